@@ -12,7 +12,6 @@
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
-#include "distributed/share.h"
 #include "runner/ranks/context_attention.h"
 #include "runner/speculation/draft_levels.h"
 
@@ -39,7 +38,7 @@ absl::StatusOr<std::unique_ptr<HeadDrafts>> HeadDrafts::Create(const HeadDraftsO
   });
 }
 
-absl::Status HeadDrafts::RunPass(const HeadsOutput& output, int pass, int first, int num_ranks,
+absl::Status HeadDrafts::RunPass(const HeadsOutput& output, int pass, int first, int num_choices,
                                  int num_rows) const {
   ShapeChecker dims;
   dims.Bind("num_rows", num_rows);
@@ -51,15 +50,12 @@ absl::Status HeadDrafts::RunPass(const HeadsOutput& output, int pass, int first,
     logits = logits_.narrow(0, int64_t{pass} * options_.max_num_seqs, num_rows);
     logits.copy_(output.logits);
   }
-  if (RanksOf(options_.collectives).world > 1) {
-    logits = logits.contiguous();
-    REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(options_.collectives, logits));
-  }
-  if (num_ranks > 1) logits = logits.clone();  // what was chosen is taken out
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    if (rank > 0) {
+  REPRISE_ASSIGN_OR_RETURN(logits, OfFirstRank(options_.collectives, std::move(logits)));
+  if (num_choices > 1) logits = logits.clone();  // what was chosen is taken out
+  for (int choice = 0; choice < num_choices; ++choice) {
+    if (choice > 0) {
       // Of rows that chose nothing the first logit goes, too: they choose nothing again.
-      const at::Tensor chosen = chosen_[first + rank - 1].narrow(0, 0, num_rows).clamp_min(0);
+      const at::Tensor chosen = chosen_[first + choice - 1].narrow(0, 0, num_rows).clamp_min(0);
       logits.scatter_(1, chosen.to(at::kLong).unsqueeze(1),
                       -std::numeric_limits<float>::infinity());
     }
@@ -68,7 +64,7 @@ absl::Status HeadDrafts::RunPass(const HeadsOutput& output, int pass, int first,
                                  .slots = options_.memory->slots().sampling_slots(),
                                  .sample_slot = options_.memory->arrays().sample_slot,
                                  .sample_offset = offsets_[pass].data_ptr<int32_t>(),
-                                 .out = chosen_[first + rank].data_ptr<int32_t>()}));
+                                 .out = chosen_[first + choice].data_ptr<int32_t>()}));
   }
   return absl::OkStatus();
 }

@@ -72,15 +72,15 @@ class HeadDrafts {
  private:
   explicit HeadDrafts(const HeadDraftsOptions& options) : options_(options) {}
   absl::Status Keep(const at::Tensor& hidden, int num_rows, const int32_t* place) const;
-  // Chooses the drafts of a pass: `num_ranks` different ones, into chosen_ from row `first` on.
-  absl::Status RunPass(const HeadsOutput& output, int pass, int first, int num_ranks,
+  // Chooses the drafts of a pass: `num_choices` different ones, into chosen_ from row `first` on.
+  absl::Status RunPass(const HeadsOutput& output, int pass, int first, int num_choices,
                        int num_rows) const;
 
   HeadDraftsOptions options_;
   at::Tensor slot_hidden_;  // [max_num_seqs, hidden_dim]
   at::Tensor hidden_;       // [max_logits, hidden_dim] of a step with drafts
   at::Tensor last_place_;   // [max_num_seqs] int32
-  at::Tensor chosen_;       // [max_drafts, max_num_seqs] int32: by pass and rank
+  at::Tensor chosen_;       // [max_drafts, max_num_seqs] int32: by pass and choice
   at::Tensor offsets_;      // [max_drafts, max_num_seqs] int32: the pass
   at::Tensor logits_;       // [max_drafts * max_num_seqs, vocab_size]
 };

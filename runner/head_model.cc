@@ -14,7 +14,6 @@
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "base/torch_status.h"
-#include "distributed/share.h"
 #include "runner/ranks/context_attention.h"
 #include "runner/step.h"
 
@@ -121,10 +120,7 @@ absl::StatusOr<at::Tensor> HeadModel::Forward(const Step& step) {
   args.last_token = arrays_->logits_indices;
   args.sample_slot = arrays_->sample_slot;
   REPRISE_RETURN_IF_ERROR(driver_->KeepStates(args));
-  if (RanksOf(options_.collectives).world == 1) return output.logits;
-  const at::Tensor logits = output.logits.contiguous();
-  REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(options_.collectives, logits));
-  return logits;
+  return OfFirstRank(options_.collectives, std::move(output.logits));
 }
 
 absl::Status HeadModel::Take(const GraphKey& key, const at::Tensor& hidden) {

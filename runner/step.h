@@ -193,6 +193,16 @@ class Step {
   void Watch(std::string_view name, const at::Tensor& tensor) const {
     if (parts_.watch != nullptr) See(name, tensor);
   }
+  // The same of "<place> <index> <what>", "layer 3 experts", a name that is made only if it is read.
+  void Watch(const char* place, int index, const char* what, const at::Tensor& tensor) const;
+
+  // This step with another watch: for a model that passes its steps on to another one, to see that
+  // one's tensors. `watch` must outlive the result.
+  Step WatchedBy(StepWatch* watch) const {
+    Step watched = *this;
+    watched.parts_.watch = watch;
+    return watched;
+  }
 
   // What matrix products need on a GPU (runner/ops/linear.h); on the CPU an empty one.
   LinearContext& linears() const { return *parts_.linears; }
@@ -206,8 +216,6 @@ class Step {
   absl::Status CheckHasWithin() const;
   absl::Status CheckQuery(int layer, const at::Tensor& q) const;
   void See(std::string_view name, const at::Tensor& tensor) const;
-  // Watches `what` of a layer: "layer 3 q".
-  void Watch(const char* place, int index, const char* what, const at::Tensor& tensor) const;
   // Sets the layer's scales from k and v, in the step that calibrates.
   absl::Status Calibrate(int layer, const at::Tensor& k, const at::Tensor& v) const;
   int place(int layer) const { return parts_.first_layer + layer; }  // among metadata's layers

@@ -72,7 +72,7 @@ run_sanitizer() {
 run_ops() {
   [ -e "$here/libreprise_ops.so" ] || { note ops skipped "no libreprise_ops.so in the bundle"; return; }
   local test
-  for test in operators_test operator_oracles_test; do
+  for test in operators_test operator_oracles_test operator_cache_oracles_test; do
     local log=$out/$test.log
     python3 -W ignore attention/torch_ops/$test.py "$here/libreprise_ops.so" >"$log" 2>&1
     local rc=$?

@@ -281,28 +281,52 @@ TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
   }
 }
 
+LayerSpec SmallLayer() {
+  return {
+      .params = {
+          .num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = kHeadDim, .head_dim_v = kHeadDim}};
+}
+
+// Of a model and of its drafter, which are the same.
+LayeredModelOptions ModelAndDrafter(c10::Device device,
+                                    std::vector<LayerSpec> layers = {SmallLayer(), SmallLayer()}) {
+  return {.layers = std::move(layers),
+          .vocab_size = kVocab,
+          .max_position = 300,
+          .device = device,
+          .seed = 3};
+}
+
+EngineOptions OfTwoSequences(int max_seq_len, int num_blocks) {
+  return {.runner = {.max_num_seqs = 2,
+                     .max_num_tokens = 64,
+                     .max_seq_len = max_seq_len,
+                     .block_size = 4,
+                     .num_blocks = num_blocks}};
+}
+
+// Drafts for the sequence that is left when the other has ended.
+void SpeculateAlone(int num_drafts, Model& draft, EngineOptions& options) {
+  options.runner.speculation = {.max_drafts = num_drafts,
+                                .proposer = SpeculationOptions::Proposer::kModel,
+                                .draft_model = &draft};
+  options.speculation = SpeculationPolicy{.num_drafts = num_drafts, .max_speculating_rows = 1};
+}
+
 // A draft model that is the model: all that it proposes is accepted, if it has the keys of all tokens.
 // While two sequences run there are no drafts; the one that is left has far more tokens to catch up with
 // than its windows are long. Then prompts are found in the cache, and sequences make way for others.
 TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
-  const AttentionParams params = {
-      .num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 16, .head_dim_v = 16};
-  const LayerSpec full = {.params = params};
+  const LayerSpec full = SmallLayer();
   LayerSpec window = full;
   window.params.window_left = 5;
   LayerSpec chunk = full;
   chunk.chunk_size = 8;
   for (const std::vector<LayerSpec>& layers :
        {std::vector{full, full}, {window, full}, {window, window}, {chunk, window, full}}) {
-    const LayeredModelOptions model_options = {
-        .layers = layers, .vocab_size = 61, .max_position = 200, .device = GetParam(), .seed = 3};
-    LayeredModel model(model_options);
-    LayeredModel draft(model_options);
-    EngineOptions options = {.runner = {.max_num_seqs = 2,
-                                        .max_num_tokens = 64,
-                                        .max_seq_len = 160,
-                                        .block_size = 4,
-                                        .num_blocks = 1 + 3 * 2 * 40}};
+    LayeredModel model(ModelAndDrafter(GetParam(), layers));
+    LayeredModel draft(ModelAndDrafter(GetParam(), layers));
+    EngineOptions options = OfTwoSequences(/*max_seq_len=*/160, /*num_blocks=*/1 + 3 * 2 * 40);
     const Request plain_request = {
         .prompt = {1, 2, 3}, .max_new_tokens = 150, .sampling = {.temperature = 0.7f, .seed = 5}};
     Request short_request = plain_request;
@@ -318,10 +342,7 @@ TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
       SCOPED_TRACE(testing::Message()
                    << layers.size() << " layers, window "
                    << layers[0].params.window_left.value_or(-1) << ", " << num_drafts << " drafts");
-      options.runner.speculation = {.max_drafts = num_drafts,
-                                    .proposer = SpeculationOptions::Proposer::kModel,
-                                    .draft_model = &draft};
-      options.speculation = SpeculationPolicy{.num_drafts = num_drafts, .max_speculating_rows = 1};
+      SpeculateAlone(num_drafts, draft, options);
       auto engine = Engine::Create(&model, options);
       ASSERT_TRUE(engine.ok()) << engine.status();
       ASSERT_TRUE((*engine)->Add(plain_request).ok());
@@ -356,23 +377,12 @@ TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
 // The second of two sequences that decode without drafts is swapped out, and comes back when the first
 // has ended: the drafter, which is the model, has still to see what it decoded, and is right from then on.
 TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
-  const LayerSpec full = {
-      .params = {.num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 16, .head_dim_v = 16}};
-  const LayeredModelOptions model_options = {.layers = {full, full},
-                                             .vocab_size = 61,
-                                             .max_position = 200,
-                                             .device = GetParam(),
-                                             .seed = 3};
-  LayeredModel model(model_options);
-  LayeredModel draft(model_options);
-  EngineOptions options = {.runner = {.max_num_seqs = 2,
-                                      .max_num_tokens = 64,
-                                      .max_seq_len = 96,
-                                      .block_size = 4,
-                                      .num_blocks = 1 + 2 * 24,
-                                      .num_swap_blocks = 40},
-                           .prefix_reuse = PrefixReuse::kOff,
-                           .preemption = PreemptionMode::kSwap};
+  LayeredModel model(ModelAndDrafter(GetParam()));
+  LayeredModel draft(ModelAndDrafter(GetParam()));
+  EngineOptions options = OfTwoSequences(/*max_seq_len=*/96, /*num_blocks=*/1 + 2 * 24);
+  options.runner.num_swap_blocks = 40;
+  options.prefix_reuse = PrefixReuse::kOff;
+  options.preemption = PreemptionMode::kSwap;
   const auto texts_of = [](Engine& engine) {
     for (const int i : {0, 1}) {
       const Request request = {.prompt = {1, 2 + i, 3},
@@ -388,9 +398,7 @@ TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
   EXPECT_EQ((*plain)->metrics().num_preemptions, 0);
 
   options.runner.num_blocks = 1 + 24;  // 48 tokens each
-  options.runner.speculation = {
-      .max_drafts = 4, .proposer = SpeculationOptions::Proposer::kModel, .draft_model = &draft};
-  options.speculation = SpeculationPolicy{.num_drafts = 4, .max_speculating_rows = 1};
+  SpeculateAlone(/*num_drafts=*/4, draft, options);
   auto engine = Engine::Create(&model, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   EXPECT_EQ(texts_of(**engine), want);
@@ -406,23 +414,10 @@ TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
 // A text that was decoded without drafts, as a prompt: its keys are found, those of the drafter are not
 // there, and it makes them. Forks of a prompt that it was not shown do the same.
 TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpWithPrefixesThatItHasNotSeen) {
-  const LayerSpec full = {
-      .params = {.num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 16, .head_dim_v = 16}};
-  const LayeredModelOptions model_options = {.layers = {full, full},
-                                             .vocab_size = 61,
-                                             .max_position = 300,
-                                             .device = GetParam(),
-                                             .seed = 3};
-  LayeredModel model(model_options);
-  LayeredModel draft(model_options);
-  EngineOptions options = {.runner = {.max_num_seqs = 2,
-                                      .max_num_tokens = 64,
-                                      .max_seq_len = 240,
-                                      .block_size = 4,
-                                      .num_blocks = 1 + 3 * 60}};
-  options.runner.speculation = {
-      .max_drafts = 4, .proposer = SpeculationOptions::Proposer::kModel, .draft_model = &draft};
-  options.speculation = SpeculationPolicy{.num_drafts = 4, .max_speculating_rows = 1};
+  LayeredModel model(ModelAndDrafter(GetParam()));
+  LayeredModel draft(ModelAndDrafter(GetParam()));
+  EngineOptions options = OfTwoSequences(/*max_seq_len=*/240, /*num_blocks=*/1 + 3 * 60);
+  SpeculateAlone(/*num_drafts=*/4, draft, options);
   auto engine = Engine::Create(&model, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   Request request = {

@@ -1,5 +1,5 @@
 // The program's commands on a GPU, in this process, with the project's model: what they write is
-// what they write on the CPU.
+// what they write on the CPU, and golden models write their golden tokens.
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -24,6 +24,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/golden/decode_golden.h"
 
 namespace reprise {
 namespace {
@@ -77,6 +78,16 @@ TEST_F(ProgramGpuTest, RunWritesTheTextsOfTheCpuByReplays) {
   EXPECT_GT(stats.at("graphs"), 0);
   for (const auto& [reason, count] : stats.at("eager_steps").items()) EXPECT_EQ(count, 0) << reason;
 }
+
+class ProgramFamilyGpuTest : public ProgramGpuTest,
+                             public testing::WithParamInterface<const char*> {};
+
+TEST_P(ProgramFamilyGpuTest, WritesTheGoldenTokensByReplays) {
+  ExpectDecodeIsGolden(GetParam(), DeviceChoice::kCuda);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ProgramFamilyGpuTest, testing::ValuesIn(kDecodeGoldens),
+                         DecodeGoldenName);
 
 TEST_F(ProgramGpuTest, RunWithDraftsWritesTheTextsOfTheCpu) {
   RunOnBoth({.prompts = Prompts(), .max_new_tokens = 60, .draft = DraftChoice{}});

@@ -16,6 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/golden/decode_golden.h"
 
 namespace reprise {
 namespace {
@@ -392,38 +393,14 @@ TEST(DecodeRunTest, WindowsAndChunksHoldFewBlocksHoweverLongATextBecomes) {
   EXPECT_EQ(chunk.at("graph_hits"), kLength - 8 - 1);
 }
 
-// One of each other kind of model.
 class DecodeFamilyTest : public testing::TestWithParam<const char*> {};
 
-TEST_P(DecodeFamilyTest, IsRunLikewise) {
-  const std::string folder = std::string("tests/goldens/") + GetParam();
-  const auto golden = SafetensorsFile::Open(folder + "/golden.safetensors");
-  ASSERT_TRUE(golden.ok()) << golden.status();
-  const auto tokens = [&](const char* name) {
-    const std::vector<int64_t> ids = *CopyElements<int64_t>(*golden->Find(name));
-    return TokenList(ids.begin(), ids.end());
-  };
-  const TokenList expected = tokens("tokens_4");
-  constexpr int kNumTokens = 6;
-  const std::vector<json> lines = DecodeJson({.model = folder,
-                                              .prompts = {{.content = tokens("prompt_4")}},
-                                              .max_new_tokens = kNumTokens,
-                                              .stop = StopChoice::kAtLengthOnly,
-                                              .dtype = DType::kFloat32});
-  ASSERT_THAT(lines, SizeIs(2));
-  EXPECT_EQ(lines[0].at("tokens").get<TokenList>(),
-            TokenList(expected.begin(), expected.begin() + kNumTokens));
-  EXPECT_GE(lines[1].at("stats").at("graph_hits"), kNumTokens - 1);
+TEST_P(DecodeFamilyTest, WritesTheGoldenTokensByReplays) {
+  ExpectDecodeIsGolden(GetParam(), DeviceChoice::kCpu);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, DecodeFamilyTest,
-                         testing::Values("bloom-alibi", "deepseek-mla", "gemma3", "gpt-oss-sinks",
-                                         "gpt2", "qwen3-moe"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Families, DecodeFamilyTest, testing::ValuesIn(kDecodeGoldens),
+                         DecodeGoldenName);
 
 TEST(DecodeRunTest, AnEncodersInputIsWhatIsGivenAsThePrompt) {
   const std::string folder = "tests/goldens/bart";

@@ -124,6 +124,13 @@ absl::Status CopyFromFirstRank(Collectives* context, const at::Tensor& tensor) {
   return context->Broadcast(same, /*root=*/0);
 }
 
+absl::StatusOr<at::Tensor> OfFirstRank(Collectives* collectives, at::Tensor tensor) {
+  if (RanksOf(collectives).world == 1) return tensor;
+  tensor = tensor.contiguous();
+  REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(collectives, tensor));
+  return tensor;
+}
+
 absl::Status CheckDivisions(const Collectives* weights, const Collectives* context) {
   if (RanksOf(weights).world == 1 || weights != context) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -62,6 +62,10 @@ absl::StatusOr<AttentionPart> AttendBeforeOverRanks(Collectives* context, const 
 // all choose the same tokens. Contiguous. Errors: those of Broadcast().
 absl::Status CopyFromFirstRank(Collectives* context, const at::Tensor& tensor);
 
+// The same for a tensor of any strides: on several ranks `tensor` may be written, and a contiguous one is
+// returned; on one rank `tensor` itself. Errors: as above.
+absl::StatusOr<at::Tensor> OfFirstRank(Collectives* collectives, at::Tensor tensor);
+
 // Of a model's options. InvalidArgument if weights and keys are divided over the same ranks: those that
 // divide keys must have the same heads, as in the columns of a grid (distributed/rank_grid.h).
 absl::Status CheckDivisions(const Collectives* weights, const Collectives* context);

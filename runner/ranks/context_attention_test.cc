@@ -108,6 +108,20 @@ TEST(CopyFromFirstRankTest, AllRanksHaveWhatRankZeroHas) {
   EXPECT_TRUE(alone.equal(at::full({2}, 3)));
 }
 
+TEST(OfFirstRankTest, TakesAnyStridesAndGivesOneRankItsOwnTensor) {
+  const std::vector<absl::Status> results = RunThreadRanks(kWorld, [](Collectives& ranks) {
+    const at::Tensor columns = at::full({5, 2}, 7 + ranks.ranks().rank).t();
+    const auto same = OfFirstRank(&ranks, columns);
+    if (!same.ok()) return same.status();
+    EXPECT_TRUE(same->is_contiguous());
+    EXPECT_TRUE(same->equal(at::full({2, 5}, 7)));
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(results, Each(absl::OkStatus()));
+  const at::Tensor alone = at::full({5, 2}, 3).t();
+  EXPECT_TRUE(OfFirstRank(nullptr, alone)->is_same(alone));
+}
+
 TEST(CheckDivisionsTest, TheSameRanksDoNotDivideWeightsAndKeys) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [](Collectives& ranks) {
     EXPECT_TRUE(CheckDivisions(&ranks, nullptr).ok());

@@ -18,25 +18,19 @@ class ReplicatedModel final : public Model {
 
   absl::StatusOr<at::Tensor> Forward(const Step& step) override {
     REPRISE_ASSIGN_OR_RETURN(at::Tensor logits, model_->Forward(step));
-    return OfFirstRank(std::move(logits));
+    return OfFirstRank(collectives_, std::move(logits));
   }
 
   absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) override {
     REPRISE_ASSIGN_OR_RETURN(ForwardOutput out, model_->ForwardHidden(step));
-    REPRISE_ASSIGN_OR_RETURN(out.logits, OfFirstRank(std::move(out.logits)));
-    REPRISE_ASSIGN_OR_RETURN(out.hidden, OfFirstRank(std::move(out.hidden)));
+    REPRISE_ASSIGN_OR_RETURN(out.logits, OfFirstRank(collectives_, std::move(out.logits)));
+    REPRISE_ASSIGN_OR_RETURN(out.hidden, OfFirstRank(collectives_, std::move(out.hidden)));
     return out;
   }
 
   absl::Status Encode(const EncoderStep& step) override { return model_->Encode(step); }
 
  private:
-  absl::StatusOr<at::Tensor> OfFirstRank(at::Tensor tensor) const {
-    tensor = tensor.contiguous();
-    REPRISE_RETURN_IF_ERROR(CopyFromFirstRank(collectives_, tensor));
-    return tensor;
-  }
-
   std::unique_ptr<Model> model_;
   Collectives* collectives_;
 };

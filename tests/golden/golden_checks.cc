@@ -1,8 +1,11 @@
 #include "tests/golden/golden_checks.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/all.h>
+#include <ATen/ops/cumprod.h>
+
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -14,6 +17,7 @@
 #include "graphs/graph_key.h"
 #include "gtest/gtest.h"
 #include "tests/golden/golden_measures.h"
+#include "tests/golden/routed_model.h"
 
 namespace reprise {
 namespace {
@@ -46,49 +50,37 @@ GoldenRun Run(Model& model, const std::vector<Request>& requests, const GoldenRu
   return *std::move(run);
 }
 
+// A run of both tracks, with the experts of all inputs of each, [inputs, all layers'].
+struct RoutedRun {
+  GoldenRun run;
+  std::vector<at::Tensor> experts;
+};
+
+RoutedRun RunRouted(Model& model, const Golden& golden, const GoldenRunOptions& options) {
+  std::vector<Request> requests = BothTracks(golden);
+  // Each computes its whole prompt itself.
+  for (Request& request : requests)
+    request.prefix_salt = std::to_string(&request - requests.data());
+  RoutedModel routed(&model, options.max_num_seqs);
+  RoutedRun result = {.run = Run(routed, requests, options), .experts = {}};
+  for (const std::vector<int32_t>& input : TrackInputs(golden)) {
+    result.experts.push_back(routed.ExpertsOf(input));
+  }
+  return result;
+}
+
+// How many positions, from the first, have the same experts.
+int64_t NumAgreeing(const at::Tensor& experts, const at::Tensor& others) {
+  if (!experts.defined() || !others.defined() || experts.sizes() != others.sizes()) {
+    ADD_FAILURE() << "a track was not routed";
+    return 0;
+  }
+  const at::Tensor agrees = (experts == others).all(1);
+  return agrees.cumprod(0, at::kLong).sum().item<int64_t>();
+}
+
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-// Margins of router logits above which 16-bit rounding does not change the choice.
-constexpr double kDecidingMargin = 0.05;
-
-// Appends the rms error of each position of the track whose margin decides.
-void AddDecidedErrors(const std::vector<float>& logits, const GoldenTrack& track,
-                      const std::vector<double>& margins, std::vector<double>& errors) {
-  ASSERT_EQ(margins.size(), track.tokens.size());
-  ASSERT_EQ(logits.size(), track.tokens.size() * track.vocab_size);
-  const absl::Span<const float> rows = absl::MakeConstSpan(logits);
-  for (size_t i = 0; i < margins.size(); ++i) {
-    if (margins[i] < kDecidingMargin) continue;
-    errors.push_back(RmsError(rows.subspan(i * track.vocab_size, track.vocab_size),
-                              track.LogitsBefore(static_cast<int>(i), 1)));
-  }
-}
-
-double RootMeanSquare(const std::vector<double>& values) {
-  double sum = 0;
-  for (const double value : values) sum += value * value;
-  return std::sqrt(sum / static_cast<double>(values.size()));
-}
-
-// Of a model with experts; see the header.
-void ExpectDecidedErrorAtMostTwiceBf16(const GoldenRun& run, const Golden& golden,
-                                       const std::vector<std::vector<double>>& margins) {
-  ASSERT_EQ(margins.size(), run.tracks.size());
-  std::vector<double> errors, bf16_errors;
-  size_t num_positions = 0;
-  for (size_t i = 0; i < run.tracks.size(); ++i) {
-    const GoldenTrack& track = TrackOf(golden, static_cast<int>(i));
-    AddDecidedErrors(run.tracks[i].logits, track, margins[i], errors);
-    bf16_errors.push_back(track.bf16_rms);
-    num_positions += track.tokens.size();
-  }
-  ASSERT_GE(2 * errors.size(), num_positions) << "too few positions for a test";
-  EXPECT_LE(RootMeanSquare(errors), 2 * RootMeanSquare(bf16_errors));
-  std::nth_element(errors.begin(), errors.begin() + errors.size() / 2, errors.end());
-  EXPECT_LE(errors[errors.size() / 2],
-            2 * *std::min_element(bf16_errors.begin(), bf16_errors.end()));
 }
 
 }  // namespace
@@ -135,17 +127,46 @@ void ExpectGoldenLogits(Model& model, const Golden& golden, const GoldenRunOptio
   }
 }
 
-void ExpectErrorAtMostTwiceBf16(Model& model, const Golden& golden, const GoldenRunOptions& options,
-                                const std::vector<std::vector<double>>& margins) {
-  SCOPED_TRACE(ToString(options));
-  const GoldenRun run = Run(model, BothTracks(golden), options);
-  if (!margins.empty()) return ExpectDecidedErrorAtMostTwiceBf16(run, golden, margins);
-  for (size_t i = 0; i < run.tracks.size(); ++i) {
+std::vector<at::Tensor> GoldenRouting(Model& model, const Golden& golden,
+                                      const GoldenRunOptions& options) {
+  return RunRouted(model, golden, options).experts;
+}
+
+std::vector<SixteenBitError> SixteenBitErrors(Model& model, const Golden& golden,
+                                              const GoldenRunOptions& options,
+                                              const std::vector<at::Tensor>& routing) {
+  const RoutedRun routed =
+      routing.empty() ? RoutedRun{.run = Run(model, BothTracks(golden), options), .experts = {}}
+                      : RunRouted(model, golden, options);
+  std::vector<SixteenBitError> errors;
+  for (size_t i = 0; i < routed.run.tracks.size(); ++i) {
     const int request = static_cast<int>(i);
     const GoldenTrack& track = TrackOf(golden, request);
-    EXPECT_LE(RmsError(run.tracks[i].logits, track.AllLogits()), 2 * track.bf16_rms)
-        << Name(request);
+    int count = static_cast<int>(track.tokens.size());
+    if (!routing.empty()) {
+      const int64_t num_agreeing = NumAgreeing(routed.experts[i], routing[i]);
+      const int64_t num_others = routing[i].size(0) - count;  // of the prompt, without logits
+      count = static_cast<int>(std::max<int64_t>(num_agreeing - num_others, 0));
+    }
+    const absl::Span<const float> logits = routed.run.tracks[i].logits;
+    errors.push_back({.rms = RmsError(logits.subspan(0, size_t{1} * count * track.vocab_size),
+                                      track.LogitsBefore(0, count)),
+                      .allowed = 2 * track.bf16_rms,
+                      .num_positions = count});
   }
+  return errors;
+}
+
+void ExpectSmall(const std::vector<SixteenBitError>& errors, const Golden& golden) {
+  size_t num_positions = 0;
+  size_t num_judged = 0;
+  for (size_t i = 0; i < errors.size(); ++i) {
+    const int request = static_cast<int>(i);
+    EXPECT_LE(errors[i].rms, errors[i].allowed) << Name(request);
+    num_positions += TrackOf(golden, request).tokens.size();
+    num_judged += errors[i].num_positions;
+  }
+  EXPECT_GE(2 * num_judged, num_positions) << "too few positions for a test";
 }
 
 std::vector<std::vector<int32_t>> TrackInputs(const Golden& golden) {

@@ -4,6 +4,8 @@
 #ifndef TESTS_GOLDEN_GOLDEN_CHECKS_H_
 #define TESTS_GOLDEN_GOLDEN_CHECKS_H_
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,18 +27,29 @@ std::string ToString(const GoldenRunOptions& options);
 void ExpectGoldenLogits(Model& model, const Golden& golden, const GoldenRunOptions& options,
                         double tolerance);
 
-// For 16-bit types: along both tracks of every prompt, the rms error of logits is at most twice
-// that of transformers' own bfloat16 run.
+// Of a track's logits in a 16-bit type.
+struct SixteenBitError {
+  double rms = 0;
+  double allowed = 0;     // twice that of transformers' own bfloat16 run
+  int num_positions = 0;  // that are judged: the track's first ones
+};
+
+// The experts that a model, in float32, chooses at each input of both tracks (TrackInputs()).
+std::vector<at::Tensor> GoldenRouting(Model& model, const Golden& golden,
+                                      const GoldenRunOptions& options);
+
+// Of both tracks of every prompt, that of prompt i's greedy one at 2 i.
 //
-// `margins` of a model with experts: for both tracks of each prompt, in this order, by how much the
-// router decides at each position that has logits (DenseRouterMargins() of dense_llama.h). Where
-// rounding chooses another expert, logits differ by more than rounding: there, and less at later
-// positions that attend to it. So positions at which the router decides by less than rounding do
-// not count (half of all must), and the rms error of the others, of all tracks together, is at most
-// twice that of transformers' tracks together; their median is at most twice that of the track in
-// which transformers chose no other expert, the one with the smallest error.
-void ExpectErrorAtMostTwiceBf16(Model& model, const Golden& golden, const GoldenRunOptions& options,
-                                const std::vector<std::vector<double>>& margins = {});
+// `routing` of a model with experts: GoldenRouting() of the same in float32. Where rounding chooses other
+// experts, the logits differ by more than rounding, and so do those of later positions, which attend to
+// it. So only positions whose routing agrees are judged: in all layers, and so that of all inputs before
+// them.
+std::vector<SixteenBitError> SixteenBitErrors(Model& model, const Golden& golden,
+                                              const GoldenRunOptions& options,
+                                              const std::vector<at::Tensor>& routing = {});
+
+// No error is larger than allowed, and half of all positions or more are judged.
+void ExpectSmall(const std::vector<SixteenBitError>& errors, const Golden& golden);
 
 // The prompt and the tokens of each track but the last, that of a prompt's greedy track before that
 // of its random one: the inputs that have logits are the last of them, as many as the track has

@@ -35,17 +35,16 @@
 #include "engine/engine_core.h"
 #include "engine/model_steps.h"
 #include "engine/ranked_steps.h"
-#include "examples/models/llama/random_checkpoint.h"
 #include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
 #include "runner/model.h"
 #include "runner/model_runner.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_model.h"
 #include "tests/golden/golden_ranks.h"
 #include "tests/golden/golden_runner.h"
+#include "tests/golden/odd_sizes.h"
 #include "tests/golden/rank_traffic.h"
 #ifdef REPRISE_TEST_ON_GPU
 #include <c10/cuda/CUDAFunctions.h>
@@ -258,43 +257,24 @@ TEST(TrafficProcessesTest, TextsAreThoseOfOneRank) {
   }
 }
 
-// One KV head, and a vocabulary and an inner size that no number of ranks divides.
 TEST(OddSizesProcessesTest, LogitsAreThoseOfOneRank) {
-  const std::string folder = testing::TempDir() + "odd_sizes_of_processes";
-  const nlohmann::json json = {{"architectures", {"LlamaForCausalLM"}},
-                               {"model_type", "llama"},
-                               {"hidden_size", 48},
-                               {"intermediate_size", 101},
-                               {"num_hidden_layers", 2},
-                               {"num_attention_heads", 6},
-                               {"num_key_value_heads", 1},
-                               {"head_dim", 16},
-                               {"vocab_size", 301},
-                               {"max_position_embeddings", 64},
-                               {"rms_norm_eps", 1e-5},
-                               {"tie_word_embeddings", true},
-                               {"torch_dtype", "float32"}};
-  ASSERT_TRUE(WriteRandomCheckpoint(folder, json, {.max_shard_bytes = 100'000}).ok());
-  const absl::StatusOr<ModelConfig> config = LoadModelConfig(folder);
-  ASSERT_TRUE(config.ok()) << config.status();
-  Request request = {.max_new_tokens = 8, .forced_tokens = {300, 0, 150, 75, 299, 1, 2, 3}};
-  for (int i = 0; i < 21; ++i) request.prompt.push_back(i * 43 % 301);
-  const std::vector<Request> requests = {request};
+  const absl::StatusOr<OddSizes> odd = WriteOddSizes("odd_sizes_of_processes");
+  ASSERT_TRUE(odd.ok()) << odd.status();
   for (const int world : kWorlds) {
     ExpectOnAll(world, [&](const RankPlace& place) -> absl::Status {
       REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
       REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
       const auto run = [&](Collectives* ranks) -> absl::StatusOr<std::vector<float>> {
-        REPRISE_ASSIGN_OR_RETURN(
-            const std::unique_ptr<Model> model,
-            LoadModel(folder, *config, {.weights = {.device = device}, .collectives = ranks}));
+        REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                                 LoadModel(odd->folder, odd->config,
+                                           {.weights = {.device = device}, .collectives = ranks}));
         const GoldenRunOptions options = {
             .graphs = Mode::kEager, .block_size = 4, .collectives = ranks};
         if (RanksOf(ranks).rank != 0) {
-          REPRISE_RETURN_IF_ERROR(FollowGolden(*model, requests, options));
+          REPRISE_RETURN_IF_ERROR(FollowGolden(*model, odd->requests, options));
           return std::vector<float>();
         }
-        REPRISE_ASSIGN_OR_RETURN(const GoldenRun got, RunGolden(*model, requests, options));
+        REPRISE_ASSIGN_OR_RETURN(const GoldenRun got, RunGolden(*model, odd->requests, options));
         return got.tracks[0].logits;
       };
       std::vector<float> expected;
@@ -302,7 +282,7 @@ TEST(OddSizesProcessesTest, LogitsAreThoseOfOneRank) {
         REPRISE_ASSIGN_OR_RETURN(expected, run(nullptr));
       }
       REPRISE_ASSIGN_OR_RETURN(const std::vector<float> logits, run(collectives.get()));
-      EXPECT_EQ(logits.size(), place.ranks.rank == 0 ? 8u * 301 : 0u);
+      EXPECT_EQ(logits.size(), place.ranks.rank == 0 ? odd->num_logits : 0);
       EXPECT_THAT(logits, testing::Pointwise(testing::FloatNear(1e-5f), expected));
       return absl::OkStatus();
     });

@@ -26,6 +26,7 @@
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_model.h"
 #include "tests/golden/golden_runner.h"
+#include "tests/golden/odd_sizes.h"
 #include "tests/golden/rank_traffic.h"
 
 namespace reprise {
@@ -612,29 +613,9 @@ TEST(DividedModelTest, AModelMayBeItsOwnDraft) {
   EXPECT_EQ(of_two, of_one);
 }
 
-// One KV head, an odd vocabulary, an inner size that no number of ranks divides, and weights that
-// are tied, in two files.
 TEST(DividedModelTest, OddSizesGiveTheLogitsOfOneRank) {
-  const std::string folder = testing::TempDir() + "odd_sizes";
-  const nlohmann::json json = {{"architectures", {"LlamaForCausalLM"}},
-                               {"model_type", "llama"},
-                               {"hidden_size", 48},
-                               {"intermediate_size", 101},
-                               {"num_hidden_layers", 2},
-                               {"num_attention_heads", 6},
-                               {"num_key_value_heads", 1},
-                               {"head_dim", 16},
-                               {"vocab_size", 301},
-                               {"max_position_embeddings", 64},
-                               {"rms_norm_eps", 1e-5},
-                               {"tie_word_embeddings", true},
-                               {"torch_dtype", "float32"}};
-  ASSERT_TRUE(WriteRandomCheckpoint(folder, json, {.max_shard_bytes = 100'000}).ok());
-  const absl::StatusOr<ModelConfig> config = LoadModelConfig(folder);
-  ASSERT_TRUE(config.ok()) << config.status();
-  Request request = {.max_new_tokens = 8, .forced_tokens = {300, 0, 150, 75, 299, 1, 2, 3}};
-  for (int i = 0; i < 21; ++i) request.prompt.push_back(i * 43 % 301);
-  const std::vector<Request> requests = {request};
+  const absl::StatusOr<OddSizes> odd = WriteOddSizes("odd_sizes");
+  ASSERT_TRUE(odd.ok()) << odd.status();
   std::map<int, std::vector<float>> logits;
   // Ranks, and how many of them divide the keys.
   for (const auto& [world, context_ranks] :
@@ -648,15 +629,16 @@ TEST(DividedModelTest, OddSizesGiveTheLogitsOfOneRank) {
                                         .context_ranks = context_ranks};
       REPRISE_ASSIGN_OR_RETURN(
           const std::unique_ptr<Model> model,
-          LoadModel(folder, *config, {.collectives = &grid.weights(), .context = &grid.context()}));
-      if (grid.all().ranks().rank != 0) return FollowGolden(*model, requests, options);
-      REPRISE_ASSIGN_OR_RETURN(const GoldenRun got, RunGolden(*model, requests, options));
+          LoadModel(odd->folder, odd->config,
+                    {.collectives = &grid.weights(), .context = &grid.context()}));
+      if (grid.all().ranks().rank != 0) return FollowGolden(*model, odd->requests, options);
+      REPRISE_ASSIGN_OR_RETURN(const GoldenRun got, RunGolden(*model, odd->requests, options));
       logits[world] = got.tracks[0].logits;
       return absl::OkStatus();
     };
     ASSERT_THAT(RunThreadGrid(world, context_ranks, run), Each(absl::OkStatus()))
         << world << " ranks";
-    ASSERT_EQ(logits[world].size(), 8u * 301);
+    ASSERT_EQ(logits[world].size(), odd->num_logits);
     EXPECT_THAT(logits[world], Pointwise(FloatNear(1e-6f), logits[1])) << world << " ranks";
   }
   EXPECT_GT(*std::max_element(logits[1].begin(), logits[1].end()), 1e-3);

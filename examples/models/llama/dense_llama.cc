@@ -35,7 +35,7 @@ namespace {
 
 class DenseLlama {
  public:
-  explicit DenseLlama(const LlamaModel& model, const DenseStorage& storage = {})
+  DenseLlama(const LlamaModel& model, const DenseStorage& storage)
       : config_(model.config()), weights_(model.weights()), storage_(storage) {}
 
   at::Tensor Logits(const std::vector<int32_t>& tokens) {
@@ -51,9 +51,6 @@ class DenseLlama {
     }
     return Capped(Apply(weights_.lm_head, Norm(x, weights_.final_norm)), config_.logit_softcap);
   }
-
-  // Of the tokens of Logits(), one tensor per layer.
-  const std::vector<at::Tensor>& router_margins() const { return router_margins_; }
 
  private:
   static at::Tensor Double(const at::Tensor& x) { return x.to(at::kDouble); }
@@ -179,14 +176,11 @@ class DenseLlama {
     return apply(experts.down, Gated(config_.experts->activation, apply(experts.gate_up, x)));
   }
 
-  at::Tensor Mixture(const ExpertWeights& experts, const at::Tensor& x) {
+  at::Tensor Mixture(const ExpertWeights& experts, const at::Tensor& x) const {
     const int64_t num_chosen = config_.experts->num_chosen;
     at::Tensor logits = Apply(experts.router, x);
     if (experts.router_bias.has_value()) logits = logits + Double(*experts.router_bias);
-    const auto [sorted, order] = logits.sort(-1, /*descending=*/true);
-    if (num_chosen < logits.size(1)) {
-      router_margins_.push_back(sorted.select(1, num_chosen - 1) - sorted.select(1, num_chosen));
-    }
+    const at::Tensor order = logits.argsort(-1, /*descending=*/true);
     const at::Tensor all = at::softmax(logits, -1);
     std::vector<at::Tensor> rows;
     for (int64_t token = 0; token < x.size(0); ++token) {
@@ -202,7 +196,7 @@ class DenseLlama {
     return at::stack(rows);
   }
 
-  at::Tensor FeedForward(const LlamaLayerWeights& layer, const at::Tensor& x) {
+  at::Tensor FeedForward(const LlamaLayerWeights& layer, const at::Tensor& x) const {
     if (layer.experts.has_value()) return Mixture(*layer.experts, x);
     return Apply(*layer.down, Gated(config_.activation, Apply(*layer.gate_up, x)));
   }
@@ -210,7 +204,6 @@ class DenseLlama {
   const LlamaConfig& config_;
   const LlamaWeights& weights_;
   const DenseStorage storage_;
-  std::vector<at::Tensor> router_margins_;
 };
 
 }  // namespace
@@ -218,12 +211,6 @@ class DenseLlama {
 at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens,
                        const DenseStorage& storage) {
   return DenseLlama(model, storage).Logits(tokens);
-}
-
-at::Tensor DenseRouterMargins(const LlamaModel& model, const std::vector<int32_t>& tokens) {
-  DenseLlama dense(model);
-  dense.Logits(tokens);
-  return at::stack(dense.router_margins()).amin(0);
 }
 
 }  // namespace reprise

@@ -28,11 +28,6 @@ struct DenseStorage {
 at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& tokens,
                        const DenseStorage& storage = {});
 
-// [num_tokens] float64: by how much the router's logit of the last expert chosen for a token
-// exceeds that of the first that is not; the least of all layers. Rounding errors that are smaller
-// than half of it choose the same experts. REQUIRES: a model with experts, more than a token takes.
-at::Tensor DenseRouterMargins(const LlamaModel& model, const std::vector<int32_t>& tokens);
-
 }  // namespace reprise
 
 #endif  // EXAMPLES_MODELS_LLAMA_DENSE_LLAMA_H_

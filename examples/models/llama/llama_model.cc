@@ -237,8 +237,10 @@ absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scrat
 absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scratch) const {
   const LlamaLayerWeights& weights = weights_.layers[layer];
   if (weights.experts.has_value()) {
-    REPRISE_RETURN_IF_ERROR(ApplyExperts(*config_.experts, *weights.experts, step.linears(),
-                                         scratch.normed, scratch.normed));
+    REPRISE_ASSIGN_OR_RETURN(const Routing routing,
+                             ApplyExperts(*config_.experts, *weights.experts, step.linears(),
+                                          scratch.normed, scratch.normed));
+    step.Watch("layer", layer, "experts", routing.experts);
     return SumOverRanks(collectives_, step.linears(), scratch.normed);
   }
   REPRISE_RETURN_IF_ERROR(weights.gate_up->ApplyGated(

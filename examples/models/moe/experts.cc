@@ -184,12 +184,12 @@ absl::StatusOr<Routing> RouteTokens(const ExpertsConfig& config, const ExpertWei
                  .weights = config.normalises ? at::softmax(values, -1) : values};
 }
 
-absl::Status ApplyExperts(const ExpertsConfig& config, const ExpertWeights& weights,
-                          LinearContext& context, const at::Tensor& x, const at::Tensor& out,
-                          ExpertsForm form) {
+absl::StatusOr<Routing> ApplyExperts(const ExpertsConfig& config, const ExpertWeights& weights,
+                                     LinearContext& context, const at::Tensor& x,
+                                     const at::Tensor& out, ExpertsForm form) {
   const int64_t num_tokens = x.size(0);
-  if (num_tokens == 0) return absl::OkStatus();
-  REPRISE_ASSIGN_OR_RETURN(const Routing routing, RouteTokens(config, weights, context, x));
+  if (num_tokens == 0) return Routing{};
+  REPRISE_ASSIGN_OR_RETURN(Routing routing, RouteTokens(config, weights, context, x));
   const bool deterministic = x.is_cpu() || context.is_deterministic();
   if (form == ExpertsForm::kByShape) {
     form = FormOf(deterministic, num_tokens * config.num_chosen, config.num_experts);
@@ -206,7 +206,7 @@ absl::Status ApplyExperts(const ExpertsConfig& config, const ExpertWeights& weig
     out.narrow(0, begin, count)
         .copy_(WeightedSum(outputs, routing.weights.narrow(0, begin, count), deterministic));
   }
-  return absl::OkStatus();
+  return routing;
 }
 
 }  // namespace reprise

@@ -6,7 +6,7 @@
 //   out = sum_i w_i * down_{e_i}(gate(gate_up_{e_i}(x)))
 //
 //   REPRISE_ASSIGN_OR_RETURN(ExpertWeights experts, ReadExperts(config, in, hidden_size));
-//   REPRISE_RETURN_IF_ERROR(ApplyExperts(config, experts, step.linears(), x, out));
+//   REPRISE_RETURN_IF_ERROR(ApplyExperts(config, experts, step.linears(), x, out).status());
 //
 // Which experts are chosen never leaves the device, and all shapes are constants of the number of
 // tokens: the call may be captured, and a graph serves any choice. A token's result depends on that
@@ -71,10 +71,11 @@ enum class ExpertsForm : int8_t {
 
 // x and out [num_tokens, hidden_size] of the weights' dtype; `out` may be `x`. The sum over experts
 // is float32, rounded once. Throws LibTorch's exceptions. Errors: InvalidArgument, naming the
-// argument of the operation that refuses it.
-absl::Status ApplyExperts(const ExpertsConfig& config, const ExpertWeights& weights,
-                          LinearContext& context, const at::Tensor& x, const at::Tensor& out,
-                          ExpertsForm form = ExpertsForm::kByShape);
+// argument of the operation that refuses it. Returns whose outputs were added.
+absl::StatusOr<Routing> ApplyExperts(const ExpertsConfig& config, const ExpertWeights& weights,
+                                     LinearContext& context, const at::Tensor& x,
+                                     const at::Tensor& out,
+                                     ExpertsForm form = ExpertsForm::kByShape);
 
 }  // namespace reprise
 

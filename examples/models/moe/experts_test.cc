@@ -119,7 +119,8 @@ class ExpertsTest : public DeviceTest {
   at::Tensor Applied(const ExpertsConfig& config, const ExpertWeights& weights, const at::Tensor& x,
                      ExpertsForm form = ExpertsForm::kByShape) {
     const at::Tensor out = at::empty(x.sizes(), x.options().device(device()));
-    const absl::Status status = ApplyExperts(config, weights, *context_, x.to(device()), out, form);
+    const absl::Status status =
+        ApplyExperts(config, weights, *context_, x.to(device()), out, form).status();
     EXPECT_TRUE(status.ok()) << status;
     return out.cpu();
   }
