@@ -57,7 +57,8 @@ class Toolchain:
         with open(output + ".objects", "w") as file:
             file.write("\n".join(objects))
         folders = ["-L" + f for f in self.library_folders if os.path.isdir(f)]
-        return run(["g++", "-pie", "-s", "-Wl,--gc-sections", "@" + output + ".objects", *folders, "-Wl,--no-as-needed",
+        kind = "-shared" if output.endswith(".so") else "-pie"
+        return run(["g++", kind, "-s", "-Wl,--gc-sections", "@" + output + ".objects", *folders, "-Wl,--no-as-needed",
                     *libraries, "-Wl,--allow-shlib-undefined", "-o", output])
 
 
