@@ -29,8 +29,9 @@ FLAGS = ["--define=reprise_cuda_archs=90a"]
 # What programs need of this system beyond LibTorch and CUDA.
 HEADERS = ["absl", "glog", "gflags", "gtest", "gmock", "nlohmann", "CLI", "editline", "histedit.h", "utf8proc.h",
            "pcre2.h", "gloo"]
-LIBRARIES = ["libabsl_*.a", "libabsl_*.so*", "libgtest*.a", "libgmock*.a", "libglog.so*", "libgflags.so*", "libunwind.so*",
-             "liblzma.so*", "libpcre2-8.*", "libutf8proc.*", "libedit.*", "libbsd.*", "libmd.*", "libtinfo.*"]
+LIBRARIES = ["libabsl_*.a", "libabsl_*.so*", "libgtest*.a", "libgmock*.a", "libglog.so*", "libgflags.so*",
+             "libunwind.so*", "liblzma.so*", "libpcre2-8.*", "libutf8proc.*", "libedit.*", "libbsd.*", "libmd.*",
+             "libtinfo.*"]
 LIBRARY_FOLDERS = ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
 
 SOURCES = (".h", ".cuh", ".inc", ".cc", ".cu")
