@@ -12,8 +12,8 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <map>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
@@ -349,16 +349,8 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
   const absl::Time deadline = absl::Now() + options_.grace;
   while (true) {
     if (const auto settled = Settled()) return *settled;
-    std::vector<std::string> silent, ended, elsewhere, behind;
-    std::set<std::string> calls;
-    const auto add_report = [&](int rank, const std::string& report) {
-      if (report == kDeviceWork) {
-        behind.push_back(Describe(rank));
-      } else {
-        calls.insert(report);
-      }
-    };
-    add_report(ranks_.rank, what);
+    std::vector<std::string> silent, ended, elsewhere;
+    std::map<std::string, std::vector<std::string>> reporters = {{what, {Describe(ranks_.rank)}}};
     bool all_silent_ended = true;
     bool is_chain =
         false;  // whether a member fails in another group, for which it may find the cause
@@ -372,7 +364,7 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
       }
       if (Has(*store_, Key("failed", rank))) {
         const std::string other = store_->get_to_str(Key("failed", rank));
-        add_report(rank, other);
+        reporters[other].push_back(Describe(rank));
         if (other != what) elsewhere.push_back(absl::StrCat(Describe(rank), " in ", other));
         is_chain = is_chain || GroupOf(other) != name_;
       } else if (HasEnded(rank)) {
@@ -393,10 +385,11 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
     if (silent.empty() && (!is_chain || absl::Now() >= deadline + options_.grace)) {
       // A rank may hang where only its watch sees it, and report that, while the others wait for it in
       // their next call.
-      if (!behind.empty() && calls.size() == 1) {
-        return Settle(absl::DeadlineExceededError(
-                          absl::StrCat(absl::StrJoin(behind, ", "), " did not come to ",
-                                       *calls.begin(), ": ", kDeviceWork, " did not end in time")),
+      const auto behind = reporters.extract(kDeviceWork);
+      if (!behind.empty() && reporters.size() == 1) {
+        return Settle(absl::DeadlineExceededError(absl::StrCat(
+                          absl::StrJoin(behind.mapped(), ", "), " did not come to ",
+                          reporters.begin()->first, ": ", kDeviceWork, " did not end in time")),
                       ranks_.world - 1, options_.grace);
       }
       return Settle(absl::InternalError(absl::StrCat(

@@ -59,8 +59,7 @@ struct RoutedRun {
 RoutedRun RunRouted(Model& model, const Golden& golden, const GoldenRunOptions& options) {
   std::vector<Request> requests = BothTracks(golden);
   // Each computes its whole prompt itself.
-  for (Request& request : requests)
-    request.prefix_salt = std::to_string(&request - requests.data());
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].prefix_salt = std::to_string(i);
   RoutedModel routed(&model, options.max_num_seqs);
   RoutedRun result = {.run = Run(routed, requests, options), .experts = {}};
   for (const std::vector<int32_t>& input : TrackInputs(golden)) {
@@ -307,8 +306,7 @@ void ExpectTracksContinuePrompts(Model& model, const Golden& golden, double tole
 void ExpectDecodeStepsAreReplays(Model& model, const Golden& golden) {
   std::vector<Request> requests = BothTracks(golden);
   // Else the second request of a prompt would wait for the first to compute it.
-  for (Request& request : requests)
-    request.prefix_salt = std::to_string(&request - requests.data());
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].prefix_salt = std::to_string(i);
   const GoldenRun run = Run(model, requests, {.mixed_graphs = MixedGraphs::kOff});
   // 10 sequences of 40 tokens: the first comes from the prompts' step, which is a decode step if
   // they are of one token.
