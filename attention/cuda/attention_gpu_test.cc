@@ -218,7 +218,7 @@ void CheckLatentHeads(int rounds, int max_seq_len, uint64_t seed) {
 
 TEST_F(AttentionGpuTest, LatentHeadsAgreeWithTheReference) {
   CheckLatentHeads(20, 300, kSeed + 6);
-  CheckLatentHeads(2, 2500, kSeed + 7);  // in more pieces than are merged at once
+  CheckLatentHeads(2, 2500, kSeed + 7);  // in many pieces
 }
 
 // Latents whose rope part is a tensor of its own: of any type and scale, eager and replayed with

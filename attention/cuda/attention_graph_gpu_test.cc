@@ -570,20 +570,6 @@ TEST_F(AttentionGraphGpuTest, TwoHundredRunsGiveTheSameBits) {
   }
 }
 
-// The largest number of pieces of a range of the step's map.
-int MostPieces(const TileMap& map) {
-  int32_t num_merges = 0;
-  EXPECT_EQ(cudaMemcpy(&num_merges, map.counts + 1, sizeof(num_merges), cudaMemcpyDeviceToHost),
-            cudaSuccess);
-  std::vector<WorkMerge> merges(num_merges);
-  EXPECT_EQ(
-      cudaMemcpy(merges.data(), map.merges, num_merges * sizeof(WorkMerge), cudaMemcpyDeviceToHost),
-      cudaSuccess);
-  int most = 0;
-  for (const WorkMerge& merge : merges) most = std::max(most, merge.num_partials);
-  return most;
-}
-
 // More pieces than are merged at once: two levels. Deterministic mode has few pieces, and one
 // level.
 TEST_F(AttentionGraphGpuTest, RangesInManyPiecesAreMergedAlikeInEveryRun) {

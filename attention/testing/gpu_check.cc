@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "attention/testing/gpu_attention.h"
+#include "attention/testing/gpu_memory.h"
 #include "base/status_macros.h"
 
 namespace reprise {
@@ -107,6 +108,7 @@ absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
   REPRISE_ASSIGN_OR_RETURN(outcome.kernel, gpu.KernelName());
   REPRISE_RETURN_IF_ERROR(gpu.Run());
   if (fails("run eagerly", FaultOf(gpu, expected.first, c, c.out, outcome.eager))) return outcome;
+  outcome.eager_pieces = MostPieces(gpu.work().map());
   const GpuAttention::Bits bits = gpu.CopyBits();
   REPRISE_RETURN_IF_ERROR(gpu.Capture());
   gpu.Write(expected.second.fixture);
@@ -116,6 +118,7 @@ absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
             FaultOf(gpu, expected.second, c, c.second_out(), outcome.replayed))) {
     return outcome;
   }
+  outcome.replayed_pieces = MostPieces(gpu.work().map());
   gpu.Write(first);
   if (c.second_out_scale) gpu.WriteOutScale(static_cast<float>(c.out.scale));
   REPRISE_RETURN_IF_ERROR(gpu.Replay());

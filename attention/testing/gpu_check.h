@@ -48,6 +48,9 @@ struct GpuOutcome {
   // replayed.
   AttentionError eager;
   AttentionError replayed;
+  // The most pieces into which either run cut a range of queries (MostPieces() of gpu_memory.h).
+  int eager_pieces = 0;
+  int replayed_pieces = 0;
   // Empty, or the fault: an error beyond its limit, NaN, a value where no key is seen, a write
   // outside of out and lse, or bits of a replay that differ from those of the eager run.
   std::string fault;

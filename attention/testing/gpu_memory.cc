@@ -6,7 +6,9 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/torch_dtype.h"
@@ -67,6 +69,26 @@ void GpuWorkMap::Poison() {
   const cudaError_t error = cudaMemsetAsync(workspace_.data_ptr(), 0x7f, plan_.workspace_bytes,
                                             c10::cuda::getCurrentCUDAStream());
   CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+}
+
+int MostPieces(const TileMap& map) {
+  const auto read = [](const auto* from, int count, auto* to) {
+    const cudaError_t error = cudaMemcpy(to, from, count * sizeof(*to), cudaMemcpyDeviceToHost);
+    CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
+  };
+  int32_t num_merges = 0;
+  read(map.counts + 1, 1, &num_merges);
+  if (num_merges < 0 || num_merges > map.max_merges) return 0;
+  std::vector<WorkMerge> merges(num_merges);
+  if (num_merges > 0) read(map.merges, num_merges, merges.data());
+  int most = 0;
+  for (const WorkMerge& merge : merges) most = std::max(most, merge.num_partials);
+  return most;
+}
+
+int MostPieces(const WorkMap& map) {
+  const int most = MostPieces(map.main);
+  return map.has_short_rows() ? std::max(most, MostPieces(map.short_rows)) : most;
 }
 
 }  // namespace reprise

@@ -68,6 +68,12 @@ class GpuWorkMap {
   WorkMap map_;
 };
 
+// The largest number of pieces of a range of a map in device memory; 0 if no range is cut, or the map
+// was not built since it was poisoned. Waits.
+int MostPieces(const TileMap& map);
+// Of either of its maps.
+int MostPieces(const WorkMap& map);
+
 }  // namespace reprise
 
 #endif  // ATTENTION_TESTING_GPU_MEMORY_H_
