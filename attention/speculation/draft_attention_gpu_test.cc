@@ -36,22 +36,26 @@ namespace {
 
 cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream(); }
 
-// A map for this batch, and the attention that reads it.
+// A map for this batch, and the attention that reads it. The map of long rows bounds their pieces, if
+// no prefix is shared.
 template <typename Batch, typename Run>
 AttendPlan PlanFor(const AttentionParams& layer, const Batch& batch, const at::Tensor& q,
                    SharedPrefix shared_prefix, const Run& run) {
-  const auto work =
-      std::make_shared<GpuWorkMap>(WorkMapOptions{.dtype = *FromScalarType(q.scalar_type()),
-                                                  .num_q_heads = layer.num_q_heads,
-                                                  .num_kv_heads = layer.num_kv_heads,
-                                                  .head_dim_qk = layer.head_dim_qk,
-                                                  .head_dim_v = layer.head_dim_v,
-                                                  .max_rows = batch.num_rows,
-                                                  .max_tokens = batch.num_tokens,
-                                                  .max_query_len = std::max(1, batch.max_query_len),
-                                                  .max_seq_len = batch.max_seq_len,
-                                                  .num_sms = 7,
-                                                  .shared_prefix = shared_prefix});
+  const bool is_bounded = shared_prefix == SharedPrefix::kIgnored && batch.max_seq_len > 1000;
+  const auto work = std::make_shared<GpuWorkMap>(
+      WorkMapOptions{.dtype = *FromScalarType(q.scalar_type()),
+                     .num_q_heads = layer.num_q_heads,
+                     .num_kv_heads = layer.num_kv_heads,
+                     .head_dim_qk = layer.head_dim_qk,
+                     .head_dim_v = layer.head_dim_v,
+                     .max_rows = batch.num_rows,
+                     .max_tokens = batch.num_tokens,
+                     .max_query_len = std::max(1, batch.max_query_len),
+                     .max_seq_len = batch.max_seq_len,
+                     .num_sms = 7,
+                     .mode = is_bounded ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced,
+                     .max_splits = 2 + batch.num_tokens % 4,
+                     .shared_prefix = shared_prefix});
   return {.run = [=]() -> absl::Status {
             const absl::Status built = LaunchWorkMap(batch, WindowOf(layer), work->map(), Stream());
             return built.ok() ? run(work->map()) : built;

@@ -19,10 +19,11 @@
 namespace reprise {
 namespace {
 
-DraftShape PrefixShape(Random& random) {
+// `max_len`: keys of a row.
+DraftShape PrefixShape(Random& random, int max_len) {
   DraftShape shape = SmallShape(random);
-  shape.max_blocks = (300 + shape.block_size - 1) / shape.block_size;
-  shape.max_context_len = 300;
+  shape.max_blocks = (max_len + shape.block_size - 1) / shape.block_size;
+  shape.max_context_len = max_len;
   shape.num_rows = std::max(shape.num_rows, 2);
   shape.num_tables = std::max(shape.num_tables, shape.num_rows);
   shape.num_tokens = shape.num_rows * shape.max_new;
@@ -45,7 +46,8 @@ class PrefixedChains {
     const int64_t limit = LimitByDefinition(table, host_.args().max_context_len);
     host_.Poison();
     DrawChainBatch(random_, shape_, 0, host_.args());
-    const int least = random_.Pick({2 * shape_.block_size, 150});
+    const int least =
+        random_.Pick({2 * shape_.block_size, static_cast<int>(shape_.max_context_len / 2)});
     shared_ = INT64_MAX;
     for (int row = 0; row < shape_.num_tables; ++row) {
       auto& seq_len = const_cast<int32_t&>(seq_lens[row]);
@@ -107,7 +109,7 @@ AttentionParams DrawPrefixLayer(Random& random) {
 std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device,
                                       const DraftAttentionTypes& types, uint64_t seed) {
   Random random(seed);
-  const DraftShape shape = PrefixShape(random);
+  const DraftShape shape = PrefixShape(random, 300);
   const Sinks sinks(random, device.torch);
   AttentionParams layer = DrawPrefixLayer(random);
   layer.sinks = sinks.device();
@@ -149,7 +151,8 @@ std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device,
 std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
                                      const DraftAttentionTypes& types, uint64_t seed) {
   Random random(seed);
-  const DraftShape shape = PrefixShape(random);
+  // Now and then long enough to be cut where a map bounds the pieces of a row.
+  const DraftShape shape = PrefixShape(random, seed % 6 == 0 ? 2600 : 300);
   const Sinks sinks(random, device.torch);
   const AttentionParams layer = DrawPrefixLayer(random);
   PrefixedChains chains(device, shape, random);

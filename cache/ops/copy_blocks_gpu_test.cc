@@ -161,7 +161,6 @@ TEST_F(CopyBlocksGpuTest, BlocksMoveBetweenTwoCaches) {
       KvCache host_to = *KvCache::Create(to_layout, at::kCPU);
       Randomise(from, host_from);
       Randomise(to, host_to);
-      const std::vector<at::Tensor> source = Bytes(from);
       const BlockStore from_store = *BlockStore::Over(from, {}),
                        to_store = *BlockStore::Over(to, {});
       const auto note = [&](const std::vector<BlockCopy>& copies) {
@@ -191,6 +190,7 @@ TEST_F(CopyBlocksGpuTest, BlocksMoveBetweenTwoCaches) {
         ASSERT_TRUE(CopyBlocks(from_store, to_store, list).ok());
       });
       for (int replay = 0; replay < 3; ++replay) {
+        Randomise(from, host_from);
         std::vector<BlockCopy> copies;
         at::Tensor entries = at::full({9, 2}, -1, at::kInt);
         for (int i = 0; i < 5; ++i) {
@@ -204,7 +204,7 @@ TEST_F(CopyBlocksGpuTest, BlocksMoveBetweenTwoCaches) {
         note(copies);
         check();
       }
-      const std::vector<at::Tensor> after = Bytes(from);
+      const std::vector<at::Tensor> source = Bytes(host_from), after = Bytes(from);
       for (size_t i = 0; i < after.size(); ++i) ASSERT_TRUE(at::equal(after[i], source[i])) << i;
     }
   }

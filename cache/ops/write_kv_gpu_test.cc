@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <string>
@@ -52,6 +53,10 @@ class WriteKvGpuTest : public testing::Test {
 
   static inline const at::Device kGpu = at::Device(at::kCUDA, 0);
 };
+
+constexpr KvForm kForms[] = {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked,
+                             KvForm::kLatent};
+constexpr int kNumForms = static_cast<int>(std::size(kForms));
 
 // A layer of Llama-3.1-8B.
 KvLayoutOptions LlamaLayout(KvForm form, KvOrder order) {
@@ -105,11 +110,18 @@ TEST_F(WriteKvGpuTest, AnyNumberOfTokens) {
   }
 }
 
-TEST_F(WriteKvGpuTest, ACapturedWriteFollowsTheSlots) {
+// Slots, keys, values and scales change between replays.
+TEST_F(WriteKvGpuTest, ACapturedWriteFollowsItsInputs) {
   std::mt19937 random(13);
-  for (KvForm form : {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked}) {
-    WriteKvCase c = WriteKvCase::Random(
-        random, {.device = kGpu, .layout = LlamaLayout(form, KvOrder::kHND), .num_tokens = 100});
+  for (int i = 0; i < 8 * kNumForms; ++i) {
+    const KvForm form = kForms[i % kNumForms];
+    const KvOrder order = i / kNumForms % 2 == 0 ? KvOrder::kHND : KvOrder::kNHD;
+    KvLayoutOptions layout = LlamaLayout(form, order);
+    if (form == KvForm::kLatent) layout.num_kv_heads = 1;
+    if (i / kNumForms % 4 >= 2) layout.dtype = DType::kFp8E4M3;
+    WriteKvCase c =
+        WriteKvCase::Random(random, {.device = kGpu, .layout = layout, .num_tokens = 100});
+    SCOPED_TRACE(c.description());
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
     {
@@ -128,7 +140,7 @@ TEST_F(WriteKvGpuTest, ACapturedWriteFollowsTheSlots) {
     for (int replay = 0; replay < 5; ++replay) {
       ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
       ASSERT_EQ(c.Difference(), "") << "replay " << replay;
-      c.ChangeSlots(random);
+      c.ChangeContents(random);
     }
     EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
     EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);

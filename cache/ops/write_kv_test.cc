@@ -387,7 +387,7 @@ TEST(WriteKvTest, AgreesWithTheReferenceOverRandomCases) {
     absl::Status status = c.Write();
     ASSERT_TRUE(status.ok()) << status << c.description();
     ASSERT_EQ(c.Difference(), "");
-    c.ChangeSlots(random);
+    c.ChangeContents(random);
     ASSERT_TRUE(c.Write().ok());
     ASSERT_EQ(c.Difference(), "");
   }

@@ -155,20 +155,25 @@ WriteKvCase::Source WriteKvCase::MakeSource(std::mt19937& random, int head_dim) 
   source.offset = RandomPadding(random);
   const int64_t size = rows == 0 ? source.offset : source.offset + Extent(shape, source.strides);
   source.storage = at::full({size}, kNan, at::TensorOptions().dtype(ToScalarType(source_dtype_)));
+  source.tensor = source.storage.to(device_).as_strided(shape, source.strides, source.offset);
+  FillSource(random, source);
+  return source;
+}
 
+void WriteKvCase::FillSource(std::mt19937& random, Source& source) const {
   const float magnitude = Pick(random, {1.0f, 30.0f, 2000.0f});
   at::Tensor values =
-      at::randn({num_tokens_, layout_.num_kv_heads, head_dim}, GeneratorFrom(random));
+      at::randn({num_tokens_, layout_.num_kv_heads, source.tensor.size(2)}, GeneratorFrom(random));
   values.mul_(magnitude);
   if (values.numel() > 0 && Below(random, 4) == 0) {
     values.view(-1)[Below(random, static_cast<int>(values.numel()))] =
         -std::numeric_limits<float>::infinity();
   }
-  source.storage.as_strided(shape, source.strides, source.offset)
-      .narrow(0, 0, num_tokens_)
-      .copy_(values);
-  source.tensor = source.storage.to(device_).as_strided(shape, source.strides, source.offset);
-  return source;
+  at::Tensor on_host =
+      source.storage.as_strided(source.tensor.sizes(), source.strides, source.offset)
+          .narrow(0, 0, num_tokens_);
+  on_host.copy_(values);
+  source.tensor.narrow(0, 0, num_tokens_).copy_(on_host);
 }
 
 WriteKvCase::CaseScale WriteKvCase::MakeScale(std::mt19937& random) {
@@ -180,6 +185,14 @@ WriteKvCase::CaseScale WriteKvCase::MakeScale(std::mt19937& random) {
     scale.head_stride = Pick(random, {0, 1, 2});
   }
   return scale;
+}
+
+void WriteKvCase::ChangeContents(std::mt19937& random) {
+  FillSource(random, k_);
+  FillSource(random, v_);
+  host_scales_.copy_(at::randn({64}, GeneratorFrom(random)).abs().add_(0.05));
+  scales_.copy_(host_scales_);
+  ChangeSlots(random);
 }
 
 void WriteKvCase::ChangeSlots(std::mt19937& random) {

@@ -45,8 +45,9 @@ class WriteKvCase {
   // Write(). Returns the first difference, or "".
   std::string Difference();
 
-  // Draws new random slots in place: a captured graph reads the same tensor.
-  void ChangeSlots(std::mt19937& random);
+  // Draws new slots, keys, values and scales in place: a captured graph reads the same tensors. A
+  // scale that is no tensor stays.
+  void ChangeContents(std::mt19937& random);
 
   std::string description() const;
 
@@ -75,6 +76,8 @@ class WriteKvCase {
   void ChooseLayout(std::mt19937& random);
   void MakeArena(std::mt19937& random);
   Source MakeSource(std::mt19937& random, int head_dim);
+  void FillSource(std::mt19937& random, Source& source) const;
+  void ChangeSlots(std::mt19937& random);
   CaseScale MakeScale(std::mt19937& random);
   int RandomPadding(std::mt19937& random) const;
   // The layer with its cache in `arena` and its scales in `scales`.
