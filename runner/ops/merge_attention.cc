@@ -1,6 +1,10 @@
 #include "runner/ops/merge_attention.h"
 
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
 #include <cstddef>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "attention/merge/merge_states.h"
@@ -8,6 +12,7 @@
 #include "base/shape_check.h"
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
+#include "base/torch_status.h"
 #include "runner/ops/activation_type.h"
 #ifdef REPRISE_WITH_CUDA
 #include "runner/ops/cuda_launch.h"
@@ -15,6 +20,9 @@
 
 namespace reprise {
 namespace {
+
+// More parts than one launch takes are merged in groups of as many, and the groups then.
+constexpr size_t kMaxParts = size_t{kMaxMergeParts} * kMaxMergeParts;
 
 absl::Status CheckPart(const at::Tensor& part, const at::Tensor& lse, const at::Tensor& first,
                        const at::Tensor& first_lse, ShapeChecker& dims) {
@@ -32,8 +40,8 @@ absl::Status CheckPart(const at::Tensor& part, const at::Tensor& lse, const at::
 
 absl::Status Check(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
                    const at::Tensor& out, const at::Tensor& lse) {
-  if (outs.empty() || outs.size() > kMaxMergeParts || lses.size() != outs.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("outs, lses: expected 1 to ", kMaxMergeParts,
+  if (outs.empty() || outs.size() > kMaxParts || lses.size() != outs.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("outs, lses: expected 1 to ", kMaxParts,
                                                    " parts and as many lses, got ", outs.size(),
                                                    " and ", lses.size()));
   }
@@ -58,12 +66,9 @@ TokenView ViewOf(const at::Tensor& heads) {
           .head_stride = heads.stride(1)};
 }
 
-}  // namespace
-
-absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
-                            const at::Tensor& out, const at::Tensor& lse) {
-  REPRISE_RETURN_IF_ERROR(Check(outs, lses, out, lse));
-  if (out.numel() == 0) return absl::OkStatus();
+// REQUIRES: Check() is OK; at most kMaxMergeParts parts.
+absl::Status MergeOnce(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
+                       const at::Tensor& out, const at::Tensor& lse) {
   MergeStatesArgs args = {
       .num_parts = static_cast<int>(outs.size()),
       .part = ViewOf(outs[0]),
@@ -88,6 +93,26 @@ absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const 
   }
 #endif
   return MergeStates(args);
+}
+
+}  // namespace
+
+absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
+                            const at::Tensor& out, const at::Tensor& lse) {
+  REPRISE_RETURN_IF_ERROR(Check(outs, lses, out, lse));
+  if (out.numel() == 0) return absl::OkStatus();
+  if (outs.size() <= kMaxMergeParts) return MergeOnce(outs, lses, out, lse);
+  return CatchTorch([&]() -> absl::Status {
+    std::vector<at::Tensor> group_outs, group_lses;
+    for (size_t first = 0; first < outs.size(); first += kMaxMergeParts) {
+      group_outs.push_back(at::empty(out.sizes(), out.options().dtype(at::kFloat)));
+      group_lses.push_back(at::empty(lses[0].sizes(), lses[0].options()));
+      REPRISE_RETURN_IF_ERROR(MergeOnce(outs.subspan(first, kMaxMergeParts),
+                                        lses.subspan(first, kMaxMergeParts), group_outs.back(),
+                                        group_lses.back()));
+    }
+    return MergeOnce(group_outs, group_lses, out, lse);
+  });
 }
 
 }  // namespace reprise

@@ -6,7 +6,9 @@
 //       MergeAttention({within.out, before.out}, {within.lse, before.lse}, out));
 //
 // Runs on the device of `out`: on a GPU one launch on the current stream. Nothing is allocated or
-// synchronised, so the call may be captured. Thread safety: safe if the tensors are.
+// synchronised, so the call may be captured. More than kMaxMergeParts parts take a launch for each
+// kMaxMergeParts of them, whose results LibTorch allocates in float32, and one more. Thread safety:
+// safe if the tensors are.
 
 #ifndef RUNNER_OPS_MERGE_ATTENTION_H_
 #define RUNNER_OPS_MERGE_ATTENTION_H_
@@ -23,7 +25,8 @@ namespace reprise {
 // [num_tokens, num_heads, head_dim] of one of those dtypes; it may be one of the parts. lse, if it is
 // defined: [num_tokens, num_heads] float32, the log-sum-exp over all parts. A token without a key in
 // any part gets 0, and -inf. Errors: InvalidArgument, naming the argument, for no part, more
-// than kMaxMergeParts parts, or other shapes, dtypes, strides or devices.
+// than kMaxMergeParts squared, or other shapes, dtypes, strides or devices; those of LibTorch's
+// allocation.
 absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
                             const at::Tensor& out, const at::Tensor& lse = {});
 

@@ -73,6 +73,28 @@ TEST_F(MergeAttentionTest, APartWithoutKeysCountsForNothingWhateverItHolds) {
   EXPECT_TRUE(Equals(out, at::zeros_like(a)));
 }
 
+TEST_F(MergeAttentionTest, MorePartsThanALaunchTakesAreMergedInGroups) {
+  std::mt19937 random(3);
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const int64_t num_parts : {64, 65, 130}) {
+      SCOPED_TRACE(testing::Message() << num_parts << " parts of " << dtype);
+      const at::Tensor parts = RandomNormal(random, {num_parts, 5, 3, 20}, dtype);
+      const at::Tensor part_lses = RandomNormal(random, {num_parts, 5, 3}, at::kFloat) * 3;
+      const at::Tensor want_lse = part_lses.to(at::kDouble).logsumexp(0);
+      const at::Tensor weights = (part_lses.to(at::kDouble) - want_lse).exp().unsqueeze(3);
+      const at::Tensor want = (weights * parts.to(at::kDouble)).sum(0);
+      const std::vector<at::Tensor> outs = parts.to(device()).unbind(0);
+      const std::vector<at::Tensor> lses = part_lses.to(device()).unbind(0);
+      // In place of a part, of the second group where there is one.
+      const absl::Status status = MergeAttention(outs, lses, outs.back(), lses.back());
+      ASSERT_TRUE(status.ok()) << status;
+      EXPECT_TRUE(at::allclose(lses.back().cpu().to(at::kDouble), want_lse, 1e-6, 1e-6));
+      const double limit = dtype == at::kFloat ? 1e-6 : 4e-3;
+      EXPECT_TRUE(at::allclose(outs.back().cpu().to(at::kDouble), want, limit, limit));
+    }
+  }
+}
+
 TEST_F(MergeAttentionTest, NamesWhatDoesNotFit) {
   const at::Tensor part = at::zeros({3, 2, 8}, at::TensorOptions(device()).dtype(at::kFloat));
   const at::Tensor lse = at::zeros({3, 2}, part.options());
@@ -80,7 +102,7 @@ TEST_F(MergeAttentionTest, NamesWhatDoesNotFit) {
                          const at::Tensor& out) {
     return std::string(MergeAttention(outs, lses, out).message());
   };
-  EXPECT_THAT(error({}, {}, part), HasSubstr("expected 1 to 64 parts and as many lses, got 0"));
+  EXPECT_THAT(error({}, {}, part), HasSubstr("expected 1 to 4096 parts and as many lses, got 0"));
   EXPECT_THAT(error({part, part}, {lse}, part), HasSubstr("got 2 and 1"));
   EXPECT_THAT(error({part, at::zeros({3, 2, 9}, part.options())}, {lse, lse}, part),
               HasSubstr("outs must be [num_tokens, num_heads, head_dim]"));
