@@ -6,8 +6,15 @@
 // attention/testing/attention_error.h defines the tolerance: twice the error of the same maths in
 // the kernel's precision, per fixture with a floor, and over all fixtures without one.
 
+#include <ATen/TensorOperators.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 #include <iostream>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -17,8 +24,11 @@
 #include "attention/testing/cross_product.h"
 #include "attention/testing/gpu_attention.h"
 #include "attention/testing/gpu_check.h"
+#include "attention/testing/gpu_memory.h"
 #include "attention/testing/ragged_generator.h"
 #include "attention/testing/random.h"
+#include "attention/work_map/work_map_build.h"
+#include "base/testing/device_array.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -296,6 +306,52 @@ TEST_F(AttentionSmallGpuTest, LatentHeadsAgreeWithTheReference) {
 TEST_F(AttentionSmallGpuTest, PagedAndRaggedBatchesAgreeWithTheReference) {
   CheckMany(CheckPaged, 12, kSeed + 3);
   CheckMany(CheckRagged, 4, kSeed + 4);
+}
+
+// Before an engine has blocks, all rows are without keys; in a graph, which replays over any q.
+TEST_F(AttentionSmallGpuTest, ACacheOfNoBlocksServesRowsWithoutKeys) {
+  for (const KvMemoryLayout layout : {KvMemoryLayout::kNhd, KvMemoryLayout::kHnd}) {
+    for (const int head_dim : {64, 512}) {
+      SCOPED_TRACE(testing::Message() << layout << ", head dim " << head_dim);
+      PagedFixture fixture = MakePagedFixture({.seed = kSeed + 12,
+                                               .allowed = FeatureSet(),
+                                               .q_dtype = DType::kBFloat16,
+                                               .kv_dtype = DType::kBFloat16,
+                                               .layout = layout,
+                                               .head_dim_qk = head_dim,
+                                               .head_dim_v = head_dim});
+      for (int32_t& seq_len : fixture.seq_lens) seq_len = 0;
+      GpuMemory memory;
+      const PagedBatch batch = fixture.Batch(memory.Placement());
+      ASSERT_GT(batch.num_tokens, 0);
+      const AttentionParams layer = fixture.Layer(memory.Placement());
+      KvLayer kv = fixture.Kv(OnHost);
+      kv.num_blocks = 0;
+      kv.k.data = kv.v.data = nullptr;
+      at::Tensor q = TensorOf(fixture.Q(memory.Placement()), batch.num_tokens, layer.num_q_heads,
+                              layer.head_dim_qk);
+      GpuAttention gpu(fixture, {});
+      at::Tensor out = gpu.out(), lse = gpu.lse();
+      CheckCuda(cudaDeviceSynchronize());
+      CapturedWork graph([&](cudaStream_t stream) {
+        const c10::cuda::CUDAStreamGuard guard(
+            c10::cuda::getStreamFromExternal(stream, c10::cuda::current_device()));
+        ASSERT_EQ(LaunchWorkMap(batch, WindowOf(layer), gpu.work().map(), stream),
+                  absl::OkStatus());
+        ASSERT_EQ(PagedAttentionCuda(layer, batch, gpu.work().map(), q, kv, out, &lse),
+                  absl::OkStatus());
+      });
+      for (const float value : {1.0f, std::numeric_limits<float>::quiet_NaN()}) {
+        q.fill_(value);
+        out.fill_(3);
+        lse.fill_(3);
+        gpu.work().Poison();
+        graph.Replay();
+        EXPECT_TRUE(out.eq(0).all().item<bool>());
+        EXPECT_TRUE(lse.eq(-std::numeric_limits<float>::infinity()).all().item<bool>());
+      }
+    }
+  }
 }
 
 TEST_F(AttentionSmallGpuTest, RefusesWhatItCannotDoBeforeAnyLaunch) {

@@ -16,9 +16,9 @@ absl::Status CheckKvTensors(const KvLayer& kv, const at::Tensor& k, const at::Te
   dims.Bind("head_dim_v", kv.head_dim_v);
   REPRISE_RETURN_IF_ERROR(
       dims.Check("k", k, {AtLeast("num_tokens"), "num_kv_heads", "head_dim_qk"}));
-  // Without blocks K and V have the same address: none.
+  if (IsLatent(kv) && !v.defined()) return absl::OkStatus();
+  // Without blocks K and V have the same address, none, whatever the cache is.
   if (IsLatent(kv) && kv.num_blocks > 0) {
-    if (!v.defined()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         "v must be undefined for a latent cache: expected none, got a tensor");
   }

@@ -143,6 +143,22 @@ TEST(WriteKvTest, ACacheWithoutBlocksTakesNothing) {
   EXPECT_EQ(WriteKv(kv, keys, keys, Slots({-1, 0})).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(WriteKvTest, LatentCachesWithoutBlocksTakeNothing) {
+  const KvView view = {.dim_chunk = 4};
+  const KvLayer whole = {
+      .k = view, .v = view, .block_size = 2, .num_kv_heads = 1, .head_dim_qk = 6, .head_dim_v = 4};
+  KvLayer parts = whole;
+  parts.rope_dim = 2;
+  parts.rope = {.dim_chunk = 2};
+  parts.dtype = DType::kFp8E4M3;
+  parts.rope_dtype = DType::kFloat32;
+  const at::Tensor latent = at::ones({2, 4}), rope = at::ones({2, 2});
+  EXPECT_TRUE(WriteLatentKv(parts, latent, rope, Slots({-1, -1})).ok());
+  EXPECT_EQ(WriteLatentKv(parts, latent, rope, Slots({-1, 0})).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(WriteKv(whole, at::ones({2, 1, 6}), at::Tensor(), Slots({-1, -1})).ok());
+}
+
 TEST(WriteKvTest, NanStaysNan) {
   for (DType dtype :
        {DType::kFloat32, DType::kBFloat16, DType::kFloat16, DType::kFp8E4M3, DType::kFp8E5M2}) {
