@@ -21,6 +21,9 @@ struct AllReduceLimits {
   // Smaller sums are pushed, wherever the tensor is: of two ranks; of more a part of it, as each writes
   // to each other one. 0: none.
   int64_t max_push_bytes = int64_t{512} << 10;
+  // Pushed sums of up to so many bytes may be done by the kernel that uses them (PushedSum() of
+  // Collectives). 0: none.
+  int64_t max_fused_bytes = int64_t{512} << 10;
   int64_t max_one_shot_bytes = int64_t{64} << 10;
   int64_t min_copied_bytes = int64_t{2} << 20;  // a copy into symmetric memory pays from here on
 };

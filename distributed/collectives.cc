@@ -29,6 +29,11 @@ absl::Status CheckContiguous(std::string_view argument, const at::Tensor& tensor
   return absl::OkStatus();
 }
 
+absl::Status CheckSummable(const at::Tensor& tensor) {
+  REPRISE_RETURN_IF_ERROR(CheckContiguous("tensor", tensor));
+  return CheckDType("tensor", tensor, kSummable);
+}
+
 // Whether two contiguous tensors share bytes.
 bool Overlap(const at::Tensor& a, const at::Tensor& b) {
   const auto* a_data = static_cast<const char*>(a.const_data_ptr());
@@ -78,12 +83,20 @@ class OneRankCollectives final : public Collectives {
 }  // namespace
 
 absl::Status Collectives::AllReduce(at::Tensor& tensor) {
-  REPRISE_RETURN_IF_ERROR(CheckContiguous("tensor", tensor));
-  REPRISE_RETURN_IF_ERROR(CheckDType("tensor", tensor, kSummable));
+  REPRISE_RETURN_IF_ERROR(CheckSummable(tensor));
   REPRISE_RETURN_IF_ERROR(status());
   if (tensor.numel() == 0) return absl::OkStatus();
   return CatchTorch([&] { return DoAllReduce(tensor); });
 }
+
+absl::StatusOr<std::optional<PushSumArgs>> Collectives::PushedSum(const at::Tensor& tensor) {
+  REPRISE_RETURN_IF_ERROR(CheckSummable(tensor));
+  REPRISE_RETURN_IF_ERROR(status());
+  if (tensor.numel() == 0) return std::nullopt;
+  return DoPushedSum(tensor);
+}
+
+std::optional<PushSumArgs> Collectives::DoPushedSum(const at::Tensor&) { return std::nullopt; }
 
 absl::Status Collectives::AllGather(const at::Tensor& in, at::Tensor& out) {
   REPRISE_RETURN_IF_ERROR(CheckStacked(ranks_.world, "out", out, "in", in));

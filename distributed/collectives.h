@@ -41,6 +41,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "distributed/push_sum_args.h"
 #include "distributed/ranks.h"
 
 namespace reprise {
@@ -58,6 +59,13 @@ class Collectives {
   // (float32 within a sum of bfloat16 where the form can). Any shape; contiguous; f32, f16, bf16,
   // i32 or i64.
   absl::Status AllReduce(at::Tensor& tensor);
+
+  // For a kernel that does the sum of `tensor` itself, and more in the same launch
+  // (distributed/push_lines.cuh): what it needs, or nullopt where AllReduce(tensor) would take another
+  // way, which the caller then calls. One of the two is enqueued, in the order of all calls; `tensor`
+  // need not become the sum. Other ranks may do the same sum by AllReduce(). Errors: those of
+  // AllReduce().
+  absl::StatusOr<std::optional<PushSumArgs>> PushedSum(const at::Tensor& tensor);
 
   // Copies `in` of all ranks to `out` of all ranks: out[r] = in of rank r. in: [...], out: [world,
   // ...], the same dtype (any) and device, both contiguous, not overlapping (or `in` is out[rank]
@@ -112,8 +120,10 @@ class Collectives {
   virtual void Fail(const absl::Status& why) { static_cast<void>(why); }
 
  protected:
-  // The arguments are checked. The default of DoNewBuffer is ordinary memory.
+  // The arguments are checked. The default of DoNewBuffer is ordinary memory, that of DoPushedSum
+  // nullopt.
   virtual absl::Status DoAllReduce(at::Tensor& tensor) = 0;
+  virtual std::optional<PushSumArgs> DoPushedSum(const at::Tensor& tensor);
   virtual absl::Status DoAllGather(const at::Tensor& in, at::Tensor& out) = 0;
   virtual absl::Status DoReduceScatter(const at::Tensor& in, at::Tensor& out) = 0;
   virtual absl::Status DoBroadcast(at::Tensor& tensor, int root) = 0;

@@ -183,7 +183,7 @@ absl::Status NcclGroup::ConnectInboxes() {
   return host_->Barrier();
 }
 
-absl::Status NcclGroup::PushSum(const at::Tensor& tensor) {
+PushSumArgs NcclGroup::PushArgs(const at::Tensor& tensor) const {
   PushSumArgs args = {
       .data = tensor.mutable_data_ptr(),
       .num_bytes = static_cast<int64_t>(tensor.nbytes()),
@@ -193,8 +193,7 @@ absl::Status NcclGroup::PushSum(const at::Tensor& tensor) {
       .max_bytes = limits_.max_push_bytes,
       .state = static_cast<uint32_t*>(push_state_.mutable_data_ptr())};
   std::copy(inboxes_.begin(), inboxes_.end(), args.inboxes);
-  const c10::cuda::CUDAGuard guard(device_);
-  return LaunchPushSum(args, c10::cuda::getCurrentCUDAStream(device_.index()));
+  return args;
 }
 
 absl::StatusOr<at::Tensor> NcclGroup::NewSymmetric(int64_t bytes) {
@@ -268,8 +267,8 @@ NcclGroup::~NcclGroup() {
 std::string NcclGroup::Fingerprint() const {
   return absl::StrCat("nccl ", nccl::version(), ", ", ranks().world, ", symmetric up to ",
                       limits_.max_symmetric_bytes, ", pushed up to ", limits_.max_push_bytes,
-                      ", one shot up to ", limits_.max_one_shot_bytes, ", copied from ",
-                      limits_.min_copied_bytes);
+                      ", fused up to ", limits_.max_fused_bytes, ", one shot up to ",
+                      limits_.max_one_shot_bytes, ", copied from ", limits_.min_copied_bytes);
 }
 
 bool NcclGroup::IsInBuffer(const at::Tensor& tensor) const {
@@ -287,17 +286,29 @@ absl::Status NcclGroup::CheckOnDevice(const char* argument, const at::Tensor& te
                                                  tensor.device().str()));
 }
 
+AllReduceWay NcclGroup::WayOf(const at::Tensor& tensor) const {
+  return ChooseAllReduce(
+      {.bytes = static_cast<int64_t>(tensor.nbytes()),
+       .has_kernel = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16,
+       .in_buffer = IsInBuffer(tensor),
+       .aligned = reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0,
+       .limits = limits_});
+}
+
+std::optional<PushSumArgs> NcclGroup::DoPushedSum(const at::Tensor& tensor) {
+  if (tensor.device() != device_ ||
+      static_cast<int64_t>(tensor.nbytes()) > limits_.max_fused_bytes ||
+      WayOf(tensor) != AllReduceWay::kPush) {
+    return std::nullopt;
+  }
+  return PushArgs(tensor);
+}
+
 absl::Status NcclGroup::DoAllReduce(at::Tensor& tensor) {
   if (tensor.is_cpu()) return host_->AllReduce(tensor);
   REPRISE_RETURN_IF_ERROR(CheckOnDevice("tensor", tensor));
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
-  const bool in_buffer = IsInBuffer(tensor);
-  const AllReduceWay way = ChooseAllReduce(
-      {.bytes = bytes,
-       .has_kernel = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16,
-       .in_buffer = in_buffer,
-       .aligned = reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0,
-       .limits = limits_});
+  const AllReduceWay way = WayOf(tensor);
   if (way == AllReduceWay::kNccl) {
     std::vector<at::Tensor> tensors = {Flat(tensor)};
     return CallNccl([&] {
@@ -305,8 +316,11 @@ absl::Status NcclGroup::DoAllReduce(at::Tensor& tensor) {
                        {communicator_});
     });
   }
-  if (way == AllReduceWay::kPush) return PushSum(tensor);
-  if (in_buffer) {
+  if (way == AllReduceWay::kPush) {
+    const c10::cuda::CUDAGuard guard(device_);
+    return LaunchPushSum(PushArgs(tensor), c10::cuda::getCurrentCUDAStream(device_.index()));
+  }
+  if (IsInBuffer(tensor)) {
     CallSymmetric("symm_mem::two_shot_all_reduce_", {Flat(tensor), "sum", symmetric_group_});
     return absl::OkStatus();
   }

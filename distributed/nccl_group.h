@@ -53,6 +53,7 @@ class NcclGroup : public Collectives {
 
  protected:
   absl::Status DoAllReduce(at::Tensor& tensor) override;
+  std::optional<PushSumArgs> DoPushedSum(const at::Tensor& tensor) override;
   absl::Status DoAllGather(const at::Tensor& in, at::Tensor& out) override;
   absl::Status DoReduceScatter(const at::Tensor& in, at::Tensor& out) override;
   absl::Status DoBroadcast(at::Tensor& tensor, int root) override;
@@ -72,7 +73,8 @@ class NcclGroup : public Collectives {
   absl::StatusOr<at::Tensor> NewSymmetric(int64_t bytes);
   // Memory of all ranks into which each pushes its summands; collective.
   absl::Status ConnectInboxes();
-  absl::Status PushSum(const at::Tensor& tensor);
+  AllReduceWay WayOf(const at::Tensor& tensor) const;
+  PushSumArgs PushArgs(const at::Tensor& tensor) const;
   // Calls NCCL unless the group has failed.
   absl::Status CallNccl(absl::FunctionRef<void()> call);
   // On the thread of the watch: ends what the device waits for.

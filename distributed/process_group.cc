@@ -48,8 +48,9 @@ absl::StatusOr<std::unique_ptr<GlooGroup>> ConnectHosts(const RankPlace& place, 
                    // Ranks on unlike kinds of devices would wait for each other in unlike groups.
                    .config = absl::StrCat(
                        device.is_cuda() ? "cuda" : "cpu", ";", options.limits.max_symmetric_bytes,
-                       ";", options.limits.max_push_bytes, ";", options.limits.max_one_shot_bytes,
-                       ";", options.limits.min_copied_bytes, ";", options.config),
+                       ";", options.limits.max_push_bytes, ";", options.limits.max_fused_bytes, ";",
+                       options.limits.max_one_shot_bytes, ";", options.limits.min_copied_bytes, ";",
+                       options.config),
                    .serves_store = place.serves_store}));
   return GlooGroup::Connect(std::move(peers), options.timeout);
 }

@@ -17,46 +17,15 @@
 #ifndef DISTRIBUTED_PUSH_SUM_H_
 #define DISTRIBUTED_PUSH_SUM_H_
 
-#include <cstdint>
-
 #include "absl/status/status.h"
+#include "distributed/push_sum_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-inline constexpr int kMaxPushRanks = 8;
-inline constexpr int kPushDataBytes = 8;   // of a line
-inline constexpr int kPushLineBytes = 16;  // with its flags
-
-// Of an inbox for sums of up to max_bytes, a multiple of kPushDataBytes.
-constexpr int64_t PushInboxBytes(int world, int64_t max_bytes) {
-  return 2 * world * (max_bytes / kPushDataBytes) * kPushLineBytes;
-}
-
-// What a rank keeps from sum to sum, [kPushStateSize] in its memory, zero at first: the number of
-// sums so far; the CTAs of this sum that have ended; and, if it is not 0, that kernels wait for no
-// rank any more.
-inline constexpr int kPushStateSize = 3;
-inline constexpr int kPushGivesUp = 2;
-
-enum class PushType : int8_t { kFloat32, kBFloat16 };
-
-struct PushSumArgs {
-  void* data = nullptr;   // replaced by the sum; kPushDataBytes divides its address and its size
-  int64_t num_bytes = 0;  // at most max_bytes
-  PushType type = PushType::kFloat32;
-  int rank = 0;
-  int world = 1;  // at most kMaxPushRanks
-  // The inbox of each rank, all zero before the first sum; this rank's own, and the others' as mapped
-  // here.
-  void* inboxes[kMaxPushRanks] = {};
-  int64_t max_bytes = 0;  // of which the inboxes are
-  uint32_t* state = nullptr;
-};
-
-// Enqueues the kernel. All ranks enqueue sums of the same sizes in the same order, one at a time. May
-// be captured. REQUIRES: as above. Errors: Internal if the launch fails. Only in builds with CUDA.
+// Enqueues the kernel, which replaces args.data by the sum. All ranks enqueue sums of the same sizes in the same order, one at a time. May
+// be captured. REQUIRES: as PushSumArgs says. Errors: Internal if the launch fails. Only in builds with CUDA.
 absl::Status LaunchPushSum(const PushSumArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "base/torch_dtype.h"
 #include "runner/ops/activation_type.h"
-#include "runner/ops/norm_args.h"
+#include "runner/ops/norms/norm_args.h"
 #ifdef REPRISE_WITH_CUDA
 #include "runner/ops/cuda_launch.h"
 #endif
@@ -147,12 +147,11 @@ absl::Status Check(const Tensors& tensors) {
   return check("out", tensors.out, {"num_rows", "size"});
 }
 
-absl::Status Normalise(NormKind kind, const Tensors& tensors, float eps) {
+absl::StatusOr<NormArgs> CheckedArgs(NormKind kind, const Tensors& tensors, float eps) {
   REPRISE_RETURN_IF_ERROR(Check(tensors));
   const at::Tensor& x = tensors.x;
-  if (x.numel() == 0) return absl::OkStatus();
   const at::Tensor* const residual = tensors.residual;
-  const NormArgs args = {
+  return NormArgs{
       .kind = kind,
       .dtype = *FromScalarType(x.scalar_type()),
       .x = x.const_data_ptr(),
@@ -167,6 +166,12 @@ absl::Status Normalise(NormKind kind, const Tensors& tensors, float eps) {
       .size = static_cast<int>(x.size(1)),
       .eps = eps,
   };
+}
+
+absl::Status Normalise(NormKind kind, const Tensors& tensors, float eps) {
+  REPRISE_ASSIGN_OR_RETURN(const NormArgs args, CheckedArgs(kind, tensors, eps));
+  const at::Tensor& x = tensors.x;
+  if (x.numel() == 0) return absl::OkStatus();
 #ifdef REPRISE_WITH_CUDA
   if (x.is_cuda()) {
     return LaunchOnCurrentStream(x, [&](cudaStream_t stream) { return LaunchNorm(args, stream); });
@@ -192,6 +197,12 @@ absl::Status AddRmsNorm(const at::Tensor& delta, const at::Tensor& residual,
                         const at::Tensor& weight, float eps, const at::Tensor& out,
                         NormWeight form) {
   return Normalise(KindOf(form), {"delta", delta, &residual, weight, nullptr, out}, eps);
+}
+
+absl::StatusOr<NormArgs> AddRmsNormArgs(const at::Tensor& delta, const at::Tensor& residual,
+                                        const at::Tensor& weight, float eps, const at::Tensor& out,
+                                        NormWeight form) {
+  return CheckedArgs(KindOf(form), {"delta", delta, &residual, weight, nullptr, out}, eps);
 }
 
 absl::Status LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

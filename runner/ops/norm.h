@@ -28,9 +28,12 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "runner/ops/op_options.h"
 
 namespace reprise {
+
+struct NormArgs;  // runner/ops/norms/norm_args.h
 
 // `out` may be `x`.
 absl::Status RmsNorm(const at::Tensor& x, const at::Tensor& weight, float eps,
@@ -40,6 +43,12 @@ absl::Status RmsNorm(const at::Tensor& x, const at::Tensor& weight, float eps,
 absl::Status AddRmsNorm(const at::Tensor& delta, const at::Tensor& residual,
                         const at::Tensor& weight, float eps, const at::Tensor& out,
                         NormWeight form = NormWeight::kScale);
+
+// What the kernel of AddRmsNorm() is given, for kernels that do it with more (runner/ranks/sum_norm.h).
+// Errors: those of AddRmsNorm().
+absl::StatusOr<NormArgs> AddRmsNormArgs(const at::Tensor& delta, const at::Tensor& residual,
+                                        const at::Tensor& weight, float eps, const at::Tensor& out,
+                                        NormWeight form = NormWeight::kScale);
 
 // `out` may be `x`.
 absl::Status LayerNorm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

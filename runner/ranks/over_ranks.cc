@@ -18,11 +18,14 @@ absl::Status SumOverRanks(Collectives* collectives, const at::Tensor& tensor) {
   return collectives->AllReduce(sum);
 }
 
+bool AreSummedByAllReduce(int world, const LinearContext& context) {
+  return world <= 2 || !context.is_deterministic();  // two summands have one order
+}
+
 absl::Status SumOverRanks(Collectives* collectives, const LinearContext& context,
                           const at::Tensor& tensor) {
   const int world = RanksOf(collectives).world;
-  // Two summands have one order.
-  if (world <= 2 || !context.is_deterministic()) return SumOverRanks(collectives, tensor);
+  if (AreSummedByAllReduce(world, context)) return SumOverRanks(collectives, tensor);
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), world);
   at::Tensor summands = at::empty(sizes, tensor.options());

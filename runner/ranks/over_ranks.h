@@ -49,6 +49,9 @@ absl::Status SumOverRanks(Collectives* collectives, const at::Tensor& tensor);
 absl::Status SumOverRanks(Collectives* collectives, const LinearContext& context,
                           const at::Tensor& tensor);
 
+// Whether that is AllReduce() itself.
+bool AreSummedByAllReduce(int world, const LinearContext& context);
+
 // Where a forward pass writes rows that it then sums over ranks: in memory that Collectives sum
 // without a copy (NewBuffer()), if so many rows fit into what they sum quickly, else in new memory.
 //

@@ -1,9 +1,5 @@
 #include "tests/golden/golden_checks.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/all.h>
-#include <ATen/ops/cumprod.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -13,69 +9,21 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "graphs/graph_key.h"
 #include "gtest/gtest.h"
 #include "tests/golden/golden_measures.h"
-#include "tests/golden/routed_model.h"
+#include "tests/golden/sixteen_bits.h"
 
 namespace reprise {
 namespace {
 
 using Mode = GraphSetOptions::Mode;
 
-// Both tracks of every prompt, forced: prompt i's greedy one is 2 i, its random one 2 i + 1.
-std::vector<Request> BothTracks(const Golden& golden) {
-  std::vector<Request> requests;
-  for (const GoldenPrompt& prompt : golden.prompts) {
-    requests.push_back(ForcedRequest(prompt, prompt.greedy));
-    requests.push_back(ForcedRequest(prompt, prompt.forced));
-  }
-  return requests;
-}
-
-const GoldenTrack& TrackOf(const Golden& golden, int request) {
-  const GoldenPrompt& prompt = golden.prompts[request / 2];
-  return request % 2 == 0 ? prompt.greedy : prompt.forced;
-}
-
-std::string Name(int request) {
-  return absl::StrCat("prompt ", request / 2, request % 2 == 0 ? ", greedy" : ", random", " track");
-}
-
 GoldenRun Run(Model& model, const std::vector<Request>& requests, const GoldenRunOptions& options) {
   absl::StatusOr<GoldenRun> run = RunGolden(model, requests, options);
   EXPECT_TRUE(run.ok()) << run.status();
   if (!run.ok()) return {.tracks = std::vector<RunTrack>(requests.size()), .report = {}};
   return *std::move(run);
-}
-
-// A run of both tracks, with the experts of all inputs of each, [inputs, all layers'].
-struct RoutedRun {
-  GoldenRun run;
-  std::vector<at::Tensor> experts;
-};
-
-RoutedRun RunRouted(Model& model, const Golden& golden, const GoldenRunOptions& options) {
-  std::vector<Request> requests = BothTracks(golden);
-  // Each computes its whole prompt itself.
-  for (size_t i = 0; i < requests.size(); ++i) requests[i].prefix_salt = std::to_string(i);
-  RoutedModel routed(&model, options.max_num_seqs);
-  RoutedRun result = {.run = Run(routed, requests, options), .experts = {}};
-  for (const std::vector<int32_t>& input : TrackInputs(golden)) {
-    result.experts.push_back(routed.ExpertsOf(input));
-  }
-  return result;
-}
-
-// How many positions, from the first, have the same experts.
-int64_t NumAgreeing(const at::Tensor& experts, const at::Tensor& others) {
-  if (!experts.defined() || !others.defined() || experts.sizes() != others.sizes()) {
-    ADD_FAILURE() << "a track was not routed";
-    return 0;
-  }
-  const at::Tensor agrees = (experts == others).all(1);
-  return agrees.cumprod(0, at::kLong).sum().item<int64_t>();
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -110,13 +58,14 @@ std::string ToString(const GoldenRunOptions& options) {
 void ExpectGoldenLogits(Model& model, const Golden& golden, const GoldenRunOptions& options,
                         double tolerance) {
   SCOPED_TRACE(ToString(options));
-  std::vector<Request> requests = BothTracks(golden);
+  std::vector<Request> requests = TrackRequests(golden);
   const int num_forced = static_cast<int>(requests.size());
   for (const GoldenPrompt& prompt : golden.prompts) requests.push_back(GreedyRequest(prompt));
   const GoldenRun run = Run(model, requests, options);
   for (int i = 0; i < num_forced; ++i) {
-    EXPECT_EQ(run.tracks[i].tokens, TrackOf(golden, i).tokens) << Name(i);
-    EXPECT_LE(MaxError(run.tracks[i].logits, TrackOf(golden, i).AllLogits()), tolerance) << Name(i);
+    EXPECT_EQ(run.tracks[i].tokens, TrackOf(golden, i).tokens) << TrackName(i);
+    EXPECT_LE(MaxError(run.tracks[i].logits, TrackOf(golden, i).AllLogits()), tolerance)
+        << TrackName(i);
   }
   for (size_t i = 0; i < golden.prompts.size(); ++i) {
     const GoldenPrompt& prompt = golden.prompts[i];
@@ -126,62 +75,8 @@ void ExpectGoldenLogits(Model& model, const Golden& golden, const GoldenRunOptio
   }
 }
 
-std::vector<at::Tensor> GoldenRouting(Model& model, const Golden& golden,
-                                      const GoldenRunOptions& options) {
-  return RunRouted(model, golden, options).experts;
-}
-
-std::vector<SixteenBitError> SixteenBitErrors(Model& model, const Golden& golden,
-                                              const GoldenRunOptions& options,
-                                              const std::vector<at::Tensor>& routing) {
-  const RoutedRun routed =
-      routing.empty() ? RoutedRun{.run = Run(model, BothTracks(golden), options), .experts = {}}
-                      : RunRouted(model, golden, options);
-  std::vector<SixteenBitError> errors;
-  for (size_t i = 0; i < routed.run.tracks.size(); ++i) {
-    const int request = static_cast<int>(i);
-    const GoldenTrack& track = TrackOf(golden, request);
-    int count = static_cast<int>(track.tokens.size());
-    if (!routing.empty()) {
-      const int64_t num_agreeing = NumAgreeing(routed.experts[i], routing[i]);
-      const int64_t num_others = routing[i].size(0) - count;  // of the prompt, without logits
-      count = static_cast<int>(std::max<int64_t>(num_agreeing - num_others, 0));
-    }
-    const absl::Span<const float> logits = routed.run.tracks[i].logits;
-    errors.push_back({.rms = RmsError(logits.subspan(0, size_t{1} * count * track.vocab_size),
-                                      track.LogitsBefore(0, count)),
-                      .allowed = 2 * track.bf16_rms,
-                      .num_positions = count});
-  }
-  return errors;
-}
-
-void ExpectSmall(const std::vector<SixteenBitError>& errors, const Golden& golden) {
-  size_t num_positions = 0;
-  size_t num_judged = 0;
-  for (size_t i = 0; i < errors.size(); ++i) {
-    const int request = static_cast<int>(i);
-    EXPECT_LE(errors[i].rms, errors[i].allowed) << Name(request);
-    num_positions += TrackOf(golden, request).tokens.size();
-    num_judged += errors[i].num_positions;
-  }
-  EXPECT_GE(2 * num_judged, num_positions) << "too few positions for a test";
-}
-
-std::vector<std::vector<int32_t>> TrackInputs(const Golden& golden) {
-  std::vector<std::vector<int32_t>> inputs;
-  for (const GoldenPrompt& prompt : golden.prompts) {
-    for (const GoldenTrack* const track : {&prompt.greedy, &prompt.forced}) {
-      std::vector<int32_t> tokens(prompt.prompt.begin(), prompt.prompt.end());
-      tokens.insert(tokens.end(), track->tokens.begin(), track->tokens.end() - 1);
-      inputs.push_back(std::move(tokens));
-    }
-  }
-  return inputs;
-}
-
 void ExpectGraphsChangeNoBit(Model& model, const Golden& golden, GoldenRunOptions options) {
-  const std::vector<Request> requests = BothTracks(golden);
+  const std::vector<Request> requests = TrackRequests(golden);
   options.graphs = Mode::kOff;
   SCOPED_TRACE(ToString(options));
   const GoldenRun off = Run(model, requests, options);
@@ -193,18 +88,18 @@ void ExpectGraphsChangeNoBit(Model& model, const Golden& golden, GoldenRunOption
   EXPECT_GT(lazy.report.num_replays(), 0);
   EXPECT_EQ(lazy.report.num_steps(), off.report.num_steps());
   for (size_t i = 0; i < requests.size(); ++i) {
-    const std::string name = Name(static_cast<int>(i));
+    const std::string name = TrackName(static_cast<int>(i));
     EXPECT_TRUE(SameBits(off.tracks[i].logits, lazy.tracks[i].logits)) << name;
     EXPECT_TRUE(SameBits(off.tracks[i].logits, eager.tracks[i].logits)) << name << ", all captured";
   }
 }
 
 void ExpectBatchingDoesNotMatter(Model& model, const Golden& golden, double tolerance) {
-  const std::vector<Request> requests = BothTracks(golden);
+  const std::vector<Request> requests = TrackRequests(golden);
   const auto expect_golden = [&](const GoldenRun& run, const std::vector<int>& order) {
     for (size_t i = 0; i < order.size(); ++i) {
       EXPECT_LE(MaxError(run.tracks[i].logits, TrackOf(golden, order[i]).AllLogits()), tolerance)
-          << Name(order[i]);
+          << TrackName(order[i]);
     }
   };
   std::vector<int> order(requests.size());
@@ -298,13 +193,13 @@ void ExpectTracksContinuePrompts(Model& model, const Golden& golden, double tole
       const int num_left = static_cast<int>(track.tokens.size()) - num_prompted;
       EXPECT_LE(MaxError(run.tracks[i].logits, track.LogitsBefore(num_prompted, num_left)),
                 tolerance)
-          << Name(request);
+          << TrackName(request);
     }
   }
 }
 
 void ExpectDecodeStepsAreReplays(Model& model, const Golden& golden) {
-  std::vector<Request> requests = BothTracks(golden);
+  std::vector<Request> requests = TrackRequests(golden);
   // Else the second request of a prompt would wait for the first to compute it.
   for (size_t i = 0; i < requests.size(); ++i) requests[i].prefix_salt = std::to_string(i);
   const GoldenRun run = Run(model, requests, {.mixed_graphs = MixedGraphs::kOff});

@@ -1,6 +1,7 @@
 #include "tests/golden/golden_model.h"
 
 #include "base/status_macros.h"
+#include "examples/models/llama/llama_model.h"
 #include "examples/models/model_folder.h"
 
 namespace reprise {
@@ -15,6 +16,11 @@ absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10
                     .mla_cache = mla_cache,
                     .collectives = collectives,
                     .context = context});
+}
+
+bool HasExperts(const Model& model) {
+  const auto* const llama = dynamic_cast<const LlamaModel*>(&model);
+  return llama != nullptr && llama->config().experts.has_value();
 }
 
 }  // namespace reprise

@@ -28,6 +28,9 @@ absl::StatusOr<std::unique_ptr<Model>> LoadGoldenModel(const Golden& golden, c10
                                                        Collectives* collectives = nullptr,
                                                        Collectives* context = nullptr);
 
+// Whether a model of LoadGoldenModel() chooses experts for each token.
+bool HasExperts(const Model& model);
+
 }  // namespace reprise
 
 #endif  // TESTS_GOLDEN_GOLDEN_MODEL_H_

@@ -236,26 +236,32 @@ TEST_P(GridProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
   });
 }
 
-// Grids of {ranks, context ranks} whose texts under preemption, prefixes and cancels are those of one
-// rank.
-TEST(TrafficProcessesTest, TextsAreThoseOfOneRank) {
-  for (const auto& [world, context_ranks] :
-       std::vector<std::pair<int, int>>{{2, 1}, {2, 2}, {4, 1}}) {
-    ExpectOnAll(world, [&, context_ranks = context_ranks](const RankPlace& place) -> absl::Status {
-      REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
-      REPRISE_ASSIGN_OR_RETURN(const auto grid, ConnectGrid(place, device, context_ranks));
-      TrafficTexts expected;
-      if (place.ranks.rank == 0) {
-        RankGrid alone(OneRank(), 1);
-        REPRISE_ASSIGN_OR_RETURN(expected, TrafficOverRanks(alone, device));
-      }
-      REPRISE_ASSIGN_OR_RETURN(const TrafficTexts texts, TrafficOverRanks(*grid, device));
-      EXPECT_EQ(texts, expected);
-      return absl::OkStatus();
-    });
-    if (testing::Test::IsSkipped()) return;
-  }
+// Ranks, and how many of them divide the keys.
+class TrafficProcessesTest : public testing::TestWithParam<std::tuple<int, int>> {};
+
+// Texts under preemption, prefixes and cancels.
+TEST_P(TrafficProcessesTest, TextsAreThoseOfOneRank) {
+  const auto [world, context_ranks] = GetParam();
+  ExpectOnAll(world, [&, context_ranks = context_ranks](const RankPlace& place) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
+    REPRISE_ASSIGN_OR_RETURN(const auto grid, ConnectGrid(place, device, context_ranks));
+    TrafficTexts expected;
+    if (place.ranks.rank == 0) {
+      RankGrid alone(OneRank(), 1);
+      REPRISE_ASSIGN_OR_RETURN(expected, TrafficOverRanks(alone, device));
+    }
+    REPRISE_ASSIGN_OR_RETURN(const TrafficTexts texts, TrafficOverRanks(*grid, device));
+    EXPECT_EQ(texts, expected);
+    return absl::OkStatus();
+  });
 }
+
+INSTANTIATE_TEST_SUITE_P(Grids, TrafficProcessesTest,
+                         testing::Values(std::tuple(2, 1), std::tuple(2, 2), std::tuple(4, 1)),
+                         [](const testing::TestParamInfo<std::tuple<int, int>>& info) {
+                           return absl::StrCat(std::get<0>(info.param), "_of_",
+                                               std::get<1>(info.param));
+                         });
 
 TEST(OddSizesProcessesTest, LogitsAreThoseOfOneRank) {
   const absl::StatusOr<OddSizes> odd = WriteOddSizes("odd_sizes_of_processes");
@@ -679,14 +685,15 @@ std::string NameOf(const testing::TestParamInfo<std::tuple<const char*, int, DTy
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenProcessesTest,
                          testing::Combine(testing::Values("llama-rope-llama3", "llama-bias-untied",
-                                                          "qwen2", "qwen3", "gemma2",
+                                                          "qwen2", "qwen3", "qwen3-moe", "gemma2",
                                                           "deepseek-mla", "llama4-chunked", "bart"),
                                           testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
                          NameOf);
 
 INSTANTIATE_TEST_SUITE_P(All, ContextProcessesTest,
                          testing::Combine(testing::Values("llama-rope-llama3", "gemma2",
-                                                          "gpt-oss-sinks", "deepseek-mla"),
+                                                          "qwen3-moe", "gpt-oss-sinks",
+                                                          "deepseek-mla"),
                                           testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
                          NameOf);
 

@@ -1,5 +1,7 @@
 #include "tests/golden/golden_ranks.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <memory>
 #include <vector>
 
@@ -10,20 +12,51 @@
 #include "runner/model.h"
 #include "tests/golden/golden_measures.h"
 #include "tests/golden/golden_model.h"
+#include "tests/golden/sixteen_bits.h"
 
 namespace reprise {
 namespace {
 
-absl::Status CheckTrack(const RunTrack& got, const GoldenTrack& track,
-                        const DividedGoldenCheck& check) {
+absl::Status CheckTrack(const RunTrack& got, const GoldenTrack& track, double tolerance) {
   if (got.tokens != track.tokens) return absl::InternalError("other tokens than the track's");
-  const bool is_exact = check.dtype == DType::kFloat32;
-  const double error =
-      is_exact ? MaxError(got.logits, track.AllLogits()) : RmsError(got.logits, track.AllLogits());
-  const double most = is_exact ? check.tolerance : 2 * track.bf16_rms;
-  if (error <= most) return absl::OkStatus();
+  const double error = MaxError(got.logits, track.AllLogits());
+  if (error <= tolerance) return absl::OkStatus();
   return absl::InternalError(
-      absl::StrCat("logits: expected an error of at most ", most, ", got ", error));
+      absl::StrCat("logits: expected an error of at most ", tolerance, ", got ", error));
+}
+
+// Three requests a prompt: both tracks, and greedily.
+absl::Status CheckFloat32(const Golden& golden, const GoldenRun& run, double tolerance) {
+  for (size_t i = 0; i < golden.prompts.size(); ++i) {
+    const GoldenPrompt& prompt = golden.prompts[i];
+    REPRISE_RETURN_IF_ERROR(CheckTrack(run.tracks[3 * i], prompt.greedy, tolerance));
+    REPRISE_RETURN_IF_ERROR(CheckTrack(run.tracks[3 * i + 1], prompt.forced, tolerance));
+    const int num_equal = NumEqualTokens(run.tracks[3 * i + 2].tokens, prompt.greedy);
+    if (const int expected = NumDecidedTokens(prompt, 1e-3f); num_equal < expected) {
+      return absl::InternalError(absl::StrCat("greedy tokens of prompt ", i, ": expected ",
+                                              expected, " equal ones, got ", num_equal));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRun(const GoldenRun& run, const DividedGoldenCheck& check) {
+  if ((run.report.num_replays() > 0) != check.replays) {
+    return absl::InternalError(absl::StrCat("replays: got ", run.report.num_replays()));
+  }
+  if (check.preempts && run.num_preemptions == 0) {
+    return absl::InternalError("expected that a sequence is preempted");
+  }
+  return absl::OkStatus();
+}
+
+// What one rank chooses in float32; empty if `model` has no experts.
+absl::StatusOr<std::vector<at::Tensor>> RoutingFor(const Model& model, const Golden& golden,
+                                                   c10::Device device, MlaCache mla_cache) {
+  if (!HasExperts(model)) return std::vector<at::Tensor>();
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> exact,
+                           LoadGoldenModel(golden, device, DType::kFloat32, mla_cache));
+  return GoldenRouting(*exact, golden, {});
 }
 
 // The groups of a rank. Null: none but the rank itself.
@@ -38,35 +71,29 @@ absl::Status CheckGroups(const Golden& golden, const Groups& groups, c10::Device
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                            LoadGoldenModel(golden, device, check.dtype, check.mla_cache,
                                            groups.weights, groups.context));
+  options.collectives = groups.all;
+  options.divides_context = groups.context != nullptr;
+  options.context_ranks = RanksOf(groups.context).world;
+  const bool is_first = groups.all->ranks().rank == 0;
+  if (check.dtype != DType::kFloat32) {
+    if (!is_first) return FollowGolden(*model, TrackRequests(golden), options);
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<at::Tensor> routing,
+                             RoutingFor(*model, golden, device, check.mla_cache));
+    REPRISE_ASSIGN_OR_RETURN(const SixteenBitRun run,
+                             RunSixteenBits(*model, golden, options, routing));
+    REPRISE_RETURN_IF_ERROR(CheckSmall(run.errors, golden));
+    return CheckRun(run.run, check);
+  }
   std::vector<Request> requests;
   for (const GoldenPrompt& prompt : golden.prompts) {
     requests.push_back(ForcedRequest(prompt, prompt.greedy));
     requests.push_back(ForcedRequest(prompt, prompt.forced));
     requests.push_back(GreedyRequest(prompt));
   }
-  options.collectives = groups.all;
-  options.divides_context = groups.context != nullptr;
-  options.context_ranks = RanksOf(groups.context).world;
-  if (groups.all->ranks().rank != 0) return FollowGolden(*model, requests, options);
+  if (!is_first) return FollowGolden(*model, requests, options);
   REPRISE_ASSIGN_OR_RETURN(const GoldenRun run, RunGolden(*model, requests, options));
-  for (size_t i = 0; i < golden.prompts.size(); ++i) {
-    const GoldenPrompt& prompt = golden.prompts[i];
-    REPRISE_RETURN_IF_ERROR(CheckTrack(run.tracks[3 * i], prompt.greedy, check));
-    REPRISE_RETURN_IF_ERROR(CheckTrack(run.tracks[3 * i + 1], prompt.forced, check));
-    if (check.dtype != DType::kFloat32) continue;
-    const int num_equal = NumEqualTokens(run.tracks[3 * i + 2].tokens, prompt.greedy);
-    if (const int expected = NumDecidedTokens(prompt, 1e-3f); num_equal < expected) {
-      return absl::InternalError(absl::StrCat("greedy tokens of prompt ", i, ": expected ",
-                                              expected, " equal ones, got ", num_equal));
-    }
-  }
-  if ((run.report.num_replays() > 0) != check.replays) {
-    return absl::InternalError(absl::StrCat("replays: got ", run.report.num_replays()));
-  }
-  if (check.preempts && run.num_preemptions == 0) {
-    return absl::InternalError("expected that a sequence is preempted");
-  }
-  return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(CheckFloat32(golden, run, check.tolerance));
+  return CheckRun(run, check);
 }
 
 }  // namespace

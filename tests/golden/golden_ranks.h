@@ -22,8 +22,8 @@ namespace reprise {
 
 struct DividedGoldenCheck {
   double tolerance = 0;  // of each logit, in float32
-  // In 16 bits: the rms error of each track is at most twice that of transformers' own bfloat16 run,
-  // and greedy tokens may be others.
+  // In 16 bits the errors are as CheckSmall() wants them (tests/golden/sixteen_bits.h), where experts
+  // are chosen as one rank does in float32; and greedy requests are not run.
   DType dtype = DType::kFloat32;
   MlaCache mla_cache = MlaCache::kLatent;
   bool replays = true;  // whether some steps must be replays
@@ -33,8 +33,8 @@ struct DividedGoldenCheck {
 };
 
 // On every rank: loads its part of the model on `device` and runs both tracks of every prompt, and
-// the greedy requests. Internal on rank 0 if logits are off by more than `check` allows, if a greedy
-// token is another one before the first margin below 1e-3, or if the run was not as `check` says.
+// in float32 the greedy requests. Internal on rank 0 if logits are off by more than `check` allows, if a
+// greedy token is another one before the first margin below 1e-3, or if the run was not as `check` says.
 // Else errors: those of LoadGoldenModel(), RunGolden() and FollowGolden().
 absl::Status CheckDividedGolden(const Golden& golden, Collectives& collectives, c10::Device device,
                                 const DividedGoldenCheck& check, GoldenRunOptions options);

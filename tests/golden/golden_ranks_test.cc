@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -28,6 +29,7 @@
 #include "tests/golden/golden_runner.h"
 #include "tests/golden/odd_sizes.h"
 #include "tests/golden/rank_traffic.h"
+#include "tests/golden/sixteen_bits.h"
 
 namespace reprise {
 namespace {
@@ -111,6 +113,47 @@ INSTANTIATE_TEST_SUITE_P(All, DividedContextTest,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name + "_on_" + std::to_string(std::get<1>(info.param));
                          });
+
+// Of models with experts and without: rounding may choose other experts over ranks, too.
+class DividedSixteenBitsTest
+    : public testing::TestWithParam<std::tuple<const char*, DividedGoldenCheck::Divided>> {};
+
+TEST_P(DividedSixteenBitsTest, TheErrorIsAtMostTwiceThatOfTransformers) {
+  const auto [name, divided] = GetParam();
+  const Golden golden = Loaded(name);
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    EXPECT_THAT(Check(golden, 2, {.dtype = dtype, .divided = divided}, {.block_size = 4}),
+                Each(absl::OkStatus()));
+    EXPECT_THAT(Check(golden, 2, {.dtype = dtype, .replays = false, .divided = divided},
+                      {.graphs = Mode::kOff, .prefill_chunk = 7}),
+                Each(absl::OkStatus()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DividedSixteenBitsTest,
+                         testing::Combine(testing::Values("qwen3", "qwen3-moe", "gpt-oss-sinks"),
+                                          testing::Values(DividedGoldenCheck::Divided::kWeights,
+                                                          kContext)),
+                         [](const testing::TestParamInfo<DividedSixteenBitsTest::ParamType>& info) {
+                           std::string name = std::get<0>(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name +
+                                  (std::get<1>(info.param) == kContext ? "_keys" : "_weights");
+                         });
+
+TEST(SixteenBitsTest, LargeErrorsAndTooFewPositionsAreNamed) {
+  const Golden golden = Loaded("qwen3");
+  std::vector<SixteenBitError> errors(2 * golden.prompts.size(),
+                                      {.rms = 0.5, .allowed = 1, .num_positions = 40});
+  EXPECT_EQ(CheckSmall(errors, golden), absl::OkStatus());
+  for (SixteenBitError& error : errors) error.num_positions = 14;
+  EXPECT_EQ(CheckSmall(errors, golden), absl::OkStatus());
+  errors[0].num_positions = 7;
+  EXPECT_THAT(std::string(CheckSmall(errors, golden).message()), HasSubstr("133 of 400 positions"));
+  errors[3].rms = std::nan("");
+  EXPECT_THAT(std::string(CheckSmall(errors, golden).message()),
+              HasSubstr("prompt 1, random track: an rms error of nan in the first 14 positions"));
+}
 
 TEST(DividedContextTest, ExpandedMla) {
   EXPECT_THAT(

@@ -30,6 +30,7 @@
 #include "tests/golden/golden_measures.h"
 #include "tests/golden/golden_model.h"
 #include "tests/golden/golden_runner.h"
+#include "tests/golden/sixteen_bits.h"
 #ifdef REPRISE_TEST_ON_GPU
 #include <c10/cuda/CUDAFunctions.h>
 #endif
@@ -53,9 +54,19 @@ std::string TestName(const testing::TestParamInfo<const char*>& info) {
   return name;
 }
 
-bool HasExperts(const Model& model) {
-  const auto* const llama = dynamic_cast<const LlamaModel*>(&model);
-  return llama != nullptr && llama->config().experts.has_value();
+// The errors of `model`; none if it fails, which fails the test.
+std::vector<SixteenBitError> SixteenBitErrors(Model& model, const Golden& golden,
+                                              const GoldenRunOptions& options,
+                                              const std::vector<at::Tensor>& routing = {}) {
+  absl::StatusOr<SixteenBitRun> run = RunSixteenBits(model, golden, options, routing);
+  EXPECT_TRUE(run.ok()) << run.status();
+  return run.ok() ? run->errors : std::vector<SixteenBitError>();
+}
+
+std::vector<at::Tensor> RoutingOf(Model& model, const Golden& golden) {
+  absl::StatusOr<std::vector<at::Tensor>> routing = GoldenRouting(model, golden, {});
+  EXPECT_TRUE(routing.ok()) << routing.status();
+  return routing.ok() ? *std::move(routing) : std::vector<at::Tensor>();
 }
 
 class GoldenTest : public testing::TestWithParam<const char*> {
@@ -92,14 +103,15 @@ TEST_P(GoldenTest, InSixteenBitsTheErrorIsAtMostTwiceThatOfTransformersInBFloat1
   const auto exact = Load(DType::kFloat32);
   ASSERT_NE(exact, nullptr);
   std::vector<at::Tensor> routing;
-  if (HasExperts(*exact)) routing = GoldenRouting(*exact, golden_, {});
+  if (HasExperts(*exact)) routing = RoutingOf(*exact, golden_);
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     SCOPED_TRACE(testing::Message() << dtype);
     const auto model = Load(dtype);
     ASSERT_NE(model, nullptr);
     for (const GoldenRunOptions& options : SomeGoldenRunOptions()) {
       SCOPED_TRACE(ToString(options));
-      ExpectSmall(SixteenBitErrors(*model, golden_, options, routing), golden_);
+      EXPECT_EQ(CheckSmall(SixteenBitErrors(*model, golden_, options, routing), golden_),
+                absl::OkStatus());
     }
   }
 }
@@ -177,7 +189,7 @@ TEST_P(ExpandedMlaGoldenTest, InSixteenBitsTheErrorIsAtMostTwiceThatOfTransforme
   ASSERT_NE(model, nullptr);
   for (const GoldenRunOptions& options : SomeGoldenRunOptions()) {
     SCOPED_TRACE(ToString(options));
-    ExpectSmall(SixteenBitErrors(*model, golden_, options), golden_);
+    EXPECT_EQ(CheckSmall(SixteenBitErrors(*model, golden_, options), golden_), absl::OkStatus());
   }
 }
 
@@ -209,7 +221,7 @@ TEST_P(RoutingGoldenTest, AFaultOfAnExpertIsNotTakenForRounding) {
   const auto model = Load(DType::kBFloat16);
   ASSERT_NE(exact, nullptr);
   ASSERT_NE(model, nullptr);
-  const std::vector<at::Tensor> routing = GoldenRouting(*exact, golden_, {});
+  const std::vector<at::Tensor> routing = RoutingOf(*exact, golden_);
   const auto num_large = [&] {
     const std::vector<SixteenBitError> errors = SixteenBitErrors(*model, golden_, {}, routing);
     return std::count_if(errors.begin(), errors.end(),

@@ -62,14 +62,14 @@ at::Tensor RoutedModel::PlacesOf(const Step& step) const {
   const auto array = [&](const int32_t* data, int64_t size) {
     return at::from_blob(const_cast<int32_t*>(data), {size}, ints);
   };
-  // A token's row: as many rows as end at it or before.
+  // A token's row: as many rows as end at it or before. Padding is behind the last one: slots do not
+  // tell, as a rank that has some of the keys has none for the others.
+  const at::Tensor tokens = at::arange(step.num_tokens(), ints);
   const at::Tensor ends = array(batch.query_start_loc + 1, batch.num_rows);
-  const at::Tensor rows = (at::arange(step.num_tokens(), ints).unsqueeze(1) >= ends)
-                              .sum(1)
-                              .clamp_max(batch.num_rows - 1);
+  const at::Tensor rows = (tokens.unsqueeze(1) >= ends).sum(1).clamp_max(batch.num_rows - 1);
   const at::Tensor slots = array(batch.table_row, batch.num_rows).index_select(0, rows);
   const at::Tensor places = slots.to(at::kLong) * spec().max_position + step.positions();
-  return at::where(step.slot_mapping(0) >= 0, places, tokens_.size(0) - 1);
+  return at::where(tokens < ends[-1], places, tokens_.size(0) - 1);
 }
 
 at::Tensor RoutedModel::ExpertsOf(const std::vector<int32_t>& tokens) const {

@@ -3,8 +3,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,60 +12,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "distributed/process_group.h"
 #include "distributed/testing/collectives_suite.h"
-#include "distributed/testing/rank_reports.h"
 #include "graphs/cuda_graph_backend.h"
+#include "tests/gpu/two_gpus.h"
 
 namespace reprise {
 namespace {
-
-constexpr int kWorld = 2;
-
-using RankBody = absl::FunctionRef<absl::Status(const RankPlace&, CudaGraphBackend&)>;
-
-// Runs `body` on two ranks, each with its GPU and a stream that is current. Null where there are
-// not two, and the test is skipped.
-std::unique_ptr<RankReports> RunOnTwoGpus(RankBody body) {
-  auto reports = std::make_unique<RankReports>(
-      kWorld,
-      [&](const RankPlace& place) -> absl::Status {
-        if (c10::cuda::device_count() < kWorld) return absl::FailedPreconditionError("two GPUs");
-        const c10::cuda::CUDAGuard device(static_cast<c10::DeviceIndex>(place.local_rank));
-        REPRISE_ASSIGN_OR_RETURN(auto backend,
-                                 CudaGraphBackend::Create({.device = place.local_rank}));
-        const c10::cuda::CUDAStreamGuard stream(c10::cuda::getStreamFromExternal(
-            backend->stream(), static_cast<c10::DeviceIndex>(place.local_rank)));
-        return body(place, *backend);
-      },
-      absl::Seconds(100));
-  const auto skip = [](const std::string& why) { GTEST_SKIP() << why; };
-  if (reports->of(0) && reports->of(0)->message() == "two GPUs") {
-    skip("needs two GPUs");
-    return nullptr;
-  }
-  // Other tests of the program may have touched CUDA.
-  if (absl::IsFailedPrecondition(reports->status())) {
-    skip(absl::StrCat(reports->status().ToString(), ": run RanksGpuTest.* by themselves"));
-    return nullptr;
-  }
-  return reports;
-}
-
-void OnTwoGpus(RankBody body) {
-  const auto reports = RunOnTwoGpus(body);
-  if (reports == nullptr) return;
-  EXPECT_TRUE(reports->ok()) << reports->text();
-}
-
-at::Device DeviceOf(const RankPlace& place) {
-  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(place.local_rank));
-}
 
 // A step of collectives over tensors that stay. Each run has other values, made on the device from
 // a count of the runs, and counts on the device what is not the plain sum.
@@ -85,7 +39,7 @@ class CheckedStep {
       sum.place = at::arange(size, longs).remainder(5);
       sum.plain = at::zeros({size}, longs.dtype(dtype));
       REPRISE_ASSIGN_OR_RETURN(sum.buffer, ranks.NewBuffer({size}, dtype, device));
-      sum.gathered = at::zeros({kWorld, size}, longs.dtype(dtype));
+      sum.gathered = at::zeros({kTwoGpus, size}, longs.dtype(dtype));
       step->sums_.push_back(std::move(sum));
     }
     return step;
@@ -107,10 +61,10 @@ class CheckedStep {
 
       sum.plain.copy_(own);
       REPRISE_RETURN_IF_ERROR(ranks_.AllGather(sum.plain, sum.gathered));
-      for (int rank = 0; rank < kWorld; ++rank) Count(sum.gathered[rank], base + 3 * rank);
+      for (int rank = 0; rank < kTwoGpus; ++rank) Count(sum.gathered[rank], base + 3 * rank);
       REPRISE_RETURN_IF_ERROR(ranks_.ReduceScatter(sum.gathered, sum.plain));
-      Count(sum.plain, kWorld * (base + 3 * ranks_.ranks().rank));
-      for (int root = 0; root < kWorld; ++root) {
+      Count(sum.plain, kTwoGpus * (base + 3 * ranks_.ranks().rank));
+      for (int root = 0; root < kTwoGpus; ++root) {
         sum.plain.copy_(own);
         REPRISE_RETURN_IF_ERROR(ranks_.Broadcast(sum.plain, root));
         Count(sum.plain, base + 3 * root);
@@ -138,15 +92,6 @@ class CheckedStep {
   at::Tensor runs_, errors_;
   std::vector<Sum> sums_;
 };
-
-absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(Collectives& ranks,
-                                                       CudaGraphBackend& backend,
-                                                       CheckedStep& step) {
-  REPRISE_RETURN_IF_ERROR(step.Run());  // the warm-up
-  c10::cuda::getCurrentCUDAStream().synchronize();
-  REPRISE_RETURN_IF_ERROR(ranks.Barrier());
-  return backend.Capture([&] { return step.Run(); });
-}
 
 TEST(RanksGpuTest, EveryCollectiveGivesPlainResults) {
   OnTwoGpus([](const RankPlace& place, CudaGraphBackend&) -> absl::Status {
@@ -186,7 +131,7 @@ TEST(RanksGpuTest, TenThousandReplaysOfAllCollectives) {
     REPRISE_ASSIGN_OR_RETURN(
         auto step,
         CheckedStep::Create(*ranks, DeviceOf(place), {7, 4096, 65544, 262144}, at::kBFloat16));
-    REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, *step));
+    REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, [&] { return step->Run(); }));
     const int64_t before = step->runs();
     for (int replay = 0; replay < 10'000; ++replay) REPRISE_RETURN_IF_ERROR(graph->Replay());
     EXPECT_EQ(step->runs() - before, 10'000);
@@ -204,7 +149,7 @@ TEST(RanksGpuTest, EagerCallsSeveralGraphsAndHostCallsMayAlternate) {
       REPRISE_ASSIGN_OR_RETURN(auto step,
                                CheckedStep::Create(*ranks, DeviceOf(place), Sizes(), dtype));
       // The second and third capture come after eager collectives.
-      REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, *step));
+      REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, [&] { return step->Run(); }));
       steps.push_back(std::move(step));
       graphs.push_back(std::move(graph));
     }
@@ -216,7 +161,7 @@ TEST(RanksGpuTest, EagerCallsSeveralGraphsAndHostCallsMayAlternate) {
         REPRISE_RETURN_IF_ERROR(graphs[(round + i) % graphs.size()]->Replay());
         REPRISE_RETURN_IF_ERROR(steps[i]->Run());
       }
-      REPRISE_RETURN_IF_ERROR(ranks->Broadcast(number, round % kWorld));
+      REPRISE_RETURN_IF_ERROR(ranks->Broadcast(number, round % kTwoGpus));
     }
     for (const auto& step : steps) {
       runs -= step->runs();
@@ -227,57 +172,27 @@ TEST(RanksGpuTest, EagerCallsSeveralGraphsAndHostCallsMayAlternate) {
   });
 }
 
-// Faults: rank 1 fails, and rank 0 must learn of it although its host waits for the device.
-
-const ConnectOptions kQuick = {.timeout = absl::Seconds(3), .grace = absl::Seconds(1)};
+// Faults.
 
 // Of sums in symmetric memory by each of the kernels, and of NCCL's.
 absl::StatusOr<std::unique_ptr<CheckedStep>> FaultyStep(Collectives& ranks, at::Device device) {
   return CheckedStep::Create(ranks, device, {7, 4096, 262144, 1 << 20, 4 << 20}, at::kBFloat16);
 }
 
-// Runs steps and awaits the device until that fails. Nothing waits there then.
-absl::Status RunUntilFailure(Collectives& ranks, absl::FunctionRef<absl::Status()> run) {
-  for (int i = 0; i < 1000; ++i) {
-    const absl::Status status = ranks.AwaitDevice([&]() -> absl::Status {
-      for (int step = 0; step < 5; ++step) REPRISE_RETURN_IF_ERROR(run());
-      c10::cuda::getCurrentCUDAStream().synchronize();
-      return absl::OkStatus();
-    });
-    if (status.ok()) continue;
-    EXPECT_EQ(ranks.status(), status);
-    at::Tensor tensor = at::ones({4}, at::TensorOptions().device(at::kCUDA));
-    c10::cuda::device_synchronize();
-    EXPECT_EQ(ranks.AllReduce(tensor), status);
-    EXPECT_EQ(tensor.sum().item<float>(), 4);
-    return status;
-  }
-  return absl::OkStatus();
-}
-
-void ExpectRank0(const RankReports& reports, absl::StatusCode code, const std::string& text,
-                 absl::Duration limit) {
-  ASSERT_TRUE(reports.of(0).has_value()) << reports.text();
-  EXPECT_EQ(reports.of(0)->code(), code) << *reports.of(0);
-  EXPECT_THAT(std::string(reports.of(0)->message()), ::testing::HasSubstr("rank 1 (process "));
-  EXPECT_THAT(std::string(reports.of(0)->message()), ::testing::HasSubstr(text));
-  EXPECT_LT(reports.took(), limit);
-}
-
 TEST(RanksGpuTest, ARankThatIsKilledInAStepIsNamedAndTheDeviceGoesOn) {
   for (const bool captured : {true, false}) {
     SCOPED_TRACE(captured ? "captured" : "eager");
-    const auto reports =
-        RunOnTwoGpus([&](const RankPlace& place, CudaGraphBackend& backend) -> absl::Status {
-          REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, DeviceOf(place), kQuick));
-          REPRISE_ASSIGN_OR_RETURN(auto step, FaultyStep(*ranks, DeviceOf(place)));
-          REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, *step));
-          const auto run = [&] { return captured ? graph->Replay() : step->Run(); };
-          if (place.ranks.rank == 0) return RunUntilFailure(*ranks, run);
-          for (int i = 0; i < 23; ++i) REPRISE_RETURN_IF_ERROR(run());
-          raise(SIGKILL);
-          return absl::OkStatus();
-        });
+    const auto reports = RunOnTwoGpus([&](const RankPlace& place,
+                                          CudaGraphBackend& backend) -> absl::Status {
+      REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, DeviceOf(place), kQuick));
+      REPRISE_ASSIGN_OR_RETURN(auto step, FaultyStep(*ranks, DeviceOf(place)));
+      REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, [&] { return step->Run(); }));
+      const auto run = [&] { return captured ? graph->Replay() : step->Run(); };
+      if (place.ranks.rank == 0) return RunUntilFailure(*ranks, run);
+      for (int i = 0; i < 23; ++i) REPRISE_RETURN_IF_ERROR(run());
+      raise(SIGKILL);
+      return absl::OkStatus();
+    });
     if (reports == nullptr) return;
     ExpectRank0(*reports, absl::StatusCode::kUnavailable, "has ended", absl::Seconds(40));
   }
@@ -288,7 +203,7 @@ TEST(RanksGpuTest, ARankThatHangsIsNamedAfterTheTimeout) {
       RunOnTwoGpus([&](const RankPlace& place, CudaGraphBackend& backend) -> absl::Status {
         REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, DeviceOf(place), kQuick));
         REPRISE_ASSIGN_OR_RETURN(auto step, FaultyStep(*ranks, DeviceOf(place)));
-        REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, *step));
+        REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, [&] { return step->Run(); }));
         const absl::Time begin = absl::Now();
         if (place.ranks.rank == 0) {
           const absl::Status status = RunUntilFailure(*ranks, [&] { return graph->Replay(); });
@@ -331,7 +246,7 @@ TEST(RanksGpuTest, ARankThatGivesUpTellsWhyAndTheDeviceGoesOn) {
       RunOnTwoGpus([&](const RankPlace& place, CudaGraphBackend& backend) -> absl::Status {
         REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, DeviceOf(place), kQuick));
         REPRISE_ASSIGN_OR_RETURN(auto step, FaultyStep(*ranks, DeviceOf(place)));
-        REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, *step));
+        REPRISE_ASSIGN_OR_RETURN(auto graph, Capture(*ranks, backend, [&] { return step->Run(); }));
         if (place.ranks.rank == 0) return RunUntilFailure(*ranks, [&] { return graph->Replay(); });
         ranks->Fail(absl::NotFoundError("no such weights"));
         absl::SleepFor(absl::Seconds(3));

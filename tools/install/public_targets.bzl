@@ -148,6 +148,7 @@ PUBLIC_TARGETS = [
     "//runner/ranks:divided_logits",
     "//runner/ranks:over_ranks",
     "//runner/ranks:replicated_model",
+    "//runner/ranks:sum_norm",
     "//runner/sampling:log_probs",
     "//runner/sampling:log_probs_cuda",
     "//runner/sampling:log_probs_view",

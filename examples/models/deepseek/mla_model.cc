@@ -17,6 +17,7 @@
 #include "runner/ops/rotary.h"
 #include "runner/ops/rotary_table.h"
 #include "runner/ranks/context_attention.h"
+#include "runner/ranks/sum_norm.h"
 
 namespace reprise {
 namespace {
@@ -53,10 +54,13 @@ LayerSpec LayerOf(const MlaConfig& config, MlaCache cache) {
 
 // The activations of one step. Layers come one after the other and use the same memory.
 struct MlaModel::Scratch {
-  Scratch(const MlaConfig& config, MlaCache cache, at::Tensor hidden_rows, at::Tensor normed_rows)
-      : hidden(std::move(hidden_rows)), normed(std::move(normed_rows)) {
+  Scratch(const MlaConfig& config, MlaCache cache, const Ranks& ranks, at::Tensor hidden_rows,
+          at::Tensor summed_rows)
+      : hidden(std::move(hidden_rows)), summed(std::move(summed_rows)) {
     const int64_t num_tokens = hidden.size(0);
     const at::TensorOptions options = hidden.options();
+    // Over ranks, memory of its own: a kernel that sums rows and normalises them needs both.
+    normed = ranks.world == 1 ? summed : at::empty_like(hidden);
     const int64_t heads = config.num_heads;
     const int64_t absorbed_heads = cache == MlaCache::kLatent ? heads : 0;
     q_low = at::empty({num_tokens, config.q_lora_rank.value_or(0)}, options);
@@ -73,7 +77,8 @@ struct MlaModel::Scratch {
   }
 
   at::Tensor hidden;      // [num_tokens, hidden_size], the residual stream
-  at::Tensor normed;      // [num_tokens, hidden_size], into a sublayer and out of it
+  at::Tensor normed;      // [num_tokens, hidden_size], into a sublayer
+  at::Tensor summed;      // [num_tokens, hidden_size], out of it: summed over ranks
   at::Tensor q_low;       // [num_tokens, q_lora_rank]
   at::Tensor q;           // [num_tokens, heads, nope + rope]
   at::Tensor q_nope;      // [num_tokens, heads, nope], of q's memory
@@ -126,7 +131,7 @@ MlaModel::MlaModel(const MlaConfig& config, MlaWeights weights, at::Tensor rotar
       options_(options),
       vocabulary_(config.vocab_size, options.collectives),
       hidden_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
-      normed_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
+      summed_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
       spec_{.layers = std::vector<LayerSpec>(config.num_layers, LayerOf(config, options.cache)),
             .within = {},
             .vocab_size = config.vocab_size,
@@ -139,8 +144,9 @@ MlaModel::MlaModel(const MlaConfig& config, MlaWeights weights, at::Tensor rotar
 absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     REPRISE_ASSIGN_OR_RETURN(at::Tensor hidden, hidden_memory_.Rows(step.num_tokens()));
-    REPRISE_ASSIGN_OR_RETURN(at::Tensor normed, normed_memory_.Rows(step.num_tokens()));
-    Scratch scratch(config_, options_.cache, std::move(hidden), std::move(normed));
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor summed, summed_memory_.Rows(step.num_tokens()));
+    Scratch scratch(config_, options_.cache, RanksOf(options_.collectives), std::move(hidden),
+                    std::move(summed));
     REPRISE_RETURN_IF_ERROR(
         vocabulary_.Embed(weights_.embedding, step.token_ids(), scratch.hidden));
     REPRISE_RETURN_IF_ERROR(RmsNorm(scratch.hidden, weights_.layers.front().input_norm,
@@ -148,10 +154,10 @@ absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       const bool is_last = layer + 1 == config_.num_layers;
       REPRISE_RETURN_IF_ERROR(Attention(step, layer, scratch));
-      REPRISE_RETURN_IF_ERROR(AddAndNormalise(weights_.layers[layer].mlp_norm, scratch));
+      REPRISE_RETURN_IF_ERROR(AddAndNormalise(step, weights_.layers[layer].mlp_norm, scratch));
       REPRISE_RETURN_IF_ERROR(FeedForward(step, layer, scratch));
       REPRISE_RETURN_IF_ERROR(AddAndNormalise(
-          is_last ? weights_.final_norm : weights_.layers[layer + 1].input_norm, scratch));
+          step, is_last ? weights_.final_norm : weights_.layers[layer + 1].input_norm, scratch));
     }
     const int64_t num_logits = step.logits_indices().size(0);
     const at::Tensor last =
@@ -178,9 +184,7 @@ absl::Status MlaModel::Attention(const Step& step, int layer, Scratch& scratch) 
       REPRISE_RETURN_IF_ERROR(AttendAbsorbed(step, layer, scratch));
     }
   }
-  REPRISE_RETURN_IF_ERROR(
-      weights_.layers[layer].o.Apply(step.linears(), scratch.values.flatten(1), scratch.normed));
-  return SumOverRanks(options_.collectives, step.linears(), scratch.normed);
+  return weights_.layers[layer].o.Apply(step.linears(), scratch.values.flatten(1), scratch.summed);
 }
 
 absl::Status MlaModel::Project(const Step& step, int layer, Scratch& scratch) const {
@@ -256,13 +260,13 @@ absl::Status MlaModel::FeedForward(const Step& step, int layer, Scratch& scratch
   const MlaLayerWeights& weights = weights_.layers[layer];
   REPRISE_RETURN_IF_ERROR(weights.gate_up.ApplyGated(
       step.linears(), Activation::kSilu, scratch.normed, scratch.gate_up, scratch.gated));
-  REPRISE_RETURN_IF_ERROR(weights.down.Apply(step.linears(), scratch.gated, scratch.normed));
-  return SumOverRanks(options_.collectives, step.linears(), scratch.normed);
+  return weights.down.Apply(step.linears(), scratch.gated, scratch.summed);
 }
 
-absl::Status MlaModel::AddAndNormalise(const at::Tensor& norm, Scratch& scratch) const {
-  return AddRmsNorm(scratch.normed, scratch.hidden, norm, static_cast<float>(config_.rms_norm_eps),
-                    scratch.normed);
+absl::Status MlaModel::AddAndNormalise(const Step& step, const at::Tensor& norm,
+                                       Scratch& scratch) const {
+  return SumAddRmsNorm(options_.collectives, step.linears(), scratch.summed, scratch.hidden, norm,
+                       static_cast<float>(config_.rms_norm_eps), scratch.normed);
 }
 
 }  // namespace reprise

@@ -116,7 +116,7 @@ class MlaModel : public Model {
   absl::StatusOr<std::pair<at::Tensor, at::Tensor>> Expand(const Step& step, int layer,
                                                            const Scratch& scratch) const;
   // hidden += normed; normed = RMSNorm(hidden).
-  absl::Status AddAndNormalise(const at::Tensor& norm, Scratch& scratch) const;
+  absl::Status AddAndNormalise(const Step& step, const at::Tensor& norm, Scratch& scratch) const;
 
   MlaConfig config_;
   MlaWeights weights_;
@@ -124,7 +124,7 @@ class MlaModel : public Model {
   MlaModelOptions options_;
   DividedVocabulary vocabulary_;
   SumBuffer hidden_memory_;  // of Scratch::hidden, which the embedding sums
-  SumBuffer normed_memory_;  // of Scratch::normed, which sublayers sum
+  SumBuffer summed_memory_;  // of Scratch::summed
   ModelSpec spec_;
 };
 

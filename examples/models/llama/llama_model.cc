@@ -1,6 +1,7 @@
 #include "examples/models/llama/llama_model.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
 
 #include <cmath>
@@ -21,6 +22,7 @@
 #include "runner/ops/rotary.h"
 #include "runner/ops/rotary_table.h"
 #include "runner/ranks/context_attention.h"
+#include "runner/ranks/sum_norm.h"
 
 namespace reprise {
 namespace {
@@ -46,10 +48,13 @@ float HeadNormEps(const LlamaConfig& config) {
 
 // The activations of one step. Layers come one after the other and use the same memory.
 struct LlamaModel::Scratch {
-  Scratch(const LlamaConfig& config, at::Tensor hidden_rows, at::Tensor normed_rows)
-      : hidden(std::move(hidden_rows)), normed(std::move(normed_rows)) {
+  Scratch(const LlamaConfig& config, const Ranks& ranks, at::Tensor hidden_rows,
+          at::Tensor summed_rows)
+      : hidden(std::move(hidden_rows)), summed(std::move(summed_rows)) {
     const int64_t num_tokens = hidden.size(0);
     const at::TensorOptions options = hidden.options();
+    // Over ranks, memory of its own: a kernel that sums rows and normalises them needs both.
+    normed = ranks.world == 1 ? summed : at::empty_like(hidden);
     const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
     const int64_t kv_size = int64_t{config.num_kv_heads} * config.head_dim;
     qkv = at::empty({num_tokens, q_size + 2 * kv_size}, options);
@@ -67,7 +72,8 @@ struct LlamaModel::Scratch {
   }
 
   at::Tensor hidden;   // [num_tokens, hidden_size], the residual stream
-  at::Tensor normed;   // [num_tokens, hidden_size], into a sublayer and out of it
+  at::Tensor normed;   // [num_tokens, hidden_size], into a sublayer
+  at::Tensor summed;   // [num_tokens, hidden_size], out of it: summed over ranks
   at::Tensor qkv;      // [num_tokens, q_size + 2 * kv_size]
   at::Tensor q;        // [num_tokens, num_q_heads, head_dim], of qkv's memory
   at::Tensor k;        // [num_tokens, num_kv_heads, head_dim], likewise
@@ -158,23 +164,23 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables t
       context_(options.context),
       vocabulary_(config.vocab_size, options.collectives),
       hidden_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
-      normed_memory_(options.collectives, config.hidden_size, weights_.embedding.options()) {}
+      summed_memory_(options.collectives, config.hidden_size, weights_.embedding.options()) {}
 
 absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     REPRISE_ASSIGN_OR_RETURN(at::Tensor hidden, hidden_memory_.Rows(step.num_tokens()));
-    REPRISE_ASSIGN_OR_RETURN(at::Tensor normed, normed_memory_.Rows(step.num_tokens()));
-    Scratch scratch(config_, std::move(hidden), std::move(normed));
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor summed, summed_memory_.Rows(step.num_tokens()));
+    Scratch scratch(config_, RanksOf(collectives_), std::move(hidden), std::move(summed));
     REPRISE_RETURN_IF_ERROR(Embed(step, scratch));
     for (int layer = 0; layer < config_.num_layers; ++layer) {
       const LlamaLayerWeights& weights = weights_.layers[layer];
       const bool is_last = layer + 1 == config_.num_layers;
       REPRISE_RETURN_IF_ERROR(Attention(step, layer, scratch));
       REPRISE_RETURN_IF_ERROR(
-          AddAndNormalise(weights.attention_output_norm, weights.mlp_norm, scratch));
+          AddAndNormalise(step, weights.attention_output_norm, weights.mlp_norm, scratch));
       REPRISE_RETURN_IF_ERROR(FeedForward(step, layer, scratch));
       REPRISE_RETURN_IF_ERROR(AddAndNormalise(
-          weights.mlp_output_norm,
+          step, weights.mlp_output_norm,
           is_last ? weights_.final_norm : weights_.layers[layer + 1].input_norm, scratch));
     }
     const int64_t num_logits = step.logits_indices().size(0);
@@ -205,8 +211,7 @@ absl::Status LlamaModel::Attention(const Step& step, int layer, Scratch& scratch
   const LlamaLayerWeights& weights = weights_.layers[layer];
   REPRISE_RETURN_IF_ERROR(weights.qkv.Apply(step.linears(), scratch.normed, scratch.qkv));
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, Attend(step, layer, scratch));
-  REPRISE_RETURN_IF_ERROR(weights.o.Apply(step.linears(), attended.flatten(1), scratch.normed));
-  return SumOverRanks(collectives_, step.linears(), scratch.normed);
+  return weights.o.Apply(step.linears(), attended.flatten(1), scratch.summed);
 }
 
 absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scratch& scratch) const {
@@ -239,22 +244,25 @@ absl::Status LlamaModel::FeedForward(const Step& step, int layer, Scratch& scrat
   if (weights.experts.has_value()) {
     REPRISE_ASSIGN_OR_RETURN(const Routing routing,
                              ApplyExperts(*config_.experts, *weights.experts, step.linears(),
-                                          scratch.normed, scratch.normed));
+                                          scratch.normed, scratch.summed));
     step.Watch("layer", layer, "experts", routing.experts);
-    return SumOverRanks(collectives_, step.linears(), scratch.normed);
+    return absl::OkStatus();
   }
   REPRISE_RETURN_IF_ERROR(weights.gate_up->ApplyGated(
       step.linears(), config_.activation, scratch.normed, scratch.gate_up, scratch.gated));
-  REPRISE_RETURN_IF_ERROR(weights.down->Apply(step.linears(), scratch.gated, scratch.normed));
-  return SumOverRanks(collectives_, step.linears(), scratch.normed);
+  return weights.down->Apply(step.linears(), scratch.gated, scratch.summed);
 }
 
-absl::Status LlamaModel::AddAndNormalise(const std::optional<at::Tensor>& output_norm,
+absl::Status LlamaModel::AddAndNormalise(const Step& step,
+                                         const std::optional<at::Tensor>& output_norm,
                                          const at::Tensor& norm, Scratch& scratch) const {
-  if (output_norm.has_value()) {
-    REPRISE_RETURN_IF_ERROR(
-        RmsNorm(scratch.normed, *output_norm, eps(), scratch.normed, config_.norm_weight));
+  if (!output_norm.has_value()) {
+    return SumAddRmsNorm(collectives_, step.linears(), scratch.summed, scratch.hidden, norm, eps(),
+                         scratch.normed, config_.norm_weight);
   }
+  REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives_, step.linears(), scratch.summed));
+  REPRISE_RETURN_IF_ERROR(
+      RmsNorm(scratch.summed, *output_norm, eps(), scratch.normed, config_.norm_weight));
   return AddRmsNorm(scratch.normed, scratch.hidden, norm, eps(), scratch.normed,
                     config_.norm_weight);
 }

@@ -99,8 +99,8 @@ class LlamaModel : public Model {
   // From the projections q, k, v: writes the cache, attends. [num_tokens, num_q_heads, head_dim].
   absl::StatusOr<at::Tensor> Attend(const Step& step, int layer, Scratch& scratch) const;
   // hidden += normed, itself normalised first if there is an output norm; normed = RMSNorm(hidden).
-  absl::Status AddAndNormalise(const std::optional<at::Tensor>& output_norm, const at::Tensor& norm,
-                               Scratch& scratch) const;
+  absl::Status AddAndNormalise(const Step& step, const std::optional<at::Tensor>& output_norm,
+                               const at::Tensor& norm, Scratch& scratch) const;
 
   LlamaConfig config_;
   LlamaWeights weights_;
@@ -111,7 +111,7 @@ class LlamaModel : public Model {
   Collectives* context_;
   DividedVocabulary vocabulary_;
   SumBuffer hidden_memory_;  // of Scratch::hidden, which the embedding sums
-  SumBuffer normed_memory_;  // of Scratch::normed, which sublayers sum
+  SumBuffer summed_memory_;  // of Scratch::summed
 };
 
 }  // namespace reprise

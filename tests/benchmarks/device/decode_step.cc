@@ -8,6 +8,7 @@
 //
 //   decode_step --preset llama-3.1-70b --ranks 2
 //   decode_step --preset llama-3.1-70b --ranks 2 --collectives off
+//   decode_step --preset llama-3.1-8b --ranks 2 --fused_sums off
 //
 // --ranks divides the model over processes, each with a GPU; the numbers are those of rank 0. With
 // --collectives off one process measures the part of rank 0 alone, and what it would get from the
@@ -74,6 +75,8 @@ ABSL_FLAG(
     "known which is; 0: nearly all are wrong");
 ABSL_FLAG(int, ranks, 1, "processes that the model is divided over, each with a GPU");
 ABSL_FLAG(std::string, collectives, "on", "on, or off: rank 0's part of the model alone");
+ABSL_FLAG(std::string, fused_sums, "on",
+          "on, or off: with several ranks, whether the norm that follows a sum does the sum, too");
 ABSL_FLAG(bool, sample_shards, false,
           "with several ranks: tokens are chosen from shares of the vocabulary");
 
@@ -166,6 +169,7 @@ nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLi
   nlohmann::json json = {{"preset", absl::GetFlag(FLAGS_preset)},
                          {"ranks", absl::GetFlag(FLAGS_ranks)},
                          {"collectives", absl::GetFlag(FLAGS_collectives)},
+                         {"fused_sums", absl::GetFlag(FLAGS_fused_sums)},
                          {"sample_shards", absl::GetFlag(FLAGS_sample_shards)},
                          {"dtype", absl::GetFlag(FLAGS_dtype)},
                          {"weights", absl::GetFlag(FLAGS_weights)},
@@ -359,16 +363,23 @@ absl::Status Run() {
   const int world = absl::GetFlag(FLAGS_ranks);
   const std::string collectives = absl::GetFlag(FLAGS_collectives);
   if (world < 1) return absl::InvalidArgumentError("--ranks must be at least 1");
+  ConnectOptions options;
+  const std::string fused = absl::GetFlag(FLAGS_fused_sums);
+  if (fused == "off") {
+    options.limits.max_fused_bytes = 0;
+  } else if (fused != "on") {
+    return absl::InvalidArgumentError("--fused_sums must be on or off");
+  }
   if (collectives == "off") {
     LoneRank lone({.rank = 0, .world = world});
     return RunAll(&lone, 0);
   }
   if (collectives != "on") return absl::InvalidArgumentError("--collectives must be on or off");
   if (world == 1) return RunAll(nullptr, 0);
-  return RunRanks(world, [](const RankPlace& place) -> absl::Status {
+  return RunRanks(world, [&](const RankPlace& place) -> absl::Status {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(place.local_rank));
-    REPRISE_ASSIGN_OR_RETURN(const auto ranks,
-                             ConnectRanks(place, c10::Device(c10::kCUDA, place.local_rank)));
+    REPRISE_ASSIGN_OR_RETURN(
+        const auto ranks, ConnectRanks(place, c10::Device(c10::kCUDA, place.local_rank), options));
     return RunAll(ranks.get(), place.local_rank);
   });
 }

@@ -2,13 +2,17 @@
 //
 //   load_checkpoint --model llama-3.1-8b --dir /dev/shm/reprise-load
 //   load_checkpoint --gb 2 --device cpu
+//   load_checkpoint --model llama-3.1-70b --gb 16 --ranks 2             two processes at once
+//   load_checkpoint --model llama-3.1-70b --gb 16 --ranks 2 --rank 1    one of them alone
 //
 // Writes the folder with random weights, so that its files are in the page cache, loads it --repeat
 // times, and prints a JSON line a time:
-//   gb          bytes of all weights, in 1e9
+//   gb          bytes of the weights that the process loads, in 1e9: with --ranks those of a rank
 //   load_s      until LlamaModel's weights are on the device; on the CPU, where much stays in the
 //               mapped files, until every page of them has been looked at
 //   gb_per_s    of these
+//   all_s       load_s, scaled to the layers of the whole model: what --gb left out takes the time of as
+//               many bytes
 //   peak_host   the process's largest resident set during the loading, less that before it, as a
 //               multiple of the weights
 // then removes it.
@@ -17,6 +21,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -33,9 +38,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
+#include "distributed/collectives.h"
+#include "distributed/launch.h"
+#include "distributed/process_group.h"
 #include "examples/hf/tensor_view.h"
+#include "examples/hf/weights.h"
 #include "examples/models/llama/llama_config.h"
 #include "examples/models/llama/llama_weights.h"
 #include "examples/models/llama/public_configs.h"
@@ -48,6 +58,8 @@ ABSL_FLAG(std::string, dir, "/dev/shm/reprise-load", "folder to write and remove
 ABSL_FLAG(std::string, device, "auto", "cpu, cuda or auto");
 ABSL_FLAG(std::string, dtype, "auto", "of the loaded weights: auto (as stored), float32, ...");
 ABSL_FLAG(int, repeat, 3, "how often it is loaded");
+ABSL_FLAG(int, ranks, 1, "ranks of which each loads its own part");
+ABSL_FLAG(int, rank, -1, "loads alone, on the first device; -1: all at once, each on its device");
 ABSL_FLAG(bool, keep, false, "leave the folder behind, and use it if it is there");
 
 namespace reprise {
@@ -59,6 +71,7 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// Of a checkpoint.
 int64_t BytesOf(const LlamaConfig& config) {
   int64_t num_elements = 0;
   for (const ExpectedTensor& tensor : LlamaTensors(config)) {
@@ -80,11 +93,11 @@ absl::StatusOr<nlohmann::json> ChosenConfig() {
   return config;
 }
 
-absl::StatusOr<c10::Device> ChosenDevice() {
+absl::StatusOr<c10::Device> ChosenDevice(int index) {
   const std::string name = absl::GetFlag(FLAGS_device);
   if (name == "cpu") return c10::Device(c10::kCPU);
   if (name == "cuda" || (name == "auto" && at::globalContext().hasCUDA())) {
-    return c10::Device(c10::kCUDA, 0);
+    return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
   }
   if (name == "auto") return c10::Device(c10::kCPU);
   return absl::InvalidArgumentError(
@@ -120,60 +133,112 @@ int64_t Touch(const at::Tensor& tensor) {
   return sum;
 }
 
-int64_t TouchAll(const LlamaWeights& weights) {
-  int64_t sum = Touch(weights.embedding) + Touch(weights.lm_head.weight());
+// The large tensors of a rank; norms are left out.
+std::vector<at::Tensor> MatricesOf(const LlamaWeights& weights) {
+  std::vector<at::Tensor> matrices = {weights.embedding};
+  if (!weights.lm_head.weight().is_alias_of(weights.embedding)) {
+    matrices.push_back(weights.lm_head.weight());
+  }
   for (const LlamaLayerWeights& layer : weights.layers) {
     for (const Linear* linear : {&layer.qkv, &layer.o, &*layer.gate_up, &*layer.down}) {
-      sum += Touch(linear->weight());
+      matrices.push_back(linear->weight());
     }
   }
+  return matrices;
+}
+
+int64_t BytesOf(const LlamaWeights& weights) {
+  int64_t bytes = 0;
+  for (const at::Tensor& matrix : MatricesOf(weights)) {
+    bytes += static_cast<int64_t>(matrix.nbytes());
+  }
+  return bytes;
+}
+
+int64_t TouchAll(const LlamaWeights& weights) {
+  int64_t sum = 0;
+  for (const at::Tensor& matrix : MatricesOf(weights)) sum += Touch(matrix);
   return sum;
 }
 
-absl::Status LoadOnce(const std::string& folder, const LlamaConfig& config, c10::Device device,
-                      std::optional<DType> dtype) {
+// How many times the bytes of `config` the whole model has.
+absl::StatusOr<double> WholeModel(const LlamaConfig& config) {
+  REPRISE_ASSIGN_OR_RETURN(const LlamaConfig whole, LlamaPreset(absl::GetFlag(FLAGS_model)));
+  return static_cast<double>(BytesOf(whole)) / static_cast<double>(BytesOf(config));
+}
+
+absl::Status LoadOnce(const std::string& folder, const LlamaConfig& config,
+                      const LoadWeightsOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(const double whole, WholeModel(config));
   ForgetPeak();
   const int64_t before = PeakResidentBytes();
   const Clock::time_point begin = Clock::now();
-  REPRISE_ASSIGN_OR_RETURN(const LlamaWeights weights,
-                           LoadLlamaWeights(folder, config, {.device = device, .dtype = dtype}));
+  REPRISE_ASSIGN_OR_RETURN(const LlamaWeights weights, LoadLlamaWeights(folder, config, options));
   int64_t touched = 0;
-  if (device.is_cpu()) touched = TouchAll(weights);
+  if (options.device.is_cpu()) touched = TouchAll(weights);
   const double seconds = SecondsSince(begin);
-  const double bytes = static_cast<double>(BytesOf(config));
+  const double bytes = static_cast<double>(BytesOf(weights));
   const nlohmann::json result = {
       {"model", absl::GetFlag(FLAGS_model)},
       {"layers", config.num_layers},
-      {"device", device.str()},
+      {"rank", options.ranks.rank},
+      {"ranks", options.ranks.world},
+      {"device", options.device.str()},
       {"gb", bytes / 1e9},
       {"load_s", seconds},
       {"gb_per_s", bytes / 1e9 / seconds},
+      {"all_s", seconds * whole},
       {"peak_host", static_cast<double>(PeakResidentBytes() - before) / bytes},
       {"touched", touched}};  // so that the compiler cannot leave it out
-  std::cout << result << std::endl;
+  std::cout << absl::StrCat(result.dump(), "\n") << std::flush;
   return absl::OkStatus();
 }
 
-absl::Status Run() {
+absl::Status WriteFolder(const std::string& folder, const nlohmann::json& json) {
+  if (absl::GetFlag(FLAGS_keep) && std::filesystem::exists(folder + "/config.json")) {
+    return absl::OkStatus();
+  }
+  if (std::filesystem::exists(folder)) {
+    return absl::AlreadyExistsError(absl::StrCat("--dir: ", folder, " is there already"));
+  }
+  const Clock::time_point begin = Clock::now();
+  REPRISE_RETURN_IF_ERROR(WriteRandomCheckpoint(folder, json, {}));
+  std::cerr << "wrote " << folder << " in " << SecondsSince(begin) << " s" << std::endl;
+  return absl::OkStatus();
+}
+
+// As rank `ranks` of those that `all` has, which load at once.
+absl::Status LoadAs(const Ranks& ranks, int device_index, Collectives& all) {
   REPRISE_ASSIGN_OR_RETURN(const nlohmann::json json, ChosenConfig());
-  REPRISE_ASSIGN_OR_RETURN(const c10::Device device, ChosenDevice());
   REPRISE_ASSIGN_OR_RETURN(const std::optional<DType> dtype, ChosenDType());
   const std::string folder = absl::GetFlag(FLAGS_dir);
-  if (!absl::GetFlag(FLAGS_keep) || !std::filesystem::exists(folder + "/config.json")) {
-    if (std::filesystem::exists(folder)) {
-      return absl::AlreadyExistsError(absl::StrCat("--dir: ", folder, " is there already"));
-    }
-    const Clock::time_point begin = Clock::now();
-    REPRISE_RETURN_IF_ERROR(WriteRandomCheckpoint(folder, json, {}));
-    std::cerr << "wrote " << folder << " in " << SecondsSince(begin) << " s" << std::endl;
-  }
+  if (all.ranks().rank == 0) REPRISE_RETURN_IF_ERROR(WriteFolder(folder, json));
+  REPRISE_RETURN_IF_ERROR(all.Barrier());
+  REPRISE_ASSIGN_OR_RETURN(const c10::Device device, ChosenDevice(device_index));
   REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LoadLlamaConfig(folder));
   absl::Status status;
   for (int i = 0; i < absl::GetFlag(FLAGS_repeat) && status.ok(); ++i) {
-    status = LoadOnce(folder, config, device, dtype);
+    status = LoadOnce(folder, config, {.device = device, .dtype = dtype, .ranks = ranks});
+    status.Update(all.Barrier());
   }
-  if (!absl::GetFlag(FLAGS_keep)) std::filesystem::remove_all(folder);
+  if (all.ranks().rank == 0 && !absl::GetFlag(FLAGS_keep)) std::filesystem::remove_all(folder);
   return status;
+}
+
+absl::Status Run() {
+  const int world = absl::GetFlag(FLAGS_ranks), rank = absl::GetFlag(FLAGS_rank);
+  if (world < 1 || rank < -1 || rank >= world) {
+    return absl::InvalidArgumentError("--ranks must be at least 1, and --rank -1 or one of them");
+  }
+  if (world == 1 || rank >= 0) {
+    return LoadAs({.rank = std::max(rank, 0), .world = world}, /*device_index=*/0, *OneRank());
+  }
+  return RunRanks(world, [](const RankPlace& place) -> absl::Status {
+    // The first writes the folder while the others wait.
+    REPRISE_ASSIGN_OR_RETURN(const auto all, ConnectRanks(place, c10::Device(c10::kCPU),
+                                                          {.timeout = absl::Minutes(10)}));
+    return LoadAs(place.ranks, place.local_rank, *all);
+  });
 }
 
 }  // namespace

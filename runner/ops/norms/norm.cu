@@ -21,35 +21,14 @@
 //   T         float, __half, __nv_bfloat16
 //   kVector   elements a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
 
-#include <algorithm>
-
 #include "base/cuda_status.h"
 #include "base/dependent_launch.cuh"
-#include "runner/ops/norm_args.h"
+#include "runner/ops/norms/norm_args.h"
+#include "runner/ops/norms/norm_rows.cuh"
 #include "runner/ops/vector_access.cuh"
 
 namespace reprise {
 namespace {
-
-constexpr int kWarpSize = 32;
-constexpr int kMaxThreads = 1024;
-
-// The sum over the CTA, on all threads. REQUIRES: blockDim.x a multiple of the warp size;
-// `warp_sums` is shared memory of kMaxThreads / kWarpSize, another one in each call.
-__device__ float SumOverCta(float value, float* warp_sums) {
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(0xffffffffu, value, offset);
-  }
-  const int num_warps = blockDim.x / kWarpSize;
-  if (threadIdx.x % kWarpSize == 0) warp_sums[threadIdx.x / kWarpSize] = value;
-  __syncthreads();
-  const int lane = threadIdx.x % kWarpSize;
-  value = lane < num_warps ? warp_sums[lane] : 0.0f;
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(0xffffffffu, value, offset);
-  }
-  return value;
-}
 
 // Vector `i` of the row to be normalised: of x, or of the sum with the residual, which it stores.
 template <typename T, int kVector, bool kResidual>
@@ -66,35 +45,9 @@ __device__ Vector<T, kVector> LoadSummed(const T* x, T* residual, int i) {
   return v;
 }
 
-template <typename T, int kVector>
-__device__ float SumOfSquares(const Vector<T, kVector>& v) {
-  float sum = 0;
-#pragma unroll
-  for (int j = 0; j < kVector; ++j) {
-    const float value = ToFloat(v.value[j]);
-    sum += value * value;
-  }
-  return sum;
-}
-
-template <typename T, int kVector, bool kOnePlus>
-__device__ Vector<T, kVector> Scaled(Vector<T, kVector> v, const Vector<T, kVector>& weight,
-                                     float scale) {
-#pragma unroll
-  for (int j = 0; j < kVector; ++j) {
-    const float normalised = ToFloat(v.value[j]) * scale;
-    if constexpr (kOnePlus) {
-      v.value[j] = FromFloat<T>(normalised * (1.0f + ToFloat(weight.value[j])));
-    } else {
-      v.value[j] = FromFloat<T>(RoundTo<T>(normalised) * ToFloat(weight.value[j]));
-    }
-  }
-  return v;
-}
-
 template <typename T, int kVector, bool kResidual, bool kOnePlus>
 __global__ void RmsNormKernel(NormArgs args) {
-  __shared__ float sums[kMaxThreads / kWarpSize];
+  __shared__ float sums[kMaxNormWarps];
   LetNextKernelIn();
   const int64_t row = blockIdx.x;
   const T* x = static_cast<const T*>(args.x) + row * args.x_stride;  // [size]
@@ -134,8 +87,8 @@ __global__ void RmsNormKernel(NormArgs args) {
 
 template <typename T, int kVector, bool kResidual>
 __global__ void LayerNormKernel(NormArgs args) {
-  __shared__ float sums[kMaxThreads / kWarpSize];
-  __shared__ float square_sums[kMaxThreads / kWarpSize];
+  __shared__ float sums[kMaxNormWarps];
+  __shared__ float square_sums[kMaxNormWarps];
   const int64_t row = blockIdx.x;
   const T* x = static_cast<const T*>(args.x) + row * args.x_stride;  // [size]
   const T* residual = static_cast<const T*>(args.residual) + row * args.residual_stride;
@@ -189,8 +142,7 @@ __global__ void LayerNormKernel(NormArgs args) {
 template <typename T, int kVector>
 cudaError_t Launch(const NormArgs& args, cudaStream_t stream) {
   const int num_vectors = args.size / kVector;
-  const int num_warps = (num_vectors + kWarpSize - 1) / kWarpSize;
-  const int num_threads = std::min(num_warps * kWarpSize, kMaxThreads);
+  const int num_threads = NumNormThreads(num_vectors);
   const bool has_residual = args.residual != nullptr;
   if (args.kind == NormKind::kLayer) {
     const auto kernel =
@@ -206,23 +158,14 @@ cudaError_t Launch(const NormArgs& args, cudaStream_t stream) {
   return LaunchDependent(kernel, args.num_rows, num_threads, 0, stream, args);
 }
 
-// Null pointers are aligned.
-template <typename T>
-bool IsAligned(const NormArgs& args) {
-  return args.size % kFullVector<T> == 0 && IsAlignedForVectors<T>(args.x, args.x_stride) &&
-         IsAlignedForVectors<T>(args.residual, args.residual_stride) &&
-         IsAlignedForVectors<T>(args.weight, 0) && IsAlignedForVectors<T>(args.bias, 0) &&
-         IsAlignedForVectors<T>(args.out, args.out_stride);
-}
-
 }  // namespace
 
 absl::Status LaunchNorm(const NormArgs& args, cudaStream_t stream) {
   if (args.num_rows <= 0 || args.size <= 0) return absl::OkStatus();
   const cudaError_t error = VisitDeviceType(args.dtype, [&](auto zero) {
     using T = decltype(zero);
-    return IsAligned<T>(args) ? Launch<T, kFullVector<T>>(args, stream)
-                              : Launch<T, 1>(args, stream);
+    return IsAlignedForNorm<T>(args) ? Launch<T, kFullVector<T>>(args, stream)
+                                     : Launch<T, 1>(args, stream);
   });
   return CudaStatus(error, args.kind == NormKind::kLayer ? "LayerNorm" : "RmsNorm");
 }

@@ -1,7 +1,7 @@
 // What the CPU and the GPU form of runner/ops/norm.h share. No LibTorch.
 
-#ifndef RUNNER_OPS_NORM_ARGS_H_
-#define RUNNER_OPS_NORM_ARGS_H_
+#ifndef RUNNER_OPS_NORMS_NORM_ARGS_H_
+#define RUNNER_OPS_NORMS_NORM_ARGS_H_
 
 #include <cstdint>
 
@@ -43,4 +43,4 @@ absl::Status LaunchNorm(const NormArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_NORM_ARGS_H_
+#endif  // RUNNER_OPS_NORMS_NORM_ARGS_H_
