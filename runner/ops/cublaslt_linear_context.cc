@@ -75,7 +75,7 @@ constexpr int64_t kMaxSmallTileRows = 32;  // of x
 
 // Raised when a kernel of our own changes its speed or its bits: remembered choices of others are
 // not used.
-constexpr int kOwnKernels = 3;
+constexpr int kOwnKernels = 4;
 
 // A weight of 8 bits is multiplied in parts of about so many bytes of x's dtype, which stay in the
 // L2 cache from one kernel to the next, and of at least so many rows.
@@ -158,7 +158,7 @@ SkinnyLinearArgs SkinnyArgsOf(const LinearKey& key, const LinearPointers& pointe
     args.out_stride = key.gated_stride;
   }
   // A batch of products, or sizes beyond its range, it does not serve.
-  if (key.num_products > 1 || key.num_rows > kMaxTileLinearRows ||
+  if (key.num_products > 1 || key.num_rows > kMaxWideTileRows ||
       std::max(key.out_features, key.in_features) > std::numeric_limits<int>::max()) {
     return args;
   }
@@ -518,10 +518,12 @@ class CublasLtLinearContext : public LinearContext {
     return absl::OkStatus();
   }
 
-  // Takes the kernel by tiles if it serves the shape and is quicker than the chosen algorithm.
+  // Takes the kernel by tiles if it serves the shape and is quicker than the chosen algorithm. Wide
+  // products only with their activation: alone they are slower than cuBLASLt's in every shape.
   absl::Status CompareTiles(const LinearPointers& pointers, const at::Tensor& flush,
                             cudaStream_t stream, Entry& entry, LinearChoice& choice) {
-    if (!TileLinearServes(SkinnyArgsOf(entry.key, pointers))) return absl::OkStatus();
+    const bool is_worth = entry.key.num_rows <= kMaxTileLinearRows || entry.key.gate.has_value();
+    if (!is_worth || !TileLinearServes(SkinnyArgsOf(entry.key, pointers))) return absl::OkStatus();
     const absl::Span<const TileForm> forms = TileFormsToTry(static_cast<int>(entry.key.num_rows));
     choice.num_candidates += static_cast<int>(forms.size());
     std::vector<float> times_us;

@@ -1,10 +1,11 @@
 // Products of up to 64 rows of x with a weight of megabytes, by tiles (tile_linear_plan.h,
-// tile_pipeline.cuh).
+// tile_pipeline.cuh), and wide ones, of up to 128.
 //
 // Bound: the bytes of the weight. Loads are under way from before the kernel before this one ends
 // until the last byte, and x, which every tile reads again, is small beside them: a tile has as
 // many rows of the weight as possible, and a cluster of CTAs shares its in_features, so that there
-// are tiles for all SMs.
+// are tiles for all SMs. Of a wide product x is half of what a CTA reads from the L2 cache, whose
+// way to the SMs then bounds it.
 //
 // A sum's order depends on the form and in_features alone: the same bits for any number of rows
 // with the same columns.
@@ -92,7 +93,7 @@ __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan
       EndTileProducts();
       if (ArrivesForWarp()) ArriveAt(memory.empty + stage.slot() * 8);
     }
-    if (plan.stores_directly) {
+    if (kColumns > kMaxTileLinearRows || plan.stores_directly) {
       StoreResults<T, Out, kColumns>(args, plan, tile, row_group, sum);
     } else {
       sums.Store(sum, args.num_rows);
@@ -101,7 +102,7 @@ __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan
 }
 
 template <typename T, typename Out, int kColumns>
-__global__ void __launch_bounds__(kMostTileThreads, 1)
+__global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
     TileLinearKernel(const __grid_constant__ CUtensorMap weight_map,
                      const __grid_constant__ CUtensorMap x_map,
                      const __grid_constant__ SkinnyLinearArgs args,
@@ -112,13 +113,14 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   const int rank = static_cast<int>(ClusterRank());
   const int cluster_id = static_cast<int>(blockIdx.x) / plan.form.cluster;
   const int num_warps = plan.form.groups() * kGroupWarps;
+  const int first_copying = num_warps + AddThreads(kColumns) / 32;
   BeginTileCta(plan, memory);
   const int warp = WarpIndex();
-  if (warp >= num_warps + kAddWarps) {
+  if (warp >= first_copying) {
     const uint32_t behind = plan.form.boxes * plan.tile_rows * kTileBoxLine;
     CopyTiles(plan, memory, {weight_map, 0, plan.form.boxes, plan.tile_rows, kTileBox},
               {x_map, behind, plan.form.boxes, kColumns, kTileBox}, args.weights, copy,
-              warp - num_warps - kAddWarps, rank, cluster_id);
+              warp - first_copying, rank, cluster_id);
     AwaitCluster();
     EndTileCta();
     return;
@@ -127,13 +129,15 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   AwaitCluster();  // all have barriers by now
   if (warp < num_warps) {
     MultiplyTiles<T, Out, kColumns>(args, plan, memory, rank, cluster_id);
-  } else if (!plan.stores_directly) {
-    AddTiles<T, Out>(
-        {args.bias, args.out, args.out_stride, args.num_rows, args.out_features, args.is_gated,
-         args.activation},
-        plan, memory,
-        reinterpret_cast<const float*>(shared + (memory.sums - SharedAddressOf(shared))),
-        static_cast<int>(threadIdx.x) - num_warps * 32, rank, cluster_id);
+  } else if constexpr (AddThreads(kColumns) > 0) {
+    if (!plan.stores_directly) {
+      AddTiles<T, Out>(
+          {args.bias, args.out, args.out_stride, args.num_rows, args.out_features, args.is_gated,
+           args.activation},
+          plan, memory,
+          reinterpret_cast<const float*>(shared + (memory.sums - SharedAddressOf(shared))),
+          static_cast<int>(threadIdx.x) - num_warps * 32, rank, cluster_id);
+    }
   }
   EndTileCta();
 }
@@ -154,8 +158,13 @@ auto VisitColumns(int num_rows, Visitor visit) {
       return visit(TileLauncher<TileLinearKernel<T, Out, 40>>());
     case 48:
       return visit(TileLauncher<TileLinearKernel<T, Out, 48>>());
-    default:
+    case 64:
       return visit(TileLauncher<TileLinearKernel<T, Out, 64>>());
+    // Wide products have results of x's dtype: TileLinearServes().
+    case 96:
+      return visit(TileLauncher<TileLinearKernel<T, T, 96>>());
+    default:
+      return visit(TileLauncher<TileLinearKernel<T, T, 128>>());
   }
 }
 template <typename T, typename Visitor>
@@ -174,8 +183,10 @@ auto VisitLauncher(const SkinnyLinearArgs& args, Visitor visit) {
 bool TileLinearServes(const SkinnyLinearArgs& args) {
   const bool is_16_bit = args.dtype == DType::kFloat16 || args.dtype == DType::kBFloat16;
   return is_16_bit && (args.out_dtype == args.dtype || args.out_dtype == DType::kFloat32) &&
-         args.num_rows >= 1 && args.num_rows <= kMaxTileLinearRows && args.out_features > 0 &&
-         args.in_features > 0 && IsAligned(args.x, args.x_stride, args.in_features) &&
+         args.num_rows >= 1 &&
+         args.num_rows <= (args.out_dtype == args.dtype ? kMaxWideTileRows : kMaxTileLinearRows) &&
+         args.out_features > 0 && args.in_features > 0 &&
+         IsAligned(args.x, args.x_stride, args.in_features) &&
          IsAligned(args.weight, args.weight_stride, args.in_features) &&
          (!args.is_gated || (args.out_dtype == args.dtype && args.in_features % kTileBox == 0 &&
                              args.out_features % kGatedTileUnit == 0));
@@ -189,14 +200,16 @@ absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
                      ", boxes 1, 2 or 4, got ", ToString(form)));
   }
   if (!TileLinearServes(args)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected 1 to ", kMaxTileLinearRows, " aligned 16-bit rows: got ",
-                     args.num_rows, " rows, ", args.in_features, " -> ", args.out_features,
-                     ", strides ", args.x_stride, " and ", args.weight_stride));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected 1 to ", kMaxWideTileRows,
+        " aligned 16-bit rows, with float32 "
+        "results ",
+        kMaxTileLinearRows, ": got ", args.num_rows, " rows, ", args.in_features, " -> ",
+        args.out_features, ", strides ", args.x_stride, " and ", args.weight_stride));
   }
   REPRISE_ASSIGN_OR_RETURN(const int device, TileDevice("TileLinear"));
   REPRISE_ASSIGN_OR_RETURN(const int max_clusters, VisitLauncher(args, [&](auto launcher) {
-                             return launcher.MaxClusters(form, device);
+                             return launcher.MaxClusters(form, args.num_rows, device);
                            }));
   const TileLinearPlan plan =
       PlanTileLinear(form, args.num_rows, args.out_features, args.in_features, max_clusters,

@@ -26,7 +26,8 @@ int DivideUp(int a, int b) { return a / b + (a % b != 0 ? 1 : 0); }
 int TileColumns(int num_rows) {
   if (num_rows <= 16) return 16;
   if (num_rows <= 32) return 32;
-  return num_rows <= 40 ? 40 : num_rows <= 48 ? 48 : 64;
+  if (num_rows <= 48) return num_rows <= 40 ? 40 : 48;
+  return num_rows <= 64 ? 64 : num_rows <= 96 ? 96 : 128;
 }
 
 bool IsTileForm(const TileForm& form) {
@@ -59,8 +60,13 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows) {
       {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
       {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 1},
   };
+  static constexpr TileForm kWide[] = {
+      {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
+      {.cluster = 1, .row_groups = 2, .turns = 1, .boxes = 1},
+  };
   if (num_rows <= 32) return kUpTo32;
-  return kUpTo64;
+  if (num_rows <= kMaxTileLinearRows) return kUpTo64;
+  return kWide;
 }
 
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
@@ -89,7 +95,7 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
   // Each stage has its turn for good, so that a group that is ahead cannot take the phase of a
   // barrier before last for the one it waits for.
   plan.stages -= plan.stages % form.turns;
-  if (plan.stages < 2) plan.stages = 0;
+  if (plan.stages < 2 || (num_rows > kMaxTileLinearRows && !plan.stores_directly)) plan.stages = 0;
   plan.shared_bytes = std::max(kLeastSharedBytes, kAlignmentBytes + kBarrierBytes + tail_bytes +
                                                       plan.stages * plan.stage_bytes());
   return plan;

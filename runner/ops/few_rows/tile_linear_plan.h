@@ -12,6 +12,8 @@
 //             row_groups groups of turn s % turns.
 //   source    one of the cluster * turns partial sums of an element, in the order of (rank, turn).
 //   owner     the CTA with rank r adds the sources of rows [r, r + 1) * owned_rows() of a tile.
+//   wide      of more than kMaxTileLinearRows rows of x. A thread has up to 64 sums, and a CTA no
+//             threads that add: wide products have only forms with one source.
 //
 // Thread safety: values.
 
@@ -41,11 +43,23 @@ struct TileForm {
 
 inline constexpr int kMaxTileGroups = 4;
 inline constexpr int kTileGroupRows = 64;
-inline constexpr int kTileBox = 64;            // in_features: 128 bytes
-inline constexpr int kTileBoxLine = 128;       // bytes of a row of a box
+inline constexpr int kTileBox = 64;       // in_features: 128 bytes
+inline constexpr int kTileBoxLine = 128;  // bytes of a row of a box
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kAddThreads = 128;
+inline constexpr int kCopyThreads = 64;        // two warps, of which one thread each copies
 inline constexpr int kMaxTileLinearRows = 64;  // of x
+inline constexpr int kMaxWideTileRows = 128;   // of x, of wide products
 inline constexpr int kTileUnit = 8;            // rows of a weight
 inline constexpr int kGatedTileUnit = 16;
+
+// Threads of a CTA that add, of a kernel for so many columns; and all that it has registers for.
+REPRISE_HOST_DEVICE constexpr int AddThreads(int columns) {
+  return columns > kMaxTileLinearRows ? 0 : kAddThreads;
+}
+REPRISE_HOST_DEVICE constexpr int MostTileThreads(int columns) {
+  return kMaxTileGroups * kGroupThreads + AddThreads(columns) + kCopyThreads;
+}
 
 struct TileLinearPlan {
   TileForm form;
@@ -59,6 +73,10 @@ struct TileLinearPlan {
   // Whether the groups store their sums as results: each is the only source of its elements.
   bool stores_directly = false;
 
+  // Of a CTA: those of the groups, then those that add, then those that copy.
+  REPRISE_HOST_DEVICE int threads() const {
+    return form.groups() * kGroupThreads + AddThreads(columns) + kCopyThreads;
+  }
   REPRISE_HOST_DEVICE int owned_rows() const {
     return form.row_groups * kTileGroupRows / form.cluster;
   }
@@ -81,18 +99,18 @@ bool IsTileForm(const TileForm& form);
 // "cluster 2 rows 64 turns 4 boxes 2"
 std::string ToString(const TileForm& form);
 
-// The forms that are worth timing for num_rows, 1 to kMaxTileLinearRows, rows of x: each is the
+// The forms that are worth timing for num_rows, 1 to kMaxWideTileRows, rows of x: each is the
 // quickest for some shapes of language models on an H200. They live as long as the program.
 absl::Span<const TileForm> TileFormsToTry(int num_rows);
 
-// Returns the plan of a product with num_rows, 1 to kMaxTileLinearRows, rows of x, for a GPU that
+// Returns the plan of a product with num_rows, 1 to kMaxWideTileRows, rows of x, for a GPU that
 // runs `max_clusters` clusters of this form at once. All arguments are positive. `stages` is 0 if
 // the form cannot compute this: fewer than two stages, or than it has turns, fit a CTA's shared
-// memory. With kGated out_features are those of the weight, a multiple of kGatedTileUnit.
+// memory, or the product is wide and the form has several sources. With kGated out_features are those of the weight, a multiple of kGatedTileUnit.
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
                               int max_clusters, TileRows rows = TileRows::kPlain);
 
-// 16, 32, 40, 48 or 64.
+// 16, 32, 40, 48 or 64; of wide products 96 or 128.
 int TileColumns(int num_rows);
 
 }  // namespace reprise

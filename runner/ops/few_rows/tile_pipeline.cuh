@@ -41,13 +41,9 @@
 
 namespace reprise {
 
-inline constexpr int kGroupThreads = 128;
 inline constexpr int kGroupWarps = kGroupThreads / 32;
 inline constexpr int kWarpRows = 16;
-inline constexpr int kCopyThreads = 64;  // two warps, of which one thread each copies
-inline constexpr int kAddThreads = 128;
 inline constexpr int kAddWarps = kAddThreads / 32;
-inline constexpr int kMostTileThreads = kMaxTileGroups * kGroupThreads + kAddThreads + kCopyThreads;
 
 __device__ inline uint64_t EvictFirst() {
   uint64_t policy;
@@ -482,14 +478,14 @@ inline absl::StatusOr<int> TileDevice(const char* name) {
 template <auto kKernel>
 struct TileLauncher {
   // All plans take more than half of an SM's shared memory: one answer for all with as large
-  // clusters.
-  static absl::StatusOr<int> MaxClusters(const TileForm& form, int device) {
+  // clusters. `num_rows`: of x, any that the kernel has the columns for.
+  static absl::StatusOr<int> MaxClusters(const TileForm& form, int num_rows, int device) {
     // Clusters of 1, 2 and 4 CTAs that run at once; 0: not asked yet.
     static std::array<std::array<std::atomic<int>, 3>, kMostTileDevices> devices = {};
     std::atomic<int>& known = devices[device][form.cluster == 4 ? 2 : form.cluster - 1];
     int count = known.load(std::memory_order_relaxed);
     if (count > 0) return count;
-    const TileLinearPlan plan = PlanTileLinear(form, 1, 1, 1, 1);
+    const TileLinearPlan plan = PlanTileLinear(form, num_rows, 1, 1, 1);
     REPRISE_RETURN_IF_ERROR(Prepare(plan.shared_bytes));
     cudaLaunchAttribute attributes[2];
     cudaLaunchConfig_t config = Config(plan, 1, nullptr, attributes);
@@ -526,7 +522,7 @@ struct TileLauncher {
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = num_clusters * plan.form.cluster;
-    config.blockDim = plan.form.groups() * kGroupThreads + kAddThreads + kCopyThreads;
+    config.blockDim = plan.threads();
     config.dynamicSmemBytes = plan.shared_bytes;
     config.stream = stream;
     config.attrs = attributes;
