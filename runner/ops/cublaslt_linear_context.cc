@@ -32,9 +32,11 @@
 #include "runner/ops/choices/remembered_choice.h"
 #include "runner/ops/cublaslt_plan.h"
 #include "runner/ops/elementwise_args.h"
+#include "runner/ops/few_rows/rotary_end.h"
 #include "runner/ops/few_rows/tile_linear.h"
 #include "runner/ops/fp8/fp8_linear.h"
 #include "runner/ops/fp8/fp8_tile_linear.h"
+#include "runner/ops/rotary_args.h"
 #include "runner/ops/skinny_linear_args.h"
 
 namespace reprise {
@@ -75,7 +77,7 @@ constexpr int64_t kMaxSmallTileRows = 32;  // of x
 
 // Raised when a kernel of our own changes its speed or its bits: remembered choices of others are
 // not used.
-constexpr int kOwnKernels = 3;
+constexpr int kOwnKernels = 4;
 
 // A weight of 8 bits is multiplied in parts of about so many bytes of x's dtype, which stay in the
 // L2 cache from one kernel to the next, and of at least so many rows.
@@ -157,8 +159,9 @@ SkinnyLinearArgs SkinnyArgsOf(const LinearKey& key, const LinearPointers& pointe
     args.out = pointers.gated;
     args.out_stride = key.gated_stride;
   }
+  if (key.rotated_head_dim > 0) args.rotary = *RotaryEndOf(*pointers.rotary);
   // A batch of products, or sizes beyond its range, it does not serve.
-  if (key.num_products > 1 || key.num_rows > kMaxTileLinearRows ||
+  if (key.num_products > 1 || key.num_rows > kMaxWideTileRows ||
       std::max(key.out_features, key.in_features) > std::numeric_limits<int>::max()) {
     return args;
   }
@@ -254,6 +257,28 @@ class CublasLtLinearContext : public LinearContext {
           .gated = out.mutable_data_ptr(),
       };
       return MultiplyKeyed(key, pointers, WeightMemory::kKept, stream);
+    });
+  }
+
+  absl::Status MultiplyRotated(const at::Tensor& x, const at::Tensor& weight,
+                               const at::Tensor* bias, const at::Tensor& qkv,
+                               const RotaryArgs& rotary) override {
+    REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, device_));
+    return CatchTorch([&]() -> absl::Status {
+      const c10::cuda::CUDAGuard guard(device_);
+      const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index());
+      LinearKey key = KeyOf(x, weight, bias != nullptr, qkv);
+      const bool is_one_product = RotaryEndOf(rotary).has_value();
+      if (is_one_product) key.rotated_head_dim = rotary.head_dim_qk;
+      const LinearPointers pointers = {
+          .x = x.const_data_ptr(),
+          .weight = weight.const_data_ptr(),
+          .bias = bias != nullptr ? bias->const_data_ptr() : nullptr,
+          .out = qkv.mutable_data_ptr(),
+          .rotary = &rotary,
+      };
+      REPRISE_RETURN_IF_ERROR(MultiplyKeyed(key, pointers, WeightMemory::kKept, stream));
+      return is_one_product ? absl::OkStatus() : LaunchRotary(rotary, stream);
     });
   }
 
@@ -372,6 +397,7 @@ class CublasLtLinearContext : public LinearContext {
     REPRISE_RETURN_IF_ERROR(
         entry.plan.Run(handle_.get(), entry.algorithm, pointers, workspace(), stream));
     const LinearKey& key = entry.key;
+    if (key.rotated_head_dim > 0) return LaunchRotary(*pointers.rotary, stream);
     if (!key.gate.has_value()) return absl::OkStatus();
     return LaunchElementwise({.function = GateFunctionOf(*key.gate),
                               .dtype = key.out_dtype,
@@ -518,10 +544,12 @@ class CublasLtLinearContext : public LinearContext {
     return absl::OkStatus();
   }
 
-  // Takes the kernel by tiles if it serves the shape and is quicker than the chosen algorithm.
+  // Takes the kernel by tiles if it serves the shape and is quicker than the chosen algorithm. Wide
+  // products only with their activation: alone they are slower than cuBLASLt's in every shape.
   absl::Status CompareTiles(const LinearPointers& pointers, const at::Tensor& flush,
                             cudaStream_t stream, Entry& entry, LinearChoice& choice) {
-    if (!TileLinearServes(SkinnyArgsOf(entry.key, pointers))) return absl::OkStatus();
+    const bool is_worth = entry.key.num_rows <= kMaxTileLinearRows || entry.key.gate.has_value();
+    if (!is_worth || !TileLinearServes(SkinnyArgsOf(entry.key, pointers))) return absl::OkStatus();
     const absl::Span<const TileForm> forms = TileFormsToTry(static_cast<int>(entry.key.num_rows));
     choice.num_candidates += static_cast<int>(forms.size());
     std::vector<float> times_us;
@@ -572,6 +600,7 @@ class CublasLtLinearContext : public LinearContext {
     key.num_rows = kDeterministicRows;
     key.gate = std::nullopt;
     key.gated_stride = 0;
+    key.rotated_head_dim = 0;
     // Dense rows are assumed, or the algorithm would depend on how a batch is cut.
     key.x_stride = key.num_products * key.in_features;
     key.out_stride = key.num_products * key.out_features;
@@ -598,6 +627,7 @@ class CublasLtLinearContext : public LinearContext {
     choice.dtype = key.dtype;
     choice.out_dtype = key.out_dtype;
     choice.is_gated = key.gate.has_value();
+    choice.is_rotated = key.rotated_head_dim > 0;
     choice.algorithm = ConfigOf<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID);
     choice.tile = static_cast<int>(ConfigOf<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID));
     choice.split_k = std::max(1, ConfigOf<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));

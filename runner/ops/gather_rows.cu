@@ -3,10 +3,13 @@
 // A CTA copies kThreads words of one row; a word is as wide as pointers and strides allow. Rows are
 // on the grid's x, which may be long, the CTAs of a row on y.
 //
-// Bound: bytes, twice a row: 256 rows of 8 KB are 4 MB, 1 us at 4 TB/s. Small batches cost the
-// launch and two loads, one after the other.
+// Bound: bytes, twice a row: 256 rows of 8 KB are 4 MB, 1 us at 4 TB/s. Small batches cost two
+// loads, one after the other, and the launch, of which a step hides most: the kernel comes before
+// the kernel before it has ended, and lets in the next, such as the product with the head, whose
+// weights are under way meanwhile (base/dependent_launch.cuh).
 
 #include "base/cuda_status.h"
+#include "base/dependent_launch.cuh"
 #include "runner/ops/gather_rows_args.h"
 
 namespace reprise {
@@ -16,6 +19,8 @@ constexpr int kThreads = 256;
 
 template <typename Word>
 __global__ void GatherRowsKernel(GatherRowsArgs args) {
+  LetNextKernelIn();
+  AwaitKernelBefore();
   const int64_t i = blockIdx.x;
   const int64_t num_words = args.row_bytes / static_cast<int64_t>(sizeof(Word));
   const int64_t word = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
@@ -35,9 +40,8 @@ cudaError_t Launch(const GatherRowsArgs& args, cudaStream_t stream) {
   const int64_t num_words = args.row_bytes / static_cast<int64_t>(sizeof(Word));
   const int64_t ctas_a_row = (num_words + kThreads - 1) / kThreads;
   if (ctas_a_row > 65535) return cudaErrorInvalidValue;  // the limit of a grid's y: 268 MB a row
-  GatherRowsKernel<Word>
-      <<<dim3(args.num_indices, static_cast<unsigned>(ctas_a_row)), kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+  const dim3 grid(args.num_indices, static_cast<unsigned>(ctas_a_row));
+  return LaunchDependent(GatherRowsKernel<Word>, grid, kThreads, 0, stream, args);
 }
 
 cudaError_t LaunchForAlignment(const GatherRowsArgs& args, cudaStream_t stream) {

@@ -1,10 +1,11 @@
 // Products of up to 64 rows of x with a weight of megabytes, by tiles (tile_linear_plan.h,
-// tile_pipeline.cuh).
+// tile_pipeline.cuh), and wide ones, of up to 128.
 //
 // Bound: the bytes of the weight. Loads are under way from before the kernel before this one ends
 // until the last byte, and x, which every tile reads again, is small beside them: a tile has as
 // many rows of the weight as possible, and a cluster of CTAs shares its in_features, so that there
-// are tiles for all SMs.
+// are tiles for all SMs. Of a wide product x is half of what a CTA reads from the L2 cache, whose
+// way to the SMs then bounds it.
 //
 // A sum's order depends on the form and in_features alone: the same bits for any number of rows
 // with the same columns.
@@ -92,7 +93,7 @@ __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan
       EndTileProducts();
       if (ArrivesForWarp()) ArriveAt(memory.empty + stage.slot() * 8);
     }
-    if (plan.stores_directly) {
+    if (kColumns > kMaxTileLinearRows || plan.stores_directly) {
       StoreResults<T, Out, kColumns>(args, plan, tile, row_group, sum);
     } else {
       sums.Store(sum, args.num_rows);
@@ -101,7 +102,7 @@ __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan
 }
 
 template <typename T, typename Out, int kColumns>
-__global__ void __launch_bounds__(kMostTileThreads, 1)
+__global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
     TileLinearKernel(const __grid_constant__ CUtensorMap weight_map,
                      const __grid_constant__ CUtensorMap x_map,
                      const __grid_constant__ SkinnyLinearArgs args,
@@ -112,13 +113,14 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   const int rank = static_cast<int>(ClusterRank());
   const int cluster_id = static_cast<int>(blockIdx.x) / plan.form.cluster;
   const int num_warps = plan.form.groups() * kGroupWarps;
+  const int first_copying = num_warps + AddThreads(kColumns) / 32;
   BeginTileCta(plan, memory);
   const int warp = WarpIndex();
-  if (warp >= num_warps + kAddWarps) {
+  if (warp >= first_copying) {
     const uint32_t behind = plan.form.boxes * plan.tile_rows * kTileBoxLine;
     CopyTiles(plan, memory, {weight_map, 0, plan.form.boxes, plan.tile_rows, kTileBox},
               {x_map, behind, plan.form.boxes, kColumns, kTileBox}, args.weights, copy,
-              warp - num_warps - kAddWarps, rank, cluster_id);
+              warp - first_copying, rank, cluster_id);
     AwaitCluster();
     EndTileCta();
     return;
@@ -127,19 +129,36 @@ __global__ void __launch_bounds__(kMostTileThreads, 1)
   AwaitCluster();  // all have barriers by now
   if (warp < num_warps) {
     MultiplyTiles<T, Out, kColumns>(args, plan, memory, rank, cluster_id);
-  } else if (!plan.stores_directly) {
-    AddTiles<T, Out>(
-        {args.bias, args.out, args.out_stride, args.num_rows, args.out_features, args.is_gated,
-         args.activation},
-        plan, memory,
-        reinterpret_cast<const float*>(shared + (memory.sums - SharedAddressOf(shared))),
-        static_cast<int>(threadIdx.x) - num_warps * 32, rank, cluster_id);
+  } else if constexpr (AddThreads(kColumns) > 0) {
+    if (!plan.stores_directly) {
+      AddTiles<T, Out>(
+          {args.bias, args.out, args.out_stride, args.num_rows, args.out_features, args.is_gated,
+           args.activation, args.rotary.is_on() ? &args.rotary : nullptr},
+          plan, memory,
+          reinterpret_cast<const float*>(shared + (memory.sums - SharedAddressOf(shared))),
+          static_cast<int>(threadIdx.x) - num_warps * 32, rank, cluster_id);
+    }
   }
   EndTileCta();
 }
 
-bool IsAligned(const void* pointer, int64_t stride, int in_features) {
-  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % 8 == 0 && stride >= in_features;
+bool IsAligned(const void* pointer, int64_t stride, int elements) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % 8 == 0 && stride >= elements;
+}
+
+TileRows RowsOf(const SkinnyLinearArgs& args) {
+  if (args.rotary.is_on()) return TileRows::kRotated;
+  return args.is_gated ? TileRows::kGated : TileRows::kPlain;
+}
+
+// None, or one of all out_features, alone.
+bool ServesRotaryEnd(const SkinnyLinearArgs& args) {
+  const RotaryEnd& end = args.rotary;
+  return !end.is_on() ||
+         (!args.is_gated && args.out_dtype == args.dtype && args.num_rows <= kMaxTileLinearRows &&
+          end.head_dim % kGatedTileUnit == 0 &&
+          int64_t{end.num_heads()} * end.head_dim == args.out_features &&
+          IsAligned(args.out, args.out_stride, end.num_q_heads * end.head_dim));
 }
 
 // Calls visit with the TileLauncher for these arguments.
@@ -154,8 +173,13 @@ auto VisitColumns(int num_rows, Visitor visit) {
       return visit(TileLauncher<TileLinearKernel<T, Out, 40>>());
     case 48:
       return visit(TileLauncher<TileLinearKernel<T, Out, 48>>());
-    default:
+    case 64:
       return visit(TileLauncher<TileLinearKernel<T, Out, 64>>());
+    // Wide products have results of x's dtype: TileLinearServes().
+    case 96:
+      return visit(TileLauncher<TileLinearKernel<T, T, 96>>());
+    default:
+      return visit(TileLauncher<TileLinearKernel<T, T, 128>>());
   }
 }
 template <typename T, typename Visitor>
@@ -174,11 +198,14 @@ auto VisitLauncher(const SkinnyLinearArgs& args, Visitor visit) {
 bool TileLinearServes(const SkinnyLinearArgs& args) {
   const bool is_16_bit = args.dtype == DType::kFloat16 || args.dtype == DType::kBFloat16;
   return is_16_bit && (args.out_dtype == args.dtype || args.out_dtype == DType::kFloat32) &&
-         args.num_rows >= 1 && args.num_rows <= kMaxTileLinearRows && args.out_features > 0 &&
-         args.in_features > 0 && IsAligned(args.x, args.x_stride, args.in_features) &&
+         args.num_rows >= 1 &&
+         args.num_rows <= (args.out_dtype == args.dtype ? kMaxWideTileRows : kMaxTileLinearRows) &&
+         args.out_features > 0 && args.in_features > 0 &&
+         IsAligned(args.x, args.x_stride, args.in_features) &&
          IsAligned(args.weight, args.weight_stride, args.in_features) &&
          (!args.is_gated || (args.out_dtype == args.dtype && args.in_features % kTileBox == 0 &&
-                             args.out_features % kGatedTileUnit == 0));
+                             args.out_features % kGatedTileUnit == 0)) &&
+         ServesRotaryEnd(args);
 }
 
 absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
@@ -189,18 +216,20 @@ absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
                      ", boxes 1, 2 or 4, got ", ToString(form)));
   }
   if (!TileLinearServes(args)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected 1 to ", kMaxTileLinearRows, " aligned 16-bit rows: got ",
-                     args.num_rows, " rows, ", args.in_features, " -> ", args.out_features,
-                     ", strides ", args.x_stride, " and ", args.weight_stride));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected 1 to ", kMaxWideTileRows,
+        " aligned 16-bit rows, with float32 "
+        "results ",
+        kMaxTileLinearRows, ": got ", args.num_rows, " rows, ", args.in_features, " -> ",
+        args.out_features, ", strides ", args.x_stride, " and ", args.weight_stride));
   }
   REPRISE_ASSIGN_OR_RETURN(const int device, TileDevice("TileLinear"));
   REPRISE_ASSIGN_OR_RETURN(const int max_clusters, VisitLauncher(args, [&](auto launcher) {
-                             return launcher.MaxClusters(form, device);
+                             return launcher.MaxClusters(form, args.num_rows, device);
                            }));
   const TileLinearPlan plan =
       PlanTileLinear(form, args.num_rows, args.out_features, args.in_features, max_clusters,
-                     args.is_gated ? TileRows::kGated : TileRows::kPlain);
+                     RowsOf(args), args.rotary.head_dim);
   if (plan.stages == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("form: too large for ", args.num_rows, " rows: ", ToString(form)));
@@ -211,17 +240,21 @@ absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
 absl::Status LaunchTileLinear(const SkinnyLinearArgs& args, const TileForm& form,
                               CUstream_st* stream) {
   REPRISE_ASSIGN_OR_RETURN(const TileLinearPlan plan, TileLinearPlanOf(args, form));
-  const bool at_once = args.in_features % kTileBox == 0;
+  const TileRows rows = RowsOf(args);
+  const bool at_once = args.in_features % kTileBox == 0 && rows != TileRows::kRotated;
   const int num_boxes = at_once ? plan.form.boxes : 0;
-  const StageCopy copy = args.is_gated ? StageCopy::kPaired
-                         : at_once     ? StageCopy::kAtOnce
-                                       : StageCopy::kBoxByBox;
+  const StageCopy copy = rows == TileRows::kGated     ? StageCopy::kPaired
+                         : rows == TileRows::kRotated ? StageCopy::kHeads
+                         : at_once                    ? StageCopy::kAtOnce
+                                                      : StageCopy::kBoxByBox;
   CUtensorMap weight, x;
-  const TileMatrix weight_matrix = {args.dtype, args.weight, args.weight_stride, args.out_features,
-                                    args.in_features};
-  REPRISE_RETURN_IF_ERROR(args.is_gated
-                              ? MakePairedTileMap(weight_matrix, plan.tile_rows, num_boxes, weight)
-                              : MakeTileMap(weight_matrix, plan.tile_rows, num_boxes, weight));
+  const TileMatrix matrix = {args.dtype, args.weight, args.weight_stride, args.out_features,
+                             args.in_features};
+  REPRISE_RETURN_IF_ERROR(
+      rows == TileRows::kGated ? MakePairedTileMap(matrix, plan.tile_rows, num_boxes, weight)
+      : rows == TileRows::kRotated
+          ? MakeHeadsTileMap(matrix, args.rotary.head_dim, plan.tile_rows, weight)
+          : MakeTileMap(matrix, plan.tile_rows, num_boxes, weight));
   REPRISE_RETURN_IF_ERROR(
       MakeTileMap({args.dtype, args.x, args.x_stride, args.num_rows, args.in_features},
                   plan.columns, num_boxes, x));

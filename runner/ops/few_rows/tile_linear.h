@@ -1,4 +1,4 @@
-// A matrix product of 1 to 64 rows of x with a large weight, on GPUs of compute capability 9.0: one
+// A matrix product of 1 to 128 rows of x with a large weight, on GPUs of compute capability 9.0: one
 // of the algorithms that a LinearContext of a GPU chooses from, beside the kernel for up to 8 rows
 // (runner/ops/skinny_linear_args.h), whose arguments it shares. No LibTorch.
 //
@@ -18,7 +18,7 @@ struct CUstream_st;  // cudaStream_t
 namespace reprise {
 
 // Whether the kernel can compute this with some form: 1 to kMaxTileLinearRows rows of 16 bits, out
-// of the same dtype or float32, x and weight at multiples of 16 bytes with strides that are
+// of the same dtype or float32, or up to kMaxWideTileRows rows and out of the same dtype, x and weight at multiples of 16 bytes with strides that are
 // multiples of 16 bytes and at least in_features. out_features and in_features may have any
 // positive value; if gated, multiples of 16 and of 64.
 bool TileLinearServes(const SkinnyLinearArgs& args);

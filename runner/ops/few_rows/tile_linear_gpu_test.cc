@@ -98,7 +98,7 @@ class TileLinearProductTest : public TileLinearTest {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
     const at::Tensor weight = AmongNans(shape.out_features, shape.in_features, dtype);
     const at::Tensor bias = at::randn({shape.out_features}, Options(dtype));
-    const at::Tensor most_x = AmongNans(kMaxTileLinearRows, shape.in_features, dtype);
+    const at::Tensor most_x = AmongNans(kMaxWideTileRows, shape.in_features, dtype);
     for (const TileForm& form : kForms) {
       at::Tensor first;  // its first row, for the number of columns so far
       int columns = 0;
@@ -153,6 +153,15 @@ TEST_F(TileLinearProductTest, IsTheProductForEverySizeOfX) {
   EXPECT_GT(num_checked_, 8 * num_too_large_);
 }
 
+TEST_F(TileLinearProductTest, IsTheProductOfWideX) {
+  for (const Shape& shape : kShapes) {
+    CheckShape(shape, DType::kBFloat16, DType::kBFloat16, {65, 72, 95, 96, 97, 120, 127, 128});
+    CheckShape(shape, DType::kFloat16, DType::kFloat16, {66, 96, 100, 128});
+  }
+  // Two of the nine forms have one source.
+  EXPECT_EQ(num_checked_, 2 * 12 * static_cast<int>(std::size(kShapes)));
+}
+
 TEST_F(TileLinearProductTest, IsTheProductForEveryType) {
   for (const Shape& shape : kShapes) {
     CheckShape(shape, DType::kBFloat16, DType::kFloat32, {3, 31, 40});
@@ -172,7 +181,7 @@ TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
   const at::Tensor weight =
       (at::eye(kInFeatures, Options(DType::kBFloat16)) * 2).repeat({kRepeats, 1});
   for (const TileForm& form : kForms) {
-    for (const int num_rows : {9, 33}) {
+    for (const int num_rows : {9, 33, 70, 100}) {
       SCOPED_TRACE(testing::Message() << "cluster " << form.cluster << ", rows " << num_rows);
       const at::Tensor x = at::arange(num_rows * kInFeatures, Options(DType::kFloat32))
                                .remainder(251)
@@ -187,7 +196,7 @@ TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
       EXPECT_TRUE(at::equal(out.cpu(), (x.cpu() * 2).repeat({1, kRepeats})));
     }
   }
-  EXPECT_GT(num_checked, 9);
+  EXPECT_GT(num_checked, 13);
 }
 
 TEST_F(TileLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
@@ -201,7 +210,7 @@ TEST_F(TileLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
                              {14336, 640},
                              {2048, 30000}}) {
     for (const TileForm& form : kForms) {
-      for (const int num_rows : {1, 16, 31, 40, 48, 64}) {
+      for (const int num_rows : {1, 16, 31, 40, 48, 64, 72, 96, 128}) {
         const DType dtype = ++turn % 2 == 0 ? DType::kBFloat16 : DType::kFloat16;
         const Activation activation = static_cast<Activation>(turn % 3);
         SCOPED_TRACE(testing::Message() << shape.in_features << " -> " << shape.out_features
@@ -263,7 +272,7 @@ TEST_F(TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
   for (int i = 0; i < kLayers; ++i) {
     weights.push_back(at::randn({kSize, kSize}, Options(DType::kBFloat16)) * 0.019);
   }
-  for (int num_rows : {20, 64}) {
+  for (int num_rows : {20, 64, 96, 128}) {
     const at::Tensor input = at::randn({num_rows, kSize}, Options(DType::kBFloat16));
     std::vector<at::Tensor> hidden;
     for (int i = 0; i <= kLayers; ++i) hidden.push_back(input.clone());
@@ -272,7 +281,7 @@ TEST_F(TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
       for (int i = 0; i < kLayers; ++i) {
         SkinnyLinearArgs args = ArgsOf(hidden[i], weights[i], std::nullopt, hidden[i + 1]);
         args.weights = when;
-        // All but the largest, for 64 rows.
+        // All but the largest for 64 rows; beyond, those of one source.
         TileForm form = kForms[i % std::size(kForms)];
         if (!TileLinearPlanOf(args, form).ok()) form = kForms[0];
         const absl::Status status = LaunchTileLinear(args, form, stream);
@@ -324,6 +333,32 @@ TEST_F(TileLinearTest, ALinearTakesItWhereItIsQuickAndSaysSo) {
   EXPECT_GE(num_tiles, 1);
 }
 
+TEST_F(TileLinearTest, AWideLinearTakesItOnlyWithTheActivation) {
+  const auto context = MakeLinearContext(c10::Device(c10::kCUDA, 0), {});
+  ASSERT_TRUE(context.ok()) << context.status();
+  constexpr int kSize = 14336;
+  const at::Tensor weight = at::randn({2 * kSize, 4096}, Options(DType::kBFloat16)) * 0.02;
+  const auto linear = Linear::Create(weight, std::nullopt);
+  ASSERT_TRUE(linear.ok());
+  for (const int num_rows : {72, 96, 128, 129}) {
+    SCOPED_TRACE(num_rows);
+    const at::Tensor x = at::randn({num_rows, 4096}, Options(DType::kBFloat16));
+    const at::Tensor gate_up = at::full({num_rows, 2 * kSize}, kNan, Options(DType::kBFloat16));
+    const at::Tensor out = at::full({num_rows, kSize}, kNan, Options(DType::kBFloat16));
+    const at::Tensor expected = at::full({num_rows, kSize}, kNan, Options(DType::kBFloat16));
+    ASSERT_TRUE(linear->ApplyGated(**context, Activation::kSilu, x, gate_up, out).ok());
+    const LinearChoice gated = (*context)->Choices().back();
+    EXPECT_TRUE(gated.is_gated);
+    EXPECT_TRUE(num_rows <= kMaxWideTileRows || !gated.tile_form.has_value());
+    ASSERT_TRUE(linear->Apply(**context, x, gate_up).ok());
+    EXPECT_FALSE((*context)->Choices().back().tile_form.has_value());
+    ASSERT_TRUE(GateMul(Activation::kSilu, gate_up, expected).ok());
+    // Sums in another order, rounded once or three times.
+    const at::Tensor error = (out.to(at::kDouble) - expected.to(at::kDouble)).abs();
+    EXPECT_TRUE((error <= expected.to(at::kDouble).abs() * 0.02 + 0.02).all().item<bool>());
+  }
+}
+
 TEST_F(TileLinearTest, RefusesWhatItDoesNotServe) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   const at::Tensor x = at::randn({20, 1024}, Options(DType::kBFloat16));
@@ -331,13 +366,21 @@ TEST_F(TileLinearTest, RefusesWhatItDoesNotServe) {
   const at::Tensor out = at::empty({20, 64}, Options(DType::kBFloat16));
   const SkinnyLinearArgs good = ArgsOf(x, weight, std::nullopt, out);
   EXPECT_TRUE(TileLinearServes(good));
-  std::vector<SkinnyLinearArgs> bad(14, good);
+  SkinnyLinearArgs wide = good;
+  wide.num_rows = kMaxWideTileRows;
+  EXPECT_TRUE(TileLinearServes(wide));
+  EXPECT_EQ(LaunchTileLinear(wide, {.cluster = 2, .row_groups = 1, .turns = 1, .boxes = 1}, stream)
+                .code(),
+            absl::StatusCode::kInvalidArgument);
+  std::vector<SkinnyLinearArgs> bad(15, good);
+  bad[14].num_rows = kMaxTileLinearRows + 1;
+  bad[14].out_dtype = DType::kFloat32;
   for (int i = 11; i < 14; ++i) bad[i].is_gated = true;
   bad[11].out_dtype = DType::kFloat32;
   bad[12].out_features = 56;
   bad[13].in_features = 1000;
   bad[0].num_rows = 0;
-  bad[1].num_rows = kMaxTileLinearRows + 1;
+  bad[1].num_rows = kMaxWideTileRows + 1;
   bad[2].in_features = 0;
   bad[3].out_features = 0;
   bad[4].x_stride = 1025;

@@ -26,7 +26,8 @@ int DivideUp(int a, int b) { return a / b + (a % b != 0 ? 1 : 0); }
 int TileColumns(int num_rows) {
   if (num_rows <= 16) return 16;
   if (num_rows <= 32) return 32;
-  return num_rows <= 40 ? 40 : num_rows <= 48 ? 48 : 64;
+  if (num_rows <= 48) return num_rows <= 40 ? 40 : 48;
+  return num_rows <= 64 ? 64 : num_rows <= 96 ? 96 : 128;
 }
 
 bool IsTileForm(const TileForm& form) {
@@ -59,28 +60,44 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows) {
       {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
       {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 1},
   };
+  static constexpr TileForm kWide[] = {
+      {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
+      {.cluster = 1, .row_groups = 2, .turns = 1, .boxes = 1},
+  };
   if (num_rows <= 32) return kUpTo32;
-  return kUpTo64;
+  if (num_rows <= kMaxTileLinearRows) return kUpTo64;
+  return kWide;
 }
 
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
-                              int max_clusters, TileRows rows) {
+                              int max_clusters, TileRows rows, int head_dim) {
   TileLinearPlan plan = {.form = form, .columns = TileColumns(num_rows)};
   // As few rounds as the largest tiles need, of tiles as equal as they can be.
-  const int unit = rows == TileRows::kGated ? kGatedTileUnit : kTileUnit;
+  const int unit = rows == TileRows::kPlain ? kTileUnit : kGatedTileUnit;
   const int units = DivideUp(out_features, unit);
   const int most_units = form.row_groups * kTileGroupRows / unit;
   const int rounds = DivideUp(DivideUp(units, most_units), max_clusters);
   // rounds * max_clusters may be beyond the range of int.
   const int64_t shares = int64_t{rounds} * max_clusters;
-  plan.tile_rows = static_cast<int>((units + shares - 1) / shares) * unit;
-  plan.num_tiles = DivideUp(out_features, plan.tile_rows);
+  int tile_units = static_cast<int>((units + shares - 1) / shares);
+  plan.num_tiles = DivideUp(units, tile_units);
+  if (rows == TileRows::kRotated) {
+    // Heads that a tile divides into a round more are not worth it.
+    const int num_pieces = head_dim / kGatedTileUnit, num_heads = out_features / head_dim;
+    const auto num_tiles = [&] { return num_pieces * DivideUp(num_heads, tile_units); };
+    const int most_heads = std::min(most_units, num_heads);
+    tile_units = std::min(tile_units, most_heads);
+    while (tile_units < most_heads && num_tiles() > shares) ++tile_units;
+    plan.num_tiles = num_tiles();
+    plan.tiles_of_piece = plan.num_tiles / num_pieces;
+  }
+  plan.tile_rows = tile_units * unit;
   plan.num_clusters = std::min(plan.num_tiles, max_clusters);
   plan.num_boxes = DivideUp(in_features, kTileBox);
 
   // The last box of a stage is read as if the tile were full.
   const int unused_bytes = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
-  plan.stores_directly = plan.num_sources() == 1;
+  plan.stores_directly = plan.num_sources() == 1 && rows != TileRows::kRotated;
   const int sums_bytes = plan.stores_directly ? 0 : plan.sums_bytes();
   const int tail_bytes = std::max(sums_bytes, unused_bytes);
   const int most = form.row_groups == kMaxTileGroups ? kMostSharedBytesOfLarge : kMostSharedBytes;
@@ -89,7 +106,7 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
   // Each stage has its turn for good, so that a group that is ahead cannot take the phase of a
   // barrier before last for the one it waits for.
   plan.stages -= plan.stages % form.turns;
-  if (plan.stages < 2) plan.stages = 0;
+  if (plan.stages < 2 || (num_rows > kMaxTileLinearRows && !plan.stores_directly)) plan.stages = 0;
   plan.shared_bytes = std::max(kLeastSharedBytes, kAlignmentBytes + kBarrierBytes + tail_bytes +
                                                       plan.stages * plan.stage_bytes());
   return plan;

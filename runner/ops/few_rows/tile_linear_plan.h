@@ -3,7 +3,8 @@
 //
 //   tile      tile_rows rows of the weight and all of in_features, computed by a cluster of CTAs. Of
 //             a gated product, whose weight has the rows of the gate and then those of its factors:
-//             8 of the gate, their 8 factors, and so on.
+//             8 of the gate, their 8 factors, and so on. Of one with a rotary end (rotary_end.h):
+//             the same pair of 8 and 8 dims of neighbouring heads.
 //   stage     what a CTA copies at once: `boxes` boxes of 64 in_features of the tile's rows, and
 //             the same in_features of x.
 //   shares    stage s of the CTA with rank r has the boxes from (s * cluster + r) * boxes on, so
@@ -12,6 +13,8 @@
 //             row_groups groups of turn s % turns.
 //   source    one of the cluster * turns partial sums of an element, in the order of (rank, turn).
 //   owner     the CTA with rank r adds the sources of rows [r, r + 1) * owned_rows() of a tile.
+//   wide      of more than kMaxTileLinearRows rows of x. A thread has up to 64 sums, and a CTA no
+//             threads that add: wide products have only forms with one source.
 //
 // Thread safety: values.
 
@@ -41,11 +44,23 @@ struct TileForm {
 
 inline constexpr int kMaxTileGroups = 4;
 inline constexpr int kTileGroupRows = 64;
-inline constexpr int kTileBox = 64;            // in_features: 128 bytes
-inline constexpr int kTileBoxLine = 128;       // bytes of a row of a box
+inline constexpr int kTileBox = 64;       // in_features: 128 bytes
+inline constexpr int kTileBoxLine = 128;  // bytes of a row of a box
+inline constexpr int kGroupThreads = 128;
+inline constexpr int kAddThreads = 128;
+inline constexpr int kCopyThreads = 64;        // two warps, of which one thread each copies
 inline constexpr int kMaxTileLinearRows = 64;  // of x
+inline constexpr int kMaxWideTileRows = 128;   // of x, of wide products
 inline constexpr int kTileUnit = 8;            // rows of a weight
-inline constexpr int kGatedTileUnit = 16;
+inline constexpr int kGatedTileUnit = 16;      // and of a product with a rotary end
+
+// Threads of a CTA that add, of a kernel for so many columns; and all that it has registers for.
+REPRISE_HOST_DEVICE constexpr int AddThreads(int columns) {
+  return columns > kMaxTileLinearRows ? 0 : kAddThreads;
+}
+REPRISE_HOST_DEVICE constexpr int MostTileThreads(int columns) {
+  return kMaxTileGroups * kGroupThreads + AddThreads(columns) + kCopyThreads;
+}
 
 struct TileLinearPlan {
   TileForm form;
@@ -58,7 +73,14 @@ struct TileLinearPlan {
   int shared_bytes = 0;  // of a CTA
   // Whether the groups store their sums as results: each is the only source of its elements.
   bool stores_directly = false;
+  // Of a rotary end: tiles of one pair of dims, of all heads. Tile i has heads from i %
+  // tiles_of_piece * tile_rows / kGatedTileUnit on, of the last fewer.
+  int tiles_of_piece = 0;
 
+  // Of a CTA: those of the groups, then those that add, then those that copy.
+  REPRISE_HOST_DEVICE int threads() const {
+    return form.groups() * kGroupThreads + AddThreads(columns) + kCopyThreads;
+  }
   REPRISE_HOST_DEVICE int owned_rows() const {
     return form.row_groups * kTileGroupRows / form.cluster;
   }
@@ -73,7 +95,7 @@ struct TileLinearPlan {
 };
 
 // What the rows of a weight are, as above.
-enum class TileRows : int8_t { kPlain, kGated };
+enum class TileRows : int8_t { kPlain, kGated, kRotated };
 
 // Whether a form is one at all: values as above, at least one group and at most kMaxTileGroups.
 bool IsTileForm(const TileForm& form);
@@ -81,18 +103,20 @@ bool IsTileForm(const TileForm& form);
 // "cluster 2 rows 64 turns 4 boxes 2"
 std::string ToString(const TileForm& form);
 
-// The forms that are worth timing for num_rows, 1 to kMaxTileLinearRows, rows of x: each is the
+// The forms that are worth timing for num_rows, 1 to kMaxWideTileRows, rows of x: each is the
 // quickest for some shapes of language models on an H200. They live as long as the program.
 absl::Span<const TileForm> TileFormsToTry(int num_rows);
 
-// Returns the plan of a product with num_rows, 1 to kMaxTileLinearRows, rows of x, for a GPU that
+// Returns the plan of a product with num_rows, 1 to kMaxWideTileRows, rows of x, for a GPU that
 // runs `max_clusters` clusters of this form at once. All arguments are positive. `stages` is 0 if
 // the form cannot compute this: fewer than two stages, or than it has turns, fit a CTA's shared
-// memory. With kGated out_features are those of the weight, a multiple of kGatedTileUnit.
+// memory, or the product is wide and the form has several sources. With kGated out_features are those
+// of the weight, a multiple of kGatedTileUnit; with kRotated those of whole heads of head_dim, which
+// is such a multiple, too, and the product is not wide.
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
-                              int max_clusters, TileRows rows = TileRows::kPlain);
+                              int max_clusters, TileRows rows = TileRows::kPlain, int head_dim = 0);
 
-// 16, 32, 40, 48 or 64.
+// 16, 32, 40, 48 or 64; of wide products 96 or 128.
 int TileColumns(int num_rows);
 
 }  // namespace reprise

@@ -1,5 +1,6 @@
 #include "runner/ops/few_rows/tile_linear_plan.h"
 
+#include <algorithm>
 #include <limits>
 #include <random>
 #include <vector>
@@ -38,6 +39,10 @@ TEST(TileColumnsTest, AreTheNextSizeOfTheProduct) {
   EXPECT_EQ(TileColumns(48), 48);
   EXPECT_EQ(TileColumns(49), 64);
   EXPECT_EQ(TileColumns(kMaxTileLinearRows), 64);
+  EXPECT_EQ(TileColumns(kMaxTileLinearRows + 1), 96);
+  EXPECT_EQ(TileColumns(96), 96);
+  EXPECT_EQ(TileColumns(97), 128);
+  EXPECT_EQ(TileColumns(kMaxWideTileRows), 128);
 }
 
 TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
@@ -46,7 +51,7 @@ TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
   for (int i = 0; i < 40; ++i) sizes.push_back(std::uniform_int_distribution(1, 200000)(random));
   for (const TileForm& form : AllForms()) {
     for (int out_features : sizes) {
-      for (int num_rows : {1, 16, 17, 33, 41, 64}) {
+      for (int num_rows : {1, 16, 17, 33, 41, 64, 65, 128}) {
         for (int max_clusters : {1, 16, 33, 132}) {
           SCOPED_TRACE(testing::Message()
                        << form.cluster << " " << form.row_groups << " " << form.turns << " "
@@ -64,6 +69,7 @@ TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
           EXPECT_EQ(plan.sums_stride() % 16, 4);
           EXPECT_LE(plan.shared_bytes, kSharedBytesOfAnSm);
           EXPECT_GT(plan.shared_bytes, kSharedBytesOfAnSm / 2);  // one CTA an SM
+          EXPECT_LE(plan.threads(), MostTileThreads(plan.columns));
           if (plan.stages == 0) continue;
           EXPECT_GE(plan.stages, 2);
           EXPECT_EQ(plan.stages % form.turns, 0);
@@ -94,6 +100,43 @@ TEST(TileLinearPlanTest, GatedTilesAreWholePairs) {
   }
 }
 
+TEST(TileLinearPlanTest, TilesOfHeadsCoverEachPairOfDimsOnce) {
+  struct Heads {
+    int count, dim;
+  };
+  for (const TileForm& form : AllForms()) {
+    for (const Heads& heads :
+         {Heads{48, 128}, {48, 64}, {3, 16}, {9, 48}, {13, 80}, {96, 128}, {1, 256}}) {
+      for (int max_clusters : {1, 33, 66, 132}) {
+        SCOPED_TRACE(testing::Message() << ToString(form) << ", " << heads.count << " heads of "
+                                        << heads.dim << ", clusters " << max_clusters);
+        const TileLinearPlan plan = PlanTileLinear(form, 16, heads.count * heads.dim, 4096,
+                                                   max_clusters, TileRows::kRotated, heads.dim);
+        const int pieces = heads.dim / 16, heads_of_tile = plan.tile_rows / 16;
+        EXPECT_EQ(plan.tile_rows % kGatedTileUnit, 0);
+        EXPECT_LE(plan.tile_rows, form.row_groups * kTileGroupRows);
+        EXPECT_EQ(plan.owned_rows() % kGatedTileUnit, 0);  // a pair has one owner
+        EXPECT_EQ(plan.num_tiles, plan.tiles_of_piece * pieces);
+        EXPECT_GE(plan.tiles_of_piece * heads_of_tile, heads.count);
+        EXPECT_LT((plan.tiles_of_piece - 1) * heads_of_tile, heads.count);
+        EXPECT_FALSE(plan.stores_directly);
+        // No more rounds than of tiles that divide anything, unless the largest are too small.
+        const int rounds = (plan.num_tiles + max_clusters - 1) / max_clusters;
+        const TileLinearPlan plain =
+            PlanTileLinear(form, 16, heads.count * heads.dim, 4096, max_clusters, TileRows::kGated);
+        EXPECT_TRUE(rounds <= (plain.num_tiles + max_clusters - 1) / max_clusters ||
+                    heads_of_tile == std::min(form.row_groups * 4, heads.count));
+      }
+    }
+  }
+  // An 8B model: as many tiles as of a plain product.
+  const TileForm pairs = {.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1};
+  const TileLinearPlan plan = PlanTileLinear(pairs, 32, 6144, 4096, 66, TileRows::kRotated, 128);
+  EXPECT_EQ(plan.tile_rows, 96);
+  EXPECT_EQ(plan.num_tiles, 64);
+  EXPECT_EQ(plan.tiles_of_piece, 8);
+}
+
 TEST(TileLinearPlanTest, TilesOfOneSourceNeedNoMemoryForSums) {
   const TileForm alone = {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1};
   for (const TileRows rows : {TileRows::kPlain, TileRows::kGated}) {
@@ -102,6 +145,9 @@ TEST(TileLinearPlanTest, TilesOfOneSourceNeedNoMemoryForSums) {
     EXPECT_EQ(plan.tile_rows, 224);
     EXPECT_EQ(plan.stages, 6);
   }
+  // Half of a stage of 128 rows of x is x.
+  EXPECT_EQ(PlanTileLinear(alone, 96, 28672, 4096, 132, TileRows::kGated).stages, 5);
+  EXPECT_EQ(PlanTileLinear(alone, 128, 28672, 4096, 132, TileRows::kGated).stages, 4);
   for (TileForm form : AllForms()) {
     EXPECT_EQ(PlanTileLinear(form, 8, 4096, 4096, 132).stores_directly,
               form.cluster == 1 && form.turns == 1);
@@ -153,6 +199,19 @@ TEST(IsTileFormTest, KnowsTheForms) {
   EXPECT_FALSE(IsTileForm({.boxes = 8}));
 }
 
+// There are no threads that add.
+TEST(TileLinearPlanTest, WideProductsHaveFormsOfOneSource) {
+  for (const TileForm& form : AllForms()) {
+    for (const int num_rows : {kMaxTileLinearRows + 1, kMaxWideTileRows}) {
+      const TileLinearPlan plan = PlanTileLinear(form, num_rows, 4096, 4096, 132);
+      EXPECT_EQ(plan.threads(), form.groups() * 128 + 64);
+      EXPECT_TRUE(plan.num_sources() == 1 || plan.stages == 0) << ToString(form);
+    }
+    EXPECT_EQ(PlanTileLinear(form, kMaxTileLinearRows, 4096, 4096, 132).threads(),
+              form.groups() * 128 + 192);
+  }
+}
+
 TEST(TileLinearPlanTest, SaysWhereAFormIsTooLarge) {
   // 256 rows of the weight and 64 of x, 4 boxes: 160 KB a stage.
   const TileForm large = {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 4};
@@ -165,7 +224,7 @@ TEST(TileLinearPlanTest, SaysWhereAFormIsTooLarge) {
 }
 
 TEST(TileFormsToTryTest, AreFormsThatServeLargeWeights) {
-  for (int num_rows = 1; num_rows <= kMaxTileLinearRows; ++num_rows) {
+  for (int num_rows = 1; num_rows <= kMaxWideTileRows; ++num_rows) {
     const absl::Span<const TileForm> forms = TileFormsToTry(num_rows);
     EXPECT_FALSE(forms.empty());
     for (const TileForm& form : forms) {

@@ -22,12 +22,22 @@
 #define REPRISE_D_20 REPRISE_D_16 ", %16, %17, %18, %19"
 #define REPRISE_D_24 REPRISE_D_20 ", %20, %21, %22, %23"
 #define REPRISE_D_32 REPRISE_D_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define REPRISE_D_48                                                              \
+  REPRISE_D_32                                                                    \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+  "%47"
+#define REPRISE_D_64                                                              \
+  REPRISE_D_48                                                                    \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, " \
+  "%63"
 #define REPRISE_SUMS_4(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define REPRISE_SUMS_8(d, n) REPRISE_SUMS_4(d, n), REPRISE_SUMS_4(d, n + 1)
 #define REPRISE_SUMS_16(d, n) REPRISE_SUMS_8(d, n), REPRISE_SUMS_8(d, n + 2)
 #define REPRISE_SUMS_20(d, n) REPRISE_SUMS_16(d, n), REPRISE_SUMS_4(d, n + 4)
 #define REPRISE_SUMS_24(d, n) REPRISE_SUMS_16(d, n), REPRISE_SUMS_8(d, n + 4)
 #define REPRISE_SUMS_32(d, n) REPRISE_SUMS_16(d, n), REPRISE_SUMS_16(d, n + 4)
+#define REPRISE_SUMS_48(d, n) REPRISE_SUMS_32(d, n), REPRISE_SUMS_16(d, n + 8)
+#define REPRISE_SUMS_64(d, n) REPRISE_SUMS_32(d, n), REPRISE_SUMS_32(d, n + 8)
 
 // `inputs`: A and B, whose operands come after those of the sums. `orders`: "0" for each operand in
 // shared memory, whose rows are along the sum.
@@ -84,7 +94,8 @@ template <typename T, int kColumns>
 inline constexpr bool kIsTileProduct =
     (std::is_same_v<T, __half> ||
      std::is_same_v<T, __nv_bfloat16>)&&(kColumns == 16 || kColumns == 32 || kColumns == 40 ||
-                                         kColumns == 48 || kColumns == 64);
+                                         kColumns == 48 || kColumns == 64 || kColumns == 96 ||
+                                         kColumns == 128);
 
 // d += A B for 16 elements along the rows of both. Between BeginTileProducts() and
 // EndTileProducts().
@@ -99,16 +110,20 @@ __device__ __forceinline__ void TileProduct(TileSums<kColumns>& d, uint64_t a, u
     REPRISE_BOX_PRODUCT(T, "40", REPRISE_D_20, "%20, %21", (REPRISE_SUMS_20(d, 0)))
   } else if constexpr (kColumns == 48) {
     REPRISE_BOX_PRODUCT(T, "48", REPRISE_D_24, "%24, %25", (REPRISE_SUMS_24(d, 0)))
-  } else {
+  } else if constexpr (kColumns == 64) {
     REPRISE_BOX_PRODUCT(T, "64", REPRISE_D_32, "%32, %33", (REPRISE_SUMS_32(d, 0)))
+  } else if constexpr (kColumns == 96) {
+    REPRISE_BOX_PRODUCT(T, "96", REPRISE_D_48, "%48, %49", (REPRISE_SUMS_48(d, 0)))
+  } else {
+    REPRISE_BOX_PRODUCT(T, "128", REPRISE_D_64, "%64, %65", (REPRISE_SUMS_64(d, 0)))
   }
 }
 
-// The same for A in registers, which must not change before EndTileProducts().
+// The same for up to 64 columns and A in registers, which must not change before EndTileProducts().
 template <typename T, int kColumns>
 __device__ __forceinline__ void FragmentProduct(TileSums<kColumns>& d, const TileFragment& a,
                                                 uint64_t b) {
-  static_assert(kIsTileProduct<T, kColumns>);
+  static_assert(kIsTileProduct<T, kColumns> && kColumns <= 64);
   if constexpr (kColumns == 16) {
     REPRISE_FRAGMENT_PRODUCT(T, "16", REPRISE_D_8, "{%8, %9, %10, %11}, %12",
                              (REPRISE_SUMS_8(d, 0)))
@@ -134,12 +149,16 @@ __device__ __forceinline__ void FragmentProduct(TileSums<kColumns>& d, const Til
 #undef REPRISE_PACK
 #undef REPRISE_TILE_PRODUCT_OF
 #undef REPRISE_TILE_PRODUCT
+#undef REPRISE_SUMS_64
+#undef REPRISE_SUMS_48
 #undef REPRISE_SUMS_32
 #undef REPRISE_SUMS_24
 #undef REPRISE_SUMS_20
 #undef REPRISE_SUMS_16
 #undef REPRISE_SUMS_8
 #undef REPRISE_SUMS_4
+#undef REPRISE_D_64
+#undef REPRISE_D_48
 #undef REPRISE_D_32
 #undef REPRISE_D_24
 #undef REPRISE_D_20

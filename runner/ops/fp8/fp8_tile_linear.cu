@@ -140,7 +140,7 @@ __device__ void MultiplyTiles(const Fp8TilePlan& plan, const TileMemory& memory,
 }
 
 template <typename T, int kColumns, bool kHasGroups>
-__global__ void __launch_bounds__(kMostTileThreads, 1)
+__global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
     Fp8TileLinearKernel(const __grid_constant__ CUtensorMap weight_map,
                         const __grid_constant__ CUtensorMap x_map,
                         const __grid_constant__ Fp8LinearArgs args,
@@ -247,7 +247,7 @@ absl::StatusOr<Fp8TilePlan> Fp8TilePlanOf(const Fp8LinearArgs& args, const TileF
   }
   REPRISE_ASSIGN_OR_RETURN(const int device, TileDevice("Fp8TileLinear"));
   REPRISE_ASSIGN_OR_RETURN(const int max_clusters, VisitLauncher(args, [&](auto launcher) {
-                             return launcher.MaxClusters(form, device);
+                             return launcher.MaxClusters(form, args.num_rows, device);
                            }));
   const Fp8TilePlan plan = PlanFp8Tile(form, args.num_rows, args.weight.out_features,
                                        args.weight.in_features, max_clusters);
