@@ -48,6 +48,13 @@
 // window to the left, under context parallelism, or in deterministic mode, where the result would
 // depend on the other rows.
 //
+// Partials by column. In deterministic mode rows are cut whether or not others keep the CTAs busy, so
+// many rows would leave many partials. But the pieces of most ranges are then in one column, whose
+// CTAs merge a range before they begin the next one, and the next one's partials may be where its
+// were. Of the other ranges at most one begins in a column. So a plan whose rows may be cut into more
+// pieces gives each column room for two ranges: for those that end in it, one after the other, and
+// for the one that goes on in the next column. The cuts, and so the bits, are the same.
+//
 // Rows of few queries together with long ones. A plan whose longest rows need larger tiles of q
 // than a decode has two maps: rows of few queries are in `short_rows`, the others in `main`, and
 // every call launches a kernel for each. Whether a row is short follows from its number of queries;
@@ -64,7 +71,8 @@
 //      the keys from the first to the last that any of its queries may see, without gap or overlap,
 //      and no others. (Sparse patterns are ignored.)
 //   2. Every query of every row is in items of exactly one query range, even if it sees no key.
-//   3. Counts are within the capacities; partials are below max_partials and distinct.
+//   3. Counts are within the capacities; partials are below max_partials and distinct, but where
+//      they are by column: ranges that are in the same column only may have the same ones.
 //   4. An item with partial < 0 is the only one of its queries and writes out directly; otherwise
 //      its merge entry names its partials.
 //   5. Columns hold the items in order, each item in one column. Dealt items are whole ranges, each
@@ -193,6 +201,9 @@ struct TileMap {
   int max_items = 0;
   int max_merges = 0;
   int max_partials = 0;  // each of one query
+  // Deterministic mode: the most partials of a range, if they are by column; 0: each range has its
+  // own.
+  int column_partials = 0;
 
   DType dtype = DType::kBFloat16;
   int num_q_heads = 0;
