@@ -87,6 +87,7 @@
 #define ATTENTION_WORK_MAP_WORK_MAP_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "base/dtype.h"
 #include "base/host_device.h"
@@ -107,7 +108,8 @@ enum class RowSplit : int32_t {
   // `main` has all rows where the batch's bounds say that all are long, or hardly longer than short
   // ones, or that the rows have few keys (WorkMap::most_joined_steps), which saves a kernel. Batches
   // of few rows run in clusters. The builder and attention must get batches of the same num_rows,
-  // num_tokens, max_query_len and max_seq_len.
+  // num_tokens, max_query_len and max_seq_len, and attention no wider window: else its call is
+  // refused (CheckBuiltFor()).
   kByBatch,
   kByRow,  // by the row's number of queries alone; deterministic mode uses this
 };
@@ -254,8 +256,8 @@ REPRISE_HOST_DEVICE inline int MostKeys(const TileMap& map, int window_left) {
 // The columns of a cluster of the kernel for a batch of `num_rows` rows; 1: it has none. A kernel in
 // clusters of 4 or 8 has fewer columns than others, so these are for rows of few keys, which need no
 // more; with clusters of 2 it has all of them (but an odd last one), and rows may have any number of
-// keys if there are two columns for each, and not three. The builder and attention must get the same
-// num_rows and window.
+// keys if there are two columns for each, and not three. Attention launches the clusters for which
+// the map was built.
 REPRISE_HOST_DEVICE inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
   const int steps = (MostKeys(map, window_left) + kWorkStepKeys - 1) / kWorkStepKeys;
   const auto serves = [&](int cluster, int num_clusters) {
@@ -283,6 +285,15 @@ REPRISE_HOST_DEVICE inline int ColumnsInUse(const TileMap& map, int cluster) {
   }
 }
 
+// What a map was built for last, noted on the host by the builders.
+struct WorkMapBuild {
+  bool is_known = false;  // else it was never built, or not through this map or a copy of it
+  int num_rows = 0;
+  int longest_short_row = 0;  // LongestShortRow() (attention/work_map/work_map_build.h)
+  int window_left = -1;       // -1: none
+  int window_right = -1;
+};
+
 // MakeWorkMap() (attention/work_map/work_map_plan.h) makes it from a plan and a workspace.
 struct WorkMap {
   // Rows of at most short_rows.max_query_len queries; num_ctas is 0 if the plan has only `main`.
@@ -295,6 +306,8 @@ struct WorkMap {
   // The same for a batch whose long rows may have at least a third as many query ranges as it has
   // rows.
   int64_t most_joined_steps_beside_prompts = 0;
+  // kByBatch: of this map and its copies; null in a plan's shape.
+  std::shared_ptr<WorkMapBuild> build;
 
   bool has_short_rows() const { return short_rows.num_ctas > 0; }
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -436,6 +437,7 @@ WorkMap MakeWorkMap(const WorkMapPlan& plan, void* map_memory, void* partial_mem
   WorkMap map = plan.shape;
   LayOutMap(map_memory, map);
   LayOutPartials(partial_memory, map);
+  if (map.split == RowSplit::kByBatch) map.build = std::make_shared<WorkMapBuild>();
   return map;
 }
 
