@@ -145,7 +145,7 @@ class Layer {
   PagedBatch batch_;
 };
 
-class AttentionColumnsSmallGpuTest : public ::testing::Test {
+class AttentionColumnsGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
@@ -188,7 +188,7 @@ class AttentionColumnsSmallGpuTest : public ::testing::Test {
   }
 };
 
-TEST_F(AttentionColumnsSmallGpuTest, RowsOfDraftsHaveTheSameBits) {
+TEST_F(AttentionColumnsGpuTest, RowsOfDraftsHaveTheSameBits) {
   std::vector<int> query_lens;
   for (int r = 0; r < 24; ++r) query_lens.push_back(1 + r % 5);
   for (const Heads& heads : AllHeads()) {
@@ -199,7 +199,7 @@ TEST_F(AttentionColumnsSmallGpuTest, RowsOfDraftsHaveTheSameBits) {
 }
 
 // Prompts in tiles of many queries, of different numbers, beside drafts.
-TEST_F(AttentionColumnsSmallGpuTest, LongRowsHaveTheSameBits) {
+TEST_F(AttentionColumnsGpuTest, LongRowsHaveTheSameBits) {
   std::vector<int> query_lens;
   for (int r = 0; r < 16; ++r) query_lens.push_back(r % 4 == 3 ? 1 + r % 5 : 40 + 17 * (r % 7));
   int num_by_column = 0;
