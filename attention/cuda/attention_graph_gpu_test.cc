@@ -735,7 +735,8 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeQueriesOfDraftsGiveTheBitsOfDec
                  << "group " << options.group_size << ", head_dim " << options.head_dim
                  << ", window " << options.window_left.value_or(-1));
     Step step(options);
-    EXPECT_TRUE(step.HasPartialsByColumn());
+    const bool is_pair = options.group_size == 32;  // whose map has pairs of tiles only
+    EXPECT_EQ(step.HasPartialsByColumn(), !is_pair);
     const at::Tensor q = step.q().slice(0, 0, kQueries).clone();
     for (const int num_keys : {0, 50, 1000, 2500}) {  // before the row
       std::vector<at::Tensor> outs, lses;
