@@ -95,7 +95,8 @@ class PlannedAttentionGpuTest : public ::testing::Test {
     attention_ = Make();
   }
 
-  static std::unique_ptr<PlannedAttention> Make(int64_t max_custom_mask_bytes = 0) {
+  static std::unique_ptr<PlannedAttention> Make(int64_t max_custom_mask_bytes = 0,
+                                                LayerWindow window = {}) {
     auto made = PlannedAttention::Create({.work = {.num_q_heads = 8,
                                                    .num_kv_heads = 2,
                                                    .head_dim_qk = 64,
@@ -105,6 +106,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
                                                    .max_seq_len = kMaxSeqLen},
                                           .block_size = kBlockSize,
                                           .max_custom_mask_bytes = max_custom_mask_bytes,
+                                          .window = window,
                                           .device = at::kCUDA});
     EXPECT_TRUE(made.ok()) << made.status();
     SetWorkspaces(**made);
@@ -118,7 +120,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
   }
   static at::Tensor Poison(int64_t bytes) { return at::full({bytes}, 0x7f, Gpu(at::kByte)); }
 
-  absl::Status Run(PlannedAttention& attention) {
+  absl::Status Run(PlannedAttention& attention, std::optional<int> window_left = {}) {
     const auto view = [](const at::Tensor& tensor) {
       return KvView{.data = tensor.data_ptr(),
                     .block_stride = tensor.stride(0),
@@ -134,8 +136,11 @@ class PlannedAttentionGpuTest : public ::testing::Test {
                         .num_kv_heads = 2,
                         .head_dim_qk = 64,
                         .head_dim_v = 64};
-    const AttentionParams layer = {
-        .num_q_heads = 8, .num_kv_heads = 2, .head_dim_qk = 64, .head_dim_v = 64};
+    const AttentionParams layer = {.num_q_heads = 8,
+                                   .num_kv_heads = 2,
+                                   .head_dim_qk = 64,
+                                   .head_dim_v = 64,
+                                   .window_left = window_left};
     return attention.Run(layer, q_, kv, out_, &lse_);
   }
 
@@ -224,6 +229,24 @@ TEST_F(PlannedAttentionGpuTest, HostArraysMayBeOverwrittenWhilePlansAreOnTheirWa
   }
   for (size_t i = 0; i < outs.size(); ++i) {
     EXPECT_TRUE(at::equal(outs[i].slice(0, 0, 2), expected[i].slice(0, 0, 2))) << "step " << i;
+  }
+}
+
+// A layer's window may be narrower than the one that was planned. With it alone the kernel would run
+// in clusters, which have fewer columns than the map.
+TEST_F(PlannedAttentionGpuTest, LayersMayHaveNarrowerWindowsThanThePlan) {
+  const Rows rows = MakeRows(std::vector<int>(kMaxRows, kMaxSeqLen), random_);
+  for (const int window_left : {0, 100, 200, 400, 900}) {
+    const std::unique_ptr<PlannedAttention> narrow = Make(0, {.left = window_left});
+    out_.fill_(NAN);
+    ASSERT_TRUE(narrow->Plan(rows.Padded(at::kCUDA)).ok());
+    ASSERT_TRUE(Run(*narrow, window_left).ok());
+    const at::Tensor expected = out_.to(at::kFloat);
+    ASSERT_FALSE(expected.isnan().any().item<bool>());
+    out_.fill_(NAN);
+    ASSERT_TRUE(attention_->Plan(rows.Padded(at::kCUDA)).ok());
+    ASSERT_TRUE(Run(*attention_, window_left).ok());
+    EXPECT_TRUE(at::allclose(out_.to(at::kFloat), expected, 0.02, 0.01)) << window_left;
   }
 }
 

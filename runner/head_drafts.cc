@@ -26,6 +26,7 @@ absl::StatusOr<std::unique_ptr<HeadDrafts>> HeadDrafts::Create(const HeadDraftsO
     const int64_t rows = options.max_num_seqs;
     const int64_t passes = options.max_drafts;
     made->slot_hidden_ = at::zeros({rows, options.hidden_dim}, hidden);
+    made->positions_ = at::zeros({rows}, ints);
     made->hidden_ = at::zeros({options.max_logits, options.hidden_dim}, hidden);
     made->last_place_ = at::zeros({rows}, ints);
     made->chosen_ = at::zeros({passes, rows}, ints);
@@ -113,32 +114,40 @@ absl::Status HeadDrafts::Take(const GraphKey& key, const at::Tensor& hidden) con
   dims.Bind("hidden_dim", options_.hidden_dim);
   REPRISE_RETURN_IF_ERROR(
       dims.Check("hidden", hidden, {"num_logits", "hidden_dim"}, ToScalarType(options_.dtype)));
-  if (key.num_drafts == 0) return Keep(hidden.contiguous(), key.padded_num_seqs, nullptr);
+  if (key.num_drafts == 0) return Keep(key, hidden.contiguous(), nullptr);
   hidden_.narrow(0, 0, num_logits).copy_(hidden);
   return absl::OkStatus();
 }
 
 absl::Status HeadDrafts::KeepVerified(const GraphKey& key) const {
-  return Keep(hidden_.narrow(0, 0, key.padded_num_seqs + key.num_earlier_logits),
-              key.padded_num_seqs, last_place());
+  return Keep(key, hidden_.narrow(0, 0, key.padded_num_seqs + key.num_earlier_logits),
+              last_place());
 }
 
-absl::Status HeadDrafts::Keep(const at::Tensor& hidden, int num_rows, const int32_t* place) const {
-  return options_.driver->KeepHidden(
+absl::Status HeadDrafts::Keep(const GraphKey& key, const at::Tensor& hidden,
+                              const int32_t* place) const {
+  const StepArrays& arrays = options_.memory->arrays();
+  return options_.driver->KeepStates(
       {.hidden = static_cast<const std::byte*>(hidden.const_data_ptr()),
-       .num_places = static_cast<int>(hidden.size(0)),
+       .num_hidden = static_cast<int>(hidden.size(0)),
        .row_bytes = hidden.size(1) * static_cast<int64_t>(hidden.element_size()),
-       .slot_hidden = static_cast<std::byte*>(slot_hidden_.data_ptr()),
-       .num_slots = options_.max_num_seqs,
-       .sample_slot = options_.memory->arrays().sample_slot,
+       .positions = arrays.positions,
+       .table_row = arrays.table_row,
+       .last_token = arrays.logits_indices,
+       .sample_slot = arrays.sample_slot,
        .place = place,
-       .num_rows = num_rows});
+       .num_tokens = static_cast<int>(key.padded_num_tokens),
+       .num_rows = static_cast<int>(key.padded_num_seqs),
+       .states = static_cast<std::byte*>(slot_hidden_.data_ptr()),
+       .state_positions = positions_.data_ptr<int32_t>(),
+       .num_slots = options_.max_num_seqs,
+       .num_kept = 1});
 }
 
 int64_t HeadDrafts::bytes() const {
   int64_t bytes = 0;
   for (const at::Tensor& tensor :
-       {slot_hidden_, hidden_, last_place_, chosen_, offsets_, logits_}) {
+       {slot_hidden_, positions_, hidden_, last_place_, chosen_, offsets_, logits_}) {
     if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
   }
   return bytes;

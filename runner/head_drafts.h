@@ -71,13 +71,14 @@ class HeadDrafts {
 
  private:
   explicit HeadDrafts(const HeadDraftsOptions& options) : options_(options) {}
-  absl::Status Keep(const at::Tensor& hidden, int num_rows, const int32_t* place) const;
+  absl::Status Keep(const GraphKey& key, const at::Tensor& hidden, const int32_t* place) const;
   // Chooses the drafts of a pass: `num_choices` different ones, into chosen_ from row `first` on.
   absl::Status RunPass(const HeadsOutput& output, int pass, int first, int num_choices,
                        int num_rows) const;
 
   HeadDraftsOptions options_;
   at::Tensor slot_hidden_;  // [max_num_seqs, hidden_dim]
+  at::Tensor positions_;    // [max_num_seqs] int32: of the tokens that they are of
   at::Tensor hidden_;       // [max_logits, hidden_dim] of a step with drafts
   at::Tensor last_place_;   // [max_num_seqs] int32
   at::Tensor chosen_;       // [max_drafts, max_num_seqs] int32: by pass and choice

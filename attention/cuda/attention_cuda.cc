@@ -253,6 +253,7 @@ absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
   const auto add = [&](const TileMap& map) -> absl::Status {
     ChosenKernel& added = chosen.emplace_back(ChosenKernel{nullptr, params});
     added.params.work = map;
+    added.params.cluster = ClusterAsBuilt(map, work, params.num_rows, params.window_left);
     // The first kernel clears the tokens of no row.
     if (chosen.size() > 1) added.params.num_out_tokens = 0;
     REPRISE_ASSIGN_OR_RETURN(added.kernel, ChooseKernel(added.params, kv, extras, device));
@@ -362,6 +363,7 @@ absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& 
                                 at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
+    REPRISE_RETURN_IF_ERROR(CheckBuiltFor(batch, WindowOf(layer), work));
     AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
     TakeBatch(batch, params);
     return Launch(params, batch, work, kv, extras, q.device());
@@ -374,6 +376,7 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
                                  const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
+    REPRISE_RETURN_IF_ERROR(CheckBuiltFor(batch, WindowOf(layer), work));
     const KvLayer kv = OneBlock(layer, k, v, extras);
     AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
     TakeBatch(batch, params);

@@ -379,6 +379,16 @@ TEST_F(AttentionSmallGpuTest, RefusesWhatItCannotDoBeforeAnyLaunch) {
   other = gpu.work().map();
   other.main.max_rows = batch.num_rows - 1;
   EXPECT_THAT(message(other), HasSubstr("num_rows"));
+  {
+    ASSERT_TRUE(
+        LaunchWorkMap(batch, WindowOf(layer), gpu.work().map(), c10::cuda::getCurrentCUDAStream())
+            .ok());
+    PagedBatch fewer = batch;
+    --fewer.num_rows;
+    const absl::Status refused =
+        PagedAttentionCuda(layer, fewer, gpu.work().map(), q, kv, out, nullptr);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("built for another batch"));
+  }
   kv.dtype = DType::kFloat16;
   EXPECT_THAT(message(gpu.work().map()), HasSubstr("supported are KV of q's type, of fp8"));
 }

@@ -124,6 +124,12 @@ class Step {
     seq_lens_.copy_(at::tensor(lens, at::kInt));
   }
 
+  // Of the rows of the fewest queries.
+  bool HasPartialsByColumn() const {
+    const WorkMap& map = work_.map();
+    return (map.has_short_rows() ? map.short_rows : map.main).column_partials > 0;
+  }
+
   void Poison() {
     work_.Poison();
     out_.fill_(kNan);
@@ -721,7 +727,7 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeQueriesOfDraftsGiveTheBitsOfDec
                      .values = ValueSource::kKeyTile});
   }
   for (StepOptions options : cases) {
-    options.max_rows = 3;
+    options.max_rows = 80;  // so that ranges have their partials by column
     options.max_query_len = 60;
     options.mode = WorkMapMode::kDeterministic;
     options.decode_query_len = kQueries;
@@ -729,6 +735,8 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeQueriesOfDraftsGiveTheBitsOfDec
                  << "group " << options.group_size << ", head_dim " << options.head_dim
                  << ", window " << options.window_left.value_or(-1));
     Step step(options);
+    const bool is_pair = options.group_size == 32;  // whose map has pairs of tiles only
+    EXPECT_EQ(step.HasPartialsByColumn(), !is_pair);
     const at::Tensor q = step.q().slice(0, 0, kQueries).clone();
     for (const int num_keys : {0, 50, 1000, 2500}) {  // before the row
       std::vector<at::Tensor> outs, lses;
@@ -745,7 +753,13 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeQueriesOfDraftsGiveTheBitsOfDec
       step.q().slice(0, 0, kQueries).copy_(q);
       for (int query_len = 1; query_len <= kQueries; ++query_len) {
         for (const int prompt : {0, 60}) {
-          step.SetRows({num_keys + query_len, 900, prompt}, {query_len, 1, prompt});
+          std::vector<int> seq_lens = {num_keys + query_len, 900, prompt};
+          std::vector<int> query_lens = {query_len, 1, prompt};
+          for (int r = 3; r < options.max_rows && prompt > 0; ++r) {
+            seq_lens.push_back(35 * r);
+            query_lens.push_back(1 + r % kQueries);
+          }
+          step.SetRows(seq_lens, query_lens);
           step.Poison();
           ASSERT_TRUE(step.Launch().ok());
           EXPECT_TRUE(at::equal(step.out().slice(0, 0, query_len), out.slice(0, 0, query_len)))

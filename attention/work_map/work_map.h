@@ -48,6 +48,13 @@
 // window to the left, under context parallelism, or in deterministic mode, where the result would
 // depend on the other rows.
 //
+// Partials by column. In deterministic mode rows are cut whether or not others keep the CTAs busy, so
+// many rows would leave many partials. But the pieces of most ranges are then in one column, whose
+// CTAs merge a range before they begin the next one, and the next one's partials may be where its
+// were. Of the other ranges at most one begins in a column. So a plan whose rows may be cut into more
+// pieces gives each column room for two ranges: for those that end in it, one after the other, and
+// for the one that goes on in the next column. The cuts, and so the bits, are the same.
+//
 // Rows of few queries together with long ones. A plan whose longest rows need larger tiles of q
 // than a decode has two maps: rows of few queries are in `short_rows`, the others in `main`, and
 // every call launches a kernel for each. Whether a row is short follows from its number of queries;
@@ -64,7 +71,8 @@
 //      the keys from the first to the last that any of its queries may see, without gap or overlap,
 //      and no others. (Sparse patterns are ignored.)
 //   2. Every query of every row is in items of exactly one query range, even if it sees no key.
-//   3. Counts are within the capacities; partials are below max_partials and distinct.
+//   3. Counts are within the capacities; partials are below max_partials and distinct, but where
+//      they are by column: ranges that are in the same column only may have the same ones.
 //   4. An item with partial < 0 is the only one of its queries and writes out directly; otherwise
 //      its merge entry names its partials.
 //   5. Columns hold the items in order, each item in one column. Dealt items are whole ranges, each
@@ -79,6 +87,7 @@
 #define ATTENTION_WORK_MAP_WORK_MAP_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "base/dtype.h"
 #include "base/host_device.h"
@@ -99,7 +108,8 @@ enum class RowSplit : int32_t {
   // `main` has all rows where the batch's bounds say that all are long, or hardly longer than short
   // ones, or that the rows have few keys (WorkMap::most_joined_steps), which saves a kernel. Batches
   // of few rows run in clusters. The builder and attention must get batches of the same num_rows,
-  // num_tokens, max_query_len and max_seq_len.
+  // num_tokens, max_query_len and max_seq_len, and attention no wider window: else its call is
+  // refused (CheckBuiltFor()).
   kByBatch,
   kByRow,  // by the row's number of queries alone; deterministic mode uses this
 };
@@ -193,6 +203,9 @@ struct TileMap {
   int max_items = 0;
   int max_merges = 0;
   int max_partials = 0;  // each of one query
+  // Deterministic mode: the most partials of a range, if they are by column; 0: each range has its
+  // own.
+  int column_partials = 0;
 
   DType dtype = DType::kBFloat16;
   int num_q_heads = 0;
@@ -243,8 +256,8 @@ REPRISE_HOST_DEVICE inline int MostKeys(const TileMap& map, int window_left) {
 // The columns of a cluster of the kernel for a batch of `num_rows` rows; 1: it has none. A kernel in
 // clusters of 4 or 8 has fewer columns than others, so these are for rows of few keys, which need no
 // more; with clusters of 2 it has all of them (but an odd last one), and rows may have any number of
-// keys if there are two columns for each, and not three. The builder and attention must get the same
-// num_rows and window.
+// keys if there are two columns for each, and not three. Attention launches the clusters for which
+// the map was built.
 REPRISE_HOST_DEVICE inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
   const int steps = (MostKeys(map, window_left) + kWorkStepKeys - 1) / kWorkStepKeys;
   const auto serves = [&](int cluster, int num_clusters) {
@@ -272,6 +285,15 @@ REPRISE_HOST_DEVICE inline int ColumnsInUse(const TileMap& map, int cluster) {
   }
 }
 
+// What a map was built for last, noted on the host by the builders.
+struct WorkMapBuild {
+  bool is_known = false;  // else it was never built, or not through this map or a copy of it
+  int num_rows = 0;
+  int longest_short_row = 0;  // LongestShortRow() (attention/work_map/work_map_build.h)
+  int window_left = -1;       // -1: none
+  int window_right = -1;
+};
+
 // MakeWorkMap() (attention/work_map/work_map_plan.h) makes it from a plan and a workspace.
 struct WorkMap {
   // Rows of at most short_rows.max_query_len queries; num_ctas is 0 if the plan has only `main`.
@@ -284,6 +306,8 @@ struct WorkMap {
   // The same for a batch whose long rows may have at least a third as many query ranges as it has
   // rows.
   int64_t most_joined_steps_beside_prompts = 0;
+  // kByBatch: of this map and its copies; null in a plan's shape.
+  std::shared_ptr<WorkMapBuild> build;
 
   bool has_short_rows() const { return short_rows.num_ctas > 0; }
 };

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -141,12 +143,49 @@ absl::Status CheckCapacity(const Batch& batch, const WorkMap& map) {
 }
 
 template <typename Batch>
+void Note(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
+  if (map.build == nullptr) return;
+  *map.build = {.is_known = true,
+                .num_rows = batch.num_rows,
+                .longest_short_row = LongestShort(batch, map),
+                .window_left = window.left.value_or(-1),
+                .window_right = window.right.value_or(-1)};
+}
+
+absl::Status CheckSide(const char* name, int built, const std::optional<int>& side) {
+  if (built < 0 || (side && *side <= built)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("work was built for a narrower window: expected ",
+                                                 name, " at most ", built, ", got ",
+                                                 side ? std::to_string(*side) : "none"));
+}
+
+template <typename Batch>
+absl::Status CheckBuilt(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
+  if (map.build == nullptr || !map.build->is_known) return absl::OkStatus();
+  const WorkMapBuild& build = *map.build;
+  if (batch.num_rows != build.num_rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("work was built for another batch: expected num_rows ", build.num_rows,
+                     ", got ", batch.num_rows));
+  }
+  if (const int longest = LongestShort(batch, map); longest != build.longest_short_row) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "work was built for a batch with other bounds (num_tokens, max_query_len, max_seq_len): "
+        "expected rows of up to ",
+        build.longest_short_row, " queries in a map of their own, got ", longest));
+  }
+  REPRISE_RETURN_IF_ERROR(CheckSide("window_left", build.window_left, window.left));
+  return CheckSide("window_right", build.window_right, window.right);
+}
+
+template <typename Batch>
 absl::Status Build(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
   REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, map));
   const WorkMapRows rows = RowsOf(batch, window);
   for (const RowsOfTileMap& part : MapsOf(map, LongestShort(batch, map))) {
     Cut(rows, part.lens, part.map);
   }
+  Note(batch, window, map);
   return absl::OkStatus();
 }
 
@@ -169,6 +208,28 @@ int LongestShortRow(const PagedBatch& batch, const WorkMap& map) {
 
 int LongestShortRow(const RaggedBatch& batch, const WorkMap& map) {
   return LongestShort(batch, map);
+}
+
+void NoteBuild(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map) {
+  Note(batch, window, map);
+}
+
+void NoteBuild(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map) {
+  Note(batch, window, map);
+}
+
+absl::Status CheckBuiltFor(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map) {
+  return CheckBuilt(batch, window, map);
+}
+
+absl::Status CheckBuiltFor(const RaggedBatch& batch, const LayerWindow& window,
+                           const WorkMap& map) {
+  return CheckBuilt(batch, window, map);
+}
+
+int ClusterAsBuilt(const TileMap& part, const WorkMap& map, int num_rows, int window_left) {
+  const bool is_known = map.build != nullptr && map.build->is_known;
+  return ClusterOf(part, num_rows, is_known ? map.build->window_left : window_left);
 }
 
 absl::InlinedVector<RowsOfTileMap, 2> MapsOf(const WorkMap& map, int longest_short_row) {

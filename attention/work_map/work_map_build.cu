@@ -366,7 +366,11 @@ absl::Status Launch(const Batch& batch, const LayerWindow& window, const WorkMap
     job.maps[job.num_maps] = part.map;
     job.lens[job.num_maps++] = part.lens;
   }
-  return CudaStatus(LaunchKernel(job, stream), "LaunchWorkMap");
+  if (absl::Status status = CudaStatus(LaunchKernel(job, stream), "LaunchWorkMap"); !status.ok()) {
+    return status;
+  }
+  NoteBuild(batch, window, map);
+  return absl::OkStatus();
 }
 
 }  // namespace

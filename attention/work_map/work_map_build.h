@@ -57,6 +57,20 @@ absl::Status LaunchWorkMap(const RaggedBatch& batch, const LayerWindow& window, 
 int LongestShortRow(const PagedBatch& batch, const WorkMap& map);
 int LongestShortRow(const RaggedBatch& batch, const WorkMap& map);
 
+// Notes what the map is built for. Both builders call it.
+void NoteBuild(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map);
+void NoteBuild(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map);
+
+// Checks that the map, if its builder is known, was built for a batch of as many rows that is divided
+// alike among the two maps, and for no narrower window: then its items are those of the call.
+// PagedAttention() calls it on CUDA. Only with RowSplit::kByBatch. Errors: InvalidArgument.
+absl::Status CheckBuiltFor(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map);
+absl::Status CheckBuiltFor(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map);
+
+// The columns of a cluster of the kernel for `part`, a map of `map`: those of ClusterOf() when the map
+// was built, or for these arguments if that is not known.
+int ClusterAsBuilt(const TileMap& part, const WorkMap& map, int num_rows, int window_left);
+
 // The maps of a plan, each with the rows that it serves.
 struct RowsOfTileMap {
   TileMap map;

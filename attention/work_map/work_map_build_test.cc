@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -539,6 +540,45 @@ TEST(WorkMapBuildTest, InDeterministicModeQueriesOfDraftsAreCutAsDecodes) {
       ASSERT_TRUE(WorkMapOnHost(rows.batch, layer_window, plain.map()).ok());
       for (const int r : {4, 5}) EXPECT_EQ(PiecesOf(work.map(), r, 0), PiecesOf(plain.map(), r, 0));
     }
+  }
+}
+
+// Ranges that end in their column have the same partials one after the other, and those that go on in
+// the next one have others; the pieces are the same as where each range has its own.
+TEST(WorkMapBuildTest, InDeterministicModeManyRowsHaveTheirPartialsByColumn) {
+  constexpr int kQueries = 5;
+  std::vector<int32_t> seq_lens;  // of six pieces each
+  for (int r = 0; r < 60; ++r) seq_lens.push_back(3000 - r % 5 * kWorkStepKeys);
+  Rows rows(seq_lens, kQueries);
+  for (const int num_sms : {20, 40, 132}) {
+    WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/8);
+    options.mode = WorkMapMode::kDeterministic;
+    options.decode_query_len = kQueries;
+    options.num_sms = num_sms;
+    HostWorkMap work(options);
+    const TileMap& map = work.map().has_short_rows() ? work.map().short_rows : work.map().main;
+    ASSERT_EQ(map.column_partials, 6);
+    ASSERT_EQ(map.max_partials, 2 * map.num_columns * 6);
+    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    const absl::Status checked = CheckWorkMap(work.map(), rows.batch, {});
+    ASSERT_TRUE(checked.ok()) << checked;
+    ASSERT_EQ(map.counts[0], 60 * kQueries * 6);
+    std::set<int> firsts;
+    int num_going_on = 0;
+    for (int i = 0; i < map.counts[0]; i += 6) {
+      const int32_t* const begin = map.column_items;
+      const auto column_of = [&](int item) {
+        return std::upper_bound(begin, begin + map.num_columns, item) - begin - 1;
+      };
+      const bool goes_on = column_of(i) != column_of(i + 5);
+      num_going_on += goes_on;
+      EXPECT_EQ(map.items[i].partial, (2 * column_of(i) + goes_on) * 6) << "item " << i;
+      firsts.insert(map.items[i].partial);
+    }
+    // More ranges than places, and both kinds of ranges.
+    EXPECT_LT(firsts.size(), size_t{60 * kQueries});
+    EXPECT_GT(num_going_on, 0);
+    EXPECT_LT(num_going_on, map.num_columns);
   }
 }
 

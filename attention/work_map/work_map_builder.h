@@ -451,8 +451,16 @@ class WorkMapBuilder {
     tiles_[t].cut = tile.cut;
     const Sum pieces = tile.num_pieces;
     if (!IsMerged(tile)) return pieces << sums_.item_shift;
-    return pieces << sums_.item_shift | pieces * PartialStride(tile) << sums_.partial_shift |
-           (IsShared(tile) ? 0 : 1);
+    const Sum partials = map_.column_partials > 0 ? 0 : pieces * PartialStride(tile);
+    return pieces << sums_.item_shift | partials << sums_.partial_shift | (IsShared(tile) ? 0 : 1);
+  }
+
+  // The first partial of a range whose partials are by column.
+  REPRISE_HOST_DEVICE int PartialOfColumn(const Columns<Sum>& columns, const WorkTile& tile,
+                                          int t) const {
+    const int begin = Cutter::ColumnOf(columns, tile, t, 0);
+    const bool goes_on = Cutter::ColumnOf(columns, tile, t, tile.num_pieces - 1) > begin;
+    return (2 * begin + (goes_on ? 1 : 0)) * map_.column_partials;
   }
 
   REPRISE_HOST_DEVICE WorkCounts Unpack(Sum packed) const {
@@ -555,7 +563,9 @@ class WorkMapBuilder {
         [&](int t, Sum packed) {
           const WorkCounts before = Unpack(packed);
           tiles_[t].first_item = before.items;
-          tiles_[t].first_partial = before.partials;
+          tiles_[t].first_partial = map_.column_partials > 0 && tiles_[t].num_pieces > 0
+                                        ? PartialOfColumn(columns, tiles_[t], t)
+                                        : before.partials;
           tiles_[t].merge = before.merges;
         }));
     counts.items = AtMost(counts.items, map_.max_items);

@@ -49,7 +49,7 @@ class Checker {
         lens_(part.lens),
         num_items_(part.map.counts[0]),
         num_merges_(part.map.counts[1]),
-        is_partial_used_(part.map.max_partials, false) {
+        partial_user_(part.map.max_partials, kNoUser) {
     layer_.num_q_heads = layer_.num_kv_heads = 1;
     layer_.window_left = window.left;
     layer_.window_right = window.right;
@@ -87,6 +87,9 @@ class Checker {
   }
 
  private:
+  static constexpr int kNoUser = -1;
+  static constexpr int kOneRange = -2;
+
   absl::Status CheckColumns() const {
     if (map_.column_items[0] != 0 || map_.column_items[map_.num_columns] != num_items_) {
       return Broken(5, "columns hold items ", map_.column_items[0], " to ",
@@ -296,7 +299,8 @@ class Checker {
 
   // Item i of a range that begins with item `begin` has the partials that it should, and no other
   // item has them.
-  absl::Status CheckPartials(int i, int begin, int stride) {
+  // `user`: as in partial_user_.
+  absl::Status CheckPartials(int i, int begin, int stride, int user = kOneRange) {
     const WorkItem& item = map_.items[i];
     const WorkItem& first = map_.items[begin];
     if (item.partial != first.first_partial + (i - begin) * stride ||
@@ -305,12 +309,26 @@ class Checker {
     }
     for (int n = 0; n < item.query_end - item.query_begin; ++n) {
       const int partial = item.partial + n;
-      if (partial < 0 || partial >= map_.max_partials || is_partial_used_[partial]) {
+      const bool is_free = partial >= 0 && partial < map_.max_partials &&
+                           (partial_user_[partial] == kNoUser ||
+                            (user != kOneRange && partial_user_[partial] == user));
+      if (!is_free) {
         return Broken(3, "item ", i, " has partial ", partial, " of ", map_.max_partials);
       }
-      is_partial_used_[partial] = true;
+      partial_user_[partial] = user;
     }
     return absl::OkStatus();
+  }
+
+  int ColumnOf(int item) const {
+    const int32_t* const begin = map_.column_items;
+    return static_cast<int>(std::upper_bound(begin, begin + map_.num_columns, item) - begin) - 1;
+  }
+
+  // Who has the partials of the range of items [begin, end).
+  int UserOf(int begin, int end) const {
+    const int column = ColumnOf(begin);
+    return map_.column_partials > 0 && column == ColumnOf(end - 1) ? column : kOneRange;
   }
 
   absl::Status CheckMerge(int begin, int end) {
@@ -327,9 +345,10 @@ class Checker {
       return Broken(4, "merge ", next_merge_, " of row ", merge.row, " has ", merge.num_partials,
                     " partials, its items are ", end - begin);
     }
+    const int user = UserOf(begin, end);
     for (int i = begin; i < end; ++i) {
       if (map_.items[i].merge != next_merge_) return Broken(4, "item ", i, " has another merge");
-      REPRISE_RETURN_IF_ERROR(CheckPartials(i, begin, first.query_end - first.query_begin));
+      REPRISE_RETURN_IF_ERROR(CheckPartials(i, begin, first.query_end - first.query_begin, user));
     }
     ++next_merge_;
     return absl::OkStatus();
@@ -341,7 +360,8 @@ class Checker {
   const int num_items_;
   const int num_merges_;
   int num_rows_ = 0;
-  std::vector<bool> is_partial_used_;
+  // Of each partial: kNoUser, kOneRange, or the column whose ranges alone have it.
+  std::vector<int> partial_user_;
   int next_item_ = 0;
   int next_merge_ = 0;
   std::vector<int> shared_;  // the first item of each shared range

@@ -63,6 +63,64 @@ TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[0].num_partials; }), HasSubstr("invariant 4"));
 }
 
+// Twelve decodes of two pieces each, of which some ranges end in their column and some go on in the next.
+TEST(WorkMapCheckTest, FindsPartialsOfRangesThatMayRunAtTheSameTime) {
+  constexpr int kRows = 12;
+  const std::vector<int32_t> seq_lens(kRows, 1024);
+  std::vector<int32_t> query_start_loc;
+  for (int r = 0; r <= kRows; ++r) query_start_loc.push_back(r);
+  const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
+                            .seq_lens = seq_lens.data(),
+                            .num_rows = kRows,
+                            .num_tokens = kRows,
+                            .max_query_len = 1,
+                            .max_seq_len = 1024};
+  HostWorkMap work({.num_q_heads = 2,
+                    .num_kv_heads = 2,
+                    .head_dim_qk = 128,
+                    .head_dim_v = 128,
+                    .max_rows = kRows,
+                    .max_tokens = kRows,
+                    .max_seq_len = 1024,
+                    .num_sms = 5,
+                    .mode = WorkMapMode::kDeterministic});
+  const TileMap& map = work.map().main;
+  ASSERT_EQ(map.column_partials, 2);
+  ASSERT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
+  ASSERT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
+  ASSERT_EQ(map.counts[0], 2 * kRows);
+  // Ranges that end in column 0 may have the same partials, and do.
+  ASSERT_GE(map.column_items[1], 4);
+  EXPECT_EQ(map.items[0].partial, map.items[2].partial);
+  const auto move = [&](int range, int partial) {
+    map.merges[range].first_partial = partial;
+    for (int piece = 0; piece < 2; ++piece) {
+      WorkItem& item = map.items[2 * range + piece];
+      item.first_partial = partial;
+      item.partial = partial + piece;
+      for (int c = 0; c < map.num_columns; ++c) {
+        if (map.column_items[c] == 2 * range + piece) map.column_first[c] = item;
+      }
+    }
+  };
+  // The last range, of the last column, where the first one's partials are.
+  const int own = map.items[2 * kRows - 2].partial;
+  move(kRows - 1, map.items[0].partial);
+  EXPECT_THAT(std::string(CheckWorkMap(work.map(), batch, {}).message()), HasSubstr("invariant 3"));
+  move(kRows - 1, own);
+  ASSERT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
+  // A range that goes on in the next column, where those are that end in its first one.
+  for (int range = 0; range < kRows; ++range) {
+    const int partial = map.items[2 * range].partial;
+    if (partial / map.column_partials % 2 == 0) continue;
+    move(range, partial - map.column_partials);
+    EXPECT_THAT(std::string(CheckWorkMap(work.map(), batch, {}).message()),
+                HasSubstr("invariant 3"));
+    return;
+  }
+  FAIL() << "no range goes on in the next column";
+}
+
 // Row 0 in columns 0 to 3, row 1 in column 4.
 std::string VerdictOnClustersAfter(const std::function<void(const TileMap&)>& harm) {
   return VerdictOn({500, 64}, /*num_sms=*/132, [&harm](const TileMap& map) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -133,6 +134,16 @@ Bounds WithDecodes(const Bounds& bounds, int64_t decodes, int64_t steps, int64_t
       DeterministicBounds(decodes, decodes, /*most_row_tiles=*/1, steps, max_splits);
   return {bounds.items + added.items, bounds.merges + added.merges,
           bounds.partials + added.partials};
+}
+
+// The most partials of a range, if they may be by column; else 0. Ranges of one column may have their
+// partials in the same memory only if each CTA finds its heads there, whatever the ranges' numbers of
+// queries.
+int64_t ColumnPartials(const WorkMapOptions& options, const TileMap& map, int64_t steps) {
+  const int64_t queries = options.max_query_len <= map.decode_query_len ? 1 : map.tile_queries;
+  const bool heads_stay = queries == 1 || map.num_virtual_heads == map.num_kv_heads;
+  if (options.mode != WorkMapMode::kDeterministic || !heads_stay) return 0;
+  return std::min<int64_t>(options.max_splits, CeilDiv(steps, kMinDeterministicSteps)) * queries;
 }
 
 // Every range of the rows is merged. Partials are counted in queries: one for each token, and at
@@ -334,6 +345,12 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
     tiles += decodes;
     bounds = WithDecodes(bounds, decodes, steps, options.max_splits);
   }
+  const int64_t column_partials = ColumnPartials(options, map, steps);
+  const int64_t of_columns = 2 * int64_t{map.num_columns} * column_partials;
+  if (column_partials > 0 && of_columns < bounds.partials) {
+    map.column_partials = static_cast<int>(column_partials);
+    bounds.partials = of_columns;
+  }
   if (shares) {
     const Bounds shared = SharedBounds(tiles, shared_tiles, map, steps);
     bounds = {std::max(bounds.items, shared.items), std::max(bounds.merges, shared.merges),
@@ -420,6 +437,7 @@ WorkMap MakeWorkMap(const WorkMapPlan& plan, void* map_memory, void* partial_mem
   WorkMap map = plan.shape;
   LayOutMap(map_memory, map);
   LayOutPartials(partial_memory, map);
+  if (map.split == RowSplit::kByBatch) map.build = std::make_shared<WorkMapBuild>();
   return map;
 }
 

@@ -21,6 +21,9 @@
 // column's border, so there are at most num_columns - 1 of them, as many items beyond one a range,
 // and twice as many partials; in deterministic mode at most max_splits partials a row. Rows of at
 // most D = decode_query_len > 1 queries add up to min(T, R * D) ranges, each with those of a row.
+// In deterministic mode a plan with more partials than 2 * max_splits * q a column, or
+// 2 * max_splits where ranges have one query, has so many ("Partials by column" in work_map.h).
+// Not so where a range of several queries takes two tiles.
 // A range of at most kWorkStepKeys keys is never cut. A partial belongs to one query; a piece has
 // one for each of its queries. With SharedPrefix::kTaken, SharedTiles selects the size of tiles,
 // query ranges also end at multiples of q tokens, there are ceil(T / q) shared ranges more, and
@@ -76,7 +79,8 @@ struct WorkMapOptions {
   // Deterministic mode: in rows of at most this many queries, as drafts to verify, each query is
   // computed as a decode: by the same kernel, over the same pieces of keys, with the same bits as a
   // row of one query that sees the same keys. (But for tail_mask and custom masks, whose keys the
-  // kernels add up in other steps.) Takes up to max_splits partials for each of their queries.
+  // kernels add up in other steps.) Takes up to max_splits partials for each of their queries, but
+  // no more than a plan of many rows needs without it: 2 * max_splits a column.
   int decode_query_len = 1;
   // The type to multiply in where calls request one other than q's (AttentionExtras::products).
   std::optional<DType> products = {};

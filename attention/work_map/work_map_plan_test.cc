@@ -392,13 +392,62 @@ TEST(WorkMapPlanTest, RowsOfDraftsAddThePiecesOfAsManyDecodes) {
   EXPECT_EQ(map.short_rows.max_query_len, 17);
   EXPECT_EQ(map.short_rows.decode_query_len, 17);
   EXPECT_EQ(map.short_rows.tile_rows, 16);
-  EXPECT_EQ(map.short_rows.max_partials, 64 * 17 * 16);
+  EXPECT_EQ(map.short_rows.max_partials, 2 * map.short_rows.num_columns * 16);
   options.dtype = DType::kFloat32;  // one tile for all rows
   const WorkMap one = PlanWorkMap(options)->shape;
   EXPECT_FALSE(one.has_short_rows());
   EXPECT_EQ(one.main.decode_query_len, 17);
   options.mode = WorkMapMode::kBalanced;
   EXPECT_EQ(PlanWorkMap(options)->shape.main.decode_query_len, 1);
+}
+
+// Partials of latents are large: 128 heads of 512 floats.
+TEST(WorkMapPlanTest, DraftsOfManyRowsTakeNoMorePartialsThanTheColumnsNeed) {
+  WorkMapOptions options = {.num_q_heads = 128,
+                            .num_kv_heads = 1,
+                            .head_dim_qk = 576,
+                            .head_dim_v = 512,
+                            .max_rows = 256,
+                            .max_tokens = 8192,
+                            .max_query_len = 8192,
+                            .max_seq_len = 32768,
+                            .mode = WorkMapMode::kDeterministic};
+  const WorkMapPlan plain = *PlanWorkMap(options);
+  options.decode_query_len = 5;
+  const WorkMapPlan drafts = *PlanWorkMap(options);
+  const TileMap& map = drafts.shape.main;  // a tile holds half the heads
+  EXPECT_FALSE(drafts.shape.has_short_rows());
+  EXPECT_EQ(map.column_partials, 16);
+  EXPECT_EQ(map.max_partials, 2 * map.num_columns * 16);
+  EXPECT_EQ(drafts.partial_bytes, plain.partial_bytes);
+  // The pieces of all ranges at once would be more than 256 * 5 * 16 partials.
+  EXPECT_EQ(map.max_partials, 2112);
+  EXPECT_EQ(drafts.partial_bytes, int64_t{2112} * 128 * (512 + 1) * 4);
+  // Where rows leave fewer partials each range has its own.
+  options.max_rows = 1;
+  options.max_query_len = 5;
+  EXPECT_EQ(PlanWorkMap(options)->shape.main.column_partials, 0);
+  EXPECT_EQ(PlanWorkMap(options)->shape.main.max_partials, 5 * 16);
+  options.max_rows = 256;
+  options.mode = WorkMapMode::kBalanced;
+  EXPECT_EQ(PlanWorkMap(options)->shape.main.column_partials, 0);
+}
+
+// A range of several queries in two tiles: the same partial would be of another CTA of the column if
+// the next range had fewer queries.
+TEST(WorkMapPlanTest, PairsOfTilesHaveTheirOwnPartials) {
+  WorkMapOptions options = LlamaDecode();
+  options.mode = WorkMapMode::kDeterministic;
+  options.max_tokens = options.max_query_len = 8192;
+  options.num_sms = 4;
+  const TileMap one = PlanWorkMap(options)->shape.main;
+  EXPECT_EQ(one.num_virtual_heads, one.num_kv_heads);
+  EXPECT_EQ(one.column_partials, 16 * one.tile_queries);
+  options.head_dim_qk = options.head_dim_v = 256;
+  const TileMap pair = PlanWorkMap(options)->shape.main;
+  EXPECT_EQ(pair.num_virtual_heads, 2 * pair.num_kv_heads);
+  EXPECT_EQ(pair.column_partials, 0);
+  EXPECT_EQ(pair.max_partials, 64 * 16 * pair.tile_queries);
 }
 
 TEST(WorkMapPlanTest, TheWorkspaceIsLaidOutByTheCodeThatCountsIt) {

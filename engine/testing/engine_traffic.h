@@ -46,6 +46,7 @@ class EngineTraffic {
   // After Run().
   int64_t num_preemptions() const;
   int64_t num_swaps() const;
+  int64_t num_prefix_tokens_hit() const { return engine_->metrics().num_prefix_tokens_hit; }
   int64_t num_replays() const;
   SpeculationStatistics drafts() const { return engine_->metrics().speculation; }
   int num_tokens() const { return num_tokens_; }

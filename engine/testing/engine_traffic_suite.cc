@@ -30,6 +30,10 @@ TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
   int64_t num_swaps = 0;
   int64_t num_replays = 0;
   int64_t num_accepted = 0;
+  // Of runs with accepted drafts.
+  int64_t num_drafting_preemptions = 0;
+  int64_t num_drafting_swaps = 0;
+  int64_t num_drafting_hits = 0;
   int64_t num_rejected = 0;
   int num_tokens = 0;
   int num_near_ties = 0;
@@ -45,6 +49,11 @@ TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
     const SpeculationStatistics drafts = traffic.drafts();
     num_accepted += drafts.num_accepted;
     num_rejected += drafts.num_drafts - drafts.num_accepted;
+    if (drafts.num_accepted > 0) {
+      num_drafting_preemptions += traffic.num_preemptions();
+      num_drafting_swaps += traffic.num_swaps();
+      num_drafting_hits += traffic.num_prefix_tokens_hit();
+    }
     num_tokens += traffic.num_tokens();
     num_near_ties += traffic.num_near_ties();
   }
@@ -57,6 +66,9 @@ TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
   EXPECT_GT(num_replays, 500);
   EXPECT_GT(num_accepted, 100);
   EXPECT_GT(num_rejected, 100);
+  EXPECT_GT(num_drafting_preemptions, 3);
+  EXPECT_GT(num_drafting_swaps, 1);
+  EXPECT_GT(num_drafting_hits, 50);
 }
 
 }  // namespace

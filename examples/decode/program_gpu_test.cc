@@ -21,6 +21,7 @@
 #include "examples/decode/options.h"
 #include "examples/decode/run.h"
 #include "examples/decode/serve/serve.h"
+#include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -89,8 +90,30 @@ TEST_P(ProgramFamilyGpuTest, WritesTheGoldenTokensByReplays) {
 INSTANTIATE_TEST_SUITE_P(Families, ProgramFamilyGpuTest, testing::ValuesIn(kDecodeGoldens),
                          DecodeGoldenName);
 
-TEST_F(ProgramGpuTest, RunWithDraftsWritesTheTextsOfTheCpu) {
-  RunOnBoth({.prompts = Prompts(), .max_new_tokens = 60, .draft = DraftChoice{}});
+// Every step is a replay, with drafts or without; and the speed is told beside the plain one.
+TEST_F(ProgramGpuTest, RunWithDraftsWritesTheTextsOfTheCpuByReplays) {
+  const auto folder = DefaultModelFolder();
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  const DraftChoice choices[] = {
+      {.compares_plain = true},
+      {.model = *folder, .num_tokens = 4, .compares_plain = true},
+      {.model = *folder, .num_tokens = 6, .tree = {0, 0, 1, 2, 3, 4}, .compares_plain = true}};
+  for (const DraftChoice& draft : choices) {
+    SCOPED_TRACE(testing::Message() << draft.model.value_or("ngram") << ", " << draft.tree.size());
+    const json stats = RunOnBoth({.prompts = Prompts(), .max_new_tokens = 60, .draft = draft});
+    if (HasFailure()) return;
+    EXPECT_GT(stats.at("plain_tokens_per_s"), 0);
+    const int num_drafts = stats.at("drafts");
+    const int num_accepted = stats.at("accepted_drafts");
+    EXPECT_GT(num_drafts, 0);
+    if (draft.model.has_value()) {  // the model is its own draft model
+      const int per_level = draft.tree.empty() ? 1 : 2;
+      EXPECT_GE(num_accepted * per_level * 10, num_drafts * 9);
+    }
+    for (const auto& [reason, count] : stats.at("eager_steps").items()) {
+      EXPECT_EQ(count, 0) << reason;
+    }
+  }
 }
 
 TEST_F(ProgramGpuTest, PerplexityIsThatOfTheCpu) {

@@ -85,11 +85,6 @@ class CpuDeviceDriver : public DeviceDriver {
     PlaceDraftsOnHost(args);
     return absl::OkStatus();
   }
-  absl::Status KeepHidden(const KeepHiddenArgs& args) override {
-    REPRISE_RETURN_IF_ERROR(CheckKeepHidden(args));
-    KeepHiddenOnHost(args);
-    return absl::OkStatus();
-  }
   absl::Status KeepStates(const KeepStatesArgs& args) override {
     REPRISE_RETURN_IF_ERROR(CheckKeepStates(args));
     KeepStatesOnHost(args);

@@ -166,11 +166,6 @@ class CudaDeviceDriver : public DeviceDriver {
     return LaunchPlaceDrafts(args, graphs_->stream());
   }
 
-  absl::Status KeepHidden(const KeepHiddenArgs& args) override {
-    const CudaDeviceScope scope(device_.index());
-    return LaunchKeepHidden(args, graphs_->stream());
-  }
-
   absl::Status KeepStates(const KeepStatesArgs& args) override {
     const CudaDeviceScope scope(device_.index());
     return LaunchKeepStates(args, graphs_->stream());

@@ -46,7 +46,6 @@
 #include "runner/sampling/sampling.h"
 #include "runner/slots/refill.h"
 #include "runner/speculation/draft_rows.h"
-#include "runner/speculation/keep_hidden.h"
 #include "runner/speculation/keep_states.h"
 #include "runner/speculation/ngram_drafts.h"
 #include "runner/speculation/place_drafts.h"
@@ -104,7 +103,6 @@ class DeviceDriver {
   // Of heads: their drafts into the step's tokens, and the hidden states of the slots: of the newest
   // token, or for heads that attend of the last ones.
   virtual absl::Status PlaceDrafts(const PlaceDraftsArgs& args) = 0;
-  virtual absl::Status KeepHidden(const KeepHiddenArgs& args) = 0;
   virtual absl::Status KeepStates(const KeepStatesArgs& args) = 0;
   // The same where drafts may be trees, and the moves of their accepted keys.
   virtual absl::Status TreeTokens(const TreeTokensArgs& args) = 0;

@@ -8,7 +8,6 @@
 #include "base/testing/builder_twins.h"
 #include "base/testing/device_array.h"
 #include "gtest/gtest.h"
-#include "runner/speculation/keep_hidden.h"
 #include "runner/speculation/keep_states.h"
 #include "runner/speculation/place_drafts.h"
 #include "runner/speculation/reject_drafts.h"
@@ -47,11 +46,6 @@ TEST_F(DrawnDraftsGpuTest, DraftsAreRejectedAsOnTheHost) {
 TEST_F(DrawnDraftsGpuTest, DraftsArePlacedAsOnTheHost) {
   CompareManyShapes<PlaceDraftsArgs>(60, CarvePlaceDrafts, LaunchPlaceDrafts, DrawPlaceDrafts,
                                      PlaceDraftsOnHost);
-}
-
-TEST_F(DrawnDraftsGpuTest, HiddenStatesAreKeptAsOnTheHost) {
-  CompareManyShapes<KeepHiddenArgs>(60, CarveKeepHidden, LaunchKeepHidden, DrawKeepHidden,
-                                    KeepHiddenOnHost);
 }
 
 TEST_F(DrawnDraftsGpuTest, StatesOfTheLastTokensAreKeptAsOnTheHost) {

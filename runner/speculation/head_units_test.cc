@@ -9,7 +9,6 @@
 #include "base/testing/builder_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/speculation/keep_hidden.h"
 #include "runner/speculation/keep_states.h"
 #include "runner/speculation/place_drafts.h"
 #include "runner/testing/rejection_cases.h"
@@ -101,50 +100,6 @@ TEST(PlaceDraftsTest, RefusesArgumentsThatDoNotFit) {
   EXPECT_THAT(message(args), HasSubstr("chosen"));
 }
 
-TEST(KeepHiddenTest, SlotsGetTheStateOfTheirPlace) {
-  const uint16_t hidden[] = {10, 11, 20, 21, 30, 31, 40, 41};
-  uint16_t kept[] = {1, 1, 2, 2, 3, 3};
-  const int32_t sample_slot[] = {2, -1, 0, 1, 3};
-  const int32_t place[] = {3, 0, 1, 4, 0};  // 4: there is none
-  KeepHiddenArgs args;
-  args.hidden = reinterpret_cast<const std::byte*>(hidden);
-  args.num_places = 4;
-  args.row_bytes = 4;
-  args.slot_hidden = reinterpret_cast<std::byte*>(kept);
-  args.num_slots = 3;
-  args.sample_slot = sample_slot;
-  args.place = place;
-  args.num_rows = 5;
-  ASSERT_EQ(CheckKeepHidden(args), absl::OkStatus());
-  KeepHiddenOnHost(args);
-  EXPECT_THAT(kept, ElementsAre(20, 21, 2, 2, 40, 41));
-  args.place = nullptr;  // row by row
-  KeepHiddenOnHost(args);
-  EXPECT_THAT(kept, ElementsAre(30, 31, 40, 41, 10, 11));
-}
-
-TEST(KeepHiddenTest, RefusesArgumentsThatDoNotFit) {
-  const RejectionShape shape;
-  BuilderMemory<KeepHiddenArgs> memory(
-      [&](ArrayCarver& carver) { return CarveKeepHidden(shape, carver); });
-  const auto message = [](const KeepHiddenArgs& args) {
-    return std::string(CheckKeepHidden(args).message());
-  };
-  KeepHiddenArgs args = memory.args();
-  EXPECT_EQ(message(args), "");
-  args.row_bytes = 3;
-  EXPECT_THAT(message(args), HasSubstr("row_bytes must be a multiple of 2: got 3"));
-  args = memory.args();
-  args.row_bytes = 0;
-  EXPECT_THAT(message(args), HasSubstr("row_bytes"));
-  args = memory.args();
-  args.slot_hidden = nullptr;
-  EXPECT_THAT(message(args), HasSubstr("slot_hidden"));
-  args = memory.args();
-  args.num_rows = -1;
-  EXPECT_THAT(message(args), HasSubstr("num_rows"));
-}
-
 // Two slots that keep three states each.
 struct TwoSlotsOfThree {
   std::vector<uint16_t> hidden = {10, 20, 30, 40, 50, 60, 70};  // one element a token
@@ -200,6 +155,33 @@ TEST(KeepStatesTest, APassHasOneStateARow) {
   KeepStatesOnHost(args);
   EXPECT_THAT(slots.state_positions, ElementsAre(-2, -2, 2, -2, -2, 8));
   EXPECT_THAT(slots.states, ElementsAre(1, 1, 20, 1, 1, 10));
+}
+
+// Heads without layers keep one state, of the place that the newest token was chosen from.
+TEST(KeepStatesTest, ARowsStateMayBeAtAnyPlace) {
+  TwoSlotsOfThree slots;
+  const int32_t last_token[] = {4, 5, 6};
+  const int32_t sample_slot[] = {1, 0, -1};
+  int32_t place[] = {6, 2, 3};
+  slots.states = {1, 2};
+  slots.state_positions = {-2, -2};
+  KeepStatesArgs args = slots.args();
+  args.last_token = last_token;
+  args.sample_slot = sample_slot;
+  args.place = place;
+  args.num_kept = 1;
+  ASSERT_EQ(CheckKeepStates(args), absl::OkStatus());
+  KeepStatesOnHost(args);
+  EXPECT_THAT(slots.states, ElementsAre(30, 70));
+  EXPECT_THAT(slots.state_positions, ElementsAre(2, 8));
+  place[0] = 7;  // there is none
+  place[1] = -1;
+  slots.hidden.assign(7, 90);
+  KeepStatesOnHost(args);
+  EXPECT_THAT(slots.states, ElementsAre(30, 70));
+  args.place = nullptr;  // row by row
+  KeepStatesOnHost(args);
+  EXPECT_THAT(slots.states, ElementsAre(90, 90));
 }
 
 TEST(KeepStatesTest, RefusesArgumentsThatDoNotFit) {

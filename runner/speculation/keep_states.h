@@ -1,5 +1,6 @@
 // Keeps, slot by slot, the hidden states of the last tokens: what heads that attend read when they see
-// the tokens behind them (runner/head_model.h).
+// the tokens behind them (runner/head_model.h), and other heads in the next step, of one token
+// (runner/head_drafts.h).
 //
 //   LaunchKeepStates({.hidden = hidden, .num_hidden = 80, .row_bytes = 8192,
 //                     .positions = arrays.positions, .table_row = arrays.table_row,
@@ -8,8 +9,8 @@
 //                     .num_kept = 32}, stream);
 //
 // The state of a token at position p is that of index p % num_kept of its slot, and state_positions
-// says p there; of a row with more tokens the last num_kept are kept. In passes that have a state for
-// each row, not for each token, last_token says which token it is of.
+// says p there; of a row with more tokens the last num_kept are kept. Where there is a state for each
+// row, not for each token, last_token says which token it is of, and place which of hidden it is.
 //
 // Thread safety: none; one caller at a time for the same slots, which each have one row. On a GPU one
 // launch, which may be captured. No allocation.

@@ -12,7 +12,7 @@
 namespace reprise {
 
 struct KeepStatesArgs {
-  const std::byte* hidden = nullptr;  // [num_hidden, row_bytes] by token; with last_token by row
+  const std::byte* hidden = nullptr;  // [num_hidden, row_bytes] by token; with last_token by place
   int num_hidden = 0;
   int64_t row_bytes = 0;  // a multiple of 2
   // Of the step, or of a pass: StepArrays. A row whose table_row is out of range keeps nothing.
@@ -22,10 +22,11 @@ struct KeepStatesArgs {
   // [num_rows] tokens. Given: each row whose sample_slot is not negative has one state, of this token.
   const int32_t* last_token = nullptr;
   const int32_t* sample_slot = nullptr;  // [num_rows] read with last_token
-  int num_tokens = 0;                    // padded
-  int num_rows = 0;                      // padded
-  std::byte* states = nullptr;           // [num_slots, num_kept, row_bytes]
-  int32_t* state_positions = nullptr;    // [num_slots, num_kept]
+  const int32_t* place = nullptr;  // [num_rows] likewise: of its state; absent: the row's number
+  int num_tokens = 0;              // padded
+  int num_rows = 0;                // padded
+  std::byte* states = nullptr;     // [num_slots, num_kept, row_bytes]
+  int32_t* state_positions = nullptr;  // [num_slots, num_kept]
   int num_slots = 0;
   int num_kept = 0;  // of a slot
 };
@@ -54,8 +55,9 @@ REPRISE_HOST_DEVICE constexpr KeptState KeptStateOf(const KeepStatesArgs& args, 
   const int32_t token =
       is_one ? args.last_token[row_idx] : args.query_start_loc[row_idx + 1] - 1 - i;
   const int32_t first = is_one ? 0 : args.query_start_loc[row_idx];
-  const int32_t from = is_one ? row_idx : token;
-  if (token < first || token < 0 || token >= args.num_tokens || from >= args.num_hidden) return {};
+  const int32_t from = !is_one ? token : args.place == nullptr ? row_idx : args.place[row_idx];
+  if (token < first || token < 0 || token >= args.num_tokens) return {};
+  if (from < 0 || from >= args.num_hidden) return {};
   const int32_t position = args.positions[token];
   if (position < 0) return {};
   const int64_t to = int64_t{slot} * args.num_kept + position % args.num_kept;

@@ -52,7 +52,6 @@ class ForwardingDriver : public DeviceDriver {
   absl::Status PlaceDrafts(const PlaceDraftsArgs& args) override {
     return driver_->PlaceDrafts(args);
   }
-  absl::Status KeepHidden(const KeepHiddenArgs& args) override { return driver_->KeepHidden(args); }
   absl::Status KeepStates(const KeepStatesArgs& args) override { return driver_->KeepStates(args); }
   absl::Status TreeTokens(const TreeTokensArgs& args) override { return driver_->TreeTokens(args); }
   absl::Status VerifyTrees(const VerifyTreesArgs& args) override {

@@ -216,44 +216,13 @@ void DrawPlaceDrafts(std::mt19937& random, const RejectionShape& shape, PlaceDra
   }
 }
 
-KeepHiddenArgs CarveKeepHidden(const RejectionShape& shape, ArrayCarver& carver) {
-  KeepHiddenArgs args;
-  args.num_places = shape.max_tokens();
-  args.row_bytes = shape.hidden_bytes;
-  // Aligned to 16 bytes or to 2.
-  const int offset = shape.logits_gap == 1 ? 2 : 0;
-  args.hidden =
-      carver.Take<std::byte>("hidden", args.num_places * args.row_bytes + offset) + offset;
-  args.num_slots = shape.num_rows;
-  args.slot_hidden = carver.Take<std::byte>("slot_hidden", args.num_slots * args.row_bytes);
-  args.sample_slot = carver.Take<int32_t>("sample_slot", shape.num_rows);
-  if (shape.has_draft_logits) args.place = carver.Take<int32_t>("place", shape.num_rows);
-  args.num_rows = shape.num_rows;
-  return args;
-}
-
-void DrawKeepHidden(std::mt19937& random, const RejectionShape& shape, KeepHiddenArgs& args) {
-  auto* hidden = const_cast<std::byte*>(args.hidden);
-  for (int64_t i = 0; i < args.num_places * args.row_bytes; ++i) {
-    hidden[i] = static_cast<std::byte>(random());
-  }
-  std::vector<int32_t> slots(shape.num_rows);
-  std::iota(slots.begin(), slots.end(), 0);
-  std::shuffle(slots.begin(), slots.end(), random);
-  for (int row = 0; row < shape.num_rows; ++row) {
-    const_cast<int32_t*>(args.sample_slot)[row] =
-        Chance(random, 0.2) ? (Chance(random, 0.5) ? -1 : shape.num_rows) : slots[row];
-    if (args.place == nullptr) continue;
-    const_cast<int32_t*>(args.place)[row] = Between(random, -1, args.num_places);
-  }
-}
-
 KeepStatesArgs CarveKeepStates(const RejectionShape& shape, ArrayCarver& carver) {
   KeepStatesArgs args;
   const bool is_one = shape.has_draft_logits;  // one state a row
+  const bool has_places = is_one && shape.num_rows % 2 == 0;
   args.num_rows = shape.num_rows;
   args.num_tokens = shape.max_tokens();
-  args.num_hidden = is_one ? args.num_rows : args.num_tokens;
+  args.num_hidden = is_one && !has_places ? args.num_rows : args.num_tokens;
   args.row_bytes = shape.hidden_bytes;
   const int offset = shape.logits_gap == 1 ? 2 : 0;
   args.hidden =
@@ -262,13 +231,14 @@ KeepStatesArgs CarveKeepStates(const RejectionShape& shape, ArrayCarver& carver)
   args.table_row = carver.Take<int32_t>("table_row", args.num_rows);
   args.query_start_loc = carver.Take<int32_t>("query_start_loc", args.num_rows + 1);
   args.num_slots = shape.num_rows;
-  args.num_kept = 1 + shape.max_drafts / 2;
+  args.num_kept = has_places ? 1 : 1 + shape.max_drafts / 2;
   const int64_t num_states = int64_t{args.num_slots} * args.num_kept;
   args.states = carver.Take<std::byte>("states", num_states * args.row_bytes);
   args.state_positions = carver.Take<int32_t>("state_positions", num_states);
   if (!is_one) return args;
   args.last_token = carver.Take<int32_t>("last_token", args.num_rows);
   args.sample_slot = carver.Take<int32_t>("sample_slot", args.num_rows);
+  if (has_places) args.place = carver.Take<int32_t>("place", args.num_rows);
   return args;
 }
 
@@ -295,6 +265,8 @@ void DrawKeepStates(std::mt19937& random, const RejectionShape& shape, KeepState
     const_cast<int32_t*>(args.last_token)[row] =
         query_len > 0 ? token - 1 : Between(random, -1, args.num_tokens);
     const_cast<int32_t*>(args.sample_slot)[row] = Chance(random, 0.8) ? slots[row] : -1;
+    if (args.place == nullptr) continue;
+    const_cast<int32_t*>(args.place)[row] = Between(random, -1, args.num_hidden);
   }
   query_start_loc[shape.num_rows] = token;
 }

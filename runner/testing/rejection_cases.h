@@ -1,6 +1,6 @@
 // Cases for the units of drafts that are drawn (runner/speculation/reject_drafts.h, place_drafts.h,
-// keep_hidden.h, keep_states.h): random steps in memory that is compared byte by byte, and trials of speculative
-// decoding whose tokens are counted. No LibTorch.
+// keep_states.h): random steps in memory that is compared byte by byte, and trials of speculative decoding
+// whose tokens are counted. No LibTorch.
 
 #ifndef RUNNER_TESTING_REJECTION_CASES_H_
 #define RUNNER_TESTING_REJECTION_CASES_H_
@@ -14,7 +14,6 @@
 #include "base/dtype.h"
 #include "base/testing/builder_memory.h"
 #include "runner/sampling/sampling_params.h"
-#include "runner/speculation/keep_hidden_args.h"
 #include "runner/speculation/keep_states_args.h"
 #include "runner/speculation/place_drafts_args.h"
 #include "runner/speculation/reject_drafts_args.h"
@@ -28,7 +27,7 @@ struct RejectionShape {
   int vocab_size = 20;
   int logits_gap = 0;  // elements between rows: 1 misaligns them
   bool has_draft_logits = true;
-  int hidden_bytes = 64;  // of KeepHiddenArgs, KeepStatesArgs
+  int hidden_bytes = 64;  // of KeepStatesArgs
 
   int max_tokens() const { return num_rows * (1 + max_drafts); }
 };
@@ -40,13 +39,11 @@ RejectionShape DrawRejectionShape(std::mt19937& random);
 
 RejectDraftsArgs CarveRejectDrafts(const RejectionShape& shape, ArrayCarver& carver);
 PlaceDraftsArgs CarvePlaceDrafts(const RejectionShape& shape, ArrayCarver& carver);
-KeepHiddenArgs CarveKeepHidden(const RejectionShape& shape, ArrayCarver& carver);
 KeepStatesArgs CarveKeepStates(const RejectionShape& shape, ArrayCarver& carver);
 
 // Places with and without drafts, slots of all kinds of parameters, ids and rows out of range.
 void DrawRejectDrafts(std::mt19937& random, const RejectionShape& shape, RejectDraftsArgs& args);
 void DrawPlaceDrafts(std::mt19937& random, const RejectionShape& shape, PlaceDraftsArgs& args);
-void DrawKeepHidden(std::mt19937& random, const RejectionShape& shape, KeepHiddenArgs& args);
 void DrawKeepStates(std::mt19937& random, const RejectionShape& shape, KeepStatesArgs& args);
 
 // Sequences of a model that knows the last token alone: next-token logits [vocab, vocab] of it and of

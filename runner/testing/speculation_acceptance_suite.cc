@@ -424,18 +424,18 @@ TEST_P(SpeculationAcceptanceSuite, AReplayVerifiesItsDraftsUnlessStagesComeBefor
   }
 }
 
-// In bfloat16 rows of several tokens are computed as rows of one where the bits of a row must not depend
-// on the step's shape. `plain` has the same max_drafts: prompts of so few tokens are computed so, too.
-void ExpectTextsInBFloat16(LayeredModelOptions model) {
+// Rows of several tokens are computed as rows of one where the bits of a row must not depend on the
+// step's shape. `plain` has the same max_drafts: prompts of so few tokens are computed so, too.
+void ExpectInvariantTexts(LayeredModelOptions model, DType dtype, uint32_t seed) {
   model = WithHidden(model, Hidden::kStream);
-  model.dtype = DType::kBFloat16;
+  model.dtype = dtype;
   LayeredModelOptions draft = ShortSighted(model.device, 1);
-  draft.dtype = DType::kBFloat16;
-  const std::vector<Request> requests = SomeRequests(26);
+  draft.dtype = dtype;
+  const std::vector<Request> requests = SomeRequests(seed);
   ModelRunnerOptions plain = Options(Proposer::kNone);
   plain.batch_invariance = BatchInvariance::kOn;
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests, plain);
-  RandomHeads heads(48, model.device, at::kBFloat16);
+  RandomHeads heads(48, model.device, dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16);
   for (const Proposer proposer :
        {Proposer::kNone, Proposer::kNgram, Proposer::kModel, Proposer::kHeads}) {
     SCOPED_TRACE(testing::Message() << "proposer " << static_cast<int>(proposer));
@@ -459,15 +459,26 @@ void ExpectTextsInBFloat16(LayeredModelOptions model) {
   }
 }
 
-TEST_P(SpeculationAcceptanceSuite, TextsInBFloat16AreThoseOfPlainDecoding) {
-  for (const LayeredModelOptions& model :
-       {TwoLayers(GetParam(), 1), Windows(GetParam(), 1), WindowsAndChunks(GetParam(), 1),
-        Latents(GetParam(), 1)}) {
-    SCOPED_TRACE(testing::Message() << "window " << model.layers[0].params.window_left.value_or(-1)
-                                    << ", chunks " << model.layers[1].chunk_size.value_or(0)
-                                    << ", head dim " << model.layers[0].params.head_dim_qk);
-    ExpectTextsInBFloat16(model);
+void ExpectInvariantTextsOfAll(c10::Device device, DType dtype) {
+  for (const LayeredModelOptions& model : {TwoLayers(device, 1), Windows(device, 1),
+                                           WindowsAndChunks(device, 1), Latents(device, 1)}) {
+    for (const uint32_t seed : {26, 27, 28}) {
+      SCOPED_TRACE(testing::Message()
+                   << "window " << model.layers[0].params.window_left.value_or(-1) << ", chunks "
+                   << model.layers[1].chunk_size.value_or(0) << ", head dim "
+                   << model.layers[0].params.head_dim_qk << ", seed " << seed);
+      ExpectInvariantTexts(model, dtype, seed);
+      if (testing::Test::HasFailure()) return;
+    }
   }
+}
+
+TEST_P(SpeculationAcceptanceSuite, TextsInBFloat16AreThoseOfPlainDecoding) {
+  ExpectInvariantTextsOfAll(GetParam(), DType::kBFloat16);
+}
+
+TEST_P(SpeculationAcceptanceSuite, InvariantTextsInFloat32AreThoseOfPlainDecoding) {
+  ExpectInvariantTextsOfAll(GetParam(), DType::kFloat32);
 }
 
 TEST_P(SpeculationAcceptanceSuite, RefusesOptionsThatDoNotFit) {

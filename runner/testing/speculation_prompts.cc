@@ -1,6 +1,6 @@
 // Texts with every proposer, chains and trees, over every kind of model: of many prompts, to the end of
-// the context, and with the most drafts. REPRISE_SPECULATION_PROMPTS says how many prompts, for example
-// 200; 8 if it is not set.
+// the context, and with the most drafts. REPRISE_SPECULATION_PROMPTS says how many prompts: 200 if it is
+// not set; 8 have every length of chains, where a tool makes tests slow.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>
@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <ostream>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ constexpr int kTreeDrafts = 15;
 
 int NumPrompts() {
   const char* const text = std::getenv("REPRISE_SPECULATION_PROMPTS");
-  int count = 8;
+  int count = 200;
   if (text != nullptr) CHECK(absl::SimpleAtoi(text, &count)) << text;
   return (count + kSlots - 1) / kSlots * kSlots;
 }
@@ -124,20 +125,22 @@ void ExpectPlainTexts(const LayeredModelOptions& model, const std::vector<Reques
   SpeculationHarness& harness = **made;
   std::mt19937 rng(7);
   const int most = drafts.tree ? kTreeDrafts : kChainDrafts;
+  std::set<int> lengths;
   for (size_t first = 0; first < requests.size(); first += kSlots) {
     const auto begin = static_cast<int64_t>(first);
     const std::vector<Request> group(requests.begin() + begin, requests.begin() + begin + kSlots);
     const std::vector<std::vector<int32_t>> texts(want.begin() + begin,
                                                   want.begin() + begin + kSlots);
-    // Each length with drafts that are all wrong, all right, and between: the first two groups have the
-    // former two.
+    // Two groups have all lengths of chains, each slot one; the next two have them in other slots. Each
+    // length has drafts that are all wrong, all right, and between: the first two groups the former two.
     const int index = static_cast<int>(first) / kSlots;
-    const int num_drafts = 1 + (7 * index + 3) % most;  // 7 divides neither number of drafts
     constexpr int kPercents[] = {0, 100, 34, 67};
     const int percent_right = kPercents[(index % most + index / most) % 4];
     ExpectTexts(harness, group, texts, [&](int slot, int room) {
+      const int num_drafts = 1 + (kSlots * index + index / 2 + slot) % most;
       const int count =
           std::min(room, rng() % 5 == 0 ? static_cast<int>(rng() % (most + 1)) : num_drafts);
+      if (count == num_drafts) lengths.insert(num_drafts);
       SpeculationRow row = {.slot = slot, .num_drafts = count};
       if (drafts.proposer == Proposer::kNone) {
         row = Given(rng, texts[slot], harness.text(slot).size(), count, drafts.tree, percent_right);
@@ -148,6 +151,7 @@ void ExpectPlainTexts(const LayeredModelOptions& model, const std::vector<Reques
     for (int slot = 0; slot < kSlots; ++slot) harness.Leave(slot);
     if (testing::Test::HasFailure()) return;
   }
+  EXPECT_THAT(lengths, testing::SizeIs(std::min<size_t>(most, requests.size())));
 }
 
 void ExpectPlainTextsOfAll(LayeredModelOptions model, bool serves_trees) {

@@ -180,7 +180,6 @@ PUBLIC_TARGETS = [
     "//runner/speculation:draft_rows",
     "//runner/speculation:draft_rows_cuda",
     "//runner/speculation:drafter",
-    "//runner/speculation:keep_hidden",
     "//runner/speculation:keep_states",
     "//runner/speculation:ngram_drafts",
     "//runner/speculation:ngram_drafts_cuda",

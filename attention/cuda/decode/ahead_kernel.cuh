@@ -181,7 +181,7 @@ __device__ __forceinline__ bool MergesInCluster(const AttentionKernelParams& p) 
 template <typename Traits>
 __device__ __forceinline__ void PrepareToMeet() {}
 
-// REQUIRES: a grid of ColumnWalk::GridOf(), or of the columns in use in clusters of ClusterOf().
+// REQUIRES: a grid of ColumnWalk::GridOf(), or of the columns in use in clusters of params.cluster.
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     AheadKernel(const __grid_constant__ AttentionKernelParams p) {
@@ -253,7 +253,7 @@ cudaError_t LaunchAhead(const AttentionKernelParams& params, cudaStream_t stream
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
   const TileMap& work = params.work;
-  const int cluster = ClusterOf(work, params.num_rows, params.window_left);
+  const int cluster = params.cluster;
   if (cluster == 1) {
     return LaunchDependent(kernel, ColumnWalk::GridOf(work), Traits::kThreads, kSharedBytes, stream,
                            params);

@@ -235,6 +235,7 @@ __device__ __forceinline__ void FinishWarpgroupUnit(const AttentionKernelParams&
   WritePartial<Traits>(p, prepared, softmax);
   if (ArriveAtMerge<Traits>(p, unit, shared.attention.is_last_arrival)) {
     MergeRows<Traits>(p, prepared);
+    Traits::Meet();  // the next unit's partials may be where these were
   }
 }
 

@@ -216,6 +216,7 @@ __device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
       return;
     }
     MergeLatentRows<Traits>(p, work, point);
+    Traits::Meet();  // the next unit's partials may be where these were
     if (!in_group) return;
     in_group = false;
   }
