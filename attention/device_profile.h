@@ -40,6 +40,11 @@ struct WorkMapCosts {
   // for head dims beyond 64: then reading and multiplying overlap in one kernel.
   int joined_steps_beside_prompts = 0;
 
+  // By how many percent a column of whole query ranges, of decodes and of drafts to verify, may be
+  // wider than a filled one, which is even but cuts ranges; 0: such columns are always filled. CTAs
+  // beyond those that the memory needs cost nothing when they have no work.
+  int whole_ranges_percent = 0;
+
   // How many clusters of 2, 4 and 8 CTAs of a decode run at the same time, two CTAs an SM; 0: none
   // are used. The CTAs of a cluster share a part of the card, which has places for 240 of 264 CTAs
   // in clusters of 8 on an H200.
@@ -87,6 +92,7 @@ constexpr DeviceProfile H200Profile() {
                    .merges_per_step = 5,
                    .joined_steps = 40,
                    .joined_steps_beside_prompts = 256,
+                   .whole_ranges_percent = 6,
                    .clusters_of_2 = 132,
                    .clusters_of_4 = 62,
                    .clusters_of_8 = 30},

@@ -31,6 +31,10 @@
 // than the others, every other CTA takes its units from the last to the first, so that some CTAs
 // read while others multiply.
 //
+// Whole ranges. Where decodes are more than the columns, cutting them at borders costs each CTA a
+// unit more, and merges. So if columns of as many whole ranges each are hardly wider than filled
+// ones, no range is cut: 64 equal rows are two to a column in 32 of 33 columns.
+//
 // Halves. Where a few rows of several queries each leave most columns to spare, as drafts to verify
 // of one sequence, each range has half as many queries: two CTAs read the same keys, at about the
 // same time, and each merges half as much.
@@ -220,6 +224,7 @@ struct TileMap {
   int max_splits = kMaxDeterministicSplits;  // in deterministic mode
   int decode_query_len = 1;                  // likewise: WorkMapOptions::decode_query_len
 
+  int whole_ranges_percent = 0;  // WorkMapCosts::whole_ranges_percent; 0 if the tile has many rows
   bool may_be_dealt = false;
   int cut_cost = 0;               // of the cuts of a column
   int32_t* deal_order = nullptr;  // [max_tiles] if may_be_dealt: the dealt items, longest first

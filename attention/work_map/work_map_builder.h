@@ -29,6 +29,7 @@
 #define ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "attention/work_map/work_map.h"
 #include "attention/work_map/work_map_build_args.h"
@@ -500,6 +501,30 @@ class WorkMapBuilder {
     return steps <= kStepsUnderWay || steps <= even + even / 4 + 1;
   }
 
+  // The ranges of a column if each column is to have as many whole ones; else 0.
+  REPRISE_HOST_DEVICE int WholeRangesOfColumn(Sum total_cost, int num_tiles,
+                                              const Columns<Sum>& columns) {
+    if (!Cutter::kMayGiveColumns || map_.whole_ranges_percent == 0 || shared_keys_ > 0 ||
+        num_tiles <= num_columns_ || num_tiles > kMostCounted) {
+      return 0;
+    }
+    const int with_keys = CountTiles(num_tiles).with_keys;  // also makes all costs visible
+    if (with_keys == 0) return 0;
+    const int ranges = CeilOf(with_keys, num_columns_);
+    const auto cost_before = [&](int column) -> Sum {
+      const int t = column < num_columns_ ? AtMost(column * ranges, num_tiles) : num_tiles;
+      return t < num_tiles ? static_cast<Sum>(tiles_[t].cost_begin) : total_cost;
+    };
+    constexpr Sum kMost = std::numeric_limits<int32_t>::max();
+    const int fullest = -team_.Least(num_columns_, [&](int column) -> int {
+      const Sum cost = cost_before(column + 1) - cost_before(column);
+      return -static_cast<int>(cost < kMost ? cost : kMost);
+    });
+    const bool end_first = WholeRangesEndFirst<Sum>(total_cost, with_keys, ranges, fullest,
+                                                    columns.width(), map_.whole_ranges_percent);
+    return end_first ? ranges : 0;
+  }
+
   // The steps of the longest range if the ranges are to be dealt; else 0.
   REPRISE_HOST_DEVICE int LongestToDeal(Sum total_cost, int num_tiles) {
     if (!Cutter::kMayGiveColumns || !map_.may_be_dealt || num_tiles > map_.max_items ||
@@ -533,6 +558,10 @@ class WorkMapBuilder {
     }
     if (have_clusters_) {
       columns.GiveEachRangeACluster(cluster_);
+      return CutTiles(num_tiles, columns);
+    }
+    if (const int ranges = WholeRangesOfColumn(total_cost, num_tiles, columns); ranges > 0) {
+      columns.GiveWholeRanges(ranges);
       return CutTiles(num_tiles, columns);
     }
     const bool may_give = Cutter::kMayGiveColumns && num_tiles <= num_columns_ &&

@@ -73,6 +73,24 @@ TEST(WorkMapCutTest, ALittleWiderColumnsSaveALevelOfMerging) {
   EXPECT_EQ(LeastWidthOf(1, 256, 20), 3 + 1);  // 8 steps a piece would take longer
 }
 
+TEST(WorkMapCutTest, WholeRangesEndFirstIfTheyAreNearlyEven) {
+  // 64 ranges over 33 columns of 256, or two to each of 32.
+  const auto ends_first = [](int total_cost, int fullest, int percent) {
+    return WholeRangesEndFirst<int32_t>(total_cost, /*num_tiles=*/64, /*ranges_of_column=*/2,
+                                        fullest, /*filled_width=*/256, percent);
+  };
+  EXPECT_TRUE(ends_first(64 * 132, 264, 6));
+  EXPECT_TRUE(ends_first(64 * 132, 264, 4));
+  EXPECT_FALSE(ends_first(64 * 132, 264, 3));  // 3.1 % wider
+  EXPECT_TRUE(ends_first(64 * 132, 271, 6));
+  EXPECT_FALSE(ends_first(64 * 132, 272, 6));  // 6.25 %
+  // Two steps above the mean, and more.
+  EXPECT_TRUE(ends_first(64 * 126, 252 + 16, 6));
+  EXPECT_FALSE(ends_first(64 * 126, 252 + 17, 6));
+  // Beyond 32 bits.
+  EXPECT_TRUE(WholeRangesEndFirst<int32_t>(1 << 30, 1000, 10, (1 << 30) / 100, (1 << 30) / 100, 1));
+}
+
 TEST(WorkMapCutTest, RangesAreHalvedWhereColumnsAreToSpare) {
   TileMap map;
   map.num_columns = 33;

@@ -58,6 +58,7 @@ absl::Status CheckCosts(const WorkMapCosts& costs) {
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.joined_steps", 0, costs.joined_steps));
   REPRISE_RETURN_IF_ERROR(
       CheckCost("costs.joined_steps_beside_prompts", 0, costs.joined_steps_beside_prompts));
+  REPRISE_RETURN_IF_ERROR(CheckCost("costs.whole_ranges_percent", 0, costs.whole_ranges_percent));
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_2", 0, costs.clusters_of_2));
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_4", 0, costs.clusters_of_4));
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_8", 0, costs.clusters_of_8));
@@ -297,6 +298,11 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
                      options.shared_prefix != SharedPrefix::kTaken;
   map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_column * map.num_columns;
   map.cut_cost = options.costs.warpgroup_cut;
+  // What reading bounds: a CTA without work costs nothing there.
+  if (tile.rows() <= kVerifyRows && tile.dtype != DType::kFloat32 &&
+      options.mode == WorkMapMode::kBalanced) {
+    map.whole_ranges_percent = options.costs.whole_ranges_percent;
+  }
   map.merges_per_step =
       MergesPerStep(tile, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
 

@@ -60,6 +60,8 @@ ABSL_FLAG(double, softcap, 0, "of the logits; 0: none");
 ABSL_FLAG(bool, rotary, false, "rotary embedding of all dims in the kernel");
 ABSL_FLAG(int, num_sms, 0, "multiprocessors to plan work for; 0: the card's; for the grid, too");
 ABSL_FLAG(bool, clusters, true, "let decodes of few rows run in clusters; for the grid, too");
+ABSL_FLAG(bool, whole_ranges, true,
+          "let columns have whole query ranges where that is nearly even; for the grid, too");
 ABSL_FLAG(bool, deterministic, false, "split points by the row alone; for the grid, too");
 
 namespace reprise {
@@ -164,6 +166,7 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
     if (!absl::GetFlag(FLAGS_clusters)) {
       c.costs.clusters_of_2 = c.costs.clusters_of_4 = c.costs.clusters_of_8 = 0;
     }
+    if (!absl::GetFlag(FLAGS_whole_ranges)) c.costs.whole_ranges_percent = 0;
     if (absl::GetFlag(FLAGS_deterministic)) c.mode = WorkMapMode::kDeterministic;
   }
   return cases;
