@@ -166,6 +166,9 @@ struct WorkMerge {
   int32_t num_partials;   // per query, in key order, without shared ones
 };
 
+// The largest cluster that every card with clusters can run.
+inline constexpr int kMostClusterColumns = 8;
+
 // The map for one size of tile, that is, for one kernel: views of its storage, all on the device of
 // the queries, and the values that the plan fixed.
 struct TileMap {
@@ -213,10 +216,8 @@ struct TileMap {
   int num_virtual_heads = 0;
   int heads_per_column = 0;
   int num_columns = 0;
-  // How many clusters of 2, 4 and 8 columns of a head run at the same time; 0: none.
-  int clusters_of_2 = 0;
-  int clusters_of_4 = 0;
-  int clusters_of_8 = 0;
+  // [n]: how many clusters of n columns of a head run at the same time; 0: none. [2] is the largest.
+  int clusters_of[kMostClusterColumns + 1] = {};
   // The grid of the kernels: heads_per_column * num_columns, or all that fit on the card at a time
   // if items may be dealt.
   int num_ctas = 0;
@@ -232,9 +233,6 @@ struct TileMap {
 
 inline constexpr int kNumMapCounts = 5;
 
-// The largest cluster that every card with clusters can run.
-inline constexpr int kMostClusterColumns = 8;
-
 // With this many steps or fewer a piece has all of its keys under way at once, and is not worth
 // cutting further.
 inline constexpr int kStepsUnderWay = 2;
@@ -245,36 +243,41 @@ REPRISE_HOST_DEVICE inline int MostKeys(const TileMap& map, int window_left) {
   return window_left + map.max_query_len;
 }
 
-// The columns of a cluster of the kernel for a batch of `num_rows` rows; 1: it has none. A kernel in
-// clusters of 4 or 8 has fewer columns than others, so these are for rows of few keys, which need no
-// more; with clusters of 2 it has all of them (but an odd last one), and rows may have any number of
-// keys if there are two columns for each, and not three. The builder and attention must get the same
-// num_rows and window.
+// The most steps of a piece of a range that has a cluster because the rows have few keys.
+inline constexpr int kMostStepsOfCluster = 4;
+
+// The columns of a cluster of the kernel for a batch of `num_rows` rows; 1: it has none. Pieces that
+// are merged in a cluster may have a step more than those that the columns would give, as a merge
+// through memory takes longer than a step. A kernel in clusters of more than 2 has fewer columns
+// than others, so these are for rows of few keys, which need no more; with clusters of 2 it has all
+// of them (but an odd last one), and rows may have any number of keys if there are two columns for
+// each, and not three. The builder and attention must get the same num_rows and window.
 REPRISE_HOST_DEVICE inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
-  const int steps = (MostKeys(map, window_left) + kWorkStepKeys - 1) / kWorkStepKeys;
-  const auto serves = [&](int cluster, int num_clusters) {
-    return num_clusters > 0 && num_rows <= num_clusters && steps <= cluster * kStepsUnderWay;
-  };
+  if (num_rows < 1 || num_rows > map.clusters_of[2]) return 1;
+  const int keys = MostKeys(map, window_left);
+  const int steps = (keys + kWorkStepKeys - 1) / kWorkStepKeys;
   if (steps <= kStepsUnderWay) return 1;
-  if (serves(2, map.clusters_of_2)) return 2;
-  if (serves(4, map.clusters_of_4)) return 4;
-  if (serves(8, map.clusters_of_8)) return 8;
-  const bool has_two = num_rows <= map.clusters_of_2 && 3 * num_rows > map.num_columns;
-  return has_two ? 2 : 1;
+  const auto piece = [](int steps, int columns) {
+    const int even = (steps + columns - 1) / columns;
+    return even > kStepsUnderWay ? even : kStepsUnderWay;
+  };
+  const int without = piece(steps, map.num_columns / num_rows);
+  int most = without < kMostStepsOfCluster ? without + 1 : kMostStepsOfCluster;
+  // A window may begin within a step.
+  const int touched = steps + (keys < map.max_seq_len ? 1 : 0);
+  int best = 1;
+  for (int cluster = 2; cluster <= kMostClusterColumns; ++cluster) {
+    if (num_rows > map.clusters_of[cluster] || piece(touched, cluster) > most) continue;
+    best = cluster;
+    most = piece(touched, cluster) - 1;  // for larger ones
+  }
+  if (best > 1) return best;
+  return 3 * num_rows > map.num_columns ? 2 : 1;
 }
 
 // The columns of the clusters of that size that run at the same time; without clusters all.
 REPRISE_HOST_DEVICE inline int ColumnsInUse(const TileMap& map, int cluster) {
-  switch (cluster) {
-    case 2:
-      return 2 * map.clusters_of_2;
-    case 4:
-      return 4 * map.clusters_of_4;
-    case 8:
-      return 8 * map.clusters_of_8;
-    default:
-      return map.num_columns;
-  }
+  return cluster > 1 ? cluster * map.clusters_of[cluster] : map.num_columns;
 }
 
 // MakeWorkMap() (attention/work_map/work_map_plan.h) makes it from a plan and a workspace.

@@ -498,7 +498,7 @@ class WorkMapBuilder {
     const int steps = CeilOf(longest, cluster_);
     const int even =
         static_cast<int>(DivideBy<Sum>(total_cost, static_cast<Sum>(num_columns_) * kStepCost));
-    return steps <= kStepsUnderWay || steps <= even + even / 4 + 1;
+    return steps <= kMostStepsOfCluster || steps <= even + even / 4 + 1;
   }
 
   // The ranges of a column if each column is to have as many whole ones; else 0.

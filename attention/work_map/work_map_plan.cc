@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -59,9 +60,9 @@ absl::Status CheckCosts(const WorkMapCosts& costs) {
   REPRISE_RETURN_IF_ERROR(
       CheckCost("costs.joined_steps_beside_prompts", 0, costs.joined_steps_beside_prompts));
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.whole_ranges_percent", 0, costs.whole_ranges_percent));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_2", 0, costs.clusters_of_2));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_4", 0, costs.clusters_of_4));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_8", 0, costs.clusters_of_8));
+  for (const int clusters : costs.clusters_of) {
+    REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of", 0, clusters));
+  }
   REPRISE_RETURN_IF_ERROR(
       CheckCost("costs.merges_per_step_few_rows", 1, costs.merges_per_step_few_rows));
   return CheckCost("costs.merges_per_step", 1, costs.merges_per_step);
@@ -256,12 +257,12 @@ void PlanClusters(const WorkMapOptions& options, const AttentionTile& tile, Tile
       map.heads_per_column < map.num_virtual_heads) {
     return;
   }
-  const auto of_head = [&map](int clusters, int columns) {
-    return std::min(clusters / map.heads_per_column, map.num_columns / columns);
-  };
-  map.clusters_of_2 = of_head(options.costs.clusters_of_2, 2);
-  map.clusters_of_4 = of_head(options.costs.clusters_of_4, 4);
-  map.clusters_of_8 = of_head(options.costs.clusters_of_8, 8);
+  static_assert(std::tuple_size_v<decltype(options.costs.clusters_of)> == kMostClusterColumns + 1);
+  for (int n = 2; n <= kMostClusterColumns; ++n) {
+    map.clusters_of[n] =
+        std::min({options.costs.clusters_of[n] / map.heads_per_column, map.num_columns / n,
+                  n > 2 ? map.clusters_of[2] : map.num_columns});
+  }
 }
 
 // The map for rows that `tile` serves; pointers are null.
