@@ -51,6 +51,11 @@ struct WorkMapCosts {
   // to 8; 0: clusters of n are not used. The CTAs of a cluster share a part of the card, which has
   // places for 240 of 264 CTAs in clusters of 8 on an H200. attention_bench prints those of a card.
   std::array<int, 9> clusters_of = {};
+
+  // Where there are so many SMs for each query range of a decode and KV head, CTAs are twice as wide
+  // (TileMap::most_wide_rows); 0: never. Cards whose CTAs may not have 227 KB of shared memory have
+  // no such kernels.
+  int sms_of_wide_range = 0;
 };
 
 // Costs of the attention kernels over a shared prefix (attention/merge/cascade_rule.h).
@@ -96,7 +101,8 @@ constexpr DeviceProfile H200Profile() {
                    // Those of 2, 4 and 8 are CUDA's answers. From them follow two ways in which the
                    // SMs may be divided into parts of 12 to 18, and from these at least so many of
                    // the others.
-                   .clusters_of = {0, 0, 132, 84, 62, 46, 36, 30, 30}},
+                   .clusters_of = {0, 0, 132, 84, 62, 46, 36, 30, 30},
+                   .sms_of_wide_range = 32},
       .cascade_launches = {.read_tb_per_s = 4.6,
                            .reread_tb_per_s = 7.8,
                            .products_tflops = 180,

@@ -44,6 +44,9 @@
 // may give each range a cluster of its own: the range is cut into at most as many even pieces, which
 // the CTAs add up by reading each other's shared memory.
 //
+// Wide CTAs. A row of one KV head has more multiprocessors than its keys are worth cutting for. Then
+// the kernel's CTAs have twice as many warps, and there are half as many columns (IsWide()).
+//
 // Shared prefix (cascade). A map planned for it uses the hint PagedBatch::common_prefix_len: keys
 // that all rows have in common are read once for every tile_queries tokens, by shared items whose
 // queries are from several rows. The rows' own items begin after those keys, and the partials of
@@ -75,6 +78,7 @@
 //      once in deal_order.
 //   6. In deterministic mode the cut of a row depends on that row's own data alone.
 //   7. If ranges have clusters, range t has the columns from t * ClusterOf() on, one piece in each.
+//      If the kernel has wide CTAs, only the first wide_columns columns have items.
 //
 // Thread safety: a map is written by one kernel and read by later ones on the same stream. Kernels
 // that use one map (its partials and merge counters) must not run at the same time.
@@ -218,6 +222,10 @@ struct TileMap {
   int num_columns = 0;
   // [n]: how many clusters of n columns of a head run at the same time; 0: none. [2] is the largest.
   int clusters_of[kMostClusterColumns + 1] = {};
+  // Batches of at most this many rows may have a kernel of wide CTAs, one on a multiprocessor, and
+  // then have so many columns; 0: there is none. IsWide().
+  int most_wide_rows = 0;
+  int wide_columns = 0;
   // The grid of the kernels: heads_per_column * num_columns, or all that fit on the card at a time
   // if items may be dealt.
   int num_ctas = 0;
@@ -278,6 +286,16 @@ REPRISE_HOST_DEVICE inline int ClusterOf(const TileMap& map, int num_rows, int w
 // The columns of the clusters of that size that run at the same time; without clusters all.
 REPRISE_HOST_DEVICE inline int ColumnsInUse(const TileMap& map, int cluster) {
   return cluster > 1 ? cluster * map.clusters_of[cluster] : map.num_columns;
+}
+
+// Whether the kernel has wide CTAs, which have three times as many keys under way as others, and half
+// as many of them run at the same time: for ranges that are so few that each piece has a
+// multiprocessor to itself, and so long that a piece has more keys than others have under way.
+// `cluster`: ClusterOf(). The builder and attention must get the same num_rows and window.
+REPRISE_HOST_DEVICE inline bool IsWide(const TileMap& map, int cluster, int num_rows,
+                                       int window_left) {
+  return cluster == 1 && num_rows > 0 && num_rows <= map.most_wide_rows &&
+         MostKeys(map, window_left) > kStepsUnderWay * kMostPiecesAtOnce * kWorkStepKeys;
 }
 
 // MakeWorkMap() (attention/work_map/work_map_plan.h) makes it from a plan and a workspace.

@@ -265,7 +265,9 @@ class WorkMapBuilder {
         row_(scratch.rows),
         tile_of_item_(scratch.tile_of_item),
         cluster_(ClusterOf(map, rows.num_rows, rows.window_left)),
-        num_columns_(ColumnsInUse(map, cluster_)),
+        num_columns_(IsWide(map, cluster_, rows.num_rows, rows.window_left)
+                         ? map.wide_columns
+                         : ColumnsInUse(map, cluster_)),
         tile_queries_(map.tile_queries),
         rows_are_tiles_(map.max_query_len <= map.tile_queries && map.decode_query_len == 1) {}
 

@@ -1,5 +1,5 @@
-// Which batches have columns of whole query ranges, and which have clusters of columns; and what
-// becomes of them when lengths change under one plan.
+// Which batches have columns of whole query ranges, clusters of columns, or wide CTAs; and what becomes
+// of them when lengths change under one plan.
 
 #include <algorithm>
 #include <array>
@@ -354,6 +354,107 @@ TEST(WorkMapClusterTest, AWindowMakesKeysFew) {
   EXPECT_EQ(ClusterOf(map, 2, 600), 6);
   EXPECT_EQ(map.counts[4], 1);
   EXPECT_EQ(map.items[0].key_begin, 30000 - 601);
+}
+
+bool HasWideCtas(const HostWorkMap& work, const Batch& batch, int window_left = -1) {
+  const TileMap& map = work.map().main;
+  const int num_rows = batch.Paged().num_rows;
+  return IsWide(map, ClusterOf(map, num_rows, window_left), num_rows, window_left);
+}
+
+// 132 SMs are 32 for each of four ranges.
+TEST(WorkMapWideTest, FewLongRowsOfFewHeadsHaveWideCtas) {
+  struct Case {
+    int num_rows, num_kv_heads, len;
+    bool is_wide;
+  };
+  for (const Case& c :
+       {Case{1, 1, 8192, true}, Case{4, 1, 8192, true}, Case{5, 1, 8192, false},
+        Case{1, 1, 4097, true}, Case{1, 1, 4096, false}, Case{1, 1, 131072, true},
+        Case{2, 2, 8192, true}, Case{3, 2, 8192, false}, Case{1, 4, 8192, true},
+        Case{2, 4, 8192, false}, Case{1, 8, 8192, false}, Case{1, 1, 1024, false}}) {
+    SCOPED_TRACE(std::to_string(c.num_rows) + " x " + std::to_string(c.len) + " of " +
+                 std::to_string(c.num_kv_heads));
+    const Batch batch(std::vector<int32_t>(c.num_rows, c.len));
+    HostWorkMap work(batch.Options(c.num_kv_heads));
+    Build(batch, work);
+    EXPECT_EQ(HasWideCtas(work, batch), c.is_wide);
+    const TileMap& map = work.map().main;
+    if (!c.is_wide) continue;
+    EXPECT_EQ(map.wide_columns, 132 / c.num_kv_heads);
+    EXPECT_EQ(map.column_items[map.wide_columns], map.counts[0]);
+    EXPECT_TRUE(c.len != 8192 || map.counts[0] == c.num_rows * 32);  // of four steps
+  }
+}
+
+TEST(WorkMapWideTest, NoRowsHaveNone) {
+  for (const int num_kv_heads : {1, 8}) {
+    Batch batch({8192});
+    HostWorkMap work(batch.Options(num_kv_heads));
+    EXPECT_FALSE(IsWide(work.map().main, 1, 0, -1));
+  }
+}
+
+TEST(WorkMapWideTest, AWindowMakesKeysTooFew) {
+  const Batch batch({20000});
+  HostWorkMap work(batch.Options(1));
+  Build(batch, work, {.left = 4096});
+  EXPECT_TRUE(HasWideCtas(work, batch, 4096));
+  Build(batch, work, {.left = 4000});
+  EXPECT_FALSE(HasWideCtas(work, batch, 4000));
+}
+
+TEST(WorkMapWideTest, LengthsMayChangeWithinTheBounds) {
+  Random random(6);
+  for (const int query_len : {1, 4}) {
+    for (const int num_rows : {1, 3, 4}) {
+      Batch batch(std::vector<int32_t>(num_rows, 100000), query_len);
+      HostWorkMap work(batch.Options(1));
+      for (int round = 0; round < 40; ++round) {
+        for (int32_t& l : batch.lens()) {
+          l = random.Pick({0, 5, 700, 9000, 100000, random.Int(4, 100000)});
+        }
+        Build(batch, work);
+        EXPECT_TRUE(HasWideCtas(work, batch));
+      }
+    }
+  }
+}
+
+TEST(WorkMapWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
+  const auto most_rows = [](const WorkMapOptions& options) {
+    return PlanWorkMap(options)->shape.main.most_wide_rows;
+  };
+  const WorkMapOptions decode = Batch({8192}).Options(1);
+  EXPECT_EQ(most_rows(decode), 4);
+  WorkMapOptions other = decode;
+  other.dtype = DType::kFp8E4M3;
+  EXPECT_EQ(most_rows(other), 4);
+  other.dtype = DType::kFloat32;
+  EXPECT_EQ(most_rows(other), 0);
+  for (const int head_dim : {64, 256}) {
+    other = decode;
+    other.head_dim_qk = other.head_dim_v = head_dim;
+    EXPECT_EQ(most_rows(other), 0) << head_dim;
+  }
+  other = decode;
+  other.mode = WorkMapMode::kDeterministic;  // the bits of a row would depend on the others
+  EXPECT_EQ(most_rows(other), 0);
+  other = decode;
+  other.split = RowSplit::kByRow;
+  EXPECT_EQ(most_rows(other), 0);
+  other = decode;
+  other.max_shared_bytes = 163 * 1024;
+  EXPECT_EQ(most_rows(other), 0);
+  other = decode;
+  other.max_query_len = 8;  // tiles of 32 rows of q
+  EXPECT_EQ(most_rows(other), 0);
+  other = decode;
+  other.num_sms = 31;
+  EXPECT_EQ(most_rows(other), 0);
+  other = decode;
+  other.costs.sms_of_wide_range = 0;
+  EXPECT_EQ(most_rows(other), 0);
 }
 
 }  // namespace

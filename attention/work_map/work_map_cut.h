@@ -173,7 +173,9 @@ template <typename Sum>
 REPRISE_HOST_DEVICE int LeastWidth(Sum total_cost, int num_tiles, int tile_cost, int merges) {
   const int least = LeastSteps<Sum>(total_cost, num_tiles, merges) + CeilOf(tile_cost, kStepCost);
   if (num_tiles == 0) return least;
-  const int mean = static_cast<int>(DivideBy<Sum>(total_cost, Sum{num_tiles} * kStepCost));
+  const Sum of_steps = total_cost - static_cast<Sum>(num_tiles) * tile_cost;
+  const int mean =
+      of_steps > 0 ? static_cast<int>(DivideBy<Sum>(of_steps, Sum{num_tiles} * kStepCost)) : 0;
   const int of_one_level = CeilOf(mean, kMostPiecesAtOnce);
   const bool pays = of_one_level > least && of_one_level <= least + kStepsOfMergeLevel;
   return pays ? of_one_level : least;

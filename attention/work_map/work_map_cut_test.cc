@@ -71,6 +71,11 @@ TEST(WorkMapCutTest, ALittleWiderColumnsSaveALevelOfMerging) {
   EXPECT_EQ(LeastWidthOf(3, 128, 20), 4);
   EXPECT_EQ(LeastWidthOf(1, 192, 20), 6);      // 32 pieces and not 48
   EXPECT_EQ(LeastWidthOf(1, 256, 20), 3 + 1);  // 8 steps a piece would take longer
+  // The cost of a tile as large as a step does not count among its steps.
+  EXPECT_EQ(LeastWidth<int32_t>(256 * kStepCost + 8, 1, /*tile_cost=*/8, 5 * kStepCost), 8);
+  EXPECT_EQ(LeastWidth<int32_t>(257 * kStepCost + 8, 1, /*tile_cost=*/8, 5 * kStepCost), 9);
+  // Ranges of other maps may add their tiles to the count, but not to the cost.
+  EXPECT_EQ(LeastWidth<int32_t>(8, 64, /*tile_cost=*/8, 5 * kStepCost), 1 + 1);
 }
 
 TEST(WorkMapCutTest, WholeRangesEndFirstIfTheyAreNearlyEven) {

@@ -70,6 +70,7 @@ ABSL_FLAG(
     "grid, too");
 ABSL_FLAG(bool, whole_ranges, true,
           "let columns have whole query ranges where that is nearly even; for the grid, too");
+ABSL_FLAG(bool, wide, true, "let few long rows of few KV heads have wide CTAs; for the grid, too");
 ABSL_FLAG(bool, deterministic, false, "split points by the row alone; for the grid, too");
 
 namespace reprise {
@@ -180,6 +181,7 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
     c.num_sms = absl::GetFlag(FLAGS_num_sms);
     KeepClusters(absl::StrSplit(absl::GetFlag(FLAGS_clusters), ','), c.costs);
     if (!absl::GetFlag(FLAGS_whole_ranges)) c.costs.whole_ranges_percent = 0;
+    if (!absl::GetFlag(FLAGS_wide)) c.costs.sms_of_wide_range = 0;
     if (absl::GetFlag(FLAGS_deterministic)) c.mode = WorkMapMode::kDeterministic;
   }
   return cases;
