@@ -70,7 +70,9 @@ ABSL_FLAG(
     "grid, too");
 ABSL_FLAG(bool, whole_ranges, true,
           "let columns have whole query ranges where that is nearly even; for the grid, too");
-ABSL_FLAG(bool, wide, true, "let few long rows of few KV heads have wide CTAs; for the grid, too");
+ABSL_FLAG(int, sms_of_wide_range, -1,
+          "multiprocessors for each range and KV head from which CTAs are wide; 0: they never are; "
+          "-1: as measured; for the grid, too");
 ABSL_FLAG(bool, deterministic, false, "split points by the row alone; for the grid, too");
 
 namespace reprise {
@@ -181,7 +183,8 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
     c.num_sms = absl::GetFlag(FLAGS_num_sms);
     KeepClusters(absl::StrSplit(absl::GetFlag(FLAGS_clusters), ','), c.costs);
     if (!absl::GetFlag(FLAGS_whole_ranges)) c.costs.whole_ranges_percent = 0;
-    if (!absl::GetFlag(FLAGS_wide)) c.costs.sms_of_wide_range = 0;
+    const int sms_of_wide_range = absl::GetFlag(FLAGS_sms_of_wide_range);
+    if (sms_of_wide_range >= 0) c.costs.sms_of_wide_range = sms_of_wide_range;
     if (absl::GetFlag(FLAGS_deterministic)) c.mode = WorkMapMode::kDeterministic;
   }
   return cases;
