@@ -12,6 +12,8 @@
 #ifndef ATTENTION_DEVICE_PROFILE_H_
 #define ATTENTION_DEVICE_PROFILE_H_
 
+#include <array>
+
 namespace reprise {
 
 // Costs of query ranges and merges, in eighths of the time of a step of 64 keys (kStepCost of
@@ -40,12 +42,20 @@ struct WorkMapCosts {
   // for head dims beyond 64: then reading and multiplying overlap in one kernel.
   int joined_steps_beside_prompts = 0;
 
-  // How many clusters of 2, 4 and 8 CTAs of a decode run at the same time, two CTAs an SM; 0: none
-  // are used. The CTAs of a cluster share a part of the card, which has places for 240 of 264 CTAs
-  // in clusters of 8 on an H200.
-  int clusters_of_2 = 0;
-  int clusters_of_4 = 0;
-  int clusters_of_8 = 0;
+  // By how many percent a column of whole query ranges, of decodes and of drafts to verify, may be
+  // wider than a filled one, which is even but cuts ranges; 0: such columns are always filled. CTAs
+  // beyond those that the memory needs cost nothing when they have no work.
+  int whole_ranges_percent = 0;
+
+  // [n]: how many clusters of n CTAs of a decode run at the same time, two CTAs an SM, for n from 2
+  // to 8; 0: clusters of n are not used. The CTAs of a cluster share a part of the card, which has
+  // places for 240 of 264 CTAs in clusters of 8 on an H200. attention_bench prints those of a card.
+  std::array<int, 9> clusters_of = {};
+
+  // Where there are so many SMs for each query range of a decode and KV head, CTAs are twice as wide
+  // (TileMap::most_wide_rows); 0: never. Cards whose CTAs may not have 227 KB of shared memory have
+  // no such kernels.
+  int sms_of_wide_range = 0;
 };
 
 // Costs of the attention kernels over a shared prefix (attention/merge/cascade_rule.h).
@@ -87,9 +97,12 @@ constexpr DeviceProfile H200Profile() {
                    .merges_per_step = 5,
                    .joined_steps = 40,
                    .joined_steps_beside_prompts = 256,
-                   .clusters_of_2 = 132,
-                   .clusters_of_4 = 62,
-                   .clusters_of_8 = 30},
+                   .whole_ranges_percent = 6,
+                   // Those of 2, 4 and 8 are CUDA's answers. From them follow two ways in which the
+                   // SMs may be divided into parts of 12 to 18, and from these at least so many of
+                   // the others.
+                   .clusters_of = {0, 0, 132, 84, 62, 46, 36, 30, 30},
+                   .sms_of_wide_range = 32},
       .cascade_launches = {.read_tb_per_s = 4.6,
                            .reread_tb_per_s = 7.8,
                            .products_tflops = 180,

@@ -143,10 +143,10 @@ class AttentionAheadSmallGpuTest : public ::testing::TestWithParam<int> {
 };
 
 // In one piece, in few and in many; short items, whose keys are prefetched, and long ones; in clusters
-// of 2, 4, 8 and, of many keys, 2.
-const std::vector<int32_t> kLens[] = {{5000},      {4000, 3000, 4001, 17},
-                                      {100},       {500, 33, 1},
-                                      {900, 1000}, std::vector<int32_t>(50, 600)};
+// of 2, 4, 6, 8 and, of many keys, 2.
+const std::vector<int32_t> kLens[] = {
+    {5000},     {4000, 3000, 4001, 17},       {100}, {500, 33, 1}, {900, 1000},
+    {760, 700}, std::vector<int32_t>(50, 600)};
 
 TEST_P(AttentionAheadSmallGpuTest, BlockTablesMayChangeUntilTheKernelBeforeEnds) {
   for (const std::vector<int32_t>& lens : kLens) {

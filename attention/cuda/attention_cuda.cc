@@ -253,7 +253,9 @@ absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
   const auto add = [&](const TileMap& map) -> absl::Status {
     ChosenKernel& added = chosen.emplace_back(ChosenKernel{nullptr, params});
     added.params.work = map;
-    added.params.cluster = ClusterAsBuilt(map, work, params.num_rows, params.window_left);
+    const LaunchForm form = FormAsBuilt(map, work, params.num_rows, params.window_left);
+    added.params.cluster = form.cluster;
+    added.params.is_wide = form.is_wide;
     // The first kernel clears the tokens of no row.
     if (chosen.size() > 1) added.params.num_out_tokens = 0;
     REPRISE_ASSIGN_OR_RETURN(added.kernel, ChooseKernel(added.params, kv, extras, device));

@@ -76,6 +76,10 @@ inline constexpr AttentionTile kAttentionTiles[] = {
     {DType::kFloat32, 512, 512, 1, 4, 1, 8, 1},
 };
 
+// The decode tile that also has a kernel of twice as many groups of warps, with one CTA a
+// multiprocessor: the one for this head dim, in types of 16 bits and fp8.
+inline constexpr int kHeadDimOfWideTiles = 128;
+
 // Rows of the smallest tiles, and of those that warpgroups also serve: warpgroup_kernel.cuh.
 inline constexpr int kDecodeRows = 16;
 inline constexpr int kWarpgroupRows = 128;

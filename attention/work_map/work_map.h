@@ -31,6 +31,10 @@
 // than the others, every other CTA takes its units from the last to the first, so that some CTAs
 // read while others multiply.
 //
+// Whole ranges. Where decodes are more than the columns, cutting them at borders costs each CTA a
+// unit more, and merges. So if columns of as many whole ranges each are hardly wider than filled
+// ones, no range is cut: 64 equal rows are two to a column in 32 of 33 columns.
+//
 // Halves. Where a few rows of several queries each leave most columns to spare, as drafts to verify
 // of one sequence, each range has half as many queries: two CTAs read the same keys, at about the
 // same time, and each merges half as much.
@@ -39,6 +43,9 @@
 // launched in clusters of CTAs of the same head and adjacent columns (ClusterOf()). Then the builder
 // may give each range a cluster of its own: the range is cut into at most as many even pieces, which
 // the CTAs add up by reading each other's shared memory.
+//
+// Wide CTAs. A row of one KV head has more multiprocessors than its keys are worth cutting for. Then
+// the kernel's CTAs have twice as many warps, and there are half as many columns (IsWide()).
 //
 // Shared prefix (cascade). A map planned for it uses the hint PagedBatch::common_prefix_len: keys
 // that all rows have in common are read once for every tile_queries tokens, by shared items whose
@@ -79,6 +86,7 @@
 //      once in deal_order.
 //   6. In deterministic mode the cut of a row depends on that row's own data alone.
 //   7. If ranges have clusters, range t has the columns from t * ClusterOf() on, one piece in each.
+//      If the kernel has wide CTAs, only the first wide_columns columns have items.
 //
 // Thread safety: a map is written by one kernel and read by later ones on the same stream. Kernels
 // that use one map (its partials and merge counters) must not run at the same time.
@@ -172,6 +180,9 @@ struct WorkMerge {
   int32_t num_partials;   // per query, in key order, without shared ones
 };
 
+// The largest cluster that every card with clusters can run.
+inline constexpr int kMostClusterColumns = 8;
+
 // The map for one size of tile, that is, for one kernel: views of its storage, all on the device of
 // the queries, and the values that the plan fixed.
 struct TileMap {
@@ -222,10 +233,12 @@ struct TileMap {
   int num_virtual_heads = 0;
   int heads_per_column = 0;
   int num_columns = 0;
-  // How many clusters of 2, 4 and 8 columns of a head run at the same time; 0: none.
-  int clusters_of_2 = 0;
-  int clusters_of_4 = 0;
-  int clusters_of_8 = 0;
+  // [n]: how many clusters of n columns of a head run at the same time; 0: none. [2] is the largest.
+  int clusters_of[kMostClusterColumns + 1] = {};
+  // Batches of at most this many rows may have a kernel of wide CTAs, one on a multiprocessor, and
+  // then have so many columns; 0: there is none. IsWide().
+  int most_wide_rows = 0;
+  int wide_columns = 0;
   // The grid of the kernels: heads_per_column * num_columns, or all that fit on the card at a time
   // if items may be dealt.
   int num_ctas = 0;
@@ -233,15 +246,13 @@ struct TileMap {
   int max_splits = kMaxDeterministicSplits;  // in deterministic mode
   int decode_query_len = 1;                  // likewise: WorkMapOptions::decode_query_len
 
+  int whole_ranges_percent = 0;  // WorkMapCosts::whole_ranges_percent; 0 if the tile has many rows
   bool may_be_dealt = false;
   int cut_cost = 0;               // of the cuts of a column
   int32_t* deal_order = nullptr;  // [max_tiles] if may_be_dealt: the dealt items, longest first
 };
 
 inline constexpr int kNumMapCounts = 5;
-
-// The largest cluster that every card with clusters can run.
-inline constexpr int kMostClusterColumns = 8;
 
 // With this many steps or fewer a piece has all of its keys under way at once, and is not worth
 // cutting further.
@@ -253,36 +264,51 @@ REPRISE_HOST_DEVICE inline int MostKeys(const TileMap& map, int window_left) {
   return window_left + map.max_query_len;
 }
 
-// The columns of a cluster of the kernel for a batch of `num_rows` rows; 1: it has none. A kernel in
-// clusters of 4 or 8 has fewer columns than others, so these are for rows of few keys, which need no
-// more; with clusters of 2 it has all of them (but an odd last one), and rows may have any number of
-// keys if there are two columns for each, and not three. Attention launches the clusters for which
-// the map was built.
+// The most steps of a piece of a range that has a cluster because the rows have few keys.
+inline constexpr int kMostStepsOfCluster = 4;
+
+// The columns of a cluster of the kernel for a batch of `num_rows` rows; 1: it has none. Pieces that
+// are merged in a cluster may have a step more than those that the columns would give, as a merge
+// through memory takes longer than a step. A kernel in clusters of more than 2 has fewer columns
+// than others, so these are for rows of few keys, which need no more; with clusters of 2 it has all
+// of them (but an odd last one), and rows may have any number of keys if there are two columns for
+// each, and not three. Attention launches the clusters for which the map was built.
 REPRISE_HOST_DEVICE inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
-  const int steps = (MostKeys(map, window_left) + kWorkStepKeys - 1) / kWorkStepKeys;
-  const auto serves = [&](int cluster, int num_clusters) {
-    return num_clusters > 0 && num_rows <= num_clusters && steps <= cluster * kStepsUnderWay;
-  };
+  if (num_rows < 1 || num_rows > map.clusters_of[2]) return 1;
+  const int keys = MostKeys(map, window_left);
+  const int steps = (keys + kWorkStepKeys - 1) / kWorkStepKeys;
   if (steps <= kStepsUnderWay) return 1;
-  if (serves(2, map.clusters_of_2)) return 2;
-  if (serves(4, map.clusters_of_4)) return 4;
-  if (serves(8, map.clusters_of_8)) return 8;
-  const bool has_two = num_rows <= map.clusters_of_2 && 3 * num_rows > map.num_columns;
-  return has_two ? 2 : 1;
+  const auto piece = [](int steps, int columns) {
+    const int even = (steps + columns - 1) / columns;
+    return even > kStepsUnderWay ? even : kStepsUnderWay;
+  };
+  const int without = piece(steps, map.num_columns / num_rows);
+  int most = without < kMostStepsOfCluster ? without + 1 : kMostStepsOfCluster;
+  // A window may begin within a step.
+  const int touched = steps + (keys < map.max_seq_len ? 1 : 0);
+  int best = 1;
+  for (int cluster = 2; cluster <= kMostClusterColumns; ++cluster) {
+    if (num_rows > map.clusters_of[cluster] || piece(touched, cluster) > most) continue;
+    best = cluster;
+    most = piece(touched, cluster) - 1;  // for larger ones
+  }
+  if (best > 1) return best;
+  return 3 * num_rows > map.num_columns ? 2 : 1;
 }
 
 // The columns of the clusters of that size that run at the same time; without clusters all.
 REPRISE_HOST_DEVICE inline int ColumnsInUse(const TileMap& map, int cluster) {
-  switch (cluster) {
-    case 2:
-      return 2 * map.clusters_of_2;
-    case 4:
-      return 4 * map.clusters_of_4;
-    case 8:
-      return 8 * map.clusters_of_8;
-    default:
-      return map.num_columns;
-  }
+  return cluster > 1 ? cluster * map.clusters_of[cluster] : map.num_columns;
+}
+
+// Whether the kernel has wide CTAs, which have three times as many keys under way as others, and half
+// as many of them run at the same time: for ranges that are so few that each piece has a
+// multiprocessor to itself, and so long that a piece has more keys than others have under way.
+// `cluster`: ClusterOf(). Attention launches the CTAs for which the map was built.
+REPRISE_HOST_DEVICE inline bool IsWide(const TileMap& map, int cluster, int num_rows,
+                                       int window_left) {
+  return cluster == 1 && num_rows > 0 && num_rows <= map.most_wide_rows &&
+         MostKeys(map, window_left) > kStepsUnderWay * kMostPiecesAtOnce * kWorkStepKeys;
 }
 
 // What a map was built for last, noted on the host by the builders.

@@ -227,9 +227,10 @@ absl::Status CheckBuiltFor(const RaggedBatch& batch, const LayerWindow& window,
   return CheckBuilt(batch, window, map);
 }
 
-int ClusterAsBuilt(const TileMap& part, const WorkMap& map, int num_rows, int window_left) {
-  const bool is_known = map.build != nullptr && map.build->is_known;
-  return ClusterOf(part, num_rows, is_known ? map.build->window_left : window_left);
+LaunchForm FormAsBuilt(const TileMap& part, const WorkMap& map, int num_rows, int window_left) {
+  if (map.build != nullptr && map.build->is_known) window_left = map.build->window_left;
+  const int cluster = ClusterOf(part, num_rows, window_left);
+  return {.cluster = cluster, .is_wide = IsWide(part, cluster, num_rows, window_left)};
 }
 
 absl::InlinedVector<RowsOfTileMap, 2> MapsOf(const WorkMap& map, int longest_short_row) {

@@ -67,9 +67,13 @@ void NoteBuild(const RaggedBatch& batch, const LayerWindow& window, const WorkMa
 absl::Status CheckBuiltFor(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map);
 absl::Status CheckBuiltFor(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map);
 
-// The columns of a cluster of the kernel for `part`, a map of `map`: those of ClusterOf() when the map
-// was built, or for these arguments if that is not known.
-int ClusterAsBuilt(const TileMap& part, const WorkMap& map, int num_rows, int window_left);
+// How the kernel for `part`, a map of `map`, is launched: by ClusterOf() and IsWide() when the map was
+// built, or for these arguments if that is not known.
+struct LaunchForm {
+  int cluster = 1;
+  bool is_wide = false;
+};
+LaunchForm FormAsBuilt(const TileMap& part, const WorkMap& map, int num_rows, int window_left);
 
 // The maps of a plan, each with the rows that it serves.
 struct RowsOfTileMap {

@@ -272,7 +272,7 @@ std::vector<int> CutsOf(const TileMap& map) {
 }
 
 WorkMapOptions WithoutClusters(WorkMapOptions options) {
-  options.costs.clusters_of_2 = options.costs.clusters_of_4 = options.costs.clusters_of_8 = 0;
+  options.costs.clusters_of = {};
   return options;
 }
 
@@ -328,94 +328,6 @@ TEST(WorkMapBuildTest, PaddedRowsDoNotCountAmongThoseThatAreAlike) {
   }
   EXPECT_EQ(map.column_items[32], 32);
   EXPECT_EQ(map.column_items[33], 40);
-}
-
-// The columns of the items, row by row; each is the only one of its column.
-std::vector<int> ColumnsOf(const TileMap& map) {
-  std::vector<int> columns;
-  for (int column = 0; column < map.num_columns; ++column) {
-    const int count = map.column_items[column + 1] - map.column_items[column];
-    EXPECT_LE(count, 1) << column;
-    if (count > 0) columns.push_back(column);
-  }
-  return columns;
-}
-
-TEST(WorkMapBuildTest, RowsOfTwoColumnsEachAreCutInHalvesOfAClusterEach) {
-  std::vector<int32_t> lens(14, 1024);
-  lens[1] = 900;  // 15 steps: 8 and 7
-  lens[2] = 64;   // one step: one piece
-  lens[3] = 0;
-  Rows rows(lens);
-  HostWorkMap work(OptionsFor(rows.batch));
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
-  const TileMap& map = work.map().main;
-  ASSERT_EQ(ClusterOf(map, 14, -1), 2);
-  ASSERT_EQ(map.counts[4], 1);
-  std::vector<int> expected = {0, 1, 2, 3, 4, 6};
-  for (int column = 8; column < 28; ++column) expected.push_back(column);
-  EXPECT_EQ(ColumnsOf(map), expected);
-  EXPECT_THAT(std::vector<WorkItem>(map.items, map.items + 6),
-              ElementsAre(Keys(0, 0, 512), Keys(0, 512, 1024), Keys(1, 0, 512), Keys(1, 512, 900),
-                          Keys(2, 0, 64), Keys(3, 0, 0)));
-}
-
-TEST(WorkMapBuildTest, RowsOfUnlikeLengthsShareTheColumnsOfClusters) {
-  std::vector<int32_t> lens(16, 1024);
-  lens[7] = 20000;
-  Rows rows(lens);
-  HostWorkMap work(OptionsFor(rows.batch));
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
-  const TileMap& map = work.map().main;
-  ASSERT_EQ(ClusterOf(map, 16, -1), 2);
-  EXPECT_EQ(map.counts[4], 0);
-  EXPECT_EQ(map.column_items[32], map.counts[0]);  // the last of 33 columns is not in use
-}
-
-TEST(WorkMapBuildTest, PaddedRowsLeaveColumnsToTheOthers) {
-  std::vector<int32_t> lens(16, 0);
-  std::fill_n(lens.begin(), 8, 4096);
-  Rows rows(lens);
-  HostWorkMap work(OptionsFor(rows.batch));
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
-  // In a cluster of two each row would have 16 columns' work in two.
-  EXPECT_EQ(work.map().main.counts[4], 0);
-  EXPECT_EQ(CutsOf(work.map().main).size(), 8u * 3);
-}
-
-TEST(WorkMapBuildTest, RowsOfFewKeysHaveClustersAsLargeAsTheirKeysNeed) {
-  for (const auto& [num_rows, len, cluster] :
-       {std::tuple{1, 1024, 8}, std::tuple{3, 1000, 8}, std::tuple{3, 512, 4},
-        std::tuple{7, 500, 4}, std::tuple{7, 256, 2}, std::tuple{8, 200, 2}, std::tuple{1, 1025, 1},
-        std::tuple{3, 128, 1}, std::tuple{4, 1000, 1}, std::tuple{8, 500, 1}}) {
-    Rows rows(std::vector<int32_t>(num_rows, len));
-    HostWorkMap work(OptionsFor(rows.batch));
-    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
-    const TileMap& map = work.map().main;
-    EXPECT_EQ(ClusterOf(map, num_rows, -1), cluster) << num_rows << " x " << len;
-    EXPECT_EQ(map.counts[4], cluster > 1) << num_rows << " x " << len;
-    if (cluster == 1) continue;
-    for (const WorkItem& item : ItemsOf(map)) {
-      EXPECT_LE(item.key_end - item.key_begin, kStepsUnderWay * kWorkStepKeys);
-    }
-  }
-}
-
-TEST(WorkMapBuildTest, AWindowMakesKeysFew) {
-  Rows rows({30000, 200});
-  HostWorkMap work(OptionsFor(rows.batch));
-  const LayerWindow window = {.left = 600};
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, window, work.map()).ok());
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, window).ok());
-  const TileMap& map = work.map().main;
-  EXPECT_EQ(ClusterOf(map, 2, -1), 1);
-  EXPECT_EQ(ClusterOf(map, 2, 600), 8);
-  EXPECT_EQ(map.counts[4], 1);
-  EXPECT_EQ(map.items[0].key_begin, 30000 - 601);
 }
 
 TEST(WorkMapBuildTest, AShortRowAloneIsNotCutIntoSingleSteps) {

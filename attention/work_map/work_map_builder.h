@@ -29,6 +29,7 @@
 #define ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
 
 #include <cstdint>
+#include <limits>
 
 #include "attention/work_map/work_map.h"
 #include "attention/work_map/work_map_build_args.h"
@@ -264,7 +265,9 @@ class WorkMapBuilder {
         row_(scratch.rows),
         tile_of_item_(scratch.tile_of_item),
         cluster_(ClusterOf(map, rows.num_rows, rows.window_left)),
-        num_columns_(ColumnsInUse(map, cluster_)),
+        num_columns_(IsWide(map, cluster_, rows.num_rows, rows.window_left)
+                         ? map.wide_columns
+                         : ColumnsInUse(map, cluster_)),
         tile_queries_(map.tile_queries),
         rows_are_tiles_(map.max_query_len <= map.tile_queries && map.decode_query_len == 1) {}
 
@@ -505,7 +508,31 @@ class WorkMapBuilder {
     const int steps = CeilOf(longest, cluster_);
     const int even =
         static_cast<int>(DivideBy<Sum>(total_cost, static_cast<Sum>(num_columns_) * kStepCost));
-    return steps <= kStepsUnderWay || steps <= even + even / 4 + 1;
+    return steps <= kMostStepsOfCluster || steps <= even + even / 4 + 1;
+  }
+
+  // The ranges of a column if each column is to have as many whole ones; else 0.
+  REPRISE_HOST_DEVICE int WholeRangesOfColumn(Sum total_cost, int num_tiles,
+                                              const Columns<Sum>& columns) {
+    if (!Cutter::kMayGiveColumns || map_.whole_ranges_percent == 0 || shared_keys_ > 0 ||
+        num_tiles <= num_columns_ || num_tiles > kMostCounted) {
+      return 0;
+    }
+    const int with_keys = CountTiles(num_tiles).with_keys;  // also makes all costs visible
+    if (with_keys == 0) return 0;
+    const int ranges = CeilOf(with_keys, num_columns_);
+    const auto cost_before = [&](int column) -> Sum {
+      const int t = column < num_columns_ ? AtMost(column * ranges, num_tiles) : num_tiles;
+      return t < num_tiles ? static_cast<Sum>(tiles_[t].cost_begin) : total_cost;
+    };
+    constexpr Sum kMost = std::numeric_limits<int32_t>::max();
+    const int fullest = -team_.Least(num_columns_, [&](int column) -> int {
+      const Sum cost = cost_before(column + 1) - cost_before(column);
+      return -static_cast<int>(cost < kMost ? cost : kMost);
+    });
+    const bool end_first = WholeRangesEndFirst<Sum>(total_cost, with_keys, ranges, fullest,
+                                                    columns.width(), map_.whole_ranges_percent);
+    return end_first ? ranges : 0;
   }
 
   // The steps of the longest range if the ranges are to be dealt; else 0.
@@ -541,6 +568,10 @@ class WorkMapBuilder {
     }
     if (have_clusters_) {
       columns.GiveEachRangeACluster(cluster_);
+      return CutTiles(num_tiles, columns);
+    }
+    if (const int ranges = WholeRangesOfColumn(total_cost, num_tiles, columns); ranges > 0) {
+      columns.GiveWholeRanges(ranges);
       return CutTiles(num_tiles, columns);
     }
     const bool may_give = Cutter::kMayGiveColumns && num_tiles <= num_columns_ &&

@@ -88,7 +88,7 @@ TEST(WorkMapBuiltForTest, TheClustersAreThoseOfTheBuild) {
   HostWorkMap work(OptionsWith(16));
   const TileMap& map = work.map().main;
   const auto cluster_for = [&](int window_left) {
-    return ClusterAsBuilt(map, work.map(), decodes.batch.num_rows, window_left);
+    return FormAsBuilt(map, work.map(), decodes.batch.num_rows, window_left).cluster;
   };
   ASSERT_EQ(ClusterOf(map, 2, -1), 1);
   ASSERT_EQ(ClusterOf(map, 2, 400), 4);
@@ -102,6 +102,24 @@ TEST(WorkMapBuiltForTest, TheClustersAreThoseOfTheBuild) {
   EXPECT_EQ(cluster_for(400), 4);
   EXPECT_EQ(cluster_for(100), 4);
   EXPECT_EQ(map.column_items[ColumnsInUse(map, 4)], map.counts[0]);
+}
+
+// Likewise wide CTAs, of which there are half as many columns.
+TEST(WorkMapBuiltForTest, WideCtasAreThoseOfTheBuild) {
+  const Decodes decodes(2);
+  WorkMapOptions options = OptionsWith(16);
+  options.num_kv_heads = 1;
+  options.num_q_heads = 4;
+  HostWorkMap work(options);
+  const auto is_wide_for = [&](int window_left) {
+    return FormAsBuilt(work.map().main, work.map(), 2, window_left).is_wide;
+  };
+  EXPECT_FALSE(is_wide_for(400));  // not built yet
+  ASSERT_TRUE(WorkMapOnHost(decodes.batch, {}, work.map()).ok());
+  EXPECT_TRUE(is_wide_for(-1));
+  EXPECT_TRUE(is_wide_for(400));
+  ASSERT_TRUE(WorkMapOnHost(decodes.batch, {.left = 400}, work.map()).ok());
+  EXPECT_FALSE(is_wide_for(400));
 }
 
 // The bounds decide whether short rows have a map of their own.

@@ -105,6 +105,12 @@ class Checker {
       }
     }
     if (map_.counts[2] > 0) return CheckDeal();
+    const int window_left = layer_.window_left.value_or(-1);
+    if (IsWide(map_, ClusterOf(map_, num_rows_, window_left), num_rows_, window_left) &&
+        map_.column_items[map_.wide_columns] != num_items_) {
+      return Broken(7, "the ", map_.wide_columns, " columns of wide CTAs have ",
+                    map_.column_items[map_.wide_columns], " of ", num_items_, " items");
+    }
     return map_.counts[4] == 0 ? absl::OkStatus() : CheckClusters();
   }
 

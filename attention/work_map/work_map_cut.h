@@ -22,6 +22,10 @@
 // The last one always works. Before all of them, where the kernel runs in clusters:
 //
 //   clusters  each range has a cluster of columns, and is cut into even pieces, one in each
+//
+// and where ranges are more than columns (WorkMapCosts::whole_ranges_percent):
+//
+//   whole ranges  each column has as many adjacent ranges, uncut
 
 #ifndef ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
 #define ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
@@ -169,7 +173,9 @@ template <typename Sum>
 REPRISE_HOST_DEVICE int LeastWidth(Sum total_cost, int num_tiles, int tile_cost, int merges) {
   const int least = LeastSteps<Sum>(total_cost, num_tiles, merges) + CeilOf(tile_cost, kStepCost);
   if (num_tiles == 0) return least;
-  const int mean = static_cast<int>(DivideBy<Sum>(total_cost, Sum{num_tiles} * kStepCost));
+  const Sum of_steps = total_cost - static_cast<Sum>(num_tiles) * tile_cost;
+  const int mean =
+      of_steps > 0 ? static_cast<int>(DivideBy<Sum>(of_steps, Sum{num_tiles} * kStepCost)) : 0;
   const int of_one_level = CeilOf(mean, kMostPiecesAtOnce);
   const bool pays = of_one_level > least && of_one_level <= least + kStepsOfMergeLevel;
   return pays ? of_one_level : least;
@@ -218,9 +224,19 @@ class Columns {
   REPRISE_HOST_DEVICE void GiveEachPieceItsOwn(int own_steps) { own_steps_ = own_steps; }
   REPRISE_HOST_DEVICE int OwnColumn(int item) const { return item < last_ ? item : last_; }
 
+  // 0: columns do not have whole ranges. Else range t is in column WholeColumn(t), uncut.
+  REPRISE_HOST_DEVICE int whole_ranges() const { return whole_ranges_; }
+  REPRISE_HOST_DEVICE void GiveWholeRanges(int ranges_of_column) {
+    whole_ranges_ = ranges_of_column;
+  }
+  REPRISE_HOST_DEVICE int WholeColumn(int t) const { return OwnColumn(t / whole_ranges_); }
+
   // 0: ranges have no clusters. Else range t has this many columns, from t times as many on.
   REPRISE_HOST_DEVICE int cluster() const { return cluster_; }
   REPRISE_HOST_DEVICE void GiveEachRangeACluster(int cluster) { cluster_ = cluster; }
+
+  // Of a filled column.
+  REPRISE_HOST_DEVICE Sum width() const { return width_; }
 
   // The cost of a range apart from its steps.
   REPRISE_HOST_DEVICE int tile_cost() const { return tile_cost_; }
@@ -246,6 +262,7 @@ class Columns {
   int last_;
   int own_steps_ = 0;
   int cluster_ = 0;
+  int whole_ranges_ = 0;
 };
 
 REPRISE_HOST_DEVICE inline int AtLeastOne(int value) { return value > 1 ? value : 1; }
@@ -281,6 +298,11 @@ struct BalancedCut {
   template <typename Sum>
   REPRISE_HOST_DEVICE static void Cut(const Columns<Sum>& columns, WorkTile& tile) {
     const int steps = NumSteps(tile);
+    if (columns.whole_ranges() > 0) {
+      tile.cut = 0;
+      tile.num_pieces = 1;
+      return;
+    }
     if (columns.cluster() > 0) {
       tile.cut = AtLeastOne(CeilOf(steps, columns.cluster()));
       tile.num_pieces = AtLeastOne(CeilOf(steps, tile.cut));
@@ -309,6 +331,7 @@ struct BalancedCut {
   template <typename Sum>
   REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>& columns, const WorkTile& tile, int t,
                                           int piece) {
+    if (columns.whole_ranges() > 0) return columns.WholeColumn(t);
     if (columns.cluster() > 0) return t * columns.cluster() + piece;
     if (columns.own_steps() > 0) return columns.OwnColumn(tile.first_item + piece);
     return tile.cut + piece;
@@ -355,6 +378,22 @@ struct TileCounts {
   int with_keys = 0;
   int without_keys = 0;
 };
+
+// A column with so many steps more than ranges of mean length have ends no later than a filled one,
+// whose CTA has a unit and a merge more.
+inline constexpr int kStepsOfUnevenness = 2;
+
+// Whether columns of `ranges_of_column` whole ranges each end before filled ones of `filled_width`.
+// `total_cost`: of all `num_tiles` ranges; `fullest`: the cost of the fullest column.
+template <typename Sum>
+REPRISE_HOST_DEVICE bool WholeRangesEndFirst(Sum total_cost, int num_tiles, int ranges_of_column,
+                                             Sum fullest, Sum filled_width, int percent) {
+  const int64_t most = static_cast<int64_t>(total_cost) * ranges_of_column +
+                       int64_t{kStepsOfUnevenness * kStepCost} * num_tiles;
+  return static_cast<int64_t>(fullest) * num_tiles <= most &&
+         static_cast<int64_t>(fullest) * 100 <=
+             static_cast<int64_t>(filled_width) * (100 + percent);
+}
 
 template <typename Sum>
 class CutWays {

@@ -71,6 +71,29 @@ TEST(WorkMapCutTest, ALittleWiderColumnsSaveALevelOfMerging) {
   EXPECT_EQ(LeastWidthOf(3, 128, 20), 4);
   EXPECT_EQ(LeastWidthOf(1, 192, 20), 6);      // 32 pieces and not 48
   EXPECT_EQ(LeastWidthOf(1, 256, 20), 3 + 1);  // 8 steps a piece would take longer
+  // The cost of a tile as large as a step does not count among its steps.
+  EXPECT_EQ(LeastWidth<int32_t>(256 * kStepCost + 8, 1, /*tile_cost=*/8, 5 * kStepCost), 8);
+  EXPECT_EQ(LeastWidth<int32_t>(257 * kStepCost + 8, 1, /*tile_cost=*/8, 5 * kStepCost), 9);
+  // Ranges of other maps may add their tiles to the count, but not to the cost.
+  EXPECT_EQ(LeastWidth<int32_t>(8, 64, /*tile_cost=*/8, 5 * kStepCost), 1 + 1);
+}
+
+TEST(WorkMapCutTest, WholeRangesEndFirstIfTheyAreNearlyEven) {
+  // 64 ranges over 33 columns of 256, or two to each of 32.
+  const auto ends_first = [](int total_cost, int fullest, int percent) {
+    return WholeRangesEndFirst<int32_t>(total_cost, /*num_tiles=*/64, /*ranges_of_column=*/2,
+                                        fullest, /*filled_width=*/256, percent);
+  };
+  EXPECT_TRUE(ends_first(64 * 132, 264, 6));
+  EXPECT_TRUE(ends_first(64 * 132, 264, 4));
+  EXPECT_FALSE(ends_first(64 * 132, 264, 3));  // 3.1 % wider
+  EXPECT_TRUE(ends_first(64 * 132, 271, 6));
+  EXPECT_FALSE(ends_first(64 * 132, 272, 6));  // 6.25 %
+  // Two steps above the mean, and more.
+  EXPECT_TRUE(ends_first(64 * 126, 252 + 16, 6));
+  EXPECT_FALSE(ends_first(64 * 126, 252 + 17, 6));
+  // Beyond 32 bits.
+  EXPECT_TRUE(WholeRangesEndFirst<int32_t>(1 << 30, 1000, 10, (1 << 30) / 100, (1 << 30) / 100, 1));
 }
 
 TEST(WorkMapCutTest, RangesAreHalvedWhereColumnsAreToSpare) {

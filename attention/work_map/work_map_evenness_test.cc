@@ -1,5 +1,6 @@
 // How even a balanced map is: for realistic workloads, in columns or dealt, the CTA with the most
-// keys has at most 1.1 times the mean of the CTAs that have any.
+// keys has at most 1.1 times the mean of the CTAs that have any. In clusters, where few pieces save a
+// merge through memory, it may have a step more.
 
 #include <gtest/gtest.h>
 
@@ -121,7 +122,9 @@ void ExpectEven(const std::string& name, const TileMap& map) {
   const double mean = static_cast<double>(std::accumulate(keys.begin(), keys.end(), int64_t{0})) /
                       static_cast<double>(keys.size());
   const double most = static_cast<double>(*std::max_element(keys.begin(), keys.end()));
-  EXPECT_LE(most, 1.1 * mean) << name << ": " << most / mean << " in " << keys.size() << " CTAs";
+  const double most_expected =
+      map.counts[4] == 0 ? 1.1 * mean : std::max(1.1 * mean, mean + kWorkStepKeys);
+  EXPECT_LE(most, most_expected) << name << ": " << most / mean << " in " << keys.size() << " CTAs";
 }
 
 TEST(WorkMapEvennessTest, TheFullestCtaHasAtMostATenthMoreThanTheMean) {

@@ -176,6 +176,54 @@ TEST_F(WorkMapGpuTest, AnyNumberOfRowsGivesTheMapOfTheHost) {
   }
 }
 
+// Columns of whole ranges: rows of hardly different lengths, and padded ones, of one round of the
+// CTA's threads and of several.
+TEST_F(WorkMapGpuTest, WholeRangesGiveTheMapOfTheHost) {
+  Random random(kSeed + 5);
+  int num_whole = 0;
+  for (const int live : {30, 64, 65, 128, 250, 1100, 3000}) {
+    for (const int longest : {700, 1024, 60000}) {
+      SCOPED_TRACE(std::to_string(live) + " rows of " + std::to_string(longest));
+      const int num_rows = live + random.Pick({0, 0, 7, 40});
+      std::vector<int32_t> query_start_loc = {0};
+      std::vector<int32_t> seq_lens;
+      for (int r = 0; r < num_rows; ++r) {
+        query_start_loc.push_back(r + 1);
+        seq_lens.push_back(r < live ? longest - random.Int(0, 40) : 0);
+      }
+      const PagedBatch host = {.query_start_loc = query_start_loc.data(),
+                               .seq_lens = seq_lens.data(),
+                               .num_rows = num_rows,
+                               .num_tokens = num_rows,
+                               .max_query_len = 1,
+                               .max_seq_len = longest};
+      GpuMemory memory;
+      PagedBatch gpu = host;
+      gpu.query_start_loc = static_cast<int32_t*>(
+          memory.Copy(query_start_loc.data(), query_start_loc.size() * sizeof(int32_t)));
+      gpu.seq_lens =
+          static_cast<int32_t*>(memory.Copy(seq_lens.data(), seq_lens.size() * sizeof(int32_t)));
+      const WorkMapOptions options = {.num_q_heads = 32,
+                                      .num_kv_heads = 8,
+                                      .head_dim_qk = 128,
+                                      .head_dim_v = 128,
+                                      .max_rows = num_rows,
+                                      .max_tokens = num_rows,
+                                      .max_seq_len = longest};
+      HostWorkMap of_host(options);
+      GpuWorkMap of_gpu(options);
+      ASSERT_TRUE(WorkMapOnHost(host, {}, of_host.map()).ok());
+      const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+      ASSERT_TRUE(LaunchWorkMap(gpu, {}, of_gpu.map(), stream).ok());
+      ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+      ExpectSameMap(of_gpu.map().main, of_host.map().main);
+      const TileMap& map = of_host.map().main;
+      num_whole += num_rows > map.num_columns && map.counts[1] == 0;
+    }
+  }
+  EXPECT_GE(num_whole, 10);
+}
+
 // Prompts whose ranges are dealt: fewer ranges than a warp has threads, and more than shared memory
 // holds; ranges of the same length, and of more lengths than there are buckets.
 TEST_F(WorkMapGpuTest, DealtRangesGiveTheMapOfTheHost) {

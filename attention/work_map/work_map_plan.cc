@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -59,9 +60,11 @@ absl::Status CheckCosts(const WorkMapCosts& costs) {
   REPRISE_RETURN_IF_ERROR(CheckCost("costs.joined_steps", 0, costs.joined_steps));
   REPRISE_RETURN_IF_ERROR(
       CheckCost("costs.joined_steps_beside_prompts", 0, costs.joined_steps_beside_prompts));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_2", 0, costs.clusters_of_2));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_4", 0, costs.clusters_of_4));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of_8", 0, costs.clusters_of_8));
+  REPRISE_RETURN_IF_ERROR(CheckCost("costs.whole_ranges_percent", 0, costs.whole_ranges_percent));
+  REPRISE_RETURN_IF_ERROR(CheckCost("costs.sms_of_wide_range", 0, costs.sms_of_wide_range));
+  for (const int clusters : costs.clusters_of) {
+    REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of", 0, clusters));
+  }
   REPRISE_RETURN_IF_ERROR(
       CheckCost("costs.merges_per_step_few_rows", 1, costs.merges_per_step_few_rows));
   return CheckCost("costs.merges_per_step", 1, costs.merges_per_step);
@@ -254,9 +257,10 @@ bool MayHaveWarpgroups(const WorkMapOptions& options) {
   return options.max_shared_bytes == 0 || options.max_shared_bytes >= kSharedBytesOfWarpgroups;
 }
 
-// Only the kernels that begin ahead merge in clusters (attention/cuda/decode/ahead_kernel.cuh). In
-// deterministic mode the bits would depend on the number of rows.
-void PlanClusters(const WorkMapOptions& options, const AttentionTile& tile, TileMap& map) {
+// Only the kernels that begin ahead merge in clusters, and may have wide CTAs
+// (attention/cuda/decode/ahead_kernel.cuh). In deterministic mode the bits would depend on the number
+// of rows.
+void PlanFewRows(const WorkMapOptions& options, const AttentionTile& tile, TileMap& map) {
   const bool begins_ahead =
       tile.rows() == kDecodeRows && tile.head_dim_qk <= 128 && tile.dtype != DType::kFloat32;
   const bool may_merge = options.mode == WorkMapMode::kBalanced &&
@@ -266,12 +270,17 @@ void PlanClusters(const WorkMapOptions& options, const AttentionTile& tile, Tile
       map.heads_per_column < map.num_virtual_heads) {
     return;
   }
-  const auto of_head = [&map](int clusters, int columns) {
-    return std::min(clusters / map.heads_per_column, map.num_columns / columns);
-  };
-  map.clusters_of_2 = of_head(options.costs.clusters_of_2, 2);
-  map.clusters_of_4 = of_head(options.costs.clusters_of_4, 4);
-  map.clusters_of_8 = of_head(options.costs.clusters_of_8, 8);
+  static_assert(std::tuple_size_v<decltype(options.costs.clusters_of)> == kMostClusterColumns + 1);
+  for (int n = 2; n <= kMostClusterColumns; ++n) {
+    map.clusters_of[n] =
+        std::min({options.costs.clusters_of[n] / map.heads_per_column, map.num_columns / n,
+                  n > 2 ? map.clusters_of[2] : map.num_columns});
+  }
+  if (tile.head_dim_qk == kHeadDimOfWideTiles && options.costs.sms_of_wide_range > 0) {
+    const int ranges = options.num_sms / options.costs.sms_of_wide_range;
+    map.most_wide_rows = ranges / map.heads_per_column;
+    map.wide_columns = std::min(options.num_sms / map.heads_per_column, map.num_columns);
+  }
 }
 
 // The map for rows that `tile` serves; pointers are null.
@@ -303,11 +312,16 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
   const int ctas = options.num_sms * tile.ctas_per_sm;
   map.heads_per_column = std::min(map.num_virtual_heads, ctas);
   map.num_columns = std::min(ctas / map.heads_per_column, kMostColumns);
-  PlanClusters(options, tile, map);
+  PlanFewRows(options, tile, map);
   map.may_be_dealt = tile.rows() == kWarpgroupRows && options.mode == WorkMapMode::kBalanced &&
                      options.shared_prefix != SharedPrefix::kTaken;
   map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_column * map.num_columns;
   map.cut_cost = options.costs.warpgroup_cut;
+  // What reading bounds: a CTA without work costs nothing there.
+  if (tile.rows() <= kVerifyRows && tile.dtype != DType::kFloat32 &&
+      options.mode == WorkMapMode::kBalanced) {
+    map.whole_ranges_percent = options.costs.whole_ranges_percent;
+  }
   map.merges_per_step =
       MergesPerStep(tile, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
 

@@ -548,12 +548,11 @@ TEST(WorkMapPlanTest, TheDefaultCostsAreThoseOfAnH200) {
 // Of 132 clusters of 2, 62 of 4 and 30 of 8, each head has an eighth.
 TEST(WorkMapPlanTest, HeadsShareTheClustersThatRunAtTheSameTime) {
   const TileMap map = ShapeOf(LlamaDecode());
-  EXPECT_EQ(map.clusters_of_2, 16);
-  EXPECT_EQ(map.clusters_of_4, 7);
-  EXPECT_EQ(map.clusters_of_8, 3);
+  EXPECT_THAT(map.clusters_of, ::testing::ElementsAre(0, 0, 16, 10, 7, 5, 4, 3, 3));
   EXPECT_EQ(ColumnsInUse(map, 1), 33);
   EXPECT_EQ(ColumnsInUse(map, 2), 32);
   EXPECT_EQ(ColumnsInUse(map, 4), 28);
+  EXPECT_EQ(ColumnsInUse(map, 6), 24);
   EXPECT_EQ(ColumnsInUse(map, 8), 24);
   // 17 rows have no two columns each, 11 have three.
   EXPECT_EQ(ClusterOf(map, 17, -1), 1);
@@ -564,11 +563,15 @@ TEST(WorkMapPlanTest, HeadsShareTheClustersThatRunAtTheSameTime) {
   EXPECT_EQ(ClusterOf(map, 8, 127), 1);
   EXPECT_EQ(ClusterOf(map, 8, 128), 2);
   EXPECT_EQ(ClusterOf(map, 0, -1), 1);
+  // Fewer SMs have fewer columns to begin with.
+  WorkMapOptions small = LlamaDecode();
+  small.num_sms = 20;
+  EXPECT_THAT(ShapeOf(small).clusters_of, ::testing::ElementsAre(0, 0, 2, 1, 1, 1, 0, 0, 0));
 }
 
 TEST(WorkMapPlanTest, OnlyDecodesThatBeginAheadHaveClusters) {
   const auto has_clusters = [](const WorkMapOptions& options) {
-    return ShapeOf(options).clusters_of_2 > 0;
+    return ShapeOf(options).clusters_of[2] > 0;
   };
   const WorkMapOptions decode = LlamaDecode();
   EXPECT_TRUE(has_clusters(decode));

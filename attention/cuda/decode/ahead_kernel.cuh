@@ -41,6 +41,31 @@
 
 namespace reprise {
 
+// A decode tile with twice as many groups of warps, one CTA a multiprocessor and three stages: three
+// times as many keys are under way. For rows of few KV heads, whose CTAs do not fill the card (IsWide()
+// of attention/work_map/work_map.h).
+template <typename Base>
+struct WideTraits : Base {
+  static constexpr AttentionTile Widened() {
+    AttentionTile tile = Base::kTile;
+    tile.warps_n *= 2;
+    tile.ctas_per_sm = 1;
+    return tile;
+  }
+  static constexpr AttentionTile kTile = Widened();
+  static constexpr int kWarpsN = kTile.warps_n;
+  static constexpr int kThreads = Base::kThreads * 2;
+  static constexpr int kStages = 3;
+  static constexpr int kOffsetSteps = kStages;
+
+  static_assert(Base::kRows * Base::kKeyChunks % kThreads == 0, "every thread copies as much of q");
+};
+
+// Whether a tile has a form with WideTraits.
+template <typename Traits>
+inline constexpr bool kMayBeWide =
+    Traits::kRows == kDecodeRows&& Traits::kHeadDimQk == kHeadDimOfWideTiles;
+
 // The blocks of this thread's keys of a unit's first steps, one for each stage.
 template <typename Traits>
 struct FirstBlocks {
@@ -110,7 +135,7 @@ __device__ __forceinline__ void AttendKeysAhead(const AttentionKernelParams& p,
                                                 AttentionShared<Traits>& shared, bool is_noted,
                                                 const FirstBlocks<Traits>& blocks,
                                                 OnlineSoftmax<Traits>& softmax) {
-  static_assert(Traits::kStages == 2 && !Traits::kConverts);
+  static_assert(!Traits::kConverts);
   constexpr int kStride = GroupSteps<Traits>::kStride;
   const GroupSteps<Traits> steps(unit.item);
   const int first = steps.first;
@@ -125,21 +150,25 @@ __device__ __forceinline__ void AttendKeysAhead(const AttentionKernelParams& p,
     }
   };
 
-  // Where the places are noted, the first two reads only check them, behind the copies.
-  const KeyPlace first_place = places.Find(first);
-  const KeyPlace second_place = places.Find(first + kStride);
-  KeyPlace place = places.Find(first + 2 * kStride);
+  // Where the places are noted, the reads of the first ones only check them, behind the copies.
+  KeyPlace first_places[Traits::kStages];
+#pragma unroll
+  for (int i = 0; i < Traits::kStages; ++i) first_places[i] = places.Find(first + i * kStride);
+  KeyPlace place = places.Find(first + Traits::kStages * kStride);
   const auto note = [&] {
-    places.Note(offsets[0], first_place);
-    places.Note(offsets[1], second_place);
+#pragma unroll
+    for (int i = 0; i < Traits::kStages; ++i) places.Note(offsets[i], first_places[i]);
     MeetGroup<Traits>();
   };
   if (!is_noted) note();
   load_step(0);
   if constexpr (!Traits::kFp8) LoadQueries<Traits>(p, unit, shared.tiles.q);
   CommitCopies();
-  load_step(1);
-  CommitCopies();
+#pragma unroll
+  for (int i = 1; i < Traits::kStages; ++i) {
+    load_step(i);
+    CommitCopies();
+  }
   if constexpr (Traits::kFp8) {
     LoadScaledQueries<Traits>(p, unit, shared.tiles.q, shared.row_scales);
   }
@@ -147,9 +176,12 @@ __device__ __forceinline__ void AttendKeysAhead(const AttentionKernelParams& p,
   StepTerms terms;
   terms.seen_keys = KeysOfWarp(p, unit, ViewOf(first_rows.rows));
   terms.is_plain = AreOnlyScaled(p, first_rows.rows);
-  const bool has_changed =
-      is_noted && (first_place.block != blocks.of[0] || second_place.block != blocks.of[1]);
-  WaitForCopies<1>();  // the queries and the first step
+  bool has_changed = false;
+#pragma unroll
+  for (int i = 0; i < Traits::kStages; ++i) {
+    has_changed |= is_noted && first_places[i].block != blocks.of[i];
+  }
+  WaitForCopies<Traits::kStages - 1>();  // the queries and the first step
   if (__syncthreads_or(has_changed)) {
     WaitForCopies<0>();  // nothing may be in flight to the places of other keys
     __syncthreads();
@@ -181,7 +213,8 @@ __device__ __forceinline__ bool MergesInCluster(const AttentionKernelParams& p) 
 template <typename Traits>
 __device__ __forceinline__ void PrepareToMeet() {}
 
-// REQUIRES: a grid of ColumnWalk::GridOf(), or of the columns in use in clusters of params.cluster.
+// REQUIRES: a grid of all columns of the map, or of those in use: in clusters of params.cluster, or of
+// wide CTAs.
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     AheadKernel(const __grid_constant__ AttentionKernelParams p) {
@@ -243,24 +276,54 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
   if (p.follows_sibling) AwaitKernelBefore();
 }
 
+// What a CTA may have: on the smaller cards of compute capability 8.x, and for wide CTAs.
+inline constexpr int kMostSharedBytes = 99 * 1024;
+inline constexpr int kMostWideSharedBytes = 227 * 1024;
+
+// The same for the current device.
+inline cudaError_t FindMostSharedBytes(int& bytes) {
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess) return error;
+  return cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+}
+
+// `columns`: of the grid.
 template <typename Traits>
-cudaError_t LaunchAhead(const AttentionKernelParams& params, cudaStream_t stream) {
+cudaError_t LaunchAheadColumns(const AttentionKernelParams& params, int columns,
+                               cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
-  static_assert(kSharedBytes <= 99 * 1024, "cards of compute capability 8.x");
+  static_assert(kSharedBytes <=
+                (Traits::kTile.ctas_per_sm > 1 ? kMostSharedBytes : kMostWideSharedBytes));
   const auto kernel = &AheadKernel<Traits>;
   // Cheap, and correct for whichever device is current.
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  const TileMap& work = params.work;
-  const int cluster = params.cluster;
-  if (cluster == 1) {
-    return LaunchDependent(kernel, ColumnWalk::GridOf(work), Traits::kThreads, kSharedBytes, stream,
-                           params);
+  const dim3 grid(params.work.heads_per_column, columns);
+  if (params.cluster == 1) {
+    return LaunchDependent(kernel, grid, Traits::kThreads, kSharedBytes, stream, params);
   }
-  const dim3 grid(work.heads_per_column, ColumnsInUse(work, cluster));
-  return LaunchDependentClusters(kernel, grid, dim3(1, cluster), Traits::kThreads, kSharedBytes,
-                                 stream, params);
+  return LaunchDependentClusters(kernel, grid, dim3(1, params.cluster), Traits::kThreads,
+                                 kSharedBytes, stream, params);
+}
+
+template <typename Traits>
+cudaError_t LaunchAhead(const AttentionKernelParams& params, cudaStream_t stream) {
+  const TileMap& work = params.work;
+  if (!params.is_wide) {
+    return LaunchAheadColumns<Traits>(params, ColumnsInUse(work, params.cluster), stream);
+  }
+  // A plan that was not told of the device may be wrong about it.
+  int most_shared_bytes = 0;
+  const cudaError_t error = FindMostSharedBytes(most_shared_bytes);
+  if (error != cudaSuccess) return error;
+  if constexpr (kMayBeWide<Traits>) {
+    if (most_shared_bytes >= kMostWideSharedBytes) {
+      return LaunchAheadColumns<WideTraits<Traits>>(params, work.wide_columns, stream);
+    }
+  }
+  return LaunchAheadColumns<Traits>(params, work.wide_columns, stream);
 }
 
 }  // namespace reprise

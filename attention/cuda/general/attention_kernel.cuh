@@ -158,9 +158,9 @@ struct StepTerms {
   float scale[2];           // of the lane's rows
 };
 
-// The loop over a group's steps. KvLoading::kDirect, kFp8: there are two stages; one arrives while
-// the other is in use. REQUIRES: the copies of the first two steps have been committed, and were the
-// last; `place` is that of this thread's key in the third.
+// The loop over a group's steps. KvLoading::kDirect, kFp8: there are kStages stages; the others arrive
+// while one is in use. REQUIRES: the copies of the first kStages steps have been committed, a group of
+// copies each, and were the last; `place` is that of this thread's key in the step after them.
 template <typename Traits>
 __device__ __forceinline__ void AttendSteps(
     const AttentionKernelParams& p, const WorkUnit& unit, const GroupSteps<Traits>& steps,

@@ -7,10 +7,11 @@
 //
 // Prints a JSON line a shape, then a table: time of a call, spread, TB/s of keys and values or
 // TFLOP/s, that as a share of the read-only kernel of the same run, and the best peer's time where
-// it is known (tests/benchmarks/device/attention_grid.h). For random shapes it prints the time over
-// the roofline of each instead of a peer's time, and how these ratios are distributed, by kind. The
-// roofline is the largest of three: all bytes at 93 % of the read-only kernel's rate, the products
-// at 620 TFLOP/s, and 6 us.
+// it is known (tests/benchmarks/device/attention_grid.h). Above the table: how many clusters of 2 to
+// 8 CTAs of a decode run at the same time (WorkMapCosts::clusters_of). For random shapes it prints
+// the time over the roofline of each instead of a peer's time, and how these ratios are distributed,
+// by kind. The roofline is the largest of three: all bytes at 93 % of the read-only kernel's rate,
+// the products at 620 TFLOP/s, and 6 us.
 
 #include <algorithm>
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
@@ -29,12 +31,15 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "attention/attention_params.h"
+#include "attention/device_profile.h"
+#include "attention/work_map/work_map.h"
 #include "base/dtype.h"
 #include "base/status_macros.h"
 #include "cache/storage/kv_layout.h"
 #include "nlohmann/json.hpp"
 #include "tests/benchmarks/device/attention_case.h"
 #include "tests/benchmarks/device/attention_grid.h"
+#include "tests/benchmarks/device/cluster_places.h"
 #include "tests/benchmarks/device/device_limits.h"
 #include "tests/benchmarks/device/length_list.h"
 #include "tests/benchmarks/device/random_shapes.h"
@@ -59,7 +64,15 @@ ABSL_FLAG(int, window_left, -1, "keys before a query's own that it sees; -1: all
 ABSL_FLAG(double, softcap, 0, "of the logits; 0: none");
 ABSL_FLAG(bool, rotary, false, "rotary embedding of all dims in the kernel");
 ABSL_FLAG(int, num_sms, 0, "multiprocessors to plan work for; 0: the card's; for the grid, too");
-ABSL_FLAG(bool, clusters, true, "let decodes of few rows run in clusters; for the grid, too");
+ABSL_FLAG(
+    std::string, clusters, "2,3,4,5,6,7,8",
+    "the sizes of clusters in which decodes of few rows may run, 2 among them, or none; for the "
+    "grid, too");
+ABSL_FLAG(bool, whole_ranges, true,
+          "let columns have whole query ranges where that is nearly even; for the grid, too");
+ABSL_FLAG(int, sms_of_wide_range, -1,
+          "multiprocessors for each range and KV head from which CTAs are wide; 0: they never are; "
+          "-1: as measured; for the grid, too");
 ABSL_FLAG(bool, deterministic, false, "split points by the row alone; for the grid, too");
 
 namespace reprise {
@@ -134,6 +147,13 @@ absl::StatusOr<std::vector<AttentionCase>> RandomCases() {
   return cases;
 }
 
+// Leaves only clusters of the sizes that are named.
+void KeepClusters(const std::vector<std::string>& sizes, WorkMapCosts& costs) {
+  for (int n = 2; n <= kMostClusterColumns; ++n) {
+    if (!absl::c_linear_search(sizes, absl::StrCat(n))) costs.clusters_of[n] = 0;
+  }
+}
+
 absl::StatusOr<std::vector<AttentionCase>> Cases() {
   std::vector<AttentionCase> cases;
   if (!absl::GetFlag(FLAGS_random).empty()) {
@@ -161,9 +181,10 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
     }
     c.max_tier = absl::GetFlag(FLAGS_max_tier);
     c.num_sms = absl::GetFlag(FLAGS_num_sms);
-    if (!absl::GetFlag(FLAGS_clusters)) {
-      c.costs.clusters_of_2 = c.costs.clusters_of_4 = c.costs.clusters_of_8 = 0;
-    }
+    KeepClusters(absl::StrSplit(absl::GetFlag(FLAGS_clusters), ','), c.costs);
+    if (!absl::GetFlag(FLAGS_whole_ranges)) c.costs.whole_ranges_percent = 0;
+    const int sms_of_wide_range = absl::GetFlag(FLAGS_sms_of_wide_range);
+    if (sms_of_wide_range >= 0) c.costs.sms_of_wide_range = sms_of_wide_range;
     if (absl::GetFlag(FLAGS_deterministic)) c.mode = WorkMapMode::kDeterministic;
   }
   return cases;
@@ -248,6 +269,19 @@ void PrintSummary(const std::vector<std::pair<std::string, double>>& ratios) {
   }
 }
 
+// "2 3 4 5 6 7 8: 132 84 62 46 36 30 30".
+std::string ClustersAtOnce() {
+  std::string sizes;
+  std::string counts;
+  for (int cluster = 2; cluster <= kMostClusterColumns; ++cluster) {
+    int count = 0;
+    if (CountClustersAtOnce(cluster, count) != cudaSuccess) return "none";
+    absl::StrAppend(&sizes, sizes.empty() ? "" : " ", cluster);
+    absl::StrAppend(&counts, " ", count);
+  }
+  return absl::StrCat(sizes, ":", counts);
+}
+
 absl::Status RunAll() {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<AttentionCase> cases, Cases());
   REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
@@ -265,6 +299,7 @@ absl::Status RunAll() {
     ratios.emplace_back(c.name, result->call.median_us / RooflineUs(*result, limits));
   }
   std::cout << absl::StrFormat("\nread-only kernel: %.2f TB/s\n", limits.read_tb_per_s)
+            << "clusters at once, of " << ClustersAtOnce() << "\n"
             << absl::StrFormat("%-*s %9s %6s %7s %7s %15s %9s %6s\n", NameWidth(), "shape", "us",
                                "spread", "map us", "rate", "of read",
                                IsRandom() ? "roof us" : "peer us", "ratio");

@@ -1,0 +1,165 @@
+// Decodes whose columns have whole query ranges (attention/work_map/work_map.h): more rows than
+// columns, of hardly different lengths; and few long rows, which have wide CTAs. In graphs whose
+// contents change. Small, for compute-sanitizer.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/cross_product.h"
+#include "attention/testing/gpu_check.h"
+#include "attention/testing/gpu_memory.h"
+#include "attention/testing/host_work_map.h"
+#include "attention/testing/random.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_build.h"
+#include "attention/work_map/work_map_plan.h"
+#include "base/dtype.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+constexpr uint64_t kSeed = 17;
+constexpr int kSms = 4;  // for whole ranges
+
+class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
+  }
+
+  // The options of the fixture's map.
+  static WorkMapOptions OptionsOf(const PagedFixture& fixture, const CrossProductCase& c) {
+    const PagedBatch batch = fixture.Batch(OnHost);
+    const AttentionParams layer = fixture.Layer(OnHost);
+    return {.dtype = *c.fixture.q_dtype,
+            .num_q_heads = layer.num_q_heads,
+            .num_kv_heads = layer.num_kv_heads,
+            .head_dim_qk = layer.head_dim_qk,
+            .head_dim_v = layer.head_dim_v,
+            .max_rows = batch.num_rows,
+            .max_tokens = batch.num_tokens,
+            .max_query_len = batch.max_query_len,
+            .max_seq_len = batch.max_seq_len,
+            .num_sms = c.num_sms};
+  }
+
+  // Whether the fixture has columns of several whole ranges each, where filled ones would be cut.
+  static bool HasWholeRanges(const PagedFixture& fixture, const CrossProductCase& c) {
+    WorkMapOptions options = OptionsOf(fixture, c);
+    const auto num_merges = [&] {
+      HostWorkMap work(options);
+      EXPECT_TRUE(
+          WorkMapOnHost(fixture.Batch(OnHost), WindowOf(fixture.Layer(OnHost)), work.map()).ok());
+      return work.map().main.counts[1];
+    };
+    if (num_merges() > 0) return false;
+    options.costs.whole_ranges_percent = 0;
+    return num_merges() > 0;
+  }
+
+  // The most pieces of a range of the fixture, where CTAs are wide; else 0.
+  static int PiecesInWideCtas(const PagedFixture& fixture, const CrossProductCase& c) {
+    const PagedBatch batch = fixture.Batch(OnHost);
+    const AttentionParams layer = fixture.Layer(OnHost);
+    HostWorkMap work(OptionsOf(fixture, c));
+    EXPECT_TRUE(WorkMapOnHost(batch, WindowOf(layer), work.map()).ok());
+    const TileMap& map = work.map().main;
+    const int window_left = layer.window_left.value_or(-1);
+    const int cluster = ClusterOf(map, batch.num_rows, window_left);
+    if (!IsWide(map, cluster, batch.num_rows, window_left)) return 0;
+    int most = 1;
+    for (int m = 0; m < map.counts[1]; ++m) most = std::max(most, map.merges[m].num_partials);
+    return most;
+  }
+
+  void Count(const PagedFixture& fixture, const CrossProductCase& c) {
+    num_whole_ += HasWholeRanges(fixture, c);
+    const int pieces = PiecesInWideCtas(fixture, c);
+    num_wide_ += pieces > 0;
+    num_in_groups_ += pieces > kMostPiecesAtOnce;
+  }
+
+  // Runs a case eagerly and in a replayed graph, and compares both with the reference.
+  void Check(CrossProductCase c, DType q_dtype, DType kv_dtype) {
+    c.fixture.allowed = FeatureSet::All().Without({Feature::kRotary, Feature::kNewKeys,
+                                                   Feature::kOddHeadDim, Feature::kDifferentV,
+                                                   Feature::kUnalignedQ, Feature::kCommonPrefix,
+                                                   Feature::kContextParallel, Feature::kWindow});
+    c.fixture.q_dtype = q_dtype;
+    c.fixture.kv_dtype = kv_dtype;
+    c.products = IsFp8(kv_dtype) ? DType::kFloat16 : q_dtype;
+    c.out.dtype = q_dtype;
+    const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
+    SCOPED_TRACE(expected.description());
+    const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_EQ(outcome->fault, "") << outcome->kernel;
+    Count(expected.first.fixture, c);
+    Count(expected.second.fixture, c);
+  }
+
+  // Of 4 or 8 columns.
+  void CheckManyRows(DType q_dtype, DType kv_dtype, int max_query_len, int rounds, uint64_t seed) {
+    Random random(seed);
+    for (int round = 0; round < rounds && !HasFatalFailure(); ++round) {
+      CrossProductCase c;
+      c.num_sms = kSms;
+      c.fixture = {.seed = random.Bits(),
+                   .max_rows = 40,
+                   .max_query_len = max_query_len,
+                   .min_seq_len = 200,
+                   .max_seq_len = random.Pick({250, 300}),
+                   .num_kv_heads = random.Pick({1, 2}),
+                   .group_size = random.Pick({1, 4}),
+                   .head_dim_qk = random.Pick({64, 128})};
+      Check(c, q_dtype, kv_dtype);
+    }
+  }
+
+  void CheckLongRows(DType q_dtype, DType kv_dtype, int max_seq_len, int rounds, uint64_t seed) {
+    Random random(seed);
+    for (int round = 0; round < rounds && !HasFatalFailure(); ++round) {
+      const int num_kv_heads = random.Pick({1, 2});
+      CrossProductCase c;
+      c.fixture = {.seed = random.Bits(),
+                   .max_rows = 3 - num_kv_heads,
+                   .max_query_len = random.Pick({1, 4}),
+                   .min_seq_len = max_seq_len / 2,
+                   .max_seq_len = max_seq_len,
+                   .num_kv_heads = num_kv_heads,
+                   .group_size = random.Pick({1, 4}),
+                   .head_dim_qk = random.Pick({96, 128})};
+      Check(c, q_dtype, kv_dtype);
+    }
+  }
+
+  int num_whole_ = 0;
+  int num_wide_ = 0;
+  int num_in_groups_ = 0;  // in wide CTAs, with merges in two levels
+};
+
+TEST_F(AttentionWholeRangesSmallGpuTest, WholeRangesAttendAsTheReference) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    CheckManyRows(dtype, dtype, 1, 12, kSeed);
+    CheckManyRows(dtype, dtype, 4, 6, kSeed + 1);
+  }
+  CheckManyRows(DType::kBFloat16, DType::kFp8E4M3, 1, 8, kSeed + 2);
+  EXPECT_GE(num_whole_, 15);
+}
+
+TEST_F(AttentionWholeRangesSmallGpuTest, WideCtasAttendAsTheReference) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    CheckLongRows(dtype, dtype, 5000, 8, kSeed + 3);
+    CheckLongRows(dtype, dtype, 17000, 3, kSeed + 4);
+  }
+  CheckLongRows(DType::kBFloat16, DType::kFp8E4M3, 5000, 6, kSeed + 5);
+  CheckLongRows(DType::kFloat16, DType::kFp8E5M2, 5000, 3, kSeed + 6);
+  EXPECT_GE(num_wide_, 20);
+  EXPECT_GE(num_in_groups_, 4);
+}
+
+}  // namespace
+}  // namespace reprise
