@@ -32,11 +32,9 @@
 #include "runner/ops/choices/remembered_choice.h"
 #include "runner/ops/cublaslt_plan.h"
 #include "runner/ops/elementwise_args.h"
-#include "runner/ops/few_rows/rotary_end.h"
 #include "runner/ops/few_rows/tile_linear.h"
 #include "runner/ops/fp8/fp8_linear.h"
 #include "runner/ops/fp8/fp8_tile_linear.h"
-#include "runner/ops/rotary_args.h"
 #include "runner/ops/skinny_linear_args.h"
 
 namespace reprise {
@@ -159,7 +157,6 @@ SkinnyLinearArgs SkinnyArgsOf(const LinearKey& key, const LinearPointers& pointe
     args.out = pointers.gated;
     args.out_stride = key.gated_stride;
   }
-  if (key.rotated_head_dim > 0) args.rotary = *RotaryEndOf(*pointers.rotary);
   // A batch of products, or sizes beyond its range, it does not serve.
   if (key.num_products > 1 || key.num_rows > kMaxWideTileRows ||
       std::max(key.out_features, key.in_features) > std::numeric_limits<int>::max()) {
@@ -257,28 +254,6 @@ class CublasLtLinearContext : public LinearContext {
           .gated = out.mutable_data_ptr(),
       };
       return MultiplyKeyed(key, pointers, WeightMemory::kKept, stream);
-    });
-  }
-
-  absl::Status MultiplyRotated(const at::Tensor& x, const at::Tensor& weight,
-                               const at::Tensor* bias, const at::Tensor& qkv,
-                               const RotaryArgs& rotary) override {
-    REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, device_));
-    return CatchTorch([&]() -> absl::Status {
-      const c10::cuda::CUDAGuard guard(device_);
-      const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device_.index());
-      LinearKey key = KeyOf(x, weight, bias != nullptr, qkv);
-      const bool is_one_product = RotaryEndOf(rotary).has_value();
-      if (is_one_product) key.rotated_head_dim = rotary.head_dim_qk;
-      const LinearPointers pointers = {
-          .x = x.const_data_ptr(),
-          .weight = weight.const_data_ptr(),
-          .bias = bias != nullptr ? bias->const_data_ptr() : nullptr,
-          .out = qkv.mutable_data_ptr(),
-          .rotary = &rotary,
-      };
-      REPRISE_RETURN_IF_ERROR(MultiplyKeyed(key, pointers, WeightMemory::kKept, stream));
-      return is_one_product ? absl::OkStatus() : LaunchRotary(rotary, stream);
     });
   }
 
@@ -397,7 +372,6 @@ class CublasLtLinearContext : public LinearContext {
     REPRISE_RETURN_IF_ERROR(
         entry.plan.Run(handle_.get(), entry.algorithm, pointers, workspace(), stream));
     const LinearKey& key = entry.key;
-    if (key.rotated_head_dim > 0) return LaunchRotary(*pointers.rotary, stream);
     if (!key.gate.has_value()) return absl::OkStatus();
     return LaunchElementwise({.function = GateFunctionOf(*key.gate),
                               .dtype = key.out_dtype,
@@ -600,7 +574,6 @@ class CublasLtLinearContext : public LinearContext {
     key.num_rows = kDeterministicRows;
     key.gate = std::nullopt;
     key.gated_stride = 0;
-    key.rotated_head_dim = 0;
     // Dense rows are assumed, or the algorithm would depend on how a batch is cut.
     key.x_stride = key.num_products * key.in_features;
     key.out_stride = key.num_products * key.out_features;
@@ -627,7 +600,6 @@ class CublasLtLinearContext : public LinearContext {
     choice.dtype = key.dtype;
     choice.out_dtype = key.out_dtype;
     choice.is_gated = key.gate.has_value();
-    choice.is_rotated = key.rotated_head_dim > 0;
     choice.algorithm = ConfigOf<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID);
     choice.tile = static_cast<int>(ConfigOf<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID));
     choice.split_k = std::max(1, ConfigOf<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM));

@@ -86,8 +86,7 @@ std::string ToText(const LinearKey& key) {
       key.has_bias ? ", bias" : "",
       key.gate.has_value()
           ? absl::StrCat(", gate ", static_cast<int>(*key.gate), " stride ", key.gated_stride)
-          : "",
-      key.rotated_head_dim > 0 ? absl::StrCat(", rotated ", key.rotated_head_dim) : "");
+          : "");
 }
 
 absl::Status FromCublas(cublasStatus_t status, const char* what) {

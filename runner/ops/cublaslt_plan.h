@@ -23,7 +23,6 @@
 #include "absl/status/statusor.h"
 #include "base/dtype.h"
 #include "runner/ops/op_options.h"
-#include "runner/ops/rotary_args.h"
 
 namespace reprise {
 
@@ -38,9 +37,6 @@ struct LinearKey {
   // rows gated_stride elements apart. A plan does not care.
   std::optional<Activation> gate = std::nullopt;
   int64_t gated_stride = 0;
-  // Above 0: kernels rotate `out`, heads of so many dims, and write the cache
-  // (LinearContext::MultiplyRotated()). Likewise.
-  int64_t rotated_head_dim = 0;
   // Products of the batch, and elements from one product to the next.
   int64_t num_products = 1;
   int64_t x_product_stride = 0, weight_product_stride = 0, out_product_stride = 0;
@@ -51,10 +47,9 @@ struct LinearKey {
   friend H AbslHashValue(H state, const LinearKey& key) {
     return H::combine(std::move(state), key.num_rows, key.out_features, key.in_features,
                       key.x_stride, key.weight_stride, key.out_stride, key.dtype, key.out_dtype,
-                      key.has_bias, key.gate, key.gated_stride, key.rotated_head_dim,
-                      key.num_products, key.x_product_stride, key.weight_product_stride,
-                      key.out_product_stride, key.x_alignment, key.weight_alignment,
-                      key.out_alignment);
+                      key.has_bias, key.gate, key.gated_stride, key.num_products,
+                      key.x_product_stride, key.weight_product_stride, key.out_product_stride,
+                      key.x_alignment, key.weight_alignment, key.out_alignment);
   }
 };
 
@@ -67,8 +62,7 @@ struct LinearPointers {
   const void* weight = nullptr;
   const void* bias = nullptr;  // null if the key has none
   void* out = nullptr;
-  void* gated = nullptr;               // null if the key has no gate
-  const RotaryArgs* rotary = nullptr;  // null if the key has no rotated_head_dim
+  void* gated = nullptr;  // null if the key has no gate
 };
 
 // Scratch memory of an algorithm.

@@ -15,7 +15,6 @@
 #include "base/torch_status.h"
 #include "runner/ops/activation_type.h"
 #include "runner/ops/elementwise.h"
-#include "runner/ops/rotary.h"
 #ifdef REPRISE_WITH_CUDA
 #include "runner/ops/cublaslt_linear_context.h"
 #endif
@@ -253,34 +252,6 @@ absl::Status Linear::ApplyGated(LinearContext& context, Activation activation, c
     return GateMul(activation, gate_up, out);
   }
   return context.MultiplyGated(activation, x, weight_, bias, gate_up, out);
-}
-
-absl::Status Linear::ApplyRotaryWriteKv(LinearContext& context, const at::Tensor& x,
-                                        const at::Tensor& qkv, const RotaryWrite& write) const {
-  REPRISE_RETURN_IF_ERROR(Check(x, qkv));
-  const int64_t num_heads = int64_t{write.num_q_heads} + 2 * int64_t{write.num_kv_heads};
-  if (write.num_q_heads < 1 || write.num_kv_heads < 1 || out_features() % num_heads != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "weight must have the rows of whole heads: expected a multiple of ", num_heads, " (",
-        write.num_q_heads, " of q, ", write.num_kv_heads, " of k and of v), got ", out_features()));
-  }
-  if (x.size(0) == 0) return absl::OkStatus();
-  const int64_t head_dim = out_features() / num_heads;
-  const auto heads = [&](int64_t first, int64_t count) {
-    return qkv.narrow(1, first * head_dim, count * head_dim).unflatten(1, {count, head_dim});
-  };
-  const at::Tensor q = heads(0, write.num_q_heads);
-  const at::Tensor k = heads(write.num_q_heads, write.num_kv_heads);
-  const at::Tensor v = heads(write.num_q_heads + write.num_kv_heads, write.num_kv_heads);
-  if (x.is_cuda() && !scales_.has_value() && !write.norm.has_value()) {
-    REPRISE_ASSIGN_OR_RETURN(
-        const RotaryArgs args,
-        RotaryWriteKvArgs(q, k, v, write.positions, write.table, write.kv, write.slot_mapping));
-    return context.MultiplyRotated(x, weight_, bias_.has_value() ? &*bias_ : nullptr, qkv, args);
-  }
-  REPRISE_RETURN_IF_ERROR(Apply(context, x, qkv));
-  return RotaryWriteKv(q, k, v, write.positions, write.table, write.kv, write.slot_mapping,
-                       write.norm);
 }
 
 }  // namespace reprise

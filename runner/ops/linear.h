@@ -10,8 +10,8 @@
 // within 5 % of the quickest, so that noise rarely decides. Later calls launch it and do nothing
 // else. Weights under 4 MiB, whose times are mostly launch, take the first candidate, and so does a
 // shape first seen during capture: warm up before capturing. For 16 bits kernels of
-// our own are candidates, too: up to 8 rows runner/ops/skinny_linear_args.h, up to 64, and up to 128
-// with an activation, runner/ops/few_rows/tile_linear.h. In a captured graph they read weights while the kernel before
+// our own are candidates, too: up to 8 rows runner/ops/skinny_linear_args.h, up to 64
+// runner/ops/few_rows/tile_linear.h. In a captured graph they read weights while the kernel before
 // them runs, so no kernel of the graph may write them. The CPU uses LibTorch's
 // products (MKL, oneDNN).
 //
@@ -35,8 +35,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cache/storage/kv_layer.h"
-#include "runner/ops/head_norm.h"
 #include "runner/ops/linear_context.h"
 #include "runner/ops/op_options.h"
 
@@ -64,18 +62,6 @@ struct LinearContextOptions {
 // Internal if cuBLASLt cannot be set up.
 absl::StatusOr<std::unique_ptr<LinearContext>> MakeLinearContext(
     c10::Device device, const LinearContextOptions& options);
-
-// What follows the product with a layer's weight of q, k and v: RotaryWriteKv() of its results
-// (runner/ops/rotary.h, which says what each argument is).
-struct RotaryWrite {
-  int num_q_heads = 0;
-  int num_kv_heads = 0;  // of k, and of v
-  at::Tensor positions;
-  at::Tensor table;
-  KvLayer kv;
-  at::Tensor slot_mapping;
-  std::optional<HeadNormOptions> norm = {};
-};
 
 class Linear {
  public:
@@ -106,15 +92,6 @@ class Linear {
   // and of GateMul().
   absl::Status ApplyGated(LinearContext& context, Activation activation, const at::Tensor& x,
                           const at::Tensor& gate_up, const at::Tensor& out) const;
-
-  // The projection of a layer of attention: q, k and v of the product, side by side in the rows of
-  // `qkv` and of one head_dim, become rotated q in `qkv`, and rotated k, and v, in the cache, with the
-  // bits of Apply(context, x, qkv) and RotaryWriteKv() where the same algorithm multiplies. k and v in
-  // `qkv` are unspecified afterwards. On a GPU few rows take one kernel where the cache is of x's
-  // dtype, of 16 bits, without scales, all dims are rotated, and there is no norm. Errors: those of
-  // Apply() and of RotaryWriteKv(); InvalidArgument if the columns are not so many heads.
-  absl::Status ApplyRotaryWriteKv(LinearContext& context, const at::Tensor& x,
-                                  const at::Tensor& qkv, const RotaryWrite& write) const;
 
   int64_t in_features() const { return weight_.size(1); }
   int64_t out_features() const { return weight_.size(0); }

@@ -48,16 +48,8 @@ absl::Status LinearContext::MultiplyGated(Activation activation, const at::Tenso
   return GateMul(activation, gate_up, out);
 }
 
-absl::Status LinearContext::MultiplyRotated(const at::Tensor&, const at::Tensor&, const at::Tensor*,
-                                            const at::Tensor&, const RotaryArgs&) {
-  return absl::UnimplementedError(
-      "products that rotate heads and write the cache: expected a context of a GPU");
-}
-
 std::string ToString(const LinearChoice& choice) {
-  return absl::StrCat(choice.is_gated     ? "gated, "
-                      : choice.is_rotated ? "rotated, "
-                                          : "",
+  return absl::StrCat(choice.is_gated ? "gated, " : "",
                       choice.num_rows == 0 ? "any rows" : absl::StrCat("rows ", choice.num_rows),
                       ", ", choice.in_features, " -> ", choice.out_features, " ", DTypes(choice),
                       ": ", Algorithm(choice), Reason(choice));

@@ -19,7 +19,6 @@
 #include "base/dtype.h"
 #include "runner/ops/few_rows/tile_linear_plan.h"
 #include "runner/ops/op_options.h"
-#include "runner/ops/rotary_args.h"
 
 namespace reprise {
 
@@ -36,8 +35,7 @@ struct LinearChoice {
   int64_t out_features = 0;
   DType dtype = DType::kFloat32;  // of x and weight
   DType out_dtype = DType::kFloat32;
-  bool is_gated = false;    // MultiplyGated(); times include the gate
-  bool is_rotated = false;  // MultiplyRotated(); times include what follows the product
+  bool is_gated = false;  // MultiplyGated(); times include the gate
   Source source = Source::kHeuristic;
   int num_candidates = 0;
   float best_us = 0;   // time of the chosen algorithm; 0 if not timed
@@ -76,15 +74,6 @@ class LinearContext {
   virtual absl::Status MultiplyGated(Activation activation, const at::Tensor& x,
                                      const at::Tensor& weight, const at::Tensor* bias,
                                      const at::Tensor& gate_up, const at::Tensor& out);
-
-  // qkv = x weight^T + bias, whose columns are heads of q, k and v, and what LaunchRotary() makes of
-  // them (runner/ops/rotary_args.h): `rotary`, checked and without a norm, whose q, k and v are views
-  // of `qkv`. To the same bits as in two calls where the same algorithm multiplies; k and v in `qkv`
-  // are unspecified afterwards: a kernel of our own writes q and the cache alone. The default is
-  // Unimplemented: the CPU has no such product.
-  virtual absl::Status MultiplyRotated(const at::Tensor& x, const at::Tensor& weight,
-                                       const at::Tensor* bias, const at::Tensor& qkv,
-                                       const RotaryArgs& rotary);
 
   // Multiply() for a weight of 8 bits and its scales, as in Linear::CreateScaled(). On a GPU scratch
   // memory is allocated when it is needed first: FailedPrecondition if that is during capture.

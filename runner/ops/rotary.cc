@@ -281,10 +281,10 @@ absl::Status Rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   return Run(q, k, norm, args);
 }
 
-absl::StatusOr<RotaryArgs> RotaryWriteKvArgs(const at::Tensor& q, const at::Tensor& k,
-                                             const at::Tensor& v, const at::Tensor& positions,
-                                             const at::Tensor& table, const KvLayer& kv,
-                                             const at::Tensor& slot_mapping) {
+absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const at::Tensor& positions, const at::Tensor& table, const KvLayer& kv,
+                           const at::Tensor& slot_mapping,
+                           const std::optional<HeadNormOptions>& norm) {
   ShapeChecker dims;
   RotaryArgs args;
   REPRISE_RETURN_IF_ERROR(CheckRotation(dims, q, k, positions, table, args));
@@ -306,15 +306,6 @@ absl::StatusOr<RotaryArgs> RotaryWriteKvArgs(const at::Tensor& q, const at::Tens
   static constexpr int64_t kNoSlot = -1;
   args.num_slots = static_cast<int>(slot_mapping.size(0));
   args.slot_mapping = args.num_slots > 0 ? slot_mapping.const_data_ptr<int64_t>() : &kNoSlot;
-  return args;
-}
-
-absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                           const at::Tensor& positions, const at::Tensor& table, const KvLayer& kv,
-                           const at::Tensor& slot_mapping,
-                           const std::optional<HeadNormOptions>& norm) {
-  REPRISE_ASSIGN_OR_RETURN(RotaryArgs args,
-                           RotaryWriteKvArgs(q, k, v, positions, table, kv, slot_mapping));
   return Run(q, k, norm, args);
 }
 

@@ -25,7 +25,6 @@
 #include "base/divisor.h"
 #include "cache/ops/kv_elements.cuh"
 #include "cache/ops/kv_tokens.h"
-#include "runner/ops/few_rows/rotated_values.cuh"
 #include "runner/ops/rotary_args.h"
 #include "runner/ops/vector_access.cuh"
 
@@ -265,9 +264,8 @@ __global__ void __launch_bounds__(kThreads)
   Chunk<T, kVector> low, high;
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
-    const RotatedPair pair = Rotated(first.value[j], second.value[j], cos[j], sin[j]);
-    low.value[j] = pair.low;
-    high.value[j] = pair.high;
+    low.value[j] = first.value[j] * cos[j] - second.value[j] * sin[j];
+    high.value[j] = second.value[j] * cos[j] + first.value[j] * sin[j];
   }
   if (!is_cached) {
     low.Store(x + dim);

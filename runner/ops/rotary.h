@@ -34,10 +34,8 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "cache/storage/kv_layer.h"
 #include "runner/ops/head_norm.h"
-#include "runner/ops/rotary_args.h"
 
 namespace reprise {
 
@@ -54,13 +52,6 @@ absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::T
                            const at::Tensor& positions, const at::Tensor& table, const KvLayer& kv,
                            const at::Tensor& slot_mapping,
                            const std::optional<HeadNormOptions>& norm = {});
-
-// The arguments of RotaryWriteKv() without a norm, checked, as pointers into the tensors: for what
-// makes q, k and v and this of them in one (runner/ops/linear.h).
-absl::StatusOr<RotaryArgs> RotaryWriteKvArgs(const at::Tensor& q, const at::Tensor& k,
-                                             const at::Tensor& v, const at::Tensor& positions,
-                                             const at::Tensor& table, const KvLayer& kv,
-                                             const at::Tensor& slot_mapping);
 
 }  // namespace reprise
 

@@ -13,9 +13,8 @@
 //           cp.async, kStages - 1 steps ahead: no barrier in the loop but __syncwarp().
 //   x       from L2 to registers, a step ahead. It is small, and read again for each strip.
 //
-// The rows of a unit are 16 neighbours, or, if gated, 8 rows of the gate and their 8 factors, or, with
-// a rotary end, 8 dims of a head and the 8 that are rotated with them, so that a result's two sums
-// are in one CTA.
+// The rows of a unit are 16 neighbours, or, if gated, 8 rows of the gate and their 8 factors, so that
+// a result's two sums are in one CTA.
 //
 // So the order of a sum depends on in_features alone: the same bits for any number of rows, and for
 // any kStrip.
@@ -41,7 +40,6 @@
 #include "base/dependent_launch.cuh"
 #include "base/status_macros.h"
 #include "runner/ops/few_rows/gated_value.cuh"
-#include "runner/ops/few_rows/rotated_values.cuh"
 #include "runner/ops/few_rows/weight_ring.cuh"
 #include "runner/ops/skinny_linear_args.h"
 #include "runner/ops/vector_access.cuh"
@@ -110,35 +108,6 @@ __device__ void StoreGatedStrip(const SkinnyLinearArgs& args, const float* sums,
   }
 }
 
-// The same for units of a rotary end: float i of a unit is rotated with float i + 2.
-template <typename T, int kStrip>
-__device__ void StoreRotatedStrip(const SkinnyLinearArgs& args, const float* sums, int unit,
-                                  int end_unit) {
-  constexpr int kHalf = kSumsOfUnit / 2;
-  const T* const bias = static_cast<const T*>(args.bias);
-  for (int e = threadIdx.x; e < kStrip * kHalf; e += kThreads) {
-    const int u = e / kHalf, i = e / 32 % 2, lane = e % 32;
-    const int row = lane % 4 * 2 + i;  // of x
-    if (row >= args.num_rows || unit + u >= end_unit) continue;
-    const float* const of_unit = sums + u * kSumsOfUnit + e % kHalf;
-    float low[1] = {}, high[1] = {};
-#pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) {
-      low[0] += of_unit[warp * kStrip * kSumsOfUnit];
-      high[0] += of_unit[warp * kStrip * kSumsOfUnit + kHalf];
-    }
-    const int pieces = args.rotary.num_pieces();
-    const int head = (unit + u) / pieces, dim = (unit + u) % pieces * 8 + lane / 4;
-    if (bias != nullptr) {
-      const T* const of_head = bias + head * args.rotary.head_dim;
-      low[0] += ToFloat(of_head[dim]);
-      high[0] += ToFloat(of_head[args.rotary.head_dim / 2 + dim]);
-    }
-    StoreRotated<T>(args.rotary, static_cast<T*>(args.out) + row * args.out_stride, row, head, dim,
-                    low, high);
-  }
-}
-
 template <typename T, typename Out, int kStrip>
 __global__ void __launch_bounds__(kThreads, 1)
     SkinnyLinearKernel(const __grid_constant__ SkinnyLinearArgs args) {
@@ -158,9 +127,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   WeightRing<kStrip> weights({.data = static_cast<const char*>(args.weight),
                               .row_bytes = args.weight_stride * 2,
                               .num_steps = num_steps,
-                              .pair_distance = args.is_gated         ? args.out_features / 2
-                                               : args.rotary.is_on() ? args.rotary.head_dim / 2
-                                                                     : 8},
+                              .pair_distance = args.is_gated ? args.out_features / 2 : 8},
                              ring, first_unit, end_unit);
 #pragma unroll
   for (int stage = 0; stage < Shape::kStages - 1; ++stage) weights.CopyNext();
@@ -172,7 +139,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint4* const own = WeightRing<kStrip>::OfLane(ring);
   const int other_half = WeightRing<kStrip>::OtherHalf();
   uint4 next_x[2] = {LoadFromL2(x), LoadFromL2(x + kLine / 2)};
-  if (args.rotary.is_on()) RequestRotaryEnd(args.rotary, args.num_rows, threadIdx.x, kThreads);
   int slot = 0;
   for (int unit = first_unit; unit < end_unit; unit += kStrip) {
     float sum[kStrip][4] = {};
@@ -208,8 +174,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (args.is_gated) {
       StoreGatedStrip<T, kStrip>(args, sums, unit, end_unit);
-    } else if (args.rotary.is_on()) {
-      StoreRotatedStrip<T, kStrip>(args, sums, unit, end_unit);
     } else {
       StoreStrip<T, Out, kStrip>(args, sums, unit, end_unit);
     }
@@ -266,14 +230,6 @@ bool IsAligned(const void* pointer, int64_t stride) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride * 2 % 16 == 0;
 }
 
-// None, or one of all out_features, alone.
-bool ServesRotaryEnd(const SkinnyLinearArgs& args) {
-  const RotaryEnd& end = args.rotary;
-  return !end.is_on() || (!args.is_gated && end.head_dim % 16 == 0 &&
-                          int64_t{end.num_heads()} * end.head_dim == args.out_features &&
-                          IsAligned(args.out, args.out_stride));
-}
-
 }  // namespace
 
 bool SkinnyLinearServes(const SkinnyLinearArgs& args) {
@@ -283,8 +239,7 @@ bool SkinnyLinearServes(const SkinnyLinearArgs& args) {
          args.out_features % kUnitRows == 0 && args.in_features > 0 &&
          args.in_features % kStepFeatures == 0 && IsAligned(args.x, args.x_stride) &&
          IsAligned(args.weight, args.weight_stride) &&
-         ((!args.is_gated && !args.rotary.is_on()) || args.out_dtype == args.dtype) &&
-         ServesRotaryEnd(args);
+         (!args.is_gated || args.out_dtype == args.dtype);
 }
 
 absl::Status LaunchSkinnyLinear(const SkinnyLinearArgs& args, int strip, CUstream_st* stream) {

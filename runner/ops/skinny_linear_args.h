@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "base/dtype.h"
-#include "runner/ops/few_rows/rotary_end.h"
 #include "runner/ops/op_options.h"
 
 struct CUstream_st;  // cudaStream_t
@@ -27,8 +26,7 @@ enum class SkinnyWeights : int8_t {
 
 // out = x weight^T + bias, or, if gated, activation(gate) * up of it: its first out_features / 2
 // columns are the gate, the others the factors, as in GateMul() (runner/ops/elementwise.h), whose
-// bits it has. With a rotary end the results are q, k and v, of which out gets q, rotated, and the
-// cache the others (runner/ops/few_rows/rotary_end.h). Strides are in elements, from row to row; rows are dense.
+// bits it has. Strides are in elements, from row to row; rows are dense.
 struct SkinnyLinearArgs {
   DType dtype = DType::kBFloat16;      // of x, weight and bias: float16 or bfloat16
   DType out_dtype = DType::kBFloat16;  // the same, or float32
@@ -45,7 +43,6 @@ struct SkinnyLinearArgs {
   SkinnyWeights weights = SkinnyWeights::kAfterKernelBefore;
   bool is_gated = false;  // out has the dtype of x then
   Activation activation = Activation::kSilu;
-  RotaryEnd rotary = {};  // on: out has the dtype of x, and as many columns as without it
 };
 
 inline constexpr int kMaxSkinnyRows = 8;
@@ -54,7 +51,7 @@ inline constexpr int kMaxSkinnyRows = 8;
 inline constexpr int kMaxSkinnyStrip = 3;
 
 // Whether the kernel can compute this: 1 to kMaxSkinnyRows rows, out_features a multiple of 16,
-// in_features of 512, rows of x and of the weight at multiples of 16 bytes; of one end at most.
+// in_features of 512, rows of x and of the weight at multiples of 16 bytes.
 bool SkinnyLinearServes(const SkinnyLinearArgs& args);
 
 // Enqueues the kernel with strips of `strip` units, 1 to kMaxSkinnyStrip. It needs compute capability

@@ -19,6 +19,7 @@
 #include "runner/ops/head_norm.h"
 #include "runner/ops/linear.h"
 #include "runner/ops/norm.h"
+#include "runner/ops/rotary.h"
 #include "runner/ops/rotary_table.h"
 #include "runner/ranks/context_attention.h"
 #include "runner/ranks/sum_norm.h"
@@ -208,6 +209,7 @@ absl::Status LlamaModel::Embed(const Step& step, Scratch& scratch) const {
 
 absl::Status LlamaModel::Attention(const Step& step, int layer, Scratch& scratch) const {
   const LlamaLayerWeights& weights = weights_.layers[layer];
+  REPRISE_RETURN_IF_ERROR(weights.qkv.Apply(step.linears(), scratch.normed, scratch.qkv));
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor attended, Attend(step, layer, scratch));
   return weights.o.Apply(step.linears(), attended.flatten(1), scratch.summed);
 }
@@ -225,18 +227,10 @@ absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scrat
   if (rotates) {
     const at::Tensor& table =
         config_.AttentionOf(layer).window.has_value() ? tables_.window_rotary : tables_.rotary;
-    REPRISE_RETURN_IF_ERROR(
-        weights.qkv.ApplyRotaryWriteKv(step.linears(), scratch.normed, scratch.qkv,
-                                       {.num_q_heads = config_.num_q_heads,
-                                        .num_kv_heads = config_.num_kv_heads,
-                                        .positions = step.positions(),
-                                        .table = table,
-                                        .kv = step.kv(layer),
-                                        .slot_mapping = step.slot_mapping(layer),
-                                        .norm = norm}));
+    REPRISE_RETURN_IF_ERROR(RotaryWriteKv(scratch.q, scratch.k, scratch.v, step.positions(), table,
+                                          step.kv(layer), step.slot_mapping(layer), norm));
     return AttendOverRanks(context_, step, layer, scratch.q, config_.head_dim);
   }
-  REPRISE_RETURN_IF_ERROR(weights.qkv.Apply(step.linears(), scratch.normed, scratch.qkv));
   if (norm.has_value()) REPRISE_RETURN_IF_ERROR(NormaliseHeads(scratch.q, scratch.k, *norm));
   if (config_.temperature.has_value()) {
     REPRISE_RETURN_IF_ERROR(TemperQueries(scratch.q, step.positions(), *config_.temperature));

@@ -110,18 +110,6 @@ __device__ __forceinline__ void CopyPairedBoxes(uint32_t to, const CUtensorMap& 
       : "memory");
 }
 
-// Copies a box of a map of pairs of rows of heads (MakeHeadsTileMap()): the pair `piece` of several
-// heads from first_head on.
-__device__ __forceinline__ void CopyHeadsBox(uint32_t to, const CUtensorMap& map, int column,
-                                             int first_head, int piece, uint32_t barrier,
-                                             uint64_t evict_first) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".L2::cache_hint [%0], [%1, {%2, %3, %3, %4, %5}], [%6], %7;" ::"r"(to),
-      "l"(&map), "r"(column), "r"(0), "r"(first_head), "r"(piece), "r"(barrier), "l"(evict_first)
-      : "memory");
-}
-
 }  // namespace reprise
 
 #endif  // RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
     if (!plan.stores_directly) {
       AddTiles<T, Out>(
           {args.bias, args.out, args.out_stride, args.num_rows, args.out_features, args.is_gated,
-           args.activation, args.rotary.is_on() ? &args.rotary : nullptr},
+           args.activation},
           plan, memory,
           reinterpret_cast<const float*>(shared + (memory.sums - SharedAddressOf(shared))),
           static_cast<int>(threadIdx.x) - num_warps * 32, rank, cluster_id);
@@ -142,23 +142,8 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
   EndTileCta();
 }
 
-bool IsAligned(const void* pointer, int64_t stride, int elements) {
-  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % 8 == 0 && stride >= elements;
-}
-
-TileRows RowsOf(const SkinnyLinearArgs& args) {
-  if (args.rotary.is_on()) return TileRows::kRotated;
-  return args.is_gated ? TileRows::kGated : TileRows::kPlain;
-}
-
-// None, or one of all out_features, alone.
-bool ServesRotaryEnd(const SkinnyLinearArgs& args) {
-  const RotaryEnd& end = args.rotary;
-  return !end.is_on() ||
-         (!args.is_gated && args.out_dtype == args.dtype && args.num_rows <= kMaxTileLinearRows &&
-          end.head_dim % kGatedTileUnit == 0 &&
-          int64_t{end.num_heads()} * end.head_dim == args.out_features &&
-          IsAligned(args.out, args.out_stride, end.num_q_heads * end.head_dim));
+bool IsAligned(const void* pointer, int64_t stride, int in_features) {
+  return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % 8 == 0 && stride >= in_features;
 }
 
 // Calls visit with the TileLauncher for these arguments.
@@ -204,8 +189,7 @@ bool TileLinearServes(const SkinnyLinearArgs& args) {
          IsAligned(args.x, args.x_stride, args.in_features) &&
          IsAligned(args.weight, args.weight_stride, args.in_features) &&
          (!args.is_gated || (args.out_dtype == args.dtype && args.in_features % kTileBox == 0 &&
-                             args.out_features % kGatedTileUnit == 0)) &&
-         ServesRotaryEnd(args);
+                             args.out_features % kGatedTileUnit == 0));
 }
 
 absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
@@ -229,7 +213,7 @@ absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
                            }));
   const TileLinearPlan plan =
       PlanTileLinear(form, args.num_rows, args.out_features, args.in_features, max_clusters,
-                     RowsOf(args), args.rotary.head_dim);
+                     args.is_gated ? TileRows::kGated : TileRows::kPlain);
   if (plan.stages == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("form: too large for ", args.num_rows, " rows: ", ToString(form)));
@@ -240,21 +224,17 @@ absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args,
 absl::Status LaunchTileLinear(const SkinnyLinearArgs& args, const TileForm& form,
                               CUstream_st* stream) {
   REPRISE_ASSIGN_OR_RETURN(const TileLinearPlan plan, TileLinearPlanOf(args, form));
-  const TileRows rows = RowsOf(args);
-  const bool at_once = args.in_features % kTileBox == 0 && rows != TileRows::kRotated;
+  const bool at_once = args.in_features % kTileBox == 0;
   const int num_boxes = at_once ? plan.form.boxes : 0;
-  const StageCopy copy = rows == TileRows::kGated     ? StageCopy::kPaired
-                         : rows == TileRows::kRotated ? StageCopy::kHeads
-                         : at_once                    ? StageCopy::kAtOnce
-                                                      : StageCopy::kBoxByBox;
+  const StageCopy copy = args.is_gated ? StageCopy::kPaired
+                         : at_once     ? StageCopy::kAtOnce
+                                       : StageCopy::kBoxByBox;
   CUtensorMap weight, x;
-  const TileMatrix matrix = {args.dtype, args.weight, args.weight_stride, args.out_features,
-                             args.in_features};
-  REPRISE_RETURN_IF_ERROR(
-      rows == TileRows::kGated ? MakePairedTileMap(matrix, plan.tile_rows, num_boxes, weight)
-      : rows == TileRows::kRotated
-          ? MakeHeadsTileMap(matrix, args.rotary.head_dim, plan.tile_rows, weight)
-          : MakeTileMap(matrix, plan.tile_rows, num_boxes, weight));
+  const TileMatrix weight_matrix = {args.dtype, args.weight, args.weight_stride, args.out_features,
+                                    args.in_features};
+  REPRISE_RETURN_IF_ERROR(args.is_gated
+                              ? MakePairedTileMap(weight_matrix, plan.tile_rows, num_boxes, weight)
+                              : MakeTileMap(weight_matrix, plan.tile_rows, num_boxes, weight));
   REPRISE_RETURN_IF_ERROR(
       MakeTileMap({args.dtype, args.x, args.x_stride, args.num_rows, args.in_features},
                   plan.columns, num_boxes, x));

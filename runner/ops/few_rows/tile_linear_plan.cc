@@ -70,34 +70,23 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows) {
 }
 
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
-                              int max_clusters, TileRows rows, int head_dim) {
+                              int max_clusters, TileRows rows) {
   TileLinearPlan plan = {.form = form, .columns = TileColumns(num_rows)};
   // As few rounds as the largest tiles need, of tiles as equal as they can be.
-  const int unit = rows == TileRows::kPlain ? kTileUnit : kGatedTileUnit;
+  const int unit = rows == TileRows::kGated ? kGatedTileUnit : kTileUnit;
   const int units = DivideUp(out_features, unit);
   const int most_units = form.row_groups * kTileGroupRows / unit;
   const int rounds = DivideUp(DivideUp(units, most_units), max_clusters);
   // rounds * max_clusters may be beyond the range of int.
   const int64_t shares = int64_t{rounds} * max_clusters;
-  int tile_units = static_cast<int>((units + shares - 1) / shares);
-  plan.num_tiles = DivideUp(units, tile_units);
-  if (rows == TileRows::kRotated) {
-    // Heads that a tile divides into a round more are not worth it.
-    const int num_pieces = head_dim / kGatedTileUnit, num_heads = out_features / head_dim;
-    const auto num_tiles = [&] { return num_pieces * DivideUp(num_heads, tile_units); };
-    const int most_heads = std::min(most_units, num_heads);
-    tile_units = std::min(tile_units, most_heads);
-    while (tile_units < most_heads && num_tiles() > shares) ++tile_units;
-    plan.num_tiles = num_tiles();
-    plan.tiles_of_piece = plan.num_tiles / num_pieces;
-  }
-  plan.tile_rows = tile_units * unit;
+  plan.tile_rows = static_cast<int>((units + shares - 1) / shares) * unit;
+  plan.num_tiles = DivideUp(out_features, plan.tile_rows);
   plan.num_clusters = std::min(plan.num_tiles, max_clusters);
   plan.num_boxes = DivideUp(in_features, kTileBox);
 
   // The last box of a stage is read as if the tile were full.
   const int unused_bytes = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
-  plan.stores_directly = plan.num_sources() == 1 && rows != TileRows::kRotated;
+  plan.stores_directly = plan.num_sources() == 1;
   const int sums_bytes = plan.stores_directly ? 0 : plan.sums_bytes();
   const int tail_bytes = std::max(sums_bytes, unused_bytes);
   const int most = form.row_groups == kMaxTileGroups ? kMostSharedBytesOfLarge : kMostSharedBytes;

@@ -3,8 +3,7 @@
 //
 //   tile      tile_rows rows of the weight and all of in_features, computed by a cluster of CTAs. Of
 //             a gated product, whose weight has the rows of the gate and then those of its factors:
-//             8 of the gate, their 8 factors, and so on. Of one with a rotary end (rotary_end.h):
-//             the same pair of 8 and 8 dims of neighbouring heads.
+//             8 of the gate, their 8 factors, and so on.
 //   stage     what a CTA copies at once: `boxes` boxes of 64 in_features of the tile's rows, and
 //             the same in_features of x.
 //   shares    stage s of the CTA with rank r has the boxes from (s * cluster + r) * boxes on, so
@@ -52,7 +51,7 @@ inline constexpr int kCopyThreads = 64;        // two warps, of which one thread
 inline constexpr int kMaxTileLinearRows = 64;  // of x
 inline constexpr int kMaxWideTileRows = 128;   // of x, of wide products
 inline constexpr int kTileUnit = 8;            // rows of a weight
-inline constexpr int kGatedTileUnit = 16;      // and of a product with a rotary end
+inline constexpr int kGatedTileUnit = 16;
 
 // Threads of a CTA that add, of a kernel for so many columns; and all that it has registers for.
 REPRISE_HOST_DEVICE constexpr int AddThreads(int columns) {
@@ -73,9 +72,6 @@ struct TileLinearPlan {
   int shared_bytes = 0;  // of a CTA
   // Whether the groups store their sums as results: each is the only source of its elements.
   bool stores_directly = false;
-  // Of a rotary end: tiles of one pair of dims, of all heads. Tile i has heads from i %
-  // tiles_of_piece * tile_rows / kGatedTileUnit on, of the last fewer.
-  int tiles_of_piece = 0;
 
   // Of a CTA: those of the groups, then those that add, then those that copy.
   REPRISE_HOST_DEVICE int threads() const {
@@ -95,7 +91,7 @@ struct TileLinearPlan {
 };
 
 // What the rows of a weight are, as above.
-enum class TileRows : int8_t { kPlain, kGated, kRotated };
+enum class TileRows : int8_t { kPlain, kGated };
 
 // Whether a form is one at all: values as above, at least one group and at most kMaxTileGroups.
 bool IsTileForm(const TileForm& form);
@@ -110,11 +106,9 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows);
 // Returns the plan of a product with num_rows, 1 to kMaxWideTileRows, rows of x, for a GPU that
 // runs `max_clusters` clusters of this form at once. All arguments are positive. `stages` is 0 if
 // the form cannot compute this: fewer than two stages, or than it has turns, fit a CTA's shared
-// memory, or the product is wide and the form has several sources. With kGated out_features are those
-// of the weight, a multiple of kGatedTileUnit; with kRotated those of whole heads of head_dim, which
-// is such a multiple, too, and the product is not wide.
+// memory, or the product is wide and the form has several sources. With kGated out_features are those of the weight, a multiple of kGatedTileUnit.
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
-                              int max_clusters, TileRows rows = TileRows::kPlain, int head_dim = 0);
+                              int max_clusters, TileRows rows = TileRows::kPlain);
 
 // 16, 32, 40, 48 or 64; of wide products 96 or 128.
 int TileColumns(int num_rows);

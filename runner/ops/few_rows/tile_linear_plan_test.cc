@@ -1,6 +1,5 @@
 #include "runner/ops/few_rows/tile_linear_plan.h"
 
-#include <algorithm>
 #include <limits>
 #include <random>
 #include <vector>
@@ -98,43 +97,6 @@ TEST(TileLinearPlanTest, GatedTilesAreWholePairs) {
       }
     }
   }
-}
-
-TEST(TileLinearPlanTest, TilesOfHeadsCoverEachPairOfDimsOnce) {
-  struct Heads {
-    int count, dim;
-  };
-  for (const TileForm& form : AllForms()) {
-    for (const Heads& heads :
-         {Heads{48, 128}, {48, 64}, {3, 16}, {9, 48}, {13, 80}, {96, 128}, {1, 256}}) {
-      for (int max_clusters : {1, 33, 66, 132}) {
-        SCOPED_TRACE(testing::Message() << ToString(form) << ", " << heads.count << " heads of "
-                                        << heads.dim << ", clusters " << max_clusters);
-        const TileLinearPlan plan = PlanTileLinear(form, 16, heads.count * heads.dim, 4096,
-                                                   max_clusters, TileRows::kRotated, heads.dim);
-        const int pieces = heads.dim / 16, heads_of_tile = plan.tile_rows / 16;
-        EXPECT_EQ(plan.tile_rows % kGatedTileUnit, 0);
-        EXPECT_LE(plan.tile_rows, form.row_groups * kTileGroupRows);
-        EXPECT_EQ(plan.owned_rows() % kGatedTileUnit, 0);  // a pair has one owner
-        EXPECT_EQ(plan.num_tiles, plan.tiles_of_piece * pieces);
-        EXPECT_GE(plan.tiles_of_piece * heads_of_tile, heads.count);
-        EXPECT_LT((plan.tiles_of_piece - 1) * heads_of_tile, heads.count);
-        EXPECT_FALSE(plan.stores_directly);
-        // No more rounds than of tiles that divide anything, unless the largest are too small.
-        const int rounds = (plan.num_tiles + max_clusters - 1) / max_clusters;
-        const TileLinearPlan plain =
-            PlanTileLinear(form, 16, heads.count * heads.dim, 4096, max_clusters, TileRows::kGated);
-        EXPECT_TRUE(rounds <= (plain.num_tiles + max_clusters - 1) / max_clusters ||
-                    heads_of_tile == std::min(form.row_groups * 4, heads.count));
-      }
-    }
-  }
-  // An 8B model: as many tiles as of a plain product.
-  const TileForm pairs = {.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1};
-  const TileLinearPlan plan = PlanTileLinear(pairs, 32, 6144, 4096, 66, TileRows::kRotated, 128);
-  EXPECT_EQ(plan.tile_rows, 96);
-  EXPECT_EQ(plan.num_tiles, 64);
-  EXPECT_EQ(plan.tiles_of_piece, 8);
 }
 
 TEST(TileLinearPlanTest, TilesOfOneSourceNeedNoMemoryForSums) {

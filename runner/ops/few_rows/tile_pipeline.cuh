@@ -34,7 +34,6 @@
 #include "base/warp_arrivals.cuh"
 #include "runner/ops/few_rows/cluster_memory.cuh"
 #include "runner/ops/few_rows/gated_value.cuh"
-#include "runner/ops/few_rows/rotated_values.cuh"
 #include "runner/ops/few_rows/tile_linear_plan.h"
 #include "runner/ops/few_rows/tile_products.cuh"
 #include "runner/ops/skinny_linear_args.h"
@@ -111,23 +110,11 @@ __device__ inline int StepsOf(const TileLinearPlan& plan, int rank) {
   return (steps + plan.form.turns - 1) / plan.form.turns * plan.form.turns;
 }
 
-// The heads of a tile of a rotary end: those from `first` on, dims piece * 8 .. piece * 8 + 7 of each
-// and those that are rotated with them.
-struct TileHeads {
-  int piece = 0, first = 0;
-
-  TileHeads() = default;
-  __device__ TileHeads(const TileLinearPlan& plan, int tile)
-      : piece(tile / plan.tiles_of_piece),
-        first(tile % plan.tiles_of_piece * (plan.tile_rows / kGatedTileUnit)) {}
-};
-
 // How the boxes of a stage are copied.
 enum class StageCopy : int8_t {
   kBoxByBox,  // in_features that are not whole boxes
   kAtOnce,
   kPaired,  // at once, with the tile's rows in pairs of 8: CopyPairedBoxes()
-  kHeads,   // box by box, with pairs of 8 rows of neighbouring heads: CopyHeadsBox()
 };
 
 // How one of the two matrices is copied to a part of each stage.
@@ -150,8 +137,6 @@ __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const Sta
   StageCounter stage(plan.stages);
   for (int tile = cluster_id; tile < plan.num_tiles; tile += plan.num_clusters) {
     const int row = kWeights ? tile * plan.tile_rows : 0;
-    const bool has_heads = kWeights && copy == StageCopy::kHeads;
-    const TileHeads heads = has_heads ? TileHeads(plan, tile) : TileHeads();
     for (int step = 0; step < steps; ++step, stage.Next()) {
       // In the first round all are empty: the phase before the first one has parity 1.
       AwaitPhase(memory.empty + stage.slot() * 8, stage.parity() ^ 1);
@@ -163,14 +148,7 @@ __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const Sta
         CopyPairedBoxes(to, part.map, box, row / kGatedTileUnit, full, policy);
         continue;
       }
-      if (has_heads) {
-        for (int i = 0; i < part.boxes; ++i) {
-          CopyHeadsBox(to + i * box_bytes, part.map, (box + i) * part.box_elements, heads.first,
-                       heads.piece, full, policy);
-        }
-        continue;
-      }
-      if (copy == StageCopy::kAtOnce || copy == StageCopy::kPaired) {
+      if (copy != StageCopy::kBoxByBox) {
         CopyBoxes<kWeights>(to, part.map, box, row, full, policy);
         continue;
       }
@@ -299,23 +277,6 @@ __device__ void AddGatedFour(const float* sums, int num_sources, int source_stri
   StoreFour(results, is_aligned, 4, out);
 }
 
-// The same for a rotary end: `bias` of the first of the four dims, or null; those of the dims that
-// are rotated with them are head_dim / 2 on. Other arguments: those of StoreRotated().
-template <typename T>
-__device__ void AddRotatedFour(const float* sums, int num_sources, int source_stride, const T* bias,
-                               const RotaryEnd& end, T* out, int row, int head, int dim) {
-  FourSums low = SumFour(sums, num_sources, source_stride);
-  FourSums high = SumFour(sums + kTileUnit, num_sources, source_stride);
-  if (bias != nullptr) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      low.value[j] += ToFloat(bias[j]);
-      high.value[j] += ToFloat(bias[end.head_dim / 2 + j]);
-    }
-  }
-  StoreRotated<T>(end, out, row, head, dim, low.value, high.value);
-}
-
 // What a product becomes, as in SkinnyLinearArgs.
 struct TileResults {
   const void* bias;
@@ -325,7 +286,6 @@ struct TileResults {
   int out_features;
   bool is_gated = false;
   Activation activation = Activation::kSilu;
-  const RotaryEnd* rotary = nullptr;  // null: none
 };
 
 // Adds the sources of the owned rows of each tile; `thread` of kAddThreads.
@@ -340,36 +300,18 @@ __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
                           results.out_stride % 4 == 0;
   // Only a product whose results have the dtype of x is gated.
   const bool is_gated = std::is_same_v<T, Out> && results.is_gated;
-  const bool is_rotated = std::is_same_v<T, Out> && results.rotary != nullptr;
-  const bool is_paired = is_gated || is_rotated;
-  const int fours = is_paired ? owned / 8 : owned / 4;
-  if (is_rotated) RequestRotaryEnd(*results.rotary, results.num_rows, thread, kAddThreads);
+  const int fours = is_gated ? owned / 8 : owned / 4;
   uint32_t tile_parity = 0;
   for (int tile = cluster_id; tile < plan.num_tiles; tile += plan.num_clusters) {
     AwaitPhase(memory.summed, tile_parity);
     const int first = tile * plan.tile_rows + rank * owned;
-    // Tiles of heads end with the last one, wherever they are in the weight.
-    const int count =
-        is_rotated ? min(owned, plan.tile_rows - rank * owned)
-                   : min(min(owned, plan.tile_rows - rank * owned), results.out_features - first);
+    const int count = min(min(owned, plan.tile_rows - rank * owned), results.out_features - first);
     for (int e = thread; e < results.num_rows * fours; e += kAddThreads) {
       const int row = e / fours, column = e % fours * 4;
       // Of every 16 rows of a gated tile the first 8 are the gate.
-      const int i = is_paired ? column / kTileUnit * kGatedTileUnit + column % kTileUnit : column;
+      const int i = is_gated ? column / kTileUnit * kGatedTileUnit + column % kTileUnit : column;
       if (i >= count) continue;
       if constexpr (std::is_same_v<T, Out>) {
-        if (is_rotated) {
-          const RotaryEnd& end = *results.rotary;
-          const TileHeads heads(plan, tile);
-          const int head = heads.first + (rank * owned + i) / kGatedTileUnit;
-          if (head >= end.num_heads()) continue;
-          const int dim = heads.piece * kTileUnit + column % kTileUnit;
-          const T* const bias = static_cast<const T*>(results.bias);
-          AddRotatedFour(sums + row * stride + i, plan.num_sources(), source_stride,
-                         bias != nullptr ? bias + head * end.head_dim + dim : nullptr, end,
-                         static_cast<T*>(results.out) + row * results.out_stride, row, head, dim);
-          continue;
-        }
         if (is_gated) {
           const int feature = first / 2 + column;
           AddGatedFour(
@@ -487,26 +429,6 @@ inline absl::Status MakePairedTileMap(const TileMatrix& matrix, int box_rows, in
   const cuuint32_t box[] = {static_cast<cuuint32_t>(matrix.box_elements()), kTileUnit, 2,
                             static_cast<cuuint32_t>(box_rows / kGatedTileUnit),
                             static_cast<cuuint32_t>(num_boxes)};
-  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
-  return FromEncoder(
-      encoder.encode(&map, TileDataType(matrix.dtype), 5, const_cast<void*>(matrix.data), sizes,
-                     strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
-}
-
-// The weight of a product with a rotary end, of heads of head_dim, for CopyHeadsBox(): boxes of
-// `box_rows` rows.
-inline absl::Status MakeHeadsTileMap(const TileMatrix& matrix, int head_dim, int box_rows,
-                                     CUtensorMap& map) {
-  const TileMapEncoder& encoder = TileEncoder();
-  REPRISE_RETURN_IF_ERROR(CudaStatus(encoder.error, "cudaGetDriverEntryPointByVersion"));
-  const cuuint64_t row = static_cast<cuuint64_t>(matrix.stride) * matrix.element_bytes();
-  const cuuint64_t size = head_dim;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(matrix.elements), kTileUnit, 2,
-                              matrix.rows / size, size / kGatedTileUnit};
-  const cuuint64_t strides[] = {row, size / 2 * row, size * row, kTileUnit * row};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(matrix.box_elements()), kTileUnit, 2,
-                            static_cast<cuuint32_t>(box_rows / kGatedTileUnit), 1};
   const cuuint32_t steps[] = {1, 1, 1, 1, 1};
   return FromEncoder(
       encoder.encode(&map, TileDataType(matrix.dtype), 5, const_cast<void*>(matrix.data), sizes,

@@ -84,9 +84,8 @@ struct RingWeight {
   const char* data;
   int64_t row_bytes;
   int num_steps;
-  // Rows from the first 8 of a unit to its others, a multiple of 8. 8: units are neighbouring rows.
-  // Else, within each 2 * pair_distance rows, those of the first halves of units are neighbours, and
-  // so are those of the second halves.
+  // Rows from the first 8 of a unit to its others. 8: units are neighbouring rows. Else those of the
+  // first halves of units are neighbours, and so are those of the second halves.
   int pair_distance = 8;
 };
 
@@ -100,7 +99,7 @@ class WeightRing {
  public:
   __device__ WeightRing(const RingWeight& weight, uint4* ring, int first_unit, int end_unit)
       : row_bytes_(weight.row_bytes),
-        units_of_group_(weight.pair_distance / 8),
+        unit_bytes_(weight.row_bytes * (weight.pair_distance == 8 ? kRingUnitRows : 8)),
         pair_bytes_(weight.row_bytes * (weight.pair_distance - 8)),
         end_unit_(end_unit),
         num_steps_(weight.num_steps),
@@ -113,13 +112,12 @@ class WeightRing {
     const int moved = kPiece == RingPiece::kBytes16 ? row % 2 * 4 : row % 4 * 2;
     to_ = static_cast<uint32_t>(__cvta_generic_to_shared(ring + warp * kStrip * kRingUnitChunks +
                                                          row * 8 + (chunk ^ moved)));
-    FindUnits();
   }
 
   // Copies the next step, if there is one. Called once a step, by all lanes.
   __device__ void CopyNext() {
     if (unit_ < end_unit_) {
-      const char* from = from_ + step_ * kRingStep;
+      const char* from = from_ + unit_ * unit_bytes_ + step_ * kRingStep;
       const uint32_t to = to_ + slot_ * (RingShape<kStrip>::kStageChunks * 16);
 #pragma unroll
       for (int u = 0; u < kStrip; ++u) {
@@ -127,13 +125,12 @@ class WeightRing {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           CopyChunk(to + (u * kRingUnitChunks + i * 32) * 16,
-                    from + offset_[u] + i * 4 * row_bytes_ + (i < 2 ? 0 : pair_bytes_));
+                    from + u * unit_bytes_ + i * 4 * row_bytes_ + (i < 2 ? 0 : pair_bytes_));
         }
       }
       if (++step_ == num_steps_) {
         step_ = 0;
         unit_ += kStrip;
-        FindUnits();
       }
       if (++slot_ == RingShape<kStrip>::kStages) slot_ = 0;
     }
@@ -164,15 +161,6 @@ class WeightRing {
   __device__ static int OtherHalf() { return threadIdx.x % 32 / 4 % 2 == 0 ? 4 : -4; }
 
  private:
-  // Where the units of the strip begin.
-  __device__ void FindUnits() {
-#pragma unroll
-    for (int u = 0; u < kStrip; ++u) {
-      const int unit = static_cast<int>(unit_) + u, group = unit / units_of_group_;
-      offset_[u] = (int64_t{group} * units_of_group_ + unit) * 8 * row_bytes_;
-    }
-  }
-
   __device__ void CopyChunk(uint32_t to, const void* from) const {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to),
                  "l"(from), "l"(policy_)
@@ -181,8 +169,7 @@ class WeightRing {
 
   const char* from_;
   int64_t row_bytes_;
-  int units_of_group_;
-  int64_t offset_[kStrip];
+  int64_t unit_bytes_;
   int64_t pair_bytes_;
   uint32_t to_;
   int end_unit_;

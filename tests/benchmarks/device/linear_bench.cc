@@ -260,7 +260,7 @@ class ProductCase {
 
   Best TimeTile(SkinnyWeights when, absl::Span<const TileForm> forms) const {
     Best best;
-    if (num_rows_ > kMaxWideTileRows) return best;
+    if (num_rows_ > kMaxTileLinearRows) return best;
     if (forms.empty()) forms = TileFormsToTry(num_rows_);
     for (const TileForm& form : forms) {
       if (!TileLinearPlanOf(Args(0, when), form).ok()) continue;

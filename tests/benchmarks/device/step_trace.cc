@@ -27,8 +27,7 @@ std::string_view PartOfProduct(absl::Span<const DeviceEvent> step, size_t i) {
   // Of the first kernel it is none: beyond the last place.
   const std::optional<KernelClass> before = ClassOf(step, first - 1);
   const std::optional<KernelClass> next = ClassOf(step, after);
-  // Attention comes next where the product rotates and writes the cache itself.
-  if (next == KernelClass::kRotaryWrite || next == KernelClass::kAttention) return "qkv";
+  if (next == KernelClass::kRotaryWrite) return "qkv";
   // A gated feed-forward whose activation is part of its first product.
   if (before == KernelClass::kNorm && after - first > 1 &&
       (next == KernelClass::kNorm || next == KernelClass::kCollectives)) {

@@ -99,24 +99,6 @@ TEST(StepTraceTest, TablesKernelsByWhatTheyDo) {
   EXPECT_DOUBLE_EQ(sum, parts->step_us);
 }
 
-TEST(StepTraceTest, AProductBeforeAttentionIsTheProjection) {
-  DeviceTrace trace;
-  for (int step = 0; step < 3; ++step) {
-    double t = 100.0 * step;
-    for (const char* name : {"RefillKernel", "RmsNormKernel", "TileLinearKernel", "AttentionKernel",
-                             "nvjet_o", "RmsNormKernel", "nvjet_head", "SampleKernel"}) {
-      trace.events.push_back({Kind::kKernel, name, t, 1});
-      t += 1;
-    }
-  }
-  const auto parts = SplitSteps(trace);
-  ASSERT_TRUE(parts.ok()) << parts.status();
-  std::vector<std::string> names;
-  for (const StepKernel& kernel : parts->by_kernel) names.push_back(kernel.part);
-  EXPECT_EQ(names, (std::vector<std::string>{"refill", "norm", "qkv", "attention", "o", "head",
-                                             "sampling"}));
-}
-
 TEST(StepTraceTest, AGatedProductIsTheFirstBetweenTwoNorms) {
   DeviceTrace trace;
   for (int step = 0; step < 3; ++step) {
