@@ -4,7 +4,6 @@
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -32,11 +31,12 @@ absl::StatusOr<std::unique_ptr<SymmetricRelease>> SymmetricRelease::Create(const
   REPRISE_RETURN_IF_ERROR(
       CudaStatus(cudaStreamCreateWithFlags(&release->stream_, cudaStreamNonBlocking),
                  "cudaStreamCreateWithFlags"));
-  const auto ints = at::TensorOptions().dtype(at::kInt).device(device);
+  // Copies from the host are done by a copy engine; those from the device to itself by a kernel, for
+  // which multiprocessors that are full of waiting CTAs have no place.
+  const auto ints = at::TensorOptions().dtype(at::kInt).pinned_memory(true);
   const auto channels = static_cast<int64_t>(release->num_channels());
   release->sent_ = at::ones({channels}, ints);
   release->taken_ = at::zeros({channels}, ints);
-  c10::cuda::getCurrentCUDAStream(device.index()).synchronize();
   return release;
 }
 
@@ -47,7 +47,7 @@ SymmetricRelease::~SymmetricRelease() {
 cudaError_t SymmetricRelease::Write(void* pad, int rank, const at::Tensor& value) {
   return cudaMemcpy2DAsync(static_cast<std::byte*>(pad) + rank * kSignalBytes,
                            kSignalBytes * ranks_.world, value.const_data_ptr(), kSignalBytes,
-                           kSignalBytes, num_channels(), cudaMemcpyDeviceToDevice, stream_);
+                           kSignalBytes, num_channels(), cudaMemcpyHostToDevice, stream_);
 }
 
 absl::Status SymmetricRelease::Add(
@@ -67,7 +67,7 @@ absl::Status SymmetricRelease::Add(
 void SymmetricRelease::Run(absl::Duration limit) {
   if (cudaSetDevice(device_.index()) != cudaSuccess) return;
   for (void* flag : flags_) {
-    cudaMemcpyAsync(flag, sent_.const_data_ptr(), kSignalBytes, cudaMemcpyDeviceToDevice, stream_);
+    cudaMemcpyAsync(flag, sent_.const_data_ptr(), kSignalBytes, cudaMemcpyHostToDevice, stream_);
   }
   const absl::Time deadline = absl::Now() + limit;
   while (!stops_ && absl::Now() < deadline) {

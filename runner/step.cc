@@ -4,6 +4,9 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/where.h>
 
+#include <memory>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "attention/attention.h"
 #include "base/shape_check.h"
@@ -37,6 +40,13 @@ at::Tensor Borrowed(const at::Tensor& tensor) {
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
 }
 
+// The map with what it was built for last, for work that is kept by the graph that builds it: what
+// other graphs build it for is not noted in this one.
+WorkMap AsBuiltNow(WorkMap map) {
+  if (map.build != nullptr) map.build = std::make_shared<WorkMapBuild>(*map.build);
+  return map;
+}
+
 // Attention over a cache, with all that it needs.
 struct Paged {
   AttentionParams params;
@@ -62,6 +72,7 @@ struct Paged {
     for (at::Tensor* tensor : {&q, &out, &lse, &new_k, &new_v, &out_block_scales}) {
       *tensor = Borrowed(*tensor);
     }
+    map = AsBuiltNow(map);
   }
 };
 
@@ -79,6 +90,7 @@ struct Ragged {
   absl::Status operator()() { return RaggedAttention(params, batch, map, q, k, v, out, &lse); }
   void Borrow() {
     for (at::Tensor* tensor : {&q, &k, &v, &out, &lse}) *tensor = Borrowed(*tensor);
+    map = AsBuiltNow(map);
   }
 };
 

@@ -13,6 +13,7 @@
 #include "attention/testing/random.h"
 #include "attention/work_map/work_map.h"
 #include "attention/work_map/work_map_build.h"
+#include "attention/work_map/work_map_cut.h"
 #include "attention/work_map/work_map_check.h"
 #include "attention/work_map/work_map_plan.h"
 #include "gmock/gmock.h"
@@ -100,9 +101,10 @@ int NumMerges(const Batch& batch, const WorkMapOptions& options) {
 // 33 columns.
 TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheColumnsAreNotCut) {
   for (const auto& [num_rows, of_column] :
-       {std::pair{64, 2}, std::pair{63, 2}, std::pair{66, 2}, std::pair{96, 3}, std::pair{128, 4},
-        std::pair{256, 8}}) {
+       {std::pair{64, 2}, std::pair{63, 2}, std::pair{66, 2}, std::pair{96, 3},
+        std::pair{128, 4}}) {
     for (const int len : {1024, 1065, 4096, 16384}) {
+      if (of_column == 4 && len < kStepsOfLongRange * kWorkStepKeys) continue;
       SCOPED_TRACE(std::to_string(num_rows) + " x " + std::to_string(len));
       const Batch batch(std::vector<int32_t>(num_rows, len));
       HostWorkMap work(batch.Options());
@@ -116,6 +118,14 @@ TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheColumnsAreNotCut) {
       filled.costs.whole_ranges_percent = 0;
       EXPECT_GE(NumMerges(batch, filled), num_rows == 66 ? 0 : 20);
     }
+  }
+}
+
+TEST(WorkMapWholeTest, RowsOfWhichAColumnWouldHaveManyAreCut) {
+  for (const auto& [num_rows, len] : {std::pair{128, 1024}, std::pair{128, 1984},
+                                      std::pair{160, 4096}, std::pair{256, 16384}}) {
+    const Batch batch(std::vector<int32_t>(num_rows, len));
+    EXPECT_GT(NumMerges(batch, batch.Options()), 0) << num_rows << " x " << len;
   }
 }
 
@@ -147,7 +157,7 @@ TEST(WorkMapWholeTest, RowsOfUnlikeLengthsAreCut) {
 
 TEST(WorkMapWholeTest, PaddedRowsDoNotCount) {
   for (const int live : {32, 64, 128}) {
-    std::vector<int32_t> lens(live, 1024);
+    std::vector<int32_t> lens(live, 2048);
     lens.resize(live + live / 4, 0);
     const Batch batch(lens);
     HostWorkMap work(batch.Options());

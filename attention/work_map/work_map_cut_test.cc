@@ -93,7 +93,19 @@ TEST(WorkMapCutTest, WholeRangesEndFirstIfTheyAreNearlyEven) {
   EXPECT_TRUE(ends_first(64 * 126, 252 + 16, 6));
   EXPECT_FALSE(ends_first(64 * 126, 252 + 17, 6));
   // Beyond 32 bits.
-  EXPECT_TRUE(WholeRangesEndFirst<int32_t>(1 << 30, 1000, 10, (1 << 30) / 100, (1 << 30) / 100, 1));
+  EXPECT_TRUE(WholeRangesEndFirst<int32_t>(1 << 30, 1000, 4, (1 << 30) / 250, (1 << 30) / 250, 1));
+}
+
+TEST(WorkMapCutTest, AColumnHasFewWholeRangesUnlessTheyAreLong) {
+  const auto ends_first = [](int steps_of_range, int ranges_of_column) {
+    const int cost = steps_of_range * kStepCost;
+    return WholeRangesEndFirst<int32_t>(100 * cost, /*num_tiles=*/100, ranges_of_column,
+                                        ranges_of_column * cost, ranges_of_column * cost, 6);
+  };
+  EXPECT_TRUE(ends_first(kStepsOfLongRange - 1, kMostWholeRanges));
+  EXPECT_FALSE(ends_first(kStepsOfLongRange - 1, kMostWholeRanges + 1));
+  EXPECT_TRUE(ends_first(kStepsOfLongRange, kMostLongWholeRanges));
+  EXPECT_FALSE(ends_first(kStepsOfLongRange, kMostLongWholeRanges + 1));
 }
 
 TEST(WorkMapCutTest, RangesAreHalvedWhereColumnsAreToSpare) {
