@@ -100,8 +100,10 @@ void RunInOrder(int num_shares, absl::FunctionRef<void(int)> run_share) {
 }
 
 void ExpectClose(const Output& output, const ReferenceResult<double>& exact,
-                 const ReferenceResult<float>& own, int head_dim_v, const OutputRounding& out) {
-  const AttentionError error = ErrorOf(output.Values(), exact, own, head_dim_v, {}, out);
+                 const ReferenceResult<float>& own, const AttentionParams& layer,
+                 const OutputRounding& out) {
+  const AttentionError error =
+      ErrorOf(output.Values(), exact, own, layer.head_dim_v, {.head_dim = layer.head_dim_qk}, out);
   ASSERT_EQ(error.wrong, "");
   EXPECT_LE(error.out, error.out_limit);
   EXPECT_LE(error.lse, error.lse_limit);
@@ -163,7 +165,7 @@ void CheckPaged(const CrossProductCase& c) {
                                                     own_keys),
                     ReferencePagedAttention<float>(own_layer, own, own_q, own_kv, DType::kFloat64,
                                                    own_keys),
-                    own_layer.head_dim_v, out);
+                    own_layer, out);
       });
 }
 
@@ -207,7 +209,7 @@ void CheckRagged(const CrossProductCase& c) {
                                                      DType::kFloat64, k_scale, v_scale),
                     ReferenceRaggedAttention<float>(own_layer, own, own_q, own_k, own_v,
                                                     DType::kFloat64, k_scale, v_scale),
-                    own_layer.head_dim_v, out);
+                    own_layer, out);
       });
 }
 
