@@ -63,7 +63,7 @@ class SymmetricRelease {
   cudaStream_t stream_ = nullptr;
   std::atomic<bool> stops_ = false;
   std::vector<void*> flags_;
-  at::Tensor sent_, taken_;  // [channels] int32: ones, zeros
+  at::Tensor sent_, taken_;  // [channels] int32, in pinned memory: ones, zeros
   std::mutex mutex_;         // of memories_
   std::vector<c10::intrusive_ptr<c10d::symmetric_memory::SymmetricMemory>> memories_;
 };

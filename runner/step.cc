@@ -40,13 +40,6 @@ at::Tensor Borrowed(const at::Tensor& tensor) {
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
 }
 
-// The map with what it was built for last, for work that is kept by the graph that builds it: what
-// other graphs build it for is not noted in this one.
-WorkMap AsBuiltNow(WorkMap map) {
-  if (map.build != nullptr) map.build = std::make_shared<WorkMapBuild>(*map.build);
-  return map;
-}
-
 // Attention over a cache, with all that it needs.
 struct Paged {
   AttentionParams params;
@@ -72,7 +65,6 @@ struct Paged {
     for (at::Tensor* tensor : {&q, &out, &lse, &new_k, &new_v, &out_block_scales}) {
       *tensor = Borrowed(*tensor);
     }
-    map = AsBuiltNow(map);
   }
 };
 
@@ -90,7 +82,6 @@ struct Ragged {
   absl::Status operator()() { return RaggedAttention(params, batch, map, q, k, v, out, &lse); }
   void Borrow() {
     for (at::Tensor* tensor : {&q, &k, &v, &out, &lse}) *tensor = Borrowed(*tensor);
-    map = AsBuiltNow(map);
   }
 };
 
@@ -273,6 +264,9 @@ template <typename Attention>
 absl::Status Step::Run(Attention attention) const {
   if (!parts_.attends_between_graphs || parts_.graphs == nullptr) return attention();
   attention.Borrow();
+  // What other graphs build the map for is not noted in this one.
+  WorkMap& map = attention.map;
+  if (map.build != nullptr) map.build = std::make_shared<WorkMapBuild>(*map.build);
   return RunBetweenGraphs([attention = std::move(attention)]() mutable { return attention(); });
 }
 

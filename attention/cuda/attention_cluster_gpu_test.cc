@@ -39,15 +39,7 @@ class AttentionClusterSmallGpuTest : public ::testing::Test {
   static int ClusterOfFixture(const PagedFixture& fixture, DType q_dtype) {
     const PagedBatch batch = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
-    HostWorkMap work({.dtype = q_dtype,
-                      .num_q_heads = layer.num_q_heads,
-                      .num_kv_heads = layer.num_kv_heads,
-                      .head_dim_qk = layer.head_dim_qk,
-                      .head_dim_v = layer.head_dim_v,
-                      .max_rows = batch.num_rows,
-                      .max_tokens = batch.num_tokens,
-                      .max_query_len = batch.max_query_len,
-                      .max_seq_len = batch.max_seq_len});
+    HostWorkMap work(OptionsFor(batch, layer, q_dtype));
     EXPECT_TRUE(WorkMapOnHost(batch, WindowOf(layer), work.map()).ok());
     const TileMap& map = work.map().main;
     if (map.counts[1] == 0 || map.counts[4] == 0) return 1;

@@ -11,9 +11,9 @@
 // other kernel uses the map at the same time.
 //
 // Errors, returned before anything is launched: InvalidArgument for a map that was not made, or was
-// made for other sizes, or built for another batch or a narrower window (CheckBuiltFor()); Unimplemented, naming what is supported, for dtypes and head dims that no
-// kernel serves (attention/cuda/attention_dispatch.h), and in builds without CUDA; Internal if a
-// launch fails.
+// made for other sizes, or built for another batch or a narrower window (CheckBuiltFor());
+// Unimplemented, naming what is supported, for dtypes and head dims that no kernel serves
+// (attention/cuda/attention_dispatch.h), and in builds without CUDA; Internal if a launch fails.
 
 #ifndef ATTENTION_CUDA_ATTENTION_CUDA_H_
 #define ATTENTION_CUDA_ATTENTION_CUDA_H_

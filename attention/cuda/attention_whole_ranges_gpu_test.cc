@@ -32,18 +32,10 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
 
   // The options of the fixture's map.
   static WorkMapOptions OptionsOf(const PagedFixture& fixture, const CrossProductCase& c) {
-    const PagedBatch batch = fixture.Batch(OnHost);
-    const AttentionParams layer = fixture.Layer(OnHost);
-    return {.dtype = *c.fixture.q_dtype,
-            .num_q_heads = layer.num_q_heads,
-            .num_kv_heads = layer.num_kv_heads,
-            .head_dim_qk = layer.head_dim_qk,
-            .head_dim_v = layer.head_dim_v,
-            .max_rows = batch.num_rows,
-            .max_tokens = batch.num_tokens,
-            .max_query_len = batch.max_query_len,
-            .max_seq_len = batch.max_seq_len,
-            .num_sms = c.num_sms};
+    WorkMapOptions options =
+        OptionsFor(fixture.Batch(OnHost), fixture.Layer(OnHost), *c.fixture.q_dtype);
+    options.num_sms = c.num_sms;
+    return options;
   }
 
   // Whether the fixture has columns of several whole ranges each, where filled ones would be cut.

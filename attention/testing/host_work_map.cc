@@ -51,4 +51,16 @@ std::vector<int64_t> HostWorkMap::ColumnSteps() const {
   return steps;
 }
 
+WorkMapOptions OptionsFor(const PagedBatch& batch, const AttentionParams& layer, DType dtype) {
+  return {.dtype = dtype,
+          .num_q_heads = layer.num_q_heads,
+          .num_kv_heads = layer.num_kv_heads,
+          .head_dim_qk = layer.head_dim_qk,
+          .head_dim_v = layer.head_dim_v,
+          .max_rows = batch.num_rows,
+          .max_tokens = batch.num_tokens,
+          .max_query_len = batch.max_query_len,
+          .max_seq_len = batch.max_seq_len};
+}
+
 }  // namespace reprise

@@ -15,8 +15,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention/attention_params.h"
+#include "attention/paged_batch.h"
 #include "attention/work_map/work_map.h"
 #include "attention/work_map/work_map_plan.h"
+#include "base/dtype.h"
 
 namespace reprise {
 
@@ -44,6 +47,9 @@ class HostWorkMap {
   int64_t workspace_bytes_ = 0;  // up to the partials
   WorkMap map_;
 };
+
+// The options of a plan for just this batch.
+WorkMapOptions OptionsFor(const PagedBatch& batch, const AttentionParams& layer, DType dtype);
 
 }  // namespace reprise
 

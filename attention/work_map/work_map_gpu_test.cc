@@ -141,6 +141,16 @@ TEST_F(WorkMapGpuTest, RaggedFixturesGiveTheMapOfTheHost) {
   }
 }
 
+// The batch with its lengths in device memory.
+PagedBatch OnGpu(const PagedBatch& host, GpuMemory& memory) {
+  const size_t num_rows = host.num_rows;
+  PagedBatch gpu = host;
+  gpu.query_start_loc =
+      static_cast<int32_t*>(memory.Copy(host.query_start_loc, (num_rows + 1) * sizeof(int32_t)));
+  gpu.seq_lens = static_cast<int32_t*>(memory.Copy(host.seq_lens, num_rows * sizeof(int32_t)));
+  return gpu;
+}
+
 // More rows, ranges and items than the CTA has threads, and than fit in shared memory.
 TEST_F(WorkMapGpuTest, AnyNumberOfRowsGivesTheMapOfTheHost) {
   Random random(kSeed + 3);
@@ -160,20 +170,27 @@ TEST_F(WorkMapGpuTest, AnyNumberOfRowsGivesTheMapOfTheHost) {
                                .num_tokens = query_start_loc.back(),
                                .max_query_len = max_query_len,
                                .max_seq_len = longest};
-      GpuMemory memory;
-      PagedBatch gpu = host;
-      gpu.query_start_loc = static_cast<int32_t*>(
-          memory.Copy(query_start_loc.data(), query_start_loc.size() * sizeof(int32_t)));
-      gpu.seq_lens =
-          static_cast<int32_t*>(memory.Copy(seq_lens.data(), seq_lens.size() * sizeof(int32_t)));
       AttentionParams layer;
       layer.num_kv_heads = random.Pick({1, 8});
       layer.num_q_heads = layer.num_kv_heads * 4;
       layer.head_dim_qk = layer.head_dim_v = 128;
       if (random.OneIn(2)) layer.window_left = 1000;
-      CompareTwins(host, gpu, layer, random);
+      GpuMemory memory;
+      CompareTwins(host, OnGpu(host, memory), layer, random);
     }
   }
+}
+
+// Builds `of_host`, made with these options, and the same on the device.
+void ExpectTheMapOfTheHost(const PagedBatch& host, const WorkMapOptions& options,
+                           HostWorkMap& of_host) {
+  GpuMemory memory;
+  GpuWorkMap of_gpu(options);
+  ASSERT_TRUE(WorkMapOnHost(host, {}, of_host.map()).ok());
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  ASSERT_TRUE(LaunchWorkMap(OnGpu(host, memory), {}, of_gpu.map(), stream).ok());
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  ExpectSameMap(of_gpu.map().main, of_host.map().main);
 }
 
 // Columns of whole ranges: rows of hardly different lengths, and padded ones, of one round of the
@@ -197,12 +214,6 @@ TEST_F(WorkMapGpuTest, WholeRangesGiveTheMapOfTheHost) {
                                .num_tokens = num_rows,
                                .max_query_len = 1,
                                .max_seq_len = longest};
-      GpuMemory memory;
-      PagedBatch gpu = host;
-      gpu.query_start_loc = static_cast<int32_t*>(
-          memory.Copy(query_start_loc.data(), query_start_loc.size() * sizeof(int32_t)));
-      gpu.seq_lens =
-          static_cast<int32_t*>(memory.Copy(seq_lens.data(), seq_lens.size() * sizeof(int32_t)));
       const WorkMapOptions options = {.num_q_heads = 32,
                                       .num_kv_heads = 8,
                                       .head_dim_qk = 128,
@@ -211,12 +222,7 @@ TEST_F(WorkMapGpuTest, WholeRangesGiveTheMapOfTheHost) {
                                       .max_tokens = num_rows,
                                       .max_seq_len = longest};
       HostWorkMap of_host(options);
-      GpuWorkMap of_gpu(options);
-      ASSERT_TRUE(WorkMapOnHost(host, {}, of_host.map()).ok());
-      const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-      ASSERT_TRUE(LaunchWorkMap(gpu, {}, of_gpu.map(), stream).ok());
-      ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-      ExpectSameMap(of_gpu.map().main, of_host.map().main);
+      ASSERT_NO_FATAL_FAILURE(ExpectTheMapOfTheHost(host, options, of_host));
       const TileMap& map = of_host.map().main;
       num_whole += num_rows > map.num_columns && map.counts[1] == 0;
     }
@@ -253,12 +259,6 @@ TEST_F(WorkMapGpuTest, DealtRangesGiveTheMapOfTheHost) {
                              .num_tokens = query_start_loc.back(),
                              .max_query_len = longest_query,
                              .max_seq_len = longest_query + longest_before};
-    GpuMemory memory;
-    PagedBatch gpu = host;
-    gpu.query_start_loc = static_cast<int32_t*>(
-        memory.Copy(query_start_loc.data(), query_start_loc.size() * sizeof(int32_t)));
-    gpu.seq_lens =
-        static_cast<int32_t*>(memory.Copy(seq_lens.data(), seq_lens.size() * sizeof(int32_t)));
     const int num_kv_heads = random.Pick({1, 4, 8});
     const WorkMapOptions options = {.num_q_heads = num_kv_heads * random.Pick({1, 4, 7}),
                                     .num_kv_heads = num_kv_heads,
@@ -270,12 +270,7 @@ TEST_F(WorkMapGpuTest, DealtRangesGiveTheMapOfTheHost) {
                                     .max_seq_len = host.max_seq_len,
                                     .costs = costs};
     HostWorkMap of_host(options);
-    GpuWorkMap of_gpu(options);
-    ASSERT_TRUE(WorkMapOnHost(host, {}, of_host.map()).ok());
-    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    ASSERT_TRUE(LaunchWorkMap(gpu, {}, of_gpu.map(), stream).ok());
-    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-    ExpectSameMap(of_gpu.map().main, of_host.map().main);
+    ASSERT_NO_FATAL_FAILURE(ExpectTheMapOfTheHost(host, options, of_host));
     num_dealt += of_host.map().main.counts[2] > 0;
     num_both_ways += of_host.map().main.counts[3];
   }

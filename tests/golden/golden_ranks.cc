@@ -81,7 +81,7 @@ absl::Status CheckGroups(const Golden& golden, const Groups& groups, c10::Device
                              RoutingFor(*model, golden, device, check.mla_cache));
     REPRISE_ASSIGN_OR_RETURN(const SixteenBitRun run,
                              RunSixteenBits(*model, golden, options, routing));
-    REPRISE_RETURN_IF_ERROR(CheckSmall(run.errors, golden));
+    REPRISE_RETURN_IF_ERROR(CheckSmall(run.errors, golden, kPositionsToOneOverRanks));
     return CheckRun(run.run, check);
   }
   std::vector<Request> requests;

@@ -145,11 +145,16 @@ TEST(SixteenBitsTest, LargeErrorsAndTooFewPositionsAreNamed) {
   const Golden golden = Loaded("qwen3");
   std::vector<SixteenBitError> errors(2 * golden.prompts.size(),
                                       {.rms = 0.5, .allowed = 1, .num_positions = 40});
+  const auto over_ranks = [&] { return CheckSmall(errors, golden, kPositionsToOneOverRanks); };
+  EXPECT_EQ(over_ranks(), absl::OkStatus());
+  for (SixteenBitError& error : errors) error.num_positions = 20;
   EXPECT_EQ(CheckSmall(errors, golden), absl::OkStatus());
+  errors[0].num_positions = 19;
+  EXPECT_THAT(std::string(CheckSmall(errors, golden).message()), HasSubstr("199 of 400 positions"));
   for (SixteenBitError& error : errors) error.num_positions = 14;
-  EXPECT_EQ(CheckSmall(errors, golden), absl::OkStatus());
+  EXPECT_EQ(over_ranks(), absl::OkStatus());
   errors[0].num_positions = 7;
-  EXPECT_THAT(std::string(CheckSmall(errors, golden).message()), HasSubstr("133 of 400 positions"));
+  EXPECT_THAT(std::string(over_ranks().message()), HasSubstr("133 of 400 positions"));
   errors[3].rms = std::nan("");
   EXPECT_THAT(std::string(CheckSmall(errors, golden).message()),
               HasSubstr("prompt 1, random track: an rms error of nan in the first 14 positions"));
