@@ -35,10 +35,6 @@
 // unit more, and merges. So if columns of as many whole ranges each are hardly wider than filled
 // ones, no range is cut: 64 equal rows are two to a column in 32 of 33 columns.
 //
-// Halves. Where a few rows of several queries each leave most columns to spare, as drafts to verify
-// of one sequence, each range has half as many queries: two CTAs read the same keys, at about the
-// same time, and each merges half as much.
-//
 // Clusters. A merge through memory takes 1 to 2 us. For some batches of few rows the kernel is
 // launched in clusters of CTAs of the same head and adjacent columns (ClusterOf()). Then the builder
 // may give each range a cluster of its own: the range is cut into at most as many even pieces, which
@@ -81,7 +77,7 @@
 //   3. Counts are within the capacities; partials are below max_partials and distinct, but where
 //      they are by column: ranges that are in the same column only may have the same ones.
 //   4. An item with partial < 0 is the only one of its queries and writes out directly; otherwise
-//      its merge entry names its partials.
+//      its merge entry names its partials. range_keys is the sum over the items of a row's range.
 //   5. Columns hold the items in order, each item in one column. Dealt items are whole ranges, each
 //      once in deal_order.
 //   6. In deterministic mode the cut of a row depends on that row's own data alone.
@@ -144,6 +140,7 @@ struct alignas(16) WorkItem {
   int32_t merge;          // -1 in a shared item
   int32_t first_partial;  // of the query range's own keys
   int32_t num_partials;   // per query
+  int32_t range_keys;     // of all pieces of the query range together
 
   int32_t first_token;     // of query_begin, in q and out
   int32_t first_position;  // p() of query_begin where query_positions is absent
@@ -195,7 +192,8 @@ struct TileMap {
   // [num_columns + 1] the item with which CTA c begins, if it has any, at c / heads_per_column:
   // saves a dependent read.
   WorkItem* column_first = nullptr;
-  // [max_merges, num_virtual_heads] arrivals; zero between kernels.
+  // [max_merges, num_virtual_heads] arrivals, and what else attention/cuda/decode/joint_merge.h counts;
+  // zero between kernels.
   uint32_t* arrivals = nullptr;
   // [max_partials, num_virtual_heads] arrivals at groups of pieces, at a group's first partial;
   // zero between kernels.
@@ -227,8 +225,6 @@ struct TileMap {
   int tile_cost = 0;        // of a tile apart from its keys; a step costs kStepCost
   int merges_per_step = 0;  // partials merged in the time of a step, times kStepCost
   int tile_queries = 0;     // the most queries of an item
-  // merges_per_step of ranges of half as many queries; 0: ranges are never halved.
-  int merges_per_step_of_halves = 0;
   // kv heads, times the tiles that the heads of a group fill if there are more than tile_rows.
   int num_virtual_heads = 0;
   int heads_per_column = 0;

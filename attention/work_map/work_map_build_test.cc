@@ -579,31 +579,6 @@ TEST(WorkMapBuildTest, ShortRowsJoinLongOnesWithAsMuchToDo) {
   EXPECT_FALSE(join(64, 1024, 4096, 32, 8, 64));
 }
 
-TEST(WorkMapBuildTest, RangesOfFewRowsAreHalvedWhereThatMergesSooner) {
-  const auto queries_of_ranges = [](int num_rows, int query_len, WorkMapMode mode) {
-    Rows rows(std::vector<int32_t>(num_rows, 4096), query_len);
-    WorkMapOptions options = OptionsFor(rows.batch);
-    options.num_q_heads = 32;
-    options.num_kv_heads = 8;
-    options.mode = mode;
-    HostWorkMap work(options);
-    EXPECT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-    EXPECT_TRUE(work.IsGuardIntact());
-    const absl::Status check = CheckWorkMap(work.map(), rows.batch, {});
-    EXPECT_TRUE(check.ok()) << check;
-    std::vector<int> queries;
-    for (const WorkItem& item : ItemsOf(work.map().main)) {
-      if (item.key_begin == 0) queries.push_back(item.query_end - item.query_begin);
-    }
-    return queries;
-  };
-  EXPECT_THAT(queries_of_ranges(1, 4, WorkMapMode::kBalanced), ElementsAre(2, 2));
-  EXPECT_THAT(queries_of_ranges(1, 3, WorkMapMode::kBalanced), ElementsAre(2, 1));
-  EXPECT_THAT(queries_of_ranges(1, 2, WorkMapMode::kBalanced), ElementsAre(2));
-  EXPECT_THAT(queries_of_ranges(4, 4, WorkMapMode::kBalanced), ElementsAre(4, 4, 4, 4));
-  EXPECT_THAT(queries_of_ranges(1, 4, WorkMapMode::kDeterministic), ElementsAre(4));
-}
-
 TEST(WorkMapBuildTest, ADecodeStepOfAPlanForPromptsHasShortRowsOnly) {
   Rows rows = DecodesAndAPrompt();
   HostWorkMap work(OptionsFor(rows.batch));

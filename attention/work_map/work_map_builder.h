@@ -268,7 +268,6 @@ class WorkMapBuilder {
         num_columns_(IsWide(map, cluster_, rows.num_rows, rows.window_left)
                          ? map.wide_columns
                          : ColumnsInUse(map, cluster_)),
-        tile_queries_(map.tile_queries),
         rows_are_tiles_(map.max_query_len <= map.tile_queries && map.decode_query_len == 1) {}
 
   REPRISE_HOST_DEVICE void Run() {
@@ -277,20 +276,11 @@ class WorkMapBuilder {
       rows_are_loaded_ = true;
     }
     FindSharedKeys();
-    int num_tiles = FindTiles();
-    Sum total_cost = FindKeys(num_tiles);
+    const int num_tiles = FindTiles();
+    const Sum total_cost = FindKeys(num_tiles);
     have_clusters_ = SuitClusters(total_cost, num_tiles);
-    if (!have_clusters_ && HalvesEndFirst(total_cost, num_tiles, num_columns_, map_)) {
-      // Each row has been loaded by the thread that counts its ranges next.
-      tile_queries_ = (map_.tile_queries + 1) / 2;
-      rows_are_loaded_ = true;
-      rows_are_tiles_ = false;
-      num_tiles = FindTiles();
-      total_cost = FindKeys(num_tiles);
-    }
-    const int least = LeastWidth<Sum>(
-        total_cost, num_tiles, map_.tile_cost,
-        tile_queries_ < map_.tile_queries ? map_.merges_per_step_of_halves : map_.merges_per_step);
+    const int least =
+        LeastWidth<Sum>(total_cost, num_tiles, map_.tile_cost, map_.merges_per_step);
     Columns<Sum> columns(total_cost, least, num_columns_, map_.tile_cost);
     const WorkCounts counts = CutTiles(total_cost, num_tiles, least, columns);
     NoteItems(num_tiles);
@@ -315,7 +305,7 @@ class WorkMapBuilder {
 
   // The most queries of a range of the row.
   REPRISE_HOST_DEVICE int RangeQueries(const WorkMapRow& row) const {
-    return IsOfDecodes(row) ? 1 : tile_queries_;
+    return IsOfDecodes(row) ? 1 : map_.tile_queries;
   }
 
   // The number of query ranges of a row. With shared ranges, which are tile_queries tokens each,
@@ -674,6 +664,7 @@ class WorkMapBuilder {
     item.merge = is_cut && !IsShared(tile) ? tile.merge : -1;
     item.first_partial = is_cut ? tile.first_partial : -1;
     item.num_partials = is_cut ? tile.num_pieces : 0;
+    item.range_keys = tile.key_end - tile.key_begin;
     return item;
   }
 
@@ -777,7 +768,6 @@ class WorkMapBuilder {
   int32_t* const tile_of_item_;
   const int cluster_;             // columns of a cluster
   const int num_columns_;         // in use
-  int tile_queries_;              // of a range: those of the map, or half as many
   bool rows_are_loaded_ = false;  // else each range, of a row of its own, loads it
   // Every row has at most one range, at a fixed index.
   bool rows_are_tiles_;

@@ -181,27 +181,6 @@ REPRISE_HOST_DEVICE int LeastWidth(Sum total_cost, int num_tiles, int tile_cost,
   return pays ? of_one_level : least;
 }
 
-// Whether `num_tiles` ranges, which cost `total_cost` together, are done earlier if each has half
-// as many queries. An estimate: the steps of a piece, and the merge of as many as a range has.
-// `num_columns`: in use.
-template <typename Sum>
-REPRISE_HOST_DEVICE bool HalvesEndFirst(Sum total_cost, int num_tiles, int num_columns,
-                                        const TileMap& map) {
-  if (map.merges_per_step_of_halves == 0 || num_tiles == 0 || 2 * num_tiles > num_columns) {
-    return false;
-  }
-  const int mean = static_cast<int>(DivideBy<Sum>(total_cost, Sum{num_tiles} * kStepCost));
-  const auto time = [&](int columns_of_range, int merges) {
-    const int least = LeastWidth<Sum>(total_cost, num_tiles, map.tile_cost, merges);
-    const int even = CeilOf(mean, columns_of_range);
-    const int steps = even > least ? even : least;
-    return steps * kStepCost + CeilOf(mean, steps) * kStepCost * kStepCost / merges;
-  };
-  const int columns_of_range = num_columns / num_tiles;
-  return time(columns_of_range / 2, map.merges_per_step_of_halves) <
-         time(columns_of_range, map.merges_per_step);
-}
-
 // The columns to which the costs of all ranges are dealt.
 template <typename Sum>
 class Columns {

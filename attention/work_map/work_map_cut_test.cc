@@ -108,26 +108,5 @@ TEST(WorkMapCutTest, AColumnHasFewWholeRangesUnlessTheyAreLong) {
   EXPECT_FALSE(ends_first(kStepsOfLongRange, kMostLongWholeRanges + 1));
 }
 
-TEST(WorkMapCutTest, RangesAreHalvedWhereColumnsAreToSpare) {
-  TileMap map;
-  map.num_columns = 33;
-  map.tile_cost = 4;
-  map.merges_per_step = 5 * kStepCost;
-  map.merges_per_step_of_halves = 20 * kStepCost;
-  const auto are_halved = [&](int num_tiles, int steps) {
-    return HalvesEndFirst<int32_t>(num_tiles * (steps * kStepCost + map.tile_cost), num_tiles,
-                                   map.num_columns, map);
-  };
-  EXPECT_TRUE(are_halved(1, 16));
-  EXPECT_TRUE(are_halved(1, 64));
-  EXPECT_TRUE(are_halved(1, 128));
-  EXPECT_FALSE(are_halved(1, 256));  // their keys would be read twice for little
-  EXPECT_FALSE(are_halved(2, 128));
-  EXPECT_FALSE(are_halved(17, 16));
-  EXPECT_FALSE(are_halved(0, 0));
-  map.merges_per_step_of_halves = 0;
-  EXPECT_FALSE(are_halved(1, 64));
-}
-
 }  // namespace
 }  // namespace reprise

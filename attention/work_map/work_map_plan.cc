@@ -217,12 +217,19 @@ int TileCostOf(int rows, const WorkMapCosts& costs) {
 
 constexpr int kFewRows = 8;
 
-// In TileMap's unit. `rows`: live rows of the tile. Partials of few rows are small.
+// Whether the tile's kernels begin ahead (attention/cuda/decode/ahead_kernel.cuh), and so merge in
+// clusters and jointly, and may have wide CTAs.
+bool BeginsAhead(const AttentionTile& tile) {
+  return tile.rows() <= kVerifyRows && tile.head_dim_qk <= 128 && tile.dtype != DType::kFloat32;
+}
+
+// In TileMap's unit. `rows`: live rows of the tile. Partials of few rows are small, and those of
+// more rows are added up by several CTAs, or by more warps.
 int MergesPerStep(const AttentionTile& tile, int rows, const WorkMapCosts& costs) {
   const int of_few = costs.merges_per_step_few_rows * kStepCost;
   if (rows <= kFewRows) return of_few;
-  return tile.rows() >= kWarpgroupRows ? std::max(of_few / 2, 1)
-                                       : costs.merges_per_step * kStepCost;
+  return BeginsAhead(tile) || tile.rows() >= kWarpgroupRows ? std::max(of_few / 2, 1)
+                                                            : costs.merges_per_step * kStepCost;
 }
 
 // The most queries that one tile may hold, of one row or of several.
@@ -257,16 +264,12 @@ bool MayHaveWarpgroups(const WorkMapOptions& options) {
   return options.max_shared_bytes == 0 || options.max_shared_bytes >= kSharedBytesOfWarpgroups;
 }
 
-// Only the kernels that begin ahead merge in clusters, and may have wide CTAs
-// (attention/cuda/decode/ahead_kernel.cuh). In deterministic mode the bits would depend on the number
-// of rows.
+// In deterministic mode the bits would depend on the number of rows.
 void PlanFewRows(const WorkMapOptions& options, const AttentionTile& tile, TileMap& map) {
-  const bool begins_ahead =
-      tile.rows() == kDecodeRows && tile.head_dim_qk <= 128 && tile.dtype != DType::kFloat32;
   const bool may_merge = options.mode == WorkMapMode::kBalanced &&
                          options.split == RowSplit::kByBatch &&
                          options.shared_prefix != SharedPrefix::kTaken;
-  if (!begins_ahead || !may_merge || !MayHaveWarpgroups(options) ||
+  if (!BeginsAhead(tile) || tile.rows() != kDecodeRows || !may_merge || !MayHaveWarpgroups(options) ||
       map.heads_per_column < map.num_virtual_heads) {
     return;
   }
@@ -326,24 +329,13 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
       MergesPerStep(tile, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
 
   const bool shares = options.shared_prefix == SharedPrefix::kTaken;
-  const bool may_be_halved = tile.rows() == kDecodeRows && map.tile_queries > 1 &&
-                             map.tile_queries >= options.max_query_len &&
-                             map.tile_queries * group_size > kFewRows &&
-                             options.mode == WorkMapMode::kBalanced && !shares;
-  if (may_be_halved) {
-    map.merges_per_step_of_halves =
-        MergesPerStep(tile, (map.tile_queries + 1) / 2 * group_size, options.costs);
-  }
   const int64_t rows = std::min(options.max_rows, options.max_tokens);
   const int64_t most_row_tiles = CeilDiv(options.max_query_len, map.tile_queries);
   const int64_t shared_tiles = shares ? CeilDiv(options.max_tokens, map.tile_queries) : 0;
-  const int64_t most_of_halves =
-      may_be_halved ? 2 * std::min<int64_t>(rows, map.num_columns / 2) : 0;
   int64_t tiles = shares && options.max_query_len > 1
                       ? rows + shared_tiles
-                      : std::max(rows + std::min((options.max_tokens - rows) / map.tile_queries,
-                                                 rows * (most_row_tiles - 1)),
-                                 most_of_halves);
+                      : rows + std::min((options.max_tokens - rows) / map.tile_queries,
+                                        rows * (most_row_tiles - 1));
   const int64_t steps = CeilDiv(options.max_seq_len, kWorkStepKeys);
   Bounds bounds = options.mode == WorkMapMode::kBalanced
                       ? BalancedBounds(tiles, map.num_columns, steps)

@@ -523,9 +523,9 @@ TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
                    .merges_per_step = 11};
   EXPECT_EQ(ShapeOf(options).tile_cost, 1);
   EXPECT_EQ(ShapeOf(options).merges_per_step, 7 * kStepCost);
-  options.max_query_len = 4;  // 16 live rows
+  options.max_query_len = 4;  // 16 live rows, merged jointly
   EXPECT_EQ(ShapeOf(options).tile_cost, 1);
-  EXPECT_EQ(ShapeOf(options).merges_per_step, 11 * kStepCost);
+  EXPECT_EQ(ShapeOf(options).merges_per_step, 7 * kStepCost / 2);
   options.max_query_len = 64;  // 128 rows
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
   EXPECT_EQ(ShapeOf(options).tile_cost, 3);
@@ -536,6 +536,7 @@ TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
   options.head_dim_qk = options.head_dim_v = 512;
   EXPECT_EQ(ShapeOf(options).tile_rows, 64);
   EXPECT_EQ(ShapeOf(options).tile_cost, 2);
+  EXPECT_EQ(ShapeOf(options).merges_per_step, 11 * kStepCost);
 }
 
 TEST(WorkMapPlanTest, TheDefaultCostsAreThoseOfAnH200) {

@@ -14,7 +14,8 @@
 // Everything else, and all that is read through the L1 cache, comes after it.
 //
 // Launches for few rows are in clusters, whose CTAs merge the pieces of a range among themselves
-// where the map says so (cluster_merge.cuh).
+// where the map says so (cluster_merge.cuh). Other pieces of many rows, or of many keys, are merged by
+// all CTAs that have some (joint_merge.cuh).
 
 #ifndef ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
 #define ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
@@ -24,6 +25,7 @@
 #include <cstdint>
 
 #include "attention/cuda/decode/cluster_merge.cuh"
+#include "attention/cuda/decode/joint_merge.cuh"
 #include "attention/cuda/general/attention_kernel.cuh"
 #include "attention/cuda/general/attention_kernel_params.h"
 #include "attention/cuda/general/device_primitives.cuh"
@@ -264,7 +266,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
       FinishInCluster<Traits>(p, unit, softmax, shared);
       meets_cluster = false;
     } else {
-      FinishThroughShared<Traits>(p, unit, softmax, shared);
+      LeaveUnit<Traits>(p, unit, softmax, shared);
+      if (MergesJointly(unit.item, unit.num_rows) && p.out_block_scales == nullptr) {
+        ArriveAndMergeJointly<Traits>(p, unit, !walk.HasUnit(), shared);
+      } else if (unit.item.partial >= 0) {
+        ArriveAndMerge<Traits>(p, unit, shared);
+      }
     }
     is_noted = false;
   }

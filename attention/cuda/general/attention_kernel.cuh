@@ -410,15 +410,23 @@ __device__ __forceinline__ void ClearInertTokens(const AttentionKernelParams& p)
   if (first < p.num_out_tokens) ClearTokens<Traits>(p, first);
 }
 
-// Writes a warp's sums, by way of shared memory, to out or to a partial, and merges partials.
+// Writes a warp's sums, by way of shared memory, to out or to a partial.
 template <typename Traits>
-__device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams& p, WorkUnit& unit,
-                                                    const OnlineSoftmax<Traits>& softmax,
-                                                    AttentionShared<Traits>& shared) {
+__device__ __forceinline__ void LeaveUnit(const AttentionKernelParams& p, const WorkUnit& unit,
+                                          const OnlineSoftmax<Traits>& softmax,
+                                          AttentionShared<Traits>& shared) {
   Traits::Meet();  // the memory of the keys becomes that of the results
   LeaveResults<Traits>(unit, softmax, shared.results);
   Traits::Meet();
   WriteUnit<Traits>(p, unit, shared.results);
+}
+
+// The same, and merges partials.
+template <typename Traits>
+__device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams& p, WorkUnit& unit,
+                                                    const OnlineSoftmax<Traits>& softmax,
+                                                    AttentionShared<Traits>& shared) {
+  LeaveUnit<Traits>(p, unit, softmax, shared);
   if (unit.item.partial >= 0) ArriveAndMerge<Traits>(p, unit, shared);
 }
 

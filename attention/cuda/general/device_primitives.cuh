@@ -67,6 +67,33 @@ __device__ __forceinline__ uint32_t IncrementAcquireRelease(uint32_t* counter, u
   return before;
 }
 
+// Adds to a counter in the same way.
+__device__ __forceinline__ uint32_t AddAcquireRelease(uint32_t* counter, uint32_t value) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;\n"
+               : "=r"(before)
+               : "l"(counter), "r"(value)
+               : "memory");
+  return before;
+}
+
+// Adds to a counter without synchronising.
+__device__ __forceinline__ uint32_t AddRelaxed(uint32_t* counter, uint32_t value) {
+  uint32_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;\n"
+               : "=r"(before)
+               : "l"(counter), "r"(value)
+               : "memory");
+  return before;
+}
+
+// Synchronises with who added to the counter.
+__device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* counter) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+
 // Loads four 8 x 8 matrices of 16-bit elements; lane l supplies the address of row l % 8 of matrix
 // l / 8. Of each matrix, lane l gets the elements (l / 4, l % 4 * 2 + {0, 1}).
 __device__ __forceinline__ void LoadMatrices(uint32_t (&matrix)[4], uint32_t row) {

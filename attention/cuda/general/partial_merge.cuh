@@ -58,6 +58,12 @@ struct MergePoint {
   int to;  // the partial that the sum replaces; -1: the sum goes to out
 };
 
+// Rows of a tile, half-open.
+struct RowRange {
+  int begin;
+  int end;
+};
+
 // The merge of an item's queries: of its pieces, or of the groups of its pieces.
 __device__ __forceinline__ MergePoint WholeMerge(const AttentionKernelParams& p,
                                                  const WorkUnit& unit) {
@@ -116,14 +122,16 @@ __device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, co
       item.num_shared_partials + item.num_partials, is_last);
 }
 
-// Adds up the partials of a merge. A thread has 4 columns of a row at a time, and reads its row's
-// partials in turns. Where half the memory holds all of a row's partials, those of the thread's
+// Adds up the partials of some rows of a merge. A thread has 4 columns of a row at a time, and reads
+// its row's partials in turns. Where half the memory holds all of a row's partials, those of the thread's
 // next row are in flight while it adds up those of this one; else a turn uses all of the memory.
 template <typename Traits>
 class PartialAdder {
  public:
+  // REQUIRES: rows.begin is that of a warp's columns.
   __device__ __forceinline__ PartialAdder(const AttentionKernelParams& p, const WorkUnit& unit,
-                                          const MergePoint& point, AttentionShared<Traits>& shared)
+                                          const MergePoint& point, const RowRange& rows,
+                                          AttentionShared<Traits>& shared)
       : p_(p), unit_(unit), point_(point), shared_(shared) {
     // Where blocks of columns have scales of their own, group 0's share is in use.
     const int taken = p.out_block_scales == nullptr ? 0 : Shared::kMergeSlotsOfOut;
@@ -131,16 +139,17 @@ class PartialAdder {
     const int half = min(kLanes, (Shared::kMergeSlots - taken) / 2);
     is_ahead_ = point.own.count <= half && point.shared.count <= half;
     turn_size_ = is_ahead_ ? half : min(kLanes, Shared::kMergeSlots - taken);
-    num_parts_ = unit.num_rows * kRowParts;
+    first_part_ = rows.begin * kRowParts + static_cast<int>(threadIdx.x);
+    end_part_ = rows.end * kRowParts;
   }
 
   // Called by all threads.
   __device__ __forceinline__ void Run() {
-    Turn turn = {static_cast<int>(threadIdx.x), point_.shared.count == 0, 0};
+    Turn turn = {first_part_, point_.shared.count == 0, 0};
     float lse = Fetch(turn, 0);
     Sum sum;
 #pragma unroll 1
-    for (int stage = 0; turn.part - static_cast<int>(threadIdx.x) < num_parts_;) {
+    for (int stage = 0; turn.part - static_cast<int>(threadIdx.x) < end_part_;) {
       const Turn next = After(turn);
       const int next_stage = is_ahead_ ? stage ^ 1 : 0;
       float next_lse = is_ahead_ ? Fetch(next, next_stage) : 0.0f;
@@ -191,16 +200,16 @@ class PartialAdder {
 
   // Whether a thread of the warp has a row.
   __device__ __forceinline__ bool IsWarpIn(const Turn& turn) const {
-    return turn.part - turn.part % 32 < num_parts_;
+    return turn.part - turn.part % 32 < end_part_;
   }
   __device__ __forceinline__ int ColumnOf(const Turn& turn) const {
     return turn.part % kRowParts * 4;
   }
   __device__ __forceinline__ bool IsThere(const Turn& turn) const {
-    return turn.part < num_parts_ && ColumnOf(turn) < p_.head_dim_v;
+    return turn.part < end_part_ && ColumnOf(turn) < p_.head_dim_v;
   }
   __device__ __forceinline__ TileRow RowOf(const Turn& turn) const {
-    return RowAt(p_, unit_, min(turn.part, num_parts_ - 1) / kRowParts);
+    return RowAt(p_, unit_, min(turn.part, end_part_ - 1) / kRowParts);
   }
 
   // Starts the copies of a turn, as one group even if empty, and returns this lane's lse.
@@ -295,7 +304,8 @@ class PartialAdder {
   uint4* slots_;
   int turn_size_;
   bool is_ahead_;
-  int num_parts_;
+  int first_part_;  // of this thread
+  int end_part_;
 };
 
 // Adds up the partials of a merge. Called by all threads.
@@ -303,7 +313,7 @@ template <typename Traits>
 __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, const WorkUnit& unit,
                                               const MergePoint& point,
                                               AttentionShared<Traits>& shared) {
-  PartialAdder<Traits>(p, unit, point, shared).Run();
+  PartialAdder<Traits>(p, unit, point, {0, unit.num_rows}, shared).Run();
   WaitForCopies<0>();  // empty groups
   if (point.to < 0 && p.out_block_scales != nullptr) {
     Traits::Meet();

@@ -221,6 +221,7 @@ struct AttentionShared {
   // KvLoading::kFp8: the factors by which the products of the rows of q are multiplied.
   float row_scales[Traits::kFp8 ? Traits::kRows : 1];
   int is_last_arrival;
+  uint32_t shares_to_merge;  // of a joint merge, by this CTA
   int first_inert_token;
 
   // Those of the 16 rows of a warp.

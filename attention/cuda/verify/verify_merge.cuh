@@ -249,7 +249,7 @@ requires(Traits::kAddsPartialsAtOnce) __device__ __forceinline__
     FewPartialsAdder<Traits>(p, unit, point, shared).Run();
     return;
   }
-  PartialAdder<Traits>(p, unit, point, shared).Run();
+  PartialAdder<Traits>(p, unit, point, {0, unit.num_rows}, shared).Run();
   WaitForCopies<0>();  // empty groups
   if (point.to < 0 && p.out_block_scales != nullptr) {
     Traits::Meet();

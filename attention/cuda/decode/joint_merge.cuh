@@ -1,0 +1,93 @@
+// Joint merges: the CTAs that have a range's pieces wait for each other in memory, and each adds up
+// the partials of some of its rows. Where one CTA does it (attention/cuda/general/partial_merge.cuh),
+// a range of 16 rows in 32 pieces is 260 KB to read through one multiprocessor. The sums are the same,
+// whoever does them.
+//
+// Bound: latency, of an atomic, a look at the counter, and a read of the partials.
+
+#ifndef ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
+#define ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
+
+#include <cstdint>
+
+#include "attention/cuda/decode/joint_merge.h"
+#include "attention/cuda/general/attention_kernel_params.h"
+#include "attention/cuda/general/device_primitives.cuh"
+#include "attention/cuda/general/partial_merge.cuh"
+#include "attention/cuda/general/tile_traits.cuh"
+#include "attention/cuda/general/work_unit.cuh"
+
+namespace reprise {
+
+// About 150 us, after which others have not begun.
+inline constexpr int kMostLooks = 256;
+
+// The shares of a range: adjacent rows, whole warps each.
+template <typename Traits>
+struct JointShares {
+  static constexpr int kRowsOfWarp = Traits::kHeadDimV < 128 ? 128 / Traits::kHeadDimV : 1;
+
+  __device__ __forceinline__ explicit JointShares(const WorkUnit& unit) {
+    const int most = min(kMostShares, unit.item.num_partials);
+    const int even = (unit.num_rows + most - 1) / most;
+    rows = (even + kRowsOfWarp - 1) / kRowsOfWarp * kRowsOfWarp;
+    count = (unit.num_rows + rows - 1) / rows;
+  }
+
+  int rows;  // of a share, but for the last one
+  int count;
+};
+
+class MergeCounter {
+ public:
+  __device__ __forceinline__ explicit MergeCounter(uint32_t* counter) : counter_(counter) {}
+  __device__ __forceinline__ uint32_t AddAndSynchronize(uint32_t value) const {
+    return AddAcquireRelease(counter_, value);
+  }
+  __device__ __forceinline__ uint32_t Add(uint32_t value) const {
+    return AddRelaxed(counter_, value);
+  }
+  __device__ __forceinline__ uint32_t Look() const { return LoadAcquire(counter_); }
+
+ private:
+  uint32_t* counter_;
+};
+
+// What CTAs do with a unit's partial in place of ArriveAndMerge(). `waits`: whether the CTA may wait
+// for the others. Called by all threads, which have written the partial. REQUIRES: MergesJointly(), and no
+// block scales of out.
+template <typename Traits>
+__device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParams& p,
+                                                      const WorkUnit& unit, bool waits,
+                                                      AttentionShared<Traits>& shared) {
+  const WorkItem& item = unit.item;
+  const JointShares<Traits> shares(unit);
+  uint32_t* const arrivals =
+      p.work.arrivals + item.merge * p.work.num_virtual_heads + unit.virtual_head;
+  JointArrival arrival = {};
+  Traits::Meet();
+  if (threadIdx.x == 0) {
+    MergeCounter counter(arrivals);
+    const int piece = (item.partial - item.first_partial) / (item.query_end - item.query_begin);
+    arrival = ArriveJointly(counter, item.num_partials, piece < shares.count ? 1u << piece : 0,
+                            waits ? kMostLooks : 0);
+    shared.shares_to_merge = arrival.shares;
+  }
+  Traits::Meet();
+  const MergePoint point = {arrivals, 0, {0, 0, 0}, OwnPartials(p, item), -1};
+#pragma unroll 1
+  for (uint32_t mine = shared.shares_to_merge; mine != 0;) {
+    // Adjacent shares at a time.
+    const int first = __ffs(static_cast<int>(mine)) - 1;
+    const int count = __ffs(static_cast<int>(~(mine >> first))) - 1;
+    const RowRange rows = {first * shares.rows, min((first + count) * shares.rows, unit.num_rows)};
+    PartialAdder<Traits>(p, unit, point, rows, shared).Run();
+    mine &= ~(((1u << count) - 1) << first);
+  }
+  WaitForCopies<0>();  // empty groups
+  if (threadIdx.x == 0 && IsLastToGo(arrival, item.num_partials)) *arrivals = 0;
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_

@@ -1,0 +1,228 @@
+#include "attention/cuda/decode/joint_merge.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "attention/work_map/work_map.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+// Pieces of a range that arrive at one counter, each from a thread of its own or in turns.
+class Range {
+ public:
+  Range(int num_pieces, int num_shares)
+      : num_pieces_(num_pieces), partials_(num_pieces, 0), takers_(num_shares) {}
+
+  uint32_t ShareOf(int piece) const {
+    return piece < static_cast<int>(takers_.size()) ? 1u << piece : 0;
+  }
+
+  // What the CTA of a piece does. `on_look` is called at each look at the counter.
+  template <typename OnLook>
+  void Arrive(int piece, int looks, const OnLook& on_look) {
+    Counter<OnLook> counter{value_, on_look};
+    partials_[piece] = 1;
+    const JointArrival arrival = ArriveJointly(counter, num_pieces_, ShareOf(piece), looks);
+    if (arrival.shares != 0 &&
+        std::accumulate(partials_.begin(), partials_.end(), 0) != num_pieces_) {
+      ++num_too_early_;
+    }
+    for (size_t share = 0; share < takers_.size(); ++share) {
+      if (arrival.shares >> share & 1) ++takers_[share];
+    }
+    if (IsLastToGo(arrival, num_pieces_)) {
+      ++num_last_;
+      value_ = 0;
+    }
+  }
+  void Arrive(int piece, int looks) {
+    Arrive(piece, looks, [] {});
+  }
+
+  // When all have arrived, and gone.
+  void ExpectDone() const {
+    for (size_t share = 0; share < takers_.size(); ++share) {
+      EXPECT_EQ(takers_[share], 1) << "share " << share << " of " << takers_.size() << ", "
+                                   << num_pieces_ << " pieces";
+    }
+    EXPECT_EQ(num_too_early_, 0);
+    EXPECT_EQ(num_last_, 1);
+    EXPECT_EQ(value_, 0u);
+  }
+
+  int num_taken() const { return std::accumulate(takers_.begin(), takers_.end(), 0); }
+
+ private:
+  template <typename OnLook>
+  struct Counter {
+    std::atomic<uint32_t>& value;
+    const OnLook& on_look;
+
+    uint32_t AddAndSynchronize(uint32_t added) { return value.fetch_add(added); }
+    uint32_t Add(uint32_t added) { return value.fetch_add(added, std::memory_order_relaxed); }
+    uint32_t Look() {
+      on_look();
+      return value.load(std::memory_order_acquire);
+    }
+  };
+
+  const int num_pieces_;
+  std::atomic<uint32_t> value_ = 0;
+  std::vector<int> partials_;  // plain memory, as partials are
+  std::vector<std::atomic<int>> takers_;
+  std::atomic<int> num_too_early_ = 0;
+  std::atomic<int> num_last_ = 0;
+};
+
+constexpr int kUntilAll = 1 << 30;
+
+TEST(JointMergeTest, WhoeverWaitsTakesItsOwnShare) {
+  for (const int num_pieces : {1, 2, 15, 16, 17, 33}) {
+    Range range(num_pieces, std::min(num_pieces, kMostShares));
+    std::vector<std::thread> ctas;
+    for (int piece = 0; piece < num_pieces; ++piece) {
+      ctas.emplace_back([&range, piece] {
+        range.Arrive(piece, kUntilAll, [] { std::this_thread::yield(); });
+      });
+    }
+    for (std::thread& cta : ctas) cta.join();
+    range.ExpectDone();
+  }
+}
+
+TEST(JointMergeTest, TheLastTakesWhatIsLeftToIt) {
+  for (const int num_pieces : {1, 2, 16, 40, kMostJointPieces}) {
+    for (const int num_shares : {1, 8, kMostShares}) {
+      if (num_shares > num_pieces) continue;
+      Range range(num_pieces, num_shares);
+      for (int piece = 0; piece < num_pieces; ++piece) {
+        EXPECT_EQ(range.num_taken(), 0);
+        range.Arrive(piece, 0);
+      }
+      range.ExpectDone();
+    }
+  }
+}
+
+TEST(JointMergeTest, WhoHasWaitedForLongLeavesItsShare) {
+  constexpr int kPieces = 20;
+  Range range(kPieces, kMostShares);
+  int num_looks = 0;
+  for (int piece = kPieces - 1; piece > 0; --piece) {
+    range.Arrive(piece, 5, [&] { ++num_looks; });
+    EXPECT_EQ(range.num_taken(), 0);
+  }
+  EXPECT_EQ(num_looks, 5 * (kMostShares - 1));  // pieces without a share do not look
+  range.Arrive(0, 5, [&] { ++num_looks; });
+  EXPECT_EQ(num_looks, 5 * (kMostShares - 1));
+  range.ExpectDone();
+}
+
+TEST(JointMergeTest, WhoWouldLeaveWhenTheLastArrivesTakesItsShareItself) {
+  for (int arrives_at_look = 1; arrives_at_look <= 4; ++arrives_at_look) {
+    Range range(2, 2);
+    int num_looks = 0;
+    // At the last look the counter is read before the other arrives, so that look does not see it.
+    range.Arrive(0, 3, [&] {
+      if (++num_looks == arrives_at_look) range.Arrive(1, kUntilAll);
+    });
+    if (arrives_at_look > 3) range.Arrive(1, kUntilAll);
+    range.ExpectDone();
+    EXPECT_EQ(num_looks, std::min(arrives_at_look, 3));
+  }
+}
+
+// The other arrives between the last look and the addition by which the share is left.
+TEST(JointMergeTest, TheLastMayArriveBehindTheLastLook) {
+  struct Late {
+    std::atomic<uint32_t>& value;
+    int num_additions = 0;
+
+    uint32_t AddAndSynchronize(uint32_t added) {
+      if (++num_additions == 2) {  // of the one that leaves
+        struct {
+          std::atomic<uint32_t>& value;
+          uint32_t AddAndSynchronize(uint32_t v) { return value.fetch_add(v); }
+          uint32_t Add(uint32_t v) { return value.fetch_add(v); }
+          uint32_t Look() { return value; }
+        } other{value};
+        const JointArrival arrival = ArriveJointly(other, 2, 0b10, 3);
+        EXPECT_EQ(arrival.shares, 0b10u);
+        EXPECT_FALSE(IsLastToGo(arrival, 2));
+      }
+      return value.fetch_add(added);
+    }
+    uint32_t Add(uint32_t added) { return value.fetch_add(added); }
+    uint32_t Look() { return value; }
+  };
+  std::atomic<uint32_t> value = 0;
+  Late late{value};
+  const JointArrival arrival = ArriveJointly(late, 2, 0b01, 3);
+  EXPECT_EQ(arrival.shares, 0b01u);
+  EXPECT_TRUE(IsLastToGo(arrival, 2));
+}
+
+TEST(JointMergeTest, EveryShareIsTakenOnceWhateverTheTiming) {
+  std::mt19937 random(3);
+  const auto pick = [&](int least, int most) {
+    return least + static_cast<int>(random() % static_cast<uint32_t>(most - least + 1));
+  };
+  for (int round = 0; round < 300; ++round) {
+    const int num_pieces = pick(1, 12);
+    Range range(num_pieces, pick(1, num_pieces));
+    // Threads have several pieces in a row, as CTAs have units; only the last one may wait.
+    std::vector<int> pieces(num_pieces);
+    std::iota(pieces.begin(), pieces.end(), 0);
+    std::shuffle(pieces.begin(), pieces.end(), random);
+    std::vector<std::thread> ctas;
+    for (int at = 0; at < num_pieces;) {
+      const int end = std::min(num_pieces, at + pick(1, 3));
+      const int looks = pick(0, 2) == 0 ? kUntilAll : pick(0, 4);
+      const std::vector<int> mine(pieces.begin() + at, pieces.begin() + end);
+      ctas.emplace_back([&range, mine, looks] {
+        for (const int piece : mine) {
+          range.Arrive(piece, piece == mine.back() ? looks : 0, [] { std::this_thread::yield(); });
+        }
+      });
+      at = end;
+    }
+    for (std::thread& cta : ctas) cta.join();
+    range.ExpectDone();
+  }
+}
+
+TEST(JointMergeTest, RangesOfManyRowsOfManyPiecesOrOfLongOnesAreMergedJointly) {
+  const auto item = [](int num_partials, int range_keys) {
+    return WorkItem{.partial = 0,
+                    .num_partials = num_partials,
+                    .range_keys = range_keys,
+                    .num_shared_partials = 0};
+  };
+  EXPECT_TRUE(MergesJointly(item(2, 128), kLeastJointRows));
+  EXPECT_FALSE(MergesJointly(item(2, 128), kLeastJointRows - 1));
+  EXPECT_FALSE(MergesJointly(item(kMostPiecesAtOnce, 4096), 4));
+  EXPECT_TRUE(MergesJointly(item(kMostPiecesAtOnce + 1, 4096), 4));
+  EXPECT_TRUE(MergesJointly(item(8, 8 * kLeastJointKeys), 4));
+  EXPECT_FALSE(MergesJointly(item(8, 8 * kLeastJointKeys - 1), 4));
+  EXPECT_TRUE(MergesJointly(item(kMostJointPieces, 1 << 20), 16));
+  EXPECT_FALSE(MergesJointly(item(kMostJointPieces + 1, 1 << 20), 16));
+  WorkItem whole = item(0, 4096);
+  whole.partial = -1;
+  EXPECT_FALSE(MergesJointly(whole, 16));
+  WorkItem prefixed = item(2, 4096);
+  prefixed.num_shared_partials = 1;
+  EXPECT_FALSE(MergesJointly(prefixed, 16));
+  WorkItem shared = item(2, 4096);
+  shared.row = kSharedRow;
+  EXPECT_FALSE(MergesJointly(shared, 16));
+}
+
+}  // namespace
+}  // namespace reprise
