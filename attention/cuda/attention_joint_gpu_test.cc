@@ -1,0 +1,149 @@
+// Ranges that are merged by all CTAs that have pieces of them (attention/cuda/decode/joint_merge.h):
+// where all of these wait for each other, where some have more units to do, and where the card runs
+// fewer CTAs at a time than the map has. Eagerly, and in graphs whose contents change, against the
+// float64 reference. Small, for compute-sanitizer.
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "attention/cuda/decode/joint_merge.h"
+#include "attention/testing/batch_generator.h"
+#include "attention/testing/cross_product.h"
+#include "attention/testing/gpu_check.h"
+#include "attention/testing/gpu_memory.h"
+#include "attention/testing/host_work_map.h"
+#include "attention/testing/random.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_build.h"
+#include "attention/work_map/work_map_plan.h"
+#include "base/dtype.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+// Rows to draw.
+struct Rows {
+  uint64_t seed = 0;
+  int rounds = 4;
+  int num_sms = 132;
+  WorkMapMode mode = WorkMapMode::kBalanced;
+  int max_rows = 2;
+  int max_query_len = 8;
+  int min_seq_len = 1500;
+  int max_seq_len = 5000;
+  DType q_dtype = DType::kBFloat16;
+  DType kv_dtype = DType::kBFloat16;
+};
+
+class AttentionJointSmallGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
+  }
+
+  // Counts what the fixture's maps have.
+  void Count(const PagedFixture& fixture, const CrossProductCase& c) {
+    const PagedBatch batch = fixture.Batch(OnHost);
+    const AttentionParams layer = fixture.Layer(OnHost);
+    WorkMapOptions options = OptionsFor(batch, layer, *c.fixture.q_dtype);
+    options.num_sms = c.num_sms;
+    options.mode = c.mode;
+    HostWorkMap work(options);
+    ASSERT_TRUE(WorkMapOnHost(batch, WindowOf(layer), work.map()).ok());
+    Count(work.map().main);
+    if (work.map().has_short_rows()) Count(work.map().short_rows);
+  }
+
+  void Count(const TileMap& map) {
+    if (map.tile_rows > 32) return;  // of other kernels
+    const int group_size = map.num_q_heads / map.num_kv_heads;
+    int num_columns = 0;
+    for (int column = 0; column < map.num_columns; ++column) {
+      const int begin = map.column_items[column];
+      const int end = map.column_items[column + 1];
+      num_columns += begin < end;
+      for (int i = begin; i < end; ++i) {
+        const WorkItem& item = map.items[i];
+        const int rows = (item.query_end - item.query_begin) * group_size;
+        if (!MergesJointly(item, std::min(rows, map.tile_rows))) continue;
+        ++num_pieces_;
+        if (i + 1 < end) ++num_that_do_not_wait_;
+      }
+    }
+    most_ctas_ = std::max(most_ctas_, num_columns * map.heads_per_column);
+  }
+
+  // Runs cases eagerly and in a replayed graph, and compares both with the reference.
+  void Check(const Rows& rows) {
+    Random random(rows.seed);
+    for (int round = 0; round < rows.rounds && !HasFatalFailure(); ++round) {
+      CrossProductCase c;
+      c.num_sms = rows.num_sms;
+      c.mode = rows.mode;
+      c.fixture = {.seed = random.Bits(),
+                   .allowed = FeatureSet::All().Without(
+                       {Feature::kRotary, Feature::kNewKeys, Feature::kOddHeadDim,
+                        Feature::kDifferentV, Feature::kUnalignedQ, Feature::kCommonPrefix,
+                        Feature::kContextParallel, Feature::kWindow}),
+                   .max_rows = rows.max_rows,
+                   .max_query_len = rows.max_query_len,
+                   .min_seq_len = rows.min_seq_len,
+                   .max_seq_len = rows.max_seq_len,
+                   .q_dtype = rows.q_dtype,
+                   .kv_dtype = rows.kv_dtype,
+                   .num_kv_heads = random.Pick({1, 2}),
+                   .group_size = random.Pick({1, 4}),
+                   .head_dim_qk = random.Pick({64, 96, 128})};
+      c.products = IsFp8(rows.kv_dtype) ? DType::kFloat16 : rows.q_dtype;
+      c.out.dtype = rows.q_dtype;
+      const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
+      SCOPED_TRACE(expected.description());
+      const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_EQ(outcome->fault, "") << outcome->kernel;
+      Count(expected.first.fixture, c);
+      Count(expected.second.fixture, c);
+    }
+  }
+
+  int num_pieces_ = 0;  // that are merged jointly
+  int num_that_do_not_wait_ = 0;
+  int most_ctas_ = 0;  // with items, of a map
+};
+
+TEST_F(AttentionJointSmallGpuTest, PiecesThatWaitForEachOtherAddUpToTheReference) {
+  Check({.seed = 1, .rounds = 8});
+  Check({.seed = 2, .q_dtype = DType::kFloat16, .kv_dtype = DType::kFloat16});
+  Check({.seed = 3, .kv_dtype = DType::kFp8E4M3});
+  Check({.seed = 4, .max_rows = 1, .max_query_len = 1, .min_seq_len = 15000, .max_seq_len = 17000});
+  EXPECT_GE(num_pieces_, 200);
+}
+
+TEST_F(AttentionJointSmallGpuTest, PiecesOfCtasWithMoreToDoAreLeftToTheLast) {
+  Check({.seed = 5, .rounds = 8, .num_sms = 3, .max_rows = 9, .min_seq_len = 300});
+  Check({.seed = 6,
+         .num_sms = 3,
+         .max_rows = 9,
+         .min_seq_len = 300,
+         .q_dtype = DType::kFloat16,
+         .kv_dtype = DType::kFp8E5M2});
+  EXPECT_GE(num_that_do_not_wait_, 20);
+}
+
+TEST_F(AttentionJointSmallGpuTest, RowsThatAreCutByTheirOwnDataAddUpToTheReference) {
+  Check({.seed = 7, .rounds = 6, .mode = WorkMapMode::kDeterministic, .max_rows = 6});
+  Check({.seed = 8, .num_sms = 2, .mode = WorkMapMode::kDeterministic, .max_rows = 6});
+  EXPECT_GE(num_pieces_, 60);
+}
+
+// A GPU of 132 multiprocessors runs 264 at a time.
+TEST_F(AttentionJointSmallGpuTest, AMapMayHaveMoreCtasThanRunAtATime) {
+  Check({.seed = 9, .rounds = 6, .num_sms = 1000, .max_rows = 40, .max_query_len = 4});
+  EXPECT_GT(most_ctas_, 264);
+  EXPECT_GE(num_pieces_, 200);
+}
+
+}  // namespace
+}  // namespace reprise
