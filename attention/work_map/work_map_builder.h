@@ -270,6 +270,7 @@ class WorkMapBuilder {
                          : ColumnsInUse(map, cluster_)),
         rows_are_tiles_(map.max_query_len <= map.tile_queries && map.decode_query_len == 1) {}
 
+  // Fills the map. Called by all threads of the team.
   REPRISE_HOST_DEVICE void Run() {
     if (!rows_are_tiles_ || map_.max_shared_tiles > 0) {
       team_.Fill(rows_.num_rows, [&](int r) { row_[r] = LoadRow(rows_, r); });
@@ -279,8 +280,7 @@ class WorkMapBuilder {
     const int num_tiles = FindTiles();
     const Sum total_cost = FindKeys(num_tiles);
     have_clusters_ = SuitClusters(total_cost, num_tiles);
-    const int least =
-        LeastWidth<Sum>(total_cost, num_tiles, map_.tile_cost, map_.merges_per_step);
+    const int least = LeastWidth<Sum>(total_cost, num_tiles, map_.tile_cost, map_.merges_per_step);
     Columns<Sum> columns(total_cost, least, num_columns_, map_.tile_cost);
     const WorkCounts counts = CutTiles(total_cost, num_tiles, least, columns);
     NoteItems(num_tiles);

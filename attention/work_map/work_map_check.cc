@@ -276,8 +276,8 @@ class Checker {
                       ", next is ", key, " of ", hull.end);
       }
       if (item.range_keys != hull.end - hull.begin) {
-        return Broken(4, "item ", next_item_, " is of a range of ", item.range_keys, " keys, and not ",
-                      hull.end - hull.begin);
+        return Broken(4, "item ", next_item_, " is of a range of ", item.range_keys,
+                      " keys, and not ", hull.end - hull.begin);
       }
       REPRISE_RETURN_IF_ERROR(CheckShared(item));
       key = item.key_end;

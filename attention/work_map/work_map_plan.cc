@@ -269,8 +269,8 @@ void PlanFewRows(const WorkMapOptions& options, const AttentionTile& tile, TileM
   const bool may_merge = options.mode == WorkMapMode::kBalanced &&
                          options.split == RowSplit::kByBatch &&
                          options.shared_prefix != SharedPrefix::kTaken;
-  if (!BeginsAhead(tile) || tile.rows() != kDecodeRows || !may_merge || !MayHaveWarpgroups(options) ||
-      map.heads_per_column < map.num_virtual_heads) {
+  if (!BeginsAhead(tile) || tile.rows() != kDecodeRows || !may_merge ||
+      !MayHaveWarpgroups(options) || map.heads_per_column < map.num_virtual_heads) {
     return;
   }
   static_assert(std::tuple_size_v<decltype(options.costs.clusters_of)> == kMostClusterColumns + 1);

@@ -49,8 +49,8 @@ class Range {
   // When all have arrived, and gone.
   void ExpectDone() const {
     for (size_t share = 0; share < takers_.size(); ++share) {
-      EXPECT_EQ(takers_[share], 1) << "share " << share << " of " << takers_.size() << ", "
-                                   << num_pieces_ << " pieces";
+      EXPECT_EQ(takers_[share], 1)
+          << "share " << share << " of " << takers_.size() << ", " << num_pieces_ << " pieces";
     }
     EXPECT_EQ(num_too_early_, 0);
     EXPECT_EQ(num_last_, 1);
@@ -88,9 +88,8 @@ TEST(JointMergeTest, WhoeverWaitsTakesItsOwnShare) {
     Range range(num_pieces, std::min(num_pieces, kMostShares));
     std::vector<std::thread> ctas;
     for (int piece = 0; piece < num_pieces; ++piece) {
-      ctas.emplace_back([&range, piece] {
-        range.Arrive(piece, kUntilAll, [] { std::this_thread::yield(); });
-      });
+      ctas.emplace_back(
+          [&range, piece] { range.Arrive(piece, kUntilAll, [] { std::this_thread::yield(); }); });
     }
     for (std::thread& cta : ctas) cta.join();
     range.ExpectDone();
