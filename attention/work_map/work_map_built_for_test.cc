@@ -1,10 +1,11 @@
 // What a map was built for: attention refuses another batch, and launches the clusters of the build.
 
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "attention/testing/host_work_map.h"
+#include "attention/testing/work_map_rows.h"
 #include "attention/work_map/work_map_build.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,22 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Decodes of 8,192 keys.
-struct Decodes {
-  explicit Decodes(int num_rows) : seq_lens(num_rows, 8192) {
-    for (int r = 0; r <= num_rows; ++r) query_start_loc.push_back(r);
-    batch = {.query_start_loc = query_start_loc.data(),
-             .seq_lens = seq_lens.data(),
-             .num_rows = num_rows,
-             .num_tokens = num_rows,
-             .max_query_len = 1,
-             .max_seq_len = 8192};
-  }
-
-  std::vector<int32_t> seq_lens;
-  std::vector<int32_t> query_start_loc;
-  PagedBatch batch;
-};
+Rows Decodes(int num_rows) { return Rows(std::vector<int32_t>(num_rows, 8192)); }
 
 WorkMapOptions OptionsWith(int max_tokens, RowSplit split = RowSplit::kByBatch) {
   return {.num_q_heads = 32,
@@ -51,7 +37,7 @@ std::string MessageFor(const PagedBatch& batch, const LayerWindow& window, const
 }
 
 TEST(WorkMapBuiltForTest, AnotherNumberOfRowsIsRefused) {
-  const Decodes four(4), five(5);
+  const Rows four = Decodes(4), five = Decodes(5);
   HostWorkMap work(OptionsWith(16));
   const WorkMap copy = work.map();
   EXPECT_EQ(MessageFor(five.batch, {}, copy), "");  // not built yet
@@ -66,7 +52,7 @@ TEST(WorkMapBuiltForTest, AnotherNumberOfRowsIsRefused) {
 }
 
 TEST(WorkMapBuiltForTest, AWiderWindowIsRefusedAndANarrowerOneIsNot) {
-  const Decodes decodes(2);
+  const Rows decodes = Decodes(2);
   HostWorkMap work(OptionsWith(16));
   ASSERT_TRUE(WorkMapOnHost(decodes.batch, {.left = 400, .right = 3}, work.map()).ok());
   EXPECT_EQ(MessageFor(decodes.batch, {.left = 400, .right = 3}, work.map()), "");
@@ -84,7 +70,7 @@ TEST(WorkMapBuiltForTest, AWiderWindowIsRefusedAndANarrowerOneIsNot) {
 // A narrower window would have clusters, whose kernel has fewer columns than the map: items of the last
 // ones would have no CTA.
 TEST(WorkMapBuiltForTest, TheClustersAreThoseOfTheBuild) {
-  const Decodes decodes(2);
+  const Rows decodes = Decodes(2);
   HostWorkMap work(OptionsWith(16));
   const TileMap& map = work.map().main;
   const auto cluster_for = [&](int window_left) {
@@ -106,7 +92,7 @@ TEST(WorkMapBuiltForTest, TheClustersAreThoseOfTheBuild) {
 
 // Likewise wide CTAs, of which there are half as many columns.
 TEST(WorkMapBuiltForTest, WideCtasAreThoseOfTheBuild) {
-  const Decodes decodes(2);
+  const Rows decodes = Decodes(2);
   WorkMapOptions options = OptionsWith(16);
   options.num_kv_heads = 1;
   options.num_q_heads = 4;
@@ -124,7 +110,7 @@ TEST(WorkMapBuiltForTest, WideCtasAreThoseOfTheBuild) {
 
 // The bounds decide whether short rows have a map of their own.
 TEST(WorkMapBuiltForTest, BoundsThatDivideTheRowsInAnotherWayAreRefused) {
-  Decodes rows(16);
+  Rows rows = Decodes(16);
   rows.batch.max_query_len = 100;
   rows.batch.num_tokens = 115;
   HostWorkMap work(OptionsWith(16 * 512));
@@ -138,7 +124,7 @@ TEST(WorkMapBuiltForTest, BoundsThatDivideTheRowsInAnotherWayAreRefused) {
 }
 
 TEST(WorkMapBuiltForTest, MapsThatDivideByRowTakeAnyBatch) {
-  const Decodes four(4), five(5);
+  const Rows four = Decodes(4), five = Decodes(5);
   HostWorkMap work(OptionsWith(16, RowSplit::kByRow));
   EXPECT_EQ(work.map().build, nullptr);
   ASSERT_TRUE(WorkMapOnHost(four.batch, {.left = 5}, work.map()).ok());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/testing/host_work_map.h"
+#include "attention/testing/work_map_rows.h"
 #include "attention/work_map/work_map_build.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,13 +19,8 @@ using ::testing::HasSubstr;
 // What the checker says about a good map after `harm`. Decodes of two rows.
 std::string VerdictOn(const std::vector<int32_t>& seq_lens, int num_sms,
                       const std::function<void(const TileMap&)>& harm) {
-  const std::vector<int32_t> query_start_loc = {0, 1, 2};
-  const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
-                            .seq_lens = seq_lens.data(),
-                            .num_rows = 2,
-                            .num_tokens = 2,
-                            .max_query_len = 1,
-                            .max_seq_len = seq_lens[0]};
+  const Rows rows(seq_lens);
+  const PagedBatch& batch = rows.batch;
   HostWorkMap work({.num_q_heads = 2,
                     .num_kv_heads = 2,
                     .head_dim_qk = 128,
@@ -67,15 +63,8 @@ TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
 // Twelve decodes of two pieces each, of which some ranges end in their column and some go on in the next.
 TEST(WorkMapCheckTest, FindsPartialsOfRangesThatMayRunAtTheSameTime) {
   constexpr int kRows = 12;
-  const std::vector<int32_t> seq_lens(kRows, 1024);
-  std::vector<int32_t> query_start_loc;
-  for (int r = 0; r <= kRows; ++r) query_start_loc.push_back(r);
-  const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
-                            .seq_lens = seq_lens.data(),
-                            .num_rows = kRows,
-                            .num_tokens = kRows,
-                            .max_query_len = 1,
-                            .max_seq_len = 1024};
+  const Rows rows(std::vector<int32_t>(kRows, 1024));
+  const PagedBatch& batch = rows.batch;
   HostWorkMap work({.num_q_heads = 2,
                     .num_kv_heads = 2,
                     .head_dim_qk = 128,

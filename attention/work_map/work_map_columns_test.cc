@@ -11,10 +11,11 @@
 #include "attention/device_profile.h"
 #include "attention/testing/host_work_map.h"
 #include "attention/testing/random.h"
+#include "attention/testing/work_map_rows.h"
 #include "attention/work_map/work_map.h"
 #include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_cut.h"
 #include "attention/work_map/work_map_check.h"
+#include "attention/work_map/work_map_cut.h"
 #include "attention/work_map/work_map_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,60 +27,12 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::Field;
 
-// A batch of rows of `query_len` queries, whose lengths may change.
-class Batch {
- public:
-  explicit Batch(std::vector<int32_t> lens, int query_len = 1)
-      : lens_(std::move(lens)), max_seq_len_(*std::max_element(lens_.begin(), lens_.end())) {
-    for (size_t r = 0; r <= lens_.size(); ++r) {
-      query_start_loc_.push_back(static_cast<int32_t>(r) * query_len);
-    }
-    query_len_ = query_len;
-  }
-
-  std::vector<int32_t>& lens() { return lens_; }
-
-  PagedBatch Paged() const {
-    return {.query_start_loc = query_start_loc_.data(),
-            .seq_lens = lens_.data(),
-            .num_rows = static_cast<int>(lens_.size()),
-            .num_tokens = query_start_loc_.back(),
-            .max_query_len = query_len_,
-            .max_seq_len = max_seq_len_};
-  }
-
-  WorkMapOptions Options(int num_kv_heads = 8) const {
-    const PagedBatch batch = Paged();
-    return {.num_q_heads = 4 * num_kv_heads,
-            .num_kv_heads = num_kv_heads,
-            .head_dim_qk = 128,
-            .head_dim_v = 128,
-            .max_rows = batch.num_rows,
-            .max_tokens = batch.num_tokens,
-            .max_query_len = batch.max_query_len,
-            .max_seq_len = batch.max_seq_len};
-  }
-
- private:
-  std::vector<int32_t> lens_;
-  std::vector<int32_t> query_start_loc_;
-  int query_len_ = 1;
-  int max_seq_len_;
-};
-
-void Build(const Batch& batch, HostWorkMap& work, const LayerWindow& window = {}) {
+void Build(const Rows& rows, HostWorkMap& work, const LayerWindow& window = {}) {
   work.Poison();
-  ASSERT_TRUE(WorkMapOnHost(batch.Paged(), window, work.map()).ok());
-  const absl::Status checked = CheckWorkMap(work.map(), batch.Paged(), window);
+  ASSERT_TRUE(WorkMapOnHost(rows.batch, window, work.map()).ok());
+  const absl::Status checked = CheckWorkMap(work.map(), rows.batch, window);
   ASSERT_TRUE(checked.ok()) << checked;
   EXPECT_TRUE(work.IsGuardIntact());
-}
-
-std::vector<WorkItem> ItemsOf(const TileMap& map) { return {map.items, map.items + map.counts[0]}; }
-
-auto Keys(int row, int begin, int end) {
-  return AllOf(Field(&WorkItem::row, row), Field(&WorkItem::key_begin, begin),
-               Field(&WorkItem::key_end, end));
 }
 
 // The items of each column that has any.
@@ -92,76 +45,75 @@ std::vector<int> ItemsOfColumns(const TileMap& map) {
   return counts;
 }
 
-int NumMerges(const Batch& batch, const WorkMapOptions& options) {
+int NumMerges(const Rows& rows, const WorkMapOptions& options) {
   HostWorkMap work(options);
-  Build(batch, work);
+  Build(rows, work);
   return work.map().main.counts[1];
 }
 
 // 33 columns.
 TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheColumnsAreNotCut) {
-  for (const auto& [num_rows, of_column] :
-       {std::pair{64, 2}, std::pair{63, 2}, std::pair{66, 2}, std::pair{96, 3},
-        std::pair{128, 4}}) {
+  for (const auto& [num_rows, of_column] : {std::pair{64, 2}, std::pair{63, 2}, std::pair{66, 2},
+                                            std::pair{96, 3}, std::pair{128, 4}}) {
     for (const int len : {1024, 1065, 4096, 16384}) {
       if (of_column == 4 && len < kStepsOfLongRange * kWorkStepKeys) continue;
       SCOPED_TRACE(std::to_string(num_rows) + " x " + std::to_string(len));
-      const Batch batch(std::vector<int32_t>(num_rows, len));
-      HostWorkMap work(batch.Options());
-      Build(batch, work);
+      const Rows rows(std::vector<int32_t>(num_rows, len));
+      HostWorkMap work(OptionsOf(rows.batch));
+      Build(rows, work);
       const TileMap& map = work.map().main;
       EXPECT_EQ(map.counts[0], num_rows);
       EXPECT_EQ(map.counts[1], 0);
       const std::vector<int> counts = ItemsOfColumns(map);
       for (size_t c = 0; c + 1 < counts.size(); ++c) EXPECT_EQ(counts[c], of_column) << c;
-      WorkMapOptions filled = batch.Options();
+      WorkMapOptions filled = OptionsOf(rows.batch);
       filled.costs.whole_ranges_percent = 0;
-      EXPECT_GE(NumMerges(batch, filled), num_rows == 66 ? 0 : 20);
+      EXPECT_GE(NumMerges(rows, filled), num_rows == 66 ? 0 : 20);
     }
   }
 }
 
 TEST(WorkMapWholeTest, RowsOfWhichAColumnWouldHaveManyAreCut) {
-  for (const auto& [num_rows, len] : {std::pair{128, 1024}, std::pair{128, 1984},
-                                      std::pair{160, 4096}, std::pair{256, 16384}}) {
-    const Batch batch(std::vector<int32_t>(num_rows, len));
-    EXPECT_GT(NumMerges(batch, batch.Options()), 0) << num_rows << " x " << len;
+  for (const auto& [num_rows, len] :
+       {std::pair{128, 1024}, std::pair{128, 1984}, std::pair{160, 4096}, std::pair{256, 16384}}) {
+    const Rows rows(std::vector<int32_t>(num_rows, len));
+    EXPECT_GT(NumMerges(rows, OptionsOf(rows.batch)), 0) << num_rows << " x " << len;
   }
 }
 
 TEST(WorkMapWholeTest, DraftsToVerifyAreNotCutEither) {
   for (const int query_len : {4, 6}) {  // of 16 and of 24 rows of q
-    const Batch batch(std::vector<int32_t>(128, 4096), query_len);
-    EXPECT_EQ(NumMerges(batch, batch.Options()), 0) << query_len;
+    const Rows rows(std::vector<int32_t>(128, 4096), query_len);
+    EXPECT_EQ(NumMerges(rows, OptionsOf(rows.batch)), 0) << query_len;
   }
 }
 
 // Idle columns: of 62 rows in pairs 31 columns are 6.5 % wider than 33 filled ones.
 TEST(WorkMapWholeTest, RowsThatLeaveManyColumnsIdleAreCut) {
   for (const int num_rows : {34, 40, 62, 70, 90, 100}) {
-    const Batch batch(std::vector<int32_t>(num_rows, 1024));
-    EXPECT_GT(NumMerges(batch, batch.Options()), 0) << num_rows;
+    const Rows rows(std::vector<int32_t>(num_rows, 1024));
+    EXPECT_GT(NumMerges(rows, OptionsOf(rows.batch)), 0) << num_rows;
   }
 }
 
 TEST(WorkMapWholeTest, RowsOfUnlikeLengthsAreCut) {
   std::vector<int32_t> lens(64, 4096);
   lens[7] += 2 * kWorkStepKeys;
-  const Batch alike(lens);
-  EXPECT_EQ(NumMerges(alike, alike.Options()), 0);
+  const Rows alike(lens);
+  EXPECT_EQ(NumMerges(alike, OptionsOf(alike.batch)), 0);
   // 4.8 % wider, but one CTA would end three steps after the others.
   lens[7] += kWorkStepKeys;
-  const Batch unlike(lens);
-  EXPECT_GT(NumMerges(unlike, unlike.Options()), 0);
+  const Rows unlike(lens);
+  EXPECT_GT(NumMerges(unlike, OptionsOf(unlike.batch)), 0);
 }
 
 TEST(WorkMapWholeTest, PaddedRowsDoNotCount) {
   for (const int live : {32, 64, 128}) {
     std::vector<int32_t> lens(live, 2048);
     lens.resize(live + live / 4, 0);
-    const Batch batch(lens);
-    HostWorkMap work(batch.Options());
-    Build(batch, work);
+    const Rows rows(lens);
+    HostWorkMap work(OptionsOf(rows.batch));
+    Build(rows, work);
     const TileMap& map = work.map().main;
     EXPECT_EQ(map.counts[1], 0) << live;
     EXPECT_EQ(map.counts[0], live + live / 4);
@@ -170,27 +122,27 @@ TEST(WorkMapWholeTest, PaddedRowsDoNotCount) {
     }
   }
   // All padded.
-  const Batch batch(std::vector<int32_t>(64, 1024));
-  HostWorkMap work(batch.Options());
-  Batch padded = batch;
-  std::fill(padded.lens().begin(), padded.lens().end(), 0);
+  const Rows rows(std::vector<int32_t>(64, 1024));
+  HostWorkMap work(OptionsOf(rows.batch));
+  Rows padded = rows;
+  std::fill(padded.seq_lens.begin(), padded.seq_lens.end(), 0);
   Build(padded, work);
 }
 
 TEST(WorkMapWholeTest, LengthsMayChangeUnderOnePlan) {
   Random random(3);
   for (const int num_kv_heads : {1, 2, 8}) {
-    Batch batch(std::vector<int32_t>(2 * (264 / num_kv_heads) + 5, 5000));
-    HostWorkMap work(batch.Options(num_kv_heads));
+    Rows rows(std::vector<int32_t>(2 * (264 / num_kv_heads) + 5, 5000));
+    HostWorkMap work(OptionsOf(rows.batch, num_kv_heads));
     int num_whole = 0;
     for (int round = 0; round < 60; ++round) {
-      const int live = random.Int(0, static_cast<int>(batch.lens().size()));
+      const int live = random.Int(0, static_cast<int>(rows.seq_lens.size()));
       const int len = random.Pick({100, 1000, 5000});
       const int spread = random.Pick({0, 0, 30, 900});
-      for (int r = 0; r < static_cast<int>(batch.lens().size()); ++r) {
-        batch.lens()[r] = r < live ? std::clamp(len - random.Int(0, spread), 1, 5000) : 0;
+      for (int r = 0; r < static_cast<int>(rows.seq_lens.size()); ++r) {
+        rows.seq_lens[r] = r < live ? std::clamp(len - random.Int(0, spread), 1, 5000) : 0;
       }
-      Build(batch, work);
+      Build(rows, work);
       const TileMap& map = work.map().main;
       num_whole += live > map.num_columns && map.counts[1] == 0;
     }
@@ -202,7 +154,7 @@ TEST(WorkMapWholeTest, OnlyTilesThatReadingBoundsHaveWholeRanges) {
   const auto percent = [](const WorkMapOptions& options) {
     return PlanWorkMap(options)->shape.main.whole_ranges_percent;
   };
-  const WorkMapOptions decode = Batch(std::vector<int32_t>(64, 1024)).Options();
+  const WorkMapOptions decode = OptionsOf(Rows(std::vector<int32_t>(64, 1024)).batch);
   EXPECT_EQ(percent(decode), H200Profile().work_map.whole_ranges_percent);
   EXPECT_GT(percent(decode), 0);
   WorkMapOptions other = decode;
@@ -235,9 +187,9 @@ TEST(WorkMapClusterTest, RowsOfTwoColumnsEachAreCutInHalvesOfAClusterEach) {
   lens[1] = 900;  // 15 steps: 8 and 7
   lens[2] = 64;   // one step: one piece
   lens[3] = 0;
-  const Batch batch(lens);
-  HostWorkMap work(batch.Options());
-  Build(batch, work);
+  const Rows rows(lens);
+  HostWorkMap work(OptionsOf(rows.batch));
+  Build(rows, work);
   const TileMap& map = work.map().main;
   ASSERT_EQ(ClusterOf(map, 14, -1), 2);
   ASSERT_EQ(map.counts[4], 1);
@@ -245,16 +197,16 @@ TEST(WorkMapClusterTest, RowsOfTwoColumnsEachAreCutInHalvesOfAClusterEach) {
   for (int column = 8; column < 28; ++column) expected.push_back(column);
   EXPECT_EQ(ColumnsOf(map), expected);
   EXPECT_THAT(std::vector<WorkItem>(map.items, map.items + 6),
-              ElementsAre(Keys(0, 0, 512), Keys(0, 512, 1024), Keys(1, 0, 512), Keys(1, 512, 900),
-                          Keys(2, 0, 64), Keys(3, 0, 0)));
+              ElementsAre(KeysOfRow(0, 0, 512), KeysOfRow(0, 512, 1024), KeysOfRow(1, 0, 512),
+                          KeysOfRow(1, 512, 900), KeysOfRow(2, 0, 64), KeysOfRow(3, 0, 0)));
 }
 
 TEST(WorkMapClusterTest, RowsOfUnlikeLengthsShareTheColumnsOfClusters) {
   std::vector<int32_t> lens(16, 1024);
   lens[7] = 20000;
-  const Batch batch(lens);
-  HostWorkMap work(batch.Options());
-  Build(batch, work);
+  const Rows rows(lens);
+  HostWorkMap work(OptionsOf(rows.batch));
+  Build(rows, work);
   const TileMap& map = work.map().main;
   ASSERT_EQ(ClusterOf(map, 16, -1), 2);
   EXPECT_EQ(map.counts[4], 0);
@@ -264,9 +216,9 @@ TEST(WorkMapClusterTest, RowsOfUnlikeLengthsShareTheColumnsOfClusters) {
 TEST(WorkMapClusterTest, PaddedRowsLeaveColumnsToTheOthers) {
   std::vector<int32_t> lens(16, 0);
   std::fill_n(lens.begin(), 8, 4096);
-  const Batch batch(lens);
-  HostWorkMap work(batch.Options());
-  Build(batch, work);
+  const Rows rows(lens);
+  HostWorkMap work(OptionsOf(rows.batch));
+  Build(rows, work);
   // In a cluster of two each row would have 16 columns' work in two.
   EXPECT_EQ(work.map().main.counts[4], 0);
   EXPECT_EQ(work.map().main.counts[0], 8 * 4 + 8);
@@ -290,9 +242,9 @@ TEST(WorkMapClusterTest, RowsOfFewKeysHaveClustersAsLargeAsTheirKeysNeed) {
         // As many steps.
         Case{6, 1024, 4, 4}, Case{7, 1024, 4, 4}, Case{5, 1280, 5, 4}, Case{10, 768, 3, 4}}) {
     SCOPED_TRACE(std::to_string(c.num_rows) + " x " + std::to_string(c.len));
-    const Batch batch(std::vector<int32_t>(c.num_rows, c.len));
-    HostWorkMap work(batch.Options());
-    Build(batch, work);
+    const Rows rows(std::vector<int32_t>(c.num_rows, c.len));
+    HostWorkMap work(OptionsOf(rows.batch));
+    Build(rows, work);
     const TileMap& map = work.map().main;
     EXPECT_EQ(ClusterOf(map, c.num_rows, -1), c.cluster);
     EXPECT_EQ(map.counts[4], 1);
@@ -309,9 +261,9 @@ TEST(WorkMapClusterTest, OtherRowsHaveNone) {
         std::pair{8, 769}, std::pair{8, 1024}, std::pair{10, 769}, std::pair{11, 513},
         std::pair{17, 300}, std::pair{33, 500}}) {
     SCOPED_TRACE(std::to_string(num_rows) + " x " + std::to_string(len));
-    const Batch batch(std::vector<int32_t>(num_rows, len));
-    HostWorkMap work(batch.Options());
-    Build(batch, work);
+    const Rows rows(std::vector<int32_t>(num_rows, len));
+    HostWorkMap work(OptionsOf(rows.batch));
+    Build(rows, work);
     EXPECT_EQ(ClusterOf(work.map().main, num_rows, -1), 1);
     EXPECT_EQ(work.map().main.counts[4], 0);
   }
@@ -322,11 +274,11 @@ TEST(WorkMapClusterTest, LengthsMayChangeWithinTheBounds) {
   Random random(4);
   for (const auto& [num_rows, len] : {std::pair{4, 1536}, std::pair{7, 1024}, std::pair{3, 2048},
                                       std::pair{10, 768}, std::pair{1, 1536}, std::pair{11, 512}}) {
-    Batch batch(std::vector<int32_t>(num_rows, len));
-    HostWorkMap work(batch.Options());
+    Rows rows(std::vector<int32_t>(num_rows, len));
+    HostWorkMap work(OptionsOf(rows.batch));
     for (int round = 0; round < 40; ++round) {
-      for (int32_t& l : batch.lens()) l = random.Pick({0, 1, 64, len, random.Int(1, len)});
-      Build(batch, work);
+      for (int32_t& l : rows.seq_lens) l = random.Pick({0, 1, 64, len, random.Int(1, len)});
+      Build(rows, work);
       EXPECT_EQ(work.map().main.counts[4], 1) << num_rows << " rows";
     }
   }
@@ -337,15 +289,15 @@ TEST(WorkMapClusterTest, AnyHeadsAndSizesStayWithinTheColumns) {
   std::array<int, kMostClusterColumns + 1> num_of_cluster = {};
   for (int round = 0; round < 400; ++round) {
     const int num_kv_heads = random.Pick({1, 2, 4, 8, 20});
-    Batch batch(std::vector<int32_t>(random.Int(1, 132 / num_kv_heads), random.Int(1, 3000)),
-                random.Pick({1, 1, 4}));
-    for (int32_t& l : batch.lens()) l = random.Pick({l, l, l - random.Int(0, l)});
-    WorkMapOptions options = batch.Options(num_kv_heads);
+    Rows rows(std::vector<int32_t>(random.Int(1, 132 / num_kv_heads), random.Int(1, 3000)),
+              random.Pick({1, 1, 4}));
+    for (int32_t& l : rows.seq_lens) l = random.Pick({l, l, l - random.Int(0, l)});
+    WorkMapOptions options = OptionsOf(rows.batch, num_kv_heads);
     options.num_sms = random.Pick({132, 132, 20});
     HostWorkMap work(options);
-    Build(batch, work);
+    Build(rows, work);
     const TileMap& map = work.map().main;
-    const int cluster = ClusterOf(map, batch.Paged().num_rows, -1);
+    const int cluster = ClusterOf(map, rows.batch.num_rows, -1);
     EXPECT_LE(ColumnsInUse(map, cluster), map.num_columns);
     EXPECT_EQ(ColumnsInUse(map, cluster) % cluster, 0);
     if (map.counts[4] != 0) ++num_of_cluster[cluster];
@@ -354,10 +306,10 @@ TEST(WorkMapClusterTest, AnyHeadsAndSizesStayWithinTheColumns) {
 }
 
 TEST(WorkMapClusterTest, AWindowMakesKeysFew) {
-  const Batch batch({30000, 200});
-  HostWorkMap work(batch.Options());
+  const Rows rows({30000, 200});
+  HostWorkMap work(OptionsOf(rows.batch));
   const LayerWindow window = {.left = 600};
-  Build(batch, work, window);
+  Build(rows, work, window);
   const TileMap& map = work.map().main;
   EXPECT_EQ(ClusterOf(map, 2, -1), 1);
   // 601 keys are in 11 steps, if the first is within one.
@@ -366,9 +318,9 @@ TEST(WorkMapClusterTest, AWindowMakesKeysFew) {
   EXPECT_EQ(map.items[0].key_begin, 30000 - 601);
 }
 
-bool HasWideCtas(const HostWorkMap& work, const Batch& batch, int window_left = -1) {
+bool HasWideCtas(const HostWorkMap& work, const Rows& rows, int window_left = -1) {
   const TileMap& map = work.map().main;
-  const int num_rows = batch.Paged().num_rows;
+  const int num_rows = rows.batch.num_rows;
   return IsWide(map, ClusterOf(map, num_rows, window_left), num_rows, window_left);
 }
 
@@ -385,10 +337,10 @@ TEST(WorkMapWideTest, FewLongRowsOfFewHeadsHaveWideCtas) {
         Case{2, 4, 8192, false}, Case{1, 8, 8192, false}, Case{1, 1, 1024, false}}) {
     SCOPED_TRACE(std::to_string(c.num_rows) + " x " + std::to_string(c.len) + " of " +
                  std::to_string(c.num_kv_heads));
-    const Batch batch(std::vector<int32_t>(c.num_rows, c.len));
-    HostWorkMap work(batch.Options(c.num_kv_heads));
-    Build(batch, work);
-    EXPECT_EQ(HasWideCtas(work, batch), c.is_wide);
+    const Rows rows(std::vector<int32_t>(c.num_rows, c.len));
+    HostWorkMap work(OptionsOf(rows.batch, c.num_kv_heads));
+    Build(rows, work);
+    EXPECT_EQ(HasWideCtas(work, rows), c.is_wide);
     const TileMap& map = work.map().main;
     if (!c.is_wide) continue;
     EXPECT_EQ(map.wide_columns, 132 / c.num_kv_heads);
@@ -399,33 +351,33 @@ TEST(WorkMapWideTest, FewLongRowsOfFewHeadsHaveWideCtas) {
 
 TEST(WorkMapWideTest, NoRowsHaveNone) {
   for (const int num_kv_heads : {1, 8}) {
-    Batch batch({8192});
-    HostWorkMap work(batch.Options(num_kv_heads));
+    Rows rows({8192});
+    HostWorkMap work(OptionsOf(rows.batch, num_kv_heads));
     EXPECT_FALSE(IsWide(work.map().main, 1, 0, -1));
   }
 }
 
 TEST(WorkMapWideTest, AWindowMakesKeysTooFew) {
-  const Batch batch({20000});
-  HostWorkMap work(batch.Options(1));
-  Build(batch, work, {.left = 4096});
-  EXPECT_TRUE(HasWideCtas(work, batch, 4096));
-  Build(batch, work, {.left = 4000});
-  EXPECT_FALSE(HasWideCtas(work, batch, 4000));
+  const Rows rows({20000});
+  HostWorkMap work(OptionsOf(rows.batch, 1));
+  Build(rows, work, {.left = 4096});
+  EXPECT_TRUE(HasWideCtas(work, rows, 4096));
+  Build(rows, work, {.left = 4000});
+  EXPECT_FALSE(HasWideCtas(work, rows, 4000));
 }
 
 TEST(WorkMapWideTest, LengthsMayChangeWithinTheBounds) {
   Random random(6);
   for (const int query_len : {1, 4}) {
     for (const int num_rows : {1, 3, 4}) {
-      Batch batch(std::vector<int32_t>(num_rows, 100000), query_len);
-      HostWorkMap work(batch.Options(1));
+      Rows rows(std::vector<int32_t>(num_rows, 100000), query_len);
+      HostWorkMap work(OptionsOf(rows.batch, 1));
       for (int round = 0; round < 40; ++round) {
-        for (int32_t& l : batch.lens()) {
+        for (int32_t& l : rows.seq_lens) {
           l = random.Pick({0, 5, 700, 9000, 100000, random.Int(4, 100000)});
         }
-        Build(batch, work);
-        EXPECT_TRUE(HasWideCtas(work, batch));
+        Build(rows, work);
+        EXPECT_TRUE(HasWideCtas(work, rows));
       }
     }
   }
@@ -435,7 +387,7 @@ TEST(WorkMapWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
   const auto most_rows = [](const WorkMapOptions& options) {
     return PlanWorkMap(options)->shape.main.most_wide_rows;
   };
-  const WorkMapOptions decode = Batch({8192}).Options(1);
+  const WorkMapOptions decode = OptionsOf(Rows({8192}).batch, 1);
   EXPECT_EQ(most_rows(decode), 4);
   WorkMapOptions other = decode;
   other.dtype = DType::kFp8E4M3;

@@ -1,0 +1,74 @@
+// Batches of bare rows, and what a test says of the items of their work map.
+//
+//   const Rows rows({500, 64, 1000});  // decodes of so many keys
+//   HostWorkMap work(OptionsOf(rows.batch));
+//   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+//   EXPECT_THAT(ItemsOf(work.map().main), Contains(KeysOfRow(1, 0, 64)));
+
+#ifndef ATTENTION_TESTING_WORK_MAP_ROWS_H_
+#define ATTENTION_TESTING_WORK_MAP_ROWS_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "attention/paged_batch.h"
+#include "attention/work_map/work_map.h"
+#include "attention/work_map/work_map_plan.h"
+#include "gmock/gmock.h"
+
+namespace reprise {
+
+// Rows of `query_len` queries each, after given numbers of keys. Lengths and bounds may be changed.
+struct Rows {
+  explicit Rows(std::vector<int32_t> lens, int query_len = 1) : seq_lens(std::move(lens)) {
+    for (size_t r = 0; r <= seq_lens.size(); ++r) {
+      query_start_loc.push_back(static_cast<int32_t>(r) * query_len);
+    }
+    batch = {.query_start_loc = query_start_loc.data(),
+             .seq_lens = seq_lens.data(),
+             .num_rows = static_cast<int>(seq_lens.size()),
+             .num_tokens = query_start_loc.back(),
+             .max_query_len = query_len,
+             .max_seq_len = *std::max_element(seq_lens.begin(), seq_lens.end())};
+  }
+  Rows(const Rows& other)
+      : seq_lens(other.seq_lens), query_start_loc(other.query_start_loc), batch(other.batch) {
+    batch.query_start_loc = query_start_loc.data();
+    batch.seq_lens = seq_lens.data();
+  }
+  Rows& operator=(const Rows&) = delete;
+
+  std::vector<int32_t> seq_lens;
+  std::vector<int32_t> query_start_loc;
+  PagedBatch batch;  // of these arrays
+};
+
+// A plan whose bounds are the batch's own, for groups of 4 q heads of 128 dims.
+inline WorkMapOptions OptionsOf(const PagedBatch& batch, int num_kv_heads = 8) {
+  return {.num_q_heads = 4 * num_kv_heads,
+          .num_kv_heads = num_kv_heads,
+          .head_dim_qk = 128,
+          .head_dim_v = 128,
+          .max_rows = batch.num_rows,
+          .max_tokens = batch.num_tokens,
+          .max_query_len = batch.max_query_len,
+          .max_seq_len = batch.max_seq_len};
+}
+
+inline std::vector<WorkItem> ItemsOf(const TileMap& map) {
+  return {map.items, map.items + map.counts[0]};
+}
+
+// Matches an item of keys [begin, end) of the row.
+inline auto KeysOfRow(int row, int begin, int end) {
+  using ::testing::Field;
+  return ::testing::AllOf(Field(&WorkItem::row, row), Field(&WorkItem::key_begin, begin),
+                          Field(&WorkItem::key_end, end));
+}
+
+}  // namespace reprise
+
+#endif  // ATTENTION_TESTING_WORK_MAP_ROWS_H_
