@@ -4,6 +4,7 @@
 // float64 reference. Small, for compute-sanitizer.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -31,6 +32,7 @@ struct Rows {
   WorkMapMode mode = WorkMapMode::kBalanced;
   int max_rows = 2;
   int max_query_len = 8;
+  std::array<int, 2> group_sizes = {2, 4};  // one of these
   int min_seq_len = 1500;
   int max_seq_len = 5000;
   DType q_dtype = DType::kBFloat16;
@@ -94,7 +96,7 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
                    .q_dtype = rows.q_dtype,
                    .kv_dtype = rows.kv_dtype,
                    .num_kv_heads = random.Pick({1, 2}),
-                   .group_size = random.Pick({1, 4}),
+                   .group_size = random.Pick({rows.group_sizes[0], rows.group_sizes[1]}),
                    .head_dim_qk = random.Pick({64, 96, 128})};
       c.products = IsFp8(rows.kv_dtype) ? DType::kFloat16 : rows.q_dtype;
       c.out.dtype = rows.q_dtype;
@@ -122,10 +124,18 @@ TEST_F(AttentionJointSmallGpuTest, PiecesThatWaitForEachOtherAddUpToTheReference
 }
 
 TEST_F(AttentionJointSmallGpuTest, PiecesOfCtasWithMoreToDoAreLeftToTheLast) {
-  Check({.seed = 5, .rounds = 8, .num_sms = 3, .max_rows = 9, .min_seq_len = 300});
+  Check({.seed = 5,
+         .rounds = 8,
+         .num_sms = 3,
+         .max_rows = 9,
+         .max_query_len = 2,
+         .group_sizes = {8, 8},
+         .min_seq_len = 300});
   Check({.seed = 6,
          .num_sms = 3,
          .max_rows = 9,
+         .max_query_len = 2,
+         .group_sizes = {8, 8},
          .min_seq_len = 300,
          .q_dtype = DType::kFloat16,
          .kv_dtype = DType::kFp8E5M2});
@@ -133,8 +143,8 @@ TEST_F(AttentionJointSmallGpuTest, PiecesOfCtasWithMoreToDoAreLeftToTheLast) {
 }
 
 TEST_F(AttentionJointSmallGpuTest, RowsThatAreCutByTheirOwnDataAddUpToTheReference) {
-  Check({.seed = 7, .rounds = 6, .mode = WorkMapMode::kDeterministic, .max_rows = 6});
-  Check({.seed = 8, .num_sms = 2, .mode = WorkMapMode::kDeterministic, .max_rows = 6});
+  Check({.seed = 7, .rounds = 10, .mode = WorkMapMode::kDeterministic, .max_rows = 12});
+  Check({.seed = 8, .num_sms = 2, .mode = WorkMapMode::kDeterministic, .max_rows = 12});
   EXPECT_GE(num_pieces_, 60);
 }
 

@@ -32,8 +32,10 @@ inline constexpr int kMostShares = 16;
 
 // From so many rows of q on one CTA has too much to read. Measured on an H200.
 inline constexpr int kLeastJointRows = 8;
-// Fewer rows are merged jointly if pieces have so many keys on average. Behind shorter ones all CTAs
-// fetch the instructions of what follows at the same time, which takes longer than the merge.
+// Fewer rows are merged jointly if they have so many pieces, of so many keys on average. Of fewer pieces
+// one CTA has little to read, and behind shorter ones all CTAs fetch the instructions of what follows
+// at the same time.
+inline constexpr int kLeastJointPieces = 16;
 inline constexpr int kLeastJointKeys = 6 * kWorkStepKeys;
 
 // Whether the range of an item is merged jointly: the same for all of its pieces. `num_rows`: of q, in
@@ -42,7 +44,8 @@ REPRISE_HOST_DEVICE inline bool MergesJointly(const WorkItem& item, int num_rows
   return item.partial >= 0 && item.row != kSharedRow && item.num_shared_partials == 0 &&
          item.num_partials <= kMostJointPieces &&
          (num_rows >= kLeastJointRows || item.num_partials > kMostPiecesAtOnce ||
-          item.range_keys >= item.num_partials * kLeastJointKeys);
+          (item.num_partials >= kLeastJointPieces &&
+           item.range_keys >= item.num_partials * kLeastJointKeys));
 }
 
 struct JointArrival {

@@ -199,17 +199,18 @@ TEST(JointMergeTest, EveryShareIsTakenOnceWhateverTheTiming) {
 
 TEST(JointMergeTest, RangesOfManyRowsOfManyPiecesOrOfLongOnesAreMergedJointly) {
   const auto item = [](int num_partials, int range_keys) {
-    return WorkItem{.partial = 0,
-                    .num_partials = num_partials,
-                    .range_keys = range_keys,
-                    .num_shared_partials = 0};
+    WorkItem item = {};
+    item.num_partials = num_partials;
+    item.range_keys = range_keys;
+    return item;
   };
   EXPECT_TRUE(MergesJointly(item(2, 128), kLeastJointRows));
   EXPECT_FALSE(MergesJointly(item(2, 128), kLeastJointRows - 1));
   EXPECT_FALSE(MergesJointly(item(kMostPiecesAtOnce, 4096), 4));
   EXPECT_TRUE(MergesJointly(item(kMostPiecesAtOnce + 1, 4096), 4));
-  EXPECT_TRUE(MergesJointly(item(8, 8 * kLeastJointKeys), 4));
-  EXPECT_FALSE(MergesJointly(item(8, 8 * kLeastJointKeys - 1), 4));
+  EXPECT_TRUE(MergesJointly(item(16, 16 * kLeastJointKeys), 4));
+  EXPECT_FALSE(MergesJointly(item(16, 16 * kLeastJointKeys - 1), 4));
+  EXPECT_FALSE(MergesJointly(item(kLeastJointPieces - 1, 1 << 20), 4));
   EXPECT_TRUE(MergesJointly(item(kMostJointPieces, 1 << 20), 16));
   EXPECT_FALSE(MergesJointly(item(kMostJointPieces + 1, 1 << 20), 16));
   WorkItem whole = item(0, 4096);
