@@ -131,11 +131,12 @@ def _with_test_main(deps):
         return deps
     return deps + ["@com_google_googletest//:gtest_main"]
 
-def reprise_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
+def reprise_cc_test(name, srcs, copts = [], deps = [], size = "small", **kwargs):
     """cc_test with the project's compiler options, gtest, gmock and their main.
 
     Args:
       name: of the target.
+      srcs: the sources. Required: a test without any passes.
       copts: added to the project's.
       deps: a test that brings its own main names "@com_google_googletest//:gtest".
       size: as in cc_test.
@@ -143,6 +144,7 @@ def reprise_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
     """
     cc_test(
         name = name,
+        srcs = srcs,
         copts = _COPTS + copts,
         deps = _with_test_main(deps),
         # The libraries below are static, and flags may be defined once only in a process.
