@@ -28,8 +28,9 @@ struct WorkMapCosts {
   // What the cuts of a column of warpgroup tiles cost it: a tile more, partials and their merge.
   int warpgroup_cut = 0;
 
-  // Partials merged in the time of a step of 64 keys: for tiles of few rows (at most 8 live rows; half
-  // as many of warpgroup tiles, and of more rows by kernels that merge jointly), and for the others.
+  // Partials merged in the time of a step of 64 keys: for tiles of few rows (at most 8 live rows;
+  // half as many of warpgroup tiles, and of more rows by kernels that merge jointly), and for the
+  // others.
   int merges_per_step_few_rows = 0;
   int merges_per_step = 0;
 

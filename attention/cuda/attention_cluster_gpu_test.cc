@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 
-#include "absl/status/statusor.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/cross_product.h"
 #include "attention/testing/gpu_check.h"
@@ -28,13 +27,6 @@ class AttentionClusterSmallGpuTest : public ::testing::Test {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
   }
 
-  // Nothing that these kernels leave to the converting ones.
-  static FeatureSet Features() {
-    return FeatureSet::All().Without({Feature::kRotary, Feature::kNewKeys, Feature::kOddHeadDim,
-                                      Feature::kDifferentV, Feature::kUnalignedQ,
-                                      Feature::kCommonPrefix});
-  }
-
   // The cluster whose CTAs merge the pieces of the fixture's ranges; 1: none do.
   static int ClusterOfFixture(const PagedFixture& fixture, DType q_dtype) {
     const PagedBatch batch = fixture.Batch(OnHost);
@@ -48,13 +40,10 @@ class AttentionClusterSmallGpuTest : public ::testing::Test {
 
   // Runs a case eagerly and in a replayed graph, and compares both with the reference.
   void Check(const CrossProductCase& c) {
-    const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
-    SCOPED_TRACE(expected.description());
-    const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
-    EXPECT_EQ(outcome->fault, "") << outcome->kernel;
-    ++num_of_cluster_[ClusterOfFixture(expected.first.fixture, *c.fixture.q_dtype)];
-    ++num_of_cluster_[ClusterOfFixture(expected.second.fixture, *c.fixture.q_dtype)];
+    ExpectNoFault(c, [&](const ExpectedPair<PagedFixture>& expected, const GpuOutcome&) {
+      ++num_of_cluster_[ClusterOfFixture(expected.first.fixture, *c.fixture.q_dtype)];
+      ++num_of_cluster_[ClusterOfFixture(expected.second.fixture, *c.fixture.q_dtype)];
+    });
   }
 
   void CheckMany(DType q_dtype, DType kv_dtype, int max_rows, int max_seq_len, int rounds,
@@ -64,7 +53,7 @@ class AttentionClusterSmallGpuTest : public ::testing::Test {
       const int group = random.Pick({1, 4, 7, 8, 16});
       CrossProductCase c;
       c.fixture = {.seed = random.Bits(),
-                   .allowed = Features(),
+                   .allowed = DirectFeatures().Without({Feature::kCommonPrefix}),
                    .max_rows = max_rows,
                    .max_query_len = random.OneIn(3) ? 16 / group : 1,
                    .min_seq_len = max_seq_len / 2,

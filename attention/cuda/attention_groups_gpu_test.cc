@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/cross_product.h"
 #include "attention/testing/gpu_check.h"
@@ -86,14 +85,11 @@ class AttentionGroupsGpuTest : public ::testing::Test {
 
  private:
   static void CheckCase(const CrossProductCase& c, const std::string& kernel) {
-    const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
-    SCOPED_TRACE(expected.description());
-    const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
-    EXPECT_EQ(outcome->fault, "") << outcome->kernel;
-    EXPECT_THAT(outcome->kernel, StartsWith(kernel));
-    EXPECT_GT(outcome->eager_pieces, kMostPiecesAtOnce);
-    EXPECT_GT(outcome->replayed_pieces, kMostPiecesAtOnce);
+    ExpectNoFault(c, [&](const ExpectedPair<PagedFixture>&, const GpuOutcome& outcome) {
+      EXPECT_THAT(outcome.kernel, StartsWith(kernel));
+      EXPECT_GT(outcome.eager_pieces, kMostPiecesAtOnce);
+      EXPECT_GT(outcome.replayed_pieces, kMostPiecesAtOnce);
+    });
   }
 };
 

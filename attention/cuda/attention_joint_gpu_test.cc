@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdint>
 
-#include "absl/status/statusor.h"
 #include "attention/cuda/decode/joint_merge.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/cross_product.h"
@@ -85,10 +84,8 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
       c.num_sms = rows.num_sms;
       c.mode = rows.mode;
       c.fixture = {.seed = random.Bits(),
-                   .allowed = FeatureSet::All().Without(
-                       {Feature::kRotary, Feature::kNewKeys, Feature::kOddHeadDim,
-                        Feature::kDifferentV, Feature::kUnalignedQ, Feature::kCommonPrefix,
-                        Feature::kContextParallel, Feature::kWindow}),
+                   .allowed = DirectFeatures().Without(
+                       {Feature::kCommonPrefix, Feature::kContextParallel, Feature::kWindow}),
                    .max_rows = rows.max_rows,
                    .max_query_len = rows.max_query_len,
                    .min_seq_len = rows.min_seq_len,
@@ -100,13 +97,10 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
                    .head_dim_qk = random.Pick({64, 96, 128})};
       c.products = IsFp8(rows.kv_dtype) ? DType::kFloat16 : rows.q_dtype;
       c.out.dtype = rows.q_dtype;
-      const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
-      SCOPED_TRACE(expected.description());
-      const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
-      ASSERT_TRUE(outcome.ok()) << outcome.status();
-      EXPECT_EQ(outcome->fault, "") << outcome->kernel;
-      Count(expected.first.fixture, c);
-      Count(expected.second.fixture, c);
+      ExpectNoFault(c, [&](const ExpectedPair<PagedFixture>& expected, const GpuOutcome&) {
+        Count(expected.first.fixture, c);
+        Count(expected.second.fixture, c);
+      });
     }
   }
 

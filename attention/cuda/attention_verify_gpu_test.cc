@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "attention/testing/attention_error.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/cross_product.h"
@@ -27,23 +26,14 @@ class AttentionVerifySmallGpuTest : public ::testing::Test {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
   }
 
-  // Nothing that these kernels leave to the converting ones.
-  static FeatureSet Features() {
-    return FeatureSet::All().Without({Feature::kRotary, Feature::kNewKeys, Feature::kOddHeadDim,
-                                      Feature::kDifferentV, Feature::kUnalignedQ});
-  }
-
   // Runs a case eagerly and in a replayed graph, and compares both with the reference.
   void Check(const CrossProductCase& c) {
-    const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
-    SCOPED_TRACE(expected.description());
-    const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
-    EXPECT_EQ(outcome->fault, "") << outcome->kernel;
-    ++num_cases_;
-    num_served_ += outcome->kernel.find(".rows32.") != std::string::npos;
-    totals_.Add(outcome->eager);
-    totals_.Add(outcome->replayed);
+    ExpectNoFault(c, [&](const ExpectedPair<PagedFixture>&, const GpuOutcome& outcome) {
+      ++num_cases_;
+      num_served_ += outcome.kernel.find(".rows32.") != std::string::npos;
+      totals_.Add(outcome.eager);
+      totals_.Add(outcome.replayed);
+    });
   }
 
   // `rounds` cases with q and KV of these types, of up to `max_seq_len` keys a row.
@@ -56,7 +46,7 @@ class AttentionVerifySmallGpuTest : public ::testing::Test {
                        std::pair{1, 32}, std::pair{20, 1}, std::pair{3, 8}, std::pair{4, 7}});
       CrossProductCase c;
       c.fixture = {.seed = random.Bits(),
-                   .allowed = Features(),
+                   .allowed = DirectFeatures(),
                    .max_rows = random.Pick({1, 2, 4}),
                    .max_query_len = queries,
                    .min_seq_len = max_seq_len / 4 + 1,

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "absl/status/statusor.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/cross_product.h"
 #include "attention/testing/gpu_check.h"
@@ -76,21 +75,16 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
 
   // Runs a case eagerly and in a replayed graph, and compares both with the reference.
   void Check(CrossProductCase c, DType q_dtype, DType kv_dtype) {
-    c.fixture.allowed = FeatureSet::All().Without({Feature::kRotary, Feature::kNewKeys,
-                                                   Feature::kOddHeadDim, Feature::kDifferentV,
-                                                   Feature::kUnalignedQ, Feature::kCommonPrefix,
-                                                   Feature::kContextParallel, Feature::kWindow});
+    c.fixture.allowed = DirectFeatures().Without(
+        {Feature::kCommonPrefix, Feature::kContextParallel, Feature::kWindow});
     c.fixture.q_dtype = q_dtype;
     c.fixture.kv_dtype = kv_dtype;
     c.products = IsFp8(kv_dtype) ? DType::kFloat16 : q_dtype;
     c.out.dtype = q_dtype;
-    const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
-    SCOPED_TRACE(expected.description());
-    const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
-    ASSERT_TRUE(outcome.ok()) << outcome.status();
-    EXPECT_EQ(outcome->fault, "") << outcome->kernel;
-    Count(expected.first.fixture, c);
-    Count(expected.second.fixture, c);
+    ExpectNoFault(c, [&](const ExpectedPair<PagedFixture>& expected, const GpuOutcome&) {
+      Count(expected.first.fixture, c);
+      Count(expected.second.fixture, c);
+    });
   }
 
   // Of 4 or 8 columns.

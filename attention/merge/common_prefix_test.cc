@@ -12,6 +12,8 @@
 #include "attention/testing/random.h"
 #include "attention/work_map/work_map_build.h"
 #include "attention/work_map/work_map_check.h"
+#include "attention/work_map/work_map_plan.h"
+#include "base/dtype.h"
 #include "base/testing/allocation_counter.h"
 #include "base/testing/builder_memory.h"
 #include "gtest/gtest.h"
@@ -194,17 +196,11 @@ TEST(CommonPrefixTest, AWorkMapSharesWholeStepsOfThePrefix) {
     AttentionParams layer = {
         .num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 64, .head_dim_v = 64};
     if (random.OneIn(3)) layer.window_left = random.Int(0, 100);
-    HostWorkMap work({.num_q_heads = layer.num_q_heads,
-                      .num_kv_heads = layer.num_kv_heads,
-                      .head_dim_qk = layer.head_dim_qk,
-                      .head_dim_v = layer.head_dim_v,
-                      .max_rows = batch.num_rows,
-                      .max_tokens = batch.num_tokens,
-                      .max_query_len = batch.max_query_len,
-                      .max_seq_len = batch.max_seq_len,
-                      .num_sms = random.Pick({1, 7, 132}),
-                      .shared_prefix = SharedPrefix::kTaken,
-                      .shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall})});
+    WorkMapOptions options = OptionsFor(batch, layer, DType::kBFloat16);
+    options.num_sms = random.Pick({1, 7, 132});
+    options.shared_prefix = SharedPrefix::kTaken;
+    options.shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall});
+    HostWorkMap work(options);
     ASSERT_EQ(WorkMapOnHost(batch, WindowOf(layer), work.map()), absl::OkStatus());
     ASSERT_EQ(CheckWorkMap(work.map(), batch, WindowOf(layer)), absl::OkStatus());
     int shared_keys = 0;

@@ -18,7 +18,9 @@
 #include "attention/testing/attention_error.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/cross_product.h"
+#include "attention/testing/fixture_options.h"
 #include "attention/testing/ragged_generator.h"
+#include "gtest/gtest.h"
 
 namespace reprise {
 
@@ -63,6 +65,24 @@ struct GpuOutcome {
 template <typename Fixture>
 absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
                                     const CrossProductCase& c);
+
+// All features but those that the kernels with direct loads leave to the converting ones.
+inline FeatureSet DirectFeatures() {
+  return FeatureSet::All().Without({Feature::kRotary, Feature::kNewKeys, Feature::kOddHeadDim,
+                                    Feature::kDifferentV, Feature::kUnalignedQ});
+}
+
+// Runs a case by RunOnGpu(), expects no fault, and calls then(expected, outcome). A case that does
+// not run is a fatal failure.
+template <typename Then>
+void ExpectNoFault(const CrossProductCase& c, const Then& then) {
+  const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
+  SCOPED_TRACE(expected.description());
+  const absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
+  EXPECT_EQ(outcome->fault, "") << outcome->kernel;
+  then(expected, *outcome);
+}
 
 }  // namespace reprise
 

@@ -1,7 +1,7 @@
 // Batches of bare rows, and what a test says of the items of their work map.
 //
 //   const Rows rows({500, 64, 1000});  // decodes of so many keys
-//   HostWorkMap work(OptionsOf(rows.batch));
+//   HostWorkMap work(OptionsFor(rows.batch));
 //   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
 //   EXPECT_THAT(ItemsOf(work.map().main), Contains(KeysOfRow(1, 0, 64)));
 
@@ -14,9 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "attention/attention_params.h"
 #include "attention/paged_batch.h"
+#include "attention/testing/host_work_map.h"
 #include "attention/work_map/work_map.h"
 #include "attention/work_map/work_map_plan.h"
+#include "base/dtype.h"
 #include "gmock/gmock.h"
 
 namespace reprise {
@@ -47,15 +50,12 @@ struct Rows {
 };
 
 // A plan whose bounds are the batch's own, for groups of 4 q heads of 128 dims.
-inline WorkMapOptions OptionsOf(const PagedBatch& batch, int num_kv_heads = 8) {
-  return {.num_q_heads = 4 * num_kv_heads,
-          .num_kv_heads = num_kv_heads,
-          .head_dim_qk = 128,
-          .head_dim_v = 128,
-          .max_rows = batch.num_rows,
-          .max_tokens = batch.num_tokens,
-          .max_query_len = batch.max_query_len,
-          .max_seq_len = batch.max_seq_len};
+inline WorkMapOptions OptionsFor(const PagedBatch& batch, int num_kv_heads = 8) {
+  const AttentionParams layer = {.num_q_heads = 4 * num_kv_heads,
+                                 .num_kv_heads = num_kv_heads,
+                                 .head_dim_qk = 128,
+                                 .head_dim_v = 128};
+  return OptionsFor(batch, layer, DType::kBFloat16);
 }
 
 inline std::vector<WorkItem> ItemsOf(const TileMap& map) {

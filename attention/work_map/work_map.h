@@ -5,7 +5,8 @@
 // and keys, and are dealt in that order to columns of equal cost; a column is `heads_per_column`
 // CTAs, one per head, that process the column's items together. A row whose keys are in several
 // columns leaves float32 partials (out, lse) in the workspace, and a merge entry says which
-// partials make which queries: the last CTA to arrive at a merge performs it.
+// partials make which queries: the last CTA to arrive at a merge performs it, or all that have
+// partials of it do.
 //
 // Worked example: decodes of five rows over one kv head and four columns, with a tile_cost of 4.
 //
@@ -192,8 +193,8 @@ struct TileMap {
   // [num_columns + 1] the item with which CTA c begins, if it has any, at c / heads_per_column:
   // saves a dependent read.
   WorkItem* column_first = nullptr;
-  // [max_merges, num_virtual_heads] arrivals, and what else attention/cuda/decode/joint_merge.h counts;
-  // zero between kernels.
+  // [max_merges, num_virtual_heads] arrivals, and what attention/cuda/decode/joint_merge.h adds to
+  // them; zero between kernels.
   uint32_t* arrivals = nullptr;
   // [max_partials, num_virtual_heads] arrivals at groups of pieces, at a group's first partial;
   // zero between kernels.

@@ -80,7 +80,7 @@ TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
 TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
   // Costs 1/2 + 2, 1/2 + 4, 1/2 + 1 steps: 8 1/2 in 3 columns that begin at 0, 3 and 6.
   Rows rows({128, 200, 10});
-  WorkMapOptions options = OptionsOf(rows.batch, /*num_kv_heads=*/2);
+  WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/2);
   options.num_sms = 3;  // 6 CTAs
   HostWorkMap work(options);
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
@@ -99,7 +99,7 @@ TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
 TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
   // Ranges of 32 queries cost 3 + 1, 3 + 1, 3 + 2 and 3 + 2 steps: 18 in 2 columns of 9.
   Rows rows({128}, /*query_len=*/128);
-  WorkMapOptions options = OptionsOf(rows.batch, /*num_kv_heads=*/1);
+  WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
   options.num_q_heads = 2;
   options.head_dim_qk = options.head_dim_v = 512;  // tiles of 64 rows, which are not dealt
   options.costs.tile = 3 * kStepCost;
@@ -116,14 +116,14 @@ TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
 
 TEST(WorkMapBuildTest, KeysLeftOfTheWindowAreSkipped) {
   Rows rows({1000, 50});
-  HostWorkMap work(OptionsOf(rows.batch, /*num_kv_heads=*/500));  // one column: no cuts
+  HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));  // one column: no cuts
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {.left = 99}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 900, 1000), KeysOfRow(1, 0, 50)));
 }
 
 TEST(WorkMapBuildTest, KeysRightOfTheLastQueryOfARangeAreSkipped) {
   Rows rows({80}, /*query_len=*/80);  // prefill in ranges of 32 queries
-  HostWorkMap work(OptionsOf(rows.batch, /*num_kv_heads=*/500));
+  HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main),
               ElementsAre(KeysOfRow(0, 0, 32), KeysOfRow(0, 0, 64), KeysOfRow(0, 0, 80)));
@@ -137,7 +137,7 @@ TEST(WorkMapBuildTest, ATailIsNeverClipped) {
   rows.batch.tail_len = &tail_len;
   rows.batch.tail_mask = &tail_mask;
   rows.batch.query_positions = &position;
-  HostWorkMap work(OptionsOf(rows.batch));
+  HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
   EXPECT_EQ(work.map().main.items[work.map().main.counts[0] - 1].key_end, 100);
@@ -150,7 +150,7 @@ TEST(WorkMapBuildTest, PaddedAndEmptyRowsGetItemsWithoutKeysOrNone) {
   Rows rows({0, 64, 0, 0});
   rows.query_start_loc = {0, 1, 2, 2, 3};  // row 2 has no query
   rows.batch.num_tokens = 3;
-  HostWorkMap work(OptionsOf(rows.batch));
+  HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main),
               ElementsAre(KeysOfRow(0, 0, 0), KeysOfRow(1, 0, 64), KeysOfRow(3, 0, 0)));
@@ -160,7 +160,7 @@ TEST(WorkMapBuildTest, PaddedAndEmptyRowsGetItemsWithoutKeysOrNone) {
 TEST(WorkMapBuildTest, ABatchWithoutQueriesGivesAnEmptyMap) {
   Rows rows({0, 0});
   rows.query_start_loc = {0, 0, 0};
-  HostWorkMap work(OptionsOf(rows.batch));
+  HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_EQ(work.map().main.counts[0], 0);
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
@@ -170,7 +170,7 @@ TEST(WorkMapBuildTest, ALargerMapLeavesNothingBehind) {
   Rows large(std::vector<int32_t>(64, 8000));
   Rows small(std::vector<int32_t>(64, 0));
   small.seq_lens[7] = 100;
-  HostWorkMap work(OptionsOf(large.batch));
+  HostWorkMap work(OptionsFor(large.batch));
   ASSERT_TRUE(WorkMapOnHost(large.batch, {}, work.map()).ok());
   ASSERT_TRUE(WorkMapOnHost(small.batch, {}, work.map()).ok());
   EXPECT_TRUE(CheckWorkMap(work.map(), small.batch, {}).ok());
@@ -199,7 +199,7 @@ TEST(WorkMapBuildTest, ColumnsAreEvenWhateverTheLengths) {
   for (const std::vector<int32_t>& lens : cases) {
     for (int num_kv_heads : {1, 4, 8}) {
       Rows rows(lens);
-      HostWorkMap work(OptionsOf(rows.batch, num_kv_heads));
+      HostWorkMap work(OptionsFor(rows.batch, num_kv_heads));
       ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
       EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
       const std::vector<int64_t> steps = UsedSteps(work);
@@ -215,7 +215,7 @@ TEST(WorkMapBuildTest, LargeBatchesUseTheColumnsThatMakeTheFullestShorter) {
   for (const std::vector<int32_t>& lens :
        {std::vector<int32_t>(8, 1024), std::vector<int32_t>(64, 1024), Skewed(31, false)}) {
     Rows rows(lens);
-    HostWorkMap work(OptionsOf(rows.batch));
+    HostWorkMap work(OptionsFor(rows.batch));
     ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
     const std::vector<int64_t> steps = UsedSteps(work);
     const int64_t used = static_cast<int64_t>(steps.size());
@@ -247,7 +247,7 @@ TEST(WorkMapBuildTest, FewRowsThatAreAlikeAreCutInPiecesOfOneSize) {
         std::tuple{8, 4096, 1024}, std::tuple{16, 4096, 2048}, std::tuple{10, 4096, 1408},
         std::tuple{32, 4096, 4096}, std::tuple{30, 1024, 1024}}) {
     Rows rows(std::vector<int32_t>(num_rows, len));
-    HostWorkMap work(WithoutClusters(OptionsOf(rows.batch)));
+    HostWorkMap work(WithoutClusters(OptionsFor(rows.batch)));
     ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
     EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
     std::vector<int> expected;
@@ -264,13 +264,13 @@ TEST(WorkMapBuildTest, ShortRowsThatFillHalfTheColumnsAreWhole) {
   for (const auto& [len, num_cuts] :
        {std::tuple{1024, 0}, std::tuple{1536, 0}, std::tuple{1600, 16}}) {
     Rows rows(std::vector<int32_t>(16, len));
-    HostWorkMap work(WithoutClusters(OptionsOf(rows.batch)));
+    HostWorkMap work(WithoutClusters(OptionsFor(rows.batch)));
     ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
     EXPECT_EQ(CutsOf(work.map().main).size(), static_cast<size_t>(num_cuts)) << len;
   }
   // Some ranges are longer than others: columns are filled.
   Rows rows({1024, 1024, 1024, 1024, 1024, 1024, 1100, 1024, 1024, 1024, 1024, 1024});
-  HostWorkMap work(WithoutClusters(OptionsOf(rows.batch)));
+  HostWorkMap work(WithoutClusters(OptionsFor(rows.batch)));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
   EXPECT_FALSE(CutsOf(work.map().main).empty());
@@ -280,7 +280,7 @@ TEST(WorkMapBuildTest, PaddedRowsDoNotCountAmongThoseThatAreAlike) {
   std::vector<int32_t> lens(16, 0);
   std::fill_n(lens.begin(), 8, 4096);
   Rows rows(lens);
-  HostWorkMap work(WithoutClusters(OptionsOf(rows.batch)));
+  HostWorkMap work(WithoutClusters(OptionsFor(rows.batch)));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
   // 8 rows of 4 pieces have the first 32 columns; rows without keys share the last one.
@@ -296,14 +296,14 @@ TEST(WorkMapBuildTest, PaddedRowsDoNotCountAmongThoseThatAreAlike) {
 
 TEST(WorkMapBuildTest, AShortRowAloneIsNotCutIntoSingleSteps) {
   Rows rows({1024});
-  HostWorkMap work(OptionsOf(rows.batch));
+  HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_EQ(work.map().main.counts[0], 8);  // 16 steps, and half a step in cost: 8 columns of 2
 }
 
 TEST(WorkMapBuildTest, GroupsOfPiecesBeginWithNoArrivals) {
   Rows rows({20000, 50, 9000});
-  HostWorkMap work(OptionsOf(rows.batch, 2));
+  HostWorkMap work(OptionsFor(rows.batch, 2));
   work.Poison();
   const TileMap& map = work.map().main;
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
@@ -323,7 +323,7 @@ TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
   const auto cuts_of_row = [](const std::vector<int32_t>& lens, int row) {
     Rows rows(lens);
     rows.batch.max_seq_len = 1 << 17;
-    WorkMapOptions options = OptionsOf(rows.batch);
+    WorkMapOptions options = OptionsFor(rows.batch);
     options.mode = WorkMapMode::kDeterministic;
     HostWorkMap work(options);
     EXPECT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
@@ -346,7 +346,7 @@ TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
 TEST(WorkMapBuildTest, InDeterministicModeTheCallerSaysHowOftenARowIsCutAtMost) {
   for (int max_splits : {1, 2, 5, 16}) {
     Rows rows({100000, 700, 5000});
-    WorkMapOptions options = OptionsOf(rows.batch);
+    WorkMapOptions options = OptionsFor(rows.batch);
     options.mode = WorkMapMode::kDeterministic;
     options.max_splits = max_splits;
     HostWorkMap work(options);
@@ -389,7 +389,7 @@ TEST(WorkMapBuildTest, InDeterministicModeQueriesOfDraftsAreCutAsDecodes) {
       rows.query_start_loc = {0, 5, 5 + kMostQueries, 23, 26, 226, 226 + kMostQueries + 1};
       rows.batch.num_tokens = rows.query_start_loc.back();
       rows.batch.max_query_len = 200;
-      WorkMapOptions options = OptionsOf(rows.batch, heads.kv_heads);
+      WorkMapOptions options = OptionsFor(rows.batch, heads.kv_heads);
       options.dtype = heads.dtype;
       options.num_q_heads = heads.kv_heads * heads.group;
       options.head_dim_qk = heads.head_dim;
@@ -427,7 +427,7 @@ TEST(WorkMapBuildTest, InDeterministicModeManyRowsHaveTheirPartialsByColumn) {
   for (int r = 0; r < 60; ++r) seq_lens.push_back(3000 - r % 5 * kWorkStepKeys);
   Rows rows(seq_lens, kQueries);
   for (const int num_sms : {20, 40, 132}) {
-    WorkMapOptions options = OptionsOf(rows.batch, /*num_kv_heads=*/8);
+    WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/8);
     options.mode = WorkMapMode::kDeterministic;
     options.decode_query_len = kQueries;
     options.num_sms = num_sms;
@@ -478,7 +478,7 @@ std::vector<int> RowsOf(const TileMap& map) {
 TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
   for (RowSplit split : {RowSplit::kByBatch, RowSplit::kByRow}) {
     Rows rows = DecodesAndAPrompt();
-    WorkMapOptions options = OptionsOf(rows.batch);
+    WorkMapOptions options = OptionsFor(rows.batch);
     options.split = split;
     options.costs.joined_steps = options.costs.joined_steps_beside_prompts = 0;
     HostWorkMap work(options);
@@ -494,8 +494,8 @@ TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
 
 TEST(WorkMapBuildTest, ShortRowsJoinTheLongOnesIfBothHaveFewKeys) {
   Rows rows = DecodesAndAPrompt();
-  WorkMapOptions options = OptionsOf(rows.batch);  // 6 rows of up to 32 steps
-  options.costs.joined_steps = 12;                 // 132 CTAs, 8 heads: 198 steps
+  WorkMapOptions options = OptionsFor(rows.batch);  // 6 rows of up to 32 steps
+  options.costs.joined_steps = 12;                  // 132 CTAs, 8 heads: 198 steps
   options.costs.joined_steps_beside_prompts = 0;
   const auto longest_short_row = [&] {
     return LongestShortRow(rows.batch, HostWorkMap(options).map());
@@ -527,7 +527,7 @@ TEST(WorkMapBuildTest, ShortRowsJoinLongOnesWithAsMuchToDo) {
                               .num_tokens = num_decodes + new_tokens,
                               .max_query_len = new_tokens,
                               .max_seq_len = max_seq_len};
-    WorkMapOptions options = OptionsOf(batch);
+    WorkMapOptions options = OptionsFor(batch);
     options.num_q_heads = num_q_heads;
     options.num_kv_heads = num_kv_heads;
     options.head_dim_qk = options.head_dim_v = head_dim;
@@ -545,7 +545,7 @@ TEST(WorkMapBuildTest, ShortRowsJoinLongOnesWithAsMuchToDo) {
 
 TEST(WorkMapBuildTest, ADecodeStepOfAPlanForPromptsHasShortRowsOnly) {
   Rows rows = DecodesAndAPrompt();
-  HostWorkMap work(OptionsOf(rows.batch));
+  HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   Rows decodes({100, 200, 300, 400});
   ASSERT_TRUE(WorkMapOnHost(decodes.batch, {}, work.map()).ok());
@@ -557,7 +557,7 @@ TEST(WorkMapBuildTest, ADecodeStepOfAPlanForPromptsHasShortRowsOnly) {
 TEST(WorkMapBuildTest, BatchesWhoseRowsAreAlikeByTheirBoundsTakeOneMap) {
   Rows longest({300, 300}, /*query_len=*/200);
   const auto longest_short_row = [&](const PagedBatch& batch, RowSplit split) {
-    WorkMapOptions options = OptionsOf(longest.batch);
+    WorkMapOptions options = OptionsFor(longest.batch);
     options.split = split;
     options.costs.joined_steps = options.costs.joined_steps_beside_prompts = 0;
     return LongestShortRow(batch, HostWorkMap(options).map());
@@ -584,7 +584,7 @@ TEST(WorkMapBuildTest, BatchesWhoseRowsAreAlikeByTheirBoundsTakeOneMap) {
 TEST(WorkMapBuildTest, LengthsBeyondThePlanStayWithinTheWorkspace) {
   for (WorkMapMode mode : {WorkMapMode::kBalanced, WorkMapMode::kDeterministic}) {
     Rows rows = DecodesAndAPrompt();
-    WorkMapOptions options = OptionsOf(rows.batch);
+    WorkMapOptions options = OptionsFor(rows.batch);
     options.mode = mode;
     HostWorkMap work(options);
     const int32_t huge = std::numeric_limits<int32_t>::max();
@@ -606,7 +606,7 @@ TEST(WorkMapBuildTest, RefusesAnEmptyMapAndSaysHowToMakeOne) {
 
 TEST(WorkMapBuildTest, RefusesTailsWithoutMasks) {
   Rows rows({128, 200});
-  HostWorkMap work(OptionsOf(rows.batch));
+  HostWorkMap work(OptionsFor(rows.batch));
   const std::vector<int32_t> tail_len = {3, 3};
   rows.batch.tail_len = tail_len.data();
   EXPECT_EQ(WorkMapOnHost(rows.batch, {}, work.map()),
@@ -617,7 +617,7 @@ TEST(WorkMapBuildTest, RefusesABatchThatMayExceedThePlan) {
   Rows rows({100, 100});
   for (int PagedBatch::*field : {&PagedBatch::num_rows, &PagedBatch::num_tokens,
                                  &PagedBatch::max_query_len, &PagedBatch::max_seq_len}) {
-    HostWorkMap work(OptionsOf(rows.batch));
+    HostWorkMap work(OptionsFor(rows.batch));
     PagedBatch larger = rows.batch;
     ++(larger.*field);
     EXPECT_EQ(WorkMapOnHost(larger, {}, work.map()).code(), absl::StatusCode::kInvalidArgument);

@@ -59,14 +59,14 @@ TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheColumnsAreNotCut) {
       if (of_column == 4 && len < kStepsOfLongRange * kWorkStepKeys) continue;
       SCOPED_TRACE(std::to_string(num_rows) + " x " + std::to_string(len));
       const Rows rows(std::vector<int32_t>(num_rows, len));
-      HostWorkMap work(OptionsOf(rows.batch));
+      HostWorkMap work(OptionsFor(rows.batch));
       Build(rows, work);
       const TileMap& map = work.map().main;
       EXPECT_EQ(map.counts[0], num_rows);
       EXPECT_EQ(map.counts[1], 0);
       const std::vector<int> counts = ItemsOfColumns(map);
       for (size_t c = 0; c + 1 < counts.size(); ++c) EXPECT_EQ(counts[c], of_column) << c;
-      WorkMapOptions filled = OptionsOf(rows.batch);
+      WorkMapOptions filled = OptionsFor(rows.batch);
       filled.costs.whole_ranges_percent = 0;
       EXPECT_GE(NumMerges(rows, filled), num_rows == 66 ? 0 : 20);
     }
@@ -77,14 +77,14 @@ TEST(WorkMapWholeTest, RowsOfWhichAColumnWouldHaveManyAreCut) {
   for (const auto& [num_rows, len] :
        {std::pair{128, 1024}, std::pair{128, 1984}, std::pair{160, 4096}, std::pair{256, 16384}}) {
     const Rows rows(std::vector<int32_t>(num_rows, len));
-    EXPECT_GT(NumMerges(rows, OptionsOf(rows.batch)), 0) << num_rows << " x " << len;
+    EXPECT_GT(NumMerges(rows, OptionsFor(rows.batch)), 0) << num_rows << " x " << len;
   }
 }
 
 TEST(WorkMapWholeTest, DraftsToVerifyAreNotCutEither) {
   for (const int query_len : {4, 6}) {  // of 16 and of 24 rows of q
     const Rows rows(std::vector<int32_t>(128, 4096), query_len);
-    EXPECT_EQ(NumMerges(rows, OptionsOf(rows.batch)), 0) << query_len;
+    EXPECT_EQ(NumMerges(rows, OptionsFor(rows.batch)), 0) << query_len;
   }
 }
 
@@ -92,7 +92,7 @@ TEST(WorkMapWholeTest, DraftsToVerifyAreNotCutEither) {
 TEST(WorkMapWholeTest, RowsThatLeaveManyColumnsIdleAreCut) {
   for (const int num_rows : {34, 40, 62, 70, 90, 100}) {
     const Rows rows(std::vector<int32_t>(num_rows, 1024));
-    EXPECT_GT(NumMerges(rows, OptionsOf(rows.batch)), 0) << num_rows;
+    EXPECT_GT(NumMerges(rows, OptionsFor(rows.batch)), 0) << num_rows;
   }
 }
 
@@ -100,11 +100,11 @@ TEST(WorkMapWholeTest, RowsOfUnlikeLengthsAreCut) {
   std::vector<int32_t> lens(64, 4096);
   lens[7] += 2 * kWorkStepKeys;
   const Rows alike(lens);
-  EXPECT_EQ(NumMerges(alike, OptionsOf(alike.batch)), 0);
+  EXPECT_EQ(NumMerges(alike, OptionsFor(alike.batch)), 0);
   // 4.8 % wider, but one CTA would end three steps after the others.
   lens[7] += kWorkStepKeys;
   const Rows unlike(lens);
-  EXPECT_GT(NumMerges(unlike, OptionsOf(unlike.batch)), 0);
+  EXPECT_GT(NumMerges(unlike, OptionsFor(unlike.batch)), 0);
 }
 
 TEST(WorkMapWholeTest, PaddedRowsDoNotCount) {
@@ -112,7 +112,7 @@ TEST(WorkMapWholeTest, PaddedRowsDoNotCount) {
     std::vector<int32_t> lens(live, 2048);
     lens.resize(live + live / 4, 0);
     const Rows rows(lens);
-    HostWorkMap work(OptionsOf(rows.batch));
+    HostWorkMap work(OptionsFor(rows.batch));
     Build(rows, work);
     const TileMap& map = work.map().main;
     EXPECT_EQ(map.counts[1], 0) << live;
@@ -123,7 +123,7 @@ TEST(WorkMapWholeTest, PaddedRowsDoNotCount) {
   }
   // All padded.
   const Rows rows(std::vector<int32_t>(64, 1024));
-  HostWorkMap work(OptionsOf(rows.batch));
+  HostWorkMap work(OptionsFor(rows.batch));
   Rows padded = rows;
   std::fill(padded.seq_lens.begin(), padded.seq_lens.end(), 0);
   Build(padded, work);
@@ -133,7 +133,7 @@ TEST(WorkMapWholeTest, LengthsMayChangeUnderOnePlan) {
   Random random(3);
   for (const int num_kv_heads : {1, 2, 8}) {
     Rows rows(std::vector<int32_t>(2 * (264 / num_kv_heads) + 5, 5000));
-    HostWorkMap work(OptionsOf(rows.batch, num_kv_heads));
+    HostWorkMap work(OptionsFor(rows.batch, num_kv_heads));
     int num_whole = 0;
     for (int round = 0; round < 60; ++round) {
       const int live = random.Int(0, static_cast<int>(rows.seq_lens.size()));
@@ -154,7 +154,7 @@ TEST(WorkMapWholeTest, OnlyTilesThatReadingBoundsHaveWholeRanges) {
   const auto percent = [](const WorkMapOptions& options) {
     return PlanWorkMap(options)->shape.main.whole_ranges_percent;
   };
-  const WorkMapOptions decode = OptionsOf(Rows(std::vector<int32_t>(64, 1024)).batch);
+  const WorkMapOptions decode = OptionsFor(Rows(std::vector<int32_t>(64, 1024)).batch);
   EXPECT_EQ(percent(decode), H200Profile().work_map.whole_ranges_percent);
   EXPECT_GT(percent(decode), 0);
   WorkMapOptions other = decode;
@@ -188,7 +188,7 @@ TEST(WorkMapClusterTest, RowsOfTwoColumnsEachAreCutInHalvesOfAClusterEach) {
   lens[2] = 64;   // one step: one piece
   lens[3] = 0;
   const Rows rows(lens);
-  HostWorkMap work(OptionsOf(rows.batch));
+  HostWorkMap work(OptionsFor(rows.batch));
   Build(rows, work);
   const TileMap& map = work.map().main;
   ASSERT_EQ(ClusterOf(map, 14, -1), 2);
@@ -205,7 +205,7 @@ TEST(WorkMapClusterTest, RowsOfUnlikeLengthsShareTheColumnsOfClusters) {
   std::vector<int32_t> lens(16, 1024);
   lens[7] = 20000;
   const Rows rows(lens);
-  HostWorkMap work(OptionsOf(rows.batch));
+  HostWorkMap work(OptionsFor(rows.batch));
   Build(rows, work);
   const TileMap& map = work.map().main;
   ASSERT_EQ(ClusterOf(map, 16, -1), 2);
@@ -217,7 +217,7 @@ TEST(WorkMapClusterTest, PaddedRowsLeaveColumnsToTheOthers) {
   std::vector<int32_t> lens(16, 0);
   std::fill_n(lens.begin(), 8, 4096);
   const Rows rows(lens);
-  HostWorkMap work(OptionsOf(rows.batch));
+  HostWorkMap work(OptionsFor(rows.batch));
   Build(rows, work);
   // In a cluster of two each row would have 16 columns' work in two.
   EXPECT_EQ(work.map().main.counts[4], 0);
@@ -243,7 +243,7 @@ TEST(WorkMapClusterTest, RowsOfFewKeysHaveClustersAsLargeAsTheirKeysNeed) {
         Case{6, 1024, 4, 4}, Case{7, 1024, 4, 4}, Case{5, 1280, 5, 4}, Case{10, 768, 3, 4}}) {
     SCOPED_TRACE(std::to_string(c.num_rows) + " x " + std::to_string(c.len));
     const Rows rows(std::vector<int32_t>(c.num_rows, c.len));
-    HostWorkMap work(OptionsOf(rows.batch));
+    HostWorkMap work(OptionsFor(rows.batch));
     Build(rows, work);
     const TileMap& map = work.map().main;
     EXPECT_EQ(ClusterOf(map, c.num_rows, -1), c.cluster);
@@ -262,7 +262,7 @@ TEST(WorkMapClusterTest, OtherRowsHaveNone) {
         std::pair{17, 300}, std::pair{33, 500}}) {
     SCOPED_TRACE(std::to_string(num_rows) + " x " + std::to_string(len));
     const Rows rows(std::vector<int32_t>(num_rows, len));
-    HostWorkMap work(OptionsOf(rows.batch));
+    HostWorkMap work(OptionsFor(rows.batch));
     Build(rows, work);
     EXPECT_EQ(ClusterOf(work.map().main, num_rows, -1), 1);
     EXPECT_EQ(work.map().main.counts[4], 0);
@@ -275,7 +275,7 @@ TEST(WorkMapClusterTest, LengthsMayChangeWithinTheBounds) {
   for (const auto& [num_rows, len] : {std::pair{4, 1536}, std::pair{7, 1024}, std::pair{3, 2048},
                                       std::pair{10, 768}, std::pair{1, 1536}, std::pair{11, 512}}) {
     Rows rows(std::vector<int32_t>(num_rows, len));
-    HostWorkMap work(OptionsOf(rows.batch));
+    HostWorkMap work(OptionsFor(rows.batch));
     for (int round = 0; round < 40; ++round) {
       for (int32_t& l : rows.seq_lens) l = random.Pick({0, 1, 64, len, random.Int(1, len)});
       Build(rows, work);
@@ -292,7 +292,7 @@ TEST(WorkMapClusterTest, AnyHeadsAndSizesStayWithinTheColumns) {
     Rows rows(std::vector<int32_t>(random.Int(1, 132 / num_kv_heads), random.Int(1, 3000)),
               random.Pick({1, 1, 4}));
     for (int32_t& l : rows.seq_lens) l = random.Pick({l, l, l - random.Int(0, l)});
-    WorkMapOptions options = OptionsOf(rows.batch, num_kv_heads);
+    WorkMapOptions options = OptionsFor(rows.batch, num_kv_heads);
     options.num_sms = random.Pick({132, 132, 20});
     HostWorkMap work(options);
     Build(rows, work);
@@ -307,7 +307,7 @@ TEST(WorkMapClusterTest, AnyHeadsAndSizesStayWithinTheColumns) {
 
 TEST(WorkMapClusterTest, AWindowMakesKeysFew) {
   const Rows rows({30000, 200});
-  HostWorkMap work(OptionsOf(rows.batch));
+  HostWorkMap work(OptionsFor(rows.batch));
   const LayerWindow window = {.left = 600};
   Build(rows, work, window);
   const TileMap& map = work.map().main;
@@ -338,7 +338,7 @@ TEST(WorkMapWideTest, FewLongRowsOfFewHeadsHaveWideCtas) {
     SCOPED_TRACE(std::to_string(c.num_rows) + " x " + std::to_string(c.len) + " of " +
                  std::to_string(c.num_kv_heads));
     const Rows rows(std::vector<int32_t>(c.num_rows, c.len));
-    HostWorkMap work(OptionsOf(rows.batch, c.num_kv_heads));
+    HostWorkMap work(OptionsFor(rows.batch, c.num_kv_heads));
     Build(rows, work);
     EXPECT_EQ(HasWideCtas(work, rows), c.is_wide);
     const TileMap& map = work.map().main;
@@ -352,14 +352,14 @@ TEST(WorkMapWideTest, FewLongRowsOfFewHeadsHaveWideCtas) {
 TEST(WorkMapWideTest, NoRowsHaveNone) {
   for (const int num_kv_heads : {1, 8}) {
     Rows rows({8192});
-    HostWorkMap work(OptionsOf(rows.batch, num_kv_heads));
+    HostWorkMap work(OptionsFor(rows.batch, num_kv_heads));
     EXPECT_FALSE(IsWide(work.map().main, 1, 0, -1));
   }
 }
 
 TEST(WorkMapWideTest, AWindowMakesKeysTooFew) {
   const Rows rows({20000});
-  HostWorkMap work(OptionsOf(rows.batch, 1));
+  HostWorkMap work(OptionsFor(rows.batch, 1));
   Build(rows, work, {.left = 4096});
   EXPECT_TRUE(HasWideCtas(work, rows, 4096));
   Build(rows, work, {.left = 4000});
@@ -371,7 +371,7 @@ TEST(WorkMapWideTest, LengthsMayChangeWithinTheBounds) {
   for (const int query_len : {1, 4}) {
     for (const int num_rows : {1, 3, 4}) {
       Rows rows(std::vector<int32_t>(num_rows, 100000), query_len);
-      HostWorkMap work(OptionsOf(rows.batch, 1));
+      HostWorkMap work(OptionsFor(rows.batch, 1));
       for (int round = 0; round < 40; ++round) {
         for (int32_t& l : rows.seq_lens) {
           l = random.Pick({0, 5, 700, 9000, 100000, random.Int(4, 100000)});
@@ -387,7 +387,7 @@ TEST(WorkMapWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
   const auto most_rows = [](const WorkMapOptions& options) {
     return PlanWorkMap(options)->shape.main.most_wide_rows;
   };
-  const WorkMapOptions decode = OptionsOf(Rows({8192}).batch, 1);
+  const WorkMapOptions decode = OptionsFor(Rows({8192}).batch, 1);
   EXPECT_EQ(most_rows(decode), 4);
   WorkMapOptions other = decode;
   other.dtype = DType::kFp8E4M3;

@@ -66,9 +66,10 @@ absl::StatusOr<SixteenBitRun> RunSixteenBits(Model& model, const Golden& golden,
                                              const GoldenRunOptions& options,
                                              const std::vector<at::Tensor>& routing = {});
 
-// OK if no error is larger than allowed, and at least one in `most_to_one` of all positions is judged; else
-// Internal, which names the tracks. In bfloat16 the routing of the models with experts agrees in 223 and
-// 257 of 400 positions on one CPU, and in 171 to 217 over two ranks, which round sums once more.
+// OK if no error is larger than allowed, and at least one in `most_to_one` of all positions is
+// judged; else Internal, which names the tracks. In bfloat16 the routing of the models with experts
+// agrees in 223 and 257 of 400 positions on one CPU, and in 171 to 217 over two ranks, which round
+// sums once more.
 inline constexpr int kPositionsToOne = 2;
 inline constexpr int kPositionsToOneOverRanks = 3;
 absl::Status CheckSmall(const std::vector<SixteenBitError>& errors, const Golden& golden,

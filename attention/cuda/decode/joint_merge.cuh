@@ -1,7 +1,7 @@
 // Joint merges: the CTAs that have a range's pieces wait for each other in memory, and each adds up
 // the partials of some of its rows. Where one CTA does it (attention/cuda/general/partial_merge.cuh),
-// a range of 16 rows in 32 pieces is 260 KB to read through one multiprocessor. The sums are the same,
-// whoever does them.
+// a range of 16 rows in 32 pieces is 260 KB to read through one multiprocessor. The sums are the
+// same.
 //
 // Bound: latency, of an atomic, a look at the counter, and a read of the partials.
 
@@ -19,13 +19,14 @@
 
 namespace reprise {
 
-// About 150 us, after which others have not begun.
+// Looks at the counter before a CTA leaves its share: about 150 us. Pieces that are still missing then
+// are those of CTAs that have not started.
 inline constexpr int kMostLooks = 256;
 
 // The shares of a range: adjacent rows, whole warps each.
 template <typename Traits>
 struct JointShares {
-  static constexpr int kRowsOfWarp = Traits::kHeadDimV < 128 ? 128 / Traits::kHeadDimV : 1;
+  static constexpr int kRowsOfWarp = PartialAdder<Traits>::kRowsOfWarp;
 
   __device__ __forceinline__ explicit JointShares(const WorkUnit& unit) {
     const int most = min(kMostShares, unit.item.num_partials);
@@ -45,7 +46,7 @@ class MergeCounter {
     return AddAcquireRelease(counter_, value);
   }
   __device__ __forceinline__ uint32_t Add(uint32_t value) const {
-    return AddRelaxed(counter_, value);
+    return atomicAdd(counter_, value);
   }
   __device__ __forceinline__ uint32_t Look() const { return LoadAcquire(counter_); }
 
@@ -54,16 +55,15 @@ class MergeCounter {
 };
 
 // What CTAs do with a unit's partial in place of ArriveAndMerge(). `waits`: whether the CTA may wait
-// for the others. Called by all threads, which have written the partial. REQUIRES: MergesJointly(), and no
-// block scales of out.
+// for the others. Called by all threads, which have written the partial. REQUIRES: MergesJointly(), and
+// no block scales of out.
 template <typename Traits>
 __device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParams& p,
                                                       const WorkUnit& unit, bool waits,
                                                       AttentionShared<Traits>& shared) {
   const WorkItem& item = unit.item;
   const JointShares<Traits> shares(unit);
-  uint32_t* const arrivals =
-      p.work.arrivals + item.merge * p.work.num_virtual_heads + unit.virtual_head;
+  uint32_t* const arrivals = ArrivalsAt(p, unit);
   JointArrival arrival = {};
   Traits::Meet();
   if (threadIdx.x == 0) {

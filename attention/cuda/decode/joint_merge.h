@@ -32,9 +32,9 @@ inline constexpr int kMostShares = 16;
 
 // From so many rows of q on one CTA has too much to read. Measured on an H200.
 inline constexpr int kLeastJointRows = 8;
-// Fewer rows are merged jointly if they have so many pieces, of so many keys on average. Of fewer pieces
-// one CTA has little to read, and behind shorter ones all CTAs fetch the instructions of what follows
-// at the same time.
+// Fewer rows are merged jointly if they have so many pieces, of so many keys on average. Of fewer
+// pieces one CTA has little to read, and behind shorter ones all CTAs fetch the instructions of what
+// follows at the same time.
 inline constexpr int kLeastJointPieces = 16;
 inline constexpr int kLeastJointKeys = 6 * kWorkStepKeys;
 

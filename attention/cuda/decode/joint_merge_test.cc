@@ -83,7 +83,7 @@ class Range {
 
 constexpr int kUntilAll = 1 << 30;
 
-TEST(JointMergeTest, WhoeverWaitsTakesItsOwnShare) {
+TEST(JointMergeTest, ACtaThatWaitsTakesItsOwnShare) {
   for (const int num_pieces : {1, 2, 15, 16, 17, 33}) {
     Range range(num_pieces, std::min(num_pieces, kMostShares));
     std::vector<std::thread> ctas;
@@ -110,7 +110,7 @@ TEST(JointMergeTest, TheLastTakesWhatIsLeftToIt) {
   }
 }
 
-TEST(JointMergeTest, WhoHasWaitedForLongLeavesItsShare) {
+TEST(JointMergeTest, ACtaThatHasWaitedForLongLeavesItsShare) {
   constexpr int kPieces = 20;
   Range range(kPieces, kMostShares);
   int num_looks = 0;
@@ -124,11 +124,11 @@ TEST(JointMergeTest, WhoHasWaitedForLongLeavesItsShare) {
   range.ExpectDone();
 }
 
-TEST(JointMergeTest, WhoWouldLeaveWhenTheLastArrivesTakesItsShareItself) {
+TEST(JointMergeTest, ACtaTakesItsShareIfTheLastArrivesBeforeItLeaves) {
   for (int arrives_at_look = 1; arrives_at_look <= 4; ++arrives_at_look) {
     Range range(2, 2);
     int num_looks = 0;
-    // At the last look the counter is read before the other arrives, so that look does not see it.
+    // The other arrives right before a look, or when this one has left.
     range.Arrive(0, 3, [&] {
       if (++num_looks == arrives_at_look) range.Arrive(1, kUntilAll);
     });

@@ -77,17 +77,7 @@ __device__ __forceinline__ uint32_t AddAcquireRelease(uint32_t* counter, uint32_
   return before;
 }
 
-// Adds to a counter without synchronising.
-__device__ __forceinline__ uint32_t AddRelaxed(uint32_t* counter, uint32_t value) {
-  uint32_t before;
-  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;\n"
-               : "=r"(before)
-               : "l"(counter), "r"(value)
-               : "memory");
-  return before;
-}
-
-// Synchronises with who added to the counter.
+// Synchronises with those that added to the counter.
 __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* counter) {
   uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(value) : "l"(counter) : "memory");

@@ -64,12 +64,18 @@ struct RowRange {
   int end;
 };
 
+// Where the CTAs arrive that have partials of the item's queries. REQUIRES: the item has a merge.
+__device__ __forceinline__ uint32_t* ArrivalsAt(const AttentionKernelParams& p,
+                                                const WorkUnit& unit) {
+  return p.work.arrivals + unit.item.merge * p.work.num_virtual_heads + unit.virtual_head;
+}
+
 // The merge of an item's queries: of its pieces, or of the groups of its pieces.
 __device__ __forceinline__ MergePoint WholeMerge(const AttentionKernelParams& p,
                                                  const WorkUnit& unit) {
   const WorkItem& item = unit.item;
   MergePoint point;
-  point.arrivals = p.work.arrivals + item.merge * p.work.num_virtual_heads + unit.virtual_head;
+  point.arrivals = ArrivalsAt(p, unit);
   point.shared = SharedPartials(p, item);
   point.own = OwnPartials(p, item);
   point.to = -1;
@@ -117,18 +123,21 @@ template <typename Traits>
 __device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, const WorkUnit& unit,
                                               int& is_last) {
   const WorkItem& item = unit.item;
-  return IsLastArrival<Traits>(
-      p.work.arrivals + item.merge * p.work.num_virtual_heads + unit.virtual_head,
-      item.num_shared_partials + item.num_partials, is_last);
+  return IsLastArrival<Traits>(ArrivalsAt(p, unit), item.num_shared_partials + item.num_partials,
+                               is_last);
 }
 
 // Adds up the partials of some rows of a merge. A thread has 4 columns of a row at a time, and reads
-// its row's partials in turns. Where half the memory holds all of a row's partials, those of the thread's
-// next row are in flight while it adds up those of this one; else a turn uses all of the memory.
+// its row's partials in turns. Where half the memory holds all of a row's partials, those of the
+// thread's next row are in flight while it adds up those of this one; else a turn uses all of the
+// memory.
 template <typename Traits>
 class PartialAdder {
  public:
-  // REQUIRES: rows.begin is that of a warp's columns.
+  // Rows whose columns a warp has at a time.
+  static constexpr int kRowsOfWarp = Traits::kHeadDimV < 128 ? 128 / Traits::kHeadDimV : 1;
+
+  // REQUIRES: rows.begin is a multiple of kRowsOfWarp.
   __device__ __forceinline__ PartialAdder(const AttentionKernelParams& p, const WorkUnit& unit,
                                           const MergePoint& point, const RowRange& rows,
                                           AttentionShared<Traits>& shared)
