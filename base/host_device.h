@@ -10,4 +10,12 @@
 #define REPRISE_HOST_DEVICE
 #endif
 
+// Before a loop: the device compiler leaves it as it is, which it may unroll to hundreds of rounds
+// otherwise.
+#if defined(__CUDA_ARCH__)
+#define REPRISE_DO_NOT_UNROLL _Pragma("unroll 1")
+#else
+#define REPRISE_DO_NOT_UNROLL
+#endif
+
 #endif  // BASE_HOST_DEVICE_H_

@@ -58,8 +58,6 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
   }
 
   void Count(const TileMap& map) {
-    if (map.tile_rows > 32) return;  // of other kernels
-    const int group_size = map.num_q_heads / map.num_kv_heads;
     int num_columns = 0;
     for (int column = 0; column < map.num_columns; ++column) {
       const int begin = map.column_items[column];
@@ -67,8 +65,7 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
       num_columns += begin < end;
       for (int i = begin; i < end; ++i) {
         const WorkItem& item = map.items[i];
-        const int rows = (item.query_end - item.query_begin) * group_size;
-        if (!MergesJointly(item, std::min(rows, map.tile_rows))) continue;
+        if (item.is_joint == 0) continue;
         ++num_pieces_;
         if (i + 1 < end) ++num_that_do_not_wait_;
       }

@@ -78,7 +78,7 @@
 //   3. Counts are within the capacities; partials are below max_partials and distinct, but where
 //      they are by column: ranges that are in the same column only may have the same ones.
 //   4. An item with partial < 0 is the only one of its queries and writes out directly; otherwise
-//      its merge entry names its partials. range_keys is the sum over the items of a row's range.
+//      its merge entry names its partials. is_joint follows MergesJointly().
 //   5. Columns hold the items in order, each item in one column. Dealt items are whole ranges, each
 //      once in deal_order.
 //   6. In deterministic mode the cut of a row depends on that row's own data alone.
@@ -141,7 +141,7 @@ struct alignas(16) WorkItem {
   int32_t merge;          // -1 in a shared item
   int32_t first_partial;  // of the query range's own keys
   int32_t num_partials;   // per query
-  int32_t range_keys;     // of all pieces of the query range together
+  int32_t is_joint;       // 1: all CTAs that have such partials merge them: MergesJointly()
 
   int32_t first_token;     // of query_begin, in q and out
   int32_t first_position;  // p() of query_begin where query_positions is absent
@@ -167,6 +167,9 @@ inline constexpr int32_t kSharedRow = -1;
 // a time, then the groups.
 inline constexpr int kMergeGroup = 16;
 inline constexpr int kMostPiecesAtOnce = 32;
+
+// The most pieces of a range that is merged jointly (attention/cuda/decode/joint_merge.h).
+inline constexpr int kMostJointPieces = 128;
 
 // The distance, in floats, from a partial's out to that of the next q head: whole chunks of 4.
 constexpr int PartialPitch(int head_dim_v) { return (head_dim_v + 3) / 4 * 4; }
@@ -226,6 +229,8 @@ struct TileMap {
   int tile_cost = 0;        // of a tile apart from its keys; a step costs kStepCost
   int merges_per_step = 0;  // partials merged in the time of a step, times kStepCost
   int tile_queries = 0;     // the most queries of an item
+  // Ranges of so many queries are merged jointly; 0: the tile's kernels do not. MergesJointly().
+  int least_joint_queries = 0;
   // kv heads, times the tiles that the heads of a group fill if there are more than tile_rows.
   int num_virtual_heads = 0;
   int heads_per_column = 0;

@@ -664,7 +664,6 @@ class WorkMapBuilder {
     item.merge = is_cut && !IsShared(tile) ? tile.merge : -1;
     item.first_partial = is_cut ? tile.first_partial : -1;
     item.num_partials = is_cut ? tile.num_pieces : 0;
-    item.range_keys = tile.key_end - tile.key_begin;
     return item;
   }
 
@@ -698,6 +697,9 @@ class WorkMapBuilder {
       item.first_shared_partial =
           tiles_[shared].first_partial + item.first_token - shared * map_.tile_queries;
       item.num_shared_partials = tiles_[shared].num_pieces;
+    } else if (item.partial >= 0) {
+      item.is_joint = MergesJointly(map_, tile.query_end - tile.query_begin, tile.num_pieces,
+                                    tile.key_end - tile.key_begin);
     }
     // The other fields of a padded row may hold anything.
     if (row.seq_len <= 0 || (item.key_begin == item.key_end && shared_keys_ == 0)) return item;

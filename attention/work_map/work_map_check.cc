@@ -275,9 +275,11 @@ class Checker {
         return Broken(1, "item ", next_item_, " has keys ", item.key_begin, " to ", item.key_end,
                       ", next is ", key, " of ", hull.end);
       }
-      if (item.range_keys != hull.end - hull.begin) {
-        return Broken(4, "item ", next_item_, " is of a range of ", item.range_keys,
-                      " keys, and not ", hull.end - hull.begin);
+      const bool is_joint = item.partial >= 0 && shared_keys_ == 0 &&
+                            MergesJointly(map_, item.query_end - item.query_begin,
+                                          item.num_partials, hull.end - hull.begin);
+      if ((item.is_joint != 0) != is_joint) {
+        return Broken(4, "item ", next_item_, is_joint ? " is not" : " is", " merged jointly");
       }
       REPRISE_RETURN_IF_ERROR(CheckShared(item));
       key = item.key_end;

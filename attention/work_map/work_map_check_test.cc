@@ -57,7 +57,7 @@ TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.column_first[0].key_end; }), HasSubstr("invariant 5"));
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[3].first_token; }), HasSubstr("invariant 2"));
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[0].num_partials; }), HasSubstr("invariant 4"));
-  EXPECT_THAT(VerdictAfter([](Map m) { --m.items[1].range_keys; }), HasSubstr("invariant 4"));
+  EXPECT_THAT(VerdictAfter([](Map m) { m.items[1].is_joint ^= 1; }), HasSubstr("invariant 4"));
 }
 
 // Twelve decodes of two pieces each, of which some ranges end in their column and some go on in the next.

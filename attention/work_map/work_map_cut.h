@@ -120,6 +120,24 @@ inline WorkMapSumsOf SumsOf(const TileMap& map) {
   return {.sums = {.partial_shift = partial_shift, .item_shift = item_shift}, .is_narrow = true};
 }
 
+// From so many rows of q on, one CTA has too much to read. Measured on an H200.
+inline constexpr int kLeastJointRows = 8;
+// Fewer rows are merged jointly if they have so many pieces, of so many keys on average. Of fewer
+// pieces one CTA has little to read, and behind shorter ones all CTAs fetch the instructions of what
+// follows at the same time.
+inline constexpr int kLeastJointPieces = 16;
+inline constexpr int kLeastJointKeys = 6 * kWorkStepKeys;
+
+// Whether all CTAs that have pieces of a range merge it (attention/cuda/decode/joint_merge.h). Decided
+// here, and not in the kernel, which would do so between a piece's last key and its arrival.
+// REQUIRES: the range has partials, and none of shared items.
+REPRISE_HOST_DEVICE inline bool MergesJointly(const TileMap& map, int num_queries, int num_pieces,
+                                              int num_keys) {
+  if (map.least_joint_queries == 0 || num_pieces > kMostJointPieces) return false;
+  return num_queries >= map.least_joint_queries || num_pieces > kMostPiecesAtOnce ||
+         (num_pieces >= kLeastJointPieces && num_keys >= num_pieces * kLeastJointKeys);
+}
+
 // Costs are of type `Sum`, int32_t where a plan's cannot be larger. They are not negative.
 template <typename Sum>
 REPRISE_HOST_DEVICE Sum DivideBy(Sum a, Sum b) {

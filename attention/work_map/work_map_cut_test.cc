@@ -1,6 +1,8 @@
 #include "attention/work_map/work_map_cut.h"
 
+#include "attention/work_map/work_map.h"
 #include "attention/work_map/work_map_plan.h"
+#include "base/dtype.h"
 #include "gtest/gtest.h"
 
 namespace reprise {
@@ -51,6 +53,44 @@ TEST(WorkMapCutTest, EachCountHasRoomForAsManyAsThePlanAllows) {
       EXPECT_LT(map.max_items, int64_t{1} << (31 - sums.sums.item_shift));
     }
   }
+}
+
+TEST(WorkMapCutTest, RangesOfManyRowsOfManyPiecesOrOfLongOnesAreMergedJointly) {
+  TileMap map;
+  map.least_joint_queries = 2;
+  EXPECT_TRUE(MergesJointly(map, 2, 2, 128));
+  EXPECT_FALSE(MergesJointly(map, 1, 2, 128));
+  EXPECT_FALSE(MergesJointly(map, 1, kMostPiecesAtOnce, 4096));
+  EXPECT_TRUE(MergesJointly(map, 1, kMostPiecesAtOnce + 1, 4096));
+  EXPECT_TRUE(MergesJointly(map, 1, 16, 16 * kLeastJointKeys));
+  EXPECT_FALSE(MergesJointly(map, 1, 16, 16 * kLeastJointKeys - 1));
+  EXPECT_FALSE(MergesJointly(map, 1, kLeastJointPieces - 1, 1 << 20));
+  EXPECT_TRUE(MergesJointly(map, 4, kMostJointPieces, 1 << 20));
+  EXPECT_FALSE(MergesJointly(map, 4, kMostJointPieces + 1, 1 << 20));
+  map.least_joint_queries = 0;
+  EXPECT_FALSE(MergesJointly(map, 4, 16, 1 << 20));
+}
+
+TEST(WorkMapCutTest, KernelsThatBeginAheadMergeRangesOfEightRowsJointly) {
+  const auto least_queries = [](int num_q_heads, int head_dim, DType dtype, int max_query_len) {
+    return PlanWorkMap({.dtype = dtype,
+                        .num_q_heads = num_q_heads,
+                        .num_kv_heads = 2,
+                        .head_dim_qk = head_dim,
+                        .head_dim_v = head_dim,
+                        .max_rows = 4,
+                        .max_tokens = 4 * max_query_len,
+                        .max_query_len = max_query_len,
+                        .max_seq_len = 4096})
+        ->shape.main.least_joint_queries;
+  };
+  EXPECT_EQ(least_queries(2, 128, DType::kBFloat16, 1), 8);
+  EXPECT_EQ(least_queries(6, 128, DType::kFloat16, 1), 3);
+  EXPECT_EQ(least_queries(8, 64, DType::kBFloat16, 8), 2);
+  EXPECT_EQ(least_queries(32, 64, DType::kBFloat16, 1), 1);
+  EXPECT_EQ(least_queries(8, 256, DType::kBFloat16, 1), 0);
+  EXPECT_EQ(least_queries(8, 128, DType::kFloat32, 1), 0);
+  EXPECT_EQ(least_queries(8, 128, DType::kBFloat16, 512), 0);
 }
 
 // Of `num_tiles` ranges of `steps` steps.

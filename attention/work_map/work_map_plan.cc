@@ -328,6 +328,10 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
   map.merges_per_step =
       MergesPerStep(tile, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
 
+  if (BeginsAhead(tile)) {
+    map.least_joint_queries = static_cast<int>(CeilDiv(kLeastJointRows, group_size));
+  }
+
   const bool shares = options.shared_prefix == SharedPrefix::kTaken;
   const int64_t rows = std::min(options.max_rows, options.max_tokens);
   const int64_t most_row_tiles = CeilDiv(options.max_query_len, map.tile_queries);

@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
       meets_cluster = false;
     } else {
       LeaveUnit<Traits>(p, unit, softmax, shared);
-      if (MergesJointly(unit.item, unit.num_rows) && p.out_block_scales == nullptr) {
+      if (unit.item.is_joint != 0 && p.out_block_scales == nullptr) {
         ArriveAndMergeJointly<Traits>(p, unit, !walk.HasUnit(), shared);
       } else if (unit.item.partial >= 0) {
         ArriveAndMerge<Traits>(p, unit, shared);

@@ -26,12 +26,10 @@ inline constexpr int kMostLooks = 256;
 // The shares of a range: adjacent rows, whole warps each.
 template <typename Traits>
 struct JointShares {
-  static constexpr int kRowsOfWarp = PartialAdder<Traits>::kRowsOfWarp;
-
   __device__ __forceinline__ explicit JointShares(const WorkUnit& unit) {
     const int most = min(kMostShares, unit.item.num_partials);
     const int even = (unit.num_rows + most - 1) / most;
-    rows = (even + kRowsOfWarp - 1) / kRowsOfWarp * kRowsOfWarp;
+    rows = (even + kRowsOfWarp<Traits> - 1) / kRowsOfWarp<Traits> * kRowsOfWarp<Traits>;
     count = (unit.num_rows + rows - 1) / rows;
   }
 
@@ -55,8 +53,8 @@ class MergeCounter {
 };
 
 // What CTAs do with a unit's partial in place of ArriveAndMerge(). `waits`: whether the CTA may wait
-// for the others. Called by all threads, which have written the partial. REQUIRES: MergesJointly(), and
-// no block scales of out.
+// for the others. Called by all threads, which have written the partial. REQUIRES: unit.item.is_joint,
+// and no block scales of out.
 template <typename Traits>
 __device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParams& p,
                                                       const WorkUnit& unit, bool waits,
@@ -81,7 +79,7 @@ __device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParam
     const int first = __ffs(static_cast<int>(mine)) - 1;
     const int count = __ffs(static_cast<int>(~(mine >> first))) - 1;
     const RowRange rows = {first * shares.rows, min((first + count) * shares.rows, unit.num_rows)};
-    PartialAdder<Traits>(p, unit, point, rows, shared).Run();
+    PartialAdder<Traits, false>(p, unit, point, rows, shared).Run();
     mine &= ~(((1u << count) - 1) << first);
   }
   WaitForCopies<0>();  // empty groups

@@ -1,6 +1,5 @@
-// Which ranges are merged jointly (joint_merge.cuh), by all CTAs that have pieces of them, and where
-// these CTAs meet: a counter that says when all partials are there, and which CTA adds up which shares
-// of them.
+// Where the CTAs meet that merge a range jointly (joint_merge.cuh): a counter that says when all partials
+// are there, and which CTA adds up which shares of them.
 //
 // Piece n has share n, or none if there are fewer shares than pieces. No CTA has to wait for others.
 // One that has more to do, and one that has waited for long, as where a card runs fewer CTAs at a time
@@ -27,26 +26,7 @@
 
 namespace reprise {
 
-inline constexpr int kMostJointPieces = 128;
 inline constexpr int kMostShares = 16;
-
-// From so many rows of q on one CTA has too much to read. Measured on an H200.
-inline constexpr int kLeastJointRows = 8;
-// Fewer rows are merged jointly if they have so many pieces, of so many keys on average. Of fewer
-// pieces one CTA has little to read, and behind shorter ones all CTAs fetch the instructions of what
-// follows at the same time.
-inline constexpr int kLeastJointPieces = 16;
-inline constexpr int kLeastJointKeys = 6 * kWorkStepKeys;
-
-// Whether the range of an item is merged jointly: the same for all of its pieces. `num_rows`: of q, in
-// the tile.
-REPRISE_HOST_DEVICE inline bool MergesJointly(const WorkItem& item, int num_rows) {
-  return item.partial >= 0 && item.row != kSharedRow && item.num_shared_partials == 0 &&
-         item.num_partials <= kMostJointPieces &&
-         (num_rows >= kLeastJointRows || item.num_partials > kMostPiecesAtOnce ||
-          (item.num_partials >= kLeastJointPieces &&
-           item.range_keys >= item.num_partials * kLeastJointKeys));
-}
 
 struct JointArrival {
   uint32_t shares;  // bit n: the CTA adds up share n
@@ -79,6 +59,7 @@ REPRISE_HOST_DEVICE inline JointArrival ArriveJointly(Counter& counter, int num_
   const uint32_t shares_of_last = own_share | before >> kSharesAt;
   if (!waits) return {is_last ? shares_of_last : 0, before};
   if (is_last) return {shares_of_last, counter.Add(kGoing)};
+  REPRISE_DO_NOT_UNROLL
   for (; looks > 0; --looks) {
     if (have_all_arrived(counter.Look())) return {own_share, counter.Add(kGoing)};
   }

@@ -197,32 +197,5 @@ TEST(JointMergeTest, EveryShareIsTakenOnceWhateverTheTiming) {
   }
 }
 
-TEST(JointMergeTest, RangesOfManyRowsOfManyPiecesOrOfLongOnesAreMergedJointly) {
-  const auto item = [](int num_partials, int range_keys) {
-    WorkItem item = {};
-    item.num_partials = num_partials;
-    item.range_keys = range_keys;
-    return item;
-  };
-  EXPECT_TRUE(MergesJointly(item(2, 128), kLeastJointRows));
-  EXPECT_FALSE(MergesJointly(item(2, 128), kLeastJointRows - 1));
-  EXPECT_FALSE(MergesJointly(item(kMostPiecesAtOnce, 4096), 4));
-  EXPECT_TRUE(MergesJointly(item(kMostPiecesAtOnce + 1, 4096), 4));
-  EXPECT_TRUE(MergesJointly(item(16, 16 * kLeastJointKeys), 4));
-  EXPECT_FALSE(MergesJointly(item(16, 16 * kLeastJointKeys - 1), 4));
-  EXPECT_FALSE(MergesJointly(item(kLeastJointPieces - 1, 1 << 20), 4));
-  EXPECT_TRUE(MergesJointly(item(kMostJointPieces, 1 << 20), 16));
-  EXPECT_FALSE(MergesJointly(item(kMostJointPieces + 1, 1 << 20), 16));
-  WorkItem whole = item(0, 4096);
-  whole.partial = -1;
-  EXPECT_FALSE(MergesJointly(whole, 16));
-  WorkItem prefixed = item(2, 4096);
-  prefixed.num_shared_partials = 1;
-  EXPECT_FALSE(MergesJointly(prefixed, 16));
-  WorkItem shared = item(2, 4096);
-  shared.row = kSharedRow;
-  EXPECT_FALSE(MergesJointly(shared, 16));
-}
-
 }  // namespace
 }  // namespace reprise

@@ -127,17 +127,18 @@ __device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, co
                                is_last);
 }
 
+// Rows whose columns a warp has at a time.
+template <typename Traits>
+inline constexpr int kRowsOfWarp = Traits::kHeadDimV < 128 ? 128 / Traits::kHeadDimV : 1;
+
 // Adds up the partials of some rows of a merge. A thread has 4 columns of a row at a time, and reads
 // its row's partials in turns. Where half the memory holds all of a row's partials, those of the
 // thread's next row are in flight while it adds up those of this one; else a turn uses all of the
-// memory.
-template <typename Traits>
+// memory. `kHasShared`: whether the merge may have partials of shared items.
+template <typename Traits, bool kHasShared>
 class PartialAdder {
  public:
-  // Rows whose columns a warp has at a time.
-  static constexpr int kRowsOfWarp = Traits::kHeadDimV < 128 ? 128 / Traits::kHeadDimV : 1;
-
-  // REQUIRES: rows.begin is a multiple of kRowsOfWarp.
+  // REQUIRES: rows.begin is a multiple of kRowsOfWarp<Traits>.
   __device__ __forceinline__ PartialAdder(const AttentionKernelParams& p, const WorkUnit& unit,
                                           const MergePoint& point, const RowRange& rows,
                                           AttentionShared<Traits>& shared)
@@ -146,7 +147,7 @@ class PartialAdder {
     const int taken = p.out_block_scales == nullptr ? 0 : Shared::kMergeSlotsOfOut;
     slots_ = shared.merge.slots[taken] + threadIdx.x;
     const int half = min(kLanes, (Shared::kMergeSlots - taken) / 2);
-    is_ahead_ = point.own.count <= half && point.shared.count <= half;
+    is_ahead_ = point.own.count <= half && (!kHasShared || point.shared.count <= half);
     turn_size_ = is_ahead_ ? half : min(kLanes, Shared::kMergeSlots - taken);
     first_part_ = rows.begin * kRowParts + static_cast<int>(threadIdx.x);
     end_part_ = rows.end * kRowParts;
@@ -154,7 +155,7 @@ class PartialAdder {
 
   // Called by all threads.
   __device__ __forceinline__ void Run() {
-    Turn turn = {first_part_, point_.shared.count == 0, 0};
+    Turn turn = {first_part_, !HasShared(), 0};
     float lse = Fetch(turn, 0);
     Sum sum;
 #pragma unroll 1
@@ -193,8 +194,11 @@ class PartialAdder {
     float of[4] = {0.0f, 0.0f, 0.0f, 0.0f};
   };
 
+  __device__ __forceinline__ bool HasShared() const {
+    return kHasShared && point_.shared.count > 0;
+  }
   __device__ __forceinline__ const PartialList& ListOf(const Turn& turn) const {
-    return turn.is_own ? point_.own : point_.shared;
+    return !kHasShared || turn.is_own ? point_.own : point_.shared;
   }
   __device__ __forceinline__ int CountOf(const Turn& turn) const {
     return min(turn_size_, ListOf(turn).count - turn.begin);
@@ -203,8 +207,8 @@ class PartialAdder {
     if (turn.begin + turn_size_ < ListOf(turn).count) {
       return {turn.part, turn.is_own, turn.begin + turn_size_};
     }
-    if (!turn.is_own) return {turn.part, true, 0};
-    return {turn.part + Traits::kThreads, point_.shared.count == 0, 0};
+    if (kHasShared && !turn.is_own) return {turn.part, true, 0};
+    return {turn.part + Traits::kThreads, !HasShared(), 0};
   }
 
   // Whether a thread of the warp has a row.
@@ -317,12 +321,24 @@ class PartialAdder {
   int end_part_;
 };
 
+// Neither inlined nor quick: few batches have shared items.
+template <typename Traits>
+__device__ __noinline__ void AddSharedPartials(const AttentionKernelParams& p, const WorkUnit& unit,
+                                               const MergePoint& point,
+                                               AttentionShared<Traits>& shared) {
+  PartialAdder<Traits, true>(p, unit, point, {0, unit.num_rows}, shared).Run();
+}
+
 // Adds up the partials of a merge. Called by all threads.
 template <typename Traits>
 __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, const WorkUnit& unit,
                                               const MergePoint& point,
                                               AttentionShared<Traits>& shared) {
-  PartialAdder<Traits>(p, unit, point, {0, unit.num_rows}, shared).Run();
+  if (point.shared.count > 0) {
+    AddSharedPartials<Traits>(p, unit, point, shared);
+  } else {
+    PartialAdder<Traits, false>(p, unit, point, {0, unit.num_rows}, shared).Run();
+  }
   WaitForCopies<0>();  // empty groups
   if (point.to < 0 && p.out_block_scales != nullptr) {
     Traits::Meet();
