@@ -177,6 +177,7 @@ __device__ __forceinline__ void AttendKeysAhead(const AttentionKernelParams& p,
   LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
   StepTerms terms;
   terms.seen_keys = KeysOfWarp(p, unit, ViewOf(first_rows.rows));
+  terms.key_end = unit.item.key_end;
   terms.is_plain = AreOnlyScaled(p, first_rows.rows);
   bool has_changed = false;
 #pragma unroll

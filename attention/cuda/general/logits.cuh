@@ -186,6 +186,19 @@ __device__ __forceinline__ bool AreOnlyScaled(const AttentionKernelParams& p,
   return __all_sync(kFullWarp, is_scaled) && p.softcap <= 0.0f && p.alibi_slopes == nullptr;
 }
 
+// Sets the logits of a step's keys from its key `num_keys` on to -inf.
+template <typename Traits>
+__device__ __forceinline__ void HideKeysFrom(int num_keys, float (&s)[Traits::kKeyTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int key = n * 8 + threadIdx.x % 4 * 2 + e % 2;
+      if (key >= num_keys) s[n][e] = -INFINITY;
+    }
+  }
+}
+
 enum class StepView { kNothing, kSome, kAll };
 
 // Says which of the keys [first, first + num_keys) the rows of a warp see: all, some or none.
