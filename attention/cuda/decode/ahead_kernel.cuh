@@ -74,11 +74,14 @@ struct FirstBlocks {
   int of[Traits::kStages];
 };
 
-// Starts loading `bytes`, a multiple of 16, from `address` on into the L2 cache.
-__device__ __forceinline__ void PrefetchRowToL2(const void* address, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
-#endif
+// Starts loading `bytes` from `address` on into the L2 cache. By lines, as the instruction for many bytes
+// (cp.async.bulk.prefetch) takes one address at a time: 32 lanes issue it one after the other.
+__device__ __forceinline__ void PrefetchRowToL2(const char* address, int bytes) {
+  constexpr int kLineBytes = 128;
+#pragma unroll 1
+  for (int at = 0; at < bytes; at += kLineBytes) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(address + at) : "memory");
+  }
 }
 
 // Reads an entry that another kernel may be writing, not by way of the L1 cache, where it would stay.
@@ -176,7 +179,7 @@ __device__ __forceinline__ void AttendKeysAhead(const AttentionKernelParams& p,
   }
   LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
   StepTerms terms;
-  terms.seen_keys = KeysOfWarp(p, unit, ViewOf(first_rows.rows));
+  terms.seen = KeysOfWarp(p, unit, first_rows.rows, ViewOf(first_rows.rows));
   terms.key_end = unit.item.key_end;
   terms.is_plain = AreOnlyScaled(p, first_rows.rows);
   bool has_changed = false;

@@ -96,19 +96,21 @@ __device__ __forceinline__ void AttendStep(const AttentionKernelParams& p, const
   products.template Accumulate<true>(s, v, seen, softmax.out);
 }
 
-// Likewise for a step whose first `num_keys` keys, or all if it has fewer, every row sees, where
-// logits are products times a positive scale and nothing more. The others are behind the item's last
-// key, and what was copied of them is zeros. Nearly all steps take this path, which has few
-// instructions.
+// Likewise for a step of whose keys in the item each is seen by some row, where logits are products
+// times a positive scale and nothing more. Those behind the item's last key were copied as zeros.
+// Nearly all steps take this path, which has few instructions.
 template <typename Traits>
-__device__ __forceinline__ void AttendPlainStep(const float (&scale)[2], int num_keys,
-                                                const uint4* q, const uint4* k, const uint4* v,
+__device__ __forceinline__ void AttendPlainStep(const SeenKeys& seen, int first,
+                                                const float (&scale)[2], const uint4* q,
+                                                const uint4* k, const uint4* v,
                                                 const Products<Traits>& products,
                                                 AttentionShared<Traits>& shared,
                                                 OnlineSoftmax<Traits>& softmax) {
   float s[Traits::kKeyTiles][4];
   MultiplyKeys<Traits>(products, q, k, shared, s);
-  if (num_keys < Traits::kKeys) HideKeysFrom<Traits>(num_keys, s);
+  if (first < seen.by_all.begin || first + Traits::kKeys > seen.by_all.end) {
+    HideKeysOutside<Traits>(seen.of_row, first, s);
+  }
   float rescale[2];
   softmax.WeighScaled(s, scale, rescale);
   softmax.Rescale(rescale);
@@ -156,10 +158,10 @@ __device__ __forceinline__ void UnscaleRows(const AttentionShared<Traits>& share
 
 // What the steps of a unit have in common for a thread.
 struct StepTerms {
-  KeysSeenByAll seen_keys;  // by all rows of the warp
-  int key_end;              // of the item
-  bool is_plain;            // their logits are products times `scale`
-  float scale[2];           // of the lane's rows
+  SeenKeys seen;
+  int key_end;     // of the item
+  bool is_plain;   // logits are products times `scale`
+  float scale[2];  // of the lane's rows
 };
 
 // The loop over a group's steps. KvLoading::kDirect, kFp8: there are kStages stages; the others arrive
@@ -182,18 +184,16 @@ __device__ __forceinline__ void AttendSteps(
     const uint4* const v = stages[stage].v();
     WaitForCopies<Traits::kStages - 1>();  // step i
     MeetGroup<Traits>();
-    const int step_end = step_first + Traits::kKeys;
-    const bool sees_first_ones = step_first >= terms.seen_keys.begin;
-    if (terms.is_plain && sees_first_ones && min(step_end, terms.key_end) <= terms.seen_keys.end) {
-      AttendPlainStep<Traits>(terms.scale, terms.key_end - step_first, q, k, v, products, shared,
+    const KeyRange& seen = terms.seen.by_any;
+    if (terms.is_plain && step_first >= seen.begin &&
+        min(step_first + Traits::kKeys, terms.key_end) <= seen.end) {
+      AttendPlainStep<Traits>(terms.seen, step_first, terms.scale, q, k, v, products, shared,
                               softmax);
     } else {
       // Rare, so the rows are reloaded rather than kept in registers.
       LaneRows lane = LoadLaneRows<Traits>(p, unit);
       UnscaleRows(shared, lane);
-      const StepView view = sees_first_ones && step_end <= terms.seen_keys.end
-                                ? StepView::kAll
-                                : ViewStep(p, unit, ViewOf(lane.rows), step_first, Traits::kKeys);
+      const StepView view = ViewStep(p, unit, ViewOf(lane.rows), step_first, Traits::kKeys);
       if (view != StepView::kNothing) {
         AttendStep<Traits>(p, unit, lane.rows, view, step_first, q, k, v, products, shared,
                            softmax);
@@ -251,7 +251,7 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   }
   LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
   StepTerms terms;
-  terms.seen_keys = KeysOfWarp(p, unit, ViewOf(first_rows.rows));
+  terms.seen = KeysOfWarp(p, unit, first_rows.rows, ViewOf(first_rows.rows));
   terms.key_end = unit.item.key_end;
   terms.is_plain = AreOnlyScaled(p, first_rows.rows);
   WaitForCopies<Traits::kStages>();  // the queries

@@ -161,21 +161,41 @@ __device__ __forceinline__ WarpView ViewOf(const QueryRow (&rows)[2]) {
   return view;
 }
 
-// Local keys [begin, end), every one of which every row of a warp sees. In most batches these are
-// nearly all keys; where more than positions decides what is seen, the range is empty.
-struct KeysSeenByAll {
+// Local keys, half-open.
+struct KeyRange {
   int begin, end;
 };
 
-__device__ __forceinline__ KeysSeenByAll KeysOfWarp(const AttentionKernelParams& p,
-                                                    const WorkUnit& unit, const WarpView& view) {
-  const bool is_interval = p.world == 1 && p.sparse_stride == 0 && p.custom_mask == nullptr;
-  if (!view.has_rows || !is_interval) return {0, 0};
+// The keys that a warp's rows see, where positions alone decide; else all ranges are empty.
+struct SeenKeys {
+  KeyRange by_all;     // by each row; in most batches nearly all keys
+  KeyRange by_any;     // by some row; empty where that is not one range
+  KeyRange of_row[2];  // by the lane's rows
+};
+
+__device__ __forceinline__ SeenKeys KeysOfWarp(const AttentionKernelParams& p, const WorkUnit& unit,
+                                               const QueryRow (&rows)[2], const WarpView& view) {
+  SeenKeys seen = {};
+  const bool is_decided = p.world == 1 && p.sparse_stride == 0 && p.custom_mask == nullptr;
+  if (!view.has_rows || !is_decided) return seen;
   const int origin = unit.item.key_start;
   int end = unit.item.key_end;
   if (unit.item.tail_len > 0) end = min(end, unit.item.prefix_len);
-  return {max(view.first_seen_by_all, origin) - origin,
-          min(max(view.last_seen_by_all, origin - 1), origin + end - 1) - origin + 1};
+  const auto keys_at = [&](int first, int last) -> KeyRange {
+    return {max(first, origin) - origin, min(max(last, origin - 1), origin + end - 1) - origin + 1};
+  };
+  seen.by_all = keys_at(view.first_seen_by_all, view.last_seen_by_all);
+  // Where there is a key that all see, or none is between what one and another see.
+  if (seen.by_all.begin <= seen.by_all.end) {
+    seen.by_any = keys_at(view.first_seen_by_any, view.last_seen_by_any);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    // Of a row that is not there, all: its logits stay as they are.
+    seen.of_row[r] =
+        rows[r].token < 0 ? KeyRange{0, INT_MAX} : keys_at(rows[r].first_seen, rows[r].last_seen);
+  }
+  return seen;
 }
 
 // Whether the logits of a warp's rows are products times a scale above 0 and nothing more.
@@ -186,15 +206,18 @@ __device__ __forceinline__ bool AreOnlyScaled(const AttentionKernelParams& p,
   return __all_sync(kFullWarp, is_scaled) && p.softcap <= 0.0f && p.alibi_slopes == nullptr;
 }
 
-// Sets the logits of a step's keys from its key `num_keys` on to -inf.
+// Sets the logits of keys that a lane's rows do not see to -inf, in the step that begins at local key
+// `first`.
 template <typename Traits>
-__device__ __forceinline__ void HideKeysFrom(int num_keys, float (&s)[Traits::kKeyTiles][4]) {
+__device__ __forceinline__ void HideKeysOutside(const KeyRange (&of_row)[2], int first,
+                                                float (&s)[Traits::kKeyTiles][4]) {
 #pragma unroll
   for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int key = n * 8 + threadIdx.x % 4 * 2 + e % 2;
-      if (key >= num_keys) s[n][e] = -INFINITY;
+      const int key = first + n * 8 + threadIdx.x % 4 * 2 + e % 2;
+      const KeyRange& range = of_row[e / 2];
+      if (key < range.begin || key >= range.end) s[n][e] = -INFINITY;
     }
   }
 }
