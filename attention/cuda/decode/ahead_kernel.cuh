@@ -9,8 +9,8 @@
 //   the block table as it is now. The entries are read again when the kernel before has ended, and
 //                   the keys are copied again if one has changed. Block ids out of range are
 //                   replaced, as in KeyPlaces;
-//   no keys         but the L2 cache is told to fetch them, if the whole launch has few: later writes
-//                   update the L2 cache. Of many keys the first would be evicted again.
+//   no keys         but the L2 cache is told to fetch the first ones, at most 26 MB of a launch on an
+//                   H200: later writes update the L2 cache.
 // Everything else, and all that is read through the L1 cache, comes after it.
 //
 // Launches for few rows are in clusters, whose CTAs merge the pieces of a range among themselves
@@ -91,9 +91,6 @@ __device__ __forceinline__ int LoadEntryOfNow(const int32_t* entry) {
   return value;
 }
 
-// Items of at most this many keys are prefetched: at most 34 MB of a launch on an H200.
-inline constexpr int kMostKeysAhead = 4 * kWorkStepKeys;
-
 // Notes the places of the unit's first steps by the table's entries of now. REQUIRES: the unit is
 // complete but for its scales.
 template <typename Traits>
@@ -117,10 +114,7 @@ __device__ __forceinline__ FirstBlocks<Traits> NoteAhead(const AttentionKernelPa
       place = {blocks.of[i], token - column * p.block_size};
     }
     places.Note(shared.offsets[steps.group][i], place);
-    if (steps.thread >= Traits::kKeys || key >= unit.item.key_end ||
-        unit.item.key_end - unit.item.key_begin > kMostKeysAhead) {
-      continue;
-    }
+    if (steps.thread >= Traits::kKeys || key >= unit.item.key_end) continue;
     const KeyOffsets offset = shared.offsets[steps.group][i][steps.thread];
     constexpr int64_t kBytes = Traits::kStoredBytes;
     PrefetchRowToL2(

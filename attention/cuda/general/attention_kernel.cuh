@@ -100,7 +100,7 @@ __device__ __forceinline__ void AttendStep(const AttentionKernelParams& p, const
 // times a positive scale and nothing more. Those behind the item's last key were copied as zeros.
 // Nearly all steps take this path, which has few instructions.
 template <typename Traits>
-__device__ __forceinline__ void AttendPlainStep(const SeenKeys& seen, int first,
+__device__ __forceinline__ void AttendPlainStep(const WarpKeys& seen, int first,
                                                 const float (&scale)[2], const uint4* q,
                                                 const uint4* k, const uint4* v,
                                                 const Products<Traits>& products,
@@ -109,7 +109,7 @@ __device__ __forceinline__ void AttendPlainStep(const SeenKeys& seen, int first,
   float s[Traits::kKeyTiles][4];
   MultiplyKeys<Traits>(products, q, k, shared, s);
   if (first < seen.by_all.begin || first + Traits::kKeys > seen.by_all.end) {
-    HideKeysOutside<Traits>(seen.of_row, first, s);
+    HideUnseen<Traits>(seen.of_row, first, s);
   }
   float rescale[2];
   softmax.WeighScaled(s, scale, rescale);
@@ -158,7 +158,7 @@ __device__ __forceinline__ void UnscaleRows(const AttentionShared<Traits>& share
 
 // What the steps of a unit have in common for a thread.
 struct StepTerms {
-  SeenKeys seen;
+  WarpKeys seen;
   int key_end;     // of the item
   bool is_plain;   // logits are products times `scale`
   float scale[2];  // of the lane's rows
@@ -184,7 +184,7 @@ __device__ __forceinline__ void AttendSteps(
     const uint4* const v = stages[stage].v();
     WaitForCopies<Traits::kStages - 1>();  // step i
     MeetGroup<Traits>();
-    const KeyRange& seen = terms.seen.by_any;
+    const SeenKeys& seen = terms.seen.by_any;
     if (terms.is_plain && step_first >= seen.begin &&
         min(step_first + Traits::kKeys, terms.key_end) <= seen.end) {
       AttendPlainStep<Traits>(terms.seen, step_first, terms.scale, q, k, v, products, shared,

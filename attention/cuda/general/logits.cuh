@@ -161,41 +161,47 @@ __device__ __forceinline__ WarpView ViewOf(const QueryRow (&rows)[2]) {
   return view;
 }
 
-// Local keys, half-open.
-struct KeyRange {
-  int begin, end;
-};
-
-// The keys that a warp's rows see, where positions alone decide; else all ranges are empty.
+// Local keys [begin, end).
 struct SeenKeys {
-  KeyRange by_all;     // by each row; in most batches nearly all keys
-  KeyRange by_any;     // by some row; empty where that is not one range
-  KeyRange of_row[2];  // by the lane's rows
+  int begin;
+  int end;
 };
 
-__device__ __forceinline__ SeenKeys KeysOfWarp(const AttentionKernelParams& p, const WorkUnit& unit,
-                                               const QueryRow (&rows)[2], const WarpView& view) {
-  SeenKeys seen = {};
-  const bool is_decided = p.world == 1 && p.sparse_stride == 0 && p.custom_mask == nullptr;
-  if (!view.has_rows || !is_decided) return seen;
+// The keys at positions `first` to `last`, of those before local key `end`. REQUIRES: an ordinary item,
+// whose positions follow each other.
+__device__ __forceinline__ SeenKeys KeysAtPositions(const WorkUnit& unit, int first, int last,
+                                                    int end) {
   const int origin = unit.item.key_start;
+  return {max(first, origin) - origin, min(max(last, origin - 1), origin + end - 1) - origin + 1};
+}
+
+// The keys that the rows of a warp see, where positions alone decide; else all ranges are empty.
+struct WarpKeys {
+  SeenKeys by_all;     // by each row; in most batches nearly all keys
+  SeenKeys by_any;     // by some row; empty where that is not one range
+  SeenKeys of_row[2];  // by the lane's rows
+};
+
+__device__ __forceinline__ WarpKeys KeysOfWarp(const AttentionKernelParams& p, const WorkUnit& unit,
+                                               const QueryRow (&rows)[2], const WarpView& view) {
+  WarpKeys keys = {};
+  const bool is_decided = p.world == 1 && p.sparse_stride == 0 && p.custom_mask == nullptr;
+  if (!view.has_rows || !is_decided) return keys;
   int end = unit.item.key_end;
   if (unit.item.tail_len > 0) end = min(end, unit.item.prefix_len);
-  const auto keys_at = [&](int first, int last) -> KeyRange {
-    return {max(first, origin) - origin, min(max(last, origin - 1), origin + end - 1) - origin + 1};
-  };
-  seen.by_all = keys_at(view.first_seen_by_all, view.last_seen_by_all);
-  // Where there is a key that all see, or none is between what one and another see.
-  if (seen.by_all.begin <= seen.by_all.end) {
-    seen.by_any = keys_at(view.first_seen_by_any, view.last_seen_by_any);
+  keys.by_all = KeysAtPositions(unit, view.first_seen_by_all, view.last_seen_by_all, end);
+  // Then some key is seen by all, or none is between those of one row and another.
+  if (keys.by_all.begin <= keys.by_all.end) {
+    keys.by_any = KeysAtPositions(unit, view.first_seen_by_any, view.last_seen_by_any, end);
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    // Of a row that is not there, all: its logits stay as they are.
-    seen.of_row[r] =
-        rows[r].token < 0 ? KeyRange{0, INT_MAX} : keys_at(rows[r].first_seen, rows[r].last_seen);
+    // A row that is not there keeps its logits, which are zeros: -inf times its scale, 0, is NaN.
+    keys.of_row[r] = rows[r].token < 0
+                         ? SeenKeys{0, INT_MAX}
+                         : KeysAtPositions(unit, rows[r].first_seen, rows[r].last_seen, end);
   }
-  return seen;
+  return keys;
 }
 
 // Whether the logits of a warp's rows are products times a scale above 0 and nothing more.
@@ -206,18 +212,22 @@ __device__ __forceinline__ bool AreOnlyScaled(const AttentionKernelParams& p,
   return __all_sync(kFullWarp, is_scaled) && p.softcap <= 0.0f && p.alibi_slopes == nullptr;
 }
 
-// Sets the logits of keys that a lane's rows do not see to -inf, in the step that begins at local key
-// `first`.
+// Sets the logits of keys outside each row's `seen` to -inf.
 template <typename Traits>
-__device__ __forceinline__ void HideKeysOutside(const KeyRange (&of_row)[2], int first,
-                                                float (&s)[Traits::kKeyTiles][4]) {
+__device__ __forceinline__ void HideUnseen(const SeenKeys (&seen)[2], int first,
+                                           float (&s)[Traits::kKeyTiles][4]) {
+  const int lane_first = first + threadIdx.x % 4 * 2;
 #pragma unroll
-  for (int n = 0; n < Traits::kKeyTiles; ++n) {
+  for (int r = 0; r < 2; ++r) {
+    const int begin = seen[r].begin - lane_first;
+    const int end = seen[r].end - lane_first;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int key = first + n * 8 + threadIdx.x % 4 * 2 + e % 2;
-      const KeyRange& range = of_row[e / 2];
-      if (key < range.begin || key >= range.end) s[n][e] = -INFINITY;
+    for (int n = 0; n < Traits::kKeyTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int column = n * 8 + j;
+        if (column < begin || column >= end) s[n][r * 2 + j] = -INFINITY;
+      }
     }
   }
 }

@@ -36,26 +36,6 @@
 
 namespace reprise {
 
-// Sets the logits of keys outside each row's `seen` to -inf.
-template <typename Traits>
-__device__ __forceinline__ void HideUnseen(const SeenKeys (&seen)[2], int first,
-                                           float (&s)[Traits::kKeyTiles][4]) {
-  const int lane_first = first + threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int begin = seen[r].begin - lane_first;
-    const int end = seen[r].end - lane_first;
-#pragma unroll
-    for (int n = 0; n < Traits::kKeyTiles; ++n) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int column = n * 8 + j;
-        if (column < begin || column >= end) s[n][r * 2 + j] = -INFINITY;
-      }
-    }
-  }
-}
-
 // The turns in which the two warpgroups start products, in units in which both have rows: first
 // warpgroup 0, and so on. Both take the same number of turns in a unit.
 template <typename Traits>

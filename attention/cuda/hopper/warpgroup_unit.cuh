@@ -67,18 +67,10 @@ bool HasOnlyPlainUnits(const AttentionKernelParams& p) {
          p.world <= 1 && p.work.max_shared_tiles == 0 && ResultsAreDirect<Traits>(p);
 }
 
-// Local keys [begin, end).
-struct SeenKeys {
-  int begin;
-  int end;
-};
-
 // What a row of a unit that is not special sees.
 __device__ __forceinline__ SeenKeys KeysSeenBy(const WorkUnit& unit, const QueryRow& row) {
   if (row.token < 0) return {0, 0};
-  const int origin = unit.item.key_start;
-  return {max(row.first_seen, origin) - origin,
-          min(max(row.last_seen, origin - 1), origin + unit.item.key_end - 1) - origin + 1};
+  return KeysAtPositions(unit, row.first_seen, row.last_seen, unit.item.key_end);
 }
 
 // One row of the tile.
