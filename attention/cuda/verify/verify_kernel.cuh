@@ -2,7 +2,7 @@
 // attention/work_map/verify_tile.h: for drafts to verify, and whatever else has 17 to 32 rows of q.
 //
 // Bound: memory, as for a decode, at few rows of a batch also the merge of partials
-// (verify_merge.cuh). A CTA has two groups of two warps. A group has 32 keys a step (64 for head_dim
+// (verify_results.cuh). A CTA has two groups of two warps. A group has 32 keys a step (64 for head_dim
 // 64), which both of its warps read from shared memory; the groups wait for each other only at a
 // unit's end.
 
@@ -17,7 +17,7 @@
 #include "attention/cuda/decode/ahead_kernel.cuh"
 #include "attention/cuda/general/attention_kernel.cuh"
 #include "attention/cuda/verify/verify_launchers.h"
-#include "attention/cuda/verify/verify_merge.cuh"
+#include "attention/cuda/verify/verify_results.cuh"
 #include "attention/cuda/verify/verify_traits.cuh"
 
 namespace reprise {
