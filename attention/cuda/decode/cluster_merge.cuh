@@ -27,13 +27,12 @@ namespace reprise {
 template <typename Traits>
 __device__ __forceinline__ void LeavePiece(const AttentionKernelParams& p, const WorkUnit& unit,
                                            typename AttentionShared<Traits>::Results& results) {
+  WeighRows<Traits>(unit, results, [&](int r, const RowTotal& total) {
+    return FinishPartialRow<Traits>(total, results.lse[r]);
+  });
   ForColumns<Traits>(p, unit, [&](int r, int column) {
-    float weight[Traits::kWarpsN];
-    const RowTotal total = WeighGroups<Traits>(results, r, weight);
-    // Every thread of the row writes the same lse.
-    const float factor = FinishPartialRow<Traits>(total, results.lse[r]);
     float value[4];
-    AddGroups<Traits>(results, weight, r, column, factor, value);
+    AddGroups<Traits>(results, r, column, value);
     *reinterpret_cast<float4*>(&results.out[0][r][column]) = {value[0], value[1], value[2],
                                                               value[3]};
   });

@@ -1,7 +1,7 @@
 // From the shares of a CTA's groups of warps to out and lse: the shares are added up, and either
 // written out or stored as a partial, which the last CTA to arrive at the merge adds to the others
-// (partial_merge.cuh). All threads take 4 columns of a row at a time; every thread of a row
-// computes the row's weights itself, which is quicker than to wait for one that does.
+// (partial_merge.cuh). One thread a row weighs the shares; then all threads take 4 columns of a row at a
+// time.
 //
 // All of this runs once or twice per unit, mostly from instructions that must be fetched first: few
 // instructions matter more than few operations, and what is seldom needed is not inlined.
@@ -143,40 +143,53 @@ template <typename Traits, typename Body>
 __device__ __forceinline__ void ForColumns(const AttentionKernelParams& p, const WorkUnit& unit,
                                            const Body& body) {
   constexpr int kRowParts = Traits::kHeadDimV / 4;
-#pragma unroll 1
-  for (int at = threadIdx.x; at < unit.num_rows * kRowParts; at += Traits::kThreads) {
-    const int column = at % kRowParts * 4;
-    if (column < p.head_dim_v) body(at / kRowParts, column);
+  static_assert(Traits::kThreads % kRowParts == 0);
+  constexpr int kRowsAtOnce = Traits::kRows > kDecodeRows ? 2 : 1;
+  const int column = static_cast<int>(threadIdx.x) % kRowParts * 4;
+  if (column >= p.head_dim_v) return;
+#pragma unroll kRowsAtOnce
+  for (int row = threadIdx.x / kRowParts; row < unit.num_rows;
+       row += Traits::kThreads / kRowParts) {
+    body(row, column);
   }
 }
 
-// The total of a row over the groups, and the weight of each group's share.
-template <typename Traits>
-__device__ __forceinline__ RowTotal
-WeighGroups(const typename AttentionShared<Traits>::Results& results, int row,
-            float (&weight)[Traits::kWarpsN]) {
-  RowTotal total{-INFINITY, 0.0f};
+// Weighs the groups' shares of the tile's rows: leaves each share's factor in results.sum, of which
+// finish(row, total) returns what all shares of a row have in common. A thread a row, as these are many
+// instructions. Called by all threads, which have synchronised, and synchronise.
+template <typename Traits, typename Results, typename Finish>
+__device__ __forceinline__ void WeighRows(const WorkUnit& unit, Results& results,
+                                          const Finish& finish) {
+  static_assert(Traits::kThreads >= Traits::kRows);
+  const int row = threadIdx.x;
+  if (row < unit.num_rows) {
+    RowTotal total{-INFINITY, 0.0f};
 #pragma unroll
-  for (int g = 0; g < Traits::kWarpsN; ++g) total.max = fmaxf(total.max, results.max[g][row]);
-  const float reference = Reference(total.max);
+    for (int g = 0; g < Traits::kWarpsN; ++g) total.max = fmaxf(total.max, results.max[g][row]);
+    const float reference = Reference(total.max);
+    float weight[Traits::kWarpsN];
 #pragma unroll
-  for (int g = 0; g < Traits::kWarpsN; ++g) {
-    weight[g] = Exp2<Traits>(results.max[g][row] - reference);
-    total.sum = fmaf(results.sum[g][row], weight[g], total.sum);
+    for (int g = 0; g < Traits::kWarpsN; ++g) {
+      weight[g] = Exp2<Traits>(results.max[g][row] - reference);
+      total.sum = fmaf(results.sum[g][row], weight[g], total.sum);
+    }
+    const float factor = finish(row, total);
+#pragma unroll
+    for (int g = 0; g < Traits::kWarpsN; ++g) results.sum[g][row] = weight[g] * factor;
   }
-  return total;
+  Traits::Meet();
 }
 
-template <typename Traits>
-__device__ __forceinline__ void AddGroups(const typename AttentionShared<Traits>::Results& results,
-                                          const float (&weight)[Traits::kWarpsN], int row,
-                                          int column, float factor, float (&value)[4]) {
+// Adds up the groups' shares of 4 columns of a row, after WeighRows().
+template <typename Traits, typename Results>
+__device__ __forceinline__ void AddGroups(const Results& results, int row, int column,
+                                          float (&value)[4]) {
 #pragma unroll
   for (int e = 0; e < 4; ++e) value[e] = 0.0f;
 #pragma unroll
   for (int g = 0; g < Traits::kWarpsN; ++g) {
     const float4 out = *reinterpret_cast<const float4*>(&results.out[g][row][column]);
-    const float w = weight[g] * factor;
+    const float w = results.sum[g][row];
     value[0] = fmaf(out.x, w, value[0]);
     value[1] = fmaf(out.y, w, value[1]);
     value[2] = fmaf(out.z, w, value[2]);
@@ -284,18 +297,18 @@ template <typename Traits, typename Results>
 __device__ __forceinline__ void WriteUnit(const AttentionKernelParams& p, const WorkUnit& unit,
                                           Results& results) {
   const bool is_partial = unit.item.partial >= 0;
+  WeighRows<Traits>(unit, results, [&](int r, const RowTotal& total) {
+    const TileRow row = RowAt(p, unit, r);
+    if (!is_partial) return FinishRow(p, unit, row, total);
+    const int64_t partial = PartialAt(p.work, unit.item.partial, row);
+    return FinishPartialRow<Traits>(total, p.work.partial_lse[partial]);
+  });
   ForColumns<Traits>(p, unit, [&](int r, int column) {
     const TileRow row = RowAt(p, unit, r);
-    float weight[Traits::kWarpsN];
-    const RowTotal total = WeighGroups<Traits>(results, r, weight);
-    const int64_t partial = PartialAt(p.work, unit.item.partial, row);
-    // Every thread of the row writes the same lse.
-    const float factor = is_partial ? FinishPartialRow<Traits>(total, p.work.partial_lse[partial])
-                                    : FinishRow(p, unit, row, total);
     float value[4];
-    AddGroups<Traits>(results, weight, r, column, factor, value);
+    AddGroups<Traits>(results, r, column, value);
     if (is_partial) {
-      StorePartial(p, partial, column, value);
+      StorePartial(p, PartialAt(p.work, unit.item.partial, row), column, value);
     } else {
       StoreFinished<Traits>(p, results, row, r, column, value);
     }

@@ -1,10 +1,9 @@
 // The general kernel (attention/cuda/general/attention_kernel.cuh) with the tiles of
 // attention/work_map/verify_tile.h: for drafts to verify, and whatever else has 17 to 32 rows of q.
 //
-// Bound: memory, as for a decode, at few rows of a batch also the merge of partials
-// (verify_results.cuh). A CTA has two groups of two warps. A group has 32 keys a step (64 for head_dim
-// 64), which both of its warps read from shared memory; the groups wait for each other only at a
-// unit's end.
+// Bound: memory, as for a decode, at few rows of a batch also the merge of partials. A CTA has two groups
+// of two warps. A group has 32 keys a step (64 for head_dim 64), which both of its warps read from shared
+// memory; the groups wait for each other only at a unit's end.
 
 #ifndef ATTENTION_CUDA_VERIFY_VERIFY_KERNEL_CUH_
 #define ATTENTION_CUDA_VERIFY_VERIFY_KERNEL_CUH_
@@ -17,7 +16,6 @@
 #include "attention/cuda/decode/ahead_kernel.cuh"
 #include "attention/cuda/general/attention_kernel.cuh"
 #include "attention/cuda/verify/verify_launchers.h"
-#include "attention/cuda/verify/verify_results.cuh"
 #include "attention/cuda/verify/verify_traits.cuh"
 
 namespace reprise {

@@ -29,7 +29,6 @@ struct VerifyTraits : TileTraits<DecodeTileIndexOf(kVerifyTiles[kIndex]), kLoadi
   static constexpr int kRows = kTile.rows();
   static constexpr int kKeys = KeysOfStep(kTile, kLoadingOfTile);
   static constexpr int kKeyTiles = kKeys / 8;
-  static constexpr bool kWeighsRowsOnce = true;  // verify_results.cuh
   static constexpr int kKeysPerPass = kGroupThreads / Decode::kLanesOfKey;
 
   static_assert(kTile.warps_d == Decode::kWarpsD && kTile.head_dim_v == Decode::kHeadDimV);
