@@ -1,8 +1,10 @@
 #include "tests/benchmarks/device/attention_grid.h"
 
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 
@@ -17,7 +19,7 @@ struct Heads {
 
 // Rows that all have `query_len` queries at the end of their keys.
 AttentionCase Rows(std::string name, const Heads& heads, std::vector<int> lens, int query_len,
-                   double peer_us, double target_us) {
+                   std::optional<double> peer_us = {}, std::optional<double> target_us = {}) {
   AttentionCase c = {.name = std::move(name),
                      .num_q_heads = heads.q,
                      .num_kv_heads = heads.kv,
@@ -127,6 +129,12 @@ std::vector<AttentionCase> DecodeGrid() {
       With(Uniform("fp8 b32 kv4096", wide, 32, 4096, 101, 70), DType::kFp8E4M3),
       With(Uniform("fp8 b128 kv4096", wide, 128, 4096, 379, 258), DType::kFp8E4M3),
       With(Uniform("fp8 64/8 b128 kv2048", {64, 8, 128}, 128, 2048, 209, 133), DType::kFp8E4M3),
+      // Rows that end within a step of keys, as most do.
+      Rows("b1 kv1023", wide, {1023}, 1),
+      Rows("b8 kv1023", wide, std::vector<int>(8, 1023), 1),
+      Rows("b64 kv1000", wide, std::vector<int>(64, 1000), 1),
+      Rows("24/6 d64 b56 kv380", {24, 6, 64}, std::vector<int>(56, 380), 1),
+      Rows("verify b8 q4 kv1000", wide, std::vector<int>(8, 1000), 4),
       Rows("verify b1 q4 kv4096", wide, {4096}, 4, 13.3, 10.5),
       Rows("verify b32 q4 kv4096", wide, std::vector<int>(32, 4096), 4, 129.2, 125),
       Rows("verify b128 q4 kv4096", wide, std::vector<int>(128, 4096), 4, 498.5, 490),
