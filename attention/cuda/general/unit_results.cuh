@@ -143,14 +143,11 @@ template <typename Traits, typename Body>
 __device__ __forceinline__ void ForColumns(const AttentionKernelParams& p, const WorkUnit& unit,
                                            const Body& body) {
   constexpr int kRowParts = Traits::kHeadDimV / 4;
-  static_assert(Traits::kThreads % kRowParts == 0);
   constexpr int kRowsAtOnce = Traits::kRows > kDecodeRows ? 2 : 1;
-  const int column = static_cast<int>(threadIdx.x) % kRowParts * 4;
-  if (column >= p.head_dim_v) return;
 #pragma unroll kRowsAtOnce
-  for (int row = threadIdx.x / kRowParts; row < unit.num_rows;
-       row += Traits::kThreads / kRowParts) {
-    body(row, column);
+  for (int at = threadIdx.x; at < unit.num_rows * kRowParts; at += Traits::kThreads) {
+    const int column = at % kRowParts * 4;
+    if (column < p.head_dim_v) body(at / kRowParts, column);
   }
 }
 
