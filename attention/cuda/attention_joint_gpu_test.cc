@@ -7,7 +7,6 @@
 #include <array>
 #include <cstdint>
 
-#include "attention/cuda/decode/joint_merge.h"
 #include "attention/testing/batch_generator.h"
 #include "attention/testing/cross_product.h"
 #include "attention/testing/gpu_check.h"

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "attention/testing/host_work_map.h"
@@ -317,6 +318,34 @@ TEST(WorkMapBuildTest, GroupsOfPiecesBeginWithNoArrivals) {
     }
   }
   EXPECT_GT(num_groups, 2);
+}
+
+TEST(WorkMapBuildTest, PiecesAreMergedJointlyAndNeitherWholeRangesNorThoseOfSharedItems) {
+  const auto num_joint = [](const Rows& rows, SharedPrefix shared_prefix) {
+    WorkMapOptions options = OptionsFor(rows.batch);
+    options.shared_prefix = shared_prefix;
+    options.shared_tiles = SharedTiles::kSmall;
+    HostWorkMap work(options);
+    EXPECT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    const absl::Status check = CheckWorkMap(work.map(), rows.batch, {});
+    EXPECT_TRUE(check.ok()) << check;
+    const std::vector<WorkItem> items = ItemsOf(work.map().main);
+    for (const WorkItem& item : items) EXPECT_TRUE(item.is_joint == 0 || item.partial >= 0);
+    return std::pair<int, int>(std::count_if(items.begin(), items.end(),
+                                             [](const WorkItem& item) { return item.is_joint; }),
+                               static_cast<int>(items.size()));
+  };
+  // Drafts: 16 rows of q.
+  const auto [num_cut, num_pieces] = num_joint(Rows({4096}, 4), SharedPrefix::kIgnored);
+  EXPECT_GT(num_pieces, 1);
+  EXPECT_EQ(num_cut, num_pieces);
+  EXPECT_EQ(num_joint(Rows({64, 64}, 4), SharedPrefix::kIgnored), std::pair(0, 2));  // whole
+  Rows rows({4096, 4096}, 4);
+  const int32_t prefix_len = 2048;
+  rows.batch.common_prefix_len = &prefix_len;
+  const auto [num_with_prefix, num_items] = num_joint(rows, SharedPrefix::kTaken);
+  EXPECT_GT(num_items, 2);
+  EXPECT_EQ(num_with_prefix, 0);
 }
 
 TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {

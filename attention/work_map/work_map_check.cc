@@ -191,6 +191,7 @@ class Checker {
         return Broken(1, "shared item ", next_item_, " has keys ", item.key_begin, " to ",
                       item.key_end, ", next is ", key);
       }
+      if (item.is_joint != 0) return Broken(4, "shared item ", next_item_, " is merged jointly");
       REPRISE_RETURN_IF_ERROR(CheckPartials(next_item_, first_item, map_.tile_queries));
       key = item.key_end;
     }

@@ -172,10 +172,7 @@ __device__ __forceinline__ void AttendKeysAhead(const AttentionKernelParams& p,
     LoadScaledQueries<Traits>(p, unit, shared.tiles.q, shared.row_scales);
   }
   LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
-  StepTerms terms;
-  terms.seen = KeysOfWarp(p, unit, first_rows.rows, ViewOf(first_rows.rows));
-  terms.key_end = unit.item.key_end;
-  terms.is_plain = AreOnlyScaled(p, first_rows.rows);
+  StepTerms terms = TermsOf(p, unit, first_rows);
   bool has_changed = false;
 #pragma unroll
   for (int i = 0; i < Traits::kStages; ++i) {
@@ -192,9 +189,7 @@ __device__ __forceinline__ void AttendKeysAhead(const AttentionKernelParams& p,
       CommitCopies();
     }
   }
-  UnscaleRows(shared, first_rows);
-  terms.scale[0] = first_rows.rows[0].logit_scale * kLog2E;
-  terms.scale[1] = first_rows.rows[1].logit_scale * kLog2E;
+  SetScales(shared, first_rows, terms);
   Products<Traits> products(p);
   TakeQueries<Traits>(products, q);
   AttendSteps<Traits>(p, unit, steps, places, loader, place, q, terms, products, shared, softmax);

@@ -49,6 +49,7 @@ REPRISE_HOST_DEVICE inline JointArrival ArriveJointly(Counter& counter, int num_
   constexpr uint32_t kArrival = 1;
   constexpr uint32_t kGoing = 1 << 8;
   constexpr int kSharesAt = 16;
+  static_assert(kMostJointPieces < 1 << 8, "a field of the counter holds the pieces");
   const auto have_all_arrived = [num_pieces](uint32_t value) {
     return (value & 0xff) == static_cast<uint32_t>(num_pieces);
   };

@@ -91,8 +91,7 @@ __device__ __forceinline__ void AttendStep(const AttentionKernelParams& p, const
   if (is_masked || p.alibi_slopes) seen = MaskLogits<Traits>(p, unit, rows, first, s);
   softmax.Take(s);
   ScaleNewKeys<Traits>(p, unit, first, unit.new_v_factor, s);
-  // The mask costs less than a second copy of the product; only unmasked direct steps do without
-  // it.
+  // The mask costs less than a second copy of the product; only plain steps do without it.
   products.template Accumulate<true>(s, v, seen, softmax.out);
 }
 
@@ -161,8 +160,27 @@ struct StepTerms {
   WarpKeys seen;
   int key_end;     // of the item
   bool is_plain;   // logits are products times `scale`
-  float scale[2];  // of the lane's rows
+  float scale[2];  // of the lane's rows: SetScales()
 };
+
+// All but the scales, which take the queries of fp8 products to be there.
+__device__ __forceinline__ StepTerms TermsOf(const AttentionKernelParams& p, const WorkUnit& unit,
+                                             const LaneRows& lane) {
+  StepTerms terms;
+  terms.seen = KeysOfWarp(p, unit, lane.rows);
+  terms.key_end = unit.item.key_end;
+  terms.is_plain = AreOnlyScaled(p, lane.rows);
+  return terms;
+}
+
+// The scales, of rows that this unscales: UnscaleRows(). The queries have arrived.
+template <typename Traits>
+__device__ __forceinline__ void SetScales(const AttentionShared<Traits>& shared, LaneRows& lane,
+                                          StepTerms& terms) {
+  UnscaleRows(shared, lane);
+  terms.scale[0] = lane.rows[0].logit_scale * kLog2E;
+  terms.scale[1] = lane.rows[1].logit_scale * kLog2E;
+}
 
 // The loop over a group's steps. KvLoading::kDirect, kFp8: there are kStages stages; the others arrive
 // while one is in use. REQUIRES: the copies of the first kStages steps have been committed, a group of
@@ -250,15 +268,10 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
     LoadScaledQueries<Traits>(p, unit, shared.tiles.q, shared.row_scales);
   }
   LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
-  StepTerms terms;
-  terms.seen = KeysOfWarp(p, unit, first_rows.rows, ViewOf(first_rows.rows));
-  terms.key_end = unit.item.key_end;
-  terms.is_plain = AreOnlyScaled(p, first_rows.rows);
+  StepTerms terms = TermsOf(p, unit, first_rows);
   WaitForCopies<Traits::kStages>();  // the queries
   __syncthreads();
-  UnscaleRows(shared, first_rows);
-  terms.scale[0] = first_rows.rows[0].logit_scale * kLog2E;
-  terms.scale[1] = first_rows.rows[1].logit_scale * kLog2E;
+  SetScales(shared, first_rows, terms);
   Products<Traits> products(p);
   TakeQueries<Traits>(products, q);
   AttendSteps<Traits>(p, unit, steps, places, loader, place, q, terms, products, shared, softmax);

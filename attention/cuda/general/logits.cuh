@@ -183,7 +183,8 @@ struct WarpKeys {
 };
 
 __device__ __forceinline__ WarpKeys KeysOfWarp(const AttentionKernelParams& p, const WorkUnit& unit,
-                                               const QueryRow (&rows)[2], const WarpView& view) {
+                                               const QueryRow (&rows)[2]) {
+  const WarpView view = ViewOf(rows);
   WarpKeys keys = {};
   const bool is_decided = p.world == 1 && p.sparse_stride == 0 && p.custom_mask == nullptr;
   if (!view.has_rows || !is_decided) return keys;

@@ -32,8 +32,8 @@ AttentionCase Rows(std::string name, const Heads& heads, std::vector<int> lens, 
   return c;
 }
 
-AttentionCase Uniform(std::string name, const Heads& heads, int batch, int len, double peer_us,
-                      double target_us) {
+AttentionCase Uniform(std::string name, const Heads& heads, int batch, int len,
+                      std::optional<double> peer_us = {}, std::optional<double> target_us = {}) {
   return Rows(std::move(name), heads, std::vector<int>(batch, len), 1, peer_us, target_us);
 }
 
@@ -130,10 +130,10 @@ std::vector<AttentionCase> DecodeGrid() {
       With(Uniform("fp8 b128 kv4096", wide, 128, 4096, 379, 258), DType::kFp8E4M3),
       With(Uniform("fp8 64/8 b128 kv2048", {64, 8, 128}, 128, 2048, 209, 133), DType::kFp8E4M3),
       // Rows that end within a step of keys, as most do.
-      Rows("b1 kv1023", wide, {1023}, 1),
-      Rows("b8 kv1023", wide, std::vector<int>(8, 1023), 1),
-      Rows("b64 kv1000", wide, std::vector<int>(64, 1000), 1),
-      Rows("24/6 d64 b56 kv380", {24, 6, 64}, std::vector<int>(56, 380), 1),
+      Uniform("b1 kv1023", wide, 1, 1023),
+      Uniform("b8 kv1023", wide, 8, 1023),
+      Uniform("b64 kv1000", wide, 64, 1000),
+      Uniform("24/6 d64 b56 kv380", {24, 6, 64}, 56, 380),
       Rows("verify b8 q4 kv1000", wide, std::vector<int>(8, 1000), 4),
       Rows("verify b1 q4 kv4096", wide, {4096}, 4, 13.3, 10.5),
       Rows("verify b32 q4 kv4096", wide, std::vector<int>(32, 4096), 4, 129.2, 125),
