@@ -10,8 +10,8 @@
 //
 // Pure function.
 
-#ifndef ATTENTION_ALIBI_SLOPES_H_
-#define ATTENTION_ALIBI_SLOPES_H_
+#ifndef REPRISE_ATTENTION_ALIBI_SLOPES_H_
+#define REPRISE_ATTENTION_ALIBI_SLOPES_H_
 
 #include <vector>
 
@@ -23,4 +23,4 @@ std::vector<float> AlibiSlopes(int num_heads);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_ALIBI_SLOPES_H_
+#endif  // REPRISE_ATTENTION_ALIBI_SLOPES_H_

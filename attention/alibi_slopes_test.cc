@@ -1,4 +1,4 @@
-#include "attention/alibi_slopes.h"
+#include "reprise/attention/alibi_slopes.h"
 
 #include <algorithm>
 #include <vector>

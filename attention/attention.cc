@@ -1,4 +1,4 @@
-#include "attention/attention.h"
+#include "reprise/attention/attention.h"
 
 #include <ATen/Parallel.h>
 
@@ -6,14 +6,14 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "attention/batch_check.h"
-#include "attention/cpu/host_attention.h"
-#include "attention/cuda/attention_cuda.h"
-#include "attention/token_view.h"
-#include "attention/validate.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
+#include "reprise/attention/batch_check.h"
+#include "reprise/attention/cpu/host_attention.h"
+#include "reprise/attention/cuda/attention_cuda.h"
+#include "reprise/attention/token_view.h"
+#include "reprise/attention/validate.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 namespace {

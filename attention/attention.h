@@ -27,18 +27,18 @@
 // Thread safety: calls on different streams with different `work` may run concurrently. Cost: no
 // host work that grows with the batch on CUDA.
 
-#ifndef ATTENTION_ATTENTION_H_
-#define ATTENTION_ATTENTION_H_
+#ifndef REPRISE_ATTENTION_ATTENTION_H_
+#define REPRISE_ATTENTION_ATTENTION_H_
 
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
-#include "attention/attention_extras.h"
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/work_map/work_map.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/attention_extras.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -55,4 +55,4 @@ absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& ba
 
 }  // namespace reprise
 
-#endif  // ATTENTION_ATTENTION_H_
+#endif  // REPRISE_ATTENTION_ATTENTION_H_

@@ -6,15 +6,15 @@
 //
 // A value. The tensors must outlive the call; their memory must outlive any graph that captures it.
 
-#ifndef ATTENTION_ATTENTION_EXTRAS_H_
-#define ATTENTION_ATTENTION_EXTRAS_H_
+#ifndef REPRISE_ATTENTION_ATTENTION_EXTRAS_H_
+#define REPRISE_ATTENTION_ATTENTION_EXTRAS_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
 
-#include "base/dtype.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -52,4 +52,4 @@ struct AttentionExtras {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_ATTENTION_EXTRAS_H_
+#endif  // REPRISE_ATTENTION_ATTENTION_EXTRAS_H_

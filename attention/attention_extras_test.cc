@@ -2,7 +2,7 @@
 // numbers are right is held by attention/cpu/host_attention_test.cc and, on a GPU, by
 // attention/cuda/attention_gpu_test.cc.
 
-#include "attention/attention_extras.h"
+#include "reprise/attention/attention_extras.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "attention/attention.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/attention.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "attention/attention_kind.h"
+#include "reprise/attention/attention_kind.h"
 
 #include <glog/logging.h>
 

@@ -5,13 +5,13 @@
 //
 // Pure functions.
 
-#ifndef ATTENTION_ATTENTION_KIND_H_
-#define ATTENTION_ATTENTION_KIND_H_
+#ifndef REPRISE_ATTENTION_ATTENTION_KIND_H_
+#define REPRISE_ATTENTION_ATTENTION_KIND_H_
 
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "attention/layer_spec.h"
+#include "reprise/attention/layer_spec.h"
 
 namespace reprise {
 
@@ -23,4 +23,4 @@ absl::StatusOr<AttentionKind> ParseAttentionKind(std::string_view name);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_ATTENTION_KIND_H_
+#endif  // REPRISE_ATTENTION_ATTENTION_KIND_H_

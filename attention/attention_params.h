@@ -20,14 +20,14 @@
 // A value; pointers are on the device of the queries and must live as long as the calls (or graphs)
 // that use them.
 
-#ifndef ATTENTION_ATTENTION_PARAMS_H_
-#define ATTENTION_ATTENTION_PARAMS_H_
+#ifndef REPRISE_ATTENTION_ATTENTION_PARAMS_H_
+#define REPRISE_ATTENTION_ATTENTION_PARAMS_H_
 
 #include <cmath>
 #include <cstdint>
 #include <optional>
 
-#include "cache/storage/kv_layer.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -85,4 +85,4 @@ struct AttentionParams {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_ATTENTION_PARAMS_H_
+#endif  // REPRISE_ATTENTION_ATTENTION_PARAMS_H_

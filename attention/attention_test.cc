@@ -1,4 +1,4 @@
-#include "attention/attention.h"
+#include "reprise/attention/attention.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "attention/reference/reference.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/ragged_generator.h"
-#include "base/element_access.h"
-#include "base/torch_dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/reference/reference.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/base/element_access.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

@@ -1,12 +1,12 @@
-#include "attention/batch_check.h"
+#include "reprise/attention/batch_check.h"
 
 #include <algorithm>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "attention/reference/visibility.h"
-#include "base/status_macros.h"
+#include "reprise/attention/reference/visibility.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -7,14 +7,14 @@
 // REQUIRES: the batch's fields are valid (attention/params_check.h). Thread safety: const data.
 // Cost: O(tokens + blocks), no allocation unless a check fails.
 
-#ifndef ATTENTION_BATCH_CHECK_H_
-#define ATTENTION_BATCH_CHECK_H_
+#ifndef REPRISE_ATTENTION_BATCH_CHECK_H_
+#define REPRISE_ATTENTION_BATCH_CHECK_H_
 
 #include "absl/status/status.h"
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -27,4 +27,4 @@ absl::Status CheckBatchArrays(const RaggedBatch& batch);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_BATCH_CHECK_H_
+#endif  // REPRISE_ATTENTION_BATCH_CHECK_H_

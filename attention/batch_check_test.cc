@@ -1,14 +1,14 @@
-#include "attention/batch_check.h"
+#include "reprise/attention/batch_check.h"
 
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/ragged_generator.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {

@@ -12,14 +12,14 @@
 // Pure functions; the results are views of their arguments, without copies. Thread safety: const
 // data.
 
-#ifndef ATTENTION_CONTIGUOUS_DECODE_H_
-#define ATTENTION_CONTIGUOUS_DECODE_H_
+#ifndef REPRISE_ATTENTION_CONTIGUOUS_DECODE_H_
+#define REPRISE_ATTENTION_CONTIGUOUS_DECODE_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 
-#include "attention/ragged_batch.h"
+#include "reprise/attention/ragged_batch.h"
 
 namespace reprise {
 
@@ -45,4 +45,4 @@ inline at::Tensor TokensOfHnd(const at::Tensor& heads) { return heads.transpose(
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CONTIGUOUS_DECODE_H_
+#endif  // REPRISE_ATTENTION_CONTIGUOUS_DECODE_H_

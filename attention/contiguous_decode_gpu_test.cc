@@ -7,11 +7,11 @@
 
 #include <algorithm>
 
-#include "attention/testing/contiguous_case.h"
-#include "attention/testing/gpu_memory.h"
-#include "attention/work_map/work_map_build.h"
-#include "base/testing/device_array.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/contiguous_case.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/base/testing/device_array.h"
 
 namespace reprise {
 namespace {

@@ -1,9 +1,9 @@
-#include "attention/contiguous_decode.h"
+#include "reprise/attention/contiguous_decode.h"
 
 #include <algorithm>
 
-#include "attention/testing/contiguous_case.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/contiguous_case.h"
 
 namespace reprise {
 namespace {

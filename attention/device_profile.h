@@ -9,8 +9,8 @@
 //
 // Thread safety: values.
 
-#ifndef ATTENTION_DEVICE_PROFILE_H_
-#define ATTENTION_DEVICE_PROFILE_H_
+#ifndef REPRISE_ATTENTION_DEVICE_PROFILE_H_
+#define REPRISE_ATTENTION_DEVICE_PROFILE_H_
 
 #include <array>
 
@@ -123,4 +123,4 @@ constexpr DeviceProfile H200Profile() {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_DEVICE_PROFILE_H_
+#endif  // REPRISE_ATTENTION_DEVICE_PROFILE_H_

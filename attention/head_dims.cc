@@ -1,9 +1,9 @@
-#include "attention/head_dims.h"
+#include "reprise/attention/head_dims.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "attention/work_map/attention_tile.h"
+#include "reprise/attention/work_map/attention_tile.h"
 
 namespace reprise {
 namespace {

@@ -14,14 +14,14 @@
 //
 // Thread safety: pure functions.
 
-#ifndef ATTENTION_HEAD_DIMS_H_
-#define ATTENTION_HEAD_DIMS_H_
+#ifndef REPRISE_ATTENTION_HEAD_DIMS_H_
+#define REPRISE_ATTENTION_HEAD_DIMS_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -48,4 +48,4 @@ std::string SupportedHeadDims(AttentionDevice device, DType q_dtype);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_HEAD_DIMS_H_
+#endif  // REPRISE_ATTENTION_HEAD_DIMS_H_

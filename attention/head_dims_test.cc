@@ -1,8 +1,8 @@
-#include "attention/head_dims.h"
+#include "reprise/attention/head_dims.h"
 
-#include "attention/work_map/work_map_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/work_map/work_map_plan.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "attention/layer_classes.h"
+#include "reprise/attention/layer_classes.h"
 
 #include <cstdint>
 #include <string>
@@ -9,10 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "attention/attention_kind.h"
-#include "attention/params_check.h"
-#include "base/dtype.h"
-#include "base/status_macros.h"
+#include "reprise/attention/attention_kind.h"
+#include "reprise/attention/params_check.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -17,8 +17,8 @@
 //
 // A value; thread safety: const data.
 
-#ifndef ATTENTION_LAYER_CLASSES_H_
-#define ATTENTION_LAYER_CLASSES_H_
+#ifndef REPRISE_ATTENTION_LAYER_CLASSES_H_
+#define REPRISE_ATTENTION_LAYER_CLASSES_H_
 
 #include <cstdint>
 #include <optional>
@@ -26,8 +26,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/layer_spec.h"
-#include "cache/kv_group.h"
+#include "reprise/attention/layer_spec.h"
+#include "reprise/cache/kv_group.h"
 
 namespace reprise {
 
@@ -72,4 +72,4 @@ absl::StatusOr<LayerClasses> CollectLayerClasses(absl::Span<const LayerSpec> lay
 
 }  // namespace reprise
 
-#endif  // ATTENTION_LAYER_CLASSES_H_
+#endif  // REPRISE_ATTENTION_LAYER_CLASSES_H_

@@ -1,4 +1,4 @@
-#include "attention/layer_classes.h"
+#include "reprise/attention/layer_classes.h"
 
 #include <string>
 #include <vector>

@@ -9,14 +9,14 @@
 //
 // A value; thread safety: const data.
 
-#ifndef ATTENTION_LAYER_SPEC_H_
-#define ATTENTION_LAYER_SPEC_H_
+#ifndef REPRISE_ATTENTION_LAYER_SPEC_H_
+#define REPRISE_ATTENTION_LAYER_SPEC_H_
 
 #include <cstdint>
 #include <optional>
 
-#include "attention/attention_params.h"
-#include "base/dtype.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -50,4 +50,4 @@ struct LayerSpec {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_LAYER_SPEC_H_
+#endif  // REPRISE_ATTENTION_LAYER_SPEC_H_

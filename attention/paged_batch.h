@@ -54,8 +54,8 @@
 //
 // A PagedBatch is a value without storage. Thread safety: const data.
 
-#ifndef ATTENTION_PAGED_BATCH_H_
-#define ATTENTION_PAGED_BATCH_H_
+#ifndef REPRISE_ATTENTION_PAGED_BATCH_H_
+#define REPRISE_ATTENTION_PAGED_BATCH_H_
 
 #include <cstdint>
 
@@ -112,4 +112,4 @@ struct PagedBatch {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_PAGED_BATCH_H_
+#endif  // REPRISE_ATTENTION_PAGED_BATCH_H_

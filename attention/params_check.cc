@@ -1,4 +1,4 @@
-#include "attention/params_check.h"
+#include "reprise/attention/params_check.h"
 
 #include <cmath>
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

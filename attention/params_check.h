@@ -3,14 +3,14 @@
 // Errors are InvalidArgument and name the field, what was expected and what was got. Reads no
 // array. Thread safety: pure functions. Cost: no allocation unless a check fails.
 
-#ifndef ATTENTION_PARAMS_CHECK_H_
-#define ATTENTION_PARAMS_CHECK_H_
+#ifndef REPRISE_ATTENTION_PARAMS_CHECK_H_
+#define REPRISE_ATTENTION_PARAMS_CHECK_H_
 
 #include "absl/status/status.h"
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -28,4 +28,4 @@ absl::Status CheckKvLayer(const AttentionParams& layer, const KvLayer& kv);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_PARAMS_CHECK_H_
+#endif  // REPRISE_ATTENTION_PARAMS_CHECK_H_

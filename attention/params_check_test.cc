@@ -1,4 +1,4 @@
-#include "attention/params_check.h"
+#include "reprise/attention/params_check.h"
 
 #include <array>
 #include <cmath>

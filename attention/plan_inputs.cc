@@ -1,4 +1,4 @@
-#include "attention/plan_inputs.h"
+#include "reprise/attention/plan_inputs.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "cache/tables/convert_tables.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/tables/convert_tables.h"
 
 namespace reprise {
 namespace {

@@ -9,8 +9,8 @@
 //
 // Thread safety: const data except for the memory. No synchronisation.
 
-#ifndef ATTENTION_PLAN_INPUTS_H_
-#define ATTENTION_PLAN_INPUTS_H_
+#ifndef REPRISE_ATTENTION_PLAN_INPUTS_H_
+#define REPRISE_ATTENTION_PLAN_INPUTS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -19,9 +19,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/paged_batch.h"
-#include "cache/tables/block_table_view.h"
-#include "cache/tables/convert_tables_args.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/cache/tables/block_table_view.h"
+#include "reprise/cache/tables/convert_tables_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -120,4 +120,4 @@ const char* FirstInputOnHost(const PlanInputs& inputs);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_PLAN_INPUTS_H_
+#endif  // REPRISE_ATTENTION_PLAN_INPUTS_H_

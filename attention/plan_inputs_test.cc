@@ -1,4 +1,4 @@
-#include "attention/plan_inputs.h"
+#include "reprise/attention/plan_inputs.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>

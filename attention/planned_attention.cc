@@ -1,20 +1,20 @@
-#include "attention/planned_attention.h"
+#include "reprise/attention/planned_attention.h"
 
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/attention.h"
-#include "attention/work_map/work_map_build.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
 #include "glog/logging.h"
+#include "reprise/attention/attention.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "base/cuda_status.h"
+#include "reprise/base/cuda_status.h"
 #endif
 
 namespace reprise {

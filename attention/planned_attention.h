@@ -41,8 +41,8 @@
 // workspace. Cost: Plan() is a copy and two or three launches, without synchronisation; Run() costs
 // as much as PagedAttention().
 
-#ifndef ATTENTION_PLANNED_ATTENTION_H_
-#define ATTENTION_PLANNED_ATTENTION_H_
+#ifndef REPRISE_ATTENTION_PLANNED_ATTENTION_H_
+#define REPRISE_ATTENTION_PLANNED_ATTENTION_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -52,14 +52,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/attention_extras.h"
-#include "attention/attention_params.h"
-#include "attention/plan_inputs.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_build_args.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/graph_pins.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/attention_extras.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/plan_inputs.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_build_args.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/graph_pins.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -137,4 +137,4 @@ class PlannedAttention {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_PLANNED_ATTENTION_H_
+#endif  // REPRISE_ATTENTION_PLANNED_ATTENTION_H_

@@ -25,11 +25,11 @@
 #include <utility>
 #include <vector>
 
-#include "attention/planned_attention.h"
-#include "attention/testing/gpu_memory.h"
-#include "attention/testing/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/planned_attention.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/attention/testing/random.h"
 
 namespace reprise {
 namespace {

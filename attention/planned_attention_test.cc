@@ -1,4 +1,4 @@
-#include "attention/planned_attention.h"
+#include "reprise/attention/planned_attention.h"
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/empty.h>
@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "attention/attention.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/attention.h"
 
 namespace reprise {
 namespace {

@@ -12,8 +12,8 @@
 // seq_len of a row is key_start_loc[r + 1] - key_start_loc[r]. Scales per table row are scales per
 // row. A value without storage.
 
-#ifndef ATTENTION_RAGGED_BATCH_H_
-#define ATTENTION_RAGGED_BATCH_H_
+#ifndef REPRISE_ATTENTION_RAGGED_BATCH_H_
+#define REPRISE_ATTENTION_RAGGED_BATCH_H_
 
 #include <cstdint>
 
@@ -38,4 +38,4 @@ struct RaggedBatch {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_RAGGED_BATCH_H_
+#endif  // REPRISE_ATTENTION_RAGGED_BATCH_H_

@@ -1,11 +1,11 @@
 // q, k, v or out as kernels and references see them: a pointer, strides, a dtype. No LibTorch.
 
-#ifndef ATTENTION_TOKEN_VIEW_H_
-#define ATTENTION_TOKEN_VIEW_H_
+#ifndef REPRISE_ATTENTION_TOKEN_VIEW_H_
+#define REPRISE_ATTENTION_TOKEN_VIEW_H_
 
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -31,4 +31,4 @@ struct NewKeys {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TOKEN_VIEW_H_
+#endif  // REPRISE_ATTENTION_TOKEN_VIEW_H_

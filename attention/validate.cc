@@ -1,12 +1,12 @@
-#include "attention/validate.h"
+#include "reprise/attention/validate.h"
 
 #include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "attention/params_check.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
+#include "reprise/attention/params_check.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -4,17 +4,17 @@
 // memory behind a pointer or tensor: arrays of batches on the host are checked by
 // attention/batch_check.h. Thread safety: pure functions. Cost: no allocation unless a check fails.
 
-#ifndef ATTENTION_VALIDATE_H_
-#define ATTENTION_VALIDATE_H_
+#ifndef REPRISE_ATTENTION_VALIDATE_H_
+#define REPRISE_ATTENTION_VALIDATE_H_
 
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
-#include "attention/attention_extras.h"
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/attention_extras.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -29,4 +29,4 @@ absl::Status ValidateRaggedAttention(const AttentionParams& layer, const RaggedB
 
 }  // namespace reprise
 
-#endif  // ATTENTION_VALIDATE_H_
+#endif  // REPRISE_ATTENTION_VALIDATE_H_

@@ -1,7 +1,7 @@
 // The defaults of a layer (F13), and what attention refuses of its tensors by name (F14). Refusals
 // of parameters and batches by themselves: attention/params_check_test.cc.
 
-#include "attention/validate.h"
+#include "reprise/attention/validate.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "attention/attention.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/attention.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/check.h"
+#include "reprise/base/check.h"
 
 #include <cmath>
 

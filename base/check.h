@@ -11,8 +11,8 @@
 // Errors are InvalidArgument. Thread safety: pure functions. Cost: no allocation unless a check
 // fails.
 
-#ifndef BASE_CHECK_H_
-#define BASE_CHECK_H_
+#ifndef REPRISE_BASE_CHECK_H_
+#define REPRISE_BASE_CHECK_H_
 
 #include <cstdint>
 #include <string_view>
@@ -35,4 +35,4 @@ absl::Status CheckGiven(std::string_view name, const void* array);
 
 }  // namespace reprise
 
-#endif  // BASE_CHECK_H_
+#endif  // REPRISE_BASE_CHECK_H_

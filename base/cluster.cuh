@@ -11,8 +11,8 @@
 //   ...                                    // anything that does not write `mine`
 //   AwaitCluster();                        // no CTA may end while others read its memory
 
-#ifndef BASE_CLUSTER_CUH_
-#define BASE_CLUSTER_CUH_
+#ifndef REPRISE_BASE_CLUSTER_CUH_
+#define REPRISE_BASE_CLUSTER_CUH_
 
 #include <cstdint>
 
@@ -87,4 +87,4 @@ __device__ __forceinline__ void AwaitCluster() {
 
 }  // namespace reprise
 
-#endif  // BASE_CLUSTER_CUH_
+#endif  // REPRISE_BASE_CLUSTER_CUH_

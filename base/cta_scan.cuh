@@ -1,7 +1,7 @@
 // Prefix sums over the threads of a CTA.
 
-#ifndef BASE_CTA_SCAN_CUH_
-#define BASE_CTA_SCAN_CUH_
+#ifndef REPRISE_BASE_CTA_SCAN_CUH_
+#define REPRISE_BASE_CTA_SCAN_CUH_
 
 #include <cstdint>
 
@@ -64,4 +64,4 @@ __device__ inline int LastNotAfter(const T* first, int size, T value) {
 
 }  // namespace reprise
 
-#endif  // BASE_CTA_SCAN_CUH_
+#endif  // REPRISE_BASE_CTA_SCAN_CUH_

@@ -9,8 +9,8 @@
 // If CUDA refuses the device, the scope changes nothing, and the calls inside it report the error.
 // Cost: one query if the device is current already. Only in builds with CUDA (REPRISE_WITH_CUDA).
 
-#ifndef BASE_CUDA_DEVICE_SCOPE_H_
-#define BASE_CUDA_DEVICE_SCOPE_H_
+#ifndef REPRISE_BASE_CUDA_DEVICE_SCOPE_H_
+#define REPRISE_BASE_CUDA_DEVICE_SCOPE_H_
 
 #ifdef REPRISE_WITH_CUDA
 
@@ -39,4 +39,4 @@ class CudaDeviceScope {
 
 #endif  // REPRISE_WITH_CUDA
 
-#endif  // BASE_CUDA_DEVICE_SCOPE_H_
+#endif  // REPRISE_BASE_CUDA_DEVICE_SCOPE_H_

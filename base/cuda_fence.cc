@@ -1,14 +1,14 @@
-#include "base/cuda_fence.h"
+#include "reprise/base/cuda_fence.h"
 
 #include "absl/status/status.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 #ifdef REPRISE_WITH_CUDA
 #include <cuda_runtime_api.h>
 #include <glog/logging.h>
 
-#include "base/cuda_device_scope.h"
-#include "base/cuda_status.h"
+#include "reprise/base/cuda_device_scope.h"
+#include "reprise/base/cuda_status.h"
 #endif
 
 namespace reprise {

@@ -13,14 +13,14 @@
 // The stream must outlive the fence's last arming. Cost: Arm() and Passed() take about a
 // microsecond and do not allocate; Wait() sleeps or spins as CUDA does.
 
-#ifndef BASE_CUDA_FENCE_H_
-#define BASE_CUDA_FENCE_H_
+#ifndef REPRISE_BASE_CUDA_FENCE_H_
+#define REPRISE_BASE_CUDA_FENCE_H_
 
 #include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "base/fence.h"
+#include "reprise/base/fence.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -40,4 +40,4 @@ absl::StatusOr<std::unique_ptr<Fence>> MakeCudaFence(const CudaFenceOptions& opt
 
 }  // namespace reprise
 
-#endif  // BASE_CUDA_FENCE_H_
+#endif  // REPRISE_BASE_CUDA_FENCE_H_

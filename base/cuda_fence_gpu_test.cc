@@ -14,13 +14,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/cuda_fence.h"
-#include "base/fence.h"
-#include "base/mapped_buffer.h"
-#include "base/staging_ring.h"
-#include "base/testing/stream_gate.h"
-#include "base/testing/test_seed.h"
 #include "gtest/gtest.h"
+#include "reprise/base/cuda_fence.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/mapped_buffer.h"
+#include "reprise/base/staging_ring.h"
+#include "reprise/base/testing/stream_gate.h"
+#include "reprise/base/testing/test_seed.h"
 
 namespace reprise {
 namespace {

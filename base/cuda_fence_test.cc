@@ -1,4 +1,4 @@
-#include "base/cuda_fence.h"
+#include "reprise/base/cuda_fence.h"
 
 #include <memory>
 

@@ -1,4 +1,4 @@
-#include "base/cuda_status.h"
+#include "reprise/base/cuda_status.h"
 
 #ifdef REPRISE_WITH_CUDA
 

@@ -8,8 +8,8 @@
 //
 // Only in builds with CUDA (REPRISE_WITH_CUDA).
 
-#ifndef BASE_CUDA_STATUS_H_
-#define BASE_CUDA_STATUS_H_
+#ifndef REPRISE_BASE_CUDA_STATUS_H_
+#define REPRISE_BASE_CUDA_STATUS_H_
 
 #ifdef REPRISE_WITH_CUDA
 
@@ -29,4 +29,4 @@ absl::Status CudaStatus(cudaError_t error, std::string_view call);
 
 #endif  // REPRISE_WITH_CUDA
 
-#endif  // BASE_CUDA_STATUS_H_
+#endif  // REPRISE_BASE_CUDA_STATUS_H_

@@ -14,8 +14,8 @@
 // work before it. Under this rule the order on the stream is the usual one, also for kernels with
 // plain launches. May be captured. On older devices: a plain launch.
 
-#ifndef BASE_DEPENDENT_LAUNCH_CUH_
-#define BASE_DEPENDENT_LAUNCH_CUH_
+#ifndef REPRISE_BASE_DEPENDENT_LAUNCH_CUH_
+#define REPRISE_BASE_DEPENDENT_LAUNCH_CUH_
 
 #include <cuda_runtime_api.h>
 
@@ -88,4 +88,4 @@ cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 cta, 
 
 }  // namespace reprise
 
-#endif  // BASE_DEPENDENT_LAUNCH_CUH_
+#endif  // REPRISE_BASE_DEPENDENT_LAUNCH_CUH_

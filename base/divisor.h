@@ -8,8 +8,8 @@
 // constexpr, so that nvcc compiles it for the device too, where it costs three instructions; a
 // division of 32 bits costs about 20, of 64 bits about 100.
 
-#ifndef BASE_DIVISOR_H_
-#define BASE_DIVISOR_H_
+#ifndef REPRISE_BASE_DIVISOR_H_
+#define REPRISE_BASE_DIVISOR_H_
 
 #include <cstdint>
 
@@ -41,4 +41,4 @@ class Divisor {
 
 }  // namespace reprise
 
-#endif  // BASE_DIVISOR_H_
+#endif  // REPRISE_BASE_DIVISOR_H_

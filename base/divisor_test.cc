@@ -1,10 +1,10 @@
-#include "base/divisor.h"
+#include "reprise/base/divisor.h"
 
 #include <cstdint>
 #include <random>
 
-#include "base/testing/test_seed.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/test_seed.h"
 
 namespace reprise {
 namespace {

@@ -1,8 +1,8 @@
 // Element types of queries, caches and weights, without LibTorch: kernels and host logic use DType,
 // and base/torch_dtype.h converts to LibTorch's types.
 
-#ifndef BASE_DTYPE_H_
-#define BASE_DTYPE_H_
+#ifndef REPRISE_BASE_DTYPE_H_
+#define REPRISE_BASE_DTYPE_H_
 
 #include <cstdint>
 #include <optional>
@@ -50,4 +50,4 @@ inline std::ostream& operator<<(std::ostream& out, DType dtype) { return out << 
 
 }  // namespace reprise
 
-#endif  // BASE_DTYPE_H_
+#endif  // REPRISE_BASE_DTYPE_H_

@@ -1,4 +1,4 @@
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 #include <sstream>
 

@@ -5,8 +5,8 @@
 //
 // Thread safety: as memory. Cost: a switch and a few instructions per load; stores are slow.
 
-#ifndef BASE_ELEMENT_ACCESS_H_
-#define BASE_ELEMENT_ACCESS_H_
+#ifndef REPRISE_BASE_ELEMENT_ACCESS_H_
+#define REPRISE_BASE_ELEMENT_ACCESS_H_
 
 #include <bit>
 #include <cmath>
@@ -14,7 +14,7 @@
 #include <cstring>
 #include <limits>
 
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -80,4 +80,4 @@ double RoundTo(DType dtype, double value);
 
 }  // namespace reprise
 
-#endif  // BASE_ELEMENT_ACCESS_H_
+#endif  // REPRISE_BASE_ELEMENT_ACCESS_H_

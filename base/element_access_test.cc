@@ -1,4 +1,4 @@
-#include "base/element_access.h"
+#include "reprise/base/element_access.h"
 
 #include <array>
 #include <cmath>

@@ -15,8 +15,8 @@
 //
 // Thread safety: one owner. The consumer's progress may happen on any thread.
 
-#ifndef BASE_FENCE_H_
-#define BASE_FENCE_H_
+#ifndef REPRISE_BASE_FENCE_H_
+#define REPRISE_BASE_FENCE_H_
 
 #include "absl/status/status.h"
 
@@ -41,4 +41,4 @@ class Fence {
 
 }  // namespace reprise
 
-#endif  // BASE_FENCE_H_
+#endif  // REPRISE_BASE_FENCE_H_

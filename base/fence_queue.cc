@@ -1,4 +1,4 @@
-#include "base/fence_queue.h"
+#include "reprise/base/fence_queue.h"
 
 #include <glog/logging.h>
 

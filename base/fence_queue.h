@@ -14,15 +14,15 @@
 // them. Cost: Arm() arms one fence, Poll() queries those that have passed and one more; no
 // allocation.
 
-#ifndef BASE_FENCE_QUEUE_H_
-#define BASE_FENCE_QUEUE_H_
+#ifndef REPRISE_BASE_FENCE_QUEUE_H_
+#define REPRISE_BASE_FENCE_QUEUE_H_
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/fence.h"
+#include "reprise/base/fence.h"
 
 namespace reprise {
 
@@ -69,4 +69,4 @@ class FenceQueue {
 
 }  // namespace reprise
 
-#endif  // BASE_FENCE_QUEUE_H_
+#endif  // REPRISE_BASE_FENCE_QUEUE_H_

@@ -1,4 +1,4 @@
-#include "base/fence_queue.h"
+#include "reprise/base/fence_queue.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/fence.h"
-#include "base/testing/allocation_counter.h"
-#include "base/testing/fake_fence.h"
-#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/fake_fence.h"
+#include "reprise/base/testing/test_seed.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/graph_pins.h"
+#include "reprise/base/graph_pins.h"
 
 #include <string>
 #ifdef REPRISE_WITH_CUDA
@@ -6,8 +6,8 @@
 #endif
 
 #include "absl/strings/str_cat.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 #ifdef REPRISE_WITH_CUDA

@@ -17,8 +17,8 @@
 // Pins may outlive the GraphPins. Thread safety: safe. Cost: a call to the driver; one user object
 // for each capture.
 
-#ifndef BASE_GRAPH_PINS_H_
-#define BASE_GRAPH_PINS_H_
+#ifndef REPRISE_BASE_GRAPH_PINS_H_
+#define REPRISE_BASE_GRAPH_PINS_H_
 
 #include <atomic>
 #include <cstdint>
@@ -61,4 +61,4 @@ class GraphPins {
 
 }  // namespace reprise
 
-#endif  // BASE_GRAPH_PINS_H_
+#endif  // REPRISE_BASE_GRAPH_PINS_H_

@@ -3,9 +3,9 @@
 #include <chrono>
 #include <thread>
 
-#include "base/graph_pins.h"
-#include "base/testing/stream_gate.h"
 #include "gtest/gtest.h"
+#include "reprise/base/graph_pins.h"
+#include "reprise/base/testing/stream_gate.h"
 
 namespace reprise {
 namespace {

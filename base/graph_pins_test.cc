@@ -1,4 +1,4 @@
-#include "base/graph_pins.h"
+#include "reprise/base/graph_pins.h"
 
 #include <functional>
 #include <optional>

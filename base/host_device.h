@@ -1,8 +1,8 @@
 // Marks functions that are compiled for the host and for the device, so that host tests run the
 // same code as the device. Empty for compilers other than nvcc.
 
-#ifndef BASE_HOST_DEVICE_H_
-#define BASE_HOST_DEVICE_H_
+#ifndef REPRISE_BASE_HOST_DEVICE_H_
+#define REPRISE_BASE_HOST_DEVICE_H_
 
 #if defined(__CUDACC__)
 #define REPRISE_HOST_DEVICE __host__ __device__
@@ -18,4 +18,4 @@
 #define REPRISE_DO_NOT_UNROLL
 #endif
 
-#endif  // BASE_HOST_DEVICE_H_
+#endif  // REPRISE_BASE_HOST_DEVICE_H_

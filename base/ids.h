@@ -8,8 +8,8 @@
 // copyable and has the size of its representation, so an array of ids may be read as an array of
 // integers.
 
-#ifndef BASE_IDS_H_
-#define BASE_IDS_H_
+#ifndef REPRISE_BASE_IDS_H_
+#define REPRISE_BASE_IDS_H_
 
 #include <compare>
 #include <cstdint>
@@ -56,4 +56,4 @@ using SequenceId = StrongId<struct SequenceIdTag, int64_t>;
 
 }  // namespace reprise
 
-#endif  // BASE_IDS_H_
+#endif  // REPRISE_BASE_IDS_H_

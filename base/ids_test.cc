@@ -1,4 +1,4 @@
-#include "base/ids.h"
+#include "reprise/base/ids.h"
 
 #include <sstream>
 #include <type_traits>

@@ -8,10 +8,10 @@
 //
 // The device's lanes are defined at the kernels that use them.
 
-#ifndef BASE_LANES_H_
-#define BASE_LANES_H_
+#ifndef REPRISE_BASE_LANES_H_
+#define REPRISE_BASE_LANES_H_
 
-#include "base/host_device.h"
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -35,4 +35,4 @@ class SerialLanes {
 
 }  // namespace reprise
 
-#endif  // BASE_LANES_H_
+#endif  // REPRISE_BASE_LANES_H_

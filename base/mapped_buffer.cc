@@ -1,4 +1,4 @@
-#include "base/mapped_buffer.h"
+#include "reprise/base/mapped_buffer.h"
 
 #include <glog/logging.h>
 
@@ -8,12 +8,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 #ifdef REPRISE_WITH_CUDA
 #include <cuda_runtime_api.h>
 
-#include "base/cuda_status.h"
+#include "reprise/base/cuda_status.h"
 #endif
 
 namespace reprise {

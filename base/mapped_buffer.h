@@ -15,8 +15,8 @@
 // Thread safety: as memory. Ownership: the buffer frees the memory when it is destroyed; nothing
 // may use it then, on any stream. Moving a buffer keeps the addresses.
 
-#ifndef BASE_MAPPED_BUFFER_H_
-#define BASE_MAPPED_BUFFER_H_
+#ifndef REPRISE_BASE_MAPPED_BUFFER_H_
+#define REPRISE_BASE_MAPPED_BUFFER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -73,4 +73,4 @@ class MappedBuffer {
 
 }  // namespace reprise
 
-#endif  // BASE_MAPPED_BUFFER_H_
+#endif  // REPRISE_BASE_MAPPED_BUFFER_H_

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/mapped_buffer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/mapped_buffer.h"
 
 namespace reprise {
 namespace {

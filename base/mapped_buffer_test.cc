@@ -1,4 +1,4 @@
-#include "base/mapped_buffer.h"
+#include "reprise/base/mapped_buffer.h"
 
 #include <cstddef>
 #include <cstdint>

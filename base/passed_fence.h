@@ -3,11 +3,11 @@
 //
 // Thread safety: safe.
 
-#ifndef BASE_PASSED_FENCE_H_
-#define BASE_PASSED_FENCE_H_
+#ifndef REPRISE_BASE_PASSED_FENCE_H_
+#define REPRISE_BASE_PASSED_FENCE_H_
 
 #include "absl/status/status.h"
-#include "base/fence.h"
+#include "reprise/base/fence.h"
 
 namespace reprise {
 
@@ -20,4 +20,4 @@ class PassedFence : public Fence {
 
 }  // namespace reprise
 
-#endif  // BASE_PASSED_FENCE_H_
+#endif  // REPRISE_BASE_PASSED_FENCE_H_

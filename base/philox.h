@@ -9,8 +9,8 @@
 //
 // constexpr, so that nvcc compiles it for the device too. Cost: 20 products of 32 bits.
 
-#ifndef BASE_PHILOX_H_
-#define BASE_PHILOX_H_
+#ifndef REPRISE_BASE_PHILOX_H_
+#define REPRISE_BASE_PHILOX_H_
 
 #include <cstdint>
 
@@ -52,4 +52,4 @@ constexpr PhiloxBlock Philox4x32(PhiloxBlock counter, PhiloxKey key) {
 
 }  // namespace reprise
 
-#endif  // BASE_PHILOX_H_
+#endif  // REPRISE_BASE_PHILOX_H_

@@ -1,4 +1,4 @@
-#include "base/philox.h"
+#include "reprise/base/philox.h"
 
 #include <bit>
 #include <cstdint>

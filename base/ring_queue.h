@@ -8,8 +8,8 @@
 // For small trivially copyable values. Thread safety: none; one owner. Cost: O(1), amortised when
 // it grows.
 
-#ifndef BASE_RING_QUEUE_H_
-#define BASE_RING_QUEUE_H_
+#ifndef REPRISE_BASE_RING_QUEUE_H_
+#define REPRISE_BASE_RING_QUEUE_H_
 
 #include <glog/logging.h>
 
@@ -82,4 +82,4 @@ class RingQueue {
 
 }  // namespace reprise
 
-#endif  // BASE_RING_QUEUE_H_
+#endif  // REPRISE_BASE_RING_QUEUE_H_

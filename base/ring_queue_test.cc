@@ -1,12 +1,12 @@
-#include "base/ring_queue.h"
+#include "reprise/base/ring_queue.h"
 
 #include <cstdint>
 #include <deque>
 #include <random>
 
-#include "base/testing/allocation_counter.h"
-#include "base/testing/test_seed.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/test_seed.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "base/row_fault.h"
+#include "reprise/base/row_fault.h"
 
 namespace reprise {
 

@@ -6,8 +6,8 @@
 // other rows are served. The host form turns the first fault into a Status with names and values.
 // Padded rows have no fault.
 
-#ifndef BASE_ROW_FAULT_H_
-#define BASE_ROW_FAULT_H_
+#ifndef REPRISE_BASE_ROW_FAULT_H_
+#define REPRISE_BASE_ROW_FAULT_H_
 
 #include <cstdint>
 #include <ostream>
@@ -34,4 +34,4 @@ std::ostream& operator<<(std::ostream& out, RowFault fault);
 
 }  // namespace reprise
 
-#endif  // BASE_ROW_FAULT_H_
+#endif  // REPRISE_BASE_ROW_FAULT_H_

@@ -1,4 +1,4 @@
-#include "base/shape_check.h"
+#include "reprise/base/shape_check.h"
 
 #include <c10/core/ScalarType.h>
 #include <glog/logging.h>

@@ -18,8 +18,8 @@
 // Errors are InvalidArgument. Thread safety: none. Cost: no allocation and no synchronisation
 // unless a check fails.
 
-#ifndef BASE_SHAPE_CHECK_H_
-#define BASE_SHAPE_CHECK_H_
+#ifndef REPRISE_BASE_SHAPE_CHECK_H_
+#define REPRISE_BASE_SHAPE_CHECK_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -92,4 +92,4 @@ absl::Status CheckLastStrideIsOne(std::string_view argument, const at::Tensor& t
 
 }  // namespace reprise
 
-#endif  // BASE_SHAPE_CHECK_H_
+#endif  // REPRISE_BASE_SHAPE_CHECK_H_

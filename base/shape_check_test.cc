@@ -1,4 +1,4 @@
-#include "base/shape_check.h"
+#include "reprise/base/shape_check.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

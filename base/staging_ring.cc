@@ -1,11 +1,11 @@
-#include "base/staging_ring.h"
+#include "reprise/base/staging_ring.h"
 
 #include <glog/logging.h>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 

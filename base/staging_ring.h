@@ -23,8 +23,8 @@
 // it until ring and readers are gone; the ring owns the fences. Slots stay valid when the ring is
 // moved, not when it is destroyed. Cost: O(1), no allocation after Create().
 
-#ifndef BASE_STAGING_RING_H_
-#define BASE_STAGING_RING_H_
+#ifndef REPRISE_BASE_STAGING_RING_H_
+#define REPRISE_BASE_STAGING_RING_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +35,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/fence.h"
+#include "reprise/base/fence.h"
 
 namespace reprise {
 
@@ -107,4 +107,4 @@ class StagingRing {
 
 }  // namespace reprise
 
-#endif  // BASE_STAGING_RING_H_
+#endif  // REPRISE_BASE_STAGING_RING_H_

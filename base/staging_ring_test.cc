@@ -1,4 +1,4 @@
-#include "base/staging_ring.h"
+#include "reprise/base/staging_ring.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,10 +11,10 @@
 #include <random>
 #include <thread>
 
-#include "base/testing/fake_fence.h"
-#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/fake_fence.h"
+#include "reprise/base/testing/test_seed.h"
 
 namespace reprise {
 namespace {

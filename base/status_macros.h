@@ -8,8 +8,8 @@
 //
 // Both may be used in functions that return absl::Status or any absl::StatusOr<T>.
 
-#ifndef BASE_STATUS_MACROS_H_
-#define BASE_STATUS_MACROS_H_
+#ifndef REPRISE_BASE_STATUS_MACROS_H_
+#define REPRISE_BASE_STATUS_MACROS_H_
 
 #include <utility>
 
@@ -38,4 +38,4 @@
 #define REPRISE_CONCAT_(a, b) REPRISE_CONCAT_INNER_(a, b)
 #define REPRISE_CONCAT_INNER_(a, b) a##b
 
-#endif  // BASE_STATUS_MACROS_H_
+#endif  // REPRISE_BASE_STATUS_MACROS_H_

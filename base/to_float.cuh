@@ -1,7 +1,7 @@
 // Conversion of loaded elements to float: from float, half, bfloat16, fp8.
 
-#ifndef BASE_TO_FLOAT_CUH_
-#define BASE_TO_FLOAT_CUH_
+#ifndef REPRISE_BASE_TO_FLOAT_CUH_
+#define REPRISE_BASE_TO_FLOAT_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -17,4 +17,4 @@ __device__ inline float ToFloat(__nv_fp8_e5m2 x) { return static_cast<float>(x);
 
 }  // namespace reprise
 
-#endif  // BASE_TO_FLOAT_CUH_
+#endif  // REPRISE_BASE_TO_FLOAT_CUH_

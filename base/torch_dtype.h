@@ -3,8 +3,8 @@
 //   at::Tensor k = at::empty(shape, at::TensorOptions().dtype(ToScalarType(DType::kBFloat16)));
 //   std::optional<DType> dtype = FromScalarType(k.scalar_type());
 
-#ifndef BASE_TORCH_DTYPE_H_
-#define BASE_TORCH_DTYPE_H_
+#ifndef REPRISE_BASE_TORCH_DTYPE_H_
+#define REPRISE_BASE_TORCH_DTYPE_H_
 
 #include <c10/core/ScalarType.h>
 #include <c10/util/BFloat16.h>
@@ -14,7 +14,7 @@
 
 #include <optional>
 
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -67,4 +67,4 @@ constexpr std::optional<DType> FromScalarType(at::ScalarType type) {
 
 }  // namespace reprise
 
-#endif  // BASE_TORCH_DTYPE_H_
+#endif  // REPRISE_BASE_TORCH_DTYPE_H_

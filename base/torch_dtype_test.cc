@@ -1,4 +1,4 @@
-#include "base/torch_dtype.h"
+#include "reprise/base/torch_dtype.h"
 
 #include "gtest/gtest.h"
 

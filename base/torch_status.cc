@@ -1,12 +1,11 @@
-#include "base/torch_status.h"
+#include "reprise/base/torch_status.h"
 
 #include <c10/util/Exception.h>
 
-#include <exception>
-#include <new>
 #include <string>
 
 #include "absl/strings/match.h"
+#include "reprise/base/catch_all.h"
 
 namespace reprise {
 namespace {
@@ -28,15 +27,13 @@ absl::Status FromTorchError(const c10::Error& error) {
 }  // namespace
 
 absl::Status CatchTorch(absl::FunctionRef<absl::Status()> body) {
-  try {
-    return body();
-  } catch (const c10::Error& error) {
-    return FromTorchError(error);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("host memory ran out");
-  } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
-  }
+  return CatchAll([&]() -> absl::Status {
+    try {
+      return body();
+    } catch (const c10::Error& error) {
+      return FromTorchError(error);
+    }
+  });
 }
 
 }  // namespace reprise

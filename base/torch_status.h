@@ -21,8 +21,8 @@
 //
 // Thread safety: safe. Cost without an exception: a call through a pointer.
 
-#ifndef BASE_TORCH_STATUS_H_
-#define BASE_TORCH_STATUS_H_
+#ifndef REPRISE_BASE_TORCH_STATUS_H_
+#define REPRISE_BASE_TORCH_STATUS_H_
 
 #include <optional>
 #include <utility>
@@ -49,4 +49,4 @@ auto CatchTorchOr(Body&& body) -> decltype(body()) {
 
 }  // namespace reprise
 
-#endif  // BASE_TORCH_STATUS_H_
+#endif  // REPRISE_BASE_TORCH_STATUS_H_

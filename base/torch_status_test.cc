@@ -1,4 +1,4 @@
-#include "base/torch_status.h"
+#include "reprise/base/torch_status.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -51,6 +51,11 @@ TEST(CatchTorchTest, AMissingKernelIsUnimplemented) {
 TEST(CatchTorchTest, ExceptionsOfTheStandardLibraryDoNotEscape) {
   EXPECT_EQ(CatchTorch([]() -> absl::Status { throw std::out_of_range("far out"); }),
             absl::InternalError("far out"));
+}
+
+TEST(CatchTorchTest, ConvertsAThrownValueThatIsNoException) {
+  EXPECT_EQ(CatchTorch([]() -> absl::Status { throw 5; }),
+            absl::InternalError("threw something that is not a std::exception"));
 }
 
 TEST(CatchTorchOrTest, PassesValuesStatusesAndExceptions) {

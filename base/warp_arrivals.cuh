@@ -1,8 +1,8 @@
 // How a warp arrives at a barrier in shared memory (mbarrier) that counts warps, in a form that
 // racecheck of compute-sanitizer can follow on request. Device code only.
 
-#ifndef BASE_WARP_ARRIVALS_CUH_
-#define BASE_WARP_ARRIVALS_CUH_
+#ifndef REPRISE_BASE_WARP_ARRIVALS_CUH_
+#define REPRISE_BASE_WARP_ARRIVALS_CUH_
 
 namespace reprise {
 
@@ -22,4 +22,4 @@ __device__ __forceinline__ bool ArrivesForWarp() {
 
 }  // namespace reprise
 
-#endif  // BASE_WARP_ARRIVALS_CUH_
+#endif  // REPRISE_BASE_WARP_ARRIVALS_CUH_

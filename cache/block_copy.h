@@ -8,8 +8,8 @@
 //
 // Plain data, the same on host and device, without LibTorch.
 
-#ifndef CACHE_BLOCK_COPY_H_
-#define CACHE_BLOCK_COPY_H_
+#ifndef REPRISE_CACHE_BLOCK_COPY_H_
+#define REPRISE_CACHE_BLOCK_COPY_H_
 
 #include <cstdint>
 
@@ -25,4 +25,4 @@ static_assert(sizeof(BlockCopy) == 8, "a list of copies is an int32 tensor [n, 2
 
 }  // namespace reprise
 
-#endif  // CACHE_BLOCK_COPY_H_
+#endif  // REPRISE_CACHE_BLOCK_COPY_H_

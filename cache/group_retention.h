@@ -9,14 +9,14 @@
 //
 // No LibTorch. Thread safety: pure functions. Cost: O(1), and O(groups) where there are many.
 
-#ifndef CACHE_GROUP_RETENTION_H_
-#define CACHE_GROUP_RETENTION_H_
+#ifndef REPRISE_CACHE_GROUP_RETENTION_H_
+#define REPRISE_CACHE_GROUP_RETENTION_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "cache/kv_group.h"
+#include "reprise/cache/kv_group.h"
 
 namespace reprise {
 
@@ -59,4 +59,4 @@ absl::Status CheckGroups(absl::Span<const KvGroupSpec> groups);
 
 }  // namespace reprise
 
-#endif  // CACHE_GROUP_RETENTION_H_
+#endif  // REPRISE_CACHE_GROUP_RETENTION_H_

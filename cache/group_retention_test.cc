@@ -1,4 +1,4 @@
-#include "cache/group_retention.h"
+#include "reprise/cache/group_retention.h"
 
 #include <string>
 #include <vector>

@@ -16,8 +16,8 @@
 //
 // No LibTorch. A value; thread safety: const data.
 
-#ifndef CACHE_KV_GROUP_H_
-#define CACHE_KV_GROUP_H_
+#ifndef REPRISE_CACHE_KV_GROUP_H_
+#define REPRISE_CACHE_KV_GROUP_H_
 
 #include <cstdint>
 
@@ -53,4 +53,4 @@ constexpr int64_t FirstNeededPosition(const KvGroupSpec& group, int64_t num_toke
 
 }  // namespace reprise
 
-#endif  // CACHE_KV_GROUP_H_
+#endif  // REPRISE_CACHE_KV_GROUP_H_

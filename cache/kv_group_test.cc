@@ -1,4 +1,4 @@
-#include "cache/kv_group.h"
+#include "reprise/cache/kv_group.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "distributed/agreement.h"
+#include "reprise/distributed/agreement.h"
 
 #include <ATen/ops/all.h>
 #include <ATen/ops/empty.h>
@@ -14,11 +14,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "distributed/share.h"
-#include "distributed/text_difference.h"
 #include "glog/logging.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/distributed/share.h"
+#include "reprise/distributed/text_difference.h"
 
 namespace reprise {
 namespace {

@@ -11,8 +11,8 @@
 //
 // Thread safety: one thread a Collectives.
 
-#ifndef DISTRIBUTED_AGREEMENT_H_
-#define DISTRIBUTED_AGREEMENT_H_
+#ifndef REPRISE_DISTRIBUTED_AGREEMENT_H_
+#define REPRISE_DISTRIBUTED_AGREEMENT_H_
 
 #include <cstdint>
 #include <string>
@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "distributed/collectives.h"
+#include "reprise/distributed/collectives.h"
 
 namespace reprise {
 
@@ -49,4 +49,4 @@ absl::StatusOr<bool> IsSameTextOverRanks(Collectives* collectives, const std::st
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_AGREEMENT_H_
+#endif  // REPRISE_DISTRIBUTED_AGREEMENT_H_

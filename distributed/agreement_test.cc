@@ -1,12 +1,12 @@
-#include "distributed/agreement.h"
+#include "reprise/distributed/agreement.h"
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "distributed/testing/thread_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/distributed/testing/thread_ranks.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "distributed/all_reduce_choice.h"
+#include "reprise/distributed/all_reduce_choice.h"
 
 namespace reprise {
 

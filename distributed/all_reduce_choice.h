@@ -1,7 +1,7 @@
 // Which way a sum over GPUs takes. No LibTorch.
 
-#ifndef DISTRIBUTED_ALL_REDUCE_CHOICE_H_
-#define DISTRIBUTED_ALL_REDUCE_CHOICE_H_
+#ifndef REPRISE_DISTRIBUTED_ALL_REDUCE_CHOICE_H_
+#define REPRISE_DISTRIBUTED_ALL_REDUCE_CHOICE_H_
 
 #include <cstdint>
 
@@ -46,4 +46,4 @@ AllReduceWay ChooseAllReduce(const AllReduceCase& sum);
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_ALL_REDUCE_CHOICE_H_
+#endif  // REPRISE_DISTRIBUTED_ALL_REDUCE_CHOICE_H_

@@ -1,4 +1,4 @@
-#include "distributed/collectives.h"
+#include "reprise/distributed/collectives.h"
 
 #include <ATen/Functions.h>
 #include <c10/util/StringUtil.h>
@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 namespace {

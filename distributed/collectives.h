@@ -27,8 +27,8 @@
 //
 // Thread safety: one thread at a time.
 
-#ifndef DISTRIBUTED_COLLECTIVES_H_
-#define DISTRIBUTED_COLLECTIVES_H_
+#ifndef REPRISE_DISTRIBUTED_COLLECTIVES_H_
+#define REPRISE_DISTRIBUTED_COLLECTIVES_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -41,8 +41,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "distributed/push_sum_args.h"
-#include "distributed/ranks.h"
+#include "reprise/distributed/push_sum_args.h"
+#include "reprise/distributed/ranks.h"
 
 namespace reprise {
 
@@ -140,4 +140,4 @@ std::unique_ptr<Collectives> OneRank();
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_COLLECTIVES_H_
+#endif  // REPRISE_DISTRIBUTED_COLLECTIVES_H_

@@ -1,4 +1,4 @@
-#include "distributed/collectives.h"
+#include "reprise/distributed/collectives.h"
 
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "distributed/gloo_group.h"
+#include "reprise/distributed/gloo_group.h"
 
 #ifdef REPRISE_WITH_C10D
 
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -1,7 +1,7 @@
 // The form over host memory: LibTorch's ProcessGroupGloo. Private to the folder.
 
-#ifndef DISTRIBUTED_GLOO_GROUP_H_
-#define DISTRIBUTED_GLOO_GROUP_H_
+#ifndef REPRISE_DISTRIBUTED_GLOO_GROUP_H_
+#define REPRISE_DISTRIBUTED_GLOO_GROUP_H_
 
 #ifdef REPRISE_WITH_C10D
 
@@ -13,8 +13,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "distributed/collectives.h"
-#include "distributed/peers.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/peers.h"
 
 namespace c10d {
 class Backend;
@@ -79,4 +79,4 @@ class GlooGroup : public Collectives {
 
 #endif  // REPRISE_WITH_C10D
 
-#endif  // DISTRIBUTED_GLOO_GROUP_H_
+#endif  // REPRISE_DISTRIBUTED_GLOO_GROUP_H_

@@ -5,8 +5,8 @@
 //
 // ConnectRanks() (distributed/process_group.h) then joins them. No LibTorch here.
 
-#ifndef DISTRIBUTED_LAUNCH_H_
-#define DISTRIBUTED_LAUNCH_H_
+#ifndef REPRISE_DISTRIBUTED_LAUNCH_H_
+#define REPRISE_DISTRIBUTED_LAUNCH_H_
 
 #include <optional>
 #include <string>
@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "distributed/ranks.h"
+#include "reprise/distributed/ranks.h"
 
 namespace reprise {
 
@@ -57,4 +57,4 @@ absl::Status RunRanks(int world, absl::FunctionRef<absl::Status(const RankPlace&
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_LAUNCH_H_
+#endif  // REPRISE_DISTRIBUTED_LAUNCH_H_

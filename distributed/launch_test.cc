@@ -1,4 +1,4 @@
-#include "distributed/launch.h"
+#include "reprise/distributed/launch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "distributed/nccl_group.h"
+#include "reprise/distributed/nccl_group.h"
 
 #if defined(REPRISE_WITH_CUDA) && defined(REPRISE_WITH_C10D)
 
@@ -23,12 +23,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "distributed/agreement.h"
-#include "distributed/push_sum.h"
-#include "distributed/timed_call.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/distributed/agreement.h"
+#include "reprise/distributed/push_sum.h"
+#include "reprise/distributed/timed_call.h"
 
 namespace reprise {
 namespace {

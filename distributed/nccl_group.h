@@ -6,8 +6,8 @@
 // A thread watches the other ranks' processes; when one has failed, it ends what the device waits
 // for: NCCL's kernels by ncclCommAbort(), those of symmetric memory by their signals.
 
-#ifndef DISTRIBUTED_NCCL_GROUP_H_
-#define DISTRIBUTED_NCCL_GROUP_H_
+#ifndef REPRISE_DISTRIBUTED_NCCL_GROUP_H_
+#define REPRISE_DISTRIBUTED_NCCL_GROUP_H_
 
 #if defined(REPRISE_WITH_CUDA) && defined(REPRISE_WITH_C10D)
 
@@ -24,11 +24,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "distributed/all_reduce_choice.h"
-#include "distributed/collectives.h"
-#include "distributed/gloo_group.h"
-#include "distributed/peer_watch.h"
-#include "distributed/symmetric_release.h"
+#include "reprise/distributed/all_reduce_choice.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/gloo_group.h"
+#include "reprise/distributed/peer_watch.h"
+#include "reprise/distributed/symmetric_release.h"
 
 namespace reprise {
 
@@ -104,4 +104,4 @@ class NcclGroup : public Collectives {
 
 #endif  // REPRISE_WITH_CUDA && REPRISE_WITH_C10D
 
-#endif  // DISTRIBUTED_NCCL_GROUP_H_
+#endif  // REPRISE_DISTRIBUTED_NCCL_GROUP_H_

@@ -1,4 +1,4 @@
-#include "distributed/peer_watch.h"
+#include "reprise/distributed/peer_watch.h"
 
 #ifdef REPRISE_WITH_C10D
 

@@ -8,8 +8,8 @@
 //
 // Thread safety: status() and Fail() may be called by any thread, Await() by one.
 
-#ifndef DISTRIBUTED_PEER_WATCH_H_
-#define DISTRIBUTED_PEER_WATCH_H_
+#ifndef REPRISE_DISTRIBUTED_PEER_WATCH_H_
+#define REPRISE_DISTRIBUTED_PEER_WATCH_H_
 
 #ifdef REPRISE_WITH_C10D
 
@@ -23,7 +23,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "distributed/peers.h"
+#include "reprise/distributed/peers.h"
 
 namespace reprise {
 
@@ -78,4 +78,4 @@ class PeerWatch {
 
 #endif  // REPRISE_WITH_C10D
 
-#endif  // DISTRIBUTED_PEER_WATCH_H_
+#endif  // REPRISE_DISTRIBUTED_PEER_WATCH_H_

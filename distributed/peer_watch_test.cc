@@ -1,4 +1,4 @@
-#include "distributed/peer_watch.h"
+#include "reprise/distributed/peer_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
-#include "distributed/testing/rank_reports.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/testing/rank_reports.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "distributed/peers.h"
+#include "reprise/distributed/peers.h"
 
 #ifdef REPRISE_WITH_C10D
 
@@ -26,9 +26,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
-#include "distributed/text_difference.h"
-#include "distributed/timed_call.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/text_difference.h"
+#include "reprise/distributed/timed_call.h"
 
 namespace reprise {
 namespace {

@@ -8,8 +8,8 @@
 // Thread safety: none before Meet() has returned; then any thread may call, as the store allows it.
 // Every function blocks the host, at most until a timeout.
 
-#ifndef DISTRIBUTED_PEERS_H_
-#define DISTRIBUTED_PEERS_H_
+#ifndef REPRISE_DISTRIBUTED_PEERS_H_
+#define REPRISE_DISTRIBUTED_PEERS_H_
 
 #ifdef REPRISE_WITH_C10D
 
@@ -27,7 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "distributed/ranks.h"
+#include "reprise/distributed/ranks.h"
 
 namespace reprise {
 
@@ -158,4 +158,4 @@ class Peers {
 
 #endif  // REPRISE_WITH_C10D
 
-#endif  // DISTRIBUTED_PEERS_H_
+#endif  // REPRISE_DISTRIBUTED_PEERS_H_

@@ -1,18 +1,18 @@
-#include "distributed/process_group.h"
+#include "reprise/distributed/process_group.h"
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 #ifdef REPRISE_WITH_C10D
-#include "distributed/gloo_group.h"
-#include "distributed/peers.h"
+#include "reprise/distributed/gloo_group.h"
+#include "reprise/distributed/peers.h"
 #ifdef REPRISE_WITH_CUDA
-#include "distributed/nccl_group.h"
+#include "reprise/distributed/nccl_group.h"
 #endif
 #endif
 

@@ -5,8 +5,8 @@
 //   REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, device));
 //   REPRISE_RETURN_IF_ERROR(ranks->AllReduce(sums));
 
-#ifndef DISTRIBUTED_PROCESS_GROUP_H_
-#define DISTRIBUTED_PROCESS_GROUP_H_
+#ifndef REPRISE_DISTRIBUTED_PROCESS_GROUP_H_
+#define REPRISE_DISTRIBUTED_PROCESS_GROUP_H_
 
 #include <c10/core/Device.h>
 
@@ -16,10 +16,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "distributed/all_reduce_choice.h"
-#include "distributed/collectives.h"
-#include "distributed/rank_grid.h"
-#include "distributed/ranks.h"
+#include "reprise/distributed/all_reduce_choice.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/rank_grid.h"
+#include "reprise/distributed/ranks.h"
 
 namespace reprise {
 
@@ -64,4 +64,4 @@ absl::StatusOr<std::unique_ptr<RankGrid>> ConnectGrid(const RankPlace& place, at
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_PROCESS_GROUP_H_
+#endif  // REPRISE_DISTRIBUTED_PROCESS_GROUP_H_

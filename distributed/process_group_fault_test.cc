@@ -15,9 +15,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
-#include "distributed/process_group.h"
-#include "distributed/testing/rank_reports.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/process_group.h"
+#include "reprise/distributed/testing/rank_reports.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "distributed/process_group.h"
+#include "reprise/distributed/process_group.h"
 
 #include <ATen/Functions.h>
 #include <gmock/gmock.h>
@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/status_macros.h"
-#include "distributed/testing/collectives_suite.h"
-#include "distributed/testing/rank_reports.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/testing/collectives_suite.h"
+#include "reprise/distributed/testing/rank_reports.h"
 
 namespace reprise {
 namespace {

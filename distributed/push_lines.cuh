@@ -12,8 +12,8 @@
 // before others of its grid have pushed theirs relies on those to run: all CTAs of such a grid must fit
 // on the device at once. Ranks may do a sum by unlike kernels: a message has one layout.
 
-#ifndef DISTRIBUTED_PUSH_LINES_CUH_
-#define DISTRIBUTED_PUSH_LINES_CUH_
+#ifndef REPRISE_DISTRIBUTED_PUSH_LINES_CUH_
+#define REPRISE_DISTRIBUTED_PUSH_LINES_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
@@ -21,7 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "distributed/push_sum_args.h"
+#include "reprise/distributed/push_sum_args.h"
 
 namespace reprise {
 
@@ -156,4 +156,4 @@ class PushedSum {
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_PUSH_LINES_CUH_
+#endif  // REPRISE_DISTRIBUTED_PUSH_LINES_CUH_

@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "base/cuda_status.h"
-#include "base/dependent_launch.cuh"
-#include "distributed/push_lines.cuh"
-#include "distributed/push_sum.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/dependent_launch.cuh"
+#include "reprise/distributed/push_lines.cuh"
+#include "reprise/distributed/push_sum.h"
 
 namespace reprise {
 namespace {

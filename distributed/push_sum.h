@@ -14,11 +14,11 @@
 //
 // Thread safety: const data except for what is written.
 
-#ifndef DISTRIBUTED_PUSH_SUM_H_
-#define DISTRIBUTED_PUSH_SUM_H_
+#ifndef REPRISE_DISTRIBUTED_PUSH_SUM_H_
+#define REPRISE_DISTRIBUTED_PUSH_SUM_H_
 
 #include "absl/status/status.h"
-#include "distributed/push_sum_args.h"
+#include "reprise/distributed/push_sum_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -30,4 +30,4 @@ absl::Status LaunchPushSum(const PushSumArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_PUSH_SUM_H_
+#endif  // REPRISE_DISTRIBUTED_PUSH_SUM_H_

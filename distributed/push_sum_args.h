@@ -1,8 +1,8 @@
 // What pushed sums need: distributed/push_sum.h says what they are, distributed/push_lines.cuh has the
 // device's part. No LibTorch, no CUDA.
 
-#ifndef DISTRIBUTED_PUSH_SUM_ARGS_H_
-#define DISTRIBUTED_PUSH_SUM_ARGS_H_
+#ifndef REPRISE_DISTRIBUTED_PUSH_SUM_ARGS_H_
+#define REPRISE_DISTRIBUTED_PUSH_SUM_ARGS_H_
 
 #include <cstdint>
 
@@ -42,4 +42,4 @@ struct PushSumArgs {
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_PUSH_SUM_ARGS_H_
+#endif  // REPRISE_DISTRIBUTED_PUSH_SUM_ARGS_H_

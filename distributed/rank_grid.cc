@@ -1,4 +1,4 @@
-#include "distributed/rank_grid.h"
+#include "reprise/distributed/rank_grid.h"
 
 #include <utility>
 

@@ -10,15 +10,15 @@
 //
 // Thread safety: pure functions; a RankGrid is of one thread.
 
-#ifndef DISTRIBUTED_RANK_GRID_H_
-#define DISTRIBUTED_RANK_GRID_H_
+#ifndef REPRISE_DISTRIBUTED_RANK_GRID_H_
+#define REPRISE_DISTRIBUTED_RANK_GRID_H_
 
 #include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "distributed/collectives.h"
-#include "distributed/ranks.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/ranks.h"
 
 namespace reprise {
 
@@ -52,7 +52,7 @@ class RankGrid {
            std::unique_ptr<Collectives> weights = nullptr,
            std::unique_ptr<Collectives> context = nullptr);
 
-  // For ModelRunnerOptions::collectives and the engine.
+  // For RankOptions::collectives and the engine.
   Collectives& all() { return *all_; }
   // For the model: the ranks that divide its weights, and those that divide the keys.
   Collectives& weights() { return weights_ == nullptr ? *all_ : *weights_; }
@@ -66,4 +66,4 @@ class RankGrid {
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_RANK_GRID_H_
+#endif  // REPRISE_DISTRIBUTED_RANK_GRID_H_

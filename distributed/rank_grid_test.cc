@@ -1,13 +1,13 @@
-#include "distributed/rank_grid.h"
+#include "reprise/distributed/rank_grid.h"
 
 #include <ATen/ops/full.h>
 
 #include <vector>
 
-#include "base/status_macros.h"
-#include "distributed/testing/thread_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/testing/thread_ranks.h"
 
 namespace reprise {
 namespace {

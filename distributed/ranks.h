@@ -1,7 +1,7 @@
 // Which rank a process is, and where ranks meet. Plain data.
 
-#ifndef DISTRIBUTED_RANKS_H_
-#define DISTRIBUTED_RANKS_H_
+#ifndef REPRISE_DISTRIBUTED_RANKS_H_
+#define REPRISE_DISTRIBUTED_RANKS_H_
 
 #include <string>
 
@@ -31,4 +31,4 @@ struct RankPlace {
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_RANKS_H_
+#endif  // REPRISE_DISTRIBUTED_RANKS_H_

@@ -1,4 +1,4 @@
-#include "distributed/share.h"
+#include "reprise/distributed/share.h"
 
 #include <algorithm>
 #include <string>

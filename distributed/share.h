@@ -7,15 +7,15 @@
 //
 // Thread safety: pure functions. Host only.
 
-#ifndef DISTRIBUTED_SHARE_H_
-#define DISTRIBUTED_SHARE_H_
+#ifndef REPRISE_DISTRIBUTED_SHARE_H_
+#define REPRISE_DISTRIBUTED_SHARE_H_
 
 #include <cstdint>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "distributed/collectives.h"
+#include "reprise/distributed/collectives.h"
 
 namespace reprise {
 
@@ -64,4 +64,4 @@ absl::StatusOr<HeadShare> HeadShareOf(int num_q_heads, int num_kv_heads, const R
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_SHARE_H_
+#endif  // REPRISE_DISTRIBUTED_SHARE_H_

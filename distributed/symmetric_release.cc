@@ -1,4 +1,4 @@
-#include "distributed/symmetric_release.h"
+#include "reprise/distributed/symmetric_release.h"
 
 #if defined(REPRISE_WITH_CUDA) && defined(REPRISE_WITH_C10D)
 
@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

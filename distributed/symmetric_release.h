@@ -8,8 +8,8 @@
 //
 // Thread safety: Add() and the destructor on one thread, Run() on another.
 
-#ifndef DISTRIBUTED_SYMMETRIC_RELEASE_H_
-#define DISTRIBUTED_SYMMETRIC_RELEASE_H_
+#ifndef REPRISE_DISTRIBUTED_SYMMETRIC_RELEASE_H_
+#define REPRISE_DISTRIBUTED_SYMMETRIC_RELEASE_H_
 
 #if defined(REPRISE_WITH_CUDA) && defined(REPRISE_WITH_C10D)
 
@@ -26,7 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "distributed/ranks.h"
+#include "reprise/distributed/ranks.h"
 
 namespace reprise {
 
@@ -72,4 +72,4 @@ class SymmetricRelease {
 
 #endif  // REPRISE_WITH_CUDA && REPRISE_WITH_C10D
 
-#endif  // DISTRIBUTED_SYMMETRIC_RELEASE_H_
+#endif  // REPRISE_DISTRIBUTED_SYMMETRIC_RELEASE_H_

@@ -1,4 +1,4 @@
-#include "distributed/text_difference.h"
+#include "reprise/distributed/text_difference.h"
 
 #include <algorithm>
 #include <cstddef>

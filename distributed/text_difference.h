@@ -1,7 +1,7 @@
 // Where two texts differ, for messages. Private to the folder.
 
-#ifndef DISTRIBUTED_TEXT_DIFFERENCE_H_
-#define DISTRIBUTED_TEXT_DIFFERENCE_H_
+#ifndef REPRISE_DISTRIBUTED_TEXT_DIFFERENCE_H_
+#define REPRISE_DISTRIBUTED_TEXT_DIFFERENCE_H_
 
 #include <string>
 
@@ -12,4 +12,4 @@ std::string TextDifference(const std::string& expected, const std::string& got);
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_TEXT_DIFFERENCE_H_
+#endif  // REPRISE_DISTRIBUTED_TEXT_DIFFERENCE_H_

@@ -5,8 +5,8 @@
 //
 // Private to the folder.
 
-#ifndef DISTRIBUTED_TIMED_CALL_H_
-#define DISTRIBUTED_TIMED_CALL_H_
+#ifndef REPRISE_DISTRIBUTED_TIMED_CALL_H_
+#define REPRISE_DISTRIBUTED_TIMED_CALL_H_
 
 #include <condition_variable>
 #include <functional>
@@ -45,4 +45,4 @@ std::optional<Result> CallWithin(absl::Duration limit, std::function<Result()> c
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_TIMED_CALL_H_
+#endif  // REPRISE_DISTRIBUTED_TIMED_CALL_H_

@@ -1,4 +1,4 @@
-#include "distributed/timed_call.h"
+#include "reprise/distributed/timed_call.h"
 
 #include <memory>
 #include <string>

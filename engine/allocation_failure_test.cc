@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "engine/engine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/device/device_driver.h"
-#include "runner/testing/forwarding_driver.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/runner/device/device_driver.h"
+#include "reprise/runner/testing/forwarding_driver.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 namespace {
@@ -59,13 +59,12 @@ class FailingAllocator final : public c10::Allocator {
 
 constexpr int kVocab = 61;
 
-EngineOptions Options(GraphSetOptions::Mode graphs) {
+ModelEngineOptions Options(GraphSetOptions::Mode graphs) {
   return {.runner = {.max_num_seqs = 3,
                      .max_num_tokens = 12,
-                     .block_size = 4,
-                     .num_blocks = 30,
-                     .graphs = graphs,
-                     .max_steps_in_flight = 2}};
+                     .max_steps_in_flight = 2,
+                     .cache = {.block_size = 4, .size = NumBlocks{30}},
+                     .graphs = {.mode = graphs}}};
 }
 
 std::vector<Request> Requests() {
@@ -114,7 +113,7 @@ TEST(AllocationFailureTest, MakingAnEngineFailsWithAStatusWhereverMemoryEnds) {
   int num_failures = 0;
   for (int i = 0; i < 10000; ++i) {
     allocator.FailAfter(i);
-    const auto engine = Engine::Create(&model, Options(GraphSetOptions::Mode::kEager));
+    const auto engine = CreateEngine(&model, Options(GraphSetOptions::Mode::kEager));
     const bool has_failed = allocator.has_failed();
     allocator.FailAfter(-1);
     ASSERT_EQ(engine.ok(), !has_failed) << "allocation " << i << ": " << engine.status();
@@ -168,11 +167,11 @@ TEST(AllocationFailureTest, AStepThatFindsNoMemoryEndsItsSequencesAndNothingElse
   for (const auto graphs : {GraphSetOptions::Mode::kOff, GraphSetOptions::Mode::kLazy}) {
     std::vector<Answer> expected;
     {
-      const auto engine = Engine::Create(&model, Options(graphs));
+      const auto engine = CreateEngine(&model, Options(graphs));
       ASSERT_TRUE(engine.ok()) << engine.status();
       expected = RunAll(**engine, allocator, -1);
     }
-    const auto engine = Engine::Create(&model, Options(graphs));
+    const auto engine = CreateEngine(&model, Options(graphs));
     ASSERT_TRUE(engine.ok()) << engine.status();
     int num_runs = 0;
     for (int i = 0;; i += 1 + i / 8) {

@@ -1,9 +1,12 @@
-#include "engine/async_engine.h"
+#include "reprise/engine/async_engine.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <future>
 #include <utility>
 
 #include "glog/logging.h"
+#include "reprise/base/catch_all.h"
 
 namespace reprise {
 namespace {
@@ -13,7 +16,7 @@ constexpr absl::Duration kLongestIdleInterval = absl::Hours(24);
 
 }  // namespace
 
-AsyncEngine::AsyncEngine(std::unique_ptr<StepEngine> engine, absl::Duration idle_interval)
+AsyncEngine::AsyncEngine(std::unique_ptr<Engine> engine, absl::Duration idle_interval)
     : engine_(std::move(engine)), idle_interval_(std::min(idle_interval, kLongestIdleInterval)) {
   metrics_ = engine_->metrics();
   thread_ = std::thread([this] { Run(); });
@@ -52,6 +55,40 @@ void AsyncEngine::ForgetPrefixes() {
   const std::lock_guard<std::mutex> lock(mutex_);
   commands_.push_back({.kind = Command::Kind::kForgetPrefixes});
   changed_.notify_one();
+}
+
+void AsyncEngine::OnThread(absl::FunctionRef<void()> work) {
+  if (std::this_thread::get_id() == thread_id_) return work();
+  std::promise<void> done;
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (has_ended_) {
+    lock.unlock();
+    const std::lock_guard<std::recursive_mutex> ended(ended_mutex_);
+    return work();
+  }
+  const auto work_and_tell = [&] {
+    work();
+    done.set_value();
+  };
+  commands_.push_back({.kind = Command::Kind::kRun, .work = work_and_tell});
+  changed_.notify_one();
+  lock.unlock();
+  done.get_future().wait();
+}
+
+OwnedPrefixEvents AsyncEngine::TakePrefixEvents() {
+  OwnedPrefixEvents owned;
+  OnThread([&] {
+    const PrefixEvents taken = engine_->TakePrefixEvents();
+    owned = {.events = {taken.events.begin(), taken.events.end()}, .num_lost = taken.num_lost};
+  });
+  return owned;
+}
+
+absl::Status AsyncEngine::Inspect(absl::FunctionRef<void(const Engine&)> visit) {
+  absl::Status status;
+  OnThread([&] { status = CallUser("the visitor", [&] { visit(*engine_); }); });
+  return status;
 }
 
 absl::Status AsyncEngine::Drain() {
@@ -99,14 +136,27 @@ void AsyncEngine::Run() {
     if (engine_->has_work()) StepOnce();
     Publish();
   }
-  for (Command& command : commands) {
-    if (command.added == nullptr) continue;
-    Refuse(command.id, *std::move(command.added),
-           absl::UnavailableError("the engine has been shut down"));
-  }
   CancelAll();
+  // The engine takes each request, so that a cancel has an event for each of its sequences.
+  for (Command& command : commands) {
+    const bool is_request = command.kind == Command::Kind::kAdd;
+    const SequenceId id = command.id;
+    Obey(std::move(command));
+    if (is_request) CancelOne(id);
+  }
   while (engine_->has_work()) StepOnce();  // steps in flight
   Publish();
+  while (!HasEnded(commands)) {
+    for (Command& command : commands) Obey(std::move(command));  // no requests since the stop
+  }
+}
+
+bool AsyncEngine::HasEnded(std::vector<Command>& commands) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  commands.clear();
+  commands.swap(commands_);
+  has_ended_ = commands.empty();
+  return has_ended_;
 }
 
 bool AsyncEngine::TakeCommands(std::vector<Command>& commands) {
@@ -134,6 +184,8 @@ void AsyncEngine::Obey(Command command) {
       return CancelOne(command.id);
     case Command::Kind::kForgetPrefixes:
       return engine_->ForgetPrefixes();
+    case Command::Kind::kRun:
+      return command.work();
   }
 }
 
@@ -169,25 +221,37 @@ void AsyncEngine::StepOnce() {
 }
 
 void AsyncEngine::Deliver() {
-  for (TokenEvent& event : events_) {
-    const auto it = running_.find(event.sequence);
-    CHECK(it != running_.end()) << "an event of sequence " << event.sequence << ", which has ended";
+  for (size_t i = 0; i < events_.size(); ++i) {
+    TokenEvent event = std::move(events_[i]);
+    const SequenceId inner = event.sequence;
+    const auto it = running_.find(inner);
+    CHECK(it != running_.end()) << "an event of sequence " << inner << ", which has ended";
     Running& running = it->second;
     event.sequence = running.id;
-    if (running.listener) running.listener(event);
-    if (event.finish == FinishReason::kNone || --running.num_unfinished > 0) continue;
-    inner_.erase(running.id);
-    running_.erase(it);
-    Forget();
+    const bool returned = Tell(running.listener, event);
+    if (event.finish != FinishReason::kNone && --running.num_unfinished == 0) {
+      inner_.erase(running.id);
+      running_.erase(it);
+      Forget();
+    } else if (!returned) {
+      running.listener = nullptr;
+      // Adds events. NotFound: the request's last events are among events_ already.
+      engine_->Cancel(inner, events_).IgnoreError();
+    }
   }
   events_.clear();
 }
 
+bool AsyncEngine::Tell(const Listener& listener, const TokenEvent& event) {
+  if (!listener) return true;
+  const absl::Status status = CallUser("the listener", [&] { listener(event); });
+  LOG_IF(ERROR, !status.ok()) << "request " << event.sequence << ": " << status;
+  return status.ok();
+}
+
 void AsyncEngine::Refuse(SequenceId id, NewRequest added, const absl::Status& why) {
-  if (added.listener) {
-    added.listener({.sequence = id, .finish = FinishReason::kRefused, .error = why});
-    added.listener = nullptr;  // before Forget(): Drain() may return then
-  }
+  Tell(added.listener, {.sequence = id, .finish = FinishReason::kRefused, .error = why});
+  added.listener = nullptr;  // before Forget(): Drain() may return then
   Forget();
 }
 

@@ -1,12 +1,14 @@
-#include "engine/async_engine.h"
+#include "reprise/engine/async_engine.h"
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,15 +16,19 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "engine/engine_core.h"
-#include "engine/testing/puppet_device.h"
-#include "engine/testing/puppet_runner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/prefix/prefix_events.h"
+#include "reprise/engine/engine.h"
+#include "reprise/engine/testing/puppet_device.h"
+#include "reprise/engine/testing/puppet_runner.h"
+#include "reprise/engine/testing/throwing_callbacks.h"
+#include "reprise/runner/sampling/logits_params.h"
 
 namespace reprise {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -82,40 +88,28 @@ PuppetText TextOf(const std::vector<TokenEvent>& events, int sample = 0) {
   return text;
 }
 
-// An EngineCore with its runner.
-class PuppetEngine : public StepEngine {
+SchedulerOptions Options() {
+  return {.shape = {.max_num_seqs = 4,
+                    .max_num_tokens = 16,
+                    .max_seq_len = kMaxSeqLen,
+                    .max_steps_in_flight = 2,
+                    .num_blocks = 20000,
+                    .block_size = 4}};
+}
+
+// Dies or fails on demand of another thread, and counts the calls of Idle().
+class RemoteRunner final : public PuppetRunner {
  public:
-  static SchedulerOptions Options() {
-    return {.max_num_seqs = 4,
-            .max_num_tokens = 16,
-            .max_seq_len = kMaxSeqLen,
-            .max_steps_in_flight = 2,
-            .num_blocks = 20000,
-            .block_size = 4};
-  }
+  using PuppetRunner::PuppetRunner;
 
-  explicit PuppetEngine(const SchedulerOptions& options = Options()) : runner_(options) {
-    auto core = EngineCore::Create(&runner_, {.scheduler = options});
-    EXPECT_TRUE(core.ok()) << core.status();
-    core_ = *std::move(core);
+  absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
+    if (fails_next.exchange(false)) fate_of_next = {.fails = true};
+    return PuppetRunner::Launch(batch);
   }
-
-  absl::StatusOr<SequenceId> Add(Request request) override {
-    return core_->Add(std::move(request));
+  absl::Status status() const override {
+    return dies.load() ? absl::DataLossError("fallen off the bus") : PuppetRunner::status();
   }
-  absl::Status Cancel(SequenceId id, std::vector<TokenEvent>& events) override {
-    return core_->Cancel(id, events);
-  }
-  bool has_work() const override { return core_->has_work(); }
-  absl::Status Step(std::vector<TokenEvent>& events) override {
-    if (dies.load()) runner_.death = absl::DataLossError("fallen off the bus");
-    if (fails_next.exchange(false)) runner_.fate_of_next = {.fails = true};
-    return core_->Step(events);
-  }
-  EngineMetrics metrics() const override { return core_->metrics(); }
-  void ForgetPrefixes() override { core_->ForgetPrefixes(); }
   absl::Status Idle() override {
-    EXPECT_FALSE(core_->has_work());
     ++num_idles;
     return absl::OkStatus();
   }
@@ -123,24 +117,37 @@ class PuppetEngine : public StepEngine {
   std::atomic<int> num_idles = 0;
   std::atomic<bool> dies = false;
   std::atomic<bool> fails_next = false;
-
- private:
-  PuppetRunner runner_;
-  std::unique_ptr<EngineCore> core_;
 };
 
+// An engine, and its runner.
+struct Puppet {
+  std::unique_ptr<Engine> engine;
+  RemoteRunner* runner = nullptr;
+};
+
+Puppet MakePuppet(const SchedulerOptions& options = Options()) {
+  auto runner = std::make_unique<RemoteRunner>(options);
+  RemoteRunner* const remote = runner.get();
+  auto engine = Engine::Create(std::move(runner), {.scheduler = options.policy});
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return {.engine = *std::move(engine), .runner = remote};
+}
+
+std::unique_ptr<Engine> MakeEngine(const SchedulerOptions& options = Options()) {
+  return MakePuppet(options).engine;
+}
+
 TEST(AsyncEngineTest, AnEngineWithoutWorkIsToldSoFromTimeToTime) {
-  auto owned = std::make_unique<PuppetEngine>();
-  PuppetEngine& puppet = *owned;
-  AsyncEngine engine(std::move(owned), absl::Milliseconds(1));
-  while (puppet.num_idles.load() < 3) std::this_thread::yield();
+  Puppet puppet = MakePuppet();
+  AsyncEngine engine(std::move(puppet.engine), absl::Milliseconds(1));
+  while (puppet.runner->num_idles.load() < 3) std::this_thread::yield();
   Inbox inbox;
   ASSERT_TRUE(engine.Add({.prompt = {1, 2}, .max_new_tokens = 3}, inbox.listener()).ok());
   EXPECT_EQ(inbox.WaitForEnd().size(), 3u);
 }
 
 TEST(AsyncEngineTest, PrefixesAreForgottenForRequestsThatAreAddedLater) {
-  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  AsyncEngine engine(MakeEngine());
   const auto num_cached_tokens = [&] {
     Inbox inbox;
     EXPECT_TRUE(
@@ -154,20 +161,185 @@ TEST(AsyncEngineTest, PrefixesAreForgottenForRequestsThatAreAddedLater) {
   EXPECT_EQ(num_cached_tokens(), 4);
 }
 
+class AsyncPrefixEventsTest : public testing::Test {
+ protected:
+  AsyncPrefixEventsTest() {
+    options_.policy.num_prefix_events = 3;
+    engine_.emplace(MakeEngine(options_));
+  }
+
+  // A prompt with `num_blocks` full blocks, which depend on `first`.
+  void Serve(int first, int num_blocks) {
+    Inbox inbox;
+    std::vector<int32_t> prompt(4 * num_blocks + 1, 7);
+    prompt[0] = first;
+    EXPECT_TRUE(engine_->Add({.prompt = prompt, .max_new_tokens = 1}, inbox.listener()).ok());
+    EXPECT_EQ(inbox.WaitForEnd().back().finish, FinishReason::kLength);
+  }
+
+  static std::vector<PrefixEvent::Kind> Kinds(const OwnedPrefixEvents& taken) {
+    std::vector<PrefixEvent::Kind> kinds;
+    for (const PrefixEvent& event : taken.events) kinds.push_back(event.kind);
+    return kinds;
+  }
+
+  SchedulerOptions options_ = Options();
+  std::optional<AsyncEngine> engine_;
+};
+
+TEST_F(AsyncPrefixEventsTest, TakesTheEventsSinceTheLastCall) {
+  using Kind = PrefixEvent::Kind;
+  EXPECT_THAT(engine_->TakePrefixEvents().events, IsEmpty());
+  Serve(/*first=*/1, /*num_blocks=*/2);
+  const OwnedPrefixEvents first = engine_->TakePrefixEvents();
+  ASSERT_THAT(Kinds(first), ElementsAre(Kind::kStored, Kind::kStored));
+  EXPECT_EQ(first.events[0].num_tokens, 4);
+  EXPECT_EQ(first.events[1].parent, first.events[0].hash);
+  EXPECT_EQ(first.num_lost, 0);
+  EXPECT_THAT(engine_->TakePrefixEvents().events, IsEmpty());
+  engine_->ForgetPrefixes();
+  EXPECT_THAT(Kinds(engine_->TakePrefixEvents()), ElementsAre(Kind::kCleared));
+}
+
+TEST_F(AsyncPrefixEventsTest, CountsEventsThatTheEngineHasLost) {
+  Serve(/*first=*/1, /*num_blocks=*/2);
+  Serve(/*first=*/2, /*num_blocks=*/4);
+  const OwnedPrefixEvents taken = engine_->TakePrefixEvents();
+  EXPECT_THAT(taken.events, SizeIs(3));
+  EXPECT_EQ(taken.num_lost, 3);
+}
+
+TEST_F(AsyncPrefixEventsTest, TakesEventsInAListener) {
+  Inbox inbox;
+  std::vector<size_t> num_events;
+  ASSERT_TRUE(engine_
+                  ->Add({.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 2},
+                        [&](const TokenEvent& event) {
+                          num_events.push_back(engine_->TakePrefixEvents().events.size());
+                          inbox.Put(event);
+                        })
+                  .ok());
+  inbox.WaitForEnd();
+  EXPECT_THAT(num_events, ElementsAre(1, 0));
+}
+
+TEST_F(AsyncPrefixEventsTest, TakesTheLastEventsAfterShutdown) {
+  Serve(/*first=*/1, /*num_blocks=*/2);
+  ASSERT_TRUE(engine_->Shutdown().ok());
+  EXPECT_THAT(engine_->TakePrefixEvents().events, SizeIs(2));
+  EXPECT_THAT(engine_->TakePrefixEvents().events, IsEmpty());
+}
+
+TEST_F(AsyncPrefixEventsTest, GivesEachEventToOneOfSeveralThreads) {
+  std::atomic<int64_t> num_events = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 20; ++i) {
+        if (t == 0) Serve(/*first=*/i, /*num_blocks=*/1);
+        const OwnedPrefixEvents taken = engine_->TakePrefixEvents();
+        num_events += static_cast<int64_t>(taken.events.size()) + taken.num_lost;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(engine_->Shutdown().ok());
+  const OwnedPrefixEvents taken = engine_->TakePrefixEvents();
+  EXPECT_EQ(num_events + static_cast<int64_t>(taken.events.size()) + taken.num_lost, 20);
+}
+
+TEST(AsyncEngineTest, InspectsTheEngineFromAnyThread) {
+  AsyncEngine engine(MakeEngine());
+  Inbox inbox;
+  ASSERT_TRUE(engine.Add({.prompt = {1, 2}, .max_new_tokens = 3}, inbox.listener()).ok());
+  inbox.WaitForEnd();
+  const auto num_steps = [&] {
+    int64_t num = 0;
+    EXPECT_EQ(engine.Inspect([&](const Engine& inner) {
+      inner.scheduler().CheckInvariants();
+      EXPECT_EQ(&inner.graph_report(), &inner.runner().graph_report());
+      num = inner.metrics().num_steps;
+    }),
+              absl::OkStatus());
+    return num;
+  };
+  const int64_t num_running = num_steps();
+  EXPECT_GE(num_running, 3);
+  ASSERT_TRUE(engine.Shutdown().ok());
+  EXPECT_EQ(num_steps(), num_running);
+}
+
+// Also under tsan.
+TEST(AsyncEngineTest, InspectsBetweenStepsWhileTheEngineIsShutDown) {
+  std::atomic<int> num_visits = 0;
+  AsyncEngine engine(MakeEngine());
+  Inbox inbox;
+  ASSERT_TRUE(engine.Add({.prompt = {1}, .max_new_tokens = kForever}, inbox.listener()).ok());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) {
+        EXPECT_TRUE(engine
+                        .Inspect([&](const Engine& inner) {
+                          inner.scheduler().CheckInvariants();
+                          EXPECT_GE(engine.metrics().num_steps, 0);  // no lock is held
+                          ++num_visits;
+                        })
+                        .ok());
+      }
+    });
+  }
+  while (num_visits < 100) std::this_thread::yield();
+  EXPECT_TRUE(engine.Shutdown().ok());
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(num_visits, 800);
+}
+
+TEST(AsyncEngineTest, AListenerMayInspectAndAVisitorMayInspectAgain) {
+  AsyncEngine engine(MakeEngine());
+  std::atomic<int> num_visits = 0;
+  Inbox inbox;
+  ASSERT_TRUE(engine
+                  .Add({.prompt = {1}, .max_new_tokens = 5},
+                       [&](const TokenEvent& event) {
+                         EXPECT_TRUE(engine.Inspect([&](const Engine&) { ++num_visits; }).ok());
+                         inbox.Put(event);
+                       })
+                  .ok());
+  inbox.WaitForEnd();
+  EXPECT_EQ(num_visits, 5);
+  const auto visit_twice = [&](const Engine&) {
+    EXPECT_TRUE(engine.Inspect([&](const Engine&) { ++num_visits; }).ok());
+  };
+  EXPECT_TRUE(engine.Inspect(visit_twice).ok());
+  ASSERT_TRUE(engine.Shutdown().ok());
+  EXPECT_TRUE(engine.Inspect(visit_twice).ok());
+  EXPECT_EQ(num_visits, 7);
+}
+
+TEST(AsyncEngineTest, ReturnsTheErrorOfAVisitorThatThrows) {
+  AsyncEngine engine(MakeEngine());
+  EXPECT_EQ(engine.Inspect([](const Engine&) { throw std::runtime_error("burnt"); }),
+            absl::InternalError("the visitor threw an exception: burnt"));
+  EXPECT_FALSE(engine.Inspect([](const Engine&) { throw 5; }).ok());
+  Inbox inbox;
+  ASSERT_TRUE(engine.Add({.prompt = {1, 2}, .max_new_tokens = 3}, inbox.listener()).ok());
+  EXPECT_EQ(inbox.WaitForEnd().back().finish, FinishReason::kLength);
+}
+
 TEST(AsyncEngineTest, AnInfiniteIdleIntervalIsLong) {
-  auto owned = std::make_unique<PuppetEngine>();
-  PuppetEngine& puppet = *owned;
-  AsyncEngine engine(std::move(owned), absl::InfiniteDuration());
+  Puppet puppet = MakePuppet();
+  AsyncEngine engine(std::move(puppet.engine), absl::InfiniteDuration());
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   Inbox inbox;
   ASSERT_TRUE(engine.Add({.prompt = {1, 2}, .max_new_tokens = 3}, inbox.listener()).ok());
   EXPECT_EQ(inbox.WaitForEnd().size(), 3u);
-  EXPECT_EQ(puppet.num_idles.load(), 0);
+  EXPECT_EQ(puppet.runner->num_idles.load(), 0);
 }
 
 TEST(AsyncEngineTest, RunsRequestsOfManyThreads) {
-  const SchedulerOptions options = PuppetEngine::Options();
-  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  const SchedulerOptions options = Options();
+  AsyncEngine engine(MakeEngine());
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
@@ -196,7 +368,7 @@ TEST(AsyncEngineTest, RunsRequestsOfManyThreads) {
 }
 
 TEST(AsyncEngineTest, TellsTheListenerWhatIsRefused) {
-  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  AsyncEngine engine(MakeEngine());
   Inbox inbox;
   const auto id = engine.Add({.prompt = {1, -5}, .num_sequences = 3}, inbox.listener());
   ASSERT_TRUE(id.ok()) << id.status();
@@ -211,7 +383,7 @@ TEST(AsyncEngineTest, TellsTheListenerWhatIsRefused) {
 
 // The engine on its thread counts only the requests that it takes: its numbers are others.
 TEST(AsyncEngineTest, ListenersHearTheNumberThatAddGave) {
-  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  AsyncEngine engine(MakeEngine());
   Inbox refused;
   ASSERT_TRUE(engine.Add({.prompt = {}}, refused.listener()).ok());
   Inbox served;
@@ -225,7 +397,7 @@ TEST(AsyncEngineTest, ListenersHearTheNumberThatAddGave) {
 }
 
 TEST(AsyncEngineTest, CancelsFromAnotherThread) {
-  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  AsyncEngine engine(MakeEngine());
   Inbox inbox;
   const auto id = engine.Add({.prompt = {1}, .max_new_tokens = kForever}, inbox.listener());
   ASSERT_TRUE(id.ok()) << id.status();
@@ -241,7 +413,7 @@ TEST(AsyncEngineTest, CancelsFromAnotherThread) {
 }
 
 TEST(AsyncEngineTest, AListenerMayAddAndCancel) {
-  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  AsyncEngine engine(MakeEngine());
   Inbox first;
   Inbox second;
   const auto id =
@@ -258,7 +430,7 @@ TEST(AsyncEngineTest, AListenerMayAddAndCancel) {
 }
 
 TEST(AsyncEngineTest, DrainAndShutdownAreRefusedInAListener) {
-  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  AsyncEngine engine(MakeEngine());
   Inbox inbox;
   ASSERT_TRUE(engine
                   .Add({.prompt = {1}, .max_new_tokens = 1},
@@ -272,7 +444,7 @@ TEST(AsyncEngineTest, DrainAndShutdownAreRefusedInAListener) {
 }
 
 TEST(AsyncEngineTest, DrainWaitsForTheEndsAndRefusesWhatComesLater) {
-  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  AsyncEngine engine(MakeEngine());
   std::vector<Inbox> inboxes(9);
   for (Inbox& inbox : inboxes) {
     ASSERT_TRUE(engine.Add({.prompt = {1}, .max_new_tokens = 20}, inbox.listener()).ok());
@@ -285,7 +457,7 @@ TEST(AsyncEngineTest, DrainWaitsForTheEndsAndRefusesWhatComesLater) {
 }
 
 TEST(AsyncEngineTest, ShutdownEndsWhatRunsAndWhatWaits) {
-  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  AsyncEngine engine(MakeEngine());
   std::vector<Inbox> inboxes(9);  // more than run at a time
   for (Inbox& inbox : inboxes) {
     ASSERT_TRUE(engine.Add({.prompt = {1}, .max_new_tokens = kForever}, inbox.listener()).ok());
@@ -294,16 +466,52 @@ TEST(AsyncEngineTest, ShutdownEndsWhatRunsAndWhatWaits) {
   for (Inbox& inbox : inboxes) {
     const std::vector<TokenEvent> events = inbox.events();
     ASSERT_FALSE(events.empty());
-    EXPECT_THAT(events.back().finish,
-                testing::AnyOf(FinishReason::kCancelled, FinishReason::kRefused));
+    EXPECT_EQ(events.back().finish, FinishReason::kCancelled);
   }
   EXPECT_TRUE(absl::IsUnavailable(engine.Add({.prompt = {1}}, nullptr).status()));
   EXPECT_TRUE(engine.Shutdown().ok());  // again
   engine.Cancel(SequenceId(0));         // no effect
 }
 
+TEST(AsyncEngineTest, ShutdownCancelsEachSequenceOfARequestThatTheEngineHasNotTaken) {
+  AsyncEngine engine(MakeEngine());
+  // The first request's listener holds the engine's thread until the shutdown has begun.
+  std::promise<void> is_held;
+  std::promise<void> is_stopping;
+  Inbox held;
+  ASSERT_TRUE(engine
+                  .Add({.prompt = {1}, .max_new_tokens = kForever},
+                       [&](const TokenEvent& event) {
+                         held.Put(event);
+                         if (event.index != 0) return;
+                         is_held.set_value();
+                         is_stopping.get_future().wait();
+                       })
+                  .ok());
+  is_held.get_future().wait();
+  Inbox several;
+  const auto id = engine.Add({.prompt = {2}, .num_sequences = 3}, several.listener());
+  ASSERT_TRUE(id.ok()) << id.status();
+  Inbox wrong;
+  ASSERT_TRUE(engine.Add({.prompt = {-5}, .num_sequences = 3}, wrong.listener()).ok());
+  std::thread stopper([&] { EXPECT_TRUE(engine.Shutdown().ok()); });
+  while (engine.Add({.prompt = {3}}, nullptr).ok()) std::this_thread::yield();
+  is_stopping.set_value();
+  stopper.join();
+  EXPECT_EQ(held.events().back().finish, FinishReason::kCancelled);
+  const std::vector<TokenEvent> events = several.events();
+  ASSERT_THAT(events, SizeIs(3));
+  for (int sample = 0; sample < 3; ++sample) {
+    EXPECT_EQ(events[sample],
+              (TokenEvent{.sequence = *id, .sample = sample, .finish = FinishReason::kCancelled}));
+  }
+  ASSERT_THAT(wrong.events(), SizeIs(1));
+  EXPECT_EQ(wrong.events()[0].finish, FinishReason::kRefused);
+  EXPECT_EQ(wrong.events()[0].error.code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(AsyncEngineTest, AListenerIsDestroyedWithItsRequest) {
-  AsyncEngine engine(std::make_unique<PuppetEngine>());
+  AsyncEngine engine(MakeEngine());
   auto owned = std::make_shared<int>(1);
   const std::weak_ptr<int> watched = owned;
   ASSERT_TRUE(engine.Add({.prompt = {1}, .max_new_tokens = 3}, [owned](const TokenEvent&) {}).ok());
@@ -312,10 +520,83 @@ TEST(AsyncEngineTest, AListenerIsDestroyedWithItsRequest) {
   EXPECT_TRUE(watched.expired());
 }
 
+TEST(AsyncEngineTest, CancelsTheRequestOfAListenerThatThrows) {
+  AsyncEngine engine(MakeEngine());
+  const Request request = {.prompt = {1, 2}, .max_new_tokens = 200};
+  Inbox spared;
+  ASSERT_TRUE(engine.Add(request, spared.listener()).ok());
+  for (const bool throws_integer : {false, true}) {
+    std::atomic<int> num_events = 0;
+    auto owned = std::make_shared<int>(1);
+    const std::weak_ptr<int> watched = owned;
+    ASSERT_TRUE(engine
+                    .Add({.prompt = {3}, .max_new_tokens = kForever, .num_sequences = 3},
+                         [&num_events, throws_integer, owned](const TokenEvent&) {
+                           if (++num_events < 8) return;
+                           if (throws_integer) throw 5;
+                           throw std::runtime_error("burnt");
+                         })
+                    .ok());
+    owned.reset();
+    while (engine.metrics().num_finished[static_cast<int>(FinishReason::kCancelled)] <
+           (throws_integer ? 6 : 3)) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(num_events, 8);
+    EXPECT_TRUE(watched.expired());
+  }
+  EXPECT_EQ(TextOf(spared.WaitForEnd()), ExpectedText(request, 0, Options(), kMaxSeqLen));
+  EXPECT_TRUE(engine.Shutdown().ok());
+  EXPECT_EQ(engine.metrics().num_blocks_used, 0);
+}
+
+TEST(AsyncEngineTest, SurvivesAListenerThatThrowsInTheLastEvent) {
+  AsyncEngine engine(MakeEngine());
+  const auto throw_at_end = [](const TokenEvent& event) {
+    if (event.finish != FinishReason::kNone) throw std::runtime_error("burnt");
+  };
+  ASSERT_TRUE(engine.Add({.prompt = {1}, .max_new_tokens = 3}, throw_at_end).ok());
+  ASSERT_TRUE(engine.Add({.prompt = {-1}}, throw_at_end).ok());  // refused
+  Inbox inbox;
+  ASSERT_TRUE(engine.Add({.prompt = {1}, .max_new_tokens = 3}, inbox.listener()).ok());
+  EXPECT_EQ(inbox.WaitForEnd().back().finish, FinishReason::kLength);
+  ASSERT_TRUE(engine.Add({.prompt = {1}, .max_new_tokens = kForever}, throw_at_end).ok());
+  EXPECT_TRUE(engine.Shutdown().ok());
+}
+
+TEST(AsyncEngineTest, EndsTheSequencesOfCallbacksThatThrow) {
+  SchedulerOptions options = Options();
+  options.shape.mask_words = static_cast<int>(MaskWords(kPuppetVocab));
+  AsyncEngine engine(MakeEngine(options));
+  Request matched = {.prompt = {1}, .max_new_tokens = 20};
+  const PuppetText whole = ExpectedText(matched, 0, options, kMaxSeqLen);
+  Inbox spared;
+  ASSERT_TRUE(engine.Add(matched, spared.listener()).ok());
+  matched.new_stop_matcher = ThrowingMatcher::Factory({.num_calls_before = 2});
+  Inbox of_matcher;
+  ASSERT_TRUE(engine.Add(matched, of_matcher.listener()).ok());
+  Request masked = {.prompt = {1}, .max_new_tokens = 20};
+  masked.new_token_masker =
+      ThrowingMasker::Factory(/*seed=*/3, /*num_tokens=*/30, ThrowingMasker::In::kFill, {});
+  Inbox of_masker;
+  ASSERT_TRUE(engine.Add(masked, of_masker.listener()).ok());
+  Request refused = {.prompt = {1}};
+  refused.new_stop_matcher = []() -> std::unique_ptr<StopMatcher> { throw 5; };
+  Inbox of_factory;
+  ASSERT_TRUE(engine.Add(refused, of_factory.listener()).ok());
+  EXPECT_EQ(of_matcher.WaitForEnd().back().error,
+            absl::InternalError("StopMatcher::Ends() threw an exception: burnt"));
+  EXPECT_EQ(of_masker.WaitForEnd().back().error,
+            absl::InternalError("TokenMasker::Fill() threw an exception: burnt"));
+  EXPECT_EQ(of_factory.WaitForEnd().back().finish, FinishReason::kRefused);
+  EXPECT_EQ(TextOf(spared.WaitForEnd()), whole);
+  EXPECT_TRUE(engine.Drain().ok());
+}
+
 TEST(AsyncEngineTest, AFailedStepIsToldAndOthersGoOn) {
-  auto puppet = std::make_unique<PuppetEngine>();
-  PuppetEngine& inner = *puppet;
-  AsyncEngine engine(std::move(puppet));
+  Puppet puppet = MakePuppet();
+  RemoteRunner& inner = *puppet.runner;
+  AsyncEngine engine(std::move(puppet.engine));
   Inbox failed;
   ASSERT_TRUE(engine.Add({.prompt = {1}, .max_new_tokens = kForever}, failed.listener()).ok());
   failed.WaitFor(2);
@@ -328,9 +609,9 @@ TEST(AsyncEngineTest, AFailedStepIsToldAndOthersGoOn) {
 }
 
 TEST(AsyncEngineTest, ADeadEngineEndsAllAndRefusesTheRest) {
-  auto puppet = std::make_unique<PuppetEngine>();
-  PuppetEngine& inner = *puppet;
-  AsyncEngine engine(std::move(puppet));
+  Puppet puppet = MakePuppet();
+  RemoteRunner& inner = *puppet.runner;
+  AsyncEngine engine(std::move(puppet.engine));
   std::vector<Inbox> inboxes(9);
   for (Inbox& inbox : inboxes) {
     ASSERT_TRUE(engine.Add({.prompt = {1}, .max_new_tokens = kForever}, inbox.listener()).ok());
@@ -354,12 +635,12 @@ TEST(AsyncEngineTest, ADeadEngineEndsAllAndRefusesTheRest) {
 TEST(AsyncEngineTest, RandomCallsFromManyThreadsEndEveryRequestOnce) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    SchedulerOptions options = PuppetEngine::Options();
-    options.num_blocks = 60;  // preempts
-    options.max_waiting = 12;
+    SchedulerOptions options = Options();
+    options.shape.num_blocks = 60;  // preempts
+    options.policy.max_waiting = 12;
     std::vector<Inbox> inboxes(60);
     {
-      AsyncEngine engine(std::make_unique<PuppetEngine>(options));
+      AsyncEngine engine(MakeEngine(options));
       std::vector<std::thread> threads;
       for (int t = 0; t < 3; ++t) {
         threads.emplace_back([&, t] {

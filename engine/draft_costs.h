@@ -28,8 +28,8 @@
 // Thread safety: none; one owner. No allocation after construction. Choose() computes for less than a
 // microsecond.
 
-#ifndef ENGINE_DRAFT_COSTS_H_
-#define ENGINE_DRAFT_COSTS_H_
+#ifndef REPRISE_ENGINE_DRAFT_COSTS_H_
+#define REPRISE_ENGINE_DRAFT_COSTS_H_
 
 #include <array>
 #include <cstdint>
@@ -37,7 +37,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "runner/speculation/speculation_options.h"
+#include "reprise/runner/speculation/speculation_options.h"
 
 namespace reprise {
 
@@ -162,4 +162,4 @@ class DraftCosts {
 
 }  // namespace reprise
 
-#endif  // ENGINE_DRAFT_COSTS_H_
+#endif  // REPRISE_ENGINE_DRAFT_COSTS_H_

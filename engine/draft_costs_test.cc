@@ -1,4 +1,4 @@
-#include "engine/draft_costs.h"
+#include "reprise/engine/draft_costs.h"
 
 #include <algorithm>
 #include <array>

@@ -7,15 +7,15 @@
 #include <utility>
 #include <vector>
 
-#include "cache/blocks/prefix_cache.h"
-#include "engine/draft_costs.h"
-#include "engine/preemption_rule.h"
-#include "engine/scheduler.h"
-#include "engine/speculation_policy.h"
-#include "engine/testing/make_scheduler.h"
-#include "engine/testing/new_tokens.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/engine/draft_costs.h"
+#include "reprise/engine/preemption_rule.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/engine/speculation_policy.h"
+#include "reprise/engine/testing/make_scheduler.h"
+#include "reprise/engine/testing/new_tokens.h"
 
 namespace reprise {
 namespace {
@@ -29,8 +29,8 @@ class LeftOutDrafter {
   explicit LeftOutDrafter(DrafterKeys keys, int max_new_tokens = 60,
                           std::vector<int32_t> prompt = {1}) {
     SchedulerOptions options = OptionsWithDrafts(3);
-    options.speculation.max_speculating_rows = 1;
-    options.drafter_keys = keys;
+    options.policy.speculation->max_speculating_rows = 1;
+    options.shape.drafts.keys = keys;
     scheduler_ = Make(options);
     Add(*scheduler_, {.prompt = std::move(prompt), .max_new_tokens = max_new_tokens});
     Add(*scheduler_, {.prompt = {2}, .max_new_tokens = 11});
@@ -115,8 +115,8 @@ TEST(DrafterKeysTest, PromptsAreSeenWithTheirStep) {
   EXPECT_EQ(left_out.statistics().num_rows, 1);
 
   SchedulerOptions options = OptionsWithDrafts(3);
-  options.speculation.max_speculating_rows = 1;
-  options.drafter_keys = DrafterKeys::kOfDrafts;
+  options.policy.speculation->max_speculating_rows = 1;
+  options.shape.drafts.keys = DrafterKeys::kOfDrafts;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {3, 4, 5}, .max_new_tokens = 60});
@@ -138,14 +138,14 @@ TEST(DrafterKeysTest, ASequenceComesBackFromTheHostWithWhatItsDrafterHadSeen) {
   for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
     SCOPED_TRACE(static_cast<int>(keys));
     SchedulerOptions options = OptionsWithDrafts(3);
-    options.max_num_seqs = 2;
-    options.num_blocks = 1 + 6;
-    options.speculation.max_speculating_rows = 1;
-    options.drafter_keys = keys;
-    options.prefix_reuse = PrefixReuse::kOff;
-    options.num_swap_blocks = 8;
-    options.bytes_per_block = 1000;
-    options.preemption = PreemptionMode::kSwap;
+    options.shape.max_num_seqs = 2;
+    options.shape.num_blocks = 1 + 6;
+    options.policy.speculation->max_speculating_rows = 1;
+    options.shape.drafts.keys = keys;
+    options.policy.prefix_reuse = PrefixReuse::kOff;
+    options.shape.num_swap_blocks = 8;
+    options.shape.bytes_per_block = 1000;
+    options.policy.preemption = PreemptionMode::kSwap;
     auto scheduler = Make(options);
     std::vector<TokenEvent> events;
     Add(*scheduler, {.prompt = {1, 2}, .max_new_tokens = 14});
@@ -178,10 +178,10 @@ TEST(DrafterKeysTest, ASequenceComesBackFromTheHostWithWhatItsDrafterHadSeen) {
 
 TEST(DrafterKeysTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {
   SchedulerOptions options = OptionsWithDrafts(3);
-  options.speculation = {.num_drafts = 3, .measures_steps = true};
-  options.drafter_keys = DrafterKeys::kOfDrafts;
-  options.graph_levels = {3};
-  options.max_seq_len = 300;
+  options.policy.speculation = SpeculationPolicy{.num_drafts = 3, .measures_steps = true};
+  options.shape.drafts.keys = DrafterKeys::kOfDrafts;
+  options.shape.drafts.graph_levels = {3};
+  options.shape.max_seq_len = 300;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1}, .max_new_tokens = 250});
@@ -213,8 +213,8 @@ TEST(DrafterKeysTest, APrefixIsSeenAsFarAsTheDrafterSawIt) {
   for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
     SCOPED_TRACE(static_cast<int>(keys));
     SchedulerOptions options = OptionsWithDrafts(3);
-    options.speculation.max_speculating_rows = 1;
-    options.drafter_keys = keys;
+    options.policy.speculation->max_speculating_rows = 1;
+    options.shape.drafts.keys = keys;
     auto scheduler = Make(options);
     std::vector<TokenEvent> events;
     Add(*scheduler, {.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 14});
@@ -253,8 +253,8 @@ TEST(DrafterKeysTest, ForksAreBehindAsTheirSibling) {
   for (const int prefill_chunk : {1, 0}) {
     SCOPED_TRACE(prefill_chunk);
     SchedulerOptions options = OptionsWithDrafts(3);
-    options.prefill_chunk = prefill_chunk;
-    options.drafter_keys = DrafterKeys::kOfDrafts;
+    options.policy.prefill_chunk = prefill_chunk;
+    options.shape.drafts.keys = DrafterKeys::kOfDrafts;
     auto scheduler = Make(options);
     std::vector<TokenEvent> events;
     Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 6, 7}, .max_new_tokens = 9, .num_sequences = 2});

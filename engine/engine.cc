@@ -1,215 +1,241 @@
-#include "engine/engine.h"
+#include "reprise/engine/engine.h"
 
 #include <algorithm>
-#include <memory>
+#include <cstddef>
 #include <optional>
 #include <utility>
-#include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "distributed/agreement.h"
-#include "distributed/share.h"
-#include "engine/model_steps.h"
-#include "engine/ranked_steps.h"
-#include "engine/step_runner.h"
-#include "runner/sampling/logits_params.h"
-#include "runner/speculation/draft_levels.h"
+#include "glog/logging.h"
+#include "reprise/base/catch_all.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/engine/preemption_rule.h"
+#include "reprise/engine/speculation_policy.h"
+#include "reprise/runner/sampling/logits_request.h"
+#include "reprise/runner/step_result.h"
 
 namespace reprise {
 namespace {
 
-PreemptionCosts CostsOf(const EngineOptions& options, const ModelRunner& runner) {
-  if (options.preemption_costs.has_value()) return *options.preemption_costs;
-  const std::optional<StepTimes>& times = runner.step_times();
-  if (!times.has_value()) return H200PreemptionCosts();
-  return WithMeasuredSteps(H200PreemptionCosts(), times->num_tokens, times->largest_us,
-                           times->least_us);
+absl::Status CheckLogits(const StepRunner& runner, const Request& request) {
+  LogitsRequest logits = ToLogitsRequest(request);
+  logits.params.num_log_probs = request.num_log_probs;
+  logits.params.num_known_log_probs = -1;
+  REPRISE_RETURN_IF_ERROR(runner.CheckLogits(logits));
+  logits = {.params = {.num_log_probs = request.num_prompt_log_probs}};
+  const absl::Status status = runner.CheckLogits(logits);
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("of the prompt: ", status.message()));
 }
 
-}  // namespace
-
-absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at::Tensor& rows,
-                                                      std::string content) {
-  ShapeChecker dims;
-  REPRISE_RETURN_IF_ERROR(dims.Check("rows", rows, {"tokens", "dim"}));
-  REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("rows", rows));
-  REPRISE_RETURN_IF_ERROR(CheckDType("rows", rows, {at::kFloat, at::kHalf, at::kBFloat16}));
-  const bool is_on_gpu = rows.is_cuda();
-  return RequestEmbeddings{.first_token = first_token,
-                           .rows = {.data = rows.data_ptr(),
-                                    // Of a single row LibTorch allows any.
-                                    .row_stride = std::max(rows.stride(0), rows.size(1)),
-                                    .num_rows = static_cast<int>(rows.size(0)),
-                                    .dim = static_cast<int>(rows.size(1)),
-                                    .dtype = *FromScalarType(rows.scalar_type()),
-                                    .gpu = is_on_gpu ? rows.device().index() : kHostMemory},
-                           .owner = std::make_shared<const at::Tensor>(rows),
-                           .content = std::move(content)};
-}
-
-namespace {
-
-// Of trees that the runner proposes: SchedulerOptions::level_drafts.
-std::vector<int> LevelDraftsOf(const SpeculationOptions& drafts) {
-  std::vector<int> level_drafts;
-  if (drafts.tree.empty()) return level_drafts;
-  const DraftLevels levels = LevelsOf(drafts.tree, drafts.max_drafts);
-  for (int i = 1; i <= levels.num_levels(); ++i) level_drafts.push_back(levels.first[i + 1] - 1);
-  return level_drafts;
-}
-
-// SchedulerOptions::graph_levels.
-std::vector<int> GraphLevelsOf(const SpeculationOptions& drafts,
-                               absl::Span<const int> graph_num_drafts) {
-  const std::vector<int> level_drafts = LevelDraftsOf(drafts);
-  if (level_drafts.empty()) return {graph_num_drafts.begin(), graph_num_drafts.end()};
-  std::vector<int> graph_levels;
-  for (const int num_drafts : graph_num_drafts) {
-    const int levels =
-        static_cast<int>(absl::c_upper_bound(level_drafts, num_drafts) - level_drafts.begin());
-    if (levels > (graph_levels.empty() ? 0 : graph_levels.back())) graph_levels.push_back(levels);
-  }
-  return graph_levels;
-}
-
-DrafterKeys KeysOf(const SpeculationOptions& drafts) {
-  if (drafts.draft_model != nullptr) return DrafterKeys::kOfDrafts;
-  const bool has_layers = drafts.heads != nullptr && !drafts.heads->layers().empty();
-  return has_layers ? DrafterKeys::kOfTokens : DrafterKeys::kNone;
-}
-
-// The drafts of decodes: as the options say, and no more than the runner proposes.
-absl::StatusOr<SpeculationPolicy> PolicyOf(const EngineOptions& options) {
-  const SpeculationOptions& drafts = options.runner.speculation;
-  // Without a proposer drafts are those of Request::predicted_tokens.
-  const int most = drafts.tree.empty() ? std::min(drafts.max_drafts, kMaxDrafts)
-                                       : static_cast<int>(LevelDraftsOf(drafts).size());
-  if (!options.speculation.has_value()) {
-    // Texts by rejection sampling depend on which steps have drafts, so the clock must not decide it.
-    return SpeculationPolicy{.num_drafts = most,
-                             .measures_steps = drafts.acceptance == DraftAcceptance::kSameText};
-  }
-  if (options.speculation->num_drafts > most) {
+// The options of a scheduler for the runner, with the times of steps that the runner has measured.
+absl::StatusOr<SchedulerOptions> SchedulerOptionsFor(const StepRunner& runner,
+                                                     SchedulerPolicy policy) {
+  const int max_levels = runner.shape().drafts.max_levels();
+  if (policy.speculation.has_value() && policy.speculation->num_drafts > max_levels) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "speculation.num_drafts must be at most runner.speculation.max_drafts: expected at most ",
-        most, ", got ", options.speculation->num_drafts));
+        "speculation.num_drafts must be at most what the runner verifies: expected at most ",
+        max_levels, ", got ", policy.speculation->num_drafts));
   }
-  return *options.speculation;
+  const std::optional<StepTimes> times = runner.step_times();
+  if (!policy.preemption_costs.has_value() && times.has_value()) {
+    policy.preemption_costs = WithMeasuredSteps(H200PreemptionCosts(), times->num_tokens,
+                                                times->largest_us, times->least_us);
+  }
+  return SchedulerOptions{.shape = runner.shape(), .policy = policy};
 }
 
 }  // namespace
 
-namespace {
-
-// The runner of one of the ranks, or an error on all of them.
-absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(Model* model,
-                                                          const EngineOptions& options) {
-  Collectives* const collectives = options.runner.collectives;
-  REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, PolicyOf(options).status()));
-  absl::StatusOr<std::unique_ptr<ModelRunner>> runner = ModelRunner::Create(model, options.runner);
-  if (collectives == nullptr) return runner;
-  REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, runner.status()));
-  const ModelRunner& made = **runner;
-  // What the runners have made of options that they have compared.
-  REPRISE_RETURN_IF_ERROR(CheckSameOverRanks(
-      collectives, {"num_blocks", "num_swap_blocks", "num_kv_groups", "samples_shards"},
-      {made.num_blocks(), made.num_swap_blocks(), static_cast<int64_t>(made.kv_groups().size()),
-       made.samples_shards() ? 1 : 0}));
-  return runner;
+absl::Status Engine::CheckOptions(const StepRunner& runner, const EngineOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(const SchedulerOptions scheduler,
+                           SchedulerOptionsFor(runner, options.scheduler));
+  return Scheduler::Create(scheduler).status();
 }
 
-}  // namespace
-
-absl::Status Engine::Follow(Model* model, const EngineOptions& options) {
-  Collectives* const collectives = options.runner.collectives;
-  if (RanksOf(collectives).rank == 0) {
-    return absl::InvalidArgumentError(
-        "runner.collectives must be those of another rank than 0, whose engine is followed: got "
-        "rank 0");
-  }
-  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRunner> runner, CreateRunner(model, options));
-  ModelSteps steps(runner.get());
-  return FollowSteps(steps, *collectives);
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::unique_ptr<StepRunner> runner,
+                                                       const EngineOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(const SchedulerOptions scheduler_options,
+                           SchedulerOptionsFor(*runner, options.scheduler));
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Scheduler> scheduler,
+                           Scheduler::Create(scheduler_options));
+  return std::unique_ptr<Engine>(new Engine(std::move(runner), std::move(scheduler), options));
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Model* model, const EngineOptions& options) {
-  Collectives* const collectives = options.runner.collectives;
-  if (RanksOf(collectives).rank != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("runner.collectives must be those of rank 0; other ranks call Follow(): got "
-                     "rank ",
-                     collectives->ranks().rank));
-  }
-  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, CreateRunner(model, options));
-  REPRISE_ASSIGN_OR_RETURN(const SpeculationPolicy speculation, PolicyOf(options));
-  auto steps = std::make_unique<ModelSteps>(runner.get());
-  std::unique_ptr<RankedSteps> ranked;
-  if (RanksOf(collectives).world > 1) {
-    ranked = std::make_unique<RankedSteps>(steps.get(), collectives);
-  }
-  StepRunner* const all_steps =
-      ranked != nullptr ? static_cast<StepRunner*>(ranked.get()) : steps.get();
-  absl::StatusOr<std::unique_ptr<EngineCore>> core = EngineCore::Create(
-      all_steps,
-      {.scheduler = {.max_num_seqs = runner->max_num_seqs(),
-                     .max_num_tokens = runner->max_num_tokens(),
-                     .prefill_chunk = options.prefill_chunk,
-                     .max_prefill_tokens_while_decoding = options.max_prefill_tokens_while_decoding,
-                     .max_seq_len = runner->max_seq_len(),
-                     .max_steps_in_flight = runner->max_steps_in_flight(),
-                     .max_waiting = options.max_waiting,
-                     .num_blocks = runner->num_blocks(),
-                     .block_size = runner->block_size(),
-                     .groups = {runner->kv_groups().begin(), runner->kv_groups().end()},
-                     .max_encoder_tokens = runner->max_encoder_tokens(),
-                     .max_encoder_step_tokens = runner->max_encoder_step_tokens(),
-                     .num_position_dims = runner->num_position_dims(),
-                     .max_position = model->spec().max_position,
-                     .mask_words = options.runner.logits.allowed_tokens
-                                       ? static_cast<int>(MaskWords(model->spec().vocab_size))
-                                       : 0,
-                     .max_earlier_logits = options.runner.max_earlier_logits,
-                     .speculation = speculation,
-                     .level_drafts = LevelDraftsOf(options.runner.speculation),
-                     .graph_levels =
-                         GraphLevelsOf(options.runner.speculation, runner->graph_num_drafts()),
-                     .has_drafter =
-                         options.runner.speculation.proposer != SpeculationOptions::Proposer::kNone,
-                     .drafter_keys = KeysOf(options.runner.speculation),
-                     .prefix_reuse = options.prefix_reuse,
-                     .partial_hits = options.partial_hits,
-                     .prefix_seed = options.prefix_seed,
-                     .num_prefix_events = options.num_prefix_events,
-                     .num_swap_blocks = runner->num_swap_blocks(),
-                     .bytes_per_block = runner->bytes_per_block(),
-                     .preemption = options.preemption,
-                     .preemption_costs = CostsOf(options, *runner),
-                     .seed = options.seed},
-       .clock = options.clock,
-       .trace = options.runner.trace});
-  if (!core.ok()) {
-    // The others follow already.
-    if (ranked != nullptr) collectives->Fail(core.status());
-    return core.status();
-  }
-  return std::unique_ptr<Engine>(
-      new Engine(std::move(runner), std::move(steps), std::move(ranked), *std::move(core)));
-}
-
-Engine::Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<ModelSteps> steps,
-               std::unique_ptr<RankedSteps> ranked, std::unique_ptr<EngineCore> core)
+Engine::Engine(std::unique_ptr<StepRunner> runner, std::unique_ptr<Scheduler> scheduler,
+               const EngineOptions& options)
     : runner_(std::move(runner)),
-      steps_(std::move(steps)),
-      ranked_(std::move(ranked)),
-      core_(std::move(core)) {}
+      scheduler_(std::move(scheduler)),
+      clock_(options.clock),
+      trace_(options.trace) {
+  if (!clock_) clock_ = absl::Now;
+  const SpeculationPolicy& speculation = *scheduler_->options().policy.speculation;
+  measures_steps_ = speculation.num_drafts > 0 && speculation.measures_steps;
+  in_flight_.reserve(runner_->shape().max_steps_in_flight);
+}
 
-Engine::~Engine() = default;
+absl::Time Engine::Now() {
+  const absl::Status status = CallUser("clock", [&] { now_ = clock_(); });
+  if (!status.ok()) {
+    LOG_FIRST_N(ERROR, 1) << status;
+  }
+  return now_;
+}
 
-at::Tensor Engine::logits(const TokenEvent& event) const { return steps_->logits(event); }
+absl::StatusOr<SequenceId> Engine::Add(Request request) {
+  const absl::Time now = Now();
+  const int64_t num_prompt = static_cast<int64_t>(request.prompt.size());
+  const int num_sequences = request.num_sequences;
+  const bool is_forced = !request.forced_tokens.empty();
+  const absl::StatusOr<SequenceId> id = CatchAll([&]() -> absl::StatusOr<SequenceId> {
+    if (const absl::Status status = runner_->status(); !status.ok()) {
+      return absl::UnavailableError(
+          absl::StrCat("the runner can run no more steps: ", status.ToString()));
+    }
+    REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("prompt", request.prompt));
+    REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("forced_tokens", request.forced_tokens));
+    REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("predicted_tokens", request.predicted_tokens));
+    REPRISE_RETURN_IF_ERROR(runner_->CheckTokens("encoder_tokens", request.encoder_tokens));
+    for (size_t i = 0; i < request.embeddings.size(); ++i) {
+      REPRISE_RETURN_IF_ERROR(runner_->CheckEmbeddings(absl::StrCat("embeddings[", i, "]"),
+                                                       request.embeddings[i].rows));
+    }
+    REPRISE_RETURN_IF_ERROR(CheckLogits(*runner_, request));
+    return scheduler_->Add(std::move(request));
+  });
+  if (!id.ok()) {
+    ++counts_.num_refused;
+    return id;
+  }
+  ++counts_.num_requests;
+  counts_.num_prompt_tokens += num_prompt;
+  times_.emplace(*id, Times{.added = now,
+                            .last_token = std::vector<absl::Time>(num_sequences, now),
+                            .num_unfinished = num_sequences,
+                            .is_forced = is_forced});
+  return id;
+}
+
+absl::Status Engine::Cancel(SequenceId id, std::vector<TokenEvent>& events) {
+  const size_t num_before = events.size();
+  const absl::Status status = scheduler_->Cancel(id, events);
+  Count(absl::MakeConstSpan(events).subspan(num_before));
+  return status;
+}
+
+absl::Status Engine::Step(std::vector<TokenEvent>& events) {
+  const size_t num_before = events.size();
+  const absl::Status status = RunStep(events);
+  Count(absl::MakeConstSpan(events).subspan(num_before));
+  return status;
+}
+
+absl::Status Engine::RunStep(std::vector<TokenEvent>& events) {
+  const StepTrace::Span span(trace_, "engine", counts_.num_steps);
+  REPRISE_RETURN_IF_ERROR(CheckRunner(events));
+  scheduler_->EndExpired(Now(), events);
+  const bool launched = LaunchNext(events);
+  if (!in_flight_.empty() && !(launched && scheduler_->can_schedule())) AwaitOldest(events);
+  return CheckRunner(events);
+}
+
+bool Engine::LaunchNext(std::vector<TokenEvent>& events) {
+  if (!scheduler_->can_schedule()) return false;
+  const ScheduledBatch& batch = [&]() -> const ScheduledBatch& {
+    const StepTrace::Span span(trace_, "schedule", counts_.num_steps);
+    return scheduler_->Schedule();
+  }();
+  if (batch.rows.empty()) return false;
+  const absl::Time launched = measures_steps_ ? Now() : absl::InfinitePast();
+  const absl::StatusOr<int64_t> step = CatchAll([&] { return runner_->Launch(batch); });
+  if (step.ok()) {
+    in_flight_.push_back({.step = *step, .launched = launched});
+    ++counts_.num_steps;
+    return true;
+  }
+  ++counts_.num_failed_steps;
+  LOG(ERROR) << "the runner refused a batch of " << batch.rows.size() << " rows: " << step.status();
+  scheduler_->AbandonLaunch(step.status(), events);
+  return false;
+}
+
+void Engine::AwaitOldest(std::vector<TokenEvent>& events) {
+  const auto [step, launched] = in_flight_.front();
+  const absl::StatusOr<StepResult> result =
+      CatchAll([&, step = step] { return runner_->Await(step); });
+  in_flight_.erase(in_flight_.begin());
+  const StepTrace::Span span(trace_, "commit", step);
+  const absl::Time ended = measures_steps_ ? Now() : absl::InfinitePast();
+  const absl::Time began = std::max(launched, std::exchange(last_ended_, ended));
+  if (result.ok()) {
+    if (measures_steps_) scheduler_->ObserveStep(ended - began, *result);
+    const size_t num_before = events.size();
+    scheduler_->Commit(*result, events);
+    for (TokenEvent& event : absl::MakeSpan(events).subspan(num_before)) event.step = step;
+    return;
+  }
+  ++counts_.num_failed_steps;
+  LOG(ERROR) << "a step failed: " << result.status();
+  scheduler_->CommitFailed(result.status(), events);
+}
+
+absl::Status Engine::CheckRunner(std::vector<TokenEvent>& events) {
+  const absl::Status status = runner_->status();
+  if (status.ok()) return status;
+  scheduler_->EndAll(status, events);
+  in_flight_.clear();
+  return status;
+}
+
+void Engine::Count(absl::Span<const TokenEvent> events) {
+  if (events.empty()) return;
+  const absl::Time now = Now();
+  for (const TokenEvent& event : events) {
+    const auto it = times_.find(event.sequence);
+    CHECK(it != times_.end()) << "sequence " << event.sequence;
+    Times& times = it->second;
+    if (event.token.has_value() && times.is_forced) {
+      ++counts_.num_forced_tokens;
+    } else if (event.token.has_value()) {
+      absl::Time& last = times.last_token[event.sample];
+      LatencyHistogram& latencies =
+          event.index == 0 ? counts_.time_to_first_token : counts_.inter_token_latency;
+      latencies.Observe(now - last);
+      last = now;
+      ++counts_.num_generated_tokens;
+    }
+    if (event.finish == FinishReason::kNone) continue;
+    ++counts_.num_finished[static_cast<int>(event.finish)];
+    if (--times.num_unfinished == 0) times_.erase(it);
+  }
+}
+
+EngineMetrics Engine::metrics() const {
+  EngineMetrics metrics = counts_;
+  metrics.num_waiting = scheduler_->num_waiting();
+  metrics.num_running = scheduler_->num_running();
+  metrics.num_blocks = runner_->shape().num_blocks - 1;
+  metrics.num_blocks_used = scheduler_->blocks().pool().num_used();
+  metrics.num_preemptions = scheduler_->num_preemptions();
+  if (const SwapStore* const store = scheduler_->swap_store()) {
+    const SwapStatistics& swaps = scheduler_->swap_statistics();
+    const int64_t bytes_per_block = runner_->shape().bytes_per_block;
+    metrics.num_swap_blocks = store->host_pool().num_blocks() - 1;
+    metrics.num_swap_blocks_used = store->host_pool().num_used();
+    metrics.num_swap_preemptions = swaps.num_swap_outs;
+    metrics.num_swapped_out_bytes = swaps.num_blocks_out * bytes_per_block;
+    metrics.num_swapped_in_bytes = swaps.num_blocks_in * bytes_per_block;
+  }
+  metrics.num_forks = scheduler_->num_forks();
+  const PrefixStatistics prefixes = scheduler_->prefix_statistics();
+  metrics.num_prefix_tokens = prefixes.num_tokens_asked;
+  metrics.num_prefix_tokens_hit = prefixes.num_tokens_hit;
+  metrics.speculation = scheduler_->speculation_statistics();
+  const GraphReport& graphs = runner_->graph_report();
+  metrics.num_graph_replays = graphs.num_replays();
+  metrics.num_eager_steps = graphs.num_eager_steps();
+  return metrics;
+}
 
 }  // namespace reprise

@@ -1,158 +1,150 @@
-// Text generation over a model: requests in, tokens out, many sequences at once.
+// Text generation over a StepRunner: requests in, tokens out, many sequences at once.
 //
-//   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(&model, {.runner = {.max_num_seqs = 8}}));
+//   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(std::move(runner), {}));
 //   REPRISE_ASSIGN_OR_RETURN(SequenceId id, engine->Add({.prompt = {1, 2, 3}}));
 //   std::vector<TokenEvent> events;
 //   while (engine->has_work()) {
 //     events.clear();
 //     REPRISE_RETURN_IF_ERROR(engine->Step(events));
-//     for (const TokenEvent& e : events) {
-//       if (e.token.has_value()) ...   // e.sequence has got *e.token
-//       if (e.finish == FinishReason::kError) ...   // it has ended: e.error says why
+//     for (const TokenEvent& event : events) {
+//       if (event.token.has_value()) ...   // event.sequence has a new token
+//       if (event.finish == FinishReason::kError) ...   // it has ended: event.error says why
 //     }
 //   }
 //
-// Connects a Scheduler (which sequences take part) and a ModelRunner (the computation). Requests
-// may be added and cancelled at any time between steps; a sequence that ends makes room for one
-// that waits. What a failure ends is said in engine/engine_core.h. To add and cancel from other
-// threads, put an AsyncEngine around it (engine/async_engine.h).
+// Joins a Scheduler, which chooses the sequences of a step, to a StepRunner, which computes it.
+// CreateEngine() (engine/create_engine.h) makes both for a Model in one call. AsyncEngine
+// (engine/async_engine.h) runs an engine on its own thread.
 //
-// Thread safety: none; one owner. The model must outlive the engine.
+// Requests may be added and cancelled between steps. A sequence that ends makes room for one that
+// waits.
+//
+// Failures. A failed step, a row without a token and a batch that the runner refuses end the
+// sequences concerned with FinishReason::kError; TokenEvent::error gives the reason. All other
+// sequences get the tokens that they would get anyway. A runner that can run no more steps ends all
+// sequences. No exception leaves the engine: a callback of a request that throws ends its sequence
+// (engine/request.h), a runner that throws has refused the batch or failed the step.
+//
+// Thread safety: none; one owner. Host only, without LibTorch. A step allocates nothing in the
+// steady state.
 
-#ifndef ENGINE_ENGINE_H_
-#define ENGINE_ENGINE_H_
-
-#include <ATen/core/Tensor.h>
+#ifndef REPRISE_ENGINE_ENGINE_H_
+#define REPRISE_ENGINE_ENGINE_H_
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "cache/blocks/prefix_cache.h"
-#include "cache/prefix/prefix_events.h"
-#include "cache/prefix/prefix_hash.h"
-#include "cache/prefix/prefix_match.h"
-#include "engine/engine_core.h"
-#include "engine/engine_metrics.h"
-#include "engine/preemption_rule.h"
-#include "engine/request.h"
-#include "engine/scheduler.h"
-#include "engine/speculation_policy.h"
-#include "engine/step_engine.h"
-#include "runner/model.h"
-#include "runner/model_runner.h"
+#include "absl/types/span.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/prefix/prefix_events.h"
+#include "reprise/engine/engine_metrics.h"
+#include "reprise/engine/request.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/runner/step_runner.h"
+#include "reprise/runner/trace/step_trace.h"
 
 namespace reprise {
 
-class ModelSteps;
-class RankedSteps;
-
 struct EngineOptions {
-  ModelRunnerOptions runner;
-  // the most prompt tokens of one sequence in a step; 0: runner.max_num_tokens
-  int prefill_chunk = 0;
-  // kOn: a prompt begins after its prefix that earlier sequences have computed.
-  PrefixReuse prefix_reuse = PrefixReuse::kOn;
-  // These as in SchedulerOptions.
-  PartialHits partial_hits = PartialHits::kNone;
-  std::optional<PrefixSeed> prefix_seed = std::nullopt;
-  int64_t num_prefix_events = 0;
-  // Drafts of decodes, where runner.speculation proposes them. nullopt: of the captured numbers the one
-  // that brings the most tokens a second by measured times (SpeculationPolicy::measures_steps; with
-  // DraftAcceptance::kRejection as many as that allows, in all steps).
-  std::optional<SpeculationPolicy> speculation = std::nullopt;
-  // These, too, as in SchedulerOptions.
-  int max_prefill_tokens_while_decoding = 0;
-  int max_waiting = 0;
-  // How a sequence gives up its blocks. Swaps need runner.num_swap_blocks or swap_memory_bytes.
-  PreemptionMode preemption = PreemptionMode::kAuto;
-  // nullopt: a swap as H200PreemptionCosts() has it, and computing as the runner has measured it
-  // for this model (ModelRunner::step_times()).
-  std::optional<PreemptionCosts> preemption_costs = std::nullopt;
-  std::optional<uint64_t> seed = std::nullopt;
-  // What deadlines are compared with and latencies are measured by.
+  SchedulerPolicy scheduler = {};
+  // Gives the time that deadlines are compared with and latencies are measured by. If it throws,
+  // its last time counts.
   std::function<absl::Time()> clock = absl::Now;
+  // Gets the spans of the engine (runner/trace/step_trace.h); must outlive it. Null: none.
+  StepTrace* trace = nullptr;
 };
 
-// For Request::embeddings: `rows` [tokens, dim] of the model's dtype, on the host or on the model's
-// GPU, whose memory it keeps. What another stream writes there must be written before Add().
-// Errors: InvalidArgument for a tensor of another rank, without elements, of an unknown dtype, or
-// whose rows are not contiguous.
-absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at::Tensor& rows,
-                                                      std::string content = {});
-
-class Engine final : public StepEngine {
+class Engine {
  public:
-  // Errors: those of ModelRunner::Create() and Scheduler::Create(); InvalidArgument for more drafts
-  // than runner.speculation proposes.
-  // A model that is divided over ranks (ModelRunnerOptions::collectives) has its engine on rank 0;
-  // the others call Follow() with the same options. Errors: also why another rank's runner could
-  // not be made, and FailedPrecondition if the ranks' options differ.
-  static absl::StatusOr<std::unique_ptr<Engine>> Create(Model* model, const EngineOptions& options);
+  // Errors: InvalidArgument naming the option; for more drafts than the runner verifies.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(std::unique_ptr<StepRunner> runner,
+                                                        const EngineOptions& options = {});
 
-  // On the other ranks: runs the steps of rank 0's engine, until that is destroyed. Errors: those
-  // of Create() and FollowSteps().
-  static absl::Status Follow(Model* model, const EngineOptions& options);
+  // The error that Create() would return.
+  static absl::Status CheckOptions(const StepRunner& runner, const EngineOptions& options);
 
-  ~Engine() override;
+  // Queues a request. A failed call changes nothing. Errors: the errors of Scheduler::Add().
+  // InvalidArgument for token ids outside the vocabulary, and for embeddings, penalties, biases,
+  // stages or log-probabilities that the runner does not support. Unavailable, with the cause, if
+  // the runner can run no more steps.
+  absl::StatusOr<SequenceId> Add(Request request);
 
-  // Queues a request. Errors: those of Scheduler::Add(); InvalidArgument for token ids outside the
-  // vocabulary, for embeddings that the model does not take, and for what
-  // ModelRunnerOptions::logits does not provide for; Unavailable, with the cause, after a failure
-  // of the device.
-  absl::StatusOr<SequenceId> Add(Request request) override {
-    return core_->Add(std::move(request));
-  }
+  // Ends the request's unfinished sequences: appends an event kCancelled for each. They get no other
+  // event. Errors: NotFound if all sequences of the request have ended, or if it is unknown.
+  absl::Status Cancel(SequenceId id, std::vector<TokenEvent>& events);
 
-  absl::Status Cancel(SequenceId id, std::vector<TokenEvent>& events) override {
-    return core_->Cancel(id, events);
-  }
+  // Whether Step() has anything to do.
+  bool has_work() const { return scheduler_->has_work(); }
 
-  bool has_work() const override { return core_->has_work(); }
+  // Launches the next step. If max_steps_in_flight steps are in flight or no step can be launched,
+  // waits for the tokens of the oldest step. Appends an event for each new token and for each
+  // sequence that ended to `events`.
+  // Errors: the reason why the runner can run no more steps; all sequences have had their last event
+  // then. A failure that ends some sequences only is in their events, and the result is OK.
+  absl::Status Step(std::vector<TokenEvent>& events);
 
-  // Launches the next step and, once as many steps are in flight as the runner allows or nothing
-  // can be launched, takes the tokens of the oldest. Appends what has happened to the events.
-  // Errors: why the runner can run no more steps; all sequences have ended then. A failure that
-  // ends some sequences only is in their events.
-  absl::Status Step(std::vector<TokenEvent>& events) override { return core_->Step(events); }
+  // Keeps the other ranks of a divided model from timing out: call it from time to time while there
+  // is no work. Errors: those of StepRunner::Idle().
+  absl::Status Idle() { return runner_->Idle(); }
 
-  // The logits [vocab_size] from which the token of an event of the last Step() was chosen, until
-  // the next Step(). Undefined for an event without a token, and if the runner does not keep them
-  // (StepResult::logits).
-  at::Tensor logits(const TokenEvent& event) const;
+  // Makes all that has been computed so far impossible to find as a prefix: for weights that have
+  // changed. Call it between two calls of Step(). Running sequences keep the keys that they have.
+  void ForgetPrefixes() { scheduler_->ForgetPrefixes(); }
 
-  absl::Status Idle() override { return core_->Idle(); }
+  // The prefixes that became available or unavailable since the last call, at most
+  // SchedulerPolicy::num_prefix_events: for a router that sends requests to the process that has
+  // their prefix (cache/prefix/prefix_events.h). Valid until the next call.
+  PrefixEvents TakePrefixEvents() { return scheduler_->TakePrefixEvents(); }
 
-  // After the model's weights have changed, between two calls of Step(): nothing that was computed
-  // with the old ones is found as a prefix from now on. Running sequences go on from what they have.
-  void ForgetPrefixes() override { core_->ForgetPrefixes(); }
-
-  // Which prefixes can be found, and which no longer can, since the last call: for a router that
-  // sends requests to the process that has their prefix (cache/prefix/prefix_events.h). At most
-  // EngineOptions::num_prefix_events. Valid until the next call.
-  PrefixEvents TakePrefixEvents() { return core_->TakePrefixEvents(); }
-
-  EngineMetrics metrics() const override { return core_->metrics(); }
-  const ModelRunner& runner() const { return *runner_; }
-  const Scheduler& scheduler() const { return core_->scheduler(); }
+  EngineMetrics metrics() const;
+  // How many steps replayed a graph, and how many ran eagerly for which reason.
+  const GraphReport& graph_report() const { return runner_->graph_report(); }
+  const Scheduler& scheduler() const { return *scheduler_; }
+  const StepRunner& runner() const { return *runner_; }
 
  private:
-  Engine(std::unique_ptr<ModelRunner> runner, std::unique_ptr<ModelSteps> steps,
-         std::unique_ptr<RankedSteps> ranked, std::unique_ptr<EngineCore> core);
+  // The times at which the sequences of a request got their last token.
+  struct Times {
+    absl::Time added;
+    std::vector<absl::Time> last_token;  // by sample; `added` before the first token
+    int num_unfinished = 0;
+    bool is_forced = false;  // its tokens are given, not generated
+  };
+  struct LaunchedStep {
+    int64_t step = 0;
+    absl::Time launched;
+  };
 
-  std::unique_ptr<ModelRunner> runner_;
-  std::unique_ptr<ModelSteps> steps_;    // of the runner
-  std::unique_ptr<RankedSteps> ranked_;  // around them; null with one rank
-  std::unique_ptr<EngineCore> core_;
+  Engine(std::unique_ptr<StepRunner> runner, std::unique_ptr<Scheduler> scheduler,
+         const EngineOptions& options);
+  absl::Time Now();  // of the clock
+  absl::Status RunStep(std::vector<TokenEvent>& events);
+  // Whether this call launched a step.
+  bool LaunchNext(std::vector<TokenEvent>& events);
+  void AwaitOldest(std::vector<TokenEvent>& events);
+  // Ends all sequences if the runner can run no more steps, and returns the reason.
+  absl::Status CheckRunner(std::vector<TokenEvent>& events);
+  void Count(absl::Span<const TokenEvent> events);
+
+  std::unique_ptr<StepRunner> runner_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::function<absl::Time()> clock_;
+  absl::Time now_ = absl::UnixEpoch();            // the last value of clock_
+  StepTrace* trace_;                              // null: none
+  std::vector<LaunchedStep> in_flight_;           // oldest first
+  bool measures_steps_ = false;                   // SpeculationPolicy::measures_steps
+  absl::Time last_ended_ = absl::InfinitePast();  // end of the newest measured step
+  absl::flat_hash_map<SequenceId, Times> times_;
+  EngineMetrics counts_;  // counters that the scheduler and the runner do not have
 };
 
 }  // namespace reprise
 
-#endif  // ENGINE_ENGINE_H_
+#endif  // REPRISE_ENGINE_ENGINE_H_

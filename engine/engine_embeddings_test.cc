@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "engine/engine.h"
-#include "engine/testing/run_all.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/engine/testing/run_all.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 namespace {
@@ -68,16 +68,16 @@ std::vector<int32_t> SomeText(int n, int seed) {
   return text;
 }
 
-EngineOptions Small(int prefill_chunk = 0) {
-  return {.runner = {.max_num_seqs = 3, .max_num_tokens = 32, .block_size = 4},
-          .prefill_chunk = prefill_chunk};
+ModelEngineOptions Small(int prefill_chunk = 0) {
+  return {.runner = {.max_num_seqs = 3, .max_num_tokens = 32, .cache = {.block_size = 4}},
+          .scheduler = {.prefill_chunk = prefill_chunk}};
 }
 
 TEST(EngineEmbeddingsTest, ATextAndTheEmbeddingsOfItsTokensGetTheSameTokens) {
   ToyModel model({.takes_embeddings = true});
   for (const int chunk : {0, 1, 5, 7}) {
     SCOPED_TRACE(testing::Message() << "chunks of " << chunk);
-    auto engine = Engine::Create(&model, Small(chunk));
+    auto engine = CreateEngine(&model, Small(chunk));
     ASSERT_TRUE(engine.ok()) << engine.status();
     const std::vector<int32_t> text = SomeText(21, 1);
     const Request plain = {.prompt = text, .max_new_tokens = 9};
@@ -102,9 +102,9 @@ TEST(EngineEmbeddingsTest, ImagesWithEqualPlaceholdersAreThemselvesHoweverTheyCo
   // Roomy, in chunks, and with so few blocks that sequences are preempted.
   for (const int num_blocks : {60, 16}) {
     SCOPED_TRACE(testing::Message() << num_blocks << " blocks");
-    EngineOptions options = Small(/*prefill_chunk=*/6);
-    options.runner.num_blocks = num_blocks;
-    auto engine = Engine::Create(&model, options);
+    ModelEngineOptions options = Small(/*prefill_chunk=*/6);
+    options.runner.cache.size = NumBlocks{num_blocks};
+    auto engine = CreateEngine(&model, options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     std::map<int64_t, int> image_of;
     for (int round = 0; round < 3; ++round) {
@@ -145,9 +145,9 @@ TEST(EngineEmbeddingsTest, MropePositionsGoOnBehindThePromptAndThroughPreemption
   const at::Tensor image = model.Embeddings(SomeText(9, 3));
   for (const int num_blocks : {60, 14}) {
     SCOPED_TRACE(testing::Message() << num_blocks << " blocks");
-    EngineOptions options = Small(/*prefill_chunk=*/7);
-    options.runner.num_blocks = num_blocks;
-    auto engine = Engine::Create(&model, options);
+    ModelEngineOptions options = Small(/*prefill_chunk=*/7);
+    options.runner.cache.size = NumBlocks{num_blocks};
+    auto engine = CreateEngine(&model, options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     std::map<int64_t, std::vector<int32_t>> expected;
     for (int i = 0; i < 4; ++i) {
@@ -174,7 +174,7 @@ TEST(EngineEmbeddingsTest, MropePositionsGoOnBehindThePromptAndThroughPreemption
 
 TEST(EngineEmbeddingsTest, RefusesRowsThatTheModelDoesNotTake) {
   ToyModel model({.takes_embeddings = true});
-  auto engine = Engine::Create(&model, Small());
+  auto engine = CreateEngine(&model, Small());
   ASSERT_TRUE(engine.ok()) << engine.status();
   const auto refused = [&](const RequestEmbeddings& embeddings) {
     const auto id = (*engine)->Add({.prompt = SomeText(9, 0), .embeddings = {embeddings}});
@@ -190,7 +190,7 @@ TEST(EngineEmbeddingsTest, RefusesRowsThatTheModelDoesNotTake) {
   elsewhere.rows.gpu = 0;
   EXPECT_THAT(refused(elsewhere), HasSubstr("memory of the host: got GPU 0"));
   ToyModel plain({});
-  auto plain_engine = Engine::Create(&plain, Small());
+  auto plain_engine = CreateEngine(&plain, Small());
   ASSERT_TRUE(plain_engine.ok()) << plain_engine.status();
   EXPECT_THAT(std::string((*plain_engine)
                               ->Add({.prompt = SomeText(9, 0), .embeddings = {Embeddings(0, rows)}})

@@ -8,10 +8,10 @@
 #include <random>
 #include <vector>
 
-#include "cache/prefix/prefix_match.h"
-#include "engine/engine.h"
 #include "gtest/gtest.h"
-#include "runner/testing/layered_model.h"
+#include "reprise/cache/prefix/prefix_match.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/runner/testing/layered_model.h"
 
 namespace reprise {
 namespace {
@@ -51,12 +51,12 @@ class EngineLayersTest : public testing::Test {
   EngineLayersTest() { at::set_num_threads(1); }
 
   // Runs the requests through an engine; every token must be the dense forward's choice.
-  void ExpectDense(const LayeredModelOptions& model_options, const EngineOptions& options,
+  void ExpectDense(const LayeredModelOptions& model_options, const ModelEngineOptions& options,
                    const std::vector<Request>& requests) {
     LayeredModelOptions sized = model_options;
     sized.vocab_size = kVocab;
     LayeredModel model(sized);
-    auto engine = Engine::Create(&model, options);
+    auto engine = CreateEngine(&model, options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     std::map<SequenceId, const Request*> request_of;
     for (const Request& request : requests) {
@@ -87,7 +87,7 @@ class EngineLayersTest : public testing::Test {
             << "sequence " << id << ", token " << i;
       }
     }
-    num_replays_ = (*engine)->runner().graph_report().num_replays();
+    num_replays_ = ModelRunnerOf(**engine).graph_report().num_replays();
     num_preemptions_ = (*engine)->scheduler().num_preemptions();
     num_swap_ins_ = (*engine)->scheduler().swap_statistics().num_swap_ins;
     num_found_ = (*engine)->scheduler().prefix_statistics().num_tokens_hit;
@@ -108,11 +108,13 @@ TEST_F(EngineLayersTest, PromptsWithOnePrefixShareItInEveryGroup) {
     for (const int32_t token : RandomTokens(rng, 1 + i)) request.prompt.push_back(token);
     requests.push_back(request);
   }
-  ExpectDense(
-      {.layers = {Window(9), Full(), Chunked(16)}},
-      {.runner = {.max_num_seqs = 2, .max_num_tokens = 24, .max_seq_len = 80, .block_size = 4},
-       .prefill_chunk = 16},
-      requests);
+  ExpectDense({.layers = {Window(9), Full(), Chunked(16)}},
+              {.runner = {.max_num_seqs = 2,
+                          .max_num_tokens = 24,
+                          .max_seq_len = 80,
+                          .cache = {.block_size = 4}},
+               .scheduler = {.prefill_chunk = 16}},
+              requests);
   EXPECT_GT(num_found_, 5 * 32);
   EXPECT_GT(num_replays_, 40);
 }
@@ -126,12 +128,13 @@ TEST_F(EngineLayersTest, BegunBlocksOfAPrefixAreCopiedInEveryGroup) {
     for (const int32_t token : RandomTokens(rng, 1 + i)) request.prompt.push_back(token);
     requests.push_back(request);
   }
-  ExpectDense(
-      {.layers = {Window(9), Full(), Chunked(16)}},
-      {.runner = {.max_num_seqs = 2, .max_num_tokens = 24, .max_seq_len = 80, .block_size = 4},
-       .prefill_chunk = 16,
-       .partial_hits = PartialHits::kCopied},
-      requests);
+  ExpectDense({.layers = {Window(9), Full(), Chunked(16)}},
+              {.runner = {.max_num_seqs = 2,
+                          .max_num_tokens = 24,
+                          .max_seq_len = 80,
+                          .cache = {.block_size = 4}},
+               .scheduler = {.prefill_chunk = 16, .partial_hits = PartialHits::kCopied}},
+              requests);
   EXPECT_GT(num_found_, 5 * 36);  // more than whole blocks
   EXPECT_GT(num_replays_, 40);
 }
@@ -146,11 +149,26 @@ TEST_F(EngineLayersTest, PreemptedSequencesComeBackWithTheSameTexts) {
               {.runner = {.max_num_seqs = 4,
                           .max_num_tokens = 32,
                           .max_seq_len = 64,
-                          .block_size = 4,
-                          .num_blocks = 40}},
+                          .cache = {.block_size = 4, .size = NumBlocks{40}}}},
               requests);
   EXPECT_GT(num_preemptions_, 0);
   EXPECT_GT(num_replays_, 40);
+}
+
+// The whole cache holds 48 tokens; a decode attends to 7 of them. The default chunk is 512 tokens.
+TEST_F(EngineLayersTest, AWindowModelServesLongSequencesInASmallCache) {
+  std::mt19937 rng(9);
+  for (const int max_steps_in_flight : {1, 2}) {
+    ExpectDense({.layers = {Window(7)}},
+                {.runner = {.max_num_seqs = 1,
+                            .max_num_tokens = 512,
+                            .max_seq_len = 128,
+                            .max_steps_in_flight = max_steps_in_flight,
+                            .cache = {.block_size = 16, .size = NumBlocks{4}}}},
+                {{.prompt = RandomTokens(rng, 60), .max_new_tokens = 30},
+                 {.prompt = RandomTokens(rng, 3), .max_new_tokens = 90}});
+    EXPECT_GT(num_replays_, 100);
+  }
 }
 
 TEST_F(EngineLayersTest, AnEncodersInputMayBeLongerThanAnySequence) {
@@ -164,7 +182,8 @@ TEST_F(EngineLayersTest, AnEncodersInputMayBeLongerThanAnySequence) {
   ExpectDense(
       {.layers = {OfKind(AttentionKind::kEncoder), Full(), OfKind(AttentionKind::kEncoderDecoder)},
        .max_encoder_position = 40},
-      {.runner = {.max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 8, .block_size = 4}},
+      {.runner =
+           {.max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 8, .cache = {.block_size = 4}}},
       requests);
 }
 
@@ -181,7 +200,10 @@ TEST_F(EngineLayersTest, EncodersServeRequestsOfDifferentLengths) {
       {.layers = {OfKind(AttentionKind::kEncoder), Full(), OfKind(AttentionKind::kEncoderDecoder),
                   Window(6), OfKind(AttentionKind::kEncoderDecoder)},
        .max_encoder_position = 40},
-      {.runner = {.max_num_seqs = 3, .max_num_tokens = 16, .max_seq_len = 40, .block_size = 4}},
+      {.runner = {.max_num_seqs = 3,
+                  .max_num_tokens = 16,
+                  .max_seq_len = 40,
+                  .cache = {.block_size = 4}}},
       requests);
   EXPECT_GT(num_replays_, 30);
 }
@@ -194,17 +216,16 @@ TEST_F(EngineLayersTest, WindowsChunksAndEncodersKeysAreSwapped) {
                         .encoder_tokens = RandomTokens(rng, 3 + 2 * i),
                         .max_new_tokens = 30});
   }
-  ExpectDense({.layers = {OfKind(AttentionKind::kEncoder), Window(8), Chunked(16), Full(),
-                          OfKind(AttentionKind::kEncoderDecoder)},
-               .max_encoder_position = 20},
-              {.runner = {.max_num_seqs = 4,
-                          .max_num_tokens = 32,
-                          .max_seq_len = 64,
-                          .block_size = 4,
-                          .num_blocks = 45,
-                          .num_swap_blocks = 100},
-               .preemption = PreemptionMode::kSwap},
-              requests);
+  ExpectDense(
+      {.layers = {OfKind(AttentionKind::kEncoder), Window(8), Chunked(16), Full(),
+                  OfKind(AttentionKind::kEncoderDecoder)},
+       .max_encoder_position = 20},
+      {.runner = {.max_num_seqs = 4,
+                  .max_num_tokens = 32,
+                  .max_seq_len = 64,
+                  .cache = {.block_size = 4, .size = NumBlocks{45}, .swap = NumBlocks{100}}},
+       .scheduler = {.preemption = PreemptionMode::kSwap}},
+      requests);
   EXPECT_GT(num_swap_ins_, 1);
   EXPECT_GT(num_replays_, 40);
 }

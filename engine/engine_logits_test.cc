@@ -15,11 +15,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/engine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/sampling/logits_stage.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/engine/async_engine.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/runner/sampling/logits_stage.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 namespace {
@@ -184,19 +185,24 @@ struct Case {
   int max_earlier_logits;
 };
 
+LogitsOptions LogitsOf(const Case& c) {
+  LogitsOptions logits = kLogits;
+  logits.max_earlier_logits = c.max_earlier_logits;
+  return logits;
+}
+
 class EngineLogitsTest : public testing::TestWithParam<Case> {};
 
 TEST_P(EngineLogitsTest, EveryRequestGetsWhatItAsksFor) {
   const Case& c = GetParam();
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
-  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = c.max_num_seqs,
-                                                   .max_num_tokens = 32,
-                                                   .block_size = 4,
-                                                   .num_blocks = c.num_blocks,
-                                                   .max_steps_in_flight = c.max_steps_in_flight,
-                                                   .max_earlier_logits = c.max_earlier_logits,
-                                                   .logits = kLogits},
-                                        .prefill_chunk = c.prefill_chunk});
+  auto engine =
+      CreateEngine(&model, {.runner = {.max_num_seqs = c.max_num_seqs,
+                                       .max_num_tokens = 32,
+                                       .max_steps_in_flight = c.max_steps_in_flight,
+                                       .cache = {.block_size = 4, .size = NumBlocks{c.num_blocks}},
+                                       .logits = LogitsOf(c)},
+                            .scheduler = {.prefill_chunk = c.prefill_chunk}});
   ASSERT_TRUE(engine.ok()) << engine.status();
   const std::vector<int32_t> prompt = Tokens(9, 2);
   const int32_t likeliest =
@@ -245,11 +251,12 @@ TEST(EngineScoresTest, ALongPromptIsScoredInChunksAsTokenByToken) {
   ToyModel model({.vocab_size = kVocab, .max_position = 512});
   std::vector<std::vector<TokenLogProbs>> scores;
   for (const int max_earlier_logits : {127, 0}) {
-    auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 2,
-                                                     .max_num_tokens = 128,
-                                                     .max_steps_in_flight = 2,
-                                                     .max_earlier_logits = max_earlier_logits,
-                                                     .logits = {.max_log_probs = 0}}});
+    auto engine = CreateEngine(
+        &model,
+        {.runner = {.max_num_seqs = 2,
+                    .max_num_tokens = 128,
+                    .max_steps_in_flight = 2,
+                    .logits = {.max_log_probs = 0, .max_earlier_logits = max_earlier_logits}}});
     ASSERT_TRUE(engine.ok()) << engine.status();
     const auto id =
         (*engine)->Add({.prompt = Tokens(400, 3), .max_new_tokens = 0, .num_prompt_log_probs = 0});
@@ -264,11 +271,12 @@ TEST(EngineScoresTest, ALongPromptIsScoredInChunksAsTokenByToken) {
 
 TEST(EngineScoresTest, EventsOfForcedTokensHaveTheirLogits) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
-  auto created = Engine::Create(&model, {.runner = {.max_num_seqs = 2,
-                                                    .max_num_tokens = 16,
-                                                    .max_steps_in_flight = 2,
-                                                    .step_logits = StepLogits::kOfEvery,
-                                                    .max_earlier_logits = 16}});
+  auto created = CreateEngine(
+      &model,
+      {.runner = {.max_num_seqs = 2,
+                  .max_num_tokens = 16,
+                  .max_steps_in_flight = 2,
+                  .logits = {.step_logits = StepLogits::kOfEvery, .max_earlier_logits = 16}}});
   ASSERT_TRUE(created.ok()) << created.status();
   Engine& engine = **created;
   std::map<int64_t, std::vector<int32_t>> texts;
@@ -284,7 +292,7 @@ TEST(EngineScoresTest, EventsOfForcedTokensHaveTheirLogits) {
     ASSERT_TRUE(engine.Step(events).ok());
     for (const TokenEvent& event : events) {
       std::vector<int32_t>& text = texts[event.sequence.value()];
-      const at::Tensor error = (engine.logits(event) - model.DenseLogits(text)).abs().max();
+      const at::Tensor error = (*LogitsOf(engine, event) - model.DenseLogits(text)).abs().max();
       EXPECT_LT(error.item<float>(), 1e-4f);
       text.push_back(*event.token);
     }
@@ -294,9 +302,9 @@ TEST(EngineScoresTest, EventsOfForcedTokensHaveTheirLogits) {
 
 TEST(EngineScoresTest, WhatTheRunnerDoesNotProvideForIsRefusedBeforeItWaits) {
   ToyModel model({.vocab_size = kVocab});
-  auto plain = Engine::Create(&model, {});
+  auto plain = CreateEngine(&model, {});
   ASSERT_TRUE(plain.ok()) << plain.status();
-  auto rich = Engine::Create(&model, {.runner = {.logits = kLogits}});
+  auto rich = CreateEngine(&model, {.runner = {.logits = kLogits}});
   ASSERT_TRUE(rich.ok()) << rich.status();
   const auto refusal = [](Engine& engine, const Request& request) {
     const absl::Status status = engine.Add(request).status();
@@ -321,6 +329,30 @@ TEST(EngineScoresTest, WhatTheRunnerDoesNotProvideForIsRefusedBeforeItWaits) {
               HasSubstr("distinct"));
   EXPECT_THAT(refusal(**rich, {.prompt = {1}, .sampling = {.repetition_penalty = -1}}),
               HasSubstr("repetition_penalty"));
+}
+
+TEST(AsyncLogitsTest, AListenerReadsTheLogitsOfItsEvent) {
+  ToyModel model({.vocab_size = kVocab});
+  auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 2,
+                                                 .max_num_tokens = 16,
+                                                 .max_steps_in_flight = 2,
+                                                 .logits = {.step_logits = StepLogits::kOfEvery}}});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  AsyncEngine async(*std::move(engine));
+  std::vector<int32_t> tokens, likeliest;
+  const auto listener = [&](const TokenEvent& event) {
+    const absl::Status inspected = async.Inspect([&](const Engine& inner) {
+      const auto logits = LogitsOf(inner, event);
+      ASSERT_TRUE(logits.ok()) << logits.status();
+      likeliest.push_back(static_cast<int32_t>(logits->argmax().item<int64_t>()));
+    });
+    EXPECT_EQ(inspected, absl::OkStatus());
+    tokens.push_back(*event.token);
+  };
+  ASSERT_TRUE(async.Add({.prompt = {1, 2, 3}, .max_new_tokens = 12}, listener).ok());
+  ASSERT_TRUE(async.Drain().ok());
+  EXPECT_THAT(tokens, SizeIs(12));
+  EXPECT_EQ(likeliest, tokens);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "engine/engine_metrics.h"
+#include "reprise/engine/engine_metrics.h"
 
 #include <algorithm>
 #include <utility>

@@ -5,8 +5,8 @@
 //
 // Thread safety: values.
 
-#ifndef ENGINE_ENGINE_METRICS_H_
-#define ENGINE_ENGINE_METRICS_H_
+#ifndef REPRISE_ENGINE_ENGINE_METRICS_H_
+#define REPRISE_ENGINE_ENGINE_METRICS_H_
 
 #include <array>
 #include <cstdint>
@@ -14,8 +14,8 @@
 #include <string_view>
 
 #include "absl/time/time.h"
-#include "engine/request.h"
-#include "engine/speculation_policy.h"
+#include "reprise/engine/request.h"
+#include "reprise/engine/speculation_policy.h"
 
 namespace reprise {
 
@@ -79,4 +79,4 @@ std::string PrometheusText(const EngineMetrics& metrics, std::string_view prefix
 
 }  // namespace reprise
 
-#endif  // ENGINE_ENGINE_METRICS_H_
+#endif  // REPRISE_ENGINE_ENGINE_METRICS_H_

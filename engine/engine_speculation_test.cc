@@ -12,17 +12,17 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "engine/draft_costs.h"
-#include "engine/engine.h"
-#include "engine/testing/attending_heads_suite.h"
-#include "engine/testing/run_all.h"
 #include "gtest/gtest.h"
-#include "runner/testing/layered_model.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/engine/draft_costs.h"
+#include "reprise/engine/testing/attending_heads_suite.h"
+#include "reprise/engine/testing/run_all.h"
+#include "reprise/runner/testing/layered_model.h"
 
 namespace reprise {
 namespace {
 
-using Proposer = SpeculationOptions::Proposer;
+enum class Proposer { kNgram, kModel };
 
 constexpr int kVocab = 7;  // so small that each token has occurred before
 constexpr int kTopK = 3;
@@ -35,19 +35,18 @@ LayeredModelOptions OneLayer(uint64_t seed) {
       .seed = seed};
 }
 
-EngineOptions Options(Proposer proposer, int max_num_seqs, LayeredModel* draft) {
-  EngineOptions options = {.runner = {.max_num_seqs = max_num_seqs,
-                                      .max_num_tokens = 512,
-                                      .max_seq_len = 48,
-                                      .block_size = 4,
-                                      .num_blocks = 1 + 32 * 12,
-                                      .graph_sizes = {max_num_seqs},
-                                      .mixed_graphs = MixedGraphs::kOn,
-                                      .mixed_graph_tokens = {128, 512}}};
-  options.runner.speculation = {.max_drafts = 2,
-                                .proposer = proposer,
-                                .draft_model = proposer == Proposer::kModel ? draft : nullptr,
-                                .acceptance = DraftAcceptance::kRejection};
+ModelEngineOptions Options(Proposer proposer, int max_num_seqs, LayeredModel* draft) {
+  ModelEngineOptions options = {
+      .runner = {
+          .max_num_seqs = max_num_seqs,
+          .max_num_tokens = 512,
+          .max_seq_len = 48,
+          .cache = {.block_size = 4, .size = NumBlocks{1 + 32 * 12}},
+          .graphs = {
+              .sizes = {max_num_seqs}, .mixed = MixedGraphs::kOn, .mixed_tokens = {128, 512}}}};
+  options.runner.speculation = {
+      .max_drafts = 2, .proposer = NgramProposer{}, .acceptance = DraftAcceptance::kRejection};
+  if (proposer == Proposer::kModel) options.runner.speculation.proposer = ModelProposer{*draft};
   return options;
 }
 
@@ -107,7 +106,7 @@ class EngineSpeculationTest : public testing::TestWithParam<Proposer> {
 TEST_P(EngineSpeculationTest, RejectionLeavesTheModelsDistributionOfTexts) {
   constexpr int kNumTexts = 2500;
   constexpr int kLength = 5;
-  auto engine = Engine::Create(&model_, Options(GetParam(), 32, &draft_));
+  auto engine = CreateEngine(&model_, Options(GetParam(), 32, &draft_));
   ASSERT_TRUE(engine.ok()) << engine.status();
   std::map<std::vector<int32_t>, int> counts;
   for (std::vector<int32_t>& text : Texts(**engine, kNumTexts, kLength, /*reverse=*/false)) {
@@ -150,16 +149,16 @@ TEST_P(EngineSpeculationTest, RejectionLeavesTheModelsDistributionOfTexts) {
 TEST_P(EngineSpeculationTest, RejectionGivesASeedItsTextInAnyBatch) {
   constexpr int kNumTexts = 40;
   constexpr int kLength = 20;
-  auto engine = Engine::Create(&model_, Options(GetParam(), 32, &draft_));
+  auto engine = CreateEngine(&model_, Options(GetParam(), 32, &draft_));
   ASSERT_TRUE(engine.ok()) << engine.status();
   const auto want = Texts(**engine, kNumTexts, kLength, /*reverse=*/false);
   ASSERT_EQ(want.size(), static_cast<size_t>(kNumTexts));
   EXPECT_EQ(Texts(**engine, kNumTexts, kLength, /*reverse=*/true), want) << "prompts are found";
   EXPECT_GT((*engine)->metrics().num_prefix_tokens_hit, 0);
 
-  EngineOptions alone = Options(GetParam(), 3, &draft_);
-  alone.prefix_reuse = PrefixReuse::kOff;
-  auto other = Engine::Create(&model_, alone);
+  ModelEngineOptions alone = Options(GetParam(), 3, &draft_);
+  alone.scheduler.prefix_reuse = PrefixReuse::kOff;
+  auto other = CreateEngine(&model_, alone);
   ASSERT_TRUE(other.ok()) << other.status();
   EXPECT_EQ(Texts(**other, kNumTexts, kLength, /*reverse=*/true), want);
   EXPECT_EQ((*other)->metrics().num_prefix_tokens_hit, 0);
@@ -167,15 +166,15 @@ TEST_P(EngineSpeculationTest, RejectionGivesASeedItsTextInAnyBatch) {
 
 // Sequences come while others decode with drafts; no step runs eagerly.
 TEST_P(EngineSpeculationTest, DraftsBesidePromptsAreReplayed) {
-  EngineOptions options = Options(GetParam(), 8, &draft_);
+  ModelEngineOptions options = Options(GetParam(), 8, &draft_);
   options.runner.speculation.acceptance = DraftAcceptance::kSameText;
-  options.speculation = SpeculationPolicy{.num_drafts = 2};  // whatever steps take
-  EngineOptions plain = options;
+  options.scheduler.speculation = SpeculationPolicy{.num_drafts = 2};  // whatever steps take
+  ModelEngineOptions plain = options;
   plain.runner.speculation = {};
-  plain.speculation = std::nullopt;
-  auto engine = Engine::Create(&model_, options);
+  plain.scheduler.speculation = std::nullopt;
+  auto engine = CreateEngine(&model_, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
-  auto plain_engine = Engine::Create(&model_, plain);
+  auto plain_engine = CreateEngine(&model_, plain);
   ASSERT_TRUE(plain_engine.ok()) << plain_engine.status();
   std::mt19937 rng(4);
   std::vector<Request> requests;
@@ -193,7 +192,7 @@ TEST_P(EngineSpeculationTest, DraftsBesidePromptsAreReplayed) {
     ASSERT_TRUE((*plain_engine)->Add(request).ok());
   }
   EXPECT_EQ(RunAll(**engine), RunAll(**plain_engine));
-  const GraphReport& report = (*engine)->runner().graph_report();
+  const GraphReport& report = ModelRunnerOf(**engine).graph_report();
   EXPECT_EQ(report.num_eager_steps(), 0) << report.ToString();
   int64_t num_mixed = 0;
   for (const GraphStats& graph : report.graphs()) {
@@ -229,13 +228,13 @@ TEST(MeasuredDraftsTest, StepsHaveDraftsWhereTheyPay) {
       absl::Time now = absl::UnixEpoch();
       TakesTime model(OneLayer(1), absl::Microseconds(100), &now);
       TakesTime draft(OneLayer(1), absl::Microseconds(is_slow ? 200 : 20), &now);
-      EngineOptions options = Options(Proposer::kModel, 2, &draft);
+      ModelEngineOptions options = Options(Proposer::kModel, 2, &draft);
       options.runner.speculation.acceptance = DraftAcceptance::kSameText;
       options.runner.max_seq_len = 200;
-      options.runner.num_blocks = 1 + 2 * 50;
-      options.runner.graphs = mode;
+      options.runner.cache.size = NumBlocks{1 + 2 * 50};
+      options.runner.graphs.mode = mode;
       options.clock = [&now] { return now += absl::Microseconds(1); };
-      auto engine = Engine::Create(&model, options);
+      auto engine = CreateEngine(&model, options);
       ASSERT_TRUE(engine.ok()) << engine.status();
       const Request request = {.prompt = {1, 2, 3, 4},
                                .max_new_tokens = 190,
@@ -243,7 +242,7 @@ TEST(MeasuredDraftsTest, StepsHaveDraftsWhereTheyPay) {
       ASSERT_TRUE((*engine)->Add(request).ok());
       const auto texts = RunAll(**engine);
       options.runner.speculation = {};
-      auto plain = Engine::Create(&model, options);
+      auto plain = CreateEngine(&model, options);
       ASSERT_TRUE(plain.ok()) << plain.status();
       ASSERT_TRUE((*plain)->Add(request).ok());
       EXPECT_EQ(texts, RunAll(**plain));
@@ -259,7 +258,7 @@ TEST(MeasuredDraftsTest, StepsHaveDraftsWhereTheyPay) {
         EXPECT_LE(metrics.speculation.num_unpaid_steps, DraftCosts::kLeastTimes + 3);
       }
       const bool is_captured = mode == GraphSetOptions::Mode::kEager;
-      EXPECT_EQ((*engine)->runner().graph_report().num_eager_steps() == 0, is_captured);
+      EXPECT_EQ(ModelRunnerOf(**engine).graph_report().num_eager_steps() == 0, is_captured);
     }
   }
 }
@@ -269,9 +268,9 @@ TEST(MeasuredDraftsTest, NotByRejection) {
   absl::Time now = absl::UnixEpoch();
   TakesTime model(OneLayer(1), absl::Microseconds(100), &now);
   TakesTime draft(OneLayer(1), absl::Microseconds(900), &now);
-  EngineOptions options = Options(Proposer::kModel, 2, &draft);
+  ModelEngineOptions options = Options(Proposer::kModel, 2, &draft);
   options.clock = [&now] { return now += absl::Microseconds(1); };
-  auto engine = Engine::Create(&model, options);
+  auto engine = CreateEngine(&model, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   for (int i = 0; i < 8; ++i) {
     ASSERT_TRUE((*engine)->Add({.prompt = {1, 2}, .max_new_tokens = 44}).ok());

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cache/blocks/prefix_cache.h"
-#include "engine/engine.h"
-#include "engine/preemption_rule.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/testing/layered_model.h"
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/engine/preemption_rule.h"
+#include "reprise/runner/testing/layered_model.h"
 
 namespace reprise {
 namespace {
@@ -47,15 +47,15 @@ class EngineSwapTest : public testing::Test {
     LayerSpec window = full;
     window.params.window_left = 8;
     LayeredModel model({.layers = {window, full}, .vocab_size = kVocab});
-    auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 4,
-                                                     .max_num_tokens = 32,
-                                                     .max_seq_len = 64,
-                                                     .block_size = 4,
-                                                     .num_blocks = num_blocks,
-                                                     .num_swap_blocks = num_swap_blocks,
-                                                     .batch_invariance = BatchInvariance::kOn},
-                                          .prefix_reuse = PrefixReuse::kOff,
-                                          .preemption = mode});
+    auto engine = CreateEngine(
+        &model, {.runner = {.max_num_seqs = 4,
+                            .max_num_tokens = 32,
+                            .max_seq_len = 64,
+                            .cache = {.block_size = 4,
+                                      .size = NumBlocks{num_blocks},
+                                      .swap = NumBlocks{num_swap_blocks}},
+                            .device = {.batch_invariance = BatchInvariance::kOn}},
+                 .scheduler = {.prefix_reuse = PrefixReuse::kOff, .preemption = mode}});
     EXPECT_TRUE(engine.ok()) << engine.status();
     Tokens tokens;
     if (!engine.ok()) return tokens;
@@ -69,12 +69,12 @@ class EngineSwapTest : public testing::Test {
       for (const TokenEvent& event : events) {
         EXPECT_TRUE(event.token.has_value()) << event.error;
         tokens[{event.sequence.value(), event.index}] = {event.token.value_or(-1),
-                                                         (*engine)->logits(event).clone()};
+                                                         LogitsOf(**engine, event)->clone()};
       }
       (*engine)->scheduler().CheckInvariants();
     }
     metrics_ = (*engine)->metrics();
-    bytes_per_block_ = (*engine)->runner().bytes_per_block();
+    bytes_per_block_ = ModelRunnerOf(**engine).shape().bytes_per_block;
     return tokens;
   }
 
@@ -118,29 +118,29 @@ TEST_F(EngineSwapTest, ComputingCostsWhatTheRunnerHasMeasuredUnlessTheOptionsSay
       {.layers =
            {{.params = {.num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 16, .head_dim_v = 16}}},
        .vocab_size = kVocab});
-  const auto costs_of = [&](const EngineOptions& options) {
-    const auto engine = Engine::Create(&model, options);
+  const auto costs_of = [&](const ModelEngineOptions& options) {
+    const auto engine = CreateEngine(&model, options);
     EXPECT_TRUE(engine.ok()) << engine.status();
-    if (const auto& times = (*engine)->runner().step_times()) times_ = *times;
-    return (*engine)->scheduler().options().preemption_costs;
+    if (const auto& times = ModelRunnerOf(**engine).step_times()) times_ = *times;
+    return *(*engine)->scheduler().options().policy.preemption_costs;
   };
-  EngineOptions options = {.runner = {.max_num_seqs = 4,
-                                      .max_num_tokens = 32,
-                                      .max_seq_len = 64,
-                                      .num_blocks = 36,
-                                      .num_swap_blocks = 10}};
+  ModelEngineOptions options = {
+      .runner = {.max_num_seqs = 4,
+                 .max_num_tokens = 32,
+                 .max_seq_len = 64,
+                 .cache = {.size = NumBlocks{36}, .swap = NumBlocks{10}}}};
   const PreemptionCosts measured = costs_of(options);
   EXPECT_DOUBLE_EQ(measured.us_per_prompt_token, times_.largest_us / 32);
   EXPECT_LE(measured.num_hidden_tokens, 32);
   EXPECT_EQ(measured.out_gb_per_s, H200PreemptionCosts().out_gb_per_s);
-  options.preemption_costs = PreemptionCosts{
+  options.scheduler.preemption_costs = PreemptionCosts{
       .us_per_prompt_token = 3, .num_hidden_tokens = 5, .out_gb_per_s = 7, .in_gb_per_s = 9};
   EXPECT_EQ(costs_of(options).us_per_prompt_token, 3);
   EXPECT_EQ(costs_of(options).num_hidden_tokens, 5);
   // Nothing is measured for an engine without swaps.
   times_ = {};
-  options.preemption_costs.reset();
-  options.runner.num_swap_blocks = 0;
+  options.scheduler.preemption_costs.reset();
+  options.runner.cache.swap = NumBlocks{0};
   EXPECT_EQ(costs_of(options).us_per_prompt_token, H200PreemptionCosts().us_per_prompt_token);
   EXPECT_EQ(times_.num_tokens, 0);
 }

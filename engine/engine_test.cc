@@ -1,5 +1,3 @@
-#include "engine/engine.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
 
@@ -12,15 +10,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "attention/merge/cascade_rule.h"
-#include "attention/merge/common_prefix.h"
-#include "cache/blocks/prefix_cache.h"
-#include "cache/prefix/prefix_match.h"
-#include "engine/async_engine.h"
-#include "engine/testing/run_all.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/attention/merge/cascade_rule.h"
+#include "reprise/attention/merge/common_prefix.h"
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/prefix/prefix_match.h"
+#include "reprise/engine/async_engine.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/engine/testing/run_all.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 namespace {
@@ -54,13 +53,13 @@ class EngineCaseTest : public testing::TestWithParam<EngineCase> {};
 TEST_P(EngineCaseTest, EveryRequestGetsTheTextItWouldGetAlone) {
   const EngineCase& c = GetParam();
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
-  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = c.max_num_seqs,
-                                                   .max_num_tokens = c.max_num_tokens,
-                                                   .block_size = c.block_size,
-                                                   .num_blocks = c.num_blocks,
-                                                   .graphs = c.graphs,
-                                                   .max_steps_in_flight = c.max_steps_in_flight},
-                                        .prefill_chunk = c.prefill_chunk});
+  auto engine = CreateEngine(
+      &model, {.runner = {.max_num_seqs = c.max_num_seqs,
+                          .max_num_tokens = c.max_num_tokens,
+                          .max_steps_in_flight = c.max_steps_in_flight,
+                          .cache = {.block_size = c.block_size, .size = NumBlocks{c.num_blocks}},
+                          .graphs = {.mode = c.graphs}},
+               .scheduler = {.prefill_chunk = c.prefill_chunk}});
   ASSERT_TRUE(engine.ok()) << engine.status();
   std::mt19937 rng(3);
   std::map<int64_t, Request> requests;
@@ -79,7 +78,7 @@ TEST_P(EngineCaseTest, EveryRequestGetsTheTextItWouldGetAlone) {
         << "sequence " << id;
   }
   if (c.graphs != GraphSetOptions::Mode::kOff) {
-    EXPECT_GT((*engine)->runner().graph_report().num_replays(), 0);
+    EXPECT_GT(ModelRunnerOf(**engine).graph_report().num_replays(), 0);
   }
 }
 
@@ -118,9 +117,9 @@ TEST(EngineTest, TextsDoNotDependOnWhatIsFoundInTheCache) {
       {PrefixReuse::kOn, PartialHits::kCopied, 8 + 9 + 6 + 16},
   };
   for (const Reuse& reuse : reuses) {
-    auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 1, .block_size = 4},
-                                          .prefix_reuse = reuse.prefix,
-                                          .partial_hits = reuse.partial});
+    auto engine = CreateEngine(
+        &model, {.runner = {.max_num_seqs = 1, .cache = {.block_size = 4}},
+                 .scheduler = {.prefix_reuse = reuse.prefix, .partial_hits = reuse.partial}});
     ASSERT_TRUE(engine.ok()) << engine.status();
     std::vector<int64_t> ids;
     for (const std::vector<int32_t>& prompt : prompts) {
@@ -177,14 +176,15 @@ TEST(EngineTest, ASystemPromptIsReadOnceAndTheTextsAreThoseOfAFlatRun) {
   for (const CascadeMode cascade : {CascadeMode::kOff, CascadeMode::kAuto}) {
     for (const auto graphs : {kLazy, kEager, kOff}) {
       WatchfulModel model;
-      auto engine = Engine::Create(
+      auto engine = CreateEngine(
           &model, {.runner = {.max_num_seqs = 4,
                               .max_num_tokens = 128,
-                              .block_size = WatchfulModel::kBlockSize,
-                              .graphs = graphs,
                               .max_steps_in_flight = 2,
-                              .cascade = cascade,
-                              .cascade_costs = {.read_tb_per_s = 1, .reread_tb_per_s = 1e-6}}});
+                              .cache = {.block_size = WatchfulModel::kBlockSize},
+                              .graphs = {.mode = graphs},
+                              .device = {.cascade = cascade,
+                                         .profile = ProfileWithCascade(
+                                             {.read_tb_per_s = 1, .reread_tb_per_s = 1e-6})}}});
       ASSERT_TRUE(engine.ok()) << engine.status();
       std::map<int64_t, std::vector<int32_t>> texts;
       // The first runs alone: the others find the keys that it computes.
@@ -199,10 +199,10 @@ TEST(EngineTest, ASystemPromptIsReadOnceAndTheTextsAreThoseOfAFlatRun) {
       EXPECT_EQ(texts, flat_texts);
 
       int64_t num_cascade_replays = 0;
-      for (const GraphStats& graph : (*engine)->runner().graph_report().graphs()) {
+      for (const GraphStats& graph : ModelRunnerOf(**engine).graph_report().graphs()) {
         if (graph.key.cascade) num_cascade_replays += graph.num_replays;
       }
-      const StepCascade* decisions = (*engine)->runner().cascade();
+      const StepCascade* decisions = ModelRunnerOf(**engine).cascade();
       if (cascade == CascadeMode::kOff) {
         EXPECT_EQ(decisions, nullptr);
         EXPECT_EQ(num_cascade_replays, 0);
@@ -232,7 +232,7 @@ TEST(EngineTest, ASeededRequestGivesTheSameTextInAnyBatch) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   std::vector<std::vector<int32_t>> texts;
   for (const int others : {0, 1, 5}) {
-    auto engine = Engine::Create(
+    auto engine = CreateEngine(
         &model, {.runner = {.max_num_seqs = 6, .max_steps_in_flight = 1 + others % 3}});
     ASSERT_TRUE(engine.ok()) << engine.status();
     for (int i = 0; i < others; ++i) {
@@ -249,7 +249,7 @@ TEST(EngineTest, ASeededRequestGivesTheSameTextInAnyBatch) {
 
 TEST(EngineTest, ABadRequestIsRefusedAndTheOthersHearNothingOfIt) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
-  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 4}});
+  auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 4}});
   ASSERT_TRUE(engine.ok()) << engine.status();
   const auto id = (*engine)->Add({.prompt = {1, 2, 3}, .max_new_tokens = 10});
   ASSERT_TRUE(id.ok()) << id.status();
@@ -272,7 +272,7 @@ TEST(EngineTest, ABadRequestIsRefusedAndTheOthersHearNothingOfIt) {
 
 TEST(EngineTest, EqualRequestsWithoutASeedGetDifferentTexts) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
-  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 2}});
+  auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 2}});
   ASSERT_TRUE(engine.ok()) << engine.status();
   for (int i = 0; i < 2; ++i) {
     const Request request = {
@@ -291,10 +291,10 @@ TEST(EngineTest, SequencesOfARequestGetTheTextsOfRequestsWithTheirSeeds) {
                            .num_sequences = 3};
   for (const PrefixReuse reuse : {PrefixReuse::kOn, PrefixReuse::kOff}) {
     for (const int max_steps_in_flight : {1, 2}) {
-      auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 4,
-                                                       .block_size = 4,
-                                                       .max_steps_in_flight = max_steps_in_flight},
-                                            .prefix_reuse = reuse});
+      auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 4,
+                                                     .max_steps_in_flight = max_steps_in_flight,
+                                                     .cache = {.block_size = 4}},
+                                          .scheduler = {.prefix_reuse = reuse}});
       ASSERT_TRUE(engine.ok()) << engine.status();
       ASSERT_TRUE((*engine)->Add(request).ok());
       std::vector<std::vector<int32_t>> texts(3);
@@ -306,7 +306,7 @@ TEST(EngineTest, SequencesOfARequestGetTheTextsOfRequestsWithTheirSeeds) {
       }
       EXPECT_EQ((*engine)->scheduler().num_forks(), 2);
       for (int i = 0; i < 3; ++i) {
-        auto alone = Engine::Create(&model, {.runner = {.max_num_seqs = 1}});
+        auto alone = CreateEngine(&model, {.runner = {.max_num_seqs = 1}});
         ASSERT_TRUE(alone.ok()) << alone.status();
         Request one = request;
         one.num_sequences = 1;
@@ -320,8 +320,8 @@ TEST(EngineTest, SequencesOfARequestGetTheTextsOfRequestsWithTheirSeeds) {
 
 TEST(EngineTest, CancelsLeaveTheOthersAsTheyAre) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
-  auto engine =
-      Engine::Create(&model, {.runner = {.max_num_seqs = 2, .block_size = 4, .num_blocks = 20}});
+  auto engine = CreateEngine(
+      &model, {.runner = {.max_num_seqs = 2, .cache = {.block_size = 4, .size = NumBlocks{20}}}});
   ASSERT_TRUE(engine.ok()) << engine.status();
   std::vector<SequenceId> ids;
   for (int i = 0; i < 4; ++i) {
@@ -372,10 +372,9 @@ TEST(EngineTest, AModelThatFailsEndsTheSequencesOfItsStep) {
                            FallibleModel::Fault::kException}) {
     for (const int max_steps_in_flight : {1, 2}) {
       FallibleModel model;
-      auto engine = Engine::Create(
-          &model,
-          {.runner = {
-               .max_num_seqs = 2, .graphs = kOff, .max_steps_in_flight = max_steps_in_flight}});
+      auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 2,
+                                                     .max_steps_in_flight = max_steps_in_flight,
+                                                     .graphs = {.mode = kOff}}});
       ASSERT_TRUE(engine.ok()) << engine.status();
       model.fault = fault;
       for (int i = 0; i < 5; ++i) {
@@ -414,10 +413,11 @@ TEST(EngineTest, AModelThatFailsEndsTheSequencesOfItsStep) {
 // Rows join, end and change places between the steps in flight.
 TEST(EngineTest, EachTokenHasTheLogitsItWasChosenFrom) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
-  auto created = Engine::Create(&model, {.runner = {.max_num_seqs = 3,
-                                                    .max_num_tokens = 8,
-                                                    .max_steps_in_flight = 3,
-                                                    .step_logits = StepLogits::kOfEvery}});
+  auto created =
+      CreateEngine(&model, {.runner = {.max_num_seqs = 3,
+                                       .max_num_tokens = 8,
+                                       .max_steps_in_flight = 3,
+                                       .logits = {.step_logits = StepLogits::kOfEvery}}});
   ASSERT_TRUE(created.ok()) << created.status();
   Engine& engine = **created;
   std::map<int64_t, std::vector<int32_t>> texts;
@@ -434,19 +434,20 @@ TEST(EngineTest, EachTokenHasTheLogitsItWasChosenFrom) {
     ASSERT_TRUE(engine.Step(events).ok());
     for (const TokenEvent& event : events) {
       std::vector<int32_t>& text = texts[event.sequence.value()];
-      const at::Tensor error = (engine.logits(event) - model.DenseLogits(text)).abs().max();
+      const at::Tensor error = (*LogitsOf(engine, event) - model.DenseLogits(text)).abs().max();
       EXPECT_LT(error.item<float>(), 1e-4f);
       text.push_back(*event.token);
       ++num_tokens;
     }
   }
   EXPECT_EQ(num_tokens, 2 * (3 + 7 + 11));
-  EXPECT_FALSE(engine.logits({.finish = FinishReason::kError}).defined());
+  EXPECT_EQ(LogitsOf(engine, {.finish = FinishReason::kError}).status().message(),
+            "event must have a token that a step computed: got none");
 }
 
 TEST(EngineTest, AnAsyncEngineGivesTheSameTexts) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
-  auto inner = Engine::Create(&model, {.runner = {.max_num_seqs = 3, .max_steps_in_flight = 2}});
+  auto inner = CreateEngine(&model, {.runner = {.max_num_seqs = 3, .max_steps_in_flight = 2}});
   ASSERT_TRUE(inner.ok()) << inner.status();
   std::vector<std::vector<int32_t>> texts(8);
   AsyncEngine engine(*std::move(inner));
@@ -467,13 +468,13 @@ TEST(EngineTest, AnAsyncEngineGivesTheSameTexts) {
 
 TEST(EngineTest, EveryDecodeStepIsReplayed) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
-  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 4}});
+  auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 4}});
   ASSERT_TRUE(engine.ok()) << engine.status();
   for (int i = 0; i < 4; ++i) {
     ASSERT_TRUE((*engine)->Add({.prompt = {1, 2}, .max_new_tokens = 10}).ok());
   }
   RunAll(**engine);
-  const GraphReport& report = (*engine)->runner().graph_report();
+  const GraphReport& report = ModelRunnerOf(**engine).graph_report();
   EXPECT_EQ(report.num_eager_steps(), 1);  // the prefill of all four
   EXPECT_EQ(report.num_eager_steps(EagerReason::kQueryTooLong), 1);
   EXPECT_EQ(report.num_replays(), 9);
@@ -481,7 +482,7 @@ TEST(EngineTest, EveryDecodeStepIsReplayed) {
 
 TEST(EngineTest, RefusesTokensOutsideTheVocabulary) {
   ToyModel model({.vocab_size = kVocab});
-  auto engine = Engine::Create(&model, {});
+  auto engine = CreateEngine(&model, {});
   ASSERT_TRUE(engine.ok()) << engine.status();
   EXPECT_THAT(std::string((*engine)->Add({.prompt = {1, 61}}).status().message()),
               HasSubstr("prompt must hold ids in [0, 61): got 61 at index 1"));

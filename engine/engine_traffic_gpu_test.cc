@@ -1,6 +1,6 @@
-#include "engine/testing/attending_heads_suite.h"
-#include "engine/testing/engine_traffic_suite.h"
 #include "gtest/gtest.h"
+#include "reprise/engine/testing/attending_heads_suite.h"
+#include "reprise/engine/testing/engine_traffic_suite.h"
 
 namespace reprise {
 namespace {

@@ -1,5 +1,5 @@
-#include "engine/testing/engine_traffic_suite.h"
 #include "gtest/gtest.h"
+#include "reprise/engine/testing/engine_traffic_suite.h"
 
 namespace reprise {
 namespace {

@@ -4,20 +4,20 @@
 #include <cstdint>
 #include <memory>
 #include <random>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/status_macros.h"
-#include "engine/engine_core.h"
-#include "engine/step_runner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/model_runner.h"
-#include "runner/slots/batch_bytes.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/engine/engine.h"
+#include "reprise/engine/testing/borrowed_runner.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/slots/batch_bytes.h"
+#include "reprise/runner/step_runner.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 namespace {
@@ -31,34 +31,32 @@ class TwoRanks final : public StepRunner {
  public:
   TwoRanks(ModelRunner* leader, ModelRunner* follower) : leader_(*leader), follower_(*follower) {}
 
-  absl::Status CheckTokens(std::string_view argument,
-                           absl::Span<const int32_t> tokens) const override {
-    return leader_.CheckTokens(argument, tokens);
-  }
+  const RunnerShape& shape() const override { return leader_.shape(); }
 
   absl::Status CheckLogits(const LogitsRequest& request) const override {
-    return leader_.CheckLogitsRequest(request);
+    return leader_.CheckLogits(request);
   }
 
   absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
     WriteBatch(batch, bytes_);
-    REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, leader_.Launch(batch));
+    REPRISE_ASSIGN_OR_RETURN(const int64_t step, leader_.Launch(batch));
     const std::vector<std::byte> received = bytes_;  // elsewhere, until Launch() has read it
     REPRISE_ASSIGN_OR_RETURN(const ScheduledBatch* same, reader_.Read(received));
-    REPRISE_ASSIGN_OR_RETURN(const StepTicket other, follower_.Launch(*same));
-    EXPECT_EQ(other.step, ticket.step);
-    return ticket.step;
+    REPRISE_ASSIGN_OR_RETURN(const int64_t other, follower_.Launch(*same));
+    EXPECT_EQ(other, step);
+    return step;
   }
 
-  absl::StatusOr<StepOutput> Await(int64_t ticket) override {
-    REPRISE_ASSIGN_OR_RETURN(const StepResult theirs, follower_.Await({.step = ticket}));
-    REPRISE_ASSIGN_OR_RETURN(const StepResult ours, leader_.Await({.step = ticket}));
+  absl::StatusOr<StepResult> Await(int64_t step) override {
+    REPRISE_ASSIGN_OR_RETURN(const StepResult theirs, follower_.Await(step));
+    REPRISE_ASSIGN_OR_RETURN(const StepResult ours, leader_.Await(step));
     EXPECT_THAT(theirs.tokens, ElementsAreArray(ours.tokens));
     num_tokens_ += ours.tokens.size();
-    return StepOutput{.tokens = ours.tokens};
+    return ours;
   }
 
   absl::Status status() const override { return leader_.status(); }
+  const GraphReport& graph_report() const override { return leader_.graph_report(); }
   size_t num_tokens() const { return num_tokens_; }
 
  private:
@@ -75,20 +73,14 @@ TEST(FollowersTest, ARunnerThatGetsTheBatchesAsBytesChoosesTheSameTokens) {
   // A small cache: sequences are preempted. Forks copy blocks.
   const ModelRunnerOptions options = {.max_num_seqs = 4,
                                       .max_num_tokens = 16,
-                                      .block_size = 4,
-                                      .num_blocks = 20,
-                                      .max_steps_in_flight = 2};
+                                      .max_steps_in_flight = 2,
+                                      .cache = {.block_size = 4, .size = NumBlocks{20}}};
   const auto leader = ModelRunner::Create(&model, options);
   const auto follower = ModelRunner::Create(&same_model, options);
   ASSERT_TRUE(leader.ok()) << leader.status();
   ASSERT_TRUE(follower.ok()) << follower.status();
   TwoRanks ranks(leader->get(), follower->get());
-  const auto engine = EngineCore::Create(&ranks, {.scheduler = {.max_num_seqs = 4,
-                                                                .max_num_tokens = 16,
-                                                                .max_seq_len = 64,
-                                                                .max_steps_in_flight = 2,
-                                                                .num_blocks = 20,
-                                                                .block_size = 4}});
+  const auto engine = Engine::Create(Borrowed(ranks));
   ASSERT_TRUE(engine.ok()) << engine.status();
   std::mt19937 rng(5);
   for (int i = 0; i < 12; ++i) {

@@ -1,4 +1,4 @@
-#include "engine/preemption_rule.h"
+#include "reprise/engine/preemption_rule.h"
 
 #include <algorithm>
 #include <cmath>

@@ -14,8 +14,8 @@
 //
 // Thread safety: values and pure functions.
 
-#ifndef ENGINE_PREEMPTION_RULE_H_
-#define ENGINE_PREEMPTION_RULE_H_
+#ifndef REPRISE_ENGINE_PREEMPTION_RULE_H_
+#define REPRISE_ENGINE_PREEMPTION_RULE_H_
 
 #include <cstdint>
 #include <ostream>
@@ -80,6 +80,14 @@ bool SwapOutPays(const PreemptionCosts& costs, const PreemptionCase& preempted);
 // Whether moving blocks in that are in host memory takes less time than computing.
 bool SwapInPays(const PreemptionCosts& costs, const PreemptionCase& preempted);
 
+// Counts of swaps and of swapped blocks.
+struct SwapStatistics {
+  int64_t num_swap_outs = 0;  // preemptions by a swap; all others recompute
+  int64_t num_swap_ins = 0;   // returns by a swap
+  int64_t num_blocks_out = 0;
+  int64_t num_blocks_in = 0;
+};
+
 }  // namespace reprise
 
-#endif  // ENGINE_PREEMPTION_RULE_H_
+#endif  // REPRISE_ENGINE_PREEMPTION_RULE_H_

@@ -1,4 +1,4 @@
-#include "engine/prompt_content.h"
+#include "reprise/engine/prompt_content.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,9 +7,9 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/batch_sequence.h"
-#include "base/status_macros.h"
 #include "glog/logging.h"
+#include "reprise/attention/metadata/batch_sequence.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -9,8 +9,8 @@
 //
 // No LibTorch. Thread safety: plain values and pure functions.
 
-#ifndef ENGINE_PROMPT_CONTENT_H_
-#define ENGINE_PROMPT_CONTENT_H_
+#ifndef REPRISE_ENGINE_PROMPT_CONTENT_H_
+#define REPRISE_ENGINE_PROMPT_CONTENT_H_
 
 #include <cstdint>
 #include <string>
@@ -18,10 +18,10 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "attention/metadata/placeholder_map.h"
-#include "cache/prefix/prefix_hash.h"
-#include "engine/request.h"
-#include "runner/slots/scheduled_batch.h"
+#include "reprise/attention/metadata/placeholder_map.h"
+#include "reprise/cache/prefix/prefix_hash.h"
+#include "reprise/engine/request.h"
+#include "reprise/runner/slots/scheduled_batch.h"
 
 namespace reprise {
 
@@ -74,4 +74,4 @@ RowPositions PositionsOf(const Request& request, int first_token, int num_tokens
 
 }  // namespace reprise
 
-#endif  // ENGINE_PROMPT_CONTENT_H_
+#endif  // REPRISE_ENGINE_PROMPT_CONTENT_H_

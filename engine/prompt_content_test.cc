@@ -1,4 +1,4 @@
-#include "engine/prompt_content.h"
+#include "reprise/engine/prompt_content.h"
 
 #include <algorithm>
 #include <random>

@@ -1,16 +1,17 @@
-#include "engine/ranked_steps.h"
+#include "reprise/engine/ranked_steps.h"
 
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
 #include "glog/logging.h"
-#include "runner/slots/batch_bytes.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/runner/slots/batch_bytes.h"
 
 namespace reprise {
 namespace {
@@ -43,9 +44,9 @@ absl::Status Differs(std::string_view what, const absl::Status& own, std::string
 }
 
 // A step's output, or the failure of a rank without which the device would not go on.
-absl::StatusOr<StepOutput> AwaitOnDevice(StepRunner& steps, Collectives& collectives,
+absl::StatusOr<StepResult> AwaitOnDevice(StepRunner& steps, Collectives& collectives,
                                          int64_t ticket) {
-  absl::StatusOr<StepOutput> output;
+  absl::StatusOr<StepResult> output;
   REPRISE_RETURN_IF_ERROR(collectives.AwaitDevice([&] {
     output = steps.Await(ticket);
     return absl::OkStatus();
@@ -92,7 +93,7 @@ class Follower {
                  : Differs("the last batch was not refused", absl::OkStatus(), "but was refused");
     }
     while (num_awaited_ < header.num_awaited && !in_flight_.empty()) {
-      const absl::StatusOr<StepOutput> output =
+      const absl::StatusOr<StepResult> output =
           AwaitOnDevice(steps_, collectives_, in_flight_.front());
       in_flight_.pop_front();
       ++num_awaited_;
@@ -139,8 +140,8 @@ class Follower {
 
 }  // namespace
 
-RankedSteps::RankedSteps(StepRunner* steps, Collectives* collectives)
-    : steps_(*steps), collectives_(*collectives), message_(HostBytes(kMessageBytes)) {
+RankedSteps::RankedSteps(std::unique_ptr<StepRunner> steps, Collectives* collectives)
+    : steps_(std::move(steps)), collectives_(*collectives), message_(HostBytes(kMessageBytes)) {
   CHECK_EQ(collectives->ranks().rank, 0);
 }
 
@@ -160,7 +161,7 @@ absl::Status RankedSteps::CheckEmbeddings(std::string_view argument,
         absl::StrCat(std::string(argument), " must be on the host, to be sent to ",
                      collectives_.ranks().world - 1, " other ranks: got rows on a GPU"));
   }
-  return steps_.CheckEmbeddings(argument, rows);
+  return steps_->CheckEmbeddings(argument, rows);
 }
 
 absl::Status RankedSteps::Send(int64_t kind) {
@@ -191,7 +192,7 @@ absl::StatusOr<int64_t> RankedSteps::Launch(const ScheduledBatch& batch) {
   REPRISE_RETURN_IF_ERROR(sent_);
   absl::StatusOr<int64_t> ticket;
   REPRISE_RETURN_IF_ERROR(collectives_.AwaitDevice([&] {
-    ticket = steps_.Launch(batch);
+    ticket = steps_->Launch(batch);
     return absl::OkStatus();
   }));
   if (!ticket.ok()) ++num_refused_;
@@ -199,8 +200,8 @@ absl::StatusOr<int64_t> RankedSteps::Launch(const ScheduledBatch& batch) {
   return ticket;
 }
 
-absl::StatusOr<StepOutput> RankedSteps::Await(int64_t ticket) {
-  absl::StatusOr<StepOutput> output = AwaitOnDevice(steps_, collectives_, ticket);
+absl::StatusOr<StepResult> RankedSteps::Await(int64_t step) {
+  absl::StatusOr<StepResult> output = AwaitOnDevice(*steps_, collectives_, step);
   ++num_awaited_;
   if (!output.ok()) ++num_failed_;
   TellIfDead();
@@ -222,7 +223,7 @@ void RankedSteps::TellIfDead() {
 absl::Status RankedSteps::status() const {
   REPRISE_RETURN_IF_ERROR(sent_);
   REPRISE_RETURN_IF_ERROR(collectives_.status());
-  return steps_.status();
+  return steps_->status();
 }
 
 absl::Status FollowSteps(StepRunner& steps, Collectives& collectives) {

@@ -1,4 +1,4 @@
-#include "engine/ranked_steps.h"
+#include "reprise/engine/ranked_steps.h"
 
 #include <cstdint>
 #include <map>
@@ -8,14 +8,15 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "distributed/testing/forwarding_collectives.h"
-#include "distributed/testing/thread_ranks.h"
-#include "engine/engine_core.h"
-#include "engine/testing/puppet_device.h"
-#include "engine/testing/puppet_runner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/testing/forwarding_collectives.h"
+#include "reprise/distributed/testing/thread_ranks.h"
+#include "reprise/engine/engine.h"
+#include "reprise/engine/testing/borrowed_runner.h"
+#include "reprise/engine/testing/puppet_device.h"
+#include "reprise/engine/testing/puppet_runner.h"
 
 namespace reprise {
 namespace {
@@ -24,12 +25,12 @@ using testing::Each;
 using testing::HasSubstr;
 
 SchedulerOptions Options() {
-  return {.max_num_seqs = 4,
-          .max_num_tokens = 64,
-          .max_seq_len = 400,
-          .max_steps_in_flight = 2,
-          .num_blocks = 80,
-          .block_size = 8};
+  return {.shape = {.max_num_seqs = 4,
+                    .max_num_tokens = 64,
+                    .max_seq_len = 400,
+                    .max_steps_in_flight = 2,
+                    .num_blocks = 80,
+                    .block_size = 8}};
 }
 
 // The requests of a test: texts of some lengths, one longer than a message.
@@ -49,7 +50,7 @@ using Texts = std::map<int64_t, PuppetText>;
 template <typename BeforeStep>
 absl::StatusOr<Texts> RunRequests(StepRunner& runner, const BeforeStep& before_step) {
   REPRISE_ASSIGN_OR_RETURN(const auto engine,
-                           EngineCore::Create(&runner, {.scheduler = Options()}));
+                           Engine::Create(Borrowed(runner), {.scheduler = Options().policy}));
   for (const Request& request : Requests()) REPRISE_RETURN_IF_ERROR(engine->Add(request).status());
   Texts texts;
   std::vector<TokenEvent> events;
@@ -77,7 +78,7 @@ std::vector<absl::Status> RunRanks(int world, Texts& texts, const Change& change
       change(rank, 0, own);
       return FollowSteps(own, collectives);
     }
-    RankedSteps steps(&own, &collectives);
+    RankedSteps steps(Borrowed(own), &collectives);
     REPRISE_ASSIGN_OR_RETURN(texts, RunRequests(steps, [&](int step) { change(0, step, own); }));
     return absl::OkStatus();
   });
@@ -96,16 +97,17 @@ TEST(RankedStepsTest, AllRanksRunTheStepsOfRankZero) {
 
 TEST(RankedStepsTest, ALongBatchIsSentWhole) {
   SchedulerOptions options = Options();
-  options.max_num_tokens = options.max_seq_len = 5000;
-  options.num_blocks = 700;
+  options.shape.max_num_tokens = options.shape.max_seq_len = 5000;
+  options.shape.num_blocks = 700;
   Request request = {.max_new_tokens = 4};
   for (int j = 0; j < 4500; ++j) request.prompt.push_back(j * 7 % kPuppetVocab);
   PuppetText text;
   const auto run = [&](Collectives& collectives) -> absl::Status {
     PuppetRunner own(options);
     if (collectives.ranks().rank != 0) return FollowSteps(own, collectives);
-    RankedSteps steps(&own, &collectives);
-    REPRISE_ASSIGN_OR_RETURN(const auto engine, EngineCore::Create(&steps, {.scheduler = options}));
+    RankedSteps steps(Borrowed(own), &collectives);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine,
+                             Engine::Create(Borrowed(steps), {.scheduler = options.policy}));
     REPRISE_RETURN_IF_ERROR(engine->Add(request).status());
     std::vector<TokenEvent> events;
     while (engine->has_work()) REPRISE_RETURN_IF_ERROR(engine->Step(events));
@@ -207,7 +209,7 @@ TEST(RankedStepsTest, ADeadRunnerOfRankZeroWithoutWorkEndsAll) {
       RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {
         PuppetRunner own(Options());
         if (collectives.ranks().rank != 0) return FollowSteps(own, collectives);
-        RankedSteps steps(&own, &collectives);
+        RankedSteps steps(Borrowed(own), &collectives);
         own.death = absl::InternalError("the device is gone");
         return absl::OkStatus();
       });
@@ -243,7 +245,7 @@ TEST(RankedStepsTest, ARankThatIsLostWhileTheDeviceIsAwaitedEndsAll) {
             LosingRank lost(&ranks, wait);
             Collectives& collectives = ranks.ranks().rank == losing ? lost : ranks;
             if (ranks.ranks().rank != 0) return FollowSteps(own, collectives);
-            RankedSteps steps(&own, &collectives);
+            RankedSteps steps(Borrowed(own), &collectives);
             return RunRequests(steps, [](int) {}).status();
           });
       EXPECT_EQ(results[losing], LosingRank::Lost());
@@ -258,7 +260,7 @@ TEST(RankedStepsTest, AnEngineWithoutWorkKeepsTheOthersWaiting) {
       RunThreadRanks(2, [&](Collectives& collectives) -> absl::Status {
         PuppetRunner own(Options());
         if (collectives.ranks().rank != 0) return FollowSteps(own, collectives);
-        RankedSteps steps(&own, &collectives);
+        RankedSteps steps(Borrowed(own), &collectives);
         for (int i = 0; i < 3; ++i) REPRISE_RETURN_IF_ERROR(steps.Idle());
         REPRISE_ASSIGN_OR_RETURN(texts, RunRequests(steps, [](int) {}));
         return steps.Idle();
@@ -272,7 +274,7 @@ TEST(RankedStepsTest, IdleSaysThatARankHasEnded) {
       RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {
         PuppetRunner own(Options());
         if (collectives.ranks().rank != 0) return absl::OkStatus();
-        RankedSteps steps(&own, &collectives);
+        RankedSteps steps(Borrowed(own), &collectives);
         const absl::Status status = steps.Idle();
         EXPECT_EQ(steps.status(), status);
         return status;
@@ -285,7 +287,7 @@ TEST(RankedStepsTest, RefusesEmbeddingsThatDoNotTravel) {
       RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {
         PuppetRunner own(Options());
         if (collectives.ranks().rank != 0) return FollowSteps(own, collectives);
-        const RankedSteps steps(&own, &collectives);
+        const RankedSteps steps(Borrowed(own), &collectives);
         return steps.CheckEmbeddings("embeddings[0]", {.num_rows = 1, .dim = 4, .gpu = 0});
       });
   EXPECT_EQ(results[0].code(), absl::StatusCode::kInvalidArgument);

@@ -1,4 +1,4 @@
-#include "engine/request.h"
+#include "reprise/engine/request.h"
 
 #include <algorithm>
 

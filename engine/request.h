@@ -1,7 +1,7 @@
 // The input and output of the engine: requests and token events.
 
-#ifndef ENGINE_REQUEST_H_
-#define ENGINE_REQUEST_H_
+#ifndef REPRISE_ENGINE_REQUEST_H_
+#define REPRISE_ENGINE_REQUEST_H_
 
 #include <cstdint>
 #include <functional>
@@ -15,11 +15,11 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "runner/sampling/logits_params.h"
-#include "runner/sampling/logits_request.h"
-#include "runner/sampling/sampling_params.h"
-#include "runner/slots/embedding_rows.h"
+#include "reprise/base/ids.h"
+#include "reprise/runner/sampling/logits_params.h"
+#include "reprise/runner/sampling/logits_request.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/slots/embedding_rows.h"
 
 namespace reprise {
 
@@ -41,7 +41,8 @@ struct SamplingOptions {
 };
 
 // Says when a text has ended by what was generated so far, such as one of several strings: the
-// engine knows no tokenizer. One sequence's state. Called on the thread that steps the engine.
+// engine knows no tokenizer. One sequence's state. Called on the thread that steps the engine. If it
+// throws, its sequence ends with FinishReason::kError, without the token that it was given.
 class StopMatcher {
  public:
   virtual ~StopMatcher() = default;
@@ -67,7 +68,8 @@ struct RequestEmbeddings {
 
 // Says which tokens may follow a text, such as a grammar does: one sequence's state. Called on the
 // thread that steps the engine, between a step's tokens and the launch of the next: it should take
-// less time than a step.
+// less time than a step. If it throws, its sequence ends with FinishReason::kError, without the token
+// that Accept() was given, or that Fill() was called for.
 //
 // A mask depends on the token before it. So with n steps in flight a sequence with a masker takes
 // part in every n-th step, once its last token is known; other sequences take part in all, and no
@@ -108,14 +110,14 @@ struct Request {
   int num_log_probs = -1;
   // The same for the tokens of the prompt behind the first, in the first event of each sequence. The
   // prompt is then computed, not found in the cache, in chunks of as many tokens as the runner gives
-  // logits for (ModelRunnerOptions::max_earlier_logits) and one more.
+  // logits for (LogitsOptions::max_earlier_logits) and one more.
   int num_prompt_log_probs = -1;
   // A generated token among these ends the sequence, and is reported as its last token.
   std::vector<int32_t> stop_tokens = {};
   // Fed in place of sampled tokens; generation ends with the last. For scoring a given text behind a
-  // prompt. In chunks, if the runner gives logits of earlier tokens
-  // (ModelRunnerOptions::max_earlier_logits), else one a step. Stop tokens, matchers and maskers are
-  // not asked.
+  // prompt. Fed in chunks if the runner computes logits of earlier tokens
+  // (LogitsOptions::max_earlier_logits), and one token per step otherwise. Stop tokens, matchers
+  // and maskers are not asked.
   std::vector<int32_t> forced_tokens = {};
   // What the answer will probably be, such as a text that is to be changed in few places: drafts are the
   // tokens that follow in it what has been generated (engine/speculation/predicted_text.h), and the drafter's where
@@ -135,7 +137,8 @@ struct Request {
   // Requests with different salts never share cached keys: for tenants that must not learn of each
   // other's prompts by the time that an answer takes.
   std::string prefix_salt = {};
-  // Makes the matcher of each sequence when the request is added. Empty, or null results: none.
+  // Makes the matcher of each sequence when the request is added. Empty, or null results: none. If it
+  // throws, the request is not added.
   std::function<std::unique_ptr<StopMatcher>()> new_stop_matcher = {};
   // The same for maskers. Needs LogitsOptions::allowed_tokens.
   std::function<std::unique_ptr<TokenMasker>()> new_token_masker = {};
@@ -154,7 +157,7 @@ enum class FinishReason : int8_t {
   kCacheFull,  // the sequence alone fills the whole cache
   kCancelled,  // by Cancel()
   kDeadline,   // its deadline has passed
-  kError,      // a step failed: TokenEvent::error says why
+  kError,      // a step failed, or a callback threw: TokenEvent::error says why
   kRefused,    // AsyncEngine: the request was not accepted; TokenEvent::error says why
 };
 inline constexpr int kNumFinishReasons = 8;
@@ -193,9 +196,11 @@ struct TokenEvent {
   // Of the step: which row of its logits the token was chosen from; -1: one that is not known, of a
   // tree of drafts.
   int row = 0;
-  // Which of the step's earlier logits (StepResult::earlier_logits) take the place of the row's: for
-  // forced tokens that were fed in a chunk, and for accepted drafts. -1: none.
+  // Index of the step's earlier logits (ModelRunner::earlier_logits()) that the token was chosen
+  // from, instead of the row's logits: for forced tokens that were fed in a chunk, and for accepted
+  // drafts. -1: none.
   int earlier = -1;
+  int64_t step = -1;  // the step that computed the token (StepRunner::Launch()); -1: none
   // Of the token; nullopt unless Request::num_log_probs asks for it.
   std::optional<TokenLogProbs> log_probs = std::nullopt;
   // Entry i is that of token i + 1 of the prompt. Only in the first event of a sequence that has
@@ -212,4 +217,4 @@ struct TokenEvent {
 
 }  // namespace reprise
 
-#endif  // ENGINE_REQUEST_H_
+#endif  // REPRISE_ENGINE_REQUEST_H_

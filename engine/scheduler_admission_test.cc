@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cache/blocks/prefix_cache.h"
-#include "cache/kv_group.h"
-#include "engine/scheduler.h"
-#include "engine/testing/make_scheduler.h"
-#include "engine/testing/puppet_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/engine/testing/make_scheduler.h"
+#include "reprise/engine/testing/puppet_device.h"
 
 namespace reprise {
 namespace {
@@ -27,8 +27,11 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(SchedulerAdmissionTest, RefusesSamplingThatNoStepCouldServe) {
-  auto scheduler = Make(
-      {.max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 9, .block_size = 4});
+  auto scheduler = Make({.shape = {.max_num_seqs = 1,
+                                   .max_num_tokens = 8,
+                                   .max_seq_len = 8,
+                                   .num_blocks = 9,
+                                   .block_size = 4}});
   for (const SamplingOptions& bad :
        {SamplingOptions{.temperature = -1}, SamplingOptions{.temperature = kNan},
         SamplingOptions{.temperature = kInfinity}, SamplingOptions{.top_k = -1},
@@ -42,8 +45,11 @@ TEST(SchedulerAdmissionTest, RefusesSamplingThatNoStepCouldServe) {
 }
 
 TEST(SchedulerAdmissionTest, EqualRequestsWithoutASeedHaveDifferentOnes) {
-  SchedulerOptions options = {
-      .max_num_seqs = 3, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 9, .block_size = 4};
+  SchedulerOptions options = {.shape = {.max_num_seqs = 3,
+                                        .max_num_tokens = 8,
+                                        .max_seq_len = 8,
+                                        .num_blocks = 9,
+                                        .block_size = 4}};
   const auto seeds_of = [&](const Request& request) {
     auto scheduler = Make(options);
     for (int i = 0; i < 3; ++i) Add(*scheduler, request);
@@ -57,19 +63,19 @@ TEST(SchedulerAdmissionTest, EqualRequestsWithoutASeedHaveDifferentOnes) {
   EXPECT_NE(drawn[0], drawn[1]);
   EXPECT_NE(drawn[1], drawn[2]);
   EXPECT_NE(seeds_of(request), drawn);  // another run
-  options.seed = 5;
+  options.policy.seed = 5;
   EXPECT_EQ(seeds_of(request), seeds_of(request));  // but not if it is to be repeated
   EXPECT_THAT(seeds_of({.prompt = {1}, .sampling = {.temperature = 1, .seed = 7}}),
               ElementsAre(7, 7, 7));
 }
 
 TEST(SchedulerAdmissionTest, RefusesWhenTooManyWait) {
-  auto scheduler = Make({.max_num_seqs = 2,
-                         .max_num_tokens = 8,
-                         .max_seq_len = 8,
-                         .max_waiting = 2,
-                         .num_blocks = 9,
-                         .block_size = 4});
+  auto scheduler = Make({.shape = {.max_num_seqs = 2,
+                                   .max_num_tokens = 8,
+                                   .max_seq_len = 8,
+                                   .num_blocks = 9,
+                                   .block_size = 4},
+                         .policy = {.max_waiting = 2}});
   Add(*scheduler, {.prompt = {1}});
   const auto two = scheduler->Add({.prompt = {2}, .num_sequences = 2});
   EXPECT_EQ(two.status().code(), absl::StatusCode::kResourceExhausted);
@@ -81,23 +87,29 @@ TEST(SchedulerAdmissionTest, RefusesWhenTooManyWait) {
 }
 
 TEST(SchedulerAdmissionTest, RefusesNumbersOfSequencesThatNeverFit) {
-  SchedulerOptions options = {
-      .max_num_seqs = 3, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 9, .block_size = 4};
+  SchedulerOptions options = {.shape = {.max_num_seqs = 3,
+                                        .max_num_tokens = 8,
+                                        .max_seq_len = 8,
+                                        .num_blocks = 9,
+                                        .block_size = 4}};
   auto scheduler = Make(options);
   for (const int number : {0, -1, 4, std::numeric_limits<int>::max()}) {
     const auto id = scheduler->Add({.prompt = {1}, .num_sequences = number});
     EXPECT_EQ(id.status().code(), absl::StatusCode::kInvalidArgument) << number;
     EXPECT_THAT(std::string(id.status().message()), HasSubstr("num_sequences must be in [1, 3]"));
   }
-  options.max_waiting = 1;
+  options.policy.max_waiting = 1;
   EXPECT_THAT(
       std::string(Make(options)->Add({.prompt = {1}, .num_sequences = 2}).status().message()),
       HasSubstr("num_sequences must be at most max_waiting: expected at most 1, got 2"));
 }
 
 TEST(SchedulerAdmissionTest, HigherPrioritiesAreAdmittedFirst) {
-  auto scheduler = Make(
-      {.max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 9, .block_size = 4});
+  auto scheduler = Make({.shape = {.max_num_seqs = 1,
+                                   .max_num_tokens = 8,
+                                   .max_seq_len = 8,
+                                   .num_blocks = 9,
+                                   .block_size = 4}});
   Add(*scheduler, {.prompt = {1}, .max_new_tokens = 1, .priority = -5});
   Add(*scheduler, {.prompt = {2}, .max_new_tokens = 1});
   Add(*scheduler, {.prompt = {3}, .max_new_tokens = 1, .priority = 7});
@@ -117,12 +129,12 @@ TEST(SchedulerAdmissionTest, HigherPrioritiesAreAdmittedFirst) {
 
 TEST(SchedulerAdmissionTest, TheLowestPriorityIsPreemptedFirst) {
   // Blocks of one token, 8 of them, for three sequences that want 1 + 4 each.
-  auto scheduler = Make({.max_num_seqs = 3,
-                         .max_num_tokens = 8,
-                         .max_seq_len = 16,
-                         .num_blocks = 9,
-                         .block_size = 1,
-                         .prefix_reuse = PrefixReuse::kOff});
+  auto scheduler = Make({.shape = {.max_num_seqs = 3,
+                                   .max_num_tokens = 8,
+                                   .max_seq_len = 16,
+                                   .num_blocks = 9,
+                                   .block_size = 1},
+                         .policy = {.prefix_reuse = PrefixReuse::kOff}});
   Add(*scheduler, {.prompt = {1}, .max_new_tokens = 5});
   Add(*scheduler, {.prompt = {2}, .max_new_tokens = 5, .priority = -1});
   Add(*scheduler, {.prompt = {3}, .max_new_tokens = 5});
@@ -145,12 +157,12 @@ TEST(SchedulerAdmissionTest, TheLowestPriorityIsPreemptedFirst) {
 }
 
 TEST(SchedulerAdmissionTest, PromptsTakeNoMoreThanTheirShareWhileOthersDecode) {
-  auto scheduler = Make({.max_num_seqs = 3,
-                         .max_num_tokens = 12,
-                         .max_prefill_tokens_while_decoding = 3,
-                         .max_seq_len = 32,
-                         .num_blocks = 30,
-                         .block_size = 4});
+  auto scheduler = Make({.shape = {.max_num_seqs = 3,
+                                   .max_num_tokens = 12,
+                                   .max_seq_len = 32,
+                                   .num_blocks = 30,
+                                   .block_size = 4},
+                         .policy = {.max_prefill_tokens_while_decoding = 3}});
   Add(*scheduler, {.prompt = std::vector<int32_t>(10, 1), .max_new_tokens = 9});
   EXPECT_THAT(scheduler->Schedule().rows[0].tokens, SizeIs(10));  // none decodes yet
   std::vector<TokenEvent> events;
@@ -169,11 +181,11 @@ TEST(SchedulerAdmissionTest, PromptsTakeNoMoreThanTheirShareWhileOthersDecode) {
 }
 
 TEST(SchedulerAdmissionTest, AnEqualPromptWaitsForTheKeysThatAreBeingComputed) {
-  auto scheduler = Make({.max_num_seqs = 3,
-                         .max_num_tokens = 8,
-                         .max_seq_len = 16,
-                         .num_blocks = 30,
-                         .block_size = 2});
+  auto scheduler = Make({.shape = {.max_num_seqs = 3,
+                                   .max_num_tokens = 8,
+                                   .max_seq_len = 16,
+                                   .num_blocks = 30,
+                                   .block_size = 2}});
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5};
   Add(*scheduler, {.prompt = prompt, .max_new_tokens = 4});
   Add(*scheduler, {.prompt = prompt, .max_new_tokens = 4});
@@ -193,11 +205,11 @@ TEST(SchedulerAdmissionTest, AnEqualPromptWaitsForTheKeysThatAreBeingComputed) {
 }
 
 TEST(SchedulerAdmissionTest, ASlotIsKeptForASequenceThatWaitsForKeys) {
-  auto scheduler = Make({.max_num_seqs = 2,
-                         .max_num_tokens = 8,
-                         .max_seq_len = 16,
-                         .num_blocks = 30,
-                         .block_size = 2});
+  auto scheduler = Make({.shape = {.max_num_seqs = 2,
+                                   .max_num_tokens = 8,
+                                   .max_seq_len = 16,
+                                   .num_blocks = 30,
+                                   .block_size = 2}});
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 4});
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 4});
   Add(*scheduler, {.prompt = {9}, .max_new_tokens = 4});
@@ -208,11 +220,11 @@ TEST(SchedulerAdmissionTest, ASlotIsKeptForASequenceThatWaitsForKeys) {
 }
 
 TEST(SchedulerAdmissionTest, AnEqualPromptThatWaitedInVainBeginsByItself) {
-  auto scheduler = Make({.max_num_seqs = 2,
-                         .max_num_tokens = 8,
-                         .max_seq_len = 16,
-                         .num_blocks = 30,
-                         .block_size = 2});
+  auto scheduler = Make({.shape = {.max_num_seqs = 2,
+                                   .max_num_tokens = 8,
+                                   .max_seq_len = 16,
+                                   .num_blocks = 30,
+                                   .block_size = 2}});
   const SequenceId first = Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 4});
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 4});
   EXPECT_THAT(scheduler->Schedule().rows, SizeIs(1));
@@ -227,12 +239,12 @@ TEST(SchedulerAdmissionTest, AnEqualPromptThatWaitedInVainBeginsByItself) {
 
 TEST(SchedulerAdmissionTest, AnEqualPromptDoesNotWaitForALowerPriority) {
   for (const int priority : {0, 1}) {
-    auto scheduler = Make({.max_num_seqs = 2,
-                           .max_num_tokens = 8,
-                           .max_seq_len = 16,
-                           .max_steps_in_flight = 2,
-                           .num_blocks = 30,
-                           .block_size = 2});
+    auto scheduler = Make({.shape = {.max_num_seqs = 2,
+                                     .max_num_tokens = 8,
+                                     .max_seq_len = 16,
+                                     .max_steps_in_flight = 2,
+                                     .num_blocks = 30,
+                                     .block_size = 2}});
     Add(*scheduler, {.prompt = {1, 2, 3}});
     EXPECT_THAT(scheduler->Schedule().rows, SizeIs(1));
     Add(*scheduler, {.prompt = {1, 2, 3}, .priority = priority});
@@ -241,11 +253,11 @@ TEST(SchedulerAdmissionTest, AnEqualPromptDoesNotWaitForALowerPriority) {
 }
 
 TEST(SchedulerAdmissionTest, RequestsWithDifferentSaltsShareNothing) {
-  auto scheduler = Make({.max_num_seqs = 1,
-                         .max_num_tokens = 8,
-                         .max_seq_len = 16,
-                         .num_blocks = 30,
-                         .block_size = 2});
+  auto scheduler = Make({.shape = {.max_num_seqs = 1,
+                                   .max_num_tokens = 8,
+                                   .max_seq_len = 16,
+                                   .num_blocks = 30,
+                                   .block_size = 2}});
   std::vector<TokenEvent> events;
   const auto num_found = [&](const std::string& salt) {
     Add(*scheduler, {.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 1, .prefix_salt = salt});
@@ -262,11 +274,11 @@ TEST(SchedulerAdmissionTest, RequestsWithDifferentSaltsShareNothing) {
 }
 
 TEST(SchedulerAdmissionTest, RequestsWithDifferentSaltsDoNotWaitForEachOther) {
-  auto scheduler = Make({.max_num_seqs = 2,
-                         .max_num_tokens = 8,
-                         .max_seq_len = 16,
-                         .num_blocks = 30,
-                         .block_size = 2});
+  auto scheduler = Make({.shape = {.max_num_seqs = 2,
+                                   .max_num_tokens = 8,
+                                   .max_seq_len = 16,
+                                   .num_blocks = 30,
+                                   .block_size = 2}});
   Add(*scheduler, {.prompt = {1, 2, 3}, .prefix_salt = "a"});
   Add(*scheduler, {.prompt = {1, 2, 3}, .prefix_salt = "b"});
   EXPECT_THAT(scheduler->Schedule().rows, SizeIs(2));
@@ -275,12 +287,12 @@ TEST(SchedulerAdmissionTest, RequestsWithDifferentSaltsDoNotWaitForEachOther) {
 TEST(SchedulerAdmissionTest, TheSequencesOfARequestShareOnePrefill) {
   for (const PrefixReuse reuse : {PrefixReuse::kOn, PrefixReuse::kOff}) {
     SCOPED_TRACE(reuse == PrefixReuse::kOn ? "reuse" : "no reuse");
-    const SchedulerOptions options = {.max_num_seqs = 4,
-                                      .max_num_tokens = 16,
-                                      .max_seq_len = 16,
-                                      .num_blocks = 30,
-                                      .block_size = 4,
-                                      .prefix_reuse = reuse};
+    const SchedulerOptions options = {.shape = {.max_num_seqs = 4,
+                                                .max_num_tokens = 16,
+                                                .max_seq_len = 16,
+                                                .num_blocks = 30,
+                                                .block_size = 4},
+                                      .policy = {.prefix_reuse = reuse}};
     auto scheduler = Make(options);
     PuppetDevice device(options);
     const Request request = {.prompt = {1, 2, 3, 4, 5, 6},
@@ -333,15 +345,15 @@ TEST(SchedulerAdmissionTest, TheSequencesOfARequestShareOnePrefill) {
 
 // A cross group, whose blocks are given back before those of the full group.
 SchedulerOptions EncoderOptions() {
-  return {.max_num_seqs = 2,
-          .max_num_tokens = 8,
-          .max_seq_len = 16,
-          .max_steps_in_flight = 2,
-          .num_blocks = 10,
-          .block_size = 1,
-          .groups = {{.retention = KvRetention::kCross}, {}},
-          .max_encoder_tokens = 2,
-          .max_encoder_step_tokens = 4};
+  return {.shape = {.max_num_seqs = 2,
+                    .max_num_tokens = 8,
+                    .max_seq_len = 16,
+                    .max_steps_in_flight = 2,
+                    .num_blocks = 10,
+                    .block_size = 1,
+                    .groups = {{.retention = KvRetention::kCross}, {}},
+                    .max_encoder_tokens = 2,
+                    .max_encoder_step_tokens = 4}};
 }
 
 TEST(SchedulerAdmissionTest, AnEncodersPassIsCommittedBeforeItsSequenceIsForked) {
@@ -407,8 +419,11 @@ TEST(SchedulerAdmissionTest, ASequenceThatEncodesAgainIsForkedWhenThatIsCommitte
 }
 
 TEST(SchedulerAdmissionTest, SequencesOfARequestThatFindNoSlotComeLater) {
-  const SchedulerOptions options = {
-      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 16, .num_blocks = 30, .block_size = 4};
+  const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
+                                              .max_num_tokens = 8,
+                                              .max_seq_len = 16,
+                                              .num_blocks = 30,
+                                              .block_size = 4}};
   auto scheduler = Make(options);
   PuppetDevice device(options);
   Add(*scheduler, {.prompt = {9}, .max_new_tokens = 12, .priority = 1});
@@ -442,8 +457,11 @@ class SecondEven : public StopMatcher {
 };
 
 TEST(SchedulerAdmissionTest, EachSequenceHasAStopMatcherOfItsOwn) {
-  const SchedulerOptions options = {
-      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 64, .num_blocks = 40, .block_size = 4};
+  const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
+                                              .max_num_tokens = 8,
+                                              .max_seq_len = 64,
+                                              .num_blocks = 40,
+                                              .block_size = 4}};
   auto scheduler = Make(options);
   Add(*scheduler, {.prompt = {1}, .max_new_tokens = 50, .num_sequences = 2, .new_stop_matcher = [] {
                      return std::make_unique<SecondEven>();
@@ -478,8 +496,11 @@ TEST(SchedulerAdmissionTest, AMatcherSeesEachTokenOnceThoughItsSequenceIsPreempt
    private:
     std::vector<int32_t>& seen_;
   };
-  const SchedulerOptions options = {
-      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 16, .num_blocks = 7, .block_size = 1};
+  const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
+                                              .max_num_tokens = 8,
+                                              .max_seq_len = 16,
+                                              .num_blocks = 7,
+                                              .block_size = 1}};
   auto scheduler = Make(options);
   PuppetDevice device(options);
   std::vector<int32_t> seen;

@@ -1,4 +1,4 @@
-// The Scheduler's part after a step: sampled tokens, and steps that failed.
+// The result of a step: sampled tokens, and steps that failed.
 
 #include <algorithm>
 #include <cmath>
@@ -7,89 +7,93 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "engine/scheduler.h"
-#include "engine/scheduler_sequence.h"
 #include "glog/logging.h"
+#include "reprise/base/catch_all.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/engine/scheduling/cache_limits.h"
+#include "reprise/engine/scheduling/draft_planner.h"
+#include "reprise/engine/scheduling/open_batches.h"
+#include "reprise/engine/scheduling/row_logits.h"
+#include "reprise/engine/scheduling/sequence_state.h"
+#include "reprise/engine/scheduling/sequence_table.h"
 
 namespace reprise {
 
-Scheduler::OpenBatch Scheduler::TakeOldestBatch() {
-  CHECK(!open_.empty());
-  OpenBatch batch = std::move(open_.front());
-  open_.erase(open_.begin());
-  return batch;
+namespace {
+
+// Gives the next generated token to the sequence's matcher and masker. Returns whether one of them
+// ends the sequence. Errors: one of them threw.
+absl::StatusOr<bool> AskCallbacks(SequenceState& sequence, int32_t token) {
+  if (sequence.forced()) return false;
+  // Both get every token.
+  bool is_match = false;
+  if (sequence.stop_matcher != nullptr) {
+    REPRISE_RETURN_IF_ERROR(
+        CallUser("StopMatcher::Ends()", [&] { is_match = sequence.stop_matcher->Ends(token); }));
+  }
+  bool may_continue = true;
+  if (sequence.token_masker != nullptr) {
+    REPRISE_RETURN_IF_ERROR(CallUser("TokenMasker::Accept()",
+                                     [&] { may_continue = sequence.token_masker->Accept(token); }));
+  }
+  return is_match || !may_continue;
 }
 
-void Scheduler::Commit(const StepOutput& output, std::vector<TokenEvent>& events) {
-  OpenBatch batch = TakeOldestBatch();
-  CHECK_EQ(output.tokens.size(), batch.size());
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const OpenRow& row = batch[i];
-    AddedRequest& added = *row.sequence->added;
-    --added.num_open_rows;
-    if (row.admission == row.sequence->admission) {
-      CommitRow(row, static_cast<int>(i), output, events);
-    }
-    ForgetIfDone(added);
-  }
-  Recycle(std::move(batch));
+}  // namespace
+
+void Scheduler::Commit(const StepResult& result, std::vector<TokenEvent>& events) {
+  CHECK_EQ(result.tokens.size(), open_->oldest().size());
+  Close(open_->TakeOldest(),
+        [&](const OpenRow& row, int row_idx) { CommitRow(row, row_idx, result, events); });
 }
 
-void Scheduler::ObserveStep(absl::Duration duration, const StepOutput& output) {
-  CHECK(!open_.empty());
-  const OpenBatch& batch = open_.front();
-  CHECK_EQ(output.tokens.size(), batch.size());
-  TimedStep step = {.num_rows = static_cast<int>(batch.size()),
-                    .us = absl::ToDoubleMicroseconds(duration)};
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const OpenRow& row = batch[i];
-    const absl::Span<const int32_t> new_tokens = output.NewTokens(i);
-    const bool is_prompt = row.num_tokens > 1 + row.num_drafts;  // a chunk of it
-    if (is_prompt || (row.num_drafts > 0 && !HasProposed(row, new_tokens))) {
-      draft_costs_.ObserveOtherStep();
-      return;
-    }
-    step.num_drafts = std::max(step.num_drafts, row.num_levels);
-  }
-  draft_costs_.ObserveStep(step);
+void Scheduler::ObserveStep(absl::Duration duration, const StepResult& result) {
+  drafts_->ObserveStep(duration, open_->oldest(), result);
 }
 
 void Scheduler::CommitFailed(const absl::Status& cause, std::vector<TokenEvent>& events) {
-  OpenBatch batch = TakeOldestBatch();
-  draft_costs_.ObserveOtherStep();
-  for (const OpenRow& row : batch) {
-    AddedRequest& added = *row.sequence->added;
-    --added.num_open_rows;
-    if (row.admission == row.sequence->admission) {
-      End(*row.sequence, FinishReason::kError, cause, events);
-    }
-    ForgetIfDone(added);
-  }
-  Recycle(std::move(batch));
+  drafts_->ObserveFailedStep();
+  Close(open_->TakeOldest(),
+        [&](const OpenRow& row, int) { End(*row.sequence, FinishReason::kError, cause, events); });
 }
 
-void Scheduler::CommitRow(const OpenRow& row, int row_idx, const StepOutput& output,
+void Scheduler::Close(std::vector<OpenRow> batch,
+                      absl::FunctionRef<void(const OpenRow& row, int row_idx)> commit) {
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const OpenRow& row = batch[i];
+    RequestState& added = *row.sequence->added;
+    --added.num_open_rows;
+    if (row.admission == row.sequence->admission) commit(row, static_cast<int>(i));
+    table_->ForgetIfDone(added);
+  }
+  open_->Recycle(std::move(batch));
+}
+
+void Scheduler::CommitRow(const OpenRow& row, int row_idx, const StepResult& result,
                           std::vector<TokenEvent>& events) {
-  Sequence& sequence = *row.sequence;
-  const bool has_no_token = row.output == RowOutput::kToken && output.tokens[row_idx] < 0;
-  if (has_no_token || !CollectPromptLogProbs(row, row_idx, output)) {
+  SequenceState& sequence = *row.sequence;
+  const bool has_no_token = row.output == RowOutput::kToken && result.tokens[row_idx] < 0;
+  if (has_no_token || !CollectPromptLogProbs(row, row_idx, result)) {
     EndBroken(sequence, events);
     return;
   }
   if (row.num_drafts > 0) {
-    CommitDrafts(row, row_idx, output, events);
+    CommitDrafts(row, row_idx, result, events);
     return;
   }
-  if (row.feeds_drafter && sequence.num_drafted >= blocks_.num_committed(*sequence.slot)) {
-    sequence.num_drafted = blocks_.num_committed(*sequence.slot) + row.num_tokens;
-  }
+  drafts_->NoteFed(row);
   CommitTokens(sequence, row.num_tokens);
   if (row.encodes) {
     const absl::Status committed = blocks_.CommitEncoder(*sequence.slot);
     CHECK(committed.ok()) << committed;
   }
+  if (!sequence.failure.ok()) {
+    End(sequence, FinishReason::kError, sequence.failure, events);
+    return;
+  }
   for (int i = 0; i < row.num_new_tokens; ++i) {
-    if (!TakeToken(row, row_idx, output.tokens[row_idx], output, events)) return;
+    if (!TakeToken(row, row_idx, result.tokens[row_idx], result, events)) return;
   }
   if (sequence.max_generated() > 0 || row.first_token + row.num_tokens < sequence.prefill_end) {
     return;
@@ -98,57 +102,37 @@ void Scheduler::CommitRow(const OpenRow& row, int row_idx, const StepOutput& out
   events.back().prompt_log_probs = sequence.added->prompt_log_probs;
 }
 
-void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepOutput& output,
+void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepResult& result,
                              std::vector<TokenEvent>& events) {
-  Sequence& sequence = *row.sequence;
-  const absl::Span<const int32_t> tokens = output.NewTokens(row_idx);
-  const int num_accepted = static_cast<int>(tokens.size()) - 1;
-  CHECK(0 <= num_accepted && num_accepted <= row.num_levels)
-      << "expected 1 to " << 1 + row.num_levels << " new tokens, got " << tokens.size();
-  const int num_drafted_before = sequence.num_drafted;
-  if (HasProposed(row, tokens)) {
-    sequence.draft_length.Observe(row.num_levels, num_accepted);
-    draft_costs_.ObserveRow({.num_drafts = row.num_levels,
-                             .num_accepted = num_accepted,
-                             .num_rows = static_cast<int>(output.tokens.size())});
-    speculation_statistics_.Add(row.num_levels, num_accepted, row.num_drafts);
-    // The newest token, and the drafts before the last as far as they were accepted.
-    const bool keeps_drafts = options_.drafter_keys == DrafterKeys::kOfDrafts;
-    if (!row.has_given_drafts) {
-      sequence.num_drafted =
-          sequence.num_known + (keeps_drafts ? std::min(row.num_levels - 1, num_accepted) : 0);
-    }
-  } else {
-    ++speculation_statistics_.num_catch_up_rows;
-    sequence.num_drafted += 1 + row.num_drafts;
-  }
-  // Of committed tokens; CommitTokens() does it of the others.
-  NoteDrafted(sequence,
-              {.first = num_drafted_before,
-               .end = std::min(sequence.num_drafted, blocks_.num_committed(*sequence.slot))});
-  sequence.num_in_flight -= row.num_levels - num_accepted;
-  sequence.num_scheduled -= row.num_drafts - num_accepted;
+  const SequenceState& sequence = *row.sequence;
+  const absl::Span<const int32_t> tokens = result.NewTokens(row_idx);
+  drafts_->Accept(row, tokens, static_cast<int>(result.tokens.size()));
   row.first_token = sequence.num_known - 1;
   // The keys of a token are committed when it is known that the text goes on behind it.
   for (const int32_t token : tokens) {
     CommitTokens(sequence, 1);
-    if (!TakeToken(row, row_idx, token, output, events)) return;
+    if (!TakeToken(row, row_idx, token, result, events)) return;
   }
 }
 
 bool Scheduler::TakeToken(const OpenRow& row, int row_idx, int32_t sampled,
-                          const StepOutput& output, std::vector<TokenEvent>& events) {
-  Sequence& sequence = *row.sequence;
+                          const StepResult& result, std::vector<TokenEvent>& events) {
+  SequenceState& sequence = *row.sequence;
   const int fed = sequence.num_known - 1;  // the token whose logits give the new one
   if (!sequence.forced()) sequence.tokens.push_back(sampled);
   const int32_t token = sequence.tokens[sequence.num_known];
   std::optional<TokenLogProbs> log_probs;
   if (sequence.request().num_log_probs >= 0) {
-    log_probs = LogProbsOf(row, row_idx, fed, output, token, sequence.request().num_log_probs);
+    log_probs = LogProbsOf({row, row_idx, fed}, result, token, sequence.request().num_log_probs);
     if (std::isnan(log_probs->log_prob)) {
       EndBroken(sequence, events);
       return false;
     }
+  }
+  const absl::StatusOr<bool> is_complete = AskCallbacks(sequence, token);
+  if (!is_complete.ok()) {
+    End(sequence, FinishReason::kError, is_complete.status(), events);
+    return false;
   }
   ++sequence.num_known;
   --sequence.num_in_flight;
@@ -156,7 +140,7 @@ bool Scheduler::TakeToken(const OpenRow& row, int row_idx, int32_t sampled,
     sequence.predicted->Follow(absl::MakeConstSpan(sequence.tokens)
                                    .subspan(sequence.num_prompt(), sequence.num_generated()));
   }
-  const FinishReason finish = ReasonToFinish(sequence, token);
+  const FinishReason finish = *is_complete ? FinishReason::kStop : ReasonToFinish(sequence, token);
   const bool is_first = sequence.num_generated() == 1;
   events.push_back({.sequence = sequence.id(),
                     .sample = sequence.sample,
@@ -172,14 +156,13 @@ bool Scheduler::TakeToken(const OpenRow& row, int row_idx, int32_t sampled,
                     .finish = finish});
   if (finish == FinishReason::kNone) return true;
   LeaveSlot(sequence);
-  sequence.finished = true;
-  --sequence.added->num_unfinished;
+  table_->Finish(sequence);
   return false;
 }
 
-void Scheduler::EndBroken(Sequence& sequence, std::vector<TokenEvent>& events) {
-  // Its keys may be no better than its logits: those of this row are not committed, and earlier ones
-  // of it are not found any more.
+void Scheduler::EndBroken(SequenceState& sequence, std::vector<TokenEvent>& events) {
+  // The keys may be broken, too: the keys of this row are not committed, and earlier keys of the
+  // sequence are no longer found as a prefix.
   const absl::Status forgotten = blocks_.ForgetContent(*sequence.slot);
   CHECK(forgotten.ok()) << forgotten;
   End(sequence, FinishReason::kError,
@@ -189,37 +172,26 @@ void Scheduler::EndBroken(Sequence& sequence, std::vector<TokenEvent>& events) {
       events);
 }
 
-void Scheduler::CommitTokens(const Sequence& sequence, int num_tokens) {
-  // They are known now: the batches before a step have sampled its input tokens.
+void Scheduler::CommitTokens(const SequenceState& sequence, int num_tokens) {
+  // The tokens are known: the batches before a step have sampled its input tokens.
   const int num_committed = blocks_.num_committed(*sequence.slot);
   DCHECK_LE(static_cast<size_t>(num_committed + num_tokens), sequence.tokens.size());
   const absl::Status committed = blocks_.Commit(
       *sequence.slot, absl::MakeConstSpan(sequence.tokens).subspan(num_committed, num_tokens));
   CHECK(committed.ok()) << committed;
-  NoteDrafted(sequence, {.first = num_committed, .end = num_committed + num_tokens});
+  drafts_->NoteCommitted(sequence, {.first = num_committed, .end = num_committed + num_tokens});
 }
 
-void Scheduler::NoteDrafted(const Sequence& sequence, const TokenSpan& range) {
-  if (!drafted_blocks_.has_value()) return;
-  drafted_blocks_->Set(blocks_.blocks(*sequence.slot, drafted_group_), range, sequence.num_drafted);
-}
-
-FinishReason Scheduler::ReasonToFinish(Sequence& sequence, int32_t token) const {
-  if (!sequence.forced()) {
-    // The matcher and the masker see every token.
-    const bool is_match = sequence.stop_matcher != nullptr && sequence.stop_matcher->Ends(token);
-    const bool is_complete =
-        sequence.token_masker != nullptr && !sequence.token_masker->Accept(token);
-    if (is_match || is_complete || absl::c_linear_search(sequence.request().stop_tokens, token)) {
-      return FinishReason::kStop;
-    }
+FinishReason Scheduler::ReasonToFinish(const SequenceState& sequence, int32_t token) const {
+  if (!sequence.forced() && absl::c_linear_search(sequence.request().stop_tokens, token)) {
+    return FinishReason::kStop;
   }
   if (sequence.num_generated() >= sequence.max_generated()) return FinishReason::kLength;
-  // The newest token has no keys yet, and would need room for them to continue.
-  if (sequence.num_known > MaxCachedTokens(sequence)) {
-    const bool is_full = sequence.num_known > max_cached_tokens_;
-    return is_full && max_cached_tokens_ < options_.max_seq_len ? FinishReason::kCacheFull
-                                                                : FinishReason::kLength;
+  // The newest token has no keys yet; to continue, the cache must have room for them.
+  if (sequence.num_known > limits_->MaxTokens(sequence)) {
+    const bool is_full = sequence.num_known > limits_->max_tokens();
+    return is_full && limits_->is_pool_the_limit() ? FinishReason::kCacheFull
+                                                   : FinishReason::kLength;
   }
   return FinishReason::kNone;
 }

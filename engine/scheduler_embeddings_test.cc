@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/engine_core.h"
-#include "engine/scheduler.h"
-#include "engine/testing/puppet_device.h"
-#include "engine/testing/puppet_runner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/engine/engine.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/engine/testing/borrowed_runner.h"
+#include "reprise/engine/testing/puppet_device.h"
+#include "reprise/engine/testing/puppet_runner.h"
 
 namespace reprise {
 namespace {
@@ -119,11 +120,11 @@ class SchedulerRun {
 };
 
 constexpr SchedulerOptions Roomy() {
-  return {.max_num_seqs = 4,
-          .max_num_tokens = 64,
-          .max_seq_len = 64,
-          .num_blocks = 60,
-          .block_size = 4};
+  return {.shape = {.max_num_seqs = 4,
+                    .max_num_tokens = 64,
+                    .max_seq_len = 64,
+                    .num_blocks = 60,
+                    .block_size = 4}};
 }
 
 Request Placeholders(std::vector<RequestEmbeddings> embeddings) {
@@ -163,7 +164,7 @@ TEST(SchedulerEmbeddingsTest, EqualPlaceholdersShareOnlyWhatTheirImagesShare) {
 
 TEST(SchedulerEmbeddingsTest, APrefixMayEndWithinAnImageAndTheRestIsBrought) {
   SchedulerOptions options = Roomy();
-  options.prefill_chunk = 3;
+  options.policy.prefill_chunk = 3;
   SchedulerRun run(options);
   const Request first = Placeholders({Range(5, 2)});
   run.Add(first);
@@ -185,7 +186,7 @@ TEST(SchedulerEmbeddingsTest, APrefixMayEndWithinAnImageAndTheRestIsBrought) {
 
 TEST(SchedulerEmbeddingsTest, OnlyEqualContentIsWaitedFor) {
   SchedulerOptions options = Roomy();
-  options.prefill_chunk = 8;
+  options.policy.prefill_chunk = 8;
   const auto num_first_rows = [&](const Request& second) {
     SchedulerRun run(options);
     run.Add(Placeholders({Range(0, 0)}));
@@ -250,16 +251,16 @@ TEST(SchedulerEmbeddingsTest, EveryRequestGetsTheTextItWouldGetAlone) {
     SCOPED_TRACE(testing::Message()
                  << c.num_dims << " dimensions, " << c.num_blocks << " blocks, seed " << seed);
     std::mt19937 random(seed);
-    SchedulerRun run({.max_num_seqs = c.max_num_seqs,
-                      .max_num_tokens = 40,
-                      .prefill_chunk = c.prefill_chunk,
-                      .max_seq_len = 60,
-                      .max_steps_in_flight = c.max_steps_in_flight,
-                      .num_blocks = c.num_blocks,
-                      .block_size = 3,
-                      .num_position_dims = c.num_dims,
-                      .max_position = 100,
-                      .partial_hits = c.partial_hits});
+    SchedulerRun run(
+        {.shape = {.max_num_seqs = c.max_num_seqs,
+                   .max_num_tokens = 40,
+                   .max_seq_len = 60,
+                   .max_steps_in_flight = c.max_steps_in_flight,
+                   .num_blocks = c.num_blocks,
+                   .block_size = 3,
+                   .num_position_dims = c.num_dims,
+                   .max_position = 100},
+         .policy = {.prefill_chunk = c.prefill_chunk, .partial_hits = c.partial_hits}});
     std::map<int64_t, Request> requests;
     for (int i = 0; i < 120; ++i) {
       Request request = RandomRequest(random, c.num_dims);
@@ -295,8 +296,8 @@ std::vector<int32_t> JumpAt5(int n, int jump) {
 
 TEST(SchedulerEmbeddingsTest, EqualTokensAtOtherPositionsDoNotShare) {
   SchedulerOptions options = Roomy();
-  options.num_position_dims = 2;
-  options.max_position = 64;
+  options.shape.num_position_dims = 2;
+  options.shape.max_position = 64;
   SchedulerRun run(options);
   Request request = {.prompt = std::vector<int32_t>(18, 7), .max_new_tokens = 2};
   const std::vector<int> found = {0, 16, 4, 16, 16};
@@ -316,9 +317,9 @@ TEST(SchedulerEmbeddingsTest, EqualTokensAtOtherPositionsDoNotShare) {
 
 TEST(SchedulerEmbeddingsTest, ASequenceEndsWithTheModelsPositions) {
   SchedulerOptions options = Roomy();
-  options.num_position_dims = 2;
-  options.max_seq_len = 40;
-  options.max_position = 40;
+  options.shape.num_position_dims = 2;
+  options.shape.max_seq_len = 40;
+  options.shape.max_position = 40;
   SchedulerRun run(options);
   // Generated tokens continue at 31: 9 of them have a position, and one more needs none.
   Request request = {
@@ -333,10 +334,10 @@ TEST(SchedulerEmbeddingsTest, ASequenceEndsWithTheModelsPositions) {
 
 TEST(SchedulerEmbeddingsTest, ForcedTokensEndWithTheModelsPositionsInChunksToo) {
   SchedulerOptions options = Roomy();
-  options.num_position_dims = 2;
-  options.max_seq_len = 40;
-  options.max_position = 40;
-  options.max_earlier_logits = 16;
+  options.shape.num_position_dims = 2;
+  options.shape.max_seq_len = 40;
+  options.shape.max_position = 40;
+  options.shape.max_earlier_logits = 16;
   SchedulerRun run(options);
   const int64_t id = run.Add({.prompt = std::vector<int32_t>(18, 7),
                               .positions = JumpAt5(18, 13),
@@ -357,10 +358,10 @@ TEST(SchedulerEmbeddingsTest, RefusesRequestsWithNothingChanged) {
   EXPECT_THAT(refused({.prompt = {1}, .positions = {1}}), HasSubstr("positions"));
   EXPECT_FALSE(run.scheduler().has_work());
   SchedulerOptions options = Roomy();
-  options.num_position_dims = 0;
+  options.shape.num_position_dims = 0;
   EXPECT_THAT(std::string(Scheduler::Create(options).status().message()),
               HasSubstr("num_position_dims"));
-  options.num_position_dims = 3;
+  options.shape.num_position_dims = 3;
   EXPECT_THAT(std::string(Scheduler::Create(options).status().message()),
               HasSubstr("max_position must be at least 64: got 0"));
 }
@@ -369,7 +370,7 @@ TEST(SchedulerEmbeddingsTest, RefusesRequestsWithNothingChanged) {
 
 TEST(SchedulerEmbeddingsTest, ARunnerThatTakesNoneRefusesThemAtAdd) {
   PuppetRunner runner(Roomy());
-  auto engine = EngineCore::Create(&runner, {.scheduler = Roomy()});
+  auto engine = Engine::Create(Borrowed(runner), {.scheduler = Roomy().policy});
   ASSERT_TRUE(engine.ok()) << engine.status();
   const auto id = (*engine)->Add(Placeholders({Range(5, 0)}));
   EXPECT_EQ(id.status().message(),
@@ -379,7 +380,7 @@ TEST(SchedulerEmbeddingsTest, ARunnerThatTakesNoneRefusesThemAtAdd) {
 
 TEST(SchedulerEmbeddingsTest, TheOwnerIsReleasedWhenNothingReadsTheRows) {
   SchedulerOptions options = Roomy();
-  options.max_steps_in_flight = 2;
+  options.shape.max_steps_in_flight = 2;
   auto scheduler = Scheduler::Create(options);
   ASSERT_TRUE(scheduler.ok()) << scheduler.status();
   PuppetDevice device(options);

@@ -7,11 +7,11 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "cache/kv_group.h"
-#include "engine/scheduler.h"
-#include "engine/testing/make_scheduler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/engine/testing/make_scheduler.h"
 
 namespace reprise {
 namespace {
@@ -23,12 +23,12 @@ using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
 // Two rows, two steps in flight, blocks of two tokens.
-const SchedulerOptions kOptions = {.max_num_seqs = 2,
-                                   .max_num_tokens = 8,
-                                   .max_seq_len = 16,
-                                   .max_steps_in_flight = 2,
-                                   .num_blocks = 30,
-                                   .block_size = 2};
+const SchedulerOptions kOptions = {.shape = {.max_num_seqs = 2,
+                                             .max_num_tokens = 8,
+                                             .max_seq_len = 16,
+                                             .max_steps_in_flight = 2,
+                                             .num_blocks = 30,
+                                             .block_size = 2}};
 
 TokenEvent Ended(SequenceId id, int index, FinishReason reason,
                  const absl::Status& error = absl::OkStatus()) {
@@ -144,7 +144,7 @@ TEST(SchedulerDeadlineTest, ADeadlineInThePastNeverRuns) {
 
 TEST(SchedulerFailureTest, AFailedStepEndsItsSequencesAndNoOthers) {
   SchedulerOptions options = kOptions;
-  options.max_num_seqs = 3;
+  options.shape.max_num_seqs = 3;
   auto scheduler = Make(options);
   const SequenceId first = Add(*scheduler, {.prompt = {1, 2, 3}});
   std::vector<TokenEvent> events;
@@ -185,9 +185,9 @@ TEST(SchedulerFailureTest, KeysOfAFailedStepAreNotFound) {
 
 TEST(SchedulerFailureTest, AnEncodersInputOfAFailedStepIsEncodedAgain) {
   SchedulerOptions options = kOptions;
-  options.groups = {{}, {.retention = KvRetention::kCross}};
-  options.max_encoder_tokens = 5;
-  options.max_encoder_step_tokens = 8;
+  options.shape.groups = {{}, {.retention = KvRetention::kCross}};
+  options.shape.max_encoder_tokens = 5;
+  options.shape.max_encoder_step_tokens = 8;
   auto scheduler = Make(options);
   const Request request = {.prompt = {1}, .encoder_tokens = {7, 8, 9}, .max_new_tokens = 1};
   Add(*scheduler, request);
@@ -224,7 +224,7 @@ TEST(SchedulerFailureTest, ARowWithoutATokenFailsAlone) {
 
 TEST(SchedulerFailureTest, ARefusedLaunchEndsWhatRunsAndTellsTheRunnerOnce) {
   SchedulerOptions options = kOptions;
-  options.max_num_seqs = 3;
+  options.shape.max_num_seqs = 3;
   auto scheduler = Make(options);
   const SequenceId stops = Add(*scheduler, {.prompt = {1}, .stop_tokens = {9}});
   const SequenceId runs = Add(*scheduler, {.prompt = {2}});

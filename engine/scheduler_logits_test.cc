@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/scheduler.h"
-#include "engine/testing/puppet_device.h"
-#include "engine/testing/puppet_masker.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/sampling/logits_params.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/engine/testing/puppet_device.h"
+#include "reprise/engine/testing/puppet_masker.h"
+#include "reprise/runner/sampling/logits_params.h"
 
 namespace reprise {
 namespace {
@@ -35,12 +35,12 @@ std::vector<int32_t> Tokens(int num_tokens) {
 class SchedulerLogitsTest : public testing::Test {
  protected:
   SchedulerLogitsTest() {
-    options_ = {.max_num_seqs = 3,
-                .max_num_tokens = 16,
-                .max_seq_len = 64,
-                .num_blocks = 60,
-                .block_size = 4,
-                .mask_words = static_cast<int>(MaskWords(kPuppetVocab))};
+    options_ = {.shape = {.max_num_seqs = 3,
+                          .max_num_tokens = 16,
+                          .max_seq_len = 64,
+                          .num_blocks = 60,
+                          .block_size = 4,
+                          .mask_words = static_cast<int>(MaskWords(kPuppetVocab))}};
   }
 
   void Start() {
@@ -133,7 +133,7 @@ TEST_F(SchedulerLogitsTest, SequencesJoinWithWhatTheyAskFor) {
   ASSERT_THAT(batch.joins, SizeIs(2));
   ASSERT_THAT(batch.logits_requests, SizeIs(1));  // the first asks for nothing
   const LogitsRequest& request = batch.logits_requests[0];
-  EXPECT_EQ(request.slot.value(), batch.joins[1].slot);
+  EXPECT_EQ(request.slot, batch.joins[1].slot);
   EXPECT_EQ(request.params, (LogitsParams{.repetition_penalty = 1.5f,
                                           .num_biases = 1,
                                           .num_log_probs = 1,
@@ -150,8 +150,8 @@ TEST_F(SchedulerLogitsTest, SequencesJoinWithWhatTheyAskFor) {
 }
 
 TEST_F(SchedulerLogitsTest, APreemptedSequenceJoinsAgainWithTheTokensItHasGot) {
-  options_.max_num_seqs = 2;
-  options_.num_blocks = 7;
+  options_.shape.max_num_seqs = 2;
+  options_.shape.num_blocks = 7;
   Start();
   for (const int first : {1, 2}) {
     Add({.prompt = {first, 3, 4, 5, 6},
@@ -176,7 +176,7 @@ TEST_F(SchedulerLogitsTest, APreemptedSequenceJoinsAgainWithTheTokensItHasGot) {
 
 TEST_F(SchedulerLogitsTest, ASequenceWithAMaskerTakesPartInEveryNthStepOfN) {
   for (int num_in_flight = 1; num_in_flight <= 3; ++num_in_flight) {
-    options_.max_steps_in_flight = num_in_flight;
+    options_.shape.max_steps_in_flight = num_in_flight;
     Start();
     requests_.clear();
     texts_.clear();
@@ -189,8 +189,8 @@ TEST_F(SchedulerLogitsTest, ASequenceWithAMaskerTakesPartInEveryNthStepOfN) {
 }
 
 TEST_F(SchedulerLogitsTest, MasksComeWithTheRowsThatSample) {
-  options_.max_steps_in_flight = 2;
-  options_.prefill_chunk = 2;
+  options_.shape.max_steps_in_flight = 2;
+  options_.policy.prefill_chunk = 2;
   Start();
   Add({.prompt = {1, 2, 3},
        .max_new_tokens = 4,
@@ -199,7 +199,7 @@ TEST_F(SchedulerLogitsTest, MasksComeWithTheRowsThatSample) {
   EXPECT_THAT(Launch().rows[0].allowed_tokens, IsEmpty());  // the first chunk
   const ScheduledBatch& second = Launch();
   ASSERT_THAT(second.rows, SizeIs(1));
-  std::vector<int32_t> mask(options_.mask_words);
+  std::vector<int32_t> mask(options_.shape.mask_words);
   PuppetMasker(6, 99).Fill(absl::MakeSpan(mask));
   EXPECT_EQ(second.rows[0].allowed_tokens, absl::MakeConstSpan(mask));
   const SlotId first_slot = second.rows[0].slot;
@@ -241,7 +241,7 @@ TEST_F(SchedulerLogitsTest, AMaskThatAllowsNothingEndsItsSequenceAlone) {
 }
 
 TEST_F(SchedulerLogitsTest, MaskersAreRefusedWhereTheRunnerHasNoMasks) {
-  options_.mask_words = 0;
+  options_.shape.mask_words = 0;
   Start();
   EXPECT_THAT(Refusal({.prompt = {1}, .new_token_masker = PuppetMasker::Factory(1, 1)}),
               HasSubstr("new_token_masker"));
@@ -251,7 +251,7 @@ TEST_F(SchedulerLogitsTest, MaskersAreRefusedWhereTheRunnerHasNoMasks) {
 // ---- Log-probabilities.
 
 TEST_F(SchedulerLogitsTest, EventsBringAsManyLogProbabilitiesAsWereAskedFor) {
-  options_.max_earlier_logits = 1;
+  options_.shape.max_earlier_logits = 1;
   Start();
   Add({.prompt = {1, 2}, .max_new_tokens = 2});
   Add({.prompt = {1, 3}, .max_new_tokens = 2, .num_log_probs = 0});
@@ -280,7 +280,7 @@ TEST_F(SchedulerLogitsTest, APromptIsScoredInChunksOrTokenByToken) {
   };
   // Chunks of 15, 16 and 1.
   for (const Case& c : {Case{14, 4}, Case{100, 4}, Case{0, 60}}) {
-    options_.max_earlier_logits = c.max_earlier_logits;
+    options_.shape.max_earlier_logits = c.max_earlier_logits;
     Start();
     requests_.clear();
     texts_.clear();
@@ -297,7 +297,7 @@ TEST_F(SchedulerLogitsTest, APromptIsScoredInChunksOrTokenByToken) {
 }
 
 TEST_F(SchedulerLogitsTest, AScoredPromptIsComputedAndThenFoundByOthers) {
-  options_.max_earlier_logits = 16;
+  options_.shape.max_earlier_logits = 16;
   Start();
   const std::vector<int32_t> prompt = Tokens(13);
   Add({.prompt = prompt, .max_new_tokens = 1});
@@ -319,8 +319,8 @@ TEST_F(SchedulerLogitsTest, AScoredPromptIsComputedAndThenFoundByOthers) {
 }
 
 TEST_F(SchedulerLogitsTest, TheSequencesOfARequestShareTheScoresOfTheirPrompt) {
-  options_.max_earlier_logits = 3;
-  options_.max_steps_in_flight = 2;
+  options_.shape.max_earlier_logits = 3;
+  options_.shape.max_steps_in_flight = 2;
   Start();
   Add({.prompt = Tokens(9), .max_new_tokens = 3, .num_prompt_log_probs = 1, .num_sequences = 3});
   Add({.prompt = Tokens(5), .max_new_tokens = 0, .num_prompt_log_probs = 1, .num_sequences = 2});
@@ -330,9 +330,9 @@ TEST_F(SchedulerLogitsTest, TheSequencesOfARequestShareTheScoresOfTheirPrompt) {
 }
 
 TEST_F(SchedulerLogitsTest, APreemptedPromptIsScoredFromWhereItWas) {
-  options_.max_earlier_logits = 3;
-  options_.max_num_seqs = 2;
-  options_.num_blocks = 6;
+  options_.shape.max_earlier_logits = 3;
+  options_.shape.max_num_seqs = 2;
+  options_.shape.num_blocks = 6;
   Start();
   Add({.prompt = {1}, .max_new_tokens = 19});
   for (int i = 0; i < 6; ++i) {  // it holds two blocks
@@ -367,7 +367,7 @@ TEST_F(SchedulerLogitsTest, ForcedTokensAreFedInChunksWhereTheirLogitsCome) {
   for (const Case& c :
        {Case{16, -1, 3}, Case{16, 2, 3}, Case{4, 0, 5}, Case{0, -1, 20}, Case{0, 2, 20}}) {
     SCOPED_TRACE(testing::Message() << c.max_earlier_logits << ", " << c.num_log_probs);
-    options_.max_earlier_logits = c.max_earlier_logits;
+    options_.shape.max_earlier_logits = c.max_earlier_logits;
     Start();
     requests_.clear();
     texts_.clear();
@@ -379,7 +379,7 @@ TEST_F(SchedulerLogitsTest, ForcedTokensAreFedInChunksWhereTheirLogitsCome) {
 }
 
 TEST_F(SchedulerLogitsTest, EventsOfAChunkSayWhichLogitsAreTheirs) {
-  options_.max_earlier_logits = 16;
+  options_.shape.max_earlier_logits = 16;
   Start();
   Add({.prompt = Tokens(6), .max_new_tokens = 0, .num_prompt_log_probs = 0});  // 5 earlier ones
   Add({.prompt = {1}, .num_log_probs = 0, .forced_tokens = {4, 5, 6, 7}});
@@ -398,7 +398,7 @@ TEST_F(SchedulerLogitsTest, EventsOfAChunkSayWhichLogitsAreTheirs) {
 
 TEST_F(SchedulerLogitsTest, APromptAndTheForcedTokensBehindItAreScored) {
   for (const int max_earlier_logits : {0, 5, 16}) {
-    options_.max_earlier_logits = max_earlier_logits;
+    options_.shape.max_earlier_logits = max_earlier_logits;
     Start();
     requests_.clear();
     texts_.clear();
@@ -414,8 +414,8 @@ TEST_F(SchedulerLogitsTest, APromptAndTheForcedTokensBehindItAreScored) {
 // ---- Broken rows.
 
 TEST_F(SchedulerLogitsTest, WhatABrokenSequenceHasCommittedIsNotFound) {
-  options_.prefill_chunk = 4;
-  options_.max_earlier_logits = 4;
+  options_.policy.prefill_chunk = 4;
+  options_.shape.max_earlier_logits = 4;
   Start();
   // Whether the row that shows it samples or is scored.
   for (const Request& request :

@@ -8,15 +8,15 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/testing/allocation_counter.h"
-#include "cache/blocks/prefix_cache.h"
-#include "cache/kv_group.h"
-#include "engine/preemption_rule.h"
-#include "engine/scheduler.h"
-#include "engine/testing/make_scheduler.h"
-#include "engine/testing/puppet_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/engine/preemption_rule.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/engine/testing/make_scheduler.h"
+#include "reprise/engine/testing/puppet_device.h"
 
 namespace reprise {
 namespace {
@@ -29,15 +29,14 @@ using ::testing::SizeIs;
 // 6 blocks of one token, of the cache and of the host. Two sequences that want 1 + 4 each: when
 // both have 3, the second one must go.
 SchedulerOptions Options(PreemptionMode mode = PreemptionMode::kSwap) {
-  return {.max_num_seqs = 2,
-          .max_num_tokens = 8,
-          .max_seq_len = 16,
-          .num_blocks = 7,
-          .block_size = 1,
-          .prefix_reuse = PrefixReuse::kOff,
-          .num_swap_blocks = 7,
-          .bytes_per_block = 1000,
-          .preemption = mode};
+  return {.shape = {.max_num_seqs = 2,
+                    .max_num_tokens = 8,
+                    .max_seq_len = 16,
+                    .num_blocks = 7,
+                    .block_size = 1,
+                    .num_swap_blocks = 7,
+                    .bytes_per_block = 1000},
+          .policy = {.prefix_reuse = PrefixReuse::kOff, .preemption = mode}};
 }
 
 // Two requests {1} and {2}, three steps that give tokens 11, 13, 15 and 12, 14, 16.
@@ -100,7 +99,7 @@ TEST(SchedulerPreemptTest, ASequenceComesBackFromTheHostAsItWasWhenItLeft) {
   EXPECT_THAT(in.rows[0].tokens, ElementsAre(16));  // by the host, for the slot is another one's
   EXPECT_EQ(in.rows[0].output, RowOutput::kToken);
   std::vector<int32_t> backed;
-  for (const BlockTableUpdate& update : in.updates) backed.push_back(update.block);
+  for (const BlockTableUpdate& update : in.updates) backed.push_back(update.block.value());
   ASSERT_THAT(backed, SizeIs(4));
   backed.pop_back();
   EXPECT_EQ(Destinations(in.swap_ins), backed);
@@ -116,9 +115,9 @@ TEST(SchedulerPreemptTest, ASequenceComesBackFromTheHostAsItWasWhenItLeft) {
 
 TEST(SchedulerPreemptTest, WithoutHostBlocksOrTheirUseSequencesAreComputedAgain) {
   SchedulerOptions without = Options();
-  without.num_swap_blocks = 0;
+  without.shape.num_swap_blocks = 0;
   SchedulerOptions two = Options();
-  two.num_swap_blocks = 3;  // and 3 are needed
+  two.shape.num_swap_blocks = 3;  // and 3 are needed
   for (const SchedulerOptions& options : {without, two, Options(PreemptionMode::kRecompute)}) {
     auto scheduler = Make(options);
     std::vector<TokenEvent> events;
@@ -141,8 +140,8 @@ TEST(SchedulerPreemptTest, TheRuleWeighsTokensAgainstBytes) {
   // Moving 3 blocks takes 2 * 3 us, and a token is left to compute.
   for (const double us_per_token : {1.9, 2.1}) {
     SchedulerOptions options = Options(PreemptionMode::kAuto);
-    options.preemption_costs = {
-        .us_per_prompt_token = us_per_token, .out_gb_per_s = 1, .in_gb_per_s = 1};
+    options.policy.preemption_costs =
+        PreemptionCosts{.us_per_prompt_token = us_per_token, .out_gb_per_s = 1, .in_gb_per_s = 1};
     auto scheduler = Make(options);
     std::vector<TokenEvent> events;
     FillTheCache(*scheduler, events);
@@ -153,14 +152,15 @@ TEST(SchedulerPreemptTest, TheRuleWeighsTokensAgainstBytes) {
 TEST(SchedulerPreemptTest, BlocksThatOthersHoldCountAsFound) {
   // Blocks of two tokens. Both prompts begin with the same 4 tokens, in blocks that both hold.
   SchedulerOptions options = Options(PreemptionMode::kAuto);
-  options.block_size = 2;
-  options.prefix_reuse = PrefixReuse::kOn;
-  options.preemption_costs = {.us_per_prompt_token = 1, .out_gb_per_s = 1, .in_gb_per_s = 1};
+  options.shape.block_size = 2;
+  options.policy.prefix_reuse = PrefixReuse::kOn;
+  options.policy.preemption_costs =
+      PreemptionCosts{.us_per_prompt_token = 1, .out_gb_per_s = 1, .in_gb_per_s = 1};
   for (const bool is_shared : {false, true}) {
     // 8 tokens committed and one known: 4 blocks take 5.6 us out and in, and a token is left. That
     // is less than 9 tokens, and more than the 5 that are not shared.
-    options.bytes_per_block = 700;
-    options.num_blocks = is_shared ? 7 : 9;
+    options.shape.bytes_per_block = 700;
+    options.shape.num_blocks = is_shared ? 7 : 9;
     auto scheduler = Make(options);
     Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 6}, .max_new_tokens = 9});
     std::vector<TokenEvent> events;
@@ -183,11 +183,12 @@ TEST(SchedulerPreemptTest, WhatIsStillInTheCacheNeedNotBeMovedIn) {
   // Blocks of two tokens. The second sequence leaves two blocks, of which the first takes one.
   for (const PreemptionMode mode : {PreemptionMode::kSwap, PreemptionMode::kAuto}) {
     SchedulerOptions options = Options(mode);
-    options.prefix_reuse = PrefixReuse::kOn;
-    options.block_size = 2;
-    options.num_blocks = 5;
+    options.policy.prefix_reuse = PrefixReuse::kOn;
+    options.shape.block_size = 2;
+    options.shape.num_blocks = 5;
     // Out and in 0.5 + 6.7 us, a token left, against 5 tokens: out. In, against 3 tokens: not in.
-    options.preemption_costs = {.us_per_prompt_token = 3, .out_gb_per_s = 4, .in_gb_per_s = 0.3};
+    options.policy.preemption_costs =
+        PreemptionCosts{.us_per_prompt_token = 3, .out_gb_per_s = 4, .in_gb_per_s = 0.3};
     auto scheduler = Make(options);
     const SequenceId first = Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 9});
     Add(*scheduler, {.prompt = {4, 5, 6}, .max_new_tokens = 9});
@@ -313,10 +314,10 @@ int64_t ExpectTextsOfSwaps(const SchedulerOptions& options, const std::vector<Re
 TEST(SchedulerPreemptTest, TokensInFlightAreComputedAgain) {
   for (const int steps_in_flight : {1, 2, 3}) {
     SchedulerOptions options = Options();
-    options.max_steps_in_flight = steps_in_flight;
-    options.max_num_seqs = 4;
-    options.num_blocks = 12;
-    options.num_swap_blocks = 40;
+    options.shape.max_steps_in_flight = steps_in_flight;
+    options.shape.max_num_seqs = 4;
+    options.shape.num_blocks = 12;
+    options.shape.num_swap_blocks = 40;
     std::vector<Request> requests;
     for (int i = 0; i < 6; ++i) {
       requests.push_back({.prompt = {i, 2, 3},
@@ -330,16 +331,16 @@ TEST(SchedulerPreemptTest, TokensInFlightAreComputedAgain) {
 
 TEST(SchedulerPreemptTest, WindowsAndEncodersInputsAreMovedToo) {
   SchedulerOptions options = Options();
-  options.groups = {{.retention = KvRetention::kCross},
-                    {.retention = KvRetention::kSlidingWindow, .span = 3},
-                    {}};
-  options.max_encoder_tokens = 5;
-  options.max_encoder_step_tokens = 6;
-  options.max_steps_in_flight = 2;
-  options.block_size = 2;
-  options.max_num_seqs = 3;
-  options.num_blocks = 22;
-  options.num_swap_blocks = 40;
+  options.shape.groups = {{.retention = KvRetention::kCross},
+                          {.retention = KvRetention::kSlidingWindow, .span = 3},
+                          {}};
+  options.shape.max_encoder_tokens = 5;
+  options.shape.max_encoder_step_tokens = 6;
+  options.shape.max_steps_in_flight = 2;
+  options.shape.block_size = 2;
+  options.shape.max_num_seqs = 3;
+  options.shape.num_blocks = 22;
+  options.shape.num_swap_blocks = 40;
   std::vector<Request> requests;
   for (int i = 0; i < 6; ++i) {
     requests.push_back({.prompt = std::vector<int32_t>(1 + i, 7),
@@ -352,9 +353,9 @@ TEST(SchedulerPreemptTest, WindowsAndEncodersInputsAreMovedToo) {
 
 TEST(SchedulerPreemptTest, SteadyDecodingWithAStoreAllocatesNothingOnTheHeap) {
   SchedulerOptions options = Options();
-  options.max_seq_len = 400;
-  options.num_blocks = 900;
-  options.num_swap_blocks = 900;
+  options.shape.max_seq_len = 400;
+  options.shape.num_blocks = 900;
+  options.shape.num_swap_blocks = 900;
   auto scheduler = Make(options);
   for (int i = 0; i < 2; ++i) Add(*scheduler, {.prompt = {1, 2}, .max_new_tokens = 300});
   std::vector<TokenEvent> events;
@@ -380,13 +381,16 @@ TEST(SchedulerPreemptTest, OptionsThatDoNotFitAreRefusedByName) {
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
     return std::string(status.message());
   };
-  EXPECT_THAT(refusal([](auto& options) { options.num_swap_blocks = -1; }),
+  EXPECT_THAT(refusal([](auto& options) { options.shape.num_swap_blocks = -1; }),
               HasSubstr("num_swap_blocks must be at least 0: got -1"));
-  EXPECT_THAT(refusal([](auto& options) { options.num_swap_blocks = 1; }),
+  EXPECT_THAT(refusal([](auto& options) { options.shape.num_swap_blocks = 1; }),
               HasSubstr("num_swap_blocks must be at least 2: got 1"));
-  EXPECT_THAT(refusal([](auto& options) { options.bytes_per_block = 0; }),
+  EXPECT_THAT(refusal([](auto& options) { options.shape.bytes_per_block = 0; }),
               HasSubstr("bytes_per_block must be at least 1 where num_swap_blocks are given"));
-  EXPECT_THAT(refusal([](auto& options) { options.preemption_costs.in_gb_per_s = 0; }),
+  EXPECT_THAT(refusal([](auto& options) {
+                options.policy.preemption_costs = H200PreemptionCosts();
+                options.policy.preemption_costs->in_gb_per_s = 0;
+              }),
               HasSubstr("in_gb_per_s"));
 }
 

@@ -16,17 +16,18 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "base/testing/test_seed.h"
-#include "cache/blocks/prefix_cache.h"
-#include "cache/kv_group.h"
-#include "cache/prefix/prefix_match.h"
-#include "engine/preemption_rule.h"
-#include "engine/scheduler.h"
-#include "engine/testing/puppet_device.h"
-#include "engine/testing/puppet_masker.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/sampling/logits_params.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/cache/prefix/prefix_match.h"
+#include "reprise/engine/preemption_rule.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/engine/testing/puppet_device.h"
+#include "reprise/engine/testing/puppet_masker.h"
+#include "reprise/engine/testing/throwing_callbacks.h"
+#include "reprise/runner/sampling/logits_params.h"
 
 namespace reprise {
 namespace {
@@ -38,62 +39,65 @@ struct Mishaps {
   int refusals = 0;  // a launch is refused
   int cancels = 0;
   int deaths = 0;  // the runner gives up
+  int throws = 0;  // in 1,000 requests: a matcher or a masker throws
 };
 
 class Traffic {
  public:
   // `swaps`: how often, in 1,000, there is host memory.
   Traffic(unsigned seed, const Mishaps& mishaps, int swaps = 660)
-      : rng_(seed), draft_rng_(seed), mishaps_(mishaps) {
-    options_.max_num_seqs = Uniform(1, 6);
-    options_.max_num_tokens = options_.max_num_seqs + Uniform(0, 12);
-    options_.prefill_chunk = Uniform(0, 5);
-    if (Chance(300)) options_.max_prefill_tokens_while_decoding = Uniform(1, 6);
-    options_.max_seq_len = Uniform(8, 40);
-    options_.max_steps_in_flight = Uniform(1, 3);
-    options_.block_size = Uniform(1, 6);
-    options_.num_blocks = 1 + Uniform(2, 40);  // small pools preempt
+      : rng_(seed), draft_rng_(seed), throw_rng_(seed), mishaps_(mishaps) {
+    options_.policy.speculation.emplace();
+    options_.shape.max_num_seqs = Uniform(1, 6);
+    options_.shape.max_num_tokens = options_.shape.max_num_seqs + Uniform(0, 12);
+    options_.policy.prefill_chunk = Uniform(0, 5);
+    if (Chance(300)) options_.policy.max_prefill_tokens_while_decoding = Uniform(1, 6);
+    options_.shape.max_seq_len = Uniform(8, 40);
+    options_.shape.max_steps_in_flight = Uniform(1, 3);
+    options_.shape.block_size = Uniform(1, 6);
+    options_.shape.num_blocks = 1 + Uniform(2, 40);  // small pools preempt
     if (Chance(330)) {
       const bool is_window = Chance(500);
-      options_.groups = {
+      options_.shape.groups = {
           {},
           {.retention = is_window ? KvRetention::kSlidingWindow : KvRetention::kChunkedLocal,
            .span = Uniform(1, 12)}};
     }
     if (Chance(200)) {
-      options_.groups.resize(std::max<size_t>(options_.groups.size(), 1));
-      options_.groups.push_back({.retention = KvRetention::kCross});
-      options_.max_encoder_tokens = Uniform(1, 10);
-      options_.max_encoder_step_tokens = options_.max_encoder_tokens + Uniform(0, 10);
-      options_.num_blocks += options_.max_encoder_tokens;
+      options_.shape.groups.resize(std::max<size_t>(options_.shape.groups.size(), 1));
+      options_.shape.groups.push_back({.retention = KvRetention::kCross});
+      options_.shape.max_encoder_tokens = Uniform(1, 10);
+      options_.shape.max_encoder_step_tokens = options_.shape.max_encoder_tokens + Uniform(0, 10);
+      options_.shape.num_blocks += options_.shape.max_encoder_tokens;
     }
-    if (Chance(250)) options_.prefix_reuse = PrefixReuse::kOff;
-    options_.mask_words = static_cast<int>(MaskWords(kPuppetVocab));
-    if (Chance(500)) options_.max_earlier_logits = Uniform(1, 9);
-    if (options_.prefix_reuse == PrefixReuse::kOn && Chance(500)) {
-      options_.partial_hits = PartialHits::kCopied;
+    if (Chance(250)) options_.policy.prefix_reuse = PrefixReuse::kOff;
+    options_.shape.mask_words = static_cast<int>(MaskWords(kPuppetVocab));
+    if (Chance(500)) options_.shape.max_earlier_logits = Uniform(1, 9);
+    if (options_.policy.prefix_reuse == PrefixReuse::kOn && Chance(500)) {
+      options_.policy.partial_hits = PartialHits::kCopied;
     }
     if (Chance(swaps)) {
-      options_.num_swap_blocks = Uniform(2, 60);
-      options_.bytes_per_block = 1000 * Uniform(1, 10);
-      options_.preemption =
+      options_.shape.num_swap_blocks = Uniform(2, 60);
+      options_.shape.bytes_per_block = 1000 * Uniform(1, 10);
+      options_.policy.preemption =
           Chance(500) ? PreemptionMode::kAuto
                       : (Chance(900) ? PreemptionMode::kSwap : PreemptionMode::kRecompute);
-      options_.preemption_costs = {.us_per_prompt_token = 1.0 * Uniform(1, 9),
-                                   .num_hidden_tokens = Uniform(0, 3),
-                                   .out_gb_per_s = 1.0 * Uniform(1, 9),
-                                   .in_gb_per_s = 1.0 * Uniform(1, 9)};
+      options_.policy.preemption_costs = PreemptionCosts{.us_per_prompt_token = 1.0 * Uniform(1, 9),
+                                                         .num_hidden_tokens = Uniform(0, 3),
+                                                         .out_gb_per_s = 1.0 * Uniform(1, 9),
+                                                         .in_gb_per_s = 1.0 * Uniform(1, 9)};
     }
     if (draft_rng_() % 2 == 0) {
-      options_.speculation.num_drafts = 1 + static_cast<int>(draft_rng_() % 8);
-      options_.max_num_tokens += static_cast<int>(draft_rng_() % 20);
+      options_.policy.speculation->num_drafts = 1 + static_cast<int>(draft_rng_() % 8);
+      options_.shape.max_num_tokens += static_cast<int>(draft_rng_() % 20);
       if (draft_rng_() % 3 == 0) {  // trees
-        for (int i = 0, drafts = 0; i < options_.speculation.num_drafts; ++i) {
-          options_.level_drafts.push_back(drafts += 1 + static_cast<int>(draft_rng_() % 4));
+        for (int i = 0, drafts = 0; i < options_.policy.speculation->num_drafts; ++i) {
+          options_.shape.drafts.level_drafts.push_back(drafts +=
+                                                       1 + static_cast<int>(draft_rng_() % 4));
         }
       }
       if (draft_rng_() % 4 == 0) {
-        options_.speculation.max_speculating_rows = 1 + static_cast<int>(draft_rng_() % 5);
+        options_.policy.speculation->max_speculating_rows = 1 + static_cast<int>(draft_rng_() % 5);
       }
       // None, all, or some of them.
       constexpr int kRight[] = {0, 1000, 300, 700, 950};
@@ -176,22 +180,38 @@ class Traffic {
       if (Chance(300)) request.max_new_tokens = 0;
     }
     if (Chance(150)) request.new_token_masker = PuppetMasker::Factory(rng_(), Uniform(1, 20));
-    if (options_.max_encoder_tokens > 0 && Chance(800)) {
+    if (options_.shape.max_encoder_tokens > 0 && Chance(800)) {
       // Few different ones, so that some are found.
-      request.encoder_tokens.resize(Uniform(1, options_.max_encoder_tokens), Uniform(0, 1));
+      request.encoder_tokens.resize(Uniform(1, options_.shape.max_encoder_tokens), Uniform(0, 1));
     }
-    if (Chance(300)) request.num_sequences = Uniform(1, options_.max_num_seqs);
+    if (Chance(300)) request.num_sequences = Uniform(1, options_.shape.max_num_seqs);
     if (Chance(400)) request.priority = Uniform(-2, 2);
     if (Chance(200)) request.prefix_salt = Chance(500) ? "a" : "b";
     if (mishaps_.cancels > 0 && Chance(100))
       request.deadline = now_ + absl::Seconds(Uniform(0, 60));
     if (draft_rng_() % 8 == 0) request.max_drafts = static_cast<int>(draft_rng_() % 3);
-    const auto id = scheduler_->Add(request);
+    Request throwing = request;
+    if (static_cast<int>(throw_rng_() % 1000) < mishaps_.throws) AddThrow(request, throwing);
+    const auto id = scheduler_->Add(throwing);
     ASSERT_TRUE(id.ok()) << id.status();
     Live& live = live_[id->value()];
     live.texts.resize(request.num_sequences);
     live.num_unfinished = request.num_sequences;
     live.request = std::move(request);
+  }
+
+  // Gives `throwing` a callback that throws, and `request` the one that it is without the exception.
+  void AddThrow(Request& request, Request& throwing) {
+    const Fuse fuse = {.num_calls_before = static_cast<int>(throw_rng_() % 6)};
+    const unsigned kind = throw_rng_() % 3;
+    if (kind == 0) {
+      throwing.new_stop_matcher = ThrowingMatcher::Factory(fuse);
+      return;
+    }
+    const auto in = kind == 1 ? ThrowingMasker::In::kFill : ThrowingMasker::In::kAccept;
+    const uint64_t mask_seed = throw_rng_();
+    throwing.new_token_masker = ThrowingMasker::Factory(mask_seed, /*num_tokens=*/20, in, fuse);
+    request.new_token_masker = PuppetMasker::Factory(mask_seed, /*num_tokens=*/20);
   }
 
   void Step() {
@@ -300,6 +320,7 @@ class Traffic {
 
   std::mt19937 rng_;
   std::mt19937 draft_rng_;
+  std::mt19937 throw_rng_;
   int right_drafts_ = 0;
   Mishaps mishaps_;
   SchedulerOptions options_;
@@ -327,7 +348,9 @@ TEST_P(SchedulerRandomTest, EverySequenceGetsTheTokensItWouldGetAlone) {
 TEST_P(SchedulerRandomTest, SequencesThatFailOrAreCancelledLeaveTheOthersAsTheyAre) {
   const unsigned seed = SeedOr(GetParam() + 1000);
   SCOPED_TRACE(testing::Message() << "seed " << seed);
-  Traffic traffic(seed, {.fails = 30, .nan_rows = 60, .refusals = 10, .cancels = 60, .deaths = 3});
+  Traffic traffic(
+      seed,
+      {.fails = 30, .nan_rows = 60, .refusals = 10, .cancels = 60, .deaths = 3, .throws = 150});
   traffic.Run(/*num_requests=*/24, /*num_at_once=*/12, /*steps_between_checks=*/1);
 }
 
@@ -344,7 +367,7 @@ TEST(SchedulerLongRunTest, TenThousandRequestsOfOneSchedulerLeakNothing) {
   for (unsigned i = 0; i < 3; ++i) {
     const unsigned seed = SeedOr(5000 + i);
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Traffic traffic(seed, {.fails = 5, .nan_rows = 30, .refusals = 2, .cancels = 30},
+    Traffic traffic(seed, {.fails = 5, .nan_rows = 30, .refusals = 2, .cancels = 30, .throws = 100},
                     /*swaps=*/1000);
     traffic.Run(/*num_requests=*/10000, /*num_at_once=*/20, /*steps_between_checks=*/100);
     num_preemptions += traffic.scheduler().num_preemptions();

@@ -13,18 +13,18 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/testing/allocation_counter.h"
-#include "cache/kv_group.h"
-#include "engine/preemption_rule.h"
-#include "engine/scheduler.h"
-#include "engine/speculation_policy.h"
-#include "engine/testing/make_scheduler.h"
-#include "engine/testing/new_tokens.h"
-#include "engine/testing/puppet_device.h"
-#include "engine/testing/puppet_masker.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/sampling/logits_params.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/engine/preemption_rule.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/engine/speculation_policy.h"
+#include "reprise/engine/testing/make_scheduler.h"
+#include "reprise/engine/testing/new_tokens.h"
+#include "reprise/engine/testing/puppet_device.h"
+#include "reprise/engine/testing/puppet_masker.h"
+#include "reprise/runner/sampling/logits_params.h"
 
 namespace reprise {
 namespace {
@@ -36,14 +36,14 @@ using ::testing::SizeIs;
 
 SchedulerOptions Options(int num_drafts) {
   SchedulerOptions options = OptionsWithDrafts(num_drafts);
-  options.mask_words = static_cast<int>(MaskWords(kPuppetVocab));
+  options.shape.mask_words = static_cast<int>(MaskWords(kPuppetVocab));
   return options;
 }
 
 // Trees with 2 drafts in the first level, 3 in the second, 1 in the third.
 SchedulerOptions TreeOptions() {
   SchedulerOptions options = Options(3);
-  options.level_drafts = {2, 5, 6};
+  options.shape.drafts.level_drafts = {2, 5, 6};
   return options;
 }
 
@@ -123,7 +123,8 @@ TEST(SchedulerSpeculationTest, ATreeIsCutToWholeLevels) {
   EXPECT_EQ(events.back().finish, FinishReason::kLength);
 
   SchedulerOptions options = TreeOptions();
-  options.max_seq_len = 12;  // 8 keys of the prompt, and 4 more: the first level, not the second
+  options.shape.max_seq_len =
+      12;  // 8 keys of the prompt, and 4 more: the first level, not the second
   scheduler = Make(options);
   Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 6, 7, 8}, .max_new_tokens = 4});
   scheduler->Schedule();
@@ -134,7 +135,7 @@ TEST(SchedulerSpeculationTest, ATreeIsCutToWholeLevels) {
 TEST(SchedulerSpeculationTest, RefusesLevelsThatDoNotFit) {
   const auto message = [](const std::vector<int>& level_drafts) {
     SchedulerOptions options = Options(3);
-    options.level_drafts = level_drafts;
+    options.shape.drafts.level_drafts = level_drafts;
     return std::string(Scheduler::Create(options).status().message());
   };
   EXPECT_THAT(message({2, 4}), HasSubstr("expected at most 2, got 3"));
@@ -178,7 +179,7 @@ TEST(SchedulerSpeculationTest, RejectedDraftsAreNotFoundAsAPrefix) {
 
 TEST(SchedulerSpeculationTest, DraftsStayWithinTheContextAndTheStep) {
   SchedulerOptions options = Options(6);
-  options.max_seq_len = 7;
+  options.shape.max_seq_len = 7;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1, 2, 3, 4}, .max_new_tokens = 50});
@@ -190,7 +191,7 @@ TEST(SchedulerSpeculationTest, DraftsStayWithinTheContextAndTheStep) {
   EXPECT_THAT(TokensOf(events), ElementsAre(5, 6, 7, 8));
 
   options = Options(6);
-  options.max_num_tokens = 10;
+  options.shape.max_num_tokens = 10;
   scheduler = Make(options);
   for (int i = 0; i < 3; ++i) Add(*scheduler, {.prompt = {i}, .max_new_tokens = 50});
   scheduler->Schedule();
@@ -200,7 +201,7 @@ TEST(SchedulerSpeculationTest, DraftsStayWithinTheContextAndTheStep) {
 
 TEST(SchedulerSpeculationTest, DecodesHaveThemBesideChunksOfPrompts) {
   SchedulerOptions options = Options(3);
-  options.prefill_chunk = 4;
+  options.policy.prefill_chunk = 4;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1}, .max_new_tokens = 50});
@@ -226,8 +227,8 @@ TEST(SchedulerSpeculationTest, DecodesHaveThemBesideChunksOfPrompts) {
 // Logits of earlier tokens come in the order of the rows, whichever got theirs first.
 TEST(SchedulerSpeculationTest, PromptsWhoseLogProbabilitiesAreWantedLeaveThemTheirPlaces) {
   SchedulerOptions options = Options(3);
-  options.max_num_seqs = 2;
-  options.max_earlier_logits = 5;
+  options.shape.max_num_seqs = 2;
+  options.shape.max_earlier_logits = 5;
   auto scheduler = Make(options);
   PuppetDevice device(options);
   std::vector<TokenEvent> events;
@@ -260,7 +261,7 @@ TEST(SchedulerSpeculationTest, PromptsWhoseLogProbabilitiesAreWantedLeaveThemThe
 
 TEST(SchedulerSpeculationTest, SequencesThatAskForMoreThanTokensRideAlongAsPlainRows) {
   SchedulerOptions options = Options(3);
-  options.max_num_seqs = 8;
+  options.shape.max_num_seqs = 8;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   const auto add = [&](Request request) {
@@ -301,7 +302,7 @@ TEST(SchedulerSpeculationTest, ARequestMayHaveFewerDraftsOrNone) {
 
 TEST(SchedulerSpeculationTest, StepsOfManyRowsHaveNone) {
   SchedulerOptions options = Options(3);
-  options.speculation.max_speculating_rows = 2;
+  options.policy.speculation->max_speculating_rows = 2;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   for (const int max_new_tokens : {50, 50, 2}) {
@@ -321,9 +322,9 @@ TEST(SchedulerSpeculationTest, StepsOfManyRowsHaveNone) {
 // Of numbers of rows apart: two rows are slow with drafts, one is not.
 TEST(SchedulerSpeculationTest, StepsWhoseDraftsDoNotPayHaveNone) {
   SchedulerOptions options = Options(3);
-  options.max_seq_len = 400;
-  options.num_blocks = 400;
-  options.speculation.measures_steps = true;
+  options.shape.max_seq_len = 400;
+  options.shape.num_blocks = 400;
+  options.policy.speculation->measures_steps = true;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1}, .max_new_tokens = 300});
@@ -365,10 +366,10 @@ TEST(SchedulerSpeculationTest, StepsHaveTheNumberOfDraftsThatPaysMost) {
   for (const int per_draft_us : {1, 30, 200}) {
     SCOPED_TRACE(per_draft_us);
     SchedulerOptions options = Options(8);
-    options.max_seq_len = 4000;
-    options.num_blocks = 4000;
-    options.speculation.measures_steps = true;
-    options.graph_levels = {1, 2, 4, 8, 16};
+    options.shape.max_seq_len = 4000;
+    options.shape.num_blocks = 4000;
+    options.policy.speculation->measures_steps = true;
+    options.shape.drafts.graph_levels = {1, 2, 4, 8, 16};
     auto scheduler = Make(options);
     std::vector<TokenEvent> events;
     for (const int token : {1, 2}) {
@@ -397,10 +398,10 @@ TEST(SchedulerSpeculationTest, DraftsThatAreNeverRightEndBesidePromptsToo) {
   for (const bool is_right : {false, true}) {
     SCOPED_TRACE(is_right);
     SchedulerOptions options = Options(3);
-    options.max_seq_len = 1100;
-    options.num_blocks = 1200;
-    options.prefix_reuse = PrefixReuse::kOff;
-    options.speculation.measures_steps = true;
+    options.shape.max_seq_len = 1100;
+    options.shape.num_blocks = 1200;
+    options.policy.prefix_reuse = PrefixReuse::kOff;
+    options.policy.speculation->measures_steps = true;
     auto scheduler = Make(options);
     std::vector<TokenEvent> events;
     Add(*scheduler, {.prompt = {1}, .max_new_tokens = 1090});
@@ -440,7 +441,7 @@ TEST(SchedulerSpeculationTest, TheNumberOfDraftsFollowsWhatASequenceAccepts) {
 
 TEST(SchedulerSpeculationTest, TheHostMayBeStepsBehindTheCountOfNewTokens) {
   SchedulerOptions options = Options(3);
-  options.max_steps_in_flight = 3;
+  options.shape.max_steps_in_flight = 3;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 12});
@@ -470,8 +471,8 @@ TEST(SchedulerSpeculationTest, TheHostMayBeStepsBehindTheCountOfNewTokens) {
 
 TEST(SchedulerSpeculationTest, DraftsTakeOnlyBlocksThatAreFree) {
   SchedulerOptions options = Options(6);
-  options.num_blocks = 1 + 4;
-  options.prefix_reuse = PrefixReuse::kOff;
+  options.shape.num_blocks = 1 + 4;
+  options.policy.prefix_reuse = PrefixReuse::kOff;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1, 2}, .max_new_tokens = 8});
@@ -508,9 +509,9 @@ TEST(SchedulerSpeculationTest, ARowWithoutATokenEndsItsSequence) {
 
 TEST(SchedulerSpeculationTest, AllocatesNothingInTheSteadyState) {
   SchedulerOptions options = Options(4);
-  options.max_seq_len = 2000;
-  options.num_blocks = 4000;
-  options.max_steps_in_flight = 2;
+  options.shape.max_seq_len = 2000;
+  options.shape.num_blocks = 4000;
+  options.shape.max_steps_in_flight = 2;
   auto scheduler = Make(options);
   for (int i = 0; i < 4; ++i) Add(*scheduler, {.prompt = {i}, .max_new_tokens = 1900});
   std::vector<TokenEvent> events;
@@ -561,25 +562,25 @@ std::vector<Case> Cases() {
   cases.push_back(std::move(stops));
 
   Case context = {.name = "EndOfContext", .options = Options(7), .requests = SomeRequests(6, 80)};
-  context.options.max_seq_len = 30;
+  context.options.shape.max_seq_len = 30;
   cases.push_back(std::move(context));
 
   Case full = {.name = "FullCache", .options = Options(7), .requests = SomeRequests(6, 80)};
-  full.options.num_blocks = 1 + 10;
+  full.options.shape.num_blocks = 1 + 10;
   full.preempts = true;
   cases.push_back(full);
   full.name = "FullCacheOfSwaps";
-  full.options.num_swap_blocks = 40;
-  full.options.bytes_per_block = 1000;
-  full.options.preemption = PreemptionMode::kSwap;
+  full.options.shape.num_swap_blocks = 40;
+  full.options.shape.bytes_per_block = 1000;
+  full.options.policy.preemption = PreemptionMode::kSwap;
   cases.push_back(std::move(full));
 
   Case windows = {.name = "Windows", .options = Options(7), .requests = SomeRequests(6, 40)};
-  windows.options.groups = {{},
-                            {.retention = KvRetention::kSlidingWindow, .span = 5},
-                            {.retention = KvRetention::kChunkedLocal, .span = 6}};
-  windows.options.prefill_chunk = 3;
-  windows.options.num_blocks = 1 + 40;
+  windows.options.shape.groups = {{},
+                                  {.retention = KvRetention::kSlidingWindow, .span = 5},
+                                  {.retention = KvRetention::kChunkedLocal, .span = 6}};
+  windows.options.policy.prefill_chunk = 3;
+  windows.options.shape.num_blocks = 1 + 40;
   cases.push_back(std::move(windows));
 
   Case forks = {.name = "Forks", .options = Options(4), .requests = SomeRequests(3, 20)};
@@ -634,7 +635,7 @@ TEST_P(SpeculatedTextsTest, AreThoseOfPlainDecoding) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
     SchedulerOptions options = c.options;
-    options.max_steps_in_flight = num_steps_in_flight;
+    options.shape.max_steps_in_flight = num_steps_in_flight;
     auto scheduler = Make(options);
     PuppetDevice device(options);
     device.set_right_drafts(right_drafts);
@@ -690,7 +691,7 @@ TEST(SchedulerSpeculationTest, AcceptedDraftsSaveSteps) {
 
 TEST(SchedulerSpeculationTest, SequencesThatLeaveWithDraftsInFlightGiveBackTheirBlocks) {
   SchedulerOptions options = Options(5);
-  options.max_steps_in_flight = 3;
+  options.shape.max_steps_in_flight = 3;
   auto scheduler = Make(options);
   PuppetDevice device(options);
   device.set_right_drafts(600);

@@ -1,4 +1,4 @@
-#include "engine/scheduler.h"
+#include "reprise/engine/scheduler.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,16 +7,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/testing/allocation_counter.h"
-#include "cache/blocks/prefix_cache.h"
-#include "cache/kv_group.h"
-#include "cache/prefix/prefix_events.h"
-#include "cache/prefix/prefix_hash.h"
-#include "cache/prefix/prefix_match.h"
-#include "engine/testing/make_scheduler.h"
-#include "engine/testing/puppet_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/cache/prefix/prefix_events.h"
+#include "reprise/cache/prefix/prefix_hash.h"
+#include "reprise/cache/prefix/prefix_match.h"
+#include "reprise/engine/testing/make_scheduler.h"
+#include "reprise/engine/testing/puppet_device.h"
 
 namespace reprise {
 namespace {
@@ -62,8 +62,11 @@ std::map<int64_t, PuppetText> RunAll(Scheduler& scheduler, const SchedulerOption
 }
 
 TEST(SchedulerTest, DecodesGoFirstAndPromptsFillTheBudgetInChunks) {
-  const SchedulerOptions options = {
-      .max_num_seqs = 2, .max_num_tokens = 4, .max_seq_len = 32, .num_blocks = 9, .block_size = 4};
+  const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
+                                              .max_num_tokens = 4,
+                                              .max_seq_len = 32,
+                                              .num_blocks = 9,
+                                              .block_size = 4}};
   auto scheduler = Make(options);
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2}, .max_new_tokens = 9}).ok());
   ASSERT_TRUE(scheduler->Add({.prompt = {3, 4, 5, 6, 7}, .max_new_tokens = 9}).ok());
@@ -87,8 +90,11 @@ TEST(SchedulerTest, DecodesGoFirstAndPromptsFillTheBudgetInChunks) {
 }
 
 TEST(SchedulerTest, ASlotIsHandedOnWhenItsSequenceEnds) {
-  const SchedulerOptions options = {
-      .max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 3, .block_size = 4};
+  const SchedulerOptions options = {.shape = {.max_num_seqs = 1,
+                                              .max_num_tokens = 8,
+                                              .max_seq_len = 8,
+                                              .num_blocks = 3,
+                                              .block_size = 4}};
   auto scheduler = Make(options);
   ASSERT_TRUE(scheduler->Add({.prompt = {1}, .max_new_tokens = 1}).ok());
   ASSERT_TRUE(scheduler->Add({.prompt = {2}, .max_new_tokens = 1}).ok());
@@ -103,16 +109,16 @@ TEST(SchedulerTest, ASlotIsHandedOnWhenItsSequenceEnds) {
   const ScheduledBatch& batch = scheduler->Schedule();
   EXPECT_THAT(batch.leaves, ElementsAre(SlotId(0)));
   ASSERT_THAT(batch.joins, SizeIs(1));
-  EXPECT_EQ(batch.joins[0].slot, 0);
+  EXPECT_EQ(batch.joins[0].slot, SlotId(0));
 }
 
 TEST(SchedulerTest, ATokenBehindTheEndOfItsSequenceIsDiscarded) {
-  const SchedulerOptions options = {.max_num_seqs = 1,
-                                    .max_num_tokens = 8,
-                                    .max_seq_len = 8,
-                                    .max_steps_in_flight = 2,
-                                    .num_blocks = 3,
-                                    .block_size = 4};
+  const SchedulerOptions options = {.shape = {.max_num_seqs = 1,
+                                              .max_num_tokens = 8,
+                                              .max_seq_len = 8,
+                                              .max_steps_in_flight = 2,
+                                              .num_blocks = 3,
+                                              .block_size = 4}};
   auto scheduler = Make(options);
   ASSERT_TRUE(scheduler->Add({.prompt = {1}, .max_new_tokens = 5, .stop_tokens = {9}}).ok());
   scheduler->Schedule();
@@ -129,12 +135,12 @@ TEST(SchedulerTest, ATokenBehindTheEndOfItsSequenceIsDiscarded) {
 
 TEST(SchedulerTest, TheLastAdmittedIsPreemptedAndGoesOnWithTheSameTokens) {
   // Blocks of one token, 6 of them; two sequences want 1 + 4 each.
-  const SchedulerOptions options = {.max_num_seqs = 2,
-                                    .max_num_tokens = 8,
-                                    .max_seq_len = 16,
-                                    .num_blocks = 7,
-                                    .block_size = 1,
-                                    .prefix_reuse = PrefixReuse::kOff};
+  const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
+                                              .max_num_tokens = 8,
+                                              .max_seq_len = 16,
+                                              .num_blocks = 7,
+                                              .block_size = 1},
+                                    .policy = {.prefix_reuse = PrefixReuse::kOff}};
   auto scheduler = Make(options);
   const Request request = {.prompt = {1}, .max_new_tokens = 5};
   ASSERT_TRUE(scheduler->Add(request).ok());
@@ -146,8 +152,11 @@ TEST(SchedulerTest, TheLastAdmittedIsPreemptedAndGoesOnWithTheSameTokens) {
 }
 
 TEST(SchedulerTest, APromptBeginsBehindWhatAnEarlierOneHasComputed) {
-  const SchedulerOptions options = {
-      .max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 16, .num_blocks = 9, .block_size = 4};
+  const SchedulerOptions options = {.shape = {.max_num_seqs = 1,
+                                              .max_num_tokens = 8,
+                                              .max_seq_len = 16,
+                                              .num_blocks = 9,
+                                              .block_size = 4}};
   auto scheduler = Make(options);
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5, 6}, .max_new_tokens = 4}).ok());
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 9}, .max_new_tokens = 1}).ok());
@@ -177,13 +186,13 @@ TEST(SchedulerTest, APromptBeginsBehindWhatAnEarlierOneHasComputed) {
 }
 
 TEST(SchedulerTest, RoutersHearOfPrefixesUntilTheyAreForgotten) {
-  const SchedulerOptions options = {.max_num_seqs = 1,
-                                    .max_num_tokens = 8,
-                                    .max_seq_len = 16,
-                                    .num_blocks = 9,
-                                    .block_size = 4,
-                                    .prefix_seed = PrefixSeed{.low = 1, .high = 2},
-                                    .num_prefix_events = 8};
+  const SchedulerOptions options = {
+      .shape = {.max_num_seqs = 1,
+                .max_num_tokens = 8,
+                .max_seq_len = 16,
+                .num_blocks = 9,
+                .block_size = 4},
+      .policy = {.prefix_seed = PrefixSeed{.low = 1, .high = 2}, .num_prefix_events = 8}};
   using Kind = PrefixEvent::Kind;
   const auto kinds = [](const PrefixEvents& taken) {
     EXPECT_EQ(taken.num_lost, 0);
@@ -219,12 +228,12 @@ TEST(SchedulerTest, RoutersHearOfPrefixesUntilTheyAreForgotten) {
 }
 
 TEST(SchedulerTest, APartialHitCopiesTheBlockItEndsWithin) {
-  const SchedulerOptions options = {.max_num_seqs = 2,
-                                    .max_num_tokens = 8,
-                                    .max_seq_len = 16,
-                                    .num_blocks = 9,
-                                    .block_size = 4,
-                                    .partial_hits = PartialHits::kCopied};
+  const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
+                                              .max_num_tokens = 8,
+                                              .max_seq_len = 16,
+                                              .num_blocks = 9,
+                                              .block_size = 4},
+                                    .policy = {.partial_hits = PartialHits::kCopied}};
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5, 6, 7, 8}, .max_new_tokens = 2}).ok());
@@ -236,7 +245,7 @@ TEST(SchedulerTest, APartialHitCopiesTheBlockItEndsWithin) {
   ASSERT_THAT(second.joins, SizeIs(1));
   EXPECT_EQ(second.joins[0].seq_len, 6);
   ASSERT_THAT(second.copies, SizeIs(1));
-  const int slot = second.joins[0].slot;
+  const int slot = second.joins[0].slot.value();
   const absl::Span<const BlockId> blocks = scheduler->blocks().blocks(SlotId(slot));
   EXPECT_EQ(second.copies[0].dst, blocks[1].value());
   EXPECT_NE(second.copies[0].src, second.copies[0].dst);
@@ -248,12 +257,12 @@ TEST(SchedulerTest, APartialHitCopiesTheBlockItEndsWithin) {
 }
 
 TEST(SchedulerTest, TokensInFlightAreNotFound) {
-  const SchedulerOptions options = {.max_num_seqs = 2,
-                                    .max_num_tokens = 8,
-                                    .max_seq_len = 8,
-                                    .max_steps_in_flight = 2,
-                                    .num_blocks = 9,
-                                    .block_size = 4};
+  const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
+                                              .max_num_tokens = 8,
+                                              .max_seq_len = 8,
+                                              .max_steps_in_flight = 2,
+                                              .num_blocks = 9,
+                                              .block_size = 4}};
   auto scheduler = Make(options);
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 2}).ok());
   EXPECT_THAT(scheduler->Schedule().rows, SizeIs(1));
@@ -263,8 +272,11 @@ TEST(SchedulerTest, TokensInFlightAreNotFound) {
 
 TEST(SchedulerTest, APreemptedSequenceFindsWhatItComputed) {
   // As above, with more room: what is taken from the second one is not all used at once.
-  const SchedulerOptions options = {
-      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 16, .num_blocks = 11, .block_size = 1};
+  const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
+                                              .max_num_tokens = 8,
+                                              .max_seq_len = 16,
+                                              .num_blocks = 11,
+                                              .block_size = 1}};
   auto scheduler = Make(options);
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2}, .max_new_tokens = 5}).ok());
   ASSERT_TRUE(scheduler->Add({.prompt = {3, 4}, .max_new_tokens = 8}).ok());
@@ -274,9 +286,12 @@ TEST(SchedulerTest, APreemptedSequenceFindsWhatItComputed) {
 }
 
 TEST(SchedulerTest, NothingIsFoundWithoutReuse) {
-  SchedulerOptions options = {
-      .max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 9, .block_size = 2};
-  options.prefix_reuse = PrefixReuse::kOff;
+  SchedulerOptions options = {.shape = {.max_num_seqs = 1,
+                                        .max_num_tokens = 8,
+                                        .max_seq_len = 8,
+                                        .num_blocks = 9,
+                                        .block_size = 2}};
+  options.policy.prefix_reuse = PrefixReuse::kOff;
   auto scheduler = Make(options);
   for (int i = 0; i < 2; ++i) {
     ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 1}).ok());
@@ -287,9 +302,12 @@ TEST(SchedulerTest, NothingIsFoundWithoutReuse) {
 }
 
 TEST(SchedulerTest, BlocksThatLeftAWindowAreGivenBackAsBatchesAreCommitted) {
-  SchedulerOptions options = {
-      .max_num_seqs = 1, .max_num_tokens = 4, .max_seq_len = 40, .num_blocks = 17, .block_size = 2};
-  options.groups = {{.retention = KvRetention::kSlidingWindow, .span = 4}};
+  SchedulerOptions options = {.shape = {.max_num_seqs = 1,
+                                        .max_num_tokens = 4,
+                                        .max_seq_len = 40,
+                                        .num_blocks = 17,
+                                        .block_size = 2}};
+  options.shape.groups = {{.retention = KvRetention::kSlidingWindow, .span = 4}};
   auto scheduler = Make(options);
   EXPECT_EQ(scheduler->max_cached_tokens(), 40);  // 20 blocks, of which a few at a time
   ASSERT_TRUE(scheduler->Add({.prompt = std::vector<int32_t>(30, 1), .max_new_tokens = 8}).ok());
@@ -305,13 +323,74 @@ TEST(SchedulerTest, BlocksThatLeftAWindowAreGivenBackAsBatchesAreCommitted) {
   EXPECT_LE(most_used, 4);  // the 3 tokens before a chunk of 4, and the chunk
 }
 
+// A window of 7 tokens touches 2 of the 3 blocks of 16. The default chunk is 512 tokens.
+TEST(SchedulerTest, CutsTheChunksOfAWindowModelToThePool) {
+  for (const int max_steps_in_flight : {1, 2, 3}) {
+    SCOPED_TRACE(testing::Message() << max_steps_in_flight << " steps in flight");
+    SchedulerOptions options = {.shape = {.max_num_seqs = 1,
+                                          .max_num_tokens = 512,
+                                          .max_seq_len = 128,
+                                          .max_steps_in_flight = max_steps_in_flight,
+                                          .num_blocks = 4,
+                                          .block_size = 16}};
+    options.shape.groups = {{.retention = KvRetention::kSlidingWindow, .span = 7}};
+    auto scheduler = Make(options);
+    EXPECT_EQ(scheduler->max_cached_tokens(), 128);
+    const std::vector<Request> requests = {
+        {.prompt = std::vector<int32_t>(60, 1), .max_new_tokens = 30},
+        {.prompt = {1, 2, 3}, .max_new_tokens = 90}};
+    for (const Request& request : requests) Add(*scheduler, request);
+    std::map<int64_t, PuppetText> texts = RunAll(*scheduler, options);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(texts[static_cast<int64_t>(i)], ExpectedText(requests[i], 0, options, 128));
+      EXPECT_EQ(texts[static_cast<int64_t>(i)].finish, FinishReason::kLength);
+    }
+    EXPECT_EQ(scheduler->num_preemptions(), 0);
+  }
+}
+
+// 64 tokens have 16 of the 19 blocks in the full group, and the 8 of the window have 2. The next token
+// would need 17 blocks and 3.
+TEST(SchedulerTest, ServesPromptsAsLongAsThePoolCanHold) {
+  for (const int max_steps_in_flight : {1, 2, 3}) {
+    for (const int max_num_seqs : {1, 3}) {
+      SCOPED_TRACE(testing::Message()
+                   << max_steps_in_flight << " steps in flight, " << max_num_seqs << " sequences");
+      SchedulerOptions options = {.shape = {.max_num_seqs = max_num_seqs,
+                                            .max_num_tokens = 64,
+                                            .max_seq_len = 100,
+                                            .max_steps_in_flight = max_steps_in_flight,
+                                            .num_blocks = 20,
+                                            .block_size = 4}};
+      options.shape.groups = {{}, {.retention = KvRetention::kSlidingWindow, .span = 8}};
+      auto scheduler = Make(options);
+      ASSERT_EQ(scheduler->max_cached_tokens(), 64);
+      std::vector<Request> requests;
+      for (const int num_tokens : {64, 63, 40, 60}) {
+        requests.push_back({.prompt = std::vector<int32_t>(num_tokens, 1), .max_new_tokens = 20});
+        requests.back().prompt[0] = num_tokens % kPuppetVocab;
+        Add(*scheduler, requests.back());
+      }
+      std::map<int64_t, PuppetText> texts = RunAll(*scheduler, options);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        EXPECT_EQ(texts[static_cast<int64_t>(i)], ExpectedText(requests[i], 0, options, 64));
+      }
+      EXPECT_EQ(texts[0].finish, FinishReason::kCacheFull);
+      EXPECT_EQ(
+          scheduler->Add({.prompt = std::vector<int32_t>(65, 1)}).status(),
+          absl::InvalidArgumentError("prompt is longer than the whole KV cache: expected at most "
+                                     "64 tokens (19 blocks of 4), got 65"));
+    }
+  }
+}
+
 TEST(SchedulerTest, SteadyDecodingAllocatesNothingOnTheHeap) {
-  auto scheduler = Make({.max_num_seqs = 4,
-                         .max_num_tokens = 16,
-                         .max_seq_len = 512,
-                         .max_steps_in_flight = 2,
-                         .num_blocks = 200,
-                         .block_size = 16});
+  auto scheduler = Make({.shape = {.max_num_seqs = 4,
+                                   .max_num_tokens = 16,
+                                   .max_seq_len = 512,
+                                   .max_steps_in_flight = 2,
+                                   .num_blocks = 200,
+                                   .block_size = 16}});
   for (int i = 0; i < 4; ++i) {
     ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 400}).ok());
   }
@@ -335,8 +414,11 @@ TEST(SchedulerTest, SteadyDecodingAllocatesNothingOnTheHeap) {
 }
 
 TEST(SchedulerTest, RefusesWhatCanNeverRun) {
-  auto scheduler = Make(
-      {.max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 2, .block_size = 4});
+  auto scheduler = Make({.shape = {.max_num_seqs = 1,
+                                   .max_num_tokens = 8,
+                                   .max_seq_len = 8,
+                                   .num_blocks = 2,
+                                   .block_size = 4}});
   const auto message = [&](Request request) {
     const auto id = scheduler->Add(std::move(request));
     EXPECT_EQ(id.status().code(), absl::StatusCode::kInvalidArgument);
@@ -351,39 +433,45 @@ TEST(SchedulerTest, RefusesWhatCanNeverRun) {
 }
 
 TEST(SchedulerTest, RefusesOptionsByName) {
-  const SchedulerOptions good = {
-      .max_num_seqs = 2, .max_num_tokens = 4, .max_seq_len = 8, .num_blocks = 3, .block_size = 4};
+  const SchedulerOptions good = {.shape = {.max_num_seqs = 2,
+                                           .max_num_tokens = 4,
+                                           .max_seq_len = 8,
+                                           .num_blocks = 3,
+                                           .block_size = 4}};
   const auto message = [](SchedulerOptions options) {
     const auto scheduler = Scheduler::Create(options);
     EXPECT_EQ(scheduler.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(scheduler.status().message());
   };
   SchedulerOptions bad = good;
-  bad.max_num_tokens = 1;
+  bad.shape.max_num_tokens = 1;
   EXPECT_THAT(message(bad), HasSubstr("max_num_tokens must be at least 2: got 1"));
   bad = good;
-  bad.max_steps_in_flight = 0;
+  bad.shape.max_steps_in_flight = 0;
   EXPECT_THAT(message(bad), HasSubstr("max_steps_in_flight"));
   bad = good;
-  bad.max_waiting = -1;
+  bad.policy.max_waiting = -1;
   EXPECT_THAT(message(bad), HasSubstr("max_waiting"));
   bad = good;
-  bad.max_prefill_tokens_while_decoding = -1;
+  bad.policy.max_prefill_tokens_while_decoding = -1;
   EXPECT_THAT(message(bad), HasSubstr("max_prefill_tokens_while_decoding"));
   bad = good;
-  bad.block_size = 0;
+  bad.shape.block_size = 0;
   EXPECT_THAT(message(bad), HasSubstr("block_size"));
   bad = good;
-  bad.num_blocks = 1;
+  bad.shape.num_blocks = 1;
   EXPECT_THAT(message(bad), HasSubstr("num_blocks"));
 }
 
 TEST(SchedulerTest, AnEncodersInputIsEncodedOnceWhileItsKeysAreThere) {
-  SchedulerOptions options = {
-      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 20, .block_size = 2};
-  options.groups = {{}, {.retention = KvRetention::kCross}};
-  options.max_encoder_tokens = 5;
-  options.max_encoder_step_tokens = 6;
+  SchedulerOptions options = {.shape = {.max_num_seqs = 2,
+                                        .max_num_tokens = 8,
+                                        .max_seq_len = 8,
+                                        .num_blocks = 20,
+                                        .block_size = 2}};
+  options.shape.groups = {{}, {.retention = KvRetention::kCross}};
+  options.shape.max_encoder_tokens = 5;
+  options.shape.max_encoder_step_tokens = 6;
   auto scheduler = Make(options);
   const Request request = {.prompt = {1}, .encoder_tokens = {7, 8, 9, 10}, .max_new_tokens = 1};
   ASSERT_TRUE(scheduler->Add(request).ok());
@@ -411,8 +499,11 @@ TEST(SchedulerTest, AnEncodersInputIsEncodedOnceWhileItsKeysAreThere) {
 
   const auto refused = scheduler->Add({.prompt = {1}, .encoder_tokens = {1, 2, 3, 4, 5, 6}});
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("expected at most 5, got 6"));
-  auto without = Make(
-      {.max_num_seqs = 1, .max_num_tokens = 8, .max_seq_len = 8, .num_blocks = 9, .block_size = 2});
+  auto without = Make({.shape = {.max_num_seqs = 1,
+                                 .max_num_tokens = 8,
+                                 .max_seq_len = 8,
+                                 .num_blocks = 9,
+                                 .block_size = 2}});
   EXPECT_THAT(std::string(without->Add({.prompt = {1}, .encoder_tokens = {1}}).status().message()),
               HasSubstr("the model has no encoder"));
 }

@@ -1,4 +1,4 @@
-#include "engine/speculation_policy.h"
+#include "reprise/engine/speculation_policy.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,14 +7,14 @@
 //
 // Thread safety: plain values.
 
-#ifndef ENGINE_SPECULATION_POLICY_H_
-#define ENGINE_SPECULATION_POLICY_H_
+#ifndef REPRISE_ENGINE_SPECULATION_POLICY_H_
+#define REPRISE_ENGINE_SPECULATION_POLICY_H_
 
 #include <array>
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "runner/speculation/speculation_options.h"
+#include "reprise/runner/speculation/speculation_options.h"
 
 namespace reprise {
 
@@ -67,15 +67,6 @@ class DraftLength {
   int num_rows_without_ = 0;  // since the last draft
 };
 
-// Which keys of its own a drafter has: it sees tokens that were decoded without drafts in the rows with
-// drafts that follow, 1 + drafts in each, and proposes nothing before it has seen all of them. What it
-// has not seen after a step, of a row with drafts:
-enum class DrafterKeys : int8_t {
-  kNone,      // nothing: it reads tokens or states
-  kOfDrafts,  // the last draft, if that was accepted, and the newest token: a draft model
-  kOfTokens,  // all new tokens: heads that attend, which see accepted drafts again
-};
-
 // What drafts have come to. Rows whose tokens were not taken, such as those of preempted sequences,
 // are not counted.
 struct SpeculationStatistics {
@@ -102,4 +93,4 @@ struct SpeculationStatistics {
 
 }  // namespace reprise
 
-#endif  // ENGINE_SPECULATION_POLICY_H_
+#endif  // REPRISE_ENGINE_SPECULATION_POLICY_H_

@@ -1,4 +1,4 @@
-#include "graphs/cuda_graph_backend.h"
+#include "reprise/graphs/cuda_graph_backend.h"
 
 #include "absl/status/status.h"
 
@@ -21,11 +21,11 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "graphs/graph_pool.h"
-#include "graphs/stream_capture.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/graphs/graph_pool.h"
+#include "reprise/graphs/stream_capture.h"
 
 namespace reprise {
 namespace {

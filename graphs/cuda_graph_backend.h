@@ -24,14 +24,14 @@
 // given. Thread safety: none; one owner. Replay() is one cudaGraphLaunch: no synchronisation, no
 // allocation.
 
-#ifndef GRAPHS_CUDA_GRAPH_BACKEND_H_
-#define GRAPHS_CUDA_GRAPH_BACKEND_H_
+#ifndef REPRISE_GRAPHS_CUDA_GRAPH_BACKEND_H_
+#define REPRISE_GRAPHS_CUDA_GRAPH_BACKEND_H_
 
 #include <memory>
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "graphs/graph_backend.h"
+#include "reprise/graphs/graph_backend.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -54,4 +54,4 @@ class CudaGraphBackend : public GraphBackend {
 
 }  // namespace reprise
 
-#endif  // GRAPHS_CUDA_GRAPH_BACKEND_H_
+#endif  // REPRISE_GRAPHS_CUDA_GRAPH_BACKEND_H_

@@ -1,4 +1,4 @@
-#include "graphs/cuda_graph_backend.h"
+#include "reprise/graphs/cuda_graph_backend.h"
 
 #include <memory>
 #include <string>

@@ -31,15 +31,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
-#include "base/testing/allocation_counter.h"
-#include "base/testing/stream_gate.h"
-#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
-#include "graphs/cuda_graph_backend.h"
-#include "graphs/graph_backend.h"
-#include "graphs/graph_set.h"
 #include "gtest/gtest.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/stream_gate.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/graphs/cuda_graph_backend.h"
+#include "reprise/graphs/graph_backend.h"
+#include "reprise/graphs/graph_set.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "graphs/fingerprint.h"
+#include "reprise/graphs/fingerprint.h"
 
 #include <glog/logging.h>
 

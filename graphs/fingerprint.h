@@ -15,8 +15,8 @@
 // fingerprints compares two integers. Clear() keeps the memory, so adding names no longer than
 // before does not allocate.
 
-#ifndef GRAPHS_FINGERPRINT_H_
-#define GRAPHS_FINGERPRINT_H_
+#ifndef REPRISE_GRAPHS_FINGERPRINT_H_
+#define REPRISE_GRAPHS_FINGERPRINT_H_
 
 #include <cstdint>
 #include <string>
@@ -77,4 +77,4 @@ absl::Status CompareFingerprints(const Fingerprint& captured, const Fingerprint&
 
 }  // namespace reprise
 
-#endif  // GRAPHS_FINGERPRINT_H_
+#endif  // REPRISE_GRAPHS_FINGERPRINT_H_

@@ -1,4 +1,4 @@
-#include "graphs/fingerprint.h"
+#include "reprise/graphs/fingerprint.h"
 
 #include <cstdint>
 #include <limits>
@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/testing/allocation_counter.h"
-#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/test_seed.h"
 
 namespace reprise {
 namespace {

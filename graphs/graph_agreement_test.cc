@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
-#include "graphs/graph_set.h"
 #include "gtest/gtest.h"
+#include "reprise/graphs/graph_set.h"
 
 namespace reprise {
 namespace {

@@ -23,8 +23,8 @@
 // Life: capture any number of graphs, largest first (they then reuse one pool); destroy all graphs
 // together, before their backend. Thread safety: none; one owner.
 
-#ifndef GRAPHS_GRAPH_BACKEND_H_
-#define GRAPHS_GRAPH_BACKEND_H_
+#ifndef REPRISE_GRAPHS_GRAPH_BACKEND_H_
+#define REPRISE_GRAPHS_GRAPH_BACKEND_H_
 
 #include <cstdint>
 #include <functional>
@@ -94,4 +94,4 @@ class GraphBackend {
 
 }  // namespace reprise
 
-#endif  // GRAPHS_GRAPH_BACKEND_H_
+#endif  // REPRISE_GRAPHS_GRAPH_BACKEND_H_

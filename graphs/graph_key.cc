@@ -1,4 +1,4 @@
-#include "graphs/graph_key.h"
+#include "reprise/graphs/graph_key.h"
 
 #include <glog/logging.h>
 

@@ -9,8 +9,8 @@
 //
 // Plain values: copied freely, compared and hashed field by field. No function here fails.
 
-#ifndef GRAPHS_GRAPH_KEY_H_
-#define GRAPHS_GRAPH_KEY_H_
+#ifndef REPRISE_GRAPHS_GRAPH_KEY_H_
+#define REPRISE_GRAPHS_GRAPH_KEY_H_
 
 #include <cstdint>
 #include <ostream>
@@ -105,4 +105,4 @@ std::ostream& operator<<(std::ostream& out, const GraphDecision& decision);
 
 }  // namespace reprise
 
-#endif  // GRAPHS_GRAPH_KEY_H_
+#endif  // REPRISE_GRAPHS_GRAPH_KEY_H_

@@ -1,4 +1,4 @@
-#include "graphs/graph_pool.h"
+#include "reprise/graphs/graph_pool.h"
 
 #ifdef REPRISE_WITH_CUDA
 
@@ -7,7 +7,7 @@
 #include <glog/logging.h>
 
 #include "absl/status/status.h"
-#include "base/torch_status.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 

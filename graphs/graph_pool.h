@@ -12,8 +12,8 @@
 // of live tensors. Its functions may throw c10::Error: callers catch (base/torch_status.h). Thread
 // safety: none. Only in builds with CUDA.
 
-#ifndef GRAPHS_GRAPH_POOL_H_
-#define GRAPHS_GRAPH_POOL_H_
+#ifndef REPRISE_GRAPHS_GRAPH_POOL_H_
+#define REPRISE_GRAPHS_GRAPH_POOL_H_
 
 #ifdef REPRISE_WITH_CUDA
 
@@ -46,4 +46,4 @@ class GraphPool {
 
 #endif  // REPRISE_WITH_CUDA
 
-#endif  // GRAPHS_GRAPH_POOL_H_
+#endif  // REPRISE_GRAPHS_GRAPH_POOL_H_

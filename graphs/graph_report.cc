@@ -1,4 +1,4 @@
-#include "graphs/graph_report.h"
+#include "reprise/graphs/graph_report.h"
 
 #include <glog/logging.h>
 

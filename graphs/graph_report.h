@@ -10,8 +10,8 @@
 // Thread safety: none. Filled by GraphSet; a reader may copy it. Cost: counting a step is a hash
 // lookup and allocates nothing.
 
-#ifndef GRAPHS_GRAPH_REPORT_H_
-#define GRAPHS_GRAPH_REPORT_H_
+#ifndef REPRISE_GRAPHS_GRAPH_REPORT_H_
+#define REPRISE_GRAPHS_GRAPH_REPORT_H_
 
 #include <array>
 #include <cstdint>
@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "graphs/graph_backend.h"
-#include "graphs/graph_key.h"
+#include "reprise/graphs/graph_backend.h"
+#include "reprise/graphs/graph_key.h"
 
 namespace reprise {
 
@@ -83,4 +83,4 @@ class GraphReport {
 
 }  // namespace reprise
 
-#endif  // GRAPHS_GRAPH_REPORT_H_
+#endif  // REPRISE_GRAPHS_GRAPH_REPORT_H_

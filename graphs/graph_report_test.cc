@@ -1,11 +1,11 @@
-#include "graphs/graph_report.h"
+#include "reprise/graphs/graph_report.h"
 
 #include <map>
 #include <string>
 
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {

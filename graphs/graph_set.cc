@@ -1,4 +1,4 @@
-#include "graphs/graph_set.h"
+#include "reprise/graphs/graph_set.h"
 
 #include <glog/logging.h>
 
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

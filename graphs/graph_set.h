@@ -23,8 +23,8 @@
 // addresses. Cost: Decide, Replay of a captured key and Count are O(log) in the numbers of captured
 // sizes, query lengths and tokens, and allocate nothing.
 
-#ifndef GRAPHS_GRAPH_SET_H_
-#define GRAPHS_GRAPH_SET_H_
+#ifndef REPRISE_GRAPHS_GRAPH_SET_H_
+#define REPRISE_GRAPHS_GRAPH_SET_H_
 
 #include <cstdint>
 #include <functional>
@@ -35,11 +35,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "graphs/fingerprint.h"
-#include "graphs/graph_backend.h"
-#include "graphs/graph_key.h"
-#include "graphs/graph_report.h"
-#include "graphs/graph_set_options.h"
+#include "reprise/graphs/fingerprint.h"
+#include "reprise/graphs/graph_backend.h"
+#include "reprise/graphs/graph_key.h"
+#include "reprise/graphs/graph_report.h"
+#include "reprise/graphs/graph_set_options.h"
 
 namespace reprise {
 
@@ -144,4 +144,4 @@ class GraphSet {
 
 }  // namespace reprise
 
-#endif  // GRAPHS_GRAPH_SET_H_
+#endif  // REPRISE_GRAPHS_GRAPH_SET_H_

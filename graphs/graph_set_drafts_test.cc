@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
-#include "graphs/graph_set.h"
-#include "graphs/recorded_backend.h"
 #include "gtest/gtest.h"
+#include "reprise/graphs/graph_set.h"
+#include "reprise/graphs/recorded_backend.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "graphs/graph_set_options.h"
+#include "reprise/graphs/graph_set_options.h"
 
 #include <glog/logging.h>
 
@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -10,8 +10,8 @@
 //
 // Plain values.
 
-#ifndef GRAPHS_GRAPH_SET_OPTIONS_H_
-#define GRAPHS_GRAPH_SET_OPTIONS_H_
+#ifndef REPRISE_GRAPHS_GRAPH_SET_OPTIONS_H_
+#define REPRISE_GRAPHS_GRAPH_SET_OPTIONS_H_
 
 #include <cstdint>
 #include <functional>
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "graphs/graph_key.h"
+#include "reprise/graphs/graph_key.h"
 
 namespace reprise {
 
@@ -95,4 +95,4 @@ absl::StatusOr<GraphSetOptions> CheckedOptions(const GraphSetOptions& options);
 
 }  // namespace reprise
 
-#endif  // GRAPHS_GRAPH_SET_OPTIONS_H_
+#endif  // REPRISE_GRAPHS_GRAPH_SET_OPTIONS_H_

@@ -1,4 +1,4 @@
-#include "graphs/graph_set_options.h"
+#include "reprise/graphs/graph_set_options.h"
 
 #include <algorithm>
 #include <functional>

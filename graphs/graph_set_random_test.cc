@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/testing/test_seed.h"
-#include "graphs/graph_set.h"
-#include "graphs/recorded_backend.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/graphs/graph_set.h"
+#include "reprise/graphs/recorded_backend.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "graphs/graph_set.h"
+#include "reprise/graphs/graph_set.h"
 
 #include <algorithm>
 #include <functional>
@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
-#include "graphs/recorded_backend.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/graphs/recorded_backend.h"
 
 namespace reprise {
 namespace {

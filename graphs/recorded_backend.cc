@@ -1,4 +1,4 @@
-#include "graphs/recorded_backend.h"
+#include "reprise/graphs/recorded_backend.h"
 
 #include <exception>
 #include <functional>
@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

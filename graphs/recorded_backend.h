@@ -10,12 +10,12 @@
 // Graphs cost no device memory. An exception of the call, at capture or at replay, becomes a
 // Status. Thread safety: none.
 
-#ifndef GRAPHS_RECORDED_BACKEND_H_
-#define GRAPHS_RECORDED_BACKEND_H_
+#ifndef REPRISE_GRAPHS_RECORDED_BACKEND_H_
+#define REPRISE_GRAPHS_RECORDED_BACKEND_H_
 
 #include <memory>
 
-#include "graphs/graph_backend.h"
+#include "reprise/graphs/graph_backend.h"
 
 namespace reprise {
 
@@ -23,4 +23,4 @@ std::unique_ptr<GraphBackend> MakeRecordedBackend();
 
 }  // namespace reprise
 
-#endif  // GRAPHS_RECORDED_BACKEND_H_
+#endif  // REPRISE_GRAPHS_RECORDED_BACKEND_H_

@@ -1,4 +1,4 @@
-#include "graphs/recorded_backend.h"
+#include "reprise/graphs/recorded_backend.h"
 
 #include <functional>
 #include <memory>
@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "graphs/step_buffers.h"
+#include "reprise/graphs/step_buffers.h"
 
 #include <glog/logging.h>
 
@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -21,8 +21,8 @@
 // The caller owns the memory, on the host or on a device; it must outlive the binding. Only
 // Poison() reads or writes it. Thread safety: none.
 
-#ifndef GRAPHS_STEP_BUFFERS_H_
-#define GRAPHS_STEP_BUFFERS_H_
+#ifndef REPRISE_GRAPHS_STEP_BUFFERS_H_
+#define REPRISE_GRAPHS_STEP_BUFFERS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -35,8 +35,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/status_macros.h"
-#include "graphs/fingerprint.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/graphs/fingerprint.h"
 
 namespace reprise {
 
@@ -133,4 +133,4 @@ class StepBuffers {
 
 }  // namespace reprise
 
-#endif  // GRAPHS_STEP_BUFFERS_H_
+#endif  // REPRISE_GRAPHS_STEP_BUFFERS_H_

@@ -1,4 +1,4 @@
-#include "graphs/step_buffers.h"
+#include "reprise/graphs/step_buffers.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -13,11 +13,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/testing/allocation_counter.h"
-#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
-#include "graphs/fingerprint.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/graphs/fingerprint.h"
 
 namespace reprise {
 namespace {

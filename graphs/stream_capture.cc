@@ -1,4 +1,4 @@
-#include "graphs/stream_capture.h"
+#include "reprise/graphs/stream_capture.h"
 
 #ifdef REPRISE_WITH_CUDA
 
@@ -6,9 +6,9 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <glog/logging.h>
 
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 namespace {

@@ -16,8 +16,8 @@
 //
 // Thread safety: none; one thread begins and ends. Only in builds with CUDA.
 
-#ifndef GRAPHS_STREAM_CAPTURE_H_
-#define GRAPHS_STREAM_CAPTURE_H_
+#ifndef REPRISE_GRAPHS_STREAM_CAPTURE_H_
+#define REPRISE_GRAPHS_STREAM_CAPTURE_H_
 
 #ifdef REPRISE_WITH_CUDA
 
@@ -30,7 +30,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "graphs/graph_pool.h"
+#include "reprise/graphs/graph_pool.h"
 
 namespace reprise {
 
@@ -74,4 +74,4 @@ class StreamCapture {
 
 #endif  // REPRISE_WITH_CUDA
 
-#endif  // GRAPHS_STREAM_CAPTURE_H_
+#endif  // REPRISE_GRAPHS_STREAM_CAPTURE_H_

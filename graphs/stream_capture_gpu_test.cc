@@ -14,9 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gmock/gmock.h"
-#include "graphs/graph_pool.h"
-#include "graphs/stream_capture.h"
 #include "gtest/gtest.h"
+#include "reprise/graphs/graph_pool.h"
+#include "reprise/graphs/stream_capture.h"
 
 namespace reprise {
 namespace {

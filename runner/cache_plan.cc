@@ -1,11 +1,11 @@
-#include "runner/cache_plan.h"
+#include "reprise/runner/cache_plan.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {
@@ -15,9 +15,9 @@ KvPageLayer PageLayerOf(const ModelRunnerOptions& options, const LayerSpec& laye
           .num_kv_heads = layer.params.num_kv_heads,
           .head_dim_qk = layer.params.head_dim_qk,
           .head_dim_v = layer.params.head_dim_v,
-          .dtype = *options.kv_dtype,
-          .order = options.kv_order,
-          .form = layer.v_in_k ? KvForm::kLatent : options.kv_form};
+          .dtype = *options.cache.dtype,
+          .order = options.cache.order,
+          .form = layer.v_in_k ? KvForm::kLatent : options.cache.form};
 }
 
 // The layout of the pages, without regard to whether layers are alike.
@@ -25,8 +25,8 @@ KvPageLayoutOptions PagesOf(const ModelRunnerOptions& options, const ModelSpec& 
                             const LayerClasses& classes,
                             std::vector<std::optional<int>>& cache_layer) {
   // Of a block's tokens this rank keeps its part.
-  const int num_parts = options.divides_context ? options.context_ranks : 1;
-  KvPageLayoutOptions pages = {.num_blocks = 2, .block_size = options.block_size / num_parts};
+  const int num_parts = options.ranks.context_ranks;
+  KvPageLayoutOptions pages = {.num_blocks = 2, .block_size = options.cache.block_size / num_parts};
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     if (!classes.group_of_layer[i]) {
       cache_layer.push_back(std::nullopt);
@@ -80,7 +80,7 @@ absl::StatusOr<CachePlan> CachePlan::Create(const ModelRunnerOptions& options,
 
 int64_t CachePlan::BlocksOfSequence() const {
   const auto blocks = [&](int64_t num_tokens) {
-    return (num_tokens + options_.block_size - 1) / options_.block_size;
+    return (num_tokens + options_.cache.block_size - 1) / options_.cache.block_size;
   };
   int64_t num_blocks = 0;
   for (const KvGroupSpec& group : groups_) {
@@ -90,7 +90,7 @@ int64_t CachePlan::BlocksOfSequence() const {
         group.retention == KvRetention::kChunkedLocal) {
       // The blocks that it keeps, those that a step writes, and one that both share in part.
       num_tokens = std::min<int64_t>(
-          num_tokens, int64_t{group.span} + options_.max_num_tokens + options_.block_size);
+          num_tokens, int64_t{group.span} + options_.max_num_tokens + options_.cache.block_size);
     }
     num_blocks += blocks(num_tokens);
   }
@@ -99,11 +99,10 @@ int64_t CachePlan::BlocksOfSequence() const {
 
 absl::StatusOr<int> CachePlan::ChooseNumBlocks(std::optional<int64_t> free_bytes,
                                                int64_t other_bytes) const {
-  if (options_.num_blocks) return *options_.num_blocks;
-  if (options_.kv_memory_bytes) {
-    return std::visit(
-        [&](const auto& layout) { return NumBlocksForBytes(layout, *options_.kv_memory_bytes); },
-        layout_);
+  if (const auto* const blocks = std::get_if<NumBlocks>(&options_.cache.size)) return blocks->value;
+  if (const auto* const bytes = std::get_if<NumBytes>(&options_.cache.size)) {
+    return std::visit([&](const auto& layout) { return NumBlocksForBytes(layout, bytes->value); },
+                      layout_);
   }
   int64_t num_blocks = 1 + BlocksOfSequence() * options_.max_num_seqs;
   if (free_bytes) {

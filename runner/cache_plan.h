@@ -12,8 +12,8 @@
 //
 // A value; thread safety: const.
 
-#ifndef RUNNER_CACHE_PLAN_H_
-#define RUNNER_CACHE_PLAN_H_
+#ifndef REPRISE_RUNNER_CACHE_PLAN_H_
+#define REPRISE_RUNNER_CACHE_PLAN_H_
 
 #include <c10/core/Device.h>
 
@@ -23,12 +23,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "attention/layer_classes.h"
-#include "cache/storage/kv_cache.h"
-#include "cache/storage/kv_layout.h"
-#include "cache/storage/kv_page_layout.h"
-#include "runner/model.h"
-#include "runner/model_runner_options.h"
+#include "reprise/attention/layer_classes.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/cache/storage/kv_page_layout.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/model_runner_options.h"
 
 namespace reprise {
 
@@ -71,4 +71,4 @@ class CachePlan {
 
 }  // namespace reprise
 
-#endif  // RUNNER_CACHE_PLAN_H_
+#endif  // REPRISE_RUNNER_CACHE_PLAN_H_

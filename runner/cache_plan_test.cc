@@ -1,4 +1,4 @@
-#include "runner/cache_plan.h"
+#include "reprise/runner/cache_plan.h"
 
 #include <functional>
 #include <string>
@@ -22,7 +22,7 @@ ModelSpec Spec() {
 constexpr int64_t kBlockBytes = 3 * 2 * 4 * 2 * 8 * 2;
 
 CachePlan PlanFor(ModelRunnerOptions options, const ModelSpec& spec) {
-  options.block_size = 4;
+  options.cache.block_size = 4;
   const auto resolved = ResolveRunnerOptions(options, spec);
   EXPECT_TRUE(resolved.ok()) << resolved.status();
   const auto classes = CollectLayerClasses(spec.layers);
@@ -51,7 +51,7 @@ TEST(CachePlanTest, GroupsThatLoseBlocksNeedFewer) {
 
 TEST(CachePlanTest, TheCacheKeepsWithinTheBytesAskedFor) {
   const auto choose = [](int64_t bytes) {
-    return PlanFor({.kv_memory_bytes = bytes}, Spec()).ChooseNumBlocks(std::nullopt, 0);
+    return PlanFor({.cache = {.size = NumBytes{bytes}}}, Spec()).ChooseNumBlocks(std::nullopt, 0);
   };
   EXPECT_EQ(choose(7 * kBlockBytes + 1).value(), 7);
   EXPECT_EQ(choose(2 * kBlockBytes - 1).status().code(), absl::StatusCode::kInvalidArgument);

@@ -1,4 +1,4 @@
-#include "runner/common_blocks.h"
+#include "reprise/runner/common_blocks.h"
 
 #include <algorithm>
 
@@ -17,11 +17,12 @@ void CommonBlocks::Follow(const ScheduledBatch& batch) {
   for (const BlockTableUpdate& update : batch.updates) {
     if (update.group != options_.group) continue;
     DCHECK_LT(update.column, options_.max_blocks);
-    Row& row = rows_[update.slot];
-    table_row(update.slot)[update.column] = update.block;
+    const int slot = update.slot.value();
+    Row& row = rows_[slot];
+    table_row(slot)[update.column] = update.block.value();
     row.num_columns = std::max(row.num_columns, update.column + 1);
     row.num_equal = std::min(row.num_equal, update.column);
-    Extend(update.slot);
+    Extend(slot);
   }
 }
 

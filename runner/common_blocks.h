@@ -22,15 +22,15 @@
 // comparison per row; if the reference changes (only with other rows or other blocks), it also
 // compares each slot's table up to its first difference. No allocation after construction.
 
-#ifndef RUNNER_COMMON_BLOCKS_H_
-#define RUNNER_COMMON_BLOCKS_H_
+#ifndef REPRISE_RUNNER_COMMON_BLOCKS_H_
+#define REPRISE_RUNNER_COMMON_BLOCKS_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "runner/slots/scheduled_batch.h"
+#include "reprise/base/ids.h"
+#include "reprise/runner/slots/scheduled_batch.h"
 
 namespace reprise {
 
@@ -75,4 +75,4 @@ class CommonBlocks {
 
 }  // namespace reprise
 
-#endif  // RUNNER_COMMON_BLOCKS_H_
+#endif  // REPRISE_RUNNER_COMMON_BLOCKS_H_

@@ -1,11 +1,11 @@
-#include "runner/common_blocks.h"
+#include "reprise/runner/common_blocks.h"
 
 #include <algorithm>
 #include <random>
 #include <vector>
 
-#include "base/testing/allocation_counter.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {
@@ -23,7 +23,8 @@ class Tables {
   }
   // Writes `block` into a column, at most the next free one.
   void Set(int slot, int column, int32_t block) {
-    const BlockTableUpdate updates[] = {{.slot = slot, .column = column, .block = block}};
+    const BlockTableUpdate updates[] = {
+        {.slot = SlotId(slot), .column = column, .block = BlockId(block)}};
     blocks_.Follow({.updates = updates});
     std::vector<int32_t>& table = tables_[slot];
     if (column == static_cast<int>(table.size())) table.push_back(block);
@@ -110,8 +111,8 @@ TEST(CommonBlocksTest, SteadyStepsCompareNoTables) {
 
 TEST(CommonBlocksTest, AllocatesNothing) {
   CommonBlocks blocks({.num_slots = 2, .max_blocks = 4});
-  const BlockTableUpdate updates[] = {{.slot = 0, .column = 0, .block = 5},
-                                      {.slot = 1, .column = 0, .block = 5}};
+  const BlockTableUpdate updates[] = {{.slot = SlotId(0), .column = 0, .block = BlockId(5)},
+                                      {.slot = SlotId(1), .column = 0, .block = BlockId(5)}};
   const ScheduledRow rows[] = {{.slot = SlotId(0)}, {.slot = SlotId(1)}};
   AllocationCounter allocations;
   blocks.Follow({.updates = updates});
@@ -121,9 +122,10 @@ TEST(CommonBlocksTest, AllocatesNothing) {
 
 TEST(CommonBlocksTest, OtherGroupsAreNotLookedAt) {
   CommonBlocks blocks({.num_slots = 2, .max_blocks = 4, .group = 1});
-  const BlockTableUpdate updates[] = {{.slot = 0, .column = 0, .block = 5, .group = 1},
-                                      {.slot = 1, .column = 0, .block = 5, .group = 1},
-                                      {.slot = 1, .column = 0, .block = 6, .group = 0}};
+  const BlockTableUpdate updates[] = {
+      {.slot = SlotId(0), .column = 0, .block = BlockId(5), .group = 1},
+      {.slot = SlotId(1), .column = 0, .block = BlockId(5), .group = 1},
+      {.slot = SlotId(1), .column = 0, .block = BlockId(6), .group = 0}};
   blocks.Follow({.updates = updates});
   const ScheduledRow rows[] = {{.slot = SlotId(0)}, {.slot = SlotId(1)}};
   EXPECT_EQ(blocks.Count(rows), 1);

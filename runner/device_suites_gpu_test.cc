@@ -1,17 +1,17 @@
 // The suites of runner/testing on the GPUs of this machine.
 
 #include "gtest/gtest.h"
-#include "runner/testing/all_logits_suite.h"
-#include "runner/testing/attend_options_suite.h"
-#include "runner/testing/input_embeddings_suite.h"
-#include "runner/testing/kv_scales_suite.h"
-#include "runner/testing/layer_kinds_suite.h"
-#include "runner/testing/logits_stages_suite.h"
-#include "runner/testing/mixed_graphs_suite.h"
-#include "runner/testing/replay_check_suite.h"
-#include "runner/testing/speculation_acceptance_suite.h"
-#include "runner/testing/speculation_suite.h"
-#include "runner/testing/swap_suite.h"
+#include "reprise/runner/testing/all_logits_suite.h"
+#include "reprise/runner/testing/attend_options_suite.h"
+#include "reprise/runner/testing/input_embeddings_suite.h"
+#include "reprise/runner/testing/kv_scales_suite.h"
+#include "reprise/runner/testing/layer_kinds_suite.h"
+#include "reprise/runner/testing/logits_stages_suite.h"
+#include "reprise/runner/testing/mixed_graphs_suite.h"
+#include "reprise/runner/testing/replay_check_suite.h"
+#include "reprise/runner/testing/speculation_acceptance_suite.h"
+#include "reprise/runner/testing/speculation_suite.h"
+#include "reprise/runner/testing/swap_suite.h"
 
 namespace reprise {
 namespace {

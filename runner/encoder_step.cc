@@ -1,12 +1,12 @@
-#include "runner/encoder_step.h"
+#include "reprise/runner/encoder_step.h"
 
 #include <ATen/ops/empty.h>
 
 #include "absl/strings/str_cat.h"
-#include "attention/attention.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "cache/ops/write_kv.h"
+#include "reprise/attention/attention.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/cache/ops/write_kv.h"
 
 namespace reprise {
 

@@ -4,8 +4,8 @@
 // Tensors hold num_tokens tokens, without padding. Made by ModelRunner; valid during
 // Model::Encode(). Thread safety: none.
 
-#ifndef RUNNER_ENCODER_STEP_H_
-#define RUNNER_ENCODER_STEP_H_
+#ifndef REPRISE_RUNNER_ENCODER_STEP_H_
+#define REPRISE_RUNNER_ENCODER_STEP_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -15,12 +15,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/layer_classes.h"
-#include "attention/layer_spec.h"
-#include "attention/ragged_batch.h"
-#include "attention/work_map/work_map.h"
-#include "cache/storage/kv_layer.h"
-#include "runner/ops/linear_context.h"
+#include "reprise/attention/layer_classes.h"
+#include "reprise/attention/layer_spec.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/cache/storage/kv_layer.h"
+#include "reprise/runner/ops/linear_context.h"
 
 namespace reprise {
 
@@ -67,4 +67,4 @@ class EncoderStep {
 
 }  // namespace reprise
 
-#endif  // RUNNER_ENCODER_STEP_H_
+#endif  // REPRISE_RUNNER_ENCODER_STEP_H_

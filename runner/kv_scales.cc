@@ -1,4 +1,4 @@
-#include "runner/kv_scales.h"
+#include "reprise/runner/kv_scales.h"
 
 #include <ATen/ops/full.h>
 
@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 namespace {

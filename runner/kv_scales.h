@@ -13,8 +13,8 @@
 //
 // Thread safety: none; one owner. Copies share the memory.
 
-#ifndef RUNNER_KV_SCALES_H_
-#define RUNNER_KV_SCALES_H_
+#ifndef REPRISE_RUNNER_KV_SCALES_H_
+#define REPRISE_RUNNER_KV_SCALES_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -24,8 +24,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/layer_spec.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/layer_spec.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -53,4 +53,4 @@ class KvScales {
 
 }  // namespace reprise
 
-#endif  // RUNNER_KV_SCALES_H_
+#endif  // REPRISE_RUNNER_KV_SCALES_H_

@@ -27,7 +27,7 @@
 //     }
 //     // in Forward(): step.Attend(self_layer, q, k, v), then step.Attend(cross_layer, q)
 //
-// Forward runs inside graph capture, of decode steps and, unless ModelRunnerOptions::mixed_graphs
+// Forward runs inside graph capture, of decode steps and, unless GraphOptions::mixed
 // is off, of steps with several tokens a row. It must enqueue the same work for every step of a
 // shape: it may use the sizes of the step's tensors, but no host value that changes from step to
 // step, no value read back from the device, and no synchronisation. ReplayCheck finds what differs.
@@ -42,8 +42,8 @@
 // Thread safety: called by one thread. The model must outlive its runner and keep its weights at
 // unchanged addresses.
 
-#ifndef RUNNER_MODEL_H_
-#define RUNNER_MODEL_H_
+#ifndef REPRISE_RUNNER_MODEL_H_
+#define REPRISE_RUNNER_MODEL_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -53,10 +53,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/layer_spec.h"
-#include "base/dtype.h"
-#include "runner/encoder_step.h"
-#include "runner/step.h"
+#include "reprise/attention/layer_spec.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/encoder_step.h"
+#include "reprise/runner/step.h"
 
 namespace reprise {
 
@@ -85,16 +85,16 @@ struct ModelSpec {
   // Of a token's position, as in M-RoPE. With several, callers may bring those of a prompt, and
   // step.positions() has a row for each dimension.
   int num_position_dims = 1;
-  // Elements of a hidden state that ForwardHidden() returns, of `dtype`. 0: it returns none.
+  // Elements of a hidden state that Forward() gives to Step::KeepHidden(), of `dtype`. 0: draft heads
+  // cannot read the model.
   int hidden_dim = 0;
+  // Set by a model that divides its logits over ranks and can leave its share in
+  // Step::divided_logits(). If the parameters of all rows allow it, sampling then gathers candidates
+  // and no logits (runner/ranks/shard_sampler.h). Null: logits are whole. Must live as long as the
+  // model.
+  DividedLogits* divided_logits = nullptr;
   // A GPU without an index: the one that is current in ModelRunner::Create().
   c10::Device device = c10::kCPU;
-};
-
-struct ForwardOutput {
-  at::Tensor logits;  // what Forward() returns
-  // [num_logits, hidden_dim] of the model's dtype: what the logits are made of.
-  at::Tensor hidden;
 };
 
 class Model {
@@ -108,14 +108,6 @@ class Model {
   // copy.
   virtual absl::StatusOr<at::Tensor> Forward(const Step& step) = 0;
 
-  // Forward(), with the hidden states of the tokens step.logits_indices(). Called in place of
-  // Forward() where heads propose drafts (runner/speculation/draft_heads.h). Unimplemented for models
-  // without hidden_dim.
-  virtual absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) {
-    static_cast<void>(step);
-    return absl::UnimplementedError("this model returns no hidden states");
-  }
-
   // Models with an encoder: encodes the inputs of this pass and writes the keys and values that the
   // encoder-decoder layers attend to, by step.WriteKeys(). Never captured. Called before the first
   // Forward() of the sequences. Unimplemented for models without an encoder.
@@ -123,13 +115,8 @@ class Model {
     static_cast<void>(step);
     return absl::UnimplementedError("this model has no encoder");
   }
-
-  // What Forward() and ForwardHidden() divide over ranks, if a runner may leave it divided: sampling
-  // then gathers candidates in place of logits, where the parameters of all rows allow it
-  // (runner/ranks/shard_sampler.h). Null: they return whole logits. Lives as long as the model.
-  virtual DividedLogits* divided_logits() { return nullptr; }
 };
 
 }  // namespace reprise
 
-#endif  // RUNNER_MODEL_H_
+#endif  // REPRISE_RUNNER_MODEL_H_

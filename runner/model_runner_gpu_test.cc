@@ -14,14 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/testing/stream_gate.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/model_runner.h"
-#include "runner/ops/linear.h"
-#include "runner/testing/model_runner_suite.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/testing/stream_gate.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/testing/model_runner_suite.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 namespace {
@@ -113,7 +113,8 @@ TEST_P(ModelRunnerGpuTest, EveryModeTimesTheProductsOfTheSizesThatGraphsServe) {
     auto made = *MakeDeviceDriver(c10::kCUDA, {});
     DeviceDriver* const driver = made.get();
     auto runner = ModelRunner::Create(
-        &model, {.max_num_seqs = 8, .max_num_tokens = 40, .graphs = mode}, std::move(made));
+        &model, {.max_num_seqs = 8, .max_num_tokens = 40, .graphs = {.mode = mode}},
+        std::move(made));
     ASSERT_TRUE(runner.ok()) << runner.status();
     std::vector<int64_t> timed;
     for (const LinearChoice& choice : driver->linears().Choices()) {
@@ -131,7 +132,8 @@ TEST_P(ModelRunnerGpuTest, EveryModeTimesTheProductsOfMixedSteps) {
     auto made = *MakeDeviceDriver(c10::kCUDA, {});
     DeviceDriver* const driver = made.get();
     auto runner = ModelRunner::Create(
-        &model, {.max_num_seqs = 2, .max_num_tokens = 200, .graphs = mode}, std::move(made));
+        &model, {.max_num_seqs = 2, .max_num_tokens = 200, .graphs = {.mode = mode}},
+        std::move(made));
     ASSERT_TRUE(runner.ok()) << runner.status();
     std::vector<int64_t> timed;
     for (const LinearChoice& choice : driver->linears().Choices()) {
@@ -144,7 +146,8 @@ TEST_P(ModelRunnerGpuTest, EveryModeTimesTheProductsOfMixedSteps) {
 TEST_P(ModelRunnerGpuTest, TheCacheLeavesRoomForTheLargestStep) {
   ToyModel model({.max_position = 4096, .device = c10::kCUDA});
   auto created = ModelRunner::Create(
-      &model, {.max_num_seqs = 64, .max_num_tokens = 4096, .kv_memory_bytes = int64_t{64} << 20});
+      &model,
+      {.max_num_seqs = 64, .max_num_tokens = 4096, .cache = {.size = NumBytes{int64_t{64} << 20}}});
   ASSERT_TRUE(created.ok()) << created.status();
   const MemoryUse& use = (*created)->memory_use();
   EXPECT_GT(use.eager_bytes, 4096 * 128 * 4);  // q of a layer

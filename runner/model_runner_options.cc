@@ -1,18 +1,19 @@
-#include "runner/model_runner_options.h"
+#include "reprise/runner/model_runner_options.h"
 
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "distributed/rank_grid.h"
-#include "distributed/share.h"
-#include "runner/speculation/draft_heads.h"
-#include "runner/speculation/draft_levels.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/rank_grid.h"
+#include "reprise/distributed/share.h"
+#include "reprise/runner/speculation/draft_heads.h"
+#include "reprise/runner/speculation/draft_levels.h"
 
 namespace reprise {
 namespace {
@@ -25,24 +26,20 @@ absl::Status AtLeast(const char* name, int64_t value, int64_t least) {
 
 // Fills in the captured sizes of mixed steps, or removes them.
 absl::Status ResolveMixedGraphs(bool on_cpu, ModelRunnerOptions& options) {
-  if (!options.mixed_graphs) {
-    options.mixed_graphs = on_cpu ? MixedGraphs::kOff : MixedGraphs::kOn;
-  }
-  if (options.mixed_graphs == MixedGraphs::kOff) {
-    options.mixed_graph_tokens.clear();
-    options.mixed_graph_sizes.clear();
+  GraphOptions& graphs = options.graphs;
+  std::vector<int>& sizes = options.debug.mixed_graph_sizes;
+  if (!graphs.mixed) graphs.mixed = on_cpu ? MixedGraphs::kOff : MixedGraphs::kOn;
+  if (graphs.mixed == MixedGraphs::kOff) {
+    graphs.mixed_tokens.clear();
+    sizes.clear();
     return absl::OkStatus();
   }
-  if (options.mixed_graph_tokens.empty()) {
-    options.mixed_graph_tokens = DefaultMixedTokens(options.max_num_tokens);
-  }
-  if (options.mixed_graph_sizes.empty()) {
-    options.mixed_graph_sizes = DefaultMixedSizes(options.max_num_seqs);
-  }
-  if (options.mixed_graph_tokens.back() <= options.max_num_tokens) return absl::OkStatus();
+  if (graphs.mixed_tokens.empty()) graphs.mixed_tokens = DefaultMixedTokens(options.max_num_tokens);
+  if (sizes.empty()) sizes = DefaultMixedSizes(options.max_num_seqs);
+  if (graphs.mixed_tokens.back() <= options.max_num_tokens) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("mixed_graph_tokens must not pass max_num_tokens: expected at most ",
-                   options.max_num_tokens, ", got ", options.mixed_graph_tokens.back()));
+      absl::StrCat("graphs.mixed_tokens must not pass max_num_tokens: expected at most ",
+                   options.max_num_tokens, ", got ", graphs.mixed_tokens.back()));
 }
 
 absl::Status CheckSpec(const ModelSpec& spec) {
@@ -73,17 +70,12 @@ absl::Status CheckSpec(const ModelSpec& spec) {
 }
 
 absl::Status CheckDraftModel(const ModelSpec& spec, const ModelRunnerOptions& options) {
-  const SpeculationOptions& speculation = options.speculation;
-  const bool is_wanted = speculation.proposer == SpeculationOptions::Proposer::kModel;
-  if (is_wanted != (speculation.draft_model != nullptr)) {
-    return absl::InvalidArgumentError(
-        is_wanted ? "speculation.draft_model must be given for Proposer::kModel: got null"
-                  : "speculation.draft_model is for Proposer::kModel: expected null");
-  }
-  if (!is_wanted) return absl::OkStatus();
-  const ModelSpec& draft = speculation.draft_model->spec();
+  const Model* const model = options.speculation.draft_model();
+  if (model == nullptr) return absl::OkStatus();
+  const ModelSpec& draft = model->spec();
   const auto refusal = [](const auto&... parts) {
-    return absl::InvalidArgumentError(absl::StrCat("speculation.draft_model must ", parts...));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the draft model of speculation.proposer must ", parts...));
   };
   if (draft.vocab_size != spec.vocab_size) {
     return refusal("have the model's vocabulary: expected vocab_size ", spec.vocab_size, ", got ",
@@ -119,16 +111,16 @@ absl::Status CheckDraftModel(const ModelSpec& spec, const ModelRunnerOptions& op
 absl::Status CheckTree(const SpeculationOptions& speculation) {
   const std::vector<int>& tree = speculation.tree;
   if (tree.empty()) {
-    if (speculation.proposer == SpeculationOptions::Proposer::kNone) return absl::OkStatus();
+    if (!speculation.has_proposer()) return absl::OkStatus();
     return CheckBetween("speculation.max_drafts of a proposer without a tree",
                         speculation.max_drafts, 0, kMaxDrafts);
   }
   if (speculation.shape != DraftShape::kTree) {
     return absl::InvalidArgumentError("speculation.tree is for DraftShape::kTree: expected none");
   }
-  if (speculation.proposer == SpeculationOptions::Proposer::kNgram) {
+  if (speculation.ngram() != nullptr) {
     return absl::InvalidArgumentError(
-        "speculation.tree is not for Proposer::kNgram, which proposes chains: expected none");
+        "speculation.tree is not for NgramProposer, which proposes chains: expected none");
   }
   REPRISE_RETURN_IF_ERROR(CheckBetween("number of entries of speculation.tree",
                                        static_cast<int64_t>(tree.size()), speculation.max_drafts,
@@ -158,9 +150,8 @@ absl::Status CheckShape(const ModelSpec& spec, const SpeculationOptions& specula
                                        is_tree ? kMaxTreeDrafts : kMaxDrafts));
   if (is_tree) {
     REPRISE_RETURN_IF_ERROR(CheckServesTrees(spec, "the model's spec"));
-    if (speculation.draft_model != nullptr) {
-      REPRISE_RETURN_IF_ERROR(
-          CheckServesTrees(speculation.draft_model->spec(), "the draft model's spec"));
+    if (const Model* const draft = speculation.draft_model()) {
+      REPRISE_RETURN_IF_ERROR(CheckServesTrees(draft->spec(), "the draft model's spec"));
     }
   }
   return CheckTree(speculation);
@@ -171,16 +162,18 @@ absl::Status CheckHeadLayers(const ModelSpec& spec, const DraftHeads& heads) {
   const absl::Span<const LayerSpec> layers = heads.layers();
   if (layers.empty()) return absl::OkStatus();
   if (spec.max_encoder_position > 0 || spec.num_position_dims > 1) {
-    return absl::UnimplementedError(absl::StrCat(
-        "speculation.heads with layers are for decoders with positions of one dimension: got ",
-        "max_encoder_position ", spec.max_encoder_position, ", num_position_dims ",
-        spec.num_position_dims));
+    return absl::UnimplementedError(
+        absl::StrCat("the heads of speculation.proposer, which have layers, are for decoders with "
+                     "positions of one dimension: got ",
+                     "max_encoder_position ", spec.max_encoder_position, ", num_position_dims ",
+                     spec.num_position_dims));
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerSpec& layer = layers[i];
     if (layer.kind != AttentionKind::kDecoder) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "layers of speculation.heads must be decoder layers: layer ", i, " is of another kind"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("layers of the heads of speculation.proposer must be decoder layers: layer ",
+                       i, " is of another kind"));
     }
   }
   return absl::OkStatus();
@@ -188,32 +181,26 @@ absl::Status CheckHeadLayers(const ModelSpec& spec, const DraftHeads& heads) {
 
 // What only chains have.
 absl::Status CheckChains(const ModelSpec& spec, const SpeculationOptions& speculation) {
-  using Proposer = SpeculationOptions::Proposer;
   const bool is_tree = speculation.shape == DraftShape::kTree;
   if (is_tree && speculation.acceptance == DraftAcceptance::kRejection) {
     return absl::InvalidArgumentError(
         "speculation.acceptance kRejection is for chains, whose places have one draft each: "
         "expected DraftShape::kChain, got kTree");
   }
-  const bool has_heads = speculation.proposer == Proposer::kHeads;
-  if (has_heads != (speculation.heads != nullptr)) {
+  const DraftHeads* const heads = speculation.heads();
+  if (heads == nullptr) return absl::OkStatus();
+  if (is_tree && !heads->layers().empty()) {
     return absl::InvalidArgumentError(
-        "speculation.heads must be given for Proposer::kHeads, and for no other");
+        "heads with layers propose chains: expected DraftShape::kChain, got kTree");
   }
-  if (!has_heads) return absl::OkStatus();
-  if (is_tree && !speculation.heads->layers().empty()) {
-    return absl::InvalidArgumentError(
-        "speculation.heads with layers propose chains: expected DraftShape::kChain, got kTree");
-  }
-  REPRISE_RETURN_IF_ERROR(CheckHeadLayers(spec, *speculation.heads));
-  return AtLeast("the model's hidden_dim (for Proposer::kHeads)", spec.hidden_dim, 1);
+  REPRISE_RETURN_IF_ERROR(CheckHeadLayers(spec, *heads));
+  return AtLeast("the model's hidden_dim (for HeadsProposer)", spec.hidden_dim, 1);
 }
 
 // SpeculationOptions::graph_num_drafts where none are given. REQUIRES: the other fields are good.
 std::vector<int> DefaultGraphDrafts(const SpeculationOptions& speculation) {
-  const bool is_given_tree = speculation.shape == DraftShape::kTree &&
-                             speculation.proposer == SpeculationOptions::Proposer::kNone;
-  if (is_given_tree) return {speculation.max_drafts};
+  const bool is_tree = speculation.shape == DraftShape::kTree;
+  if (is_tree && !speculation.has_proposer()) return {speculation.max_drafts};
   const DraftLevels levels = LevelsOf(speculation.tree, speculation.max_drafts);
   std::vector<int> sizes;
   for (int level = 1; level < levels.num_levels(); level *= 2) {
@@ -225,25 +212,20 @@ std::vector<int> DefaultGraphDrafts(const SpeculationOptions& speculation) {
 
 // Checks the options of speculation, and fills in the sizes that follow from them.
 absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& options) {
-  using Proposer = SpeculationOptions::Proposer;
   SpeculationOptions& speculation = options.speculation;
   REPRISE_RETURN_IF_ERROR(CheckShape(spec, speculation));
   if (speculation.max_drafts == 0) {
-    if (speculation.proposer == Proposer::kNone) return absl::OkStatus();
+    if (!speculation.has_proposer()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         "speculation.max_drafts must be at least 1 for a proposer: got 0");
   }
   REPRISE_RETURN_IF_ERROR(CheckDraftModel(spec, options));
-  if ((speculation.proposer == Proposer::kCustom) != (speculation.drafter != nullptr)) {
-    return absl::InvalidArgumentError(
-        "speculation.drafter must be given for Proposer::kCustom, and for no other");
-  }
   REPRISE_RETURN_IF_ERROR(CheckChains(spec, speculation));
-  if (speculation.proposer == Proposer::kNgram) {
+  if (const NgramProposer* const ngram = speculation.ngram()) {
     REPRISE_RETURN_IF_ERROR(
-        CheckBetween("speculation.ngram.min_ngram", speculation.ngram.min_ngram, 1, 16));
-    REPRISE_RETURN_IF_ERROR(CheckBetween("speculation.ngram.max_ngram", speculation.ngram.max_ngram,
-                                         speculation.ngram.min_ngram, 16));
+        CheckBetween("min_ngram of speculation.proposer", ngram->min_ngram, 1, 16));
+    REPRISE_RETURN_IF_ERROR(
+        CheckBetween("max_ngram of speculation.proposer", ngram->max_ngram, ngram->min_ngram, 16));
   }
   std::vector<int>& sizes = speculation.graph_num_drafts;
   if (sizes.empty()) sizes = DefaultGraphDrafts(speculation);
@@ -256,22 +238,22 @@ absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& optio
   REPRISE_RETURN_IF_ERROR(
       AtLeast("max_num_tokens (for max_num_seqs rows of 1 + speculation.max_drafts tokens)",
               options.max_num_tokens, most));
-  options.max_earlier_logits =
-      std::max(options.max_earlier_logits, options.max_num_seqs * speculation.max_drafts);
+  options.logits.max_earlier_logits =
+      std::max(options.logits.max_earlier_logits, options.max_num_seqs * speculation.max_drafts);
   return absl::OkStatus();
 }
 
 // What a rank with a part of the keys cannot serve.
 absl::Status CheckContextLayer(int index, const LayerSpec& layer, int64_t cycle) {
   if (layer.kind != AttentionKind::kDecoder || layer.chunk_size.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("divides_context is for layers of full attention or of windows: layer ", index,
-                     " of the model's spec has chunks or an encoder's keys"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ranks.context_ranks above 1 are for layers of full attention or of windows: layer ", index,
+        " of the model's spec has chunks or an encoder's keys"));
   }
   // The first rank counts the sinks. It sees a key of each query that sees any.
   if (layer.params.sinks != nullptr && layer.params.window_left.value_or(cycle) + 1 < cycle) {
     return absl::InvalidArgumentError(
-        absl::StrCat("divides_context: the window of layer ", index,
+        absl::StrCat("ranks.context_ranks: the window of layer ", index,
                      ", which has sinks, must hold a run of each rank: expected at least ", cycle,
                      " tokens, got ", *layer.params.window_left + 1));
   }
@@ -281,47 +263,110 @@ absl::Status CheckContextLayer(int index, const LayerSpec& layer, int64_t cycle)
 // Checks the options of keys that are divided over ranks, and makes block_size that of all ranks.
 absl::Status ResolveContext(const ModelSpec& spec, bool cascade_is_given,
                             ModelRunnerOptions& options) {
-  REPRISE_RETURN_IF_ERROR(AtLeast("context_interleave", options.context_interleave, 1));
-  const int num_ranks = RanksOf(options.collectives).world;
-  if (options.context_ranks == 0) options.context_ranks = options.divides_context ? num_ranks : 1;
-  REPRISE_RETURN_IF_ERROR(CheckGrid(num_ranks, options.context_ranks));
-  if (options.context_ranks > 1 && !options.divides_context) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("context_ranks is of divides_context, which is off: expected 0 or 1, got ",
-                     options.context_ranks));
-  }
-  const int world = options.context_ranks;
-  if (world == 1) {
-    options.divides_context = false;
-    return absl::OkStatus();
-  }
+  const int interleave = options.debug.context_interleave;
+  REPRISE_RETURN_IF_ERROR(AtLeast("debug.context_interleave", interleave, 1));
+  const int num_ranks = RanksOf(options.ranks.collectives).world;
+  int& world = options.ranks.context_ranks;
+  if (world == RankOptions::kAllRanks) world = num_ranks;
+  REPRISE_RETURN_IF_ERROR(CheckGrid(num_ranks, world));
+  if (world == 1) return absl::OkStatus();
   const auto excluded = [](const char* what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("divides_context excludes ", what, ", which needs all keys of a sequence"));
+    return absl::InvalidArgumentError(absl::StrCat("ranks.context_ranks above 1 exclude ", what,
+                                                   ", which needs all keys of a sequence"));
   };
-  if (options.block_size % options.context_interleave != 0) {
+  int& block_size = options.cache.block_size;
+  if (block_size % interleave != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("block_size must be a multiple of context_interleave (",
-                     options.context_interleave, "), got ", options.block_size));
+        absl::StrCat("cache.block_size must be a multiple of debug.context_interleave (",
+                     interleave, "), got ", block_size));
   }
-  if (options.block_size > std::numeric_limits<int>::max() / world) {
+  if (block_size > std::numeric_limits<int>::max() / world) {
     return absl::InvalidArgumentError(
-        absl::StrCat("block_size is too large for ", world, " ranks: got ", options.block_size));
+        absl::StrCat("cache.block_size is too large for ", world, " ranks: got ", block_size));
   }
-  const int64_t cycle = int64_t{world} * options.context_interleave;
+  const int64_t cycle = int64_t{world} * interleave;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     REPRISE_RETURN_IF_ERROR(CheckContextLayer(static_cast<int>(i), spec.layers[i], cycle));
   }
-  if (options.cascade == CascadeMode::kAuto) {
-    if (cascade_is_given) return excluded("cascade");
-    options.cascade = CascadeMode::kOff;
+  if (options.device.cascade == CascadeMode::kAuto) {
+    if (cascade_is_given) return excluded("device.cascade");
+    options.device.cascade = CascadeMode::kOff;
   }
-  if (options.batch_invariance == BatchInvariance::kOn) return excluded("batch_invariance");
-  if (options.kv_calibration != KvCalibration::kOff) return excluded("kv_calibration");
-  if (options.speculation.draft_model != nullptr) return excluded("speculation.draft_model");
-  if (options.speculation.heads != nullptr) return excluded("speculation.heads");
+  if (options.device.batch_invariance == BatchInvariance::kOn) {
+    return excluded("device.batch_invariance");
+  }
+  if (options.cache.calibration != KvCalibration::kOff) return excluded("cache.calibration");
+  if (options.speculation.draft_model() != nullptr) return excluded("a draft model");
+  if (options.speculation.heads() != nullptr) return excluded("heads that propose drafts");
   if (options.speculation.shape == DraftShape::kTree) return excluded("trees of drafts");
-  options.block_size *= world;
+  block_size *= world;
+  return absl::OkStatus();
+}
+
+// Fills in the defaults that depend on the model alone.
+void FillDefaults(const ModelSpec& spec, ModelRunnerOptions& options) {
+  const bool on_cpu = spec.device.is_cpu();
+  if (!options.max_seq_len) options.max_seq_len = spec.max_position;
+  if (!options.max_encoder_tokens) options.max_encoder_tokens = spec.max_encoder_position;
+  if (!options.max_steps_in_flight) options.max_steps_in_flight = on_cpu ? 1 : 2;
+  if (!options.cache.dtype) options.cache.dtype = spec.dtype;
+  if (!options.graphs.mode) {
+    options.graphs.mode = on_cpu ? GraphSetOptions::Mode::kLazy : GraphSetOptions::Mode::kEager;
+  }
+  if (!options.debug.sample_shards) options.debug.sample_shards = on_cpu;
+  if (!options.device.cascade) {
+    const bool is_measured = !on_cpu && SizeOf(spec.dtype) == 2;
+    const bool invariant = options.device.batch_invariance == BatchInvariance::kOn;
+    options.device.cascade = is_measured && !invariant ? CascadeMode::kAuto : CascadeMode::kOff;
+  }
+}
+
+// The number in a BlockMemory that is not empty.
+int64_t ValueOf(const BlockMemory& memory) {
+  const auto* const blocks = std::get_if<NumBlocks>(&memory);
+  return blocks != nullptr ? blocks->value : std::get<NumBytes>(memory).value;
+}
+
+// Checks the cache's options, and empties a swap of 0.
+absl::Status ResolveCache(CacheOptions& cache) {
+  REPRISE_RETURN_IF_ERROR(AtLeast("cache.block_size", cache.block_size, 1));
+  if (cache.form == KvForm::kLatent) {
+    return absl::InvalidArgumentError(
+        "cache.form must be pair, packed, diffkv or K-packed: latents follow from the model's "
+        "layers");
+  }
+  if (cache.calibration != KvCalibration::kOff && SizeOf(*cache.dtype) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cache.calibration is for quantised caches: expected an fp8 cache.dtype, got ",
+                     std::string(DTypeName(*cache.dtype))));
+  }
+  if (const auto* const blocks = std::get_if<NumBlocks>(&cache.size)) {
+    REPRISE_RETURN_IF_ERROR(AtLeast("cache.size", blocks->value, 2));
+  }
+  if (!cache.swaps()) return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(AtLeast("cache.swap", ValueOf(cache.swap), 0));
+  if (cache.swap == BlockMemory(NumBlocks{1})) {
+    return absl::InvalidArgumentError(
+        "cache.swap must be 0, or at least 2 blocks, for host block 0 is never used: got 1");
+  }
+  if (ValueOf(cache.swap) == 0) cache.swap = {};
+  return absl::OkStatus();
+}
+
+absl::Status CheckLengths(const ModelSpec& spec, const ModelRunnerOptions& options) {
+  const int max_encoder_tokens = *options.max_encoder_tokens;
+  if (max_encoder_tokens > spec.max_encoder_position ||
+      (max_encoder_tokens < 1 && spec.max_encoder_position > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_encoder_tokens must be in [", spec.max_encoder_position > 0 ? 1 : 0, ", ",
+                     spec.max_encoder_position, "], the model's max_encoder_position: got ",
+                     max_encoder_tokens));
+  }
+  if (*options.max_seq_len > spec.max_position) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_seq_len is beyond the model's max_position: expected at most ",
+                     spec.max_position, ", got ", *options.max_seq_len));
+  }
   return absl::OkStatus();
 }
 
@@ -331,73 +376,25 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
                                                         const ModelSpec& spec) {
   REPRISE_RETURN_IF_ERROR(CheckSpec(spec));
   ModelRunnerOptions resolved = options;
-  const bool on_cpu = spec.device.is_cpu();
-  if (!resolved.max_seq_len) resolved.max_seq_len = spec.max_position;
-  if (!resolved.max_encoder_tokens) resolved.max_encoder_tokens = spec.max_encoder_position;
-  if (!resolved.kv_dtype) resolved.kv_dtype = spec.dtype;
-  if (!resolved.graphs) {
-    resolved.graphs = on_cpu ? GraphSetOptions::Mode::kLazy : GraphSetOptions::Mode::kEager;
-  }
-  if (!resolved.max_steps_in_flight) resolved.max_steps_in_flight = on_cpu ? 1 : 2;
-  if (!resolved.sample_shards) resolved.sample_shards = on_cpu;
-  const bool invariant = resolved.batch_invariance == BatchInvariance::kOn;
-  if (!resolved.cascade) {
-    const bool is_measured = !on_cpu && SizeOf(spec.dtype) == 2;
-    resolved.cascade = is_measured && !invariant ? CascadeMode::kAuto : CascadeMode::kOff;
-  }
-  if (resolved.cascade == CascadeMode::kAuto && invariant) {
+  FillDefaults(spec, resolved);
+  if (resolved.device.cascade == CascadeMode::kAuto &&
+      resolved.device.batch_invariance == BatchInvariance::kOn) {
     return absl::InvalidArgumentError(
-        "cascade must be off with batch_invariance, where a row's bits must not depend on whom it "
-        "shares a prefix with: expected kOff, got kAuto");
+        "device.cascade must be off with device.batch_invariance, where a row's bits must not "
+        "depend on whom it shares a prefix with: expected kOff, got kAuto");
   }
-
   REPRISE_RETURN_IF_ERROR(AtLeast("max_num_seqs", resolved.max_num_seqs, 1));
   REPRISE_RETURN_IF_ERROR(
       AtLeast("max_num_tokens", resolved.max_num_tokens, resolved.max_num_seqs));
-  REPRISE_RETURN_IF_ERROR(
-      CheckBetween("max_earlier_logits", resolved.max_earlier_logits, 0, resolved.max_num_tokens));
-  REPRISE_RETURN_IF_ERROR(ResolveMixedGraphs(on_cpu, resolved));
+  REPRISE_RETURN_IF_ERROR(CheckBetween(
+      "logits.max_earlier_logits", resolved.logits.max_earlier_logits, 0, resolved.max_num_tokens));
+  REPRISE_RETURN_IF_ERROR(ResolveMixedGraphs(spec.device.is_cpu(), resolved));
   REPRISE_RETURN_IF_ERROR(AtLeast("max_seq_len", *resolved.max_seq_len, 1));
   REPRISE_RETURN_IF_ERROR(ResolveSpeculation(spec, resolved));
-  REPRISE_RETURN_IF_ERROR(AtLeast("block_size", resolved.block_size, 1));
   REPRISE_RETURN_IF_ERROR(AtLeast("max_steps_in_flight", *resolved.max_steps_in_flight, 1));
-  if (*resolved.max_encoder_tokens > spec.max_encoder_position ||
-      (*resolved.max_encoder_tokens < 1 && spec.max_encoder_position > 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_encoder_tokens must be in [", spec.max_encoder_position > 0 ? 1 : 0, ", ",
-                     spec.max_encoder_position, "], the model's max_encoder_position: got ",
-                     *resolved.max_encoder_tokens));
-  }
-  if (*resolved.max_seq_len > spec.max_position) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_seq_len is beyond the model's max_position: expected at most ",
-                     spec.max_position, ", got ", *resolved.max_seq_len));
-  }
-  if (resolved.kv_form == KvForm::kLatent) {
-    return absl::InvalidArgumentError(
-        "kv_form must be pair, packed, diffkv or K-packed: latents follow from the model's layers");
-  }
-  if (resolved.kv_calibration != KvCalibration::kOff && SizeOf(*resolved.kv_dtype) != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("kv_calibration is for quantised caches: expected an fp8 kv_dtype, got ",
-                     std::string(DTypeName(*resolved.kv_dtype))));
-  }
-  if (resolved.num_blocks) {
-    REPRISE_RETURN_IF_ERROR(AtLeast("num_blocks", *resolved.num_blocks, 2));
-    if (resolved.kv_memory_bytes) {
-      return absl::InvalidArgumentError("num_blocks and kv_memory_bytes exclude each other");
-    }
-  }
-  REPRISE_RETURN_IF_ERROR(AtLeast("num_swap_blocks", resolved.num_swap_blocks, 0));
-  REPRISE_RETURN_IF_ERROR(AtLeast("swap_memory_bytes", resolved.swap_memory_bytes, 0));
-  if (resolved.num_swap_blocks == 1) {
-    return absl::InvalidArgumentError(
-        "num_swap_blocks must be 0, or at least 2, for host block 0 is never used: got 1");
-  }
-  if (resolved.num_swap_blocks > 0 && resolved.swap_memory_bytes > 0) {
-    return absl::InvalidArgumentError("num_swap_blocks and swap_memory_bytes exclude each other");
-  }
-  REPRISE_RETURN_IF_ERROR(ResolveContext(spec, options.cascade.has_value(), resolved));
+  REPRISE_RETURN_IF_ERROR(CheckLengths(spec, resolved));
+  REPRISE_RETURN_IF_ERROR(ResolveCache(resolved.cache));
+  REPRISE_RETURN_IF_ERROR(ResolveContext(spec, options.device.cascade.has_value(), resolved));
   return resolved;
 }
 

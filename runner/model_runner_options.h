@@ -1,23 +1,30 @@
-// Options of a model runner, and the defaults that depend on the model.
+// Options of a model runner, in groups, and the defaults that depend on the model.
+//
+//   const ModelRunnerOptions options = {.max_num_seqs = 64,
+//                                       .cache = {.size = NumBytes{int64_t{20} << 30},
+//                                                 .dtype = DType::kFp8E4M3},
+//                                       .device = {.batch_invariance = BatchInvariance::kOn}};
+//
+// docs/tuning.md lists each field with its default and its effect.
 
-#ifndef RUNNER_MODEL_RUNNER_OPTIONS_H_
-#define RUNNER_MODEL_RUNNER_OPTIONS_H_
+#ifndef REPRISE_RUNNER_MODEL_RUNNER_OPTIONS_H_
+#define REPRISE_RUNNER_MODEL_RUNNER_OPTIONS_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "attention/device_profile.h"
-#include "attention/merge/cascade_rule.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layout.h"
-#include "graphs/graph_set_options.h"
-#include "runner/kv_scales.h"
-#include "runner/model.h"
-#include "runner/sampling/logits_stage.h"
-#include "runner/speculation/speculation_options.h"
+#include "reprise/attention/device_profile.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/graphs/graph_set_options.h"
+#include "reprise/runner/kv_scales.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/sampling/logits_stage.h"
+#include "reprise/runner/speculation/speculation_options.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -26,177 +33,209 @@ namespace reprise {
 class Collectives;
 class StepTrace;
 
-// Whether rounding may let a row's tokens depend on what else is in its step.
-enum class BatchInvariance : int8_t {
-  kOff,
-  // A row gives the same bits whatever else is in the batch: attention is cut by the row alone, and
-  // products use one algorithm for all numbers of rows. Slower. Holds for models whose products go
-  // through Step::linears().
-  kOn,
+// A size of memory for KV blocks: a number of blocks, or a number of bytes. If ranks divide the model,
+// NumBytes is the memory of one rank.
+struct NumBlocks {
+  int value = 0;
+  friend bool operator==(const NumBlocks&, const NumBlocks&) = default;
 };
-
-// Whether mixed steps, which have chunks of prompts in some rows and decodes in others, are
-// replayed from graphs as decode steps are. With graphs switched off they are padded as if they
-// were.
-enum class MixedGraphs : int8_t {
-  kOff,  // they run eagerly, and are not padded
-  // Steps of up to the last of mixed_graph_tokens are padded to the next of them. Model::Forward()
-  // is captured with rows of several tokens, too. These graphs take capture time and memory.
-  kOn,
+struct NumBytes {
+  int64_t value = 0;
+  friend bool operator==(const NumBytes&, const NumBytes&) = default;
 };
+using BlockMemory = std::variant<std::monostate, NumBlocks, NumBytes>;
 
-// A debug mode: whether replayed steps are compared with what they should compute.
-enum class ReplayCheck : int8_t {
-  kOff,
-  // After each replay the step is run again, eagerly, over the same step arrays. What Step::Watch()
-  // names must be the same bits in both: q, k, v and out of every attention layer, the logits, and
-  // what the model adds. If not, the step fails: Await() returns Internal with the first tensor
-  // that differs, in the order of the forward pass, and where. So a graph shows that has frozen a
-  // value of the host or reads memory that moved. Each step waits for the device, and the graphs
-  // keep a copy of all such tensors of the largest step; leave memory for it (num_blocks).
-  kEveryReplay,
-};
-
-// Whether decode steps whose rows share a prefix of blocks read it once for all of them.
-enum class CascadeMode : int8_t {
-  kOff,
-  // If attention/merge/cascade_rule.h estimates that it is faster. Steps without such a prefix are
-  // the same as with kOff. Steps with one use additional graphs, captured for the numbers of rows
-  // for which it can be faster; these graphs take capture time and memory.
-  kAuto,
-};
-
-// Whether the scales of a quantised cache are taken from data.
+// Whether the scales of a quantised cache are computed from data.
 enum class KvCalibration : int8_t {
   kOff,
-  // The first step that has rows is run eagerly and sets each layer's scales, per layer or per
-  // head, so that its largest key and value are the largest that the cache's dtype holds. For
-  // models that write by Step::Attend() or Step::Write().
+  // The first step with rows runs eagerly and sets each layer's scales, per layer or per head. The
+  // largest key and the largest value of that step then map to the largest number of the cache's
+  // dtype. For models that write keys by Step::Attend() or Step::Write().
   kFirstStep,
 };
 
-// Which steps' logits a caller can read (StepResult::logits).
-enum class StepLogits : int8_t {
-  // Those of the newest step, which with one step in flight is the awaited one. With more, none.
-  kOfNewest,
-  // Every step's, until max_steps_in_flight further launches: a copy of the logits for each step
-  // that may be in flight, [max_num_seqs, vocab_size].
-  kOfEvery,
+// The KV cache.
+struct CacheOptions {
+  // Number of tokens per block, at least 1. If ranks divide the keys, number of tokens per block and
+  // rank, and a multiple of DebugOptions::context_interleave.
+  int block_size = 16;
+  // Size of the cache. NumBlocks includes the null block, and is at least 2. Default: enough for
+  // max_num_seqs sequences of maximum length, but on a GPU at most 9/10 of the memory that graphs leave
+  // free.
+  BlockMemory size = {};
+  // Host memory for the blocks of sequences that are swapped out (ScheduledBatch::swap_outs); pinned
+  // on a GPU. NumBlocks includes host block 0, which is never used: at least 2. Default, or 0: none.
+  BlockMemory swap = {};
+  // nullopt: the model's dtype.
+  std::optional<DType> dtype = {};
+  // Layout of a block's memory. Change it only to share the cache with other kernels.
+  KvOrder order = KvOrder::kNHD;
+  // kPair, kPacked, kDiffKv or kKPacked (cache/storage/kv_layout.h). Layers with latents always store
+  // latents.
+  KvForm form = KvForm::kPair;
+  // Scales of an fp8 cache (runner/kv_scales.h). Other caches have no scales.
+  KvScaleShape scale_shape = KvScaleShape::kPerLayer;
+  KvCalibration calibration = KvCalibration::kOff;
+
+  bool swaps() const { return !std::holds_alternative<std::monostate>(swap); }
+};
+
+// Whether mixed steps, which have chunks of prompts in some rows and decodes in other rows, are
+// replayed from graphs as decode steps are. If graphs are off, steps are padded as if they were
+// replayed.
+enum class MixedGraphs : int8_t {
+  kOff,  // mixed steps run eagerly, and are not padded
+  // Steps of at most the last of `mixed_tokens` are padded to the next captured number of tokens.
+  // Model::Forward() is captured with rows of several tokens, too. These graphs take capture time and
+  // memory.
+  kOn,
+};
+
+// CUDA graphs of steps.
+struct GraphOptions {
+  // When graphs are captured. nullopt: kLazy on the CPU, where a capture costs nothing; kEager on a
+  // GPU.
+  std::optional<GraphSetOptions::Mode> mode = {};
+  // Captured numbers of rows, strictly ascending, at most max_num_seqs. Empty:
+  // DefaultGraphSizes(max_num_seqs).
+  std::vector<int> sizes = {};
+  // Maximum memory of all graphs, in bytes. Steps without a graph run eagerly. nullopt: no limit.
+  std::optional<int64_t> memory_budget_bytes = {};
+  // nullopt: kOn on a GPU; kOff on the CPU, where a replay saves no launches, and padded tokens take as
+  // long as live tokens.
+  std::optional<MixedGraphs> mixed = {};
+  // Captured numbers of tokens of mixed steps, strictly ascending, at most max_num_tokens. Empty:
+  // DefaultMixedTokens(max_num_tokens).
+  std::vector<int> mixed_tokens = {};
+};
+
+// Ranks that a model is divided over (docs/distributed.md).
+struct RankOptions {
+  // All ranks, this process included; must outlive the runner. Null: one rank. All ranks create their
+  // runners at the same time, with the same options, and launch the same batches. The cache has the
+  // number of blocks that fits into the memory of every rank.
+  Collectives* collectives = nullptr;
+
+  // Number of ranks that divide the keys of every sequence (decode context parallelism). It must divide
+  // the number of ranks; the other dimension of the grid (distributed/rank_grid.h) divides the weights,
+  // and `collectives` spans the whole grid. 1: every rank has all keys. kAllRanks: all ranks divide
+  // the keys. After resolution at least 1.
+  //
+  // Above 1: RunnerShape::block_size is cache.block_size times context_ranks. For models that
+  // attend over ranks (runner/ranks/context_attention.h), whose layers have full attention or
+  // windows. Excludes cascade, batch_invariance, calibration, and all drafts but chains that are
+  // given or found in the text.
+  static constexpr int kAllRanks = 0;
+  int context_ranks = 1;
+
+  bool divides_context() const { return context_ranks > 1; }
+};
+
+// Whether rounding may let a row's tokens depend on the other rows of its step.
+enum class BatchInvariance : int8_t {
+  kOff,
+  // A row's logits are bitwise identical in all batches: only the row itself decides how its
+  // attention is split, and matrix products use one algorithm for all numbers of rows. Slower. For
+  // models that use Step::linears() for their products.
+  kOn,
+};
+
+// Whether decode steps whose rows share a prefix of blocks read the prefix once for all rows.
+enum class CascadeMode : int8_t {
+  kOff,
+  // Reads the prefix once if attention/merge/cascade_rule.h estimates that this is faster. Steps
+  // without a shared prefix are the same as with kOff. Steps with a shared prefix use additional graphs,
+  // captured for the numbers of rows for which it can be faster. These graphs take capture time and
+  // memory.
+  kAuto,
+};
+
+// The device and its kernels.
+struct DeviceOptions {
+  // The cudaStream_t of all steps, on the model's device. It must not be a default stream, and must
+  // outlive the runner. nullopt: the runner creates a stream.
+  std::optional<CUstream_st*> stream = {};
+  // File that stores which kernels matrix products chose by timing on a GPU, so that processes with the
+  // same options compute bitwise identical results (LinearContextOptions::choices_file). Empty: none.
+  std::string linear_choices_file = {};
+  BatchInvariance batch_invariance = BatchInvariance::kOff;
+  // nullopt: kAuto on a GPU for 16-bit models, for whose kernels the costs are measured, unless
+  // batch_invariance is on; otherwise kOff. The CPU path always reads a prefix row by row.
+  std::optional<CascadeMode> cascade = {};
+  // Measured costs of the GPU. They affect speed; with cascade and with batch_invariance off, also
+  // rounding. All ranks have the same.
+  DeviceProfile profile = H200Profile();
+};
+
+// Debug mode: whether replayed steps are compared with eager steps.
+enum class ReplayCheck : int8_t {
+  kOff,
+  // After each replay, the step runs again eagerly on the same step arrays. The tensors of
+  // Step::Watch() must be bitwise identical in both: q, k, v and out of every attention layer, the
+  // logits, and what the model adds. Otherwise Await() returns Internal with the first tensor that
+  // differs, in the order of the forward pass, and the place. This finds graphs that captured a host
+  // value, or that read memory which has moved. Each step waits for the device. The graphs keep a copy
+  // of all watched tensors of the largest step: leave memory for it (CacheOptions::size).
+  kEveryReplay,
+};
+
+// Where attention is launched.
+enum class AttentionLaunch : int8_t {
+  kInGraphs,
+  // Between captured pieces of a step, by the host, in each layer of each replay. For attention that
+  // cannot be captured, and to compare; slower.
+  kBetweenGraphs,
+};
+
+// Options for tests, debugging and comparison. The defaults are right for serving.
+struct DebugOptions {
+  ReplayCheck replay_check = ReplayCheck::kOff;
+  // Gets the spans of each step (runner/trace/step_trace.h); must outlive the runner. Null: none.
+  StepTrace* trace = nullptr;
+  AttentionLaunch attention = AttentionLaunch::kInGraphs;
+  // Captured numbers of rows of mixed steps, strictly ascending, at most max_num_seqs. Empty:
+  // DefaultMixedSizes(max_num_seqs).
+  std::vector<int> mixed_graph_sizes = {};
+  // Whether ranks choose tokens from their shares of the vocabulary: they then gather candidates
+  // instead of logits if the parameters of all rows allow it. For models with divided logits
+  // (runner/ranks/divided_logits.h). nullopt: on the CPU, but not on a GPU, whose graphs contain the
+  // gather.
+  std::optional<bool> sample_shards = {};
+  // Number of consecutive tokens that one rank keeps if ranks divide the keys; at least 1.
+  int context_interleave = 1;
 };
 
 struct ModelRunnerOptions {
-  // Slots, and the most rows of a step.
+  // Number of slots, and maximum number of rows per step; at least 1.
   int max_num_seqs = 8;
-  // The most tokens of a step; at least max_num_seqs.
+  // Maximum number of tokens per step; at least max_num_seqs, or max_num_seqs * (1 + max_drafts) with
+  // drafts.
   int max_num_tokens = 512;
-  // The longest sequence. nullopt: the model's max_position.
+  // Maximum number of tokens per sequence. nullopt: the model's max_position.
   std::optional<int> max_seq_len = {};
-  // The longest input of the encoder. nullopt: the model's max_encoder_position. A step encodes at
-  // most max(max_encoder_tokens, max_num_tokens) tokens.
+  // Maximum number of encoder tokens per sequence. nullopt: the model's max_encoder_position. A step
+  // encodes at most max(max_encoder_tokens, max_num_tokens) tokens.
   std::optional<int> max_encoder_tokens = {};
-  int block_size = 16;
-  // The KV cache: this many blocks, the null block included, or as many as fit into this many
-  // bytes. Neither: enough for max_num_seqs of the longest sequences, but on a GPU at most 9/10 of
-  // the memory that graphs leave free.
-  std::optional<int> num_blocks = {};
-  std::optional<int64_t> kv_memory_bytes = {};
-  // Host memory for blocks of sequences that gave theirs up (ScheduledBatch::swap_outs): this many
-  // blocks, host block 0 included, which is never used, or as many as fit into this many bytes.
-  // Pinned on a GPU. Both 0: none.
-  int num_swap_blocks = 0;
-  int64_t swap_memory_bytes = 0;
-  // Of the cache. nullopt: the model's dtype.
-  std::optional<DType> kv_dtype = {};
-  KvOrder kv_order = KvOrder::kNHD;
-  // kPair, kPacked, kDiffKv or kKPacked (cache/storage/kv_layout.h); latents are stored as such.
-  KvForm kv_form = KvForm::kPair;
-  // Of an fp8 cache; others have none (runner/kv_scales.h).
-  KvScaleShape kv_scale_shape = KvScaleShape::kPerLayer;
-  KvCalibration kv_calibration = KvCalibration::kOff;
-
-  // nullopt: kLazy on the CPU, where capturing costs nothing; kEager on a GPU.
-  std::optional<GraphSetOptions::Mode> graphs = {};
-  // Captured numbers of rows. Empty: DefaultGraphSizes(max_num_seqs).
-  std::vector<int> graph_sizes = {};
-  std::optional<int64_t> graph_memory_budget_bytes = {};
-  // nullopt: kOn on a GPU; kOff on the CPU, where a replay saves no launches and padded tokens take
-  // time as live ones do.
-  std::optional<MixedGraphs> mixed_graphs = {};
-  // Captured numbers of tokens of mixed steps, at most max_num_tokens, and of their rows. Empty:
-  // DefaultMixedTokens(max_num_tokens), DefaultMixedSizes(max_num_seqs).
-  std::vector<int> mixed_graph_tokens = {};
-  std::vector<int> mixed_graph_sizes = {};
-  // Off: attention runs between captured pieces of a step, launched by the host in each layer of
-  // each replay. For attention that cannot be captured, and to compare; it costs launches.
-  bool attention_in_graphs = true;
-  ReplayCheck replay_check = ReplayCheck::kOff;
-
-  // Steps launched before the oldest is awaited. nullopt: 1 on the CPU, 2 on a GPU.
+  // Maximum number of steps launched before the oldest is awaited. nullopt: 1 on the CPU, 2 on a GPU.
   std::optional<int> max_steps_in_flight = {};
-
-  StepLogits step_logits = StepLogits::kOfNewest;
-
-  // The most tokens of a step, other than the last of each row, whose logits are computed
-  // (RowLogits::kAll), 0 to max_num_tokens. Takes [max_earlier_logits, vocab_size] of the logits'
-  // dtype, and with StepLogits::kOfEvery as much for each step that may be in flight and one more.
-  int max_earlier_logits = 0;
-
-  // What sequences may ask for between logits and tokens (docs/sampling.md). Nothing by default.
+  CacheOptions cache = {};
+  GraphOptions graphs = {};
+  // Features between logits and tokens that sequences may request, and which logits are kept.
+  // Default: nothing.
   LogitsOptions logits = {};
-
-  // Drafts, and what proposes them. Takes logits of max_num_seqs * max_drafts more rows.
+  // Drafts, and what proposes them. Default: none.
   SpeculationOptions speculation = {};
-
-  BatchInvariance batch_invariance = BatchInvariance::kOff;
-
-  // A file that keeps the choices that a GPU's matrix products make by timing, so that processes with
-  // the same options compute the same bits (LinearContextOptions::choices_file). Empty: none.
-  std::string linear_choices_file = {};
-
-  // The cudaStream_t of all steps, of the model's device, not a default stream, and alive as long
-  // as the runner. nullopt: a stream of the runner's own.
-  std::optional<CUstream_st*> stream = {};
-
-  // nullopt: kAuto on a GPU for 16-bit models, for whose kernels the costs are measured, unless
-  // batch_invariance excludes it; else kOff. The CPU path always reads a prefix row by row.
-  std::optional<CascadeMode> cascade = {};
-  CascadeCosts cascade_costs = H200Profile().cascade_map;
-
-  // The ranks that the model is divided over, this process among them; must outlive the runner.
-  // Null: one rank. Ranks create their runners at the same time, with the same options; they then
-  // have as many blocks as fit into the memory of each, and launch the same batches
-  // (docs/distributed.md).
-  Collectives* collectives = nullptr;
-
-  // Whether those ranks divide the keys of every sequence among them (decode context parallelism):
-  // each keeps runs of `context_interleave` tokens in turn. A block then has block_size tokens on
-  // each rank, which must be a multiple of context_interleave, and block_size() of the runner is
-  // that of all ranks together. For models that attend over ranks (runner/ranks/context_attention.h),
-  // with layers of full attention or of windows. Excludes cascade, batch_invariance, kv_calibration,
-  // and drafts but those of chains that are found in the text or given.
-  bool divides_context = false;
-  int context_interleave = 1;
-  // With divides_context: how many ranks divide the keys of a sequence. It must divide the number of
-  // ranks: the others of a grid (distributed/rank_grid.h) divide the weights, and `collectives` are
-  // those of all. 0: all ranks divide the keys. A resolved value is at least 1.
-  int context_ranks = 0;
-
-  // Whether ranks choose tokens from their shares of the vocabulary, so that they gather candidates in
-  // place of logits where the parameters of all rows allow it; else forward passes gather all logits.
-  // For models with divided logits (runner/ranks/divided_logits.h). nullopt: on the CPU; not on a GPU,
-  // where the gather is in the graph.
-  std::optional<bool> sample_shards = {};
-
-  // Gets the spans of each step (runner/step_trace.h); must outlive the runner. Null: none.
-  StepTrace* trace = nullptr;
+  RankOptions ranks = {};
+  DeviceOptions device = {};
+  DebugOptions debug = {};
 };
 
-// `options` with every default that depends on the model filled in, except the size of the cache.
-// Errors: InvalidArgument, naming the option or the field of the spec that does not fit; also of
-// speculation.draft_model's.
+// Fills in every default that depends on the model, except the size of the cache.
+// Errors: InvalidArgument, naming the option or the field of the spec that does not fit; also fields
+// of the draft model's spec.
 absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions& options,
                                                         const ModelSpec& spec);
 
 }  // namespace reprise
 
-#endif  // RUNNER_MODEL_RUNNER_OPTIONS_H_
+#endif  // REPRISE_RUNNER_MODEL_RUNNER_OPTIONS_H_

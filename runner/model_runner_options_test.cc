@@ -1,12 +1,12 @@
-#include "runner/model_runner_options.h"
+#include "reprise/runner/model_runner_options.h"
 
 #include <functional>
 #include <string>
 
-#include "distributed/collectives.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/speculation/drafter.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/runner/speculation/drafter.h"
 
 namespace reprise {
 namespace {
@@ -25,7 +25,7 @@ ModelSpec Spec() {
 }
 
 ModelRunnerOptions Resolved(ModelRunnerOptions options) {
-  options.block_size = 4;
+  options.cache.block_size = 4;
   auto resolved = ResolveRunnerOptions(options, Spec());
   EXPECT_TRUE(resolved.ok()) << resolved.status();
   return *resolved;
@@ -34,15 +34,15 @@ ModelRunnerOptions Resolved(ModelRunnerOptions options) {
 TEST(ModelRunnerOptionsTest, DefaultsFollowTheModelAndTheDevice) {
   const ModelRunnerOptions on_cpu = Resolved({});
   EXPECT_EQ(on_cpu.max_seq_len, 64);
-  EXPECT_EQ(on_cpu.kv_dtype, DType::kBFloat16);
-  EXPECT_EQ(on_cpu.graphs, GraphSetOptions::Mode::kLazy);
+  EXPECT_EQ(on_cpu.cache.dtype, DType::kBFloat16);
+  EXPECT_EQ(on_cpu.graphs.mode, GraphSetOptions::Mode::kLazy);
   EXPECT_EQ(on_cpu.max_steps_in_flight, 1);
 
   ModelSpec spec = Spec();
   spec.device = c10::Device(c10::kCUDA, 0);
   const auto on_gpu = ResolveRunnerOptions({}, spec);
   ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
-  EXPECT_EQ(on_gpu->graphs, GraphSetOptions::Mode::kEager);
+  EXPECT_EQ(on_gpu->graphs.mode, GraphSetOptions::Mode::kEager);
   EXPECT_EQ(on_gpu->max_steps_in_flight, 2);
 }
 
@@ -55,11 +55,10 @@ TEST(ModelRunnerOptionsTest, FewDraftsHaveGraphsOfTheirOwn) {
   const auto sizes = [](const SpeculationOptions& speculation) {
     return Resolved({.speculation = speculation}).speculation.graph_num_drafts;
   };
-  using Proposer = SpeculationOptions::Proposer;
   EXPECT_THAT(sizes({}), IsEmpty());
   EXPECT_THAT(sizes({.max_drafts = 1}), ElementsAre(1));
-  EXPECT_THAT(sizes({.max_drafts = 3, .proposer = Proposer::kNgram}), ElementsAre(1, 2, 3));
-  EXPECT_THAT(sizes({.max_drafts = 4, .proposer = Proposer::kNgram}), ElementsAre(1, 2, 4));
+  EXPECT_THAT(sizes({.max_drafts = 3, .proposer = NgramProposer{}}), ElementsAre(1, 2, 3));
+  EXPECT_THAT(sizes({.max_drafts = 4, .proposer = NgramProposer{}}), ElementsAre(1, 2, 4));
   EXPECT_THAT(sizes({.max_drafts = 16}), ElementsAre(1, 2, 4, 8, 16));
   EXPECT_THAT(sizes({.max_drafts = 4, .graph_num_drafts = {3, 4}}), ElementsAre(3, 4));
   // Of trees whole levels; of given ones, whose shape is not known, the largest.
@@ -68,8 +67,7 @@ TEST(ModelRunnerOptionsTest, FewDraftsHaveGraphsOfTheirOwn) {
   EXPECT_THAT(sizes({.max_drafts = 8,
                      .shape = DraftShape::kTree,
                      .tree = {0, 0, 1, 2, 3, 4, 5, 6},
-                     .proposer = Proposer::kCustom,
-                     .drafter = &drafter}),
+                     .proposer = CustomProposer{drafter}}),
               ElementsAre(2, 4, 8));
 }
 
@@ -89,51 +87,57 @@ class SomeRanks final : public Collectives {
 
 TEST(ModelRunnerOptionsTest, BlocksOfDividedKeysAreThoseOfAllRanks) {
   SomeRanks ranks;
-  EXPECT_EQ(Resolved({.collectives = &ranks}).block_size, 4);
+  EXPECT_EQ(Resolved({.ranks = {.collectives = &ranks}}).cache.block_size, 4);
   const ModelRunnerOptions divided =
-      Resolved({.collectives = &ranks, .divides_context = true, .context_interleave = 2});
-  EXPECT_EQ(divided.block_size, 8);
-  EXPECT_EQ(divided.cascade, CascadeMode::kOff);
-  const ModelRunnerOptions alone = Resolved({.divides_context = true});
-  EXPECT_EQ(alone.block_size, 4);
-  EXPECT_FALSE(alone.divides_context);
+      Resolved({.ranks = {.collectives = &ranks, .context_ranks = RankOptions::kAllRanks},
+                .debug = {.context_interleave = 2}});
+  EXPECT_EQ(divided.cache.block_size, 8);
+  EXPECT_EQ(divided.device.cascade, CascadeMode::kOff);
+  const ModelRunnerOptions alone = Resolved({.ranks = {.context_ranks = RankOptions::kAllRanks}});
+  EXPECT_EQ(alone.cache.block_size, 4);
+  EXPECT_FALSE(alone.ranks.divides_context());
 }
 
 TEST(ModelRunnerOptionsTest, OfAGridSomeRanksDivideKeys) {
   SomeRanks ranks(6);
-  const auto resolved = [&](bool divides_context, int context_ranks) {
-    return Resolved({.collectives = &ranks,
-                     .divides_context = divides_context,
-                     .context_ranks = context_ranks});
+  const auto resolved = [&](int context_ranks) {
+    return Resolved({.ranks = {.collectives = &ranks, .context_ranks = context_ranks}});
   };
-  EXPECT_EQ(resolved(true, 0).context_ranks, 6);
-  EXPECT_EQ(resolved(true, 0).block_size, 24);
-  EXPECT_EQ(resolved(true, 3).context_ranks, 3);
-  EXPECT_EQ(resolved(true, 3).block_size, 12);
-  EXPECT_FALSE(resolved(true, 1).divides_context);
-  EXPECT_EQ(resolved(true, 1).block_size, 4);
-  EXPECT_EQ(resolved(false, 0).context_ranks, 1);
-  const auto refused = [&](bool divides_context, int context_ranks) {
-    const absl::Status status = ResolveRunnerOptions({.collectives = &ranks,
-                                                      .divides_context = divides_context,
-                                                      .context_ranks = context_ranks},
-                                                     Spec())
-                                    .status();
+  EXPECT_EQ(resolved(RankOptions::kAllRanks).ranks.context_ranks, 6);
+  EXPECT_EQ(resolved(RankOptions::kAllRanks).cache.block_size, 24);
+  EXPECT_EQ(resolved(3).ranks.context_ranks, 3);
+  EXPECT_EQ(resolved(3).cache.block_size, 12);
+  EXPECT_TRUE(resolved(3).ranks.divides_context());
+  EXPECT_FALSE(resolved(1).ranks.divides_context());
+  EXPECT_EQ(resolved(1).cache.block_size, 4);
+  const auto refused = [&](int context_ranks) {
+    const absl::Status status =
+        ResolveRunnerOptions({.ranks = {.collectives = &ranks, .context_ranks = context_ranks}},
+                             Spec())
+            .status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
   for (const int context_ranks : {-1, 4, 12}) {
-    EXPECT_THAT(refused(true, context_ranks),
+    EXPECT_THAT(refused(context_ranks),
                 HasSubstr("context_ranks must divide the number of ranks, 6: got"));
   }
-  EXPECT_THAT(refused(false, 2), HasSubstr("context_ranks is of divides_context, which is off"));
+}
+
+TEST(ModelRunnerOptionsTest, ASwapOfNothingIsNone) {
+  EXPECT_FALSE(Resolved({}).cache.swaps());
+  EXPECT_FALSE(Resolved({.cache = {.swap = NumBlocks{0}}}).cache.swaps());
+  EXPECT_FALSE(Resolved({.cache = {.swap = NumBytes{0}}}).cache.swaps());
+  EXPECT_TRUE(Resolved({.cache = {.swap = NumBlocks{2}}}).cache.swaps());
+  EXPECT_EQ(Resolved({.cache = {.swap = NumBytes{9}}}).cache.swap, BlockMemory(NumBytes{9}));
 }
 
 TEST(ModelRunnerOptionsTest, WhatNeedsAllKeysIsNotDivided) {
   SomeRanks ranks;
   const auto refused = [&](const std::function<void(ModelRunnerOptions&)>& change,
                            const std::function<void(ModelSpec&)>& change_spec = nullptr) {
-    ModelRunnerOptions options = {.collectives = &ranks, .divides_context = true};
+    ModelRunnerOptions options = {
+        .ranks = {.collectives = &ranks, .context_ranks = RankOptions::kAllRanks}};
     ModelSpec spec = Spec();
     if (change != nullptr) change(options);
     if (change_spec != nullptr) change_spec(spec);
@@ -141,25 +145,27 @@ TEST(ModelRunnerOptionsTest, WhatNeedsAllKeysIsNotDivided) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
-  EXPECT_THAT(refused([](auto& options) { options.cascade = CascadeMode::kAuto; }),
-              HasSubstr("divides_context excludes cascade"));
-  EXPECT_THAT(refused([](auto& options) { options.batch_invariance = BatchInvariance::kOn; }),
-              HasSubstr("excludes batch_invariance"));
+  EXPECT_THAT(refused([](auto& options) { options.device.cascade = CascadeMode::kAuto; }),
+              HasSubstr("ranks.context_ranks above 1 exclude device.cascade"));
+  EXPECT_THAT(
+      refused([](auto& options) { options.device.batch_invariance = BatchInvariance::kOn; }),
+      HasSubstr("exclude device.batch_invariance"));
   EXPECT_THAT(refused([](auto& options) {
-                options.kv_dtype = DType::kFp8E4M3;
-                options.kv_calibration = KvCalibration::kFirstStep;
+                options.cache.dtype = DType::kFp8E4M3;
+                options.cache.calibration = KvCalibration::kFirstStep;
               }),
-              HasSubstr("excludes kv_calibration"));
-  EXPECT_THAT(refused([](auto& options) { options.context_interleave = 0; }),
+              HasSubstr("exclude cache.calibration"));
+  EXPECT_THAT(refused([](auto& options) { options.debug.context_interleave = 0; }),
               HasSubstr("context_interleave"));
-  EXPECT_THAT(refused([](auto& options) { options.context_interleave = 3; }),
-              HasSubstr("block_size must be a multiple of context_interleave (3), got 16"));
-  EXPECT_THAT(refused([](auto& options) { options.block_size = 1 << 30; }),
+  EXPECT_THAT(
+      refused([](auto& options) { options.debug.context_interleave = 3; }),
+      HasSubstr("cache.block_size must be a multiple of debug.context_interleave (3), got 16"));
+  EXPECT_THAT(refused([](auto& options) { options.cache.block_size = 1 << 30; }),
               HasSubstr("block_size is too large"));
   EXPECT_THAT(refused(nullptr, [](auto& spec) { spec.layers[1].chunk_size = 8; }),
               HasSubstr("layer 1 of the model's spec has chunks"));
   static constexpr float kSinks[4] = {};
-  EXPECT_THAT(refused([](auto& options) { options.context_interleave = 4; },
+  EXPECT_THAT(refused([](auto& options) { options.debug.context_interleave = 4; },
                       [](auto& spec) {
                         spec.layers[2].params.sinks = kSinks;
                         spec.layers[2].params.window_left = 6;
@@ -169,25 +175,25 @@ TEST(ModelRunnerOptionsTest, WhatNeedsAllKeysIsNotDivided) {
 }
 
 TEST(ModelRunnerOptionsTest, MixedGraphsAreForGpusOrOnRequest) {
-  EXPECT_EQ(Resolved({}).mixed_graphs, MixedGraphs::kOff);
-  EXPECT_TRUE(Resolved({.mixed_graph_tokens = {32}}).mixed_graph_tokens.empty());
+  EXPECT_EQ(Resolved({}).graphs.mixed, MixedGraphs::kOff);
+  EXPECT_TRUE(Resolved({.graphs = {.mixed_tokens = {32}}}).graphs.mixed_tokens.empty());
   const ModelRunnerOptions on =
-      Resolved({.max_num_seqs = 20, .max_num_tokens = 130, .mixed_graphs = MixedGraphs::kOn});
-  EXPECT_THAT(on.mixed_graph_tokens, testing::ElementsAre(64, 128, 130));
-  EXPECT_THAT(on.mixed_graph_sizes, testing::ElementsAre(16, 20));
-  const ModelRunnerOptions given = Resolved({.mixed_graphs = MixedGraphs::kOn,
-                                             .mixed_graph_tokens = {32, 512},
-                                             .mixed_graph_sizes = {5}});
-  EXPECT_THAT(given.mixed_graph_tokens, testing::ElementsAre(32, 512));
-  EXPECT_THAT(given.mixed_graph_sizes, testing::ElementsAre(5));
+      Resolved({.max_num_seqs = 20, .max_num_tokens = 130, .graphs = {.mixed = MixedGraphs::kOn}});
+  EXPECT_THAT(on.graphs.mixed_tokens, testing::ElementsAre(64, 128, 130));
+  EXPECT_THAT(on.debug.mixed_graph_sizes, testing::ElementsAre(16, 20));
+  const ModelRunnerOptions given =
+      Resolved({.graphs = {.mixed = MixedGraphs::kOn, .mixed_tokens = {32, 512}},
+                .debug = {.mixed_graph_sizes = {5}}});
+  EXPECT_THAT(given.graphs.mixed_tokens, testing::ElementsAre(32, 512));
+  EXPECT_THAT(given.debug.mixed_graph_sizes, testing::ElementsAre(5));
 
   ModelSpec spec = Spec();
   spec.device = c10::Device(c10::kCUDA, 0);
   const auto on_gpu = ResolveRunnerOptions({}, spec);
   ASSERT_TRUE(on_gpu.ok()) << on_gpu.status();
-  EXPECT_EQ(on_gpu->mixed_graphs, MixedGraphs::kOn);
-  EXPECT_EQ(on_gpu->mixed_graph_tokens.back(), 512);
-  EXPECT_THAT(on_gpu->mixed_graph_sizes, testing::ElementsAre(8));
+  EXPECT_EQ(on_gpu->graphs.mixed, MixedGraphs::kOn);
+  EXPECT_EQ(on_gpu->graphs.mixed_tokens.back(), 512);
+  EXPECT_THAT(on_gpu->debug.mixed_graph_sizes, testing::ElementsAre(8));
 }
 
 TEST(ModelRunnerOptionsTest, RefusesOptionsByNameAndValue) {
@@ -199,40 +205,39 @@ TEST(ModelRunnerOptionsTest, RefusesOptionsByNameAndValue) {
   EXPECT_THAT(refused({.max_num_seqs = 0}), HasSubstr("max_num_seqs"));
   EXPECT_THAT(refused({.max_num_seqs = 8, .max_num_tokens = 7}),
               HasSubstr("max_num_tokens is too small: expected at least 8, got 7"));
-  EXPECT_THAT(refused({.mixed_graphs = MixedGraphs::kOn, .mixed_graph_tokens = {64, 513}}),
-              HasSubstr("mixed_graph_tokens must not pass max_num_tokens: expected at most 512, "
+  EXPECT_THAT(refused({.graphs = {.mixed = MixedGraphs::kOn, .mixed_tokens = {64, 513}}}),
+              HasSubstr("graphs.mixed_tokens must not pass max_num_tokens: expected at most 512, "
                         "got 513"));
   EXPECT_THAT(refused({.max_seq_len = 65}), HasSubstr("expected at most 64, got 65"));
   EXPECT_THAT(refused({.max_seq_len = 0}), HasSubstr("max_seq_len"));
-  EXPECT_THAT(refused({.block_size = 0}), HasSubstr("block_size"));
-  EXPECT_THAT(refused({.num_blocks = 1}), HasSubstr("num_blocks"));
-  EXPECT_THAT(refused({.num_blocks = 4, .kv_memory_bytes = 9}), HasSubstr("exclude each other"));
-  EXPECT_THAT(refused({.num_swap_blocks = -1}), HasSubstr("num_swap_blocks is too small"));
-  EXPECT_THAT(refused({.num_swap_blocks = 1}), HasSubstr("or at least 2"));
-  EXPECT_THAT(refused({.swap_memory_bytes = -1}), HasSubstr("swap_memory_bytes is too small"));
-  EXPECT_THAT(refused({.num_swap_blocks = 4, .swap_memory_bytes = 9}),
-              HasSubstr("num_swap_blocks and swap_memory_bytes exclude each other"));
+  EXPECT_THAT(refused({.cache = {.block_size = 0}}), HasSubstr("block_size"));
+  EXPECT_THAT(refused({.cache = {.size = NumBlocks{1}}}),
+              HasSubstr("cache.size is too small: expected at least 2, got 1"));
+  EXPECT_THAT(refused({.cache = {.swap = NumBlocks{-1}}}), HasSubstr("cache.swap is too small"));
+  EXPECT_THAT(refused({.cache = {.swap = NumBlocks{1}}}), HasSubstr("or at least 2"));
+  EXPECT_THAT(refused({.cache = {.swap = NumBytes{-1}}}), HasSubstr("cache.swap is too small"));
   EXPECT_THAT(refused({.max_steps_in_flight = 0}), HasSubstr("max_steps_in_flight"));
-  EXPECT_THAT(refused({.max_num_tokens = 99, .max_earlier_logits = 100}),
+  EXPECT_THAT(refused({.max_num_tokens = 99, .logits = {.max_earlier_logits = 100}}),
               HasSubstr("max_earlier_logits: expected 0 to 99, got 100"));
-  EXPECT_THAT(refused({.max_earlier_logits = -1}), HasSubstr("max_earlier_logits"));
+  EXPECT_THAT(refused({.logits = {.max_earlier_logits = -1}}), HasSubstr("max_earlier_logits"));
 }
 
 TEST(ModelRunnerOptionsTest, PrefixesAreReadOnceWhereThatIsMeasuredAndAllowed) {
-  EXPECT_EQ(Resolved({}).cascade, CascadeMode::kOff);
-  EXPECT_EQ(Resolved({.cascade = CascadeMode::kAuto}).cascade, CascadeMode::kAuto);
+  EXPECT_EQ(Resolved({}).device.cascade, CascadeMode::kOff);
+  EXPECT_EQ(Resolved({.device = {.cascade = CascadeMode::kAuto}}).device.cascade,
+            CascadeMode::kAuto);
   ModelSpec spec = Spec();
   spec.device = c10::Device(c10::kCUDA, 0);
-  EXPECT_EQ(ResolveRunnerOptions({}, spec)->cascade, CascadeMode::kAuto);
-  ModelRunnerOptions options = {.batch_invariance = BatchInvariance::kOn};
-  EXPECT_EQ(ResolveRunnerOptions(options, spec)->cascade, CascadeMode::kOff);
-  options.cascade = CascadeMode::kAuto;
+  EXPECT_EQ(ResolveRunnerOptions({}, spec)->device.cascade, CascadeMode::kAuto);
+  ModelRunnerOptions options = {.device = {.batch_invariance = BatchInvariance::kOn}};
+  EXPECT_EQ(ResolveRunnerOptions(options, spec)->device.cascade, CascadeMode::kOff);
+  options.device.cascade = CascadeMode::kAuto;
   const absl::Status refused = ResolveRunnerOptions(options, spec).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr("cascade must be off with batch_invariance"));
+              HasSubstr("cascade must be off with device.batch_invariance"));
   spec.dtype = DType::kFloat32;
-  EXPECT_EQ(ResolveRunnerOptions({}, spec)->cascade, CascadeMode::kOff);
+  EXPECT_EQ(ResolveRunnerOptions({}, spec)->device.cascade, CascadeMode::kOff);
 }
 
 TEST(ModelRunnerOptionsTest, RefusesSpecsByField) {

@@ -1,4 +1,4 @@
-#include "runner/model_runner.h"
+#include "reprise/runner/model_runner.h"
 
 #include <ATen/ops/argmax.h>
 
@@ -9,19 +9,20 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "runner/testing/forwarding_driver.h"
-#include "runner/testing/model_runner_suite.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/runner/testing/forwarding_driver.h"
+#include "reprise/runner/testing/model_runner_suite.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 INSTANTIATE_TEST_SUITE_P(Cpu, ModelRunnerSuite, testing::Values(c10::kCPU));
 
@@ -48,9 +49,10 @@ class ModelErrorTest : public testing::Test {
     return runner_->Step({.joins = join_, .updates = update_, .rows = row_}).status();
   }
 
-  const std::vector<SlotJoin> join_ = {{.slot = 0}};
-  const std::vector<BlockTableUpdate> update_ = {{.slot = 0, .column = 0, .block = 1}};
+  const std::vector<BlockTableUpdate> update_ = {
+      {.slot = SlotId(0), .column = 0, .block = BlockId(1)}};
   const std::vector<int32_t> tokens_ = {1, 2};
+  const std::vector<SlotJoin> join_ = {JoinOf(SlotId(0), {}, tokens_.size())};
   const std::vector<ScheduledRow> row_ = {{.slot = SlotId(0), .tokens = tokens_}};
   PuppetModel model_;
   std::unique_ptr<ModelRunner> runner_;
@@ -73,11 +75,12 @@ class SilentModel : public ToyModel {
 TEST(ModelRunnerTest, AReplayedStepAllocatesNothingOnTheHeap) {
   SilentModel model;
   // Looking for prefixes to share, too.
-  auto created =
-      ModelRunner::Create(&model, {.max_num_seqs = 4,
-                                   .max_num_tokens = 16,
-                                   .cascade = CascadeMode::kAuto,
-                                   .cascade_costs = {.read_tb_per_s = 1, .reread_tb_per_s = 1}});
+  auto created = ModelRunner::Create(
+      &model,
+      {.max_num_seqs = 4,
+       .max_num_tokens = 16,
+       .device = {.cascade = CascadeMode::kAuto,
+                  .profile = ProfileWithCascade({.read_tb_per_s = 1, .reread_tb_per_s = 1})}});
   ASSERT_TRUE(created.ok()) << created.status();
   ModelRunner& runner = **created;
   const std::vector<int32_t> token = {1};
@@ -86,9 +89,10 @@ TEST(ModelRunnerTest, AReplayedStepAllocatesNothingOnTheHeap) {
   std::vector<ScheduledRow> first;
   std::vector<ScheduledRow> rows;
   for (int slot = 0; slot < 3; ++slot) {
-    joins.push_back({.slot = slot});
+    joins.push_back(JoinOf(SlotId(slot), {}, token.size()));
     for (int column = 0; column < 8; ++column)
-      updates.push_back({slot, column, 1 + 8 * slot + column});
+      updates.push_back(
+          {.slot = SlotId(slot), .column = column, .block = BlockId(1 + 8 * slot + column)});
     first.push_back({.slot = SlotId(slot), .tokens = token});
     rows.push_back({.slot = SlotId(slot)});
   }
@@ -109,12 +113,11 @@ TEST(ModelRunnerTest, AReplayedStepAllocatesNothingOnTheHeap) {
 TEST(ModelRunnerTest, AReplayedMixedStepAllocatesNothingOnTheHeapAndIsTraced) {
   SilentModel model;
   StepTrace trace;
-  auto created = ModelRunner::Create(&model, {.max_num_seqs = 4,
-                                              .max_num_tokens = 16,
-                                              .graph_sizes = {1},
-                                              .mixed_graphs = MixedGraphs::kOn,
-                                              .mixed_graph_tokens = {8, 16},
-                                              .trace = &trace});
+  auto created = ModelRunner::Create(
+      &model, {.max_num_seqs = 4,
+               .max_num_tokens = 16,
+               .graphs = {.sizes = {1}, .mixed = MixedGraphs::kOn, .mixed_tokens = {8, 16}},
+               .debug = {.trace = &trace}});
   ASSERT_TRUE(created.ok()) << created.status();
   ModelRunner& runner = **created;
   const std::vector<int32_t> tokens = {1, 2};
@@ -123,9 +126,10 @@ TEST(ModelRunnerTest, AReplayedMixedStepAllocatesNothingOnTheHeapAndIsTraced) {
   std::vector<ScheduledRow> first;
   std::vector<ScheduledRow> rows;
   for (int slot = 0; slot < 3; ++slot) {
-    joins.push_back({.slot = slot});
+    joins.push_back(JoinOf(SlotId(slot), {}, tokens.size()));
     for (int column = 0; column < 8; ++column)
-      updates.push_back({slot, column, 1 + 8 * slot + column});
+      updates.push_back(
+          {.slot = SlotId(slot), .column = column, .block = BlockId(1 + 8 * slot + column)});
     first.push_back({.slot = SlotId(slot), .tokens = tokens});
     rows.push_back({.slot = SlotId(slot)});
   }
@@ -203,15 +207,90 @@ TEST(ModelRunnerTest, TheCacheGetsWhatTheLargestStepLeaves) {
   EXPECT_EQ(runner.memory_use().eager_bytes, 100'000);
   EXPECT_EQ(runner.memory_use().free_bytes, 150'000);
   // 9/10 of the rest, in blocks of 16 tokens: 2 layers of k and v, 2 heads of 32 dims, 4 bytes.
-  EXPECT_EQ(runner.num_blocks(), 45'000 / (16 * 2 * 2 * 2 * 32 * 4));
+  EXPECT_EQ(runner.shape().num_blocks, 45'000 / (16 * 2 * 2 * 2 * 32 * 4));
   // What that step left behind is gone.
-  const std::vector<SlotJoin> join = {{.slot = 0}};
-  const std::vector<BlockTableUpdate> update = {{.slot = 0, .column = 0, .block = 1}};
+  const std::vector<SlotJoin> join = {JoinOf(SlotId(0), {}, 2)};
+  const std::vector<BlockTableUpdate> update = {
+      {.slot = SlotId(0), .column = 0, .block = BlockId(1)}};
   const std::vector<int32_t> tokens = {5, 6};
   const std::vector<ScheduledRow> row = {{.slot = SlotId(0), .tokens = tokens}};
   const auto result = runner.Step({.joins = join, .updates = update, .rows = row});
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->tokens[0], model.DenseLogits(tokens).argmax().item<int32_t>());
+}
+
+TEST(ModelRunnerTest, OnlyProposersThatReadHistoriesHaveThem) {
+  const auto step_bytes = [](const DraftProposer& proposer, int max_seq_len) {
+    ToyModel model({.max_position = 4096});
+    const auto runner =
+        ModelRunner::Create(&model, {.max_num_seqs = 2,
+                                     .max_num_tokens = 8,
+                                     .max_seq_len = max_seq_len,
+                                     .cache = {.block_size = 2048},
+                                     .speculation = {.max_drafts = 2, .proposer = proposer}});
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return (*runner)->memory_use().step_bytes;
+  };
+  // Two blocks a sequence in either case, so that only histories grow: 1,000 tokens of 2 slots, up to
+  // the alignment of buffers.
+  EXPECT_EQ(step_bytes(NoProposer{}, 4000) - step_bytes(NoProposer{}, 3000), 0);
+  EXPECT_GE(step_bytes(NgramProposer{}, 4000) - step_bytes(NgramProposer{}, 3000),
+            2 * 1000 * 4 - 256);
+}
+
+// Each optional part counts its memory, and lists what captured graphs hold of it.
+struct PartCase {
+  std::string name;
+  ModelRunnerOptions options;
+  std::string entry;  // that the fingerprint has
+  ToyModelOptions model = {};
+};
+
+class RunnerPartsOfOptionsTest : public testing::TestWithParam<PartCase> {
+ protected:
+  static std::unique_ptr<ModelRunner> MakeRunner(ToyModel& model, ModelRunnerOptions options) {
+    options.max_num_seqs = 2;
+    options.max_num_tokens = 16;
+    options.max_seq_len = 64;
+    options.cache.size = NumBlocks{20};
+    auto runner = ModelRunner::Create(&model, options);
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return *std::move(runner);
+  }
+};
+
+TEST_P(RunnerPartsOfOptionsTest, CountsItsMemoryAndListsItsAddresses) {
+  ToyModel plain_model({}), model(GetParam().model);
+  const auto plain = MakeRunner(plain_model, {});
+  const auto runner = MakeRunner(model, GetParam().options);
+  EXPECT_GT(runner->memory_use().step_bytes, plain->memory_use().step_bytes);
+  EXPECT_THAT(plain->fingerprint().ToString(), Not(HasSubstr(GetParam().entry)));
+  EXPECT_THAT(runner->fingerprint().ToString(), HasSubstr(GetParam().entry));
+  EXPECT_EQ(runner->fingerprint(), runner->fingerprint());
+}
+
+ModelRunnerOptions NgramDrafts(DraftShape shape) {
+  return {.speculation = {.max_drafts = 2, .shape = shape, .proposer = NgramProposer{}}};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Parts, RunnerPartsOfOptionsTest,
+    testing::Values(PartCase{"Drafts", NgramDrafts(DraftShape::kChain), "chosen tokens"},
+                    PartCase{"Trees", NgramDrafts(DraftShape::kTree), "tree of drafts"},
+                    PartCase{"Embeddings", {}, "is_embedded", {.takes_embeddings = true}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ModelRunnerTest, CountsTheMemoryOfWhatRequestsMayAskFor) {
+  const auto step_bytes = [](const LogitsOptions& logits) {
+    ToyModel model({});
+    const auto runner =
+        ModelRunner::Create(&model, {.max_num_seqs = 2, .max_num_tokens = 8, .logits = logits});
+    EXPECT_TRUE(runner.ok()) << runner.status();
+    return (*runner)->memory_use().step_bytes;
+  };
+  const int64_t plain = step_bytes({});
+  EXPECT_GE(step_bytes({.penalties = true}), plain + 2 * 2 * 61);
+  EXPECT_GT(step_bytes({.max_biases = 300}), plain);
 }
 
 TEST(ModelRunnerTest, RefusesTokensOutsideTheVocabularyByArgumentAndIndex) {

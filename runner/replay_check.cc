@@ -1,4 +1,4 @@
-#include "runner/replay_check.h"
+#include "reprise/runner/replay_check.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/any.h>
@@ -55,7 +55,7 @@ at::Tensor KeptTensors::Room(const at::Tensor& tensor) {
   return bytes.narrow(0, 0, num_bytes).view(tensor.scalar_type()).view(tensor.sizes());
 }
 
-void KeptTensors::See(std::string_view name, const at::Tensor& tensor) {
+void KeptTensors::See(std::string_view name, const at::Tensor& tensor, WatchedRows) {
   if (!status_.ok()) return;
   if (!is_complete_) entries_.push_back({.name = std::string(name), .tensor = Room(tensor)});
   if (num_seen_ == entries_.size()) {
@@ -96,29 +96,38 @@ absl::Status ReplayComparison::Differs(std::string_view expected, std::string_vi
       std::string(expected), " as in the eager run, got ", std::string(got)));
 }
 
-at::Tensor ReplayComparison::Live(const at::Tensor& tensor) const {
-  if (tensor.dim() == 0) return tensor;
-  // Where the two numbers are equal rows need no test of their own: padded rows of what models
-  // gather by logits_indices are those of live tokens.
-  if (tensor.size(0) == key_.padded_num_tokens) return tensor.narrow(0, 0, shape_.num_tokens);
-  if (tensor.size(0) == key_.padded_num_seqs) return tensor.narrow(0, 0, shape_.num_seqs);
-  return tensor;
+int ReplayComparison::NumRows(WatchedRows rows) const {
+  if (rows == WatchedRows::kTokens) return key_.padded_num_tokens;
+  return key_.padded_num_seqs + key_.num_earlier_logits;
 }
 
-absl::Status ReplayComparison::Compare(const KeptTensors::Entry& kept,
-                                       const at::Tensor& tensor) const {
-  const at::Tensor replayed = Live(kept.tensor);
-  const at::Tensor eager = Live(tensor);
-  if (eager.numel() == 0) return absl::OkStatus();
-  const at::Tensor differs = (Bytes(replayed) != Bytes(eager)).any(1);
+// Logits of the rows come first, then those of earlier tokens: both parts have padding at their end.
+void ReplayComparison::ForgetPadding(WatchedRows rows, at::Tensor differs) const {
+  const auto forget = [&](int begin, int end) { differs.slice(0, begin, end).zero_(); };
+  if (rows == WatchedRows::kTokens) return forget(shape_.num_tokens, key_.padded_num_tokens);
+  forget(shape_.num_seqs, key_.padded_num_seqs);
+  forget(key_.padded_num_seqs + shape_.num_earlier_logits, NumRows(rows));
+}
+
+absl::Status ReplayComparison::Compare(const KeptTensors::Entry& kept, const at::Tensor& tensor,
+                                       WatchedRows rows) const {
+  if (rows != WatchedRows::kAll && (tensor.dim() == 0 || tensor.size(0) != NumRows(rows))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a watched tensor must have a row per ", rows == WatchedRows::kTokens ? "token" : "logit",
+        " of the step, or be watched with WatchedRows::kAll: expected ", NumRows(rows),
+        " rows, got ", Describe(kept.name, tensor)));
+  }
+  if (tensor.numel() == 0) return absl::OkStatus();
+  at::Tensor differs = (Bytes(kept.tensor) != Bytes(tensor)).any(1);
+  if (rows != WatchedRows::kAll) ForgetPadding(rows, differs.view({NumRows(rows), -1}));
   if (!differs.any().item<bool>()) return absl::OkStatus();
   const int64_t element = differs.nonzero()[0].item<int64_t>();
-  return Differs(
-      absl::StrCat("'", kept.name, "' at ", Position(eager, element), " ", ValueAt(eager, element)),
-      absl::StrCat(ValueAt(replayed, element)));
+  return Differs(absl::StrCat("'", kept.name, "' at ", Position(tensor, element), " ",
+                              ValueAt(tensor, element)),
+                 absl::StrCat(ValueAt(kept.tensor, element)));
 }
 
-void ReplayComparison::See(std::string_view name, const at::Tensor& tensor) {
+void ReplayComparison::See(std::string_view name, const at::Tensor& tensor, WatchedRows rows) {
   if (!status_.ok()) return;
   if (num_seen_ == kept_->entries().size()) {
     status_ = Differs(Describe(name, tensor), "no such tensor");
@@ -130,7 +139,7 @@ void ReplayComparison::See(std::string_view name, const at::Tensor& tensor) {
     status_ = Differs(Describe(name, tensor), Describe(kept.name, kept.tensor));
     return;
   }
-  status_ = Compare(kept, tensor);
+  status_ = Compare(kept, tensor, rows);
 }
 
 absl::Status ReplayComparison::End() {

@@ -15,8 +15,8 @@
 // Thread safety: none; one owner. It must outlive the graphs that were captured with its watches.
 // Cost: a copy of every tensor in the graph; comparing waits for the device at every tensor.
 
-#ifndef RUNNER_REPLAY_CHECK_H_
-#define RUNNER_REPLAY_CHECK_H_
+#ifndef REPRISE_RUNNER_REPLAY_CHECK_H_
+#define REPRISE_RUNNER_REPLAY_CHECK_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -27,8 +27,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "graphs/graph_key.h"
-#include "runner/step_watch.h"
+#include "reprise/graphs/graph_key.h"
+#include "reprise/runner/step_watch.h"
 
 namespace reprise {
 
@@ -47,7 +47,7 @@ class KeptTensors : public StepWatch {
   // The first pass finds the memory, so it must not be captured: a graph's warm-up is that pass.
   // Every later one must see the same names and shapes, else End() is Internal.
   void Begin() override;
-  void See(std::string_view name, const at::Tensor& tensor) override;
+  void See(std::string_view name, const at::Tensor& tensor, WatchedRows rows) override;
   absl::Status End() override;
 
   const std::vector<Entry>& entries() const { return entries_; }
@@ -62,21 +62,24 @@ class KeptTensors : public StepWatch {
   absl::Status status_;       // of this pass
 };
 
-// Compares each tensor that it sees with the one of the replay, bit by bit.
+// Compares each tensor that it sees with the one of the replay, bit by bit, except in rows of padding.
 class ReplayComparison : public StepWatch {
  public:
   ReplayComparison(const KeptTensors* kept, const GraphKey& key, const StepShape& shape)
       : kept_(kept), key_(key), shape_(shape) {}
 
   void Begin() override;
-  void See(std::string_view name, const at::Tensor& tensor) override;
+  void See(std::string_view name, const at::Tensor& tensor, WatchedRows rows) override;
   // Internal, naming the first tensor that differs, and where.
   absl::Status End() override;
 
  private:
-  absl::Status Compare(const KeptTensors::Entry& kept, const at::Tensor& tensor) const;
-  // The part of a tensor that the live tokens or rows make.
-  at::Tensor Live(const at::Tensor& tensor) const;
+  absl::Status Compare(const KeptTensors::Entry& kept, const at::Tensor& tensor,
+                       WatchedRows rows) const;
+  // Number of rows that a tensor of that kind has. REQUIRES: not kAll.
+  int NumRows(WatchedRows rows) const;
+  // Clears the rows of padding of `differs` [NumRows(rows), ...] bool.
+  void ForgetPadding(WatchedRows rows, at::Tensor differs) const;
   absl::Status Differs(std::string_view expected, std::string_view got) const;
 
   const KeptTensors* kept_;
@@ -105,4 +108,4 @@ class ReplayChecker {
 
 }  // namespace reprise
 
-#endif  // RUNNER_REPLAY_CHECK_H_
+#endif  // REPRISE_RUNNER_REPLAY_CHECK_H_

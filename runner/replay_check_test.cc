@@ -1,4 +1,4 @@
-#include "runner/replay_check.h"
+#include "reprise/runner/replay_check.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -16,6 +16,7 @@ namespace reprise {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Four sequences of up to 8 tokens; 3 of them live, with 5 tokens.
@@ -25,23 +26,25 @@ constexpr StepShape kShape = {.num_seqs = 3, .num_tokens = 5, .max_query_len = 3
 struct Named {
   std::string name;
   at::Tensor tensor;
+  WatchedRows rows = WatchedRows::kAll;
 };
 
 absl::Status Pass(StepWatch& watch, const std::vector<Named>& tensors) {
   watch.Begin();
-  for (const Named& named : tensors) watch.See(named.name, named.tensor);
+  for (const Named& named : tensors) watch.See(named.name, named.tensor, named.rows);
   return watch.End();
 }
 
 // A graph that computes `replayed`, and the same step eagerly.
-absl::Status Check(const std::vector<Named>& replayed, const std::vector<Named>& eager) {
+absl::Status Check(const std::vector<Named>& replayed, const std::vector<Named>& eager,
+                   const GraphKey& key = kKey, const StepShape& shape = kShape) {
   ReplayChecker checker;
-  StepWatch* kept = checker.WatchOf(kKey);
+  StepWatch* kept = checker.WatchOf(key);
   for (int pass = 0; pass < 3; ++pass) {  // warm-up, capture, replay
     const absl::Status status = Pass(*kept, replayed);
     EXPECT_TRUE(status.ok()) << status;
   }
-  ReplayComparison comparison = checker.Compare(kKey, kShape);
+  ReplayComparison comparison = checker.Compare(key, shape);
   return Pass(comparison, eager);
 }
 
@@ -84,19 +87,47 @@ TEST(ReplayCheckTest, TheFirstTensorAndElementThatDifferAreNamed) {
       "expected 'first' at [2, 1, 2] 17 as in the eager run, got 0.5");
 }
 
-TEST(ReplayCheckTest, OnlyLiveTokensAndRowsAreCompared) {
-  for (const auto& [size, live] : {std::pair{8, 5}, {4, 3}, {7, 7}}) {
-    const at::Tensor eager = at::ones({size, 2});
+// Changes each row in turn, and expects that the difference is found.
+std::vector<int> RowsCompared(int num_rows, WatchedRows rows, const GraphKey& key,
+                              const StepShape& shape) {
+  std::vector<int> compared;
+  const at::Tensor eager = at::ones({num_rows, 2});
+  for (int row = 0; row < num_rows; ++row) {
     at::Tensor replayed = eager.clone();
-    if (live < size) {
-      replayed.narrow(0, live, size - live).fill_(std::numeric_limits<float>::quiet_NaN());
-    }
-    EXPECT_EQ(Check({{"a", replayed}}, {{"a", eager}}), absl::OkStatus()) << size;
-    replayed[live - 1][1] = 7;
-    EXPECT_THAT(MessageOf(Check({{"a", replayed}}, {{"a", eager}})),
-                HasSubstr("at [" + std::to_string(live - 1) + ", 1] 1 as in"))
-        << size;
+    replayed[row][1] = std::numeric_limits<float>::quiet_NaN();
+    const absl::Status status = Check({{"a", replayed, rows}}, {{"a", eager, rows}}, key, shape);
+    if (status.ok()) continue;
+    EXPECT_THAT(MessageOf(status), HasSubstr("at [" + std::to_string(row) + ", 1] 1 as in"));
+    compared.push_back(row);
   }
+  return compared;
+}
+
+TEST(ReplayCheckTest, RowsOfPaddingAreNotCompared) {
+  EXPECT_THAT(RowsCompared(8, WatchedRows::kTokens, kKey, kShape), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(RowsCompared(4, WatchedRows::kLogits, kKey, kShape), ElementsAre(0, 1, 2));
+  EXPECT_THAT(RowsCompared(4, WatchedRows::kAll, kKey, kShape), ElementsAre(0, 1, 2, 3));
+}
+
+// Four rows with a token and a draft each: eight logits, six of them live.
+TEST(ReplayCheckTest, LogitsOfEarlierTokensHavePaddingOfTheirOwn) {
+  const GraphKey key = {.padded_num_seqs = 4,
+                        .padded_num_tokens = 8,
+                        .max_query_len = 2,
+                        .num_earlier_logits = 4,
+                        .num_drafts = 1};
+  const StepShape shape = {
+      .num_seqs = 3, .num_tokens = 6, .max_query_len = 2, .num_earlier_logits = 3, .num_drafts = 1};
+  EXPECT_THAT(RowsCompared(8, WatchedRows::kLogits, key, shape), ElementsAre(0, 1, 2, 4, 5, 6));
+  EXPECT_THAT(RowsCompared(8, WatchedRows::kTokens, key, shape), ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+TEST(ReplayCheckTest, AWatchedTensorHasTheRowsThatItsKindNames) {
+  const Named a = {"a", at::ones({7, 2}), WatchedRows::kTokens};
+  const absl::Status status = Check({a}, {a});
+  EXPECT_EQ(status.message(),
+            "a watched tensor must have a row per token of the step, or be watched with "
+            "WatchedRows::kAll: expected 8 rows, got 'a' [7, 2] float");
 }
 
 TEST(ReplayCheckTest, BitsAreComparedNotValues) {

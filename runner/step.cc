@@ -1,4 +1,4 @@
-#include "runner/step.h"
+#include "reprise/runner/step.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -8,15 +8,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/attention.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
-#include "cache/ops/kv_scale.h"
-#include "cache/ops/write_kv.h"
 #include "glog/logging.h"
-#include "runner/step_watch.h"
+#include "reprise/attention/attention.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/cache/ops/kv_scale.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/runner/ops/rotary.h"
 
 namespace reprise {
 namespace {
@@ -171,14 +171,24 @@ absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q,
 
 absl::Status Step::Write(int layer, const at::Tensor& k, const at::Tensor& v) const {
   REPRISE_RETURN_IF_ERROR(CheckIsWritten(layer));
-  if (spec(layer).v_in_k) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layer ", layer, " keeps V within K: expected one latent for both, got k and v"));
-  }
+  REPRISE_RETURN_IF_ERROR(CheckKeepsPair(layer));
   REPRISE_RETURN_IF_ERROR(Calibrate(layer, k, v));
   Watch("layer", layer, "k", k);
   Watch("layer", layer, "v", v);
   return WriteKv(parts_.kv[layer], k, v, slot_mapping(layer));
+}
+
+absl::Status Step::Write(int layer, const at::Tensor& k, const at::Tensor& v,
+                         const RotaryWrite& rotary) const {
+  REPRISE_RETURN_IF_ERROR(CheckIsWritten(layer));
+  REPRISE_RETURN_IF_ERROR(CheckKeepsPair(layer));
+  if (parts_.calibrated == nullptr && parts_.watch == nullptr) {
+    return RotaryWriteKv(rotary.q, k, v, positions(), rotary.table, parts_.kv[layer],
+                         slot_mapping(layer), rotary.norm);
+  }
+  // Scales and watches need the rotated k, which the fused kernel never writes to memory.
+  REPRISE_RETURN_IF_ERROR(Rotary(rotary.q, k, positions(), rotary.table, rotary.norm));
+  return Write(layer, k, v);
 }
 
 absl::Status Step::Write(int layer, const at::Tensor& latent) const {
@@ -270,12 +280,13 @@ absl::Status Step::Run(Attention attention) const {
   return RunBetweenGraphs([attention = std::move(attention)]() mutable { return attention(); });
 }
 
-void Step::See(std::string_view name, const at::Tensor& tensor) const {
-  parts_.watch->See(name, tensor);
+void Step::See(std::string_view name, const at::Tensor& tensor, WatchedRows rows) const {
+  parts_.watch->See(name, tensor, rows);
 }
 
 void Step::Watch(const char* place, int index, const char* what, const at::Tensor& tensor) const {
-  if (parts_.watch != nullptr) See(absl::StrCat(place, " ", index, " ", what), tensor);
+  if (parts_.watch == nullptr) return;
+  See(absl::StrCat(place, " ", index, " ", what), tensor, WatchedRows::kTokens);
 }
 
 const at::Tensor& Step::slot_mapping(int layer) const {
@@ -315,6 +326,12 @@ absl::Status Step::CheckIsWritten(int layer) const {
         "layer ", layer, " reads the encoder's keys and writes none: expected q alone"));
   }
   return absl::OkStatus();
+}
+
+absl::Status Step::CheckKeepsPair(int layer) const {
+  if (!spec(layer).v_in_k) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "layer ", layer, " keeps V within K: expected one latent for both, got k and v"));
 }
 
 // On the CPU too, where no work is planned: so that what runs there runs on a GPU.

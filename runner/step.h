@@ -12,7 +12,7 @@
 //   with keys of its own                              Attend(layer, q, k, v)
 //   with a latent, V within K (absorbed MLA)          Attend(layer, q, latent)
 //   that shares another's keys, or cross attention    Attend(layer, q)
-//   whose keys were written by a fused op             that op with kv(layer), slot_mapping(layer);
+//   whose q and k are rotated first                   Write(layer, k, v, {.q = q, .table = table});
 //                                                     then Attend(layer, q)
 //
 // Windows, chunks and the encoder's lengths do not change the call. They are in the layer's
@@ -21,12 +21,13 @@
 //
 // Made by ModelRunner; valid during Model::Forward(). Thread safety: none.
 
-#ifndef RUNNER_STEP_H_
-#define RUNNER_STEP_H_
+#ifndef REPRISE_RUNNER_STEP_H_
+#define REPRISE_RUNNER_STEP_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -34,22 +35,22 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/attention_extras.h"
-#include "attention/layer_classes.h"
-#include "attention/layer_spec.h"
-#include "attention/paged_batch.h"
-#include "attention/work_map/work_map.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layer.h"
-#include "graphs/graph_backend.h"
-#include "graphs/graph_key.h"
-#include "runner/kv_scales.h"
-#include "runner/ops/linear_context.h"
-#include "runner/step_metadata.h"
+#include "reprise/attention/attention_extras.h"
+#include "reprise/attention/layer_classes.h"
+#include "reprise/attention/layer_spec.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
+#include "reprise/graphs/graph_backend.h"
+#include "reprise/graphs/graph_key.h"
+#include "reprise/runner/kv_scales.h"
+#include "reprise/runner/ops/head_norm.h"
+#include "reprise/runner/ops/linear_context.h"
+#include "reprise/runner/step_metadata.h"
+#include "reprise/runner/step_watch.h"
 
 namespace reprise {
-
-class StepWatch;
 
 // Optional arguments of Step::Attend.
 struct AttendOptions {
@@ -70,6 +71,14 @@ struct AttendOptions {
 struct AttentionPart {
   at::Tensor out;  // [num_tokens, num_q_heads, head_dim_v]
   at::Tensor lse;  // [num_tokens, num_q_heads] float32, natural logarithm
+};
+
+// A rotary position embedding that Step::Write() applies to q and k before it writes k.
+struct RotaryWrite {
+  at::Tensor q;      // [num_tokens, num_q_heads, head_dim_qk]: rotated in place
+  at::Tensor table;  // cosines and sines (runner/ops/rotary_table.h)
+  // Normalises the heads of q and k before the rotation (runner/ops/head_norm.h).
+  std::optional<HeadNormOptions> norm = {};
 };
 
 class Step {
@@ -93,6 +102,11 @@ class Step {
     DType dtype = DType::kFloat32;  // of the model
     // Scales to set from this step's keys before they are written; null: they are as they are.
     const KvScales* calibrated = nullptr;
+    // receives the hidden states of the step; null: nothing reads them
+    std::function<absl::Status(const Step& step, const at::Tensor& hidden)> take_hidden = nullptr;
+    // Where logits stay divided over ranks (runner/ranks/divided_logits.h); undefined: whole logits
+    // are wanted.
+    at::Tensor divided_logits = {};
     StepWatch* watch = nullptr;      // sees the tensors of Watch(); null: none does
     GraphBackend* graphs = nullptr;  // what captures the step; null: it is not captured
     bool attends_between_graphs = false;
@@ -120,6 +134,28 @@ class Step {
 
   // Where logits may be written: [num_logits, vocab_size] of the runner's logits dtype, persistent.
   const at::Tensor& logits() const { return parts_.logits; }
+
+  // If defined, a model with ModelSpec::divided_logits writes its share of the logits here and does
+  // not gather logits(). If undefined, the model returns whole logits.
+  const at::Tensor& divided_logits() const { return parts_.divided_logits; }
+
+  // The step's hidden states, for draft heads: hidden [num_tokens, hidden_dim] of the model's dtype,
+  // of all tokens, what logits are computed from. Models with ModelSpec::hidden_dim call it once in
+  // each forward pass; costs nothing if no heads read them. Errors: InvalidArgument for another shape
+  // or dtype.
+  absl::Status KeepHidden(const at::Tensor& hidden) const {
+    return parts_.take_hidden == nullptr ? absl::OkStatus() : parts_.take_hidden(*this, hidden);
+  }
+
+  // This step with another receiver of hidden states; null: none. For a model that passes its steps on
+  // to another one.
+  using TakeHidden = std::function<absl::Status(const Step& step, const at::Tensor& hidden)>;
+  Step WithHidden(TakeHidden take_hidden) const {
+    Step other = *this;
+    other.parts_.take_hidden = std::move(take_hidden);
+    return other;
+  }
+  bool keeps_hidden() const { return parts_.take_hidden != nullptr; }
 
   // Copies what the model returned to logits(), unless it is there. The runner's. Errors:
   // InvalidArgument for another shape.
@@ -164,14 +200,14 @@ class Step {
   absl::Status Write(int layer, const at::Tensor& k, const at::Tensor& v) const;
   absl::Status Write(int layer, const at::Tensor& latent) const;
 
-  // The layer's cache and the slots of this step's tokens in it, [num_tokens] int64, for ops that
-  // write it themselves. REQUIRES: a layer of the spec; slot_mapping(): one with a cache. Do not
-  // write into the cache of another layer or of an encoder.
-  const KvLayer& kv(int layer) const { return parts_.kv[layer]; }
-  const at::Tensor& slot_mapping(int layer) const;
+  // Rotates q and k by positions(), then writes k and v as above. One launch (RotaryWriteKv()); a
+  // step that calibrates the cache's scales, or whose tensors are watched, takes two. The contents
+  // of k are unspecified afterwards. Errors: as above, and errors of RotaryWriteKv().
+  absl::Status Write(int layer, const at::Tensor& k, const at::Tensor& v,
+                     const RotaryWrite& rotary) const;
 
   // The layer's metadata of this step, for ops of the model's own (attention/attention.h).
-  // REQUIRES: as slot_mapping().
+  // REQUIRES: a layer of the spec that has a cache.
   const PagedBatch& batch(int layer) const;
   const WorkMap& work_map(int layer) const;
 
@@ -179,8 +215,8 @@ class Step {
   // on the host (GraphBackend::RunBetweenGraphs). For what cannot be captured, such as work that
   // depends on values of the host. It must be idempotent. The tensors that it holds take memory of
   // their own in every captured graph. All of attention runs so if
-  // ModelRunnerOptions::attention_in_graphs is off. Errors: the work's; InvalidArgument for an
-  // empty function; those of the capture, which the model must return.
+  // DebugOptions::attention is kBetweenGraphs. Errors: the error of the work; InvalidArgument for
+  // an empty function; any error of the capture. The model must return the error.
   absl::Status RunBetweenGraphs(std::function<absl::Status()> work) const;
 
   // Names a tensor of the forward pass for the debug mode that compares replayed steps with eager
@@ -188,12 +224,14 @@ class Step {
   //
   //   step.Watch("mlp of layer 3", x);
   //
-  // A tensor whose first dimension is num_tokens or num_logits is compared in the live ones alone,
-  // for what padding computes is undefined. Costs the test of a pointer if that mode is off.
-  void Watch(std::string_view name, const at::Tensor& tensor) const {
-    if (parts_.watch != nullptr) See(name, tensor);
+  // `rows` says what the first dimension counts. Rows of padding are not compared, since their
+  // contents are undefined. Costs the test of a pointer if that mode is off.
+  void Watch(std::string_view name, const at::Tensor& tensor,
+             WatchedRows rows = WatchedRows::kTokens) const {
+    if (parts_.watch != nullptr) See(name, tensor, rows);
   }
-  // The same of "<place> <index> <what>", "layer 3 experts", a name that is made only if it is read.
+  // The same for a tensor with a row per token, named "<place> <index> <what>": "layer 3 experts".
+  // Makes the name only if a watch reads it.
   void Watch(const char* place, int index, const char* what, const at::Tensor& tensor) const;
 
   // This step with another watch: for a model that passes its steps on to another one, to see that
@@ -213,11 +251,14 @@ class Step {
   absl::Status Run(Attention attention) const;
   absl::Status CheckHasCache(int layer) const;
   absl::Status CheckIsWritten(int layer) const;
+  absl::Status CheckKeepsPair(int layer) const;
   absl::Status CheckHasWithin() const;
   absl::Status CheckQuery(int layer, const at::Tensor& q) const;
-  void See(std::string_view name, const at::Tensor& tensor) const;
+  void See(std::string_view name, const at::Tensor& tensor, WatchedRows rows) const;
   // Sets the layer's scales from k and v, in the step that calibrates.
   absl::Status Calibrate(int layer, const at::Tensor& k, const at::Tensor& v) const;
+  // Slots of this step's tokens in the layer's cache, [num_tokens] int64. REQUIRES: it has a cache.
+  const at::Tensor& slot_mapping(int layer) const;
   int place(int layer) const { return parts_.first_layer + layer; }  // among metadata's layers
   const LayerSpec& spec(int layer) const { return parts_.metadata->layers()[place(layer)]; }
   const LayerClasses& classes() const { return parts_.metadata->classes(); }
@@ -227,4 +268,4 @@ class Step {
 
 }  // namespace reprise
 
-#endif  // RUNNER_STEP_H_
+#endif  // REPRISE_RUNNER_STEP_H_

@@ -1,9 +1,9 @@
-#include "runner/step_cascade.h"
+#include "reprise/runner/step_cascade.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map.h"
 
 namespace reprise {
 namespace {

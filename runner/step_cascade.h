@@ -16,18 +16,18 @@
 // Thread safety: none; one owner. Cost of a step: a few operations per row, and the cost of its
 // updates (runner/common_blocks.h); no allocation after construction.
 
-#ifndef RUNNER_STEP_CASCADE_H_
-#define RUNNER_STEP_CASCADE_H_
+#ifndef REPRISE_RUNNER_STEP_CASCADE_H_
+#define REPRISE_RUNNER_STEP_CASCADE_H_
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "attention/merge/cascade_rule.h"
-#include "runner/common_blocks.h"
-#include "runner/slots/scheduled_batch.h"
-#include "runner/slots/slot_mirror.h"
+#include "reprise/attention/merge/cascade_rule.h"
+#include "reprise/runner/common_blocks.h"
+#include "reprise/runner/slots/scheduled_batch.h"
+#include "reprise/runner/slots/slot_mirror.h"
 
 namespace reprise {
 
@@ -87,4 +87,4 @@ class StepCascade {
 
 }  // namespace reprise
 
-#endif  // RUNNER_STEP_CASCADE_H_
+#endif  // REPRISE_RUNNER_STEP_CASCADE_H_

@@ -1,4 +1,4 @@
-#include "runner/step_cascade.h"
+#include "reprise/runner/step_cascade.h"
 
 #include <vector>
 
@@ -30,22 +30,24 @@ class StepCascadeTest : public testing::Test {
                  .max_blocks = 64,
                  .block_size = kBlockSize,
                  .max_seq_len = 1024},
-        mirror_({.num_slots = kSlots,
+        mirror_({.max_num_seqs = kSlots,
                  .max_num_tokens = 256,
                  .max_seq_len = 1024,
-                 .max_blocks = 64,
-                 .block_size = kBlockSize,
-                 .num_blocks = 1000,
                  .vocab_size = 10,
+                 .num_blocks = 1000,
+                 .block_size = kBlockSize,
                  .groups = std::vector<KvGroupSpec>(num_groups)}),
         cascade_(options_) {}
 
   // The slot enters with `num_keys` cached keys; its first `num_shared` blocks are everybody's.
   void Join(int slot, int num_keys, int num_shared, int group = 0) {
-    if (group == 0) joins_.push_back({.slot = slot, .seq_len = num_keys});
+    if (group == 0) {
+      joins_.push_back({.slot = SlotId(slot), .seq_len = num_keys, .prompt_len = num_keys});
+    }
     for (int column = 0; column <= num_keys / kBlockSize; ++column) {
       const int32_t block = column < num_shared ? 1 + column : 100 * (slot + 1) + column;
-      updates_.push_back({.slot = slot, .column = column, .block = block, .group = group});
+      updates_.push_back(
+          {.slot = SlotId(slot), .column = column, .block = BlockId(block), .group = group});
     }
   }
   void Leave(int slot) { leaves_.push_back(SlotId(slot)); }

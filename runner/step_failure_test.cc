@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
-#include "base/status_macros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/model_runner.h"
-#include "runner/testing/forwarding_driver.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/testing/forwarding_driver.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 namespace {
@@ -86,7 +86,7 @@ class StepFailureTest : public testing::Test {
  protected:
   StepFailureTest() { Make(1); }
 
-  void Make(int max_steps_in_flight, StepLogits step_logits = StepLogits::kOfNewest) {
+  void Make(int max_steps_in_flight, StepLogits step_logits = StepLogits::kIfSynchronous) {
     faults_ = {};
     runner_ = nullptr;
     auto runner = ModelRunner::Create(
@@ -94,24 +94,26 @@ class StepFailureTest : public testing::Test {
         {.max_num_seqs = 3,
          .max_num_tokens = 16,
          .max_seq_len = kBlockSize * kColumns,
-         .block_size = kBlockSize,
          .max_steps_in_flight = max_steps_in_flight,
-         .step_logits = step_logits},
+         .cache = {.block_size = kBlockSize},
+         .logits = {.step_logits = step_logits}},
         std::make_unique<FaultyDriver>(*MakeDeviceDriver(c10::kCPU, {}), &faults_));
     ASSERT_TRUE(runner.ok()) << runner.status();
     runner_ = *std::move(runner);
   }
 
   // The slots' sequences enter with their prompts, all others of `slots` decode; `leaves` leave.
-  absl::StatusOr<StepTicket> Launch(const std::vector<int>& slots, const std::vector<int>& joins,
-                                    const std::vector<int>& leaves = {}) {
+  absl::StatusOr<int64_t> Launch(const std::vector<int>& slots, const std::vector<int>& joins,
+                                 const std::vector<int>& leaves = {}) {
     std::vector<SlotId> leaving(leaves.begin(), leaves.end());
     std::vector<SlotJoin> joining;
     std::vector<BlockTableUpdate> updates;
     for (const int slot : joins) {
-      joining.push_back({.slot = slot});
+      joining.push_back(JoinOf(SlotId(slot), {}, prompts_[slot].size()));
       for (int column = 0; column < kColumns; ++column) {
-        updates.push_back({slot, column, 1 + slot * kColumns + column});
+        updates.push_back({.slot = SlotId(slot),
+                           .column = column,
+                           .block = BlockId(1 + slot * kColumns + column)});
       }
     }
     std::vector<ScheduledRow> rows;
@@ -128,7 +130,7 @@ class StepFailureTest : public testing::Test {
   absl::StatusOr<std::vector<int32_t>> Step(const std::vector<int>& slots,
                                             const std::vector<int>& joins = {},
                                             const std::vector<int>& leaves = {}) {
-    REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, Launch(slots, joins, leaves));
+    REPRISE_ASSIGN_OR_RETURN(const int64_t ticket, Launch(slots, joins, leaves));
     REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_->Await(ticket));
     return std::vector<int32_t>(result.tokens.begin(), result.tokens.end());
   }
@@ -239,9 +241,10 @@ TEST_F(StepFailureTest, ARefusedBatchChangesNothing) {
 }
 
 TEST_F(StepFailureTest, MoreUpdatesThanTheDeltaHoldsAreRefused) {
-  const std::vector<SlotJoin> join = {{.slot = 0}};
+  const std::vector<SlotJoin> join = {JoinOf(SlotId(0), {}, 1)};
   const int num_entries = 3 * kColumns;  // of all slots
-  const std::vector<BlockTableUpdate> updates(num_entries + 1, {0, 0, 1});
+  const std::vector<BlockTableUpdate> updates(
+      num_entries + 1, {.slot = SlotId(0), .column = 0, .block = BlockId(1)});
   const absl::Status status = runner_->Launch({.joins = join, .updates = updates}).status();
   EXPECT_EQ(status.message(), "updates: a batch has at most 12, got 13");
   const auto most = absl::MakeConstSpan(updates).first(num_entries);
@@ -249,10 +252,10 @@ TEST_F(StepFailureTest, MoreUpdatesThanTheDeltaHoldsAreRefused) {
 }
 
 TEST_F(StepFailureTest, StepsOutOfTurnAreRefused) {
-  EXPECT_EQ(runner_->Await({0}).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(runner_->Await(0).status().code(), absl::StatusCode::kFailedPrecondition);
   const auto first = Launch({0}, {0});
   EXPECT_EQ(Launch({0}, {}).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(runner_->Await({1}).status().message(),
+  EXPECT_EQ(runner_->Await(1).status().message(),
             "steps are awaited once, in the order of their launch: expected step 0, got step 1");
   EXPECT_THAT(runner_->Await(*first)->tokens, SizeIs(1));
   EXPECT_EQ(runner_->Await(*first).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -261,31 +264,57 @@ TEST_F(StepFailureTest, StepsOutOfTurnAreRefused) {
 
 TEST_F(StepFailureTest, EachStepInFlightHasLogitsOfItsOwn) {
   Make(3, StepLogits::kOfEvery);
-  std::vector<StepTicket> tickets = {*Launch({0, 1}, {0, 1}), *Launch({1}, {}),
-                                     *Launch({0, 1}, {})};
-  for (const StepTicket ticket : tickets) {
+  std::vector<int64_t> tickets = {*Launch({0, 1}, {0, 1}), *Launch({1}, {}), *Launch({0, 1}, {})};
+  for (const int64_t ticket : tickets) {
     const auto result = runner_->Await(ticket);
     ASSERT_TRUE(result.ok()) << result.status();
-    ASSERT_EQ(result->logits.size(0), static_cast<int64_t>(result->tokens.size()));
+    const at::Tensor logits = *runner_->logits(ticket);
+    ASSERT_EQ(logits.size(0), static_cast<int64_t>(result->tokens.size()));
     for (size_t row = 0; row < result->tokens.size(); ++row) {
-      EXPECT_EQ(result->logits[row].argmax().item<int32_t>(), result->tokens[row]);
+      EXPECT_EQ(logits[row].argmax().item<int32_t>(), result->tokens[row]);
     }
   }
   Make(3);
-  EXPECT_FALSE(runner_->Await(*Launch({0}, {0}))->logits.defined());
+  const int64_t step = runner_->Await(*Launch({0}, {0}))->step;
+  EXPECT_THAT(std::string(runner_->logits(step).status().message()),
+              HasSubstr("with StepLogits::kOfEvery: got 3 steps in flight"));
   Make(1);
-  EXPECT_EQ(runner_->Await(*Launch({0}, {0}))->logits.size(0), 1);
+  const int64_t first = runner_->Await(*Launch({0}, {0}))->step;
+  EXPECT_EQ(runner_->logits(first)->size(0), 1);
+  EXPECT_THAT(std::string(runner_->logits(first + 1).status().message()),
+              HasSubstr("expected step 0, got 1"));
+}
+
+// With N steps in flight, N - 1 newer ones may have been launched when a step is awaited.
+TEST_F(StepFailureTest, AResultStaysReadableUntilTheSecondLaunchAfterItsAwait) {
+  for (const int num_in_flight : {1, 2, 3, 4}) {
+    SCOPED_TRACE(num_in_flight);
+    Make(num_in_flight, StepLogits::kOfEvery);
+    std::vector<int64_t> tickets = {*Launch({0}, {0})};
+    while (static_cast<int>(tickets.size()) < num_in_flight) tickets.push_back(*Launch({0}, {}));
+    const auto result = runner_->Await(tickets[0]);
+    ASSERT_TRUE(result.ok()) << result.status();
+    const std::vector<int32_t> tokens(result->tokens.begin(), result->tokens.end());
+    const at::Tensor kept = *runner_->logits(tickets[0]);
+    const at::Tensor logits = kept.clone();
+    ASSERT_TRUE(Launch({0}, {}).ok());  // writes to other memory of the ring
+    EXPECT_THAT(result->tokens, testing::ElementsAreArray(tokens));
+    EXPECT_TRUE(at::equal(kept, logits));
+    EXPECT_EQ(logits[0].argmax().item<int32_t>(), tokens[0]);
+  }
 }
 
 TEST(LogitsDtypeTest, FloatLogitsOfA16BitModelAreNotRounded) {
-  const std::vector<SlotJoin> join = {{.slot = 0}};
-  const std::vector<BlockTableUpdate> update = {{.slot = 0, .column = 0, .block = 1}};
+  const std::vector<SlotJoin> join = {JoinOf(SlotId(0), {}, 1)};
+  const std::vector<BlockTableUpdate> update = {
+      {.slot = SlotId(0), .column = 0, .block = BlockId(1)}};
   const std::vector<int32_t> tokens = {1, 2};
   const std::vector<ScheduledRow> row = {{.slot = SlotId(0), .tokens = tokens}};
   const auto first_logits = [&](std::optional<DType> logits_dtype) {
     ToyModel model({.dtype = DType::kBFloat16, .logits_dtype = logits_dtype});
     auto runner = *ModelRunner::Create(&model, {.max_num_seqs = 1, .max_num_tokens = 8});
-    return runner->Step({.joins = join, .updates = update, .rows = row})->logits.clone();
+    const auto result = runner->Step({.joins = join, .updates = update, .rows = row});
+    return runner->logits(result->step)->clone();
   };
   const at::Tensor rounded = first_logits(std::nullopt);
   const at::Tensor exact = first_logits(DType::kFloat32);

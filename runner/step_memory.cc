@@ -1,4 +1,4 @@
-#include "runner/step_memory.h"
+#include "reprise/runner/step_memory.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 namespace {

@@ -1,8 +1,8 @@
 // The memory of a runner's steps: slot state, step arrays and logits, allocated once at maximum
 // size on the device, and never moved.
 
-#ifndef RUNNER_STEP_MEMORY_H_
-#define RUNNER_STEP_MEMORY_H_
+#ifndef REPRISE_RUNNER_STEP_MEMORY_H_
+#define REPRISE_RUNNER_STEP_MEMORY_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -13,11 +13,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "graphs/fingerprint.h"
-#include "graphs/step_buffers.h"
-#include "runner/slots/slot_state.h"
-#include "runner/slots/step_arrays.h"
+#include "reprise/base/dtype.h"
+#include "reprise/graphs/fingerprint.h"
+#include "reprise/graphs/step_buffers.h"
+#include "reprise/runner/slots/slot_state.h"
+#include "reprise/runner/slots/step_arrays.h"
 
 namespace reprise {
 
@@ -97,4 +97,4 @@ class StepMemory {
 
 }  // namespace reprise
 
-#endif  // RUNNER_STEP_MEMORY_H_
+#endif  // REPRISE_RUNNER_STEP_MEMORY_H_

@@ -1,12 +1,12 @@
-#include "runner/step_metadata.h"
+#include "reprise/runner/step_metadata.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
-#include "base/status_macros.h"
 #include "glog/logging.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 
@@ -40,7 +40,8 @@ WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params, DType q_d
           .max_query_len = options_.max_tokens,
           .max_seq_len = options_.max_seq_len,
           .mode = options_.mode,
-          .decode_query_len = options_.decode_query_len};
+          .decode_query_len = options_.decode_query_len,
+          .costs = options_.costs};
 }
 
 absl::StatusOr<WorkMap> StepMetadata::NewMap(const WorkMapOptions& options) {

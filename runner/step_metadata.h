@@ -12,7 +12,7 @@
 //   rows                  the step's rows, over the class's group
 //   chunks                virtual rows, cut on the device (attention/metadata/local_virtual_batch.h)
 //   the encoder's keys    the step's rows over the cross group: encoder_lens, not causal
-//   without a cache       none: such layers run in the encoder's pass (runner/encoder_pass.h)
+//   without a cache       none: such layers run in the encoder's pass (runner/parts/encoder_pass.h)
 //
 // Decode steps (one query per row) have their own maps: prompt tiles hold many queries of a row, of
 // which a decode fills only one. With WorkMapMode::kDeterministic all steps have the same maps,
@@ -33,8 +33,8 @@
 // Thread safety: none; one owner. The driver must outlive it; it must outlive graphs that call
 // Build() in their capture.
 
-#ifndef RUNNER_STEP_METADATA_H_
-#define RUNNER_STEP_METADATA_H_
+#ifndef REPRISE_RUNNER_STEP_METADATA_H_
+#define REPRISE_RUNNER_STEP_METADATA_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -45,19 +45,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/layer_classes.h"
-#include "attention/layer_spec.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/dtype.h"
-#include "graphs/fingerprint.h"
-#include "graphs/graph_key.h"
-#include "runner/device/device_driver.h"
-#include "runner/slots/slot_state.h"
-#include "runner/slots/step_arrays.h"
+#include "reprise/attention/device_profile.h"
+#include "reprise/attention/layer_classes.h"
+#include "reprise/attention/layer_spec.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/dtype.h"
+#include "reprise/graphs/fingerprint.h"
+#include "reprise/graphs/graph_key.h"
+#include "reprise/runner/device/device_driver.h"
+#include "reprise/runner/slots/slot_state.h"
+#include "reprise/runner/slots/step_arrays.h"
 
 namespace reprise {
 
@@ -70,8 +71,9 @@ struct StepMetadataOptions {
   int max_rows = 0;
   int max_tokens = 0;
   int max_seq_len = 0;
-  int max_encoder_tokens = 0;  // of a sequence
-  int max_drafts = 0;          // of a row
+  int max_encoder_tokens = 0;                   // of a sequence
+  int max_drafts = 0;                           // of a row
+  WorkMapCosts costs = H200Profile().work_map;  // they affect speed and rounding only
   WorkMapMode mode = WorkMapMode::kBalanced;
   int decode_query_len = 1;  // as WorkMapOptions has it
   // kTaken: there are cascade steps; balanced mode only.
@@ -150,4 +152,4 @@ class StepMetadata {
 
 }  // namespace reprise
 
-#endif  // RUNNER_STEP_METADATA_H_
+#endif  // REPRISE_RUNNER_STEP_METADATA_H_

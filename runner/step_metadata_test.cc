@@ -1,4 +1,4 @@
-#include "runner/step_metadata.h"
+#include "reprise/runner/step_metadata.h"
 
 #include <algorithm>
 #include <memory>
@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_check.h"
 #include "gtest/gtest.h"
-#include "runner/device/device_driver.h"
-#include "runner/step_memory.h"
-#include "runner/testing/forwarding_driver.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_check.h"
+#include "reprise/runner/device/device_driver.h"
+#include "reprise/runner/step_memory.h"
+#include "reprise/runner/testing/forwarding_driver.h"
 
 namespace reprise {
 namespace {

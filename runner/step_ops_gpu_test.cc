@@ -14,17 +14,17 @@
 #include <random>
 #include <vector>
 
-#include "cache/storage/kv_cache.h"
 #include "gtest/gtest.h"
-#include "runner/ops/elementwise.h"
-#include "runner/ops/gather_rows.h"
-#include "runner/ops/linear.h"
-#include "runner/ops/norm.h"
-#include "runner/ops/rotary.h"
-#include "runner/ops/rotary_table.h"
-#include "runner/ops/test_device.h"
-#include "runner/ops/test_tensors.h"
-#include "runner/sampling/sampling.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/runner/ops/elementwise.h"
+#include "reprise/runner/ops/gather_rows.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/ops/norm.h"
+#include "reprise/runner/ops/rotary.h"
+#include "reprise/runner/ops/rotary_table.h"
+#include "reprise/runner/ops/test_device.h"
+#include "reprise/runner/ops/test_tensors.h"
+#include "reprise/runner/sampling/sampling.h"
 
 namespace reprise {
 namespace {

@@ -2,16 +2,24 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef RUNNER_STEP_WATCH_H_
-#define RUNNER_STEP_WATCH_H_
+#ifndef REPRISE_RUNNER_STEP_WATCH_H_
+#define REPRISE_RUNNER_STEP_WATCH_H_
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string_view>
 
 #include "absl/status/status.h"
 
 namespace reprise {
+
+// Which rows of a watched tensor the live part of a step computes.
+enum class WatchedRows : int8_t {
+  kTokens,  // one per token of the step: [num_tokens, ...]
+  kLogits,  // one per entry of logits_indices: [num_logits, ...]
+  kAll,     // all elements of a tensor of any shape
+};
 
 class StepWatch {
  public:
@@ -20,11 +28,11 @@ class StepWatch {
   // A forward pass begins.
   virtual void Begin() = 0;
   // Called with the step's stream current; it may be captured.
-  virtual void See(std::string_view name, const at::Tensor& tensor) = 0;
+  virtual void See(std::string_view name, const at::Tensor& tensor, WatchedRows rows) = 0;
   // The pass has ended. Errors: what the watch found; the step then fails with it.
   virtual absl::Status End() = 0;
 };
 
 }  // namespace reprise
 
-#endif  // RUNNER_STEP_WATCH_H_
+#endif  // REPRISE_RUNNER_STEP_WATCH_H_

@@ -6,8 +6,14 @@ Reprise as an external repository.
 
 load("@reprise_rules//:cc.bzl", "cc_binary", "cc_library", "cc_test")
 load("//tools:cuda.bzl", "cuda_objects")
+load("//tools:include_paths.bzl", "include_paths")
 
-_COPTS = ["-std=c++20", "-Wall", "-Wextra", "-Werror"]
+# With AT_PER_OPERATOR_HEADERS ATen/TensorOperators.h does not include every operator of LibTorch: a file that has it
+# compiles in two thirds of the time.
+_COPTS = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-DAT_PER_OPERATOR_HEADERS"]
+
+# The code of tests runs once and is compiled often: -O1 takes a quarter less time than -O2.
+_TEST_COPTS = _COPTS + ["-O1"]
 
 # In the workspace of an embedder, labels in macros would be looked up there.
 _CPU = str(Label("//tools:cpu"))
@@ -18,17 +24,50 @@ def _unless_cpu(value, otherwise = []):
         "//conditions:default": value,
     })
 
-# What nearly every unit speaks with: Status, StrCat and spans.
+_STATUS_MACROS = str(Label("//base:status_macros"))
+
+# Nearly every unit uses Status and its macros, StrCat and spans.
 _VOCABULARY = [
     "@com_google_absl//absl/status",
     "@com_google_absl//absl/status:statusor",
     "@com_google_absl//absl/strings",
     "@com_google_absl//absl/types:span",
+    _STATUS_MACROS,
 ]
 
+# Where headers are included as "reprise/ROOM/x.h", those below examples/ without that folder: "reprise/hf/weights.h".
+_ROOMS = [
+    "attention/",
+    "base/",
+    "cache/",
+    "distributed/",
+    "engine/",
+    "examples/hf/",
+    "examples/models/",
+    "graphs/",
+    "runner/",
+]
+
+def _include_paths(name, files, testonly):
+    """Returns the deps that give the headers among `files` their include paths: none outside of Reprise's rooms."""
+    headers = [file for file in files if file.endswith(".h") or file.endswith(".cuh") or file.endswith(".inc")]
+    is_ours = native.repository_name().lstrip("@") == Label("//tools:cpu").workspace_name
+    in_room = [room for room in _ROOMS if (native.package_name() + "/").startswith(room)]
+    if not (headers and is_ours and in_room):
+        return []
+    include_paths(
+        name = name + "_include_paths",
+        headers = depset(headers).to_list(),
+        tags = ["manual"],
+        testonly = testonly,
+        visibility = ["//visibility:private"],
+    )
+    return [":%s_include_paths" % name]
+
 def _without(deps, extra):
-    """Returns those of `extra` that `deps` does not name."""
-    return [dep for dep in extra if type(deps) != "list" or dep not in deps]
+    """Returns the labels of `extra` that are not in `deps`. Drops base:status_macros for package base: it would be a cycle."""
+    own = _STATUS_MACROS if native.package_name() == "base" else None
+    return [dep for dep in extra if dep != own and (type(deps) != "list" or dep not in deps)]
 
 def reprise_cc_library(name, srcs = None, hdrs = None, copts = [], deps = [], needs_cuda = False, **kwargs):
     """cc_library with the project's compiler options; always static.
@@ -39,7 +78,7 @@ def reprise_cc_library(name, srcs = None, hdrs = None, copts = [], deps = [], ne
       srcs: where they have other names.
       hdrs: likewise.
       copts: added to the project's.
-      deps: besides Abseil's Status, StatusOr, strings and Span, which every unit has.
+      deps: added to Abseil's Status, StatusOr, strings and Span, and to //base:status_macros.
       needs_cuda: whether its sources include headers of CUDA, or call what does. Under --config=cpu, where
         there may be none, it is a library with headers only, for GPU tests, which are empty there.
       **kwargs: as in cc_library.
@@ -48,6 +87,8 @@ def reprise_cc_library(name, srcs = None, hdrs = None, copts = [], deps = [], ne
         hdrs = native.glob([name + ".h", name + "_args.h"])
     if srcs == None:
         srcs = native.glob([name + ".cc"])
+    headers = hdrs + kwargs.get("textual_hdrs", []) + srcs
+    deps = deps + _include_paths(name, headers, kwargs.get("testonly", False))
     if needs_cuda:
         srcs = _unless_cpu(srcs)
     cc_library(
@@ -65,6 +106,12 @@ def reprise_headers():
     native.filegroup(
         name = "headers",
         srcs = native.glob(["*.h"]),
+        visibility = ["//tests/house:__pkg__"],
+    )
+    include_paths(
+        name = "headers_include_paths",
+        folder = "_include_all",
+        headers = [":headers"],
         visibility = ["//tests/house:__pkg__"],
     )
 
@@ -145,7 +192,7 @@ def reprise_cc_test(name, srcs, copts = [], deps = [], size = "small", **kwargs)
     cc_test(
         name = name,
         srcs = srcs,
-        copts = _COPTS + copts,
+        copts = _TEST_COPTS + copts,
         deps = _with_test_main(deps),
         # The libraries below are static, and flags may be defined once only in a process.
         linkstatic = True,
@@ -177,7 +224,7 @@ def reprise_cuda_library(
         include it name `<name>_device_headers` in their kernel_deps.
       hdrs: headers (.h, .cuh) that other targets may include.
       textual_hdrs: headers that are no translation unit of their own.
-      deps: as in cc_library; the CUDA headers are always there.
+      deps: added to the CUDA headers and //base:status_macros.
       kernel_deps: what only the .cu files include.
       archs: what to compile for, by default DEFAULT_ARCHS of cuda.bzl, or what
         --define=reprise_cuda_archs names. "90a" is machine code for
@@ -193,7 +240,9 @@ def reprise_cuda_library(
     host_srcs = [src for src in srcs if not src.endswith(".cu") and not src.endswith(".cuh")]
     testonly = kwargs.get("testonly", False)
     objects = name + "_cuda_objects"
-    deps = deps + _without(deps, ["@cuda//:headers", "@cuda//:cudart"])
+    deps = deps + _without(deps, ["@cuda//:headers", "@cuda//:cudart", _STATUS_MACROS])
+    deps = deps + _include_paths(name, hdrs + textual_hdrs + host_srcs, testonly)
+    kernel_deps = kernel_deps + _include_paths(name + "_device_headers", device_headers, testonly)
     cuda_objects(
         name = objects,
         srcs = cuda_srcs,
@@ -247,7 +296,7 @@ def reprise_gpu_test(name, srcs, deps = [], copts = [], tags = [], size = "mediu
         name = library,
         testonly = True,
         srcs = _unless_cpu(srcs),
-        copts = _COPTS + copts,
+        copts = _TEST_COPTS + copts,
         linkstatic = True,
         tags = tags,
         visibility = ["//visibility:public"],
@@ -305,7 +354,7 @@ def reprise_fuzz_test(name, srcs, seeds = [], deps = [], copts = [], tags = [], 
         name = name,
         srcs = srcs,
         args = ["$(rootpath %s)" % seed for seed in seeds],
-        copts = _COPTS + copts,
+        copts = _TEST_COPTS + copts,
         data = seeds,
         linkopts = select({
             libfuzzer: ["-fsanitize=fuzzer"],

@@ -1,12 +1,14 @@
 #!/bin/bash
 # Writes compile_commands.json into the project's folder, for clang-tidy, clangd and editors, from the
-# compilations of the given targets (all of them). Build first what has generated headers; needs python3.
+# compilations of the given targets (all of them), and makes the links by which headers are found. Build first what
+# has generated headers; needs python3.
 #
 #   tools/compile_commands.sh [TARGETS...] && clang-tidy -p . base/*.cc
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 targets=${*:-//...}
 output_base=$(./bazelw info output_base 2>/dev/null)
+./bazelw query "kind('include_paths rule', deps(${targets// / + }))" 2>/dev/null | xargs ./bazelw build --noshow_progress
 ./bazelw aquery --output=jsonproto "mnemonic('CppCompile', ${targets// / + })" 2>/dev/null |
   python3 -c '
 import json, re, sys

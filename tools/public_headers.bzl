@@ -18,9 +18,9 @@ def public_headers(name, headers, **kwargs):
 {
   for header in $(SRCS); do
     if grep -Eq '^#include <(cu|ATen/cuda|c10/cuda)' $$header; then
-      printf '#ifdef REPRISE_WITH_CUDA\\n#include "%s"\\n#endif\\n' $$header
+      printf '#ifdef REPRISE_WITH_CUDA\\n#include "reprise/%s"\\n#endif\\n' $$header
     else
-      printf '#include "%s"\\n' $$header
+      printf '#include "reprise/%s"\\n' $$header
     fi
   done
   echo '#include <string_view>'

@@ -1,4 +1,4 @@
-#include "attention/cpu/host_attention.h"
+#include "reprise/attention/cpu/host_attention.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,9 +6,9 @@
 #include <limits>
 #include <vector>
 
-#include "attention/cpu/output_store.h"
-#include "attention/cpu/tile_worker.h"
-#include "attention/reference/visibility.h"
+#include "reprise/attention/cpu/output_store.h"
+#include "reprise/attention/cpu/tile_worker.h"
+#include "reprise/attention/reference/visibility.h"
 
 namespace reprise {
 namespace {

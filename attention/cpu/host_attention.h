@@ -17,19 +17,19 @@
 // Cost: reads each row's K and V once per kMaxTileRows rows of q and kv head
 // (attention/cpu/tile.h), 2 * (head_dim_qk + head_dim_v) multiply-adds per query, q head and key.
 
-#ifndef ATTENTION_CPU_HOST_ATTENTION_H_
-#define ATTENTION_CPU_HOST_ATTENTION_H_
+#ifndef REPRISE_ATTENTION_CPU_HOST_ATTENTION_H_
+#define REPRISE_ATTENTION_CPU_HOST_ATTENTION_H_
 
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
-#include "attention/attention_params.h"
-#include "attention/cpu/tile.h"
-#include "attention/cpu/vector_kernels.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/token_view.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/cpu/tile.h"
+#include "reprise/attention/cpu/vector_kernels.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/token_view.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -63,4 +63,4 @@ void RaggedAttentionOnHost(const AttentionParams& layer, const RaggedBatch& batc
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CPU_HOST_ATTENTION_H_
+#endif  // REPRISE_ATTENTION_CPU_HOST_ATTENTION_H_

@@ -9,15 +9,15 @@
 #include <functional>
 #include <vector>
 
-#include "attention/cpu/host_attention.h"
-#include "attention/reference/reference.h"
-#include "attention/testing/attention_error.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/cross_product.h"
-#include "attention/testing/host_memory.h"
-#include "attention/testing/ragged_generator.h"
-#include "base/element_access.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/cpu/host_attention.h"
+#include "reprise/attention/reference/reference.h"
+#include "reprise/attention/testing/attention_error.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/cross_product.h"
+#include "reprise/attention/testing/host_memory.h"
+#include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/base/element_access.h"
 
 namespace reprise {
 namespace {

@@ -8,13 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "attention/cpu/host_attention.h"
-#include "attention/metadata/batch_builder.h"
-#include "attention/metadata/batch_split.h"
-#include "attention/testing/kv_memory.h"
-#include "attention/testing/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/cpu/host_attention.h"
+#include "reprise/attention/metadata/batch_builder.h"
+#include "reprise/attention/metadata/batch_split.h"
+#include "reprise/attention/testing/kv_memory.h"
+#include "reprise/attention/testing/random.h"
 
 namespace reprise {
 namespace {

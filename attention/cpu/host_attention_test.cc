@@ -1,7 +1,7 @@
 // The CPU path against the float64 reference, on random hostile batches. The tolerance is that of
 // attention/testing/attention_error.h for arithmetic in float32, rounded to the dtype of out.
 
-#include "attention/cpu/host_attention.h"
+#include "reprise/attention/cpu/host_attention.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,16 +9,16 @@
 #include <thread>
 #include <vector>
 
-#include "attention/cpu/tile.h"
-#include "attention/reference/reference.h"
-#include "attention/testing/attention_error.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/ragged_generator.h"
-#include "attention/testing/random.h"
-#include "base/element_access.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/cpu/tile.h"
+#include "reprise/attention/reference/reference.h"
+#include "reprise/attention/testing/attention_error.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/element_access.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {

@@ -1,12 +1,12 @@
-#include "attention/cpu/key_block.h"
+#include "reprise/attention/cpu/key_block.h"
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
 
-#include "attention/token_view.h"
-#include "base/element_access.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/token_view.h"
+#include "reprise/base/element_access.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 namespace {

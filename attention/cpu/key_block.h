@@ -8,18 +8,18 @@
 //
 // Thread safety: none; one owner. Memory is allocated only when a call needs more than any before.
 
-#ifndef ATTENTION_CPU_KEY_BLOCK_H_
-#define ATTENTION_CPU_KEY_BLOCK_H_
+#ifndef REPRISE_ATTENTION_CPU_KEY_BLOCK_H_
+#define REPRISE_ATTENTION_CPU_KEY_BLOCK_H_
 
 #include <array>
 #include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "attention/cpu/rotary.h"
-#include "attention/cpu/tile.h"
-#include "attention/cpu/vector_kernels.h"
-#include "attention/reference/visibility.h"
+#include "reprise/attention/cpu/rotary.h"
+#include "reprise/attention/cpu/tile.h"
+#include "reprise/attention/cpu/vector_kernels.h"
+#include "reprise/attention/reference/visibility.h"
 
 namespace reprise {
 
@@ -67,4 +67,4 @@ class KeyBlock {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CPU_KEY_BLOCK_H_
+#endif  // REPRISE_ATTENTION_CPU_KEY_BLOCK_H_

@@ -1,9 +1,9 @@
-#include "attention/cpu/output_store.h"
+#include "reprise/attention/cpu/output_store.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "base/element_access.h"
+#include "reprise/base/element_access.h"
 
 namespace reprise {
 namespace {

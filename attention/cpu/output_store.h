@@ -3,13 +3,13 @@
 //
 // Pure functions. Thread safety: that of the memory.
 
-#ifndef ATTENTION_CPU_OUTPUT_STORE_H_
-#define ATTENTION_CPU_OUTPUT_STORE_H_
+#ifndef REPRISE_ATTENTION_CPU_OUTPUT_STORE_H_
+#define REPRISE_ATTENTION_CPU_OUTPUT_STORE_H_
 
 #include <cstdint>
 
-#include "attention/cpu/tile.h"
-#include "base/dtype.h"
+#include "reprise/attention/cpu/tile.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -23,4 +23,4 @@ void StoreOutput(const HostCall& call, int64_t token, int64_t head, const float*
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CPU_OUTPUT_STORE_H_
+#endif  // REPRISE_ATTENTION_CPU_OUTPUT_STORE_H_

@@ -1,4 +1,4 @@
-#include "attention/cpu/rotary.h"
+#include "reprise/attention/cpu/rotary.h"
 
 #include <cmath>
 

@@ -3,13 +3,13 @@
 // Angles are computed in float64: at position 10^5 a float32 angle is off by 0.004 rad. Thread
 // safety: none; one owner. Cost: one sine and one cosine per pair.
 
-#ifndef ATTENTION_CPU_ROTARY_H_
-#define ATTENTION_CPU_ROTARY_H_
+#ifndef REPRISE_ATTENTION_CPU_ROTARY_H_
+#define REPRISE_ATTENTION_CPU_ROTARY_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "attention/attention_params.h"
+#include "reprise/attention/attention_params.h"
 
 namespace reprise {
 
@@ -29,4 +29,4 @@ class HostRotary {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CPU_ROTARY_H_
+#endif  // REPRISE_ATTENTION_CPU_ROTARY_H_

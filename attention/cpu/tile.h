@@ -7,16 +7,16 @@
 // from the row's first key, whatever the query sees, so a row's result depends on that row alone,
 // not on the batch, the threads or the cut into items.
 
-#ifndef ATTENTION_CPU_TILE_H_
-#define ATTENTION_CPU_TILE_H_
+#ifndef REPRISE_ATTENTION_CPU_TILE_H_
+#define REPRISE_ATTENTION_CPU_TILE_H_
 
 #include <cstdint>
 
-#include "attention/attention_params.h"
-#include "attention/cpu/vector_kernels.h"
-#include "attention/reference/visibility.h"
-#include "attention/token_view.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/cpu/vector_kernels.h"
+#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/token_view.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -91,4 +91,4 @@ struct TilePartial {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CPU_TILE_H_
+#endif  // REPRISE_ATTENTION_CPU_TILE_H_

@@ -1,4 +1,4 @@
-#include "attention/cpu/tile_worker.h"
+#include "reprise/attention/cpu/tile_worker.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "absl/types/span.h"
-#include "attention/cpu/output_store.h"
-#include "attention/reference/visibility.h"
+#include "reprise/attention/cpu/output_store.h"
+#include "reprise/attention/reference/visibility.h"
 
 namespace reprise {
 namespace {

@@ -11,16 +11,16 @@
 // Both ways give the same bits. Thread safety: none; one per thread. Memory is allocated only when
 // a call needs more than any before on the thread.
 
-#ifndef ATTENTION_CPU_TILE_WORKER_H_
-#define ATTENTION_CPU_TILE_WORKER_H_
+#ifndef REPRISE_ATTENTION_CPU_TILE_WORKER_H_
+#define REPRISE_ATTENTION_CPU_TILE_WORKER_H_
 
 #include <array>
 #include <cstdint>
 #include <vector>
 
-#include "attention/cpu/key_block.h"
-#include "attention/cpu/rotary.h"
-#include "attention/cpu/tile.h"
+#include "reprise/attention/cpu/key_block.h"
+#include "reprise/attention/cpu/rotary.h"
+#include "reprise/attention/cpu/tile.h"
 
 namespace reprise {
 
@@ -66,4 +66,4 @@ class TileWorker {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CPU_TILE_WORKER_H_
+#endif  // REPRISE_ATTENTION_CPU_TILE_WORKER_H_

@@ -1,4 +1,4 @@
-#include "attention/cpu/vector_kernels.h"
+#include "reprise/attention/cpu/vector_kernels.h"
 
 #include <array>
 

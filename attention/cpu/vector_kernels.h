@@ -12,13 +12,13 @@
 //
 // Thread safety: pure functions.
 
-#ifndef ATTENTION_CPU_VECTOR_KERNELS_H_
-#define ATTENTION_CPU_VECTOR_KERNELS_H_
+#ifndef REPRISE_ATTENTION_CPU_VECTOR_KERNELS_H_
+#define REPRISE_ATTENTION_CPU_VECTOR_KERNELS_H_
 
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -79,4 +79,4 @@ extern const VectorKernels* const kAvx512VectorKernels;
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CPU_VECTOR_KERNELS_H_
+#endif  // REPRISE_ATTENTION_CPU_VECTOR_KERNELS_H_

@@ -2,8 +2,8 @@
 // not be in this file: it would be compiled for AVX-512 too, and could run before the processor is
 // checked.
 
-#include "attention/cpu/vector_kernels.h"
-#include "attention/cpu/vector_kernels.inc"
+#include "reprise/attention/cpu/vector_kernels.h"
+#include "reprise/attention/cpu/vector_kernels.inc"
 
 namespace reprise {
 

@@ -1,7 +1,7 @@
 // The vector kernels for the compiler's own target.
 
-#include "attention/cpu/vector_kernels.h"
-#include "attention/cpu/vector_kernels.inc"
+#include "reprise/attention/cpu/vector_kernels.h"
+#include "reprise/attention/cpu/vector_kernels.inc"
 
 namespace reprise {
 

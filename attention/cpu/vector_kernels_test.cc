@@ -1,4 +1,4 @@
-#include "attention/cpu/vector_kernels.h"
+#include "reprise/attention/cpu/vector_kernels.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,10 +7,10 @@
 #include <limits>
 #include <vector>
 
-#include "attention/testing/random.h"
-#include "base/element_access.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/element_access.h"
 
 namespace reprise {
 namespace {

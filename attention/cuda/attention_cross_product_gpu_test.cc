@@ -19,14 +19,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "attention/cuda/attention_dispatch.h"
-#include "attention/testing/attention_error.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/cross_product.h"
-#include "attention/testing/gpu_check.h"
-#include "attention/testing/gpu_memory.h"
-#include "attention/testing/ragged_generator.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/cuda/attention_dispatch.h"
+#include "reprise/attention/testing/attention_error.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/cross_product.h"
+#include "reprise/attention/testing/gpu_check.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/attention/testing/ragged_generator.h"
 
 namespace reprise {
 namespace {

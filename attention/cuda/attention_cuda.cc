@@ -1,7 +1,7 @@
-#include "attention/cuda/attention_cuda.h"
+#include "reprise/attention/cuda/attention_cuda.h"
 
-#include "attention/work_map/work_map_build.h"
-#include "base/status_macros.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/base/status_macros.h"
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -15,10 +15,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "attention/cuda/attention_dispatch.h"
-#include "base/cuda_status.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
+#include "reprise/attention/cuda/attention_dispatch.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
 #endif
 
 namespace reprise {

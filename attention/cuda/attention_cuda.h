@@ -15,8 +15,8 @@
 // Unimplemented, naming what is supported, for dtypes and head dims that no kernel serves
 // (attention/cuda/attention_dispatch.h), and in builds without CUDA; Internal if a launch fails.
 
-#ifndef ATTENTION_CUDA_ATTENTION_CUDA_H_
-#define ATTENTION_CUDA_ATTENTION_CUDA_H_
+#ifndef REPRISE_ATTENTION_CUDA_ATTENTION_CUDA_H_
+#define REPRISE_ATTENTION_CUDA_ATTENTION_CUDA_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -24,12 +24,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/attention_extras.h"
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/work_map/work_map.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/attention_extras.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -59,4 +59,4 @@ absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& lay
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_ATTENTION_CUDA_H_
+#endif  // REPRISE_ATTENTION_CUDA_ATTENTION_CUDA_H_

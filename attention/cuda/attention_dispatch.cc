@@ -1,7 +1,7 @@
 // Empty in builds without CUDA.
 #ifdef REPRISE_WITH_CUDA
 
-#include "attention/cuda/attention_dispatch.h"
+#include "reprise/attention/cuda/attention_dispatch.h"
 
 #include <algorithm>
 #include <array>
@@ -13,12 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "attention/cuda/decode/decode_launchers.h"
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/cuda/hopper/warpgroup_launchers.h"
-#include "attention/cuda/verify/verify_launchers.h"
-#include "attention/work_map/tile_pair.h"
-#include "attention/work_map/verify_tile.h"
+#include "reprise/attention/cuda/decode/decode_launchers.h"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/cuda/hopper/warpgroup_launchers.h"
+#include "reprise/attention/cuda/verify/verify_launchers.h"
+#include "reprise/attention/work_map/tile_pair.h"
+#include "reprise/attention/work_map/verify_tile.h"
 
 namespace reprise {
 namespace {

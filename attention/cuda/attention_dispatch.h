@@ -12,8 +12,8 @@
 //
 // Thread safety: const data.
 
-#ifndef ATTENTION_CUDA_ATTENTION_DISPATCH_H_
-#define ATTENTION_CUDA_ATTENTION_DISPATCH_H_
+#ifndef REPRISE_ATTENTION_CUDA_ATTENTION_DISPATCH_H_
+#define REPRISE_ATTENTION_CUDA_ATTENTION_DISPATCH_H_
 
 #include <cuda_runtime_api.h>
 
@@ -22,10 +22,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/work_map/attention_tile.h"
-#include "base/dtype.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -79,4 +79,4 @@ std::string ExplainAttentionKernels(const AttentionKernelKey& key);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_ATTENTION_DISPATCH_H_
+#endif  // REPRISE_ATTENTION_CUDA_ATTENTION_DISPATCH_H_

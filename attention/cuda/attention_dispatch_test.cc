@@ -1,6 +1,6 @@
 #ifdef REPRISE_WITH_CUDA
 
-#include "attention/cuda/attention_dispatch.h"
+#include "reprise/attention/cuda/attention_dispatch.h"
 
 #include <algorithm>
 #include <fstream>
@@ -8,10 +8,10 @@
 #include <regex>
 #include <string>
 
-#include "attention/work_map/verify_tile.h"
-#include "attention/work_map/work_map_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/work_map/verify_tile.h"
+#include "reprise/attention/work_map/work_map_plan.h"
 
 namespace reprise {
 namespace {

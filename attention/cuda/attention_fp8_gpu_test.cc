@@ -16,14 +16,14 @@
 #include <initializer_list>
 #include <optional>
 
-#include "attention/attention.h"
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/testing/gpu_memory.h"
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/torch_dtype.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/attention.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

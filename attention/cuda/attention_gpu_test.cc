@@ -18,19 +18,19 @@
 #include <string>
 #include <utility>
 
-#include "attention/cuda/attention_cuda.h"
-#include "attention/testing/attention_error.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/cross_product.h"
-#include "attention/testing/gpu_attention.h"
-#include "attention/testing/gpu_check.h"
-#include "attention/testing/gpu_memory.h"
-#include "attention/testing/ragged_generator.h"
-#include "attention/testing/random.h"
-#include "attention/work_map/work_map_build.h"
-#include "base/testing/device_array.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/cuda/attention_cuda.h"
+#include "reprise/attention/testing/attention_error.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/cross_product.h"
+#include "reprise/attention/testing/gpu_attention.h"
+#include "reprise/attention/testing/gpu_check.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/base/testing/device_array.h"
 
 namespace reprise {
 namespace {

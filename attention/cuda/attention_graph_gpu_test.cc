@@ -9,6 +9,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -25,13 +26,13 @@
 #include <string>
 #include <vector>
 
-#include "attention/cuda/attention_cuda.h"
-#include "attention/testing/gpu_memory.h"
-#include "attention/testing/random.h"
-#include "attention/work_map/attention_tile.h"
-#include "attention/work_map/work_map_build.h"
-#include "base/torch_dtype.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/cuda/attention_cuda.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

@@ -7,17 +7,17 @@
 #include <array>
 #include <cstdint>
 
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/cross_product.h"
-#include "attention/testing/gpu_check.h"
-#include "attention/testing/gpu_memory.h"
-#include "attention/testing/host_work_map.h"
-#include "attention/testing/random.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/dtype.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/cross_product.h"
+#include "reprise/attention/testing/gpu_check.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 namespace {

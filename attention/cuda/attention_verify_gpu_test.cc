@@ -6,14 +6,14 @@
 #include <string>
 #include <utility>
 
-#include "attention/testing/attention_error.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/cross_product.h"
-#include "attention/testing/gpu_check.h"
-#include "attention/testing/gpu_memory.h"
-#include "attention/testing/random.h"
-#include "base/dtype.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/attention_error.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/cross_product.h"
+#include "reprise/attention/testing/gpu_check.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 namespace {

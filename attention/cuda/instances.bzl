@@ -2,7 +2,7 @@
 
 Each instance is a .cu of its own, which Bazel writes, so that they compile side by side:
 
-    #include "attention/cuda/hopper/warpgroup_kernel.cuh"
+    #include "reprise/attention/cuda/hopper/warpgroup_kernel.cuh"
 
     namespace reprise {
     template cudaError_t LaunchWarpgroupAttention<DType::kFloat16, 64, KvLoading::kDirect>(
@@ -49,7 +49,7 @@ def _write_instances(header, launcher, shared_bytes, instances):
       The names of the files.
     """
     for stem, kernels in instances.items():
-        lines = ["#include \"%s\"" % header, "", "namespace reprise {"]
+        lines = ["#include \"reprise/%s\"" % header, "", "namespace reprise {"]
         for arguments in kernels:
             lines += [
                 "template cudaError_t %s<%s>(" % (launcher, arguments),

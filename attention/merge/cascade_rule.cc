@@ -1,4 +1,4 @@
-#include "attention/merge/cascade_rule.h"
+#include "reprise/attention/merge/cascade_rule.h"
 
 #include <string_view>
 

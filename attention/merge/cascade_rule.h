@@ -22,8 +22,8 @@
 //
 // Pure functions of host values.
 
-#ifndef ATTENTION_MERGE_CASCADE_RULE_H_
-#define ATTENTION_MERGE_CASCADE_RULE_H_
+#ifndef REPRISE_ATTENTION_MERGE_CASCADE_RULE_H_
+#define REPRISE_ATTENTION_MERGE_CASCADE_RULE_H_
 
 #include <cstdint>
 #include <optional>
@@ -31,7 +31,7 @@
 #include <string>
 #include <string_view>
 
-#include "attention/device_profile.h"
+#include "reprise/attention/device_profile.h"
 
 namespace reprise {
 
@@ -80,4 +80,4 @@ CascadeDecision ChooseCascade(const CascadeShape& shape, const CascadeCosts& cos
 
 }  // namespace reprise
 
-#endif  // ATTENTION_MERGE_CASCADE_RULE_H_
+#endif  // REPRISE_ATTENTION_MERGE_CASCADE_RULE_H_

@@ -1,12 +1,12 @@
-#include "attention/merge/cascade_rule.h"
+#include "reprise/attention/merge/cascade_rule.h"
 
 #include <algorithm>
 #include <sstream>
 #include <string>
 
-#include "attention/device_profile.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/device_profile.h"
 
 namespace reprise {
 namespace {

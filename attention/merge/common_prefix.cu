@@ -13,10 +13,10 @@
 #include <climits>
 
 #include "absl/status/status.h"
-#include "attention/merge/common_prefix.h"
-#include "attention/metadata/row_packing.cuh"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/attention/merge/common_prefix.h"
+#include "reprise/attention/metadata/row_packing.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -19,11 +19,11 @@
 //
 // Thread safety: const data. Cost: rows times blocks of the prefix; no allocation.
 
-#ifndef ATTENTION_MERGE_COMMON_PREFIX_H_
-#define ATTENTION_MERGE_COMMON_PREFIX_H_
+#ifndef REPRISE_ATTENTION_MERGE_COMMON_PREFIX_H_
+#define REPRISE_ATTENTION_MERGE_COMMON_PREFIX_H_
 
 #include "absl/status/status.h"
-#include "attention/merge/common_prefix_args.h"
+#include "reprise/attention/merge/common_prefix_args.h"
 
 struct CUstream_st;
 
@@ -46,4 +46,4 @@ absl::Status LaunchCommonPrefix(const CommonPrefixArgs& args, CUstream_st* strea
 
 }  // namespace reprise
 
-#endif  // ATTENTION_MERGE_COMMON_PREFIX_H_
+#endif  // REPRISE_ATTENTION_MERGE_COMMON_PREFIX_H_

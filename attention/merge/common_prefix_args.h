@@ -1,13 +1,13 @@
 // Arguments for finding a common prefix, and the rules for one row; shared by the host and device
 // forms (attention/merge/common_prefix.h).
 
-#ifndef ATTENTION_MERGE_COMMON_PREFIX_ARGS_H_
-#define ATTENTION_MERGE_COMMON_PREFIX_ARGS_H_
+#ifndef REPRISE_ATTENTION_MERGE_COMMON_PREFIX_ARGS_H_
+#define REPRISE_ATTENTION_MERGE_COMMON_PREFIX_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/paged_batch.h"
-#include "base/host_device.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -67,4 +67,4 @@ REPRISE_HOST_DEVICE constexpr int32_t PrefixLen(const CommonPrefixArgs& args, in
 
 }  // namespace reprise
 
-#endif  // ATTENTION_MERGE_COMMON_PREFIX_ARGS_H_
+#endif  // REPRISE_ATTENTION_MERGE_COMMON_PREFIX_ARGS_H_

@@ -1,4 +1,4 @@
-#include "attention/merge/common_prefix.h"
+#include "reprise/attention/merge/common_prefix.h"
 
 #include <algorithm>
 #include <climits>
@@ -6,17 +6,17 @@
 #include <string>
 #include <vector>
 
-#include "attention/attention_params.h"
-#include "attention/testing/host_work_map.h"
-#include "attention/testing/prefix_generator.h"
-#include "attention/testing/random.h"
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_check.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/dtype.h"
-#include "base/testing/allocation_counter.h"
-#include "base/testing/builder_memory.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/prefix_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_check.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
 namespace {

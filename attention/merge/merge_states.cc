@@ -1,4 +1,4 @@
-#include "attention/merge/merge_states.h"
+#include "reprise/attention/merge/merge_states.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,10 +6,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/element_access.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/element_access.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

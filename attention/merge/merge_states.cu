@@ -11,9 +11,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "attention/merge/merge_states.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/attention/merge/merge_states.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -21,11 +21,11 @@
 //
 // Thread safety: const data except for what is written. Cost: linear in bytes; no allocation.
 
-#ifndef ATTENTION_MERGE_MERGE_STATES_H_
-#define ATTENTION_MERGE_MERGE_STATES_H_
+#ifndef REPRISE_ATTENTION_MERGE_MERGE_STATES_H_
+#define REPRISE_ATTENTION_MERGE_MERGE_STATES_H_
 
 #include "absl/status/status.h"
-#include "attention/merge/merge_states_args.h"
+#include "reprise/attention/merge/merge_states_args.h"
 
 struct CUstream_st;
 
@@ -56,4 +56,4 @@ absl::Status LaunchConvertLse(const ConvertLseArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_MERGE_MERGE_STATES_H_
+#endif  // REPRISE_ATTENTION_MERGE_MERGE_STATES_H_

@@ -1,13 +1,13 @@
 // Arguments of a merge of partial attention results and of a conversion of their lse; shared by the
 // host and device forms (attention/merge/merge_states.h).
 
-#ifndef ATTENTION_MERGE_MERGE_STATES_ARGS_H_
-#define ATTENTION_MERGE_MERGE_STATES_ARGS_H_
+#ifndef REPRISE_ATTENTION_MERGE_MERGE_STATES_ARGS_H_
+#define REPRISE_ATTENTION_MERGE_MERGE_STATES_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/token_view.h"
-#include "base/dtype.h"
+#include "reprise/attention/token_view.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -82,4 +82,4 @@ constexpr void ConvertLseAt(const ConvertLseArgs& args, float factor, int64_t to
 
 }  // namespace reprise
 
-#endif  // ATTENTION_MERGE_MERGE_STATES_ARGS_H_
+#endif  // REPRISE_ATTENTION_MERGE_MERGE_STATES_ARGS_H_

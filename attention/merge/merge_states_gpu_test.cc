@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "attention/merge/merge_states.h"
-#include "attention/testing/random.h"
-#include "base/element_access.h"
-#include "base/testing/device_array.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/merge/merge_states.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/element_access.h"
+#include "reprise/base/testing/device_array.h"
 
 namespace reprise {
 namespace {

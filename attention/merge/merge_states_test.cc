@@ -1,14 +1,14 @@
-#include "attention/merge/merge_states.h"
+#include "reprise/attention/merge/merge_states.h"
 
 #include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "attention/testing/random.h"
-#include "base/element_access.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/element_access.h"
 
 namespace reprise {
 namespace {

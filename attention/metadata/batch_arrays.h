@@ -23,12 +23,12 @@
 // builders have tail_len and tail_mask. Each of several KV groups has its own slot_mapping,
 // group_stride elements after that of the previous group. A value without storage.
 
-#ifndef ATTENTION_METADATA_BATCH_ARRAYS_H_
-#define ATTENTION_METADATA_BATCH_ARRAYS_H_
+#ifndef REPRISE_ATTENTION_METADATA_BATCH_ARRAYS_H_
+#define REPRISE_ATTENTION_METADATA_BATCH_ARRAYS_H_
 
 #include <cstdint>
 
-#include "base/row_fault.h"
+#include "reprise/base/row_fault.h"
 
 namespace reprise {
 
@@ -87,4 +87,4 @@ constexpr void WriteToken(const BatchArrays& arrays, int64_t token, const TokenE
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_BATCH_ARRAYS_H_
+#endif  // REPRISE_ATTENTION_METADATA_BATCH_ARRAYS_H_

@@ -1,4 +1,4 @@
-#include "attention/metadata/batch_builder.h"
+#include "reprise/attention/metadata/batch_builder.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,11 +7,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "attention/metadata/batch_rows.h"
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/lanes.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/batch_rows.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

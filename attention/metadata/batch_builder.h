@@ -34,8 +34,8 @@
 // Thread safety: none; one owner. Cost: linear in rows and new tokens; no allocation after
 // Create().
 
-#ifndef ATTENTION_METADATA_BATCH_BUILDER_H_
-#define ATTENTION_METADATA_BATCH_BUILDER_H_
+#ifndef REPRISE_ATTENTION_METADATA_BATCH_BUILDER_H_
+#define REPRISE_ATTENTION_METADATA_BATCH_BUILDER_H_
 
 #include <cstdint>
 #include <optional>
@@ -43,9 +43,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/metadata/batch_sequence.h"
-#include "attention/paged_batch.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/batch_sequence.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -130,4 +130,4 @@ class BatchBuilder {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_BATCH_BUILDER_H_
+#endif  // REPRISE_ATTENTION_METADATA_BATCH_BUILDER_H_

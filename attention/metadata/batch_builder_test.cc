@@ -1,4 +1,4 @@
-#include "attention/metadata/batch_builder.h"
+#include "reprise/attention/metadata/batch_builder.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,12 +8,12 @@
 #include <tuple>
 #include <vector>
 
-#include "attention/metadata/batch_split.h"
-#include "attention/reference/visibility.h"
-#include "attention/testing/random.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/batch_split.h"
+#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {

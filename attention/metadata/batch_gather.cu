@@ -12,12 +12,12 @@
 // scan and the stores.
 
 #include "absl/status/status.h"
-#include "attention/metadata/batch_gather.h"
-#include "attention/metadata/row_packing.cuh"
-#include "base/cta_scan.cuh"
-#include "base/cuda_status.h"
-#include "base/lanes.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/batch_gather.h"
+#include "reprise/attention/metadata/row_packing.cuh"
+#include "reprise/base/cta_scan.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -34,12 +34,12 @@
 //
 // Thread safety: pure functions. Cost: linear in rows, tokens and new blocks; no allocation.
 
-#ifndef ATTENTION_METADATA_BATCH_GATHER_H_
-#define ATTENTION_METADATA_BATCH_GATHER_H_
+#ifndef REPRISE_ATTENTION_METADATA_BATCH_GATHER_H_
+#define REPRISE_ATTENTION_METADATA_BATCH_GATHER_H_
 
 #include "absl/status/status.h"
-#include "attention/metadata/batch_gather_args.h"
-#include "attention/paged_batch.h"
+#include "reprise/attention/metadata/batch_gather_args.h"
+#include "reprise/attention/paged_batch.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -61,4 +61,4 @@ absl::Status LaunchBatchGather(const BatchGatherArgs& args, CUstream_st* stream)
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_BATCH_GATHER_H_
+#endif  // REPRISE_ATTENTION_METADATA_BATCH_GATHER_H_

@@ -1,15 +1,15 @@
 // Arguments of the plain builder, and how it requests a row; shared by the host and device forms
 // (attention/metadata/batch_gather.h).
 
-#ifndef ATTENTION_METADATA_BATCH_GATHER_ARGS_H_
-#define ATTENTION_METADATA_BATCH_GATHER_ARGS_H_
+#ifndef REPRISE_ATTENTION_METADATA_BATCH_GATHER_ARGS_H_
+#define REPRISE_ATTENTION_METADATA_BATCH_GATHER_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/metadata/batch_arrays.h"
-#include "attention/metadata/batch_rows.h"
-#include "base/host_device.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/batch_arrays.h"
+#include "reprise/attention/metadata/batch_rows.h"
+#include "reprise/base/host_device.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -116,4 +116,4 @@ REPRISE_HOST_DEVICE constexpr RowRequest GatherRequest(const BatchGatherArgs& ar
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_BATCH_GATHER_ARGS_H_
+#endif  // REPRISE_ATTENTION_METADATA_BATCH_GATHER_ARGS_H_

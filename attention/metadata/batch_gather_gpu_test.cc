@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "attention/metadata/batch_gather.h"
-#include "attention/testing/schedule_generator.h"
-#include "base/testing/device_array.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/batch_gather.h"
+#include "reprise/attention/testing/schedule_generator.h"
+#include "reprise/base/testing/device_array.h"
 
 namespace reprise {
 namespace {

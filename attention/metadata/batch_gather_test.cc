@@ -1,13 +1,13 @@
-#include "attention/metadata/batch_gather.h"
+#include "reprise/attention/metadata/batch_gather.h"
 
 #include <vector>
 
-#include "attention/metadata/batch_builder.h"
-#include "attention/testing/schedule_generator.h"
-#include "attention/testing/visible_set.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/batch_builder.h"
+#include "reprise/attention/testing/schedule_generator.h"
+#include "reprise/attention/testing/visible_set.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {

@@ -28,21 +28,21 @@
 //
 // Pure functions, constexpr, so that nvcc compiles them for the device. No allocation.
 
-#ifndef ATTENTION_METADATA_BATCH_ROWS_H_
-#define ATTENTION_METADATA_BATCH_ROWS_H_
+#ifndef REPRISE_ATTENTION_METADATA_BATCH_ROWS_H_
+#define REPRISE_ATTENTION_METADATA_BATCH_ROWS_H_
 
 #include <cstdint>
 
-#include "attention/metadata/batch_arrays.h"
-#include "attention/metadata/context_parallel.h"
-#include "attention/paged_batch.h"
-#include "base/divisor.h"
-#include "base/host_device.h"
-#include "base/lanes.h"
-#include "base/row_fault.h"
-#include "cache/group_retention.h"
-#include "cache/kv_group.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/batch_arrays.h"
+#include "reprise/attention/metadata/context_parallel.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/base/divisor.h"
+#include "reprise/base/host_device.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/row_fault.h"
+#include "reprise/cache/group_retention.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -349,4 +349,4 @@ RowCounts WriteRowsInOrder(const Args& args, RowOf row_of, TokenIdOf token_id_of
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_BATCH_ROWS_H_
+#endif  // REPRISE_ATTENTION_METADATA_BATCH_ROWS_H_

@@ -1,7 +1,7 @@
 // Describes one sequence of a step, from the scheduler: the input of the batch builders.
 
-#ifndef ATTENTION_METADATA_BATCH_SEQUENCE_H_
-#define ATTENTION_METADATA_BATCH_SEQUENCE_H_
+#ifndef REPRISE_ATTENTION_METADATA_BATCH_SEQUENCE_H_
+#define REPRISE_ATTENTION_METADATA_BATCH_SEQUENCE_H_
 
 #include <cstdint>
 #include <type_traits>
@@ -24,4 +24,4 @@ static_assert(std::is_trivially_copyable_v<BatchSequence>);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_BATCH_SEQUENCE_H_
+#endif  // REPRISE_ATTENTION_METADATA_BATCH_SEQUENCE_H_

@@ -1,4 +1,4 @@
-#include "attention/metadata/batch_split.h"
+#include "reprise/attention/metadata/batch_split.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

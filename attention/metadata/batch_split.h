@@ -11,14 +11,14 @@
 //
 // Thread safety: pure functions. Cost: two passes; no allocation.
 
-#ifndef ATTENTION_METADATA_BATCH_SPLIT_H_
-#define ATTENTION_METADATA_BATCH_SPLIT_H_
+#ifndef REPRISE_ATTENTION_METADATA_BATCH_SPLIT_H_
+#define REPRISE_ATTENTION_METADATA_BATCH_SPLIT_H_
 
 #include <cstdint>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/metadata/batch_sequence.h"
+#include "reprise/attention/metadata/batch_sequence.h"
 
 namespace reprise {
 
@@ -61,4 +61,4 @@ absl::StatusOr<BatchSplit> SplitBatch(absl::Span<const BatchSequence> sequences,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_BATCH_SPLIT_H_
+#endif  // REPRISE_ATTENTION_METADATA_BATCH_SPLIT_H_

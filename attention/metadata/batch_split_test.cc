@@ -1,14 +1,14 @@
-#include "attention/metadata/batch_split.h"
+#include "reprise/attention/metadata/batch_split.h"
 
 #include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "attention/testing/random.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {

@@ -12,12 +12,12 @@
 // window reaches. Padded rows are empty rows. If only cumulative lengths are requested, no table is
 // read.
 
-#ifndef ATTENTION_METADATA_BATCH_TABLES_H_
-#define ATTENTION_METADATA_BATCH_TABLES_H_
+#ifndef REPRISE_ATTENTION_METADATA_BATCH_TABLES_H_
+#define REPRISE_ATTENTION_METADATA_BATCH_TABLES_H_
 
-#include "attention/paged_batch.h"
-#include "cache/tables/block_table_view.h"
-#include "cache/tables/convert_tables_args.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/cache/tables/block_table_view.h"
+#include "reprise/cache/tables/convert_tables_args.h"
 
 namespace reprise {
 
@@ -42,4 +42,4 @@ constexpr ConvertTablesArgs ConversionOf(const PagedBatch& batch, int block_size
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_BATCH_TABLES_H_
+#endif  // REPRISE_ATTENTION_METADATA_BATCH_TABLES_H_

@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "attention/metadata/batch_tables.h"
-#include "attention/testing/random.h"
-#include "attention/testing/schedule_generator.h"
-#include "base/testing/builder_twins.h"
-#include "base/testing/device_array.h"
-#include "cache/tables/convert_tables.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/batch_tables.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/schedule_generator.h"
+#include "reprise/base/testing/builder_twins.h"
+#include "reprise/base/testing/device_array.h"
+#include "reprise/cache/tables/convert_tables.h"
 
 namespace reprise {
 namespace {

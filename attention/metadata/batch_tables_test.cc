@@ -1,11 +1,11 @@
-#include "attention/metadata/batch_tables.h"
+#include "reprise/attention/metadata/batch_tables.h"
 
 #include <cstdint>
 #include <vector>
 
-#include "cache/tables/convert_tables.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/tables/convert_tables.h"
 
 namespace reprise {
 namespace {

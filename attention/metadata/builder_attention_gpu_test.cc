@@ -1,11 +1,11 @@
 // Attention through each builder against a dense computation in float64 that knows only the
 // definition: on the GPU.
 
-#include "attention/reference/reference.h"
-#include "attention/testing/attention_error.h"
-#include "attention/testing/builder_cases.h"
-#include "attention/testing/gpu_attention.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/reference/reference.h"
+#include "reprise/attention/testing/attention_error.h"
+#include "reprise/attention/testing/builder_cases.h"
+#include "reprise/attention/testing/gpu_attention.h"
 
 namespace reprise {
 namespace {

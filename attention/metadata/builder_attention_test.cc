@@ -7,12 +7,12 @@
 #include <cmath>
 #include <vector>
 
-#include "attention/attention.h"
-#include "attention/reference/reference.h"
-#include "attention/testing/attention_error.h"
-#include "attention/testing/builder_cases.h"
-#include "base/torch_dtype.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/attention.h"
+#include "reprise/attention/reference/reference.h"
+#include "reprise/attention/testing/attention_error.h"
+#include "reprise/attention/testing/builder_cases.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

@@ -1,12 +1,12 @@
-#include "attention/metadata/builder_sizes.h"
+#include "reprise/attention/metadata/builder_sizes.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "attention/metadata/context_parallel.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/context_parallel.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -4,8 +4,8 @@
 // Pure functions. Thread safety: const data except for the arrays. Cost: no allocation unless a
 // check fails.
 
-#ifndef ATTENTION_METADATA_BUILDER_SIZES_H_
-#define ATTENTION_METADATA_BUILDER_SIZES_H_
+#ifndef REPRISE_ATTENTION_METADATA_BUILDER_SIZES_H_
+#define REPRISE_ATTENTION_METADATA_BUILDER_SIZES_H_
 
 #include <cstdint>
 #include <initializer_list>
@@ -14,9 +14,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "attention/metadata/batch_arrays.h"
-#include "attention/paged_batch.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/batch_arrays.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -78,4 +78,4 @@ absl::Status FirstFault(const int32_t* row_faults, int num_rows,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_BUILDER_SIZES_H_
+#endif  // REPRISE_ATTENTION_METADATA_BUILDER_SIZES_H_

@@ -1,12 +1,12 @@
-#include "attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/chain_batch.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/lanes.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -30,13 +30,13 @@
 // Thread safety: pure functions of their arguments. Cost: linear in rows and new tokens; no
 // allocation.
 
-#ifndef ATTENTION_METADATA_CHAIN_BATCH_H_
-#define ATTENTION_METADATA_CHAIN_BATCH_H_
+#ifndef REPRISE_ATTENTION_METADATA_CHAIN_BATCH_H_
+#define REPRISE_ATTENTION_METADATA_CHAIN_BATCH_H_
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/metadata/chain_batch_args.h"
-#include "attention/paged_batch.h"
+#include "reprise/attention/metadata/chain_batch_args.h"
+#include "reprise/attention/paged_batch.h"
 
 struct CUstream_st;
 
@@ -65,4 +65,4 @@ absl::Status LaunchChainBatch(const ChainBatchArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_CHAIN_BATCH_H_
+#endif  // REPRISE_ATTENTION_METADATA_CHAIN_BATCH_H_

@@ -1,17 +1,17 @@
 // Arguments of a chain batch, and the work on one of its rows; shared by the host and device forms
 // (attention/metadata/chain_batch.h).
 
-#ifndef ATTENTION_METADATA_CHAIN_BATCH_ARGS_H_
-#define ATTENTION_METADATA_CHAIN_BATCH_ARGS_H_
+#ifndef REPRISE_ATTENTION_METADATA_CHAIN_BATCH_ARGS_H_
+#define REPRISE_ATTENTION_METADATA_CHAIN_BATCH_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/metadata/batch_arrays.h"
-#include "attention/metadata/batch_rows.h"
-#include "attention/metadata/context_parallel.h"
-#include "attention/paged_batch.h"
-#include "base/host_device.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/batch_arrays.h"
+#include "reprise/attention/metadata/batch_rows.h"
+#include "reprise/attention/metadata/context_parallel.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/base/host_device.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -97,4 +97,4 @@ REPRISE_HOST_DEVICE void WriteChainRow(const Lanes& lanes, const ChainBatchArgs&
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_CHAIN_BATCH_ARGS_H_
+#endif  // REPRISE_ATTENTION_METADATA_CHAIN_BATCH_ARGS_H_

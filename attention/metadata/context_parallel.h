@@ -13,12 +13,12 @@
 //
 // Pure functions in int64, constexpr, so that nvcc compiles them for the device.
 
-#ifndef ATTENTION_METADATA_CONTEXT_PARALLEL_H_
-#define ATTENTION_METADATA_CONTEXT_PARALLEL_H_
+#ifndef REPRISE_ATTENTION_METADATA_CONTEXT_PARALLEL_H_
+#define REPRISE_ATTENTION_METADATA_CONTEXT_PARALLEL_H_
 
 #include <cstdint>
 
-#include "attention/paged_batch.h"
+#include "reprise/attention/paged_batch.h"
 
 namespace reprise {
 
@@ -87,4 +87,4 @@ constexpr int64_t GlobalCapacity(int64_t local_capacity, WholeSequence) { return
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_CONTEXT_PARALLEL_H_
+#endif  // REPRISE_ATTENTION_METADATA_CONTEXT_PARALLEL_H_

@@ -1,13 +1,13 @@
-#include "attention/metadata/context_parallel.h"
+#include "reprise/attention/metadata/context_parallel.h"
 
 #include <string>
 #include <vector>
 
-#include "attention/metadata/rank_rows.h"
-#include "attention/reference/visibility.h"
-#include "attention/testing/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/rank_rows.h"
+#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/testing/random.h"
 
 namespace reprise {
 namespace {

@@ -3,9 +3,9 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "attention/metadata/cross_batch.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/cross_batch.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -28,16 +28,16 @@
 //
 // Thread safety: pure functions. Cost: linear in rows; no allocation.
 
-#ifndef ATTENTION_METADATA_CROSS_BATCH_H_
-#define ATTENTION_METADATA_CROSS_BATCH_H_
+#ifndef REPRISE_ATTENTION_METADATA_CROSS_BATCH_H_
+#define REPRISE_ATTENTION_METADATA_CROSS_BATCH_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/paged_batch.h"
-#include "base/row_fault.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/base/row_fault.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -98,4 +98,4 @@ constexpr void WriteCrossRow(const CrossBatchArgs& args, int r, const CrossRow& 
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_CROSS_BATCH_H_
+#endif  // REPRISE_ATTENTION_METADATA_CROSS_BATCH_H_

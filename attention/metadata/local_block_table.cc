@@ -1,9 +1,9 @@
-#include "attention/metadata/local_block_table.h"
+#include "reprise/attention/metadata/local_block_table.h"
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 

@@ -3,9 +3,9 @@
 
 #include <cuda_runtime.h>
 
-#include "attention/metadata/local_block_table.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/local_block_table.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

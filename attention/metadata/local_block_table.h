@@ -23,17 +23,17 @@
 // Thread safety: pure functions. Cost: linear in virtual rows times blocks of a chunk; no
 // allocation.
 
-#ifndef ATTENTION_METADATA_LOCAL_BLOCK_TABLE_H_
-#define ATTENTION_METADATA_LOCAL_BLOCK_TABLE_H_
+#ifndef REPRISE_ATTENTION_METADATA_LOCAL_BLOCK_TABLE_H_
+#define REPRISE_ATTENTION_METADATA_LOCAL_BLOCK_TABLE_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/metadata/batch_tables.h"
-#include "attention/paged_batch.h"
-#include "base/row_fault.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/batch_tables.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/base/row_fault.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -97,4 +97,4 @@ constexpr int32_t LocalTableEntry(const LocalBlockTableArgs& args, int v, int32_
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_LOCAL_BLOCK_TABLE_H_
+#endif  // REPRISE_ATTENTION_METADATA_LOCAL_BLOCK_TABLE_H_

@@ -1,14 +1,14 @@
-#include "attention/metadata/local_block_table.h"
+#include "reprise/attention/metadata/local_block_table.h"
 
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/testing/schedule_generator.h"
-#include "attention/testing/visible_set.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/testing/schedule_generator.h"
+#include "reprise/attention/testing/visible_set.h"
 
 namespace reprise {
 namespace {

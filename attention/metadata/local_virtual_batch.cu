@@ -10,10 +10,10 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "base/cta_scan.cuh"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/base/cta_scan.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -40,13 +40,13 @@
 //
 // Thread safety: pure functions. Cost: linear in rows and virtual rows; no allocation.
 
-#ifndef ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_H_
-#define ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_H_
+#ifndef REPRISE_ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_H_
+#define REPRISE_ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_H_
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/metadata/local_virtual_batch_args.h"
-#include "attention/paged_batch.h"
+#include "reprise/attention/metadata/local_virtual_batch_args.h"
+#include "reprise/attention/paged_batch.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -77,4 +77,4 @@ absl::Status LaunchLocalVirtualBatch(const LocalVirtualBatchArgs& args, CUstream
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_H_
+#endif  // REPRISE_ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_H_

@@ -8,13 +8,13 @@
 //
 // Everything constexpr; no LibTorch.
 
-#ifndef ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_ARGS_H_
-#define ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_ARGS_H_
+#ifndef REPRISE_ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_ARGS_H_
+#define REPRISE_ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/paged_batch.h"
-#include "base/row_fault.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/base/row_fault.h"
 
 namespace reprise {
 
@@ -158,4 +158,4 @@ constexpr void WriteUnusedLocalRow(const LocalVirtualBatchArgs& args, int v) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_ARGS_H_
+#endif  // REPRISE_ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_ARGS_H_

@@ -7,11 +7,11 @@
 #include <tuple>
 #include <vector>
 
-#include "attention/metadata/local_block_table.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/testing/schedule_generator.h"
-#include "base/testing/device_array.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/local_block_table.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/testing/schedule_generator.h"
+#include "reprise/base/testing/device_array.h"
 
 namespace reprise {
 namespace {

@@ -15,15 +15,15 @@
 //
 // Thread safety: pure functions. Cost: rows times the logarithm of ranges; no allocation.
 
-#ifndef ATTENTION_METADATA_PLACEHOLDER_MAP_H_
-#define ATTENTION_METADATA_PLACEHOLDER_MAP_H_
+#ifndef REPRISE_ATTENTION_METADATA_PLACEHOLDER_MAP_H_
+#define REPRISE_ATTENTION_METADATA_PLACEHOLDER_MAP_H_
 
 #include <cstdint>
 #include <type_traits>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/metadata/batch_sequence.h"
+#include "reprise/attention/metadata/batch_sequence.h"
 
 namespace reprise {
 
@@ -56,4 +56,4 @@ absl::StatusOr<int> MapPlaceholders(absl::Span<const BatchSequence> sequences,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_PLACEHOLDER_MAP_H_
+#endif  // REPRISE_ATTENTION_METADATA_PLACEHOLDER_MAP_H_

@@ -4,10 +4,10 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "attention/metadata/ragged_gather.h"
-#include "base/cta_scan.cuh"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/ragged_gather.h"
+#include "reprise/base/cta_scan.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

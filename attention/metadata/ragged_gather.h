@@ -30,16 +30,16 @@
 //
 // Thread safety: pure functions. Cost: linear in rows and tokens; no allocation.
 
-#ifndef ATTENTION_METADATA_RAGGED_GATHER_H_
-#define ATTENTION_METADATA_RAGGED_GATHER_H_
+#ifndef REPRISE_ATTENTION_METADATA_RAGGED_GATHER_H_
+#define REPRISE_ATTENTION_METADATA_RAGGED_GATHER_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/metadata/ragged_gather_args.h"
-#include "attention/ragged_batch.h"
+#include "reprise/attention/metadata/ragged_gather_args.h"
+#include "reprise/attention/ragged_batch.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -70,4 +70,4 @@ absl::Status FillProfileLens(int num_tokens, absl::Span<int32_t> lens);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_RAGGED_GATHER_H_
+#endif  // REPRISE_ATTENTION_METADATA_RAGGED_GATHER_H_

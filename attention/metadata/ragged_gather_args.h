@@ -1,12 +1,12 @@
 // Arguments of the builder of batches over contiguous keys, and the work on one of its rows; shared
 // by the host and device forms (attention/metadata/ragged_gather.h).
 
-#ifndef ATTENTION_METADATA_RAGGED_GATHER_ARGS_H_
-#define ATTENTION_METADATA_RAGGED_GATHER_ARGS_H_
+#ifndef REPRISE_ATTENTION_METADATA_RAGGED_GATHER_ARGS_H_
+#define REPRISE_ATTENTION_METADATA_RAGGED_GATHER_ARGS_H_
 
 #include <cstdint>
 
-#include "base/row_fault.h"
+#include "reprise/base/row_fault.h"
 
 namespace reprise {
 
@@ -61,4 +61,4 @@ constexpr void WriteRaggedToken(const RaggedGatherArgs& args, int token, int32_t
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_RAGGED_GATHER_ARGS_H_
+#endif  // REPRISE_ATTENTION_METADATA_RAGGED_GATHER_ARGS_H_

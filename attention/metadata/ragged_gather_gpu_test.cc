@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "attention/metadata/ragged_gather.h"
-#include "attention/testing/random.h"
-#include "base/testing/builder_twins.h"
-#include "base/testing/device_array.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/ragged_gather.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/builder_twins.h"
+#include "reprise/base/testing/device_array.h"
 
 namespace reprise {
 namespace {

@@ -1,14 +1,14 @@
-#include "attention/metadata/ragged_gather.h"
+#include "reprise/attention/metadata/ragged_gather.h"
 
 #include <numeric>
 #include <utility>
 #include <vector>
 
-#include "attention/testing/random.h"
-#include "attention/testing/visible_set.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/visible_set.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {

@@ -1,8 +1,8 @@
-#include "attention/metadata/rank_rows.h"
+#include "reprise/attention/metadata/rank_rows.h"
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 

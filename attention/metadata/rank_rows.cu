@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/metadata/rank_rows.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/rank_rows.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

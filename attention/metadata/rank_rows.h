@@ -17,14 +17,14 @@
 //
 // Thread safety: pure functions. Cost: linear in rows and slots; no allocation.
 
-#ifndef ATTENTION_METADATA_RANK_ROWS_H_
-#define ATTENTION_METADATA_RANK_ROWS_H_
+#ifndef REPRISE_ATTENTION_METADATA_RANK_ROWS_H_
+#define REPRISE_ATTENTION_METADATA_RANK_ROWS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "attention/metadata/context_parallel.h"
-#include "attention/paged_batch.h"
+#include "reprise/attention/metadata/context_parallel.h"
+#include "reprise/attention/paged_batch.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -81,4 +81,4 @@ constexpr void WriteRankSlot(const RankRowsArgs& args, int64_t group, int64_t to
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_RANK_ROWS_H_
+#endif  // REPRISE_ATTENTION_METADATA_RANK_ROWS_H_

@@ -2,11 +2,11 @@
 
 #include <cstdint>
 
-#include "attention/metadata/rank_rows.h"
-#include "attention/testing/random.h"
-#include "base/testing/builder_twins.h"
-#include "base/testing/device_array.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/rank_rows.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/builder_twins.h"
+#include "reprise/base/testing/device_array.h"
 
 namespace reprise {
 namespace {

@@ -4,16 +4,16 @@
 // Every CTA sums the token counts of all rows itself, so one launch is enough and no CTA waits for
 // another: for 256 rows, one count per thread, read from the L2 after the first CTA.
 
-#ifndef ATTENTION_METADATA_ROW_PACKING_CUH_
-#define ATTENTION_METADATA_ROW_PACKING_CUH_
+#ifndef REPRISE_ATTENTION_METADATA_ROW_PACKING_CUH_
+#define REPRISE_ATTENTION_METADATA_ROW_PACKING_CUH_
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "attention/metadata/batch_arrays.h"
-#include "base/host_device.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/batch_arrays.h"
+#include "reprise/base/host_device.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -128,4 +128,4 @@ __device__ inline void FinishTokens(const BatchArrays& arrays, int num_rows, int
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_ROW_PACKING_CUH_
+#endif  // REPRISE_ATTENTION_METADATA_ROW_PACKING_CUH_

@@ -13,8 +13,8 @@
 //
 // Everything constexpr, for host and device.
 
-#ifndef ATTENTION_METADATA_WINDOW_ROWS_H_
-#define ATTENTION_METADATA_WINDOW_ROWS_H_
+#ifndef REPRISE_ATTENTION_METADATA_WINDOW_ROWS_H_
+#define REPRISE_ATTENTION_METADATA_WINDOW_ROWS_H_
 
 #include <cstdint>
 #include <optional>
@@ -49,4 +49,4 @@ constexpr int64_t NumColumnsLeftOfWindow(int64_t position, int window_left, int 
 
 }  // namespace reprise
 
-#endif  // ATTENTION_METADATA_WINDOW_ROWS_H_
+#endif  // REPRISE_ATTENTION_METADATA_WINDOW_ROWS_H_

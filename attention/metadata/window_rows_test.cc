@@ -1,10 +1,10 @@
-#include "attention/metadata/window_rows.h"
+#include "reprise/attention/metadata/window_rows.h"
 
 #include <vector>
 
-#include "attention/testing/schedule_generator.h"
-#include "attention/testing/visible_set.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/schedule_generator.h"
+#include "reprise/attention/testing/visible_set.h"
 
 namespace reprise {
 namespace {

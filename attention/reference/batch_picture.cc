@@ -1,4 +1,4 @@
-#include "attention/reference/batch_picture.h"
+#include "reprise/attention/reference/batch_picture.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "attention/reference/visibility.h"
+#include "reprise/attention/reference/visibility.h"
 
 namespace reprise {
 namespace {

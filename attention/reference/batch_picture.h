@@ -17,15 +17,15 @@
 // Simple rather than fast. REQUIRES: host pointers, and what the batch's contract says. Table
 // entries that no query reads are drawn as a dash. Pure function.
 
-#ifndef ATTENTION_REFERENCE_BATCH_PICTURE_H_
-#define ATTENTION_REFERENCE_BATCH_PICTURE_H_
+#ifndef REPRISE_ATTENTION_REFERENCE_BATCH_PICTURE_H_
+#define REPRISE_ATTENTION_REFERENCE_BATCH_PICTURE_H_
 
 #include <optional>
 #include <string>
 
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
 
 namespace reprise {
 
@@ -44,4 +44,4 @@ std::string DrawBatch(const RaggedBatch& batch, const AttentionParams& layer,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_REFERENCE_BATCH_PICTURE_H_
+#endif  // REPRISE_ATTENTION_REFERENCE_BATCH_PICTURE_H_

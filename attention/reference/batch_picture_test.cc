@@ -1,9 +1,9 @@
-#include "attention/reference/batch_picture.h"
+#include "reprise/attention/reference/batch_picture.h"
 
 #include <cstdint>
 
-#include "attention/testing/visible_set.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/visible_set.h"
 
 namespace reprise {
 namespace {

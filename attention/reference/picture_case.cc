@@ -1,4 +1,4 @@
-#include "attention/reference/picture_case.h"
+#include "reprise/attention/reference/picture_case.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,17 +7,17 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "attention/metadata/batch_arrays.h"
-#include "attention/metadata/batch_builder.h"
-#include "attention/metadata/chain_batch.h"
-#include "attention/metadata/context_parallel.h"
-#include "attention/metadata/cross_batch.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/metadata/ragged_gather.h"
-#include "attention/reference/batch_picture.h"
-#include "attention/speculation/tree_batch.h"
-#include "base/status_macros.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/batch_arrays.h"
+#include "reprise/attention/metadata/batch_builder.h"
+#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/context_parallel.h"
+#include "reprise/attention/metadata/cross_batch.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/metadata/ragged_gather.h"
+#include "reprise/attention/reference/batch_picture.h"
+#include "reprise/attention/speculation/tree_batch.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 namespace {

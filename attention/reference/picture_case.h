@@ -5,8 +5,8 @@
 //
 // Blocks are numbered 1, 2, ... through the rows. Pure function.
 
-#ifndef ATTENTION_REFERENCE_PICTURE_CASE_H_
-#define ATTENTION_REFERENCE_PICTURE_CASE_H_
+#ifndef REPRISE_ATTENTION_REFERENCE_PICTURE_CASE_H_
+#define REPRISE_ATTENTION_REFERENCE_PICTURE_CASE_H_
 
 #include <cstdint>
 #include <optional>
@@ -39,4 +39,4 @@ absl::StatusOr<std::string> DrawCase(const PictureCase& picture);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_REFERENCE_PICTURE_CASE_H_
+#endif  // REPRISE_ATTENTION_REFERENCE_PICTURE_CASE_H_

@@ -1,4 +1,4 @@
-#include "attention/reference/picture_case.h"
+#include "reprise/attention/reference/picture_case.h"
 
 #include <fstream>
 #include <sstream>

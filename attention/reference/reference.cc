@@ -1,11 +1,11 @@
-#include "attention/reference/reference.h"
+#include "reprise/attention/reference/reference.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "attention/reference/visibility.h"
-#include "base/element_access.h"
+#include "reprise/attention/reference/visibility.h"
+#include "reprise/base/element_access.h"
 
 namespace reprise {
 namespace {

@@ -13,18 +13,18 @@
 //
 // Host memory only. Thread safety: const data. Cost: a few ns per query, head, key and dim.
 
-#ifndef ATTENTION_REFERENCE_REFERENCE_H_
-#define ATTENTION_REFERENCE_REFERENCE_H_
+#ifndef REPRISE_ATTENTION_REFERENCE_REFERENCE_H_
+#define REPRISE_ATTENTION_REFERENCE_REFERENCE_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/token_view.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/token_view.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -50,4 +50,4 @@ ReferenceResult<T> ReferenceRaggedAttention(const AttentionParams& layer, const 
 
 }  // namespace reprise
 
-#endif  // ATTENTION_REFERENCE_REFERENCE_H_
+#endif  // REPRISE_ATTENTION_REFERENCE_REFERENCE_H_

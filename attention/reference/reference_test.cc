@@ -1,15 +1,15 @@
-#include "attention/reference/reference.h"
+#include "reprise/attention/reference/reference.h"
 
 #include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "attention/reference/visibility.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/ragged_generator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/ragged_generator.h"
 
 namespace reprise {
 namespace {

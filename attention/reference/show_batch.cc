@@ -20,8 +20,8 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "attention/reference/picture_case.h"
-#include "base/status_macros.h"
+#include "reprise/attention/reference/picture_case.h"
+#include "reprise/base/status_macros.h"
 
 using Words = std::vector<std::string>;
 

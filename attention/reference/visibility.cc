@@ -1,4 +1,4 @@
-#include "attention/reference/visibility.h"
+#include "reprise/attention/reference/visibility.h"
 
 #include <algorithm>
 #include <bit>

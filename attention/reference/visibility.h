@@ -12,16 +12,16 @@
 //
 // Pure functions of host data. Thread safety: const data.
 
-#ifndef ATTENTION_REFERENCE_VISIBILITY_H_
-#define ATTENTION_REFERENCE_VISIBILITY_H_
+#ifndef REPRISE_ATTENTION_REFERENCE_VISIBILITY_H_
+#define REPRISE_ATTENTION_REFERENCE_VISIBILITY_H_
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
 
 namespace reprise {
 
@@ -88,4 +88,4 @@ int64_t OrdinaryKeyPosition(const BatchRow& row, int64_t key);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_REFERENCE_VISIBILITY_H_
+#endif  // REPRISE_ATTENTION_REFERENCE_VISIBILITY_H_

@@ -1,4 +1,4 @@
-#include "attention/reference/visibility.h"
+#include "reprise/attention/reference/visibility.h"
 
 #include <algorithm>
 #include <array>
@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "attention/testing/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/random.h"
 
 namespace reprise {
 namespace {

@@ -6,10 +6,10 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "attention/metadata/row_packing.cuh"
-#include "attention/speculation/accept_drafts.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/row_packing.cuh"
+#include "reprise/attention/speculation/accept_drafts.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

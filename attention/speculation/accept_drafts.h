@@ -24,11 +24,11 @@
 //
 // Thread safety: none; writes the state. Cost: linear in rows and accepted tokens; no allocation.
 
-#ifndef ATTENTION_SPECULATION_ACCEPT_DRAFTS_H_
-#define ATTENTION_SPECULATION_ACCEPT_DRAFTS_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_ACCEPT_DRAFTS_H_
+#define REPRISE_ATTENTION_SPECULATION_ACCEPT_DRAFTS_H_
 
 #include "absl/status/status.h"
-#include "attention/speculation/accept_drafts_args.h"
+#include "reprise/attention/speculation/accept_drafts_args.h"
 
 struct CUstream_st;
 
@@ -53,4 +53,4 @@ absl::Status LaunchAcceptDrafts(const AcceptDraftsArgs& args, CUstream_st* strea
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_ACCEPT_DRAFTS_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_ACCEPT_DRAFTS_H_

@@ -1,15 +1,15 @@
 // Arguments of acceptance, and the work on one row; shared by the host and device forms
 // (attention/speculation/accept_drafts.h).
 
-#ifndef ATTENTION_SPECULATION_ACCEPT_DRAFTS_ARGS_H_
-#define ATTENTION_SPECULATION_ACCEPT_DRAFTS_ARGS_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_ACCEPT_DRAFTS_ARGS_H_
+#define REPRISE_ATTENTION_SPECULATION_ACCEPT_DRAFTS_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/speculation/token_tree.h"
-#include "base/host_device.h"
-#include "base/row_fault.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/speculation/token_tree.h"
+#include "reprise/base/host_device.h"
+#include "reprise/base/row_fault.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -148,4 +148,4 @@ REPRISE_HOST_DEVICE void WriteAcceptedRow(const Lanes& lanes, const AcceptDrafts
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_ACCEPT_DRAFTS_ARGS_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_ACCEPT_DRAFTS_ARGS_H_

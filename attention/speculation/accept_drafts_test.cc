@@ -1,16 +1,16 @@
-#include "attention/speculation/accept_drafts.h"
+#include "reprise/attention/speculation/accept_drafts.h"
 
 #include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "attention/testing/draft_generator.h"
-#include "attention/testing/random.h"
-#include "base/testing/allocation_counter.h"
-#include "base/testing/builder_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
 namespace {

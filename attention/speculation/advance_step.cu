@@ -13,12 +13,12 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "attention/speculation/advance_step.h"
-#include "base/cta_scan.cuh"
-#include "base/cuda_status.h"
-#include "base/host_device.h"
-#include "base/lanes.h"
-#include "base/status_macros.h"
+#include "reprise/attention/speculation/advance_step.h"
+#include "reprise/base/cta_scan.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/host_device.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -25,13 +25,13 @@
 //
 // Thread safety: none. Cost: linear in rows and tokens; no allocation.
 
-#ifndef ATTENTION_SPECULATION_ADVANCE_STEP_H_
-#define ATTENTION_SPECULATION_ADVANCE_STEP_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_ADVANCE_STEP_H_
+#define REPRISE_ATTENTION_SPECULATION_ADVANCE_STEP_H_
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/paged_batch.h"
-#include "attention/speculation/advance_step_args.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/speculation/advance_step_args.h"
 
 struct CUstream_st;
 
@@ -58,4 +58,4 @@ absl::Status LaunchAdvanceStep(const AdvanceStepArgs& args, CUstream_st* stream)
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_ADVANCE_STEP_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_ADVANCE_STEP_H_

@@ -1,15 +1,15 @@
 // Arguments of an advance from one decode step to the next, and the work on one row; shared by the
 // host and device forms (attention/speculation/advance_step.h).
 
-#ifndef ATTENTION_SPECULATION_ADVANCE_STEP_ARGS_H_
-#define ATTENTION_SPECULATION_ADVANCE_STEP_ARGS_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_ADVANCE_STEP_ARGS_H_
+#define REPRISE_ATTENTION_SPECULATION_ADVANCE_STEP_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/metadata/batch_arrays.h"
-#include "attention/metadata/batch_rows.h"
-#include "base/host_device.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/batch_arrays.h"
+#include "reprise/attention/metadata/batch_rows.h"
+#include "reprise/base/host_device.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -91,4 +91,4 @@ REPRISE_HOST_DEVICE CheckedRow AdvancedRowOf(const Lanes& lanes, const AdvanceSt
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_ADVANCE_STEP_ARGS_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_ADVANCE_STEP_ARGS_H_

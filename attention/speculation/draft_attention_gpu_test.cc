@@ -14,22 +14,22 @@
 #include <memory>
 #include <string>
 
-#include "attention/cuda/attention_cuda.h"
-#include "attention/merge/common_prefix.h"
-#include "attention/merge/merge_states.h"
-#include "attention/metadata/batch_gather.h"
-#include "attention/metadata/chain_batch.h"
-#include "attention/metadata/cross_batch.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/speculation/draft_steps.h"
-#include "attention/speculation/tree_batch.h"
-#include "attention/testing/draft_attention.h"
-#include "attention/testing/gpu_memory.h"
-#include "attention/work_map/work_map_build.h"
-#include "base/testing/device_array.h"
-#include "base/torch_dtype.h"
-#include "cache/tables/convert_tables.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/cuda/attention_cuda.h"
+#include "reprise/attention/merge/common_prefix.h"
+#include "reprise/attention/merge/merge_states.h"
+#include "reprise/attention/metadata/batch_gather.h"
+#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/cross_batch.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/tree_batch.h"
+#include "reprise/attention/testing/draft_attention.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/base/testing/device_array.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/cache/tables/convert_tables.h"
 
 namespace reprise {
 namespace {

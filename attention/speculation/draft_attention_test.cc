@@ -1,23 +1,23 @@
 // Attention on the CPU through the builders of speculative, chunked, cross and context-parallel
 // batches, and over a shared prefix; once, and again over other contents in the same memory.
 
-#include "attention/testing/draft_attention.h"
+#include "reprise/attention/testing/draft_attention.h"
 
 #include <cstdint>
 #include <functional>
 #include <string>
 
-#include "attention/attention.h"
-#include "attention/merge/common_prefix.h"
-#include "attention/merge/merge_states.h"
-#include "attention/metadata/batch_gather.h"
-#include "attention/metadata/chain_batch.h"
-#include "attention/metadata/cross_batch.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/speculation/draft_steps.h"
-#include "attention/speculation/tree_batch.h"
-#include "cache/tables/convert_tables.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/attention.h"
+#include "reprise/attention/merge/common_prefix.h"
+#include "reprise/attention/merge/merge_states.h"
+#include "reprise/attention/metadata/batch_gather.h"
+#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/cross_batch.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/tree_batch.h"
+#include "reprise/cache/tables/convert_tables.h"
 
 namespace reprise {
 namespace {

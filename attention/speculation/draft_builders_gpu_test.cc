@@ -7,18 +7,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "attention/merge/common_prefix.h"
-#include "attention/metadata/chain_batch.h"
-#include "attention/speculation/accept_drafts.h"
-#include "attention/speculation/advance_step.h"
-#include "attention/speculation/draft_steps.h"
-#include "attention/speculation/tree_batch.h"
-#include "attention/testing/draft_generator.h"
-#include "attention/testing/prefix_generator.h"
-#include "attention/testing/random.h"
-#include "base/testing/builder_twins.h"
-#include "base/testing/device_array.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/merge/common_prefix.h"
+#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/speculation/accept_drafts.h"
+#include "reprise/attention/speculation/advance_step.h"
+#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/tree_batch.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/prefix_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/builder_twins.h"
+#include "reprise/base/testing/device_array.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/draft_steps.h"
 
 #include <cstdint>
 #include <string>
@@ -6,10 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/lanes.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

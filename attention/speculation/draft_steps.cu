@@ -7,10 +7,10 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "attention/metadata/row_packing.cuh"
-#include "attention/speculation/draft_steps.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/row_packing.cuh"
+#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

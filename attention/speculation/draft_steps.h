@@ -32,13 +32,13 @@
 //
 // Thread safety: pure functions of their arguments. Cost: linear in rows and nodes; no allocation.
 
-#ifndef ATTENTION_SPECULATION_DRAFT_STEPS_H_
-#define ATTENTION_SPECULATION_DRAFT_STEPS_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_DRAFT_STEPS_H_
+#define REPRISE_ATTENTION_SPECULATION_DRAFT_STEPS_H_
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/paged_batch.h"
-#include "attention/speculation/draft_steps_args.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/speculation/draft_steps_args.h"
 
 struct CUstream_st;
 
@@ -72,4 +72,4 @@ absl::Status LaunchDraftLevel(const DraftLevelArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_DRAFT_STEPS_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_DRAFT_STEPS_H_

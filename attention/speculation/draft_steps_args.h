@@ -1,18 +1,18 @@
 // Arguments of the steps of a draft model, and the work on one row of one step; shared by the host
 // and device forms (attention/speculation/draft_steps.h).
 
-#ifndef ATTENTION_SPECULATION_DRAFT_STEPS_ARGS_H_
-#define ATTENTION_SPECULATION_DRAFT_STEPS_ARGS_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_DRAFT_STEPS_ARGS_H_
+#define REPRISE_ATTENTION_SPECULATION_DRAFT_STEPS_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/metadata/batch_arrays.h"
-#include "attention/metadata/batch_rows.h"
-#include "attention/speculation/token_tree.h"
-#include "base/host_device.h"
-#include "base/lanes.h"
-#include "base/row_fault.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/batch_arrays.h"
+#include "reprise/attention/metadata/batch_rows.h"
+#include "reprise/attention/speculation/token_tree.h"
+#include "reprise/base/host_device.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/row_fault.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -165,4 +165,4 @@ REPRISE_HOST_DEVICE void WriteDraftLevelRow(const Lanes& lanes, const DraftLevel
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_DRAFT_STEPS_ARGS_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_DRAFT_STEPS_ARGS_H_

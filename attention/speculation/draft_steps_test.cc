@@ -1,16 +1,16 @@
-#include "attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/draft_steps.h"
 
 #include <string>
 #include <vector>
 
-#include "attention/testing/draft_definitions.h"
-#include "attention/testing/draft_generator.h"
-#include "attention/testing/random.h"
-#include "attention/testing/visible_set.h"
-#include "base/testing/allocation_counter.h"
-#include "base/testing/builder_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/draft_definitions.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/visible_set.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
 namespace {

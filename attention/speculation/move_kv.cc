@@ -1,13 +1,13 @@
-#include "attention/speculation/move_kv.h"
+#include "reprise/attention/speculation/move_kv.h"
 
 #include <cstring>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/dtype.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

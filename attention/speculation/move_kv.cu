@@ -11,9 +11,9 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "attention/speculation/move_kv.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/attention/speculation/move_kv.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -11,14 +11,14 @@
 //
 // Thread safety: none; writes the cache. Cost: bytes moved; no allocation.
 
-#ifndef ATTENTION_SPECULATION_MOVE_KV_H_
-#define ATTENTION_SPECULATION_MOVE_KV_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_MOVE_KV_H_
+#define REPRISE_ATTENTION_SPECULATION_MOVE_KV_H_
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/speculation/move_kv_args.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/speculation/move_kv_args.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 struct CUstream_st;
 
@@ -47,4 +47,4 @@ absl::Status LaunchMoveKv(const MoveKvArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_MOVE_KV_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_MOVE_KV_H_

@@ -1,12 +1,12 @@
 // A move of keys and values within the cache, in plain values; shared by the host and device forms
 // (attention/speculation/move_kv.h).
 
-#ifndef ATTENTION_SPECULATION_MOVE_KV_ARGS_H_
-#define ATTENTION_SPECULATION_MOVE_KV_ARGS_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_MOVE_KV_ARGS_H_
+#define REPRISE_ATTENTION_SPECULATION_MOVE_KV_ARGS_H_
 
 #include <cstdint>
 
-#include "cache/storage/kv_layer.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -53,4 +53,4 @@ constexpr int64_t MoveOffset(const MovePart& part, int block_size, int64_t slot,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_MOVE_KV_ARGS_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_MOVE_KV_ARGS_H_

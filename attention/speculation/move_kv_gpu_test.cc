@@ -6,11 +6,11 @@
 #include <memory>
 #include <vector>
 
-#include "attention/speculation/move_kv.h"
-#include "attention/testing/move_case.h"
-#include "attention/testing/random.h"
-#include "base/testing/device_array.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/speculation/move_kv.h"
+#include "reprise/attention/testing/move_case.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/device_array.h"
 
 namespace reprise {
 namespace {

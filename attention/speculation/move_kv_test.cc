@@ -1,14 +1,14 @@
-#include "attention/speculation/move_kv.h"
+#include "reprise/attention/speculation/move_kv.h"
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "attention/testing/move_case.h"
-#include "attention/testing/random.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/move_case.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {

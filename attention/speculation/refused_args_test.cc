@@ -7,20 +7,20 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "attention/metadata/batch_gather.h"
-#include "attention/metadata/chain_batch.h"
-#include "attention/metadata/cross_batch.h"
-#include "attention/metadata/local_block_table.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/metadata/ragged_gather.h"
-#include "attention/speculation/accept_drafts.h"
-#include "attention/speculation/advance_step.h"
-#include "attention/speculation/draft_steps.h"
-#include "attention/speculation/move_kv.h"
-#include "attention/speculation/tree_batch.h"
-#include "attention/testing/draft_generator.h"
-#include "base/testing/builder_memory.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/batch_gather.h"
+#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/cross_batch.h"
+#include "reprise/attention/metadata/local_block_table.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/metadata/ragged_gather.h"
+#include "reprise/attention/speculation/accept_drafts.h"
+#include "reprise/attention/speculation/advance_step.h"
+#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/move_kv.h"
+#include "reprise/attention/speculation/tree_batch.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/base/testing/builder_memory.h"
 
 #ifdef REPRISE_WITH_CUDA
 #define REPRISE_LAUNCH(launch) launch

@@ -15,13 +15,13 @@
 // Pure functions, constexpr, so that nvcc compiles them for the device.
 // attention/speculation/tree_check.h reports what is wrong with an invalid tree.
 
-#ifndef ATTENTION_SPECULATION_TOKEN_TREE_H_
-#define ATTENTION_SPECULATION_TOKEN_TREE_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_TOKEN_TREE_H_
+#define REPRISE_ATTENTION_SPECULATION_TOKEN_TREE_H_
 
 #include <bit>
 #include <cstdint>
 
-#include "base/host_device.h"
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -56,4 +56,4 @@ REPRISE_HOST_DEVICE constexpr int64_t NodePosition(int64_t prefix, uint64_t mask
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_TOKEN_TREE_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_TOKEN_TREE_H_

@@ -1,16 +1,16 @@
-#include "attention/speculation/tree_batch.h"
+#include "reprise/attention/speculation/tree_batch.h"
 
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "attention/metadata/builder_sizes.h"
-#include "attention/speculation/token_tree.h"
-#include "attention/speculation/tree_check.h"
-#include "base/check.h"
-#include "base/lanes.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/attention/speculation/token_tree.h"
+#include "reprise/attention/speculation/tree_check.h"
+#include "reprise/base/check.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -8,12 +8,12 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "attention/metadata/row_packing.cuh"
-#include "attention/speculation/token_tree.h"
-#include "attention/speculation/tree_batch.h"
-#include "base/cuda_status.h"
-#include "base/host_device.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/row_packing.cuh"
+#include "reprise/attention/speculation/token_tree.h"
+#include "reprise/attention/speculation/tree_batch.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/host_device.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

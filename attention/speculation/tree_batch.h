@@ -24,13 +24,13 @@
 // Thread safety: pure functions of their arguments. Cost: linear in rows and in the sum of the
 // nodes' depths; no allocation.
 
-#ifndef ATTENTION_SPECULATION_TREE_BATCH_H_
-#define ATTENTION_SPECULATION_TREE_BATCH_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_TREE_BATCH_H_
+#define REPRISE_ATTENTION_SPECULATION_TREE_BATCH_H_
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/paged_batch.h"
-#include "attention/speculation/tree_batch_args.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/speculation/tree_batch_args.h"
 
 struct CUstream_st;
 
@@ -58,4 +58,4 @@ absl::Status LaunchTreeBatch(const TreeBatchArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_TREE_BATCH_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_TREE_BATCH_H_

@@ -1,16 +1,16 @@
 // Arguments of a batch of token trees, and the work on one of its rows; shared by the host and
 // device forms (attention/speculation/tree_batch.h).
 
-#ifndef ATTENTION_SPECULATION_TREE_BATCH_ARGS_H_
-#define ATTENTION_SPECULATION_TREE_BATCH_ARGS_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_TREE_BATCH_ARGS_H_
+#define REPRISE_ATTENTION_SPECULATION_TREE_BATCH_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/metadata/batch_arrays.h"
-#include "attention/metadata/batch_rows.h"
-#include "attention/speculation/token_tree.h"
-#include "base/host_device.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/batch_arrays.h"
+#include "reprise/attention/metadata/batch_rows.h"
+#include "reprise/attention/speculation/token_tree.h"
+#include "reprise/base/host_device.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -122,4 +122,4 @@ REPRISE_HOST_DEVICE void WriteTreeRow(const Lanes& lanes, const TreeBatchArgs& a
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_TREE_BATCH_ARGS_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_TREE_BATCH_ARGS_H_

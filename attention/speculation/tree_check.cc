@@ -1,11 +1,11 @@
-#include "attention/speculation/tree_check.h"
+#include "reprise/attention/speculation/tree_check.h"
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "attention/speculation/token_tree.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/attention/speculation/token_tree.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -1,8 +1,8 @@
 // Checks on the host whether parents form a tree of draft tokens
 // (attention/speculation/token_tree.h).
 
-#ifndef ATTENTION_SPECULATION_TREE_CHECK_H_
-#define ATTENTION_SPECULATION_TREE_CHECK_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_TREE_CHECK_H_
+#define REPRISE_ATTENTION_SPECULATION_TREE_CHECK_H_
 
 #include <cstdint>
 #include <vector>
@@ -26,4 +26,4 @@ absl::StatusOr<std::vector<uint64_t>> TreeMasks(absl::Span<const int32_t> parent
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_TREE_CHECK_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_TREE_CHECK_H_

@@ -1,14 +1,14 @@
-#include "attention/speculation/tree_check.h"
+#include "reprise/attention/speculation/tree_check.h"
 
 #include <string>
 #include <vector>
 
-#include "attention/speculation/token_tree.h"
-#include "attention/testing/draft_generator.h"
-#include "attention/testing/random.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/speculation/token_tree.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {

@@ -1,10 +1,10 @@
-#include "attention/speculation/tree_mask.h"
+#include "reprise/attention/speculation/tree_mask.h"
 
 #include <algorithm>
 
-#include "attention/speculation/tree_check.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/attention/speculation/tree_check.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -17,8 +17,8 @@
 //
 // Thread safety: pure functions. No LibTorch.
 
-#ifndef ATTENTION_SPECULATION_TREE_MASK_H_
-#define ATTENTION_SPECULATION_TREE_MASK_H_
+#ifndef REPRISE_ATTENTION_SPECULATION_TREE_MASK_H_
+#define REPRISE_ATTENTION_SPECULATION_TREE_MASK_H_
 
 #include <cstdint>
 #include <vector>
@@ -46,4 +46,4 @@ absl::StatusOr<std::vector<int32_t>> TreeDepths(absl::Span<const int32_t> parent
 
 }  // namespace reprise
 
-#endif  // ATTENTION_SPECULATION_TREE_MASK_H_
+#endif  // REPRISE_ATTENTION_SPECULATION_TREE_MASK_H_

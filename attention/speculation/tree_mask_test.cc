@@ -1,14 +1,14 @@
-#include "attention/speculation/tree_mask.h"
+#include "reprise/attention/speculation/tree_mask.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "attention/speculation/tree_check.h"
-#include "attention/testing/draft_generator.h"
-#include "attention/testing/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/speculation/tree_check.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/random.h"
 
 namespace reprise {
 namespace {

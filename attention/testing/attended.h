@@ -3,8 +3,8 @@
 //
 // For those suites only. Thread safety: none.
 
-#ifndef ATTENTION_TESTING_ATTENDED_H_
-#define ATTENTION_TESTING_ATTENDED_H_
+#ifndef REPRISE_ATTENTION_TESTING_ATTENDED_H_
+#define REPRISE_ATTENTION_TESTING_ATTENDED_H_
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -23,13 +23,13 @@
 #include <utility>
 #include <vector>
 
-#include "attention/testing/draft_attention.h"
-#include "attention/testing/draft_definitions.h"
-#include "attention/testing/draft_generator.h"
-#include "attention/testing/random.h"
-#include "base/element_access.h"
-#include "base/testing/builder_memory.h"
-#include "base/torch_dtype.h"
+#include "reprise/attention/testing/draft_attention.h"
+#include "reprise/attention/testing/draft_definitions.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/element_access.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 
@@ -361,4 +361,4 @@ inline at::Tensor IntsOn(const DraftAttentionDevice& device, int64_t count) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_ATTENDED_H_
+#endif  // REPRISE_ATTENTION_TESTING_ATTENDED_H_

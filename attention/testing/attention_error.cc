@@ -1,4 +1,4 @@
-#include "attention/testing/attention_error.h"
+#include "reprise/attention/testing/attention_error.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "base/element_access.h"
+#include "reprise/base/element_access.h"
 
 namespace reprise {
 namespace {

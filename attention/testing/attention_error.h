@@ -7,14 +7,14 @@
 //
 // Pure functions. Thread safety: const data.
 
-#ifndef ATTENTION_TESTING_ATTENTION_ERROR_H_
-#define ATTENTION_TESTING_ATTENTION_ERROR_H_
+#ifndef REPRISE_ATTENTION_TESTING_ATTENTION_ERROR_H_
+#define REPRISE_ATTENTION_TESTING_ATTENTION_ERROR_H_
 
 #include <string>
 #include <vector>
 
-#include "attention/reference/reference.h"
-#include "base/dtype.h"
+#include "reprise/attention/reference/reference.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -80,4 +80,4 @@ class ErrorTotals {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_ATTENTION_ERROR_H_
+#endif  // REPRISE_ATTENTION_TESTING_ATTENTION_ERROR_H_

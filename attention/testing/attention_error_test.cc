@@ -1,14 +1,14 @@
 // Checks that the error measure finds every fault that is planted.
 
-#include "attention/testing/attention_error.h"
+#include "reprise/attention/testing/attention_error.h"
 
 #include <cmath>
 #include <cstddef>
 #include <limits>
 
-#include "attention/reference/reference.h"
-#include "base/dtype.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/reference/reference.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 namespace {

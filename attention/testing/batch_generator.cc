@@ -1,4 +1,4 @@
-#include "attention/testing/batch_generator.h"
+#include "reprise/attention/testing/batch_generator.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,9 +6,9 @@
 #include <sstream>
 #include <utility>
 
-#include "attention/reference/visibility.h"
-#include "attention/testing/random.h"
-#include "attention/testing/row_draws.h"
+#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/row_draws.h"
 
 namespace reprise {
 namespace {

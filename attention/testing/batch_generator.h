@@ -15,21 +15,21 @@
 // Thread safety: a fixture is const data after construction; it is movable, and views point into it
 // (they stay valid across a move).
 
-#ifndef ATTENTION_TESTING_BATCH_GENERATOR_H_
-#define ATTENTION_TESTING_BATCH_GENERATOR_H_
+#ifndef REPRISE_ATTENTION_TESTING_BATCH_GENERATOR_H_
+#define REPRISE_ATTENTION_TESTING_BATCH_GENERATOR_H_
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/testing/fixture_options.h"
-#include "attention/testing/kv_memory.h"
-#include "attention/testing/layer_fixture.h"
-#include "attention/token_view.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/testing/fixture_options.h"
+#include "reprise/attention/testing/kv_memory.h"
+#include "reprise/attention/testing/layer_fixture.h"
+#include "reprise/attention/token_view.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -74,4 +74,4 @@ FixturePair<PagedFixture> MakePagedFixturePair(const FixtureOptions& options);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_BATCH_GENERATOR_H_
+#endif  // REPRISE_ATTENTION_TESTING_BATCH_GENERATOR_H_

@@ -1,4 +1,4 @@
-#include "attention/testing/batch_generator.h"
+#include "reprise/attention/testing/batch_generator.h"
 
 #include <cmath>
 #include <cstring>
@@ -6,10 +6,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "attention/reference/reference.h"
-#include "attention/reference/visibility.h"
-#include "attention/testing/ragged_generator.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/reference/reference.h"
+#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/testing/ragged_generator.h"
 
 namespace reprise {
 namespace {

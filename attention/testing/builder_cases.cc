@@ -1,4 +1,4 @@
-#include "attention/testing/builder_cases.h"
+#include "reprise/attention/testing/builder_cases.h"
 
 #include <glog/logging.h>
 
@@ -10,14 +10,14 @@
 #include <sstream>
 #include <vector>
 
-#include "attention/metadata/cross_batch.h"
-#include "attention/metadata/local_block_table.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/metadata/ragged_gather.h"
-#include "attention/metadata/window_rows.h"
-#include "attention/testing/schedule_generator.h"
-#include "attention/testing/visible_set.h"
-#include "base/element_access.h"
+#include "reprise/attention/metadata/cross_batch.h"
+#include "reprise/attention/metadata/local_block_table.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/metadata/ragged_gather.h"
+#include "reprise/attention/metadata/window_rows.h"
+#include "reprise/attention/testing/schedule_generator.h"
+#include "reprise/attention/testing/visible_set.h"
+#include "reprise/base/element_access.h"
 
 namespace reprise {
 namespace {

@@ -9,18 +9,18 @@
 //
 // Thread safety: const data once made.
 
-#ifndef ATTENTION_TESTING_BUILDER_CASES_H_
-#define ATTENTION_TESTING_BUILDER_CASES_H_
+#ifndef REPRISE_ATTENTION_TESTING_BUILDER_CASES_H_
+#define REPRISE_ATTENTION_TESTING_BUILDER_CASES_H_
 
 #include <optional>
 #include <ostream>
 #include <string>
 
-#include "attention/reference/reference.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/ragged_generator.h"
-#include "attention/testing/random.h"
-#include "base/dtype.h"
+#include "reprise/attention/reference/reference.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -55,4 +55,4 @@ BuilderCase DrawBuilderCase(BuilderKind kind, DType dtype, Random& random);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_BUILDER_CASES_H_
+#endif  // REPRISE_ATTENTION_TESTING_BUILDER_CASES_H_

@@ -1,4 +1,4 @@
-#include "attention/testing/contiguous_case.h"
+#include "reprise/attention/testing/contiguous_case.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -12,9 +12,9 @@
 #include <limits>
 #include <vector>
 
-#include "attention/attention.h"
-#include "attention/contiguous_decode.h"
-#include "base/torch_dtype.h"
+#include "reprise/attention/attention.h"
+#include "reprise/attention/contiguous_decode.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

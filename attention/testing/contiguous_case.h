@@ -11,8 +11,8 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef ATTENTION_TESTING_CONTIGUOUS_CASE_H_
-#define ATTENTION_TESTING_CONTIGUOUS_CASE_H_
+#ifndef REPRISE_ATTENTION_TESTING_CONTIGUOUS_CASE_H_
+#define REPRISE_ATTENTION_TESTING_CONTIGUOUS_CASE_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -20,12 +20,12 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "attention/attention_extras.h"
-#include "attention/attention_params.h"
-#include "attention/ragged_batch.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/dtype.h"
+#include "reprise/attention/attention_extras.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -85,4 +85,4 @@ class ContiguousCase {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_CONTIGUOUS_CASE_H_
+#endif  // REPRISE_ATTENTION_TESTING_CONTIGUOUS_CASE_H_

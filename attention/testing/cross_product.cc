@@ -1,12 +1,12 @@
-#include "attention/testing/cross_product.h"
+#include "reprise/attention/testing/cross_product.h"
 
 #include <algorithm>
 #include <array>
 #include <iterator>
 
-#include "attention/testing/kv_memory.h"
-#include "attention/testing/pairwise.h"
-#include "attention/testing/random.h"
+#include "reprise/attention/testing/kv_memory.h"
+#include "reprise/attention/testing/pairwise.h"
+#include "reprise/attention/testing/random.h"
 
 namespace reprise {
 namespace {

@@ -17,18 +17,18 @@
 //
 // Thread safety: const data.
 
-#ifndef ATTENTION_TESTING_CROSS_PRODUCT_H_
-#define ATTENTION_TESTING_CROSS_PRODUCT_H_
+#ifndef REPRISE_ATTENTION_TESTING_CROSS_PRODUCT_H_
+#define REPRISE_ATTENTION_TESTING_CROSS_PRODUCT_H_
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "attention/testing/attention_error.h"
-#include "attention/testing/fixture_options.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/dtype.h"
+#include "reprise/attention/testing/attention_error.h"
+#include "reprise/attention/testing/fixture_options.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -71,4 +71,4 @@ std::vector<CrossProductCase> CrossProductCases(uint64_t seed, CrossProductSpace
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_CROSS_PRODUCT_H_
+#endif  // REPRISE_ATTENTION_TESTING_CROSS_PRODUCT_H_

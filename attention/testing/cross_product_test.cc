@@ -1,7 +1,7 @@
 // Checks the cross-product: every pair occurs in the generated cases, and the error measure finds
 // faults that are planted in a layer or batch.
 
-#include "attention/testing/cross_product.h"
+#include "reprise/attention/testing/cross_product.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "attention/attention_params.h"
-#include "attention/reference/reference.h"
-#include "attention/testing/attention_error.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/ragged_generator.h"
-#include "base/dtype.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/reference/reference.h"
+#include "reprise/attention/testing/attention_error.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "attention/testing/draft_attention.h"
+#include "reprise/attention/testing/draft_attention.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,17 +7,17 @@
 #include <string>
 #include <vector>
 
-#include "attention/metadata/chain_batch.h"
-#include "attention/metadata/context_parallel.h"
-#include "attention/metadata/cross_batch.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/speculation/draft_steps.h"
-#include "attention/speculation/tree_batch.h"
-#include "attention/testing/attended.h"
-#include "attention/testing/draft_definitions.h"
-#include "attention/testing/draft_generator.h"
-#include "attention/testing/random.h"
-#include "base/testing/builder_memory.h"
+#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/context_parallel.h"
+#include "reprise/attention/metadata/cross_batch.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/tree_batch.h"
+#include "reprise/attention/testing/attended.h"
+#include "reprise/attention/testing/draft_definitions.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
 namespace {

@@ -10,8 +10,8 @@
 // one graph and replayed over other contents: lengths, tables, trees, masks, keys and values. Keys
 // are where the definition puts them, NaN everywhere else. Returns the first difference, or "".
 
-#ifndef ATTENTION_TESTING_DRAFT_ATTENTION_H_
-#define ATTENTION_TESTING_DRAFT_ATTENTION_H_
+#ifndef REPRISE_ATTENTION_TESTING_DRAFT_ATTENTION_H_
+#define REPRISE_ATTENTION_TESTING_DRAFT_ATTENTION_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -21,20 +21,20 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/attention_params.h"
-#include "attention/merge/common_prefix_args.h"
-#include "attention/merge/merge_states_args.h"
-#include "attention/metadata/batch_gather_args.h"
-#include "attention/metadata/chain_batch_args.h"
-#include "attention/metadata/cross_batch.h"
-#include "attention/metadata/local_virtual_batch_args.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/speculation/draft_steps_args.h"
-#include "attention/speculation/tree_batch_args.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layer.h"
-#include "cache/tables/convert_tables_args.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/merge/common_prefix_args.h"
+#include "reprise/attention/merge/merge_states_args.h"
+#include "reprise/attention/metadata/batch_gather_args.h"
+#include "reprise/attention/metadata/chain_batch_args.h"
+#include "reprise/attention/metadata/cross_batch.h"
+#include "reprise/attention/metadata/local_virtual_batch_args.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/speculation/draft_steps_args.h"
+#include "reprise/attention/speculation/tree_batch_args.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
+#include "reprise/cache/tables/convert_tables_args.h"
 
 namespace reprise {
 
@@ -114,4 +114,4 @@ std::string AttendThroughGather(const DraftAttentionDevice& device,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_DRAFT_ATTENTION_H_
+#endif  // REPRISE_ATTENTION_TESTING_DRAFT_ATTENTION_H_

@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "attention/metadata/batch_gather.h"
-#include "attention/testing/attended.h"
-#include "attention/testing/draft_attention.h"
-#include "attention/testing/draft_definitions.h"
-#include "attention/testing/draft_generator.h"
-#include "attention/testing/random.h"
-#include "base/testing/builder_memory.h"
+#include "reprise/attention/metadata/batch_gather.h"
+#include "reprise/attention/testing/attended.h"
+#include "reprise/attention/testing/draft_attention.h"
+#include "reprise/attention/testing/draft_definitions.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
 namespace {

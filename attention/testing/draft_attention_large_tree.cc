@@ -3,13 +3,13 @@
 #include <string>
 #include <vector>
 
-#include "attention/speculation/tree_mask.h"
-#include "attention/testing/attended.h"
-#include "attention/testing/draft_attention.h"
-#include "attention/testing/draft_definitions.h"
-#include "attention/testing/draft_generator.h"
-#include "attention/testing/random.h"
-#include "base/status_macros.h"
+#include "reprise/attention/speculation/tree_mask.h"
+#include "reprise/attention/testing/attended.h"
+#include "reprise/attention/testing/draft_attention.h"
+#include "reprise/attention/testing/draft_definitions.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

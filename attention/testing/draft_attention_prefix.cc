@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "attention/metadata/chain_batch.h"
-#include "attention/testing/attended.h"
-#include "attention/testing/draft_attention.h"
-#include "attention/testing/draft_definitions.h"
-#include "attention/testing/draft_generator.h"
-#include "attention/testing/random.h"
-#include "base/testing/builder_memory.h"
+#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/testing/attended.h"
+#include "reprise/attention/testing/draft_attention.h"
+#include "reprise/attention/testing/draft_definitions.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
 namespace {

@@ -1,8 +1,8 @@
-#include "attention/testing/draft_definitions.h"
+#include "reprise/attention/testing/draft_definitions.h"
 
 #include <algorithm>
 
-#include "attention/testing/draft_generator.h"
+#include "reprise/attention/testing/draft_generator.h"
 
 namespace reprise {
 namespace {

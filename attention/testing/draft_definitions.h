@@ -6,19 +6,19 @@
 //
 // Reads only the inputs of a builder. Pure functions of host data.
 
-#ifndef ATTENTION_TESTING_DRAFT_DEFINITIONS_H_
-#define ATTENTION_TESTING_DRAFT_DEFINITIONS_H_
+#ifndef REPRISE_ATTENTION_TESTING_DRAFT_DEFINITIONS_H_
+#define REPRISE_ATTENTION_TESTING_DRAFT_DEFINITIONS_H_
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "attention/metadata/chain_batch_args.h"
-#include "attention/paged_batch.h"
-#include "attention/speculation/draft_steps_args.h"
-#include "attention/speculation/tree_batch_args.h"
-#include "attention/testing/visible_set.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/chain_batch_args.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/speculation/draft_steps_args.h"
+#include "reprise/attention/speculation/tree_batch_args.h"
+#include "reprise/attention/testing/visible_set.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -52,4 +52,4 @@ VisiblePairs PairsOf(const std::vector<SeenKey>& seen, const BlockTableView& tab
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_DRAFT_DEFINITIONS_H_
+#endif  // REPRISE_ATTENTION_TESTING_DRAFT_DEFINITIONS_H_

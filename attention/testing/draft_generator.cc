@@ -1,9 +1,9 @@
-#include "attention/testing/draft_generator.h"
+#include "reprise/attention/testing/draft_generator.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/chain_batch.h"
 
 namespace reprise {
 namespace {

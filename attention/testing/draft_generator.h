@@ -13,21 +13,21 @@
 //
 // Pure functions of the random numbers.
 
-#ifndef ATTENTION_TESTING_DRAFT_GENERATOR_H_
-#define ATTENTION_TESTING_DRAFT_GENERATOR_H_
+#ifndef REPRISE_ATTENTION_TESTING_DRAFT_GENERATOR_H_
+#define REPRISE_ATTENTION_TESTING_DRAFT_GENERATOR_H_
 
 #include <cstdint>
 #include <ostream>
 #include <vector>
 
-#include "attention/metadata/chain_batch_args.h"
-#include "attention/metadata/cross_batch.h"
-#include "attention/speculation/accept_drafts_args.h"
-#include "attention/speculation/advance_step_args.h"
-#include "attention/speculation/draft_steps_args.h"
-#include "attention/speculation/tree_batch_args.h"
-#include "attention/testing/random.h"
-#include "base/testing/builder_memory.h"
+#include "reprise/attention/metadata/chain_batch_args.h"
+#include "reprise/attention/metadata/cross_batch.h"
+#include "reprise/attention/speculation/accept_drafts_args.h"
+#include "reprise/attention/speculation/advance_step_args.h"
+#include "reprise/attention/speculation/draft_steps_args.h"
+#include "reprise/attention/speculation/tree_batch_args.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
 
@@ -103,4 +103,4 @@ void DrawAdvanceStep(Random& random, const DraftShape& shape, double hostility,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_DRAFT_GENERATOR_H_
+#endif  // REPRISE_ATTENTION_TESTING_DRAFT_GENERATOR_H_

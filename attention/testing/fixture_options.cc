@@ -1,4 +1,4 @@
-#include "attention/testing/fixture_options.h"
+#include "reprise/attention/testing/fixture_options.h"
 
 #include <string_view>
 

@@ -1,7 +1,7 @@
 // What a generated fixture may contain: see attention/testing/batch_generator.h.
 
-#ifndef ATTENTION_TESTING_FIXTURE_OPTIONS_H_
-#define ATTENTION_TESTING_FIXTURE_OPTIONS_H_
+#ifndef REPRISE_ATTENTION_TESTING_FIXTURE_OPTIONS_H_
+#define REPRISE_ATTENTION_TESTING_FIXTURE_OPTIONS_H_
 
 #include <bitset>
 #include <cstdint>
@@ -9,9 +9,9 @@
 #include <optional>
 #include <string>
 
-#include "attention/testing/kv_memory.h"
-#include "attention/testing/random.h"
-#include "base/dtype.h"
+#include "reprise/attention/testing/kv_memory.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -109,4 +109,4 @@ FeatureSet DrawFeatures(const FixtureOptions& options, Random& random);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_FIXTURE_OPTIONS_H_
+#endif  // REPRISE_ATTENTION_TESTING_FIXTURE_OPTIONS_H_

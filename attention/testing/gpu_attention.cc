@@ -1,4 +1,4 @@
-#include "attention/testing/gpu_attention.h"
+#include "reprise/attention/testing/gpu_attention.h"
 
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/equal.h>
@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/cuda/attention_cuda.h"
-#include "attention/work_map/work_map_build.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
+#include "reprise/attention/cuda/attention_cuda.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

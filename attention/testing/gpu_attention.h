@@ -13,8 +13,8 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef ATTENTION_TESTING_GPU_ATTENTION_H_
-#define ATTENTION_TESTING_GPU_ATTENTION_H_
+#ifndef REPRISE_ATTENTION_TESTING_GPU_ATTENTION_H_
+#define REPRISE_ATTENTION_TESTING_GPU_ATTENTION_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -25,16 +25,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/attention_extras.h"
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/testing/attention_error.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/gpu_memory.h"
-#include "attention/testing/ragged_generator.h"
-#include "attention/work_map/work_map.h"
-#include "base/dtype.h"
+#include "reprise/attention/attention_extras.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/testing/attention_error.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/base/dtype.h"
 
 struct CUgraphExec_st;
 
@@ -139,4 +139,4 @@ class GpuAttention {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_GPU_ATTENTION_H_
+#endif  // REPRISE_ATTENTION_TESTING_GPU_ATTENTION_H_

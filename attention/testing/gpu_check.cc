@@ -1,11 +1,11 @@
-#include "attention/testing/gpu_check.h"
+#include "reprise/attention/testing/gpu_check.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/testing/gpu_attention.h"
-#include "attention/testing/gpu_memory.h"
-#include "base/status_macros.h"
+#include "reprise/attention/testing/gpu_attention.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

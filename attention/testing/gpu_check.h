@@ -8,19 +8,19 @@
 // Thread safety: ExpectedOf() may run on many threads; RunOnGpu() on one. Cost: mostly the
 // references.
 
-#ifndef ATTENTION_TESTING_GPU_CHECK_H_
-#define ATTENTION_TESTING_GPU_CHECK_H_
+#ifndef REPRISE_ATTENTION_TESTING_GPU_CHECK_H_
+#define REPRISE_ATTENTION_TESTING_GPU_CHECK_H_
 
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "attention/reference/reference.h"
-#include "attention/testing/attention_error.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/cross_product.h"
-#include "attention/testing/fixture_options.h"
-#include "attention/testing/ragged_generator.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/reference/reference.h"
+#include "reprise/attention/testing/attention_error.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/cross_product.h"
+#include "reprise/attention/testing/fixture_options.h"
+#include "reprise/attention/testing/ragged_generator.h"
 
 namespace reprise {
 
@@ -86,4 +86,4 @@ void ExpectNoFault(const CrossProductCase& c, const Then& then) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_GPU_CHECK_H_
+#endif  // REPRISE_ATTENTION_TESTING_GPU_CHECK_H_

@@ -1,4 +1,4 @@
-#include "attention/testing/gpu_memory.h"
+#include "reprise/attention/testing/gpu_memory.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/torch_dtype.h"
 #include "glog/logging.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

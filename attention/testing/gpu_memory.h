@@ -9,18 +9,18 @@
 // Thread safety: none; one owner. Memory is freed with the objects, after the pending work of
 // LibTorch's current stream.
 
-#ifndef ATTENTION_TESTING_GPU_MEMORY_H_
-#define ATTENTION_TESTING_GPU_MEMORY_H_
+#ifndef REPRISE_ATTENTION_TESTING_GPU_MEMORY_H_
+#define REPRISE_ATTENTION_TESTING_GPU_MEMORY_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <vector>
 
-#include "attention/testing/kv_memory.h"
-#include "attention/token_view.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_plan.h"
+#include "reprise/attention/testing/kv_memory.h"
+#include "reprise/attention/token_view.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_plan.h"
 
 namespace reprise {
 
@@ -76,4 +76,4 @@ int MostPieces(const WorkMap& map);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_GPU_MEMORY_H_
+#endif  // REPRISE_ATTENTION_TESTING_GPU_MEMORY_H_

@@ -9,8 +9,8 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef ATTENTION_TESTING_HOST_MEMORY_H_
-#define ATTENTION_TESTING_HOST_MEMORY_H_
+#ifndef REPRISE_ATTENTION_TESTING_HOST_MEMORY_H_
+#define REPRISE_ATTENTION_TESTING_HOST_MEMORY_H_
 
 #include <glog/logging.h>
 
@@ -19,7 +19,7 @@
 #include <memory>
 #include <vector>
 
-#include "attention/testing/kv_memory.h"
+#include "reprise/attention/testing/kv_memory.h"
 
 namespace reprise {
 
@@ -57,4 +57,4 @@ class HostMemory {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_HOST_MEMORY_H_
+#endif  // REPRISE_ATTENTION_TESTING_HOST_MEMORY_H_

@@ -1,4 +1,4 @@
-#include "attention/testing/host_work_map.h"
+#include "reprise/attention/testing/host_work_map.h"
 
 #include <algorithm>
 

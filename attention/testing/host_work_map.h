@@ -9,17 +9,17 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef ATTENTION_TESTING_HOST_WORK_MAP_H_
-#define ATTENTION_TESTING_HOST_WORK_MAP_H_
+#ifndef REPRISE_ATTENTION_TESTING_HOST_WORK_MAP_H_
+#define REPRISE_ATTENTION_TESTING_HOST_WORK_MAP_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/dtype.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -53,4 +53,4 @@ WorkMapOptions OptionsFor(const PagedBatch& batch, const AttentionParams& layer,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_HOST_WORK_MAP_H_
+#endif  // REPRISE_ATTENTION_TESTING_HOST_WORK_MAP_H_

@@ -1,10 +1,10 @@
-#include "attention/testing/kv_memory.h"
+#include "reprise/attention/testing/kv_memory.h"
 
 #include <glog/logging.h>
 
 #include <string_view>
 
-#include "base/element_access.h"
+#include "reprise/base/element_access.h"
 
 namespace reprise {
 namespace {

@@ -7,8 +7,8 @@
 //
 // Thread safety: none; one owner. The memory lives as long as the object.
 
-#ifndef ATTENTION_TESTING_KV_MEMORY_H_
-#define ATTENTION_TESTING_KV_MEMORY_H_
+#ifndef REPRISE_ATTENTION_TESTING_KV_MEMORY_H_
+#define REPRISE_ATTENTION_TESTING_KV_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,8 @@
 #include <ostream>
 #include <vector>
 
-#include "base/dtype.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -99,4 +99,4 @@ class KvMemory {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_KV_MEMORY_H_
+#endif  // REPRISE_ATTENTION_TESTING_KV_MEMORY_H_

@@ -1,7 +1,7 @@
 #include <cuda_runtime.h>
 
-#include "attention/testing/late_copy.h"
-#include "base/dependent_launch.cuh"
+#include "reprise/attention/testing/late_copy.h"
+#include "reprise/base/dependent_launch.cuh"
 
 namespace reprise {
 namespace {

@@ -3,8 +3,8 @@
 //
 // Thread safety: any thread.
 
-#ifndef ATTENTION_TESTING_LATE_COPY_H_
-#define ATTENTION_TESTING_LATE_COPY_H_
+#ifndef REPRISE_ATTENTION_TESTING_LATE_COPY_H_
+#define REPRISE_ATTENTION_TESTING_LATE_COPY_H_
 
 #include <cuda_runtime_api.h>
 
@@ -19,4 +19,4 @@ cudaError_t LaunchLateCopy(int32_t* to, const int32_t* from, int count, int dela
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_LATE_COPY_H_
+#endif  // REPRISE_ATTENTION_TESTING_LATE_COPY_H_

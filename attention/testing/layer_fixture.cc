@@ -1,10 +1,10 @@
-#include "attention/testing/layer_fixture.h"
+#include "reprise/attention/testing/layer_fixture.h"
 
 #include <algorithm>
 #include <cmath>
 #include <iterator>
 
-#include "base/element_access.h"
+#include "reprise/base/element_access.h"
 
 namespace reprise {
 namespace {

@@ -1,18 +1,18 @@
 // The parameters of a layer, and tensors of tokens, with the arrays that they point to: parts of
 // the fixtures of attention/testing/batch_generator.h.
 
-#ifndef ATTENTION_TESTING_LAYER_FIXTURE_H_
-#define ATTENTION_TESTING_LAYER_FIXTURE_H_
+#ifndef REPRISE_ATTENTION_TESTING_LAYER_FIXTURE_H_
+#define REPRISE_ATTENTION_TESTING_LAYER_FIXTURE_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "attention/attention_params.h"
-#include "attention/testing/fixture_options.h"
-#include "attention/testing/kv_memory.h"
-#include "attention/testing/random.h"
-#include "attention/token_view.h"
-#include "base/dtype.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/testing/fixture_options.h"
+#include "reprise/attention/testing/kv_memory.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/token_view.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -106,4 +106,4 @@ void FillToken(TokenArray& tokens, int token, int head, int head_dim, double mag
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_LAYER_FIXTURE_H_
+#endif  // REPRISE_ATTENTION_TESTING_LAYER_FIXTURE_H_

@@ -1,10 +1,10 @@
-#include "attention/testing/move_case.h"
+#include "reprise/attention/testing/move_case.h"
 
 #include <algorithm>
 #include <cstring>
 #include <sstream>
 
-#include "attention/speculation/move_kv.h"
+#include "reprise/attention/speculation/move_kv.h"
 
 namespace reprise {
 namespace {

@@ -9,18 +9,18 @@
 //
 // Thread safety: none; one owner. Not movable: the parameters point into it.
 
-#ifndef ATTENTION_TESTING_MOVE_CASE_H_
-#define ATTENTION_TESTING_MOVE_CASE_H_
+#ifndef REPRISE_ATTENTION_TESTING_MOVE_CASE_H_
+#define REPRISE_ATTENTION_TESTING_MOVE_CASE_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "attention/speculation/move_kv_args.h"
-#include "attention/testing/kv_memory.h"
-#include "attention/testing/random.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/speculation/move_kv_args.h"
+#include "reprise/attention/testing/kv_memory.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -61,4 +61,4 @@ class MoveCase {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_MOVE_CASE_H_
+#endif  // REPRISE_ATTENTION_TESTING_MOVE_CASE_H_

@@ -1,4 +1,4 @@
-#include "attention/testing/pairwise.h"
+#include "reprise/attention/testing/pairwise.h"
 
 #include <algorithm>
 #include <cstddef>

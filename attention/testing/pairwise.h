@@ -9,12 +9,12 @@
 //
 // Thread safety: no shared state. Cost: a few milliseconds for 40 fields.
 
-#ifndef ATTENTION_TESTING_PAIRWISE_H_
-#define ATTENTION_TESTING_PAIRWISE_H_
+#ifndef REPRISE_ATTENTION_TESTING_PAIRWISE_H_
+#define REPRISE_ATTENTION_TESTING_PAIRWISE_H_
 
 #include <vector>
 
-#include "attention/testing/random.h"
+#include "reprise/attention/testing/random.h"
 
 namespace reprise {
 
@@ -24,4 +24,4 @@ std::vector<std::vector<int>> PairwiseRows(const std::vector<int>& num_choices, 
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_PAIRWISE_H_
+#endif  // REPRISE_ATTENTION_TESTING_PAIRWISE_H_

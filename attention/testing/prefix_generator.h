@@ -1,14 +1,14 @@
 // Random batches whose rows share some of their first blocks, for tests of common prefixes.
 
-#ifndef ATTENTION_TESTING_PREFIX_GENERATOR_H_
-#define ATTENTION_TESTING_PREFIX_GENERATOR_H_
+#ifndef REPRISE_ATTENTION_TESTING_PREFIX_GENERATOR_H_
+#define REPRISE_ATTENTION_TESTING_PREFIX_GENERATOR_H_
 
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/merge/common_prefix_args.h"
-#include "attention/testing/random.h"
-#include "base/testing/builder_memory.h"
+#include "reprise/attention/merge/common_prefix_args.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
 
@@ -78,4 +78,4 @@ inline void DrawPrefix(Random& random, const PrefixShape& shape, double hostilit
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_PREFIX_GENERATOR_H_
+#endif  // REPRISE_ATTENTION_TESTING_PREFIX_GENERATOR_H_

@@ -1,13 +1,13 @@
-#include "attention/testing/ragged_generator.h"
+#include "reprise/attention/testing/ragged_generator.h"
 
 #include <algorithm>
 #include <iterator>
 #include <sstream>
 #include <utility>
 
-#include "attention/reference/visibility.h"
-#include "attention/testing/random.h"
-#include "attention/testing/row_draws.h"
+#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/row_draws.h"
 
 namespace reprise {
 namespace {

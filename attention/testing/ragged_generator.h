@@ -4,19 +4,19 @@
 // FixtureOptions::quantised_ragged, fp8 and scales (layer.k_scale, layer.v_scale, by row). Keys that
 // no query sees are NaN.
 
-#ifndef ATTENTION_TESTING_RAGGED_GENERATOR_H_
-#define ATTENTION_TESTING_RAGGED_GENERATOR_H_
+#ifndef REPRISE_ATTENTION_TESTING_RAGGED_GENERATOR_H_
+#define REPRISE_ATTENTION_TESTING_RAGGED_GENERATOR_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "attention/attention_params.h"
-#include "attention/ragged_batch.h"
-#include "attention/testing/fixture_options.h"
-#include "attention/testing/kv_memory.h"
-#include "attention/testing/layer_fixture.h"
-#include "attention/token_view.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/testing/fixture_options.h"
+#include "reprise/attention/testing/kv_memory.h"
+#include "reprise/attention/testing/layer_fixture.h"
+#include "reprise/attention/token_view.h"
 
 namespace reprise {
 
@@ -48,4 +48,4 @@ FixturePair<RaggedFixture> MakeRaggedFixturePair(const FixtureOptions& options);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_RAGGED_GENERATOR_H_
+#endif  // REPRISE_ATTENTION_TESTING_RAGGED_GENERATOR_H_

@@ -2,8 +2,8 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef ATTENTION_TESTING_RANDOM_H_
-#define ATTENTION_TESTING_RANDOM_H_
+#ifndef REPRISE_ATTENTION_TESTING_RANDOM_H_
+#define REPRISE_ATTENTION_TESTING_RANDOM_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -56,4 +56,4 @@ class Random {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_RANDOM_H_
+#endif  // REPRISE_ATTENTION_TESTING_RANDOM_H_

@@ -1,4 +1,4 @@
-#include "attention/testing/row_draws.h"
+#include "reprise/attention/testing/row_draws.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,14 +1,14 @@
 // Random rows for the generators of batches: lengths, positions, and garbage for what is not read.
 
-#ifndef ATTENTION_TESTING_ROW_DRAWS_H_
-#define ATTENTION_TESTING_ROW_DRAWS_H_
+#ifndef REPRISE_ATTENTION_TESTING_ROW_DRAWS_H_
+#define REPRISE_ATTENTION_TESTING_ROW_DRAWS_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "attention/reference/visibility.h"
-#include "attention/testing/fixture_options.h"
-#include "attention/testing/random.h"
+#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/testing/fixture_options.h"
+#include "reprise/attention/testing/random.h"
 
 namespace reprise {
 
@@ -42,4 +42,4 @@ std::vector<int32_t> DrawQueryPositions(const BatchRow& row, Random& random);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_ROW_DRAWS_H_
+#endif  // REPRISE_ATTENTION_TESTING_ROW_DRAWS_H_

@@ -1,4 +1,4 @@
-#include "attention/testing/schedule_generator.h"
+#include "reprise/attention/testing/schedule_generator.h"
 
 #include <algorithm>
 #include <sstream>

@@ -7,18 +7,18 @@
 //
 // Thread safety: const data after construction. Movable.
 
-#ifndef ATTENTION_TESTING_SCHEDULE_GENERATOR_H_
-#define ATTENTION_TESTING_SCHEDULE_GENERATOR_H_
+#ifndef REPRISE_ATTENTION_TESTING_SCHEDULE_GENERATOR_H_
+#define REPRISE_ATTENTION_TESTING_SCHEDULE_GENERATOR_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "attention/metadata/batch_builder.h"
-#include "attention/metadata/batch_sequence.h"
-#include "attention/testing/random.h"
-#include "attention/testing/visible_set.h"
+#include "reprise/attention/metadata/batch_builder.h"
+#include "reprise/attention/metadata/batch_sequence.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/visible_set.h"
 
 namespace reprise {
 
@@ -74,4 +74,4 @@ struct ScheduledBatchMemory {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_SCHEDULE_GENERATOR_H_
+#endif  // REPRISE_ATTENTION_TESTING_SCHEDULE_GENERATOR_H_

@@ -1,10 +1,10 @@
-#include "attention/testing/visible_set.h"
+#include "reprise/attention/testing/visible_set.h"
 
 #include <algorithm>
 #include <optional>
 #include <sstream>
 
-#include "attention/reference/visibility.h"
+#include "reprise/attention/reference/visibility.h"
 
 namespace reprise {
 namespace {

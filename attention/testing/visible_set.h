@@ -12,8 +12,8 @@
 //
 // Pure functions of host data. Simple rather than fast.
 
-#ifndef ATTENTION_TESTING_VISIBLE_SET_H_
-#define ATTENTION_TESTING_VISIBLE_SET_H_
+#ifndef REPRISE_ATTENTION_TESTING_VISIBLE_SET_H_
+#define REPRISE_ATTENTION_TESTING_VISIBLE_SET_H_
 
 #include <compare>
 #include <cstdint>
@@ -21,9 +21,9 @@
 #include <string>
 #include <vector>
 
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
 
 namespace reprise {
 
@@ -56,4 +56,4 @@ std::string DifferenceOf(const VisiblePairs& got, const VisiblePairs& expected);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_VISIBLE_SET_H_
+#endif  // REPRISE_ATTENTION_TESTING_VISIBLE_SET_H_

@@ -1,9 +1,9 @@
-#include "attention/testing/visible_set.h"
+#include "reprise/attention/testing/visible_set.h"
 
-#include "attention/metadata/batch_builder.h"
-#include "attention/testing/schedule_generator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/batch_builder.h"
+#include "reprise/attention/testing/schedule_generator.h"
 
 namespace reprise {
 namespace {

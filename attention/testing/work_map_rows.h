@@ -5,8 +5,8 @@
 //   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
 //   EXPECT_THAT(ItemsOf(work.map().main), Contains(KeysOfRow(1, 0, 64)));
 
-#ifndef ATTENTION_TESTING_WORK_MAP_ROWS_H_
-#define ATTENTION_TESTING_WORK_MAP_ROWS_H_
+#ifndef REPRISE_ATTENTION_TESTING_WORK_MAP_ROWS_H_
+#define REPRISE_ATTENTION_TESTING_WORK_MAP_ROWS_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -14,13 +14,13 @@
 #include <utility>
 #include <vector>
 
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/testing/host_work_map.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/dtype.h"
 #include "gmock/gmock.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -71,4 +71,4 @@ inline auto KeysOfRow(int row, int begin, int end) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TESTING_WORK_MAP_ROWS_H_
+#endif  // REPRISE_ATTENTION_TESTING_WORK_MAP_ROWS_H_

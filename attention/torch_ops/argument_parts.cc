@@ -1,4 +1,4 @@
-#include "attention/torch_ops/argument_parts.h"
+#include "reprise/attention/torch_ops/argument_parts.h"
 
 #include <limits>
 

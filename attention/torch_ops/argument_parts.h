@@ -1,14 +1,14 @@
 // Parts of arguments that several operators share: counts, windows, and how to read a cache.
 
-#ifndef ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
-#define ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
+#ifndef REPRISE_ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
+#define REPRISE_ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
 
 #include <cstdint>
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "attention/torch_ops/kv_tensors.h"
-#include "attention/torch_ops/operator_call.h"
+#include "reprise/attention/torch_ops/kv_tensors.h"
+#include "reprise/attention/torch_ops/operator_call.h"
 
 namespace reprise {
 
@@ -28,4 +28,4 @@ void ReadCacheOptions(OperatorCall& call, KvTensors& kv);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
+#endif  // REPRISE_ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_

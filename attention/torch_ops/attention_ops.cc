@@ -9,16 +9,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/attention.h"
-#include "attention/torch_ops/argument_parts.h"
-#include "attention/torch_ops/batch_arguments.h"
-#include "attention/torch_ops/device_work.h"
-#include "attention/torch_ops/kv_tensors.h"
-#include "attention/torch_ops/layer_arguments.h"
-#include "attention/torch_ops/operator_call.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
+#include "reprise/attention/attention.h"
+#include "reprise/attention/torch_ops/argument_parts.h"
+#include "reprise/attention/torch_ops/batch_arguments.h"
+#include "reprise/attention/torch_ops/device_work.h"
+#include "reprise/attention/torch_ops/kv_tensors.h"
+#include "reprise/attention/torch_ops/layer_arguments.h"
+#include "reprise/attention/torch_ops/operator_call.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

@@ -1,7 +1,7 @@
 // The arguments that are a paged batch: their part of the schema, and a PagedBatch from them.
 
-#ifndef ATTENTION_TORCH_OPS_BATCH_ARGUMENTS_H_
-#define ATTENTION_TORCH_OPS_BATCH_ARGUMENTS_H_
+#ifndef REPRISE_ATTENTION_TORCH_OPS_BATCH_ARGUMENTS_H_
+#define REPRISE_ATTENTION_TORCH_OPS_BATCH_ARGUMENTS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/torch_ops/operator_call.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/torch_ops/operator_call.h"
 
 namespace reprise {
 
@@ -65,4 +65,4 @@ absl::StatusOr<RaggedBatch> MakeRaggedBatch(const RaggedBatchArguments& argument
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TORCH_OPS_BATCH_ARGUMENTS_H_
+#endif  // REPRISE_ATTENTION_TORCH_OPS_BATCH_ARGUMENTS_H_

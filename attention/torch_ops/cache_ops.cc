@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/torch_ops/argument_parts.h"
-#include "attention/torch_ops/kv_tensors.h"
-#include "attention/torch_ops/operator_call.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "cache/ops/copy_blocks.h"
-#include "cache/ops/read_kv.h"
-#include "cache/ops/write_kv.h"
-#include "cache/storage/block_store.h"
+#include "reprise/attention/torch_ops/argument_parts.h"
+#include "reprise/attention/torch_ops/kv_tensors.h"
+#include "reprise/attention/torch_ops/operator_call.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/ops/copy_blocks.h"
+#include "reprise/cache/ops/read_kv.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/cache/storage/block_store.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "attention/torch_ops/device_work.h"
+#include "reprise/attention/torch_ops/device_work.h"
 
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAFunctions.h>
@@ -8,14 +8,14 @@
 #endif
 
 #include "absl/strings/str_cat.h"
-#include "attention/params_check.h"
-#include "attention/torch_ops/work_plan.h"
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/dtype.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
+#include "reprise/attention/params_check.h"
+#include "reprise/attention/torch_ops/work_plan.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

@@ -1,8 +1,8 @@
 // Work maps for the device of an operator's tensors: built on the current stream of a GPU, or by
 // the host form.
 
-#ifndef ATTENTION_TORCH_OPS_DEVICE_WORK_H_
-#define ATTENTION_TORCH_OPS_DEVICE_WORK_H_
+#ifndef REPRISE_ATTENTION_TORCH_OPS_DEVICE_WORK_H_
+#define REPRISE_ATTENTION_TORCH_OPS_DEVICE_WORK_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -10,12 +10,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_build_args.h"
-#include "base/dtype.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_build_args.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -50,4 +50,4 @@ absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, std::optional<DType> pr
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TORCH_OPS_DEVICE_WORK_H_
+#endif  // REPRISE_ATTENTION_TORCH_OPS_DEVICE_WORK_H_

@@ -1,4 +1,4 @@
-#include "attention/torch_ops/kv_tensors.h"
+#include "reprise/attention/torch_ops/kv_tensors.h"
 
 #include <ATen/ops/item.h>
 
@@ -7,11 +7,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/dtype.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "cache/storage/kv_layout.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 namespace reprise {
 namespace {

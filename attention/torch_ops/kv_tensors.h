@@ -27,8 +27,8 @@
 //
 // Errors: InvalidArgument naming the argument. Thread safety: pure functions.
 
-#ifndef ATTENTION_TORCH_OPS_KV_TENSORS_H_
-#define ATTENTION_TORCH_OPS_KV_TENSORS_H_
+#ifndef REPRISE_ATTENTION_TORCH_OPS_KV_TENSORS_H_
+#define REPRISE_ATTENTION_TORCH_OPS_KV_TENSORS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -36,7 +36,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -64,4 +64,4 @@ absl::StatusOr<Scale> ScaleOf(const char* argument, const std::optional<at::Tens
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TORCH_OPS_KV_TENSORS_H_
+#endif  // REPRISE_ATTENTION_TORCH_OPS_KV_TENSORS_H_

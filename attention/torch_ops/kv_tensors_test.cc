@@ -1,4 +1,4 @@
-#include "attention/torch_ops/kv_tensors.h"
+#include "reprise/attention/torch_ops/kv_tensors.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "base/torch_dtype.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

@@ -1,13 +1,13 @@
-#include "attention/torch_ops/layer_arguments.h"
+#include "reprise/attention/torch_ops/layer_arguments.h"
 
 #include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "attention/torch_ops/argument_parts.h"
-#include "attention/torch_ops/kv_tensors.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
+#include "reprise/attention/torch_ops/argument_parts.h"
+#include "reprise/attention/torch_ops/kv_tensors.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -1,8 +1,8 @@
 // The arguments that say what a layer computes, which paged and ragged attention share: their part
 // of the schema, and AttentionParams from them.
 
-#ifndef ATTENTION_TORCH_OPS_LAYER_ARGUMENTS_H_
-#define ATTENTION_TORCH_OPS_LAYER_ARGUMENTS_H_
+#ifndef REPRISE_ATTENTION_TORCH_OPS_LAYER_ARGUMENTS_H_
+#define REPRISE_ATTENTION_TORCH_OPS_LAYER_ARGUMENTS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "attention/attention_params.h"
-#include "attention/torch_ops/operator_call.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/torch_ops/operator_call.h"
 
 namespace reprise {
 
@@ -53,4 +53,4 @@ absl::StatusOr<AttentionParams> MakeAttentionParams(const LayerArguments& argume
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TORCH_OPS_LAYER_ARGUMENTS_H_
+#endif  // REPRISE_ATTENTION_TORCH_OPS_LAYER_ARGUMENTS_H_

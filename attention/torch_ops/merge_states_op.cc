@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/merge/merge_states.h"
-#include "attention/torch_ops/operator_call.h"
-#include "attention/torch_ops/status_launch.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
+#include "reprise/attention/merge/merge_states.h"
+#include "reprise/attention/torch_ops/operator_call.h"
+#include "reprise/attention/torch_ops/status_launch.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

@@ -11,15 +11,15 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/speculation/advance_step.h"
-#include "attention/torch_ops/argument_parts.h"
-#include "attention/torch_ops/batch_arguments.h"
-#include "attention/torch_ops/operator_call.h"
-#include "attention/torch_ops/status_launch.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/speculation/advance_step.h"
+#include "reprise/attention/torch_ops/argument_parts.h"
+#include "reprise/attention/torch_ops/batch_arguments.h"
+#include "reprise/attention/torch_ops/operator_call.h"
+#include "reprise/attention/torch_ops/status_launch.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 namespace {

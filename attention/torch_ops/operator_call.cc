@@ -1,4 +1,4 @@
-#include "attention/torch_ops/operator_call.h"
+#include "reprise/attention/torch_ops/operator_call.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <glog/logging.h>
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "attention/torch_ops/throw_status.h"
-#include "base/status_macros.h"
+#include "reprise/attention/torch_ops/throw_status.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -25,8 +25,8 @@
 // Thread safety: an OperatorCall is used by one call. Operators may run on several threads where
 // their functions may.
 
-#ifndef ATTENTION_TORCH_OPS_OPERATOR_CALL_H_
-#define ATTENTION_TORCH_OPS_OPERATOR_CALL_H_
+#ifndef REPRISE_ATTENTION_TORCH_OPS_OPERATOR_CALL_H_
+#define REPRISE_ATTENTION_TORCH_OPS_OPERATOR_CALL_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
@@ -97,4 +97,4 @@ void DefineOperator(torch::Library& library, const char* schema,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TORCH_OPS_OPERATOR_CALL_H_
+#endif  // REPRISE_ATTENTION_TORCH_OPS_OPERATOR_CALL_H_

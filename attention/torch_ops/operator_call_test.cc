@@ -1,4 +1,4 @@
-#include "attention/torch_ops/operator_call.h"
+#include "reprise/attention/torch_ops/operator_call.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>

@@ -15,13 +15,13 @@
 #include <string>
 #include <vector>
 
-#include "attention/attention.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/ragged_generator.h"
-#include "base/torch_dtype.h"
-#include "cache/ops/write_kv.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/attention.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/cache/ops/write_kv.h"
 
 namespace reprise {
 namespace {

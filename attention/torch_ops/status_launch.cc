@@ -1,4 +1,4 @@
-#include "attention/torch_ops/status_launch.h"
+#include "reprise/attention/torch_ops/status_launch.h"
 
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>

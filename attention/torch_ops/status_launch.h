@@ -1,7 +1,7 @@
 // Launches of operators on the current stream of a GPU.
 
-#ifndef ATTENTION_TORCH_OPS_STATUS_LAUNCH_H_
-#define ATTENTION_TORCH_OPS_STATUS_LAUNCH_H_
+#ifndef REPRISE_ATTENTION_TORCH_OPS_STATUS_LAUNCH_H_
+#define REPRISE_ATTENTION_TORCH_OPS_STATUS_LAUNCH_H_
 
 #include <c10/core/Device.h>
 
@@ -20,4 +20,4 @@ absl::Status LaunchOn(c10::Device device, const char* op,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TORCH_OPS_STATUS_LAUNCH_H_
+#endif  // REPRISE_ATTENTION_TORCH_OPS_STATUS_LAUNCH_H_

@@ -9,8 +9,8 @@
 //
 // The text is the status's message, unchanged.
 
-#ifndef ATTENTION_TORCH_OPS_THROW_STATUS_H_
-#define ATTENTION_TORCH_OPS_THROW_STATUS_H_
+#ifndef REPRISE_ATTENTION_TORCH_OPS_THROW_STATUS_H_
+#define REPRISE_ATTENTION_TORCH_OPS_THROW_STATUS_H_
 
 #include "absl/status/status.h"
 
@@ -21,4 +21,4 @@ void ThrowIfError(const absl::Status& status);
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TORCH_OPS_THROW_STATUS_H_
+#endif  // REPRISE_ATTENTION_TORCH_OPS_THROW_STATUS_H_

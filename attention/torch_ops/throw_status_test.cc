@@ -1,4 +1,4 @@
-#include "attention/torch_ops/throw_status.h"
+#include "reprise/attention/torch_ops/throw_status.h"
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>

@@ -6,13 +6,13 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "attention/torch_ops/argument_parts.h"
-#include "attention/torch_ops/batch_arguments.h"
-#include "attention/torch_ops/device_work.h"
-#include "attention/torch_ops/operator_call.h"
-#include "attention/torch_ops/work_plan.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
+#include "reprise/attention/torch_ops/argument_parts.h"
+#include "reprise/attention/torch_ops/batch_arguments.h"
+#include "reprise/attention/torch_ops/device_work.h"
+#include "reprise/attention/torch_ops/operator_call.h"
+#include "reprise/attention/torch_ops/work_plan.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

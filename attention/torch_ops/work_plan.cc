@@ -1,4 +1,4 @@
-#include "attention/torch_ops/work_plan.h"
+#include "reprise/attention/torch_ops/work_plan.h"
 
 #include <ATen/ops/empty.h>
 
@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/dtype.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -6,14 +6,14 @@
 //
 // Thread safety: pure functions.
 
-#ifndef ATTENTION_TORCH_OPS_WORK_PLAN_H_
-#define ATTENTION_TORCH_OPS_WORK_PLAN_H_
+#ifndef REPRISE_ATTENTION_TORCH_OPS_WORK_PLAN_H_
+#define REPRISE_ATTENTION_TORCH_OPS_WORK_PLAN_H_
 
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_plan.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_plan.h"
 
 namespace reprise {
 
@@ -33,4 +33,4 @@ absl::StatusOr<WorkMap> WorkMapOver(const at::Tensor& plan, const at::Tensor& wo
 
 }  // namespace reprise
 
-#endif  // ATTENTION_TORCH_OPS_WORK_PLAN_H_
+#endif  // REPRISE_ATTENTION_TORCH_OPS_WORK_PLAN_H_

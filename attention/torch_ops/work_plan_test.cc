@@ -1,4 +1,4 @@
-#include "attention/torch_ops/work_plan.h"
+#include "reprise/attention/torch_ops/work_plan.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

@@ -14,10 +14,10 @@
 //
 // No dependencies, no CUDA.
 
-#ifndef ATTENTION_WORK_MAP_ATTENTION_TILE_H_
-#define ATTENTION_WORK_MAP_ATTENTION_TILE_H_
+#ifndef REPRISE_ATTENTION_WORK_MAP_ATTENTION_TILE_H_
+#define REPRISE_ATTENTION_WORK_MAP_ATTENTION_TILE_H_
 
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -124,4 +124,4 @@ constexpr int AttentionTileIndex(DType dtype, int head_dim_qk, int rows) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_WORK_MAP_ATTENTION_TILE_H_
+#endif  // REPRISE_ATTENTION_WORK_MAP_ATTENTION_TILE_H_

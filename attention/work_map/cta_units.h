@@ -17,11 +17,11 @@
 //
 // Thread safety: const. On the device, map is that of the kernel's parameters.
 
-#ifndef ATTENTION_WORK_MAP_CTA_UNITS_H_
-#define ATTENTION_WORK_MAP_CTA_UNITS_H_
+#ifndef REPRISE_ATTENTION_WORK_MAP_CTA_UNITS_H_
+#define REPRISE_ATTENTION_WORK_MAP_CTA_UNITS_H_
 
-#include "attention/work_map/work_map.h"
-#include "base/host_device.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -85,4 +85,4 @@ class CtaUnits {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_WORK_MAP_CTA_UNITS_H_
+#endif  // REPRISE_ATTENTION_WORK_MAP_CTA_UNITS_H_

@@ -1,4 +1,4 @@
-#include "attention/work_map/cta_units.h"
+#include "reprise/attention/work_map/cta_units.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "attention/device_profile.h"
-#include "attention/paged_batch.h"
-#include "attention/testing/host_work_map.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_check.h"
-#include "attention/work_map/work_map_plan.h"
+#include "reprise/attention/device_profile.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_check.h"
+#include "reprise/attention/work_map/work_map_plan.h"
 
 namespace reprise {
 namespace {

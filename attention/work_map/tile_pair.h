@@ -7,10 +7,10 @@
 //
 // No dependencies, no CUDA.
 
-#ifndef ATTENTION_WORK_MAP_TILE_PAIR_H_
-#define ATTENTION_WORK_MAP_TILE_PAIR_H_
+#ifndef REPRISE_ATTENTION_WORK_MAP_TILE_PAIR_H_
+#define REPRISE_ATTENTION_WORK_MAP_TILE_PAIR_H_
 
-#include "attention/work_map/attention_tile.h"
+#include "reprise/attention/work_map/attention_tile.h"
 
 namespace reprise {
 
@@ -23,4 +23,4 @@ constexpr bool IsPlannedInPairs(const AttentionTile& tile) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_WORK_MAP_TILE_PAIR_H_
+#endif  // REPRISE_ATTENTION_WORK_MAP_TILE_PAIR_H_

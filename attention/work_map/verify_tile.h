@@ -10,11 +10,11 @@
 //
 // No dependencies, no CUDA.
 
-#ifndef ATTENTION_WORK_MAP_VERIFY_TILE_H_
-#define ATTENTION_WORK_MAP_VERIFY_TILE_H_
+#ifndef REPRISE_ATTENTION_WORK_MAP_VERIFY_TILE_H_
+#define REPRISE_ATTENTION_WORK_MAP_VERIFY_TILE_H_
 
-#include "attention/work_map/attention_tile.h"
-#include "base/dtype.h"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -53,4 +53,4 @@ constexpr int VerifyTileIndex(DType dtype, int head_dim_qk) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_WORK_MAP_VERIFY_TILE_H_
+#endif  // REPRISE_ATTENTION_WORK_MAP_VERIFY_TILE_H_

@@ -1,10 +1,10 @@
-#include "attention/work_map/verify_tile.h"
+#include "reprise/attention/work_map/verify_tile.h"
 
 #include <iterator>
 #include <utility>
 
-#include "attention/work_map/attention_tile.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/work_map/attention_tile.h"
 
 namespace reprise {
 namespace {

@@ -88,14 +88,14 @@
 // Thread safety: a map is written by one kernel and read by later ones on the same stream. Kernels
 // that use one map (its partials and merge counters) must not run at the same time.
 
-#ifndef ATTENTION_WORK_MAP_WORK_MAP_H_
-#define ATTENTION_WORK_MAP_WORK_MAP_H_
+#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_H_
+#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_H_
 
 #include <cstdint>
 #include <memory>
 
-#include "base/dtype.h"
-#include "base/host_device.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -342,4 +342,4 @@ struct WorkMap {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_WORK_MAP_WORK_MAP_H_
+#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_H_

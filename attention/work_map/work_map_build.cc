@@ -1,4 +1,4 @@
-#include "attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_build.h"
 
 #include <algorithm>
 #include <array>
@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "attention/work_map/work_map_builder.h"
-#include "attention/work_map/work_map_cut.h"
-#include "base/status_macros.h"
+#include "reprise/attention/work_map/work_map_builder.h"
+#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

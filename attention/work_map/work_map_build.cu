@@ -15,11 +15,11 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_build_args.h"
-#include "attention/work_map/work_map_builder.h"
-#include "attention/work_map/work_map_cut.h"
-#include "base/cuda_status.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_build_args.h"
+#include "reprise/attention/work_map/work_map_builder.h"
+#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/base/cuda_status.h"
 
 namespace reprise {
 namespace {

@@ -24,15 +24,15 @@
 // the launch for one row, 2.4 us for 256. Dealt maps (prefill), launch included, 7 us for 64 query
 // ranges, 10 us for 512.
 
-#ifndef ATTENTION_WORK_MAP_WORK_MAP_BUILD_H_
-#define ATTENTION_WORK_MAP_WORK_MAP_BUILD_H_
+#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_H_
+#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_H_
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_build_args.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_build_args.h"
 
 struct CUstream_st;
 
@@ -84,4 +84,4 @@ absl::InlinedVector<RowsOfTileMap, 2> MapsOf(const WorkMap& map, int longest_sho
 
 }  // namespace reprise
 
-#endif  // ATTENTION_WORK_MAP_WORK_MAP_BUILD_H_
+#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_H_

@@ -1,14 +1,14 @@
 // What the builder of a work map reads from a batch and a layer: plain data for host and device.
 
-#ifndef ATTENTION_WORK_MAP_WORK_MAP_BUILD_ARGS_H_
-#define ATTENTION_WORK_MAP_WORK_MAP_BUILD_ARGS_H_
+#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_ARGS_H_
+#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_ARGS_H_
 
 #include <cstdint>
 #include <optional>
 
-#include "attention/attention_params.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
 
 namespace reprise {
 
@@ -84,4 +84,4 @@ inline WorkMapRows RowsOf(const RaggedBatch& batch, const LayerWindow& window) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_WORK_MAP_WORK_MAP_BUILD_ARGS_H_
+#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_ARGS_H_

@@ -1,4 +1,4 @@
-#include "attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_build.h"
 
 #include <algorithm>
 #include <array>
@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "attention/testing/host_work_map.h"
-#include "attention/testing/work_map_rows.h"
-#include "attention/work_map/work_map_check.h"
-#include "attention/work_map/work_map_cut.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/work_map_rows.h"
+#include "reprise/attention/work_map/work_map_check.h"
+#include "reprise/attention/work_map/work_map_cut.h"
 
 namespace reprise {
 namespace {

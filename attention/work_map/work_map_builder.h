@@ -25,16 +25,16 @@
 //                               kernel sees its writes
 //   team.ForEachAside(n, f)     the same, by the threads that have the least other work
 
-#ifndef ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
-#define ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
+#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
+#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
 
 #include <cstdint>
 #include <limits>
 
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_build_args.h"
-#include "attention/work_map/work_map_cut.h"
-#include "base/host_device.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_build_args.h"
+#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -783,4 +783,4 @@ class WorkMapBuilder {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
+#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_

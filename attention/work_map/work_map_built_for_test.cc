@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "attention/testing/host_work_map.h"
-#include "attention/testing/work_map_rows.h"
-#include "attention/work_map/work_map_build.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/work_map_rows.h"
+#include "reprise/attention/work_map/work_map_build.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "attention/work_map/work_map_check.h"
+#include "reprise/attention/work_map/work_map_check.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,11 +6,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "attention/attention_params.h"
-#include "attention/reference/visibility.h"
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_cut.h"
-#include "base/status_macros.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

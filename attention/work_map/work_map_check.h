@@ -8,14 +8,14 @@
 // Errors: Internal, naming the invariant and the item. Cost: O(queries * keys), less where the
 // first and the last visible key are near the ends.
 
-#ifndef ATTENTION_WORK_MAP_WORK_MAP_CHECK_H_
-#define ATTENTION_WORK_MAP_WORK_MAP_CHECK_H_
+#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CHECK_H_
+#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CHECK_H_
 
 #include "absl/status/status.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_build_args.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_build_args.h"
 
 namespace reprise {
 
@@ -24,4 +24,4 @@ absl::Status CheckWorkMap(const WorkMap& map, const RaggedBatch& batch, const La
 
 }  // namespace reprise
 
-#endif  // ATTENTION_WORK_MAP_WORK_MAP_CHECK_H_
+#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CHECK_H_

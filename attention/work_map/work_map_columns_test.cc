@@ -8,17 +8,17 @@
 #include <utility>
 #include <vector>
 
-#include "attention/device_profile.h"
-#include "attention/testing/host_work_map.h"
-#include "attention/testing/random.h"
-#include "attention/testing/work_map_rows.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_check.h"
-#include "attention/work_map/work_map_cut.h"
-#include "attention/work_map/work_map_plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/device_profile.h"
+#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/work_map_rows.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_check.h"
+#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/attention/work_map/work_map_plan.h"
 
 namespace reprise {
 namespace {

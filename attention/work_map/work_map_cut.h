@@ -27,8 +27,8 @@
 //
 //   whole ranges  each column has as many adjacent ranges, uncut, if they are few
 
-#ifndef ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
-#define ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
+#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
+#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
 
 #include <algorithm>
 #include <bit>
@@ -36,9 +36,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attention/work_map/attention_tile.h"
-#include "attention/work_map/work_map.h"
-#include "base/host_device.h"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -538,4 +538,4 @@ REPRISE_HOST_DEVICE inline bool DealEndsFirst(int64_t total_cost, const RangesTo
 
 }  // namespace reprise
 
-#endif  // ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
+#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CUT_H_

@@ -1,9 +1,9 @@
-#include "attention/work_map/work_map_cut.h"
+#include "reprise/attention/work_map/work_map_cut.h"
 
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/dtype.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 namespace {

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "attention/paged_batch.h"
-#include "attention/testing/host_work_map.h"
-#include "attention/work_map/cta_units.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_plan.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/work_map/cta_units.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_plan.h"
 
 namespace reprise {
 namespace {

@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "attention/device_profile.h"
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/gpu_memory.h"
-#include "attention/testing/host_work_map.h"
-#include "attention/testing/ragged_generator.h"
-#include "attention/testing/random.h"
-#include "attention/work_map/work_map_build.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/device_profile.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/gpu_memory.h"
+#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/work_map/work_map_build.h"
 
 namespace reprise {
 namespace {

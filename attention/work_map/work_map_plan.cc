@@ -1,4 +1,4 @@
-#include "attention/work_map/work_map_plan.h"
+#include "reprise/attention/work_map/work_map_plan.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "attention/device_profile.h"
-#include "attention/head_dims.h"
-#include "attention/work_map/attention_tile.h"
-#include "attention/work_map/tile_pair.h"
-#include "attention/work_map/verify_tile.h"
-#include "attention/work_map/work_map_cut.h"
-#include "base/status_macros.h"
+#include "reprise/attention/device_profile.h"
+#include "reprise/attention/head_dims.h"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/attention/work_map/tile_pair.h"
+#include "reprise/attention/work_map/verify_tile.h"
+#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

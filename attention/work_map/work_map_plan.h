@@ -31,16 +31,16 @@
 //
 // A plan is a value. Thread safety: const data. Planning does not allocate.
 
-#ifndef ATTENTION_WORK_MAP_WORK_MAP_PLAN_H_
-#define ATTENTION_WORK_MAP_WORK_MAP_PLAN_H_
+#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_PLAN_H_
+#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_PLAN_H_
 
 #include <cstdint>
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "attention/device_profile.h"
-#include "attention/work_map/work_map.h"
-#include "base/dtype.h"
+#include "reprise/attention/device_profile.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -113,4 +113,4 @@ WorkMap MakeWorkMap(const WorkMapPlan& plan, void* map_memory, void* partial_mem
 
 }  // namespace reprise
 
-#endif  // ATTENTION_WORK_MAP_WORK_MAP_PLAN_H_
+#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_PLAN_H_

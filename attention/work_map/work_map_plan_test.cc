@@ -1,11 +1,11 @@
-#include "attention/work_map/work_map_plan.h"
+#include "reprise/attention/work_map/work_map_plan.h"
 
 #include <cstdint>
 
-#include "attention/device_profile.h"
-#include "attention/work_map/work_map_cut.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/device_profile.h"
+#include "reprise/attention/work_map/work_map_cut.h"
 
 namespace reprise {
 namespace {

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "attention/testing/batch_generator.h"
-#include "attention/testing/host_work_map.h"
-#include "attention/testing/ragged_generator.h"
-#include "attention/testing/random.h"
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_check.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/testing/batch_generator.h"
+#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_check.h"
 
 namespace reprise {
 namespace {

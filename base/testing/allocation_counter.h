@@ -7,8 +7,8 @@
 // A binary that links this replaces the global operator new (by malloc). Direct calls of malloc are
 // not counted. Thread safety: an object belongs to the thread that made it.
 
-#ifndef BASE_TESTING_ALLOCATION_COUNTER_H_
-#define BASE_TESTING_ALLOCATION_COUNTER_H_
+#ifndef REPRISE_BASE_TESTING_ALLOCATION_COUNTER_H_
+#define REPRISE_BASE_TESTING_ALLOCATION_COUNTER_H_
 
 #include <cstdint>
 
@@ -27,4 +27,4 @@ class AllocationCounter {
 
 }  // namespace reprise
 
-#endif  // BASE_TESTING_ALLOCATION_COUNTER_H_
+#endif  // REPRISE_BASE_TESTING_ALLOCATION_COUNTER_H_

@@ -1,4 +1,4 @@
-#include "base/testing/allocation_counter.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 #include <cstdint>
 #include <memory>

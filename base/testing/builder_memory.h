@@ -9,8 +9,8 @@
 //
 // Thread safety: none; one owner. Not movable: the arguments point into it.
 
-#ifndef BASE_TESTING_BUILDER_MEMORY_H_
-#define BASE_TESTING_BUILDER_MEMORY_H_
+#ifndef REPRISE_BASE_TESTING_BUILDER_MEMORY_H_
+#define REPRISE_BASE_TESTING_BUILDER_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -107,4 +107,4 @@ class BuilderMemory {
 
 }  // namespace reprise
 
-#endif  // BASE_TESTING_BUILDER_MEMORY_H_
+#endif  // REPRISE_BASE_TESTING_BUILDER_MEMORY_H_

@@ -12,8 +12,8 @@
 //
 // Thread safety: none; one owner. CUDA's errors are CHECK failures.
 
-#ifndef BASE_TESTING_BUILDER_TWINS_H_
-#define BASE_TESTING_BUILDER_TWINS_H_
+#ifndef REPRISE_BASE_TESTING_BUILDER_TWINS_H_
+#define REPRISE_BASE_TESTING_BUILDER_TWINS_H_
 
 #include <cuda_runtime_api.h>
 #include <glog/logging.h>
@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/testing/builder_memory.h"
-#include "base/testing/device_array.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/base/testing/device_array.h"
 
 namespace reprise {
 
@@ -63,4 +63,4 @@ class BuilderTwins {
 
 }  // namespace reprise
 
-#endif  // BASE_TESTING_BUILDER_TWINS_H_
+#endif  // REPRISE_BASE_TESTING_BUILDER_TWINS_H_

@@ -7,8 +7,8 @@
 //
 // Copies wait for the device. Thread safety: none; one owner. CUDA's errors are CHECK failures.
 
-#ifndef BASE_TESTING_DEVICE_ARRAY_H_
-#define BASE_TESTING_DEVICE_ARRAY_H_
+#ifndef REPRISE_BASE_TESTING_DEVICE_ARRAY_H_
+#define REPRISE_BASE_TESTING_DEVICE_ARRAY_H_
 
 #include <cuda_runtime_api.h>
 #include <glog/logging.h>
@@ -125,4 +125,4 @@ class CapturedWork {
 
 }  // namespace reprise
 
-#endif  // BASE_TESTING_DEVICE_ARRAY_H_
+#endif  // REPRISE_BASE_TESTING_DEVICE_ARRAY_H_

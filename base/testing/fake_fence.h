@@ -7,14 +7,14 @@
 //
 // Thread safety: safe; Pass() on one thread ends Wait() on another.
 
-#ifndef BASE_TESTING_FAKE_FENCE_H_
-#define BASE_TESTING_FAKE_FENCE_H_
+#ifndef REPRISE_BASE_TESTING_FAKE_FENCE_H_
+#define REPRISE_BASE_TESTING_FAKE_FENCE_H_
 
 #include <condition_variable>
 #include <mutex>
 
 #include "absl/status/status.h"
-#include "base/fence.h"
+#include "reprise/base/fence.h"
 
 namespace reprise {
 
@@ -66,4 +66,4 @@ class FakeFence : public Fence {
 
 }  // namespace reprise
 
-#endif  // BASE_TESTING_FAKE_FENCE_H_
+#endif  // REPRISE_BASE_TESTING_FAKE_FENCE_H_

@@ -1,4 +1,4 @@
-#include "base/testing/stream_gate.h"
+#include "reprise/base/testing/stream_gate.h"
 
 #ifdef REPRISE_WITH_CUDA
 

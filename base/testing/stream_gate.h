@@ -12,8 +12,8 @@
 //
 // For tests, in builds with CUDA. Thread safety: Open() may be called on any thread.
 
-#ifndef BASE_TESTING_STREAM_GATE_H_
-#define BASE_TESTING_STREAM_GATE_H_
+#ifndef REPRISE_BASE_TESTING_STREAM_GATE_H_
+#define REPRISE_BASE_TESTING_STREAM_GATE_H_
 
 #include <memory>
 
@@ -39,4 +39,4 @@ class StreamGate {
 
 }  // namespace reprise
 
-#endif  // BASE_TESTING_STREAM_GATE_H_
+#endif  // REPRISE_BASE_TESTING_STREAM_GATE_H_

@@ -1,4 +1,4 @@
-#include "base/testing/test_seed.h"
+#include "reprise/base/testing/test_seed.h"
 
 #include <glog/logging.h>
 

@@ -10,8 +10,8 @@
 //
 // Thread safety: safe.
 
-#ifndef BASE_TESTING_TEST_SEED_H_
-#define BASE_TESTING_TEST_SEED_H_
+#ifndef REPRISE_BASE_TESTING_TEST_SEED_H_
+#define REPRISE_BASE_TESTING_TEST_SEED_H_
 
 #include <initializer_list>
 #include <vector>
@@ -24,4 +24,4 @@ std::vector<unsigned> TestSeeds(std::initializer_list<unsigned> otherwise);
 
 }  // namespace reprise
 
-#endif  // BASE_TESTING_TEST_SEED_H_
+#endif  // REPRISE_BASE_TESTING_TEST_SEED_H_

@@ -1,4 +1,4 @@
-#include "cache/blocks/block_manager.h"
+#include "reprise/cache/blocks/block_manager.h"
 
 #include <glog/logging.h>
 
@@ -7,8 +7,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "cache/group_retention.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/group_retention.h"
 
 namespace reprise {
 

@@ -51,8 +51,8 @@
 // committed or released, unless a call is documented otherwise; no heap allocation in the steady
 // state (only forks, prompts with extra keys and steps larger than all before allocate).
 
-#ifndef CACHE_BLOCKS_BLOCK_MANAGER_H_
-#define CACHE_BLOCKS_BLOCK_MANAGER_H_
+#ifndef REPRISE_CACHE_BLOCKS_BLOCK_MANAGER_H_
+#define REPRISE_CACHE_BLOCKS_BLOCK_MANAGER_H_
 
 #include <cstdint>
 #include <limits>
@@ -64,18 +64,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/fence.h"
-#include "base/ids.h"
-#include "cache/block_copy.h"
-#include "cache/blocks/block_manager_options.h"
-#include "cache/blocks/block_pool.h"
-#include "cache/blocks/group_tables.h"
-#include "cache/blocks/pending_copies.h"
-#include "cache/blocks/prefix_cache.h"
-#include "cache/blocks/sequence_content.h"
-#include "cache/kv_group.h"
-#include "cache/tables/block_table.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/block_copy.h"
+#include "reprise/cache/blocks/block_manager_options.h"
+#include "reprise/cache/blocks/block_pool.h"
+#include "reprise/cache/blocks/group_tables.h"
+#include "reprise/cache/blocks/pending_copies.h"
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/blocks/sequence_content.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/cache/tables/block_table.h"
+#include "reprise/cache/tables/block_table_update.h"
 
 namespace reprise {
 
@@ -367,4 +367,4 @@ class BlockManager {
 
 }  // namespace reprise
 
-#endif  // CACHE_BLOCKS_BLOCK_MANAGER_H_
+#endif  // REPRISE_CACHE_BLOCKS_BLOCK_MANAGER_H_

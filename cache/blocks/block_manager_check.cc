@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "cache/blocks/block_manager.h"
-#include "cache/group_retention.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/group_retention.h"
 
 namespace reprise {
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cache/blocks/block_manager.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/blocks/block_manager.h"
 
 namespace reprise {
 namespace {
@@ -55,7 +55,7 @@ TEST(BlockManagerForkTest, TheFirstToWriteCopiesAndTheLastOneDoesNot) {
   const absl::Span<const BlockTableUpdate> updates = manager.TakeUpdates();
   ASSERT_EQ(updates.size(), 1u);
   EXPECT_EQ(updates[0].column, 1);
-  EXPECT_EQ(updates[0].block, 3);
+  EXPECT_EQ(updates[0].block, BlockId(3));
   ASSERT_TRUE(manager.Append(kB, 1).ok());
   EXPECT_THAT(manager.blocks(kB), ElementsAre(BlockId(1), BlockId(2)));
   EXPECT_FALSE(manager.has_copies());

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cache/blocks/block_manager.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/blocks/block_manager.h"
 
 namespace reprise {
 namespace {
@@ -54,7 +54,7 @@ TEST(BlockManagerGroupsTest, EachGroupHasItsOwnBlocksOfOnePool) {
   EXPECT_EQ(updates[0].group, 0);
   EXPECT_EQ(updates[3].group, 1);
   EXPECT_EQ(updates[3].column, 1);
-  EXPECT_EQ(updates[3].block, 4);
+  EXPECT_EQ(updates[3].block, BlockId(4));
   EXPECT_EQ(manager.table(1).row(kA)[1], BlockId(4));
   manager.CheckInvariants();
 }
@@ -76,7 +76,7 @@ TEST(BlockManagerGroupsTest, BlocksThatLeftTheWindowGoBackWhenTokensAreCommitted
   ASSERT_THAT(updates, SizeIs(2));  // both become null blocks on the device
   EXPECT_EQ(updates[0].group, 1);
   EXPECT_EQ(updates[0].column, 0);
-  EXPECT_EQ(updates[0].block, 0);
+  EXPECT_EQ(updates[0].block, kNullBlock);
   EXPECT_EQ(updates[1].column, 1);
   manager.CheckInvariants();
 }

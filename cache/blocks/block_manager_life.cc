@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "cache/blocks/block_manager.h"
-#include "cache/group_retention.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/group_retention.h"
 
 namespace reprise {
 

@@ -2,17 +2,17 @@
 // cache/testing/block_manager_model.h. 100,000 calls; REPRISE_MODEL_CALLS=1000000 for more,
 // REPRISE_SEED to repeat a run.
 
-#include "cache/testing/block_manager_model.h"
+#include "reprise/cache/testing/block_manager_model.h"
 
 #include <cstdlib>
 #include <iostream>
 #include <string>
 #include <vector>
 
-#include "base/testing/test_seed.h"
-#include "cache/testing/choices.h"
-#include "cache/testing/model_setups.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/testing/choices.h"
+#include "reprise/cache/testing/model_setups.h"
 
 namespace reprise {
 namespace {

@@ -1,19 +1,19 @@
 // What a BlockManager (cache/blocks/block_manager.h) is made of, takes and gives, as plain structs.
 
-#ifndef CACHE_BLOCKS_BLOCK_MANAGER_OPTIONS_H_
-#define CACHE_BLOCKS_BLOCK_MANAGER_OPTIONS_H_
+#ifndef REPRISE_CACHE_BLOCKS_BLOCK_MANAGER_OPTIONS_H_
+#define REPRISE_CACHE_BLOCKS_BLOCK_MANAGER_OPTIONS_H_
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "base/ids.h"
-#include "cache/blocks/prefix_cache.h"
-#include "cache/blocks/sequence_content.h"
-#include "cache/kv_group.h"
-#include "cache/prefix/prefix_hash.h"
-#include "cache/prefix/prefix_index.h"
-#include "cache/prefix/prefix_match.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/blocks/sequence_content.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/cache/prefix/prefix_hash.h"
+#include "reprise/cache/prefix/prefix_index.h"
+#include "reprise/cache/prefix/prefix_match.h"
 
 namespace reprise {
 
@@ -66,4 +66,4 @@ struct SavedSequence {
 
 }  // namespace reprise
 
-#endif  // CACHE_BLOCKS_BLOCK_MANAGER_OPTIONS_H_
+#endif  // REPRISE_CACHE_BLOCKS_BLOCK_MANAGER_OPTIONS_H_

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/testing/allocation_counter.h"
-#include "cache/blocks/block_manager.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/cache/blocks/block_manager.h"
 
 namespace reprise {
 namespace {

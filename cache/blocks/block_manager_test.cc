@@ -1,19 +1,16 @@
-#include "cache/blocks/block_manager.h"
+#include "reprise/cache/blocks/block_manager.h"
 
 #include <climits>
 #include <string>
 #include <vector>
 
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 
 // Found by argument-dependent lookup in matchers.
-bool operator==(const BlockTableUpdate& a, const BlockTableUpdate& b) {
-  return a.slot == b.slot && a.column == b.column && a.block == b.block;
-}
 void PrintTo(const BlockTableUpdate& u, std::ostream* out) {
   *out << "{" << u.slot << ", " << u.column << ", " << u.block << "}";
 }
@@ -24,9 +21,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-using Update = BlockTableUpdate;
-
 constexpr SlotId kA(0), kB(1), kC(2);
+
+BlockTableUpdate Update(SlotId slot, int column, int block) {
+  return {.slot = slot, .column = column, .block = BlockId(block)};
+}
 
 BlockManager ManagerOf(const BlockManagerOptions& options) {
   return *BlockManager::Create(options);
@@ -70,12 +69,12 @@ TEST(BlockManagerTest, ReportsEveryNewEntryOnce) {
   ASSERT_TRUE(manager.Add(kB, 5).ok());
   ASSERT_TRUE(manager.Add(kA, 1).ok());
   EXPECT_THAT(manager.TakeUpdates(),
-              ElementsAre(Update{1, 0, 1}, Update{1, 1, 2}, Update{0, 0, 3}));
+              ElementsAre(Update(kB, 0, 1), Update(kB, 1, 2), Update(kA, 0, 3)));
   EXPECT_THAT(manager.TakeUpdates(), IsEmpty());
   ASSERT_TRUE(manager.Append(kA, 3).ok());  // still in block 3
   EXPECT_THAT(manager.TakeUpdates(), IsEmpty());
   ASSERT_TRUE(manager.Append(kA, 1).ok());
-  EXPECT_THAT(manager.TakeUpdates(), ElementsAre(Update{0, 1, 4}));
+  EXPECT_THAT(manager.TakeUpdates(), ElementsAre(Update(kA, 1, 4)));
 }
 
 TEST(BlockManagerTest, AnEntryThatChangesTwiceIsReportedOnceAsItIs) {
@@ -85,7 +84,7 @@ TEST(BlockManagerTest, AnEntryThatChangesTwiceIsReportedOnceAsItIs) {
   ASSERT_TRUE(manager.Add(kB, 1).ok());       // and to B
   ASSERT_TRUE(manager.Append(kA, 1).ok());    // A gets 3 in its place
   EXPECT_THAT(manager.TakeUpdates(),
-              ElementsAre(Update{0, 0, 1}, Update{0, 1, 3}, Update{1, 0, 2}));
+              ElementsAre(Update(kA, 0, 1), Update(kA, 1, 3), Update(kB, 0, 2)));
 }
 
 TEST(BlockManagerTest, NothingIsReportedForASequenceThatIsGone) {
@@ -94,7 +93,7 @@ TEST(BlockManagerTest, NothingIsReportedForASequenceThatIsGone) {
   ASSERT_TRUE(manager.Free(kA).ok());
   EXPECT_THAT(manager.TakeUpdates(), IsEmpty());
   ASSERT_TRUE(manager.Add(kA, 4).ok());
-  EXPECT_THAT(manager.TakeUpdates(), ElementsAre(Update{0, 0, 1}));
+  EXPECT_THAT(manager.TakeUpdates(), ElementsAre(Update(kA, 0, 1)));
 }
 
 TEST(BlockManagerTest, TruncateGivesBackTheBlocksPastTheEnd) {

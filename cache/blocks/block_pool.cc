@@ -1,4 +1,4 @@
-#include "cache/blocks/block_pool.h"
+#include "reprise/cache/blocks/block_pool.h"
 
 #include <glog/logging.h>
 
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/fence_queue.h"
-#include "base/status_macros.h"
+#include "reprise/base/fence_queue.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

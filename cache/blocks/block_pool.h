@@ -33,8 +33,8 @@
 // releases wait at a time than the pool has blocks. Each eviction skips the blocks at the old end
 // of the cached ones that wait for a slow queue.)
 
-#ifndef CACHE_BLOCKS_BLOCK_POOL_H_
-#define CACHE_BLOCKS_BLOCK_POOL_H_
+#ifndef REPRISE_CACHE_BLOCKS_BLOCK_POOL_H_
+#define REPRISE_CACHE_BLOCKS_BLOCK_POOL_H_
 
 #include <cstdint>
 #include <memory>
@@ -44,9 +44,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/fence.h"
-#include "base/ids.h"
-#include "cache/blocks/fenced_releases.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/blocks/fenced_releases.h"
 
 namespace reprise {
 
@@ -242,4 +242,4 @@ class BlockPool {
 
 }  // namespace reprise
 
-#endif  // CACHE_BLOCKS_BLOCK_POOL_H_
+#endif  // REPRISE_CACHE_BLOCKS_BLOCK_POOL_H_

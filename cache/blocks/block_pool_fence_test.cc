@@ -11,13 +11,13 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/fence.h"
-#include "base/ids.h"
-#include "base/testing/allocation_counter.h"
-#include "base/testing/fake_fence.h"
-#include "cache/blocks/block_pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/fake_fence.h"
+#include "reprise/cache/blocks/block_pool.h"
 
 namespace reprise {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/ids.h"
-#include "cache/blocks/block_pool.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/blocks/block_pool.h"
 
 namespace reprise {
 

@@ -11,11 +11,11 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/fence.h"
-#include "base/ids.h"
-#include "base/testing/test_seed.h"
-#include "cache/blocks/block_pool.h"
 #include "gtest/gtest.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/blocks/block_pool.h"
 
 namespace reprise {
 namespace {

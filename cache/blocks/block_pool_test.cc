@@ -1,4 +1,4 @@
-#include "cache/blocks/block_pool.h"
+#include "reprise/cache/blocks/block_pool.h"
 
 #include <array>
 #include <map>
@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
-#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/test_seed.h"
 
 namespace reprise {
 namespace {

@@ -18,13 +18,13 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "base/testing/allocation_counter.h"
-#include "cache/blocks/block_manager.h"
-#include "cache/blocks/block_pool.h"
-#include "cache/prefix/prefix_hash.h"
-#include "cache/prefix/prefix_index.h"
 #include "gtest/gtest.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/blocks/block_pool.h"
+#include "reprise/cache/prefix/prefix_hash.h"
+#include "reprise/cache/prefix/prefix_index.h"
 
 namespace reprise {
 namespace {

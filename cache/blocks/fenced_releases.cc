@@ -1,4 +1,4 @@
-#include "cache/blocks/fenced_releases.h"
+#include "reprise/cache/blocks/fenced_releases.h"
 
 #include <utility>
 

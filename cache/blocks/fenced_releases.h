@@ -9,15 +9,15 @@
 // Thread safety: none; one owner. Cost: O(1) a release; no allocation while no more releases wait
 // than ever before or than were reserved. 4 bytes a release, and 16 a ticket that has some.
 
-#ifndef CACHE_BLOCKS_FENCED_RELEASES_H_
-#define CACHE_BLOCKS_FENCED_RELEASES_H_
+#ifndef REPRISE_CACHE_BLOCKS_FENCED_RELEASES_H_
+#define REPRISE_CACHE_BLOCKS_FENCED_RELEASES_H_
 
 #include <cstdint>
 #include <optional>
 
-#include "base/fence_queue.h"
-#include "base/ids.h"
-#include "base/ring_queue.h"
+#include "reprise/base/fence_queue.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/ring_queue.h"
 
 namespace reprise {
 
@@ -57,4 +57,4 @@ class FencedReleases {
 
 }  // namespace reprise
 
-#endif  // CACHE_BLOCKS_FENCED_RELEASES_H_
+#endif  // REPRISE_CACHE_BLOCKS_FENCED_RELEASES_H_

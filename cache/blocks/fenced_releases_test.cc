@@ -1,15 +1,15 @@
-#include "cache/blocks/fenced_releases.h"
+#include "reprise/cache/blocks/fenced_releases.h"
 
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "base/fence.h"
-#include "base/fence_queue.h"
-#include "base/ids.h"
-#include "base/testing/fake_fence.h"
 #include "gtest/gtest.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/fence_queue.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/testing/fake_fence.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "cache/blocks/group_tables.h"
+#include "reprise/cache/blocks/group_tables.h"
 
 #include <glog/logging.h>
 
@@ -7,7 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {
@@ -95,10 +95,8 @@ absl::Span<const BlockTableUpdate> GroupTables::TakeUpdates() {
     Row& taken = row(slot, group);
     const absl::Span<const BlockId> entries = tables_[group].row(slot);
     const auto send = [&, slot = slot, group = group](int column) {
-      updates_.push_back({.slot = slot.value(),
-                          .column = column,
-                          .block = entries[column].value(),
-                          .group = group});
+      updates_.push_back(
+          {.slot = slot, .column = column, .block = entries[column], .group = group});
     };
     const int end_of_null = std::min(taken.first, taken.sent_end);
     for (int column = taken.sent_first; column < end_of_null; ++column) send(column);

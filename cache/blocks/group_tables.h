@@ -18,8 +18,8 @@
 // Thread safety: none; one owner. Cost: O(1) a call and a block; TakeUpdates() is linear in its
 // result. Allocates after Create() only for a list of updates longer than all before.
 
-#ifndef CACHE_BLOCKS_GROUP_TABLES_H_
-#define CACHE_BLOCKS_GROUP_TABLES_H_
+#ifndef REPRISE_CACHE_BLOCKS_GROUP_TABLES_H_
+#define REPRISE_CACHE_BLOCKS_GROUP_TABLES_H_
 
 #include <cstdint>
 #include <vector>
@@ -27,9 +27,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "cache/tables/block_table.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/tables/block_table.h"
+#include "reprise/cache/tables/block_table_update.h"
 
 namespace reprise {
 
@@ -125,4 +125,4 @@ class GroupTables {
 
 }  // namespace reprise
 
-#endif  // CACHE_BLOCKS_GROUP_TABLES_H_
+#endif  // REPRISE_CACHE_BLOCKS_GROUP_TABLES_H_

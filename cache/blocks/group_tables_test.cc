@@ -1,4 +1,4 @@
-#include "cache/blocks/group_tables.h"
+#include "reprise/cache/blocks/group_tables.h"
 
 #include <string>
 #include <tuple>
@@ -31,7 +31,7 @@ using Update = std::tuple<int, int, int, int>;
 std::vector<Update> Taken(GroupTables& tables) {
   std::vector<Update> updates;
   for (const BlockTableUpdate& u : tables.TakeUpdates()) {
-    updates.emplace_back(u.group, u.slot, u.column, u.block);
+    updates.emplace_back(u.group, u.slot.value(), u.column, u.block.value());
   }
   tables.CheckInvariants();
   return updates;

@@ -8,8 +8,8 @@
 //
 // Thread safety: as a std::vector.
 
-#ifndef CACHE_BLOCKS_LAZY_ARRAY_H_
-#define CACHE_BLOCKS_LAZY_ARRAY_H_
+#ifndef REPRISE_CACHE_BLOCKS_LAZY_ARRAY_H_
+#define REPRISE_CACHE_BLOCKS_LAZY_ARRAY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -49,4 +49,4 @@ class LazyArray {
 
 }  // namespace reprise
 
-#endif  // CACHE_BLOCKS_LAZY_ARRAY_H_
+#endif  // REPRISE_CACHE_BLOCKS_LAZY_ARRAY_H_

@@ -1,4 +1,4 @@
-#include "cache/blocks/lazy_array.h"
+#include "reprise/cache/blocks/lazy_array.h"
 
 #include <cstdint>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "cache/blocks/pending_copies.h"
+#include "reprise/cache/blocks/pending_copies.h"
 
 #include <glog/logging.h>
 

@@ -12,15 +12,15 @@
 // Thread safety: none; one owner. Cost: linear in the pending copies, which are few: one for each
 // fork or hit within a block since the last step. Allocates only for a list longer than all before.
 
-#ifndef CACHE_BLOCKS_PENDING_COPIES_H_
-#define CACHE_BLOCKS_PENDING_COPIES_H_
+#ifndef REPRISE_CACHE_BLOCKS_PENDING_COPIES_H_
+#define REPRISE_CACHE_BLOCKS_PENDING_COPIES_H_
 
 #include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "cache/block_copy.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/block_copy.h"
 
 namespace reprise {
 
@@ -52,4 +52,4 @@ class PendingCopies {
 
 }  // namespace reprise
 
-#endif  // CACHE_BLOCKS_PENDING_COPIES_H_
+#endif  // REPRISE_CACHE_BLOCKS_PENDING_COPIES_H_

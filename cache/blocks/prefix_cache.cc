@@ -1,8 +1,8 @@
-#include "cache/blocks/prefix_cache.h"
+#include "reprise/cache/blocks/prefix_cache.h"
 
 #include <glog/logging.h>
 
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 

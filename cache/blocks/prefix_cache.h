@@ -30,8 +30,8 @@
 // Thread safety: none; one owner. Cost: that of both parts; O(1) a block, and no heap allocation
 // after Create(). 16 + 4 * (fence queues) + 36 bytes of host memory a block without stored tokens.
 
-#ifndef CACHE_BLOCKS_PREFIX_CACHE_H_
-#define CACHE_BLOCKS_PREFIX_CACHE_H_
+#ifndef REPRISE_CACHE_BLOCKS_PREFIX_CACHE_H_
+#define REPRISE_CACHE_BLOCKS_PREFIX_CACHE_H_
 
 #include <cstdint>
 #include <memory>
@@ -42,10 +42,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/fence.h"
-#include "base/ids.h"
-#include "cache/blocks/block_pool.h"
-#include "cache/prefix/prefix_index.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/blocks/block_pool.h"
+#include "reprise/cache/prefix/prefix_index.h"
 
 namespace reprise {
 
@@ -150,4 +150,4 @@ class PrefixCache {
 
 }  // namespace reprise
 
-#endif  // CACHE_BLOCKS_PREFIX_CACHE_H_
+#endif  // REPRISE_CACHE_BLOCKS_PREFIX_CACHE_H_

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/fence.h"
-#include "base/ids.h"
-#include "base/testing/test_seed.h"
-#include "cache/blocks/block_pool.h"
-#include "cache/blocks/prefix_cache.h"
-#include "cache/prefix/prefix_hash.h"
-#include "cache/prefix/prefix_index.h"
 #include "gtest/gtest.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/blocks/block_pool.h"
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/prefix/prefix_hash.h"
+#include "reprise/cache/prefix/prefix_index.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "cache/blocks/prefix_cache.h"
+#include "reprise/cache/blocks/prefix_cache.h"
 
 #include <glog/logging.h>
 
@@ -13,12 +13,12 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/fence.h"
-#include "base/ids.h"
-#include "base/testing/allocation_counter.h"
-#include "base/testing/fake_fence.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/fake_fence.h"
 
 namespace reprise {
 namespace {

@@ -14,8 +14,8 @@
 // token and 16 bytes a block of every slot's longest sequence; the operating system provides pages
 // on first use. No heap allocation after Create(), except for keys of ranges.
 
-#ifndef CACHE_BLOCKS_SEQUENCE_CONTENT_H_
-#define CACHE_BLOCKS_SEQUENCE_CONTENT_H_
+#ifndef REPRISE_CACHE_BLOCKS_SEQUENCE_CONTENT_H_
+#define REPRISE_CACHE_BLOCKS_SEQUENCE_CONTENT_H_
 
 #include <array>
 #include <cstdint>
@@ -25,10 +25,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "cache/blocks/lazy_array.h"
-#include "cache/prefix/prefix_hash.h"
-#include "cache/prefix/prefix_index.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/blocks/lazy_array.h"
+#include "reprise/cache/prefix/prefix_hash.h"
+#include "reprise/cache/prefix/prefix_index.h"
 
 namespace reprise {
 
@@ -178,4 +178,4 @@ class SequenceContent {
 
 }  // namespace reprise
 
-#endif  // CACHE_BLOCKS_SEQUENCE_CONTENT_H_
+#endif  // REPRISE_CACHE_BLOCKS_SEQUENCE_CONTENT_H_

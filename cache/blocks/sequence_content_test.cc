@@ -1,4 +1,4 @@
-#include "cache/blocks/sequence_content.h"
+#include "reprise/cache/blocks/sequence_content.h"
 
 #include <limits>
 #include <string>

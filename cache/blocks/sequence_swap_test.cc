@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/fence.h"
-#include "base/passed_fence.h"
-#include "cache/blocks/block_manager.h"
-#include "cache/blocks/swap_store.h"
-#include "cache/ops/kv_swapper.h"
-#include "cache/storage/kv_cache.h"
-#include "cache/storage/kv_layout.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/passed_fence.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/blocks/swap_store.h"
+#include "reprise/cache/ops/kv_swapper.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 namespace reprise {
 namespace {

@@ -42,8 +42,8 @@
 // Errors change nothing. Thread safety: none; one owner. Ownership: the manager outlives the store,
 // the store owns the fences. Cost: O(1) a block; allocates, since swaps are rare.
 
-#ifndef CACHE_BLOCKS_SWAP_STORE_H_
-#define CACHE_BLOCKS_SWAP_STORE_H_
+#ifndef REPRISE_CACHE_BLOCKS_SWAP_STORE_H_
+#define REPRISE_CACHE_BLOCKS_SWAP_STORE_H_
 
 #include <cstdint>
 #include <memory>
@@ -55,11 +55,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/fence.h"
-#include "base/ids.h"
-#include "cache/block_copy.h"
-#include "cache/blocks/block_manager.h"
-#include "cache/blocks/block_pool.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/block_copy.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/blocks/block_pool.h"
 
 namespace reprise {
 
@@ -174,4 +174,4 @@ class SwapStore {
 
 }  // namespace reprise
 
-#endif  // CACHE_BLOCKS_SWAP_STORE_H_
+#endif  // REPRISE_CACHE_BLOCKS_SWAP_STORE_H_

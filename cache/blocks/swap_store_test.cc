@@ -1,4 +1,4 @@
-#include "cache/blocks/swap_store.h"
+#include "reprise/cache/blocks/swap_store.h"
 
 #include <memory>
 #include <string>
@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cache/testing/delayed_stream.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/testing/delayed_stream.h"
 
 namespace reprise {
 namespace {

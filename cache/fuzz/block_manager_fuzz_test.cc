@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cache/testing/block_manager_model.h"
-#include "cache/testing/choices.h"
-#include "cache/testing/model_setups.h"
+#include "reprise/cache/testing/block_manager_model.h"
+#include "reprise/cache/testing/choices.h"
+#include "reprise/cache/testing/model_setups.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;

@@ -1,4 +1,4 @@
-#include "cache/ops/copy_blocks.h"
+#include "reprise/cache/ops/copy_blocks.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,16 +6,16 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "base/cuda_status.h"
-#include "cache/ops/copy_blocks_args.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/cache/ops/copy_blocks_args.h"
 #endif
 
 namespace reprise {

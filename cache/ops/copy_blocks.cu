@@ -15,12 +15,12 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/check.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "cache/block_copy.h"
-#include "cache/ops/copy_blocks_args.h"
-#include "cache/storage/block_extents.h"
+#include "reprise/base/check.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/block_copy.h"
+#include "reprise/cache/ops/copy_blocks_args.h"
+#include "reprise/cache/storage/block_extents.h"
 
 namespace reprise {
 namespace {

@@ -26,8 +26,8 @@
 //
 // Thread safety: calls that touch different blocks may run at once.
 
-#ifndef CACHE_OPS_COPY_BLOCKS_H_
-#define CACHE_OPS_COPY_BLOCKS_H_
+#ifndef REPRISE_CACHE_OPS_COPY_BLOCKS_H_
+#define REPRISE_CACHE_OPS_COPY_BLOCKS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -35,8 +35,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "cache/block_copy.h"
-#include "cache/storage/block_store.h"
+#include "reprise/cache/block_copy.h"
+#include "reprise/cache/storage/block_store.h"
 
 namespace reprise {
 
@@ -55,4 +55,4 @@ absl::Status CopyBlocks(const BlockStore& src, const BlockStore& dst, const at::
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_COPY_BLOCKS_H_
+#endif  // REPRISE_CACHE_OPS_COPY_BLOCKS_H_

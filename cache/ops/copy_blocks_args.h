@@ -1,16 +1,16 @@
 // Copies of blocks in plain values, and their form on the device. Callers use CopyBlocks()
 // (copy_blocks.h).
 
-#ifndef CACHE_OPS_COPY_BLOCKS_ARGS_H_
-#define CACHE_OPS_COPY_BLOCKS_ARGS_H_
+#ifndef REPRISE_CACHE_OPS_COPY_BLOCKS_ARGS_H_
+#define REPRISE_CACHE_OPS_COPY_BLOCKS_ARGS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "cache/block_copy.h"
-#include "cache/storage/block_extents.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/block_copy.h"
+#include "reprise/cache/storage/block_extents.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -57,4 +57,4 @@ absl::Status LaunchDeviceCopies(const CopyBlocksArgs& args, CUstream_st* stream)
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_COPY_BLOCKS_ARGS_H_
+#endif  // REPRISE_CACHE_OPS_COPY_BLOCKS_ARGS_H_

@@ -1,4 +1,4 @@
-#include "cache/ops/copy_blocks.h"
+#include "reprise/cache/ops/copy_blocks.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -15,15 +15,15 @@
 #include <string>
 #include <vector>
 
-#include "base/testing/test_seed.h"
-#include "cache/ops/read_kv.h"
-#include "cache/ops/write_kv.h"
-#include "cache/storage/block_store.h"
-#include "cache/storage/kv_cache.h"
-#include "cache/storage/kv_layout.h"
-#include "cache/storage/kv_page_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/ops/read_kv.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/cache/storage/block_store.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/cache/storage/kv_page_layout.h"
 
 namespace reprise {
 namespace {

@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "base/testing/device_array.h"
-#include "cache/ops/kv_scale.h"
-#include "cache/ops/read_kv.h"
-#include "cache/ops/write_kv.h"
-#include "cache/storage/k_packed_storage.h"
-#include "cache/storage/kv_cache.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/device_array.h"
+#include "reprise/cache/ops/kv_scale.h"
+#include "reprise/cache/ops/read_kv.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/cache/storage/k_packed_storage.h"
+#include "reprise/cache/storage/kv_cache.h"
 
 namespace reprise {
 namespace {

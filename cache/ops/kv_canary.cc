@@ -1,4 +1,4 @@
-#include "cache/ops/kv_canary.h"
+#include "reprise/cache/ops/kv_canary.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -8,10 +8,10 @@
 #include <tuple>
 #include <utility>
 
-#include "base/check.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
+#include "reprise/base/check.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>

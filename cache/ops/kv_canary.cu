@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "base/check.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "cache/ops/kv_canary_args.h"
+#include "reprise/base/check.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/ops/kv_canary_args.h"
 
 namespace reprise {
 namespace {

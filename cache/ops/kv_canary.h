@@ -32,8 +32,8 @@
 // Thread safety: none. Ownership: the canary owns marks and findings, which must outlive the graphs
 // that have captured its calls.
 
-#ifndef CACHE_OPS_KV_CANARY_H_
-#define CACHE_OPS_KV_CANARY_H_
+#ifndef REPRISE_CACHE_OPS_KV_CANARY_H_
+#define REPRISE_CACHE_OPS_KV_CANARY_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -45,8 +45,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/mapped_buffer.h"
-#include "cache/ops/kv_canary_args.h"
+#include "reprise/base/mapped_buffer.h"
+#include "reprise/cache/ops/kv_canary_args.h"
 
 namespace reprise {
 
@@ -114,4 +114,4 @@ class KvCanary {
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_KV_CANARY_H_
+#endif  // REPRISE_CACHE_OPS_KV_CANARY_H_

@@ -1,14 +1,14 @@
 // The canary's marks, checks and findings in plain values, the same on the host and on the device,
 // and their forms on the device. Callers use KvCanary (kv_canary.h).
 
-#ifndef CACHE_OPS_KV_CANARY_ARGS_H_
-#define CACHE_OPS_KV_CANARY_ARGS_H_
+#ifndef REPRISE_CACHE_OPS_KV_CANARY_ARGS_H_
+#define REPRISE_CACHE_OPS_KV_CANARY_ARGS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -155,4 +155,4 @@ absl::Status LaunchCheckKv(const KvCheckArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_KV_CANARY_ARGS_H_
+#endif  // REPRISE_CACHE_OPS_KV_CANARY_ARGS_H_

@@ -9,10 +9,10 @@
 #include <random>
 #include <vector>
 
-#include "base/testing/test_seed.h"
-#include "cache/ops/kv_canary.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/ops/kv_canary.h"
 
 namespace reprise {
 namespace {

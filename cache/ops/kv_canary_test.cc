@@ -1,4 +1,4 @@
-#include "cache/ops/kv_canary.h"
+#include "reprise/cache/ops/kv_canary.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/tensor.h>
@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "cache/ops/copy_blocks.h"
-#include "cache/storage/block_store.h"
-#include "cache/storage/kv_cache.h"
-#include "cache/storage/kv_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/ops/copy_blocks.h"
+#include "reprise/cache/storage/block_store.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 namespace reprise {
 namespace {

@@ -1,8 +1,8 @@
 // The elements that kernels load, convert and store together when they write or read keys and
 // values.
 
-#ifndef CACHE_OPS_KV_ELEMENTS_CUH_
-#define CACHE_OPS_KV_ELEMENTS_CUH_
+#ifndef REPRISE_CACHE_OPS_KV_ELEMENTS_CUH_
+#define REPRISE_CACHE_OPS_KV_ELEMENTS_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "base/to_float.cuh"
-#include "cache/ops/kv_tokens.h"
+#include "reprise/base/to_float.cuh"
+#include "reprise/cache/ops/kv_tokens.h"
 
 namespace reprise {
 
@@ -130,4 +130,4 @@ __device__ Elements<Dst, N> Dequantise(const Elements<Src, N>& loaded, float sca
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_KV_ELEMENTS_CUH_
+#endif  // REPRISE_CACHE_OPS_KV_ELEMENTS_CUH_

@@ -1,4 +1,4 @@
-#include "cache/ops/kv_scale.h"
+#include "reprise/cache/ops/kv_scale.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
-#include "cache/ops/kv_scale_args.h"
-#include "cache/ops/kv_tensors.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/cache/ops/kv_scale_args.h"
+#include "reprise/cache/ops/kv_tensors.h"
 
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>

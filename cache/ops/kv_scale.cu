@@ -8,12 +8,12 @@
 
 #include <cstdint>
 
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "base/to_float.cuh"
-#include "cache/ops/kv_elements.cuh"
-#include "cache/ops/kv_scale_args.h"
-#include "cache/ops/kv_tokens.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/to_float.cuh"
+#include "reprise/cache/ops/kv_elements.cuh"
+#include "reprise/cache/ops/kv_scale_args.h"
+#include "reprise/cache/ops/kv_tokens.h"
 
 namespace reprise {
 namespace {

@@ -7,8 +7,8 @@
 //   // Calibration, on the device: later work of the stream sees the new scales.
 //   REPRISE_RETURN_IF_ERROR(ComputeKvScales(k, slot_mapping, k_scales, {.cache_dtype = dtype}));
 
-#ifndef CACHE_OPS_KV_SCALE_H_
-#define CACHE_OPS_KV_SCALE_H_
+#ifndef REPRISE_CACHE_OPS_KV_SCALE_H_
+#define REPRISE_CACHE_OPS_KV_SCALE_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -52,4 +52,4 @@ absl::Status ComputeKvScales(const at::Tensor& values, const at::Tensor& slot_ma
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_KV_SCALE_H_
+#endif  // REPRISE_CACHE_OPS_KV_SCALE_H_

@@ -1,16 +1,16 @@
 // The computing of KV scales in plain values, and its form on the device. Callers use
 // ComputeKvScales() (kv_scale.h).
 
-#ifndef CACHE_OPS_KV_SCALE_ARGS_H_
-#define CACHE_OPS_KV_SCALE_ARGS_H_
+#ifndef REPRISE_CACHE_OPS_KV_SCALE_ARGS_H_
+#define REPRISE_CACHE_OPS_KV_SCALE_ARGS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/check.h"
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "cache/ops/kv_tokens.h"
+#include "reprise/base/check.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/ops/kv_tokens.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -51,4 +51,4 @@ absl::Status LaunchKvScale(const KvScaleArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_KV_SCALE_ARGS_H_
+#endif  // REPRISE_CACHE_OPS_KV_SCALE_ARGS_H_

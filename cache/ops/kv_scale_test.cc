@@ -1,4 +1,4 @@
-#include "cache/ops/kv_scale.h"
+#include "reprise/cache/ops/kv_scale.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>

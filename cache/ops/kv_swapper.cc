@@ -1,4 +1,4 @@
-#include "cache/ops/kv_swapper.h"
+#include "reprise/cache/ops/kv_swapper.h"
 
 #include <glog/logging.h>
 
@@ -6,15 +6,15 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/torch_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
-#include "base/cuda_status.h"
+#include "reprise/base/cuda_status.h"
 #endif
 
 namespace reprise {

@@ -30,8 +30,8 @@
 // Ownership: keeps the cache's tensors alive; its end waits for the swaps in flight. Thread safety:
 // none.
 
-#ifndef CACHE_OPS_KV_SWAPPER_H_
-#define CACHE_OPS_KV_SWAPPER_H_
+#ifndef REPRISE_CACHE_OPS_KV_SWAPPER_H_
+#define REPRISE_CACHE_OPS_KV_SWAPPER_H_
 
 #include <cstdint>
 #include <memory>
@@ -39,11 +39,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "cache/block_copy.h"
-#include "cache/ops/copy_blocks.h"
-#include "cache/storage/block_store.h"
-#include "cache/storage/kv_cache.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/block_copy.h"
+#include "reprise/cache/ops/copy_blocks.h"
+#include "reprise/cache/storage/block_store.h"
+#include "reprise/cache/storage/kv_cache.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -109,4 +109,4 @@ class KvSwapper {
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_KV_SWAPPER_H_
+#endif  // REPRISE_CACHE_OPS_KV_SWAPPER_H_

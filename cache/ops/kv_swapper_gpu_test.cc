@@ -22,16 +22,16 @@
 #include <thread>
 #include <vector>
 
-#include "base/cuda_fence.h"
-#include "base/fence.h"
-#include "base/testing/stream_gate.h"
-#include "base/testing/test_seed.h"
-#include "cache/block_copy.h"
-#include "cache/ops/copy_blocks.h"
-#include "cache/ops/kv_swapper.h"
-#include "cache/storage/kv_cache.h"
-#include "cache/storage/kv_layout.h"
 #include "gtest/gtest.h"
+#include "reprise/base/cuda_fence.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/testing/stream_gate.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/block_copy.h"
+#include "reprise/cache/ops/copy_blocks.h"
+#include "reprise/cache/ops/kv_swapper.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 namespace reprise {
 namespace {

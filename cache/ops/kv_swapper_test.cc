@@ -1,4 +1,4 @@
-#include "cache/ops/kv_swapper.h"
+#include "reprise/cache/ops/kv_swapper.h"
 
 #include <ATen/ops/isnan.h>
 
@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "cache/storage/kv_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 namespace reprise {
 namespace {

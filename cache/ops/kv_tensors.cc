@@ -1,11 +1,11 @@
-#include "cache/ops/kv_tensors.h"
+#include "reprise/cache/ops/kv_tensors.h"
 
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "cache/storage/kv_layout.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 namespace reprise {
 

@@ -1,17 +1,17 @@
 // The tensors of keys and values that WriteKv() and ReadKv() take: their checks, and their plain
 // form.
 
-#ifndef CACHE_OPS_KV_TENSORS_H_
-#define CACHE_OPS_KV_TENSORS_H_
+#ifndef REPRISE_CACHE_OPS_KV_TENSORS_H_
+#define REPRISE_CACHE_OPS_KV_TENSORS_H_
 
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "base/shape_check.h"
-#include "cache/ops/kv_tokens.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/cache/ops/kv_tokens.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -32,4 +32,4 @@ ConstKvTokens ConstTokensOf(const at::Tensor& tensor);
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_KV_TENSORS_H_
+#endif  // REPRISE_CACHE_OPS_KV_TENSORS_H_

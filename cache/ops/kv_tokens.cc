@@ -1,4 +1,4 @@
-#include "cache/ops/kv_tokens.h"
+#include "reprise/cache/ops/kv_tokens.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"

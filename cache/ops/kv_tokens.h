@@ -3,18 +3,18 @@
 //
 // No LibTorch, and no CUDA: nvcc compiles the constexpr functions for the device too.
 
-#ifndef CACHE_OPS_KV_TOKENS_H_
-#define CACHE_OPS_KV_TOKENS_H_
+#ifndef REPRISE_CACHE_OPS_KV_TOKENS_H_
+#define REPRISE_CACHE_OPS_KV_TOKENS_H_
 
 #include <cstdint>
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "base/check.h"
-#include "base/divisor.h"
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/base/check.h"
+#include "reprise/base/divisor.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -185,4 +185,4 @@ absl::Status CheckIsOne(std::string_view name, const Scale& scale);
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_KV_TOKENS_H_
+#endif  // REPRISE_CACHE_OPS_KV_TOKENS_H_

@@ -1,4 +1,4 @@
-#include "cache/ops/kv_tokens.h"
+#include "reprise/cache/ops/kv_tokens.h"
 
 #include <cstdint>
 #include <limits>

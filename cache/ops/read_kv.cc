@@ -1,17 +1,17 @@
-#include "cache/ops/read_kv.h"
+#include "reprise/cache/ops/read_kv.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
-#include "base/dtype.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
-#include "cache/ops/kv_tensors.h"
-#include "cache/ops/kv_tokens.h"
-#include "cache/ops/read_kv_args.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/cache/ops/kv_tensors.h"
+#include "reprise/cache/ops/kv_tokens.h"
+#include "reprise/cache/ops/read_kv_args.h"
 
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>

@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "cache/ops/kv_elements.cuh"
-#include "cache/ops/kv_tokens.h"
-#include "cache/ops/read_kv_args.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/ops/kv_elements.cuh"
+#include "reprise/cache/ops/kv_tokens.h"
+#include "reprise/cache/ops/read_kv_args.h"
 
 namespace reprise {
 namespace {

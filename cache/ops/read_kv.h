@@ -29,13 +29,13 @@
 //
 // Thread safety: as reading memory.
 
-#ifndef CACHE_OPS_READ_KV_H_
-#define CACHE_OPS_READ_KV_H_
+#ifndef REPRISE_CACHE_OPS_READ_KV_H_
+#define REPRISE_CACHE_OPS_READ_KV_H_
 
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -56,4 +56,4 @@ absl::Status ReadKvRows(const KvLayer& kv, const KvRows& rows, const at::Tensor&
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_READ_KV_H_
+#endif  // REPRISE_CACHE_OPS_READ_KV_H_

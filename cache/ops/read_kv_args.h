@@ -1,17 +1,17 @@
 // A KV read in plain values, where its tokens are in the cache, and its form on the device. Callers
 // use ReadKv() and ReadKvRows() (read_kv.h).
 
-#ifndef CACHE_OPS_READ_KV_ARGS_H_
-#define CACHE_OPS_READ_KV_ARGS_H_
+#ifndef REPRISE_CACHE_OPS_READ_KV_ARGS_H_
+#define REPRISE_CACHE_OPS_READ_KV_ARGS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/check.h"
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "cache/ops/kv_tokens.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/base/check.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/ops/kv_tokens.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -102,4 +102,4 @@ absl::Status LaunchReadKv(const ReadKvArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_READ_KV_ARGS_H_
+#endif  // REPRISE_CACHE_OPS_READ_KV_ARGS_H_

@@ -1,4 +1,4 @@
-#include "cache/ops/read_kv.h"
+#include "reprise/cache/ops/read_kv.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "base/testing/test_seed.h"
-#include "cache/ops/write_kv.h"
-#include "cache/storage/kv_cache.h"
-#include "cache/storage/kv_layout.h"
-#include "cache/testing/read_kv_case.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/cache/testing/read_kv_case.h"
 
 namespace reprise {
 namespace {

@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cache/block_copy.h"
-#include "cache/ops/copy_blocks_args.h"
-#include "cache/ops/kv_canary_args.h"
-#include "cache/ops/kv_scale_args.h"
-#include "cache/ops/read_kv_args.h"
-#include "cache/ops/write_kv_args.h"
-#include "cache/storage/block_extents.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/block_copy.h"
+#include "reprise/cache/ops/copy_blocks_args.h"
+#include "reprise/cache/ops/kv_canary_args.h"
+#include "reprise/cache/ops/kv_scale_args.h"
+#include "reprise/cache/ops/read_kv_args.h"
+#include "reprise/cache/ops/write_kv_args.h"
+#include "reprise/cache/storage/block_extents.h"
 
 namespace reprise {
 namespace {

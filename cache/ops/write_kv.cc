@@ -1,4 +1,4 @@
-#include "cache/ops/write_kv.h"
+#include "reprise/cache/ops/write_kv.h"
 
 #include <ATen/Parallel.h>
 
@@ -8,16 +8,16 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
-#include "base/dtype.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
-#include "cache/ops/kv_tensors.h"
-#include "cache/ops/kv_tokens.h"
-#include "cache/ops/write_kv_args.h"
-#include "cache/storage/kv_layout.h"
-#include "cache/tables/slot_mapping.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/cache/ops/kv_tensors.h"
+#include "reprise/cache/ops/kv_tokens.h"
+#include "reprise/cache/ops/write_kv_args.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/cache/tables/slot_mapping.h"
 
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>

@@ -37,13 +37,13 @@
 //
 // Thread safety: calls that write different slots may run at once.
 
-#ifndef CACHE_OPS_WRITE_KV_H_
-#define CACHE_OPS_WRITE_KV_H_
+#ifndef REPRISE_CACHE_OPS_WRITE_KV_H_
+#define REPRISE_CACHE_OPS_WRITE_KV_H_
 
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -62,4 +62,4 @@ absl::Status WriteLatentKv(const KvLayer& kv, const at::Tensor& latent, const at
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_WRITE_KV_H_
+#endif  // REPRISE_CACHE_OPS_WRITE_KV_H_

@@ -1,18 +1,18 @@
 // A KV write in plain values, and its form on the device. Callers use WriteKv() (write_kv.h).
 
-#ifndef CACHE_OPS_WRITE_KV_ARGS_H_
-#define CACHE_OPS_WRITE_KV_ARGS_H_
+#ifndef REPRISE_CACHE_OPS_WRITE_KV_ARGS_H_
+#define REPRISE_CACHE_OPS_WRITE_KV_ARGS_H_
 
 #include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "cache/ops/kv_tokens.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/base/check.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/ops/kv_tokens.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -70,4 +70,4 @@ absl::Status LaunchWriteKvColumns(const WriteKvArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // CACHE_OPS_WRITE_KV_ARGS_H_
+#endif  // REPRISE_CACHE_OPS_WRITE_KV_ARGS_H_

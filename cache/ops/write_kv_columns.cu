@@ -17,12 +17,12 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "base/cuda_status.h"
-#include "base/dependent_launch.cuh"
-#include "base/divisor.h"
-#include "cache/ops/kv_elements.cuh"
-#include "cache/ops/kv_tokens.h"
-#include "cache/ops/write_kv_args.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/dependent_launch.cuh"
+#include "reprise/base/divisor.h"
+#include "reprise/cache/ops/kv_elements.cuh"
+#include "reprise/cache/ops/kv_tokens.h"
+#include "reprise/cache/ops/write_kv_args.h"
 
 namespace reprise {
 namespace {

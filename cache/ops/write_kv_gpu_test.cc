@@ -18,16 +18,16 @@
 #include <utility>
 #include <vector>
 
-#include "base/testing/device_array.h"
-#include "base/testing/test_seed.h"
-#include "base/torch_dtype.h"
-#include "cache/ops/read_kv.h"
-#include "cache/ops/write_kv.h"
-#include "cache/storage/kv_cache.h"
-#include "cache/storage/kv_layout.h"
-#include "cache/testing/write_kv_case.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/device_array.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/cache/ops/read_kv.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/cache/testing/write_kv_case.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "cache/ops/write_kv.h"
+#include "reprise/cache/ops/write_kv.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -17,15 +17,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/dtype.h"
-#include "base/testing/test_seed.h"
-#include "base/torch_dtype.h"
-#include "cache/ops/read_kv.h"
-#include "cache/storage/kv_cache.h"
-#include "cache/storage/kv_layout.h"
-#include "cache/testing/write_kv_case.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/cache/ops/read_kv.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/cache/testing/write_kv_case.h"
 
 namespace reprise {
 namespace {

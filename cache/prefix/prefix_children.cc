@@ -1,4 +1,4 @@
-#include "cache/prefix/prefix_children.h"
+#include "reprise/cache/prefix/prefix_children.h"
 
 #include <glog/logging.h>
 

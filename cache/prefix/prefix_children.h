@@ -11,15 +11,15 @@
 // Thread safety: none; one owner. Cost: O(1) expected; allocates 20 bytes a block in the
 // constructor, and nothing after it.
 
-#ifndef CACHE_PREFIX_PREFIX_CHILDREN_H_
-#define CACHE_PREFIX_PREFIX_CHILDREN_H_
+#ifndef REPRISE_CACHE_PREFIX_PREFIX_CHILDREN_H_
+#define REPRISE_CACHE_PREFIX_PREFIX_CHILDREN_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/ids.h"
+#include "reprise/base/ids.h"
 
 namespace reprise {
 
@@ -68,4 +68,4 @@ class PrefixChildren {
 
 }  // namespace reprise
 
-#endif  // CACHE_PREFIX_PREFIX_CHILDREN_H_
+#endif  // REPRISE_CACHE_PREFIX_PREFIX_CHILDREN_H_

@@ -1,4 +1,4 @@
-#include "cache/prefix/prefix_children.h"
+#include "reprise/cache/prefix/prefix_children.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/testing/test_seed.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "cache/prefix/prefix_events.h"
+#include "reprise/cache/prefix/prefix_events.h"
 
 #include <glog/logging.h>
 

@@ -11,15 +11,15 @@
 // Thread safety: none; one owner. Cost: O(1); allocates 96 bytes an event in the constructor, and
 // nothing after it.
 
-#ifndef CACHE_PREFIX_PREFIX_EVENTS_H_
-#define CACHE_PREFIX_PREFIX_EVENTS_H_
+#ifndef REPRISE_CACHE_PREFIX_PREFIX_EVENTS_H_
+#define REPRISE_CACHE_PREFIX_PREFIX_EVENTS_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "cache/prefix/prefix_hash.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/prefix/prefix_hash.h"
 
 namespace reprise {
 
@@ -66,4 +66,4 @@ class PrefixEventQueue {
 
 }  // namespace reprise
 
-#endif  // CACHE_PREFIX_PREFIX_EVENTS_H_
+#endif  // REPRISE_CACHE_PREFIX_PREFIX_EVENTS_H_

@@ -1,11 +1,11 @@
-#include "cache/prefix/prefix_events.h"
+#include "reprise/cache/prefix/prefix_events.h"
 
 #include <cstdint>
 
-#include "base/ids.h"
-#include "base/testing/allocation_counter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "cache/prefix/prefix_hash.h"
+#include "reprise/cache/prefix/prefix_hash.h"
 
 #include <glog/logging.h>
 
@@ -6,7 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "cache/prefix/prime_field_128.h"
+#include "reprise/cache/prefix/prime_field_128.h"
 
 namespace reprise {
 namespace {

@@ -18,8 +18,8 @@
 //
 // No LibTorch. Thread safety: const. Cost: a nanosecond or two a token, no allocation.
 
-#ifndef CACHE_PREFIX_PREFIX_HASH_H_
-#define CACHE_PREFIX_PREFIX_HASH_H_
+#ifndef REPRISE_CACHE_PREFIX_PREFIX_HASH_H_
+#define REPRISE_CACHE_PREFIX_PREFIX_HASH_H_
 
 #include <cstdint>
 #include <ostream>
@@ -28,7 +28,7 @@
 #include <utility>
 
 #include "absl/types/span.h"
-#include "cache/prefix/prime_field_128.h"
+#include "reprise/cache/prefix/prime_field_128.h"
 
 namespace reprise {
 
@@ -106,4 +106,4 @@ class PrefixHasher {
 
 }  // namespace reprise
 
-#endif  // CACHE_PREFIX_PREFIX_HASH_H_
+#endif  // REPRISE_CACHE_PREFIX_PREFIX_HASH_H_

@@ -1,4 +1,4 @@
-#include "cache/prefix/prefix_hash.h"
+#include "reprise/cache/prefix/prefix_hash.h"
 
 #include <algorithm>
 #include <array>
@@ -10,10 +10,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/types/span.h"
-#include "base/testing/allocation_counter.h"
-#include "base/testing/test_seed.h"
-#include "cache/prefix/prime_field_128.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/prefix/prime_field_128.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "cache/prefix/prefix_index.h"
+#include "reprise/cache/prefix/prefix_index.h"
 
 #include <glog/logging.h>
 

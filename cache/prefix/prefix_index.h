@@ -22,8 +22,8 @@
 // Thread safety: none; one owner. Cost: O(1) expected a block, no allocation after Create(), which
 // takes 36 bytes a block, with tokens 20 + 4 * block_size more, and 96 an event.
 
-#ifndef CACHE_PREFIX_PREFIX_INDEX_H_
-#define CACHE_PREFIX_PREFIX_INDEX_H_
+#ifndef REPRISE_CACHE_PREFIX_PREFIX_INDEX_H_
+#define REPRISE_CACHE_PREFIX_PREFIX_INDEX_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -33,10 +33,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "cache/prefix/prefix_children.h"
-#include "cache/prefix/prefix_events.h"
-#include "cache/prefix/prefix_hash.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/prefix/prefix_children.h"
+#include "reprise/cache/prefix/prefix_events.h"
+#include "reprise/cache/prefix/prefix_hash.h"
 
 namespace reprise {
 
@@ -215,4 +215,4 @@ class PrefixIndex {
 
 }  // namespace reprise
 
-#endif  // CACHE_PREFIX_PREFIX_INDEX_H_
+#endif  // REPRISE_CACHE_PREFIX_PREFIX_INDEX_H_

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/ids.h"
-#include "cache/prefix/prefix_index.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/prefix/prefix_index.h"
 
 namespace reprise {
 

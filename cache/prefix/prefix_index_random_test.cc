@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "base/testing/test_seed.h"
-#include "cache/prefix/prefix_events.h"
-#include "cache/prefix/prefix_hash.h"
-#include "cache/prefix/prefix_index.h"
 #include "gtest/gtest.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/prefix/prefix_events.h"
+#include "reprise/cache/prefix/prefix_hash.h"
+#include "reprise/cache/prefix/prefix_index.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "cache/prefix/prefix_index.h"
+#include "reprise/cache/prefix/prefix_index.h"
 
 #include <cstdint>
 #include <numeric>
@@ -8,11 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "cache/prefix/prefix_events.h"
-#include "cache/prefix/prefix_hash.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/prefix/prefix_events.h"
+#include "reprise/cache/prefix/prefix_hash.h"
 
 namespace reprise {
 namespace {

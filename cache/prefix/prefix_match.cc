@@ -1,8 +1,8 @@
-#include "cache/prefix/prefix_match.h"
+#include "reprise/cache/prefix/prefix_match.h"
 
 #include <algorithm>
 
-#include "cache/group_retention.h"
+#include "reprise/cache/group_retention.h"
 
 namespace reprise {
 namespace {

@@ -13,17 +13,17 @@
 // Thread safety: none; one owner. Cost: O(1) a block of the prompt and group, expected, and less
 // for a miss: with a full group, no more than kStride blocks beyond the last hit are hashed.
 
-#ifndef CACHE_PREFIX_PREFIX_MATCH_H_
-#define CACHE_PREFIX_PREFIX_MATCH_H_
+#ifndef REPRISE_CACHE_PREFIX_PREFIX_MATCH_H_
+#define REPRISE_CACHE_PREFIX_PREFIX_MATCH_H_
 
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "cache/kv_group.h"
-#include "cache/prefix/prefix_hash.h"
-#include "cache/prefix/prefix_index.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/cache/prefix/prefix_hash.h"
+#include "reprise/cache/prefix/prefix_index.h"
 
 namespace reprise {
 
@@ -49,4 +49,4 @@ int MatchPrefix(const PrefixSearch& search, absl::Span<BlockId> hits);
 
 }  // namespace reprise
 
-#endif  // CACHE_PREFIX_PREFIX_MATCH_H_
+#endif  // REPRISE_CACHE_PREFIX_PREFIX_MATCH_H_

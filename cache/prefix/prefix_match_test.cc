@@ -1,13 +1,13 @@
-#include "cache/prefix/prefix_match.h"
+#include "reprise/cache/prefix/prefix_match.h"
 
 #include <algorithm>
 #include <random>
 #include <vector>
 
-#include "base/testing/test_seed.h"
-#include "cache/group_retention.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/group_retention.h"
 
 namespace reprise {
 namespace {

@@ -5,8 +5,8 @@
 //
 // A value. Thread safety: const. Cost: six products of 64 bits.
 
-#ifndef CACHE_PREFIX_PRIME_FIELD_128_H_
-#define CACHE_PREFIX_PRIME_FIELD_128_H_
+#ifndef REPRISE_CACHE_PREFIX_PRIME_FIELD_128_H_
+#define REPRISE_CACHE_PREFIX_PRIME_FIELD_128_H_
 
 #include <cstdint>
 
@@ -80,4 +80,4 @@ class PrimeField128 {
 
 }  // namespace reprise
 
-#endif  // CACHE_PREFIX_PRIME_FIELD_128_H_
+#endif  // REPRISE_CACHE_PREFIX_PRIME_FIELD_128_H_

@@ -1,4 +1,4 @@
-#include "cache/prefix/prime_field_128.h"
+#include "reprise/cache/prefix/prime_field_128.h"
 
 #include <array>
 #include <cstdint>
@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/testing/test_seed.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/test_seed.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "cache/storage/block_extents.h"
+#include "reprise/cache/storage/block_extents.h"
 
 #include <algorithm>
 #include <functional>
@@ -6,9 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "cache/storage/kv_layout.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 namespace reprise {
 namespace {

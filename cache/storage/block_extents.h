@@ -14,8 +14,8 @@
 //
 // No LibTorch. Thread safety: pure function. Cost: some microseconds a layer; n log n in pieces.
 
-#ifndef CACHE_STORAGE_BLOCK_EXTENTS_H_
-#define CACHE_STORAGE_BLOCK_EXTENTS_H_
+#ifndef REPRISE_CACHE_STORAGE_BLOCK_EXTENTS_H_
+#define REPRISE_CACHE_STORAGE_BLOCK_EXTENTS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -58,4 +58,4 @@ absl::StatusOr<std::vector<BlockExtent>> BlockExtentsOf(absl::Span<const KvLayer
 
 }  // namespace reprise
 
-#endif  // CACHE_STORAGE_BLOCK_EXTENTS_H_
+#endif  // REPRISE_CACHE_STORAGE_BLOCK_EXTENTS_H_

@@ -1,4 +1,4 @@
-#include "cache/storage/block_extents.h"
+#include "reprise/cache/storage/block_extents.h"
 
 #include <climits>
 #include <set>
@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "cache/storage/kv_layout.h"
-#include "cache/storage/kv_page_layout.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/cache/storage/kv_page_layout.h"
 
 namespace reprise {
 namespace {

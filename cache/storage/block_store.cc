@@ -1,4 +1,4 @@
-#include "cache/storage/block_store.h"
+#include "reprise/cache/storage/block_store.h"
 
 #include <ATen/ops/from_blob.h>
 
@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 namespace {

@@ -12,8 +12,8 @@
 // Nothing may use the store's memory when it ends, on any stream. Thread safety: const; copies of
 // the same blocks must be ordered by the caller.
 
-#ifndef CACHE_STORAGE_BLOCK_STORE_H_
-#define CACHE_STORAGE_BLOCK_STORE_H_
+#ifndef REPRISE_CACHE_STORAGE_BLOCK_STORE_H_
+#define REPRISE_CACHE_STORAGE_BLOCK_STORE_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -26,9 +26,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/mapped_buffer.h"
-#include "cache/storage/block_extents.h"
-#include "cache/storage/kv_cache.h"
+#include "reprise/base/mapped_buffer.h"
+#include "reprise/cache/storage/block_extents.h"
+#include "reprise/cache/storage/kv_cache.h"
 
 namespace reprise {
 
@@ -88,4 +88,4 @@ class BlockStore {
 
 }  // namespace reprise
 
-#endif  // CACHE_STORAGE_BLOCK_STORE_H_
+#endif  // REPRISE_CACHE_STORAGE_BLOCK_STORE_H_

@@ -1,12 +1,12 @@
-#include "cache/storage/k_packed_storage.h"
+#include "reprise/cache/storage/k_packed_storage.h"
 
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 

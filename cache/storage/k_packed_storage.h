@@ -10,8 +10,8 @@
 //   }
 //   absl::StatusOr<KvCache> cache = KvCache::Wrap(layout, std::move(layers));
 
-#ifndef CACHE_STORAGE_K_PACKED_STORAGE_H_
-#define CACHE_STORAGE_K_PACKED_STORAGE_H_
+#ifndef REPRISE_CACHE_STORAGE_K_PACKED_STORAGE_H_
+#define REPRISE_CACHE_STORAGE_K_PACKED_STORAGE_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cache/storage/kv_layout.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 namespace reprise {
 
@@ -37,4 +37,4 @@ absl::StatusOr<std::vector<at::Tensor>> SplitKPackedStorage(const KvLayout& layo
 
 }  // namespace reprise
 
-#endif  // CACHE_STORAGE_K_PACKED_STORAGE_H_
+#endif  // REPRISE_CACHE_STORAGE_K_PACKED_STORAGE_H_

@@ -1,4 +1,4 @@
-#include "cache/storage/k_packed_storage.h"
+#include "reprise/cache/storage/k_packed_storage.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "cache/ops/write_kv.h"
-#include "cache/storage/kv_cache.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/cache/storage/kv_cache.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_cache.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
@@ -14,10 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 namespace {
@@ -238,7 +238,7 @@ void KvCache::SetScales(int layer, const Scale& k_scale, const Scale& v_scale) {
   }
 }
 
-absl::Status KvCache::Fill(float value) {
+absl::Status KvCache::Fill(float value) const {
   return CatchTorch([&] {
     const bool has_groups =
         std::any_of(groups_.begin(), groups_.end(), [](int g) { return g > 0; });
@@ -251,8 +251,8 @@ absl::Status KvCache::Fill(float value) {
           .fill_(255);
       return absl::OkStatus();
     }
-    for (std::vector<at::Tensor>& of_layer : tensors_) {
-      for (at::Tensor& tensor : of_layer) tensor.fill_(value);
+    for (const std::vector<at::Tensor>& of_layer : tensors_) {
+      for (const at::Tensor& tensor : of_layer) tensor.fill_(value);
     }
     return absl::OkStatus();
   });

@@ -14,8 +14,8 @@
 // as the cache, or a copy of the tensors, lives. Addresses never change. Thread safety: none for
 // Fill() and SetScales(), const otherwise; callers order their accesses to the memory.
 
-#ifndef CACHE_STORAGE_KV_CACHE_H_
-#define CACHE_STORAGE_KV_CACHE_H_
+#ifndef REPRISE_CACHE_STORAGE_KV_CACHE_H_
+#define REPRISE_CACHE_STORAGE_KV_CACHE_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -27,9 +27,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "cache/storage/kv_layer.h"
-#include "cache/storage/kv_layout.h"
-#include "cache/storage/kv_page_layout.h"
+#include "reprise/cache/storage/kv_layer.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/cache/storage/kv_page_layout.h"
 
 namespace reprise {
 
@@ -87,7 +87,7 @@ class KvCache {
   // Sets every element, also of the null block. NaN reveals reads of elements that were never
   // written. (If pages hold layers of several dtypes, the last group determines the bytes.)
   // Errors: Internal if LibTorch fails.
-  absl::Status Fill(float value);
+  absl::Status Fill(float value) const;
 
   // Bytes of the cache: bytes_per_block() of each block.
   int64_t bytes() const { return bytes_per_block() * num_blocks(); }
@@ -109,4 +109,4 @@ class KvCache {
 
 }  // namespace reprise
 
-#endif  // CACHE_STORAGE_KV_CACHE_H_
+#endif  // REPRISE_CACHE_STORAGE_KV_CACHE_H_

@@ -1,4 +1,4 @@
-#include "cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_cache.h"
 
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/zeros.h>

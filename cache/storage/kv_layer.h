@@ -25,12 +25,12 @@
 //
 // A KvLayer is a value; its pointers are valid as long as the owner of the memory (KvCache).
 
-#ifndef CACHE_STORAGE_KV_LAYER_H_
-#define CACHE_STORAGE_KV_LAYER_H_
+#ifndef REPRISE_CACHE_STORAGE_KV_LAYER_H_
+#define REPRISE_CACHE_STORAGE_KV_LAYER_H_
 
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -86,4 +86,4 @@ struct KvLayer {
 
 }  // namespace reprise
 
-#endif  // CACHE_STORAGE_KV_LAYER_H_
+#endif  // REPRISE_CACHE_STORAGE_KV_LAYER_H_

@@ -1,4 +1,4 @@
-#include "cache/storage/kv_layout.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 #include <glog/logging.h>
 
@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -33,8 +33,8 @@
 // No LibTorch and no storage: KvCache (cache/storage/kv_cache.h) has the tensors. A value; thread
 // safety: const.
 
-#ifndef CACHE_STORAGE_KV_LAYOUT_H_
-#define CACHE_STORAGE_KV_LAYOUT_H_
+#ifndef REPRISE_CACHE_STORAGE_KV_LAYOUT_H_
+#define REPRISE_CACHE_STORAGE_KV_LAYOUT_H_
 
 #include <cstdint>
 #include <ostream>
@@ -44,8 +44,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -155,4 +155,4 @@ absl::StatusOr<int> NumBlocksForBytes(const KvLayoutOptions& options, int64_t bu
 
 }  // namespace reprise
 
-#endif  // CACHE_STORAGE_KV_LAYOUT_H_
+#endif  // REPRISE_CACHE_STORAGE_KV_LAYOUT_H_

@@ -1,4 +1,4 @@
-#include "cache/storage/kv_layout.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 #include <algorithm>
 #include <climits>

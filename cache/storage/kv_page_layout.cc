@@ -1,4 +1,4 @@
-#include "cache/storage/kv_page_layout.h"
+#include "reprise/cache/storage/kv_page_layout.h"
 
 #include <glog/logging.h>
 
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -25,8 +25,8 @@
 // No LibTorch and no storage: KvCache (cache/storage/kv_cache.h) has the tensors. A value; thread
 // safety: const.
 
-#ifndef CACHE_STORAGE_KV_PAGE_LAYOUT_H_
-#define CACHE_STORAGE_KV_PAGE_LAYOUT_H_
+#ifndef REPRISE_CACHE_STORAGE_KV_PAGE_LAYOUT_H_
+#define REPRISE_CACHE_STORAGE_KV_PAGE_LAYOUT_H_
 
 #include <cstdint>
 #include <optional>
@@ -35,9 +35,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layer.h"
-#include "cache/storage/kv_layout.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 namespace reprise {
 
@@ -119,4 +119,4 @@ absl::StatusOr<int> NumBlocksForBytes(const KvPageLayoutOptions& options, int64_
 
 }  // namespace reprise
 
-#endif  // CACHE_STORAGE_KV_PAGE_LAYOUT_H_
+#endif  // REPRISE_CACHE_STORAGE_KV_PAGE_LAYOUT_H_

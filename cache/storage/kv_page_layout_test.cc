@@ -1,4 +1,4 @@
-#include "cache/storage/kv_page_layout.h"
+#include "reprise/cache/storage/kv_page_layout.h"
 
 #include <climits>
 #include <cstddef>
@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/test_seed.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "cache/tables/block_table.h"
+#include "reprise/cache/tables/block_table.h"
 
 #include <glog/logging.h>
 
@@ -68,16 +68,17 @@ absl::Span<BlockId> BlockTable::mutable_row(SlotId slot) {
 
 absl::Status BlockTable::Apply(absl::Span<const BlockTableUpdate> updates) {
   for (const BlockTableUpdate& update : updates) {
-    if (update.slot < 0 || update.slot >= num_slots_ || update.column < 0 ||
-        update.column >= max_blocks_ || update.block < 0) {
+    const int32_t slot = update.slot.value();
+    if (slot < 0 || slot >= num_slots_ || update.column < 0 || update.column >= max_blocks_ ||
+        update.block.value() < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("updates must be within the table: expected slot < ", num_slots_,
-                       ", column < ", max_blocks_, ", block >= 0, got slot ", update.slot,
-                       ", column ", update.column, ", block ", update.block));
+                       ", column < ", max_blocks_, ", block >= 0, got slot ", slot, ", column ",
+                       update.column, ", block ", update.block.value()));
     }
   }
   for (const BlockTableUpdate& update : updates) {
-    mutable_row(SlotId(update.slot))[update.column] = BlockId(update.block);
+    mutable_row(update.slot)[update.column] = update.block;
   }
   return absl::OkStatus();
 }

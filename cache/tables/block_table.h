@@ -11,8 +11,8 @@
 // Thread safety: none; one owner. Ownership: the table owns its memory, at an address that does not
 // change.
 
-#ifndef CACHE_TABLES_BLOCK_TABLE_H_
-#define CACHE_TABLES_BLOCK_TABLE_H_
+#ifndef REPRISE_CACHE_TABLES_BLOCK_TABLE_H_
+#define REPRISE_CACHE_TABLES_BLOCK_TABLE_H_
 
 #include <cstdint>
 #include <vector>
@@ -20,8 +20,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/tables/block_table_update.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -70,4 +71,4 @@ absl::Span<const int32_t> AsInts(absl::Span<const BlockId> blocks);
 
 }  // namespace reprise
 
-#endif  // CACHE_TABLES_BLOCK_TABLE_H_
+#endif  // REPRISE_CACHE_TABLES_BLOCK_TABLE_H_

@@ -1,4 +1,4 @@
-#include "cache/tables/block_table.h"
+#include "reprise/cache/tables/block_table.h"
 
 #include <string>
 #include <utility>
@@ -12,6 +12,10 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+BlockTableUpdate Update(int slot, int column, int block) {
+  return {.slot = SlotId(slot), .column = column, .block = BlockId(block)};
+}
 
 TEST(BlockTableTest, StartsFullOfNullBlocks) {
   BlockTable table = *BlockTable::Create({.num_slots = 2, .max_blocks = 3});
@@ -47,7 +51,7 @@ TEST(BlockTableTest, KeepsItsAddressWhenMoved) {
 
 TEST(BlockTableTest, TheLastUpdateOfAnEntryWins) {
   BlockTable table = *BlockTable::Create({.num_slots = 2, .max_blocks = 2});
-  const BlockTableUpdate updates[] = {{1, 0, 5}, {1, 1, 6}, {1, 0, 7}};
+  const BlockTableUpdate updates[] = {Update(1, 0, 5), Update(1, 1, 6), Update(1, 0, 7)};
   ASSERT_TRUE(table.Apply(updates).ok());
   EXPECT_THAT(table.row(SlotId(1)), ElementsAre(BlockId(7), BlockId(6)));
   EXPECT_THAT(table.row(SlotId(0)), Each(kNullBlock));
@@ -56,13 +60,12 @@ TEST(BlockTableTest, TheLastUpdateOfAnEntryWins) {
 TEST(BlockTableTest, AnUpdateOutOfRangeChangesNothing) {
   BlockTable table = *BlockTable::Create({.num_slots = 2, .max_blocks = 2, .row_stride = 8});
   for (const BlockTableUpdate& bad :
-       {BlockTableUpdate{2, 0, 1}, BlockTableUpdate{-1, 0, 1}, BlockTableUpdate{0, 2, 1},
-        BlockTableUpdate{0, -1, 1}, BlockTableUpdate{0, 0, -1}}) {
-    const BlockTableUpdate updates[] = {{0, 0, 5}, bad};
+       {Update(2, 0, 1), Update(-1, 0, 1), Update(0, 2, 1), Update(0, -1, 1), Update(0, 0, -1)}) {
+    const BlockTableUpdate updates[] = {Update(0, 0, 5), bad};
     EXPECT_EQ(table.Apply(updates).code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(table.row(SlotId(0)), Each(kNullBlock));
   }
-  const BlockTableUpdate wide[] = {{1, 2, 9}};
+  const BlockTableUpdate wide[] = {Update(1, 2, 9)};
   EXPECT_THAT(std::string(table.Apply(wide).message()),
               HasSubstr("column < 2, block >= 0, got slot 1, column 2, block 9"));
 }

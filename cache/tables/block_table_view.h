@@ -18,8 +18,8 @@
 // Values without storage, on the host or on the device; everything is constexpr, so that nvcc
 // compiles it for the device too.
 
-#ifndef CACHE_TABLES_BLOCK_TABLE_VIEW_H_
-#define CACHE_TABLES_BLOCK_TABLE_VIEW_H_
+#ifndef REPRISE_CACHE_TABLES_BLOCK_TABLE_VIEW_H_
+#define REPRISE_CACHE_TABLES_BLOCK_TABLE_VIEW_H_
 
 #include <cstdint>
 
@@ -74,15 +74,6 @@ struct MutablePackedBlockTable {
   }
 };
 
-// A new entry of a block table, in the form in which the host sends it to the owner of the table.
-// Plain integers, 16 bytes: it goes through mapped memory to the kernel that applies it.
-struct BlockTableUpdate {
-  int32_t slot;       // table row
-  int32_t column;     // position / block_size
-  int32_t block;      // 0, the null block, clears the entry
-  int32_t group = 0;  // KV group of the table: cache/kv_group.h
-};
-
 // Blocks that hold `num_tokens` tokens. REQUIRES: num_tokens >= 0, block_size >= 1.
 constexpr int32_t NumBlocksFor(int32_t num_tokens, int32_t block_size) {
   return num_tokens / block_size + (num_tokens % block_size != 0 ? 1 : 0);
@@ -111,4 +102,4 @@ constexpr int64_t TableSlot(const BlockTableView& table, int64_t row, int64_t po
 
 }  // namespace reprise
 
-#endif  // CACHE_TABLES_BLOCK_TABLE_VIEW_H_
+#endif  // REPRISE_CACHE_TABLES_BLOCK_TABLE_VIEW_H_

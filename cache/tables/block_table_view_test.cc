@@ -1,4 +1,4 @@
-#include "cache/tables/block_table_view.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 #include <climits>
 #include <cstdint>

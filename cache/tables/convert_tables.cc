@@ -1,13 +1,13 @@
-#include "cache/tables/convert_tables.h"
+#include "reprise/cache/tables/convert_tables.h"
 
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/check.h"
-#include "base/lanes.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -11,11 +11,11 @@
 
 #include <cstdint>
 
-#include "base/cta_scan.cuh"
-#include "base/cuda_status.h"
-#include "base/host_device.h"
-#include "base/status_macros.h"
-#include "cache/tables/convert_tables.h"
+#include "reprise/base/cta_scan.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/host_device.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/tables/convert_tables.h"
 
 namespace reprise {
 namespace {

@@ -43,11 +43,11 @@
 //
 // Thread safety: pure functions. Cost: linear in rows and entries; no allocation.
 
-#ifndef CACHE_TABLES_CONVERT_TABLES_H_
-#define CACHE_TABLES_CONVERT_TABLES_H_
+#ifndef REPRISE_CACHE_TABLES_CONVERT_TABLES_H_
+#define REPRISE_CACHE_TABLES_CONVERT_TABLES_H_
 
 #include "absl/status/status.h"
-#include "cache/tables/convert_tables_args.h"
+#include "reprise/cache/tables/convert_tables_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -73,4 +73,4 @@ absl::Status LaunchConvertTables(const ConvertTablesArgs& args, CUstream_st* str
 
 }  // namespace reprise
 
-#endif  // CACHE_TABLES_CONVERT_TABLES_H_
+#endif  // REPRISE_CACHE_TABLES_CONVERT_TABLES_H_

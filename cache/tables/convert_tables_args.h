@@ -1,14 +1,14 @@
 // The inputs and outputs of the conversions of block tables, and the conversion of one row, which
 // both forms share. cache/tables/convert_tables.h is the contract.
 
-#ifndef CACHE_TABLES_CONVERT_TABLES_ARGS_H_
-#define CACHE_TABLES_CONVERT_TABLES_ARGS_H_
+#ifndef REPRISE_CACHE_TABLES_CONVERT_TABLES_ARGS_H_
+#define REPRISE_CACHE_TABLES_CONVERT_TABLES_ARGS_H_
 
 #include <cstdint>
 
-#include "base/host_device.h"
-#include "base/row_fault.h"
-#include "cache/tables/block_table_view.h"
+#include "reprise/base/host_device.h"
+#include "reprise/base/row_fault.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 
@@ -243,4 +243,4 @@ constexpr void FinishTables(const ConvertTablesArgs& args, const RowPlace& total
 
 }  // namespace reprise
 
-#endif  // CACHE_TABLES_CONVERT_TABLES_ARGS_H_
+#endif  // REPRISE_CACHE_TABLES_CONVERT_TABLES_ARGS_H_

@@ -4,12 +4,12 @@
 
 #include <random>
 
-#include "base/testing/builder_twins.h"
-#include "base/testing/device_array.h"
-#include "base/testing/test_seed.h"
-#include "cache/tables/convert_tables.h"
-#include "cache/testing/conversion_cases.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/builder_twins.h"
+#include "reprise/base/testing/device_array.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/tables/convert_tables.h"
+#include "reprise/cache/testing/conversion_cases.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "cache/tables/convert_tables.h"
+#include "reprise/cache/tables/convert_tables.h"
 
 #include <algorithm>
 #include <climits>
@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "base/testing/builder_memory.h"
-#include "base/testing/test_seed.h"
-#include "cache/testing/conversion_cases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/cache/testing/conversion_cases.h"
 
 namespace reprise {
 namespace {

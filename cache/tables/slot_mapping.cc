@@ -1,4 +1,4 @@
-#include "cache/tables/slot_mapping.h"
+#include "reprise/cache/tables/slot_mapping.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -11,14 +11,14 @@
 //
 // Thread safety: pure functions.
 
-#ifndef CACHE_TABLES_SLOT_MAPPING_H_
-#define CACHE_TABLES_SLOT_MAPPING_H_
+#ifndef REPRISE_CACHE_TABLES_SLOT_MAPPING_H_
+#define REPRISE_CACHE_TABLES_SLOT_MAPPING_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/ids.h"
+#include "reprise/base/ids.h"
 
 namespace reprise {
 
@@ -40,4 +40,4 @@ absl::Status FillSlotMapping(absl::Span<const int32_t> row, int block_size, int6
 
 }  // namespace reprise
 
-#endif  // CACHE_TABLES_SLOT_MAPPING_H_
+#endif  // REPRISE_CACHE_TABLES_SLOT_MAPPING_H_

@@ -1,4 +1,4 @@
-#include "cache/tables/slot_mapping.h"
+#include "reprise/cache/tables/slot_mapping.h"
 
 #include <climits>
 #include <string>

@@ -1,4 +1,4 @@
-#include "cache/testing/block_manager_model.h"
+#include "reprise/cache/testing/block_manager_model.h"
 
 #include <glog/logging.h>
 
@@ -7,8 +7,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "cache/group_retention.h"
-#include "cache/testing/model_values.h"
+#include "reprise/cache/group_retention.h"
+#include "reprise/cache/testing/model_values.h"
 
 namespace reprise {
 namespace {

@@ -19,8 +19,8 @@
 //
 // CHECK-fails with the call's number and name at the first difference. For tests and fuzzers.
 
-#ifndef CACHE_TESTING_BLOCK_MANAGER_MODEL_H_
-#define CACHE_TESTING_BLOCK_MANAGER_MODEL_H_
+#ifndef REPRISE_CACHE_TESTING_BLOCK_MANAGER_MODEL_H_
+#define REPRISE_CACHE_TESTING_BLOCK_MANAGER_MODEL_H_
 
 #include <cstdint>
 #include <map>
@@ -30,12 +30,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/ids.h"
-#include "cache/blocks/block_manager.h"
-#include "cache/blocks/swap_store.h"
-#include "cache/tables/block_table.h"
-#include "cache/testing/choices.h"
-#include "cache/testing/delayed_stream.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/blocks/swap_store.h"
+#include "reprise/cache/tables/block_table.h"
+#include "reprise/cache/testing/choices.h"
+#include "reprise/cache/testing/delayed_stream.h"
 
 namespace reprise {
 
@@ -158,4 +158,4 @@ class BlockManagerModel {
 
 }  // namespace reprise
 
-#endif  // CACHE_TESTING_BLOCK_MANAGER_MODEL_H_
+#endif  // REPRISE_CACHE_TESTING_BLOCK_MANAGER_MODEL_H_

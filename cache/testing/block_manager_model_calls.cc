@@ -8,9 +8,9 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "cache/group_retention.h"
-#include "cache/testing/block_manager_model.h"
-#include "cache/testing/model_values.h"
+#include "reprise/cache/group_retention.h"
+#include "reprise/cache/testing/block_manager_model.h"
+#include "reprise/cache/testing/model_values.h"
 
 namespace reprise {
 

@@ -6,8 +6,8 @@
 //
 // Thread safety: none.
 
-#ifndef CACHE_TESTING_CHOICES_H_
-#define CACHE_TESTING_CHOICES_H_
+#ifndef REPRISE_CACHE_TESTING_CHOICES_H_
+#define REPRISE_CACHE_TESTING_CHOICES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -60,4 +60,4 @@ class ByteChoices : public Choices {
 
 }  // namespace reprise
 
-#endif  // CACHE_TESTING_CHOICES_H_
+#endif  // REPRISE_CACHE_TESTING_CHOICES_H_

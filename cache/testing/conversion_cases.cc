@@ -1,4 +1,4 @@
-#include "cache/testing/conversion_cases.h"
+#include "reprise/cache/testing/conversion_cases.h"
 
 #include <algorithm>
 #include <climits>
@@ -6,7 +6,7 @@
 #include <iterator>
 #include <utility>
 
-#include "cache/tables/block_table_view.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 namespace {

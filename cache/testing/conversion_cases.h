@@ -7,15 +7,15 @@
 //
 // Thread safety: pure functions.
 
-#ifndef CACHE_TESTING_CONVERSION_CASES_H_
-#define CACHE_TESTING_CONVERSION_CASES_H_
+#ifndef REPRISE_CACHE_TESTING_CONVERSION_CASES_H_
+#define REPRISE_CACHE_TESTING_CONVERSION_CASES_H_
 
 #include <random>
 #include <string>
 #include <vector>
 
-#include "base/testing/builder_memory.h"
-#include "cache/tables/convert_tables_args.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/cache/tables/convert_tables_args.h"
 
 namespace reprise {
 
@@ -50,4 +50,4 @@ std::vector<RefusedConversion> RefusedConversions();
 
 }  // namespace reprise
 
-#endif  // CACHE_TESTING_CONVERSION_CASES_H_
+#endif  // REPRISE_CACHE_TESTING_CONVERSION_CASES_H_

@@ -8,8 +8,8 @@
 //
 // Thread safety: none. The stream outlives its fences.
 
-#ifndef CACHE_TESTING_DELAYED_STREAM_H_
-#define CACHE_TESTING_DELAYED_STREAM_H_
+#ifndef REPRISE_CACHE_TESTING_DELAYED_STREAM_H_
+#define REPRISE_CACHE_TESTING_DELAYED_STREAM_H_
 
 #include <cstdint>
 #include <deque>
@@ -17,7 +17,7 @@
 #include <memory>
 #include <utility>
 
-#include "base/fence.h"
+#include "reprise/base/fence.h"
 
 namespace reprise {
 
@@ -65,4 +65,4 @@ class DelayedStream {
 
 }  // namespace reprise
 
-#endif  // CACHE_TESTING_DELAYED_STREAM_H_
+#endif  // REPRISE_CACHE_TESTING_DELAYED_STREAM_H_

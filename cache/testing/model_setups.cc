@@ -1,4 +1,4 @@
-#include "cache/testing/model_setups.h"
+#include "reprise/cache/testing/model_setups.h"
 
 #include <glog/logging.h>
 

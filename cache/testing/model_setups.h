@@ -1,13 +1,13 @@
 // Caches of every kind for the model test and the fuzzer, small enough that every resource runs
 // out.
 
-#ifndef CACHE_TESTING_MODEL_SETUPS_H_
-#define CACHE_TESTING_MODEL_SETUPS_H_
+#ifndef REPRISE_CACHE_TESTING_MODEL_SETUPS_H_
+#define REPRISE_CACHE_TESTING_MODEL_SETUPS_H_
 
 #include <string>
 #include <vector>
 
-#include "cache/testing/block_manager_model.h"
+#include "reprise/cache/testing/block_manager_model.h"
 
 namespace reprise {
 
@@ -26,4 +26,4 @@ ModelSetup ModelSetupOf(int i);
 
 }  // namespace reprise
 
-#endif  // CACHE_TESTING_MODEL_SETUPS_H_
+#endif  // REPRISE_CACHE_TESTING_MODEL_SETUPS_H_

@@ -1,7 +1,7 @@
 // The values that the model stores in place of keys and values: hashes of all their inputs.
 
-#ifndef CACHE_TESTING_MODEL_VALUES_H_
-#define CACHE_TESTING_MODEL_VALUES_H_
+#ifndef REPRISE_CACHE_TESTING_MODEL_VALUES_H_
+#define REPRISE_CACHE_TESTING_MODEL_VALUES_H_
 
 #include <cstdint>
 
@@ -19,4 +19,4 @@ constexpr uint64_t Cell(uint64_t value, int group) { return Mix(value, 1000 + gr
 
 }  // namespace reprise
 
-#endif  // CACHE_TESTING_MODEL_VALUES_H_
+#endif  // REPRISE_CACHE_TESTING_MODEL_VALUES_H_

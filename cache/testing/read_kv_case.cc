@@ -1,4 +1,4 @@
-#include "cache/testing/read_kv_case.h"
+#include "reprise/cache/testing/read_kv_case.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
@@ -15,10 +15,10 @@
 #include <sstream>
 #include <vector>
 
-#include "base/torch_dtype.h"
-#include "cache/ops/read_kv.h"
-#include "cache/storage/kv_cache.h"
-#include "cache/storage/kv_layout.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/cache/ops/read_kv.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 namespace reprise {
 namespace {

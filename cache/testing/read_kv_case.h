@@ -3,8 +3,8 @@
 //
 //   EXPECT_EQ(RandomReadDifference(random, at::kCPU), "");
 
-#ifndef CACHE_TESTING_READ_KV_CASE_H_
-#define CACHE_TESTING_READ_KV_CASE_H_
+#ifndef REPRISE_CACHE_TESTING_READ_KV_CASE_H_
+#define REPRISE_CACHE_TESTING_READ_KV_CASE_H_
 
 #include <c10/core/Device.h>
 
@@ -19,4 +19,4 @@ std::string RandomReadDifference(std::mt19937& random, at::Device device);
 
 }  // namespace reprise
 
-#endif  // CACHE_TESTING_READ_KV_CASE_H_
+#endif  // REPRISE_CACHE_TESTING_READ_KV_CASE_H_

@@ -1,4 +1,4 @@
-#include "cache/testing/write_kv_case.h"
+#include "reprise/cache/testing/write_kv_case.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
@@ -17,11 +17,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/torch_dtype.h"
-#include "cache/ops/write_kv.h"
-#include "cache/ops/write_kv_args.h"
-#include "cache/tables/slot_mapping.h"
-#include "cache/testing/write_kv_reference.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/cache/ops/write_kv_args.h"
+#include "reprise/cache/tables/slot_mapping.h"
+#include "reprise/cache/testing/write_kv_reference.h"
 
 namespace reprise {
 namespace {

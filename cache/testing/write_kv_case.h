@@ -8,8 +8,8 @@
 // The cache is inside an arena of random bytes (including NaNs), which must not change where the
 // reference does not write. The sources' memory outside of the source elements holds NaN.
 
-#ifndef CACHE_TESTING_WRITE_KV_CASE_H_
-#define CACHE_TESTING_WRITE_KV_CASE_H_
+#ifndef REPRISE_CACHE_TESTING_WRITE_KV_CASE_H_
+#define REPRISE_CACHE_TESTING_WRITE_KV_CASE_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layer.h"
-#include "cache/storage/kv_layout.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
+#include "reprise/cache/storage/kv_layout.h"
 
 namespace reprise {
 
@@ -98,4 +98,4 @@ class WriteKvCase {
 
 }  // namespace reprise
 
-#endif  // CACHE_TESTING_WRITE_KV_CASE_H_
+#endif  // REPRISE_CACHE_TESTING_WRITE_KV_CASE_H_

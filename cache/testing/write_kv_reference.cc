@@ -1,12 +1,12 @@
-#include "cache/testing/write_kv_reference.h"
+#include "reprise/cache/testing/write_kv_reference.h"
 
 #include <cstdint>
 #include <cstring>
 
-#include "base/dtype.h"
-#include "base/element_access.h"
-#include "cache/ops/kv_tokens.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/element_access.h"
+#include "reprise/cache/ops/kv_tokens.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 namespace {

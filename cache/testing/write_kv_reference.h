@@ -1,9 +1,9 @@
 // The KV write, element by element. Tests compare every other form of it with this one.
 
-#ifndef CACHE_TESTING_WRITE_KV_REFERENCE_H_
-#define CACHE_TESTING_WRITE_KV_REFERENCE_H_
+#ifndef REPRISE_CACHE_TESTING_WRITE_KV_REFERENCE_H_
+#define REPRISE_CACHE_TESTING_WRITE_KV_REFERENCE_H_
 
-#include "cache/ops/write_kv_args.h"
+#include "reprise/cache/ops/write_kv_args.h"
 
 namespace reprise {
 
@@ -13,4 +13,4 @@ void WriteKvReference(const WriteKvArgs& args);
 
 }  // namespace reprise
 
-#endif  // CACHE_TESTING_WRITE_KV_REFERENCE_H_
+#endif  // REPRISE_CACHE_TESTING_WRITE_KV_REFERENCE_H_

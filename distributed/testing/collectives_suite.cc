@@ -1,4 +1,4 @@
-#include "distributed/testing/collectives_suite.h"
+#include "reprise/distributed/testing/collectives_suite.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -1,13 +1,13 @@
 // What every form of Collectives has to do, checked by each rank against plain sums. For the tests
 // on CPUs and on GPUs: a rank connects, and hands its collectives to these functions.
 
-#ifndef DISTRIBUTED_TESTING_COLLECTIVES_SUITE_H_
-#define DISTRIBUTED_TESTING_COLLECTIVES_SUITE_H_
+#ifndef REPRISE_DISTRIBUTED_TESTING_COLLECTIVES_SUITE_H_
+#define REPRISE_DISTRIBUTED_TESTING_COLLECTIVES_SUITE_H_
 
 #include <c10/core/Device.h>
 
 #include "absl/status/status.h"
-#include "distributed/collectives.h"
+#include "reprise/distributed/collectives.h"
 
 namespace reprise {
 
@@ -22,4 +22,4 @@ absl::Status ExpectRefusalsToChangeNothing(Collectives& ranks, at::Device device
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_TESTING_COLLECTIVES_SUITE_H_
+#endif  // REPRISE_DISTRIBUTED_TESTING_COLLECTIVES_SUITE_H_

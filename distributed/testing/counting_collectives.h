@@ -4,13 +4,13 @@
 //   ...
 //   EXPECT_EQ(counting.num_bytes(), 16);
 
-#ifndef DISTRIBUTED_TESTING_COUNTING_COLLECTIVES_H_
-#define DISTRIBUTED_TESTING_COUNTING_COLLECTIVES_H_
+#ifndef REPRISE_DISTRIBUTED_TESTING_COUNTING_COLLECTIVES_H_
+#define REPRISE_DISTRIBUTED_TESTING_COUNTING_COLLECTIVES_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "distributed/testing/forwarding_collectives.h"
+#include "reprise/distributed/testing/forwarding_collectives.h"
 
 namespace reprise {
 
@@ -37,4 +37,4 @@ class CountingCollectives final : public ForwardingCollectives {
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_TESTING_COUNTING_COLLECTIVES_H_
+#endif  // REPRISE_DISTRIBUTED_TESTING_COUNTING_COLLECTIVES_H_

@@ -6,13 +6,13 @@
 //     absl::Status DoBarrier() override { ... return inner().Barrier(); }
 //   };
 
-#ifndef DISTRIBUTED_TESTING_FORWARDING_COLLECTIVES_H_
-#define DISTRIBUTED_TESTING_FORWARDING_COLLECTIVES_H_
+#ifndef REPRISE_DISTRIBUTED_TESTING_FORWARDING_COLLECTIVES_H_
+#define REPRISE_DISTRIBUTED_TESTING_FORWARDING_COLLECTIVES_H_
 
 #include <string>
 
 #include "absl/status/status.h"
-#include "distributed/collectives.h"
+#include "reprise/distributed/collectives.h"
 
 namespace reprise {
 
@@ -45,4 +45,4 @@ class ForwardingCollectives : public Collectives {
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_TESTING_FORWARDING_COLLECTIVES_H_
+#endif  // REPRISE_DISTRIBUTED_TESTING_FORWARDING_COLLECTIVES_H_

@@ -1,4 +1,4 @@
-#include "distributed/testing/rank_reports.h"
+#include "reprise/distributed/testing/rank_reports.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "distributed/launch.h"
+#include "reprise/distributed/launch.h"
 
 namespace reprise {
 namespace {

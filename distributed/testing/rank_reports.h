@@ -5,8 +5,8 @@
 //
 // A rank whose expectations fail makes the test fail; so does one that takes longer than `limit`.
 
-#ifndef DISTRIBUTED_TESTING_RANK_REPORTS_H_
-#define DISTRIBUTED_TESTING_RANK_REPORTS_H_
+#ifndef REPRISE_DISTRIBUTED_TESTING_RANK_REPORTS_H_
+#define REPRISE_DISTRIBUTED_TESTING_RANK_REPORTS_H_
 
 #include <optional>
 #include <string>
@@ -15,7 +15,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "distributed/ranks.h"
+#include "reprise/distributed/ranks.h"
 
 namespace reprise {
 
@@ -48,4 +48,4 @@ int FreePort();
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_TESTING_RANK_REPORTS_H_
+#endif  // REPRISE_DISTRIBUTED_TESTING_RANK_REPORTS_H_

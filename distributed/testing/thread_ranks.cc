@@ -1,4 +1,4 @@
-#include "distributed/testing/thread_ranks.h"
+#include "reprise/distributed/testing/thread_ranks.h"
 
 #include <ATen/ops/zeros_like.h>
 
@@ -13,7 +13,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -9,15 +9,15 @@
 // rank that returns ends the group: calls that still wait for it are Unavailable. A call that waits
 // for a minute is DeadlineExceeded.
 
-#ifndef DISTRIBUTED_TESTING_THREAD_RANKS_H_
-#define DISTRIBUTED_TESTING_THREAD_RANKS_H_
+#ifndef REPRISE_DISTRIBUTED_TESTING_THREAD_RANKS_H_
+#define REPRISE_DISTRIBUTED_TESTING_THREAD_RANKS_H_
 
 #include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "distributed/collectives.h"
-#include "distributed/rank_grid.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/rank_grid.h"
 
 namespace reprise {
 
@@ -32,4 +32,4 @@ std::vector<absl::Status> RunThreadGrid(int world, int context_ranks,
 
 }  // namespace reprise
 
-#endif  // DISTRIBUTED_TESTING_THREAD_RANKS_H_
+#endif  // REPRISE_DISTRIBUTED_TESTING_THREAD_RANKS_H_

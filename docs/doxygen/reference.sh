@@ -31,7 +31,8 @@ have_command doxygen || install_packages "$out/apt.log" doxygen
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mapfile -t headers < <(tools/ci/docstrings.py --list)
-docs/doxygen/filter.py --out "$work" "${headers[@]}"
+# Beside the include path of each header.
+docs/doxygen/filter.py --out "$work/reprise" "${headers[@]}"
 cp docs/doxygen/mainpage.dox "$work"
 doxygen - >"$out/doxygen.log" 2>&1 <<END_CONFIGURATION || { echo "reference: doxygen failed; see $out/doxygen.log" >&2 && exit 1; }
 PROJECT_NAME = Reprise

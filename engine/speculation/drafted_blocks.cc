@@ -1,4 +1,4 @@
-#include "engine/speculation/drafted_blocks.h"
+#include "reprise/engine/speculation/drafted_blocks.h"
 
 #include <algorithm>
 

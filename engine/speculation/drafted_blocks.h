@@ -11,14 +11,14 @@
 //
 // Thread safety: none; one owner. Cost: O(1) a block.
 
-#ifndef ENGINE_SPECULATION_DRAFTED_BLOCKS_H_
-#define ENGINE_SPECULATION_DRAFTED_BLOCKS_H_
+#ifndef REPRISE_ENGINE_SPECULATION_DRAFTED_BLOCKS_H_
+#define REPRISE_ENGINE_SPECULATION_DRAFTED_BLOCKS_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/ids.h"
+#include "reprise/base/ids.h"
 
 namespace reprise {
 
@@ -56,4 +56,4 @@ class DraftedBlocks {
 
 }  // namespace reprise
 
-#endif  // ENGINE_SPECULATION_DRAFTED_BLOCKS_H_
+#endif  // REPRISE_ENGINE_SPECULATION_DRAFTED_BLOCKS_H_

@@ -13,8 +13,8 @@
 // Thread safety: none; one owner. Cost of Follow(): O(1), and O(tokens * kMostCompared) where the text
 // goes on otherwise.
 
-#ifndef ENGINE_SPECULATION_PREDICTED_TEXT_H_
-#define ENGINE_SPECULATION_PREDICTED_TEXT_H_
+#ifndef REPRISE_ENGINE_SPECULATION_PREDICTED_TEXT_H_
+#define REPRISE_ENGINE_SPECULATION_PREDICTED_TEXT_H_
 
 #include <cstdint>
 #include <optional>
@@ -44,4 +44,4 @@ class PredictedText {
 
 }  // namespace reprise
 
-#endif  // ENGINE_SPECULATION_PREDICTED_TEXT_H_
+#endif  // REPRISE_ENGINE_SPECULATION_PREDICTED_TEXT_H_

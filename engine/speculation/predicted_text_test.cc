@@ -1,4 +1,4 @@
-#include "engine/speculation/predicted_text.h"
+#include "reprise/engine/speculation/predicted_text.h"
 
 #include <cstdint>
 #include <numeric>

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "engine/preemption_rule.h"
-#include "engine/scheduler.h"
-#include "engine/testing/make_scheduler.h"
-#include "engine/testing/new_tokens.h"
-#include "engine/testing/puppet_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/engine/preemption_rule.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/engine/testing/make_scheduler.h"
+#include "reprise/engine/testing/new_tokens.h"
+#include "reprise/engine/testing/puppet_device.h"
 
 namespace reprise {
 namespace {
@@ -25,7 +25,7 @@ using ::testing::IsEmpty;
 
 SchedulerOptions Options(int num_drafts) {
   SchedulerOptions options = OptionsWithDrafts(num_drafts);
-  options.has_drafter = false;
+  options.shape.drafts.has_proposer = false;
   return options;
 }
 
@@ -58,7 +58,7 @@ TEST(SchedulerPredictionsTest, DraftsAreWhatIsPredictedBehindTheText) {
 
 TEST(SchedulerPredictionsTest, TokensInFlightAreTakenToBeAsPredicted) {
   SchedulerOptions options = Options(2);
-  options.max_steps_in_flight = 3;
+  options.shape.max_steps_in_flight = 3;
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler,
@@ -75,7 +75,7 @@ TEST(SchedulerPredictionsTest, TokensInFlightAreTakenToBeAsPredicted) {
 TEST(SchedulerPredictionsTest, ADrafterProposesWhereNothingIsPredicted) {
   for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
     SchedulerOptions options = OptionsWithDrafts(2);
-    options.drafter_keys = keys;
+    options.shape.drafts.keys = keys;
     auto scheduler = Make(options);
     std::vector<TokenEvent> events;
     Add(*scheduler,
@@ -110,7 +110,7 @@ TEST(SchedulerPredictionsTest, RequestsWithoutDraftsHaveNone) {
   PuppetDevice device(Options(3));
   device.Launch(scheduler->Schedule());
   ASSERT_TRUE(device.Await().ok());
-  StepOutput output = device.output();
+  StepResult output = device.output();
   const std::vector<int32_t> fives(4, 5);
   output.tokens = fives;
   scheduler->Commit(output, events);
@@ -136,14 +136,14 @@ std::vector<Case> Cases() {
                              {.name = "BesideADrafter", .options = OptionsWithDrafts(4)},
                              {.name = "BesideTrees", .options = OptionsWithDrafts(3)},
                              {.name = "Chunks", .options = Options(3)}};
-  cases[2].options.max_seq_len = 30;
-  cases[3].options.num_blocks = 1 + 10;
-  cases[4].options.num_blocks = 1 + 10;
-  cases[4].options.num_swap_blocks = 40;
-  cases[4].options.bytes_per_block = 1000;
-  cases[4].options.preemption = PreemptionMode::kSwap;
-  cases[6].options.level_drafts = {2, 5, 6};
-  cases[7].options.prefill_chunk = 3;
+  cases[2].options.shape.max_seq_len = 30;
+  cases[3].options.shape.num_blocks = 1 + 10;
+  cases[4].options.shape.num_blocks = 1 + 10;
+  cases[4].options.shape.num_swap_blocks = 40;
+  cases[4].options.shape.bytes_per_block = 1000;
+  cases[4].options.policy.preemption = PreemptionMode::kSwap;
+  cases[6].options.shape.drafts.level_drafts = {2, 5, 6};
+  cases[7].options.policy.prefill_chunk = 3;
   return cases;
 }
 
@@ -177,7 +177,7 @@ TEST_P(PredictedTextsTest, AreThoseOfPlainDecoding) {
     for (const int changed_every : {0, 7, 1}) {  // 0: the prediction is right; 1: nothing of it is
       SCOPED_TRACE(testing::Message() << c.name << ", " << changed_every);
       SchedulerOptions options = c.options;
-      options.max_steps_in_flight = GetParam();
+      options.shape.max_steps_in_flight = GetParam();
       auto scheduler = Make(options);
       PuppetDevice device(options);
       device.set_right_drafts(300);

@@ -1,7 +1,8 @@
-#include "engine/testing/attending_heads_suite.h"
+#include "reprise/engine/testing/attending_heads_suite.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -15,14 +16,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "engine/engine.h"
-#include "engine/testing/run_all.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/speculation/draft_heads.h"
-#include "runner/step.h"
-#include "runner/testing/layered_model.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/engine/testing/run_all.h"
+#include "reprise/runner/speculation/draft_heads.h"
+#include "reprise/runner/step.h"
+#include "reprise/runner/testing/layered_model.h"
 
 namespace reprise {
 
@@ -42,6 +43,15 @@ constexpr int kHeadDim = 16;
 at::Tensor OneHot(const at::Tensor& positions, at::ScalarType dtype) {
   const at::Tensor all = at::arange(kMaxSeqLen, positions.options()).unsqueeze(0);
   return (positions.unsqueeze(1) == all).to(dtype);
+}
+
+// [num_tokens] bool: which tokens of the step are in one of its rows.
+at::Tensor IsLive(const Step& step) {
+  const PagedBatch& batch = step.batch(0);
+  const at::TensorOptions options = step.token_ids().options().dtype(at::kInt);
+  const at::Tensor end =
+      at::from_blob(const_cast<int32_t*>(batch.query_start_loc) + batch.num_rows, {1}, options);
+  return at::arange(step.num_tokens(), options) < end;
 }
 
 AttentionParams SomeParams() {
@@ -65,14 +75,13 @@ std::vector<LayerSpec> WindowsAndChunks() {
   return {{.params = window}, {.params = SomeParams()}, {.params = SomeParams(), .chunk_size = 16}};
 }
 
-// Its hidden states are the positions of all tokens of a step.
-class TellsPositions : public LayeredModel {
+// A model whose spec names hidden states and whose forward pass does not write them.
+class KeepsNoStates : public LayeredModel {
  public:
   using LayeredModel::LayeredModel;
 
-  absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) override {
-    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, Forward(step));
-    return ForwardOutput{.logits = logits, .hidden = OneHot(step.positions(), at::kFloat)};
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    return LayeredModel::Forward(step.WithHidden(nullptr));
   }
 };
 
@@ -92,7 +101,7 @@ class ModelAsHeads : public DraftHeads {
   absl::StatusOr<HeadsOutput> Forward(const HeadsStep& heads_step) override {
     const Step& step = *heads_step.step;
     const at::Tensor& positions = step.positions();
-    const at::Tensor is_live = step.slot_mapping(0) >= 0;
+    const at::Tensor is_live = IsLive(step);
     const at::Tensor expected = OneHot(positions - 1, at::kFloat) * (heads_step.pass > 0 ? 2 : 1);
     const at::Tensor is_wrong = (heads_step.hidden != expected).any(1).logical_and(is_live);
     num_wrong_.add_(is_wrong.sum());
@@ -159,18 +168,17 @@ class RandomHeads : public DraftHeads {
   at::Tensor embedding_, of_state_, q_, k_, v_, out_;
 };
 
-EngineOptions Options(DraftHeads* heads, int num_drafts) {
-  EngineOptions options = {.runner = {.max_num_seqs = 4,
-                                      .max_num_tokens = 64,
-                                      .max_seq_len = kMaxSeqLen,
-                                      .block_size = 4,
-                                      .num_blocks = 1 + 4 * 24,
-                                      .mixed_graphs = MixedGraphs::kOn},
-                           .prefill_chunk = 13};
+ModelEngineOptions Options(DraftHeads* heads, int num_drafts) {
+  ModelEngineOptions options = {
+      .runner = {.max_num_seqs = 4,
+                 .max_num_tokens = 64,
+                 .max_seq_len = kMaxSeqLen,
+                 .cache = {.block_size = 4, .size = NumBlocks{1 + 4 * 24}},
+                 .graphs = {.mixed = MixedGraphs::kOn}},
+      .scheduler = {.prefill_chunk = 13}};
   if (heads == nullptr) return options;
-  options.runner.speculation = {
-      .max_drafts = num_drafts, .proposer = SpeculationOptions::Proposer::kHeads, .heads = heads};
-  options.speculation = SpeculationPolicy{.num_drafts = num_drafts};
+  options.runner.speculation = {.max_drafts = num_drafts, .proposer = HeadsProposer{*heads}};
+  options.scheduler.speculation = SpeculationPolicy{.num_drafts = num_drafts};
   return options;
 }
 
@@ -191,14 +199,14 @@ std::vector<Request> SomeRequests(int count, bool is_greedy = false) {
 
 class Generation {
  public:
-  Generation(Model* model, const EngineOptions& options, const std::vector<Request>& requests,
+  Generation(Model* model, const ModelEngineOptions& options, const std::vector<Request>& requests,
              ModelAsHeads* heads = nullptr) {
-    auto engine = Engine::Create(model, options);
+    auto engine = CreateEngine(model, options);
     EXPECT_TRUE(engine.ok()) << engine.status();
     if (!engine.ok()) return;
     engine_ = *std::move(engine);
     if (heads != nullptr) {
-      engine_->runner().stream().synchronize();
+      ModelRunnerOf(*engine_).stream().synchronize();
       heads->Reset();
     }
     for (const Request& request : requests) {
@@ -229,16 +237,16 @@ TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
   for (const std::vector<LayerSpec>& layers :
        {FullAttention(), {layer, layer}, WindowsAndChunks()}) {
     const LayeredModelOptions model_options = ModelOptions(GetParam(), layers);
-    TellsPositions model(model_options);
+    LayeredModel model(model_options);
     const std::vector<Request> requests = SomeRequests(16);
-    EngineOptions plain = Options(nullptr, 0);
-    plain.prefix_reuse = PrefixReuse::kOff;
+    ModelEngineOptions plain = Options(nullptr, 0);
+    plain.scheduler.prefix_reuse = PrefixReuse::kOff;
     const Generation want(&model, plain, requests);
     for (const int num_drafts : {1, 4, 8}) {
       SCOPED_TRACE(testing::Message() << layers.size() << " layers, " << num_drafts << " drafts");
       ModelAsHeads heads(model_options);
-      EngineOptions options = Options(&heads, num_drafts);
-      options.prefix_reuse = PrefixReuse::kOff;
+      ModelEngineOptions options = Options(&heads, num_drafts);
+      options.scheduler.prefix_reuse = PrefixReuse::kOff;
       options.runner.speculation.graph_num_drafts = {num_drafts};
       const Generation run(&model, options, requests, &heads);
       EXPECT_EQ(run.texts(), want.texts());
@@ -259,7 +267,7 @@ TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
        {std::pair(20, FullAttention()), {60, FullAttention()}, {20, WindowsAndChunks()}}) {
     SCOPED_TRACE(testing::Message() << num_plain << " steps, " << layers.size() << " layers");
     const LayeredModelOptions model_options = ModelOptions(GetParam(), layers);
-    TellsPositions model(model_options);
+    LayeredModel model(model_options);
     std::vector<Request> requests = SomeRequests(2);
     requests[0].prompt.resize(1);
     requests[1].prompt.resize(1);
@@ -267,8 +275,8 @@ TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
     requests[1].max_new_tokens = 90;
     const Generation want(&model, Options(nullptr, 0), requests);
     ModelAsHeads heads(model_options);
-    EngineOptions options = Options(&heads, 4);
-    options.speculation->max_speculating_rows = 1;
+    ModelEngineOptions options = Options(&heads, 4);
+    options.scheduler.speculation->max_speculating_rows = 1;
     const Generation run(&model, options, requests, &heads);
     EXPECT_EQ(run.texts(), want.texts());
     EXPECT_GT(run.drafts().num_drafts, 10);
@@ -297,20 +305,18 @@ LayeredModelOptions ModelAndDrafter(c10::Device device,
           .seed = 3};
 }
 
-EngineOptions OfTwoSequences(int max_seq_len, int num_blocks) {
+ModelEngineOptions OfTwoSequences(int max_seq_len, int num_blocks) {
   return {.runner = {.max_num_seqs = 2,
                      .max_num_tokens = 64,
                      .max_seq_len = max_seq_len,
-                     .block_size = 4,
-                     .num_blocks = num_blocks}};
+                     .cache = {.block_size = 4, .size = NumBlocks{num_blocks}}}};
 }
 
 // Drafts for the sequence that is left when the other has ended.
-void SpeculateAlone(int num_drafts, Model& draft, EngineOptions& options) {
-  options.runner.speculation = {.max_drafts = num_drafts,
-                                .proposer = SpeculationOptions::Proposer::kModel,
-                                .draft_model = &draft};
-  options.speculation = SpeculationPolicy{.num_drafts = num_drafts, .max_speculating_rows = 1};
+void SpeculateAlone(int num_drafts, Model& draft, ModelEngineOptions& options) {
+  options.runner.speculation = {.max_drafts = num_drafts, .proposer = ModelProposer{draft}};
+  options.scheduler.speculation =
+      SpeculationPolicy{.num_drafts = num_drafts, .max_speculating_rows = 1};
 }
 
 // A draft model that is the model: all that it proposes is accepted, if it has the keys of all tokens.
@@ -326,13 +332,13 @@ TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
        {std::vector{full, full}, {window, full}, {window, window}, {chunk, window, full}}) {
     LayeredModel model(ModelAndDrafter(GetParam(), layers));
     LayeredModel draft(ModelAndDrafter(GetParam(), layers));
-    EngineOptions options = OfTwoSequences(/*max_seq_len=*/160, /*num_blocks=*/1 + 3 * 2 * 40);
+    ModelEngineOptions options = OfTwoSequences(/*max_seq_len=*/160, /*num_blocks=*/1 + 3 * 2 * 40);
     const Request plain_request = {
         .prompt = {1, 2, 3}, .max_new_tokens = 150, .sampling = {.temperature = 0.7f, .seed = 5}};
     Request short_request = plain_request;
     short_request.prompt = {7};
     short_request.max_new_tokens = 48;
-    auto plain = Engine::Create(&model, options);
+    auto plain = CreateEngine(&model, options);
     ASSERT_TRUE(plain.ok()) << plain.status();
     ASSERT_TRUE((*plain)->Add(plain_request).ok());
     ASSERT_TRUE((*plain)->Add(short_request).ok());
@@ -343,7 +349,7 @@ TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
                    << layers.size() << " layers, window "
                    << layers[0].params.window_left.value_or(-1) << ", " << num_drafts << " drafts");
       SpeculateAlone(num_drafts, draft, options);
-      auto engine = Engine::Create(&model, options);
+      auto engine = CreateEngine(&model, options);
       ASSERT_TRUE(engine.ok()) << engine.status();
       ASSERT_TRUE((*engine)->Add(plain_request).ok());
       ASSERT_TRUE((*engine)->Add(short_request).ok());
@@ -379,10 +385,10 @@ TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
 TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
   LayeredModel model(ModelAndDrafter(GetParam()));
   LayeredModel draft(ModelAndDrafter(GetParam()));
-  EngineOptions options = OfTwoSequences(/*max_seq_len=*/96, /*num_blocks=*/1 + 2 * 24);
-  options.runner.num_swap_blocks = 40;
-  options.prefix_reuse = PrefixReuse::kOff;
-  options.preemption = PreemptionMode::kSwap;
+  ModelEngineOptions options = OfTwoSequences(/*max_seq_len=*/96, /*num_blocks=*/1 + 2 * 24);
+  options.runner.cache.swap = NumBlocks{40};
+  options.scheduler.prefix_reuse = PrefixReuse::kOff;
+  options.scheduler.preemption = PreemptionMode::kSwap;
   const auto texts_of = [](Engine& engine) {
     for (const int i : {0, 1}) {
       const Request request = {.prompt = {1, 2 + i, 3},
@@ -392,14 +398,14 @@ TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
     }
     return RunAll(engine);
   };
-  auto plain = Engine::Create(&model, options);
+  auto plain = CreateEngine(&model, options);
   ASSERT_TRUE(plain.ok()) << plain.status();
   const auto want = texts_of(**plain);
   EXPECT_EQ((*plain)->metrics().num_preemptions, 0);
 
-  options.runner.num_blocks = 1 + 24;  // 48 tokens each
+  options.runner.cache.size = NumBlocks{1 + 24};  // 48 tokens each
   SpeculateAlone(/*num_drafts=*/4, draft, options);
-  auto engine = Engine::Create(&model, options);
+  auto engine = CreateEngine(&model, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   EXPECT_EQ(texts_of(**engine), want);
   const EngineMetrics metrics = (*engine)->metrics();
@@ -416,9 +422,9 @@ TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
 TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpWithPrefixesThatItHasNotSeen) {
   LayeredModel model(ModelAndDrafter(GetParam()));
   LayeredModel draft(ModelAndDrafter(GetParam()));
-  EngineOptions options = OfTwoSequences(/*max_seq_len=*/240, /*num_blocks=*/1 + 3 * 60);
+  ModelEngineOptions options = OfTwoSequences(/*max_seq_len=*/240, /*num_blocks=*/1 + 3 * 60);
   SpeculateAlone(/*num_drafts=*/4, draft, options);
-  auto engine = Engine::Create(&model, options);
+  auto engine = CreateEngine(&model, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   Request request = {
       .prompt = {1, 2, 3}, .max_new_tokens = 110, .sampling = {.temperature = 0.7f, .seed = 5}};
@@ -441,9 +447,9 @@ TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpWithPrefixesThatItHasNotSeen) {
   EXPECT_GE(metrics.speculation.num_drafts, 40);
   EXPECT_GE(metrics.speculation.num_accepted, metrics.speculation.num_drafts - 2);
 
-  options.prefill_chunk = 1;
-  options.speculation->max_speculating_rows = 0;
-  auto forks = Engine::Create(&model, options);
+  options.scheduler.prefill_chunk = 1;
+  options.scheduler.speculation->max_speculating_rows = 0;
+  auto forks = CreateEngine(&model, options);
   ASSERT_TRUE(forks.ok()) << forks.status();
   request.prompt.resize(41);
   request.num_sequences = 2;
@@ -461,7 +467,7 @@ TEST_P(AttendingHeadsSuite, TextsAreThoseOfPlainDecodingWithAnyHeads) {
   int64_t num_prefix_tokens_hit = 0;
   int64_t num_preemptions = 0;
   for (const std::vector<LayerSpec>& layers : {FullAttention(), WindowsAndChunks()}) {
-    TellsPositions model(ModelOptions(GetParam(), layers));
+    LayeredModel model(ModelOptions(GetParam(), layers));
     std::vector<Request> requests = SomeRequests(24);
     const std::vector<int32_t> common = requests[0].prompt;
     for (size_t i = 0; i < requests.size(); i += 2) {
@@ -469,14 +475,14 @@ TEST_P(AttendingHeadsSuite, TextsAreThoseOfPlainDecodingWithAnyHeads) {
       prompt.insert(prompt.begin(), common.begin(), common.end());
       prompt.resize(std::min<size_t>(prompt.size(), 44));
     }
-    EngineOptions plain = Options(nullptr, 0);
+    ModelEngineOptions plain = Options(nullptr, 0);
     const Generation want(&model, plain, requests);
     for (const int num_drafts : {1, 3, 8}) {
       SCOPED_TRACE(testing::Message() << layers.size() << " layers, " << num_drafts << " drafts");
       RandomHeads heads(GetParam());
-      EngineOptions options = Options(&heads, num_drafts);
-      options.runner.num_blocks = 1 + 36;
-      options.runner.num_swap_blocks = 40;
+      ModelEngineOptions options = Options(&heads, num_drafts);
+      options.runner.cache.size = NumBlocks{1 + 36};
+      options.runner.cache.swap = NumBlocks{40};
       const Generation run(&model, options, requests);
       EXPECT_EQ(run.texts(), want.texts());
       EXPECT_GT(run.drafts().num_drafts, 50);
@@ -493,7 +499,7 @@ TEST_P(AttendingHeadsSuite, TextsAreThoseOfPlainDecodingWithAnyHeads) {
 TEST_P(AttendingHeadsSuite, SequencesGrowToTheEndOfTheContext) {
   for (const std::vector<LayerSpec>& layers : {FullAttention(), WindowsAndChunks()}) {
     const LayeredModelOptions model_options = ModelOptions(GetParam(), layers);
-    TellsPositions model(model_options);
+    LayeredModel model(model_options);
     std::vector<Request> requests = SomeRequests(6);
     for (Request& request : requests) request.max_new_tokens = 2 * kMaxSeqLen;
     const Generation want(&model, Options(nullptr, 0), requests);
@@ -504,8 +510,8 @@ TEST_P(AttendingHeadsSuite, SequencesGrowToTheEndOfTheContext) {
     for (const int num_drafts : {1, 4, 8}) {
       SCOPED_TRACE(testing::Message() << layers.size() << " layers, " << num_drafts << " drafts");
       ModelAsHeads right(model_options);
-      EngineOptions options = Options(&right, num_drafts);
-      options.prefix_reuse = PrefixReuse::kOff;
+      ModelEngineOptions options = Options(&right, num_drafts);
+      options.scheduler.prefix_reuse = PrefixReuse::kOff;
       const Generation run(&model, options, requests, &right);
       EXPECT_EQ(run.texts(), want.texts());
       EXPECT_EQ(right.num_wrong(), 0);
@@ -519,19 +525,19 @@ TEST_P(AttendingHeadsSuite, SequencesGrowToTheEndOfTheContext) {
 
 TEST_P(AttendingHeadsSuite, ByRejectionGreedyTextsAreTheSame) {
   const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
-  TellsPositions model(model_options);
+  LayeredModel model(model_options);
   const std::vector<Request> requests = SomeRequests(8, /*is_greedy=*/true);
   const Generation want(&model, Options(nullptr, 0), requests);
   ModelAsHeads heads(model_options);
-  EngineOptions options = Options(&heads, 4);
-  options.prefix_reuse = PrefixReuse::kOff;
+  ModelEngineOptions options = Options(&heads, 4);
+  options.scheduler.prefix_reuse = PrefixReuse::kOff;
   options.runner.speculation.acceptance = DraftAcceptance::kRejection;
   const Generation run(&model, options, requests);
   EXPECT_EQ(run.texts(), want.texts());
   EXPECT_GT(run.accepted(), 0.97);
   // Sampled rows: heads that have the model's probabilities are always accepted.
   ModelAsHeads others(model_options);
-  options.runner.speculation.heads = &others;
+  options.runner.speculation.proposer = HeadsProposer{others};
   const Generation sampled(&model, options, SomeRequests(8));
   EXPECT_GT(sampled.drafts().num_drafts, 50);
   EXPECT_GT(sampled.accepted(), 0.97);
@@ -540,8 +546,8 @@ TEST_P(AttendingHeadsSuite, ByRejectionGreedyTextsAreTheSame) {
 TEST_P(AttendingHeadsSuite, WhatTheyCannotHaveIsRefused) {
   const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
   ModelAsHeads heads(model_options);
-  LayeredModel states_of_logits(model_options);
-  auto engine = Engine::Create(&states_of_logits, Options(&heads, 2));
+  KeepsNoStates no_states(model_options);
+  auto engine = CreateEngine(&no_states, Options(&heads, 2));
   absl::Status status = engine.status();
   if (engine.ok()) {  // on the CPU a graph is run with the first step
     ASSERT_TRUE((*engine)->Add({.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 2}).ok());
@@ -551,16 +557,17 @@ TEST_P(AttendingHeadsSuite, WhatTheyCannotHaveIsRefused) {
     status = events.back().error;
   }
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
-  EXPECT_THAT(status.message(), HasSubstr("hidden"));
-  TellsPositions model(model_options);
-  EngineOptions trees = Options(&heads, 2);
+  EXPECT_THAT(status.message(), HasSubstr("must call Step::KeepHidden()"));
+  LayeredModel model(model_options);
+  ModelEngineOptions trees = Options(&heads, 2);
   trees.runner.speculation.shape = DraftShape::kTree;
-  EXPECT_THAT(Engine::Create(&model, trees).status().message(), HasSubstr("chains"));
+  EXPECT_THAT(CreateEngine(&model, trees).status().message(), HasSubstr("chains"));
   LayerSpec encoder = FullAttention()[0];
   encoder.kind = AttentionKind::kEncoderDecoder;
   ModelAsHeads others(ModelOptions(GetParam(), {encoder}));
-  EXPECT_THAT(Engine::Create(&model, Options(&others, 2)).status().message(),
-              HasSubstr("layers of speculation.heads must be decoder layers: layer 0 is of another "
+  EXPECT_THAT(CreateEngine(&model, Options(&others, 2)).status().message(),
+              HasSubstr("layers of the heads of speculation.proposer must be decoder layers: layer "
+                        "0 is of another "
                         "kind"));
 }
 

@@ -1,10 +1,10 @@
 // Drafters with keys under an engine, on every device: heads with layers of their own, and draft models
 // that were left out. Instantiated for the CPU and for CUDA.
 
-#ifndef ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_
-#define ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_
+#ifndef REPRISE_ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_
+#define REPRISE_ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_
 
-#include "runner/testing/device_suite.h"
+#include "reprise/runner/testing/device_suite.h"
 
 namespace reprise {
 
@@ -12,4 +12,4 @@ class AttendingHeadsSuite : public DeviceSuite {};
 
 }  // namespace reprise
 
-#endif  // ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_
+#endif  // REPRISE_ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_

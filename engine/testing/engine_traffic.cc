@@ -1,4 +1,4 @@
-#include "engine/testing/engine_traffic.h"
+#include "reprise/engine/testing/engine_traffic.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -12,12 +12,12 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
 #include "gtest/gtest.h"
-#include "runner/sampling/sampling.h"
-#include "runner/sampling/sampling_params.h"
-#include "runner/speculation/draft_levels.h"
-#include "runner/step.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/sampling/sampling.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/speculation/draft_levels.h"
+#include "reprise/runner/step.h"
 
 namespace reprise {
 namespace {
@@ -49,20 +49,6 @@ class TestMasker final : public TokenMasker {
 
  private:
   int32_t last_ = -1;
-};
-
-// Its hidden states are the positions of all tokens of a step, for heads that attend.
-class TellsPositions final : public LayeredModel {
- public:
-  using LayeredModel::LayeredModel;
-
-  absl::StatusOr<ForwardOutput> ForwardHidden(const reprise::Step& step) override {
-    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, Forward(step));
-    const at::Tensor positions = step.positions();
-    const at::Tensor all = at::arange(spec().hidden_dim, positions.options()).unsqueeze(0);
-    return ForwardOutput{.logits = logits,
-                         .hidden = (positions.unsqueeze(1) == all).to(at::kFloat)};
-  }
 };
 
 // Matrices of random numbers over states and tokens, and perhaps a layer over both.
@@ -139,9 +125,8 @@ EngineTraffic::EngineTraffic(const EngineTrafficOptions& options)
     : options_(options), rng_(options.seed * 7919 + 1) {
   model_options_ = RandomModel(options.device);
   if (HasHeads()) model_options_.hidden = LayeredModelOptions::Hidden::kPosition;
-  model_ = HasAttendingHeads() ? std::make_unique<TellsPositions>(model_options_)
-                               : std::make_unique<LayeredModel>(model_options_);
-  auto engine = Engine::Create(model_.get(), RandomEngine());
+  model_ = std::make_unique<LayeredModel>(model_options_);
+  auto engine = CreateEngine(model_.get(), RandomEngine());
   EXPECT_TRUE(engine.ok()) << engine.status();
   if (engine.ok()) engine_ = *std::move(engine);
   for (int i = 0; i < 3; ++i) prefixes_.push_back(RandomTokens(Uniform(4, 20)));
@@ -194,22 +179,20 @@ void EngineTraffic::AddDrafts(ModelRunnerOptions& runner) {
   if (options_.seed % 3 == 0) return;
   SpeculationOptions& speculation = runner.speculation;
   speculation.max_drafts = 1 + static_cast<int>(rng() % 6);
-  speculation.proposer = SpeculationOptions::Proposer::kNgram;
+  speculation.proposer = NgramProposer{};
   runner.max_num_tokens =
       std::max(runner.max_num_tokens, runner.max_num_seqs * (1 + speculation.max_drafts));
   if (HasHeads()) {
     draft_heads_ = std::make_unique<TrafficHeads>(model_->spec().hidden_dim, HasAttendingHeads(),
                                                   options_.seed, options_.device);
-    speculation.proposer = SpeculationOptions::Proposer::kHeads;
-    speculation.heads = draft_heads_.get();
+    speculation.proposer = HeadsProposer{*draft_heads_};
   }
   if (options_.seed % 3 == 1 || has_encoder_) return;
   // The model itself, whose drafts are right, or one that shares its first layer only.
   LayeredModelOptions draft = model_options_;
   if (rng() % 2 == 0) draft.layers.resize(1);
   draft_model_ = std::make_unique<LayeredModel>(draft);
-  speculation.proposer = SpeculationOptions::Proposer::kModel;
-  speculation.draft_model = draft_model_.get();
+  speculation.proposer = ModelProposer{*draft_model_};
   const bool has_chunks = absl::c_any_of(
       model_options_.layers, [](const LayerSpec& layer) { return layer.chunk_size.has_value(); });
   if (has_chunks || !model_->spec().within.empty() || rng() % 2 == 0) return;
@@ -221,41 +204,41 @@ void EngineTraffic::AddDrafts(ModelRunnerOptions& runner) {
       std::max(runner.max_num_tokens, runner.max_num_seqs * (1 + speculation.max_drafts));
 }
 
-EngineOptions EngineTraffic::RandomEngine() {
+ModelEngineOptions EngineTraffic::RandomEngine() {
   max_seq_len_ = Uniform(40, 64);
-  EngineOptions options;
+  ModelEngineOptions options;
   ModelRunnerOptions& runner = options.runner;
   runner.max_num_seqs = Uniform(1, 8);
   runner.max_num_tokens = runner.max_num_seqs + Uniform(2, 24);
   runner.max_seq_len = max_seq_len_;
-  runner.block_size = Uniform(1, 6);
+  runner.cache.block_size = Uniform(1, 6);
   AddDrafts(runner);
   // Room for one sequence, and somewhat more: many seeds preempt.
   const int num_groups =
       static_cast<int>(model_->spec().layers.size() +
                        (draft_model_ == nullptr ? 0 : draft_model_->spec().layers.size()) +
                        (draft_heads_ == nullptr ? 0 : draft_heads_->layers().size()));
-  const int blocks_per_seq = num_groups * (max_seq_len_ / runner.block_size + 2);
-  runner.num_blocks = 1 + blocks_per_seq + Uniform(0, blocks_per_seq);
+  const int blocks_per_seq = num_groups * (max_seq_len_ / runner.cache.block_size + 2);
+  runner.cache.size = NumBlocks{1 + blocks_per_seq + Uniform(0, blocks_per_seq)};
   runner.max_steps_in_flight = Uniform(1, 3);
-  runner.graphs = Chance(20)   ? GraphSetOptions::Mode::kOff
-                  : Chance(50) ? GraphSetOptions::Mode::kLazy
-                               : GraphSetOptions::Mode::kEager;
-  if (Chance(50)) runner.mixed_graphs = MixedGraphs::kOn;
+  runner.graphs.mode = Chance(20)   ? GraphSetOptions::Mode::kOff
+                       : Chance(50) ? GraphSetOptions::Mode::kLazy
+                                    : GraphSetOptions::Mode::kEager;
+  if (Chance(50)) runner.graphs.mixed = MixedGraphs::kOn;
   if (Chance(50)) {
-    runner.num_swap_blocks = *runner.num_blocks;
-    options.preemption = Chance(50) ? PreemptionMode::kSwap : PreemptionMode::kAuto;
+    runner.cache.swap = runner.cache.size;
+    options.scheduler.preemption = Chance(50) ? PreemptionMode::kSwap : PreemptionMode::kAuto;
   }
   has_stages_ = Chance(50);
   if (has_stages_) {
     runner.logits = {
         .penalties = true, .max_biases = 4, .allowed_tokens = true, .max_log_probs = 3};
   }
-  if (Chance(30)) runner.batch_invariance = BatchInvariance::kOn;
-  options.prefill_chunk = Chance(50) ? Uniform(1, 8) : 0;
-  if (Chance(30)) options.max_prefill_tokens_while_decoding = Uniform(1, 8);
-  if (Chance(20)) options.prefix_reuse = PrefixReuse::kOff;
-  if (Chance(40)) options.partial_hits = PartialHits::kCopied;
+  if (Chance(30)) runner.device.batch_invariance = BatchInvariance::kOn;
+  options.scheduler.prefill_chunk = Chance(50) ? Uniform(1, 8) : 0;
+  if (Chance(30)) options.scheduler.max_prefill_tokens_while_decoding = Uniform(1, 8);
+  if (Chance(20)) options.scheduler.prefix_reuse = PrefixReuse::kOff;
+  if (Chance(40)) options.scheduler.partial_hits = PartialHits::kCopied;
   // Which steps have drafts depends on the clock (SpeculationPolicy::measures_steps).
   options.clock = [now = absl::UnixEpoch()]() mutable { return now += absl::Microseconds(20); };
   return options;
@@ -272,7 +255,7 @@ Request EngineTraffic::RandomRequest() {
     if (Chance(40)) request.sampling.top_k = Uniform(1, 12);
     if (Chance(40)) request.sampling.top_p = 0.8f;
     if (Chance(20)) request.sampling.min_p = 0.05f;
-    request.num_sequences = Uniform(1, engine_->runner().max_num_seqs());
+    request.num_sequences = Uniform(1, ModelRunnerOf(*engine_).shape().max_num_seqs);
   }
   request.priority = Uniform(0, 2);
   if (has_stages_ && Chance(60)) {
@@ -419,7 +402,7 @@ int64_t EngineTraffic::num_swaps() const {
 }
 
 int64_t EngineTraffic::num_replays() const {
-  return engine_->runner().graph_report().num_replays();
+  return ModelRunnerOf(*engine_).graph_report().num_replays();
 }
 
 }  // namespace reprise

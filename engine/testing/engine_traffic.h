@@ -7,8 +7,8 @@
 //   EngineTraffic traffic({.device = c10::kCPU, .seed = 17});
 //   traffic.Run();   // gtest expectations
 
-#ifndef ENGINE_TESTING_ENGINE_TRAFFIC_H_
-#define ENGINE_TESTING_ENGINE_TRAFFIC_H_
+#ifndef REPRISE_ENGINE_TESTING_ENGINE_TRAFFIC_H_
+#define REPRISE_ENGINE_TESTING_ENGINE_TRAFFIC_H_
 
 #include <c10/core/Device.h>
 
@@ -20,12 +20,12 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "engine/engine.h"
-#include "engine/request.h"
-#include "engine/speculation_policy.h"
-#include "runner/speculation/draft_heads.h"
-#include "runner/testing/layered_model.h"
+#include "reprise/base/ids.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/engine/request.h"
+#include "reprise/engine/speculation_policy.h"
+#include "reprise/runner/speculation/draft_heads.h"
+#include "reprise/runner/testing/layered_model.h"
 
 namespace reprise {
 
@@ -63,7 +63,7 @@ class EngineTraffic {
   int Uniform(int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng_); }
   bool Chance(int percent) { return Uniform(1, 100) <= percent; }
   LayeredModelOptions RandomModel(c10::Device device);
-  EngineOptions RandomEngine();
+  ModelEngineOptions RandomEngine();
   // Drafts in two seeds of three. Sets max_num_tokens and what proposes them.
   void AddDrafts(ModelRunnerOptions& runner);
   bool HasHeads() const { return options_.seed % 6 == 1 && !has_encoder_; }
@@ -95,4 +95,4 @@ class EngineTraffic {
 
 }  // namespace reprise
 
-#endif  // ENGINE_TESTING_ENGINE_TRAFFIC_H_
+#endif  // REPRISE_ENGINE_TESTING_ENGINE_TRAFFIC_H_

@@ -1,13 +1,13 @@
-#include "engine/testing/engine_traffic_suite.h"
+#include "reprise/engine/testing/engine_traffic_suite.h"
 
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "base/testing/test_seed.h"
-#include "engine/testing/engine_traffic.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/test_seed.h"
+#include "reprise/engine/testing/engine_traffic.h"
 
 namespace reprise {
 

@@ -1,9 +1,9 @@
 // Random traffic over an engine on every device: instantiated for the CPU and for CUDA.
 
-#ifndef ENGINE_TESTING_ENGINE_TRAFFIC_SUITE_H_
-#define ENGINE_TESTING_ENGINE_TRAFFIC_SUITE_H_
+#ifndef REPRISE_ENGINE_TESTING_ENGINE_TRAFFIC_SUITE_H_
+#define REPRISE_ENGINE_TESTING_ENGINE_TRAFFIC_SUITE_H_
 
-#include "runner/testing/device_suite.h"
+#include "reprise/runner/testing/device_suite.h"
 
 namespace reprise {
 
@@ -11,4 +11,4 @@ class EngineTrafficSuite : public DeviceSuite {};
 
 }  // namespace reprise
 
-#endif  // ENGINE_TESTING_ENGINE_TRAFFIC_SUITE_H_
+#endif  // REPRISE_ENGINE_TESTING_ENGINE_TRAFFIC_SUITE_H_

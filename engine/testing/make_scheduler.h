@@ -1,26 +1,26 @@
 // What tests of the scheduler begin with.
 
-#ifndef ENGINE_TESTING_MAKE_SCHEDULER_H_
-#define ENGINE_TESTING_MAKE_SCHEDULER_H_
+#ifndef REPRISE_ENGINE_TESTING_MAKE_SCHEDULER_H_
+#define REPRISE_ENGINE_TESTING_MAKE_SCHEDULER_H_
 
 #include <memory>
 #include <utility>
 
-#include "base/ids.h"
-#include "engine/request.h"
-#include "engine/scheduler.h"
 #include "gtest/gtest.h"
+#include "reprise/base/ids.h"
+#include "reprise/engine/request.h"
+#include "reprise/engine/scheduler.h"
 
 namespace reprise {
 
 // Four sequences of up to 100 tokens, whose rows have up to num_drafts drafts.
 inline SchedulerOptions OptionsWithDrafts(int num_drafts) {
-  return {.max_num_seqs = 4,
-          .max_num_tokens = 64,
-          .max_seq_len = 100,
-          .num_blocks = 200,
-          .block_size = 4,
-          .speculation = {.num_drafts = num_drafts}};
+  return {.shape = {.max_num_seqs = 4,
+                    .max_num_tokens = 64,
+                    .max_seq_len = 100,
+                    .num_blocks = 200,
+                    .block_size = 4},
+          .policy = {.speculation = SpeculationPolicy{.num_drafts = num_drafts}}};
 }
 
 // The options must be good.
@@ -39,4 +39,4 @@ inline SequenceId Add(Scheduler& scheduler, Request request) {
 
 }  // namespace reprise
 
-#endif  // ENGINE_TESTING_MAKE_SCHEDULER_H_
+#endif  // REPRISE_ENGINE_TESTING_MAKE_SCHEDULER_H_

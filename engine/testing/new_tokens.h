@@ -1,13 +1,13 @@
 // What a step with drafts brings, for tests of the scheduler.
 
-#ifndef ENGINE_TESTING_NEW_TOKENS_H_
-#define ENGINE_TESTING_NEW_TOKENS_H_
+#ifndef REPRISE_ENGINE_TESTING_NEW_TOKENS_H_
+#define REPRISE_ENGINE_TESTING_NEW_TOKENS_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/step_output.h"
-#include "runner/slots/scheduled_batch.h"
+#include "reprise/runner/slots/scheduled_batch.h"
+#include "reprise/runner/step_result.h"
 
 namespace reprise {
 
@@ -24,8 +24,11 @@ class NewTokens {
     }
   }
 
-  StepOutput output() const {
-    return {.tokens = tokens_, .num_new_tokens = counts_, .new_tokens = all_, .stride = stride_};
+  StepResult output() const {
+    return {.tokens = tokens_,
+            .num_new_tokens = counts_,
+            .new_tokens = all_,
+            .new_tokens_stride = stride_};
   }
 
  private:
@@ -42,4 +45,4 @@ inline std::vector<int> DraftsOf(const ScheduledBatch& batch) {
 
 }  // namespace reprise
 
-#endif  // ENGINE_TESTING_NEW_TOKENS_H_
+#endif  // REPRISE_ENGINE_TESTING_NEW_TOKENS_H_

@@ -1,4 +1,4 @@
-#include "engine/testing/puppet_device.h"
+#include "reprise/engine/testing/puppet_device.h"
 
 #include <algorithm>
 #include <limits>
@@ -38,31 +38,25 @@ PuppetLogits LogitsOf(const LogitsRequest& request) {
   return logits;
 }
 
-// Those of a runner that serves such a scheduler.
-SlotLimits LimitsOf(const SchedulerOptions& options) {
-  const std::vector<int>& levels = options.level_drafts;
-  const int num_levels = options.speculation.num_drafts;
-  const int max_drafts = levels.empty() || num_levels == 0 ? num_levels : levels[num_levels - 1];
-  const int max_row_tokens = std::max(options.max_seq_len, options.max_encoder_tokens);
-  SlotLimits limits = {
-      .num_slots = options.max_num_seqs,
-      .max_num_tokens = options.max_num_tokens,
-      .max_seq_len = options.max_seq_len,
-      .max_blocks = (max_row_tokens - 1) / options.block_size + 1,
-      .block_size = options.block_size,
-      .num_blocks = options.num_blocks,
-      .num_swap_blocks = options.num_swap_blocks,
-      .vocab_size = kPuppetVocab,
-      .max_earlier_logits = std::max(options.max_earlier_logits, options.max_num_seqs * max_drafts),
-      .max_drafts = max_drafts,
-      .has_drafter = true,
-      .max_encoder_tokens = options.max_encoder_tokens,
-      .max_encoder_step_tokens = options.max_encoder_step_tokens,
-      .embeddings = {.dim = 1},
-      .num_position_dims = options.num_position_dims,
-      .max_position = options.max_position};
-  if (!options.groups.empty()) limits.groups = options.groups;
-  return limits;
+// The options of a scheduler that a runner serves, without drafts unless the policy names some.
+SchedulerOptions Served(SchedulerOptions options) {
+  RunnerShape& shape = options.shape;
+  if (!options.policy.speculation.has_value()) options.policy.speculation.emplace();
+  const std::vector<int>& levels = shape.drafts.level_drafts;
+  const int num_levels = options.policy.speculation->num_drafts;
+  shape.vocab_size = kPuppetVocab;
+  shape.drafts.max_drafts = levels.empty() || num_levels == 0 ? num_levels : levels[num_levels - 1];
+  return options;
+}
+
+// The same of a runner that takes embeddings, with earlier logits for all drafts too.
+RunnerShape ShapeOfMirror(const SchedulerOptions& served) {
+  RunnerShape shape = served.shape;
+  shape.drafts.has_proposer = true;
+  shape.embeddings = {.dim = 1};
+  shape.max_earlier_logits =
+      std::max(shape.max_earlier_logits, shape.max_num_seqs * shape.drafts.max_drafts);
+  return shape;
 }
 
 }  // namespace
@@ -139,7 +133,7 @@ PuppetText ExpectedText(const Request& request, int sample, const SchedulerOptio
   const bool forced = !request.forced_tokens.empty();
   std::unique_ptr<TokenMasker> masker;
   if (request.new_token_masker && !forced) masker = request.new_token_masker();
-  std::vector<int32_t> mask(masker == nullptr ? 0 : options.mask_words);
+  std::vector<int32_t> mask(masker == nullptr ? 0 : options.shape.mask_words);
   std::vector<int32_t> text = request.prompt;
   PuppetText expected;
   if (request.num_prompt_log_probs >= 0) {
@@ -176,8 +170,8 @@ PuppetText ExpectedText(const Request& request, int sample, const SchedulerOptio
     } else if (expected.tokens.size() >= most) {
       expected.finish = FinishReason::kLength;
     } else if (static_cast<int>(text.size()) > max_cached_tokens) {
-      expected.finish = max_cached_tokens < options.max_seq_len ? FinishReason::kCacheFull
-                                                                : FinishReason::kLength;
+      expected.finish = max_cached_tokens < options.shape.max_seq_len ? FinishReason::kCacheFull
+                                                                      : FinishReason::kLength;
     }
   }
   return expected;
@@ -203,36 +197,37 @@ RowLogProbsView PuppetDevice::LogProbArrays::View() const {
 }
 
 PuppetDevice::PuppetDevice(const SchedulerOptions& options)
-    : options_(options), groups_(options.groups), mirror_(LimitsOf(options)) {
+    : options_(Served(options)), groups_(options.shape.groups), mirror_(ShapeOfMirror(options_)) {
   if (groups_.empty()) groups_.emplace_back();
 }
 
 int PuppetDevice::BlockAt(Slot& slot, int group, int position) const {
-  return slot.blocks[{group, position / options_.block_size}];
+  return slot.blocks[{group, position / options_.shape.block_size}];
 }
 
 int32_t& PuppetDevice::Memory(Slot& slot, int group, int position) {
-  return memory_[BlockAt(slot, group, position) * options_.block_size +
-                 position % options_.block_size];
+  return memory_[BlockAt(slot, group, position) * options_.shape.block_size +
+                 position % options_.shape.block_size];
 }
 
 void PuppetDevice::Copy(absl::Span<const BlockCopy> copies) {
   num_copies_ += static_cast<int64_t>(copies.size());
   for (const BlockCopy& copy : copies) {
-    for (int i = 0; i < options_.block_size; ++i) {
-      memory_[copy.dst * options_.block_size + i] = memory_[copy.src * options_.block_size + i];
+    for (int i = 0; i < options_.shape.block_size; ++i) {
+      memory_[copy.dst * options_.shape.block_size + i] =
+          memory_[copy.src * options_.shape.block_size + i];
     }
   }
 }
 
 void PuppetDevice::SwapOut(absl::Span<const BlockCopy> copies) {
   for (const BlockCopy& copy : copies) {
-    ASSERT_TRUE(copy.src > 0 && copy.src < options_.num_blocks) << copy.src;
-    ASSERT_TRUE(copy.dst > 0 && copy.dst < options_.num_swap_blocks) << copy.dst;
+    ASSERT_TRUE(copy.src > 0 && copy.src < options_.shape.num_blocks) << copy.src;
+    ASSERT_TRUE(copy.dst > 0 && copy.dst < options_.shape.num_swap_blocks) << copy.dst;
     std::vector<int32_t>& host = swapped_[copy.dst];
     host.clear();
-    for (int i = 0; i < options_.block_size; ++i) {
-      host.push_back(memory_[copy.src * options_.block_size + i]);
+    for (int i = 0; i < options_.shape.block_size; ++i) {
+      host.push_back(memory_[copy.src * options_.shape.block_size + i]);
     }
   }
 }
@@ -240,12 +235,12 @@ void PuppetDevice::SwapOut(absl::Span<const BlockCopy> copies) {
 void PuppetDevice::SwapIn(absl::Span<const BlockCopy> copies) {
   for (const BlockCopy& copy : copies) {
     ASSERT_TRUE(swapped_.contains(copy.src)) << "host block " << copy.src << " was never written";
-    ASSERT_TRUE(copy.dst > 0 && copy.dst < options_.num_blocks) << copy.dst;
+    ASSERT_TRUE(copy.dst > 0 && copy.dst < options_.shape.num_blocks) << copy.dst;
     std::vector<int32_t>& host = swapped_[copy.src];
-    for (int i = 0; i < options_.block_size; ++i) {
-      memory_[copy.dst * options_.block_size + i] = host[i];
+    for (int i = 0; i < options_.shape.block_size; ++i) {
+      memory_[copy.dst * options_.shape.block_size + i] = host[i];
     }
-    host.assign(options_.block_size, kRubbish);
+    host.assign(options_.shape.block_size, kRubbish);
   }
 }
 
@@ -297,11 +292,11 @@ std::vector<int32_t> PuppetDevice::ContentOf(const ScheduledRow& row,
       given.at(range.first_token + i) = static_cast<const float*>(range.rows.row(i));
     }
   }
-  std::vector<int32_t> positions(options_.num_position_dims);
-  if (options_.num_position_dims == 1) positions.clear();
+  std::vector<int32_t> positions(options_.shape.num_position_dims);
+  if (options_.shape.num_position_dims == 1) positions.clear();
   const int num_before = static_cast<int>(slot.text.size());
   if (row.positions.count > 0) {
-    EXPECT_EQ(row.positions.num_dims, options_.num_position_dims);
+    EXPECT_EQ(row.positions.num_dims, options_.shape.num_position_dims);
   }
   for (int i = 0; i < num_tokens; ++i) {
     for (size_t dim = 0; dim < positions.size(); ++dim) {
@@ -315,7 +310,7 @@ std::vector<int32_t> PuppetDevice::ContentOf(const ScheduledRow& row,
 }
 
 void PuppetDevice::Write(Slot& slot, int position, int32_t content) {
-  ASSERT_LT(position, options_.max_seq_len);
+  ASSERT_LT(position, options_.shape.max_seq_len);
   for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
     if (groups_[group].retention == KvRetention::kCross) continue;
     ASSERT_NE(BlockAt(slot, group, position), 0) << "no block for token " << position;
@@ -348,13 +343,13 @@ void PuppetDevice::Join(const ScheduledBatch& batch) {
   }
   std::set<int> joined;
   for (const SlotJoin& join : batch.joins) {
-    ASSERT_FALSE(slots_.contains(join.slot)) << "slot " << join.slot << " joined twice";
-    joined.insert(join.slot);
-    slots_[join.slot] = {.sampling = join.sampling,
-                         .sample_index = join.sample_index,
-                         .num_encoder_tokens = join.num_encoder_tokens,
-                         .position_delta = join.position_delta,
-                         .num_hits = join.seq_len};
+    ASSERT_FALSE(slots_.contains(join.slot.value())) << "slot " << join.slot << " joined twice";
+    joined.insert(join.slot.value());
+    slots_[join.slot.value()] = {.sampling = join.sampling,
+                                 .sample_index = join.sample_index,
+                                 .num_encoder_tokens = join.num_encoder_tokens,
+                                 .position_delta = join.position_delta,
+                                 .num_hits = join.seq_len};
   }
   for (const LogitsRequest& request : batch.logits_requests) {
     const int slot = request.slot.value();
@@ -388,7 +383,7 @@ void PuppetDevice::Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Outp
   }
   ASSERT_EQ(row.next_token, -1);
   ASSERT_TRUE(row.allowed_tokens.empty() ||
-              static_cast<int>(row.allowed_tokens.size()) == options_.mask_words);
+              static_cast<int>(row.allowed_tokens.size()) == options_.shape.mask_words);
   const std::optional<int32_t> token =
       slot.is_doomed ? 0
                      : PuppetToken(FindInput(slot), slot.text, slot.sampling, slot.sample_index,
@@ -402,7 +397,7 @@ void PuppetDevice::Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Outp
 }
 
 void PuppetDevice::AddNewTokens(absl::Span<const int32_t> tokens, Output& output) const {
-  const size_t stride = 1 + static_cast<size_t>(options_.speculation.num_drafts);
+  const size_t stride = 1 + static_cast<size_t>(options_.policy.speculation->num_drafts);
   output.num_new_tokens.push_back(static_cast<int32_t>(tokens.size()));
   output.new_tokens.insert(output.new_tokens.end(), tokens.begin(), tokens.end());
   output.new_tokens.resize(stride * output.num_new_tokens.size(), kRubbish);
@@ -414,7 +409,7 @@ void PuppetDevice::RunDrafts(const ScheduledRow& row, Slot& slot, bool is_nan, O
   ASSERT_TRUE(slot.logits.params == LogitsParams() && slot.logits.stages == 0);
   // Of a tree one draft of each level can be right; the keys of a path move to its order, so wrong
   // ones are behind those that are right, as they are behind a chain.
-  const std::vector<int>& levels = options_.level_drafts;
+  const std::vector<int>& levels = options_.shape.drafts.level_drafts;
   const int num_drafts = row.draft_count();
   int num_levels = num_drafts;
   if (!levels.empty() && row.drafts.empty()) {
@@ -422,7 +417,7 @@ void PuppetDevice::RunDrafts(const ScheduledRow& row, Slot& slot, bool is_nan, O
         static_cast<int>(std::find(levels.begin(), levels.end(), row.num_drafts) - levels.begin()) +
         1;
   }
-  ASSERT_LE(num_levels, options_.speculation.num_drafts) << num_drafts << " drafts";
+  ASSERT_LE(num_levels, options_.policy.speculation->num_drafts) << num_drafts << " drafts";
   num_drafts_ += num_drafts;
   ASSERT_NO_FATAL_FAILURE(RunRow({.slot = row.slot}, {}, slot));
   const int num_before = static_cast<int>(slot.text.size());
@@ -459,7 +454,7 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
   ASSERT_TRUE(demand.ok()) << "a runner would refuse the batch: " << demand.status();
   ASSERT_NO_FATAL_FAILURE(Join(batch));
   for (const BlockTableUpdate& update : batch.updates) {
-    slots_[update.slot].blocks[{update.group, update.column}] = update.block;
+    slots_[update.slot.value()].blocks[{update.group, update.column}] = update.block.value();
   }
   ASSERT_NO_FATAL_FAILURE(SwapOut(batch.swap_outs));
   ASSERT_NO_FATAL_FAILURE(SwapIn(batch.swap_ins));
@@ -507,9 +502,9 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
       AddNewTokens(absl::MakeConstSpan(&token, token < 0 ? 0 : 1), output);
     }
   }
-  ASSERT_LE(num_tokens, options_.max_num_tokens);
+  ASSERT_LE(num_tokens, options_.shape.max_num_tokens);
   ASSERT_EQ(next_range, batch.embeddings.size()) << "embeddings of no row";
-  ASSERT_LE(num_earlier_logits, options_.max_earlier_logits);
+  ASSERT_LE(num_earlier_logits, options_.shape.max_earlier_logits);
   Step step = {.output = std::move(output),
                .unsettled = {mirror_.unsettled_rows().begin(), mirror_.unsettled_rows().end()}};
   if (fate.fails) step.output = absl::InternalError("the step failed");
@@ -527,13 +522,13 @@ absl::StatusOr<std::vector<int32_t>> PuppetDevice::Await() {
   return awaited_.tokens;
 }
 
-StepOutput PuppetDevice::output() const {
+StepResult PuppetDevice::output() const {
   return {.tokens = awaited_.tokens,
-          .log_probs = awaited_.log_probs.View(),
-          .earlier_log_probs = awaited_.earlier.View(),
           .num_new_tokens = awaited_.num_new_tokens,
           .new_tokens = awaited_.new_tokens,
-          .stride = 1 + options_.speculation.num_drafts};
+          .new_tokens_stride = 1 + options_.policy.speculation->num_drafts,
+          .log_probs = awaited_.log_probs.View(),
+          .earlier_log_probs = awaited_.earlier.View()};
 }
 
 }  // namespace reprise

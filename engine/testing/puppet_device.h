@@ -18,8 +18,8 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef ENGINE_TESTING_PUPPET_DEVICE_H_
-#define ENGINE_TESTING_PUPPET_DEVICE_H_
+#ifndef REPRISE_ENGINE_TESTING_PUPPET_DEVICE_H_
+#define REPRISE_ENGINE_TESTING_PUPPET_DEVICE_H_
 
 #include <cstdint>
 #include <deque>
@@ -32,12 +32,12 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "cache/kv_group.h"
-#include "engine/request.h"
-#include "engine/scheduler.h"
-#include "engine/step_output.h"
-#include "runner/slots/scheduled_batch.h"
-#include "runner/slots/slot_mirror.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/engine/request.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/runner/slots/scheduled_batch.h"
+#include "reprise/runner/slots/slot_mirror.h"
+#include "reprise/runner/step_result.h"
 
 namespace reprise {
 
@@ -98,13 +98,16 @@ class PuppetDevice {
 
   explicit PuppetDevice(const SchedulerOptions& options);
 
+  // The shape of a runner for such a scheduler.
+  const RunnerShape& shape() const { return options_.shape; }
+
   void Launch(const ScheduledBatch& batch) { Launch(batch, Fate()); }
   void Launch(const ScheduledBatch& batch, const Fate& fate);
 
   // Of the oldest step that was launched. REQUIRES: there is one.
   absl::StatusOr<std::vector<int32_t>> Await();
   // All that the step has computed that was awaited last, until the next one is.
-  StepOutput output() const;
+  StepResult output() const;
 
   int64_t num_copies() const { return num_copies_; }
 
@@ -195,4 +198,4 @@ class PuppetDevice {
 
 }  // namespace reprise
 
-#endif  // ENGINE_TESTING_PUPPET_DEVICE_H_
+#endif  // REPRISE_ENGINE_TESTING_PUPPET_DEVICE_H_

@@ -3,8 +3,8 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef ENGINE_TESTING_PUPPET_MASKER_H_
-#define ENGINE_TESTING_PUPPET_MASKER_H_
+#ifndef REPRISE_ENGINE_TESTING_PUPPET_MASKER_H_
+#define REPRISE_ENGINE_TESTING_PUPPET_MASKER_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "engine/request.h"
-#include "engine/testing/puppet_device.h"
 #include "gtest/gtest.h"
+#include "reprise/engine/request.h"
+#include "reprise/engine/testing/puppet_device.h"
 
 namespace reprise {
 
@@ -53,4 +53,4 @@ class PuppetMasker : public TokenMasker {
 
 }  // namespace reprise
 
-#endif  // ENGINE_TESTING_PUPPET_MASKER_H_
+#endif  // REPRISE_ENGINE_TESTING_PUPPET_MASKER_H_

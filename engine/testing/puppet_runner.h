@@ -5,12 +5,10 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef ENGINE_TESTING_PUPPET_RUNNER_H_
-#define ENGINE_TESTING_PUPPET_RUNNER_H_
+#ifndef REPRISE_ENGINE_TESTING_PUPPET_RUNNER_H_
+#define REPRISE_ENGINE_TESTING_PUPPET_RUNNER_H_
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,28 +16,24 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "engine/scheduler.h"
-#include "engine/step_output.h"
-#include "engine/step_runner.h"
-#include "engine/testing/puppet_device.h"
-#include "runner/sampling/logits_params.h"
-#include "runner/sampling/logits_request.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/engine/testing/puppet_device.h"
+#include "reprise/graphs/graph_report.h"
+#include "reprise/runner/runner_shape.h"
+#include "reprise/runner/sampling/logits_params.h"
+#include "reprise/runner/sampling/logits_request.h"
+#include "reprise/runner/step_result.h"
+#include "reprise/runner/step_runner.h"
 
 namespace reprise {
 
 class PuppetRunner : public StepRunner {
  public:
-  explicit PuppetRunner(const SchedulerOptions& options) : device_(options) {}
-
-  absl::Status CheckTokens(std::string_view argument,
-                           absl::Span<const int32_t> tokens) const override {
-    for (const int32_t token : tokens) {
-      if (token >= 0 && token < kPuppetVocab) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(std::string(argument), " must hold ids in [0, ", kPuppetVocab, ")"));
-    }
-    return absl::OkStatus();
+  explicit PuppetRunner(const SchedulerOptions& options) : device_(options) {
+    report_.AddGraph(kKey, {}, /*capture_ms=*/0);
   }
+
+  const RunnerShape& shape() const override { return device_.shape(); }
 
   // Serves all but more log-probabilities than `max_log_probs`.
   absl::Status CheckLogits(const LogitsRequest& request) const override {
@@ -56,11 +50,12 @@ class PuppetRunner : public StepRunner {
       return absl::InvalidArgumentError("rows: refused");
     }
     device_.Launch(batch, std::exchange(fate_of_next, {}));
+    report_.AddReplay(kKey, static_cast<int>(batch.rows.size()));
     return num_launched_++;
   }
 
-  absl::StatusOr<StepOutput> Await(int64_t ticket) override {
-    if (ticket != num_awaited_++) return absl::InternalError("awaited out of order");
+  absl::StatusOr<StepResult> Await(int64_t step) override {
+    if (step != num_awaited_++) return absl::InternalError("awaited out of order");
     if (!death.ok()) return death;
     const absl::StatusOr<std::vector<int32_t>> tokens = device_.Await();
     if (!tokens.ok()) return tokens.status();
@@ -68,7 +63,7 @@ class PuppetRunner : public StepRunner {
   }
 
   absl::Status status() const override { return death; }
-  int64_t num_replays() const override { return num_launched_; }
+  const GraphReport& graph_report() const override { return report_; }
 
   void set_right_drafts(int per_thousand) { device_.set_right_drafts(per_thousand); }
 
@@ -79,11 +74,15 @@ class PuppetRunner : public StepRunner {
   absl::Status death = absl::OkStatus();
 
  private:
+  // The report of the one graph that serves all steps.
+  static constexpr GraphKey kKey = {.padded_num_seqs = 1 << 20};
+
   PuppetDevice device_;
+  GraphReport report_;
   int64_t num_launched_ = 0;
   int64_t num_awaited_ = 0;
 };
 
 }  // namespace reprise
 
-#endif  // ENGINE_TESTING_PUPPET_RUNNER_H_
+#endif  // REPRISE_ENGINE_TESTING_PUPPET_RUNNER_H_

@@ -1,14 +1,14 @@
 // Runs an engine to the end of all its requests.
 
-#ifndef ENGINE_TESTING_RUN_ALL_H_
-#define ENGINE_TESTING_RUN_ALL_H_
+#ifndef REPRISE_ENGINE_TESTING_RUN_ALL_H_
+#define REPRISE_ENGINE_TESTING_RUN_ALL_H_
 
 #include <cstdint>
 #include <map>
 #include <vector>
 
-#include "engine/engine.h"
 #include "gtest/gtest.h"
+#include "reprise/engine/create_engine.h"
 
 namespace reprise {
 
@@ -32,4 +32,4 @@ inline std::map<int64_t, std::vector<int32_t>> RunAll(Engine& engine) {
 
 }  // namespace reprise
 
-#endif  // ENGINE_TESTING_RUN_ALL_H_
+#endif  // REPRISE_ENGINE_TESTING_RUN_ALL_H_

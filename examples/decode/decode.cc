@@ -6,11 +6,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
 #include "examples/decode/options.h"
 #include "examples/decode/progress_line.h"
 #include "examples/decode/ranks.h"
 #include "examples/decode/run.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

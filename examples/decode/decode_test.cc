@@ -10,15 +10,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "distributed/testing/rank_reports.h"
 #include "examples/decode/model_copy.h"
 #include "examples/decode/subprocess.h"
-#include "examples/hf/paths.h"
-#include "examples/hf/safetensors.h"
-#include "examples/hf/tensor_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/distributed/testing/rank_reports.h"
+#include "reprise/hf/paths.h"
+#include "reprise/hf/safetensors.h"
+#include "reprise/hf/tensor_view.h"
 
 namespace reprise {
 namespace {
@@ -121,6 +121,7 @@ TEST(DecodeTest, FlagsOfTheRunnerDoNotChangeTexts) {
             plain);
   EXPECT_EQ(texts({"--attention_outside_graphs", "--prefix_reuse=off", "--num_swap_blocks=8"}),
             plain);
+  EXPECT_EQ(texts({"--partial_hits=copied", "--max_prefill_tokens_while_decoding=2"}), plain);
   EXPECT_EQ(texts({"--check_replays", "--batch_invariant", "--kv_dtype=float32"}), plain);
   EXPECT_EQ(texts({"--kv_order=hnd", "--kv_form=packed", "--graph_memory_gb=1"}), plain);
   EXPECT_EQ(texts({"--kv_form=diff_kv"}), plain);
@@ -278,7 +279,8 @@ TEST(DecodeTest, AFailureOfTorchrunsRanksEndsBoth) {
 
 TEST(DecodeTest, OptionsOfTorchrunsRanksThatDifferEndBoth) {
   const std::pair<std::string, std::string> rows[] = {
-      {"--graph_sizes=1", "graph_sizes must be the same on all ranks"},
+      {"--graph_sizes=1",
+       "graphs.sizes must be the same on all ranks: expected none as on rank 0, got 1 "},
       {"--dtype=float32",
        "dtype must be the same on all ranks: expected bfloat16 as on rank 0, got "
        "float32 on rank 1"}};
@@ -427,6 +429,7 @@ TEST(DecodeTest, HelpNamesEveryFlag) {
                                  "--dump_logits",
                                  "--trace",
                                  "--max_num_tokens",
+                                 "--max_prefill_tokens_while_decoding",
                                  "--kv_dtype",
                                  "--kv_memory_gb",
                                  "--kv_order",
@@ -440,6 +443,7 @@ TEST(DecodeTest, HelpNamesEveryFlag) {
                                  "--cascade",
                                  "--steps_in_flight",
                                  "--prefix_reuse",
+                                 "--partial_hits",
                                  "--batch_invariant",
                                  "--attention_outside_graphs",
                                  "--check_replays",

@@ -1,19 +1,11 @@
 #include "examples/decode/device.h"
 
-#include <ATen/detail/CUDAHooksInterface.h>
-
 #include <algorithm>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 namespace reprise {
-
-int NumGpus() {
-  // LibTorch's hooks give the answer without linking CUDA.
-  const at::CUDAHooksInterface& cuda = at::detail::getCUDAHooks();
-  return cuda.hasCUDA() ? static_cast<int>(cuda.deviceCount()) : 0;
-}
 
 absl::StatusOr<c10::Device> ChooseDevice(DeviceChoice choice, int num_gpus, int index) {
   if (choice == DeviceChoice::kCpu) return c10::Device(c10::kCPU);

@@ -21,9 +21,6 @@
 
 namespace reprise {
 
-// GPUs that LibTorch can use; 0 in builds without CUDA.
-int NumGpus();
-
 // The GPU `index`, of one rank of several on a machine. kAuto: if there is any GPU. Errors:
 // FailedPrecondition if it is requested but not available, or others are.
 absl::StatusOr<c10::Device> ChooseDevice(DeviceChoice choice, int num_gpus, int index = 0);

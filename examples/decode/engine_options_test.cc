@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "examples/decode/requests.h"
-#include "graphs/graph_set_options.h"
 #include "gtest/gtest.h"
+#include "reprise/graphs/graph_set_options.h"
 
 namespace reprise {
 namespace {
@@ -43,79 +43,70 @@ TEST(DecodeEngineOptionsTest, EncodersServeTheLongestInput) {
 TEST(DecodeEngineOptionsTest, LimitsOfIntDoNotOverflow) {
   const int most = std::numeric_limits<int>::max();
   const std::vector<Request> requests = {RequestOf(3, most)};
-  const EngineOptions engine = EngineOptionsFor({.prefill_chunk = most}, requests, 2048);
+  const ModelEngineOptions engine =
+      EngineOptionsFor({.engine = {.scheduler = {.prefill_chunk = most}}}, requests, 2048);
   EXPECT_EQ(engine.runner.max_seq_len, 2048);
-  EXPECT_EQ(engine.prefill_chunk, 2048);
+  EXPECT_EQ(engine.scheduler.prefill_chunk, 2048);
   EXPECT_EQ(engine.runner.max_num_tokens, 2048);
 }
 
 TEST(DecodeEngineOptionsTest, TakesWhatTheUserChose) {
   const std::vector<Request> requests = {RequestOf(30, 4)};
-  const EngineOptions engine = EngineOptionsFor(
-      {.graphs = GraphChoice::kOff, .block_size = 5, .num_blocks = 9, .prefill_chunk = 3}, requests,
-      50);
-  EXPECT_EQ(engine.prefill_chunk, 3);
-  EXPECT_EQ(engine.runner.block_size, 5);
-  EXPECT_EQ(engine.runner.num_blocks, 9);
-  EXPECT_EQ(engine.runner.graphs, GraphSetOptions::Mode::kOff);
+  const ModelEngineOptions engine =
+      EngineOptionsFor({.engine = {.runner = {.cache = {.block_size = 5, .size = NumBlocks{9}},
+                                              .graphs = {.mode = GraphSetOptions::Mode::kOff}},
+                                   .scheduler = {.prefill_chunk = 3}}},
+                       requests, 50);
+  EXPECT_EQ(engine.scheduler.prefill_chunk, 3);
+  EXPECT_EQ(engine.runner.cache.block_size, 5);
+  EXPECT_EQ(engine.runner.cache.size, BlockMemory(NumBlocks{9}));
+  EXPECT_EQ(engine.runner.graphs.mode, GraphSetOptions::Mode::kOff);
   EXPECT_EQ(engine.runner.max_steps_in_flight, std::nullopt);
+}
+
+TEST(DecodeEngineOptionsTest, PassesOnHowPromptsAreScheduled) {
+  const std::vector<Request> requests = {RequestOf(30, 4)};
+  const SchedulerPolicy plain = EngineOptionsFor({}, requests, 50).scheduler;
+  EXPECT_EQ(plain.max_prefill_tokens_while_decoding, 0);
+  EXPECT_EQ(plain.partial_hits, PartialHits::kNone);
+  DecodeOptions options;
+  options.engine.scheduler = {.max_prefill_tokens_while_decoding = 7,
+                              .partial_hits = PartialHits::kCopied};
+  const SchedulerPolicy chosen = EngineOptionsFor(options, requests, 50).scheduler;
+  EXPECT_EQ(chosen.max_prefill_tokens_while_decoding, 7);
+  EXPECT_EQ(chosen.partial_hits, PartialHits::kCopied);
 }
 
 TEST(DecodeEngineOptionsTest, DraftsHaveRoomInEveryStep) {
   const std::vector<Request> requests(100, RequestOf(3, 4));
-  using Proposer = SpeculationOptions::Proposer;
-  const EngineOptions ngram =
-      EngineOptionsFor({.draft = DraftChoice{.num_tokens = 9}}, requests, 50);
+  DecodeOptions options;
+  options.engine.runner.speculation = {.max_drafts = 9, .proposer = NgramProposer{}};
+  const ModelEngineOptions ngram = EngineOptionsFor(options, requests, 50);
   EXPECT_EQ(ngram.runner.speculation.max_drafts, 9);
-  EXPECT_EQ(ngram.runner.speculation.proposer, Proposer::kNgram);
+  EXPECT_NE(ngram.runner.speculation.ngram(), nullptr);
   EXPECT_EQ(ngram.runner.max_num_tokens, kMaxDecodeRows * 10);
-  const EngineOptions model =
-      EngineOptionsFor({.draft = DraftChoice{.model = "/m", .num_tokens = 2}}, requests, 50);
-  EXPECT_EQ(model.runner.speculation.proposer, Proposer::kModel);
   EXPECT_EQ(EngineOptionsFor({}, requests, 50).runner.speculation.max_drafts, 0);
-  EXPECT_EQ(model.runner.speculation.acceptance, DraftAcceptance::kSameText);
-  const EngineOptions rejection = EngineOptionsFor(
-      {.draft = DraftChoice{.acceptance = DraftAcceptance::kRejection}}, requests, 50);
-  EXPECT_EQ(rejection.runner.speculation.acceptance, DraftAcceptance::kRejection);
+}
+
+TEST(DecodeEngineOptionsTest, GraphsAreCapturedForTheRowsOfTheRun) {
+  DecodeOptions options;
+  options.engine.runner.graphs.sizes = {1, 2, 8};
+  const std::vector<Request> requests(3, RequestOf(3, 4));
+  EXPECT_EQ(EngineOptionsFor(options, requests, 50).runner.graphs.sizes, (std::vector<int>{1, 2}));
 }
 
 TEST(DecodeEngineOptionsTest, LeavesTheRestToTheRunner) {
-  const EngineOptions engine = EngineOptionsFor({}, {RequestOf(1, 1)}, 50);
-  EXPECT_EQ(engine.runner.graphs, std::nullopt);
-  EXPECT_EQ(engine.runner.num_blocks, std::nullopt);
-  EXPECT_EQ(engine.runner.linear_choices_file, "");
-}
-
-TEST(DecodeEngineOptionsTest, ChoicesOfProductsAreKeptInTheFile) {
-  const EngineOptions engine =
-      EngineOptionsFor({.runner = {.linear_choices_file = "/c"}}, {RequestOf(1, 1)}, 50);
-  EXPECT_EQ(engine.runner.linear_choices_file, "/c");
-}
-
-TEST(DecodeEngineOptionsTest, TheCacheIsStoredAsChosen) {
-  const EngineOptions engine = EngineOptionsFor({.runner = {.kv_order = KvOrder::kHND,
-                                                            .kv_form = KvForm::kDiffKv,
-                                                            .kv_scales = KvScaleChoice::kPerHead,
-                                                            .calibrates_kv = true,
-                                                            .graph_memory_bytes = 5}},
-                                                {RequestOf(1, 1)}, 50);
-  EXPECT_EQ(engine.runner.kv_order, KvOrder::kHND);
-  EXPECT_EQ(engine.runner.kv_form, KvForm::kDiffKv);
-  EXPECT_EQ(engine.runner.kv_scale_shape, KvScaleShape::kPerHead);
-  EXPECT_EQ(engine.runner.kv_calibration, KvCalibration::kFirstStep);
-  EXPECT_EQ(engine.runner.graph_memory_budget_bytes, 5);
-  const EngineOptions plain = EngineOptionsFor({}, {RequestOf(1, 1)}, 50);
-  EXPECT_EQ(plain.runner.kv_order, KvOrder::kNHD);
-  EXPECT_EQ(plain.runner.kv_form, KvForm::kPair);
-  EXPECT_EQ(plain.runner.kv_scale_shape, KvScaleShape::kPerLayer);
-  EXPECT_EQ(plain.runner.kv_calibration, KvCalibration::kOff);
-  EXPECT_EQ(plain.runner.graph_memory_budget_bytes, std::nullopt);
+  const ModelEngineOptions engine = EngineOptionsFor({}, {RequestOf(1, 1)}, 50);
+  EXPECT_EQ(engine.runner.graphs.mode, std::nullopt);
+  EXPECT_EQ(engine.runner.cache.size, BlockMemory());
+  EXPECT_EQ(engine.runner.device.linear_choices_file, "");
 }
 
 TEST(DecodeEngineOptionsTest, LogitsAreKeptIfTheyAreWanted) {
-  const EngineOptions engine = EngineOptionsFor({.dump_logits = "/l"}, {RequestOf(1, 1)}, 50);
-  EXPECT_EQ(engine.runner.step_logits, StepLogits::kOfEvery);
-  EXPECT_EQ(EngineOptionsFor({}, {RequestOf(1, 1)}, 50).runner.step_logits, StepLogits::kOfNewest);
+  const ModelEngineOptions engine = EngineOptionsFor({.dump_logits = "/l"}, {RequestOf(1, 1)}, 50);
+  EXPECT_EQ(engine.runner.logits.step_logits, StepLogits::kOfEvery);
+  EXPECT_EQ(EngineOptionsFor({}, {RequestOf(1, 1)}, 50).runner.logits.step_logits,
+            StepLogits::kIfSynchronous);
 }
 
 TEST(DecodeEngineOptionsTest, StagesBehindLogitsAreProvidedForIfTheyAreWanted) {
@@ -130,12 +121,13 @@ TEST(DecodeEngineOptionsTest, StagesBehindLogitsAreProvidedForIfTheyAreWanted) {
 
 TEST(DecodeEngineOptionsTest, TextsAreScoredOneAfterTheOtherInWholeChunks) {
   const std::vector<Request> windows(3, RequestOf(40, 0));
-  const EngineOptions engine = EngineOptionsFor({.perplexity = "/t"}, windows, 50);
+  const ModelEngineOptions engine = EngineOptionsFor({.perplexity = "/t"}, windows, 50);
   EXPECT_EQ(engine.runner.max_num_seqs, 1);
   EXPECT_EQ(engine.runner.logits.max_log_probs, 0);
-  EXPECT_EQ(engine.runner.max_earlier_logits, 39);
-  EXPECT_EQ(EngineOptionsFor({.prefill_chunk = 1, .perplexity = "/t"}, windows, 50)
-                .runner.max_earlier_logits,
+  EXPECT_EQ(engine.runner.logits.max_earlier_logits, 39);
+  EXPECT_EQ(EngineOptionsFor({.engine = {.scheduler = {.prefill_chunk = 1}}, .perplexity = "/t"},
+                             windows, 50)
+                .runner.logits.max_earlier_logits,
             0);
 }
 

@@ -3,14 +3,16 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/paths.h"
-#include "examples/hf/strict_json.h"
+#include "examples/decode/engine_flags.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/paths.h"
+#include "reprise/hf/strict_json.h"
 
 namespace reprise {
 namespace {
@@ -93,7 +95,7 @@ class DecodeFlags {
                   "cache");
         AddTexts();
         AddEngine();
-        AddLength();
+        AddEngineFlag(MaxSeqLenFlag());
         AddDrafts();
         break;
       case DecodeCommand::kServe:
@@ -102,11 +104,9 @@ class DecodeFlags {
                 "standard input is read to its end, and standard output has the events");
         AddTexts();
         AddEngine();
-        AddNumber("max_num_seqs", arguments.max_num_seqs,
-                  "sequences that run at the same time at most; without it, 16");
-        AddLength();
-        AddNumber("max_waiting", arguments.max_waiting,
-                  "requests that wait at most: others are refused; 0: any number");
+        AddEngineFlag(MaxNumSeqsFlag());
+        AddEngineFlag(MaxSeqLenFlag());
+        AddEngineFlag(MaxWaitingFlag());
         AddDrafts();
         AddWatch();
         break;
@@ -167,10 +167,14 @@ class DecodeFlags {
       app_.parse(flags);
     } catch (const CLI::CallForHelp&) {
       help_ = app_.help();
+      return absl::OkStatus();
     } catch (const CLI::ParseError& error) {
       return absl::InvalidArgumentError(error.what());
     }
-    return absl::OkStatus();
+    for (const auto& [flag, is_on] : switches_) {
+      if (is_on) Set(*flag, "");
+    }
+    return engine_status_;
   }
 
   const std::optional<std::string>& help() const { return help_; }
@@ -268,76 +272,31 @@ class DecodeFlags {
   }
 
   void AddEngine() {
-    AddChoice("dtype", arguments_.dtype,
-              "of weights, activations and cache: auto (the checkpoint's), float32, bfloat16, "
-              "float16");
-    AddChoice("device", arguments_.device, "auto (a GPU if there is one), cpu, cuda");
-    AddNumber("ranks", arguments_.ranks,
-              "divide the model over so many processes, with a GPU each or all on the CPU; without "
-              "it, over those that torchrun, Slurm or MPI has started (docs/distributed.md)");
-    AddChoice("parallel", arguments_.parallel,
-              "what ranks divide: tensor (weights and heads), context (the keys of each sequence: "
-              "longer contexts, all weights on each)");
-    AddNumber("context_ranks", arguments_.context_ranks,
-              "with --parallel=context: how many ranks divide the keys, a divisor of --ranks; the "
-              "others of a grid divide the weights. Without it, all divide the keys");
-    AddNumber("rank_timeout", arguments_.rank_timeout,
-              "seconds until a rank that does not come has failed. More where ranks load at "
-              "different speeds");
-    AddChoice("graphs", arguments_.graphs, "on: decode steps are captured once and replayed; off");
-    AddNumber("block_size", arguments_.block_size, "tokens a block of the KV cache");
-    AddNumber("num_blocks", arguments_.num_blocks,
-              "blocks of the KV cache, the null block included; without it, as many as the prompts "
-              "can use");
-    AddNumber("prefill_chunk", arguments_.prefill_chunk,
-              "prompt tokens computed in a step at most, a sequence; without it or 0, up to 512");
-    AddNumber("max_num_tokens", arguments_.max_num_tokens,
-              "tokens of a step at most; without it, 512, or more where a step needs them");
-    AddText("kv_dtype", arguments_.kv_dtype,
-            "of the KV cache: float32, bfloat16, float16, fp8_e4m3, fp8_e5m2; without it, dtype");
-    AddNumber("kv_memory_gb", arguments_.kv_memory_gb,
-              "size of the KV cache, in place of --num_blocks");
-    AddChoice("kv_order", arguments_.kv_order,
-              "of a block of the KV cache: nhd (tokens, then heads), hnd");
-    AddChoice("kv_form", arguments_.kv_form,
-              "how keys and values of a block are stored: pair, packed, diff_kv, k_packed");
-    AddChoice("kv_scales", arguments_.kv_scales,
-              "of an fp8 KV cache: per_layer or per_head; from the checkpoint, else 1");
-    AddSwitch("kv_calibration", arguments_.kv_calibration,
-              "of an fp8 KV cache: scales are taken from the first step");
-    AddNumber("num_swap_blocks", arguments_.num_swap_blocks,
-              "blocks of host memory for sequences that made way for others; 0: they are computed "
-              "again");
-    AddText("graph_sizes", arguments_.graph_sizes,
-            "numbers of rows to capture graphs for: a list; without it, powers of two and steps of "
-            "8");
-    AddNumber("graph_memory_gb", arguments_.graph_memory_gb,
-              "memory of graphs at most: what does not fit is not captured; without it, any");
-    AddChoice("mixed_graphs", arguments_.mixed_graphs,
-              "graphs of steps that have prompts and decodes: auto (on a GPU), on, off");
-    AddChoice(
-        "cascade", arguments_.cascade,
-        "read a prefix that rows share once for all of them, where that is faster: auto (on a "
-        "GPU, for 16-bit models), on, off");
-    AddNumber("steps_in_flight", arguments_.steps_in_flight,
-              "steps launched before the oldest is awaited; without it, 1 on the CPU, 2 on a GPU");
-    AddChoice("prefix_reuse", arguments_.prefix_reuse,
-              "on: a prompt begins after what the cache has of it; off");
-    AddSwitch("batch_invariant", arguments_.batch_invariant,
-              "the same bits for a sequence whatever runs beside it; slower");
-    AddSwitch("attention_outside_graphs", arguments_.attention_outside_graphs,
-              "launch attention between captured pieces of a step, to compare; slower");
-    AddSwitch("check_replays", arguments_.check_replays,
-              "run each replayed step again without its graph, and fail if a tensor differs");
-    AddPath("linear_choices", arguments_.linear_choices,
-            "file that keeps which kernels a GPU's matrix products take: another run with it takes "
-            "the same ones, and computes the same bits. Made if there is none");
+    for (const EngineFlag& flag : EngineFlags()) AddEngineFlag(flag);
   }
 
-  void AddLength() {
-    AddNumber("max_seq_len", arguments_.max_seq_len,
-              "tokens of a sequence at most, its prompt included; without it, as the model has, up "
-              "to 8192");
+  void AddEngineFlag(const EngineFlag& flag) {
+    if (flag.kind == EngineFlag::Kind::kSwitch) {
+      AddSwitch(flag.name, switches_.emplace_back(&flag, false).second, flag.help);
+      return;
+    }
+    const bool is_path = flag.kind == EngineFlag::Kind::kPath;
+    const char* const type = is_path                                  ? "PATH"
+                             : flag.kind == EngineFlag::Kind::kNumber ? "NUMBER"
+                                                                      : "TEXT";
+    CLI::Option* const option =
+        Add(flag.name, type, flag.help, [this, &flag, is_path](const std::string& value) {
+          return Set(flag, is_path ? ResolveUserPath(value) : value);
+        });
+    if (*flag.default_text != '\0') option->default_str(flag.default_text);
+  }
+
+  // False if the value is of another type. Other errors are noted.
+  bool Set(const EngineFlag& flag, const std::string& value) {
+    const absl::Status status = flag.set(flag.name, value, arguments_);
+    if (absl::IsUnknown(status)) return false;
+    engine_status_.Update(status);
+    return true;
   }
 
   void AddWatch() {
@@ -382,6 +341,8 @@ class DecodeFlags {
 
   DecodeArguments& arguments_;
   CLI::App app_{"", "decode"};
+  std::deque<std::pair<const EngineFlag*, bool>> switches_;  // bools have addresses that stay
+  absl::Status engine_status_;                               // the first error of a flag's setter
   std::optional<std::string> help_;
 };
 

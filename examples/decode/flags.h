@@ -17,6 +17,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "reprise/base/dtype.h"
+#include "reprise/engine/create_engine.h"
 
 namespace reprise {
 
@@ -27,6 +29,11 @@ enum class DecodeCommand : int8_t {
   kBench,       // measures speed
   kPerplexity,  // scores a text
 };
+
+enum class DeviceChoice : int8_t { kAuto, kCpu, kCuda };
+
+// Sequences that serve runs at the same time, without --max_num_seqs.
+inline constexpr int kServingRows = 16;
 
 // The value of --draft that names no folder.
 inline constexpr char kNgramDrafts[] = "ngram";
@@ -54,19 +61,10 @@ struct DecodeArguments {
   double frequency_penalty = 0;
   std::vector<std::string> stops = {};
   int log_probs = -1;
-  std::string dtype = "auto";
-  std::string device = "auto";
+  std::optional<DType> dtype = {};  // nullopt: the checkpoint's
+  DeviceChoice device = DeviceChoice::kAuto;
   std::optional<int> ranks = {};
-  std::string parallel = "tensor";
-  std::optional<int> context_ranks = {};
-  int rank_timeout = 60;
-  std::string graphs = "on";
-  int block_size = 16;
-  std::optional<int> num_blocks = {};
-  std::optional<int> prefill_chunk = {};
-  std::optional<int> max_num_seqs = {};
-  std::optional<int> max_seq_len = {};
-  int max_waiting = 0;
+  int rank_timeout = 60;  // seconds
   std::optional<std::string> socket = {};
   std::optional<std::string> chat_template = {};
   std::optional<std::string> system = {};
@@ -74,24 +72,8 @@ struct DecodeArguments {
   std::string batches = "1,8,32";
   std::string contexts = "128,1024";
   int num_tokens = 32;
-  std::optional<int> max_num_tokens = {};
-  std::optional<std::string> kv_dtype = {};
-  std::optional<double> kv_memory_gb = {};
-  std::string kv_order = "nhd";
-  std::string kv_form = "pair";
-  std::string kv_scales = "per_layer";
-  bool kv_calibration = false;
-  std::optional<double> graph_memory_gb = {};
-  int num_swap_blocks = 0;
-  std::optional<std::string> graph_sizes = {};
-  std::string mixed_graphs = "auto";
-  std::string cascade = "auto";
-  std::optional<int> steps_in_flight = {};
-  std::string prefix_reuse = "on";
-  bool batch_invariant = false;
-  bool attention_outside_graphs = false;
-  bool check_replays = false;
-  std::optional<std::string> linear_choices = {};
+  // What the flags of engine_flags.h set. max_num_seqs are those of serve.
+  ModelEngineOptions engine = {.runner = {.max_num_seqs = kServingRows}};
   bool watch = false;
   std::optional<std::string> draft = {};
   std::optional<int> num_draft_tokens = {};
@@ -113,7 +95,7 @@ struct ParsedFlags {
 // for --prompt and --stop. Boolean flags are --name, --name=false or --noname. Texts that belong to
 // no flag, and all after a lone --, are prompts. A prompt that is the name of a command is given by
 // --prompt. Errors: InvalidArgument naming the flag that is unknown to the command, has no value or
-// a value of another type.
+// a value of another type; of flags of the engine also a value out of range.
 absl::StatusOr<ParsedFlags> ParseDecodeFlags(int argc, const char* const* argv);
 
 }  // namespace reprise

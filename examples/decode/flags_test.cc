@@ -46,9 +46,9 @@ TEST(DecodeFlagsTest, ServeHasFlagsOfItsOwn) {
               "--temperature", "0.5", "--stop", "x"});
   EXPECT_EQ(arguments.command, DecodeCommand::kServe);
   EXPECT_EQ(arguments.socket, "/s");
-  EXPECT_EQ(arguments.max_num_seqs, 3);
-  EXPECT_EQ(arguments.max_seq_len, 5);
-  EXPECT_EQ(arguments.max_waiting, 7);
+  EXPECT_EQ(arguments.engine.runner.max_num_seqs, 3);
+  EXPECT_EQ(arguments.engine.runner.max_seq_len, 5);
+  EXPECT_EQ(arguments.engine.scheduler.max_waiting, 7);
   EXPECT_EQ(arguments.temperature, 0.5);
   EXPECT_THAT(arguments.stops, ElementsAre("x"));
 }

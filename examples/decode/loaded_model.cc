@@ -12,10 +12,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "distributed/share.h"
 #include "examples/decode/device.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/agreement.h"
+#include "reprise/distributed/share.h"
+#include "reprise/models/devices.h"
+#include "reprise/models/load_model.h"
 
 namespace reprise {
 namespace {
@@ -33,38 +36,32 @@ void SetSensibleThreads(int64_t num_parameters, DType dtype, int world) {
       SensibleCpuThreads(num_parameters / world * SizeOf(dtype), at::get_num_threads() / world));
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadShowing(ProgressLine& progress,
-                                                   const ModelFolder& folder,
-                                                   std::optional<DType> dtype, c10::Device device,
-                                                   int max_position, RankOfRun rank,
-                                                   Undivided undivided) {
+// Options that show the progress of loading. `progress` must outlive them.
+LoadModelOptions LoadOptionsOf(ProgressLine& progress, std::optional<DType> dtype,
+                               c10::Device device, int max_position, RankOfRun rank,
+                               Undivided undivided) {
   progress.Show("loading weights");
-  const Clock::time_point begin = Clock::now();
-  const LoadModelOptions load = {
-      .weights = {.device = device,
-                  .dtype = dtype,
-                  .on_progress =
-                      [&](int64_t num_bytes, int64_t total_bytes) {
-                        progress.Show(LoadingBar(num_bytes, total_bytes, SecondsSince(begin)));
-                      }},
-      .max_position = max_position,
-      .collectives = rank.grid == nullptr ? nullptr : &rank.grid->weights(),
-      .undivided = undivided,
-      .context = rank.grid == nullptr ? nullptr : &rank.grid->context()};
-  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
-                           LoadModel(folder.path, folder.config, load));
-  return model;
+  return {.weights = {.device = device,
+                      .dtype = dtype,
+                      .on_progress =
+                          [&progress, begin = Clock::now()](int64_t num_bytes, int64_t total) {
+                            progress.Show(LoadingBar(num_bytes, total, SecondsSince(begin)));
+                          }},
+          .max_position = max_position,
+          .collectives = rank.grid == nullptr ? nullptr : &rank.grid->weights(),
+          .undivided = undivided,
+          .context = rank.grid == nullptr ? nullptr : &rank.grid->context()};
 }
 
 absl::StatusOr<std::unique_ptr<Model>> LoadDraft(const DecodeOptions& options,
                                                  const ModelSpec& spec, int max_seq_len,
                                                  RankOfRun rank, ProgressLine& progress) {
-  REPRISE_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(*options.draft->model));
-  return LoadShowing(progress, folder, spec.dtype, spec.device, max_seq_len, rank,
-                     Undivided::kReplicated);
+  REPRISE_ASSIGN_OR_RETURN(
+      LoadedModel draft,
+      LoadModel(*options.draft->model, LoadOptionsOf(progress, spec.dtype, spec.device, max_seq_len,
+                                                     rank, Undivided::kReplicated)));
+  return std::move(draft.model);
 }
-
-}  // namespace
 
 absl::StatusOr<ModelFolder> OpenModel(const DecodeOptions& options) {
   if (options.model.has_value()) return ModelFolder::Open(*options.model);
@@ -72,32 +69,54 @@ absl::StatusOr<ModelFolder> OpenModel(const DecodeOptions& options) {
   return ModelFolder::Open(path);
 }
 
-bool RankOfRun::follows() const { return RanksOf(collectives()).rank != 0; }
-
-absl::StatusOr<LoadedModel> LoadedModel::Load(const DecodeOptions& options,
-                                              const ModelFolder& folder, int max_seq_len,
-                                              RankOfRun rank, ProgressLine& progress) {
+// On this rank.
+absl::StatusOr<DecodeModels> LoadOnRank(const DecodeOptions& options, RankOfRun rank,
+                                        ProgressLine& progress,
+                                        const DecodeModels::OptionsOf& options_of) {
+  REPRISE_ASSIGN_OR_RETURN(ModelFolder folder, OpenModel(options));
+  DecodeModels loaded;
+  loaded.folder = std::make_unique<ModelFolder>(std::move(folder));
+  REPRISE_ASSIGN_OR_RETURN(loaded.engine_options, options_of(*loaded.folder));
+  ModelRunnerOptions& runner = loaded.engine_options.runner;
+  runner.ranks.collectives = rank.collectives();
   REPRISE_ASSIGN_OR_RETURN(const c10::Device device,
                            ChooseDevice(options.device, NumGpus(), rank.local_rank));
-  LoadedModel loaded;
-  REPRISE_ASSIGN_OR_RETURN(loaded.model, LoadShowing(progress, folder, options.dtype, device,
-                                                     max_seq_len, rank, Undivided::kRefused));
+  REPRISE_ASSIGN_OR_RETURN(
+      loaded.model, LoadModel(loaded.folder->path, loaded.folder->config,
+                              LoadOptionsOf(progress, options.dtype, device, *runner.max_seq_len,
+                                            rank, Undivided::kRefused)));
   const ModelSpec& spec = loaded.model->spec();
   if (device.is_cpu()) {
-    SetSensibleThreads(NumParameters(folder.config), spec.dtype, RanksOf(rank.collectives()).world);
+    SetSensibleThreads(NumParameters(loaded.folder->config), spec.dtype,
+                       RanksOf(rank.collectives()).world);
   }
   if (!options.draft.has_value() || !options.draft->model.has_value()) return loaded;
   absl::StatusOr<std::unique_ptr<Model>> draft =
-      LoadDraft(options, spec, max_seq_len, rank, progress);
+      LoadDraft(options, spec, *runner.max_seq_len, rank, progress);
   if (!draft.ok()) {
     return absl::Status(draft.status().code(), absl::StrCat("--draft: ", draft.status().message()));
   }
   loaded.draft = *std::move(draft);
+  runner.speculation.proposer = ModelProposer{*loaded.draft};
   return loaded;
 }
 
-absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(Model* model, const EngineOptions& options) {
-  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(model, options);
+}  // namespace
+
+bool RankOfRun::follows() const { return RanksOf(collectives()).rank != 0; }
+
+absl::StatusOr<DecodeModels> DecodeModels::Load(const DecodeOptions& options, RankOfRun rank,
+                                                ProgressLine& progress,
+                                                const OptionsOf& options_of) {
+  absl::StatusOr<DecodeModels> loaded = LoadOnRank(options, rank, progress, options_of);
+  REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives(), loaded.status()));
+  if (!rank.follows()) progress.Show("setting up");
+  return loaded;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> DecodeModels::MakeEngine(
+    const ModelEngineOptions& options) const {
+  absl::StatusOr<std::unique_ptr<Engine>> engine = CreateEngine(model.get(), options);
   if (!absl::IsResourceExhausted(engine.status())) return engine;
   return absl::ResourceExhaustedError(
       absl::StrCat("the KV cache does not fit into memory: give fewer --num_blocks, a smaller "

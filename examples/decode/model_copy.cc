@@ -4,9 +4,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "examples/models/model_folder.h"
 #include "glog/logging.h"
 #include "gtest/gtest.h"
+#include "reprise/models/model_folder.h"
 
 namespace reprise {
 

@@ -1,7 +1,6 @@
 #include "examples/decode/options.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
@@ -10,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/status_macros.h"
-#include "examples/hf/strict_json.h"
-#include "examples/hf/utf8.h"
-#include "runner/sampling/logits_params.h"
-#include "runner/speculation/draft_levels.h"
-#include "runner/speculation/speculation_options.h"
+#include "examples/decode/engine_flags.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/utf8.h"
+#include "reprise/runner/sampling/logits_params.h"
+#include "reprise/runner/speculation/draft_levels.h"
+#include "reprise/runner/speculation/speculation_options.h"
 
 namespace reprise {
 namespace {
@@ -24,24 +23,6 @@ absl::Status AtLeast(const char* flag, int64_t least, int64_t value) {
   if (value >= least) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--", flag, ": expected at least ", least, ", got ", value));
-}
-
-template <typename T>
-struct Choice {
-  const char* name;
-  T value;
-};
-
-template <typename T, size_t kCount>
-absl::StatusOr<T> Choose(const char* flag, const std::string& name,
-                         const std::array<Choice<T>, kCount>& choices) {
-  std::vector<std::string> names;
-  for (const Choice<T>& choice : choices) {
-    if (name == choice.name) return choice.value;
-    names.push_back(choice.name);
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--", flag, ": expected ", absl::StrJoin(names, ", "), ", got ", DescribeJson(name)));
 }
 
 absl::StatusOr<SamplingOptions> SamplingOf(const DecodeArguments& arguments) {
@@ -125,7 +106,9 @@ absl::StatusOr<std::vector<int>> TreeOf(const std::string& text) {
   return absl::InvalidArgumentError(absl::StrCat("--tree: ", tree.status().message()));
 }
 
-absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& arguments) {
+// Sets the runner's options, but for a draft model.
+absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& arguments,
+                                                   SpeculationOptions& speculation) {
   if (!arguments.draft.has_value()) {
     for (const auto& [flag, is_given] :
          {std::pair("num_draft_tokens", arguments.num_draft_tokens.has_value()),
@@ -145,12 +128,17 @@ absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& argume
         "--draft is of texts that are generated without their logits: expected no --", flag));
   }
   DraftChoice draft;
-  draft.num_tokens = arguments.num_draft_tokens.value_or(draft.num_tokens);
-  if (draft.num_tokens < 1 || draft.num_tokens > kMaxDrafts) {
+  const int num_tokens = arguments.num_draft_tokens.value_or(4);
+  if (num_tokens < 1 || num_tokens > kMaxDrafts) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--num_draft_tokens: expected 1 to ", kMaxDrafts, ", got ", draft.num_tokens));
+        absl::StrCat("--num_draft_tokens: expected 1 to ", kMaxDrafts, ", got ", num_tokens));
   }
-  if (arguments.draft != kNgramDrafts) draft.model = arguments.draft;
+  speculation.max_drafts = num_tokens;
+  if (arguments.draft == kNgramDrafts) {
+    speculation.proposer = NgramProposer{};
+  } else {
+    draft.model = arguments.draft;
+  }
   if (arguments.tree.has_value()) {
     if (!draft.model.has_value()) {
       return absl::InvalidArgumentError(
@@ -160,8 +148,9 @@ absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& argume
     if (arguments.num_draft_tokens.has_value()) {
       return absl::InvalidArgumentError("--tree and --num_draft_tokens exclude each other");
     }
-    REPRISE_ASSIGN_OR_RETURN(draft.tree, TreeOf(*arguments.tree));
-    draft.num_tokens = static_cast<int>(draft.tree.size());
+    REPRISE_ASSIGN_OR_RETURN(speculation.tree, TreeOf(*arguments.tree));
+    speculation.shape = DraftShape::kTree;
+    speculation.max_drafts = static_cast<int>(speculation.tree.size());
   }
   const std::string acceptance = arguments.acceptance.value_or("same_text");
   if (acceptance != "same_text" && acceptance != "rejection") {
@@ -169,103 +158,13 @@ absl::StatusOr<std::optional<DraftChoice>> DraftOf(const DecodeArguments& argume
         absl::StrCat("--acceptance: expected same_text or rejection, got ", acceptance));
   }
   if (acceptance == "rejection") {
-    if (!draft.tree.empty()) {
+    if (!speculation.tree.empty()) {
       return absl::InvalidArgumentError("--acceptance rejection is of chains: expected no --tree");
     }
-    draft.acceptance = DraftAcceptance::kRejection;
+    speculation.acceptance = DraftAcceptance::kRejection;
   }
   draft.compares_plain = arguments.compare_plain;
   return draft;
-}
-
-// "1,8,32", ascending or not, each in [1, most].
-absl::StatusOr<std::vector<int>> CountsOf(const char* flag, const std::string& text, int most) {
-  std::vector<int> counts;
-  for (const std::string& part : std::vector<std::string>(absl::StrSplit(text, ','))) {
-    int count = 0;
-    if (!absl::SimpleAtoi(part, &count) || count < 1 || count > most) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--", flag, ": expected a list of numbers in [1, ", most,
-                       "], such as 1,8,32, got ", DescribeJson(text)));
-    }
-    counts.push_back(count);
-  }
-  return counts;
-}
-
-absl::StatusOr<std::optional<bool>> SwitchOf(const char* flag, const std::string& name) {
-  constexpr std::array<Choice<std::optional<bool>>, 3> kSwitches = {
-      {{"auto", std::nullopt}, {"on", true}, {"off", false}}};
-  return Choose(flag, name, kSwitches);
-}
-
-absl::StatusOr<std::optional<int64_t>> BytesOf(const char* flag, std::optional<double> gb) {
-  constexpr double kMostGb = 1e6;
-  if (!gb.has_value()) return std::nullopt;
-  if (*gb > 0 && *gb <= kMostGb) return static_cast<int64_t>(*gb * 1e9);
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag, ": expected a number in (0, ", kMostGb, "], got ", *gb));
-}
-
-// How the KV cache is stored.
-absl::Status ReadKvLayout(const DecodeArguments& arguments, RunnerChoice& runner) {
-  constexpr std::array<Choice<KvOrder>, 2> kOrders = {
-      {{"nhd", KvOrder::kNHD}, {"hnd", KvOrder::kHND}}};
-  constexpr std::array<Choice<KvForm>, 4> kForms = {{{"pair", KvForm::kPair},
-                                                     {"packed", KvForm::kPacked},
-                                                     {"diff_kv", KvForm::kDiffKv},
-                                                     {"k_packed", KvForm::kKPacked}}};
-  constexpr std::array<Choice<KvScaleChoice>, 2> kScales = {
-      {{"per_layer", KvScaleChoice::kPerLayer}, {"per_head", KvScaleChoice::kPerHead}}};
-  REPRISE_ASSIGN_OR_RETURN(runner.kv_order, Choose("kv_order", arguments.kv_order, kOrders));
-  REPRISE_ASSIGN_OR_RETURN(runner.kv_form, Choose("kv_form", arguments.kv_form, kForms));
-  REPRISE_ASSIGN_OR_RETURN(runner.kv_scales, Choose("kv_scales", arguments.kv_scales, kScales));
-  runner.calibrates_kv = arguments.kv_calibration;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<RunnerChoice> RunnerOf(const DecodeArguments& arguments) {
-  RunnerChoice runner;
-  REPRISE_RETURN_IF_ERROR(AtLeast("max_num_tokens", 1, arguments.max_num_tokens.value_or(1)));
-  runner.max_num_tokens = arguments.max_num_tokens;
-  if (arguments.kv_dtype.has_value()) {
-    runner.kv_dtype = ParseDType(*arguments.kv_dtype);
-    if (!runner.kv_dtype.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--kv_dtype: expected float32, bfloat16, float16, fp8_e4m3, fp8_e5m2, got ",
-                       DescribeJson(*arguments.kv_dtype)));
-    }
-  }
-  REPRISE_ASSIGN_OR_RETURN(runner.kv_memory_bytes, BytesOf("kv_memory_gb", arguments.kv_memory_gb));
-  if (runner.kv_memory_bytes.has_value() && arguments.num_blocks.has_value()) {
-    return absl::InvalidArgumentError("--kv_memory_gb and --num_blocks exclude each other");
-  }
-  REPRISE_RETURN_IF_ERROR(ReadKvLayout(arguments, runner));
-  REPRISE_ASSIGN_OR_RETURN(runner.graph_memory_bytes,
-                           BytesOf("graph_memory_gb", arguments.graph_memory_gb));
-  REPRISE_RETURN_IF_ERROR(AtLeast("num_swap_blocks", 0, arguments.num_swap_blocks));
-  runner.num_swap_blocks = arguments.num_swap_blocks;
-  if (arguments.graph_sizes.has_value()) {
-    REPRISE_ASSIGN_OR_RETURN(runner.graph_sizes,
-                             CountsOf("graph_sizes", *arguments.graph_sizes, 1 << 16));
-  }
-  REPRISE_ASSIGN_OR_RETURN(runner.mixed_graphs, SwitchOf("mixed_graphs", arguments.mixed_graphs));
-  REPRISE_ASSIGN_OR_RETURN(runner.cascade, SwitchOf("cascade", arguments.cascade));
-  REPRISE_RETURN_IF_ERROR(AtLeast("steps_in_flight", 1, arguments.steps_in_flight.value_or(1)));
-  runner.steps_in_flight = arguments.steps_in_flight;
-  constexpr std::array<Choice<bool>, 2> kReuse = {{{"on", true}, {"off", false}}};
-  REPRISE_ASSIGN_OR_RETURN(runner.reuses_prefixes,
-                           Choose("prefix_reuse", arguments.prefix_reuse, kReuse));
-  runner.is_batch_invariant = arguments.batch_invariant;
-  runner.attention_in_graphs = !arguments.attention_outside_graphs;
-  runner.checks_replays = arguments.check_replays;
-  if (arguments.linear_choices.has_value()) {
-    if (arguments.linear_choices->empty()) {
-      return absl::InvalidArgumentError("--linear_choices: expected a file, got an empty name");
-    }
-    runner.linear_choices_file = *arguments.linear_choices;
-  }
-  return runner;
 }
 
 absl::StatusOr<BenchChoice> BenchOf(const DecodeArguments& arguments) {
@@ -317,15 +216,6 @@ absl::StatusOr<std::vector<Prompt>> PromptsOf(const DecodeArguments& arguments) 
 }  // namespace
 
 absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments) {
-  constexpr std::array<Choice<std::optional<DType>>, 4> kDTypes = {{{"auto", std::nullopt},
-                                                                    {"float32", DType::kFloat32},
-                                                                    {"bfloat16", DType::kBFloat16},
-                                                                    {"float16", DType::kFloat16}}};
-  constexpr std::array<Choice<DeviceChoice>, 3> kDevices = {
-      {{"auto", DeviceChoice::kAuto}, {"cpu", DeviceChoice::kCpu}, {"cuda", DeviceChoice::kCuda}}};
-  constexpr std::array<Choice<GraphChoice>, 2> kGraphs = {
-      {{"on", GraphChoice::kOn}, {"off", GraphChoice::kOff}}};
-
   DecodeOptions options;
   options.command = arguments.command;
   options.model = arguments.model;
@@ -333,35 +223,11 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   options.max_new_tokens = arguments.max_new_tokens;
   options.stop = arguments.ignore_eos ? StopChoice::kAtLengthOnly : StopChoice::kAtEndOfText;
   REPRISE_ASSIGN_OR_RETURN(options.sampling, SamplingOf(arguments));
-  REPRISE_ASSIGN_OR_RETURN(options.dtype, Choose("dtype", arguments.dtype, kDTypes));
-  REPRISE_ASSIGN_OR_RETURN(options.device, Choose("device", arguments.device, kDevices));
-  REPRISE_RETURN_IF_ERROR(AtLeast("ranks", 1, arguments.ranks.value_or(1)));
+  options.dtype = arguments.dtype;
+  options.device = arguments.device;
   options.num_ranks = arguments.ranks;
-  constexpr std::array<Choice<bool>, 2> kParallel = {{{"tensor", false}, {"context", true}}};
-  REPRISE_ASSIGN_OR_RETURN(options.divides_context,
-                           Choose("parallel", arguments.parallel, kParallel));
-  REPRISE_RETURN_IF_ERROR(AtLeast("context_ranks", 1, arguments.context_ranks.value_or(1)));
-  if (arguments.context_ranks.has_value() && !options.divides_context) {
-    return absl::InvalidArgumentError("--context_ranks: expected --parallel=context with it");
-  }
-  options.context_ranks = arguments.context_ranks;
-  REPRISE_RETURN_IF_ERROR(AtLeast("rank_timeout", 1, arguments.rank_timeout));
   options.rank_timeout = absl::Seconds(arguments.rank_timeout);
-  REPRISE_ASSIGN_OR_RETURN(options.graphs, Choose("graphs", arguments.graphs, kGraphs));
-  REPRISE_RETURN_IF_ERROR(AtLeast("block_size", 1, arguments.block_size));
-  options.block_size = arguments.block_size;
-  // The null block, and one to use.
-  REPRISE_RETURN_IF_ERROR(AtLeast("num_blocks", 2, arguments.num_blocks.value_or(2)));
-  options.num_blocks = arguments.num_blocks;
-  REPRISE_RETURN_IF_ERROR(AtLeast("prefill_chunk", 0, arguments.prefill_chunk.value_or(0)));
-  if (arguments.prefill_chunk != 0) options.prefill_chunk = arguments.prefill_chunk;
-  constexpr int kMostSequences = 1 << 16;
-  if (const int rows = arguments.max_num_seqs.value_or(1); rows < 1 || rows > kMostSequences) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--max_num_seqs: expected 1 to ", kMostSequences, ", got ", rows));
-  }
-  options.max_num_seqs = arguments.max_num_seqs;
-  REPRISE_ASSIGN_OR_RETURN(options.runner, RunnerOf(arguments));
+  options.engine = arguments.engine;
   REPRISE_ASSIGN_OR_RETURN(options.bench, BenchOf(arguments));
   options.chat_template = arguments.chat_template;
   options.system = arguments.system.value_or("");
@@ -370,17 +236,13 @@ absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments
   }
   options.shows_stats = arguments.stats;
   options.watches = arguments.watch;
-  REPRISE_RETURN_IF_ERROR(AtLeast("max_seq_len", 2, arguments.max_seq_len.value_or(2)));
-  options.max_seq_len = arguments.max_seq_len;
-  REPRISE_RETURN_IF_ERROR(AtLeast("max_waiting", 0, arguments.max_waiting));
-  options.max_waiting = arguments.max_waiting;
   options.socket = arguments.socket;
   for (const std::string& stop : arguments.stops) {
     if (stop.empty()) return absl::InvalidArgumentError("--stop: expected a text, got none");
   }
   options.stops = arguments.stops;
   REPRISE_RETURN_IF_ERROR(CheckOutput(arguments));
-  REPRISE_ASSIGN_OR_RETURN(options.draft, DraftOf(arguments));
+  REPRISE_ASSIGN_OR_RETURN(options.draft, DraftOf(arguments, options.engine.runner.speculation));
   options.num_log_probs = arguments.log_probs;
   options.perplexity = arguments.perplexity;
   options.dump_logits = arguments.dump_logits;

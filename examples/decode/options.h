@@ -15,50 +15,20 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layout.h"
-#include "engine/request.h"
 #include "examples/decode/flags.h"
 #include "examples/decode/prompt.h"
-#include "runner/speculation/speculation_options.h"
+#include "reprise/base/dtype.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/engine/request.h"
 
 namespace reprise {
 
-enum class DeviceChoice : int8_t { kAuto, kCpu, kCuda };
-enum class GraphChoice : int8_t { kOn, kOff };
 enum class StopChoice : int8_t { kAtEndOfText, kAtLengthOnly };
-enum class KvScaleChoice : int8_t { kPerLayer, kPerHead };  // KvScaleShape
 
-// Speculative decoding (docs/speculation.md).
+// Speculative decoding (docs/speculation.md), besides ModelRunnerOptions::speculation.
 struct DraftChoice {
   std::optional<std::string> model = {};  // nullopt: drafts from the sequence's own tokens
-  int num_tokens = 4;                     // the most of a row
-  std::vector<int> tree = {};             // SpeculationOptions::tree; empty: chains
-  DraftAcceptance acceptance = DraftAcceptance::kSameText;
-  bool compares_plain = false;  // the run is repeated without drafts, for its speed
-};
-
-// Options of the runner and the engine that a user may change (runner/model_runner_options.h,
-// engine/engine.h). nullopt: theirs.
-struct RunnerChoice {
-  std::optional<int> max_num_tokens = {};  // of a step
-  std::optional<DType> kv_dtype = {};
-  std::optional<int64_t> kv_memory_bytes = {};
-  KvOrder kv_order = KvOrder::kNHD;
-  KvForm kv_form = KvForm::kPair;
-  KvScaleChoice kv_scales = KvScaleChoice::kPerLayer;
-  bool calibrates_kv = false;
-  std::optional<int64_t> graph_memory_bytes = {};
-  int num_swap_blocks = 0;
-  std::vector<int> graph_sizes = {};
-  std::optional<bool> mixed_graphs = {};
-  std::optional<bool> cascade = {};
-  std::optional<int> steps_in_flight = {};
-  bool reuses_prefixes = true;
-  bool is_batch_invariant = false;
-  bool attention_in_graphs = true;
-  bool checks_replays = false;
-  std::string linear_choices_file = {};  // empty: none
+  bool compares_plain = false;            // the run is repeated without drafts, for its speed
 };
 
 // Of bench: each batch with each context.
@@ -84,26 +54,17 @@ struct DecodeOptions {
   // Processes that the model is divided over, which the program starts. nullopt: as many as a launcher
   // has started (distributed/launch.h), or one.
   std::optional<int> num_ranks = {};
-  // Whether they divide the keys of each sequence, not the weights; or both, over a grid of which so
-  // many divide the keys (distributed/rank_grid.h). nullopt: all do.
-  bool divides_context = false;
-  std::optional<int> context_ranks = {};
   absl::Duration rank_timeout = absl::Seconds(60);  // as in ConnectOptions
-  GraphChoice graphs = GraphChoice::kOn;
-  int block_size = 16;
-  std::optional<int> num_blocks = {};     // nullopt: as many as the prompts can use
-  std::optional<int> prefill_chunk = {};  // nullopt: prompts are computed whole
-  // Of serve and chat. nullopt: as ServingEngineOptions() has it.
-  std::optional<int> max_num_seqs = {};
-  std::optional<int> max_seq_len = {};
-  int max_waiting = 0;                     // as in EngineOptions
+  // Options of the runner and the engine, as the flags set them. The sizes of a run follow from its
+  // requests (requests.h): max_num_seqs are those of serve; a max_seq_len of nullopt, and a
+  // prefill_chunk of 0, are chosen. A draft model is set when it is loaded.
+  ModelEngineOptions engine = {.runner = {.max_num_seqs = kServingRows}};
   std::optional<std::string> socket = {};  // nullopt: standard input and output
   // Of chat. nullopt: the folder's (ChatTemplateOf()).
   std::optional<std::string> chat_template = {};
   std::string system = {};
   bool shows_stats = false;
   BenchChoice bench = {};
-  RunnerChoice runner = {};
   bool watches = false;                   // shows a view of the engine on standard error meanwhile
   std::optional<DraftChoice> draft = {};  // nullopt: no speculation
   std::optional<std::string> dump_logits = {};
@@ -118,7 +79,7 @@ struct DecodeOptions {
 // ReadPromptFile().
 absl::StatusOr<DecodeOptions> MakeDecodeOptions(const DecodeArguments& arguments);
 
-// How often an engine without work tells the other ranks so (StepEngine::Idle()): well below
+// How often an engine without work tells the other ranks so (Engine::Idle()): well below
 // rank_timeout.
 absl::Duration IdleInterval(const DecodeOptions& options);
 

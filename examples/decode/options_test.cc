@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "examples/decode/engine_flags.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -31,13 +32,34 @@ DecodeOptions Made(const DecodeArguments& arguments) {
   return options.value_or(DecodeOptions{});
 }
 
+// The options of a command line without its first word.
+absl::StatusOr<DecodeOptions> OptionsOf(std::vector<const char*> words) {
+  words.insert(words.begin(), "decode");
+  const absl::StatusOr<ParsedFlags> flags =
+      ParseDecodeFlags(static_cast<int>(words.size()), words.data());
+  if (!flags.ok()) return flags.status();
+  return MakeDecodeOptions(flags->arguments);
+}
+
+std::string ProblemOf(const std::vector<const char*>& words) {
+  const auto options = OptionsOf(words);
+  EXPECT_FALSE(options.ok());
+  return std::string(options.status().message());
+}
+
+ModelEngineOptions EngineOf(const std::vector<const char*>& words) {
+  const auto options = OptionsOf(words);
+  EXPECT_TRUE(options.ok()) << options.status();
+  return options.ok() ? options->engine : ModelEngineOptions();
+}
+
 TEST(DecodeOptionsTest, WithoutArgumentsModelAndPromptAreLeftToTheProgram) {
   const DecodeOptions options = Made({});
   EXPECT_EQ(options.model, std::nullopt);
   EXPECT_THAT(options.prompts, IsEmpty());
   EXPECT_EQ(options.dtype, std::nullopt);
   EXPECT_EQ(options.device, DeviceChoice::kAuto);
-  EXPECT_EQ(options.graphs, GraphChoice::kOn);
+  EXPECT_EQ(options.engine.runner.graphs.mode, std::nullopt);
   EXPECT_EQ(options.stop, StopChoice::kAtEndOfText);
   EXPECT_EQ(options.output, OutputChoice::kText);
   EXPECT_EQ(options.sampling.temperature, 0);
@@ -49,10 +71,12 @@ TEST(DecodeOptionsTest, WithoutArgumentsModelAndPromptAreLeftToTheProgram) {
 TEST(DecodeOptionsTest, RanksAreThoseOfALauncherUnlessGiven) {
   EXPECT_EQ(Made({}).num_ranks, std::nullopt);
   EXPECT_EQ(Made({.ranks = 4}).num_ranks, 4);
-  EXPECT_FALSE(Made({}).divides_context);
-  EXPECT_TRUE(Made({.parallel = "context"}).divides_context);
-  EXPECT_EQ(Made({.parallel = "context"}).context_ranks, std::nullopt);
-  EXPECT_EQ(Made({.parallel = "context", .context_ranks = 2}).context_ranks, 2);
+  const auto context_ranks = [](const std::vector<const char*>& words) {
+    return EngineOf(words).runner.ranks.context_ranks;
+  };
+  EXPECT_EQ(context_ranks({}), 1);
+  EXPECT_EQ(context_ranks({"--parallel=context"}), RankOptions::kAllRanks);
+  EXPECT_EQ(context_ranks({"--context_ranks=2", "--parallel=context"}), 2);
 }
 
 TEST(DecodeOptionsTest, AnIdleEngineSpeaksWellBeforeTheTimeoutOfRanks) {
@@ -76,12 +100,9 @@ TEST(DecodeOptionsTest, TakesEveryFlag) {
                                       .frequency_penalty = 0.25,
                                       .stops = {"a", "b"},
                                       .log_probs = 20,
-                                      .dtype = "bfloat16",
-                                      .device = "cuda",
-                                      .graphs = "off",
-                                      .block_size = 5,
-                                      .num_blocks = 9,
-                                      .prefill_chunk = 3,
+                                      .dtype = DType::kBFloat16,
+                                      .device = DeviceChoice::kCuda,
+                                      .engine = {.scheduler = {.prefill_chunk = 3}},
                                       .dump_logits = "/l",
                                       .trace = "/t",
                                       .json = true});
@@ -101,10 +122,7 @@ TEST(DecodeOptionsTest, TakesEveryFlag) {
   EXPECT_EQ(options.num_log_probs, 20);
   EXPECT_EQ(options.dtype, DType::kBFloat16);
   EXPECT_EQ(options.device, DeviceChoice::kCuda);
-  EXPECT_EQ(options.graphs, GraphChoice::kOff);
-  EXPECT_EQ(options.block_size, 5);
-  EXPECT_EQ(options.num_blocks, 9);
-  EXPECT_EQ(options.prefill_chunk, 3);
+  EXPECT_EQ(options.engine.scheduler.prefill_chunk, 3);
   EXPECT_EQ(options.dump_logits, "/l");
   EXPECT_EQ(options.trace, "/t");
   EXPECT_EQ(options.output, OutputChoice::kJson);
@@ -113,83 +131,119 @@ TEST(DecodeOptionsTest, TakesEveryFlag) {
 TEST(DecodeOptionsTest, ValuesOutOfRangeAreNamed) {
   EXPECT_EQ(Problem({.max_new_tokens = 0}), "--max_new_tokens: expected at least 1, got 0");
   EXPECT_EQ(Problem({.top_k = -1}), "--top_k: expected at least 0, got -1");
-  EXPECT_EQ(Problem({.ranks = 0}), "--ranks: expected at least 1, got 0");
-  EXPECT_THAT(Problem({.parallel = "pipeline"}),
+  EXPECT_EQ(ProblemOf({"--ranks=0"}), "--ranks: expected at least 1, got 0");
+  EXPECT_THAT(ProblemOf({"--parallel=pipeline"}),
               StartsWith("--parallel: expected tensor, context, got"));
-  EXPECT_EQ(Problem({.parallel = "context", .context_ranks = 0}),
+  EXPECT_EQ(ProblemOf({"--parallel=context", "--context_ranks=0"}),
             "--context_ranks: expected at least 1, got 0");
-  EXPECT_EQ(Problem({.context_ranks = 2}), "--context_ranks: expected --parallel=context with it");
-  EXPECT_EQ(Problem({.rank_timeout = 0}), "--rank_timeout: expected at least 1, got 0");
-  EXPECT_EQ(Problem({.block_size = 0}), "--block_size: expected at least 1, got 0");
-  EXPECT_EQ(Problem({.num_blocks = 1}), "--num_blocks: expected at least 2, got 1");
-  EXPECT_EQ(Problem({.prefill_chunk = -1}), "--prefill_chunk: expected at least 0, got -1");
-  EXPECT_THAT(Problem({.dtype = "float64"}),
+  EXPECT_EQ(ProblemOf({"--context_ranks=2"}),
+            "--context_ranks: expected --parallel=context with it");
+  EXPECT_EQ(ProblemOf({"--rank_timeout=0"}), "--rank_timeout: expected at least 1, got 0");
+  EXPECT_EQ(ProblemOf({"--block_size=0"}), "--block_size: expected at least 1, got 0");
+  EXPECT_EQ(ProblemOf({"--num_blocks=1"}), "--num_blocks: expected at least 2, got 1");
+  EXPECT_EQ(ProblemOf({"--prefill_chunk=-1"}), "--prefill_chunk: expected at least 0, got -1");
+  EXPECT_THAT(ProblemOf({"--dtype=float64"}),
               AllOf(StartsWith("--dtype: expected auto, float32"), HasSubstr("got \"float64\"")));
-  EXPECT_THAT(Problem({.device = "tpu"}), StartsWith("--device: expected auto, cpu, cuda, got"));
-  EXPECT_THAT(Problem({.graphs = "yes"}), StartsWith("--graphs: expected on, off, got"));
+  EXPECT_THAT(ProblemOf({"--device=tpu"}), StartsWith("--device: expected auto, cpu, cuda, got"));
+  EXPECT_THAT(ProblemOf({"--graphs=yes"}), StartsWith("--graphs: expected on, off, got"));
+}
+
+TEST(DecodeOptionsTest, TheHelpShowsTheDefaultsOfTheOptions) {
+  const DecodeArguments defaults;
+  for (const EngineFlag& flag : EngineFlags()) {
+    if (*flag.default_text == '\0') continue;
+    DecodeArguments arguments;
+    EXPECT_TRUE(flag.set(flag.name, flag.default_text, arguments).ok()) << flag.name;
+    EXPECT_EQ(arguments.engine.runner.cache.block_size, defaults.engine.runner.cache.block_size);
+    EXPECT_EQ(arguments.engine.runner.graphs.mode, defaults.engine.runner.graphs.mode);
+    EXPECT_EQ(arguments.rank_timeout, defaults.rank_timeout);
+  }
 }
 
 TEST(DecodeOptionsTest, TakesTheFlagsOfTheRunner) {
-  const RunnerChoice runner = Made({.max_num_tokens = 64,
-                                    .kv_dtype = "fp8_e4m3",
-                                    .kv_memory_gb = 1.5,
-                                    .kv_order = "hnd",
-                                    .kv_form = "packed",
-                                    .kv_scales = "per_head",
-                                    .kv_calibration = true,
-                                    .graph_memory_gb = 0.25,
-                                    .num_swap_blocks = 3,
-                                    .graph_sizes = "1,8",
-                                    .mixed_graphs = "off",
-                                    .cascade = "on",
-                                    .steps_in_flight = 2,
-                                    .prefix_reuse = "off",
-                                    .batch_invariant = true,
-                                    .attention_outside_graphs = true,
-                                    .check_replays = true,
-                                    .linear_choices = "/c"})
-                                  .runner;
+  const ModelEngineOptions engine =
+      EngineOf({"--max_num_tokens=64", "--max_prefill_tokens_while_decoding=7",
+                "--kv_dtype=fp8_e4m3", "--kv_memory_gb=1.5", "--kv_order=hnd", "--kv_form=packed",
+                "--kv_scales=per_head", "--kv_calibration", "--graph_memory_gb=0.25",
+                "--num_swap_blocks=3", "--graph_sizes=1,8", "--mixed_graphs=off", "--cascade=on",
+                "--steps_in_flight=2", "--prefix_reuse=off", "--batch_invariant",
+                "--attention_outside_graphs", "--check_replays", "--linear_choices=/c"});
+  const ModelRunnerOptions& runner = engine.runner;
   EXPECT_EQ(runner.max_num_tokens, 64);
-  EXPECT_EQ(runner.kv_dtype, DType::kFp8E4M3);
-  EXPECT_EQ(runner.kv_memory_bytes, 1'500'000'000);
-  EXPECT_EQ(runner.kv_order, KvOrder::kHND);
-  EXPECT_EQ(runner.kv_form, KvForm::kPacked);
-  EXPECT_EQ(runner.kv_scales, KvScaleChoice::kPerHead);
-  EXPECT_TRUE(runner.calibrates_kv);
-  EXPECT_EQ(runner.graph_memory_bytes, 250'000'000);
-  EXPECT_EQ(runner.num_swap_blocks, 3);
-  EXPECT_THAT(runner.graph_sizes, ElementsAre(1, 8));
-  EXPECT_EQ(runner.mixed_graphs, false);
-  EXPECT_EQ(runner.cascade, true);
-  EXPECT_EQ(runner.steps_in_flight, 2);
-  EXPECT_FALSE(runner.reuses_prefixes);
-  EXPECT_TRUE(runner.is_batch_invariant);
-  EXPECT_FALSE(runner.attention_in_graphs);
-  EXPECT_TRUE(runner.checks_replays);
-  EXPECT_EQ(runner.linear_choices_file, "/c");
-  EXPECT_EQ(Made({}).runner.linear_choices_file, "");
-  EXPECT_EQ(Made({}).runner.cascade, std::nullopt);
+  EXPECT_EQ(engine.scheduler.max_prefill_tokens_while_decoding, 7);
+  EXPECT_EQ(runner.cache.dtype, DType::kFp8E4M3);
+  EXPECT_EQ(runner.cache.size, BlockMemory(NumBytes{1'500'000'000}));
+  EXPECT_EQ(runner.cache.order, KvOrder::kHND);
+  EXPECT_EQ(runner.cache.form, KvForm::kPacked);
+  EXPECT_EQ(runner.cache.scale_shape, KvScaleShape::kPerHead);
+  EXPECT_EQ(runner.cache.calibration, KvCalibration::kFirstStep);
+  EXPECT_EQ(runner.graphs.memory_budget_bytes, 250'000'000);
+  EXPECT_EQ(runner.cache.swap, BlockMemory(NumBlocks{3}));
+  EXPECT_THAT(runner.graphs.sizes, ElementsAre(1, 8));
+  EXPECT_EQ(runner.graphs.mixed, MixedGraphs::kOff);
+  EXPECT_EQ(runner.device.cascade, CascadeMode::kAuto);
+  EXPECT_EQ(runner.max_steps_in_flight, 2);
+  EXPECT_EQ(engine.scheduler.prefix_reuse, PrefixReuse::kOff);
+  EXPECT_EQ(runner.device.batch_invariance, BatchInvariance::kOn);
+  EXPECT_EQ(runner.debug.attention, AttentionLaunch::kBetweenGraphs);
+  EXPECT_EQ(runner.debug.replay_check, ReplayCheck::kEveryReplay);
+  EXPECT_EQ(runner.device.linear_choices_file, "/c");
+  EXPECT_EQ(EngineOf({"--num_blocks=9"}).runner.cache.size, BlockMemory(NumBlocks{9}));
+  EXPECT_EQ(EngineOf({"--graphs=off"}).runner.graphs.mode, GraphSetOptions::Mode::kOff);
+  EXPECT_EQ(EngineOf({"--partial_hits=copied"}).scheduler.partial_hits, PartialHits::kCopied);
+}
+
+TEST(DecodeOptionsTest, WithoutFlagsTheRunnerHasItsOwnOptions) {
+  const ModelEngineOptions engine = EngineOf({});
+  EXPECT_EQ(engine.runner.device.linear_choices_file, "");
+  EXPECT_EQ(engine.runner.device.cascade, std::nullopt);
+  EXPECT_EQ(engine.runner.debug.attention, AttentionLaunch::kInGraphs);
+  EXPECT_EQ(engine.scheduler.partial_hits, PartialHits::kNone);
+  EXPECT_EQ(EngineOf({"--nobatch_invariant"}).runner.device.batch_invariance,
+            BatchInvariance::kOff);
+}
+
+TEST(DecodeOptionsTest, ServeSetsTheSizesOfItsEngine) {
+  const ModelEngineOptions engine =
+      EngineOf({"serve", "--max_num_seqs=3", "--max_seq_len=5", "--max_waiting=7"});
+  EXPECT_EQ(engine.runner.max_num_seqs, 3);
+  EXPECT_EQ(engine.runner.max_seq_len, 5);
+  EXPECT_EQ(engine.scheduler.max_waiting, 7);
+  EXPECT_EQ(EngineOf({"serve"}).runner.max_num_seqs, kServingRows);
+  EXPECT_THAT(ProblemOf({"serve", "--max_num_seqs=0"}),
+              StartsWith("--max_num_seqs: expected 1 to"));
 }
 
 TEST(DecodeOptionsTest, WrongFlagsOfTheRunnerAreNamed) {
-  EXPECT_THAT(Problem({.kv_dtype = "int3"}), StartsWith("--kv_dtype: expected float32"));
-  EXPECT_THAT(Problem({.kv_memory_gb = 0}), StartsWith("--kv_memory_gb: expected a number"));
-  EXPECT_THAT(Problem({.kv_order = "dnh"}), StartsWith("--kv_order: expected nhd, hnd, got"));
-  EXPECT_THAT(Problem({.kv_form = "latent"}), StartsWith("--kv_form: expected pair, packed"));
-  EXPECT_THAT(Problem({.kv_scales = "per_block"}), StartsWith("--kv_scales: expected per_layer"));
-  EXPECT_THAT(Problem({.graph_memory_gb = -1}), StartsWith("--graph_memory_gb: expected a number"));
-  EXPECT_EQ(Problem({.num_blocks = 9, .kv_memory_gb = 1}),
+  EXPECT_THAT(ProblemOf({"--kv_dtype=int3"}), StartsWith("--kv_dtype: expected float32"));
+  EXPECT_THAT(ProblemOf({"--kv_memory_gb=0"}), StartsWith("--kv_memory_gb: expected a number"));
+  EXPECT_THAT(ProblemOf({"--kv_memory_gb=much"}), HasSubstr("--kv_memory_gb"));
+  EXPECT_THAT(ProblemOf({"--kv_order=dnh"}), StartsWith("--kv_order: expected nhd, hnd, got"));
+  EXPECT_THAT(ProblemOf({"--kv_form=latent"}), StartsWith("--kv_form: expected pair, packed"));
+  EXPECT_THAT(ProblemOf({"--kv_scales=per_block"}), StartsWith("--kv_scales: expected per_layer"));
+  EXPECT_EQ(
+      ProblemOf({"--kv_scales=per_head"}),
+      "--kv_scales: per_head requires an fp8 cache: expected --kv_dtype fp8_e4m3 or fp8_e5m2, "
+      "got none");
+  EXPECT_EQ(
+      ProblemOf({"--kv_scales=per_head", "--kv_dtype=bfloat16"}),
+      "--kv_scales: per_head requires an fp8 cache: expected --kv_dtype fp8_e4m3 or fp8_e5m2, "
+      "got bfloat16");
+  EXPECT_THAT(ProblemOf({"--graph_memory_gb=-1"}),
+              StartsWith("--graph_memory_gb: expected a number"));
+  EXPECT_EQ(ProblemOf({"--kv_memory_gb=1", "--num_blocks=9"}),
             "--kv_memory_gb and --num_blocks exclude each other");
-  EXPECT_THAT(Problem({.linear_choices = ""}), StartsWith("--linear_choices: expected a file"));
-  EXPECT_THAT(Problem({.graph_sizes = "1,x"}), StartsWith("--graph_sizes: expected a list"));
-  EXPECT_THAT(Problem({.cascade = "maybe"}), StartsWith("--cascade: expected auto, on, off"));
-  EXPECT_THAT(Problem({.max_num_seqs = 0}), StartsWith("--max_num_seqs: expected 1 to"));
-  EXPECT_THAT(Problem({.batches = "0"}), StartsWith("--batches: expected a list"));
+  EXPECT_THAT(ProblemOf({"--linear_choices="}), StartsWith("--linear_choices: expected a file"));
+  EXPECT_THAT(ProblemOf({"--graph_sizes=1,x"}), StartsWith("--graph_sizes: expected a list"));
+  EXPECT_EQ(ProblemOf({"--max_prefill_tokens_while_decoding=-1"}),
+            "--max_prefill_tokens_while_decoding: expected at least 0, got -1");
+  EXPECT_THAT(ProblemOf({"--partial_hits=on"}),
+              StartsWith("--partial_hits: expected none, copied"));
+  EXPECT_EQ(ProblemOf({"--partial_hits=copied", "--prefix_reuse=off"}),
+            "--partial_hits: expected --prefix_reuse=on with copied");
+  EXPECT_THAT(ProblemOf({"--cascade=maybe"}), StartsWith("--cascade: expected auto, on, off"));
+  EXPECT_THAT(ProblemOf({"bench", "--batches=0"}), StartsWith("--batches: expected a list"));
   EXPECT_THAT(Problem({.system = "\xff"}), StartsWith("--system is not UTF-8"));
-}
-
-TEST(DecodeOptionsTest, AChunkOfNothingMeansWholePrompts) {
-  EXPECT_EQ(Made({.prefill_chunk = 0}).prefill_chunk, std::nullopt);
 }
 
 TEST(DecodeOptionsTest, NumbersThatAreNoneAreRefused) {
@@ -229,23 +283,25 @@ TEST(DecodeOptionsTest, DraftsAreOfTheTextOrOfAModel) {
   const DecodeOptions ngram = Made({.draft = "ngram"});
   ASSERT_TRUE(ngram.draft.has_value());
   EXPECT_EQ(ngram.draft->model, std::nullopt);
-  EXPECT_EQ(ngram.draft->num_tokens, 4);
+  EXPECT_EQ(ngram.engine.runner.speculation.max_drafts, 4);
+  EXPECT_NE(ngram.engine.runner.speculation.ngram(), nullptr);
   EXPECT_FALSE(ngram.draft->compares_plain);
   const DecodeOptions model = Made({.draft = "/m", .num_draft_tokens = 16, .compare_plain = true});
   ASSERT_TRUE(model.draft.has_value());
   EXPECT_EQ(model.draft->model, "/m");
-  EXPECT_EQ(model.draft->num_tokens, 16);
+  EXPECT_EQ(model.engine.runner.speculation.max_drafts, 16);
   EXPECT_TRUE(model.draft->compares_plain);
   for (const int num_tokens : {0, -1, 17}) {
     EXPECT_THAT(Problem({.draft = "ngram", .num_draft_tokens = num_tokens}),
                 StartsWith("--num_draft_tokens: expected 1 to 16, got"));
   }
   const DecodeOptions tree = Made({.draft = "/m", .tree = "2,1x3"});
-  EXPECT_THAT(tree.draft->tree, ElementsAre(0, 0, 1, 2, 3, 4));
-  EXPECT_EQ(tree.draft->num_tokens, 6);
-  EXPECT_EQ(tree.draft->acceptance, DraftAcceptance::kSameText);
+  EXPECT_THAT(tree.engine.runner.speculation.tree, ElementsAre(0, 0, 1, 2, 3, 4));
+  EXPECT_EQ(tree.engine.runner.speculation.max_drafts, 6);
+  EXPECT_EQ(tree.engine.runner.speculation.shape, DraftShape::kTree);
+  EXPECT_EQ(tree.engine.runner.speculation.acceptance, DraftAcceptance::kSameText);
   const DecodeOptions rejection = Made({.draft = "ngram", .acceptance = "rejection"});
-  EXPECT_EQ(rejection.draft->acceptance, DraftAcceptance::kRejection);
+  EXPECT_EQ(rejection.engine.runner.speculation.acceptance, DraftAcceptance::kRejection);
   EXPECT_THAT(Problem({.draft = "ngram", .acceptance = "never"}),
               StartsWith("--acceptance: expected same_text or rejection, got never"));
   EXPECT_THAT(Problem({.draft = "/m", .tree = "2x2", .acceptance = "rejection"}),
@@ -366,7 +422,7 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
                                  "5",
                                  "--num_blocks=9",
                                  "--prefill_chunk",
-                                 "-3",
+                                 "3",
                                  "--draft",
                                  "ngram",
                                  "--num_draft_tokens=3",
@@ -397,12 +453,12 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
   EXPECT_THAT(arguments->stops, ElementsAre("--json", "b"));
   EXPECT_EQ(arguments->log_probs, 3);
   EXPECT_EQ(arguments->perplexity, "/t");
-  EXPECT_EQ(arguments->dtype, "float16");
-  EXPECT_EQ(arguments->device, "cpu");
-  EXPECT_EQ(arguments->graphs, "off");
-  EXPECT_EQ(arguments->block_size, 5);
-  EXPECT_EQ(arguments->num_blocks, 9);
-  EXPECT_EQ(arguments->prefill_chunk, -3);
+  EXPECT_EQ(arguments->dtype, DType::kFloat16);
+  EXPECT_EQ(arguments->device, DeviceChoice::kCpu);
+  EXPECT_EQ(arguments->engine.runner.graphs.mode, GraphSetOptions::Mode::kOff);
+  EXPECT_EQ(arguments->engine.runner.cache.block_size, 5);
+  EXPECT_EQ(arguments->engine.runner.cache.size, BlockMemory(NumBlocks{9}));
+  EXPECT_EQ(arguments->engine.scheduler.prefill_chunk, 3);
   EXPECT_EQ(arguments->draft, "ngram");
   EXPECT_EQ(arguments->num_draft_tokens, 3);
   EXPECT_EQ(arguments->tree, "2x3");
@@ -410,18 +466,18 @@ TEST(DecodeFlagsTest, ValuesFollowTheirFlagOrAnEqualsSign) {
   EXPECT_TRUE(arguments->compare_plain);
   EXPECT_EQ(arguments->dump_logits, "/l");
   EXPECT_EQ(arguments->trace, "/t");
-  EXPECT_EQ(arguments->linear_choices, "/c");
+  EXPECT_EQ(arguments->engine.runner.device.linear_choices_file, "/c");
   EXPECT_TRUE(arguments->json);
   EXPECT_THAT(arguments->texts, IsEmpty());
 }
 
 TEST(DecodeFlagsTest, TheLastOfARepeatedFlagCounts) {
-  const auto arguments = Parsed(
-      {"decode", "--top_k=1", "--json", "--top_k", "2", "--nojson", "--dtype=a", "--dtype=b"});
+  const auto arguments = Parsed({"decode", "--top_k=1", "--json", "--top_k", "2", "--nojson",
+                                 "--dtype=a", "--dtype=float16"});
   ASSERT_TRUE(arguments.ok()) << arguments.status();
   EXPECT_EQ(arguments->top_k, 2);
   EXPECT_FALSE(arguments->json);
-  EXPECT_EQ(arguments->dtype, "b");
+  EXPECT_EQ(arguments->dtype, DType::kFloat16);
 }
 
 TEST(DecodeFlagsTest, WhatIsNoFlagOrNoValueIsNamed) {

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status_macros.h"
 #include "glog/logging.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/request.h"
-#include "examples/models/model_folder.h"
+#include "reprise/engine/request.h"
+#include "reprise/models/model_folder.h"
 
 namespace reprise {
 

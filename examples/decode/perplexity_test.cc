@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/models/model_folder.h"
 
 namespace reprise {
 namespace {

@@ -21,10 +21,10 @@
 #include "examples/decode/options.h"
 #include "examples/decode/run.h"
 #include "examples/decode/serve/serve.h"
-#include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/models/model_folder.h"
 #include "tests/golden/decode_golden.h"
 
 namespace reprise {
@@ -94,20 +94,23 @@ INSTANTIATE_TEST_SUITE_P(Families, ProgramFamilyGpuTest, testing::ValuesIn(kDeco
 TEST_F(ProgramGpuTest, RunWithDraftsWritesTheTextsOfTheCpuByReplays) {
   const auto folder = DefaultModelFolder();
   ASSERT_TRUE(folder.ok()) << folder.status();
-  const DraftChoice choices[] = {
-      {.compares_plain = true},
-      {.model = *folder, .num_tokens = 4, .compares_plain = true},
-      {.model = *folder, .num_tokens = 6, .tree = {0, 0, 1, 2, 3, 4}, .compares_plain = true}};
-  for (const DraftChoice& draft : choices) {
-    SCOPED_TRACE(testing::Message() << draft.model.value_or("ngram") << ", " << draft.tree.size());
-    const json stats = RunOnBoth({.prompts = Prompts(), .max_new_tokens = 60, .draft = draft});
+  const std::pair<std::optional<std::string>, SpeculationOptions> choices[] = {
+      {std::nullopt, {.max_drafts = 4, .proposer = NgramProposer{}}},
+      {*folder, {.max_drafts = 4}},
+      {*folder, {.max_drafts = 6, .shape = DraftShape::kTree, .tree = {0, 0, 1, 2, 3, 4}}}};
+  for (const auto& [model, speculation] : choices) {
+    SCOPED_TRACE(testing::Message() << model.value_or("ngram") << ", " << speculation.tree.size());
+    const json stats = RunOnBoth({.prompts = Prompts(),
+                                  .max_new_tokens = 60,
+                                  .engine = {.runner = {.speculation = speculation}},
+                                  .draft = DraftChoice{.model = model, .compares_plain = true}});
     if (HasFailure()) return;
     EXPECT_GT(stats.at("plain_tokens_per_s"), 0);
     const int num_drafts = stats.at("drafts");
     const int num_accepted = stats.at("accepted_drafts");
     EXPECT_GT(num_drafts, 0);
-    if (draft.model.has_value()) {  // the model is its own draft model
-      const int per_level = draft.tree.empty() ? 1 : 2;
+    if (model.has_value()) {  // the model is its own draft model
+      const int per_level = speculation.tree.empty() ? 1 : 2;
       EXPECT_GE(num_accepted * per_level * 10, num_drafts * 9);
     }
     for (const auto& [reason, count] : stats.at("eager_steps").items()) {
@@ -175,7 +178,7 @@ TEST_F(ProgramGpuTest, ServeAnswersAsRunContinues) {
     options.command = DecodeCommand::kServe;
     options.dtype = DType::kFloat32;
     options.device = DeviceChoice::kCuda;
-    options.max_seq_len = 256;
+    options.engine.runner.max_seq_len = 256;
     std::ostringstream err;
     status = RunServe(options, {.in = ends[1], .out = ends[1], .err = err}, {});
     shutdown(ends[1], SHUT_RDWR);
@@ -210,7 +213,7 @@ TEST_F(ProgramGpuTest, ChatAnswersAsOnTheCpu) {
     options.command = DecodeCommand::kChat;
     options.dtype = DType::kFloat32;
     options.device = device;
-    options.max_seq_len = 512;
+    options.engine.runner.max_seq_len = 512;
     options.max_new_tokens = 60;
     std::ostringstream out;
     std::ostringstream err;

@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/status_macros.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/mapped_file.h"
-#include "examples/hf/strict_json.h"
-#include "examples/hf/utf8.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/mapped_file.h"
+#include "reprise/hf/strict_json.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {
@@ -75,21 +75,21 @@ std::string TokensHeading(TokenList tokens) {
 
 }  // namespace
 
-absl::StatusOr<Prompt> PromptOfJson(const json& value) {
-  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(value, "prompt"));
-  REPRISE_RETURN_IF_ERROR(fields.RefuseOthers({"prompt", "prompt_tokens", "forced_tokens"}));
-  const json* const text = fields.Find("prompt");
-  const json* const tokens = fields.Find("prompt_tokens");
+absl::StatusOr<Prompt> PromptOfJson(const json& value, const PromptMembers& members) {
+  REPRISE_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Of(value, members.text));
+  REPRISE_RETURN_IF_ERROR(fields.RefuseOthers({members.text, members.tokens, "forced_tokens"}));
+  const json* const text = fields.Find(members.text);
+  const json* const tokens = fields.Find(members.tokens);
   if ((text == nullptr) == (tokens == nullptr)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected either \"prompt\" or \"prompt_tokens\", got ",
-                     text == nullptr ? "neither" : "both"));
+    return absl::InvalidArgumentError(absl::StrCat("expected either \"", members.text, "\" or \"",
+                                                   members.tokens, "\", got ",
+                                                   text == nullptr ? "neither" : "both"));
   }
   Prompt prompt;
   if (text != nullptr) {
-    REPRISE_ASSIGN_OR_RETURN(prompt.content, fields.String("prompt"));
+    REPRISE_ASSIGN_OR_RETURN(prompt.content, fields.String(members.text));
   } else {
-    REPRISE_ASSIGN_OR_RETURN(prompt.content, TokensOf("prompt_tokens", *tokens));
+    REPRISE_ASSIGN_OR_RETURN(prompt.content, TokensOf(members.tokens, *tokens));
   }
   if (const json* const forced = fields.Find("forced_tokens")) {
     REPRISE_ASSIGN_OR_RETURN(prompt.forced_tokens, TokensOf("forced_tokens", *forced));

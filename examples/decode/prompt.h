@@ -59,8 +59,14 @@ absl::StatusOr<std::vector<Prompt>> ReadPromptFile(const std::string& path);
 // Parses one line. Errors: InvalidArgument with the reason.
 absl::StatusOr<Prompt> ParsePromptLine(std::string_view line);
 
-// The prompt of an object of that form. Errors: InvalidArgument with the reason.
-absl::StatusOr<Prompt> PromptOfJson(const nlohmann::json& value);
+// Names of the members of a prompt's object.
+struct PromptMembers {
+  const char* text = "prompt";
+  const char* tokens = "prompt_tokens";
+};
+
+// The prompt of an object of that form. Errors: InvalidArgument with the reason, naming the member.
+absl::StatusOr<Prompt> PromptOfJson(const nlohmann::json& value, const PromptMembers& members = {});
 
 // "prompt 3: \"hacker\\n\"", "prompt 1: 1,2,3"; the rest of a long one is "...". `number` counts
 // from 1.

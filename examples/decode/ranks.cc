@@ -10,16 +10,17 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "distributed/launch.h"
-#include "distributed/process_group.h"
-#include "distributed/rank_grid.h"
-#include "distributed/ranks.h"
 #include "examples/decode/bench/bench.h"
 #include "examples/decode/chat/chat.h"
 #include "examples/decode/device.h"
 #include "examples/decode/loaded_model.h"
 #include "examples/decode/serve/serve.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/launch.h"
+#include "reprise/distributed/process_group.h"
+#include "reprise/distributed/rank_grid.h"
+#include "reprise/distributed/ranks.h"
+#include "reprise/models/devices.h"
 
 namespace reprise {
 namespace {
@@ -81,8 +82,8 @@ absl::Status RunAsRank(const RankPlace& place, const DecodeOptions& options,
   if (place.ranks.world == 1) return RunCommand(options, streams, {});
   REPRISE_ASSIGN_OR_RETURN(const c10::Device device,
                            ChooseDevice(options.device, NumGpus(), place.local_rank));
-  const int context_ranks =
-      options.divides_context ? options.context_ranks.value_or(place.ranks.world) : 1;
+  int context_ranks = options.engine.runner.ranks.context_ranks;
+  if (context_ranks == RankOptions::kAllRanks) context_ranks = place.ranks.world;
   REPRISE_ASSIGN_OR_RETURN(
       const std::unique_ptr<RankGrid> grid,
       ConnectGrid(place, device, context_ranks, {.timeout = options.rank_timeout}));

@@ -42,15 +42,18 @@ TEST(DecodeRefusalsTest, PromptsThatDoNotFitAreRefused) {
               AllOf(HasSubstr("prompt 2"), HasSubstr("forced_tokens"), HasSubstr("5000")));
   EXPECT_THAT(Problem({.prompts = {{.content = TokenList(2049, 1)}}}),
               AllOf(HasSubstr("2048"), HasSubstr("2049")));
-  EXPECT_THAT(Problem({.prompts = {{.content = TokenList(100, 1)}}, .num_blocks = 3}),
+  EXPECT_THAT(Problem({.prompts = {{.content = TokenList(100, 1)}},
+                       .engine = {.runner = {.cache = {.size = NumBlocks{3}}}}}),
               AllOf(HasSubstr("at most 32 tokens"), HasSubstr("100")));
 }
 
 TEST(DecodeRefusalsTest, ACacheThatCannotBeIsRefused) {
-  EXPECT_THAT(Problem({.block_size = 2'000'000'000, .num_blocks = 2'000'000'000}),
+  EXPECT_THAT(Problem({.engine = {.runner = {.cache = {.block_size = 2'000'000'000,
+                                                       .size = NumBlocks{2'000'000'000}}}}}),
               HasSubstr("the cache is too large"));
   // 6 terabytes.
-  EXPECT_THAT(Problem({.block_size = 2'000'000'000}), HasSubstr("memory"));
+  EXPECT_THAT(Problem({.engine = {.runner = {.cache = {.block_size = 2'000'000'000}}}}),
+              HasSubstr("memory"));
 }
 
 struct Spoiling {

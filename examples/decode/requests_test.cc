@@ -74,6 +74,17 @@ TEST(DecodeRequestsTest, ATextNeedsATokenizer) {
               AllOf(HasSubstr("prompt 2 is a text"), HasSubstr("no tokenizer.json")));
 }
 
+TEST(DecodeRequestsTest, NamesTheStopTextsAsTheUserGaveThem) {
+  ModelFolder folder = Jargon();
+  folder.path = "/m";
+  folder.tokenizer.reset();
+  const std::vector<Prompt> prompts = {{.content = TokenList{7}}};
+  EXPECT_EQ(MakeRequests(prompts, {.stops = {"a"}}, folder).status(),
+            absl::InvalidArgumentError("--stop is a text, but /m has no tokenizer.json"));
+  EXPECT_EQ(MakeRequests(prompts, {.stops = {"a"}}, folder, /*stop_name=*/"stop").status(),
+            absl::InvalidArgumentError("stop is a text, but /m has no tokenizer.json"));
+}
+
 TEST(DecodeRequestsTest, ATextThatCannotBeEncodedIsNamedByNumber) {
   const auto requests = MakeRequests({{.content = "a"}, {.content = "\xff"}}, {}, Jargon());
   EXPECT_THAT(std::string(requests.status().message()), HasSubstr("prompt 2 "));

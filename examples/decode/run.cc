@@ -12,9 +12,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "distributed/agreement.h"
-#include "engine/engine.h"
 #include "examples/decode/loaded_model.h"
 #include "examples/decode/perplexity.h"
 #include "examples/decode/progress_line.h"
@@ -23,10 +20,12 @@
 #include "examples/decode/stats.h"
 #include "examples/decode/transcripts.h"
 #include "examples/decode/watch_view.h"
-#include "examples/models/generate.h"
-#include "examples/models/model_folder.h"
-#include "runner/model.h"
-#include "runner/step_trace.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/generate.h"
+#include "reprise/models/model_folder.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/trace/step_trace.h"
 
 namespace reprise {
 namespace {
@@ -54,19 +53,20 @@ class Run {
   absl::Status Load() {
     const Clock::time_point begin = Clock::now();
     ProgressLine progress(streams_.err, streams_.progress);
-    REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank_.collectives(), LoadModels(progress)));
+    REPRISE_ASSIGN_OR_RETURN(
+        loaded_, DecodeModels::Load(options_, rank_, progress,
+                                    [&](const ModelFolder& folder) { return OptionsOf(folder); }));
     if (follows()) return absl::OkStatus();
-    progress.Show("setting up");
-    REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(model(), engine_options_));
+    REPRISE_ASSIGN_OR_RETURN(engine_, loaded_.MakeEngine());
     stats_.load_seconds = SecondsSince(begin);
     return absl::OkStatus();
   }
 
   // Runs the steps of rank 0.
   absl::Status Follow() {
-    REPRISE_RETURN_IF_ERROR(Engine::Follow(model(), engine_options_));
+    REPRISE_RETURN_IF_ERROR(loaded_.Follow());
     if (!compares_plain()) return absl::OkStatus();
-    return Engine::Follow(model(), WithoutDrafts());
+    return FollowEngine(model(), WithoutDrafts());
   }
 
   absl::Status Score() {
@@ -98,7 +98,7 @@ class Run {
       }
     }
     const Tokenizer* const tokenizer =
-        folder_->tokenizer.has_value() ? &*folder_->tokenizer : nullptr;
+        loaded_.folder->tokenizer.has_value() ? &*loaded_.folder->tokenizer : nullptr;
     Transcripts transcripts(requests_, tokenizer, printer.has_value() ? &*printer : nullptr);
     std::optional<LogitsRecorder> logits;
     if (options_.dump_logits.has_value()) logits.emplace(static_cast<int>(requests_.size()));
@@ -110,7 +110,8 @@ class Run {
           transcripts.Add(request, event);
           if (view.has_value() && view->IsDue()) view->Show(engine_->metrics());
           if (!logits.has_value()) return absl::OkStatus();
-          return logits->Record(request, engine_->logits(event));
+          REPRISE_ASSIGN_OR_RETURN(const at::Tensor row, LogitsOf(*engine_, event));
+          return logits->Record(request, row);
         }));
     stats_.generate_seconds = SecondsSince(begin);
 
@@ -135,22 +136,17 @@ class Run {
   }
 
  private:
-  absl::Status LoadModels(ProgressLine& progress) {
-    REPRISE_ASSIGN_OR_RETURN(folder_, OpenModel(options_));
+  // Makes the requests, and options of an engine for them.
+  absl::StatusOr<ModelEngineOptions> OptionsOf(const ModelFolder& folder) {
     if (options_.perplexity.has_value()) {
       REPRISE_ASSIGN_OR_RETURN(
-          requests_, MakeScoringRequests(*options_.perplexity, *folder_, folder_->max_seq_len()));
+          requests_, MakeScoringRequests(*options_.perplexity, folder, folder.max_seq_len()));
     } else {
-      REPRISE_ASSIGN_OR_RETURN(requests_, MakeRequests(prompts_, options_, *folder_));
+      REPRISE_ASSIGN_OR_RETURN(requests_, MakeRequests(prompts_, options_, folder));
     }
-    engine_options_ = EngineOptionsFor(options_, requests_, folder_->max_seq_len());
-    engine_options_.runner.collectives = rank_.collectives();
-    if (!follows() && options_.trace.has_value()) engine_options_.runner.trace = &trace_.emplace();
-    REPRISE_ASSIGN_OR_RETURN(
-        loaded_, LoadedModel::Load(options_, *folder_, *engine_options_.runner.max_seq_len, rank_,
-                                   progress));
-    engine_options_.runner.speculation.draft_model = loaded_.draft.get();
-    return absl::OkStatus();
+    ModelEngineOptions engine = EngineOptionsFor(options_, requests_, folder.max_seq_len());
+    if (!follows() && options_.trace.has_value()) engine.runner.debug.trace = &trace_.emplace();
+    return engine;
   }
 
   absl::Status Flush() {
@@ -165,17 +161,17 @@ class Run {
     return options_.draft.has_value() && options_.draft->compares_plain;
   }
 
-  EngineOptions WithoutDrafts() const {
-    EngineOptions plain = engine_options_;
+  ModelEngineOptions WithoutDrafts() const {
+    ModelEngineOptions plain = loaded_.engine_options;
     plain.runner.speculation = {};
-    plain.runner.trace = nullptr;
+    plain.runner.debug.trace = nullptr;
     return plain;
   }
 
   // Runs the requests again, without drafts. The engine is another one from then on.
   absl::Status MeasurePlain() {
     engine_.reset();
-    REPRISE_ASSIGN_OR_RETURN(engine_, CreateEngine(model(), WithoutDrafts()));
+    REPRISE_ASSIGN_OR_RETURN(engine_, loaded_.MakeEngine(WithoutDrafts()));
     int64_t num_tokens = 0;
     const Clock::time_point begin = Clock::now();
     REPRISE_RETURN_IF_ERROR(Generate(*engine_, requests_, [&](int, const TokenEvent&) {
@@ -204,7 +200,7 @@ class Run {
   }
 
   void CompleteStats() {
-    const ModelRunner& runner = engine_->runner();
+    const ModelRunner& runner = ModelRunnerOf(*engine_);
     stats_.device = model()->spec().device.str();
     stats_.dtype = model()->spec().dtype;
     stats_.num_prompts = static_cast<int64_t>(requests_.size());
@@ -213,10 +209,10 @@ class Run {
           static_cast<int64_t>(request.prompt.size() + request.encoder_tokens.size());
     }
     stats_.num_preemptions = engine_->scheduler().num_preemptions();
-    stats_.num_blocks = runner.num_blocks();
-    stats_.block_size = runner.block_size();
+    stats_.num_blocks = runner.shape().num_blocks;
+    stats_.block_size = runner.shape().block_size;
     stats_.peak_used_blocks = engine_->scheduler().blocks().pool().peak_used();
-    stats_.kv_groups.assign(runner.kv_groups().begin(), runner.kv_groups().end());
+    stats_.kv_groups.assign(runner.shape().groups.begin(), runner.shape().groups.end());
     stats_.graphs = runner.graph_report();
     if (options_.draft.has_value()) stats_.drafts = engine_->metrics().speculation;
   }
@@ -225,10 +221,8 @@ class Run {
   const DecodeStreams& streams_;
   RankOfRun rank_;
   std::vector<Prompt> prompts_;
-  std::optional<ModelFolder> folder_;
+  DecodeModels loaded_;  // the requests refer to its folder
   std::vector<Request> requests_;
-  LoadedModel loaded_;
-  EngineOptions engine_options_;
   std::optional<StepTrace> trace_;
   std::unique_ptr<Engine> engine_;
   DecodeStats stats_;

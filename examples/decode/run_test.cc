@@ -11,11 +11,11 @@
 
 #include "absl/strings/str_split.h"
 #include "examples/decode/model_copy.h"
-#include "examples/hf/safetensors.h"
-#include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/hf/safetensors.h"
+#include "reprise/models/model_folder.h"
 #include "tests/golden/decode_golden.h"
 
 namespace reprise {
@@ -32,6 +32,13 @@ struct Output {
   std::string out;
   std::string err;
 };
+
+// Four drafts of a row, from the sequence's own tokens or of a draft model, which the run sets.
+SpeculationOptions Drafts(bool of_model) {
+  SpeculationOptions drafts = {.max_drafts = 4};
+  if (!of_model) drafts.proposer = NgramProposer{};
+  return drafts;
+}
 
 Output Decode(DecodeOptions options) {
   std::ostringstream out;
@@ -89,7 +96,8 @@ TEST(DecodeRunTest, DraftsChangeTheStepsAndNotTheTexts) {
   for (const auto& model : {std::optional<std::string>(), std::optional<std::string>(*folder)}) {
     SCOPED_TRACE(model.value_or("ngram"));
     DecodeOptions options = plain;
-    options.draft = {.model = model, .num_tokens = 4, .compares_plain = true};
+    options.engine.runner.speculation = Drafts(model.has_value());
+    options.draft = {.model = model, .compares_plain = true};
     const std::vector<json> lines = DecodeJson(options);
     ASSERT_THAT(lines, SizeIs(3));
     EXPECT_EQ(lines[0], expected[0]);
@@ -112,7 +120,9 @@ TEST(DecodeRunTest, TreesOfDraftsDoNotChangeTheTexts) {
   const auto folder = DefaultModelFolder();
   ASSERT_TRUE(folder.ok()) << folder.status();
   DecodeOptions options = plain;
-  options.draft = {.model = *folder, .num_tokens = 6, .tree = {0, 0, 1, 2, 3, 4}};
+  options.engine.runner.speculation = {
+      .max_drafts = 6, .shape = DraftShape::kTree, .tree = {0, 0, 1, 2, 3, 4}};
+  options.draft = {.model = *folder};
   const std::vector<json> lines = DecodeJson(options);
   ASSERT_THAT(lines, SizeIs(3));
   EXPECT_EQ(lines[0], expected[0]);
@@ -134,7 +144,9 @@ TEST(DecodeRunTest, RejectionOfDraftsGivesTheSameTextsForTheSameSeed) {
                              .dtype = DType::kFloat32};
     options.sampling.temperature = 0.9f;
     options.sampling.seed = 5;
-    options.draft = {.model = model, .acceptance = DraftAcceptance::kRejection};
+    options.engine.runner.speculation = Drafts(model.has_value());
+    options.engine.runner.speculation.acceptance = DraftAcceptance::kRejection;
+    options.draft = {.model = model};
     const std::vector<json> lines = DecodeJson(options);
     ASSERT_THAT(lines, SizeIs(3));
     const std::vector<json> again = DecodeJson(options);
@@ -149,7 +161,8 @@ TEST(DecodeRunTest, RejectionOfDraftsGivesTheSameTextsForTheSameSeed) {
 }
 
 TEST(DecodeRunTest, ADraftModelThatDoesNotExistIsNamed) {
-  const Output output = Decode({.draft = DraftChoice{.model = "/no/such/folder"}});
+  const Output output = Decode({.engine = {.runner = {.speculation = Drafts(/*of_model=*/true)}},
+                                .draft = DraftChoice{.model = "/no/such/folder"}});
   EXPECT_THAT(std::string(output.status.message()), StartsWith("--draft: "));
 }
 
@@ -177,7 +190,7 @@ TEST(DecodeRunTest, JsonHasAnObjectAPromptAndOneOfStatistics) {
 TEST(DecodeRunTest, WithoutGraphsTheSameTokensAreMadeEagerly) {
   const DecodeOptions options = {.prompts = {{.content = "foo\n"}}, .max_new_tokens = 20};
   DecodeOptions without = options;
-  without.graphs = GraphChoice::kOff;
+  without.engine.runner.graphs.mode = GraphSetOptions::Mode::kOff;
   const std::vector<json> on = DecodeJson(options);
   const std::vector<json> off = DecodeJson(without);
   EXPECT_EQ(on[0], off[0]);
@@ -277,7 +290,7 @@ TEST(DecodeRunTest, PerplexityByChunksIsThatByTokens) {
   DecodeOptions options = {.dtype = DType::kFloat32, .perplexity = path};
   std::vector<json> whole = DecodeJson(options);
   ASSERT_THAT(whole, SizeIs(2));
-  options.prefill_chunk = 1;
+  options.engine.scheduler.prefill_chunk = 1;
   const std::vector<json> steps = DecodeJson(options);
   const int num_tokens = whole[0].at("tokens");
   EXPECT_GT(num_tokens, 15);
@@ -307,22 +320,23 @@ TEST(DecodeRunTest, AModelWithoutATokenizerTakesAndGivesIds) {
 
 TEST(DecodeRunTest, MoreSequencesThanTheCacheHoldsMakeWayForEachOther) {
   const std::vector<Prompt> prompts(6, {.content = "foo\n"});
-  const std::vector<json> lines = DecodeJson({.prompts = prompts,
-                                              .max_new_tokens = 40,
-                                              .dtype = DType::kFloat32,
-                                              .block_size = 4,
-                                              .num_blocks = 1 + 25});  // 43 tokens are 11 blocks
+  const std::vector<json> lines = DecodeJson(
+      {.prompts = prompts,
+       .max_new_tokens = 40,
+       .dtype = DType::kFloat32,
+       .engine = {.runner = {.cache = {.block_size = 4,
+                                       .size = NumBlocks{1 + 25}}}}});  // 43 tokens are 11 blocks
   for (int i = 1; i < 6; ++i) EXPECT_EQ(lines[i], lines[0]) << i;
   EXPECT_GT(lines[6].at("stats").at("preemptions"), 0);
   EXPECT_LE(lines[6].at("stats").at("peak_used_blocks"), 25);
 }
 
 TEST(DecodeRunTest, ASequenceThatFillsTheCacheSaysSo) {
-  const std::vector<json> lines = DecodeJson({.prompts = {{.content = "foo\n"}},
-                                              .max_new_tokens = 100,
-                                              .dtype = DType::kFloat32,
-                                              .block_size = 4,
-                                              .num_blocks = 3});
+  const std::vector<json> lines =
+      DecodeJson({.prompts = {{.content = "foo\n"}},
+                  .max_new_tokens = 100,
+                  .dtype = DType::kFloat32,
+                  .engine = {.runner = {.cache = {.block_size = 4, .size = NumBlocks{3}}}}});
   EXPECT_EQ(lines[0].at("finish_reason"), "cache_full");
   EXPECT_EQ(lines[0].at("tokens").size(),
             6u);  // 8 keys: 3 of the prompt, 5 more; the last has none
@@ -377,7 +391,7 @@ TEST(DecodeRunTest, WindowsAndChunksHoldFewBlocksHoweverLongATextBecomes) {
                        .max_new_tokens = kLength - 8,
                        .stop = StopChoice::kAtLengthOnly,
                        .dtype = DType::kFloat32,
-                       .block_size = 4})
+                       .engine = {.runner = {.cache = {.block_size = 4}}}})
         .back()
         .at("stats");
   };

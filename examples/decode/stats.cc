@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "graphs/graph_key.h"
 #include "nlohmann/json.hpp"
+#include "reprise/graphs/graph_key.h"
 
 namespace reprise {
 namespace {

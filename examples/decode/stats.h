@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
-#include "cache/kv_group.h"
-#include "engine/speculation_policy.h"
-#include "graphs/graph_report.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/engine/speculation_policy.h"
+#include "reprise/graphs/graph_report.h"
 
 namespace reprise {
 

@@ -2,10 +2,10 @@
 
 #include <string>
 
-#include "cache/kv_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/cache/kv_group.h"
 
 namespace reprise {
 namespace {

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/request.h"
-#include "examples/hf/tokenizer/tokenizer.h"
+#include "reprise/engine/request.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
 
 namespace reprise {
 

@@ -13,16 +13,16 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/dtype.h"
 #include "examples/decode/options.h"
 #include "examples/decode/run.h"
-#include "examples/hf/strict_json.h"
-#include "examples/hf/tokenizer/tokenizer.h"
-#include "examples/hf/tokenizer/tokenizer_json.h"
-#include "examples/models/llama/public_configs.h"
-#include "examples/models/llama/random_checkpoint.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/dtype.h"
+#include "reprise/hf/strict_json.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
+#include "reprise/hf/tokenizer/tokenizer_json.h"
+#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/llama/random_checkpoint.h"
 
 namespace reprise {
 namespace {

@@ -22,9 +22,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "engine/request.h"
 #include "examples/decode/prompt.h"
-#include "examples/hf/tokenizer/tokenizer.h"
+#include "reprise/engine/request.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
 
 namespace reprise {
 

@@ -15,8 +15,8 @@
 #include <ostream>
 #include <string>
 
-#include "engine/engine_metrics.h"
 #include "examples/decode/progress_line.h"
+#include "reprise/engine/engine_metrics.h"
 
 namespace reprise {
 

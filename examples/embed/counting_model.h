@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "counting_kernel.h"
-#include "runner/model.h"
-#include "runner/step.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/step.h"
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAStream.h>
 #endif

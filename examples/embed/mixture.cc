@@ -25,11 +25,11 @@
 #include <utility>
 #include <vector>
 
-#include "engine/engine.h"
 #include "example.h"
 #include "expert_kernels.h"
-#include "runner/model.h"
-#include "runner/step.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/step.h"
 #include "safetensors.h"
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAStream.h>
@@ -172,7 +172,7 @@ int main(int argc, char** argv) {
   std::map<std::string, at::Tensor> golden = ReadSafetensors(folder + "/golden.safetensors");
   Expect(golden.count("prompt_0") == 1, "FOLDER to hold golden.safetensors");
   Mixture model(folder, ExampleDevice());
-  const auto engine = Check(reprise::Engine::Create(&model, {}));
+  const auto engine = Check(reprise::CreateEngine(&model, {}));
   std::map<int64_t, std::vector<int32_t>> texts;
   std::map<int64_t, int> prompt_of;
   for (int i = 0; golden.count("prompt_" + std::to_string(i)) == 1; ++i) {
@@ -192,6 +192,7 @@ int main(int argc, char** argv) {
     Expect(tokens == Ints(golden["tokens_" + std::to_string(prompt_of[id])]),
            "the tokens of the Qwen3-MoE model");
   }
-  Expect(engine->runner().graph_report().num_replays() > 0, "decode steps to be replayed graphs");
+  Expect(ModelRunnerOf(*engine).graph_report().num_replays() > 0,
+         "decode steps to be replayed graphs");
   std::cout << "mixture: " << texts.size() << " texts, equal to the Qwen3-MoE model's" << std::endl;
 }

@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "attention/metadata/batch_builder.h"
-#include "cache/blocks/block_manager.h"
-#include "cache/ops/write_kv.h"
-#include "cache/storage/kv_cache.h"
 #include "example.h"
+#include "reprise/attention/metadata/batch_builder.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/cache/storage/kv_cache.h"
 
 namespace {
 

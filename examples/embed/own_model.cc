@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "counting_model.h"
-#include "engine/engine.h"
 #include "example.h"
+#include "reprise/engine/create_engine.h"
 
 int main() {
   CountingModel model(ExampleDevice());
-  const std::unique_ptr<reprise::Engine> engine = Check(reprise::Engine::Create(&model, {}));
+  const std::unique_ptr<reprise::Engine> engine = Check(reprise::CreateEngine(&model, {}));
   std::map<int64_t, std::vector<int32_t>> texts;
   for (const int first : {3, 7, 12}) {
     const reprise::SequenceId id =
@@ -34,6 +34,6 @@ int main() {
     std::cout << (id == texts.rbegin()->first ? "" : ",");
   }
   std::cout << std::endl;
-  const reprise::GraphReport& graphs = engine->runner().graph_report();
+  const reprise::GraphReport& graphs = ModelRunnerOf(*engine).graph_report();
   Expect(graphs.num_replays() > 0, "decode steps to be replayed graphs");
 }

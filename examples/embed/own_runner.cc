@@ -19,21 +19,21 @@
 #include <memory>
 #include <vector>
 
-#include "attention/planned_attention.h"
-#include "cache/blocks/block_manager.h"
-#include "cache/ops/write_kv.h"
-#include "cache/storage/kv_cache.h"
 #include "example.h"
-#include "graphs/graph_set.h"
-#include "graphs/recorded_backend.h"
-#include "runner/slots/refill.h"
-#include "runner/slots/scheduled_batch.h"
-#include "runner/slots/step_delta_layout.h"
+#include "reprise/attention/planned_attention.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/graphs/graph_set.h"
+#include "reprise/graphs/recorded_backend.h"
+#include "reprise/runner/slots/refill.h"
+#include "reprise/runner/slots/scheduled_batch.h"
+#include "reprise/runner/slots/step_delta_layout.h"
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "graphs/cuda_graph_backend.h"
+#include "reprise/graphs/cuda_graph_backend.h"
 #endif
 
 namespace {
@@ -250,7 +250,7 @@ void Run() {
   for (int i = 0; i < 3; ++i) {
     const reprise::SlotId slot(i);
     Check(blocks.Add(slot, static_cast<int>(prompts[i].size())));
-    joins.push_back({.slot = i});
+    joins.push_back(reprise::JoinOf(slot, {}, prompts[i].size()));
     rows.push_back({.slot = slot, .tokens = prompts[i]});
   }
   std::vector<int32_t> newest =

@@ -15,10 +15,10 @@
 #include <memory>
 #include <vector>
 
-#include "attention/planned_attention.h"
-#include "cache/ops/write_kv.h"
-#include "cache/storage/kv_cache.h"
 #include "example.h"
+#include "reprise/attention/planned_attention.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/cache/storage/kv_cache.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "examples/hf/checkpoint.h"
+#include "reprise/hf/checkpoint.h"
 
 #include <algorithm>
 #include <map>
@@ -7,10 +7,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/strict_json.h"
 #include "glog/logging.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/strict_json.h"
 
 namespace reprise {
 namespace {

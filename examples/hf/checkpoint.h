@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The weights of a Hugging Face model folder, in one file or in several.
 //
 //   REPRISE_ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open("models/jargon-llama"));
@@ -6,8 +8,8 @@
 // Thread safety: as any const object. Views live as long as the checkpoint, also when it is moved.
 // Cost: as safetensors.h; the files stay mapped, and bytes that are not accessed are not read.
 
-#ifndef EXAMPLES_HF_CHECKPOINT_H_
-#define EXAMPLES_HF_CHECKPOINT_H_
+#ifndef REPRISE_HF_CHECKPOINT_H_
+#define REPRISE_HF_CHECKPOINT_H_
 
 #include <cstdint>
 #include <string>
@@ -17,8 +19,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "examples/hf/safetensors.h"
-#include "examples/hf/tensor_view.h"
+#include "reprise/hf/safetensors.h"
+#include "reprise/hf/tensor_view.h"
 
 namespace reprise {
 
@@ -57,4 +59,4 @@ class Checkpoint {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_CHECKPOINT_H_
+#endif  // REPRISE_HF_CHECKPOINT_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/checkpoint_reader.h"
+#include "reprise/hf/checkpoint_reader.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

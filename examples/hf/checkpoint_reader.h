@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Tensors of a checkpoint as tensors of a device: request all with Add(), then read all at once
 // with Run().
 //
@@ -8,8 +10,8 @@
 //
 // Thread safety: none.
 
-#ifndef EXAMPLES_HF_CHECKPOINT_READER_H_
-#define EXAMPLES_HF_CHECKPOINT_READER_H_
+#ifndef REPRISE_HF_CHECKPOINT_READER_H_
+#define REPRISE_HF_CHECKPOINT_READER_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -23,10 +25,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "distributed/share.h"
-#include "examples/hf/checkpoint.h"
-#include "examples/hf/tensor_copies.h"
+#include "reprise/base/dtype.h"
+#include "reprise/distributed/share.h"
+#include "reprise/hf/checkpoint.h"
+#include "reprise/hf/tensor_copies.h"
 
 namespace reprise {
 
@@ -96,4 +98,4 @@ absl::StatusOr<DType> ChooseDType(const Checkpoint& checkpoint, std::string_view
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_CHECKPOINT_READER_H_
+#endif  // REPRISE_HF_CHECKPOINT_READER_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/checkpoint_reader.h"
+#include "reprise/hf/checkpoint_reader.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/torch_dtype.h"
-#include "examples/hf/safetensors_writer.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/hf/safetensors_writer.h"
 #ifdef REPRISE_TEST_ON_GPU
 #include <c10/cuda/CUDAFunctions.h>
 #endif

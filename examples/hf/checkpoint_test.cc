@@ -1,4 +1,4 @@
-#include "examples/hf/checkpoint.h"
+#include "reprise/hf/checkpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "examples/hf/safetensors_writer.h"
+#include "reprise/hf/safetensors_writer.h"
 
 namespace reprise {
 namespace {

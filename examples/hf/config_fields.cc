@@ -1,4 +1,4 @@
-#include "examples/hf/config_fields.h"
+#include "reprise/hf/config_fields.h"
 
 #include <algorithm>
 

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // What the config.json files of all families have in common, each member read and checked.
 //
 //   REPRISE_ASSIGN_OR_RETURN(config.hidden_size, ReadInt(fields, "hidden_size", kWidthRange));
@@ -6,8 +8,8 @@
 // Errors are InvalidArgument, naming the field, what was expected and what was got. Thread safety:
 // pure functions.
 
-#ifndef EXAMPLES_HF_CONFIG_FIELDS_H_
-#define EXAMPLES_HF_CONFIG_FIELDS_H_
+#ifndef REPRISE_HF_CONFIG_FIELDS_H_
+#define REPRISE_HF_CONFIG_FIELDS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -21,11 +23,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/strict_json.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/strict_json.h"
 
 namespace reprise {
 
@@ -49,6 +51,7 @@ absl::StatusOr<std::optional<DType>> ReadWeightDType(const JsonFields& fields);
 absl::StatusOr<std::vector<int32_t>> WithEndTokens(std::vector<int32_t> known,
                                                    const JsonFields& fields, int vocab_size);
 
+// InvalidArgument if config.json describes quantised weights.
 absl::Status RefuseQuantization(const JsonFields& fields);
 
 // How a family of models calls itself in config.json.
@@ -97,4 +100,4 @@ absl::StatusOr<Config> LoadModelConfig(const std::string& folder,
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_CONFIG_FIELDS_H_
+#endif  // REPRISE_HF_CONFIG_FIELDS_H_

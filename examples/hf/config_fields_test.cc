@@ -1,11 +1,11 @@
-#include "examples/hf/config_fields.h"
+#include "reprise/hf/config_fields.h"
 
 #include <string>
 
-#include "examples/hf/json_fields.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/hf/json_fields.h"
 
 namespace reprise {
 namespace {

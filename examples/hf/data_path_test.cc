@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "examples/hf/paths.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/hf/paths.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "examples/hf/element_conversion.h"
+#include "reprise/hf/element_conversion.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>

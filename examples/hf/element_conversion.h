@@ -1,15 +1,17 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Converts floating-point elements of a file to the dtype of the computation.
 //
 //   ConvertElements(DType::kBFloat16, bytes, DType::kFloat32, out, 4096);
 //
 // Rounds to nearest, ties to even, as LibTorch does; one thread. Thread safety: pure functions.
 
-#ifndef EXAMPLES_HF_ELEMENT_CONVERSION_H_
-#define EXAMPLES_HF_ELEMENT_CONVERSION_H_
+#ifndef REPRISE_HF_ELEMENT_CONVERSION_H_
+#define REPRISE_HF_ELEMENT_CONVERSION_H_
 
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -19,4 +21,4 @@ void ConvertElements(DType from, const void* source, DType to, void* target, int
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_ELEMENT_CONVERSION_H_
+#endif  // REPRISE_HF_ELEMENT_CONVERSION_H_

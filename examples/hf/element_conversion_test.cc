@@ -1,4 +1,4 @@
-#include "examples/hf/element_conversion.h"
+#include "reprise/hf/element_conversion.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -10,8 +10,8 @@
 #include <limits>
 #include <vector>
 
-#include "base/torch_dtype.h"
 #include "gtest/gtest.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

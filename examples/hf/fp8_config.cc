@@ -1,11 +1,11 @@
-#include "examples/hf/fp8_config.h"
+#include "reprise/hf/fp8_config.h"
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 

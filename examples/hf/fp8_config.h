@@ -1,13 +1,15 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // What config.json says of quantised weights, for models that can compute with fp8 values and
 // scales (examples/hf/stored_scales.h).
 //
 // Thread safety: pure function.
 
-#ifndef EXAMPLES_HF_FP8_CONFIG_H_
-#define EXAMPLES_HF_FP8_CONFIG_H_
+#ifndef REPRISE_HF_FP8_CONFIG_H_
+#define REPRISE_HF_FP8_CONFIG_H_
 
 #include "absl/status/status.h"
-#include "examples/hf/json_fields.h"
+#include "reprise/hf/json_fields.h"
 
 namespace reprise {
 
@@ -19,4 +21,4 @@ absl::Status AcceptFp8Weights(const JsonFields& fields);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_FP8_CONFIG_H_
+#endif  // REPRISE_HF_FP8_CONFIG_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/fp8_config.h"
+#include "reprise/hf/fp8_config.h"
 
 #include <string>
 

@@ -1,12 +1,12 @@
-#include "examples/hf/json_fields.h"
+#include "reprise/hf/json_fields.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
-#include "examples/hf/strict_json.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/strict_json.h"
 
 namespace reprise {
 namespace {

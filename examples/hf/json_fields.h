@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The members of a JSON object, read one by one with their type and range checked: every message
 // names the file, the field, what was expected and what was got.
 //
@@ -10,8 +12,8 @@
 // JSON integers: 64.0 is not one. Thread safety: as any const object. A view: the object given to
 // Of() must outlive it.
 
-#ifndef EXAMPLES_HF_JSON_FIELDS_H_
-#define EXAMPLES_HF_JSON_FIELDS_H_
+#ifndef REPRISE_HF_JSON_FIELDS_H_
+#define REPRISE_HF_JSON_FIELDS_H_
 
 #include <cstdint>
 #include <initializer_list>
@@ -86,4 +88,4 @@ class JsonFields {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_JSON_FIELDS_H_
+#endif  // REPRISE_HF_JSON_FIELDS_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/json_fields.h"
+#include "reprise/hf/json_fields.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "examples/hf/mapped_file.h"
+#include "reprise/hf/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // A file's bytes, read-only, without copying them: weights are paged in as they are read, and
 // shared with every other process that maps the same file.
 //
@@ -8,8 +10,8 @@
 // when it is moved. They are the file's, not a copy: if another process shortens the file while it
 // is mapped, this process ends with SIGBUS.
 
-#ifndef EXAMPLES_HF_MAPPED_FILE_H_
-#define EXAMPLES_HF_MAPPED_FILE_H_
+#ifndef REPRISE_HF_MAPPED_FILE_H_
+#define REPRISE_HF_MAPPED_FILE_H_
 
 #include <cstdint>
 #include <string>
@@ -57,4 +59,4 @@ class MappedFile {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_MAPPED_FILE_H_
+#endif  // REPRISE_HF_MAPPED_FILE_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/paths.h"
+#include "reprise/hf/paths.h"
 
 #include <cstdlib>
 #include <filesystem>

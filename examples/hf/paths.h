@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Finds files at run time: files of the project (the example model, the goldens), and files that
 // the user names.
 //
@@ -11,8 +13,8 @@
 //
 // Thread safety: pure but for the environment and the file system.
 
-#ifndef EXAMPLES_HF_PATHS_H_
-#define EXAMPLES_HF_PATHS_H_
+#ifndef REPRISE_HF_PATHS_H_
+#define REPRISE_HF_PATHS_H_
 
 #include <optional>
 #include <string>
@@ -54,4 +56,4 @@ std::string ResolveUserPath(const std::string& path);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_PATHS_H_
+#endif  // REPRISE_HF_PATHS_H_

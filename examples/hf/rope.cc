@@ -1,4 +1,4 @@
-#include "examples/hf/rope.h"
+#include "reprise/hf/rope.h"
 
 #include <glog/logging.h>
 
@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The inverse frequencies of RoPE, plain or scaled: the angle per position of each pair of a head's
 // elements. Also reads them from config.json, in either of the two forms that Hugging Face has
 // used:
@@ -13,14 +15,14 @@
 //
 // Thread safety: pure functions.
 
-#ifndef EXAMPLES_HF_ROPE_H_
-#define EXAMPLES_HF_ROPE_H_
+#ifndef REPRISE_HF_ROPE_H_
+#define REPRISE_HF_ROPE_H_
 
 #include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "examples/hf/json_fields.h"
+#include "reprise/hf/json_fields.h"
 
 namespace reprise {
 
@@ -107,4 +109,4 @@ absl::StatusOr<LayerRopes> ReadLayerRopes(const JsonFields& config, const RopeDe
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_ROPE_H_
+#endif  // REPRISE_HF_ROPE_H_

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "examples/hf/rope.h"
 #include "nlohmann/json.hpp"
+#include "reprise/hf/rope.h"
 
 namespace reprise {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "examples/hf/rope.h"
+#include "reprise/hf/rope.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "examples/hf/safetensors.h"
+#include "reprise/hf/safetensors.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/strict_json.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/strict_json.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // One safetensors file, read in place. The format: 8 bytes that hold the length of a header
 // (little-endian), the header in JSON, and the tensors' bytes; see
 // https://huggingface.co/docs/safetensors.
@@ -11,8 +13,8 @@
 // Thread safety: as any const object. Views live as long as the file object, also when it is moved.
 // Cost: opening reads the header only; weights are read from the disk when they are accessed.
 
-#ifndef EXAMPLES_HF_SAFETENSORS_H_
-#define EXAMPLES_HF_SAFETENSORS_H_
+#ifndef REPRISE_HF_SAFETENSORS_H_
+#define REPRISE_HF_SAFETENSORS_H_
 
 #include <functional>
 #include <map>
@@ -21,8 +23,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "examples/hf/mapped_file.h"
-#include "examples/hf/tensor_view.h"
+#include "reprise/hf/mapped_file.h"
+#include "reprise/hf/tensor_view.h"
 
 namespace reprise {
 
@@ -68,4 +70,4 @@ class SafetensorsFile {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_SAFETENSORS_H_
+#endif  // REPRISE_HF_SAFETENSORS_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/safetensors.h"
+#include "reprise/hf/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "examples/hf/safetensors_writer.h"
+#include "reprise/hf/safetensors_writer.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/strict_json.h"
-#include "examples/hf/utf8.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/strict_json.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

@@ -1,17 +1,19 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Writes a safetensors file: the other half of safetensors.h, for results that another program
 // reads.
 //
 //   std::vector<TensorToWrite> tensors = {{"logits_0", {StoredType::kFloat32, {40, 256}, bytes}}};
 //   REPRISE_RETURN_IF_ERROR(WriteSafetensors("logits.safetensors", tensors));
 
-#ifndef EXAMPLES_HF_SAFETENSORS_WRITER_H_
-#define EXAMPLES_HF_SAFETENSORS_WRITER_H_
+#ifndef REPRISE_HF_SAFETENSORS_WRITER_H_
+#define REPRISE_HF_SAFETENSORS_WRITER_H_
 
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "examples/hf/tensor_view.h"
+#include "reprise/hf/tensor_view.h"
 
 namespace reprise {
 
@@ -33,4 +35,4 @@ absl::Status WriteSafetensors(const std::string& path, absl::Span<const TensorTo
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_SAFETENSORS_WRITER_H_
+#endif  // REPRISE_HF_SAFETENSORS_WRITER_H_

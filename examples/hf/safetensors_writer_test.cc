@@ -1,4 +1,4 @@
-#include "examples/hf/safetensors_writer.h"
+#include "reprise/hf/safetensors_writer.h"
 
 #include <dirent.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "examples/hf/safetensors.h"
+#include "reprise/hf/safetensors.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "examples/hf/stored_scales.h"
+#include "reprise/hf/stored_scales.h"
 
 #include <ATen/ops/empty.h>
 
@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/element_conversion.h"
-#include "examples/hf/tensor_copies.h"
-#include "examples/hf/tensor_view.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/element_conversion.h"
+#include "reprise/hf/tensor_copies.h"
+#include "reprise/hf/tensor_view.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The scales of weights of 8 bits, as checkpoints store them beside a tensor "x.weight" of F8_E4M3:
 // "x.weight_scale" or "x.weight_scale_inv", both of which values are to be multiplied by, of floats
 // of 16, 32 or 64 bits. By their shape, for a weight [out_features, in_features]:
@@ -10,8 +12,8 @@
 //
 // Thread safety: pure functions.
 
-#ifndef EXAMPLES_HF_STORED_SCALES_H_
-#define EXAMPLES_HF_STORED_SCALES_H_
+#ifndef REPRISE_HF_STORED_SCALES_H_
+#define REPRISE_HF_STORED_SCALES_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -23,8 +25,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "distributed/share.h"
-#include "examples/hf/safetensors.h"
+#include "reprise/distributed/share.h"
+#include "reprise/hf/safetensors.h"
 
 namespace reprise {
 
@@ -54,4 +56,4 @@ absl::StatusOr<at::Tensor> ReadScales(const TensorViews& tensors,
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_STORED_SCALES_H_
+#endif  // REPRISE_HF_STORED_SCALES_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/stored_scales.h"
+#include "reprise/hf/stored_scales.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -13,13 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "base/torch_dtype.h"
-#include "distributed/share.h"
-#include "examples/hf/safetensors_writer.h"
-#include "examples/hf/weights.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/distributed/share.h"
+#include "reprise/hf/safetensors_writer.h"
+#include "reprise/hf/weights.h"
 
 namespace reprise {
 namespace {

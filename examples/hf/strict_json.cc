@@ -1,4 +1,4 @@
-#include "examples/hf/strict_json.h"
+#include "reprise/hf/strict_json.h"
 
 #include <utility>
 #include <vector>
@@ -6,8 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "base/status_macros.h"
-#include "examples/hf/mapped_file.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/mapped_file.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Parses JSON from untrusted files: under limits, and without accepting anything ambiguous.
 //
 //   REPRISE_ASSIGN_OR_RETURN(nlohmann::json config, ReadJsonFile(folder + "/config.json"));
@@ -5,8 +7,8 @@
 // Stricter than nlohmann::json::parse(), which keeps the last of two equal names, nests as deep as
 // the stack allows and throws. Thread safety: pure functions.
 
-#ifndef EXAMPLES_HF_STRICT_JSON_H_
-#define EXAMPLES_HF_STRICT_JSON_H_
+#ifndef REPRISE_HF_STRICT_JSON_H_
+#define REPRISE_HF_STRICT_JSON_H_
 
 #include <cstdint>
 #include <string>
@@ -39,4 +41,4 @@ std::string DescribeJson(const nlohmann::json& value);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_STRICT_JSON_H_
+#endif  // REPRISE_HF_STRICT_JSON_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/strict_json.h"
+#include "reprise/hf/strict_json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

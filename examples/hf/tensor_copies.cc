@@ -1,4 +1,4 @@
-#include "examples/hf/tensor_copies.h"
+#include "reprise/hf/tensor_copies.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/Event.h>
@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
-#include "examples/hf/element_conversion.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/hf/element_conversion.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Copies tensors of a checkpoint into memory of a device, at the speed of the disk: several threads
 // each read pieces of some megabytes and convert them. Copies to a GPU go through pinned staging of
 // a fixed size; a thread reads one piece while the previous one is being copied.
@@ -8,8 +10,8 @@
 // Memory in addition to the targets: two pieces per thread, for any size of the tensors. The files'
 // pages do not become resident in this process.
 
-#ifndef EXAMPLES_HF_TENSOR_COPIES_H_
-#define EXAMPLES_HF_TENSOR_COPIES_H_
+#ifndef REPRISE_HF_TENSOR_COPIES_H_
+#define REPRISE_HF_TENSOR_COPIES_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -19,9 +21,9 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "distributed/share.h"
-#include "examples/hf/checkpoint.h"
-#include "examples/hf/tensor_view.h"
+#include "reprise/distributed/share.h"
+#include "reprise/hf/checkpoint.h"
+#include "reprise/hf/tensor_view.h"
 
 namespace reprise {
 
@@ -64,4 +66,4 @@ absl::Status RunTensorCopies(const Checkpoint& checkpoint, absl::Span<const Tens
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TENSOR_COPIES_H_
+#endif  // REPRISE_HF_TENSOR_COPIES_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/tensor_view.h"
+#include "reprise/hf/tensor_view.h"
 
 #include <glog/logging.h>
 

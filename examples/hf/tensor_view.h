@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // A tensor as a safetensors file holds it: element type, shape, and where its bytes are. No
 // LibTorch, no copy.
 //
@@ -6,8 +8,8 @@
 //
 // Thread safety: as any const object. A view: its provider defines how long its bytes live.
 
-#ifndef EXAMPLES_HF_TENSOR_VIEW_H_
-#define EXAMPLES_HF_TENSOR_VIEW_H_
+#ifndef REPRISE_HF_TENSOR_VIEW_H_
+#define REPRISE_HF_TENSOR_VIEW_H_
 
 #include <cstdint>
 #include <cstring>
@@ -21,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -83,6 +85,7 @@ std::string ShapeString(absl::Span<const int64_t> shape);
 std::optional<int64_t> NumElements(absl::Span<const int64_t> shape);
 
 namespace internal {
+// The type of elements T in a file; nullopt if CopyElements() does not support T.
 template <typename T>
 constexpr std::optional<StoredType> StoredTypeFor() {
   if (std::is_same_v<T, float>) return StoredType::kFloat32;
@@ -91,6 +94,7 @@ constexpr std::optional<StoredType> StoredTypeFor() {
   if (std::is_same_v<T, int64_t>) return StoredType::kInt64;
   return std::nullopt;
 }
+// InvalidArgument unless `tensor` has elements of type `expected`.
 absl::Status CheckType(const TensorView& tensor, StoredType expected);
 }  // namespace internal
 
@@ -110,4 +114,4 @@ absl::StatusOr<std::vector<T>> CopyElements(const TensorView& tensor) {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TENSOR_VIEW_H_
+#endif  // REPRISE_HF_TENSOR_VIEW_H_

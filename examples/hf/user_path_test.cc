@@ -1,5 +1,5 @@
-#include "examples/hf/paths.h"
 #include "gtest/gtest.h"
+#include "reprise/hf/paths.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "examples/hf/utf8.h"
+#include "reprise/hf/utf8.h"
 
 #include <algorithm>
 

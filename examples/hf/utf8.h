@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // UTF-8 functions for a tokenizer: refuse malformed text, cut a stream of bytes between characters,
 // and show bytes that are not text.
 //
@@ -6,8 +8,8 @@
 // "Well-formed" is Unicode's table 3-7: no surrogates, nothing past U+10FFFF, no longer form than
 // needed. Thread safety: pure functions.
 
-#ifndef EXAMPLES_HF_UTF8_H_
-#define EXAMPLES_HF_UTF8_H_
+#ifndef REPRISE_HF_UTF8_H_
+#define REPRISE_HF_UTF8_H_
 
 #include <cstdint>
 #include <optional>
@@ -51,4 +53,4 @@ void AppendUtf8(char32_t code_point, std::string& text);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_UTF8_H_
+#endif  // REPRISE_HF_UTF8_H_

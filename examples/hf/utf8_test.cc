@@ -1,4 +1,4 @@
-#include "examples/hf/utf8.h"
+#include "reprise/hf/utf8.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

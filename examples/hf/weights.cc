@@ -1,4 +1,4 @@
-#include "examples/hf/weights.h"
+#include "reprise/hf/weights.h"
 
 #include <ATen/ops/empty.h>
 
@@ -9,13 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
-#include "examples/hf/checkpoint.h"
-#include "examples/hf/checkpoint_reader.h"
-#include "examples/hf/stored_scales.h"
-#include "examples/hf/tensor_view.h"
 #include "glog/logging.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/hf/checkpoint.h"
+#include "reprise/hf/checkpoint_reader.h"
+#include "reprise/hf/stored_scales.h"
+#include "reprise/hf/tensor_view.h"
 
 namespace reprise {
 namespace {

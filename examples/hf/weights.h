@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The weights of a model, described once: a function requests each weight from a source by name and
 // shape.
 //
@@ -16,8 +18,8 @@
 //
 // Thread safety: none for a source; pure functions.
 
-#ifndef EXAMPLES_HF_WEIGHTS_H_
-#define EXAMPLES_HF_WEIGHTS_H_
+#ifndef REPRISE_HF_WEIGHTS_H_
+#define REPRISE_HF_WEIGHTS_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -34,12 +36,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "distributed/collectives.h"
-#include "distributed/share.h"
-#include "examples/hf/safetensors.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/share.h"
+#include "reprise/hf/safetensors.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 
@@ -66,6 +68,7 @@ struct WeightPart {
   }
 };
 
+// What a weight does: multiplies inputs, scales a norm, or is added to a product.
 enum class WeightKind : int8_t { kMatrix, kNorm, kBias };
 
 struct WeightRequest {
@@ -270,4 +273,4 @@ absl::Status CheckWeights(absl::Span<const NamedWeight> expected,
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_WEIGHTS_H_
+#endif  // REPRISE_HF_WEIGHTS_H_

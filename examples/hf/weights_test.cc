@@ -1,4 +1,4 @@
-#include "examples/hf/weights.h"
+#include "reprise/hf/weights.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "base/torch_dtype.h"
-#include "examples/hf/safetensors_writer.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/hf/safetensors_writer.h"
 
 namespace reprise {
 namespace {

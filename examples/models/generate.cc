@@ -1,16 +1,16 @@
-#include "examples/models/generate.h"
+#include "reprise/models/generate.h"
 
 #include <ATen/ops/from_blob.h>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/ids.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "examples/hf/safetensors_writer.h"
-#include "examples/hf/tensor_view.h"
 #include "glog/logging.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/hf/safetensors_writer.h"
+#include "reprise/hf/tensor_view.h"
 
 namespace reprise {
 

@@ -4,18 +4,18 @@
 //   LogitsRecorder recorder(requests.size());
 //   REPRISE_RETURN_IF_ERROR(Generate(*engine, requests, [&](int request, const TokenEvent& event) {
 //     tokens[request].push_back(*event.token);
-//     return recorder.Record(request, engine->logits(event));
+//     return recorder.Record(request, *LogitsOf(*engine, event));
 //   }));
 //   REPRISE_RETURN_IF_ERROR(recorder.Write("logits.safetensors"));
 //
 // All requests are added before the first step, so that they run as one batch, up to the engine's
-// number of rows. To record logits the engine must keep them (ModelRunnerOptions::step_logits) or
+// number of rows. To record logits the engine must keep them (LogitsOptions::step_logits) or
 // have one step in flight.
 //
 // Thread safety: none.
 
-#ifndef EXAMPLES_MODELS_GENERATE_H_
-#define EXAMPLES_MODELS_GENERATE_H_
+#ifndef REPRISE_MODELS_GENERATE_H_
+#define REPRISE_MODELS_GENERATE_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -26,13 +26,13 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "engine/engine.h"
-#include "engine/request.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/engine/request.h"
 
 namespace reprise {
 
 // Called for every token, in the order in which the engine reports them, right after the step that
-// reported it, while engine.logits(event) is valid. Every event has a token, but for requests that
+// reported it, while *LogitsOf(engine, event) is valid. Every event has a token, but for requests that
 // generate none (Request::max_new_tokens 0): theirs is one without. An error ends the run.
 using TokenListener = absl::FunctionRef<absl::Status(int request, const TokenEvent& event)>;
 
@@ -66,4 +66,4 @@ class LogitsRecorder {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_GENERATE_H_
+#endif  // REPRISE_MODELS_GENERATE_H_

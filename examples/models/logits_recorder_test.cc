@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "examples/hf/safetensors.h"
-#include "examples/models/generate.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/hf/safetensors.h"
+#include "reprise/models/generate.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "examples/models/model_folder.h"
+#include "reprise/models/model_folder.h"
 
 #include <filesystem>
 #include <system_error>
@@ -6,21 +6,23 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "distributed/share.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/paths.h"
-#include "examples/hf/strict_json.h"
-#include "examples/models/bart/bart_model.h"
-#include "examples/models/bart/bart_weights.h"
-#include "examples/models/deepseek/mla_weights.h"
-#include "examples/models/gpt/gpt_model.h"
-#include "examples/models/gpt/gpt_weights.h"
-#include "examples/models/llama/llama_families.h"
-#include "examples/models/llama/llama_model.h"
-#include "examples/models/llama/llama_weights.h"
 #include "nlohmann/json.hpp"
-#include "runner/ranks/replicated_model.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/share.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/paths.h"
+#include "reprise/hf/strict_json.h"
+#include "reprise/models/bart/bart_model.h"
+#include "reprise/models/bart/bart_weights.h"
+#include "reprise/models/deepseek/mla_weights.h"
+#include "reprise/models/devices.h"
+#include "reprise/models/gpt/gpt_model.h"
+#include "reprise/models/gpt/gpt_weights.h"
+#include "reprise/models/llama/llama_families.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/runner/ranks/replicated_model.h"
 
 namespace reprise {
 namespace {
@@ -36,6 +38,16 @@ absl::Status CheckNoContext(const char* family, const LoadModelOptions& options)
   if (world == 1) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(
       "models of ", family, " do not divide keys: expected a context of one rank, got ", world));
+}
+
+absl::Status CheckWeightOptions(const LoadWeightsOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckDevice(options.device));
+  const DType dtype = options.dtype.value_or(DType::kFloat32);
+  if (dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("dtype must be float32, float16 or bfloat16: got ",
+                                                 std::string(DTypeName(dtype))));
 }
 
 // Why the family or the sizes of a model cannot be divided, or OK.
@@ -143,6 +155,7 @@ absl::StatusOr<ModelFolder> ModelFolder::Open(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& path, const ModelConfig& config,
                                                  const LoadModelOptions& options) {
+  REPRISE_RETURN_IF_ERROR(CheckWeightOptions(options.weights));
   LoadModelOptions own = options;
   own.weights.ranks = RanksOf(options.collectives);
   const auto check = [&](const auto& family) { return CheckCanBeDivided(family, own); };

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // A Hugging Face model folder: its config, of any supported family, its tokenizer, and the model.
 //
 //   REPRISE_ASSIGN_OR_RETURN(ModelFolder folder, ModelFolder::Open("models/jargon-llama"));
@@ -7,8 +9,8 @@
 //
 // Thread safety: as any const object.
 
-#ifndef EXAMPLES_MODELS_MODEL_FOLDER_H_
-#define EXAMPLES_MODELS_MODEL_FOLDER_H_
+#ifndef REPRISE_MODELS_MODEL_FOLDER_H_
+#define REPRISE_MODELS_MODEL_FOLDER_H_
 
 #include <cstdint>
 #include <memory>
@@ -18,15 +20,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "distributed/collectives.h"
-#include "examples/hf/tokenizer/tokenizer.h"
-#include "examples/hf/weights.h"
-#include "examples/models/bart/bart_config.h"
-#include "examples/models/deepseek/mla_config.h"
-#include "examples/models/deepseek/mla_model.h"
-#include "examples/models/gpt/gpt_config.h"
-#include "examples/models/llama/llama_config.h"
-#include "runner/model.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
+#include "reprise/hf/weights.h"
+#include "reprise/models/bart/bart_config.h"
+#include "reprise/models/deepseek/mla_config.h"
+#include "reprise/models/deepseek/mla_model.h"
+#include "reprise/models/gpt/gpt_config.h"
+#include "reprise/models/llama/llama_config.h"
+#include "reprise/runner/model.h"
 
 namespace reprise {
 
@@ -68,15 +70,17 @@ struct LoadModelOptions {
   // Null: one rank. weights.ranks is ignored.
   Collectives* collectives = nullptr;
   Undivided undivided = Undivided::kRefused;
-  // The ranks that keys are divided over (ModelRunnerOptions::divides_context), which have the same
+  // The ranks that keys are divided over (RankOptions::context_ranks), which have the same
   // weights; must outlive the model. Null: none. With `collectives`: groups of a grid
   // (distributed/rank_grid.h).
   Collectives* context = nullptr;
 };
 
-// Errors: those of LoadWeights() and of the model's Create(); InvalidArgument for a model of fewer heads
-// than ranks, unless it is to be replicated; Unimplemented for a context of several ranks of a family
-// that does not divide keys (BART).
+// Loads the weights of the folder `path`, whose config is `config`. load_model.h has the one-call form.
+// Errors: those of CheckDevice(), of LoadWeights() and of the model's Create(). InvalidArgument if
+// weights.dtype is not float32, float16 or bfloat16, or for a model of fewer heads than ranks, unless it is
+// to be replicated. Unimplemented for a context of several ranks and a family that does not divide keys
+// (BART).
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& path, const ModelConfig& config,
                                                  const LoadModelOptions& options);
 
@@ -86,4 +90,4 @@ absl::StatusOr<std::string> DefaultModelFolder();
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_MODEL_FOLDER_H_
+#endif  // REPRISE_MODELS_MODEL_FOLDER_H_

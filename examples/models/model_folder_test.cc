@@ -1,4 +1,4 @@
-#include "examples/models/model_folder.h"
+#include "reprise/models/model_folder.h"
 
 #include <filesystem>
 #include <fstream>

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // What every family of models does with its weights, from one description of them: lists the
 // tensors of a checkpoint, checks one, loads it, makes random weights, and checks weights from
 // elsewhere.
@@ -11,8 +13,8 @@
 //
 // Thread safety: pure functions.
 
-#ifndef EXAMPLES_MODELS_MODEL_WEIGHTS_H_
-#define EXAMPLES_MODELS_MODEL_WEIGHTS_H_
+#ifndef REPRISE_MODELS_MODEL_WEIGHTS_H_
+#define REPRISE_MODELS_MODEL_WEIGHTS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -25,16 +27,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "distributed/collectives.h"
-#include "distributed/share.h"
-#include "examples/hf/safetensors.h"
-#include "examples/hf/weights.h"
-#include "examples/models/random_source.h"
 #include "glog/logging.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/share.h"
+#include "reprise/hf/safetensors.h"
+#include "reprise/hf/weights.h"
+#include "reprise/models/random_source.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 
@@ -138,4 +140,4 @@ absl::StatusOr<Weights> ReadDecoder(const DecoderShape& shape, WeightSource& sou
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_MODEL_WEIGHTS_H_
+#endif  // REPRISE_MODELS_MODEL_WEIGHTS_H_

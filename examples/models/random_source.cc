@@ -1,4 +1,4 @@
-#include "examples/models/random_source.h"
+#include "reprise/models/random_source.h"
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -9,7 +9,7 @@
 #include <cmath>
 #include <vector>
 
-#include "base/torch_dtype.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Weights for tests and measurements: random, of a model's shapes, made on the device, without a
 // checkpoint.
 //
@@ -6,8 +8,8 @@
 //
 // Thread safety: pure functions.
 
-#ifndef EXAMPLES_MODELS_RANDOM_SOURCE_H_
-#define EXAMPLES_MODELS_RANDOM_SOURCE_H_
+#ifndef REPRISE_MODELS_RANDOM_SOURCE_H_
+#define REPRISE_MODELS_RANDOM_SOURCE_H_
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -17,10 +19,10 @@
 #include <type_traits>
 
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "base/torch_status.h"
-#include "distributed/collectives.h"
-#include "examples/hf/weights.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/hf/weights.h"
 
 namespace reprise {
 
@@ -69,4 +71,4 @@ std::invoke_result_t<Read, WeightSource&> MakeRandom(
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_RANDOM_SOURCE_H_
+#endif  // REPRISE_MODELS_RANDOM_SOURCE_H_

@@ -1,12 +1,11 @@
-// The decode loop of an engine, written by hand in one file: an example for users with their own
-// scheduler.
+// A decode loop of one's own in one file: an example for users with their own scheduler.
 //
 //   ./bazelw run //examples/simple -- "YEAR, n." "hacker"
 //
-// Two objects do the work. BlockManager keeps the books on the host: which blocks of the KV cache
-// belong to which sequence. ModelRunner owns the cache itself and runs steps: it copies a step's
-// few changes to the device, runs the model (decode steps as a captured graph) and samples. Only
-// the loop below connects them. Any reprise::Model can replace the one that is loaded here.
+// Two objects do the work. ModelRunner owns the KV cache and runs steps: it copies a step's few
+// changes to the device, runs the model (decode steps as a captured graph) and samples. StepBuilder
+// does the bookkeeping on the host: which blocks of the cache belong to which sequence, and which
+// tokens a step computes. Any reprise::Model can replace the one that is loaded here.
 
 #include <algorithm>
 #include <cstdint>
@@ -17,72 +16,46 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "base/ids.h"
-#include "base/status_macros.h"
-#include "cache/blocks/block_manager.h"
-#include "examples/models/model_folder.h"
-#include "runner/model.h"
-#include "runner/model_runner.h"
-#include "runner/slots/scheduled_batch.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/models/model_folder.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/step_builder.h"
 
 namespace reprise {
 namespace {
 
-constexpr int kMaxLength = 96;  // of a sequence, its prompt included
+// Number of tokens of a sequence whose keys are cached: its prompt, and all generated tokens but the
+// newest.
+constexpr int kMaxLength = 96;
 
-// A sequence in the slot of its index.
-struct Sequence {
-  std::vector<int32_t> tokens;  // the prompt, and what has been generated
-  bool is_finished = false;
-};
-
-// The first step: every sequence joins a slot, and all prompts are computed at once. (An engine with
-// long prompts cuts them into chunks: rows with RowOutput::kNone until the last.)
-absl::Status Prefill(ModelRunner& runner, BlockManager& blocks, std::vector<Sequence>& sequences) {
-  std::vector<SlotJoin> joins;
-  std::vector<ScheduledRow> rows;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    const SlotId slot(static_cast<int32_t>(i));
-    // Blocks for the prompt. ResourceExhausted would mean: try again when others have ended.
-    REPRISE_RETURN_IF_ERROR(blocks.Add(slot, static_cast<int>(sequences[i].tokens.size())));
-    joins.push_back({.slot = slot.value()});
-    rows.push_back({.slot = slot, .tokens = sequences[i].tokens});
+// Each prompt with the text that follows it, in the order of `prompts`.
+absl::StatusOr<std::vector<std::vector<int32_t>>> Generate(
+    ModelRunner& runner, absl::Span<const std::vector<int32_t>> prompts,
+    absl::Span<const int32_t> ends) {
+  REPRISE_ASSIGN_OR_RETURN(StepBuilder steps, StepBuilder::Create(runner));
+  std::vector<size_t> prompt_of(prompts.size());  // by slot
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    // ResourceExhausted would mean: try again when others have left.
+    REPRISE_ASSIGN_OR_RETURN(const SlotId slot, steps.Join(prompts[i]));
+    prompt_of[slot.value()] = i;
   }
-  // Updates are the changed entries of the block tables; the device gets only these.
-  REPRISE_ASSIGN_OR_RETURN(
-      const StepResult result,
-      runner.Step({.joins = joins, .updates = blocks.TakeUpdates(), .rows = rows}));
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    // The prompt's keys are in the cache now.
-    REPRISE_RETURN_IF_ERROR(blocks.Commit(rows[i].slot, sequences[i].tokens));
-    sequences[i].tokens.push_back(result.tokens[i]);
+  std::vector<std::vector<int32_t>> texts(prompts.size());
+  while (steps.num_sequences() > 0) {
+    // The first steps compute the prompts, in chunks. From then on each has a token per sequence.
+    REPRISE_ASSIGN_OR_RETURN(const absl::Span<const NewToken> step, steps.Run());
+    for (const NewToken& next : step) {
+      if (!next.is_last && std::count(ends.begin(), ends.end(), next.token) == 0) continue;
+      const absl::Span<const int32_t> text = steps.tokens(next.slot);
+      texts[prompt_of[next.slot.value()]].assign(text.begin(), text.end());
+      REPRISE_RETURN_IF_ERROR(steps.Leave(next.slot));
+    }
   }
-  return absl::OkStatus();
-}
-
-// One step of decoding: a token for each sequence that is not finished. `leaves`: slots whose
-// sequences ended in the step before.
-absl::Status Decode(ModelRunner& runner, BlockManager& blocks, std::vector<Sequence>& sequences,
-                    const std::vector<SlotId>& leaves) {
-  std::vector<ScheduledRow> rows;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    if (sequences[i].is_finished) continue;
-    const SlotId slot(static_cast<int32_t>(i));
-    // Room for the key of the last token, mostly in the sequence's last block.
-    REPRISE_RETURN_IF_ERROR(blocks.Append(slot, 1));
-    // No tokens: the row takes what its slot sampled last, which the device still has.
-    rows.push_back({.slot = slot});
-  }
-  REPRISE_ASSIGN_OR_RETURN(
-      const StepResult result,
-      runner.Step({.leaves = leaves, .updates = blocks.TakeUpdates(), .rows = rows}));
-  for (size_t row = 0; row < rows.size(); ++row) {
-    std::vector<int32_t>& tokens = sequences[rows[row].slot.value()].tokens;
-    REPRISE_RETURN_IF_ERROR(blocks.Commit(rows[row].slot, {tokens.back()}));
-    tokens.push_back(result.tokens[row]);
-  }
-  return absl::OkStatus();
+  return texts;
 }
 
 absl::Status Run(const std::vector<std::string>& prompts) {
@@ -90,42 +63,22 @@ absl::Status Run(const std::vector<std::string>& prompts) {
   REPRISE_ASSIGN_OR_RETURN(const ModelFolder folder, ModelFolder::Open(path));
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                            LoadModel(path, folder.config, {.weights = {.dtype = DType::kFloat32}}));
-  std::vector<Sequence> sequences;
+  std::vector<std::vector<int32_t>> tokens;
   for (const std::string& prompt : prompts) {
-    REPRISE_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, folder.tokenizer->Encode(prompt));
-    sequences.push_back({.tokens = std::move(tokens)});
+    REPRISE_ASSIGN_OR_RETURN(tokens.emplace_back(), folder.tokenizer->Encode(prompt));
+    if (tokens.back().size() > kMaxLength) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "prompt too long: expected at most ", kMaxLength, " tokens, got ", tokens.back().size()));
+    }
   }
-
-  const int num_slots = static_cast<int>(sequences.size());
+  const int num_slots = static_cast<int>(prompts.size());
   REPRISE_ASSIGN_OR_RETURN(
       const std::unique_ptr<ModelRunner> runner,
       ModelRunner::Create(model.get(), {.max_num_seqs = num_slots, .max_seq_len = kMaxLength}));
-  REPRISE_ASSIGN_OR_RETURN(
-      BlockManager blocks,
-      BlockManager::Create({.num_blocks = runner->num_blocks(),
-                            .block_size = runner->block_size(),
-                            .num_slots = num_slots,
-                            .max_blocks = runner->max_blocks(),
-                            .groups = {runner->kv_groups().begin(), runner->kv_groups().end()}}));
-
-  REPRISE_RETURN_IF_ERROR(Prefill(*runner, blocks, sequences));
-  for (int num_running = num_slots; num_running > 0;) {
-    std::vector<SlotId> leaves;
-    for (int i = 0; i < num_slots; ++i) {
-      Sequence& sequence = sequences[i];
-      if (sequence.is_finished) continue;
-      const std::vector<int32_t>& ends = folder.eos_token_ids();
-      sequence.is_finished = sequence.tokens.size() == kMaxLength ||
-                             std::count(ends.begin(), ends.end(), sequence.tokens.back()) > 0;
-      if (!sequence.is_finished) continue;
-      --num_running;
-      leaves.push_back(SlotId(i));
-      REPRISE_RETURN_IF_ERROR(blocks.Free(SlotId(i)));  // for other sequences, if there were any
-    }
-    if (num_running > 0) REPRISE_RETURN_IF_ERROR(Decode(*runner, blocks, sequences, leaves));
-  }
-  for (const Sequence& sequence : sequences) {
-    std::cout << folder.tokenizer->Decode(sequence.tokens, SpecialTokenText::kSkip) << "\n";
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> texts,
+                           Generate(*runner, tokens, folder.eos_token_ids()));
+  for (const std::vector<int32_t>& text : texts) {
+    std::cout << folder.tokenizer->Decode(text, SpecialTokenText::kSkip) << "\n";
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-#include "runner/device/cpu_device_driver.h"
+#include "reprise/runner/device/cpu_device_driver.h"
 
 #include <chrono>
 #include <cstring>
@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/passed_fence.h"
-#include "base/status_macros.h"
-#include "graphs/recorded_backend.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/passed_fence.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/graphs/recorded_backend.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 namespace {

@@ -1,12 +1,12 @@
 // The DeviceDriver of the CPU: each call does its work before it returns.
 
-#ifndef RUNNER_DEVICE_CPU_DEVICE_DRIVER_H_
-#define RUNNER_DEVICE_CPU_DEVICE_DRIVER_H_
+#ifndef REPRISE_RUNNER_DEVICE_CPU_DEVICE_DRIVER_H_
+#define REPRISE_RUNNER_DEVICE_CPU_DEVICE_DRIVER_H_
 
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "runner/device/device_driver.h"
+#include "reprise/runner/device/device_driver.h"
 
 namespace reprise {
 
@@ -15,4 +15,4 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCpuDeviceDriver(
 
 }  // namespace reprise
 
-#endif  // RUNNER_DEVICE_CPU_DEVICE_DRIVER_H_
+#endif  // REPRISE_RUNNER_DEVICE_CPU_DEVICE_DRIVER_H_

@@ -1,4 +1,4 @@
-#include "runner/device/cuda_device_driver.h"
+#include "reprise/runner/device/cuda_device_driver.h"
 
 #ifdef REPRISE_WITH_CUDA
 #include <ATen/cuda/CUDAEvent.h>
@@ -12,17 +12,17 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/work_map/work_map_build.h"
-#include "base/cuda_device_scope.h"
-#include "base/cuda_fence.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "graphs/cuda_graph_backend.h"
-#include "runner/device/cuda_lanes.h"
-#include "runner/ops/linear.h"
-#include "runner/slots/refill.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/base/cuda_device_scope.h"
+#include "reprise/base/cuda_fence.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/graphs/cuda_graph_backend.h"
+#include "reprise/runner/device/cuda_lanes.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/slots/refill.h"
 #endif
 
 namespace reprise {

@@ -1,14 +1,14 @@
 // The DeviceDriver of an NVIDIA GPU: everything is enqueued on one long-lived stream.
 
-#ifndef RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_
-#define RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_
+#ifndef REPRISE_RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_
+#define REPRISE_RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_
 
 #include <c10/core/Device.h>
 
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "runner/device/device_driver.h"
+#include "reprise/runner/device/device_driver.h"
 
 namespace reprise {
 
@@ -18,4 +18,4 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
 
 }  // namespace reprise
 
-#endif  // RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_
+#endif  // REPRISE_RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_

@@ -1,12 +1,12 @@
-#include "runner/device/cuda_lanes.h"
+#include "reprise/runner/device/cuda_lanes.h"
 
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 #ifdef REPRISE_WITH_CUDA
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 
-#include "base/cuda_status.h"
+#include "reprise/base/cuda_status.h"
 #endif
 
 namespace reprise {

@@ -9,8 +9,8 @@
 //
 // Thread safety: none; one owner. The main stream must outlive it; graphs do not need it.
 
-#ifndef RUNNER_DEVICE_CUDA_LANES_H_
-#define RUNNER_DEVICE_CUDA_LANES_H_
+#ifndef REPRISE_RUNNER_DEVICE_CUDA_LANES_H_
+#define REPRISE_RUNNER_DEVICE_CUDA_LANES_H_
 
 #include <memory>
 
@@ -53,4 +53,4 @@ class CudaLanes {
 
 }  // namespace reprise
 
-#endif  // RUNNER_DEVICE_CUDA_LANES_H_
+#endif  // REPRISE_RUNNER_DEVICE_CUDA_LANES_H_

@@ -1,8 +1,8 @@
-#include "runner/device/device_driver.h"
+#include "reprise/runner/device/device_driver.h"
 
 #include "absl/strings/str_cat.h"
-#include "runner/device/cpu_device_driver.h"
-#include "runner/device/cuda_device_driver.h"
+#include "reprise/runner/device/cpu_device_driver.h"
+#include "reprise/runner/device/cuda_device_driver.h"
 
 namespace reprise {
 

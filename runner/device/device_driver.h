@@ -16,8 +16,8 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef RUNNER_DEVICE_DEVICE_DRIVER_H_
-#define RUNNER_DEVICE_DEVICE_DRIVER_H_
+#ifndef REPRISE_RUNNER_DEVICE_DEVICE_DRIVER_H_
+#define REPRISE_RUNNER_DEVICE_DEVICE_DRIVER_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -30,29 +30,29 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "attention/attention_params.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/paged_batch.h"
-#include "attention/ragged_batch.h"
-#include "attention/speculation/move_kv.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/fence.h"
-#include "base/mapped_buffer.h"
-#include "graphs/graph_backend.h"
-#include "runner/device/device_timer.h"
-#include "runner/ops/linear.h"
-#include "runner/ops/linear_context.h"
-#include "runner/sampling/sampling.h"
-#include "runner/slots/refill.h"
-#include "runner/speculation/draft_rows.h"
-#include "runner/speculation/keep_states.h"
-#include "runner/speculation/ngram_drafts.h"
-#include "runner/speculation/place_drafts.h"
-#include "runner/speculation/reject_drafts.h"
-#include "runner/speculation/tree_tokens.h"
-#include "runner/speculation/verify_drafts.h"
-#include "runner/speculation/verify_trees.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/speculation/move_kv.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/mapped_buffer.h"
+#include "reprise/graphs/graph_backend.h"
+#include "reprise/runner/device/device_timer.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/ops/linear_context.h"
+#include "reprise/runner/sampling/sampling.h"
+#include "reprise/runner/slots/refill.h"
+#include "reprise/runner/speculation/draft_rows.h"
+#include "reprise/runner/speculation/keep_states.h"
+#include "reprise/runner/speculation/ngram_drafts.h"
+#include "reprise/runner/speculation/place_drafts.h"
+#include "reprise/runner/speculation/reject_drafts.h"
+#include "reprise/runner/speculation/tree_tokens.h"
+#include "reprise/runner/speculation/verify_drafts.h"
+#include "reprise/runner/speculation/verify_trees.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -147,4 +147,4 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(c10::Device devic
 
 }  // namespace reprise
 
-#endif  // RUNNER_DEVICE_DEVICE_DRIVER_H_
+#endif  // REPRISE_RUNNER_DEVICE_DEVICE_DRIVER_H_

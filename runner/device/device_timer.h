@@ -12,8 +12,8 @@
 //
 // Thread safety: none; one owner.
 
-#ifndef RUNNER_DEVICE_DEVICE_TIMER_H_
-#define RUNNER_DEVICE_DEVICE_TIMER_H_
+#ifndef REPRISE_RUNNER_DEVICE_DEVICE_TIMER_H_
+#define REPRISE_RUNNER_DEVICE_DEVICE_TIMER_H_
 
 #include "absl/status/statusor.h"
 
@@ -35,4 +35,4 @@ class DeviceTimer {
 
 }  // namespace reprise
 
-#endif  // RUNNER_DEVICE_DEVICE_TIMER_H_
+#endif  // REPRISE_RUNNER_DEVICE_DEVICE_TIMER_H_

@@ -6,8 +6,8 @@
 //     Normalise(x.const_data_ptr<T>(), ...);
 //   });
 
-#ifndef RUNNER_OPS_ACTIVATION_TYPE_H_
-#define RUNNER_OPS_ACTIVATION_TYPE_H_
+#ifndef REPRISE_RUNNER_OPS_ACTIVATION_TYPE_H_
+#define REPRISE_RUNNER_OPS_ACTIVATION_TYPE_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/BFloat16.h>
@@ -17,7 +17,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "base/shape_check.h"
+#include "reprise/base/shape_check.h"
 
 namespace reprise {
 
@@ -43,4 +43,4 @@ void VisitActivationType(at::ScalarType type, Visitor&& visit) {
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_ACTIVATION_TYPE_H_
+#endif  // REPRISE_RUNNER_OPS_ACTIVATION_TYPE_H_

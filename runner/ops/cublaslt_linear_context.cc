@@ -1,7 +1,7 @@
 // Empty in builds without CUDA.
 #ifdef REPRISE_WITH_CUDA
 
-#include "runner/ops/cublaslt_linear_context.h"
+#include "reprise/runner/ops/cublaslt_linear_context.h"
 
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/ops/empty.h>
@@ -22,20 +22,20 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "base/cuda_status.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
 #include "glog/logging.h"
-#include "runner/ops/choices/choice_file.h"
-#include "runner/ops/choices/remembered_choice.h"
-#include "runner/ops/cublaslt_plan.h"
-#include "runner/ops/elementwise_args.h"
-#include "runner/ops/few_rows/tile_linear.h"
-#include "runner/ops/fp8/fp8_linear.h"
-#include "runner/ops/fp8/fp8_tile_linear.h"
-#include "runner/ops/skinny_linear_args.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/runner/ops/choices/choice_file.h"
+#include "reprise/runner/ops/choices/remembered_choice.h"
+#include "reprise/runner/ops/cublaslt_plan.h"
+#include "reprise/runner/ops/elementwise_args.h"
+#include "reprise/runner/ops/few_rows/tile_linear.h"
+#include "reprise/runner/ops/fp8/fp8_linear.h"
+#include "reprise/runner/ops/fp8/fp8_tile_linear.h"
+#include "reprise/runner/ops/skinny_linear_args.h"
 
 namespace reprise {
 namespace {

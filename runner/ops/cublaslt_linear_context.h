@@ -1,8 +1,8 @@
 // Matrix products on a GPU by cuBLASLt, created through MakeLinearContext (runner/ops/linear.h),
 // where the contract is.
 
-#ifndef RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
-#define RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
+#ifndef REPRISE_RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
+#define REPRISE_RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
 
 #include <c10/core/Device.h>
 
@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "runner/ops/linear_context.h"
+#include "reprise/runner/ops/linear_context.h"
 
 namespace reprise {
 
@@ -27,4 +27,4 @@ absl::StatusOr<std::unique_ptr<LinearContext>> MakeCublasLtLinearContext(
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
+#endif  // REPRISE_RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_

@@ -1,13 +1,13 @@
 // Empty in builds without CUDA.
 #ifdef REPRISE_WITH_CUDA
 
-#include "runner/ops/cublaslt_plan.h"
+#include "reprise/runner/ops/cublaslt_plan.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -8,8 +8,8 @@
 //
 // Thread safety: none. Move-only. Needs CUDA.
 
-#ifndef RUNNER_OPS_CUBLASLT_PLAN_H_
-#define RUNNER_OPS_CUBLASLT_PLAN_H_
+#ifndef REPRISE_RUNNER_OPS_CUBLASLT_PLAN_H_
+#define REPRISE_RUNNER_OPS_CUBLASLT_PLAN_H_
 
 #include <cublasLt.h>
 
@@ -21,8 +21,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "runner/ops/op_options.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -126,4 +126,4 @@ absl::Status FromCublas(cublasStatus_t status, const char* what);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_CUBLASLT_PLAN_H_
+#endif  // REPRISE_RUNNER_OPS_CUBLASLT_PLAN_H_

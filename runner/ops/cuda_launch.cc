@@ -1,12 +1,12 @@
 // Empty in builds without CUDA.
 #ifdef REPRISE_WITH_CUDA
 
-#include "runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/cuda_launch.h"
 
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
-#include "base/torch_status.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 

@@ -6,8 +6,8 @@
 // Nothing is synchronised: an error inside of the kernel appears at a later call that waits for the
 // stream.
 
-#ifndef RUNNER_OPS_CUDA_LAUNCH_H_
-#define RUNNER_OPS_CUDA_LAUNCH_H_
+#ifndef REPRISE_RUNNER_OPS_CUDA_LAUNCH_H_
+#define REPRISE_RUNNER_OPS_CUDA_LAUNCH_H_
 
 #include <ATen/core/Tensor.h>
 #include <cuda_runtime_api.h>
@@ -24,4 +24,4 @@ absl::Status LaunchOnCurrentStream(const at::Tensor& tensor,
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_CUDA_LAUNCH_H_
+#endif  // REPRISE_RUNNER_OPS_CUDA_LAUNCH_H_

@@ -1,4 +1,4 @@
-#include "runner/ops/elementwise.h"
+#include "reprise/runner/ops/elementwise.h"
 
 #include <ATen/Parallel.h>
 
@@ -7,13 +7,13 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "runner/ops/activation_type.h"
-#include "runner/ops/elementwise_args.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/ops/activation_type.h"
+#include "reprise/runner/ops/elementwise_args.h"
 #ifdef REPRISE_WITH_CUDA
-#include "runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/cuda_launch.h"
 #endif
 
 namespace reprise {

@@ -19,13 +19,13 @@
 // Thread safety: safe if the tensors are. Errors: InvalidArgument, naming the argument. Cost: one
 // launch, which reads its input once and writes its output once.
 
-#ifndef RUNNER_OPS_ELEMENTWISE_H_
-#define RUNNER_OPS_ELEMENTWISE_H_
+#ifndef REPRISE_RUNNER_OPS_ELEMENTWISE_H_
+#define REPRISE_RUNNER_OPS_ELEMENTWISE_H_
 
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
-#include "runner/ops/op_options.h"
+#include "reprise/runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -55,4 +55,4 @@ absl::Status TemperQueries(const at::Tensor& q, const at::Tensor& positions,
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_ELEMENTWISE_H_
+#endif  // REPRISE_RUNNER_OPS_ELEMENTWISE_H_

@@ -12,16 +12,16 @@
 //                         no write
 //   f(x)                  the value in float32
 
-#ifndef RUNNER_OPS_ELEMENTWISE_ARGS_H_
-#define RUNNER_OPS_ELEMENTWISE_ARGS_H_
+#ifndef REPRISE_RUNNER_OPS_ELEMENTWISE_ARGS_H_
+#define REPRISE_RUNNER_OPS_ELEMENTWISE_ARGS_H_
 
 #include <cmath>
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "base/host_device.h"
-#include "runner/ops/op_options.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/host_device.h"
+#include "reprise/runner/ops/op_options.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -202,4 +202,4 @@ absl::Status LaunchElementwise(const ElementwiseArgs& args, CUstream_st* stream)
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_ELEMENTWISE_ARGS_H_
+#endif  // REPRISE_RUNNER_OPS_ELEMENTWISE_ARGS_H_

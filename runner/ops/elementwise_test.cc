@@ -1,4 +1,4 @@
-#include "runner/ops/elementwise.h"
+#include "reprise/runner/ops/elementwise.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runner/ops/test_device.h"
-#include "runner/ops/test_tensors.h"
+#include "reprise/runner/ops/test_device.h"
+#include "reprise/runner/ops/test_tensors.h"
 
 namespace reprise {
 namespace {

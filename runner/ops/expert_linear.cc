@@ -1,4 +1,4 @@
-#include "runner/ops/expert_linear.h"
+#include "reprise/runner/ops/expert_linear.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_select.h>
@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "runner/ops/activation_type.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/runner/ops/activation_type.h"
 #ifdef REPRISE_WITH_CUDA
-#include "base/torch_dtype.h"
-#include "runner/ops/cuda_launch.h"
-#include "runner/ops/expert_linear_args.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/expert_linear_args.h"
 #endif
 
 namespace reprise {

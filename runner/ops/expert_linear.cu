@@ -14,9 +14,9 @@
 //   T         float, __half, __nv_bfloat16
 //   kVector   elements a lane reads at once: 16 bytes of them, or 1 if rows are not aligned
 
-#include "base/cuda_status.h"
-#include "runner/ops/expert_linear_args.h"
-#include "runner/ops/vector_access.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/runner/ops/expert_linear_args.h"
+#include "reprise/runner/ops/vector_access.cuh"
 
 namespace reprise {
 namespace {

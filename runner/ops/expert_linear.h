@@ -18,8 +18,8 @@
 //
 // An ExpertLinear is a value: copies share the weight. Thread safety: as LinearContext.
 
-#ifndef RUNNER_OPS_EXPERT_LINEAR_H_
-#define RUNNER_OPS_EXPERT_LINEAR_H_
+#ifndef REPRISE_RUNNER_OPS_EXPERT_LINEAR_H_
+#define REPRISE_RUNNER_OPS_EXPERT_LINEAR_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -28,7 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runner/ops/linear_context.h"
+#include "reprise/runner/ops/linear_context.h"
 
 namespace reprise {
 
@@ -68,4 +68,4 @@ class ExpertLinear {
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_EXPERT_LINEAR_H_
+#endif  // REPRISE_RUNNER_OPS_EXPERT_LINEAR_H_

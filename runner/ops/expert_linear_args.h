@@ -1,12 +1,12 @@
 // What runner/ops/expert_linear.h passes to its kernel. No LibTorch.
 
-#ifndef RUNNER_OPS_EXPERT_LINEAR_ARGS_H_
-#define RUNNER_OPS_EXPERT_LINEAR_ARGS_H_
+#ifndef REPRISE_RUNNER_OPS_EXPERT_LINEAR_ARGS_H_
+#define REPRISE_RUNNER_OPS_EXPERT_LINEAR_ARGS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -35,4 +35,4 @@ absl::Status LaunchExpertLinear(const ExpertLinearArgs& args, CUstream_st* strea
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_EXPERT_LINEAR_ARGS_H_
+#endif  // REPRISE_RUNNER_OPS_EXPERT_LINEAR_ARGS_H_

@@ -1,14 +1,14 @@
-#include "runner/ops/gather_rows.h"
+#include "reprise/runner/ops/gather_rows.h"
 
 #include <cstdint>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
 #ifdef REPRISE_WITH_CUDA
-#include "runner/ops/cuda_launch.h"
-#include "runner/ops/gather_rows_args.h"
+#include "reprise/runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/gather_rows_args.h"
 #endif
 
 namespace reprise {

@@ -8,9 +8,9 @@
 // the kernel before it has ended, and lets in the next, such as the product with the head, whose
 // weights are under way meanwhile (base/dependent_launch.cuh).
 
-#include "base/cuda_status.h"
-#include "base/dependent_launch.cuh"
-#include "runner/ops/gather_rows_args.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/dependent_launch.cuh"
+#include "reprise/runner/ops/gather_rows_args.h"
 
 namespace reprise {
 namespace {

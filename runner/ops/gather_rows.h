@@ -12,8 +12,8 @@
 // Thread safety: safe if the tensors are. Cost: one launch; reads and writes the gathered rows
 // once.
 
-#ifndef RUNNER_OPS_GATHER_ROWS_H_
-#define RUNNER_OPS_GATHER_ROWS_H_
+#ifndef REPRISE_RUNNER_OPS_GATHER_ROWS_H_
+#define REPRISE_RUNNER_OPS_GATHER_ROWS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -37,4 +37,4 @@ absl::Status GatherSomeRows(const at::Tensor& table, int64_t first_row, const at
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_GATHER_ROWS_H_
+#endif  // REPRISE_RUNNER_OPS_GATHER_ROWS_H_

@@ -1,7 +1,7 @@
 // What runner/ops/gather_rows.h passes to its kernel. No LibTorch.
 
-#ifndef RUNNER_OPS_GATHER_ROWS_ARGS_H_
-#define RUNNER_OPS_GATHER_ROWS_ARGS_H_
+#ifndef REPRISE_RUNNER_OPS_GATHER_ROWS_ARGS_H_
+#define REPRISE_RUNNER_OPS_GATHER_ROWS_ARGS_H_
 
 #include <cstdint>
 
@@ -30,4 +30,4 @@ absl::Status LaunchGatherRows(const GatherRowsArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_GATHER_ROWS_ARGS_H_
+#endif  // REPRISE_RUNNER_OPS_GATHER_ROWS_ARGS_H_

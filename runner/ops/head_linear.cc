@@ -1,10 +1,10 @@
-#include "runner/ops/head_linear.h"
+#include "reprise/runner/ops/head_linear.h"
 
 #include <utility>
 
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "runner/ops/activation_type.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/ops/activation_type.h"
 
 namespace reprise {
 

@@ -8,8 +8,8 @@
 // algorithm is chosen and timed in the same way, and it may be captured. A HeadLinear is a value:
 // copies share the weight.
 
-#ifndef RUNNER_OPS_HEAD_LINEAR_H_
-#define RUNNER_OPS_HEAD_LINEAR_H_
+#ifndef REPRISE_RUNNER_OPS_HEAD_LINEAR_H_
+#define REPRISE_RUNNER_OPS_HEAD_LINEAR_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runner/ops/linear_context.h"
+#include "reprise/runner/ops/linear_context.h"
 
 namespace reprise {
 
@@ -46,4 +46,4 @@ class HeadLinear {
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_HEAD_LINEAR_H_
+#endif  // REPRISE_RUNNER_OPS_HEAD_LINEAR_H_

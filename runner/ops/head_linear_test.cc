@@ -1,4 +1,4 @@
-#include "runner/ops/head_linear.h"
+#include "reprise/runner/ops/head_linear.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bmm.h>
@@ -9,9 +9,9 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "runner/ops/linear.h"
-#include "runner/ops/test_device.h"
-#include "runner/ops/test_tensors.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/ops/test_device.h"
+#include "reprise/runner/ops/test_tensors.h"
 
 namespace reprise {
 namespace {

@@ -11,9 +11,9 @@
 //   T         float, __half, __nv_bfloat16
 //   kVector   elements a lane reads at once: 16 bytes of them, or 1 if heads are not aligned
 
-#include "base/cuda_status.h"
-#include "runner/ops/head_norm_args.h"
-#include "runner/ops/vector_access.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/runner/ops/head_norm_args.h"
+#include "reprise/runner/ops/vector_access.cuh"
 
 namespace reprise {
 namespace {

@@ -16,15 +16,15 @@
 //
 // Thread safety: safe if the tensors are. Cost: one launch; q and k are read and written.
 
-#ifndef RUNNER_OPS_HEAD_NORM_H_
-#define RUNNER_OPS_HEAD_NORM_H_
+#ifndef REPRISE_RUNNER_OPS_HEAD_NORM_H_
+#define REPRISE_RUNNER_OPS_HEAD_NORM_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
 
 #include "absl/status/status.h"
-#include "runner/ops/op_options.h"
+#include "reprise/runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -48,4 +48,4 @@ absl::Status CheckHeadNorm(const at::Tensor& q, const at::Tensor& k,
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_HEAD_NORM_H_
+#endif  // REPRISE_RUNNER_OPS_HEAD_NORM_H_

@@ -1,13 +1,13 @@
 // What runner/ops/head_norm.h passes to its kernel, and heads as pointers. No LibTorch.
 
-#ifndef RUNNER_OPS_HEAD_NORM_ARGS_H_
-#define RUNNER_OPS_HEAD_NORM_ARGS_H_
+#ifndef REPRISE_RUNNER_OPS_HEAD_NORM_ARGS_H_
+#define REPRISE_RUNNER_OPS_HEAD_NORM_ARGS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "runner/ops/op_options.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/ops/op_options.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -40,4 +40,4 @@ absl::Status LaunchHeadNorm(const HeadNormArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_HEAD_NORM_ARGS_H_
+#endif  // REPRISE_RUNNER_OPS_HEAD_NORM_ARGS_H_

@@ -1,4 +1,4 @@
-#include "runner/ops/head_norm.h"
+#include "reprise/runner/ops/head_norm.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -11,8 +11,8 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "runner/ops/test_device.h"
-#include "runner/ops/test_tensors.h"
+#include "reprise/runner/ops/test_device.h"
+#include "reprise/runner/ops/test_tensors.h"
 
 namespace reprise {
 namespace {

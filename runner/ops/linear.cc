@@ -1,4 +1,4 @@
-#include "runner/ops/linear.h"
+#include "reprise/runner/ops/linear.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/addmm.h>
@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "runner/ops/activation_type.h"
-#include "runner/ops/elementwise.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/runner/ops/activation_type.h"
+#include "reprise/runner/ops/elementwise.h"
 #ifdef REPRISE_WITH_CUDA
-#include "runner/ops/cublaslt_linear_context.h"
+#include "reprise/runner/ops/cublaslt_linear_context.h"
 #endif
 
 namespace reprise {

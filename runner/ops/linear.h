@@ -22,8 +22,8 @@
 //
 // A Linear is a value: copies share the weight.
 
-#ifndef RUNNER_OPS_LINEAR_H_
-#define RUNNER_OPS_LINEAR_H_
+#ifndef REPRISE_RUNNER_OPS_LINEAR_H_
+#define REPRISE_RUNNER_OPS_LINEAR_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -35,8 +35,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runner/ops/linear_context.h"
-#include "runner/ops/op_options.h"
+#include "reprise/runner/ops/linear_context.h"
+#include "reprise/runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -115,4 +115,4 @@ class Linear {
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_LINEAR_H_
+#endif  // REPRISE_RUNNER_OPS_LINEAR_H_

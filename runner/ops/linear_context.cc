@@ -1,9 +1,9 @@
-#include "runner/ops/linear_context.h"
+#include "reprise/runner/ops/linear_context.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status_macros.h"
-#include "runner/ops/elementwise.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/ops/elementwise.h"
 
 namespace reprise {
 namespace {

@@ -5,8 +5,8 @@
 //
 // Thread safety: none. One stream at a time: products that share a context share its workspace.
 
-#ifndef RUNNER_OPS_LINEAR_CONTEXT_H_
-#define RUNNER_OPS_LINEAR_CONTEXT_H_
+#ifndef REPRISE_RUNNER_OPS_LINEAR_CONTEXT_H_
+#define REPRISE_RUNNER_OPS_LINEAR_CONTEXT_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "runner/ops/few_rows/tile_linear_plan.h"
-#include "runner/ops/op_options.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/ops/few_rows/tile_linear_plan.h"
+#include "reprise/runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -99,4 +99,4 @@ std::string ToString(const LinearChoice& choice);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_LINEAR_CONTEXT_H_
+#endif  // REPRISE_RUNNER_OPS_LINEAR_CONTEXT_H_

@@ -1,4 +1,4 @@
-#include "runner/ops/linear.h"
+#include "reprise/runner/ops/linear.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
@@ -14,9 +14,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/elementwise.h"
-#include "runner/ops/test_device.h"
-#include "runner/ops/test_tensors.h"
+#include "reprise/runner/ops/elementwise.h"
+#include "reprise/runner/ops/test_device.h"
+#include "reprise/runner/ops/test_tensors.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "runner/ops/merge_attention.h"
+#include "reprise/runner/ops/merge_attention.h"
 
 #include <ATen/ops/empty.h>
 
@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/merge/merge_states.h"
-#include "attention/token_view.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
-#include "runner/ops/activation_type.h"
+#include "reprise/attention/merge/merge_states.h"
+#include "reprise/attention/token_view.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/runner/ops/activation_type.h"
 #ifdef REPRISE_WITH_CUDA
-#include "runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/cuda_launch.h"
 #endif
 
 namespace reprise {

@@ -10,8 +10,8 @@
 // kMaxMergeParts of them, whose results LibTorch allocates in float32, and one more. Thread safety:
 // safe if the tensors are.
 
-#ifndef RUNNER_OPS_MERGE_ATTENTION_H_
-#define RUNNER_OPS_MERGE_ATTENTION_H_
+#ifndef REPRISE_RUNNER_OPS_MERGE_ATTENTION_H_
+#define REPRISE_RUNNER_OPS_MERGE_ATTENTION_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -32,4 +32,4 @@ absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const 
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_MERGE_ATTENTION_H_
+#endif  // REPRISE_RUNNER_OPS_MERGE_ATTENTION_H_

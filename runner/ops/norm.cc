@@ -1,4 +1,4 @@
-#include "runner/ops/norm.h"
+#include "reprise/runner/ops/norm.h"
 
 #include <ATen/Parallel.h>
 
@@ -6,13 +6,13 @@
 #include <cmath>
 #include <cstdint>
 
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "runner/ops/activation_type.h"
-#include "runner/ops/norms/norm_args.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/ops/activation_type.h"
+#include "reprise/runner/ops/norms/norm_args.h"
 #ifdef REPRISE_WITH_CUDA
-#include "runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/cuda_launch.h"
 #endif
 
 namespace reprise {

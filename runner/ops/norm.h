@@ -22,14 +22,14 @@
 // Thread safety: safe if the tensors are. Errors: InvalidArgument, naming the argument. Cost: one
 // launch; each row is read from memory once. Decode sizes cost the launch.
 
-#ifndef RUNNER_OPS_NORM_H_
-#define RUNNER_OPS_NORM_H_
+#ifndef REPRISE_RUNNER_OPS_NORM_H_
+#define REPRISE_RUNNER_OPS_NORM_H_
 
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runner/ops/op_options.h"
+#include "reprise/runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -62,4 +62,4 @@ absl::Status AddLayerNorm(const at::Tensor& delta, const at::Tensor& residual,
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_NORM_H_
+#endif  // REPRISE_RUNNER_OPS_NORM_H_

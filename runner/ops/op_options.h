@@ -1,8 +1,8 @@
 // The choices that a model's configuration makes about its operations: which activation, which form
 // of a norm's weight, which attention temperature. No LibTorch, so that configurations need none.
 
-#ifndef RUNNER_OPS_OP_OPTIONS_H_
-#define RUNNER_OPS_OP_OPTIONS_H_
+#ifndef REPRISE_RUNNER_OPS_OP_OPTIONS_H_
+#define REPRISE_RUNNER_OPS_OP_OPTIONS_H_
 
 #include <cstdint>
 
@@ -39,4 +39,4 @@ struct QueryTemperature {
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_OP_OPTIONS_H_
+#endif  // REPRISE_RUNNER_OPS_OP_OPTIONS_H_

@@ -6,9 +6,9 @@
 #include <random>
 
 #include "gtest/gtest.h"
-#include "runner/ops/norm.h"
-#include "runner/ops/test_device.h"
-#include "runner/ops/test_tensors.h"
+#include "reprise/runner/ops/norm.h"
+#include "reprise/runner/ops/test_device.h"
+#include "reprise/runner/ops/test_tensors.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "runner/ops/rotary.h"
+#include "reprise/runner/ops/rotary.h"
 
 #include <ATen/Parallel.h>
 #include <c10/util/Float8_e4m3fn.h>
@@ -10,13 +10,13 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "runner/ops/activation_type.h"
-#include "runner/ops/rotary_args.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/ops/activation_type.h"
+#include "reprise/runner/ops/rotary_args.h"
 #ifdef REPRISE_WITH_CUDA
-#include "runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/cuda_launch.h"
 #endif
 
 namespace reprise {

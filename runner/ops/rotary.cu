@@ -20,13 +20,13 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "base/cuda_status.h"
-#include "base/dependent_launch.cuh"
-#include "base/divisor.h"
-#include "cache/ops/kv_elements.cuh"
-#include "cache/ops/kv_tokens.h"
-#include "runner/ops/rotary_args.h"
-#include "runner/ops/vector_access.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/dependent_launch.cuh"
+#include "reprise/base/divisor.h"
+#include "reprise/cache/ops/kv_elements.cuh"
+#include "reprise/cache/ops/kv_tokens.h"
+#include "reprise/runner/ops/rotary_args.h"
+#include "reprise/runner/ops/vector_access.cuh"
 
 namespace reprise {
 namespace {

@@ -1,8 +1,9 @@
 // Rotary position embedding of q and k, with or without writing k and v to the cache in the same
 // launch: everything between a layer's projection and its attention.
 //
-//   RotaryWriteKv(q, k, v, step.positions(), table, step.kv(layer), step.slot_mapping(layer));
-//   REPRISE_ASSIGN_OR_RETURN(at::Tensor attended, step.Attend(layer, q));
+//   RotaryWriteKv(q, k, v, positions, table, kv_layer, slot_mapping);
+//
+// Models call Step::Write() with a RotaryWrite, which calls this.
 //
 // With `norm` the heads of q and k are normalised before the rotation, as by NormaliseHeads()
 // (runner/ops/head_norm.h), so that Qwen 3's prologue is one launch too, also with an fp8 cache.
@@ -26,16 +27,16 @@
 // or a slot beyond the cache, is an OutOfRange error on the CPU, before anything is written; on a
 // GPU the position counts as the nearest in the table, and nothing is written to the slot.
 
-#ifndef RUNNER_OPS_ROTARY_H_
-#define RUNNER_OPS_ROTARY_H_
+#ifndef REPRISE_RUNNER_OPS_ROTARY_H_
+#define REPRISE_RUNNER_OPS_ROTARY_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
 
 #include "absl/status/status.h"
-#include "cache/storage/kv_layer.h"
-#include "runner/ops/head_norm.h"
+#include "reprise/cache/storage/kv_layer.h"
+#include "reprise/runner/ops/head_norm.h"
 
 namespace reprise {
 
@@ -55,4 +56,4 @@ absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::T
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_ROTARY_H_
+#endif  // REPRISE_RUNNER_OPS_ROTARY_H_

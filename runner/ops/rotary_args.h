@@ -1,15 +1,15 @@
 // What the CPU and the GPU form of runner/ops/rotary.h share. No LibTorch.
 
-#ifndef RUNNER_OPS_ROTARY_ARGS_H_
-#define RUNNER_OPS_ROTARY_ARGS_H_
+#ifndef REPRISE_RUNNER_OPS_ROTARY_ARGS_H_
+#define REPRISE_RUNNER_OPS_ROTARY_ARGS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layer.h"
-#include "runner/ops/head_norm_args.h"
-#include "runner/ops/op_options.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
+#include "reprise/runner/ops/head_norm_args.h"
+#include "reprise/runner/ops/op_options.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -53,4 +53,4 @@ absl::Status LaunchRotary(const RotaryArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_ROTARY_ARGS_H_
+#endif  // REPRISE_RUNNER_OPS_ROTARY_ARGS_H_

@@ -1,4 +1,4 @@
-#include "runner/ops/rotary_table.h"
+#include "reprise/runner/ops/rotary_table.h"
 
 #include <ATen/ops/empty.h>
 
@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "base/torch_status.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 

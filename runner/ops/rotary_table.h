@@ -6,8 +6,8 @@
 //
 // The caller has applied the model's scaling of frequencies (linear, llama3, YaRN).
 
-#ifndef RUNNER_OPS_ROTARY_TABLE_H_
-#define RUNNER_OPS_ROTARY_TABLE_H_
+#ifndef REPRISE_RUNNER_OPS_ROTARY_TABLE_H_
+#define REPRISE_RUNNER_OPS_ROTARY_TABLE_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -29,4 +29,4 @@ absl::StatusOr<at::Tensor> MakeRotaryTable(absl::Span<const float> inverse_frequ
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_ROTARY_TABLE_H_
+#endif  // REPRISE_RUNNER_OPS_ROTARY_TABLE_H_

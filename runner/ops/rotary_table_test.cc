@@ -1,4 +1,4 @@
-#include "runner/ops/rotary_table.h"
+#include "reprise/runner/ops/rotary_table.h"
 
 #include <ATen/TensorOperators.h>
 #include <c10/core/DeviceType.h>

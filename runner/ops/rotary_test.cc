@@ -1,4 +1,4 @@
-#include "runner/ops/rotary.h"
+#include "reprise/runner/ops/rotary.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -13,14 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/element_access.h"
-#include "base/torch_dtype.h"
-#include "cache/storage/kv_cache.h"
 #include "gtest/gtest.h"
-#include "runner/ops/head_norm.h"
-#include "runner/ops/rotary_table.h"
-#include "runner/ops/test_device.h"
-#include "runner/ops/test_tensors.h"
+#include "reprise/base/element_access.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/runner/ops/head_norm.h"
+#include "reprise/runner/ops/rotary_table.h"
+#include "reprise/runner/ops/test_device.h"
+#include "reprise/runner/ops/test_tensors.h"
 
 namespace reprise {
 namespace {

@@ -36,13 +36,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/cuda_status.h"
-#include "base/dependent_launch.cuh"
-#include "base/status_macros.h"
-#include "runner/ops/few_rows/gated_value.cuh"
-#include "runner/ops/few_rows/weight_ring.cuh"
-#include "runner/ops/skinny_linear_args.h"
-#include "runner/ops/vector_access.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/dependent_launch.cuh"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/ops/few_rows/gated_value.cuh"
+#include "reprise/runner/ops/few_rows/weight_ring.cuh"
+#include "reprise/runner/ops/skinny_linear_args.h"
+#include "reprise/runner/ops/vector_access.cuh"
 
 namespace reprise {
 namespace {

@@ -2,14 +2,14 @@
 // kernel in skinny_linear.cu, one of the algorithms that a LinearContext of a GPU chooses from. No
 // LibTorch.
 
-#ifndef RUNNER_OPS_SKINNY_LINEAR_ARGS_H_
-#define RUNNER_OPS_SKINNY_LINEAR_ARGS_H_
+#ifndef REPRISE_RUNNER_OPS_SKINNY_LINEAR_ARGS_H_
+#define REPRISE_RUNNER_OPS_SKINNY_LINEAR_ARGS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "runner/ops/op_options.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/ops/op_options.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -62,4 +62,4 @@ absl::Status LaunchSkinnyLinear(const SkinnyLinearArgs& args, int strip, CUstrea
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_SKINNY_LINEAR_ARGS_H_
+#endif  // REPRISE_RUNNER_OPS_SKINNY_LINEAR_ARGS_H_

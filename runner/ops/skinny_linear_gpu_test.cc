@@ -15,12 +15,12 @@
 #include <optional>
 #include <vector>
 
-#include "base/torch_dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/elementwise.h"
-#include "runner/ops/linear.h"
-#include "runner/ops/skinny_linear_args.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/ops/elementwise.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/ops/skinny_linear_args.h"
 
 namespace reprise {
 namespace {

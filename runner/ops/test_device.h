@@ -3,8 +3,8 @@
 //   class RmsNormTest : public DeviceTest {};
 //   TEST_F(RmsNormTest, ...) { RmsNorm(x.to(device()), ...); }
 
-#ifndef RUNNER_OPS_TEST_DEVICE_H_
-#define RUNNER_OPS_TEST_DEVICE_H_
+#ifndef REPRISE_RUNNER_OPS_TEST_DEVICE_H_
+#define REPRISE_RUNNER_OPS_TEST_DEVICE_H_
 
 #include <c10/core/Device.h>
 
@@ -29,4 +29,4 @@ class DeviceTest : public ::testing::Test {
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_TEST_DEVICE_H_
+#endif  // REPRISE_RUNNER_OPS_TEST_DEVICE_H_

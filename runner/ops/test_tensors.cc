@@ -1,9 +1,10 @@
-#include "runner/ops/test_tensors.h"
+#include "reprise/runner/ops/test_tensors.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>

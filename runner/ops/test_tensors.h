@@ -1,7 +1,7 @@
 // Tensors and comparisons for the tests of operations.
 
-#ifndef RUNNER_OPS_TEST_TENSORS_H_
-#define RUNNER_OPS_TEST_TENSORS_H_
+#ifndef REPRISE_RUNNER_OPS_TEST_TENSORS_H_
+#define REPRISE_RUNNER_OPS_TEST_TENSORS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -43,4 +43,4 @@ at::Tensor ProductInOneChain(const at::Tensor& x, const at::Tensor& weight);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_TEST_TENSORS_H_
+#endif  // REPRISE_RUNNER_OPS_TEST_TENSORS_H_

@@ -5,8 +5,8 @@
 //   v.value[j] = FromFloat<T>(2 * ToFloat(v.value[j]));
 //   StoreVector(row + 8 * i, v);
 
-#ifndef RUNNER_OPS_VECTOR_ACCESS_CUH_
-#define RUNNER_OPS_VECTOR_ACCESS_CUH_
+#ifndef REPRISE_RUNNER_OPS_VECTOR_ACCESS_CUH_
+#define REPRISE_RUNNER_OPS_VECTOR_ACCESS_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -14,8 +14,8 @@
 
 #include <cstdint>
 
-#include "base/dtype.h"
-#include "base/to_float.cuh"
+#include "reprise/base/dtype.h"
+#include "reprise/base/to_float.cuh"
 
 namespace reprise {
 
@@ -84,4 +84,4 @@ cudaError_t VisitDeviceType(DType dtype, Visitor&& visit) {
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_VECTOR_ACCESS_CUH_
+#endif  // REPRISE_RUNNER_OPS_VECTOR_ACCESS_CUH_

@@ -1,13 +1,13 @@
-#include "runner/ranks/context_attention.h"
+#include "reprise/runner/ranks/context_attention.h"
 
 #include <ATen/ops/empty.h>
 
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "distributed/share.h"
-#include "runner/ops/merge_attention.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/share.h"
+#include "reprise/runner/ops/merge_attention.h"
 
 namespace reprise {
 namespace {

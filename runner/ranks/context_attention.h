@@ -2,7 +2,7 @@
 // docs/distributed.md): each rank attends to the keys that it keeps, and the ranks merge their
 // results by the log-sum-exp.
 //
-//   // In Model::Forward(), of a runner with ModelRunnerOptions::divides_context:
+//   // In Model::Forward(), of a runner with RankOptions::context_ranks:
 //   REPRISE_RETURN_IF_ERROR(step.Write(layer, k, v));     // those that this rank keeps
 //   REPRISE_ASSIGN_OR_RETURN(at::Tensor out, AttendOverRanks(context, step, layer, q, head_dim_v));
 //   ...
@@ -14,8 +14,8 @@
 //
 // Thread safety: one thread a Collectives.
 
-#ifndef RUNNER_RANKS_CONTEXT_ATTENTION_H_
-#define RUNNER_RANKS_CONTEXT_ATTENTION_H_
+#ifndef REPRISE_RUNNER_RANKS_CONTEXT_ATTENTION_H_
+#define REPRISE_RUNNER_RANKS_CONTEXT_ATTENTION_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -24,8 +24,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "distributed/collectives.h"
-#include "runner/step.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/runner/step.h"
 
 namespace reprise {
 
@@ -72,4 +72,4 @@ absl::Status CheckDivisions(const Collectives* weights, const Collectives* conte
 
 }  // namespace reprise
 
-#endif  // RUNNER_RANKS_CONTEXT_ATTENTION_H_
+#endif  // REPRISE_RUNNER_RANKS_CONTEXT_ATTENTION_H_

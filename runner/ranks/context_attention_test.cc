@@ -1,4 +1,4 @@
-#include "runner/ranks/context_attention.h"
+#include "reprise/runner/ranks/context_attention.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
@@ -11,9 +11,9 @@
 #include <limits>
 #include <vector>
 
-#include "distributed/testing/thread_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/distributed/testing/thread_ranks.h"
 
 namespace reprise {
 namespace {

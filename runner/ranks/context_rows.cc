@@ -1,12 +1,12 @@
-#include "runner/ranks/context_rows.h"
+#include "reprise/runner/ranks/context_rows.h"
 
 #include <ATen/ops/zeros.h>
 
-#include "attention/metadata/context_parallel.h"
-#include "attention/metadata/rank_rows.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/context_parallel.h"
+#include "reprise/attention/metadata/rank_rows.h"
+#include "reprise/base/status_macros.h"
 #ifdef REPRISE_WITH_CUDA
-#include "runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/cuda_launch.h"
 #endif
 
 namespace reprise {

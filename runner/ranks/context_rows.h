@@ -14,8 +14,8 @@
 //
 // Thread safety: none; one owner. It must outlive graphs that call Build() in their capture.
 
-#ifndef RUNNER_RANKS_CONTEXT_ROWS_H_
-#define RUNNER_RANKS_CONTEXT_ROWS_H_
+#ifndef REPRISE_RUNNER_RANKS_CONTEXT_ROWS_H_
+#define REPRISE_RUNNER_RANKS_CONTEXT_ROWS_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -23,10 +23,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "attention/paged_batch.h"
-#include "graphs/fingerprint.h"
-#include "runner/slots/step_arrays.h"
-#include "runner/step_metadata.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/graphs/fingerprint.h"
+#include "reprise/runner/slots/step_arrays.h"
+#include "reprise/runner/step_metadata.h"
 
 namespace reprise {
 
@@ -69,4 +69,4 @@ class ContextRows {
 
 }  // namespace reprise
 
-#endif  // RUNNER_RANKS_CONTEXT_ROWS_H_
+#endif  // REPRISE_RUNNER_RANKS_CONTEXT_ROWS_H_

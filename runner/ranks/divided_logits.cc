@@ -1,9 +1,9 @@
-#include "runner/ranks/divided_logits.h"
+#include "reprise/runner/ranks/divided_logits.h"
 
 #include <utility>
 
-#include "base/shape_check.h"
-#include "base/status_macros.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 
@@ -32,10 +32,6 @@ absl::Status DividedLogits::Gather(at::Tensor parts, const at::Tensor& logits) c
     logits.narrow(1, share.begin, share.size).copy_(parts[rank].narrow(1, 0, share.size));
   }
   return absl::OkStatus();
-}
-
-DividedLogits::Leaving::Leaving(DividedLogits& logits, const at::Tensor& memory) : logits_(logits) {
-  logits_.left_in_ = memory;
 }
 
 }  // namespace reprise

@@ -1,8 +1,7 @@
 // Logits of which each rank has its share of the vocabulary, until a step needs whole rows.
 //
-//   // In the runner, around Model::Forward() of a model that has divided logits:
-//   const DividedLogits::Leaving leaving(*logits, memory);   // the forward pass gathers nothing
-//   ...
+//   // In the runner, for a model whose spec names divided logits:
+//   Step::Parts{..., .divided_logits = memory}   // the forward pass leaves its part there
 //   // After the step, if whole rows are needed:
 //   REPRISE_RETURN_IF_ERROR(logits->Gather(logits->PartsIn(memory, num_rows), step_logits));
 //
@@ -11,16 +10,16 @@
 //
 // Thread safety: one thread a Collectives.
 
-#ifndef RUNNER_RANKS_DIVIDED_LOGITS_H_
-#define RUNNER_RANKS_DIVIDED_LOGITS_H_
+#ifndef REPRISE_RUNNER_RANKS_DIVIDED_LOGITS_H_
+#define REPRISE_RUNNER_RANKS_DIVIDED_LOGITS_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "distributed/collectives.h"
-#include "distributed/share.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/share.h"
 
 namespace reprise {
 
@@ -48,30 +47,13 @@ class DividedLogits {
   // logits of another shape; those of AllGather(). May throw LibTorch's exceptions.
   absl::Status Gather(at::Tensor parts, const at::Tensor& logits) const;
 
-  // While it lives, forward passes leave their parts in `memory`, [at least those of all their rows],
-  // and no rank gathers them. The logits that they return are not written.
-  class Leaving {
-   public:
-    Leaving(DividedLogits& logits, const at::Tensor& memory);
-    ~Leaving() { logits_.left_in_ = at::Tensor(); }
-    Leaving(const Leaving&) = delete;
-    Leaving& operator=(const Leaving&) = delete;
-
-   private:
-    DividedLogits& logits_;
-  };
-
-  // Where the forward pass leaves its part; undefined: it gathers.
-  const at::Tensor& left_in() const { return left_in_; }
-
  private:
   int64_t vocab_size_;
   Collectives* collectives_;
   Share share_;
   int64_t largest_share_;
-  at::Tensor left_in_;
 };
 
 }  // namespace reprise
 
-#endif  // RUNNER_RANKS_DIVIDED_LOGITS_H_
+#endif  // REPRISE_RUNNER_RANKS_DIVIDED_LOGITS_H_

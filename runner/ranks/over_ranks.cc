@@ -1,4 +1,4 @@
-#include "runner/ranks/over_ranks.h"
+#include "reprise/runner/ranks/over_ranks.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -6,9 +6,9 @@
 
 #include <vector>
 
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "runner/ops/gather_rows.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/ops/gather_rows.h"
 
 namespace reprise {
 
@@ -68,8 +68,9 @@ absl::Status DividedVocabulary::Embed(const at::Tensor& table, const at::Tensor&
 }
 
 absl::Status DividedVocabulary::Logits(const Linear& head, LinearContext& context,
-                                       const at::Tensor& x, const at::Tensor& logits,
+                                       const at::Tensor& x, const LogitsOut& out,
                                        Finish finish) const {
+  const at::Tensor& logits = out.whole;
   const Ranks ranks = RanksOf(collectives_);
   if (ranks.world == 1) {
     REPRISE_RETURN_IF_ERROR(head.Apply(context, x, logits));
@@ -78,9 +79,9 @@ absl::Status DividedVocabulary::Logits(const Linear& head, LinearContext& contex
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("logits", logits, {x.size(0), logits_->vocab_size()}));
   const int64_t num_rows = logits.size(0);
-  const bool is_left = logits_->left_in().defined();
+  const bool is_left = out.divided.defined();
   const at::Tensor memory =
-      is_left ? logits_->left_in() : at::empty({logits_->PartsSize(num_rows)}, logits.options());
+      is_left ? out.divided : at::empty({logits_->PartsSize(num_rows)}, logits.options());
   const at::Tensor parts = logits_->PartsIn(memory, num_rows);
   const at::Tensor own = parts[ranks.rank];
   if (num_rows > 0) {

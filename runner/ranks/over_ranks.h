@@ -19,8 +19,8 @@
 //
 // Thread safety: one thread a Collectives.
 
-#ifndef RUNNER_RANKS_OVER_RANKS_H_
-#define RUNNER_RANKS_OVER_RANKS_H_
+#ifndef REPRISE_RUNNER_RANKS_OVER_RANKS_H_
+#define REPRISE_RUNNER_RANKS_OVER_RANKS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -30,11 +30,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "distributed/collectives.h"
-#include "distributed/share.h"
-#include "runner/ops/linear.h"
-#include "runner/ops/linear_context.h"
-#include "runner/ranks/divided_logits.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/share.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/ops/linear_context.h"
+#include "reprise/runner/ranks/divided_logits.h"
 
 namespace reprise {
 
@@ -76,6 +76,13 @@ class SumBuffer {
   at::Tensor buffer_;  // [max_rows_, row_size_], from the first call on
 };
 
+// Destination of a step's logits (Step::logits(), Step::divided_logits()).
+struct LogitsOut {
+  at::Tensor whole;  // [num_rows, vocab_size]
+  at::Tensor divided =
+      {};  // memory of DividedLogits::PartsSize(num_rows) or more; undefined: gathers
+};
+
 // An embedding and a head of which each rank has the rows of its AlignedShareOf() the vocabulary.
 class DividedVocabulary {
  public:
@@ -93,17 +100,18 @@ class DividedVocabulary {
   // contiguous, the tokens of the share and then columns of any values.
   using Finish = absl::FunctionRef<absl::Status(const at::Tensor& own)>;
 
-  // logits [num_rows, vocab_size] on every rank, in the order of the vocabulary, unless the runner
-  // leaves them divided: each rank computes its share, finishes it, and gathers the others'. head: a
-  // Linear of share().size outputs; x and the dtype of the logits as in Linear::Apply(). Errors:
-  // InvalidArgument for logits of another shape; those of Linear::Apply(), of `finish` and of
-  // DividedLogits::Gather(). May throw LibTorch's exceptions.
+  // Computes the logits of x into `out`: each rank computes its share and finishes it. Then either
+  // gathers the shares of all ranks into out.whole, on every rank in the order of the vocabulary, or
+  // leaves this rank's share in out.divided. head: a Linear of share().size outputs; x and the dtype
+  // of the logits as in Linear::Apply(). Errors: InvalidArgument if the shape of the logits is
+  // wrong; errors of Linear::Apply(), `finish` and DividedLogits::Gather(). May throw LibTorch's
+  // exceptions.
   absl::Status Logits(
-      const Linear& head, LinearContext& context, const at::Tensor& x, const at::Tensor& logits,
+      const Linear& head, LinearContext& context, const at::Tensor& x, const LogitsOut& out,
       Finish finish = [](const at::Tensor&) { return absl::OkStatus(); }) const;
 
   const Share& share() const { return logits_->share(); }
-  // What Model::divided_logits() returns.
+  // ModelSpec::divided_logits.
   DividedLogits* logits() const { return logits_.get(); }
 
  private:
@@ -113,4 +121,4 @@ class DividedVocabulary {
 
 }  // namespace reprise
 
-#endif  // RUNNER_RANKS_OVER_RANKS_H_
+#endif  // REPRISE_RUNNER_RANKS_OVER_RANKS_H_

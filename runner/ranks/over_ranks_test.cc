@@ -1,4 +1,4 @@
-#include "runner/ranks/over_ranks.h"
+#include "reprise/runner/ranks/over_ranks.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/embedding.h>
@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "distributed/testing/counting_collectives.h"
-#include "distributed/testing/thread_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/linear_context.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/testing/counting_collectives.h"
+#include "reprise/distributed/testing/thread_ranks.h"
+#include "reprise/runner/ops/linear_context.h"
 
 namespace reprise {
 namespace {
@@ -185,12 +185,14 @@ TEST(OverRanksTest, EmbeddingAndHeadAreThoseOfTheWholeVocabulary) {
         if (const auto status = vocabulary.Embed(own, ids, embedded); !status.ok()) return status;
         EXPECT_TRUE(embedded.equal(at::embedding(table, ids)));
         const at::Tensor got = at::full({6, vocab_size}, 9.0f);
-        if (const auto status = vocabulary.Logits(Made(own), *Context(), x, got); !status.ok()) {
+        if (const auto status = vocabulary.Logits(Made(own), *Context(), x, {.whole = got});
+            !status.ok()) {
           return status;
         }
         EXPECT_TRUE(got.allclose(logits, 1e-5, 1e-5));
         // Of no row.
-        return vocabulary.Logits(Made(own), *Context(), x.narrow(0, 0, 0), got.narrow(0, 0, 0));
+        return vocabulary.Logits(Made(own), *Context(), x.narrow(0, 0, 0),
+                                 {.whole = got.narrow(0, 0, 0)});
       };
       EXPECT_THAT(RunThreadRanks(world, run), Each(absl::OkStatus()));
     }
@@ -203,8 +205,9 @@ TEST(OverRanksTest, LogitsInMemoryThatIsWiderThanTheVocabulary) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [&](Collectives& collectives) {
     const DividedVocabulary vocabulary(128, &collectives);
     const at::Tensor wide = at::full({3, 140}, 7.0f);
-    const absl::Status status = vocabulary.Logits(
-        Made(table.narrow(0, vocabulary.share().begin, 64)), *Context(), x, wide.narrow(1, 0, 128));
+    const absl::Status status =
+        vocabulary.Logits(Made(table.narrow(0, vocabulary.share().begin, 64)), *Context(), x,
+                          {.whole = wide.narrow(1, 0, 128)});
     EXPECT_TRUE(wide.narrow(1, 0, 128).allclose(x.matmul(table.t()), 1e-5, 1e-5));
     EXPECT_TRUE(wide.narrow(1, 128, 12).equal(at::full({3, 12}, 7.0f)));
     return status;
@@ -225,7 +228,7 @@ TEST(OverRanksTest, EachRankFinishesItsShareBeforeItIsGathered) {
       const Share share = vocabulary.share();
       const at::Tensor got = at::full({6, kVocabSize}, 9.0f);
       const absl::Status status = vocabulary.Logits(
-          Made(table.narrow(0, share.begin, share.size)), *Context(), x, got,
+          Made(table.narrow(0, share.begin, share.size)), *Context(), x, {.whole = got},
           [&](const at::Tensor& own) {
             EXPECT_EQ(own.size(0), 6);
             EXPECT_GE(own.size(1), share.size);
@@ -242,17 +245,17 @@ TEST(OverRanksTest, EachRankFinishesItsShareBeforeItIsGathered) {
 TEST(OverRanksTest, AnErrorOfTheFinishEndsTheLogits) {
   const DividedVocabulary vocabulary(8, nullptr);
   const at::Tensor logits = at::empty({3, 8});
-  EXPECT_EQ(
-      vocabulary.Logits(Made(at::randn({8, kHidden})), *Context(), at::randn({3, kHidden}), logits,
-                        [](const at::Tensor&) { return absl::InternalError("no bias"); }),
-      absl::InternalError("no bias"));
+  EXPECT_EQ(vocabulary.Logits(Made(at::randn({8, kHidden})), *Context(), at::randn({3, kHidden}),
+                              {.whole = logits},
+                              [](const at::Tensor&) { return absl::InternalError("no bias"); }),
+            absl::InternalError("no bias"));
 }
 
 TEST(OverRanksTest, RefusesLogitsOfAnotherVocabulary) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [&](Collectives& collectives) {
     const DividedVocabulary vocabulary(128, &collectives);
     return vocabulary.Logits(Made(at::randn({64, kHidden})), *Context(), at::randn({3, kHidden}),
-                             at::empty({3, 127}));
+                             {.whole = at::empty({3, 127})});
   });
   for (const absl::Status& status : results) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

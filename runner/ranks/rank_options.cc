@@ -1,4 +1,4 @@
-#include "runner/ranks/rank_options.h"
+#include "reprise/runner/ranks/rank_options.h"
 
 #include <initializer_list>
 #include <optional>
@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
-#include "distributed/agreement.h"
-#include "runner/speculation/draft_heads.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/agreement.h"
+#include "reprise/runner/speculation/draft_heads.h"
 
 namespace reprise {
 namespace {
@@ -28,9 +28,9 @@ class OptionLines {
   void Add(std::string_view name, bool value) { Add(name, value ? "on" : "off"); }
   void Add(std::string_view name, DType value) { Add(name, std::string(DTypeName(value))); }
   void Add(std::string_view name, const std::vector<int>& values) {
-    Add(name, absl::StrJoin(values, ","));
+    Add(name, values.empty() ? "none" : absl::StrJoin(values, ","));
   }
-  // An enumerator, by its place among `names`.
+  // An enumerator, or the index of a variant, by its place among `names`.
   template <typename Enum>
   void AddName(std::string_view name, Enum value, std::initializer_list<const char*> names) {
     const auto index = static_cast<size_t>(value);
@@ -78,19 +78,19 @@ void AddSpec(const ModelSpec& spec, OptionLines& lines) {
 }
 
 void AddGraphs(const ModelRunnerOptions& options, OptionLines& lines) {
-  lines.AddName("graphs", *options.graphs, {"off", "eager", "lazy"});
-  lines.Add("graph_sizes", options.graph_sizes);
-  lines.Add("graph_memory_budget_bytes", options.graph_memory_budget_bytes);
-  lines.AddName("mixed_graphs", *options.mixed_graphs, {"off", "on"});
-  lines.Add("mixed_graph_tokens", options.mixed_graph_tokens);
-  lines.Add("mixed_graph_sizes", options.mixed_graph_sizes);
-  lines.Add("attention_in_graphs", options.attention_in_graphs);
-  lines.AddName("replay_check", options.replay_check, {"off", "every_replay"});
-  lines.AddName("cascade", *options.cascade, {"off", "auto"});
-  if (*options.cascade == CascadeMode::kOff) return;
-  const CascadeCosts& costs = options.cascade_costs;
+  lines.AddName("graphs.mode", *options.graphs.mode, {"off", "eager", "lazy"});
+  lines.Add("graphs.sizes", options.graphs.sizes);
+  lines.Add("graphs.memory_budget_bytes", options.graphs.memory_budget_bytes);
+  lines.AddName("graphs.mixed", *options.graphs.mixed, {"off", "on"});
+  lines.Add("graphs.mixed_tokens", options.graphs.mixed_tokens);
+  lines.Add("debug.mixed_graph_sizes", options.debug.mixed_graph_sizes);
+  lines.AddName("debug.attention", options.debug.attention, {"in_graphs", "between_graphs"});
+  lines.AddName("debug.replay_check", options.debug.replay_check, {"off", "every_replay"});
+  lines.AddName("device.cascade", *options.device.cascade, {"off", "auto"});
+  if (*options.device.cascade == CascadeMode::kOff) return;
+  const CascadeCosts& costs = options.device.profile.cascade_map;
   lines.Add(
-      "cascade_costs",
+      "device.profile.cascade_map",
       absl::StrJoin({costs.read_tb_per_s, costs.reread_tb_per_s, costs.tile_reread_tb_per_s,
                      costs.suffix_tb_per_s, costs.products_tflops, costs.call_us, costs.prefix_us,
                      costs.merge_us, costs.merge_us_per_token, costs.least_gain},
@@ -99,22 +99,22 @@ void AddGraphs(const ModelRunnerOptions& options, OptionLines& lines) {
 
 void AddSpeculation(const SpeculationOptions& speculation, OptionLines& lines) {
   lines.Add("speculation.max_drafts", speculation.max_drafts);
-  lines.AddName("speculation.proposer", speculation.proposer,
+  lines.AddName("speculation.proposer", speculation.proposer.index(),
                 {"none", "ngram", "model", "custom", "heads"});
   lines.AddName("speculation.shape", speculation.shape, {"chain", "tree"});
   lines.Add("speculation.tree", speculation.tree);
   lines.AddName("speculation.acceptance", speculation.acceptance, {"same_text", "rejection"});
   lines.Add("speculation.graph_num_drafts", speculation.graph_num_drafts);
-  if (speculation.proposer == SpeculationOptions::Proposer::kNgram) {
-    lines.Add("speculation.ngram.min_ngram", speculation.ngram.min_ngram);
-    lines.Add("speculation.ngram.max_ngram", speculation.ngram.max_ngram);
+  if (const NgramProposer* const ngram = speculation.ngram()) {
+    lines.Add("min_ngram of speculation.proposer", ngram->min_ngram);
+    lines.Add("max_ngram of speculation.proposer", ngram->max_ngram);
   }
-  if (const Model* const draft = speculation.draft_model) {
-    lines.Add("layers of speculation.draft_model", LayersText(draft->spec().layers));
+  if (const Model* const draft = speculation.draft_model()) {
+    lines.Add("layers of the draft model", LayersText(draft->spec().layers));
   }
-  if (const DraftHeads* const heads = speculation.heads) {
+  if (const DraftHeads* const heads = speculation.heads()) {
     const absl::Span<const LayerSpec> layers = heads->layers();
-    lines.Add("layers of speculation.heads", LayersText({layers.begin(), layers.end()}));
+    lines.Add("layers of the heads", LayersText({layers.begin(), layers.end()}));
   }
 }
 
@@ -127,29 +127,29 @@ std::string RankOptionsText(const ModelRunnerOptions& options, const ModelSpec& 
   lines.Add("max_num_tokens", options.max_num_tokens);
   lines.Add("max_seq_len", options.max_seq_len);
   lines.Add("max_encoder_tokens", options.max_encoder_tokens);
-  lines.Add("block_size", options.block_size);
-  lines.Add("swaps", options.num_swap_blocks > 0 || options.swap_memory_bytes > 0);
-  lines.Add("kv_dtype", *options.kv_dtype);
-  lines.Add("kv_order", std::string(KvOrderName(options.kv_order)));
-  lines.AddName("kv_form", options.kv_form, {"pair", "packed", "diff_kv", "k_packed", "latent"});
-  lines.AddName("kv_scale_shape", options.kv_scale_shape, {"per_layer", "per_head"});
-  lines.AddName("kv_calibration", options.kv_calibration, {"off", "first_step"});
+  lines.Add("cache.block_size", options.cache.block_size);
+  lines.Add("swaps", options.cache.swaps());
+  lines.Add("cache.dtype", *options.cache.dtype);
+  lines.Add("cache.order", std::string(KvOrderName(options.cache.order)));
+  lines.AddName("cache.form", options.cache.form,
+                {"pair", "packed", "diff_kv", "k_packed", "latent"});
+  lines.AddName("cache.scale_shape", options.cache.scale_shape, {"per_layer", "per_head"});
+  lines.AddName("cache.calibration", options.cache.calibration, {"off", "first_step"});
   AddGraphs(options, lines);
   lines.Add("max_steps_in_flight", options.max_steps_in_flight);
-  lines.AddName("step_logits", options.step_logits, {"of_newest", "of_every"});
+  lines.AddName("logits.step_logits", options.logits.step_logits, {"of_newest", "of_every"});
   // Speculation may have raised it: its own options come first.
   AddSpeculation(options.speculation, lines);
-  lines.Add("max_earlier_logits", options.max_earlier_logits);
+  lines.Add("logits.max_earlier_logits", options.logits.max_earlier_logits);
   lines.Add("logits.penalties", options.logits.penalties);
   lines.Add("logits.max_biases", options.logits.max_biases);
   lines.Add("logits.allowed_tokens", options.logits.allowed_tokens);
   lines.Add("logits.max_log_probs", options.logits.max_log_probs);
   lines.Add("logits.stages", options.logits.stages.size());
-  lines.AddName("batch_invariance", options.batch_invariance, {"off", "on"});
-  lines.Add("divides_context", options.divides_context);
-  lines.Add("context_interleave", options.context_interleave);
-  lines.Add("context_ranks", options.context_ranks);
-  lines.Add("sample_shards", options.sample_shards);
+  lines.AddName("device.batch_invariance", options.device.batch_invariance, {"off", "on"});
+  lines.Add("debug.context_interleave", options.debug.context_interleave);
+  lines.Add("ranks.context_ranks", options.ranks.context_ranks);
+  lines.Add("debug.sample_shards", options.debug.sample_shards);
   return lines.text();
 }
 

@@ -5,17 +5,17 @@
 //
 // Thread safety: one thread a Collectives.
 
-#ifndef RUNNER_RANKS_RANK_OPTIONS_H_
-#define RUNNER_RANKS_RANK_OPTIONS_H_
+#ifndef REPRISE_RUNNER_RANKS_RANK_OPTIONS_H_
+#define REPRISE_RUNNER_RANKS_RANK_OPTIONS_H_
 
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/layer_spec.h"
-#include "distributed/collectives.h"
-#include "runner/model.h"
-#include "runner/model_runner_options.h"
+#include "reprise/attention/layer_spec.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/model_runner_options.h"
 
 namespace reprise {
 
@@ -34,4 +34,4 @@ absl::StatusOr<CascadeMode> CascadeOverRanks(Collectives* collectives, CascadeMo
 
 }  // namespace reprise
 
-#endif  // RUNNER_RANKS_RANK_OPTIONS_H_
+#endif  // REPRISE_RUNNER_RANKS_RANK_OPTIONS_H_

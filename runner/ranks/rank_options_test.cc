@@ -1,12 +1,12 @@
-#include "runner/ranks/rank_options.h"
+#include "reprise/runner/ranks/rank_options.h"
 
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "distributed/testing/thread_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/distributed/testing/thread_ranks.h"
 
 namespace reprise {
 namespace {
@@ -37,21 +37,23 @@ TEST(RankOptionsTest, ValuesAreWords) {
   ModelSpec spec = SpecWithHeads(8, 2);
   spec.layers[1].params.window_left = 31;
   const std::string text =
-      TextOf({.graphs = GraphSetOptions::Mode::kEager, .graph_sizes = {1, 8}}, spec);
+      TextOf({.graphs = {.mode = GraphSetOptions::Mode::kEager, .sizes = {1, 8}}}, spec);
   for (const char* const line :
-       {"dtype=float32\n", "graphs=eager\n", "graph_sizes=1,8\n", "mixed_graphs=off\n",
-        "graph_memory_budget_bytes=none\n", "layers=f,w32\n", "attention_in_graphs=on\n"}) {
+       {"dtype=float32\n", "graphs.mode=eager\n", "graphs.sizes=1,8\n", "graphs.mixed=off\n",
+        "graphs.mixed_tokens=none\n", "graphs.memory_budget_bytes=none\n", "layers=f,w32\n",
+        "debug.attention=in_graphs\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
-  EXPECT_THAT(text, Not(HasSubstr("cascade_costs")));  // of a cascade that is off
+  EXPECT_THAT(text, Not(HasSubstr("cascade_map")));  // of a cascade that is off
 }
 
 TEST(RankOptionsTest, WhatRanksMayHaveOfTheirOwnIsLeftOut) {
   const std::string text = TextOf({}, SpecWithHeads(8, 2));
-  EXPECT_EQ(TextOf({.kv_memory_bytes = 1 << 20, .linear_choices_file = "/of/this/rank"},
+  EXPECT_EQ(TextOf({.cache = {.size = NumBytes{1 << 20}},
+                    .device = {.linear_choices_file = "/of/this/rank"}},
                    SpecWithHeads(6, 1)),
             text);
-  EXPECT_EQ(TextOf({.num_blocks = 7}, SpecWithHeads(8, 2)), text);
+  EXPECT_EQ(TextOf({.cache = {.size = NumBlocks{7}}}, SpecWithHeads(8, 2)), text);
 }
 
 // What `heads` q heads of each rank make of a cascade.

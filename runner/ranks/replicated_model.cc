@@ -1,10 +1,10 @@
-#include "runner/ranks/replicated_model.h"
+#include "reprise/runner/ranks/replicated_model.h"
 
 #include <utility>
 
-#include "base/status_macros.h"
-#include "distributed/share.h"
-#include "runner/ranks/context_attention.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/share.h"
+#include "reprise/runner/ranks/context_attention.h"
 
 namespace reprise {
 namespace {
@@ -17,15 +17,15 @@ class ReplicatedModel final : public Model {
   const ModelSpec& spec() const override { return model_->spec(); }
 
   absl::StatusOr<at::Tensor> Forward(const Step& step) override {
-    REPRISE_ASSIGN_OR_RETURN(at::Tensor logits, model_->Forward(step));
+    Step::TakeHidden take_hidden;
+    if (step.keeps_hidden()) {
+      take_hidden = [&](const Step&, const at::Tensor& hidden) -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(const at::Tensor of_first, OfFirstRank(collectives_, hidden));
+        return step.KeepHidden(of_first);
+      };
+    }
+    REPRISE_ASSIGN_OR_RETURN(at::Tensor logits, model_->Forward(step.WithHidden(take_hidden)));
     return OfFirstRank(collectives_, std::move(logits));
-  }
-
-  absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) override {
-    REPRISE_ASSIGN_OR_RETURN(ForwardOutput out, model_->ForwardHidden(step));
-    REPRISE_ASSIGN_OR_RETURN(out.logits, OfFirstRank(collectives_, std::move(out.logits)));
-    REPRISE_ASSIGN_OR_RETURN(out.hidden, OfFirstRank(collectives_, std::move(out.hidden)));
-    return out;
   }
 
   absl::Status Encode(const EncoderStep& step) override { return model_->Encode(step); }

@@ -8,13 +8,13 @@
 //
 // Thread safety: as Model.
 
-#ifndef RUNNER_RANKS_REPLICATED_MODEL_H_
-#define RUNNER_RANKS_REPLICATED_MODEL_H_
+#ifndef REPRISE_RUNNER_RANKS_REPLICATED_MODEL_H_
+#define REPRISE_RUNNER_RANKS_REPLICATED_MODEL_H_
 
 #include <memory>
 
-#include "distributed/collectives.h"
-#include "runner/model.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/runner/model.h"
 
 namespace reprise {
 
@@ -24,4 +24,4 @@ std::unique_ptr<Model> ReplicateOverRanks(std::unique_ptr<Model> model, Collecti
 
 }  // namespace reprise
 
-#endif  // RUNNER_RANKS_REPLICATED_MODEL_H_
+#endif  // REPRISE_RUNNER_RANKS_REPLICATED_MODEL_H_

@@ -1,13 +1,13 @@
-#include "runner/ranks/replicated_model.h"
+#include "reprise/runner/ranks/replicated_model.h"
 
 #include <ATen/ops/full.h>
 
 #include <utility>
 
-#include "base/status_macros.h"
-#include "distributed/testing/thread_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/testing/thread_ranks.h"
 
 namespace reprise {
 namespace {
@@ -19,9 +19,9 @@ class RankModel final : public Model {
  public:
   explicit RankModel(float rank) : rank_(rank) { spec_.vocab_size = 3; }
   const ModelSpec& spec() const override { return spec_; }
-  absl::StatusOr<at::Tensor> Forward(const Step&) override { return Strided(rank_); }
-  absl::StatusOr<ForwardOutput> ForwardHidden(const Step&) override {
-    return ForwardOutput{.logits = Strided(rank_), .hidden = Strided(rank_ + 10)};
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    REPRISE_RETURN_IF_ERROR(step.KeepHidden(Strided(rank_ + 10)));
+    return Strided(rank_);
   }
 
  private:
@@ -40,9 +40,13 @@ TEST(ReplicatedModelTest, AllRanksHaveTheResultsOfRankZero) {
     const Step step{Step::Parts{}};
     REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, model->Forward(step));
     EXPECT_TRUE(logits.equal(at::full({2, 3}, 0.0f))) << logits;
-    REPRISE_ASSIGN_OR_RETURN(const ForwardOutput out, model->ForwardHidden(step));
-    EXPECT_TRUE(out.logits.equal(at::full({2, 3}, 0.0f))) << out.logits;
-    EXPECT_TRUE(out.hidden.equal(at::full({2, 3}, 10.0f))) << out.hidden;
+    at::Tensor hidden;
+    const Step with_heads = step.WithHidden([&](const Step&, const at::Tensor& kept) {
+      hidden = kept;
+      return absl::OkStatus();
+    });
+    REPRISE_RETURN_IF_ERROR(model->Forward(with_heads).status());
+    EXPECT_TRUE(hidden.equal(at::full({2, 3}, 10.0f))) << hidden;
     return absl::OkStatus();
   };
   EXPECT_THAT(RunThreadRanks(3, run), Each(absl::OkStatus()));

@@ -1,17 +1,17 @@
-#include "runner/ranks/shard_sampler.h"
+#include "reprise/runner/ranks/shard_sampler.h"
 
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
 #include "absl/functional/function_ref.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
-#include "distributed/collectives.h"
-#include "runner/sampling/shard_sampling.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/runner/sampling/shard_sampling.h"
 #ifdef REPRISE_WITH_CUDA
-#include "runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/cuda_launch.h"
 #endif
 
 namespace reprise {
@@ -43,8 +43,8 @@ constexpr auto kLaunchTokens = kLaunchTop;
 
 }  // namespace
 
-DividedLogits* ShardSampler::LogitsOf(Model& model) {
-  DividedLogits* const divided = model.divided_logits();
+DividedLogits* ShardSampler::LogitsOf(const ModelSpec& spec) {
+  DividedLogits* const divided = spec.divided_logits;
   return divided == nullptr || divided->ranks().world == 1 ? nullptr : divided;
 }
 
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<ShardSampler>> ShardSampler::Create(
 }
 
 void ShardSampler::Plan(const ScheduledBatch& batch) {
-  for (const SlotJoin& join : batch.joins) params_[join.slot] = join.sampling;
+  for (const SlotJoin& join : batch.joins) params_[join.slot.value()] = join.sampling;
   const int64_t vocab_size = options_.logits->vocab_size();
   serves_ = true;
   num_top_ = 0;

@@ -3,8 +3,7 @@
 // shard_sampling.h). A runner with a model that has divided logits owns one.
 //
 //   // Once per captured shape, where the step's work is made:
-//   const DividedLogits::Leaving leaving(*sampler->logits(), sampler->memory());
-//   ... Model::Forward() ...
+//   Step::Parts{..., .divided_logits = sampler->memory()};
 //   // Each step, when its batch is accepted:
 //   sampler->Plan(batch);
 //   // When the forward pass is enqueued, on the step's stream:
@@ -20,8 +19,8 @@
 // Thread safety: none; one owner. On a GPU nothing is synchronised; device memory is allocated by
 // Create() only.
 
-#ifndef RUNNER_RANKS_SHARD_SAMPLER_H_
-#define RUNNER_RANKS_SHARD_SAMPLER_H_
+#ifndef REPRISE_RUNNER_RANKS_SHARD_SAMPLER_H_
+#define REPRISE_RUNNER_RANKS_SHARD_SAMPLER_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -32,13 +31,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "graphs/fingerprint.h"
-#include "runner/model.h"
-#include "runner/ranks/divided_logits.h"
-#include "runner/sampling/sampling_params.h"
-#include "runner/sampling/shard_sampling_args.h"
-#include "runner/slots/scheduled_batch.h"
+#include "reprise/base/dtype.h"
+#include "reprise/graphs/fingerprint.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/ranks/divided_logits.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/sampling/shard_sampling_args.h"
+#include "reprise/runner/slots/scheduled_batch.h"
 
 namespace reprise {
 
@@ -61,8 +60,8 @@ struct ShardSampleArgs {
 
 class ShardSampler {
  public:
-  // The model's divided logits, if it has any and there are several ranks; else null.
-  static DividedLogits* LogitsOf(Model& model);
+  // The divided logits of a model, if it has any and there are several ranks; else null.
+  static DividedLogits* LogitsOf(const ModelSpec& spec);
 
   // Allocates, on LibTorch's current stream. Errors: ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<ShardSampler>> Create(const ShardSamplerOptions& options);
@@ -112,4 +111,4 @@ class ShardSampler {
 
 }  // namespace reprise
 
-#endif  // RUNNER_RANKS_SHARD_SAMPLER_H_
+#endif  // REPRISE_RUNNER_RANKS_SHARD_SAMPLER_H_

@@ -1,4 +1,4 @@
-#include "runner/ranks/shard_sampler.h"
+#include "reprise/runner/ranks/shard_sampler.h"
 
 #include <ATen/Functions.h>
 
@@ -6,15 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "distributed/testing/counting_collectives.h"
-#include "distributed/testing/thread_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/linear_context.h"
-#include "runner/ranks/over_ranks.h"
-#include "runner/sampling/sampling.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/distributed/testing/counting_collectives.h"
+#include "reprise/distributed/testing/thread_ranks.h"
+#include "reprise/runner/ops/linear_context.h"
+#include "reprise/runner/ranks/over_ranks.h"
+#include "reprise/runner/sampling/sampling.h"
 
 namespace reprise {
 namespace {
@@ -30,7 +30,7 @@ struct Rows {
 
   explicit Rows(std::vector<SamplingParams> of_slots) : params(std::move(of_slots)) {
     for (int slot = 0; slot < static_cast<int>(params.size()); ++slot) {
-      joins.push_back({.slot = slot, .sampling = params[slot]});
+      joins.push_back(JoinOf(SlotId(slot), {}, 1, params[slot]));
       rows.push_back({.slot = SlotId(slot)});
     }
   }
@@ -190,7 +190,7 @@ TEST(ShardSamplerTest, RowsThatSampleDecideWhatIsServed) {
   (*sampler)->Plan({.rows = absl::MakeConstSpan(&chunk, 1)});
   EXPECT_TRUE((*sampler)->serves());
   // Another sequence takes slot 0.
-  const SlotJoin join = {.slot = 0, .sampling = {.temperature = 1, .top_k = 2, .top_p = 0.9f}};
+  const SlotJoin join = JoinOf(SlotId(0), {}, 1, {.temperature = 1, .top_k = 2, .top_p = 0.9f});
   const ScheduledRow row = {.slot = SlotId(0)};
   (*sampler)->Plan({.joins = absl::MakeConstSpan(&join, 1), .rows = absl::MakeConstSpan(&row, 1)});
   EXPECT_TRUE((*sampler)->serves());
@@ -211,42 +211,26 @@ TEST(DividedLogitsTest, AForwardPassLeavesItsPart) {
   const at::Tensor x = at::randn({3, 16});
   const at::Tensor whole = at::full({3, 130}, 7.0f);
   const at::Tensor memory = at::full({logits.PartsSize(5)}, 7.0f);
-  {
-    const DividedLogits::Leaving leaving(logits, memory);
-    EXPECT_EQ(vocabulary.Logits(*head, **context, x, whole), absl::OkStatus());
-  }
+  EXPECT_EQ(vocabulary.Logits(*head, **context, x, {.whole = whole, .divided = memory}),
+            absl::OkStatus());
   EXPECT_TRUE(whole.equal(at::full({3, 130}, 7.0f)));
   const at::Tensor own = logits.PartsIn(memory, 3)[0];
   EXPECT_TRUE(own.narrow(1, 0, size).allclose(x.matmul(weight.t()), 1e-5, 1e-5));
   EXPECT_TRUE(logits.PartsIn(memory, 3)[1].eq(7).all().item<bool>());
   // Without it, the ranks are asked.
-  EXPECT_THAT(std::string(vocabulary.Logits(*head, **context, x, whole).message()),
+  EXPECT_THAT(std::string(vocabulary.Logits(*head, **context, x, {.whole = whole}).message()),
               HasSubstr("no collectives"));
 }
 
 TEST(DividedLogitsTest, ModelsWithoutThemAndOneRankHaveNone) {
-  class Whole : public Model {
-   public:
-    const ModelSpec& spec() const override { return spec_; }
-    absl::StatusOr<at::Tensor> Forward(const Step&) override { return at::Tensor(); }
-
-   private:
-    ModelSpec spec_;
-  };
-  class Divided : public Whole {
-   public:
-    explicit Divided(Collectives* collectives) : logits_(10, collectives) {}
-    DividedLogits* divided_logits() override { return &logits_; }
-
-   private:
-    DividedLogits logits_;
-  };
   NoCollectives collectives;
-  Whole whole;
-  Divided alone(nullptr), divided(&collectives);
-  EXPECT_EQ(ShardSampler::LogitsOf(whole), nullptr);
-  EXPECT_EQ(ShardSampler::LogitsOf(alone), nullptr);
-  EXPECT_EQ(ShardSampler::LogitsOf(divided), divided.divided_logits());
+  DividedLogits alone(10, nullptr), divided(10, &collectives);
+  EXPECT_EQ(ShardSampler::LogitsOf({}), nullptr);
+  ModelSpec spec;
+  spec.divided_logits = &alone;
+  EXPECT_EQ(ShardSampler::LogitsOf(spec), nullptr);
+  spec.divided_logits = &divided;
+  EXPECT_EQ(ShardSampler::LogitsOf(spec), &divided);
 }
 
 }  // namespace

@@ -1,14 +1,14 @@
-#include "runner/ranks/sum_norm.h"
+#include "reprise/runner/ranks/sum_norm.h"
 
 #include <optional>
 
-#include "base/status_macros.h"
-#include "distributed/share.h"
-#include "runner/ops/norm.h"
-#include "runner/ranks/over_ranks.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/share.h"
+#include "reprise/runner/ops/norm.h"
+#include "reprise/runner/ranks/over_ranks.h"
 #ifdef REPRISE_WITH_CUDA
-#include "runner/ops/cuda_launch.h"
-#include "runner/ranks/sum_norm_args.h"
+#include "reprise/runner/ops/cuda_launch.h"
+#include "reprise/runner/ranks/sum_norm_args.h"
 #endif
 
 namespace reprise {

@@ -17,11 +17,11 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/cuda_status.h"
-#include "base/dependent_launch.cuh"
-#include "distributed/push_lines.cuh"
-#include "runner/ops/norms/norm_rows.cuh"
-#include "runner/ranks/sum_norm_args.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/dependent_launch.cuh"
+#include "reprise/distributed/push_lines.cuh"
+#include "reprise/runner/ops/norms/norm_rows.cuh"
+#include "reprise/runner/ranks/sum_norm_args.h"
 
 namespace reprise {
 namespace {

@@ -13,15 +13,15 @@
 // Every rank makes the same calls with the same sizes. May be captured as far as Collectives may.
 // Thread safety: one thread a Collectives. Errors: those of SumOverRanks() and AddRmsNorm().
 
-#ifndef RUNNER_RANKS_SUM_NORM_H_
-#define RUNNER_RANKS_SUM_NORM_H_
+#ifndef REPRISE_RUNNER_RANKS_SUM_NORM_H_
+#define REPRISE_RUNNER_RANKS_SUM_NORM_H_
 
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
-#include "distributed/collectives.h"
-#include "runner/ops/linear_context.h"
-#include "runner/ops/op_options.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/runner/ops/linear_context.h"
+#include "reprise/runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -36,4 +36,4 @@ absl::Status SumAddRmsNorm(Collectives* collectives, const LinearContext& contex
 
 }  // namespace reprise
 
-#endif  // RUNNER_RANKS_SUM_NORM_H_
+#endif  // REPRISE_RUNNER_RANKS_SUM_NORM_H_

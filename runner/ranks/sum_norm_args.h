@@ -1,11 +1,11 @@
 // What the GPU form of runner/ranks/sum_norm.h is given. No LibTorch.
 
-#ifndef RUNNER_RANKS_SUM_NORM_ARGS_H_
-#define RUNNER_RANKS_SUM_NORM_ARGS_H_
+#ifndef REPRISE_RUNNER_RANKS_SUM_NORM_ARGS_H_
+#define REPRISE_RUNNER_RANKS_SUM_NORM_ARGS_H_
 
 #include "absl/status/status.h"
-#include "distributed/push_sum_args.h"
-#include "runner/ops/norms/norm_args.h"
+#include "reprise/distributed/push_sum_args.h"
+#include "reprise/runner/ops/norms/norm_args.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -28,4 +28,4 @@ absl::Status LaunchSumNorm(const SumNormArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_RANKS_SUM_NORM_ARGS_H_
+#endif  // REPRISE_RUNNER_RANKS_SUM_NORM_ARGS_H_

@@ -1,4 +1,4 @@
-#include "runner/ranks/sum_norm.h"
+#include "reprise/runner/ranks/sum_norm.h"
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "distributed/testing/thread_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/linear.h"
-#include "runner/ops/norm.h"
-#include "runner/ranks/over_ranks.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/testing/thread_ranks.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/ops/norm.h"
+#include "reprise/runner/ranks/over_ranks.h"
 
 namespace reprise {
 namespace {

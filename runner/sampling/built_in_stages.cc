@@ -1,4 +1,4 @@
-#include "runner/sampling/built_in_stages.h"
+#include "reprise/runner/sampling/built_in_stages.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -8,14 +8,14 @@
 #include <cstddef>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "runner/sampling/log_probs.h"
-#include "runner/sampling/logits_processors.h"
-#include "runner/sampling/logits_state.h"
-#include "runner/sampling/raw_logits.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/sampling/log_probs.h"
+#include "reprise/runner/sampling/logits_processors.h"
+#include "reprise/runner/sampling/logits_state.h"
+#include "reprise/runner/sampling/raw_logits.h"
 #ifdef REPRISE_WITH_CUDA
-#include "runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/cuda_launch.h"
 #define REPRISE_LAUNCH(launch) launch
 #else
 #define REPRISE_LAUNCH(launch) nullptr

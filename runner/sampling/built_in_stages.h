@@ -4,8 +4,8 @@
 // Thread safety: none; one owner. All work goes to LibTorch's current stream, which must be that of
 // the fences. No allocation after Create().
 
-#ifndef RUNNER_SAMPLING_BUILT_IN_STAGES_H_
-#define RUNNER_SAMPLING_BUILT_IN_STAGES_H_
+#ifndef REPRISE_RUNNER_SAMPLING_BUILT_IN_STAGES_H_
+#define REPRISE_RUNNER_SAMPLING_BUILT_IN_STAGES_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -19,15 +19,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "base/fence.h"
-#include "base/mapped_buffer.h"
-#include "base/staging_ring.h"
-#include "runner/sampling/log_probs_args.h"
-#include "runner/sampling/log_probs_view.h"
-#include "runner/sampling/logits_params.h"
-#include "runner/sampling/logits_request.h"
-#include "runner/sampling/logits_stage.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/mapped_buffer.h"
+#include "reprise/base/staging_ring.h"
+#include "reprise/runner/sampling/log_probs_args.h"
+#include "reprise/runner/sampling/log_probs_view.h"
+#include "reprise/runner/sampling/logits_params.h"
+#include "reprise/runner/sampling/logits_request.h"
+#include "reprise/runner/sampling/logits_stage.h"
 
 namespace reprise {
 
@@ -145,4 +145,4 @@ bool HasProcessors(const LogitsOptions& options);
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_BUILT_IN_STAGES_H_
+#endif  // REPRISE_RUNNER_SAMPLING_BUILT_IN_STAGES_H_

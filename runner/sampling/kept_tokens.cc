@@ -1,10 +1,10 @@
-#include "runner/sampling/kept_tokens.h"
+#include "reprise/runner/sampling/kept_tokens.h"
 
 #include <algorithm>
 #include <functional>
 #include <limits>
 
-#include "base/element_access.h"
+#include "reprise/base/element_access.h"
 
 namespace reprise {
 namespace {

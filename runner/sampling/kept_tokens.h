@@ -12,15 +12,15 @@
 //
 // Thread safety: none needed; plain values.
 
-#ifndef RUNNER_SAMPLING_KEPT_TOKENS_H_
-#define RUNNER_SAMPLING_KEPT_TOKENS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_KEPT_TOKENS_H_
+#define REPRISE_RUNNER_SAMPLING_KEPT_TOKENS_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "base/dtype.h"
-#include "runner/sampling/sampling_params.h"
-#include "runner/sampling/sampling_rules.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/sampling/sampling_rules.h"
 
 namespace reprise {
 
@@ -77,4 +77,4 @@ KeptTokens KeptTokensOf(const float* logits, int vocab_size, float max_logit,
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_KEPT_TOKENS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_KEPT_TOKENS_H_

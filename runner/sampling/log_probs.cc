@@ -1,4 +1,4 @@
-#include "runner/sampling/log_probs.h"
+#include "reprise/runner/sampling/log_probs.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/element_access.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/element_access.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

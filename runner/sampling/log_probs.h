@@ -26,11 +26,11 @@
 // be captured. Cost: rows that do not ask are not read; others are read twice, and about 2 us for
 // each of the top.
 
-#ifndef RUNNER_SAMPLING_LOG_PROBS_H_
-#define RUNNER_SAMPLING_LOG_PROBS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_LOG_PROBS_H_
+#define REPRISE_RUNNER_SAMPLING_LOG_PROBS_H_
 
 #include "absl/status/status.h"
-#include "runner/sampling/log_probs_args.h"
+#include "reprise/runner/sampling/log_probs_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -50,4 +50,4 @@ absl::Status LaunchLogProbs(const LogProbsArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOG_PROBS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_LOG_PROBS_H_

@@ -2,15 +2,15 @@
 // (runner/sampling/log_probs.h), which compute the same bits: files that include this one must be
 // compiled without contraction (runner/sampling/sampling_rules.h).
 
-#ifndef RUNNER_SAMPLING_LOG_PROBS_ARGS_H_
-#define RUNNER_SAMPLING_LOG_PROBS_ARGS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_LOG_PROBS_ARGS_H_
+#define REPRISE_RUNNER_SAMPLING_LOG_PROBS_ARGS_H_
 
 #include <cstdint>
 #include <limits>
 
-#include "base/dtype.h"
-#include "runner/sampling/logits_params.h"
-#include "runner/sampling/sampling_rules.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/sampling/logits_params.h"
+#include "reprise/runner/sampling/sampling_rules.h"
 
 namespace reprise {
 
@@ -78,4 +78,4 @@ constexpr RowLogProbs RowLogProbsOf(float max_logit, uint64_t total) {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOG_PROBS_ARGS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_LOG_PROBS_ARGS_H_

@@ -1,7 +1,7 @@
 // Log-probabilities of a step as the host reads them. No LibTorch.
 
-#ifndef RUNNER_SAMPLING_LOG_PROBS_VIEW_H_
-#define RUNNER_SAMPLING_LOG_PROBS_VIEW_H_
+#ifndef REPRISE_RUNNER_SAMPLING_LOG_PROBS_VIEW_H_
+#define REPRISE_RUNNER_SAMPLING_LOG_PROBS_VIEW_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -38,4 +38,4 @@ struct RowLogProbsView {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOG_PROBS_VIEW_H_
+#endif  // REPRISE_RUNNER_SAMPLING_LOG_PROBS_VIEW_H_

@@ -1,4 +1,4 @@
-#include "runner/sampling/logits_params.h"
+#include "reprise/runner/sampling/logits_params.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -13,8 +13,8 @@
 // repetition penalty. Temperature, top_k, top_p and min_p come after all of these
 // (runner/sampling/sampling_params.h).
 
-#ifndef RUNNER_SAMPLING_LOGITS_PARAMS_H_
-#define RUNNER_SAMPLING_LOGITS_PARAMS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_LOGITS_PARAMS_H_
+#define REPRISE_RUNNER_SAMPLING_LOGITS_PARAMS_H_
 
 #include <cstdint>
 
@@ -122,4 +122,4 @@ absl::Status CheckLogitsSlots(const LogitsSlots& slots);
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOGITS_PARAMS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_LOGITS_PARAMS_H_

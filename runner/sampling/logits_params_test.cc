@@ -1,4 +1,4 @@
-#include "runner/sampling/logits_params.h"
+#include "reprise/runner/sampling/logits_params.h"
 
 #include <limits>
 #include <vector>

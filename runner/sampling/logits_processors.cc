@@ -1,13 +1,13 @@
-#include "runner/sampling/logits_processors.h"
+#include "reprise/runner/sampling/logits_processors.h"
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/element_access.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/element_access.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -19,11 +19,11 @@
 // be captured. Cost: of a row with penalties, its counts (2 bytes a token) and the logits of tokens
 // that have occurred; of a mask, its bits, and writing what it excludes.
 
-#ifndef RUNNER_SAMPLING_LOGITS_PROCESSORS_H_
-#define RUNNER_SAMPLING_LOGITS_PROCESSORS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_LOGITS_PROCESSORS_H_
+#define REPRISE_RUNNER_SAMPLING_LOGITS_PROCESSORS_H_
 
 #include "absl/status/status.h"
-#include "runner/sampling/logits_processors_args.h"
+#include "reprise/runner/sampling/logits_processors_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -43,4 +43,4 @@ absl::Status LaunchLogitsProcessors(const LogitsProcessorsArgs& args, CUstream_s
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOGITS_PROCESSORS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_LOGITS_PROCESSORS_H_

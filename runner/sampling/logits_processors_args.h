@@ -3,14 +3,14 @@
 // this one must be compiled without contraction of products and sums (host: -ffp-contract=off, nvcc:
 // -fmad=false).
 
-#ifndef RUNNER_SAMPLING_LOGITS_PROCESSORS_ARGS_H_
-#define RUNNER_SAMPLING_LOGITS_PROCESSORS_ARGS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_LOGITS_PROCESSORS_ARGS_H_
+#define REPRISE_RUNNER_SAMPLING_LOGITS_PROCESSORS_ARGS_H_
 
 #include <cstdint>
 #include <limits>
 
-#include "base/dtype.h"
-#include "runner/sampling/logits_params.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/sampling/logits_params.h"
 
 namespace reprise {
 
@@ -89,4 +89,4 @@ constexpr float ProcessedLogit(float logit, const LogitsParams& params, TokenCou
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOGITS_PROCESSORS_ARGS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_LOGITS_PROCESSORS_ARGS_H_

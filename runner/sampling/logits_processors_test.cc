@@ -1,4 +1,4 @@
-#include "runner/sampling/logits_processors.h"
+#include "reprise/runner/sampling/logits_processors.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "base/element_access.h"
-#include "base/testing/allocation_counter.h"
-#include "base/testing/builder_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/testing/logits_cases.h"
+#include "reprise/base/element_access.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/runner/testing/logits_cases.h"
 
 namespace reprise {
 namespace {

@@ -1,14 +1,14 @@
 // What the rows of a batch ask of the stages between logits and tokens (runner/sampling/
 // logits_stages.h). No LibTorch.
 
-#ifndef RUNNER_SAMPLING_LOGITS_REQUEST_H_
-#define RUNNER_SAMPLING_LOGITS_REQUEST_H_
+#ifndef REPRISE_RUNNER_SAMPLING_LOGITS_REQUEST_H_
+#define REPRISE_RUNNER_SAMPLING_LOGITS_REQUEST_H_
 
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "runner/sampling/logits_params.h"
+#include "reprise/base/ids.h"
+#include "reprise/runner/sampling/logits_params.h"
 
 namespace reprise {
 
@@ -45,4 +45,4 @@ struct LogitsBatch {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOGITS_REQUEST_H_
+#endif  // REPRISE_RUNNER_SAMPLING_LOGITS_REQUEST_H_

@@ -10,13 +10,13 @@
 //   T         float, __half, __nv_bfloat16
 //   kVector   logits a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
 
-#ifndef RUNNER_SAMPLING_LOGITS_ROW_CUH_
-#define RUNNER_SAMPLING_LOGITS_ROW_CUH_
+#ifndef REPRISE_RUNNER_SAMPLING_LOGITS_ROW_CUH_
+#define REPRISE_RUNNER_SAMPLING_LOGITS_ROW_CUH_
 
 #include <cstdint>
 
-#include "runner/ops/vector_access.cuh"
-#include "runner/sampling/sampling_rules.h"
+#include "reprise/runner/ops/vector_access.cuh"
+#include "reprise/runner/sampling/sampling_rules.h"
 
 namespace reprise {
 
@@ -74,4 +74,4 @@ struct LogitsRow {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOGITS_ROW_CUH_
+#endif  // REPRISE_RUNNER_SAMPLING_LOGITS_ROW_CUH_

@@ -15,8 +15,8 @@
 //
 // LogitsStages (runner/sampling/logits_stages.h) has the built-in stages and calls the others.
 
-#ifndef RUNNER_SAMPLING_LOGITS_STAGE_H_
-#define RUNNER_SAMPLING_LOGITS_STAGE_H_
+#ifndef REPRISE_RUNNER_SAMPLING_LOGITS_STAGE_H_
+#define REPRISE_RUNNER_SAMPLING_LOGITS_STAGE_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runner/sampling/sampling_params.h"
+#include "reprise/runner/sampling/sampling_params.h"
 
 namespace reprise {
 
@@ -47,22 +47,41 @@ class LogitsStage {
   virtual absl::Status AfterSample(const LogitsStep&) { return absl::OkStatus(); }
 };
 
-// What sequences may ask for. Each takes memory, so the default is nothing.
+// Which steps' logits a caller can read (ModelRunner::logits()).
+enum class StepLogits : int8_t {
+  // The logits of the awaited step, if max_steps_in_flight is 1. Otherwise no logits.
+  kIfSynchronous,
+  // The logits of every step, until the second Launch() after the step's Await(). Takes a copy of
+  // the logits, [max_num_seqs, vocab_size], for each step that may be in flight and one more.
+  kOfEvery,
+};
+
+// Features between logits and tokens that sequences may request (docs/sampling.md), and which
+// logits are kept. Each option takes memory.
 struct LogitsOptions {
-  // Repetition, presence and frequency: 2 bytes for each slot and token of the vocabulary.
+  // Whether requests may have repetition, presence and frequency penalties: 2 bytes per slot and token
+  // of the vocabulary.
   bool penalties = false;
-  // The most biases of a sequence. OpenAI's interface allows 300.
+  // Maximum number of biases per sequence. OpenAI's interface allows 300.
   int max_biases = 0;
-  // Masks of allowed tokens: max_rows * vocab_size / 8 bytes of pinned memory for each step that may
-  // be in flight, and one more.
+  // Whether requests may have masks of allowed tokens: max_num_seqs * vocab_size / 8 bytes of pinned
+  // memory for each step that may be in flight, and one more.
   bool allowed_tokens = false;
-  // The most of the top of a row, up to kMaxTopLogProbs; 0: of the chosen token only; -1: none.
-  // Together with any of the others, or with stages: a copy of the logits [max_rows, vocab_size].
+  // Maximum number of most probable tokens whose log-probabilities a request may have, at most
+  // kMaxTopLogProbs. 0: only the log-probability of the chosen token. -1: no log-probabilities.
+  // Together with any other option, or with stages, takes a copy of the logits [max_num_seqs,
+  // vocab_size].
   int max_log_probs = -1;
-  // The user's own, at most 30, which must outlive the stages.
+  // The caller's own stages, at most 30; must outlive the runner.
   std::vector<LogitsStage*> stages = {};
+  StepLogits step_logits = StepLogits::kIfSynchronous;
+  // Maximum number of tokens per step whose logits are computed (RowLogits::kAll), without the last
+  // token of each row: 0 to max_num_tokens. Takes [max_earlier_logits, vocab_size] of the logits'
+  // dtype, and with StepLogits::kOfEvery the same again for each step that may be in flight and one
+  // more. Drafts raise it to at least max_num_seqs * max_drafts.
+  int max_earlier_logits = 0;
 };
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOGITS_STAGE_H_
+#endif  // REPRISE_RUNNER_SAMPLING_LOGITS_STAGE_H_

@@ -1,4 +1,4 @@
-#include "runner/sampling/logits_stages.h"
+#include "reprise/runner/sampling/logits_stages.h"
 
 #include <glog/logging.h>
 
@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
+#include "reprise/base/check.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 namespace {
@@ -148,10 +148,14 @@ absl::Status LogitsStages::Check(const LogitsBatch& batch) const {
   return absl::OkStatus();
 }
 
-absl::Status LogitsStages::Begin(const LogitsBatch& batch) {
-  REPRISE_RETURN_IF_ERROR(Join(batch));
-  if (processors_ != nullptr) processors_->SetMasks(batch.masks);
+void LogitsStages::Plan(const LogitsBatch& batch) {
+  Join(batch);
   Select(batch);
+}
+
+absl::Status LogitsStages::Begin(const LogitsBatch& batch) {
+  REPRISE_RETURN_IF_ERROR(states_->Join(joins_));
+  if (processors_ != nullptr) processors_->SetMasks(batch.masks);
   return absl::OkStatus();
 }
 
@@ -170,7 +174,7 @@ bool LogitsStages::HasRequest(SlotId slot, const LogitsBatch& batch) const {
   return state.params != LogitsParams() || state.stages != 0;
 }
 
-absl::Status LogitsStages::Join(const LogitsBatch& batch) {
+void LogitsStages::Join(const LogitsBatch& batch) {
   joins_.clear();
   for (const SlotId slot : batch.leaves) {
     const bool joins_again =
@@ -190,7 +194,6 @@ absl::Status LogitsStages::Join(const LogitsBatch& batch) {
     slot = {join.params, request.stages};
     if (changes) joins_.push_back(join);
   }
-  return states_->Join(joins_);
 }
 
 void LogitsStages::Select(const LogitsBatch& batch) {
@@ -229,14 +232,18 @@ absl::Status LogitsStages::CheckStep(const LogitsStep& step) const {
 absl::Status LogitsStages::BeforeSample(const LogitsStep& step) {
   if (selected_.empty()) return absl::OkStatus();
   REPRISE_RETURN_IF_ERROR(CheckStep(step));
-  for (LogitsStage* stage : selected_) REPRISE_RETURN_IF_ERROR(stage->BeforeSample(step));
+  for (LogitsStage* stage : selected_) {
+    REPRISE_RETURN_IF_ERROR(CatchTorch([&] { return stage->BeforeSample(step); }));
+  }
   return absl::OkStatus();
 }
 
 absl::Status LogitsStages::AfterSample(const LogitsStep& step, int output) {
   CHECK(output >= 0 && output <= options_.max_steps_in_flight) << output;
   if (log_probs_ != nullptr) log_probs_->set_output(output);
-  for (LogitsStage* stage : selected_) REPRISE_RETURN_IF_ERROR(stage->AfterSample(step));
+  for (LogitsStage* stage : selected_) {
+    REPRISE_RETURN_IF_ERROR(CatchTorch([&] { return stage->AfterSample(step); }));
+  }
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 //                                                              memory));
 //   // Each step, on its stream:
 //   REPRISE_RETURN_IF_ERROR(stages->Check(batch));          // refuses, with nothing changed
+//   stages->Plan(batch);                                    // is_needed() and scores() follow
 //   REPRISE_RETURN_IF_ERROR(stages->Begin(batch));          // joins and masks
 //   REPRISE_RETURN_IF_ERROR(stages->BeforeSample(step));
 //   REPRISE_RETURN_IF_ERROR(Sample(...));
@@ -30,8 +31,8 @@
 // Thread safety: none; one owner. No allocation after Create(), and no wait unless joins bring more
 // than the ring holds.
 
-#ifndef RUNNER_SAMPLING_LOGITS_STAGES_H_
-#define RUNNER_SAMPLING_LOGITS_STAGES_H_
+#ifndef REPRISE_RUNNER_SAMPLING_LOGITS_STAGES_H_
+#define REPRISE_RUNNER_SAMPLING_LOGITS_STAGES_H_
 
 #include <cstdint>
 #include <memory>
@@ -40,9 +41,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runner/sampling/built_in_stages.h"
-#include "runner/sampling/logits_request.h"
-#include "runner/sampling/logits_stage.h"
+#include "reprise/runner/sampling/built_in_stages.h"
+#include "reprise/runner/sampling/logits_request.h"
+#include "reprise/runner/sampling/logits_stage.h"
 
 namespace reprise {
 
@@ -66,8 +67,11 @@ class LogitsStages {
   // of range.
   bool HasRequest(SlotId slot, const LogitsBatch& batch) const;
 
-  // Enqueues what joins and masks of the batch need, and selects the step's stages. On the step's
-  // stream, before the other two. REQUIRES: Check(batch) is OK. Errors: those of the launches.
+  // Selects the stages of the step of `batch`. Enqueues nothing. REQUIRES: Check(batch) is OK.
+  void Plan(const LogitsBatch& batch);
+
+  // Enqueues what joins and masks of the planned batch need. On the step's stream, before the other
+  // two. Errors: those of the launches.
   absl::Status Begin(const LogitsBatch& batch);
 
   // On the step's stream, around Sample(). REQUIRES: at most max_rows rows. `output` is in
@@ -84,7 +88,7 @@ class LogitsStages {
   // the step's logits. REQUIRES: the step has run, and max_log_probs >= 0.
   RowLogProbsView log_probs(int output) const;
 
-  // Whether the step that Begin() was called for has any stage, and any known token whose
+  // Whether the step that Plan() was called for has any stage, and any known token whose
   // log-probability is asked for.
   bool is_needed() const { return !selected_.empty(); }
   bool scores() const { return scores_; }
@@ -101,8 +105,8 @@ class LogitsStages {
   absl::Status Allocate(const LogitsStagesMemory& memory);
   absl::Status CheckMask(const AllowedTokens& allowed, absl::Span<const int32_t> sample_slot) const;
   absl::Status CheckStep(const LogitsStep& step) const;
-  // Gives the slots that join or leave their parameters.
-  absl::Status Join(const LogitsBatch& batch);
+  // Notes the parameters of slots that join or leave, and in joins_ those that change on the device.
+  void Join(const LogitsBatch& batch);
   void Select(const LogitsBatch& batch);
 
   LogitsStagesOptions options_;
@@ -117,4 +121,4 @@ class LogitsStages {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOGITS_STAGES_H_
+#endif  // REPRISE_RUNNER_SAMPLING_LOGITS_STAGES_H_

@@ -1,4 +1,4 @@
-#include "runner/sampling/logits_stages.h"
+#include "reprise/runner/sampling/logits_stages.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -15,22 +15,23 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/element_access.h"
-#include "base/torch_dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/test_device.h"
-#include "runner/ops/test_tensors.h"
-#include "runner/sampling/logits_processors_args.h"
-#include "runner/sampling/sampling.h"
+#include "reprise/base/element_access.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/ops/test_device.h"
+#include "reprise/runner/ops/test_tensors.h"
+#include "reprise/runner/sampling/logits_processors_args.h"
+#include "reprise/runner/sampling/sampling.h"
 #ifdef REPRISE_TEST_ON_GPU
 #include <c10/cuda/CUDAStream.h>
 
-#include "base/cuda_fence.h"
+#include "reprise/base/cuda_fence.h"
 #endif
 
 namespace reprise {
@@ -311,6 +312,7 @@ class Traffic {
     const LogitsBatch batch = {
         .leaves = leaves, .requests = requests, .masks = allowed, .sample_slot = sample_slot};
     ASSERT_EQ(stages_->Check(batch), absl::OkStatus());
+    stages_->Plan(batch);
     ASSERT_EQ(stages_->Begin(batch), absl::OkStatus());
     Run(sample_slot);
   }
@@ -427,6 +429,7 @@ TEST_F(LogitsStagesTest, AStepWithoutRowsThatAskHasNoStage) {
   };
   const auto needs = [&](LogitsBatch batch) {
     EXPECT_EQ(stages->Check(batch), absl::OkStatus());
+    stages->Plan(batch);
     EXPECT_EQ(stages->Begin(batch), absl::OkStatus());
     return stages->is_needed();
   };
@@ -462,6 +465,7 @@ TEST_F(LogitsStagesTest, KnownTokensAreScoredForSlotsThatAskAndNothingElseRuns) 
   const std::vector<int32_t> sample_slot = {-1, -1};
   const auto scores = [&](const LogitsBatch& batch) {
     EXPECT_EQ(stages->Check(batch), absl::OkStatus());
+    stages->Plan(batch);
     EXPECT_EQ(stages->Begin(batch), absl::OkStatus());
     EXPECT_FALSE(stages->is_needed());
     return stages->scores();
@@ -513,11 +517,14 @@ TEST_F(LogitsStagesTest, MasksOfAStepThatWasGivenUpDoNotReachTheNext) {
   const std::vector<int32_t> sample_slot = {0};
   const LogitsRequest request[] = {{.slot = SlotId(0), .params = {.presence_penalty = 1}}};
   for (int i = 0; i < 7; ++i) {  // more often than the ring has slots
-    ASSERT_EQ(stages->Begin({.requests = i == 0 ? request : absl::Span<const LogitsRequest>(),
-                             .masks = std::vector<AllowedTokens>{{.row = 0, .mask = nothing}},
-                             .sample_slot = sample_slot}),
-              absl::OkStatus());
+    const AllowedTokens masks[] = {{.row = 0, .mask = nothing}};
+    const LogitsBatch batch = {.requests = i == 0 ? request : absl::Span<const LogitsRequest>(),
+                               .masks = masks,
+                               .sample_slot = sample_slot};
+    stages->Plan(batch);
+    ASSERT_EQ(stages->Begin(batch), absl::OkStatus());
   }
+  stages->Plan({.sample_slot = sample_slot});
   ASSERT_EQ(stages->Begin({.sample_slot = sample_slot}), absl::OkStatus());
   const at::Tensor logits =
       at::full({1, kVocab}, 2.0f, at::TensorOptions(device()).dtype(at::kFloat));
@@ -542,6 +549,7 @@ TEST_F(LogitsStagesTest, RequestsLargerThanTheRingTakeSeveralLaunches) {
   }
   const LogitsBatch batch = {.requests = requests, .sample_slot = sample_slot};
   ASSERT_EQ(stages->Check(batch), absl::OkStatus());
+  stages->Plan(batch);
   ASSERT_EQ(stages->Begin(batch), absl::OkStatus());
   const at::Tensor logits =
       at::full({kSlots, kVocab}, 2.0f, at::TensorOptions(device()).dtype(at::kFloat));
@@ -643,6 +651,7 @@ TEST_F(LogitsStagesTest, RefusesOptionsAndStepsThatDoNotFit) {
   const std::unique_ptr<LogitsStages> stages = Make(LogitsStagesTest::Options(DType::kFloat32, {}));
   const LogitsRequest request[] = {{.params = {.num_log_probs = 0}}};
   const std::vector<int32_t> sample_slot = {0};
+  stages->Plan({.requests = request, .sample_slot = sample_slot});
   ASSERT_EQ(stages->Begin({.requests = request, .sample_slot = sample_slot}), absl::OkStatus());
   const at::TensorOptions floats = at::TensorOptions(device()).dtype(at::kFloat);
   int32_t value = 0;
@@ -656,6 +665,30 @@ TEST_F(LogitsStagesTest, RefusesOptionsAndStepsThatDoNotFit) {
   EXPECT_FALSE(stages->BeforeSample(step).ok());
   step = {.logits = at::zeros({1, kVocab}, floats)};
   EXPECT_FALSE(stages->BeforeSample(step).ok());
+}
+
+class ThrowingStage : public LogitsStage {
+ public:
+  absl::Status BeforeSample(const LogitsStep&) override { throw std::runtime_error("burnt"); }
+  absl::Status AfterSample(const LogitsStep&) override { throw 5; }
+};
+
+TEST_F(LogitsStagesTest, ReturnsAnErrorIfAStageThrows) {
+  ThrowingStage stage;
+  const std::unique_ptr<LogitsStages> stages = Make(Options(DType::kFloat32, {&stage}));
+  const LogitsRequest request[] = {{.stages = 1}};
+  const std::vector<int32_t> sample_slot = {0};
+  const LogitsBatch batch = {.requests = request, .sample_slot = sample_slot};
+  stages->Plan(batch);
+  ASSERT_EQ(stages->Begin(batch), absl::OkStatus());
+  int32_t value = 0;
+  const LogitsStep step = {
+      .logits = at::zeros({1, kVocab}, at::TensorOptions(device()).dtype(at::kFloat)),
+      .slots = {.last_token = &value},
+      .sample_slot = &value};
+  EXPECT_EQ(stages->BeforeSample(step), absl::InternalError("burnt"));
+  EXPECT_EQ(stages->AfterSample(step, /*output=*/0),
+            absl::InternalError("threw something that is not a std::exception"));
 }
 
 TEST_F(LogitsStagesTest, TakesTheMemoryThatTheOptionsSay) {

@@ -1,10 +1,10 @@
-#include "runner/sampling/logits_state.h"
+#include "reprise/runner/sampling/logits_state.h"
 
 #include <algorithm>
 #include <cstdint>
 
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 

@@ -8,9 +8,9 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "runner/sampling/logits_state.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/sampling/logits_state.h"
 
 namespace reprise {
 namespace {

@@ -21,11 +21,11 @@
 // memory. Cost of a join with penalties: writing the slot's counts, 256 KB, and reading its tokens;
 // of CountTokens: a launch.
 
-#ifndef RUNNER_SAMPLING_LOGITS_STATE_H_
-#define RUNNER_SAMPLING_LOGITS_STATE_H_
+#ifndef REPRISE_RUNNER_SAMPLING_LOGITS_STATE_H_
+#define REPRISE_RUNNER_SAMPLING_LOGITS_STATE_H_
 
 #include "absl/status/status.h"
-#include "runner/sampling/logits_state_args.h"
+#include "reprise/runner/sampling/logits_state_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -47,4 +47,4 @@ absl::Status LaunchCountTokens(const CountTokensArgs& args, CUstream_st* stream)
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOGITS_STATE_H_
+#endif  // REPRISE_RUNNER_SAMPLING_LOGITS_STATE_H_

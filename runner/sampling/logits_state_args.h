@@ -1,12 +1,12 @@
 // Arguments of the upkeep of LogitsSlots, and its rules for a single entry; shared by the host and
 // device forms (runner/sampling/logits_state.h).
 
-#ifndef RUNNER_SAMPLING_LOGITS_STATE_ARGS_H_
-#define RUNNER_SAMPLING_LOGITS_STATE_ARGS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_LOGITS_STATE_ARGS_H_
+#define REPRISE_RUNNER_SAMPLING_LOGITS_STATE_ARGS_H_
 
 #include <cstdint>
 
-#include "runner/sampling/logits_params.h"
+#include "reprise/runner/sampling/logits_params.h"
 
 namespace reprise {
 
@@ -74,4 +74,4 @@ constexpr TokenCount* CountOfNewToken(const CountTokensArgs& args, int row) {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_LOGITS_STATE_ARGS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_LOGITS_STATE_ARGS_H_

@@ -1,4 +1,4 @@
-#include "runner/sampling/logits_state.h"
+#include "reprise/runner/sampling/logits_state.h"
 
 #include <cstdint>
 #include <vector>

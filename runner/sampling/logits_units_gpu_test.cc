@@ -5,14 +5,14 @@
 #include <random>
 #include <vector>
 
-#include "base/testing/builder_twins.h"
-#include "base/testing/device_array.h"
 #include "gtest/gtest.h"
-#include "runner/sampling/log_probs.h"
-#include "runner/sampling/logits_processors.h"
-#include "runner/sampling/logits_state.h"
-#include "runner/sampling/raw_logits.h"
-#include "runner/testing/logits_cases.h"
+#include "reprise/base/testing/builder_twins.h"
+#include "reprise/base/testing/device_array.h"
+#include "reprise/runner/sampling/log_probs.h"
+#include "reprise/runner/sampling/logits_processors.h"
+#include "reprise/runner/sampling/logits_state.h"
+#include "reprise/runner/sampling/raw_logits.h"
+#include "reprise/runner/testing/logits_cases.h"
 
 namespace reprise {
 namespace {

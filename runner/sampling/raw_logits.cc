@@ -1,4 +1,4 @@
-#include "runner/sampling/raw_logits.h"
+#include "reprise/runner/sampling/raw_logits.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -6,8 +6,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 

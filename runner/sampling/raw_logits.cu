@@ -4,10 +4,10 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "runner/ops/vector_access.cuh"
-#include "runner/sampling/raw_logits.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/ops/vector_access.cuh"
+#include "reprise/runner/sampling/raw_logits.h"
 
 namespace reprise {
 namespace {

@@ -12,11 +12,11 @@
 // Thread safety: none. The device form takes one launch, does not synchronise or allocate, and may
 // be captured. Cost: reading and writing the rows that ask.
 
-#ifndef RUNNER_SAMPLING_RAW_LOGITS_H_
-#define RUNNER_SAMPLING_RAW_LOGITS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_RAW_LOGITS_H_
+#define REPRISE_RUNNER_SAMPLING_RAW_LOGITS_H_
 
 #include "absl/status/status.h"
-#include "runner/sampling/raw_logits_args.h"
+#include "reprise/runner/sampling/raw_logits_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -34,4 +34,4 @@ absl::Status LaunchKeepRawLogits(const RawLogitsArgs& args, CUstream_st* stream)
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_RAW_LOGITS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_RAW_LOGITS_H_

@@ -1,13 +1,13 @@
 // Arguments of the copy of raw logits, shared by its host and device forms
 // (runner/sampling/raw_logits.h).
 
-#ifndef RUNNER_SAMPLING_RAW_LOGITS_ARGS_H_
-#define RUNNER_SAMPLING_RAW_LOGITS_ARGS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_RAW_LOGITS_ARGS_H_
+#define REPRISE_RUNNER_SAMPLING_RAW_LOGITS_ARGS_H_
 
 #include <cstdint>
 
-#include "base/dtype.h"
-#include "runner/sampling/logits_params.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/sampling/logits_params.h"
 
 namespace reprise {
 
@@ -31,4 +31,4 @@ constexpr bool KeepsRaw(const RawLogitsArgs& args, int row) {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_RAW_LOGITS_ARGS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_RAW_LOGITS_ARGS_H_

@@ -1,18 +1,18 @@
-#include "runner/sampling/sampling.h"
+#include "reprise/runner/sampling/sampling.h"
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/dtype.h"
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "runner/ops/activation_type.h"
-#include "runner/sampling/kept_tokens.h"
-#include "runner/sampling/sampling_rules.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/ops/activation_type.h"
+#include "reprise/runner/sampling/kept_tokens.h"
+#include "reprise/runner/sampling/sampling_rules.h"
 #ifdef REPRISE_WITH_CUDA
-#include "runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/cuda_launch.h"
 #endif
 
 namespace reprise {

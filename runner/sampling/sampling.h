@@ -21,16 +21,16 @@
 // stream; nothing is allocated or synchronised, so the call may be captured. Cost: greedy rows read
 // their logits once; others up to about ten times, from cache.
 
-#ifndef RUNNER_SAMPLING_SAMPLING_H_
-#define RUNNER_SAMPLING_SAMPLING_H_
+#ifndef REPRISE_RUNNER_SAMPLING_SAMPLING_H_
+#define REPRISE_RUNNER_SAMPLING_SAMPLING_H_
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "runner/sampling/sampling_args.h"
-#include "runner/sampling/sampling_params.h"
+#include "reprise/runner/sampling/sampling_args.h"
+#include "reprise/runner/sampling/sampling_params.h"
 
 namespace reprise {
 
@@ -56,4 +56,4 @@ void SampleOnHost(const SamplingArgs& args);
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_SAMPLING_H_
+#endif  // REPRISE_RUNNER_SAMPLING_SAMPLING_H_

@@ -1,13 +1,13 @@
 // What the CPU and the GPU form of runner/sampling/sampling.h share. No LibTorch.
 
-#ifndef RUNNER_SAMPLING_SAMPLING_ARGS_H_
-#define RUNNER_SAMPLING_SAMPLING_ARGS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_SAMPLING_ARGS_H_
+#define REPRISE_RUNNER_SAMPLING_SAMPLING_ARGS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "runner/sampling/sampling_params.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/sampling/sampling_params.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -32,4 +32,4 @@ absl::Status LaunchSampling(const SamplingArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_SAMPLING_ARGS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_SAMPLING_ARGS_H_

@@ -4,11 +4,11 @@
 //
 // No LibTorch. Thread safety: pure function. Cost: O(1); allocates only for an error.
 
-#ifndef RUNNER_SAMPLING_SAMPLING_CHECK_H_
-#define RUNNER_SAMPLING_SAMPLING_CHECK_H_
+#ifndef REPRISE_RUNNER_SAMPLING_SAMPLING_CHECK_H_
+#define REPRISE_RUNNER_SAMPLING_SAMPLING_CHECK_H_
 
 #include "absl/status/status.h"
-#include "runner/sampling/sampling_params.h"
+#include "reprise/runner/sampling/sampling_params.h"
 
 namespace reprise {
 
@@ -19,4 +19,4 @@ absl::Status CheckSampling(const SamplingParams& params);
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_SAMPLING_CHECK_H_
+#endif  // REPRISE_RUNNER_SAMPLING_SAMPLING_CHECK_H_

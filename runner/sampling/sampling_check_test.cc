@@ -1,4 +1,4 @@
-#include "runner/sampling/sampling_check.h"
+#include "reprise/runner/sampling/sampling_check.h"
 
 #include <cstdint>
 #include <limits>

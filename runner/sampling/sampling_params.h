@@ -1,8 +1,8 @@
 // How a sequence's next token is chosen from its logits, and the state of slots that the choice
 // reads and changes. No LibTorch.
 
-#ifndef RUNNER_SAMPLING_SAMPLING_PARAMS_H_
-#define RUNNER_SAMPLING_SAMPLING_PARAMS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_SAMPLING_PARAMS_H_
+#define REPRISE_RUNNER_SAMPLING_SAMPLING_PARAMS_H_
 
 #include <cstdint>
 
@@ -54,4 +54,4 @@ struct SamplingSlots {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_SAMPLING_PARAMS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_SAMPLING_PARAMS_H_

@@ -6,14 +6,14 @@
 // from a mathematical library. Files that include this one must be compiled without contraction of
 // products and sums (host: -ffp-contract=off, nvcc: -fmad=false).
 
-#ifndef RUNNER_SAMPLING_SAMPLING_RULES_H_
-#define RUNNER_SAMPLING_SAMPLING_RULES_H_
+#ifndef REPRISE_RUNNER_SAMPLING_SAMPLING_RULES_H_
+#define REPRISE_RUNNER_SAMPLING_SAMPLING_RULES_H_
 
 #include <bit>
 #include <cstdint>
 
-#include "base/philox.h"
-#include "runner/sampling/sampling_params.h"
+#include "reprise/base/philox.h"
+#include "reprise/runner/sampling/sampling_params.h"
 
 namespace reprise {
 
@@ -153,4 +153,4 @@ constexpr uint64_t DrawChoice(float distance, uint32_t random_bits, int32_t toke
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_SAMPLING_RULES_H_
+#endif  // REPRISE_RUNNER_SAMPLING_SAMPLING_RULES_H_

@@ -1,4 +1,4 @@
-#include "runner/sampling/sampling_rules.h"
+#include "reprise/runner/sampling/sampling_rules.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,17 +5,17 @@
 // A team of CTAs serves a row: a cluster of up to 8 on sm_90, else one CTA. Files that include this
 // one must be compiled without contraction (runner/sampling/sampling_rules.h).
 
-#ifndef RUNNER_SAMPLING_SAMPLING_TEAM_CUH_
-#define RUNNER_SAMPLING_SAMPLING_TEAM_CUH_
+#ifndef REPRISE_RUNNER_SAMPLING_SAMPLING_TEAM_CUH_
+#define REPRISE_RUNNER_SAMPLING_SAMPLING_TEAM_CUH_
 
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "runner/ops/vector_access.cuh"
-#include "runner/sampling/logits_row.cuh"
-#include "runner/sampling/sampling_rules.h"
+#include "reprise/runner/ops/vector_access.cuh"
+#include "reprise/runner/sampling/logits_row.cuh"
+#include "reprise/runner/sampling/sampling_rules.h"
 
 namespace reprise::sampling {
 
@@ -259,4 +259,4 @@ cudaError_t LaunchTeams(void (*kernel)(Args, int), const Args& args, int num_row
 
 }  // namespace reprise::sampling
 
-#endif  // RUNNER_SAMPLING_SAMPLING_TEAM_CUH_
+#endif  // REPRISE_RUNNER_SAMPLING_SAMPLING_TEAM_CUH_

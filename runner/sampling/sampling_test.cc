@@ -1,4 +1,4 @@
-#include "runner/sampling/sampling.h"
+#include "reprise/runner/sampling/sampling.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -15,12 +15,12 @@
 #include <set>
 #include <vector>
 
-#include "base/philox.h"
-#include "base/torch_dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/test_device.h"
-#include "runner/ops/test_tensors.h"
+#include "reprise/base/philox.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/ops/test_device.h"
+#include "reprise/runner/ops/test_tensors.h"
 
 namespace reprise {
 namespace {

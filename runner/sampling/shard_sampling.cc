@@ -1,4 +1,4 @@
-#include "runner/sampling/shard_sampling.h"
+#include "reprise/runner/sampling/shard_sampling.h"
 
 #include <algorithm>
 #include <functional>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "runner/sampling/kept_tokens.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/sampling/kept_tokens.h"
 
 namespace reprise {
 namespace {

@@ -11,13 +11,13 @@
 //   T         float, __half, __nv_bfloat16
 //   kVector   logits a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
 
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "runner/ops/vector_access.cuh"
-#include "runner/sampling/logits_row.cuh"
-#include "runner/sampling/sampling_rules.h"
-#include "runner/sampling/sampling_team.cuh"
-#include "runner/sampling/shard_sampling.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/ops/vector_access.cuh"
+#include "reprise/runner/sampling/logits_row.cuh"
+#include "reprise/runner/sampling/sampling_rules.h"
+#include "reprise/runner/sampling/sampling_team.cuh"
+#include "reprise/runner/sampling/shard_sampling.h"
 
 namespace reprise {
 namespace {

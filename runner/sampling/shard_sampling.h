@@ -19,11 +19,11 @@
 // each of the three, does not synchronise or allocate, and may be captured. Cost: as Sample() for a
 // vocabulary of shard_size, without top_p.
 
-#ifndef RUNNER_SAMPLING_SHARD_SAMPLING_H_
-#define RUNNER_SAMPLING_SHARD_SAMPLING_H_
+#ifndef REPRISE_RUNNER_SAMPLING_SHARD_SAMPLING_H_
+#define REPRISE_RUNNER_SAMPLING_SHARD_SAMPLING_H_
 
 #include "absl/status/status.h"
-#include "runner/sampling/shard_sampling_args.h"
+#include "reprise/runner/sampling/shard_sampling_args.h"
 
 namespace reprise {
 
@@ -46,4 +46,4 @@ absl::Status LaunchShardTokens(const ShardSamplingArgs& args, CUstream_st* strea
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_SHARD_SAMPLING_H_
+#endif  // REPRISE_RUNNER_SAMPLING_SHARD_SAMPLING_H_

@@ -2,15 +2,15 @@
 // device form share (runner/sampling/shard_sampling.h). Files that include this one must be compiled
 // without contraction (runner/sampling/sampling_rules.h). No LibTorch.
 
-#ifndef RUNNER_SAMPLING_SHARD_SAMPLING_ARGS_H_
-#define RUNNER_SAMPLING_SHARD_SAMPLING_ARGS_H_
+#ifndef REPRISE_RUNNER_SAMPLING_SHARD_SAMPLING_ARGS_H_
+#define REPRISE_RUNNER_SAMPLING_SHARD_SAMPLING_ARGS_H_
 
 #include <bit>
 #include <cstdint>
 
-#include "base/dtype.h"
-#include "runner/sampling/sampling_params.h"
-#include "runner/sampling/sampling_rules.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/sampling/sampling_rules.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -120,4 +120,4 @@ constexpr void TakeBestChoice(const ShardSamplingArgs& args, int row) {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SAMPLING_SHARD_SAMPLING_ARGS_H_
+#endif  // REPRISE_RUNNER_SAMPLING_SHARD_SAMPLING_ARGS_H_

@@ -1,4 +1,4 @@
-#include "runner/sampling/shard_sampling.h"
+#include "reprise/runner/sampling/shard_sampling.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -17,14 +17,14 @@
 #include <string>
 #include <vector>
 
-#include "base/torch_dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/test_device.h"
-#include "runner/ops/test_tensors.h"
-#include "runner/sampling/sampling.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/ops/test_device.h"
+#include "reprise/runner/ops/test_tensors.h"
+#include "reprise/runner/sampling/sampling.h"
 #ifdef REPRISE_TEST_ON_GPU
-#include "runner/ops/cuda_launch.h"
+#include "reprise/runner/ops/cuda_launch.h"
 #endif
 
 namespace reprise {

@@ -1,11 +1,11 @@
-#include "runner/slots/batch_bytes.h"
+#include "reprise/runner/slots/batch_bytes.h"
 
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -19,16 +19,16 @@
 // The bytes are meant for processes of one build: structs are stored as they are in memory. They
 // begin with a mark that tells another build or another byte order.
 
-#ifndef RUNNER_SLOTS_BATCH_BYTES_H_
-#define RUNNER_SLOTS_BATCH_BYTES_H_
+#ifndef REPRISE_RUNNER_SLOTS_BATCH_BYTES_H_
+#define REPRISE_RUNNER_SLOTS_BATCH_BYTES_H_
 
 #include <cstddef>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "runner/sampling/logits_request.h"
-#include "runner/slots/scheduled_batch.h"
+#include "reprise/runner/sampling/logits_request.h"
+#include "reprise/runner/slots/scheduled_batch.h"
 
 namespace reprise {
 
@@ -55,4 +55,4 @@ class BatchReader {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SLOTS_BATCH_BYTES_H_
+#endif  // REPRISE_RUNNER_SLOTS_BATCH_BYTES_H_

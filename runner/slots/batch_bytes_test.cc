@@ -1,4 +1,4 @@
-#include "runner/slots/batch_bytes.h"
+#include "reprise/runner/slots/batch_bytes.h"
 
 #include <cstdint>
 #include <cstring>
@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "base/testing/allocation_counter.h"
-#include "base/testing/test_seed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/test_seed.h"
 
 namespace reprise {
 namespace {
@@ -43,8 +43,9 @@ class FullBatch {
   const int32_t source_[1] = {3};
   const LogitBias biases_[2] = {{.token = 4, .bias = -1.5f}, {.token = 9, .bias = 2.0f}};
   const SlotId leaves_[2] = {SlotId(1), SlotId(3)};
-  const SlotJoin joins_[1] = {{.slot = 3,
+  const SlotJoin joins_[1] = {{.slot = SlotId(3),
                                .seq_len = 2,
+                               .prompt_len = 5,
                                .sample_index = int64_t{1} << 40,
                                .sampling = {.temperature = 0.5f, .top_k = 7, .seed = ~uint64_t{0}},
                                .num_encoder_tokens = 1,
@@ -56,8 +57,9 @@ class FullBatch {
                                        .prompt = prompt_,
                                        .output = source_,
                                        .stages = 5}};
-  const BlockTableUpdate updates_[2] = {{.slot = 3, .column = 1, .block = 8},
-                                        {.slot = 0, .column = 2, .block = 9, .group = 1}};
+  const BlockTableUpdate updates_[2] = {
+      {.slot = SlotId(3), .column = 1, .block = BlockId(8)},
+      {.slot = SlotId(0), .column = 2, .block = BlockId(9), .group = 1}};
   const BlockCopy swap_outs_[1] = {{.src = 6, .dst = 1}};
   const BlockCopy swap_ins_[2] = {{.src = 1, .dst = 7}, {.src = 2, .dst = 8}};
   const BlockCopy copies_[1] = {{.src = 2, .dst = 4}};
@@ -99,8 +101,9 @@ TEST(BatchBytesTest, EveryFieldArrives) {
   const ScheduledBatch& batch = **read;
   EXPECT_THAT(batch.leaves, ElementsAre(SlotId(1), SlotId(3)));
   ASSERT_EQ(batch.joins.size(), 1);
-  EXPECT_EQ(batch.joins[0].slot, 3);
+  EXPECT_EQ(batch.joins[0].slot, SlotId(3));
   EXPECT_EQ(batch.joins[0].seq_len, 2);
+  EXPECT_EQ(batch.joins[0].prompt_len, 5);
   EXPECT_EQ(batch.joins[0].sample_index, int64_t{1} << 40);
   EXPECT_EQ(batch.joins[0].sampling.temperature, 0.5f);
   EXPECT_EQ(batch.joins[0].sampling.top_k, 7);
@@ -116,7 +119,7 @@ TEST(BatchBytesTest, EveryFieldArrives) {
   EXPECT_THAT(request.output, ElementsAre(3));
   EXPECT_EQ(request.stages, 5u);
   ASSERT_EQ(batch.updates.size(), 2);
-  EXPECT_EQ(batch.updates[0].block, 8);
+  EXPECT_EQ(batch.updates[0].block, BlockId(8));
   EXPECT_EQ(batch.updates[1].group, 1);
   ASSERT_EQ(batch.swap_outs.size(), 1);
   EXPECT_EQ(batch.swap_outs[0].src, 6);

@@ -1,4 +1,4 @@
-#include "runner/slots/embedding_rows.h"
+#include "reprise/runner/slots/embedding_rows.h"
 
 #include <string>
 

@@ -11,14 +11,14 @@
 // the GPU, and in pinned memory, are read in stream order; with rows in pageable memory the host
 // may wait, at the launch, for the steps before it.
 
-#ifndef RUNNER_SLOTS_EMBEDDING_ROWS_H_
-#define RUNNER_SLOTS_EMBEDDING_ROWS_H_
+#ifndef REPRISE_RUNNER_SLOTS_EMBEDDING_ROWS_H_
+#define REPRISE_RUNNER_SLOTS_EMBEDDING_ROWS_H_
 
 #include <cstdint>
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -59,4 +59,4 @@ absl::Status CheckEmbeddingRows(std::string_view argument, const EmbeddingRows& 
 
 }  // namespace reprise
 
-#endif  // RUNNER_SLOTS_EMBEDDING_ROWS_H_
+#endif  // REPRISE_RUNNER_SLOTS_EMBEDDING_ROWS_H_

@@ -1,4 +1,4 @@
-#include "runner/slots/refill.h"
+#include "reprise/runner/slots/refill.h"
 
 #include <glog/logging.h>
 
@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/check.h"
-#include "base/lanes.h"
-#include "base/status_macros.h"
+#include "reprise/base/check.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {
@@ -45,7 +45,7 @@ class Refill {
 
   void ApplyJoins() {
     for (int i = 0; i < counts_.num_joins; ++i) {
-      const SlotJoin& join = args_.delta.joins[i];
+      const StepJoin& join = args_.delta.joins[i];
       if (!IsValidJoin(join, args_, rows_)) {
         ++num_faults_;
         continue;
@@ -68,7 +68,7 @@ class Refill {
 
   void ApplyUpdates() {
     for (int i = 0; i < counts_.num_updates; ++i) {
-      const BlockTableUpdate& update = args_.delta.updates[i];
+      const StepUpdate& update = args_.delta.updates[i];
       if (!IsValidUpdate(update, args_)) {
         ++num_faults_;
         continue;

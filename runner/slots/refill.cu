@@ -26,11 +26,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/row_packing.cuh"
-#include "base/cuda_status.h"
-#include "base/lanes.h"
-#include "base/status_macros.h"
-#include "runner/slots/refill.h"
+#include "reprise/attention/metadata/row_packing.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/slots/refill.h"
 
 namespace reprise {
 namespace {
@@ -51,12 +51,12 @@ constexpr int kFetchedLeaves = 128;
 constexpr int kMaxBlocksOfThread = 4;
 
 static_assert(sizeof(StepRow) == sizeof(int4));
-static_assert(sizeof(BlockTableUpdate) == sizeof(int4));
+static_assert(sizeof(StepUpdate) == sizeof(int4));
 static_assert(sizeof(StepDeltaCounts) == 8 * sizeof(int32_t));
 
 struct StaticShared {
   StepDeltaCounts counts;
-  alignas(16) BlockTableUpdate updates[kUpdateChunk];
+  alignas(16) StepUpdate updates[kUpdateChunk];
   int32_t leaves[kFetchedLeaves];
   int64_t warp_sums[kWarps];
   int num_faults;
@@ -180,7 +180,7 @@ __device__ void ApplyLeaves(const RefillArgs& args, int num_leaves, StaticShared
 __device__ void ApplyJoins(const RefillArgs& args, const RowArgs& row_args, int num_joins,
                            StaticShared& shared, const DynamicShared& rows) {
   for (int i = threadIdx.x; i < num_joins; i += kThreads) {
-    const SlotJoin join = args.delta.joins[i];
+    const StepJoin join = args.delta.joins[i];
     if (IsValidJoin(join, args, row_args)) {
       atomicMin(&rows.claim[join.slot], -1 - i);
     } else {
@@ -189,7 +189,7 @@ __device__ void ApplyJoins(const RefillArgs& args, const RowArgs& row_args, int 
   }
   __syncthreads();
   for (int i = threadIdx.x; i < num_joins; i += kThreads) {
-    const SlotJoin join = args.delta.joins[i];
+    const StepJoin join = args.delta.joins[i];
     if (!IsValidJoin(join, args, row_args) || rows.claim[join.slot] != -1 - i) continue;
     args.slots.seq_len[join.slot] = join.seq_len;
     args.slots.encoder_len[join.slot] = join.num_encoder_tokens;
@@ -206,7 +206,7 @@ __device__ void ApplyJoins(const RefillArgs& args, const RowArgs& row_args, int 
   if (args.slots.history.tokens == nullptr) return;
   // Tokens that another sequence computed are not known.
   for (int i = 0; i < num_joins; ++i) {
-    const SlotJoin join = args.delta.joins[i];
+    const StepJoin join = args.delta.joins[i];
     if (!IsValidJoin(join, args, row_args)) continue;
     const int64_t seq_len = args.slots.seq_len[join.slot];
     int32_t* tokens = args.slots.history.row(join.slot);
@@ -226,7 +226,7 @@ __device__ void ApplyUpdateChunk(const RefillArgs& args, int count, StaticShared
     // The target's offset; updates without a target have distinct values.
     int64_t offset = -1 - lane;
     if (is_valid) {
-      const BlockTableUpdate update = shared.updates[i];
+      const StepUpdate update = shared.updates[i];
       offset =
           args.slots.table_row(update.group, update.slot) + update.column - args.slots.block_table;
     }

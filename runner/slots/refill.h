@@ -33,11 +33,11 @@
 // common_prefix_len is copied from the delta, or 0 if that is negative; readers of the step's rows
 // check it against their lengths.
 
-#ifndef RUNNER_SLOTS_REFILL_H_
-#define RUNNER_SLOTS_REFILL_H_
+#ifndef REPRISE_RUNNER_SLOTS_REFILL_H_
+#define REPRISE_RUNNER_SLOTS_REFILL_H_
 
 #include "absl/status/status.h"
-#include "runner/slots/refill_args.h"
+#include "reprise/runner/slots/refill_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -59,4 +59,4 @@ absl::Status LaunchRefill(const RefillArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_SLOTS_REFILL_H_
+#endif  // REPRISE_RUNNER_SLOTS_REFILL_H_

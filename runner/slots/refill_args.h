@@ -2,18 +2,18 @@
 // CPU and GPU implementations. No LibTorch; everything constexpr, so that nvcc compiles it for the
 // device.
 
-#ifndef RUNNER_SLOTS_REFILL_ARGS_H_
-#define RUNNER_SLOTS_REFILL_ARGS_H_
+#ifndef REPRISE_RUNNER_SLOTS_REFILL_ARGS_H_
+#define REPRISE_RUNNER_SLOTS_REFILL_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/metadata/batch_rows.h"
-#include "cache/kv_group.h"
-#include "cache/tables/block_table_view.h"
-#include "runner/slots/slot_rows.h"
-#include "runner/slots/slot_state.h"
-#include "runner/slots/step_arrays.h"
-#include "runner/slots/step_delta.h"
+#include "reprise/attention/metadata/batch_rows.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/cache/tables/block_table_view.h"
+#include "reprise/runner/slots/slot_rows.h"
+#include "reprise/runner/slots/slot_state.h"
+#include "reprise/runner/slots/step_arrays.h"
+#include "reprise/runner/slots/step_delta.h"
 
 namespace reprise {
 
@@ -224,7 +224,7 @@ constexpr bool IsValidPositionDelta(int32_t delta, int64_t limit) {
   return delta >= -limit && delta <= INT32_MAX - limit;
 }
 
-constexpr bool IsValidJoin(const SlotJoin& join, const RefillArgs& args, const RowArgs& rows) {
+constexpr bool IsValidJoin(const StepJoin& join, const RefillArgs& args, const RowArgs& rows) {
   const int64_t limit = rows.context_limit;
   return IsValidPositionDelta(join.position_delta, limit) && IsSlot(join.slot, args.slots) &&
          join.seq_len >= 0 && join.seq_len <= limit && join.num_undrafted >= 0 &&
@@ -232,7 +232,7 @@ constexpr bool IsValidJoin(const SlotJoin& join, const RefillArgs& args, const R
          join.num_encoder_tokens <= limit;
 }
 
-constexpr bool IsValidUpdate(const BlockTableUpdate& update, const RefillArgs& args) {
+constexpr bool IsValidUpdate(const StepUpdate& update, const RefillArgs& args) {
   return IsSlot(update.slot, args.slots) && update.column >= 0 &&
          update.column < args.slots.max_blocks && update.block >= 0 &&
          update.block < args.num_blocks && update.group >= 0 &&
@@ -295,4 +295,4 @@ REPRISE_HOST_DEVICE constexpr CheckedRow CheckStepRow(const StepRow& row, bool i
 
 }  // namespace reprise
 
-#endif  // RUNNER_SLOTS_REFILL_ARGS_H_
+#endif  // REPRISE_RUNNER_SLOTS_REFILL_ARGS_H_

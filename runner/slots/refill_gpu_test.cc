@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runner/slots/refill.h"
-#include "runner/testing/refill_memory.h"
+#include "reprise/runner/slots/refill.h"
+#include "reprise/runner/testing/refill_memory.h"
 
 namespace reprise {
 namespace {

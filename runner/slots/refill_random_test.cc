@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runner/slots/refill.h"
-#include "runner/testing/refill_memory.h"
+#include "reprise/runner/slots/refill.h"
+#include "reprise/runner/testing/refill_memory.h"
 
 namespace reprise {
 namespace {
@@ -32,7 +32,7 @@ class NaiveModel {
       }
     }
     for (int i = 0; i < delta.counts->num_joins; ++i) {
-      const SlotJoin& join = delta.joins[i];
+      const StepJoin& join = delta.joins[i];
       if (Exists(join.slot) && join.seq_len >= 0 && join.seq_len <= Room() &&
           join.num_encoder_tokens >= 0 && join.num_encoder_tokens <= Room() &&
           join.position_delta >= -Room() && join.position_delta + Room() <= INT32_MAX) {
@@ -44,7 +44,7 @@ class NaiveModel {
       }
     }
     for (int i = 0; i < delta.counts->num_updates; ++i) {
-      const BlockTableUpdate& update = delta.updates[i];
+      const StepUpdate& update = delta.updates[i];
       if (Exists(update.slot) && update.column >= 0 && update.column < shape_.max_blocks &&
           update.block >= 0 && update.block < shape_.num_blocks && update.group >= 0 &&
           update.group < num_groups()) {

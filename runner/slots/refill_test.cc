@@ -1,4 +1,4 @@
-#include "runner/slots/refill.h"
+#include "reprise/runner/slots/refill.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/testing/refill_memory.h"
+#include "reprise/runner/testing/refill_memory.h"
 
 namespace reprise {
 namespace {
@@ -20,7 +20,7 @@ class RefillTest : public ::testing::Test {
  protected:
   explicit RefillTest(const RefillShape& shape = {}) : memory_(shape) { memory_.PoisonArrays(); }
 
-  void Join(SlotJoin join) { args().delta.joins[counts_.num_joins++] = join; }
+  void Join(StepJoin join) { args().delta.joins[counts_.num_joins++] = join; }
   void Leave(int32_t slot) { args().delta.leaves[counts_.num_leaves++] = slot; }
   void Update(int32_t slot, int32_t column, int32_t block, int32_t group = 0) {
     args().delta.updates[counts_.num_updates++] = {slot, column, block, group};
@@ -62,7 +62,7 @@ class RefillTest : public ::testing::Test {
   StepDeltaCounts counts_;
 };
 
-TEST_F(RefillTest, ASlotJoinsWithWhatItsDrafterHasSeen) {
+TEST_F(RefillTest, AStepJoinsWithWhatItsDrafterHasSeen) {
   std::vector<int32_t> drafted_len(slots().num_slots, -7);
   args().slots.drafted_len = drafted_len.data();
   Join({.slot = 0, .seq_len = 6, .num_undrafted = 2});

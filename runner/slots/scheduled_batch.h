@@ -1,32 +1,79 @@
 // The input of the model runner for one step, made by a scheduler.
 
-#ifndef RUNNER_SLOTS_SCHEDULED_BATCH_H_
-#define RUNNER_SLOTS_SCHEDULED_BATCH_H_
+#ifndef REPRISE_RUNNER_SLOTS_SCHEDULED_BATCH_H_
+#define REPRISE_RUNNER_SLOTS_SCHEDULED_BATCH_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "base/ids.h"
-#include "cache/block_copy.h"
-#include "cache/tables/block_table_view.h"
-#include "runner/sampling/logits_request.h"
-#include "runner/slots/embedding_rows.h"
-#include "runner/slots/step_delta.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/block_copy.h"
+#include "reprise/cache/blocks/block_manager_options.h"
+#include "reprise/cache/tables/block_table_update.h"
+#include "reprise/runner/sampling/logits_request.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/slots/embedding_rows.h"
 
 namespace reprise {
 
+// A sequence enters a slot.
+//
+// The two lengths have no default: a join that does not state both is refused. JoinOf() takes them
+// from a block manager's hits and the prompt.
+struct SlotJoin {
+  static constexpr int32_t kNotStated = -1;
+
+  SlotId slot = {};
+  // Number of the sequence's first tokens whose keys are cached: PromptHits::num_tokens of a prompt,
+  // all of them after a fork or a swap-in, else 0. The slot's first row begins with the next token.
+  int32_t seq_len = kNotStated;
+  // Number of the sequence's first tokens that the caller knows: the whole prompt, the tokens of
+  // seq_len included; for a sequence that returns after preemption also what it has generated. Rows
+  // that end before the prompt does must have RowOutput::kNone, and are refused otherwise. In
+  // [seq_len, max_seq_len]; seq_len itself if the caller does not know the tokens that follow.
+  int32_t prompt_len = kNotStated;
+  int64_t sample_index = 0;
+  SamplingParams sampling = {};
+  // Number of tokens of the encoder's input, for models with an encoder. Their keys are in the
+  // slot's blocks of the cross groups before its first row (ScheduledEncode).
+  int32_t num_encoder_tokens = 0;
+  // 1: these keys are in the blocks already (a prefix hit, a swap-in). 0: the batch with this join,
+  // or a later one before the slot's first row, encodes them.
+  int32_t encoder_is_cached = 0;
+  // For models with positions of several dimensions: the difference between a token's position, in
+  // each dimension, and its index, unless its row has positions (RowPositions). Constant until the
+  // slot leaves.
+  int32_t position_delta = 0;
+  // Number of the last tokens of seq_len that a draft model, or heads that attend, may not have
+  // processed: keys of these tokens are missing in the drafter's layers. The drafter processes them in
+  // later rows with drafts, from the slot's history. In [0, seq_len].
+  int32_t num_undrafted = 0;
+};
+
+// The join of a sequence whose prompt of `prompt_len` tokens, at least one, BlockManager::Add() has
+// put into `slot` with these hits. `hits` is {} if the sequence was added without a prompt.
+//
+//   REPRISE_ASSIGN_OR_RETURN(const PromptHits hits, blocks.Add(slot, {.tokens = prompt}));
+//   joins.push_back(JoinOf(slot, hits, prompt.size(), {.temperature = 0.8f}));
+//   rows.push_back({.slot = slot, .tokens = prompt.subspan(hits.num_tokens)});
+SlotJoin JoinOf(SlotId slot, const PromptHits& hits, size_t prompt_len,
+                const SamplingParams& sampling = {});
+
 // Whether the caller needs the token chosen from a row's last logits.
 enum class RowOutput : int8_t {
-  kNone,   // a prompt chunk that is not the last, or a row whose next token is known
+  // A prompt chunk that is not the last (required: see SlotJoin::prompt_len), or a row whose next
+  // token is known. The slot's next row must bring `tokens`.
+  kNone,
   kToken,  // becomes the slot's last token, and is reported
 };
 
-// Which of a row's tokens the model's logits are computed of.
+// The tokens of a row whose logits are computed.
 enum class RowLogits : int8_t {
   kLast,
-  // Of all of them, whatever `output` is: those of the last one as with kLast, those of the earlier
-  // ones raw, in StepResult::earlier_logits. A row of one token is the same with kLast.
-  // ModelRunnerOptions::max_earlier_logits bounds the earlier tokens of a step.
+  // All tokens, with any `output`. ModelRunner::earlier_logits() has the raw logits of the tokens
+  // before the last, at the index FirstEarlierLogits(). The last token's logits are the same as
+  // with kLast. RunnerShape::max_earlier_logits bounds the earlier tokens of a step.
   kAll,
 };
 
@@ -85,6 +132,11 @@ struct ScheduledRow {
   }
 };
 
+// Returns the index of a row's first earlier logits among the step's earlier logits. Every row with
+// RowLogits::kAll or with drafts has earlier logits, one for each token before its last
+// (num_earlier_logits()). They are in the order of the rows.
+int FirstEarlierLogits(absl::Span<const ScheduledRow> rows, int row);
+
 // The encoder's input of a slot that joined with num_encoder_tokens: it is encoded in this step,
 // before the rows, and its keys are written into the slot's blocks of the cross groups. Required
 // once, before the slot's first row, unless the slot joined with encoder_is_cached.
@@ -119,10 +171,11 @@ struct ScheduledBatch {
   // log-probabilities, stages of the user's own. Those without a request ask for nothing.
   absl::Span<const LogitsRequest> logits_requests = {};
   absl::Span<const BlockTableUpdate> updates = {};
-  // Blocks to move, in all layers, to the runner's host memory (src: a block of the cache, dst: a
-  // host block) and back (src: a host block, dst: a block of the cache): sequences that give up
-  // their blocks, and such that return (ModelRunnerOptions::num_swap_blocks). Those out are moved
-  // before those in, and all before the copies. The next batch may use every block anew.
+  // Swaps of blocks, in all layers (CacheOptions::swap). swap_outs move blocks of preempted
+  // sequences to the runner's host memory: src is a block of the cache, dst a host block. swap_ins
+  // move these blocks back when the sequences return: src is a host block, dst a block of the
+  // cache. swap_outs run before swap_ins, and both before the copies. The next batch may reuse
+  // every block.
   absl::Span<const BlockCopy> swap_outs = {};
   absl::Span<const BlockCopy> swap_ins = {};
   // Blocks to copy, in all layers, after the previous step and before this one: the first tokens of
@@ -137,4 +190,4 @@ struct ScheduledBatch {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SLOTS_SCHEDULED_BATCH_H_
+#endif  // REPRISE_RUNNER_SLOTS_SCHEDULED_BATCH_H_

@@ -1,12 +1,13 @@
-#include "runner/slots/slot_mirror.h"
+#include "reprise/runner/slots/slot_mirror.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "runner/sampling/sampling_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/group_retention.h"
+#include "reprise/runner/sampling/sampling_check.h"
 
 namespace reprise {
 namespace {
@@ -22,20 +23,14 @@ absl::Status CheckCount(const char* part, size_t count, int64_t most) {
   return Refusal(part, ": a batch has at most ", most, ", got ", count);
 }
 
-// True for windows and chunks: columns at the front become null.
-bool LosesBlocks(const KvGroupSpec& group) {
-  return group.retention == KvRetention::kSlidingWindow ||
-         group.retention == KvRetention::kChunkedLocal;
-}
-
 }  // namespace
 
-SlotMirror::SlotMirror(const SlotLimits& limits)
-    : limits_(limits),
-      state_{.slots = std::vector<Slot>(limits.num_slots),
-             .columns = std::vector<Columns>(limits.num_slots * limits.groups.size())},
+SlotMirror::SlotMirror(const RunnerShape& shape)
+    : shape_(shape),
+      state_{.slots = std::vector<Slot>(shape.max_num_seqs),
+             .columns = std::vector<Columns>(shape.max_num_seqs * shape.groups.size())},
       before_(state_) {
-  unsettled_rows_.reserve(limits.num_slots);
+  unsettled_rows_.reserve(shape.max_num_seqs);
 }
 
 absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
@@ -43,8 +38,8 @@ absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
   StepDemand demand;
   const absl::Status status = [&] {
     // The delta that carries the batch has room for so many; the other parts bound themselves.
-    REPRISE_RETURN_IF_ERROR(CheckCount("leaves", batch.leaves.size(), limits_.num_slots));
-    REPRISE_RETURN_IF_ERROR(CheckCount("updates", batch.updates.size(), limits_.max_updates()));
+    REPRISE_RETURN_IF_ERROR(CheckCount("leaves", batch.leaves.size(), shape_.max_num_seqs));
+    REPRISE_RETURN_IF_ERROR(CheckCount("updates", batch.updates.size(), shape_.max_updates()));
     for (const SlotId slot : batch.leaves) {
       REPRISE_RETURN_IF_ERROR(CheckSlot("leaves", slot.value()));
       state_.slots[slot.value()] = {};
@@ -54,8 +49,8 @@ absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
     for (const BlockTableUpdate& update : batch.updates) {
       REPRISE_RETURN_IF_ERROR(ApplyUpdate(update));
     }
-    const int num_blocks = limits_.num_blocks;
-    const int num_swap_blocks = limits_.num_swap_blocks;
+    const int num_blocks = shape_.num_blocks;
+    const int num_swap_blocks = shape_.num_swap_blocks;
     REPRISE_RETURN_IF_ERROR(CheckCopies("swap_outs", batch.swap_outs, num_blocks, num_swap_blocks));
     REPRISE_RETURN_IF_ERROR(CheckCopies("swap_ins", batch.swap_ins, num_swap_blocks, num_blocks));
     REPRISE_RETURN_IF_ERROR(CheckCopies("copies", batch.copies, num_blocks, num_blocks));
@@ -85,36 +80,50 @@ absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
 }
 
 absl::Status SlotMirror::CheckSlot(const char* part, int slot) const {
-  if (slot >= 0 && slot < limits_.num_slots) return absl::OkStatus();
-  return Refusal(part, ": slot must be in [0, ", limits_.num_slots, "), got ", slot);
+  if (slot >= 0 && slot < shape_.max_num_seqs) return absl::OkStatus();
+  return Refusal(part, ": slot must be in [0, ", shape_.max_num_seqs, "), got ", slot);
 }
 
 absl::Status SlotMirror::ApplyJoin(const SlotJoin& join) {
-  REPRISE_RETURN_IF_ERROR(CheckSlot("joins", join.slot));
-  Slot& slot = state_.slots[join.slot];
-  if (slot.joined) return Refusal("joins: slot ", join.slot, " is taken, and did not leave");
-  if (join.seq_len < 0 || join.seq_len > limits_.max_seq_len) {
-    return Refusal("joins: seq_len of slot ", join.slot, " must be in [0, ", limits_.max_seq_len,
-                   "], got ", join.seq_len);
+  const int id = join.slot.value();
+  REPRISE_RETURN_IF_ERROR(CheckSlot("joins", id));
+  Slot& slot = state_.slots[id];
+  if (slot.joined) return Refusal("joins: slot ", id, " is taken, and did not leave");
+  if (join.seq_len == SlotJoin::kNotStated) {
+    return Refusal("joins: seq_len of slot ", id, " must be stated: expected the number of ",
+                   "tokens whose keys are cached, such as PromptHits::num_tokens, or 0");
+  }
+  if (join.prompt_len == SlotJoin::kNotStated) {
+    return Refusal("joins: prompt_len of slot ", id, " must be stated: expected the number ",
+                   "of tokens of its prompt, those of seq_len included");
+  }
+  if (join.seq_len < 0 || join.seq_len > shape_.max_seq_len) {
+    return Refusal("joins: seq_len of slot ", id, " must be in [0, ", shape_.max_seq_len, "], got ",
+                   join.seq_len);
+  }
+  if (join.prompt_len < join.seq_len || join.prompt_len > shape_.max_seq_len) {
+    return Refusal("joins: prompt_len of slot ", id, " must be in [", join.seq_len, ", ",
+                   shape_.max_seq_len, "], from its seq_len to max_seq_len, got ", join.prompt_len);
   }
   if (join.num_undrafted < 0 || join.num_undrafted > join.seq_len) {
-    return Refusal("joins: num_undrafted of slot ", join.slot, " must be in [0, ", join.seq_len,
+    return Refusal("joins: num_undrafted of slot ", id, " must be in [0, ", join.seq_len,
                    "], its seq_len, got ", join.num_undrafted);
   }
-  if (join.num_encoder_tokens < 0 || join.num_encoder_tokens > limits_.max_encoder_tokens) {
-    return Refusal("joins: num_encoder_tokens of slot ", join.slot, " must be in [0, ",
-                   limits_.max_encoder_tokens, "], got ", join.num_encoder_tokens);
+  if (join.num_encoder_tokens < 0 || join.num_encoder_tokens > shape_.max_encoder_tokens) {
+    return Refusal("joins: num_encoder_tokens of slot ", id, " must be in [0, ",
+                   shape_.max_encoder_tokens, "], got ", join.num_encoder_tokens);
   }
-  if (join.position_delta != 0 && limits_.num_position_dims == 1) {
-    return Refusal("joins: position_delta of slot ", join.slot,
+  if (join.position_delta != 0 && shape_.num_position_dims == 1) {
+    return Refusal("joins: position_delta of slot ", id,
                    " must be 0, for the model's positions have one dimension: got ",
                    join.position_delta);
   }
   if (const absl::Status status = CheckSampling(join.sampling); !status.ok()) {
-    return Refusal("joins: sampling of slot ", join.slot, ": ", status.message());
+    return Refusal("joins: sampling of slot ", id, ": ", status.message());
   }
   slot = {.joined = true,
           .seq_len = join.seq_len,
+          .prompt_len = join.prompt_len,
           .sequence = ++state_.num_joins,
           .num_encoder_tokens = join.num_encoder_tokens,
           .position_delta = join.position_delta,
@@ -124,22 +133,23 @@ absl::Status SlotMirror::ApplyJoin(const SlotJoin& join) {
 }
 
 absl::Status SlotMirror::ApplyUpdate(const BlockTableUpdate& update) {
-  REPRISE_RETURN_IF_ERROR(CheckSlot("updates", update.slot));
+  const int id = update.slot.value();
+  REPRISE_RETURN_IF_ERROR(CheckSlot("updates", id));
   if (update.group < 0 || update.group >= num_groups()) {
-    return Refusal("updates: group of slot ", update.slot, " must be in [0, ", num_groups(),
-                   "), got ", update.group);
+    return Refusal("updates: group of slot ", id, " must be in [0, ", num_groups(), "), got ",
+                   update.group);
   }
-  const Slot& slot = state_.slots[update.slot];
-  if (!slot.joined) return Refusal("updates: slot ", update.slot, " has no sequence");
-  const KvGroupSpec& group = limits_.groups[update.group];
-  Columns& filled = columns(update.slot, update.group);
+  const Slot& slot = state_.slots[id];
+  if (!slot.joined) return Refusal("updates: slot ", id, " has no sequence");
+  const KvGroupSpec& group = shape_.groups[update.group];
+  Columns& filled = columns(id, update.group);
   const bool is_free = LosesBlocks(group) && filled.begin == filled.end;  // may begin anywhere
   const int least = is_free ? 0 : filled.begin;
-  const int most = std::min(is_free ? limits_.max_blocks : filled.end, limits_.max_blocks - 1);
-  if (update.block == 0 && LosesBlocks(group)) {
-    const int64_t num_spare = FirstNeededPosition(group, slot.min_seq_len()) / limits_.block_size;
+  const int most = std::min(is_free ? shape_.max_blocks() : filled.end, shape_.max_blocks() - 1);
+  if (update.block == kNullBlock && LosesBlocks(group)) {
+    const int num_spare = FirstNeededBlock(group, slot.min_seq_len(), shape_.block_size);
     if (update.column < 0 || update.column >= num_spare) {
-      return Refusal("updates: column of slot ", update.slot, " in group ", update.group,
+      return Refusal("updates: column of slot ", id, " in group ", update.group,
                      " is cleared while the sequence needs it: expected one in [0, ", num_spare,
                      "), got ", update.column);
     }
@@ -148,13 +158,12 @@ absl::Status SlotMirror::ApplyUpdate(const BlockTableUpdate& update) {
     return absl::OkStatus();
   }
   if (update.column < least || update.column > most) {
-    return Refusal("updates: column of slot ", update.slot, " in group ", update.group,
-                   " must be in [", least, ", ", most, "], the next free one at most, got ",
-                   update.column);
+    return Refusal("updates: column of slot ", id, " in group ", update.group, " must be in [",
+                   least, ", ", most, "], the next free one at most, got ", update.column);
   }
-  if (update.block < 1 || update.block >= limits_.num_blocks) {
-    return Refusal("updates: block of slot ", update.slot, " must be in [1, ", limits_.num_blocks,
-                   "), got ", update.block);
+  if (const int block = update.block.value(); block < 1 || block >= shape_.num_blocks) {
+    return Refusal("updates: block of slot ", id, " must be in [1, ", shape_.num_blocks, "), got ",
+                   block);
   }
   if (is_free) filled.begin = update.column;
   filled.end = std::max(filled.end, update.column + 1);
@@ -183,9 +192,9 @@ absl::Status SlotMirror::CheckCopies(const char* part, absl::Span<const BlockCop
 absl::Status SlotMirror::CheckTokens(const char* part, int slot,
                                      absl::Span<const int32_t> tokens) const {
   for (const int32_t token : tokens) {
-    if (token >= 0 && token < limits_.vocab_size) continue;
-    return Refusal(part, ": token of slot ", slot, " must be in [0, ", limits_.vocab_size,
-                   "), got ", token);
+    if (token >= 0 && token < shape_.vocab_size) continue;
+    return Refusal(part, ": token of slot ", slot, " must be in [0, ", shape_.vocab_size, "), got ",
+                   token);
   }
   return absl::OkStatus();
 }
@@ -193,12 +202,12 @@ absl::Status SlotMirror::CheckTokens(const char* part, int slot,
 absl::Status SlotMirror::CheckEncoderBlocks(const char* part, int slot) const {
   const int num_tokens = state_.slots[slot].num_encoder_tokens;
   for (int group = 0; group < num_groups(); ++group) {
-    if (limits_.groups[group].retention != KvRetention::kCross) continue;
+    if (shape_.groups[group].retention != KvRetention::kCross) continue;
     const int num_columns = columns(slot, group).end;
-    if (num_tokens <= int64_t{num_columns} * limits_.block_size) continue;
+    if (num_tokens <= int64_t{num_columns} * shape_.block_size) continue;
     return Refusal(part, ": slot ", slot, " has too few blocks in cross group ", group,
                    ": expected room for ", num_tokens, " tokens, got ", num_columns, " blocks of ",
-                   limits_.block_size);
+                   shape_.block_size);
   }
   return absl::OkStatus();
 }
@@ -221,27 +230,26 @@ absl::Status SlotMirror::ApplyEncode(const ScheduledEncode& encode, StepDemand& 
   REPRISE_RETURN_IF_ERROR(CheckEncoderBlocks("encodes", id));
   slot.is_encoded = true;
   demand.num_encoder_tokens += num_tokens;
-  if (demand.num_encoder_tokens > limits_.max_encoder_step_tokens) {
+  if (demand.num_encoder_tokens > shape_.max_encoder_step_tokens) {
     return Refusal("encodes: too many tokens in one step: expected at most ",
-                   limits_.max_encoder_step_tokens, ", got ", demand.num_encoder_tokens,
-                   " or more");
+                   shape_.max_encoder_step_tokens, ", got ", demand.num_encoder_tokens, " or more");
   }
   return absl::OkStatus();
 }
 
 absl::Status SlotMirror::CheckRowBlocks(int slot, int64_t seq_len) const {
   for (int group = 0; group < num_groups(); ++group) {
-    const KvGroupSpec& spec = limits_.groups[group];
+    const KvGroupSpec& spec = shape_.groups[group];
     if (spec.retention == KvRetention::kCross) continue;
     const Columns& filled = columns(slot, group);
-    if (seq_len > int64_t{filled.end} * limits_.block_size) {
+    if (seq_len > int64_t{filled.end} * shape_.block_size) {
       return Refusal("rows: slot ", slot, " has too few blocks in group ", group,
                      ": expected room for ", seq_len, " tokens, got ", filled.end, " blocks of ",
-                     limits_.block_size);
+                     shape_.block_size);
     }
     if (filled.begin == 0) continue;
-    const int64_t first_needed =
-        FirstNeededPosition(spec, state_.slots[slot].min_seq_len()) / limits_.block_size;
+    const int first_needed =
+        FirstNeededBlock(spec, state_.slots[slot].min_seq_len(), shape_.block_size);
     if (filled.begin > first_needed) {
       return Refusal("rows: slot ", slot, " lacks blocks in group ", group,
                      ": expected columns from ", first_needed, " on, got them from ", filled.begin,
@@ -256,10 +264,10 @@ absl::Status SlotMirror::CheckPositions(const ScheduledRow& row) const {
   const RowPositions& positions = row.positions;
   const int num_tokens = static_cast<int>(row.tokens.size());
   if (positions.count != 0 &&
-      (limits_.num_position_dims == 1 || positions.num_dims != limits_.num_position_dims)) {
+      (shape_.num_position_dims == 1 || positions.num_dims != shape_.num_position_dims)) {
     return Refusal("rows: positions of slot ", id, " must have the model's dimensions: expected ",
-                   limits_.num_position_dims == 1 ? "none, for it has one"
-                                                  : absl::StrCat(limits_.num_position_dims),
+                   shape_.num_position_dims == 1 ? "none, for it has one"
+                                                 : absl::StrCat(shape_.num_position_dims),
                    ", got ", positions.num_dims);
   }
   if (positions.count < 0 || positions.count > num_tokens) {
@@ -269,11 +277,11 @@ absl::Status SlotMirror::CheckPositions(const ScheduledRow& row) const {
   if (positions.count > 0 && positions.data == nullptr) {
     return Refusal("rows: positions of slot ", id, " must not be null");
   }
-  for (int dim = 0; dim < limits_.num_position_dims; ++dim) {
+  for (int dim = 0; dim < shape_.num_position_dims; ++dim) {
     for (int i = 0; i < positions.count; ++i) {
       const int32_t position = positions.data[dim * positions.dim_stride + i];
-      if (position >= 0 && position < limits_.max_position) continue;
-      return Refusal("rows: positions of slot ", id, " must be in [0, ", limits_.max_position,
+      if (position >= 0 && position < shape_.max_position) continue;
+      return Refusal("rows: positions of slot ", id, " must be in [0, ", shape_.max_position,
                      "), got ", position, " for token ", i, " in dimension ", dim);
     }
   }
@@ -281,12 +289,12 @@ absl::Status SlotMirror::CheckPositions(const ScheduledRow& row) const {
   const Slot& slot = state_.slots[id];
   const int64_t first = int64_t{slot.seq_len} + positions.count + slot.position_delta;
   const int64_t last = int64_t{slot.seq_len} + row.query_len() - 1 + slot.position_delta;
-  if (positions.count == row.query_len() || (first >= 0 && last < limits_.max_position)) {
+  if (positions.count == row.query_len() || (first >= 0 && last < shape_.max_position)) {
     return absl::OkStatus();
   }
   return Refusal("rows: slot ", id, " with position_delta ", slot.position_delta,
-                 " would have positions outside of the model's: expected [0, ",
-                 limits_.max_position, "), got ", first, " to ", last);
+                 " would have positions outside of the model's: expected [0, ", shape_.max_position,
+                 "), got ", first, " to ", last);
 }
 
 absl::Status SlotMirror::CheckEmbeddings(const ScheduledBatch& batch) const {
@@ -299,7 +307,7 @@ absl::Status SlotMirror::CheckEmbeddings(const ScheduledBatch& batch) const {
                      range.row);
     }
     REPRISE_RETURN_IF_ERROR(
-        CheckEmbeddingRows(absl::StrCat("embeddings[", i, "]"), range.rows, limits_.embeddings));
+        CheckEmbeddingRows(absl::StrCat("embeddings[", i, "]"), range.rows, shape_.embeddings));
     const int64_t num_tokens = static_cast<int64_t>(batch.rows[range.row].tokens.size());
     const int64_t end = int64_t{range.first_token} + range.rows.num_rows;
     if (range.first_token < 0 || end > num_tokens) {
@@ -331,11 +339,11 @@ absl::Status SlotMirror::CheckDrafts(const ScheduledRow& row) const {
                    "num_drafts 0 with drafts, and never less, got ", row.num_drafts, " with ",
                    row.drafts.size());
   }
-  if (row.draft_count() > limits_.max_drafts) {
+  if (row.draft_count() > shape_.drafts.max_drafts) {
     return Refusal("rows: drafts of slot ", id, " are more than max_drafts: expected at most ",
-                   limits_.max_drafts, ", got ", row.draft_count());
+                   shape_.drafts.max_drafts, ", got ", row.draft_count());
   }
-  if (row.num_drafts > 0 && !limits_.has_drafter) {
+  if (row.num_drafts > 0 && !shape_.drafts.has_proposer) {
     return Refusal("rows: slot ", id, " leaves its drafts to a drafter, but the runner has none: ",
                    "expected num_drafts 0, got ", row.num_drafts);
   }
@@ -349,7 +357,7 @@ absl::Status SlotMirror::CheckDrafts(const ScheduledRow& row) const {
 
 absl::Status SlotMirror::CheckParents(const ScheduledRow& row) const {
   const int id = row.slot.value();
-  if (!limits_.has_trees) {
+  if (!shape_.drafts.has_trees) {
     return Refusal("rows: parents of slot ", id, " are for runners whose drafts may be trees ",
                    "(DraftShape::kTree): expected none, got ", row.parents.size());
   }
@@ -387,13 +395,18 @@ absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
                    " of its drafts are not verified: the steps with them must be awaited first");
   }
   slot.has_row = true;
-  slot.has_token |= row.output == RowOutput::kToken;
+  slot.has_token = row.output == RowOutput::kToken;
   const int64_t seq_len = int64_t{slot.seq_len} + row.query_len();
-  if (seq_len > limits_.max_seq_len) {
+  if (seq_len > shape_.max_seq_len) {
     return Refusal("rows: slot ", id, " would be longer than max_seq_len: expected at most ",
-                   limits_.max_seq_len, " tokens, got ", seq_len);
+                   shape_.max_seq_len, " tokens, got ", seq_len);
   }
-  if (limits_.num_position_dims > 1 || row.positions.count != 0) {
+  if (seq_len < slot.prompt_len && row.output != RowOutput::kNone) {
+    return Refusal("rows: output of slot ", id, " must be RowOutput::kNone before the end of its ",
+                   "prompt: expected a row up to token ", slot.prompt_len,
+                   " (prompt_len of its join), got one that ends at token ", seq_len);
+  }
+  if (shape_.num_position_dims > 1 || row.positions.count != 0) {
     REPRISE_RETURN_IF_ERROR(CheckPositions(row));
   }
   REPRISE_RETURN_IF_ERROR(CheckRowBlocks(id, seq_len));
@@ -407,40 +420,38 @@ absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
   shape.max_seq_len = std::max(shape.max_seq_len, slot.seq_len);
   shape.num_drafts = std::max(shape.num_drafts, row.draft_count());
   shape.has_given_tokens |= !row.tokens.empty();
-  if (shape.num_tokens > limits_.max_num_tokens) {
+  if (shape.num_tokens > shape_.max_num_tokens) {
     return Refusal("rows: a step has at most max_num_tokens tokens: expected at most ",
-                   limits_.max_num_tokens, ", got ", shape.num_tokens, " or more");
+                   shape_.max_num_tokens, ", got ", shape.num_tokens, " or more");
   }
   if (slot.sampling.temperature > 0.0f && row.output == RowOutput::kToken) {
     demand.features = SamplingFeatures::kGeneral;
   }
   if (row.num_earlier_logits() > 0) REPRISE_RETURN_IF_ERROR(ApplyEarlierLogits(row, demand));
-  return row.is_scored() ? ApplyScores(row, demand) : absl::OkStatus();
+  return CheckNextToken(row);
 }
 
 absl::Status SlotMirror::ApplyEarlierLogits(const ScheduledRow& row, StepDemand& demand) const {
   int& num_earlier_logits = demand.shape.num_earlier_logits;
   num_earlier_logits += row.num_earlier_logits();
-  if (num_earlier_logits <= limits_.max_earlier_logits) return absl::OkStatus();
+  if (num_earlier_logits <= shape_.max_earlier_logits) return absl::OkStatus();
   return Refusal("rows: slot ", row.slot.value(),
                  " asks for logits of more tokens before the last of their rows than ",
-                 "max_earlier_logits: expected at most ", limits_.max_earlier_logits, ", got ",
+                 "max_earlier_logits: expected at most ", shape_.max_earlier_logits, ", got ",
                  num_earlier_logits, " or more");
 }
 
-absl::Status SlotMirror::ApplyScores(const ScheduledRow& row, StepDemand& demand) const {
+absl::Status SlotMirror::CheckNextToken(const ScheduledRow& row) const {
+  if (row.next_token == -1) return absl::OkStatus();
   const int id = row.slot.value();
-  if (row.next_token != -1) {
-    if (row.output == RowOutput::kToken) {
-      return Refusal("rows: next_token of slot ", id,
-                     " is for rows with RowOutput::kNone: expected -1, got ", row.next_token);
-    }
-    if (row.next_token < 0 || row.next_token >= limits_.vocab_size) {
-      return Refusal("rows: next_token of slot ", id, " must be -1 or in [0, ", limits_.vocab_size,
-                     "), got ", row.next_token);
-    }
+  if (row.output == RowOutput::kToken) {
+    return Refusal("rows: next_token of slot ", id,
+                   " is for rows with RowOutput::kNone: expected -1, got ", row.next_token);
   }
-  demand.has_scored_rows = true;
+  if (row.next_token < 0 || row.next_token >= shape_.vocab_size) {
+    return Refusal("rows: next_token of slot ", id, " must be -1 or in [0, ", shape_.vocab_size,
+                   "), got ", row.next_token);
+  }
   return absl::OkStatus();
 }
 

@@ -1,7 +1,7 @@
 // The host's copy of the slot state, kept without reading the device: enough to refuse a batch that
 // does not fit before anything is launched.
 //
-//   SlotMirror mirror({.num_slots = 8, .max_num_tokens = 512, .max_seq_len = 4096, ...});
+//   SlotMirror mirror(runner.shape());
 //   REPRISE_ASSIGN_OR_RETURN(const StepDemand demand, mirror.Advance(batch));
 //
 // Lengths follow from the batches alone: a token sampled on the device changes no length that the
@@ -13,54 +13,27 @@
 // Thread safety: none; one owner. Cost: O(num_slots * groups + batch), no allocation after
 // construction.
 
-#ifndef RUNNER_SLOTS_SLOT_MIRROR_H_
-#define RUNNER_SLOTS_SLOT_MIRROR_H_
+#ifndef REPRISE_RUNNER_SLOTS_SLOT_MIRROR_H_
+#define REPRISE_RUNNER_SLOTS_SLOT_MIRROR_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cache/kv_group.h"
-#include "graphs/graph_key.h"
-#include "runner/sampling/sampling_params.h"
-#include "runner/slots/embedding_rows.h"
-#include "runner/slots/scheduled_batch.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/graphs/graph_key.h"
+#include "reprise/runner/runner_shape.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/slots/scheduled_batch.h"
 
 namespace reprise {
-
-struct SlotLimits {
-  int num_slots = 0;       // rows of a step, too
-  int max_num_tokens = 0;  // of a step
-  int max_seq_len = 0;
-  int max_blocks = 0;  // columns of the block table
-  int block_size = 0;
-  int num_blocks = 0;
-  int num_swap_blocks = 0;  // on the host, host block 0 included; 0: none
-  int vocab_size = 0;
-  int max_earlier_logits = 0;  // of a step (RowLogits::kAll, drafts)
-  int max_drafts = 0;          // of a row
-  bool has_drafter = false;    // rows may leave their drafts to it
-  bool has_trees = false;      // drafts may be trees
-  std::vector<KvGroupSpec> groups = {{}};
-  int max_encoder_tokens = 0;       // of a sequence; 0: the model has no encoder
-  int max_encoder_step_tokens = 0;  // of a step
-  EmbeddingFormat embeddings = {};  // what the model takes in place of token ids
-  int num_position_dims = 1;
-  int max_position = 0;  // beyond all positions; read only with several dimensions
-
-  // The most updates of a batch: every entry of every table.
-  int64_t max_updates() const {
-    return static_cast<int64_t>(groups.size()) * num_slots * max_blocks;
-  }
-};
 
 // What a batch requires.
 struct StepDemand {
   StepShape shape;
   SamplingFeatures features = SamplingFeatures::kGreedy;  // that its rows' sampling needs
   int num_encoder_tokens = 0;
-  bool has_scored_rows = false;  // ScheduledRow::is_scored()
 };
 
 // A row of a step whose drafts are not verified yet.
@@ -73,7 +46,7 @@ struct UnsettledRow {
 
 class SlotMirror {
  public:
-  explicit SlotMirror(const SlotLimits& limits);
+  explicit SlotMirror(const RunnerShape& shape);
 
   // Applies the batch: leaves, joins, updates, swaps, copies, encodes, rows. Errors, with nothing
   // changed: InvalidArgument naming the first part that does not fit, with what was expected and
@@ -95,8 +68,9 @@ class SlotMirror {
   struct Slot {
     bool joined = false;
     bool has_row = false;    // in the current batch
-    bool has_token = false;  // the device knows a last token
+    bool has_token = false;  // the slot's last row left a token on the device
     int seq_len = 0;         // at most
+    int prompt_len = 0;      // SlotJoin::prompt_len
     int num_unsettled = 0;   // drafts among them that may be rejected
     int64_t sequence = 0;    // counts joins
     int num_encoder_tokens = 0;
@@ -129,21 +103,20 @@ class SlotMirror {
   absl::Status CheckParents(const ScheduledRow& row) const;
   // The row's logits of tokens before its last.
   absl::Status ApplyEarlierLogits(const ScheduledRow& row, StepDemand& demand) const;
-  // The row's logits beyond its last and the token that follows it.
-  absl::Status ApplyScores(const ScheduledRow& row, StepDemand& demand) const;
+  absl::Status CheckNextToken(const ScheduledRow& row) const;
   absl::Status CheckPositions(const ScheduledRow& row) const;
   absl::Status CheckEmbeddings(const ScheduledBatch& batch) const;
   absl::Status CheckTokens(const char* part, int slot, absl::Span<const int32_t> tokens) const;
   // Whether the row has blocks for the keys that it reads and writes, up to `seq_len`.
   absl::Status CheckRowBlocks(int slot, int64_t seq_len) const;
   absl::Status CheckEncoderBlocks(const char* part, int slot) const;
-  int num_groups() const { return static_cast<int>(limits_.groups.size()); }
+  int num_groups() const { return static_cast<int>(shape_.groups.size()); }
   Columns& columns(int slot, int group) { return state_.columns[slot * num_groups() + group]; }
   const Columns& columns(int slot, int group) const {
     return state_.columns[slot * num_groups() + group];
   }
 
-  SlotLimits limits_;
+  RunnerShape shape_;
   State state_;
   State before_;  // to return to if the batch is refused
   std::vector<UnsettledRow> unsettled_rows_;
@@ -151,4 +124,4 @@ class SlotMirror {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SLOTS_SLOT_MIRROR_H_
+#endif  // REPRISE_RUNNER_SLOTS_SLOT_MIRROR_H_

@@ -1,4 +1,4 @@
-#include "runner/slots/slot_mirror.h"
+#include "reprise/runner/slots/slot_mirror.h"
 
 #include <vector>
 
@@ -10,17 +10,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const SlotLimits kLimits = {.num_slots = 2,
-                            .max_num_tokens = 6,
-                            .max_seq_len = 8,
-                            .max_blocks = 2,
-                            .block_size = 4,
-                            .num_blocks = 5,
-                            .vocab_size = 100};
+const RunnerShape kLimits = {.max_num_seqs = 2,
+                             .max_num_tokens = 6,
+                             .max_seq_len = 8,
+                             .vocab_size = 100,
+                             .num_blocks = 5,
+                             .block_size = 4};
 
-constexpr SlotJoin kJoin0[] = {{.slot = 0}};
-constexpr BlockTableUpdate kBlock0[] = {{.slot = 0, .column = 0, .block = 1}};
 constexpr int32_t kPrompt[] = {5, 6, 7};
+constexpr SlotJoin kJoin0[] = {{.slot = SlotId(0), .seq_len = 0, .prompt_len = 3}};
+constexpr BlockTableUpdate kBlock0[] = {{.slot = SlotId(0), .column = 0, .block = BlockId(1)}};
 
 ScheduledBatch Enter() {
   static const ScheduledRow rows[] = {{.slot = SlotId(0), .tokens = kPrompt}};
@@ -50,6 +49,80 @@ TEST(SlotMirrorTest, FollowsLengthsWithoutTheDevice) {
   EXPECT_EQ(mirror.seq_len(SlotId(0)), 4);
 }
 
+// ---- Lengths that a join states.
+
+TEST(SlotMirrorTest, RejectsAJoinWithoutItsLengths) {
+  SlotMirror mirror(kLimits);
+  const SlotJoin forgets_hits[] = {{.slot = SlotId(0), .prompt_len = 3}};
+  EXPECT_THAT(Refused(mirror, {.joins = forgets_hits}),
+              HasSubstr("joins: seq_len of slot 0 must be stated"));
+  const SlotJoin forgets_prompt[] = {{.slot = SlotId(0), .seq_len = 0}};
+  EXPECT_THAT(Refused(mirror, {.joins = forgets_prompt}),
+              HasSubstr("joins: prompt_len of slot 0 must be stated"));
+}
+
+TEST(SlotMirrorTest, RejectsAPromptThatDoesNotFit) {
+  SlotMirror mirror(kLimits);
+  const SlotJoin long_prompt[] = {JoinOf(SlotId(0), {}, 9)};
+  EXPECT_THAT(
+      Refused(mirror, {.joins = long_prompt}),
+      HasSubstr("prompt_len of slot 0 must be in [0, 8], from its seq_len to max_seq_len, got 9"));
+  const SlotJoin short_prompt[] = {JoinOf(SlotId(0), {.num_tokens = 4}, 3)};
+  EXPECT_THAT(Refused(mirror, {.joins = short_prompt}), HasSubstr("[4, 8]"));
+}
+
+TEST(SlotMirrorTest, RejectsAnOutputOfAChunkThatIsNotTheLast) {
+  SlotMirror mirror(kLimits);
+  const ScheduledRow forgotten[] = {
+      {.slot = SlotId(0), .tokens = absl::MakeConstSpan(kPrompt).first(2)}};
+  EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = kBlock0, .rows = forgotten}),
+              HasSubstr("rows: output of slot 0 must be RowOutput::kNone before the end of its "
+                        "prompt: expected a row up to token 3 (prompt_len of its join), got one "
+                        "that ends at token 2"));
+  ScheduledRow chunk[] = {forgotten[0]};
+  chunk[0].output = RowOutput::kNone;
+  ASSERT_TRUE(mirror.Advance({.joins = kJoin0, .updates = kBlock0, .rows = chunk}).ok());
+  const ScheduledRow decodes_too_early[] = {{.slot = SlotId(0)}};
+  EXPECT_THAT(Refused(mirror, {.rows = decodes_too_early}), HasSubstr("no last token yet"));
+  const ScheduledRow last[] = {{.slot = SlotId(0), .tokens = absl::MakeConstSpan(kPrompt).last(1)}};
+  EXPECT_TRUE(mirror.Advance({.rows = last}).ok());
+}
+
+TEST(SlotMirrorTest, RejectsARowThatMistakesAHitForTheBeginning) {
+  // Two of three tokens are cached, but the join states a seq_len of 0. The row with the last token
+  // would write its keys over the first ones.
+  SlotMirror mirror(kLimits);
+  const ScheduledRow rest[] = {
+      {.slot = SlotId(0), .tokens = absl::MakeConstSpan(kPrompt).subspan(2)}};
+  EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = kBlock0, .rows = rest}),
+              HasSubstr("ends at token 1"));
+  const SlotJoin join[] = {JoinOf(SlotId(0), {.num_tokens = 2}, 3)};
+  EXPECT_TRUE(mirror.Advance({.joins = join, .updates = kBlock0, .rows = rest}).ok());
+  EXPECT_EQ(mirror.seq_len(SlotId(0)), 3);
+}
+
+TEST(SlotMirrorTest, RejectsADecodeAfterALastChunkWithoutOutput) {
+  SlotMirror mirror(kLimits);
+  const ScheduledRow wrong[] = {{.slot = SlotId(0), .tokens = kPrompt, .output = RowOutput::kNone}};
+  ASSERT_TRUE(mirror.Advance({.joins = kJoin0, .updates = kBlock0, .rows = wrong}).ok());
+  const ScheduledRow decode[] = {{.slot = SlotId(0)}};
+  EXPECT_THAT(Refused(mirror, {.rows = decode}), HasSubstr("no last token yet"));
+  const int32_t forced[] = {9};
+  const ScheduledRow next[] = {{.slot = SlotId(0), .tokens = forced}};
+  EXPECT_TRUE(mirror.Advance({.rows = next}).ok());
+}
+
+TEST(SlotMirrorTest, TakesTheChunksOfANextPromptBehindTheFirst) {
+  SlotMirror mirror(kLimits);
+  ASSERT_TRUE(mirror.Advance(Enter()).ok());
+  const BlockTableUpdate second[] = {{.slot = SlotId(0), .column = 1, .block = BlockId(2)}};
+  const int32_t turn[] = {8, 9};
+  const ScheduledRow chunk[] = {{.slot = SlotId(0), .tokens = turn, .output = RowOutput::kNone}};
+  ASSERT_TRUE(mirror.Advance({.updates = second, .rows = chunk}).ok());
+  const ScheduledRow last[] = {{.slot = SlotId(0), .tokens = turn}};
+  EXPECT_TRUE(mirror.Advance({.rows = last}).ok());
+}
+
 TEST(SlotMirrorTest, ARefusedBatchChangesNothing) {
   SlotMirror mirror(kLimits);
   ASSERT_TRUE(mirror.Advance(Enter()).ok());
@@ -73,7 +146,7 @@ TEST(SlotMirrorTest, ASlotMayLeaveAndBeJoinedInOneBatch) {
 
 TEST(SlotMirrorTest, NamesTheFeaturesThatSamplingNeeds) {
   SlotMirror mirror(kLimits);
-  const SlotJoin join[] = {{.slot = 0, .sampling = {.temperature = 0.5f}}};
+  const SlotJoin join[] = {JoinOf(SlotId(0), {}, 3, {.temperature = 0.5f})};
   ScheduledRow row[] = {{.slot = SlotId(0), .tokens = kPrompt, .output = RowOutput::kNone}};
   auto demand = mirror.Advance({.joins = join, .updates = kBlock0, .rows = row});
   ASSERT_TRUE(demand.ok()) << demand.status();
@@ -86,7 +159,7 @@ TEST(SlotMirrorTest, NamesTheFeaturesThatSamplingNeeds) {
 }
 
 TEST(SlotMirrorTest, CountsLogitsOfEarlierTokensAndRefusesTooManyWithNothingChanged) {
-  SlotLimits limits = kLimits;
+  RunnerShape limits = kLimits;
   limits.max_earlier_logits = 2;
   SlotMirror mirror(limits);
   ScheduledRow rows[] = {{.slot = SlotId(0),
@@ -98,7 +171,6 @@ TEST(SlotMirrorTest, CountsLogitsOfEarlierTokensAndRefusesTooManyWithNothingChan
   const auto demand = mirror.Advance(batch);
   ASSERT_TRUE(demand.ok()) << demand.status();
   EXPECT_EQ(demand->shape.num_earlier_logits, 2);
-  EXPECT_TRUE(demand->has_scored_rows);
 
   const SlotId leaves[] = {SlotId(0)};
   ScheduledBatch again = batch;
@@ -113,11 +185,11 @@ TEST(SlotMirrorTest, CountsLogitsOfEarlierTokensAndRefusesTooManyWithNothingChan
 
   // A row of one token has no earlier ones.
   const int32_t one[] = {7};
-  rows[0] = {.slot = SlotId(0), .tokens = one, .logits = RowLogits::kAll};
+  rows[0] = {
+      .slot = SlotId(0), .tokens = one, .output = RowOutput::kNone, .logits = RowLogits::kAll};
   const auto plain = without.Advance(batch);
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_EQ(plain->shape.num_earlier_logits, 0);
-  EXPECT_FALSE(plain->has_scored_rows);
 }
 
 TEST(SlotMirrorTest, TheNextTokenIsOneOfTheVocabularyAndOfARowThatDoesNotSample) {
@@ -133,8 +205,25 @@ TEST(SlotMirrorTest, TheNextTokenIsOneOfTheVocabularyAndOfARowThatDoesNotSample)
   rows[0].next_token = 99;
   const auto demand = mirror.Advance(batch);
   ASSERT_TRUE(demand.ok()) << demand.status();
-  EXPECT_TRUE(demand->has_scored_rows);
   EXPECT_EQ(demand->shape.num_earlier_logits, 0);
+}
+
+// The token that the device keeps is older than the chunk, so no row may continue from it.
+TEST(SlotMirrorTest, ARowWithoutAnOutputLeavesNoLastToken) {
+  SlotMirror mirror(kLimits);
+  ScheduledRow rows[] = {{.slot = SlotId(0), .tokens = kPrompt}};
+  ASSERT_TRUE(mirror.Advance({.joins = kJoin0, .updates = kBlock0, .rows = rows}).ok());
+  const int32_t chunk[] = {7};
+  rows[0] = {.slot = SlotId(0), .tokens = chunk, .output = RowOutput::kNone};
+  ASSERT_TRUE(mirror.Advance({.rows = rows}).ok());
+  rows[0] = {.slot = SlotId(0)};
+  EXPECT_THAT(Refused(mirror, {.rows = rows}),
+              HasSubstr("slot 0 has no last token yet, so the row must bring tokens"));
+  rows[0] = {.slot = SlotId(0), .tokens = chunk};
+  const BlockTableUpdate second_block[] = {{.slot = SlotId(0), .column = 1, .block = BlockId(2)}};
+  ASSERT_TRUE(mirror.Advance({.updates = second_block, .rows = rows}).ok());
+  rows[0] = {.slot = SlotId(0)};
+  EXPECT_TRUE(mirror.Advance({.rows = rows}).ok());
 }
 
 TEST(SlotMirrorTest, RefusesBatchesThatDoNotFitByPartAndValue) {
@@ -142,22 +231,23 @@ TEST(SlotMirrorTest, RefusesBatchesThatDoNotFitByPartAndValue) {
   const SlotId bad_leave[] = {SlotId(2)};
   EXPECT_THAT(Refused(mirror, {.leaves = bad_leave}),
               HasSubstr("leaves: slot must be in [0, 2), got 2"));
-  const SlotJoin bad_join[] = {{.slot = -1}};
+  const SlotJoin bad_join[] = {{.slot = SlotId(-1)}};
   EXPECT_THAT(Refused(mirror, {.joins = bad_join}), HasSubstr("joins: slot"));
-  const SlotJoin long_join[] = {{.slot = 0, .seq_len = 9}};
+  const SlotJoin long_join[] = {{.slot = SlotId(0), .seq_len = 9, .prompt_len = 9}};
   EXPECT_THAT(Refused(mirror, {.joins = long_join}), HasSubstr("[0, 8], got 9"));
-  const SlotJoin undrafted[] = {{.slot = 0, .seq_len = 3, .num_undrafted = 4}};
+  const SlotJoin undrafted[] = {
+      {.slot = SlotId(0), .seq_len = 3, .prompt_len = 4, .num_undrafted = 4}};
   EXPECT_THAT(Refused(mirror, {.joins = undrafted}), HasSubstr("num_undrafted of slot 0"));
-  const SlotJoin hot[] = {{.slot = 0, .sampling = {.temperature = -1.0f}}};
+  const SlotJoin hot[] = {JoinOf(SlotId(0), {}, 3, {.temperature = -1.0f})};
   EXPECT_THAT(Refused(mirror, {.joins = hot}), HasSubstr("temperature"));
-  const SlotJoin no_mass[] = {{.slot = 0, .sampling = {.top_p = 0.0f}}};
+  const SlotJoin no_mass[] = {JoinOf(SlotId(0), {}, 3, {.top_p = 0.0f})};
   EXPECT_THAT(Refused(mirror, {.joins = no_mass}), HasSubstr("sampling of slot 0: top_p"));
-  const SlotJoin below_zero[] = {{.slot = 0, .sampling = {.top_k = -1}}};
+  const SlotJoin below_zero[] = {JoinOf(SlotId(0), {}, 3, {.top_k = -1})};
   EXPECT_THAT(Refused(mirror, {.joins = below_zero}), HasSubstr("top_k"));
   EXPECT_THAT(Refused(mirror, {.updates = kBlock0}), HasSubstr("updates: slot 0 has no sequence"));
-  const BlockTableUpdate gap[] = {{.slot = 0, .column = 1, .block = 1}};
+  const BlockTableUpdate gap[] = {{.slot = SlotId(0), .column = 1, .block = BlockId(1)}};
   EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = gap}), HasSubstr("got 1"));
-  const BlockTableUpdate null_block[] = {{.slot = 0, .column = 0, .block = 0}};
+  const BlockTableUpdate null_block[] = {{.slot = SlotId(0), .column = 0, .block = kNullBlock}};
   EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = null_block}),
               HasSubstr("[1, 5), got 0"));
 
@@ -190,32 +280,33 @@ TEST(SlotMirrorTest, RefusesBatchesThatDoNotFitByPartAndValue) {
               HasSubstr("at most 8 tokens, got 9"));
   const int32_t seven[] = {1, 2, 3, 4, 5, 6, 7};
   const ScheduledRow seven_row[] = {{.slot = SlotId(0), .tokens = seven}};
-  const BlockTableUpdate two[] = {{.slot = 0, .column = 0, .block = 1},
-                                  {.slot = 0, .column = 1, .block = 2}};
+  const BlockTableUpdate two[] = {{.slot = SlotId(0), .column = 0, .block = BlockId(1)},
+                                  {.slot = SlotId(0), .column = 1, .block = BlockId(2)}};
   EXPECT_THAT(Refused(mirror, {.joins = kJoin0, .updates = two, .rows = seven_row}),
               HasSubstr("at most 6, got 7"));
 }
 
 // Full attention, a window of 5 tokens, chunks of 8 and an encoder's keys, in blocks of 4.
-const SlotLimits kGroups = {.num_slots = 1,
-                            .max_num_tokens = 24,
-                            .max_seq_len = 24,
-                            .max_blocks = 6,
-                            .block_size = 4,
-                            .num_blocks = 50,
-                            .vocab_size = 100,
-                            .groups = {{},
-                                       {.retention = KvRetention::kSlidingWindow, .span = 5},
-                                       {.retention = KvRetention::kChunkedLocal, .span = 8},
-                                       {.retention = KvRetention::kCross}},
-                            .max_encoder_tokens = 10,
-                            .max_encoder_step_tokens = 10};
+const RunnerShape kGroups = {.max_num_seqs = 1,
+                             .max_num_tokens = 24,
+                             .max_seq_len = 24,
+                             .vocab_size = 100,
+                             .num_blocks = 50,
+                             .block_size = 4,
+                             .groups = {{},
+                                        {.retention = KvRetention::kSlidingWindow, .span = 5},
+                                        {.retention = KvRetention::kChunkedLocal, .span = 8},
+                                        {.retention = KvRetention::kCross}},
+                             .max_encoder_tokens = 10,
+                             .max_encoder_step_tokens = 10};
 
 // Columns [begin, end) of the group filled with blocks of its own.
 void Fill(int group, int begin, int end, std::vector<BlockTableUpdate>& updates) {
   for (int column = begin; column < end; ++column) {
-    updates.push_back(
-        {.slot = 0, .column = column, .block = 1 + 6 * group + column, .group = group});
+    updates.push_back({.slot = SlotId(0),
+                       .column = column,
+                       .block = BlockId(1 + 6 * group + column),
+                       .group = group});
   }
 }
 
@@ -224,7 +315,7 @@ class SlotMirrorGroupsTest : public testing::Test {
   // A sequence of 17 tokens whose keys are cached: position 17 is next. Its window needs positions
   // from 13 on, column 3; its chunk those from 16 on, column 4.
   std::string JoinAt17(std::vector<BlockTableUpdate> updates) {
-    const SlotJoin join[] = {{.slot = 0, .seq_len = 17}};
+    const SlotJoin join[] = {{.slot = SlotId(0), .seq_len = 17, .prompt_len = 18}};
     const ScheduledRow row[] = {{.slot = SlotId(0), .tokens = token_}};
     const auto demand = mirror_.Advance({.joins = join, .updates = updates, .rows = row});
     return demand.ok() ? "" : std::string(demand.status().message());
@@ -262,7 +353,8 @@ TEST_F(SlotMirrorGroupsTest, OnlyColumnsThatNobodyNeedsMayBeCleared) {
   for (int group : {0, 1, 2}) Fill(group, 0, 5, updates);
   ASSERT_EQ(JoinAt17(updates), "");
   const auto clear = [&](int column, int group) -> std::string {
-    const BlockTableUpdate update[] = {{.slot = 0, .column = column, .block = 0, .group = group}};
+    const BlockTableUpdate update[] = {
+        {.slot = SlotId(0), .column = column, .block = kNullBlock, .group = group}};
     const auto demand = mirror_.Advance({.updates = update});
     return demand.ok() ? "" : std::string(demand.status().message());
   };
@@ -279,7 +371,8 @@ TEST_F(SlotMirrorGroupsTest, OnlyColumnsThatNobodyNeedsMayBeCleared) {
 }
 
 TEST_F(SlotMirrorGroupsTest, TheEncodersKeysComeBeforeTheFirstRow) {
-  const SlotJoin join[] = {{.slot = 0, .num_encoder_tokens = 5}};
+  const SlotJoin join[] = {
+      {.slot = SlotId(0), .seq_len = 0, .prompt_len = 1, .num_encoder_tokens = 5}};
   std::vector<BlockTableUpdate> updates;
   for (int group : {0, 1, 2}) Fill(group, 0, 1, updates);
   Fill(3, 0, 2, updates);
@@ -295,7 +388,11 @@ TEST_F(SlotMirrorGroupsTest, TheEncodersKeysComeBeforeTheFirstRow) {
   EXPECT_THAT(Refused(mirror_, {.encodes = encode}), HasSubstr("nothing left to encode"));
 
   const SlotId leave[] = {SlotId(0)};
-  const SlotJoin cached[] = {{.slot = 0, .num_encoder_tokens = 5, .encoder_is_cached = 1}};
+  const SlotJoin cached[] = {{.slot = SlotId(0),
+                              .seq_len = 0,
+                              .prompt_len = 1,
+                              .num_encoder_tokens = 5,
+                              .encoder_is_cached = 1}};
   EXPECT_TRUE(
       mirror_.Advance({.leaves = leave, .joins = cached, .updates = updates, .rows = row}).ok());
 }
@@ -304,13 +401,16 @@ TEST_F(SlotMirrorGroupsTest, RefusesEncodesThatDoNotFit) {
   const std::vector<int32_t> five = {1, 2, 3, 4, 5};
   const ScheduledEncode encode[] = {{.slot = SlotId(0), .tokens = five}};
   EXPECT_THAT(Refused(mirror_, {.encodes = encode}), HasSubstr("encodes: slot 0 has no sequence"));
-  const SlotJoin other[] = {{.slot = 0, .num_encoder_tokens = 6}};
+  const SlotJoin other[] = {
+      {.slot = SlotId(0), .seq_len = 0, .prompt_len = 1, .num_encoder_tokens = 6}};
   EXPECT_THAT(Refused(mirror_, {.joins = other, .encodes = encode}),
               HasSubstr("expected 6, got 5"));
-  const SlotJoin join[] = {{.slot = 0, .num_encoder_tokens = 5}};
+  const SlotJoin join[] = {
+      {.slot = SlotId(0), .seq_len = 0, .prompt_len = 1, .num_encoder_tokens = 5}};
   EXPECT_THAT(Refused(mirror_, {.joins = join, .encodes = encode}),
               HasSubstr("cross group 3: expected room for 5 tokens, got 0 blocks of 4"));
-  const SlotJoin beyond[] = {{.slot = 0, .num_encoder_tokens = 11}};
+  const SlotJoin beyond[] = {
+      {.slot = SlotId(0), .seq_len = 0, .prompt_len = 1, .num_encoder_tokens = 11}};
   EXPECT_THAT(Refused(mirror_, {.joins = beyond}), HasSubstr("[0, 10], got 11"));
   const std::vector<int32_t> wild = {1, 2, 3, 4, 100};
   const ScheduledEncode wild_encode[] = {{.slot = SlotId(0), .tokens = wild}};
@@ -320,8 +420,8 @@ TEST_F(SlotMirrorGroupsTest, RefusesEncodesThatDoNotFit) {
 
 // ---- Embeddings, and positions of several dimensions.
 
-SlotLimits LimitsWithEmbeddings() {
-  SlotLimits limits = kLimits;
+RunnerShape LimitsWithEmbeddings() {
+  RunnerShape limits = kLimits;
   limits.embeddings = {.dim = 3, .dtype = DType::kBFloat16};
   limits.num_position_dims = 2;
   limits.max_position = 8;
@@ -385,14 +485,15 @@ TEST(SlotMirrorTest, RefusesEmbeddingsThatDoNotFitWithNothingChanged) {
 
 TEST(SlotMirrorTest, RefusesPositionsThatTheModelDoesNotHave) {
   const int32_t positions[] = {0, 1, 2, 0, 1, 7};
-  const auto refused = [&](const SlotLimits& limits, const RowPositions& given, int delta) {
+  const auto refused = [&](const RunnerShape& limits, const RowPositions& given, int delta) {
     SlotMirror mirror(limits);
-    const SlotJoin join[] = {{.slot = 0, .position_delta = delta}};
+    const SlotJoin join[] = {
+        {.slot = SlotId(0), .seq_len = 0, .prompt_len = 3, .position_delta = delta}};
     const ScheduledRow row[] = {{.slot = SlotId(0), .tokens = kPrompt, .positions = given}};
     const auto demand = mirror.Advance({.joins = join, .updates = kBlock0, .rows = row});
     return std::string(demand.status().message());
   };
-  const SlotLimits limits = LimitsWithEmbeddings();
+  const RunnerShape limits = LimitsWithEmbeddings();
   const RowPositions all = {.data = positions, .dim_stride = 3, .num_dims = 2, .count = 3};
   EXPECT_EQ(refused(limits, all, -50), "");  // the rest of the row has none
   EXPECT_EQ(refused(limits, {}, 0), "");
@@ -409,7 +510,7 @@ TEST(SlotMirrorTest, RefusesPositionsThatTheModelDoesNotHave) {
               HasSubstr("must not be null"));
   EXPECT_THAT(refused(limits, {.data = positions, .dim_stride = 3, .num_dims = 3, .count = 1}, 0),
               HasSubstr("must have the model's dimensions: expected 2, got 3"));
-  SlotLimits fewer = limits;
+  RunnerShape fewer = limits;
   fewer.max_position = 7;
   EXPECT_THAT(refused(fewer, all, 0),
               HasSubstr("must be in [0, 7), got 7 for token 2 in dimension 1"));
@@ -418,15 +519,16 @@ TEST(SlotMirrorTest, RefusesPositionsThatTheModelDoesNotHave) {
 }
 
 TEST_F(SlotMirrorGroupsTest, RefusesGroupsThatAreNotThere) {
-  const SlotJoin join[] = {{.slot = 0}};
+  const SlotJoin join[] = {JoinOf(SlotId(0), {}, 1)};
   for (int group : {-1, 4}) {
-    const BlockTableUpdate update[] = {{.slot = 0, .column = 0, .block = 1, .group = group}};
+    const BlockTableUpdate update[] = {
+        {.slot = SlotId(0), .column = 0, .block = BlockId(1), .group = group}};
     EXPECT_THAT(Refused(mirror_, {.joins = join, .updates = update}), HasSubstr("[0, 4), got"));
   }
 }
 
 TEST(SlotMirrorTest, SwapsAreBetweenBlocksOfTheCacheAndOfTheHost) {
-  SlotLimits limits = kLimits;  // 5 blocks
+  RunnerShape limits = kLimits;  // 5 blocks
   const auto one = [](const BlockCopy& copy) { return absl::MakeConstSpan(&copy, 1); };
   SlotMirror without(limits);
   const BlockCopy first = {1, 1};

@@ -2,13 +2,13 @@
 // table row, in every group, and its seq_len the row's context. No LibTorch; constexpr, so that nvcc
 // compiles it for the device.
 
-#ifndef RUNNER_SLOTS_SLOT_ROWS_H_
-#define RUNNER_SLOTS_SLOT_ROWS_H_
+#ifndef REPRISE_RUNNER_SLOTS_SLOT_ROWS_H_
+#define REPRISE_RUNNER_SLOTS_SLOT_ROWS_H_
 
-#include "attention/metadata/batch_rows.h"
-#include "cache/kv_group.h"
-#include "runner/slots/slot_state.h"
-#include "runner/slots/step_arrays.h"
+#include "reprise/attention/metadata/batch_rows.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/runner/slots/slot_state.h"
+#include "reprise/runner/slots/step_arrays.h"
 
 namespace reprise {
 
@@ -41,4 +41,4 @@ constexpr RowArgs SlotRowArgs(const SlotState& slots, int block_size, int num_bl
 
 }  // namespace reprise
 
-#endif  // RUNNER_SLOTS_SLOT_ROWS_H_
+#endif  // REPRISE_RUNNER_SLOTS_SLOT_ROWS_H_

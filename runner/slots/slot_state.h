@@ -9,12 +9,12 @@
 // Views into storage that ModelRunner owns; on the CPU the "device" is host memory. Written by
 // refill and sampling, in stream order; never by the host after creation.
 
-#ifndef RUNNER_SLOTS_SLOT_STATE_H_
-#define RUNNER_SLOTS_SLOT_STATE_H_
+#ifndef REPRISE_RUNNER_SLOTS_SLOT_STATE_H_
+#define REPRISE_RUNNER_SLOTS_SLOT_STATE_H_
 
 #include <cstdint>
 
-#include "runner/sampling/sampling_params.h"
+#include "reprise/runner/sampling/sampling_params.h"
 
 namespace reprise {
 
@@ -84,4 +84,4 @@ struct SlotState {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SLOTS_SLOT_STATE_H_
+#endif  // REPRISE_RUNNER_SLOTS_SLOT_STATE_H_

@@ -59,8 +59,8 @@
 //
 // common_prefix_len is the delta's, of all live rows; 0 where each reads its own keys.
 
-#ifndef RUNNER_SLOTS_STEP_ARRAYS_H_
-#define RUNNER_SLOTS_STEP_ARRAYS_H_
+#ifndef REPRISE_RUNNER_SLOTS_STEP_ARRAYS_H_
+#define REPRISE_RUNNER_SLOTS_STEP_ARRAYS_H_
 
 #include <cstdint>
 
@@ -115,4 +115,4 @@ struct StepArrays {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SLOTS_STEP_ARRAYS_H_
+#endif  // REPRISE_RUNNER_SLOTS_STEP_ARRAYS_H_

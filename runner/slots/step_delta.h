@@ -9,35 +9,33 @@
 // again in one delta. If a delta has several joins of a slot, or several updates of an entry, the
 // last one takes effect.
 
-#ifndef RUNNER_SLOTS_STEP_DELTA_H_
-#define RUNNER_SLOTS_STEP_DELTA_H_
+#ifndef REPRISE_RUNNER_SLOTS_STEP_DELTA_H_
+#define REPRISE_RUNNER_SLOTS_STEP_DELTA_H_
 
 #include <cstdint>
 
-#include "cache/tables/block_table_view.h"
-#include "runner/sampling/sampling_params.h"
+#include "reprise/runner/sampling/sampling_params.h"
 
 namespace reprise {
 
-// A sequence enters a slot.
-struct SlotJoin {
+// A sequence enters a slot: the fields of SlotJoin (runner/slots/scheduled_batch.h) that the device
+// reads.
+struct StepJoin {
   int32_t slot = 0;
-  int32_t seq_len = 0;  // keys already in the cache (a prefix hit, a swap-in); else 0
+  int32_t seq_len = 0;
   int64_t sample_index = 0;
   SamplingParams sampling = {};
-  // Tokens of the encoder's input, for models with an encoder. Their keys are in the slot's blocks
-  // of the cross groups before its first row (runner/slots/scheduled_batch.h).
   int32_t num_encoder_tokens = 0;
-  // 1: those keys are in the blocks already (a prefix hit, a swap-in). 0: the batch with this join,
-  // or a later one before the slot's first row, encodes them. Only the host reads this field.
-  int32_t encoder_is_cached = 0;
-  // For models with positions of several dimensions: what a token's position exceeds its index by,
-  // in each dimension, unless its row says otherwise (RowPositions). Stays until the slot leaves.
   int32_t position_delta = 0;
-  // The last of the seq_len tokens that a draft model, or heads that attend, may not have seen: keys of
-  // them in its layers are missing. It sees them in rows with drafts that follow, by the slot's history. In
-  // [0, seq_len].
   int32_t num_undrafted = 0;
+};
+
+// A new entry of a block table: the fields of BlockTableUpdate (cache/tables/block_table_update.h).
+struct StepUpdate {
+  int32_t slot;
+  int32_t column;
+  int32_t block;  // 0, the null block, clears the entry
+  int32_t group = 0;
 };
 
 // StepRow::samples of a row with drafts: tokens are chosen from all of its logits, to verify them.
@@ -82,12 +80,12 @@ struct StepDeltaCounts {
 // Views of one ring slot, as the reader addresses it. Each array is aligned to 16 bytes.
 struct StepDelta {
   StepDeltaCounts* counts = nullptr;
-  int32_t* leaves = nullptr;            // [num_slots] slots
-  SlotJoin* joins = nullptr;            // [num_slots]
-  BlockTableUpdate* updates = nullptr;  // [max_updates]
-  StepRow* rows = nullptr;              // [max_rows]
-  int32_t* host_tokens = nullptr;       // [max_tokens]
-  StepRowScore* scores = nullptr;       // [max_rows] of the rows
+  int32_t* leaves = nullptr;       // [num_slots] slots
+  StepJoin* joins = nullptr;       // [num_slots]
+  StepUpdate* updates = nullptr;   // [max_updates]
+  StepRow* rows = nullptr;         // [max_rows]
+  int32_t* host_tokens = nullptr;  // [max_tokens]
+  StepRowScore* scores = nullptr;  // [max_rows] of the rows
   // [num_position_dims, max_tokens] of the host_tokens, for models with several dimensions, else
   // null. -1: the token's index in its sequence + the slot's position_delta.
   int32_t* host_positions = nullptr;
@@ -101,4 +99,4 @@ struct StepDelta {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SLOTS_STEP_DELTA_H_
+#endif  // REPRISE_RUNNER_SLOTS_STEP_DELTA_H_

@@ -1,4 +1,4 @@
-#include "runner/slots/step_delta_layout.h"
+#include "reprise/runner/slots/step_delta_layout.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -35,8 +35,8 @@ StepDelta Carve(const StepDeltaCapacity& capacity, Carver& carver) {
   delta.counts = carver.Take<StepDeltaCounts>(1);
   delta.rows = carver.Take<StepRow>(capacity.max_rows);
   delta.leaves = carver.Take<int32_t>(capacity.num_slots);
-  delta.joins = carver.Take<SlotJoin>(capacity.num_slots);
-  delta.updates = carver.Take<BlockTableUpdate>(capacity.max_updates);
+  delta.joins = carver.Take<StepJoin>(capacity.num_slots);
+  delta.updates = carver.Take<StepUpdate>(capacity.max_updates);
   delta.host_tokens = carver.Take<int32_t>(capacity.max_tokens);
   delta.scores = carver.Take<StepRowScore>(capacity.max_rows);
   if (capacity.num_position_dims > 1) {
@@ -92,8 +92,21 @@ void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len,
                     const StepDeltaCapacity& capacity, const StepDelta& delta) {
   StepDeltaCounts counts = {.common_prefix_len = common_prefix_len};
   for (const SlotId slot : batch.leaves) delta.leaves[counts.num_leaves++] = slot.value();
-  for (const SlotJoin& join : batch.joins) delta.joins[counts.num_joins++] = join;
-  for (const BlockTableUpdate& update : batch.updates) delta.updates[counts.num_updates++] = update;
+  for (const SlotJoin& join : batch.joins) {
+    delta.joins[counts.num_joins++] = {.slot = join.slot.value(),
+                                       .seq_len = join.seq_len,
+                                       .sample_index = join.sample_index,
+                                       .sampling = join.sampling,
+                                       .num_encoder_tokens = join.num_encoder_tokens,
+                                       .position_delta = join.position_delta,
+                                       .num_undrafted = join.num_undrafted};
+  }
+  for (const BlockTableUpdate& update : batch.updates) {
+    delta.updates[counts.num_updates++] = {.slot = update.slot.value(),
+                                           .column = update.column,
+                                           .block = update.block.value(),
+                                           .group = update.group};
+  }
   bool has_scores = false;
   for (const ScheduledRow& row : batch.rows) {
     const absl::Span<const int32_t> given = row.tokens.empty() ? row.drafts : row.tokens;

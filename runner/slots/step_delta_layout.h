@@ -1,14 +1,14 @@
 // The layout of the arrays of a StepDelta in one ring slot, and the function that writes a batch
 // into it.
 
-#ifndef RUNNER_SLOTS_STEP_DELTA_LAYOUT_H_
-#define RUNNER_SLOTS_STEP_DELTA_LAYOUT_H_
+#ifndef REPRISE_RUNNER_SLOTS_STEP_DELTA_LAYOUT_H_
+#define REPRISE_RUNNER_SLOTS_STEP_DELTA_LAYOUT_H_
 
 #include <cstddef>
 #include <cstdint>
 
-#include "runner/slots/scheduled_batch.h"
-#include "runner/slots/step_delta.h"
+#include "reprise/runner/slots/scheduled_batch.h"
+#include "reprise/runner/slots/step_delta.h"
 
 namespace reprise {
 
@@ -36,4 +36,4 @@ void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len,
 
 }  // namespace reprise
 
-#endif  // RUNNER_SLOTS_STEP_DELTA_LAYOUT_H_
+#endif  // REPRISE_RUNNER_SLOTS_STEP_DELTA_LAYOUT_H_

@@ -1,4 +1,4 @@
-#include "runner/slots/step_delta_layout.h"
+#include "reprise/runner/slots/step_delta_layout.h"
 
 #include <cstdint>
 #include <vector>
@@ -56,9 +56,10 @@ TEST_F(StepDeltaLayoutTest, TheSameOffsetsHoldAtAnyBase) {
 
 TEST_F(StepDeltaLayoutTest, WritesEveryPartOfABatch) {
   const SlotId leaves[] = {SlotId(2)};
-  const SlotJoin joins[] = {{.slot = 1, .seq_len = 4, .sample_index = 9}};
-  const BlockTableUpdate updates[] = {{.slot = 1, .column = 0, .block = 3},
-                                      {.slot = 1, .column = 1, .block = 2}};
+  const SlotJoin joins[] = {{.slot = SlotId(1), .seq_len = 4, .prompt_len = 8, .sample_index = 9}};
+  const BlockTableUpdate updates[] = {
+      {.slot = SlotId(1), .column = 0, .block = BlockId(3)},
+      {.slot = SlotId(1), .column = 1, .block = BlockId(2), .group = 3}};
   const int32_t prompt[] = {11, 12, 13};
   const ScheduledRow rows[] = {{.slot = SlotId(0)},
                                {.slot = SlotId(1), .tokens = prompt, .output = RowOutput::kNone}};
@@ -74,8 +75,15 @@ TEST_F(StepDeltaLayoutTest, WritesEveryPartOfABatch) {
   EXPECT_EQ(delta.counts->num_host_tokens, 3);  // its own is not the host's
   EXPECT_EQ(delta.counts->common_prefix_len, 48);
   EXPECT_EQ(delta.leaves[0], 2);
+  EXPECT_EQ(delta.joins[0].slot, 1);
+  EXPECT_EQ(delta.joins[0].seq_len, 4);
   EXPECT_EQ(delta.joins[0].sample_index, 9);
+  EXPECT_EQ(delta.updates[0].block, 3);
+  EXPECT_EQ(delta.updates[0].group, 0);
+  EXPECT_EQ(delta.updates[1].slot, 1);
+  EXPECT_EQ(delta.updates[1].column, 1);
   EXPECT_EQ(delta.updates[1].block, 2);
+  EXPECT_EQ(delta.updates[1].group, 3);
   EXPECT_EQ(delta.rows[0].first_host_token, -1);
   EXPECT_EQ(delta.rows[0].query_len, 1);
   EXPECT_EQ(delta.rows[0].samples, 1);

@@ -1,4 +1,4 @@
-#include "runner/speculation/block_tokens.h"
+#include "reprise/runner/speculation/block_tokens.h"
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "absl/algorithm/container.h"
-#include "base/torch_status.h"
 #include "glog/logging.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 namespace {
@@ -48,8 +48,8 @@ absl::Status BlockTokens::Recall(const SlotState& slots, const SlotJoin& join) c
       return at::from_blob(first, {count}, tokens_.options());
     };
     const int64_t num_blocks = (int64_t{join.seq_len} - 1) / tokens_.size(1) + 1;
-    const at::Tensor table = view(slots.table_row(group_, join.slot), num_blocks);
-    view(slots.history.row(join.slot), join.seq_len)
+    const at::Tensor table = view(slots.table_row(group_, join.slot.value()), num_blocks);
+    view(slots.history.row(join.slot.value()), join.seq_len)
         .copy_(tokens_.index_select(0, table).view({-1}).narrow(0, 0, join.seq_len));
     return absl::OkStatus();
   });

@@ -17,8 +17,8 @@
 //
 // Thread safety: one owner.
 
-#ifndef RUNNER_SPECULATION_BLOCK_TOKENS_H_
-#define RUNNER_SPECULATION_BLOCK_TOKENS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_BLOCK_TOKENS_H_
+#define REPRISE_RUNNER_SPECULATION_BLOCK_TOKENS_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -28,10 +28,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "cache/kv_group.h"
-#include "graphs/fingerprint.h"
-#include "runner/slots/slot_state.h"
-#include "runner/slots/step_delta.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/graphs/fingerprint.h"
+#include "reprise/runner/slots/scheduled_batch.h"
+#include "reprise/runner/slots/slot_state.h"
 
 namespace reprise {
 
@@ -68,4 +68,4 @@ class BlockTokens {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_BLOCK_TOKENS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_BLOCK_TOKENS_H_

@@ -1,4 +1,4 @@
-#include "runner/speculation/block_tokens.h"
+#include "reprise/runner/speculation/block_tokens.h"
 
 #include <cstdint>
 #include <numeric>
@@ -71,7 +71,7 @@ TEST(BlockTokensTest, AJoinedSlotHasTheTokensOfItsBlocks) {
   int32_t* const table = slots.state().table_row(/*group=*/1, /*slot=*/1);
   table[0] = 4;
   table[1] = 2;
-  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = 1, .seq_len = 6}).ok());
+  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = SlotId(1), .seq_len = 6}).ok());
   EXPECT_EQ(slots.History(1, 7), std::vector<int32_t>({10, 11, 12, 13, 14, 15, 0}));
   EXPECT_EQ(slots.History(0, 6), std::vector<int32_t>(6, 0));
 }
@@ -81,7 +81,7 @@ TEST(BlockTokensTest, WhatWasNeverWrittenIsNoToken) {
   const TwoSlots slots;
   Keep(tokens, {{4, 7}, {-1, 9}});
   slots.state().table_row(0, 0)[0] = 1;
-  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = 0, .seq_len = 3}).ok());
+  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = SlotId(0), .seq_len = 3}).ok());
   EXPECT_EQ(slots.History(0, 3), std::vector<int32_t>({7, -1, -1}));
   EXPECT_EQ(tokens.blocks().sizes(), at::IntArrayRef({kNumBlocks, kBlockSize}));
   EXPECT_FALSE(tokens.blocks().eq(9).any().item<bool>());
@@ -98,7 +98,7 @@ TEST(BlockTokensTest, TokensMoveWithTheirBlocks) {
   int32_t* const joined = slots.state().table_row(/*group=*/1, /*slot=*/0);
   joined[0] = 3;
   joined[1] = 5;
-  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = 0, .seq_len = 7}).ok());
+  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = SlotId(0), .seq_len = 7}).ok());
   EXPECT_EQ(slots.History(0, 8), std::vector<int32_t>({20, 21, 22, 23, 24, 25, 26, 0}));
 }
 
@@ -106,7 +106,7 @@ TEST(BlockTokensTest, ASlotThatJoinsWithoutKeysIsLeftAsItIs) {
   const BlockTokens tokens = Tokens({kFull});
   const TwoSlots slots;
   std::iota(slots.state().history.row(0), slots.state().history.row(0) + 4, 1);
-  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = 0}).ok());
+  ASSERT_TRUE(tokens.Recall(slots.state(), {.slot = SlotId(0), .seq_len = 0}).ok());
   EXPECT_EQ(slots.History(0, 4), std::vector<int32_t>({1, 2, 3, 4}));
 }
 

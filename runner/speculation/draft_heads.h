@@ -17,8 +17,8 @@
 // without that one, as many as follow a node. They are the same behind all nodes of the level before; a
 // pass sees the first of those that the pass before proposed. Heads with layers propose chains.
 //
-// The model must return hidden states (Model::ForwardHidden). They are kept a slot in memory of the
-// runner, at the cost of a copy of hidden_dim elements a row and step.
+// The model must give its hidden states to Step::KeepHidden() (ModelSpec::hidden_dim). The runner
+// keeps one per slot: a copy of hidden_dim elements per row and step.
 //
 // Heads with layers() attend over a sequence as a draft model does: their layers follow the model's
 // among those of the cache, so prefixes, forks and swaps keep their keys. A token's input is the token
@@ -40,19 +40,16 @@
 //     return HeadsOutput{.logits = y.matmul(lm_head_), .hidden = y};
 //   }
 //
-// For them ForwardHidden() of the model must return the states of all tokens of the step, [num_tokens,
-// hidden_dim], in place of those of its logits.
-//
 // Thread safety: one step at a time.
 
-#ifndef RUNNER_SPECULATION_DRAFT_HEADS_H_
-#define RUNNER_SPECULATION_DRAFT_HEADS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_DRAFT_HEADS_H_
+#define REPRISE_RUNNER_SPECULATION_DRAFT_HEADS_H_
 
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "attention/layer_spec.h"
+#include "reprise/attention/layer_spec.h"
 
 namespace reprise {
 
@@ -91,4 +88,4 @@ class DraftHeads {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_DRAFT_HEADS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_DRAFT_HEADS_H_

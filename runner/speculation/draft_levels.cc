@@ -1,11 +1,11 @@
-#include "runner/speculation/draft_levels.h"
+#include "reprise/runner/speculation/draft_levels.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "runner/speculation/speculation_options.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/speculation/speculation_options.h"
 
 namespace reprise {
 

@@ -8,8 +8,8 @@
 //
 // Pure functions, without LibTorch.
 
-#ifndef RUNNER_SPECULATION_DRAFT_LEVELS_H_
-#define RUNNER_SPECULATION_DRAFT_LEVELS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_DRAFT_LEVELS_H_
+#define REPRISE_RUNNER_SPECULATION_DRAFT_LEVELS_H_
 
 #include <cstdint>
 #include <vector>
@@ -50,4 +50,4 @@ absl::StatusOr<std::vector<int>> TreeOfWidths(absl::Span<const int> widths, int 
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_DRAFT_LEVELS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_DRAFT_LEVELS_H_

@@ -1,4 +1,4 @@
-#include "runner/speculation/draft_levels.h"
+#include "reprise/runner/speculation/draft_levels.h"
 
 #include <string>
 #include <vector>

@@ -42,11 +42,11 @@
 // Thread safety: none; one caller at a time for the same slots. On a GPU one launch, which may be
 // captured. No allocation. Cost: linear in rows and tokens.
 
-#ifndef RUNNER_SPECULATION_DRAFT_ROWS_H_
-#define RUNNER_SPECULATION_DRAFT_ROWS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_DRAFT_ROWS_H_
+#define REPRISE_RUNNER_SPECULATION_DRAFT_ROWS_H_
 
 #include "absl/status/status.h"
-#include "runner/speculation/draft_rows_args.h"
+#include "reprise/runner/speculation/draft_rows_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -65,4 +65,4 @@ absl::Status LaunchDraftRows(const DraftRowsArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_DRAFT_ROWS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_DRAFT_ROWS_H_

@@ -1,19 +1,19 @@
 // Arguments of the rows of a draft model's passes (runner/speculation/draft_rows.h), and the work
 // on one row, shared by the host and device forms.
 
-#ifndef RUNNER_SPECULATION_DRAFT_ROWS_ARGS_H_
-#define RUNNER_SPECULATION_DRAFT_ROWS_ARGS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_DRAFT_ROWS_ARGS_H_
+#define REPRISE_RUNNER_SPECULATION_DRAFT_ROWS_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/metadata/batch_rows.h"
-#include "base/host_device.h"
-#include "base/row_fault.h"
-#include "cache/kv_group.h"
-#include "cache/tables/block_table_view.h"
-#include "runner/slots/slot_rows.h"
-#include "runner/slots/slot_state.h"
-#include "runner/slots/step_arrays.h"
+#include "reprise/attention/metadata/batch_rows.h"
+#include "reprise/base/host_device.h"
+#include "reprise/base/row_fault.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/cache/tables/block_table_view.h"
+#include "reprise/runner/slots/slot_rows.h"
+#include "reprise/runner/slots/slot_state.h"
+#include "reprise/runner/slots/step_arrays.h"
 
 namespace reprise {
 
@@ -229,4 +229,4 @@ REPRISE_HOST_DEVICE void WriteDraftPassRow(const Lanes& lanes, const DraftRowsAr
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_DRAFT_ROWS_ARGS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_DRAFT_ROWS_ARGS_H_

@@ -1,4 +1,4 @@
-#include "runner/speculation/draft_rows.h"
+#include "reprise/runner/speculation/draft_rows.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "base/testing/allocation_counter.h"
-#include "base/testing/builder_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/sampling/sampling_params.h"
-#include "runner/speculation/speculation_options.h"
-#include "runner/testing/speculation_cases.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/speculation/speculation_options.h"
+#include "reprise/runner/testing/speculation_cases.h"
 
 namespace reprise {
 namespace {

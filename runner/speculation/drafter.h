@@ -13,12 +13,12 @@
 //
 // Thread safety: one step at a time.
 
-#ifndef RUNNER_SPECULATION_DRAFTER_H_
-#define RUNNER_SPECULATION_DRAFTER_H_
+#ifndef REPRISE_RUNNER_SPECULATION_DRAFTER_H_
+#define REPRISE_RUNNER_SPECULATION_DRAFTER_H_
 
 #include "absl/status/status.h"
-#include "runner/slots/slot_state.h"
-#include "runner/slots/step_arrays.h"
+#include "reprise/runner/slots/slot_state.h"
+#include "reprise/runner/slots/step_arrays.h"
 
 struct CUstream_st;
 
@@ -43,4 +43,4 @@ class Drafter {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_DRAFTER_H_
+#endif  // REPRISE_RUNNER_SPECULATION_DRAFTER_H_

@@ -5,13 +5,13 @@
 #include <random>
 #include <vector>
 
-#include "base/testing/builder_twins.h"
-#include "base/testing/device_array.h"
 #include "gtest/gtest.h"
-#include "runner/speculation/keep_states.h"
-#include "runner/speculation/place_drafts.h"
-#include "runner/speculation/reject_drafts.h"
-#include "runner/testing/rejection_cases.h"
+#include "reprise/base/testing/builder_twins.h"
+#include "reprise/base/testing/device_array.h"
+#include "reprise/runner/speculation/keep_states.h"
+#include "reprise/runner/speculation/place_drafts.h"
+#include "reprise/runner/speculation/reject_drafts.h"
+#include "reprise/runner/testing/rejection_cases.h"
 
 namespace reprise {
 namespace {

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "base/testing/builder_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/speculation/keep_states.h"
-#include "runner/speculation/place_drafts.h"
-#include "runner/testing/rejection_cases.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/runner/speculation/keep_states.h"
+#include "reprise/runner/speculation/place_drafts.h"
+#include "reprise/runner/testing/rejection_cases.h"
 
 namespace reprise {
 namespace {

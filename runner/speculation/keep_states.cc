@@ -1,11 +1,11 @@
-#include "runner/speculation/keep_states.h"
+#include "reprise/runner/speculation/keep_states.h"
 
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 

@@ -8,9 +8,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "runner/speculation/keep_states.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/speculation/keep_states.h"
 
 namespace reprise {
 namespace {

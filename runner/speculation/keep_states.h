@@ -1,6 +1,6 @@
-// Keeps, slot by slot, the hidden states of the last tokens: what heads that attend read when they see
-// the tokens behind them (runner/head_model.h), and other heads in the next step, of one token
-// (runner/head_drafts.h).
+// Stores, for each slot, the hidden states of its last tokens. Heads with attention layers read
+// these states when they process the tokens that follow (runner/drafting/head_model.h). Other heads
+// read the state of one token in the next step (runner/drafting/head_drafts.h).
 //
 //   LaunchKeepStates({.hidden = hidden, .num_hidden = 80, .row_bytes = 8192,
 //                     .positions = arrays.positions, .table_row = arrays.table_row,
@@ -15,11 +15,11 @@
 // Thread safety: none; one caller at a time for the same slots, which each have one row. On a GPU one
 // launch, which may be captured. No allocation.
 
-#ifndef RUNNER_SPECULATION_KEEP_STATES_H_
-#define RUNNER_SPECULATION_KEEP_STATES_H_
+#ifndef REPRISE_RUNNER_SPECULATION_KEEP_STATES_H_
+#define REPRISE_RUNNER_SPECULATION_KEEP_STATES_H_
 
 #include "absl/status/status.h"
-#include "runner/speculation/keep_states_args.h"
+#include "reprise/runner/speculation/keep_states_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -38,4 +38,4 @@ absl::Status LaunchKeepStates(const KeepStatesArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_KEEP_STATES_H_
+#endif  // REPRISE_RUNNER_SPECULATION_KEEP_STATES_H_

@@ -1,13 +1,13 @@
 // Arguments of keeping the states of a slot's last tokens (runner/speculation/keep_states.h), and the
 // choice of one of a row's, shared by the host and device forms.
 
-#ifndef RUNNER_SPECULATION_KEEP_STATES_ARGS_H_
-#define RUNNER_SPECULATION_KEEP_STATES_ARGS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_KEEP_STATES_ARGS_H_
+#define REPRISE_RUNNER_SPECULATION_KEEP_STATES_ARGS_H_
 
 #include <cstddef>
 #include <cstdint>
 
-#include "base/host_device.h"
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -67,4 +67,4 @@ REPRISE_HOST_DEVICE constexpr KeptState KeptStateOf(const KeepStatesArgs& args, 
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_KEEP_STATES_ARGS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_KEEP_STATES_ARGS_H_

@@ -1,10 +1,10 @@
-#include "runner/speculation/ngram_drafts.h"
+#include "reprise/runner/speculation/ngram_drafts.h"
 
 #include <algorithm>
 
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 

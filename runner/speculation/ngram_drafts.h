@@ -19,11 +19,11 @@
 // Thread safety: none; one caller at a time for the same arrays. On a GPU one launch, which may be
 // captured. No allocation. Cost: a row reads its history once.
 
-#ifndef RUNNER_SPECULATION_NGRAM_DRAFTS_H_
-#define RUNNER_SPECULATION_NGRAM_DRAFTS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_H_
+#define REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_H_
 
 #include "absl/status/status.h"
-#include "runner/speculation/ngram_drafts_args.h"
+#include "reprise/runner/speculation/ngram_drafts_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -42,4 +42,4 @@ absl::Status LaunchNgramDrafts(const NgramDraftsArgs& args, CUstream_st* stream)
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_NGRAM_DRAFTS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_H_

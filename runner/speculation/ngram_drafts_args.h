@@ -1,14 +1,14 @@
 // Arguments of drafts from a sequence's own tokens (runner/speculation/ngram_drafts.h), and the
 // search of one row, shared by the host and device forms.
 
-#ifndef RUNNER_SPECULATION_NGRAM_DRAFTS_ARGS_H_
-#define RUNNER_SPECULATION_NGRAM_DRAFTS_ARGS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_ARGS_H_
+#define REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_ARGS_H_
 
 #include <cstdint>
 
-#include "base/host_device.h"
-#include "runner/slots/slot_state.h"
-#include "runner/slots/step_arrays.h"
+#include "reprise/base/host_device.h"
+#include "reprise/runner/slots/slot_state.h"
+#include "reprise/runner/slots/step_arrays.h"
 
 namespace reprise {
 
@@ -80,4 +80,4 @@ constexpr int32_t EndOfMatch(uint64_t rank) { return static_cast<int32_t>(rank &
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_NGRAM_DRAFTS_ARGS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_ARGS_H_

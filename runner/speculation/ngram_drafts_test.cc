@@ -1,4 +1,4 @@
-#include "runner/speculation/ngram_drafts.h"
+#include "reprise/runner/speculation/ngram_drafts.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "base/testing/allocation_counter.h"
-#include "base/testing/builder_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/testing/speculation_cases.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/runner/testing/speculation_cases.h"
 
 namespace reprise {
 namespace {

@@ -1,9 +1,9 @@
-#include "runner/speculation/place_drafts.h"
+#include "reprise/runner/speculation/place_drafts.h"
 
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/status_macros.h"
-#include "runner/speculation/speculation_options.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/speculation/speculation_options.h"
 
 namespace reprise {
 

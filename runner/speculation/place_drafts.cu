@@ -5,9 +5,9 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "runner/speculation/place_drafts.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/speculation/place_drafts.h"
 
 namespace reprise {
 namespace {

@@ -1,14 +1,14 @@
 // Arguments of placing drafts (runner/speculation/place_drafts.h), and the work on one row, shared by
 // the host and device forms.
 
-#ifndef RUNNER_SPECULATION_PLACE_DRAFTS_ARGS_H_
-#define RUNNER_SPECULATION_PLACE_DRAFTS_ARGS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_PLACE_DRAFTS_ARGS_H_
+#define REPRISE_RUNNER_SPECULATION_PLACE_DRAFTS_ARGS_H_
 
 #include <cstdint>
 
-#include "base/host_device.h"
-#include "runner/slots/step_arrays.h"
-#include "runner/speculation/speculation_options.h"
+#include "reprise/base/host_device.h"
+#include "reprise/runner/slots/step_arrays.h"
+#include "reprise/runner/speculation/speculation_options.h"
 
 namespace reprise {
 
@@ -53,4 +53,4 @@ REPRISE_HOST_DEVICE constexpr void PlaceRowsDrafts(const PlaceDraftsArgs& args, 
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_PLACE_DRAFTS_ARGS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_PLACE_DRAFTS_ARGS_H_

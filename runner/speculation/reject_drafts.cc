@@ -1,12 +1,12 @@
-#include "runner/speculation/reject_drafts.h"
+#include "reprise/runner/speculation/reject_drafts.h"
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -15,12 +15,12 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "runner/ops/vector_access.cuh"
-#include "runner/sampling/logits_row.cuh"
-#include "runner/sampling/sampling_team.cuh"
-#include "runner/speculation/reject_drafts.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/ops/vector_access.cuh"
+#include "reprise/runner/sampling/logits_row.cuh"
+#include "reprise/runner/sampling/sampling_team.cuh"
+#include "reprise/runner/speculation/reject_drafts.h"
 
 namespace reprise {
 namespace {

@@ -30,11 +30,11 @@
 // Thread safety: none; one caller at a time for the same arrays. On a GPU one launch, which may be
 // captured. No allocation on the device. Cost: that of two rows of Sample() for each place.
 
-#ifndef RUNNER_SPECULATION_REJECT_DRAFTS_H_
-#define RUNNER_SPECULATION_REJECT_DRAFTS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_H_
+#define REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_H_
 
 #include "absl/status/status.h"
-#include "runner/speculation/reject_drafts_args.h"
+#include "reprise/runner/speculation/reject_drafts_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -53,4 +53,4 @@ absl::Status LaunchRejectDrafts(const RejectDraftsArgs& args, CUstream_st* strea
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_REJECT_DRAFTS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_H_

@@ -2,18 +2,18 @@
 // shared by the host and device forms: files that include this one must be compiled without
 // contraction (runner/sampling/sampling_rules.h).
 
-#ifndef RUNNER_SPECULATION_REJECT_DRAFTS_ARGS_H_
-#define RUNNER_SPECULATION_REJECT_DRAFTS_ARGS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_ARGS_H_
+#define REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_ARGS_H_
 
 #include <cstdint>
 
-#include "base/dtype.h"
-#include "base/host_device.h"
-#include "base/philox.h"
-#include "runner/sampling/kept_tokens.h"
-#include "runner/sampling/sampling_params.h"
-#include "runner/sampling/sampling_rules.h"
-#include "runner/slots/step_arrays.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/host_device.h"
+#include "reprise/base/philox.h"
+#include "reprise/runner/sampling/kept_tokens.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/sampling/sampling_rules.h"
+#include "reprise/runner/slots/step_arrays.h"
 
 namespace reprise {
 
@@ -91,4 +91,4 @@ constexpr bool ResidualOf(double p, double q, float& log_weight) {
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_REJECT_DRAFTS_ARGS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_ARGS_H_

@@ -1,4 +1,4 @@
-#include "runner/speculation/reject_drafts.h"
+#include "reprise/runner/speculation/reject_drafts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "base/element_access.h"
-#include "base/testing/builder_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/testing/rejection_cases.h"
+#include "reprise/base/element_access.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/runner/testing/rejection_cases.h"
 
 namespace reprise {
 namespace {

@@ -1,9 +1,11 @@
 // Speculative decoding: which drafts a runner proposes, and how many (docs/speculation.md).
 
-#ifndef RUNNER_SPECULATION_SPECULATION_OPTIONS_H_
-#define RUNNER_SPECULATION_SPECULATION_OPTIONS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_SPECULATION_OPTIONS_H_
+#define REPRISE_RUNNER_SPECULATION_SPECULATION_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
+#include <variant>
 #include <vector>
 
 namespace reprise {
@@ -36,50 +38,76 @@ enum class DraftAcceptance : int8_t {
   kRejection,
 };
 
-// Drafts from the sequence's own tokens: those that followed the newest earlier occurrence of its
+// Proposers. The object that a proposer refers to must outlive the runner.
+
+// The caller gives the drafts (ScheduledRow::drafts).
+struct NoProposer {};
+
+// Drafts from the sequence's own tokens: the tokens that followed the newest earlier occurrence of its
 // last n tokens, for the largest n in [min_ngram, max_ngram] that occurs before. (Saxena, "Prompt
 // lookup decoding", 2023.)
-struct NgramOptions {
+struct NgramProposer {
   int min_ngram = 1;  // at least 1
-  int max_ngram = 4;  // at most 16
+  int max_ngram = 4;  // at least min_ngram, at most 16
 };
 
-struct SpeculationOptions {
-  enum class Proposer : int8_t {
-    kNone,    // the caller gives drafts (ScheduledRow::drafts)
-    kNgram,   // from the sequence's own tokens
-    kModel,   // a smaller model with the same vocabulary, draft_model
-    kCustom,  // a drafter of the caller's, `drafter`
-    kHeads,   // heads that read the model's hidden states, `heads`; with layers of their own chains
-  };
+// A smaller decoder on the model's device, with its vocabulary and dtype, and without embeddings as
+// inputs. Its layers follow the layers of the model and share its block tables and blocks, so that
+// prefixes, forks and swaps keep the keys of both. They may have windows or chunks, but keep the keys
+// of whole sequences, because the draft model may have tokens to catch up with.
+struct ModelProposer {
+  std::reference_wrapper<Model> model;
+};
 
-  // The most drafts of a row, 1 to kMaxDrafts, or to kMaxTreeDrafts with trees; 0: no speculation.
+// A drafter that the caller implements.
+struct CustomProposer {
+  std::reference_wrapper<Drafter> drafter;
+};
+
+// Heads that read the model's hidden states. Heads with decoder layers propose chains.
+struct HeadsProposer {
+  std::reference_wrapper<DraftHeads> heads;
+};
+
+using DraftProposer =
+    std::variant<NoProposer, NgramProposer, ModelProposer, CustomProposer, HeadsProposer>;
+
+struct SpeculationOptions {
+  // Maximum number of drafts per row: 1 to kMaxDrafts, or to kMaxTreeDrafts for trees. 0: no
+  // speculation.
   int max_drafts = 0;
-  // kTree: steps with drafts attend by a mask of 64 bits a token, also if their rows are chains.
-  // Models of full attention or windows; not of chunks, `within`, or an encoder.
+  // kTree: steps with drafts attend by a mask of 64 bits per token, also if their rows are chains. For
+  // models of full attention or windows, without chunks, `within` or an encoder.
   DraftShape shape = DraftShape::kChain;
-  // The tree of the drafts that a drafter proposes, one entry for each of max_drafts: the node that
-  // a draft follows. Node 0 is the slot's last token, node i draft i - 1. Level by level, so that
-  // the first n drafts of it, for any n, are a tree, too. Empty: a chain. Only with kTree, and not
-  // with kNgram.
+  // The tree of proposed drafts: entry i is the node that draft i follows. Node 0 is the slot's last
+  // token, and node i is draft i - 1. Has max_drafts entries in order of their levels, so that the first
+  // n drafts are a tree for every n. Empty: a chain. Only for kTree, and not for NgramProposer.
   std::vector<int> tree = {};
-  Proposer proposer = Proposer::kNone;
-  NgramOptions ngram = {};
-  // Its layers follow those of the model: they share block tables and blocks with them, so
-  // prefixes, forks and swaps keep both. Decoder only, of the model's device, vocabulary and dtype,
-  // without embeddings as inputs. Its layers may have windows or chunks, but keep the keys of whole
-  // sequences: it may have tokens to catch up with. Must outlive the runner.
-  Model* draft_model = nullptr;
-  Drafter* drafter = nullptr;   // must outlive the runner
-  DraftHeads* heads = nullptr;  // must outlive the runner
+  DraftProposer proposer = NoProposer{};
   DraftAcceptance acceptance = DraftAcceptance::kSameText;
-  // Captured numbers of drafts, ascending, the last max_drafts: a step has the graph of the smallest
-  // that holds its rows, so one with fewer drafts verifies fewer tokens and makes fewer passes of a
-  // draft model. Empty: 1, 2, 4, ... up to max_drafts, of a tree that is proposed those of its
-  // levels 1, 2, 4, ..., of other trees max_drafts alone.
+  // Captured numbers of drafts, strictly ascending, the last equal to max_drafts. A step uses the graph
+  // of the smallest number that holds its rows, so a step with fewer drafts verifies fewer tokens and
+  // runs fewer passes of a draft model. Empty: 1, 2, 4, ... max_drafts; for proposed trees the numbers
+  // of their first 1, 2, 4, ... levels; for given trees max_drafts alone.
   std::vector<int> graph_num_drafts = {};
+
+  bool has_proposer() const { return !std::holds_alternative<NoProposer>(proposer); }
+  const NgramProposer* ngram() const { return std::get_if<NgramProposer>(&proposer); }
+  // Null for any other proposer.
+  Model* draft_model() const {
+    const auto* const given = std::get_if<ModelProposer>(&proposer);
+    return given == nullptr ? nullptr : &given->model.get();
+  }
+  Drafter* drafter() const {
+    const auto* const given = std::get_if<CustomProposer>(&proposer);
+    return given == nullptr ? nullptr : &given->drafter.get();
+  }
+  DraftHeads* heads() const {
+    const auto* const given = std::get_if<HeadsProposer>(&proposer);
+    return given == nullptr ? nullptr : &given->heads.get();
+  }
 };
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_SPECULATION_OPTIONS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_SPECULATION_OPTIONS_H_

@@ -5,15 +5,15 @@
 #include <random>
 #include <vector>
 
-#include "base/testing/builder_twins.h"
-#include "base/testing/device_array.h"
 #include "gtest/gtest.h"
-#include "runner/speculation/draft_rows.h"
-#include "runner/speculation/ngram_drafts.h"
-#include "runner/speculation/tree_tokens.h"
-#include "runner/speculation/verify_drafts.h"
-#include "runner/speculation/verify_trees.h"
-#include "runner/testing/speculation_cases.h"
+#include "reprise/base/testing/builder_twins.h"
+#include "reprise/base/testing/device_array.h"
+#include "reprise/runner/speculation/draft_rows.h"
+#include "reprise/runner/speculation/ngram_drafts.h"
+#include "reprise/runner/speculation/tree_tokens.h"
+#include "reprise/runner/speculation/verify_drafts.h"
+#include "reprise/runner/speculation/verify_trees.h"
+#include "reprise/runner/testing/speculation_cases.h"
 
 namespace reprise {
 namespace {

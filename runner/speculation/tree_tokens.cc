@@ -1,9 +1,9 @@
-#include "runner/speculation/tree_tokens.h"
+#include "reprise/runner/speculation/tree_tokens.h"
 
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/lanes.h"
-#include "base/status_macros.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 

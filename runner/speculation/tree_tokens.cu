@@ -7,10 +7,10 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "attention/metadata/row_packing.cuh"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "runner/speculation/tree_tokens.h"
+#include "reprise/attention/metadata/row_packing.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/speculation/tree_tokens.h"
 
 namespace reprise {
 namespace {

@@ -19,11 +19,11 @@
 // Thread safety: none; one caller at a time for the same arrays. On a GPU one launch, which may be
 // captured. No allocation. Doing it again changes nothing. Cost: linear in the sum of the depths.
 
-#ifndef RUNNER_SPECULATION_TREE_TOKENS_H_
-#define RUNNER_SPECULATION_TREE_TOKENS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_TREE_TOKENS_H_
+#define REPRISE_RUNNER_SPECULATION_TREE_TOKENS_H_
 
 #include "absl/status/status.h"
-#include "runner/speculation/tree_tokens_args.h"
+#include "reprise/runner/speculation/tree_tokens_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -42,4 +42,4 @@ absl::Status LaunchTreeTokens(const TreeTokensArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_TREE_TOKENS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_TREE_TOKENS_H_

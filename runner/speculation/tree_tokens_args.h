@@ -1,15 +1,15 @@
 // Arguments of the tokens of trees of drafts (runner/speculation/tree_tokens.h), and the work on one
 // row, shared by the host and device forms.
 
-#ifndef RUNNER_SPECULATION_TREE_TOKENS_ARGS_H_
-#define RUNNER_SPECULATION_TREE_TOKENS_ARGS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_TREE_TOKENS_ARGS_H_
+#define REPRISE_RUNNER_SPECULATION_TREE_TOKENS_ARGS_H_
 
 #include <cstdint>
 
-#include "attention/speculation/token_tree.h"
-#include "base/host_device.h"
-#include "runner/slots/slot_state.h"
-#include "runner/slots/step_arrays.h"
+#include "reprise/attention/speculation/token_tree.h"
+#include "reprise/base/host_device.h"
+#include "reprise/runner/slots/slot_state.h"
+#include "reprise/runner/slots/step_arrays.h"
 
 namespace reprise {
 
@@ -59,4 +59,4 @@ REPRISE_HOST_DEVICE void WriteTreeTokens(const Lanes& lanes, const TreeTokensArg
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_TREE_TOKENS_ARGS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_TREE_TOKENS_ARGS_H_

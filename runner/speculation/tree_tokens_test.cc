@@ -1,4 +1,4 @@
-#include "runner/speculation/tree_tokens.h"
+#include "reprise/runner/speculation/tree_tokens.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "base/testing/builder_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/testing/speculation_cases.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/runner/testing/speculation_cases.h"
 
 namespace reprise {
 namespace {

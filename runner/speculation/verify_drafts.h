@@ -33,11 +33,11 @@
 // Thread safety: none; one caller at a time for the same slots. On a GPU one launch, which may be
 // captured. No allocation.
 
-#ifndef RUNNER_SPECULATION_VERIFY_DRAFTS_H_
-#define RUNNER_SPECULATION_VERIFY_DRAFTS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_VERIFY_DRAFTS_H_
+#define REPRISE_RUNNER_SPECULATION_VERIFY_DRAFTS_H_
 
 #include "absl/status/status.h"
-#include "runner/speculation/verify_drafts_args.h"
+#include "reprise/runner/speculation/verify_drafts_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -56,4 +56,4 @@ absl::Status LaunchVerifyDrafts(const VerifyDraftsArgs& args, CUstream_st* strea
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_VERIFY_DRAFTS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_VERIFY_DRAFTS_H_

@@ -1,15 +1,15 @@
 // Arguments of the verification of drafts (runner/speculation/verify_drafts.h), and the work on one
 // row, shared by the host and device forms.
 
-#ifndef RUNNER_SPECULATION_VERIFY_DRAFTS_ARGS_H_
-#define RUNNER_SPECULATION_VERIFY_DRAFTS_ARGS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_VERIFY_DRAFTS_ARGS_H_
+#define REPRISE_RUNNER_SPECULATION_VERIFY_DRAFTS_ARGS_H_
 
 #include <cstdint>
 
-#include "base/host_device.h"
-#include "runner/sampling/sampling_params.h"
-#include "runner/slots/slot_state.h"
-#include "runner/slots/step_arrays.h"
+#include "reprise/base/host_device.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/slots/slot_state.h"
+#include "reprise/runner/slots/step_arrays.h"
 
 namespace reprise {
 
@@ -148,4 +148,4 @@ REPRISE_HOST_DEVICE constexpr void WriteNotSampled(const VerifyDraftsArgs& args,
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_VERIFY_DRAFTS_ARGS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_VERIFY_DRAFTS_ARGS_H_

@@ -1,12 +1,12 @@
-#include "runner/speculation/verify_trees.h"
+#include "reprise/runner/speculation/verify_trees.h"
 
-#include "attention/metadata/builder_sizes.h"
-#include "base/check.h"
-#include "base/lanes.h"
-#include "base/status_macros.h"
-#include "cache/kv_group.h"
-#include "runner/speculation/speculation_options.h"
-#include "runner/speculation/verify_drafts.h"
+#include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/base/check.h"
+#include "reprise/base/lanes.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/runner/speculation/speculation_options.h"
+#include "reprise/runner/speculation/verify_drafts.h"
 
 namespace reprise {
 namespace {

@@ -7,11 +7,11 @@
 #include <cuda_runtime.h>
 
 #include "absl/status/status.h"
-#include "attention/metadata/row_packing.cuh"
-#include "base/cuda_status.h"
-#include "base/host_device.h"
-#include "base/status_macros.h"
-#include "runner/speculation/verify_trees.h"
+#include "reprise/attention/metadata/row_packing.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/host_device.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/speculation/verify_trees.h"
 
 namespace reprise {
 namespace {

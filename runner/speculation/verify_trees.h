@@ -23,11 +23,11 @@
 // Thread safety: none; one caller at a time for the same slots. On a GPU one launch, which may be
 // captured. No allocation. Cost: linear in the nodes of the path times those of the row.
 
-#ifndef RUNNER_SPECULATION_VERIFY_TREES_H_
-#define RUNNER_SPECULATION_VERIFY_TREES_H_
+#ifndef REPRISE_RUNNER_SPECULATION_VERIFY_TREES_H_
+#define REPRISE_RUNNER_SPECULATION_VERIFY_TREES_H_
 
 #include "absl/status/status.h"
-#include "runner/speculation/verify_trees_args.h"
+#include "reprise/runner/speculation/verify_trees_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -46,4 +46,4 @@ absl::Status LaunchVerifyTrees(const VerifyTreesArgs& args, CUstream_st* stream)
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_VERIFY_TREES_H_
+#endif  // REPRISE_RUNNER_SPECULATION_VERIFY_TREES_H_

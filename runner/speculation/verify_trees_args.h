@@ -1,14 +1,14 @@
 // Arguments of the verification of trees of drafts (runner/speculation/verify_trees.h), and the work
 // on one row, shared by the host and device forms.
 
-#ifndef RUNNER_SPECULATION_VERIFY_TREES_ARGS_H_
-#define RUNNER_SPECULATION_VERIFY_TREES_ARGS_H_
+#ifndef REPRISE_RUNNER_SPECULATION_VERIFY_TREES_ARGS_H_
+#define REPRISE_RUNNER_SPECULATION_VERIFY_TREES_ARGS_H_
 
 #include <cstdint>
 
-#include "base/host_device.h"
-#include "runner/speculation/tree_tokens_args.h"
-#include "runner/speculation/verify_drafts_args.h"
+#include "reprise/base/host_device.h"
+#include "reprise/runner/speculation/tree_tokens_args.h"
+#include "reprise/runner/speculation/verify_drafts_args.h"
 
 namespace reprise {
 
@@ -86,4 +86,4 @@ REPRISE_HOST_DEVICE void WriteVerifiedTree(const Lanes& lanes, const VerifyTrees
 
 }  // namespace reprise
 
-#endif  // RUNNER_SPECULATION_VERIFY_TREES_ARGS_H_
+#endif  // REPRISE_RUNNER_SPECULATION_VERIFY_TREES_ARGS_H_

@@ -1,4 +1,4 @@
-#include "runner/testing/all_logits_suite.h"
+#include "reprise/runner/testing/all_logits_suite.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
@@ -17,8 +17,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/model_runner.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 
@@ -49,7 +49,7 @@ class Runner {
  public:
   Runner(c10::Device device, ModelRunnerOptions options, ToyModelOptions model = {})
       : model_(WithSizes(device, options, model)) {
-    options.block_size = kBlockSize;
+    options.cache.block_size = kBlockSize;
     auto made = ModelRunner::Create(&model_, options);
     EXPECT_TRUE(made.ok()) << made.status();
     runner_ = *std::move(made);
@@ -57,25 +57,27 @@ class Runner {
 
   // The slot's next sequence enters with the next batch.
   void Join(int slot, int num_log_probs = -1, std::vector<LogitBias> biases = {}) {
-    joins_.push_back({.slot = slot});
+    joins_.push_back({.slot = SlotId(slot), .seq_len = 0, .prompt_len = 0});  // not known yet
     biases_ = std::move(biases);  // of the newest one only
     requests_.push_back(
         {.slot = SlotId(slot),
          .params = {.num_log_probs = num_log_probs, .num_known_log_probs = num_log_probs},
          .biases = biases_});
-    const int num_blocks = runner_->max_blocks();
+    const int num_blocks = runner_->shape().max_blocks();
     for (int column = 0; column < num_blocks; ++column) {
-      updates_.push_back({.slot = slot, .column = column, .block = 1 + num_blocks * slot + column});
+      updates_.push_back({.slot = SlotId(slot),
+                          .column = column,
+                          .block = BlockId(1 + num_blocks * slot + column)});
     }
   }
   void Leave(int slot) { leaves_.push_back(SlotId(slot)); }
 
-  absl::StatusOr<StepTicket> Launch(const std::vector<ScheduledRow>& rows) {
-    absl::StatusOr<StepTicket> ticket = runner_->Launch({.leaves = leaves_,
-                                                         .joins = joins_,
-                                                         .logits_requests = requests_,
-                                                         .updates = updates_,
-                                                         .rows = rows});
+  absl::StatusOr<int64_t> Launch(const std::vector<ScheduledRow>& rows) {
+    absl::StatusOr<int64_t> ticket = runner_->Launch({.leaves = leaves_,
+                                                      .joins = joins_,
+                                                      .logits_requests = requests_,
+                                                      .updates = updates_,
+                                                      .rows = rows});
     if (!ticket.ok()) return ticket;
     leaves_.clear();
     joins_.clear();
@@ -84,9 +86,15 @@ class Runner {
     return ticket;
   }
   absl::StatusOr<StepResult> Step(const std::vector<ScheduledRow>& rows) {
-    const absl::StatusOr<StepTicket> ticket = Launch(rows);
+    const absl::StatusOr<int64_t> ticket = Launch(rows);
     if (!ticket.ok()) return ticket.status();
     return runner_->Await(*ticket);
+  }
+
+  // The logits of the step that was awaited last.
+  at::Tensor logits(const StepResult& result) const { return *runner_->logits(result.step); }
+  at::Tensor earlier_logits(const StepResult& result) const {
+    return *runner_->earlier_logits(result.step);
   }
 
   const ToyModel& model() const { return model_; }
@@ -126,11 +134,11 @@ at::Tensor LogProbs(const at::Tensor& logits) {
 // Random chunks of texts in several slots, each with all logits or its last, and decodes between.
 TEST_P(AllLogitsSuite, EarlierLogitsAreThoseOfShorterTexts) {
   constexpr int kSlots = 4;
-  Runner runner(GetParam(), {.max_num_seqs = kSlots,
-                             .max_num_tokens = 64,
-                             .max_seq_len = 64,
-                             .step_logits = StepLogits::kOfEvery,
-                             .max_earlier_logits = 40});
+  Runner runner(GetParam(),
+                {.max_num_seqs = kSlots,
+                 .max_num_tokens = 64,
+                 .max_seq_len = 64,
+                 .logits = {.step_logits = StepLogits::kOfEvery, .max_earlier_logits = 40}});
   std::mt19937 random(21);
   struct Sequence {
     Text text;
@@ -168,9 +176,9 @@ TEST_P(AllLogitsSuite, EarlierLogitsAreThoseOfShorterTexts) {
 
     EXPECT_EQ(result->decision.key.num_earlier_logits, num_earlier_of_step);
     EXPECT_EQ(result->decision.reason == EagerReason::kEarlierLogits, num_earlier_of_step > 0);
-    ASSERT_EQ(result->earlier_logits.defined(), num_earlier_of_step > 0);
+    ASSERT_EQ(runner.earlier_logits(*result).defined(), num_earlier_of_step > 0);
     if (num_earlier_of_step > 0) {
-      ASSERT_EQ(result->earlier_logits.size(0), num_earlier_of_step);
+      ASSERT_EQ(runner.earlier_logits(*result).size(0), num_earlier_of_step);
     }
     int64_t first = 0;
     bool is_plain = false;
@@ -178,11 +186,11 @@ TEST_P(AllLogitsSuite, EarlierLogitsAreThoseOfShorterTexts) {
       Sequence& sequence = sequences[rows[r].slot.value()];
       const int64_t last = static_cast<int64_t>(sequence.num_computed) + rows[r].query_len() - 1;
       const at::Tensor dense = runner.model().AllDenseLogits(sequence.text);
-      EXPECT_LT(Distance(result->logits[static_cast<int64_t>(r)], dense[last]), 1e-4);
+      EXPECT_LT(Distance(runner.logits(*result)[static_cast<int64_t>(r)], dense[last]), 1e-4);
       const int64_t count = rows[r].num_earlier_logits();
       is_plain |= count == 0;
       if (count > 0) {
-        EXPECT_LT(Distance(result->earlier_logits.narrow(0, first, count),
+        EXPECT_LT(Distance(runner.earlier_logits(*result).narrow(0, first, count),
                            dense.narrow(0, last - count, count)),
                   1e-4);
       }
@@ -203,8 +211,8 @@ TEST_P(AllLogitsSuite, OnACpuTheyHaveTheBitsOfATextFedTokenByToken) {
   const ModelRunnerOptions options = {.max_num_seqs = 3,
                                       .max_num_tokens = 128,
                                       .max_seq_len = 64,
-                                      .max_earlier_logits = 100,
-                                      .batch_invariance = BatchInvariance::kOn};
+                                      .logits = {.max_earlier_logits = 100},
+                                      .device = {.batch_invariance = BatchInvariance::kOn}};
   std::mt19937 random(22);
   const Text text = RandomText(random, 40);
   const Text other = RandomText(random, 23);
@@ -213,7 +221,7 @@ TEST_P(AllLogitsSuite, OnACpuTheyHaveTheBitsOfATextFedTokenByToken) {
   std::vector<at::Tensor> expected;
   for (size_t i = 0; i < text.size(); ++i) {
     ASSERT_STEP(result, one_by_one.Step({{.slot = SlotId(1), .tokens = Part(text, i, 1)}}));
-    expected.push_back(result->logits.clone());
+    expected.push_back(one_by_one.logits(*result).clone());
   }
   const at::Tensor all = at::cat(expected);
 
@@ -223,8 +231,8 @@ TEST_P(AllLogitsSuite, OnACpuTheyHaveTheBitsOfATextFedTokenByToken) {
   ASSERT_STEP(result,
               at_once.Step({{.slot = SlotId(2), .tokens = other, .logits = RowLogits::kAll},
                             {.slot = SlotId(0), .tokens = text, .logits = RowLogits::kAll}}));
-  EXPECT_TRUE(at::equal(result->earlier_logits.narrow(0, 22, 39), all.narrow(0, 0, 39)));
-  EXPECT_TRUE(at::equal(result->logits[1], all[39]));
+  EXPECT_TRUE(at::equal(at_once.earlier_logits(*result).narrow(0, 22, 39), all.narrow(0, 0, 39)));
+  EXPECT_TRUE(at::equal(at_once.logits(*result)[1], all[39]));
 }
 
 // log P(text[i] | text[0 .. i - 1]) for each i from 1 on, by steps of the given chunks, two of them
@@ -232,7 +240,7 @@ TEST_P(AllLogitsSuite, OnACpuTheyHaveTheBitsOfATextFedTokenByToken) {
 std::vector<float> PromptLogProbs(Runner& runner, const Text& text,
                                   const std::vector<int>& chunks) {
   std::vector<float> log_probs;
-  const auto take = [&](StepTicket ticket) {
+  const auto take = [&](int64_t ticket) {
     const absl::StatusOr<StepResult> result = runner->Await(ticket);
     ASSERT_TRUE(result.ok()) << result.status();
     for (const float log_prob : result->earlier_log_probs.token_log_probs) {
@@ -242,7 +250,7 @@ std::vector<float> PromptLogProbs(Runner& runner, const Text& text,
     log_probs.push_back(result->log_probs.token_log_probs[0]);
   };
   runner.Join(0, /*num_log_probs=*/2);
-  std::vector<StepTicket> in_flight;
+  std::vector<int64_t> in_flight;
   size_t first = 0;
   for (const int count : chunks) {
     ScheduledRow row = {.slot = SlotId(0),
@@ -251,7 +259,7 @@ std::vector<float> PromptLogProbs(Runner& runner, const Text& text,
                         .logits = RowLogits::kAll};
     first += count;
     if (first < text.size()) row.next_token = text[first];
-    const absl::StatusOr<StepTicket> ticket = runner.Launch({row});
+    const absl::StatusOr<int64_t> ticket = runner.Launch({row});
     EXPECT_TRUE(ticket.ok()) << ticket.status();
     if (!ticket.ok()) return {};
     in_flight.push_back(*ticket);
@@ -260,7 +268,7 @@ std::vector<float> PromptLogProbs(Runner& runner, const Text& text,
       in_flight.erase(in_flight.begin());
     }
   }
-  for (const StepTicket ticket : in_flight) take(ticket);
+  for (const int64_t ticket : in_flight) take(ticket);
   return log_probs;
 }
 
@@ -272,11 +280,10 @@ TEST_P(AllLogitsSuite, PromptLogProbabilitiesInChunksAreThoseOfOnePass) {
                                 .max_num_tokens = kLength,
                                 .max_seq_len = kLength,
                                 .max_steps_in_flight = 2,
-                                .max_earlier_logits = kLength,
-                                .logits = {.max_log_probs = 2}};
+                                .logits = {.max_log_probs = 2, .max_earlier_logits = kLength}};
   Runner whole(GetParam(), options);
   const std::vector<float> at_once = PromptLogProbs(whole, text, {kLength});
-  options.max_num_tokens = options.max_earlier_logits = 300;
+  options.max_num_tokens = options.logits.max_earlier_logits = 300;
   Runner chunked(GetParam(), options);
   std::vector<int> chunks;
   for (int left = kLength; left > 0; left -= chunks.back()) {
@@ -304,9 +311,10 @@ TEST_P(AllLogitsSuite, NoStageAppliesToEarlierLogitsAndTheirTopIsReported) {
                              .max_num_tokens = 64,
                              .max_seq_len = 64,
                              .max_steps_in_flight = 2,
-                             .step_logits = StepLogits::kOfEvery,
-                             .max_earlier_logits = 60,
-                             .logits = {.max_biases = 1, .max_log_probs = 4}});
+                             .logits = {.max_biases = 1,
+                                        .max_log_probs = 4,
+                                        .step_logits = StepLogits::kOfEvery,
+                                        .max_earlier_logits = 60}});
   std::mt19937 random(24);
   const Text text = RandomText(random, 9);
   const Text other = RandomText(random, 4);
@@ -320,19 +328,19 @@ TEST_P(AllLogitsSuite, NoStageAppliesToEarlierLogitsAndTheirTopIsReported) {
                            {.slot = SlotId(2), .tokens = other}}));
   EXPECT_EQ(result->tokens[1], 30);  // the bias
   const at::Tensor dense = runner.model().AllDenseLogits(text);
-  ASSERT_EQ(result->earlier_logits.size(0), 4 + 8);
-  EXPECT_LT(Distance(result->earlier_logits.narrow(0, 4, 8), dense.narrow(0, 0, 8)), 1e-4);
+  ASSERT_EQ(runner.earlier_logits(*result).size(0), 4 + 8);
+  EXPECT_LT(Distance(runner.earlier_logits(*result).narrow(0, 4, 8), dense.narrow(0, 0, 8)), 1e-4);
   // The last logits of rows that sample are raw, too.
-  EXPECT_NEAR(result->log_probs.token_log_probs[1], LogProbs(result->logits[1])[30].item<double>(),
-              1e-5);
+  EXPECT_NEAR(result->log_probs.token_log_probs[1],
+              LogProbs(runner.logits(*result)[1])[30].item<double>(), 1e-5);
   EXPECT_NEAR(result->log_probs.token_log_probs[2],
-              LogProbs(result->logits[2])[result->tokens[2]].item<double>(), 1e-5);
+              LogProbs(runner.logits(*result)[2])[result->tokens[2]].item<double>(), 1e-5);
 
   const RowLogProbsView& earlier = result->earlier_log_probs;
   ASSERT_EQ(earlier.token_log_probs.size(), 12);
   for (int i = 0; i < 8; ++i) {
     SCOPED_TRACE(testing::Message() << "token " << i);
-    const at::Tensor log_probs = LogProbs(result->earlier_logits[4 + i]);
+    const at::Tensor log_probs = LogProbs(runner.earlier_logits(*result)[4 + i]);
     const double of_next = log_probs[text[i + 1]].item<double>();
     EXPECT_NEAR(earlier.token_log_probs[4 + i], of_next, 1e-5);
     EXPECT_EQ(earlier.token_ranks[4 + i], 1 + (log_probs > of_next).sum().item<int64_t>());
@@ -348,8 +356,7 @@ TEST_P(AllLogitsSuite, AForcedTokenIsScoredByAGraph) {
   Runner runner(GetParam(), {.max_num_seqs = 2,
                              .max_num_tokens = 32,
                              .max_seq_len = 64,
-                             .step_logits = StepLogits::kOfEvery,
-                             .logits = {.max_log_probs = 0}});
+                             .logits = {.max_log_probs = 0, .step_logits = StepLogits::kOfEvery}});
   std::mt19937 random(25);
   const Text text = RandomText(random, 12);
   const Text prompt = RandomText(random, 3);
@@ -368,20 +375,20 @@ TEST_P(AllLogitsSuite, AForcedTokenIsScoredByAGraph) {
     EXPECT_EQ(result->tokens[1], kNotSampled);
     for (const auto& [row, token] : {std::pair(0, result->tokens[0]), {1, text[i + 1]}}) {
       EXPECT_NEAR(result->log_probs.token_log_probs[row],
-                  LogProbs(result->logits[row])[token].item<double>(), 1e-5);
+                  LogProbs(runner.logits(*result)[row])[token].item<double>(), 1e-5);
     }
     EXPECT_TRUE(result->earlier_log_probs.token_log_probs.empty());
   }
 }
 
 TEST_P(AllLogitsSuite, StepsWithoutThemAreAsInARunnerWithoutThem) {
-  ModelRunnerOptions options = {.max_num_seqs = 4,
-                                .max_num_tokens = 64,
-                                .max_seq_len = 64,
-                                .step_logits = StepLogits::kOfEvery,
-                                .logits = {.max_log_probs = 1}};
+  ModelRunnerOptions options = {
+      .max_num_seqs = 4,
+      .max_num_tokens = 64,
+      .max_seq_len = 64,
+      .logits = {.max_log_probs = 1, .step_logits = StepLogits::kOfEvery}};
   Runner without(GetParam(), options);
-  options.max_earlier_logits = 64;
+  options.logits.max_earlier_logits = 64;
   Runner with(GetParam(), options);
   std::mt19937 random(26);
   std::vector<Text> prompts;
@@ -404,10 +411,10 @@ TEST_P(AllLogitsSuite, StepsWithoutThemAreAsInARunnerWithoutThem) {
     EXPECT_EQ(result->tokens, expected->tokens);
     EXPECT_EQ(result->decision, expected->decision);
     EXPECT_EQ(result->decision.kind, GraphDecision::Kind::kReplay);
-    EXPECT_FALSE(result->earlier_logits.defined());
+    EXPECT_FALSE(with.earlier_logits(*result).defined());
     EXPECT_TRUE(result->earlier_log_probs.token_log_probs.empty());
     EXPECT_EQ(result->log_probs.token_log_probs.size(), rows.size());
-    EXPECT_LT(Distance(result->logits, expected->logits), 1e-4);
+    EXPECT_LT(Distance(with.logits(*result), without.logits(*expected)), 1e-4);
   }
 }
 
@@ -419,15 +426,17 @@ TEST_P(AllLogitsSuite, EarlierLogitsAreKeptAsLogitsAre) {
                                .max_num_tokens = 32,
                                .max_seq_len = 64,
                                .max_steps_in_flight = max_steps_in_flight,
-                               .max_earlier_logits = 31});
+                               .logits = {.max_earlier_logits = 31}});
     runner.Join(0);
     ASSERT_STEP(result,
                 runner.Step({{.slot = SlotId(0), .tokens = text, .logits = RowLogits::kAll}}));
-    EXPECT_EQ(result->logits.defined(), max_steps_in_flight == 1);
-    ASSERT_EQ(result->earlier_logits.defined(), max_steps_in_flight == 1);
+    const bool are_kept = max_steps_in_flight == 1;
+    EXPECT_EQ(runner->logits(result->step).ok(), are_kept);
+    EXPECT_EQ(runner->earlier_logits(result->step).ok(), are_kept);
     EXPECT_TRUE(result->earlier_log_probs.token_log_probs.empty());  // not provided for
-    if (max_steps_in_flight > 1) continue;
-    EXPECT_LT(Distance(result->earlier_logits, runner.model().AllDenseLogits(text).narrow(0, 0, 8)),
+    if (!are_kept) continue;
+    EXPECT_LT(Distance(runner.earlier_logits(*result),
+                       runner.model().AllDenseLogits(text).narrow(0, 0, 8)),
               1e-4);
   }
 }
@@ -439,7 +448,7 @@ TEST_P(AllLogitsSuite, RefusesWhatTheOptionsDoNotProvideForWithNothingChanged) {
     Runner runner(GetParam(), {.max_num_seqs = 2,
                                .max_num_tokens = 32,
                                .max_seq_len = 64,
-                               .max_earlier_logits = max_earlier_logits});
+                               .logits = {.max_earlier_logits = max_earlier_logits}});
     ScheduledRow row = {.slot = SlotId(0), .tokens = text, .logits = RowLogits::kAll};
     const auto refusal = [&] {
       const absl::Status status = runner.Step({row}).status();

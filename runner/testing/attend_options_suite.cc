@@ -1,4 +1,4 @@
-#include "runner/testing/attend_options_suite.h"
+#include "reprise/runner/testing/attend_options_suite.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -21,9 +21,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
 #include "gmock/gmock.h"
-#include "runner/model_runner.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/model_runner.h"
 
 namespace reprise {
 
@@ -110,17 +110,19 @@ using Check = std::function<void(const std::vector<int32_t>& text, int num_new)>
 
 void RunSteps(OneLayerModel& model, DType kv_dtype, bool attention_in_graphs, const Check& check) {
   SCOPED_TRACE(attention_in_graphs ? "attention in graphs" : "attention between graphs");
-  auto runner = ModelRunner::Create(&model, {.max_num_seqs = 1,
-                                             .max_num_tokens = kMaxTokens,
-                                             .block_size = 4,
-                                             .kv_dtype = kv_dtype,
-                                             .graphs = GraphSetOptions::Mode::kEager,
-                                             .attention_in_graphs = attention_in_graphs,
-                                             .max_steps_in_flight = 1});
+  auto runner = ModelRunner::Create(
+      &model, {.max_num_seqs = 1,
+               .max_num_tokens = kMaxTokens,
+               .max_steps_in_flight = 1,
+               .cache = {.block_size = 4, .dtype = kv_dtype},
+               .graphs = {.mode = GraphSetOptions::Mode::kEager},
+               .debug = {.attention = attention_in_graphs ? AttentionLaunch::kInGraphs
+                                                          : AttentionLaunch::kBetweenGraphs}});
   ASSERT_TRUE(runner.ok()) << runner.status();
-  const std::vector<SlotJoin> join = {{.slot = 0}};
+  const std::vector<SlotJoin> join = {JoinOf(SlotId(0), {}, kPrompt.size())};
   std::vector<BlockTableUpdate> updates;
-  for (int column = 0; column < 4; ++column) updates.push_back({0, column, 4 - column});
+  for (int column = 0; column < 4; ++column)
+    updates.push_back({.slot = SlotId(0), .column = column, .block = BlockId(4 - column)});
   const std::vector<ScheduledRow> prompt = {{.slot = SlotId(0), .tokens = kPrompt}};
   const std::vector<ScheduledRow> decode = {{.slot = SlotId(0)}};
   std::vector<int32_t> text = kPrompt;
@@ -269,7 +271,8 @@ TEST_P(AttendOptionsSuite, QueriesOfAnotherDtypeThanTheSpecSaysAreRefused) {
                         return step.Attend(0, q.to(at::kFloat8_e4m3fn), k, v).status();
                       });
   const auto runner = ModelRunner::Create(
-      &model, {.max_num_seqs = 1, .max_num_tokens = 8, .graphs = GraphSetOptions::Mode::kEager});
+      &model,
+      {.max_num_seqs = 1, .max_num_tokens = 8, .graphs = {.mode = GraphSetOptions::Mode::kEager}});
   EXPECT_THAT(std::string(runner.status().message()),
               HasSubstr("q of layer 0 has the wrong dtype: expected BFloat16, as "
                         "LayerSpec::q_dtype or the model's spec says, got Float8_e4m3fn"));
@@ -342,7 +345,8 @@ TEST_P(AttendOptionsSuite, WorkBetweenGraphsThatIsMissingIsRefused) {
     return step.RunBetweenGraphs(nullptr);
   });
   const auto runner = ModelRunner::Create(
-      &model, {.max_num_seqs = 1, .max_num_tokens = 8, .graphs = GraphSetOptions::Mode::kEager});
+      &model,
+      {.max_num_seqs = 1, .max_num_tokens = 8, .graphs = {.mode = GraphSetOptions::Mode::kEager}});
   EXPECT_THAT(std::string(runner.status().message()), HasSubstr("work must be callable"));
 }
 
@@ -354,11 +358,12 @@ TEST_P(AttendOptionsSuite, WhatDoesNotFitIsRefusedWithTheStep) {
           REPRISE_RETURN_IF_ERROR(step.Write(0, k, v));
           return step.Attend(0, q, options).status();
         });
-    return std::string(ModelRunner::Create(&model, {.max_num_seqs = 1,
-                                                    .max_num_tokens = kMaxTokens,
-                                                    .graphs = GraphSetOptions::Mode::kEager})
-                           .status()
-                           .message());
+    return std::string(
+        ModelRunner::Create(&model, {.max_num_seqs = 1,
+                                     .max_num_tokens = kMaxTokens,
+                                     .graphs = {.mode = GraphSetOptions::Mode::kEager}})
+            .status()
+            .message());
   };
   EXPECT_THAT(refusal({.new_keys = AttendOptions::NewKeys::kExact}),
               HasSubstr("new_keys of layer 0 are exact, so the call must bring them"));

@@ -1,9 +1,9 @@
 // What Step::Attend must do with its options on every device, in captured graphs.
 
-#ifndef RUNNER_TESTING_ATTEND_OPTIONS_SUITE_H_
-#define RUNNER_TESTING_ATTEND_OPTIONS_SUITE_H_
+#ifndef REPRISE_RUNNER_TESTING_ATTEND_OPTIONS_SUITE_H_
+#define REPRISE_RUNNER_TESTING_ATTEND_OPTIONS_SUITE_H_
 
-#include "runner/testing/device_suite.h"
+#include "reprise/runner/testing/device_suite.h"
 
 namespace reprise {
 
@@ -11,4 +11,4 @@ class AttendOptionsSuite : public DeviceSuite {};
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_ATTEND_OPTIONS_SUITE_H_
+#endif  // REPRISE_RUNNER_TESTING_ATTEND_OPTIONS_SUITE_H_

@@ -1,7 +1,7 @@
 // Tests that are instantiated for the CPU and for GPUs; those of a GPU that is not there are skipped.
 
-#ifndef RUNNER_TESTING_DEVICE_SUITE_H_
-#define RUNNER_TESTING_DEVICE_SUITE_H_
+#ifndef REPRISE_RUNNER_TESTING_DEVICE_SUITE_H_
+#define REPRISE_RUNNER_TESTING_DEVICE_SUITE_H_
 
 #include <ATen/Parallel.h>
 #include <c10/core/Device.h>
@@ -31,4 +31,4 @@ class DeviceSuite : public testing::TestWithParam<c10::Device> {
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_DEVICE_SUITE_H_
+#endif  // REPRISE_RUNNER_TESTING_DEVICE_SUITE_H_

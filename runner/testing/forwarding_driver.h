@@ -8,14 +8,14 @@
 //   auto runner = ModelRunner::Create(
 //       &model, {}, std::make_unique<NoSampling>(*MakeDeviceDriver(c10::kCPU, {})));
 
-#ifndef RUNNER_TESTING_FORWARDING_DRIVER_H_
-#define RUNNER_TESTING_FORWARDING_DRIVER_H_
+#ifndef REPRISE_RUNNER_TESTING_FORWARDING_DRIVER_H_
+#define REPRISE_RUNNER_TESTING_FORWARDING_DRIVER_H_
 
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include "runner/device/device_driver.h"
+#include "reprise/runner/device/device_driver.h"
 
 namespace reprise {
 
@@ -91,4 +91,4 @@ class ForwardingDriver : public DeviceDriver {
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_FORWARDING_DRIVER_H_
+#endif  // REPRISE_RUNNER_TESTING_FORWARDING_DRIVER_H_

@@ -1,4 +1,4 @@
-#include "runner/testing/input_embeddings_suite.h"
+#include "reprise/runner/testing/input_embeddings_suite.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
@@ -19,11 +19,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "cache/blocks/block_manager.h"
 #include "gmock/gmock.h"
-#include "runner/model_runner.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/runner_shape.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 
@@ -64,14 +65,11 @@ struct Row {
 class Driver {
  public:
   Driver(const ToyModelOptions& model, ModelRunnerOptions options) : model_(model) {
-    options.step_logits = StepLogits::kOfEvery;
+    options.logits.step_logits = StepLogits::kOfEvery;
     auto runner = ModelRunner::Create(&model_, options);
     EXPECT_TRUE(runner.ok()) << runner.status();
     runner_ = *std::move(runner);
-    auto blocks = BlockManager::Create({.num_blocks = runner_->num_blocks(),
-                                        .block_size = runner_->block_size(),
-                                        .num_slots = runner_->max_num_seqs(),
-                                        .max_blocks = runner_->max_blocks()});
+    auto blocks = BlockManager::Create(BlockOptionsOf(runner_->shape()));
     EXPECT_TRUE(blocks.ok()) << blocks.status();
     blocks_ = std::make_unique<BlockManager>(*std::move(blocks));
     const c10::StreamGuard guard(runner_->stream());
@@ -79,7 +77,9 @@ class Driver {
   }
 
   void Join(int slot, int position_delta = 0) {
-    joins_.push_back({.slot = slot, .position_delta = position_delta});
+    // Prompts come in chunks of any number.
+    joins_.push_back(
+        {.slot = SlotId(slot), .seq_len = 0, .prompt_len = 0, .position_delta = position_delta});
     EXPECT_TRUE(blocks_->Add(SlotId(slot), 0).ok());
   }
 
@@ -89,7 +89,7 @@ class Driver {
   }
 
   // The batch's memory is gone when it is launched, but for the embeddings.
-  absl::StatusOr<StepTicket> Launch(const std::vector<Row>& rows) {
+  absl::StatusOr<int64_t> Launch(const std::vector<Row>& rows) {
     std::vector<ScheduledRow> scheduled;
     std::vector<ScheduledEmbeddings> embeddings;
     for (const Row& row : rows) {
@@ -107,18 +107,18 @@ class Driver {
                                     .num_dims = static_cast<int>(row.positions.size()) / num_tokens,
                                     .count = num_tokens};
     }
-    const absl::StatusOr<StepTicket> ticket = runner_->Launch({.leaves = leaves_,
-                                                               .joins = joins_,
-                                                               .updates = blocks_->TakeUpdates(),
-                                                               .rows = scheduled,
-                                                               .embeddings = embeddings});
+    const absl::StatusOr<int64_t> ticket = runner_->Launch({.leaves = leaves_,
+                                                            .joins = joins_,
+                                                            .updates = blocks_->TakeUpdates(),
+                                                            .rows = scheduled,
+                                                            .embeddings = embeddings});
     leaves_.clear();
     joins_.clear();
     return ticket;
   }
 
   // The logits [rows, vocab_size] of the step.
-  at::Tensor Await(const absl::StatusOr<StepTicket>& ticket) {
+  at::Tensor Await(const absl::StatusOr<int64_t>& ticket) {
     EXPECT_TRUE(ticket.ok()) << ticket.status();
     if (!ticket.ok()) return at::Tensor();
     const auto result = runner_->Await(*ticket);
@@ -126,7 +126,7 @@ class Driver {
     if (!result.ok()) return at::Tensor();
     decision_ = result->decision;
     tokens_.assign(result->tokens.begin(), result->tokens.end());
-    return result->logits.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    return runner_->logits(*ticket)->to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
   }
 
   at::Tensor Step(const std::vector<Row>& rows) { return Await(Launch(rows)); }
@@ -150,7 +150,8 @@ ToyModelOptions EmbeddingsModel(c10::Device device, int num_position_dims = 1) {
   return {.takes_embeddings = true, .num_position_dims = num_position_dims, .device = device};
 }
 
-constexpr ModelRunnerOptions kSmall = {.max_num_seqs = 4, .max_num_tokens = 64, .block_size = 4};
+constexpr ModelRunnerOptions kSmall = {
+    .max_num_seqs = 4, .max_num_tokens = 64, .cache = {.block_size = 4}};
 
 std::vector<int32_t> TextOf(int length, int seed) {
   std::vector<int32_t> text;
@@ -193,10 +194,10 @@ TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBi
   const std::vector<std::vector<int>> all_chunks = {{23}, {1, 22}, {5, 9, 9}, {16, 6, 1}};
   for (const Mode mode : {Mode::kOff, Mode::kLazy, Mode::kEager}) {
     ModelRunnerOptions options = kSmall;
-    options.graphs = mode;
-    options.mixed_graphs = MixedGraphs::kOn;
-    options.mixed_graph_tokens = {12, 32};
-    options.mixed_graph_sizes = {2, 4};
+    options.graphs.mode = mode;
+    options.graphs.mixed = MixedGraphs::kOn;
+    options.graphs.mixed_tokens = {12, 32};
+    options.debug.mixed_graph_sizes = {2, 4};
     Driver text(EmbeddingsModel(GetParam()), options);
     Driver embedded(EmbeddingsModel(GetParam()), options);
     // A neighbour whose rows bring tokens only, decoding all the while.
@@ -295,10 +296,10 @@ TEST_P(InputEmbeddingsSuite, NothingOfAnEarlierStepsEmbeddingsShows) {
 TEST_P(InputEmbeddingsSuite, AMixedGraphServesTokensAfterEmbeddings) {
   for (const Mode mode : {Mode::kOff, Mode::kEager}) {
     ModelRunnerOptions options = kSmall;
-    options.graphs = mode;
-    options.mixed_graphs = MixedGraphs::kOn;
-    options.mixed_graph_tokens = {12, 32};
-    options.mixed_graph_sizes = {2, 4};
+    options.graphs.mode = mode;
+    options.graphs.mixed = MixedGraphs::kOn;
+    options.graphs.mixed_tokens = {12, 32};
+    options.debug.mixed_graph_sizes = {2, 4};
     Driver driver(EmbeddingsModel(GetParam()), options);
     const std::vector<int32_t> prompt = TextOf(20, 4);
     const at::Tensor own = driver.model().Embeddings(prompt);
@@ -343,7 +344,7 @@ TEST_P(InputEmbeddingsSuite, TwoStepsInFlightReadTheirOwnRows) {
     const c10::StreamGuard guard(driver.runner().stream());
     for (int i = 0; i < 2; ++i) images.push_back(own.flip(0) * (i + 1));
   }
-  std::vector<absl::StatusOr<StepTicket>> tickets;
+  std::vector<absl::StatusOr<int64_t>> tickets;
   for (int slot : {0, 1}) {
     driver.Join(slot);
     tickets.push_back(
@@ -401,7 +402,7 @@ TEST_P(InputEmbeddingsSuite, MropePositionsFollowTheirDefinition) {
       SCOPED_TRACE(testing::Message()
                    << "mode " << static_cast<int>(mode) << ", first chunk " << chunks[0]);
       ModelRunnerOptions options = kSmall;
-      options.graphs = mode;
+      options.graphs.mode = mode;
       Driver driver(EmbeddingsModel(GetParam(), /*num_position_dims=*/3), options);
       const std::vector<int32_t> prompt = TextOf(22, 4);
       std::vector<std::vector<int32_t>> positions = MropePositions(5, 3, 4);
@@ -469,14 +470,16 @@ TEST_P(InputEmbeddingsSuite, PositionsMayEndWithinARow) {
        .tokens = text,
        .positions = {.data = given.data(), .dim_stride = 22, .num_dims = 3, .count = 22}}};
   std::vector<BlockTableUpdate> updates;
-  for (int column = 0; column < 6; ++column) updates.push_back({0, column, 1 + column});
-  const SlotJoin join[] = {{.slot = 0, .position_delta = delta}};
+  for (int column = 0; column < 6; ++column)
+    updates.push_back({.slot = SlotId(0), .column = column, .block = BlockId(1 + column)});
+  const SlotJoin join[] = {
+      {.slot = SlotId(0), .seq_len = 0, .prompt_len = 22, .position_delta = delta}};
   const auto result = driver.runner().Step({.joins = join, .updates = updates, .rows = row});
   ASSERT_TRUE(result.ok()) << result.status();
   for (int i : {22, 23}) {
     for (auto& dim : positions) dim.push_back(i + delta);
   }
-  EXPECT_LT(Difference(result->logits[0].cpu(),
+  EXPECT_LT(Difference((*driver.runner().logits(result->step))[0].cpu(),
                        driver.model().DenseLogitsOf(driver.model().Embeddings(text),
                                                     TensorOf(positions, GetParam()))),
             1e-4);
@@ -533,14 +536,15 @@ TEST_P(InputEmbeddingsSuite, AModelThatMixesUpItsEmbeddingsIsToldSo) {
   CarelessModel model(GetParam());
   // Eagerly: a graph has asked already.
   auto runner = ModelRunner::Create(
-      &model, {.max_num_seqs = 1, .max_num_tokens = 8, .graphs = GraphSetOptions::Mode::kOff});
+      &model,
+      {.max_num_seqs = 1, .max_num_tokens = 8, .graphs = {.mode = GraphSetOptions::Mode::kOff}});
   ASSERT_TRUE(runner.ok()) << runner.status();
   model.is_careless = true;
   const std::vector<int32_t> prompt = {1, 2, 3};
   const at::Tensor rows = model.Embeddings(prompt);
   const SlotId slot[] = {SlotId(0)};
-  const SlotJoin join[] = {{.slot = 0}};
-  const BlockTableUpdate update[] = {{.slot = 0, .column = 0, .block = 1}};
+  const SlotJoin join[] = {JoinOf(SlotId(0), {}, prompt.size())};
+  const BlockTableUpdate update[] = {{.slot = SlotId(0), .column = 0, .block = BlockId(1)}};
   const ScheduledRow row[] = {{.slot = SlotId(0), .tokens = prompt}};
   const ScheduledEmbeddings range[] = {{.rows = RowsOf(rows)}};
   const auto step = [&] {

@@ -1,4 +1,4 @@
-#include "runner/testing/kv_scales_suite.h"
+#include "reprise/runner/testing/kv_scales_suite.h"
 
 #include <ATen/ops/equal.h>
 #include <c10/core/StreamGuard.h>
@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
-#include "cache/storage/kv_layout.h"
 #include "gmock/gmock.h"
-#include "runner/testing/runner_harness.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/runner/testing/runner_harness.h"
 
 namespace reprise {
 
@@ -44,13 +44,13 @@ std::unique_ptr<RunnerHarness> Make(c10::Device device, const Case& c) {
       RunnerHarness::Create({.max_num_seqs = 2,
                              .max_num_tokens = 32,
                              .max_seq_len = 64,
-                             .block_size = 4,
-                             .kv_dtype = c.kv_dtype,
-                             .kv_order = c.order,
-                             .kv_form = c.form,
-                             .kv_scale_shape = c.shape,
-                             .kv_calibration = c.calibration,
-                             .graphs = c.graphs},
+                             .cache = {.block_size = 4,
+                                       .dtype = c.kv_dtype,
+                                       .order = c.order,
+                                       .form = c.form,
+                                       .scale_shape = c.shape,
+                                       .calibration = c.calibration},
+                             .graphs = {.mode = c.graphs}},
                             {.kv_factor = c.kv_factor, .kv_scale = c.kv_scale, .device = device});
   EXPECT_TRUE(harness.ok()) << harness.status();
   if (!harness.ok()) return nullptr;
@@ -130,6 +130,18 @@ TEST_P(KvScalesSuite, TheFirstStepCalibrates) {
   }
 }
 
+// An idle step of a rank runs the model over padding alone.
+TEST_P(KvScalesSuite, AnIdleStepLeavesTheCalibrationToTheFirstStepWithRows) {
+  auto harness = Make(GetParam(), {.kv_factor = 3000, .calibration = KvCalibration::kFirstStep});
+  ASSERT_NE(harness, nullptr);
+  const auto idle = harness->runner().Step({.idle = IdleStep::kRunModel});
+  ASSERT_TRUE(idle.ok()) << idle.status();
+  EXPECT_EQ(harness->runner().graph_report().num_eager_steps(EagerReason::kCalibrates), 0);
+  EXPECT_THAT(Errors(*harness), Each(testing::Lt(kFp8Error)));
+  EXPECT_EQ(harness->runner().graph_report().num_eager_steps(EagerReason::kCalibrates), 1);
+  EXPECT_GT(harness->runner().kv_scales()->layer(0).k.min().item<float>(), 1.5f * 3000 / 448);
+}
+
 TEST_P(KvScalesSuite, HeadsHaveScalesOfTheirOwn) {
   auto harness = Make(GetParam(), {.kv_factor = 256, .shape = KvScaleShape::kPerHead});
   ASSERT_NE(harness, nullptr);
@@ -167,11 +179,12 @@ TEST_P(KvScalesSuite, OptionsThatDoNotFitAreRefused) {
     return std::string(ModelRunner::Create(&toy, options).status().message());
   };
   const ToyModelOptions toy = {.device = GetParam()};
-  EXPECT_THAT(refusal({.kv_form = KvForm::kLatent}, toy), HasSubstr("latents follow from"));
-  EXPECT_THAT(refusal({.kv_calibration = KvCalibration::kFirstStep}, toy),
-              HasSubstr("expected an fp8 kv_dtype, got float32"));
-  EXPECT_THAT(refusal({.kv_dtype = DType::kFp8E4M3}, {.kv_scale = 0.0f, .device = GetParam()}),
-              HasSubstr("k_scale of layer 0 must be positive and finite: got 0"));
+  EXPECT_THAT(refusal({.cache = {.form = KvForm::kLatent}}, toy), HasSubstr("latents follow from"));
+  EXPECT_THAT(refusal({.cache = {.calibration = KvCalibration::kFirstStep}}, toy),
+              HasSubstr("expected an fp8 cache.dtype, got float32"));
+  EXPECT_THAT(
+      refusal({.cache = {.dtype = DType::kFp8E4M3}}, {.kv_scale = 0.0f, .device = GetParam()}),
+      HasSubstr("k_scale of layer 0 must be positive and finite: got 0"));
 }
 
 }  // namespace reprise

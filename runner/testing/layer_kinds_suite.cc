@@ -1,7 +1,7 @@
 // Each case is a model, each test a way of driving it, all against a dense forward in float64 over
 // hostile memory.
 
-#include "runner/testing/layer_kinds_suite.h"
+#include "reprise/runner/testing/layer_kinds_suite.h"
 
 #include <ATen/ops/equal.h>
 
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "runner/testing/layered_harness.h"
+#include "reprise/runner/testing/layered_harness.h"
 
 namespace reprise {
 
@@ -148,8 +148,8 @@ TEST_P(LayerKindsSuite, EveryLiveCountIsReplayedAndRight) {
                         {.max_num_seqs = 8,
                          .max_num_tokens = 256,
                          .max_seq_len = 64,
-                         .block_size = 4,
-                         .graph_sizes = {1, 2, 4, 8}});
+                         .cache = {.block_size = 4},
+                         .graphs = {.sizes = {1, 2, 4, 8}}});
     ASSERT_NE(harness, nullptr);
     std::mt19937 rng(17);
     int num_decodes = 0;
@@ -182,8 +182,8 @@ TEST_P(LayerKindsSuite, RandomTrafficKeepsEveryRowRight) {
                         {.max_num_seqs = num_slots,
                          .max_num_tokens = 64,
                          .max_seq_len = 60,
-                         .block_size = 3,
-                         .graph_sizes = {1, 2, 4}});
+                         .cache = {.block_size = 3},
+                         .graphs = {.sizes = {1, 2, 4}}});
     ASSERT_NE(harness, nullptr);
     std::vector<bool> live(num_slots, false);
     int num_decode_steps = 0;
@@ -226,9 +226,9 @@ TEST_P(LayerKindsSuite, GraphsOnAndOffComputeTheSameBits) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
     ModelRunnerOptions options = {
-        .max_num_seqs = 4, .max_num_tokens = 64, .max_seq_len = 64, .block_size = 5};
+        .max_num_seqs = 4, .max_num_tokens = 64, .max_seq_len = 64, .cache = {.block_size = 5}};
     auto on = Make(GetParam(), c, options);
-    options.graphs = GraphSetOptions::Mode::kOff;
+    options.graphs.mode = GraphSetOptions::Mode::kOff;
     auto off = Make(GetParam(), c, options);
     ASSERT_TRUE(on != nullptr && off != nullptr);
     std::mt19937 rng(8);
@@ -261,17 +261,19 @@ TEST_P(LayerKindsSuite, MixedStepsAreReplayedWithTheBitsOfEagerOnes) {
     for (const auto& [mode, attention_in_graphs] : {std::pair(GraphSetOptions::Mode::kLazy, true),
                                                     std::pair(GraphSetOptions::Mode::kLazy, false),
                                                     std::pair(GraphSetOptions::Mode::kOff, true)}) {
-      harnesses.push_back(Make(GetParam(), c,
-                               {.max_num_seqs = 5,
-                                .max_num_tokens = 64,
-                                .max_seq_len = 60,
-                                .block_size = 3,
-                                .graphs = mode,
-                                .graph_sizes = {1, 2},
-                                .mixed_graphs = MixedGraphs::kOn,
-                                .mixed_graph_tokens = {7, 16, 64},
-                                .mixed_graph_sizes = {2, 5},
-                                .attention_in_graphs = attention_in_graphs}));
+      harnesses.push_back(
+          Make(GetParam(), c,
+               {.max_num_seqs = 5,
+                .max_num_tokens = 64,
+                .max_seq_len = 60,
+                .cache = {.block_size = 3},
+                .graphs = {.mode = mode,
+                           .sizes = {1, 2},
+                           .mixed = MixedGraphs::kOn,
+                           .mixed_tokens = {7, 16, 64}},
+                .debug = {.attention = attention_in_graphs ? AttentionLaunch::kInGraphs
+                                                           : AttentionLaunch::kBetweenGraphs,
+                          .mixed_graph_sizes = {2, 5}}}));
       ASSERT_NE(harnesses.back(), nullptr);
     }
     LayeredHarness& on = *harnesses[0];
@@ -327,9 +329,11 @@ TEST_P(LayerKindsSuite, BlocksStayBoundedFarBeyondWindowAndChunk) {
     SCOPED_TRACE(c.name);
     const int block_size = 2;
     const int length = 16 * kChunk;
-    auto harness = Make(
-        GetParam(), c,
-        {.max_num_seqs = 2, .max_num_tokens = 16, .max_seq_len = length, .block_size = block_size});
+    auto harness = Make(GetParam(), c,
+                        {.max_num_seqs = 2,
+                         .max_num_tokens = 16,
+                         .max_seq_len = length,
+                         .cache = {.block_size = block_size}});
     ASSERT_NE(harness, nullptr);
     std::mt19937 rng(5);
     for (const SlotId slot : FirstSlots(2)) harness->Join(slot, {.text = RandomText(rng, 30)});
@@ -344,7 +348,7 @@ TEST_P(LayerKindsSuite, BlocksStayBoundedFarBeyondWindowAndChunk) {
     harness->ExpectTokensAndLogits();
     EXPECT_EQ(harness->decision().kind, GraphDecision::Kind::kReplay);
     for (int group = 0; group < harness->blocks().num_groups(); ++group) {
-      const KvGroupSpec& spec = harness->runner().kv_groups()[group];
+      const KvGroupSpec& spec = harness->runner().shape().groups[group];
       if (spec.span == 0) continue;
       // The span, a step of 4 tokens, and a block that it shares with what left.
       EXPECT_LE(most[group], (spec.span + 4) / block_size + 1) << "group " << group;
@@ -358,9 +362,9 @@ TEST_P(LayerKindsSuite, InInvariantModeARowDoesNotDependOnItsBatch) {
     const ModelRunnerOptions options = {.max_num_seqs = 6,
                                         .max_num_tokens = 256,
                                         .max_seq_len = 200,
-                                        .block_size = 4,
-                                        .graph_sizes = {1, 6},
-                                        .batch_invariance = BatchInvariance::kOn};
+                                        .cache = {.block_size = 4},
+                                        .graphs = {.sizes = {1, 6}},
+                                        .device = {.batch_invariance = BatchInvariance::kOn}};
     auto alone = Make(GetParam(), c, options);
     auto together = Make(GetParam(), c, options);
     ASSERT_TRUE(alone != nullptr && together != nullptr);
@@ -409,7 +413,8 @@ TEST_P(LayerKindsSuite, CallsThatALayerHasNotAreRefused) {
        .max_encoder_position = 4,
        .device = GetParam()});
   const auto runner = ModelRunner::Create(
-      &model, {.max_num_seqs = 1, .max_num_tokens = 4, .graphs = GraphSetOptions::Mode::kEager});
+      &model,
+      {.max_num_seqs = 1, .max_num_tokens = 4, .graphs = {.mode = GraphSetOptions::Mode::kEager}});
   EXPECT_TRUE(runner.ok()) << runner.status();
   EXPECT_GT(model.num_calls, 0);
 }
@@ -417,7 +422,8 @@ TEST_P(LayerKindsSuite, CallsThatALayerHasNotAreRefused) {
 TEST_P(LayerKindsSuite, AModelWithoutAnEncoderTakesNoEncoderTokens) {
   auto harness = Make(GetParam(), {"full", {.layers = {Full()}}}, {.max_num_seqs = 1});
   ASSERT_NE(harness, nullptr);
-  const SlotJoin join[] = {{.slot = 0, .num_encoder_tokens = 1}};
+  const SlotJoin join[] = {
+      {.slot = SlotId(0), .seq_len = 0, .prompt_len = 1, .num_encoder_tokens = 1}};
   const auto refused = harness->runner().Launch({.joins = join});
   EXPECT_THAT(std::string(refused.status().message()),
               testing::HasSubstr("num_encoder_tokens of slot 0 must be in [0, 0], got 1"));

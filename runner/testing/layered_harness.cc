@@ -1,4 +1,4 @@
-#include "runner/testing/layered_harness.h"
+#include "reprise/runner/testing/layered_harness.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
@@ -9,8 +9,9 @@
 #include <limits>
 #include <utility>
 
-#include "base/status_macros.h"
 #include "gtest/gtest.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/runner_shape.h"
 
 namespace reprise {
 
@@ -18,18 +19,13 @@ absl::StatusOr<std::unique_ptr<LayeredHarness>> LayeredHarness::Create(
     const ModelRunnerOptions& options, const LayeredModelOptions& model) {
   auto harness = std::unique_ptr<LayeredHarness>(new LayeredHarness(model, options.max_num_seqs));
   ModelRunnerOptions with_logits = options;
-  with_logits.step_logits = StepLogits::kOfEvery;
+  with_logits.logits.step_logits = StepLogits::kOfEvery;
   REPRISE_ASSIGN_OR_RETURN(harness->runner_, ModelRunner::Create(&harness->model_, with_logits));
   ModelRunner& runner = *harness->runner_;
-  REPRISE_ASSIGN_OR_RETURN(
-      BlockManager blocks,
-      BlockManager::Create({.num_blocks = runner.num_blocks(),
-                            .block_size = runner.block_size(),
-                            .num_slots = runner.max_num_seqs(),
-                            .max_blocks = runner.max_blocks(),
-                            .groups = {runner.kv_groups().begin(), runner.kv_groups().end()}}));
+  REPRISE_ASSIGN_OR_RETURN(BlockManager blocks,
+                           BlockManager::Create(BlockOptionsOf(runner.shape())));
   harness->blocks_ = std::make_unique<BlockManager>(std::move(blocks));
-  harness->was_held_.resize(runner.num_blocks());
+  harness->was_held_.resize(runner.shape().num_blocks);
   REPRISE_RETURN_IF_ERROR(runner.kv_cache().Fill(std::numeric_limits<float>::quiet_NaN()));
   return harness;
 }
@@ -69,7 +65,8 @@ absl::Status LayeredHarness::MakeRoom(SlotId slot, int num_tokens) {
           ->Add(slot, {.tokens = absl::MakeConstSpan(sequence.text).subspan(0, num_tokens),
                        .num_encoder_tokens = num_encoder_tokens})
           .status());
-  joins_.push_back({.slot = slot.value(), .num_encoder_tokens = num_encoder_tokens});
+  joins_.push_back(JoinOf(slot, {}, sequence.text.size()));
+  joins_.back().num_encoder_tokens = num_encoder_tokens;
   if (num_encoder_tokens > 0) {
     encodes_.push_back({.slot = slot, .tokens = sequence.encoder_text});
   }
@@ -99,7 +96,7 @@ absl::Status LayeredHarness::Step(const std::vector<SlotId>& slots, int max_chun
                                                                    .updates = updates,
                                                                    .encodes = encodes_,
                                                                    .rows = rows}));
-  logits_ = result.logits;
+  REPRISE_ASSIGN_OR_RETURN(logits_, runner_->logits(result.step));
   leaves_.clear();
   joins_.clear();
   encodes_.clear();
@@ -128,7 +125,7 @@ void LayeredHarness::PoisonFreeBlocks() {
       for (const BlockId block : blocks_->blocks(SlotId(slot), group)) held[block.value()] = true;
     }
   }
-  KvCache& cache = runner_->kv_cache();
+  const KvCache& cache = runner_->kv_cache();
   // On the stream of the steps: a later one may fill the block anew.
   const c10::StreamGuard guard(runner_->stream());
   for (int block = 1; block < static_cast<int>(held.size()); ++block) {

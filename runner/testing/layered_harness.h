@@ -9,8 +9,8 @@
 //
 // Cache memory is NaN at first, and again in every block that returns to the pool.
 
-#ifndef RUNNER_TESTING_LAYERED_HARNESS_H_
-#define RUNNER_TESTING_LAYERED_HARNESS_H_
+#ifndef REPRISE_RUNNER_TESTING_LAYERED_HARNESS_H_
+#define REPRISE_RUNNER_TESTING_LAYERED_HARNESS_H_
 
 #include <cstdint>
 #include <memory>
@@ -18,10 +18,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/ids.h"
-#include "cache/blocks/block_manager.h"
-#include "runner/model_runner.h"
-#include "runner/testing/layered_model.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/testing/layered_model.h"
 
 namespace reprise {
 
@@ -87,4 +87,4 @@ class LayeredHarness {
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_LAYERED_HARNESS_H_
+#endif  // REPRISE_RUNNER_TESTING_LAYERED_HARNESS_H_

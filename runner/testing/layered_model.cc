@@ -1,4 +1,4 @@
-#include "runner/testing/layered_model.h"
+#include "reprise/runner/testing/layered_model.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -17,9 +17,9 @@
 #include <random>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
 #include "glog/logging.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {
@@ -153,24 +153,22 @@ absl::StatusOr<at::Tensor> LayeredModel::Stream(const Step& step) const {
     }
     REPRISE_RETURN_IF_ERROR(Add(linears, layer, out, x));
   }
-  return x.index_select(0, step.logits_indices());
+  return x;
 }
 
 absl::StatusOr<at::Tensor> LayeredModel::Forward(const Step& step) {
+  using Hidden = LayeredModelOptions::Hidden;
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor x, Stream(step));
-  REPRISE_RETURN_IF_ERROR(head_->Apply(step.linears(), x, step.logits()));
-  return step.logits();
-}
-
-absl::StatusOr<ForwardOutput> LayeredModel::ForwardHidden(const Step& step) {
-  REPRISE_ASSIGN_OR_RETURN(const at::Tensor x, Stream(step));
-  REPRISE_RETURN_IF_ERROR(head_->Apply(step.linears(), x, step.logits()));
-  if (options_.hidden == LayeredModelOptions::Hidden::kStream) {
-    return ForwardOutput{.logits = step.logits(), .hidden = x};
+  if (options_.hidden == Hidden::kStream) {
+    REPRISE_RETURN_IF_ERROR(step.KeepHidden(x));
+  } else if (options_.hidden == Hidden::kPosition && step.keeps_hidden()) {
+    const at::Tensor position = step.positions().unsqueeze(1);
+    const at::Tensor all = at::arange(options_.max_position, position.options()).unsqueeze(0);
+    REPRISE_RETURN_IF_ERROR(step.KeepHidden((position == all).to(x.dtype())));
   }
-  const at::Tensor position = step.positions().index_select(0, step.logits_indices()).unsqueeze(1);
-  const at::Tensor positions = at::arange(options_.max_position, position.options()).unsqueeze(0);
-  return ForwardOutput{.logits = step.logits(), .hidden = (position == positions).to(x.dtype())};
+  const at::Tensor last = x.index_select(0, step.logits_indices());
+  REPRISE_RETURN_IF_ERROR(head_->Apply(step.linears(), last, step.logits()));
+  return step.logits();
 }
 
 absl::Status LayeredModel::Encode(const EncoderStep& step) {

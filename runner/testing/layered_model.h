@@ -8,8 +8,8 @@
 // sequence that a layer sees matters for the logits. kEncoder layers make the encoder's stream,
 // from which kEncoderDecoder layers take keys and values.
 
-#ifndef RUNNER_TESTING_LAYERED_MODEL_H_
-#define RUNNER_TESTING_LAYERED_MODEL_H_
+#ifndef REPRISE_RUNNER_TESTING_LAYERED_MODEL_H_
+#define REPRISE_RUNNER_TESTING_LAYERED_MODEL_H_
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "runner/model.h"
-#include "runner/ops/linear.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 
@@ -31,8 +31,8 @@ struct LayeredModelOptions {
   // Prompts are attended to in two parts (Step::AttendWithin, AttendBefore). For layers with keys
   // of their own and without sinks.
   enum class Prompts { kAtOnce, kInTwoParts } prompts = Prompts::kAtOnce;
-  // What ForwardHidden() returns: the residual stream that the logits are made of, or the token's
-  // position as a vector of max_position elements, one of them 1.
+  // The hidden states: the residual stream that the logits are made of, or a token's position as a
+  // vector of max_position elements, one of them 1.
   enum class Hidden { kNone, kStream, kPosition } hidden = Hidden::kNone;
   DType dtype = DType::kFloat32;  // of weights and activations
   int vocab_size = 61;
@@ -48,7 +48,6 @@ class LayeredModel : public Model {
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
-  absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) override;
   absl::Status Encode(const EncoderStep& step) override;
 
   // The logits [text.size(), vocab_size] after each token of `text`, float64 on the CPU.
@@ -60,7 +59,7 @@ class LayeredModel : public Model {
     std::optional<Linear> q, k, v, out;
   };
 
-  // Of the tokens whose logits are wanted, after all layers.
+  // Hidden states of all tokens after the last layer.
   absl::StatusOr<at::Tensor> Stream(const Step& step) const;
   // Adds the layer's attention, given its q for x, to x.
   absl::Status Add(LinearContext& linears, const Layer& layer, const at::Tensor& attended,
@@ -87,4 +86,4 @@ class LayeredModel : public Model {
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_LAYERED_MODEL_H_
+#endif  // REPRISE_RUNNER_TESTING_LAYERED_MODEL_H_

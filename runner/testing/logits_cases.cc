@@ -1,4 +1,4 @@
-#include "runner/testing/logits_cases.h"
+#include "reprise/runner/testing/logits_cases.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "base/element_access.h"
+#include "reprise/base/element_access.h"
 
 namespace reprise {
 namespace {

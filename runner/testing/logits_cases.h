@@ -13,19 +13,19 @@
 //
 // Thread safety: pure functions of their arguments.
 
-#ifndef RUNNER_TESTING_LOGITS_CASES_H_
-#define RUNNER_TESTING_LOGITS_CASES_H_
+#ifndef REPRISE_RUNNER_TESTING_LOGITS_CASES_H_
+#define REPRISE_RUNNER_TESTING_LOGITS_CASES_H_
 
 #include <cstdint>
 #include <ostream>
 #include <random>
 
-#include "base/dtype.h"
-#include "base/testing/builder_memory.h"
-#include "runner/sampling/log_probs_args.h"
-#include "runner/sampling/logits_processors_args.h"
-#include "runner/sampling/logits_state_args.h"
-#include "runner/sampling/raw_logits_args.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/runner/sampling/log_probs_args.h"
+#include "reprise/runner/sampling/logits_processors_args.h"
+#include "reprise/runner/sampling/logits_state_args.h"
+#include "reprise/runner/sampling/raw_logits_args.h"
 
 namespace reprise {
 
@@ -71,4 +71,4 @@ void DrawLogProbs(std::mt19937& random, const LogitsShape& shape, double hostili
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_LOGITS_CASES_H_
+#endif  // REPRISE_RUNNER_TESTING_LOGITS_CASES_H_

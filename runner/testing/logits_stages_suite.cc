@@ -1,4 +1,4 @@
-#include "runner/testing/logits_stages_suite.h"
+#include "reprise/runner/testing/logits_stages_suite.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/log_softmax.h>
@@ -11,8 +11,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/model_runner.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 
@@ -33,14 +33,15 @@ struct Runner {
   ToyModel model;
   std::unique_ptr<ModelRunner> runner;
 
-  Runner(c10::Device device, const LogitsOptions& logits)
+  // Keeps the logits of every step.
+  Runner(c10::Device device, LogitsOptions logits)
       : model({.vocab_size = kVocab, .device = device}) {
+    logits.step_logits = StepLogits::kOfEvery;
     auto made = ModelRunner::Create(&model, {.max_num_seqs = kSlots,
                                              .max_num_tokens = 64,
                                              .max_seq_len = kBlockSize * kBlocksOfSlot,
-                                             .block_size = kBlockSize,
                                              .max_steps_in_flight = 2,
-                                             .step_logits = StepLogits::kOfEvery,
+                                             .cache = {.block_size = kBlockSize},
                                              .logits = logits});
     EXPECT_TRUE(made.ok()) << made.status();
     runner = *std::move(made);
@@ -49,24 +50,24 @@ struct Runner {
   static std::vector<BlockTableUpdate> Blocks(int slot) {
     std::vector<BlockTableUpdate> updates;
     for (int column = 0; column < kBlocksOfSlot; ++column) {
-      updates.push_back(
-          {.slot = slot, .column = column, .block = 1 + kBlocksOfSlot * slot + column});
+      updates.push_back({.slot = SlotId(slot),
+                         .column = column,
+                         .block = BlockId(1 + kBlocksOfSlot * slot + column)});
     }
     return updates;
   }
 
-  absl::StatusOr<StepTicket> Join(int slot, absl::Span<const int32_t> prompt,
-                                  const LogitsRequest& request,
-                                  absl::Span<const int32_t> mask = {}) {
-    const SlotJoin join[] = {{.slot = slot}};
+  absl::StatusOr<int64_t> Join(int slot, absl::Span<const int32_t> prompt,
+                               const LogitsRequest& request, absl::Span<const int32_t> mask = {}) {
+    const SlotJoin join[] = {JoinOf(SlotId(slot), {}, prompt.size())};
     const LogitsRequest requests[] = {request};
     const std::vector<BlockTableUpdate> updates = Blocks(slot);
     const ScheduledRow rows[] = {{.slot = SlotId(slot), .tokens = prompt, .allowed_tokens = mask}};
     return runner->Launch(
         {.joins = join, .logits_requests = requests, .updates = updates, .rows = rows});
   }
-  absl::StatusOr<StepTicket> Decode(const std::vector<int>& slots,
-                                    absl::Span<const int32_t> mask_of_first = {}) {
+  absl::StatusOr<int64_t> Decode(const std::vector<int>& slots,
+                                 absl::Span<const int32_t> mask_of_first = {}) {
     std::vector<ScheduledRow> rows;
     for (const int slot : slots) rows.push_back({.slot = SlotId(slot)});
     rows[0].allowed_tokens = mask_of_first;
@@ -74,8 +75,8 @@ struct Runner {
   }
 };
 
-#define ASSERT_LAUNCHED(variable, expression)               \
-  const absl::StatusOr<StepTicket> variable = (expression); \
+#define ASSERT_LAUNCHED(variable, expression)            \
+  const absl::StatusOr<int64_t> variable = (expression); \
   ASSERT_TRUE(variable.ok()) << variable.status()
 
 std::vector<int32_t> MaskOf(int32_t token) {
@@ -90,7 +91,7 @@ TEST_P(LogitsStagesSuite, PenalisesTokensOfStepsThatTheHostHasNotSeen) {
   const LogitsRequest request = {
       .slot = SlotId(0), .params = {.presence_penalty = 1e6f}, .prompt = prompt};
   ASSERT_LAUNCHED(first, runner.Join(0, prompt, request));
-  std::vector<StepTicket> in_flight = {*first};
+  std::vector<int64_t> in_flight = {*first};
   std::vector<int32_t> tokens;
   for (int step = 0; step < 40; ++step) {
     if (step < 39) {
@@ -114,14 +115,16 @@ TEST_P(LogitsStagesSuite, AMaskHoldsForItsRowAndItsStep) {
   ASSERT_LAUNCHED(second, runner.Join(1, prompt, {.slot = SlotId(1)}));
   EXPECT_EQ(runner.runner->Await(*first)->tokens[0], 9);
   const auto free_row = runner.runner->Await(*second);
-  EXPECT_EQ(free_row->tokens[0], free_row->logits[0].argmax().item<int64_t>());
+  EXPECT_EQ(free_row->tokens[0],
+            (*runner.runner->logits(free_row->step))[0].argmax().item<int64_t>());
   for (int32_t token = 0; token < kVocab; token += 7) {
     const std::vector<int32_t> mask = MaskOf(token);
     ASSERT_LAUNCHED(ticket, runner.Decode({0, 1}, mask));
     const auto result = runner.runner->Await(*ticket);
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_EQ(result->tokens[0], token);
-    EXPECT_EQ(result->tokens[1], result->logits[1].argmax().item<int64_t>());
+    EXPECT_EQ(result->tokens[1],
+              (*runner.runner->logits(result->step))[1].argmax().item<int64_t>());
   }
 }
 
@@ -153,7 +156,8 @@ TEST_P(LogitsStagesSuite, ReportsLogProbabilitiesOfRawLogits) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->tokens[0], 30);
   // Those of StepLogits are raw, too.
-  const at::Tensor log_probs = result->logits[0].cpu().to(at::kDouble).log_softmax(0);
+  const at::Tensor log_probs =
+      (*runner.runner->logits(result->step))[0].cpu().to(at::kDouble).log_softmax(0);
   EXPECT_NEAR(result->log_probs.token_log_probs[0], log_probs[30].item<double>(), 1e-5);
   EXPECT_EQ(result->log_probs.top_tokens[0], log_probs.argmax().item<int64_t>());
   for (int i = 0; i < 3; ++i) {

@@ -1,4 +1,4 @@
-#include "runner/testing/mixed_graphs_suite.h"
+#include "reprise/runner/testing/mixed_graphs_suite.h"
 
 #include <ATen/ops/equal.h>
 #include <c10/core/StreamGuard.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "runner/testing/runner_harness.h"
+#include "reprise/runner/testing/runner_harness.h"
 
 namespace reprise {
 
@@ -28,11 +28,9 @@ ModelRunnerOptions Options() {
   return {.max_num_seqs = 8,
           .max_num_tokens = 96,
           .max_seq_len = 80,
-          .block_size = 4,
-          .graph_sizes = {1, 2},
-          .mixed_graphs = MixedGraphs::kOn,
-          .mixed_graph_tokens = {8, 16, 64},
-          .mixed_graph_sizes = {3, 8}};
+          .cache = {.block_size = 4},
+          .graphs = {.sizes = {1, 2}, .mixed = MixedGraphs::kOn, .mixed_tokens = {8, 16, 64}},
+          .debug = {.mixed_graph_sizes = {3, 8}}};
 }
 
 GraphKey Mixed(int num_seqs, int num_tokens) {
@@ -77,7 +75,7 @@ TEST_P(MixedGraphsSuite, EveryShapeIsServedByTheSmallestGraphThatHoldsIt) {
   };
   for (const Mode mode : {Mode::kEager, Mode::kLazy}) {
     ModelRunnerOptions options = Options();
-    options.graphs = mode;
+    options.graphs.mode = mode;
     auto harness = Make(GetParam(), options);
     ASSERT_NE(harness, nullptr);
     std::mt19937 rng(3);
@@ -148,7 +146,7 @@ TEST_P(MixedGraphsSuite, StepsOfOtherKindsBeforeItLeaveNothingBehind) {
 
 TEST_P(MixedGraphsSuite, LargerStepsAndThoseWithMoreRowsRunEagerly) {
   ModelRunnerOptions options = Options();
-  options.mixed_graph_sizes = {4};
+  options.debug.mixed_graph_sizes = {4};
   auto harness = Make(GetParam(), options);
   ASSERT_NE(harness, nullptr);
   std::mt19937 rng(5);
@@ -165,8 +163,8 @@ TEST_P(MixedGraphsSuite, LargerStepsAndThoseWithMoreRowsRunEagerly) {
 
 TEST_P(MixedGraphsSuite, SwitchedOffMixedStepsRunEagerlyAtTheirOwnSize) {
   ModelRunnerOptions options = Options();
-  options.mixed_graphs = MixedGraphs::kOff;
-  options.graphs = Mode::kEager;
+  options.graphs.mixed = MixedGraphs::kOff;
+  options.graphs.mode = Mode::kEager;
   auto harness = Make(GetParam(), options);
   ASSERT_NE(harness, nullptr);
   harness->Join(SlotId(0), {1, 2, 3});
@@ -186,7 +184,7 @@ TEST_P(MixedGraphsSuite, RandomTrafficGivesTheSameBitsWithAndWithoutGraphs) {
   std::vector<std::unique_ptr<RunnerHarness>> harnesses;
   for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
     ModelRunnerOptions options = Options();
-    options.graphs = mode;
+    options.graphs.mode = mode;
     harnesses.push_back(Make(GetParam(), options));
     ASSERT_NE(harnesses.back(), nullptr);
   }
@@ -242,8 +240,8 @@ TEST_P(MixedGraphsSuite, AMixedGraphReadsNewScalesOfAnFp8Cache) {
   std::vector<std::unique_ptr<RunnerHarness>> harnesses;
   for (const Mode mode : {Mode::kEager, Mode::kOff, Mode::kEager}) {
     ModelRunnerOptions options = Options();
-    options.kv_dtype = DType::kFp8E4M3;
-    options.graphs = mode;
+    options.cache.dtype = DType::kFp8E4M3;
+    options.graphs.mode = mode;
     harnesses.push_back(Make(GetParam(), options));
     ASSERT_NE(harnesses.back(), nullptr);
   }
@@ -275,8 +273,8 @@ TEST_P(MixedGraphsSuite, AMixedGraphReadsNewScalesOfAnFp8Cache) {
 
 TEST_P(MixedGraphsSuite, TheStepThatCalibratesIsPaddedAsItsGraph) {
   ModelRunnerOptions options = Options();
-  options.kv_dtype = DType::kFp8E4M3;
-  options.kv_calibration = KvCalibration::kFirstStep;
+  options.cache.dtype = DType::kFp8E4M3;
+  options.cache.calibration = KvCalibration::kFirstStep;
   auto harness = Make(GetParam(), options, {.kv_factor = 3000});
   ASSERT_NE(harness, nullptr);
   std::mt19937 rng(8);
@@ -296,9 +294,9 @@ TEST_P(MixedGraphsSuite, ChunksOfAPromptGiveTheTokenOfTheWholePrompt) {
   ASSERT_NE(harness, nullptr);
   ModelRunner& runner = harness->runner();
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7};
-  const SlotJoin join[] = {{.slot = 0}};
-  const BlockTableUpdate updates[] = {{.slot = 0, .column = 0, .block = 1},
-                                      {.slot = 0, .column = 1, .block = 2}};
+  const SlotJoin join[] = {JoinOf(SlotId(0), {}, prompt.size())};
+  const BlockTableUpdate updates[] = {{.slot = SlotId(0), .column = 0, .block = BlockId(1)},
+                                      {.slot = SlotId(0), .column = 1, .block = BlockId(2)}};
   const ScheduledRow first[] = {{.slot = SlotId(0),
                                  .tokens = absl::MakeConstSpan(prompt).subspan(0, 4),
                                  .output = RowOutput::kNone}};

@@ -1,14 +1,15 @@
-#include "runner/testing/model_runner_suite.h"
+#include "reprise/runner/testing/model_runner_suite.h"
 
 #include <ATen/ops/equal.h>
 
 #include <random>
 #include <vector>
 
-#include "attention/merge/cascade_rule.h"
-#include "base/dtype.h"
 #include "gmock/gmock.h"
-#include "runner/testing/runner_harness.h"
+#include "reprise/attention/merge/cascade_rule.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/testing/runner_harness.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 
@@ -46,12 +47,12 @@ std::vector<SlotId> FirstSlots(int n) {
   } while (false)
 
 TEST_P(ModelRunnerSuite, EveryLiveCountIsServedByTheNextGraphOrNamesItsReason) {
-  auto harness = Make(GetParam(), {.max_num_seqs = 17,
-                                   .max_num_tokens = 256,
-                                   .max_seq_len = 64,
-                                   .block_size = 4,
-                                   .graph_sizes = {1, 2, 4, 8, 16},
-                                   .mixed_graphs = MixedGraphs::kOff});
+  auto harness =
+      Make(GetParam(), {.max_num_seqs = 17,
+                        .max_num_tokens = 256,
+                        .max_seq_len = 64,
+                        .cache = {.block_size = 4},
+                        .graphs = {.sizes = {1, 2, 4, 8, 16}, .mixed = MixedGraphs::kOff}});
   std::mt19937 rng(7);
   for (int n = 1; n <= 17; ++n) {
     SCOPED_TRACE(testing::Message() << n << " rows");
@@ -87,9 +88,9 @@ TEST_P(ModelRunnerSuite, EveryLiveCountIsServedByTheNextGraphOrNamesItsReason) {
 
 TEST_P(ModelRunnerSuite, GraphsOnAndOffComputeTheSameBits) {
   ModelRunnerOptions options = {
-      .max_num_seqs = 6, .max_num_tokens = 64, .max_seq_len = 64, .block_size = 5};
+      .max_num_seqs = 6, .max_num_tokens = 64, .max_seq_len = 64, .cache = {.block_size = 5}};
   auto on = Make(GetParam(), options);
-  options.graphs = GraphSetOptions::Mode::kOff;
+  options.graphs.mode = GraphSetOptions::Mode::kOff;
   auto off = Make(GetParam(), options);
   std::mt19937 rng(8);
   for (const SlotId slot : FirstSlots(5)) {
@@ -120,8 +121,8 @@ TEST_P(ModelRunnerSuite, RandomTrafficKeepsEveryRowRight) {
   auto harness = Make(GetParam(), {.max_num_seqs = num_slots,
                                    .max_num_tokens = 128,
                                    .max_seq_len = 48,
-                                   .block_size = 3,
-                                   .graph_sizes = {1, 2, 4, 8}});
+                                   .cache = {.block_size = 3},
+                                   .graphs = {.sizes = {1, 2, 4, 8}}});
   std::vector<bool> live(num_slots, false);
   for (int step = 0; step < 2000; ++step) {
     SCOPED_TRACE(testing::Message() << "step " << step);
@@ -183,8 +184,8 @@ TEST_P(ModelRunnerSuite, ForkedSequencesGoOnInBlocksOfTheirOwn) {
     auto harness = Make(GetParam(), {.max_num_seqs = 4,
                                      .max_num_tokens = 32,
                                      .max_seq_len = 64,
-                                     .block_size = 5,
-                                     .graph_sizes = {4}});
+                                     .cache = {.block_size = 5},
+                                     .graphs = {.sizes = {4}}});
     std::mt19937 rng(11);
     harness->Join(SlotId(0), RandomPrompt(rng, num_prompt));
     ASSERT_STEP(harness->Step({SlotId(0)}));
@@ -214,18 +215,17 @@ constexpr CascadeCosts kAlwaysOnce = {.read_tb_per_s = 1, .reread_tb_per_s = 1e-
 TEST_P(ModelRunnerSuite, APrefixThatAllRowsShareIsReadOnce) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     SCOPED_TRACE(DTypeName(dtype));
-    ModelRunnerOptions options = {.max_num_seqs = 6,
-                                  .max_num_tokens = 256,
-                                  .max_seq_len = 256,
-                                  .block_size = 16,
-                                  .graph_sizes = {2, 4, 6},
-                                  .mixed_graphs = MixedGraphs::kOff,
-                                  .cascade = CascadeMode::kAuto,
-                                  .cascade_costs = kAlwaysOnce};
+    ModelRunnerOptions options = {
+        .max_num_seqs = 6,
+        .max_num_tokens = 256,
+        .max_seq_len = 256,
+        .cache = {.block_size = 16},
+        .graphs = {.sizes = {2, 4, 6}, .mixed = MixedGraphs::kOff},
+        .device = {.cascade = CascadeMode::kAuto, .profile = ProfileWithCascade(kAlwaysOnce)}};
     const ToyModelOptions model = {.vocab_size = kVocab, .dtype = dtype, .device = GetParam()};
     std::vector<std::unique_ptr<RunnerHarness>> harnesses;
     for (const auto graphs : {GraphSetOptions::Mode::kEager, GraphSetOptions::Mode::kOff}) {
-      options.graphs = graphs;
+      options.graphs.mode = graphs;
       auto harness = RunnerHarness::Create(options, model);
       ASSERT_TRUE(harness.ok()) << harness.status();
       harnesses.push_back(*std::move(harness));
@@ -282,15 +282,15 @@ TEST_P(ModelRunnerSuite, APrefixThatAllRowsShareIsReadOnce) {
 
 TEST_P(ModelRunnerSuite, WithoutAPrefixToShareThereIsNothingBesideThePlainGraphs) {
   // Too few keys for any rule to read them once, and not requested.
-  ModelRunnerOptions options = {.max_num_seqs = 2,
-                                .max_num_tokens = 64,
-                                .max_seq_len = 64,
-                                .cascade = CascadeMode::kAuto,
-                                .cascade_costs = kAlwaysOnce};
+  ModelRunnerOptions options = {
+      .max_num_seqs = 2,
+      .max_num_tokens = 64,
+      .max_seq_len = 64,
+      .device = {.cascade = CascadeMode::kAuto, .profile = ProfileWithCascade(kAlwaysOnce)}};
   EXPECT_EQ(Make(GetParam(), options)->runner().cascade(), nullptr);
   options.max_seq_len = 256;
   EXPECT_NE(Make(GetParam(), options)->runner().cascade(), nullptr);
-  options.cascade = CascadeMode::kOff;
+  options.device.cascade = CascadeMode::kOff;
   EXPECT_EQ(Make(GetParam(), options)->runner().cascade(), nullptr);
 }
 

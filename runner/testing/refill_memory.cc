@@ -1,4 +1,4 @@
-#include "runner/testing/refill_memory.h"
+#include "reprise/runner/testing/refill_memory.h"
 
 #include <algorithm>
 #include <cstring>
@@ -78,8 +78,8 @@ RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   args.arrays.num_position_dims = dims;
   args.delta.counts = carver.Take<StepDeltaCounts>(1);
   args.delta.leaves = carver.Take<int32_t>(shape.num_slots);
-  args.delta.joins = carver.Take<SlotJoin>(shape.num_slots);
-  args.delta.updates = carver.Take<BlockTableUpdate>(shape.max_updates);
+  args.delta.joins = carver.Take<StepJoin>(shape.num_slots);
+  args.delta.updates = carver.Take<StepUpdate>(shape.max_updates);
   args.delta.rows = carver.Take<StepRow>(shape.max_rows);
   args.delta.host_tokens = carver.Take<int32_t>(shape.max_tokens);
   args.delta.scores = carver.Take<StepRowScore>(shape.max_rows);
@@ -224,7 +224,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
     args.delta.leaves[counts.num_leaves++] =
         Chance(random, hostility) ? Nonsense(random, 0, shape.num_slots - 1) : order[i];
     if (Chance(random, 0.2)) continue;
-    SlotJoin& join = args.delta.joins[counts.num_joins++];
+    StepJoin& join = args.delta.joins[counts.num_joins++];
     join = {.slot = order[i],
             .seq_len = Between(random, 0, max_blocks * shape.block_size / 2),
             .sample_index = Between(random, 0, 1000),
@@ -245,7 +245,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
   // Entries of neighbouring columns mostly, as when a sequence grows, some of them twice.
   const int num_updates = Between(random, 0, shape.max_updates);
   for (int i = 0; i < num_updates; ++i) {
-    BlockTableUpdate& update = args.delta.updates[counts.num_updates++];
+    StepUpdate& update = args.delta.updates[counts.num_updates++];
     update = {.slot = order[Between(random, 0, shape.num_slots - 1)],
               .column = i % max_blocks,
               .block = Between(random, 1, shape.num_blocks - 1),

@@ -6,8 +6,8 @@
 //   RandomDelta(random, shape, 0.1, memory.args());
 //   RefillOnHost(memory.args());
 
-#ifndef RUNNER_TESTING_REFILL_MEMORY_H_
-#define RUNNER_TESTING_REFILL_MEMORY_H_
+#ifndef REPRISE_RUNNER_TESTING_REFILL_MEMORY_H_
+#define REPRISE_RUNNER_TESTING_REFILL_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "runner/slots/refill_args.h"
+#include "reprise/runner/slots/refill_args.h"
 
 namespace reprise {
 
@@ -76,4 +76,4 @@ std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_REFILL_MEMORY_H_
+#endif  // REPRISE_RUNNER_TESTING_REFILL_MEMORY_H_

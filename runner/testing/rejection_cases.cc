@@ -1,4 +1,4 @@
-#include "runner/testing/rejection_cases.h"
+#include "reprise/runner/testing/rejection_cases.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <iterator>
 #include <numeric>
 
-#include "base/element_access.h"
-#include "runner/sampling/sampling_rules.h"
+#include "reprise/base/element_access.h"
+#include "reprise/runner/sampling/sampling_rules.h"
 
 namespace reprise {
 namespace {

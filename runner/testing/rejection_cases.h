@@ -2,8 +2,8 @@
 // keep_states.h): random steps in memory that is compared byte by byte, and trials of speculative decoding
 // whose tokens are counted. No LibTorch.
 
-#ifndef RUNNER_TESTING_REJECTION_CASES_H_
-#define RUNNER_TESTING_REJECTION_CASES_H_
+#ifndef REPRISE_RUNNER_TESTING_REJECTION_CASES_H_
+#define REPRISE_RUNNER_TESTING_REJECTION_CASES_H_
 
 #include <cstdint>
 #include <functional>
@@ -11,12 +11,12 @@
 #include <random>
 #include <vector>
 
-#include "base/dtype.h"
-#include "base/testing/builder_memory.h"
-#include "runner/sampling/sampling_params.h"
-#include "runner/speculation/keep_states_args.h"
-#include "runner/speculation/place_drafts_args.h"
-#include "runner/speculation/reject_drafts_args.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/speculation/keep_states_args.h"
+#include "reprise/runner/speculation/place_drafts_args.h"
+#include "reprise/runner/speculation/reject_drafts_args.h"
 
 namespace reprise {
 
@@ -82,4 +82,4 @@ double ChiSquareDeviation(const MarkovModels& models, const MarkovTexts& texts);
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_REJECTION_CASES_H_
+#endif  // REPRISE_RUNNER_TESTING_REJECTION_CASES_H_

@@ -1,4 +1,4 @@
-#include "runner/testing/replay_check_suite.h"
+#include "reprise/runner/testing/replay_check_suite.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
 #include "gmock/gmock.h"
-#include "runner/testing/layered_harness.h"
-#include "runner/testing/runner_harness.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/testing/layered_harness.h"
+#include "reprise/runner/testing/runner_harness.h"
 
 namespace reprise {
 
@@ -81,20 +81,20 @@ class Driver {
     model_.where = where;
     auto runner = ModelRunner::Create(&model_, {.max_num_seqs = 2,
                                                 .max_num_tokens = 16,
-                                                .block_size = 4,
-                                                .num_blocks = 16,
-                                                .mixed_graphs = MixedGraphs::kOn,
-                                                .replay_check = check,
-                                                .max_steps_in_flight = 1});
+                                                .max_steps_in_flight = 1,
+                                                .cache = {.block_size = 4, .size = NumBlocks{16}},
+                                                .graphs = {.mixed = MixedGraphs::kOn},
+                                                .debug = {.replay_check = check}});
     EXPECT_TRUE(runner.ok()) << runner.status();
     runner_ = *std::move(runner);
   }
 
   // A sequence of four tokens in `slot`.
   absl::Status Prompt(int slot) {
-    const SlotJoin join[] = {{.slot = slot}};
-    const BlockTableUpdate updates[] = {{.slot = slot, .column = 0, .block = 1 + 2 * slot},
-                                        {.slot = slot, .column = 1, .block = 2 + 2 * slot}};
+    const SlotJoin join[] = {JoinOf(SlotId(slot), {}, 4)};
+    const BlockTableUpdate updates[] = {
+        {.slot = SlotId(slot), .column = 0, .block = BlockId(1 + 2 * slot)},
+        {.slot = SlotId(slot), .column = 1, .block = BlockId(2 + 2 * slot)}};
     const std::vector<int32_t> tokens = {3, 1, 4, 1};
     const ScheduledRow rows[] = {{.slot = SlotId(slot), .tokens = tokens}};
     return runner_->Step({.joins = join, .updates = updates, .rows = rows}).status();
@@ -206,12 +206,12 @@ TEST_P(ReplayCheckSuite, FindsNoDifferenceInRandomTrafficOfAModelThatReadsNoHost
     auto created = LayeredHarness::Create({.max_num_seqs = 4,
                                            .max_num_tokens = 64,
                                            .max_seq_len = 60,
-                                           .block_size = 3,
-                                           .graphs = GraphSetOptions::Mode::kLazy,
-                                           .graph_sizes = {1, 2, 4},
-                                           .mixed_graphs = MixedGraphs::kOn,
-                                           .mixed_graph_tokens = {8, 64},
-                                           .replay_check = ReplayCheck::kEveryReplay},
+                                           .cache = {.block_size = 3},
+                                           .graphs = {.mode = GraphSetOptions::Mode::kLazy,
+                                                      .sizes = {1, 2, 4},
+                                                      .mixed = MixedGraphs::kOn,
+                                                      .mixed_tokens = {8, 64}},
+                                           .debug = {.replay_check = ReplayCheck::kEveryReplay}},
                                           model);
     ASSERT_TRUE(created.ok()) << created.status();
     LayeredHarness& harness = **created;
@@ -244,13 +244,13 @@ TEST_P(ReplayCheckSuite, FindsNoDifferenceInRandomTrafficOfAModelThatReadsNoHost
 TEST_P(ReplayCheckSuite, AGraphThatIsCheckedGivesTheBitsOfOneThatIsNot) {
   std::vector<std::vector<int32_t>> texts;
   for (const ReplayCheck check : {ReplayCheck::kOff, ReplayCheck::kEveryReplay}) {
-    auto harness = RunnerHarness::Create({.max_num_seqs = 3,
-                                          .max_num_tokens = 32,
-                                          .max_seq_len = 64,
-                                          .graphs = GraphSetOptions::Mode::kEager,
-                                          .mixed_graphs = MixedGraphs::kOn,
-                                          .replay_check = check},
-                                         {.device = GetParam()});
+    auto harness = RunnerHarness::Create(
+        {.max_num_seqs = 3,
+         .max_num_tokens = 32,
+         .max_seq_len = 64,
+         .graphs = {.mode = GraphSetOptions::Mode::kEager, .mixed = MixedGraphs::kOn},
+         .debug = {.replay_check = check}},
+        {.device = GetParam()});
     ASSERT_TRUE(harness.ok()) << harness.status();
     for (int slot = 0; slot < 3; ++slot) (*harness)->Join(SlotId(slot), {slot, 5, 6, 7});
     for (int step = 0; step < 20; ++step) {

@@ -1,10 +1,10 @@
 // What ReplayCheck::kEveryReplay must find, and what it must not, on every device: instantiated for
 // the CPU and for CUDA.
 
-#ifndef RUNNER_TESTING_REPLAY_CHECK_SUITE_H_
-#define RUNNER_TESTING_REPLAY_CHECK_SUITE_H_
+#ifndef REPRISE_RUNNER_TESTING_REPLAY_CHECK_SUITE_H_
+#define REPRISE_RUNNER_TESTING_REPLAY_CHECK_SUITE_H_
 
-#include "runner/testing/device_suite.h"
+#include "reprise/runner/testing/device_suite.h"
 
 namespace reprise {
 
@@ -12,4 +12,4 @@ class ReplayCheckSuite : public DeviceSuite {};
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_REPLAY_CHECK_SUITE_H_
+#endif  // REPRISE_RUNNER_TESTING_REPLAY_CHECK_SUITE_H_

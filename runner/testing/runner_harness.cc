@@ -1,4 +1,4 @@
-#include "runner/testing/runner_harness.h"
+#include "reprise/runner/testing/runner_harness.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
@@ -9,9 +9,10 @@
 #include <limits>
 #include <utility>
 
-#include "base/dtype.h"
-#include "base/status_macros.h"
 #include "gtest/gtest.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/runner_shape.h"
 
 namespace reprise {
 namespace {
@@ -25,15 +26,11 @@ absl::StatusOr<std::unique_ptr<RunnerHarness>> RunnerHarness::Create(
     const ModelRunnerOptions& options, const ToyModelOptions& model) {
   auto harness = std::unique_ptr<RunnerHarness>(new RunnerHarness(model, options.max_num_seqs));
   ModelRunnerOptions with_logits = options;
-  with_logits.step_logits = StepLogits::kOfEvery;
+  with_logits.logits.step_logits = StepLogits::kOfEvery;
   REPRISE_ASSIGN_OR_RETURN(harness->runner_, ModelRunner::Create(&harness->model_, with_logits));
   ModelRunner& runner = *harness->runner_;
-  REPRISE_ASSIGN_OR_RETURN(
-      BlockManager blocks,
-      BlockManager::Create({.num_blocks = runner.num_blocks(),
-                            .block_size = runner.block_size(),
-                            .num_slots = runner.max_num_seqs(),
-                            .max_blocks = (runner.max_seq_len() - 1) / runner.block_size() + 1}));
+  REPRISE_ASSIGN_OR_RETURN(BlockManager blocks,
+                           BlockManager::Create(BlockOptionsOf(runner.shape())));
   harness->blocks_ = std::make_unique<BlockManager>(std::move(blocks));
   const c10::StreamGuard guard(runner.stream());  // before the steps
   REPRISE_RETURN_IF_ERROR(runner.kv_cache().Fill(std::numeric_limits<float>::quiet_NaN()));
@@ -46,8 +43,8 @@ RunnerHarness::RunnerHarness(const ToyModelOptions& model, int max_num_seqs)
       sequences_(max_num_seqs) {}
 
 void RunnerHarness::Join(SlotId slot, std::vector<int32_t> prompt) {
+  joins_.push_back(JoinOf(slot, {}, prompt.size()));
   sequences_[slot.value()] = {.text = std::move(prompt), .is_new = true};
-  joins_.push_back({.slot = slot.value()});
 }
 
 void RunnerHarness::Leave(SlotId slot) {
@@ -63,7 +60,7 @@ void RunnerHarness::Fork(SlotId from, SlotId to, int32_t last_token) {
   absl::Status forked = blocks_->CommitUnknown(from, num_cached - blocks_->num_committed(from));
   forked.Update(blocks_->Fork(from, to));
   EXPECT_TRUE(forked.ok()) << forked;
-  joins_.push_back({.slot = to.value(), .seq_len = num_cached});
+  joins_.push_back({.slot = to, .seq_len = num_cached, .prompt_len = num_cached + 1});
   sequences_[to.value()] = {.text = std::move(text), .is_fork = true};
 }
 
@@ -87,23 +84,25 @@ absl::Status RunnerHarness::Step(const std::vector<SlotId>& slots) {
   const absl::Span<const BlockCopy> taken_copies = blocks_->TakeCopies();
   std::vector<BlockCopy> copies(taken_copies.begin(), taken_copies.end());
 
-  REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, runner_->Launch({.leaves = leaves_,
-                                                                     .joins = joins_,
-                                                                     .updates = updates,
-                                                                     .copies = copies,
-                                                                     .rows = rows}));
-  for (BlockTableUpdate& update : updates) update = {kScrambled, kScrambled, kScrambled};
+  REPRISE_ASSIGN_OR_RETURN(const int64_t ticket, runner_->Launch({.leaves = leaves_,
+                                                                  .joins = joins_,
+                                                                  .updates = updates,
+                                                                  .copies = copies,
+                                                                  .rows = rows}));
+  for (BlockTableUpdate& update : updates) {
+    update = {.slot = SlotId(kScrambled), .column = kScrambled, .block = BlockId(kScrambled)};
+  }
   for (BlockCopy& copy : copies) copy = {kScrambled, kScrambled};
   for (std::vector<int32_t>& prompt : prompts) prompt.assign(prompt.size(), kScrambled);
   for (ScheduledRow& row : rows) row = {.slot = SlotId(kScrambled)};
   leaves_.assign(leaves_.size(), SlotId(kScrambled));
-  joins_.assign(joins_.size(), {.slot = kScrambled});
+  joins_.assign(joins_.size(), {.slot = SlotId(kScrambled)});
   leaves_.clear();
   joins_.clear();
 
   REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_->Await(ticket));
   decision_ = result.decision;
-  logits_ = result.logits;
+  REPRISE_ASSIGN_OR_RETURN(logits_, runner_->logits(ticket));
   rows_ = slots;
   for (size_t i = 0; i < slots.size(); ++i) {
     sequences_[slots[i].value()].text.push_back(result.tokens[i]);

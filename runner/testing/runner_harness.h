@@ -6,8 +6,8 @@
 //   ASSERT_OK(harness.Step({SlotId(0)}));      // prefill; each later Step() of the slot decodes
 //   harness.ExpectTokensAndLogits();           // against a dense forward in float32
 
-#ifndef RUNNER_TESTING_RUNNER_HARNESS_H_
-#define RUNNER_TESTING_RUNNER_HARNESS_H_
+#ifndef REPRISE_RUNNER_TESTING_RUNNER_HARNESS_H_
+#define REPRISE_RUNNER_TESTING_RUNNER_HARNESS_H_
 
 #include <cstdint>
 #include <memory>
@@ -15,10 +15,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/ids.h"
-#include "cache/blocks/block_manager.h"
-#include "runner/model_runner.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 
@@ -76,4 +76,4 @@ class RunnerHarness {
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_RUNNER_HARNESS_H_
+#endif  // REPRISE_RUNNER_TESTING_RUNNER_HARNESS_H_

@@ -1,4 +1,4 @@
-#include "runner/testing/speculation_acceptance_suite.h"
+#include "reprise/runner/testing/speculation_acceptance_suite.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>
@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "runner/device/device_driver.h"
-#include "runner/speculation/draft_heads.h"
-#include "runner/testing/forwarding_driver.h"
-#include "runner/testing/speculation_harness.h"
-#include "runner/testing/speculation_texts.h"
+#include "reprise/runner/device/device_driver.h"
+#include "reprise/runner/speculation/draft_heads.h"
+#include "reprise/runner/testing/forwarding_driver.h"
+#include "reprise/runner/testing/speculation_harness.h"
+#include "reprise/runner/testing/speculation_texts.h"
 
 namespace reprise {
 
@@ -47,7 +47,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using Hidden = LayeredModelOptions::Hidden;
 using Kind = GraphDecision::Kind;
-using Proposer = SpeculationOptions::Proposer;
+using speculation_tests::Proposer;
 
 LayeredModelOptions WithHidden(LayeredModelOptions model, Hidden hidden) {
   model.hidden = hidden;
@@ -121,7 +121,7 @@ TEST_P(SpeculationAcceptanceSuite, TextsAreThoseOfPlainDecodingWithHeads) {
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
   RandomHeads heads(48, GetParam());
   ModelRunnerOptions options = Options(Proposer::kHeads);
-  options.speculation.heads = &heads;
+  options.speculation.proposer = HeadsProposer{heads};
   auto harness = SpeculationHarness::Create(options, model);
   ASSERT_TRUE(harness.ok()) << harness.status();
   std::mt19937 rng(3);
@@ -143,7 +143,7 @@ TEST_P(SpeculationAcceptanceSuite, HeadsSeeTheStateThatTheNewestTokenWasChosenFr
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, {requests[0]});
   KnownText heads(want[0], model.max_position, GetParam());
   ModelRunnerOptions options = Options(Proposer::kHeads);
-  options.speculation.heads = &heads;
+  options.speculation.proposer = HeadsProposer{heads};
   auto made = SpeculationHarness::Create(options, model);
   ASSERT_TRUE(made.ok()) << made.status();
   SpeculationHarness& harness = **made;
@@ -187,7 +187,7 @@ TEST_P(SpeculationAcceptanceSuite, TreesOfHeadsHoldMoreThanTheLikeliestToken) {
     SCOPED_TRACE(is_tree);
     KnownText heads(want, model.max_position, GetParam(), KnownText::Best::kAnother);
     ModelRunnerOptions options = Options(Proposer::kHeads);
-    options.speculation.heads = &heads;
+    options.speculation.proposer = HeadsProposer{heads};
     options.speculation.max_drafts = 6;
     options.speculation.graph_num_drafts = {2, 6};
     if (is_tree) {
@@ -257,7 +257,7 @@ TEST_P(SpeculationAcceptanceSuite, RejectionGivesTheSameTextForTheSameSeedAndDra
   for (const Proposer proposer : {Proposer::kNgram, Proposer::kModel, Proposer::kHeads}) {
     SCOPED_TRACE(testing::Message() << "proposer " << static_cast<int>(proposer));
     ModelRunnerOptions options = WithRejection(Options(proposer));
-    if (proposer == Proposer::kHeads) options.speculation.heads = &heads;
+    if (proposer == Proposer::kHeads) options.speculation.proposer = HeadsProposer{heads};
     auto harness = SpeculationHarness::Create(options, model, TwoLayers(GetParam(), 2));
     ASSERT_TRUE(harness.ok()) << harness.status();
     const std::vector<std::vector<int32_t>> texts = TextsOf(**harness, requests, 4);
@@ -302,9 +302,9 @@ TEST_P(SpeculationAcceptanceSuite, RejectedDraftsLeaveTheModelsDistribution) {
     options.max_num_seqs = kSlots;
     options.max_num_tokens = kSlots * (1 + kChainDrafts);
     options.max_seq_len = 16;
-    options.num_blocks = 1 + kSlots * 2 * 4;  // of two groups
-    options.graph_sizes = {kSlots};
-    if (proposer == Proposer::kHeads) options.speculation.heads = &heads;
+    options.cache.size = NumBlocks{1 + kSlots * 2 * 4};  // of two groups
+    options.graphs.sizes = {kSlots};
+    if (proposer == Proposer::kHeads) options.speculation.proposer = HeadsProposer{heads};
     auto harness = SpeculationHarness::Create(options, model, ShortSighted(GetParam(), 2));
     ASSERT_TRUE(harness.ok()) << harness.status();
     std::map<std::pair<int, int>, int> counts;
@@ -433,15 +433,15 @@ void ExpectInvariantTexts(LayeredModelOptions model, DType dtype, uint32_t seed)
   draft.dtype = dtype;
   const std::vector<Request> requests = SomeRequests(seed);
   ModelRunnerOptions plain = Options(Proposer::kNone);
-  plain.batch_invariance = BatchInvariance::kOn;
+  plain.device.batch_invariance = BatchInvariance::kOn;
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests, plain);
   RandomHeads heads(48, model.device, dtype == DType::kFloat32 ? at::kFloat : at::kBFloat16);
   for (const Proposer proposer :
        {Proposer::kNone, Proposer::kNgram, Proposer::kModel, Proposer::kHeads}) {
     SCOPED_TRACE(testing::Message() << "proposer " << static_cast<int>(proposer));
     ModelRunnerOptions options = Options(proposer);
-    options.batch_invariance = BatchInvariance::kOn;
-    if (proposer == Proposer::kHeads) options.speculation.heads = &heads;
+    options.device.batch_invariance = BatchInvariance::kOn;
+    if (proposer == Proposer::kHeads) options.speculation.proposer = HeadsProposer{heads};
     auto harness = SpeculationHarness::Create(options, model, draft);
     ASSERT_TRUE(harness.ok()) << harness.status();
     std::mt19937 rng(8);
@@ -491,12 +491,8 @@ TEST_P(SpeculationAcceptanceSuite, RefusesOptionsThatDoNotFit) {
     return std::string(SpeculationHarness::Create(options, model).status().message());
   };
   const LayeredModelOptions model = WithHidden(plain, Hidden::kStream);
-  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kHeads}, model),
-              HasSubstr("speculation.heads must be given for Proposer::kHeads"));
-  EXPECT_THAT(message({.max_drafts = 2, .heads = &heads}, model),
-              HasSubstr("speculation.heads must be given for Proposer::kHeads, and for no other"));
-  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kHeads, .heads = &heads}, plain),
-              HasSubstr("the model's hidden_dim (for Proposer::kHeads) is too small"));
+  EXPECT_THAT(message({.max_drafts = 2, .proposer = HeadsProposer{heads}}, plain),
+              HasSubstr("the model's hidden_dim (for HeadsProposer) is too small"));
   EXPECT_THAT(
       message(
           {.max_drafts = 2, .shape = DraftShape::kTree, .acceptance = DraftAcceptance::kRejection},

@@ -1,10 +1,10 @@
 // What a ModelRunner must do with drafts that are accepted by rejection sampling, with heads, and with
 // the verification within its graphs, on every device: instantiated for the CPU and for CUDA.
 
-#ifndef RUNNER_TESTING_SPECULATION_ACCEPTANCE_SUITE_H_
-#define RUNNER_TESTING_SPECULATION_ACCEPTANCE_SUITE_H_
+#ifndef REPRISE_RUNNER_TESTING_SPECULATION_ACCEPTANCE_SUITE_H_
+#define REPRISE_RUNNER_TESTING_SPECULATION_ACCEPTANCE_SUITE_H_
 
-#include "runner/testing/device_suite.h"
+#include "reprise/runner/testing/device_suite.h"
 
 namespace reprise {
 
@@ -12,4 +12,4 @@ class SpeculationAcceptanceSuite : public DeviceSuite {};
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_SPECULATION_ACCEPTANCE_SUITE_H_
+#endif  // REPRISE_RUNNER_TESTING_SPECULATION_ACCEPTANCE_SUITE_H_

@@ -1,12 +1,12 @@
-#include "runner/testing/speculation_cases.h"
+#include "reprise/runner/testing/speculation_cases.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
 
-#include "runner/sampling/sampling_params.h"
-#include "runner/speculation/draft_levels.h"
-#include "runner/speculation/speculation_options.h"
+#include "reprise/runner/sampling/sampling_params.h"
+#include "reprise/runner/speculation/draft_levels.h"
+#include "reprise/runner/speculation/speculation_options.h"
 
 namespace reprise {
 namespace {

@@ -12,19 +12,19 @@
 //
 // Thread safety: pure functions of their arguments.
 
-#ifndef RUNNER_TESTING_SPECULATION_CASES_H_
-#define RUNNER_TESTING_SPECULATION_CASES_H_
+#ifndef REPRISE_RUNNER_TESTING_SPECULATION_CASES_H_
+#define REPRISE_RUNNER_TESTING_SPECULATION_CASES_H_
 
 #include <ostream>
 #include <random>
 #include <vector>
 
-#include "base/testing/builder_memory.h"
-#include "runner/speculation/draft_rows_args.h"
-#include "runner/speculation/ngram_drafts_args.h"
-#include "runner/speculation/tree_tokens_args.h"
-#include "runner/speculation/verify_drafts_args.h"
-#include "runner/speculation/verify_trees_args.h"
+#include "reprise/base/testing/builder_memory.h"
+#include "reprise/runner/speculation/draft_rows_args.h"
+#include "reprise/runner/speculation/ngram_drafts_args.h"
+#include "reprise/runner/speculation/tree_tokens_args.h"
+#include "reprise/runner/speculation/verify_drafts_args.h"
+#include "reprise/runner/speculation/verify_trees_args.h"
 
 namespace reprise {
 
@@ -81,4 +81,4 @@ void DrawDraftRows(std::mt19937& random, const SpeculationShape& shape, double h
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_SPECULATION_CASES_H_
+#endif  // REPRISE_RUNNER_TESTING_SPECULATION_CASES_H_

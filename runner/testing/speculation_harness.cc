@@ -1,11 +1,11 @@
-#include "runner/testing/speculation_harness.h"
+#include "reprise/runner/testing/speculation_harness.h"
 
 #include <c10/core/StreamGuard.h>
 
 #include <limits>
 #include <utility>
 
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 
@@ -15,8 +15,8 @@ absl::StatusOr<std::unique_ptr<SpeculationHarness>> SpeculationHarness::Create(
   auto harness = std::unique_ptr<SpeculationHarness>(
       new SpeculationHarness(model, draft, options.max_num_seqs));
   ModelRunnerOptions filled = options;
-  if (options.speculation.proposer == SpeculationOptions::Proposer::kModel) {
-    filled.speculation.draft_model = harness->draft_.get();
+  if (options.speculation.draft_model() != nullptr) {
+    filled.speculation.proposer = ModelProposer{*harness->draft_};
   }
   REPRISE_ASSIGN_OR_RETURN(harness->runner_,
                            ModelRunner::Create(&harness->model_, filled, std::move(driver)));
@@ -24,6 +24,14 @@ absl::StatusOr<std::unique_ptr<SpeculationHarness>> SpeculationHarness::Create(
   REPRISE_RETURN_IF_ERROR(
       harness->runner_->kv_cache().Fill(std::numeric_limits<float>::quiet_NaN()));
   return harness;
+}
+
+Model& SpeculationHarness::AnyDraftModel() {
+  static LayeredModel& model = *new LayeredModel(
+      {.layers = {
+           {.params = {
+                .num_q_heads = 1, .num_kv_heads = 1, .head_dim_qk = 16, .head_dim_v = 16}}}});
+  return model;
 }
 
 SpeculationHarness::SpeculationHarness(const LayeredModelOptions& model,
@@ -37,14 +45,14 @@ void SpeculationHarness::Join(int slot, std::vector<int32_t> prompt,
                               const SamplingParams& sampling) {
   texts_[slot] = std::move(prompt);
   is_new_[slot] = true;
-  joins_.push_back({.slot = slot, .sampling = sampling});
-  const int num_groups = static_cast<int>(runner_->kv_groups().size());
-  const int max_blocks = runner_->max_blocks();
+  joins_.push_back(JoinOf(SlotId(slot), {}, texts_[slot].size(), sampling));
+  const int num_groups = static_cast<int>(runner_->shape().groups.size());
+  const int max_blocks = runner_->shape().max_blocks();
   for (int group = 0; group < num_groups; ++group) {
     for (int column = 0; column < max_blocks; ++column) {
-      updates_.push_back({.slot = slot,
+      updates_.push_back({.slot = SlotId(slot),
                           .column = column,
-                          .block = 1 + (slot * num_groups + group) * max_blocks + column,
+                          .block = BlockId(1 + (slot * num_groups + group) * max_blocks + column),
                           .group = group});
     }
   }

@@ -8,8 +8,8 @@
 //
 // Each slot has blocks of its own for the longest sequence.
 
-#ifndef RUNNER_TESTING_SPECULATION_HARNESS_H_
-#define RUNNER_TESTING_SPECULATION_HARNESS_H_
+#ifndef REPRISE_RUNNER_TESTING_SPECULATION_HARNESS_H_
+#define REPRISE_RUNNER_TESTING_SPECULATION_HARNESS_H_
 
 #include <cstdint>
 #include <deque>
@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runner/model_runner.h"
-#include "runner/testing/layered_model.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/testing/layered_model.h"
 
 namespace reprise {
 
@@ -33,11 +33,13 @@ struct SpeculationRow {
 
 class SpeculationHarness {
  public:
-  // `draft`: the draft model, if options.speculation.proposer is kModel. `driver`: as in
-  // ModelRunner::Create().
+  // `draft`: replaces the model of a ModelProposer. `driver`: as in ModelRunner::Create().
   static absl::StatusOr<std::unique_ptr<SpeculationHarness>> Create(
       const ModelRunnerOptions& options, const LayeredModelOptions& model,
       const LayeredModelOptions& draft = {}, std::unique_ptr<DeviceDriver> driver = nullptr);
+
+  // A model for a ModelProposer that Create() replaces. It must not be used.
+  static Model& AnyDraftModel();
 
   void Join(int slot, std::vector<int32_t> prompt, const SamplingParams& sampling = {});
   // With stages between its logits and its tokens; greedy.
@@ -57,7 +59,7 @@ class SpeculationHarness {
 
  private:
   struct Launched {
-    StepTicket ticket;
+    int64_t ticket;
     std::vector<int> slots;
   };
 
@@ -80,4 +82,4 @@ class SpeculationHarness {
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_SPECULATION_HARNESS_H_
+#endif  // REPRISE_RUNNER_TESTING_SPECULATION_HARNESS_H_

@@ -17,11 +17,11 @@
 #include "absl/strings/numbers.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
-#include "runner/speculation/draft_heads.h"
-#include "runner/speculation/drafter.h"
-#include "runner/testing/speculation_harness.h"
-#include "runner/testing/speculation_suite.h"
-#include "runner/testing/speculation_texts.h"
+#include "reprise/runner/speculation/draft_heads.h"
+#include "reprise/runner/speculation/drafter.h"
+#include "reprise/runner/testing/speculation_harness.h"
+#include "reprise/runner/testing/speculation_suite.h"
+#include "reprise/runner/testing/speculation_texts.h"
 
 namespace reprise {
 
@@ -33,11 +33,11 @@ using speculation_tests::kMaxSeqLen;
 using speculation_tests::kVocab;
 using speculation_tests::Options;
 using speculation_tests::PlainTexts;
+using speculation_tests::Proposer;
 using speculation_tests::Request;
 using speculation_tests::ShortSighted;
 using speculation_tests::SomeRequests;
 using ::testing::HasSubstr;
-using Proposer = SpeculationOptions::Proposer;
 
 constexpr int kSlots = 4;
 constexpr int kTreeDrafts = 15;
@@ -86,7 +86,7 @@ constexpr Drafts kAllDrafts[] = {{Proposer::kNone},        {Proposer::kNgram},
 
 ModelRunnerOptions OptionsOf(const Drafts& drafts, DraftHeads* heads) {
   ModelRunnerOptions options = Options(drafts.proposer);
-  if (drafts.proposer == Proposer::kHeads) options.speculation.heads = heads;
+  if (drafts.proposer == Proposer::kHeads) options.speculation.proposer = HeadsProposer{*heads};
   if (!drafts.tree) return options;
   options.speculation.shape = DraftShape::kTree;
   options.speculation.max_drafts = kTreeDrafts;
@@ -239,7 +239,7 @@ TEST_P(SpeculationSuite, TextsOfTreesInBFloat16AreThoseOfPlainDecoding) {
         speculation_tests::Latents(GetParam(), 6)}) {
     model.dtype = DType::kBFloat16;
     ModelRunnerOptions plain = Options(Proposer::kNone);
-    plain.batch_invariance = BatchInvariance::kOn;
+    plain.device.batch_invariance = BatchInvariance::kOn;
     plain.speculation = {};
     const std::vector<Request> requests = SomeRequests(33);
     const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests, plain);
@@ -248,7 +248,7 @@ TEST_P(SpeculationSuite, TextsOfTreesInBFloat16AreThoseOfPlainDecoding) {
                    << drafts << ", window " << model.layers[0].params.window_left.value_or(-1)
                    << ", head dim " << model.layers[0].params.head_dim_qk);
       ModelRunnerOptions options = OptionsOf(drafts, nullptr);
-      options.batch_invariance = BatchInvariance::kOn;
+      options.device.batch_invariance = BatchInvariance::kOn;
       auto harness = SpeculationHarness::Create(options, model, model);
       ASSERT_TRUE(harness.ok()) << harness.status();
       std::mt19937 rng(14);
@@ -316,7 +316,7 @@ TEST_P(SpeculationSuite, ACallersDrafterMayProposeATree) {
   Counting counting;
   ModelRunnerOptions options = Options(Proposer::kCustom);
   options.speculation.shape = DraftShape::kTree;
-  options.speculation.drafter = &counting;
+  options.speculation.proposer = CustomProposer{counting};
   options.speculation.max_drafts = kTreeDrafts;
   options.speculation.graph_num_drafts = {4, kTreeDrafts};
   // Twelve drafts may follow the newest token, and one of three of those.

@@ -1,4 +1,4 @@
-#include "runner/testing/speculation_suite.h"
+#include "reprise/runner/testing/speculation_suite.h"
 
 #include <ATen/ops/from_blob.h>
 
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "runner/speculation/drafter.h"
-#include "runner/testing/speculation_harness.h"
-#include "runner/testing/speculation_texts.h"
+#include "reprise/runner/speculation/drafter.h"
+#include "reprise/runner/testing/speculation_harness.h"
+#include "reprise/runner/testing/speculation_texts.h"
 
 namespace reprise {
 
@@ -38,7 +38,8 @@ using speculation_tests::Windows;
 using speculation_tests::WindowsAndChunks;
 using ::testing::HasSubstr;
 using Kind = GraphDecision::Kind;
-using Proposer = SpeculationOptions::Proposer;
+using speculation_tests::Proposer;
+using speculation_tests::ProposerOf;
 
 // Proposes the newest token, again and again.
 class Repeat : public Drafter {
@@ -118,7 +119,7 @@ ModelRunnerOptions TreeOptions(Proposer proposer) {
   ModelRunnerOptions options = Options(proposer);
   options.speculation = {.max_drafts = kMaxNodes,
                          .shape = DraftShape::kTree,
-                         .proposer = proposer,
+                         .proposer = ProposerOf(proposer),
                          .graph_num_drafts = {4, kMaxNodes}};
   return options;
 }
@@ -184,7 +185,7 @@ TEST_P(SpeculationSuite, ATreeMayHave64Nodes) {
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
   ModelRunnerOptions options = TreeOptions(Proposer::kNone);
   options.max_num_seqs = 1;
-  options.graph_sizes = {1};
+  options.graphs.sizes = {1};
   options.speculation.max_drafts = kMaxTreeDrafts;
   options.speculation.graph_num_drafts = {kMaxTreeDrafts};
   auto harness = SpeculationHarness::Create(options, model);
@@ -209,7 +210,7 @@ TEST_P(SpeculationSuite, ReplaysOfTreesAreWhatEagerStepsCompute) {
   std::vector<Request> requests = SomeRequests(15);
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
   ModelRunnerOptions options = TreeOptions(Proposer::kNone);
-  options.replay_check = ReplayCheck::kEveryReplay;
+  options.debug.replay_check = ReplayCheck::kEveryReplay;
   auto harness = SpeculationHarness::Create(options, model);
   ASSERT_TRUE(harness.ok()) << harness.status();
   std::mt19937 rng(6);
@@ -386,11 +387,10 @@ TEST_P(SpeculationSuite, RefusesTreesThatDoNotFit) {
               HasSubstr("speculation.tree[1]: expected 0 to 1, got 2"));
   EXPECT_THAT(refusal({.max_drafts = 3, .shape = tree, .tree = {0, 1, 0}}, model),
               HasSubstr("level by level"));
-  EXPECT_THAT(refusal({.max_drafts = 17, .shape = tree, .proposer = Proposer::kNgram}, model),
+  EXPECT_THAT(refusal({.max_drafts = 17, .shape = tree, .proposer = NgramProposer{}}, model),
               HasSubstr("of a proposer without a tree: expected 0 to 16, got 17"));
   EXPECT_THAT(
-      refusal({.max_drafts = 2, .shape = tree, .tree = {0, 0}, .proposer = Proposer::kNgram},
-              model),
+      refusal({.max_drafts = 2, .shape = tree, .tree = {0, 0}, .proposer = NgramProposer{}}, model),
       HasSubstr("proposes chains"));
   EXPECT_THAT(refusal({.max_drafts = 2, .shape = tree}, WindowsAndChunks(GetParam(), 1)),
               HasSubstr("expected no layer of chunks"));
@@ -450,9 +450,9 @@ TEST_P(SpeculationSuite, PromptsAndDraftsReplayOneGraph) {
   for (Case c : {Case{Options(Proposer::kNgram), 3, 0}, Case{Options(Proposer::kModel), 3, 4},
                  Case{ThreeLevels(), 15, 4}}) {
     SCOPED_TRACE(testing::Message()
-                 << static_cast<int>(c.options.speculation.proposer) << ", " << c.num_drafts);
-    c.options.mixed_graphs = MixedGraphs::kOn;
-    c.options.replay_check = ReplayCheck::kEveryReplay;
+                 << c.options.speculation.proposer.index() << ", " << c.num_drafts);
+    c.options.graphs.mixed = MixedGraphs::kOn;
+    c.options.debug.replay_check = ReplayCheck::kEveryReplay;
     auto harness = SpeculationHarness::Create(c.options, model, model);
     ASSERT_TRUE(harness.ok()) << harness.status();
     std::vector<SpeculationRow> rows;
@@ -498,8 +498,8 @@ TEST_P(SpeculationSuite, LongPromptsBesideDraftsRunEagerly) {
   requests[1].prompt = RandomPrompt(rng, 30);
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
   ModelRunnerOptions options = Options(Proposer::kModel);
-  options.mixed_graphs = MixedGraphs::kOn;
-  options.mixed_graph_tokens = {32};
+  options.graphs.mixed = MixedGraphs::kOn;
+  options.graphs.mixed_tokens = {32};
   auto harness = SpeculationHarness::Create(options, model, model);
   ASSERT_TRUE(harness.ok()) << harness.status();
   (*harness)->Join(0, requests[0].prompt, requests[0].sampling);
@@ -555,7 +555,7 @@ TEST_P(SpeculationSuite, StepsAreLaunchedBeforeTheHostKnowsHowManyTokensThereAre
 TEST_P(SpeculationSuite, ReplaysAreWhatEagerStepsCompute) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   ModelRunnerOptions options = Options(Proposer::kModel);
-  options.replay_check = ReplayCheck::kEveryReplay;
+  options.debug.replay_check = ReplayCheck::kEveryReplay;
   auto harness = SpeculationHarness::Create(options, model, TwoLayers(GetParam(), 2));
   ASSERT_TRUE(harness.ok()) << harness.status();
   (*harness)->Join(0, {1, 2, 3, 4, 5});
@@ -570,7 +570,7 @@ TEST_P(SpeculationSuite, ACallersDrafterIsAsked) {
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
   Repeat repeat;
   ModelRunnerOptions options = Options(Proposer::kCustom);
-  options.speculation.drafter = &repeat;
+  options.speculation.proposer = CustomProposer{repeat};
   auto harness = SpeculationHarness::Create(options, model);
   ASSERT_TRUE(harness.ok()) << harness.status();
   ExpectTexts(**harness, requests, want, [&](int slot, int room) {
@@ -605,8 +605,8 @@ TEST_P(SpeculationSuite, HistoriesBeginWithTheTokensOfBlocksThatOthersComputed) 
     Reader reader;
     ModelRunnerOptions options = Options(Proposer::kCustom);
     if (tree) options.speculation.shape = DraftShape::kTree;
-    options.speculation.drafter = &reader;
-    options.num_swap_blocks = 9;
+    options.speculation.proposer = CustomProposer{reader};
+    options.cache.swap = NumBlocks{9};
     auto made = SpeculationHarness::Create(options, model);
     ASSERT_TRUE(made.ok()) << made.status();
     SpeculationHarness& harness = **made;
@@ -632,21 +632,23 @@ TEST_P(SpeculationSuite, HistoriesBeginWithTheTokensOfBlocksThatOthersComputed) 
     ASSERT_GE(num_known, 10);
 
     ModelRunner& runner = harness.runner();
-    const int first = 1 + harness.runner().max_blocks();  // of slot 1's own blocks
+    const int first = 1 + harness.runner().shape().max_blocks();  // blocks that only slot 1 has
     // Two blocks are shared, the third is copied; slot 2 has all of them back from the host.
-    const SlotJoin joins[] = {{.slot = 1, .seq_len = 10}, {.slot = 2, .seq_len = num_known}};
-    std::vector<BlockTableUpdate> updates = {{.slot = 1, .column = 0, .block = 1},
-                                             {.slot = 1, .column = 1, .block = 2}};
+    const SlotJoin joins[] = {
+        {.slot = SlotId(1), .seq_len = 10, .prompt_len = 12},
+        {.slot = SlotId(2), .seq_len = num_known, .prompt_len = num_known + 1}};
+    std::vector<BlockTableUpdate> updates = {{.slot = SlotId(1), .column = 0, .block = BlockId(1)},
+                                             {.slot = SlotId(1), .column = 1, .block = BlockId(2)}};
     for (int column = 2; column < 5; ++column) {
-      updates.push_back({.slot = 1, .column = column, .block = first + column});
+      updates.push_back({.slot = SlotId(1), .column = column, .block = BlockId(first + column)});
     }
     std::vector<BlockCopy> outs, ins;
-    for (int column = 0; column * options.block_size <= num_known; ++column) {
+    for (int column = 0; column * options.cache.block_size <= num_known; ++column) {
       const int host = 1 + column;
       const int block = first + 20 + column;
       outs.push_back({.src = 1 + column, .dst = host});
       ins.push_back({.src = host, .dst = block});
-      updates.push_back({.slot = 2, .column = column, .block = block});
+      updates.push_back({.slot = SlotId(2), .column = column, .block = BlockId(block)});
     }
     const BlockCopy copies[] = {{.src = 3, .dst = first + 2}};
     const std::vector<int32_t> rest = {text[10], 1};
@@ -712,22 +714,18 @@ TEST_P(SpeculationSuite, RefusesOptionsThatDoNotFit) {
     return std::string(SpeculationHarness::Create(options, model, draft).status().message());
   };
   EXPECT_THAT(message({.max_drafts = 17}), HasSubstr("speculation.max_drafts"));
-  EXPECT_THAT(message({.proposer = Proposer::kNgram}), HasSubstr("at least 1 for a proposer"));
-  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kModel}),
-              HasSubstr("draft_model must be given"));
-  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kCustom}),
-              HasSubstr("drafter must be given"));
-  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kNgram, .ngram = {3, 2}}),
-              HasSubstr("speculation.ngram.max_ngram"));
+  EXPECT_THAT(message({.proposer = NgramProposer{}}), HasSubstr("at least 1 for a proposer"));
+  EXPECT_THAT(message({.max_drafts = 2, .proposer = NgramProposer{3, 2}}),
+              HasSubstr("max_ngram of speculation.proposer: expected 3 to 16, got 2"));
   EXPECT_THAT(message({.max_drafts = 4, .graph_num_drafts = {2}}),
               HasSubstr("must end with max_drafts"));
   LayeredModelOptions draft = TwoLayers(GetParam(), 2);
   draft.vocab_size = kVocab + 1;
-  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kModel}, draft),
+  EXPECT_THAT(message({.max_drafts = 2, .proposer = ProposerOf(Proposer::kModel)}, draft),
               HasSubstr("the model's vocabulary: expected vocab_size 61, got 62"));
   draft = TwoLayers(GetParam(), 2);
   draft.max_position = kMaxSeqLen - 1;
-  EXPECT_THAT(message({.max_drafts = 2, .proposer = Proposer::kModel}, draft),
+  EXPECT_THAT(message({.max_drafts = 2, .proposer = ProposerOf(Proposer::kModel)}, draft),
               HasSubstr("serve sequences as long"));
 }
 

@@ -1,9 +1,9 @@
 // What a ModelRunner must do with drafts, on every device: instantiated for the CPU and for CUDA.
 
-#ifndef RUNNER_TESTING_SPECULATION_SUITE_H_
-#define RUNNER_TESTING_SPECULATION_SUITE_H_
+#ifndef REPRISE_RUNNER_TESTING_SPECULATION_SUITE_H_
+#define REPRISE_RUNNER_TESTING_SPECULATION_SUITE_H_
 
-#include "runner/testing/device_suite.h"
+#include "reprise/runner/testing/device_suite.h"
 
 namespace reprise {
 
@@ -11,4 +11,4 @@ class SpeculationSuite : public DeviceSuite {};
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_SPECULATION_SUITE_H_
+#endif  // REPRISE_RUNNER_TESTING_SPECULATION_SUITE_H_

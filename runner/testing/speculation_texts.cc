@@ -1,19 +1,31 @@
-#include "runner/testing/speculation_texts.h"
+#include "reprise/runner/testing/speculation_texts.h"
 
 namespace reprise::speculation_tests {
 
-using Proposer = SpeculationOptions::Proposer;
+DraftProposer ProposerOf(Proposer proposer) {
+  switch (proposer) {
+    case Proposer::kNgram:
+      return NgramProposer{};
+    case Proposer::kModel:
+      return ModelProposer{SpeculationHarness::AnyDraftModel()};
+    case Proposer::kNone:
+    case Proposer::kCustom:
+    case Proposer::kHeads:
+      break;
+  }
+  return NoProposer{};
+}
 
+// The cache has blocks for up to three groups.
 ModelRunnerOptions Options(Proposer proposer) {
-  return {
-      .max_num_seqs = 4,
-      .max_num_tokens = 96,
-      .max_seq_len = kMaxSeqLen,
-      .block_size = 4,
-      .num_blocks = 1 + 4 * 3 * (kMaxSeqLen / 4),  // of up to three groups
-      .graph_sizes = {2, 4},
-      .speculation = {
-          .max_drafts = kChainDrafts, .proposer = proposer, .graph_num_drafts = {2, kChainDrafts}}};
+  return {.max_num_seqs = 4,
+          .max_num_tokens = 96,
+          .max_seq_len = kMaxSeqLen,
+          .cache = {.block_size = 4, .size = NumBlocks{1 + 4 * 3 * (kMaxSeqLen / 4)}},
+          .graphs = {.sizes = {2, 4}},
+          .speculation = {.max_drafts = kChainDrafts,
+                          .proposer = ProposerOf(proposer),
+                          .graph_num_drafts = {2, kChainDrafts}}};
 }
 
 LayeredModelOptions TwoLayers(c10::Device device, uint64_t seed) {

@@ -1,8 +1,8 @@
 // Models, requests and texts of the tests that speculate: each sequence generates a text alone, without
 // drafts, and then all of them together, with drafts.
 
-#ifndef RUNNER_TESTING_SPECULATION_TEXTS_H_
-#define RUNNER_TESTING_SPECULATION_TEXTS_H_
+#ifndef REPRISE_RUNNER_TESTING_SPECULATION_TEXTS_H_
+#define REPRISE_RUNNER_TESTING_SPECULATION_TEXTS_H_
 
 #include <c10/core/Device.h>
 
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "runner/testing/layered_model.h"
-#include "runner/testing/speculation_harness.h"
+#include "reprise/runner/testing/layered_model.h"
+#include "reprise/runner/testing/speculation_harness.h"
 
 namespace reprise::speculation_tests {
 
@@ -22,8 +22,15 @@ inline constexpr int kMaxSeqLen = 96;
 inline constexpr int kChainDrafts = 8;  // of a row, at most
 inline constexpr int kNumNew = 40;      // tokens after the prompt
 
+// The alternatives of DraftProposer, for tests that are run with several of them.
+enum class Proposer : int8_t { kNone, kNgram, kModel, kCustom, kHeads };
+
+// SpeculationHarness::Create() replaces the model of kModel. For kCustom and kHeads the caller sets the
+// proposer: the result is NoProposer.
+DraftProposer ProposerOf(Proposer proposer);
+
 // A runner of four slots, with proposed chains.
-ModelRunnerOptions Options(SpeculationOptions::Proposer proposer);
+ModelRunnerOptions Options(Proposer proposer);
 
 LayeredModelOptions TwoLayers(c10::Device device, uint64_t seed);
 LayeredModelOptions Windows(c10::Device device, uint64_t seed);
@@ -92,4 +99,4 @@ void ExpectTexts(SpeculationHarness& harness, const std::vector<Request>& reques
 
 }  // namespace reprise::speculation_tests
 
-#endif  // RUNNER_TESTING_SPECULATION_TEXTS_H_
+#endif  // REPRISE_RUNNER_TESTING_SPECULATION_TEXTS_H_

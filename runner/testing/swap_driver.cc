@@ -1,13 +1,14 @@
-#include "runner/testing/swap_driver.h"
+#include "reprise/runner/testing/swap_driver.h"
 
 #include <c10/core/StreamGuard.h>
 
 #include <limits>
 #include <utility>
 
-#include "base/passed_fence.h"
-#include "base/status_macros.h"
 #include "gtest/gtest.h"
+#include "reprise/base/passed_fence.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/runner_shape.h"
 
 namespace reprise {
 
@@ -15,25 +16,20 @@ absl::StatusOr<std::unique_ptr<SwapDriver>> SwapDriver::Create(Model* model,
                                                                const ModelRunnerOptions& options) {
   auto driver = std::unique_ptr<SwapDriver>(new SwapDriver());
   ModelRunnerOptions with_logits = options;
-  with_logits.step_logits = StepLogits::kOfEvery;
+  with_logits.logits.step_logits = StepLogits::kOfEvery;
   REPRISE_ASSIGN_OR_RETURN(driver->runner_, ModelRunner::Create(model, with_logits));
   ModelRunner& runner = *driver->runner_;
-  REPRISE_ASSIGN_OR_RETURN(
-      BlockManager blocks,
-      BlockManager::Create({.num_blocks = runner.num_blocks(),
-                            .block_size = runner.block_size(),
-                            .num_slots = runner.max_num_seqs(),
-                            .max_blocks = runner.max_blocks(),
-                            .groups = {runner.kv_groups().begin(), runner.kv_groups().end()}}));
+  REPRISE_ASSIGN_OR_RETURN(BlockManager blocks,
+                           BlockManager::Create(BlockOptionsOf(runner.shape())));
   driver->blocks_ = std::make_unique<BlockManager>(std::move(blocks));
-  if (runner.num_swap_blocks() > 0) {
+  if (runner.shape().num_swap_blocks > 0) {
     SwapFences fences;
     for (int i = 0; i < 2; ++i) {
       fences.device.push_back(std::make_unique<PassedFence>());
       fences.host.push_back(std::make_unique<PassedFence>());
     }
     REPRISE_ASSIGN_OR_RETURN(driver->store_,
-                             SwapStore::Create({.num_host_blocks = runner.num_swap_blocks()},
+                             SwapStore::Create({.num_host_blocks = runner.shape().num_swap_blocks},
                                                driver->blocks_.get(), std::move(fences)));
   }
   const c10::StreamGuard guard(runner.stream());
@@ -89,7 +85,8 @@ absl::StatusOr<ScheduledRow> SwapDriver::RowOf(Sequence& sequence) {
     REPRISE_RETURN_IF_ERROR(
         blocks_->Add(slot, {.tokens = sequence.text, .num_encoder_tokens = num_encoder_tokens})
             .status());
-    joins_.push_back({.slot = slot.value(), .num_encoder_tokens = num_encoder_tokens});
+    joins_.push_back(JoinOf(slot, {}, sequence.text.size()));
+    joins_.back().num_encoder_tokens = num_encoder_tokens;
     if (num_encoder_tokens > 0) {
       encodes_.push_back({.slot = slot, .tokens = sequence.encoder_text});
     }
@@ -98,8 +95,9 @@ absl::StatusOr<ScheduledRow> SwapDriver::RowOf(Sequence& sequence) {
     REPRISE_RETURN_IF_ERROR(blocks_->Append(slot, 1));
   }
   if (sequence.entry == Entry::kReturned) {
-    joins_.push_back({.slot = slot.value(),
+    joins_.push_back({.slot = slot,
                       .seq_len = sequence.num_launched,
+                      .prompt_len = static_cast<int32_t>(sequence.text.size()),
                       .num_encoder_tokens = num_encoder_tokens,
                       .encoder_is_cached = blocks_->has_encoder(slot)});
     row.tokens = absl::MakeConstSpan(sequence.text).last(1);
@@ -118,7 +116,9 @@ absl::Status SwapDriver::Launch(const std::vector<int>& ids) {
     launched.num_tokens.push_back(rows.back().query_len());
   }
   const absl::Span<const BlockTableUpdate> updates = blocks_->TakeUpdates();
-  for (const BlockTableUpdate& update : updates) num_reused_ += went_out_.erase(update.block);
+  for (const BlockTableUpdate& update : updates) {
+    num_reused_ += went_out_.erase(update.block.value());
+  }
   REPRISE_ASSIGN_OR_RETURN(launched.ticket, runner_->Launch({.leaves = leaves_,
                                                              .joins = joins_,
                                                              .updates = updates,
@@ -141,7 +141,8 @@ absl::Status SwapDriver::AwaitOldest() {
   REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner_->Await(awaited.ticket));
   {
     const c10::StreamGuard guard(runner_->stream());
-    logits_ = result.logits.to(at::kCPU).clone();
+    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, runner_->logits(awaited.ticket));
+    logits_ = logits.to(at::kCPU).clone();
   }
   for (size_t i = 0; i < awaited.ids.size(); ++i) {
     const auto found = sequences_.find(awaited.ids[i]);

@@ -1,7 +1,7 @@
 // Drives a ModelRunner by hand with sequences that give up their blocks and return: for tests of
 // swaps on any device.
 //
-//   auto driver = *SwapDriver::Create(&model, {.max_num_seqs = 4, .num_swap_blocks = 20});
+//   auto driver = *SwapDriver::Create(&model, {.max_num_seqs = 4, .cache = {.swap = NumBlocks{20}}});
 //   driver->Join(7, SlotId(0), {.text = {1, 2, 3}});
 //   ASSERT_OK(driver->Step({7}));           // prefill, later decode
 //   driver->Out(7);                         // with the next step, its blocks are another's
@@ -12,8 +12,8 @@
 //
 // Cache memory is NaN at first. Steps may be launched before earlier ones are awaited.
 
-#ifndef RUNNER_TESTING_SWAP_DRIVER_H_
-#define RUNNER_TESTING_SWAP_DRIVER_H_
+#ifndef REPRISE_RUNNER_TESTING_SWAP_DRIVER_H_
+#define REPRISE_RUNNER_TESTING_SWAP_DRIVER_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -26,11 +26,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/ids.h"
-#include "cache/block_copy.h"
-#include "cache/blocks/block_manager.h"
-#include "cache/blocks/swap_store.h"
-#include "runner/model_runner.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/block_copy.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/blocks/swap_store.h"
+#include "reprise/runner/model_runner.h"
 
 namespace reprise {
 
@@ -74,7 +74,7 @@ class SwapDriver {
     int num_launched = 0;       // tokens whose keys are cached, or will be by a step in flight
   };
   struct InFlight {
-    StepTicket ticket;
+    int64_t ticket;
     std::vector<int> ids;
     std::vector<int> num_tokens;  // of each row
   };
@@ -99,4 +99,4 @@ class SwapDriver {
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_SWAP_DRIVER_H_
+#endif  // REPRISE_RUNNER_TESTING_SWAP_DRIVER_H_

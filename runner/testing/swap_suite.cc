@@ -1,4 +1,4 @@
-#include "runner/testing/swap_suite.h"
+#include "reprise/runner/testing/swap_suite.h"
 
 #include <ATen/ops/equal.h>
 #include <c10/core/StreamGuard.h>
@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
-#include "cache/storage/kv_layout.h"
 #include "gmock/gmock.h"
-#include "runner/testing/layered_model.h"
-#include "runner/testing/swap_driver.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/runner/testing/layered_model.h"
+#include "reprise/runner/testing/swap_driver.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace reprise {
 
@@ -29,8 +29,8 @@ ModelRunnerOptions Options() {
   return {.max_num_seqs = 4,
           .max_num_tokens = 48,
           .max_seq_len = 64,
-          .block_size = 4,
-          .max_steps_in_flight = 2};
+          .max_steps_in_flight = 2,
+          .cache = {.block_size = 4}};
 }
 
 // A runner whose cache is so small that blocks which go out are used by others, and its twin.
@@ -40,8 +40,8 @@ class Twins {
         const ModelRunnerOptions& options, int num_blocks) {
     for (const bool swaps : {true, false}) {
       ModelRunnerOptions own = options;
-      own.num_blocks = swaps ? num_blocks : 400;
-      own.num_swap_blocks = swaps ? 60 : 0;
+      own.cache.size = NumBlocks{swaps ? num_blocks : 400};
+      own.cache.swap = NumBlocks{swaps ? 60 : 0};
       models_.push_back(make_model());
       auto created = SwapDriver::Create(models_.back().get(), own);
       EXPECT_TRUE(created.ok()) << created.status();
@@ -145,10 +145,10 @@ TEST_P(SwapSuite, EveryFormOfTheCacheIsMoved) {
       for (const KvOrder order : {KvOrder::kNHD, KvOrder::kHND}) {
         SCOPED_TRACE(testing::Message() << dtype << ", " << form << ", " << order);
         ModelRunnerOptions options = Options();
-        options.kv_dtype = dtype;
-        options.kv_form = form;
-        options.kv_order = order;
-        options.kv_scale_shape = KvScaleShape::kPerHead;
+        options.cache.dtype = dtype;
+        options.cache.form = form;
+        options.cache.order = order;
+        options.cache.scale_shape = KvScaleShape::kPerHead;
         ToyModelOptions model = {.device = GetParam()};
         if (dtype == DType::kFp8E4M3) model.kv_scale = 0.5f;
         Twins twins([&] { return std::make_unique<ToyModel>(model); }, options, 17);
@@ -230,26 +230,26 @@ TEST_P(SwapSuite, HostMemoryIsGivenInBlocksOrBytes) {
   ModelRunnerOptions options = Options();
   const auto plain = ModelRunner::Create(&model, options);
   ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_EQ((*plain)->num_swap_blocks(), 0);
+  EXPECT_EQ((*plain)->shape().num_swap_blocks, 0);
   EXPECT_EQ((*plain)->memory_use().swap_bytes, 0);
   EXPECT_FALSE((*plain)->step_times().has_value());
-  const int64_t bytes = (*plain)->bytes_per_block();
+  const int64_t bytes = (*plain)->shape().bytes_per_block;
   const BlockCopy out[] = {{1, 1}};
   EXPECT_THAT(std::string((*plain)->Launch({.swap_outs = out}).status().message()),
               HasSubstr("no host memory"));
-  options.swap_memory_bytes = 5 * bytes + bytes / 2;
+  options.cache.swap = NumBytes{5 * bytes + bytes / 2};
   const auto with = ModelRunner::Create(&model, options);
   ASSERT_TRUE(with.ok()) << with.status();
-  EXPECT_EQ((*with)->num_swap_blocks(), 5);
+  EXPECT_EQ((*with)->shape().num_swap_blocks, 5);
   EXPECT_EQ((*with)->memory_use().swap_bytes, 5 * bytes);
   ASSERT_TRUE((*with)->step_times().has_value());
-  EXPECT_EQ((*with)->step_times()->num_tokens, (*with)->max_num_tokens());
+  EXPECT_EQ((*with)->step_times()->num_tokens, (*with)->shape().max_num_tokens);
   EXPECT_GT((*with)->step_times()->largest_us, 0);
   EXPECT_GT((*with)->step_times()->least_us, 0);
   EXPECT_LT((*with)->step_times()->least_us, 1e6);
-  options.swap_memory_bytes = 2 * bytes - 1;
+  options.cache.swap = NumBytes{2 * bytes - 1};
   EXPECT_THAT(std::string(ModelRunner::Create(&model, options).status().message()),
-              HasSubstr("swap_memory_bytes must hold host block 0"));
+              HasSubstr("cache.swap must hold host block 0"));
 }
 
 }  // namespace reprise

@@ -1,4 +1,4 @@
-#include "runner/testing/toy_model.h"
+#include "reprise/runner/testing/toy_model.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -14,8 +14,8 @@
 #include <limits>
 #include <random>
 
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

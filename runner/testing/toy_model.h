@@ -2,8 +2,8 @@
 // wired so that every token of a sequence matters for its logits. For tests of runners, on any
 // device.
 
-#ifndef RUNNER_TESTING_TOY_MODEL_H_
-#define RUNNER_TESTING_TOY_MODEL_H_
+#ifndef REPRISE_RUNNER_TESTING_TOY_MODEL_H_
+#define REPRISE_RUNNER_TESTING_TOY_MODEL_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -12,10 +12,18 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "runner/model.h"
+#include "reprise/attention/device_profile.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/model.h"
 
 namespace reprise {
+
+// H200Profile() with other costs of reading a shared prefix: tests choose when it is read once.
+constexpr DeviceProfile ProfileWithCascade(const CascadeCosts& costs) {
+  DeviceProfile profile = H200Profile();
+  profile.cascade_map = costs;
+  return profile;
+}
 
 struct ToyModelOptions {
   int vocab_size = 61;
@@ -79,4 +87,4 @@ class ToyModel : public Model {
 
 }  // namespace reprise
 
-#endif  // RUNNER_TESTING_TOY_MODEL_H_
+#endif  // REPRISE_RUNNER_TESTING_TOY_MODEL_H_

@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "attention/attention.h"
-#include "base/torch_dtype.h"
 #include "benchmark/benchmark.h"
+#include "reprise/attention/attention.h"
+#include "reprise/base/torch_dtype.h"
 
 namespace reprise {
 namespace {

@@ -33,16 +33,16 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/fence.h"
-#include "base/ids.h"
-#include "base/testing/allocation_counter.h"
 #include "benchmark/benchmark.h"
-#include "cache/blocks/block_manager.h"
-#include "cache/blocks/block_pool.h"
-#include "cache/blocks/prefix_cache.h"
-#include "cache/kv_group.h"
-#include "cache/prefix/prefix_hash.h"
-#include "cache/prefix/prefix_index.h"
+#include "reprise/base/fence.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/blocks/block_pool.h"
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/kv_group.h"
+#include "reprise/cache/prefix/prefix_hash.h"
+#include "reprise/cache/prefix/prefix_index.h"
 
 namespace reprise {
 namespace {

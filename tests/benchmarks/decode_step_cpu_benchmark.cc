@@ -27,17 +27,17 @@
 #include <utility>
 #include <vector>
 
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
 #include "benchmark/benchmark.h"
-#include "engine/engine.h"
-#include "examples/models/llama/llama_model.h"
-#include "examples/models/llama/llama_weights.h"
-#include "examples/models/llama/public_configs.h"
 #include "glog/logging.h"
-#include "runner/model.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/llama/public_configs.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 namespace {
@@ -112,9 +112,9 @@ class DecodeLoop {
  public:
   DecodeLoop(Model& model, int num_rows, int context)
       : num_rows_(num_rows), context_(context), vocab_size_(model.spec().vocab_size) {
-    auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = num_rows,
-                                                     .max_num_tokens = num_rows * context,
-                                                     .max_seq_len = context + kNumSteps}});
+    auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = num_rows,
+                                                   .max_num_tokens = num_rows * context,
+                                                   .max_seq_len = context + kNumSteps}});
     CheckOk(engine.status());
     engine_ = *std::move(engine);
   }

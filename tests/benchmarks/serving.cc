@@ -38,13 +38,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "engine/engine.h"
-#include "examples/models/llama/llama_model.h"
-#include "examples/models/llama/llama_weights.h"
-#include "examples/models/llama/public_configs.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/llama/public_configs.h"
 
 ABSL_FLAG(std::string, device, "cuda", "cpu or cuda");
 ABSL_FLAG(std::string, preset, "llama-3.1-8b", "llama-3.1-8b, llama-3.2-1b or jargon");
@@ -145,13 +145,13 @@ class Serving {
  private:
   absl::StatusOr<std::unique_ptr<Engine>> NewEngine(int max_seq_len) {
     const int rows = absl::GetFlag(FLAGS_rows);
-    EngineOptions options;
+    ModelEngineOptions options;
     options.runner.max_num_seqs = rows;
     options.runner.max_num_tokens = std::max(absl::GetFlag(FLAGS_max_tokens), rows);
     options.runner.max_seq_len = max_seq_len;
-    options.max_prefill_tokens_while_decoding = absl::GetFlag(FLAGS_budget);
-    options.prefix_reuse = PrefixReuse::kOff;  // prompts are random
-    return Engine::Create(&model_, options);
+    options.scheduler.max_prefill_tokens_while_decoding = absl::GetFlag(FLAGS_budget);
+    options.scheduler.prefix_reuse = PrefixReuse::kOff;  // prompts are random
+    return CreateEngine(&model_, options);
   }
 
   Request NewRequest(int prompt, int output) {

@@ -12,23 +12,24 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "attention/metadata/batch_builder.h"
-#include "base/ids.h"
-#include "base/status_macros.h"
-#include "cache/blocks/block_manager.h"
-#include "cache/tables/block_table_view.h"
-#include "engine/request.h"
-#include "engine/scheduler.h"
 #include "gmock/gmock.h"
-#include "graphs/fingerprint.h"
-#include "graphs/graph_key.h"
-#include "graphs/graph_set.h"
-#include "graphs/recorded_backend.h"
 #include "gtest/gtest.h"
-#include "runner/slots/refill.h"
-#include "runner/slots/scheduled_batch.h"
-#include "runner/slots/step_delta_layout.h"
-#include "runner/testing/refill_memory.h"
+#include "reprise/attention/metadata/batch_builder.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/tables/block_table_view.h"
+#include "reprise/engine/request.h"
+#include "reprise/engine/scheduler.h"
+#include "reprise/graphs/fingerprint.h"
+#include "reprise/graphs/graph_key.h"
+#include "reprise/graphs/graph_set.h"
+#include "reprise/graphs/recorded_backend.h"
+#include "reprise/runner/runner_shape.h"
+#include "reprise/runner/slots/refill.h"
+#include "reprise/runner/slots/scheduled_batch.h"
+#include "reprise/runner/slots/step_delta_layout.h"
+#include "reprise/runner/testing/refill_memory.h"
 
 namespace reprise {
 namespace {
@@ -99,10 +100,11 @@ absl::Status SlotsPage() {
                                       .max_tokens = shape.max_tokens};
   // [slots begin]
   // A sequence joins slot 3. Two entries of its block table are new; its prompt is the only row.
-  const std::vector<SlotJoin> joins = {{.slot = 3}};
-  const std::vector<BlockTableUpdate> updates = {{.slot = 3, .column = 0, .block = 7},
-                                                 {.slot = 3, .column = 1, .block = 9}};
+  const std::vector<BlockTableUpdate> updates = {
+      {.slot = SlotId(3), .column = 0, .block = BlockId(7)},
+      {.slot = SlotId(3), .column = 1, .block = BlockId(9)}};
   const std::vector<int32_t> prompt = {11, 12, 13, 14, 15};
+  const std::vector<SlotJoin> joins = {JoinOf(SlotId(3), {}, prompt.size())};
   const std::vector<ScheduledRow> rows = {{.slot = SlotId(3), .tokens = prompt}};
   WriteStepDelta({.joins = joins, .updates = updates, .rows = rows},
                  /*common_prefix_len=*/0, capacity, args.delta);
@@ -277,12 +279,11 @@ absl::Status SchedulingPage(std::vector<std::string>& steps, std::vector<TokenEv
     return std::vector<int32_t>(batch.rows.size(), 7);
   };
   // [scheduling begin]
-  REPRISE_ASSIGN_OR_RETURN(const auto scheduler, Scheduler::Create({.max_num_seqs = 2,
-                                                                    .max_num_tokens = 8,
-                                                                    .prefill_chunk = 4,
-                                                                    .max_seq_len = 64,
-                                                                    .num_blocks = 32,
-                                                                    .block_size = 4}));
+  // A ModelRunner has such a shape. Here the runner is the function Run().
+  const RunnerShape shape = {
+      .max_num_seqs = 2, .max_num_tokens = 8, .max_seq_len = 64, .num_blocks = 32, .block_size = 4};
+  REPRISE_ASSIGN_OR_RETURN(const auto scheduler,
+                           Scheduler::Create({.shape = shape, .policy = {.prefill_chunk = 4}}));
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
   REPRISE_RETURN_IF_ERROR(scheduler->Add({.prompt = prompt, .max_new_tokens = 2}).status());
   REPRISE_RETURN_IF_ERROR(scheduler->Add({.prompt = {11, 12, 13}, .max_new_tokens = 3}).status());

@@ -1,5 +1,5 @@
-// The code of docs/porting.md, sampling.md, speculation.md and distributed.md, compiled and run. See
-// concepts_test.cc for the markers.
+// The code of docs/porting.md, sampling.md, speculation.md, distributed.md and upgrading.md, compiled
+// and run. See concepts_test.cc for the markers.
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -27,21 +27,24 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
-#include "distributed/collectives.h"
-#include "distributed/launch.h"
-#include "distributed/process_group.h"
-#include "distributed/ranks.h"
-#include "engine/engine.h"
-#include "engine/engine_metrics.h"
-#include "engine/speculation_policy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/model.h"
-#include "runner/sampling/logits_stage.h"
-#include "runner/slots/scheduled_batch.h"
-#include "runner/speculation/speculation_options.h"
-#include "runner/step.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/launch.h"
+#include "reprise/distributed/process_group.h"
+#include "reprise/distributed/ranks.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/engine/engine_metrics.h"
+#include "reprise/engine/speculation_policy.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/model_runner_options.h"
+#include "reprise/runner/sampling/logits_stage.h"
+#include "reprise/runner/slots/scheduled_batch.h"
+#include "reprise/runner/speculation/speculation_options.h"
+#include "reprise/runner/step.h"
+#include "reprise/runner/step_result.h"
 
 namespace reprise {
 namespace {
@@ -160,7 +163,7 @@ TEST(PortingTest, ThePortedModelWritesWhatItWritesWithoutACache) {
   const at::InferenceMode no_gradients;
   const Weights weights = RandomWeights();
   PortedModel model(weights);
-  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 4, .max_num_tokens = 8}});
+  auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 4, .max_num_tokens = 8}});
   ASSERT_TRUE(engine.ok()) << engine.status();
   const std::vector<std::vector<int32_t>> prompts = {
       {1, 2, 3}, {5, 8, 13, 21, 34, 55, 26, 18, 44, 62, 43, 42}, {60}};
@@ -180,7 +183,7 @@ TEST(PortingTest, ThePortedModelWritesWhatItWritesWithoutACache) {
       }
     }
   }
-  EXPECT_GT((*engine)->runner().graph_report().num_replays(), 0);
+  EXPECT_GT(ModelRunnerOf(**engine).graph_report().num_replays(), 0);
   for (size_t i = 0; i < prompts.size(); ++i) {
     std::vector<int32_t> expected = prompts[i];
     for (int n = 0; n < 20; ++n) expected.push_back(NextToken(weights, expected));
@@ -190,10 +193,10 @@ TEST(PortingTest, ThePortedModelWritesWhatItWritesWithoutACache) {
 
 // ---- docs/speculation.md
 
-std::vector<int32_t> TextOf(Model& model, const EngineOptions& options, EngineMetrics& metrics,
+std::vector<int32_t> TextOf(Model& model, const ModelEngineOptions& options, EngineMetrics& metrics,
                             Request request = {.prompt = {1, 2, 3, 1, 2}}) {
   request.max_new_tokens = 60;
-  const auto engine = Engine::Create(&model, options);
+  const auto engine = CreateEngine(&model, options);
   EXPECT_TRUE(engine.ok()) << engine.status();
   if (!engine.ok()) return {};
   EXPECT_TRUE((*engine)->Add(std::move(request)).ok());
@@ -210,9 +213,9 @@ TEST(SpeculationPageTest, DraftsDoNotChangeTheText) {
   const at::InferenceMode no_gradients;
   PortedModel model(RandomWeights());
   // [speculation begin]
-  EngineOptions options = {.runner = {.max_num_seqs = 8, .max_num_tokens = 512}};
-  options.runner.speculation = {.max_drafts = 4, .proposer = SpeculationOptions::Proposer::kNgram};
-  options.speculation = SpeculationPolicy{.num_drafts = 4, .max_speculating_rows = 16};
+  ModelEngineOptions options = {.runner = {.max_num_seqs = 8, .max_num_tokens = 512}};
+  options.runner.speculation = {.max_drafts = 4, .proposer = NgramProposer{}};
+  options.scheduler.speculation = SpeculationPolicy{.num_drafts = 4, .max_speculating_rows = 16};
   // [speculation end]
   EngineMetrics plain, drafted;
   const std::vector<int32_t> text =
@@ -226,7 +229,7 @@ TEST(SpeculationPageTest, DraftsDoNotChangeTheText) {
 TEST(SpeculationPageTest, PredictionsDoNotChangeTheText) {
   const at::InferenceMode no_gradients;
   PortedModel model(RandomWeights());
-  EngineOptions options = {.runner = {.max_num_seqs = 8, .max_num_tokens = 512}};
+  ModelEngineOptions options = {.runner = {.max_num_seqs = 8, .max_num_tokens = 512}};
   EngineMetrics plain, predicted;
   const std::vector<int32_t> question = {1, 2, 3, 1, 2};
   const std::vector<int32_t> file = TextOf(model, options, plain);
@@ -235,7 +238,7 @@ TEST(SpeculationPageTest, PredictionsDoNotChangeTheText) {
   request.predicted_tokens = file;  // what the answer will probably be
   // [prediction end]
   options.runner.speculation.max_drafts = 4;
-  options.speculation = SpeculationPolicy{.num_drafts = 4};
+  options.scheduler.speculation = SpeculationPolicy{.num_drafts = 4};
   EXPECT_EQ(TextOf(model, options, predicted, request), file);
   EXPECT_GT(predicted.speculation.num_accepted, 40);
   EXPECT_EQ(predicted.speculation.num_accepted, predicted.speculation.num_drafts);
@@ -262,16 +265,16 @@ absl::Status RanksOfAModelPage(Collectives* ranks, int& num_blocks) {
   const auto LoadPart = [](Collectives*) -> absl::StatusOr<std::unique_ptr<Model>> {
     return std::make_unique<PortedModel>(RandomWeights());
   };
-  EngineOptions options;
+  ModelEngineOptions options;
   // [ranks_model begin]
   // This rank's part: LoadModel(folder, config, {.collectives = ranks}), or as you load it.
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, LoadPart(ranks));
-  options.runner.collectives = ranks;
+  options.runner.ranks.collectives = ranks;
   // All but rank 0: returns when rank 0's engine is gone.
-  if (ranks->ranks().rank > 0) return Engine::Follow(model.get(), options);
-  REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+  if (ranks->ranks().rank > 0) return FollowEngine(model.get(), options);
+  REPRISE_ASSIGN_OR_RETURN(const auto engine, CreateEngine(model.get(), options));
   // [ranks_model end]
-  num_blocks = engine->runner().num_blocks();
+  num_blocks = ModelRunnerOf(*engine).shape().num_blocks;
   return absl::OkStatus();
 }
 
@@ -313,9 +316,9 @@ TEST(SamplingPageTest, AStageOfTheUsersChangesTheLogits) {
   const at::InferenceMode no_gradients;
   PortedModel model(RandomWeights());
   Watermark watermark;
-  EngineOptions options = {.runner = {.max_num_seqs = 2, .max_num_tokens = 8}};
+  ModelEngineOptions options = {.runner = {.max_num_seqs = 2, .max_num_tokens = 8}};
   options.runner.logits.stages = {&watermark};
-  auto engine = Engine::Create(&model, options);
+  auto engine = CreateEngine(&model, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   ASSERT_TRUE((*engine)->Add({.prompt = {1, 2}, .max_new_tokens = 3, .logits_stages = 1}).ok());
   std::vector<int32_t> tokens;
@@ -339,6 +342,86 @@ TEST(SamplingPageTest, AChunkThatIsScoredIsARowOfTheBatch) {
   // [scored_chunk end]
   EXPECT_EQ(row.num_earlier_logits(), 2);
   EXPECT_TRUE(row.is_scored());
+}
+
+// ---- docs/upgrading.md
+
+absl::Status UpgradedEngine(Model& model, std::vector<int32_t>& likeliest,
+                            std::vector<int32_t>& tokens) {
+  const auto Use = [&](int32_t token, const at::Tensor& logits) {
+    tokens.push_back(token);
+    likeliest.push_back(logits.argmax().item<int32_t>());
+  };
+  int num_blocks = 0;
+  // [upgraded_engine begin]
+  const ModelEngineOptions options = {.runner = {.logits = {.step_logits = StepLogits::kOfEvery}},
+                                      .scheduler = {.prefill_chunk = 64}};
+  REPRISE_ASSIGN_OR_RETURN(const auto engine, CreateEngine(&model, options));
+  REPRISE_RETURN_IF_ERROR(engine->Add({.prompt = {1, 2, 3}, .max_new_tokens = 4}).status());
+  for (std::vector<TokenEvent> events; engine->has_work(); events.clear()) {
+    REPRISE_RETURN_IF_ERROR(engine->Step(events));
+    for (const TokenEvent& event : events) {
+      REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, LogitsOf(*engine, event));
+      Use(*event.token, logits);
+    }
+  }
+  num_blocks = engine->runner().shape().num_blocks;
+  // [upgraded_engine end]
+  EXPECT_GT(num_blocks, 1);
+  return absl::OkStatus();
+}
+
+TEST(UpgradingPageTest, LogitsOfAnEventAreThoseItsTokenWasChosenFrom) {
+  const at::InferenceMode no_gradients;
+  PortedModel model(RandomWeights());
+  std::vector<int32_t> likeliest, tokens;
+  const absl::Status status = UpgradedEngine(model, likeliest, tokens);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(tokens.size(), 4u);
+  EXPECT_EQ(tokens, likeliest);
+}
+
+absl::Status UpgradedLoop(ModelRunner* runner, const ScheduledBatch& batch,
+                          std::vector<int32_t>& next, std::vector<int32_t>& earlier_next) {
+  // [upgraded_loop begin]
+  REPRISE_ASSIGN_OR_RETURN(const int64_t step, runner->Launch(batch));
+  REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner->Await(step));
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, runner->logits(step));
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor earlier, runner->earlier_logits(step));
+  const int first_of_row_1 = FirstEarlierLogits(batch.rows, 1);
+  // [upgraded_loop end]
+  EXPECT_EQ(result.step, step);
+  for (int64_t row = 0; row < logits.size(0); ++row) {
+    next.push_back(logits[row].argmax().item<int32_t>());
+  }
+  for (int64_t i = first_of_row_1; i < earlier.size(0); ++i) {
+    earlier_next.push_back(earlier[i].argmax().item<int32_t>());
+  }
+  return absl::OkStatus();
+}
+
+TEST(UpgradingPageTest, EarlierLogitsOfARowBeginAtItsFirstIndex) {
+  const at::InferenceMode no_gradients;
+  const Weights weights = RandomWeights();
+  PortedModel model(weights);
+  const auto runner =
+      ModelRunner::Create(&model, {.max_num_seqs = 2, .logits = {.max_earlier_logits = 8}});
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const std::vector<BlockTableUpdate> updates = {
+      {.slot = SlotId(0), .column = 0, .block = BlockId(1)},
+      {.slot = SlotId(1), .column = 0, .block = BlockId(2)}};
+  const std::vector<int32_t> first = {1, 2, 3}, second = {8, 13};
+  const std::vector<SlotJoin> joins = {JoinOf(SlotId(0), {}, first.size()),
+                                       JoinOf(SlotId(1), {}, second.size())};
+  const std::vector<ScheduledRow> rows = {
+      {.slot = SlotId(0), .tokens = first, .logits = RowLogits::kAll},
+      {.slot = SlotId(1), .tokens = second, .logits = RowLogits::kAll}};
+  std::vector<int32_t> next, earlier_next;
+  const absl::Status status = UpgradedLoop(
+      runner->get(), {.joins = joins, .updates = updates, .rows = rows}, next, earlier_next);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_THAT(next, testing::ElementsAre(NextToken(weights, first), NextToken(weights, second)));
+  EXPECT_THAT(earlier_next, testing::ElementsAre(NextToken(weights, {8})));
 }
 
 }  // namespace

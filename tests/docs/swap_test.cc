@@ -9,52 +9,73 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/ids.h"
-#include "base/passed_fence.h"
-#include "base/status_macros.h"
-#include "cache/blocks/block_manager.h"
-#include "cache/blocks/swap_store.h"
-#include "cache/ops/kv_swapper.h"
-#include "cache/storage/kv_cache.h"
-#include "cache/storage/kv_layout.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/slots/scheduled_batch.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/passed_fence.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/blocks/swap_store.h"
+#include "reprise/cache/ops/kv_swapper.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/runner/slots/scheduled_batch.h"
 
 namespace reprise {
 namespace {
 
+using ::testing::SizeIs;
+
+// Two sequences with one prompt. The second sequence finds two blocks of the first, which decodes.
 absl::Status StepPage() {
-  const SlotId slot(0);
-  const std::vector<int32_t> prompt = {1, 2, 3, 4, 5};
-  const std::vector<SlotAppend> batch = {{.slot = slot}};
-  const std::vector<ScheduledRow> rows = {{.slot = slot, .tokens = prompt}};
-  // [cache_step begin]
+  const std::vector<int32_t> prompt(40, 7);
+  // [cache_manager begin]
   REPRISE_ASSIGN_OR_RETURN(BlockManager manager,
                            BlockManager::Create({.num_blocks = 4096,
                                                  .block_size = 16,
                                                  .num_slots = 256,
                                                  .max_blocks = 512,
                                                  .prefix_reuse = PrefixReuse::kOn}));
-  // Admit: tokens of the prompt that are found need not be computed.
-  REPRISE_ASSIGN_OR_RETURN(const PromptHits hits, manager.Add(slot, {.tokens = prompt}));
-  // Decode: room for the next token of every sequence, all or nothing.
-  REPRISE_RETURN_IF_ERROR(manager.AppendBatch(batch));
-  // Launch: updates of the tables, copies of blocks, then the rows.
-  const ScheduledBatch step = {
-      .updates = manager.TakeUpdates(), .copies = manager.TakeCopies(), .rows = rows};
-  // When the step's tokens are known:
-  REPRISE_RETURN_IF_ERROR(manager.Commit(slot, prompt));
-  // [cache_step end]
-  EXPECT_EQ(hits.num_tokens, 0);
-  EXPECT_EQ(step.updates.size(), 1u);
-  EXPECT_TRUE(step.copies.empty());
-  EXPECT_EQ(manager.num_tokens(slot), 6);
-  EXPECT_EQ(manager.num_committed(slot), 5);
+  // [cache_manager end]
+  std::vector<SlotAppend> decodes;
+  for (const int index : {0, 1}) {
+    const SlotId slot(index);
+    std::vector<SlotJoin> joins;
+    std::vector<ScheduledRow> rows;
+    if (index == 1) rows.push_back({.slot = SlotId(0)});
+    // [cache_step begin]
+    // Admit: the sequence joins with the tokens that were found. The row has the remaining tokens.
+    REPRISE_ASSIGN_OR_RETURN(const PromptHits hits, manager.Add(slot, {.tokens = prompt}));
+    const absl::Span<const int32_t> prompt_from_hits_on =
+        absl::MakeConstSpan(prompt).subspan(hits.num_tokens);
+    joins.push_back(JoinOf(slot, hits, prompt.size()));
+    rows.push_back({.slot = slot, .tokens = prompt_from_hits_on});
+    // Decode: room for the next token of every running sequence, all or nothing.
+    REPRISE_RETURN_IF_ERROR(manager.AppendBatch(decodes));
+    // Launch: joins, updates of the tables, copies of blocks, then the rows.
+    const ScheduledBatch step = {.joins = joins,
+                                 .updates = manager.TakeUpdates(),
+                                 .copies = manager.TakeCopies(),
+                                 .rows = rows};
+    // After the step: commit the tokens that it computed. Tokens that were found are committed already.
+    REPRISE_RETURN_IF_ERROR(manager.Commit(slot, prompt_from_hits_on));
+    // [cache_step end]
+    EXPECT_EQ(hits.num_tokens, index == 0 ? 0 : 32);
+    EXPECT_THAT(step.rows.back().tokens, SizeIs(index == 0 ? 40 : 8));
+    EXPECT_THAT(step.updates, SizeIs(3));
+    EXPECT_TRUE(step.copies.empty());
+    EXPECT_EQ(manager.num_tokens(slot), 40);
+    EXPECT_EQ(manager.num_committed(slot), 40);
+    decodes.push_back({.slot = slot});
+  }
+  EXPECT_EQ(manager.num_tokens(SlotId(0)), 41);
+  EXPECT_EQ(manager.pool().num_used(), 4);
+  manager.CheckInvariants();
   return absl::OkStatus();
 }
 
-TEST(CachePageTest, AStepFromTheManagersSide) {
+TEST(CachePageTest, AdmitsTheSamePromptTwiceAsThePageDoes) {
   const absl::Status status = StepPage();
   EXPECT_TRUE(status.ok()) << status;
 }

@@ -9,17 +9,17 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "distributed/testing/counting_collectives.h"
-#include "distributed/testing/thread_ranks.h"
-#include "engine/engine.h"
-#include "examples/models/llama/random_checkpoint.h"
-#include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "runner/model.h"
-#include "runner/model_runner.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/testing/counting_collectives.h"
+#include "reprise/distributed/testing/thread_ranks.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/llama/random_checkpoint.h"
+#include "reprise/models/model_folder.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/model_runner.h"
 
 namespace reprise {
 namespace {
@@ -80,12 +80,12 @@ absl::StatusOr<RunOf> RunRows(Model& model, const ModelRunnerOptions& options,
   std::vector<LogitsRequest> requests;
   for (int slot = 0; slot < kNumRows; ++slot) {
     tokens.push_back({1 + slot, 7, 3 * slot});
-    joins.push_back({.slot = slot, .sampling = params[slot]});
-    for (int group = 0; group < static_cast<int>(runner->kv_groups().size()); ++group) {
+    joins.push_back(JoinOf(SlotId(slot), {}, tokens.back().size(), params[slot]));
+    for (int group = 0; group < static_cast<int>(runner->shape().groups.size()); ++group) {
       for (int column = 0; column < 4; ++column) {
-        updates.push_back({.slot = slot,
+        updates.push_back({.slot = SlotId(slot),
                            .column = column,
-                           .block = 1 + 4 * (kNumRows * group + slot) + column,
+                           .block = BlockId(1 + 4 * (kNumRows * group + slot) + column),
                            .group = group});
       }
     }
@@ -98,19 +98,19 @@ absl::StatusOr<RunOf> RunRows(Model& model, const ModelRunnerOptions& options,
     decodes.push_back({.slot = SlotId(slot)});
   }
   RunOf run;
-  const auto await = [&](StepTicket ticket) -> absl::Status {
+  const auto await = [&](int64_t ticket) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(const StepResult result, runner->Await(ticket));
     run.tokens.emplace_back(result.tokens.begin(), result.tokens.end());
     return absl::OkStatus();
   };
   REPRISE_ASSIGN_OR_RETURN(
-      StepTicket oldest,
+      int64_t oldest,
       runner->Launch(
           {.joins = joins, .logits_requests = requests, .updates = updates, .rows = prompts}));
   const int64_t bytes_before = counting.num_bytes();
   const int gathers_before = counting.num_gathers();
   for (int step = 1; step < kNumSteps; ++step) {
-    REPRISE_ASSIGN_OR_RETURN(const StepTicket next, runner->Launch({.rows = decodes}));
+    REPRISE_ASSIGN_OR_RETURN(const int64_t next, runner->Launch({.rows = decodes}));
     REPRISE_RETURN_IF_ERROR(await(oldest));
     oldest = next;
   }
@@ -119,7 +119,7 @@ absl::StatusOr<RunOf> RunRows(Model& model, const ModelRunnerOptions& options,
   EXPECT_EQ(bytes % (kNumSteps - 1), 0);
   run.bytes_per_step = bytes / (kNumSteps - 1);
   run.num_gathers = (counting.num_gathers() - gathers_before) / (kNumSteps - 1);
-  EXPECT_EQ(runner->graph_report().num_replays() > 0, *options.graphs != Mode::kOff);
+  EXPECT_EQ(runner->graph_report().num_replays() > 0, *options.graphs.mode != Mode::kOff);
   return run;
 }
 
@@ -136,7 +136,7 @@ RunOf RunOver(int world, const std::string& folder, const ModelRunnerOptions& op
                                                          {.weights = {.dtype = DType::kFloat32},
                                                           .collectives = &counting}));
     ModelRunnerOptions own = options;
-    own.collectives = &collectives;
+    own.ranks.collectives = &collectives;
     REPRISE_ASSIGN_OR_RETURN(runs[collectives.ranks().rank],
                              RunRows(*model, own, params, counting));
     return absl::OkStatus();
@@ -153,10 +153,9 @@ ModelRunnerOptions Options() {
   return {.max_num_seqs = kPaddedRows,
           .max_num_tokens = 16,
           .max_seq_len = 32,
-          .block_size = 8,
-          .num_blocks = 40,
-          .graphs = Mode::kEager,
-          .max_steps_in_flight = 2};
+          .max_steps_in_flight = 2,
+          .cache = {.block_size = 8, .size = NumBlocks{40}},
+          .graphs = {.mode = Mode::kEager}};
 }
 
 constexpr SamplingParams kGreedy = {};
@@ -191,7 +190,7 @@ TEST_P(DividedLogitsStepTest, AStepGathersWhatItsRowsNeedAndGivesTheTokensOfOneR
     for (const Mode mode : {Mode::kEager, Mode::kOff}) {
       SCOPED_TRACE(testing::Message() << c.name << (mode == Mode::kOff ? ", no graphs" : ""));
       ModelRunnerOptions options = Options();
-      options.graphs = mode;
+      options.graphs.mode = mode;
       const RunOf one = RunOver(1, folder, options, c.params);
       EXPECT_EQ(one.num_gathers, 0);
       const RunOf run = RunOver(world, folder, options, c.params);
@@ -211,10 +210,11 @@ TEST_P(DividedLogitsStepTest, LogitsThatAreReadAreGathered) {
   const std::vector<SamplingParams> params = {kGreedy, kPlain, kTopK};
   const RunOf expected = RunOver(1, folder, Options(), params);
   const std::pair<const char*, std::function<void(ModelRunnerOptions&)>> readers[] = {
-      {"kept logits", [](auto& options) { options.step_logits = StepLogits::kOfEvery; }},
-      {"the option", [](auto& options) { options.sample_shards = false; }},
+      {"kept logits", [](auto& options) { options.logits.step_logits = StepLogits::kOfEvery; }},
+      {"the option", [](auto& options) { options.debug.sample_shards = false; }},
       {"log-probabilities", [](auto& options) { options.logits.max_log_probs = 1; }},
-      {"replay check", [](auto& options) { options.replay_check = ReplayCheck::kEveryReplay; }}};
+      {"replay check",
+       [](auto& options) { options.debug.replay_check = ReplayCheck::kEveryReplay; }}};
   for (const auto& [name, read] : readers) {
     SCOPED_TRACE(name);
     ModelRunnerOptions options = Options();
@@ -222,7 +222,7 @@ TEST_P(DividedLogitsStepTest, LogitsThatAreReadAreGathered) {
     const RunOf run = RunOver(world, folder, options, params);
     EXPECT_EQ(run.tokens, expected.tokens);
     // A replay is run again, with its gather.
-    const int times = options.replay_check == ReplayCheck::kEveryReplay ? 2 : 1;
+    const int times = options.debug.replay_check == ReplayCheck::kEveryReplay ? 2 : 1;
     EXPECT_EQ(run.bytes_per_step, times * gathered);
   }
 }

@@ -8,15 +8,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/config_fields.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/paths.h"
-#include "examples/hf/safetensors.h"
-#include "examples/hf/strict_json.h"
-#include "examples/hf/tensor_view.h"
 #include "glog/logging.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/config_fields.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/paths.h"
+#include "reprise/hf/safetensors.h"
+#include "reprise/hf/strict_json.h"
+#include "reprise/hf/tensor_view.h"
 
 namespace reprise {
 namespace {

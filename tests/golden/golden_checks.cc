@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "graphs/graph_key.h"
 #include "gtest/gtest.h"
+#include "reprise/graphs/graph_key.h"
 #include "tests/golden/golden_measures.h"
 #include "tests/golden/sixteen_bits.h"
 

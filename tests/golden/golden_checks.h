@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runner/model.h"
+#include "reprise/runner/model.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_runner.h"
 

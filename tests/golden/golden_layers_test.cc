@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "attention/layer_classes.h"
-#include "base/dtype.h"
-#include "cache/kv_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/layer_classes.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/kv_group.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_model.h"
 

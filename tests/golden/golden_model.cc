@@ -1,8 +1,8 @@
 #include "tests/golden/golden_model.h"
 
-#include "base/status_macros.h"
-#include "examples/models/llama/llama_model.h"
-#include "examples/models/model_folder.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/model_folder.h"
 
 namespace reprise {
 

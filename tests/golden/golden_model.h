@@ -11,10 +11,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "distributed/collectives.h"
-#include "examples/models/deepseek/mla_model.h"
-#include "runner/model.h"
+#include "reprise/base/dtype.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/models/deepseek/mla_model.h"
+#include "reprise/runner/model.h"
 #include "tests/golden/golden.h"
 
 namespace reprise {

@@ -26,20 +26,19 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
-#include "distributed/agreement.h"
-#include "distributed/process_group.h"
-#include "distributed/share.h"
-#include "distributed/testing/rank_reports.h"
-#include "engine/engine.h"
-#include "engine/engine_core.h"
-#include "engine/model_steps.h"
-#include "engine/ranked_steps.h"
-#include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/model.h"
-#include "runner/model_runner.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/agreement.h"
+#include "reprise/distributed/process_group.h"
+#include "reprise/distributed/share.h"
+#include "reprise/distributed/testing/rank_reports.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/engine/engine.h"
+#include "reprise/engine/ranked_steps.h"
+#include "reprise/models/model_folder.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/model_runner.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_model.h"
 #include "tests/golden/golden_ranks.h"
@@ -116,31 +115,28 @@ class RecordedSteps final : public StepRunner {
  public:
   explicit RecordedSteps(StepRunner* steps) : steps_(*steps) {}
 
-  absl::Status CheckTokens(std::string_view argument,
-                           absl::Span<const int32_t> tokens) const override {
-    return steps_.CheckTokens(argument, tokens);
-  }
+  const RunnerShape& shape() const override { return steps_.shape(); }
   absl::Status CheckLogits(const LogitsRequest& request) const override {
     return steps_.CheckLogits(request);
   }
   absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
     return steps_.Launch(batch);
   }
-  absl::StatusOr<StepOutput> Await(int64_t ticket) override {
-    absl::StatusOr<StepOutput> output = steps_.Await(ticket);
-    if (output.ok()) {
-      absl::StrAppend(&tokens_, "tokens of step ", ticket, "=", absl::StrJoin(output->tokens, ","),
+  absl::StatusOr<StepResult> Await(int64_t step) override {
+    absl::StatusOr<StepResult> result = steps_.Await(step);
+    if (result.ok()) {
+      absl::StrAppend(&tokens_, "tokens of step ", step, "=", absl::StrJoin(result->tokens, ","),
                       "\n");
     }
-    return output;
+    return result;
   }
   absl::Status status() const override { return steps_.status(); }
-  int64_t num_replays() const override { return steps_.num_replays(); }
+  const GraphReport& graph_report() const override { return steps_.graph_report(); }
 
   // A line for each step, and one for their kinds.
   std::string text() const {
-    return absl::StrCat(tokens_, "num_replays=", steps_.num_replays(),
-                        "\nnum_eager_steps=", steps_.num_eager_steps(), "\n");
+    return absl::StrCat(tokens_, "num_replays=", graph_report().num_replays(),
+                        "\nnum_eager_steps=", graph_report().num_eager_steps(), "\n");
   }
 
  private:
@@ -154,31 +150,20 @@ absl::Status CheckSameSteps(const Golden& golden, Model& model, Collectives& col
   REPRISE_ASSIGN_OR_RETURN(const auto runner,
                            ModelRunner::Create(&model, {.max_num_seqs = 4,
                                                         .max_num_tokens = 128,
-                                                        .num_blocks = 128,
-                                                        .graphs = Mode::kEager,
                                                         .max_steps_in_flight = 2,
-                                                        .collectives = &collectives}));
-  ModelSteps steps(runner.get());
-  RecordedSteps recorded(&steps);
+                                                        .cache = {.size = NumBlocks{128}},
+                                                        .graphs = {.mode = Mode::kEager},
+                                                        .ranks = {.collectives = &collectives}}));
+  auto owned = std::make_unique<RecordedSteps>(runner.get());
+  RecordedSteps& recorded = *owned;
   if (collectives.ranks().rank > 0) {
     REPRISE_RETURN_IF_ERROR(FollowSteps(recorded, collectives));
     return CheckSameTextOverRanks(&collectives, recorded.text());
   }
+  std::string text;
   {
-    RankedSteps ranked(&recorded, &collectives);
-    REPRISE_ASSIGN_OR_RETURN(
-        const auto engine,
-        EngineCore::Create(
-            &ranked,
-            {.scheduler = {.max_num_seqs = runner->max_num_seqs(),
-                           .max_num_tokens = runner->max_num_tokens(),
-                           .max_seq_len = runner->max_seq_len(),
-                           .max_steps_in_flight = runner->max_steps_in_flight(),
-                           .num_blocks = runner->num_blocks(),
-                           .block_size = runner->block_size(),
-                           .groups = {runner->kv_groups().begin(), runner->kv_groups().end()},
-                           .max_encoder_tokens = runner->max_encoder_tokens(),
-                           .max_encoder_step_tokens = runner->max_encoder_step_tokens()}}));
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(std::make_unique<RankedSteps>(
+                                                    std::move(owned), &collectives)));
     for (const GoldenPrompt& prompt : golden.prompts) {
       Request request = GreedyRequest(prompt);
       REPRISE_RETURN_IF_ERROR(engine->Add(request).status());
@@ -188,9 +173,10 @@ absl::Status CheckSameSteps(const Golden& golden, Model& model, Collectives& col
     std::vector<TokenEvent> events;
     while (engine->has_work()) REPRISE_RETURN_IF_ERROR(engine->Step(events));
     for (const TokenEvent& event : events) REPRISE_RETURN_IF_ERROR(event.error);
+    text = recorded.text();
   }
-  EXPECT_GT(recorded.num_replays(), 5);
-  return CheckSameTextOverRanks(&collectives, recorded.text());
+  EXPECT_GT(runner->graph_report().num_replays(), 5);
+  return CheckSameTextOverRanks(&collectives, text);
 }
 
 TEST_P(GoldenProcessesTest, AllRanksReplayTheSameStepsAndChooseTheSameTokens) {
@@ -303,19 +289,19 @@ using Texts = std::vector<std::vector<int32_t>>;
 // Requests of each way to sample: rows that need one choice of each rank, some candidates, and all
 // logits.
 absl::StatusOr<Texts> SampledTexts(Model& model, Collectives* collectives, bool shards) {
-  const EngineOptions options = {.runner = {.max_num_seqs = 3,
-                                            .max_num_tokens = 64,
-                                            .max_seq_len = 64,
-                                            .num_blocks = 32,
-                                            .graphs = Mode::kEager,
-                                            .max_steps_in_flight = 2,
-                                            .collectives = collectives,
-                                            .sample_shards = shards}};
+  const ModelEngineOptions options = {.runner = {.max_num_seqs = 3,
+                                                 .max_num_tokens = 64,
+                                                 .max_seq_len = 64,
+                                                 .max_steps_in_flight = 2,
+                                                 .cache = {.size = NumBlocks{32}},
+                                                 .graphs = {.mode = Mode::kEager},
+                                                 .ranks = {.collectives = collectives},
+                                                 .debug = {.sample_shards = shards}}};
   if (collectives != nullptr && collectives->ranks().rank > 0) {
-    REPRISE_RETURN_IF_ERROR(Engine::Follow(&model, options));
+    REPRISE_RETURN_IF_ERROR(FollowEngine(&model, options));
     return Texts();
   }
-  REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(&model, options));
+  REPRISE_ASSIGN_OR_RETURN(const auto engine, CreateEngine(&model, options));
   const SamplingOptions kinds[] = {{},
                                    {.temperature = 1, .seed = 1},
                                    {.temperature = 1, .top_k = 20, .seed = 2},
@@ -385,7 +371,7 @@ absl::StatusOr<std::vector<at::Tensor>> LogitsBeside(Engine& engine, int num_oth
     for (const TokenEvent& event : events) {
       REPRISE_RETURN_IF_ERROR(event.error);
       if (!first.has_value() || event.sequence < *first) first = event.sequence;
-      if (event.sequence == *first) logits.push_back(engine.logits(event).clone());
+      if (event.sequence == *first) logits.push_back(LogitsOf(engine, event)->clone());
     }
   }
   return logits;
@@ -402,17 +388,18 @@ TEST(InvariantProcessesTest, ARowHasTheSameBitsAloneAndAmongOthers) {
     REPRISE_ASSIGN_OR_RETURN(
         const auto model,
         LoadGoldenModel(*golden, device, DType::kFloat32, MlaCache::kLatent, collectives.get()));
-    const EngineOptions options = {.runner = {.max_num_seqs = 8,
-                                              .max_num_tokens = 128,
-                                              .max_seq_len = 64,
-                                              .num_blocks = 64,
-                                              .graphs = Mode::kEager,
-                                              .step_logits = StepLogits::kOfEvery,
-                                              .batch_invariance = BatchInvariance::kOn,
-                                              .collectives = collectives.get()},
-                                   .prefix_reuse = PrefixReuse::kOff};
-    if (place.ranks.rank > 0) return Engine::Follow(model.get(), options);
-    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+    const ModelEngineOptions options = {
+        .runner = {.max_num_seqs = 8,
+                   .max_num_tokens = 128,
+                   .max_seq_len = 64,
+                   .cache = {.size = NumBlocks{64}},
+                   .graphs = {.mode = Mode::kEager},
+                   .logits = {.step_logits = StepLogits::kOfEvery},
+                   .ranks = {.collectives = collectives.get()},
+                   .device = {.batch_invariance = BatchInvariance::kOn}},
+        .scheduler = {.prefix_reuse = PrefixReuse::kOff}};
+    if (place.ranks.rank > 0) return FollowEngine(model.get(), options);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, CreateEngine(model.get(), options));
     REPRISE_ASSIGN_OR_RETURN(const std::vector<at::Tensor> alone, LogitsBeside(*engine, 0));
     REPRISE_ASSIGN_OR_RETURN(const std::vector<at::Tensor> among, LogitsBeside(*engine, 7));
     EXPECT_EQ(alone.size(), static_cast<size_t>(kNumTokens));
@@ -449,19 +436,18 @@ class ActingModel final : public Model {
     act_();
     return model_->Forward(step);
   }
-  DividedLogits* divided_logits() override { return model_->divided_logits(); }
 
  private:
   std::unique_ptr<Model> model_;
   std::function<void()> act_;
 };
 
-EngineOptions FaultyEngine(Collectives* collectives) {
+ModelEngineOptions FaultyEngine(Collectives* collectives) {
   return {.runner = {.max_num_seqs = 2,
                      .max_num_tokens = 64,
                      .max_seq_len = 64,
-                     .num_blocks = 32,
-                     .collectives = collectives}};
+                     .cache = {.size = NumBlocks{32}},
+                     .ranks = {.collectives = collectives}}};
 }
 
 // The groups of a rank: of a grid, or one for all.
@@ -513,7 +499,7 @@ TEST(FaultProcessesTest, ARankThatIsKilledWhileItLoadsIsNamedByTheEngine) {
           load.weights.on_progress = [](int64_t, int64_t) { raise(SIGKILL); };
         }
         REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden->folder, config, load));
-        return ExpectRankOneIsNamed(Engine::Create(model.get(), FaultyEngine(groups.all)).status());
+        return ExpectRankOneIsNamed(CreateEngine(model.get(), FaultyEngine(groups.all)).status());
       });
 }
 
@@ -525,13 +511,13 @@ TEST(FaultProcessesTest, ARankThatIsKilledWhileItsRunnerIsMadeIsNamedByTheEngine
         REPRISE_ASSIGN_OR_RETURN(
             std::unique_ptr<Model> model,
             LoadGoldenModel(*golden, device, DType::kFloat32, MlaCache::kLatent, groups.weights));
-        EngineOptions options = FaultyEngine(groups.all);
-        options.runner.num_swap_blocks = 8;  // steps are timed then
+        ModelEngineOptions options = FaultyEngine(groups.all);
+        options.runner.cache.swap = NumBlocks{8};  // steps are timed then
         if (place.ranks.rank == 1) {
           ActingModel killed(std::move(model), [] { raise(SIGKILL); });
-          return Engine::Follow(&killed, options);
+          return FollowEngine(&killed, options);
         }
-        return ExpectRankOneIsNamed(Engine::Create(model.get(), options).status());
+        return ExpectRankOneIsNamed(CreateEngine(model.get(), options).status());
       });
 }
 
@@ -560,13 +546,12 @@ void ExpectFaultWhileLoading(const std::tuple<int, int>& ranks, void (*fault)(),
           load.weights.on_progress = [&](int64_t, int64_t) { fault(); };
         }
         REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden->folder, config, load));
-        EngineOptions options = FaultyEngine(&grid->all());
-        options.runner.divides_context = context_ranks > 1;
-        options.runner.context_ranks = context_ranks;
+        ModelEngineOptions options = FaultyEngine(&grid->all());
+        options.runner.ranks.context_ranks = std::max(context_ranks, 1);
         const absl::Time begin = absl::Now();
         const absl::Status status = place.ranks.rank == 0
-                                        ? Engine::Create(model.get(), options).status()
-                                        : Engine::Follow(model.get(), options);
+                                        ? CreateEngine(model.get(), options).status()
+                                        : FollowEngine(model.get(), options);
         // The timeout, the grace, and what a busy machine adds.
         EXPECT_LT(absl::Now() - begin, kQuick.timeout + kQuick.grace + absl::Seconds(3));
         return status;
@@ -625,24 +610,23 @@ void ExpectFaultInAStep(int context_ranks, StepFault fault) {
             std::unique_ptr<Model> model,
             LoadGoldenModel(*golden, device, DType::kFloat32, MlaCache::kLatent, groups.weights,
                             groups.context));
-        EngineOptions options = FaultyEngine(groups.all);
-        options.runner.divides_context = context_ranks > 1;
-        options.runner.context_ranks = context_ranks;
-        if (fault == StepFault::kHangs) options.runner.graphs = Mode::kOff;
+        ModelEngineOptions options = FaultyEngine(groups.all);
+        options.runner.ranks.context_ranks = std::max(context_ranks, 1);
+        if (fault == StepFault::kHangs) options.runner.graphs.mode = Mode::kOff;
         if (place.ranks.rank == 1 && fault == StepFault::kHangs) {
           ActingModel hanging(std::move(model), [&] {
             if (generates != 0) Hang();
           });
-          return Engine::Follow(&hanging, options);
+          return FollowEngine(&hanging, options);
         }
         if (place.ranks.rank == 1) {
           std::thread([&] {
             while (generates == 0) absl::SleepFor(absl::Milliseconds(1));
             raise(SIGKILL);
           }).detach();
-          return Engine::Follow(model.get(), options);
+          return FollowEngine(model.get(), options);
         }
-        REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+        REPRISE_ASSIGN_OR_RETURN(const auto engine, CreateEngine(model.get(), options));
         const Request request = {.prompt = {1, 2, 3}, .max_new_tokens = 40};
         std::vector<TokenEvent> events;
         for (int step = 0; step < 100'000; ++step) {

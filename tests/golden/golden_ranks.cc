@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "distributed/share.h"
-#include "engine/request.h"
-#include "runner/model.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/share.h"
+#include "reprise/engine/request.h"
+#include "reprise/runner/model.h"
 #include "tests/golden/golden_measures.h"
 #include "tests/golden/golden_model.h"
 #include "tests/golden/sixteen_bits.h"

@@ -11,10 +11,10 @@
 #include <c10/core/Device.h>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "distributed/collectives.h"
-#include "distributed/rank_grid.h"
-#include "examples/models/deepseek/mla_model.h"
+#include "reprise/base/dtype.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/rank_grid.h"
+#include "reprise/models/deepseek/mla_model.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_runner.h"
 

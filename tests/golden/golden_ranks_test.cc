@@ -15,15 +15,15 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "distributed/testing/thread_ranks.h"
-#include "engine/engine.h"
-#include "examples/models/llama/random_checkpoint.h"
-#include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "runner/model.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/testing/thread_ranks.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/llama/random_checkpoint.h"
+#include "reprise/models/model_folder.h"
+#include "reprise/runner/model.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_model.h"
 #include "tests/golden/golden_runner.h"
@@ -196,11 +196,13 @@ TEST(DividedContextTest, WhatCannotBeDividedIsRefusedByAll) {
   const DividedGoldenCheck check = {.tolerance = kTolerance};
   for (const absl::Status& status : ContextStatuses("llama4-chunked", check, {})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(status.message(), HasSubstr("divides_context is for layers of full attention"));
+    EXPECT_THAT(status.message(),
+                HasSubstr("context_ranks above 1 are for layers of full attention"));
   }
   for (const absl::Status& status : ContextStatuses("qwen3", check, {.context_interleave = 3})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(status.message(), HasSubstr("block_size must be a multiple of context_interleave"));
+    EXPECT_THAT(status.message(),
+                HasSubstr("block_size must be a multiple of debug.context_interleave"));
   }
   for (const absl::Status& status : ContextStatuses("bart", check, {})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
@@ -282,51 +284,53 @@ TEST(DividedModelTest, WhatOneRankCannotServeAloneIsRefusedByAll) {
   const Golden golden = Loaded("qwen3");
   const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
   ASSERT_TRUE(config.ok()) << config.status();
-  const auto results = [&](const EngineOptions& of_first, const EngineOptions& of_others) {
+  const auto results = [&](const ModelEngineOptions& of_first,
+                           const ModelEngineOptions& of_others) {
     return RunThreadRanks(2, [&](Collectives& collectives) -> absl::Status {
       at::set_num_threads(1);
       REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden.folder, *config,
                                                            {.weights = {.dtype = DType::kFloat32},
                                                             .collectives = &collectives}));
       const bool is_first = collectives.ranks().rank == 0;
-      EngineOptions options = is_first ? of_first : of_others;
+      ModelEngineOptions options = is_first ? of_first : of_others;
       options.runner.max_seq_len = 64;
       options.runner.max_steps_in_flight = 2;
-      options.runner.collectives = &collectives;
-      if (!is_first) return Engine::Follow(model.get(), options);
-      return Engine::Create(model.get(), options).status();
+      options.runner.ranks.collectives = &collectives;
+      if (!is_first) return FollowEngine(model.get(), options);
+      return CreateEngine(model.get(), options).status();
     });
   };
   // Some steps' logits would be gathered by one rank only.
   for (const absl::Status& status :
-       results({.runner = {.step_logits = StepLogits::kOfEvery}}, {.runner = {}})) {
+       results({.runner = {.logits = {.step_logits = StepLogits::kOfEvery}}}, {.runner = {}})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(status.message(), HasSubstr("step_logits must be the same on all ranks"));
   }
   // The second has no memory, or no runner at all.
-  for (const absl::Status& status : results({}, {.runner = {.kv_memory_bytes = 1}})) {
+  for (const absl::Status& status : results({}, {.runner = {.cache = {.size = NumBytes{1}}}})) {
     EXPECT_THAT(std::string(status.message()), StartsWith("rank 1: budget_bytes"));
   }
-  for (const absl::Status& status : results({}, {.runner = {.block_size = 0}})) {
-    EXPECT_THAT(std::string(status.message()), StartsWith("rank 1: block_size"));
+  for (const absl::Status& status : results({}, {.runner = {.cache = {.block_size = 0}}})) {
+    EXPECT_THAT(std::string(status.message()), StartsWith("rank 1: cache.block_size"));
   }
   // What the engine refuses, not the runner: on both ranks, or on one of them.
-  const EngineOptions no_proposer = {.runner = {},
-                                     .speculation = SpeculationPolicy{.num_drafts = 3}};
+  const ModelEngineOptions no_proposer = {
+      .runner = {}, .scheduler = {.speculation = SpeculationPolicy{.num_drafts = 3}}};
   for (const bool is_first : {true, false}) {
-    const EngineOptions others = is_first ? EngineOptions() : no_proposer;
-    for (const absl::Status& status : results(is_first ? no_proposer : EngineOptions(), others)) {
+    const ModelEngineOptions others = is_first ? ModelEngineOptions() : no_proposer;
+    for (const absl::Status& status :
+         results(is_first ? no_proposer : ModelEngineOptions(), others)) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
       EXPECT_THAT(std::string(status.message()),
                   StartsWith(is_first ? "rank 0: speculation.num_drafts"
                                       : "rank 1: speculation.num_drafts"));
     }
   }
-  // Rank 0's scheduler, when the others follow already.
-  const std::vector<absl::Status> negative = results({.runner = {}, .max_waiting = -1}, {});
-  EXPECT_EQ(negative[0].code(), absl::StatusCode::kInvalidArgument) << negative[0];
-  EXPECT_EQ(negative[1].code(), absl::StatusCode::kUnavailable) << negative[1];
-  EXPECT_THAT(std::string(negative[1].message()), StartsWith("rank 0: max_waiting"));
+  // What rank 0's scheduler alone refuses, before the others follow.
+  for (const absl::Status& status : results({.runner = {}, .scheduler = {.max_waiting = -1}}, {})) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), StartsWith("rank 0: max_waiting"));
+  }
 }
 
 // Runs a request alone.
@@ -430,7 +434,7 @@ TEST(DividedGridTest, ARunnerThatDividesKeysOverOtherRanksIsRefused) {
 
 TEST(DividedGridTest, WhatIsNoGridIsRefusedByAll) {
   const Golden golden = Loaded("qwen2");
-  const auto statuses_of = [&](int context_ranks, bool divides, bool same_ranks) {
+  const auto statuses_of = [&](int context_ranks, bool same_ranks) {
     return RunThreadGrid(4, 2, [&](RankGrid& grid) -> absl::Status {
       at::set_num_threads(1);
       REPRISE_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(golden.folder));
@@ -439,23 +443,18 @@ TEST(DividedGridTest, WhatIsNoGridIsRefusedByAll) {
                                .context = &grid.context()};
       if (same_ranks) load.collectives = load.context = &grid.all();
       REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden.folder, config, load));
-      const EngineOptions options = {.runner = {.num_blocks = 64,
-                                                .collectives = &grid.all(),
-                                                .divides_context = divides,
-                                                .context_ranks = context_ranks}};
-      if (grid.all().ranks().rank != 0) return Engine::Follow(model.get(), options);
-      return Engine::Create(model.get(), options).status();
+      const ModelEngineOptions options = {
+          .runner = {.cache = {.size = NumBlocks{64}},
+                     .ranks = {.collectives = &grid.all(), .context_ranks = context_ranks}}};
+      if (grid.all().ranks().rank != 0) return FollowEngine(model.get(), options);
+      return CreateEngine(model.get(), options).status();
     });
   };
-  for (const absl::Status& status : statuses_of(3, true, false)) {
+  for (const absl::Status& status : statuses_of(3, false)) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(status.message(), HasSubstr("context_ranks must divide the number of ranks, 4"));
   }
-  for (const absl::Status& status : statuses_of(2, false, false)) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(status.message(), HasSubstr("context_ranks is of divides_context, which is off"));
-  }
-  for (const absl::Status& status : statuses_of(2, true, true)) {
+  for (const absl::Status& status : statuses_of(2, true)) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(status.message(), HasSubstr("got one of 4 ranks as both"));
   }
@@ -472,22 +471,20 @@ TEST(DividedContextTest, ASequenceMayBeLongerThanTheCacheOfARank) {
   const auto text = [&](Collectives& collectives, int num_blocks,
                         std::vector<int32_t>& tokens) -> absl::Status {
     at::set_num_threads(1);
-    EngineOptions options = {
+    ModelEngineOptions options = {
         .runner = {
             .max_num_seqs = 2,
             .max_num_tokens = 64,
             .max_seq_len = 60,
-            .block_size = 4,
-            .num_blocks = num_blocks,
-            .speculation = {.max_drafts = 3, .proposer = SpeculationOptions::Proposer::kNgram},
-            .collectives = &collectives,
-            .divides_context = true}};
+            .cache = {.block_size = 4, .size = NumBlocks{num_blocks}},
+            .speculation = {.max_drafts = 3, .proposer = NgramProposer{}},
+            .ranks = {.collectives = &collectives, .context_ranks = RankOptions::kAllRanks}}};
     REPRISE_ASSIGN_OR_RETURN(
         const std::unique_ptr<Model> model,
         LoadModel(golden.folder, *config,
                   {.weights = {.dtype = DType::kFloat32}, .context = &collectives}));
-    if (collectives.ranks().rank != 0) return Engine::Follow(model.get(), options);
-    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+    if (collectives.ranks().rank != 0) return FollowEngine(model.get(), options);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, CreateEngine(model.get(), options));
     return AppendText(*engine, request, tokens);
   };
   std::vector<int32_t> expected;
@@ -520,22 +517,20 @@ TEST(DividedContextTest, DraftsAreFoundInPrefixesThatOthersComputed) {
   for (const int world : {1, 2}) {
     const auto run = [&](Collectives& collectives) -> absl::Status {
       at::set_num_threads(1);
-      EngineOptions options = {
+      ModelEngineOptions options = {
           .runner = {
               .max_num_seqs = 2,
               .max_num_tokens = 64,
               .max_seq_len = 60,
-              .block_size = 4 / world,
-              .num_blocks = 40,
-              .speculation = {.max_drafts = 3, .proposer = SpeculationOptions::Proposer::kNgram},
-              .collectives = &collectives,
-              .divides_context = true}};
+              .cache = {.block_size = 4 / world, .size = NumBlocks{40}},
+              .speculation = {.max_drafts = 3, .proposer = NgramProposer{}},
+              .ranks = {.collectives = &collectives, .context_ranks = RankOptions::kAllRanks}}};
       REPRISE_ASSIGN_OR_RETURN(
           const std::unique_ptr<Model> model,
           LoadModel(golden.folder, *config,
                     {.weights = {.dtype = DType::kFloat32}, .context = &collectives}));
-      if (collectives.ranks().rank != 0) return Engine::Follow(model.get(), options);
-      REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+      if (collectives.ranks().rank != 0) return FollowEngine(model.get(), options);
+      REPRISE_ASSIGN_OR_RETURN(const auto engine, CreateEngine(model.get(), options));
       Result& result = results[world];
       REPRISE_RETURN_IF_ERROR(AppendText(*engine, request, result.tokens));
       REPRISE_RETURN_IF_ERROR(AppendText(*engine, request, result.tokens));
@@ -589,19 +584,16 @@ TEST(DividedModelTest, ADraftModelThatCannotBeDividedIsOnEachRank) {
     }
     load_draft.undivided = Undivided::kReplicated;
     REPRISE_ASSIGN_OR_RETURN(const auto draft, LoadModel(folder, *draft_config, load_draft));
-    EngineOptions options = {.runner = {.max_num_seqs = 2,
-                                        .max_num_tokens = 64,
-                                        .max_seq_len = 64,
-                                        .block_size = 4,
-                                        .num_blocks = 64,
-                                        .collectives = &collectives}};
+    ModelEngineOptions options = {.runner = {.max_num_seqs = 2,
+                                             .max_num_tokens = 64,
+                                             .max_seq_len = 64,
+                                             .cache = {.block_size = 4, .size = NumBlocks{64}},
+                                             .ranks = {.collectives = &collectives}}};
     if (drafts) {
-      options.runner.speculation = {.max_drafts = 3,
-                                    .proposer = SpeculationOptions::Proposer::kModel,
-                                    .draft_model = draft.get()};
+      options.runner.speculation = {.max_drafts = 3, .proposer = ModelProposer{*draft}};
     }
-    if (collectives.ranks().rank != 0) return Engine::Follow(model.get(), options);
-    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+    if (collectives.ranks().rank != 0) return FollowEngine(model.get(), options);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, CreateEngine(model.get(), options));
     return AppendText(*engine, request, tokens);
   };
   std::vector<int32_t> plain;
@@ -625,19 +617,16 @@ TEST(DividedModelTest, AModelMayBeItsOwnDraft) {
     REPRISE_ASSIGN_OR_RETURN(const auto model, LoadModel(golden.folder, *config,
                                                          {.weights = {.dtype = DType::kFloat32},
                                                           .collectives = &collectives}));
-    const EngineOptions options = {
+    const ModelEngineOptions options = {
         .runner = {.max_num_seqs = 2,
                    .max_num_tokens = 64,
                    .max_seq_len = 64,
-                   .block_size = 4,
-                   .num_blocks = 64,
                    .max_steps_in_flight = 2,
-                   .speculation = {.max_drafts = 3,
-                                   .proposer = SpeculationOptions::Proposer::kModel,
-                                   .draft_model = model.get()},
-                   .collectives = &collectives}};
-    if (collectives.ranks().rank != 0) return Engine::Follow(model.get(), options);
-    REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+                   .cache = {.block_size = 4, .size = NumBlocks{64}},
+                   .speculation = {.max_drafts = 3, .proposer = ModelProposer{*model}},
+                   .ranks = {.collectives = &collectives}}};
+    if (collectives.ranks().rank != 0) return FollowEngine(model.get(), options);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, CreateEngine(model.get(), options));
     Request request = {.max_new_tokens = 24, .max_drafts = 0};
     for (int i = 0; i < 20; ++i) request.prompt.push_back(i * 7 % 256);
     REPRISE_RETURN_IF_ERROR(AppendText(*engine, request, tokens));

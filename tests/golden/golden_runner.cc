@@ -4,15 +4,15 @@
 #include <memory>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "engine/engine.h"
-#include "examples/models/generate.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/generate.h"
 
 namespace reprise {
 namespace {
 
-EngineOptions EngineOptionsFor(absl::Span<const Request> requests,
-                               const GoldenRunOptions& options) {
+ModelEngineOptions EngineOptionsFor(absl::Span<const Request> requests,
+                                    const GoldenRunOptions& options) {
   size_t longest = 1;
   size_t longest_input = 0;
   for (const Request& request : requests) {
@@ -22,24 +22,25 @@ EngineOptions EngineOptionsFor(absl::Span<const Request> requests,
   }
   std::optional<int> max_encoder_tokens;
   if (longest_input > 0) max_encoder_tokens = static_cast<int>(longest_input);
-  return {.runner = {.max_num_seqs = options.max_num_seqs,
-                     .max_num_tokens = 2048,  // all prompts in one step
-                     .max_seq_len = static_cast<int>(longest),
-                     .max_encoder_tokens = max_encoder_tokens,
-                     .block_size = options.block_size,
-                     .num_blocks = options.num_blocks,
-                     .kv_dtype = options.kv_dtype,
-                     .kv_order = options.kv_order,
-                     .kv_form = options.kv_form,
-                     .graphs = options.graphs,
-                     .graph_sizes = options.graph_sizes,
-                     .mixed_graphs = options.mixed_graphs,
-                     .max_steps_in_flight = 1,  // logits are read after every step
-                     .collectives = options.collectives,
-                     .divides_context = options.divides_context,
-                     .context_interleave = options.context_interleave,
-                     .context_ranks = options.context_ranks},
-          .prefill_chunk = options.prefill_chunk};
+  return {
+      .runner = {.max_num_seqs = options.max_num_seqs,
+                 .max_num_tokens = 2048,  // all prompts in one step
+                 .max_seq_len = static_cast<int>(longest),
+                 .max_encoder_tokens = max_encoder_tokens,
+                 .max_steps_in_flight = 1,  // logits are read after every step
+                 .cache = {.block_size = options.block_size,
+                           .size = options.num_blocks ? BlockMemory(NumBlocks{*options.num_blocks})
+                                                      : BlockMemory(),
+                           .dtype = options.kv_dtype,
+                           .order = options.kv_order,
+                           .form = options.kv_form},
+                 .graphs = {.mode = options.graphs,
+                            .sizes = options.graph_sizes,
+                            .mixed = options.mixed_graphs},
+                 .ranks = {.collectives = options.collectives,
+                           .context_ranks = options.divides_context ? options.context_ranks : 1},
+                 .debug = {.context_interleave = options.context_interleave}},
+      .scheduler = {.prefill_chunk = options.prefill_chunk}};
 }
 
 absl::StatusOr<GoldenRun> RunIn(Engine& engine, absl::Span<const Request> requests,
@@ -52,7 +53,7 @@ absl::StatusOr<GoldenRun> RunIn(Engine& engine, absl::Span<const Request> reques
     return Generate(engine, requests.subspan(begin, count),
                     [&](int request, const TokenEvent& event) {
                       run.tracks[begin + request].tokens.push_back(*event.token);
-                      return recorder.Record(begin + request, engine.logits(event));
+                      return recorder.Record(begin + request, *LogitsOf(engine, event));
                     });
   };
   if (options.batching == GoldenRunOptions::Batching::kTogether) {
@@ -63,7 +64,7 @@ absl::StatusOr<GoldenRun> RunIn(Engine& engine, absl::Span<const Request> reques
   for (int i = 0; i < num_requests; ++i) {
     run.tracks[i].logits.assign(recorder.rows(i).begin(), recorder.rows(i).end());
   }
-  run.report = engine.runner().graph_report();
+  run.report = ModelRunnerOf(engine).graph_report();
   run.num_preemptions = engine.scheduler().num_preemptions();
   run.peak_used_blocks = engine.scheduler().blocks().pool().peak_used();
   return run;
@@ -100,24 +101,24 @@ Request PromptedRequest(const GoldenPrompt& prompt, const GoldenTrack& track, in
 absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requests,
                                     const GoldenRunOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
-                           Engine::Create(&model, EngineOptionsFor(requests, options)));
+                           CreateEngine(&model, EngineOptionsFor(requests, options)));
   return RunIn(*engine, requests, options);
 }
 
 absl::Status FollowGolden(Model& model, absl::Span<const Request> requests,
                           const GoldenRunOptions& options) {
-  return Engine::Follow(&model, EngineOptionsFor(requests, options));
+  return FollowEngine(&model, EngineOptionsFor(requests, options));
 }
 
 absl::StatusOr<std::vector<GoldenRun>> RunGoldenRounds(
     Model& model, absl::Span<const Request> requests, const GoldenRunOptions& options,
     int num_rounds, const std::function<void(const ModelRunner& runner, int round)>& before) {
-  EngineOptions engine_options = EngineOptionsFor(requests, options);
-  engine_options.prefix_reuse = PrefixReuse::kOff;
-  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(&model, engine_options));
+  ModelEngineOptions engine_options = EngineOptionsFor(requests, options);
+  engine_options.scheduler.prefix_reuse = PrefixReuse::kOff;
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateEngine(&model, engine_options));
   std::vector<GoldenRun> runs;
   for (int round = 0; round < num_rounds; ++round) {
-    before(engine->runner(), round);
+    before(ModelRunnerOf(*engine), round);
     REPRISE_ASSIGN_OR_RETURN(runs.emplace_back(), RunIn(*engine, requests, options));
   }
   return runs;

@@ -17,16 +17,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layout.h"
-#include "distributed/collectives.h"
-#include "engine/request.h"
 #include "examples/decode/prompt.h"
-#include "graphs/graph_report.h"
-#include "graphs/graph_set_options.h"
-#include "runner/model.h"
-#include "runner/model_runner.h"
-#include "runner/model_runner_options.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/engine/request.h"
+#include "reprise/graphs/graph_report.h"
+#include "reprise/graphs/graph_set_options.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/model_runner_options.h"
 #include "tests/golden/golden.h"
 
 namespace reprise {
@@ -80,7 +80,7 @@ absl::StatusOr<GoldenRun> RunGolden(Model& model, absl::Span<const Request> requ
                                     const GoldenRunOptions& options);
 
 // On the other ranks, with the same arguments: returns when rank 0's RunGolden() does. Errors:
-// those of Engine::Follow().
+// those of FollowEngine().
 absl::Status FollowGolden(Model& model, absl::Span<const Request> requests,
                           const GoldenRunOptions& options);
 

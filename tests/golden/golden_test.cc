@@ -17,15 +17,15 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
-#include "cache/storage/kv_layout.h"
-#include "examples/models/deepseek/dense_mla.h"
-#include "examples/models/deepseek/mla_model.h"
-#include "examples/models/llama/dense_llama.h"
-#include "examples/models/llama/llama_model.h"
 #include "gtest/gtest.h"
-#include "runner/kv_scales.h"
-#include "runner/model_runner.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/models/deepseek/dense_mla.h"
+#include "reprise/models/deepseek/mla_model.h"
+#include "reprise/models/llama/dense_llama.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/runner/kv_scales.h"
+#include "reprise/runner/model_runner.h"
 #include "tests/golden/golden_checks.h"
 #include "tests/golden/golden_measures.h"
 #include "tests/golden/golden_model.h"

@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "distributed/testing/thread_ranks.h"
-#include "engine/engine.h"
-#include "engine/testing/run_all.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/model.h"
-#include "runner/speculation/draft_heads.h"
-#include "runner/testing/layered_model.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/testing/thread_ranks.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/engine/testing/run_all.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/speculation/draft_heads.h"
+#include "reprise/runner/testing/layered_model.h"
 
 namespace reprise {
 namespace {
@@ -42,19 +42,6 @@ LayeredModelOptions ModelOptions() {
       .seed = 5};
 }
 
-// Its hidden states are the positions of all tokens of a step.
-class TellsPositions : public LayeredModel {
- public:
-  using LayeredModel::LayeredModel;
-
-  absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) override {
-    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, Forward(step));
-    const at::Tensor all = at::arange(kMaxSeqLen, step.positions().options()).unsqueeze(0);
-    return ForwardOutput{.logits = logits,
-                         .hidden = (step.positions().unsqueeze(1) == all).to(at::kFloat)};
-  }
-};
-
 // A model of which every rank has all: their logits are averaged, so a rank that has come elsewhere in
 // its text changes those of all.
 class AveragedModel final : public Model {
@@ -66,11 +53,6 @@ class AveragedModel final : public Model {
   absl::StatusOr<at::Tensor> Forward(const Step& step) override {
     REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, model_->Forward(step));
     return Averaged(logits);
-  }
-  absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) override {
-    REPRISE_ASSIGN_OR_RETURN(ForwardOutput out, model_->ForwardHidden(step));
-    REPRISE_ASSIGN_OR_RETURN(out.logits, Averaged(out.logits));
-    return out;
   }
 
  private:
@@ -130,23 +112,21 @@ class KnowsModel final : public DraftHeads {
 
 Request TheRequest() { return {.prompt = {7, 11, 13}, .max_new_tokens = 50}; }
 
-EngineOptions Options(Collectives* collectives, DraftHeads* heads) {
-  EngineOptions options = {.runner = {.max_num_seqs = 2,
-                                      .max_num_tokens = 32,
-                                      .max_seq_len = kMaxSeqLen,
-                                      .block_size = 4,
-                                      .num_blocks = 40,
-                                      .collectives = collectives}};
+ModelEngineOptions Options(Collectives* collectives, DraftHeads* heads) {
+  ModelEngineOptions options = {.runner = {.max_num_seqs = 2,
+                                           .max_num_tokens = 32,
+                                           .max_seq_len = kMaxSeqLen,
+                                           .cache = {.block_size = 4, .size = NumBlocks{40}},
+                                           .ranks = {.collectives = collectives}}};
   if (heads == nullptr) return options;
-  options.runner.speculation = {
-      .max_drafts = kNumDrafts, .proposer = SpeculationOptions::Proposer::kHeads, .heads = heads};
-  options.speculation = SpeculationPolicy{.num_drafts = kNumDrafts};
+  options.runner.speculation = {.max_drafts = kNumDrafts, .proposer = HeadsProposer{*heads}};
+  options.scheduler.speculation = SpeculationPolicy{.num_drafts = kNumDrafts};
   return options;
 }
 
 TEST(HeadsOverRanksTest, AllRanksDrawTheDraftsOfTheFirst) {
   LayeredModel plain(ModelOptions());
-  const auto engine = Engine::Create(&plain, Options(nullptr, nullptr));
+  const auto engine = CreateEngine(&plain, Options(nullptr, nullptr));
   ASSERT_TRUE(engine.ok()) << engine.status();
   ASSERT_TRUE((*engine)->Add(TheRequest()).ok());
   const Texts want = RunAll(**engine);
@@ -159,16 +139,16 @@ TEST(HeadsOverRanksTest, AllRanksDrawTheDraftsOfTheFirst) {
       std::unique_ptr<Model> model;
       std::unique_ptr<DraftHeads> heads;
       if (attend) {
-        model = std::make_unique<TellsPositions>(ModelOptions());
+        model = std::make_unique<LayeredModel>(ModelOptions());
         heads = std::make_unique<KnowsModel>(rank);
       } else {
         model = std::make_unique<LayeredModel>(ModelOptions());
         heads = std::make_unique<KnowsText>(text, rank);
       }
       model = std::make_unique<AveragedModel>(std::move(model), &collectives);
-      const EngineOptions options = Options(&collectives, heads.get());
-      if (rank > 0) return Engine::Follow(model.get(), options);
-      REPRISE_ASSIGN_OR_RETURN(const auto ranked, Engine::Create(model.get(), options));
+      const ModelEngineOptions options = Options(&collectives, heads.get());
+      if (rank > 0) return FollowEngine(model.get(), options);
+      REPRISE_ASSIGN_OR_RETURN(const auto ranked, CreateEngine(model.get(), options));
       REPRISE_RETURN_IF_ERROR(ranked->Add(TheRequest()).status());
       EXPECT_EQ(RunAll(*ranked), want);
       EXPECT_GT(ranked->metrics().speculation.num_accepted, 20);

@@ -6,12 +6,12 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_split.h"
-#include "base/status_macros.h"
 #include "examples/decode/run.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/paths.h"
-#include "examples/hf/strict_json.h"
 #include "gtest/gtest.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/paths.h"
+#include "reprise/hf/strict_json.h"
 
 namespace reprise {
 namespace {

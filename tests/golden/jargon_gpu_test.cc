@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/dtype.h"
 #include "examples/decode/options.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/dtype.h"
 #include "tests/golden/jargon_golden.h"
 
 namespace reprise {

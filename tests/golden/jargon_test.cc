@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "base/dtype.h"
 #include "examples/decode/options.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/dtype.h"
 #include "tests/golden/jargon_golden.h"
 
 namespace reprise {
@@ -59,8 +59,13 @@ TEST_F(JargonTest, EachAlone) {
 }
 
 TEST_F(JargonTest, WithoutGraphsInSmallBlocksAndChunks) {
-  ExpectTexts({.graphs = GraphChoice::kOff, .block_size = 1, .prefill_chunk = 3}, InOrder());
-  ExpectTexts({.block_size = 5, .prefill_chunk = 1}, InOrder());
+  ExpectTexts({.engine = {.runner = {.cache = {.block_size = 1},
+                                     .graphs = {.mode = GraphSetOptions::Mode::kOff}},
+                          .scheduler = {.prefill_chunk = 3}}},
+              InOrder());
+  ExpectTexts(
+      {.engine = {.runner = {.cache = {.block_size = 5}}, .scheduler = {.prefill_chunk = 1}}},
+      InOrder());
 }
 
 TEST_F(JargonTest, InAnyOrderThroughACacheThatIsTooSmallForAll) {
@@ -69,7 +74,8 @@ TEST_F(JargonTest, InAnyOrderThroughACacheThatIsTooSmallForAll) {
     std::vector<int> order = InOrder();
     std::shuffle(order.begin(), order.end(), std::mt19937(seed));
     const nlohmann::json stats =
-        ExpectTexts({.num_blocks = 40}, order);  // all 16 need 16 * 7 blocks
+        ExpectTexts({.engine = {.runner = {.cache = {.size = NumBlocks{40}}}}},
+                    order);  // all 16 need 16 * 7 blocks
     EXPECT_GT(stats.at("preemptions"), 0);
   }
 }

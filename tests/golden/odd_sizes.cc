@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "base/status_macros.h"
-#include "examples/models/llama/random_checkpoint.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/status_macros.h"
+#include "reprise/models/llama/random_checkpoint.h"
 
 namespace reprise {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "engine/request.h"
-#include "examples/models/model_folder.h"
+#include "reprise/engine/request.h"
+#include "reprise/models/model_folder.h"
 
 namespace reprise {
 

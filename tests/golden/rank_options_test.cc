@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "distributed/testing/thread_ranks.h"
-#include "engine/engine.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/model.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/testing/thread_ranks.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/runner/model.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_model.h"
 
@@ -24,8 +24,6 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 using Mode = GraphSetOptions::Mode;
-using Proposer = SpeculationOptions::Proposer;
-
 using Change = std::function<void(ModelRunnerOptions&)>;
 
 struct Row {
@@ -35,46 +33,52 @@ struct Row {
 };
 
 void SpeculateByNgrams(ModelRunnerOptions& options) {
-  options.speculation = {.max_drafts = 3, .proposer = Proposer::kNgram};
+  options.speculation = {.max_drafts = 3, .proposer = NgramProposer{}};
 }
 void SpeculateByTrees(ModelRunnerOptions& options) {
   options.speculation = {.max_drafts = 3, .shape = DraftShape::kTree};
 }
-void CaptureMixed(ModelRunnerOptions& options) { options.mixed_graphs = MixedGraphs::kOn; }
+void CaptureMixed(ModelRunnerOptions& options) { options.graphs.mixed = MixedGraphs::kOn; }
 
 const std::vector<Row>& Rows() {
   static const auto& rows = *new std::vector<Row>{
       {"max_num_seqs", [](auto& options) { options.max_num_seqs = 3; }},
       {"max_num_tokens", [](auto& options) { options.max_num_tokens = 48; }},
       {"max_seq_len", [](auto& options) { options.max_seq_len = 32; }},
-      {"block_size", [](auto& options) { options.block_size = 8; }},
-      {"swaps", [](auto& options) { options.num_swap_blocks = 8; }},
-      {"kv_dtype", [](auto& options) { options.kv_dtype = DType::kBFloat16; }},
-      {"kv_order", [](auto& options) { options.kv_order = KvOrder::kHND; }},
-      {"kv_form", [](auto& options) { options.kv_form = KvForm::kPacked; }},
-      {"graphs", [](auto& options) { options.graphs = Mode::kEager; }},
-      {"graph_sizes",
+      {"cache.block_size", [](auto& options) { options.cache.block_size = 8; }},
+      {"swaps", [](auto& options) { options.cache.swap = NumBlocks{8}; }},
+      {"cache.dtype", [](auto& options) { options.cache.dtype = DType::kBFloat16; }},
+      {"cache.order", [](auto& options) { options.cache.order = KvOrder::kHND; }},
+      {"cache.form", [](auto& options) { options.cache.form = KvForm::kPacked; }},
+      {"graphs.mode", [](auto& options) { options.graphs.mode = Mode::kEager; }},
+      {"graphs.sizes",
        [](auto& options) {
-         options.graph_sizes = {1, 4};
+         options.graphs.sizes = {1, 4};
        }},
-      {"graph_memory_budget_bytes",
-       [](auto& options) { options.graph_memory_budget_bytes = 1 << 20; }},
-      {"mixed_graphs", CaptureMixed},
-      {"mixed_graph_tokens", [](auto& options) { options.mixed_graph_tokens = {32}; },
+      {"graphs.memory_budget_bytes",
+       [](auto& options) { options.graphs.memory_budget_bytes = 1 << 20; }},
+      {"graphs.mixed", CaptureMixed},
+      {"graphs.mixed_tokens", [](auto& options) { options.graphs.mixed_tokens = {32}; },
        CaptureMixed},
-      {"mixed_graph_sizes", [](auto& options) { options.mixed_graph_sizes = {2}; }, CaptureMixed},
-      {"attention_in_graphs", [](auto& options) { options.attention_in_graphs = false; }},
-      {"replay_check", [](auto& options) { options.replay_check = ReplayCheck::kEveryReplay; }},
-      {"cascade", [](auto& options) { options.cascade = CascadeMode::kAuto; }},
-      {"cascade_costs", [](auto& options) { options.cascade_costs.call_us += 1; },
-       [](auto& options) { options.cascade = CascadeMode::kAuto; }},
+      {"debug.mixed_graph_sizes", [](auto& options) { options.debug.mixed_graph_sizes = {2}; },
+       CaptureMixed},
+      {"debug.attention",
+       [](auto& options) { options.debug.attention = AttentionLaunch::kBetweenGraphs; }},
+      {"debug.replay_check",
+       [](auto& options) { options.debug.replay_check = ReplayCheck::kEveryReplay; }},
+      {"device.cascade", [](auto& options) { options.device.cascade = CascadeMode::kAuto; }},
+      {"device.profile.cascade_map",
+       [](auto& options) { options.device.profile.cascade_map.call_us += 1; },
+       [](auto& options) { options.device.cascade = CascadeMode::kAuto; }},
       {"max_steps_in_flight", [](auto& options) { options.max_steps_in_flight = 3; }},
-      {"step_logits", [](auto& options) { options.step_logits = StepLogits::kOfEvery; }},
+      {"logits.step_logits",
+       [](auto& options) { options.logits.step_logits = StepLogits::kOfEvery; }},
       {"speculation.max_drafts", SpeculateByNgrams},
       {"speculation.proposer", SpeculateByNgrams,
        [](auto& options) { options.speculation.max_drafts = 3; }},
-      {"speculation.ngram.max_ngram",
-       [](auto& options) { options.speculation.ngram.max_ngram = 2; }, SpeculateByNgrams},
+      {"max_ngram of speculation.proposer",
+       [](auto& options) { std::get<NgramProposer>(options.speculation.proposer).max_ngram = 2; },
+       SpeculateByNgrams},
       {"speculation.shape", SpeculateByTrees,
        [](auto& options) { options.speculation.max_drafts = 3; }},
       {"speculation.acceptance",
@@ -82,13 +86,14 @@ const std::vector<Row>& Rows() {
        SpeculateByNgrams},
       {"speculation.graph_num_drafts",
        [](auto& options) { options.speculation.graph_num_drafts = {3}; }, SpeculateByNgrams},
-      {"max_earlier_logits", [](auto& options) { options.max_earlier_logits = 5; }},
+      {"logits.max_earlier_logits", [](auto& options) { options.logits.max_earlier_logits = 5; }},
       {"logits.penalties", [](auto& options) { options.logits.penalties = true; }},
       {"logits.max_biases", [](auto& options) { options.logits.max_biases = 5; }},
       {"logits.allowed_tokens", [](auto& options) { options.logits.allowed_tokens = true; }},
       {"logits.max_log_probs", [](auto& options) { options.logits.max_log_probs = 2; }},
-      {"batch_invariance", [](auto& options) { options.batch_invariance = BatchInvariance::kOn; }},
-      {"sample_shards", [](auto& options) { options.sample_shards = false; }}};
+      {"device.batch_invariance",
+       [](auto& options) { options.device.batch_invariance = BatchInvariance::kOn; }},
+      {"debug.sample_shards", [](auto& options) { options.debug.sample_shards = false; }}};
   return rows;
 }
 
@@ -96,16 +101,15 @@ ModelRunnerOptions CommonOptions(Collectives& collectives) {
   return {.max_num_seqs = 4,
           .max_num_tokens = 64,
           .max_seq_len = 64,
-          .block_size = 4,
-          .num_blocks = 32,
           .max_steps_in_flight = 2,
-          .collectives = &collectives};
+          .cache = {.block_size = 4, .size = NumBlocks{32}},
+          .ranks = {.collectives = &collectives}};
 }
 
 // As rank 0 or another one. The ranks may go on to other engines.
 absl::Status CreateOnRank(Model* model, const ModelRunnerOptions& options) {
-  if (options.collectives->ranks().rank > 0) return Engine::Follow(model, {.runner = options});
-  return Engine::Create(model, {.runner = options}).status();
+  if (options.ranks.collectives->ranks().rank > 0) return FollowEngine(model, {.runner = options});
+  return CreateEngine(model, {.runner = options}).status();
 }
 
 absl::StatusOr<std::unique_ptr<Model>> ModelOfRank(Collectives& collectives, DType dtype) {
@@ -156,8 +160,8 @@ TEST(RankOptionsTest, TheSizeOfTheCacheMayDiffer) {
         REPRISE_ASSIGN_OR_RETURN(const auto model, ModelOfRank(collectives, DType::kFloat32));
         ModelRunnerOptions options = CommonOptions(collectives);
         const bool is_first = collectives.ranks().rank == 0;
-        options.num_blocks = is_first ? 32 : 24;
-        options.num_swap_blocks = is_first ? 8 : 12;
+        options.cache.size = NumBlocks{is_first ? 32 : 24};
+        options.cache.swap = NumBlocks{is_first ? 8 : 12};
         return CreateOnRank(model.get(), options);
       });
   EXPECT_THAT(results, testing::Each(absl::OkStatus()));

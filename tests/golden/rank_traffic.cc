@@ -2,12 +2,12 @@
 
 #include <memory>
 
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "engine/engine.h"
-#include "examples/models/model_folder.h"
 #include "gtest/gtest.h"
-#include "runner/model.h"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/model_folder.h"
+#include "reprise/runner/model.h"
 #include "tests/golden/golden.h"
 
 namespace reprise {
@@ -49,18 +49,17 @@ absl::StatusOr<TrafficTexts> RunTraffic(Engine& engine) {
 
 absl::StatusOr<TrafficTexts> TrafficOverRanks(RankGrid& grid, c10::Device device) {
   const int context_ranks = grid.context().ranks().world;
-  const EngineOptions options = {.runner = {.max_num_seqs = 5,
-                                            .max_num_tokens = 48,
-                                            .max_seq_len = 64,
-                                            .block_size = 4 / context_ranks,
-                                            .num_blocks = 34,
-                                            .num_swap_blocks = 20,
-                                            .mixed_graphs = MixedGraphs::kOn,
-                                            .max_steps_in_flight = 2,
-                                            .collectives = &grid.all(),
-                                            .divides_context = context_ranks > 1,
-                                            .context_ranks = context_ranks},
-                                 .prefill_chunk = 9};
+  const ModelEngineOptions options = {
+      .runner = {.max_num_seqs = 5,
+                 .max_num_tokens = 48,
+                 .max_seq_len = 64,
+                 .max_steps_in_flight = 2,
+                 .cache = {.block_size = 4 / context_ranks,
+                           .size = NumBlocks{34},
+                           .swap = NumBlocks{20}},
+                 .graphs = {.mixed = MixedGraphs::kOn},
+                 .ranks = {.collectives = &grid.all(), .context_ranks = context_ranks}},
+      .scheduler = {.prefill_chunk = 9}};
   REPRISE_ASSIGN_OR_RETURN(const Golden golden, LoadGolden("qwen2"));
   REPRISE_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(golden.folder));
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
@@ -69,10 +68,10 @@ absl::StatusOr<TrafficTexts> TrafficOverRanks(RankGrid& grid, c10::Device device
                                       .collectives = &grid.weights(),
                                       .context = &grid.context()}));
   if (grid.all().ranks().rank != 0) {
-    REPRISE_RETURN_IF_ERROR(Engine::Follow(model.get(), options));
+    REPRISE_RETURN_IF_ERROR(FollowEngine(model.get(), options));
     return TrafficTexts();
   }
-  REPRISE_ASSIGN_OR_RETURN(const auto engine, Engine::Create(model.get(), options));
+  REPRISE_ASSIGN_OR_RETURN(const auto engine, CreateEngine(model.get(), options));
   REPRISE_ASSIGN_OR_RETURN(TrafficTexts texts, RunTraffic(*engine));
   const EngineMetrics metrics = engine->metrics();
   EXPECT_GT(metrics.num_preemptions, 0);

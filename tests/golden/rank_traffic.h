@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "distributed/rank_grid.h"
+#include "reprise/distributed/rank_grid.h"
 
 namespace reprise {
 

@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "attention/paged_batch.h"
-#include "runner/step_watch.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/runner/step_watch.h"
 
 namespace reprise {
 namespace {
@@ -26,7 +26,7 @@ class ExpertsWatch : public StepWatch {
       : see_(std::move(see)) {}
 
   void Begin() override {}
-  void See(std::string_view name, const at::Tensor& tensor) override {
+  void See(std::string_view name, const at::Tensor& tensor, WatchedRows) override {
     if (absl::EndsWith(absl::string_view(name.data(), name.size()), " experts")) see_(tensor);
   }
   absl::Status End() override { return absl::OkStatus(); }

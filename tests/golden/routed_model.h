@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runner/model.h"
-#include "runner/step.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/step.h"
 
 namespace reprise {
 
@@ -25,7 +25,6 @@ class RoutedModel : public Model {
 
   const ModelSpec& spec() const override { return model_->spec(); }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
-  DividedLogits* divided_logits() override { return model_->divided_logits(); }
 
   // The experts of each token of the sequence that was given these, and maybe more after them: those
   // of a layer in ascending order, [tokens.size(), layers * experts of a token] int64 on the CPU.

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 #include "tests/golden/golden_measures.h"
 #include "tests/golden/routed_model.h"
 

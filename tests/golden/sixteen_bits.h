@@ -21,8 +21,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/request.h"
-#include "runner/model.h"
+#include "reprise/engine/request.h"
+#include "reprise/runner/model.h"
 #include "tests/golden/golden.h"
 #include "tests/golden/golden_runner.h"
 

@@ -1,7 +1,7 @@
 #include <cuda_runtime_api.h>
 
-#include "base/cuda_status.h"
-#include "base/dependent_launch.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/dependent_launch.cuh"
 #include "tests/gpu/delay_kernels.h"
 
 namespace reprise {

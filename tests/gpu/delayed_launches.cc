@@ -4,9 +4,9 @@
 #include <dlfcn.h>
 
 #include "absl/strings/str_cat.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
 #include "glog/logging.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 #include "tests/gpu/delay_kernels.h"
 
 namespace reprise {

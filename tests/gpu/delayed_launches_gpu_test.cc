@@ -16,14 +16,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "examples/models/llama/llama_model.h"
-#include "examples/models/llama/llama_weights.h"
-#include "examples/models/llama/public_configs.h"
 #include "gtest/gtest.h"
-#include "runner/model_runner.h"
-#include "runner/ops/fp8/quantise_weight.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/llama/public_configs.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/ops/fp8/quantise_weight.h"
+#include "reprise/runner/ops/linear.h"
 #include "tests/gpu/delay_kernels.h"
 #include "tests/gpu/delayed_launches.h"
 
@@ -132,15 +132,15 @@ class DelayedStepTest : public testing::TestWithParam<StepKind> {
     const int num_rows = GetParam().num_rows, num_drafts = GetParam().num_drafts;
     const DelayedLaunches::Scope scope(delays_);
     REPRISE_ASSIGN_OR_RETURN(
-        runner_, ModelRunner::Create(model_.get(), {.max_num_seqs = num_rows,
-                                                    .max_num_tokens = num_rows * (1 + num_drafts),
-                                                    .max_seq_len = kMaxSeqLen,
-                                                    .num_blocks = 1 + num_rows * kBlocks,
-                                                    .graph_sizes = {num_rows},
-                                                    .mixed_graphs = MixedGraphs::kOff,
-                                                    .max_steps_in_flight = 1,
-                                                    .speculation = {.max_drafts = num_drafts},
-                                                    .cascade = CascadeMode::kOff}));
+        runner_, ModelRunner::Create(model_.get(),
+                                     {.max_num_seqs = num_rows,
+                                      .max_num_tokens = num_rows * (1 + num_drafts),
+                                      .max_seq_len = kMaxSeqLen,
+                                      .max_steps_in_flight = 1,
+                                      .cache = {.size = NumBlocks{1 + num_rows * kBlocks}},
+                                      .graphs = {.sizes = {num_rows}, .mixed = MixedGraphs::kOff},
+                                      .speculation = {.max_drafts = num_drafts},
+                                      .device = {.cascade = CascadeMode::kOff}}));
     return absl::OkStatus();
   }
 
@@ -163,9 +163,11 @@ class DelayedStepTest : public testing::TestWithParam<StepKind> {
     const std::vector<int32_t> drafts(GetParam().num_drafts, 7);
     for (int slot = 0; slot < num_rows; ++slot) {
       leaves.push_back(SlotId(slot));
-      joins.push_back({.slot = slot});
+      joins.push_back(JoinOf(SlotId(slot), {}, 1));
       for (int column = 0; column < kBlocks; ++column) {
-        updates.push_back({slot, column, 1 + kBlocks * slot + column});
+        updates.push_back({.slot = SlotId(slot),
+                           .column = column,
+                           .block = BlockId(1 + kBlocks * slot + column)});
       }
       first_tokens.push_back({17 + slot});
       rows.push_back({.slot = SlotId(slot), .drafts = drafts});
@@ -189,8 +191,8 @@ class DelayedStepTest : public testing::TestWithParam<StepKind> {
       const absl::Span<const int32_t> tokens =
           GetParam().num_drafts > 0 ? result.new_tokens : result.tokens;
       run.tokens.emplace_back(tokens.begin(), tokens.end());
-      if (!result.logits.defined()) return absl::InternalError("a step gave no logits");
-      run.logits.push_back(result.logits.clone());
+      REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, runner_->logits(result.step));
+      run.logits.push_back(logits.clone());
       if (result.decision.kind != GraphDecision::Kind::kReplay) {
         return absl::InternalError("a step was not replayed");
       }

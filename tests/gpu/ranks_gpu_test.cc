@@ -14,10 +14,10 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
-#include "distributed/process_group.h"
-#include "distributed/testing/collectives_suite.h"
-#include "graphs/cuda_graph_backend.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/process_group.h"
+#include "reprise/distributed/testing/collectives_suite.h"
+#include "reprise/graphs/cuda_graph_backend.h"
 #include "tests/gpu/two_gpus.h"
 
 namespace reprise {

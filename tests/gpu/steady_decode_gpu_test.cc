@@ -16,20 +16,20 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/testing/allocation_counter.h"
-#include "examples/models/llama/llama_model.h"
-#include "examples/models/llama/llama_weights.h"
-#include "examples/models/llama/public_configs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "runner/model_runner.h"
-#include "runner/sampling/logits_params.h"
-#include "runner/speculation/draft_heads.h"
-#include "runner/speculation/drafter.h"
-#include "runner/step.h"
-#include "runner/step_trace.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/testing/allocation_counter.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/llama/public_configs.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/sampling/logits_params.h"
+#include "reprise/runner/speculation/draft_heads.h"
+#include "reprise/runner/speculation/drafter.h"
+#include "reprise/runner/step.h"
+#include "reprise/runner/trace/step_trace.h"
 #include "tests/benchmarks/device/device_trace.h"
 #include "tests/benchmarks/device/step_trace.h"
 
@@ -52,10 +52,9 @@ class WithStates : public Model {
     spec_.hidden_dim = kHiddenDim;
   }
   const ModelSpec& spec() const override { return spec_; }
-  absl::StatusOr<at::Tensor> Forward(const Step& step) override { return model_->Forward(step); }
-  absl::StatusOr<ForwardOutput> ForwardHidden(const Step& step) override {
-    REPRISE_ASSIGN_OR_RETURN(const at::Tensor logits, model_->Forward(step));
-    return ForwardOutput{.logits = logits, .hidden = states_.narrow(0, 0, step.num_tokens())};
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    REPRISE_RETURN_IF_ERROR(step.KeepHidden(states_.narrow(0, 0, step.num_tokens())));
+    return model_->Forward(step.WithHidden(nullptr));
   }
 
  private:
@@ -111,12 +110,12 @@ class SteadyDecodeTest : public testing::Test {
                                                         .dtype = DType::kBFloat16}));
     REPRISE_ASSIGN_OR_RETURN(model_, LlamaModel::Create(config, std::move(weights), {}));
     // Its own draft, or with the states that heads read.
-    if (speculation_.proposer == SpeculationOptions::Proposer::kModel) {
-      speculation_.draft_model = model_.get();
+    if (speculation_.draft_model() != nullptr) {
+      speculation_.proposer = ModelProposer{*model_};
     }
     with_states_ = std::make_unique<WithStates>(model_.get(), /*max_num_tokens=*/64);
     Model* const served =
-        speculation_.heads != nullptr ? with_states_.get() : static_cast<Model*>(model_.get());
+        speculation_.heads() != nullptr ? with_states_.get() : static_cast<Model*>(model_.get());
     REPRISE_ASSIGN_OR_RETURN(
         runner_,
         ModelRunner::Create(served, {.max_num_seqs = 8,
@@ -124,15 +123,16 @@ class SteadyDecodeTest : public testing::Test {
                                      .max_seq_len = 256,
                                      .logits = {.allowed_tokens = true, .max_log_probs = 2},
                                      .speculation = speculation_,
-                                     .trace = trace_}));
+                                     .debug = {.trace = trace_}}));
     std::vector<SlotJoin> joins;
     std::vector<BlockTableUpdate> updates;
     std::vector<ScheduledRow> prefill;
     const std::vector<int32_t> prompt = {1, 2, 3};
     for (int slot = 0; slot < kNumRows; ++slot) {
-      joins.push_back({.slot = slot});
+      joins.push_back(JoinOf(SlotId(slot), {}, prompt.size()));
       for (int column = 0; column < 8; ++column) {
-        updates.push_back({slot, column, 1 + 8 * slot + column});
+        updates.push_back(
+            {.slot = SlotId(slot), .column = column, .block = BlockId(1 + 8 * slot + column)});
       }
       prefill.push_back({.slot = SlotId(slot), .tokens = prompt});
       rows_.push_back({.slot = SlotId(slot)});
@@ -148,9 +148,9 @@ class SteadyDecodeTest : public testing::Test {
       int num_steps, const std::function<void(int step)>& prepare = [](int) {},
       const std::function<void(int step, const StepResult& result)>& awaited =
           [](int, const StepResult&) {}) {
-    std::optional<StepTicket> oldest;
+    std::optional<int64_t> oldest;
     for (int step = 0; step <= num_steps; ++step) {
-      std::optional<StepTicket> next;
+      std::optional<int64_t> next;
       if (step < num_steps) {
         prepare(step);
         REPRISE_ASSIGN_OR_RETURN(next, runner_->Launch({.rows = rows_}));
@@ -204,7 +204,6 @@ TEST_F(SteadyDecodeTest, AStepIsOneRefillOneGraphAndOneSampling) {
 // No kernel more for what drafters read: refill writes it. Heads that attend have one, which keeps the
 // states of the step.
 TEST_F(SteadyDecodeTest, APlainStepHasTheSameKernelsWhateverCouldPropose) {
-  using Proposer = SpeculationOptions::Proposer;
   const auto count_kernels = [&] {
     const auto trace = TraceDevice([&] { return Run(kNumSteps); });
     EXPECT_TRUE(trace.ok()) << trace.status();
@@ -218,12 +217,12 @@ TEST_F(SteadyDecodeTest, APlainStepHasTheSameKernelsWhateverCouldPropose) {
   NoDrafter drafter;
   OneLayerHeads heads(model_->spec().vocab_size);
   const std::pair<SpeculationOptions, int> cases[] = {
-      {{.max_drafts = 3, .proposer = Proposer::kNgram}, 0},
-      {{.max_drafts = 3, .proposer = Proposer::kModel}, 0},
-      {{.max_drafts = 3, .proposer = Proposer::kCustom, .drafter = &drafter}, 0},
-      {{.max_drafts = 3, .proposer = Proposer::kHeads, .heads = &heads}, 1}};
+      {{.max_drafts = 3, .proposer = NgramProposer{}}, 0},
+      {{.max_drafts = 3, .proposer = ModelProposer{*model_}}, 0},
+      {{.max_drafts = 3, .proposer = CustomProposer{drafter}}, 0},
+      {{.max_drafts = 3, .proposer = HeadsProposer{heads}}, 1}};
   for (const auto& [speculation, num_more] : cases) {
-    SCOPED_TRACE(testing::Message() << "proposer " << static_cast<int>(speculation.proposer));
+    SCOPED_TRACE(testing::Message() << "proposer " << speculation.proposer.index());
     speculation_ = speculation;
     const absl::Status started = Start();
     ASSERT_TRUE(started.ok()) << started;
@@ -233,22 +232,21 @@ TEST_F(SteadyDecodeTest, APlainStepHasTheSameKernelsWhateverCouldPropose) {
 
 // Drafts, their verification and the slots that advance are in the graph.
 TEST_F(SteadyDecodeTest, AStepWithDraftsIsOneRefillAndOneGraph) {
-  using Proposer = SpeculationOptions::Proposer;
   OneLayerHeads heads(model_->spec().vocab_size);
   const SpeculationOptions cases[] = {
-      {.max_drafts = 3, .proposer = Proposer::kNgram},
-      {.max_drafts = 3, .proposer = Proposer::kNgram, .acceptance = DraftAcceptance::kRejection},
-      {.max_drafts = 3, .shape = DraftShape::kTree, .proposer = Proposer::kNgram},
-      {.max_drafts = 3, .proposer = Proposer::kModel},
+      {.max_drafts = 3, .proposer = NgramProposer{}},
+      {.max_drafts = 3, .proposer = NgramProposer{}, .acceptance = DraftAcceptance::kRejection},
+      {.max_drafts = 3, .shape = DraftShape::kTree, .proposer = NgramProposer{}},
+      {.max_drafts = 3, .proposer = ModelProposer{*model_}},
       {.max_drafts = 3,
        .shape = DraftShape::kTree,
        .tree = {0, 0, 1},
-       .proposer = Proposer::kModel},
-      {.max_drafts = 3, .proposer = Proposer::kHeads, .heads = &heads}};
+       .proposer = ModelProposer{*model_}},
+      {.max_drafts = 3, .proposer = HeadsProposer{heads}}};
   for (const SpeculationOptions& speculation : cases) {
-    SCOPED_TRACE(testing::Message() << "proposer " << static_cast<int>(speculation.proposer)
-                                    << ", tree " << (speculation.shape == DraftShape::kTree)
-                                    << ", acceptance " << static_cast<int>(speculation.acceptance));
+    SCOPED_TRACE(testing::Message() << "proposer " << speculation.proposer.index() << ", tree "
+                                    << (speculation.shape == DraftShape::kTree) << ", acceptance "
+                                    << static_cast<int>(speculation.acceptance));
     speculation_ = speculation;
     const absl::Status started = Start();
     ASSERT_TRUE(started.ok()) << started;
@@ -258,7 +256,7 @@ TEST_F(SteadyDecodeTest, AStepWithDraftsIsOneRefillAndOneGraph) {
     ASSERT_TRUE(trace.ok()) << trace.status();
     EXPECT_EQ(trace->num_calls_like("GraphLaunch"), kNumSteps);
     EXPECT_EQ(trace->num_calls_like("LaunchKernel"), kNumSteps);  // refill
-    const bool has_passes = speculation.proposer != Proposer::kNgram;
+    const bool has_passes = speculation.ngram() == nullptr;
     ExpectNothingWaits(*trace, has_passes ? Copies::kOnDevice : Copies::kNone);
     AllocationCounter allocations;
     ASSERT_TRUE(Run(5).ok());
@@ -268,7 +266,7 @@ TEST_F(SteadyDecodeTest, AStepWithDraftsIsOneRefillAndOneGraph) {
 
 // Rows with drafts beside a chunk of a prompt, which is the last row's: a mixed graph.
 TEST_F(SteadyDecodeTest, AMixedStepWithDraftsIsOneRefillAndOneGraph) {
-  speculation_ = {.max_drafts = 3, .proposer = SpeculationOptions::Proposer::kNgram};
+  speculation_ = {.max_drafts = 3, .proposer = NgramProposer{}};
   const absl::Status started = Start();
   ASSERT_TRUE(started.ok()) << started;
   const std::vector<int32_t> chunk = {5, 6, 7};
@@ -399,7 +397,7 @@ TEST_F(SteadyDecodeTest, AStepAllocatesNothingOnTheHeap) {
 // not awaited.
 TEST_F(SteadyDecodeTest, ReadingTokensLateChangesNothing) {
   std::vector<std::vector<int32_t>> late;
-  StepTicket oldest = *runner_->Launch({.rows = rows_});
+  int64_t oldest = *runner_->Launch({.rows = rows_});
   for (int step = 0; step < kNumSteps; ++step) {
     const auto next = runner_->Launch({.rows = rows_});
     ASSERT_TRUE(next.ok()) << next.status();

@@ -17,16 +17,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
-#include "distributed/process_group.h"
-#include "distributed/share.h"
-#include "distributed/testing/rank_reports.h"
-#include "examples/models/llama/llama_model.h"
-#include "examples/models/llama/llama_weights.h"
-#include "examples/models/llama/public_configs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/model_runner.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/process_group.h"
+#include "reprise/distributed/share.h"
+#include "reprise/distributed/testing/rank_reports.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/llama/public_configs.h"
+#include "reprise/runner/model_runner.h"
 #include "tests/benchmarks/device/device_trace.h"
 
 namespace reprise {
@@ -50,21 +50,23 @@ class SteadyRank {
             config, {.device = device, .dtype = DType::kBFloat16, .ranks = RanksOf(collectives)}));
     REPRISE_ASSIGN_OR_RETURN(
         rank->model_, LlamaModel::Create(config, std::move(weights), {.collectives = collectives}));
-    REPRISE_ASSIGN_OR_RETURN(rank->runner_,
-                             ModelRunner::Create(rank->model_.get(), {.max_num_seqs = 8,
-                                                                      .max_num_tokens = 64,
-                                                                      .max_seq_len = 256,
-                                                                      .num_blocks = 100,
-                                                                      .collectives = collectives,
-                                                                      .sample_shards = shards}));
+    REPRISE_ASSIGN_OR_RETURN(
+        rank->runner_,
+        ModelRunner::Create(rank->model_.get(), {.max_num_seqs = 8,
+                                                 .max_num_tokens = 64,
+                                                 .max_seq_len = 256,
+                                                 .cache = {.size = NumBlocks{100}},
+                                                 .ranks = {.collectives = collectives},
+                                                 .debug = {.sample_shards = shards}}));
     std::vector<SlotJoin> joins;
     std::vector<BlockTableUpdate> updates;
     std::vector<ScheduledRow> prompts;
     const std::vector<int32_t> prompt = {1, 2, 3};
     for (int slot = 0; slot < kNumRows; ++slot) {
-      joins.push_back({.slot = slot, .sampling = sampling});
+      joins.push_back(JoinOf(SlotId(slot), {}, prompt.size(), sampling));
       for (int column = 0; column < 8; ++column) {
-        updates.push_back({slot, column, 1 + 8 * slot + column});
+        updates.push_back(
+            {.slot = SlotId(slot), .column = column, .block = BlockId(1 + 8 * slot + column)});
       }
       prompts.push_back({.slot = SlotId(slot), .tokens = prompt});
       rank->rows_.push_back({.slot = SlotId(slot)});
@@ -76,9 +78,9 @@ class SteadyRank {
   }
 
   absl::Status Run(int num_steps) {
-    std::optional<StepTicket> oldest;
+    std::optional<int64_t> oldest;
     for (int step = 0; step <= num_steps; ++step) {
-      std::optional<StepTicket> next;
+      std::optional<int64_t> next;
       if (step < num_steps) {
         REPRISE_ASSIGN_OR_RETURN(next, runner_->Launch({.rows = rows_}));
       }

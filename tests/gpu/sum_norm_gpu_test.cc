@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "runner/ops/linear.h"
-#include "runner/ops/norm.h"
-#include "runner/ranks/sum_norm.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/ops/norm.h"
+#include "reprise/runner/ranks/sum_norm.h"
 #include "tests/gpu/two_gpus.h"
 
 namespace reprise {

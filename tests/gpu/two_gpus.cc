@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 

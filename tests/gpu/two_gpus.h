@@ -19,9 +19,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "distributed/process_group.h"
-#include "distributed/testing/rank_reports.h"
-#include "graphs/cuda_graph_backend.h"
+#include "reprise/distributed/process_group.h"
+#include "reprise/distributed/testing/rank_reports.h"
+#include "reprise/graphs/cuda_graph_backend.h"
 
 namespace reprise {
 

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 // [readme begin]
-#include "engine/engine.h"
+#include "reprise/engine/create_engine.h"
 
 // Greedy text of any model that implements reprise::Model.
 absl::StatusOr<std::vector<int32_t>> Generate(reprise::Model& model, std::vector<int32_t> prompt) {
-  REPRISE_ASSIGN_OR_RETURN(auto engine, reprise::Engine::Create(&model, {}));
+  REPRISE_ASSIGN_OR_RETURN(auto engine, reprise::CreateEngine(&model, {}));
   REPRISE_RETURN_IF_ERROR(engine->Add({.prompt = std::move(prompt)}).status());
   std::vector<int32_t> tokens;
   for (std::vector<reprise::TokenEvent> events; engine->has_work(); events.clear()) {

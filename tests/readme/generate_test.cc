@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/testing/toy_model.h"
+#include "reprise/runner/testing/toy_model.h"
 
 namespace {
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "examples/decode/subprocess.h"
-#include "examples/hf/paths.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/hf/paths.h"
 
 namespace reprise {
 namespace {

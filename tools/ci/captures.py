@@ -20,7 +20,7 @@ PRIMITIVES = frozenset((
 ))
 
 _COMMENT_OR_STRING = re.compile(r"""//[^\n]*|/\*.*?\*/|R"\((?:.*?)\)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.S)
-_INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+_INCLUDE = re.compile(r'^#include "(?:reprise/)?([^"]+)"', re.M)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CASE = re.compile(r"\b(?:TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\(\s*(\w+),\s*(\w+)\)\s*$")
 _CLASS = re.compile(r"\b(?:class|struct|union)\s+(?:alignas\([^)]*\)\s*)?(\w+)(?:\s+final)?(?:\s*:[^:].*)?\s*$", re.S)

@@ -4,8 +4,9 @@
 # Prints PASSED FAILED SKIPPED on one line, and the names of what failed on standard error.
 #
 # A test that failed without a failed case (it crashed, ran out of time, or left no XML), and a target that
-# could not be built, count as one failed case each. A target that Bazel skipped, as it is not compatible
-# with what is built for, does not count.
+# could not be built, count as one failed case each. Two kinds of targets do not count: those
+# that Bazel skipped because they are not compatible with the device, and those that were not built when Bazel was
+# interrupted.
 set -euo pipefail
 
 # Prints "passed failed skipped" of one test.xml, and the failed cases on standard error.
@@ -45,6 +46,7 @@ done < <(
   # One line an event: test results, and targets that could not be built, which Bazel may tell twice.
   cat "$@" | sed -n \
     -e '/^{"id":{"testResult":/{
+          /"status":"\(INCOMPLETE\|NO_STATUS\)"/d
           s/.*"label":"\([^"]*\)".*"name":"test.xml","uri":"file:\/\/\([^"]*\)".*"status":"\([A-Z_]*\)".*/test\t\1\t\3\t\2/p
           t
           s/.*"label":"\([^"]*\)".*"status":"\([A-Z_]*\)".*/test\t\1\t\2\t/p
@@ -52,6 +54,7 @@ done < <(
     -e '/^{"id":{"targetCompleted":/{
           /"success":true/d
           /"reason":"SKIPPED"/d
+          /"reason":"USER_INTERRUPTED"/d
           s/.*"targetCompleted":{"label":"\([^"]*\)".*/target\t\1\tcould not be built\t/p
         }' | sort -u
 )

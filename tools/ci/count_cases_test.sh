@@ -102,6 +102,14 @@ echo '{"id":{"targetCompleted":{"label":"//a:gpu_only","configuration":{"id":"0"
 run count
 expect_equal "$output" "0 0 0" "a target that is not compatible with what is built for"
 
+{
+  event //a:stopped INCOMPLETE
+  event //a:waiting NO_STATUS
+  echo '{"id":{"targetCompleted":{"label":"//a:later","configuration":{"id":"0"}}},"aborted":{"reason":"USER_INTERRUPTED"}}'
+} >"$work/events.json"
+run count
+expect_equal "$output" "0 0 0" "targets that an interruption of Bazel left undone"
+
 : >"$work/events.json"
 run count
 expect_equal "$output" "0 0 0" "no event"

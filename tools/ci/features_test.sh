@@ -50,7 +50,7 @@ END_CC
 echo 'INSTANTIATE_TEST_SUITE_P(Cpu, Suite, testing::Values(1));' >"$project/room/suite_test.cc"
 cat >"$project/room/sum_gpu_test.cc" <<'END_CC'
 #include "room/sum.h"
-#include "room/testing/replays.h"
+#include "reprise/room/testing/replays.h"
 
 // Braces of comments, }, and of strings are no blocks.
 class SumGpuTest : public testing::Test {

@@ -20,12 +20,14 @@ touch "$checkout/examples/embed/WORKSPACE"
 export calls=$work/calls
 
 # Each run of tests has one case, which both builds write to one file. FAKE_FAILING: the device for which the
-# case fails; FAKE_BROKEN: the command that ends before there are events.
+# case fails; FAKE_BROKEN: the command that ends before there are events; FAKE_SLOW: the folder and device whose
+# commands do not end by themselves.
 cat >"$checkout/bazelw" <<'END'
 #!/bin/bash
 device=${REPRISE_DEVICE:-none}
 echo "$(basename "$PWD") $device $*" | sed 's/ --[^ ]*//g' >>"$calls"
 [[ $1 != "${FAKE_BROKEN:-}" ]] || { echo "bazelw: the disk is full." >&2 && exit 36; }
+[[ "$(basename "$PWD") $device" != "${FAKE_SLOW:-}" ]] || exec sleep 60
 for argument in "$@"; do
   [[ $argument != --build_event_json_file=* ]] || events=${argument#*=}
 done
@@ -59,8 +61,7 @@ run ci
 expect_equal "$status $output" "0 3 passed, 0 failed, 0 skipped" "no driver"
 expect_equal "$(<"$calls")" "checkout none test //...
 embed none test //...
-checkout cuda build //...
-checkout cuda query tests(rdeps(//..., kind(cuda_objects, //...))) union attr(tags, requires-gpu, tests(//...))
+checkout cuda query (kind(\"cc_(library|binary) rule\", //...) except attr(tags, manual, //...)) union attr(tags, \"requires-gpu|cuda-build\", tests(//...))
 checkout cuda test //a:kernel_test //a:gpu_test" "no driver: the README's command, then the CUDA build"
 
 FAKE_DRIVER=1 run ci
@@ -85,6 +86,12 @@ expect_output "base includes what stands on it: base/a.h" "the breach is said"
 FAKE_BROKEN=test run ci
 expect_equal "$status $(tail -n 1 <<<"$output")" "1 0 passed, 1 failed, 0 skipped" "tests that could not run"
 expect_output "bazelw test in . ended with status 36: bazelw: the disk is full." "the reason is said"
+FAKE_SLOW="checkout cuda" REPRISE_CI_MINUTES=0 run ci
+expect_equal "$status $(tail -n 1 <<<"$output")" "0 2 passed, 0 failed, 1 skipped" "a CUDA build without time"
+expect_output "not run: bazelw query in . for cuda had not ended after 0 minutes" "what did not run is said"
+FAKE_SLOW="embed none" REPRISE_CI_MINUTES=0 run ci
+expect_equal "$status $(tail -n 1 <<<"$output")" "0 2 passed, 0 failed, 1 skipped" "an embedding workspace without time"
+expect_output "not run: bazelw test in examples/embed had not ended after 0 minutes" "what did not run is said"
 FAKE_BROKEN=query run ci
 expect_equal "$status $(tail -n 1 <<<"$output")" "1 2 passed, 1 failed, 0 skipped" "a list of tests that could not be made"
 

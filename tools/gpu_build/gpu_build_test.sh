@@ -34,7 +34,7 @@ int Sum(int a, int b) { return a + b + OFFSET; }
 END
 cat >"$project/tests/sum_test.cc" <<'END'
 #include <cstdio>
-#include "room/sum.h"
+#include "reprise/room/sum.h"
 int Difference(int a, int b);
 int main() { std::printf("%d %d\n", Sum(1, 2), Difference(3, 1)); }
 END
@@ -65,6 +65,8 @@ add("CppCompile", out + "tests/sum_test.pic.o", "-c", "tests/sum_test.cc")
 add("CppCompile", out + "tests/other_test.pic.o", "-c", "tests/other_test.cc")
 objects = [out + n for n in ("tests/sum_test.pic.o", "tests/other_test.pic.o", "room/difference.pic.o", "room/sum.pic.o")]
 add("CppLink", out + "tests/gpu_all", "-o", out + "tests/gpu_all", "-Wl,--start-lib", *objects, "-Wl,--end-lib", "-lm")
+add("CppLink", out + "tests/tests", "-o", out + "tests/tests", *objects[:1], *objects[2:])
+add("CppLink", out + "room/tests", "-o", out + "room/tests", *objects[:1], *objects[2:])
 add("CppLink", out + "room/libsum.a", "rcsD", *objects)
 print(json.dumps({"pathFragments": fragments, "artifacts": artifacts, "actions": actions}))
 END_BAZELW
@@ -83,14 +85,22 @@ expect_equal "$status $output" "0 pack_sources: 3 compilations for gpu_all" "a p
 expect_equal "$(cut -d ' ' -f 1,2 "$CALLS" | xargs)" "cuda aquery cuda build cuda info" "what Bazel is asked for"
 expect_equal "$(grep -c '//room:difference.cc' "$CALLS")" "1" "a source that is generated"
 expect_equal "$(tar tf "$work/one/sources.tar.xz" | sort | xargs)" \
-  "bazel-out/k8/bin/room/difference.cc room/sum.cu room/sum.h tests/sum_test.cc" "sources"
+  "bazel-out/k8/bin/room/difference.cc reprise/room reprise/tests room/sum.cu room/sum.h tests/sum_test.cc" "sources"
 expect_equal "$(grep -o '"options": [^]]*' "$work/one/plan.json" | sort | xargs -d '\n')" \
   '"options": [ "options": ["-DOFFSET=4", "-gencode=arch=compute_90a", "-fmad=false" "options": ["-ffp-contract=off", "-mavx2", "-fopenmp"' \
   "options that change what a source means"
 run pack "$work/none" //tests:gpu_none
 expect_equal "$status $output" "1 pack_sources: nothing in Bazel's plan makes //tests:gpu_none" "no such program"
 
+run pack --tests sum_test "$work/alike" //tests:tests //room:tests //tests:gpu_all
+expect_equal "$status $output" "0 pack_sources: 3 compilations for gpu_all, tests_tests, room_tests" "names that several targets have"
+
 # ---- What is built.
+
+run build "$work/alike"
+expect_output "3 compiled, 3 linked, 0 failed" "two programs of one name"
+expect_equal "$("$work/out/alike/tests_tests") $("$work/out/alike/room_tests")" "7 2 7 2" "both"
+rm -rf "$work/out"
 
 run build "$work/one"
 expect_status 0 "a build"

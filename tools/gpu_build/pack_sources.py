@@ -78,24 +78,39 @@ def compilations(graph):
     return found
 
 
+def program_names(targets):
+    """{target: name of its program}: the last part of the label, or the whole label if targets share that part."""
+    names = [t.rsplit(":", 1)[1] for t in targets]
+    return {t: n if names.count(n) == 1 else t.lstrip("/").replace("/", "_").replace(":", "_")
+            for t, n in zip(targets, names)}
+
+
 def plan_of(graph, targets, tests):
     """The plan of the programs; of the tests in gpu_all those whose object's path matches `tests`."""
     known, links, needed = compilations(graph), {}, set()
+    names = program_names(targets)
     for output, arguments in graph.actions("CppLink"):
         label = "//" + output.split("/bin/", 1)[-1]
-        name = os.path.basename(output)
-        if "%s:%s" % (os.path.dirname(label), name) not in targets:
+        target = "%s:%s" % (os.path.dirname(label), os.path.basename(output))
+        if target not in names:
             continue
+        name = names[target]
         objects = [a for a in arguments if a.endswith(".o")]
         if name == "gpu_all":
             objects = [o for o in objects if not o.endswith("_test.pic.o") or re.search(tests, o)]
         libraries = [a for a in arguments if a.startswith("-l") or a in ("-Wl,--start-group", "-Wl,--end-group")]
         links[name] = {"objects": objects, "libraries": libraries}
         needed.update(objects)
-    missing = sorted(t for t in targets if t.rsplit(":", 1)[1] not in links) + sorted(needed - known.keys())
+    missing = sorted(t for t in targets if names[t] not in links) + sorted(needed - known.keys())
     if missing:
         sys.exit("pack_sources: nothing in Bazel's plan makes " + ", ".join(missing[:5]))
     return {"compilations": [known[o] for o in sorted(needed)], "links": links}
+
+
+def include_links(names):
+    """{link: its target}: reprise/ROOM to the folder of each room, since sources include "reprise/ROOM/x.h"."""
+    folders = {re.match(r"(examples/)?[^/]+/|", name).group().rstrip("/") for name in names}
+    return {"reprise/" + os.path.basename(folder): "../" + folder for folder in sorted(folders) if folder}
 
 
 def pack_sources(path, plan):
@@ -105,10 +120,14 @@ def pack_sources(path, plan):
         bazelw("build", *FLAGS, *["//%s:%s" % os.path.split(p) for p in paths])
     root = bazelw("info", "execution_root").strip()
     tracked = subprocess.run(["git", "ls-files", "-z"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    sources = [name for name in tracked.split("\0") if name.endswith(SOURCES)]
     with tarfile.open(path, "w:xz") as archive:
-        for name in tracked.split("\0"):
-            if name.endswith(SOURCES):
-                archive.add(name)
+        for name in sources:
+            archive.add(name)
+        for name, target in include_links(sources).items():
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = tarfile.SYMTYPE, target
+            archive.addfile(link)
         for name in generated:
             archive.add(os.path.realpath(os.path.join(root, name)), arcname=name)
 

@@ -1,6 +1,7 @@
 #!/bin/bash
-# install_test.sh GOLDEN...: installs the toolkit into a folder, builds examples/embed against it with
-# CMake, runs what comes out, and builds one of the programs with pkg-config.
+# install_test.sh GOLDEN... MODEL...: installs the toolkit into a folder. Builds examples/embed against the installation
+# with CMake, runs the programs, and builds two programs with pkg-config. With REPRISE_CHECK_HEADERS=yes it also compiles
+# each installed header by itself. GOLDEN and MODEL: as in embed_test.sh.
 set -euo pipefail
 
 prefix=$TEST_TMPDIR/prefix
@@ -13,9 +14,24 @@ for file in lib/cmake/Reprise/RepriseConfig.cmake lib/cmake/Reprise/RepriseConfi
   fi
 done
 
+unmarked=$(grep -rL '^// Unstable: any version may change this header' "$prefix"/include/reprise/{hf,models} || true)
+[[ -z $unmarked ]] || { echo "headers that are not marked as unstable: $unmarked" >&2 && exit 1; }
+
 if grep -q REPRISE_WITH_CUDA "$prefix/lib/cmake/Reprise/RepriseConfig.cmake"; then
   echo "skipped: programs are built against the CPU build's installation only"
   exit 0
+fi
+
+export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
+read -ra cflags < <(pkg-config --cflags reprise)
+read -ra libs < <(pkg-config --libs reprise)
+[[ " ${cflags[*]} " == *" -isystem $prefix/include "* ]] ||
+  { echo "pkg-config does not name the headers by -isystem: ${cflags[*]}" >&2 && exit 1; }
+# 294 compilations: five minutes on two cores.
+if [[ ${REPRISE_CHECK_HEADERS:-} == yes ]]; then
+  tools/install/check_headers.py "$prefix/include" g++ "${cflags[@]}"
+else
+  echo "skipped: headers are compiled alone with --test_env=REPRISE_CHECK_HEADERS=yes only"
 fi
 
 # Sources are copied: the folder of a test has links, from which CMake would climb to the checkout.
@@ -36,19 +52,10 @@ if cmake -S "$TEST_TMPDIR" -B "$TEST_TMPDIR/newer" -DCMAKE_PREFIX_PATH="$prefix"
   echo "find_package(Reprise 0.2) accepted another version" >&2 && exit 1
 fi
 
-export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
-read -ra cflags < <(pkg-config --cflags reprise)
-read -ra libs < <(pkg-config --libs reprise)
-cat >"$TEST_TMPDIR/blocks.cc" <<'END'
-#include "cache/blocks/block_manager.h"
+g++ -Iexamples/embed "${cflags[@]}" examples/embed/include_paths_test.cc "${libs[@]}" -o "$TEST_TMPDIR/include_paths_test"
+"$TEST_TMPDIR/include_paths_test"
 
-int main() {
-  auto blocks = reprise::BlockManager::Create({.num_blocks = 4, .num_slots = 1, .max_blocks = 3});
-  return blocks.ok() && blocks->Add(reprise::SlotId(0), 40).ok() &&
-                 blocks->blocks(reprise::SlotId(0)).size() == 3
-             ? 0
-             : 1;
-}
-END
-g++ "${cflags[@]}" "$TEST_TMPDIR/blocks.cc" "${libs[@]}" -o "$TEST_TMPDIR/blocks"
-"$TEST_TMPDIR/blocks"
+g++ "${cflags[@]}" -O0 examples/embed/stream_text.cc "${libs[@]}" -o "$TEST_TMPDIR/stream_text"
+text=$("$TEST_TMPDIR/stream_text" "$(dirname "${!#}")" "YEAR, n.")
+[[ $text == "  A period of three hundred and sixty-five disappointments." ]] ||
+  { echo "stream_text wrote '$text'" >&2 && exit 1; }

@@ -2,8 +2,15 @@
 
 load("@reprise_rules//:cc.bzl", CcInfo = "cc_info", cc_common = "cc_tools")
 
-def _is_ours(file):
-    return not file.short_path.startswith("../") and not file.path.startswith("external/")
+def _is_installed(file):
+    """Returns whether `file` is a header of this project. The links of include_paths.bzl are not."""
+    is_ours = not file.short_path.startswith("../") and not file.path.startswith("external/")
+    return file.is_source and is_ours and file.extension == "h"
+
+def _include_path(header):
+    """Returns the path of a header by which it is included, which is below include/ of an installation."""
+    path = header.short_path
+    return "reprise/" + (path[len("examples/"):] if path.startswith("examples/") else path)
 
 def _repository_of(linker_input):
     """Returns the name of the repository that a linker input is of, as it is known to the project."""
@@ -24,7 +31,7 @@ def _package_impl(ctx):
     headers = [
         file
         for file in merged.compilation_context.headers.to_list()
-        if _is_ours(file) and file.extension == "h"
+        if _is_installed(file)
     ]
     archives = []
     flags = {"cuda": [], "libtorch": []}
@@ -56,8 +63,19 @@ def _package_impl(ctx):
         use_default_shell_env = True,
     )
     manifest = ctx.actions.declare_file(ctx.label.name + "/headers.txt")
-    ctx.actions.write(manifest, "".join([header.short_path + "\n" for header in headers]))
-    outputs = [archive, manifest]
+    ctx.actions.write(manifest, "".join([
+        "%s %s\n" % (header.short_path, _include_path(header))
+        for header in headers
+    ]))
+    public = [
+        _include_path(header)
+        for dep in ctx.attr.libraries
+        for header in dep[CcInfo].compilation_context.direct_public_headers
+        if _is_installed(header)
+    ]
+    public_manifest = ctx.actions.declare_file(ctx.label.name + "/public_headers.txt")
+    ctx.actions.write(public_manifest, "".join([header + "\n" for header in public]))
+    outputs = [archive, manifest, public_manifest]
     cuda = _folder(flags["cuda"])
     libraries = [flag[3:] for flag in flags["cuda"] if flag.startswith("-l:")]
     substitutions = {
@@ -89,5 +107,6 @@ reprise_package = rule(
         "templates": attr.label_list(allow_files = [".in"]),
         "version": attr.string(mandatory = True),
     },
-    doc = "Runfiles: the headers; headers.txt, which lists them; libreprise.a; each template without its .in, filled in.",
+    doc = "Runfiles: the headers; headers.txt, which lists where they are and where they go; public_headers.txt, which " +
+          "lists where the libraries' own headers go; libreprise.a; each template without its .in, filled in.",
 )

@@ -17,29 +17,29 @@
 // where the map says so (cluster_merge.cuh). Other pieces of many rows, or of many keys, are merged by
 // all CTAs that have some (joint_merge.cuh).
 
-#ifndef ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
-#define ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
+#define REPRISE_ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "attention/cuda/decode/cluster_merge.cuh"
-#include "attention/cuda/decode/joint_merge.cuh"
-#include "attention/cuda/general/attention_kernel.cuh"
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/key_loader.cuh"
-#include "attention/cuda/general/key_places.cuh"
-#include "attention/cuda/general/logits.cuh"
-#include "attention/cuda/general/online_softmax.cuh"
-#include "attention/cuda/general/products.cuh"
-#include "attention/cuda/general/query_loader.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/work_unit.cuh"
-#include "attention/work_map/work_map.h"
-#include "base/cluster.cuh"
-#include "base/dependent_launch.cuh"
+#include "reprise/attention/cuda/decode/cluster_merge.cuh"
+#include "reprise/attention/cuda/decode/joint_merge.cuh"
+#include "reprise/attention/cuda/general/attention_kernel.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/key_loader.cuh"
+#include "reprise/attention/cuda/general/key_places.cuh"
+#include "reprise/attention/cuda/general/logits.cuh"
+#include "reprise/attention/cuda/general/online_softmax.cuh"
+#include "reprise/attention/cuda/general/products.cuh"
+#include "reprise/attention/cuda/general/query_loader.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/base/cluster.cuh"
+#include "reprise/base/dependent_launch.cuh"
 
 namespace reprise {
 
@@ -328,4 +328,4 @@ cudaError_t LaunchAhead(const AttentionKernelParams& params, cudaStream_t stream
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_DECODE_AHEAD_KERNEL_CUH_

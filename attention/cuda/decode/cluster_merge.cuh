@@ -6,19 +6,19 @@
 //
 // Bound: latency, of two barriers of the cluster and of one read of another CTA's shared memory.
 
-#ifndef ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
-#define ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
+#define REPRISE_ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
 
 #include <cmath>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/unit_results.cuh"
-#include "attention/cuda/general/work_unit.cuh"
-#include "attention/work_map/work_map.h"
-#include "base/cluster.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/unit_results.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/base/cluster.cuh"
 
 namespace reprise {
 
@@ -122,4 +122,4 @@ __device__ __forceinline__ void MeetClusterWithoutUnit() {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_

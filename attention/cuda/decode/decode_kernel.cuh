@@ -1,14 +1,14 @@
 // The kernels of decode_launchers.h.
 
-#ifndef ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
-#define ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
+#define REPRISE_ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
 
 #include <cuda_runtime.h>
 
-#include "attention/cuda/decode/ahead_kernel.cuh"
-#include "attention/cuda/decode/decode_launchers.h"
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/decode/ahead_kernel.cuh"
+#include "reprise/attention/cuda/decode/decode_launchers.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
 
 namespace reprise {
 
@@ -25,4 +25,4 @@ cudaError_t LaunchDecodeAttention(const AttentionKernelParams& params, cudaStrea
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_

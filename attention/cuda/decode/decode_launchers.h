@@ -2,15 +2,15 @@
 // attention/cuda/general/attention_launchers.h, each kernel has two functions: one enqueues it on
 // `stream`, the other returns the bytes of shared memory of one of its CTAs. Torch-free.
 
-#ifndef ATTENTION_CUDA_DECODE_DECODE_LAUNCHERS_H_
-#define ATTENTION_CUDA_DECODE_DECODE_LAUNCHERS_H_
+#ifndef REPRISE_ATTENTION_CUDA_DECODE_DECODE_LAUNCHERS_H_
+#define REPRISE_ATTENTION_CUDA_DECODE_DECODE_LAUNCHERS_H_
 
 #include <cuda_runtime_api.h>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/work_map/attention_tile.h"
-#include "base/dtype.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -29,4 +29,4 @@ int DecodeSharedBytes();
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_DECODE_DECODE_LAUNCHERS_H_
+#endif  // REPRISE_ATTENTION_CUDA_DECODE_DECODE_LAUNCHERS_H_

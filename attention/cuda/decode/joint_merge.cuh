@@ -5,17 +5,17 @@
 //
 // Bound: latency, of an atomic, a look at the counter, and a read of the partials.
 
-#ifndef ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
-#define ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
+#define REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
 
 #include <cstdint>
 
-#include "attention/cuda/decode/joint_merge.h"
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/partial_merge.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/cuda/decode/joint_merge.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/partial_merge.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
 
 namespace reprise {
 
@@ -88,4 +88,4 @@ __device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParam
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_

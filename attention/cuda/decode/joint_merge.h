@@ -16,13 +16,13 @@
 //   uint32_t Add(uint32_t value)                 adds, returns the value before
 //   uint32_t Look()                              the value; acquires
 
-#ifndef ATTENTION_CUDA_DECODE_JOINT_MERGE_H_
-#define ATTENTION_CUDA_DECODE_JOINT_MERGE_H_
+#ifndef REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_H_
+#define REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_H_
 
 #include <cstdint>
 
-#include "attention/work_map/work_map.h"
-#include "base/host_device.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -70,4 +70,4 @@ REPRISE_HOST_DEVICE inline JointArrival ArriveJointly(Counter& counter, int num_
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_DECODE_JOINT_MERGE_H_
+#endif  // REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_H_

@@ -1,4 +1,4 @@
-#include "attention/cuda/decode/joint_merge.h"
+#include "reprise/attention/cuda/decode/joint_merge.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "attention/work_map/work_map.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/work_map/work_map.h"
 
 namespace reprise {
 namespace {

@@ -26,8 +26,8 @@
 // that no row sees is skipped. In all other steps, logits of unseen keys become -inf, and V rows
 // that no row of the warp sees count as zeros, so memory that no query sees may hold NaN.
 
-#ifndef ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
-#define ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
 
 #include <cuda_runtime.h>
 
@@ -35,24 +35,24 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/cuda/general/converting_loader.cuh"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/key_loader.cuh"
-#include "attention/cuda/general/key_places.cuh"
-#include "attention/cuda/general/logits.cuh"
-#include "attention/cuda/general/online_softmax.cuh"
-#include "attention/cuda/general/partial_merge.cuh"
-#include "attention/cuda/general/products.cuh"
-#include "attention/cuda/general/query_loader.cuh"
-#include "attention/cuda/general/rotation.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/unit_results.cuh"
-#include "attention/cuda/general/work_unit.cuh"
-#include "attention/work_map/attention_tile.h"
-#include "attention/work_map/cta_units.h"
-#include "base/dependent_launch.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/cuda/general/converting_loader.cuh"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/key_loader.cuh"
+#include "reprise/attention/cuda/general/key_places.cuh"
+#include "reprise/attention/cuda/general/logits.cuh"
+#include "reprise/attention/cuda/general/online_softmax.cuh"
+#include "reprise/attention/cuda/general/partial_merge.cuh"
+#include "reprise/attention/cuda/general/products.cuh"
+#include "reprise/attention/cuda/general/query_loader.cuh"
+#include "reprise/attention/cuda/general/rotation.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/unit_results.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/attention/work_map/cta_units.h"
+#include "reprise/base/dependent_launch.cuh"
 
 namespace reprise {
 
@@ -585,4 +585,4 @@ cudaError_t LaunchAttention(const AttentionKernelParams& params, cudaStream_t st
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_

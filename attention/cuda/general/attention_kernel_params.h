@@ -1,14 +1,14 @@
 // The parameters of an attention kernel: plain data, passed by value. Torch-free.
 
-#ifndef ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_PARAMS_H_
-#define ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_PARAMS_H_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_PARAMS_H_
+#define REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_PARAMS_H_
 
 #include <cstdint>
 
-#include "attention/work_map/work_map.h"
-#include "base/divisor.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layer.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/base/divisor.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -106,4 +106,4 @@ struct AttentionKernelParams {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_PARAMS_H_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_PARAMS_H_

@@ -5,17 +5,17 @@
 // Each kernel has two functions: Launch...() enqueues it on `stream`, and ...SharedBytes() returns
 // the bytes of shared memory of one of its CTAs. Torch-free.
 
-#ifndef ATTENTION_CUDA_GENERAL_ATTENTION_LAUNCHERS_H_
-#define ATTENTION_CUDA_GENERAL_ATTENTION_LAUNCHERS_H_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_LAUNCHERS_H_
+#define REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_LAUNCHERS_H_
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/work_map/attention_tile.h"
-#include "base/dtype.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -66,4 +66,4 @@ int LatentSharedBytes();
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_ATTENTION_LAUNCHERS_H_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_LAUNCHERS_H_

@@ -2,8 +2,8 @@
 // out. Exact wherever the products' type holds every value of the source: fp8 in every type, 16-bit
 // types in float32.
 
-#ifndef ATTENTION_CUDA_GENERAL_CONVERT_CUH_
-#define ATTENTION_CUDA_GENERAL_CONVERT_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_CONVERT_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_CONVERT_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attention/cuda/general/device_primitives.cuh"
-#include "base/dtype.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -104,4 +104,4 @@ __device__ __forceinline__ float LargestOf(DType dtype) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_CONVERT_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_CONVERT_CUH_

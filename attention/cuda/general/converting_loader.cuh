@@ -12,17 +12,17 @@
 // the products', else one. Keys past the item and dims past the head dim become zeros without a
 // read.
 
-#ifndef ATTENTION_CUDA_GENERAL_CONVERTING_LOADER_CUH_
-#define ATTENTION_CUDA_GENERAL_CONVERTING_LOADER_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_CONVERTING_LOADER_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_CONVERTING_LOADER_CUH_
 
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/convert.cuh"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/key_places.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/convert.cuh"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/key_places.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
 
 namespace reprise {
 
@@ -305,4 +305,4 @@ class ConvertingLoader {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_CONVERTING_LOADER_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_CONVERTING_LOADER_CUH_

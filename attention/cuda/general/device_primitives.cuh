@@ -1,8 +1,8 @@
 // The instructions from which the attention kernels are built: asynchronous copies, matrix loads,
 // tensor core products. Compute capability 8.0 and up.
 
-#ifndef ATTENTION_CUDA_GENERAL_DEVICE_PRIMITIVES_CUH_
-#define ATTENTION_CUDA_GENERAL_DEVICE_PRIMITIVES_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_DEVICE_PRIMITIVES_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_DEVICE_PRIMITIVES_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -188,4 +188,4 @@ __device__ __forceinline__ float QuadSum(float value) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_DEVICE_PRIMITIVES_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_DEVICE_PRIMITIVES_CUH_

@@ -7,12 +7,12 @@
 //
 // No dependencies.
 
-#ifndef ATTENTION_CUDA_GENERAL_FP8_HALVES_H_
-#define ATTENTION_CUDA_GENERAL_FP8_HALVES_H_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_FP8_HALVES_H_
+#define REPRISE_ATTENTION_CUDA_GENERAL_FP8_HALVES_H_
 
 #include <cstdint>
 
-#include "base/host_device.h"
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -27,4 +27,4 @@ REPRISE_HOST_DEVICE constexpr uint32_t ScaledHalvesOfE4M3(uint32_t elements) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_FP8_HALVES_H_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_FP8_HALVES_H_

@@ -1,4 +1,4 @@
-#include "attention/cuda/general/fp8_halves.h"
+#include "reprise/attention/cuda/general/fp8_halves.h"
 
 #include <cmath>
 #include <cstdint>

@@ -11,18 +11,18 @@
 // Bound, for a step of 16 keys and 128 dims: 4 KB of memory, against 64 conversions, 16
 // permutations, 8 matrix loads and 32 products per warp.
 
-#ifndef ATTENTION_CUDA_GENERAL_FP8_PRODUCTS_CUH_
-#define ATTENTION_CUDA_GENERAL_FP8_PRODUCTS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_FP8_PRODUCTS_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_FP8_PRODUCTS_CUH_
 
 #include <cuda_fp16.h>
 
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/fp8_halves.h"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "base/dtype.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/fp8_halves.h"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -222,4 +222,4 @@ class Fp8Products {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_FP8_PRODUCTS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_FP8_PRODUCTS_CUH_

@@ -2,16 +2,16 @@
 // a group copy chunks of 16 bytes, which arrive while earlier keys are in use. Keys past the item
 // and dims past the head dim become zeros without a read.
 
-#ifndef ATTENTION_CUDA_GENERAL_KEY_LOADER_CUH_
-#define ATTENTION_CUDA_GENERAL_KEY_LOADER_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_KEY_LOADER_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_KEY_LOADER_CUH_
 
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/key_places.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/key_places.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
 
 namespace reprise {
 
@@ -97,4 +97,4 @@ class KeyLoader {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_KEY_LOADER_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_KEY_LOADER_CUH_

@@ -5,15 +5,15 @@
 // the loaders. The two are separate because the table is read a step before the place is noted, and
 // the place is noted a step before the copies, so no thread waits for the table.
 
-#ifndef ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
-#define ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
 
 #include <climits>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
 
 namespace reprise {
 
@@ -86,4 +86,4 @@ class KeyPlaces {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_

@@ -7,18 +7,18 @@
 // columns n * 8 + l % 4 * 2 + {0, 1} of each 8 keys n: s[n][0], s[n][1] of the first row, s[n][2],
 // s[n][3] of the second.
 
-#ifndef ATTENTION_CUDA_GENERAL_LOGITS_CUH_
-#define ATTENTION_CUDA_GENERAL_LOGITS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_LOGITS_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_LOGITS_CUH_
 
 #include <climits>
 #include <cmath>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/key_places.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/key_places.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
 
 namespace reprise {
 
@@ -481,4 +481,4 @@ __device__ __forceinline__ uint32_t MaskLogits(const AttentionKernelParams& p, c
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_LOGITS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_LOGITS_CUH_

@@ -1,16 +1,16 @@
 // Softmax over keys that arrive in steps: running maximum, sum and out of a lane's two rows,
 // rescaled when the maximum grows (Milakov and Gimelshein 2018). Base 2, float32.
 
-#ifndef ATTENTION_CUDA_GENERAL_ONLINE_SOFTMAX_CUH_
-#define ATTENTION_CUDA_GENERAL_ONLINE_SOFTMAX_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_ONLINE_SOFTMAX_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_ONLINE_SOFTMAX_CUH_
 
 #include <cuda_fp16.h>
 
 #include <cmath>
 #include <type_traits>
 
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
 
 namespace reprise {
 
@@ -97,4 +97,4 @@ struct OnlineSoftmax {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_ONLINE_SOFTMAX_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_ONLINE_SOFTMAX_CUH_

@@ -10,19 +10,19 @@
 // as fit in the memory that held the keys (32) are in flight at once, by cp.async; each thread adds
 // up the 4 columns that it copied itself, so no thread waits for another.
 
-#ifndef ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
-#define ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
 
 #include <cmath>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/online_softmax.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/unit_results.cuh"
-#include "attention/cuda/general/work_unit.cuh"
-#include "attention/work_map/work_map.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/online_softmax.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/unit_results.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/work_map/work_map.h"
 
 namespace reprise {
 
@@ -387,4 +387,4 @@ __device__ __forceinline__ void ArriveAndMerge(const AttentionKernelParams& p, W
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_

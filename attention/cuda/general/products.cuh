@@ -7,16 +7,16 @@
 // Where kWarpsD warps have the same rows, each multiplies its part of the dims, gets the others'
 // sums through shared memory, and adds up its part of out's columns.
 
-#ifndef ATTENTION_CUDA_GENERAL_PRODUCTS_CUH_
-#define ATTENTION_CUDA_GENERAL_PRODUCTS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_PRODUCTS_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_PRODUCTS_CUH_
 
 #include <cstdint>
 #include <type_traits>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/fp8_products.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/fp8_products.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
 
 namespace reprise {
 
@@ -261,4 +261,4 @@ __device__ __forceinline__ void MultiplyKeys(const Products<Traits>& products, c
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_PRODUCTS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_PRODUCTS_CUH_

@@ -8,17 +8,17 @@
 //                        than its largest value; each 16 dims are in the order in which
 //                        Fp8Products has those of the keys
 
-#ifndef ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_
-#define ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_
 
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/convert.cuh"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/logits.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/convert.cuh"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/logits.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
 
 namespace reprise {
 
@@ -170,4 +170,4 @@ __device__ __forceinline__ void LoadScaledQueries(const AttentionKernelParams& p
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_

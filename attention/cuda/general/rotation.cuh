@@ -5,17 +5,17 @@
 // position, in 64 bits that wrap around, is exact to 2^-30 of a turn at any position, without
 // float64 in the loop. (In float32, an angle at position 10^5 would be off by 0.004 rad.)
 
-#ifndef ATTENTION_CUDA_GENERAL_ROTATION_CUH_
-#define ATTENTION_CUDA_GENERAL_ROTATION_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_ROTATION_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_ROTATION_CUH_
 
 #include <cmath>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/convert.cuh"
-#include "attention/cuda/general/logits.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/convert.cuh"
+#include "reprise/attention/cuda/general/logits.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
 
 namespace reprise {
 
@@ -146,4 +146,4 @@ __device__ __noinline__ void RotateKeys(const AttentionKernelParams& p, const Wo
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_ROTATION_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_ROTATION_CUH_

@@ -1,8 +1,8 @@
 // An AttentionTile and a way of loading as types and constants, and the layout of its shared
 // memory.
 
-#ifndef ATTENTION_CUDA_GENERAL_TILE_TRAITS_CUH_
-#define ATTENTION_CUDA_GENERAL_TILE_TRAITS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_TILE_TRAITS_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_TILE_TRAITS_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/cuda/general/work_unit.cuh"
-#include "attention/work_map/attention_tile.h"
-#include "base/dtype.h"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -237,4 +237,4 @@ struct AttentionShared {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_TILE_TRAITS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_TILE_TRAITS_CUH_

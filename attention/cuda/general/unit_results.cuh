@@ -6,20 +6,20 @@
 // All of this runs once or twice per unit, mostly from instructions that must be fetched first: few
 // instructions matter more than few operations, and what is seldom needed is not inlined.
 
-#ifndef ATTENTION_CUDA_GENERAL_UNIT_RESULTS_CUH_
-#define ATTENTION_CUDA_GENERAL_UNIT_RESULTS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_UNIT_RESULTS_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_UNIT_RESULTS_CUH_
 
 #include <cmath>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/convert.cuh"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/online_softmax.cuh"
-#include "attention/cuda/general/products.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/work_unit.cuh"
-#include "attention/work_map/work_map.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/convert.cuh"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/online_softmax.cuh"
+#include "reprise/attention/cuda/general/products.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/work_map/work_map.h"
 
 namespace reprise {
 
@@ -317,4 +317,4 @@ __device__ __forceinline__ void WriteUnit(const AttentionKernelParams& p, const 
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_UNIT_RESULTS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_UNIT_RESULTS_CUH_

@@ -1,14 +1,14 @@
 // The unit of work of a CTA: an item of the work map for one head, with its row's data.
 
-#ifndef ATTENTION_CUDA_GENERAL_WORK_UNIT_CUH_
-#define ATTENTION_CUDA_GENERAL_WORK_UNIT_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_WORK_UNIT_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_WORK_UNIT_CUH_
 
 #include <climits>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/work_map/work_map.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/work_map/work_map.h"
 
 namespace reprise {
 
@@ -88,4 +88,4 @@ __device__ __forceinline__ TileRow RowAt(const AttentionKernelParams& p, const W
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_GENERAL_WORK_UNIT_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_WORK_UNIT_CUH_

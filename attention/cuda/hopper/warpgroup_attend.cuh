@@ -15,24 +15,24 @@
 // The loop exists twice: for plain units, whose logits are products times a scale, and for all
 // others, whose code would take registers from the loop of plain units.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_
 
 #include <cfloat>
 #include <climits>
 #include <cmath>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/logits.cuh"
-#include "attention/cuda/general/online_softmax.cuh"
-#include "attention/cuda/general/work_unit.cuh"
-#include "attention/cuda/hopper/warpgroup_barrier.cuh"
-#include "attention/cuda/hopper/warpgroup_products.cuh"
-#include "attention/cuda/hopper/warpgroup_shared.cuh"
-#include "attention/cuda/hopper/warpgroup_special.cuh"
-#include "attention/cuda/hopper/wgmma.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/logits.cuh"
+#include "reprise/attention/cuda/general/online_softmax.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_barrier.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_products.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_shared.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_special.cuh"
+#include "reprise/attention/cuda/hopper/wgmma.cuh"
 
 namespace reprise {
 
@@ -307,4 +307,4 @@ class WarpgroupAttention {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_

@@ -2,13 +2,13 @@
 // threads arrive early and wait late, and the rings of stages that they guard. Compute capability
 // 9.0.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_BARRIER_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_BARRIER_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_BARRIER_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_BARRIER_CUH_
 
 #include <cstdint>
 
-#include "attention/cuda/general/device_primitives.cuh"
-#include "base/warp_arrivals.cuh"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/base/warp_arrivals.cuh"
 
 namespace reprise {
 
@@ -104,4 +104,4 @@ class BarrierRing {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_BARRIER_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_BARRIER_CUH_

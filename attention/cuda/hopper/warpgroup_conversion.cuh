@@ -9,17 +9,17 @@
 // Bound, for a step of 128 keys and head_dim 128: 16,384 conversions of pairs (128 per thread), and
 // 96 KB of shared memory read and written, in the 3,100 cycles of its products and weights.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_CONVERSION_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_CONVERSION_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_CONVERSION_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_CONVERSION_CUH_
 
 #include <cuda_fp16.h>
 
 #include <cstdint>
 
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/fp8_products.cuh"
-#include "attention/cuda/hopper/warpgroup_rows.cuh"
-#include "base/dtype.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/fp8_products.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_rows.cuh"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -126,4 +126,4 @@ __device__ __forceinline__ void ScaleQueriesToHalves(uint32_t tile, int thread, 
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_CONVERSION_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_CONVERSION_CUH_

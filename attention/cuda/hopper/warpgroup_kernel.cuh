@@ -20,22 +20,22 @@
 // zeroed before the product, so memory that no query sees may hold NaN; elsewhere such keys are not
 // loaded.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel.cuh"
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/cuda/hopper/warpgroup_attend.cuh"
-#include "attention/cuda/hopper/warpgroup_loader.cuh"
-#include "attention/cuda/hopper/warpgroup_results.cuh"
-#include "attention/cuda/hopper/warpgroup_shared.cuh"
-#include "attention/cuda/hopper/warpgroup_traits.cuh"
-#include "attention/work_map/cta_units.h"
-#include "base/dependent_launch.cuh"
+#include "reprise/attention/cuda/general/attention_kernel.cuh"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/cuda/hopper/warpgroup_attend.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_loader.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_results.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_shared.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_traits.cuh"
+#include "reprise/attention/work_map/cta_units.h"
+#include "reprise/base/dependent_launch.cuh"
 
 namespace reprise {
 
@@ -129,4 +129,4 @@ cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaSt
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_

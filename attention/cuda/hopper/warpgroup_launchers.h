@@ -3,15 +3,15 @@
 // them. As there, each kernel has two functions: one enqueues it on `stream`, the other returns the
 // bytes of shared memory of one of its CTAs. Torch-free.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_LAUNCHERS_H_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_LAUNCHERS_H_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_LAUNCHERS_H_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_LAUNCHERS_H_
 
 #include <cuda_runtime_api.h>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/work_map/attention_tile.h"
-#include "base/dtype.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -39,4 +39,4 @@ int WarpgroupHeadsSharedBytes();
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_LAUNCHERS_H_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_LAUNCHERS_H_

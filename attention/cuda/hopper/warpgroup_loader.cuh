@@ -15,22 +15,22 @@
 // a fence. To keep copies in flight meanwhile, a thread does so for a tile after it has started to
 // copy the next; or at once, if there is no room for the next.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_
 
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/key_places.cuh"
-#include "attention/cuda/general/query_loader.cuh"
-#include "attention/cuda/general/work_unit.cuh"
-#include "attention/cuda/hopper/warpgroup_conversion.cuh"
-#include "attention/cuda/hopper/warpgroup_products.cuh"
-#include "attention/cuda/hopper/warpgroup_rows.cuh"
-#include "attention/cuda/hopper/warpgroup_shared.cuh"
-#include "attention/cuda/hopper/warpgroup_unit.cuh"
-#include "attention/work_map/cta_units.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/key_places.cuh"
+#include "reprise/attention/cuda/general/query_loader.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_conversion.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_products.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_rows.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_shared.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_unit.cuh"
+#include "reprise/attention/work_map/cta_units.h"
 
 namespace reprise {
 
@@ -420,4 +420,4 @@ class WarpgroupLoader {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_

@@ -10,8 +10,8 @@
 // aligned to 1024 bytes; a row's eight chunks of 16 bytes are permuted by the row's number: chunk c
 // of row r is at c ^ r % 8. (PTX ISA, "Matrix Descriptor", 128-byte swizzle.)
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_PRODUCTS_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_PRODUCTS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_PRODUCTS_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_PRODUCTS_CUH_
 
 #include <cstdint>
 
@@ -90,4 +90,4 @@ class ProductTile {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_PRODUCTS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_PRODUCTS_CUH_

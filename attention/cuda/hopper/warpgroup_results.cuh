@@ -3,22 +3,22 @@
 // unit_results.cuh does; for units where a row's sums are in the four lanes of one quad, and no
 // scale spans a row's columns.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_
 
 #include <cmath>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel.cuh"
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/online_softmax.cuh"
-#include "attention/cuda/general/partial_merge.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/unit_results.cuh"
-#include "attention/cuda/general/work_unit.cuh"
-#include "attention/cuda/hopper/warpgroup_shared.cuh"
-#include "attention/cuda/hopper/warpgroup_unit.cuh"
+#include "reprise/attention/cuda/general/attention_kernel.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/online_softmax.cuh"
+#include "reprise/attention/cuda/general/partial_merge.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/unit_results.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_shared.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_unit.cuh"
 
 namespace reprise {
 
@@ -241,4 +241,4 @@ __device__ __forceinline__ void FinishWarpgroupUnit(const AttentionKernelParams&
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_

@@ -4,8 +4,8 @@
 // Each warp has the same few whole rows at every pass over the tile, so it finds their places
 // itself, and converts in place what has arrived without synchronising with other warps.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_ROWS_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_ROWS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ROWS_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ROWS_CUH_
 
 namespace reprise {
 
@@ -85,4 +85,4 @@ __device__ __forceinline__ int OwnRow(int thread) {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_ROWS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ROWS_CUH_

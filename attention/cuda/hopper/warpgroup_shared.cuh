@@ -1,14 +1,14 @@
 // The data that the warpgroups of a CTA share.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_SHARED_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_SHARED_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_SHARED_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_SHARED_CUH_
 
 #include <cstdint>
 
-#include "attention/cuda/general/logits.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/hopper/warpgroup_barrier.cuh"
-#include "attention/cuda/hopper/warpgroup_unit.cuh"
+#include "reprise/attention/cuda/general/logits.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_barrier.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_unit.cuh"
 
 namespace reprise {
 
@@ -67,4 +67,4 @@ struct WarpgroupShared {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_SHARED_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_SHARED_CUH_

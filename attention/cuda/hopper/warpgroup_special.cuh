@@ -2,12 +2,12 @@
 // be among others: determine what the rows of all warps see together, and zero values that no row
 // sees.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_SPECIAL_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_SPECIAL_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_SPECIAL_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_SPECIAL_CUH_
 
 #include <cstdint>
 
-#include "attention/cuda/general/logits.cuh"
+#include "reprise/attention/cuda/general/logits.cuh"
 
 namespace reprise {
 
@@ -58,4 +58,4 @@ __device__ __forceinline__ void ZeroUnseen(const uint32_t* seen, uint4* values, 
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_SPECIAL_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_SPECIAL_CUH_

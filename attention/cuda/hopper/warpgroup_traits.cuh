@@ -3,19 +3,19 @@
 // mechanisms of the general kernels find the same names as in tile_traits.cuh; to them a tile is
 // what is multiplied, of 16 bits, whatever type it arrived in, and head dims are whole panels.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_TRAITS_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_TRAITS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_TRAITS_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_TRAITS_CUH_
 
 #include <cstdint>
 #include <type_traits>
 
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/hopper/warpgroup_launchers.h"
-#include "attention/cuda/hopper/warpgroup_rows.cuh"
-#include "attention/work_map/attention_tile.h"
-#include "base/dtype.h"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_launchers.h"
+#include "reprise/attention/cuda/hopper/warpgroup_rows.cuh"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -131,4 +131,4 @@ struct WarpgroupTraits {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_TRAITS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_TRAITS_CUH_

@@ -3,18 +3,18 @@
 // A unit is special if its logits are more than products times a scale, or are capped, or if a row
 // sees more than an interval of its local keys. Special units use the general code of logits.cuh.
 
-#ifndef ATTENTION_CUDA_HOPPER_WARPGROUP_UNIT_CUH_
-#define ATTENTION_CUDA_HOPPER_WARPGROUP_UNIT_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_UNIT_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_UNIT_CUH_
 
 #include <climits>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/logits.cuh"
-#include "attention/cuda/general/work_unit.cuh"
-#include "attention/work_map/work_map.h"
-#include "base/dtype.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/logits.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -135,4 +135,4 @@ __device__ __forceinline__ void NoteRow(const AttentionKernelParams& p, int row,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_HOPPER_WARPGROUP_UNIT_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_UNIT_CUH_

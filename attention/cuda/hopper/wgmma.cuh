@@ -9,8 +9,8 @@
 // The instruction names every register of D, and the types are part of its name: the macros contain
 // each list once. (PTX ISA, "wgmma.mma_async".)
 
-#ifndef ATTENTION_CUDA_HOPPER_WGMMA_CUH_
-#define ATTENTION_CUDA_HOPPER_WGMMA_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_HOPPER_WGMMA_CUH_
+#define REPRISE_ATTENTION_CUDA_HOPPER_WGMMA_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -144,4 +144,4 @@ struct WarpgroupProduct {
 #undef REPRISE_WGMMA_OR_SET_OF
 #undef REPRISE_WGMMA_OR_SET
 
-#endif  // ATTENTION_CUDA_HOPPER_WGMMA_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_HOPPER_WGMMA_CUH_

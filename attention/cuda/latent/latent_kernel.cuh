@@ -29,20 +29,20 @@
 // special units, keys that no row of the tile sees are zeroed after they are multiplied with the
 // queries, so memory that no query sees may hold NaN.
 
-#ifndef ATTENTION_CUDA_LATENT_LATENT_KERNEL_CUH_
-#define ATTENTION_CUDA_LATENT_LATENT_KERNEL_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_KERNEL_CUH_
+#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_KERNEL_CUH_
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/cuda/latent/latent_loader.cuh"
-#include "attention/cuda/latent/latent_shared.cuh"
-#include "attention/cuda/latent/latent_sums.cuh"
-#include "attention/cuda/latent/latent_traits.cuh"
-#include "attention/cuda/latent/latent_weights.cuh"
-#include "base/dependent_launch.cuh"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/cuda/latent/latent_loader.cuh"
+#include "reprise/attention/cuda/latent/latent_shared.cuh"
+#include "reprise/attention/cuda/latent/latent_sums.cuh"
+#include "reprise/attention/cuda/latent/latent_traits.cuh"
+#include "reprise/attention/cuda/latent/latent_weights.cuh"
+#include "reprise/base/dependent_launch.cuh"
 
 namespace reprise {
 
@@ -98,4 +98,4 @@ cudaError_t LaunchLatentAttention(const AttentionKernelParams& params, cudaStrea
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_LATENT_LATENT_KERNEL_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_KERNEL_CUH_

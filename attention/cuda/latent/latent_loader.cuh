@@ -9,20 +9,20 @@
 // longer uses the previous contents. A part is announced when the two parts after it are in flight,
 // or at once if there is no room for more.
 
-#ifndef ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
-#define ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
+#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
 
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/key_places.cuh"
-#include "attention/cuda/general/query_loader.cuh"
-#include "attention/cuda/general/work_unit.cuh"
-#include "attention/cuda/hopper/warpgroup_products.cuh"
-#include "attention/cuda/hopper/warpgroup_unit.cuh"
-#include "attention/cuda/latent/latent_shared.cuh"
-#include "attention/work_map/cta_units.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/key_places.cuh"
+#include "reprise/attention/cuda/general/query_loader.cuh"
+#include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_products.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_unit.cuh"
+#include "reprise/attention/cuda/latent/latent_shared.cuh"
+#include "reprise/attention/work_map/cta_units.h"
 
 namespace reprise {
 
@@ -247,4 +247,4 @@ class LatentLoader {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_

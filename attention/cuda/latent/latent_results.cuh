@@ -2,20 +2,20 @@
 // what warpgroup_results.cuh does, for rows whose columns are in two warps and partials so large
 // (128 KB) that several CTAs add up those of many pieces in groups.
 
-#ifndef ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
-#define ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
+#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
 
 #include <cmath>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/online_softmax.cuh"
-#include "attention/cuda/general/partial_merge.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/cuda/general/unit_results.cuh"
-#include "attention/cuda/hopper/warpgroup_results.cuh"
-#include "attention/cuda/latent/latent_shared.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/online_softmax.cuh"
+#include "reprise/attention/cuda/general/partial_merge.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/cuda/general/unit_results.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_results.cuh"
+#include "reprise/attention/cuda/latent/latent_shared.cuh"
 
 namespace reprise {
 
@@ -224,4 +224,4 @@ __device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_

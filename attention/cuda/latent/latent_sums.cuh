@@ -1,18 +1,18 @@
 // The two warpgroups that add up, each half of the columns of out: 64 rows, from the weights and
 // the first columns of the keys. Then they write results, while the others proceed.
 
-#ifndef ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
-#define ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
+#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
 
-#include "attention/cuda/general/attention_kernel.cuh"
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/hopper/warpgroup_products.cuh"
-#include "attention/cuda/hopper/warpgroup_unit.cuh"
-#include "attention/cuda/hopper/wgmma.cuh"
-#include "attention/cuda/latent/latent_results.cuh"
-#include "attention/cuda/latent/latent_shared.cuh"
-#include "attention/work_map/cta_units.h"
+#include "reprise/attention/cuda/general/attention_kernel.cuh"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_products.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_unit.cuh"
+#include "reprise/attention/cuda/hopper/wgmma.cuh"
+#include "reprise/attention/cuda/latent/latent_results.cuh"
+#include "reprise/attention/cuda/latent/latent_shared.cuh"
+#include "reprise/attention/work_map/cta_units.h"
 
 namespace reprise {
 
@@ -99,4 +99,4 @@ __device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_

@@ -1,16 +1,16 @@
 // The tile of the kernel for latent heads (latent_kernel.cuh): 64 rows of q against steps of 64
 // keys. The mechanisms of the general kernels find the same names as in tile_traits.cuh.
 
-#ifndef ATTENTION_CUDA_LATENT_LATENT_TRAITS_CUH_
-#define ATTENTION_CUDA_LATENT_LATENT_TRAITS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_TRAITS_CUH_
+#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_TRAITS_CUH_
 
 #include <cstdint>
 
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/work_map/attention_tile.h"
-#include "base/dtype.h"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/base/dtype.h"
 
 namespace reprise {
 
@@ -107,4 +107,4 @@ struct LatentTraits {
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_LATENT_LATENT_TRAITS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_TRAITS_CUH_

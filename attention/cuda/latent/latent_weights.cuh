@@ -8,24 +8,24 @@
 // they are added up with a weight of 0, because they may be NaN; in other units they are not
 // loaded.
 
-#ifndef ATTENTION_CUDA_LATENT_LATENT_WEIGHTS_CUH_
-#define ATTENTION_CUDA_LATENT_LATENT_WEIGHTS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_WEIGHTS_CUH_
+#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_WEIGHTS_CUH_
 
 #include <climits>
 #include <cmath>
 #include <cstdint>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/device_primitives.cuh"
-#include "attention/cuda/general/logits.cuh"
-#include "attention/cuda/general/online_softmax.cuh"
-#include "attention/cuda/hopper/warpgroup_attend.cuh"
-#include "attention/cuda/hopper/warpgroup_products.cuh"
-#include "attention/cuda/hopper/warpgroup_special.cuh"
-#include "attention/cuda/hopper/warpgroup_unit.cuh"
-#include "attention/cuda/hopper/wgmma.cuh"
-#include "attention/cuda/latent/latent_shared.cuh"
-#include "attention/work_map/cta_units.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/logits.cuh"
+#include "reprise/attention/cuda/general/online_softmax.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_attend.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_products.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_special.cuh"
+#include "reprise/attention/cuda/hopper/warpgroup_unit.cuh"
+#include "reprise/attention/cuda/hopper/wgmma.cuh"
+#include "reprise/attention/cuda/latent/latent_shared.cuh"
+#include "reprise/attention/work_map/cta_units.h"
 
 namespace reprise {
 
@@ -246,4 +246,4 @@ __device__ __forceinline__ void WeighUnits(const AttentionKernelParams& p,
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_LATENT_LATENT_WEIGHTS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_WEIGHTS_CUH_

@@ -1,12 +1,12 @@
 // The barrier of groups of several warps, where a CTA has several groups. Included before
 // attention/cuda/general/attention_kernel.cuh, whose MeetGroup() has one for a single group only.
 
-#ifndef ATTENTION_CUDA_VERIFY_GROUP_BARRIER_CUH_
-#define ATTENTION_CUDA_VERIFY_GROUP_BARRIER_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_VERIFY_GROUP_BARRIER_CUH_
+#define REPRISE_ATTENTION_CUDA_VERIFY_GROUP_BARRIER_CUH_
 
 #include <cstdint>
 
-#include "attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/device_primitives.cuh"
 
 namespace reprise {
 
@@ -60,4 +60,4 @@ requires(Traits::kGroupWarps > 1 && Traits::kWarpsN > 1) __device__ __forceinlin
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_VERIFY_GROUP_BARRIER_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_VERIFY_GROUP_BARRIER_CUH_

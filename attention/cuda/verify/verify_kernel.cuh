@@ -5,18 +5,18 @@
 // of two warps. A group has 32 keys a step (64 for head_dim 64), which both of its warps read from shared
 // memory; the groups wait for each other only at a unit's end.
 
-#ifndef ATTENTION_CUDA_VERIFY_VERIFY_KERNEL_CUH_
-#define ATTENTION_CUDA_VERIFY_VERIFY_KERNEL_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_VERIFY_VERIFY_KERNEL_CUH_
+#define REPRISE_ATTENTION_CUDA_VERIFY_VERIFY_KERNEL_CUH_
 
 #include <cuda_runtime.h>
 
-#include "attention/cuda/verify/group_barrier.cuh"
+#include "reprise/attention/cuda/verify/group_barrier.cuh"
 
 // After the barrier, which it uses.
-#include "attention/cuda/decode/ahead_kernel.cuh"
-#include "attention/cuda/general/attention_kernel.cuh"
-#include "attention/cuda/verify/verify_launchers.h"
-#include "attention/cuda/verify/verify_traits.cuh"
+#include "reprise/attention/cuda/decode/ahead_kernel.cuh"
+#include "reprise/attention/cuda/general/attention_kernel.cuh"
+#include "reprise/attention/cuda/verify/verify_launchers.h"
+#include "reprise/attention/cuda/verify/verify_traits.cuh"
 
 namespace reprise {
 
@@ -32,4 +32,4 @@ cudaError_t LaunchVerifyAttention(const AttentionKernelParams& params, cudaStrea
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_VERIFY_VERIFY_KERNEL_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_VERIFY_VERIFY_KERNEL_CUH_

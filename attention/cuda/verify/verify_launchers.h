@@ -2,14 +2,14 @@
 // attention/cuda/general/attention_launchers.h, each kernel has two functions: one enqueues it on
 // `stream`, the other returns the bytes of shared memory of one of its CTAs. Torch-free.
 
-#ifndef ATTENTION_CUDA_VERIFY_VERIFY_LAUNCHERS_H_
-#define ATTENTION_CUDA_VERIFY_VERIFY_LAUNCHERS_H_
+#ifndef REPRISE_ATTENTION_CUDA_VERIFY_VERIFY_LAUNCHERS_H_
+#define REPRISE_ATTENTION_CUDA_VERIFY_VERIFY_LAUNCHERS_H_
 
 #include <cuda_runtime_api.h>
 
-#include "attention/cuda/general/attention_kernel_params.h"
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/work_map/verify_tile.h"
+#include "reprise/attention/cuda/general/attention_kernel_params.h"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/work_map/verify_tile.h"
 
 namespace reprise {
 
@@ -22,4 +22,4 @@ int VerifySharedBytes();
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_VERIFY_VERIFY_LAUNCHERS_H_
+#endif  // REPRISE_ATTENTION_CUDA_VERIFY_VERIFY_LAUNCHERS_H_

@@ -1,13 +1,13 @@
 // The tiles of attention/work_map/verify_tile.h as types and constants: those of a decode tile of
 // the same type and head dim (tile_traits.cuh), but for the number of warps and keys.
 
-#ifndef ATTENTION_CUDA_VERIFY_VERIFY_TRAITS_CUH_
-#define ATTENTION_CUDA_VERIFY_VERIFY_TRAITS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_VERIFY_VERIFY_TRAITS_CUH_
+#define REPRISE_ATTENTION_CUDA_VERIFY_VERIFY_TRAITS_CUH_
 
-#include "attention/cuda/general/attention_launchers.h"
-#include "attention/cuda/general/tile_traits.cuh"
-#include "attention/work_map/attention_tile.h"
-#include "attention/work_map/verify_tile.h"
+#include "reprise/attention/cuda/general/attention_launchers.h"
+#include "reprise/attention/cuda/general/tile_traits.cuh"
+#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/attention/work_map/verify_tile.h"
 
 namespace reprise {
 
@@ -41,4 +41,4 @@ struct VerifyTraits : TileTraits<DecodeTileIndexOf(kVerifyTiles[kIndex]), kLoadi
 
 }  // namespace reprise
 
-#endif  // ATTENTION_CUDA_VERIFY_VERIFY_TRAITS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_VERIFY_VERIFY_TRAITS_CUH_

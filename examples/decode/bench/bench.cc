@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <random>
 #include <utility>
 #include <variant>
@@ -10,13 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/ids.h"
-#include "base/status_macros.h"
-#include "distributed/agreement.h"
-#include "engine/engine.h"
 #include "examples/decode/requests.h"
-#include "examples/models/model_folder.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/ids.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/model_folder.h"
 
 namespace reprise {
 namespace {
@@ -34,15 +32,16 @@ std::vector<int32_t> RandomTokens(int count, int vocab_size, std::mt19937& rando
 }
 
 // The engine of all points.
-EngineOptions BenchEngineOptions(const DecodeOptions& options, int max_position) {
+ModelEngineOptions BenchEngineOptions(const DecodeOptions& options, int max_position) {
   const BenchChoice& bench = options.bench;
   DecodeOptions serving = options;
-  serving.max_num_seqs = *std::max_element(bench.batches.begin(), bench.batches.end());
-  serving.runner.reuses_prefixes = false;
+  serving.engine.runner.max_num_seqs =
+      *std::max_element(bench.batches.begin(), bench.batches.end());
+  serving.engine.scheduler.prefix_reuse = PrefixReuse::kOff;
   const int context = *std::max_element(bench.contexts.begin(), bench.contexts.end());
   // Longer than any can become is shortened to the model's positions.
-  EngineOptions engine = ServingEngineOptions(serving, max_position);
-  const BenchPoint largest = {*serving.max_num_seqs, context, bench.num_tokens};
+  ModelEngineOptions engine = ServingEngineOptions(serving, max_position);
+  const BenchPoint largest = {serving.engine.runner.max_num_seqs, context, bench.num_tokens};
   const int64_t longest = int64_t{context} + MostNewTokens(largest, engine.runner.max_num_tokens,
                                                            engine.runner.speculation.max_drafts);
   engine.runner.max_seq_len = static_cast<int>(std::min<int64_t>(longest, max_position));
@@ -84,8 +83,8 @@ int MostNewTokens(const BenchPoint& point, int max_num_tokens, int num_drafts) {
   return static_cast<int>(std::min<int64_t>(num_steps * (1 + num_drafts), int64_t{1} << 30));
 }
 
-absl::StatusOr<BenchResult> MeasurePoint(StepEngine& engine, const BenchPoint& point,
-                                         int vocab_size, int most_new_tokens,
+absl::StatusOr<BenchResult> MeasurePoint(Engine& engine, const BenchPoint& point, int vocab_size,
+                                         int most_new_tokens,
                                          const std::function<absl::Time()>& clock) {
   BenchResult result = {.point = point, .num_prompt_tokens = int64_t{point.batch} * point.context};
   std::mt19937 random(static_cast<uint32_t>(point.batch * 65537 + point.context));
@@ -164,30 +163,20 @@ std::string ToJson(const BenchResult& result) {
 }
 
 absl::Status RunBench(const DecodeOptions& options, const BenchStreams& streams, RankOfRun rank) {
-  std::optional<ModelFolder> folder;
-  EngineOptions engine_options;
-  LoadedModel loaded;
   ProgressLine progress(streams.err, streams.progress);
-  const auto load = [&]() -> absl::Status {
-    REPRISE_ASSIGN_OR_RETURN(folder, OpenModel(options));
-    if (std::holds_alternative<BartConfig>(folder->config)) {
+  const auto options_of = [&](const ModelFolder& folder) -> absl::StatusOr<ModelEngineOptions> {
+    if (std::holds_alternative<BartConfig>(folder.config)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("bench: expected a model without an encoder, got ", folder->path));
+          absl::StrCat("bench: expected a model without an encoder, got ", folder.path));
     }
-    REPRISE_RETURN_IF_ERROR(CheckContexts(options.bench, folder->max_seq_len()));
-    engine_options = BenchEngineOptions(options, folder->max_seq_len());
-    engine_options.runner.collectives = rank.collectives();
-    REPRISE_ASSIGN_OR_RETURN(
-        loaded,
-        LoadedModel::Load(options, *folder, *engine_options.runner.max_seq_len, rank, progress));
-    engine_options.runner.speculation.draft_model = loaded.draft.get();
-    return absl::OkStatus();
+    REPRISE_RETURN_IF_ERROR(CheckContexts(options.bench, folder.max_seq_len()));
+    return BenchEngineOptions(options, folder.max_seq_len());
   };
-  REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives(), load()));
-  if (rank.follows()) return Engine::Follow(loaded.model.get(), engine_options);
-  progress.Show("setting up");
-  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                           CreateEngine(loaded.model.get(), engine_options));
+  REPRISE_ASSIGN_OR_RETURN(const DecodeModels loaded,
+                           DecodeModels::Load(options, rank, progress, options_of));
+  if (rank.follows()) return loaded.Follow();
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, loaded.MakeEngine());
+  const ModelEngineOptions& engine_options = loaded.engine_options;
   const int vocab_size = static_cast<int>(loaded.model->spec().vocab_size);
   const int max_num_tokens = engine_options.runner.max_num_tokens;
   const int num_drafts = engine_options.runner.speculation.max_drafts;

@@ -12,10 +12,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "engine/step_engine.h"
 #include "examples/decode/loaded_model.h"
 #include "examples/decode/options.h"
 #include "examples/decode/progress_line.h"
+#include "reprise/engine/engine.h"
 
 namespace reprise {
 
@@ -50,8 +50,8 @@ int MostNewTokens(const BenchPoint& point, int max_num_tokens, int num_drafts);
 // same point, and sequences of up to `most_new_tokens`: MostNewTokens().
 // REQUIRES: the engine has no work, point.batch rows, and no prefix reuse.
 // Errors: those of the engine; why a sequence failed; Internal if sequences end before they should.
-absl::StatusOr<BenchResult> MeasurePoint(StepEngine& engine, const BenchPoint& point,
-                                         int vocab_size, int most_new_tokens,
+absl::StatusOr<BenchResult> MeasurePoint(Engine& engine, const BenchPoint& point, int vocab_size,
+                                         int most_new_tokens,
                                          const std::function<absl::Time()>& clock = absl::Now);
 
 // Lines of a table, with their ends.
@@ -67,7 +67,7 @@ struct BenchStreams {
 };
 
 // Measures each batch with each context, the largest batch once before, to warm up. All ranks call
-// it with the same options; rank 0 prints. Errors: those of loading, of Engine::Create() and
+// it with the same options; rank 0 prints. Errors: those of loading, of CreateEngine() and
 // MeasurePoint(); InvalidArgument for contexts beyond the model's positions and for a model with an
 // encoder.
 absl::Status RunBench(const DecodeOptions& options, const BenchStreams& streams, RankOfRun rank);

@@ -1,15 +1,19 @@
 #include "examples/decode/bench/bench.h"
 
-#include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "examples/models/model_folder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/engine/engine.h"
+#include "reprise/models/model_folder.h"
+#include "reprise/runner/step_runner.h"
 
 namespace reprise {
 namespace {
@@ -19,74 +23,66 @@ using testing::HasSubstr;
 using testing::SizeIs;
 using testing::StartsWith;
 
-// A step takes a second: it computes one prompt, and a token of each sequence that has begun.
-class FakeEngine : public StepEngine {
+// A step takes a second, and gives each row token 1.
+class SlowRunner : public StepRunner {
  public:
-  absl::StatusOr<SequenceId> Add(Request request) override {
-    sequences_.push_back({.num_prompt = request.prompt.size(), .left = request.max_new_tokens});
-    return SequenceId(static_cast<int64_t>(sequences_.size()) - 1);
+  explicit SlowRunner(int max_seq_len) {
+    shape_ = {.max_num_seqs = 4,
+              .max_num_tokens = 10,
+              .max_seq_len = max_seq_len,
+              .vocab_size = 100,
+              .num_blocks = 100};
   }
-  absl::Status Cancel(SequenceId id, std::vector<TokenEvent>&) override {
-    Sequence& sequence = sequences_[id.value()];
-    if (sequence.left == 0) return absl::NotFoundError("it has ended");
-    sequence.left = 0;
-    return absl::OkStatus();
-  }
-  bool has_work() const override {
-    return std::any_of(sequences_.begin(), sequences_.end(),
-                       [](const Sequence& sequence) { return sequence.left > 0; });
-  }
-  absl::Status Step(std::vector<TokenEvent>& events) override {
+
+  const RunnerShape& shape() const override { return shape_; }
+  absl::Status CheckLogits(const LogitsRequest&) const override { return absl::OkStatus(); }
+  absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
     now += absl::Seconds(1);
-    bool has_prompt = false;
-    for (size_t i = 0; i < sequences_.size(); ++i) {
-      Sequence& sequence = sequences_[i];
-      if (sequence.left == 0 || (sequence.index == 0 && has_prompt)) continue;
-      has_prompt |= sequence.index == 0;
-      --sequence.left;
-      events.push_back({.sequence = SequenceId(static_cast<int64_t>(i)),
-                        .token = 1,
-                        .index = sequence.index++,
-                        .finish = sequence.left == 0 || ends_early ? FinishReason::kLength
-                                                                   : FinishReason::kNone});
-      if (ends_early) sequence.left = 0;
-    }
-    return absl::OkStatus();
+    tokens_.assign(batch.rows.size(), 1);
+    return num_launched_++;
   }
-  EngineMetrics metrics() const override { return {}; }
+  absl::StatusOr<StepResult> Await(int64_t) override { return StepResult{.tokens = tokens_}; }
+  absl::Status status() const override { return absl::OkStatus(); }
+  const GraphReport& graph_report() const override { return report_; }
 
   absl::Time now = absl::UnixEpoch();
-  bool ends_early = false;
 
  private:
-  struct Sequence {
-    size_t num_prompt = 0;
-    int left = 0;
-    int index = 0;
-  };
-  std::vector<Sequence> sequences_;
+  RunnerShape shape_;
+  GraphReport report_;
+  std::vector<int32_t> tokens_;
+  int64_t num_launched_ = 0;
 };
 
-TEST(BenchTest, PromptsAreMeasuredUntilAllHaveBegunAndTextsFromThenOn) {
-  FakeEngine engine;
-  const auto result = MeasurePoint(engine, {.batch = 4, .context = 10, .num_tokens = 5}, 100, 9,
-                                   [&] { return engine.now; });
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->num_prompt_tokens, 40);
-  EXPECT_EQ(result->prompt_seconds, 4);  // one prompt a step
-  EXPECT_EQ(result->num_decoded, 20);
-  EXPECT_EQ(result->decode_seconds, 5);
-  EXPECT_EQ(result->prompt_tokens_per_second(), 10);
-  EXPECT_EQ(result->tokens_per_second(), 4);
-  EXPECT_EQ(result->ms_per_token(), 1000);
-  EXPECT_FALSE(engine.has_work());
+// Four prompts of 10 tokens and 5 tokens of each, by an engine of at most `max_seq_len` tokens.
+absl::StatusOr<BenchResult> MeasureFour(int max_seq_len) {
+  auto runner = std::make_unique<SlowRunner>(max_seq_len);
+  const SlowRunner& slow = *runner;
+  const auto engine = Engine::Create(std::move(runner));
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  const auto result = MeasurePoint(**engine, {.batch = 4, .context = 10, .num_tokens = 5}, 100, 12,
+                                   [&] { return slow.now; });
+  EXPECT_FALSE((*engine)->has_work());
+  return result;
 }
 
+// Steps of 10 tokens: 10 of the first prompt; a decode and 9; a decode, 1 and 8; 2 decodes, 2 and 6;
+// 3 decodes and 4. Then all four decode.
+TEST(BenchTest, PromptsAreMeasuredUntilAllHaveBegunAndTextsFromThenOn) {
+  const auto result = MeasureFour(/*max_seq_len=*/64);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->num_prompt_tokens, 40);
+  EXPECT_EQ(result->prompt_seconds, 5);
+  EXPECT_EQ(result->num_decoded, 20);
+  EXPECT_EQ(result->decode_seconds, 5);
+  EXPECT_EQ(result->prompt_tokens_per_second(), 8);
+  EXPECT_EQ(result->tokens_per_second(), 4);
+  EXPECT_EQ(result->ms_per_token(), 1000);
+}
+
+// Sequences of 10 tokens have no room for a second new token.
 TEST(BenchTest, SequencesThatEndBeforeAllHaveBegunAreAnError) {
-  FakeEngine engine;
-  engine.ends_early = true;
-  const auto result = MeasurePoint(engine, {.batch = 4, .context = 10, .num_tokens = 5}, 100, 9,
-                                   [&] { return engine.now; });
+  const auto result = MeasureFour(/*max_seq_len=*/10);
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("1 of 4 have begun"));
 }
 
@@ -135,7 +131,8 @@ TEST(BenchTest, DraftsAreMeasuredToo) {
   options.bench = {.batches = {3}, .contexts = {8}, .num_tokens = 12};
   const absl::StatusOr<std::string> folder = DefaultModelFolder();
   ASSERT_TRUE(folder.ok()) << folder.status();
-  options.draft = {.model = *folder, .num_tokens = 3};  // the model is its own draft model
+  options.engine.runner.speculation.max_drafts = 3;
+  options.draft = {.model = *folder};  // the model is its own draft model
   std::ostringstream out;
   std::ostringstream err;
   const absl::Status status = RunBench(options, {.out = out, .err = err}, {});

@@ -13,9 +13,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status_macros.h"
-#include "distributed/agreement.h"
-#include "engine/engine.h"
 #include "examples/decode/chat/chat_session.h"
 #include "examples/decode/chat/chat_template.h"
 #include "examples/decode/chat/input_lines.h"
@@ -24,7 +21,9 @@
 #include "examples/decode/loaded_model.h"
 #include "examples/decode/requests.h"
 #include "examples/decode/signal_event.h"
-#include "examples/models/model_folder.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/model_folder.h"
 
 namespace reprise {
 namespace {
@@ -120,32 +119,24 @@ absl::Status Converse(const DecodeOptions& options, const ChatStreams& streams,
 }  // namespace
 
 absl::Status RunChat(const DecodeOptions& options, const ChatStreams& streams, RankOfRun rank) {
-  std::optional<ModelFolder> folder;
   ChatSetup setup;
-  EngineOptions engine_options;
-  LoadedModel loaded;
-  const auto load = [&](ProgressLine& progress) -> absl::Status {
-    REPRISE_ASSIGN_OR_RETURN(folder, OpenModel(options));
-    REPRISE_ASSIGN_OR_RETURN(setup, SetupOf(options, *folder));
+  const auto options_of = [&](const ModelFolder& folder) -> absl::StatusOr<ModelEngineOptions> {
+    REPRISE_ASSIGN_OR_RETURN(setup, SetupOf(options, folder));
     DecodeOptions one = options;
-    one.max_num_seqs = 1;
-    engine_options = ServingEngineOptions(one, folder->max_seq_len());
-    engine_options.runner.collectives = rank.collectives();
-    setup.max_seq_len = *engine_options.runner.max_seq_len;
-    REPRISE_ASSIGN_OR_RETURN(
-        loaded, LoadedModel::Load(options, *folder, setup.max_seq_len, rank, progress));
-    engine_options.runner.speculation.draft_model = loaded.draft.get();
-    return absl::OkStatus();
+    one.engine.runner.max_num_seqs = 1;
+    ModelEngineOptions engine = ServingEngineOptions(one, folder.max_seq_len());
+    setup.max_seq_len = *engine.runner.max_seq_len;
+    return engine;
   };
+  DecodeModels loaded;
   std::unique_ptr<Engine> engine;
   {
     ProgressLine progress(streams.err, streams.progress);
-    REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives(), load(progress)));
-    if (rank.follows()) return Engine::Follow(loaded.model.get(), engine_options);
-    progress.Show("setting up");
-    REPRISE_ASSIGN_OR_RETURN(engine, CreateEngine(loaded.model.get(), engine_options));
+    REPRISE_ASSIGN_OR_RETURN(loaded, DecodeModels::Load(options, rank, progress, options_of));
+    if (rank.follows()) return loaded.Follow();
+    REPRISE_ASSIGN_OR_RETURN(engine, loaded.MakeEngine());
   }
-  ChatSession session(engine.get(), &*folder->tokenizer, std::move(setup));
+  ChatSession session(engine.get(), &*loaded.folder->tokenizer, std::move(setup));
   IdleCall idle;
   if (rank.grid != nullptr) {  // the other ranks wait for the next step
     idle = {.call = [&] { return engine->Idle(); }, .interval = IdleInterval(options)};

@@ -25,7 +25,7 @@ struct ChatStreams {
 // Answers each line until the end of the input. SIGINT ends an answer, or drops a line that is
 // being typed; nothing else. Lines "/clear", "/help" and "/exit" are commands. A turn that cannot
 // be answered says why and changes nothing.
-// Errors: those of loading, of Engine::Create() and ChatTemplateOf(); InvalidArgument for a folder
+// Errors: those of loading, of CreateEngine() and ChatTemplateOf(); InvalidArgument for a folder
 // without a tokenizer and a model with an encoder.
 //
 // All ranks call it with the same options: rank 0 answers, the others follow its steps. These must

@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/ids.h"
-#include "base/status_macros.h"
+#include "reprise/base/ids.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 
-ChatSession::ChatSession(StepEngine* engine, const Tokenizer* tokenizer, ChatSetup setup)
+ChatSession::ChatSession(Engine* engine, const Tokenizer* tokenizer, ChatSetup setup)
     : engine_(engine), tokenizer_(tokenizer), setup_(std::move(setup)) {
   // First: the one that an answer is ended with if the model has not done so.
   std::vector<int32_t>& stops = setup_.request.stop_tokens;

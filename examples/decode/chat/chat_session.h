@@ -20,10 +20,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/request.h"
-#include "engine/step_engine.h"
 #include "examples/decode/chat/chat_template.h"
-#include "examples/hf/tokenizer/tokenizer.h"
+#include "reprise/engine/engine.h"
+#include "reprise/engine/request.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
 
 namespace reprise {
 
@@ -49,7 +49,7 @@ class ChatSession {
   using OnPiece = absl::FunctionRef<bool(std::string_view piece)>;
 
   // Both must outlive the session; the engine serves nothing else meanwhile.
-  ChatSession(StepEngine* engine, const Tokenizer* tokenizer, ChatSetup setup);
+  ChatSession(Engine* engine, const Tokenizer* tokenizer, ChatSetup setup);
 
   // Errors, with the conversation as it was: InvalidArgument for a text that is not UTF-8 or cannot
   // be encoded; ResourceExhausted if no token of an answer fits behind it into max_seq_len. Why the
@@ -66,7 +66,7 @@ class ChatSession {
   absl::StatusOr<bool> TakeEvents(StreamingDecoder& decoder, ChatAnswer& answer, OnPiece on_piece,
                                   bool& goes_on);
 
-  StepEngine* const engine_;
+  Engine* const engine_;
   const Tokenizer* const tokenizer_;
   ChatSetup setup_;
   std::vector<int32_t> tokens_;  // of all turns; the last answer with its end. Empty: none yet

@@ -11,9 +11,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
-#include "examples/hf/strict_json.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/strict_json.h"
 
 namespace reprise {
 namespace {

@@ -20,10 +20,10 @@
 #include "absl/time/time.h"
 #include "examples/decode/model_copy.h"
 #include "examples/decode/run.h"
-#include "examples/hf/paths.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/hf/paths.h"
 
 namespace reprise {
 namespace {
@@ -37,7 +37,7 @@ DecodeOptions ChatOptions() {
   options.command = DecodeCommand::kChat;
   options.dtype = DType::kFloat32;
   options.device = DeviceChoice::kCpu;
-  options.max_seq_len = 512;
+  options.engine.runner.max_seq_len = 512;
   return options;
 }
 
@@ -80,7 +80,7 @@ TEST(ChatTest, ALineIsAnsweredAsRunContinuesIt) {
 TEST(ChatTest, TurnsAreFoundInTheCacheAndAClearedConversationIsNot) {
   DecodeOptions options = ChatOptions();
   options.shows_stats = true;
-  options.block_size = 4;
+  options.engine.runner.cache.block_size = 4;
   const Output output = Chat("hack value\nfoo\n/clear\nfoo\n", options);
   ASSERT_TRUE(output.status.ok()) << output.status;
   std::vector<std::array<int, 3>> stats;  // tokens, cached, prompt
@@ -110,7 +110,7 @@ TEST(ChatTest, TurnsAreFoundInTheCacheAndAClearedConversationIsNot) {
 
 TEST(ChatTest, ATurnThatCannotBeAnsweredChangesNothing) {
   DecodeOptions options = ChatOptions();
-  options.max_seq_len = 64;
+  options.engine.runner.max_seq_len = 64;
   options.max_new_tokens = 8;
   const std::string too_long(4000, 'x');
   const Output output = Chat(too_long + "\n\xff\nzero-content\n", options);

@@ -17,7 +17,7 @@
 
 namespace reprise {
 
-// What is called while no input comes, such as StepEngine::Idle(). Empty: nothing.
+// The function that is called while there is no input, such as Engine::Idle(). Empty: nothing.
 struct IdleCall {
   std::function<absl::Status()> call = {};
   absl::Duration interval = absl::Seconds(5);

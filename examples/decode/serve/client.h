@@ -22,14 +22,14 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "base/ids.h"
-#include "engine/async_engine.h"
-#include "engine/request.h"
 #include "examples/decode/options.h"
 #include "examples/decode/serve/line_splitter.h"
 #include "examples/decode/serve/outbox.h"
 #include "examples/decode/serve/protocol.h"
-#include "examples/hf/tokenizer/tokenizer.h"
+#include "reprise/base/ids.h"
+#include "reprise/engine/async_engine.h"
+#include "reprise/engine/request.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
 
 namespace reprise {
 

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "examples/decode/transcripts.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/strict_json.h"
 #include "nlohmann/json.hpp"
-#include "runner/sampling/logits_params.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/strict_json.h"
+#include "reprise/runner/sampling/logits_params.h"
 
 namespace reprise {
 namespace {
@@ -80,12 +80,13 @@ absl::Status ReadSampling(const JsonFields& fields, SamplingOptions& sampling) {
   return absl::OkStatus();
 }
 
-// A text or token ids: `text` or `tokens` names the field.
-absl::StatusOr<Prompt> ReadPrompt(const JsonFields& fields, const char* text, const char* tokens) {
+// A text or token ids, in the field that `members` names.
+absl::StatusOr<Prompt> ReadPrompt(const JsonFields& fields, const PromptMembers& members) {
   json prompt = json::object();
-  if (const json* const value = fields.Find(text)) prompt["prompt"] = *value;
-  if (const json* const value = fields.Find(tokens)) prompt["prompt_tokens"] = *value;
-  REPRISE_ASSIGN_OR_RETURN(Prompt read, PromptOfJson(prompt));
+  for (const char* const name : {members.text, members.tokens}) {
+    if (const json* const value = fields.Find(name)) prompt[name] = *value;
+  }
+  REPRISE_ASSIGN_OR_RETURN(Prompt read, PromptOfJson(prompt, members));
   REPRISE_RETURN_IF_ERROR(CheckPrompt(read));
   return read;
 }
@@ -96,13 +97,14 @@ absl::StatusOr<ServeRequest> ReadRequest(const JsonFields& fields, const DecodeO
        "top_p", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty",
        "stop", "log_probs", "priority", "timeout_s", "predicted", "predicted_tokens"}));
   ServeRequest request = {.options = defaults};
-  absl::StatusOr<Prompt> prompt = ReadPrompt(fields, "prompt", "prompt_tokens");
+  absl::StatusOr<Prompt> prompt = ReadPrompt(fields, {});
   if (!prompt.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("line: prompt: ", prompt.status().message()));
   }
   request.prompt = *std::move(prompt);
   if (fields.Find("predicted") != nullptr || fields.Find("predicted_tokens") != nullptr) {
-    absl::StatusOr<Prompt> predicted = ReadPrompt(fields, "predicted", "predicted_tokens");
+    absl::StatusOr<Prompt> predicted =
+        ReadPrompt(fields, {.text = "predicted", .tokens = "predicted_tokens"});
     if (!predicted.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("line: predicted: ", predicted.status().message()));

@@ -29,9 +29,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "engine/request.h"
 #include "examples/decode/options.h"
 #include "examples/decode/prompt.h"
+#include "reprise/engine/request.h"
 
 namespace reprise {
 

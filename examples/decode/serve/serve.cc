@@ -9,31 +9,33 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
-#include "distributed/agreement.h"
-#include "engine/async_engine.h"
-#include "engine/engine.h"
 #include "examples/decode/requests.h"
 #include "examples/decode/serve/server.h"
 #include "examples/decode/signal_event.h"
 #include "examples/decode/watch_view.h"
-#include "examples/models/model_folder.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/engine/async_engine.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/model_folder.h"
 
 namespace reprise {
 namespace {
 
 ServeContext ContextOf(const DecodeOptions& options, const ModelFolder& folder) {
-  return {.defaults = options,
-          .tokenizer = folder.tokenizer.has_value() ? &*folder.tokenizer : nullptr,
-          .make_request = [&folder](const ServeRequest& request) -> absl::StatusOr<Request> {
-            REPRISE_ASSIGN_OR_RETURN(std::vector<Request> requests,
-                                     MakeRequests({&request.prompt, 1}, request.options, folder));
-            if (request.predicted.has_value()) {
-              REPRISE_ASSIGN_OR_RETURN(requests.front().predicted_tokens,
-                                       PredictedTokens(*request.predicted, folder));
-            }
-            return std::move(requests.front());
-          }};
+  return {
+      .defaults = options,
+      .tokenizer = folder.tokenizer.has_value() ? &*folder.tokenizer : nullptr,
+      .make_request = [&options, &folder](const ServeRequest& request) -> absl::StatusOr<Request> {
+        const bool is_of_flag = request.options.stops == options.stops;
+        REPRISE_ASSIGN_OR_RETURN(std::vector<Request> requests,
+                                 MakeRequests({&request.prompt, 1}, request.options, folder,
+                                              is_of_flag ? "--stop" : "stop"));
+        if (request.predicted.has_value()) {
+          REPRISE_ASSIGN_OR_RETURN(requests.front().predicted_tokens,
+                                   PredictedTokens(*request.predicted, folder));
+        }
+        return std::move(requests.front());
+      }};
 }
 
 // Shows a view of the engine until its destructor, on a thread of its own.
@@ -72,29 +74,19 @@ class Watcher {
 }  // namespace
 
 absl::Status RunServe(const DecodeOptions& options, const ServeStreams& streams, RankOfRun rank) {
-  std::optional<ModelFolder> folder;
-  EngineOptions engine_options;
-  LoadedModel loaded;
-  const auto load = [&](ProgressLine& progress) -> absl::Status {
-    REPRISE_ASSIGN_OR_RETURN(folder, OpenModel(options));
-    engine_options = ServingEngineOptions(options, folder->max_seq_len());
-    engine_options.runner.collectives = rank.collectives();
-    REPRISE_ASSIGN_OR_RETURN(
-        loaded,
-        LoadedModel::Load(options, *folder, *engine_options.runner.max_seq_len, rank, progress));
-    engine_options.runner.speculation.draft_model = loaded.draft.get();
-    return absl::OkStatus();
+  const auto options_of = [&](const ModelFolder& folder) -> absl::StatusOr<ModelEngineOptions> {
+    return ServingEngineOptions(options, folder.max_seq_len());
   };
+  DecodeModels loaded;
   std::unique_ptr<Engine> made;
   {
     ProgressLine progress(streams.err, streams.progress);
-    REPRISE_RETURN_IF_ERROR(StatusOverRanks(rank.collectives(), load(progress)));
-    if (rank.follows()) return Engine::Follow(loaded.model.get(), engine_options);
-    progress.Show("setting up");
-    REPRISE_ASSIGN_OR_RETURN(made, CreateEngine(loaded.model.get(), engine_options));
+    REPRISE_ASSIGN_OR_RETURN(loaded, DecodeModels::Load(options, rank, progress, options_of));
+    if (rank.follows()) return loaded.Follow();
+    REPRISE_ASSIGN_OR_RETURN(made, loaded.MakeEngine());
   }
   AsyncEngine engine(std::move(made), IdleInterval(options));
-  const ServeContext context = ContextOf(options, *folder);
+  const ServeContext context = ContextOf(options, *loaded.folder);
   std::optional<Watcher> watcher;
   if (options.watches && !options.socket.has_value()) watcher.emplace(engine, streams);
   if (!options.socket.has_value()) return ServePipe(engine, context, streams.in, streams.out);

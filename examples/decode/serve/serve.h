@@ -20,7 +20,7 @@ struct ServeStreams {
 };
 
 // All ranks call it with the same options: rank 0 serves, the others follow its steps.
-// Errors: those of loading, of Engine::Create() and of server.h.
+// Errors: those of loading, of CreateEngine() and of server.h.
 absl::Status RunServe(const DecodeOptions& options, const ServeStreams& streams, RankOfRun rank);
 
 }  // namespace reprise

@@ -39,7 +39,7 @@ DecodeOptions ServeOptions() {
   options.command = DecodeCommand::kServe;
   options.dtype = DType::kFloat32;
   options.device = DeviceChoice::kCpu;
-  options.max_seq_len = 256;
+  options.engine.runner.max_seq_len = 256;
   return options;
 }
 
@@ -196,7 +196,8 @@ TEST(ServeTest, APredictionChangesNoAnswer) {
   options.stop = StopChoice::kAtLengthOnly;
   const std::string first = R"({"id":1,"prompt":"foo\n"})";
   const std::string text = AnswersOf(Serve(first + "\n", options)).at("1").text;
-  options.draft = DraftChoice{.num_tokens = 4};
+  options.engine.runner.speculation = {.max_drafts = 4, .proposer = NgramProposer{}};
+  options.draft = DraftChoice();
   const auto answers = AnswersOf(Serve(
       absl::StrCat(first, "\n", R"({"id":2,"prompt":"foo\n","predicted":)", json(text).dump(),
                    "}\n", R"({"id":3,"prompt":"foo\n","predicted":"nothing of the kind"})", "\n"),
@@ -272,7 +273,7 @@ TEST(ServeTest, AHostileLineGivesOneErrorAndNothingElse) {
 
 TEST(ServeTest, ARequestIsCancelledByItsIdWhichMayThenBeUsedAgain) {
   DecodeOptions options = ServeOptions();
-  options.max_seq_len = 2048;
+  options.engine.runner.max_seq_len = 2048;
   PipeServer server(options);
   LineClient& client = server.client();
   const json endless = {
@@ -295,8 +296,8 @@ TEST(ServeTest, ARequestIsCancelledByItsIdWhichMayThenBeUsedAgain) {
 
 TEST(ServeTest, MoreRequestsThanMayWaitAreRefused) {
   DecodeOptions options = ServeOptions();
-  options.max_num_seqs = 1;
-  options.max_waiting = 2;
+  options.engine.runner.max_num_seqs = 1;
+  options.engine.scheduler.max_waiting = 2;
   std::string lines;
   for (int i = 0; i < 20; ++i) {
     lines += absl::StrCat(R"({"id":)", i, R"(,"prompt":"foo\n","max_new_tokens":30})", "\n");
@@ -315,6 +316,7 @@ TEST(ServeTest, MoreRequestsThanMayWaitAreRefused) {
 
 TEST(ServeTest, DraftsDoNotChangeTexts) {
   DecodeOptions options = ServeOptions();
+  options.engine.runner.speculation = {.max_drafts = 4, .proposer = NgramProposer{}};
   options.draft = DraftChoice();
   const std::string lines = R"({"id":1,"prompt":"foo\n","max_new_tokens":40})";
   EXPECT_EQ(AnswersOf(Serve(lines, options)).at("1").text, AnswersOf(Serve(lines)).at("1").text);

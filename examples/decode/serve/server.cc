@@ -15,10 +15,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "examples/decode/serve/line_splitter.h"
 #include "examples/decode/serve/outbox.h"
 #include "examples/decode/serve/unix_socket.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -18,8 +18,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "engine/async_engine.h"
 #include "examples/decode/serve/client.h"
+#include "reprise/engine/async_engine.h"
 
 namespace reprise {
 

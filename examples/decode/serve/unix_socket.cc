@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "examples/hf/safetensors.h"
-#include "examples/hf/tensor_view.h"
+#include "reprise/hf/safetensors.h"
+#include "reprise/hf/tensor_view.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = absl::MakeConstSpan(reinterpret_cast<const char*>(data), size);

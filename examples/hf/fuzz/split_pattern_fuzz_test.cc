@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "examples/hf/tokenizer/split_pattern.h"
-#include "examples/hf/utf8.h"
+#include "reprise/hf/tokenizer/split_pattern.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

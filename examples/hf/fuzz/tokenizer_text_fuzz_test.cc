@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "examples/hf/tokenizer/small_tokenizer.h"
-#include "examples/hf/tokenizer/tokenizer.h"
-#include "examples/hf/tokenizer/tokenizer_json.h"
-#include "examples/hf/utf8.h"
+#include "reprise/hf/tokenizer/small_tokenizer.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
+#include "reprise/hf/tokenizer/tokenizer_json.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

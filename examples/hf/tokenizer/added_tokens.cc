@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/added_tokens.h"
+#include "reprise/hf/tokenizer/added_tokens.h"
 
 #include <algorithm>
 #include <set>
@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "examples/hf/utf8.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

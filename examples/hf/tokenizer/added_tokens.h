@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Tokens that are found in a text literally, before it is cut into pieces, such as
 // "<|begin_of_text|>". A tokenizer has two sets of them: one for unchanged texts, one for the
 // normalized rest.
@@ -8,8 +10,8 @@
 //
 // Thread safety: as any const object.
 
-#ifndef EXAMPLES_HF_TOKENIZER_ADDED_TOKENS_H_
-#define EXAMPLES_HF_TOKENIZER_ADDED_TOKENS_H_
+#ifndef REPRISE_HF_TOKENIZER_ADDED_TOKENS_H_
+#define REPRISE_HF_TOKENIZER_ADDED_TOKENS_H_
 
 #include <cstdint>
 #include <optional>
@@ -70,4 +72,4 @@ class AddedTokens {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_ADDED_TOKENS_H_
+#endif  // REPRISE_HF_TOKENIZER_ADDED_TOKENS_H_

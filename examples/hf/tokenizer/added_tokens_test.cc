@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/added_tokens.h"
+#include "reprise/hf/tokenizer/added_tokens.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
-#include "examples/hf/tokenizer/byte_level.h"
+#include "reprise/hf/tokenizer/byte_level.h"
 
 #include <array>
 #include <cstdint>
 
-#include "examples/hf/utf8.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The alphabet in which byte-level tokenizers write bytes as text: each of the 256 bytes is one
 // printable character. Printable Latin-1 bytes map to themselves, the others to U+0100 and up, so a
 // space is "Ġ" and a new line "Ċ" (first used by GPT-2).
@@ -6,8 +8,8 @@
 //
 // Thread safety: pure functions.
 
-#ifndef EXAMPLES_HF_TOKENIZER_BYTE_LEVEL_H_
-#define EXAMPLES_HF_TOKENIZER_BYTE_LEVEL_H_
+#ifndef REPRISE_HF_TOKENIZER_BYTE_LEVEL_H_
+#define REPRISE_HF_TOKENIZER_BYTE_LEVEL_H_
 
 #include <optional>
 #include <string>
@@ -24,4 +26,4 @@ std::string LevelFromBytes(std::string_view bytes);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_BYTE_LEVEL_H_
+#endif  // REPRISE_HF_TOKENIZER_BYTE_LEVEL_H_

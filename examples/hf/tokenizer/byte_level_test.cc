@@ -1,11 +1,11 @@
-#include "examples/hf/tokenizer/byte_level.h"
+#include "reprise/hf/tokenizer/byte_level.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 #include <string>
 
-#include "examples/hf/utf8.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

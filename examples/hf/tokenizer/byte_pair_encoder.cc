@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/byte_pair_encoder.h"
+#include "reprise/hf/tokenizer/byte_pair_encoder.h"
 
 #include <limits>
 #include <optional>
@@ -8,7 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Byte-pair encoding: starts with the tokens of a text's bytes or characters, and repeatedly merges
 // the best-ranked neighbours.
 //
@@ -6,8 +8,8 @@
 //
 // Thread safety: as any const object.
 
-#ifndef EXAMPLES_HF_TOKENIZER_BYTE_PAIR_ENCODER_H_
-#define EXAMPLES_HF_TOKENIZER_BYTE_PAIR_ENCODER_H_
+#ifndef REPRISE_HF_TOKENIZER_BYTE_PAIR_ENCODER_H_
+#define REPRISE_HF_TOKENIZER_BYTE_PAIR_ENCODER_H_
 
 #include <cstdint>
 #include <string>
@@ -17,7 +19,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "examples/hf/tokenizer/first_symbols.h"
+#include "reprise/hf/tokenizer/first_symbols.h"
 
 namespace reprise {
 
@@ -62,4 +64,4 @@ class BytePairEncoder {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_BYTE_PAIR_ENCODER_H_
+#endif  // REPRISE_HF_TOKENIZER_BYTE_PAIR_ENCODER_H_

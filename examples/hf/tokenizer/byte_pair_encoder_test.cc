@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/byte_pair_encoder.h"
+#include "reprise/hf/tokenizer/byte_pair_encoder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
-#include "examples/hf/tokenizer/first_symbols.h"
+#include "reprise/hf/tokenizer/first_symbols.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "examples/hf/utf8.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

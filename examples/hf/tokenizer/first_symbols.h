@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The tokens that a piece of text consists of before any are merged: one for each of its bytes or
 // characters.
 //
@@ -7,8 +9,8 @@
 //
 // Thread safety: as any const object.
 
-#ifndef EXAMPLES_HF_TOKENIZER_FIRST_SYMBOLS_H_
-#define EXAMPLES_HF_TOKENIZER_FIRST_SYMBOLS_H_
+#ifndef REPRISE_HF_TOKENIZER_FIRST_SYMBOLS_H_
+#define REPRISE_HF_TOKENIZER_FIRST_SYMBOLS_H_
 
 #include <array>
 #include <cstdint>
@@ -63,4 +65,4 @@ class FirstSymbols {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_FIRST_SYMBOLS_H_
+#endif  // REPRISE_HF_TOKENIZER_FIRST_SYMBOLS_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/first_symbols.h"
+#include "reprise/hf/tokenizer/first_symbols.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

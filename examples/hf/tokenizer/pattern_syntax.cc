@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/pattern_syntax.h"
+#include "reprise/hf/tokenizer/pattern_syntax.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Translates the regular expressions of tokenizer.json to those of PCRE2.
 //
 // Hugging Face runs a tokenizer's pattern through Oniguruma. The patterns of language models use a
@@ -5,8 +7,8 @@
 // \p{White_Space}, since PCRE2's own has one character more. Constructs that might have another
 // meaning in PCRE2 are refused, since they could give other tokens.
 
-#ifndef EXAMPLES_HF_TOKENIZER_PATTERN_SYNTAX_H_
-#define EXAMPLES_HF_TOKENIZER_PATTERN_SYNTAX_H_
+#ifndef REPRISE_HF_TOKENIZER_PATTERN_SYNTAX_H_
+#define REPRISE_HF_TOKENIZER_PATTERN_SYNTAX_H_
 
 #include <string>
 #include <string_view>
@@ -25,4 +27,4 @@ absl::StatusOr<std::string> ToPcre2Syntax(std::string_view pattern);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_PATTERN_SYNTAX_H_
+#endif  // REPRISE_HF_TOKENIZER_PATTERN_SYNTAX_H_

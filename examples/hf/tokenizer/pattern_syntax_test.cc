@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/pattern_syntax.h"
+#include "reprise/hf/tokenizer/pattern_syntax.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/pipeline_json.h"
+#include "reprise/hf/tokenizer/pipeline_json.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "examples/hf/tokenizer/tokenizer_parts.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/tokenizer/tokenizer_parts.h"
 
 namespace reprise {
 namespace {

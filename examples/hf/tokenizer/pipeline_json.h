@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Reads the parts of a tokenizer.json that change and cut texts:
 //
 //   normalizer      none, Prepend, Replace (of a String), NFC
@@ -8,17 +10,17 @@
 // each alone or as a Sequence. Errors: InvalidArgument, naming the file, the member, what was expected
 // and what was got. Thread safety: pure functions.
 
-#ifndef EXAMPLES_HF_TOKENIZER_PIPELINE_JSON_H_
-#define EXAMPLES_HF_TOKENIZER_PIPELINE_JSON_H_
+#ifndef REPRISE_HF_TOKENIZER_PIPELINE_JSON_H_
+#define REPRISE_HF_TOKENIZER_PIPELINE_JSON_H_
 
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/tokenizer/first_symbols.h"
-#include "examples/hf/tokenizer/pre_tokenizer.h"
-#include "examples/hf/tokenizer/text_decoder.h"
-#include "examples/hf/tokenizer/text_normalizer.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/tokenizer/first_symbols.h"
+#include "reprise/hf/tokenizer/pre_tokenizer.h"
+#include "reprise/hf/tokenizer/text_decoder.h"
+#include "reprise/hf/tokenizer/text_normalizer.h"
 
 namespace reprise {
 
@@ -37,4 +39,4 @@ absl::StatusOr<std::vector<DecoderStep>> ReadDecoder(const JsonFields& root, Sym
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_PIPELINE_JSON_H_
+#endif  // REPRISE_HF_TOKENIZER_PIPELINE_JSON_H_

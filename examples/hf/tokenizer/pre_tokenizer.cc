@@ -1,8 +1,8 @@
-#include "examples/hf/tokenizer/pre_tokenizer.h"
+#include "reprise/hf/tokenizer/pre_tokenizer.h"
 
 #include <optional>
 
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

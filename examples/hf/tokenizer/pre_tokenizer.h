@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Cuts a text into the pieces that are encoded one by one: the "pre_tokenizer" of a tokenizer.json,
 // as a list of three kinds of steps.
 //
@@ -8,8 +10,8 @@
 //
 // Without steps a text is one piece. Thread safety: as any const object.
 
-#ifndef EXAMPLES_HF_TOKENIZER_PRE_TOKENIZER_H_
-#define EXAMPLES_HF_TOKENIZER_PRE_TOKENIZER_H_
+#ifndef REPRISE_HF_TOKENIZER_PRE_TOKENIZER_H_
+#define REPRISE_HF_TOKENIZER_PRE_TOKENIZER_H_
 
 #include <string>
 #include <string_view>
@@ -19,8 +21,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "examples/hf/tokenizer/split_pattern.h"
-#include "examples/hf/tokenizer/text_normalizer.h"
+#include "reprise/hf/tokenizer/split_pattern.h"
+#include "reprise/hf/tokenizer/text_normalizer.h"
 
 namespace reprise {
 
@@ -84,4 +86,4 @@ class PreTokenizer {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_PRE_TOKENIZER_H_
+#endif  // REPRISE_HF_TOKENIZER_PRE_TOKENIZER_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/pre_tokenizer.h"
+#include "reprise/hf/tokenizer/pre_tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
-#include "examples/hf/tokenizer/small_tokenizer.h"
+#include "reprise/hf/tokenizer/small_tokenizer.h"
 
 #include <string>
 
-#include "examples/hf/tokenizer/byte_level.h"
+#include "reprise/hf/tokenizer/byte_level.h"
 
 namespace reprise {
 

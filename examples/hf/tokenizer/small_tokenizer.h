@@ -2,8 +2,8 @@
 // the order of the bytes), the merges "he", "ll", "hell", "hello", "Ġw" (256..260), and the special
 // tokens "<s>" (261, which the template puts first) and "</s>" (262).
 
-#ifndef EXAMPLES_HF_TOKENIZER_SMALL_TOKENIZER_H_
-#define EXAMPLES_HF_TOKENIZER_SMALL_TOKENIZER_H_
+#ifndef REPRISE_HF_TOKENIZER_SMALL_TOKENIZER_H_
+#define REPRISE_HF_TOKENIZER_SMALL_TOKENIZER_H_
 
 #include "nlohmann/json.hpp"
 
@@ -13,4 +13,4 @@ nlohmann::json SmallTokenizerJson();
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_SMALL_TOKENIZER_H_
+#endif  // REPRISE_HF_TOKENIZER_SMALL_TOKENIZER_H_

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/hf/tokenizer/split_pattern.h"
+#include "reprise/hf/tokenizer/split_pattern.h"
 
 namespace reprise {
 namespace {

@@ -1,12 +1,12 @@
-#include "examples/hf/tokenizer/split_pattern.h"
+#include "reprise/hf/tokenizer/split_pattern.h"
 
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/tokenizer/pattern_syntax.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/tokenizer/pattern_syntax.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Cuts a text into the matches of a pattern and the parts between them.
 //
 //   REPRISE_ASSIGN_OR_RETURN(SplitPattern pattern, SplitPattern::Compile(R"(\p{L}+|\s+)"));
@@ -13,8 +15,8 @@
 //
 // Thread safety: Split() may run on several threads at once.
 
-#ifndef EXAMPLES_HF_TOKENIZER_SPLIT_PATTERN_H_
-#define EXAMPLES_HF_TOKENIZER_SPLIT_PATTERN_H_
+#ifndef REPRISE_HF_TOKENIZER_SPLIT_PATTERN_H_
+#define REPRISE_HF_TOKENIZER_SPLIT_PATTERN_H_
 
 #include <cstdint>
 #include <memory>
@@ -78,4 +80,4 @@ std::vector<std::string_view> Pieces(absl::Span<const TextPart> parts, SplitBeha
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_SPLIT_PATTERN_H_
+#endif  // REPRISE_HF_TOKENIZER_SPLIT_PATTERN_H_

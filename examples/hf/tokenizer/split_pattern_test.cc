@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/split_pattern.h"
+#include "reprise/hf/tokenizer/split_pattern.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/hf/utf8.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "examples/hf/tokenizer/small_tokenizer.h"
-#include "examples/hf/tokenizer/tokenizer.h"
-#include "examples/hf/utf8.h"
+#include "reprise/hf/tokenizer/small_tokenizer.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

@@ -1,12 +1,12 @@
-#include "examples/hf/tokenizer/text_decoder.h"
+#include "reprise/hf/tokenizer/text_decoder.h"
 
 #include <cstdint>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "examples/hf/tokenizer/byte_level.h"
-#include "examples/hf/utf8.h"
+#include "reprise/hf/tokenizer/byte_level.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Streaming decoder: makes text from the contents of tokens, by the steps of a tokenizer.json's
 // "decoder".
 //
@@ -12,8 +14,8 @@
 // The concatenated results are equal to what Hugging Face's decoder makes of all tokens at once,
 // and always UTF-8. Each text is returned as soon as it is certain. Thread safety: none; one owner.
 
-#ifndef EXAMPLES_HF_TOKENIZER_TEXT_DECODER_H_
-#define EXAMPLES_HF_TOKENIZER_TEXT_DECODER_H_
+#ifndef REPRISE_HF_TOKENIZER_TEXT_DECODER_H_
+#define REPRISE_HF_TOKENIZER_TEXT_DECODER_H_
 
 #include <memory>
 #include <string>
@@ -22,7 +24,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "examples/hf/tokenizer/text_normalizer.h"
+#include "reprise/hf/tokenizer/text_normalizer.h"
 
 namespace reprise {
 
@@ -74,4 +76,4 @@ class TextDecoder {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_TEXT_DECODER_H_
+#endif  // REPRISE_HF_TOKENIZER_TEXT_DECODER_H_

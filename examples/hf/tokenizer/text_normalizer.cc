@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/text_normalizer.h"
+#include "reprise/hf/tokenizer/text_normalizer.h"
 
 #include <utf8proc.h>
 
@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "examples/hf/utf8.h"
 #include "glog/logging.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

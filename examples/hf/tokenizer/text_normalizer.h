@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Changes a text before it is cut into pieces: the "normalizer" of a tokenizer.json.
 //
 //   // Llama 2: a text begins with a space, and spaces are "▁".
@@ -5,8 +7,8 @@
 //
 // Thread safety: pure functions of values.
 
-#ifndef EXAMPLES_HF_TOKENIZER_TEXT_NORMALIZER_H_
-#define EXAMPLES_HF_TOKENIZER_TEXT_NORMALIZER_H_
+#ifndef REPRISE_HF_TOKENIZER_TEXT_NORMALIZER_H_
+#define REPRISE_HF_TOKENIZER_TEXT_NORMALIZER_H_
 
 #include <string>
 #include <string_view>
@@ -42,4 +44,4 @@ std::string Replaced(std::string_view text, const ReplaceStep& step);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_TEXT_NORMALIZER_H_
+#endif  // REPRISE_HF_TOKENIZER_TEXT_NORMALIZER_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/text_normalizer.h"
+#include "reprise/hf/tokenizer/text_normalizer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "examples/hf/utf8.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

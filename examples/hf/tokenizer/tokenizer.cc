@@ -1,13 +1,13 @@
-#include "examples/hf/tokenizer/tokenizer.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/strict_json.h"
-#include "examples/hf/tokenizer/byte_level.h"
-#include "examples/hf/utf8.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/strict_json.h"
+#include "reprise/hf/tokenizer/byte_level.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

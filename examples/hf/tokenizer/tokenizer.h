@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Text to tokens and back, as Hugging Face's tokenizers do it, for the tokenizers that
 // tokenizer_json.h describes.
 //
@@ -14,8 +16,8 @@
 //
 // Thread safety: a tokenizer as any const object; a decoder none.
 
-#ifndef EXAMPLES_HF_TOKENIZER_TOKENIZER_H_
-#define EXAMPLES_HF_TOKENIZER_TOKENIZER_H_
+#ifndef REPRISE_HF_TOKENIZER_TOKENIZER_H_
+#define REPRISE_HF_TOKENIZER_TOKENIZER_H_
 
 #include <cstdint>
 #include <optional>
@@ -27,12 +29,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "examples/hf/tokenizer/added_tokens.h"
-#include "examples/hf/tokenizer/byte_pair_encoder.h"
-#include "examples/hf/tokenizer/pre_tokenizer.h"
-#include "examples/hf/tokenizer/text_decoder.h"
-#include "examples/hf/tokenizer/text_normalizer.h"
-#include "examples/hf/tokenizer/tokenizer_json.h"
+#include "reprise/hf/tokenizer/added_tokens.h"
+#include "reprise/hf/tokenizer/byte_pair_encoder.h"
+#include "reprise/hf/tokenizer/pre_tokenizer.h"
+#include "reprise/hf/tokenizer/text_decoder.h"
+#include "reprise/hf/tokenizer/text_normalizer.h"
+#include "reprise/hf/tokenizer/tokenizer_json.h"
 
 namespace reprise {
 
@@ -75,6 +77,7 @@ class Tokenizer {
   // The token as in the file: "Ġthe", "▁the", "<0x0A>"; nullopt for an id without a token.
   std::optional<std::string_view> TokenContent(int32_t token) const;
 
+  // Whether tokenizer.json marks the token as special (BOS, EOS and the like).
   bool IsSpecial(int32_t token) const;
 
   // The token with this content, added or not; "<|eot_id|>", "Ġthe".
@@ -133,4 +136,4 @@ class StreamingDecoder {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_TOKENIZER_H_
+#endif  // REPRISE_HF_TOKENIZER_TOKENIZER_H_

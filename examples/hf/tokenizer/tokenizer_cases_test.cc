@@ -14,11 +14,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "examples/hf/strict_json.h"
-#include "examples/hf/tokenizer/tokenizer.h"
-#include "examples/hf/tokenizer/tokenizer_json.h"
-#include "examples/hf/utf8.h"
 #include "nlohmann/json.hpp"
+#include "reprise/hf/strict_json.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
+#include "reprise/hf/tokenizer/tokenizer_json.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

@@ -1,15 +1,15 @@
-#include "examples/hf/tokenizer/tokenizer_json.h"
+#include "reprise/hf/tokenizer/tokenizer_json.h"
 
 #include <optional>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/strict_json.h"
-#include "examples/hf/tokenizer/pipeline_json.h"
-#include "examples/hf/tokenizer/tokenizer_parts.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/strict_json.h"
+#include "reprise/hf/tokenizer/pipeline_json.h"
+#include "reprise/hf/tokenizer/tokenizer_parts.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Reads a tokenizer.json of Hugging Face of the supported kinds: BPE of bytes or of characters, as
 // in Llama, Mistral, Qwen, Gemma, DeepSeek and BART.
 //
@@ -9,8 +11,8 @@
 // Everything else would give other tokens, so it is refused by name, and so are unknown members.
 // Thread safety: pure functions.
 
-#ifndef EXAMPLES_HF_TOKENIZER_TOKENIZER_JSON_H_
-#define EXAMPLES_HF_TOKENIZER_TOKENIZER_JSON_H_
+#ifndef REPRISE_HF_TOKENIZER_TOKENIZER_JSON_H_
+#define REPRISE_HF_TOKENIZER_TOKENIZER_JSON_H_
 
 #include <cstdint>
 #include <string>
@@ -18,12 +20,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "examples/hf/tokenizer/added_tokens.h"
-#include "examples/hf/tokenizer/byte_pair_encoder.h"
-#include "examples/hf/tokenizer/pre_tokenizer.h"
-#include "examples/hf/tokenizer/text_decoder.h"
-#include "examples/hf/tokenizer/text_normalizer.h"
 #include "nlohmann/json.hpp"
+#include "reprise/hf/tokenizer/added_tokens.h"
+#include "reprise/hf/tokenizer/byte_pair_encoder.h"
+#include "reprise/hf/tokenizer/pre_tokenizer.h"
+#include "reprise/hf/tokenizer/text_decoder.h"
+#include "reprise/hf/tokenizer/text_normalizer.h"
 
 namespace reprise {
 
@@ -57,4 +59,4 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(const nlohmann::json& tokenizer
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_TOKENIZER_JSON_H_
+#endif  // REPRISE_HF_TOKENIZER_TOKENIZER_JSON_H_

@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/tokenizer_json.h"
+#include "reprise/hf/tokenizer/tokenizer_json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "examples/hf/tokenizer/small_tokenizer.h"
+#include "reprise/hf/tokenizer/small_tokenizer.h"
 
 namespace reprise {
 namespace {

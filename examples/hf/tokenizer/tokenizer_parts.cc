@@ -1,13 +1,13 @@
-#include "examples/hf/tokenizer/tokenizer_parts.h"
+#include "reprise/hf/tokenizer/tokenizer_parts.h"
 
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/strict_json.h"
-#include "examples/hf/utf8.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/strict_json.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

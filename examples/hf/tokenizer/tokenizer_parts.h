@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The parts of a tokenizer.json: objects with a "type", alone or in a Sequence.
 //
 //   // {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Prepend", "prepend": "_"}]}
@@ -7,8 +9,8 @@
 // Errors are InvalidArgument, naming the file, the member, what was expected and what was got.
 // Thread safety: pure functions.
 
-#ifndef EXAMPLES_HF_TOKENIZER_TOKENIZER_PARTS_H_
-#define EXAMPLES_HF_TOKENIZER_TOKENIZER_PARTS_H_
+#ifndef REPRISE_HF_TOKENIZER_TOKENIZER_PARTS_H_
+#define REPRISE_HF_TOKENIZER_TOKENIZER_PARTS_H_
 
 #include <cstdint>
 #include <string>
@@ -17,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "examples/hf/json_fields.h"
+#include "reprise/hf/json_fields.h"
 
 namespace reprise {
 
@@ -51,4 +53,4 @@ inline constexpr IntRange kTokenIdRange = {.min = 0, .max = kMaxTokenId};
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_HF_TOKENIZER_TOKENIZER_PARTS_H_
+#endif  // REPRISE_HF_TOKENIZER_TOKENIZER_PARTS_H_

@@ -1,6 +1,6 @@
 // The readers of a tokenizer.json's parts: what each accepts, and one sentence for all else.
 
-#include "examples/hf/tokenizer/tokenizer_parts.h"
+#include "reprise/hf/tokenizer/tokenizer_parts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "examples/hf/tokenizer/pipeline_json.h"
 #include "nlohmann/json.hpp"
+#include "reprise/hf/tokenizer/pipeline_json.h"
 
 namespace reprise {
 namespace {

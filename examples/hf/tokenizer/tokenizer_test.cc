@@ -1,4 +1,4 @@
-#include "examples/hf/tokenizer/tokenizer.h"
+#include "reprise/hf/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "examples/hf/strict_json.h"
-#include "examples/hf/tokenizer/small_tokenizer.h"
-#include "examples/hf/utf8.h"
+#include "reprise/hf/strict_json.h"
+#include "reprise/hf/tokenizer/small_tokenizer.h"
+#include "reprise/hf/utf8.h"
 
 namespace reprise {
 namespace {

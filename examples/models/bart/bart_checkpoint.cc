@@ -1,4 +1,4 @@
-#include "examples/models/bart/bart_checkpoint.h"
+#include "reprise/models/bart/bart_checkpoint.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/erf.h>
@@ -16,11 +16,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "examples/hf/safetensors_writer.h"
-#include "examples/hf/tensor_view.h"
-#include "examples/models/bart/bart_weights.h"
 #include "glog/logging.h"
 #include "gtest/gtest.h"
+#include "reprise/hf/safetensors_writer.h"
+#include "reprise/hf/tensor_view.h"
+#include "reprise/models/bart/bart_weights.h"
 
 namespace reprise {
 namespace {

@@ -7,8 +7,8 @@
 //
 // Thread safety: as any object.
 
-#ifndef EXAMPLES_MODELS_BART_BART_CHECKPOINT_H_
-#define EXAMPLES_MODELS_BART_BART_CHECKPOINT_H_
+#ifndef REPRISE_MODELS_BART_BART_CHECKPOINT_H_
+#define REPRISE_MODELS_BART_BART_CHECKPOINT_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -17,7 +17,7 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "examples/models/bart/bart_config.h"
+#include "reprise/models/bart/bart_config.h"
 
 namespace reprise {
 
@@ -58,4 +58,4 @@ class BartCheckpoint {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_BART_BART_CHECKPOINT_H_
+#endif  // REPRISE_MODELS_BART_BART_CHECKPOINT_H_

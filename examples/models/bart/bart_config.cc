@@ -1,12 +1,12 @@
-#include "examples/models/bart/bart_config.h"
+#include "reprise/models/bart/bart_config.h"
 
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/config_fields.h"
-#include "examples/hf/json_fields.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/config_fields.h"
+#include "reprise/hf/json_fields.h"
 
 namespace reprise {
 namespace {

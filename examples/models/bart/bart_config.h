@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Reads the config.json of a BART encoder-decoder (Lewis et al., 2020): learned positions, norms
 // after every sublayer, GELU, biases everywhere.
 //
@@ -7,8 +9,8 @@
 // (other activations, norms before sublayers, an output projection of its own, quantised weights)
 // are refused by name. Thread safety: pure functions.
 
-#ifndef EXAMPLES_MODELS_BART_BART_CONFIG_H_
-#define EXAMPLES_MODELS_BART_BART_CONFIG_H_
+#ifndef REPRISE_MODELS_BART_BART_CONFIG_H_
+#define REPRISE_MODELS_BART_BART_CONFIG_H_
 
 #include <cstdint>
 #include <optional>
@@ -16,9 +18,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "examples/hf/config_fields.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/dtype.h"
+#include "reprise/hf/config_fields.h"
 
 namespace reprise {
 
@@ -57,4 +59,4 @@ absl::StatusOr<BartConfig> LoadBartConfig(const std::string& folder);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_BART_BART_CONFIG_H_
+#endif  // REPRISE_MODELS_BART_BART_CONFIG_H_

@@ -1,4 +1,4 @@
-#include "examples/models/bart/bart_config.h"
+#include "reprise/models/bart/bart_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

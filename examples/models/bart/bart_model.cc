@@ -1,4 +1,4 @@
-#include "examples/models/bart/bart_model.h"
+#include "reprise/models/bart/bart_model.h"
 
 #include <ATen/ops/empty.h>
 
@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "attention/attention_params.h"
-#include "attention/layer_spec.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "distributed/share.h"
-#include "runner/ops/elementwise.h"
-#include "runner/ops/gather_rows.h"
-#include "runner/ops/norm.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/layer_spec.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/distributed/share.h"
+#include "reprise/runner/ops/elementwise.h"
+#include "reprise/runner/ops/gather_rows.h"
+#include "reprise/runner/ops/norm.h"
 
 namespace reprise {
 namespace {
@@ -117,7 +117,9 @@ BartModel::BartModel(const BartConfig& config, const BartShare& share, BartWeigh
       collectives_(options.collectives),
       vocabulary_(config.vocab_size, options.collectives),
       hidden_memory_(options.collectives, config.d_model, weights_.embedding.options()),
-      delta_memory_(options.collectives, config.d_model, weights_.embedding.options()) {}
+      delta_memory_(options.collectives, config.d_model, weights_.embedding.options()) {
+  spec_.divided_logits = vocabulary_.logits();
+}
 
 absl::Status BartModel::Encode(const EncoderStep& step) {
   return CatchTorch([&]() -> absl::Status {
@@ -157,13 +159,14 @@ absl::StatusOr<at::Tensor> BartModel::Forward(const Step& step) {
     }
     const at::Tensor last = at::empty({step.logits_indices().size(0), config_.d_model}, options);
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.hidden, step.logits_indices(), last));
-    REPRISE_RETURN_IF_ERROR(vocabulary_.Logits(
-        weights_.lm_head, step.linears(), last, step.logits(), [this](const at::Tensor& own) {
-          const Share share = vocabulary_.share();
-          own.narrow(1, 0, share.size)
-              .add_(weights_.logits_bias.narrow(-1, share.begin, share.size));
-          return absl::OkStatus();
-        }));
+    REPRISE_RETURN_IF_ERROR(
+        vocabulary_.Logits(weights_.lm_head, step.linears(), last,
+                           {step.logits(), step.divided_logits()}, [this](const at::Tensor& own) {
+                             const Share share = vocabulary_.share();
+                             own.narrow(1, 0, share.size)
+                                 .add_(weights_.logits_bias.narrow(-1, share.begin, share.size));
+                             return absl::OkStatus();
+                           }));
     return step.logits();
   });
 }

@@ -1,7 +1,9 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // A BART encoder-decoder as the runner sees it.
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<BartModel> model, BartModel::Load(folder, {}));
-//   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(model.get(), {}));
+//   REPRISE_ASSIGN_OR_RETURN(auto engine, CreateEngine(model.get(), {}));
 //   engine->Add({.prompt = {model->config().decoder_start_token_id}, .encoder_tokens = input});
 //
 // The encoder runs once per sequence, on concatenated inputs of any lengths; each input attends
@@ -13,8 +15,8 @@
 //
 // Thread safety: as Model.
 
-#ifndef EXAMPLES_MODELS_BART_BART_MODEL_H_
-#define EXAMPLES_MODELS_BART_BART_MODEL_H_
+#ifndef REPRISE_MODELS_BART_BART_MODEL_H_
+#define REPRISE_MODELS_BART_BART_MODEL_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -24,15 +26,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "distributed/collectives.h"
-#include "examples/hf/weights.h"
-#include "examples/models/bart/bart_config.h"
-#include "examples/models/bart/bart_weights.h"
-#include "runner/encoder_step.h"
-#include "runner/model.h"
-#include "runner/ranks/divided_logits.h"
-#include "runner/ranks/over_ranks.h"
-#include "runner/step.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/hf/weights.h"
+#include "reprise/models/bart/bart_config.h"
+#include "reprise/models/bart/bart_weights.h"
+#include "reprise/runner/encoder_step.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/ranks/over_ranks.h"
+#include "reprise/runner/step.h"
 
 namespace reprise {
 
@@ -59,7 +60,6 @@ class BartModel : public Model {
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
-  DividedLogits* divided_logits() override { return vocabulary_.logits(); }
   absl::Status Encode(const EncoderStep& step) override;
 
   const BartConfig& config() const { return config_; }
@@ -94,7 +94,7 @@ class BartModel : public Model {
   const BartConfig config_;
   const BartShare share_;
   const BartWeights weights_;
-  const ModelSpec spec_;
+  ModelSpec spec_;
   Collectives* const collectives_;
   const DividedVocabulary vocabulary_;
   SumBuffer hidden_memory_, delta_memory_;  // of both stacks, whose steps follow each other
@@ -102,4 +102,4 @@ class BartModel : public Model {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_BART_BART_MODEL_H_
+#endif  // REPRISE_MODELS_BART_BART_MODEL_H_

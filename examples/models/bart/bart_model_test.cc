@@ -1,6 +1,6 @@
 // The model through an engine against the plain form.
 
-#include "examples/models/bart/bart_model.h"
+#include "reprise/models/bart/bart_model.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "distributed/share.h"
-#include "distributed/testing/thread_ranks.h"
-#include "engine/engine.h"
-#include "examples/models/bart/bart_checkpoint.h"
-#include "examples/models/generate.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/distributed/share.h"
+#include "reprise/distributed/testing/thread_ranks.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/bart/bart_checkpoint.h"
+#include "reprise/models/generate.h"
 
 namespace reprise {
 namespace {
@@ -76,25 +76,25 @@ void ExpectDenseOnRank(const BartConfig& config, const BartCheckpoint& checkpoin
                           .encoder_tokens = Tokens(config, length, seed),
                           .forced_tokens = {prompt_end, tokens.end()}});
     }
-    const EngineOptions options = {.runner = {.max_num_seqs = 3,
-                                              .max_num_tokens = 40,
-                                              .block_size = 4,
-                                              .max_steps_in_flight = 1,
-                                              .collectives = collectives},
-                                   .prefill_chunk = chunk};
+    const ModelEngineOptions options = {.runner = {.max_num_seqs = 3,
+                                                   .max_num_tokens = 40,
+                                                   .max_steps_in_flight = 1,
+                                                   .cache = {.block_size = 4},
+                                                   .ranks = {.collectives = collectives}},
+                                        .scheduler = {.prefill_chunk = chunk}};
     if (RanksOf(collectives).rank != 0) {
-      const absl::Status followed = Engine::Follow(model.get(), options);
+      const absl::Status followed = FollowEngine(model.get(), options);
       ASSERT_TRUE(followed.ok()) << followed;
       continue;
     }
-    auto engine = Engine::Create(model.get(), options);
+    auto engine = CreateEngine(model.get(), options);
     ASSERT_TRUE(engine.ok()) << engine.status();
     LogitsRecorder recorder(static_cast<int>(requests.size()));
     const absl::Status status = Generate(**engine, requests, [&](int i, const TokenEvent& event) {
-      return recorder.Record(i, (*engine)->logits(event));
+      return recorder.Record(i, *LogitsOf(**engine, event));
     });
     ASSERT_TRUE(status.ok()) << status;
-    EXPECT_GT((*engine)->runner().graph_report().num_replays(), 0);
+    EXPECT_GT(ModelRunnerOf(**engine).graph_report().num_replays(), 0);
     for (int i = 0; i < static_cast<int>(requests.size()); ++i) {
       const Request& request = requests[i];
       const at::Tensor got =
@@ -183,7 +183,7 @@ TEST(BartModelTest, InputsBeyondThePositionsAreRefused) {
   const BartConfig config = TinyConfig();
   const BartCheckpoint checkpoint("bart_long", config);
   const std::unique_ptr<BartModel> model = Made(checkpoint, config);
-  auto engine = Engine::Create(model.get(), {.runner = {.max_num_seqs = 1}});
+  auto engine = CreateEngine(model.get(), {.runner = {.max_num_seqs = 1}});
   ASSERT_TRUE(engine.ok()) << engine.status();
   const auto added = (*engine)->Add({.prompt = {2}, .encoder_tokens = Tokens(config, 41, 0)});
   EXPECT_THAT(std::string(added.status().message()),

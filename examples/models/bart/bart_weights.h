@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The weights of a BART model on a device.
 //
 //   REPRISE_ASSIGN_OR_RETURN(BartConfig config, LoadBartConfig(folder));
@@ -5,8 +7,8 @@
 //
 // Values: copies share the tensors. Not written after loading.
 
-#ifndef EXAMPLES_MODELS_BART_BART_WEIGHTS_H_
-#define EXAMPLES_MODELS_BART_BART_WEIGHTS_H_
+#ifndef REPRISE_MODELS_BART_BART_WEIGHTS_H_
+#define REPRISE_MODELS_BART_BART_WEIGHTS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -15,12 +17,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "distributed/ranks.h"
-#include "distributed/share.h"
-#include "examples/hf/weights.h"
-#include "examples/models/bart/bart_config.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/dtype.h"
+#include "reprise/distributed/ranks.h"
+#include "reprise/distributed/share.h"
+#include "reprise/hf/weights.h"
+#include "reprise/models/bart/bart_config.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 
@@ -49,10 +51,12 @@ struct BartFeedForward {
   BartNorm norm;
 };
 
+// The sublayers of a layer, in the order in which the layer applies them.
 struct BartEncoderLayer {
   BartSelfAttention self;
   BartFeedForward feed_forward;
 };
+// As above, with attention to the encoded source after self-attention.
 struct BartDecoderLayer {
   BartSelfAttention self;
   BartCrossAttention cross;
@@ -104,4 +108,4 @@ absl::Status CheckBartWeights(const BartConfig& config, const BartWeights& weigh
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_BART_BART_WEIGHTS_H_
+#endif  // REPRISE_MODELS_BART_BART_WEIGHTS_H_

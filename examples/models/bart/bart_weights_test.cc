@@ -1,4 +1,4 @@
-#include "examples/models/bart/bart_weights.h"
+#include "reprise/models/bart/bart_weights.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -8,10 +8,10 @@
 #include <string>
 #include <utility>
 
-#include "examples/models/bart/bart_checkpoint.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/models/bart/bart_checkpoint.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "examples/models/deepseek/dense_mla.h"
+#include "reprise/models/deepseek/dense_mla.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -16,10 +16,10 @@
 #include <limits>
 #include <optional>
 
-#include "examples/hf/rope.h"
-#include "examples/models/deepseek/mla_config.h"
-#include "examples/models/deepseek/mla_weights.h"
-#include "runner/ops/linear.h"
+#include "reprise/hf/rope.h"
+#include "reprise/models/deepseek/mla_config.h"
+#include "reprise/models/deepseek/mla_weights.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 namespace {

@@ -3,8 +3,8 @@
 //
 //   const at::Tensor expected = DenseLogits(*model, tokens);
 
-#ifndef EXAMPLES_MODELS_DEEPSEEK_DENSE_MLA_H_
-#define EXAMPLES_MODELS_DEEPSEEK_DENSE_MLA_H_
+#ifndef REPRISE_MODELS_DEEPSEEK_DENSE_MLA_H_
+#define REPRISE_MODELS_DEEPSEEK_DENSE_MLA_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-#include "examples/models/deepseek/mla_model.h"
+#include "reprise/models/deepseek/mla_model.h"
 
 namespace reprise {
 
@@ -27,4 +27,4 @@ at::Tensor DenseLogits(const MlaModel& model, const std::vector<int32_t>& tokens
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_DEEPSEEK_DENSE_MLA_H_
+#endif  // REPRISE_MODELS_DEEPSEEK_DENSE_MLA_H_

@@ -1,6 +1,6 @@
 // The model through an engine, absorbed and not, against the plain form.
 
-#include "examples/models/deepseek/dense_mla.h"
+#include "reprise/models/deepseek/dense_mla.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/engine.h"
-#include "examples/models/deepseek/mla_model.h"
-#include "examples/models/deepseek/mla_weights.h"
-#include "examples/models/generate.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/deepseek/mla_model.h"
+#include "reprise/models/deepseek/mla_weights.h"
+#include "reprise/models/generate.h"
 
 namespace reprise {
 namespace {
@@ -69,15 +69,15 @@ at::Tensor Logits(MlaModel& model, int prefill_chunk) {
   const std::vector<int32_t> tokens = Tokens(model.config());
   const Request request = {.prompt = {tokens.begin(), tokens.begin() + kPrompt},
                            .forced_tokens = {tokens.begin() + kPrompt, tokens.end()}};
-  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 2,
-                                                   .max_num_tokens = 40,
-                                                   .block_size = 4,
-                                                   .max_steps_in_flight = 1},
-                                        .prefill_chunk = prefill_chunk});
+  auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 2,
+                                                 .max_num_tokens = 40,
+                                                 .max_steps_in_flight = 1,
+                                                 .cache = {.block_size = 4}},
+                                      .scheduler = {.prefill_chunk = prefill_chunk}});
   CHECK(engine.ok()) << engine.status();
   LogitsRecorder recorder(1);
   const absl::Status status = Generate(**engine, {request}, [&](int i, const TokenEvent& event) {
-    return recorder.Record(i, (*engine)->logits(event));
+    return recorder.Record(i, *LogitsOf(**engine, event));
   });
   CHECK(status.ok()) << status;
   return at::tensor(std::vector<float>(recorder.rows(0).begin(), recorder.rows(0).end()))

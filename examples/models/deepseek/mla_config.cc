@@ -1,4 +1,4 @@
-#include "examples/models/deepseek/mla_config.h"
+#include "reprise/models/deepseek/mla_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,10 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/config_fields.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/rope.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/config_fields.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/rope.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Reads the config.json of a DeepSeek-V2 decoder: multi-head latent attention (MLA; DeepSeek-AI,
 // 2024) and a gated feed-forward.
 //
@@ -10,8 +12,8 @@
 // Every number is checked here; features that would change the results and are not implemented
 // (mixtures of experts, quantised weights) are refused by name. Thread safety: pure functions.
 
-#ifndef EXAMPLES_MODELS_DEEPSEEK_MLA_CONFIG_H_
-#define EXAMPLES_MODELS_DEEPSEEK_MLA_CONFIG_H_
+#ifndef REPRISE_MODELS_DEEPSEEK_MLA_CONFIG_H_
+#define REPRISE_MODELS_DEEPSEEK_MLA_CONFIG_H_
 
 #include <cstdint>
 #include <optional>
@@ -19,10 +21,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "examples/hf/config_fields.h"
-#include "examples/hf/rope.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/dtype.h"
+#include "reprise/hf/config_fields.h"
+#include "reprise/hf/rope.h"
 
 namespace reprise {
 
@@ -62,4 +64,4 @@ absl::StatusOr<MlaConfig> LoadMlaConfig(const std::string& folder);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_DEEPSEEK_MLA_CONFIG_H_
+#endif  // REPRISE_MODELS_DEEPSEEK_MLA_CONFIG_H_

@@ -1,4 +1,4 @@
-#include "examples/models/deepseek/mla_config.h"
+#include "reprise/models/deepseek/mla_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "examples/models/deepseek/mla_model.h"
+#include "reprise/models/deepseek/mla_model.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "examples/hf/rope.h"
-#include "runner/ops/gather_rows.h"
-#include "runner/ops/merge_attention.h"
-#include "runner/ops/norm.h"
-#include "runner/ops/rotary.h"
-#include "runner/ops/rotary_table.h"
-#include "runner/ranks/context_attention.h"
-#include "runner/ranks/sum_norm.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/hf/rope.h"
+#include "reprise/runner/ops/gather_rows.h"
+#include "reprise/runner/ops/merge_attention.h"
+#include "reprise/runner/ops/norm.h"
+#include "reprise/runner/ops/rotary.h"
+#include "reprise/runner/ops/rotary_table.h"
+#include "reprise/runner/ranks/context_attention.h"
+#include "reprise/runner/ranks/sum_norm.h"
 
 namespace reprise {
 namespace {
@@ -139,6 +139,7 @@ MlaModel::MlaModel(const MlaConfig& config, MlaWeights weights, at::Tensor rotar
             .dtype = weights_.dtype,
             .device = weights_.embedding.device()} {
   if (options.cache == MlaCache::kLatent) spec_.within = {ExpandedParams(config)};
+  spec_.divided_logits = vocabulary_.logits();
 }
 
 absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
@@ -164,7 +165,7 @@ absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
         at::empty({num_logits, config_.hidden_size}, weights_.embedding.options());
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.normed, step.logits_indices(), last));
     REPRISE_RETURN_IF_ERROR(vocabulary_.Logits(
-        weights_.lm_head, step.linears(), last, step.logits(),
+        weights_.lm_head, step.linears(), last, {step.logits(), step.divided_logits()},
         [this](const at::Tensor& own) { return CopyFromFirstRank(options_.context, own); }));
     return step.logits();
   });

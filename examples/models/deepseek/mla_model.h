@@ -1,7 +1,9 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // A decoder with multi-head latent attention (DeepSeek-V2) as the runner sees it.
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<MlaModel> model, MlaModel::Load(folder, {}));
-//   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(model.get(), {}));
+//   REPRISE_ASSIGN_OR_RETURN(auto engine, CreateEngine(model.get(), {}));
 //
 // The cache holds a latent of kv_lora_rank elements and a rotated key of qk_rope_head_dim elements
 // a token, for all heads (attention/layer_spec.h: v_in_k). Two methods give the same result:
@@ -22,8 +24,8 @@
 //
 // Thread safety: as Model.
 
-#ifndef EXAMPLES_MODELS_DEEPSEEK_MLA_MODEL_H_
-#define EXAMPLES_MODELS_DEEPSEEK_MLA_MODEL_H_
+#ifndef REPRISE_MODELS_DEEPSEEK_MLA_MODEL_H_
+#define REPRISE_MODELS_DEEPSEEK_MLA_MODEL_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -35,14 +37,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "distributed/collectives.h"
-#include "examples/hf/weights.h"
-#include "examples/models/deepseek/mla_config.h"
-#include "examples/models/deepseek/mla_weights.h"
-#include "runner/model.h"
-#include "runner/ranks/divided_logits.h"
-#include "runner/ranks/over_ranks.h"
-#include "runner/step.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/hf/weights.h"
+#include "reprise/models/deepseek/mla_config.h"
+#include "reprise/models/deepseek/mla_weights.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/ranks/over_ranks.h"
+#include "reprise/runner/step.h"
 
 namespace reprise {
 
@@ -67,7 +68,7 @@ struct MlaModelOptions {
   // same steps (docs/distributed.md).
   Collectives* collectives = nullptr;
   // The ranks that the keys of each sequence are divided over, for a runner with
-  // ModelRunnerOptions::divides_context; must outlive the model. Null: this rank has all keys.
+  // RankOptions::context_ranks; must outlive the model. Null: this rank has all keys.
   // With `collectives`: groups of a grid (distributed/rank_grid.h).
   Collectives* context = nullptr;
 };
@@ -89,7 +90,6 @@ class MlaModel : public Model {
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
-  DividedLogits* divided_logits() override { return vocabulary_.logits(); }
 
   const MlaConfig& config() const { return config_; }  // of this rank (MlaConfigOfRank())
   const MlaWeights& weights() const { return weights_; }
@@ -130,4 +130,4 @@ class MlaModel : public Model {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_DEEPSEEK_MLA_MODEL_H_
+#endif  // REPRISE_MODELS_DEEPSEEK_MLA_MODEL_H_

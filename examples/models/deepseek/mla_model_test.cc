@@ -1,4 +1,4 @@
-#include "examples/models/deepseek/mla_model.h"
+#include "reprise/models/deepseek/mla_model.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/engine.h"
-#include "examples/models/generate.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/generate.h"
 
 namespace reprise {
 namespace {
@@ -33,20 +33,20 @@ std::unique_ptr<MlaModel> Loaded(const std::string& folder, int max_absorbed_que
 
 // The logits before each of 12 tokens after a prompt of 29, which is computed in chunks.
 std::vector<float> Logits(MlaModel& model, int prefill_chunk) {
-  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 2,
-                                                   .max_num_tokens = 64,
-                                                   .max_seq_len = 64,
-                                                   .block_size = 4,
-                                                   .graphs = Mode::kOff,
-                                                   .max_steps_in_flight = 1},
-                                        .prefill_chunk = prefill_chunk});
+  auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 2,
+                                                 .max_num_tokens = 64,
+                                                 .max_seq_len = 64,
+                                                 .max_steps_in_flight = 1,
+                                                 .cache = {.block_size = 4},
+                                                 .graphs = {.mode = Mode::kOff}},
+                                      .scheduler = {.prefill_chunk = prefill_chunk}});
   CHECK(engine.ok()) << engine.status();
   Request request;
   for (int i = 0; i < 29; ++i) request.prompt.push_back((i * i * 7 + 3) % 256);
   for (int i = 0; i < 12; ++i) request.forced_tokens.push_back((i * 31 + 5) % 256);
   LogitsRecorder recorder(1);
   const absl::Status status = Generate(**engine, {request}, [&](int i, const TokenEvent& event) {
-    return recorder.Record(i, (*engine)->logits(event));
+    return recorder.Record(i, *LogitsOf(**engine, event));
   });
   CHECK(status.ok()) << status;
   return {recorder.rows(0).begin(), recorder.rows(0).end()};

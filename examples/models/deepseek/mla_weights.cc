@@ -1,14 +1,14 @@
-#include "examples/models/deepseek/mla_weights.h"
+#include "reprise/models/deepseek/mla_weights.h"
 
 #include <ATen/ops/empty.h>
 
 #include <cstdint>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "distributed/share.h"
-#include "examples/models/model_weights.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/distributed/share.h"
+#include "reprise/models/model_weights.h"
 
 namespace reprise {
 namespace {

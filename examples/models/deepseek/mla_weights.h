@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The weights of an MLA decoder on a device, in the forms in which a step multiplies by them.
 //
 //   REPRISE_ASSIGN_OR_RETURN(MlaConfig config, LoadMlaConfig(folder));
@@ -12,8 +14,8 @@
 //
 // Values: copies share the tensors. Not written after loading.
 
-#ifndef EXAMPLES_MODELS_DEEPSEEK_MLA_WEIGHTS_H_
-#define EXAMPLES_MODELS_DEEPSEEK_MLA_WEIGHTS_H_
+#ifndef REPRISE_MODELS_DEEPSEEK_MLA_WEIGHTS_H_
+#define REPRISE_MODELS_DEEPSEEK_MLA_WEIGHTS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -23,13 +25,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "distributed/collectives.h"
-#include "examples/hf/weights.h"
-#include "examples/models/deepseek/mla_config.h"
-#include "examples/models/random_source.h"
-#include "runner/ops/head_linear.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/dtype.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/hf/weights.h"
+#include "reprise/models/deepseek/mla_config.h"
+#include "reprise/models/random_source.h"
+#include "reprise/runner/ops/head_linear.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 
@@ -82,4 +84,4 @@ absl::Status CheckMlaWeights(const MlaConfig& config, const MlaWeights& weights,
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_DEEPSEEK_MLA_WEIGHTS_H_
+#endif  // REPRISE_MODELS_DEEPSEEK_MLA_WEIGHTS_H_

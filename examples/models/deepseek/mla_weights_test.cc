@@ -1,4 +1,4 @@
-#include "examples/models/deepseek/mla_weights.h"
+#include "reprise/models/deepseek/mla_weights.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -13,14 +13,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/torch_dtype.h"
-#include "examples/hf/safetensors_writer.h"
-#include "examples/hf/tensor_view.h"
-#include "examples/models/llama/llama_weights.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/hf/safetensors_writer.h"
+#include "reprise/hf/tensor_view.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 namespace {

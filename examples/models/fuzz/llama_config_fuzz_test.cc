@@ -8,11 +8,11 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "examples/hf/config_fields.h"
-#include "examples/hf/rope.h"
-#include "examples/hf/strict_json.h"
-#include "examples/models/llama/llama_config.h"
 #include "nlohmann/json.hpp"
+#include "reprise/hf/config_fields.h"
+#include "reprise/hf/rope.h"
+#include "reprise/hf/strict_json.h"
+#include "reprise/models/llama/llama_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::StatusOr<nlohmann::json> value =

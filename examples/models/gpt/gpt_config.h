@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Reads the config.json of decoders with norms of mean and variance before each sublayer and a
 // feed-forward by GELU without a gate:
 //
@@ -9,8 +11,8 @@
 // Every number is checked here; features that would change the results and are not implemented are
 // refused by name. Thread safety: pure functions.
 
-#ifndef EXAMPLES_MODELS_GPT_GPT_CONFIG_H_
-#define EXAMPLES_MODELS_GPT_GPT_CONFIG_H_
+#ifndef REPRISE_MODELS_GPT_GPT_CONFIG_H_
+#define REPRISE_MODELS_GPT_GPT_CONFIG_H_
 
 #include <array>
 #include <cstdint>
@@ -19,10 +21,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "examples/hf/config_fields.h"
 #include "nlohmann/json.hpp"
-#include "runner/ops/op_options.h"
+#include "reprise/base/dtype.h"
+#include "reprise/hf/config_fields.h"
+#include "reprise/runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -60,4 +62,4 @@ absl::StatusOr<GptConfig> LoadGptConfig(const std::string& folder);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_GPT_GPT_CONFIG_H_
+#endif  // REPRISE_MODELS_GPT_GPT_CONFIG_H_

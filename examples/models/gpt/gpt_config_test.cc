@@ -1,4 +1,4 @@
-#include "examples/models/gpt/gpt_config.h"
+#include "reprise/models/gpt/gpt_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

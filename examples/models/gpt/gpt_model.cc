@@ -1,4 +1,4 @@
-#include "examples/models/gpt/gpt_model.h"
+#include "reprise/models/gpt/gpt_model.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "attention/alibi_slopes.h"
-#include "attention/layer_spec.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "runner/ops/elementwise.h"
-#include "runner/ops/gather_rows.h"
-#include "runner/ops/norm.h"
-#include "runner/ranks/context_attention.h"
+#include "reprise/attention/alibi_slopes.h"
+#include "reprise/attention/layer_spec.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/runner/ops/elementwise.h"
+#include "reprise/runner/ops/gather_rows.h"
+#include "reprise/runner/ops/norm.h"
+#include "reprise/runner/ranks/context_attention.h"
 
 namespace reprise {
 namespace {
@@ -110,7 +110,9 @@ GptModel::GptModel(const GptConfig& config, const GptShare& share, GptWeights we
       context_(options.context),
       vocabulary_(config.vocab_size, options.collectives),
       hidden_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
-      delta_memory_(options.collectives, config.hidden_size, weights_.embedding.options()) {}
+      delta_memory_(options.collectives, config.hidden_size, weights_.embedding.options()) {
+  spec_.divided_logits = vocabulary_.logits();
+}
 
 absl::StatusOr<at::Tensor> GptModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
@@ -128,7 +130,7 @@ absl::StatusOr<at::Tensor> GptModel::Forward(const Step& step) {
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.hidden, step.logits_indices(), last));
     REPRISE_RETURN_IF_ERROR(Normalise(last, weights_.final_norm, last));
     REPRISE_RETURN_IF_ERROR(vocabulary_.Logits(
-        weights_.lm_head, step.linears(), last, step.logits(),
+        weights_.lm_head, step.linears(), last, {step.logits(), step.divided_logits()},
         [this](const at::Tensor& own) { return CopyFromFirstRank(context_, own); }));
     return step.logits();
   });

@@ -1,8 +1,10 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // GPT-2 and BLOOM as the runner sees them: decoder layers of attention with as many KV heads as
 // query heads and a feed-forward by GELU, each after a norm of mean and variance.
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<GptModel> model, GptModel::Load(folder, {}));
-//   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(model.get(), {}));
+//   REPRISE_ASSIGN_OR_RETURN(auto engine, CreateEngine(model.get(), {}));
 //
 // GPT-2 adds a learned row for each position to the embedding. BLOOM has none: its scores are
 // lowered in proportion to the distance, by a slope for each head (attention/alibi_slopes.h).
@@ -10,8 +12,8 @@
 // Host decisions of a forward pass depend only on the sizes of the step's tensors, so it may be
 // captured. Thread safety: as Model.
 
-#ifndef EXAMPLES_MODELS_GPT_GPT_MODEL_H_
-#define EXAMPLES_MODELS_GPT_GPT_MODEL_H_
+#ifndef REPRISE_MODELS_GPT_GPT_MODEL_H_
+#define REPRISE_MODELS_GPT_GPT_MODEL_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -21,14 +23,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "distributed/collectives.h"
-#include "examples/hf/weights.h"
-#include "examples/models/gpt/gpt_config.h"
-#include "examples/models/gpt/gpt_weights.h"
-#include "runner/model.h"
-#include "runner/ranks/divided_logits.h"
-#include "runner/ranks/over_ranks.h"
-#include "runner/step.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/hf/weights.h"
+#include "reprise/models/gpt/gpt_config.h"
+#include "reprise/models/gpt/gpt_weights.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/ranks/over_ranks.h"
+#include "reprise/runner/step.h"
 
 namespace reprise {
 
@@ -40,7 +41,7 @@ struct GptModelOptions {
   // same steps (docs/distributed.md).
   Collectives* collectives = nullptr;
   // The ranks that the keys of each sequence are divided over, for a runner with
-  // ModelRunnerOptions::divides_context; must outlive the model. Null: this rank has all keys of
+  // RankOptions::context_ranks; must outlive the model. Null: this rank has all keys of
   // its heads. With `collectives`: groups of a grid (distributed/rank_grid.h).
   Collectives* context = nullptr;
 };
@@ -62,7 +63,6 @@ class GptModel : public Model {
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
-  DividedLogits* divided_logits() override { return vocabulary_.logits(); }
 
   const GptConfig& config() const { return config_; }
   const GptWeights& weights() const { return weights_; }
@@ -84,7 +84,7 @@ class GptModel : public Model {
   const GptShare share_;
   const GptWeights weights_;
   const at::Tensor slopes_;  // [the rank's heads] float32: BLOOM
-  const ModelSpec spec_;     // points to slopes_
+  ModelSpec spec_;           // points to slopes_
   Collectives* const collectives_;
   Collectives* const context_;
   const DividedVocabulary vocabulary_;
@@ -94,4 +94,4 @@ class GptModel : public Model {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_GPT_GPT_MODEL_H_
+#endif  // REPRISE_MODELS_GPT_GPT_MODEL_H_

@@ -1,6 +1,6 @@
 // The model through an engine against the papers' formulas in float64.
 
-#include "examples/models/gpt/gpt_model.h"
+#include "reprise/models/gpt/gpt_model.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -24,13 +24,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/engine.h"
-#include "examples/hf/paths.h"
-#include "examples/hf/safetensors_writer.h"
-#include "examples/models/generate.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/hf/paths.h"
+#include "reprise/hf/safetensors_writer.h"
+#include "reprise/models/generate.h"
 
 namespace reprise {
 namespace {
@@ -140,11 +140,11 @@ class DenseGpt {
 // Prompt and forced tokens of one sequence, through an engine in chunks, against the plain form.
 void ExpectDense(const GptConfig& config) {
   const std::unique_ptr<GptModel> model = Made(config);
-  auto engine = Engine::Create(model.get(), {.runner = {.max_num_seqs = 2,
-                                                        .max_num_tokens = 16,
-                                                        .block_size = 4,
-                                                        .max_steps_in_flight = 1},
-                                             .prefill_chunk = 3});
+  auto engine = CreateEngine(model.get(), {.runner = {.max_num_seqs = 2,
+                                                      .max_num_tokens = 16,
+                                                      .max_steps_in_flight = 1,
+                                                      .cache = {.block_size = 4}},
+                                           .scheduler = {.prefill_chunk = 3}});
   ASSERT_TRUE(engine.ok()) << engine.status();
   std::vector<int32_t> tokens;
   for (int i = 0; i < 40; ++i) tokens.push_back((i * i * 7 + 3) % config.vocab_size);
@@ -152,7 +152,7 @@ void ExpectDense(const GptConfig& config) {
                            .forced_tokens = {tokens.begin() + 11, tokens.end()}};
   LogitsRecorder recorder(1);
   const absl::Status status = Generate(**engine, {request}, [&](int i, const TokenEvent& event) {
-    return recorder.Record(i, (*engine)->logits(event));
+    return recorder.Record(i, *LogitsOf(**engine, event));
   });
   ASSERT_TRUE(status.ok()) << status;
   ASSERT_EQ(recorder.num_rows(0), 29);

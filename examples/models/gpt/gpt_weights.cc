@@ -1,13 +1,13 @@
-#include "examples/models/gpt/gpt_weights.h"
+#include "reprise/models/gpt/gpt_weights.h"
 
 #include <cstdint>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/checkpoint.h"
-#include "examples/models/model_weights.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/checkpoint.h"
+#include "reprise/models/model_weights.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The weights of a GPT-2 or BLOOM model on a device.
 //
 //   REPRISE_ASSIGN_OR_RETURN(GptConfig config, LoadGptConfig(folder));
@@ -5,8 +7,8 @@
 //
 // Values: copies share the tensors. Not written after loading. Thread safety: pure functions.
 
-#ifndef EXAMPLES_MODELS_GPT_GPT_WEIGHTS_H_
-#define EXAMPLES_MODELS_GPT_GPT_WEIGHTS_H_
+#ifndef REPRISE_MODELS_GPT_GPT_WEIGHTS_H_
+#define REPRISE_MODELS_GPT_GPT_WEIGHTS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -16,13 +18,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "distributed/collectives.h"
-#include "distributed/share.h"
-#include "examples/hf/weights.h"
-#include "examples/models/gpt/gpt_config.h"
-#include "examples/models/random_source.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/dtype.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/distributed/share.h"
+#include "reprise/hf/weights.h"
+#include "reprise/models/gpt/gpt_config.h"
+#include "reprise/models/random_source.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 
@@ -85,4 +87,4 @@ absl::Status CheckGptWeights(const GptConfig& config, const GptWeights& weights,
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_GPT_GPT_WEIGHTS_H_
+#endif  // REPRISE_MODELS_GPT_GPT_WEIGHTS_H_

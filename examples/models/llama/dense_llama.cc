@@ -1,4 +1,4 @@
-#include "examples/models/llama/dense_llama.h"
+#include "reprise/models/llama/dense_llama.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -23,12 +23,12 @@
 #include <limits>
 #include <optional>
 
-#include "examples/hf/rope.h"
-#include "examples/models/llama/llama_config.h"
-#include "examples/models/llama/llama_weights.h"
-#include "examples/models/moe/experts.h"
-#include "runner/ops/expert_linear.h"
-#include "runner/ops/linear.h"
+#include "reprise/hf/rope.h"
+#include "reprise/models/llama/llama_config.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/moe/experts.h"
+#include "reprise/runner/ops/expert_linear.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 namespace {

@@ -3,8 +3,8 @@
 //
 //   const at::Tensor expected = DenseLogits(*model, tokens);
 
-#ifndef EXAMPLES_MODELS_LLAMA_DENSE_LLAMA_H_
-#define EXAMPLES_MODELS_LLAMA_DENSE_LLAMA_H_
+#ifndef REPRISE_MODELS_LLAMA_DENSE_LLAMA_H_
+#define REPRISE_MODELS_LLAMA_DENSE_LLAMA_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-#include "examples/models/llama/llama_model.h"
+#include "reprise/models/llama/llama_model.h"
 
 namespace reprise {
 
@@ -30,4 +30,4 @@ at::Tensor DenseLogits(const LlamaModel& model, const std::vector<int32_t>& toke
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_LLAMA_DENSE_LLAMA_H_
+#endif  // REPRISE_MODELS_LLAMA_DENSE_LLAMA_H_

@@ -17,16 +17,16 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "engine/engine.h"
-#include "examples/hf/checkpoint.h"
-#include "examples/hf/safetensors_writer.h"
-#include "examples/models/generate.h"
-#include "examples/models/model_folder.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "runner/ops/test_device.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/hf/checkpoint.h"
+#include "reprise/hf/safetensors_writer.h"
+#include "reprise/models/generate.h"
+#include "reprise/models/model_folder.h"
+#include "reprise/runner/ops/test_device.h"
 
 namespace reprise {
 namespace {
@@ -126,13 +126,13 @@ class Fp8FolderTest : public DeviceTest {
     REPRISE_ASSIGN_OR_RETURN(
         const std::unique_ptr<Model> model,
         LoadModel(folder.path, folder.config, {.weights = {.device = device(), .dtype = dtype}}));
-    EngineOptions options;
+    ModelEngineOptions options;
     options.runner = {.max_num_seqs = kNumRequests,
                       .max_num_tokens = 128,
                       .max_seq_len = 64,
-                      .step_logits = StepLogits::kOfEvery};
+                      .logits = {.step_logits = StepLogits::kOfEvery}};
     REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                             Engine::Create(model.get(), options));
+                             CreateEngine(model.get(), options));
     std::vector<Request> requests(kNumRequests);
     for (int i = 0; i < kNumRequests; ++i) {
       for (int j = 0; j < 5 + i; ++j) requests[i].prompt.push_back(100 + 37 * i + 11 * j);
@@ -141,7 +141,7 @@ class Fp8FolderTest : public DeviceTest {
     }
     LogitsRecorder recorder(kNumRequests);
     REPRISE_RETURN_IF_ERROR(Generate(*engine, requests, [&](int i, const TokenEvent& event) {
-      return recorder.Record(i, engine->logits(event));
+      return recorder.Record(i, *reprise::LogitsOf(*engine, event));
     }));
     std::vector<float> all;
     for (int i = 0; i < kNumRequests; ++i) {

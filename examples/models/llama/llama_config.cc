@@ -1,16 +1,16 @@
-#include "examples/models/llama/llama_config.h"
+#include "reprise/models/llama/llama_config.h"
 
 #include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "examples/hf/config_fields.h"
-#include "examples/hf/fp8_config.h"
-#include "examples/hf/json_fields.h"
-#include "examples/hf/rope.h"
-#include "examples/models/llama/llama_families.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/config_fields.h"
+#include "reprise/hf/fp8_config.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/hf/rope.h"
+#include "reprise/models/llama/llama_families.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Reads config.json and generation_config.json of a Hugging Face folder with a model of the Llama
 // kind: decoder layers of grouped-query attention and a gated feed-forward, normalised by their
 // root mean square.
@@ -13,8 +15,8 @@
 // implemented is refused by name.
 // Thread safety: pure functions.
 
-#ifndef EXAMPLES_MODELS_LLAMA_LLAMA_CONFIG_H_
-#define EXAMPLES_MODELS_LLAMA_LLAMA_CONFIG_H_
+#ifndef REPRISE_MODELS_LLAMA_LLAMA_CONFIG_H_
+#define REPRISE_MODELS_LLAMA_LLAMA_CONFIG_H_
 
 #include <cstdint>
 #include <optional>
@@ -22,11 +24,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "examples/hf/rope.h"
-#include "examples/models/moe/experts_config.h"
 #include "nlohmann/json.hpp"
-#include "runner/ops/op_options.h"
+#include "reprise/base/dtype.h"
+#include "reprise/hf/rope.h"
+#include "reprise/models/moe/experts_config.h"
+#include "reprise/runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -145,4 +147,4 @@ absl::StatusOr<LlamaConfig> LoadLlamaConfig(const std::string& folder);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_LLAMA_LLAMA_CONFIG_H_
+#endif  // REPRISE_MODELS_LLAMA_LLAMA_CONFIG_H_

@@ -1,4 +1,4 @@
-#include "examples/models/llama/llama_config.h"
+#include "reprise/models/llama/llama_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "examples/hf/config_fields.h"
-#include "examples/hf/strict_json.h"
+#include "reprise/hf/config_fields.h"
+#include "reprise/hf/strict_json.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "examples/models/llama/llama_families.h"
+#include "reprise/models/llama/llama_families.h"
 
 #include <array>
 #include <cmath>
@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/status_macros.h"
-#include "examples/models/moe/experts_config.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/models/moe/experts_config.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The families of models of the Llama kind: the name of each in config.json, its defaults there,
 // and the blocks (LlamaConfig) that it chooses.
 //
@@ -22,17 +24,17 @@
 //
 // docs/models.md describes how to add one. Thread safety: const data, pure functions.
 
-#ifndef EXAMPLES_MODELS_LLAMA_LLAMA_FAMILIES_H_
-#define EXAMPLES_MODELS_LLAMA_LLAMA_FAMILIES_H_
+#ifndef REPRISE_MODELS_LLAMA_LLAMA_FAMILIES_H_
+#define REPRISE_MODELS_LLAMA_LLAMA_FAMILIES_H_
 
 #include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "examples/hf/config_fields.h"
-#include "examples/hf/json_fields.h"
-#include "examples/models/llama/llama_config.h"
+#include "reprise/hf/config_fields.h"
+#include "reprise/hf/json_fields.h"
+#include "reprise/models/llama/llama_config.h"
 
 namespace reprise {
 
@@ -51,6 +53,7 @@ struct LlamaFamily {
   absl::Status (*read)(const JsonFields& fields, LlamaConfig& config);
 };
 
+// The kind of each family, in the order of the table of families.
 std::vector<ModelKind> LlamaKinds();
 
 // Errors: those of FindModelKind().
@@ -58,4 +61,4 @@ absl::StatusOr<const LlamaFamily*> FindLlamaFamily(const JsonFields& fields);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_LLAMA_LLAMA_FAMILIES_H_
+#endif  // REPRISE_MODELS_LLAMA_LLAMA_FAMILIES_H_

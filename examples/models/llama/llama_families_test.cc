@@ -1,4 +1,4 @@
-#include "examples/models/llama/llama_families.h"
+#include "reprise/models/llama/llama_families.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "examples/models/llama/llama_config.h"
-#include "examples/models/llama/public_configs.h"
 #include "nlohmann/json.hpp"
+#include "reprise/models/llama/llama_config.h"
+#include "reprise/models/llama/public_configs.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "examples/models/llama/llama_model.h"
+#include "reprise/models/llama/llama_model.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -9,20 +9,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
-#include "examples/hf/rope.h"
-#include "examples/models/moe/experts.h"
-#include "runner/ops/elementwise.h"
-#include "runner/ops/gather_rows.h"
-#include "runner/ops/head_norm.h"
-#include "runner/ops/linear.h"
-#include "runner/ops/norm.h"
-#include "runner/ops/rotary.h"
-#include "runner/ops/rotary_table.h"
-#include "runner/ranks/context_attention.h"
-#include "runner/ranks/sum_norm.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/hf/rope.h"
+#include "reprise/models/moe/experts.h"
+#include "reprise/runner/ops/elementwise.h"
+#include "reprise/runner/ops/gather_rows.h"
+#include "reprise/runner/ops/head_norm.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/ops/norm.h"
+#include "reprise/runner/ops/rotary_table.h"
+#include "reprise/runner/ranks/context_attention.h"
+#include "reprise/runner/ranks/sum_norm.h"
 
 namespace reprise {
 namespace {
@@ -158,13 +157,16 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables t
             .max_position = max_position,
             .dtype = weights_.dtype,
             .input_embedding_dim = options.takes_embeddings ? config.hidden_size : 0,
+            .hidden_dim = config.hidden_size,
             .device = weights_.embedding.device()},
       embedding_scale_(RoundedTo(weights_.dtype, std::sqrt(double{1} * config.hidden_size))),
       collectives_(options.collectives),
       context_(options.context),
       vocabulary_(config.vocab_size, options.collectives),
       hidden_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
-      summed_memory_(options.collectives, config.hidden_size, weights_.embedding.options()) {}
+      summed_memory_(options.collectives, config.hidden_size, weights_.embedding.options()) {
+  spec_.divided_logits = vocabulary_.logits();
+}
 
 absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
@@ -183,6 +185,7 @@ absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
           step, weights.mlp_output_norm,
           is_last ? weights_.final_norm : weights_.layers[layer + 1].input_norm, scratch));
     }
+    REPRISE_RETURN_IF_ERROR(step.KeepHidden(scratch.normed));
     const int64_t num_logits = step.logits_indices().size(0);
     const at::Tensor last =
         at::empty({num_logits, config_.hidden_size}, weights_.embedding.options());
@@ -193,8 +196,8 @@ absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
       }
       return CopyFromFirstRank(context_, own);
     };
-    REPRISE_RETURN_IF_ERROR(
-        vocabulary_.Logits(weights_.lm_head, step.linears(), last, step.logits(), finish));
+    REPRISE_RETURN_IF_ERROR(vocabulary_.Logits(weights_.lm_head, step.linears(), last,
+                                               {step.logits(), step.divided_logits()}, finish));
     return step.logits();
   });
 }
@@ -227,8 +230,8 @@ absl::StatusOr<at::Tensor> LlamaModel::Attend(const Step& step, int layer, Scrat
   if (rotates) {
     const at::Tensor& table =
         config_.AttentionOf(layer).window.has_value() ? tables_.window_rotary : tables_.rotary;
-    REPRISE_RETURN_IF_ERROR(RotaryWriteKv(scratch.q, scratch.k, scratch.v, step.positions(), table,
-                                          step.kv(layer), step.slot_mapping(layer), norm));
+    REPRISE_RETURN_IF_ERROR(
+        step.Write(layer, scratch.k, scratch.v, {.q = scratch.q, .table = table, .norm = norm}));
     return AttendOverRanks(context_, step, layer, scratch.q, config_.head_dim);
   }
   if (norm.has_value()) REPRISE_RETURN_IF_ERROR(NormaliseHeads(scratch.q, scratch.k, *norm));

@@ -1,8 +1,10 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Llama and its relatives as the runner sees them: decoder layers of grouped-query attention with
 // rotary embedding and a gated feed-forward, normalised by RMSNorm (Touvron et al., 2023).
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LlamaModel> model, LlamaModel::Load(folder, {}));
-//   REPRISE_ASSIGN_OR_RETURN(auto engine, Engine::Create(model.get(), {}));
+//   REPRISE_ASSIGN_OR_RETURN(auto engine, CreateEngine(model.get(), {}));
 //
 // Everything that differs between models and families (sizes, biases, rotation, norms, windows,
 // chunks, soft caps ...) is a choice by LlamaConfig in here, not another class: docs/models.md.
@@ -13,8 +15,8 @@
 //
 // Thread safety: as Model.
 
-#ifndef EXAMPLES_MODELS_LLAMA_LLAMA_MODEL_H_
-#define EXAMPLES_MODELS_LLAMA_LLAMA_MODEL_H_
+#ifndef REPRISE_MODELS_LLAMA_LLAMA_MODEL_H_
+#define REPRISE_MODELS_LLAMA_LLAMA_MODEL_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -25,14 +27,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "distributed/collectives.h"
-#include "examples/hf/weights.h"
-#include "examples/models/llama/llama_config.h"
-#include "examples/models/llama/llama_weights.h"
-#include "runner/model.h"
-#include "runner/ranks/divided_logits.h"
-#include "runner/ranks/over_ranks.h"
-#include "runner/step.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/hf/weights.h"
+#include "reprise/models/llama/llama_config.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/ranks/over_ranks.h"
+#include "reprise/runner/step.h"
 
 namespace reprise {
 
@@ -48,7 +49,7 @@ struct LlamaModelOptions {
   // same steps (docs/distributed.md).
   Collectives* collectives = nullptr;
   // The ranks that the keys of each sequence are divided over, for a runner with
-  // ModelRunnerOptions::divides_context; must outlive the model. Null: this rank has all keys of
+  // RankOptions::context_ranks; must outlive the model. Null: this rank has all keys of
   // its heads. With `collectives`: groups of a grid (distributed/rank_grid.h).
   Collectives* context = nullptr;
 };
@@ -70,7 +71,6 @@ class LlamaModel : public Model {
 
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
-  DividedLogits* divided_logits() override { return vocabulary_.logits(); }
 
   const LlamaConfig& config() const { return config_; }  // of this rank (LlamaConfigOfRank())
   const LlamaWeights& weights() const { return weights_; }
@@ -116,4 +116,4 @@ class LlamaModel : public Model {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_LLAMA_LLAMA_MODEL_H_
+#endif  // REPRISE_MODELS_LLAMA_LLAMA_MODEL_H_

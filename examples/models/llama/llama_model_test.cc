@@ -1,4 +1,4 @@
-#include "examples/models/llama/llama_model.h"
+#include "reprise/models/llama/llama_model.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -10,21 +10,25 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "engine/engine.h"
-#include "examples/models/generate.h"
-#include "examples/models/llama/dense_llama.h"
-#include "examples/models/llama/llama_weights.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/generate.h"
+#include "reprise/models/llama/dense_llama.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/runner/step.h"
+#include "reprise/runner/step_watch.h"
 
 namespace reprise {
 namespace {
 
 using testing::HasSubstr;
+using testing::IsSupersetOf;
 
 LlamaConfig TinyConfig() {
   LlamaConfig config;
@@ -69,11 +73,11 @@ std::unique_ptr<LlamaModel> Made(const LlamaConfig& config, const LlamaModelOpti
 // Prompt and forced tokens of one sequence, through an engine in chunks, against the plain form.
 void ExpectDense(const LlamaConfig& config) {
   const std::unique_ptr<LlamaModel> model = Made(config);
-  auto engine = Engine::Create(model.get(), {.runner = {.max_num_seqs = 2,
-                                                        .max_num_tokens = 16,
-                                                        .block_size = 4,
-                                                        .max_steps_in_flight = 1},
-                                             .prefill_chunk = 3});
+  auto engine = CreateEngine(model.get(), {.runner = {.max_num_seqs = 2,
+                                                      .max_num_tokens = 16,
+                                                      .max_steps_in_flight = 1,
+                                                      .cache = {.block_size = 4}},
+                                           .scheduler = {.prefill_chunk = 3}});
   ASSERT_TRUE(engine.ok()) << engine.status();
   std::vector<int32_t> tokens;
   for (int i = 0; i < 24; ++i) tokens.push_back((i * i * 7 + 3) % config.vocab_size);
@@ -81,7 +85,7 @@ void ExpectDense(const LlamaConfig& config) {
                            .forced_tokens = {tokens.begin() + 11, tokens.end()}};
   LogitsRecorder recorder(1);
   const absl::Status status = Generate(**engine, {request}, [&](int i, const TokenEvent& event) {
-    return recorder.Record(i, (*engine)->logits(event));
+    return recorder.Record(i, *LogitsOf(**engine, event));
   });
   ASSERT_TRUE(status.ok()) << status;
   ASSERT_EQ(recorder.num_rows(0), 13);
@@ -120,7 +124,7 @@ TEST(LlamaModelTest, TheEmbeddingsOfATextsOwnTokensGiveItsLogits) {
   config.scale_embedding = true;
   const std::unique_ptr<LlamaModel> model = Made(config, {.takes_embeddings = true});
   auto engine =
-      Engine::Create(model.get(), {.runner = {.max_num_seqs = 1, .max_steps_in_flight = 1}});
+      CreateEngine(model.get(), {.runner = {.max_num_seqs = 1, .max_steps_in_flight = 1}});
   ASSERT_TRUE(engine.ok()) << engine.status();
   std::vector<int32_t> tokens;
   for (int i = 0; i < 12; ++i) tokens.push_back((i * i * 7 + 3) % config.vocab_size);
@@ -136,7 +140,7 @@ TEST(LlamaModelTest, TheEmbeddingsOfATextsOwnTokensGiveItsLogits) {
       {.prompt = placeholders, .embeddings = {*embeddings}, .max_new_tokens = 5}};
   LogitsRecorder recorder(2);
   const absl::Status status = Generate(**engine, requests, [&](int i, const TokenEvent& event) {
-    return recorder.Record(i, (*engine)->logits(event));
+    return recorder.Record(i, *LogitsOf(**engine, event));
   });
   ASSERT_TRUE(status.ok()) << status;
   const std::vector<float> want(recorder.rows(0).begin(), recorder.rows(0).end());
@@ -305,6 +309,109 @@ TEST(LlamaModelTest, SpecSaysHowEachLayerAttends) {
   EXPECT_EQ(layers[1].chunk_size, 4);
   EXPECT_EQ(layers[1].params.scale, 0.25f);
   EXPECT_EQ(layers[1].params.softcap, 50);
+}
+
+// Keys and values of some hundreds: an fp8 cache with scales of 1 would clip most of them to 448.
+std::unique_ptr<LlamaModel> ModelOfLargeKeys(const LlamaConfig& config) {
+  std::unique_ptr<LlamaModel> model = Made(config);
+  const int64_t q_size = int64_t{config.num_q_heads} * config.head_dim;
+  for (const LlamaLayerWeights& layer : model->weights().layers) {
+    at::Tensor qkv = layer.qkv.weight();
+    qkv.narrow(0, 0, q_size).mul_(1e-3);
+    qkv.narrow(0, q_size, qkv.size(0) - q_size).mul_(400);
+  }
+  return model;
+}
+
+// The largest error of the logits that choose 6 tokens, over the largest logit.
+double ErrorOfFp8Cache(LlamaModel& model, KvScaleShape shape, KvCalibration calibration,
+                       std::vector<KvScales::Layer>* scales = nullptr) {
+  auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 1,
+                                                 .max_num_tokens = 16,
+                                                 .max_steps_in_flight = 1,
+                                                 .cache = {.block_size = 4,
+                                                           .dtype = DType::kFp8E4M3,
+                                                           .scale_shape = shape,
+                                                           .calibration = calibration}}});
+  CHECK(engine.ok()) << engine.status();
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < 18; ++i) tokens.push_back((i * i * 7 + 3) % model.spec().vocab_size);
+  LogitsRecorder recorder(1);
+  const absl::Status status = Generate(**engine,
+                                       {{.prompt = {tokens.begin(), tokens.begin() + 12},
+                                         .forced_tokens = {tokens.begin() + 12, tokens.end()}}},
+                                       [&](int i, const TokenEvent& event) {
+                                         return recorder.Record(i, *LogitsOf(**engine, event));
+                                       });
+  CHECK(status.ok()) << status;
+  const int64_t num_rows = recorder.num_rows(0);
+  const at::Tensor expected = DenseLogits(model, tokens).narrow(0, 11, num_rows);
+  const at::Tensor got =
+      at::tensor(std::vector<float>(recorder.rows(0).begin(), recorder.rows(0).end()))
+          .view({num_rows, model.spec().vocab_size});
+  const KvScales& kept = *ModelRunnerOf(**engine).kv_scales();
+  for (int layer = 0; scales != nullptr && layer < 2; ++layer) {
+    scales->push_back({.k = kept.layer(layer).k.clone(), .v = kept.layer(layer).v.clone()});
+  }
+  return ((got - expected).abs().max() / expected.abs().max()).item<double>();
+}
+
+TEST(LlamaModelTest, CalibrationSetsTheScalesOfRotatedLayers) {
+  for (const QkNorm norm : {QkNorm::kNone, QkNorm::kWeighted}) {
+    LlamaConfig config = TinyConfig();
+    config.qk_norm = norm;
+    const std::unique_ptr<LlamaModel> model = ModelOfLargeKeys(config);
+    for (const KvScaleShape shape : {KvScaleShape::kPerLayer, KvScaleShape::kPerHead}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(norm) << ", " << static_cast<int>(shape));
+      std::vector<KvScales::Layer> scales;
+      const double calibrated = ErrorOfFp8Cache(*model, shape, KvCalibration::kFirstStep, &scales);
+      const double plain = ErrorOfFp8Cache(*model, shape, KvCalibration::kOff);
+      EXPECT_LT(calibrated, 0.5 * plain);
+      for (const KvScales::Layer& layer : scales) {
+        // Values exceed 448 in each head; a norm makes the keys short.
+        EXPECT_GT(layer.v.min().item<float>(), 1.0f);
+        if (norm == QkNorm::kNone) {
+          EXPECT_GT(layer.k.min().item<float>(), 1.0f);
+        }
+        EXPECT_TRUE((layer.k != 1).all().item<bool>());
+      }
+    }
+  }
+}
+
+// Passes its steps on with a watch that lists the names of the tensors.
+class WatchedModel : public Model, private StepWatch {
+ public:
+  explicit WatchedModel(Model* model) : model_(*model) {}
+
+  const ModelSpec& spec() const override { return model_.spec(); }
+  absl::StatusOr<at::Tensor> Forward(const Step& step) override {
+    return model_.Forward(step.WatchedBy(this));
+  }
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  void Begin() override {}
+  void See(std::string_view name, const at::Tensor&, WatchedRows) override {
+    names_.emplace_back(name);
+  }
+  absl::Status End() override { return absl::OkStatus(); }
+
+  Model& model_;
+  std::vector<std::string> names_;
+};
+
+TEST(LlamaModelTest, AWatchSeesTheKeysAndValuesOfRotatedLayers) {
+  const std::unique_ptr<LlamaModel> model = Made(TinyConfig());
+  WatchedModel watched(model.get());
+  auto engine = CreateEngine(&watched, {.runner = {.max_num_seqs = 1}});
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const absl::Status status = Generate(**engine, {{.prompt = {1, 2, 3}, .max_new_tokens = 1}},
+                                       [](int, const TokenEvent&) { return absl::OkStatus(); });
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_THAT(watched.names(),
+              IsSupersetOf({"layer 0 q", "layer 0 k", "layer 0 v", "layer 0 out", "layer 1 q",
+                            "layer 1 k", "layer 1 v", "layer 1 out"}));
 }
 
 TEST(LlamaModelTest, RefusesNormsThatTheConfigDoesWithoutAndAsksForThoseItHas) {

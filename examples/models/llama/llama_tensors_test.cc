@@ -1,10 +1,10 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "examples/hf/tensor_view.h"
-#include "examples/models/llama/llama_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/hf/tensor_view.h"
+#include "reprise/models/llama/llama_weights.h"
 
 namespace reprise {
 namespace {

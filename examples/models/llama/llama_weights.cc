@@ -1,11 +1,11 @@
-#include "examples/models/llama/llama_weights.h"
+#include "reprise/models/llama/llama_weights.h"
 
 #include <cstdint>
 #include <utility>
 
-#include "base/status_macros.h"
-#include "distributed/share.h"
-#include "examples/models/model_weights.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/share.h"
+#include "reprise/models/model_weights.h"
 
 namespace reprise {
 namespace {

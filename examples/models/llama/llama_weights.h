@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The weights of a Llama model on a device, in the form in which a step multiplies by them: q, k
 // and v in one matrix, gate and up in one matrix.
 //
@@ -11,8 +13,8 @@
 //
 // Values: copies share the tensors. Not written after loading. Thread safety: pure functions.
 
-#ifndef EXAMPLES_MODELS_LLAMA_LLAMA_WEIGHTS_H_
-#define EXAMPLES_MODELS_LLAMA_LLAMA_WEIGHTS_H_
+#ifndef REPRISE_MODELS_LLAMA_LLAMA_WEIGHTS_H_
+#define REPRISE_MODELS_LLAMA_LLAMA_WEIGHTS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -22,14 +24,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
-#include "distributed/collectives.h"
-#include "examples/hf/safetensors.h"
-#include "examples/hf/weights.h"
-#include "examples/models/llama/llama_config.h"
-#include "examples/models/moe/experts.h"
-#include "examples/models/random_source.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/dtype.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/hf/safetensors.h"
+#include "reprise/hf/weights.h"
+#include "reprise/models/llama/llama_config.h"
+#include "reprise/models/moe/experts.h"
+#include "reprise/models/random_source.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 
@@ -87,4 +89,4 @@ absl::Status CheckLlamaWeights(const LlamaConfig& config, const LlamaWeights& we
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_LLAMA_LLAMA_WEIGHTS_H_
+#endif  // REPRISE_MODELS_LLAMA_LLAMA_WEIGHTS_H_

@@ -1,4 +1,4 @@
-#include "examples/models/llama/llama_weights.h"
+#include "reprise/models/llama/llama_weights.h"
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -15,12 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "base/torch_dtype.h"
-#include "examples/hf/safetensors_writer.h"
-#include "examples/hf/tensor_view.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/hf/safetensors_writer.h"
+#include "reprise/hf/tensor_view.h"
 
 namespace reprise {
 namespace {

@@ -14,15 +14,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/engine.h"
-#include "examples/models/generate.h"
-#include "examples/models/llama/dense_llama.h"
-#include "examples/models/llama/llama_model.h"
-#include "examples/models/llama/llama_weights.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/linear.h"
+#include "reprise/engine/create_engine.h"
+#include "reprise/models/generate.h"
+#include "reprise/models/llama/dense_llama.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/runner/ops/linear.h"
 #ifdef REPRISE_TEST_ON_GPU
 #include <c10/cuda/CUDAFunctions.h>
 #endif
@@ -103,14 +103,14 @@ struct LongRun {
 };
 
 // Greedily, sequences of kLength tokens side by side; sequence i's prompt begins with token i.
-LongRun Generated(LlamaModel& model, int num_seqs, std::optional<int> num_blocks) {
-  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = num_seqs,
-                                                   .max_num_tokens = 32,
-                                                   .max_seq_len = kLength,
-                                                   .block_size = kBlockSize,
-                                                   .num_blocks = num_blocks,
-                                                   .max_steps_in_flight = 1},
-                                        .prefill_chunk = kPrefillChunk});
+LongRun Generated(LlamaModel& model, int num_seqs, BlockMemory cache) {
+  auto engine =
+      CreateEngine(&model, {.runner = {.max_num_seqs = num_seqs,
+                                       .max_num_tokens = 32,
+                                       .max_seq_len = kLength,
+                                       .max_steps_in_flight = 1,
+                                       .cache = {.block_size = kBlockSize, .size = cache}},
+                            .scheduler = {.prefill_chunk = kPrefillChunk}});
   CHECK(engine.ok()) << engine.status();
   LongRun run;
   std::vector<Request> requests;
@@ -123,7 +123,7 @@ LongRun Generated(LlamaModel& model, int num_seqs, std::optional<int> num_blocks
   LogitsRecorder recorder(num_seqs);
   const absl::Status status = Generate(**engine, requests, [&](int i, const TokenEvent& event) {
     run.tokens[i].push_back(*event.token);
-    return recorder.Record(i, (*engine)->logits(event));
+    return recorder.Record(i, *LogitsOf(**engine, event));
   });
   CHECK(status.ok()) << status;
   for (int i = 0; i < num_seqs; ++i) {
@@ -133,7 +133,7 @@ LongRun Generated(LlamaModel& model, int num_seqs, std::optional<int> num_blocks
   }
   run.peak_used = (*engine)->scheduler().blocks().pool().peak_used();
   run.num_preemptions = (*engine)->scheduler().num_preemptions();
-  run.num_replays = (*engine)->runner().graph_report().num_replays();
+  run.num_replays = ModelRunnerOf(**engine).graph_report().num_replays();
   return run;
 }
 
@@ -158,11 +158,11 @@ class LongContextTest : public testing::Test {
     constexpr int kNumSeqs = 3;
     const std::unique_ptr<LlamaModel> plain = Made(config);
     const std::unique_ptr<LlamaModel> model = Moved(*plain, kDevice);
-    const LongRun ample = Generated(*model, kNumSeqs, std::nullopt);
+    const LongRun ample = Generated(*model, kNumSeqs, {});
     EXPECT_LE(ample.peak_used, kNumSeqs * blocks_per_seq);
     EXPECT_GT(ample.num_replays, kLength - kPromptLength - 5);
     // With room for no more than that (and the null block) no sequence is preempted.
-    const LongRun tight = Generated(*model, kNumSeqs, kNumSeqs * blocks_per_seq + 1);
+    const LongRun tight = Generated(*model, kNumSeqs, NumBlocks{kNumSeqs * blocks_per_seq + 1});
     EXPECT_EQ(tight.num_preemptions, 0);
     EXPECT_EQ(tight.tokens, ample.tokens);
     for (int i = 0; i < kNumSeqs; ++i) {
@@ -214,7 +214,7 @@ TEST_F(LongContextTest, BesideFullLayersOnlyTheChunkedOnesAreBounded) {
 
 TEST_F(LongContextTest, FullLayersHoldEveryBlock) {
   const std::unique_ptr<LlamaModel> model = Moved(*Made(TinyConfig()), kDevice);
-  const LongRun run = Generated(*model, 1, std::nullopt);
+  const LongRun run = Generated(*model, 1, {});
   EXPECT_GE(run.peak_used, (kLength - 1) / kBlockSize);  // or the others show nothing
 }
 

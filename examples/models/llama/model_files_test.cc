@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "examples/hf/checkpoint.h"
-#include "examples/hf/safetensors.h"
-#include "examples/hf/tensor_view.h"
-#include "examples/models/llama/llama_config.h"
+#include "reprise/hf/checkpoint.h"
+#include "reprise/hf/safetensors.h"
+#include "reprise/hf/tensor_view.h"
+#include "reprise/models/llama/llama_config.h"
 
 namespace reprise {
 namespace {

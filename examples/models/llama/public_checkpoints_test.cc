@@ -14,15 +14,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "engine/engine.h"
-#include "examples/hf/checkpoint.h"
-#include "examples/models/generate.h"
-#include "examples/models/llama/llama_model.h"
-#include "examples/models/llama/public_configs.h"
-#include "examples/models/llama/random_checkpoint.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/engine/create_engine.h"
+#include "reprise/hf/checkpoint.h"
+#include "reprise/models/generate.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/llama/public_configs.h"
+#include "reprise/models/llama/random_checkpoint.h"
 
 namespace reprise {
 namespace {
@@ -57,7 +57,7 @@ json ReadJson(const std::string& path) { return json::parse(std::ifstream(path))
 void WriteJson(const std::string& path, const json& value) { std::ofstream(path) << value; }
 
 std::vector<int32_t> Generated(LlamaModel& model) {
-  auto engine = Engine::Create(&model, {.runner = {.max_num_seqs = 1, .max_seq_len = 128}});
+  auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 1, .max_seq_len = 128}});
   EXPECT_TRUE(engine.ok()) << engine.status();
   std::vector<int32_t> tokens;
   const Request request = {.prompt = {3, 1, 4, 1, 5, 9}, .max_new_tokens = 90};

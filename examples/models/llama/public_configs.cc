@@ -1,4 +1,4 @@
-#include "examples/models/llama/public_configs.h"
+#include "reprise/models/llama/public_configs.h"
 
 #include <array>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
+#include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {

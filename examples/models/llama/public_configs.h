@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // config.json of published models, member by member, for tests and benchmarks.
 //
 //   REPRISE_ASSIGN_OR_RETURN(nlohmann::json json, PublicConfig("llama-3.1-8b"));
@@ -5,15 +7,15 @@
 //
 // Thread safety: pure functions.
 
-#ifndef EXAMPLES_MODELS_LLAMA_PUBLIC_CONFIGS_H_
-#define EXAMPLES_MODELS_LLAMA_PUBLIC_CONFIGS_H_
+#ifndef REPRISE_MODELS_LLAMA_PUBLIC_CONFIGS_H_
+#define REPRISE_MODELS_LLAMA_PUBLIC_CONFIGS_H_
 
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "examples/models/llama/llama_config.h"
 #include "nlohmann/json.hpp"
+#include "reprise/models/llama/llama_config.h"
 
 namespace reprise {
 
@@ -24,6 +26,7 @@ absl::StatusOr<nlohmann::json> PublicConfig(std::string_view name);
 // The same, parsed.
 absl::StatusOr<LlamaConfig> LlamaPreset(std::string_view name);
 
+// The names that PublicConfig() accepts.
 std::vector<std::string_view> PublicConfigNames();
 
 // The same model in small: 2 layers, 8 query heads of 16 dims, 4 KV heads, a vocabulary and a
@@ -32,4 +35,4 @@ nlohmann::json InSmall(nlohmann::json config);
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_LLAMA_PUBLIC_CONFIGS_H_
+#endif  // REPRISE_MODELS_LLAMA_PUBLIC_CONFIGS_H_

@@ -1,13 +1,13 @@
-#include "examples/models/llama/public_configs.h"
+#include "reprise/models/llama/public_configs.h"
 
 #include <optional>
 #include <string>
 
-#include "examples/hf/paths.h"
-#include "examples/hf/tensor_view.h"
-#include "examples/models/llama/llama_weights.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/hf/paths.h"
+#include "reprise/hf/tensor_view.h"
+#include "reprise/models/llama/llama_weights.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "examples/models/llama/random_checkpoint.h"
+#include "reprise/models/llama/random_checkpoint.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,12 +11,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/status_macros.h"
-#include "examples/hf/element_conversion.h"
-#include "examples/hf/safetensors_writer.h"
-#include "examples/hf/tensor_view.h"
-#include "examples/models/llama/llama_config.h"
-#include "examples/models/llama/llama_weights.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/hf/element_conversion.h"
+#include "reprise/hf/safetensors_writer.h"
+#include "reprise/hf/tensor_view.h"
+#include "reprise/models/llama/llama_config.h"
+#include "reprise/models/llama/llama_weights.h"
 
 namespace reprise {
 namespace {

@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // Writes a model folder as Hugging Face has them, with random weights: for tests and measurements
 // of loading.
 //
@@ -5,8 +7,8 @@
 //   REPRISE_RETURN_IF_ERROR(WriteRandomCheckpoint("/dev/shm/llama", config, {}));
 //   LoadLlamaWeights("/dev/shm/llama", ...);
 
-#ifndef EXAMPLES_MODELS_LLAMA_RANDOM_CHECKPOINT_H_
-#define EXAMPLES_MODELS_LLAMA_RANDOM_CHECKPOINT_H_
+#ifndef REPRISE_MODELS_LLAMA_RANDOM_CHECKPOINT_H_
+#define REPRISE_MODELS_LLAMA_RANDOM_CHECKPOINT_H_
 
 #include <cstdint>
 #include <string>
@@ -38,4 +40,4 @@ absl::Status WriteRandomCheckpoint(const std::string& folder, const nlohmann::js
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_LLAMA_RANDOM_CHECKPOINT_H_
+#endif  // REPRISE_MODELS_LLAMA_RANDOM_CHECKPOINT_H_

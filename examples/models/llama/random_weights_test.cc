@@ -5,11 +5,11 @@
 
 #include <utility>
 
-#include "examples/models/llama/llama_model.h"
-#include "examples/models/llama/llama_weights.h"
-#include "examples/models/llama/public_configs.h"
 #include "glog/logging.h"
 #include "gtest/gtest.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/models/llama/llama_weights.h"
+#include "reprise/models/llama/public_configs.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "examples/models/moe/experts.h"
+#include "reprise/models/moe/experts.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gather.h>
@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "distributed/share.h"
-#include "runner/ops/elementwise.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/share.h"
+#include "reprise/runner/ops/elementwise.h"
 
 namespace reprise {
 namespace {

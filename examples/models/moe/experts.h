@@ -1,3 +1,5 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // A mixture of experts (Shazeer et al., 2017) as the feed-forward of a layer: a router chooses some
 // experts a token, each a gated feed-forward of its own, and their outputs are added, weighted.
 //
@@ -14,8 +16,8 @@
 //
 // Thread safety: as LinearContext.
 
-#ifndef EXAMPLES_MODELS_MOE_EXPERTS_H_
-#define EXAMPLES_MODELS_MOE_EXPERTS_H_
+#ifndef REPRISE_MODELS_MOE_EXPERTS_H_
+#define REPRISE_MODELS_MOE_EXPERTS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -25,11 +27,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "examples/hf/weights.h"
-#include "examples/models/moe/experts_config.h"
-#include "runner/ops/expert_linear.h"
-#include "runner/ops/linear.h"
-#include "runner/ops/linear_context.h"
+#include "reprise/hf/weights.h"
+#include "reprise/models/moe/experts_config.h"
+#include "reprise/runner/ops/expert_linear.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/ops/linear_context.h"
 
 namespace reprise {
 
@@ -79,4 +81,4 @@ absl::StatusOr<Routing> ApplyExperts(const ExpertsConfig& config, const ExpertWe
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_MOE_EXPERTS_H_
+#endif  // REPRISE_MODELS_MOE_EXPERTS_H_

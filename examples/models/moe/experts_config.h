@@ -1,11 +1,13 @@
+// Unstable: any version may change this header (docs/embedding.md).
+//
 // The choices of a mixture of experts. No LibTorch, so that configurations need none.
 
-#ifndef EXAMPLES_MODELS_MOE_EXPERTS_CONFIG_H_
-#define EXAMPLES_MODELS_MOE_EXPERTS_CONFIG_H_
+#ifndef REPRISE_MODELS_MOE_EXPERTS_CONFIG_H_
+#define REPRISE_MODELS_MOE_EXPERTS_CONFIG_H_
 
 #include <cstdint>
 
-#include "runner/ops/op_options.h"
+#include "reprise/runner/ops/op_options.h"
 
 namespace reprise {
 
@@ -35,4 +37,4 @@ struct ExpertsConfig {
 
 }  // namespace reprise
 
-#endif  // EXAMPLES_MODELS_MOE_EXPERTS_CONFIG_H_
+#endif  // REPRISE_MODELS_MOE_EXPERTS_CONFIG_H_

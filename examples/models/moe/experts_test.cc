@@ -1,6 +1,6 @@
 // Compiled with REPRISE_TEST_ON_GPU, on a GPU.
 
-#include "examples/models/moe/experts.h"
+#include "reprise/models/moe/experts.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/argsort.h>
@@ -24,12 +24,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/torch_dtype.h"
-#include "examples/models/random_source.h"
 #include "glog/logging.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/test_device.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/models/random_source.h"
+#include "reprise/runner/ops/test_device.h"
 
 namespace reprise {
 namespace {

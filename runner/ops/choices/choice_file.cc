@@ -1,4 +1,4 @@
-#include "runner/ops/choices/choice_file.h"
+#include "reprise/runner/ops/choices/choice_file.h"
 
 #include <unistd.h>
 

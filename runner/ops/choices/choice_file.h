@@ -11,8 +11,8 @@
 //
 // Thread safety: none for an object.
 
-#ifndef RUNNER_OPS_CHOICES_CHOICE_FILE_H_
-#define RUNNER_OPS_CHOICES_CHOICE_FILE_H_
+#ifndef REPRISE_RUNNER_OPS_CHOICES_CHOICE_FILE_H_
+#define REPRISE_RUNNER_OPS_CHOICES_CHOICE_FILE_H_
 
 #include <map>
 #include <optional>
@@ -58,4 +58,4 @@ std::optional<ChoiceTexts> ParseChoices(const std::string& text);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_CHOICES_CHOICE_FILE_H_
+#endif  // REPRISE_RUNNER_OPS_CHOICES_CHOICE_FILE_H_

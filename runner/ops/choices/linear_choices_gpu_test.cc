@@ -18,7 +18,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/linear.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 namespace {

@@ -1,4 +1,4 @@
-#include "runner/ops/choices/remembered_choice.h"
+#include "reprise/runner/ops/choices/remembered_choice.h"
 
 #include <vector>
 
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "runner/ops/skinny_linear_args.h"
+#include "reprise/runner/ops/skinny_linear_args.h"
 
 namespace reprise {
 namespace {

@@ -3,15 +3,15 @@
 //
 // Thread safety: pure functions.
 
-#ifndef RUNNER_OPS_CHOICES_REMEMBERED_CHOICE_H_
-#define RUNNER_OPS_CHOICES_REMEMBERED_CHOICE_H_
+#ifndef REPRISE_RUNNER_OPS_CHOICES_REMEMBERED_CHOICE_H_
+#define REPRISE_RUNNER_OPS_CHOICES_REMEMBERED_CHOICE_H_
 
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "runner/ops/few_rows/tile_linear_plan.h"
+#include "reprise/runner/ops/few_rows/tile_linear_plan.h"
 
 namespace reprise {
 
@@ -31,4 +31,4 @@ std::optional<RememberedChoice> RememberedChoiceFrom(const std::string& text);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_CHOICES_REMEMBERED_CHOICE_H_
+#endif  // REPRISE_RUNNER_OPS_CHOICES_REMEMBERED_CHOICE_H_

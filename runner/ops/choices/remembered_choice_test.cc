@@ -1,4 +1,4 @@
-#include "runner/ops/choices/remembered_choice.h"
+#include "reprise/runner/ops/choices/remembered_choice.h"
 
 #include <limits>
 #include <string>

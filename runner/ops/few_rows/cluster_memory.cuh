@@ -6,14 +6,14 @@
 // phase. Its phases are counted by their parity: the first one is 0. Arrivals release, waits
 // acquire, within the cluster.
 
-#ifndef RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_
-#define RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_
+#ifndef REPRISE_RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_
+#define REPRISE_RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_
 
 #include <cuda.h>
 
 #include <cstdint>
 
-#include "base/cluster.cuh"
+#include "reprise/base/cluster.cuh"
 
 namespace reprise {
 
@@ -112,4 +112,4 @@ __device__ __forceinline__ void CopyPairedBoxes(uint32_t to, const CUtensorMap& 
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_
+#endif  // REPRISE_RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_

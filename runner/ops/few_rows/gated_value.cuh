@@ -1,11 +1,11 @@
 // What a gated product's kernel makes of two sums.
 
-#ifndef RUNNER_OPS_FEW_ROWS_GATED_VALUE_CUH_
-#define RUNNER_OPS_FEW_ROWS_GATED_VALUE_CUH_
+#ifndef REPRISE_RUNNER_OPS_FEW_ROWS_GATED_VALUE_CUH_
+#define REPRISE_RUNNER_OPS_FEW_ROWS_GATED_VALUE_CUH_
 
-#include "runner/ops/elementwise_args.h"
-#include "runner/ops/op_options.h"
-#include "runner/ops/vector_access.cuh"
+#include "reprise/runner/ops/elementwise_args.h"
+#include "reprise/runner/ops/op_options.h"
+#include "reprise/runner/ops/vector_access.cuh"
 
 namespace reprise {
 
@@ -31,4 +31,4 @@ __device__ __forceinline__ T GatedValue(Activation activation, float gate, float
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_FEW_ROWS_GATED_VALUE_CUH_
+#endif  // REPRISE_RUNNER_OPS_FEW_ROWS_GATED_VALUE_CUH_

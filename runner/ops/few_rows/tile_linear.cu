@@ -15,9 +15,9 @@
 
 #include <type_traits>
 
-#include "base/warp_arrivals.cuh"
-#include "runner/ops/few_rows/tile_linear.h"
-#include "runner/ops/few_rows/tile_pipeline.cuh"
+#include "reprise/base/warp_arrivals.cuh"
+#include "reprise/runner/ops/few_rows/tile_linear.h"
+#include "reprise/runner/ops/few_rows/tile_pipeline.cuh"
 
 namespace reprise {
 namespace {

@@ -5,13 +5,13 @@
 // A row's bits depend on the form, on in_features and on TileColumns(num_rows): they are the same
 // for all numbers of rows that share it. Sums are float32.
 
-#ifndef RUNNER_OPS_FEW_ROWS_TILE_LINEAR_H_
-#define RUNNER_OPS_FEW_ROWS_TILE_LINEAR_H_
+#ifndef REPRISE_RUNNER_OPS_FEW_ROWS_TILE_LINEAR_H_
+#define REPRISE_RUNNER_OPS_FEW_ROWS_TILE_LINEAR_H_
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runner/ops/few_rows/tile_linear_plan.h"
-#include "runner/ops/skinny_linear_args.h"
+#include "reprise/runner/ops/few_rows/tile_linear_plan.h"
+#include "reprise/runner/ops/skinny_linear_args.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -37,4 +37,4 @@ absl::StatusOr<TileLinearPlan> TileLinearPlanOf(const SkinnyLinearArgs& args, co
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_FEW_ROWS_TILE_LINEAR_H_
+#endif  // REPRISE_RUNNER_OPS_FEW_ROWS_TILE_LINEAR_H_

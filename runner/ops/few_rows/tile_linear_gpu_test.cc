@@ -1,10 +1,13 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/cuda/CUDAGraph.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -14,12 +17,12 @@
 #include <optional>
 #include <vector>
 
-#include "base/torch_dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/elementwise.h"
-#include "runner/ops/few_rows/tile_linear.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/ops/elementwise.h"
+#include "reprise/runner/ops/few_rows/tile_linear.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 namespace {

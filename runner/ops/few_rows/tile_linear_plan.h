@@ -17,14 +17,14 @@
 //
 // Thread safety: values.
 
-#ifndef RUNNER_OPS_FEW_ROWS_TILE_LINEAR_PLAN_H_
-#define RUNNER_OPS_FEW_ROWS_TILE_LINEAR_PLAN_H_
+#ifndef REPRISE_RUNNER_OPS_FEW_ROWS_TILE_LINEAR_PLAN_H_
+#define REPRISE_RUNNER_OPS_FEW_ROWS_TILE_LINEAR_PLAN_H_
 
 #include <cstdint>
 #include <string>
 
 #include "absl/types/span.h"
-#include "base/host_device.h"
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -115,4 +115,4 @@ int TileColumns(int num_rows);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_FEW_ROWS_TILE_LINEAR_PLAN_H_
+#endif  // REPRISE_RUNNER_OPS_FEW_ROWS_TILE_LINEAR_PLAN_H_

@@ -1,4 +1,4 @@
-#include "runner/ops/few_rows/tile_linear_plan.h"
+#include "reprise/runner/ops/few_rows/tile_linear_plan.h"
 
 #include <limits>
 #include <random>

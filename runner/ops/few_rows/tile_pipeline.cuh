@@ -13,8 +13,8 @@
 //
 // `Plan` is a TileLinearPlan or derived from it, with its own stage_bytes().
 
-#ifndef RUNNER_OPS_FEW_ROWS_TILE_PIPELINE_CUH_
-#define RUNNER_OPS_FEW_ROWS_TILE_PIPELINE_CUH_
+#ifndef REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PIPELINE_CUH_
+#define REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PIPELINE_CUH_
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -27,17 +27,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/cuda_status.h"
-#include "base/dependent_launch.cuh"
-#include "base/dtype.h"
-#include "base/status_macros.h"
-#include "base/warp_arrivals.cuh"
-#include "runner/ops/few_rows/cluster_memory.cuh"
-#include "runner/ops/few_rows/gated_value.cuh"
-#include "runner/ops/few_rows/tile_linear_plan.h"
-#include "runner/ops/few_rows/tile_products.cuh"
-#include "runner/ops/skinny_linear_args.h"
-#include "runner/ops/vector_access.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/dependent_launch.cuh"
+#include "reprise/base/dtype.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/warp_arrivals.cuh"
+#include "reprise/runner/ops/few_rows/cluster_memory.cuh"
+#include "reprise/runner/ops/few_rows/gated_value.cuh"
+#include "reprise/runner/ops/few_rows/tile_linear_plan.h"
+#include "reprise/runner/ops/few_rows/tile_products.cuh"
+#include "reprise/runner/ops/skinny_linear_args.h"
+#include "reprise/runner/ops/vector_access.cuh"
 
 namespace reprise {
 
@@ -542,4 +542,4 @@ struct TileLauncher {
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_FEW_ROWS_TILE_PIPELINE_CUH_
+#endif  // REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PIPELINE_CUH_

@@ -8,8 +8,8 @@
 // columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2], d[n][3] of row l / 4 + 8. Of A in registers it has,
 // as pairs, elements l % 4 * 2 + {0, 1} of rows l / 4 and l / 4 + 8, and then those 8 further on.
 
-#ifndef RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
-#define RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
+#ifndef REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
+#define REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -165,4 +165,4 @@ __device__ __forceinline__ void FragmentProduct(TileSums<kColumns>& d, const Til
 #undef REPRISE_D_16
 #undef REPRISE_D_8
 
-#endif  // RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
+#endif  // REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_

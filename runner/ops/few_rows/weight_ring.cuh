@@ -18,8 +18,8 @@
 //           two rows, as odd rows have their halves of a line swapped; 16 lanes of 8 bytes, of four
 //           rows, as row r has its quarter i of a line at i ^ r % 4.
 
-#ifndef RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_
-#define RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_
+#ifndef REPRISE_RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_
+#define REPRISE_RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -182,4 +182,4 @@ class WeightRing {
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_
+#endif  // REPRISE_RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_

@@ -8,10 +8,10 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "base/cuda_status.h"
-#include "runner/ops/fp8/fp8_linear.h"
-#include "runner/ops/fp8/fp8_values.cuh"
-#include "runner/ops/vector_access.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/runner/ops/fp8/fp8_linear.h"
+#include "reprise/runner/ops/fp8/fp8_values.cuh"
+#include "reprise/runner/ops/vector_access.cuh"
 
 namespace reprise {
 namespace {

@@ -23,13 +23,13 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "base/cuda_status.h"
-#include "base/dependent_launch.cuh"
-#include "base/status_macros.h"
-#include "runner/ops/few_rows/weight_ring.cuh"
-#include "runner/ops/fp8/fp8_linear.h"
-#include "runner/ops/fp8/fp8_values.cuh"
-#include "runner/ops/vector_access.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/dependent_launch.cuh"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/ops/few_rows/weight_ring.cuh"
+#include "reprise/runner/ops/fp8/fp8_linear.h"
+#include "reprise/runner/ops/fp8/fp8_values.cuh"
+#include "reprise/runner/ops/vector_access.cuh"
 
 namespace reprise {
 namespace {

@@ -4,14 +4,14 @@
 //
 // NaN among the values counts as 480, or -480.
 
-#ifndef RUNNER_OPS_FP8_FP8_LINEAR_H_
-#define RUNNER_OPS_FP8_FP8_LINEAR_H_
+#ifndef REPRISE_RUNNER_OPS_FP8_FP8_LINEAR_H_
+#define REPRISE_RUNNER_OPS_FP8_FP8_LINEAR_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
-#include "runner/ops/skinny_linear_args.h"
+#include "reprise/base/dtype.h"
+#include "reprise/runner/ops/skinny_linear_args.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -68,4 +68,4 @@ absl::Status LaunchDequantise(const Fp8Weight& weight, int first_row, int num_ro
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_FP8_FP8_LINEAR_H_
+#endif  // REPRISE_RUNNER_OPS_FP8_FP8_LINEAR_H_

@@ -17,12 +17,12 @@
 #include <optional>
 #include <vector>
 
-#include "base/torch_dtype.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/fp8/fp8_linear.h"
-#include "runner/ops/fp8/quantise_weight.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/runner/ops/fp8/fp8_linear.h"
+#include "reprise/runner/ops/fp8/quantise_weight.h"
+#include "reprise/runner/ops/linear.h"
 
 namespace reprise {
 namespace {

@@ -21,10 +21,10 @@
 
 #include <algorithm>
 
-#include "base/warp_arrivals.cuh"
-#include "runner/ops/few_rows/tile_pipeline.cuh"
-#include "runner/ops/fp8/fp8_tile_linear.h"
-#include "runner/ops/fp8/fp8_values.cuh"
+#include "reprise/base/warp_arrivals.cuh"
+#include "reprise/runner/ops/few_rows/tile_pipeline.cuh"
+#include "reprise/runner/ops/fp8/fp8_tile_linear.h"
+#include "reprise/runner/ops/fp8/fp8_values.cuh"
 
 namespace reprise {
 namespace {

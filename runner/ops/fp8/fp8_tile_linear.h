@@ -6,13 +6,13 @@
 // TileColumns(num_rows): they are the same for all numbers of rows that share it. Sums are float32.
 // NaN among the values counts as 480, or -480.
 
-#ifndef RUNNER_OPS_FP8_FP8_TILE_LINEAR_H_
-#define RUNNER_OPS_FP8_FP8_TILE_LINEAR_H_
+#ifndef REPRISE_RUNNER_OPS_FP8_FP8_TILE_LINEAR_H_
+#define REPRISE_RUNNER_OPS_FP8_FP8_TILE_LINEAR_H_
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runner/ops/fp8/fp8_linear.h"
-#include "runner/ops/fp8/fp8_tile_plan.h"
+#include "reprise/runner/ops/fp8/fp8_linear.h"
+#include "reprise/runner/ops/fp8/fp8_tile_plan.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -37,4 +37,4 @@ absl::StatusOr<Fp8TilePlan> Fp8TilePlanOf(const Fp8LinearArgs& args, const TileF
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_FP8_FP8_TILE_LINEAR_H_
+#endif  // REPRISE_RUNNER_OPS_FP8_FP8_TILE_LINEAR_H_

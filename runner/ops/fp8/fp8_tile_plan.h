@@ -6,11 +6,11 @@
 //
 // Thread safety: values.
 
-#ifndef RUNNER_OPS_FP8_FP8_TILE_PLAN_H_
-#define RUNNER_OPS_FP8_FP8_TILE_PLAN_H_
+#ifndef REPRISE_RUNNER_OPS_FP8_FP8_TILE_PLAN_H_
+#define REPRISE_RUNNER_OPS_FP8_FP8_TILE_PLAN_H_
 
-#include "base/host_device.h"
-#include "runner/ops/few_rows/tile_linear_plan.h"
+#include "reprise/base/host_device.h"
+#include "reprise/runner/ops/few_rows/tile_linear_plan.h"
 
 namespace reprise {
 
@@ -34,4 +34,4 @@ Fp8TilePlan PlanFp8Tile(const TileForm& form, int num_rows, int out_features, in
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_FP8_FP8_TILE_PLAN_H_
+#endif  // REPRISE_RUNNER_OPS_FP8_FP8_TILE_PLAN_H_

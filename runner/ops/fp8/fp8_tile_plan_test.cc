@@ -1,4 +1,4 @@
-#include "runner/ops/fp8/fp8_tile_plan.h"
+#include "reprise/runner/ops/fp8/fp8_tile_plan.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // fp8 (e4m3) values in registers as pairs of 16-bit floats, exactly. NaN becomes 480, or -480.
 
-#ifndef RUNNER_OPS_FP8_FP8_VALUES_CUH_
-#define RUNNER_OPS_FP8_FP8_VALUES_CUH_
+#ifndef REPRISE_RUNNER_OPS_FP8_FP8_VALUES_CUH_
+#define REPRISE_RUNNER_OPS_FP8_FP8_VALUES_CUH_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -37,4 +37,4 @@ __device__ __forceinline__ uint32_t EvenFp8Values(uint32_t bytes) {
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_FP8_FP8_VALUES_CUH_
+#endif  // REPRISE_RUNNER_OPS_FP8_FP8_VALUES_CUH_

@@ -1,13 +1,13 @@
-#include "runner/ops/fp8/quantise_weight.h"
+#include "reprise/runner/ops/fp8/quantise_weight.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/where.h>
 
-#include "base/shape_check.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "runner/ops/activation_type.h"
+#include "reprise/base/shape_check.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/runner/ops/activation_type.h"
 
 namespace reprise {
 namespace {

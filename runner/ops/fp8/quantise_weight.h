@@ -6,8 +6,8 @@
 //
 // Thread safety: pure functions.
 
-#ifndef RUNNER_OPS_FP8_QUANTISE_WEIGHT_H_
-#define RUNNER_OPS_FP8_QUANTISE_WEIGHT_H_
+#ifndef REPRISE_RUNNER_OPS_FP8_QUANTISE_WEIGHT_H_
+#define REPRISE_RUNNER_OPS_FP8_QUANTISE_WEIGHT_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -37,4 +37,4 @@ absl::StatusOr<QuantisedWeight> QuantiseWeight(const at::Tensor& weight, ScaledB
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_FP8_QUANTISE_WEIGHT_H_
+#endif  // REPRISE_RUNNER_OPS_FP8_QUANTISE_WEIGHT_H_

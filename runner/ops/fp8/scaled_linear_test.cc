@@ -18,10 +18,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runner/ops/elementwise.h"
-#include "runner/ops/fp8/quantise_weight.h"
-#include "runner/ops/linear.h"
-#include "runner/ops/test_device.h"
+#include "reprise/runner/ops/elementwise.h"
+#include "reprise/runner/ops/fp8/quantise_weight.h"
+#include "reprise/runner/ops/linear.h"
+#include "reprise/runner/ops/test_device.h"
 
 namespace reprise {
 namespace {

@@ -21,11 +21,11 @@
 //   T         float, __half, __nv_bfloat16
 //   kVector   elements a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
 
-#include "base/cuda_status.h"
-#include "base/dependent_launch.cuh"
-#include "runner/ops/norms/norm_args.h"
-#include "runner/ops/norms/norm_rows.cuh"
-#include "runner/ops/vector_access.cuh"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/dependent_launch.cuh"
+#include "reprise/runner/ops/norms/norm_args.h"
+#include "reprise/runner/ops/norms/norm_rows.cuh"
+#include "reprise/runner/ops/vector_access.cuh"
 
 namespace reprise {
 namespace {

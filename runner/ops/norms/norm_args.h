@@ -1,12 +1,12 @@
 // What the CPU and the GPU form of runner/ops/norm.h share. No LibTorch.
 
-#ifndef RUNNER_OPS_NORMS_NORM_ARGS_H_
-#define RUNNER_OPS_NORMS_NORM_ARGS_H_
+#ifndef REPRISE_RUNNER_OPS_NORMS_NORM_ARGS_H_
+#define REPRISE_RUNNER_OPS_NORMS_NORM_ARGS_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/dtype.h"
+#include "reprise/base/dtype.h"
 
 struct CUstream_st;  // cudaStream_t
 
@@ -43,4 +43,4 @@ absl::Status LaunchNorm(const NormArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_NORMS_NORM_ARGS_H_
+#endif  // REPRISE_RUNNER_OPS_NORMS_NORM_ARGS_H_

@@ -4,13 +4,13 @@
 //   T         float, __half, __nv_bfloat16
 //   kVector   elements a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
 
-#ifndef RUNNER_OPS_NORMS_NORM_ROWS_CUH_
-#define RUNNER_OPS_NORMS_NORM_ROWS_CUH_
+#ifndef REPRISE_RUNNER_OPS_NORMS_NORM_ROWS_CUH_
+#define REPRISE_RUNNER_OPS_NORMS_NORM_ROWS_CUH_
 
 #include <algorithm>
 
-#include "runner/ops/norms/norm_args.h"
-#include "runner/ops/vector_access.cuh"
+#include "reprise/runner/ops/norms/norm_args.h"
+#include "reprise/runner/ops/vector_access.cuh"
 
 namespace reprise {
 
@@ -77,4 +77,4 @@ bool IsAlignedForNorm(const NormArgs& args) {
 
 }  // namespace reprise
 
-#endif  // RUNNER_OPS_NORMS_NORM_ROWS_CUH_
+#endif  // REPRISE_RUNNER_OPS_NORMS_NORM_ROWS_CUH_

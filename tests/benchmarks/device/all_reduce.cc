@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "distributed/launch.h"
-#include "distributed/process_group.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/distributed/launch.h"
+#include "reprise/distributed/process_group.h"
 #include "tests/benchmarks/device/replay_timer.h"
 
 namespace reprise {

@@ -14,16 +14,16 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "attention/attention.h"
-#include "attention/attention_params.h"
-#include "attention/cuda/attention_cuda.h"
-#include "attention/paged_batch.h"
-#include "attention/work_map/work_map_build.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/status_macros.h"
-#include "base/torch_dtype.h"
-#include "base/torch_status.h"
-#include "cache/storage/kv_cache.h"
+#include "reprise/attention/attention.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/cuda/attention_cuda.h"
+#include "reprise/attention/paged_batch.h"
+#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/cache/storage/kv_cache.h"
 
 namespace reprise {
 namespace {

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "attention/attention_params.h"
-#include "attention/device_profile.h"
-#include "attention/work_map/work_map.h"
-#include "attention/work_map/work_map_plan.h"
-#include "base/dtype.h"
-#include "cache/storage/kv_layout.h"
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/device_profile.h"
+#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layout.h"
 #include "tests/benchmarks/device/replay_timer.h"
 
 namespace reprise {

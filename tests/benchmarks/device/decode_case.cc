@@ -16,12 +16,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "distributed/share.h"
-#include "runner/model_runner.h"
-#include "runner/ops/linear.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/distributed/share.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/ops/linear.h"
 #include "tests/benchmarks/device/replay_timer.h"
 #include "tests/benchmarks/device/stream_kernels.h"
 
@@ -68,18 +68,18 @@ class DecodingBatch {
     batch.acceptance_ = c.acceptance;
     if (RanksOf(c.collectives).world > 1) batch.collectives_ = c.collectives;
     REPRISE_ASSIGN_OR_RETURN(
-        batch.runner_, ModelRunner::Create(&model, {.max_num_seqs = c.batch,
-                                                    .max_num_tokens = c.batch * (1 + c.num_drafts),
-                                                    .max_seq_len = max_seq_len,
-                                                    .block_size = c.block_size,
-                                                    .num_blocks = 1 + c.batch * blocks_per_seq,
-                                                    .graphs = c.graphs,
-                                                    .graph_sizes = {c.batch},
-                                                    .speculation = {.max_drafts = c.num_drafts},
-                                                    .linear_choices_file = c.linear_choices_file,
-                                                    .cascade = c.cascade,
-                                                    .collectives = c.collectives,
-                                                    .sample_shards = c.sample_shards}));
+        batch.runner_,
+        ModelRunner::Create(
+            &model,
+            {.max_num_seqs = c.batch,
+             .max_num_tokens = c.batch * (1 + c.num_drafts),
+             .max_seq_len = max_seq_len,
+             .cache = {.block_size = c.block_size, .size = NumBlocks{1 + c.batch * blocks_per_seq}},
+             .graphs = {.mode = c.graphs, .sizes = {c.batch}},
+             .speculation = {.max_drafts = c.num_drafts},
+             .ranks = {.collectives = c.collectives},
+             .device = {.linear_choices_file = c.linear_choices_file, .cascade = c.cascade},
+             .debug = {.sample_shards = c.sample_shards}}));
     for (int layer = 0; layer < batch.runner_->kv_cache().num_layers(); ++layer) {
       for (at::Tensor tensor : batch.runner_->kv_cache().tensors(layer)) tensor.normal_();
     }
@@ -102,11 +102,11 @@ class DecodingBatch {
       if (collectives_ != nullptr) {
         REPRISE_RETURN_IF_ERROR(collectives_->Broadcast(message_, /*root=*/0));
       }
-      REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, runner_->Launch({.rows = rows_}));
+      REPRISE_ASSIGN_OR_RETURN(const int64_t ticket, runner_->Launch({.rows = rows_}));
       launch_us_ += MicrosecondsSince(begin);
       ++num_launches_;
       in_flight_.push_back(ticket);
-      if (static_cast<int>(in_flight_.size()) == runner_->max_steps_in_flight()) {
+      if (static_cast<int>(in_flight_.size()) == runner_->shape().max_steps_in_flight) {
         REPRISE_RETURN_IF_ERROR(AwaitOldest());
       }
     }
@@ -174,10 +174,12 @@ class DecodingBatch {
     const std::vector<int32_t> token = {1};
     std::vector<ScheduledRow> first_rows;
     for (int slot = 0; slot < batch; ++slot) {
-      joins.push_back({.slot = slot, .seq_len = seq_len});
+      joins.push_back({.slot = SlotId(slot), .seq_len = seq_len, .prompt_len = seq_len + 1});
       for (int column = 0; column < blocks_per_seq_; ++column) {
         const size_t owner = column < shared_blocks_ ? 0 : slot;
-        updates.push_back({slot, column, blocks[owner * blocks_per_seq_ + column]});
+        updates.push_back({.slot = SlotId(slot),
+                           .column = column,
+                           .block = BlockId(blocks[owner * blocks_per_seq_ + column])});
       }
       first_rows.push_back({.slot = SlotId(slot), .tokens = token});
       rows_.push_back({.slot = SlotId(slot),
@@ -200,7 +202,7 @@ class DecodingBatch {
   double num_new_tokens_ = 0;
   double num_rows_ = 0;
   std::vector<ScheduledRow> rows_;
-  std::deque<StepTicket> in_flight_;
+  std::deque<int64_t> in_flight_;
   bool is_cascade_ = false;
   double launch_us_ = 0;
   int num_launches_ = 0;

@@ -12,10 +12,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "distributed/collectives.h"
-#include "examples/models/llama/llama_model.h"
-#include "graphs/graph_set.h"
-#include "runner/model_runner_options.h"
+#include "reprise/distributed/collectives.h"
+#include "reprise/graphs/graph_set.h"
+#include "reprise/models/llama/llama_model.h"
+#include "reprise/runner/model_runner_options.h"
 #include "tests/benchmarks/device/device_limits.h"
 #include "tests/benchmarks/device/step_trace.h"
 
@@ -38,8 +38,8 @@ struct DecodeCase {
   int num_timed_steps = 60;
   // Of a model that is divided over ranks, all of which measure the same case; null: one rank.
   Collectives* collectives = nullptr;
-  bool sample_shards = false;  // as ModelRunnerOptions::sample_shards
-  // As ModelRunnerOptions::linear_choices_file.
+  bool sample_shards = false;  // as DebugOptions::sample_shards
+  // As DeviceOptions::linear_choices_file.
   std::string linear_choices_file = {};
   int num_samples = 5;  // of num_timed_steps each; the median is reported
 };

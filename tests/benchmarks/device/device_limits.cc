@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 #include "tests/benchmarks/device/replay_timer.h"
 #include "tests/benchmarks/device/stream_kernels.h"
 

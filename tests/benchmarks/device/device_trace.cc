@@ -9,9 +9,9 @@
 #include <fstream>
 #include <set>
 
-#include "base/status_macros.h"
-#include "base/torch_status.h"
 #include "nlohmann/json.hpp"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 namespace {

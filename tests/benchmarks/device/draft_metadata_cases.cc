@@ -11,15 +11,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "attention/merge/common_prefix.h"
-#include "attention/merge/merge_states.h"
-#include "attention/metadata/chain_batch.h"
-#include "attention/speculation/accept_drafts.h"
-#include "attention/speculation/advance_step.h"
-#include "attention/speculation/draft_steps.h"
-#include "attention/speculation/tree_batch.h"
-#include "attention/testing/draft_generator.h"
-#include "base/testing/builder_memory.h"
+#include "reprise/attention/merge/common_prefix.h"
+#include "reprise/attention/merge/merge_states.h"
+#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/speculation/accept_drafts.h"
+#include "reprise/attention/speculation/advance_step.h"
+#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/tree_batch.h"
+#include "reprise/attention/testing/draft_generator.h"
+#include "reprise/base/testing/builder_memory.h"
 #include "tests/benchmarks/device/metadata_case.h"
 
 namespace reprise {

@@ -2,12 +2,12 @@
 #include <memory>
 #include <vector>
 
-#include "attention/metadata/batch_builder.h"
-#include "attention/metadata/batch_split.h"
-#include "attention/metadata/cross_batch.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/metadata/ragged_gather.h"
 #include "glog/logging.h"
+#include "reprise/attention/metadata/batch_builder.h"
+#include "reprise/attention/metadata/batch_split.h"
+#include "reprise/attention/metadata/cross_batch.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/metadata/ragged_gather.h"
 #include "tests/benchmarks/device/metadata_case.h"
 
 namespace reprise {

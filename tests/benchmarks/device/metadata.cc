@@ -19,8 +19,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/cuda_status.h"
-#include "base/status_macros.h"
+#include "reprise/base/cuda_status.h"
+#include "reprise/base/status_macros.h"
 #include "tests/benchmarks/device/metadata_case.h"
 #include "tests/benchmarks/device/replay_timer.h"
 

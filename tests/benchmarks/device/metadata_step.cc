@@ -21,8 +21,8 @@
 #include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "base/status_macros.h"
-#include "runner/model_runner.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/runner/model_runner.h"
 #include "tests/benchmarks/device/device_trace.h"
 #include "tests/benchmarks/device/length_list.h"
 
@@ -103,27 +103,31 @@ class Steps {
   static absl::StatusOr<Steps> Create(Model* model, int num_rows, int context) {
     Steps steps;
     const int max_seq_len = context + kNumTracedSteps + kNumTimedSteps + 32;
-    REPRISE_ASSIGN_OR_RETURN(steps.runner_,
-                             ModelRunner::Create(model, {.max_num_seqs = num_rows,
-                                                         .max_num_tokens = num_rows,
-                                                         .max_seq_len = max_seq_len,
-                                                         .block_size = kBlockSize,
-                                                         .num_blocks = 64,
-                                                         .graph_sizes = {num_rows}}));
+    REPRISE_ASSIGN_OR_RETURN(
+        steps.runner_,
+        ModelRunner::Create(model, {.max_num_seqs = num_rows,
+                                    .max_num_tokens = num_rows,
+                                    .max_seq_len = max_seq_len,
+                                    .cache = {.block_size = kBlockSize, .size = NumBlocks{64}},
+                                    .graphs = {.sizes = {num_rows}}}));
     ModelRunner& runner = *steps.runner_;
     std::vector<SlotJoin> joins;
     std::vector<BlockTableUpdate> updates;
     const std::vector<int32_t> token = {1};
     std::vector<ScheduledRow> first;
-    const int num_groups = static_cast<int>(runner.kv_groups().size());
+    const int num_groups = static_cast<int>(runner.shape().groups.size());
     for (int slot = 0; slot < num_rows; ++slot) {
-      joins.push_back({.slot = slot,
+      joins.push_back({.slot = SlotId(slot),
                        .seq_len = context,
-                       .num_encoder_tokens = runner.max_encoder_tokens(),
+                       .prompt_len = context + 1,
+                       .num_encoder_tokens = runner.shape().max_encoder_tokens,
                        .encoder_is_cached = 1});
       for (int group = 0; group < num_groups; ++group) {
-        for (int column = 0; column < runner.max_blocks(); ++column) {
-          updates.push_back({slot, column, 1 + column % 63, group});
+        for (int column = 0; column < runner.shape().max_blocks(); ++column) {
+          updates.push_back({.slot = SlotId(slot),
+                             .column = column,
+                             .block = BlockId(1 + column % 63),
+                             .group = group});
         }
       }
       first.push_back({.slot = SlotId(slot), .tokens = token});
@@ -138,17 +142,17 @@ class Steps {
   // The mean time of a launch.
   absl::StatusOr<double> Run(int num_steps) {
     Clock::duration launch = {};
-    std::vector<StepTicket> in_flight;
+    std::vector<int64_t> in_flight;
     for (int step = 0; step < num_steps; ++step) {
       const Clock::time_point begin = Clock::now();
-      REPRISE_ASSIGN_OR_RETURN(const StepTicket ticket, runner_->Launch({.rows = rows_}));
+      REPRISE_ASSIGN_OR_RETURN(const int64_t ticket, runner_->Launch({.rows = rows_}));
       launch += Clock::now() - begin;
       in_flight.push_back(ticket);
-      if (static_cast<int>(in_flight.size()) < runner_->max_steps_in_flight()) continue;
+      if (static_cast<int>(in_flight.size()) < runner_->shape().max_steps_in_flight) continue;
       REPRISE_RETURN_IF_ERROR(runner_->Await(in_flight.front()).status());
       in_flight.erase(in_flight.begin());
     }
-    for (const StepTicket ticket : in_flight) {
+    for (const int64_t ticket : in_flight) {
       REPRISE_RETURN_IF_ERROR(runner_->Await(ticket).status());
     }
     return std::chrono::duration<double, std::micro>(launch).count() / num_steps;

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "attention/metadata/batch_gather.h"
-#include "attention/metadata/batch_tables.h"
-#include "attention/metadata/cross_batch.h"
-#include "attention/metadata/local_block_table.h"
-#include "attention/metadata/local_virtual_batch.h"
-#include "attention/metadata/ragged_gather.h"
-#include "cache/tables/convert_tables.h"
+#include "reprise/attention/metadata/batch_gather.h"
+#include "reprise/attention/metadata/batch_tables.h"
+#include "reprise/attention/metadata/cross_batch.h"
+#include "reprise/attention/metadata/local_block_table.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/metadata/ragged_gather.h"
+#include "reprise/cache/tables/convert_tables.h"
 #include "tests/benchmarks/device/metadata_case.h"
 
 namespace reprise {

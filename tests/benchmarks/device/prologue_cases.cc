@@ -14,14 +14,14 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
-#include "base/torch_status.h"
-#include "cache/ops/write_kv.h"
-#include "cache/storage/kv_cache.h"
-#include "cache/storage/kv_layout.h"
-#include "runner/ops/head_norm.h"
-#include "runner/ops/rotary.h"
-#include "runner/ops/rotary_table.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
+#include "reprise/cache/ops/write_kv.h"
+#include "reprise/cache/storage/kv_cache.h"
+#include "reprise/cache/storage/kv_layout.h"
+#include "reprise/runner/ops/head_norm.h"
+#include "reprise/runner/ops/rotary.h"
+#include "reprise/runner/ops/rotary_table.h"
 #include "tests/benchmarks/device/replay_timer.h"
 
 namespace reprise {

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/status_macros.h"
-#include "base/torch_status.h"
+#include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 

@@ -1,0 +1,56 @@
+// The policy of a scheduler: how it chooses the sequences and tokens of each step.
+//
+// Thread safety: a plain value.
+
+#ifndef REPRISE_ENGINE_SCHEDULER_POLICY_H_
+#define REPRISE_ENGINE_SCHEDULER_POLICY_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/prefix/prefix_hash.h"
+#include "reprise/cache/prefix/prefix_match.h"
+#include "reprise/engine/preemption_rule.h"
+#include "reprise/engine/speculation_policy.h"
+
+namespace reprise {
+
+// How a scheduler chooses what runs. All other limits are facts of the runner (RunnerShape).
+struct SchedulerPolicy {
+  // Maximum number of prompt tokens per row and step. 0: shape.max_num_tokens.
+  int prefill_chunk = 0;
+  // Maximum number of prompt tokens, over all rows, per step that has decodes. Larger values raise
+  // throughput and inter-token latency. 0: what max_num_tokens leaves.
+  int max_prefill_tokens_while_decoding = 0;
+  // Maximum number of sequences that wait before Add() refuses. 0: no limit.
+  int max_waiting = 0;
+  // Number of drafts per row, at most what the runner verifies. nullopt: as many as the runner
+  // verifies, in steps where measured times say that they pay (SpeculationPolicy::measures_steps);
+  // with DraftAcceptance::kRejection in all steps, since the text then depends on which steps have
+  // drafts.
+  std::optional<SpeculationPolicy> speculation = std::nullopt;
+  // Whether a prompt reuses the cached keys of an equal prefix. Texts are the same as without it,
+  // provided that the kernels compute the same keys for other lengths of chunks.
+  PrefixReuse prefix_reuse = PrefixReuse::kOn;
+  // kCopied: a cached prefix may end within a block, which saves up to block_size - 1 tokens of a
+  // prompt for a copy of a block. The scheduler then keeps the cache's tokens, 4 bytes each.
+  PartialHits partial_hits = PartialHits::kNone;
+  // Seed of the prefix hashes. nullopt: random. Processes behind one router share a seed, which no
+  // client may know.
+  std::optional<PrefixSeed> prefix_seed = std::nullopt;
+  // Maximum number of events per TakePrefixEvents(); 0: none. 96 bytes each.
+  int64_t num_prefix_events = 0;
+  // How a sequence gives up its blocks. Swaps require shape.num_swap_blocks.
+  PreemptionMode preemption = PreemptionMode::kAuto;
+  // nullopt: H200PreemptionCosts(); an Engine replaces the times of steps by those that its runner
+  // has measured (StepRunner::step_times()).
+  std::optional<PreemptionCosts> preemption_costs = std::nullopt;
+  // Seed of the generator that draws seeds for requests without one. nullopt: from the operating
+  // system.
+  std::optional<uint64_t> seed = std::nullopt;
+};
+
+}  // namespace reprise
+
+#endif  // REPRISE_ENGINE_SCHEDULER_POLICY_H_

@@ -1,0 +1,110 @@
+// Frees blocks when the pool runs out: chooses the running sequence to preempt, and swaps it to host
+// memory or lets it be recomputed.
+//
+// The victim is the last running sequence: the lowest priority, and of several the newest admission.
+// Its blocks are freed, and its tokens are computed again later; or their content is moved to host
+// memory and back, if the rule (engine/preemption_rule.h) expects that to take less time and host
+// blocks are free. Only committed tokens are moved. The generated tokens are the same either way:
+// the sampling counter continues. Rows of the victim in flight are discarded. Host blocks are freed
+// when the sequence returns or ends.
+//
+// A swap is part of the batch in progress, and the runner moves blocks out first, then in, then
+// copies, then runs rows. As soon as a move is in the batch, the block that it frees can be used by
+// everything later in this order:
+//
+//   a cache block that was moved out   by moves in, copies and rows of the same batch
+//   a host block that was read         by moves out of the next batch, not of the same batch
+//
+// Content that this batch still moves in or copies cannot be moved out in the same batch.
+//
+// Invariants, checked by CheckInvariants():
+//   1. Those of the swap store, whose plan is empty between calls.
+//   2. The sequences in the store are those with SequenceState::stored_as. They wait.
+//
+// Thread safety: none; one owner. Cost: O(blocks) per preemption; swaps allocate.
+
+#ifndef REPRISE_ENGINE_SCHEDULING_PREEMPTOR_H_
+#define REPRISE_ENGINE_SCHEDULING_PREEMPTOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "reprise/base/ids.h"
+#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/blocks/swap_store.h"
+#include "reprise/cache/prefix/prefix_match.h"
+#include "reprise/engine/preemption_rule.h"
+#include "reprise/engine/scheduler_policy.h"
+#include "reprise/engine/scheduling/batch_in_progress.h"
+#include "reprise/engine/scheduling/cache_limits.h"
+#include "reprise/engine/scheduling/sequence_state.h"
+#include "reprise/engine/scheduling/sequence_table.h"
+#include "reprise/runner/runner_shape.h"
+
+namespace reprise {
+
+class Preemptor {
+ public:
+  // `blocks`, `limits` and `table` must outlive the preemptor. REQUIRES: policy.preemption_costs.
+  // Errors: InvalidArgument naming the option of the swap store.
+  static absl::StatusOr<std::unique_ptr<Preemptor>> Create(const RunnerShape& shape,
+                                                           const SchedulerPolicy& policy,
+                                                           BlockManager* blocks,
+                                                           const CacheLimits* limits,
+                                                           SequenceTable* table);
+
+  // Allocates blocks for the first `num_tokens` tokens of a running sequence, and preempts the last
+  // running sequences as necessary. Returns false if this preempted the sequence itself. Also returns
+  // false, with its blocks unchanged, if the sequence is alone and must wait for the commit of its
+  // batches in flight; `batch` records this (NoteLackOfBlocks). REQUIRES: no sequence that would be
+  // preempted has a row in `batch`.
+  bool MakeRoom(SequenceState& sequence, int num_tokens, int num_in_flight, BatchInProgress& batch);
+
+  // Whether a sequence in the swap store returns by a swap, not by computing its tokens again, if
+  // the cache has its first `num_found` tokens.
+  bool ReturnsBySwap(const SequenceState& sequence, int num_found) const;
+
+  // Puts a sequence in the swap store into the slot, with room for its next chunk of at most
+  // `max_chunk` tokens. Returns its tokens as prefix hits. Errors: ResourceExhausted; nothing has
+  // changed then.
+  absl::StatusOr<PromptHits> SwapIn(SequenceState& sequence, SlotId slot, int max_chunk,
+                                    BatchInProgress& batch);
+
+  // Frees the host blocks of a sequence, if it has any.
+  void Drop(SequenceState& sequence);
+
+  int64_t num_preemptions() const { return num_preemptions_; }  // by either means
+  const SwapStatistics& swap_statistics() const { return swap_statistics_; }
+  // Null without host blocks.
+  const SwapStore* swap_store() const { return swap_store_ ? &*swap_store_ : nullptr; }
+
+  void CheckInvariants() const;
+
+ private:
+  Preemptor(const RunnerShape& shape, const SchedulerPolicy& policy, BlockManager* blocks,
+            const CacheLimits* limits, SequenceTable* table);
+
+  void PreemptLast(BatchInProgress& batch);
+  // Moves the blocks of a running sequence to the host and empties its slot. Returns false, with
+  // nothing changed, if the rule or the lack of host blocks is against it.
+  bool SwapOut(SequenceState& sequence, BatchInProgress& batch);
+  // Leading tokens of the sequence in a slot whose blocks other sequences use too.
+  int NumTokensUsedByOthers(SlotId slot) const;
+
+  BlockManager* blocks_;
+  const CacheLimits* limits_;
+  SequenceTable* table_;
+  int64_t bytes_per_block_;
+  PreemptionMode mode_;
+  PreemptionCosts costs_;
+  std::optional<SwapStore> swap_store_;  // over *blocks_; nullopt: no host blocks
+  int64_t next_stored_id_ = 0;
+  SwapStatistics swap_statistics_;
+  int64_t num_preemptions_ = 0;
+};
+
+}  // namespace reprise
+
+#endif  // REPRISE_ENGINE_SCHEDULING_PREEMPTOR_H_

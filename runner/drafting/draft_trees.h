@@ -1,0 +1,79 @@
+// What a runner whose drafts may be trees has besides: the tree that it proposes, and at the end of
+// a step the moves of the keys of accepted drafts, in all layers, those of a draft model included.
+//
+//   auto trees = *DraftTrees::Create({.tree = speculation.tree, .max_drafts = 12, ...});
+//   trees->SetLayers(layers, groups);           // of the cache
+//   RefillArgs{..., .tree = trees->tree(), .tree_size = trees->tree_size()};
+//   trees->Verify(args, /*num_drafts=*/12);     // in place of DeviceDriver::VerifyDrafts()
+//
+// Thread safety: none; one owner. The driver must outlive it.
+
+#ifndef REPRISE_RUNNER_DRAFTING_DRAFT_TREES_H_
+#define REPRISE_RUNNER_DRAFTING_DRAFT_TREES_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "reprise/attention/layer_classes.h"
+#include "reprise/attention/speculation/move_kv_args.h"
+#include "reprise/cache/storage/kv_layer.h"
+#include "reprise/graphs/fingerprint.h"
+#include "reprise/runner/device/device_driver.h"
+#include "reprise/runner/speculation/draft_levels.h"
+#include "reprise/runner/speculation/verify_drafts_args.h"
+
+namespace reprise {
+
+struct DraftTreesOptions {
+  std::vector<int> tree = {};  // SpeculationOptions::tree
+  int max_drafts = 0;          // of a row
+  int max_num_seqs = 0;
+  int num_groups = 1;
+  DeviceDriver* driver = nullptr;
+};
+
+class DraftTrees {
+ public:
+  // Allocates, on the driver's stream. Errors: ResourceExhausted if the device has too little memory.
+  static absl::StatusOr<std::unique_ptr<DraftTrees>> Create(const DraftTreesOptions& options);
+
+  // The layers whose keys move, one of `kv` for each of `classes`' layers. Errors: those of
+  // MakeMoveKvArgs().
+  absl::Status SetLayers(absl::Span<const KvLayer> kv, const LayerClasses& classes);
+
+  // On the device: the parent of each proposed draft, and its rank; null without a tree.
+  const int32_t* tree() const;
+  const int32_t* ranks() const;
+  int tree_size() const { return static_cast<int>(options_.tree.size()); }
+  absl::Span<const int> parents() const { return options_.tree; }  // on the host
+
+  // Verifies the drafts of a step's rows, up to `num_drafts` of a row, and moves accepted keys. No
+  // allocation.
+  absl::Status Verify(const VerifyDraftsArgs& args, int num_drafts);
+
+  int64_t bytes() const;
+  void AddTo(Fingerprint& fingerprint) const;
+
+ private:
+  struct GroupMoves {
+    int group = 0;
+    MoveKvArgs args;
+  };
+
+  explicit DraftTrees(const DraftTreesOptions& options) : options_(options) {}
+
+  DraftTreesOptions options_;
+  at::Tensor tree_;                 // [2, tree_size] int32: parents, ranks
+  at::Tensor moves_;                // [2, num_groups * max_num_seqs * max_drafts] int64: from, to
+  std::vector<GroupMoves> groups_;  // layers of one group and one layout each
+};
+
+}  // namespace reprise
+
+#endif  // REPRISE_RUNNER_DRAFTING_DRAFT_TREES_H_

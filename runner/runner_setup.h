@@ -1,0 +1,87 @@
+// Makes a ModelRunner: allocates, measures, sizes the cache, captures. An object of this class lives
+// during ModelRunner::Create() only.
+//
+// Thread safety: none; one owner.
+
+#ifndef REPRISE_RUNNER_RUNNER_SETUP_H_
+#define REPRISE_RUNNER_RUNNER_SETUP_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "reprise/attention/layer_classes.h"
+#include "reprise/runner/cache_plan.h"
+#include "reprise/runner/device/device_driver.h"
+#include "reprise/runner/device/device_timer.h"
+#include "reprise/runner/model.h"
+#include "reprise/runner/model_runner.h"
+#include "reprise/runner/model_runner_options.h"
+#include "reprise/runner/parts/block_mover.h"
+#include "reprise/runner/parts/input_parts.h"
+#include "reprise/runner/parts/rank_parts.h"
+
+namespace reprise {
+
+class RunnerSetup {
+ public:
+  // `options` are those that the caller gave.
+  RunnerSetup(Model* model, const ModelRunnerOptions& options) : model_(*model), given_(options) {}
+
+  // Errors: those of ModelRunner::Create(). Null: the driver of the device.
+  absl::StatusOr<std::unique_ptr<ModelRunner>> Run(std::unique_ptr<DeviceDriver> driver);
+
+ private:
+  // The options with all defaults, equal on all ranks.
+  absl::Status ResolveOptions();
+  // The model's spec, followed by the layers of a drafter. Sinks count on the first of the
+  // ranks that divide the keys.
+  ModelSpec SpecWithDrafter() const;
+  RunnerShape MakeShape(const ModelSpec& spec, const LayerClasses& classes,
+                        const DeviceDriver& driver) const;
+  RunnerMemoryOptions MemoryOptions(const ModelSpec& spec, const LayerClasses& classes,
+                                    c10::Device device) const;
+  ContextRowsOptions ContextOptions(const LayerClasses& classes, c10::Device device) const;
+
+  absl::Status Allocate(std::unique_ptr<DeviceDriver> driver);
+  absl::Status AddParts();
+  absl::Status AddEncoder();
+  absl::Status AddEmbeddings();
+  absl::Status AddShards();
+  void AddCascade();
+  absl::Status CreateGraphs();
+
+  // With all other ranks.
+  absl::Status SetUp();
+  absl::Status SizeCache();
+  absl::Status MeasureSteps(const CachePlan& plan);
+  absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
+  absl::Status AllocateSwapBlocks();
+  absl::Status CaptureGraphs();
+
+  bool attention_in_graphs() const {
+    return options_.debug.attention == AttentionLaunch::kInGraphs;
+  }
+  // Runs a step of max_num_tokens tokens, after an encoder pass of max_encoder_step_tokens.
+  absl::Status RunLargestStep();
+  // A step of `num_tokens` in rows as long as they may be; their blocks are the null block. Marks 0 and
+  // 1 of `timer` are around it, unless the timer is null.
+  absl::Status RunStepOf(int num_rows, int num_tokens, DeviceTimer* timer);
+  absl::StatusOr<double> TimeStepOf(int num_rows, int num_tokens, DeviceTimer* timer);
+  absl::Status TimeSteps();
+
+  Model& model_;
+  ModelRunnerOptions given_;
+  ModelRunnerOptions options_;  // resolved
+  std::unique_ptr<ModelRunner> runner_;
+  // Parts of the runner that the set-up itself uses; null if there is none.
+  BlockMover* mover_ = nullptr;
+  EncoderPart* encoder_ = nullptr;
+  ShardPart* shards_ = nullptr;
+};
+
+}  // namespace reprise
+
+#endif  // REPRISE_RUNNER_RUNNER_SETUP_H_

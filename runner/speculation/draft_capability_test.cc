@@ -1,0 +1,67 @@
+#include "reprise/runner/speculation/draft_capability.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(DraftCapabilityTest, OfARunnerWithoutSpeculation) {
+  const DraftCapability capability = DraftCapabilityOf({}, /*heads_attend=*/false);
+  EXPECT_EQ(capability.max_drafts, 0);
+  EXPECT_EQ(capability.max_levels(), 0);
+  EXPECT_EQ(capability.keys, DrafterKeys::kNone);
+}
+
+TEST(DraftCapabilityTest, OfChains) {
+  const DraftCapability capability =
+      DraftCapabilityOf({.max_drafts = 5, .proposer = NgramProposer{}, .graph_num_drafts = {2, 5}},
+                        /*heads_attend=*/false);
+  EXPECT_EQ(capability.max_levels(), 5);
+  EXPECT_TRUE(capability.has_proposer);
+  EXPECT_FALSE(capability.has_trees);
+  EXPECT_THAT(capability.level_drafts, IsEmpty());
+  EXPECT_THAT(capability.graph_levels, ElementsAre(2, 5));
+}
+
+TEST(DraftCapabilityTest, OfDraftsThatTheCallerGives) {
+  EXPECT_FALSE(DraftCapabilityOf({.max_drafts = 5, .proposer = NoProposer{}},
+                                 /*heads_attend=*/false)
+                   .has_proposer);
+}
+
+// Nodes 1 and 2 follow the last token, nodes 3 and 4 follow node 1, and node 5 follows node 3.
+TEST(DraftCapabilityTest, OfATree) {
+  const DraftCapability capability = DraftCapabilityOf({.max_drafts = 5,
+                                                        .shape = DraftShape::kTree,
+                                                        .tree = {0, 0, 1, 1, 3},
+                                                        .proposer = NgramProposer{},
+                                                        .graph_num_drafts = {1, 2, 3, 5}},
+                                                       /*heads_attend=*/false);
+  EXPECT_TRUE(capability.has_trees);
+  EXPECT_THAT(capability.level_drafts, ElementsAre(2, 4, 5));
+  EXPECT_EQ(capability.max_levels(), 3);
+  // One draft fills no level; 2 and 3 fill one; 5 fill all.
+  EXPECT_THAT(capability.graph_levels, ElementsAre(1, 3));
+}
+
+TEST(DraftCapabilityTest, CountsLevelsOfChainsUpToTheMostThatAnyRunnerVerifies) {
+  EXPECT_EQ((DraftCapability{.max_drafts = 60}).max_levels(), kMaxDrafts);
+}
+
+TEST(DraftCapabilityTest, OfHeadsThatAttend) {
+  EXPECT_EQ(DraftCapabilityOf({.max_drafts = 2},
+                              /*heads_attend=*/true)
+                .keys,
+            DrafterKeys::kOfTokens);
+  EXPECT_EQ(DraftCapabilityOf({.max_drafts = 2},
+                              /*heads_attend=*/false)
+                .keys,
+            DrafterKeys::kNone);
+}
+
+}  // namespace
+}  // namespace reprise
