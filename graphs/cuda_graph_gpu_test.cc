@@ -379,7 +379,7 @@ TEST_F(CudaGraphTest, AnAccidentInsideACaptureEndsItAndHarmsNothing) {
       {"exception", []() -> absl::Status { throw std::runtime_error("out of range"); },
        absl::StatusCode::kInternal, "out of range"},
       {"what is no exception", []() -> absl::Status { throw 42; }, absl::StatusCode::kInternal,
-       "no std::exception"},
+       "not a std::exception"},
       {"shapes",
        [&] {
          buffer.add_(other);

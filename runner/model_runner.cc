@@ -48,12 +48,15 @@ absl::StatusOr<int64_t> ModelRunner::Launch(const ScheduledBatch& batch) {
     Plan(batch, demand, output);
   }
   tracer_->Begin(output.plan);
-  output.status = ApplySlotInputs(batch, output.plan);
+  bool are_slots_applied = false;
+  output.status = driver().OnStream([&]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(ApplySlotInputs(batch, output.plan));
+    are_slots_applied = true;
+    return RunStep(batch, output.plan);
+  });
   if (!output.status.ok()) {
-    status_ = output.status;  // the slots on the device are no longer those of the mirror
-  } else {
-    output.status = RunStep(batch, output.plan);
-    if (!output.status.ok()) status_ = driver().Health();
+    // If the slots on the device are no longer those of the mirror, no step can follow.
+    status_ = are_slots_applied ? driver().Health() : output.status;
   }
   ranks_.TellOfStep(output.status);
   output.written->Arm();
@@ -84,23 +87,17 @@ void ModelRunner::Plan(const ScheduledBatch& batch, const StepDemand& demand, St
 
 absl::Status ModelRunner::ApplySlotInputs(const ScheduledBatch& batch, const StepPlan& plan) {
   const StepTrace::Span span = tracer_->Span("refill", plan.step);
-  REPRISE_RETURN_IF_ERROR(driver().OnStream([&]() -> absl::Status {
-    for (BatchInput* const input : parts_.slot_inputs()) {
-      REPRISE_RETURN_IF_ERROR(input->Apply(batch, plan));
-    }
-    return absl::OkStatus();
-  }));
+  for (BatchInput* const input : parts_.slot_inputs()) {
+    REPRISE_RETURN_IF_ERROR(input->Apply(batch, plan));
+  }
   tracer_->End(plan, DevicePart::kRefill);
   return absl::OkStatus();
 }
 
 absl::Status ModelRunner::RunStep(const ScheduledBatch& batch, StepPlan& plan) {
-  REPRISE_RETURN_IF_ERROR(driver().OnStream([&]() -> absl::Status {
-    for (BatchInput* const input : parts_.step_inputs()) {
-      REPRISE_RETURN_IF_ERROR(input->Apply(batch, plan));
-    }
-    return absl::OkStatus();
-  }));
+  for (BatchInput* const input : parts_.step_inputs()) {
+    REPRISE_RETURN_IF_ERROR(input->Apply(batch, plan));
+  }
   if (plan.shape.num_seqs > 0) {
     {
       StepTrace::Span span = tracer_->Span("forward", plan.step);
@@ -109,7 +106,7 @@ absl::Status ModelRunner::RunStep(const ScheduledBatch& batch, StepPlan& plan) {
     }
     tracer_->End(plan, DevicePart::kForward);
     const StepTrace::Span span = tracer_->Span("sample", plan.step);
-    REPRISE_RETURN_IF_ERROR(driver().OnStream([&] { return choice_->Choose(plan); }));
+    REPRISE_RETURN_IF_ERROR(choice_->Choose(plan));
     tracer_->End(plan, DevicePart::kSample);
   }
   graphs_->Count(plan);

@@ -105,6 +105,32 @@ TEST_P(ModelRunnerGpuTest, StepsReadWhatTheCallersStreamWroteBeforeCreate) {
   EXPECT_TRUE(runner.ok()) << runner.status();
 }
 
+// Work within work, even where something in between has made another stream current.
+TEST_P(ModelRunnerGpuTest, WorkWithinWorkIsOnTheDriversStream) {
+  auto made = *MakeDeviceDriver(c10::kCUDA, {});
+  DeviceDriver& driver = *made;
+  const c10::cuda::CUDAStream before = c10::cuda::getCurrentCUDAStream();
+  const auto current = [] { return c10::cuda::getCurrentCUDAStream().unwrap(); };
+  int num_seen = 0;
+  const auto expect_driver_stream = [&] {
+    EXPECT_EQ(current(), driver.stream());
+    ++num_seen;
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(driver
+                  .OnStream([&]() -> absl::Status {
+                    REPRISE_RETURN_IF_ERROR(driver.OnStream(expect_driver_stream));
+                    const c10::cuda::CUDAStream other = c10::cuda::getStreamFromPool();
+                    const c10::cuda::CUDAStreamGuard guard(other);
+                    REPRISE_RETURN_IF_ERROR(driver.OnStream(expect_driver_stream));
+                    EXPECT_EQ(current(), other.unwrap());
+                    return absl::OkStatus();
+                  })
+                  .ok());
+  EXPECT_EQ(num_seen, 2);
+  EXPECT_EQ(current(), before.unwrap());
+}
+
 TEST_P(ModelRunnerGpuTest, EveryModeTimesTheProductsOfTheSizesThatGraphsServe) {
   using Mode = GraphSetOptions::Mode;
   for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {

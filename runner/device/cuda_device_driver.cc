@@ -112,6 +112,8 @@ class CudaDeviceDriver : public DeviceDriver {
 
   absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override {
     return CatchTorch([&] {
+      // Work within work needs no second guard, which would look up the device several times.
+      if (IsCurrent()) return work();
       const c10::cuda::CUDAStreamGuard guard(stream_);
       return work();
     });
@@ -252,6 +254,12 @@ class CudaDeviceDriver : public DeviceDriver {
   }
 
  private:
+  // Whether the driver's stream is current already.
+  bool IsCurrent() const {
+    return c10::cuda::current_device() == device_.index() &&
+           c10::cuda::getCurrentCUDAStream(device_.index()) == stream_;
+  }
+
   c10::Device device_;
   int num_sms_;
   int max_shared_bytes_;  // of a CTA
