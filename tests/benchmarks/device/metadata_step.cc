@@ -84,6 +84,7 @@ class BareModel : public Model {
   }
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override { return step.logits(); }
+  absl::Status Encode(const EncoderStep&) override { return absl::OkStatus(); }
 
  private:
   ModelSpec spec_;
