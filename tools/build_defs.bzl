@@ -52,7 +52,8 @@ def _include_paths(name, files, testonly):
     """Returns the deps that give the headers among `files` their include paths: none outside of Reprise's rooms."""
     headers = [file for file in files if file.endswith(".h") or file.endswith(".cuh") or file.endswith(".inc")]
     for header in headers:
-        # Its own package has a link to it too, which the sources may find first, and which would be no input of theirs.
+        # The header's own package has a link to the header too. The compiler may find that link first, and Bazel then
+        # reports an undeclared inclusion.
         if "//" in header:
             fail("%s names a header of another package, %s: name a target of that package in deps" % (name, header))
     is_ours = native.repository_name().lstrip("@") == Label("//tools:cpu").workspace_name
