@@ -48,11 +48,12 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> RunnerSetup::Run(
 }
 
 absl::Status RunnerSetup::ResolveOptions() {
-  const ModelSpec& spec = model_.spec();
   Collectives* const collectives = given_.ranks.collectives;
-  const absl::StatusOr<ModelRunnerOptions> resolved = ResolveRunnerOptions(given_, spec);
+  const absl::StatusOr<ModelRunnerOptions> resolved =
+      CatchTorchOr([&] { return ResolveRunnerOptions(given_, model_.spec()); });
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, resolved.status()));
   options_ = *resolved;
+  const ModelSpec& spec = model_.spec();
   // Ranks with different options would wait for each other in different steps.
   REPRISE_RETURN_IF_ERROR(CheckSameTextOverRanks(collectives, RankOptionsText(options_, spec)));
   REPRISE_ASSIGN_OR_RETURN(

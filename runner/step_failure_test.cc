@@ -177,6 +177,19 @@ TEST_F(StepFailureTest, AFailingForwardFailsTheRowsOfItsStepAndNoOthers) {
               ElementsAre(Alone(2, 1)[0], expected[3], Alone(0, 1)[0]));
 }
 
+TEST_F(StepFailureTest, ASpecThatThrowsFailsTheCreationOfTheRunner) {
+  class NoSpec : public ToyModel {
+   public:
+    using ToyModel::ToyModel;
+    const ModelSpec& spec() const override { throw std::runtime_error("no weights were loaded"); }
+  };
+  NoSpec model{ToyModelOptions()};
+  const absl::Status refused =
+      ModelRunner::Create(&model, {.max_num_seqs = 1, .max_num_tokens = 4}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("no weights were loaded"));
+}
+
 TEST_F(StepFailureTest, AnEarlierStepInFlightKeepsItsTokens) {
   Make(2);
   const auto first = Launch({0, 1}, {0, 1});
