@@ -42,8 +42,9 @@ ModelEngineOptions BenchEngineOptions(const DecodeOptions& options, int max_posi
   // Longer than any can become is shortened to the model's positions.
   ModelEngineOptions engine = ServingEngineOptions(serving, max_position);
   const BenchPoint largest = {serving.engine.runner.max_num_seqs, context, bench.num_tokens};
-  const int64_t longest = int64_t{context} + MostNewTokens(largest, engine.runner.max_num_tokens,
-                                                           engine.runner.speculation.max_drafts);
+  const int64_t longest =
+      int64_t{context} + MostNewTokens(largest, LeastPromptTokens(engine, largest.batch),
+                                       engine.runner.speculation.max_drafts);
   engine.runner.max_seq_len = static_cast<int>(std::min<int64_t>(longest, max_position));
   engine.runner.logits = {};
   return engine;
@@ -70,16 +71,20 @@ double BenchResult::ms_per_token() const {
   return 1000 * decode_seconds * point.batch / static_cast<double>(num_decoded);
 }
 
-int PromptSteps(const BenchPoint& point, int max_num_tokens) {
-  const int64_t num_tokens = int64_t{point.batch} * point.context;
-  // Decodes of sequences that have begun take their part of each step.
-  const int64_t at_least = std::max(max_num_tokens - point.batch, 1);
-  return static_cast<int>(
-      std::min<int64_t>((num_tokens + at_least - 1) / at_least + point.batch, int64_t{1} << 24));
+int LeastPromptTokens(const ModelEngineOptions& engine, int batch) {
+  const int beside_decodes = std::max(engine.runner.max_num_tokens - batch, 1);
+  const int limit = engine.scheduler.max_prefill_tokens_while_decoding;
+  return limit == 0 ? beside_decodes : std::min(limit, beside_decodes);
 }
 
-int MostNewTokens(const BenchPoint& point, int max_num_tokens, int num_drafts) {
-  const int64_t num_steps = int64_t{point.num_tokens} + PromptSteps(point, max_num_tokens);
+int PromptSteps(const BenchPoint& point, int prompt_tokens) {
+  const int64_t num_tokens = int64_t{point.batch} * point.context;
+  const int64_t num_chunks = (num_tokens + prompt_tokens - 1) / prompt_tokens;
+  return static_cast<int>(std::min<int64_t>(num_chunks + point.batch, int64_t{1} << 24));
+}
+
+int MostNewTokens(const BenchPoint& point, int prompt_tokens, int num_drafts) {
+  const int64_t num_steps = int64_t{point.num_tokens} + PromptSteps(point, prompt_tokens);
   return static_cast<int>(std::min<int64_t>(num_steps * (1 + num_drafts), int64_t{1} << 30));
 }
 
@@ -178,13 +183,13 @@ absl::Status RunBench(const DecodeOptions& options, const BenchStreams& streams,
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, loaded.MakeEngine());
   const ModelEngineOptions& engine_options = loaded.engine_options;
   const int vocab_size = static_cast<int>(loaded.model->spec().vocab_size);
-  const int max_num_tokens = engine_options.runner.max_num_tokens;
   const int num_drafts = engine_options.runner.speculation.max_drafts;
   const bool is_json = options.output == OutputChoice::kJson;
   const auto measure = [&](const BenchPoint& point) {
     progress.Show(absl::StrCat("batch ", point.batch, ", context ", point.context));
-    return MeasurePoint(*engine, point, vocab_size,
-                        MostNewTokens(point, max_num_tokens, num_drafts));
+    return MeasurePoint(
+        *engine, point, vocab_size,
+        MostNewTokens(point, LeastPromptTokens(engine_options, point.batch), num_drafts));
   };
   const int largest = engine_options.runner.max_num_seqs;
   REPRISE_RETURN_IF_ERROR(

@@ -39,12 +39,16 @@ struct BenchResult {
   double ms_per_token() const;  // of each sequence
 };
 
-// Steps that the prompts of a point may take: in that time the first sequences decode already.
-int PromptSteps(const BenchPoint& point, int max_num_tokens);
+// The least number of prompt tokens in a step while prompts remain, beside decodes of `batch` sequences.
+int LeastPromptTokens(const ModelEngineOptions& engine, int batch);
 
-// Tokens that a sequence of a point may have, in those steps and until it has been measured, where a step
-// brings up to 1 + num_drafts.
-int MostNewTokens(const BenchPoint& point, int max_num_tokens, int num_drafts);
+// The most steps that the prompts of a point take. In these steps the first sequences decode already.
+// `prompt_tokens`: LeastPromptTokens().
+int PromptSteps(const BenchPoint& point, int prompt_tokens);
+
+// The most new tokens of a sequence of a point, in those steps and until it has been measured. A step
+// gives a sequence up to 1 + num_drafts tokens.
+int MostNewTokens(const BenchPoint& point, int prompt_tokens, int num_drafts);
 
 // Measures one point, with prompts of random tokens below `vocab_size`, which are the same for the
 // same point, and sequences of up to `most_new_tokens`: MostNewTokens().

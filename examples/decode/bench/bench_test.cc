@@ -86,13 +86,27 @@ TEST(BenchTest, SequencesThatEndBeforeAllHaveBegunAreAnError) {
   EXPECT_THAT(std::string(result.status().message()), HasSubstr("1 of 4 have begun"));
 }
 
-TEST(BenchTest, PromptStepsLeaveRoomForDecodes) {
-  EXPECT_EQ(PromptSteps({.batch = 1, .context = 100}, 512), 2);
-  EXPECT_EQ(PromptSteps({.batch = 32, .context = 1024}, 512), (32 * 1024 + 479) / 480 + 32);
-  EXPECT_GT(PromptSteps({.batch = 512, .context = 1024}, 512), 1024);
-  EXPECT_EQ(MostNewTokens({.batch = 1, .context = 100, .num_tokens = 8}, 512, /*num_drafts=*/0),
+ModelEngineOptions EngineWith(int max_num_tokens, int max_prefill_tokens_while_decoding) {
+  ModelEngineOptions engine;
+  engine.runner.max_num_tokens = max_num_tokens;
+  engine.scheduler.max_prefill_tokens_while_decoding = max_prefill_tokens_while_decoding;
+  return engine;
+}
+
+TEST(BenchTest, DecodesTakeTheirPartOfEachStep) {
+  EXPECT_EQ(LeastPromptTokens(EngineWith(512, 0), 32), 480);
+  EXPECT_EQ(LeastPromptTokens(EngineWith(512, 0), 512), 1);
+  EXPECT_EQ(LeastPromptTokens(EngineWith(512, 192), 32), 192);
+  EXPECT_EQ(LeastPromptTokens(EngineWith(512, 500), 32), 480);
+}
+
+TEST(BenchTest, EachPromptMayEndWithAShortChunk) {
+  EXPECT_EQ(PromptSteps({.batch = 1, .context = 100}, 511), 2);
+  EXPECT_EQ(PromptSteps({.batch = 32, .context = 1024}, 480), (32 * 1024 + 479) / 480 + 32);
+  EXPECT_EQ(PromptSteps({.batch = 512, .context = 1024}, 1), 512 * 1024 + 512);
+  EXPECT_EQ(MostNewTokens({.batch = 1, .context = 100, .num_tokens = 8}, 511, /*num_drafts=*/0),
             10);
-  EXPECT_EQ(MostNewTokens({.batch = 1, .context = 100, .num_tokens = 8}, 512, /*num_drafts=*/4),
+  EXPECT_EQ(MostNewTokens({.batch = 1, .context = 100, .num_tokens = 8}, 511, /*num_drafts=*/4),
             50);
 }
 
@@ -141,6 +155,19 @@ TEST(BenchTest, DraftsAreMeasuredToo) {
   EXPECT_GE(line.at("decoded_tokens"), 3 * 12);
   EXPECT_GT(line.at("drafts"), 0);
   EXPECT_EQ(line.at("accepted_drafts"), line.at("drafts"));
+}
+
+// The first sequences decode for many more steps until the last prompt has been computed.
+TEST(BenchTest, AFewPromptTokensBesideDecodesAreMeasuredToo) {
+  DecodeOptions options = BenchOptions();
+  options.output = OutputChoice::kJson;
+  options.bench = {.batches = {4}, .contexts = {20}, .num_tokens = 4};
+  options.engine.scheduler.max_prefill_tokens_while_decoding = 2;
+  std::ostringstream out;
+  std::ostringstream err;
+  const absl::Status status = RunBench(options, {.out = out, .err = err}, {});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_GE(json::parse(out.str()).at("decoded_tokens"), 4 * 4);
 }
 
 TEST(BenchTest, ATableHasARowAPoint) {
