@@ -180,8 +180,12 @@ void Engine::AwaitOldest(std::vector<TokenEvent>& events) {
   scheduler_->CommitFailed(result.status(), events);
 }
 
+absl::Status Engine::Idle() {
+  return CatchAll([&] { return runner_->Idle(); });
+}
+
 absl::Status Engine::CheckRunner(std::vector<TokenEvent>& events) {
-  const absl::Status status = runner_->status();
+  const absl::Status status = CatchAll([&] { return runner_->status(); });
   if (status.ok()) return status;
   scheduler_->EndAll(status, events);
   in_flight_.clear();

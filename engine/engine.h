@@ -92,7 +92,7 @@ class Engine {
 
   // Keeps the other ranks of a divided model from timing out: call it from time to time while there
   // is no work. Errors: those of StepRunner::Idle().
-  absl::Status Idle() { return runner_->Idle(); }
+  absl::Status Idle();
 
   // Makes all that has been computed so far impossible to find as a prefix: for weights that have
   // changed. Call it between two calls of Step(). Running sequences keep the keys that they have.

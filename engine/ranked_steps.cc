@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "reprise/base/catch_all.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_status.h"
 #include "reprise/runner/slots/batch_bytes.h"
@@ -48,7 +49,7 @@ absl::StatusOr<StepResult> AwaitOnDevice(StepRunner& steps, Collectives& collect
                                          int64_t ticket) {
   absl::StatusOr<StepResult> output;
   REPRISE_RETURN_IF_ERROR(collectives.AwaitDevice([&] {
-    output = steps.Await(ticket);
+    output = CatchAll([&] { return steps.Await(ticket); });
     return absl::OkStatus();
   }));
   return output;
@@ -71,7 +72,7 @@ class Follower {
       REPRISE_ASSIGN_OR_RETURN(const ScheduledBatch* const batch, Receive(header.num_bytes));
       absl::StatusOr<int64_t> ticket;
       REPRISE_RETURN_IF_ERROR(collectives_.AwaitDevice([&] {
-        ticket = steps_.Launch(*batch);
+        ticket = CatchAll([&] { return steps_.Launch(*batch); });
         return absl::OkStatus();
       }));
       if (ticket.ok()) {
@@ -192,7 +193,7 @@ absl::StatusOr<int64_t> RankedSteps::Launch(const ScheduledBatch& batch) {
   REPRISE_RETURN_IF_ERROR(sent_);
   absl::StatusOr<int64_t> ticket;
   REPRISE_RETURN_IF_ERROR(collectives_.AwaitDevice([&] {
-    ticket = steps_->Launch(batch);
+    ticket = CatchAll([&] { return steps_->Launch(batch); });
     return absl::OkStatus();
   }));
   if (!ticket.ok()) ++num_refused_;

@@ -141,6 +141,20 @@ TEST(RankedStepsTest, ABatchThatAllRanksRefuseChangesNothing) {
   EXPECT_EQ(texts.size(), Requests().size());
 }
 
+// Rank 0 counts the calls that throw, so the others stay in step with it.
+TEST(RankedStepsTest, ARunnerThatThrowsOnAllRanksEndsTheSequencesOfTheStepAlone) {
+  for (const bool in_launch : {false, true}) {
+    SCOPED_TRACE(in_launch);
+    Texts texts;
+    const auto change = [&](int, int step, PuppetRunner& runner) {
+      if (step != 0) return;
+      (in_launch ? runner.next_launch_throws : runner.next_await_throws) = true;
+    };
+    EXPECT_THAT(RunRanks(2, texts, change), Each(absl::OkStatus()));
+    EXPECT_EQ(texts.size(), Requests().size());
+  }
+}
+
 TEST(RankedStepsTest, AStepThatFailsOnOneRankEndsAll) {
   Texts texts;
   const std::vector<absl::Status> results =

@@ -39,25 +39,6 @@ SchedulerOptions Options() {
                     .mask_words = static_cast<int>(MaskWords(kPuppetVocab))}};
 }
 
-// A PuppetRunner that throws on demand.
-class ThrowingRunner : public PuppetRunner {
- public:
-  using PuppetRunner::PuppetRunner;
-
-  absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
-    if (std::exchange(throws_in_launch, false)) throw std::runtime_error("no launch");
-    return PuppetRunner::Launch(batch);
-  }
-  absl::StatusOr<StepResult> Await(int64_t step) override {
-    absl::StatusOr<StepResult> result = PuppetRunner::Await(step);
-    if (std::exchange(throws_in_await, false)) throw std::runtime_error("no await");
-    return result;
-  }
-
-  bool throws_in_launch = false;
-  bool throws_in_await = false;
-};
-
 class UserCodeTest : public testing::Test {
  protected:
   explicit UserCodeTest(const SchedulerOptions& options = Options())
@@ -114,7 +95,7 @@ class UserCodeTest : public testing::Test {
   SchedulerOptions options_;
   absl::Time now_ = absl::UnixEpoch();
   std::function<absl::Time()> clock_;
-  ThrowingRunner runner_;
+  PuppetRunner runner_;
   std::unique_ptr<Engine> engine_;
   std::map<SequenceId, Request> requests_;
   std::map<SequenceId, PuppetText> texts_;
@@ -288,7 +269,7 @@ TEST_F(UserCodeTest, KeepsTheLastTimeIfTheClockThrows) {
 
 TEST_F(UserCodeTest, TreatsAnExceptionOfLaunchAsARefusedBatch) {
   const SequenceId hit = Add({.prompt = {1}, .max_new_tokens = 9});
-  runner_.throws_in_launch = true;
+  runner_.next_launch_throws = true;
   Step();
   const SequenceId spared = Add({.prompt = {2}, .max_new_tokens = 9});
   RunAll();
@@ -298,13 +279,31 @@ TEST_F(UserCodeTest, TreatsAnExceptionOfLaunchAsARefusedBatch) {
 
 TEST_F(UserCodeTest, TreatsAnExceptionOfAwaitAsAFailedStep) {
   const SequenceId hit = Add({.prompt = {1}, .max_new_tokens = 9});
-  runner_.throws_in_await = true;
+  runner_.next_await_throws = true;
   Step();
   const SequenceId spared = Add({.prompt = {2}, .max_new_tokens = 9});
   RunAll();
   EXPECT_EQ(errors_[hit], absl::InternalError("no await"));
   EXPECT_THAT(texts_[hit].tokens, IsEmpty());
   ExpectWhole(spared);
+}
+
+TEST_F(UserCodeTest, TreatsAnExceptionOfStatusAsTheEndOfTheRunner) {
+  const SequenceId hit = Add({.prompt = {1}, .max_new_tokens = 9});
+  runner_.is_broken = true;
+  std::vector<TokenEvent> events;
+  EXPECT_EQ(engine_->Step(events), absl::InternalError("no status"));
+  ASSERT_FALSE(events.empty());
+  EXPECT_EQ(events.back().sequence, hit);
+  EXPECT_EQ(events.back().finish, FinishReason::kError);
+  EXPECT_FALSE(engine_->has_work());
+  EXPECT_EQ(engine_->Add({.prompt = {1}, .max_new_tokens = 9}).status(),
+            absl::InternalError("no status"));
+}
+
+TEST_F(UserCodeTest, ReturnsAnExceptionOfIdle) {
+  runner_.is_broken = true;
+  EXPECT_EQ(engine_->Idle(), absl::InternalError("no idling"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #define REPRISE_ENGINE_TESTING_PUPPET_RUNNER_H_
 
 #include <cstdint>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,7 @@ class PuppetRunner : public StepRunner {
   }
 
   absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
+    if (std::exchange(next_launch_throws, false)) throw std::runtime_error("no launch");
     if (!death.ok()) return absl::FailedPreconditionError("dead");
     if (!std::exchange(refusal_of_next, absl::OkStatus()).ok()) {
       return absl::InvalidArgumentError("rows: refused");
@@ -58,11 +60,19 @@ class PuppetRunner : public StepRunner {
     if (step != num_awaited_++) return absl::InternalError("awaited out of order");
     if (!death.ok()) return death;
     const absl::StatusOr<std::vector<int32_t>> tokens = device_.Await();
+    if (std::exchange(next_await_throws, false)) throw std::runtime_error("no await");
     if (!tokens.ok()) return tokens.status();
     return device_.output();
   }
 
-  absl::Status status() const override { return death; }
+  absl::Status Idle() override {
+    if (is_broken) throw std::runtime_error("no idling");
+    return absl::OkStatus();
+  }
+  absl::Status status() const override {
+    if (is_broken) throw std::runtime_error("no status");
+    return death;
+  }
   const GraphReport& graph_report() const override { return report_; }
 
   void set_right_drafts(int per_thousand) { device_.set_right_drafts(per_thousand); }
@@ -72,6 +82,10 @@ class PuppetRunner : public StepRunner {
   int max_log_probs = kMaxTopLogProbs;
   absl::Status refusal_of_next = absl::OkStatus();
   absl::Status death = absl::OkStatus();
+  // Calls throw: the next Launch(), the next Await(), or each Idle() and status().
+  bool next_launch_throws = false;
+  bool next_await_throws = false;
+  bool is_broken = false;
 
  private:
   // The report of the one graph that serves all steps.
