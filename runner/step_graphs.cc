@@ -133,7 +133,7 @@ absl::Status StepGraphs::CheckReplay(const StepPlan& plan) {
   return memory_.driver().OnStream(
       MakeStep(plan.decision.key, {.watch = &comparison,
                                    .has_given_tokens = plan.shape.has_given_tokens,
-                                   .proposes_drafts = false}));
+                                   .runs_drafter = false}));
 }
 
 absl::StatusOr<int64_t> StepGraphs::EstimateBytes() {

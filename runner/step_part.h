@@ -6,7 +6,7 @@
 //   StepStage    with the step's graph: captured with it      no
 //   TokenChooser after the step's graph                       no
 //
-// A new optional feature is one file with a StepPart and one line in the list. Its device memory is
+// A new optional feature is one file with a StepPart and one line in RunnerSetup::AddParts(). Its device memory is
 // counted, and what captured graphs hold of it is compared at replays, because both are collected from
 // the list.
 
@@ -45,7 +45,7 @@ struct StepVariant {
   bool calibrates = false;        // sets the scales of a quantised cache from its keys
   StepWatch* watch = nullptr;     // sees the step's tensors, or null
   bool has_given_tokens = false;  // some rows bring tokens of the host
-  bool proposes_drafts = true;    // false: the drafts are known
+  bool runs_drafter = true;       // false: the step is repeated, and its drafter has run
   bool verifies_drafts = false;   // at its end, if refill names an output
 };
 
@@ -96,8 +96,8 @@ class StepPart {
   // Adds what captured graphs hold of the part by value: addresses and sizes.
   virtual void AddTo(Fingerprint& fingerprint) const = 0;
 
-  // Called when the cache has been allocated: once at a minimal size, to measure steps, and once at
-  // its final size.
+  // Called when the cache has been allocated: at its final size and, where steps are measured first,
+  // at a minimal size before that.
   virtual absl::Status SetCache() { return absl::OkStatus(); }
 
   // Changes the refill of a step.

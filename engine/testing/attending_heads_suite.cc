@@ -262,6 +262,29 @@ TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
 }
 
 // Tokens that were decoded without drafts are seen in the steps with drafts that follow.
+// A chunk with more tokens than states are kept overwrites the state before it. A second pass of the
+// heads over the chunk would find no state for its first token.
+TEST_P(AttendingHeadsSuite, HeadsRunOnceInAReplayThatIsChecked) {
+  const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
+  LayeredModel model(model_options);
+  std::vector<Request> requests = SomeRequests(3);
+  for (Request& request : requests) {
+    request.prompt.resize(80, 3);
+    request.max_new_tokens = 12;
+  }
+  ModelAsHeads heads(model_options);
+  ModelEngineOptions options = Options(&heads, 4);
+  options.scheduler.prefill_chunk = 40;
+  options.scheduler.prefix_reuse = PrefixReuse::kOff;
+  const Generation want(&model, options, requests, &heads);
+  ASSERT_EQ(heads.num_wrong(), 0);
+  options.runner.debug.replay_check = ReplayCheck::kEveryReplay;
+  const Generation run(&model, options, requests, &heads);
+  EXPECT_EQ(run.texts(), want.texts());
+  EXPECT_EQ(heads.num_wrong(), 0);
+  EXPECT_GT(run.engine().graph_report().num_replays(), 10);
+}
+
 TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
   for (const auto& [num_plain, layers] :
        {std::pair(20, FullAttention()), {60, FullAttention()}, {20, WindowsAndChunks()}}) {

@@ -183,7 +183,7 @@ void SpeculationPart::Fill(const GraphKey& key, const StepVariant&, Step::Parts&
 
 StepStage::Work SpeculationPart::Before(const GraphKey& key, const StepVariant& variant) {
   if (key.num_drafts == 0) return nullptr;
-  Work proposals = variant.proposes_drafts ? Proposals(key) : nullptr;
+  Work proposals = variant.runs_drafter ? Proposals(key) : nullptr;
   if (trees_ == nullptr) return proposals;
   const TreeTokensArgs tree_tokens = {.slots = memory_.steps().slots(),
                                       .arrays = memory_.steps().arrays(),
@@ -233,7 +233,7 @@ absl::Status SpeculationPart::CheckHiddenTaken() const {
 
 StepStage::Work SpeculationPart::After(const GraphKey& key, const StepVariant& variant) {
   Work prompt_pass;
-  if (RunsDraftModel(key, variant.has_given_tokens)) {
+  if (variant.runs_drafter && RunsDraftModel(key, variant.has_given_tokens)) {
     prompt_pass = draft_model_->PromptPass(key, memory_.layers(),
                                            variant.calibrates ? memory_.kv_scales() : nullptr);
   }
