@@ -3,22 +3,27 @@
 #include <utility>
 
 #include "reprise/base/status_macros.h"
+#include "reprise/base/torch_status.h"
 
 namespace reprise {
 
 absl::StatusOr<std::unique_ptr<RunnerMemory>> RunnerMemory::Create(
     const RunnerMemoryOptions& options, std::unique_ptr<DeviceDriver> driver) {
   auto memory = std::unique_ptr<RunnerMemory>(new RunnerMemory(options, std::move(driver)));
-  DeviceDriver& device = memory->driver();
-  REPRISE_ASSIGN_OR_RETURN(memory->metadata_, StepMetadata::Create(options.metadata, &device));
-  REPRISE_ASSIGN_OR_RETURN(memory->steps_, StepMemory::Allocate(options.steps, device.device()));
-  if (options.scales.has_value()) {
-    REPRISE_ASSIGN_OR_RETURN(
-        memory->kv_scales_,
-        KvScales::Allocate(options.spec.layers, *options.scales, device.device()));
-  }
-  memory->model_classes_ = memory->metadata_->ClassesOf(0, options.num_model_layers);
+  REPRISE_RETURN_IF_ERROR(
+      CatchTorch([&] { return memory->driver().OnStream([&] { return memory->Allocate(); }); }));
   return memory;
+}
+
+absl::Status RunnerMemory::Allocate() {
+  REPRISE_ASSIGN_OR_RETURN(metadata_, StepMetadata::Create(options_.metadata, driver_.get()));
+  REPRISE_ASSIGN_OR_RETURN(steps_, StepMemory::Allocate(options_.steps, driver_->device()));
+  if (options_.scales.has_value()) {
+    REPRISE_ASSIGN_OR_RETURN(
+        kv_scales_, KvScales::Allocate(options_.spec.layers, *options_.scales, driver_->device()));
+  }
+  model_classes_ = metadata_->ClassesOf(0, options_.num_model_layers);
+  return absl::OkStatus();
 }
 
 absl::Status RunnerMemory::AllocateCache(const CachePlan& plan, int num_blocks) {

@@ -89,6 +89,7 @@ class RunnerMemory {
  private:
   RunnerMemory(const RunnerMemoryOptions& options, std::unique_ptr<DeviceDriver> driver)
       : options_(options), driver_(std::move(driver)) {}
+  absl::Status Allocate();
 
   RunnerMemoryOptions options_;
   std::unique_ptr<DeviceDriver> driver_;

@@ -185,13 +185,11 @@ absl::Status RunnerSetup::Allocate(std::unique_ptr<DeviceDriver> driver) {
   }
   runner_ = std::unique_ptr<ModelRunner>(new ModelRunner(options_.ranks.collectives));
   runner_->shape_ = MakeShape(spec, classes, *driver);
-  DeviceDriver& device = *driver;
+  const RunnerMemoryOptions memory = MemoryOptions(spec, classes, driver->device());
+  REPRISE_ASSIGN_OR_RETURN(runner_->memory_, RunnerMemory::Create(memory, std::move(driver)));
   // On the stream of the steps, so that what is filled here is there when they read it.
   return CatchTorch([&] {
-    return device.OnStream([&]() -> absl::Status {
-      REPRISE_ASSIGN_OR_RETURN(
-          runner_->memory_,
-          RunnerMemory::Create(MemoryOptions(spec, classes, device.device()), std::move(driver)));
+    return runner_->driver().OnStream([&]() -> absl::Status {
       REPRISE_RETURN_IF_ERROR(AddParts());
       return CreateGraphs();
     });

@@ -190,6 +190,38 @@ TEST_F(StepFailureTest, ASpecThatThrowsFailsTheCreationOfTheRunner) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("no weights were loaded"));
 }
 
+// A driver that uses itself after the work of OnStream(), and cannot plan the work of attention.
+class DriverWithoutPlans : public ForwardingDriver {
+ public:
+  explicit DriverWithoutPlans(int* num_on_stream)
+      : ForwardingDriver(*MakeDeviceDriver(c10::kCPU, {})), num_on_stream_(num_on_stream) {}
+  ~DriverWithoutPlans() override { *num_on_stream_ = depth_; }
+
+  absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override {
+    ++depth_;
+    const absl::Status status = ForwardingDriver::OnStream(work);
+    --depth_;
+    return status;
+  }
+  absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions&) override {
+    return absl::ResourceExhaustedError("no room for plans");
+  }
+
+ private:
+  int depth_ = 0;
+  int* num_on_stream_;
+};
+
+TEST_F(StepFailureTest, ADriverOutlivesItsWorkWhenTheCreationFails) {
+  int num_on_stream = -1;
+  const absl::Status refused =
+      ModelRunner::Create(&model_, {.max_num_seqs = 1, .max_num_tokens = 4},
+                          std::make_unique<DriverWithoutPlans>(&num_on_stream))
+          .status();
+  EXPECT_EQ(refused, absl::ResourceExhaustedError("no room for plans"));
+  EXPECT_EQ(num_on_stream, 0);
+}
+
 TEST_F(StepFailureTest, AnEarlierStepInFlightKeepsItsTokens) {
   Make(2);
   const auto first = Launch({0, 1}, {0, 1});
