@@ -82,6 +82,7 @@ void ModelRunner::Plan(const ScheduledBatch& batch, const StepDemand& demand, St
   choice_->Plan(plan);
   plan.verifies_in_graph =
       plan.has_drafts() && !plan.has_logits_stages && graphs_->ReplaysCaptured(plan);
+  output.has_result = false;
   output.unsettled.assign(mirror_->unsettled_rows().begin(), mirror_->unsettled_rows().end());
 }
 
@@ -121,7 +122,7 @@ absl::StatusOr<StepResult> ModelRunner::Await(int64_t step) {
                      ", got step ", step));
   }
   const StepTrace::Span span = tracer_->Span("await", step);
-  const StepOutput& output = outputs_->at(outputs_->IndexOf(num_awaited_++));
+  StepOutput& output = outputs_->at(outputs_->IndexOf(num_awaited_++));
   const StepPlan& plan = output.plan;
   // After a fault of the device the tokens in the ring are those of an earlier step.
   const absl::Status written = output.written->Wait();
@@ -154,6 +155,7 @@ absl::StatusOr<StepResult> ModelRunner::Await(int64_t step) {
     result.earlier_log_probs =
         log_probs.Rows(plan.decision.key.padded_num_seqs, plan.shape.num_earlier_logits);
   }
+  output.has_result = true;
   return result;
 }
 
@@ -164,6 +166,15 @@ absl::StatusOr<const StepOutput*> ModelRunner::KeptOutput(int64_t step) const {
                      num_awaited_ - 1, ", got ", step));
   }
   const StepOutput& output = outputs_->at(outputs_->IndexOf(step));
+  if (!output.has_result) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", step, " has failed: it has no logits"));
+  }
+  const bool is_copy = !output.logits.empty();
+  if (output.plan.keeps_logits && !is_copy && num_launched_ != num_awaited_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the logits of step ", step, " must be read before the next launch"));
+  }
   if (output.plan.keeps_logits) return &output;
   return absl::FailedPreconditionError(
       absl::StrCat("logits are kept with one step in flight, or with StepLogits::kOfEvery: got ",

@@ -135,8 +135,8 @@ class ModelRunner final : public StepRunner {
   // The logits [rows, vocab_size] of the step that was awaited last, of the runner's logits dtype.
   // With StepLogits::kOfEvery, the model's raw logits, valid as long as the step's StepResult;
   // otherwise the buffer after penalties, biases and masks, valid until the next Launch().
-  // Errors: FailedPrecondition if the step's logits are not kept, naming the option, or if `step`
-  // is not the step that was awaited last.
+  // Errors: FailedPrecondition if the step's logits are not kept, naming the option; if a later
+  // launch has overwritten them; if `step` is not the step that was awaited last, or has failed.
   absl::StatusOr<at::Tensor> logits(int64_t step) const;
 
   // The raw logits [num_earlier_logits, vocab_size] of the tokens before the last of each row, for
@@ -171,8 +171,8 @@ class ModelRunner final : public StepRunner {
   // The scales of each layer of the model, to read, or to overwrite on stream(); null if the cache
   // is not quantised.
   const KvScales* kv_scales() const { return memory_->kv_scales(); }
-  // The current values that captured graphs contain: addresses and sizes. A replay is refused if a
-  // value differs from the one at capture.
+  // The current values that captured graphs contain: addresses and sizes. Debug builds and
+  // ReplayCheck::kEveryReplay refuse a replay if a value differs from the one at capture.
   Fingerprint fingerprint() const { return graphs_->fingerprint(); }
 
  private:
@@ -189,8 +189,7 @@ class ModelRunner final : public StepRunner {
   absl::Status ApplySlotInputs(const ScheduledBatch& batch, const StepPlan& plan);
   // Enqueues the step's own inputs, its forward pass and the choice of its tokens.
   absl::Status RunStep(const ScheduledBatch& batch, StepPlan& plan);
-  // The output of the step that was awaited last. Errors: FailedPrecondition for any other step, and
-  // if its logits are not kept.
+  // The output of the step that was awaited last. Errors: those of logits().
   absl::StatusOr<const StepOutput*> KeptOutput(int64_t step) const;
 
   RunnerShape shape_;

@@ -190,6 +190,42 @@ TEST_F(StepFailureTest, ASpecThatThrowsFailsTheCreationOfTheRunner) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("no weights were loaded"));
 }
 
+TEST_F(StepFailureTest, AStepThatFailedHasNoLogits) {
+  for (const StepLogits step_logits : {StepLogits::kIfSynchronous, StepLogits::kOfEvery}) {
+    Make(1, step_logits);
+    ASSERT_TRUE(Step({0}, {0}).ok());
+    ASSERT_TRUE(runner_->logits(0).ok());
+    model_.failure = absl::AbortedError("no forward today");
+    EXPECT_EQ(Step({0}).status().code(), absl::StatusCode::kAborted);
+    model_.failure = absl::OkStatus();
+    for (const auto& logits : {runner_->logits(1), runner_->earlier_logits(1)}) {
+      EXPECT_EQ(logits.status(),
+                absl::FailedPreconditionError("step 1 has failed: it has no logits"));
+    }
+  }
+}
+
+TEST_F(StepFailureTest, LogitsThatTheNextLaunchOverwritesAreRefused) {
+  for (const StepLogits step_logits : {StepLogits::kIfSynchronous, StepLogits::kOfEvery}) {
+    Make(1, step_logits);
+    ASSERT_TRUE(Step({0}, {0}).ok());
+    const absl::StatusOr<at::Tensor> before = runner_->logits(0);
+    ASSERT_TRUE(before.ok()) << before.status();
+    const at::Tensor expected = before->clone();
+    ASSERT_TRUE(Launch({0}, {}).ok());
+    const absl::StatusOr<at::Tensor> after = runner_->logits(0);
+    if (step_logits == StepLogits::kOfEvery) {
+      ASSERT_TRUE(after.ok()) << after.status();
+      EXPECT_TRUE(at::equal(*after, expected));
+    } else {
+      EXPECT_EQ(after.status(), absl::FailedPreconditionError(
+                                    "the logits of step 0 must be read before the next launch"));
+    }
+    ASSERT_TRUE(runner_->Await(1).ok());
+    EXPECT_TRUE(runner_->logits(1).ok());
+  }
+}
+
 // A driver that uses itself after the work of OnStream(), and cannot plan the work of attention.
 class DriverWithoutPlans : public ForwardingDriver {
  public:

@@ -58,6 +58,7 @@ struct StepOutput {
   std::vector<UnsettledRow> unsettled = {};
   StepPlan plan = {};
   absl::Status status = {};  // of the launch
+  bool has_result = false;   // Await() returned the step's result
 };
 
 class StepOutputs {
@@ -72,7 +73,7 @@ class StepOutputs {
   const StepOutput& at(int index) const { return outputs_[index]; }
 
   const StepOutputLayout& layout() const { return layout_; }
-  // The first output, on the device; the next outputs follow at intervals of layout().size() bytes.
+  // The first output, on the device; the next outputs follow at intervals of layout().size() int32s.
   int32_t* device_tokens() const { return memory_->device<int32_t>(); }
   bool keeps_logits() const { return keeps_logits_; }
 
