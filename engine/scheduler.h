@@ -33,7 +33,7 @@
 // (AbandonLaunch) end the sequences concerned with FinishReason::kError. Tokens that they did not
 // compute are never found as a prefix. All other sequences continue. A matcher or masker that throws
 // ends its sequence the same way: in Commit(), without the token that it was given; or, if
-// TokenMasker::Fill() threw, in the Commit() of the batch that Schedule() was building.
+// TokenMasker::Fill() threw in Schedule(), in the next Commit() of a row of the sequence.
 //
 // Invariants, checked by CheckInvariants(), besides those of each part:
 //   1. The block manager holds, for every running sequence, blocks for all tokens scheduled so far,
@@ -102,7 +102,8 @@ class Scheduler {
   //                      refuses; a masker without mask_words; embeddings or positions that
   //                      CheckPromptContent() refuses (engine/prompt_content.h)
   //   ResourceExhausted  max_waiting sequences wait; retry after some have been admitted
-  //   Internal           new_stop_matcher or new_token_masker threw
+  //   Internal           new_stop_matcher or new_token_masker threw (std::bad_alloc:
+  //                      ResourceExhausted)
   // REQUIRES: the runner accepts the request's ToLogitsRequest().
   absl::StatusOr<SequenceId> Add(Request request);
 

@@ -163,7 +163,7 @@ struct DeviceOptions {
   // batch_invariance is on; otherwise kOff. The CPU path always reads a prefix row by row.
   std::optional<CascadeMode> cascade = {};
   // Measured costs of the GPU. They affect speed; with cascade and with batch_invariance off, also
-  // rounding. All ranks have the same.
+  // rounding. With cascade on, all ranks must have the same cascade_map.
   DeviceProfile profile = H200Profile();
 };
 

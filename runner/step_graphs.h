@@ -34,7 +34,7 @@ namespace reprise {
 
 struct StepGraphsOptions {
   GraphSetOptions graphs = {};
-  bool attention_in_graphs = true;  // ModelRunnerOptions
+  bool attention_in_graphs = true;  // DebugOptions::attention
   bool checks_replays = false;      // ReplayCheck::kEveryReplay
 };
 

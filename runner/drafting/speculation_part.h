@@ -36,7 +36,7 @@ struct SpeculationPartOptions {
   SpeculationOptions drafts = {};      // resolved; max_drafts above 0
   const Model* model = nullptr;        // the model that verifies
   Collectives* collectives = nullptr;  // null: one rank
-  bool attention_in_graphs = true;     // ModelRunnerOptions
+  bool attention_in_graphs = true;     // DebugOptions::attention
 };
 
 // Whether a drafter has attention layers, whose keys are in the cache: a draft model, or heads that

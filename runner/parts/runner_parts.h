@@ -1,4 +1,5 @@
-// The optional parts of a runner, in one list. This is the only place that names them all.
+// The optional parts of a runner, in one list. RunnerSetup::AddParts() fills it, and is the only place
+// that names all parts.
 //
 // The order of the list is the order in which each role of the parts runs:
 //
