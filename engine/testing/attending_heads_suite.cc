@@ -274,6 +274,7 @@ TEST_P(AttendingHeadsSuite, HeadsRunOnceInAReplayThatIsChecked) {
   }
   ModelAsHeads heads(model_options);
   ModelEngineOptions options = Options(&heads, 4);
+  options.runner.graphs.mode = GraphSetOptions::Mode::kEager;  // kLazy: a warm-up runs a step twice
   options.scheduler.prefill_chunk = 40;
   options.scheduler.prefix_reuse = PrefixReuse::kOff;
   const Generation want(&model, options, requests, &heads);
@@ -282,7 +283,7 @@ TEST_P(AttendingHeadsSuite, HeadsRunOnceInAReplayThatIsChecked) {
   const Generation run(&model, options, requests, &heads);
   EXPECT_EQ(run.texts(), want.texts());
   EXPECT_EQ(heads.num_wrong(), 0);
-  EXPECT_GT(run.engine().graph_report().num_replays(), 10);
+  EXPECT_GT(run.engine().graph_report().num_replays(), 5);
 }
 
 TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
