@@ -170,15 +170,17 @@ absl::StatusOr<const StepOutput*> ModelRunner::KeptOutput(int64_t step) const {
     return absl::FailedPreconditionError(
         absl::StrCat("step ", step, " has failed: it has no logits"));
   }
-  const bool is_copy = !output.logits.empty();
-  if (output.plan.keeps_logits && !is_copy && num_launched_ != num_awaited_) {
+  if (!output.plan.keeps_logits) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("logits are kept with one step in flight, or with StepLogits::kOfEvery: got ",
+                     shape_.max_steps_in_flight, " steps in flight"));
+  }
+  // Without a copy of its own, the step's logits are in the buffer that each launch overwrites.
+  if (output.logits.empty() && num_launched_ != num_awaited_) {
     return absl::FailedPreconditionError(
         absl::StrCat("the logits of step ", step, " must be read before the next launch"));
   }
-  if (output.plan.keeps_logits) return &output;
-  return absl::FailedPreconditionError(
-      absl::StrCat("logits are kept with one step in flight, or with StepLogits::kOfEvery: got ",
-                   shape_.max_steps_in_flight, " steps in flight"));
+  return &output;
 }
 
 absl::StatusOr<at::Tensor> ModelRunner::logits(int64_t step) const {

@@ -261,7 +261,6 @@ TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
   }
 }
 
-// Tokens that were decoded without drafts are seen in the steps with drafts that follow.
 // A chunk with more tokens than states are kept overwrites the state before it. A second pass of the
 // heads over the chunk would find no state for its first token.
 TEST_P(AttendingHeadsSuite, HeadsRunOnceInAReplayThatIsChecked) {
@@ -286,6 +285,7 @@ TEST_P(AttendingHeadsSuite, HeadsRunOnceInAReplayThatIsChecked) {
   EXPECT_GT(run.engine().graph_report().num_replays(), 5);
 }
 
+// Tokens that were decoded without drafts are seen in the steps with drafts that follow.
 TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
   for (const auto& [num_plain, layers] :
        {std::pair(20, FullAttention()), {60, FullAttention()}, {20, WindowsAndChunks()}}) {
