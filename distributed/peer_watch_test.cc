@@ -150,9 +150,9 @@ TEST(PeerWatchTest, ARankThatLeavesHasNotFailed) {
       place.store = absl::StrCat("tcp:127.0.0.1:", port);
       place.serves_store = place.ranks.rank == 0;
       REPRISE_ASSIGN_OR_RETURN(auto rank,
-                               Watched::Create(place, absl::Seconds(20), absl::Seconds(1)));
+                               Watched::Create(place, absl::Seconds(20), absl::Seconds(3)));
       if (place.ranks.rank == leaving) return absl::OkStatus();
-      absl::SleepFor(absl::Seconds(3));
+      absl::SleepFor(absl::Seconds(5));
       return rank->watch->status();
     });
     EXPECT_TRUE(reports.ok()) << reports.text();

@@ -112,10 +112,7 @@ TEST_P(FaultTest, ARankThatHangsIsNamed) {
         [&](const RankPlace& place) -> absl::Status {
           REPRISE_ASSIGN_OR_RETURN(auto ranks, Connect(place));
           REPRISE_RETURN_IF_ERROR(SumUntilFailure(*ranks, 5));
-          if (place.ranks.rank == victim) {
-            absl::SleepFor(absl::Seconds(8));
-            _exit(1);
-          }
+          if (place.ranks.rank == victim) HangUntilOthersReturn();
           return SumUntilFailure(*ranks, 5);
         },
         absl::Seconds(30));

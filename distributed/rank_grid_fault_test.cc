@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -154,10 +153,7 @@ TEST_P(RankGridFaultTest, ARankThatHangsIsNamedByAll) {
         [&](const RankPlace& place) -> absl::Status {
           REPRISE_ASSIGN_OR_RETURN(const auto grid, Connect(place));
           REPRISE_RETURN_IF_ERROR(StepUntilFailure(*grid, 3));
-          if (place.ranks.rank == victim) {
-            absl::SleepFor(absl::Seconds(12));
-            _exit(1);
-          }
+          if (place.ranks.rank == victim) HangUntilOthersReturn();
           return FailureOf(*grid);
         },
         absl::Seconds(30));

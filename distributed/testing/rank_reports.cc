@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -19,11 +21,15 @@ namespace {
 
 // What a rank leaves in memory that the processes share.
 struct Report {
-  bool returned;
+  std::atomic<bool> returned;
   int code;
   int64_t nanos;  // after the start
   char message[4000];
 };
+
+// In the process of a rank: the reports of all ranks.
+Report* reports_of_ranks = nullptr;
+int num_ranks = 0;
 
 }  // namespace
 
@@ -37,9 +43,12 @@ RankReports::RankReports(int world, absl::FunctionRef<absl::Status(const RankPla
     ADD_FAILURE() << "mmap() failed";
     return;
   }
+  std::uninitialized_value_construct_n(shared, world);
   const absl::Time start = absl::Now();
   status_ = RunRanks(world,
                      [&](const RankPlace& place) -> absl::Status {
+                       reports_of_ranks = shared;
+                       num_ranks = world;
                        alarm(static_cast<unsigned>(absl::ToInt64Seconds(limit)));
                        const absl::Status status = body(place);
                        Report& report = shared[place.ranks.rank];
@@ -77,6 +86,15 @@ std::string RankReports::text() const {
                     reports_[rank] ? reports_[rank]->ToString() : "did not return");
   }
   return text;
+}
+
+void HangUntilOthersReturn() {
+  const auto has_returned = [](const Report& report) { return report.returned.load(); };
+  while (std::count_if(reports_of_ranks, reports_of_ranks + num_ranks, has_returned) <
+         num_ranks - 1) {
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  _exit(1);
 }
 
 int FreePort() {

@@ -43,6 +43,9 @@ class RankReports {
   absl::Status status_;
 };
 
+// Stands for a rank that hangs. Sleeps until all other ranks have returned, then ends the process. Call it in `body` only.
+[[noreturn]] void HangUntilOthersReturn();
+
 // A port of this machine that is free.
 int FreePort();
 
