@@ -6,11 +6,11 @@
 #include <c10/core/Device.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
@@ -29,6 +29,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/base/status_macros.h"
+#include "reprise/base/testing/all_cases.h"
 #include "reprise/distributed/agreement.h"
 #include "reprise/distributed/process_group.h"
 #include "reprise/distributed/share.h"
@@ -575,18 +576,13 @@ void ExpectFaultWhileLoading(const std::tuple<int, int>& ranks, void (*fault)(),
 }
 
 void EndByASignal() { raise(SIGKILL); }
-// Longer than any survivor waits.
-void Hang() {
-  absl::SleepFor(absl::Seconds(9));
-  _exit(1);
-}
-
 TEST_P(LoadingFaultProcessesTest, ARankThatIsKilledIsNamedByAll) {
   ExpectFaultWhileLoading(GetParam(), EndByASignal, absl::StatusCode::kUnavailable, "has ended");
 }
 
 TEST_P(LoadingFaultProcessesTest, ARankThatHangsIsNamedByAll) {
-  ExpectFaultWhileLoading(GetParam(), Hang, absl::StatusCode::kDeadlineExceeded, "did not come to");
+  ExpectFaultWhileLoading(GetParam(), HangUntilOthersReturn, absl::StatusCode::kDeadlineExceeded,
+                          "did not come to");
 }
 
 // How many of the two ranks of a grid divide the keys; 0: no grid.
@@ -615,7 +611,7 @@ void ExpectFaultInAStep(int context_ranks, StepFault fault) {
         if (fault == StepFault::kHangs) options.runner.graphs.mode = Mode::kOff;
         if (place.ranks.rank == 1 && fault == StepFault::kHangs) {
           ActingModel hanging(std::move(model), [&] {
-            if (generates != 0) Hang();
+            if (generates != 0) HangUntilOthersReturn();
           });
           return FollowEngine(&hanging, options);
         }
@@ -667,18 +663,28 @@ std::string NameOf(const testing::TestParamInfo<std::tuple<const char*, int, DTy
          std::string(DTypeName(std::get<2>(info.param)));
 }
 
+// With TakesAllCases() each model runs on every number of ranks, else on one of them.
+std::vector<std::tuple<const char*, int, DType>> CasesOf(const std::vector<const char*>& models) {
+  const std::vector<int> worlds(std::begin(kWorlds), std::end(kWorlds));
+  std::vector<std::tuple<const char*, int, DType>> cases;
+  for (size_t i = 0; i < models.size(); ++i) {
+    for (size_t j = 0; j < worlds.size(); ++j) {
+      if (!TakesAllCases() && j != i % worlds.size()) continue;
+      for (const DType dtype : kDTypes) cases.emplace_back(models[i], worlds[j], dtype);
+    }
+  }
+  return cases;
+}
+
 INSTANTIATE_TEST_SUITE_P(All, GoldenProcessesTest,
-                         testing::Combine(testing::Values("llama-rope-llama3", "llama-bias-untied",
-                                                          "qwen2", "qwen3", "qwen3-moe", "gemma2",
-                                                          "deepseek-mla", "llama4-chunked", "bart"),
-                                          testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
+                         testing::ValuesIn(CasesOf({"llama-rope-llama3", "llama-bias-untied",
+                                                    "qwen2", "qwen3", "qwen3-moe", "gemma2",
+                                                    "deepseek-mla", "llama4-chunked", "bart"})),
                          NameOf);
 
 INSTANTIATE_TEST_SUITE_P(All, ContextProcessesTest,
-                         testing::Combine(testing::Values("llama-rope-llama3", "gemma2",
-                                                          "qwen3-moe", "gpt-oss-sinks",
-                                                          "deepseek-mla"),
-                                          testing::ValuesIn(kWorlds), testing::ValuesIn(kDTypes)),
+                         testing::ValuesIn(CasesOf({"llama-rope-llama3", "gemma2", "qwen3-moe",
+                                                    "gpt-oss-sinks", "deepseek-mla"})),
                          NameOf);
 
 std::string NameOfGrid(const testing::TestParamInfo<std::tuple<const char*, int, int>>& info) {
