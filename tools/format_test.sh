@@ -2,6 +2,7 @@
 # tools/format.sh over a checkout of its own, with a clang-format that removes doubled blanks.
 set -uo pipefail
 source tools/setup/testing.sh
+needs git
 
 format=$PWD/tools/format.sh
 stand_in clang-format <<'END'

@@ -3,6 +3,7 @@
 # programs that print known numbers in the format of the real programs.
 set -uo pipefail
 source tools/setup/testing.sh
+needs git
 
 export GIT_CONFIG_NOSYSTEM=1 HOME=$work REPRISE_CACHE=$work/cache work
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b

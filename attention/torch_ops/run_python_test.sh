@@ -1,15 +1,15 @@
 #!/bin/bash
 # run_python_test.sh LIBRARY TEST.py: runs a Python test with the PyTorch that LIBRARY was linked with. A
-# LibTorch without Python around it (the C++ archive) cannot run it: then the test says so and passes.
+# LibTorch without Python around it (the C++ archive) cannot run it.
 set -euo pipefail
+source tools/setup/not_run.sh
 library=$1
 test=$2
 torch=$(ldd "$library" | awk '$1 == "libtorch_cpu.so" { print $3 }')
 torch=${torch%/lib/libtorch_cpu.so}
 [ -n "$torch" ] || { echo "$library is not linked with LibTorch" >&2; exit 1; }
 if [ ! -e "$torch/__init__.py" ]; then
-  echo "skipped: $torch is a LibTorch without Python"
-  exit 0
+  not_run "LibTorch without Python"
 fi
 # The interpreter of the environment that PyTorch is installed in, else any of that version.
 version=$(basename "$(dirname "$(dirname "$(readlink -f "$torch")")")")
@@ -18,4 +18,4 @@ for python in "$(readlink -f "$torch")/../../../../bin/python" "$version" python
     PYTHONPATH=$(dirname "$torch") exec "$python" -W ignore::UserWarning "$test" "$library"
   fi
 done
-echo "skipped: found no Python that can import $torch"
+not_run "no Python can import the torch that LibTorch is of"

@@ -2,6 +2,7 @@
 # Tests inventory.sh on a small project: each kind of line, and each kind of loss.
 set -uo pipefail
 source tools/setup/testing.sh
+needs git
 
 export GIT_CONFIG_NOSYSTEM=1 HOME=$work
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b

@@ -3,6 +3,7 @@
 # and a LibTorch that is empty.
 set -uo pipefail
 source tools/setup/testing.sh
+needs git
 tools=$PWD/tools/gpu_build
 
 project=$work/project

@@ -2,6 +2,7 @@
 # mutate.py over a small project, with a bazelw that looks at the source in place of building it.
 set -uo pipefail
 source tools/setup/testing.sh
+needs git
 
 export REPRISE_CACHE=$work/cache GIT_CONFIG_NOSYSTEM=1 HOME=$work
 project=$work/project

@@ -1,11 +1,14 @@
 # What the tests of the set-up share: expectations, and commands that stand in for the real ones. Sourced.
 
+source tools/setup/not_run.sh
+
 failures=0
 output=
 status=0
 
 # A folder for the test, whose bin/ comes first on PATH.
 work=$(mktemp -d "${TEST_TMPDIR:-/tmp}/setup.XXXXXX")
+trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin"
 PATH=$work/bin:$PATH
 
@@ -40,7 +43,6 @@ stand_in() {
 }
 
 finish() {
-  rm -rf "$work"
   ((failures == 0)) && echo "all passed"
   exit $((failures > 0))
 }

@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "examples/decode/chat/has_terminals.h"
 #include "examples/decode/model_copy.h"
 #include "examples/decode/run.h"
 #include "gmock/gmock.h"
@@ -200,6 +201,7 @@ class Terminal {
 };
 
 TEST(ChatTest, OnATerminalCtrlCEndsAnAnswerAndCtrlDTheProgram) {
+  if (!HasTerminals()) GTEST_SKIP() << kNoTerminals;
   Terminal terminal({"--device=cpu", "--dtype=float32", "--ignore_eos", "--max_new_tokens=1800"});
   ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
   terminal.Type("foo\n");
@@ -217,6 +219,7 @@ TEST(ChatTest, OnATerminalCtrlCEndsAnAnswerAndCtrlDTheProgram) {
 }
 
 TEST(ChatTest, OnATerminalLinesAreEdited) {
+  if (!HasTerminals()) GTEST_SKIP() << kNoTerminals;
   Terminal terminal({"--device=cpu", "--dtype=float32"}, "xterm");
   ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
   terminal.Type("ero-content\x01z\r");  // Ctrl-A goes to the beginning
@@ -232,6 +235,7 @@ TEST(ChatTest, OnATerminalLinesAreEdited) {
 }
 
 TEST(ChatTest, RanksAnswerAsOneDoesAndCtrlCEndsAnAnswerOfAll) {
+  if (!HasTerminals()) GTEST_SKIP() << kNoTerminals;
   Terminal terminal(
       {"--device=cpu", "--dtype=float32", "--ranks=2", "--ignore_eos", "--max_new_tokens=1800"});
   ASSERT_TRUE(terminal.ShowsSoon("> ")) << terminal.shown();
@@ -250,6 +254,7 @@ TEST(ChatTest, RanksAnswerAsOneDoesAndCtrlCEndsAnAnswerOfAll) {
 
 // Longer than the ranks wait for one another, with a line editor and without.
 TEST(ChatTest, RanksWaitForAUserWhoThinks) {
+  if (!HasTerminals()) GTEST_SKIP() << kNoTerminals;
   const std::vector<std::string> flags = {"--device=cpu", "--dtype=float32", "--ranks=2",
                                           "--rank_timeout=3"};
   Terminal plain(flags);

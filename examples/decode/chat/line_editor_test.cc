@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "examples/decode/chat/has_terminals.h"
 #include "gtest/gtest.h"
 
 // libtinfo keeps 8 bytes of each terminal that libedit asks it for.
@@ -24,6 +25,7 @@ using Kind = InputLines::Kind;
 class LineEditorTest : public testing::Test {
  protected:
   void SetUp() override {
+    if (!HasTerminals()) GTEST_SKIP() << kNoTerminals;
     setenv("TERM", "xterm", 1);
     setenv("HOME", testing::TempDir().c_str(), 1);  // no ~/.editrc
     ASSERT_EQ(openpty(&keys_, &terminal_, nullptr, nullptr, nullptr), 0);
@@ -39,6 +41,7 @@ class LineEditorTest : public testing::Test {
   }
   void TearDown() override {
     editor_.reset();
+    if (out_ == nullptr) return;
     std::fclose(out_);
     close(keys_);
     close(terminal_);
