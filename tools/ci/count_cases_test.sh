@@ -67,6 +67,8 @@ run count
 expect_equal "$output" "2 1 2" "passed, failed twice in one case, skipped and disabled cases"
 run tools/ci/count_cases.sh "$work/events.json"
 expect_output "FAILED: //a:mixed_test Fails" "a failed case is named"
+expect_output "NOT RUN: 1 case: no GPU" "why a case did not run"
+expect_output "NOT RUN: 1 case: disabled in the source" "a case that no run takes"
 
 event //a:shell_test PASSED "$work/shell.xml" >"$work/events.json"
 run count
@@ -78,7 +80,32 @@ expect_equal "$output" "0 1 0" "a failed test without cases of its own"
 
 event //a:empty_test PASSED "$work/none.xml" >"$work/events.json"
 run count
-expect_equal "$output" "0 0 0" "a test that has no case"
+expect_equal "$output" "0 0 1" "a test that has no case"
+run tools/ci/count_cases.sh "$work/events.json"
+expect_output "NOT RUN: 1 case: the test has no case in this build" "a test that has no case"
+
+# As gtest 1.12 writes it, with a place, a second line, and characters that XML knows.
+cat >"$work/skipped.xml" <<'END'
+<testsuites tests="4" failures="0" disabled="0" errors="0" time="0" name="AllTests">
+  <testsuite name="PoolTest" tests="4" failures="0" disabled="0" skipped="4" errors="0" time="0">
+    <testcase name="A" status="run" result="skipped" time="0" classname="PoolTest">
+      <skipped message="pool_test.cc:7&#x0A;2 GPUs &lt; 4 &amp; no &quot;gloo&quot;&#x0A;here"><![CDATA[pool_test.cc:7
+2 GPUs]]></skipped>
+    </testcase>
+    <testcase name="B" status="run" result="skipped" time="0" classname="PoolTest">
+      <skipped message="pool_test.cc:9&#x0A;2 GPUs &lt; 4 &amp; no &quot;gloo&quot;&#x0A;here"><![CDATA[pool_test.cc:9
+2 GPUs]]></skipped>
+    </testcase>
+    <testcase name="C" status="run" result="skipped" time="0" classname="PoolTest" />
+    <testcase name="D" status="run" result="skipped" time="0" classname="PoolTest" />
+  </testsuite>
+</testsuites>
+END
+event //a:skipped_test PASSED "$work/skipped.xml" >"$work/events.json"
+run tools/ci/count_cases.sh "$work/events.json"
+expect_output 'NOT RUN: 2 cases: 2 GPUs < 4 & no "gloo" here' "cases with one reason are one line"
+expect_output "NOT RUN: 2 cases: no reason given (//a:skipped_test)" "a reason that is missing"
+expect_output "0 0 4" "skipped cases are counted"
 
 {
   event //a:crashed_test FAILED "$work/none.xml"
