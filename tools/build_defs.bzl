@@ -7,13 +7,15 @@ Reprise as an external repository.
 load("@reprise_rules//:cc.bzl", "cc_binary", "cc_library", "cc_test")
 load("//tools:cuda.bzl", "cuda_objects")
 load("//tools:include_paths.bzl", "include_paths")
+load("//tools:precompiled.bzl", "precompiled_flags")
 
 # With AT_PER_OPERATOR_HEADERS ATen/TensorOperators.h does not include every operator of LibTorch: a file that has it
 # compiles in two thirds of the time.
-_COPTS = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-DAT_PER_OPERATOR_HEADERS"]
+PROJECT_COPTS = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-DAT_PER_OPERATOR_HEADERS"]
 
-# The code of tests runs once and is compiled often: -O1 takes a quarter less time than -O2.
-_TEST_COPTS = _COPTS + ["-O1"]
+# The code of tests runs once and is compiled often: -O1 takes a quarter less time than -O2. (-Og takes less, and takes
+# an absent std::optional<at::Tensor> for one without a value.)
+_TEST_COPTS = PROJECT_COPTS + ["-O1"]
 
 # In the workspace of an embedder, labels in macros would be looked up there.
 _CPU = str(Label("//tools:cpu"))
@@ -23,6 +25,13 @@ def _unless_cpu(value, otherwise = []):
         _CPU: otherwise,
         "//conditions:default": value,
     })
+
+# --define=reprise_precompiled=no
+_NOT_PRECOMPILED = str(Label("//tools/precompiled:off"))
+
+# The most a target may see comes first.
+_PRECOMPILED = [str(Label("//tools/precompiled:" + name)) for name in ["torch", "vocabulary"]]
+_PRECOMPILED_FOR_TESTS = [str(Label("//tools/precompiled:" + name)) for name in ["torch_tests", "tests"]]
 
 _STATUS_MACROS = str(Label("//base:status_macros"))
 
@@ -69,6 +78,31 @@ def _include_paths(name, files, testonly):
     )
     return [":%s_include_paths" % name]
 
+def _precompiled(name, copts, deps, testonly):
+    """Returns the copts and deps by which a target takes a precompiled header: both empty where it takes none.
+
+    A target with copts takes none: g++ refuses a header that was compiled with other options. Embedders' workspaces take
+    none, because their compilers and options have not been tried.
+    """
+    if copts or Label("//tools:cpu").workspace_name:
+        return [], []
+    flags = name + "_precompiled_flags"
+    precompiled_flags(
+        name = flags,
+        choices = _PRECOMPILED,
+        choices_for_tests = _PRECOMPILED_FOR_TESTS,
+        out = flags + ".txt",
+        tags = ["manual"],
+        testonly = testonly,
+        visibility = ["//visibility:private"],
+        deps = deps,
+    )
+    path = "/".join([part for part in ["$(BINDIR)", native.package_name(), flags + ".txt"] if part])
+    return (
+        select({_NOT_PRECOMPILED: [], "//conditions:default": ["@" + path]}),
+        select({_NOT_PRECOMPILED: [], "//conditions:default": [":" + flags]}),
+    )
+
 def _without(deps, extra):
     """Returns the labels of `extra` that are not in `deps`. Drops base:status_macros for package base: it would be a cycle."""
     own = _STATUS_MACROS if native.package_name() == "base" else None
@@ -93,16 +127,19 @@ def reprise_cc_library(name, srcs = None, hdrs = None, copts = [], deps = [], ne
     if srcs == None:
         srcs = native.glob([name + ".cc"])
     headers = hdrs + kwargs.get("textual_hdrs", []) + srcs
-    deps = deps + _include_paths(name, headers, kwargs.get("testonly", False))
+    testonly = kwargs.get("testonly", False)
+    deps = deps + _include_paths(name, headers, testonly)
+    deps = deps + _without(deps, _VOCABULARY)
+    precompiled_copts, precompiled_deps = _precompiled(name, copts, deps, kwargs.get("testonly")) if srcs else ([], [])
     if needs_cuda:
         srcs = _unless_cpu(srcs)
     cc_library(
         name = name,
         srcs = srcs,
         hdrs = hdrs,
-        copts = _COPTS + copts,
+        copts = PROJECT_COPTS + copts + precompiled_copts,
         linkstatic = True,
-        deps = deps + _without(deps, _VOCABULARY),
+        deps = deps + precompiled_deps,
         **kwargs
     )
 
@@ -169,10 +206,12 @@ def reprise_unit(
 
 def reprise_cc_binary(name, copts = [], deps = [], **kwargs):
     """cc_binary with the project's compiler options."""
+    deps = deps + _without(deps, _VOCABULARY)
+    precompiled_copts, precompiled_deps = _precompiled(name, copts, deps, kwargs.get("testonly"))
     cc_binary(
         name = name,
-        copts = _COPTS + copts,
-        deps = deps + _without(deps, _VOCABULARY),
+        copts = PROJECT_COPTS + copts + precompiled_copts,
+        deps = deps + precompiled_deps,
         **kwargs
     )
 
@@ -194,11 +233,13 @@ def reprise_cc_test(name, srcs, copts = [], deps = [], size = "small", **kwargs)
       size: as in cc_test.
       **kwargs: as in cc_test.
     """
+    deps = _with_test_main(deps)
+    precompiled_copts, precompiled_deps = _precompiled(name, copts, deps, testonly = True)
     cc_test(
         name = name,
         srcs = srcs,
-        copts = _TEST_COPTS + copts,
-        deps = _with_test_main(deps),
+        copts = _TEST_COPTS + copts + precompiled_copts,
+        deps = deps + precompiled_deps,
         # The libraries below are static, and flags may be defined once only in a process.
         linkstatic = True,
         size = size,
@@ -271,7 +312,7 @@ def reprise_cuda_library(
         name = name,
         srcs = host_srcs + _unless_cpu([":" + objects]),
         hdrs = hdrs,
-        copts = _COPTS + copts,
+        copts = PROJECT_COPTS + copts,
         defines = _unless_cpu(["REPRISE_WITH_CUDA=1"]),
         linkstatic = True,
         textual_hdrs = textual_hdrs,
@@ -297,15 +338,17 @@ def reprise_gpu_test(name, srcs, deps = [], copts = [], tags = [], size = "mediu
     """
     library = name + "_lib"
     tags = ["requires-gpu"] + tags
+    deps = deps + _without(deps, _VOCABULARY + ["@com_google_googletest//:gtest"])
+    precompiled_copts, precompiled_deps = _precompiled(library, copts, deps, testonly = True)
     cc_library(
         name = library,
         testonly = True,
         srcs = _unless_cpu(srcs),
-        copts = _TEST_COPTS + copts,
+        copts = _TEST_COPTS + copts + precompiled_copts,
         linkstatic = True,
         tags = tags,
         visibility = ["//visibility:public"],
-        deps = deps + _without(deps, _VOCABULARY + ["@com_google_googletest//:gtest"]),
+        deps = deps + precompiled_deps,
         data = kwargs.pop("data", []),
         alwayslink = True,
     )

@@ -9,7 +9,8 @@ cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.."
 targets=${*:-//...}
 output_base=$(./bazelw info output_base 2>/dev/null)
 ./bazelw query "kind('include_paths rule', deps(${targets// / + }))" 2>/dev/null | xargs ./bazelw build --noshow_progress
-./bazelw aquery --output=jsonproto "mnemonic('CppCompile', ${targets// / + })" 2>/dev/null |
+# clang-tidy cannot read the precompiled headers of g++.
+./bazelw aquery --define=reprise_precompiled=no --output=jsonproto "mnemonic('CppCompile', ${targets// / + })" 2>/dev/null |
   python3 -c '
 import json, re, sys
 

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -64,10 +65,11 @@ TEST(PromptHeadingTest, TextsAreQuotedOnOneLine) {
 
 TEST(PromptHeadingTest, LongTextsAreCutBetweenCharacters) {
   // 59 bytes, then a character of two: the cut at 60 would go through it.
-  EXPECT_EQ(PromptHeading(1, {.content = std::string(59, 'a') + "éz"}),
-            "prompt 1: \"" + std::string(59, 'a') + "\"...");
-  EXPECT_EQ(PromptHeading(1, {.content = std::string(60, 'a')}),
-            "prompt 1: \"" + std::string(60, 'a') + "\"");
+  const std::string most(59, 'a');
+  EXPECT_EQ(PromptHeading(1, {.content = absl::StrCat(most, "éz")}),
+            absl::StrCat("prompt 1: \"", most, "\"..."));
+  EXPECT_EQ(PromptHeading(1, {.content = absl::StrCat(most, "a")}),
+            absl::StrCat("prompt 1: \"", most, "a\""));
 }
 
 TEST(PromptHeadingTest, TokensAreListedAndTheRestLeftOut) {

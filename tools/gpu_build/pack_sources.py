@@ -24,7 +24,7 @@ PROGRAMS = [
     "//tests/benchmarks/device:linear_bench",
     "//examples/decode:decode",
 ]
-FLAGS = ["--define=reprise_cuda_archs=90a"]
+FLAGS = ["--define=reprise_cuda_archs=90a", "--define=reprise_precompiled=no"]
 
 # What programs need of this system beyond LibTorch and CUDA.
 HEADERS = ["absl", "glog", "gflags", "gtest", "gmock", "nlohmann", "CLI", "editline", "histedit.h", "utf8proc.h",

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace reprise {
 namespace {
 
@@ -95,7 +97,7 @@ TEST(PreTokenizerTest, RefusesPatternsThatAreNone) {
 
 TEST(PreTokenizerTest, APatternThatRunsAwayIsStopped) {
   const PreTokenizer runaway = *PreTokenizer::Create({SplitStep{.pattern = "(?:a+)+b"}});
-  EXPECT_FALSE(runaway.Run(std::string(100, 'a') + "cb", Place::kBeginning).ok());
+  EXPECT_FALSE(runaway.Run(absl::StrCat(std::string(100, 'a'), "cb"), Place::kBeginning).ok());
 }
 
 }  // namespace

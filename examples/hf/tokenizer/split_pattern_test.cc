@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "reprise/hf/utf8.h"
 
 namespace reprise {
@@ -85,7 +86,7 @@ TEST(SplitPatternTest, RefusesAPatternThatIsNone) {
   EXPECT_THAT(error_of(std::string(20000, 'a')),
               HasSubstr("expected at most 16384 bytes, got 20000"));
   EXPECT_THAT(error_of("((a{1,1000}){1,1000}){1,1000}"), HasSubstr("too large"));
-  EXPECT_THAT(error_of(std::string(5000, '(') + "a" + std::string(5000, ')')),
+  EXPECT_THAT(error_of(absl::StrCat(std::string(5000, '('), "a", std::string(5000, ')'))),
               HasSubstr("too deeply nested"));
 }
 
@@ -99,12 +100,12 @@ TEST(SplitPatternTest, RefusesAPatternThatMatchesNothing) {
 
 TEST(SplitPatternTest, APatternThatRunsAwayIsStopped) {
   const SplitPattern pattern = *SplitPattern::Compile("(?:a+)+b");
-  EXPECT_THAT(pattern.Split(std::string(100, 'a') + "cb").status().message(),
+  EXPECT_THAT(pattern.Split(absl::StrCat(std::string(100, 'a'), "cb")).status().message(),
               HasSubstr("cannot split the text at byte 0: match limit exceeded"));
   // More nested than the compiled form has stack for: the interpreter takes over or gives up, as a
   // Status.
   const SplitPattern nested = *SplitPattern::Compile("(?:(?:a|b)(?:c|d)?)+?e|x");
-  const std::string text = std::string(4'000'000, 'a') + "x";
+  const std::string text = absl::StrCat(std::string(4'000'000, 'a'), "x");
   const absl::StatusOr<std::vector<TextPart>> parts = nested.Split(text);
   if (!parts.ok()) {
     EXPECT_THAT(parts.status().message(), HasSubstr("cannot split the text"));

@@ -1,0 +1,9 @@
+// What most tests include.
+#ifndef REPRISE_TOOLS_PRECOMPILED_TESTS_H_
+#define REPRISE_TOOLS_PRECOMPILED_TESTS_H_
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/precompiled/vocabulary.h"
+
+#endif  // REPRISE_TOOLS_PRECOMPILED_TESTS_H_
