@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
+#include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
 #include "reprise/hf/json_fields.h"
 #include "reprise/hf/strict_json.h"

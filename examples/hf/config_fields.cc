@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
 
 namespace reprise {
 

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "nlohmann/json.hpp"
+
 namespace reprise {
 namespace {
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
 #include "reprise/hf/strict_json.h"
 #include "reprise/hf/utf8.h"

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "nlohmann/json.hpp"
 
 namespace reprise {
 namespace {

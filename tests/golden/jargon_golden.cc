@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "examples/decode/run.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
 #include "reprise/hf/json_fields.h"
 #include "reprise/hf/paths.h"

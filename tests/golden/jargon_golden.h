@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "examples/decode/options.h"
 #include "examples/decode/prompt.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace reprise {
 

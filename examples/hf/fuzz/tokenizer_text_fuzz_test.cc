@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
 #include "reprise/hf/tokenizer/small_tokenizer.h"
 #include "reprise/hf/tokenizer/tokenizer.h"
 #include "reprise/hf/tokenizer/tokenizer_json.h"

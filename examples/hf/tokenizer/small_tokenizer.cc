@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "nlohmann/json.hpp"
 #include "reprise/hf/tokenizer/byte_level.h"
 
 namespace reprise {

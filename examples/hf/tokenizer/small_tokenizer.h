@@ -5,7 +5,7 @@
 #ifndef REPRISE_HF_TOKENIZER_SMALL_TOKENIZER_H_
 #define REPRISE_HF_TOKENIZER_SMALL_TOKENIZER_H_
 
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 
 namespace reprise {
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "nlohmann/json.hpp"
 #include "reprise/hf/tokenizer/small_tokenizer.h"
 #include "reprise/hf/tokenizer/tokenizer.h"
 #include "reprise/hf/utf8.h"

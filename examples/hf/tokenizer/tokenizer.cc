@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
 #include "reprise/hf/strict_json.h"
 #include "reprise/hf/tokenizer/byte_level.h"

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "reprise/hf/tokenizer/added_tokens.h"
 #include "reprise/hf/tokenizer/byte_pair_encoder.h"
 #include "reprise/hf/tokenizer/pre_tokenizer.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "nlohmann/json.hpp"
 #include "reprise/hf/tokenizer/small_tokenizer.h"
 
 namespace reprise {

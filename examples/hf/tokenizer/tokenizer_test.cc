@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "nlohmann/json.hpp"
 #include "reprise/hf/strict_json.h"
 #include "reprise/hf/tokenizer/small_tokenizer.h"
 #include "reprise/hf/utf8.h"

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "nlohmann/json.hpp"
+
 namespace reprise {
 namespace {
 

@@ -7,6 +7,8 @@
 #include <tuple>
 #include <vector>
 
+#include "nlohmann/json.hpp"
+
 namespace reprise {
 namespace {
 

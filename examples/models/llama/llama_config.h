@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "reprise/base/dtype.h"
 #include "reprise/hf/rope.h"
 #include "reprise/models/moe/experts_config.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "nlohmann/json.hpp"
 #include "reprise/hf/config_fields.h"
 #include "reprise/hf/strict_json.h"
 

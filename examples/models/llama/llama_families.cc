@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
 #include "reprise/models/moe/experts_config.h"
 

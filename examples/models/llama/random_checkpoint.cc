@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
 #include "reprise/hf/element_conversion.h"
 #include "reprise/hf/safetensors_writer.h"
