@@ -29,10 +29,6 @@ def _unless_cpu(value, otherwise = []):
 # --define=reprise_precompiled=no
 _NOT_PRECOMPILED = str(Label("//tools/precompiled:off"))
 
-# The most a target may see comes first.
-_PRECOMPILED = [str(Label("//tools/precompiled:" + name)) for name in ["torch", "vocabulary"]]
-_PRECOMPILED_FOR_TESTS = [str(Label("//tools/precompiled:" + name)) for name in ["torch_tests", "tests"]]
-
 _STATUS_MACROS = str(Label("//base:status_macros"))
 
 # Nearly every unit uses Status and its macros, StrCat and spans.
@@ -89,8 +85,6 @@ def _precompiled(name, copts, deps, testonly):
     flags = name + "_precompiled_flags"
     precompiled_flags(
         name = flags,
-        choices = _PRECOMPILED,
-        choices_for_tests = _PRECOMPILED_FOR_TESTS,
         out = flags + ".txt",
         tags = ["manual"],
         testonly = testonly,

@@ -1,8 +1,8 @@
 """Headers that g++ parses once, for hundreds of files.
 
 Half of the time of a compilation would be the same headers again: Abseil's Status and strings, glog, googletest,
-LibTorch's Tensor. They are headers of other projects only: a header of ours would compile everything again whenever
-it changes. A file has to include what it uses all the same: embedders' workspaces and installations compile without,
+LibTorch's Tensor. They are headers of other projects only: when a header of Reprise changed, every file would be
+compiled again. A file has to include what it uses all the same: embedders' workspaces and installations compile without,
 and so does --define=reprise_precompiled=no.
 """
 
@@ -17,7 +17,7 @@ _PrecompiledInfo = provider(
     },
 )
 
-# What every version of Bazel knows under this name, whoever brings the toolchain.
+# This label exists in every version of Bazel.
 _TOOLCHAIN = "@bazel_tools//tools/cpp:current_cc_toolchain"
 
 def _precompiled_header_impl(ctx):
@@ -25,7 +25,7 @@ def _precompiled_header_impl(ctx):
     features = cc_common.configure_features(ctx = ctx, cc_toolchain = toolchain)
     context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
 
-    # g++ looks for x.h.gch in the folder where it finds x.h.
+    # For `-include x.h` g++ reads x.h.gch of the same folder.
     header = ctx.actions.declare_file("_precompiled/" + ctx.file.header.basename)
     ctx.actions.symlink(output = header, target_file = ctx.file.header)
     compiled = ctx.actions.declare_file(header.basename + ".gch", sibling = header)
@@ -81,7 +81,7 @@ precompiled_header = rule(
 def _precompiled_flags_impl(ctx):
     context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
     folders = depset(transitive = [context.includes, context.system_includes]).to_list()
-    for choice in ctx.attr.choices_for_tests if ctx.attr.testonly else ctx.attr.choices:
+    for choice in ctx.attr._for_tests if ctx.attr.testonly else ctx.attr._for_libraries:
         info = choice[_PrecompiledInfo]
         needed = depset(transitive = [info.context.includes, info.context.system_includes]).to_list()
         if not [folder for folder in needed if folder not in folders]:
@@ -96,9 +96,16 @@ precompiled_flags = rule(
 A library that does not depend on LibTorch does not see LibTorch this way either.""",
     implementation = _precompiled_flags_impl,
     attrs = {
-        "choices": attr.label_list(providers = [_PrecompiledInfo], mandatory = True),
-        "choices_for_tests": attr.label_list(providers = [_PrecompiledInfo], mandatory = True),
         "deps": attr.label_list(providers = [CcInfo]),
         "out": attr.output(mandatory = True),
+        # The header with the most dependencies comes first.
+        "_for_libraries": attr.label_list(
+            default = ["//tools/precompiled:torch", "//tools/precompiled:vocabulary"],
+            providers = [_PrecompiledInfo],
+        ),
+        "_for_tests": attr.label_list(
+            default = ["//tools/precompiled:torch_tests", "//tools/precompiled:tests"],
+            providers = [_PrecompiledInfo],
+        ),
     },
 )

@@ -1,7 +1,7 @@
 #!/bin/bash
 # slow_tests.sh SECONDS EVENTS...: prints "LABEL SECONDS" for each test of a Bazel run that took longer than SECONDS,
 # the slowest first, from its build events (--build_event_json_file). A test in shards takes as long as its slowest
-# shard. The time of a result from the cache is that of the run that made it.
+# shard. A cached result has the time of its original run.
 set -euo pipefail
 limit=$1
 shift

@@ -1,4 +1,4 @@
-// What most tests include.
+// Headers of other projects for tests: those of vocabulary.h, and googletest.
 #ifndef REPRISE_TOOLS_PRECOMPILED_TESTS_H_
 #define REPRISE_TOOLS_PRECOMPILED_TESTS_H_
 

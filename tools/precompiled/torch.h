@@ -1,4 +1,4 @@
-// What most files that use LibTorch include. Each operator's header includes ATen/Context.h.
+// Headers of other projects for files that use LibTorch. Each operator's header includes ATen/Context.h.
 #ifndef REPRISE_TOOLS_PRECOMPILED_TORCH_H_
 #define REPRISE_TOOLS_PRECOMPILED_TORCH_H_
 

@@ -1,4 +1,4 @@
-// What most tests that use LibTorch include.
+// Headers of other projects for tests that use LibTorch.
 #ifndef REPRISE_TOOLS_PRECOMPILED_TORCH_TESTS_H_
 #define REPRISE_TOOLS_PRECOMPILED_TORCH_TESTS_H_
 

@@ -1,4 +1,4 @@
-// What most files of the toolkit include, of the standard library and of other projects.
+// Headers of the standard library, Abseil and glog that many files of Reprise include.
 #ifndef REPRISE_TOOLS_PRECOMPILED_VOCABULARY_H_
 #define REPRISE_TOOLS_PRECOMPILED_VOCABULARY_H_
 
