@@ -11,6 +11,7 @@
 #include "reprise/attention/cuda/attention_cuda.h"
 #include "reprise/attention/token_view.h"
 #include "reprise/attention/validate.h"
+#include "reprise/base/parallel/parallel_for.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
 #include "reprise/base/torch_status.h"
@@ -54,7 +55,7 @@ NewKeys NewKeysOf(const AttentionExtras& extras) {
 
 // Runs on LibTorch's threads, which its matrix products use too.
 void RunOnTorchThreads(int num_shares, absl::FunctionRef<void(int)> run_share) {
-  at::parallel_for(0, num_shares, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
+  ParallelFor(0, num_shares, /*grain=*/1, [&](int64_t begin, int64_t end) {
     for (int64_t share = begin; share < end; ++share) run_share(static_cast<int>(share));
   });
 }

@@ -81,7 +81,7 @@ def _library(name, root, libraries, defines, deps):
         # libstdc++ comes first: LibTorch exports parts of an older one, std::filesystem among them, whose
         # remove_all() crashes when a program's call is bound to it.
         ["-Wl,--push-state,--no-as-needed", "-lstdc++"] + ["-l" + lib for lib in libraries] + ["-Wl,--pop-state"] +
-        # For sources that are compiled with -fopenmp, as at::parallel_for asks for.
+        # For base/parallel/parallel_for.cc, and for sources that are compiled with g++'s -fopenmp.
         ["-Wl,--push-state,--as-needed", "-l:libgomp.so.1", "-Wl,--pop-state"] +
         ["-Wl,--allow-shlib-undefined"]
     )

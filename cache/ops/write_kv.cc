@@ -1,7 +1,5 @@
 #include "reprise/cache/ops/write_kv.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -9,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "reprise/base/dtype.h"
+#include "reprise/base/parallel/parallel_for.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
@@ -105,8 +104,8 @@ absl::Status WriteKvOnHost(const WriteKvArgs& args) {
       int64_t{kv.num_kv_heads} * (kv.head_dim_qk + kv.head_dim_v) * SizeOf(kv.dtype);
   const int64_t tokens_per_thread = std::max<int64_t>(kBytesPerThread / bytes_per_token, 1);
   const auto write = [&]<typename Src, typename Dst>(Src, Dst) {
-    at::parallel_for(0, args.num_tokens, tokens_per_thread,
-                     [&](int64_t begin, int64_t end) { WriteTokens<Src, Dst>(args, begin, end); });
+    ParallelFor(0, args.num_tokens, tokens_per_thread,
+                [&](int64_t begin, int64_t end) { WriteTokens<Src, Dst>(args, begin, end); });
     return absl::OkStatus();
   };
   if (IsFp8(args.dtype)) {  // copied, whichever of its types it is

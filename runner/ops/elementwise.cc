@@ -1,12 +1,11 @@
 #include "reprise/runner/ops/elementwise.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "reprise/base/parallel/parallel_for.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
@@ -41,7 +40,7 @@ void ApplyOnHost(const ElementwiseArgs& args) {
   const int64_t size = args.size;
   const int64_t num_elements = int64_t{args.num_rows} * args.num_heads * size;
   // Rows may be long, as those of logits are: tasks are pieces of rows.
-  at::parallel_for(0, num_elements, kGrainElements, [&](int64_t begin, int64_t end) {
+  ParallelFor(0, num_elements, kGrainElements, [&](int64_t begin, int64_t end) {
     while (begin < end) {
       const int64_t row = begin / size / args.num_heads;
       const int64_t head = begin / size % args.num_heads;

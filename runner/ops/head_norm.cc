@@ -1,11 +1,10 @@
 #include "reprise/runner/ops/head_norm.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
+#include "reprise/base/parallel/parallel_for.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/runner/ops/activation_type.h"
@@ -51,7 +50,7 @@ void NormaliseOnHost(const at::Tensor& heads, const std::optional<at::Tensor>& w
   const T* const weights = weight.has_value() ? weight->const_data_ptr<T>() : nullptr;
   const int64_t row = std::max<int64_t>(1, heads.size(1) * head_dim);
   const int64_t grain = std::max<int64_t>(1, kGrainElements / row);
-  at::parallel_for(0, heads.size(0), grain, [&](int64_t begin, int64_t end) {
+  ParallelFor(0, heads.size(0), grain, [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
       for (int64_t head = 0; head < heads.size(1); ++head) {
         T* const x = heads.mutable_data_ptr<T>() + token * heads.stride(0) + head * heads.stride(1);

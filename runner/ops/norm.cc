@@ -1,11 +1,10 @@
 #include "reprise/runner/ops/norm.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
+#include "reprise/base/parallel/parallel_for.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
@@ -98,7 +97,7 @@ void AddRows(const T* a, const T* b, int64_t size, T* sum) {
 template <typename T>
 void NormOnHost(const NormArgs& args) {
   const int64_t grain = std::max<int64_t>(1, kGrainElements / args.size);
-  at::parallel_for(0, args.num_rows, grain, [&](int64_t begin, int64_t end) {
+  ParallelFor(0, args.num_rows, grain, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const T* input = static_cast<const T*>(args.x) + row * args.x_stride;
       T* const out = static_cast<T*>(args.out) + row * args.out_stride;

@@ -1,6 +1,5 @@
 #include "reprise/runner/ops/rotary.h"
 
-#include <ATen/Parallel.h>
 #include <c10/util/Float8_e4m3fn.h>
 #include <c10/util/Float8_e5m2.h>
 
@@ -10,6 +9,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "reprise/base/parallel/parallel_for.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
@@ -102,7 +102,7 @@ void WriteToken(const RotaryArgs& args, const float* table_row, int64_t token, i
 
 template <typename T, typename C>
 void RotateTokens(const RotaryArgs& args) {
-  at::parallel_for(0, args.num_tokens, kGrainTokens, [&](int64_t begin, int64_t end) {
+  ParallelFor(0, args.num_tokens, kGrainTokens, [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
       const float* row = args.table + int64_t{args.positions[token]} * args.rotary_dim;
       const auto rotate_in_place = [&](const HeadsView& heads) {
