@@ -357,7 +357,7 @@ TEST_P(StepBuilderTest, ForksContinueTheirOwnTexts) {
   ASSERT_TRUE(fork.ok()) << fork.status();
   const std::vector<int32_t> shared(steps_->tokens(*fork).begin(), steps_->tokens(*fork).end());
   EXPECT_GE(steps_->num_cached_tokens(*fork), 10);
-  ASSERT_TRUE(steps_->Append(*fork, {{70}}).ok());
+  ASSERT_TRUE(steps_->Append(*fork, {70}).ok());
   RunTo(*fork, 20);
   std::vector<int32_t> text = shared;
   text.push_back(70);
@@ -388,9 +388,9 @@ TEST_P(StepBuilderTest, RejectsPromptsThatCanNeverBeComputed) {
   EXPECT_EQ(JoinCode(Prompt(1, 41)), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(steps_->Join(Prompt(1, 41)).status().message()),
               HasSubstr("prompt must fit max_length(): expected at most 40 tokens, got 41"));
-  EXPECT_EQ(JoinCode({{kVocab}}), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(JoinCode({{1}}, {.sampling = {.temperature = -1}}), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(JoinCode({{1}}, {.logits = LogitsRequest{.params = {.num_log_probs = 9}}}),
+  EXPECT_EQ(JoinCode({kVocab}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(JoinCode({1}, {.sampling = {.temperature = -1}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(JoinCode({1}, {.logits = LogitsRequest{.params = {.num_log_probs = 9}}}),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(steps_->num_sequences(), 0);
   EXPECT_EQ(steps_->blocks().num_sequences(), 0);
@@ -400,7 +400,7 @@ TEST_P(StepBuilderTest, RejectsCallsForSlotsWithoutASequence) {
   for (const SlotId slot : {SlotId(-1), SlotId(0), SlotId(3)}) {
     EXPECT_EQ(steps_->Leave(slot).code(), absl::StatusCode::kNotFound);
     EXPECT_EQ(steps_->Pause(slot).code(), absl::StatusCode::kNotFound);
-    EXPECT_EQ(steps_->Append(slot, {{1}}).code(), absl::StatusCode::kNotFound);
+    EXPECT_EQ(steps_->Append(slot, {1}).code(), absl::StatusCode::kNotFound);
     EXPECT_EQ(steps_->Fork(slot).status().code(), absl::StatusCode::kNotFound);
   }
   const SlotId slot = Join(Prompt(1, 3));
@@ -430,7 +430,7 @@ TEST_P(StepBuilderTest, RejectsOptionsAndTurnsThatDoNotFit) {
             absl::StatusCode::kInvalidArgument);
   const SlotId slot = Join(Prompt(1, 30));
   EXPECT_EQ(steps_->Append(slot, Prompt(1, 11)).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(steps_->Append(slot, {{-1}}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(steps_->Append(slot, {-1}).code(), absl::StatusCode::kInvalidArgument);
   RunTo(slot, 32);
   ExpectText(slot, Prompt(1, 30));
 }
@@ -482,7 +482,7 @@ TEST_P(StepBuilderTest, FailsSequencesWhoseCopiesWereRefused) {
   EXPECT_FALSE(steps_->Launch().ok());
   runner_->refuses = false;
   EXPECT_THAT(steps_->failed_slots(), ElementsAre(second));
-  EXPECT_EQ(steps_->Append(second, {{1}}).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(steps_->Append(second, {1}).code(), absl::StatusCode::kFailedPrecondition);
   steps_->LeaveFailed();
   RunTo(first, 20);
   ExpectText(first, Prompt(1, 12));

@@ -44,11 +44,12 @@ class CudaLanes {
  private:
   explicit CudaLanes(CUstream_st* main) : main_(main), stream_(main) {}
 
-  CUstream_st* main_;
+  // Without CUDA nothing uses those that may be unused: Create() fails.
+  [[maybe_unused]] CUstream_st* main_;
   CUstream_st* stream_;
-  CUevent_st* fork_ = nullptr;
-  CUstream_st* sides_[kMaxLanes - 1] = {};
-  CUevent_st* joins_[kMaxLanes - 1] = {};
+  [[maybe_unused]] CUevent_st* fork_ = nullptr;
+  [[maybe_unused]] CUstream_st* sides_[kMaxLanes - 1] = {};
+  [[maybe_unused]] CUevent_st* joins_[kMaxLanes - 1] = {};
 };
 
 }  // namespace reprise

@@ -150,8 +150,9 @@ ToyModelOptions EmbeddingsModel(c10::Device device, int num_position_dims = 1) {
   return {.takes_embeddings = true, .num_position_dims = num_position_dims, .device = device};
 }
 
-constexpr ModelRunnerOptions kSmall = {
-    .max_num_seqs = 4, .max_num_tokens = 64, .cache = {.block_size = 4}};
+ModelRunnerOptions SmallRunner() {
+  return {.max_num_seqs = 4, .max_num_tokens = 64, .cache = {.block_size = 4}};
+}
 
 std::vector<int32_t> TextOf(int length, int seed) {
   std::vector<int32_t> text;
@@ -193,7 +194,7 @@ std::vector<Image> OwnEmbeddings(const ToyModel& model, const std::vector<int32_
 TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBit) {
   const std::vector<std::vector<int>> all_chunks = {{23}, {1, 22}, {5, 9, 9}, {16, 6, 1}};
   for (const Mode mode : {Mode::kOff, Mode::kLazy, Mode::kEager}) {
-    ModelRunnerOptions options = kSmall;
+    ModelRunnerOptions options = SmallRunner();
     options.graphs.mode = mode;
     options.graphs.mixed = MixedGraphs::kOn;
     options.graphs.mixed_tokens = {12, 32};
@@ -260,7 +261,7 @@ TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBi
 }
 
 TEST_P(InputEmbeddingsSuite, NothingOfAnEarlierStepsEmbeddingsShows) {
-  Driver driver(EmbeddingsModel(GetParam()), kSmall);
+  Driver driver(EmbeddingsModel(GetParam()), SmallRunner());
   const std::vector<int32_t> prompt = TextOf(20, 2);
   const at::Tensor positions = at::arange(20, at::TensorOptions(GetParam()).dtype(at::kInt));
   at::Tensor own, strange;
@@ -295,7 +296,7 @@ TEST_P(InputEmbeddingsSuite, NothingOfAnEarlierStepsEmbeddingsShows) {
 // One graph of a mixed step serves both: no mark of an earlier step may be left in it.
 TEST_P(InputEmbeddingsSuite, AMixedGraphServesTokensAfterEmbeddings) {
   for (const Mode mode : {Mode::kOff, Mode::kEager}) {
-    ModelRunnerOptions options = kSmall;
+    ModelRunnerOptions options = SmallRunner();
     options.graphs.mode = mode;
     options.graphs.mixed = MixedGraphs::kOn;
     options.graphs.mixed_tokens = {12, 32};
@@ -333,7 +334,7 @@ TEST_P(InputEmbeddingsSuite, AMixedGraphServesTokensAfterEmbeddings) {
 }
 
 TEST_P(InputEmbeddingsSuite, TwoStepsInFlightReadTheirOwnRows) {
-  ModelRunnerOptions options = kSmall;
+  ModelRunnerOptions options = SmallRunner();
   options.max_steps_in_flight = 2;
   Driver driver(EmbeddingsModel(GetParam()), options);
   const std::vector<int32_t> prompt = TextOf(20, 3);
@@ -401,7 +402,7 @@ TEST_P(InputEmbeddingsSuite, MropePositionsFollowTheirDefinition) {
     for (const std::vector<int>& chunks : std::vector<std::vector<int>>{{22}, {7, 9, 6}, {21, 1}}) {
       SCOPED_TRACE(testing::Message()
                    << "mode " << static_cast<int>(mode) << ", first chunk " << chunks[0]);
-      ModelRunnerOptions options = kSmall;
+      ModelRunnerOptions options = SmallRunner();
       options.graphs.mode = mode;
       Driver driver(EmbeddingsModel(GetParam(), /*num_position_dims=*/3), options);
       const std::vector<int32_t> prompt = TextOf(22, 4);
@@ -459,7 +460,7 @@ TEST_P(InputEmbeddingsSuite, MropePositionsFollowTheirDefinition) {
 }
 
 TEST_P(InputEmbeddingsSuite, PositionsMayEndWithinARow) {
-  Driver driver(EmbeddingsModel(GetParam(), /*num_position_dims=*/3), kSmall);
+  Driver driver(EmbeddingsModel(GetParam(), /*num_position_dims=*/3), SmallRunner());
   const std::vector<int32_t> text = TextOf(24, 6);
   std::vector<std::vector<int32_t>> positions = MropePositions(5, 3, 4);
   const int delta = positions[0].back() + 1 - 22;
@@ -488,7 +489,7 @@ TEST_P(InputEmbeddingsSuite, PositionsMayEndWithinARow) {
 // ---- What is refused.
 
 TEST_P(InputEmbeddingsSuite, ARefusedBatchLeavesTheRunnerUsable) {
-  Driver driver(EmbeddingsModel(GetParam()), kSmall);
+  Driver driver(EmbeddingsModel(GetParam()), SmallRunner());
   driver.Join(0);
   const std::vector<int32_t> prompt = TextOf(9, 7);
   driver.Step({{.slot = 0, .tokens = prompt}});

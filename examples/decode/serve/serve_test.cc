@@ -220,7 +220,8 @@ TEST(ServeTest, FieldsOfALineChangeItsTextAlone) {
       R"({"id":5,"prompt":"foo\n","timeout_s":0})"
       "\n",
       options));
-  EXPECT_EQ(answers.at("1").text, RunTexts({{.content = "foo\n"}}, 12)[0].at("text"));
+  EXPECT_EQ(answers.at("1").text,
+            RunTexts({{.content = "foo\n"}}, 12)[0].at("text").get<std::string>());
   EXPECT_EQ(answers.at("2").end.at("finish_reason"), "stop");
   EXPECT_THAT(answers.at("2").text, HasSubstr("e"));
   EXPECT_EQ(answers.at("3").tokens, answers.at("1").tokens);
@@ -420,9 +421,11 @@ TEST(ServeTest, SixtyFourClientsAtOnceGetTheTextsOfRun) {
       auto answers = AnswersOf(others);
       EXPECT_THAT(answers, SizeIs(i % 2 == 0 ? 2 : 1)) << i;
       const Answer& answer = answers["\"mine\""];
-      EXPECT_EQ(answer.text, expected[i].at("text")) << i;
+      EXPECT_EQ(answer.text, expected[i].at("text").get<std::string>()) << i;
       EXPECT_EQ(json(answer.tokens), expected[i].at("tokens")) << i;
-      EXPECT_EQ(answer.end.value("finish_reason", ""), expected[i].at("finish_reason")) << i;
+      EXPECT_EQ(answer.end.value("finish_reason", ""),
+                expected[i].at("finish_reason").get<std::string>())
+          << i;
       if (i % 2 == 0) {
         EXPECT_EQ(answers["0"].end.value("finish_reason", ""), "cancelled") << i;
       }

@@ -255,7 +255,8 @@ TEST(JargonLlamaTokenizerTest, AllCasesBothWays) {
     const std::vector<int32_t> ids_bos = c["ids_bos"];
     EXPECT_EQ(*tokenizer->Encode(text, {.adds_template = false}), ids) << text;
     EXPECT_EQ(*tokenizer->Encode(text), ids_bos) << text;
-    EXPECT_EQ(tokenizer->Decode(ids, SpecialTokenText::kKeep), c["decoded"]) << text;
+    EXPECT_EQ(tokenizer->Decode(ids, SpecialTokenText::kKeep), c["decoded"].get<std::string>())
+        << text;
   }
 }
 
@@ -267,7 +268,7 @@ TEST(JargonLlamaTokenizerTest, TheTextsOfTheModelGoBothWays) {
     EXPECT_EQ(*tokenizer.Encode(c["prompt"].get<std::string>()),
               c["prompt_ids"].get<std::vector<int32_t>>());
     EXPECT_EQ(tokenizer.Decode(c["tokens"].get<std::vector<int32_t>>(), SpecialTokenText::kSkip),
-              c["text"]);
+              c["text"].get<std::string>());
   }
 }
 
