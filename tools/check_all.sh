@@ -1,9 +1,9 @@
 #!/bin/bash
 # The checks that are too slow for every commit, and a table of them at the end: all cases of large matrices, the host
-# tests under the address and the undefined-behaviour sanitizer (one build for both) and under the thread sanitizer,
-# every fuzz test for a minute, and the device tests under compute-sanitizer.
+# tests compiled by g++, the same under the address and the undefined-behaviour sanitizer (one build for both) and
+# under the thread sanitizer, every fuzz test for a minute, and the device tests under compute-sanitizer.
 #
-#   tools/check_all.sh [all_cases] [asan_ubsan] [tsan] [fuzz] [gpu] [-- TARGET...]     default: all of them, over //...
+#   tools/check_all.sh [all_cases] [gcc] [asan_ubsan] [tsan] [fuzz] [gpu] [-- TARGET...]     default: all of them, over //...
 #   asan, ubsan                  either of the two alone
 #   REPRISE_FUZZ_SECONDS=N       for each fuzz test (60)
 #   JOBS=N                       of Bazel; default: as many as it chooses
@@ -19,14 +19,14 @@ source tools/setup/device.sh
 checks=()
 while (($# > 0)) && [[ $1 != -- ]]; do
   case $1 in
-    all_cases | asan_ubsan | asan | ubsan | tsan | fuzz | gpu) checks+=("$1") ;;
-    *) echo "check_all: no check '$1': expected all_cases, asan_ubsan, asan, ubsan, tsan, fuzz or gpu" >&2 && exit 2 ;;
+    all_cases | gcc | asan_ubsan | asan | ubsan | tsan | fuzz | gpu) checks+=("$1") ;;
+    *) echo "check_all: no check '$1': expected all_cases, gcc, asan_ubsan, asan, ubsan, tsan, fuzz or gpu" >&2 && exit 2 ;;
   esac
   shift
 done
 (($# == 0)) || shift
 targets=("$@")
-((${#checks[@]} > 0)) || checks=(all_cases asan_ubsan tsan fuzz gpu)
+((${#checks[@]} > 0)) || checks=(all_cases gcc asan_ubsan tsan fuzz gpu)
 ((${#targets[@]} > 0)) || targets=(//...)
 
 out=${OUT:-$(mktemp -d)}

@@ -59,12 +59,13 @@ row_of() { grep -E "^$1 " <<<"$output" | tail -1 | sed -E 's/ +[0-9]+ s +/ /; s/
 run check_all
 expect_status 0 "checks that pass"
 expect_equal "$(row_of all_cases)" "all_cases 2 2 0 1 skipped" "all cases of matrices"
+expect_equal "$(row_of gcc)" "gcc 2 2 0 1 skipped" "the tests compiled by g++"
 expect_equal "$(row_of asan_ubsan)" "asan_ubsan 2 2 0 1 skipped" "both sanitizers of memory, in one run"
 expect_equal "$(row_of tsan)" "tsan 2 2 0 1 skipped" "the thread sanitizer"
 expect_equal "$(row_of fuzz)" "fuzz 2 2 0 1 skipped" "the fuzz tests"
 expect_output "no GPU: carry the folders of tools/gpu_bundle.sh to one" "a machine without a GPU"
-expect_equal "$(wc -l <"$calls")" "4" "one call for each configuration"
-expect_equal "$(grep -c -- '-- //\.\.\.$' "$calls")" "4" "all targets"
+expect_equal "$(wc -l <"$calls")" "5" "one call for each configuration"
+expect_equal "$(grep -c -- '-- //\.\.\.$' "$calls")" "5" "all targets"
 
 FAKE_FAILING=tsan run check_all asan tsan -- //room:a //room:b
 expect_status 1 "a check that fails"
@@ -95,6 +96,6 @@ expect_equal "$status $(row_of memcheck)" "1 memcheck - - - no result: $OUT/gpu-
 
 run check_all valgrind
 expect_equal "$status $output" \
-  "2 check_all: no check 'valgrind': expected all_cases, asan_ubsan, asan, ubsan, tsan, fuzz or gpu" "a check that is none"
+  "2 check_all: no check 'valgrind': expected all_cases, gcc, asan_ubsan, asan, ubsan, tsan, fuzz or gpu" "a check that is none"
 
 finish

@@ -6,4 +6,14 @@
 #include "ATen/core/Tensor.h"
 #include "tools/precompiled/vocabulary.h"
 
+// g++ would instantiate the templates of these at the end of each file: a second more for files without operators.
+#ifdef __clang__
+#include "ATen/TensorOperators.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/from_blob.h"
+#include "ATen/ops/full.h"
+#include "ATen/ops/tensor.h"
+#include "ATen/ops/zeros.h"
+#endif
+
 #endif  // REPRISE_TOOLS_PRECOMPILED_TORCH_H_

@@ -12,12 +12,12 @@ bazel_version() {
   fi
 }
 
-# set_bazel_flags VERSION ROOT CACHE WORKSPACE: fills startup_flags, repository_flags (for every command
+# set_bazel_flags VERSION ROOT CACHE WORKSPACE COMPILER: fills startup_flags, repository_flags (for every command
 # that reads BUILD files) and build_flags (for those that build, too). WORKSPACE is the one that is
 # built: ROOT, or another one that takes the project as a repository. Where that has both a WORKSPACE and a
-# MODULE.bazel, REPRISE_MODULES=yes takes the second.
+# MODULE.bazel, REPRISE_MODULES=yes takes the second. COMPILER is a clang, or empty for the one that Bazel finds.
 set_bazel_flags() {
-  local version=$1 root=$2 cache=$3 workspace=$4 modules=no
+  local version=$1 root=$2 cache=$3 workspace=$4 compiler=$5 modules=no
   case ${REPRISE_MODULES:-no} in
     yes) [[ ! -e $workspace/MODULE.bazel ]] || modules=yes ;;
     no) [[ -e $workspace/WORKSPACE || ! -e $workspace/MODULE.bazel ]] || modules=yes ;;
@@ -28,6 +28,11 @@ set_bazel_flags() {
   [[ $workspace == "$root" ]] || startup_flags+=("--bazelrc=$root/tools/bazel/configurations.bazelrc")
   repository_flags=()
   build_flags=("--disk_cache=$cache/bazel")
+  if [[ -n $compiler ]]; then
+    repository_flags+=("--repo_env=CC=$compiler")
+    # clang has no use for an option that project.bazelrc gives to g++.
+    build_flags+=(--copt=-Wno-unused-command-line-argument)
+  fi
   case $version in
     debian)
       local system=/usr/share/bazel stubs=$root/third_party/debian_bazel

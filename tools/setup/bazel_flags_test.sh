@@ -13,9 +13,9 @@ version_of() {
   bazel_version bazel
 }
 
-# flags VERSION WORKSPACE
+# flags VERSION WORKSPACE [COMPILER]
 flags() {
-  set_bazel_flags "$1" /reprise /cache "$2"
+  set_bazel_flags "$1" /reprise /cache "$2" "${3:-}"
   echo "${startup_flags[*]} | ${repository_flags[*]} | ${build_flags[*]}"
 }
 
@@ -26,6 +26,9 @@ expect_equal "$(bazel_version "$work/no-such-bazel")" "" "no Bazel"
 
 run flags 7 /reprise
 expect_equal "$output" " | --noenable_bzlmod | --disk_cache=/cache/bazel" "Bazel 7"
+run flags 9 /reprise clang-16
+expect_equal "$output" \
+  " | --repo_env=CC=clang-16 | --disk_cache=/cache/bazel --copt=-Wno-unused-command-line-argument" "a compiler"
 run flags 8 /reprise
 expect_output "--enable_workspace" "Bazel 8"
 run flags 9 /reprise
@@ -60,7 +63,7 @@ done
 
 # What such a workspace is given defines each --config that there is, and nothing that holds without one.
 configurations=tools/bazel/configurations.bazelrc
-for name in cpu asan ubsan asan_ubsan tsan fuzz; do
+for name in cpu gcc asan ubsan asan_ubsan tsan fuzz; do
   grep -q "^build:$name --" "$configurations" || fail "--config=$name is not defined in $configurations"
 done
 expect_equal "$(grep -v -e '^#' -e '^$' -e '^\(build\|test\):[a-z_]* --' "$configurations")" "" \

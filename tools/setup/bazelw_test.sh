@@ -12,6 +12,8 @@ cp -rL tools/setup "$checkout/tools/"
 cp -rL bazelw third_party "$checkout/"
 touch "$checkout/WORKSPACE" "$work/embedder/WORKSPACE"
 echo 'have_nvidia_driver() { [[ -n ${FAKE_DRIVER:-} ]]; }' >>"$checkout/tools/setup/device.sh"
+# And without clang, unless it is said to have one.
+echo 'find_clang() { echo "${FAKE_CLANG:-}"; }' >>"$checkout/tools/setup/compiler.sh"
 
 stand_in bazel <<'END'
 #!/bin/bash
@@ -19,7 +21,7 @@ stand_in bazel <<'END'
 echo "in $PWD: $* with $REPRISE_ENVIRONMENT"
 END
 export REPRISE_BAZEL=bazel REPRISE_CACHE=$work/cache REPRISE_APT=never
-unset REPRISE_DEVICE REPRISE_CUDA REPRISE_LIBTORCH REPRISE_PYTHON XDG_CACHE_HOME
+unset CC REPRISE_DEVICE REPRISE_CUDA REPRISE_LIBTORCH REPRISE_PYTHON XDG_CACHE_HOME
 
 # install_in_cache REQUIREMENTS: what an installation of these leaves.
 install_in_cache() {
@@ -52,6 +54,14 @@ run bazelw_in "$checkout" info bazel-bin
 expect_equal "$output" "in $checkout: info $common $cpu bazel-bin with $cpu_dir" "info says nothing besides"
 run bazelw_in "$checkout" build --config=cpu //...
 expect_equal "$output" "in $checkout: build $common --config=cpu //... with $cpu_dir" "--config=cpu says nothing"
+FAKE_CLANG=clang-18 run bazelw_in "$checkout" build --config=cpu //...
+expect_equal "$output" \
+  "in $checkout: build --repo_env=CC=clang-18 --noenable_bzlmod --disk_cache=$REPRISE_CACHE/bazel --copt=-Wno-unused-command-line-argument --config=cpu //... with $cpu_dir" \
+  "the CPU build by clang"
+FAKE_CLANG=clang-18 run bazelw_in "$checkout" query //...
+expect_output "query --repo_env=CC=clang-18 --noenable_bzlmod //..." "query, by the same toolchain"
+FAKE_CLANG=clang-18 CC=gcc run bazelw_in "$checkout" build --config=cpu //...
+expect_equal "$output" "in $checkout: build $common --config=cpu //... with $cpu_dir" "the user's compiler"
 
 install_in_cache third_party/requirements.txt
 run bazelw_in "$checkout" build //...
@@ -64,9 +74,11 @@ FAKE_DRIVER=1 REPRISE_DEVICE=cpu run bazelw_in "$checkout" build //...
 expect_equal "$output" "in $checkout: build $common $cpu //... with $cuda_dir" "REPRISE_DEVICE=cpu"
 REPRISE_DEVICE=tpu run bazelw_in "$checkout" build //...
 expect_status 36 "a device that there is not"
+FAKE_CLANG=clang-18 REPRISE_DEVICE=cuda run bazelw_in "$checkout" build //...
+expect_output ": build $common --define=reprise_device=cuda //..." "the CUDA build, by g++"
 
 # Another workspace, which takes the project as a repository: its own rc files define no configuration.
-run bazelw_in "$work/embedder/folder" --host_jvm_args=-Xmx1g build --config=asan //...
+FAKE_CLANG=clang-18 run bazelw_in "$work/embedder/folder" --host_jvm_args=-Xmx1g build --config=asan //...
 expect_equal "$output" \
   "in $work/embedder/folder: --bazelrc=$checkout/tools/bazel/configurations.bazelrc --host_jvm_args=-Xmx1g build $common --config=asan //... with $cuda_dir" \
   "another workspace is given the configurations"

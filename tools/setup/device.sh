@@ -25,7 +25,7 @@ named_device() {
     case $option$argument in
       --config | --define) option=$argument= && continue ;;
       --config=cpu | --config=sanitizer | --config=asan | --config=ubsan | --config=asan_ubsan | \
-        --config=tsan | --config=fuzz | --define=reprise_device=cpu) device=cpu ;;
+        --config=tsan | --config=fuzz | --config=gcc | --define=reprise_device=cpu) device=cpu ;;
       --define=reprise_device=*) device=cuda ;;
     esac
     option=

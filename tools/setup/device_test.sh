@@ -52,7 +52,7 @@ expect_equal "$(REPRISE_DEVICE='' chosen //...)" "cpu|$cpu_flag|$reason" "an emp
 expect_equal "$(REPRISE_CUDA=/cuda chosen //...)" "cuda||" "a toolkit that is named is used"
 expect_equal "$(REPRISE_CUDA=/cuda REPRISE_DEVICE=cpu chosen //...)" "cpu|$cpu_flag|" "REPRISE_DEVICE comes before it"
 
-for name in cpu asan ubsan asan_ubsan tsan fuzz; do
+for name in cpu gcc asan ubsan asan_ubsan tsan fuzz; do
   expect_equal "$(REPRISE_DEVICE=cuda chosen --config=$name //...)" "cpu||" "--config=$name comes before REPRISE_DEVICE"
 done
 expect_equal "$(chosen --config cpu //...)" "cpu||" "--config cpu, in two words"

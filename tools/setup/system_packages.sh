@@ -19,7 +19,7 @@ is_root() {
   ((EUID == 0))
 }
 
-# Prints the Debian packages that are missing, one a line. $1 is the Bazel to be used.
+# Prints the Debian packages that are missing, one a line. $1 is the Bazel to be used, $2 a clang, or empty.
 missing_packages() {
   local bazel=$1 debian_bazel=/usr/share/bazel
   if ! have_command "$bazel"; then
@@ -31,6 +31,7 @@ missing_packages() {
     [[ -e $debian_bazel/tools/skylib ]] || echo bazel-skylib
   fi
   have_command g++ || echo g++
+  [[ -z $2 ]] || have_command "$2" || echo "$2"
   # For the test of an installation. Debian's cmake does not bring make.
   have_command cmake || echo cmake
   have_command make || echo make
@@ -84,12 +85,10 @@ apt_reason() {
   echo "${line:-no reason given}"
 }
 
-# Prints the packages that --config=fuzz needs besides: clang and its runtime libraries.
+# Prints the package that --config=fuzz needs besides: the runtime libraries of the clang named $1.
 missing_fuzz_packages() {
-  local major
-  have_command clang || echo clang
-  major=$(apt-cache depends clang 2>/dev/null | sed -n 's/^ *Depends: clang-\([0-9]*\)$/\1/p' | head -n 1)
-  have_command clang && major=$(clang -dumpversion | cut -d . -f 1)
+  local major=${1#clang-}
+  [[ $major != clang ]] || major=$(clang -dumpversion | cut -d . -f 1)
   compgen -G "/usr/lib/llvm-*/lib/clang/$major*/lib/linux/libclang_rt.fuzzer-*.a" >/dev/null ||
-    echo "libclang-rt-${major:-14}-dev"
+    echo "libclang-rt-$major-dev"
 }

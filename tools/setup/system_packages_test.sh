@@ -18,7 +18,7 @@ echo "$*"
 END
 
 include_dirs=("$work/include")
-run missing_packages bazel
+run missing_packages bazel ""
 expect_equal "$(tr '\n' ' ' <<<"$output")" \
   "libabsl-dev libgoogle-glog-dev libgtest-dev libgmock-dev libbenchmark-dev nlohmann-json3-dev libpcre2-dev libcli11-dev libutf8proc-dev libedit-dev libgloo-dev " \
   "every library is missing where there is no header"
@@ -26,13 +26,18 @@ for header in absl/base/config.h glog/logging.h gtest/gtest.h gmock/gmock.h benc
   mkdir -p "$work/include/$(dirname "$header")"
   touch "$work/include/$header"
 done
-run missing_packages bazel
+run missing_packages bazel ""
 expect_equal "$output" "" "nothing is missing"
+run missing_packages bazel clang-77
+expect_equal "$output" clang-77 "a clang that is wanted"
+stand_in clang-77 </dev/null
+run missing_packages bazel clang-77
+expect_equal "$output" "" "a clang that is there"
 have_command() { [[ $1 != make ]] && command -v "$1" >/dev/null; }
-run missing_packages bazel
+run missing_packages bazel ""
 expect_equal "$output" make "CMake without make"
 have_command() { command -v "$1" >/dev/null; }
-run missing_packages no-such-bazel
+run missing_packages no-such-bazel ""
 expect_output "bazel-bootstrap" "no Bazel"
 
 is_root() { true; }
