@@ -91,4 +91,54 @@ REPRISE_LIBTORCH=$named run bazelw_in "$checkout" build //...
 expect_output "build $common $cpu //... with " "a LibTorch that is named"
 [[ $output == *"with " ]] || fail "an environment of bazelw's is not named where the user names a LibTorch"
 
+# Packages and LibTorch that are missing are installed side by side: neither ends before the other has begun.
+cat >>"$checkout/tools/setup/environment.sh" <<'END'
+missing_environment_packages() { [[ -z ${FAKE_FIRST:-} ]] || echo "$FAKE_FIRST"; }
+ensure_environment() {
+  [[ ! -e $work/installed ]] || return 0
+  touch "$work/environment_begins"
+  while [[ ! -e $work/apt_begins ]]; do sleep 0.05; done
+  [[ -z ${FAKE_PROBLEM:-} ]] || die "$FAKE_PROBLEM"
+  [[ -z ${FAKE_SLEEP:-} ]] || run_logged "$work/sleep.log" sleep 300
+  touch "$work/installed"
+}
+END
+cat >>"$checkout/tools/setup/system_packages.sh" <<'END'
+is_root() { [[ -z ${FAKE_USER:-} ]]; }
+have_free_sudo() { false; }
+END
+stand_in apt-get <<'END'
+#!/bin/bash
+[[ $1 == update ]] && echo "update" >>"$work/apt_calls" && exit
+[[ $* != *python3-venv* ]] || { echo "$*" >>"$work/apt_calls" && exit; }
+while [[ ! -e $work/environment_begins ]]; do sleep 0.05; done
+touch "$work/apt_begins"
+[[ -z ${FAKE_APT_PROBLEM:-} ]] || { echo "E: $FAKE_APT_PROBLEM" && exit 100; }
+echo "$*" >>"$work/apt_calls"
+END
+export work
+# bare_bazelw ARGUMENTS...: with one package missing, and LibTorch.
+bare_bazelw() {
+  rm -f "$work"/{installed,environment_begins,apt_begins,apt_calls}
+  FAKE_CLANG=clang-77 REPRISE_APT='' bazelw_in "$checkout" "$@"
+}
+run bare_bazelw build //...
+expect_status 0 "a bare machine"
+expect_output "--repo_env=CC=clang-77 " "a bare machine: Bazel runs afterwards"
+[[ $(tail -n 1 "$work/apt_calls") == *" install "*" clang-77" ]] || fail "the missing package is installed"
+expect_equal "$(grep -c update "$work/apt_calls")" 1 "one update of the lists"
+FAKE_FIRST=python3-venv run bare_bazelw build //...
+expect_status 0 "a bare machine without Python"
+expect_equal "$(sed 's/.* //' "$work/apt_calls" | xargs)" "update python3-venv clang-77" "Python comes first"
+FAKE_FIRST=python3-venv FAKE_USER=yes run bare_bazelw build //...
+expect_status 36 "a user who may not install"
+expect_output "install -y --no-install-recommends python3-venv clang-77'" "one line installs all"
+FAKE_PROBLEM="no LibTorch today" run bare_bazelw build //...
+expect_status 36 "LibTorch cannot be installed"
+expect_output "no LibTorch today" "LibTorch cannot be installed"
+[[ $output != *"in $checkout: build"* ]] || fail "Bazel runs without LibTorch"
+FAKE_APT_PROBLEM="no packages today" FAKE_SLEEP=1 run bare_bazelw build //...
+expect_status 36 "packages cannot be installed: the installation of LibTorch ends, too"
+expect_output "no packages today" "packages cannot be installed"
+
 finish

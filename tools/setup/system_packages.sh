@@ -51,6 +51,15 @@ missing_packages() {
   have_header gloo/context.h || echo libgloo-dev
 }
 
+have_free_sudo() {
+  have_command sudo && sudo -n true 2>/dev/null
+}
+
+# Whether install_packages() can do more than say what to type.
+may_install() {
+  [[ ${REPRISE_APT:-} != never ]] && have_command apt-get && { is_root || have_free_sudo; }
+}
+
 # Installs Debian packages, as root or through a sudo that asks for no password; else says which line
 # would do it. REPRISE_APT=never leaves the system alone.
 install_packages() {
@@ -62,7 +71,7 @@ install_packages() {
   if [[ ${REPRISE_APT:-} == never ]]; then
     die "REPRISE_APT=never, and these packages are missing: $*"
   elif ! is_root; then
-    if have_command sudo && sudo -n true 2>/dev/null; then
+    if have_free_sudo; then
       command=(sudo -n env DEBIAN_FRONTEND=noninteractive apt-get)
     else
       local become_root=sudo\ sh
@@ -73,7 +82,8 @@ install_packages() {
   export DEBIAN_FRONTEND=noninteractive
   say "installing by apt: $*"
   # A fresh machine has no package lists. An update that fails does not matter if the lists suffice.
-  run_logged "$log.update" "${command[@]}" update || true
+  [[ -n ${apt_lists_are_new:-} ]] || run_logged "$log.update" "${command[@]}" update || true
+  apt_lists_are_new=yes
   run_logged "$log" "${command[@]}" -o DPkg::Lock::Timeout=600 install -y --no-install-recommends "$@" ||
     die "apt could not install $* ($(apt_reason "$log" "$log.update")); the whole output is in $log"
 }
