@@ -1,6 +1,6 @@
 #include "reprise/distributed/collectives.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 
 #include <initializer_list>

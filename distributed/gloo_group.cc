@@ -5,7 +5,7 @@
 // ProcessGroupGloo.hpp asks for it.
 #define USE_C10D_GLOO
 
-#include <ATen/Functions.h>
+#include <ATen/core/Tensor.h>
 
 #include <csignal>
 #include <cstdlib>

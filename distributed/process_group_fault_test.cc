@@ -1,6 +1,6 @@
 // What the other ranks see when one fails: a Status that names it, in time.
 
-#include <ATen/Functions.h>
+#include <ATen/ops/ones.h>
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

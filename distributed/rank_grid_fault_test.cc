@@ -1,6 +1,8 @@
 // The groups of a grid of processes: what they compute, and what all ranks see when one fails.
 
-#include <ATen/Functions.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,6 +1,7 @@
 #include "reprise/runner/ranks/shard_sampler.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
 
 #include <cstdint>
 #include <string>

@@ -1,8 +1,10 @@
 // Collectives between two GPUs: eager, and captured and replayed. To be run by itself: it forks
 // its ranks before anything has touched CUDA.
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAStream.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

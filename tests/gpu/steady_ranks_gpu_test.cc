@@ -3,7 +3,8 @@
 //
 // RanksGpuTest.* fork their ranks before anything has touched CUDA: run them by themselves.
 
-#include <ATen/Functions.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 

@@ -1,8 +1,10 @@
 // Sums over two GPUs that the norm behind them does, against AllReduce() and AddRmsNorm().
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAStream.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

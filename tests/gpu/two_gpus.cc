@@ -1,6 +1,6 @@
 #include "tests/gpu/two_gpus.h"
 
-#include <ATen/Functions.h>
+#include <ATen/ops/ones.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>

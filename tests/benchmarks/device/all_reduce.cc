@@ -5,7 +5,7 @@
 //
 // Each sum is an item of a chain of 20 in one graph.
 
-#include <ATen/Functions.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 
