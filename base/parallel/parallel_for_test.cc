@@ -55,7 +55,8 @@ class ParallelForTest : public ::testing::Test {
   void SetUp() override {
     at::set_num_threads(kNumThreads);
     // OMP_THREAD_LIMIT, which the tests under ThreadSanitizer set, allows fewer.
-    if (NumThreadsOfLoop() < kNumThreads) GTEST_SKIP() << "the environment limits the number of threads";
+    if (NumThreadsOfLoop() < kNumThreads)
+      GTEST_SKIP() << "the environment limits the number of threads";
   }
   void TearDown() override { at::set_num_threads(num_threads_); }
 
@@ -143,7 +144,8 @@ TEST_F(ParallelForTest, AnEmptyRangeMakesNoCall) {
 TEST_F(ParallelForTest, ALoopWithinALoopIsOneCall) {
   Calls calls;
   ParallelFor(0, 2, 1, [&](int64_t first, int64_t) {
-    ParallelFor(100 * first, 100 * first + 50, 1, [&](int64_t begin, int64_t end) { calls.Add(begin, end); });
+    ParallelFor(100 * first, 100 * first + 50, 1,
+                [&](int64_t begin, int64_t end) { calls.Add(begin, end); });
   });
   EXPECT_THAT(calls.shares(), UnorderedElementsAre(std::pair(0, 50), std::pair(100, 150)));
 }

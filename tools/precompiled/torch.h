@@ -8,10 +8,18 @@
 
 // g++ would instantiate the templates of these at the end of each file: a second more for files without operators.
 #ifdef __clang__
+#include "ATen/Parallel.h"
 #include "ATen/TensorOperators.h"
+#include "ATen/ops/arange.h"
+#include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
+#include "ATen/ops/empty_like.h"
+#include "ATen/ops/equal.h"
 #include "ATen/ops/from_blob.h"
 #include "ATen/ops/full.h"
+#include "ATen/ops/matmul.h"
+#include "ATen/ops/ones.h"
+#include "ATen/ops/randn.h"
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
 #endif

@@ -11,5 +11,6 @@
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
 #include "tools/precompiled/tests.h"
+#include "tools/precompiled/torch.h"
 
 #endif  // REPRISE_TOOLS_PRECOMPILED_TORCH_TESTS_H_

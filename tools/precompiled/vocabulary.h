@@ -29,4 +29,32 @@
 #include "absl/types/span.h"
 #include "glog/logging.h"
 
+// clang reads of a precompiled header what a file needs, g++ all of it.
+#ifdef __clang__
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+// No dependency of every target: a machine may lack it, or have another one.
+#if __has_include(<nlohmann/json.hpp>)
+#include <nlohmann/json.hpp>
+#endif
+#endif
+
 #endif  // REPRISE_TOOLS_PRECOMPILED_VOCABULARY_H_
