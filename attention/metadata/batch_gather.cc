@@ -19,6 +19,8 @@ absl::Status CheckBatchGather(const BatchGatherArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", args.max_query_len, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", args.max_seq_len, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("write_window", args.write_window, 0));
   if (args.num_rows > 0) {
     REPRISE_RETURN_IF_ERROR(CheckGiven({{"table_row", args.table_row},
@@ -38,7 +40,7 @@ void BatchGatherOnHost(const BatchGatherArgs& args) {
       rows,
       [&](int r) {
         CheckedRow row;
-        if (r < num_live_rows) row = CheckRow(rows, GatherRequest(args, r));
+        if (r < num_live_rows) row = GatheredRow(args, rows, r);
         if (row.is_live() && !HasBlocks(SerialLanes(), rows, row)) row.fault = RowFault::kNoBlock;
         return row;
       },

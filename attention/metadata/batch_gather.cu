@@ -50,7 +50,7 @@ __device__ void CheckWideRows(const RowArgs& args, SharedRows& shared) {
 __device__ void ReadRow(const BatchGatherArgs& gather, const RowArgs& args, int r,
                         int num_live_rows, SharedRows& shared) {
   CheckedRow row;
-  if (r < num_live_rows) row = CheckRow(args, GatherRequest(gather, r));
+  if (r < num_live_rows) row = GatheredRow(gather, args, r);
   if (row.is_live()) {
     if (NewColumns(args, row).size() > kMaxBlocksOfThread) {
       shared.wide[atomicAdd(&shared.num_wide, 1)] = threadIdx.x;

@@ -25,8 +25,8 @@
 //
 // A row with query_len 0 is an empty row. A row is bad, and then treated as empty, if
 //   kTableRow  its table_row is outside [0, num_tables)
-//   kLength    its query_len is negative or larger than num_tokens, its length too small for its
-//              queries, its key_start negative, or a key beyond the table
+//   kLength    its query_len is negative or larger than max_query_len, it has more keys than max_seq_len, its length is
+//              too small for its queries, its key_start negative, or a key beyond the table
 //   kNoBlock   the block of a new token is outside [0, num_blocks)
 //   kNoRoom    its tokens, after those of the good rows before it, exceed num_tokens; then all
 //              later rows with tokens are bad too

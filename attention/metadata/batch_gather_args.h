@@ -68,7 +68,8 @@ struct BatchGatherArgs {
   // tokens. If attention reads the cache, the first queries miss their keys.
   int write_window = 0;
 
-  // The shape of the result, constant under capture.
+  // The shape of the result, constant under capture. A row with more queries than max_query_len or more keys than
+  // max_seq_len has a fault: attention is planned for no more.
   int num_rows = 0;
   int num_tokens = 0;
   int max_query_len = 0;
@@ -80,8 +81,8 @@ struct BatchGatherArgs {
   int32_t* num_faults = nullptr;  // [1] rows with a fault; or absent
 };
 
-// A sequence may have as many new tokens as the batch. Their blocks may be null, for example
-// because the window has passed them; keys of null blocks are not written.
+// Blocks of new tokens may be null, for example because the window has passed them; keys of null blocks are not
+// written.
 constexpr RowArgs GatherRowArgs(const BatchGatherArgs& args) {
   RowArgs rows;
   rows.table = args.table;
@@ -89,7 +90,7 @@ constexpr RowArgs GatherRowArgs(const BatchGatherArgs& args) {
   rows.write_window = args.write_window;
   rows.num_rows = args.num_rows;
   rows.num_tokens = args.num_tokens;
-  rows.max_query_len = args.num_tokens;
+  rows.max_query_len = args.max_query_len;
   rows.arrays = args.arrays;
   return PrepareRows(rows);
 }
@@ -112,6 +113,18 @@ REPRISE_HOST_DEVICE constexpr RowRequest GatherRequest(const BatchGatherArgs& ar
   request.query_len = query_len;
   request.key_start = args.key_start ? args.key_start[r] : 0;
   return request;
+}
+
+// Returns a row, checked against its lengths only. REQUIRES: 0 <= r < NumLiveRows(args).
+REPRISE_HOST_DEVICE constexpr CheckedRow GatheredRow(const BatchGatherArgs& args,
+                                                     const RowArgs& rows, int r) {
+  CheckedRow row = CheckRow(rows, GatherRequest(args, r));
+  // Not by max_context_len, which limits key_start too.
+  if (int64_t{row.context_len} + row.query_len > args.max_seq_len) {
+    row = {};
+    row.fault = RowFault::kLength;
+  }
+  return row;
 }
 
 }  // namespace reprise

@@ -46,6 +46,8 @@ class Twins {
     gather_.table = table_shape;
     gather_.num_rows = padded.num_rows;
     gather_.num_tokens = padded.num_tokens;
+    gather_.max_query_len = padded.num_tokens;
+    gather_.max_seq_len = table_shape.max_blocks * table_shape.block_size;
   }
 
   BatchGatherArgs& gather() { return gather_; }
@@ -156,6 +158,10 @@ void Compare(uint64_t num_batches, Values values) {
     const auto meaning =
         random.Pick({SeqLenForm::kWithStep, SeqLenForm::kBeforeStep, SeqLenForm::kWithoutDrafts});
     twins.gather().seq_len_form = meaning;
+    if (hostile && random.OneIn(3)) {
+      twins.gather().max_query_len = random.Int(0, 8);
+      twins.gather().max_seq_len = random.Int(0, 60);
+    }
     twins.Upload(InputsOf(schedule, padded.num_rows, meaning, values, random), schedule.entries);
     ASSERT_EQ(twins.Launch(nullptr), absl::OkStatus());
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);

@@ -108,6 +108,7 @@ TEST(BatchGatherTest, TokensOlderThanTheWriteWindowAreNotWritten) {
   Memory memory(2, 6);
   BatchGatherArgs gather = GatherOf(inputs, memory);
   gather.write_window = 2;
+  gather.max_query_len = 5;
   BatchGatherOnHost(gather);
   EXPECT_THAT(memory.slot_mapping, ElementsAre(-1, -1, -1, 31, 8, 20));
 }
@@ -146,13 +147,28 @@ TEST(BatchGatherTest, BadRowsBecomeEmptyAndAreCounted) {
   EXPECT_EQ(fault_of(0, 2, 13), RowFault::kLength);  // beyond the table
   EXPECT_EQ(fault_of(0, 2, 1), RowFault::kLength);   // more queries than keys
   EXPECT_EQ(fault_of(0, -1, 4), RowFault::kLength);
-  EXPECT_EQ(fault_of(0, 9, 12), RowFault::kLength);  // more than num_tokens
+  EXPECT_EQ(fault_of(0, 4, 12), RowFault::kNone);
+  EXPECT_EQ(fault_of(0, 5, 12), RowFault::kLength);  // more than max_query_len
   EXPECT_EQ(fault_of(2, 1, 4), RowFault::kTableRow);
   EXPECT_EQ(fault_of(-1, 1, 4), RowFault::kTableRow);
   EXPECT_EQ(fault_of(1, 2, 10), RowFault::kNoBlock);  // into block -1
   EXPECT_EQ(fault_of(1, 2, 8), RowFault::kNone);      // into the null block: not written
   EXPECT_EQ(fault_of(0, INT32_MAX, INT32_MAX), RowFault::kLength);
   EXPECT_EQ(fault_of(0, 1, INT32_MIN), RowFault::kLength);
+}
+
+TEST(BatchGatherTest, ARowWithMoreKeysThanTheBatchsBoundHasAFault) {
+  const Inputs inputs = {.table_row = {0, 0}, .query_lens = {2, 2}, .seq_lens = {7, 8}};
+  const int32_t key_start[] = {5, 0};  // counts for the table, not for the bound
+  Memory memory(2, 4);
+  BatchGatherArgs gather = GatherOf(inputs, memory);
+  gather.key_start = key_start;
+  gather.max_seq_len = 7;
+  BatchGatherOnHost(gather);
+  EXPECT_THAT(memory.seq_lens, ElementsAre(7, 0));
+  EXPECT_THAT(memory.row_faults, ElementsAre(0, static_cast<int32_t>(RowFault::kLength)));
+  EXPECT_EQ(memory.num_faults, 1);
+  EXPECT_EQ(GatherBatch(gather).max_seq_len, 7);
 }
 
 TEST(BatchGatherTest, RowsThatDoNotFitAreBadAndSoAreAllLaterOnes) {
@@ -210,6 +226,8 @@ TEST(BatchGatherTest, EveryGoodBatchIsThatOfTheBatchBuilder) {
     gather.seq_len_form = meaning;
     gather.table = schedule.table();
     gather.table.num_blocks = schedule.num_blocks;
+    gather.max_query_len = expected.built.batch.max_query_len;
+    gather.max_seq_len = expected.built.batch.max_seq_len;
     const AllocationCounter allocations;
     BatchGatherOnHost(gather);
     ASSERT_EQ(allocations.count(), 0);

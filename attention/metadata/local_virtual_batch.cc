@@ -72,6 +72,10 @@ absl::Status CheckLocalVirtualBatch(const LocalVirtualBatchArgs& args) {
   if (batch.tail_len) {
     return absl::InvalidArgumentError("batch.tail_len: expected none, got one");
   }
+  // Its bits and offsets are those of the rows before they are cut.
+  if (batch.custom_mask) {
+    return absl::InvalidArgumentError("batch.custom_mask: expected none, got one");
+  }
   REPRISE_RETURN_IF_ERROR(CheckEqual("batch.key_positions.world", batch.key_positions.world, 1));
   const LocalBatchBuffers& buffers = args.buffers;
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("buffers.max_rows", buffers.max_rows, MaxLocalRows(args)));

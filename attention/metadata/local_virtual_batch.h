@@ -58,7 +58,7 @@ PagedBatch LocalVirtualBatch(const LocalVirtualBatchArgs& args);
 
 // Checks the arguments for both forms; reads no array. Errors: InvalidArgument for a chunk_size
 // below 1, buffers that are absent or too small, or a batch whose rows cannot be cut: a batch that
-// is not causal, or has tail_len or keys of several ranks.
+// is not causal, or has tail_len, a custom mask or keys of several ranks.
 absl::Status CheckLocalVirtualBatch(const LocalVirtualBatchArgs& args);
 
 // Does the same as the device form, over host memory. REQUIRES: CheckLocalVirtualBatch(args) is OK.

@@ -174,6 +174,7 @@ struct Arrays {
   }
 
   int32_t ints[6] = {};  // inputs
+  uint8_t mask = 0;
   int32_t out[6] = {};
   int64_t slots[2] = {};
 };
@@ -201,6 +202,8 @@ TEST(RefusedArgsTest, GatheredBatches) {
       forms, good,
       {{"num_rows: expected at least 0, got -1", [](Args& args) { args.num_rows = -1; }},
        {"num_tokens: expected at least 0, got -1", [](Args& args) { args.num_tokens = -1; }},
+       {"max_query_len: expected at least 0, got -1", [](Args& args) { args.max_query_len = -1; }},
+       {"max_seq_len: expected at least 0, got -1", [](Args& args) { args.max_seq_len = -1; }},
        {"write_window: expected at least 0, got -1", [](Args& args) { args.write_window = -1; }},
        {"table_row: expected an array, got none", [](Args& args) { args.table_row = nullptr; }},
        {"query_lens: expected an array, got none", [](Args& args) { args.query_lens = nullptr; }},
@@ -256,6 +259,8 @@ TEST(RefusedArgsTest, VirtualRowsOfChunks) {
        {"batch.causal: expected true, got false", [](Args& args) { args.batch.causal = false; }},
        {"batch.tail_len: expected none, got one",
         [](Args& args) { args.batch.tail_len = args.batch.seq_lens; }},
+       {"batch.custom_mask: expected none, got one",
+        [&](Args& args) { args.batch.custom_mask = &arrays.mask; }},
        {"batch.key_positions.world: expected 1, got 2",
         [](Args& args) { args.batch.key_positions.world = 2; }},
        {"buffers.max_rows: expected at least 2, got 1",
