@@ -45,7 +45,7 @@ __device__ __forceinline__ void LoadQueries(const AttentionKernelParams& p, cons
   using Element = typename Traits::Element;
   if (p.q_is_aligned) {  // and has the products' type
 #pragma unroll 2
-    for (int at = threadIdx.x; at < Traits::kRows * Traits::kKeyChunks; at += Traits::kThreads) {
+    for (int at = thread; at < Traits::kRows * Traits::kKeyChunks; at += kThreads) {
       const int row = at / Traits::kKeyChunks;
       const int chunk = at % Traits::kKeyChunks;
       const TileRow tile_row = RowAt(p, unit, row);
