@@ -155,16 +155,20 @@ class BlockManager {
   // ticket has passed. REQUIRES: `ticket` is from Arm().
   absl::Status Free(SlotId slot, FenceTicket ticket);
 
+  // Whether Save() may be called. Errors: InvalidArgument if there is no such slot, NotFound if it holds no sequence,
+  // FailedPrecondition if the sequence is arriving.
+  absl::Status CheckFilled(SlotId slot) const;
+
   // The state of the sequence's committed tokens that Restore() needs, for stores that keep its
-  // blocks elsewhere meanwhile (cache/blocks/swap_store.h). REQUIRES: contains(slot), and it is not
-  // arriving. Allocates.
+  // blocks elsewhere meanwhile (cache/blocks/swap_store.h). REQUIRES: CheckFilled(slot) is OK. Allocates.
   SavedSequence Save(SlotId slot) const;
 
   // Puts a saved sequence into an empty slot, with blocks of its own in the columns that it had. It
   // is arriving: the caller fills the blocks. Until ConfirmRestored() they are neither read nor
   // released: others do not find them, and Fork() of the sequence, Commit(), CommitUnknown(),
   // CommitEncoder(), Truncate() and Free() are refused with FailedPrecondition. Append() may make
-  // room. Does not use the reserve. REQUIRES: saved by a manager with the same groups.
+  // room. Leaves the reserve free, or what an empty pool has of it beside a sequence that Append() let grow into the
+  // reserve. REQUIRES: saved by a manager with the same groups.
   absl::Status Restore(SlotId slot, const SavedSequence& saved);
 
   // Reports that the copies that fill an arriving sequence run before every copy and step launched
@@ -280,8 +284,6 @@ class BlockManager {
   absl::Status CheckInRange(SlotId slot) const;
   absl::Status CheckEmpty(SlotId slot) const;
   absl::Status CheckLive(SlotId slot) const;
-  // Like CheckLive(), and checks that the sequence's blocks are filled.
-  absl::Status CheckFilled(SlotId slot) const;
   // Whether a table row and the pool without `num_kept_back` blocks can ever hold `num_tokens`.
   absl::Status CheckLength(SlotId slot, int64_t num_tokens, int num_committed,
                            int num_encoder_tokens, int num_kept_back) const;

@@ -171,8 +171,8 @@ SavedSequence BlockManager::Save(SlotId slot) const {
 
 absl::Status BlockManager::Restore(SlotId slot, const SavedSequence& saved) {
   REPRISE_RETURN_IF_ERROR(CheckEmpty(slot));
-  REPRISE_RETURN_IF_ERROR(CheckLength(slot, saved.num_tokens, saved.num_tokens,
-                                      saved.num_encoder_tokens, num_reserved()));
+  REPRISE_RETURN_IF_ERROR(
+      CheckLength(slot, saved.num_tokens, saved.num_tokens, saved.num_encoder_tokens, 0));
   const int num_columns = NumColumns(saved.num_tokens);
   const int num_encoder_columns = NumBlocksOf(saved.num_encoder_tokens, options_.block_size);
   const auto end_of = [&](int group) {
@@ -185,7 +185,12 @@ absl::Status BlockManager::Restore(SlotId slot, const SavedSequence& saved) {
   for (int group = 0; group < num_groups(); ++group) {
     num_fresh += end_of(group) - saved.first_columns[group];
   }
-  REPRISE_RETURN_IF_ERROR(cache_.CheckAcquirable({}, num_fresh));
+  if (num_fresh > 0) {
+    // What the sequence leaves of the reserve if it is alone.
+    const int64_t num_kept_back =
+        std::min<int64_t>(num_reserved(), options_.num_blocks - 1 - num_fresh);
+    REPRISE_RETURN_IF_ERROR(cache_.CheckAcquirableReserved({}, num_fresh + num_kept_back));
+  }
   Sequence& restored = Start(slot);
   restored.is_arriving = true;
   restored.num_tokens = saved.num_tokens;

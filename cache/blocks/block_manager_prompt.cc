@@ -129,7 +129,8 @@ void BlockManager::FillRow(SlotId slot, int group, int first, int end_of_hits, i
   const int num_hits = std::max(end_of_hits - first, 0);
   const absl::Span<BlockId> row = tables_.Extend(slot, group, end - first);
   if (num_hits > 0) absl::c_copy(hits(group).subspan(first, num_hits), row.begin());
-  const absl::Status status = cache_.Allocate(row.subspan(num_hits));
+  // Whether it may use the reserve has been decided.
+  const absl::Status status = cache_.AllocateReserved(row.subspan(num_hits));
   CHECK(status.ok()) << "a planned allocation failed: " << status;
 }
 

@@ -188,6 +188,39 @@ TEST(BlockManagerTest, TheReserveIsForSequencesThatRun) {
   EXPECT_TRUE(manager.Append(kA, 2).ok());
 }
 
+TEST(BlockManagerTest, ASequenceThatGrewIntoTheReserveComesBack) {
+  // 3 + 2 blocks to give.
+  BlockManager manager = ManagerOf({.num_blocks = 6,
+                                    .block_size = 1,
+                                    .num_slots = 2,
+                                    .max_blocks = 8,
+                                    .num_reserved_blocks = 2});
+  for (const int num_tokens : {3, 4, 5}) {
+    ASSERT_TRUE(manager.Add(kA, 1).ok());
+    ASSERT_TRUE(manager.Append(kA, num_tokens - 1).ok());
+    ASSERT_TRUE(manager.Commit(kA, std::vector<int32_t>(num_tokens, 7)).ok());
+    const SavedSequence saved = manager.Save(kA);
+    ASSERT_TRUE(manager.Free(kA).ok());
+    // Beside another sequence it would take a block of the reserve.
+    ASSERT_TRUE(manager.Add(kB, 1).ok());
+    EXPECT_EQ(manager.Restore(kA, saved).code(), absl::StatusCode::kResourceExhausted)
+        << num_tokens;
+    manager.CheckInvariants();
+    ASSERT_TRUE(manager.Free(kB).ok());
+    ASSERT_TRUE(manager.Restore(kA, saved).ok()) << num_tokens;
+    manager.ConfirmRestored(kA);
+    EXPECT_EQ(manager.num_tokens(kA), num_tokens);
+    manager.CheckInvariants();
+    ASSERT_TRUE(manager.Free(kA).ok());
+  }
+  // One that no pool of this size holds is refused as ever.
+  SavedSequence too_long;
+  too_long.num_tokens = 6;
+  too_long.first_columns = {0};
+  EXPECT_THAT(MessageOf(manager.Restore(kA, too_long), absl::StatusCode::kInvalidArgument),
+              HasSubstr("at most 5 blocks"));
+}
+
 TEST(BlockManagerTest, BadInputIsNamedAndChangesNothing) {
   BlockManager manager = SmallManager();
   ASSERT_TRUE(manager.Add(kA, 4).ok());

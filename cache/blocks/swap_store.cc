@@ -67,9 +67,7 @@ SwapStore::SwapStore(BlockManager* manager, BlockPool host_pool, FenceQueueId de
       host_queue_(host_queue) {}
 
 absl::Status SwapStore::PlanOut(SlotId slot, SequenceId id) {
-  if (!manager_->contains(slot)) {
-    return absl::NotFoundError(absl::StrCat("slot ", slot.value(), " holds no sequence"));
-  }
+  REPRISE_RETURN_IF_ERROR(manager_->CheckFilled(slot));
   if (stored_.contains(id)) {
     return absl::AlreadyExistsError(
         absl::StrCat("sequence ", id.value(), " is in the swap store already"));

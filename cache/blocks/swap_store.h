@@ -99,6 +99,7 @@ class SwapStore {
   // Takes host blocks for the sequence in `slot` and adds the copies out. The caller does not
   // change the slot until Launched(). Errors:
   //   NotFound, InvalidArgument  no sequence in the slot, no such slot
+  //   FailedPrecondition         the sequence in the slot is arriving
   //   AlreadyExists              the id is in the store
   //   FailedPrecondition         the slot is in the plan already; the plan has swaps in, which run
   //                              after those out; the manager has copies pending

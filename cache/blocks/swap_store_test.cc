@@ -178,7 +178,8 @@ TEST_F(SwapStoreTest, BadPlansAreNamed) {
   AddCommitted(kA, 4);
   AddCommitted(kB, 4);
   EXPECT_EQ(store_->PlanOut(kC, kOne).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(store_->PlanOut(SlotId(7), kOne).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->PlanOut(SlotId(7), kOne).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store_->PlanOut(SlotId(-1), kOne).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(store_->PlanIn(kOne, kC).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(store_->Drop(kOne).code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -197,6 +198,21 @@ TEST_F(SwapStoreTest, BadPlansAreNamed) {
               HasSubstr("sequence 101 is planned to come back to slot 2 already"));
   EXPECT_EQ(store_->Drop(kOne).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(store_->PlanOut(kB, kOne).code(), absl::StatusCode::kAlreadyExists);
+  Check();
+}
+
+TEST_F(SwapStoreTest, ASequenceThatComesBackWithoutTheStoreMustArriveBeforeItLeaves) {
+  AddCommitted(kA, 4);
+  const SavedSequence saved = manager_->Save(kA);
+  ASSERT_TRUE(manager_->Restore(kB, saved).ok());
+  const absl::Status arriving = store_->PlanOut(kB, kOne);
+  EXPECT_EQ(arriving.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(arriving.message()), HasSubstr("slot 1 must not be arriving"));
+  EXPECT_EQ(store_->state(kOne), std::nullopt);
+  Check();
+  manager_->ConfirmRestored(kB);
+  EXPECT_TRUE(store_->PlanOut(kB, kOne).ok());
+  Launch();
   Check();
 }
 

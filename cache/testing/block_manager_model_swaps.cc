@@ -28,7 +28,8 @@ void BlockManagerModel::PlanOut() {
   const auto found = live_.find(slot);
   std::vector<StatusCode> codes;
   if (found == live_.end()) {
-    codes = {StatusCode::kNotFound};
+    const bool is_slot = slot.value() >= 0 && slot.value() < manager_->options().num_slots;
+    codes = {is_slot ? StatusCode::kNotFound : StatusCode::kInvalidArgument};
   } else if (found->second.is_leaving || manager_->has_copies() || NumPlannedIn() > 0) {
     codes = {StatusCode::kFailedPrecondition};
   } else {
