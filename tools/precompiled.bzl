@@ -22,7 +22,7 @@ _ACTION = "c++-compile"
 # This label exists in every version of Bazel.
 _TOOLCHAIN = "@bazel_tools//tools/cpp:current_cc_toolchain"
 
-# What turns a header into its precompiled form. Templates that the headers use are instantiated once, not in every file.
+# Options for precompiling a header. Templates that the headers use are instantiated once, not in every file.
 # Without the times of the headers, the form does not depend on when a checkout was made.
 _CLANG_FLAGS = ["-fpch-instantiate-templates", "-Xclang", "-fno-pch-timestamp"]
 

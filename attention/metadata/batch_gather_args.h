@@ -119,7 +119,7 @@ REPRISE_HOST_DEVICE constexpr RowRequest GatherRequest(const BatchGatherArgs& ar
 REPRISE_HOST_DEVICE constexpr CheckedRow GatheredRow(const BatchGatherArgs& args,
                                                      const RowArgs& rows, int r) {
   CheckedRow row = CheckRow(rows, GatherRequest(args, r));
-  // Not by max_context_len, which limits key_start too.
+  // RowArgs::max_context_len would limit key_start too.
   if (int64_t{row.context_len} + row.query_len > args.max_seq_len) {
     row = {};
     row.fault = RowFault::kLength;

@@ -72,7 +72,7 @@ absl::Status CheckLocalVirtualBatch(const LocalVirtualBatchArgs& args) {
   if (batch.tail_len) {
     return absl::InvalidArgumentError("batch.tail_len: expected none, got one");
   }
-  // Its bits and offsets are those of the rows before they are cut.
+  // The mask has bits for the uncut rows only.
   if (batch.custom_mask) {
     return absl::InvalidArgumentError("batch.custom_mask: expected none, got one");
   }

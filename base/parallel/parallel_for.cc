@@ -37,7 +37,7 @@ int64_t DividedRoundedUp(int64_t number, int64_t divisor) {
   return (number + divisor - 1) / divisor;
 }
 
-// What one thread does. No exception may pass through libgomp.
+// Runs one thread's share. No exception may pass through libgomp.
 void RunShare(void* data) {
   Loop& loop = *static_cast<Loop*>(data);
   const int64_t size = loop.end - loop.begin;

@@ -25,7 +25,7 @@ using ::testing::UnorderedElementsAre;
 
 constexpr int kNumThreads = 4;
 
-// What the calls of a loop were given, and which threads of LibTorch made them.
+// Records the shares of a loop, and the LibTorch threads that took them.
 class Calls {
  public:
   auto body() {
@@ -89,7 +89,7 @@ TEST_F(ParallelForTest, SharesAreTakenSideBySide) {
       const std::lock_guard lock(mutex);
       threads.insert(std::this_thread::get_id());
     }
-    // Returns only when every share waits here. Of the threads that wait, one is told to delete it.
+    // Block() returns when every share waits in it, and returns true to one thread, which may delete the barrier.
     if (all_have_begun->Block()) delete all_have_begun;
   });
   EXPECT_THAT(threads, SizeIs(kNumThreads));
@@ -122,7 +122,7 @@ TEST_F(ParallelForTest, SharesOfALargeRangeCoverItOnce) {
   }
 }
 
-TEST_F(ParallelForTest, WhatIsSmallIsOneCallOfTheCaller) {
+TEST_F(ParallelForTest, ASmallRangeIsOneCallOnTheCallingThread) {
   for (const auto& [size, grain] : {std::pair(5, 5), std::pair(1, 0)}) {
     Calls calls;
     const std::thread::id caller = std::this_thread::get_id();
@@ -160,7 +160,7 @@ TEST_F(ParallelForTest, AnExceptionEndsTheLoopAfterAllCalls) {
   EXPECT_EQ(num_calls, kNumThreads);
   EXPECT_FALSE(at::in_parallel_region());
 
-  // The next loop starts anew.
+  // The exception does not affect the next loop.
   Calls calls;
   ParallelFor(0, kNumThreads, 1, calls.body());
   EXPECT_THAT(calls.shares(), SizeIs(kNumThreads));

@@ -167,8 +167,8 @@ class BlockManager {
   // is arriving: the caller fills the blocks. Until ConfirmRestored() they are neither read nor
   // released: others do not find them, and Fork() of the sequence, Commit(), CommitUnknown(),
   // CommitEncoder(), Truncate() and Free() are refused with FailedPrecondition. Append() may make
-  // room. Leaves the reserve free, or what an empty pool has of it beside a sequence that Append() let grow into the
-  // reserve. REQUIRES: saved by a manager with the same groups.
+  // room. Keeps the reserve free. If Append() let the sequence grow into the reserve, it keeps only the reserved blocks that
+  // the sequence does not need. REQUIRES: saved by a manager with the same groups.
   absl::Status Restore(SlotId slot, const SavedSequence& saved);
 
   // Reports that the copies that fill an arriving sequence run before every copy and step launched

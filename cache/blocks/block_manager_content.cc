@@ -186,7 +186,7 @@ absl::Status BlockManager::Restore(SlotId slot, const SavedSequence& saved) {
     num_fresh += end_of(group) - saved.first_columns[group];
   }
   if (num_fresh > 0) {
-    // What the sequence leaves of the reserve if it is alone.
+    // A sequence that grew into the reserve needs some of it again.
     const int64_t num_kept_back =
         std::min<int64_t>(num_reserved(), options_.num_blocks - 1 - num_fresh);
     REPRISE_RETURN_IF_ERROR(cache_.CheckAcquirableReserved({}, num_fresh + num_kept_back));

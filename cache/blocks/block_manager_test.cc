@@ -201,7 +201,7 @@ TEST(BlockManagerTest, ASequenceThatGrewIntoTheReserveComesBack) {
     ASSERT_TRUE(manager.Commit(kA, std::vector<int32_t>(num_tokens, 7)).ok());
     const SavedSequence saved = manager.Save(kA);
     ASSERT_TRUE(manager.Free(kA).ok());
-    // Beside another sequence it would take a block of the reserve.
+    // It waits for the other sequence: together they would use a reserved block.
     ASSERT_TRUE(manager.Add(kB, 1).ok());
     EXPECT_EQ(manager.Restore(kA, saved).code(), absl::StatusCode::kResourceExhausted)
         << num_tokens;
@@ -213,7 +213,7 @@ TEST(BlockManagerTest, ASequenceThatGrewIntoTheReserveComesBack) {
     manager.CheckInvariants();
     ASSERT_TRUE(manager.Free(kA).ok());
   }
-  // One that no pool of this size holds is refused as ever.
+  // A sequence that needs more blocks than the pool has is refused.
   SavedSequence too_long;
   too_long.num_tokens = 6;
   too_long.first_columns = {0};

@@ -1,4 +1,4 @@
-# What the tests of an installation share. Sourced: installs the toolkit into $prefix.
+# Installs the toolkit into $prefix, and defines functions for the tests of an installation. Sourced.
 
 source tools/setup/not_run.sh
 
@@ -11,12 +11,12 @@ fail() {
   exit 1
 }
 
-# Whether it is that of a CUDA build.
+# Whether the toolkit was built for CUDA.
 has_cuda() {
   grep -q REPRISE_WITH_CUDA "$prefix/lib/cmake/Reprise/RepriseConfig.cmake"
 }
 
-# Sets cflags and libs to what pkg-config answers for it.
+# Sets the arrays cflags and libs to the flags that pkg-config prints.
 read_flags() {
   export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
   read -ra cflags < <(pkg-config --cflags reprise)

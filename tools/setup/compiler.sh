@@ -22,10 +22,10 @@ find_clang() {
   done
 }
 
-# choose_compiler DEVICE OWN ARGUMENTS...: sets `compiler` to a clang, or to nothing where Bazel finds the compiler
-# itself ($CC, or gcc). DEVICE is cpu or cuda, OWN is yes for this project's workspace, ARGUMENTS are those of the Bazel
-# command. Where a clang is wanted and there is none, `compiler` is "clang-16", a package of Debian 12 and Ubuntu 24.04;
-# with REPRISE_APT=never it is nothing.
+# choose_compiler DEVICE OWN ARGUMENTS...: sets `compiler` to a clang, or leaves it empty if Bazel is to find the compiler
+# ($CC, or gcc). DEVICE: cpu or cuda. OWN: yes in this project's workspace. ARGUMENTS: the arguments of the Bazel command.
+# If clang is needed but not installed, `compiler` is "clang-16", a package of Debian 12 and Ubuntu 24.04; with
+# REPRISE_APT=never it is empty.
 choose_compiler() {
   local device=$1 own=$2
   shift 2
@@ -33,7 +33,7 @@ choose_compiler() {
   local arguments=" $* "
   arguments=${arguments//--config /--config=}
   [[ $device == cpu && -z ${CC:-} ]] || return 0
-  # libFuzzer is clang's in any workspace.
+  # Only clang has libFuzzer.
   [[ $own == yes || $arguments == *" --config=fuzz "* ]] || return 0
   [[ ! $arguments =~ \ --config=(gcc|sanitizer|asan|ubsan|asan_ubsan|tsan)\  ]] || return 0
   compiler=$(find_clang)

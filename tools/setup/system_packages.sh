@@ -95,7 +95,7 @@ apt_reason() {
   echo "${line:-no reason given}"
 }
 
-# Prints the package that --config=fuzz needs besides: the runtime libraries of the clang named $1.
+# Prints the package that only --config=fuzz needs: the runtime libraries of the clang named $1.
 missing_fuzz_packages() {
   local major=${1#clang-}
   [[ $major != clang ]] || major=$(clang -dumpversion | cut -d . -f 1)
