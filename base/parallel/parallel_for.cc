@@ -30,7 +30,7 @@ struct Loop {
   int64_t grain;
   absl::FunctionRef<void(int64_t, int64_t)> body;
   std::atomic_flag has_failed = ATOMIC_FLAG_INIT;
-  std::exception_ptr error;
+  std::exception_ptr error = nullptr;
 };
 
 int64_t DividedRoundedUp(int64_t number, int64_t divisor) {
