@@ -33,18 +33,14 @@ struct Loop {
   std::exception_ptr error = nullptr;
 };
 
-int64_t DividedRoundedUp(int64_t number, int64_t divisor) {
-  return (number + divisor - 1) / divisor;
-}
-
 // Runs one thread's share. No exception may pass through libgomp.
 void RunShare(void* data) {
   Loop& loop = *static_cast<Loop*>(data);
   const int64_t size = loop.end - loop.begin;
   int64_t num_shares = omp_get_num_threads();
-  if (loop.grain > 0) num_shares = std::min(num_shares, DividedRoundedUp(size, loop.grain));
+  if (loop.grain > 0) num_shares = std::min(num_shares, at::divup(size, loop.grain));
   const int thread = omp_get_thread_num();
-  const int64_t share = DividedRoundedUp(size, num_shares);
+  const int64_t share = at::divup(size, num_shares);
   const int64_t first = loop.begin + thread * share;
   if (first >= loop.end) return;
   try {

@@ -175,12 +175,17 @@ TEST(BlockManagerTest, SaysWhetherWaitingHelps) {
   EXPECT_EQ(manager.max_tokens(), 20);
 }
 
+// Has 3 blocks of one token, and 2 reserved ones.
+BlockManager ManagerWithReserve() {
+  return ManagerOf({.num_blocks = 6,
+                    .block_size = 1,
+                    .num_slots = 2,
+                    .max_blocks = 8,
+                    .num_reserved_blocks = 2});
+}
+
 TEST(BlockManagerTest, TheReserveIsForSequencesThatRun) {
-  BlockManager manager = ManagerOf({.num_blocks = 6,
-                                    .block_size = 1,
-                                    .num_slots = 2,
-                                    .max_blocks = 8,
-                                    .num_reserved_blocks = 2});
+  BlockManager manager = ManagerWithReserve();
   EXPECT_THAT(MessageOf(manager.Add(kA, 4), absl::StatusCode::kInvalidArgument),
               HasSubstr("at most 3 blocks"));
   ASSERT_TRUE(manager.Add(kA, 3).ok());
@@ -189,12 +194,7 @@ TEST(BlockManagerTest, TheReserveIsForSequencesThatRun) {
 }
 
 TEST(BlockManagerTest, ASequenceThatGrewIntoTheReserveComesBack) {
-  // 3 + 2 blocks to give.
-  BlockManager manager = ManagerOf({.num_blocks = 6,
-                                    .block_size = 1,
-                                    .num_slots = 2,
-                                    .max_blocks = 8,
-                                    .num_reserved_blocks = 2});
+  BlockManager manager = ManagerWithReserve();
   for (const int num_tokens : {3, 4, 5}) {
     ASSERT_TRUE(manager.Add(kA, 1).ok());
     ASSERT_TRUE(manager.Append(kA, num_tokens - 1).ok());
