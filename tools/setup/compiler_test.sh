@@ -1,10 +1,13 @@
 #!/bin/bash
 # Which compiler the CPU build takes, with compilers that only know their version.
 set -uo pipefail
-for part in testing report compiler; do
+for part in testing report device compiler; do
   source "tools/setup/$part.sh"
 done
 unset CC REPRISE_APT
+
+# choose_compiler() calls it, and this PATH has no other commands of the machine.
+ln -s "$(command -v grep)" "$work/bin/grep"
 
 # stand_in_clang NAME VERSION
 stand_in_clang() {
@@ -41,6 +44,7 @@ done
 for name in cpu fuzz all_cases; do
   expect_equal "$(chosen cpu yes test --config=$name //...)" clang-17 "--config=$name"
 done
+expect_equal "$(chosen cpu yes run //x -- --config=gcc)" clang-17 "what follows -- is the program's"
 expect_equal "$(chosen cpu yes)" clang-17 "no arguments"
 
 finish

@@ -15,21 +15,31 @@ have_nvidia_driver() {
   [[ $(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null) == *libcuda.so.1* ]]
 }
 
+# options_of ARGUMENTS...: prints the arguments of a Bazel command that are not the program's, one a line; "--config cpu" as
+# "--config=cpu".
+options_of() {
+  local argument option=''
+  for argument in "$@"; do
+    [[ $argument == -- ]] && break
+    case $option$argument in
+      --config | --define) option=$argument= && continue ;;
+    esac
+    printf '%s\n' "$option$argument"
+    option=
+  done
+}
+
 # named_device ARGUMENTS...: prints the device that the options of a Bazel command name, the last of
 # them if there are several, or nothing.
 named_device() {
-  local argument option='' device=''
-  for argument in "$@"; do
-    [[ $argument == -- ]] && break
-    # "--config cpu" is "--config=cpu".
-    case $option$argument in
-      --config | --define) option=$argument= && continue ;;
+  local option device=''
+  while IFS= read -r option; do
+    case $option in
       --config=cpu | --config=sanitizer | --config=asan | --config=ubsan | --config=asan_ubsan | \
         --config=tsan | --config=fuzz | --config=gcc | --define=reprise_device=cpu) device=cpu ;;
       --define=reprise_device=*) device=cuda ;;
     esac
-    option=
-  done
+  done < <(options_of "$@")
   echo "$device"
 }
 
