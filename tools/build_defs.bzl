@@ -87,15 +87,16 @@ def _precompiled(name, copts, deps, testonly):
     if not only_warnings or Label("//tools:cpu").workspace_name:
         return [], []
     flags = name + "_precompiled_flags"
+    out = flags + "_" + OPTIONS_ID + ".txt"
     precompiled_flags(
         name = flags,
-        out = flags + "_" + OPTIONS_ID + ".txt",
+        out = out,
         tags = ["manual"],
         testonly = testonly,
         visibility = ["//visibility:private"],
         deps = deps,
     )
-    path = "/".join([part for part in ["$(BINDIR)", native.package_name(), flags + "_" + OPTIONS_ID + ".txt"] if part])
+    path = "/".join([part for part in ["$(BINDIR)", native.package_name(), out] if part])
     return (
         select({_NOT_PRECOMPILED: [], "//conditions:default": ["@" + path]}),
         select({_NOT_PRECOMPILED: [], "//conditions:default": [":" + flags]}),
