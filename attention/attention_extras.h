@@ -11,9 +11,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <optional>
-
-#include "reprise/base/dtype.h"
 #include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
@@ -40,14 +37,6 @@ struct AttentionExtras {
   // num_q_heads, head_dim_v / block] float32, last stride 1; head_dim_v and block are multiples of
   // 4. A block of zeros gets the scale for a maximum of 1e-10. Excludes out_scale.
   at::Tensor* out_block_scales = nullptr;
-
-  // CUDA only: the type of the products, instead of q's, for work maps planned for it
-  // (WorkMapOptions::products). float32: CUDA cores instead of tensor cores. Tensor cores were
-  // faster at every shape measured, so they are the default.
-  std::optional<DType> products = {};
-
-  // CUDA only: 1 uses the general kernels even where a tuned kernel applies.
-  int max_tier = 2;
 };
 
 }  // namespace reprise

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/attention/cuda/tiles.h"
 
 namespace reprise {
 namespace {
@@ -14,8 +14,8 @@ bool Covers(const HeadDims& a, const HeadDims& b) {
 }
 
 bool IsServed(DType q_dtype) {
-  return std::ranges::any_of(kAttentionTiles, [&](const AttentionTile& tile) {
-    return tile.dtype == ProductType(q_dtype);
+  return std::ranges::any_of(kAttentionKernels, [&](const AttentionKernelEntry& kernel) {
+    return kernel.tile.dtype == ProductType(q_dtype);
   });
 }
 
@@ -24,7 +24,8 @@ bool IsServed(DType q_dtype) {
 std::vector<HeadDims> LargestHeadDims(AttentionDevice device, DType q_dtype) {
   std::vector<HeadDims> largest;
   if (device == AttentionDevice::kCpu) return largest;
-  for (const AttentionTile& tile : kAttentionTiles) {
+  for (const AttentionKernelEntry& kernel : kAttentionKernels) {
+    const AttentionTile& tile = kernel.tile;
     if (tile.dtype != ProductType(q_dtype)) continue;
     const HeadDims dims = {tile.head_dim_qk, tile.head_dim_v, tile.values == ValueSource::kKeyTile};
     const auto covers = [&](const HeadDims& other) { return Covers(other, dims); };

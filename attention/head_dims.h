@@ -8,7 +8,7 @@
 //   // "head dims to 512, or to 576 and 512 where V is the first columns of K"
 //
 // Every size from 1 to a limit is served. On CUDA the limits follow from the kernels' tiles
-// (attention/work_map/attention_tile.h); the largest need more shared memory than the smaller cards
+// (attention/cuda/tiles.h); the largest need more shared memory than the smaller cards
 // of compute capability 8.x have, where attention refuses some (docs/kernels.md). The CPU has no
 // limit.
 //

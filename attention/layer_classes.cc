@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "reprise/attention/attention_kind.h"
+#include "reprise/attention/cuda/kernel_key.h"
 #include "reprise/attention/params_check.h"
 #include "reprise/base/dtype.h"
 #include "reprise/base/status_macros.h"
@@ -167,7 +168,7 @@ auto ClassKey(const LayerSpec& layer) {
   const AttentionParams& params = layer.params;
   return std::tuple(layer.kind, params.num_q_heads, params.num_kv_heads, params.head_dim_qk,
                     params.head_dim_v, params.window_left, params.window_right, layer.chunk_size,
-                    layer.v_in_k, layer.q_dtype);
+                    layer.v_in_k, layer.q_dtype, KernelsFor(params, layer.kernels));
 }
 
 // The index of `value` in `values`, to which it is added if it is new.

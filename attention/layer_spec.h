@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "reprise/attention/attention_params.h"
+#include "reprise/attention/kernel_choice.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
@@ -46,6 +47,8 @@ struct LayerSpec {
   // Of q as attention gets it: an fp8 type with params.q_scale, for example. Metadata is planned for
   // it. nullopt: the model's.
   std::optional<DType> q_dtype = {};
+  // For which kernels metadata is planned on CUDA; what `params` needs is added to it.
+  KernelChoice kernels = {};
 };
 
 }  // namespace reprise

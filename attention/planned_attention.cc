@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "glog/logging.h"
 #include "reprise/attention/attention.h"
+#include "reprise/attention/cuda/device_limits.h"
 #include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
@@ -43,19 +44,13 @@ absl::StatusOr<bool> IsCapturing(at::Device device) {
   return false;
 }
 
-// The device with its index, whose multiprocessors and shared memory `work` gets.
+// The device with its index, whose limits `work` gets.
 absl::StatusOr<at::Device> ResolveDevice(at::Device device, WorkMapOptions& work) {
   if (device.is_cpu()) return at::Device(at::kCPU);
 #ifdef REPRISE_WITH_CUDA
   if (device.is_cuda()) {
     const at::DeviceIndex index = device.has_index() ? device.index() : c10::cuda::current_device();
-    REPRISE_RETURN_IF_ERROR(
-        CudaStatus(cudaDeviceGetAttribute(&work.num_sms, cudaDevAttrMultiProcessorCount, index),
-                   "cudaDeviceGetAttribute"));
-    REPRISE_RETURN_IF_ERROR(
-        CudaStatus(cudaDeviceGetAttribute(&work.max_shared_bytes,
-                                          cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
-                   "cudaDeviceGetAttribute"));
+    REPRISE_ASSIGN_OR_RETURN(work.device, DeviceLimitsOf(index));
     return at::Device(at::kCUDA, index);
   }
 #endif
@@ -78,6 +73,7 @@ absl::StatusOr<std::unique_ptr<PlannedAttention>> PlannedAttention::Create(
     const PlannedAttentionOptions& options) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::unique_ptr<PlannedAttention>> {
     PlannedAttentionOptions own = options;
+    if (own.max_custom_mask_bytes > 0) own.work.kernels.max_tier = 1;
     REPRISE_ASSIGN_OR_RETURN(own.device, ResolveDevice(options.device, own.work));
     REPRISE_ASSIGN_OR_RETURN(WorkMapPlan plan, PlanWorkMap(own.work));
     if (own.max_custom_mask_bytes < 0) {

@@ -64,7 +64,8 @@
 namespace reprise {
 
 struct PlannedAttentionOptions {
-  // Heads, types, upper bounds; num_sms and max_shared_bytes are taken from the device.
+  // Heads, types, upper bounds, kernels (KernelChoice says which calls must have planned for general
+  // ones; custom masks do so by themselves). The limits are taken from the device.
   WorkMapOptions work = {};
   int block_size = 16;
   // Capacity of block_indices of packed tables, over all rows. Rows that share blocks list them

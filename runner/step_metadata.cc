@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "glog/logging.h"
+#include "reprise/attention/cuda/kernel_key.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
@@ -29,7 +30,8 @@ StepMetadata::StepMetadata(const StepMetadataOptions& options, DeviceDriver* dri
       cascade_maps_(options.classes.num_classes()),
       local_rows_(options.classes.num_classes()) {}
 
-WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params, DType q_dtype) const {
+WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params, DType q_dtype,
+                                        const KernelChoice& kernels) const {
   return {.dtype = q_dtype,
           .num_q_heads = params.num_q_heads,
           .num_kv_heads = params.num_kv_heads,
@@ -41,6 +43,7 @@ WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params, DType q_d
           .max_seq_len = options_.max_seq_len,
           .mode = options_.mode,
           .decode_query_len = options_.decode_query_len,
+          .kernels = KernelsFor(params, kernels),
           .costs = options_.costs};
 }
 
@@ -60,7 +63,7 @@ absl::Status StepMetadata::AllocateWithin() {
                              NewMap(MapOptions(options_.layers[layer_class.first_layer])));
   }
   for (const AttentionParams& params : options_.within) {
-    WorkMapOptions plan = MapOptions(params, options_.dtype);
+    WorkMapOptions plan = MapOptions(params, options_.dtype, {});
     plan.max_seq_len = options_.max_tokens;
     REPRISE_ASSIGN_OR_RETURN(within_maps_.emplace_back(), NewMap(plan));
   }

@@ -46,6 +46,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "reprise/attention/device_profile.h"
+#include "reprise/attention/kernel_choice.h"
 #include "reprise/attention/layer_classes.h"
 #include "reprise/attention/layer_spec.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
@@ -130,9 +131,10 @@ class StepMetadata {
   // Memory for a map, and the map over it.
   absl::StatusOr<WorkMap> NewMap(const WorkMapOptions& options);
   // Of the largest step's rows.
-  WorkMapOptions MapOptions(const AttentionParams& params, DType q_dtype) const;
+  WorkMapOptions MapOptions(const AttentionParams& params, DType q_dtype,
+                            const KernelChoice& kernels) const;
   WorkMapOptions MapOptions(const LayerSpec& layer) const {
-    return MapOptions(layer.params, layer.q_dtype.value_or(options_.dtype));
+    return MapOptions(layer.params, layer.q_dtype.value_or(options_.dtype), layer.kernels);
   }
   void AllocateLocalRows(int index, int max_rows);
   absl::Status BuildClass(const StepBatches& batches, int index) const;

@@ -113,9 +113,10 @@ class Layer {
                      .max_tokens = batch_.num_tokens,
                      .max_query_len = batch_.max_query_len,
                      .max_seq_len = kMaxSeqLen,
-                     .num_sms = num_sms,
+                     .device = {.num_sms = num_sms},
                      .mode = WorkMapMode::kDeterministic,
-                     .decode_query_len = decode_query_len_});
+                     .decode_query_len = decode_query_len_,
+                     .kernels = {.max_tier = heads_.max_tier}});
     work.Poison();
     const KvLayer kv = {.k = ViewOf(k_),
                         .v = ViewOf(v_),
@@ -129,8 +130,7 @@ class Layer {
         at::full({batch_.num_tokens, heads_.q_heads(), heads_.head_dim_v()}, NAN, Gpu(heads_.q));
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     EXPECT_TRUE(LaunchWorkMap(batch_, WindowOf(layer), work.map(), stream).ok());
-    const absl::Status status = PagedAttention(layer, batch_, work.map(), q_, kv, out, nullptr,
-                                               {.max_tier = heads_.max_tier});
+    const absl::Status status = PagedAttention(layer, batch_, work.map(), q_, kv, out, nullptr);
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     return {.out = out,

@@ -20,7 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
-#include "reprise/attention/cuda/attention_dispatch.h"
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/attention/testing/attention_error.h"
 #include "reprise/attention/testing/batch_generator.h"
 #include "reprise/attention/testing/cross_product.h"
@@ -99,13 +99,13 @@ class CrossProductGpuTest : public ::testing::Test {
   }
 
   static bool IsForThisCard(const AttentionKernelEntry& kernel) {
-    return !kernel.compute_capability || *kernel.compute_capability == ComputeCapability();
+    return kernel.tier() == 1 || kernel.compute_capability() == ComputeCapability();
   }
 
   // Cases of the kernel for this card that served the fewest.
   int64_t LeastServed() {
     int64_t least = num_cases_;
-    for (const AttentionKernelEntry& kernel : AttentionKernels()) {
+    for (const AttentionKernelEntry& kernel : kAttentionKernels) {
       if (IsForThisCard(kernel)) least = std::min(least, of_kernel_[kernel.name()]);
     }
     return least;
@@ -134,7 +134,7 @@ TEST_F(CrossProductGpuTest, EveryPairOfChoicesAgreesWithTheReferenceEagerlyAndRe
               << " over that of the same maths: " << totals.OutRatio() << "\n";
   }
   // Every kernel for this card served some case, so none passes because no case reached it.
-  for (const AttentionKernelEntry& kernel : AttentionKernels()) {
+  for (const AttentionKernelEntry& kernel : kAttentionKernels) {
     if (!IsForThisCard(kernel)) continue;
     const int64_t served = of_kernel_[kernel.name()];
     EXPECT_GE(served, least / 1000) << kernel.name() << " served too few cases";

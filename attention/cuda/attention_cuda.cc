@@ -2,6 +2,7 @@
 
 #include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/base/status_macros.h"
+#include "reprise/base/torch_dtype.h"
 #ifdef REPRISE_WITH_CUDA
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -16,12 +17,35 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "reprise/attention/cuda/attention_dispatch.h"
+#include "reprise/attention/cuda/device_limits.h"
+#include "reprise/attention/cuda/kernel_key.h"
+#include "reprise/attention/cuda/kernel_launch.h"
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/base/cuda_status.h"
-#include "reprise/base/torch_dtype.h"
 #include "reprise/base/torch_status.h"
 #endif
 
 namespace reprise {
+
+KvLayer RaggedKv(const AttentionParams& layer, const at::Tensor& k, const at::Tensor& v,
+                 const AttentionExtras& extras) {
+  const auto view = [](const at::Tensor& tensor, int head_dim) {
+    // The kernel only reads.
+    return KvView{.data = const_cast<void*>(tensor.const_data_ptr()),
+                  .token_stride = tensor.stride(0),
+                  .head_stride = tensor.stride(1),
+                  .dim_chunk = head_dim};
+  };
+  return {.k = view(k, layer.head_dim_qk),
+          .v = view(v, layer.head_dim_v),
+          .dtype = *FromScalarType(k.scalar_type()),
+          .num_blocks = 1,
+          .num_kv_heads = layer.num_kv_heads,
+          .head_dim_qk = layer.head_dim_qk,
+          .head_dim_v = layer.head_dim_v,
+          .k_scale = extras.k_scale,
+          .v_scale = extras.v_scale};
+}
 
 #ifdef REPRISE_WITH_CUDA
 namespace {
@@ -52,28 +76,6 @@ bool IsAligned(const at::Tensor& tokens, int head_dim) {
   const int chunk = 16 / static_cast<int>(tokens.element_size());
   return head_dim % chunk == 0 && IsAligned(tokens.const_data_ptr(), 16) &&
          tokens.stride(0) % chunk == 0 && tokens.stride(1) % chunk == 0;
-}
-
-KvAccess AccessOf(const KvView& view, int head_dim, DType dtype) {
-  const int chunk = 16 / SizeOf(dtype);
-  const bool chunks = view.dim_chunk >= head_dim ||
-                      (view.dim_chunk % chunk == 0 && view.dim_chunk_stride % chunk == 0);
-  if (chunks && head_dim % chunk == 0 && IsAligned(view.data, 16) &&
-      view.block_stride % chunk == 0 && view.token_stride % chunk == 0 &&
-      view.head_stride % chunk == 0) {
-    return KvAccess::kChunks;
-  }
-  return view.token_stride == 1 ? KvAccess::kTokens : KvAccess::kElements;
-}
-
-// Absorbed MLA: V is the first columns of K.
-ValueSource ValuesOf(const KvLayer& kv) {
-  const bool in_keys = kv.v.data == kv.k.data && kv.head_dim_v <= kv.head_dim_qk &&
-                       kv.v.block_stride == kv.k.block_stride &&
-                       kv.v.token_stride == kv.k.token_stride &&
-                       (kv.num_kv_heads == 1 || kv.v.head_stride == kv.k.head_stride) &&
-                       kv.k.dim_chunk >= kv.key_dim() && kv.v.dim_chunk >= kv.head_dim_v;
-  return in_keys ? ValueSource::kKeyTile : ValueSource::kOwn;
 }
 
 void TakeLayer(const AttentionParams& layer, AttentionKernelParams& params) {
@@ -176,58 +178,19 @@ AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const at::Te
   return params;
 }
 
-absl::StatusOr<int> Attribute(const at::Device& device, cudaDeviceAttr attribute) {
-  int value = 0;
-  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetAttribute(&value, attribute, device.index()),
-                                     "cudaDeviceGetAttribute"));
-  return value;
-}
-
-// The plainest way in which the call's keys can be loaded.
-KvLoading LoadingOf(const AttentionKernelParams& params, const AttentionExtras& extras) {
-  const bool is_plain = params.k_access == KvAccess::kChunks &&
-                        params.v_access == KvAccess::kChunks && params.rotary_dim == 0 &&
-                        params.rope_dim == 0 && params.new_k == nullptr;
-  if (!is_plain) return KvLoading::kConverted;
-  if (IsFp8(params.kv_dtype)) return KvLoading::kFp8;
-  const bool is_direct = params.kv_dtype == params.q_dtype &&
-                         extras.products.value_or(params.q_dtype) == params.q_dtype;
-  return is_direct ? KvLoading::kDirect : KvLoading::kConverted;
-}
-
 // The kernel, and what depends on it.
-absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelParams& params,
-                                                         const KvLayer& kv,
+absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelKey key,
                                                          const AttentionExtras& extras,
-                                                         const at::Device& device) {
-  REPRISE_ASSIGN_OR_RETURN(const int max_shared_bytes,
-                           Attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  REPRISE_ASSIGN_OR_RETURN(const int major, Attribute(device, cudaDevAttrComputeCapabilityMajor));
-  REPRISE_ASSIGN_OR_RETURN(const int minor, Attribute(device, cudaDevAttrComputeCapabilityMinor));
-  const int compute_capability = 10 * major + minor;
-  AttentionKernelKey key = {
-      .q_dtype = params.q_dtype,
-      .kv_dtype = params.kv_dtype,
-      .head_dim_qk = params.head_dim_qk,
-      .head_dim_v = params.head_dim_v,
-      .tile_rows = params.work.tile_rows,
-      .values = ValuesOf(kv),
-      .has_rotary = params.rotary_dim > 0,
-      .rope_dtype = kv.rope_dim > 0 ? std::optional(kv.rope_dtype) : std::nullopt,
-      .is_general = params.custom_mask != nullptr || params.q_head_scales != nullptr ||
-                    params.alibi_row_stride != 0,
-      .products = extras.products,
-      .max_shared_bytes = max_shared_bytes,
-      .compute_capability = compute_capability,
-      .max_tier = extras.max_tier};
-  key.loading = LoadingOf(params, extras);
+                                                         AttentionKernelParams& params) {
+  key.rows = params.work.tile_rows;
+  key.is_planned = true;
   REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel, FindAttentionKernel(key));
   const DType products = kernel->tile.dtype;
   if (params.q_dtype != products && kernel->loading != KvLoading::kFp8) params.q_is_aligned = 0;
   if (params.new_k == nullptr) return kernel;
   const std::optional<DType> new_dtype = FromScalarType(extras.new_k->scalar_type());
   if (new_dtype == products) return kernel;
-  if (extras.products) {
+  if (key.products) {
     return absl::UnimplementedError(absl::StrCat(
         "no attention kernel on CUDA for new_k and new_v of ",
         std::string(extras.new_k->dtype().name()), " with products in ",
@@ -246,8 +209,8 @@ struct ChosenKernel {
 // A kernel for each map that may have rows, at least one.
 template <typename Batch>
 absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
-    const AttentionKernelParams& params, const Batch& batch, const WorkMap& work, const KvLayer& kv,
-    const AttentionExtras& extras, const at::Device& device) {
+    const AttentionKernelKey& key, const AttentionKernelParams& params, const Batch& batch,
+    const WorkMap& work, const AttentionExtras& extras) {
   const int longest_short_row = LongestShortRow(batch, work);
   absl::InlinedVector<ChosenKernel, 2> chosen;
   const auto add = [&](const TileMap& map) -> absl::Status {
@@ -258,8 +221,8 @@ absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
     added.params.is_wide = form.is_wide;
     // The first kernel clears the tokens of no row.
     if (chosen.size() > 1) added.params.num_out_tokens = 0;
-    REPRISE_ASSIGN_OR_RETURN(added.kernel, ChooseKernel(added.params, kv, extras, device));
-    added.params.follows_sibling = chosen.size() > 1 && chosen[0].kernel->lets_sibling_in;
+    REPRISE_ASSIGN_OR_RETURN(added.kernel, ChooseKernel(key, extras, added.params));
+    added.params.follows_sibling = chosen.size() > 1 && chosen[0].kernel->lets_sibling_in();
     return absl::OkStatus();
   };
   if (longest_short_row == 0 || batch.max_query_len > longest_short_row) {
@@ -270,25 +233,39 @@ absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
 }
 
 template <typename Batch>
-absl::Status Launch(const AttentionKernelParams& params, const Batch& batch, const WorkMap& work,
-                    const KvLayer& kv, const AttentionExtras& extras, const at::Device& device) {
+absl::StatusOr<AttentionKernelKey> KeyOf(const AttentionParams& layer, const Batch& batch,
+                                         const WorkMap& work, const at::Tensor& q,
+                                         const KvLayer& kv, const AttentionExtras& extras) {
+  REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, DeviceLimitsOf(q.device().index()));
+  AttentionKernelKey key = KernelKeyOf(layer, kv,
+                                       {.q_dtype = *FromScalarType(q.scalar_type()),
+                                        .has_custom_mask = batch.custom_mask != nullptr,
+                                        .has_new_keys = extras.new_k != nullptr},
+                                       work.kernels);
+  key.max_shared_bytes = limits.max_shared_bytes;
+  key.compute_capability = limits.compute_capability;
+  return key;
+}
+
+template <typename Batch>
+absl::Status Launch(const AttentionKernelKey& key, const AttentionKernelParams& params,
+                    const Batch& batch, const WorkMap& work, const AttentionExtras& extras,
+                    const at::Device& device) {
   const c10::cuda::CUDAGuard guard(device);
-  REPRISE_ASSIGN_OR_RETURN(const auto kernels,
-                           ChooseKernels(params, batch, work, kv, extras, device));
+  REPRISE_ASSIGN_OR_RETURN(const auto kernels, ChooseKernels(key, params, batch, work, extras));
   for (const ChosenKernel& chosen : kernels) {
-    REPRISE_RETURN_IF_ERROR(CudaStatus(
-        chosen.kernel->launch(chosen.params, c10::cuda::getCurrentCUDAStream(device.index())),
-        "attention"));
+    const cudaError_t error = LaunchAttentionKernel(
+        *chosen.kernel, chosen.params, c10::cuda::getCurrentCUDAStream(device.index()));
+    REPRISE_RETURN_IF_ERROR(CudaStatus(error, "attention"));
   }
   return absl::OkStatus();
 }
 
 template <typename Batch>
-absl::StatusOr<std::string> NamesOf(const AttentionKernelParams& params, const Batch& batch,
-                                    const WorkMap& work, const KvLayer& kv,
-                                    const AttentionExtras& extras, const at::Device& device) {
-  REPRISE_ASSIGN_OR_RETURN(const auto kernels,
-                           ChooseKernels(params, batch, work, kv, extras, device));
+absl::StatusOr<std::string> NamesOf(const AttentionKernelKey& key,
+                                    const AttentionKernelParams& params, const Batch& batch,
+                                    const WorkMap& work, const AttentionExtras& extras) {
+  REPRISE_ASSIGN_OR_RETURN(const auto kernels, ChooseKernels(key, params, batch, work, extras));
   return absl::StrJoin(kernels, " + ", [](std::string* names, const ChosenKernel& chosen) {
     absl::StrAppend(names, chosen.kernel->name());
   });
@@ -337,27 +314,6 @@ void TakeBatch(const RaggedBatch& batch, AttentionKernelParams& params) {
   params.causal = batch.causal;
 }
 
-// The cache that contiguous k and v are: one block of all keys.
-KvLayer OneBlock(const AttentionParams& layer, const at::Tensor& k, const at::Tensor& v,
-                 const AttentionExtras& extras) {
-  const auto view = [](const at::Tensor& tensor, int head_dim) {
-    // The kernel only reads.
-    return KvView{.data = const_cast<void*>(tensor.const_data_ptr()),
-                  .token_stride = tensor.stride(0),
-                  .head_stride = tensor.stride(1),
-                  .dim_chunk = head_dim};
-  };
-  return {.k = view(k, layer.head_dim_qk),
-          .v = view(v, layer.head_dim_v),
-          .dtype = *FromScalarType(k.scalar_type()),
-          .num_blocks = 1,
-          .num_kv_heads = layer.num_kv_heads,
-          .head_dim_qk = layer.head_dim_qk,
-          .head_dim_v = layer.head_dim_v,
-          .k_scale = extras.k_scale,
-          .v_scale = extras.v_scale};
-}
-
 }  // namespace
 
 absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
@@ -368,7 +324,9 @@ absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& 
     REPRISE_RETURN_IF_ERROR(CheckBuiltFor(batch, WindowOf(layer), work));
     AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
     TakeBatch(batch, params);
-    return Launch(params, batch, work, kv, extras, q.device());
+    REPRISE_ASSIGN_OR_RETURN(const AttentionKernelKey key,
+                             KeyOf(layer, batch, work, q, kv, extras));
+    return Launch(key, params, batch, work, extras, q.device());
   });
 }
 
@@ -379,10 +337,12 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
     REPRISE_RETURN_IF_ERROR(CheckBuiltFor(batch, WindowOf(layer), work));
-    const KvLayer kv = OneBlock(layer, k, v, extras);
+    const KvLayer kv = RaggedKv(layer, k, v, extras);
     AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
     TakeBatch(batch, params);
-    return Launch(params, batch, work, kv, extras, q.device());
+    REPRISE_ASSIGN_OR_RETURN(const AttentionKernelKey key,
+                             KeyOf(layer, batch, work, q, kv, extras));
+    return Launch(key, params, batch, work, extras, q.device());
   });
 }
 
@@ -395,7 +355,9 @@ absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& laye
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
     AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, nullptr, extras);
     TakeBatch(batch, params);
-    return NamesOf(params, batch, work, kv, extras, q.device());
+    REPRISE_ASSIGN_OR_RETURN(const AttentionKernelKey key,
+                             KeyOf(layer, batch, work, q, kv, extras));
+    return NamesOf(key, params, batch, work, extras);
   });
 }
 
@@ -406,10 +368,12 @@ absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& lay
                                                       const AttentionExtras& extras) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
-    const KvLayer kv = OneBlock(layer, k, v, extras);
+    const KvLayer kv = RaggedKv(layer, k, v, extras);
     AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, nullptr, extras);
     TakeBatch(batch, params);
-    return NamesOf(params, batch, work, kv, extras, q.device());
+    REPRISE_ASSIGN_OR_RETURN(const AttentionKernelKey key,
+                             KeyOf(layer, batch, work, q, kv, extras));
+    return NamesOf(key, params, batch, work, extras);
   });
 }
 

@@ -33,6 +33,11 @@
 
 namespace reprise {
 
+// The cache that the contiguous k and v of a ragged batch are: one block of all keys. The kernels only
+// read it.
+KvLayer RaggedKv(const AttentionParams& layer, const at::Tensor& k, const at::Tensor& v,
+                 const AttentionExtras& extras);
+
 // `lse` may be null.
 absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
                                 const WorkMap& work, const at::Tensor& q, const KvLayer& kv,

@@ -1,5 +1,3 @@
-#ifdef REPRISE_WITH_CUDA
-
 #include "reprise/attention/cuda/attention_dispatch.h"
 
 #include <algorithm>
@@ -10,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reprise/attention/work_map/verify_tile.h"
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/attention/work_map/work_map_plan.h"
 
 namespace reprise {
@@ -18,12 +16,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-AttentionKernelKey KeyOf(DType q_dtype, DType kv_dtype, int head_dim, int tile_rows) {
+// The key for a call with a work map whose tiles have `rows` rows.
+AttentionKernelKey KeyOf(DType q_dtype, DType kv_dtype, int head_dim, int rows) {
   return {.q_dtype = q_dtype,
           .kv_dtype = kv_dtype,
           .head_dim_qk = head_dim,
           .head_dim_v = head_dim,
-          .tile_rows = tile_rows};
+          .rows = rows,
+          .is_planned = true};
 }
 
 std::string NameFor(const AttentionKernelKey& key) {
@@ -37,7 +37,7 @@ TEST(AttentionDispatchTest, TakesTheLeastHeadDimThatHoldsBoth) {
                     .kv_dtype = DType::kFloat16,
                     .head_dim_qk = head_dim_qk,
                     .head_dim_v = head_dim_v,
-                    .tile_rows = 16});
+                    .rows = 16});
   };
   EXPECT_EQ(name_for(1, 1), "float16.d64.rows16.direct");
   EXPECT_EQ(name_for(64, 64), "float16.d64.rows16.direct");
@@ -64,16 +64,15 @@ TEST(AttentionDispatchTest, TunedKernelsServeTheCardTheyAreMadeForAndWhatTheyCan
     EXPECT_EQ(NameFor(key), "float16.d128.rows128.direct");
   }
   key.compute_capability = 90;
-  key.tile_rows = 16;
+  key.rows = 16;
   EXPECT_EQ(NameFor(key), "float16.d128.rows16.direct");
   key = KeyOf(DType::kFloat16, DType::kFloat16, 256, 64);
   key.compute_capability = 90;
   EXPECT_EQ(NameFor(key), "float16.d256.rows64.direct");
 }
 
-TEST(AttentionDispatchTest, PairsOfTilesHaveTunedKernelsForHeadDimsTo256) {
+TEST(AttentionDispatchTest, HeadDimsTo256HaveTunedKernelsOf128Rows) {
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 256, 128);
-  EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.direct");
   key.compute_capability = 90;
   EXPECT_EQ(NameFor(key), "bfloat16.d256.rows128.warpgroup");
   key.head_dim_qk = key.head_dim_v = 160;
@@ -81,20 +80,58 @@ TEST(AttentionDispatchTest, PairsOfTilesHaveTunedKernelsForHeadDimsTo256) {
   key.head_dim_qk = 192;
   key.head_dim_v = 128;
   EXPECT_EQ(NameFor(key), "bfloat16.d192.rows128.warpgroup");
-  key.max_tier = 1;
-  EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.direct");
-  key.max_tier = 2;
-  key.loading = KvLoading::kConverted;
-  EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.converted");
   key.loading = KvLoading::kFp8;
   key.kv_dtype = DType::kFp8E4M3;
   EXPECT_EQ(NameFor(key), "float16.d256.rows128.warpgroup.fp8");
-  // A range that one tile holds has no pair.
-  key.tile_rows = 64;
+  key.rows = 64;
   EXPECT_EQ(NameFor(key), "float16.d256.rows64.fp8");
+}
+
+// For these head dims the general kernels have tiles of 64 rows, which cannot hold a range of 128.
+TEST(AttentionDispatchTest, LargeTilesForHeadDimsTo256ExcludeGeneralKernels) {
+  constexpr char kRefusal[] = "supported are tiles of at least the rows of the work map";
+  AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 256, 128);
+  EXPECT_THAT(NameFor(key), HasSubstr(kRefusal));  // another card
+  key.compute_capability = 90;
+  key.max_tier = 1;
+  EXPECT_THAT(NameFor(key), HasSubstr(kRefusal));
+  key.max_tier = 2;
+  key.is_general = true;
+  EXPECT_THAT(NameFor(key), HasSubstr(kRefusal));
+  key.is_general = false;
+  key.loading = KvLoading::kConverted;
+  EXPECT_THAT(NameFor(key), HasSubstr(kRefusal));
+  // Planned for general kernels, the map has their tiles.
+  key.rows = 64;
+  EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.converted");
   // Latent heads and head dims to 512 have tiles of 64 rows alone.
-  key = KeyOf(DType::kBFloat16, DType::kBFloat16, 512, 128);
-  EXPECT_THAT(NameFor(key), HasSubstr("supported are the tile rows that PlanWorkMap() chooses"));
+  EXPECT_THAT(NameFor(KeyOf(DType::kBFloat16, DType::kBFloat16, 512, 128)), HasSubstr(kRefusal));
+}
+
+// A plan takes the smallest tile that holds a range, or the largest tile.
+TEST(AttentionDispatchTest, WithoutAMapTheRowsChooseTheTile) {
+  const auto rows_for = [](DType dtype, int head_dim, int rows) {
+    AttentionKernelKey key = KeyOf(dtype, dtype, head_dim, rows);
+    key.is_planned = false;
+    key.compute_capability = 90;
+    const absl::StatusOr<const AttentionKernelEntry*> kernel = FindAttentionKernel(key);
+    EXPECT_TRUE(kernel.ok()) << kernel.status();
+    return kernel.ok() ? (*kernel)->tile.rows() : 0;
+  };
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (int rows = 1; rows <= 200; ++rows) {
+      for (const int head_dim : {1, 64, 65, 128}) {
+        EXPECT_EQ(rows_for(dtype, head_dim, rows), rows <= 16 ? 16 : rows <= 32 ? 32 : 128) << rows;
+      }
+      EXPECT_EQ(rows_for(dtype, 129, rows), rows <= 16 ? 16 : rows <= 64 ? 64 : 128) << rows;
+      EXPECT_EQ(rows_for(dtype, 256, rows), rows <= 16 ? 16 : rows <= 64 ? 64 : 128) << rows;
+      EXPECT_EQ(rows_for(dtype, 257, rows), rows <= 16 ? 16 : 64) << rows;
+      EXPECT_EQ(rows_for(dtype, 512, rows), rows <= 16 ? 16 : 64) << rows;
+    }
+  }
+  for (const int rows : {1, 17, 65, 200}) EXPECT_EQ(rows_for(DType::kFloat32, 128, rows), 16);
+  // Queries of fp8 are multiplied in bfloat16, unless the cache's type decides otherwise.
+  EXPECT_EQ(rows_for(DType::kFp8E4M3, 128, 20), 32);
 }
 
 TEST(AttentionDispatchTest, HeadDimsTo96HaveATunedKernel) {
@@ -125,6 +162,8 @@ TEST(AttentionDispatchTest, AFewQueriesARowHaveKernelsOfTheirSize) {
   // What must be converted is served by the tile of 128 rows.
   key.has_rotary = true;
   key.loading = KvLoading::kConverted;
+  EXPECT_EQ(NameFor(key), "bfloat16.d64.rows128.converted");
+  key.max_tier = 1;
   EXPECT_EQ(NameFor(key), "bfloat16.d64.rows128.converted");
   key = KeyOf(DType::kBFloat16, DType::kFp8E4M3, 100, 32);
   key.loading = KvLoading::kFp8;
@@ -160,13 +199,13 @@ TEST(AttentionDispatchTest, CachesOfFp8AreLoadedAsTheyAreForQueriesOfAnyNarrowTy
   key.products = DType::kFloat16;
   EXPECT_EQ(NameFor(key), "float16.d128.rows16.fp8");
   key.products.reset();
-  key.tile_rows = 128;
+  key.rows = 128;
   EXPECT_EQ(NameFor(key), "float16.d128.rows128.fp8");
   key.compute_capability = 90;
   EXPECT_EQ(NameFor(key), "float16.d128.rows128.warpgroup.fp8");
   key.max_tier = 1;
   EXPECT_EQ(NameFor(key), "float16.d128.rows128.fp8");
-  key.tile_rows = 16;
+  key.rows = 16;
   key.loading = KvLoading::kConverted;  // for example with new keys
   EXPECT_EQ(NameFor(key), "bfloat16.d128.rows16.converted");
 }
@@ -184,7 +223,8 @@ TEST(AttentionDispatchTest, LatentHeadsWantTheirValuesInTheKeys) {
                             .kv_dtype = DType::kBFloat16,
                             .head_dim_qk = 576,
                             .head_dim_v = 512,
-                            .tile_rows = 64,
+                            .rows = 64,
+                            .is_planned = true,
                             .values = ValueSource::kKeyTile};
   EXPECT_EQ(NameFor(key), "bfloat16.d576.rows64.direct");
   key.values = ValueSource::kOwn;
@@ -209,7 +249,7 @@ TEST(AttentionDispatchTest, LatentHeadsOfManyRowsHaveATunedKernelForWhatItLoadsA
                             .kv_dtype = DType::kBFloat16,
                             .head_dim_qk = 576,
                             .head_dim_v = 512,
-                            .tile_rows = 64,
+                            .rows = 64,
                             .values = ValueSource::kKeyTile,
                             .compute_capability = 90};
   EXPECT_EQ(NameFor(key), "bfloat16.d576.rows64.warpgroup");
@@ -223,10 +263,10 @@ TEST(AttentionDispatchTest, LatentHeadsOfManyRowsHaveATunedKernelForWhatItLoadsA
   EXPECT_EQ(NameFor(key), "float16.d576.rows64.fp8");
   key.kv_dtype = DType::kBFloat16;
   key.loading = KvLoading::kDirect;
-  key.tile_rows = 16;
+  key.rows = 16;
   EXPECT_EQ(NameFor(key), "bfloat16.d576.rows16.direct");
   // Tiles for head dims to 256 are planned for other kernels.
-  key.tile_rows = 64;
+  key.rows = 64;
   key.head_dim_qk = key.head_dim_v = 256;
   EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.direct");
 }
@@ -246,7 +286,7 @@ TEST(AttentionDispatchTest, HeadDimsTo512HaveKernelsForValuesOfTheirOwn) {
   key = KeyOf(DType::kBFloat16, DType::kBFloat16, 512, 16);
   key.max_shared_bytes = 99 * 1024;  // a card of compute capability 8.6: decodes only
   EXPECT_EQ(NameFor(key), "bfloat16.d512.rows16.direct");
-  key.tile_rows = 64;
+  key.rows = 64;
   EXPECT_THAT(NameFor(key), HasSubstr("cards with the shared memory"));
 }
 
@@ -264,7 +304,7 @@ TEST(AttentionDispatchTest, SmallCardsServeEveryHeadDimOf16BitsInTheTilesThatAre
                                                .max_tokens = 2048,
                                                .max_query_len = max_query_len,
                                                .max_seq_len = 4096,
-                                               .max_shared_bytes = 99 * 1024});
+                                               .device = {.max_shared_bytes = 99 * 1024}});
         for (const KvLoading loading :
              {KvLoading::kDirect, KvLoading::kConverted, KvLoading::kFp8}) {
           AttentionKernelKey key =
@@ -287,7 +327,7 @@ TEST(AttentionDispatchTest, RopePartsOfTheirOwnAreConverted) {
                             .kv_dtype = DType::kFp8E4M3,
                             .head_dim_qk = 576,
                             .head_dim_v = 512,
-                            .tile_rows = 64,
+                            .rows = 64,
                             .values = ValueSource::kKeyTile,
                             .loading = KvLoading::kConverted,
                             .rope_dtype = DType::kBFloat16,
@@ -296,7 +336,7 @@ TEST(AttentionDispatchTest, RopePartsOfTheirOwnAreConverted) {
   key.rope_dtype = DType::kFloat16;  // which bfloat16 does not hold
   EXPECT_THAT(NameFor(key), HasSubstr("rope parts of float16: supported are KV of q's type"));
   key.products = DType::kFloat32;
-  key.tile_rows = 16;
+  key.rows = 16;
   EXPECT_EQ(NameFor(key), "float32.d576.rows16.converted");
 }
 
@@ -316,29 +356,37 @@ TEST(AttentionDispatchTest, TheProductsCanBeChosen) {
   key.products = DType::kFloat32;  // CUDA cores
   key.loading = KvLoading::kConverted;
   EXPECT_EQ(NameFor(key), "float32.d128.rows16.converted");
-  key.tile_rows = 64;
-  EXPECT_THAT(NameFor(key), HasSubstr("the tile rows that PlanWorkMap() chooses"));
+  key.rows = 64;
+  EXPECT_THAT(NameFor(key), HasSubstr("supported are tiles of at least the rows of the work map"));
 }
 
-// The plan of a work map and the dispatch must agree on the tile.
-TEST(AttentionDispatchTest, HasTheKernelOfEveryTileThatAPlanChooses) {
+// Calls that convert keys can use any planned map, except maps for the tuned tiles of head dims 129 to
+// 256.
+TEST(AttentionDispatchTest, HasAKernelForEveryTileThatAPlanChooses) {
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3}) {
     for (int head_dim = 1; head_dim <= kMaxAttentionHeadDim; ++head_dim) {
       for (int rows : {1, 16, 17, 64, 100}) {
-        const AttentionTile* tile = FindTile(dtype, head_dim, head_dim, rows);
-        ASSERT_NE(tile, nullptr);
-        AttentionKernelKey key = KeyOf(dtype, dtype, head_dim, tile->rows());
+        AttentionKernelKey key = KeyOf(dtype, dtype, head_dim, rows);
+        key.is_planned = false;
+        key.compute_capability = 90;
+        absl::StatusOr<const AttentionKernelEntry*> planned = FindAttentionKernel(key);
+        ASSERT_TRUE(planned.ok()) << planned.status();
+        key.rows = (*planned)->tile.rows();
+        key.is_planned = true;
+        EXPECT_EQ(*FindAttentionKernel(key), *planned);
         key.loading = KvLoading::kConverted;
+        const bool is_tuned_alone = key.rows == 128 && head_dim > 128;
         absl::StatusOr<const AttentionKernelEntry*> kernel = FindAttentionKernel(key);
-        ASSERT_TRUE(kernel.ok()) << kernel.status();
-        EXPECT_EQ((*kernel)->tile.head_dim_qk, tile->head_dim_qk);
-        // The plan does not know where V is; latent heads have tiles of as many rows.
+        ASSERT_EQ(kernel.ok(), !is_tuned_alone) << kernel.status();
+        if (is_tuned_alone) continue;
+        // The plan does not know whether V is in K. The tiles for both cases have the same rows.
         key.values = ValueSource::kKeyTile;
         kernel = FindAttentionKernel(key);
         ASSERT_TRUE(kernel.ok()) << kernel.status();
-        // For 32 rows, keys that are converted have the kernel of 128 rows.
-        if (tile->rows() == kVerifyRows) continue;
-        EXPECT_EQ((*kernel)->tile.ctas_per_sm, tile->ctas_per_sm);
+        // The converting kernel for 32 rows has tiles of 128 rows.
+        if ((*planned)->tile.rows() == 32) continue;
+        EXPECT_EQ((*kernel)->tile.rows(), (*planned)->tile.rows());
+        EXPECT_EQ((*kernel)->tile.ctas_per_sm, (*planned)->tile.ctas_per_sm);
       }
     }
   }
@@ -354,7 +402,7 @@ TEST(AttentionDispatchTest, AnUnsupportedCombinationNamesWhatIsSupported) {
 
 TEST(AttentionDispatchTest, TheTableHasALineForEachKernel) {
   const std::string table = AttentionKernelTable();
-  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), std::ssize(AttentionKernels()));
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), std::ssize(kAttentionKernels));
   EXPECT_THAT(table, HasSubstr("bfloat16.d128.rows16.direct"));
   const std::string reasons =
       ExplainAttentionKernels(KeyOf(DType::kFloat16, DType::kFloat16, 128, 16));
@@ -371,7 +419,7 @@ TEST(AttentionDispatchTest, TheTableInTheDocumentationIsThisOne) {
   }
   // Each line is indented by four blanks and lacks the last column.
   const std::string table =
-      std::regex_replace(AttentionKernelTable(), std::regex(" +[0-9]+ bytes\n"), "\n");
+      std::regex_replace(AttentionKernelTable(), std::regex(" +[0-9]+ KB\n"), "\n");
   EXPECT_EQ(text, std::regex_replace(table, std::regex("tier "), "    tier "))
       << "put this into docs/kernels.md:\n"
       << std::regex_replace(table, std::regex("tier "), "    tier ");
@@ -379,5 +427,3 @@ TEST(AttentionDispatchTest, TheTableInTheDocumentationIsThisOne) {
 
 }  // namespace
 }  // namespace reprise
-
-#endif  // REPRISE_WITH_CUDA

@@ -92,14 +92,14 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                    .max_tokens = num_queries,
                    .max_query_len = num_queries,
                    .max_seq_len = num_keys,
-                   .num_sms = options.num_sms});
+                   .device = {.num_sms = options.num_sms},
+                   .kernels = {.max_tier = options.max_tier}});
   work.Poison();
   EXPECT_TRUE(LaunchWorkMap(batch, LayerWindow{.left = options.window}, work.map(),
                             c10::cuda::getCurrentCUDAStream())
                   .ok());
   at::Tensor out = at::full({num_queries, kHeads, head_dim}, NAN, q.options().dtype(at::kFloat));
-  const absl::Status status =
-      PagedAttention(layer, batch, work.map(), q, kv, out, nullptr, {.max_tier = options.max_tier});
+  const absl::Status status = PagedAttention(layer, batch, work.map(), q, kv, out, nullptr);
   EXPECT_TRUE(status.ok()) << status;
   return out.to(at::kDouble);
 }

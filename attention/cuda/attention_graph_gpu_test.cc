@@ -28,9 +28,9 @@
 
 #include "gtest/gtest.h"
 #include "reprise/attention/cuda/attention_cuda.h"
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/attention/testing/gpu_memory.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/work_map/attention_tile.h"
 #include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/base/torch_dtype.h"
 
@@ -166,8 +166,7 @@ class Step {
 
   // Runs attention with the existing map.
   absl::Status Attend() {
-    return PagedAttentionCuda(layer_, Batch(), work_.map(), q_, Kv(), out_, &lse_,
-                              {.max_tier = options_.max_tier});
+    return PagedAttentionCuda(layer_, Batch(), work_.map(), q_, Kv(), out_, &lse_);
   }
 
   const WorkMap& map() const { return work_.map(); }
@@ -202,6 +201,7 @@ class Step {
             .max_seq_len = options_.max_seq_len,
             .mode = options_.mode,
             .decode_query_len = options_.decode_query_len,
+            .kernels = {.max_tier = options_.max_tier},
             .shared_prefix =
                 options_.shared_prefix_len > 0 ? SharedPrefix::kTaken : SharedPrefix::kIgnored,
             .split = options_.split};
@@ -736,8 +736,7 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeQueriesOfDraftsGiveTheBitsOfDec
                  << "group " << options.group_size << ", head_dim " << options.head_dim
                  << ", window " << options.window_left.value_or(-1));
     Step step(options);
-    const bool is_pair = options.group_size == 32;  // whose map has pairs of tiles only
-    EXPECT_EQ(step.HasPartialsByColumn(), !is_pair);
+    EXPECT_TRUE(step.HasPartialsByColumn());
     const at::Tensor q = step.q().slice(0, 0, kQueries).clone();
     for (const int num_keys : {0, 50, 1000, 2500}) {  // before the row
       std::vector<at::Tensor> outs, lses;

@@ -48,7 +48,7 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
     const PagedBatch batch = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
     WorkMapOptions options = OptionsFor(batch, layer, *c.fixture.q_dtype);
-    options.num_sms = c.num_sms;
+    options.device.num_sms = c.num_sms;
     options.mode = c.mode;
     HostWorkMap work(options);
     ASSERT_TRUE(WorkMapOnHost(batch, WindowOf(layer), work.map()).ok());

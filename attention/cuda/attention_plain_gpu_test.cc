@@ -106,7 +106,8 @@ class Layer {
                      .max_tokens = batch_.num_tokens,
                      .max_query_len = batch_.max_query_len,
                      .max_seq_len = batch_.max_seq_len,
-                     .num_sms = call_.num_sms});
+                     .device = {.num_sms = call_.num_sms},
+                     .kernels = {.max_tier = max_tier}});
     work.Poison();
     EXPECT_TRUE(LaunchWorkMap(batch_, WindowOf(layer), work.map(),
                               c10::cuda::getCurrentCUDAStream().stream())
@@ -115,8 +116,7 @@ class Layer {
     const at::Tensor memory = at::full({batch_.num_tokens * kHeads * pitch}, NAN, q_.options());
     at::Tensor out = at::as_strided(memory, {batch_.num_tokens, kHeads, call_.head_dim_v()},
                                     {kHeads * pitch, pitch, 1});
-    const absl::Status status =
-        PagedAttention(layer, batch_, work.map(), q_, kv_, out, nullptr, {.max_tier = max_tier});
+    const absl::Status status = PagedAttention(layer, batch_, work.map(), q_, kv_, out, nullptr);
     EXPECT_TRUE(status.ok()) << status;
     return out.contiguous();
   }

@@ -1,4 +1,4 @@
-// The kernels for a few queries a row (attention/cuda/verify): cases with 17 to 32 rows of q, whole
+// The kernels for a few queries a row (KernelFamily::kDecode): cases with 17 to 32 rows of q, whole
 // and cut into few and many pieces, that nothing but these kernels may serve. Small, for
 // compute-sanitizer.
 

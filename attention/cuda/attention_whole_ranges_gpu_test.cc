@@ -33,7 +33,7 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
   static WorkMapOptions OptionsOf(const PagedFixture& fixture, const CrossProductCase& c) {
     WorkMapOptions options =
         OptionsFor(fixture.Batch(OnHost), fixture.Layer(OnHost), *c.fixture.q_dtype);
-    options.num_sms = c.num_sms;
+    options.device.num_sms = c.num_sms;
     return options;
   }
 

@@ -5,13 +5,13 @@ Each instance is a .cu of its own, which Bazel writes, so that they compile side
     #include "reprise/attention/cuda/hopper/warpgroup_kernel.cuh"
 
     namespace reprise {
-    template cudaError_t LaunchWarpgroupAttention<DType::kFloat16, 64, KvLoading::kDirect>(
+    template cudaError_t LaunchWarpgroupAttention<KernelIndex(
+        DType::kFloat16, 64, 128, KvLoading::kDirect, KernelFamily::kWarpgroup)>(
         const AttentionKernelParams&, cudaStream_t);
-    template int WarpgroupSharedBytes<DType::kFloat16, 64, KvLoading::kDirect>();
     }  // namespace reprise
 
-The tables here are those of attention/cuda/attention_dispatch.cc: a kernel that it names and that is
-missing here does not link.
+These tables repeat the rows of kAttentionKernels (attention/cuda/tiles.h). A row that is missing here
+fails to link, and a row that exists only here fails to compile.
 """
 
 _DTYPES = {"bf16": "DType::kBFloat16", "f16": "DType::kFloat16", "f32": "DType::kFloat32"}
@@ -22,8 +22,15 @@ _LOADINGS = {
     "fp8": "KvLoading::kFp8",
 }
 
-# Head dim of K: rows of q of the tiles of 16-bit types. Those of float32 have 16 rows.
-_TILE_ROWS = {64: [16, 128], 128: [16, 128], 256: [16, 64], 512: [16, 64], 576: [16, 64]}
+# Maps the head dim of K to the rows of q of general kernels with 16-bit products: first the kernels that
+# do not convert keys, then the kernels that convert. All tiles of float32 have 16 rows.
+_GENERAL_ROWS = {
+    64: ([128], [16, 128]),
+    128: ([128], [16, 128]),
+    256: ([16, 64], [16, 64]),
+    512: ([16, 64], [16, 64]),
+    576: ([16, 64], [16, 64]),
+}
 
 def _write_instance_impl(ctx):
     ctx.actions.write(ctx.outputs.out, ctx.attr.text)
@@ -36,25 +43,26 @@ _write_instance = rule(
     },
 )
 
-def _write_instances(header, launcher, shared_bytes, instances):
+def _write_instances(room, family, instances):
     """Writes a .cu for each instance.
 
     Args:
-      header: the file of the template.
-      launcher: the function template that launches the kernel.
-      shared_bytes: the function template that returns its shared memory.
-      instances: file name without .cu: template arguments, one text for each kernel in the file.
+      room: the file of the template, below attention/cuda.
+      family: of KernelFamily, whose launcher is instantiated.
+      instances: file name without .cu: (type, head dim of K, rows of q, loading) of each kernel in
+        the file, by the names of _DTYPES and _LOADINGS.
 
     Returns:
       The names of the files.
     """
     for stem, kernels in instances.items():
-        lines = ["#include \"reprise/%s\"" % header, "", "namespace reprise {"]
-        for arguments in kernels:
+        lines = ["#include \"reprise/attention/cuda/%s\"" % room, "", "namespace reprise {"]
+        for dtype, head_dim, rows, loading in kernels:
             lines += [
-                "template cudaError_t %s<%s>(" % (launcher, arguments),
+                "template cudaError_t Launch%sAttention<KernelIndex(" % family,
+                "    %s, %d, %d, %s, KernelFamily::k%s)>(" %
+                (_DTYPES[dtype], head_dim, rows, _LOADINGS[loading], family),
                 "    const AttentionKernelParams&, cudaStream_t);",
-                "template int %s<%s>();" % (shared_bytes, arguments),
             ]
         lines += ["}  // namespace reprise", ""]
         _write_instance(
@@ -66,10 +74,6 @@ def _write_instances(header, launcher, shared_bytes, instances):
         )
     return [stem + ".cu" for stem in instances]
 
-def _starts_ahead(head_dim, tile_rows, loading):
-    """StartsAhead() of attention/cuda/decode/decode_launchers.h."""
-    return tile_rows == 16 and head_dim <= 128 and loading != "converted"
-
 def general_instances():
     """Writes the instances of attention_kernel.cuh, a file for each type, head dim and way of loading.
 
@@ -77,90 +81,44 @@ def general_instances():
       The names of the files: srcs of a reprise_cuda_library.
     """
     instances = {}
-    for name, loadings in {
+    for dtype, loadings in {
         "bf16": ["converted", "direct"],
         "f16": ["converted", "direct", "fp8"],
         "f32": ["converted"],
     }.items():
-        for head_dim, rows in _TILE_ROWS.items():
+        for head_dim, (unconverted, converted) in _GENERAL_ROWS.items():
             for loading in loadings:
-                stem = "attention_%s_d%d_%s" % (name, head_dim, loading)
-                instances[stem] = [
-                    "AttentionTileIndex(%s, %d, %d), %s" %
-                    (_DTYPES[name], head_dim, tile_rows, _LOADINGS[loading])
-                    for tile_rows in (rows if name != "f32" else [16])
-                    if not _starts_ahead(head_dim, tile_rows, loading)
+                rows = converted if loading == "converted" else unconverted
+                instances["attention_%s_d%d_%s" % (dtype, head_dim, loading)] = [
+                    (dtype, head_dim, tile_rows, loading)
+                    for tile_rows in (rows if dtype != "f32" else [16])
                 ]
-    return _write_instances(
-        "attention/cuda/general/attention_kernel.cuh",
-        "LaunchAttention",
-        "AttentionSharedBytes",
-        instances,
-    )
+    return _write_instances("general/attention_kernel.cuh", "General", instances)
+
+# Types and ways of loading of the kernels that do not convert keys.
+_UNCONVERTED = [("bf16", "direct"), ("f16", "direct"), ("f16", "fp8")]
 
 def decode_instances():
     """Writes the instances of decode_kernel.cuh. Returns the names of the files."""
-    instances = {}
-    for name, loading in [("bf16", "direct"), ("f16", "direct"), ("f16", "fp8")]:
-        for head_dim in [64, 128]:
-            instances["decode_%s_d%d_%s" % (name, head_dim, loading)] = [
-                "AttentionTileIndex(%s, %d, 16), %s" % (_DTYPES[name], head_dim, _LOADINGS[loading]),
-            ]
-    return _write_instances(
-        "attention/cuda/decode/decode_kernel.cuh",
-        "LaunchDecodeAttention",
-        "DecodeSharedBytes",
-        instances,
-    )
+    return _write_instances("decode/decode_kernel.cuh", "Decode", {
+        "decode_%s_d%d_rows%d_%s" % (dtype, head_dim, rows, loading): [(dtype, head_dim, rows, loading)]
+        for dtype, loading in _UNCONVERTED
+        for head_dim in [64, 128]
+        for rows in [16, 32]
+    })
 
 def hopper_instances():
     """Writes the instances of warpgroup_kernel.cuh. Returns the names of the files."""
-    header = "attention/cuda/hopper/warpgroup_kernel.cuh"
-    squares = {}
-    heads = {}
-    for name, loading in [("bf16", "direct"), ("f16", "direct"), ("f16", "fp8")]:
-        for head_dim in [64, 128]:
-            squares["warpgroup_%s_d%d_%s" % (name, head_dim, loading)] = [
-                "%s, %d, %s" % (_DTYPES[name], head_dim, _LOADINGS[loading]),
-            ]
-        for qk, v in [(96, 96), (192, 128), (256, 256)]:
-            if loading == "fp8" and qk != v:
-                continue
-            heads["warpgroup_%s_d%d_%s" % (name, qk, loading)] = [
-                "%s, %d, %d, %s" % (_DTYPES[name], qk, v, _LOADINGS[loading]),
-            ]
-    return _write_instances(
-        header,
-        "LaunchWarpgroupAttention",
-        "WarpgroupSharedBytes",
-        squares,
-    ) + _write_instances(
-        header,
-        "LaunchWarpgroupHeads",
-        "WarpgroupHeadsSharedBytes",
-        heads,
-    )
-
-def verify_instances():
-    """Writes the instances of verify_kernel.cuh. Returns the names of the files."""
-    instances = {}
-    for name, loading in [("bf16", "direct"), ("f16", "direct"), ("f16", "fp8")]:
-        for head_dim in [64, 128]:
-            instances["verify_%s_d%d_%s" % (name, head_dim, loading)] = [
-                "VerifyTileIndex(%s, %d), %s" % (_DTYPES[name], head_dim, _LOADINGS[loading]),
-            ]
-    return _write_instances(
-        "attention/cuda/verify/verify_kernel.cuh",
-        "LaunchVerifyAttention",
-        "VerifySharedBytes",
-        instances,
-    )
+    return _write_instances("hopper/warpgroup_kernel.cuh", "Warpgroup", {
+        "warpgroup_%s_d%d_%s" % (dtype, head_dim, loading): [(dtype, head_dim, 128, loading)]
+        for dtype, loading in _UNCONVERTED
+        for head_dim in [64, 96, 128, 192, 256]
+        if loading != "fp8" or head_dim != 192
+    })
 
 def latent_instances():
     """Writes the instances of latent_kernel.cuh. Returns the names of the files."""
-    return _write_instances(
-        "attention/cuda/latent/latent_kernel.cuh",
-        "LaunchLatentAttention",
-        "LatentSharedBytes",
-        {"latent_" + name: [_DTYPES[name]] for name in ["bf16", "f16"]},
-    )
+    return _write_instances("latent/latent_kernel.cuh", "Latent", {
+        "latent_" + dtype: [(dtype, 576, 64, "direct")]
+        for dtype in ["bf16", "f16"]
+    })

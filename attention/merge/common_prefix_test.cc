@@ -197,7 +197,7 @@ TEST(CommonPrefixTest, AWorkMapSharesWholeStepsOfThePrefix) {
         .num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 64, .head_dim_v = 64};
     if (random.OneIn(3)) layer.window_left = random.Int(0, 100);
     WorkMapOptions options = OptionsFor(batch, layer, DType::kBFloat16);
-    options.num_sms = random.Pick({1, 7, 132});
+    options.device.num_sms = random.Pick({1, 7, 132});
     options.shared_prefix = SharedPrefix::kTaken;
     options.shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall});
     HostWorkMap work(options);

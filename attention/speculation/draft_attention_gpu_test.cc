@@ -52,7 +52,7 @@ AttendPlan PlanFor(const AttentionParams& layer, const Batch& batch, const at::T
                      .max_tokens = batch.num_tokens,
                      .max_query_len = std::max(1, batch.max_query_len),
                      .max_seq_len = batch.max_seq_len,
-                     .num_sms = 7,
+                     .device = {.num_sms = 7},
                      .mode = is_bounded ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced,
                      .max_splits = 2 + batch.num_tokens % 4,
                      .shared_prefix = shared_prefix});

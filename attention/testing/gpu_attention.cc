@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "reprise/attention/cuda/attention_cuda.h"
+#include "reprise/attention/cuda/kernel_key.h"
 #include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
@@ -39,6 +40,23 @@ at::Tensor BytesOf(const at::Tensor& tensor) { return tensor.view(at::kByte); }
 
 }  // namespace
 
+// As a caller plans who knows its calls. Other head dims have maps that serve every call.
+template <typename Batch>
+KernelChoice GpuAttention::KernelsOf(const Batch& batch, KernelChoice kernels,
+                                     DType q_dtype) const {
+  const int head_dim = std::max(layer_.head_dim_qk, layer_.head_dim_v);
+  if (head_dim <= 128 || head_dim > kMaxHeadDimOfOneWarp) return kernels;
+  const bool is_ragged = std::holds_alternative<RaggedBatch>(batch_);
+  const AttentionKernelKey key =
+      KernelKeyOf(layer_, is_ragged ? RaggedKv(layer_, k_, v_, extras_) : kv_,
+                  {.q_dtype = q_dtype,
+                   .has_custom_mask = batch.custom_mask != nullptr,
+                   .has_new_keys = extras_.new_k != nullptr},
+                  kernels);
+  if (NeedsGeneralKernels(key)) kernels.max_tier = 1;
+  return kernels;
+}
+
 template <typename Batch>
 void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, DType q_dtype) {
   num_tokens_ = batch.num_tokens;
@@ -56,8 +74,6 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
       at::as_strided(out_memory_, {rows, heads, layer_.head_dim_v}, {token_stride, head_stride, 1});
   lse_ = at::full({rows, heads}, kNan, gpu(at::kFloat));
   out_scale_ = options.out_scale;
-  extras_.products = options.products;
-  extras_.max_tier = options.max_tier;
   if (options.out_block > 0) {
     out_block_scales_ =
         at::full({rows, heads, layer_.head_dim_v / options.out_block}, kNan, gpu(at::kFloat));
@@ -77,11 +93,12 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
                                .max_tokens = batch.num_tokens,
                                .max_query_len = std::max(1, batch.max_query_len),
                                .max_seq_len = batch.max_seq_len,
-                               .num_sms = options.num_sms,
-                               .max_shared_bytes = options.max_shared_bytes,
+                               .device = {.num_sms = options.num_sms,
+                                          .max_shared_bytes = options.max_shared_bytes,
+                                          .compute_capability = ComputeCapability()},
                                .mode = options.mode,
                                .max_splits = options.max_splits,
-                               .products = options.products,
+                               .kernels = KernelsOf(batch, options.kernels, q_dtype),
                                .shared_prefix = options.shared_prefix,
                                .shared_tiles = options.shared_tiles});
 }

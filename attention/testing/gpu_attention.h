@@ -27,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "reprise/attention/attention_extras.h"
 #include "reprise/attention/attention_params.h"
+#include "reprise/attention/kernel_choice.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/ragged_batch.h"
 #include "reprise/attention/testing/attention_error.h"
@@ -45,10 +46,9 @@ struct GpuAttentionOptions {
   std::optional<float> out_scale = {};  // of a quantised out
   bool out_scale_in_memory = false;     // of the device, where WriteOutScale() changes it
   int out_block = 0;                    // columns that share a scale of a quantised out; 0: none
-  std::optional<DType> products = {};   // as AttentionExtras has it
-  int max_tier = 2;                     // likewise
-  int num_extra_tokens = 0;             // rows of out and lse beyond the batch's
-  int out_head_gap = 0;                 // elements
+  KernelChoice kernels = {};
+  int num_extra_tokens = 0;  // rows of out and lse beyond the batch's
+  int out_head_gap = 0;      // elements
   int out_token_gap = 0;
   int num_sms = 132;
   int max_shared_bytes = 0;
@@ -109,6 +109,8 @@ class GpuAttention {
   const PagedBatch& paged_batch() const { return std::get<PagedBatch>(batch_); }
 
  private:
+  template <typename Batch>
+  KernelChoice KernelsOf(const Batch& batch, KernelChoice kernels, DType q_dtype) const;
   template <typename Batch>
   void Plan(const Batch& batch, const GpuAttentionOptions& options, DType q_dtype);
   // Places all contents; the first time anew, then over what is there.

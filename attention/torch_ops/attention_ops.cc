@@ -4,12 +4,16 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "reprise/attention/attention.h"
+#include "reprise/attention/cuda/attention_cuda.h"
+#include "reprise/attention/cuda/kernel_key.h"
+#include "reprise/attention/kernel_choice.h"
 #include "reprise/attention/torch_ops/argument_parts.h"
 #include "reprise/attention/torch_ops/batch_arguments.h"
 #include "reprise/attention/torch_ops/device_work.h"
@@ -91,17 +95,35 @@ absl::StatusOr<AttentionExtras> MakeExtras(ExtraArguments& arguments, at::Device
   }
   REPRISE_ASSIGN_OR_RETURN(extras.out_scale,
                            ScaleOf("out_scale", arguments.out_scale, /*num_kv_heads=*/1, device));
+  return extras;
+}
+
+absl::StatusOr<KernelChoice> KernelsOf(const ExtraArguments& arguments) {
+  KernelChoice kernels;
   if (arguments.products) {
-    extras.products = FromScalarType(*arguments.products);
-    if (!extras.products) {
+    kernels.products = FromScalarType(*arguments.products);
+    if (!kernels.products) {
       return absl::InvalidArgumentError(
           absl::StrCat("products must be a type to multiply in: expected float32, float16 or "
                        "bfloat16, got ",
                        c10::toString(*arguments.products)));
     }
   }
-  REPRISE_ASSIGN_OR_RETURN(extras.max_tier, CountArgument("max_tier", arguments.max_tier));
-  return extras;
+  REPRISE_ASSIGN_OR_RETURN(kernels.max_tier, CountArgument("max_tier", arguments.max_tier));
+  return kernels;
+}
+
+// Sets max_tier to 1 if only general kernels serve the call, so that a map for this call is planned for
+// them. REQUIRES: q is on a GPU; attention supports the dtypes of q and of the keys.
+template <typename Batch>
+void TakeNeeds(const AttentionParams& layer, const Batch& batch, const at::Tensor& q,
+               const KvLayer& kv, const AttentionExtras& extras, KernelChoice& kernels) {
+  const CallForm form = {.q_dtype = *FromScalarType(q.scalar_type()),
+                         .has_custom_mask = batch.custom_mask != nullptr,
+                         .has_new_keys = extras.new_k != nullptr};
+  if (NeedsGeneralKernels(KernelKeyOf(layer, kv, form, kernels))) {
+    kernels.max_tier = std::min(kernels.max_tier, 1);
+  }
 }
 
 // The outputs of the out= form, or the ones that the functional form makes.
@@ -195,8 +217,12 @@ absl::StatusOr<Outputs> RunPaged(PagedArguments& arguments, OutputArguments outp
   if (!outputs.given) outputs.given = NewOutputs(q, kv.head_dim_v, outputs.out_dtype);
   at::Tensor* const lse = outputs.given->lse ? &*outputs.given->lse : nullptr;
   at::Tensor keep_alive;
+  REPRISE_ASSIGN_OR_RETURN(KernelChoice kernels, KernelsOf(arguments.extras));
+  if (q.is_cuda() && FromScalarType(q.scalar_type())) {
+    TakeNeeds(layer, batch, q, kv, extras, kernels);
+  }
   REPRISE_ASSIGN_OR_RETURN(const WorkMap work,
-                           WorkFor(arguments.work, extras.products, layer, batch, q, keep_alive));
+                           WorkFor(arguments.work, kernels, layer, batch, q, keep_alive));
   REPRISE_RETURN_IF_ERROR(
       PagedAttention(layer, batch, work, q, kv, outputs.given->out, lse, extras));
   return *std::move(outputs.given);
@@ -285,11 +311,16 @@ absl::StatusOr<Outputs> RunRagged(RaggedArguments& arguments, OutputArguments ou
   if (!outputs.given) outputs.given = NewOutputs(q, layer.head_dim_v, outputs.out_dtype);
   at::Tensor* const lse = outputs.given->lse ? &*outputs.given->lse : nullptr;
   at::Tensor keep_alive;
+  const at::Tensor k = Fp8Of(arguments.k, arguments.kv_dtype);
+  const at::Tensor v = Fp8Of(arguments.v, arguments.kv_dtype);
+  REPRISE_ASSIGN_OR_RETURN(KernelChoice kernels, KernelsOf(arguments.extras));
+  if (q.is_cuda() && FromScalarType(q.scalar_type()) && FromScalarType(k.scalar_type())) {
+    TakeNeeds(layer, batch, q, RaggedKv(layer, k, v, extras), extras, kernels);
+  }
   REPRISE_ASSIGN_OR_RETURN(const WorkMap work,
-                           WorkFor(arguments.work, extras.products, layer, batch, q, keep_alive));
+                           WorkFor(arguments.work, kernels, layer, batch, q, keep_alive));
   REPRISE_RETURN_IF_ERROR(
-      RaggedAttention(layer, batch, work, q, Fp8Of(arguments.k, arguments.kv_dtype),
-                      Fp8Of(arguments.v, arguments.kv_dtype), outputs.given->out, lse, extras));
+      RaggedAttention(layer, batch, work, q, k, v, outputs.given->out, lse, extras));
   return *std::move(outputs.given);
 }
 

@@ -4,15 +4,15 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
-#include <cuda_runtime_api.h>
 #endif
+
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "reprise/attention/params_check.h"
 #include "reprise/attention/torch_ops/work_plan.h"
 #include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/attention/work_map/work_map_plan.h"
-#include "reprise/base/dtype.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
@@ -42,7 +42,7 @@ absl::Status CheckBatch(const AttentionParams&, const RaggedBatch& batch) {
 }
 
 template <typename Batch>
-absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, std::optional<DType> products,
+absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, const KernelChoice& kernels,
                                const AttentionParams& layer, const Batch& batch,
                                const at::Tensor& q, at::Tensor& keep_alive) {
   if (work.plan.has_value() != work.workspace.has_value()) {
@@ -50,13 +50,19 @@ absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, std::optional<DType> pro
         absl::StrCat("plan and workspace belong together: expected both or neither, got only ",
                      work.plan ? "plan" : "workspace"));
   }
-  if (work.plan) return WorkMapOver(*work.plan, *work.workspace, q.device());
+  if (work.plan) {
+    REPRISE_ASSIGN_OR_RETURN(WorkMap map, WorkMapOver(*work.plan, *work.workspace, q.device()));
+    if (kernels.products) map.kernels.products = kernels.products;
+    map.kernels.max_tier = std::min(map.kernels.max_tier, kernels.max_tier);
+    return map;
+  }
   if (q.is_cpu()) return WorkMap{};
   // The map is made before the call checks these.
   REPRISE_RETURN_IF_ERROR(CheckAttentionParams(layer));
   REPRISE_RETURN_IF_ERROR(CheckBatch(layer, batch));
   REPRISE_RETURN_IF_ERROR(CheckDType(
       "q", q, {at::kFloat, at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn, at::kFloat8_e5m2}));
+  REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, LimitsOf(q.device()));
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor plan,
                            MakePlanTensor({.dtype = *FromScalarType(q.scalar_type()),
                                            .num_q_heads = layer.num_q_heads,
@@ -67,11 +73,10 @@ absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, std::optional<DType> pro
                                            .max_tokens = batch.num_tokens,
                                            .max_query_len = batch.max_query_len,
                                            .max_seq_len = batch.max_seq_len,
-                                           .num_sms = NumSms(q.device()),
-                                           .max_shared_bytes = MaxSharedBytes(q.device()),
+                                           .device = limits,
                                            .mode = work.deterministic ? WorkMapMode::kDeterministic
                                                                       : WorkMapMode::kBalanced,
-                                           .products = products}));
+                                           .kernels = kernels}));
   REPRISE_ASSIGN_OR_RETURN(keep_alive, AllocateWorkspace(plan, q.device()));
   REPRISE_ASSIGN_OR_RETURN(WorkMap map, WorkMapOver(plan, keep_alive, q.device()));
   // Made and used with the same batch.
@@ -82,30 +87,14 @@ absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, std::optional<DType> pro
 
 }  // namespace
 
-int NumSms(at::Device device) {
-  int num_sms = 132;
+absl::StatusOr<DeviceLimits> LimitsOf(at::Device device) {
 #ifdef REPRISE_WITH_CUDA
   if (device.is_cuda()) {
-    const int index = device.has_index() ? device.index() : c10::cuda::current_device();
-    cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, index);
+    return DeviceLimitsOf(device.has_index() ? device.index() : c10::cuda::current_device());
   }
-#else
-  (void)device;
 #endif
-  return num_sms;
-}
-
-int MaxSharedBytes(at::Device device) {
-  int bytes = 0;
-#ifdef REPRISE_WITH_CUDA
-  if (device.is_cuda()) {
-    const int index = device.has_index() ? device.index() : c10::cuda::current_device();
-    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
-  }
-#else
-  (void)device;
-#endif
-  return bytes;
+  static_cast<void>(device);
+  return DeviceLimits{};
 }
 
 absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map,
@@ -121,16 +110,16 @@ absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, cons
   return BuildOn(batch, window, map, device);
 }
 
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, std::optional<DType> products,
+absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
                                 const AttentionParams& layer, const PagedBatch& batch,
                                 const at::Tensor& q, at::Tensor& keep_alive) {
-  return WorkOf(work, products, layer, batch, q, keep_alive);
+  return WorkOf(work, kernels, layer, batch, q, keep_alive);
 }
 
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, std::optional<DType> products,
+absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
                                 const AttentionParams& layer, const RaggedBatch& batch,
                                 const at::Tensor& q, at::Tensor& keep_alive) {
-  return WorkOf(work, products, layer, batch, q, keep_alive);
+  return WorkOf(work, kernels, layer, batch, q, keep_alive);
 }
 
 }  // namespace reprise

@@ -11,20 +11,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "reprise/attention/attention_params.h"
+#include "reprise/attention/cuda/device_limits.h"
+#include "reprise/attention/kernel_choice.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/ragged_batch.h"
 #include "reprise/attention/work_map/work_map.h"
 #include "reprise/attention/work_map/work_map_build_args.h"
-#include "reprise/base/dtype.h"
 
 namespace reprise {
 
-// Number of multiprocessors of a GPU (the current one if `device` has no index); a fixed number for
-// the CPU.
-int NumSms(at::Device device);
-
-// Shared memory that a CTA may have on it; 0 for the CPU.
-int MaxSharedBytes(at::Device device);
+// The limits of a GPU (the current GPU if `device` has no index). Returns the defaults for the CPU.
+absl::StatusOr<DeviceLimits> LimitsOf(at::Device device);
 
 // Fills `map` from the batch, on its device.
 absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map,
@@ -38,13 +35,13 @@ struct WorkTensors {
   bool deterministic = false;  // for a map that is made here
 };
 
-// The map for attention of `layer` over `batch` on q's device, with products in `products` if
-// given: the caller's map, or one that is allocated (`keep_alive` holds it) and built now. The CPU
-// needs no map.
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, std::optional<DType> products,
+// The map for attention of `layer` over `batch` on q's device, for the kernels that the call wants:
+// the caller's map, or one that is allocated (`keep_alive` holds it) and built now. The CPU needs no
+// map.
+absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
                                 const AttentionParams& layer, const PagedBatch& batch,
                                 const at::Tensor& q, at::Tensor& keep_alive);
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, std::optional<DType> products,
+absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
                                 const AttentionParams& layer, const RaggedBatch& batch,
                                 const at::Tensor& q, at::Tensor& keep_alive);
 

@@ -49,13 +49,11 @@ absl::Status WorkMapPlanOp(OperatorCall& call) {
   }
   options.dtype = *dtype;
   options.mode = call.Bool("deterministic") ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced;
-  const at::Device device = call.Device("device");
-  options.num_sms = NumSms(device);
-  options.max_shared_bytes = MaxSharedBytes(device);
+  REPRISE_ASSIGN_OR_RETURN(options.device, LimitsOf(call.Device("device")));
   if (call.Bool("shared_prefix")) options.shared_prefix = SharedPrefix::kTaken;
   if (const std::optional<at::ScalarType> products = call.MaybeDType("products")) {
-    options.products = FromScalarType(*products);
-    if (!options.products) {
+    options.kernels.products = FromScalarType(*products);
+    if (!options.kernels.products) {
       return absl::InvalidArgumentError(
           absl::StrCat("products must be a type to multiply in: expected float32, float16 or "
                        "bfloat16, got ",
@@ -66,6 +64,8 @@ absl::Status WorkMapPlanOp(OperatorCall& call) {
     options.mode = WorkMapMode::kDeterministic;
     REPRISE_ASSIGN_OR_RETURN(options.max_splits, CountArgument("max_splits", *max_splits));
   }
+  REPRISE_ASSIGN_OR_RETURN(options.kernels.max_tier,
+                           CountArgument("max_tier", call.Int("max_tier")));
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor plan, MakePlanTensor(options));
   call.Return({plan});
   return absl::OkStatus();
@@ -178,7 +178,7 @@ TORCH_LIBRARY_FRAGMENT(reprise, library) {
                  "int head_dim_v, int max_rows, int max_tokens, int max_query_len=1, "
                  "int max_seq_len, ScalarType dtype, bool deterministic=False, "
                  "Device device=\"cuda\", bool shared_prefix=False, ScalarType? products=None, "
-                 "int? max_splits=None) "
+                 "int? max_splits=None, int max_tier=2) "
                  "-> Tensor",
                  WorkMapPlanOp);
   DefineOperator(library, "work_map(" REPRISE_WORK_MAP_SCHEMA ") -> Tensor",

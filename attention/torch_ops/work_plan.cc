@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "reprise/attention/cuda/device_limits.h"
 #include "reprise/base/dtype.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
@@ -35,6 +36,8 @@ enum PlanField {
   kProducts,  // 0: as q, else 1 + the type
   kMaxSplits,
   kMaxSharedBytes,
+  kComputeCapability,
+  kMaxTier,
   kNumFields,
 };
 
@@ -59,12 +62,15 @@ absl::StatusOr<at::Tensor> MakePlanTensor(const WorkMapOptions& options) {
   fields[kMaxTokens] = options.max_tokens;
   fields[kMaxQueryLen] = options.max_query_len;
   fields[kMaxSeqLen] = options.max_seq_len;
-  fields[kNumSms] = options.num_sms;
+  fields[kNumSms] = options.device.num_sms;
   fields[kMode] = static_cast<int64_t>(options.mode);
   fields[kSharedPrefix] = static_cast<int64_t>(options.shared_prefix);
   fields[kMaxSplits] = options.max_splits;
-  fields[kMaxSharedBytes] = options.max_shared_bytes;
-  fields[kProducts] = options.products ? 1 + static_cast<int64_t>(*options.products) : 0;
+  fields[kMaxSharedBytes] = options.device.max_shared_bytes;
+  fields[kComputeCapability] = options.device.compute_capability;
+  const std::optional<DType>& products = options.kernels.products;
+  fields[kProducts] = products ? 1 + static_cast<int64_t>(*products) : 0;
+  fields[kMaxTier] = options.kernels.max_tier;
   return tensor;
 }
 
@@ -100,11 +106,12 @@ absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan) {
                         .max_tokens = field(kMaxTokens),
                         .max_query_len = field(kMaxQueryLen),
                         .max_seq_len = field(kMaxSeqLen),
-                        .num_sms = field(kNumSms),
-                        .max_shared_bytes = field(kMaxSharedBytes),
+                        .device = {.num_sms = field(kNumSms),
+                                   .max_shared_bytes = field(kMaxSharedBytes),
+                                   .compute_capability = field(kComputeCapability)},
                         .mode = static_cast<WorkMapMode>(field(kMode)),
                         .max_splits = field(kMaxSplits),
-                        .products = products,
+                        .kernels = {.products = products, .max_tier = field(kMaxTier)},
                         .shared_prefix = static_cast<SharedPrefix>(field(kSharedPrefix)),
                         // The operators that build a map and those that use it receive bounds
                         // separately.

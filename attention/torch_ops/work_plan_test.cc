@@ -22,7 +22,7 @@ WorkMapOptions Options() {
           .max_tokens = 9,
           .max_query_len = 4,
           .max_seq_len = 333,
-          .num_sms = 78,
+          .device = {.num_sms = 78},
           .mode = WorkMapMode::kDeterministic,
           .max_splits = 3};
 }
@@ -45,7 +45,7 @@ TEST(WorkPlanTest, TheOptionsComeBackAsTheyWere) {
   EXPECT_EQ(read.max_tokens, made.max_tokens);
   EXPECT_EQ(read.max_query_len, made.max_query_len);
   EXPECT_EQ(read.max_seq_len, made.max_seq_len);
-  EXPECT_EQ(read.num_sms, made.num_sms);
+  EXPECT_EQ(read.device.num_sms, made.device.num_sms);
   EXPECT_EQ(read.mode, made.mode);
 }
 

@@ -94,6 +94,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "reprise/attention/kernel_choice.h"
 #include "reprise/base/dtype.h"
 #include "reprise/base/host_device.h"
 
@@ -328,6 +329,7 @@ struct WorkMap {
   TileMap short_rows;
   TileMap main;  // the other rows
   RowSplit split = RowSplit::kByBatch;
+  KernelChoice kernels = {};
   // kByBatch: a batch of short and long rows that may have at most this many steps of keys, num_rows
   // times those of max_seq_len, has all rows in `main`.
   int64_t most_joined_steps = 0;

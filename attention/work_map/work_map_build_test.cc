@@ -36,7 +36,7 @@ TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
                     .max_tokens = 5,
                     .max_query_len = 1,
                     .max_seq_len = 1000,
-                    .num_sms = 2,  // of two CTAs each
+                    .device = {.num_sms = 2},  // of two CTAs each
                     .costs = {.decode_tile = 4,
                               .tile = 8,
                               .warpgroup_tile = 24,
@@ -82,7 +82,7 @@ TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
   // Costs 1/2 + 2, 1/2 + 4, 1/2 + 1 steps: 8 1/2 in 3 columns that begin at 0, 3 and 6.
   Rows rows({128, 200, 10});
   WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/2);
-  options.num_sms = 3;  // 6 CTAs
+  options.device.num_sms = 3;  // 6 CTAs
   HostWorkMap work(options);
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   // Row 1 costs from 2 1/2 to 7; its steps begin at 3, so that the border at 6 is its fourth step.
@@ -104,7 +104,7 @@ TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
   options.num_q_heads = 2;
   options.head_dim_qk = options.head_dim_v = 512;  // tiles of 64 rows, which are not dealt
   options.costs.tile = 3 * kStepCost;
-  options.num_sms = 2;  // a CTA each
+  options.device.num_sms = 2;  // a CTA each
   HostWorkMap work(options);
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 0, 32), KeysOfRow(0, 0, 64),
@@ -459,7 +459,7 @@ TEST(WorkMapBuildTest, InDeterministicModeManyRowsHaveTheirPartialsByColumn) {
     WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/8);
     options.mode = WorkMapMode::kDeterministic;
     options.decode_query_len = kQueries;
-    options.num_sms = num_sms;
+    options.device.num_sms = num_sms;
     HostWorkMap work(options);
     const TileMap& map = work.map().has_short_rows() ? work.map().short_rows : work.map().main;
     ASSERT_EQ(map.column_partials, 6);

@@ -28,7 +28,7 @@ std::string VerdictOn(const std::vector<int32_t>& seq_lens, int num_sms,
                     .max_rows = 2,
                     .max_tokens = 2,
                     .max_seq_len = seq_lens[0],
-                    .num_sms = num_sms});
+                    .device = {.num_sms = num_sms}});
   EXPECT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
   EXPECT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
   harm(work.map().main);
@@ -72,7 +72,7 @@ TEST(WorkMapCheckTest, FindsPartialsOfRangesThatMayRunAtTheSameTime) {
                     .max_rows = kRows,
                     .max_tokens = kRows,
                     .max_seq_len = 1024,
-                    .num_sms = 5,
+                    .device = {.num_sms = 5},
                     .mode = WorkMapMode::kDeterministic});
   const TileMap& map = work.map().main;
   ASSERT_EQ(map.column_partials, 2);

@@ -293,7 +293,7 @@ TEST(WorkMapClusterTest, AnyHeadsAndSizesStayWithinTheColumns) {
               random.Pick({1, 1, 4}));
     for (int32_t& l : rows.seq_lens) l = random.Pick({l, l, l - random.Int(0, l)});
     WorkMapOptions options = OptionsFor(rows.batch, num_kv_heads);
-    options.num_sms = random.Pick({132, 132, 20});
+    options.device.num_sms = random.Pick({132, 132, 20});
     HostWorkMap work(options);
     Build(rows, work);
     const TileMap& map = work.map().main;
@@ -406,13 +406,13 @@ TEST(WorkMapWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
   other.split = RowSplit::kByRow;
   EXPECT_EQ(most_rows(other), 0);
   other = decode;
-  other.max_shared_bytes = 163 * 1024;
+  other.device.max_shared_bytes = 163 * 1024;
   EXPECT_EQ(most_rows(other), 0);
   other = decode;
   other.max_query_len = 8;  // tiles of 32 rows of q
   EXPECT_EQ(most_rows(other), 0);
   other = decode;
-  other.num_sms = 31;
+  other.device.num_sms = 31;
   EXPECT_EQ(most_rows(other), 0);
   other = decode;
   other.costs.sms_of_wide_range = 0;

@@ -36,7 +36,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/attention/work_map/work_map.h"
 #include "reprise/base/host_device.h"
 

@@ -9,11 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "reprise/attention/cuda/attention_dispatch.h"
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/attention/device_profile.h"
 #include "reprise/attention/head_dims.h"
-#include "reprise/attention/work_map/attention_tile.h"
-#include "reprise/attention/work_map/tile_pair.h"
-#include "reprise/attention/work_map/verify_tile.h"
 #include "reprise/attention/work_map/work_map_cut.h"
 #include "reprise/base/status_macros.h"
 
@@ -27,11 +26,7 @@ constexpr int64_t kMostMerges = int64_t{1} << 19;
 // Columns are a dimension of the grid.
 constexpr int kMostColumns = 65535;
 
-// What the tiles of many rows for head dims beyond kMaxHeadDimOfOneWarp may take: less than this and
-// more than the smaller cards have.
-constexpr int kSharedBytesOfLargeHeads = 163 * 1024;
-
-// What a CTA may have on the cards that have the kernels by whole warpgroups.
+// Cards with at least this much shared memory per CTA have clusters and warpgroup kernels.
 constexpr int kSharedBytesOfWarpgroups = 227 * 1024;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -79,8 +74,12 @@ absl::Status CheckOptions(const WorkMapOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_tokens", 0, options.max_tokens));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", 1, options.max_query_len));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", 0, options.max_seq_len));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_sms", 1, options.num_sms));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_shared_bytes", 0, options.max_shared_bytes));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("device.num_sms", 1, options.device.num_sms));
+  REPRISE_RETURN_IF_ERROR(
+      CheckAtLeast("device.max_shared_bytes", 0, options.device.max_shared_bytes));
+  REPRISE_RETURN_IF_ERROR(
+      CheckAtLeast("device.compute_capability", 0, options.device.compute_capability));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("kernels.max_tier", 1, options.kernels.max_tier));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_splits", 1, options.max_splits));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("decode_query_len", 1, options.decode_query_len));
   if (options.max_splits > kMaxDeterministicSplits) {
@@ -140,12 +139,11 @@ Bounds WithDecodes(const Bounds& bounds, int64_t decodes, int64_t steps, int64_t
 }
 
 // The most partials of a range, if they may be by column; else 0. Ranges of one column may have their
-// partials in the same memory only if each CTA finds its heads there, whatever the ranges' numbers of
-// queries.
+// partials in the same memory, because ranges of several queries have one tile a KV head: a CTA finds
+// its heads in the same place, whatever a range's number of queries.
 int64_t ColumnPartials(const WorkMapOptions& options, const TileMap& map, int64_t steps) {
   const int64_t queries = options.max_query_len <= map.decode_query_len ? 1 : map.tile_queries;
-  const bool heads_stay = queries == 1 || map.num_virtual_heads == map.num_kv_heads;
-  if (options.mode != WorkMapMode::kDeterministic || !heads_stay) return 0;
+  if (options.mode != WorkMapMode::kDeterministic) return 0;
   return std::min<int64_t>(options.max_splits, CeilDiv(steps, kMinDeterministicSteps)) * queries;
 }
 
@@ -209,27 +207,24 @@ int64_t LayOutPartials(void* memory, WorkMap& map) {
   return allotter.bytes();
 }
 
-// `rows`: of a tile, or of a pair.
-int TileCostOf(int rows, const WorkMapCosts& costs) {
-  if (rows == kWarpgroupRows) return costs.warpgroup_tile;
-  return rows == kDecodeRows ? costs.decode_tile : costs.tile;
+int TileCostOf(const AttentionTile& tile, const WorkMapCosts& costs) {
+  if (tile.rows() == kWarpgroupRows) return costs.warpgroup_tile;
+  return tile.rows() == kDecodeRows ? costs.decode_tile : costs.tile;
 }
 
 constexpr int kFewRows = 8;
 
-// Whether the tile's kernels begin ahead (attention/cuda/decode/ahead_kernel.cuh), and so merge in
-// clusters and jointly, and may have wide CTAs.
-bool BeginsAhead(const AttentionTile& tile) {
-  return tile.rows() <= kVerifyRows && tile.head_dim_qk <= 128 && tile.dtype != DType::kFloat32;
-}
+// Tiles of at most this many rows take as long as reading their keys.
+constexpr int kMostRowsOfReading = 32;
 
 // In TileMap's unit. `rows`: live rows of the tile. Partials of few rows are small, and those of
 // more rows are added up by several CTAs, or by more warps.
-int MergesPerStep(const AttentionTile& tile, int rows, const WorkMapCosts& costs) {
+int MergesPerStep(const AttentionKernelEntry& kernel, int rows, const WorkMapCosts& costs) {
   const int of_few = costs.merges_per_step_few_rows * kStepCost;
   if (rows <= kFewRows) return of_few;
-  return BeginsAhead(tile) || tile.rows() >= kWarpgroupRows ? std::max(of_few / 2, 1)
-                                                            : costs.merges_per_step * kStepCost;
+  return kernel.begins_ahead() || kernel.tile.rows() >= kWarpgroupRows
+             ? std::max(of_few / 2, 1)
+             : costs.merges_per_step * kStepCost;
 }
 
 // The most queries that one tile may hold, of one row or of several.
@@ -239,19 +234,21 @@ int MostQueries(const WorkMapOptions& options) {
              : options.max_query_len;
 }
 
-// The tile for ranges of up to `num_queries` queries; null if no tile serves the type and head
-// dims.
-const AttentionTile* TileFor(const WorkMapOptions& options, int num_queries) {
+// The kernel for ranges of up to `num_queries` queries and keys that need no conversion.
+absl::StatusOr<const AttentionKernelEntry*> KernelFor(const WorkMapOptions& options,
+                                                      int num_queries) {
   const int64_t rows = int64_t{num_queries} * (options.num_q_heads / options.num_kv_heads);
-  // Every tile of more rows for such heads needs as much (attention/work_map/attention_tile.h).
-  const bool is_large = std::max(options.head_dim_qk, options.head_dim_v) > kMaxHeadDimOfOneWarp;
-  if (is_large && options.max_shared_bytes > 0 &&
-      options.max_shared_bytes < kSharedBytesOfLargeHeads) {
-    return FindTile(options.products.value_or(options.dtype), options.head_dim_qk,
-                    options.head_dim_v, /*rows=*/1);
-  }
-  return FindTile(options.products.value_or(options.dtype), options.head_dim_qk, options.head_dim_v,
-                  static_cast<int>(std::min<int64_t>(rows, 1 << 20)));
+  const bool is_latent = options.head_dim_qk > kMaxAttentionHeadDim;
+  const DType dtype = options.kernels.products.value_or(options.dtype);
+  return FindAttentionKernel({.q_dtype = dtype,
+                              .kv_dtype = dtype,
+                              .head_dim_qk = options.head_dim_qk,
+                              .head_dim_v = options.head_dim_v,
+                              .rows = static_cast<int>(std::min<int64_t>(rows, 1 << 20)),
+                              .values = is_latent ? ValueSource::kKeyTile : ValueSource::kOwn,
+                              .max_shared_bytes = options.device.max_shared_bytes,
+                              .compute_capability = options.device.compute_capability,
+                              .max_tier = options.kernels.max_tier});
 }
 
 // The queries that the plan's largest tile should hold.
@@ -261,15 +258,16 @@ int QueriesToHold(const WorkMapOptions& options) {
 
 // Whether the card has clusters, and kernels by whole warpgroups.
 bool MayHaveWarpgroups(const WorkMapOptions& options) {
-  return options.max_shared_bytes == 0 || options.max_shared_bytes >= kSharedBytesOfWarpgroups;
+  return options.device.max_shared_bytes == 0 ||
+         options.device.max_shared_bytes >= kSharedBytesOfWarpgroups;
 }
 
 // In deterministic mode the bits would depend on the number of rows.
-void PlanFewRows(const WorkMapOptions& options, const AttentionTile& tile, TileMap& map) {
+void PlanFewRows(const WorkMapOptions& options, const AttentionKernelEntry& kernel, TileMap& map) {
   const bool may_merge = options.mode == WorkMapMode::kBalanced &&
                          options.split == RowSplit::kByBatch &&
                          options.shared_prefix != SharedPrefix::kTaken;
-  if (!BeginsAhead(tile) || tile.rows() != kDecodeRows || !may_merge ||
+  if (!kernel.begins_ahead() || kernel.tile.rows() != kDecodeRows || !may_merge ||
       !MayHaveWarpgroups(options) || map.heads_per_column < map.num_virtual_heads) {
     return;
   }
@@ -279,15 +277,17 @@ void PlanFewRows(const WorkMapOptions& options, const AttentionTile& tile, TileM
         std::min({options.costs.clusters_of[n] / map.heads_per_column, map.num_columns / n,
                   n > 2 ? map.clusters_of[2] : map.num_columns});
   }
-  if (tile.head_dim_qk == kHeadDimOfWideTiles && options.costs.sms_of_wide_range > 0) {
-    const int ranges = options.num_sms / options.costs.sms_of_wide_range;
+  if (kernel.tile.head_dim_qk == kHeadDimOfWideTiles && options.costs.sms_of_wide_range > 0) {
+    const int ranges = options.device.num_sms / options.costs.sms_of_wide_range;
     map.most_wide_rows = ranges / map.heads_per_column;
-    map.wide_columns = std::min(options.num_sms / map.heads_per_column, map.num_columns);
+    map.wide_columns = std::min(options.device.num_sms / map.heads_per_column, map.num_columns);
   }
 }
 
-// The map for rows that `tile` serves; pointers are null.
-absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const AttentionTile& tile) {
+// The map for rows that `kernel` serves; pointers are null.
+absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
+                                  const AttentionKernelEntry& kernel) {
+  const AttentionTile& tile = kernel.tile;
   const int group_size = options.num_q_heads / options.num_kv_heads;
   TileMap map;
   map.max_rows = options.max_rows;
@@ -305,30 +305,28 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
     map.decode_query_len = std::min(options.decode_query_len, options.max_query_len);
   }
 
-  const bool has_pairs = IsPlannedInPairs(tile) && options.shared_prefix != SharedPrefix::kTaken;
-  const int range_rows = has_pairs ? 2 * tile.rows() : tile.rows();
-  map.tile_queries = std::clamp(range_rows / group_size, 1, MostQueries(options));
+  map.tile_rows = tile.rows();
+  map.tile_queries = std::clamp(tile.rows() / group_size, 1, MostQueries(options));
   const int64_t head_tiles = CeilDiv(int64_t{map.tile_queries} * group_size, tile.rows());
   map.num_virtual_heads = static_cast<int>(options.num_kv_heads * head_tiles);
-  map.tile_rows = IsPlannedInPairs(tile) && head_tiles == 2 ? 2 * tile.rows() : tile.rows();
-  map.tile_cost = TileCostOf(map.tile_rows, options.costs);
-  const int ctas = options.num_sms * tile.ctas_per_sm;
+  map.tile_cost = TileCostOf(tile, options.costs);
+  const int ctas = options.device.num_sms * tile.ctas_per_sm;
   map.heads_per_column = std::min(map.num_virtual_heads, ctas);
   map.num_columns = std::min(ctas / map.heads_per_column, kMostColumns);
-  PlanFewRows(options, tile, map);
-  map.may_be_dealt = tile.rows() == kWarpgroupRows && options.mode == WorkMapMode::kBalanced &&
+  PlanFewRows(options, kernel, map);
+  map.may_be_dealt = kernel.may_be_dealt() && options.mode == WorkMapMode::kBalanced &&
                      options.shared_prefix != SharedPrefix::kTaken;
   map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_column * map.num_columns;
   map.cut_cost = options.costs.warpgroup_cut;
   // What reading bounds: a CTA without work costs nothing there.
-  if (tile.rows() <= kVerifyRows && tile.dtype != DType::kFloat32 &&
+  if (tile.rows() <= kMostRowsOfReading && tile.dtype != DType::kFloat32 &&
       options.mode == WorkMapMode::kBalanced) {
     map.whole_ranges_percent = options.costs.whole_ranges_percent;
   }
   map.merges_per_step =
-      MergesPerStep(tile, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
+      MergesPerStep(kernel, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
 
-  if (BeginsAhead(tile)) {
+  if (kernel.begins_ahead()) {
     map.least_joint_queries = static_cast<int>(CeilDiv(kLeastJointRows, group_size));
   }
 
@@ -382,12 +380,12 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options, const Attention
   return map;
 }
 
-// The length of the longest rows that have a map of their own, with the tile of a row of one query;
-// 0: no rows do.
-int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile) {
-  const AttentionTile* least = TileFor(options, 1);
-  if (least->rows() >= tile.rows() || options.shared_prefix == SharedPrefix::kTaken) return 0;
-  const int held = least->rows() / (options.num_q_heads / options.num_kv_heads);
+// Rows of at most this length use a second map with the tile `least`, which serves a row of one query.
+// 0: the plan has one map.
+int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile,
+                const AttentionTile& least) {
+  if (least.rows() >= tile.rows() || options.shared_prefix == SharedPrefix::kTaken) return 0;
+  const int held = least.rows() / (options.num_q_heads / options.num_kv_heads);
   if (options.mode != WorkMapMode::kDeterministic) return held;
   return std::max(held, std::min(options.decode_query_len, options.max_query_len));
 }
@@ -409,8 +407,11 @@ void PlanJoins(const WorkMapOptions& options, WorkMap& map) {
 
 absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckOptions(options));
-  const AttentionTile* tile = TileFor(options, std::max(1, QueriesToHold(options)));
-  if (tile == nullptr) {
+  const auto is_served = [&](bool v_in_k) {
+    return SupportsHeadDims(AttentionDevice::kCuda, options.dtype,
+                            {options.head_dim_qk, options.head_dim_v, v_in_k});
+  };
+  if (!is_served(/*v_in_k=*/false) && !is_served(/*v_in_k=*/true)) {
     return absl::UnimplementedError(
         absl::StrCat("attention on CUDA serves float32, float16, bfloat16 and fp8 with ",
                      SupportedHeadDims(AttentionDevice::kCuda,
@@ -418,19 +419,23 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
                      ": got ", std::string(DTypeName(options.dtype)), " with ", options.head_dim_qk,
                      " and ", options.head_dim_v));
   }
+  REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* const kernel,
+                           KernelFor(options, std::max(1, QueriesToHold(options))));
+  REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* const least, KernelFor(options, 1));
   WorkMapPlan plan;
   WorkMap& map = plan.shape;
   map.split = options.mode == WorkMapMode::kDeterministic ? RowSplit::kByRow : options.split;
-  const int longest = ShortRowsOf(options, *tile);
+  map.kernels = options.kernels;
+  const int longest = ShortRowsOf(options, kernel->tile, least->tile);
   WorkMapOptions main = options;
   if (longest > 0) main.decode_query_len = 1;  // the others are in a map of their own
-  REPRISE_ASSIGN_OR_RETURN(map.main, PlanTiles(main, *tile));
+  REPRISE_ASSIGN_OR_RETURN(map.main, PlanTiles(main, *kernel));
   if (longest > 0) {
     WorkMapOptions short_rows = options;
     short_rows.max_query_len = longest;
     short_rows.max_tokens = static_cast<int>(
         std::min<int64_t>(options.max_tokens, int64_t{options.max_rows} * longest));
-    REPRISE_ASSIGN_OR_RETURN(map.short_rows, PlanTiles(short_rows, *TileFor(options, 1)));
+    REPRISE_ASSIGN_OR_RETURN(map.short_rows, PlanTiles(short_rows, *least));
     PlanJoins(options, map);
   }
   plan.map_bytes = LayOutMap(nullptr, map);

@@ -5,7 +5,7 @@
 //       WorkMapPlan plan,
 //       PlanWorkMap({.dtype = DType::kBFloat16, .num_q_heads = 32, .num_kv_heads = 8,
 //                    .head_dim_qk = 128, .head_dim_v = 128, .max_rows = 64, .max_tokens = 64,
-//                    .max_query_len = 1, .max_seq_len = 8192, .num_sms = 132}));
+//                    .max_query_len = 1, .max_seq_len = 8192, .device = limits}));
 //   // Allocate plan.workspace_bytes on the device, once. Plans whose maps are not used at the same
 //   // time can share the largest workspace.
 //   WorkMap map = MakeWorkMap(plan, workspace);
@@ -23,7 +23,6 @@
 // most D = decode_query_len > 1 queries add up to min(T, R * D) ranges, each with those of a row.
 // In deterministic mode a plan with more partials than 2 * max_splits * q a column, or
 // 2 * max_splits where ranges have one query, has so many ("Partials by column" in work_map.h).
-// Not so where a range of several queries takes two tiles.
 // A range of at most kWorkStepKeys keys is never cut. A partial belongs to one query; a piece has
 // one for each of its queries. With SharedPrefix::kTaken, SharedTiles selects the size of tiles,
 // query ranges also end at multiples of q tokens, there are ceil(T / q) shared ranges more, and
@@ -35,10 +34,11 @@
 #define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_PLAN_H_
 
 #include <cstdint>
-#include <optional>
 
 #include "absl/status/statusor.h"
+#include "reprise/attention/cuda/device_limits.h"
 #include "reprise/attention/device_profile.h"
+#include "reprise/attention/kernel_choice.h"
 #include "reprise/attention/work_map/work_map.h"
 #include "reprise/base/dtype.h"
 
@@ -67,12 +67,7 @@ struct WorkMapOptions {
   int max_tokens = 0;
   int max_query_len = 1;
   int max_seq_len = 0;
-  // Multiprocessors of the device. Any number is correct; the card's own is fastest.
-  int num_sms = 132;
-  // Shared memory that a CTA may have on the device; 0: no limit. Where it is too little for the
-  // tiles of head dims beyond 256 (compute capability 8.6 and 8.9 have 99 KB), rows of any length
-  // get the tile of a decode.
-  int max_shared_bytes = 0;
+  DeviceLimits device = {};
   WorkMapMode mode = WorkMapMode::kBalanced;
   // Deterministic mode: the most pieces of a row, up to kMaxDeterministicSplits; 1: no row is cut.
   int max_splits = kMaxDeterministicSplits;
@@ -82,8 +77,7 @@ struct WorkMapOptions {
   // kernels add up in other steps.) Takes up to max_splits partials for each of their queries, but
   // no more than a plan of many rows needs without it: 2 * max_splits a column.
   int decode_query_len = 1;
-  // The type to multiply in where calls request one other than q's (AttentionExtras::products).
-  std::optional<DType> products = {};
+  KernelChoice kernels = {};
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;  // with kTaken
   RowSplit split = RowSplit::kByBatch;             // ignored in deterministic mode

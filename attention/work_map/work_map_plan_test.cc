@@ -22,7 +22,7 @@ WorkMapOptions LlamaDecode() {
           .max_tokens = 64,
           .max_query_len = 1,
           .max_seq_len = 8192,
-          .num_sms = 132};
+          .device = {.num_sms = 132}};
 }
 
 TileMap ShapeOf(const WorkMapOptions& options) {
@@ -35,7 +35,7 @@ TEST(WorkMapPlanTest, TilesAreThoseOfTheProductsThatAreAskedFor) {
   WorkMapOptions options = LlamaDecode();
   options.max_query_len = 8;
   EXPECT_GT(ShapeOf(options).tile_rows, 16);
-  options.products = DType::kFloat32;  // CUDA cores
+  options.kernels.products = DType::kFloat32;  // CUDA cores
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
   EXPECT_EQ(ShapeOf(options).dtype, DType::kBFloat16);  // q's
 }
@@ -175,14 +175,14 @@ TEST(WorkMapPlanTest, RowsMayJoinForSoManyStepsOfEachCta) {
   EXPECT_EQ(most_steps(), 3 * 132 / 8);
   EXPECT_EQ(PlanWorkMap(options)->shape.most_joined_steps_beside_prompts, 0);
   options.head_dim_qk = options.head_dim_v = 128;
-  options.num_sms = 4;
+  options.device.num_sms = 4;
   EXPECT_EQ(most_steps(), 1);
   options.costs.joined_steps = 0;
   EXPECT_EQ(most_steps(), 0);
   options.costs.joined_steps = 3;
-  options.max_shared_bytes = 163 * 1024;  // no kernels by whole warpgroups
+  options.device.max_shared_bytes = 163 * 1024;  // no kernels by whole warpgroups
   EXPECT_EQ(most_steps(), 0);
-  options.max_shared_bytes = 227 * 1024;
+  options.device.max_shared_bytes = 227 * 1024;
   EXPECT_EQ(most_steps(), 1);
   options.head_dim_qk = options.head_dim_v = 512;  // likewise
   EXPECT_EQ(most_steps(), 0);
@@ -264,30 +264,40 @@ TEST(WorkMapPlanTest, HeadDimsTo512HaveTilesWhateverTheirValuesAre) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
 }
 
-// Two tiles of 64 rows, or one of whole warpgroups: attention/work_map/tile_pair.h.
-TEST(WorkMapPlanTest, HeadDimsTo256HavePairsOfTilesForMoreRowsThanOneHolds) {
+TEST(WorkMapPlanTest, TilesForHeadDimsTo256DependOnTheCardAndTheTier) {
   WorkMapOptions options = LlamaDecode();  // groups of 4
   options.head_dim_qk = 192;
   options.max_query_len = 64;
   TileMap shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 32);
-  EXPECT_EQ(shape.num_virtual_heads, 16);
-  EXPECT_EQ(shape.heads_per_column, 16);
-  EXPECT_EQ(shape.num_columns, 16);  // 2 CTAs a multiprocessor
-  EXPECT_EQ(shape.num_ctas, 256);
+  EXPECT_EQ(shape.num_virtual_heads, 8);
+  EXPECT_EQ(shape.heads_per_column, 8);
+  EXPECT_EQ(shape.num_columns, 16);  // a CTA a multiprocessor
+  EXPECT_EQ(shape.num_ctas, 128);
   EXPECT_FALSE(shape.may_be_dealt);
   options.head_dim_qk = options.head_dim_v = 256;
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
-  // Every CTA has its pair, also where there are more heads than CTAs.
-  options.num_q_heads = options.num_kv_heads = 500;
-  options.max_query_len = 200;
-  shape = ShapeOf(options);
-  EXPECT_EQ(shape.num_virtual_heads, 1000);
-  EXPECT_EQ(shape.heads_per_column % 2, 0);
+  EXPECT_EQ(ShapeOf(options).num_virtual_heads, 8);
+  options.shared_prefix = SharedPrefix::kTaken;
+  EXPECT_EQ(ShapeOf(options).tile_rows, 128);
+  options.shared_prefix = SharedPrefix::kIgnored;
+  // On other cards, and for calls that tuned kernels do not serve.
+  for (const KernelChoice& kernels : {KernelChoice{}, KernelChoice{.max_tier = 1}}) {
+    options.kernels = kernels;
+    options.device.compute_capability = kernels.max_tier == 1 ? 90 : 80;
+    shape = ShapeOf(options);
+    EXPECT_EQ(shape.tile_rows, 64);
+    EXPECT_EQ(shape.tile_queries, 16);
+    EXPECT_EQ(shape.num_virtual_heads, 8);
+    EXPECT_EQ(shape.num_columns, 33);  // two CTAs a multiprocessor
+  }
+  options.kernels.max_tier = 0;
+  EXPECT_THAT(std::string(PlanWorkMap(options).status().message()),
+              HasSubstr("kernels.max_tier of WorkMapOptions: expected >= 1, got 0"));
 }
 
-TEST(WorkMapPlanTest, RangesThatFitOneOfThemOrShareAPrefixHaveNone) {
+TEST(WorkMapPlanTest, ShortRangesOfHeadDim256UseGeneralKernels) {
   WorkMapOptions options = LlamaDecode();
   options.head_dim_qk = options.head_dim_v = 256;
   options.max_query_len = 16;
@@ -295,20 +305,13 @@ TEST(WorkMapPlanTest, RangesThatFitOneOfThemOrShareAPrefixHaveNone) {
   EXPECT_EQ(shape.tile_rows, 64);
   EXPECT_EQ(shape.tile_queries, 16);
   EXPECT_EQ(shape.num_virtual_heads, 8);
-  options.max_query_len = 64;
-  options.shared_prefix = SharedPrefix::kTaken;
-  shape = ShapeOf(options);
-  EXPECT_EQ(shape.tile_rows, 64);
-  EXPECT_EQ(shape.tile_queries, 16);
-  options.shared_prefix = SharedPrefix::kIgnored;
   options.num_kv_heads = 1;
-  options.num_q_heads = 135;  // three tiles a query
+  options.num_q_heads = 135;  // two tiles of 128 rows a query
   shape = ShapeOf(options);
-  EXPECT_EQ(shape.tile_rows, 64);
-  EXPECT_EQ(shape.num_virtual_heads, 3);
+  EXPECT_EQ(shape.tile_rows, 128);
+  EXPECT_EQ(shape.num_virtual_heads, 2);
 }
 
-// Tiles of 128 rows: 32 rows of 4 heads share one pass over the prefix.
 TEST(WorkMapPlanTest, OnCardsOfLittleSharedMemoryLargeHeadsHaveTheTileOfADecode) {
   constexpr int kSmallCard = 99 * 1024;  // compute capability 8.6 and 8.9
   constexpr int kA100 = 163 * 1024;
@@ -318,12 +321,12 @@ TEST(WorkMapPlanTest, OnCardsOfLittleSharedMemoryLargeHeadsHaveTheTileOfADecode)
     options.max_tokens = 4096;
     options.max_query_len = 512;
     for (const int enough : {0, kA100}) {
-      options.max_shared_bytes = enough;
+      options.device.max_shared_bytes = enough;
       const WorkMap map = PlanWorkMap(options)->shape;
       EXPECT_EQ(map.main.tile_rows, 64);
       EXPECT_EQ(map.short_rows.tile_rows, 16);
     }
-    options.max_shared_bytes = kSmallCard;
+    options.device.max_shared_bytes = kSmallCard;
     const WorkMap map = PlanWorkMap(options)->shape;
     EXPECT_EQ(map.main.tile_rows, 16);
     EXPECT_EQ(map.main.tile_queries, 4);
@@ -335,13 +338,14 @@ TEST(WorkMapPlanTest, OnCardsOfLittleSharedMemoryLargeHeadsHaveTheTileOfADecode)
   options.head_dim_qk = options.head_dim_v = 256;
   options.max_tokens = 4096;
   options.max_query_len = 512;
-  options.max_shared_bytes = kSmallCard;
-  EXPECT_EQ(ShapeOf(options).tile_rows, 128);  // a pair of 64
-  options.max_shared_bytes = -1;
+  options.device.max_shared_bytes = kSmallCard;
+  EXPECT_EQ(ShapeOf(options).tile_rows, 64);
+  options.device.max_shared_bytes = -1;
   EXPECT_THAT(std::string(PlanWorkMap(options).status().message()),
-              HasSubstr("max_shared_bytes of WorkMapOptions: expected >= 0, got -1"));
+              HasSubstr("device.max_shared_bytes of WorkMapOptions: expected >= 0, got -1"));
 }
 
+// Tiles of 128 rows: 32 rows of 4 heads share one pass over the prefix.
 TEST(WorkMapPlanTest, ASharedPrefixTakesLargeTilesAndAPartialForEveryToken) {
   WorkMapOptions options = LlamaDecode();
   options.shared_prefix = SharedPrefix::kTaken;
@@ -433,21 +437,18 @@ TEST(WorkMapPlanTest, DraftsOfManyRowsTakeNoMorePartialsThanTheColumnsNeed) {
   EXPECT_EQ(PlanWorkMap(options)->shape.main.column_partials, 0);
 }
 
-// A range of several queries in two tiles: the same partial would be of another CTA of the column if
-// the next range had fewer queries.
-TEST(WorkMapPlanTest, PairsOfTilesHaveTheirOwnPartials) {
+TEST(WorkMapPlanTest, ColumnsBoundThePartialsOfEveryHeadDim) {
   WorkMapOptions options = LlamaDecode();
   options.mode = WorkMapMode::kDeterministic;
   options.max_tokens = options.max_query_len = 8192;
-  options.num_sms = 4;
-  const TileMap one = PlanWorkMap(options)->shape.main;
-  EXPECT_EQ(one.num_virtual_heads, one.num_kv_heads);
-  EXPECT_EQ(one.column_partials, 16 * one.tile_queries);
-  options.head_dim_qk = options.head_dim_v = 256;
-  const TileMap pair = PlanWorkMap(options)->shape.main;
-  EXPECT_EQ(pair.num_virtual_heads, 2 * pair.num_kv_heads);
-  EXPECT_EQ(pair.column_partials, 0);
-  EXPECT_EQ(pair.max_partials, 64 * 16 * pair.tile_queries);
+  options.device.num_sms = 4;
+  for (const int head_dim : {64, 128, 192, 256, 512}) {
+    options.head_dim_qk = options.head_dim_v = head_dim;
+    const TileMap map = PlanWorkMap(options)->shape.main;
+    EXPECT_EQ(map.num_virtual_heads, map.num_kv_heads);
+    EXPECT_EQ(map.column_partials, 16 * map.tile_queries);
+    EXPECT_EQ(map.max_partials, 2 * map.num_columns * 16 * map.tile_queries);
+  }
 }
 
 TEST(WorkMapPlanTest, TheWorkspaceIsLaidOutByTheCodeThatCountsIt) {
@@ -484,7 +485,7 @@ TEST(WorkMapPlanTest, RefusesWhatItCannotPlanByName) {
   EXPECT_THAT(message([](WorkMapOptions& o) { o.num_kv_heads = 0; }), HasSubstr("num_kv_heads"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.max_query_len = 0; }), HasSubstr("max_query_len"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.max_rows = -1; }), HasSubstr("max_rows"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.num_sms = 0; }), HasSubstr("num_sms"));
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.device.num_sms = 0; }), HasSubstr("num_sms"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.max_splits = 0; }), HasSubstr("max_splits"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.max_splits = 17; }),
               HasSubstr("max_splits of WorkMapOptions: expected <= 16, got 17"));
@@ -530,7 +531,7 @@ TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
   EXPECT_EQ(ShapeOf(options).tile_cost, 3);
   EXPECT_EQ(ShapeOf(options).merges_per_step, 7 * kStepCost / 2);
-  options.head_dim_qk = options.head_dim_v = 256;  // a pair
+  options.head_dim_qk = options.head_dim_v = 256;
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
   EXPECT_EQ(ShapeOf(options).tile_cost, 3);
   options.head_dim_qk = options.head_dim_v = 512;
@@ -566,7 +567,7 @@ TEST(WorkMapPlanTest, HeadsShareTheClustersThatRunAtTheSameTime) {
   EXPECT_EQ(ClusterOf(map, 0, -1), 1);
   // Fewer SMs have fewer columns to begin with.
   WorkMapOptions small = LlamaDecode();
-  small.num_sms = 20;
+  small.device.num_sms = 20;
   EXPECT_THAT(ShapeOf(small).clusters_of, ::testing::ElementsAre(0, 0, 2, 1, 1, 1, 0, 0, 0));
 }
 
@@ -583,7 +584,7 @@ TEST(WorkMapPlanTest, OnlyDecodesThatBeginAheadHaveClusters) {
   other.split = RowSplit::kByRow;  // builder and attention may get other numbers of rows
   EXPECT_FALSE(has_clusters(other));
   other = decode;
-  other.max_shared_bytes = 99 * 1024;
+  other.device.max_shared_bytes = 99 * 1024;
   EXPECT_FALSE(has_clusters(other));
   other = decode;
   other.dtype = DType::kFloat32;

@@ -24,7 +24,7 @@ WorkMapOptions DrawOptions(const AttentionParams& layer, Random& random) {
                             .head_dim_qk = layer.head_dim_qk,
                             .head_dim_v = layer.head_dim_v,
                             .max_query_len = random.Pick({1, 1, 500}),  // at least
-                            .num_sms = random.Pick({1, 2, 5, 132}),
+                            .device = {.num_sms = random.Pick({1, 2, 5, 132})},
                             .shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall}),
                             .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
   const int kind = random.Int(0, 2);

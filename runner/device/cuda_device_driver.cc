@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "reprise/attention/cuda/device_limits.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
 #include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/base/cuda_device_scope.h"
@@ -79,12 +80,11 @@ class EventTimer : public DeviceTimer {
 
 class CudaDeviceDriver : public DeviceDriver {
  public:
-  CudaDeviceDriver(c10::Device device, int num_sms, int max_shared_bytes,
+  CudaDeviceDriver(c10::Device device, const DeviceLimits& limits,
                    std::unique_ptr<CudaGraphBackend> graphs, std::unique_ptr<LinearContext> linears,
                    std::unique_ptr<CudaLanes> lanes)
       : device_(device),
-        num_sms_(num_sms),
-        max_shared_bytes_(max_shared_bytes),
+        limits_(limits),
         graphs_(std::move(graphs)),
         linears_(std::move(linears)),
         lanes_(std::move(lanes)),
@@ -190,8 +190,7 @@ class CudaDeviceDriver : public DeviceDriver {
 
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
     WorkMapOptions with_device = options;
-    with_device.num_sms = num_sms_;
-    with_device.max_shared_bytes = max_shared_bytes_;
+    with_device.device = limits_;
     return PlanWorkMap(with_device);
   }
 
@@ -261,8 +260,7 @@ class CudaDeviceDriver : public DeviceDriver {
   }
 
   c10::Device device_;
-  int num_sms_;
-  int max_shared_bytes_;  // of a CTA
+  DeviceLimits limits_;
   std::unique_ptr<CudaGraphBackend> graphs_;
   std::unique_ptr<LinearContext> linears_;
   std::unique_ptr<CudaLanes> lanes_;
@@ -283,14 +281,7 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
     const int index = device.has_index() ? device.index() : c10::cuda::current_device();
     const c10::Device chosen(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
     const c10::cuda::CUDAGuard guard(chosen);
-    int num_sms = 0;
-    REPRISE_RETURN_IF_ERROR(
-        CudaStatus(cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, index),
-                   "cudaDeviceGetAttribute"));
-    int max_shared_bytes = 0;
-    REPRISE_RETURN_IF_ERROR(CudaStatus(
-        cudaDeviceGetAttribute(&max_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, index),
-        "cudaDeviceGetAttribute"));
+    REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, DeviceLimitsOf(index));
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaGraphBackend> graphs,
                              CudaGraphBackend::Create({.device = index, .stream = options.stream}));
     // Before all else: what the caller has enqueued.
@@ -300,8 +291,8 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<LinearContext> linears,
                              MakeLinearContext(chosen, options.linears));
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaLanes> lanes, CudaLanes::Create(graphs->stream()));
-    return std::make_unique<CudaDeviceDriver>(chosen, num_sms, max_shared_bytes, std::move(graphs),
-                                              std::move(linears), std::move(lanes));
+    return std::make_unique<CudaDeviceDriver>(chosen, limits, std::move(graphs), std::move(linears),
+                                              std::move(lanes));
   });
 }
 

@@ -109,7 +109,7 @@ class DeviceDriver {
   virtual absl::Status VerifyTrees(const VerifyTreesArgs& args) = 0;
   virtual absl::Status MoveKeys(const MoveKvArgs& args) = 0;
 
-  // How attention of a layer class is cut on this device; the driver fills in options.num_sms. A
+  // How attention of a layer class is cut on this device; the driver fills in options.device. A
   // plan without workspace if no map is needed.
   virtual absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) = 0;
   // Makes the map of a step for layers like `layer`.

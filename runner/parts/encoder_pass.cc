@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "reprise/attention/cuda/kernel_key.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_status.h"
 
@@ -54,7 +55,9 @@ absl::Status EncoderPass::AllocateWorkMaps() {
                                                 .max_tokens = options_.max_step_tokens,
                                                 .max_query_len = metadata.max_encoder_tokens,
                                                 .max_seq_len = metadata.max_encoder_tokens,
-                                                .mode = metadata.mode}));
+                                                .mode = metadata.mode,
+                                                .kernels = KernelsFor(params, layer.kernels),
+                                                .costs = metadata.costs}));
     work_map_memory_.push_back(
         at::empty({plan.workspace_bytes}, at::TensorOptions(metadata.device).dtype(at::kByte)));
     work_maps_[i] = MakeWorkMap(plan, work_map_memory_.back().data_ptr());

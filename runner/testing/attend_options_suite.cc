@@ -286,9 +286,9 @@ TEST_P(AttendOptionsSuite, AQuantisedOutIsDividedByItsScale) {
                       [&](const Step& step, const auto& q, const auto& k, const auto& v) {
                         AttendOptions options = {.out = out};
                         options.extras.out_scale = {.value = kScale};
-                        options.extras.max_tier = 1;
                         return step.Attend(0, q, k, v, options).status();
-                      });
+                      },
+                      {.kernels = {.max_tier = 1}});
   RunSteps(model, DType::kBFloat16, [&](const std::vector<int32_t>& text, int num_new) {
     // 4 significant bits of values below 4.
     EXPECT_LT(MaxError(out.to(at::kFloat) * kScale, model.Dense(text).first, num_new), 4.0 / 16);

@@ -8,6 +8,7 @@ PUBLIC_TARGETS = [
     "//attention:contiguous_decode",
     "//attention:device_profile",
     "//attention:head_dims",
+    "//attention:kernel_choice",
     "//attention:layer_classes",
     "//attention:layer_spec",
     "//attention:paged_batch",

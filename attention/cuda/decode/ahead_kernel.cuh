@@ -29,6 +29,7 @@
 #include "reprise/attention/cuda/general/attention_kernel.cuh"
 #include "reprise/attention/cuda/general/attention_kernel_params.h"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/group_barrier.cuh"
 #include "reprise/attention/cuda/general/key_loader.cuh"
 #include "reprise/attention/cuda/general/key_places.cuh"
 #include "reprise/attention/cuda/general/logits.cuh"
@@ -203,10 +204,6 @@ __device__ __forceinline__ bool HasScalesOnDevice(const AttentionKernelParams& p
 __device__ __forceinline__ bool MergesInCluster(const AttentionKernelParams& p) {
   return ClusterSize() > 1 && p.out_block_scales == nullptr && p.work.counts[4] != 0;
 }
-
-// Prepares MeetGroup() where it takes preparation (attention/cuda/verify/group_barrier.cuh).
-template <typename Traits>
-__device__ __forceinline__ void PrepareToMeet() {}
 
 // REQUIRES: a grid of all columns of the map, or of those in use: in clusters of params.cluster, or of
 // wide CTAs.

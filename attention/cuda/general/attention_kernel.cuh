@@ -39,6 +39,7 @@
 #include "reprise/attention/cuda/general/attention_launchers.h"
 #include "reprise/attention/cuda/general/converting_loader.cuh"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/group_barrier.cuh"
 #include "reprise/attention/cuda/general/key_loader.cuh"
 #include "reprise/attention/cuda/general/key_places.cuh"
 #include "reprise/attention/cuda/general/logits.cuh"
@@ -50,21 +51,11 @@
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/unit_results.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
-#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/attention/work_map/cta_units.h"
 #include "reprise/base/dependent_launch.cuh"
 
 namespace reprise {
-
-// Synchronises the warps that share a step of keys.
-template <typename Traits>
-__device__ __forceinline__ void MeetGroup() {
-  if constexpr (Traits::kGroupWarps == 1) {
-    __syncwarp();
-  } else {
-    __syncthreads();
-  }
-}
 
 // Loads what is kept of Q in registers, before the memory is reused for the parts of the logits.
 template <typename Traits>
@@ -558,22 +549,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
   if (p.follows_sibling) AwaitKernelBefore();
 }
 
-template <int kIndex, KvLoading kLoading>
-int AttentionSharedBytes() {
-  return sizeof(AttentionShared<TileTraits<kIndex, kLoading>>);
-}
-
-template <int kIndex, KvLoading kLoading>
-cudaError_t LaunchAttention(const AttentionKernelParams& params, cudaStream_t stream) {
-  using Traits = TileTraits<kIndex, kLoading>;
+template <int kKernel>
+cudaError_t LaunchGeneralAttention(const AttentionKernelParams& params, cudaStream_t stream) {
+  static_assert(kAttentionKernels[kKernel].family == KernelFamily::kGeneral);
+  using Traits = TileTraits<kKernel>;
   constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
-  constexpr bool kIsDecode = Traits::kRows == kDecodeRows && Traits::kTensorCores;
-  constexpr bool kIsSmall =
-      Traits::kHeadDimV <= kMaxHeadDimOfOneWarp || (kIsDecode && !Traits::kValuesInKeys);
-  constexpr int kMostKilobytes = kIsSmall ? 99 : Traits::kValuesInKeys && Traits::kFp8 ? 227 : 163;
-  static_assert(kSharedBytes <= kMostKilobytes * 1024,
-                "cards of compute capability 8.0, for fp8 MLA 9.0; for head dims to 256, and for "
-                "16-bit decodes to 512, the smaller ones of 8.x as well");
+  static_assert(kSharedBytes <= kAttentionKernels[kKernel].shared_bytes());
   const auto kernel = &AttentionKernel<Traits>;
   // Cheap, and correct for whichever device is current.
   const cudaError_t error =

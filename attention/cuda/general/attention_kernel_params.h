@@ -5,19 +5,13 @@
 
 #include <cstdint>
 
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/attention/work_map/work_map.h"
 #include "reprise/base/divisor.h"
 #include "reprise/base/dtype.h"
 #include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
-
-// How a KvView can be read.
-enum class KvAccess : int8_t {
-  kChunks,    // heads are whole chunks of 16 bytes at multiples of 16 bytes
-  kElements,  // one element at a time
-  kTokens,    // a dim's tokens are contiguous: V of the K-packed layout
-};
 
 // Absent arrays are null. Names are those of PagedBatch and AttentionParams unless a comment says
 // otherwise.
@@ -93,7 +87,7 @@ struct AttentionKernelParams {
   int32_t is_wide;  // whether it has wide CTAs: likewise
 
   // 1: the kernel before this one on the stream is of the same call, serves other rows, and lets
-  // this one in only when all work before both has ended (AttentionKernelEntry::lets_sibling_in).
+  // this one in only when all work before both has ended (AttentionKernelEntry::lets_sibling_in()).
   int32_t follows_sibling;
 
   // The last rope_dim dims of K, which are not in k (KvLayer::rope); 0: none. Only kernels of

@@ -1,5 +1,4 @@
-// An AttentionTile and a way of loading as types and constants, and the layout of its shared
-// memory.
+// An AttentionKernelEntry as types and constants, and the layout of its shared memory.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_TILE_TRAITS_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_TILE_TRAITS_CUH_
@@ -11,9 +10,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "reprise/attention/cuda/general/attention_launchers.h"
 #include "reprise/attention/cuda/general/work_unit.cuh"
-#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
@@ -35,11 +33,12 @@ struct ElementOf<DType::kBFloat16> {
 
 constexpr int LargestPowerOfTwoIn(int n) { return n & -n; }
 
-// Traits of kAttentionTiles[kIndex].
-template <int kIndex, KvLoading kLoadingOfTile>
+// Traits of kAttentionKernels[kKernel].
+template <int kKernel>
 struct TileTraits {
-  static constexpr AttentionTile kTile = kAttentionTiles[kIndex];
-  static constexpr KvLoading kLoading = kLoadingOfTile;
+  static_assert(kKernel >= 0, "not in kAttentionKernels");
+  static constexpr AttentionTile kTile = kAttentionKernels[kKernel].tile;
+  static constexpr KvLoading kLoading = kAttentionKernels[kKernel].loading;
   using Element = typename ElementOf<kTile.dtype>::Type;
 
   static constexpr int kHeadDimQk = kTile.head_dim_qk;
@@ -52,7 +51,7 @@ struct TileTraits {
   static constexpr int kGroupThreads = kGroupWarps * 32;
   static constexpr int kThreads = kGroupThreads * kWarpsN;
   static constexpr int kRows = kTile.rows();
-  static constexpr int kKeys = KeysOfStep(kTile, kLoading);
+  static constexpr int kKeys = kTile.keys;
   static constexpr int kStages = 2;
   // Custom masks and slopes per sequence, which tuned kernels leave to this one: see logits.cuh.
   static constexpr bool kServesRareTerms = true;
@@ -93,8 +92,8 @@ struct TileTraits {
   static constexpr int kChunkPasses = kStoredKeyChunks / kLanesOfKey;
   static constexpr int kKeysPerPass = kGroupThreads / kLanesOfKey;
 
-  static_assert(kGroupWarps == 1 || kWarpsN == 1,
-                "groups of several warps have no barrier of their own");
+  static_assert(kGroupWarps == 1 || kWarpsN == 1 || !kConverts,
+                "converted keys are exchanged by all threads of the CTA");
   static_assert(kKeys % (kTensorCores ? 16 : 8) == 0, "products take 16 or 8 keys at a time");
   static_assert(kOwnDims % 16 == 0, "and 16 dims");
   static_assert(kWarpsD == 1 || kWarpsD == 2 || kWarpsD == 4, "DimsChunkAt()");

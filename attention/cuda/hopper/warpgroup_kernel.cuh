@@ -34,6 +34,7 @@
 #include "reprise/attention/cuda/hopper/warpgroup_results.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_shared.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_traits.cuh"
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/attention/work_map/cta_units.h"
 #include "reprise/base/dependent_launch.cuh"
 
@@ -43,7 +44,7 @@ namespace reprise {
 template <typename Traits>
 __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p,
                                             WarpgroupShared<Traits>& shared) {
-  const CtaUnits units(p.work, Traits::kCtasOfMap * blockIdx.x);
+  const CtaUnits units(p.work, blockIdx.x);
   const int num_units = SameInWarp(units.count());
   int step = 0;
   Turns<Traits>::Begin();
@@ -91,40 +92,30 @@ __global__ void __launch_bounds__(Traits::kAllThreads, 1)
   }
 }
 
-template <DType kDType, int kHeadDimQk, int kHeadDimV, KvLoading kLoading>
-int WarpgroupHeadsSharedBytes() {
-  return sizeof(WarpgroupShared<WarpgroupTraits<kDType, kHeadDimQk, kHeadDimV, kLoading, false>>);
-}
-template <DType kDType, int kHeadDim, KvLoading kLoading>
-int WarpgroupSharedBytes() {
-  return sizeof(WarpgroupShared<WarpgroupTraits<kDType, kHeadDim, kHeadDim, kLoading, false>>);
-}
-
 template <typename Traits>
 cudaError_t LaunchWarpgroups(const AttentionKernelParams& params, cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(WarpgroupShared<Traits>);
-  static_assert(kSharedBytes <= 227 * 1024);
+  static_assert(kSharedBytes <= Traits::kKernel.shared_bytes());
   constexpr int kThreads = Traits::kAllThreads;
   const auto kernel = &WarpgroupKernel<Traits>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  return LaunchDependent(kernel, params.work.num_ctas / Traits::kCtasOfMap, kThreads, kSharedBytes,
-                         stream, params);
+  return LaunchDependent(kernel, params.work.num_ctas, kThreads, kSharedBytes, stream, params);
 }
 
-template <DType kDType, int kHeadDimQk, int kHeadDimV, KvLoading kLoading>
-cudaError_t LaunchWarpgroupHeads(const AttentionKernelParams& params, cudaStream_t stream) {
-  using PlainTraits = WarpgroupTraits<kDType, kHeadDimQk, kHeadDimV, kLoading, true>;
+template <int kKernel>
+cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaStream_t stream) {
+  constexpr AttentionTile kTile = kAttentionKernels[kKernel].tile;
+  constexpr KvLoading kLoading = kAttentionKernels[kKernel].loading;
+  using PlainTraits =
+      WarpgroupTraits<kTile.dtype, kTile.head_dim_qk, kTile.head_dim_v, kLoading, true>;
   if (HasOnlyPlainUnits<PlainTraits>(params)) {
     return LaunchWarpgroups<PlainTraits>(params, stream);
   }
-  return LaunchWarpgroups<WarpgroupTraits<kDType, kHeadDimQk, kHeadDimV, kLoading, false>>(params,
-                                                                                           stream);
-}
-template <DType kDType, int kHeadDim, KvLoading kLoading>
-cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaStream_t stream) {
-  return LaunchWarpgroupHeads<kDType, kHeadDim, kHeadDim, kLoading>(params, stream);
+  return LaunchWarpgroups<
+      WarpgroupTraits<kTile.dtype, kTile.head_dim_qk, kTile.head_dim_v, kLoading, false>>(params,
+                                                                                          stream);
 }
 
 }  // namespace reprise

@@ -45,8 +45,7 @@ class WarpgroupLoader {
 
   // Loads all units of the CTA.
   __device__ __forceinline__ void Load() {
-    const int cta = Traits::kCtasOfMap * blockIdx.x;
-    const CtaUnits units(p_.work, cta);
+    const CtaUnits units(p_.work, blockIdx.x);
     FetchItem(0, units.FirstItem());
     FetchNextItemNumber(units, 1);
     CommitCopies();
@@ -71,8 +70,7 @@ class WarpgroupLoader {
  private:
   static constexpr int kThreads = Traits::kLoaderThreads;
   static constexpr int kItemPieces = sizeof(WorkItem) / 16;
-  // Only maps for tiles of kWarpgroupRows are (attention/work_map/work_map.h).
-  static constexpr bool kMayBeDealt = Traits::kCtasOfMap == 1;
+  static constexpr bool kMayBeDealt = Traits::kKernel.may_be_dealt();
   static constexpr bool kQueriesAhead = Traits::kQueryStages > 1;
   using KeyRows = typename Traits::KeyRows;
   using ValueRows = typename Traits::ValueRows;

@@ -9,12 +9,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "reprise/attention/cuda/general/attention_launchers.h"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
 #include "reprise/attention/cuda/general/tile_traits.cuh"
-#include "reprise/attention/cuda/hopper/warpgroup_launchers.h"
 #include "reprise/attention/cuda/hopper/warpgroup_rows.cuh"
-#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
@@ -25,7 +23,10 @@ namespace reprise {
 template <DType kDType, int kDimsOfK, int kDimsOfV, KvLoading kLoadingOfTile, bool kOnlyPlainUnits>
 struct WarpgroupTraits {
   static constexpr bool kOnlyPlain = kOnlyPlainUnits;
-  static constexpr AttentionTile kTile = WarpgroupTile(kDType, kDimsOfK, kDimsOfV);
+  static constexpr AttentionKernelEntry kKernel = kAttentionKernels[KernelIndex(
+      kDType, kDimsOfK, kWarpgroupRows, kLoadingOfTile, KernelFamily::kWarpgroup)];
+  static constexpr AttentionTile kTile = kKernel.tile;
+  static_assert(kTile.head_dim_v == kDimsOfV);
   static constexpr KvLoading kLoading = kLoadingOfTile;
   using Element = typename ElementOf<kDType>::Type;
   static_assert(kLoading != KvLoading::kConverted);
@@ -49,8 +50,6 @@ struct WarpgroupTraits {
   static constexpr int kStages = 2;
   // Two where they leave room for two stages of keys and values.
   static constexpr int kQueryStages = kHeadDimQk > 128 ? 1 : 2;
-  // CTAs of the map whose units a CTA processes: attention/work_map/tile_pair.h.
-  static constexpr int kCtasOfMap = WarpgroupTilesOfMap(kTile);
   static constexpr bool kConverts = false;
   static constexpr bool kFp8 = false;  // the products are in float16 in any case
   static constexpr bool kArrivesAsFp8 = kLoading == KvLoading::kFp8;

@@ -78,16 +78,12 @@ __global__ void __launch_bounds__(Traits::kCtaThreads, 1)
   }
 }
 
-template <DType kDType>
-int LatentSharedBytes() {
-  return sizeof(LatentShared<LatentTraits<kDType>>);
-}
-
-template <DType kDType>
+template <int kKernel>
 cudaError_t LaunchLatentAttention(const AttentionKernelParams& params, cudaStream_t stream) {
-  using Traits = LatentTraits<kDType>;
+  static_assert(kAttentionKernels[kKernel].family == KernelFamily::kLatent);
+  using Traits = LatentTraits<kAttentionKernels[kKernel].tile.dtype>;
   constexpr int kSharedBytes = sizeof(LatentShared<Traits>);
-  static_assert(kSharedBytes <= 227 * 1024, "what a CTA may have on compute capability 9.0");
+  static_assert(kSharedBytes <= kAttentionKernels[kKernel].shared_bytes());
   const auto kernel = &LatentKernel<Traits>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);

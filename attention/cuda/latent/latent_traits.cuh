@@ -6,10 +6,9 @@
 
 #include <cstdint>
 
-#include "reprise/attention/cuda/general/attention_launchers.h"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
 #include "reprise/attention/cuda/general/tile_traits.cuh"
-#include "reprise/attention/work_map/attention_tile.h"
+#include "reprise/attention/cuda/tiles.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
@@ -17,7 +16,9 @@ namespace reprise {
 template <DType kDType>
 struct LatentTraits {
   static constexpr AttentionTile kTile =
-      kAttentionTiles[AttentionTileIndex(kDType, kMaxLatentHeadDimQk, kLatentRows)];
+      kAttentionKernels[KernelIndex(kDType, kMaxLatentHeadDimQk, kLatentRows, KvLoading::kDirect,
+                                    KernelFamily::kLatent)]
+          .tile;
   static constexpr KvLoading kLoading = KvLoading::kDirect;
   using Element = typename ElementOf<kDType>::Type;
 

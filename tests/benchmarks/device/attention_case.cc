@@ -17,6 +17,8 @@
 #include "reprise/attention/attention.h"
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/cuda/attention_cuda.h"
+#include "reprise/attention/cuda/device_limits.h"
+#include "reprise/attention/cuda/kernel_key.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/attention/work_map/work_map_plan.h"
@@ -194,8 +196,10 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
                                     .window_left = c.window_left,
                                     .softcap = c.softcap,
                                     .rotary = c.rotary};
-    int num_sms = c.num_sms;
-    if (num_sms == 0) cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, 0);
+    REPRISE_ASSIGN_OR_RETURN(DeviceLimits limits, DeviceLimitsOf(0));
+    if (c.num_sms > 0) limits.num_sms = c.num_sms;
+    const KernelChoice kernels =
+        KernelsFor(params, {.products = c.products, .max_tier = c.max_tier});
     REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan,
                              PlanWorkMap({.dtype = c.dtype,
                                           .num_q_heads = c.num_q_heads,
@@ -206,9 +210,9 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
                                           .max_tokens = made.batch.num_tokens,
                                           .max_query_len = made.batch.max_query_len,
                                           .max_seq_len = made.batch.max_seq_len,
-                                          .num_sms = num_sms,
+                                          .device = limits,
                                           .mode = c.mode,
-                                          .products = c.products,
+                                          .kernels = kernels,
                                           .shared_prefix = c.shared_prefix,
                                           .shared_tiles = c.shared_tiles,
                                           .costs = c.costs}));
@@ -219,16 +223,14 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
       return LaunchWorkMap(made.batch, WindowOf(params), map,
                            c10::cuda::getCurrentCUDAStream().stream());
     };
-    const AttentionExtras extras = {.products = c.products, .max_tier = c.max_tier};
     at::Tensor first_out = out[0];
-    REPRISE_ASSIGN_OR_RETURN(
-        result.kernel,
-        PagedAttentionKernelName(params, made.batch, map, q[0], cache.layer(0), first_out, extras));
+    REPRISE_ASSIGN_OR_RETURN(result.kernel, PagedAttentionKernelName(params, made.batch, map, q[0],
+                                                                     cache.layer(0), first_out));
     const auto call_layers = [&]() -> absl::Status {
       for (int layer = 0; layer < result.num_layers; ++layer) {
         at::Tensor layer_out = out[layer];
         REPRISE_RETURN_IF_ERROR(PagedAttention(params, made.batch, map, q[layer],
-                                               cache.layer(layer), layer_out, nullptr, extras));
+                                               cache.layer(layer), layer_out, nullptr));
       }
       return absl::OkStatus();
     };

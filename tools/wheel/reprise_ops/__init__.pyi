@@ -197,7 +197,7 @@ def work_map_plan(
         *, num_q_heads: int, num_kv_heads: int, head_dim_qk: int, head_dim_v: int, max_rows: int,
         max_tokens: int, max_query_len: int = 1, max_seq_len: int, dtype: dtype, deterministic: bool = False,
         device: device | str = "cuda", shared_prefix: bool = False, products: dtype | None = None,
-        max_splits: int | None = None) -> Tensor:
+        max_splits: int | None = None, max_tier: int = 2) -> Tensor:
     """The sizes of a work map; int64 on the CPU, plan[0] is the bytes of workspace."""
 
 

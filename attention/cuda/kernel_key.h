@@ -1,0 +1,40 @@
+// Derives the key for FindAttentionKernel() from the layer, the cache and the options of a call.
+//
+// Pure functions without CUDA and LibTorch, so that a plan can use them for later calls.
+
+#ifndef REPRISE_ATTENTION_CUDA_KERNEL_KEY_H_
+#define REPRISE_ATTENTION_CUDA_KERNEL_KEY_H_
+
+#include "reprise/attention/attention_params.h"
+#include "reprise/attention/cuda/attention_dispatch.h"
+#include "reprise/attention/cuda/tiles.h"
+#include "reprise/attention/kernel_choice.h"
+#include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
+
+namespace reprise {
+
+// How the kernels can read a view whose heads have `head_dim` elements of `dtype`.
+KvAccess AccessOf(const KvView& view, int head_dim, DType dtype);
+
+// The properties of a call that its layer and its cache do not determine.
+struct CallForm {
+  DType q_dtype = DType::kBFloat16;
+  bool has_custom_mask = false;
+  bool has_new_keys = false;  // AttentionExtras::new_k
+};
+
+// The key without the limits of the card and without the rows. A ragged batch passes all keys as one
+// block in `kv`.
+AttentionKernelKey KernelKeyOf(const AttentionParams& layer, const KvLayer& kv,
+                               const CallForm& form, const KernelChoice& kernels);
+
+// Whether only general kernels serve calls with this key. Plan their map with KernelChoice::max_tier 1.
+bool NeedsGeneralKernels(const AttentionKernelKey& key);
+
+// `kernels`, with max_tier 1 if all calls of the layer need general kernels.
+KernelChoice KernelsFor(const AttentionParams& layer, const KernelChoice& kernels);
+
+}  // namespace reprise
+
+#endif  // REPRISE_ATTENTION_CUDA_KERNEL_KEY_H_
