@@ -71,7 +71,7 @@ absl::Status CheckIsHost(const at::Tensor& q) {
 }  // namespace
 
 absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batch,
-                            const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
+                            const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
                             at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(ValidatePagedAttention(layer, batch, q, kv, out, lse, extras));
@@ -85,7 +85,7 @@ absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batc
 }
 
 absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
-                             const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
+                             const BatchWork& work, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
                              const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {

@@ -43,13 +43,13 @@
 namespace reprise {
 
 absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batch,
-                            const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
+                            const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
                             at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras = {});
 
 // k [num_keys, num_kv_heads, head_dim_qk], v [num_keys, num_kv_heads, head_dim_v], both of q's
 // dtype or of one fp8 type (AttentionExtras has their scales); last stride 1.
 absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
-                             const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
+                             const BatchWork& work, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
                              const AttentionExtras& extras = {});
 

@@ -62,7 +62,7 @@ class Call {
   }
 
   absl::Status Run() {
-    return PagedAttention(layer, batch, WorkMap{}, q, Kv(), out, nullptr, extras);
+    return PagedAttention(layer, batch, BatchWork{}, q, Kv(), out, nullptr, extras);
   }
   std::string Message() { return std::string(Run().message()); }
 
@@ -175,7 +175,7 @@ TEST(AttentionExtrasTest, ContiguousFp8KeysAreThoseOfACacheWithTheSameScales) {
     kv.v_scale = {.data = v_scales.data()};
     at::Tensor expected = at::empty({2, 2, 16});
     ASSERT_TRUE(
-        PagedAttention(call.layer, call.batch, WorkMap{}, call.q, kv, expected, nullptr).ok());
+        PagedAttention(call.layer, call.batch, BatchWork{}, call.q, kv, expected, nullptr).ok());
 
     const auto contiguous = [](const at::Tensor& cache) {  // blocks 2 and 1
       const at::Tensor bytes = cache.view(at::kByte);
@@ -184,7 +184,7 @@ TEST(AttentionExtrasTest, ContiguousFp8KeysAreThoseOfACacheWithTheSameScales) {
     const at::Tensor k = contiguous(call.k), v = contiguous(call.v);
     const AttentionExtras scales = {.k_scale = kv.k_scale, .v_scale = kv.v_scale};
     ASSERT_TRUE(
-        RaggedAttention(call.layer, ragged, WorkMap{}, call.q, k, v, call.out, nullptr, scales)
+        RaggedAttention(call.layer, ragged, BatchWork{}, call.q, k, v, call.out, nullptr, scales)
             .ok());
     EXPECT_LT(Distance(call.out, expected), 1e-6f);
     EXPECT_GT(expected.abs().max().item<float>(), 1.0f);  // v_scale is 3

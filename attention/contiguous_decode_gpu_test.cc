@@ -38,9 +38,10 @@ void DecodeInAGraph(ContiguousCaseOptions options) {
   CapturedWork graph([&](cudaStream_t stream) {
     const c10::cuda::CUDAStreamGuard guard(
         c10::cuda::getStreamFromExternal(stream, c10::cuda::current_device()));
-    ASSERT_EQ(LaunchWorkMap(decode.batch(), WindowOf(decode.layer()), work.map(), stream),
-              absl::OkStatus());
-    ASSERT_EQ(decode.Run(work.map()), absl::OkStatus());
+    const absl::StatusOr<BatchWork> built =
+        LaunchWorkMap(decode.batch(), WindowOf(decode.layer()), work.map(), stream);
+    ASSERT_TRUE(built.ok()) << built.status();
+    ASSERT_EQ(decode.Run(*built), absl::OkStatus());
   });
   const double limit = options.q_dtype == DType::kFloat32 ? 1e-5 : 2e-2;
   for (const int num_keys : {1, 2, 17, 64, 65, options.capacity, options.capacity / 2, 3}) {

@@ -156,6 +156,7 @@ absl::Status PlannedAttention::Reset() {
 void PlannedAttention::MakeMap() {
   planned_.reset();
   map_ = {};
+  work_ = {};
   if (options_.device.is_cpu() || !CheckIsSet().ok()) return;
   auto* const base = static_cast<std::byte*>(map_workspace_.mutable_data_ptr());
   map_ = MakeWorkMap(plan_, base + inputs_.num_bytes(),
@@ -207,7 +208,7 @@ absl::Status PlannedAttention::Plan(const PlanInputs& inputs) {
     if (!options_.device.is_cpu()) {
       PagedBatch batch = inputs_.BatchOf(shape, map_workspace_);
       batch.causal = options_.causal;
-      REPRISE_RETURN_IF_ERROR(LaunchWorkMap(batch, options_.window, map_, stream));
+      REPRISE_ASSIGN_OR_RETURN(work_, LaunchWorkMap(batch, options_.window, map_, stream));
     }
 #endif
     planned_ = shape;
@@ -246,7 +247,7 @@ absl::Status PlannedAttention::Run(const AttentionParams& layer, const at::Tenso
     }
     PagedBatch batch = inputs_.BatchOf(*planned_, map_workspace_);
     batch.causal = options_.causal;
-    return PagedAttention(layer, batch, map_, q, kv, out, lse, extras);
+    return PagedAttention(layer, batch, work_, q, kv, out, lse, extras);
   });
 }
 

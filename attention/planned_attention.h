@@ -129,6 +129,7 @@ class PlannedAttention {
   at::Tensor map_workspace_;      // [>= map_bytes] uint8: the inputs, then the map
   at::Tensor partial_workspace_;  // [>= partial_bytes] uint8
   WorkMap map_;
+  BatchWork work_;  // set by Plan()
 
   std::optional<PlanShape> planned_;
   uint64_t plan_capture_ = 0;  // in which Plan() was captured; 0: it ran

@@ -46,7 +46,7 @@ struct Call {
 
   at::Tensor Out() {
     at::Tensor result = at::full({2, 2, 16}, kUnwritten);
-    const absl::Status status = PagedAttention(layer, batch, WorkMap{}, q, Kv(), result, nullptr);
+    const absl::Status status = PagedAttention(layer, batch, BatchWork{}, q, Kv(), result, nullptr);
     EXPECT_TRUE(status.ok()) << status;
     return result;
   }
@@ -153,7 +153,7 @@ TEST(ValidateTest, WhatDoesNotFitIsRefusedByNameAndNothingIsWritten) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << refusal.message;
     EXPECT_NE(status.message().find(refusal.message), absl::string_view::npos) << status;
     EXPECT_EQ(
-        PagedAttention(call.layer, call.batch, WorkMap{}, call.q, call.Kv(), call.out, &call.lse),
+        PagedAttention(call.layer, call.batch, BatchWork{}, call.q, call.Kv(), call.out, &call.lse),
         status);
     EXPECT_TRUE(at::equal(call.out, at::full_like(call.out, kUnwritten))) << refusal.message;
     EXPECT_TRUE(at::equal(call.lse, at::full_like(call.lse, kUnwritten))) << refusal.message;

@@ -17,7 +17,7 @@ absl::StatusOr<at::Tensor> EncoderStep::Attend(int layer, const at::Tensor& q, c
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     at::Tensor out = at::empty({num_tokens(), params.num_q_heads, params.head_dim_v}, q.options());
     REPRISE_RETURN_IF_ERROR(RaggedAttention(
-        params, parts_.batch, parts_.work_maps[parts_.classes->class_of_layer[layer]], q, k, v, out,
+        params, parts_.batch, parts_.work[parts_.classes->class_of_layer[layer]], q, k, v, out,
         /*lse=*/nullptr));
     return out;
   });

@@ -35,7 +35,7 @@ class EncoderStep {
     absl::Span<const KvLayer> kv;  // one per layer
     const LayerClasses* classes = nullptr;
     RaggedBatch batch;
-    absl::Span<const WorkMap> work_maps;  // one per class, of classes without a cache
+    absl::Span<const BatchWork> work;  // one per class, of classes without a cache
     LinearContext* linears = nullptr;
   };
   explicit EncoderStep(Parts parts) : parts_(std::move(parts)) {}

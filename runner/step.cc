@@ -44,7 +44,7 @@ at::Tensor Borrowed(const at::Tensor& tensor) {
 struct Paged {
   AttentionParams params;
   PagedBatch batch;
-  WorkMap map;
+  BatchWork work;
   at::Tensor q;
   KvLayer kv;
   at::Tensor out;
@@ -59,7 +59,7 @@ struct Paged {
     extras.new_k = new_k.defined() ? &new_k : nullptr;
     extras.new_v = new_v.defined() ? &new_v : nullptr;
     extras.out_block_scales = out_block_scales.defined() ? &out_block_scales : nullptr;
-    return PagedAttention(params, batch, map, q, kv, out, lse.defined() ? &lse : nullptr, extras);
+    return PagedAttention(params, batch, work, q, kv, out, lse.defined() ? &lse : nullptr, extras);
   }
   void Borrow() {
     for (at::Tensor* tensor : {&q, &out, &lse, &new_k, &new_v, &out_block_scales}) {
@@ -72,14 +72,14 @@ struct Paged {
 struct Ragged {
   AttentionParams params;
   RaggedBatch batch;
-  WorkMap map;
+  BatchWork work;
   at::Tensor q;
   at::Tensor k;
   at::Tensor v;
   at::Tensor out;
   at::Tensor lse;
 
-  absl::Status operator()() { return RaggedAttention(params, batch, map, q, k, v, out, &lse); }
+  absl::Status operator()() { return RaggedAttention(params, batch, work, q, k, v, out, &lse); }
   void Borrow() {
     for (at::Tensor* tensor : {&q, &k, &v, &out, &lse}) *tensor = Borrowed(*tensor);
   }
@@ -155,7 +155,7 @@ absl::StatusOr<at::Tensor> Step::Attend(int layer, const at::Tensor& q,
     const auto given = [](const at::Tensor* tensor) { return tensor ? *tensor : at::Tensor(); };
     REPRISE_RETURN_IF_ERROR(Run(Paged{.params = params,
                                       .batch = batch(layer),
-                                      .map = work_map(layer),
+                                      .work = work(layer),
                                       .q = q,
                                       .kv = parts_.kv[layer],
                                       .out = out,
@@ -228,7 +228,7 @@ absl::StatusOr<AttentionPart> Step::AttendWithin(int attention, const at::Tensor
     AttentionPart part = PartOf(params, q, num_tokens(), parts_.dtype);
     REPRISE_RETURN_IF_ERROR(Run(Ragged{.params = params,
                                        .batch = parts_.batches.within,
-                                       .map = parts_.metadata->within_maps()[attention],
+                                       .work = parts_.batches.within_work[attention],
                                        .q = q,
                                        .k = k,
                                        .v = v,
@@ -253,7 +253,7 @@ absl::StatusOr<AttentionPart> Step::AttendBefore(int layer, const at::Tensor& q)
     AttentionPart part = PartOf(params, q, num_tokens(), parts_.dtype);
     REPRISE_RETURN_IF_ERROR(Run(Paged{.params = params,
                                       .batch = parts_.batches.before[class_index],
-                                      .map = parts_.metadata->before_maps()[class_index],
+                                      .work = parts_.batches.before_work[class_index],
                                       .q = q,
                                       .kv = parts_.kv[layer],
                                       .out = part.out,
@@ -274,9 +274,6 @@ template <typename Attention>
 absl::Status Step::Run(Attention attention) const {
   if (!parts_.attends_between_graphs || parts_.graphs == nullptr) return attention();
   attention.Borrow();
-  // What other graphs build the map for is not noted in this one.
-  WorkMap& map = attention.map;
-  if (map.build != nullptr) map.build = std::make_shared<WorkMapBuild>(*map.build);
   return RunBetweenGraphs([attention = std::move(attention)]() mutable { return attention(); });
 }
 
@@ -299,8 +296,8 @@ const PagedBatch& Step::batch(int layer) const {
   return parts_.batches.of_class[classes().class_of_layer.at(place(layer))];
 }
 
-const WorkMap& Step::work_map(int layer) const {
-  return parts_.batches.work_maps[classes().class_of_layer.at(place(layer))];
+const BatchWork& Step::work(int layer) const {
+  return parts_.batches.work[classes().class_of_layer.at(place(layer))];
 }
 
 absl::Status Step::CheckHasCache(int layer) const {

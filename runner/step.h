@@ -209,7 +209,7 @@ class Step {
   // The layer's metadata of this step, for ops of the model's own (attention/attention.h).
   // REQUIRES: a layer of the spec that has a cache.
   const PagedBatch& batch(int layer) const;
-  const WorkMap& work_map(int layer) const;
+  const BatchWork& work(int layer) const;
 
   // Runs `work` between two captured graphs, where the step is captured: each replay runs it again,
   // on the host (GraphBackend::RunBetweenGraphs). For what cannot be captured, such as work that

@@ -7,6 +7,7 @@
 
 #include "glog/logging.h"
 #include "reprise/attention/cuda/kernel_key.h"
+#include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
@@ -188,11 +189,14 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepArrays& array
   // The decode maps hold one token per row.
   const bool is_decode = key.max_query_len <= 1 && key.padded_num_tokens <= options_.max_rows;
   const bool is_drafts = key.num_drafts > 0 && key.max_query_len <= 1 + options_.max_drafts;
-  batches.work_maps = is_decode ? decode_maps_ : is_drafts ? draft_maps_ : work_maps_;
-  for (int i = 0; key.cascade && is_decode && i < options_.classes.num_classes(); ++i) {
-    if (!TakesPrefix(i)) continue;
-    batches.of_class[i].common_prefix_len = arrays.common_prefix_len;
-    batches.work_maps[i] = cascade_maps_[i];
+  const std::vector<WorkMap>& maps = is_decode   ? decode_maps_
+                                     : is_drafts ? draft_maps_
+                                                 : work_maps_;
+  for (int i = 0; i < options_.classes.num_classes(); ++i) {
+    const bool takes_prefix = key.cascade && is_decode && TakesPrefix(i);
+    if (takes_prefix) batches.of_class[i].common_prefix_len = arrays.common_prefix_len;
+    batches.work.push_back(
+        WorkOf(batches.of_class[i], WindowOfClass(i), takes_prefix ? cascade_maps_[i] : maps[i]));
   }
   if (!options_.within.empty() && key.max_query_len > 1) AddWithin(arrays, batches);
   return batches;
@@ -208,6 +212,7 @@ void StepMetadata::AddWithin(const StepArrays& arrays, StepBatches& batches) con
       before.causal = false;                      // all of them are before the queries
     }
     batches.before.push_back(before);
+    batches.before_work.push_back(WorkOf(before, WindowOfClass(i), before_maps_[i]));
   }
   batches.within = {.query_start_loc = batches.rows.query_start_loc,
                     .key_start_loc = batches.rows.query_start_loc,
@@ -216,6 +221,14 @@ void StepMetadata::AddWithin(const StepArrays& arrays, StepBatches& batches) con
                     .num_keys = batches.rows.num_tokens,
                     .max_query_len = batches.rows.max_query_len,
                     .max_seq_len = batches.rows.max_query_len};
+  for (size_t i = 0; i < within_maps_.size(); ++i) {
+    batches.within_work.push_back(
+        WorkOf(batches.within, WindowOf(options_.within[i]), within_maps_[i]));
+  }
+}
+
+LayerWindow StepMetadata::WindowOfClass(int index) const {
+  return WindowOf(options_.layers[options_.classes.classes[index].first_layer].params);
 }
 
 std::vector<int> StepMetadata::ClassesOf(int begin, int end) const {
@@ -247,7 +260,7 @@ absl::Status StepMetadata::BuildClass(const StepBatches& batches, int index) con
                                                      .buffers = local_rows_[index]}));
   }
   REPRISE_RETURN_IF_ERROR(
-      driver_->BuildWork(params, batches.of_class[index], batches.work_maps[index]));
+      driver_->BuildWork(params, batches.of_class[index], batches.work[index].map));
   if (!batches.has_within() || layer_class.batch != ClassBatch::kRows) return absl::OkStatus();
   return driver_->BuildWork(params, batches.before[index], before_maps_[index]);
 }

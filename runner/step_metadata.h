@@ -6,7 +6,7 @@
 //   StepBatches batches = metadata->BatchesAt(key, memory.arrays(), memory.slots());
 //   // Each step, on the driver's stream, before the first layer:
 //   REPRISE_RETURN_IF_ERROR(metadata->Build(batches));
-//   PagedAttention(params, batches.of_class[c], batches.work_maps[c], ...);
+//   PagedAttention(params, batches.of_class[c], batches.work[c], ...);
 //
 //   class                 batch
 //   rows                  the step's rows, over the class's group
@@ -53,6 +53,7 @@
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/ragged_batch.h"
 #include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/work_map/work_map_build_args.h"
 #include "reprise/attention/work_map/work_map_plan.h"
 #include "reprise/base/dtype.h"
 #include "reprise/graphs/fingerprint.h"
@@ -85,11 +86,13 @@ struct StepMetadataOptions {
 struct StepBatches {
   PagedBatch rows;                   // the step's rows, over the first group
   std::vector<PagedBatch> of_class;  // one per class
-  std::vector<WorkMap> work_maps;    // one per class, for rows as long as this shape's
+  std::vector<BatchWork> work;       // one per class, planned for the row lengths of this shape
   // For models with attention within steps, in steps whose rows may have several tokens; else
   // empty.
-  std::vector<PagedBatch> before;  // one per class: keys before the step; none but for kRows
-  RaggedBatch within;              // the step's tokens
+  std::vector<PagedBatch> before;      // one per class: keys before the step; none but for kRows
+  std::vector<BatchWork> before_work;  // one per class
+  RaggedBatch within;                  // the step's tokens
+  std::vector<BatchWork> within_work;  // one of StepMetadata::within()
 
   bool has_within() const { return !before.empty(); }
 };
@@ -117,8 +120,6 @@ class StepMetadata {
   // Whether the class reads a common prefix once in cascade steps, and how it is cut there.
   bool TakesPrefix(int index) const;
   const WorkMap& cascade_map(int index) const { return cascade_maps_[index]; }
-  absl::Span<const WorkMap> before_maps() const { return before_maps_; }  // one per class
-  absl::Span<const WorkMap> within_maps() const { return within_maps_; }  // one of `within`
 
   void AddTo(Fingerprint& fingerprint) const;
 
@@ -136,6 +137,7 @@ class StepMetadata {
   WorkMapOptions MapOptions(const LayerSpec& layer) const {
     return MapOptions(layer.params, layer.q_dtype.value_or(options_.dtype), layer.kernels);
   }
+  LayerWindow WindowOfClass(int index) const;
   void AllocateLocalRows(int index, int max_rows);
   absl::Status BuildClass(const StepBatches& batches, int index) const;
   void AddWithin(const StepArrays& arrays, StepBatches& batches) const;

@@ -31,13 +31,13 @@ class PlanningDriver : public ForwardingDriver {
   }
   absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
                          const WorkMap& map) override {
-    absl::Status status = WorkMapOnHost(batch, WindowOf(layer), map);
+    absl::Status status = WorkMapOnHost(batch, WindowOf(layer), map).status();
     status.Update(CheckWorkMap(map, batch, WindowOf(layer)));
     return status;
   }
   absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
                          const WorkMap& map) override {
-    return WorkMapOnHost(batch, WindowOf(layer), map);
+    return WorkMapOnHost(batch, WindowOf(layer), map).status();
   }
 };
 
@@ -116,7 +116,7 @@ TEST_F(StepMetadataTest, StepsWithDraftsHaveTilesOfTheirSize) {
       const StepBatches batches = Refilled(key, live, 5);
       const absl::Status built = Build(batches);
       ASSERT_TRUE(built.ok()) << built;
-      for (const WorkMap& map : batches.work_maps) EXPECT_EQ(map.main.max_query_len, 5);
+      for (const BatchWork& work : batches.work) EXPECT_EQ(work.map.main.max_query_len, 5);
     }
   }
 }
@@ -133,7 +133,7 @@ TEST_F(StepMetadataTest, DecodesHaveMapsOfTheirOwnWhichServeEveryClass) {
   const GraphKey prompts = {
       .padded_num_seqs = 4, .padded_num_tokens = kTokens, .max_query_len = 128};
   const StepBatches prefill = Refilled(prompts, 4, 128);
-  ASSERT_EQ(prefill.work_maps.size(), 4u);
+  ASSERT_EQ(prefill.work.size(), 4u);
   absl::Status built = Build(prefill);
   EXPECT_TRUE(built.ok()) << built;
   for (int padded : {1, 2, 8, kRows}) {
@@ -143,11 +143,11 @@ TEST_F(StepMetadataTest, DecodesHaveMapsOfTheirOwnWhichServeEveryClass) {
       built = Build(decode);
       ASSERT_TRUE(built.ok()) << built;
       for (int c = 0; c < 4; ++c) {
-        EXPECT_EQ(decode.work_maps[c].main.max_query_len, 1);
+        EXPECT_EQ(decode.work[c].map.main.max_query_len, 1);
         // 4 q heads of a kv head, not a prompt's queries of them.
-        EXPECT_LT(decode.work_maps[c].main.tile_rows, prefill.work_maps[c].main.tile_rows)
+        EXPECT_LT(decode.work[c].map.main.tile_rows, prefill.work[c].map.main.tile_rows)
             << "class " << c;
-        EXPECT_EQ(decode.work_maps[c].main.tile_queries, 1);
+        EXPECT_EQ(decode.work[c].map.main.tile_queries, 1);
       }
     }
   }
@@ -177,11 +177,11 @@ TEST_F(StepMetadataTest, CascadeStepsReadACommonPrefixOnceWhereAllKeysAreSeen) {
       // Without a window; then with one, in chunks, over the encoder's keys.
       EXPECT_EQ(batches.of_class[0].common_prefix_len,
                 cascade ? memory_->arrays().common_prefix_len : nullptr);
-      EXPECT_EQ(NumSharedItems(batches.work_maps[0]) > 0, cascade && prefix >= kWorkStepKeys);
+      EXPECT_EQ(NumSharedItems(batches.work[0].map) > 0, cascade && prefix >= kWorkStepKeys);
       for (int c = 1; c < 4; ++c) {
         EXPECT_FALSE(metadata_->TakesPrefix(c));
         EXPECT_EQ(batches.of_class[c].common_prefix_len, nullptr);
-        EXPECT_EQ(NumSharedItems(batches.work_maps[c]), 0);
+        EXPECT_EQ(NumSharedItems(batches.work[c].map), 0);
       }
     }
   }
@@ -195,8 +195,8 @@ TEST_F(StepMetadataTest, InInvariantModeAllStepsAreCutAlike) {
   const StepBatches prefill =
       Refilled({.padded_num_seqs = 4, .padded_num_tokens = kTokens, .max_query_len = 128}, 4, 128);
   for (int c = 0; c < 4; ++c) {
-    EXPECT_EQ(decode.work_maps[c].main.tile_rows, prefill.work_maps[c].main.tile_rows);
-    EXPECT_EQ(decode.work_maps[c].main.items, prefill.work_maps[c].main.items);
+    EXPECT_EQ(decode.work[c].map.main.tile_rows, prefill.work[c].map.main.tile_rows);
+    EXPECT_EQ(decode.work[c].map.main.items, prefill.work[c].map.main.items);
   }
 }
 
@@ -207,7 +207,7 @@ TEST_F(StepMetadataTest, InInvariantModeDraftsAreCutAsDecodes) {
   const absl::Status built = Build(drafts);
   ASSERT_TRUE(built.ok()) << built;
   for (int c = 0; c < 4; ++c) {
-    const TileMap& map = drafts.work_maps[c].short_rows;
+    const TileMap& map = drafts.work[c].map.short_rows;
     EXPECT_GE(map.counts[0], 20) << "class " << c;
     for (int i = 0; i < map.counts[0]; ++i) {
       EXPECT_EQ(map.items[i].query_end - map.items[i].query_begin, 1);

@@ -90,7 +90,8 @@ class Layer {
                         .num_kv_heads = kKvHeads,
                         .head_dim_qk = kHeadDim,
                         .head_dim_v = kHeadDim};
-    const absl::Status status = PagedAttention(layer_, batch_, work_->map(), q, kv, out, nullptr);
+    const absl::Status status = PagedAttention(
+        layer_, batch_, WorkOf(batch_, WindowOf(layer_), work_->map()), q, kv, out, nullptr);
     EXPECT_TRUE(status.ok()) << status;
   }
 

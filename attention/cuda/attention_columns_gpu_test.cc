@@ -129,8 +129,10 @@ class Layer {
     at::Tensor out =
         at::full({batch_.num_tokens, heads_.q_heads(), heads_.head_dim_v()}, NAN, Gpu(heads_.q));
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    EXPECT_TRUE(LaunchWorkMap(batch_, WindowOf(layer), work.map(), stream).ok());
-    const absl::Status status = PagedAttention(layer, batch_, work.map(), q_, kv, out, nullptr);
+    const absl::StatusOr<BatchWork> built =
+        LaunchWorkMap(batch_, WindowOf(layer), work.map(), stream);
+    EXPECT_TRUE(built.ok()) << built.status();
+    const absl::Status status = PagedAttention(layer, batch_, *built, q_, kv, out, nullptr);
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     return {.out = out,

@@ -210,13 +210,11 @@ struct ChosenKernel {
 template <typename Batch>
 absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
     const AttentionKernelKey& key, const AttentionKernelParams& params, const Batch& batch,
-    const WorkMap& work, const AttentionExtras& extras) {
-  const int longest_short_row = LongestShortRow(batch, work);
+    const BatchWork& work, const AttentionExtras& extras) {
   absl::InlinedVector<ChosenKernel, 2> chosen;
-  const auto add = [&](const TileMap& map) -> absl::Status {
+  const auto add = [&](const TileMap& map, const LaunchForm& form) -> absl::Status {
     ChosenKernel& added = chosen.emplace_back(ChosenKernel{nullptr, params});
     added.params.work = map;
-    const LaunchForm form = FormAsBuilt(map, work, params.num_rows, params.window_left);
     added.params.cluster = form.cluster;
     added.params.is_wide = form.is_wide;
     // The first kernel clears the tokens of no row.
@@ -225,23 +223,25 @@ absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
     added.params.follows_sibling = chosen.size() > 1 && chosen[0].kernel->lets_sibling_in();
     return absl::OkStatus();
   };
-  if (longest_short_row == 0 || batch.max_query_len > longest_short_row) {
-    REPRISE_RETURN_IF_ERROR(add(work.main));
+  if (work.longest_short_row == 0 || batch.max_query_len > work.longest_short_row) {
+    REPRISE_RETURN_IF_ERROR(add(work.map.main, work.main_form));
   }
-  if (longest_short_row > 0) REPRISE_RETURN_IF_ERROR(add(work.short_rows));
+  if (work.longest_short_row > 0) {
+    REPRISE_RETURN_IF_ERROR(add(work.map.short_rows, work.short_form));
+  }
   return chosen;
 }
 
 template <typename Batch>
 absl::StatusOr<AttentionKernelKey> KeyOf(const AttentionParams& layer, const Batch& batch,
-                                         const WorkMap& work, const at::Tensor& q,
+                                         const BatchWork& work, const at::Tensor& q,
                                          const KvLayer& kv, const AttentionExtras& extras) {
   REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, DeviceLimitsOf(q.device().index()));
   AttentionKernelKey key = KernelKeyOf(layer, kv,
                                        {.q_dtype = *FromScalarType(q.scalar_type()),
                                         .has_custom_mask = batch.custom_mask != nullptr,
                                         .has_new_keys = extras.new_k != nullptr},
-                                       work.kernels);
+                                       work.map.kernels);
   key.max_shared_bytes = limits.max_shared_bytes;
   key.compute_capability = limits.compute_capability;
   return key;
@@ -249,7 +249,7 @@ absl::StatusOr<AttentionKernelKey> KeyOf(const AttentionParams& layer, const Bat
 
 template <typename Batch>
 absl::Status Launch(const AttentionKernelKey& key, const AttentionKernelParams& params,
-                    const Batch& batch, const WorkMap& work, const AttentionExtras& extras,
+                    const Batch& batch, const BatchWork& work, const AttentionExtras& extras,
                     const at::Device& device) {
   const c10::cuda::CUDAGuard guard(device);
   REPRISE_ASSIGN_OR_RETURN(const auto kernels, ChooseKernels(key, params, batch, work, extras));
@@ -264,7 +264,7 @@ absl::Status Launch(const AttentionKernelKey& key, const AttentionKernelParams& 
 template <typename Batch>
 absl::StatusOr<std::string> NamesOf(const AttentionKernelKey& key,
                                     const AttentionKernelParams& params, const Batch& batch,
-                                    const WorkMap& work, const AttentionExtras& extras) {
+                                    const BatchWork& work, const AttentionExtras& extras) {
   REPRISE_ASSIGN_OR_RETURN(const auto kernels, ChooseKernels(key, params, batch, work, extras));
   return absl::StrJoin(kernels, " + ", [](std::string* names, const ChosenKernel& chosen) {
     absl::StrAppend(names, chosen.kernel->name());
@@ -278,11 +278,11 @@ absl::StatusOr<DType> DTypeOf(const at::Tensor& q) {
 }
 
 template <typename Batch>
-absl::Status CheckWork(const AttentionParams& layer, const Batch& batch, const WorkMap& work,
+absl::Status CheckWork(const AttentionParams& layer, const Batch& batch, const BatchWork& work,
                        const at::Tensor& q) {
-  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
+  REPRISE_RETURN_IF_ERROR(CheckBatchWork(batch, WindowOf(layer), work));
   REPRISE_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(q));
-  return CheckLayer(layer, work.main, dtype);
+  return CheckLayer(layer, work.map.main, dtype);
 }
 
 void TakeBatch(const PagedBatch& batch, AttentionKernelParams& params) {
@@ -317,11 +317,10 @@ void TakeBatch(const RaggedBatch& batch, AttentionKernelParams& params) {
 }  // namespace
 
 absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
-                                const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
+                                const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
                                 at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
-    REPRISE_RETURN_IF_ERROR(CheckBuiltFor(batch, WindowOf(layer), work));
     AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
     TakeBatch(batch, params);
     REPRISE_ASSIGN_OR_RETURN(const AttentionKernelKey key,
@@ -331,12 +330,11 @@ absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& 
 }
 
 absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch& batch,
-                                 const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
+                                 const BatchWork& work, const at::Tensor& q, const at::Tensor& k,
                                  const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
                                  const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
-    REPRISE_RETURN_IF_ERROR(CheckBuiltFor(batch, WindowOf(layer), work));
     const KvLayer kv = RaggedKv(layer, k, v, extras);
     AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
     TakeBatch(batch, params);
@@ -347,7 +345,7 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
 }
 
 absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& layer,
-                                                     const PagedBatch& batch, const WorkMap& work,
+                                                     const PagedBatch& batch, const BatchWork& work,
                                                      const at::Tensor& q, const KvLayer& kv,
                                                      at::Tensor& out,
                                                      const AttentionExtras& extras) {
@@ -362,9 +360,10 @@ absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& laye
 }
 
 absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& layer,
-                                                      const RaggedBatch& batch, const WorkMap& work,
-                                                      const at::Tensor& q, const at::Tensor& k,
-                                                      const at::Tensor& v, at::Tensor& out,
+                                                      const RaggedBatch& batch,
+                                                      const BatchWork& work, const at::Tensor& q,
+                                                      const at::Tensor& k, const at::Tensor& v,
+                                                      at::Tensor& out,
                                                       const AttentionExtras& extras) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
@@ -380,17 +379,17 @@ absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& lay
 #else  // REPRISE_WITH_CUDA
 
 absl::Status PagedAttentionCuda(const AttentionParams&, const PagedBatch& batch,
-                                const WorkMap& work, const at::Tensor&, const KvLayer&, at::Tensor&,
-                                at::Tensor*, const AttentionExtras&) {
-  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
+                                const BatchWork& work, const at::Tensor&, const KvLayer&,
+                                at::Tensor&, at::Tensor*, const AttentionExtras&) {
+  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work.map));
   return absl::UnimplementedError("PagedAttentionCuda: this build has no CUDA");
 }
 
 absl::Status RaggedAttentionCuda(const AttentionParams&, const RaggedBatch& batch,
-                                 const WorkMap& work, const at::Tensor&, const at::Tensor&,
+                                 const BatchWork& work, const at::Tensor&, const at::Tensor&,
                                  const at::Tensor&, at::Tensor&, at::Tensor*,
                                  const AttentionExtras&) {
-  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work));
+  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work.map));
   return absl::UnimplementedError("RaggedAttentionCuda: this build has no CUDA");
 }
 

@@ -6,12 +6,12 @@
 // captured. All pointers of batch, layer, kv and work are on the device of q.
 //
 // REQUIRES what PagedAttention() checks: shapes, last strides of 1, devices, options within their
-// range. `work` was planned for a layer of these heads and head dims and for q's dtype, and was
-// filled earlier on the stream by LaunchWorkMap() with this batch and the layer's window. No
-// other kernel uses the map at the same time.
+// range. The map of `work` was planned for a layer of these heads and head dims and for q's dtype, and
+// was filled earlier on the stream by LaunchWorkMap(), which returned `work`. No other kernel uses the
+// map at the same time.
 //
 // Errors, returned before anything is launched: InvalidArgument for a map that was not made, or was
-// made for other sizes, or built for another batch or a narrower window (CheckBuiltFor());
+// made for other sizes, or work of another batch or a narrower window (CheckBatchWork());
 // Unimplemented, naming what is supported, for dtypes and head dims that no kernel serves
 // (attention/cuda/attention_dispatch.h), and in builds without CUDA; Internal if a launch fails.
 
@@ -40,26 +40,27 @@ KvLayer RaggedKv(const AttentionParams& layer, const at::Tensor& k, const at::Te
 
 // `lse` may be null.
 absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
-                                const WorkMap& work, const at::Tensor& q, const KvLayer& kv,
+                                const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
                                 at::Tensor& out, at::Tensor* lse,
                                 const AttentionExtras& extras = {});
 
 absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch& batch,
-                                 const WorkMap& work, const at::Tensor& q, const at::Tensor& k,
+                                 const BatchWork& work, const at::Tensor& q, const at::Tensor& k,
                                  const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
                                  const AttentionExtras& extras = {});
 
 // Which kernel these would launch, "bfloat16.d128.rows128.warpgroup", or both, joined by " + ": for
 // logs, benchmarks and tests. Launches nothing. Errors: as above.
 absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& layer,
-                                                     const PagedBatch& batch, const WorkMap& work,
+                                                     const PagedBatch& batch, const BatchWork& work,
                                                      const at::Tensor& q, const KvLayer& kv,
                                                      at::Tensor& out,
                                                      const AttentionExtras& extras = {});
 absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& layer,
-                                                      const RaggedBatch& batch, const WorkMap& work,
-                                                      const at::Tensor& q, const at::Tensor& k,
-                                                      const at::Tensor& v, at::Tensor& out,
+                                                      const RaggedBatch& batch,
+                                                      const BatchWork& work, const at::Tensor& q,
+                                                      const at::Tensor& k, const at::Tensor& v,
+                                                      at::Tensor& out,
                                                       const AttentionExtras& extras = {});
 
 }  // namespace reprise

@@ -95,11 +95,11 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                    .device = {.num_sms = options.num_sms},
                    .kernels = {.max_tier = options.max_tier}});
   work.Poison();
-  EXPECT_TRUE(LaunchWorkMap(batch, LayerWindow{.left = options.window}, work.map(),
-                            c10::cuda::getCurrentCUDAStream())
-                  .ok());
+  const absl::StatusOr<BatchWork> built =
+      LaunchWorkMap(batch, WindowOf(layer), work.map(), c10::cuda::getCurrentCUDAStream());
+  EXPECT_TRUE(built.ok()) << built.status();
   at::Tensor out = at::full({num_queries, kHeads, head_dim}, NAN, q.options().dtype(at::kFloat));
-  const absl::Status status = PagedAttention(layer, batch, work.map(), q, kv, out, nullptr);
+  const absl::Status status = PagedAttention(layer, batch, *built, q, kv, out, nullptr);
   EXPECT_TRUE(status.ok()) << status;
   return out.to(at::kDouble);
 }

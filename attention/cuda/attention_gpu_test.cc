@@ -336,10 +336,10 @@ TEST_F(AttentionSmallGpuTest, ACacheOfNoBlocksServesRowsWithoutKeys) {
       CapturedWork graph([&](cudaStream_t stream) {
         const c10::cuda::CUDAStreamGuard guard(
             c10::cuda::getStreamFromExternal(stream, c10::cuda::current_device()));
-        ASSERT_EQ(LaunchWorkMap(batch, WindowOf(layer), gpu.work().map(), stream),
-                  absl::OkStatus());
-        ASSERT_EQ(PagedAttentionCuda(layer, batch, gpu.work().map(), q, kv, out, &lse),
-                  absl::OkStatus());
+        const absl::StatusOr<BatchWork> work =
+            LaunchWorkMap(batch, WindowOf(layer), gpu.work().map(), stream);
+        ASSERT_TRUE(work.ok()) << work.status();
+        ASSERT_EQ(PagedAttentionCuda(layer, batch, *work, q, kv, out, &lse), absl::OkStatus());
       });
       for (const float value : {1.0f, std::numeric_limits<float>::quiet_NaN()}) {
         q.fill_(value);
@@ -369,7 +369,8 @@ TEST_F(AttentionSmallGpuTest, RefusesWhatItCannotDoBeforeAnyLaunch) {
                                 layer.head_dim_qk);
   GpuAttention gpu(fixture, {});
   at::Tensor out = gpu.out();
-  const auto message = [&](const WorkMap& work) {
+  const auto message = [&](const WorkMap& map) {
+    const BatchWork work = WorkOf(batch, WindowOf(layer), map);
     return std::string(PagedAttentionCuda(layer, batch, work, q, kv, out, nullptr).message());
   };
   EXPECT_THAT(message(WorkMap{}), HasSubstr("make one with PlanWorkMap()"));
@@ -379,16 +380,11 @@ TEST_F(AttentionSmallGpuTest, RefusesWhatItCannotDoBeforeAnyLaunch) {
   other = gpu.work().map();
   other.main.max_rows = batch.num_rows - 1;
   EXPECT_THAT(message(other), HasSubstr("num_rows"));
-  {
-    ASSERT_TRUE(
-        LaunchWorkMap(batch, WindowOf(layer), gpu.work().map(), c10::cuda::getCurrentCUDAStream())
-            .ok());
-    PagedBatch fewer = batch;
-    --fewer.num_rows;
-    const absl::Status refused =
-        PagedAttentionCuda(layer, fewer, gpu.work().map(), q, kv, out, nullptr);
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("built for another batch"));
-  }
+  PagedBatch fewer = batch;
+  --fewer.num_rows;
+  const BatchWork work = WorkOf(batch, WindowOf(layer), gpu.work().map());
+  const absl::Status refused = PagedAttentionCuda(layer, fewer, work, q, kv, out, nullptr);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("work is for another batch"));
   kv.dtype = DType::kFloat16;
   EXPECT_THAT(message(gpu.work().map()), HasSubstr("supported are KV of q's type, of fp8"));
 }

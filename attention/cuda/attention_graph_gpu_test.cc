@@ -159,14 +159,15 @@ class Step {
 
   absl::Status Launch() {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    const absl::Status built = LaunchWorkMap(Batch(), WindowOf(layer_), work_.map(), stream);
-    if (!built.ok()) return built;
-    return Attend();
+    const absl::Status built =
+        LaunchWorkMap(Batch(), WindowOf(layer_), work_.map(), stream).status();
+    return built.ok() ? Attend() : built;
   }
 
   // Runs attention with the existing map.
   absl::Status Attend() {
-    return PagedAttentionCuda(layer_, Batch(), work_.map(), q_, Kv(), out_, &lse_);
+    return PagedAttentionCuda(layer_, Batch(), WorkOf(Batch(), WindowOf(layer_), work_.map()), q_,
+                              Kv(), out_, &lse_);
   }
 
   const WorkMap& map() const { return work_.map(); }

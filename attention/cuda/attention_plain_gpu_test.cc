@@ -109,14 +109,14 @@ class Layer {
                      .device = {.num_sms = call_.num_sms},
                      .kernels = {.max_tier = max_tier}});
     work.Poison();
-    EXPECT_TRUE(LaunchWorkMap(batch_, WindowOf(layer), work.map(),
-                              c10::cuda::getCurrentCUDAStream().stream())
-                    .ok());
+    const absl::StatusOr<BatchWork> built = LaunchWorkMap(
+        batch_, WindowOf(layer), work.map(), c10::cuda::getCurrentCUDAStream().stream());
+    EXPECT_TRUE(built.ok()) << built.status();
     const int64_t pitch = call_.head_dim_v() + head_gap;
     const at::Tensor memory = at::full({batch_.num_tokens * kHeads * pitch}, NAN, q_.options());
     at::Tensor out = at::as_strided(memory, {batch_.num_tokens, kHeads, call_.head_dim_v()},
                                     {kHeads * pitch, pitch, 1});
-    const absl::Status status = PagedAttention(layer, batch_, work.map(), q_, kv_, out, nullptr);
+    const absl::Status status = PagedAttention(layer, batch_, *built, q_, kv_, out, nullptr);
     EXPECT_TRUE(status.ok()) << status;
     return out.contiguous();
   }

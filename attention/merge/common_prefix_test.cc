@@ -201,7 +201,7 @@ TEST(CommonPrefixTest, AWorkMapSharesWholeStepsOfThePrefix) {
     options.shared_prefix = SharedPrefix::kTaken;
     options.shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall});
     HostWorkMap work(options);
-    ASSERT_EQ(WorkMapOnHost(batch, WindowOf(layer), work.map()), absl::OkStatus());
+    ASSERT_EQ(WorkMapOnHost(batch, WindowOf(layer), work.map()).status(), absl::OkStatus());
     ASSERT_EQ(CheckWorkMap(work.map(), batch, WindowOf(layer)), absl::OkStatus());
     int shared_keys = 0;
     for (int i = 0; i < work.map().main.counts[0]; ++i) {

@@ -57,8 +57,9 @@ AttendPlan PlanFor(const AttentionParams& layer, const Batch& batch, const at::T
                      .max_splits = 2 + batch.num_tokens % 4,
                      .shared_prefix = shared_prefix});
   return {.run = [=]() -> absl::Status {
-            const absl::Status built = LaunchWorkMap(batch, WindowOf(layer), work->map(), Stream());
-            return built.ok() ? run(work->map()) : built;
+            const absl::StatusOr<BatchWork> built =
+                LaunchWorkMap(batch, WindowOf(layer), work->map(), Stream());
+            return built.ok() ? run(*built) : built.status();
           },
           .poison = [work] { work->Poison(); }};
 }
@@ -67,16 +68,16 @@ AttendPlan PlanOnGpu(const AttentionParams& layer, const PagedBatch& batch, cons
                      const KvLayer& kv, at::Tensor& out, at::Tensor& lse) {
   const SharedPrefix shared_prefix =
       batch.common_prefix_len ? SharedPrefix::kTaken : SharedPrefix::kIgnored;
-  return PlanFor(layer, batch, q, shared_prefix, [=, &out, &lse](const WorkMap& map) {
-    return PagedAttentionCuda(layer, batch, map, q, kv, out, &lse);
+  return PlanFor(layer, batch, q, shared_prefix, [=, &out, &lse](const BatchWork& built) {
+    return PagedAttentionCuda(layer, batch, built, q, kv, out, &lse);
   });
 }
 
 AttendPlan PlanRaggedOnGpu(const AttentionParams& layer, const RaggedBatch& batch,
                            const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            at::Tensor& out, at::Tensor& lse) {
-  return PlanFor(layer, batch, q, SharedPrefix::kIgnored, [=, &out, &lse](const WorkMap& map) {
-    return RaggedAttentionCuda(layer, batch, map, q, k, v, out, &lse);
+  return PlanFor(layer, batch, q, SharedPrefix::kIgnored, [=, &out, &lse](const BatchWork& built) {
+    return RaggedAttentionCuda(layer, batch, built, q, k, v, out, &lse);
   });
 }
 

@@ -79,7 +79,7 @@ void ContiguousCase::Write(int num_keys, int num_queries) {
   FillWithNan(out_);
 }
 
-absl::Status ContiguousCase::Run(const WorkMap& work) {
+absl::Status ContiguousCase::Run(const BatchWork& work) {
   const at::Tensor k = options_.is_hnd ? TokensOfHnd(k_memory_) : k_memory_;
   const at::Tensor v = options_.is_hnd ? TokensOfHnd(v_memory_) : v_memory_;
   return RaggedAttention(layer_, batch_, work, q_, k, v, out_, nullptr, extras_);

@@ -50,7 +50,7 @@ class ContiguousCase {
   void Write(int num_keys, int num_queries);
 
   // The call, the same each time.
-  absl::Status Run(const WorkMap& work);
+  absl::Status Run(const BatchWork& work);
 
   // The largest error of out against the definition in float64, over queries of the last Write()
   // and tokens behind them, which are 0. Infinite where out is NaN. Waits.

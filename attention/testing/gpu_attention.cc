@@ -161,19 +161,24 @@ absl::Status GpuAttention::Run() {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   const LayerWindow window = WindowOf(layer_);
   if (const auto* paged = std::get_if<PagedBatch>(&batch_)) {
-    REPRISE_RETURN_IF_ERROR(LaunchWorkMap(*paged, window, work_->map(), stream));
-    return PagedAttentionCuda(layer_, *paged, work_->map(), q_, kv_, out_, &lse_, extras_);
+    REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
+                             LaunchWorkMap(*paged, window, work_->map(), stream));
+    return PagedAttentionCuda(layer_, *paged, work, q_, kv_, out_, &lse_, extras_);
   }
   const auto& ragged = std::get<RaggedBatch>(batch_);
-  REPRISE_RETURN_IF_ERROR(LaunchWorkMap(ragged, window, work_->map(), stream));
-  return RaggedAttentionCuda(layer_, ragged, work_->map(), q_, k_, v_, out_, &lse_, extras_);
+  REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
+                           LaunchWorkMap(ragged, window, work_->map(), stream));
+  return RaggedAttentionCuda(layer_, ragged, work, q_, k_, v_, out_, &lse_, extras_);
 }
 
 absl::StatusOr<std::string> GpuAttention::KernelName() {
+  const LayerWindow window = WindowOf(layer_);
   if (const auto* paged = std::get_if<PagedBatch>(&batch_)) {
-    return PagedAttentionKernelName(layer_, *paged, work_->map(), q_, kv_, out_, extras_);
+    return PagedAttentionKernelName(layer_, *paged, WorkOf(*paged, window, work_->map()), q_, kv_,
+                                    out_, extras_);
   }
-  return RaggedAttentionKernelName(layer_, std::get<RaggedBatch>(batch_), work_->map(), q_, k_, v_,
+  const auto& ragged = std::get<RaggedBatch>(batch_);
+  return RaggedAttentionKernelName(layer_, ragged, WorkOf(ragged, window, work_->map()), q_, k_, v_,
                                    out_, extras_);
 }
 

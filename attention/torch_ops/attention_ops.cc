@@ -221,7 +221,7 @@ absl::StatusOr<Outputs> RunPaged(PagedArguments& arguments, OutputArguments outp
   if (q.is_cuda() && FromScalarType(q.scalar_type())) {
     TakeNeeds(layer, batch, q, kv, extras, kernels);
   }
-  REPRISE_ASSIGN_OR_RETURN(const WorkMap work,
+  REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
                            WorkFor(arguments.work, kernels, layer, batch, q, keep_alive));
   REPRISE_RETURN_IF_ERROR(
       PagedAttention(layer, batch, work, q, kv, outputs.given->out, lse, extras));
@@ -317,7 +317,7 @@ absl::StatusOr<Outputs> RunRagged(RaggedArguments& arguments, OutputArguments ou
   if (q.is_cuda() && FromScalarType(q.scalar_type()) && FromScalarType(k.scalar_type())) {
     TakeNeeds(layer, batch, q, RaggedKv(layer, k, v, extras), extras, kernels);
   }
-  REPRISE_ASSIGN_OR_RETURN(const WorkMap work,
+  REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
                            WorkFor(arguments.work, kernels, layer, batch, q, keep_alive));
   REPRISE_RETURN_IF_ERROR(
       RaggedAttention(layer, batch, work, q, k, v, outputs.given->out, lse, extras));

@@ -21,8 +21,8 @@ namespace reprise {
 namespace {
 
 template <typename Batch>
-absl::Status BuildOn(const Batch& batch, const LayerWindow& window, const WorkMap& map,
-                     at::Device device) {
+absl::StatusOr<BatchWork> BuildOn(const Batch& batch, const LayerWindow& window, const WorkMap& map,
+                                  at::Device device) {
   if (device.is_cpu()) return WorkMapOnHost(batch, window, map);
 #ifdef REPRISE_WITH_CUDA
   const c10::cuda::CUDAGuard guard(device);
@@ -42,9 +42,9 @@ absl::Status CheckBatch(const AttentionParams&, const RaggedBatch& batch) {
 }
 
 template <typename Batch>
-absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, const KernelChoice& kernels,
-                               const AttentionParams& layer, const Batch& batch,
-                               const at::Tensor& q, at::Tensor& keep_alive) {
+absl::StatusOr<BatchWork> WorkForCall(const WorkTensors& work, const KernelChoice& kernels,
+                                      const AttentionParams& layer, const Batch& batch,
+                                      const at::Tensor& q, at::Tensor& keep_alive) {
   if (work.plan.has_value() != work.workspace.has_value()) {
     return absl::InvalidArgumentError(
         absl::StrCat("plan and workspace belong together: expected both or neither, got only ",
@@ -54,9 +54,9 @@ absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, const KernelChoice& kern
     REPRISE_ASSIGN_OR_RETURN(WorkMap map, WorkMapOver(*work.plan, *work.workspace, q.device()));
     if (kernels.products) map.kernels.products = kernels.products;
     map.kernels.max_tier = std::min(map.kernels.max_tier, kernels.max_tier);
-    return map;
+    return WorkOf(batch, WindowOf(layer), map);
   }
-  if (q.is_cpu()) return WorkMap{};
+  if (q.is_cpu()) return BatchWork{};
   // The map is made before the call checks these.
   REPRISE_RETURN_IF_ERROR(CheckAttentionParams(layer));
   REPRISE_RETURN_IF_ERROR(CheckBatch(layer, batch));
@@ -81,8 +81,7 @@ absl::StatusOr<WorkMap> WorkOf(const WorkTensors& work, const KernelChoice& kern
   REPRISE_ASSIGN_OR_RETURN(WorkMap map, WorkMapOver(plan, keep_alive, q.device()));
   // Made and used with the same batch.
   if (!work.deterministic) map.split = RowSplit::kByBatch;
-  REPRISE_RETURN_IF_ERROR(BuildOn(batch, WindowOf(layer), map, q.device()));
-  return map;
+  return BuildOn(batch, WindowOf(layer), map, q.device());
 }
 
 }  // namespace
@@ -101,25 +100,25 @@ absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const
                        at::Device device) {
   REPRISE_RETURN_IF_ERROR(
       CheckBatchFields({.window_left = window.left, .window_right = window.right}, batch));
-  return BuildOn(batch, window, map, device);
+  return BuildOn(batch, window, map, device).status();
 }
 
 absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map,
                        at::Device device) {
   REPRISE_RETURN_IF_ERROR(CheckBatchFields(batch));
-  return BuildOn(batch, window, map, device);
+  return BuildOn(batch, window, map, device).status();
 }
 
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
-                                const AttentionParams& layer, const PagedBatch& batch,
-                                const at::Tensor& q, at::Tensor& keep_alive) {
-  return WorkOf(work, kernels, layer, batch, q, keep_alive);
+absl::StatusOr<BatchWork> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
+                                  const AttentionParams& layer, const PagedBatch& batch,
+                                  const at::Tensor& q, at::Tensor& keep_alive) {
+  return WorkForCall(work, kernels, layer, batch, q, keep_alive);
 }
 
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
-                                const AttentionParams& layer, const RaggedBatch& batch,
-                                const at::Tensor& q, at::Tensor& keep_alive) {
-  return WorkOf(work, kernels, layer, batch, q, keep_alive);
+absl::StatusOr<BatchWork> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
+                                  const AttentionParams& layer, const RaggedBatch& batch,
+                                  const at::Tensor& q, at::Tensor& keep_alive) {
+  return WorkForCall(work, kernels, layer, batch, q, keep_alive);
 }
 
 }  // namespace reprise

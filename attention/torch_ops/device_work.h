@@ -38,12 +38,12 @@ struct WorkTensors {
 // The map for attention of `layer` over `batch` on q's device, for the kernels that the call wants:
 // the caller's map, or one that is allocated (`keep_alive` holds it) and built now. The CPU needs no
 // map.
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
-                                const AttentionParams& layer, const PagedBatch& batch,
-                                const at::Tensor& q, at::Tensor& keep_alive);
-absl::StatusOr<WorkMap> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
-                                const AttentionParams& layer, const RaggedBatch& batch,
-                                const at::Tensor& q, at::Tensor& keep_alive);
+absl::StatusOr<BatchWork> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
+                                  const AttentionParams& layer, const PagedBatch& batch,
+                                  const at::Tensor& q, at::Tensor& keep_alive);
+absl::StatusOr<BatchWork> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
+                                  const AttentionParams& layer, const RaggedBatch& batch,
+                                  const at::Tensor& q, at::Tensor& keep_alive);
 
 }  // namespace reprise
 

@@ -67,8 +67,7 @@
 //
 // The map is data on the device, made each step from seq_lens, so a captured graph adapts to the
 // current lengths; only the plan (capacities, tile and workspace sizes) is fixed under capture:
-// attention/work_map/work_map_plan.h. attention/work_map/work_map_build.h fills it. The CPU path of
-// PagedAttention() does not use a map: pass WorkMap{}.
+// attention/work_map/work_map_plan.h. attention/work_map/work_map_build.h fills it.
 //
 // Invariants of a map, checked by CheckWorkMap() (attention/work_map/work_map_check.h):
 //   1. The items of a row and query range, together with the shared items over its queries, cover
@@ -92,7 +91,6 @@
 #define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_H_
 
 #include <cstdint>
-#include <memory>
 
 #include "reprise/attention/kernel_choice.h"
 #include "reprise/base/dtype.h"
@@ -113,9 +111,8 @@ enum class WorkMapMode : int32_t {
 enum class RowSplit : int32_t {
   // `main` has all rows where the batch's bounds say that all are long, or hardly longer than short
   // ones, or that the rows have few keys (WorkMap::most_joined_steps), which saves a kernel. Batches
-  // of few rows run in clusters. The builder and attention must get batches of the same num_rows,
-  // num_tokens, max_query_len and max_seq_len, and attention no wider window: else its call is
-  // refused (CheckBuiltFor()).
+  // with few rows run in clusters. All calls with a BatchWork must have batches of the same num_rows,
+  // num_tokens, max_query_len and max_seq_len, and no wider window. Attention refuses other calls.
   kByBatch,
   kByRow,  // by the row's number of queries alone; deterministic mode uses this
 };
@@ -262,7 +259,7 @@ inline constexpr int kNumMapCounts = 5;
 inline constexpr int kStepsUnderWay = 2;
 
 // The most keys of a row that a query range may see, as far as the bounds of a batch tell.
-REPRISE_HOST_DEVICE inline int MostKeys(const TileMap& map, int window_left) {
+inline int MostKeys(const TileMap& map, int window_left) {
   if (window_left < 0 || window_left >= map.max_seq_len - map.max_query_len) return map.max_seq_len;
   return window_left + map.max_query_len;
 }
@@ -270,13 +267,12 @@ REPRISE_HOST_DEVICE inline int MostKeys(const TileMap& map, int window_left) {
 // The most steps of a piece of a range that has a cluster because the rows have few keys.
 inline constexpr int kMostStepsOfCluster = 4;
 
-// The columns of a cluster of the kernel for a batch of `num_rows` rows; 1: it has none. Pieces that
-// are merged in a cluster may have a step more than those that the columns would give, as a merge
-// through memory takes longer than a step. A kernel in clusters of more than 2 has fewer columns
-// than others, so these are for rows of few keys, which need no more; with clusters of 2 it has all
-// of them (but an odd last one), and rows may have any number of keys if there are two columns for
-// each, and not three. Attention launches the clusters for which the map was built.
-REPRISE_HOST_DEVICE inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
+// The number of columns that form a cluster in the kernel for a batch of `num_rows` rows; 1: the kernel
+// has no clusters. A split that is merged in a cluster may be one step longer than a split that is
+// merged through memory, because the merge through memory takes longer than a step. Clusters of more
+// than 2 leave some columns unused, so they serve rows of few keys only. Clusters of 2 use all columns,
+// except an odd last one. They serve rows of any length if each row has two columns but not three.
+inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
   if (num_rows < 1 || num_rows > map.clusters_of[2]) return 1;
   const int keys = MostKeys(map, window_left);
   const int steps = (keys + kWorkStepKeys - 1) / kWorkStepKeys;
@@ -307,21 +303,23 @@ REPRISE_HOST_DEVICE inline int ColumnsInUse(const TileMap& map, int cluster) {
 // Whether the kernel has wide CTAs, which have three times as many keys under way as others, and half
 // as many of them run at the same time: for ranges that are so few that each piece has a
 // multiprocessor to itself, and so long that a piece has more keys than others have under way.
-// `cluster`: ClusterOf(). Attention launches the CTAs for which the map was built.
-REPRISE_HOST_DEVICE inline bool IsWide(const TileMap& map, int cluster, int num_rows,
-                                       int window_left) {
+// `cluster`: ClusterOf().
+inline bool IsWide(const TileMap& map, int cluster, int num_rows, int window_left) {
   return cluster == 1 && num_rows > 0 && num_rows <= map.most_wide_rows &&
          MostKeys(map, window_left) > kStepsUnderWay * kMostPiecesAtOnce * kWorkStepKeys;
 }
 
-// What a map was built for last, noted on the host by the builders.
-struct WorkMapBuild {
-  bool is_known = false;  // else it was never built, or not through this map or a copy of it
-  int num_rows = 0;
-  int longest_short_row = 0;  // LongestShortRow() (attention/work_map/work_map_build.h)
-  int window_left = -1;       // -1: none
-  int window_right = -1;
+// The launch of the kernel for a TileMap: the columns of a cluster (ClusterOf()), and whether its CTAs
+// are wide (IsWide()).
+struct LaunchForm {
+  int cluster = 1;
+  bool is_wide = false;
 };
+
+// The columns that have items if the kernel is launched in this form.
+REPRISE_HOST_DEVICE inline int ColumnsOf(const TileMap& map, const LaunchForm& form) {
+  return form.is_wide ? map.wide_columns : ColumnsInUse(map, form.cluster);
+}
 
 // MakeWorkMap() (attention/work_map/work_map_plan.h) makes it from a plan and a workspace.
 struct WorkMap {
@@ -336,10 +334,24 @@ struct WorkMap {
   // The same for a batch whose long rows may have at least a third as many query ranges as it has
   // rows.
   int64_t most_joined_steps_beside_prompts = 0;
-  // kByBatch: of this map and its copies; null in a plan's shape.
-  std::shared_ptr<WorkMapBuild> build;
 
   bool has_short_rows() const { return short_rows.num_ctas > 0; }
+};
+
+// The work of one batch: a map, and what the batch's bounds on the host decide about it. The builder
+// of the map and all attention calls of the batch get the same value, from WorkOf()
+// (attention/work_map/work_map_build.h), so a captured graph keeps the value of its capture. A map holds
+// the work of one batch at a time: a value is valid from the build with it to the next build of the map.
+// The CPU needs no work: pass BatchWork{}.
+struct BatchWork {
+  WorkMap map;
+  LaunchForm main_form = {};   // launches the kernel for map.main
+  LaunchForm short_form = {};  // launches the kernel for map.short_rows
+  int num_rows = 0;
+  // Rows of at most this many queries are in map.short_rows. 0: all rows are in map.main.
+  int longest_short_row = 0;
+  int window_left = -1;  // the window of the build; -1: none
+  int window_right = -1;
 };
 
 }  // namespace reprise

@@ -81,23 +81,29 @@ struct HostTeam {
   }
 };
 
-template <typename Cutter>
-void CutBy(const WorkMapRows& rows, const QueryLens& lens, const TileMap& map) {
+template <typename Cutter, typename Sum>
+void CutBy(const WorkMapRows& rows, const WorkPart& part, const WorkMapSums& sums) {
   HostTeam team;
-  const WorkMapScratch scratch = WorkMapScratch::At(map.scratch, map);
-  const auto [sums, is_narrow] = SumsOf(map);
+  WorkMapBuilder<HostTeam, Cutter, Sum>(team, rows, part.lens, sums, part.map, part.form,
+                                        WorkMapScratch::At(part.map.scratch, part.map))
+      .Run();
+}
+
+template <typename Cutter>
+void CutBy(const WorkMapRows& rows, const WorkPart& part) {
+  const auto [sums, is_narrow] = SumsOf(part.map);
   if (is_narrow) {
-    WorkMapBuilder<HostTeam, Cutter, int32_t>(team, rows, lens, sums, map, scratch).Run();
+    CutBy<Cutter, int32_t>(rows, part, sums);
   } else {
-    WorkMapBuilder<HostTeam, Cutter, int64_t>(team, rows, lens, sums, map, scratch).Run();
+    CutBy<Cutter, int64_t>(rows, part, sums);
   }
 }
 
-void Cut(const WorkMapRows& rows, const QueryLens& lens, const TileMap& map) {
-  if (map.mode == WorkMapMode::kDeterministic) {
-    CutBy<DeterministicCut>(rows, lens, map);
+void Cut(const WorkMapRows& rows, const WorkPart& part) {
+  if (part.map.mode == WorkMapMode::kDeterministic) {
+    CutBy<DeterministicCut>(rows, part);
   } else {
-    CutBy<BalancedCut>(rows, lens, map);
+    CutBy<BalancedCut>(rows, part);
   }
 }
 
@@ -142,51 +148,54 @@ absl::Status CheckCapacity(const Batch& batch, const WorkMap& map) {
   return CheckAtMost("max_seq_len", map.main.max_seq_len, batch.max_seq_len);
 }
 
+LaunchForm FormOf(const TileMap& map, int num_rows, int window_left) {
+  const int cluster = ClusterOf(map, num_rows, window_left);
+  return {.cluster = cluster, .is_wide = IsWide(map, cluster, num_rows, window_left)};
+}
+
 template <typename Batch>
-void Note(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
-  if (map.build == nullptr) return;
-  *map.build = {.is_known = true,
-                .num_rows = batch.num_rows,
-                .longest_short_row = LongestShort(batch, map),
-                .window_left = window.left.value_or(-1),
-                .window_right = window.right.value_or(-1)};
+BatchWork WorkOfBatch(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
+  const int window_left = window.left.value_or(-1);
+  return {.map = map,
+          .main_form = FormOf(map.main, batch.num_rows, window_left),
+          .short_form = FormOf(map.short_rows, batch.num_rows, window_left),
+          .num_rows = batch.num_rows,
+          .longest_short_row = LongestShort(batch, map),
+          .window_left = window_left,
+          .window_right = window.right.value_or(-1)};
 }
 
 absl::Status CheckSide(const char* name, int built, const std::optional<int>& side) {
   if (built < 0 || (side && *side <= built)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("work was built for a narrower window: expected ",
-                                                 name, " at most ", built, ", got ",
+  return absl::InvalidArgumentError(absl::StrCat("work is for a narrower window: expected ", name,
+                                                 " at most ", built, ", got ",
                                                  side ? std::to_string(*side) : "none"));
 }
 
 template <typename Batch>
-absl::Status CheckBuilt(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
-  if (map.build == nullptr || !map.build->is_known) return absl::OkStatus();
-  const WorkMapBuild& build = *map.build;
-  if (batch.num_rows != build.num_rows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("work was built for another batch: expected num_rows ", build.num_rows,
-                     ", got ", batch.num_rows));
+absl::Status CheckWork(const Batch& batch, const LayerWindow& window, const BatchWork& work) {
+  if (work.map.split == RowSplit::kByRow) return absl::OkStatus();
+  if (batch.num_rows != work.num_rows) {
+    return absl::InvalidArgumentError(absl::StrCat("work is for another batch: expected num_rows ",
+                                                   work.num_rows, ", got ", batch.num_rows));
   }
-  if (const int longest = LongestShort(batch, map); longest != build.longest_short_row) {
+  if (const int longest = LongestShort(batch, work.map); longest != work.longest_short_row) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "work was built for a batch with other bounds (num_tokens, max_query_len, max_seq_len): "
-        "expected rows of up to ",
-        build.longest_short_row, " queries in a map of their own, got ", longest));
+        "work is for a batch with other bounds (num_tokens, max_query_len, max_seq_len): expected "
+        "rows of up to ",
+        work.longest_short_row, " queries in the second map, got ", longest));
   }
-  REPRISE_RETURN_IF_ERROR(CheckSide("window_left", build.window_left, window.left));
-  return CheckSide("window_right", build.window_right, window.right);
+  REPRISE_RETURN_IF_ERROR(CheckSide("window_left", work.window_left, window.left));
+  return CheckSide("window_right", work.window_right, window.right);
 }
 
 template <typename Batch>
-absl::Status Build(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
+absl::StatusOr<BatchWork> Build(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
   REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, map));
+  const BatchWork work = WorkOfBatch(batch, window, map);
   const WorkMapRows rows = RowsOf(batch, window);
-  for (const RowsOfTileMap& part : MapsOf(map, LongestShort(batch, map))) {
-    Cut(rows, part.lens, part.map);
-  }
-  Note(batch, window, map);
-  return absl::OkStatus();
+  for (const WorkPart& part : PartsOf(work)) Cut(rows, part);
+  return work;
 }
 
 }  // namespace
@@ -202,50 +211,42 @@ absl::Status CheckWorkMapCapacity(const RaggedBatch& batch, const WorkMap& map) 
   return CheckCapacity(batch, map);
 }
 
-int LongestShortRow(const PagedBatch& batch, const WorkMap& map) {
-  return LongestShort(batch, map);
+BatchWork WorkOf(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map) {
+  return WorkOfBatch(batch, window, map);
 }
 
-int LongestShortRow(const RaggedBatch& batch, const WorkMap& map) {
-  return LongestShort(batch, map);
+BatchWork WorkOf(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map) {
+  return WorkOfBatch(batch, window, map);
 }
 
-void NoteBuild(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map) {
-  Note(batch, window, map);
+absl::Status CheckBatchWork(const PagedBatch& batch, const LayerWindow& window,
+                            const BatchWork& work) {
+  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work.map));
+  return CheckWork(batch, window, work);
 }
 
-void NoteBuild(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map) {
-  Note(batch, window, map);
+absl::Status CheckBatchWork(const RaggedBatch& batch, const LayerWindow& window,
+                            const BatchWork& work) {
+  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work.map));
+  return CheckWork(batch, window, work);
 }
 
-absl::Status CheckBuiltFor(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map) {
-  return CheckBuilt(batch, window, map);
+absl::InlinedVector<WorkPart, 2> PartsOf(const BatchWork& work) {
+  absl::InlinedVector<WorkPart, 2> parts;
+  parts.push_back({work.map.main, work.main_form, {.least = work.longest_short_row + 1}});
+  if (work.map.has_short_rows()) {
+    parts.push_back({work.map.short_rows, work.short_form, {.most = work.longest_short_row}});
+  }
+  return parts;
 }
 
-absl::Status CheckBuiltFor(const RaggedBatch& batch, const LayerWindow& window,
-                           const WorkMap& map) {
-  return CheckBuilt(batch, window, map);
-}
-
-LaunchForm FormAsBuilt(const TileMap& part, const WorkMap& map, int num_rows, int window_left) {
-  if (map.build != nullptr && map.build->is_known) window_left = map.build->window_left;
-  const int cluster = ClusterOf(part, num_rows, window_left);
-  return {.cluster = cluster, .is_wide = IsWide(part, cluster, num_rows, window_left)};
-}
-
-absl::InlinedVector<RowsOfTileMap, 2> MapsOf(const WorkMap& map, int longest_short_row) {
-  absl::InlinedVector<RowsOfTileMap, 2> maps;
-  maps.push_back({map.main, {.least = longest_short_row + 1}});
-  if (map.has_short_rows()) maps.push_back({map.short_rows, {.most = longest_short_row}});
-  return maps;
-}
-
-absl::Status WorkMapOnHost(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map) {
+absl::StatusOr<BatchWork> WorkMapOnHost(const PagedBatch& batch, const LayerWindow& window,
+                                        const WorkMap& map) {
   return Build(batch, window, map);
 }
 
-absl::Status WorkMapOnHost(const RaggedBatch& batch, const LayerWindow& window,
-                           const WorkMap& map) {
+absl::StatusOr<BatchWork> WorkMapOnHost(const RaggedBatch& batch, const LayerWindow& window,
+                                        const WorkMap& map) {
   return Build(batch, window, map);
 }
 

@@ -28,6 +28,7 @@ namespace {
 struct WorkMapJob {
   WorkMapRows rows = {};
   TileMap maps[2] = {};
+  LaunchForm forms[2] = {};
   QueryLens lens[2] = {};
   WorkMapSums sums[2] = {};  // set by LaunchKernel()
   int num_maps = 0;
@@ -291,7 +292,7 @@ __device__ __forceinline__ void Build(const WorkMapJob& job, int index,
   void* const memory = kScratch == Scratch::kShared ? shared_scratch : map.scratch;
   CtaTeam team(scan_memory);
   WorkMapBuilder<CtaTeam, Cutter, Sum>(team, rows, job.lens[index], job.sums[index], map,
-                                       WorkMapScratch::At(memory, map))
+                                       job.forms[index], WorkMapScratch::At(memory, map))
       .Run();
 }
 
@@ -358,30 +359,31 @@ cudaError_t LaunchKernel(WorkMapJob job, cudaStream_t stream) {
 }
 
 template <typename Batch>
-absl::Status Launch(const Batch& batch, const LayerWindow& window, const WorkMap& map,
-                    CUstream_st* stream) {
+absl::StatusOr<BatchWork> Launch(const Batch& batch, const LayerWindow& window, const WorkMap& map,
+                                 CUstream_st* stream) {
   if (absl::Status status = CheckWorkMapCapacity(batch, map); !status.ok()) return status;
+  const BatchWork work = WorkOf(batch, window, map);
   WorkMapJob job = {.rows = RowsOf(batch, window)};
-  for (const RowsOfTileMap& part : MapsOf(map, LongestShortRow(batch, map))) {
+  for (const WorkPart& part : PartsOf(work)) {
     job.maps[job.num_maps] = part.map;
+    job.forms[job.num_maps] = part.form;
     job.lens[job.num_maps++] = part.lens;
   }
   if (absl::Status status = CudaStatus(LaunchKernel(job, stream), "LaunchWorkMap"); !status.ok()) {
     return status;
   }
-  NoteBuild(batch, window, map);
-  return absl::OkStatus();
+  return work;
 }
 
 }  // namespace
 
-absl::Status LaunchWorkMap(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map,
-                           CUstream_st* stream) {
+absl::StatusOr<BatchWork> LaunchWorkMap(const PagedBatch& batch, const LayerWindow& window,
+                                        const WorkMap& map, CUstream_st* stream) {
   return Launch(batch, window, map, stream);
 }
 
-absl::Status LaunchWorkMap(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map,
-                           CUstream_st* stream) {
+absl::StatusOr<BatchWork> LaunchWorkMap(const RaggedBatch& batch, const LayerWindow& window,
+                                        const WorkMap& map, CUstream_st* stream) {
   return Launch(batch, window, map, stream);
 }
 

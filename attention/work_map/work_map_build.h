@@ -1,12 +1,14 @@
 // Fills a work map (attention/work_map/work_map.h) for a batch: each step, before the first layer.
 //
 //   // On the device: one small kernel.
-//   REPRISE_RETURN_IF_ERROR(LaunchWorkMap(batch, WindowOf(layer), map, stream));
+//   REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
+//                            LaunchWorkMap(batch, WindowOf(layer), map, stream));
+//   // then each layer: PagedAttention(layer, batch, work, ...)
 //
 //   // On the host, for tests and to look at a map.
 //   std::vector<char> workspace(plan.workspace_bytes + 256);   // aligned to 256 bytes
 //   WorkMap map = MakeWorkMap(plan, aligned);
-//   REPRISE_RETURN_IF_ERROR(WorkMapOnHost(batch, WindowOf(layer), map));
+//   REPRISE_RETURN_IF_ERROR(WorkMapOnHost(batch, WindowOf(layer), map).status());
 //   // map.main.items[0 .. map.main.counts[0]) ...
 //
 // Both forms are the same code (attention/work_map/work_map_builder.h) and make the same map.
@@ -29,6 +31,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/ragged_batch.h"
 #include "reprise/attention/work_map/work_map.h"
@@ -39,48 +42,41 @@ struct CUstream_st;
 namespace reprise {
 
 // Checks that `map` was made by MakeWorkMap(), and that the batch's host upper bounds are within
-// its own. Both builders and PagedAttention() call it. Errors: InvalidArgument.
+// its own. Both builders call it. Errors: InvalidArgument.
 absl::Status CheckWorkMapCapacity(const PagedBatch& batch, const WorkMap& map);
 absl::Status CheckWorkMapCapacity(const RaggedBatch& batch, const WorkMap& map);
 
-absl::Status WorkMapOnHost(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map);
-absl::Status WorkMapOnHost(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map);
+// The value that the builders return, without building. It follows from the bounds of the batch, the
+// window and the plan alone.
+BatchWork WorkOf(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map);
+BatchWork WorkOf(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map);
+
+absl::StatusOr<BatchWork> WorkMapOnHost(const PagedBatch& batch, const LayerWindow& window,
+                                        const WorkMap& map);
+absl::StatusOr<BatchWork> WorkMapOnHost(const RaggedBatch& batch, const LayerWindow& window,
+                                        const WorkMap& map);
 
 // `stream` is a cudaStream_t. Only in builds with CUDA: target work_map_build_cuda.
-absl::Status LaunchWorkMap(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map,
-                           CUstream_st* stream);
-absl::Status LaunchWorkMap(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map,
-                           CUstream_st* stream);
+absl::StatusOr<BatchWork> LaunchWorkMap(const PagedBatch& batch, const LayerWindow& window,
+                                        const WorkMap& map, CUstream_st* stream);
+absl::StatusOr<BatchWork> LaunchWorkMap(const RaggedBatch& batch, const LayerWindow& window,
+                                        const WorkMap& map, CUstream_st* stream);
 
-// Rows of at most this many queries are in map.short_rows, the others in map.main; 0: all in main.
-// Follows from the plan and the batch's bounds, so the builders and attention agree.
-int LongestShortRow(const PagedBatch& batch, const WorkMap& map);
-int LongestShortRow(const RaggedBatch& batch, const WorkMap& map);
+// Checks the map's capacity, and that `work` is the work of a batch with the same bounds and with a
+// window at least as wide: its items are then the items of the call. With RowSplit::kByRow any batch
+// within the capacity may use a map. PagedAttention() calls it on CUDA. Errors: InvalidArgument.
+absl::Status CheckBatchWork(const PagedBatch& batch, const LayerWindow& window,
+                            const BatchWork& work);
+absl::Status CheckBatchWork(const RaggedBatch& batch, const LayerWindow& window,
+                            const BatchWork& work);
 
-// Notes what the map is built for. Both builders call it.
-void NoteBuild(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map);
-void NoteBuild(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map);
-
-// Checks that the map, if its builder is known, was built for a batch of as many rows that is divided
-// alike among the two maps, and for no narrower window: then its items are those of the call.
-// PagedAttention() calls it on CUDA. Only with RowSplit::kByBatch. Errors: InvalidArgument.
-absl::Status CheckBuiltFor(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map);
-absl::Status CheckBuiltFor(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map);
-
-// How the kernel for `part`, a map of `map`, is launched: by ClusterOf() and IsWide() when the map was
-// built, or for these arguments if that is not known.
-struct LaunchForm {
-  int cluster = 1;
-  bool is_wide = false;
-};
-LaunchForm FormAsBuilt(const TileMap& part, const WorkMap& map, int num_rows, int window_left);
-
-// The maps of a plan, each with the rows that it serves.
-struct RowsOfTileMap {
+// One of the maps of a BatchWork, the form of its kernel's launch, and the rows that it serves.
+struct WorkPart {
   TileMap map;
+  LaunchForm form;
   QueryLens lens;
 };
-absl::InlinedVector<RowsOfTileMap, 2> MapsOf(const WorkMap& map, int longest_short_row);
+absl::InlinedVector<WorkPart, 2> PartsOf(const BatchWork& work);
 
 }  // namespace reprise
 

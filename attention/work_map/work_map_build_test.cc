@@ -511,7 +511,7 @@ TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
     options.split = split;
     options.costs.joined_steps = options.costs.joined_steps_beside_prompts = 0;
     HostWorkMap work(options);
-    EXPECT_EQ(LongestShortRow(rows.batch, work.map()), 4);
+    EXPECT_EQ(WorkOf(rows.batch, {}, work.map()).longest_short_row, 4);
     ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
     EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
     EXPECT_THAT(RowsOf(work.map().main), ElementsAre(2));
@@ -527,7 +527,7 @@ TEST(WorkMapBuildTest, ShortRowsJoinTheLongOnesIfBothHaveFewKeys) {
   options.costs.joined_steps = 12;                  // 132 CTAs, 8 heads: 198 steps
   options.costs.joined_steps_beside_prompts = 0;
   const auto longest_short_row = [&] {
-    return LongestShortRow(rows.batch, HostWorkMap(options).map());
+    return WorkOf(rows.batch, {}, HostWorkMap(options).map()).longest_short_row;
   };
   EXPECT_EQ(longest_short_row(), 0);
   HostWorkMap work(options);
@@ -560,7 +560,7 @@ TEST(WorkMapBuildTest, ShortRowsJoinLongOnesWithAsMuchToDo) {
     options.num_q_heads = num_q_heads;
     options.num_kv_heads = num_kv_heads;
     options.head_dim_qk = options.head_dim_v = head_dim;
-    return LongestShortRow(batch, HostWorkMap(options).map()) == 0;
+    return WorkOf(batch, {}, HostWorkMap(options).map()).longest_short_row == 0;
   };
   EXPECT_TRUE(join(64, 1024, 4096));
   EXPECT_TRUE(join(32, 2048, 2048));
@@ -589,7 +589,7 @@ TEST(WorkMapBuildTest, BatchesWhoseRowsAreAlikeByTheirBoundsTakeOneMap) {
     WorkMapOptions options = OptionsFor(longest.batch);
     options.split = split;
     options.costs.joined_steps = options.costs.joined_steps_beside_prompts = 0;
-    return LongestShortRow(batch, HostWorkMap(options).map());
+    return WorkOf(batch, {}, HostWorkMap(options).map()).longest_short_row;
   };
   // The maximum number of tokens: no row is short.
   EXPECT_EQ(longest_short_row(longest.batch, RowSplit::kByBatch), 0);
@@ -628,7 +628,7 @@ TEST(WorkMapBuildTest, LengthsBeyondThePlanStayWithinTheWorkspace) {
 
 TEST(WorkMapBuildTest, RefusesAnEmptyMapAndSaysHowToMakeOne) {
   Rows rows({5});
-  const absl::Status status = WorkMapOnHost(rows.batch, {}, WorkMap{});
+  const absl::Status status = WorkMapOnHost(rows.batch, {}, WorkMap{}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("PlanWorkMap"));
 }
@@ -638,7 +638,7 @@ TEST(WorkMapBuildTest, RefusesTailsWithoutMasks) {
   HostWorkMap work(OptionsFor(rows.batch));
   const std::vector<int32_t> tail_len = {3, 3};
   rows.batch.tail_len = tail_len.data();
-  EXPECT_EQ(WorkMapOnHost(rows.batch, {}, work.map()),
+  EXPECT_EQ(WorkMapOnHost(rows.batch, {}, work.map()).status(),
             absl::InvalidArgumentError("tail_mask, with tail_len: expected an array, got none"));
 }
 
@@ -649,7 +649,8 @@ TEST(WorkMapBuildTest, RefusesABatchThatMayExceedThePlan) {
     HostWorkMap work(OptionsFor(rows.batch));
     PagedBatch larger = rows.batch;
     ++(larger.*field);
-    EXPECT_EQ(WorkMapOnHost(larger, {}, work.map()).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(WorkMapOnHost(larger, {}, work.map()).status().code(),
+              absl::StatusCode::kInvalidArgument);
   }
 }
 

@@ -252,10 +252,10 @@ REPRISE_HOST_DEVICE int LastAtOrBefore(int value, int count, ValueOf value_of) {
 template <typename Team, typename Cutter, typename Sum>
 class WorkMapBuilder {
  public:
-  // `lens`: those of the rows that belong to the map. REQUIRES: all rows, if prefixes are shared.
+  // `lens` selects the rows that belong to the map. REQUIRES: it selects all rows if prefixes are shared.
   REPRISE_HOST_DEVICE WorkMapBuilder(Team& team, const WorkMapRows& rows, const QueryLens& lens,
                                      const WorkMapSums& sums, const TileMap& map,
-                                     const WorkMapScratch& scratch)
+                                     const LaunchForm& form, const WorkMapScratch& scratch)
       : team_(team),
         rows_(rows),
         lens_(lens),
@@ -264,10 +264,8 @@ class WorkMapBuilder {
         tiles_(scratch.tiles),
         row_(scratch.rows),
         tile_of_item_(scratch.tile_of_item),
-        cluster_(ClusterOf(map, rows.num_rows, rows.window_left)),
-        num_columns_(IsWide(map, cluster_, rows.num_rows, rows.window_left)
-                         ? map.wide_columns
-                         : ColumnsInUse(map, cluster_)),
+        cluster_(form.cluster),
+        num_columns_(ColumnsOf(map, form)),
         rows_are_tiles_(map.max_query_len <= map.tile_queries && map.decode_query_len == 1) {}
 
   // Fills the map. Called by all threads of the team.

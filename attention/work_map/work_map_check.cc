@@ -44,8 +44,9 @@ int StepsOf(const WorkItem& item) {
 
 class Checker {
  public:
-  Checker(const RowsOfTileMap& part, const LayerWindow& window)
+  Checker(const WorkPart& part, const LayerWindow& window)
       : map_(part.map),
+        form_(part.form),
         lens_(part.lens),
         num_items_(part.map.counts[0]),
         num_merges_(part.map.counts[1]),
@@ -105,9 +106,7 @@ class Checker {
       }
     }
     if (map_.counts[2] > 0) return CheckDeal();
-    const int window_left = layer_.window_left.value_or(-1);
-    if (IsWide(map_, ClusterOf(map_, num_rows_, window_left), num_rows_, window_left) &&
-        map_.column_items[map_.wide_columns] != num_items_) {
+    if (form_.is_wide && map_.column_items[map_.wide_columns] != num_items_) {
       return Broken(7, "the ", map_.wide_columns, " columns of wide CTAs have ",
                     map_.column_items[map_.wide_columns], " of ", num_items_, " items");
     }
@@ -116,7 +115,7 @@ class Checker {
 
   // Pieces of a range are the only items of the adjacent columns of one cluster.
   absl::Status CheckClusters() const {
-    const int cluster = ClusterOf(map_, num_rows_, layer_.window_left.value_or(-1));
+    const int cluster = form_.cluster;
     if (cluster == 1) return Broken(7, "ranges have clusters, and the kernel has none");
     for (int column = 0; column < map_.num_columns; ++column) {
       const int i = map_.column_items[column];
@@ -368,6 +367,7 @@ class Checker {
   }
 
   const TileMap& map_;
+  const LaunchForm form_;
   const QueryLens lens_;
   AttentionParams layer_;  // only its window is set
   const int num_items_;
@@ -383,7 +383,7 @@ class Checker {
 
 template <typename Batch>
 absl::Status Check(const WorkMap& map, const Batch& batch, const LayerWindow& window) {
-  for (const RowsOfTileMap& part : MapsOf(map, LongestShortRow(batch, map))) {
+  for (const WorkPart& part : PartsOf(WorkOf(batch, window, map))) {
     REPRISE_RETURN_IF_ERROR(Checker(part, window).Check(batch));
   }
   return absl::OkStatus();

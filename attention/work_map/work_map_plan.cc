@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <tuple>
 
@@ -452,7 +451,6 @@ WorkMap MakeWorkMap(const WorkMapPlan& plan, void* map_memory, void* partial_mem
   WorkMap map = plan.shape;
   LayOutMap(map_memory, map);
   LayOutPartials(partial_memory, map);
-  if (map.split == RowSplit::kByBatch) map.build = std::make_shared<WorkMapBuild>();
   return map;
 }
 

@@ -44,7 +44,7 @@ void BuildAndCheck(const Batch& batch, const AttentionParams& layer, WorkMapOpti
   options.max_seq_len = batch.max_seq_len;
   HostWorkMap work(options);
   for (int round = 0; round < 2; ++round) {  // the second over what the first left
-    const absl::Status built = WorkMapOnHost(batch, WindowOf(layer), work.map());
+    const absl::Status built = WorkMapOnHost(batch, WindowOf(layer), work.map()).status();
     ASSERT_TRUE(built.ok()) << built;
     const absl::Status checked = CheckWorkMap(work.map(), batch, WindowOf(layer));
     EXPECT_TRUE(checked.ok()) << checked;

@@ -197,13 +197,13 @@ class CudaDeviceDriver : public DeviceDriver {
   absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
                          const WorkMap& map) override {
     const CudaDeviceScope scope(device_.index());
-    return LaunchWorkMap(batch, WindowOf(layer), map, lanes_->stream());
+    return LaunchWorkMap(batch, WindowOf(layer), map, lanes_->stream()).status();
   }
 
   absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
                          const WorkMap& map) override {
     const CudaDeviceScope scope(device_.index());
-    return LaunchWorkMap(batch, WindowOf(layer), map, lanes_->stream());
+    return LaunchWorkMap(batch, WindowOf(layer), map, lanes_->stream()).status();
   }
 
   absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) override {

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "reprise/attention/cuda/kernel_key.h"
+#include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_status.h"
 
@@ -140,11 +142,13 @@ absl::Status EncoderPass::Run(absl::Span<const ScheduledEncode> encodes, Model& 
   const Arrays arrays = ArraysAt(static_cast<std::byte*>(device_memory_.data_ptr()));
   batch.query_start_loc = arrays.query_start_loc;
   batch.key_start_loc = arrays.query_start_loc;
+  std::vector<BatchWork> work(metadata.classes.num_classes());
   for (int i = 0; i < metadata.classes.num_classes(); ++i) {
     const LayerClass& layer_class = metadata.classes.classes[i];
     if (layer_class.batch != ClassBatch::kContiguous) continue;
-    REPRISE_RETURN_IF_ERROR(
-        driver_->BuildWork(metadata.layers[layer_class.first_layer].params, batch, work_maps_[i]));
+    const AttentionParams& params = metadata.layers[layer_class.first_layer].params;
+    work[i] = WorkOf(batch, WindowOf(params), work_maps_[i]);
+    REPRISE_RETURN_IF_ERROR(driver_->BuildWork(params, batch, work_maps_[i]));
   }
   return driver_->OnStream([&]() -> absl::Status {
     return CatchTorch([&] {
@@ -164,7 +168,7 @@ absl::Status EncoderPass::Run(absl::Span<const ScheduledEncode> encodes, Model& 
                                        .kv = kv,
                                        .classes = &metadata.classes,
                                        .batch = batch,
-                                       .work_maps = work_maps_,
+                                       .work = work,
                                        .linears = &driver_->linears()}));
     });
   });

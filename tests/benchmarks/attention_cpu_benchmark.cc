@@ -113,7 +113,7 @@ class Batch {
 
 void RunAttention(benchmark::State& state, Batch& batch) {
   for (auto _ : state) {
-    const absl::Status status = PagedAttention(batch.layer, batch.batch, WorkMap{}, batch.q,
+    const absl::Status status = PagedAttention(batch.layer, batch.batch, BatchWork{}, batch.q,
                                                batch.kv, batch.out, /*lse=*/nullptr);
     if (!status.ok()) state.SkipWithError(std::string(status.message()).c_str());
   }

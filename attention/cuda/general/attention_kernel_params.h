@@ -83,7 +83,7 @@ struct AttentionKernelParams {
   int32_t out_is_aligned;  // whether they allow stores of 4 elements
 
   TileMap work;
-  int32_t cluster;  // columns of a cluster of the launch: FormAsBuilt()
+  int32_t cluster;  // columns of a cluster of the launch: LaunchForm
   int32_t is_wide;  // whether it has wide CTAs: likewise
 
   // 1: the kernel before this one on the stream is of the same call, serves other rows, and lets

@@ -219,17 +219,19 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
     const at::Tensor workspace =
         at::empty({plan.workspace_bytes}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
     const WorkMap map = MakeWorkMap(plan, workspace.mutable_data_ptr());
+    const BatchWork work = WorkOf(made.batch, WindowOf(params), map);
     const auto build = [&] {
       return LaunchWorkMap(made.batch, WindowOf(params), map,
-                           c10::cuda::getCurrentCUDAStream().stream());
+                           c10::cuda::getCurrentCUDAStream().stream())
+          .status();
     };
     at::Tensor first_out = out[0];
-    REPRISE_ASSIGN_OR_RETURN(result.kernel, PagedAttentionKernelName(params, made.batch, map, q[0],
+    REPRISE_ASSIGN_OR_RETURN(result.kernel, PagedAttentionKernelName(params, made.batch, work, q[0],
                                                                      cache.layer(0), first_out));
     const auto call_layers = [&]() -> absl::Status {
       for (int layer = 0; layer < result.num_layers; ++layer) {
         at::Tensor layer_out = out[layer];
-        REPRISE_RETURN_IF_ERROR(PagedAttention(params, made.batch, map, q[layer],
+        REPRISE_RETURN_IF_ERROR(PagedAttention(params, made.batch, work, q[layer],
                                                cache.layer(layer), layer_out, nullptr));
       }
       return absl::OkStatus();

@@ -1,0 +1,164 @@
+// BatchWork: attention refuses another batch, and launches its kernels in the form of the build.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/work_map_rows.h"
+#include "reprise/attention/work_map/work_map_build.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+
+Rows Decodes(int num_rows) { return Rows(std::vector<int32_t>(num_rows, 8192)); }
+
+WorkMapOptions OptionsWith(int max_tokens, RowSplit split = RowSplit::kByBatch) {
+  return {.num_q_heads = 32,
+          .num_kv_heads = 8,
+          .head_dim_qk = 128,
+          .head_dim_v = 128,
+          .max_rows = 16,
+          .max_tokens = max_tokens,
+          .max_query_len = max_tokens / 16,
+          .max_seq_len = 8192,
+          .split = split};
+}
+
+std::string MessageFor(const PagedBatch& batch, const LayerWindow& window, const BatchWork& work) {
+  const absl::Status status = CheckBatchWork(batch, window, work);
+  EXPECT_EQ(status.code(),
+            status.ok() ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(BatchWorkTest, BuildersReturnTheValueOfWorkOf) {
+  const Rows decodes = Decodes(4);
+  HostWorkMap work(OptionsWith(16));
+  const LayerWindow window = {.left = 400, .right = 3};
+  const absl::StatusOr<BatchWork> built = WorkMapOnHost(decodes.batch, window, work.map());
+  ASSERT_TRUE(built.ok()) << built.status();
+  for (const BatchWork& value : {*built, WorkOf(decodes.batch, window, work.map())}) {
+    EXPECT_EQ(value.map.main.items, work.map().main.items);
+    EXPECT_EQ(value.num_rows, 4);
+    EXPECT_EQ(value.longest_short_row, 0);
+    EXPECT_EQ(value.window_left, 400);
+    EXPECT_EQ(value.window_right, 3);
+    EXPECT_EQ(value.main_form.cluster, ClusterOf(work.map().main, 4, 400));
+  }
+}
+
+TEST(BatchWorkTest, AnotherNumberOfRowsIsRefused) {
+  const Rows four = Decodes(4), five = Decodes(5);
+  HostWorkMap work(OptionsWith(16));
+  const BatchWork of_four = WorkOf(four.batch, {}, work.map());
+  EXPECT_EQ(MessageFor(four.batch, {}, of_four), "");
+  EXPECT_THAT(MessageFor(five.batch, {}, of_four), HasSubstr("expected num_rows 4, got 5"));
+  RaggedBatch ragged = {.num_rows = 4, .num_tokens = 4, .max_query_len = 1, .max_seq_len = 8192};
+  const BatchWork of_five = WorkOf(five.batch, {}, work.map());
+  EXPECT_THAT(std::string(CheckBatchWork(ragged, {}, of_five).message()),
+              HasSubstr("expected num_rows 5, got 4"));
+  EXPECT_THAT(MessageFor(four.batch, {}, BatchWork{.map = work.map()}),
+              HasSubstr("expected num_rows 0, got 4"));
+  EXPECT_THAT(MessageFor(four.batch, {}, BatchWork{}), HasSubstr("work is an empty WorkMap"));
+}
+
+// Captured graphs of several batches share a map. A replay does not change the values of other batches.
+TEST(BatchWorkTest, LaterBuildsDoNotChangeAValue) {
+  const Rows two = Decodes(2), five = Decodes(5);
+  HostWorkMap work(OptionsWith(16));
+  const BatchWork of_two = *WorkMapOnHost(two.batch, {.left = 400}, work.map());
+  const BatchWork of_five = *WorkMapOnHost(five.batch, {}, work.map());
+  ASSERT_EQ(of_two.main_form.cluster, 4);
+  ASSERT_EQ(of_five.main_form.cluster, 1);
+  // As a replay of the first batch's graph does.
+  ASSERT_TRUE(WorkMapOnHost(two.batch, {.left = 400}, work.map()).ok());
+  EXPECT_EQ(MessageFor(two.batch, {.left = 400}, of_two), "");
+  EXPECT_EQ(of_two.main_form.cluster, 4);
+  EXPECT_THAT(MessageFor(five.batch, {}, of_two), HasSubstr("expected num_rows 2, got 5"));
+}
+
+TEST(BatchWorkTest, AWiderWindowIsRefusedAndANarrowerOneIsNot) {
+  const Rows decodes = Decodes(2);
+  HostWorkMap work(OptionsWith(16));
+  BatchWork value = WorkOf(decodes.batch, {.left = 400, .right = 3}, work.map());
+  EXPECT_EQ(MessageFor(decodes.batch, {.left = 400, .right = 3}, value), "");
+  EXPECT_EQ(MessageFor(decodes.batch, {.left = 0, .right = 0}, value), "");
+  EXPECT_THAT(MessageFor(decodes.batch, {.left = 401, .right = 3}, value),
+              HasSubstr("window_left at most 400, got 401"));
+  EXPECT_THAT(MessageFor(decodes.batch, {.right = 3}, value),
+              HasSubstr("window_left at most 400, got none"));
+  EXPECT_THAT(MessageFor(decodes.batch, {.left = 4}, value),
+              HasSubstr("window_right at most 3, got none"));
+  value = WorkOf(decodes.batch, {}, work.map());
+  EXPECT_EQ(MessageFor(decodes.batch, {.left = 7}, value), "");
+}
+
+// A narrower window would have clusters, whose kernel has fewer columns than the map: items of the last
+// ones would have no CTA.
+TEST(BatchWorkTest, TheWindowOfTheBuildDeterminesTheClusters) {
+  const Rows decodes = Decodes(2);
+  HostWorkMap work(OptionsWith(16));
+  const TileMap& map = work.map().main;
+  ASSERT_EQ(ClusterOf(map, 2, -1), 1);
+  ASSERT_EQ(ClusterOf(map, 2, 400), 4);
+  BatchWork built = *WorkMapOnHost(decodes.batch, {}, work.map());
+  EXPECT_EQ(built.main_form.cluster, 1);
+  EXPECT_EQ(MessageFor(decodes.batch, {.left = 400}, built), "");
+  EXPECT_EQ(ColumnsOf(map, built.main_form), map.num_columns);
+  // There are items that a kernel in clusters of four would not have.
+  ASSERT_LT(ColumnsInUse(map, 4), map.num_columns);
+  EXPECT_LT(map.column_items[ColumnsInUse(map, 4)], map.counts[0]);
+  built = *WorkMapOnHost(decodes.batch, {.left = 400}, work.map());
+  EXPECT_EQ(built.main_form.cluster, 4);
+  EXPECT_EQ(MessageFor(decodes.batch, {.left = 100}, built), "");
+  EXPECT_EQ(ColumnsOf(map, built.main_form), ColumnsInUse(map, 4));
+  EXPECT_EQ(map.column_items[ColumnsInUse(map, 4)], map.counts[0]);
+}
+
+// A kernel with wide CTAs has half the columns.
+TEST(BatchWorkTest, TheWindowOfTheBuildDeterminesWideCtas) {
+  const Rows decodes = Decodes(2);
+  WorkMapOptions options = OptionsWith(16);
+  options.num_kv_heads = 1;
+  options.num_q_heads = 4;
+  HostWorkMap work(options);
+  const TileMap& map = work.map().main;
+  BatchWork built = *WorkMapOnHost(decodes.batch, {}, work.map());
+  EXPECT_TRUE(built.main_form.is_wide);
+  EXPECT_EQ(ColumnsOf(map, built.main_form), map.wide_columns);
+  EXPECT_EQ(map.column_items[map.wide_columns], map.counts[0]);
+  built = *WorkMapOnHost(decodes.batch, {.left = 400}, work.map());
+  EXPECT_FALSE(built.main_form.is_wide);
+}
+
+// The bounds of the batch decide whether short rows use the second map.
+TEST(BatchWorkTest, BoundsThatDivideTheRowsInAnotherWayAreRefused) {
+  Rows rows = Decodes(16);
+  rows.batch.max_query_len = 100;
+  rows.batch.num_tokens = 115;
+  HostWorkMap work(OptionsWith(16 * 512));
+  ASSERT_TRUE(work.map().has_short_rows());
+  const BatchWork value = WorkOf(rows.batch, {}, work.map());
+  EXPECT_EQ(MessageFor(rows.batch, {}, value), "");
+  PagedBatch other = rows.batch;
+  other.max_seq_len = 64;
+  ASSERT_NE(WorkOf(other, {}, work.map()).longest_short_row, value.longest_short_row);
+  EXPECT_THAT(MessageFor(other, {}, value), HasSubstr("other bounds"));
+}
+
+TEST(BatchWorkTest, MapsThatDivideByRowTakeAnyBatch) {
+  const Rows four = Decodes(4), five = Decodes(5);
+  HostWorkMap work(OptionsWith(16, RowSplit::kByRow));
+  const BatchWork value = WorkOf(four.batch, {.left = 5}, work.map());
+  EXPECT_EQ(MessageFor(five.batch, {}, value), "");
+  Rows many = Decodes(17);
+  EXPECT_THAT(MessageFor(many.batch, {}, value), HasSubstr("num_rows of the batch exceeds"));
+}
+
+}  // namespace
+}  // namespace reprise
