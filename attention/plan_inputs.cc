@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "reprise/base/divisor.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/cache/tables/convert_tables.h"
@@ -19,8 +20,6 @@ namespace reprise {
 namespace {
 
 constexpr int64_t kAlignment = 256 / 4;  // elements
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 absl::Status CheckReserved(const char* name, int64_t most, int64_t got) {
   if (got >= 0 && got <= most) return absl::OkStatus();

@@ -1,5 +1,7 @@
-// Division by a number that is constant in a launch, by a product and a shift. Kernels use it to
-// turn a thread's index into a token, a head and a dim.
+// Divisions of integers: rounded up, rounded down, and fast by a fixed number.
+//
+// Divisor divides by a number that is constant in a launch, with a product and a shift. Kernels use it
+// to turn a thread's index into a token, a head and a dim.
 //
 //   const Divisor heads(12);   // on the host, into the kernel's parameters
 //   const uint32_t token = heads.Divide(index), head = index - token * heads.value();
@@ -12,8 +14,22 @@
 #define REPRISE_BASE_DIVISOR_H_
 
 #include <cstdint>
+#include <type_traits>
 
 namespace reprise {
+
+// a / b, rounded up. REQUIRES: a >= 0, b > 0.
+template <typename A, typename B>
+constexpr std::common_type_t<A, B> CeilDiv(A a, B b) {
+  return a / b + (a % b != 0 ? 1 : 0);
+}
+
+// a / b, rounded down, also for negative a. REQUIRES: b > 0.
+template <typename A, typename B>
+constexpr std::common_type_t<A, B> FloorDiv(A a, B b) {
+  const auto quotient = a / b;
+  return quotient * b > a ? quotient - 1 : quotient;
+}
 
 class Divisor {
  public:

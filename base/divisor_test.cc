@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <random>
+#include <type_traits>
 
 #include "gtest/gtest.h"
 #include "reprise/base/testing/test_seed.h"
@@ -10,6 +11,12 @@ namespace reprise {
 namespace {
 
 constexpr uint32_t kLast = (uint32_t{1} << 31) - 1;
+
+static_assert(CeilDiv(0, 5) == 0 && CeilDiv(5, 5) == 1 && CeilDiv(6, 5) == 2);
+static_assert(CeilDiv(int64_t{1} << 40, 3) == 366503875926);
+static_assert(std::is_same_v<decltype(CeilDiv(1, int64_t{1})), int64_t>);
+static_assert(FloorDiv(5, 5) == 1 && FloorDiv(4, 5) == 0 && FloorDiv(0, 5) == 0);
+static_assert(FloorDiv(-1, 5) == -1 && FloorDiv(-5, 5) == -1 && FloorDiv(-6, 5) == -2);
 
 static_assert(Divisor().Divide(7) == 7);
 static_assert(Divisor(16).Divide(35) == 2);

@@ -4,14 +4,10 @@
 #include <bit>
 #include <limits>
 
+#include "reprise/base/divisor.h"
+
 namespace reprise {
 namespace {
-
-// Rounds towards minus infinity, so that blocks left of position 0 are numbered -1, -2, ...
-int64_t FloorDiv(int64_t a, int64_t b) {
-  const int64_t quotient = a / b;
-  return quotient * b > a ? quotient - 1 : quotient;
-}
 
 bool InWindow(const AttentionParams& layer, int64_t query_position, int64_t key_position) {
   if (layer.window_left && key_position < query_position - *layer.window_left) return false;

@@ -13,6 +13,7 @@
 #include "reprise/attention/device_profile.h"
 #include "reprise/attention/head_dims.h"
 #include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/base/divisor.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
@@ -27,8 +28,6 @@ constexpr int kMostColumns = 65535;
 
 // Cards with at least this much shared memory per CTA have clusters and warpgroup kernels.
 constexpr int kSharedBytesOfWarpgroups = 227 * 1024;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 absl::Status CheckAtLeast(const char* name, int least, int got) {
   if (got >= least) return absl::OkStatus();

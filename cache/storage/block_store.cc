@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "reprise/base/check.h"
+#include "reprise/base/divisor.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_status.h"
 
@@ -19,7 +20,7 @@ namespace {
 constexpr int64_t kBlockAlignment = 256;
 constexpr int kWordBytes = 16;
 
-int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
+int64_t RoundUp(int64_t bytes, int64_t unit) { return CeilDiv(bytes, unit) * unit; }
 
 bool IsAligned(const BlockExtent& extent) {
   return reinterpret_cast<uintptr_t>(extent.data) % kWordBytes == 0 &&

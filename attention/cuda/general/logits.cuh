@@ -19,6 +19,7 @@
 #include "reprise/attention/cuda/general/key_places.cuh"
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
+#include "reprise/base/divisor.h"
 
 namespace reprise {
 
@@ -43,11 +44,6 @@ __device__ __forceinline__ QueryRow NoQueryRow() { return {-1, 0, 0, INT_MAX, IN
 
 __device__ __forceinline__ int Saturate(int64_t value) {
   return static_cast<int>(value < INT_MIN ? INT_MIN : value > INT_MAX ? INT_MAX : value);
-}
-
-__device__ __forceinline__ int FloorDiv(int a, int b) {
-  const int quotient = a / b;
-  return quotient * b > a ? quotient - 1 : quotient;
 }
 
 // The position of an ordinary key, one that is not in the tail.

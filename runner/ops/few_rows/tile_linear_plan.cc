@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "reprise/base/divisor.h"
 
 namespace reprise {
 namespace {
@@ -18,8 +19,6 @@ constexpr int kMostStages = 16;
 
 constexpr int kAlignmentBytes = 1024;  // lost by aligning the stages
 constexpr int kBarrierBytes = (2 * kMostStages + 2) * 8;
-
-int DivideUp(int a, int b) { return a / b + (a % b != 0 ? 1 : 0); }
 
 }  // namespace
 
@@ -74,15 +73,15 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
   TileLinearPlan plan = {.form = form, .columns = TileColumns(num_rows)};
   // As few rounds as the largest tiles need, of tiles as equal as they can be.
   const int unit = rows == TileRows::kGated ? kGatedTileUnit : kTileUnit;
-  const int units = DivideUp(out_features, unit);
+  const int units = CeilDiv(out_features, unit);
   const int most_units = form.row_groups * kTileGroupRows / unit;
-  const int rounds = DivideUp(DivideUp(units, most_units), max_clusters);
+  const int rounds = CeilDiv(CeilDiv(units, most_units), max_clusters);
   // rounds * max_clusters may be beyond the range of int.
   const int64_t shares = int64_t{rounds} * max_clusters;
   plan.tile_rows = static_cast<int>((units + shares - 1) / shares) * unit;
-  plan.num_tiles = DivideUp(out_features, plan.tile_rows);
+  plan.num_tiles = CeilDiv(out_features, plan.tile_rows);
   plan.num_clusters = std::min(plan.num_tiles, max_clusters);
-  plan.num_boxes = DivideUp(in_features, kTileBox);
+  plan.num_boxes = CeilDiv(in_features, kTileBox);
 
   // The last box of a stage is read as if the tile were full.
   const int unused_bytes = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
