@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/visibility.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {

@@ -37,7 +37,7 @@
 //   3. the layer's window: p(i) - window_left <= P(l) <= p(i) + window_right, each side where it is
 //      given;
 //   4. the layer's sparse pattern, if any.
-// attention/reference/visibility.h implements these rules.
+// attention/visibility.h implements these rules.
 //
 // A query that sees no key gets out = 0 and lse = -inf, with or without sinks. So do all tokens of
 // a padded row (seq_len 0), whatever its q, masks and positions hold. Tokens at or after

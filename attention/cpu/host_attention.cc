@@ -8,7 +8,7 @@
 
 #include "reprise/attention/cpu/output_store.h"
 #include "reprise/attention/cpu/tile_worker.h"
-#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/visibility.h"
 
 namespace reprise {
 namespace {

@@ -19,7 +19,7 @@
 #include "reprise/attention/cpu/rotary.h"
 #include "reprise/attention/cpu/tile.h"
 #include "reprise/attention/cpu/vector_kernels.h"
-#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/visibility.h"
 
 namespace reprise {
 

@@ -14,8 +14,8 @@
 
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/cpu/vector_kernels.h"
-#include "reprise/attention/reference/visibility.h"
 #include "reprise/attention/token_view.h"
+#include "reprise/attention/visibility.h"
 #include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {

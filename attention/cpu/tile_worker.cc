@@ -7,7 +7,7 @@
 
 #include "absl/types/span.h"
 #include "reprise/attention/cpu/output_store.h"
-#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/visibility.h"
 
 namespace reprise {
 namespace {

@@ -11,8 +11,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/attention/metadata/batch_split.h"
-#include "reprise/attention/reference/visibility.h"
 #include "reprise/attention/testing/random.h"
+#include "reprise/attention/visibility.h"
 #include "reprise/base/testing/allocation_counter.h"
 
 namespace reprise {

@@ -6,8 +6,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/attention/metadata/rank_rows.h"
-#include "reprise/attention/reference/visibility.h"
 #include "reprise/attention/testing/random.h"
+#include "reprise/attention/visibility.h"
 
 namespace reprise {
 namespace {

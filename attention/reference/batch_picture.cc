@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/visibility.h"
 
 namespace reprise {
 namespace {

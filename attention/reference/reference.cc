@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/visibility.h"
 #include "reprise/base/element_access.h"
 
 namespace reprise {

@@ -7,9 +7,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reprise/attention/reference/visibility.h"
 #include "reprise/attention/testing/batch_generator.h"
 #include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/attention/visibility.h"
 
 namespace reprise {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "gtest/gtest.h"
 #include "reprise/attention/reference/reference.h"
-#include "reprise/attention/reference/visibility.h"
 #include "reprise/attention/testing/ragged_generator.h"
+#include "reprise/attention/visibility.h"
 
 namespace reprise {
 namespace {

@@ -5,9 +5,9 @@
 #include <sstream>
 #include <utility>
 
-#include "reprise/attention/reference/visibility.h"
 #include "reprise/attention/testing/random.h"
 #include "reprise/attention/testing/row_draws.h"
+#include "reprise/attention/visibility.h"
 
 namespace reprise {
 namespace {

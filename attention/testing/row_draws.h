@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "reprise/attention/reference/visibility.h"
 #include "reprise/attention/testing/fixture_options.h"
 #include "reprise/attention/testing/random.h"
+#include "reprise/attention/visibility.h"
 
 namespace reprise {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <sstream>
 
-#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/visibility.h"
 
 namespace reprise {
 namespace {

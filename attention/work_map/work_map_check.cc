@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "reprise/attention/attention_params.h"
-#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/visibility.h"
 #include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/attention/work_map/work_map_cut.h"
 #include "reprise/base/status_macros.h"

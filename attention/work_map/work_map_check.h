@@ -3,7 +3,7 @@
 //   ASSERT_TRUE(CheckWorkMap(map, batch, window).ok());
 //
 // Checks invariants 1 to 5 and 7 of attention/work_map/work_map.h for every query and key by the rules of
-// attention/reference/visibility.h. The map and the arrays of the batch are on the host.
+// attention/visibility.h. The map and the arrays of the batch are on the host.
 //
 // Errors: Internal, naming the invariant and the item. Cost: O(queries * keys), less where the
 // first and the last visible key are near the ends.

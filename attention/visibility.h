@@ -12,8 +12,8 @@
 //
 // Pure functions of host data. Thread safety: const data.
 
-#ifndef REPRISE_ATTENTION_REFERENCE_VISIBILITY_H_
-#define REPRISE_ATTENTION_REFERENCE_VISIBILITY_H_
+#ifndef REPRISE_ATTENTION_VISIBILITY_H_
+#define REPRISE_ATTENTION_VISIBILITY_H_
 
 #include <cstdint>
 #include <optional>
@@ -88,4 +88,4 @@ int64_t OrdinaryKeyPosition(const BatchRow& row, int64_t key);
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_REFERENCE_VISIBILITY_H_
+#endif  // REPRISE_ATTENTION_VISIBILITY_H_

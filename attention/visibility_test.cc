@@ -1,4 +1,4 @@
-#include "reprise/attention/reference/visibility.h"
+#include "reprise/attention/visibility.h"
 
 #include <algorithm>
 #include <array>
