@@ -6,7 +6,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "reprise/attention/batch_check.h"
+#include "reprise/attention/checks.h"
 #include "reprise/attention/cpu/host_attention.h"
 #include "reprise/attention/cuda/attention_cuda.h"
 #include "reprise/attention/token_view.h"

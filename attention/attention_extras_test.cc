@@ -144,7 +144,7 @@ TEST(AttentionExtrasTest, RefusesWhatDoesNotFitByName) {
   EXPECT_THAT(call.Message(), HasSubstr("out, with scales of its own, has the wrong dtype"));
   call.out = at::empty({2, 2, 16}, at::kFloat8_e5m2);
   call.extras = {.out_scale = {.value = 0.0f}};
-  EXPECT_THAT(call.Message(), HasSubstr("out_scale: expected a finite number above 0, got 0"));
+  EXPECT_THAT(call.Message(), HasSubstr("out_scale: expected a positive, finite number, got 0"));
   call.extras = {.out_scale = {.value = 0.5f}, .out_block_scales = &scales};
   EXPECT_THAT(call.Message(), HasSubstr("out_scale: expected none beside out_block_scales"));
   call.extras = {.out_block_scales = &odd_scales};

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "reprise/attention/attention_kind.h"
+#include "reprise/attention/checks.h"
 #include "reprise/attention/cuda/kernel_key.h"
-#include "reprise/attention/params_check.h"
 #include "reprise/base/dtype.h"
 #include "reprise/base/status_macros.h"
 

@@ -60,7 +60,7 @@ struct LayerClasses {
 };
 
 // Errors: InvalidArgument for an empty set of layers, and, naming the layer and the field, for
-//   - params that CheckAttentionParams() refuses (attention/params_check.h);
+//   - params that CheckAttentionParams() refuses (attention/checks.h);
 //   - a chunk_size below 1, or on a layer that is not a decoder;
 //   - a window on cross attention, whose queries and keys have no positions in common;
 //   - v_in_k with more V columns than K columns;

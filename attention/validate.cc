@@ -1,10 +1,10 @@
 #include "reprise/attention/validate.h"
 
-#include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "reprise/attention/params_check.h"
+#include "reprise/attention/checks.h"
+#include "reprise/base/check.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
 
@@ -30,10 +30,7 @@ bool IsOne(const Scale& scale) { return scale.data == nullptr && scale.value == 
 absl::Status CheckOutputScales(ShapeChecker& dims, const AttentionParams& layer,
                                const at::Tensor& out, const AttentionExtras& extras) {
   const Scale& scale = extras.out_scale;
-  if (!scale.data && !(std::isfinite(scale.value) && scale.value > 0)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("out_scale: expected a finite number above 0, got ", scale.value));
-  }
+  if (!scale.data) REPRISE_RETURN_IF_ERROR(CheckPositive("out_scale", scale.value));
   const bool has_blocks = extras.out_block_scales != nullptr;
   if ((has_blocks || !IsOne(scale)) && !IsFp8Type(out.scalar_type())) {
     return absl::InvalidArgumentError(

@@ -2,7 +2,7 @@
 //
 // Errors are InvalidArgument and name the argument, what was expected and what was got. Reads no
 // memory behind a pointer or tensor: arrays of batches on the host are checked by
-// attention/batch_check.h. Thread safety: pure functions. Cost: no allocation unless a check fails.
+// attention/checks.h. Thread safety: pure functions. Cost: no allocation unless a check fails.
 
 #ifndef REPRISE_ATTENTION_VALIDATE_H_
 #define REPRISE_ATTENTION_VALIDATE_H_

@@ -1,5 +1,5 @@
 // The defaults of a layer (F13), and what attention refuses of its tensors by name (F14). Refusals
-// of parameters and batches by themselves: attention/params_check_test.cc.
+// of parameters and batches by themselves: attention/checks_test.cc.
 
 #include "reprise/attention/validate.h"
 

@@ -10,7 +10,7 @@
 // of the number of threads and of the other rows of the batch.
 //
 // REQUIRES: what CheckAttentionParams(), CheckBatchFields() and CheckKvLayer()
-// (attention/params_check.h) and CheckBatchArrays() (attention/batch_check.h) check.
+// (attention/checks.h) and CheckBatchArrays() (attention/checks.h) check.
 // Thread safety: concurrent calls are safe. Allocates only when a call needs more than any before
 // on its threads.
 //

@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "reprise/attention/params_check.h"
+#include "reprise/attention/checks.h"
 #include "reprise/attention/torch_ops/work_plan.h"
 #include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/attention/work_map/work_map_plan.h"
