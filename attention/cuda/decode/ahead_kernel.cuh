@@ -193,7 +193,8 @@ __device__ __forceinline__ void AttendKeysAhead(const AttentionKernelParams& p,
   SetScales(shared, first_rows, terms);
   Products<Traits> products(p);
   TakeQueries<Traits>(products, q);
-  AttendSteps<Traits>(p, unit, steps, places, loader, place, q, terms, products, shared, softmax);
+  const TileContext<Traits> tile = {p, unit, q, products, shared, softmax};
+  AttendSteps<Traits>(tile, steps, places, loader, place, terms);
 }
 
 __device__ __forceinline__ bool HasScalesOnDevice(const AttentionKernelParams& p) {

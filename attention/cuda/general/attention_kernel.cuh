@@ -64,47 +64,62 @@ __device__ __forceinline__ void TakeQueries(Products<Traits>& products, const ui
   if constexpr (Traits::kWarpsD > 1 && Traits::kHoldQ) __syncthreads();
 }
 
-// Attends to one step of keys in shared memory, for the 16 rows of a warp.
+// The unit that a CTA computes, for a warp: `q` is the warp's 16 rows of the tile in shared memory.
 template <typename Traits>
-__device__ __forceinline__ void AttendStep(const AttentionKernelParams& p, const WorkUnit& unit,
-                                           const QueryRow (&rows)[2], StepView view, int first,
-                                           const uint4* q, const uint4* k, const uint4* v,
-                                           const Products<Traits>& products,
-                                           AttentionShared<Traits>& shared,
-                                           OnlineSoftmax<Traits>& softmax) {
+struct TileContext {
+  const AttentionKernelParams& p;
+  const WorkUnit& unit;
+  const uint4* q;
+  const Products<Traits>& products;
+  AttentionShared<Traits>& shared;
+  OnlineSoftmax<Traits>& softmax;
+};
+
+// A step of keys in shared memory. `first`: the first key, within the row.
+struct StepKeys {
+  int first;
+  const uint4* k;
+  const uint4* v;
+};
+
+// Attends to one step of keys, for the 16 rows of a warp.
+template <typename Traits>
+__device__ __forceinline__ void AttendStep(const TileContext<Traits>& tile,
+                                           const QueryRow (&rows)[2], StepView view,
+                                           const StepKeys& keys) {
+  const AttentionKernelParams& p = tile.p;
+  const WorkUnit& unit = tile.unit;
   float s[Traits::kKeyTiles][4];
-  MultiplyKeys<Traits>(products, q, k, shared, s);
-  ScaleNewKeys<Traits>(p, unit, first, unit.new_k_factor, s);
+  MultiplyKeys<Traits>(tile.products, tile.q, keys.k, tile.shared, s);
+  ScaleNewKeys<Traits>(p, unit, keys.first, unit.new_k_factor, s);
   ScaleLogits<Traits>(p, rows, s);
   const bool is_masked = view == StepView::kSome;
   uint32_t seen = ~0u;
   // ALiBi needs positions as well; MaskLogits() applies it.
-  if (is_masked || p.alibi_slopes) seen = MaskLogits<Traits>(p, unit, rows, first, s);
-  softmax.Take(s);
-  ScaleNewKeys<Traits>(p, unit, first, unit.new_v_factor, s);
+  if (is_masked || p.alibi_slopes) seen = MaskLogits<Traits>(p, unit, rows, keys.first, s);
+  tile.softmax.Take(s);
+  ScaleNewKeys<Traits>(p, unit, keys.first, unit.new_v_factor, s);
   // The mask costs less than a second copy of the product; only plain steps do without it.
-  products.template Accumulate<true>(s, v, seen, softmax.out);
+  tile.products.template Accumulate<true>(s, keys.v, seen, tile.softmax.out);
 }
 
 // Likewise for a step of whose keys in the item each is seen by some row, where logits are products
 // times a positive scale and nothing more. Those behind the item's last key were copied as zeros.
 // Nearly all steps take this path, which has few instructions.
 template <typename Traits>
-__device__ __forceinline__ void AttendPlainStep(const WarpKeys& seen, int first,
-                                                const float (&scale)[2], const uint4* q,
-                                                const uint4* k, const uint4* v,
-                                                const Products<Traits>& products,
-                                                AttentionShared<Traits>& shared,
-                                                OnlineSoftmax<Traits>& softmax) {
+__device__ __forceinline__ void AttendPlainStep(const TileContext<Traits>& tile,
+                                                const WarpKeys& seen, const float (&scale)[2],
+                                                const StepKeys& keys) {
+  const int first = keys.first;
   float s[Traits::kKeyTiles][4];
-  MultiplyKeys<Traits>(products, q, k, shared, s);
+  MultiplyKeys<Traits>(tile.products, tile.q, keys.k, tile.shared, s);
   if (first < seen.by_all.begin || first + Traits::kKeys > seen.by_all.end) {
     HideUnseen<Traits>(seen.of_row, first, s);
   }
   float rescale[2];
-  softmax.WeighScaled(s, scale, rescale);
-  softmax.Rescale(rescale);
-  products.template Accumulate<false>(s, v, ~0u, softmax.out);
+  tile.softmax.WeighScaled(s, scale, rescale);
+  tile.softmax.Rescale(rescale);
+  tile.products.template Accumulate<false>(s, keys.v, ~0u, tile.softmax.out);
 }
 
 // A group's share of an item: every kStride-th step of its keys, from `first` on.
@@ -177,36 +192,32 @@ __device__ __forceinline__ void SetScales(const AttentionShared<Traits>& shared,
 // while one is in use. REQUIRES: the copies of the first kStages steps have been committed, a group of
 // copies each, and were the last; `place` is that of this thread's key in the step after them.
 template <typename Traits>
-__device__ __forceinline__ void AttendSteps(
-    const AttentionKernelParams& p, const WorkUnit& unit, const GroupSteps<Traits>& steps,
-    const KeyPlaces<Traits>& places, const KeyLoader<Traits>& loader, KeyPlace place,
-    const uint4* q, const StepTerms& terms, const Products<Traits>& products,
-    AttentionShared<Traits>& shared, OnlineSoftmax<Traits>& softmax) {
+__device__ __forceinline__ void AttendSteps(const TileContext<Traits>& tile,
+                                            const GroupSteps<Traits>& steps,
+                                            const KeyPlaces<Traits>& places,
+                                            const KeyLoader<Traits>& loader, KeyPlace place,
+                                            const StepTerms& terms) {
   constexpr int kStride = GroupSteps<Traits>::kStride;
-  auto* const offsets = shared.offsets[steps.group];
-  auto* const stages = shared.tiles.stages[steps.group];
+  auto* const offsets = tile.shared.offsets[steps.group];
+  auto* const stages = tile.shared.tiles.stages[steps.group];
 #pragma unroll 1
   for (int i = 0; i < steps.count; ++i) {
     const int stage = i % Traits::kStages;
     const int step_first = steps.first + i * kStride;
-    const uint4* const k = stages[stage].k();
-    const uint4* const v = stages[stage].v();
+    const StepKeys keys = {step_first, stages[stage].k(), stages[stage].v()};
     WaitForCopies<Traits::kStages - 1>();  // step i
     MeetGroup<Traits>();
     const SeenKeys& seen = terms.seen.by_any;
     if (terms.is_plain && step_first >= seen.begin &&
         min(step_first + Traits::kKeys, terms.key_end) <= seen.end) {
-      AttendPlainStep<Traits>(terms.seen, step_first, terms.scale, q, k, v, products, shared,
-                              softmax);
+      AttendPlainStep<Traits>(tile, terms.seen, terms.scale, keys);
     } else {
       // Rare, so the rows are reloaded rather than kept in registers.
-      LaneRows lane = LoadLaneRows<Traits>(p, unit);
-      UnscaleRows(shared, lane);
-      const StepView view = ViewStep(p, unit, ViewOf(lane.rows), step_first, Traits::kKeys);
-      if (view != StepView::kNothing) {
-        AttendStep<Traits>(p, unit, lane.rows, view, step_first, q, k, v, products, shared,
-                           softmax);
-      }
+      LaneRows lane = LoadLaneRows<Traits>(tile.p, tile.unit);
+      UnscaleRows(tile.shared, lane);
+      const StepView view =
+          ViewStep(tile.p, tile.unit, ViewOf(lane.rows), step_first, Traits::kKeys);
+      if (view != StepView::kNothing) AttendStep<Traits>(tile, lane.rows, view, keys);
     }
     // The table entry was read one step before it is noted here.
     places.Note(offsets[stage], place);
@@ -265,7 +276,8 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   SetScales(shared, first_rows, terms);
   Products<Traits> products(p);
   TakeQueries<Traits>(products, q);
-  AttendSteps<Traits>(p, unit, steps, places, loader, place, q, terms, products, shared, softmax);
+  const TileContext<Traits> tile = {p, unit, q, products, shared, softmax};
+  AttendSteps<Traits>(tile, steps, places, loader, place, terms);
 }
 
 // How often a step is computed. With rotary embedding, a key of a tail may be at a different
@@ -280,20 +292,20 @@ __device__ __forceinline__ int NumPasses(const AttentionKernelParams& p, const W
 
 // Rotates the step's keys in the tile to their positions for the query of `token`.
 template <typename Traits>
-__device__ __forceinline__ void RotateStep(const AttentionKernelParams& p, const WorkUnit& unit,
+__device__ __forceinline__ void RotateStep(const TileContext<Traits>& tile,
                                            const ConvertingLoader<Traits>& loader,
-                                           AttentionShared<Traits>& shared,
-                                           typename AttentionShared<Traits>::Stage& tile,
+                                           typename AttentionShared<Traits>::Stage& stage,
                                            const KeyOffsets* offsets, int first, int pass,
                                            int thread) {
+  const WorkUnit& unit = tile.unit;
   if (pass > 0) {
     MeetGroup<Traits>();  // all warps have used the keys as rotated for the previous query
-    loader.GatherKeys(tile.k(), offsets, first);
+    loader.GatherKeys(stage.k(), offsets, first);
     MeetGroup<Traits>();
-    if (p.new_k) loader.TakeNew(tile.k(), tile.v(), first);
+    if (tile.p.new_k) loader.TakeNew(stage.k(), stage.v(), first);
     MeetGroup<Traits>();
   }
-  RotateKeys<Traits>(p, unit, shared.turns, tile.k(), first, unit.item.key_end - first,
+  RotateKeys<Traits>(tile.p, unit, tile.shared.turns, stage.k(), first, unit.item.key_end - first,
                      unit.item.first_token + pass, thread);
   MeetGroup<Traits>();
 }
@@ -310,7 +322,7 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
   const ConvertingLoader<Traits> loader(p, unit, places.end(), steps.thread);
   const int depth = loader.depth();
   auto* const offsets = shared.offsets[steps.group];
-  auto& tile = shared.tiles.stages[steps.group][0];
+  auto& stage = shared.tiles.stages[steps.group][0];
   uint4* const arriving = shared.tiles.stages[steps.group][1].chunks;
   const uint4* const q = shared.tiles.q + WarpRow<Traits>() * Traits::kKeyChunks;
   const auto start = [&](int i) {
@@ -344,6 +356,7 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
   }
   Products<Traits> products(p);
   TakeQueries<Traits>(products, q);
+  const TileContext<Traits> tile = {p, unit, q, products, shared, softmax};
 
   for (int i = 0; i < steps.count; ++i) {
     const int first = steps.first + i * kStride;
@@ -353,15 +366,15 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
     } else {
       WaitForCopies<0>();
     }
-    loader.Fill(tile.k(), tile.v(), loader.ArrivalOf(arriving, i), step_offsets, first);
+    loader.Fill(stage.k(), stage.v(), loader.ArrivalOf(arriving, i), step_offsets, first);
     MeetGroup<Traits>();  // the tile is full, and the next two steps' places are noted
     start(i + depth);
     if (p.rope_dim > 0) {
-      loader.TakeRope(tile.k(), step_offsets, first);
+      loader.TakeRope(stage.k(), step_offsets, first);
       MeetGroup<Traits>();
     }
     if (p.new_k) {
-      loader.TakeNew(tile.k(), tile.v(), first);
+      loader.TakeNew(stage.k(), stage.v(), first);
       MeetGroup<Traits>();
     }
     const int num_passes = NumPasses<Traits>(p, unit.item, first);
@@ -370,8 +383,7 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
       QueryRow pass_rows[2] = {rows[0], rows[1]};
       if constexpr (Traits::kRotates) {
         if (p.rotary_dim > 0) {
-          RotateStep<Traits>(p, unit, loader, shared, tile, step_offsets, first, pass,
-                             steps.thread);
+          RotateStep<Traits>(tile, loader, stage, step_offsets, first, pass, steps.thread);
         }
         if (num_passes > 1) {
           const int token = unit.item.first_token + pass;
@@ -381,8 +393,7 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
         }
       }
       if (view != StepView::kNothing) {
-        AttendStep<Traits>(p, unit, pass_rows, view, first, q, tile.k(), tile.v(), products, shared,
-                           softmax);
+        AttendStep<Traits>(tile, pass_rows, view, {first, stage.k(), stage.v()});
       }
     }
     MeetGroup<Traits>();  // all warps have used the tile
