@@ -40,8 +40,8 @@
 #include "tests/benchmarks/device/attention_case.h"
 #include "tests/benchmarks/device/attention_grid.h"
 #include "tests/benchmarks/device/cluster_places.h"
-#include "tests/benchmarks/device/device_limits.h"
 #include "tests/benchmarks/device/length_list.h"
+#include "tests/benchmarks/device/memory_rates.h"
 #include "tests/benchmarks/device/random_shapes.h"
 
 ABSL_FLAG(std::string, grid, "all", "decode, prefill, mixed or all; not looked at with --lens");
@@ -191,7 +191,7 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
 }
 
 // The least time that the card allows for a call, in us: see the top of the file.
-double RooflineUs(const AttentionResult& r, const DeviceLimits& limits) {
+double RooflineUs(const AttentionResult& r, const MemoryRates& limits) {
   constexpr double kShareOfRead = 0.93;
   constexpr double kTflopPerS = 620;
   constexpr double kLeastUs = 6;
@@ -199,8 +199,7 @@ double RooflineUs(const AttentionResult& r, const DeviceLimits& limits) {
                    r.flops / (kTflopPerS * 1e6), kLeastUs});
 }
 
-nlohmann::json ToJson(const AttentionCase& c, const AttentionResult& r,
-                      const DeviceLimits& limits) {
+nlohmann::json ToJson(const AttentionCase& c, const AttentionResult& r, const MemoryRates& limits) {
   nlohmann::json json = {{"name", c.name},
                          {"q_heads", c.num_q_heads},
                          {"kv_heads", c.num_kv_heads},
@@ -235,7 +234,7 @@ bool IsRandom() { return !absl::GetFlag(FLAGS_random).empty(); }
 
 int NameWidth() { return IsRandom() ? 44 : 26; }
 
-std::string Row(const AttentionCase& c, const AttentionResult& r, const DeviceLimits& limits) {
+std::string Row(const AttentionCase& c, const AttentionResult& r, const MemoryRates& limits) {
   std::string row = absl::StrFormat("%-*s %9.1f %5.1f%% %7.1f ", NameWidth(), c.name,
                                     r.call.median_us, 100 * r.call.spread(), r.work_map.median_us);
   if (r.is_compute_bound()) {
@@ -284,7 +283,7 @@ std::string ClustersAtOnce() {
 
 absl::Status RunAll() {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<AttentionCase> cases, Cases());
-  REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
+  REPRISE_ASSIGN_OR_RETURN(const MemoryRates limits, MeasureMemoryRates());
   std::vector<std::string> rows;
   std::vector<std::pair<std::string, double>> ratios;
   for (const AttentionCase& c : cases) {

@@ -66,7 +66,7 @@ std::string Describe(const WriteCase& c) {
 
 // Writes bf16 tokens into shuffled slots, or reads them back: a graph of calls that share nothing.
 absl::StatusOr<CachePoint> MeasureTokens(const WriteCase& c, bool is_write,
-                                         const DeviceLimits& limits) {
+                                         const MemoryRates& limits) {
   c10::cuda::CUDACachingAllocator::emptyCache();
   const bool is_latent = c.form == KvForm::kLatent;
   const int heads = is_latent ? 1 : kHeads, dim = is_latent ? 576 : kHeadDim;
@@ -128,7 +128,7 @@ absl::StatusOr<CachePoint> MeasureTokens(const WriteCase& c, bool is_write,
                     .plain = "bytes / copy bandwidth"};
 }
 
-absl::StatusOr<std::vector<CachePoint>> MeasureWrites(bool is_write, const DeviceLimits& limits) {
+absl::StatusOr<std::vector<CachePoint>> MeasureWrites(bool is_write, const MemoryRates& limits) {
   using enum DType;
   std::vector<CachePoint> points;
   for (const WriteCase& c : {WriteCase{1, kBFloat16, KvOrder::kNHD, KvForm::kPair},
@@ -288,7 +288,7 @@ absl::StatusOr<std::vector<CachePoint>> MeasureSwaps() {
 }  // namespace
 
 absl::StatusOr<std::vector<CachePoint>> MeasureCacheOperation(std::string_view operation,
-                                                              const DeviceLimits& limits) {
+                                                              const MemoryRates& limits) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::vector<CachePoint>> {
     if (operation == "write") return MeasureWrites(true, limits);
     if (operation == "read") return MeasureWrites(false, limits);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tests/benchmarks/device/device_limits.h"
+#include "tests/benchmarks/device/memory_rates.h"
 #include "tests/benchmarks/device/replay_timer.h"
 
 namespace reprise {
@@ -27,7 +27,7 @@ struct CachePoint {
 // "write", "read", "copy" or "swap". Errors: InvalidArgument for anything else; those of the
 // operation.
 absl::StatusOr<std::vector<CachePoint>> MeasureCacheOperation(std::string_view operation,
-                                                              const DeviceLimits& limits);
+                                                              const MemoryRates& limits);
 
 }  // namespace reprise
 

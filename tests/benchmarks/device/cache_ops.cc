@@ -20,7 +20,7 @@
 #include "nlohmann/json.hpp"
 #include "reprise/base/status_macros.h"
 #include "tests/benchmarks/device/cache_cases.h"
-#include "tests/benchmarks/device/device_limits.h"
+#include "tests/benchmarks/device/memory_rates.h"
 #include "tests/benchmarks/device/prologue_cases.h"
 
 ABSL_FLAG(std::vector<std::string>, only,
@@ -36,7 +36,7 @@ std::string Row(const CachePoint& p) {
 }
 
 absl::Status RunAll() {
-  REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
+  REPRISE_ASSIGN_OR_RETURN(const MemoryRates limits, MeasureMemoryRates());
   std::vector<std::string> rows;
   for (const std::string& operation : absl::GetFlag(FLAGS_only)) {
     REPRISE_ASSIGN_OR_RETURN(

@@ -282,7 +282,7 @@ std::map<std::string, double> PartBytes(const LlamaModel& model, int num_tokens,
 }  // namespace
 
 absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& decode_case,
-                                           const DeviceLimits& limits) {
+                                           const MemoryRates& limits) {
   return CatchTorchOr([&]() -> absl::StatusOr<DecodeResult> {
     c10::cuda::CUDACachingAllocator::emptyCache();
     DecodeResult result;

@@ -16,7 +16,7 @@
 #include "reprise/graphs/graph_set.h"
 #include "reprise/models/llama/llama_model.h"
 #include "reprise/runner/model_runner_options.h"
-#include "tests/benchmarks/device/device_limits.h"
+#include "tests/benchmarks/device/memory_rates.h"
 #include "tests/benchmarks/device/step_trace.h"
 
 namespace reprise {
@@ -70,7 +70,7 @@ struct DecodeResult {
 // Errors: ResourceExhausted if the point does not fit into the device's memory; else those of the
 // runner.
 absl::StatusOr<DecodeResult> MeasureDecode(LlamaModel& model, const DecodeCase& decode_case,
-                                           const DeviceLimits& limits);
+                                           const MemoryRates& limits);
 
 }  // namespace reprise
 

@@ -156,7 +156,7 @@ absl::Status Quantise(ScaledBy scaled_by, LlamaWeights& weights) {
 }
 
 // The time in which the card reads what a kernel needs at least.
-double FloorUs(const DecodeResult& r, const StepKernel& kernel, const DeviceLimits& limits) {
+double FloorUs(const DecodeResult& r, const StepKernel& kernel, const MemoryRates& limits) {
   const auto bytes = r.part_bytes.find(kernel.part);
   return bytes == r.part_bytes.end() ? 0 : bytes->second / (limits.read_tb_per_s * 1e6);
 }
@@ -165,7 +165,7 @@ double TokensPerSecond(const DecodeCase& c, const DecodeResult& r) {
   return c.batch * r.tokens_per_row / r.step_us * 1e6;
 }
 
-nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLimits& limits) {
+nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const MemoryRates& limits) {
   nlohmann::json json = {{"preset", absl::GetFlag(FLAGS_preset)},
                          {"ranks", absl::GetFlag(FLAGS_ranks)},
                          {"collectives", absl::GetFlag(FLAGS_collectives)},
@@ -216,7 +216,7 @@ nlohmann::json ToJson(const DecodeCase& c, const DecodeResult& r, const DeviceLi
 }
 
 // A step's time by kernel. The lines add up to the step of the trace, which CUPTI makes longer.
-std::string KernelTable(const DecodeCase& c, const DecodeResult& r, const DeviceLimits& limits) {
+std::string KernelTable(const DecodeCase& c, const DecodeResult& r, const MemoryRates& limits) {
   std::string table = absl::StrFormat(
       "\nbatch %d, context %d, drafts %d: us a step by kernel\n%-14s %7s %9s %7s %9s %7s  %s\n",
       c.batch, c.context, c.num_drafts, "part", "kernels", "us", "share", "floor", "/floor",
@@ -288,7 +288,7 @@ absl::Status RunAll(Collectives* collectives, int device_index) {
   if (asked == "auto" || asked == "both") cascades.push_back(CascadeMode::kAuto);
   if (cascades.empty()) return absl::InvalidArgumentError("--cascade must be off, auto or both");
 
-  REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
+  REPRISE_ASSIGN_OR_RETURN(const MemoryRates limits, MeasureMemoryRates());
   REPRISE_ASSIGN_OR_RETURN(LlamaConfig config, LlamaPreset(absl::GetFlag(FLAGS_preset)));
   const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(device_index));
   REPRISE_ASSIGN_OR_RETURN(

@@ -38,7 +38,7 @@
 #include "reprise/runner/ops/fp8/fp8_linear.h"
 #include "reprise/runner/ops/fp8/fp8_tile_linear.h"
 #include "reprise/runner/ops/skinny_linear_args.h"
-#include "tests/benchmarks/device/device_limits.h"
+#include "tests/benchmarks/device/memory_rates.h"
 #include "tests/benchmarks/device/replay_timer.h"
 
 ABSL_FLAG(std::string, shapes, "", "only shapes whose name contains this, such as 8b or gate_up");
@@ -299,7 +299,7 @@ std::string Cell(const Best& best, double weight_bytes, double read_tb_per_s) {
 
 absl::Status Run() {
   return CatchTorch([]() -> absl::Status {
-    REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, MeasureDeviceLimits());
+    REPRISE_ASSIGN_OR_RETURN(const MemoryRates limits, MeasureMemoryRates());
     REPRISE_ASSIGN_OR_RETURN(const std::vector<TileForm> forms, Forms());
     std::cout << absl::StrFormat(
         "read %.2f TB/s\n%-14s %4s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s | %-20s "

@@ -1,4 +1,4 @@
-#include "tests/benchmarks/device/device_limits.h"
+#include "tests/benchmarks/device/memory_rates.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -14,8 +14,8 @@
 
 namespace reprise {
 
-absl::StatusOr<DeviceLimits> MeasureDeviceLimits() {
-  return CatchTorchOr([]() -> absl::StatusOr<DeviceLimits> {
+absl::StatusOr<MemoryRates> MeasureMemoryRates() {
+  return CatchTorchOr([]() -> absl::StatusOr<MemoryRates> {
     constexpr int64_t kBytes = int64_t{2} << 30;  // 34 times the L2 of an H200
     const at::TensorOptions options = at::TensorOptions(c10::kCUDA).dtype(at::kByte);
     const at::Tensor from = at::empty({kBytes}, options).random_();
@@ -40,8 +40,8 @@ absl::StatusOr<DeviceLimits> MeasureDeviceLimits() {
                                        "stream copy");
                                  },
                                  {}));
-    return DeviceLimits{.read_tb_per_s = kBytes / read.median_us / 1e6,
-                        .copy_tb_per_s = 2 * kBytes / copy.median_us / 1e6};
+    return MemoryRates{.read_tb_per_s = kBytes / read.median_us / 1e6,
+                       .copy_tb_per_s = 2 * kBytes / copy.median_us / 1e6};
   });
 }
 
