@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "reprise/base/fence_queue.h"
 #include "reprise/base/status_macros.h"
+#include "reprise/cache/blocks/fence_queue.h"
 
 namespace reprise {
 namespace {

@@ -15,9 +15,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "reprise/base/fence_queue.h"
 #include "reprise/base/ids.h"
 #include "reprise/base/ring_queue.h"
+#include "reprise/cache/blocks/fence_queue.h"
 
 namespace reprise {
 

@@ -7,9 +7,9 @@
 
 #include "gtest/gtest.h"
 #include "reprise/base/fence.h"
-#include "reprise/base/fence_queue.h"
 #include "reprise/base/ids.h"
 #include "reprise/base/testing/fake_fence.h"
+#include "reprise/cache/blocks/fence_queue.h"
 
 namespace reprise {
 namespace {

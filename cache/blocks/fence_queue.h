@@ -14,8 +14,8 @@
 // them. Cost: Arm() arms one fence, Poll() queries those that have passed and one more; no
 // allocation.
 
-#ifndef REPRISE_BASE_FENCE_QUEUE_H_
-#define REPRISE_BASE_FENCE_QUEUE_H_
+#ifndef REPRISE_CACHE_BLOCKS_FENCE_QUEUE_H_
+#define REPRISE_CACHE_BLOCKS_FENCE_QUEUE_H_
 
 #include <cstdint>
 #include <memory>
@@ -69,4 +69,4 @@ class FenceQueue {
 
 }  // namespace reprise
 
-#endif  // REPRISE_BASE_FENCE_QUEUE_H_
+#endif  // REPRISE_CACHE_BLOCKS_FENCE_QUEUE_H_

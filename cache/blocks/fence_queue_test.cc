@@ -1,4 +1,4 @@
-#include "reprise/base/fence_queue.h"
+#include "reprise/cache/blocks/fence_queue.h"
 
 #include <algorithm>
 #include <cstdint>
