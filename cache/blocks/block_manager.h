@@ -60,6 +60,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -85,7 +86,8 @@ namespace reprise {
 //   2. A sequence holds in each group exactly the blocks for its tokens and look-ahead, but for
 //      those that left the group's window as of its committed tokens; in cross groups, those of the
 //      encoder's tokens. Empty slots hold none.
-//   3. A block's ref_count is the number of table entries that name it, and pending copies from it.
+//   3. A block's ref_count is the number of table entries that name it, of pending copies from it,
+//      and of its holds.
 //   4. Blocks that the device may write without a further Append(), those of the look-ahead, have
 //      one table entry and are not in the index.
 //   5. 0 <= num_committed <= num_tokens.
@@ -179,6 +181,19 @@ class BlockManager {
   // Removes an arriving sequence from its slot. No block is handed out before the ticket has
   // passed. REQUIRES: is_arriving(slot), and `ticket` is from Arm().
   void AbandonRestored(SlotId slot, FenceTicket ticket);
+
+  // ---- Holds, for copies that read or write blocks after their sequence has left its slot.
+
+  // Adds a reference that no slot has. Until Drop() the block is not handed out, and the tokens that
+  // are committed in it are not overwritten. A block may have several holds.
+  // REQUIRES: `block` is in use or cached.
+  void Hold(BlockId block);
+
+  // Removes one hold. Drop a child before its parent, so that the child is evicted first.
+  // REQUIRES: num_holds(block) > 0.
+  void Drop(BlockId block);
+
+  int num_holds(BlockId block) const;
 
   // ---- For the device.
 
@@ -358,7 +373,8 @@ class BlockManager {
   GroupTables tables_;
   SequenceContent content_;
   PendingCopies copies_;
-  std::vector<Sequence> sequences_;  // by slot
+  absl::flat_hash_map<BlockId, int> holds_;  // number of holds of each held block
+  std::vector<Sequence> sequences_;          // by slot
   int num_sequences_ = 0;
   int64_t num_forgets_ = 0;
   // Scratch of Add() and CommitEncoder().

@@ -38,7 +38,7 @@ void BlockManager::CheckInvariants() const {
     }
   }
   CHECK_EQ(num_live, num_sequences_) << "invariant 2";
-  // Table entries of the look-ahead, before copies are counted.
+  // Table entries of the look-ahead, before holds and copies are counted.
   for (int i = 0; i < options_.num_slots && options_.num_lookahead_tokens > 0; ++i) {
     const Sequence& checked = sequences_[i];
     for (int group = 0; group < num_groups() && checked.is_live; ++group) {
@@ -63,6 +63,10 @@ void BlockManager::CheckInvariants() const {
         CHECK(!pool().has_content(block)) << "invariant 6, slot " << i << ", block " << block;
       }
     }
+  }
+  for (const auto& [block, num_holds] : holds_) {
+    CHECK_GT(num_holds, 0) << "invariant 3, block " << block;
+    num_references[block.value()] += num_holds;
   }
   for (const BlockCopy& copy : copies_.pending()) {
     CHECK_GT(num_references[copy.dst], 0) << "invariant 3, a copy to unused block " << copy.dst;

@@ -286,6 +286,23 @@ absl::Status BlockManager::Free(SlotId slot, FenceTicket ticket) {
   return absl::OkStatus();
 }
 
+void BlockManager::Hold(BlockId block) {
+  cache_.Share(block);
+  ++holds_[block];
+}
+
+void BlockManager::Drop(BlockId block) {
+  const auto held = holds_.find(block);
+  CHECK(held != holds_.end()) << "Drop of block " << block << ", which is not held";
+  if (--held->second == 0) holds_.erase(held);
+  Release(block);
+}
+
+int BlockManager::num_holds(BlockId block) const {
+  const auto held = holds_.find(block);
+  return held == holds_.end() ? 0 : held->second;
+}
+
 void BlockManager::ReleaseAll(SlotId slot, std::optional<FenceTicket> ticket) {
   for (int group = 0; group < num_groups(); ++group) {
     while (tables_.end(slot, group) > tables_.first(slot, group)) {
