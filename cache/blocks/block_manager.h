@@ -178,9 +178,9 @@ class BlockManager {
   // REQUIRES: is_arriving(slot).
   void ConfirmRestored(SlotId slot);
 
-  // Removes an arriving sequence from its slot. No block is handed out before the ticket has
-  // passed. REQUIRES: is_arriving(slot), and `ticket` is from Arm().
-  void AbandonRestored(SlotId slot, FenceTicket ticket);
+  // Removes an arriving sequence from its slot. If a copy may still write a block, the caller holds
+  // the block until the copy has ended. REQUIRES: is_arriving(slot).
+  void AbandonRestored(SlotId slot);
 
   // ---- Holds, for copies that read or write blocks after their sequence has left its slot.
 

@@ -218,9 +218,9 @@ void BlockManager::ConfirmRestored(SlotId slot) {
   if (restored.has_encoder) IndexEncoder(slot);
 }
 
-void BlockManager::AbandonRestored(SlotId slot, FenceTicket ticket) {
+void BlockManager::AbandonRestored(SlotId slot) {
   CHECK(is_arriving(slot)) << "slot " << slot << " holds no arriving sequence";
-  ReleaseAll(slot, ticket);
+  ReleaseAll(slot, std::nullopt);
 }
 
 }  // namespace reprise

@@ -47,7 +47,7 @@ class SwapRun {
                                 at::kCPU)),
         manager_(*BlockManager::Create(
             {.num_blocks = 24, .block_size = kBlockSize, .num_slots = kSlots, .max_blocks = 8})),
-        store_(*SwapStore::Create({.num_host_blocks = 30}, &manager_, {Fences(), Fences()})),
+        store_(*SwapStore::Create({.num_host_blocks = 30}, &manager_, Fences())),
         swapper_(*KvSwapper::Create(cache_, {.num_host_blocks = 30})) {}
 
   // Random steps; every sequence on the device is read back after each.
@@ -70,7 +70,6 @@ class SwapRun {
       }
       manager_.TakeUpdates();
       store_.Poll();
-      manager_.Poll();
       manager_.CheckInvariants();
       store_.CheckInvariants();
       for (const auto& [id, in] : running_) ExpectContent(id, in);

@@ -48,23 +48,16 @@ std::ostream& operator<<(std::ostream& out, SwapState state) {
 }
 
 absl::StatusOr<SwapStore> SwapStore::Create(const SwapStoreOptions& options, BlockManager* manager,
-                                            SwapFences fences) {
+                                            std::vector<std::unique_ptr<Fence>> fences) {
   if (manager == nullptr) return absl::InvalidArgumentError("manager must be given: got null");
   REPRISE_ASSIGN_OR_RETURN(BlockPool host_pool,
                            BlockPool::Create({.num_blocks = options.num_host_blocks}));
-  REPRISE_ASSIGN_OR_RETURN(const FenceQueueId host_queue,
-                           host_pool.AddFenceQueue(std::move(fences.host)));
-  REPRISE_ASSIGN_OR_RETURN(const FenceQueueId device_queue,
-                           manager->AddFenceQueue(std::move(fences.device)));
-  return SwapStore(manager, std::move(host_pool), device_queue, host_queue);
+  REPRISE_ASSIGN_OR_RETURN(FenceQueue events, FenceQueue::Create(std::move(fences)));
+  return SwapStore(manager, std::move(host_pool), std::move(events));
 }
 
-SwapStore::SwapStore(BlockManager* manager, BlockPool host_pool, FenceQueueId device_queue,
-                     FenceQueueId host_queue)
-    : manager_(manager),
-      host_pool_(std::move(host_pool)),
-      device_queue_(device_queue),
-      host_queue_(host_queue) {}
+SwapStore::SwapStore(BlockManager* manager, BlockPool host_pool, FenceQueue events)
+    : manager_(manager), host_pool_(std::move(host_pool)), events_(std::move(events)) {}
 
 absl::Status SwapStore::PlanOut(SlotId slot, SequenceId id) {
   REPRISE_RETURN_IF_ERROR(manager_->CheckFilled(slot));
@@ -92,8 +85,10 @@ absl::Status SwapStore::PlanOut(SlotId slot, SequenceId id) {
   ForEachBlockWithContent(*manager_, slot, stored.saved,
                           [&](BlockId block) { device_blocks.push_back(block); });
   std::vector<BlockId> host_blocks(device_blocks.size());
+  Poll();
   REPRISE_RETURN_IF_ERROR(host_pool_.Allocate(absl::MakeSpan(host_blocks)));
   for (size_t i = 0; i < host_blocks.size(); ++i) {
+    manager_->Hold(device_blocks[i]);
     copies_out_.push_back({.src = device_blocks[i].value(), .dst = host_blocks[i].value()});
     stored.blocks.emplace_back(host_blocks[i].value());
   }
@@ -121,6 +116,7 @@ absl::Status SwapStore::PlanIn(SequenceId id, SlotId slot) {
   if (found == stored_.end()) return NotStored(id);
   Stored& stored = found->second;
   REPRISE_RETURN_IF_ERROR(CheckNotPlanned(id, stored));
+  Poll();
   REPRISE_RETURN_IF_ERROR(manager_->Restore(slot, stored.saved));
   auto host_block = stored.blocks.begin();
   ForEachBlockWithContent(*manager_, slot, stored.saved, [&](BlockId block) {
@@ -133,73 +129,74 @@ absl::Status SwapStore::PlanIn(SequenceId id, SlotId slot) {
 }
 
 void SwapStore::Launched() {
-  if (!planned_out_.empty()) {
-    const FenceTicket read = manager_->Arm(device_queue_);
-    const FenceTicket written = host_pool_.Arm(host_queue_);
-    for (const SequenceId id : planned_out_) {
-      Stored& stored = stored_.at(id);
-      const absl::Status freed = manager_->Free(*stored.planned_from, read);
-      CHECK(freed.ok()) << "a planned sequence has left its slot: " << freed;
-      stored.planned_from.reset();
-      stored.written = written;
-    }
+  if (is_plan_empty()) return;
+  const int64_t event = events_.Arm();
+  for (const SequenceId id : planned_out_) {
+    Stored& stored = stored_.at(id);
+    const absl::Status freed = manager_->Free(*stored.planned_from);
+    CHECK(freed.ok()) << "a planned sequence has left its slot: " << freed;
+    stored.planned_from.reset();
+    stored.written = event;
   }
-  if (!planned_in_.empty()) {
-    const FenceTicket read = host_pool_.Arm(host_queue_);
-    for (const SequenceId id : planned_in_) {
-      const Stored& stored = stored_.at(id);
-      manager_->ConfirmRestored(*stored.planned_to);
-      Release(stored, read);
-      stored_.erase(id);
-    }
+  // The last column first: children before parents.
+  for (auto copy = copies_out_.rbegin(); copy != copies_out_.rend(); ++copy) {
+    device_releases_.Push(BlockId(copy->src), event);
   }
-  ClearPlan();
+  for (const SequenceId id : planned_in_) {
+    const Stored& stored = stored_.at(id);
+    manager_->ConfirmRestored(*stored.planned_to);
+    ReleaseAfter(event, stored);
+    stored_.erase(id);
+  }
+  EndPlan();
 }
 
 void SwapStore::Abandon() {
-  if (!planned_out_.empty()) {
-    const FenceTicket written = host_pool_.Arm(host_queue_);
-    for (const SequenceId id : planned_out_) {
-      Release(stored_.at(id), written);
-      stored_.erase(id);
-    }
+  if (is_plan_empty()) return;
+  const int64_t event = events_.Arm();
+  for (const BlockCopy& copy : copies_out_) manager_->Drop(BlockId(copy.src));
+  for (const SequenceId id : planned_out_) {
+    ReleaseAfter(event, stored_.at(id));
+    stored_.erase(id);
   }
-  if (!planned_in_.empty()) {
-    const FenceTicket written = manager_->Arm(device_queue_);
-    for (const SequenceId id : planned_in_) {
-      Stored& stored = stored_.at(id);
-      manager_->AbandonRestored(*stored.planned_to, written);
-      stored.planned_to.reset();
-    }
+  for (const BlockCopy& copy : copies_in_) {
+    manager_->Hold(BlockId(copy.dst));
+    device_releases_.Push(BlockId(copy.dst), event);
   }
-  ClearPlan();
+  for (const SequenceId id : planned_in_) {
+    Stored& stored = stored_.at(id);
+    manager_->AbandonRestored(*stored.planned_to);
+    stored.planned_to.reset();
+  }
+  EndPlan();
 }
 
-void SwapStore::Release(const Stored& stored, FenceTicket ticket) {
-  for (const HostBlockId block : stored.blocks) {
-    host_pool_.Release(BlockId(block.value()), ticket);
-  }
+void SwapStore::ReleaseAfter(int64_t event, const Stored& stored) {
+  for (const HostBlockId block : stored.blocks) host_releases_.Push(BlockId(block.value()), event);
 }
 
-void SwapStore::ClearPlan() {
+void SwapStore::EndPlan() {
   planned_out_.clear();
   planned_in_.clear();
   copies_out_.clear();
   copies_in_.clear();
+  Poll();
 }
 
 absl::Status SwapStore::Drop(SequenceId id) {
   const auto found = stored_.find(id);
   if (found == stored_.end()) return NotStored(id);
   REPRISE_RETURN_IF_ERROR(CheckNotPlanned(id, found->second));
-  Release(found->second, found->second.written);
+  ReleaseAfter(found->second.written, found->second);
   stored_.erase(found);
+  Poll();
   return absl::OkStatus();
 }
 
 void SwapStore::Poll() {
-  host_pool_.Poll();
-  manager_->Poll();
+  const int64_t last_passed = events_.Poll();
+  device_releases_.ReleasePassed(last_passed, [&](BlockId block) { manager_->Drop(block); });
+  host_releases_.ReleasePassed(last_passed, [&](BlockId block) { host_pool_.Release(block); });
 }
 
 std::optional<SwapState> SwapStore::state(SequenceId id) {
@@ -207,7 +204,7 @@ std::optional<SwapState> SwapStore::state(SequenceId id) {
   if (found == stored_.end()) return std::nullopt;
   if (found->second.planned_from.has_value()) return SwapState::kPlanned;
   if (found->second.planned_to.has_value()) return SwapState::kArriving;
-  return host_pool_.HasPassed(found->second.written) ? SwapState::kStored : SwapState::kLeaving;
+  return events_.Poll() >= found->second.written ? SwapState::kStored : SwapState::kLeaving;
 }
 
 int SwapStore::num_tokens(SequenceId id) const { return stored_.at(id).saved.num_tokens; }
@@ -235,10 +232,17 @@ void SwapStore::CheckInvariants() const {
   }
   CHECK_EQ(num_planned_out, static_cast<int>(planned_out_.size())) << "invariant 3";
   CHECK_EQ(num_planned_in, static_cast<int>(planned_in_.size())) << "invariant 3";
+  for (int64_t i = 0; i < host_releases_.size(); ++i) ++num_owners[host_releases_.block(i).value()];
   for (int block = 0; block < host_pool_.num_blocks(); ++block) {
     CHECK_LE(num_owners[block], 1) << "invariant 2, host block " << block;
     CHECK_EQ(host_pool_.ref_count(BlockId(block)), num_owners[block])
         << "invariant 2, host block " << block;
+  }
+  absl::flat_hash_map<BlockId, int> num_holds;
+  for (const BlockCopy& copy : copies_out_) ++num_holds[BlockId(copy.src)];
+  for (int64_t i = 0; i < device_releases_.size(); ++i) ++num_holds[device_releases_.block(i)];
+  for (const auto& [block, num_expected] : num_holds) {
+    CHECK_GE(manager_->num_holds(block), num_expected) << "invariant 4, block " << block;
   }
 }
 

@@ -4,6 +4,7 @@
 //
 //   // Fences over swapper->stream(), base/cuda_fence.h.
 //   SwapStore store = *SwapStore::Create({.num_host_blocks = 4096}, &manager, std::move(fences));
+//   store.Poll();                                         // in every round of the loop
 //   REPRISE_RETURN_IF_ERROR(store.PlanOut(slot, id));     // nothing has moved yet
 //   REPRISE_RETURN_IF_ERROR(store.PlanIn(other_id, other_slot));
 //   REPRISE_ASSIGN_OR_RETURN(SwapTicket out, swapper->SwapOut(store.copies_out()));
@@ -16,7 +17,12 @@
 // One swap stream runs all copies, both ways, in the order of the calls. Events order it with the
 // steps: the swap stream waits for the steps that wrote the blocks which go out and for those that
 // used the blocks which come in; a step waits for the swaps in before it. A step does not wait for
-// swaps out: blocks that are being read are fenced, and not handed out before the copy has passed.
+// swaps out. Instead, the store holds the device blocks that a copy reads (BlockManager::Hold) from
+// PlanOut() until an event after the copy has passed. Held blocks are not handed out, but prompts
+// find and share them. The same event keeps host blocks until the copy has written or read them.
+//
+// The store learns of events only in its own calls. If an allocation of the manager fails with
+// ResourceExhausted while num_held() is positive, call Poll() and try again later.
 //
 // Order with the manager's copies (BlockManager::TakeCopies): copies that were taken are launched
 // before the next SwapOut() or SwapIn(). Copies that are taken later may read blocks that came in,
@@ -30,17 +36,19 @@
 //   (none)     on the device, in its slot                     PlanOut -> planned
 //   planned    on the device; host blocks are taken           Launched -> leaving;
 //                                                             Abandon -> (none)
-//   leaving    device blocks fenced, host blocks being        the copy passes -> stored;
+//   leaving    device blocks held, host blocks being          the copy passes -> stored;
 //              written                                        PlanIn, Drop
 //   stored     on the host                                    PlanIn -> arriving; Drop -> (none)
 //   arriving   on the host; device blocks are taken, in the   Launched -> (none), host blocks
-//              new slot                                       fenced until read;
+//              new slot                                       released once read;
 //                                                             Abandon -> stored
 //
 // Only committed tokens go out (BlockManager::Commit); tokens in flight are computed again.
 //
-// Errors change nothing. Thread safety: none; one owner. Ownership: the manager outlives the store,
-// the store owns the fences. Cost: O(1) a block; allocates, since swaps are rare.
+// Errors change nothing, but PlanOut() and PlanIn() may release blocks of copies that have ended.
+// Thread safety: none; one owner. Ownership: the manager outlives the store, the store owns the
+// fences. A store that ends before its manager leaves blocks held unless its plan is empty and
+// num_held() is 0. Cost: O(1) per block; allocates, since swaps are rare.
 
 #ifndef REPRISE_CACHE_BLOCKS_SWAP_STORE_H_
 #define REPRISE_CACHE_BLOCKS_SWAP_STORE_H_
@@ -60,6 +68,8 @@
 #include "reprise/cache/block_copy.h"
 #include "reprise/cache/blocks/block_manager.h"
 #include "reprise/cache/blocks/block_pool.h"
+#include "reprise/cache/blocks/deferred_releases.h"
+#include "reprise/cache/blocks/fence_queue.h"
 
 namespace reprise {
 
@@ -74,30 +84,27 @@ enum class SwapState : int8_t { kPlanned, kLeaving, kStored, kArriving };
 
 std::ostream& operator<<(std::ostream& out, SwapState state);
 
-// Fences of the swap stream, for the blocks of either side; at least two each. One more than the
-// swaps that may be in flight at a time is enough.
-struct SwapFences {
-  std::vector<std::unique_ptr<Fence>> device;
-  std::vector<std::unique_ptr<Fence>> host;
-};
-
 // Invariants, checked by CheckInvariants():
 //   1. Those of the pool of host blocks.
-//   2. Every sequence in the store has its own host blocks: each one's ref_count is 1, and no other
-//      blocks are used.
+//   2. Every host block in use has one reference, which belongs to a sequence in the store or to a
+//      deferred release.
 //   3. A planned sequence is in its slot, with the tokens it had; an arriving one is arriving in
 //      its slot.
+//   4. The manager holds each device block at least as often as the plan copies it out and deferred
+//      releases name it.
 class SwapStore {
  public:
+  // `fences` are fences of the swap stream, at least 2. With one more than the maximum number of
+  // swaps in flight, every block is released as early as possible.
   // Errors: InvalidArgument, naming the option or the fences.
   static absl::StatusOr<SwapStore> Create(const SwapStoreOptions& options, BlockManager* manager,
-                                          SwapFences fences);
+                                          std::vector<std::unique_ptr<Fence>> fences);
 
   SwapStore(SwapStore&&) = default;
   SwapStore& operator=(SwapStore&&) = default;
 
-  // Takes host blocks for the sequence in `slot` and adds the copies out. The caller does not
-  // change the slot until Launched(). Errors:
+  // Takes host blocks for the sequence in `slot`, holds its device blocks, and adds the copies out.
+  // The caller does not change the slot until Launched(). Errors:
   //   NotFound, InvalidArgument  no sequence in the slot, no such slot
   //   FailedPrecondition         the sequence in the slot is arriving
   //   AlreadyExists              the id is in the store
@@ -120,21 +127,25 @@ class SwapStore {
 
   // Reports that all copies of the plan have been launched on the swap stream, those out before
   // those in: the slots planned out become empty, and the sequences planned in leave the store. An
-  // empty plan arms no fence.
+  // empty plan arms no fence. Polls: if the copies have ended already, their blocks are released.
   void Launched();
 
   // Cancels the plan, if its copies cannot all be launched: sequences planned out stay in their
   // slots, those planned in leave them and are stored as before. Copies of the plan that have been
-  // launched do no harm: the blocks they write are not handed out before they have passed.
+  // launched do no harm: the blocks that they write are not handed out before the copies have ended.
   void Abandon();
 
   // Forgets a sequence. Errors: NotFound, FailedPrecondition while it is in the plan.
   absl::Status Drop(SequenceId id);
 
-  // Frees blocks whose copies have passed, on either side. Does not block.
+  // Releases the blocks of copies that have ended, on either side. Does not block. O(blocks
+  // released).
   void Poll();
 
-  // nullopt for an id that is not in the store. Polls the fences.
+  // Number of references to device blocks that wait for the end of a copy, as of the last Poll().
+  int64_t num_held() const { return device_releases_.size(); }
+
+  // nullopt for an id that is not in the store. Queries the fences.
   std::optional<SwapState> state(SequenceId id);
   // Committed tokens of a sequence in the store. REQUIRES: state(id) has a value.
   int num_tokens(SequenceId id) const;
@@ -152,20 +163,22 @@ class SwapStore {
     std::vector<HostBlockId> blocks;
     std::optional<SlotId> planned_from;  // while planned
     std::optional<SlotId> planned_to;    // while arriving
-    FenceTicket written;                 // passes when the host blocks hold the content
+    int64_t written = 0;                 // the event after which the host blocks hold the content
   };
 
-  SwapStore(BlockManager* manager, BlockPool host_pool, FenceQueueId device_queue,
-            FenceQueueId host_queue);
+  SwapStore(BlockManager* manager, BlockPool host_pool, FenceQueue events);
 
   absl::Status CheckNotPlanned(SequenceId id, const Stored& stored) const;
-  void Release(const Stored& stored, FenceTicket ticket);
-  void ClearPlan();
+  bool is_plan_empty() const { return planned_out_.empty() && planned_in_.empty(); }
+  // Releases the sequence's host blocks after the event.
+  void ReleaseAfter(int64_t event, const Stored& stored);
+  void EndPlan();
 
   BlockManager* manager_;
   BlockPool host_pool_;
-  FenceQueueId device_queue_;
-  FenceQueueId host_queue_;
+  FenceQueue events_;                 // events of the swap stream
+  DeferredReleases device_releases_;  // holds of *manager_
+  DeferredReleases host_releases_;    // references of host_pool_
   absl::flat_hash_map<SequenceId, Stored> stored_;
   std::vector<SequenceId> planned_out_;
   std::vector<SequenceId> planned_in_;

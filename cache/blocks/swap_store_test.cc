@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/base/testing/fake_fence.h"
 #include "reprise/cache/testing/delayed_stream.h"
 
 namespace reprise {
@@ -36,9 +37,8 @@ class SwapStoreTest : public testing::Test {
     options.num_slots = 3;
     options.max_blocks = 6;
     manager_ = std::make_unique<BlockManager>(*BlockManager::Create(options));
-    store_ = std::make_unique<SwapStore>(
-        *SwapStore::Create({.num_host_blocks = num_host_blocks}, manager_.get(),
-                           {.device = FencesOf(stream_), .host = FencesOf(stream_)}));
+    store_ = std::make_unique<SwapStore>(*SwapStore::Create({.num_host_blocks = num_host_blocks},
+                                                            manager_.get(), FencesOf(stream_)));
   }
 
   void AddCommitted(SlotId slot, int num_tokens) {
@@ -95,10 +95,14 @@ TEST_F(SwapStoreTest, DeviceBlocksAreNotHandedOutBeforeTheyHaveBeenRead) {
   AddCommitted(kA, 24);  // 6 of 9
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
-  EXPECT_EQ(manager_->pool().num_fenced(), 6);
+  EXPECT_EQ(store_->num_held(), 6);
   EXPECT_EQ(manager_->Add(kB, 16).code(), absl::StatusCode::kResourceExhausted);
   ASSERT_TRUE(manager_->Add(kB, 12).ok());
   stream_.RunAll();
+  EXPECT_EQ(store_->num_held(), 6);  // as of the last poll
+  EXPECT_EQ(manager_->Add(kC, 24).code(), absl::StatusCode::kResourceExhausted);
+  store_->Poll();
+  EXPECT_EQ(store_->num_held(), 0);
   EXPECT_TRUE(manager_->Add(kC, 24).ok());
   Check();
 }
@@ -151,11 +155,11 @@ TEST_F(SwapStoreTest, ADroppedSequenceGivesItsHostBlocksBack) {
   EXPECT_EQ(store_->Drop(kOne).code(), absl::StatusCode::kFailedPrecondition);
   Launch();
   ASSERT_TRUE(store_->Drop(kOne).ok());
-  EXPECT_EQ(store_->host_pool().num_fenced(), 6);  // still being written
+  EXPECT_EQ(store_->host_pool().num_used(), 6);  // still being written
   stream_.RunAll();
   store_->Poll();
   EXPECT_EQ(store_->host_pool().num_free(), 7);
-  EXPECT_EQ(manager_->pool().num_fenced(), 0);
+  EXPECT_EQ(manager_->pool().num_used(), 0);
   Check();
 }
 
@@ -164,6 +168,7 @@ TEST_F(SwapStoreTest, ComingBackIsRefusedWithoutRoomAndTheSequenceStays) {
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
   stream_.RunAll();
+  store_->Poll();
   AddCommitted(kB, 20);  // 5 of 9: 4 are left
   EXPECT_EQ(store_->PlanIn(kOne, kA).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(store_->PlanIn(kOne, kB).code(), absl::StatusCode::kAlreadyExists);
@@ -283,22 +288,154 @@ TEST_F(SwapStoreTest, CopiesOfAnAbandonedPlanKeepTheBlocksThatTheyWrite) {
   ASSERT_TRUE(store_->PlanIn(kTwo, kB).ok());
   stream_.Submit([] {});
   store_->Abandon();
-  EXPECT_EQ(manager_->pool().num_fenced(), 6);
+  EXPECT_FALSE(manager_->contains(kB));
+  EXPECT_EQ(store_->num_held(), 6);
   EXPECT_EQ(manager_->Add(kC, 16).code(), absl::StatusCode::kResourceExhausted);
+  Check();
   stream_.RunAll();
+  store_->Poll();
   EXPECT_TRUE(manager_->Add(kC, 16).ok());
   Check();
 }
 
-TEST_F(SwapStoreTest, AnEmptyPlanMayBeAbandoned) {
-  store_->Abandon();
+// The copy of the first plan in is still to run when the sequence is planned in again.
+TEST_F(SwapStoreTest, ARestoreThatIsAbandonedTwiceHoldsTheBlocksOfBothCopies) {
+  AddCommitted(kA, 12);  // 3 of 9
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  stream_.RunAll();
+  for (const int num_held : {3, 6}) {
+    ASSERT_TRUE(store_->PlanIn(kOne, kA).ok());
+    ASSERT_TRUE(manager_->Append(kA, 4).ok());  // a block that no copy writes
+    stream_.Submit([] {});
+    store_->Abandon();
+    Check();
+    EXPECT_EQ(store_->num_held(), num_held);
+    EXPECT_EQ(manager_->pool().num_used(), num_held);
+  }
+  EXPECT_TRUE(store_->PlanIn(kOne, kA).ok());  // the last 3
+  EXPECT_EQ(manager_->Add(kB, 1).code(), absl::StatusCode::kResourceExhausted);
+  stream_.RunOldest();
+  store_->Poll();
+  EXPECT_EQ(store_->num_held(), 3);
+  EXPECT_TRUE(manager_->Add(kB, 12).ok());
+  Check();
+}
+
+TEST_F(SwapStoreTest, AnEmptyPlanArmsNoFence) {
+  std::vector<std::unique_ptr<Fence>> fences;
+  fences.push_back(std::make_unique<FakeFence>());
+  fences.push_back(std::make_unique<FakeFence>());
+  const auto* first = static_cast<const FakeFence*>(fences[0].get());
+  SwapStore store = *SwapStore::Create({.num_host_blocks = 8}, manager_.get(), std::move(fences));
+  store.Abandon();
+  store.Launched();
+  EXPECT_EQ(first->num_armings(), 0);
+  AddCommitted(kA, 4);
+  ASSERT_TRUE(store.PlanOut(kA, kOne).ok());
+  store.Launched();
+  EXPECT_EQ(first->num_armings(), 1);
+}
+
+// As on the CPU, or where the swaps run on the stream of the steps.
+TEST_F(SwapStoreTest, CopiesThatEndBeforeLaunchedHoldNoBlock) {
+  AddCommitted(kA, 12);
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  stream_.Submit([] {});
+  stream_.RunAll();
+  EXPECT_EQ(manager_->pool().num_used(), 3);
+  store_->Launched();
+  EXPECT_EQ(store_->num_held(), 0);
+  EXPECT_EQ(manager_->pool().num_free(), 9);
+  EXPECT_EQ(store_->state(kOne), SwapState::kStored);
+  ASSERT_TRUE(store_->Drop(kOne).ok());
+  EXPECT_EQ(store_->host_pool().num_free(), 7);
+  Check();
+}
+
+TEST_F(SwapStoreTest, AnEventThatPassesBetweenPlanOutAndLaunchedReleasesOnlyItsOwnBlocks) {
+  AddCommitted(kA, 8);
+  AddCommitted(kB, 12);
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  ASSERT_TRUE(store_->PlanOut(kB, kTwo).ok());
+  stream_.RunAll();  // the copies of kOne end
+  EXPECT_EQ(store_->num_held(), 2);
+  Launch();
+  EXPECT_EQ(store_->num_held(), 3);
+  EXPECT_EQ(manager_->pool().num_used(), 3);
+  EXPECT_EQ(store_->state(kOne), SwapState::kStored);
+  EXPECT_EQ(store_->state(kTwo), SwapState::kLeaving);
+}
+
+// Fewer fences than plans in flight: a block may be held for longer, never shorter.
+TEST_F(SwapStoreTest, PlansMayBeMoreThanFences) {
+  for (int i = 0; i < 5; ++i) {  // 3 fences
+    AddCommitted(kA, 4);
+    ASSERT_TRUE(store_->PlanOut(kA, SequenceId(i)).ok());
+    Launch();
+    EXPECT_EQ(store_->num_held(), i + 1);
+  }
+  for (int i = 0; i < 5; ++i) {
+    stream_.RunOldest();
+    store_->Poll();
+    EXPECT_GE(store_->num_held(), 4 - i);
+    Check();
+  }
+  EXPECT_EQ(store_->num_held(), 0);
+}
+
+TEST_F(SwapStoreTest, APlanReleasesTheBlocksOfCopiesThatHaveEnded) {
+  AddCommitted(kA, 24);  // 6 of 9
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  EXPECT_EQ(store_->PlanIn(kOne, kB).code(), absl::StatusCode::kResourceExhausted);
+  stream_.RunAll();
+  EXPECT_TRUE(store_->PlanIn(kOne, kB).ok());
+  EXPECT_EQ(store_->num_held(), 0);
+  Check();
+}
+
+// The only block that could be freed is one that a copy reads. The fork still has it after the copy.
+TEST_F(SwapStoreTest, ABlockOfAForkStaysInUseAfterTheCopyOfTheOther) {
+  AddCommitted(kA, 8);  // blocks 1, 2
+  ASSERT_TRUE(manager_->Fork(kA, kB).ok());
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  EXPECT_EQ(manager_->pool().ref_count(BlockId(1)), 2);
+  ASSERT_TRUE(manager_->Truncate(kB, 4).ok());  // block 2 is the copy's alone
+  EXPECT_EQ(manager_->pool().state(BlockId(2)), BlockState::kUsed);
+  ASSERT_TRUE(manager_->Add(kC, 24).ok());  // 6
+  EXPECT_EQ(manager_->Append(kB, 5).code(), absl::StatusCode::kResourceExhausted);
+  stream_.RunAll();
+  store_->Poll();
+  EXPECT_EQ(manager_->pool().ref_count(BlockId(1)), 1);
+  EXPECT_TRUE(manager_->Append(kB, 5).ok());
+  Check();
+}
+
+TEST_F(SwapStoreTest, ABlockWaitsForTheEndOfBothItsCopies) {
+  AddCommitted(kA, 4);  // block 1
+  ASSERT_TRUE(manager_->Fork(kA, kB).ok());
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  ASSERT_TRUE(store_->PlanOut(kB, kTwo).ok());
+  Launch();
+  EXPECT_EQ(manager_->num_holds(BlockId(1)), 2);
+  stream_.RunOldest();
+  store_->Poll();
+  EXPECT_EQ(manager_->num_holds(BlockId(1)), 1);
+  Check();
+  stream_.RunOldest();
+  store_->Poll();
+  EXPECT_EQ(manager_->pool().state(BlockId(1)), BlockState::kFree);
   Check();
 }
 
 TEST_F(SwapStoreTest, OptionsAreNamed) {
   const auto message = [&](int num_host_blocks, int num_fences) {
-    SwapFences fences = {.device = FencesOf(stream_), .host = FencesOf(stream_)};
-    fences.host.resize(num_fences);
+    std::vector<std::unique_ptr<Fence>> fences = FencesOf(stream_);
+    fences.resize(num_fences);
     return std::string(
         SwapStore::Create({.num_host_blocks = num_host_blocks}, manager_.get(), std::move(fences))
             .status()
@@ -369,6 +506,56 @@ TEST_F(SwapStoreGroupsTest, WhatWasForgottenWhileItWasAwayIsNotFoundWhenItIsBack
   Check();
 }
 
+class SwapStorePrefixTest : public SwapStoreTest {
+ protected:
+  SwapStorePrefixTest() : SwapStoreTest({.prefix_reuse = PrefixReuse::kOn}) {}
+
+  void AddPrompt(SlotId slot, const std::vector<int32_t>& tokens) {
+    ASSERT_TRUE(manager_->Add(slot, {.tokens = tokens}).ok());
+    ASSERT_TRUE(manager_->Commit(slot, tokens).ok());
+  }
+};
+
+TEST_F(SwapStorePrefixTest, APromptSharesBlocksThatACopyStillReads) {
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  AddPrompt(kA, tokens);  // blocks 1, 2, 3
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  EXPECT_EQ(manager_->Add(kB, {.tokens = tokens})->num_tokens, 8);
+  EXPECT_EQ(manager_->pool().ref_count(BlockId(2)), 2);
+  Check();
+  stream_.RunAll();
+  store_->Poll();
+  EXPECT_EQ(manager_->pool().ref_count(BlockId(2)), 1);
+  EXPECT_EQ(manager_->pool().state(BlockId(3)), BlockState::kFree);
+  ASSERT_TRUE(manager_->Free(kB).ok());
+  EXPECT_EQ(manager_->pool().num_cached(), 2);
+  Check();
+}
+
+TEST_F(SwapStorePrefixTest, BlocksOfAnEndedCopyAreEvictedChildrenFirst) {
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
+  AddPrompt(kA, tokens);  // blocks 1 to 4
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  AddPrompt(kB, {51, 52, 53, 54});
+  ASSERT_TRUE(manager_->Free(kB).ok());
+  stream_.RunAll();
+  store_->Poll();
+  EXPECT_EQ(manager_->pool().num_cached(), 4);
+  EXPECT_EQ(manager_->pool().num_free(), 5);
+  // The block of the other sequence was released before the copy ended.
+  ASSERT_TRUE(manager_->Add(kC, 24).ok());
+  EXPECT_EQ(manager_->Lookup(kA, {.tokens = {51, 52, 53, 54, 55}})->num_tokens, 0);
+  EXPECT_EQ(manager_->Lookup(kA, {.tokens = tokens})->num_tokens, 12);
+  ASSERT_TRUE(manager_->Add(kB, 0).ok());
+  for (const int num_left : {8, 4, 0}) {
+    ASSERT_TRUE(manager_->Append(kB, 4).ok());
+    EXPECT_EQ(manager_->Lookup(kA, {.tokens = tokens})->num_tokens, num_left);
+  }
+  Check();
+}
+
 // Prompts find begun blocks as well, which are copied before the next step.
 class SwapStorePartialHitsTest : public SwapStoreTest {
  protected:
@@ -386,6 +573,7 @@ class SwapStorePartialHitsTest : public SwapStoreTest {
     ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
     Launch();
     stream_.RunAll();
+    store_->Poll();
     ASSERT_TRUE(manager_->Add(kA, 24).ok());
     ASSERT_TRUE(manager_->Add(kC, 12).ok());
     ASSERT_TRUE(manager_->Free(kA).ok());

@@ -29,9 +29,8 @@ BlockManagerModel::BlockManagerModel(const BlockManagerModelOptions& options, Ch
       num_row_tokens_(options.manager.max_blocks * options.manager.block_size),
       choices_(choices),
       manager_(std::make_unique<BlockManager>(*BlockManager::Create(options.manager))),
-      store_(std::make_unique<SwapStore>(
-          *SwapStore::Create({.num_host_blocks = options.num_host_blocks}, manager_.get(),
-                             {.device = FencesOf(swap_stream_), .host = FencesOf(swap_stream_)}))),
+      store_(std::make_unique<SwapStore>(*SwapStore::Create(
+          {.num_host_blocks = options.num_host_blocks}, manager_.get(), FencesOf(swap_stream_)))),
       memory_(int64_t{options.manager.num_blocks} * block_size_, 0),
       host_memory_(int64_t{options.num_host_blocks} * block_size_, 0) {
   for (int group = 0; group < manager_->num_groups(); ++group) {
@@ -44,7 +43,6 @@ BlockManagerModel::BlockManagerModel(const BlockManagerModelOptions& options, Ch
 
 void BlockManagerModel::Step() {
   ++num_calls_;
-  manager_->Poll();  // so that counts of what can be had are those of now
   const int kind = Below(40);
   if (kind < 1) {
     AddRoom();

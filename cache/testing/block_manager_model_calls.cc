@@ -197,9 +197,9 @@ bool BlockManagerModel::MayLackBlocksToTruncate(SlotId slot, int num_tokens) con
          column < static_cast<int>(row.size()); ++column) {
       const BlockId block = row[column];
       if (column < end) {
-        num_needed += num_holders[block] > 1 || pool.is_awaited(block);
-      } else if (pool.ref_count(block) == 1) {
-        num_freed += !pool.is_awaited(block);
+        num_needed += num_holders[block] > 1 || manager_->num_holds(block) > 0;
+      } else {
+        num_freed += pool.ref_count(block) == 1;
       }
     }
   }

@@ -22,6 +22,7 @@ using absl::StatusCode;
 
 void BlockManagerModel::PlanOut() {
   call_ = "PlanOut";
+  store_->Poll();  // as the call does: the counts below are those after it
   const SlotId slot = AnySlot();
   const std::vector<int64_t> before = Snapshot();
   const SequenceId id(next_id_++);
@@ -52,6 +53,7 @@ void BlockManagerModel::PlanOut() {
 void BlockManagerModel::PlanIn() {
   call_ = "PlanIn";
   if (stored_.empty()) return;
+  store_->Poll();  // as the call does: the counts below are those after it
   const auto found = std::next(stored_.begin(), Below(static_cast<int>(stored_.size())));
   const SlotId slot = AnyEmptySlot();
   const std::vector<int64_t> before = Snapshot();

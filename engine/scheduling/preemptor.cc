@@ -1,11 +1,14 @@
 #include "reprise/engine/scheduling/preemptor.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "glog/logging.h"
+#include "reprise/base/fence.h"
 #include "reprise/base/passed_fence.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/cache/group_retention.h"
@@ -14,12 +17,9 @@ namespace reprise {
 namespace {
 
 // Swaps run on the stream of the steps, and so does every later use of their blocks.
-SwapFences FencesOfOneStream() {
-  SwapFences fences;
-  for (int i = 0; i < 2; ++i) {
-    fences.device.push_back(std::make_unique<PassedFence>());
-    fences.host.push_back(std::make_unique<PassedFence>());
-  }
+std::vector<std::unique_ptr<Fence>> FencesOfOneStream() {
+  std::vector<std::unique_ptr<Fence>> fences;
+  for (int i = 0; i < 2; ++i) fences.push_back(std::make_unique<PassedFence>());
   return fences;
 }
 
@@ -104,7 +104,6 @@ bool Preemptor::SwapOut(SequenceState& sequence, BatchInProgress& batch) {
   swap_statistics_.num_blocks_out += static_cast<int64_t>(moved.size());
   ++swap_statistics_.num_swap_outs;
   swap_store_->Launched();
-  swap_store_->Poll();
   sequence.stored_as = id;
   return true;
 }
@@ -152,7 +151,6 @@ absl::StatusOr<PromptHits> Preemptor::SwapIn(SequenceState& sequence, SlotId slo
   REPRISE_RETURN_IF_ERROR(swap_store_->PlanIn(id, slot));
   if (const absl::Status room = blocks_->Append(slot, num_new); !room.ok()) {
     swap_store_->Abandon();
-    swap_store_->Poll();
     return room;
   }
   const absl::Span<const BlockCopy> moved = swap_store_->copies_in();
@@ -160,7 +158,6 @@ absl::StatusOr<PromptHits> Preemptor::SwapIn(SequenceState& sequence, SlotId slo
   swap_statistics_.num_blocks_in += static_cast<int64_t>(moved.size());
   ++swap_statistics_.num_swap_ins;
   swap_store_->Launched();
-  swap_store_->Poll();
   sequence.stored_as.reset();
   return PromptHits{.num_tokens = num_stored, .has_encoder = blocks_->has_encoder(slot)};
 }
@@ -169,7 +166,6 @@ void Preemptor::Drop(SequenceState& sequence) {
   if (!sequence.stored_as.has_value()) return;
   const absl::Status dropped = swap_store_->Drop(*sequence.stored_as);
   CHECK(dropped.ok()) << dropped;
-  swap_store_->Poll();
   sequence.stored_as.reset();
 }
 

@@ -3,9 +3,12 @@
 #include <c10/core/StreamGuard.h>
 
 #include <limits>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
+#include "reprise/base/fence.h"
 #include "reprise/base/passed_fence.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/runner/runner_shape.h"
@@ -23,11 +26,8 @@ absl::StatusOr<std::unique_ptr<SwapDriver>> SwapDriver::Create(Model* model,
                            BlockManager::Create(BlockOptionsOf(runner.shape())));
   driver->blocks_ = std::make_unique<BlockManager>(std::move(blocks));
   if (runner.shape().num_swap_blocks > 0) {
-    SwapFences fences;
-    for (int i = 0; i < 2; ++i) {
-      fences.device.push_back(std::make_unique<PassedFence>());
-      fences.host.push_back(std::make_unique<PassedFence>());
-    }
+    std::vector<std::unique_ptr<Fence>> fences;
+    for (int i = 0; i < 2; ++i) fences.push_back(std::make_unique<PassedFence>());
     REPRISE_ASSIGN_OR_RETURN(driver->store_,
                              SwapStore::Create({.num_host_blocks = runner.shape().num_swap_blocks},
                                                driver->blocks_.get(), std::move(fences)));
@@ -61,7 +61,6 @@ void SwapDriver::Out(int id) {
     went_out_[copy.src] = true;
   }
   store_->Launched();
-  store_->Poll();
   leaves_.push_back(slot);
 }
 
@@ -71,7 +70,6 @@ void SwapDriver::Back(int id, SlotId slot) {
   ASSERT_TRUE(planned.ok()) << planned;
   swap_ins_.insert(swap_ins_.end(), store_->copies_in().begin(), store_->copies_in().end());
   store_->Launched();
-  store_->Poll();
   Sequence& sequence = sequences_.at(id);
   sequence.slot = slot;
   sequence.entry = Entry::kReturned;

@@ -111,9 +111,8 @@ absl::Status SwapPage() {
                                                                     .head_dim_v = 8}));
   REPRISE_ASSIGN_OR_RETURN(const KvCache cache, KvCache::Create(layout, c10::kCPU));
   REPRISE_ASSIGN_OR_RETURN(const auto swapper, KvSwapper::Create(cache, {.num_host_blocks = 8}));
-  REPRISE_ASSIGN_OR_RETURN(
-      SwapStore store,
-      SwapStore::Create({.num_host_blocks = 8}, &manager, {.device = Fences(), .host = Fences()}));
+  REPRISE_ASSIGN_OR_RETURN(SwapStore store,
+                           SwapStore::Create({.num_host_blocks = 8}, &manager, Fences()));
   for (int slot = 0; slot < 2; ++slot) {
     REPRISE_RETURN_IF_ERROR(manager.Add(SlotId(slot), 5));
     REPRISE_RETURN_IF_ERROR(manager.Commit(SlotId(slot), {1, 2, 3, 4, 5}));
