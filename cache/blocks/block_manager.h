@@ -37,9 +37,9 @@
 // Look-ahead beyond the table's width is ignored. Truncate() releases blocks past the look-ahead;
 // call it when no step in flight can write them.
 //
-// Errors change nothing (except that fences may be seen to have passed):
+// Errors change nothing:
 //   ResourceExhausted   the pool has too few blocks now; retry after other sequences have been
-//                       freed, fences have passed, or tokens are committed that leave a window
+//                       freed, holds dropped, or tokens committed that leave a window
 //   InvalidArgument     the call can never succeed: longer than a table row or than the whole pool;
 //                       a slot, a group or a count out of range
 //   FailedPrecondition  Truncate() to a length that needs blocks that left a window; a sequence
@@ -56,7 +56,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -65,7 +64,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "reprise/base/fence.h"
 #include "reprise/base/ids.h"
 #include "reprise/cache/block_copy.h"
 #include "reprise/cache/blocks/block_manager_options.h"
@@ -81,8 +79,7 @@
 namespace reprise {
 
 // Invariants, checked by CheckInvariants():
-//   1. Those of the pool, of the index and of the tables: free + cached + used + fenced + the null
-//      block are all blocks.
+//   1. Those of the pool, of the index and of the tables.
 //   2. A sequence holds in each group exactly the blocks for its tokens and look-ahead, but for
 //      those that left the group's window as of its committed tokens; in cross groups, those of the
 //      encoder's tokens. Empty slots hold none.
@@ -152,10 +149,6 @@ class BlockManager {
   // Ends a sequence and releases its blocks. Its committed blocks are found again until the pool
   // reuses them: to preempt a sequence, free it, and Add() its tokens again later.
   absl::Status Free(SlotId slot);
-
-  // As Free(), if another stream or the host still uses the blocks: none is handed out before the
-  // ticket has passed. REQUIRES: `ticket` is from Arm().
-  absl::Status Free(SlotId slot, FenceTicket ticket);
 
   // Whether Save() may be called. Errors: InvalidArgument if there is no such slot, NotFound if it holds no sequence,
   // FailedPrecondition if the sequence is arriving.
@@ -254,13 +247,8 @@ class BlockManager {
   int max_tokens(int num_uncommitted = std::numeric_limits<int>::max(),
                  int num_encoder_tokens = 0) const;
 
-  // ---- Fences and events: as the pool's and the index's.
+  // ---- The prefix index.
 
-  absl::StatusOr<FenceQueueId> AddFenceQueue(std::vector<std::unique_ptr<Fence>> fences) {
-    return cache_.AddFenceQueue(std::move(fences));
-  }
-  FenceTicket Arm(FenceQueueId queue) { return cache_.Arm(queue); }
-  void Poll() { cache_.Poll(); }
   PrefixEvents TakePrefixEvents() { return cache_.TakeEvents(); }
   // Forgets all content that was computed so far: for weights that have changed. O(num_blocks +
   // num_slots).
@@ -345,7 +333,7 @@ class BlockManager {
   int NumFreedBeyond(SlotId slot, int end_column) const;
   // Whether the pool has the blocks that Truncate() with look-ahead needs, after those that it
   // releases.
-  absl::Status CheckTruncation(SlotId slot, int num_tokens, int num_columns);
+  absl::Status CheckTruncation(SlotId slot, int num_tokens, int num_columns) const;
   // Gives the sequence blocks of its own for all tokens from `num_kept` on. The pool has them.
   void MakeOwn(SlotId slot, int num_kept);
   bool IsOnlyUser(BlockId block) const;
@@ -363,8 +351,8 @@ class BlockManager {
   void IndexEncoder(SlotId slot);
   // Counts `num_tokens` more as committed and releases what left the windows.
   void Advance(SlotId slot, int64_t num_tokens);
-  void ReleaseAll(SlotId slot, std::optional<FenceTicket> ticket);
-  void Release(BlockId block, std::optional<FenceTicket> ticket = std::nullopt);
+  void ReleaseAll(SlotId slot);
+  void Release(BlockId block);
 
   BlockManagerOptions options_;
   int num_own_groups_ = 0;    // those that hold a sequence's own tokens

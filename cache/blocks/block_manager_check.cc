@@ -13,9 +13,6 @@ namespace reprise {
 void BlockManager::CheckInvariants() const {
   cache_.CheckInvariants();
   tables_.CheckInvariants();
-  CHECK_EQ(pool().num_free() + pool().num_cached() + pool().num_used() + pool().num_fenced() + 1,
-           options_.num_blocks)
-      << "invariant 1";
   std::vector<int> num_references(options_.num_blocks, 0);
   int num_live = 0;
   for (int i = 0; i < options_.num_slots; ++i) {

@@ -220,7 +220,7 @@ void BlockManager::ConfirmRestored(SlotId slot) {
 
 void BlockManager::AbandonRestored(SlotId slot) {
   CHECK(is_arriving(slot)) << "slot " << slot << " holds no arriving sequence";
-  ReleaseAll(slot, std::nullopt);
+  ReleaseAll(slot);
 }
 
 }  // namespace reprise

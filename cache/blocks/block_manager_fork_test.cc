@@ -185,30 +185,6 @@ TEST(BlockManagerForkTest, ATruncationMayCopyToTheSourceOfACopyThatItDrops) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerForkTest, ABlockThatASwapStillReadsIsNotWrittenInPlace) {
-  class NeverPassed : public Fence {
-   public:
-    void Arm() override { is_armed_ = true; }
-    bool Passed() override { return !is_armed_; }
-    absl::Status Wait() override { return absl::OkStatus(); }
-
-   private:
-    bool is_armed_ = false;
-  };
-  BlockManager manager = ManagerOf();
-  std::vector<std::unique_ptr<Fence>> fences;
-  for (int i = 0; i < 2; ++i) fences.push_back(std::make_unique<NeverPassed>());
-  const FenceQueueId queue = *manager.AddFenceQueue(std::move(fences));
-  AddCommitted(manager, kA, 6);
-  ASSERT_TRUE(manager.Fork(kA, kB).ok());
-  ASSERT_TRUE(manager.Free(kB, manager.Arm(queue)).ok());
-  ASSERT_TRUE(manager.Truncate(kA, 5).ok());
-  ASSERT_TRUE(manager.Append(kA, 1).ok());  // alone now, but token 5 of block 2 may still be read
-  EXPECT_THAT(manager.TakeCopies(), ElementsAre(BlockCopy{.src = 2, .dst = 3}));
-  EXPECT_EQ(manager.pool().num_fenced(), 1);
-  manager.CheckInvariants();
-}
-
 TEST(BlockManagerForkTest, BadForksAreNamed) {
   BlockManager manager = ManagerOf();
   AddCommitted(manager, kA, 3);

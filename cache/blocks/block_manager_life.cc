@@ -58,7 +58,6 @@ absl::Status BlockManager::AppendBatch(absl::Span<const SlotAppend> batch) {
     grown.num_tokens += num_tokens;
     num_lacking += int64_t{NumColumns(grown.num_tokens) - num_columns} * num_own_groups_;
   }
-  if (num_lacking > pool().num_allocatable_reserved()) cache_.Poll();
   if (num_lacking > pool().num_allocatable_reserved()) {
     Undo(batch);
     return absl::ResourceExhaustedError(
@@ -122,9 +121,8 @@ void BlockManager::GrowTo(SlotId slot, int num_columns) {
 // ---- Blocks that others use too.
 
 bool BlockManager::IsOnlyUser(BlockId block) const {
-  // A pending copy reads the block before the next step writes it. A fence that has not passed
-  // means that a reader may still use it.
-  return pool().ref_count(block) - copies_.NumFrom(block) == 1 && !pool().is_awaited(block);
+  // A copy of TakeCopies() reads the block before the next step writes it.
+  return pool().ref_count(block) - copies_.NumFrom(block) == 1;
 }
 
 int BlockManager::NumToCopy(SlotId slot, int num_kept, int end_column) const {
@@ -247,13 +245,10 @@ absl::Status BlockManager::Truncate(SlotId slot, int num_tokens) {
   return absl::OkStatus();
 }
 
-absl::Status BlockManager::CheckTruncation(SlotId slot, int num_tokens, int num_columns) {
-  const auto num_lacking = [&] {
-    return NumToCopy(slot, num_tokens, num_columns) - NumFreedBeyond(slot, num_columns);
-  };
-  // What is counted changes when fences pass, too.
-  if (num_lacking() > pool().num_allocatable_reserved()) cache_.Poll();
-  return cache_.CheckAcquirableReserved({}, std::max(num_lacking(), 0));
+absl::Status BlockManager::CheckTruncation(SlotId slot, int num_tokens, int num_columns) const {
+  const int num_lacking =
+      NumToCopy(slot, num_tokens, num_columns) - NumFreedBeyond(slot, num_columns);
+  return cache_.CheckAcquirableReserved({}, std::max(num_lacking, 0));
 }
 
 int BlockManager::NumFreedBeyond(SlotId slot, int end_column) const {
@@ -264,11 +259,10 @@ int BlockManager::NumFreedBeyond(SlotId slot, int end_column) const {
     const int first = std::max(end_column, tables_.first(slot, group));
     for (int i = first; i < tables_.end(slot, group); ++i) {
       if (pool().ref_count(row[i]) > 1) continue;
-      num_freed += !pool().is_awaited(row[i]);
+      ++num_freed;
       // A copy that is no longer needed releases its source.
       const BlockId source = copies_.Origin(row[i]);
-      if (source == row[i]) continue;
-      num_freed += pool().ref_count(source) == 1 && !pool().is_awaited(source);
+      num_freed += source != row[i] && pool().ref_count(source) == 1;
     }
   }
   return num_freed;
@@ -276,13 +270,7 @@ int BlockManager::NumFreedBeyond(SlotId slot, int end_column) const {
 
 absl::Status BlockManager::Free(SlotId slot) {
   REPRISE_RETURN_IF_ERROR(CheckFilled(slot));
-  ReleaseAll(slot, std::nullopt);
-  return absl::OkStatus();
-}
-
-absl::Status BlockManager::Free(SlotId slot, FenceTicket ticket) {
-  REPRISE_RETURN_IF_ERROR(CheckFilled(slot));
-  ReleaseAll(slot, ticket);
+  ReleaseAll(slot);
   return absl::OkStatus();
 }
 
@@ -303,10 +291,10 @@ int BlockManager::num_holds(BlockId block) const {
   return held == holds_.end() ? 0 : held->second;
 }
 
-void BlockManager::ReleaseAll(SlotId slot, std::optional<FenceTicket> ticket) {
+void BlockManager::ReleaseAll(SlotId slot) {
   for (int group = 0; group < num_groups(); ++group) {
     while (tables_.end(slot, group) > tables_.first(slot, group)) {
-      Release(tables_.RemoveBack(slot, group), ticket);
+      Release(tables_.RemoveBack(slot, group));
     }
     tables_.Reset(slot, group);
   }
@@ -314,16 +302,12 @@ void BlockManager::ReleaseAll(SlotId slot, std::optional<FenceTicket> ticket) {
   --num_sequences_;
 }
 
-void BlockManager::Release(BlockId block, std::optional<FenceTicket> ticket) {
+void BlockManager::Release(BlockId block) {
   if (!copies_.empty() && pool().ref_count(block) == 1) {
     // The destination of the copy has no reader any more.
     if (const std::optional<BlockId> source = copies_.Drop(block)) cache_.Release(*source);
   }
-  if (ticket.has_value()) {
-    cache_.Release(block, *ticket);
-  } else {
-    cache_.Release(block);
-  }
+  cache_.Release(block);
 }
 
 }  // namespace reprise

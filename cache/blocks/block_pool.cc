@@ -3,11 +3,9 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "reprise/base/status_macros.h"
-#include "reprise/cache/blocks/fence_queue.h"
 
 namespace reprise {
 namespace {
@@ -25,8 +23,6 @@ std::ostream& operator<<(std::ostream& out, BlockState state) {
       return out << "used";
     case BlockState::kCached:
       return out << "cached";
-    case BlockState::kFenced:
-      return out << "fenced";
   }
   return out << "BlockState(" << static_cast<int>(state) << ")";
 }
@@ -58,15 +54,15 @@ absl::Status BlockPool::AllocateReserved(absl::Span<BlockId> blocks) {
   return AllocateKeeping(0, blocks);
 }
 
-absl::Status BlockPool::CheckAllocatable(int64_t num_blocks) {
+absl::Status BlockPool::CheckAllocatable(int64_t num_blocks) const {
   return CheckKeeping(num_reserved_blocks_, num_blocks);
 }
 
-absl::Status BlockPool::CheckAllocatableReserved(int64_t num_blocks) {
+absl::Status BlockPool::CheckAllocatableReserved(int64_t num_blocks) const {
   return CheckKeeping(0, num_blocks);
 }
 
-absl::Status BlockPool::CheckKeeping(int num_kept_back, int64_t num_asked) {
+absl::Status BlockPool::CheckKeeping(int num_kept_back, int64_t num_asked) const {
   if (num_asked <= num_allocatable_reserved() - num_kept_back || num_asked == 0) {
     return absl::OkStatus();
   }
@@ -75,9 +71,7 @@ absl::Status BlockPool::CheckKeeping(int num_kept_back, int64_t num_asked) {
     return absl::InvalidArgumentError(
         absl::StrCat("blocks must fit the pool: at most ", num_at_most, ", asked for ", num_asked));
   }
-  Poll();
   const int num_now = std::max(num_allocatable_reserved() - num_kept_back, 0);
-  if (num_asked <= num_now) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("too few free blocks: ", num_now,
                                                    " can be had now, asked for ", num_asked,
                                                    "; retry after releases"));
@@ -104,11 +98,10 @@ int32_t BlockPool::TakeFree() {
 }
 
 int32_t BlockPool::TakeOldestCached() {
-  int32_t block = nodes_[kEnd].next;
-  while (nodes_[block].num_waiting > 0) block = nodes_[block].next;
+  const int32_t block = nodes_[kEnd].next;
   CHECK_NE(block, kEnd) << "invariant 3: " << num_cached_ << " cached blocks, none in the list";
   Unlink(block);
-  nodes_[block].has_content = 0;
+  nodes_[block].has_content = false;
   --num_cached_;
   ++num_evictions_;
   return block;
@@ -120,41 +113,32 @@ void BlockPool::Share(BlockId block) {
   if (node.ref_count == 0) {
     CHECK(node.has_content) << "Share of block " << block << ", which is not used";
     Unlink(block.value());
-    --(node.num_waiting > 0 ? num_fenced_ : num_cached_);
+    --num_cached_;
     peak_used_ = std::max(peak_used_, num_used());
   }
   ++node.ref_count;
 }
 
 void BlockPool::Release(BlockId block) {
-  UsedNode(block, "Release");
-  DropReference(block.value());
-}
-
-void BlockPool::Release(BlockId block, FenceTicket ticket) {
   Node& node = UsedNode(block, "Release");
-  CHECK(ticket.queue.value() >= 0 && ticket.queue.value() < static_cast<int>(queues_.size()))
-      << "queue " << ticket.queue << " is not of this pool of " << queues_.size() << " queues";
-  FencedReleases& releases = queues_[ticket.queue.value()];
-  CHECK(ticket.number >= 0 && ticket.number <= releases.fences().last_armed())
-      << "ticket " << ticket.number << " was never given";
-  if (ticket.number > releases.fences().last_passed()) {
-    releases.Push(block, ticket.number);
-    ++node.num_waiting;
+  if (--node.ref_count > 0) return;
+  if (node.has_content) {
+    LinkNewest(block.value());
+    ++num_cached_;
+  } else {
+    PushFree(block.value());
   }
-  DropReference(block.value());
 }
 
-void BlockPool::KeepContent(BlockId block) { UsedNode(block, "KeepContent").has_content = 1; }
+void BlockPool::KeepContent(BlockId block) { UsedNode(block, "KeepContent").has_content = true; }
 
 void BlockPool::DropContent(BlockId block) {
   CheckOfThisPool(block);
   Node& node = nodes_[block.value()];
   if (!node.has_content) return;
-  node.has_content = 0;
+  node.has_content = false;
   if (node.ref_count > 0) return;
   Unlink(block.value());
-  if (node.num_waiting > 0) return;
   --num_cached_;
   PushFree(block.value());
 }
@@ -164,84 +148,10 @@ bool BlockPool::has_content(BlockId block) const {
   return nodes_[block.value()].has_content;
 }
 
-bool BlockPool::is_awaited(BlockId block) const {
-  CheckOfThisPool(block);
-  return nodes_[block.value()].num_waiting > 0;
-}
-
-void BlockPool::DropReference(int32_t block) {
-  Node& node = nodes_[block];
-  if (--node.ref_count > 0) return;
-  if (node.has_content) LinkNewest(block);
-  if (node.num_waiting > 0) {
-    ++num_fenced_;
-  } else if (node.has_content) {
-    ++num_cached_;
-  } else {
-    PushFree(block);
-  }
-}
-
-void BlockPool::PassTicket(BlockId block) {
-  Node& node = nodes_[block.value()];
-  if (--node.num_waiting > 0 || node.ref_count > 0) return;
-  --num_fenced_;
-  if (node.has_content) {
-    ++num_cached_;
-  } else {
-    PushFree(block.value());
-  }
-}
-
-absl::StatusOr<FenceQueueId> BlockPool::AddFenceQueue(std::vector<std::unique_ptr<Fence>> fences) {
-  REPRISE_ASSIGN_OR_RETURN(FenceQueue queue, FenceQueue::Create(std::move(fences)));
-  queues_.emplace_back(std::move(queue), /*num_reserved=*/num_blocks());
-  return FenceQueueId(static_cast<int32_t>(queues_.size()) - 1);
-}
-
-FenceTicket BlockPool::Arm(FenceQueueId queue) {
-  CHECK(queue.value() >= 0 && queue.value() < static_cast<int>(queues_.size()))
-      << "queue " << queue << " is not of this pool of " << queues_.size() << " queues";
-  return {.queue = queue, .number = queues_[queue.value()].fences().Arm()};
-}
-
-bool BlockPool::HasPassed(FenceTicket ticket) {
-  CHECK(ticket.queue.value() >= 0 && ticket.queue.value() < static_cast<int>(queues_.size()))
-      << "queue " << ticket.queue << " is not of this pool of " << queues_.size() << " queues";
-  return queues_[ticket.queue.value()].fences().Poll() >= ticket.number;
-}
-
-void BlockPool::Poll() {
-  for (FencedReleases& releases : queues_) {
-    if (releases.size() == 0) continue;
-    const int64_t last_passed = releases.fences().Poll();
-    while (std::optional<BlockId> block = releases.PopPassed(last_passed)) PassTicket(*block);
-  }
-}
-
-void BlockPool::Wait(FenceTicket ticket) {
-  CHECK(ticket.queue.value() >= 0 && ticket.queue.value() < static_cast<int>(queues_.size()))
-      << "queue " << ticket.queue << " is not of this pool of " << queues_.size() << " queues";
-  queues_[ticket.queue.value()].fences().Wait(ticket.number);
-  Poll();
-}
-
-absl::Status BlockPool::WaitForAllocatable(int64_t num_asked) {
-  absl::Status status = CheckAllocatable(num_asked);
-  while (absl::IsResourceExhausted(status) && num_fenced_ > 0) {
-    for (FencedReleases& releases : queues_) {
-      if (releases.size() > 0) releases.fences().Wait(releases.oldest_ticket());
-    }
-    status = CheckAllocatable(num_asked);
-  }
-  return status;
-}
-
 BlockState BlockPool::state(BlockId block) const {
   CheckOfThisPool(block);
   const Node& node = nodes_[block.value()];
   if (node.ref_count > 0) return BlockState::kUsed;
-  if (node.num_waiting > 0) return BlockState::kFenced;
   return node.has_content ? BlockState::kCached : BlockState::kFree;
 }
 
@@ -250,20 +160,8 @@ int BlockPool::ref_count(BlockId block) const {
   return nodes_[block.value()].ref_count;
 }
 
-int64_t BlockPool::num_waiting_releases() const {
-  int64_t num_waiting = 0;
-  for (const FencedReleases& releases : queues_) num_waiting += releases.size();
-  return num_waiting;
-}
-
 int BlockPool::num_allocatable() const {
   return std::max(num_allocatable_reserved() - num_reserved_blocks_, 0);
-}
-
-int64_t BlockPool::num_bytes() const {
-  int64_t num_bytes = static_cast<int64_t>(nodes_.capacity() * sizeof(Node));
-  for (const FencedReleases& releases : queues_) num_bytes += releases.num_bytes();
-  return num_bytes;
 }
 
 void BlockPool::CheckOfThisPool(BlockId block) const {

@@ -33,29 +33,21 @@ void BlockPool::CheckInvariants() const {
   CHECK_EQ(nodes_[kEnd].previous, previous) << "invariant 3: the newest cached block";
 
   const Node& null_node = nodes_[kNullBlock.value()];
-  CHECK(null_node.ref_count == 0 && null_node.num_waiting == 0 && !null_node.has_content)
+  CHECK(null_node.ref_count == 0 && !null_node.has_content)
       << "invariant 2: the null block is in use";
-  std::vector<uint32_t> num_waiting(num_blocks(), 0);
-  for (const FencedReleases& releases : queues_) {
-    for (int64_t i = 0; i < releases.size(); ++i) ++num_waiting[releases.block(i).value()];
-  }
-  int num_of_state[4] = {};
+  int num_of_state[3] = {};
   for (int32_t block = 1; block < num_blocks(); ++block) {
-    const Node& node = nodes_[block];
-    CHECK_GE(node.ref_count, 0) << "invariant 1, block " << block;
-    CHECK_EQ(node.num_waiting, num_waiting[block]) << "invariant 4, block " << block;
+    CHECK_GE(nodes_[block].ref_count, 0) << "invariant 1, block " << block;
     const BlockState its_state = state(BlockId(block));
     ++num_of_state[static_cast<int>(its_state)];
-    const bool is_listed = its_state == BlockState::kFree || its_state == BlockState::kCached ||
-                           (its_state == BlockState::kFenced && node.has_content);
-    CHECK_EQ(num_times_listed[block] == 1, is_listed) << "invariant 3, block " << block;
+    CHECK_EQ(num_times_listed[block] == 1, its_state != BlockState::kUsed)
+        << "invariant 3, block " << block;
   }
   CHECK_EQ(num_of_state[static_cast<int>(BlockState::kFree)], num_free_) << "invariant 3";
   CHECK_EQ(num_of_state[static_cast<int>(BlockState::kCached)], num_cached_) << "invariant 3";
-  CHECK_EQ(num_of_state[static_cast<int>(BlockState::kFenced)], num_fenced_) << "invariant 3";
   CHECK_EQ(num_of_state[static_cast<int>(BlockState::kUsed)], num_used()) << "invariant 1";
   CHECK_EQ(num_allocatable(), std::max(num_free_ + num_cached_ - num_reserved_blocks_, 0))
-      << "invariant 5";
+      << "invariant 4";
 }
 
 }  // namespace reprise

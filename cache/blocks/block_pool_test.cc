@@ -1,20 +1,19 @@
 #include "reprise/cache/blocks/block_pool.h"
 
 #include <array>
-#include <map>
-#include <random>
-#include <set>
 #include <string>
-#include <utility>
 
+#include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reprise/base/testing/test_seed.h"
+#include "reprise/base/ids.h"
 
 namespace reprise {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 BlockPool PoolOf(const BlockPoolOptions& options) { return *BlockPool::Create(options); }
@@ -107,6 +106,67 @@ TEST(BlockPoolTest, RemembersTheMostThatWasUsed) {
   EXPECT_EQ(pool.peak_used(), 3);
 }
 
+TEST(BlockPoolTest, Takes16BytesPerBlock) {
+  EXPECT_EQ(PoolOf({.num_blocks = 1000}).num_bytes(), 1000 * 16);
+}
+
+TEST(BlockPoolContentTest, ABlockWithContentIsCachedByItsLastRelease) {
+  BlockPool pool = PoolOf({.num_blocks = 3});
+  const BlockId block = AllocateOne(pool);
+  pool.KeepContent(block);
+  pool.Share(block);
+  pool.Release(block);
+  EXPECT_EQ(pool.state(block), BlockState::kUsed);
+  pool.Release(block);
+  EXPECT_EQ(pool.state(block), BlockState::kCached);
+  EXPECT_TRUE(pool.has_content(block));
+  EXPECT_EQ(pool.num_allocatable(), 2);  // 1 free + 1 cached
+  pool.CheckInvariants();
+
+  pool.Share(block);
+  EXPECT_EQ(pool.ref_count(block), 1);
+  EXPECT_EQ(pool.num_cached(), 0);
+  pool.CheckInvariants();
+}
+
+TEST(BlockPoolContentTest, FreeBlocksGoBeforeCachedOnesAndThoseOldestFirst) {
+  BlockPool pool = PoolOf({.num_blocks = 5});
+  std::array<BlockId, 3> blocks;
+  ASSERT_TRUE(pool.Allocate(absl::MakeSpan(blocks)).ok());  // 1 is left
+  for (const int i : {1, 0, 2}) {
+    pool.KeepContent(blocks[i]);
+    pool.Release(blocks[i]);
+  }
+  pool.Share(blocks[1]);  // used again: now the newest
+  pool.Release(blocks[1]);
+
+  std::array<BlockId, 3> fresh;
+  ASSERT_TRUE(pool.Allocate(absl::MakeSpan(fresh)).ok());
+  EXPECT_THAT(fresh, ElementsAre(BlockId(4), blocks[0], blocks[2]));
+  EXPECT_EQ(pool.num_evictions(), 2);
+  EXPECT_FALSE(pool.has_content(blocks[0]));
+  EXPECT_TRUE(pool.has_content(blocks[1]));
+  pool.CheckInvariants();
+}
+
+TEST(BlockPoolContentTest, DroppingContentFreesACachedBlockAndKeepsAUsedOne) {
+  BlockPool pool = PoolOf({.num_blocks = 4});
+  const BlockId cached = AllocateOne(pool);
+  pool.KeepContent(cached);
+  pool.Release(cached);
+  const BlockId used = AllocateOne(pool);
+  pool.KeepContent(used);
+  for (int i = 0; i < 2; ++i) {  // the second time without effect
+    pool.DropContent(cached);
+    pool.DropContent(used);
+    pool.CheckInvariants();
+  }
+  EXPECT_EQ(pool.state(cached), BlockState::kFree);
+  EXPECT_EQ(pool.state(used), BlockState::kUsed);
+  pool.Release(used);
+  EXPECT_EQ(pool.state(used), BlockState::kFree);
+}
+
 TEST(BlockPoolTest, OptionsOutOfRangeAreNamed) {
   const auto message = [](const BlockPoolOptions& options) {
     absl::Status status = BlockPool::Create(options).status();
@@ -131,47 +191,13 @@ TEST(BlockPoolDeathTest, ReleasingWhatIsNotUsedIsABrokenInvariant) {
   EXPECT_DEATH(pool.Release(BlockId(-1)), "block -1 is not of this pool");
 }
 
-// Compares the pool with a map from block to references over 20,000 random calls.
-TEST(BlockPoolTest, AgreesWithAModelOverRandomCalls) {
-  const unsigned seed = TestSeed();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
-  const auto below = [&](int n) { return static_cast<int>(random() % n); };
-
-  constexpr int kNumBlocks = 40, kNumReserved = 5;
-  BlockPool pool = PoolOf({.num_blocks = kNumBlocks, .num_reserved_blocks = kNumReserved});
-  std::map<BlockId, int> model;  // used blocks
-  const auto any_used = [&] { return std::next(model.begin(), below(model.size())); };
-
-  for (int step = 0; step < 20000; ++step) {
-    const int action = below(4);
-    if (action == 0) {
-      std::vector<BlockId> blocks(below(12));
-      const bool reserved = below(2) == 0;
-      const int num_free = kNumBlocks - 1 - static_cast<int>(model.size());
-      const bool fits = static_cast<int>(blocks.size()) <=
-                        (reserved ? num_free : std::max(num_free - kNumReserved, 0));
-      absl::Status status = reserved ? pool.AllocateReserved(absl::MakeSpan(blocks))
-                                     : pool.Allocate(absl::MakeSpan(blocks));
-      ASSERT_EQ(status.ok(), fits) << status;
-      if (!fits) continue;
-      for (BlockId block : blocks) {
-        ASSERT_TRUE(block != kNullBlock && model.emplace(block, 1).second) << block;
-      }
-    } else if (!model.empty()) {
-      auto used = any_used();
-      if (action == 1) {
-        pool.Share(used->first);
-        ++used->second;
-      } else {
-        pool.Release(used->first);
-        if (--used->second == 0) model.erase(used);
-      }
-    }
-    pool.CheckInvariants();
-    ASSERT_EQ(pool.num_used(), static_cast<int>(model.size()));
-    for (const auto& [block, references] : model) ASSERT_EQ(pool.ref_count(block), references);
-  }
+TEST(BlockPoolDeathTest, KeepContentOfAnUnusedBlockDies) {
+  BlockPool pool = PoolOf({.num_blocks = 3});
+  const BlockId block = AllocateOne(pool);
+  pool.Release(block);
+  EXPECT_DEATH(pool.KeepContent(block), "KeepContent of block 1, which is not used");
+  EXPECT_DEATH(pool.KeepContent(kNullBlock), "KeepContent of block 0");
+  EXPECT_DEATH(pool.DropContent(BlockId(3)), "block 3 is not of this pool of 3");
 }
 
 }  // namespace

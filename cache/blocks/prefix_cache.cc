@@ -50,29 +50,19 @@ int64_t PrefixCache::CountUnused(absl::Span<const BlockId> hits) const {
   return num_unused;
 }
 
-absl::Status PrefixCache::CheckAcquirable(absl::Span<const BlockId> hits, int64_t num_fresh) {
+absl::Status PrefixCache::CheckAcquirable(absl::Span<const BlockId> hits, int64_t num_fresh) const {
   return pool_.CheckAllocatable(CountUnused(hits) + num_fresh);
 }
 
 absl::Status PrefixCache::CheckAcquirableReserved(absl::Span<const BlockId> hits,
-                                                  int64_t num_fresh) {
+                                                  int64_t num_fresh) const {
   return pool_.CheckAllocatableReserved(CountUnused(hits) + num_fresh);
 }
 
 void PrefixCache::Release(BlockId block) {
-  DropUnusedDuplicate(block);
+  const bool is_last = pool_.ref_count(block) == 1;
+  if (is_last && pool_.has_content(block) && index_.has_duplicates(block)) Forget(block);
   pool_.Release(block);
-}
-
-void PrefixCache::Release(BlockId block, FenceTicket ticket) {
-  DropUnusedDuplicate(block);
-  pool_.Release(block, ticket);
-}
-
-void PrefixCache::DropUnusedDuplicate(BlockId block) {
-  if (pool_.has_content(block) && pool_.ref_count(block) == 1 && index_.has_duplicates(block)) {
-    Forget(block);
-  }
 }
 
 void PrefixCache::Insert(BlockId block, const PrefixKey& key) {

@@ -10,31 +10,27 @@
 //   // A block is full and its content certain.
 //   cache.Insert(block, {.hash = hash, .parent = parent, .tokens = tokens});
 //   // The end of the sequence: children before parents.
-//   for (int i = num_blocks - 1; i >= 0; --i) cache.Release(blocks[i], ticket);
+//   for (int i = num_blocks - 1; i >= 0; --i) cache.Release(blocks[i]);
 //
 // After every call:
 //   - A block is findable exactly while it has its content. Blocks in use are found and shared as
 //     well as cached ones.
 //   - At most one unused block has a given key, and none while a block in use has it: of several
 //     copies, unused ones are freed at once.
-//   - If every holder of a block holds its parent (a block with the parent's key) too and releases
-//     it later, under the same ticket, no parent is evicted before its cached children. (This holds
-//     for tickets of one queue: copies of a parent that wait for different queues may come free at
-//     different times. A child that waits longer can then no longer be found, and is evicted in
-//     turn.) Groups that release parents earlier, as sliding windows do, evict those first, as they
-//     should.
+//   - If every holder of a block also holds its parent (a block with the parent's key), and releases
+//     the parent later, no parent is evicted before its cached children. Groups that release parents
+//     earlier, as sliding windows do, evict the parents first, as they should.
 //
 // Before writing into a block that was inserted, Forget() it; this requires that it has no other
 // user.
 //
 // Thread safety: none; one owner. Cost: that of both parts; O(1) a block, and no heap allocation
-// after Create(). 16 + 4 * (fence queues) + 36 bytes of host memory a block without stored tokens.
+// after Create(). 16 + 36 bytes of host memory per block without stored tokens.
 
 #ifndef REPRISE_CACHE_BLOCKS_PREFIX_CACHE_H_
 #define REPRISE_CACHE_BLOCKS_PREFIX_CACHE_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -42,7 +38,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "reprise/base/fence.h"
 #include "reprise/base/ids.h"
 #include "reprise/cache/blocks/block_pool.h"
 #include "reprise/cache/prefix/prefix_index.h"
@@ -85,17 +80,15 @@ class PrefixCache {
   absl::Status AllocateReserved(absl::Span<BlockId> blocks);
 
   // The result that Allocate() of `num_fresh` blocks would have after all of `hits` have been
-  // shared (null blocks are skipped): a cached block that is shared can no longer be evicted. A hit
-  // that waits for a fence counts as a taken block, although it could not have been allocated yet.
+  // shared (null blocks are skipped): a cached block that is shared can no longer be evicted.
   // REQUIRES: every hit but null blocks is used or has content, as blocks that the index has just
   // found do.
-  absl::Status CheckAcquirable(absl::Span<const BlockId> hits, int64_t num_fresh);
-  absl::Status CheckAcquirableReserved(absl::Span<const BlockId> hits, int64_t num_fresh);
+  absl::Status CheckAcquirable(absl::Span<const BlockId> hits, int64_t num_fresh) const;
+  absl::Status CheckAcquirableReserved(absl::Span<const BlockId> hits, int64_t num_fresh) const;
 
   // As the pool's.
   void Share(BlockId block) { pool_.Share(block); }
   void Release(BlockId block);
-  void Release(BlockId block, FenceTicket ticket);
 
   // Makes `block` findable by `key`: it is full and has the key's content for all later readers (on
   // the same stream, if it is still being written). No effect if it is inserted already or reuse is
@@ -108,17 +101,6 @@ class PrefixCache {
   // Forgets everything: for weights that have changed. Running sequences continue, but their blocks
   // belong to the old weights: do not insert them.
   void Clear();
-
-  // As the pool's.
-  absl::StatusOr<FenceQueueId> AddFenceQueue(std::vector<std::unique_ptr<Fence>> fences) {
-    return pool_.AddFenceQueue(std::move(fences));
-  }
-  FenceTicket Arm(FenceQueueId queue) { return pool_.Arm(queue); }
-  void Poll() { pool_.Poll(); }
-  void Wait(FenceTicket ticket) { pool_.Wait(ticket); }
-  absl::Status WaitForAllocatable(int64_t num_blocks) {
-    return pool_.WaitForAllocatable(num_blocks);
-  }
 
   // Like the index's.
   void CountLookup(int64_t num_tokens_asked, int64_t num_tokens_hit) {
@@ -140,8 +122,6 @@ class PrefixCache {
   // Removes from the index the blocks in `blocks` that were evicted since the count was
   // `num_evictions_before`.
   void ForgetEvicted(absl::Span<const BlockId> blocks, int64_t num_evictions_before);
-  // Before a Release: drops the content of `block` if it would become an unused duplicate.
-  void DropUnusedDuplicate(BlockId block);
 
   BlockPool pool_;
   PrefixIndex index_;

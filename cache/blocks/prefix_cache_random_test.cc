@@ -3,17 +3,15 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "reprise/base/fence.h"
 #include "reprise/base/ids.h"
 #include "reprise/base/testing/test_seed.h"
-#include "reprise/cache/blocks/block_pool.h"
+#include "reprise/cache/blocks/deferred_releases.h"
 #include "reprise/cache/blocks/prefix_cache.h"
 #include "reprise/cache/prefix/prefix_hash.h"
 #include "reprise/cache/prefix/prefix_index.h"
@@ -23,27 +21,6 @@ namespace {
 
 constexpr int kNumBlocks = 40, kBlockSize = 2, kNumSteps = 20000, kMaxSequences = 8;
 constexpr int kFull = 0, kWindow = 1;  // groups
-
-// A device that does what it is given some time later.
-struct Device {
-  int64_t num_submitted = 0;
-  int64_t num_done = 0;
-};
-
-class DeviceFence : public Fence {
- public:
-  explicit DeviceFence(Device* device) : device_(device) {}
-  void Arm() override { position_ = device_->num_submitted; }
-  bool Passed() override { return device_->num_done >= position_; }
-  absl::Status Wait() override {
-    device_->num_done = std::max(device_->num_done, position_);
-    return absl::OkStatus();
-  }
-
- private:
-  Device* device_;
-  int64_t position_ = 0;
-};
 
 struct Sequence {
   int group = 0;
@@ -62,25 +39,19 @@ struct Content {
   friend bool operator==(const Content&, const Content&) = default;
 };
 
-// What releases wait for.
-enum class Fencing { kNone, kOneQueue, kTwoQueues };
+// When the blocks of a sequence that ends, or of a window that moves, are released.
+enum class Releases { kAtOnce, kAfterCopies };
 
 class RandomCache {
  public:
-  RandomCache(unsigned seed, Fencing fencing)
+  RandomCache(unsigned seed, Releases releases)
       : random_(seed),
-        fencing_(fencing),
+        releases_(releases),
         cache_(*PrefixCache::Create({.pool = {.num_blocks = kNumBlocks},
                                      .block_size = kBlockSize,
                                      .num_groups = 2,
                                      .tokens = PrefixTokens::kStored})),
-        contents_(kNumBlocks) {
-    for (Device& device : devices_) {
-      std::vector<std::unique_ptr<Fence>> fences;
-      for (int i = 0; i < 3; ++i) fences.push_back(std::make_unique<DeviceFence>(&device));
-      EXPECT_TRUE(cache_.AddFenceQueue(std::move(fences)).ok());
-    }
-  }
+        contents_(kNumBlocks) {}
 
   void Step() {
     const int action = Below(12);
@@ -88,10 +59,8 @@ class RandomCache {
     if (action < 6) return InsertOne();
     if (action < 8) return End();
     if (action < 10) return MoveWindow();
-    for (Device& device : devices_) {
-      device.num_done = std::min(device.num_submitted, device.num_done + Below(3));
-    }
-    cache_.Poll();
+    last_passed_ = std::min(last_event_, last_passed_ + Below(3));
+    deferred_.ReleasePassed(last_passed_, [&](BlockId block) { cache_.Release(block); });
     if (Below(500) == 0) Clear();
   }
 
@@ -113,13 +82,13 @@ class RandomCache {
         ASSERT_EQ(contents_[sequence.blocks[i].value()], ContentOf(sequence, i));
       }
     }
+    for (int64_t i = 0; i < deferred_.size(); ++i) ++num_holders[deferred_.block(i).value()];
     for (int i = 1; i < kNumBlocks; ++i) {
       ASSERT_EQ(cache_.pool().ref_count(BlockId(i)), num_holders[i]) << "block " << i;
       if (!cache_.index().contains(BlockId(i))) continue;
       ASSERT_EQ(cache_.index().group(BlockId(i)), contents_[i].group);
       // No parent goes before its children.
       if (contents_[i].group != kFull || contents_[i].prefix.size() == kBlockSize) continue;
-      if (fencing_ == Fencing::kTwoQueues) continue;
       ASSERT_TRUE(cache_.index().Find(kFull, contents_[i].parent).has_value()) << "block " << i;
     }
   }
@@ -184,7 +153,7 @@ class RandomCache {
     for (const BlockId hit : hits) {
       if (hit != kNullBlock) cache_.Share(hit);
     }
-    ASSERT_TRUE(cache_.Allocate(fresh).ok());
+    ASSERT_TRUE(cache_.AllocateReserved(fresh).ok());
     for (int i = num_hits; i < num_blocks; ++i) {
       contents_[blocks[i].value()] = ContentOf(sequence, i);
     }
@@ -230,25 +199,25 @@ class RandomCache {
   }
 
   void Release(const std::vector<BlockId>& blocks) {
-    const int queue = fencing_ == Fencing::kTwoQueues ? Below(2) : 0;
-    ++devices_[queue].num_submitted;
-    const FenceTicket ticket = cache_.Arm(FenceQueueId(queue));
+    ++last_event_;
     for (const BlockId block : blocks) {
       if (block == kNullBlock) continue;
-      fencing_ == Fencing::kNone ? cache_.Release(block) : cache_.Release(block, ticket);
+      releases_ == Releases::kAtOnce ? cache_.Release(block) : deferred_.Push(block, last_event_);
     }
   }
 
   std::mt19937 random_;
-  Fencing fencing_;
-  Device devices_[2];
+  Releases releases_;
   PrefixCache cache_;
+  DeferredReleases deferred_;
+  int64_t last_event_ = 0;
+  int64_t last_passed_ = 0;
   std::vector<Content> contents_;  // by block
   std::vector<Sequence> sequences_;
   int64_t num_hits_ = 0;
 };
 
-class PrefixCacheRandomTest : public testing::TestWithParam<Fencing> {};
+class PrefixCacheRandomTest : public testing::TestWithParam<Releases> {};
 
 TEST_P(PrefixCacheRandomTest, ServesOnlyWhatWasWrittenAndEvictsChildrenFirst) {
   const unsigned seed = TestSeed();
@@ -264,8 +233,8 @@ TEST_P(PrefixCacheRandomTest, ServesOnlyWhatWasWrittenAndEvictsChildrenFirst) {
   EXPECT_GT(cache.num_hits(), 1000);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fencing, PrefixCacheRandomTest,
-                         testing::Values(Fencing::kNone, Fencing::kOneQueue, Fencing::kTwoQueues));
+INSTANTIATE_TEST_SUITE_P(Releases, PrefixCacheRandomTest,
+                         testing::Values(Releases::kAtOnce, Releases::kAfterCopies));
 
 }  // namespace
 }  // namespace reprise

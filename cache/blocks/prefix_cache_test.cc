@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -15,10 +14,8 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reprise/base/fence.h"
 #include "reprise/base/ids.h"
 #include "reprise/base/testing/allocation_counter.h"
-#include "reprise/base/testing/fake_fence.h"
 
 namespace reprise {
 namespace {
@@ -101,21 +98,6 @@ std::vector<int32_t> TokensFrom(int32_t first, int num_tokens) {
   std::vector<int32_t> tokens(num_tokens);
   std::iota(tokens.begin(), tokens.end(), first);
   return tokens;
-}
-
-struct Fences {
-  std::vector<std::unique_ptr<Fence>> owned;
-  std::vector<FakeFence*> fakes;
-};
-
-Fences MakeFences(int num_fences) {
-  Fences fences;
-  for (int i = 0; i < num_fences; ++i) {
-    auto fake = std::make_unique<FakeFence>();
-    fences.fakes.push_back(fake.get());
-    fences.owned.push_back(std::move(fake));
-  }
-  return fences;
 }
 
 TEST(PrefixCacheTest, ASequenceThatComesAgainFindsItsBlocks) {
@@ -298,51 +280,6 @@ TEST(PrefixCacheTest, WhatAWindowLeftBehindIsEvictedFirst) {
   cache.CheckInvariants();
 }
 
-TEST(PrefixCacheTest, AFencedBlockIsFoundButNotHandedOut) {
-  PrefixCache cache = CacheOf({.pool = {.num_blocks = 2}});
-  Fences fences = MakeFences(2);
-  const FenceQueueId queue = *cache.AddFenceQueue(std::move(fences.owned));
-  Sequence sequence = SequenceOf(cache, TokensFrom(0, 4));
-  ASSERT_TRUE(Start(cache, sequence).ok());
-  InsertAll(cache, sequence);
-  const BlockId block = sequence.blocks[0];
-  cache.Release(block, cache.Arm(queue));
-
-  BlockId fresh;
-  EXPECT_EQ(cache.Allocate(absl::MakeSpan(&fresh, 1)).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(HitsOf(cache, sequence), ElementsAre(block));
-  cache.CheckInvariants();
-  fences.fakes[0]->Pass();
-  ASSERT_TRUE(cache.Allocate(absl::MakeSpan(&fresh, 1)).ok());  // which polls
-  EXPECT_EQ(fresh, block);
-  EXPECT_THAT(HitsOf(cache, sequence), SizeIs(0));
-  cache.CheckInvariants();
-}
-
-TEST(PrefixCacheTest, ABlockThatAStepInFlightStillReadsIsSharedAtOnce) {
-  PrefixCache cache = CacheOf({.pool = {.num_blocks = 3}});
-  Fences fences = MakeFences(2);
-  const FenceQueueId queue = *cache.AddFenceQueue(std::move(fences.owned));
-  Sequence sequence = SequenceOf(cache, TokensFrom(0, 4));
-  ASSERT_TRUE(Start(cache, sequence).ok());
-  InsertAll(cache, sequence);
-  const BlockId block = sequence.blocks[0];
-  cache.Release(block, cache.Arm(queue));
-  EXPECT_EQ(cache.pool().num_fenced(), 1);
-
-  ASSERT_TRUE(Start(cache, sequence).ok());
-  EXPECT_THAT(sequence.blocks, ElementsAre(block));
-  EXPECT_EQ(cache.pool().num_fenced(), 0);
-  EXPECT_EQ(cache.pool().num_waiting_releases(), 1);
-  cache.CheckInvariants();
-  End(cache, sequence);  // without a fence, but the old one still counts
-  EXPECT_EQ(cache.pool().state(block), BlockState::kFenced);
-  fences.fakes[0]->Pass();
-  cache.Poll();
-  EXPECT_EQ(cache.pool().state(block), BlockState::kCached);
-  cache.CheckInvariants();
-}
-
 TEST(PrefixCacheTest, AForgottenBlockIsNotFoundAndNotKept) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 5}});
   Sequence sequence = SequenceOf(cache, TokensFrom(0, 8));
@@ -444,16 +381,12 @@ TEST(PrefixCacheDeathTest, InsertingABlockThatNobodyUsesIsABrokenInvariant) {
 TEST(PrefixCacheTest, TakesAtMost64BytesABlockWithoutTokens) {
   constexpr int kNumBlocks = 100000;
   PrefixCache cache = CacheOf({.pool = {.num_blocks = kNumBlocks}});
-  ASSERT_TRUE(cache.AddFenceQueue(MakeFences(2).owned).ok());  // steps in flight
-  ASSERT_TRUE(cache.AddFenceQueue(MakeFences(2).owned).ok());  // swap
   EXPECT_LE(cache.num_bytes(), int64_t{64} * kNumBlocks);
 }
 
 TEST(PrefixCacheTest, SteadyWorkAllocatesNoMemory) {
   PrefixCache cache =
       CacheOf({.pool = {.num_blocks = 64}, .tokens = PrefixTokens::kStored, .num_events = 4096});
-  Fences fences = MakeFences(3);
-  const FenceQueueId queue = *cache.AddFenceQueue(std::move(fences.owned));
   std::vector<Sequence> sequences;
   for (int i = 0; i < 16; ++i) sequences.push_back(SequenceOf(cache, TokensFrom(10 * (i % 8), 40)));
   std::array<BlockId, 10> hits, fresh;
@@ -467,10 +400,7 @@ TEST(PrefixCacheTest, SteadyWorkAllocatesNoMemory) {
       hits[i] = fresh[i - num_hits];
       cache.Insert(hits[i], KeyOf(cache, sequence, i));
     }
-    const FenceTicket ticket = cache.Arm(queue);
-    for (int i = 9; i >= 0; --i) cache.Release(hits[i], ticket);
-    for (FakeFence* fence : fences.fakes) fence->Pass();
-    cache.Poll();
+    for (int i = 9; i >= 0; --i) cache.Release(hits[i]);
   };
   for (Sequence& sequence : sequences) run(sequence);
   const int64_t num_evictions_before = cache.pool().num_evictions();

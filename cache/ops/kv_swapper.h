@@ -22,8 +22,8 @@
 //      once. The swapper's own stream orders them.
 //   3. A device block that went out is written again, or one that came in is read, only after the
 //      swap. The caller orders it: with Await() for work on a stream, or by waiting for Passed()
-//      before handing out the block. A fence over stream() (MakeCudaFence) in a pool of blocks does
-//      it too.
+//      before handing out the block. SwapStore (cache/blocks/swap_store.h) does the latter with
+//      fences over stream() (MakeCudaFence).
 //
 // On the CPU swaps are done when they return, and all tickets have passed.
 //

@@ -12,7 +12,7 @@
 // place that the manager reports. This detects a hit on the wrong prefix, a block handed out too
 // early, and a missing copy or update at once.
 //
-// It fails within a second for each of these injected faults: no copy on write, no fences of swaps,
+// It fails within a second for each of these injected faults: no copy on write, no holds of swaps,
 // writes in place under a swap that still reads, windows one token too small, hits on overwritten
 // content, hits on keys of old weights, hits on blocks that a swap has not filled yet, and lost
 // updates.

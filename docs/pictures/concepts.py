@@ -168,7 +168,7 @@ def graphs():
 
 
 def cache():
-    d = Drawing(880, 400, "Two sequences share two blocks of a common prefix; a block is free, used, cached or fenced.")
+    d = Drawing(880, 364, "Two sequences share two blocks of a common prefix; a block is free, used or cached.")
     d.text(24, 32, "Blocks are shared by content, and kept until they are needed", "ink title")
     d.text(24, 64, "slot 0: tokens 1 .. 9", "soft bold")
     d.cells(24, 74, ["1 2 3 4", "5 6 7 8", "9"], 92, 28, fills=["violet", "violet", "host"])
@@ -189,9 +189,8 @@ def cache():
     d.text(360, 204, "slot 1 computes two tokens: 8 of its 10 were found (PromptHits)", "ink small")
     # States.
     d.text(24, 262, "states of a block", "soft bold")
-    for x, name, note in ((24, "free", "no content"), (244, "used", "1 or more references"), (500, "cached", "unused, can be found"),
-                          (724, "fenced", "a stream still reads it")):
-        d.box(x, 288, 132 if x != 500 else 150, 58, [name], {"free": "plain", "used": "host", "cached": "violet", "fenced": "warm"}[name],
+    for x, name, note in ((24, "free", "no content"), (244, "used", "1 or more references"), (500, "cached", "unused, can be found")):
+        d.box(x, 288, 132 if x != 500 else 150, 58, [name], {"free": "plain", "used": "host", "cached": "violet"}[name],
               "ink bold", (note,))
     d.path([(156, 306), (244, 306)])
     d.text(200, 299, "Allocate", "soft small", "middle")
@@ -201,10 +200,8 @@ def cache():
     d.text(438, 299, "Release, committed", "soft small", "middle")
     d.path([(500, 330), (376, 330)])
     d.text(438, 345, "a hit, Allocate", "soft small", "middle")
-    d.path([(724, 317), (650, 317)])
-    d.text(687, 310, "it passes", "soft small", "middle")
-    d.path([(310, 346), (310, 372), (790, 372), (790, 346)])
-    d.text(550, 388, "Release while a ticket of another stream waits", "soft small", "middle")
+    d.text(674, 313, "A copy on another stream has a", "soft small")
+    d.text(674, 328, "reference until it has ended.", "soft small")
     d.text(160, 262, "if none is free, Allocate takes the cached block that was unused longest, and forgets its content", "soft small")
     return d
 

@@ -5,7 +5,8 @@
 //   PoolAllocateRelease        one block taken and given back
 //   PoolAllocateReleaseBatch   the same, 64 at a time; the time is that of one block
 //   PoolEvict                  the same where every block is cached: allocate evicts the oldest
-//   PoolFencedRelease          the same under tickets, one a batch of 64; the time is a block's
+//   SwapOutAndDrop             a sequence of 64 blocks added, swapped out (its books, not its bytes) and
+//                              dropped; the time is that of one block
 //   HashTokens/b               names for a prompt of 16,384 tokens in blocks of b; time a token
 //   LookupHit/n, LookupMiss/n  hashing and lookup of that prompt in blocks of 16, all or nothing of
 //                              it there, in an index of n other blocks; tokens compared or not
@@ -36,10 +37,12 @@
 #include "benchmark/benchmark.h"
 #include "reprise/base/fence.h"
 #include "reprise/base/ids.h"
+#include "reprise/base/passed_fence.h"
 #include "reprise/base/testing/allocation_counter.h"
 #include "reprise/cache/blocks/block_manager.h"
 #include "reprise/cache/blocks/block_pool.h"
 #include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/blocks/swap_store.h"
 #include "reprise/cache/kv_group.h"
 #include "reprise/cache/prefix/prefix_hash.h"
 #include "reprise/cache/prefix/prefix_index.h"
@@ -50,14 +53,6 @@ namespace {
 constexpr int kBlockSize = 16, kNumTokens = 16384, kPromptBlocks = kNumTokens / kBlockSize;
 constexpr int kBatch = 64, kPoolBlocks = 1 << 16;
 constexpr PrefixSeed kSeed = {.low = 1, .high = 2};
-
-// A consumer that is always done.
-class PassedFence : public Fence {
- public:
-  void Arm() override {}
-  bool Passed() override { return true; }
-  absl::Status Wait() override { return absl::OkStatus(); }
-};
 
 void CountItems(benchmark::State& state, int64_t num_a_round) {
   state.counters["time"] =
@@ -136,21 +131,25 @@ void PoolEvict(benchmark::State& state) {
 }
 BENCHMARK(PoolEvict);
 
-void PoolFencedRelease(benchmark::State& state) {
-  BlockPool pool = WornPool();
+void SwapOutAndDrop(benchmark::State& state) {
+  BlockManager manager = *BlockManager::Create(
+      {.num_blocks = kPoolBlocks, .block_size = kBlockSize, .num_slots = 1, .max_blocks = kBatch});
   std::vector<std::unique_ptr<Fence>> fences;
-  for (int i = 0; i < 3; ++i) fences.push_back(std::make_unique<PassedFence>());
-  const FenceQueueId queue = *pool.AddFenceQueue(std::move(fences));
-  std::vector<BlockId> blocks(kBatch);
+  for (int i = 0; i < 2; ++i) fences.push_back(std::make_unique<PassedFence>());
+  SwapStore store =
+      *SwapStore::Create({.num_host_blocks = kPoolBlocks}, &manager, std::move(fences));
+  const SlotId slot(0);
+  const SequenceId id(1);
   for (auto _ : state) {
-    benchmark::DoNotOptimize(pool.Allocate(absl::MakeSpan(blocks)).ok());
-    const FenceTicket ticket = pool.Arm(queue);
-    for (const BlockId block : blocks) pool.Release(block, ticket);
-    pool.Poll();
+    if (!manager.Add(slot, kBatch * kBlockSize).ok()) std::abort();
+    if (!manager.CommitUnknown(slot, kBatch * kBlockSize).ok()) std::abort();
+    if (!store.PlanOut(slot, id).ok()) std::abort();
+    store.Launched();
+    if (!store.Drop(id).ok()) std::abort();
   }
   CountItems(state, kBatch);
 }
-BENCHMARK(PoolFencedRelease);
+BENCHMARK(SwapOutAndDrop);
 
 void CopyTokens(benchmark::State& state) {
   const std::vector<int32_t> tokens = RandomTokens(1);
