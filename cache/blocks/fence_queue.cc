@@ -1,7 +1,5 @@
 #include "reprise/cache/blocks/fence_queue.h"
 
-#include <glog/logging.h>
-
 #include <utility>
 
 #include "absl/status/status.h"
@@ -35,23 +33,12 @@ int64_t FenceQueue::Arm() {
 }
 
 int64_t FenceQueue::Poll() {
-  while (num_waiting_ > 0 && fences_[oldest_].fence->Passed()) PopOldest();
-  return last_passed_;
-}
-
-void FenceQueue::Wait(int64_t ticket) {
-  CHECK_LE(ticket, last_armed_) << "Wait for a ticket that was never given";
-  while (last_passed_ < ticket) {
-    // A consumer that has failed uses nothing more.
-    fences_[oldest_].fence->Wait().IgnoreError();
-    PopOldest();
+  while (num_waiting_ > 0 && fences_[oldest_].fence->Passed()) {
+    last_passed_ = fences_[oldest_].ticket;
+    oldest_ = (oldest_ + 1) % static_cast<int>(fences_.size());
+    --num_waiting_;
   }
-}
-
-void FenceQueue::PopOldest() {
-  last_passed_ = fences_[oldest_].ticket;
-  oldest_ = (oldest_ + 1) % static_cast<int>(fences_.size());
-  --num_waiting_;
+  return last_passed_;
 }
 
 }  // namespace reprise

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -42,13 +43,6 @@ class FenceQueue {
   // The largest ticket that has passed, 0 before the first. Does not block.
   int64_t Poll();
 
-  // Blocks until `ticket` has passed. REQUIRES: ticket <= last_armed().
-  void Wait(int64_t ticket);
-
-  int64_t last_armed() const { return last_armed_; }
-  // As of the last Poll() or Wait().
-  int64_t last_passed() const { return last_passed_; }
-
  private:
   struct ArmedFence {
     std::unique_ptr<Fence> fence;
@@ -56,9 +50,6 @@ class FenceQueue {
   };
 
   explicit FenceQueue(std::vector<ArmedFence> fences) : fences_(std::move(fences)) {}
-
-  // Forgets the oldest waiting fence, which has passed.
-  void PopOldest();
 
   std::vector<ArmedFence> fences_;  // a ring: num_waiting_ of them wait, from oldest_ on
   int oldest_ = 0;

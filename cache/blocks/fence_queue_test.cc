@@ -1,11 +1,9 @@
 #include "reprise/cache/blocks/fence_queue.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -49,13 +47,11 @@ TEST(FenceQueueTest, TicketsPassInOrder) {
   EXPECT_EQ(fake.queue.Poll(), 0);  // the second does not imply the first
   fake.fences[0]->Pass();
   EXPECT_EQ(fake.queue.Poll(), 2);
-  EXPECT_EQ(fake.queue.last_armed(), 2);
 }
 
 TEST(FenceQueueTest, BeforeTheFirstTicketNothingHasPassed) {
   FakeQueue fake(2);
   EXPECT_EQ(fake.queue.Poll(), 0);
-  EXPECT_EQ(fake.queue.last_armed(), 0);
 }
 
 TEST(FenceQueueTest, FencesAreUsedInTurn) {
@@ -78,23 +74,6 @@ TEST(FenceQueueTest, WhenAllFencesWaitTheNewestStandsForTheNewTicketToo) {
   EXPECT_EQ(fake.queue.Arm(), 5);  // on fence 0: the others are not delayed any more
   fake.fences[1]->Pass();
   EXPECT_EQ(fake.queue.Poll(), 4);
-}
-
-TEST(FenceQueueTest, WaitBlocksUntilTheTicketHasPassedAndNoLonger) {
-  FakeQueue fake(3);
-  fake.queue.Arm();
-  fake.queue.Arm();
-  fake.queue.Arm();
-  std::thread consumer([&] {
-    fake.fences[0]->Pass();
-    fake.fences[1]->Pass();
-  });
-  fake.queue.Wait(2);
-  consumer.join();
-  EXPECT_EQ(fake.queue.last_passed(), 2);
-  EXPECT_EQ(fake.fences[2]->num_waits(), 0);
-  fake.queue.Wait(1);  // long passed
-  fake.queue.Wait(0);
 }
 
 TEST(FenceQueueTest, ArmingAndPollingAllocateNothing) {
@@ -120,11 +99,6 @@ TEST(FenceQueueTest, RefusesTooFewFencesAndNullOnes) {
   EXPECT_THAT(message(std::move(fences)), HasSubstr("fences[1] must not be null"));
 }
 
-TEST(FenceQueueDeathTest, WaitingForATicketThatWasNeverGivenIsABrokenInvariant) {
-  FakeQueue fake(2);
-  EXPECT_DEATH(fake.queue.Wait(1), "never given");
-}
-
 // A consumer that does its work in order, and fences that query it: the reference for the tickets.
 class Consumer {
  public:
@@ -133,10 +107,7 @@ class Consumer {
     explicit ConsumerFence(Consumer* consumer) : consumer_(consumer) {}
     void Arm() override { position_ = consumer_->num_submitted; }
     bool Passed() override { return consumer_->num_done >= position_; }
-    absl::Status Wait() override {
-      consumer_->num_done = std::max(consumer_->num_done, position_);
-      return absl::OkStatus();
-    }
+    absl::Status Wait() override { return absl::OkStatus(); }
 
    private:
     Consumer* consumer_;
@@ -160,22 +131,18 @@ TEST(FenceQueueTest, NoTicketPassesBeforeItsWorkIsDoneHoweverFewTheFences) {
     FenceQueue queue = *FenceQueue::Create(std::move(fences));
     std::vector<int64_t> positions = {0};  // by ticket
     for (int step = 0; step < 5000; ++step) {
-      const int action = static_cast<int>(random() % 8);
+      const int action = static_cast<int>(random() % 7);
       if (action < 3) {
         ++consumer.num_submitted;
         ASSERT_EQ(queue.Arm(), static_cast<int64_t>(positions.size()));
         positions.push_back(consumer.num_submitted);
-      } else if (action < 7) {
-        consumer.num_done += consumer.num_done < consumer.num_submitted;
       } else {
-        const int64_t ticket = static_cast<int64_t>(random() % positions.size());
-        queue.Wait(ticket);
-        ASSERT_GE(queue.last_passed(), ticket);
+        consumer.num_done += consumer.num_done < consumer.num_submitted;
       }
       const int64_t passed = queue.Poll();
       ASSERT_LE(positions[passed], consumer.num_done);
       if (consumer.num_done == consumer.num_submitted) {
-        ASSERT_EQ(passed, queue.last_armed());
+        ASSERT_EQ(passed, static_cast<int64_t>(positions.size()) - 1);
       }
     }
   }
