@@ -28,13 +28,13 @@ int64_t FenceQueue::Arm() {
   if (num_waiting_ < num_fences) ++num_waiting_;
   ArmedFence& newest = fences_[(oldest_ + num_waiting_ - 1) % num_fences];
   newest.fence->Arm();
-  newest.ticket = ++last_armed_;
+  newest.event = ++last_armed_;
   return last_armed_;
 }
 
 int64_t FenceQueue::Poll() {
   while (num_waiting_ > 0 && fences_[oldest_].fence->Passed()) {
-    last_passed_ = fences_[oldest_].ticket;
+    last_passed_ = fences_[oldest_].event;
     oldest_ = (oldest_ + 1) % static_cast<int>(fences_.size());
     --num_waiting_;
   }

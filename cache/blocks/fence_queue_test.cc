@@ -38,7 +38,7 @@ struct FakeQueue {
   FenceQueue queue;
 };
 
-TEST(FenceQueueTest, TicketsPassInOrder) {
+TEST(FenceQueueTest, EventsPassInOrder) {
   FakeQueue fake(3);
   EXPECT_EQ(fake.queue.Arm(), 1);
   EXPECT_EQ(fake.queue.Arm(), 2);
@@ -49,22 +49,22 @@ TEST(FenceQueueTest, TicketsPassInOrder) {
   EXPECT_EQ(fake.queue.Poll(), 2);
 }
 
-TEST(FenceQueueTest, BeforeTheFirstTicketNothingHasPassed) {
+TEST(FenceQueueTest, BeforeTheFirstEventNothingHasPassed) {
   FakeQueue fake(2);
   EXPECT_EQ(fake.queue.Poll(), 0);
 }
 
 TEST(FenceQueueTest, FencesAreUsedInTurn) {
   FakeQueue fake(2);
-  for (int64_t ticket = 1; ticket <= 6; ++ticket) {
-    EXPECT_EQ(fake.queue.Arm(), ticket);
-    fake.fences[(ticket - 1) % 2]->Pass();
-    EXPECT_EQ(fake.queue.Poll(), ticket);
+  for (int64_t event = 1; event <= 6; ++event) {
+    EXPECT_EQ(fake.queue.Arm(), event);
+    fake.fences[(event - 1) % 2]->Pass();
+    EXPECT_EQ(fake.queue.Poll(), event);
   }
   EXPECT_EQ(fake.fences[0]->num_armings(), 3);
 }
 
-TEST(FenceQueueTest, WhenAllFencesWaitTheNewestStandsForTheNewTicketToo) {
+TEST(FenceQueueTest, WhenAllFencesWaitTheNewestStandsForTheNewEventToo) {
   FakeQueue fake(2);
   for (int i = 0; i < 4; ++i) fake.queue.Arm();  // fence 0: 1; fence 1: 2, then 2..4
   EXPECT_EQ(fake.fences[0]->num_armings(), 1);
@@ -99,7 +99,7 @@ TEST(FenceQueueTest, RefusesTooFewFencesAndNullOnes) {
   EXPECT_THAT(message(std::move(fences)), HasSubstr("fences[1] must not be null"));
 }
 
-// A consumer that does its work in order, and fences that query it: the reference for the tickets.
+// A consumer that does its work in order, and fences that query it: the reference for the events.
 class Consumer {
  public:
   class ConsumerFence : public Fence {
@@ -118,7 +118,7 @@ class Consumer {
   int64_t num_done = 0;
 };
 
-TEST(FenceQueueTest, NoTicketPassesBeforeItsWorkIsDoneHoweverFewTheFences) {
+TEST(FenceQueueTest, NoEventPassesBeforeItsWorkIsDoneHoweverFewTheFences) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -129,7 +129,7 @@ TEST(FenceQueueTest, NoTicketPassesBeforeItsWorkIsDoneHoweverFewTheFences) {
       fences.push_back(std::make_unique<Consumer::ConsumerFence>(&consumer));
     }
     FenceQueue queue = *FenceQueue::Create(std::move(fences));
-    std::vector<int64_t> positions = {0};  // by ticket
+    std::vector<int64_t> positions = {0};  // by event
     for (int step = 0; step < 5000; ++step) {
       const int action = static_cast<int>(random() % 7);
       if (action < 3) {
