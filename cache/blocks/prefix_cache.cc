@@ -23,13 +23,6 @@ absl::StatusOr<PrefixCache> PrefixCache::Create(const PrefixCacheOptions& option
   return PrefixCache(std::move(pool), std::move(index), options.reuse);
 }
 
-absl::Status PrefixCache::Allocate(absl::Span<BlockId> blocks) {
-  const int64_t num_evictions_before = pool_.num_evictions();
-  REPRISE_RETURN_IF_ERROR(pool_.Allocate(blocks));
-  ForgetEvicted(blocks, num_evictions_before);
-  return absl::OkStatus();
-}
-
 absl::Status PrefixCache::AllocateReserved(absl::Span<BlockId> blocks) {
   const int64_t num_evictions_before = pool_.num_evictions();
   REPRISE_RETURN_IF_ERROR(pool_.AllocateReserved(blocks));

@@ -6,7 +6,7 @@
 //   const int num_hits = cache.index().FindPrefix({.hashes = hashes}, absl::MakeSpan(blocks));
 //   REPRISE_RETURN_IF_ERROR(cache.CheckAcquirable(hits, fresh.size()));   // changes nothing
 //   for (const BlockId hit : hits) cache.Share(hit);
-//   CHECK(cache.Allocate(absl::MakeSpan(fresh)).ok());
+//   CHECK(cache.AllocateReserved(absl::MakeSpan(fresh)).ok());
 //   // A block is full and its content certain.
 //   cache.Insert(block, {.hash = hash, .parent = parent, .tokens = tokens});
 //   // The end of the sequence: children before parents.
@@ -75,12 +75,13 @@ class PrefixCache {
   const PrefixHasher& hasher() const { return index_.hasher(); }
   bool is_on() const { return is_on_; }
 
-  // Like the pool's; evicted blocks are no longer found.
-  absl::Status Allocate(absl::Span<BlockId> blocks);
+  // Like BlockPool::AllocateReserved(); evicted blocks are no longer found. Work that must leave the
+  // reserve alone first calls CheckAcquirable().
   absl::Status AllocateReserved(absl::Span<BlockId> blocks);
 
-  // The result that Allocate() of `num_fresh` blocks would have after all of `hits` have been
-  // shared (null blocks are skipped): a cached block that is shared can no longer be evicted.
+  // Whether `num_fresh` blocks can be allocated after all of `hits` have been shared (null blocks
+  // are skipped), with or without the reserve: a cached block that is shared can no longer be
+  // evicted. Errors: those of the pool's Allocate() and AllocateReserved().
   // REQUIRES: every hit but null blocks is used or has content, as blocks that the index has just
   // found do.
   absl::Status CheckAcquirable(absl::Span<const BlockId> hits, int64_t num_fresh) const;

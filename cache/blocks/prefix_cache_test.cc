@@ -67,7 +67,7 @@ absl::Status Acquire(PrefixCache& cache, absl::Span<const BlockId> hits,
   absl::Status status = cache.CheckAcquirable(hits, static_cast<int64_t>(fresh.size()));
   if (!status.ok()) return status;
   for (const BlockId hit : hits) cache.Share(hit);
-  return cache.Allocate(fresh);
+  return cache.AllocateReserved(fresh);
 }
 
 // Takes what is there and computes the rest.
@@ -139,7 +139,7 @@ TEST(PrefixCacheTest, AnEvictedBlockIsNoLongerFound) {
   End(cache, sequence);
 
   BlockId fresh;
-  ASSERT_TRUE(cache.Allocate(absl::MakeSpan(&fresh, 1)).ok());
+  ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(&fresh, 1)).ok());
   EXPECT_EQ(fresh, blocks[2]);  // the leaf, which was released first
   EXPECT_THAT(HitsOf(cache, sequence), ElementsAre(blocks[0], blocks[1]));
   EXPECT_EQ(cache.pool().num_evictions(), 1);
@@ -153,7 +153,7 @@ TEST(PrefixCacheTest, AcquireChangesNothingWhenItIsRefused) {
   InsertAll(cache, old);
   End(cache, old);
   BlockId other;
-  ASSERT_TRUE(cache.Allocate(absl::MakeSpan(&other, 1)).ok());
+  ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(&other, 1)).ok());
 
   // 1 free and 3 cached; the 3 hits leave only 1 for the 2 that are asked for.
   Sequence longer = SequenceOf(cache, TokensFrom(0, 20));
@@ -165,7 +165,7 @@ TEST(PrefixCacheTest, AcquireChangesNothingWhenItIsRefused) {
 
   // Nor has the order of eviction: still the leaf first.
   std::array<BlockId, 2> two;
-  ASSERT_TRUE(cache.Allocate(absl::MakeSpan(two)).ok());
+  ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(two)).ok());
   EXPECT_THAT(HitsOf(cache, old), SizeIs(2));
   cache.CheckInvariants();
 }
@@ -191,7 +191,7 @@ TEST(PrefixCacheTest, HitsAreNotEvictedForTheRestOfTheirOwnSequence) {
 TEST(PrefixCacheTest, NullBlocksAmongHitsTakeNothing) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 5}});
   BlockId block;
-  ASSERT_TRUE(cache.Allocate(absl::MakeSpan(&block, 1)).ok());
+  ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(&block, 1)).ok());
   const std::array<BlockId, 3> hits = {kNullBlock, block, kNullBlock};
   EXPECT_TRUE(cache.CheckAcquirable(hits, 3).ok());
   EXPECT_FALSE(cache.CheckAcquirable(hits, 4).ok());
@@ -201,7 +201,6 @@ TEST(PrefixCacheTest, OnlyReservedWorkAcquiresTheReserve) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 5, .num_reserved_blocks = 2}});
   std::array<BlockId, 3> fresh;
   EXPECT_FALSE(cache.CheckAcquirable({}, 3).ok());
-  EXPECT_FALSE(cache.Allocate(absl::MakeSpan(fresh)).ok());
   EXPECT_TRUE(cache.CheckAcquirableReserved({}, 3).ok());
   EXPECT_TRUE(cache.AllocateReserved(absl::MakeSpan(fresh)).ok());
   BlockId block;
@@ -258,7 +257,7 @@ TEST(PrefixCacheTest, AParentThatWasComputedTwiceOutlivesTheChildOfEither) {
   End(cache, a);
   End(cache, b);
   std::array<BlockId, 4> fresh;  // evicts one of the two cached
-  ASSERT_TRUE(cache.Allocate(absl::MakeSpan(fresh)).ok());
+  ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(fresh)).ok());
   EXPECT_THAT(HitsOf(cache, b), SizeIs(1));
   cache.CheckInvariants();
 }
@@ -273,7 +272,7 @@ TEST(PrefixCacheTest, WhatAWindowLeftBehindIsEvictedFirst) {
   for (const int i : {0, 1, 3, 2}) cache.Release(blocks[i]);  // it moves over two, then it ends
 
   std::array<BlockId, 3> fresh;
-  ASSERT_TRUE(cache.Allocate(absl::MakeSpan(fresh)).ok());
+  ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(fresh)).ok());
   EXPECT_THAT(fresh, ElementsAre(blocks[0], blocks[1], blocks[3]));
   EXPECT_EQ(cache.index().Find(0, sequence.hashes[2]), blocks[2]);
   EXPECT_EQ(cache.index().Find(0, sequence.hashes[3]), std::nullopt);
@@ -340,7 +339,7 @@ TEST(PrefixCacheTest, EvictionsReachTheEvents) {
   const BlockId block = sequence.blocks[0];
   End(cache, sequence);
   BlockId fresh;
-  ASSERT_TRUE(cache.Allocate(absl::MakeSpan(&fresh, 1)).ok());
+  ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(&fresh, 1)).ok());
   const PrefixEvent stored = {.kind = PrefixEvent::Kind::kStored,
                               .block = block,
                               .group = 0,
