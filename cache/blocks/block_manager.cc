@@ -30,129 +30,58 @@ absl::StatusOr<BlockManager> BlockManager::Create(const BlockManagerOptions& giv
     return absl::InvalidArgumentError(
         "partial_hits need stored tokens: expected prefix_tokens kStored, got kNotStored");
   }
-  const int num_groups = static_cast<int>(options.groups.size());
-  REPRISE_ASSIGN_OR_RETURN(
-      PrefixCache cache,
-      PrefixCache::Create({.pool = {.num_blocks = options.num_blocks,
-                                    .num_reserved_blocks = options.num_reserved_blocks},
-                           .reuse = options.prefix_reuse,
-                           .block_size = options.block_size,
-                           .num_groups = num_groups,
-                           .tokens = options.prefix_tokens,
-                           .seed = options.prefix_seed,
-                           .num_events = options.num_prefix_events}));
-  REPRISE_ASSIGN_OR_RETURN(GroupTables tables,
-                           GroupTables::Create({.num_groups = num_groups,
-                                                .num_slots = options.num_slots,
-                                                .max_blocks = options.max_blocks}));
-  // Kernels count tokens in int32.
-  constexpr int64_t kMaxTokens = std::numeric_limits<int32_t>::max();
-  if (int64_t{options.max_blocks} * options.block_size > kMaxTokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_blocks * block_size is too large: expected at most ", kMaxTokens,
-                     ", got ", options.max_blocks, " * ", options.block_size));
-  }
-  REPRISE_ASSIGN_OR_RETURN(
-      SequenceContent content,
-      SequenceContent::Create({.num_slots = cache.is_on() ? options.num_slots : 0,
-                               .max_blocks = options.max_blocks,
-                               .block_size = options.block_size},
-                              cache.hasher()));
-  BlockManager manager(options, std::move(cache), std::move(tables), std::move(content));
-  if (manager.NumBlocksFor(1, 0) > options.num_blocks - 1) {
+  REPRISE_ASSIGN_OR_RETURN(SequenceBlocks sequences, SequenceBlocks::Create(options));
+  const int64_t num_needed = sequences.NumBlocksFor(1, 0) + 1;
+  if (num_needed > options.num_blocks) {
     return absl::InvalidArgumentError(absl::StrCat(
         "num_blocks must hold a token and the look-ahead in each group: expected at least ",
-        manager.NumBlocksFor(1, 0) + 1, ", got ", options.num_blocks, " with ", num_groups,
+        num_needed, ", got ", options.num_blocks, " with ", options.groups.size(),
         " groups and num_lookahead_tokens ", options.num_lookahead_tokens));
   }
-  return manager;
+  return BlockManager(std::move(sequences));
 }
 
-BlockManager::BlockManager(const BlockManagerOptions& options, PrefixCache cache,
-                           GroupTables tables, SequenceContent content)
-    : options_(options),
-      num_own_groups_(static_cast<int>(absl::c_count_if(options.groups, HoldsOwnTokens))),
-      has_windows_(absl::c_any_of(options.groups, LosesBlocks)),
-      cache_(std::move(cache)),
-      tables_(std::move(tables)),
-      content_(std::move(content)),
-      sequences_(options.num_slots) {
-  if (!cache_.is_on()) return;
-  hits_.resize(options_.groups.size() * options_.max_blocks);
+BlockManager::BlockManager(SequenceBlocks sequences) : sequences_(std::move(sequences)) {
+  if (!prefix_cache().is_on()) return;
+  hits_.resize(options().groups.size() * options().max_blocks);
   shared_.reserve(hits_.size());
-  encoder_tokens_.resize(options_.block_size);
 }
 
 // ---- What there is.
 
 bool BlockManager::contains(SlotId slot) const {
-  return slot.value() >= 0 && slot.value() < options_.num_slots && sequence(slot).is_live;
+  return slot.value() >= 0 && slot.value() < options().num_slots && sequences_[slot].is_live;
 }
 
-const BlockManager::Sequence& BlockManager::live(SlotId slot) const {
+const SequenceBlocks::Sequence& BlockManager::live(SlotId slot) const {
   CHECK(contains(slot)) << "slot " << slot << " holds no sequence";
-  return sequence(slot);
+  return sequences_[slot];
 }
 
 int BlockManager::min_tokens(SlotId slot) const {
   CHECK(contains(slot)) << "slot " << slot << " holds no sequence";
-  int num_tokens = 0;
-  for (int group = 0; group < num_groups(); ++group) {
-    num_tokens = std::max(num_tokens,
-                          ShortestWithFirstBlock(options_.groups[group], tables_.first(slot, group),
-                                                 options_.block_size));
-  }
-  return num_tokens;
+  return sequences_.min_tokens(slot);
 }
 
 absl::Span<const BlockId> BlockManager::blocks(SlotId slot, int group) const {
   CHECK(contains(slot)) << "slot " << slot << " holds no sequence";
   CHECK(group >= 0 && group < num_groups()) << "group " << group << " does not exist";
-  return tables_.blocks(slot, group);
+  return sequences_.tables().blocks(slot, group);
 }
 
 int BlockManager::first_column(SlotId slot, int group) const {
   CHECK(contains(slot)) << "slot " << slot << " holds no sequence";
   CHECK(group >= 0 && group < num_groups()) << "group " << group << " does not exist";
-  return tables_.first(slot, group);
-}
-
-int BlockManager::NumColumns(int64_t num_tokens) const {
-  const int64_t num_row_tokens = int64_t{options_.max_blocks} * options_.block_size;
-  // It fits int32 now, where a division is cheap.
-  const int num_covered = static_cast<int>(
-      std::min<int64_t>(num_tokens + options_.num_lookahead_tokens, num_row_tokens));
-  return num_covered / options_.block_size + (num_covered % options_.block_size != 0);
-}
-
-int BlockManager::TokensWithColumns(int num_columns) const {
-  const int num_covered = num_columns * options_.block_size;
-  if (num_columns == options_.max_blocks) return num_covered;  // look-ahead ends with the row
-  return std::max(num_covered - options_.num_lookahead_tokens, 0);
-}
-
-int64_t BlockManager::NumBlocksFor(int num_tokens, int num_committed,
-                                   int num_encoder_tokens) const {
-  const int num_columns = NumColumns(num_tokens);
-  int64_t num_blocks = 0;
-  for (const KvGroupSpec& group : options_.groups) {
-    if (!HoldsOwnTokens(group)) {
-      num_blocks += NumBlocksOf(num_encoder_tokens, options_.block_size);
-      continue;
-    }
-    num_blocks += num_columns - std::min(num_columns, FirstNeededBlock(group, num_committed,
-                                                                       options_.block_size));
-  }
-  return num_blocks;
+  return sequences_.tables().first(slot, group);
 }
 
 int BlockManager::max_tokens(int num_uncommitted, int num_encoder_tokens) const {
-  const int num_row_tokens = options_.max_blocks * options_.block_size;
+  const int num_row_tokens = options().max_blocks * options().block_size;
   const auto fits = [&](int num_tokens) {
     return NumBlocksFor(num_tokens, std::max(num_tokens - num_uncommitted, 0),
-                        num_encoder_tokens) <= options_.num_blocks - 1;
+                        num_encoder_tokens) <= options().num_blocks - 1;
   };
-  if (!has_windows_ || num_uncommitted >= num_row_tokens) {
+  if (!sequences_.has_windows() || num_uncommitted >= num_row_tokens) {
     // The more tokens, the more blocks.
     int fitting = 0;
     for (int beyond = num_row_tokens + 1; beyond - fitting > 1;) {
@@ -172,7 +101,7 @@ absl::Status BlockManager::WriteRow(SlotId slot, int group, absl::Span<int32_t> 
     return absl::InvalidArgumentError(
         absl::StrCat("group must exist: expected 0 to ", num_groups() - 1, ", got ", group));
   }
-  const absl::Span<const int32_t> blocks = AsInts(tables_.blocks(slot, group));
+  const absl::Span<const int32_t> blocks = AsInts(sequences_.tables().blocks(slot, group));
   if (row.size() < blocks.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("row must hold the blocks of slot ", slot.value(), ", group ", group,
@@ -182,46 +111,31 @@ absl::Status BlockManager::WriteRow(SlotId slot, int group, absl::Span<int32_t> 
   return absl::OkStatus();
 }
 
-absl::Span<const BlockCopy> BlockManager::TakeCopies() {
-  const absl::Span<const BlockCopy> taken = copies_.Take();
-  for (const BlockCopy& copy : taken) Release(BlockId(copy.src));
-  return taken;
-}
-
-void BlockManager::ForgetPrefixes() {
-  cache_.Clear();
-  ++num_forgets_;
-  if (!cache_.is_on()) return;
-  // Live sequences continue from keys of before: neither they nor their encoder inputs get a name
-  // again, even if they are committed later or swapped out and in.
-  for (int slot = 0; slot < options_.num_slots; ++slot) content_.Forget(SlotId(slot));
-}
-
 // ---- What is asked for.
 
 absl::Status BlockManager::CheckInRange(SlotId slot) const {
-  if (slot.value() >= 0 && slot.value() < options_.num_slots) return absl::OkStatus();
+  if (slot.value() >= 0 && slot.value() < options().num_slots) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("slot must be one of the manager's: expected 0 to ", options_.num_slots - 1,
+      absl::StrCat("slot must be one of the manager's: expected 0 to ", options().num_slots - 1,
                    ", got ", slot.value()));
 }
 
 absl::Status BlockManager::CheckEmpty(SlotId slot) const {
   REPRISE_RETURN_IF_ERROR(CheckInRange(slot));
-  if (!sequence(slot).is_live) return absl::OkStatus();
+  if (!sequences_[slot].is_live) return absl::OkStatus();
   return absl::AlreadyExistsError(absl::StrCat("slot ", slot.value(), " holds a sequence of ",
-                                               sequence(slot).num_tokens, " tokens"));
+                                               sequences_[slot].num_tokens, " tokens"));
 }
 
 absl::Status BlockManager::CheckLive(SlotId slot) const {
   REPRISE_RETURN_IF_ERROR(CheckInRange(slot));
-  if (sequence(slot).is_live) return absl::OkStatus();
+  if (sequences_[slot].is_live) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat("slot ", slot.value(), " holds no sequence"));
 }
 
 absl::Status BlockManager::CheckFilled(SlotId slot) const {
   REPRISE_RETURN_IF_ERROR(CheckLive(slot));
-  if (!sequence(slot).is_arriving) return absl::OkStatus();
+  if (!sequences_[slot].is_arriving) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("slot ", slot.value(),
                    " must not be arriving: expected a sequence whose blocks have been filled, got "
@@ -230,21 +144,21 @@ absl::Status BlockManager::CheckFilled(SlotId slot) const {
 
 absl::Status BlockManager::CheckLength(SlotId slot, int64_t num_tokens, int num_committed,
                                        int num_encoder_tokens, int num_kept_back) const {
-  const int64_t num_row_tokens = int64_t{options_.max_blocks} * options_.block_size;
+  const int64_t num_row_tokens = int64_t{options().max_blocks} * options().block_size;
   if (num_tokens < 0 || num_tokens > num_row_tokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_tokens of slot ", slot.value(), " must fit a table row: expected 0 to ",
-                     num_row_tokens, " (", options_.max_blocks, " blocks of ", options_.block_size,
-                     "), got ", num_tokens));
+                     num_row_tokens, " (", options().max_blocks, " blocks of ",
+                     options().block_size, "), got ", num_tokens));
   }
-  const int num_pool_blocks = options_.num_blocks - 1 - num_kept_back;
+  const int num_pool_blocks = options().num_blocks - 1 - num_kept_back;
   const int64_t num_blocks =
       NumBlocksFor(static_cast<int>(num_tokens), num_committed, num_encoder_tokens);
   if (num_blocks > num_pool_blocks) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_tokens of slot ", slot.value(), " must fit the pool: expected at most ",
-                     num_pool_blocks, " blocks of ", options_.block_size, ", got ", num_tokens,
-                     " tokens and ", options_.num_lookahead_tokens, " of look-ahead, ", num_blocks,
+                     num_pool_blocks, " blocks of ", options().block_size, ", got ", num_tokens,
+                     " tokens and ", options().num_lookahead_tokens, " of look-ahead, ", num_blocks,
                      " blocks over ", num_groups(), " groups"));
   }
   return absl::OkStatus();

@@ -16,7 +16,8 @@
 //   ...
 //   REPRISE_RETURN_IF_ERROR(manager.Free(slot));
 //
-// The whole life of a sequence and of a block, with what each call costs: docs/cache.md.
+// The manager decides what a call may do; SequenceBlocks (cache/blocks/sequence_blocks.h) carries it
+// out. The whole life of a sequence and of a block, with the cost of each call: docs/cache.md.
 //
 // Room and content. Add() and Append() make room: num_tokens() counts the tokens that may be
 // written. Commit() reports tokens that have been computed, in order: num_committed() of them. Only
@@ -56,11 +57,9 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
+#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -68,9 +67,8 @@
 #include "reprise/cache/block_copy.h"
 #include "reprise/cache/blocks/block_manager_options.h"
 #include "reprise/cache/blocks/block_pool.h"
-#include "reprise/cache/blocks/group_tables.h"
-#include "reprise/cache/blocks/pending_copies.h"
 #include "reprise/cache/blocks/prefix_cache.h"
+#include "reprise/cache/blocks/sequence_blocks.h"
 #include "reprise/cache/blocks/sequence_content.h"
 #include "reprise/cache/kv_group.h"
 #include "reprise/cache/tables/block_table.h"
@@ -78,17 +76,6 @@
 
 namespace reprise {
 
-// Invariants, checked by CheckInvariants():
-//   1. Those of the pool, of the index and of the tables.
-//   2. A sequence holds in each group exactly the blocks for its tokens and look-ahead, but for
-//      those that left the group's window as of its committed tokens; in cross groups, those of the
-//      encoder's tokens. Empty slots hold none.
-//   3. A block's ref_count is the number of table entries that name it, of pending copies from it,
-//      and of its holds.
-//   4. Blocks that the device may write without a further Append(), those of the look-ahead, have
-//      one table entry and are not in the index.
-//   5. 0 <= num_committed <= num_tokens.
-//   6. Blocks of arriving sequences have one table entry, no copy, and are not in the index.
 class BlockManager {
  public:
   // Errors: InvalidArgument, naming the field.
@@ -150,20 +137,22 @@ class BlockManager {
   // reuses them: to preempt a sequence, free it, and Add() its tokens again later.
   absl::Status Free(SlotId slot);
 
-  // Whether Save() may be called. Errors: InvalidArgument if there is no such slot, NotFound if it holds no sequence,
-  // FailedPrecondition if the sequence is arriving.
+  // Whether Save() may be called. Errors: InvalidArgument if there is no such slot, NotFound if it
+  // holds no sequence, FailedPrecondition if the sequence is arriving.
   absl::Status CheckFilled(SlotId slot) const;
 
   // The state of the sequence's committed tokens that Restore() needs, for stores that keep its
-  // blocks elsewhere meanwhile (cache/blocks/swap_store.h). REQUIRES: CheckFilled(slot) is OK. Allocates.
+  // blocks elsewhere meanwhile (cache/blocks/swap_store.h). REQUIRES: CheckFilled(slot) is OK.
+  // Allocates.
   SavedSequence Save(SlotId slot) const;
 
   // Puts a saved sequence into an empty slot, with blocks of its own in the columns that it had. It
   // is arriving: the caller fills the blocks. Until ConfirmRestored() they are neither read nor
   // released: others do not find them, and Fork() of the sequence, Commit(), CommitUnknown(),
   // CommitEncoder(), Truncate() and Free() are refused with FailedPrecondition. Append() may make
-  // room. Keeps the reserve free. If Append() let the sequence grow into the reserve, it keeps only the reserved blocks that
-  // the sequence does not need. REQUIRES: saved by a manager with the same groups.
+  // room. Keeps the reserve free. If Append() let the sequence grow into the reserve, it keeps only
+  // the reserved blocks that the sequence does not need. REQUIRES: saved by a manager with the same
+  // groups.
   absl::Status Restore(SlotId slot, const SavedSequence& saved);
 
   // Reports that the copies that fill an arriving sequence run before every copy and step launched
@@ -180,13 +169,13 @@ class BlockManager {
   // Adds a reference that no slot has. Until Drop() the block is not handed out, and the tokens that
   // are committed in it are not overwritten. A block may have several holds.
   // REQUIRES: `block` is in use or cached.
-  void Hold(BlockId block);
+  void Hold(BlockId block) { sequences_.Hold(block); }
 
   // Removes one hold. Drop a child before its parent, so that the child is evicted first.
   // REQUIRES: num_holds(block) > 0.
-  void Drop(BlockId block);
+  void Drop(BlockId block) { sequences_.Drop(block); }
 
-  int num_holds(BlockId block) const;
+  int num_holds(BlockId block) const { return sequences_.num_holds(block); }
 
   // ---- For the device.
 
@@ -194,15 +183,15 @@ class BlockManager {
   // may be applied in any order; columns of a row ascend. Released blocks are not reported: entries
   // past a sequence's end are never read, and the owner of a copy clears a slot that leaves. Valid
   // until the next call.
-  absl::Span<const BlockTableUpdate> TakeUpdates() { return tables_.TakeUpdates(); }
+  absl::Span<const BlockTableUpdate> TakeUpdates() { return sequences_.tables().TakeUpdates(); }
 
   // Blocks to be copied, over all layers, before the next step: distinct destinations, none of them
   // a source, so they may run in any order. The sources may change from the next step on. Valid
   // until the next call.
-  absl::Span<const BlockCopy> TakeCopies();
-  bool has_copies() const { return !copies_.empty(); }
+  absl::Span<const BlockCopy> TakeCopies() { return sequences_.TakeCopies(); }
+  bool has_copies() const { return !sequences_.copies().empty(); }
   // Where the content of `block` is until they have run: the source of the copy to it, else itself.
-  BlockId OriginOf(BlockId block) const { return copies_.Origin(block); }
+  BlockId OriginOf(BlockId block) const { return sequences_.copies().Origin(block); }
 
   // Writes the sequence's row of a group, null blocks up to row.size(), for callers with tables of
   // their own. Errors: InvalidArgument if the group does not exist, or the row is too short.
@@ -228,17 +217,19 @@ class BlockManager {
   // The first column of `blocks` that is not a null block.
   int first_column(SlotId slot, int group) const;
 
-  const BlockTable& table(int group = 0) const { return tables_.table(group); }
-  const BlockPool& pool() const { return cache_.pool(); }
-  const PrefixCache& prefix_cache() const { return cache_; }
-  const BlockManagerOptions& options() const { return options_; }
-  absl::Span<const KvGroupSpec> groups() const { return options_.groups; }
-  int num_groups() const { return static_cast<int>(options_.groups.size()); }
-  int num_sequences() const { return num_sequences_; }
+  const BlockTable& table(int group = 0) const { return sequences_.tables().table(group); }
+  const BlockPool& pool() const { return sequences_.pool(); }
+  const PrefixCache& prefix_cache() const { return sequences_.cache(); }
+  const BlockManagerOptions& options() const { return sequences_.options(); }
+  absl::Span<const KvGroupSpec> groups() const { return options().groups; }
+  int num_groups() const { return sequences_.num_groups(); }
+  int num_sequences() const { return sequences_.num_sequences(); }
 
   // The blocks that a sequence of `num_tokens`, `num_committed` of them committed, holds over all
   // groups, if it shares none. Of a cross group those of `num_encoder_tokens`.
-  int64_t NumBlocksFor(int num_tokens, int num_committed, int num_encoder_tokens = 0) const;
+  int64_t NumBlocksFor(int num_tokens, int num_committed, int num_encoder_tokens = 0) const {
+    return sequences_.NumBlocksFor(num_tokens, num_committed, num_encoder_tokens);
+  }
 
   // The longest that a sequence with `num_encoder_tokens` can become by Append(), if never more
   // than `num_uncommitted` of its tokens are not committed: the limit of a table row and the whole
@@ -249,40 +240,27 @@ class BlockManager {
 
   // ---- The prefix index.
 
-  PrefixEvents TakePrefixEvents() { return cache_.TakeEvents(); }
+  PrefixEvents TakePrefixEvents() { return sequences_.cache().TakeEvents(); }
   // Forgets all content that was computed so far: for weights that have changed. O(num_blocks +
   // num_slots).
-  void ForgetPrefixes();
+  void ForgetPrefixes() { sequences_.ForgetAll(); }
 
-  // Proves the invariants above; CHECK-fails with the number of the broken one. O(table),
-  // allocates. For tests and debug builds.
-  void CheckInvariants() const;
+  // Proves the invariants of SequenceBlocks; CHECK-fails with the number of the broken one.
+  // O(table), allocates. For tests and debug builds.
+  void CheckInvariants() const { sequences_.CheckInvariants(); }
 
  private:
-  struct Sequence {
-    int num_tokens = 0;
-    int num_committed = 0;
-    // How long it can become with the columns that it has.
-    int num_tokens_with_columns = 0;
-    int num_encoder_tokens = 0;
-    bool has_encoder = false;  // its blocks have been written
-    bool is_live = false;      // else the slot is empty
-    bool is_arriving = false;  // restored, and its blocks are still to be filled
-    // Whether tokens from num_tokens on may go to blocks that others use or find. Never with
-    // look-ahead.
-    bool may_share_tail = false;
-    // While a batch is planned: blocks that hold tokens from num_tokens_planned_from on will become
-    // its own.
-    bool is_tail_planned = false;
-    int num_tokens_planned_from = 0;
+  // The result of Add()'s lookup; hits() are its blocks, in cross groups those of the encoder.
+  struct Found {
+    int num_blocks = 0;          // full blocks that every group has
+    int num_partial_tokens = 0;  // tokens to copy from the block after them
+    bool has_encoder = false;
   };
 
-  BlockManager(const BlockManagerOptions& options, PrefixCache cache, GroupTables tables,
-               SequenceContent content);
+  explicit BlockManager(SequenceBlocks sequences);
 
-  Sequence& sequence(SlotId slot) { return sequences_[slot.value()]; }
-  const Sequence& sequence(SlotId slot) const { return sequences_[slot.value()]; }
-  const Sequence& live(SlotId slot) const;
+  const SequenceBlocks::Sequence& live(SlotId slot) const;
+  int num_reserved() const { return options().num_reserved_blocks; }
 
   absl::Status CheckInRange(SlotId slot) const;
   absl::Status CheckEmpty(SlotId slot) const;
@@ -291,84 +269,31 @@ class BlockManager {
   absl::Status CheckLength(SlotId slot, int64_t num_tokens, int num_committed,
                            int num_encoder_tokens, int num_kept_back) const;
   absl::Status CheckCommit(SlotId slot, int64_t num_tokens) const;
-
-  // Columns of a sequence of `num_tokens` in groups that hold its tokens, look-ahead included.
-  int NumColumns(int64_t num_tokens) const;
-  // The length of the longest sequence with this many columns.
-  int TokensWithColumns(int num_columns) const;
-  int num_reserved() const { return options_.num_reserved_blocks; }
-
-  // An empty slot becomes a live sequence without blocks.
-  Sequence& Start(SlotId slot);
-
-  // The result of Add()'s lookup; hits() are its blocks, in cross groups those of the encoder.
-  struct Found {
-    int num_blocks = 0;          // full ones, that all groups have
-    int num_partial_tokens = 0;  // of the block after them, to be copied
-    bool has_encoder = false;
-  };
-  absl::Status CheckPrompt(SlotId slot, const SequencePrompt& prompt) const;
-  Found Find(SlotId slot, const SequencePrompt& prompt);
-  // Shares the blocks that were found, and makes room for the rest.
-  absl::StatusOr<PromptHits> AddFound(SlotId slot, const SequencePrompt& prompt,
-                                      const Found& found);
-  int FindPartial(SlotId slot, absl::Span<const int32_t> tokens, int num_blocks);
-  bool FindEncoder(SlotId slot, int num_encoder_tokens);
-  // The keys of an encoder's blocks, which identify its whole input.
-  void ForEachEncoderKey(SlotId slot, int num_encoder_tokens,
-                         absl::FunctionRef<void(int column, const PrefixKey& key)> visit);
-  absl::Span<BlockId> hits(int group) {
-    return absl::MakeSpan(hits_).subspan(static_cast<size_t>(group) * options_.max_blocks,
-                                         options_.max_blocks);
-  }
-  // Fills columns [first, end) of the empty row of a group: hits up to `end_of_hits`, then blocks
-  // that the pool has.
-  void FillRow(SlotId slot, int group, int first, int end_of_hits, int end);
-
-  // How many of the sequence's blocks in columns up to `end_column` must become others before
-  // tokens from `num_kept` on may be written to them.
-  int NumToCopy(SlotId slot, int num_kept, int end_column) const;
-  // How many blocks the pool could hand out again if the sequence released those in columns from
-  // `end_column` on.
-  int NumFreedBeyond(SlotId slot, int end_column) const;
+  absl::Status CheckAppend(SlotId slot, int num_tokens) const;
   // Whether the pool has the blocks that Truncate() with look-ahead needs, after those that it
   // releases.
   absl::Status CheckTruncation(SlotId slot, int num_tokens, int num_columns) const;
-  // Gives the sequence blocks of its own for all tokens from `num_kept` on. The pool has them.
-  void MakeOwn(SlotId slot, int num_kept);
-  bool IsOnlyUser(BlockId block) const;
-  // Adds columns in all groups of the sequence's tokens, as far as they lack. The pool has them.
-  void GrowTo(SlotId slot, int num_columns);
-  // A pending copy; the reference to `source` is the copy's from now on.
-  void AddCopy(BlockId source, BlockId destination);
+  absl::Status CheckPrompt(SlotId slot, const SequencePrompt& prompt) const;
+
+  Found Find(SlotId slot, const SequencePrompt& prompt);
+  int FindPartial(SlotId slot, absl::Span<const int32_t> tokens, int num_blocks);
+  bool FindEncoder(SlotId slot, int num_encoder_tokens);
+  // Shares the blocks that were found, and makes room for the rest.
+  absl::StatusOr<PromptHits> AddFound(SlotId slot, const SequencePrompt& prompt,
+                                      const Found& found);
+  absl::Span<BlockId> hits(int group) {
+    return absl::MakeSpan(hits_).subspan(static_cast<size_t>(group) * options().max_blocks,
+                                         options().max_blocks);
+  }
+
   // Whether this many more tokens need only a new count, and no block.
   bool HasRoom(SlotId slot, int num_tokens) const;
-  absl::Status CheckAppend(SlotId slot, int num_tokens) const;
   void Undo(absl::Span<const SlotAppend> appended);
 
-  void CheckRow(SlotId slot, int group) const;
-  void IndexBlocks(SlotId slot, int first_column, int end_column);
-  void IndexEncoder(SlotId slot);
-  // Counts `num_tokens` more as committed and releases what left the windows.
-  void Advance(SlotId slot, int64_t num_tokens);
-  void ReleaseAll(SlotId slot);
-  void Release(BlockId block);
-
-  BlockManagerOptions options_;
-  int num_own_groups_ = 0;    // those that hold a sequence's own tokens
-  bool has_windows_ = false;  // of them, some lose blocks as sequences grow
-  PrefixCache cache_;
-  GroupTables tables_;
-  SequenceContent content_;
-  PendingCopies copies_;
-  absl::flat_hash_map<BlockId, int> holds_;  // number of holds of each held block
-  std::vector<Sequence> sequences_;          // by slot
-  int num_sequences_ = 0;
-  int64_t num_forgets_ = 0;
-  // Scratch of Add() and CommitEncoder().
+  SequenceBlocks sequences_;
+  // Scratch of Add().
   std::vector<BlockId> hits_;  // [groups, max_blocks]
   std::vector<BlockId> shared_;
-  std::vector<int32_t> encoder_tokens_;  // [block_size]
 };
 
 }  // namespace reprise

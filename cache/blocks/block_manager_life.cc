@@ -1,9 +1,8 @@
-// Sequences come, grow, shrink and go: the calls of BlockManager that make room or give it back.
+// BlockManager: calls that add, grow, shrink, commit, end, save and restore sequences.
 
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "reprise/base/status_macros.h"
@@ -12,21 +11,15 @@
 
 namespace reprise {
 
-BlockManager::Sequence& BlockManager::Start(SlotId slot) {
-  Sequence& started = sequence(slot);
-  started = {.is_live = true};
-  ++num_sequences_;
-  return started;
-}
-
 absl::Status BlockManager::Add(SlotId slot, int num_tokens) {
   REPRISE_RETURN_IF_ERROR(CheckEmpty(slot));
   REPRISE_RETURN_IF_ERROR(CheckLength(slot, num_tokens, 0, 0, num_reserved()));
-  const int num_columns = NumColumns(num_tokens);
-  REPRISE_RETURN_IF_ERROR(cache_.CheckAcquirable({}, int64_t{num_columns} * num_own_groups_));
-  Start(slot).num_tokens = num_tokens;
-  if (cache_.is_on()) content_.Begin(slot, {});
-  GrowTo(slot, num_columns);
+  const int num_columns = sequences_.NumColumns(num_tokens);
+  REPRISE_RETURN_IF_ERROR(
+      prefix_cache().CheckAcquirable({}, int64_t{num_columns} * sequences_.num_own_groups()));
+  sequences_.Start(slot).num_tokens = num_tokens;
+  if (prefix_cache().is_on()) sequences_.content().Begin(slot, {});
+  sequences_.GrowTo(slot, num_columns);
   return absl::OkStatus();
 }
 
@@ -41,22 +34,23 @@ absl::Status BlockManager::AppendBatch(absl::Span<const SlotAppend> batch) {
   for (size_t i = 0; i < batch.size(); ++i) {
     const auto [slot, num_tokens] = batch[i];
     if (HasRoom(slot, num_tokens)) {
-      sequence(slot).num_tokens += num_tokens;
+      sequences_[slot].num_tokens += num_tokens;
       continue;
     }
     if (absl::Status status = CheckAppend(slot, num_tokens); !status.ok()) {
       Undo(batch.first(i));
       return status;
     }
-    Sequence& grown = sequence(slot);
-    const int num_columns = NumColumns(grown.num_tokens);
+    SequenceBlocks::Sequence& grown = sequences_[slot];
+    const int num_columns = sequences_.NumColumns(grown.num_tokens);
     if (grown.may_share_tail && num_tokens > 0 && !grown.is_tail_planned) {
       grown.is_tail_planned = true;
       grown.num_tokens_planned_from = grown.num_tokens;
-      num_lacking += NumToCopy(slot, grown.num_tokens, num_columns);
+      num_lacking += sequences_.NumToCopy(slot, grown.num_tokens, num_columns);
     }
     grown.num_tokens += num_tokens;
-    num_lacking += int64_t{NumColumns(grown.num_tokens) - num_columns} * num_own_groups_;
+    num_lacking += int64_t{sequences_.NumColumns(grown.num_tokens) - num_columns} *
+                   sequences_.num_own_groups();
   }
   if (num_lacking > pool().num_allocatable_reserved()) {
     Undo(batch);
@@ -67,14 +61,14 @@ absl::Status BlockManager::AppendBatch(absl::Span<const SlotAppend> batch) {
   }
   // Commit: cannot fail.
   for (const SlotAppend& append : batch) {
-    Sequence& grown = sequence(append.slot);
+    SequenceBlocks::Sequence& grown = sequences_[append.slot];
     if (grown.is_tail_planned) {
-      MakeOwn(append.slot, grown.num_tokens_planned_from);
+      sequences_.MakeOwn(append.slot, grown.num_tokens_planned_from);
       grown.is_tail_planned = false;
       grown.may_share_tail = false;
     }
     if (grown.num_tokens > grown.num_tokens_with_columns) {
-      GrowTo(append.slot, NumColumns(grown.num_tokens));
+      sequences_.GrowTo(append.slot, sequences_.NumColumns(grown.num_tokens));
     }
   }
   return absl::OkStatus();
@@ -82,7 +76,7 @@ absl::Status BlockManager::AppendBatch(absl::Span<const SlotAppend> batch) {
 
 bool BlockManager::HasRoom(SlotId slot, int num_tokens) const {
   if (!contains(slot) || num_tokens < 0) return false;
-  const Sequence& grown = sequence(slot);
+  const SequenceBlocks::Sequence& grown = sequences_[slot];
   return !grown.may_share_tail &&
          int64_t{grown.num_tokens} + num_tokens <= grown.num_tokens_with_columns;
 }
@@ -95,115 +89,29 @@ absl::Status BlockManager::CheckAppend(SlotId slot, int num_tokens) const {
                      " must not be negative: expected at least 0, got ", num_tokens));
   }
   // As if all that it has were committed: windows shrink with time.
-  const Sequence& now = sequence(slot);
+  const SequenceBlocks::Sequence& now = sequences_[slot];
   return CheckLength(slot, int64_t{now.num_tokens} + num_tokens, now.num_tokens,
                      now.num_encoder_tokens, 0);
 }
 
 void BlockManager::Undo(absl::Span<const SlotAppend> appended) {
   for (const SlotAppend& append : appended) {
-    sequence(append.slot).num_tokens -= append.num_tokens;
-    sequence(append.slot).is_tail_planned = false;
+    sequences_[append.slot].num_tokens -= append.num_tokens;
+    sequences_[append.slot].is_tail_planned = false;
   }
-}
-
-void BlockManager::GrowTo(SlotId slot, int num_columns) {
-  for (int group = 0; group < num_groups(); ++group) {
-    if (!HoldsOwnTokens(options_.groups[group])) continue;
-    const int num_lacking = num_columns - tables_.end(slot, group);
-    if (num_lacking <= 0) continue;
-    const absl::Status status = cache_.AllocateReserved(tables_.Extend(slot, group, num_lacking));
-    CHECK(status.ok()) << "a planned allocation failed: " << status;
-  }
-  sequence(slot).num_tokens_with_columns = TokensWithColumns(num_columns);
-}
-
-// ---- Blocks that others use too.
-
-bool BlockManager::IsOnlyUser(BlockId block) const {
-  // A copy of TakeCopies() reads the block before the next step writes it.
-  return pool().ref_count(block) - copies_.NumFrom(block) == 1;
-}
-
-int BlockManager::NumToCopy(SlotId slot, int num_kept, int end_column) const {
-  int num_to_copy = 0;
-  for (int group = 0; group < num_groups(); ++group) {
-    if (!HoldsOwnTokens(options_.groups[group])) continue;
-    const absl::Span<const BlockId> row = tables_.blocks(slot, group);
-    const int first = std::max(num_kept / options_.block_size, tables_.first(slot, group));
-    for (int i = first; i < end_column; ++i) num_to_copy += !IsOnlyUser(row[i]);
-  }
-  return num_to_copy;
-}
-
-void BlockManager::MakeOwn(SlotId slot, int num_kept) {
-  const int column = num_kept / options_.block_size;
-  for (int group = 0; group < num_groups(); ++group) {
-    if (!HoldsOwnTokens(options_.groups[group])) continue;
-    for (int i = std::max(column, tables_.first(slot, group)); i < tables_.end(slot, group); ++i) {
-      const BlockId block = tables_.blocks(slot, group)[i];
-      if (IsOnlyUser(block)) {
-        cache_.Forget(block);  // what others could find there is about to change
-        continue;
-      }
-      BlockId own;
-      const absl::Status status = cache_.AllocateReserved(absl::MakeSpan(&own, 1));
-      CHECK(status.ok()) << "a planned allocation failed: " << status;
-      tables_.Replace(slot, group, i, own);
-      if (int64_t{i} * options_.block_size < num_kept) {
-        AddCopy(block, own);
-      } else {
-        Release(block);
-      }
-    }
-  }
-}
-
-void BlockManager::AddCopy(BlockId source, BlockId destination) {
-  const BlockId origin = copies_.Origin(source);
-  if (origin != source) {
-    cache_.Share(origin);
-    Release(source);
-  }
-  copies_.Add(origin, destination);
 }
 
 absl::Status BlockManager::Fork(SlotId from, SlotId to) {
   REPRISE_RETURN_IF_ERROR(CheckFilled(from));
   REPRISE_RETURN_IF_ERROR(CheckEmpty(to));
-  const Sequence& parent = sequence(from);
-  const int num_shared = NumBlocksOf(parent.num_committed, options_.block_size);
-  const int num_columns = NumColumns(parent.num_committed);
+  const SequenceBlocks::Sequence& parent = sequences_[from];
+  const int num_shared = NumBlocksOf(parent.num_committed, options().block_size);
+  const int num_columns = sequences_.NumColumns(parent.num_committed);
   const bool copies_tail =
-      options_.num_lookahead_tokens > 0 && parent.num_committed % options_.block_size != 0;
-  REPRISE_RETURN_IF_ERROR(cache_.CheckAcquirable(
-      {}, int64_t{num_columns - num_shared + copies_tail} * num_own_groups_));
-  Sequence& child = Start(to);
-  child.num_tokens = parent.num_committed;
-  child.num_committed = parent.num_committed;
-  child.num_encoder_tokens = parent.num_encoder_tokens;
-  child.has_encoder = parent.has_encoder;
-  if (cache_.is_on()) content_.Copy(from, to, parent.num_committed);
-  for (int group = 0; group < num_groups(); ++group) {
-    const int first = tables_.first(from, group);
-    const int end = HoldsOwnTokens(options_.groups[group]) ? std::max(num_shared, first)
-                                                           : tables_.end(from, group);
-    tables_.StartAt(to, group, first);
-    const absl::Span<BlockId> shared = tables_.Extend(to, group, end - first);
-    const absl::Span<const BlockId> blocks =
-        tables_.blocks(from, group).subspan(first, end - first);
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      shared[i] = blocks[i];
-      cache_.Share(blocks[i]);
-    }
-  }
-  if (options_.num_lookahead_tokens > 0) {
-    MakeOwn(to, child.num_tokens);
-  } else {
-    child.may_share_tail = true;
-    sequence(from).may_share_tail = true;
-  }
-  GrowTo(to, num_columns);
+      options().num_lookahead_tokens > 0 && parent.num_committed % options().block_size != 0;
+  REPRISE_RETURN_IF_ERROR(prefix_cache().CheckAcquirable(
+      {}, int64_t{num_columns - num_shared + copies_tail} * sequences_.num_own_groups()));
+  sequences_.Fork(from, to);
   return absl::OkStatus();
 }
 
@@ -211,7 +119,7 @@ absl::Status BlockManager::Fork(SlotId from, SlotId to) {
 
 absl::Status BlockManager::Truncate(SlotId slot, int num_tokens) {
   REPRISE_RETURN_IF_ERROR(CheckFilled(slot));
-  Sequence& truncated = sequence(slot);
+  SequenceBlocks::Sequence& truncated = sequences_[slot];
   if (num_tokens < 0 || num_tokens > truncated.num_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("num_tokens of slot ", slot.value(),
                                                    " must not lengthen it: expected 0 to ",
@@ -223,91 +131,104 @@ absl::Status BlockManager::Truncate(SlotId slot, int num_tokens) {
                      " must not be where blocks that left a window are needed: expected at least ",
                      min_tokens(slot), ", got ", num_tokens));
   }
-  const int num_columns = NumColumns(num_tokens);
+  const int num_columns = sequences_.NumColumns(num_tokens);
   const bool cuts_content = num_tokens < truncated.num_committed;
-  const bool owns_now = cuts_content && options_.num_lookahead_tokens > 0;
+  const bool owns_now = cuts_content && options().num_lookahead_tokens > 0;
   if (owns_now) REPRISE_RETURN_IF_ERROR(CheckTruncation(slot, num_tokens, num_columns));
   truncated.num_tokens = num_tokens;
   if (cuts_content) {
     truncated.num_committed = num_tokens;
-    if (cache_.is_on()) content_.Truncate(slot, num_tokens);
+    if (prefix_cache().is_on()) sequences_.content().Truncate(slot, num_tokens);
     truncated.may_share_tail = !owns_now;
   }
-  for (int group = 0; group < num_groups(); ++group) {
-    if (!HoldsOwnTokens(options_.groups[group])) continue;
-    // Last block first: children before parents, and the pool hands out again in the opposite
-    // order, so that a row that grows back ascends.
-    const int end = std::max(num_columns, tables_.first(slot, group));
-    while (tables_.end(slot, group) > end) Release(tables_.RemoveBack(slot, group));
-  }
-  truncated.num_tokens_with_columns = TokensWithColumns(num_columns);
-  if (owns_now) MakeOwn(slot, num_tokens);
+  sequences_.ShrinkTo(slot, num_columns);
+  if (owns_now) sequences_.MakeOwn(slot, num_tokens);
   return absl::OkStatus();
 }
 
 absl::Status BlockManager::CheckTruncation(SlotId slot, int num_tokens, int num_columns) const {
-  const int num_lacking =
-      NumToCopy(slot, num_tokens, num_columns) - NumFreedBeyond(slot, num_columns);
-  return cache_.CheckAcquirableReserved({}, std::max(num_lacking, 0));
-}
-
-int BlockManager::NumFreedBeyond(SlotId slot, int end_column) const {
-  int num_freed = 0;
-  for (int group = 0; group < num_groups(); ++group) {
-    if (!HoldsOwnTokens(options_.groups[group])) continue;
-    const absl::Span<const BlockId> row = tables_.blocks(slot, group);
-    const int first = std::max(end_column, tables_.first(slot, group));
-    for (int i = first; i < tables_.end(slot, group); ++i) {
-      if (pool().ref_count(row[i]) > 1) continue;
-      ++num_freed;
-      // A copy that is no longer needed releases its source.
-      const BlockId source = copies_.Origin(row[i]);
-      num_freed += source != row[i] && pool().ref_count(source) == 1;
-    }
-  }
-  return num_freed;
+  const int num_lacking = sequences_.NumToCopy(slot, num_tokens, num_columns) -
+                          sequences_.NumFreedBeyond(slot, num_columns);
+  return prefix_cache().CheckAcquirableReserved({}, std::max(num_lacking, 0));
 }
 
 absl::Status BlockManager::Free(SlotId slot) {
   REPRISE_RETURN_IF_ERROR(CheckFilled(slot));
-  ReleaseAll(slot);
+  sequences_.End(slot);
   return absl::OkStatus();
 }
 
-void BlockManager::Hold(BlockId block) {
-  cache_.Share(block);
-  ++holds_[block];
-}
+// ---- What has been computed.
 
-void BlockManager::Drop(BlockId block) {
-  const auto held = holds_.find(block);
-  CHECK(held != holds_.end()) << "Drop of block " << block << ", which is not held";
-  if (--held->second == 0) holds_.erase(held);
-  Release(block);
-}
-
-int BlockManager::num_holds(BlockId block) const {
-  const auto held = holds_.find(block);
-  return held == holds_.end() ? 0 : held->second;
-}
-
-void BlockManager::ReleaseAll(SlotId slot) {
-  for (int group = 0; group < num_groups(); ++group) {
-    while (tables_.end(slot, group) > tables_.first(slot, group)) {
-      Release(tables_.RemoveBack(slot, group));
-    }
-    tables_.Reset(slot, group);
+absl::Status BlockManager::CheckCommit(SlotId slot, int64_t num_tokens) const {
+  REPRISE_RETURN_IF_ERROR(CheckFilled(slot));
+  const SequenceBlocks::Sequence& grown = sequences_[slot];
+  if (num_tokens >= 0 && grown.num_committed + num_tokens <= grown.num_tokens) {
+    return absl::OkStatus();
   }
-  sequence(slot) = {};
-  --num_sequences_;
+  return absl::InvalidArgumentError(
+      absl::StrCat("tokens of slot ", slot.value(), " must have had room: expected 0 to ",
+                   grown.num_tokens - grown.num_committed, ", got ", num_tokens));
 }
 
-void BlockManager::Release(BlockId block) {
-  if (!copies_.empty() && pool().ref_count(block) == 1) {
-    // The destination of the copy has no reader any more.
-    if (const std::optional<BlockId> source = copies_.Drop(block)) cache_.Release(*source);
+absl::Status BlockManager::Commit(SlotId slot, absl::Span<const int32_t> tokens) {
+  REPRISE_RETURN_IF_ERROR(CheckCommit(slot, static_cast<int64_t>(tokens.size())));
+  sequences_.Commit(slot, tokens);
+  return absl::OkStatus();
+}
+
+absl::Status BlockManager::CommitUnknown(SlotId slot, int num_tokens) {
+  REPRISE_RETURN_IF_ERROR(CheckCommit(slot, num_tokens));
+  sequences_.CommitUnknown(slot, num_tokens);
+  return absl::OkStatus();
+}
+
+absl::Status BlockManager::CommitEncoder(SlotId slot) {
+  REPRISE_RETURN_IF_ERROR(CheckFilled(slot));
+  if (sequences_[slot].num_encoder_tokens == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "slot ", slot.value(), " must have an encoder's input: expected tokens of it, got 0"));
   }
-  cache_.Release(block);
+  sequences_.CommitEncoder(slot);
+  return absl::OkStatus();
+}
+
+absl::Status BlockManager::ForgetContent(SlotId slot) {
+  REPRISE_RETURN_IF_ERROR(CheckFilled(slot));
+  sequences_.Forget(slot);
+  return absl::OkStatus();
+}
+
+// ---- Away and back.
+
+SavedSequence BlockManager::Save(SlotId slot) const {
+  CHECK(!live(slot).is_arriving) << "slot " << slot << " holds blocks that are still to be filled";
+  return sequences_.Save(slot);
+}
+
+absl::Status BlockManager::Restore(SlotId slot, const SavedSequence& saved) {
+  REPRISE_RETURN_IF_ERROR(CheckEmpty(slot));
+  REPRISE_RETURN_IF_ERROR(
+      CheckLength(slot, saved.num_tokens, saved.num_tokens, saved.num_encoder_tokens, 0));
+  const int64_t num_fresh = sequences_.NumBlocksToLoad(saved);
+  if (num_fresh > 0) {
+    // A sequence that grew into the reserve needs some of it again.
+    const int64_t num_kept_back =
+        std::min<int64_t>(num_reserved(), options().num_blocks - 1 - num_fresh);
+    REPRISE_RETURN_IF_ERROR(prefix_cache().CheckAcquirableReserved({}, num_fresh + num_kept_back));
+  }
+  sequences_.Load(slot, saved);
+  return absl::OkStatus();
+}
+
+void BlockManager::ConfirmRestored(SlotId slot) {
+  CHECK(is_arriving(slot)) << "slot " << slot << " holds no arriving sequence";
+  sequences_.ConfirmLoaded(slot);
+}
+
+void BlockManager::AbandonRestored(SlotId slot) {
+  CHECK(is_arriving(slot)) << "slot " << slot << " holds no arriving sequence";
+  sequences_.End(slot);
 }
 
 }  // namespace reprise

@@ -27,18 +27,18 @@ absl::Status BlockManager::CheckPrompt(SlotId slot, const SequencePrompt& prompt
     REPRISE_RETURN_IF_ERROR(not_negative("num_tokens of range_keys", range.num_tokens));
   }
   // A row holds the whole prompt, even if blocks are allocated for only a part of it at first.
-  const int64_t num_row_tokens = int64_t{options_.max_blocks} * options_.block_size;
+  const int64_t num_row_tokens = int64_t{options().max_blocks} * options().block_size;
   const int64_t num_prompt = static_cast<int64_t>(prompt.tokens.size());
   if (num_prompt > num_row_tokens) return CheckLength(slot, num_prompt, 0, 0, 0);
   if (prompt.num_encoder_tokens == 0) return absl::OkStatus();
-  if (num_own_groups_ == num_groups()) {
+  if (sequences_.num_own_groups() == num_groups()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "num_encoder_tokens need a cross group: expected 0, got ", prompt.num_encoder_tokens));
   }
   if (prompt.num_encoder_tokens > num_row_tokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_encoder_tokens must fit a table row: expected at most ", num_row_tokens,
-                     " (", options_.max_blocks, " blocks of ", options_.block_size, "), got ",
+                     " (", options().max_blocks, " blocks of ", options().block_size, "), got ",
                      prompt.num_encoder_tokens));
   }
   return absl::OkStatus();
@@ -58,102 +58,96 @@ absl::StatusOr<PromptHits> BlockManager::Add(SlotId slot, const SequencePrompt& 
 absl::StatusOr<PromptHits> BlockManager::Lookup(SlotId slot, const SequencePrompt& prompt) {
   REPRISE_RETURN_IF_ERROR(CheckPrompt(slot, prompt));
   const Found found = Find(slot, prompt);
-  return PromptHits{.num_tokens = found.num_blocks * options_.block_size + found.num_partial_tokens,
-                    .has_encoder = found.has_encoder};
+  return PromptHits{
+      .num_tokens = found.num_blocks * options().block_size + found.num_partial_tokens,
+      .has_encoder = found.has_encoder};
 }
 
 absl::StatusOr<PromptHits> BlockManager::AddFound(SlotId slot, const SequencePrompt& prompt,
                                                   const Found& found) {
   const int64_t num_prompt = static_cast<int64_t>(prompt.tokens.size());
-  const int num_hit_tokens = found.num_blocks * options_.block_size + found.num_partial_tokens;
+  const int num_hit_tokens = found.num_blocks * options().block_size + found.num_partial_tokens;
   const int num_tokens = static_cast<int>(std::min<int64_t>(
       num_prompt, int64_t{num_hit_tokens} + prompt.num_new_tokens.value_or(num_prompt)));
   REPRISE_RETURN_IF_ERROR(
       CheckLength(slot, num_tokens, num_hit_tokens, prompt.num_encoder_tokens, num_reserved()));
 
   // Plan: the shared blocks, and how many blocks are needed in addition.
-  const int num_columns = NumColumns(num_tokens);
-  const int num_encoder_columns = NumBlocksOf(prompt.num_encoder_tokens, options_.block_size);
+  const int num_columns = sequences_.NumColumns(num_tokens);
+  const int num_encoder_columns = NumBlocksOf(prompt.num_encoder_tokens, options().block_size);
   const auto first_of = [&](int group) {
-    return std::min(FirstNeededBlock(options_.groups[group], num_hit_tokens, options_.block_size),
+    return std::min(FirstNeededBlock(groups()[group], num_hit_tokens, options().block_size),
                     num_columns);
+  };
+  const auto hits_of = [&](int group) -> absl::Span<const BlockId> {
+    if (!HoldsOwnTokens(groups()[group])) {
+      if (!found.has_encoder) return {};
+      return hits(group).first(num_encoder_columns);
+    }
+    const int first = first_of(group);
+    if (first >= found.num_blocks) return {};
+    return hits(group).subspan(first, found.num_blocks - first);
   };
   shared_.clear();
   int64_t num_fresh = 0;
   for (int group = 0; group < num_groups(); ++group) {
-    if (!HoldsOwnTokens(options_.groups[group])) {
-      if (found.has_encoder) {
-        absl::c_copy(hits(group).first(num_encoder_columns), std::back_inserter(shared_));
-      } else {
-        num_fresh += num_encoder_columns;
-      }
+    const absl::Span<const BlockId> shared = hits_of(group);
+    absl::c_copy(shared, std::back_inserter(shared_));
+    if (!HoldsOwnTokens(groups()[group])) {
+      num_fresh += num_encoder_columns - static_cast<int>(shared.size());
       continue;
     }
-    const int first = first_of(group);
-    const int end = std::max(found.num_blocks, first);
-    if (end > first) {
-      absl::c_copy(hits(group).subspan(first, end - first), std::back_inserter(shared_));
-    }
     if (found.num_partial_tokens > 0) shared_.push_back(hits(group)[found.num_blocks]);
-    num_fresh += num_columns - end;
+    num_fresh += num_columns - std::max(found.num_blocks, first_of(group));
   }
-  REPRISE_RETURN_IF_ERROR(cache_.CheckAcquirable(shared_, num_fresh));
+  REPRISE_RETURN_IF_ERROR(prefix_cache().CheckAcquirable(shared_, num_fresh));
 
   // Commit: cannot fail. All hits are held before the first block is taken in their place.
-  for (const BlockId hit : shared_) cache_.Share(hit);
-  Sequence& added = Start(slot);
+  for (const BlockId hit : shared_) sequences_.cache().Share(hit);
+  SequenceBlocks::Sequence& added = sequences_.Start(slot);
   added.num_tokens = num_tokens;
   added.num_committed = num_hit_tokens;
   added.num_encoder_tokens = prompt.num_encoder_tokens;
   added.has_encoder = found.has_encoder;
   for (int group = 0; group < num_groups(); ++group) {
-    if (!HoldsOwnTokens(options_.groups[group])) {
-      FillRow(slot, group, 0, found.has_encoder ? num_encoder_columns : 0, num_encoder_columns);
+    if (!HoldsOwnTokens(groups()[group])) {
+      sequences_.FillRow(slot, group, 0, hits_of(group), num_encoder_columns);
       continue;
     }
-    FillRow(slot, group, first_of(group), found.num_blocks, num_columns);
+    sequences_.FillRow(slot, group, first_of(group), hits_of(group), num_columns);
     if (found.num_partial_tokens > 0) {
-      AddCopy(hits(group)[found.num_blocks], tables_.blocks(slot, group)[found.num_blocks]);
+      sequences_.AddCopy(hits(group)[found.num_blocks],
+                         sequences_.tables().blocks(slot, group)[found.num_blocks]);
     }
   }
-  added.num_tokens_with_columns = TokensWithColumns(num_columns);
-  if (cache_.is_on()) {
-    content_.Commit(slot, prompt.tokens.first(num_hit_tokens));
-    cache_.CountLookup(num_prompt, num_hit_tokens);
+  sequences_.GrowTo(slot, num_columns);
+  if (prefix_cache().is_on()) {
+    sequences_.content().Commit(slot, prompt.tokens.first(num_hit_tokens));
+    sequences_.cache().CountLookup(num_prompt, num_hit_tokens);
   }
   return PromptHits{.num_tokens = num_hit_tokens, .has_encoder = found.has_encoder};
 }
 
-void BlockManager::FillRow(SlotId slot, int group, int first, int end_of_hits, int end) {
-  tables_.StartAt(slot, group, first);
-  const int num_hits = std::max(end_of_hits - first, 0);
-  const absl::Span<BlockId> row = tables_.Extend(slot, group, end - first);
-  if (num_hits > 0) absl::c_copy(hits(group).subspan(first, num_hits), row.begin());
-  // Whether it may use the reserve has been decided.
-  const absl::Status status = cache_.AllocateReserved(row.subspan(num_hits));
-  CHECK(status.ok()) << "a planned allocation failed: " << status;
-}
-
 BlockManager::Found BlockManager::Find(SlotId slot, const SequencePrompt& prompt) {
   Found found;
-  if (!cache_.is_on()) return found;
-  content_.Begin(slot, prompt);
+  if (!prefix_cache().is_on()) return found;
+  sequences_.content().Begin(slot, prompt);
   if (prompt.num_encoder_tokens > 0 && prompt.encoder_keys.empty()) return found;
   found.has_encoder = FindEncoder(slot, prompt.num_encoder_tokens);
   if (prompt.tokens.empty()) return found;
   // One token at least is computed: its logits are what the prompt was given for.
   const int num_before_last = static_cast<int>(prompt.tokens.size()) - 1;
   const int num_usable = std::min(num_before_last, prompt.max_hit_tokens.value_or(num_before_last));
-  found.num_blocks =
-      MatchPrefix({.index = cache_.index(),
-                   .groups = options_.groups,
-                   .block_size = options_.block_size,
-                   .max_blocks = options_.max_blocks,
-                   .num_full_blocks = num_usable / options_.block_size,
-                   .hashes = [&](int n) { return content_.HashPrompt(slot, prompt.tokens, n); },
-                   .tokens = prompt.tokens},
-                  absl::MakeSpan(hits_));
-  if (options_.partial_hits == PartialHits::kCopied) {
+  found.num_blocks = MatchPrefix(
+      {.index = prefix_cache().index(),
+       .groups = groups(),
+       .block_size = options().block_size,
+       .max_blocks = options().max_blocks,
+       .num_full_blocks = num_usable / options().block_size,
+       .hashes = [&](int n) { return sequences_.content().HashPrompt(slot, prompt.tokens, n); },
+       .tokens = prompt.tokens},
+      absl::MakeSpan(hits_));
+  if (options().partial_hits == PartialHits::kCopied) {
     found.num_partial_tokens = FindPartial(slot, prompt.tokens.first(num_usable), found.num_blocks);
   }
   return found;
@@ -161,17 +155,32 @@ BlockManager::Found BlockManager::Find(SlotId slot, const SequencePrompt& prompt
 
 int BlockManager::FindPartial(SlotId slot, absl::Span<const int32_t> tokens, int num_blocks) {
   const absl::Span<const int32_t> rest =
-      tokens.subspan(int64_t{num_blocks} * options_.block_size, options_.block_size);
+      tokens.subspan(int64_t{num_blocks} * options().block_size, options().block_size);
   int num_tokens = static_cast<int>(rest.size());
   for (int group = 0; group < num_groups() && num_tokens > 0; ++group) {
-    if (!HoldsOwnTokens(options_.groups[group])) continue;
-    const std::optional<PartialHit> hit =
-        cache_.index().FindPartial(group, content_.Parent(slot, num_blocks), rest.first(num_tokens),
-                                   content_.ExtraOf(slot, num_blocks));
+    if (!HoldsOwnTokens(groups()[group])) continue;
+    const std::optional<PartialHit> hit = prefix_cache().index().FindPartial(
+        group, sequences_.content().Parent(slot, num_blocks), rest.first(num_tokens),
+        sequences_.content().ExtraOf(slot, num_blocks));
     num_tokens = hit.has_value() ? std::min(hit->num_tokens, num_tokens) : 0;
     if (hit.has_value()) hits(group)[num_blocks] = hit->block;
   }
   return num_tokens;
+}
+
+bool BlockManager::FindEncoder(SlotId slot, int num_encoder_tokens) {
+  if (num_encoder_tokens == 0) return false;
+  bool is_here = sequences_.content().encoder_root(slot).has_value();
+  sequences_.ForEachEncoderKey(slot, num_encoder_tokens, [&](int column, const PrefixKey& key) {
+    for (int group = 0; group < num_groups() && is_here; ++group) {
+      if (HoldsOwnTokens(groups()[group])) continue;
+      is_here =
+          prefix_cache().index().FindPrefix(
+              {.group = group, .hashes = absl::MakeConstSpan(&key.hash, 1), .tokens = key.tokens},
+              hits(group).subspan(column, 1)) == 1;
+    }
+  });
+  return is_here;
 }
 
 }  // namespace reprise

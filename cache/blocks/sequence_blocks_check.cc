@@ -1,16 +1,16 @@
-// Proof of BlockManager's invariants, for tests.
+// Proof of SequenceBlocks' invariants, for tests.
 
 #include <glog/logging.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "reprise/cache/blocks/block_manager.h"
+#include "reprise/cache/blocks/sequence_blocks.h"
 #include "reprise/cache/group_retention.h"
 
 namespace reprise {
 
-void BlockManager::CheckInvariants() const {
+void SequenceBlocks::CheckInvariants() const {
   cache_.CheckInvariants();
   tables_.CheckInvariants();
   std::vector<int> num_references(options_.num_blocks, 0);
@@ -26,6 +26,7 @@ void BlockManager::CheckInvariants() const {
       CHECK_EQ(checked.num_tokens_with_columns, TokensWithColumns(NumColumns(checked.num_tokens)))
           << "invariant 2, slot " << i;
     }
+    if (checked.is_arriving) CheckArriving(slot);
     for (int group = 0; group < num_groups(); ++group) {
       CheckRow(slot, group);
       const int first = tables_.first(slot, group);
@@ -35,32 +36,8 @@ void BlockManager::CheckInvariants() const {
     }
   }
   CHECK_EQ(num_live, num_sequences_) << "invariant 2";
-  // Table entries of the look-ahead, before holds and copies are counted.
-  for (int i = 0; i < options_.num_slots && options_.num_lookahead_tokens > 0; ++i) {
-    const Sequence& checked = sequences_[i];
-    for (int group = 0; group < num_groups() && checked.is_live; ++group) {
-      if (!HoldsOwnTokens(options_.groups[group])) continue;
-      const absl::Span<const BlockId> row = tables_.blocks(SlotId(i), group);
-      const int first = checked.num_tokens / options_.block_size;
-      for (int column = first; column < static_cast<int>(row.size()); ++column) {
-        CHECK_EQ(num_references[row[column].value()], 1)
-            << "invariant 4, slot " << i << ", column " << column;
-        CHECK(!pool().has_content(row[column]))
-            << "invariant 4, slot " << i << ", column " << column;
-      }
-    }
-  }
-  for (int i = 0; i < options_.num_slots; ++i) {
-    if (!sequences_[i].is_arriving) continue;
-    CHECK(sequences_[i].is_live) << "invariant 6, slot " << i;
-    for (int group = 0; group < num_groups(); ++group) {
-      const absl::Span<const BlockId> row = tables_.blocks(SlotId(i), group);
-      for (const BlockId block : row.subspan(tables_.first(SlotId(i), group))) {
-        CHECK_EQ(pool().ref_count(block), 1) << "invariant 6, slot " << i << ", block " << block;
-        CHECK(!pool().has_content(block)) << "invariant 6, slot " << i << ", block " << block;
-      }
-    }
-  }
+  // Table entries alone, before holds and copies are counted.
+  for (int i = 0; i < options_.num_slots; ++i) CheckLookAhead(SlotId(i), num_references);
   for (const auto& [block, num_holds] : holds_) {
     CHECK_GT(num_holds, 0) << "invariant 3, block " << block;
     num_references[block.value()] += num_holds;
@@ -75,8 +52,8 @@ void BlockManager::CheckInvariants() const {
   }
 }
 
-void BlockManager::CheckRow(SlotId slot, int group) const {
-  const Sequence& checked = sequence(slot);
+void SequenceBlocks::CheckRow(SlotId slot, int group) const {
+  const Sequence& checked = (*this)[slot];
   const KvGroupSpec& spec = options_.groups[group];
   const int first = tables_.first(slot, group);
   const int end = tables_.end(slot, group);
@@ -94,6 +71,33 @@ void BlockManager::CheckRow(SlotId slot, int group) const {
   const int needed =
       std::min(FirstNeededBlock(spec, checked.num_committed, options_.block_size), end);
   CHECK_LE(first, needed) << "invariant 2, slot " << slot << ", group " << group;
+}
+
+void SequenceBlocks::CheckLookAhead(SlotId slot, absl::Span<const int> num_references) const {
+  const Sequence& checked = (*this)[slot];
+  if (options_.num_lookahead_tokens == 0 || !checked.is_live) return;
+  for (int group = 0; group < num_groups(); ++group) {
+    if (!HoldsOwnTokens(options_.groups[group])) continue;
+    const absl::Span<const BlockId> row = tables_.blocks(slot, group);
+    const int first = checked.num_tokens / options_.block_size;
+    for (int column = first; column < static_cast<int>(row.size()); ++column) {
+      CHECK_EQ(num_references[row[column].value()], 1)
+          << "invariant 4, slot " << slot << ", column " << column;
+      CHECK(!pool().has_content(row[column]))
+          << "invariant 4, slot " << slot << ", column " << column;
+    }
+  }
+}
+
+void SequenceBlocks::CheckArriving(SlotId slot) const {
+  CHECK((*this)[slot].is_live) << "invariant 6, slot " << slot;
+  for (int group = 0; group < num_groups(); ++group) {
+    const absl::Span<const BlockId> row = tables_.blocks(slot, group);
+    for (const BlockId block : row.subspan(tables_.first(slot, group))) {
+      CHECK_EQ(pool().ref_count(block), 1) << "invariant 6, slot " << slot << ", block " << block;
+      CHECK(!pool().has_content(block)) << "invariant 6, slot " << slot << ", block " << block;
+    }
+  }
 }
 
 }  // namespace reprise
