@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "reprise/attention/speculation/missing_token.h"
+
 namespace reprise {
 
 // The default is greedy: the token of the largest logit, the lowest id among equals. Otherwise
@@ -30,12 +32,6 @@ struct SamplingParams {
   float min_p = 0.0f;        // 0: all; [0, 1]. In units of 2^-40, rounded up
   uint64_t seed = 0;
 };
-
-// What the host finds in place of a token. A row that does not sample, such as a padded one:
-inline constexpr int32_t kNotSampled = -1;
-// A row with no logit above -inf: all are NaN, or excluded by a mask. Its slot's last_token is 0, a
-// valid id for the step that may be in flight already; the engine ends the sequence, and no other.
-inline constexpr int32_t kNanRow = -2;
 
 // What the sampling of a step must be able to do. It selects the kernel, so that greedy decoding
 // does not pay for top-p.

@@ -14,32 +14,10 @@
 
 #include <cstdint>
 
+#include "reprise/attention/speculation/token_history.h"
 #include "reprise/runner/sampling/sampling_params.h"
 
 namespace reprise {
-
-// [num_slots, stride] ids of the tokens that slots have seen, by position: all below seq_len. Those
-// that others have computed (SlotJoin::seq_len) are there for drafters that read histories, as far
-// as blocks have kept them; else they are -1.
-struct TokenHistory {
-  int32_t* tokens = nullptr;
-  int64_t stride = 0;
-
-  constexpr int32_t* row(int32_t slot) const { return tokens + slot * stride; }
-};
-
-// [num_places] the token of each place of the cache, by the slots of one group, for the histories of
-// sequences that begin with blocks of others (runner/speculation/block_tokens.h).
-struct PlaceTokens {
-  int32_t* tokens = nullptr;  // null: they are not kept
-  int64_t num_places = 0;
-  int group = 0;
-
-  // Keeps the token whose keys are at `place`; -1: nowhere.
-  constexpr void Keep(int64_t place, int32_t token) const {
-    if (place >= 0 && place < num_places) tokens[place] = token;
-  }
-};
 
 struct SlotState {
   // [num_groups, num_slots, max_blocks]; batches point into it, it is never copied. Null blocks in

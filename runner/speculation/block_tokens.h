@@ -1,5 +1,5 @@
 // The token of each place of the cache, block by block, for drafters that read a sequence's history
-// (TokenHistory in runner/slots/slot_state.h): a sequence that begins with blocks which others have
+// (TokenHistory in attention/speculation/token_history.h): a sequence that begins with blocks which others have
 // computed, as a prefix, a fork, or after a swap, has their tokens from here.
 //
 //   REPRISE_ASSIGN_OR_RETURN(BlockTokens tokens,
