@@ -2,9 +2,11 @@
 // function of host and device takes the lanes as a template argument, so that what it does to a row
 // is written once.
 //
-//   lanes.ForEach(n, f)   f(i) for i in [0, n), in any order
-//   lanes.Any(n, f)       whether f(i) holds for one i of [0, n); all lanes get the answer
-//   lanes.Sync()          what was written before is read after
+//   lanes.ForEach(n, f)           f(i) for i in [0, n), in any order
+//   lanes.Any(n, f)               whether f(i) holds for one i of [0, n); all lanes get the answer
+//   lanes.First(begin, end, f)    the smallest i of [begin, end) for which f(i) holds, else end; all
+//                                 lanes get the answer
+//   lanes.Sync()                  what was written before is read after
 //
 // The device's lanes are defined at the kernels that use them.
 
@@ -28,6 +30,14 @@ class SerialLanes {
       if (predicate(i)) return true;
     }
     return false;
+  }
+
+  template <typename Predicate>
+  REPRISE_HOST_DEVICE int First(int begin, int end, Predicate predicate) const {
+    for (; begin < end; ++begin) {
+      if (predicate(begin)) return begin;
+    }
+    return end;
   }
 
   REPRISE_HOST_DEVICE void Sync() const {}

@@ -16,8 +16,6 @@ std::string_view ToString(RowFault fault) {
       return "its tokens pass the capacity of the result";
     case RowFault::kTree:
       return "a node does not follow its parent";
-    case RowFault::kPath:
-      return "the nodes that stay are no path from the tree's root";
     case RowFault::kToken:
       return "a token id is negative or was not given";
     case RowFault::kNoRun:

@@ -22,9 +22,9 @@ enum class RowFault : int32_t {
   kNoBlock,   // a token is in the null block where it may not be, outside the cache or the table
   kNoRoom,    // its tokens, after those of the rows before it, pass the capacity of the result
   kTree,      // a node does not follow its parent
-  kPath,      // the nodes that stay are not a path from the tree's root
-  kToken,     // a token id is negative
-  kNoRun,     // its tokens are not in runs of consecutive slots that make blocks
+  // 6 is not in use.
+  kToken = 7,  // a token id is negative
+  kNoRun,      // its tokens are not in runs of consecutive slots that make blocks
 };
 
 // "its table row is not one of the table", for messages.

@@ -44,6 +44,18 @@ class WarpLanes {
     return any;
   }
 
+  template <typename Predicate>
+  REPRISE_HOST_DEVICE int First(int begin, int end, Predicate predicate) const {
+#if defined(__CUDA_ARCH__)
+    const int lane = threadIdx.x % 32;
+    for (; begin < end; begin += 32) {
+      const unsigned found = __ballot_sync(~0u, begin + lane < end && predicate(begin + lane));
+      if (found != 0) return begin + __ffs(static_cast<int>(found)) - 1;
+    }
+#endif
+    return end;
+  }
+
   REPRISE_HOST_DEVICE void Sync() const {
 #if defined(__CUDA_ARCH__)
     __syncwarp();

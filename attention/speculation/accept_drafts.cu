@@ -1,7 +1,9 @@
-// Acceptance: one warp per row, lanes over its accepted tokens
+// Acceptance of drafts: one warp per row. For chains, lanes compare the drafts. For trees, the warp
+// walks the path node by node, and lanes search the children of a node
 // (attention/speculation/accept_drafts_args.h).
 //
-// Bound: latency of a chain of dependent loads per row: lengths, nodes, their masks, table entries.
+// Bound: latency of a chain of dependent loads per row, about 3 us: slot and lengths, choices and
+// drafts, the slot's state. Each further node of a path reads the L1.
 
 #include <cuda_runtime.h>
 
@@ -14,9 +16,10 @@
 namespace reprise {
 namespace {
 
-__global__ void __launch_bounds__(kPackingThreads) AcceptDraftsKernel(const AcceptDraftsArgs args) {
+__global__ void __launch_bounds__(kPackingThreads)
+    AcceptDraftsKernel(const __grid_constant__ AcceptDraftsArgs args) {
   const int row = RowOfWarp();
-  if (row < args.num_rows) WriteAcceptedRow(WarpLanes(), args, row);
+  if (row < args.num_rows) AcceptRow(WarpLanes(), args, row);
 }
 
 }  // namespace

@@ -1,14 +1,17 @@
 #include "reprise/attention/speculation/accept_drafts.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/speculation/accept_cases.h"
+#include "reprise/attention/testing/speculation/accept_reference.h"
 #include "reprise/base/testing/allocation_counter.h"
 #include "reprise/base/testing/builder_memory.h"
 
@@ -21,212 +24,605 @@ using ::testing::HasSubstr;
 
 using Memory = BuilderMemory<AcceptDraftsArgs>;
 
-// The example of the header: 10 tokens in blocks {7, 2, 9, 5} of 4, and a tree of 5 nodes; an inert
-// row behind it.
+constexpr int32_t kNan = kNanRow;
+
+// The message of the check.
+std::string Refusal(const AcceptDraftsArgs& args) {
+  return std::string(CheckAcceptDrafts(args).message());
+}
+
+// One row of a sequence that ends in 7 at position 20, with three drafts: 5 9 2.
+class AcceptOneRow : public ::testing::Test {
+ protected:
+  AcceptOneRow() {
+    args_.query_start_loc = query_start_loc_;
+    args_.context_lens = &context_len_;
+    args_.token_ids = token_ids_;
+    args_.chosen = chosen_;
+    args_.first_verified = &first_verified_;
+    args_.slot_of_row = &slot_;
+    args_.num_rows = 1;
+    args_.num_tokens = 4;
+    args_.num_logits = 4;
+    args_.max_drafts = 4;
+    args_.slots = {.seq_len = &seq_len_,
+                   .last_token = &last_token_,
+                   .sample_index = &sample_index_,
+                   .drafted_len = &drafted_len_,
+                   .history = {history_, 30},
+                   .num_slots = 1};
+    args_.tokens = &token_;
+    args_.num_new = &num_new_;
+    args_.new_tokens = new_tokens_;
+    args_.new_tokens_stride = 5;
+    args_.row_faults = &row_fault_;
+    std::fill_n(history_, 30, -9);
+  }
+
+  // `chosen` at the four places of the row; its new tokens.
+  std::vector<int32_t> Accept(std::vector<int32_t> chosen) {
+    std::copy_n(chosen.begin(), 3, chosen_ + 1);  // earlier logits follow those of rows
+    chosen_[0] = chosen[3];
+    EXPECT_EQ(CheckAcceptDrafts(args_), absl::OkStatus());
+    AcceptDraftsOnHost(args_);
+    EXPECT_EQ(num_new_ == 0, token_ == kNotSampled || token_ == kNanRow);
+    for (int i = num_new_; i < 5; ++i) EXPECT_EQ(new_tokens_[i], -9) << i;
+    return std::vector<int32_t>(new_tokens_, new_tokens_ + num_new_);
+  }
+
+  int32_t chosen_[4] = {};
+  int32_t seq_len_ = 21;
+  int32_t last_token_ = 7;
+  int64_t sample_index_ = int64_t{1} << 40;
+  int32_t drafted_len_ = 24;
+  int32_t history_[30];
+  int32_t token_ids_[4] = {7, 5, 9, 2};
+  int32_t query_start_loc_[2] = {0, 4};
+  int32_t context_len_ = 20;
+  int32_t slot_ = 0;
+  int32_t first_verified_ = 1;
+  int32_t token_ = -9;
+  int32_t num_new_ = -9;
+  int32_t new_tokens_[5] = {-9, -9, -9, -9, -9};
+  int32_t row_fault_ = -9;
+  AcceptDraftsArgs args_;
+};
+
+TEST_F(AcceptOneRow, DraftsAreAcceptedUpToTheFirstThatDiffers) {
+  EXPECT_THAT(Accept({5, 9, 4, 8}), ElementsAre(5, 9, 4));
+  EXPECT_EQ(token_, 4);
+  EXPECT_EQ(last_token_, 4);
+  EXPECT_EQ(sample_index_, (int64_t{1} << 40) + 3);
+  EXPECT_EQ(seq_len_, 23);
+  EXPECT_EQ(drafted_len_, 23);
+  EXPECT_THAT(std::vector<int32_t>(history_ + 20, history_ + 24), ElementsAre(-9, 5, 9, -9));
+}
+
+TEST_F(AcceptOneRow, AllDraftsAndOneMore) {
+  EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre(5, 9, 2, 8));
+  EXPECT_EQ(last_token_, 8);
+  EXPECT_EQ(seq_len_, 24);
+  EXPECT_EQ(drafted_len_, 24);
+  EXPECT_THAT(std::vector<int32_t>(history_ + 20, history_ + 25), ElementsAre(-9, 5, 9, 2, -9));
+}
+
+TEST_F(AcceptOneRow, AcceptedDraftsAreKeptWhereTheirKeysAre) {
+  int32_t places[8];
+  std::fill_n(places, 8, -9);
+  const int64_t slots[8] = {0, 0, 0, 0, 3, 6, -1, 1};  // in group 1
+  args_.slot_mapping = slots;
+  args_.group_stride = 4;
+  args_.num_groups = 2;
+  args_.place_tokens = {.tokens = places, .num_places = 8, .group = 1};
+  EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre(5, 9, 2, 8));
+  EXPECT_THAT(places, ElementsAre(-9, 2, -9, -9, -9, -9, 5, -9)) << "the last has no keys";
+}
+
+TEST_F(AcceptOneRow, OneTokenIfTheFirstDraftIsWrongWhateverTheOthersAre) {
+  EXPECT_THAT(Accept({6, 9, 2, 8}), ElementsAre(6));
+  EXPECT_EQ(last_token_, 6);
+  EXPECT_EQ(sample_index_, (int64_t{1} << 40) + 1);
+  EXPECT_EQ(seq_len_, 21);
+  EXPECT_EQ(drafted_len_, 21);
+  EXPECT_EQ(history_[21], -9);
+}
+
+TEST_F(AcceptOneRow, ATokenThatCannotBeChosenEndsThoseBeforeIt) {
+  EXPECT_THAT(Accept({5, kNan, 2, 8}), ElementsAre(5));
+  EXPECT_EQ(token_, 5);
+  EXPECT_EQ(last_token_, 5);
+  EXPECT_EQ(sample_index_, (int64_t{1} << 40) + 1);
+  EXPECT_EQ(seq_len_, 21);
+}
+
+TEST_F(AcceptOneRow, ANanBehindTheLastDraftKeepsTheDrafts) {
+  EXPECT_THAT(Accept({5, 9, 2, kNan}), ElementsAre(5, 9, 2));
+  EXPECT_EQ(last_token_, 2);
+  EXPECT_EQ(seq_len_, 23);
+}
+
+TEST_F(AcceptOneRow, ANanAtTheFirstPlaceIsTheRows) {
+  EXPECT_THAT(Accept({kNan, 9, 2, 8}), ElementsAre());
+  EXPECT_EQ(token_, kNanRow);
+  EXPECT_EQ(last_token_, 0);
+  EXPECT_EQ(sample_index_, (int64_t{1} << 40) + 1);
+  EXPECT_EQ(seq_len_, 21);
+}
+
+TEST_F(AcceptOneRow, ADraftThatIsNoTokenIsNeverRight) {
+  token_ids_[1] = kNanRow;
+  EXPECT_THAT(Accept({kNan, 9, 2, 8}), ElementsAre());
+  EXPECT_EQ(token_, kNanRow);
+}
+
+TEST_F(AcceptOneRow, ARowWithoutDraftsHasOneToken) {
+  first_verified_ = -1;  // a chunk of a prompt
+  EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre(8));
+  EXPECT_EQ(last_token_, 8);
+  EXPECT_EQ(sample_index_, (int64_t{1} << 40) + 1);
+  EXPECT_EQ(seq_len_, 21);
+  EXPECT_EQ(drafted_len_, 24);
+}
+
+TEST_F(AcceptOneRow, ARowThatDoesNotSampleChangesNothing) {
+  for (const int32_t slot : {-1, 1}) {  // there is one slot
+    slot_ = slot;
+    EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre());
+    EXPECT_EQ(row_fault_, static_cast<int32_t>(slot < 0 ? RowFault::kNone : RowFault::kTableRow));
+    EXPECT_EQ(token_, kNotSampled);
+    EXPECT_EQ(last_token_, 7);
+    EXPECT_EQ(sample_index_, int64_t{1} << 40);
+    EXPECT_EQ(seq_len_, 21);
+    EXPECT_EQ(drafted_len_, 24);
+  }
+}
+
+// The last new token is the choice after the last accepted draft, not after the row's last draft.
+TEST_F(AcceptOneRow, MoreDraftsThanThereIsRoomForAreCut) {
+  args_.max_drafts = 2;
+  EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre(5, 9, 2));
+  EXPECT_EQ(seq_len_, 23);
+}
+
+TEST_F(AcceptOneRow, WithoutFirstVerifiedEachTokenHasItsChoice) {
+  args_.first_verified = nullptr;
+  std::copy_n(std::vector<int32_t>{5, 9, 2, 8}.begin(), 4, chosen_);
+  AcceptDraftsOnHost(args_);
+  EXPECT_THAT(new_tokens_, ElementsAre(5, 9, 2, 8, -9));
+}
+
+TEST_F(AcceptOneRow, StateMayBeAbsent) {
+  args_.slots = {.num_slots = 1};
+  EXPECT_THAT(Accept({5, 9, 4, 8}), ElementsAre(5, 9, 4));
+  EXPECT_EQ(seq_len_, 21);
+  EXPECT_EQ(last_token_, 7);
+}
+
+TEST_F(AcceptOneRow, ResultsGoToTheOutputThatRefillNames) {
+  int32_t results[3 * 7];  // a token, a count and five tokens, three times
+  std::fill_n(results, 21, -9);
+  int32_t output = 0;
+  int32_t place = -9;
+  args_.output = &output;
+  args_.output_stride = 7;
+  args_.tokens = results;
+  args_.num_new = results + 1;
+  args_.new_tokens = results + 2;
+  args_.last_place = &place;
+  const auto accept = [&](std::vector<int32_t> chosen) {
+    std::copy_n(chosen.begin(), 3, chosen_ + 1);
+    chosen_[0] = chosen[3];
+    ASSERT_EQ(CheckAcceptDrafts(args_), absl::OkStatus());
+    AcceptDraftsOnHost(args_);
+  };
+  accept({5, 9, 4, 8});  // no output: nothing happens
+  EXPECT_THAT(results, Each(-9));
+  EXPECT_EQ(sample_index_, int64_t{1} << 40);
+  EXPECT_EQ(last_token_, 7);
+  EXPECT_EQ(seq_len_, 21);
+  EXPECT_EQ(place, -1);
+  output = 2;
+  accept({5, 9, 4, 8});
+  EXPECT_THAT(results, ElementsAre(-9, -9, -9, -9, -9, -9, -9, 4, 3, 5, 9, 4, -9, -9, -9, -9, -9,
+                                   -9, -9, -9, -9));
+  EXPECT_EQ(last_token_, 4);
+  EXPECT_EQ(place, 3);  // of the third token of the row
+  output = 1;
+  slot_ = -1;
+  accept({5, 9, 4, 8});
+  EXPECT_EQ(results[0], kNotSampled);
+  EXPECT_EQ(results[1], 0);
+  EXPECT_EQ(place, -1);
+  slot_ = 0;
+  accept({5, 9, 2, 8});
+  EXPECT_EQ(place, 0);  // of the last one
+  accept({kNan, 9, 2, 8});
+  EXPECT_EQ(place, -1);
+  args_.output = nullptr;
+  EXPECT_EQ(Refusal(args_), "output: expected an array, got none");
+  args_.output_stride = -1;
+  EXPECT_EQ(Refusal(args_), "output_stride: expected at least 0, got -1");
+}
+
+TEST_F(AcceptOneRow, BadInputIsRefusedWithNamesAndValues) {
+  args_.num_rows = -1;
+  EXPECT_EQ(Refusal(args_), "num_rows: expected at least 0, got -1");
+  args_.num_rows = 1;
+  args_.max_drafts = 64;
+  EXPECT_EQ(Refusal(args_), "max_drafts: expected 0 to 63, got 64");
+  args_.max_drafts = 4;
+  args_.new_tokens = nullptr;
+  EXPECT_EQ(Refusal(args_), "new_tokens: expected an array, got none");
+  args_.new_tokens = new_tokens_;
+  args_.place_tokens.tokens = history_;
+  EXPECT_EQ(Refusal(args_), "slot_mapping: expected an array, got none");
+  args_.num_rows = 0;
+  EXPECT_EQ(Refusal(args_), "");
+}
+
+TEST_F(AcceptOneRow, ARowOutOfBoundsIsRefusedWithItsValuesAndItsStateStays) {
+  const auto refusal = [&] {
+    const absl::Status status = AcceptDrafts(args_);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(token_, kNotSampled);
+    EXPECT_EQ(num_new_, 0);
+    EXPECT_EQ(seq_len_, 21);
+    EXPECT_EQ(last_token_, 7);
+    return std::string(status.message());
+  };
+  query_start_loc_[1] = 5;
+  EXPECT_EQ(refusal(),
+            "rows[0]: a length or a count is negative or too large: slot 0 of 1, tokens 0 to 5 of "
+            "4, context_len 20, first_verified 1 of 4");
+  query_start_loc_[1] = -1;  // descending
+  EXPECT_THAT(refusal(), HasSubstr("tokens 0 to -1 of 4"));
+  query_start_loc_[1] = 4;
+  first_verified_ = 2;
+  EXPECT_THAT(refusal(), HasSubstr("first_verified 2 of 4"));
+  first_verified_ = 1;
+  context_len_ = -1;
+  EXPECT_THAT(refusal(), HasSubstr("context_len -1"));
+  context_len_ = 20;
+  slot_ = 1;
+  EXPECT_THAT(refusal(), HasSubstr("slot 1 of 1"));
+}
+
+using Pair = std::pair<int64_t, int64_t>;
+
+// The tree of the header: a sequence that ends in 7 at position 20, drafts 5 9 2 9 with parents
+// 0 0 1 2, in two groups; an encoder's third one.
 class AcceptOneTree : public ::testing::Test {
  protected:
   AcceptOneTree() {
-    args.query_start_loc = query_start_loc;
-    args.seq_lens = seq_lens;
-    args.table_row = table_row;
-    args.token_ids = token_ids;
-    args.tail_mask = tail_mask;
-    args.num_accepted = num_accepted;
-    args.accepted_nodes = accepted_nodes;
-    args.accepted_stride = 4;
-    args.next_token = next_token;
-    args.table = {entries, 4, 1, 4, 4, 10};
-    args.num_rows = 2;
-    args.num_tokens = 5;
-    args.max_accepted = 4;
-    args.seq_len = seq_len;
-    args.last_token = last_token;
-    args.new_tokens = new_tokens;
-    args.num_new_tokens = num_new_tokens;
-    args.next_position = next_position;
-    args.move_from = move_from;
-    args.move_to = move_to;
-    args.row_faults = row_faults;
+    args_.query_start_loc = query_start_loc_;
+    args_.context_lens = &context_len_;
+    args_.token_ids = token_ids_;
+    args_.parents.nodes = parents_;
+    args_.slot_mapping = slot_mapping_;
+    args_.group_stride = 5;
+    args_.num_groups = 3;
+    args_.chosen = chosen_;
+    args_.first_verified = &first_verified_;
+    args_.slot_of_row = &slot_;
+    args_.num_rows = 1;
+    args_.num_tokens = 5;
+    args_.num_logits = 5;
+    args_.max_drafts = 4;
+    args_.slots = {.seq_len = &seq_len_,
+                   .last_token = &last_token_,
+                   .sample_index = &sample_index_,
+                   .drafted_len = &drafted_len_,
+                   .history = {history_, 30},
+                   .num_slots = 1};
+    args_.tokens = &token_;
+    args_.num_new = &num_new_;
+    args_.new_tokens = new_tokens_;
+    args_.new_tokens_stride = 5;
+    args_.move_from = move_from_;
+    args_.move_to = move_to_;
+    std::fill_n(history_, 30, -9);
   }
 
-  int32_t query_start_loc[3] = {0, 5, 5};
-  int32_t seq_lens[2] = {15, 0};
-  int32_t table_row[2] = {0, 0};
-  int32_t token_ids[5] = {70, 71, 72, 73, 74};
-  uint64_t tail_mask[5] = {0b1, 0b11, 0b101, 0b1011, 0b10101};
-  int32_t num_accepted[2] = {3, -7};
-  int32_t accepted_nodes[8] = {0, 2, 4, -1, -1, -1, -1, -1};
-  int32_t next_token[2] = {77, -1};
-  int32_t entries[4] = {7, 2, 9, 5};
-  int32_t seq_len[1] = {10};
-  int32_t last_token[1] = {70};
-  int32_t new_tokens[8], num_new_tokens[2], next_position[2], row_faults[2];
-  int64_t move_from[8], move_to[8];
-  AcceptDraftsArgs args;
+  // `chosen` after each of the five nodes; the row's new tokens.
+  std::vector<int32_t> Accept(std::vector<int32_t> chosen) {
+    std::copy_n(chosen.begin(), 4, chosen_ + 1);  // earlier logits follow those of rows
+    chosen_[0] = chosen[4];
+    EXPECT_EQ(CheckAcceptDrafts(args_), absl::OkStatus());
+    AcceptDraftsOnHost(args_);
+    return std::vector<int32_t>(new_tokens_, new_tokens_ + num_new_);
+  }
+
+  // The moves of a group that are there.
+  std::vector<Pair> Moves(int group) const {
+    std::vector<Pair> moves;
+    for (int i = 4 * group; i < 4 * group + 4; ++i) {
+      EXPECT_EQ(move_from_[i] < 0, move_to_[i] < 0);
+      if (move_from_[i] >= 0) moves.emplace_back(move_from_[i], move_to_[i]);
+    }
+    return moves;
+  }
+
+  int32_t chosen_[5] = {};
+  int32_t seq_len_ = 21;
+  int32_t last_token_ = 7;
+  int64_t sample_index_ = int64_t{1} << 40;
+  int32_t drafted_len_ = 29;
+  int32_t history_[30];
+  int32_t token_ids_[5] = {7, 5, 9, 2, 9};
+  int32_t parents_[5] = {-1, 0, 0, 1, 2};
+  int64_t slot_mapping_[15] = {38, 39, 20, 21, 22, 10, 11, 12, 13, 14, -1, -1, -1, -1, -1};
+  int32_t query_start_loc_[2] = {0, 5};
+  int32_t context_len_ = 20;
+  int32_t slot_ = 0;
+  int32_t first_verified_ = 1;
+  int32_t token_ = -9;
+  int32_t num_new_ = -9;
+  int32_t new_tokens_[5] = {-9, -9, -9, -9, -9};
+  int64_t move_from_[12] = {};
+  int64_t move_to_[12] = {};
+  AcceptDraftsArgs args_;
 };
 
-TEST_F(AcceptOneTree, WhatStaysMovesTogetherBehindTheCache) {
-  const absl::Status status = AcceptDrafts(args);
-  ASSERT_TRUE(status.ok()) << status;
-  EXPECT_EQ(seq_len[0], 13);
-  EXPECT_EQ(last_token[0], 77);
-  EXPECT_THAT(next_position, ElementsAre(13, 0));
-  EXPECT_THAT(num_new_tokens, ElementsAre(3, 0));
-  EXPECT_THAT(new_tokens, ElementsAre(72, 74, 77, -1, -1, -1, -1, -1));
-  EXPECT_THAT(move_from, ElementsAre(-1, 20, 22, -1, -1, -1, -1, -1));
-  EXPECT_THAT(move_to, ElementsAre(-1, 39, 20, -1, -1, -1, -1, -1));
+TEST_F(AcceptOneTree, APathIsAcceptedAndItsKeysMoveToItsOrder) {
+  EXPECT_THAT(Accept({9, 0, 9, 0, 8}), ElementsAre(9, 9, 8));
+  EXPECT_EQ(token_, 8);
+  EXPECT_EQ(last_token_, 8);
+  EXPECT_EQ(sample_index_, (int64_t{1} << 40) + 3);
+  EXPECT_EQ(seq_len_, 23);
+  EXPECT_EQ(drafted_len_, 23);
+  EXPECT_THAT(std::vector<int32_t>(history_ + 20, history_ + 24), ElementsAre(-9, 9, 9, -9));
+  EXPECT_THAT(Moves(0), ElementsAre(Pair(20, 39), Pair(22, 20)));
+  EXPECT_THAT(Moves(1), ElementsAre(Pair(12, 11), Pair(14, 12)));
+  EXPECT_THAT(Moves(2), ElementsAre());
 }
 
-// Both ends of a move, or neither: the table may have lost a block since the drafts were written.
+TEST_F(AcceptOneTree, TokensAreKeptWhereKeysMoveTo) {
+  int32_t places[15];
+  std::fill_n(places, 15, -9);
+  args_.place_tokens = {.tokens = places, .num_places = 15, .group = 1};
+  EXPECT_THAT(Accept({9, 0, 9, 0, 8}), ElementsAre(9, 9, 8));
+  EXPECT_THAT(Moves(1), ElementsAre(Pair(12, 11), Pair(14, 12)));
+  EXPECT_EQ(std::count(places, places + 15, -9), 13);
+  EXPECT_EQ(places[11], 9);
+  EXPECT_EQ(places[12], 9);
+}
+
+TEST_F(AcceptOneTree, ANodeThatIsWhereThePathWantsItStays) {
+  EXPECT_THAT(Accept({5, 2, 0, 8, 0}), ElementsAre(5, 2, 8));
+  EXPECT_THAT(Moves(0), ElementsAre(Pair(21, 20)));
+  EXPECT_EQ(seq_len_, 23);
+}
+
+TEST_F(AcceptOneTree, ThePathEndsWhereTheSequenceGoesOnOtherwise) {
+  EXPECT_THAT(Accept({9, 0, 4, 0, 0}), ElementsAre(9, 4));
+  EXPECT_THAT(Moves(0), ElementsAre(Pair(20, 39)));
+  EXPECT_EQ(seq_len_, 22);
+  EXPECT_EQ(last_token_, 4);
+}
+
+TEST_F(AcceptOneTree, OnlyNodesThatFollowAreAccepted) {
+  // 2 is a draft, but follows 5; 9 does not follow 5.
+  EXPECT_THAT(Accept({2, 9, 9, 9, 9}), ElementsAre(2));
+  EXPECT_THAT(Moves(0), ElementsAre());
+  EXPECT_EQ(seq_len_, 21);
+}
+
+TEST_F(AcceptOneTree, OfEqualNodesTheFirstIsAccepted) {
+  token_ids_[1] = 9;
+  EXPECT_THAT(Accept({9, 2, 9, 8, 8}), ElementsAre(9, 2, 8));
+}
+
+TEST_F(AcceptOneTree, ANanEndsWhatIsBeforeIt) {
+  EXPECT_THAT(Accept({9, 0, kNan, 0, 8}), ElementsAre(9));
+  EXPECT_EQ(token_, 9);
+  EXPECT_EQ(last_token_, 9);
+  EXPECT_EQ(seq_len_, 21);
+}
+
+// The last new token has no keys that count, as in a chain.
+TEST_F(AcceptOneTree, ADraftWithoutAChoiceAfterItNeitherMovesNorEntersTheHistory) {
+  EXPECT_THAT(Accept({9, 0, kNan, 0, 8}), ElementsAre(9));
+  EXPECT_THAT(Moves(0), ElementsAre());
+  EXPECT_THAT(history_, Each(-9));
+}
+
+TEST_F(AcceptOneTree, ANanAtTheFirstNodeIsTheRows) {
+  EXPECT_THAT(Accept({kNan, 0, 9, 0, 8}), ElementsAre());
+  EXPECT_EQ(token_, kNanRow);
+  EXPECT_EQ(last_token_, 0);
+  EXPECT_EQ(sample_index_, (int64_t{1} << 40) + 1);
+}
+
+TEST_F(AcceptOneTree, ARowThatDoesNotSampleChangesNothing) {
+  slot_ = -1;
+  EXPECT_THAT(Accept({9, 0, 9, 0, 8}), ElementsAre());
+  EXPECT_EQ(token_, kNotSampled);
+  EXPECT_EQ(last_token_, 7);
+  EXPECT_EQ(seq_len_, 21);
+  EXPECT_THAT(Moves(0), ElementsAre());
+}
+
+TEST_F(AcceptOneTree, NoMoreDraftsAreAcceptedThanCanMove) {
+  args_.max_drafts = 2;
+  EXPECT_THAT(Accept({5, 2, 0, 8, 0}), ElementsAre(5, 2));  // node 3 is not looked at
+}
+
+// Both ends of a move, or neither.
 TEST_F(AcceptOneTree, AMoveWithoutABlockAtEitherEndIsLeftOut) {
-  for (const int32_t no_block : {0, -1, 10}) {
-    entries[2] = no_block;  // of position 11, to which node 2 moves
-    entries[3] = 5;
-    ASSERT_TRUE(AcceptDrafts(args).ok());
-    EXPECT_THAT(move_from, ElementsAre(-1, -1, 22, -1, -1, -1, -1, -1)) << no_block;
-    EXPECT_THAT(move_to, ElementsAre(-1, -1, 20, -1, -1, -1, -1, -1)) << no_block;
-    entries[2] = 9;
-    entries[3] = no_block;  // of positions 12 and 14, from which nodes 2 and 4 move
-    ASSERT_TRUE(AcceptDrafts(args).ok());
-    EXPECT_THAT(move_from, Each(-1)) << no_block;
-    EXPECT_THAT(move_to, Each(-1)) << no_block;
-  }
+  slot_mapping_[1] = -1;  // node 2 moves there
+  Accept({9, 0, 9, 0, 8});
+  EXPECT_THAT(Moves(0), ElementsAre(Pair(22, 20)));
+  slot_mapping_[1] = 39;
+  slot_mapping_[4] = -1;  // node 4 moves from there
+  Accept({9, 0, 9, 0, 8});
+  EXPECT_THAT(Moves(0), ElementsAre(Pair(20, 39)));
 }
 
 TEST_F(AcceptOneTree, OfAChainNothingMoves) {
-  args.tail_mask = nullptr;
-  args.accepted_nodes = nullptr;
-  args.move_from = args.move_to = nullptr;
-  ASSERT_TRUE(AcceptDrafts(args).ok());
-  EXPECT_THAT(new_tokens, ElementsAre(71, 72, 77, -1, -1, -1, -1, -1));
-  EXPECT_EQ(seq_len[0], 13);
+  args_.parents = {};
+  args_.move_from = args_.move_to = nullptr;
+  EXPECT_THAT(Accept({5, 9, 2, 8, 0}), ElementsAre(5, 9, 2, 8));
+  EXPECT_EQ(seq_len_, 24);
 }
 
-TEST_F(AcceptOneTree, BadInputIsRefusedWithNamesAndValuesAndTheStateStays) {
-  const auto refusal = [&] {
-    const absl::Status status = AcceptDrafts(args);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_EQ(seq_len[0], 10);
-    EXPECT_EQ(last_token[0], 70);
-    EXPECT_EQ(num_new_tokens[0], 0);
-    return std::string(status.message());
-  };
-  accepted_nodes[2] = 3;  // a child of 1, not of 2
-  EXPECT_EQ(refusal(),
-            "rows[0]: the nodes that stay are no path from the tree's root: table row 0 of 1, "
-            "seq_len 15, query_len 5, num_accepted 3, max_accepted 4, accepted_nodes 0 2 3, "
-            "next_token 77");
-  EXPECT_THAT(move_from, ElementsAre(-1, -1, -1, -1, -1, -1, -1, -1));
-  accepted_nodes[2] = 4;
-  accepted_nodes[0] = 1;
-  EXPECT_THAT(refusal(), HasSubstr("no path"));
-  accepted_nodes[0] = 0;
-  num_accepted[0] = 0;
-  EXPECT_THAT(refusal(), HasSubstr("num_accepted 0"));
-  num_accepted[0] = 6;
-  EXPECT_THAT(refusal(), HasSubstr("num_accepted 6"));
-  num_accepted[0] = 3;
-  next_token[0] = -1;
-  EXPECT_THAT(refusal(), HasSubstr("a token id is negative"));
-  next_token[0] = 77;
-  query_start_loc[1] = -1;  // descending
-  EXPECT_THAT(refusal(), HasSubstr("query_len -1"));
-  query_start_loc[1] = 5;
-  args.max_accepted = 65;
-  EXPECT_EQ(std::string(CheckAcceptDrafts(args).message()),
-            "max_accepted: expected 1 to 64, got 65");
-  args.max_accepted = 4;
-  args.move_to = nullptr;
-  EXPECT_THAT(std::string(AcceptDrafts(args).message()), HasSubstr("move_to"));
+TEST_F(AcceptOneTree, AParentThatIsNoEarlierNodeHasNoChildren) {
+  for (const int32_t no_parent : {2, 3, 5, -1, -2, INT32_MAX, INT32_MIN}) {
+    parents_[2] = no_parent;
+    EXPECT_THAT(Accept({9, 0, 9, 0, 8}), ElementsAre(9)) << no_parent;
+  }
 }
 
-// Keys carry the token and the position for which they were computed; after the moves, what is in
-// front are those of the accepted tokens, in order.
+TEST_F(AcceptOneTree, AllRowsMayHaveTheSameTree) {
+  args_.parents.row_stride = 0;
+  EXPECT_THAT(Accept({9, 0, 9, 0, 8}), ElementsAre(9, 9, 8));
+}
+
+TEST_F(AcceptOneTree, BadInputIsRefusedWithNamesAndValues) {
+  args_.num_groups = 0;
+  EXPECT_THAT(Refusal(args_), HasSubstr("num_groups"));
+  args_.num_groups = 3;
+  args_.group_stride = 4;
+  EXPECT_EQ(Refusal(args_), "group_stride: expected at least 5, got 4");
+  args_.group_stride = 5;
+  args_.parents.row_stride = -2;
+  EXPECT_EQ(Refusal(args_), "parents.row_stride: expected at least -1, got -2");
+  args_.parents.row_stride = TreeParents::kByToken;
+  args_.move_to = nullptr;
+  EXPECT_EQ(Refusal(args_), "move_to: expected an array, got none");
+  args_.move_to = move_to_;
+  args_.slot_mapping = nullptr;
+  EXPECT_EQ(Refusal(args_), "slot_mapping: expected an array, got none");
+}
+
+// Two copies of a random batch.
+struct Copies {
+  Copies(const AcceptShape& shape, Random& random, double hostility)
+      : memory([&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); }),
+        expected([&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); }) {
+    DrawAcceptDrafts(random, shape, hostility, memory.args());
+    std::copy_n(memory.base(), memory.num_bytes(), expected.base());
+  }
+
+  Memory memory;
+  Memory expected;
+};
+
+// The number of drafts that a batch has accepted.
+int64_t NumAccepted(const AcceptDraftsArgs& args) {
+  int64_t count = 0;
+  if (!HasOutput(args)) return 0;
+  for (int r = 0; r < args.num_rows; ++r) {
+    count += std::max(args.num_new[OutputOffset(args) + r] - 1, 0);
+  }
+  return count;
+}
+
+TEST(AcceptDraftsTest, FollowsTheDefinition) {
+  int64_t num_accepted = 0;
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    Random random(seed);
+    const AcceptShape shape = DrawAcceptShape(random);
+    Copies copies(shape, random, 0);
+    ASSERT_EQ(CheckAcceptDrafts(copies.memory.args()), absl::OkStatus());
+    const AllocationCounter allocations;
+    AcceptDraftsOnHost(copies.memory.args());
+    ASSERT_EQ(allocations.count(), 0);
+    AcceptByDefinition(copies.expected.args());
+    ASSERT_EQ(copies.memory.FirstDifference(copies.expected.base()), "")
+        << "seed " << seed << ": " << shape;
+    num_accepted += NumAccepted(copies.memory.args());
+  }
+  EXPECT_GT(num_accepted, 20000);
+}
+
+TEST(AcceptDraftsTest, NonsenseMakesRowsInertAndNothingElse) {
+  int num_faults = 0;
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    Random random(seed);
+    const AcceptShape shape = DrawAcceptShape(random);
+    Copies copies(shape, random, 0.1);
+    AcceptDraftsOnHost(copies.memory.args());
+    AcceptByDefinition(copies.expected.args());
+    ASSERT_EQ(copies.memory.FirstDifference(copies.expected.base()), "")
+        << "seed " << seed << ": " << shape;
+    const AcceptDraftsArgs& args = copies.memory.args();
+    for (int r = 0; args.row_faults != nullptr && HasOutput(args) && r < shape.num_rows; ++r) {
+      num_faults += args.row_faults[r] != 0;
+      ASSERT_TRUE(args.row_faults[r] == 0 || args.num_new[OutputOffset(args) + r] == 0);
+    }
+  }
+  EXPECT_GT(num_faults, 500);
+}
+
+TEST(AcceptDraftsTest, ATreeOfALineGivesTheResultsOfTheChain) {
+  int64_t num_accepted = 0;
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    Random random(seed);
+    AcceptShape shape = DrawAcceptShape(random);
+    shape.has_trees = true;
+    shape.parent_stride = 0;
+    shape.place_group = 0;  // so that chains have slots, too
+    Copies copies(shape, random, 0);
+    AcceptDraftsArgs& line = copies.memory.args();
+    AcceptDraftsArgs& chain = copies.expected.args();
+    for (AcceptDraftsArgs* args : {&line, &chain}) {
+      auto* parents = const_cast<int32_t*>(args->parents.nodes);
+      for (int node = 0; node <= shape.max_drafts; ++node) parents[node] = node - 1;
+    }
+    AcceptDraftsOnHost(line);
+    AcceptDraftsArgs without_parents = chain;
+    without_parents.parents = {};
+    AcceptDraftsOnHost(without_parents);
+    const int64_t num_moves = int64_t{shape.num_groups} * shape.num_rows * shape.max_drafts;
+    EXPECT_THAT(std::vector<int64_t>(line.move_from, line.move_from + num_moves), Each(-1));
+    std::fill_n(chain.move_from, num_moves, -1);
+    std::fill_n(chain.move_to, num_moves, -1);
+    ASSERT_EQ(copies.memory.FirstDifference(copies.expected.base()), "")
+        << "seed " << seed << ": " << shape;
+    num_accepted += NumAccepted(line);
+  }
+  EXPECT_GT(num_accepted, 1000);
+}
+
+// Each cache slot holds the node whose keys were computed for it. After the moves, the slots of the
+// accepted nodes' places hold these nodes in the order of the path.
 TEST(AcceptDraftsTest, AfterTheMovesTheCacheHoldsTheAcceptedTokensInOrder) {
   int num_moves = 0;
-  for (uint64_t seed = 0; seed < 20000; ++seed) {
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
     Random random(seed);
-    const DraftShape shape = DrawDraftShape(random);
+    AcceptShape shape = DrawAcceptShape(random);
+    shape.has_trees = true;
+    shape.num_outputs = 0;
+    shape.vocab_size = 30000;  // tokens name their nodes, as far as it matters
     Memory memory([&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); });
     AcceptDraftsArgs& args = memory.args();
     DrawAcceptDrafts(random, shape, 0, args);
-    std::map<int64_t, std::pair<int, int64_t>> cache;  // slot -> (table row, node or position)
-    const std::vector<int32_t> before(args.seq_len, args.seq_len + shape.num_tables);
-    for (int r = 0; r < shape.num_rows; ++r) {
-      for (int64_t p = 0; p < args.seq_lens[r]; ++p) {
-        cache[SlotByDefinition(args.table, args.table_row[r], p)] = {r, p};
-      }
+    std::map<int64_t, int64_t> cache;  // slot -> token of the batch
+    const int64_t* slots = args.slot_mapping;
+    for (int64_t t = 0; t < args.query_start_loc[shape.num_rows]; ++t) {
+      if (slots[t] >= 0) cache[slots[t]] = t;
     }
-    const AllocationCounter allocations;
-    const absl::Status status = AcceptDrafts(args);
-    ASSERT_EQ(allocations.count(), 0);
-    ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status;
-    for (int64_t i = 0; i < int64_t{shape.num_rows} * args.max_accepted; ++i) {
+    AcceptDraftsOnHost(args);
+    for (int64_t i = 0; i < int64_t{shape.num_rows} * shape.max_drafts; ++i) {
       if (args.move_from[i] < 0) continue;
       ASSERT_EQ(cache.count(args.move_from[i]), 1u);
       cache[args.move_to[i]] = cache[args.move_from[i]];
       ++num_moves;
     }
     for (int r = 0; r < shape.num_rows; ++r) {
-      if (args.seq_lens[r] == 0) {
-        ASSERT_EQ(args.num_new_tokens[r], 0);
-        continue;
-      }
-      const int32_t row = args.table_row[r];
       const int first = args.query_start_loc[r];
-      const int64_t prefix = before[row];
-      ASSERT_EQ(args.seq_len[row], prefix + args.num_accepted[r]) << "seed " << seed;
-      ASSERT_EQ(args.last_token[row], args.next_token[r]);
-      for (int64_t p = 0; p < args.seq_len[row]; ++p) {
-        const int64_t j = p - prefix;
-        const int64_t place =
-            j < 0 ? p : prefix + args.accepted_nodes[r * args.accepted_stride + j];
-        ASSERT_EQ(cache.at(SlotByDefinition(args.table, row, p)), std::make_pair(r, place))
-            << "seed " << seed << ", row " << r << ", position " << p;
-        if (j > 0) {
-          ASSERT_EQ(args.new_tokens[r * args.max_accepted + j - 1],
-                    args.token_ids[first + place - prefix]);
-        }
+      bool has_all_slots = true;
+      for (int t = first; t < args.query_start_loc[r + 1]; ++t) {
+        has_all_slots = has_all_slots && slots[t] >= 0;
       }
-      ASSERT_EQ(args.new_tokens[r * args.max_accepted + args.num_accepted[r] - 1],
-                args.next_token[r]);
+      for (int i = 1; has_all_slots && i < args.num_new[r]; ++i) {
+        ASSERT_EQ(args.token_ids[cache.at(slots[first + i])],
+                  args.new_tokens[r * args.new_tokens_stride + i - 1])
+            << "seed " << seed << ", row " << r << ": " << shape;
+      }
     }
   }
   EXPECT_GT(num_moves, 5000);
-}
-
-TEST(AcceptDraftsTest, NonsenseMakesRowsInertAndNothingElse) {
-  int num_faults = 0;
-  for (uint64_t seed = 0; seed < 10000; ++seed) {
-    Random random(seed);
-    const DraftShape shape = DrawDraftShape(random);
-    Memory memory([&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); });
-    AcceptDraftsArgs& args = memory.args();
-    DrawAcceptDrafts(random, shape, 0.1, args);
-    const std::vector<int32_t> before(args.seq_len, args.seq_len + shape.num_tables);
-    AcceptDraftsOnHost(args);
-    const int64_t num_slots = int64_t{shape.num_blocks()} * shape.block_size;
-    for (int r = 0; r < shape.num_rows; ++r) {
-      num_faults += args.row_faults[r] != 0;
-      const bool is_live = args.num_new_tokens[r] > 0;
-      ASSERT_FALSE(is_live && args.row_faults[r] != 0);
-      for (int j = 0; j < args.max_accepted; ++j) {
-        ASSERT_LT(args.move_from[r * args.max_accepted + j], num_slots);
-        ASSERT_LT(args.move_to[r * args.max_accepted + j], num_slots);
-        ASSERT_EQ(args.move_from[r * args.max_accepted + j] < 0,
-                  args.move_to[r * args.max_accepted + j] < 0);
-        ASSERT_TRUE(is_live || args.move_to[r * args.max_accepted + j] == -1);
-      }
-    }
-    for (int row = 0; row < shape.num_tables; ++row) {
-      bool is_live = false;
-      for (int r = 0; r < shape.num_rows; ++r) {
-        is_live = is_live || (args.table_row[r] == row && args.num_new_tokens[r] > 0);
-      }
-      ASSERT_TRUE(is_live || args.seq_len[row] == before[row]);
-    }
-  }
-  EXPECT_GT(num_faults, 500);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Values that stand in place of a token id where no token was chosen.
+// Negative values for rows without a chosen token, in arrays of token ids.
 
 #ifndef REPRISE_ATTENTION_SPECULATION_MISSING_TOKEN_H_
 #define REPRISE_ATTENTION_SPECULATION_MISSING_TOKEN_H_

@@ -20,6 +20,7 @@
 #include "reprise/attention/speculation/move_kv.h"
 #include "reprise/attention/speculation/tree_batch.h"
 #include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/speculation/accept_cases.h"
 #include "reprise/base/testing/builder_memory.h"
 
 #ifdef REPRISE_WITH_CUDA
@@ -114,7 +115,6 @@ BlockTableView& TableOf(CrossBatchArgs& args) { return args.table; }
 BlockTableView& TableOf(TreeBatchArgs& args) { return args.table; }
 BlockTableView& TableOf(DraftChainArgs& args) { return args.rows.table; }
 BlockTableView& TableOf(DraftLevelArgs& args) { return args.rows.table; }
-BlockTableView& TableOf(AcceptDraftsArgs& args) { return args.table; }
 BlockTableView& TableOf(AdvanceStepArgs& args) { return args.table; }
 
 template <typename Args>
@@ -423,40 +423,55 @@ TEST(RefusedArgsTest, DraftLevels) {
 }
 
 TEST(RefusedArgsTest, Acceptance) {
+  const AcceptShape shape = {.num_rows = 2,
+                             .num_slots = 2,
+                             .num_groups = 2,
+                             .has_trees = true,
+                             .parent_stride = 5,
+                             .place_group = 0,
+                             .num_outputs = 1};
   BuilderMemory<AcceptDraftsArgs> memory(
-      [](ArrayCarver& carver) { return CarveAcceptDrafts(kShape, carver); });
+      [&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); });
   const Forms<AcceptDraftsArgs> forms = {CheckAcceptDrafts, AcceptDrafts,
                                          REPRISE_LAUNCH(LaunchAcceptDrafts)};
   using Args = AcceptDraftsArgs;
-  ExpectTableRefused(forms, memory.args());
-  const std::string with_tree =
-      "accepted_nodes, move_from, move_to: expected arrays with tail_mask, got none";
   ExpectRefused<Args>(
       forms, memory.args(),
       {{"num_rows: expected at least 0, got -1", [](Args& args) { args.num_rows = -1; }},
        {"num_tokens: expected at least 0, got -1", [](Args& args) { args.num_tokens = -1; }},
-       {"max_accepted: expected 1 to 64, got 0", [](Args& args) { args.max_accepted = 0; }},
-       {"max_accepted: expected 1 to 64, got 65", [](Args& args) { args.max_accepted = 65; }},
-       {with_tree, [](Args& args) { args.accepted_nodes = nullptr; }},
-       {with_tree, [](Args& args) { args.move_from = nullptr; }},
-       {with_tree, [](Args& args) { args.move_to = nullptr; }},
-       {"move_from, move_to: expected both or none, got one",
-        [](Args& args) { args.tail_mask = nullptr, args.move_to = nullptr; }},
+       {"max_drafts: expected 0 to 63, got -1", [](Args& args) { args.max_drafts = -1; }},
+       {"max_drafts: expected 0 to 63, got 64", [](Args& args) { args.max_drafts = 64; }},
+       {"num_groups: expected 1 to 8, got 0", [](Args& args) { args.num_groups = 0; }},
+       {"num_logits: expected at least 2, got 1", [](Args& args) { args.num_logits = 1; }},
+       {"num_logits: expected at least 10, got 9",
+        [](Args& args) { args.first_verified = nullptr, args.num_logits = 9; }},
+       {"output_stride: expected at least 0, got -1", [](Args& args) { args.output_stride = -1; }},
+       {"group_stride: expected at least 10, got 9", [](Args& args) { args.group_stride = 9; }},
+       {"place_tokens.group: expected 0 to 1, got 2",
+        [](Args& args) { args.place_tokens.group = 2; }},
+       {"parents.row_stride: expected at least -1, got -2",
+        [](Args& args) { args.parents.row_stride = -2; }},
+       {"parents.row_stride: expected at least 5, got 4",
+        [](Args& args) { args.parents.row_stride = 4; }},
+       {"new_tokens_stride: expected at least 5, got 4",
+        [](Args& args) { args.new_tokens_stride = 4; }},
+       {"output: expected an array, got none", [](Args& args) { args.output = nullptr; }},
+       {"slot_mapping: expected an array, got none",
+        [](Args& args) { args.slot_mapping = nullptr; }},
+       {"slot_mapping: expected an array, got none",
+        [](Args& args) { args.slot_mapping = nullptr, args.parents = {}; }},
+       {"move_from: expected an array, got none", [](Args& args) { args.move_from = nullptr; }},
+       {"move_to: expected an array, got none", [](Args& args) { args.move_to = nullptr; }},
        {"query_start_loc: expected an array, got none",
         [](Args& args) { args.query_start_loc = nullptr; }},
-       {"seq_lens: expected an array, got none", [](Args& args) { args.seq_lens = nullptr; }},
-       {"table_row: expected an array, got none", [](Args& args) { args.table_row = nullptr; }},
-       {"num_accepted: expected an array, got none",
-        [](Args& args) { args.num_accepted = nullptr; }},
-       {"next_token: expected an array, got none", [](Args& args) { args.next_token = nullptr; }},
-       {"new_tokens: expected an array, got none", [](Args& args) { args.new_tokens = nullptr; }},
-       {"num_new_tokens: expected an array, got none",
-        [](Args& args) { args.num_new_tokens = nullptr; }},
-       {"next_position: expected an array, got none",
-        [](Args& args) { args.next_position = nullptr; }},
+       {"context_lens: expected an array, got none",
+        [](Args& args) { args.context_lens = nullptr; }},
        {"token_ids: expected an array, got none", [](Args& args) { args.token_ids = nullptr; }},
-       {"accepted_stride: expected at least 5, got 4",
-        [](Args& args) { args.accepted_stride = 4; }}});
+       {"chosen: expected an array, got none", [](Args& args) { args.chosen = nullptr; }},
+       {"slot_of_row: expected an array, got none", [](Args& args) { args.slot_of_row = nullptr; }},
+       {"tokens: expected an array, got none", [](Args& args) { args.tokens = nullptr; }},
+       {"num_new: expected an array, got none", [](Args& args) { args.num_new = nullptr; }},
+       {"new_tokens: expected an array, got none", [](Args& args) { args.new_tokens = nullptr; }}});
 }
 
 TEST(RefusedArgsTest, AdvancedSteps) {

@@ -49,6 +49,22 @@ REPRISE_HOST_DEVICE constexpr uint64_t PathMask(const int32_t* parents, int node
   return mask;
 }
 
+// The parents of the nodes of each row's tree. Without an array the rows are chains.
+struct TreeParents {
+  // Value of row_stride: the parents are an array [num_tokens], and a row's nodes are its tokens.
+  static constexpr int64_t kByToken = -1;
+
+  const int32_t* nodes = nullptr;
+  // Elements between the first nodes of adjacent rows. 0: all rows have the same tree.
+  int64_t row_stride = kByToken;
+
+  constexpr bool has_trees() const { return nodes != nullptr; }
+  // The parents of a row whose first token is `first_token` of the batch.
+  constexpr const int32_t* row(int row_idx, int64_t first_token) const {
+    return nodes + (row_stride == kByToken ? first_token : row_idx * row_stride);
+  }
+};
+
 // Position of a node. REQUIRES: a mask with its own bit.
 REPRISE_HOST_DEVICE constexpr int64_t NodePosition(int64_t prefix, uint64_t mask) {
   return prefix + NumBits(mask) - 1;

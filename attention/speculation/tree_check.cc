@@ -51,6 +51,13 @@ absl::Status CheckParents(absl::Span<const int32_t> parents) {
   return absl::OkStatus();
 }
 
+absl::Status CheckParentStride(const TreeParents& parents, int max_nodes, int num_rows) {
+  REPRISE_RETURN_IF_ERROR(
+      CheckAtLeast("parents.row_stride", parents.row_stride, TreeParents::kByToken));
+  if (num_rows < 2 || parents.row_stride <= 0) return absl::OkStatus();
+  return CheckAtLeast("parents.row_stride", parents.row_stride, max_nodes);
+}
+
 absl::StatusOr<std::vector<uint64_t>> TreeMasks(absl::Span<const int32_t> parents) {
   REPRISE_RETURN_IF_ERROR(CheckTree(parents));
   std::vector<uint64_t> masks(parents.size());

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "reprise/attention/speculation/token_tree.h"
 
 namespace reprise {
 
@@ -20,6 +21,10 @@ absl::Status CheckTree(absl::Span<const int32_t> parents);
 
 // The same for any number of nodes from 1.
 absl::Status CheckParents(absl::Span<const int32_t> parents);
+
+// Checks that the trees of two rows do not overlap, unless all rows have one. `max_nodes`: of a row.
+// REQUIRES: parents.has_trees(). Errors: InvalidArgument naming parents.row_stride.
+absl::Status CheckParentStride(const TreeParents& parents, int max_nodes, int num_rows);
 
 // Computes the masks of all nodes. Errors: as CheckTree().
 absl::StatusOr<std::vector<uint64_t>> TreeMasks(absl::Span<const int32_t> parents);

@@ -248,35 +248,6 @@ CrossDraftArgs CarveCrossDraft(const DraftShape& shape, ArrayCarver& carver) {
   return args;
 }
 
-AcceptDraftsArgs CarveAcceptDrafts(const DraftShape& shape, ArrayCarver& carver) {
-  const int max_accepted = std::min(shape.max_new, 10);
-  AcceptDraftsArgs args;
-  args.query_start_loc = carver.Take<int32_t>("query_start_loc", shape.num_rows + 1);
-  args.seq_lens = carver.Take<int32_t>("seq_lens", shape.num_rows);
-  args.table_row = carver.Take<int32_t>("table_row", shape.num_rows);
-  args.token_ids = carver.Take<int32_t>("token_ids", shape.num_tokens);
-  args.tail_mask = carver.Take<uint64_t>("tail_mask", shape.num_tokens);
-  args.num_accepted = carver.Take<int32_t>("num_accepted", shape.num_rows);
-  args.accepted_stride = max_accepted + 1;
-  args.accepted_nodes =
-      carver.Take<int32_t>("accepted_nodes", shape.num_rows * args.accepted_stride);
-  args.next_token = carver.Take<int32_t>("next_token", shape.num_rows);
-  args.table = CarveTable(shape, carver);
-  args.num_rows = shape.num_rows;
-  args.num_tokens = shape.num_tokens;
-  args.max_accepted = max_accepted;
-  args.seq_len = carver.Take<int32_t>("seq_len", shape.num_tables);
-  args.last_token = carver.Take<int32_t>("last_token", shape.num_tables);
-  const int64_t count = int64_t{shape.num_rows} * max_accepted;
-  args.new_tokens = carver.Take<int32_t>("new_tokens", count);
-  args.num_new_tokens = carver.Take<int32_t>("num_new_tokens", shape.num_rows);
-  args.next_position = carver.Take<int32_t>("next_position", shape.num_rows);
-  args.move_from = carver.Take<int64_t>("move_from", count);
-  args.move_to = carver.Take<int64_t>("move_to", count);
-  args.row_faults = carver.Take<int32_t>("row_faults", shape.num_rows);
-  return args;
-}
-
 AdvanceStepArgs CarveAdvanceStep(const DraftShape& shape, ArrayCarver& carver) {
   AdvanceStepArgs args;
   args.sampled = carver.Take<int32_t>("sampled", shape.num_rows);
@@ -375,57 +346,6 @@ void DrawCrossDraft(Random& random, const DraftShape& shape, CrossDraftArgs& arg
                                               (column + lens[row]) % shape.max_blocks);
       entries[row * shape.max_blocks + column] = is_used ? block : -12345;
     }
-  }
-}
-
-void DrawAcceptDrafts(Random& random, const DraftShape& shape, double hostility,
-                      AcceptDraftsArgs& args) {
-  DrawSequences(random, shape, shape.max_new, 0, args.table, args.seq_len);
-  std::vector<int32_t> slots(shape.num_rows);
-  DrawSlots(random, shape, 0, slots.data());
-  DrawTokens(random, shape.num_tokens, Mutable(args.token_ids));
-  int32_t first = 0;
-  const int64_t limit = LimitOf(shape);
-  for (int r = 0; r < shape.num_rows; ++r) {
-    Mutable(args.query_start_loc)[r] = first;
-    int num_nodes = 0;
-    if (slots[r] >= 0) {
-      const int64_t room = limit - args.seq_len[slots[r]];
-      num_nodes = static_cast<int>(std::min<int64_t>(random.Int(1, shape.max_new), room));
-    }
-    std::vector<int32_t> parents = DrawTree(random, num_nodes);
-    for (int node = 0; node < num_nodes; ++node) {
-      if (node > 0) parents[node] = std::max(0, parents[node]);  // one root
-      Mutable(args.tail_mask)[first + node] = PathMask(parents.data(), node);
-    }
-    // A path down to any node; the accepted part of it is a beginning.
-    std::vector<int32_t> path;
-    for (int32_t at = num_nodes > 0 ? random.Int(0, num_nodes - 1) : -1; at >= 0;
-         at = parents[at]) {
-      path.insert(path.begin(), at);
-    }
-    const int longest = std::min(static_cast<int>(path.size()), args.max_accepted);
-    for (int64_t j = 0; j < args.accepted_stride; ++j) {
-      int32_t& node = Mutable(args.accepted_nodes)[r * args.accepted_stride + j];
-      node = j < static_cast<int64_t>(path.size()) ? path[j] : Absurd(random);
-      if (IsHostile(random, hostility)) node = random.Pick({random.Int(0, 5), Absurd(random)});
-    }
-    const auto put = [&](const int32_t* array, int32_t value) {
-      Mutable(array)[r] = IsHostile(random, hostility) ? Absurd(random) : value;
-    };
-    put(args.num_accepted, num_nodes > 0 ? random.Int(1, longest) : Absurd(random));
-    put(args.seq_lens, num_nodes > 0 ? args.seq_len[slots[r]] + num_nodes : 0);
-    // No table row twice: rows of one sequence would race for its state.
-    Mutable(args.table_row)[r] = num_nodes > 0 ? slots[r] : 0;
-    if (IsHostile(random, hostility)) {
-      Mutable(args.table_row)[r] = random.Pick({-12345, shape.num_tables, INT32_MAX});
-    }
-    put(args.next_token, random.Int(0, 100000));
-    first += num_nodes;
-  }
-  Mutable(args.query_start_loc)[shape.num_rows] = first;
-  if (IsHostile(random, hostility)) {
-    Mutable(args.query_start_loc)[random.Int(0, shape.num_rows)] = Absurd(random);
   }
 }
 

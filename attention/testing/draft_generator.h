@@ -1,5 +1,5 @@
 // Random arguments for the builders of speculative batches: sequences of any length in shuffled
-// tables, drafts, trees, accepted paths; hostile ones on request.
+// tables, drafts, trees; hostile ones on request.
 //
 //   const DraftShape shape = DrawDraftShape(random);
 //   BuilderMemory<TreeBatchArgs> memory(
@@ -22,7 +22,6 @@
 
 #include "reprise/attention/metadata/chain_batch_args.h"
 #include "reprise/attention/metadata/cross_batch.h"
-#include "reprise/attention/speculation/accept_drafts_args.h"
 #include "reprise/attention/speculation/advance_step_args.h"
 #include "reprise/attention/speculation/draft_steps_args.h"
 #include "reprise/attention/speculation/tree_batch_args.h"
@@ -64,7 +63,6 @@ TreeBatchArgs CarveTreeBatch(const DraftShape& shape, ArrayCarver& carver);
 DraftChainArgs CarveDraftChain(const DraftShape& shape, ArrayCarver& carver);
 // Level `step`.
 DraftLevelArgs CarveDraftLevel(const DraftShape& shape, int step, ArrayCarver& carver);
-AcceptDraftsArgs CarveAcceptDrafts(const DraftShape& shape, ArrayCarver& carver);
 AdvanceStepArgs CarveAdvanceStep(const DraftShape& shape, ArrayCarver& carver);
 
 // All levels of a tree, whose parents are given beforehand: for one graph.
@@ -95,9 +93,6 @@ void DrawDraftLevel(Random& random, const DraftShape& shape, double hostility,
                     DraftLevelArgs& args);
 void DrawGrownTree(Random& random, const DraftShape& shape, double hostility, GrownTreeArgs& tree);
 void DrawCrossDraft(Random& random, const DraftShape& shape, CrossDraftArgs& args);
-// A verified batch of trees, and the accepted path of each row.
-void DrawAcceptDrafts(Random& random, const DraftShape& shape, double hostility,
-                      AcceptDraftsArgs& args);
 void DrawAdvanceStep(Random& random, const DraftShape& shape, double hostility,
                      AdvanceStepArgs& args);
 

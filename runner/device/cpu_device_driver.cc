@@ -70,9 +70,9 @@ class CpuDeviceDriver : public DeviceDriver {
     DraftRowsOnHost(args);
     return absl::OkStatus();
   }
-  absl::Status VerifyDrafts(const VerifyDraftsArgs& args) override {
-    REPRISE_RETURN_IF_ERROR(CheckVerifyDrafts(args));
-    VerifyDraftsOnHost(args);
+  absl::Status AcceptDrafts(const AcceptDraftsArgs& args) override {
+    REPRISE_RETURN_IF_ERROR(CheckAcceptDrafts(args));
+    AcceptDraftsOnHost(args);
     return absl::OkStatus();
   }
   absl::Status RejectDrafts(const RejectDraftsArgs& args) override {
@@ -93,11 +93,6 @@ class CpuDeviceDriver : public DeviceDriver {
   absl::Status TreeTokens(const TreeTokensArgs& args) override {
     REPRISE_RETURN_IF_ERROR(CheckTreeTokens(args));
     TreeTokensOnHost(args);
-    return absl::OkStatus();
-  }
-  absl::Status VerifyTrees(const VerifyTreesArgs& args) override {
-    REPRISE_RETURN_IF_ERROR(CheckVerifyTrees(args));
-    VerifyTreesOnHost(args);
     return absl::OkStatus();
   }
   absl::Status MoveKeys(const MoveKvArgs& args) override { return MoveKv(args); }

@@ -153,9 +153,9 @@ class CudaDeviceDriver : public DeviceDriver {
     return LaunchDraftRows(args, graphs_->stream());
   }
 
-  absl::Status VerifyDrafts(const VerifyDraftsArgs& args) override {
+  absl::Status AcceptDrafts(const AcceptDraftsArgs& args) override {
     const CudaDeviceScope scope(device_.index());
-    return LaunchVerifyDrafts(args, graphs_->stream());
+    return LaunchAcceptDrafts(args, graphs_->stream());
   }
 
   absl::Status RejectDrafts(const RejectDraftsArgs& args) override {
@@ -176,11 +176,6 @@ class CudaDeviceDriver : public DeviceDriver {
   absl::Status TreeTokens(const TreeTokensArgs& args) override {
     const CudaDeviceScope scope(device_.index());
     return LaunchTreeTokens(args, graphs_->stream());
-  }
-
-  absl::Status VerifyTrees(const VerifyTreesArgs& args) override {
-    const CudaDeviceScope scope(device_.index());
-    return LaunchVerifyTrees(args, graphs_->stream());
   }
 
   absl::Status MoveKeys(const MoveKvArgs& args) override {

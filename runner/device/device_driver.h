@@ -34,6 +34,7 @@
 #include "reprise/attention/metadata/local_virtual_batch.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/ragged_batch.h"
+#include "reprise/attention/speculation/accept_drafts.h"
 #include "reprise/attention/speculation/move_kv.h"
 #include "reprise/attention/work_map/work_map.h"
 #include "reprise/attention/work_map/work_map_plan.h"
@@ -51,8 +52,6 @@
 #include "reprise/runner/speculation/place_drafts.h"
 #include "reprise/runner/speculation/reject_drafts.h"
 #include "reprise/runner/speculation/tree_tokens.h"
-#include "reprise/runner/speculation/verify_drafts.h"
-#include "reprise/runner/speculation/verify_trees.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -97,16 +96,15 @@ class DeviceDriver {
   // Speculative steps: drafts, and their verification.
   virtual absl::Status ProposeNgrams(const NgramDraftsArgs& args) = 0;
   virtual absl::Status DraftRows(const DraftRowsArgs& args) = 0;
-  virtual absl::Status VerifyDrafts(const VerifyDraftsArgs& args) = 0;
+  virtual absl::Status AcceptDrafts(const AcceptDraftsArgs& args) = 0;
   // In place of the choices of Sample() at places with drafts (DraftAcceptance::kRejection).
   virtual absl::Status RejectDrafts(const RejectDraftsArgs& args) = 0;
   // Of heads: their drafts into the step's tokens, and the hidden states of the slots: of the newest
   // token, or for heads that attend of the last ones.
   virtual absl::Status PlaceDrafts(const PlaceDraftsArgs& args) = 0;
   virtual absl::Status KeepStates(const KeepStatesArgs& args) = 0;
-  // The same where drafts may be trees, and the moves of their accepted keys.
+  // Only for trees: what nodes see, and the moves of accepted keys.
   virtual absl::Status TreeTokens(const TreeTokensArgs& args) = 0;
-  virtual absl::Status VerifyTrees(const VerifyTreesArgs& args) = 0;
   virtual absl::Status MoveKeys(const MoveKvArgs& args) = 0;
 
   // How attention of a layer class is cut on this device; the driver fills in options.device. A

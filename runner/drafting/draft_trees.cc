@@ -10,7 +10,6 @@
 #include "reprise/attention/speculation/move_kv.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_status.h"
-#include "reprise/runner/speculation/verify_trees_args.h"
 
 namespace reprise {
 
@@ -68,14 +67,14 @@ const int32_t* DraftTrees::tree() const {
   return tree_size() == 0 ? nullptr : tree_.const_data_ptr<int32_t>();
 }
 
-absl::Status DraftTrees::Verify(const VerifyDraftsArgs& args, int num_drafts) {
+absl::Status DraftTrees::Accept(const AcceptDraftsArgs& args, int num_drafts) {
   auto* from = moves_.data_ptr<int64_t>();
   int64_t* to = from + moves_.size(1);
-  REPRISE_RETURN_IF_ERROR(options_.driver->VerifyTrees({.drafts = args,
-                                                        .num_groups = options_.num_groups,
-                                                        .move_from = from,
-                                                        .move_to = to,
-                                                        .max_moves = num_drafts}));
+  AcceptDraftsArgs of_trees = args;
+  of_trees.max_drafts = num_drafts;
+  of_trees.move_from = from;
+  of_trees.move_to = to;
+  REPRISE_RETURN_IF_ERROR(options_.driver->AcceptDrafts(of_trees));
   for (GroupMoves& moves : groups_) {
     const int64_t first = int64_t{moves.group} * args.num_rows * num_drafts;
     moves.args.move_from = from + first;

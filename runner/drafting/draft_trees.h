@@ -4,7 +4,7 @@
 //   auto trees = *DraftTrees::Create({.tree = speculation.tree, .max_drafts = 12, ...});
 //   trees->SetLayers(layers, groups);           // of the cache
 //   RefillArgs{..., .tree = trees->tree(), .tree_size = trees->tree_size()};
-//   trees->Verify(args, /*num_drafts=*/12);     // in place of DeviceDriver::VerifyDrafts()
+//   trees->Accept(args, /*num_drafts=*/12);     // in place of DeviceDriver::AcceptDrafts()
 //
 // Thread safety: none; one owner. The driver must outlive it.
 
@@ -21,12 +21,12 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "reprise/attention/layer_classes.h"
+#include "reprise/attention/speculation/accept_drafts_args.h"
 #include "reprise/attention/speculation/move_kv_args.h"
 #include "reprise/cache/storage/kv_layer.h"
 #include "reprise/graphs/fingerprint.h"
 #include "reprise/runner/device/device_driver.h"
 #include "reprise/runner/speculation/draft_levels.h"
-#include "reprise/runner/speculation/verify_drafts_args.h"
 
 namespace reprise {
 
@@ -53,9 +53,9 @@ class DraftTrees {
   int tree_size() const { return static_cast<int>(options_.tree.size()); }
   absl::Span<const int> parents() const { return options_.tree; }  // on the host
 
-  // Verifies the drafts of a step's rows, up to `num_drafts` of a row, and moves accepted keys. No
-  // allocation.
-  absl::Status Verify(const VerifyDraftsArgs& args, int num_drafts);
+  // Accepts the drafts of a step's rows, at most `num_drafts` per row, and moves their keys. `args`
+  // lacks the moves. No allocation.
+  absl::Status Accept(const AcceptDraftsArgs& args, int num_drafts);
 
   int64_t bytes() const;
   void AddTo(Fingerprint& fingerprint) const;

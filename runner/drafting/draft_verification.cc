@@ -48,21 +48,44 @@ absl::Status DraftVerification::Run(const GraphKey& key, const VerifiedOutput& o
     }
     REPRISE_RETURN_IF_ERROR(driver.RejectDrafts(args));
   }
-  const VerifyDraftsArgs drafts = {
-      .chosen = chosen,
-      .slots = memory.slots(),
-      .arrays = arrays,
-      .num_rows = key.padded_num_seqs,
-      .max_drafts = options_.max_drafts,
-      .tokens = output.tokens,
-      .num_new = output.num_new,
-      .new_tokens = output.new_tokens,
-      .output_stride = output.stride,
-      .last_place = options_.heads == nullptr ? nullptr : options_.heads->last_place(),
-      .place_tokens = output.place_tokens};
-  REPRISE_RETURN_IF_ERROR(options_.trees != nullptr ? options_.trees->Verify(drafts, key.num_drafts)
-                                                    : driver.VerifyDrafts(drafts));
+  const AcceptDraftsArgs args = ArgsOf(key, output);
+  REPRISE_RETURN_IF_ERROR(options_.trees != nullptr ? options_.trees->Accept(args, key.num_drafts)
+                                                    : driver.AcceptDrafts(args));
   return options_.heads == nullptr ? absl::OkStatus() : options_.heads->KeepVerified(key);
+}
+
+AcceptDraftsArgs DraftVerification::ArgsOf(const GraphKey& key,
+                                           const VerifiedOutput& output) const {
+  const StepArrays& arrays = options_.memory->arrays();
+  const SlotState& slots = options_.memory->slots();
+  return {.query_start_loc = arrays.query_start_loc,
+          .context_lens = arrays.context_lens,
+          .token_ids = arrays.token_ids,
+          .parents = {.nodes = arrays.parents},
+          .slot_mapping = arrays.slot_mapping,
+          .group_stride = arrays.max_tokens,
+          .num_groups = slots.num_groups,
+          .chosen = chosen_.const_data_ptr<int32_t>(),
+          .first_verified = arrays.first_verified,
+          .slot_of_row = arrays.sample_slot,
+          .num_rows = key.padded_num_seqs,
+          .num_tokens = arrays.max_tokens,
+          .num_logits = key.padded_num_seqs + key.num_earlier_logits,
+          .max_drafts = options_.max_drafts,
+          .slots = {.seq_len = slots.seq_len,
+                    .last_token = slots.last_token,
+                    .sample_index = slots.sample_index,
+                    .drafted_len = slots.drafted_len,
+                    .history = slots.history,
+                    .num_slots = slots.num_slots},
+          .place_tokens = output.place_tokens,
+          .tokens = output.tokens,
+          .num_new = output.num_new,
+          .new_tokens = output.new_tokens,
+          .new_tokens_stride = 1 + int64_t{options_.max_drafts},
+          .output = arrays.output,
+          .output_stride = output.stride,
+          .last_place = options_.heads == nullptr ? nullptr : options_.heads->last_place()};
 }
 
 void DraftVerification::AddTo(Fingerprint& fingerprint) const {

@@ -16,6 +16,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "reprise/attention/speculation/accept_drafts_args.h"
+#include "reprise/attention/speculation/token_history.h"
 #include "reprise/graphs/fingerprint.h"
 #include "reprise/graphs/graph_key.h"
 #include "reprise/runner/device/device_driver.h"
@@ -38,7 +40,7 @@ struct DraftVerificationOptions {
   int max_logits = 0;            // rows of a step
 };
 
-// Where the results go: VerifyDraftsArgs, which defines them.
+// Where the results go: AcceptDraftsArgs, which defines them.
 struct VerifiedOutput {
   int32_t* tokens = nullptr;
   int32_t* num_new = nullptr;
@@ -63,6 +65,9 @@ class DraftVerification {
 
  private:
   explicit DraftVerification(const DraftVerificationOptions& options) : options_(options) {}
+
+  // The acceptance of the step at `key`, without the moves of trees. `chosen_` has the choices.
+  AcceptDraftsArgs ArgsOf(const GraphKey& key, const VerifiedOutput& output) const;
 
   DraftVerificationOptions options_;
   at::Tensor chosen_;  // [max_logits] int32

@@ -12,7 +12,7 @@
 //
 // With sample_offset it only draws: the choice of row r is that of sample_index + sample_offset[r],
 // the slots stay as they are, and a slot may have several rows. So drafts are verified: what the
-// sequence would choose at each of its next places (runner/speculation/verify_drafts.h).
+// sequence would choose at each of its next places (attention/speculation/accept_drafts.h).
 //
 // The CPU and the GPU choose the same tokens: nothing depends on an order of summation or on a
 // mathematical library.

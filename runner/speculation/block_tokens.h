@@ -5,7 +5,7 @@
 //   REPRISE_ASSIGN_OR_RETURN(BlockTokens tokens,
 //                            BlockTokens::Allocate(num_blocks, block_size, groups, device));
 //   RefillArgs{..., .place_tokens = tokens.places()};        // each step: its tokens but for drafts
-//   VerifyDraftsArgs{..., .place_tokens = tokens.places()};  // drafts that were accepted
+//   AcceptDraftsArgs{..., .place_tokens = tokens.places()};  // drafts that were accepted
 //   // Behind the refill in which a sequence joins with keys in the cache:
 //   REPRISE_RETURN_IF_ERROR(tokens.Recall(slots, join));
 //

@@ -3,7 +3,7 @@
 //
 //   Sample({.logits = logits, ..., .sample_offset = arrays.sample_offset, .out = chosen});
 //   LaunchRejectDrafts({.logits = logits, ..., .chosen = chosen}, stream);
-//   LaunchVerifyDrafts({.chosen = chosen, ...}, stream);
+//   LaunchAcceptDrafts({.chosen = chosen, ...}, stream);
 //
 // Of a place that a draft d follows, p is the sequence's distribution there, as temperature, top_k,
 // top_p and min_p leave it, and q that of d: of the logits that d was drawn from, by the same

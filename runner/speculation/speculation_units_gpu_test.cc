@@ -11,8 +11,6 @@
 #include "reprise/runner/speculation/draft_rows.h"
 #include "reprise/runner/speculation/ngram_drafts.h"
 #include "reprise/runner/speculation/tree_tokens.h"
-#include "reprise/runner/speculation/verify_drafts.h"
-#include "reprise/runner/speculation/verify_trees.h"
 #include "reprise/runner/testing/speculation_cases.h"
 
 namespace reprise {
@@ -41,25 +39,6 @@ void CompareManyShapes(int num_shapes, DrawShape draw_shape, Carve carve, Launch
       ASSERT_EQ(twins.Compare(on_host), "") << "replay " << replay;
     }
   }
-}
-
-TEST_F(SpeculationUnitsGpuTest, DraftsAreVerifiedAsOnTheHost) {
-  CompareManyShapes<VerifyDraftsArgs>(120, DrawSpeculationShape, CarveVerifyDrafts,
-                                      LaunchVerifyDrafts, DrawVerifyDrafts, VerifyDraftsOnHost);
-}
-
-TEST_F(SpeculationUnitsGpuTest, OutputsOfARingAreThoseOfTheHost) {
-  const auto with_ring = [](auto draw_shape) {
-    return [draw_shape](std::mt19937& random) {
-      SpeculationShape shape = draw_shape(random);
-      shape.num_outputs = 3;
-      return shape;
-    };
-  };
-  CompareManyShapes<VerifyDraftsArgs>(60, with_ring(DrawSpeculationShape), CarveVerifyDrafts,
-                                      LaunchVerifyDrafts, DrawVerifyDrafts, VerifyDraftsOnHost);
-  CompareManyShapes<VerifyTreesArgs>(60, with_ring(DrawTreeShape), CarveVerifyTrees,
-                                     LaunchVerifyTrees, DrawVerifyTrees, VerifyTreesOnHost);
 }
 
 TEST_F(SpeculationUnitsGpuTest, NgramsAreThoseOfTheHost) {
@@ -116,28 +95,6 @@ TEST_F(SpeculationUnitsGpuTest, LevelsOfADraftModelsTreeAreThoseOfTheHost) {
 TEST_F(SpeculationUnitsGpuTest, TokensOfTreesAreThoseOfTheHost) {
   CompareManyShapes<TreeTokensArgs>(120, DrawTreeShape, CarveTreeTokens, LaunchTreeTokens,
                                     DrawTreeTokens, TreeTokensOnHost);
-}
-
-TEST_F(SpeculationUnitsGpuTest, TreesAreVerifiedAsOnTheHost) {
-  CompareManyShapes<VerifyTreesArgs>(120, DrawTreeShape, CarveVerifyTrees, LaunchVerifyTrees,
-                                     DrawVerifyTrees, VerifyTreesOnHost);
-}
-
-TEST_F(SpeculationUnitsGpuTest, ResultsOfTheVerificationMayBeMappedHostMemory) {
-  const SpeculationShape shape = {.num_rows = 40, .num_slots = 44, .max_drafts = 8};
-  std::mt19937 random(3);
-  BuilderMemory<VerifyDraftsArgs> host(
-      [&](ArrayCarver& carver) { return CarveVerifyDrafts(shape, carver); });
-  DrawVerifyDrafts(random, shape, host.args());
-  void* mapped = nullptr;
-  CheckCuda(cudaHostAlloc(&mapped, host.num_bytes(), cudaHostAllocMapped));
-  __builtin_memcpy(mapped, host.base(), host.num_bytes());
-  const VerifyDraftsArgs args = host.ArgsAt(static_cast<std::byte*>(mapped));
-  ASSERT_EQ(LaunchVerifyDrafts(args, nullptr), absl::OkStatus());
-  CheckCuda(cudaDeviceSynchronize());
-  VerifyDraftsOnHost(host.args());
-  EXPECT_EQ(host.FirstDifference(static_cast<std::byte*>(mapped)), "");
-  CheckCuda(cudaFreeHost(mapped));
 }
 
 }  // namespace

@@ -43,8 +43,8 @@ class ForwardingDriver : public DeviceDriver {
     return driver_->ProposeNgrams(args);
   }
   absl::Status DraftRows(const DraftRowsArgs& args) override { return driver_->DraftRows(args); }
-  absl::Status VerifyDrafts(const VerifyDraftsArgs& args) override {
-    return driver_->VerifyDrafts(args);
+  absl::Status AcceptDrafts(const AcceptDraftsArgs& args) override {
+    return driver_->AcceptDrafts(args);
   }
   absl::Status RejectDrafts(const RejectDraftsArgs& args) override {
     return driver_->RejectDrafts(args);
@@ -54,9 +54,6 @@ class ForwardingDriver : public DeviceDriver {
   }
   absl::Status KeepStates(const KeepStatesArgs& args) override { return driver_->KeepStates(args); }
   absl::Status TreeTokens(const TreeTokensArgs& args) override { return driver_->TreeTokens(args); }
-  absl::Status VerifyTrees(const VerifyTreesArgs& args) override {
-    return driver_->VerifyTrees(args);
-  }
   absl::Status MoveKeys(const MoveKvArgs& args) override { return driver_->MoveKeys(args); }
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
     return driver_->PlanWork(options);

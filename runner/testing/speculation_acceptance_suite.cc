@@ -368,9 +368,9 @@ class CountingDriver : public ForwardingDriver {
     ++*num_samples_;
     return ForwardingDriver::Sample(args);
   }
-  absl::Status VerifyDrafts(const VerifyDraftsArgs& args) override {
+  absl::Status AcceptDrafts(const AcceptDraftsArgs& args) override {
     ++*num_verified_;
-    return ForwardingDriver::VerifyDrafts(args);
+    return ForwardingDriver::AcceptDrafts(args);
   }
 
  private:

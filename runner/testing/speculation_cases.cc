@@ -197,9 +197,7 @@ SpeculationShape DrawSpeculationShape(std::mt19937& random) {
   shape.history_offset = Chance(random, 0.3) ? Between(random, 1, 3) : 0;
   // Mostly such that all histories are aligned alike.
   shape.history_gap = Chance(random, 0.7) ? 3 - (shape.max_positions() + 3) % 4 : 1;
-  shape.has_history = Chance(random, 0.8);
-  shape.has_drafted_len = Chance(random, 0.8);
-  shape.place_group = Between(random, -1, static_cast<int>(shape.groups.size()) - 1);
+  shape.keeps_logits = Chance(random, 0.2);
   shape.max_ngram = Chance(random, 0.2) ? kMaxNgram : Between(random, 1, 5);
   shape.min_ngram = Between(random, 1, shape.max_ngram);
   return shape;
@@ -238,49 +236,8 @@ TreeTokensArgs CarveTreeTokens(const SpeculationShape& shape, ArrayCarver& carve
   return args;
 }
 
-VerifyTreesArgs CarveVerifyTrees(const SpeculationShape& shape, ArrayCarver& carver) {
-  VerifyTreesArgs args;
-  args.drafts = CarveVerifyDrafts(shape, carver);
-  args.num_groups = static_cast<int>(shape.groups.size());
-  args.max_moves = shape.max_drafts;
-  const int64_t num_moves = int64_t{args.num_groups} * shape.num_rows * args.max_moves;
-  args.move_from = carver.Take<int64_t>("move_from", num_moves);
-  args.move_to = carver.Take<int64_t>("move_to", num_moves);
-  return args;
-}
-
 void DrawTreeTokens(std::mt19937& random, const SpeculationShape& shape, TreeTokensArgs& args) {
   DrawStep(random, shape, args.slots, args.arrays);
-}
-
-void DrawVerifyTrees(std::mt19937& random, const SpeculationShape& shape, VerifyTreesArgs& args) {
-  DrawVerifyDrafts(random, shape, args.drafts);
-}
-
-VerifyDraftsArgs CarveVerifyDrafts(const SpeculationShape& shape, ArrayCarver& carver) {
-  VerifyDraftsArgs args;
-  args.slots = CarveSlots(shape, carver);
-  args.arrays = CarveArrays(shape, /*is_draft=*/false, carver);
-  args.chosen = carver.Take<int32_t>("chosen", MaxLogits(shape));
-  args.num_rows = shape.num_rows;
-  args.max_drafts = shape.max_drafts;
-  const int64_t num_more = shape.num_outputs > 0 ? shape.num_outputs - 1 : 0;
-  if (shape.num_outputs > 0) {
-    args.output_stride = MaxLogits(shape) + 3;
-    args.arrays.output = carver.Take<int32_t>("output", 1);
-    args.last_place = carver.Take<int32_t>("last_place", shape.num_rows);
-  }
-  const int64_t more = num_more * args.output_stride;
-  args.tokens = carver.Take<int32_t>("tokens", shape.num_rows + more);
-  args.num_new = carver.Take<int32_t>("num_new", shape.num_rows + more);
-  args.new_tokens = carver.Take<int32_t>("new_tokens", MaxLogits(shape) + more);
-  if (shape.place_group >= 0) {
-    args.place_tokens = {.num_places = 2 * int64_t{shape.max_tokens()}, .group = shape.place_group};
-    args.place_tokens.tokens = carver.Take<int32_t>("place_tokens", args.place_tokens.num_places);
-  }
-  if (!shape.has_history) args.slots.history = {};
-  if (!shape.has_drafted_len) args.slots.drafted_len = nullptr;
-  return args;
 }
 
 NgramDraftsArgs CarveNgramDrafts(const SpeculationShape& shape, ArrayCarver& carver) {
@@ -298,7 +255,7 @@ DraftRowsArgs CarveDraftRows(const SpeculationShape& shape, ArrayCarver& carver)
   args.slots = CarveSlots(shape, carver);
   args.arrays = CarveArrays(shape, /*is_draft=*/false, carver);
   args.draft = CarveArrays(shape, /*is_draft=*/true, carver);
-  if (!shape.has_history && shape.tree.empty()) {  // of RejectDrafts()
+  if (shape.keeps_logits && shape.tree.empty()) {
     args.arrays.draft_logits = carver.Take<int32_t>("draft_logits", args.arrays.max_tokens);
     args.logits_stride = shape.num_rows + 1;
   }
@@ -326,33 +283,6 @@ DraftRowsArgs CarveDraftRows(const SpeculationShape& shape, ArrayCarver& carver)
   args.num_blocks = shape.num_blocks;
   std::copy(shape.groups.begin(), shape.groups.end(), args.groups);
   return args;
-}
-
-void DrawVerifyDrafts(std::mt19937& random, const SpeculationShape& shape, VerifyDraftsArgs& args) {
-  SlotState slots = args.slots;
-  std::vector<int32_t> drafted_len(shape.num_slots);
-  std::vector<int32_t> history(shape.num_slots * HistoryStride(shape));
-  if (!shape.has_drafted_len) slots.drafted_len = drafted_len.data();
-  if (!shape.has_history) slots.history = {history.data(), HistoryStride(shape)};
-  DrawStep(random, shape, slots, args.arrays);
-  if (shape.num_outputs > 0) *args.arrays.output = Between(random, 0, shape.num_outputs);
-  auto* chosen = const_cast<int32_t*>(args.chosen);
-  for (int i = 0; i < MaxLogits(shape); ++i) {
-    chosen[i] = Between(random, 0, shape.vocab_size - 1);
-    if (Chance(random, 0.05)) chosen[i] = kNanRow;
-    if (args.arrays.sample_slot[i] < 0) chosen[i] = kNotSampled;
-  }
-  const double accuracy = std::uniform_real_distribution<double>(0, 1)(random);
-  for (int r = 0; r < shape.num_rows; ++r) {
-    const int first_verified = args.arrays.first_verified[r];
-    const int first_token = args.arrays.query_start_loc[r];
-    for (int i = 0; first_verified >= 0 && first_token + 1 + i < args.arrays.query_start_loc[r + 1];
-         ++i) {
-      if (Chance(random, accuracy)) {
-        chosen[first_verified + i] = args.arrays.token_ids[first_token + 1 + i];
-      }
-    }
-  }
 }
 
 void DrawNgramDrafts(std::mt19937& random, const SpeculationShape& shape, NgramDraftsArgs& args) {

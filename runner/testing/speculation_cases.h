@@ -1,10 +1,10 @@
 // Random steps with drafts for the tests of the operations of runner/speculation.
 //
 //   const SpeculationShape shape = DrawSpeculationShape(random);
-//   BuilderMemory<VerifyDraftsArgs> memory(
-//       [&](ArrayCarver& carver) { return CarveVerifyDrafts(shape, carver); });
-//   DrawVerifyDrafts(random, shape, memory.args());
-//   VerifyDraftsOnHost(memory.args());
+//   BuilderMemory<NgramDraftsArgs> memory(
+//       [&](ArrayCarver& carver) { return CarveNgramDrafts(shape, carver); });
+//   DrawNgramDrafts(random, shape, memory.args());
+//   NgramDraftsOnHost(memory.args());
 //
 // CarveX() makes the arguments of shape `shape` over memory of a carver, DrawX() fills what the
 // operation reads: rows of one token, chunks of prompts, rows with drafts of either kind, and
@@ -23,8 +23,6 @@
 #include "reprise/runner/speculation/draft_rows_args.h"
 #include "reprise/runner/speculation/ngram_drafts_args.h"
 #include "reprise/runner/speculation/tree_tokens_args.h"
-#include "reprise/runner/speculation/verify_drafts_args.h"
-#include "reprise/runner/speculation/verify_trees_args.h"
 
 namespace reprise {
 
@@ -37,15 +35,12 @@ struct SpeculationShape {
   int block_size = 4;
   int num_blocks = 60;
   std::vector<KvGroupSpec> groups = {{}};
-  int pass = 0;                 // of a draft model, 0 to max_drafts
-  int history_offset = 0;       // elements before the first history: 1 misaligns it
-  int history_gap = 0;          // elements between histories
-  bool has_history = true;      // of VerifyDraftsArgs
-  bool has_drafted_len = true;  // likewise
-  int place_group = -1;         // likewise, of place_tokens; -1: there are none
-  int num_outputs = 0;          // likewise; 0: its results are where its pointers say
-  bool has_trees = false;       // rows with drafts are trees, max_drafts up to 63
-  std::vector<int> tree = {};   // of DraftRowsArgs: level by level
+  int pass = 0;                // of a draft model, 0 to max_drafts
+  int history_offset = 0;      // elements before the first history: 1 misaligns it
+  int history_gap = 0;         // elements between histories
+  bool keeps_logits = false;   // of DraftRowsArgs, of chains: of RejectDrafts()
+  bool has_trees = false;      // rows with drafts are trees, max_drafts up to 63
+  std::vector<int> tree = {};  // of DraftRowsArgs: level by level
   int min_ngram = 1;
   int max_ngram = 4;
 
@@ -65,15 +60,11 @@ SpeculationShape DrawTreeShape(std::mt19937& random);
 SpeculationShape DrawTreeRowsShape(std::mt19937& random);
 
 TreeTokensArgs CarveTreeTokens(const SpeculationShape& shape, ArrayCarver& carver);
-VerifyTreesArgs CarveVerifyTrees(const SpeculationShape& shape, ArrayCarver& carver);
 void DrawTreeTokens(std::mt19937& random, const SpeculationShape& shape, TreeTokensArgs& args);
-void DrawVerifyTrees(std::mt19937& random, const SpeculationShape& shape, VerifyTreesArgs& args);
 
-VerifyDraftsArgs CarveVerifyDrafts(const SpeculationShape& shape, ArrayCarver& carver);
 NgramDraftsArgs CarveNgramDrafts(const SpeculationShape& shape, ArrayCarver& carver);
 DraftRowsArgs CarveDraftRows(const SpeculationShape& shape, ArrayCarver& carver);
 
-void DrawVerifyDrafts(std::mt19937& random, const SpeculationShape& shape, VerifyDraftsArgs& args);
 void DrawNgramDrafts(std::mt19937& random, const SpeculationShape& shape, NgramDraftsArgs& args);
 // `hostility`: the probability that a block is missing or out of range.
 void DrawDraftRows(std::mt19937& random, const SpeculationShape& shape, double hostility,

@@ -221,6 +221,4 @@ PUBLIC_TARGETS = [
     "//runner/speculation:place_drafts",
     "//runner/speculation:reject_drafts",
     "//runner/speculation:speculation_options",
-    "//runner/speculation:verify_drafts",
-    "//runner/speculation:verify_drafts_cuda",
 ]

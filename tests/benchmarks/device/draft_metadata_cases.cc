@@ -19,6 +19,7 @@
 #include "reprise/attention/speculation/draft_steps.h"
 #include "reprise/attention/speculation/tree_batch.h"
 #include "reprise/attention/testing/draft_generator.h"
+#include "reprise/attention/testing/speculation/accept_cases.h"
 #include "reprise/base/testing/builder_memory.h"
 #include "tests/benchmarks/device/metadata_case.h"
 
@@ -134,29 +135,36 @@ MetadataCase DraftLevelCase(int num_rows) {
       LaunchDraftLevel);
 }
 
-MetadataCase AcceptCase(int num_rows) {
-  constexpr int kNodes = 16;
-  const DraftShape shape = Shape(num_rows, kNodes);
+// Drafts of a binary tree, or a chain, of which three are accepted.
+MetadataCase AcceptCase(int num_rows, int num_drafts, bool is_tree) {
+  const AcceptShape shape = {.num_rows = num_rows,
+                             .num_slots = num_rows,
+                             .max_drafts = num_drafts,
+                             .max_positions = 2100,
+                             .has_trees = is_tree};
+  const int num_nodes = 1 + num_drafts;
   return CaseOf<AcceptDraftsArgs>(
-      "accept_drafts, 4 of 16 nodes",
+      "accept_drafts, 3 of " + std::to_string(num_drafts) + (is_tree ? " in a tree" : ""),
       [=](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); },
       [=](const AcceptDraftsArgs& args) {
-        FillTable(shape, args.table);
-        for (int r = 0; r < num_rows; ++r) {
-          const_cast<int32_t*>(args.table_row)[r] = r;
-          const_cast<int32_t*>(args.seq_lens)[r] = 2000 + kNodes;
-          const_cast<int32_t*>(args.num_accepted)[r] = 4;
-          // The path 0, 2, 6, 14 of a binary tree.
-          constexpr int kPath[] = {0, 2, 6, 14};
-          uint64_t mask = 0;
-          for (int j = 0; j < 4; ++j) {
-            mask |= NodeBit(kPath[j]);
-            const_cast<int32_t*>(args.accepted_nodes)[r * args.accepted_stride + j] = kPath[j];
-            const_cast<uint64_t*>(args.tail_mask)[r * kNodes + kPath[j]] = mask;
-          }
-        }
+        Fill(args.context_lens, num_rows, 2000);
+        Fill(args.chosen, args.num_logits, 7);
         for (int r = 0; r <= num_rows; ++r) {
-          const_cast<int32_t*>(args.query_start_loc)[r] = r * kNodes;
+          const_cast<int32_t*>(args.query_start_loc)[r] = r * num_nodes;
+        }
+        for (int r = 0; r < num_rows; ++r) {
+          const_cast<int32_t*>(args.slot_of_row)[r] = r;
+          const_cast<int32_t*>(args.first_verified)[r] = num_rows + r * num_drafts;
+          for (int node = 0; node < num_nodes; ++node) {
+            // Right are the last children of the binary tree, or the first drafts of the chain.
+            const bool is_right =
+                is_tree ? node == 2 || node == 6 || node == 14 : node >= 1 && node <= 3;
+            const int64_t token = int64_t{r} * num_nodes + node;
+            const_cast<int32_t*>(args.token_ids)[token] = is_right ? 7 : 8;
+            if (!is_tree) continue;
+            const_cast<int32_t*>(args.parents.nodes)[token] = node == 0 ? -1 : (node - 1) / 2;
+            const_cast<int64_t*>(args.slot_mapping)[token] = token;
+          }
         }
       },
       LaunchAcceptDrafts);
@@ -246,11 +254,11 @@ MetadataCase MergeCase(int num_rows, int num_parts) {
 
 std::vector<MetadataCase> DraftMetadataCases(int num_rows) {
   return {
-      AdvanceCase(num_rows),         ChainCase(num_rows, 1),        ChainCase(num_rows, 5),
-      TreeCase(num_rows, 16, false), TreeCase(num_rows, 64, false), TreeCase(num_rows, 64, true),
-      DraftChainCase(num_rows),      DraftLevelCase(num_rows),      AcceptCase(num_rows),
-      PrefixCase(num_rows, 1024),    PrefixCase(num_rows, 8192),    MergeCase(num_rows, 2),
-      MergeCase(num_rows, 4)};
+      AdvanceCase(num_rows),          ChainCase(num_rows, 1),        ChainCase(num_rows, 5),
+      TreeCase(num_rows, 16, false),  TreeCase(num_rows, 64, false), TreeCase(num_rows, 64, true),
+      DraftChainCase(num_rows),       DraftLevelCase(num_rows),      AcceptCase(num_rows, 15, true),
+      AcceptCase(num_rows, 4, false), PrefixCase(num_rows, 1024),    PrefixCase(num_rows, 8192),
+      MergeCase(num_rows, 2),         MergeCase(num_rows, 4)};
 }
 
 }  // namespace reprise

@@ -1,0 +1,63 @@
+// Random batches with drafts for tests of the acceptance of drafts.
+//
+//   const AcceptShape shape = DrawAcceptShape(random);
+//   BuilderMemory<AcceptDraftsArgs> memory(
+//       [&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); });
+//   DrawAcceptDrafts(random, shape, /*hostility=*/0, memory.args());
+//   AcceptDraftsOnHost(memory.args());
+//
+// The rows have drafts, one token, or are padded, in any order over the slots. Hostility is the
+// probability that a value is nonsense: an index or length out of range, a parent that is not an
+// earlier node, a negative token. Slots stay distinct. At 0 no row has a fault.
+//
+// Thread safety: pure functions of their arguments.
+
+#ifndef REPRISE_ATTENTION_TESTING_SPECULATION_ACCEPT_CASES_H_
+#define REPRISE_ATTENTION_TESTING_SPECULATION_ACCEPT_CASES_H_
+
+#include <cstdint>
+#include <ostream>
+
+#include "reprise/attention/speculation/accept_drafts_args.h"
+#include "reprise/attention/testing/random.h"
+#include "reprise/base/testing/builder_memory.h"
+
+namespace reprise {
+
+struct AcceptShape {
+  int num_rows = 6;
+  int num_slots = 8;       // at least num_rows
+  int max_drafts = 4;      // 0 to 63
+  int max_extra = 0;       // drafts of a row beyond max_drafts
+  int vocab_size = 20;     // a small one makes equal drafts, and choices that accept them
+  int max_positions = 40;  // of a history
+  int num_groups = 1;
+  bool has_trees = false;
+  bool is_by_token = false;  // `chosen` has one entry per token
+  int64_t parent_stride = TreeParents::kByToken;
+  bool has_state = true;  // all of it, or none
+  bool has_history = true;
+  bool has_drafted_len = true;
+  bool has_faults = true;
+  int place_group = -1;  // of place_tokens; -1: none
+  int num_outputs = 0;   // 0: output_stride is 0
+
+  int max_row_tokens() const { return 1 + max_drafts + max_extra; }
+  int num_tokens() const { return num_rows * max_row_tokens(); }
+  int num_logits() const { return is_by_token ? num_tokens() : num_rows + num_tokens(); }
+};
+
+std::ostream& operator<<(std::ostream& out, const AcceptShape& shape);
+
+// Few rows or some hundreds; chains, and trees of up to 64 nodes.
+AcceptShape DrawAcceptShape(Random& random);
+
+AcceptDraftsArgs CarveAcceptDrafts(const AcceptShape& shape, ArrayCarver& carver);
+
+// Fills what the operation reads, and the state.
+void DrawAcceptDrafts(Random& random, const AcceptShape& shape, double hostility,
+                      AcceptDraftsArgs& args);
+
+}  // namespace reprise
+
+#endif  // REPRISE_ATTENTION_TESTING_SPECULATION_ACCEPT_CASES_H_
