@@ -1,11 +1,11 @@
 // Converts lengths to rows: turns "sequence, tokens in the cache, new tokens" into a row of a batch
 // and its tokens, on the host and on the device.
 //
-// All builders call it: BuildPagedBatch() and BatchGather (attention/metadata), chains and trees of
-// drafts, the steps of a draft model, the advance from one decode step to the next
-// (attention/speculation), and the runner's refill (runner/slots/refill.h). A builder decides where its rows come from and how its threads
-// divide them. This file decides which rows are valid, where their tokens are written and what the
-// arrays hold.
+// All builders call it: BuildPagedBatch(), BatchGather and chains of drafts (attention/metadata), the
+// steps of a draft model and the advance from one decode step to the next (attention/speculation),
+// and the runner's refill (runner/slots/refill.h). A builder decides where its rows come from and
+// how its threads divide them. This file decides which rows are valid, where their tokens are
+// written and what the arrays hold.
 //
 //   RowArgs args = {.table = table, .num_rows = 16, .num_tokens = 32, .max_query_len = 8, .arrays =
 //   arrays}; CheckedRow row = CheckRow(args, {.is_padded = false, .table_row = 3, .context_len =

@@ -15,10 +15,12 @@
 #include "reprise/attention/speculation/advance_step.h"
 #include "reprise/attention/speculation/draft_steps.h"
 #include "reprise/attention/speculation/tree_batch.h"
+#include "reprise/attention/speculation/tree_tokens.h"
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/prefix_generator.h"
 #include "reprise/attention/testing/random.h"
 #include "reprise/attention/testing/speculation/accept_cases.h"
+#include "reprise/attention/testing/speculation/tree_cases.h"
 #include "reprise/base/testing/builder_memory.h"
 #include "reprise/base/testing/builder_twins.h"
 #include "reprise/base/testing/device_array.h"
@@ -133,6 +135,33 @@ TEST_F(DraftBuildersGpuTest, TreeBatchesAreThoseOfTheHost) {
   ReplayManyBatches<TreeBatchArgs>(CarveTreeBatch, LaunchTreeBatch, DrawTreeBatch, TreeBatchOnHost,
                                    [](const TreeBatchArgs& args) { return args.slots; });
 }
+
+// Captures each shape once, and replays it over several batches. Some rows have a parent that is no
+// earlier node.
+void CompareTrees(int num_shapes) {
+  Random random(kSeed + 6);
+  for (int round = 0; round < num_shapes; ++round) {
+    const TreeShape shape = DrawTreeShape(random);
+    SCOPED_TRACE(testing::Message() << "round " << round << ": " << shape);
+    BuilderTwins<TreeTokensArgs> twins(
+        [&](ArrayCarver& carver) { return CarveTreeTokens(shape, carver); }, LaunchTreeTokens);
+    for (int replay = 0; replay < 4; ++replay) {
+      twins.Poison();
+      TreeTokensArgs& args = twins.args();
+      DrawTreeTokens(random, shape, 0, args);
+      for (int r = 0; replay % 2 == 1 && r < shape.num_rows; ++r) {
+        const int32_t first = args.arrays.query_start_loc[r];
+        const int32_t count = args.arrays.query_start_loc[r + 1] - first;
+        if (count == 0 || !random.OneIn(3)) continue;
+        const int node = random.Int(0, count - 1);
+        const_cast<int32_t*>(args.parents.row(r, first))[node] = random.Pick({node, 64, -2});
+      }
+      ASSERT_EQ(twins.Compare(TreeTokensOnHost), "") << "replay " << replay;
+    }
+  }
+}
+
+TEST_F(DraftBuildersGpuTest, TokensOfTreesAreThoseOfTheHost) { CompareTrees(300); }
 
 TEST_F(DraftBuildersGpuTest, DraftChainsAreThoseOfTheHost) {
   CompareManyShapes<DraftChainArgs>(CarveDraftChain, LaunchDraftChain, DrawDraftChain,
@@ -268,6 +297,7 @@ TEST_F(DraftBuildersSmallGpuTest, EveryBuilderRunsOverAFewHostileBatches) {
   CompareManyShapes<DraftChainArgs>(CarveDraftChain, LaunchDraftChain, DrawDraftChain,
                                     DraftChainOnHost, 8);
   CompareAcceptances(8);
+  CompareTrees(8);
   CompareManyShapes<AdvanceStepArgs>(CarveAdvanceStep, LaunchAdvanceStep, DrawAdvanceStep,
                                      AdvanceStepOnHost, 8);
   Random random(kSeed);

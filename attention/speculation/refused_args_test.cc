@@ -19,8 +19,10 @@
 #include "reprise/attention/speculation/draft_steps.h"
 #include "reprise/attention/speculation/move_kv.h"
 #include "reprise/attention/speculation/tree_batch.h"
+#include "reprise/attention/speculation/tree_tokens.h"
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/speculation/accept_cases.h"
+#include "reprise/attention/testing/speculation/tree_cases.h"
 #include "reprise/base/testing/builder_memory.h"
 
 #ifdef REPRISE_WITH_CUDA
@@ -420,6 +422,38 @@ TEST(RefusedArgsTest, DraftLevels) {
         [](Args& args) { args.arrays.tail_mask = nullptr; }},
        {"node_masks: expected an array, got none", [](Args& args) { args.node_masks = nullptr; }},
        {"parent_stride: expected at least 2, got 0", [](Args& args) { args.parent_stride = 0; }}});
+}
+
+TEST(RefusedArgsTest, TreeTokens) {
+  const TreeShape shape = {
+      .num_rows = 2, .num_tables = 2, .num_groups = 2, .num_dims = 3, .parent_stride = 5};
+  BuilderMemory<TreeTokensArgs> memory(
+      [&](ArrayCarver& carver) { return CarveTreeTokens(shape, carver); });
+  const Forms<TreeTokensArgs> forms = {CheckTreeTokens, CheckTreeTokens,
+                                       REPRISE_LAUNCH(LaunchTreeTokens)};
+  using Args = TreeTokensArgs;
+  ExpectRefused(forms, memory.args(), ArrayRefusals<Args>());
+  ExpectRefused<Args>(
+      forms, memory.args(),
+      {{"num_rows: expected at least 0, got -1", [](Args& args) { args.num_rows = -1; }},
+       {"num_tokens: expected at least 0, got -1", [](Args& args) { args.num_tokens = -1; }},
+       {"max_nodes: expected 1 to 64, got 0", [](Args& args) { args.max_nodes = 0; }},
+       {"max_nodes: expected 1 to 64, got 65", [](Args& args) { args.max_nodes = 65; }},
+       {"num_groups: expected 1 to 8, got 9", [](Args& args) { args.num_groups = 9; }},
+       {"parents: expected an array, got none", [](Args& args) { args.parents = {}; }},
+       {"parents.row_stride: expected at least 5, got 4",
+        [](Args& args) { args.parents.row_stride = 4; }},
+       {"arrays.tail_len: expected an array, got none",
+        [](Args& args) { args.arrays.tail_len = nullptr; }},
+       {"arrays.tail_mask: expected an array, got none",
+        [](Args& args) { args.arrays.tail_mask = nullptr; }},
+       {"first_verified: expected an array, got none",
+        [](Args& args) { args.first_verified = nullptr; }},
+       {"num_logits: expected at least 2, got 1", [](Args& args) { args.num_logits = 1; }},
+       {"model_positions.stride: expected at least 10, got 9",
+        [](Args& args) { args.model_positions.stride = 9; }},
+       {"model_positions.delta: expected an array, got none",
+        [](Args& args) { args.model_positions.delta = nullptr; }}});
 }
 
 TEST(RefusedArgsTest, Acceptance) {

@@ -5,24 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "reprise/attention/metadata/batch_rows.h"
 #include "reprise/attention/metadata/builder_sizes.h"
+#include "reprise/attention/metadata/chain_batch.h"
 #include "reprise/attention/speculation/token_tree.h"
 #include "reprise/attention/speculation/tree_check.h"
+#include "reprise/attention/speculation/tree_tokens.h"
 #include "reprise/base/check.h"
-#include "reprise/base/lanes.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
 namespace {
-
-class SerialTreeLanes : public SerialLanes {
- public:
-  void PathMasks(int n, const int32_t* parents, uint64_t* masks) const {
-    for (int node = 0; node < n; ++node) {
-      masks[node] = NodeBit(node) | (parents[node] >= 0 ? masks[parents[node]] : 0);
-    }
-  }
-};
 
 std::string DescribeRow(const TreeBatchArgs& args, int row) {
   if (static_cast<RowFault>(args.arrays.row_faults[row]) == RowFault::kTree) {
@@ -49,6 +42,29 @@ PagedBatch TreeBatch(const TreeBatchArgs& args) {
   batch.tail_len = args.arrays.tail_len;
   batch.tail_mask = args.arrays.tail_mask;
   return batch;
+}
+
+ChainBatchArgs ChainRowsOf(const TreeBatchArgs& args) {
+  return {.slots = args.slots,
+          .seq_len = args.seq_len,
+          .query_lens = args.num_nodes,
+          .first_token = args.first_token,
+          .tokens = args.tokens,
+          .token_stride = args.token_stride,
+          .table = args.table,
+          .max_context_len = args.max_context_len,
+          .num_rows = args.num_rows,
+          .num_tokens = args.num_tokens,
+          .max_query_len = args.max_nodes,
+          .arrays = args.arrays};
+}
+
+TreeTokensArgs TreeTokensOf(const TreeBatchArgs& args) {
+  return {.arrays = args.arrays,
+          .parents = {.nodes = args.parents, .row_stride = args.parent_stride},
+          .num_rows = args.num_rows,
+          .num_tokens = args.num_tokens,
+          .max_nodes = args.max_nodes};
 }
 
 absl::Status CheckTreeBatch(const TreeBatchArgs& args) {
@@ -82,14 +98,8 @@ absl::Status CheckTreeBatch(const TreeBatchArgs& args) {
 }
 
 void TreeBatchOnHost(const TreeBatchArgs& args) {
-  const RowArgs rows = TreeRowArgs(args);
-  TreeScratch scratch;
-  int64_t start = 0;
-  for (int row = 0; row < args.num_rows; ++row) {
-    WriteTreeRow(SerialTreeLanes(), args, rows, row, start, scratch);
-    start += TreeRowOf(args, rows, row).query_len;
-  }
-  FinishTokens(args.arrays, args.num_rows, args.num_tokens, start);
+  ChainBatchOnHost(ChainRowsOf(args));
+  TreeTokensOnHost(TreeTokensOf(args));
 }
 
 absl::StatusOr<PagedBatch> BuildTreeBatch(const TreeBatchArgs& args) {

@@ -15,11 +15,14 @@
 // chain.
 //
 // Trees that would exceed max_context_len, or the table's width, are clipped to the nodes with
-// prefix + number below the limit.
+// prefix + number below the limit: the rest is still a tree, because parents come before children.
 //
 // An invalid row is inert and reported (base/row_fault.h): kTableRow, kLength (also more than
 // max_nodes nodes), kNoBlock and kNoRoom as in attention/metadata/chain_batch.h, and kTree for a
 // node that is not after its parent, including cycles.
+//
+// The builder is two operations: ChainRowsOf() places the nodes as a chain, TreeTokensOf() makes
+// chains trees. The runner uses the second one on the rows of its refill.
 //
 // Thread safety: pure functions of their arguments. Cost: linear in rows and in the sum of the
 // nodes' depths; no allocation.
@@ -29,8 +32,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "reprise/attention/metadata/chain_batch_args.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/speculation/tree_batch_args.h"
+#include "reprise/attention/speculation/tree_tokens_args.h"
 
 struct CUstream_st;
 
@@ -38,6 +43,10 @@ namespace reprise {
 
 // The batch over the arrays, on the host or on the device.
 PagedBatch TreeBatch(const TreeBatchArgs& args);
+
+// The two operations, in their order.
+ChainBatchArgs ChainRowsOf(const TreeBatchArgs& args);
+TreeTokensArgs TreeTokensOf(const TreeBatchArgs& args);
 
 // Checks sizes, strides and the presence of arrays, not their content; tail_len and tail_mask are
 // required here. Errors: InvalidArgument naming the field.
@@ -51,7 +60,7 @@ void TreeBatchOnHost(const TreeBatchArgs& args);
 // whether it is in a cycle. The arrays are then as the device leaves them.
 absl::StatusOr<PagedBatch> BuildTreeBatch(const TreeBatchArgs& args);
 
-// Does the same over device memory: one launch, no synchronisation, no allocation, may be captured.
+// Does the same over device memory: two launches, no synchronisation, no allocation, may be captured.
 // Errors: InvalidArgument as from CheckTreeBatch(), before any call of CUDA; Internal if CUDA
 // refuses the launch. Only in builds with CUDA (target tree_batch_cuda).
 absl::Status LaunchTreeBatch(const TreeBatchArgs& args, CUstream_st* stream);

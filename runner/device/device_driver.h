@@ -36,6 +36,7 @@
 #include "reprise/attention/ragged_batch.h"
 #include "reprise/attention/speculation/accept_drafts.h"
 #include "reprise/attention/speculation/move_kv.h"
+#include "reprise/attention/speculation/tree_tokens.h"
 #include "reprise/attention/work_map/work_map.h"
 #include "reprise/attention/work_map/work_map_plan.h"
 #include "reprise/base/fence.h"
@@ -51,7 +52,6 @@
 #include "reprise/runner/speculation/ngram_drafts.h"
 #include "reprise/runner/speculation/place_drafts.h"
 #include "reprise/runner/speculation/reject_drafts.h"
-#include "reprise/runner/speculation/tree_tokens.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "reprise/attention/metadata/batch_arrays.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_status.h"
+#include "reprise/runner/slots/slot_rows.h"
 #include "reprise/runner/speculation/draft_heads.h"
 #include "reprise/runner/speculation/drafter.h"
 #include "reprise/runner/speculation/ngram_drafts_args.h"
@@ -185,13 +187,34 @@ StepStage::Work SpeculationPart::Before(const GraphKey& key, const StepVariant& 
   if (key.num_drafts == 0) return nullptr;
   Work proposals = variant.runs_drafter ? Proposals(key) : nullptr;
   if (trees_ == nullptr) return proposals;
-  const TreeTokensArgs tree_tokens = {.slots = memory_.steps().slots(),
-                                      .arrays = memory_.steps().arrays(),
-                                      .num_rows = key.padded_num_seqs};
-  return [tree_tokens, driver = &memory_.driver(), proposals = std::move(proposals)] {
+  return [tree_tokens = TreeTokensOf(key), driver = &memory_.driver(),
+          proposals = std::move(proposals)] {
     REPRISE_RETURN_IF_ERROR(driver->TreeTokens(tree_tokens));
     return proposals == nullptr ? absl::OkStatus() : proposals();
   };
+}
+
+TreeTokensArgs SpeculationPart::TreeTokensOf(const GraphKey& key) const {
+  const StepArrays& arrays = memory_.steps().arrays();
+  const SlotState& slots = memory_.steps().slots();
+  BatchArrays batch = BatchArraysOf(arrays);
+  batch.tail_len = arrays.tail_len;
+  batch.tail_mask = arrays.tail_mask;
+  TreeTokensArgs args = {.arrays = batch,
+                         .num_groups = slots.num_groups,
+                         .parents = {.nodes = arrays.parents},
+                         .first_verified = arrays.first_verified,
+                         .sample_offset = arrays.sample_offset,
+                         .num_rows = key.padded_num_seqs,
+                         .num_tokens = arrays.max_tokens,
+                         .num_logits = arrays.max_rows + arrays.max_earlier_logits};
+  if (arrays.num_position_dims > 1) {
+    args.model_positions = {.positions = arrays.model_positions,
+                            .delta = slots.position_delta,
+                            .num_dims = arrays.num_position_dims,
+                            .stride = arrays.max_tokens};
+  }
+  return args;
 }
 
 StepStage::Work SpeculationPart::Proposals(const GraphKey& key) const {

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "reprise/attention/speculation/tree_tokens_args.h"
 #include "reprise/runner/drafting/draft_model.h"
 #include "reprise/runner/drafting/draft_trees.h"
 #include "reprise/runner/drafting/draft_verification.h"
@@ -86,6 +87,8 @@ class SpeculationPart final : public StepPart,
   void Fill(const GraphKey& key, const StepVariant& variant, Step::Parts& parts) const override;
   Work Before(const GraphKey& key, const StepVariant& variant) override;
   Work After(const GraphKey& key, const StepVariant& variant) override;
+  // Makes the rows with drafts of a step at `key` trees.
+  TreeTokensArgs TreeTokensOf(const GraphKey& key) const;
   // The work that proposes the drafts of a step at `key`; null: no drafts are proposed.
   Work Proposals(const GraphKey& key) const;
   // Whether a step runs the draft model over its own tokens: chunks of prompts.

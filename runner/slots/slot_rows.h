@@ -5,12 +5,26 @@
 #ifndef REPRISE_RUNNER_SLOTS_SLOT_ROWS_H_
 #define REPRISE_RUNNER_SLOTS_SLOT_ROWS_H_
 
+#include "reprise/attention/metadata/batch_arrays.h"
 #include "reprise/attention/metadata/batch_rows.h"
 #include "reprise/cache/kv_group.h"
 #include "reprise/runner/slots/slot_state.h"
 #include "reprise/runner/slots/step_arrays.h"
 
 namespace reprise {
+
+// The step's arrays as row builders write them, without row_faults and the arrays of trees.
+constexpr BatchArrays BatchArraysOf(const StepArrays& arrays) {
+  return {.token_ids = arrays.token_ids,
+          .positions = arrays.positions,
+          .slot_mapping = arrays.slot_mapping,
+          .query_start_loc = arrays.query_start_loc,
+          .seq_lens = arrays.seq_lens,
+          .table_row = arrays.table_row,
+          .logits_indices = arrays.logits_indices,
+          .context_lens = arrays.context_lens,
+          .group_stride = arrays.max_tokens};
+}
 
 // What rows read, of `slots`, and what is written, of `arrays`, but for its row_faults. The caller adds
 // how many rows and tokens there are, and calls PrepareRows(). groups: the first slots.num_groups
@@ -27,15 +41,7 @@ constexpr RowArgs SlotRowArgs(const SlotState& slots, int block_size, int num_bl
   rows.group_stride = slots.block_table_group_stride;
   rows.num_groups = slots.num_groups;
   for (int group = 0; group < kMaxKvGroups; ++group) rows.groups[group] = groups[group];
-  rows.arrays.token_ids = arrays.token_ids;
-  rows.arrays.positions = arrays.positions;
-  rows.arrays.slot_mapping = arrays.slot_mapping;
-  rows.arrays.group_stride = arrays.max_tokens;
-  rows.arrays.query_start_loc = arrays.query_start_loc;
-  rows.arrays.seq_lens = arrays.seq_lens;
-  rows.arrays.context_lens = arrays.context_lens;
-  rows.arrays.table_row = arrays.table_row;
-  rows.arrays.logits_indices = arrays.logits_indices;
+  rows.arrays = BatchArraysOf(arrays);
   return rows;
 }
 

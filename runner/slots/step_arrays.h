@@ -46,7 +46,7 @@
 //
 // Three more are there in runners whose drafts may be trees (DraftShape::kTree), and are written in
 // steps with drafts only: refill writes the first, the others are made of it
-// (runner/speculation/tree_tokens.h), which also changes positions and sample_offset.
+// (attention/speculation/tree_tokens.h), which also changes positions and sample_offset.
 //
 //   array            rows with drafts                                 others, padded
 //   parents          the node before each node; -1 of the first one   as they were

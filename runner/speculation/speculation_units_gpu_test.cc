@@ -10,7 +10,6 @@
 #include "reprise/base/testing/device_array.h"
 #include "reprise/runner/speculation/draft_rows.h"
 #include "reprise/runner/speculation/ngram_drafts.h"
-#include "reprise/runner/speculation/tree_tokens.h"
 #include "reprise/runner/testing/speculation_cases.h"
 
 namespace reprise {
@@ -90,11 +89,6 @@ TEST_F(SpeculationUnitsGpuTest, LevelsOfADraftModelsTreeAreThoseOfTheHost) {
         DrawDraftRows(random, shape, ++num_cases % 3 == 0 ? 0.1 : 0, args);
       },
       DraftRowsOnHost);
-}
-
-TEST_F(SpeculationUnitsGpuTest, TokensOfTreesAreThoseOfTheHost) {
-  CompareManyShapes<TreeTokensArgs>(120, DrawTreeShape, CarveTreeTokens, LaunchTreeTokens,
-                                    DrawTreeTokens, TreeTokensOnHost);
 }
 
 }  // namespace

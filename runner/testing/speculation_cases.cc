@@ -228,18 +228,6 @@ SpeculationShape DrawTreeRowsShape(std::mt19937& random) {
   return shape;
 }
 
-TreeTokensArgs CarveTreeTokens(const SpeculationShape& shape, ArrayCarver& carver) {
-  TreeTokensArgs args;
-  args.slots = CarveSlots(shape, carver);
-  args.arrays = CarveArrays(shape, /*is_draft=*/false, carver);
-  args.num_rows = shape.num_rows;
-  return args;
-}
-
-void DrawTreeTokens(std::mt19937& random, const SpeculationShape& shape, TreeTokensArgs& args) {
-  DrawStep(random, shape, args.slots, args.arrays);
-}
-
 NgramDraftsArgs CarveNgramDrafts(const SpeculationShape& shape, ArrayCarver& carver) {
   NgramDraftsArgs args;
   args.slots = CarveSlots(shape, carver);

@@ -22,7 +22,6 @@
 #include "reprise/base/testing/builder_memory.h"
 #include "reprise/runner/speculation/draft_rows_args.h"
 #include "reprise/runner/speculation/ngram_drafts_args.h"
-#include "reprise/runner/speculation/tree_tokens_args.h"
 
 namespace reprise {
 
@@ -38,9 +37,9 @@ struct SpeculationShape {
   int pass = 0;                // of a draft model, 0 to max_drafts
   int history_offset = 0;      // elements before the first history: 1 misaligns it
   int history_gap = 0;         // elements between histories
-  bool keeps_logits = false;   // of DraftRowsArgs, of chains: of RejectDrafts()
+  bool keeps_logits = false;   // whether DraftRowsArgs of chains have logits_stride
   bool has_trees = false;      // rows with drafts are trees, max_drafts up to 63
-  std::vector<int> tree = {};  // of DraftRowsArgs: level by level
+  std::vector<int> tree = {};  // DraftLevel::tree
   int min_ngram = 1;
   int max_ngram = 4;
 
@@ -58,9 +57,6 @@ SpeculationShape DrawTreeShape(std::mt19937& random);
 
 // The same for the passes of a draft model.
 SpeculationShape DrawTreeRowsShape(std::mt19937& random);
-
-TreeTokensArgs CarveTreeTokens(const SpeculationShape& shape, ArrayCarver& carver);
-void DrawTreeTokens(std::mt19937& random, const SpeculationShape& shape, TreeTokensArgs& args);
 
 NgramDraftsArgs CarveNgramDrafts(const SpeculationShape& shape, ArrayCarver& carver);
 DraftRowsArgs CarveDraftRows(const SpeculationShape& shape, ArrayCarver& carver);

@@ -56,6 +56,8 @@ PUBLIC_TARGETS = [
     "//attention/speculation:tree_batch_cuda",
     "//attention/speculation:tree_check",
     "//attention/speculation:tree_mask",
+    "//attention/speculation:tree_tokens",
+    "//attention/speculation:tree_tokens_cuda",
     "//attention/torch_ops:torch_ops",
     "//attention/work_map:work_map",
     "//attention/work_map:work_map_build",

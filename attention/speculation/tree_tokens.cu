@@ -1,5 +1,5 @@
 // Tokens of trees of drafts: one warp per row, lanes over its nodes
-// (runner/speculation/tree_tokens_args.h).
+// (attention/speculation/tree_tokens_args.h).
 //
 // Bound: latency of a chain of dependent loads per row: its lengths, then a parent for each level of
 // the deepest node.
@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "reprise/attention/metadata/row_packing.cuh"
+#include "reprise/attention/speculation/tree_tokens.h"
 #include "reprise/base/cuda_status.h"
 #include "reprise/base/status_macros.h"
-#include "reprise/runner/speculation/tree_tokens.h"
 
 namespace reprise {
 namespace {
