@@ -9,8 +9,9 @@
 docs/features.txt starts by explaining its own form. A row is breached by a claim without a test, by a test
 that is not there (targets are read from the BUILD files, cases from the sources that they name), by a test
 of the wrong kind (the GPU's are reprise_gpu_test targets that //tests:gpu_all carries), by a GPU claim in a
-graph that no GPU test captures (tools/ci/captures.py finds which do), by a claim that says "not run", and by a
-cell that says nothing: without a word, or "–" without a reason. Needs Python 3.8 and nothing else.
+graph that no GPU test captures (tools/ci/captures.py finds which do), by a claim that says "not run", by a
+cell that says nothing: without a word, or "–" without a reason. A test of runner/ or engine/ breaches
+an operator. Needs Python 3.8 and nothing else.
 """
 
 import argparse
@@ -30,6 +31,9 @@ DATA = "docs/features.txt"
 PAGE = "docs/features.md"
 # What a cell says that claims nothing: it does not apply, is not built, or has no test yet.
 NO_CLAIM = re.compile(r"^(–|not built\b|not held\b)")
+# How the feature of an operator begins, and the rooms whose tests show that the product uses a feature.
+OPERATOR = "operator: "
+PRODUCT = re.compile(r"^//(runner|engine)[:/]")
 TEST_RULES = ("reprise_cc_test", "reprise_gpu_test", "reprise_fuzz_test", "sh_test")
 
 _CASE = re.compile(r"^(TEST|TEST_F|TEST_P|TYPED_TEST|TYPED_TEST_P)\(\s*(\w+),\s*(\w+)\)", re.M)
@@ -282,6 +286,8 @@ def check_rows(sections, targets, cases):
             return [f"{where} is a {target.rule}"]
         if on_gpu and label not in carried:
             return [f"{where} is carried to no GPU: //tests:gpu_all does not have it"]
+        if row.feature.startswith(OPERATOR) and PRODUCT.match(label):
+            return [f"{where} is a test of the product, which uses no operator"]
         names = cases.of(label)
         if names and not patterns:
             return [f"{where} names no case"]

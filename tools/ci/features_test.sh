@@ -182,6 +182,25 @@ refused "$cpu" "$gpu" "$graph\n?" \
   "docs/features.txt:13: neither a section, a row, a cell nor a test: ?" "a line that is none"
 refused "$cpu" "$gpu" "$graph\n\nA1 again\n  CPU: – (no)\n  GPU: – (no)\n  graph: – (no)" "A1 is there twice" "a row that is there twice"
 
+# Tests in runner/ hold a row, but not an operator.
+mkdir "$project/runner"
+echo 'reprise_cc_test(name = "tests", srcs = ["sum_test.cc", "suite_test.cc"])' >"$project/runner/BUILD"
+cp "$project/room/sum_test.cc" "$project/room/suite_test.cc" "$project/runner"
+product=${cpu//room/runner}
+data "$product" "$gpu" "$graph"
+run features
+expect_equal "$status $output" "0 " "a row whose tests are the product's"
+sed -i 's/^A1 /A1 operator: /' "$project/docs/features.txt"
+features --write >/dev/null
+run features
+expect_equal "$status $output" "1 A1, CPU: //runner:tests is a test of the product, which uses no operator" \
+  "a test of the product for an operator"
+data "$cpu" "$gpu" "$graph"
+sed -i 's/^A1 /A1 operator: /' "$project/docs/features.txt"
+features --write >/dev/null
+run features
+expect_equal "$status $output" "0 " "an operator"
+
 for cell in 'not held: no test adds on a GPU' '– (nothing to add)' 'not built'; do
   data "$cpu" "$cell" "$cell"
   run features
