@@ -15,10 +15,6 @@
 //   tail_mask        which of them a query sees            0
 //   row_faults       0                                     0, or why the row is inert: RowFault
 //
-// The steps of a draft model keep rows at fixed places (attention/speculation/draft_steps.h):
-// query_start_loc[r] is r * width, logits_indices[r] is the last token of row r, live or not, and
-// token_ids is not written.
-//
 // token_ids, logits_indices, context_lens, key_start and row_faults may be absent; only tree
 // builders have tail_len and tail_mask. Each of several KV groups has its own slot_mapping,
 // group_stride elements after that of the previous group. A value without storage.

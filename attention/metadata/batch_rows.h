@@ -2,7 +2,7 @@
 // and its tokens, on the host and on the device.
 //
 // All builders call it: BuildPagedBatch(), BatchGather and chains of drafts (attention/metadata), the
-// steps of a draft model and the advance from one decode step to the next (attention/speculation),
+// passes of a draft model and the advance from one decode step to the next (attention/speculation),
 // and the runner's refill (runner/slots/refill.h). A builder decides where its rows come from and
 // how its threads divide them. This file decides which rows are valid, where their tokens are
 // written and what the arrays hold.

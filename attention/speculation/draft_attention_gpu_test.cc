@@ -22,7 +22,7 @@
 #include "reprise/attention/metadata/chain_batch.h"
 #include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
-#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/draft_rows.h"
 #include "reprise/attention/speculation/tree_batch.h"
 #include "reprise/attention/testing/draft_attention.h"
 #include "reprise/attention/testing/gpu_memory.h"
@@ -101,7 +101,7 @@ DraftAttentionDevice Gpu() {
   return {.torch = at::kCUDA,
           .chain = launch(LaunchChainBatch),
           .tree = launch(LaunchTreeBatch),
-          .draft_level = launch(LaunchDraftLevel),
+          .draft_rows = launch(LaunchDraftRows),
           .local = launch(LaunchLocalVirtualBatch),
           .cross = launch(LaunchCrossBatch),
           .gather = launch(LaunchBatchGather),

@@ -15,7 +15,7 @@
 #include "reprise/attention/metadata/chain_batch.h"
 #include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
-#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/draft_rows.h"
 #include "reprise/attention/speculation/tree_batch.h"
 #include "reprise/cache/tables/convert_tables.h"
 
@@ -27,7 +27,7 @@ DraftAttentionDevice Cpu() {
       .torch = at::kCPU,
       .chain = ChainBatchOnHost,
       .tree = TreeBatchOnHost,
-      .draft_level = DraftLevelOnHost,
+      .draft_rows = DraftRowsOnHost,
       .local =
           [](const LocalVirtualBatchArgs& args) {
             ASSERT_EQ(CheckLocalVirtualBatch(args), absl::OkStatus());

@@ -13,13 +13,14 @@
 #include "reprise/attention/metadata/chain_batch.h"
 #include "reprise/attention/speculation/accept_drafts.h"
 #include "reprise/attention/speculation/advance_step.h"
-#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/draft_rows.h"
 #include "reprise/attention/speculation/tree_batch.h"
 #include "reprise/attention/speculation/tree_tokens.h"
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/prefix_generator.h"
 #include "reprise/attention/testing/random.h"
 #include "reprise/attention/testing/speculation/accept_cases.h"
+#include "reprise/attention/testing/speculation/draft_cases.h"
 #include "reprise/attention/testing/speculation/tree_cases.h"
 #include "reprise/base/testing/builder_memory.h"
 #include "reprise/base/testing/builder_twins.h"
@@ -49,8 +50,6 @@ DraftShape LargeShape(Random& random) {
   shape.max_new = random.Pick({1, 4, 9, 64});
   shape.num_tokens = shape.num_rows * shape.max_new + random.Int(0, 40);
   shape.max_context_len = random.Pick({300, 320, 1000});
-  shape.width = random.Pick({1, 3, 8});
-  shape.num_steps = std::min(7, kMaxTreeNodes / shape.width);
   return shape;
 }
 
@@ -163,29 +162,31 @@ void CompareTrees(int num_shapes) {
 
 TEST_F(DraftBuildersGpuTest, TokensOfTreesAreThoseOfTheHost) { CompareTrees(300); }
 
-TEST_F(DraftBuildersGpuTest, DraftChainsAreThoseOfTheHost) {
-  CompareManyShapes<DraftChainArgs>(CarveDraftChain, LaunchDraftChain, DrawDraftChain,
-                                    DraftChainOnHost, 150);
-  ReplayManyBatches<DraftChainArgs>(CarveDraftChain, LaunchDraftChain, DrawDraftChain,
-                                    DraftChainOnHost,
-                                    [](const DraftChainArgs& args) { return args.rows.slots; });
+// Captures each shape once, and replays it over several steps.
+void CompareDraftRows(int num_shapes, DraftRowsShape (*draw_shape)(Random&)) {
+  Random random(kSeed + 7);
+  for (int round = 0; round < num_shapes; ++round) {
+    const DraftRowsShape shape = draw_shape(random);
+    const bool is_hostile = round % 3 == 0;
+    SCOPED_TRACE(testing::Message() << "round " << round << ": " << shape);
+    BuilderTwins<DraftRowsArgs> twins(
+        [&](ArrayCarver& carver) { return CarveDraftRows(shape, carver); }, LaunchDraftRows);
+    for (int replay = 0; replay < 4; ++replay) {
+      twins.Poison();
+      DrawDraftRows(random, shape,
+                    is_hostile ? DraftHostility{.blocks = 0.1, .parents = 0.05} : DraftHostility{},
+                    twins.args());
+      ASSERT_EQ(twins.Compare(DraftRowsOnHost), "") << "replay " << replay;
+    }
+  }
 }
 
-// All levels of a tree in one graph, whose parents are on the device beforehand.
-TEST_F(DraftBuildersGpuTest, TreesThatGrowInAGraphAreThoseOfTheHost) {
-  const auto launch = [](const GrownTreeArgs& tree, cudaStream_t stream) {
-    absl::Status status;
-    for (int step = 0; step < tree.num_steps; ++step) {
-      status.Update(LaunchDraftLevel(LevelOf(tree, step), stream));
-    }
-    return status;
-  };
-  const auto on_host = [](const GrownTreeArgs& tree) {
-    for (int step = 0; step < tree.num_steps; ++step) DraftLevelOnHost(LevelOf(tree, step));
-  };
-  CompareManyShapes<GrownTreeArgs>(CarveGrownTree, launch, DrawGrownTree, on_host, 150);
-  ReplayManyBatches<GrownTreeArgs>(CarveGrownTree, launch, DrawGrownTree, on_host,
-                                   [](const GrownTreeArgs& tree) { return tree.level.rows.slots; });
+TEST_F(DraftBuildersGpuTest, RowsOfADraftModelAreThoseOfTheHost) {
+  CompareDraftRows(250, DrawDraftRowsShape);
+}
+
+TEST_F(DraftBuildersGpuTest, LevelsOfADraftModelsTreeAreThoseOfTheHost) {
+  CompareDraftRows(400, DrawDraftTreeShape);
 }
 
 // Captures each shape once, and replays it over several batches. With hostile rows no tokens are kept
@@ -294,8 +295,8 @@ TEST_F(DraftBuildersSmallGpuTest, EveryBuilderRunsOverAFewHostileBatches) {
                                     ChainBatchOnHost, 8);
   CompareManyShapes<TreeBatchArgs>(CarveTreeBatch, LaunchTreeBatch, DrawTreeBatch, TreeBatchOnHost,
                                    8);
-  CompareManyShapes<DraftChainArgs>(CarveDraftChain, LaunchDraftChain, DrawDraftChain,
-                                    DraftChainOnHost, 8);
+  CompareDraftRows(8, DrawDraftRowsShape);
+  CompareDraftRows(8, DrawDraftTreeShape);
   CompareAcceptances(8);
   CompareTrees(8);
   CompareManyShapes<AdvanceStepArgs>(CarveAdvanceStep, LaunchAdvanceStep, DrawAdvanceStep,

@@ -16,12 +16,13 @@
 #include "reprise/attention/metadata/ragged_gather.h"
 #include "reprise/attention/speculation/accept_drafts.h"
 #include "reprise/attention/speculation/advance_step.h"
-#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/draft_rows.h"
 #include "reprise/attention/speculation/move_kv.h"
 #include "reprise/attention/speculation/tree_batch.h"
 #include "reprise/attention/speculation/tree_tokens.h"
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/speculation/accept_cases.h"
+#include "reprise/attention/testing/speculation/draft_cases.h"
 #include "reprise/attention/testing/speculation/tree_cases.h"
 #include "reprise/base/testing/builder_memory.h"
 
@@ -40,9 +41,7 @@ constexpr DraftShape kShape = {.num_rows = 2,
                                .max_blocks = 3,
                                .max_new = 5,
                                .num_tokens = 10,
-                               .max_context_len = 12,
-                               .num_steps = 3,
-                               .width = 2};
+                               .max_context_len = 12};
 
 // A builder's check, its host form and its launch; the launch is null in builds without CUDA.
 template <typename Args>
@@ -115,8 +114,7 @@ BlockTableView& TableOf(ChainBatchArgs& args) { return args.table; }
 BlockTableView& TableOf(BatchGatherArgs& args) { return args.table; }
 BlockTableView& TableOf(CrossBatchArgs& args) { return args.table; }
 BlockTableView& TableOf(TreeBatchArgs& args) { return args.table; }
-BlockTableView& TableOf(DraftChainArgs& args) { return args.rows.table; }
-BlockTableView& TableOf(DraftLevelArgs& args) { return args.rows.table; }
+BlockTableView& TableOf(DraftRowsArgs& args) { return args.rows.table; }
 BlockTableView& TableOf(AdvanceStepArgs& args) { return args.table; }
 
 template <typename Args>
@@ -376,52 +374,59 @@ TEST(RefusedArgsTest, TreeBatches) {
   EXPECT_EQ(CheckTreeBatch(one_tree_for_all), absl::OkStatus());
 }
 
-TEST(RefusedArgsTest, DraftChains) {
-  BuilderMemory<DraftChainArgs> memory(
-      [](ArrayCarver& carver) { return CarveDraftChain(kShape, carver); });
-  const Forms<DraftChainArgs> forms = {CheckDraftChain, BuildDraftChain,
-                                       REPRISE_LAUNCH(LaunchDraftChain)};
-  using Args = DraftChainArgs;
+TEST(RefusedArgsTest, DraftRows) {
+  const DraftRowsShape shape = {.num_rows = 2,
+                                .num_slots = 2,
+                                .max_drafts = 4,
+                                .max_blocks = 3,
+                                .pass = 1,
+                                .level_starts = {0, 1, 3, 5}};
+  BuilderMemory<DraftRowsArgs> memory(
+      [&](ArrayCarver& carver) { return CarveDraftRows(shape, carver); });
+  const Forms<DraftRowsArgs> forms = {CheckDraftRows, CheckDraftRows,
+                                      REPRISE_LAUNCH(LaunchDraftRows)};
+  using Args = DraftRowsArgs;
   ExpectTableRefused(forms, memory.args());
-  ExpectRefused(forms, memory.args(), ArrayRefusals<Args>());
   ExpectRefused<Args>(
       forms, memory.args(),
-      {{"num_rows: expected at least 0, got -1", [](Args& args) { args.rows.num_rows = -1; }},
-       {"max_context_len: expected at least 1, got 0",
-        [](Args& args) { args.rows.max_context_len = 0; }},
-       {"num_steps: expected 0 to 65535, got -1", [](Args& args) { args.num_steps = -1; }},
-       {"num_steps: expected 0 to 65535, got 65536", [](Args& args) { args.num_steps = 65536; }},
-       {"slots: expected an array, got none", [](Args& args) { args.rows.slots = nullptr; }},
-       {"seq_len: expected an array, got none", [](Args& args) { args.rows.seq_len = nullptr; }}});
-}
-
-TEST(RefusedArgsTest, DraftLevels) {
-  BuilderMemory<DraftLevelArgs> memory(
-      [](ArrayCarver& carver) { return CarveDraftLevel(kShape, 1, carver); });
-  const Forms<DraftLevelArgs> forms = {
-      CheckDraftLevel, [](const auto& args) { return BuildDraftLevel(args).status(); },
-      REPRISE_LAUNCH(LaunchDraftLevel)};
-  using Args = DraftLevelArgs;
-  ExpectTableRefused(forms, memory.args());
-  ExpectRefused(forms, memory.args(), ArrayRefusals<Args>());
-  ExpectRefused<Args>(
-      forms, memory.args(),
-      {{"num_rows: expected at least 0, got -1", [](Args& args) { args.rows.num_rows = -1; }},
-       {"num_rows * width: expected 0 to 2147483647, got 2147483648",
-        [](Args& args) { args.rows.num_rows = 1 << 30; }},
-       {"max_context_len: expected at least 1, got 0",
-        [](Args& args) { args.rows.max_context_len = 0; }},
-       {"width: expected 1 to 64, got 0", [](Args& args) { args.width = 0; }},
-       {"step: expected at least 0, got -1", [](Args& args) { args.step = -1; }},
-       {"(step + 1) * width: expected 1 to 64, got 66", [](Args& args) { args.step = 32; }},
-       {"slots: expected an array, got none", [](Args& args) { args.rows.slots = nullptr; }},
-       {"seq_len: expected an array, got none", [](Args& args) { args.rows.seq_len = nullptr; }},
-       {"arrays.tail_len: expected an array, got none",
-        [](Args& args) { args.arrays.tail_len = nullptr; }},
-       {"arrays.tail_mask: expected an array, got none",
-        [](Args& args) { args.arrays.tail_mask = nullptr; }},
-       {"node_masks: expected an array, got none", [](Args& args) { args.node_masks = nullptr; }},
-       {"parent_stride: expected at least 2, got 0", [](Args& args) { args.parent_stride = 0; }}});
+      {{"rows.num_groups: expected 1 to 8, got 0", [](Args& args) { args.rows.num_groups = 0; }},
+       {"rows.num_rows: expected at least 0, got -1", [](Args& args) { args.rows.num_rows = -1; }},
+       {"rows.num_tokens: expected at least 0, got -1",
+        [](Args& args) { args.rows.num_tokens = -1; }},
+       {"step.num_tokens: expected at least 0, got -1",
+        [](Args& args) { args.step.num_tokens = -1; }},
+       {"max_drafts: expected 1 to 63, got 0", [](Args& args) { args.max_drafts = 0; }},
+       {"max_drafts: expected 1 to 63, got 64", [](Args& args) { args.max_drafts = 64; }},
+       {"pass: expected 0 to 2, got 3", [](Args& args) { args.pass = 3; }},
+       {"level.num_levels: expected 1 to 4, got 5", [](Args& args) { args.level.num_levels = 5; }},
+       {"level.first: expected 1 to 4, got 0", [](Args& args) { args.level.first = 0; }},
+       {"level.first_before: expected 0 to 0, got 1",
+        [](Args& args) { args.level.first_before = 1; }},
+       {"level.end: expected 2 to 5, got 6", [](Args& args) { args.level.end = 6; }},
+       {"num_logits: expected at least 4, got 3", [](Args& args) { args.num_logits = 3; }},
+       {"step.parents: expected an array, got none", [](Args& args) { args.step.parents = {}; }},
+       {"parents.row_stride: expected at least 5, got 4",
+        [](Args& args) { args.step.parents.row_stride = 4; }},
+       {"tail_len: expected an array, got none", [](Args& args) { args.tail_len = nullptr; }},
+       {"tail_mask: expected an array, got none", [](Args& args) { args.tail_mask = nullptr; }},
+       {"chosen: expected an array, got none", [](Args& args) { args.chosen = nullptr; }},
+       {"arrays.positions: expected an array, got none",
+        [](Args& args) { args.rows.arrays.positions = nullptr; }},
+       {"drafted_len: expected an array, got none", [](Args& args) { args.drafted_len = nullptr; }},
+       {"history: expected an array, got none", [](Args& args) { args.history = {}; }},
+       {"step.token_ids: expected an array, got none",
+        [](Args& args) { args.step.token_ids = nullptr; }},
+       {"step.query_start_loc: expected an array, got none",
+        [](Args& args) { args.step.query_start_loc = nullptr; }},
+       {"step.context_lens: expected an array, got none",
+        [](Args& args) { args.step.context_lens = nullptr; }},
+       {"step.slot_of_row: expected an array, got none",
+        [](Args& args) { args.step.slot_of_row = nullptr; }},
+       {"step.num_proposed: expected an array, got none",
+        [](Args& args) { args.step.num_proposed = nullptr; }},
+       {"sample_slot: expected an array, got none", [](Args& args) { args.sample_slot = nullptr; }},
+       {"sample_offset: expected an array, got none",
+        [](Args& args) { args.sample_offset = nullptr; }}});
 }
 
 TEST(RefusedArgsTest, TreeTokens) {

@@ -49,6 +49,15 @@ REPRISE_HOST_DEVICE constexpr uint64_t PathMask(const int32_t* parents, int node
   return mask;
 }
 
+// Number of nodes above a node; -1 if a parent on its path is not an earlier node. O(depth).
+REPRISE_HOST_DEVICE constexpr int DepthOf(const int32_t* parents, int node) {
+  int depth = 0;
+  for (int32_t at = node; parents[at] >= 0; at = parents[at], ++depth) {
+    if (parents[at] >= at) return -1;
+  }
+  return depth;
+}
+
 // The parents of the nodes of each row's tree. Without an array the rows are chains.
 struct TreeParents {
   // Value of row_stride: the parents are an array [num_tokens], and a row's nodes are its tokens.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <numeric>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -11,12 +13,13 @@
 #include "reprise/attention/metadata/context_parallel.h"
 #include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
-#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/draft_rows.h"
 #include "reprise/attention/speculation/tree_batch.h"
 #include "reprise/attention/testing/attended.h"
 #include "reprise/attention/testing/draft_definitions.h"
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/speculation/draft_cases.h"
 #include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
@@ -203,65 +206,128 @@ std::string AttendThroughTree(const DraftAttentionDevice& device, const DraftAtt
   return Describe(shape, RunSuite(device, suite));
 }
 
-// All levels of a tree in one step, each with its attention.
+namespace {
+
+// The passes of a draft model over one step, and the tokens that each pass chooses.
+struct DraftPasses {
+  DraftRowsArgs rows;
+  const int32_t* chosen = nullptr;  // [num_passes, num_logits]
+};
+
+// Few short sequences, which share no block.
+DraftRowsShape SmallTreeShape(Random& random) {
+  DraftRowsShape shape = DrawDraftTreeShape(random);
+  while (shape.max_drafts > 20) shape = DrawDraftTreeShape(random);
+  shape.tree.clear();
+  shape.pass = 0;
+  shape.num_rows = random.Int(1, 5);
+  shape.num_slots = shape.num_rows + 1;
+  shape.max_blocks = (40 + random.Int(0, 60)) / shape.block_size + 1;
+  shape.num_blocks = shape.num_slots * shape.max_blocks + 1;
+  shape.groups = {{}};
+  return shape;
+}
+
+DraftPasses CarvePasses(const DraftRowsShape& shape, ArrayCarver& carver) {
+  DraftPasses passes;
+  passes.rows = CarveDraftRows(shape, carver);
+  const int64_t count = int64_t{shape.num_passes()} * passes.rows.num_logits;
+  passes.chosen = carver.Take<int32_t>("chosen of passes", count);
+  return passes;
+}
+
+DraftRowsArgs PassAt(const DraftRowsShape& shape, const DraftPasses& passes, int pass) {
+  DraftRowsArgs args = passes.rows;
+  args.pass = pass;
+  args.rows.num_tokens = NumDraftTokens(pass, shape.num_rows, shape.max_drafts, shape.width(pass));
+  args.level.first_before = pass == 0 ? 0 : shape.level_starts[pass - 1];
+  args.level.first = shape.level_starts[pass];
+  args.level.end = shape.level_starts[pass + 1];
+  args.chosen = passes.chosen + int64_t{pass} * args.num_logits;
+  return args;
+}
+
+void DrawPasses(Random& random, const DraftRowsShape& shape, DraftPasses& passes) {
+  DrawDraftRows(random, shape, {}, passes.rows);
+  const BlockTableView& table = passes.rows.rows.table;
+  std::vector<int32_t> blocks(shape.num_blocks - 1);
+  std::iota(blocks.begin(), blocks.end(), 1);
+  random.Shuffle(blocks);
+  for (int slot = 0; slot < shape.num_slots; ++slot) {
+    std::copy_n(blocks.begin() + int64_t{slot} * shape.max_blocks, shape.max_blocks,
+                const_cast<int32_t*>(table.entries) + slot * table.row_stride);
+  }
+  const int64_t count = int64_t{shape.num_passes()} * passes.rows.num_logits;
+  for (int64_t i = 0; i < count; ++i) {
+    const_cast<int32_t*>(passes.chosen)[i] = random.OneIn(20) ? -1 : random.Int(0, 99);
+  }
+}
+
+// For each slot, the keys before the drafts of its row.
+std::vector<int32_t> KeysBeforeDrafts(const DraftRowsShape& shape, const DraftedBatch& step) {
+  std::vector<int32_t> num_keys(shape.num_slots);
+  for (int r = 0; r < shape.num_rows; ++r) {
+    if (step.num_proposed[r] > 0) num_keys[step.slot_of_row[r]] = step.context_lens[r];
+  }
+  return num_keys;
+}
+
+}  // namespace
+
 std::string AttendThroughDraftLevels(const DraftAttentionDevice& device,
                                      const DraftAttentionTypes& types, uint64_t seed) {
   Random random(seed);
-  const DraftShape shape = DrawDraftShape(random);
+  const DraftRowsShape shape = SmallTreeShape(random);
   const AttentionParams layer = DrawLayer(random);
-  BuilderMemory<GrownTreeArgs> host(
-      [&](ArrayCarver& carver) { return CarveGrownTree(shape, carver); });
-  OnDevice<GrownTreeArgs> on_device(device, host);
-  const int num_tokens = shape.num_rows * shape.width;
-  const DraftLevelArgs& level = host.args().level;
+  BuilderMemory<DraftPasses> host([&](ArrayCarver& carver) { return CarvePasses(shape, carver); });
+  OnDevice<DraftPasses> on_device(device, host);
+  const BlockTableView& table = host.args().rows.rows.table;
   std::deque<Attended> attended;
   std::vector<Dense> expected;
-  for (int step = 0; step < shape.num_steps; ++step) {
-    attended.emplace_back(device, types, level.rows.table, num_tokens)
-        .Plan(layer, DraftLevelBatch(LevelOf(on_device.args(), step)));
+  for (int pass = 0; pass < shape.num_passes(); ++pass) {
+    const DraftRowsArgs args = PassAt(shape, on_device.args(), pass);
+    attended.emplace_back(device, types, table, args.rows.num_tokens)
+        .Plan(layer, DraftRowsBatch(args));
   }
   const Suite suite = {
       .fill =
           [&] {
             host.Poison();
-            DrawGrownTree(random, shape, 0, host.args());
+            DrawPasses(random, shape, host.args());
             on_device.Upload(host);
-            std::vector<std::vector<int32_t>> trees(shape.num_rows);
+            const std::vector<int32_t> num_keys = KeysBeforeDrafts(shape, host.args().rows.step);
             expected.clear();
-            for (int step = 0; step < shape.num_steps; ++step) {
-              const DraftLevelArgs args = LevelOf(host.args(), step);
-              for (int r = 0; r < shape.num_rows; ++r) {
-                trees[r].insert(trees[r].end(), args.parents + r * shape.width,
-                                args.parents + (r + 1) * shape.width);
-              }
-              expected.push_back(Attend(types,
-                                        DraftLevelByDefinition(args, trees, layer.window_left),
-                                        num_tokens, nullptr, OwnRow));
-              attended[step].Clear();
-              WriteSequences(attended[step], level.rows.table, level.rows.seq_len,
-                             int64_t{shape.num_steps} * shape.width);
-              attended[step].Upload();
+            for (int pass = 0; pass < shape.num_passes(); ++pass) {
+              const DraftRowsArgs args = PassAt(shape, host.args(), pass);
+              expected.push_back(Attend(types, DraftPassByDefinition(args, layer.window_left),
+                                        args.rows.num_tokens, nullptr, OwnRow));
+              attended[pass].Clear();
+              WriteSequences(attended[pass], table, num_keys.data(), 1 + shape.max_drafts);
+              attended[pass].Upload();
             }
           },
       .step =
           [&] {
             absl::Status status;
-            for (int step = 0; step < shape.num_steps; ++step) {
-              device.draft_level(LevelOf(on_device.args(), step));
-              status.Update(attended[step].Run());
+            for (int pass = 0; pass < shape.num_passes(); ++pass) {
+              device.draft_rows(PassAt(shape, on_device.args(), pass));
+              status.Update(attended[pass].Run());
             }
             return status;
           },
-      .difference =
-          [&] {
-            for (int step = 0; step < shape.num_steps; ++step) {
-              const std::string text =
-                  Difference(types, attended[step].out(), attended[step].lse(), expected[step]);
-              if (!text.empty()) return "level " + std::to_string(step) + ": " + text;
-            }
-            return std::string();
-          }};
-  return Describe(shape, RunSuite(device, suite));
+      .difference = [&]() -> std::string {
+        for (int pass = 0; pass < shape.num_passes(); ++pass) {
+          const std::string text =
+              Difference(types, attended[pass].out(), attended[pass].lse(), expected[pass]);
+          if (!text.empty()) return "pass " + std::to_string(pass) + ": " + text;
+        }
+        return "";
+      }};
+  const std::string difference = RunSuite(device, suite);
+  if (difference.empty()) return difference;
+  std::ostringstream text;
+  text << difference << " (" << shape << ")";
+  return text.str();
 }
 
 }  // namespace reprise

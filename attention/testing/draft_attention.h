@@ -30,7 +30,7 @@
 #include "reprise/attention/metadata/local_virtual_batch_args.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/ragged_batch.h"
-#include "reprise/attention/speculation/draft_steps_args.h"
+#include "reprise/attention/speculation/draft_rows_args.h"
 #include "reprise/attention/speculation/tree_batch_args.h"
 #include "reprise/base/dtype.h"
 #include "reprise/cache/storage/kv_layer.h"
@@ -54,7 +54,7 @@ struct DraftAttentionDevice {
   at::Device torch = at::kCPU;
   std::function<void(const ChainBatchArgs&)> chain;
   std::function<void(const TreeBatchArgs&)> tree;
-  std::function<void(const DraftLevelArgs&)> draft_level;
+  std::function<void(const DraftRowsArgs&)> draft_rows;
   std::function<void(const LocalVirtualBatchArgs&)> local;
   std::function<void(const CrossBatchArgs&)> cross;
   std::function<void(const BatchGatherArgs&)> gather;
@@ -89,7 +89,7 @@ std::string AttendThroughTree(const DraftAttentionDevice& device, const DraftAtt
 // Trees of up to 200 nodes, most beyond the 64 of a tail mask, by packed custom masks.
 std::string AttendThroughLargeTree(const DraftAttentionDevice& device,
                                    const DraftAttentionTypes& types, uint64_t seed);
-// All levels of a tree in one graph, each with its attention.
+// All passes of a draft model's tree in one graph, each with its attention.
 std::string AttendThroughDraftLevels(const DraftAttentionDevice& device,
                                      const DraftAttentionTypes& types, uint64_t seed);
 // 2..4 simulated ranks, merged; sinks once.

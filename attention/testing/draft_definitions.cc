@@ -80,30 +80,35 @@ std::vector<SeenKey> TreeByDefinition(const TreeBatchArgs& args, std::optional<i
   return seen.Take();
 }
 
-std::vector<SeenKey> DraftChainByDefinition(const DraftChainArgs& args, int step,
-                                            std::optional<int> window_left) {
+std::vector<SeenKey> DraftPassByDefinition(const DraftRowsArgs& args,
+                                           std::optional<int> window_left) {
   Collector seen(window_left);
-  const int64_t limit = LimitByDefinition(args.rows.table, args.rows.max_context_len);
+  const bool is_tree = args.level.num_levels > 0;
+  const int first_node = is_tree ? args.level.first : args.pass;
+  const int end_node = is_tree ? args.level.end : args.pass + 1;
+  const int64_t limit = LimitByDefinition(args.rows.table, INT32_MAX);
+  int token = 0;
   for (int r = 0; r < args.rows.num_rows; ++r) {
-    const int32_t slot = args.rows.slots[r];
-    if (slot < 0 || args.rows.seq_len[slot] + step >= limit) continue;
-    seen.AddCausal(r, slot, args.rows.seq_len[slot] + step);
-  }
-  return seen.Take();
-}
-
-std::vector<SeenKey> DraftLevelByDefinition(const DraftLevelArgs& args,
-                                            const std::vector<std::vector<int32_t>>& trees,
-                                            std::optional<int> window_left) {
-  Collector seen(window_left);
-  const int64_t limit = LimitByDefinition(args.rows.table, args.rows.max_context_len);
-  for (int r = 0; r < args.rows.num_rows; ++r) {
-    const int32_t slot = args.rows.slots[r];
-    const auto num_nodes = static_cast<int>(trees[r].size());
-    if (slot < 0 || args.rows.seq_len[slot] + num_nodes > limit) continue;
-    for (int i = 0; i < args.width; ++i) {
-      seen.AddPath(r * args.width + i, slot, args.rows.seq_len[slot], trees[r].data(),
-                   num_nodes - args.width + i);
+    const int32_t slot = args.step.slot_of_row[r];
+    const int64_t last = args.step.context_lens[r];
+    if (args.step.num_proposed[r] <= 0) continue;
+    if (args.pass == 0) {
+      const int64_t begin = std::min<int64_t>(args.drafted_len[slot], last);
+      for (int64_t p = begin; p <= last && p - begin <= args.max_drafts; ++p) {
+        seen.AddCausal(token++, slot, p);
+      }
+      continue;
+    }
+    const int64_t first_chosen = is_tree ? int64_t{r} * (end_node - first_node) : r;
+    if (end_node > args.step.num_proposed[r] || args.chosen[first_chosen] < 0) continue;
+    if (last + end_node > limit) continue;
+    for (int node = first_node; node < end_node; ++node) {
+      if (is_tree) {
+        seen.AddPath(token++, slot, last, args.step.parents.nodes + args.step.query_start_loc[r],
+                     node);
+      } else {
+        seen.AddCausal(token++, slot, last + node);
+      }
     }
   }
   return seen.Take();

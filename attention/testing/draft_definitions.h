@@ -15,7 +15,7 @@
 
 #include "reprise/attention/metadata/chain_batch_args.h"
 #include "reprise/attention/paged_batch.h"
-#include "reprise/attention/speculation/draft_steps_args.h"
+#include "reprise/attention/speculation/draft_rows_args.h"
 #include "reprise/attention/speculation/tree_batch_args.h"
 #include "reprise/attention/testing/visible_set.h"
 #include "reprise/cache/tables/block_table_view.h"
@@ -35,12 +35,10 @@ struct SeenKey {
 // The keys of all ranks together.
 std::vector<SeenKey> ChainByDefinition(const ChainBatchArgs& args, std::optional<int> window_left);
 std::vector<SeenKey> TreeByDefinition(const TreeBatchArgs& args, std::optional<int> window_left);
-std::vector<SeenKey> DraftChainByDefinition(const DraftChainArgs& args, int step,
-                                            std::optional<int> window_left);
-// trees[r]: the parents of all nodes of row r's tree, those of this level last.
-std::vector<SeenKey> DraftLevelByDefinition(const DraftLevelArgs& args,
-                                            const std::vector<std::vector<int32_t>>& trees,
-                                            std::optional<int> window_left);
+// A pass of a draft model. REQUIRES: no block of the tables is missing; a tree has no ranks, and its
+// parents are by token.
+std::vector<SeenKey> DraftPassByDefinition(const DraftRowsArgs& args,
+                                           std::optional<int> window_left);
 
 // Tokens of the longest sequence within max_context_len whose share fits the table on every rank,
 // by counting.

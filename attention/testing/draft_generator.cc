@@ -35,17 +35,15 @@ BlockTableView CarveTable(const DraftShape& shape, ArrayCarver& carver) {
           .num_blocks = shape.num_blocks()};
 }
 
-BatchArrays CarveArrays(int64_t num_rows, int64_t num_tokens, bool has_tail, int num_sets,
-                        ArrayCarver& carver) {
-  BatchArrays arrays = {
-      .token_ids = carver.Take<int32_t>("token_ids", num_tokens * num_sets),
-      .positions = carver.Take<int32_t>("positions", num_tokens * num_sets),
-      .slot_mapping = carver.Take<int64_t>("slot_mapping", num_tokens * num_sets),
-      .query_start_loc = carver.Take<int32_t>("query_start_loc", (num_rows + 1) * num_sets),
-      .seq_lens = carver.Take<int32_t>("seq_lens", num_rows * num_sets),
-      .table_row = carver.Take<int32_t>("table_row", num_rows * num_sets),
-      .logits_indices = carver.Take<int32_t>("logits_indices", num_rows * num_sets),
-      .row_faults = carver.Take<int32_t>("row_faults", num_rows * num_sets)};
+BatchArrays CarveArrays(int64_t num_rows, int64_t num_tokens, bool has_tail, ArrayCarver& carver) {
+  BatchArrays arrays = {.token_ids = carver.Take<int32_t>("token_ids", num_tokens),
+                        .positions = carver.Take<int32_t>("positions", num_tokens),
+                        .slot_mapping = carver.Take<int64_t>("slot_mapping", num_tokens),
+                        .query_start_loc = carver.Take<int32_t>("query_start_loc", num_rows + 1),
+                        .seq_lens = carver.Take<int32_t>("seq_lens", num_rows),
+                        .table_row = carver.Take<int32_t>("table_row", num_rows),
+                        .logits_indices = carver.Take<int32_t>("logits_indices", num_rows),
+                        .row_faults = carver.Take<int32_t>("row_faults", num_rows)};
   if (has_tail) {
     arrays.tail_len = carver.Take<int32_t>("tail_len", num_rows);
     arrays.tail_mask = carver.Take<uint64_t>("tail_mask", num_tokens);
@@ -114,7 +112,7 @@ std::ostream& operator<<(std::ostream& out, const DraftShape& shape) {
   return out << "rows " << shape.num_rows << ", tables " << shape.num_tables << " of "
              << shape.max_blocks << " blocks of " << shape.block_size << ", max_new "
              << shape.max_new << ", num_tokens " << shape.num_tokens << ", max_context_len "
-             << shape.max_context_len << ", steps " << shape.num_steps << " of " << shape.width;
+             << shape.max_context_len;
 }
 
 DraftShape DrawDraftShape(Random& random) {
@@ -127,8 +125,6 @@ DraftShape DrawDraftShape(Random& random) {
   shape.num_tables = random.Int(shape.num_rows, 7);
   shape.max_new = random.Pick({1, 2, 5, 9, random.Int(1, 24), 64});
   shape.num_tokens = shape.num_rows * shape.max_new + random.Int(0, 3);
-  shape.width = random.Pick({1, 2, 3, 4, 8});
-  shape.num_steps = random.Int(1, std::min(8, kMaxTreeNodes / shape.width));
   return shape;
 }
 
@@ -158,7 +154,7 @@ ChainBatchArgs CarveChainBatch(const DraftShape& shape, ArrayCarver& carver) {
   args.num_rows = shape.num_rows;
   args.num_tokens = shape.num_tokens;
   args.max_query_len = shape.max_new;
-  args.arrays = CarveArrays(shape.num_rows, shape.num_tokens, false, 1, carver);
+  args.arrays = CarveArrays(shape.num_rows, shape.num_tokens, false, carver);
   return args;
 }
 
@@ -177,57 +173,7 @@ TreeBatchArgs CarveTreeBatch(const DraftShape& shape, ArrayCarver& carver) {
   args.num_rows = shape.num_rows;
   args.num_tokens = shape.num_tokens;
   args.max_nodes = shape.max_new;
-  args.arrays = CarveArrays(shape.num_rows, shape.num_tokens, true, 1, carver);
-  return args;
-}
-
-namespace {
-
-DraftRows CarveDraftRows(const DraftShape& shape, ArrayCarver& carver) {
-  DraftRows rows;
-  rows.slots = carver.Take<int32_t>("slots", shape.num_rows);
-  rows.seq_len = carver.Take<int32_t>("seq_len", shape.num_tables);
-  rows.table = CarveTable(shape, carver);
-  rows.max_context_len = shape.max_context_len;
-  rows.num_rows = shape.num_rows;
-  return rows;
-}
-
-}  // namespace
-
-DraftChainArgs CarveDraftChain(const DraftShape& shape, ArrayCarver& carver) {
-  DraftChainArgs args;
-  args.rows = CarveDraftRows(shape, carver);
-  args.num_steps = shape.num_steps;
-  args.arrays = CarveArrays(shape.num_rows, shape.num_rows, false, shape.num_steps, carver);
-  return args;
-}
-
-DraftLevelArgs CarveDraftLevel(const DraftShape& shape, int step, ArrayCarver& carver) {
-  DraftLevelArgs args;
-  args.rows = CarveDraftRows(shape, carver);
-  args.step = step;
-  args.width = shape.width;
-  args.parent_stride = shape.width;
-  args.parents = carver.Take<int32_t>("parents", shape.num_rows * args.parent_stride);
-  args.node_masks = carver.Take<uint64_t>("node_masks", int64_t{shape.num_rows} * kMaxTreeNodes);
-  args.arrays = CarveArrays(shape.num_rows, shape.num_rows * shape.width, true, 1, carver);
-  return args;
-}
-
-GrownTreeArgs CarveGrownTree(const DraftShape& shape, ArrayCarver& carver) {
-  GrownTreeArgs tree;
-  tree.level = CarveDraftLevel(shape, 0, carver);
-  tree.num_steps = shape.num_steps;
-  const int64_t count = int64_t{shape.num_rows} * shape.width * shape.num_steps;
-  tree.parents = carver.Take<int32_t>("all parents", count);
-  return tree;
-}
-
-DraftLevelArgs LevelOf(const GrownTreeArgs& tree, int step) {
-  DraftLevelArgs args = tree.level;
-  args.step = step;
-  args.parents = tree.parents + int64_t{step} * args.rows.num_rows * args.width;
+  args.arrays = CarveArrays(shape.num_rows, shape.num_tokens, true, carver);
   return args;
 }
 
@@ -255,7 +201,7 @@ AdvanceStepArgs CarveAdvanceStep(const DraftShape& shape, ArrayCarver& carver) {
   args.max_context_len = shape.max_context_len;
   args.num_rows = shape.num_rows;
   args.num_tokens = shape.num_tokens;
-  args.arrays = CarveArrays(shape.num_rows, shape.num_tokens, false, 1, carver);
+  args.arrays = CarveArrays(shape.num_rows, shape.num_tokens, false, carver);
   args.seq_lens = args.arrays.seq_lens;  // in place
   args.table_row = args.arrays.table_row;
   if (shape.packed_indices < 0) return args;
@@ -296,41 +242,6 @@ void DrawTreeBatch(Random& random, const DraftShape& shape, double hostility, Tr
   }
   DrawTokens(random, shape.num_tables, Mutable(args.first_token));
   DrawTokens(random, shape.num_rows * args.token_stride, Mutable(args.tokens));
-}
-
-void DrawDraftChain(Random& random, const DraftShape& shape, double hostility,
-                    DraftChainArgs& args) {
-  DrawSequences(random, shape, shape.num_steps, hostility, args.rows.table,
-                Mutable(args.rows.seq_len));
-  DrawSlots(random, shape, hostility, Mutable(args.rows.slots));
-}
-
-void DrawDraftLevel(Random& random, const DraftShape& shape, double hostility,
-                    DraftLevelArgs& args) {
-  if (args.step == 0) {
-    DrawSequences(random, shape, shape.num_steps * shape.width, hostility, args.rows.table,
-                  Mutable(args.rows.seq_len));
-    DrawSlots(random, shape, hostility, Mutable(args.rows.slots));
-  }
-  const int first_node = args.step * args.width;
-  for (int64_t i = 0; i < shape.num_rows * args.parent_stride; ++i) {
-    int32_t& parent = Mutable(args.parents)[i];
-    parent = first_node == 0
-                 ? -1
-                 : random.Int(std::max(-1, first_node - 2 * args.width), first_node - 1);
-    if (IsHostile(random, hostility / 4)) parent = random.Pick({first_node, Absurd(random)});
-  }
-}
-
-void DrawGrownTree(Random& random, const DraftShape& shape, double hostility, GrownTreeArgs& tree) {
-  for (int step = 0; step < tree.num_steps; ++step) {
-    DraftLevelArgs args = LevelOf(tree, step);
-    DrawDraftLevel(random, shape, hostility, args);
-  }
-  // Not read: each level has its own parents.
-  DraftLevelArgs unused = tree.level;
-  unused.step = 1;
-  DrawDraftLevel(random, shape, 1, unused);
 }
 
 void DrawCrossDraft(Random& random, const DraftShape& shape, CrossDraftArgs& args) {

@@ -23,7 +23,6 @@
 #include "reprise/attention/metadata/chain_batch_args.h"
 #include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/speculation/advance_step_args.h"
-#include "reprise/attention/speculation/draft_steps_args.h"
 #include "reprise/attention/speculation/tree_batch_args.h"
 #include "reprise/attention/testing/random.h"
 #include "reprise/base/testing/builder_memory.h"
@@ -38,8 +37,6 @@ struct DraftShape {
   int max_new = 9;  // tokens of a row: 1 + k, or nodes of a tree
   int num_tokens = 40;
   int64_t max_context_len = 70;
-  int num_steps = 3;        // of a draft model
-  int width = 2;            // nodes of a level
   int packed_indices = -1;  // room of an advanced step's packed table; -1: it has none
 
   int num_blocks() const { return num_tables * max_blocks + 1; }
@@ -47,8 +44,8 @@ struct DraftShape {
 
 std::ostream& operator<<(std::ostream& out, const DraftShape& shape);
 
-// Block sizes 1..32, sequences to 300 tokens, trees to 64 nodes, chains of 1 + 8, levels of up to 8
-// nodes; the limit of the context below, at and above what the table holds.
+// Block sizes 1..32, sequences to 300 tokens, trees to 64 nodes, chains of 1 + 8; the limit of the
+// context below, at and above what the table holds.
 DraftShape DrawDraftShape(Random& random);
 
 // block * block_size + offset, without a check.
@@ -60,19 +57,7 @@ std::vector<int32_t> DrawTree(Random& random, int num_nodes);
 
 ChainBatchArgs CarveChainBatch(const DraftShape& shape, ArrayCarver& carver);
 TreeBatchArgs CarveTreeBatch(const DraftShape& shape, ArrayCarver& carver);
-DraftChainArgs CarveDraftChain(const DraftShape& shape, ArrayCarver& carver);
-// Level `step`.
-DraftLevelArgs CarveDraftLevel(const DraftShape& shape, int step, ArrayCarver& carver);
 AdvanceStepArgs CarveAdvanceStep(const DraftShape& shape, ArrayCarver& carver);
-
-// All levels of a tree, whose parents are given beforehand: for one graph.
-struct GrownTreeArgs {
-  DraftLevelArgs level;
-  const int32_t* parents = nullptr;  // [num_steps, num_rows, width]
-  int num_steps = 0;
-};
-GrownTreeArgs CarveGrownTree(const DraftShape& shape, ArrayCarver& carver);
-DraftLevelArgs LevelOf(const GrownTreeArgs& tree, int step);
 
 // Cross attention: the decoder's rows, and encoders' lengths and table.
 struct CrossDraftArgs {
@@ -85,13 +70,6 @@ CrossDraftArgs CarveCrossDraft(const DraftShape& shape, ArrayCarver& carver);
 void DrawChainBatch(Random& random, const DraftShape& shape, double hostility,
                     ChainBatchArgs& args);
 void DrawTreeBatch(Random& random, const DraftShape& shape, double hostility, TreeBatchArgs& args);
-void DrawDraftChain(Random& random, const DraftShape& shape, double hostility,
-                    DraftChainArgs& args);
-// Level 0 also fills the sequences, and has parents of -1; other levels have parents among the
-// nodes before the level.
-void DrawDraftLevel(Random& random, const DraftShape& shape, double hostility,
-                    DraftLevelArgs& args);
-void DrawGrownTree(Random& random, const DraftShape& shape, double hostility, GrownTreeArgs& tree);
 void DrawCrossDraft(Random& random, const DraftShape& shape, CrossDraftArgs& args);
 void DrawAdvanceStep(Random& random, const DraftShape& shape, double hostility,
                      AdvanceStepArgs& args);

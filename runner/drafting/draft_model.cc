@@ -10,7 +10,7 @@
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
 #include "reprise/base/torch_status.h"
-#include "reprise/runner/speculation/draft_rows.h"
+#include "reprise/runner/slots/slot_rows.h"
 #include "reprise/runner/step.h"
 
 namespace reprise {
@@ -133,7 +133,7 @@ DraftModel::Pass DraftModel::PassAt(const GraphKey& key, const DraftRowsArgs& ro
                .batches = options_.metadata->BatchesAt(pass_key, arrays, memory.slots())};
   pass.batches.before.clear();  // of the model's attention within steps
   pass.rows.pass = index;
-  pass.rows.num_tokens = pass_key.padded_num_tokens;
+  pass.rows.rows.num_tokens = pass_key.padded_num_tokens;
   const int64_t first_logits = int64_t{index} * rows.logits_stride;
   pass.step =
       StepAt(arrays, pass.batches, logits_.narrow(0, first_logits, int64_t{num_rows} * width), kv,
@@ -164,41 +164,63 @@ absl::Status DraftModel::Choose(const Pass& pass) const {
   return absl::OkStatus();
 }
 
+DraftRowsArgs DraftModel::RowsAt(const GraphKey& key, int num_blocks) const {
+  const StepMemory& memory = *options_.memory;
+  const StepArrays& arrays = memory.arrays();
+  const StepArrays& draft = memory.draft_arrays();
+  const SlotState& slots = memory.slots();
+  // A group without a layer of the draft model needs no block: the model's window may have left some.
+  const auto& group_of_layer = options_.metadata->classes().group_of_layer;
+  KvGroupSpec groups[kMaxKvGroups] = {};
+  for (size_t group = 0; group < options_.groups.size(); ++group) {
+    const bool has_layer =
+        std::find(group_of_layer.begin() + options_.first_layer, group_of_layer.end(),
+                  static_cast<int>(group)) != group_of_layer.end();
+    groups[group] =
+        has_layer ? options_.groups[group] : KvGroupSpec{.retention = KvRetention::kCross};
+  }
+  DraftRowsArgs rows = {
+      .rows = SlotRowArgs(slots, options_.block_size, num_blocks, groups, draft),
+      .sample_slot = draft.sample_slot,
+      .sample_offset = draft.sample_offset,
+      .encoder_lens = draft.encoder_lens,
+      .common_prefix_len = draft.common_prefix_len,
+      .tail_len = draft.tail_len,
+      .tail_mask = draft.tail_mask,
+      .num_logits = draft.max_rows + draft.max_earlier_logits,
+      .drafted_len = slots.drafted_len,
+      .history = slots.history,
+      .step = {.token_ids = arrays.token_ids,
+               .query_start_loc = arrays.query_start_loc,
+               .context_lens = arrays.context_lens,
+               .slot_of_row = arrays.table_row,
+               .num_proposed = arrays.num_proposed,
+               .parents = {.nodes = arrays.parents},
+               .draft_logits = arrays.draft_logits,
+               .num_tokens = arrays.max_tokens},
+      .chosen = chosen_.const_data_ptr<int32_t>(),
+      .logits_stride = options_.kept_logits_dtype.has_value() ? options_.max_num_seqs : 0,
+      .max_drafts = key.num_drafts};
+  rows.rows.num_rows = key.padded_num_seqs;
+  return rows;
+}
+
 std::function<absl::Status()> DraftModel::Passes(const GraphKey& key, absl::Span<const KvLayer> kv,
                                                  int num_blocks) const {
   const StepMemory& memory = *options_.memory;
   const DraftTrees* trees = options_.trees;
   const DraftLevels levels =
       LevelsOf(trees == nullptr ? absl::Span<const int>() : trees->parents(), key.num_drafts);
-  DraftRowsArgs rows = {
-      .slots = memory.slots(),
-      .arrays = memory.arrays(),
-      .draft = memory.draft_arrays(),
-      .chosen = chosen_.data_ptr<int32_t>(),
-      .logits_stride = options_.kept_logits_dtype.has_value() ? options_.max_num_seqs : 0,
-      .max_drafts = key.num_drafts,
-      .num_rows = key.padded_num_seqs,
-      .block_size = options_.block_size,
-      .num_blocks = num_blocks};
-  // Of groups without a layer of its own it needs no block: some may have left a window of the model.
-  const auto& group_of_layer = options_.metadata->classes().group_of_layer;
-  for (size_t group = 0; group < options_.groups.size(); ++group) {
-    const bool has_layer =
-        std::find(group_of_layer.begin() + options_.first_layer, group_of_layer.end(),
-                  static_cast<int>(group)) != group_of_layer.end();
-    rows.groups[group] =
-        has_layer ? options_.groups[group] : KvGroupSpec{.retention = KvRetention::kCross};
-  }
+  DraftRowsArgs rows = RowsAt(key, num_blocks);
   const int num_passes = levels.num_levels();
   std::vector<Pass> passes;
   for (int i = 0; i <= num_passes; ++i) {
     if (levels.is_tree) {
-      rows.level = {.tree = trees->tree(),
-                    .ranks = trees->ranks(),
-                    .num_levels = num_passes,
+      rows.level = {.num_levels = num_passes,
                     .first_before = i == 0 ? 0 : levels.first[i - 1],
                     .first = levels.first[i],
                     .end = levels.first[i + 1],
+                    .ranks = trees->ranks(),
                     .rank_stride = chosen_.size(1)};
     }
     if (i < num_passes) passes.push_back(PassAt(key, rows, levels, i, kv));
@@ -212,8 +234,8 @@ std::function<absl::Status()> DraftModel::Passes(const GraphKey& key, absl::Span
     for (const Pass& pass : passes) {
       REPRISE_RETURN_IF_ERROR(options_.driver->DraftRows(pass.rows));
       if (options_.heads != nullptr) {
-        options_.heads->Begin(options_.memory->draft_arrays(), pass.rows.num_rows, pass.rows.pass,
-                              *options_.driver);
+        options_.heads->Begin(options_.memory->draft_arrays(), pass.rows.rows.num_rows,
+                              pass.rows.pass, *options_.driver);
         if (pass.rows.pass == 1) drafted_len_of_tokens = drafted_len.clone();
       }
       REPRISE_RETURN_IF_ERROR(options_.metadata->Build(pass.batches, classes_));

@@ -35,6 +35,7 @@
 #include "absl/types/span.h"
 #include "reprise/attention/layer_classes.h"
 #include "reprise/attention/layer_spec.h"
+#include "reprise/attention/speculation/draft_rows_args.h"
 #include "reprise/base/dtype.h"
 #include "reprise/cache/kv_group.h"
 #include "reprise/cache/storage/kv_layer.h"
@@ -45,7 +46,6 @@
 #include "reprise/runner/drafting/head_model.h"
 #include "reprise/runner/model.h"
 #include "reprise/runner/sampling/sampling.h"
-#include "reprise/runner/speculation/draft_rows_args.h"
 #include "reprise/runner/step_memory.h"
 #include "reprise/runner/step_metadata.h"
 
@@ -109,6 +109,8 @@ class DraftModel {
   };
 
   explicit DraftModel(const DraftModelOptions& options);
+  // The rows of the passes of a step at `key`, without what differs from pass to pass.
+  DraftRowsArgs RowsAt(const GraphKey& key, int num_blocks) const;
   Pass PassAt(const GraphKey& key, const DraftRowsArgs& rows, const DraftLevels& levels, int index,
               absl::Span<const KvLayer> kv) const;
   absl::Status Choose(const Pass& pass) const;

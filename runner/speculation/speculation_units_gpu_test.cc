@@ -1,14 +1,11 @@
-// The operations of speculative steps on the device are those of the host, bit for bit: over random
-// steps, captured in a graph, in memory whose every byte is compared.
+// N-grams on the device are those of the host, bit for bit: over random steps, captured in a graph,
+// in memory whose every byte is compared.
 
-#include <cstdint>
 #include <random>
-#include <vector>
 
 #include "gtest/gtest.h"
 #include "reprise/base/testing/builder_twins.h"
 #include "reprise/base/testing/device_array.h"
-#include "reprise/runner/speculation/draft_rows.h"
 #include "reprise/runner/speculation/ngram_drafts.h"
 #include "reprise/runner/testing/speculation_cases.h"
 
@@ -23,26 +20,19 @@ class SpeculationUnitsGpuTest : public ::testing::Test {
 };
 
 // Captures each shape once, and replays it over several steps.
-template <typename Args, typename DrawShape, typename Carve, typename Launch, typename Draw,
-          typename OnHost>
-void CompareManyShapes(int num_shapes, DrawShape draw_shape, Carve carve, Launch launch, Draw draw,
-                       OnHost on_host) {
+TEST_F(SpeculationUnitsGpuTest, NgramsAreThoseOfTheHost) {
   std::mt19937 random(1);
-  for (int i = 0; i < num_shapes; ++i) {
-    const SpeculationShape shape = draw_shape(random);
+  for (int i = 0; i < 120; ++i) {
+    const SpeculationShape shape = DrawSpeculationShape(random);
     SCOPED_TRACE(testing::Message() << "case " << i << ": " << shape);
-    BuilderTwins<Args> twins([&](ArrayCarver& carver) { return carve(shape, carver); }, launch);
+    BuilderTwins<NgramDraftsArgs> twins(
+        [&](ArrayCarver& carver) { return CarveNgramDrafts(shape, carver); }, LaunchNgramDrafts);
     for (int replay = 0; replay < 4; ++replay) {
       twins.Poison();
-      draw(random, shape, twins.args());
-      ASSERT_EQ(twins.Compare(on_host), "") << "replay " << replay;
+      DrawNgramDrafts(random, shape, twins.args());
+      ASSERT_EQ(twins.Compare(NgramDraftsOnHost), "") << "replay " << replay;
     }
   }
-}
-
-TEST_F(SpeculationUnitsGpuTest, NgramsAreThoseOfTheHost) {
-  CompareManyShapes<NgramDraftsArgs>(120, DrawSpeculationShape, CarveNgramDrafts, LaunchNgramDrafts,
-                                     DrawNgramDrafts, NgramDraftsOnHost);
 }
 
 TEST_F(SpeculationUnitsGpuTest, TheNewestOfTheLongestMatchesIsFoundInALongText) {
@@ -53,8 +43,7 @@ TEST_F(SpeculationUnitsGpuTest, TheNewestOfTheLongestMatchesIsFoundInALongText) 
                                 .num_slots = 4,
                                 .max_drafts = 16,
                                 .vocab_size = vocab_size,
-                                .max_blocks = 2500,
-                                .block_size = 16,
+                                .max_positions = 40000,
                                 .history_offset = offset,
                                 .history_gap = offset,
                                 .min_ngram = 1,
@@ -69,26 +58,6 @@ TEST_F(SpeculationUnitsGpuTest, TheNewestOfTheLongestMatchesIsFoundInALongText) 
       }
     }
   }
-}
-
-TEST_F(SpeculationUnitsGpuTest, RowsOfADraftModelAreThoseOfTheHost) {
-  int num_cases = 0;
-  CompareManyShapes<DraftRowsArgs>(
-      250, DrawSpeculationShape, CarveDraftRows, LaunchDraftRows,
-      [&](std::mt19937& random, const SpeculationShape& shape, DraftRowsArgs& args) {
-        DrawDraftRows(random, shape, ++num_cases % 3 == 0 ? 0.1 : 0, args);
-      },
-      DraftRowsOnHost);
-}
-
-TEST_F(SpeculationUnitsGpuTest, LevelsOfADraftModelsTreeAreThoseOfTheHost) {
-  int num_cases = 0;
-  CompareManyShapes<DraftRowsArgs>(
-      250, DrawTreeRowsShape, CarveDraftRows, LaunchDraftRows,
-      [&](std::mt19937& random, const SpeculationShape& shape, DraftRowsArgs& args) {
-        DrawDraftRows(random, shape, ++num_cases % 3 == 0 ? 0.1 : 0, args);
-      },
-      DraftRowsOnHost);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ struct TreeShape {
   int num_tables = 8;
   int max_nodes = 5;  // 1 to 64
   int num_groups = 1;
-  int num_dims = 1;  // of the model's positions
+  int num_dims = 1;  // components of a position
   int64_t parent_stride = TreeParents::kByToken;
   bool has_logits = true;  // first_verified and sample_offset
   bool has_faults = true;

@@ -16,10 +16,11 @@
 #include "reprise/attention/metadata/chain_batch.h"
 #include "reprise/attention/speculation/accept_drafts.h"
 #include "reprise/attention/speculation/advance_step.h"
-#include "reprise/attention/speculation/draft_steps.h"
+#include "reprise/attention/speculation/draft_rows.h"
 #include "reprise/attention/speculation/tree_batch.h"
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/speculation/accept_cases.h"
+#include "reprise/attention/testing/speculation/draft_cases.h"
 #include "reprise/base/testing/builder_memory.h"
 #include "tests/benchmarks/device/metadata_case.h"
 
@@ -35,9 +36,7 @@ DraftShape Shape(int num_rows, int max_new) {
           .max_blocks = 1024,
           .max_new = max_new,
           .num_tokens = num_rows * max_new,
-          .max_context_len = 1024 * 16,
-          .num_steps = 5,
-          .width = 8};
+          .max_context_len = 1024 * 16};
 }
 
 template <typename T>
@@ -107,32 +106,38 @@ MetadataCase TreeCase(int num_rows, int num_nodes, bool is_line) {
       LaunchTreeBatch);
 }
 
-MetadataCase DraftChainCase(int num_rows) {
-  const DraftShape shape = Shape(num_rows, 1);
-  return CaseOf<DraftChainArgs>(
-      "draft_steps, chains, 5 steps",
-      [=](ArrayCarver& carver) { return CarveDraftChain(shape, carver); },
-      [=](const DraftChainArgs& args) {
-        FillRows(shape, args.rows.table, args.rows.slots, args.rows.seq_len);
-      },
-      LaunchDraftChain);
-}
-
-MetadataCase DraftLevelCase(int num_rows) {
-  const DraftShape shape = Shape(num_rows, 1);
-  constexpr int kStep = 3;
-  return CaseOf<DraftLevelArgs>(
-      "draft_steps, level 3 of 8 nodes",
-      [=](ArrayCarver& carver) { return CarveDraftLevel(shape, kStep, carver); },
-      [=](const DraftLevelArgs& args) {
-        FillRows(shape, args.rows.table, args.rows.slots, args.rows.seq_len);
-        for (int64_t i = 0; i < int64_t{num_rows} * args.width; ++i) {
-          const_cast<int32_t*>(args.parents)[i] = static_cast<int32_t>(16 + i % 8);
+// Pass 3 of a draft model. A tree has 8 nodes per level.
+MetadataCase DraftRowsCase(int num_rows, bool is_tree) {
+  DraftRowsShape shape = {.num_rows = num_rows,
+                          .num_slots = num_rows,
+                          .max_drafts = 5,
+                          .max_blocks = 1024,
+                          .block_size = 16,
+                          .num_blocks = num_rows * 1024 + 1,
+                          .pass = 3};
+  if (is_tree) {
+    shape.level_starts = {0, 1, 9, 17, 25, 33};
+    shape.max_drafts = 32;
+  }
+  return CaseOf<DraftRowsArgs>(
+      is_tree ? "draft_rows, level 3 of 8 nodes" : "draft_rows, pass 3 of a chain",
+      [=](ArrayCarver& carver) { return CarveDraftRows(shape, carver); },
+      [=](const DraftRowsArgs& args) {
+        for (int64_t i = 0; i < int64_t{num_rows} * args.rows.table.row_stride; ++i) {
+          const_cast<int32_t*>(args.rows.table.entries)[i] = static_cast<int32_t>(1 + i % 1024);
         }
-        Fill(const_cast<const uint64_t*>(args.node_masks), int64_t{num_rows} * kMaxTreeNodes,
-             uint64_t{7});
+        Fill(args.step.context_lens, num_rows, 2000);
+        Fill(args.step.num_proposed, num_rows, shape.max_drafts);
+        for (int r = 0; r < num_rows; ++r) {
+          const_cast<int32_t*>(args.step.slot_of_row)[r] = r;
+          const_cast<int32_t*>(args.step.query_start_loc)[r] = r * (1 + shape.max_drafts);
+          for (int node = 0; is_tree && node <= shape.max_drafts; ++node) {
+            const_cast<int32_t*>(args.step.parents.nodes)[r * (1 + shape.max_drafts) + node] =
+                node == 0 ? -1 : std::max(0, node - 8);
+          }
+        }
       },
-      LaunchDraftLevel);
+      LaunchDraftRows);
 }
 
 // Drafts of a binary tree, or a chain, of which three are accepted.
@@ -256,7 +261,7 @@ std::vector<MetadataCase> DraftMetadataCases(int num_rows) {
   return {
       AdvanceCase(num_rows),          ChainCase(num_rows, 1),        ChainCase(num_rows, 5),
       TreeCase(num_rows, 16, false),  TreeCase(num_rows, 64, false), TreeCase(num_rows, 64, true),
-      DraftChainCase(num_rows),       DraftLevelCase(num_rows),      AcceptCase(num_rows, 15, true),
+      DraftRowsCase(num_rows, false), DraftRowsCase(num_rows, true), AcceptCase(num_rows, 15, true),
       AcceptCase(num_rows, 4, false), PrefixCase(num_rows, 1024),    PrefixCase(num_rows, 8192),
       MergeCase(num_rows, 2),         MergeCase(num_rows, 4)};
 }

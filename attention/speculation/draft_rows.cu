@@ -1,5 +1,5 @@
 // Rows of a draft model's pass: one warp per row, lanes over its tokens
-// (runner/speculation/draft_rows_args.h).
+// (attention/speculation/draft_rows_args.h).
 //
 // Bound: latency. Each row has a chain of dependent loads (slot, lengths, table entry), once to
 // place the rows and once to write them, and about 20 bytes per token: about 3 us for 256 rows.
@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "reprise/attention/metadata/row_packing.cuh"
+#include "reprise/attention/speculation/draft_rows.h"
 #include "reprise/base/cuda_status.h"
 #include "reprise/base/status_macros.h"
-#include "reprise/runner/speculation/draft_rows.h"
 
 namespace reprise {
 namespace {
@@ -20,47 +20,44 @@ __global__ void __launch_bounds__(kPackingThreads)
                     const __grid_constant__ RowArgs rows) {
   __shared__ PackingMemory memory;
   const PackedRow packed = PlaceRow(
-      args.num_rows, memory,
+      args.rows.num_rows, memory,
       [&](int row_idx) { return DraftPassRowOf(args, rows, row_idx).query_len; },
       [&](int row_idx) {
         const CheckedRow row = DraftPassRowOf(args, rows, row_idx);
         PrefetchSlot(rows.table, row.table_row, row.context_len);
       });
   const int row_idx = RowOfWarp();
-  if (row_idx < args.num_rows) {
+  if (row_idx < args.rows.num_rows) {
     const WarpLanes lanes;
     if (args.pass > 0) KeepDraftPass(lanes, args, row_idx);
     lanes.Sync();
     WriteDraftPassRow(lanes, args, rows, row_idx, packed.start);
   }
-  const int64_t end = packed.total < args.num_tokens ? packed.total : args.num_tokens;
+  const int64_t end = packed.total < args.rows.num_tokens ? packed.total : args.rows.num_tokens;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kPackingThreads + threadIdx.x;
   const int64_t num_threads = static_cast<int64_t>(gridDim.x) * kPackingThreads;
-  for (int64_t token = end + thread; token < args.num_tokens; token += num_threads) {
+  for (int64_t token = end + thread; token < args.rows.num_tokens; token += num_threads) {
     WriteInertToken(rows, token);
   }
-  if (thread == 0) {
-    args.draft.query_start_loc[args.num_rows] = static_cast<int32_t>(end);
-    *args.draft.common_prefix_len = 0;
-  }
+  if (thread == 0) WriteDraftPassEnd(args, end);
 }
 
 // After the last pass.
 __global__ void __launch_bounds__(kPackingThreads)
     KeepLastDraftKernel(const __grid_constant__ DraftRowsArgs args) {
   const int row_idx = RowOfWarp();
-  if (row_idx < args.num_rows) KeepDraftPass(WarpLanes(), args, row_idx);
+  if (row_idx < args.rows.num_rows) KeepDraftPass(WarpLanes(), args, row_idx);
 }
 
 }  // namespace
 
 absl::Status LaunchDraftRows(const DraftRowsArgs& args, CUstream_st* stream) {
   REPRISE_RETURN_IF_ERROR(CheckDraftRows(args));
-  if (args.num_rows == 0) return absl::OkStatus();
+  if (args.rows.num_rows == 0) return absl::OkStatus();
   if (args.pass == NumPasses(args)) {
-    KeepLastDraftKernel<<<PackingCtas(args.num_rows), kPackingThreads, 0, stream>>>(args);
+    KeepLastDraftKernel<<<PackingCtas(args.rows.num_rows), kPackingThreads, 0, stream>>>(args);
   } else {
-    DraftRowsKernel<<<PackingCtas(args.num_rows), kPackingThreads, 0, stream>>>(
+    DraftRowsKernel<<<PackingCtas(args.rows.num_rows), kPackingThreads, 0, stream>>>(
         args, DraftPassRowArgs(args));
   }
   return CudaStatus(cudaGetLastError(), "LaunchDraftRows");
