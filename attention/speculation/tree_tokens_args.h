@@ -99,8 +99,8 @@ REPRISE_HOST_DEVICE constexpr void WriteNode(const TreeTokensArgs& args, int row
   const ModelPositions& model = args.model_positions;
   if (model.positions == nullptr) return;
   for (int dim = 0; dim < model.num_dims; ++dim) {
-    model.positions[dim * model.stride + token] =
-        position + model.delta[args.arrays.table_row[row_idx]];
+    const int64_t moved = int64_t{position} + model.delta[args.arrays.table_row[row_idx]];
+    model.positions[dim * model.stride + token] = static_cast<int32_t>(moved);
   }
 }
 

@@ -79,7 +79,7 @@ void WriteRowByDefinition(const TreeTokensArgs& args, int r) {
     for (int dim = 0;
          args.model_positions.positions != nullptr && dim < args.model_positions.num_dims; ++dim) {
       args.model_positions.positions[dim * args.model_positions.stride + first + node] =
-          position + args.model_positions.delta[arrays.table_row[r]];
+          static_cast<int32_t>(int64_t{position} + args.model_positions.delta[arrays.table_row[r]]);
     }
   }
 }
