@@ -10,6 +10,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "reprise/base/divisor.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/cache/group_retention.h"
 
@@ -66,7 +67,7 @@ int SequenceBlocks::NumColumns(int64_t num_tokens) const {
   // It fits int32 now, where a division is cheap.
   const int num_covered = static_cast<int>(
       std::min<int64_t>(num_tokens + options_.num_lookahead_tokens, num_row_tokens));
-  return num_covered / options_.block_size + (num_covered % options_.block_size != 0);
+  return CeilDiv(num_covered, options_.block_size);
 }
 
 int SequenceBlocks::TokensWithColumns(int num_columns) const {
@@ -125,14 +126,17 @@ SequenceBlocks::Sequence& SequenceBlocks::Start(SlotId slot) {
   return started;
 }
 
+void SequenceBlocks::AllocatePlanned(absl::Span<BlockId> blocks) {
+  const absl::Status status = cache_.AllocateReserved(blocks);
+  CHECK(status.ok()) << "a planned allocation failed: " << status;
+}
+
 void SequenceBlocks::FillRow(SlotId slot, int group, int first, absl::Span<const BlockId> hits,
                              int end) {
   tables_.StartAt(slot, group, first);
   const absl::Span<BlockId> row = tables_.Extend(slot, group, end - first);
   absl::c_copy(hits, row.begin());
-  // Whether it may use the reserve has been decided.
-  const absl::Status status = cache_.AllocateReserved(row.subspan(hits.size()));
-  CHECK(status.ok()) << "a planned allocation failed: " << status;
+  AllocatePlanned(row.subspan(hits.size()));
 }
 
 void SequenceBlocks::GrowTo(SlotId slot, int num_columns) {
@@ -140,8 +144,7 @@ void SequenceBlocks::GrowTo(SlotId slot, int num_columns) {
     if (!HoldsOwnTokens(options_.groups[group])) continue;
     const int num_lacking = num_columns - tables_.end(slot, group);
     if (num_lacking <= 0) continue;
-    const absl::Status status = cache_.AllocateReserved(tables_.Extend(slot, group, num_lacking));
-    CHECK(status.ok()) << "a planned allocation failed: " << status;
+    AllocatePlanned(tables_.Extend(slot, group, num_lacking));
   }
   (*this)[slot].num_tokens_with_columns = TokensWithColumns(num_columns);
 }
@@ -280,8 +283,7 @@ void SequenceBlocks::MakeOwn(SlotId slot, int num_kept) {
         continue;
       }
       BlockId own;
-      const absl::Status status = cache_.AllocateReserved(absl::MakeSpan(&own, 1));
-      CHECK(status.ok()) << "a planned allocation failed: " << status;
+      AllocatePlanned(absl::MakeSpan(&own, 1));
       tables_.Replace(slot, group, i, own);
       if (int64_t{i} * options_.block_size < num_kept) {
         AddCopy(block, own);
