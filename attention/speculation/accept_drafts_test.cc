@@ -31,10 +31,11 @@ std::string Refusal(const AcceptDraftsArgs& args) {
   return std::string(CheckAcceptDrafts(args).message());
 }
 
-// One row of a sequence that ends in 7 at position 20, with three drafts: 5 9 2.
-class AcceptOneRow : public ::testing::Test {
+// One row of a sequence that ends in 7 at position 20, with kTokens - 1 drafts.
+template <int kTokens>
+class AcceptOneSequence : public ::testing::Test {
  protected:
-  AcceptOneRow() {
+  AcceptOneSequence() {
     args_.query_start_loc = query_start_loc_;
     args_.context_lens = &context_len_;
     args_.token_ids = token_ids_;
@@ -42,8 +43,8 @@ class AcceptOneRow : public ::testing::Test {
     args_.first_verified = &first_verified_;
     args_.slot_of_row = &slot_;
     args_.num_rows = 1;
-    args_.num_tokens = 4;
-    args_.num_logits = 4;
+    args_.num_tokens = kTokens;
+    args_.num_logits = kTokens;
     args_.max_drafts = 4;
     args_.slots = {.seq_len = &seq_len_,
                    .last_token = &last_token_,
@@ -55,14 +56,13 @@ class AcceptOneRow : public ::testing::Test {
     args_.num_new = &num_new_;
     args_.new_tokens = new_tokens_;
     args_.new_tokens_stride = 5;
-    args_.row_faults = &row_fault_;
     std::fill_n(history_, 30, -9);
   }
 
-  // `chosen` at the four places of the row; its new tokens.
+  // `chosen` after each token of the row; its new tokens.
   std::vector<int32_t> Accept(std::vector<int32_t> chosen) {
-    std::copy_n(chosen.begin(), 3, chosen_ + 1);  // earlier logits follow those of rows
-    chosen_[0] = chosen[3];
+    std::copy_n(chosen.begin(), kTokens - 1, chosen_ + 1);  // earlier logits follow those of rows
+    chosen_[0] = chosen[kTokens - 1];
     EXPECT_EQ(CheckAcceptDrafts(args_), absl::OkStatus());
     AcceptDraftsOnHost(args_);
     EXPECT_EQ(num_new_ == 0, token_ == kNotSampled || token_ == kNanRow);
@@ -70,22 +70,32 @@ class AcceptOneRow : public ::testing::Test {
     return std::vector<int32_t>(new_tokens_, new_tokens_ + num_new_);
   }
 
-  int32_t chosen_[4] = {};
+  int32_t chosen_[kTokens] = {};
   int32_t seq_len_ = 21;
   int32_t last_token_ = 7;
   int64_t sample_index_ = int64_t{1} << 40;
-  int32_t drafted_len_ = 24;
+  int32_t drafted_len_ = 0;
   int32_t history_[30];
-  int32_t token_ids_[4] = {7, 5, 9, 2};
-  int32_t query_start_loc_[2] = {0, 4};
+  int32_t token_ids_[kTokens] = {7, 5, 9, 2};
+  int32_t query_start_loc_[2] = {0, kTokens};
   int32_t context_len_ = 20;
   int32_t slot_ = 0;
   int32_t first_verified_ = 1;
   int32_t token_ = -9;
   int32_t num_new_ = -9;
   int32_t new_tokens_[5] = {-9, -9, -9, -9, -9};
-  int32_t row_fault_ = -9;
   AcceptDraftsArgs args_;
+};
+
+// The drafts 5 9 2 of a chain.
+class AcceptOneRow : public AcceptOneSequence<4> {
+ protected:
+  AcceptOneRow() {
+    drafted_len_ = 24;
+    args_.row_faults = &row_fault_;
+  }
+
+  int32_t row_fault_ = -9;
 };
 
 TEST_F(AcceptOneRow, DraftsAreAcceptedUpToTheFirstThatDiffers) {
@@ -289,47 +299,18 @@ TEST_F(AcceptOneRow, ARowOutOfBoundsIsRefusedWithItsValuesAndItsStateStays) {
 
 using Pair = std::pair<int64_t, int64_t>;
 
-// The tree of the header: a sequence that ends in 7 at position 20, drafts 5 9 2 9 with parents
-// 0 0 1 2, in two groups; an encoder's third one.
-class AcceptOneTree : public ::testing::Test {
+// The tree of the header: drafts 5 9 2 9 with parents 0 0 1 2, in two groups; an encoder's third one.
+class AcceptOneTree : public AcceptOneSequence<5> {
  protected:
   AcceptOneTree() {
-    args_.query_start_loc = query_start_loc_;
-    args_.context_lens = &context_len_;
-    args_.token_ids = token_ids_;
+    drafted_len_ = 29;
+    token_ids_[4] = 9;
     args_.parents.nodes = parents_;
     args_.slot_mapping = slot_mapping_;
     args_.group_stride = 5;
     args_.num_groups = 3;
-    args_.chosen = chosen_;
-    args_.first_verified = &first_verified_;
-    args_.slot_of_row = &slot_;
-    args_.num_rows = 1;
-    args_.num_tokens = 5;
-    args_.num_logits = 5;
-    args_.max_drafts = 4;
-    args_.slots = {.seq_len = &seq_len_,
-                   .last_token = &last_token_,
-                   .sample_index = &sample_index_,
-                   .drafted_len = &drafted_len_,
-                   .history = {history_, 30},
-                   .num_slots = 1};
-    args_.tokens = &token_;
-    args_.num_new = &num_new_;
-    args_.new_tokens = new_tokens_;
-    args_.new_tokens_stride = 5;
     args_.move_from = move_from_;
     args_.move_to = move_to_;
-    std::fill_n(history_, 30, -9);
-  }
-
-  // `chosen` after each of the five nodes; the row's new tokens.
-  std::vector<int32_t> Accept(std::vector<int32_t> chosen) {
-    std::copy_n(chosen.begin(), 4, chosen_ + 1);  // earlier logits follow those of rows
-    chosen_[0] = chosen[4];
-    EXPECT_EQ(CheckAcceptDrafts(args_), absl::OkStatus());
-    AcceptDraftsOnHost(args_);
-    return std::vector<int32_t>(new_tokens_, new_tokens_ + num_new_);
   }
 
   // The moves of a group that are there.
@@ -342,25 +323,10 @@ class AcceptOneTree : public ::testing::Test {
     return moves;
   }
 
-  int32_t chosen_[5] = {};
-  int32_t seq_len_ = 21;
-  int32_t last_token_ = 7;
-  int64_t sample_index_ = int64_t{1} << 40;
-  int32_t drafted_len_ = 29;
-  int32_t history_[30];
-  int32_t token_ids_[5] = {7, 5, 9, 2, 9};
   int32_t parents_[5] = {-1, 0, 0, 1, 2};
   int64_t slot_mapping_[15] = {38, 39, 20, 21, 22, 10, 11, 12, 13, 14, -1, -1, -1, -1, -1};
-  int32_t query_start_loc_[2] = {0, 5};
-  int32_t context_len_ = 20;
-  int32_t slot_ = 0;
-  int32_t first_verified_ = 1;
-  int32_t token_ = -9;
-  int32_t num_new_ = -9;
-  int32_t new_tokens_[5] = {-9, -9, -9, -9, -9};
   int64_t move_from_[12] = {};
   int64_t move_to_[12] = {};
-  AcceptDraftsArgs args_;
 };
 
 TEST_F(AcceptOneTree, APathIsAcceptedAndItsKeysMoveToItsOrder) {
