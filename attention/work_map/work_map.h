@@ -8,12 +8,12 @@
 // partials make which queries: the last CTA to arrive at a merge performs it, or all that have
 // partials of it do.
 //
-// Worked example: decodes of five rows over one kv head and four columns, with a tile_cost of 4.
+// Worked example: decodes of five rows over one kv head and four columns, whose tiles cost 4.
 //
 //   row               a     b      c     d     e
 //   keys            500    64   1000   100   300
 //   steps             8     1     16     2     5   of kWorkStepKeys = 64 keys
-//   cost             68    12    132    20    44   steps * kStepCost + tile_cost; 276 in all
+//   cost             68    12    132    20    44   steps * kStepCost + 4; 276 in all
 //   cost before       0    68     80   212   232
 //   steps begin at    4    72     84   216   236   after the tile's own cost
 //   a column takes 276 / 4, rounded up to whole steps: 9 steps = 72; borders at 72, 144, 216
@@ -32,14 +32,15 @@
 // than the others, every other CTA takes its units from the last to the first, so that some CTAs
 // read while others multiply.
 //
-// Whole ranges. Where decodes are more than the columns, cutting them at borders costs each CTA a
-// unit more, and merges. So if columns of as many whole ranges each are hardly wider than filled
-// ones, no range is cut: 64 equal rows are two to a column in 32 of 33 columns.
+// Even pieces. If ranges have similar lengths, cuts at the borders of columns make pieces of many sizes,
+// and each piece must be merged. Then the builder cuts each range into even pieces, or does not cut it:
+// of 64 equal rows 32 columns have two each, and the last of 33 columns has none. The choice depends on
+// the costs (attention/work_map/work_map_cut.h).
 //
 // Clusters. A merge through memory takes 1 to 2 us. For some batches of few rows the kernel is
 // launched in clusters of CTAs of the same head and adjacent columns (ClusterOf()). Then the builder
-// may give each range a cluster of its own: the range is cut into at most as many even pieces, which
-// the CTAs add up by reading each other's shared memory.
+// may give each range a cluster. Each CTA of the cluster has a piece, and the CTAs add the pieces up by
+// reading each other's shared memory.
 //
 // Wide CTAs. A row of one KV head has more multiprocessors than its keys are worth cutting for. Then
 // the kernel's CTAs have twice as many warps, and there are half as many columns (IsWide()).
@@ -120,7 +121,7 @@ enum class RowSplit : int32_t {
 // Cuts are at multiples of this many local keys, which a CTA loads at a time.
 inline constexpr int kWorkStepKeys = 64;
 
-// The cost of a step in the units of TileMap::tile_cost.
+// The cost of a step in the unit of CutCosts.
 inline constexpr int kStepCost = 8;
 
 inline constexpr int kMaxDeterministicSplits = 16;
@@ -182,6 +183,24 @@ struct WorkMerge {
 // The largest cluster that every card with clusters can run.
 inline constexpr int kMostClusterColumns = 8;
 
+// WorkMapCosts (attention/device_profile.h) for the tile of a map. The unit of costs is that of kStepCost.
+struct CutCosts {
+  int tile = 0;             // a tile, without its keys
+  int merges_per_step = 0;  // partials merged in the time of a step, times kStepCost
+  int merge = 0;            // a merge through memory
+  int merge_level_steps = 0;
+  // The cuts of a filled column cost at least `border`, and at least this percentage of its width.
+  int border = 0;
+  int border_percent = 0;
+  int ctas_per_sm = 1;
+  int lone_percent = 100;  // the time of a step if the multiprocessor has only one CTA
+  int cluster_steps = 0;
+  int joint_pieces = 0;
+  int joint_keys = 0;
+  int both_ways_steps = 0;
+  int wide_keys = 0;
+};
+
 // The map for one size of tile, that is, for one kernel: views of its storage, all on the device of
 // the queries, and the values that the plan fixed.
 struct TileMap {
@@ -223,10 +242,8 @@ struct TileMap {
   int num_kv_heads = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
-  int tile_rows = 0;        // rows of a kernel's tile: queries times heads of a group
-  int tile_cost = 0;        // of a tile apart from its keys; a step costs kStepCost
-  int merges_per_step = 0;  // partials merged in the time of a step, times kStepCost
-  int tile_queries = 0;     // the most queries of an item
+  int tile_rows = 0;     // rows of a kernel's tile: queries times heads of a group
+  int tile_queries = 0;  // the most queries of an item
   // Ranges of so many queries are merged jointly; 0: the tile's kernels do not. MergesJointly().
   int least_joint_queries = 0;
   // kv heads, times the tiles that the heads of a group fill if there are more than tile_rows.
@@ -246,10 +263,9 @@ struct TileMap {
   int max_splits = kMaxDeterministicSplits;  // in deterministic mode
   int decode_query_len = 1;                  // likewise: WorkMapOptions::decode_query_len
 
-  int whole_ranges_percent = 0;  // WorkMapCosts::whole_ranges_percent; 0 if the tile has many rows
   bool may_be_dealt = false;
-  int cut_cost = 0;               // of the cuts of a column
   int32_t* deal_order = nullptr;  // [max_tiles] if may_be_dealt: the dealt items, longest first
+  CutCosts costs;
 };
 
 inline constexpr int kNumMapCounts = 5;
@@ -264,14 +280,10 @@ inline int MostKeys(const TileMap& map, int window_left) {
   return window_left + map.max_query_len;
 }
 
-// The most steps of a piece of a range that has a cluster because the rows have few keys.
-inline constexpr int kMostStepsOfCluster = 4;
-
 // The number of columns that form a cluster in the kernel for a batch of `num_rows` rows; 1: the kernel
-// has no clusters. A split that is merged in a cluster may be one step longer than a split that is
-// merged through memory, because the merge through memory takes longer than a step. Clusters of more
-// than 2 leave some columns unused, so they serve rows of few keys only. Clusters of 2 use all columns,
-// except an odd last one. They serve rows of any length if each row has two columns but not three.
+// has no clusters. The choice compares the longest pieces in a cluster with those of even pieces that are
+// merged through memory. Clusters of more than 2 leave some columns unused, so they serve rows of few keys
+// only (CutCosts::cluster_steps). Clusters of 2 use all columns, or all but one.
 inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
   if (num_rows < 1 || num_rows > map.clusters_of[2]) return 1;
   const int keys = MostKeys(map, window_left);
@@ -281,18 +293,18 @@ inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
     const int even = (steps + columns - 1) / columns;
     return even > kStepsUnderWay ? even : kStepsUnderWay;
   };
-  const int without = piece(steps, map.num_columns / num_rows);
-  int most = without < kMostStepsOfCluster ? without + 1 : kMostStepsOfCluster;
   // A window may begin within a step.
   const int touched = steps + (keys < map.max_seq_len ? 1 : 0);
   int best = 1;
+  int64_t end = int64_t{piece(steps, map.num_columns / num_rows)} * kStepCost + map.costs.merge;
   for (int cluster = 2; cluster <= kMostClusterColumns; ++cluster) {
-    if (num_rows > map.clusters_of[cluster] || piece(touched, cluster) > most) continue;
+    const int longest = piece(touched, cluster);
+    if (num_rows > map.clusters_of[cluster] || int64_t{longest} * kStepCost > end) continue;
+    if (cluster > 2 && longest > map.costs.cluster_steps) continue;
     best = cluster;
-    most = piece(touched, cluster) - 1;  // for larger ones
+    end = int64_t{longest} * kStepCost - 1;  // for larger ones
   }
-  if (best > 1) return best;
-  return 3 * num_rows > map.num_columns ? 2 : 1;
+  return best;
 }
 
 // The columns of the clusters of that size that run at the same time; without clusters all.
@@ -306,7 +318,7 @@ REPRISE_HOST_DEVICE inline int ColumnsInUse(const TileMap& map, int cluster) {
 // `cluster`: ClusterOf().
 inline bool IsWide(const TileMap& map, int cluster, int num_rows, int window_left) {
   return cluster == 1 && num_rows > 0 && num_rows <= map.most_wide_rows &&
-         MostKeys(map, window_left) > kStepsUnderWay * kMostPiecesAtOnce * kWorkStepKeys;
+         MostKeys(map, window_left) > map.costs.wide_keys;
 }
 
 // The launch of the kernel for a TileMap: the columns of a cluster (ClusterOf()), and whether its CTAs
@@ -334,6 +346,7 @@ struct WorkMap {
   // The same for a batch whose long rows may have at least a third as many query ranges as it has
   // rows.
   int64_t most_joined_steps_beside_prompts = 0;
+  int joined_short_rows = 0;  // WorkMapCosts::joined_short_rows
 
   bool has_short_rows() const { return short_rows.num_ctas > 0; }
 };

@@ -49,6 +49,18 @@ struct HostTeam {
     return least;
   }
 
+  template <typename Value>
+  Tally TallyOf(int n, Value value) {
+    Tally tally;
+    for (int i = 0; i < n; ++i) {
+      const Tally of_one = value(i);
+      tally = {.total = tally.total + of_one.total,
+               .most = std::max(tally.most, of_one.most),
+               .last = std::max(tally.last, of_one.last)};
+    }
+    return tally;
+  }
+
   template <typename Count, typename Use>
   auto Scan(int n, Count count, Use use) {
     decltype(count(0)) sum = 0;
@@ -107,16 +119,12 @@ void Cut(const WorkMapRows& rows, const WorkPart& part) {
   }
 }
 
-// Two kernels do not pay for a batch whose longest row has at most this many times the queries of a
-// short one.
-constexpr int kHardlyLonger = 4;
-
 template <typename Batch>
 int LongestShort(const Batch& batch, const WorkMap& map) {
   if (!map.has_short_rows()) return 0;
   const int longest = map.short_rows.max_query_len;
   if (batch.max_query_len <= longest || map.split == RowSplit::kByRow) return longest;
-  if (batch.max_query_len <= kHardlyLonger * longest) return 0;
+  if (batch.max_query_len <= map.joined_short_rows * longest) return 0;
   const int64_t steps_of_row = (int64_t{batch.max_seq_len} + kWorkStepKeys - 1) / kWorkStepKeys;
   const int64_t steps = batch.num_rows * steps_of_row;
   if (steps <= map.most_joined_steps) return 0;

@@ -45,6 +45,7 @@ constexpr int64_t kFreeSharedScratch = 43 * 1024;
 struct ScanMemory {
   // Alternate rounds use alternate rows, so one barrier per round is enough.
   int of_warps[2][kWarps];
+  Tally tallies[2][kWarps];
   alignas(16) int64_t warp_sums[2][kWarps];
   // Of each warp's share, first how many are in each bucket, then the rank of the next.
   alignas(16) uint16_t in_buckets[kWarps][kNumRankBuckets];
@@ -106,6 +107,27 @@ class CtaTeam {
                        [](int of_warp) { return __reduce_min_sync(~0u, of_warp); });
 #endif
     return least;
+  }
+
+  template <typename Value>
+  REPRISE_HOST_DEVICE Tally TallyOf(int n, Value value) {
+    Tally tally;
+#if defined(__CUDA_ARCH__)
+    for (int i = threadIdx.x; i < n; i += kThreads) {
+      const Tally of_one = value(i);
+      tally = {.total = tally.total + of_one.total,
+               .most = max(tally.most, of_one.most),
+               .last = max(tally.last, of_one.last)};
+    }
+    Tally* const of_warps = memory_.tallies[reduce_parity_];
+    reduce_parity_ ^= 1;
+    tally = OfWarp(tally);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = tally;
+    __syncthreads();
+    const int lane = threadIdx.x % 32;
+    tally = OfWarp(lane < kWarps ? of_warps[lane] : Tally{});
+#endif
+    return tally;
   }
 
   template <typename Count, typename Use>
@@ -220,6 +242,12 @@ class CtaTeam {
   struct alignas(16) WarpSums {
     Sum of[4];
   };
+
+  __device__ static Tally OfWarp(const Tally& of_lane) {
+    return {.total = __reduce_add_sync(~0u, of_lane.total),
+            .most = __reduce_max_sync(~0u, of_lane.most),
+            .last = __reduce_max_sync(~0u, of_lane.last)};
+  }
 
   // `reduce` over the value of each warp; `nothing` is its neutral element.
   template <typename Reduce>

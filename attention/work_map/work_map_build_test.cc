@@ -41,10 +41,12 @@ TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
                               .tile = 8,
                               .warpgroup_tile = 24,
                               .merges_per_step_few_rows = 10,
-                              .merges_per_step = 5}});
+                              .merges_per_step = 5,
+                              .joint_rows = 8,
+                              .joint_pieces = 16}});
   const TileMap& map = work.map().main;
   ASSERT_EQ(map.num_columns, 4);
-  ASSERT_EQ(map.tile_cost, 4);
+  ASSERT_EQ(map.costs.tile, 4);
   ASSERT_EQ(kWorkStepKeys, 64);
   ASSERT_EQ(kStepCost, 8);
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
@@ -56,9 +58,9 @@ TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
     EXPECT_EQ(NumSteps(scratch.tiles[r]), kSteps[r]);
     EXPECT_EQ(scratch.tiles[r].cost_begin, kCostBefore[r]);
   }
-  EXPECT_EQ(kCostBefore[4] + kSteps[4] * kStepCost + map.tile_cost, 276);
+  EXPECT_EQ(kCostBefore[4] + kSteps[4] * kStepCost + map.costs.tile, 276);
   const Columns<int32_t> columns(/*total_cost=*/276, /*least_steps=*/1, map.num_columns,
-                                 map.tile_cost);
+                                 map.costs.tile);
   EXPECT_EQ(columns.steps(), 9);
   EXPECT_EQ(columns.Border(1), 72);
   EXPECT_EQ(columns.Border(3), 216);
@@ -79,20 +81,21 @@ TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
 }
 
 TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
-  // Costs 1/2 + 2, 1/2 + 4, 1/2 + 1 steps: 8 1/2 in 3 columns that begin at 0, 3 and 6.
-  Rows rows({128, 200, 10});
+  // Costs 1/2 + 2, 1/2 + 16, 1/2 + 1 steps: 20 1/2 in 3 columns that begin at 0, 7 and 14.
+  Rows rows({128, 1000, 10});
   WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/2);
   options.device.num_sms = 3;  // 6 CTAs
   HostWorkMap work(options);
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-  // Row 1 costs from 2 1/2 to 7; its steps begin at 3, so that the border at 6 is its fourth step.
-  EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 0, 128), KeysOfRow(1, 0, 192),
-                                                    KeysOfRow(1, 192, 200), KeysOfRow(2, 0, 10)));
+  // Row 1 costs from 2 1/2 to 19; its steps begin at 3, so that the borders are its steps 4 and 11.
+  EXPECT_THAT(ItemsOf(work.map().main),
+              ElementsAre(KeysOfRow(0, 0, 128), KeysOfRow(1, 0, 256), KeysOfRow(1, 256, 704),
+                          KeysOfRow(1, 704, 1000), KeysOfRow(2, 0, 10)));
   EXPECT_THAT(std::vector<int32_t>(work.map().main.column_items, work.map().main.column_items + 4),
-              ElementsAre(0, 1, 2, 4));
+              ElementsAre(0, 2, 3, 5));
   ASSERT_EQ(work.map().main.counts[1], 1);
   EXPECT_EQ(work.map().main.merges[0].row, 1);
-  EXPECT_EQ(work.map().main.merges[0].num_partials, 2);
+  EXPECT_EQ(work.map().main.merges[0].num_partials, 3);
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
 }
 
@@ -261,9 +264,9 @@ TEST(WorkMapBuildTest, FewRowsThatAreAlikeAreCutInPiecesOfOneSize) {
 }
 
 TEST(WorkMapBuildTest, ShortRowsThatFillHalfTheColumnsAreWhole) {
-  // Ranges of 16 steps are in 2 pieces of 8; those of 25 are cut.
+  // Ranges of 28 steps are in 2 pieces of 14.
   for (const auto& [len, num_cuts] :
-       {std::tuple{1024, 0}, std::tuple{1536, 0}, std::tuple{1600, 16}}) {
+       {std::tuple{1024, 0}, std::tuple{1536, 0}, std::tuple{1792, 16}}) {
     Rows rows(std::vector<int32_t>(16, len));
     HostWorkMap work(WithoutClusters(OptionsFor(rows.batch)));
     ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());

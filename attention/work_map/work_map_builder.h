@@ -15,6 +15,9 @@
 //                               every CTA; mostly by the thread of Fill()'s f(i)
 //   team.Total(n, f)            the sum of f(i) for i in [0, n), i as for Fill()
 //   team.Least(n, f)            the least of f(i) for i in [0, n); INT32_MAX if n is 0
+//   team.TallyOf(n, f)          the sum of f(i).total and the largest f(i).most and f(i).last, each at
+//                               least 0, for i in [0, n), i as for Fill(); makes earlier writes visible
+//                               as Meet() does
 //   team.RankByBucket(n, bucket_of, use)
 //                               use(i, rank), in every CTA, for i in [0, n) whose bucket_of(i) is
 //                               not negative: the number of such j with a smaller bucket, or with
@@ -212,6 +215,13 @@ REPRISE_HOST_DEVICE inline int KeysToShare(const WorkMapRows& rows, const WorkMa
   return most > 0 ? static_cast<int>(most) : 0;
 }
 
+// A sum and two maxima.
+struct Tally {
+  int total = 0;
+  int most = 0;
+  int last = 0;
+};
+
 struct WorkCounts {
   int items;
   int partials;
@@ -277,10 +287,11 @@ class WorkMapBuilder {
     FindSharedKeys();
     const int num_tiles = FindTiles();
     const Sum total_cost = FindKeys(num_tiles);
-    have_clusters_ = SuitClusters(total_cost, num_tiles);
-    const int least = LeastWidth<Sum>(total_cost, num_tiles, map_.tile_cost, map_.merges_per_step);
-    Columns<Sum> columns(total_cost, least, num_columns_, map_.tile_cost);
-    const WorkCounts counts = CutTiles(total_cost, num_tiles, least, columns);
+    const int least = LeastWidth<Sum>(total_cost, num_tiles, map_.costs);
+    Columns<Sum> columns(total_cost, least, num_columns_, map_.costs.tile);
+    ChooseCut(total_cost, num_tiles, least, columns);
+    const WorkCounts counts = CutTiles(num_tiles, columns);
+    if (is_dealt_) RankTiles(num_tiles, columns.even().piece_steps);
     NoteItems(num_tiles);
     WriteItems(counts, num_tiles, columns);
   }
@@ -396,7 +407,7 @@ class WorkMapBuilder {
           AtMost(map_.tile_queries, rows_.query_start_loc[rows_.num_rows] - t * map_.tile_queries);
       tile.key_end = shared_keys_;
       tile.num_pieces = 1;
-      cost = Cutter::template CostOf<Sum>(map_.max_splits, map_.tile_cost, tile);
+      cost = Cutter::template CostOf<Sum>(map_.max_splits, map_.costs.tile, tile);
     } else {
       tile.row = RowOfTile(t);
       const WorkMapRow row = rows_are_loaded_ ? row_[tile.row] : LoadRow(rows_, tile.row);
@@ -410,7 +421,7 @@ class WorkMapBuilder {
         if (tile.key_end < tile.key_begin) tile.key_end = tile.key_begin;
         tile.num_pieces = 1;
         const int most_pieces = map_.max_splits / (IsOfDecodes(row) ? 1 : RowTiles(row));
-        cost = Cutter::template CostOf<Sum>(most_pieces, map_.tile_cost, tile);
+        cost = Cutter::template CostOf<Sum>(most_pieces, map_.costs.tile, tile);
       }
     }
     tiles_[t] = tile;
@@ -461,118 +472,113 @@ class WorkMapBuilder {
             static_cast<int>(packed & ((Sum{1} << sums_.partial_shift) - 1))};
   }
 
-  // CountTiles() can count this many ranges.
+  // TotalsOf() can count this many ranges.
   static constexpr int kCountBits = 15;
   static constexpr int kMostCounted = (1 << kCountBits) - 1;
   static_assert(kMostCounted <= kMostRanked);
 
-  REPRISE_HOST_DEVICE TileCounts CountTiles(int num_tiles) {
-    const int both = team_.Total(num_tiles, [&](int t) -> int {
+  // Also makes the costs of all ranges visible.
+  REPRISE_HOST_DEVICE RangeTotals TotalsOf(int num_tiles) {
+    const Tally tally = team_.TallyOf(num_tiles, [&](int t) -> Tally {
       const WorkTile& tile = tiles_[t];
-      if (tile.num_pieces == 0) return 0;
-      return tile.key_begin < tile.key_end ? 1 : 1 << kCountBits;
+      if (tile.num_pieces == 0) return {};
+      if (tile.key_begin >= tile.key_end) return {.total = 1 << kCountBits};
+      return {.total = 1, .most = NumSteps(tile), .last = t + 1};
     });
-    return {both & kMostCounted, both >> kCountBits};
+    const int with_keys = tally.total & kMostCounted;
+    const int without_keys = tally.total >> kCountBits;
+    return {.with_keys = with_keys,
+            .without_keys = without_keys,
+            .to_place = tally.last == with_keys ? with_keys : with_keys + without_keys,
+            .longest_steps = tally.most};
   }
 
-  // Whether all items of ranges with keys are among the first num_columns_.
-  REPRISE_HOST_DEVICE bool AreInColumns(int num_tiles) {
-    const int num_beyond = team_.Total(num_tiles, [&](int t) -> int {
-      const WorkTile& tile = tiles_[t];
-      if (tile.num_pieces == 0) return 0;
-      return tile.key_begin < tile.key_end && tile.first_item + tile.num_pieces > num_columns_;
-    });
-    return num_beyond == 0;
-  }
-
-  // Whether each range is to have a cluster: if all pieces have few steps, or hardly more than the
-  // columns would have without clusters. A CTA that is left behind has the memory's rate to itself.
-  REPRISE_HOST_DEVICE bool SuitClusters(Sum total_cost, int num_tiles) {
-    if (!Cutter::kMayGiveColumns || cluster_ == 1 || !rows_are_tiles_ || shared_keys_ > 0 ||
-        num_tiles * cluster_ > num_columns_) {
-      return false;
-    }
-    const int longest = -team_.Least(num_tiles, [&](int t) -> int { return -NumSteps(tiles_[t]); });
-    const int steps = CeilOf(longest, cluster_);
-    const int even =
-        static_cast<int>(DivideBy<Sum>(total_cost, static_cast<Sum>(num_columns_) * kStepCost));
-    return steps <= kMostStepsOfCluster || steps <= even + even / 4 + 1;
-  }
-
-  // The ranges of a column if each column is to have as many whole ones; else 0.
-  REPRISE_HOST_DEVICE int WholeRangesOfColumn(Sum total_cost, int num_tiles,
-                                              const Columns<Sum>& columns) {
-    if (!Cutter::kMayGiveColumns || map_.whole_ranges_percent == 0 || shared_keys_ > 0 ||
-        num_tiles <= num_columns_ || num_tiles > kMostCounted) {
-      return 0;
-    }
-    const int with_keys = CountTiles(num_tiles).with_keys;  // also makes all costs visible
-    if (with_keys == 0) return 0;
-    const int ranges = CeilOf(with_keys, num_columns_);
-    const auto cost_before = [&](int column) -> Sum {
-      const int t = column < num_columns_ ? AtMost(column * ranges, num_tiles) : num_tiles;
-      return t < num_tiles ? static_cast<Sum>(tiles_[t].cost_begin) : total_cost;
-    };
-    constexpr Sum kMost = std::numeric_limits<int32_t>::max();
-    const int fullest = -team_.Least(num_columns_, [&](int column) -> int {
-      const Sum cost = cost_before(column + 1) - cost_before(column);
-      return -static_cast<int>(cost < kMost ? cost : kMost);
-    });
-    const bool end_first = WholeRangesEndFirst<Sum>(total_cost, with_keys, ranges, fullest,
-                                                    columns.width(), map_.whole_ranges_percent);
-    return end_first ? ranges : 0;
-  }
-
-  // The steps of the longest range if the ranges are to be dealt; else 0.
-  REPRISE_HOST_DEVICE int LongestToDeal(Sum total_cost, int num_tiles) {
-    if (!Cutter::kMayGiveColumns || !map_.may_be_dealt || num_tiles > map_.max_items ||
-        num_tiles > kMostCounted) {
-      return 0;
-    }
-    RangesToDeal ranges;
-    ranges.longest_steps =
-        -team_.Least(num_tiles, [&](int t) -> int { return -NumSteps(tiles_[t]); });
-    const TileCounts all = CountTiles(num_tiles);
-    ranges.count = all.with_keys + all.without_keys;
+  // Whether whole ranges that are dealt end before filled columns.
+  REPRISE_HOST_DEVICE bool DealtEndFirst(Sum total_cost, int num_tiles, const RangeTotals& totals,
+                                         int64_t filled_end) {
+    if (!map_.may_be_dealt || num_tiles > map_.max_items) return false;
+    const int64_t longest = totals.longest_steps;
     const int both = team_.Total(num_tiles, [&](int t) -> int {
       const int64_t steps = NumSteps(tiles_[t]);
-      return (steps * 2 > ranges.longest_steps ? 1 : 0) +
-             (steps * 8 > int64_t{ranges.longest_steps} * 7 ? 1 << kCountBits : 0);
+      return (steps * 2 > longest ? 1 : 0) + (steps * 8 > longest * 7 ? 1 << kCountBits : 0);
     });
-    ranges.num_over_half = both & kMostCounted;
-    ranges.num_near_longest = both >> kCountBits;
-    return DealEndsFirst(total_cost, ranges, map_) ? ranges.longest_steps : 0;
+    const RangesToDeal ranges = {.count = totals.with_keys + totals.without_keys,
+                                 .longest_steps = totals.longest_steps,
+                                 .num_over_half = both & kMostCounted,
+                                 .num_near_longest = both >> kCountBits};
+    // A column is for one head, and its CTAs have several if heads are more than CTAs.
+    return EndOfDealt(total_cost, ranges, map_) * map_.heads_per_column <=
+           (filled_end + map_.costs.merge) * map_.num_virtual_heads;
   }
 
-  // Decides how the ranges are cut, cuts them and returns the counts.
-  REPRISE_HOST_DEVICE WorkCounts CutTiles(Sum total_cost, int num_tiles, int least_steps,
-                                          Columns<Sum>& columns) {
-    if (const int longest = LongestToDeal(total_cost, num_tiles); longest > 0) {
+  // Whether clusters, one for each range, end before filled columns.
+  REPRISE_HOST_DEVICE bool ClustersEndFirst(int num_tiles, const RangeTotals& ranges,
+                                            int64_t filled_end) const {
+    if (cluster_ == 1 || !rows_are_tiles_ || num_tiles * cluster_ > num_columns_) return false;
+    const int longest = CeilOf(ranges.longest_steps, cluster_);
+    return EndOfPieces(longest) <= filled_end + map_.costs.merge;
+  }
+
+  // Whether columns of `of_column` whole ranges each end before filled columns.
+  REPRISE_HOST_DEVICE bool WholeRangesEndFirst(Sum total_cost, int num_tiles, int of_column,
+                                               int64_t filled_end) {
+    const auto cost_before = [&](int column) -> Sum {
+      const int t = column < num_columns_ ? AtMost(column * of_column, num_tiles) : num_tiles;
+      return t < num_tiles ? static_cast<Sum>(tiles_[t].cost_begin) : total_cost;
+    };
+    return team_.Total(num_columns_, [&](int column) -> int {
+      return cost_before(column + 1) - cost_before(column) > filled_end;
+    }) == 0;
+  }
+
+  // Whether there is a column for each piece, if no piece has more than `steps` steps.
+  REPRISE_HOST_DEVICE bool FitColumns(int num_tiles, const RangeTotals& ranges, int steps) {
+    const int most_pieces = num_columns_ - (ranges.to_place - ranges.with_keys);
+    if (ranges.with_keys * CeilOf(ranges.longest_steps, steps) <= most_pieces) return true;
+    return team_.Total(num_tiles, [&](int t) -> int {
+      return CeilOf(NumSteps(tiles_[t]), steps);
+    }) <= most_pieces;
+  }
+
+  // The even cut that ends first among those with a column for each piece, or EvenCut{} if filled columns
+  // end first. A column should not have fewer steps than `least_steps`. REQUIRES: there is a column for
+  // each range.
+  REPRISE_HOST_DEVICE EvenCut ChoosePieces(Sum total_cost, int num_tiles, const RangeTotals& ranges,
+                                           int least_steps, int64_t filled_end) {
+    const Sum of_tiles = static_cast<Sum>(ranges.with_keys + ranges.without_keys) * map_.costs.tile;
+    const int columns_of_range =
+        (num_columns_ - (ranges.to_place - ranges.with_keys)) / ranges.with_keys;
+    const int even = CeilOf(static_cast<int>(DivideBy<Sum>(total_cost - of_tiles, kStepCost)),
+                            ranges.with_keys * columns_of_range);
+    const int steps = even > least_steps ? even : least_steps;
+    const int64_t whole_end = EndOfWholeRanges(ranges, num_columns_, map_.costs);
+    const bool may_be_whole = whole_end <= filled_end;
+    const bool may_be_cut = steps < ranges.longest_steps && EndOfPieces(steps) <= filled_end &&
+                            !(may_be_whole && whole_end <= EndOfPieces(steps) + map_.costs.merge) &&
+                            FitColumns(num_tiles, ranges, steps);
+    if (may_be_cut) return {.piece_steps = steps};
+    return may_be_whole ? EvenCut{.piece_steps = ranges.longest_steps} : EvenCut{};
+  }
+
+  // Decides how the ranges are cut.
+  REPRISE_HOST_DEVICE void ChooseCut(Sum total_cost, int num_tiles, int least_steps,
+                                     Columns<Sum>& columns) {
+    if (!Cutter::kMayCutEvenly || shared_keys_ > 0 || num_tiles > kMostCounted) return;
+    const RangeTotals ranges = TotalsOf(num_tiles);
+    if (ranges.with_keys == 0) return;
+    const int of_column = CeilOf(ranges.to_place, num_columns_);
+    const int64_t filled_end = EndOfFilled(columns.width(), of_column, map_.costs);
+    if (DealtEndFirst(total_cost, num_tiles, ranges, filled_end)) {
       is_dealt_ = true;
-      columns.GiveEachPieceItsOwn(longest);
-      const WorkCounts counts = CutTiles(num_tiles, columns);
-      RankTiles(num_tiles, longest);
-      return counts;
-    }
-    if (have_clusters_) {
-      columns.GiveEachRangeACluster(cluster_);
-      return CutTiles(num_tiles, columns);
-    }
-    if (const int ranges = WholeRangesOfColumn(total_cost, num_tiles, columns); ranges > 0) {
-      columns.GiveWholeRanges(ranges);
-      return CutTiles(num_tiles, columns);
-    }
-    const bool may_give = Cutter::kMayGiveColumns && num_tiles <= num_columns_ &&
-                          num_tiles <= kMostCounted && shared_keys_ == 0;
-    CutWays<Sum> ways(total_cost, may_give ? CountTiles(num_tiles) : TileCounts{}, least_steps,
-                      num_columns_, columns);
-    for (;;) {
-      columns.GiveEachPieceItsOwn(ways.own_steps());
-      const WorkCounts counts = CutTiles(num_tiles, columns);
-      const auto are_in_columns = [&] {
-        return counts.items <= num_columns_ || AreInColumns(num_tiles);
-      };
-      if (ways.IsDone(counts.merges, are_in_columns, columns)) return counts;
+      columns.CutEvenly({.piece_steps = ranges.longest_steps});
+    } else if (ClustersEndFirst(num_tiles, ranges, filled_end)) {
+      have_clusters_ = true;
+      columns.CutEvenly(
+          {.piece_steps = CeilOf(ranges.longest_steps, cluster_), .cluster = cluster_});
+    } else if (of_column == 1) {
+      columns.CutEvenly(ChoosePieces(total_cost, num_tiles, ranges, least_steps, filled_end));
+    } else if (WholeRangesEndFirst(total_cost, num_tiles, of_column, filled_end)) {
+      columns.CutEvenly({.piece_steps = ranges.longest_steps, .pieces_of_column = of_column});
     }
   }
 
@@ -607,7 +613,8 @@ class WorkMapBuilder {
       });
     };
     const int of_short_rows = most_steps(true);
-    are_both_ways_ = of_short_rows > 0 && AreDealtBothWays(of_short_rows, most_steps(false));
+    are_both_ways_ =
+        of_short_rows > 0 && AreDealtBothWays(of_short_rows, most_steps(false), map_.costs);
     team_.RankByBucket(
         num_tiles,
         [&](int t) -> int {

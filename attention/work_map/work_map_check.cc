@@ -149,7 +149,7 @@ class Checker {
       int& most = longest_of[IsOfShortRow(item, item.query_len, map_)];
       most = std::max(most, StepsOf(item));
     }
-    if ((map_.counts[3] != 0) != AreDealtBothWays(longest_of[1], longest_of[0])) {
+    if ((map_.counts[3] != 0) != AreDealtBothWays(longest_of[1], longest_of[0], map_.costs)) {
       return Broken(5, "dealt both ways: ", map_.counts[3], ", short rows have up to ",
                     longest_of[1], " steps, the others ", longest_of[0]);
     }

@@ -56,7 +56,7 @@ TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheColumnsAreNotCut) {
   for (const auto& [num_rows, of_column] : {std::pair{64, 2}, std::pair{63, 2}, std::pair{66, 2},
                                             std::pair{96, 3}, std::pair{128, 4}}) {
     for (const int len : {1024, 1065, 4096, 16384}) {
-      if (of_column == 4 && len < kStepsOfLongRange * kWorkStepKeys) continue;
+      if (of_column == 4 && len != 4096) continue;
       SCOPED_TRACE(std::to_string(num_rows) + " x " + std::to_string(len));
       const Rows rows(std::vector<int32_t>(num_rows, len));
       HostWorkMap work(OptionsFor(rows.batch));
@@ -67,15 +67,16 @@ TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheColumnsAreNotCut) {
       const std::vector<int> counts = ItemsOfColumns(map);
       for (size_t c = 0; c + 1 < counts.size(); ++c) EXPECT_EQ(counts[c], of_column) << c;
       WorkMapOptions filled = OptionsFor(rows.batch);
-      filled.costs.whole_ranges_percent = 0;
+      filled.costs.border = filled.costs.border_percent = 0;
       EXPECT_GE(NumMerges(rows, filled), num_rows == 66 ? 0 : 20);
     }
   }
 }
 
+// The more ranges a column has, the less do the cuts of a filled one cost.
 TEST(WorkMapWholeTest, RowsOfWhichAColumnWouldHaveManyAreCut) {
   for (const auto& [num_rows, len] :
-       {std::pair{128, 1024}, std::pair{128, 1984}, std::pair{160, 4096}, std::pair{256, 16384}}) {
+       {std::pair{128, 1024}, std::pair{128, 16384}, std::pair{160, 4096}, std::pair{256, 16384}}) {
     const Rows rows(std::vector<int32_t>(num_rows, len));
     EXPECT_GT(NumMerges(rows, OptionsFor(rows.batch)), 0) << num_rows << " x " << len;
   }
@@ -98,13 +99,52 @@ TEST(WorkMapWholeTest, RowsThatLeaveManyColumnsIdleAreCut) {
 
 TEST(WorkMapWholeTest, RowsOfUnlikeLengthsAreCut) {
   std::vector<int32_t> lens(64, 4096);
-  lens[7] += 2 * kWorkStepKeys;
+  lens[7] += 4 * kWorkStepKeys;
   const Rows alike(lens);
   EXPECT_EQ(NumMerges(alike, OptionsFor(alike.batch)), 0);
-  // 4.8 % wider, but one CTA would end three steps after the others.
+  // A column of 133 steps and two tiles is more than 6 % wider than one of 126 steps.
   lens[7] += kWorkStepKeys;
   const Rows unlike(lens);
   EXPECT_GT(NumMerges(unlike, OptionsFor(unlike.batch)), 0);
+}
+
+// 33 columns, of two to a multiprocessor.
+TEST(WorkMapWholeTest, TheCostsDecideWhetherRowsOfTwoColumnsAreCut) {
+  const auto num_merges = [](int len, const WorkMapCosts& costs) {
+    const Rows rows(std::vector<int32_t>(16, len));
+    WorkMapOptions options = OptionsFor(rows.batch);
+    options.costs = costs;
+    options.costs.clusters_of = {};
+    return NumMerges(rows, options);
+  };
+  WorkMapCosts costs = H200Profile().work_map;
+  EXPECT_EQ(num_merges(1024, costs), 0);
+  EXPECT_EQ(num_merges(4096, costs), 16);
+  costs.merge = 1000;
+  EXPECT_EQ(num_merges(4096, costs), 0);
+  costs.merge = 0;
+  EXPECT_EQ(num_merges(1024, costs), 16);
+  costs = H200Profile().work_map;
+  costs.lone_loss_percent = 100;  // A CTA alone is no faster than one of two.
+  EXPECT_EQ(num_merges(1024, costs), 16);
+  costs = H200Profile().work_map;
+  costs.border = costs.border_percent =
+      0;  // 16 whole steps, at 56 %, end after 8 1/2 of filled columns.
+  EXPECT_EQ(num_merges(1024, costs), 16);
+}
+
+// A row without keys takes a place in the columns if a row with keys follows it.
+TEST(WorkMapWholeTest, RowsWithoutKeysBetweenOthersTakePlaces) {
+  std::vector<int32_t> lens(33, 4096);
+  const Rows full(lens);
+  EXPECT_EQ(NumMerges(full, OptionsFor(full.batch)), 0);
+  lens[5] = 0;
+  lens.push_back(4096);  // 33 with keys, 34 to place
+  const Rows rows(lens);
+  HostWorkMap work(OptionsFor(rows.batch));
+  Build(rows, work);
+  EXPECT_GT(work.map().main.counts[1], 0);
+  for (const int64_t steps : work.ColumnSteps()) EXPECT_LE(steps, 65);
 }
 
 TEST(WorkMapWholeTest, PaddedRowsDoNotCount) {
@@ -148,27 +188,6 @@ TEST(WorkMapWholeTest, LengthsMayChangeUnderOnePlan) {
     }
     EXPECT_GE(num_whole, 2) << num_kv_heads;
   }
-}
-
-TEST(WorkMapWholeTest, OnlyTilesThatReadingBoundsHaveWholeRanges) {
-  const auto percent = [](const WorkMapOptions& options) {
-    return PlanWorkMap(options)->shape.main.whole_ranges_percent;
-  };
-  const WorkMapOptions decode = OptionsFor(Rows(std::vector<int32_t>(64, 1024)).batch);
-  EXPECT_EQ(percent(decode), H200Profile().work_map.whole_ranges_percent);
-  EXPECT_GT(percent(decode), 0);
-  WorkMapOptions other = decode;
-  other.max_query_len = 8;  // tiles of 32 rows of q
-  other.max_tokens = 8 * other.max_rows;
-  EXPECT_GT(percent(other), 0);
-  other.max_query_len = 100;
-  EXPECT_EQ(percent(other), 0);
-  other = decode;
-  other.dtype = DType::kFloat32;
-  EXPECT_EQ(percent(other), 0);
-  other = decode;
-  other.mode = WorkMapMode::kDeterministic;
-  EXPECT_EQ(percent(other), 0);
 }
 
 // The columns of the items, row by row; each is the only one of its column.
@@ -279,7 +298,8 @@ TEST(WorkMapClusterTest, LengthsMayChangeWithinTheBounds) {
     for (int round = 0; round < 40; ++round) {
       for (int32_t& l : rows.seq_lens) l = random.Pick({0, 1, 64, len, random.Int(1, len)});
       Build(rows, work);
-      EXPECT_EQ(work.map().main.counts[4], 1) << num_rows << " rows";
+      const bool have_keys = *std::max_element(rows.seq_lens.begin(), rows.seq_lens.end()) > 0;
+      EXPECT_EQ(work.map().main.counts[4], have_keys) << num_rows << " rows";
     }
   }
 }

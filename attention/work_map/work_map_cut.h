@@ -1,31 +1,32 @@
-// How a work map is cut: the builder's scratch memory (attention/work_map/work_map_builder.h),
-// costs, columns, and the ways to cut query ranges into pieces. Arithmetic for host and device.
+// How a work map is cut: the builder's scratch memory (attention/work_map/work_map_builder.h), the ways
+// to cut query ranges into pieces, and their costs. Arithmetic for host and device.
 // attention/work_map/work_map.h has a worked example.
 //
-// Cost. A range of n steps of keys costs n * kStepCost + t, where t is TileMap::tile_cost (for its
-// queries, table and result).
+// Cost. A range of n steps of keys costs n * kStepCost + t. CutCosts::tile is t: the cost of the
+// range's queries, table and result.
 //
-// Columns. They are w whole steps wide; column c takes the costs [c * w, (c + 1) * w) * kStepCost.
-// A range is cut at the first step that begins at a border or after it. So no column has more than
-// w steps of keys, and no more columns are used than that takes: a batch of 8 x 16 steps is dealt
-// to columns of 3 steps, if there are 49, and not to some of 3 and some of 2.
+// Two ways to cut. The map takes the way that ends first by the estimates below.
 //
-// Ways. Where ranges are fewer than columns, cuts at the columns' borders make pieces of many
-// sizes, each of which must be merged. So other ways are tried first:
+//   filled  Columns are w whole steps wide. Column c takes the costs [c * w, (c + 1) * w) * kStepCost. A
+//           range is cut at the first step that begins at a border or after it. So no column has more
+//           than w steps of keys, and no more columns are used than that takes: a batch of 8 x 16 steps
+//           is dealt to columns of 3 steps, if there are 49, and not to some of 3 and some of 2.
+//   even    Each range is cut into pieces of one size, and each column has as many pieces. EvenCut says
+//           how. Ranges of similar length have fewer pieces to merge than filled columns.
 //
-//   whole    each range is one piece, in a column of its own
-//   alike    each range is cut into as many pieces of one size, each in a column of its own
-//   filled   columns are filled one after the other, and cuts are at their borders
+// Estimates. An estimate is the cost at which the last CTA ends. EndOfFilled() is the estimate of filled
+// columns. The even cuts are:
 //
-// The first two have fewer pieces to merge, and suit ranges that are few and similar in length. A
-// way is tried if the mean length favours it, and dropped if the ranges turn out not to be similar.
-// The last one always works. Before all of them, where the kernel runs in clusters:
+//   clusters  one piece for each CTA of a range's cluster, where the kernel runs in clusters. They merge
+//             in shared memory, which saves CutCosts::merge.
+//   whole     one piece for each range, and a column for each or for as many. A CTA that is alone on its
+//             multiprocessor takes CutCosts::lone_percent of the time for a step.
+//   pieces    as many pieces for each range as there are columns for it, and a merge through memory
+//   dealt     whole ranges, but in the order of their lengths: EndOfDealt(). Saves CutCosts::merge.
 //
-//   clusters  each range has a cluster of columns, and is cut into even pieces, one in each
-//
-// and where ranges are more than columns (WorkMapCosts::whole_ranges_percent):
-//
-//   whole ranges  each column has as many adjacent ranges, uncut, if they are few
+// Whole ranges save a merge as well, but some CTAs then have no work and do not read. So the comparison with
+// filled columns leaves the merge out. Measured on an H200, columns of two whole ranges that were 3 % wider
+// than filled ones took 0.97 to 0.98 of their time. Columns of four took 0.98 to 1.02.
 
 #ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
 #define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
@@ -109,7 +110,7 @@ inline WorkMapSumsOf SumsOf(const TileMap& map) {
   // Pieces beyond the first of each range.
   const int64_t cuts = is_balanced ? map.num_columns : tiles * (kMaxDeterministicSplits - 1);
   const int64_t most_cost =
-      tiles * (steps * kStepCost + map.tile_cost) + (cuts + map.num_columns) * map.tile_cost;
+      tiles * (steps * kStepCost + map.costs.tile) + (cuts + map.num_columns) * map.costs.tile;
   // Where prefixes are shared, every range leaves partials.
   const int64_t merges = is_balanced && map.max_shared_tiles == 0 ? cuts : tiles;
   const int64_t partials = (cuts + merges) * map.tile_queries;
@@ -120,14 +121,6 @@ inline WorkMapSumsOf SumsOf(const TileMap& map) {
   return {.sums = {.partial_shift = partial_shift, .item_shift = item_shift}, .is_narrow = true};
 }
 
-// From so many rows of q on, one CTA has too much to read. Measured on an H200.
-inline constexpr int kLeastJointRows = 8;
-// Fewer rows are merged jointly if they have so many pieces, of so many keys on average. Of fewer
-// pieces one CTA has little to read, and behind shorter ones all CTAs fetch the instructions of what
-// follows at the same time.
-inline constexpr int kLeastJointPieces = 16;
-inline constexpr int kLeastJointKeys = 6 * kWorkStepKeys;
-
 // Whether all CTAs that have pieces of a range merge it (attention/cuda/decode/joint_merge.h). Decided
 // here, and not in the kernel, which would do so between a piece's last key and its arrival.
 // REQUIRES: the range has partials, and none of shared items.
@@ -135,7 +128,7 @@ REPRISE_HOST_DEVICE inline bool MergesJointly(const TileMap& map, int num_querie
                                               int num_keys) {
   if (map.least_joint_queries == 0 || num_pieces > kMostJointPieces) return false;
   return num_queries >= map.least_joint_queries || num_pieces > kMostPiecesAtOnce ||
-         (num_pieces >= kLeastJointPieces && num_keys >= num_pieces * kLeastJointKeys);
+         (num_pieces >= map.costs.joint_pieces && num_keys >= num_pieces * map.costs.joint_keys);
 }
 
 // Costs are of type `Sum`, int32_t where a plan's cannot be larger. They are not negative.
@@ -181,23 +174,27 @@ REPRISE_HOST_DEVICE inline int CeilOf(int a, int b) {
   return static_cast<int>(static_cast<uint32_t>(a + b - 1) / static_cast<uint32_t>(b));
 }
 
-// One more level of merging (kMostPiecesAtOnce) takes about as long as this many steps.
-inline constexpr int kStepsOfMergeLevel = 2;
-
 // The steps that a column should have at least: LeastSteps() and the time of its tile. Or a few
 // more, with which a range of mean length has so few pieces that they are merged in one level.
-// `merges`: as for LeastSteps().
 template <typename Sum>
-REPRISE_HOST_DEVICE int LeastWidth(Sum total_cost, int num_tiles, int tile_cost, int merges) {
-  const int least = LeastSteps<Sum>(total_cost, num_tiles, merges) + CeilOf(tile_cost, kStepCost);
+REPRISE_HOST_DEVICE int LeastWidth(Sum total_cost, int num_tiles, const CutCosts& costs) {
+  const int least =
+      LeastSteps<Sum>(total_cost, num_tiles, costs.merges_per_step) + CeilOf(costs.tile, kStepCost);
   if (num_tiles == 0) return least;
-  const Sum of_steps = total_cost - static_cast<Sum>(num_tiles) * tile_cost;
+  const Sum of_steps = total_cost - static_cast<Sum>(num_tiles) * costs.tile;
   const int mean =
       of_steps > 0 ? static_cast<int>(DivideBy<Sum>(of_steps, Sum{num_tiles} * kStepCost)) : 0;
   const int of_one_level = CeilOf(mean, kMostPiecesAtOnce);
-  const bool pays = of_one_level > least && of_one_level <= least + kStepsOfMergeLevel;
+  const bool pays = of_one_level > least && of_one_level <= least + costs.merge_level_steps;
   return pays ? of_one_level : least;
 }
+
+// A cut of all ranges into even pieces.
+struct EvenCut {
+  int piece_steps = 0;       // a piece has at most this many steps; 0: columns are filled
+  int pieces_of_column = 1;  // a column has this many adjacent pieces, in the order of items
+  int cluster = 1;           // above 1: range t has the columns [t * cluster, (t + 1) * cluster)
+};
 
 // The columns to which the costs of all ranges are dealt.
 template <typename Sum>
@@ -215,22 +212,19 @@ class Columns {
 
   REPRISE_HOST_DEVICE int steps() const { return static_cast<int>(width_ / kStepCost); }
 
-  // 0: columns are filled one after the other. Else every piece has a column of its own and at most
-  // this many steps; ranges without keys past the last column share that column.
-  REPRISE_HOST_DEVICE int own_steps() const { return own_steps_; }
-  REPRISE_HOST_DEVICE void GiveEachPieceItsOwn(int own_steps) { own_steps_ = own_steps; }
-  REPRISE_HOST_DEVICE int OwnColumn(int item) const { return item < last_ ? item : last_; }
+  REPRISE_HOST_DEVICE bool are_filled() const { return even_.piece_steps == 0; }
+  REPRISE_HOST_DEVICE const EvenCut& even() const { return even_; }
+  REPRISE_HOST_DEVICE void CutEvenly(const EvenCut& even) { even_ = even; }
 
-  // 0: columns do not have whole ranges. Else range t is in column WholeColumn(t), uncut.
-  REPRISE_HOST_DEVICE int whole_ranges() const { return whole_ranges_; }
-  REPRISE_HOST_DEVICE void GiveWholeRanges(int ranges_of_column) {
-    whole_ranges_ = ranges_of_column;
+  // The column of a piece of range t, which is the item `item` of the map. REQUIRES: !are_filled().
+  REPRISE_HOST_DEVICE int EvenColumn(int t, int piece, int item) const {
+    if (even_.cluster > 1) return t * even_.cluster + piece;
+    const int column = even_.pieces_of_column > 1
+                           ? static_cast<int>(static_cast<uint32_t>(item) /
+                                              static_cast<uint32_t>(even_.pieces_of_column))
+                           : item;
+    return column < last_ ? column : last_;
   }
-  REPRISE_HOST_DEVICE int WholeColumn(int t) const { return OwnColumn(t / whole_ranges_); }
-
-  // 0: ranges have no clusters. Else range t has this many columns, from t times as many on.
-  REPRISE_HOST_DEVICE int cluster() const { return cluster_; }
-  REPRISE_HOST_DEVICE void GiveEachRangeACluster(int cluster) { cluster_ = cluster; }
 
   // Of a filled column.
   REPRISE_HOST_DEVICE Sum width() const { return width_; }
@@ -257,9 +251,7 @@ class Columns {
   float inverse_width_;
   int tile_cost_;
   int last_;
-  int own_steps_ = 0;
-  int cluster_ = 0;
-  int whole_ranges_ = 0;
+  EvenCut even_;
 };
 
 REPRISE_HOST_DEVICE inline int AtLeastOne(int value) { return value > 1 ? value : 1; }
@@ -278,7 +270,7 @@ REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
 // at which a piece after the first begins, and ColumnOf() the column that a piece of range t is in.
 
 struct BalancedCut {
-  static constexpr bool kMayGiveColumns = true;
+  static constexpr bool kMayCutEvenly = true;
 
   template <typename Sum>
   REPRISE_HOST_DEVICE static Sum CostOf(int, int tile_cost, WorkTile& tile) {
@@ -291,23 +283,12 @@ struct BalancedCut {
     return static_cast<Sum>(tile.cost_begin) + columns.tile_cost();
   }
 
-  // Cuts at the borders after the begin of the first step, up to the begin of the last.
+  // Cuts filled columns at the borders after the begin of the first step, up to the begin of the last.
   template <typename Sum>
   REPRISE_HOST_DEVICE static void Cut(const Columns<Sum>& columns, WorkTile& tile) {
     const int steps = NumSteps(tile);
-    if (columns.whole_ranges() > 0) {
-      tile.cut = 0;
-      tile.num_pieces = 1;
-      return;
-    }
-    if (columns.cluster() > 0) {
-      tile.cut = AtLeastOne(CeilOf(steps, columns.cluster()));
-      tile.num_pieces = AtLeastOne(CeilOf(steps, tile.cut));
-      return;
-    }
-    if (columns.own_steps() > 0) {
-      // The range's pieces are as even as possible.
-      tile.num_pieces = AtLeastOne(CeilOf(steps, columns.own_steps()));
+    if (!columns.are_filled()) {
+      tile.num_pieces = AtLeastOne(CeilOf(steps, columns.even().piece_steps));
       tile.cut = CeilOf(steps, tile.num_pieces);
       return;
     }
@@ -320,7 +301,7 @@ struct BalancedCut {
   template <typename Sum>
   REPRISE_HOST_DEVICE static int StepOf(const Columns<Sum>& columns, const WorkTile& tile,
                                         int piece) {
-    if (columns.cluster() > 0 || columns.own_steps() > 0) return piece * tile.cut;
+    if (!columns.are_filled()) return piece * tile.cut;
     const Sum cost = columns.Border(tile.cut + piece) - StepsBegin(columns, tile);
     return static_cast<int>(DivideBy<Sum>(cost + kStepCost - 1, kStepCost));
   }
@@ -328,15 +309,13 @@ struct BalancedCut {
   template <typename Sum>
   REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>& columns, const WorkTile& tile, int t,
                                           int piece) {
-    if (columns.whole_ranges() > 0) return columns.WholeColumn(t);
-    if (columns.cluster() > 0) return t * columns.cluster() + piece;
-    if (columns.own_steps() > 0) return columns.OwnColumn(tile.first_item + piece);
+    if (!columns.are_filled()) return columns.EvenColumn(t, piece, tile.first_item + piece);
     return tile.cut + piece;
   }
 };
 
 struct DeterministicCut {
-  static constexpr bool kMayGiveColumns = false;
+  static constexpr bool kMayCutEvenly = false;
 
   // Steps of a piece.
   REPRISE_HOST_DEVICE static int ChunkOf(int steps, int pieces) {
@@ -371,99 +350,32 @@ struct DeterministicCut {
 };
 
 // The query ranges of a map.
-struct TileCounts {
+struct RangeTotals {
   int with_keys = 0;
   int without_keys = 0;
+  // Those that take a place in the columns. Ranges without keys take none if all of them are last, as
+  // padded rows are.
+  int to_place = 0;
+  int longest_steps = 0;
 };
 
-// A column with so many steps more than ranges of mean length have ends no later than a filled one,
-// whose CTA has a unit and a merge more.
-inline constexpr int kStepsOfUnevenness = 2;
-
-// The most whole ranges of a column: of few steps, and of many. Idle columns cost more with more ranges,
-// and what filled ones cut does not. Measured on an H200, times by those of filled columns: two ranges
-// 0.97 to 0.98; four of 64 steps 0.98 to 1.00; four of 16 steps 1.00 alone, 1.02 within a model's step;
-// eight 1.01.
-inline constexpr int kMostWholeRanges = 3;
-inline constexpr int kMostLongWholeRanges = 4;
-inline constexpr int kStepsOfLongRange = 32;
-
-// Whether columns of `ranges_of_column` whole ranges each end before filled ones of `filled_width`.
-// `total_cost`: of all `num_tiles` ranges; `fullest`: the cost of the fullest column.
-template <typename Sum>
-REPRISE_HOST_DEVICE bool WholeRangesEndFirst(Sum total_cost, int num_tiles, int ranges_of_column,
-                                             Sum fullest, Sum filled_width, int percent) {
-  const bool are_long =
-      static_cast<int64_t>(total_cost) >= int64_t{kStepsOfLongRange * kStepCost} * num_tiles;
-  if (ranges_of_column > (are_long ? kMostLongWholeRanges : kMostWholeRanges)) return false;
-  const int64_t most = static_cast<int64_t>(total_cost) * ranges_of_column +
-                       int64_t{kStepsOfUnevenness * kStepCost} * num_tiles;
-  return static_cast<int64_t>(fullest) * num_tiles <= most &&
-         static_cast<int64_t>(fullest) * 100 <=
-             static_cast<int64_t>(filled_width) * (100 + percent);
+// The end of filled columns of `width`, if there are up to `ranges_of_column` ranges for each column.
+REPRISE_HOST_DEVICE inline int64_t EndOfFilled(int64_t width, int ranges_of_column,
+                                               const CutCosts& costs) {
+  const int64_t share = width * costs.border_percent / (int64_t{100} * ranges_of_column);
+  return width + (share > costs.border ? share : costs.border);
 }
 
-template <typename Sum>
-class CutWays {
- public:
-  // Ranges of at most this many steps are not cut in two, if each can have a multiprocessor to
-  // itself. Measured on an H200, where one CTA per multiprocessor reads 12 % less per second than
-  // two: at 24 steps the difference is the time of a merge.
-  static constexpr int kWholeSteps = 24;
+// The end of columns that have one piece each. The longest piece has `steps` steps. As in EndOfFilled(),
+// merges through memory are left out.
+REPRISE_HOST_DEVICE inline int64_t EndOfPieces(int steps) { return int64_t{steps} * kStepCost; }
 
-  // `columns`: as when filled. A column should not have fewer steps than `least_steps`.
-  REPRISE_HOST_DEVICE CutWays(Sum total_cost, const TileCounts& tiles, int least_steps,
-                              int num_columns, const Columns<Sum>& columns)
-      : num_tiles_(tiles.with_keys), least_steps_(least_steps) {
-    if (num_tiles_ == 0 || num_tiles_ > num_columns) return;
-    const Sum all_tiles = static_cast<Sum>(num_tiles_ + tiles.without_keys) * columns.tile_cost();
-    num_steps_ = static_cast<int>((total_cost - all_tiles) / kStepCost);
-    pieces_ = num_columns / num_tiles_;
-    if (pieces_ == 2 && num_steps_ <= kWholeSteps * num_tiles_) {
-      way_ = Way::kWhole;
-    } else {
-      TryAlike(columns);
-    }
-  }
-
-  // The most steps of a piece that has a column of its own; 0: columns are filled.
-  REPRISE_HOST_DEVICE int own_steps() const {
-    if (way_ == Way::kFilled) return 0;
-    const int own = CeilOf(num_steps_, num_tiles_ * (way_ == Way::kWhole ? 1 : pieces_));
-    return own > least_steps_ ? own : least_steps_;
-  }
-
-  // Whether the cut of this way is valid, with `num_merges` ranges in several pieces;
-  // are_in_columns() returns whether each piece has a column. If false, the caller tries the next
-  // way.
-  template <typename AreInColumns>
-  REPRISE_HOST_DEVICE bool IsDone(int num_merges, AreInColumns are_in_columns,
-                                  const Columns<Sum>& columns) {
-    if (way_ == Way::kFilled) return true;
-    if (way_ == Way::kWhole) {
-      if (num_merges == 0) return true;
-      TryAlike(columns);
-      return false;
-    }
-    if (are_in_columns()) return true;
-    way_ = Way::kFilled;
-    return false;
-  }
-
- private:
-  enum class Way { kWhole, kAlike, kFilled };
-
-  REPRISE_HOST_DEVICE void TryAlike(const Columns<Sum>& columns) {
-    way_ = Way::kAlike;
-    if (own_steps() > columns.steps() + AtLeastOne(columns.steps() / 8)) way_ = Way::kFilled;
-  }
-
-  int num_tiles_;
-  int least_steps_;
-  int num_steps_ = 0;
-  int pieces_ = 0;  // of each range
-  Way way_ = Way::kFilled;
-};
+// The end of whole ranges with a column each.
+REPRISE_HOST_DEVICE inline int64_t EndOfWholeRanges(const RangeTotals& ranges, int num_columns,
+                                                    const CutCosts& costs) {
+  const bool are_alone = ranges.to_place * costs.ctas_per_sm <= num_columns;
+  return EndOfPieces(ranges.longest_steps) * (are_alone ? costs.lone_percent : 100) / 100;
+}
 
 // What the builder's teams can order (attention/work_map/work_map_builder.h).
 inline constexpr int kNumRankBuckets = 256;
@@ -485,15 +397,12 @@ REPRISE_HOST_DEVICE bool IsOfShortRow(const Range& range, int row_queries, const
          row_queries * map.num_q_heads <= kDecodeRows * map.num_kv_heads;
 }
 
-// Short rows of fewer steps gain less than a CTA that goes backwards loses by finding its first
-// unit later.
-inline constexpr int kLeastStepsBothWays = 8;
-
 // Whether CTAs go through dealt units in both directions, given the most steps of a range of short
 // rows and of the others; 0: there are none. Where short rows are much shorter they come last in
 // either case: all CTAs read then, at any speed that leaves none of them behind.
-REPRISE_HOST_DEVICE inline bool AreDealtBothWays(int short_steps, int other_steps) {
-  return other_steps > 0 && short_steps >= kLeastStepsBothWays && 2 * short_steps >= other_steps;
+REPRISE_HOST_DEVICE inline bool AreDealtBothWays(int short_steps, int other_steps,
+                                                 const CutCosts& costs) {
+  return other_steps > 0 && short_steps >= costs.both_ways_steps && 2 * short_steps >= other_steps;
 }
 
 // Query ranges that might be dealt (attention/work_map/cta_units.h).
@@ -505,35 +414,30 @@ struct RangesToDeal {
   int num_near_longest = 0;
 };
 
-// Whether whole ranges, dealt longest first, end before columns would. An estimate: the largest of
-// the longest range's cost; the cost of all, where those of the last turn are taken from costs that
-// fall evenly from the longest to twice the mean less the longest; and what the CTAs with most of
-// the long ranges have. `total_cost`: of the ranges, for one head.
-REPRISE_HOST_DEVICE inline bool DealEndsFirst(int64_t total_cost, const RangesToDeal& ranges,
+// The end of whole ranges that are dealt, the longest first. It is the largest of three costs: the longest
+// range; the long ranges of the CTA that has most of them; and the mean cost of a CTA, with the units of an
+// incomplete last turn. To estimate those, costs are assumed to fall evenly from the longest range.
+// `total_cost` is the cost of all ranges for one head. REQUIRES: ranges.count > 0.
+REPRISE_HOST_DEVICE inline int64_t EndOfDealt(int64_t total_cost, const RangesToDeal& ranges,
                                               const TileMap& map) {
-  if (ranges.count == 0 || ranges.longest_steps == 0) return false;
   const int64_t ctas = map.num_ctas;
   const int64_t heads = map.num_virtual_heads;
-  const int64_t units = ranges.count * heads;
-  const int64_t all_cost = total_cost * heads;
-  const int64_t columns_end =
-      all_cost / (int64_t{map.num_columns} * map.heads_per_column) + map.cut_cost;
-
-  const int64_t longest = int64_t{ranges.longest_steps} * kStepCost + map.tile_cost;
+  const int64_t longest = int64_t{ranges.longest_steps} * kStepCost + map.costs.tile;
   const int64_t half_turns = (ranges.num_over_half * heads + ctas - 1) / ctas;
   const int64_t long_turns = (ranges.num_near_longest * heads + ctas - 1) / ctas;
-  if (longest > columns_end || half_turns * longest / 2 > columns_end ||
-      (long_turns > 1 && long_turns * longest * 7 / 8 > columns_end)) {
-    return false;
-  }
+  int64_t end = longest;
+  if (half_turns * longest / 2 > end) end = half_turns * longest / 2;
+  if (long_turns > 1 && long_turns * longest * 7 / 8 > end) end = long_turns * longest * 7 / 8;
+  const int64_t units = ranges.count * heads;
   const int64_t turns = units / ctas;
-  if (turns == 0) return true;
+  if (turns == 0) return end;
   // The last turn is not full: its units are extra for those that have them.
   const int64_t rest = units - turns * ctas;
   const int64_t above_mean = longest - total_cost / ranges.count;
   const int64_t last = longest - 2 * turns * ctas * above_mean / units;
   const int64_t extra = last > 0 && rest > 0 ? last * (ctas - rest) / ctas : 0;
-  return all_cost / ctas + extra <= columns_end;
+  const int64_t all = total_cost * heads / ctas + extra;
+  return all > end ? all : end;
 }
 
 }  // namespace reprise

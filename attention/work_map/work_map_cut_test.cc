@@ -58,13 +58,14 @@ TEST(WorkMapCutTest, EachCountHasRoomForAsManyAsThePlanAllows) {
 TEST(WorkMapCutTest, RangesOfManyRowsOfManyPiecesOrOfLongOnesAreMergedJointly) {
   TileMap map;
   map.least_joint_queries = 2;
+  map.costs = {.joint_pieces = 16, .joint_keys = 384};
   EXPECT_TRUE(MergesJointly(map, 2, 2, 128));
   EXPECT_FALSE(MergesJointly(map, 1, 2, 128));
   EXPECT_FALSE(MergesJointly(map, 1, kMostPiecesAtOnce, 4096));
   EXPECT_TRUE(MergesJointly(map, 1, kMostPiecesAtOnce + 1, 4096));
-  EXPECT_TRUE(MergesJointly(map, 1, 16, 16 * kLeastJointKeys));
-  EXPECT_FALSE(MergesJointly(map, 1, 16, 16 * kLeastJointKeys - 1));
-  EXPECT_FALSE(MergesJointly(map, 1, kLeastJointPieces - 1, 1 << 20));
+  EXPECT_TRUE(MergesJointly(map, 1, 16, 16 * 384));
+  EXPECT_FALSE(MergesJointly(map, 1, 16, 16 * 384 - 1));
+  EXPECT_FALSE(MergesJointly(map, 1, 15, 1 << 20));
   EXPECT_TRUE(MergesJointly(map, 4, kMostJointPieces, 1 << 20));
   EXPECT_FALSE(MergesJointly(map, 4, kMostJointPieces + 1, 1 << 20));
   map.least_joint_queries = 0;
@@ -93,10 +94,14 @@ TEST(WorkMapCutTest, KernelsThatBeginAheadMergeRangesOfEightRowsJointly) {
   EXPECT_EQ(least_queries(8, 128, DType::kBFloat16, 512), 0);
 }
 
+CutCosts CostsOf(int tile, int merges_per_step) {
+  return {.tile = tile, .merges_per_step = merges_per_step * kStepCost, .merge_level_steps = 2};
+}
+
 // Of `num_tiles` ranges of `steps` steps.
 int LeastWidthOf(int num_tiles, int steps, int merges_per_step) {
-  return LeastWidth<int32_t>(num_tiles * (steps * kStepCost + 4), num_tiles, /*tile_cost=*/4,
-                             merges_per_step * kStepCost);
+  return LeastWidth<int32_t>(num_tiles * (steps * kStepCost + 4), num_tiles,
+                             CostsOf(/*tile=*/4, merges_per_step));
 }
 
 TEST(WorkMapCutTest, ColumnsAreAsWideAsItTakesToMergeTheirPieces) {
@@ -112,40 +117,58 @@ TEST(WorkMapCutTest, ALittleWiderColumnsSaveALevelOfMerging) {
   EXPECT_EQ(LeastWidthOf(1, 192, 20), 6);      // 32 pieces and not 48
   EXPECT_EQ(LeastWidthOf(1, 256, 20), 3 + 1);  // 8 steps a piece would take longer
   // The cost of a tile as large as a step does not count among its steps.
-  EXPECT_EQ(LeastWidth<int32_t>(256 * kStepCost + 8, 1, /*tile_cost=*/8, 5 * kStepCost), 8);
-  EXPECT_EQ(LeastWidth<int32_t>(257 * kStepCost + 8, 1, /*tile_cost=*/8, 5 * kStepCost), 9);
+  EXPECT_EQ(LeastWidth<int32_t>(256 * kStepCost + 8, 1, CostsOf(8, 5)), 8);
+  EXPECT_EQ(LeastWidth<int32_t>(257 * kStepCost + 8, 1, CostsOf(8, 5)), 9);
   // Ranges of other maps may add their tiles to the count, but not to the cost.
-  EXPECT_EQ(LeastWidth<int32_t>(8, 64, /*tile_cost=*/8, 5 * kStepCost), 1 + 1);
+  EXPECT_EQ(LeastWidth<int32_t>(8, 64, CostsOf(8, 5)), 1 + 1);
 }
 
-TEST(WorkMapCutTest, WholeRangesEndFirstIfTheyAreNearlyEven) {
-  // 64 ranges over 33 columns of 256, or two to each of 32.
-  const auto ends_first = [](int total_cost, int fullest, int percent) {
-    return WholeRangesEndFirst<int32_t>(total_cost, /*num_tiles=*/64, /*ranges_of_column=*/2,
-                                        fullest, /*filled_width=*/256, percent);
-  };
-  EXPECT_TRUE(ends_first(64 * 132, 264, 6));
-  EXPECT_TRUE(ends_first(64 * 132, 264, 4));
-  EXPECT_FALSE(ends_first(64 * 132, 264, 3));  // 3.1 % wider
-  EXPECT_TRUE(ends_first(64 * 132, 271, 6));
-  EXPECT_FALSE(ends_first(64 * 132, 272, 6));  // 6.25 %
-  // Two steps above the mean, and more.
-  EXPECT_TRUE(ends_first(64 * 126, 252 + 16, 6));
-  EXPECT_FALSE(ends_first(64 * 126, 252 + 17, 6));
-  // Beyond 32 bits.
-  EXPECT_TRUE(WholeRangesEndFirst<int32_t>(1 << 30, 1000, 4, (1 << 30) / 250, (1 << 30) / 250, 1));
+constexpr CutCosts kEnds = {.tile = 4,
+                            .merge = 12,
+                            .border = 8,
+                            .border_percent = 12,
+                            .ctas_per_sm = 2,
+                            .lone_percent = 56};
+
+TEST(WorkMapCutTest, CutsCostAFilledColumnAStepOrAShareOfItsWidth) {
+  EXPECT_EQ(EndOfFilled(40, 1, kEnds), 48);
+  EXPECT_EQ(EndOfFilled(1000, 1, kEnds), 1120);
+  EXPECT_EQ(EndOfFilled(1000, 2, kEnds), 1060);
+  EXPECT_EQ(EndOfFilled(1000, 4, kEnds), 1030);
+  EXPECT_EQ(EndOfFilled(1000, 1000, kEnds), 1008);
+  EXPECT_EQ(EndOfFilled(int64_t{1} << 30, 3, kEnds), (int64_t{1} << 30) * 104 / 100);
 }
 
-TEST(WorkMapCutTest, AColumnHasFewWholeRangesUnlessTheyAreLong) {
-  const auto ends_first = [](int steps_of_range, int ranges_of_column) {
-    const int cost = steps_of_range * kStepCost;
-    return WholeRangesEndFirst<int32_t>(100 * cost, /*num_tiles=*/100, ranges_of_column,
-                                        ranges_of_column * cost, ranges_of_column * cost, 6);
+TEST(WorkMapCutTest, StepsOfARangeThatIsAloneOnItsMultiprocessorAreFaster) {
+  const RangeTotals ranges = {.with_keys = 16, .to_place = 16, .longest_steps = 25};
+  EXPECT_EQ(EndOfPieces(25), 200);
+  EXPECT_EQ(EndOfWholeRanges(ranges, 32, kEnds), 112);
+  EXPECT_EQ(EndOfWholeRanges(ranges, 31, kEnds), 200);
+  CutCosts one_cta = kEnds;
+  one_cta.ctas_per_sm = 1;
+  one_cta.lone_percent = 100;
+  EXPECT_EQ(EndOfWholeRanges(ranges, 32, one_cta), 200);
+}
+
+// 132 CTAs, 8 heads.
+TEST(WorkMapCutTest, DealtRangesEndWithTheLongestTheMostLongOnesOrTheLastTurn) {
+  TileMap map;
+  map.num_ctas = 132;
+  map.num_virtual_heads = 8;
+  map.costs.tile = 24;
+  const auto end = [&](int64_t steps, const RangesToDeal& ranges) {
+    return EndOfDealt(steps * kStepCost + int64_t{ranges.count} * 24, ranges, map);
   };
-  EXPECT_TRUE(ends_first(kStepsOfLongRange - 1, kMostWholeRanges));
-  EXPECT_FALSE(ends_first(kStepsOfLongRange - 1, kMostWholeRanges + 1));
-  EXPECT_TRUE(ends_first(kStepsOfLongRange, kMostLongWholeRanges));
-  EXPECT_FALSE(ends_first(kStepsOfLongRange, kMostLongWholeRanges + 1));
+  // Fewer units than CTAs.
+  EXPECT_EQ(end(10 * 20, {10, 20, 10, 10}), 20 * 8 + 24);
+  // 160 units of equal length: 28 CTAs have two, and all of them end after those.
+  EXPECT_EQ(end(20 * 20, {20, 20, 20, 20}), 20 * 184 * 8 / 132 + 184 * 104 / 132);
+  // 264 units: two turns, of which the longest are 7/8 of the longest one or more.
+  EXPECT_EQ(end(33 * 10, {33, 20, 33, 33}), 2 * 184 * 7 / 8);
+  // One long range among short ones.
+  EXPECT_EQ(end(100 + 15, {16, 100, 1, 1}), 100 * 8 + 24);
+  // 33 ranges in two full turns, whose lengths fall evenly from 32 to 0 steps.
+  EXPECT_EQ(end(33 * 16, {33, 32, 16, 4}), (33 * 16 * 8 + 33 * 24) * 8 / 132);
 }
 
 }  // namespace

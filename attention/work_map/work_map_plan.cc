@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "reprise/attention/cuda/attention_dispatch.h"
 #include "reprise/attention/cuda/tiles.h"
 #include "reprise/attention/device_profile.h"
@@ -29,7 +30,7 @@ constexpr int kMostColumns = 65535;
 // Cards with at least this much shared memory per CTA have clusters and warpgroup kernels.
 constexpr int kSharedBytesOfWarpgroups = 227 * 1024;
 
-absl::Status CheckAtLeast(const char* name, int least, int got) {
+absl::Status CheckAtLeast(absl::string_view name, int least, int got) {
   if (got >= least) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(name, " of WorkMapOptions: expected >= ", least, ", got ", got));
@@ -38,7 +39,7 @@ absl::Status CheckAtLeast(const char* name, int least, int got) {
 // Within int32 even when multiplied.
 constexpr int kMostCost = 1 << 16;
 
-absl::Status CheckCost(const char* name, int least, int got) {
+absl::Status CheckCost(absl::string_view name, int least, int got) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast(name, least, got));
   if (got <= kMostCost) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -46,21 +47,41 @@ absl::Status CheckCost(const char* name, int least, int got) {
 }
 
 absl::Status CheckCosts(const WorkMapCosts& costs) {
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.decode_tile", 0, costs.decode_tile));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.tile", 0, costs.tile));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.warpgroup_tile", 0, costs.warpgroup_tile));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.warpgroup_cut", 0, costs.warpgroup_cut));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.joined_steps", 0, costs.joined_steps));
-  REPRISE_RETURN_IF_ERROR(
-      CheckCost("costs.joined_steps_beside_prompts", 0, costs.joined_steps_beside_prompts));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.whole_ranges_percent", 0, costs.whole_ranges_percent));
-  REPRISE_RETURN_IF_ERROR(CheckCost("costs.sms_of_wide_range", 0, costs.sms_of_wide_range));
+  const struct {
+    const char* name;
+    int least;
+    int value;
+  } kCosts[] = {
+      {"decode_tile", 0, costs.decode_tile},
+      {"tile", 0, costs.tile},
+      {"warpgroup_tile", 0, costs.warpgroup_tile},
+      {"border", 0, costs.border},
+      {"border_percent", 0, costs.border_percent},
+      {"warpgroup_border", 0, costs.warpgroup_border},
+      {"merge", 0, costs.merge},
+      {"warpgroup_merge", 0, costs.warpgroup_merge},
+      {"merges_per_step_few_rows", 1, costs.merges_per_step_few_rows},
+      {"merges_per_step", 1, costs.merges_per_step},
+      {"merge_level_steps", 0, costs.merge_level_steps},
+      {"joint_rows", 1, costs.joint_rows},
+      {"joint_pieces", 1, costs.joint_pieces},
+      {"joint_keys", 0, costs.joint_keys},
+      {"lone_loss_percent", 0, costs.lone_loss_percent},
+      {"joined_steps", 0, costs.joined_steps},
+      {"joined_steps_beside_prompts", 0, costs.joined_steps_beside_prompts},
+      {"joined_short_rows", 0, costs.joined_short_rows},
+      {"both_ways_steps", 0, costs.both_ways_steps},
+      {"cluster_steps", 0, costs.cluster_steps},
+      {"sms_of_wide_range", 0, costs.sms_of_wide_range},
+      {"wide_keys", 0, costs.wide_keys},
+  };
+  for (const auto& [name, least, value] : kCosts) {
+    REPRISE_RETURN_IF_ERROR(CheckCost(absl::StrCat("costs.", name), least, value));
+  }
   for (const int clusters : costs.clusters_of) {
     REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of", 0, clusters));
   }
-  REPRISE_RETURN_IF_ERROR(
-      CheckCost("costs.merges_per_step_few_rows", 1, costs.merges_per_step_few_rows));
-  return CheckCost("costs.merges_per_step", 1, costs.merges_per_step);
+  return absl::OkStatus();
 }
 
 absl::Status CheckOptions(const WorkMapOptions& options) {
@@ -205,15 +226,7 @@ int64_t LayOutPartials(void* memory, WorkMap& map) {
   return allotter.bytes();
 }
 
-int TileCostOf(const AttentionTile& tile, const WorkMapCosts& costs) {
-  if (tile.rows() == kWarpgroupRows) return costs.warpgroup_tile;
-  return tile.rows() == kDecodeRows ? costs.decode_tile : costs.tile;
-}
-
 constexpr int kFewRows = 8;
-
-// Tiles of at most this many rows take as long as reading their keys.
-constexpr int kMostRowsOfReading = 32;
 
 // In TileMap's unit. `rows`: live rows of the tile. Partials of few rows are small, and those of
 // more rows are added up by several CTAs, or by more warps.
@@ -223,6 +236,33 @@ int MergesPerStep(const AttentionKernelEntry& kernel, int rows, const WorkMapCos
   return kernel.begins_ahead() || kernel.tile.rows() >= kWarpgroupRows
              ? std::max(of_few / 2, 1)
              : costs.merges_per_step * kStepCost;
+}
+
+// The costs for maps whose tiles have up to `rows` live rows.
+CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const WorkMapCosts& costs) {
+  CutCosts of_tile = {.tile = costs.tile,
+                      .merges_per_step = MergesPerStep(kernel, rows, costs),
+                      .merge = costs.merge,
+                      .merge_level_steps = costs.merge_level_steps,
+                      .border = costs.border,
+                      .border_percent = costs.border_percent,
+                      .cluster_steps = costs.cluster_steps,
+                      .joint_pieces = costs.joint_pieces,
+                      .joint_keys = costs.joint_keys,
+                      .both_ways_steps = costs.both_ways_steps,
+                      .wide_keys = costs.wide_keys};
+  of_tile.ctas_per_sm = kernel.tile.ctas_per_sm;
+  if (of_tile.ctas_per_sm > 1) {
+    of_tile.lone_percent = (100 + costs.lone_loss_percent) / of_tile.ctas_per_sm;
+  }
+  if (kernel.tile.rows() == kDecodeRows) of_tile.tile = costs.decode_tile;
+  if (kernel.tile.rows() == kWarpgroupRows) {
+    of_tile.tile = costs.warpgroup_tile;
+    of_tile.merge = costs.warpgroup_merge;
+    of_tile.border = costs.warpgroup_border;
+    of_tile.border_percent = 0;
+  }
+  return of_tile;
 }
 
 // The most queries that one tile may hold, of one row or of several.
@@ -307,7 +347,8 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
   map.tile_queries = std::clamp(tile.rows() / group_size, 1, MostQueries(options));
   const int64_t head_tiles = CeilDiv(int64_t{map.tile_queries} * group_size, tile.rows());
   map.num_virtual_heads = static_cast<int>(options.num_kv_heads * head_tiles);
-  map.tile_cost = TileCostOf(tile, options.costs);
+  map.costs =
+      CutCostsOf(kernel, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
   const int ctas = options.device.num_sms * tile.ctas_per_sm;
   map.heads_per_column = std::min(map.num_virtual_heads, ctas);
   map.num_columns = std::min(ctas / map.heads_per_column, kMostColumns);
@@ -315,17 +356,8 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
   map.may_be_dealt = kernel.may_be_dealt() && options.mode == WorkMapMode::kBalanced &&
                      options.shared_prefix != SharedPrefix::kTaken;
   map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_column * map.num_columns;
-  map.cut_cost = options.costs.warpgroup_cut;
-  // What reading bounds: a CTA without work costs nothing there.
-  if (tile.rows() <= kMostRowsOfReading && tile.dtype != DType::kFloat32 &&
-      options.mode == WorkMapMode::kBalanced) {
-    map.whole_ranges_percent = options.costs.whole_ranges_percent;
-  }
-  map.merges_per_step =
-      MergesPerStep(kernel, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
-
   if (kernel.begins_ahead()) {
-    map.least_joint_queries = static_cast<int>(CeilDiv(kLeastJointRows, group_size));
+    map.least_joint_queries = static_cast<int>(CeilDiv(options.costs.joint_rows, group_size));
   }
 
   const bool shares = options.shared_prefix == SharedPrefix::kTaken;
@@ -390,6 +422,7 @@ int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile,
 
 // Which rows join, for the map of long rows.
 void PlanJoins(const WorkMapOptions& options, WorkMap& map) {
+  map.joined_short_rows = options.costs.joined_short_rows;
   if (!map.main.may_be_dealt || !MayHaveWarpgroups(options)) return;
   const auto of_all_ctas = [&](int64_t steps) {
     return steps * map.main.num_ctas / map.main.num_virtual_heads;

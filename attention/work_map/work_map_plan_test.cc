@@ -520,31 +520,36 @@ TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
   options.costs = {.decode_tile = 1,
                    .tile = 2,
                    .warpgroup_tile = 3,
+                   .border = 4,
+                   .border_percent = 5,
+                   .warpgroup_border = 6,
                    .merges_per_step_few_rows = 7,
-                   .merges_per_step = 11};
-  EXPECT_EQ(ShapeOf(options).tile_cost, 1);
-  EXPECT_EQ(ShapeOf(options).merges_per_step, 7 * kStepCost);
+                   .merges_per_step = 11,
+                   .joint_rows = 8,
+                   .joint_pieces = 16};
+  EXPECT_EQ(ShapeOf(options).costs.tile, 1);
+  EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 7 * kStepCost);
   options.max_query_len = 4;  // 16 live rows, merged jointly
-  EXPECT_EQ(ShapeOf(options).tile_cost, 1);
-  EXPECT_EQ(ShapeOf(options).merges_per_step, 7 * kStepCost / 2);
+  EXPECT_EQ(ShapeOf(options).costs.tile, 1);
+  EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 7 * kStepCost / 2);
   options.max_query_len = 64;  // 128 rows
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
-  EXPECT_EQ(ShapeOf(options).tile_cost, 3);
-  EXPECT_EQ(ShapeOf(options).merges_per_step, 7 * kStepCost / 2);
+  EXPECT_EQ(ShapeOf(options).costs.tile, 3);
+  EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 7 * kStepCost / 2);
   options.head_dim_qk = options.head_dim_v = 256;
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
-  EXPECT_EQ(ShapeOf(options).tile_cost, 3);
+  EXPECT_EQ(ShapeOf(options).costs.tile, 3);
   options.head_dim_qk = options.head_dim_v = 512;
   EXPECT_EQ(ShapeOf(options).tile_rows, 64);
-  EXPECT_EQ(ShapeOf(options).tile_cost, 2);
-  EXPECT_EQ(ShapeOf(options).merges_per_step, 11 * kStepCost);
+  EXPECT_EQ(ShapeOf(options).costs.tile, 2);
+  EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 11 * kStepCost);
 }
 
 TEST(WorkMapPlanTest, TheDefaultCostsAreThoseOfAnH200) {
   const WorkMapCosts costs = WorkMapOptions{}.costs;
   EXPECT_EQ(costs.decode_tile, H200Profile().work_map.decode_tile);
-  EXPECT_EQ(ShapeOf(LlamaDecode()).tile_cost, 4);
-  EXPECT_EQ(ShapeOf(LlamaDecode()).merges_per_step, 20 * kStepCost);
+  EXPECT_EQ(ShapeOf(LlamaDecode()).costs.tile, 4);
+  EXPECT_EQ(ShapeOf(LlamaDecode()).costs.merges_per_step, 20 * kStepCost);
 }
 
 // Of 132 clusters of 2, 62 of 4 and 30 of 8, each head has an eighth.

@@ -182,7 +182,7 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
     c.max_tier = absl::GetFlag(FLAGS_max_tier);
     c.num_sms = absl::GetFlag(FLAGS_num_sms);
     KeepClusters(absl::StrSplit(absl::GetFlag(FLAGS_clusters), ','), c.costs);
-    if (!absl::GetFlag(FLAGS_whole_ranges)) c.costs.whole_ranges_percent = 0;
+    if (!absl::GetFlag(FLAGS_whole_ranges)) c.costs.border = c.costs.border_percent = 0;
     const int sms_of_wide_range = absl::GetFlag(FLAGS_sms_of_wide_range);
     if (sms_of_wide_range >= 0) c.costs.sms_of_wide_range = sms_of_wide_range;
     if (absl::GetFlag(FLAGS_deterministic)) c.mode = WorkMapMode::kDeterministic;
