@@ -1,11 +1,13 @@
 // Costs measured on a GPU, as data for the work map's plan and the cascade rule.
 //
-//   WorkMapOptions options = {..., .costs = H200Profile().work_map};   // the default
-//   ChooseCascade(shape, H200Profile().cascade_launches);
+//   REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, DeviceLimitsOf(device));
+//   const DeviceProfile profile = ProfileOf(limits);
+//   WorkMapOptions options = {..., .device = limits, .costs = profile.work_map};
+//   ChooseCascade(shape, profile.cascade_launches);
 //
-// A profile affects speed, never results: any profile is correct on any GPU. To fit a new GPU,
-// measure it with tests/benchmarks/device (attention_bench, shared_prefix) and add a function next
-// to H200Profile().
+// A profile affects speed and rounding. Results are correct with any profile on any GPU. To fit a new GPU,
+// measure it with tests/benchmarks/device (attention_bench, shared_prefix), write a function like
+// H200Profile(), and return its value from ProfileOf().
 //
 // Thread safety: values.
 
@@ -13,6 +15,10 @@
 #define REPRISE_ATTENTION_DEVICE_PROFILE_H_
 
 #include <array>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "reprise/attention/cuda/device_limits.h"
 
 namespace reprise {
 
@@ -86,7 +92,19 @@ struct WorkMapCosts {
   int sms_of_wide_range = 0;
   // A range with wide CTAs has more keys than this.
   int wide_keys = 0;
+
+  friend bool operator==(const WorkMapCosts&, const WorkMapCosts&) = default;
 };
+
+// A field of WorkMapCosts.
+struct WorkMapCostField {
+  absl::string_view name;
+  int WorkMapCosts::*field;
+  int least;  // the smallest valid value
+};
+
+// All fields, without clusters_of.
+absl::Span<const WorkMapCostField> WorkMapCostFields();
 
 // Costs of the attention kernels over a shared prefix (attention/merge/cascade_rule.h).
 struct CascadeCosts {
@@ -161,6 +179,10 @@ constexpr DeviceProfile H200Profile() {
                       .merge_us_per_token = 0.145},
   };
 }
+
+// The profile for a card with these limits: that of the most similar card that was measured. So far this is
+// H200Profile() for every card.
+DeviceProfile ProfileOf(const DeviceLimits& limits);
 
 }  // namespace reprise
 

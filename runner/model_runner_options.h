@@ -162,9 +162,9 @@ struct DeviceOptions {
   // nullopt: kAuto on a GPU for 16-bit models, for whose kernels the costs are measured, unless
   // batch_invariance is on; otherwise kOff. The CPU path always reads a prefix row by row.
   std::optional<CascadeMode> cascade = {};
-  // Measured costs of the GPU. They affect speed; with cascade and with batch_invariance off, also
-  // rounding. With cascade on, all ranks must have the same cascade_map.
-  DeviceProfile profile = H200Profile();
+  // Measured costs of the GPU; nullopt: ProfileOf() its limits. They affect speed; with cascade and with
+  // batch_invariance off, also rounding. With cascade on, all ranks must have the same cascade_map.
+  std::optional<DeviceProfile> profile = {};
 };
 
 // Debug mode: whether replayed steps are compared with eager steps.

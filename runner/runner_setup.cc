@@ -7,6 +7,8 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "reprise/attention/cuda/device_limits.h"
+#include "reprise/attention/device_profile.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_status.h"
 #include "reprise/distributed/agreement.h"
@@ -31,6 +33,19 @@ Ranks ContextOf(const ModelRunnerOptions& options) {
   return PlaceInGrid(RanksOf(options.ranks.collectives), options.ranks.context_ranks).context;
 }
 
+// ResolveRunnerOptions() and the profile of the device.
+absl::StatusOr<ModelRunnerOptions> ResolveWithDevice(const ModelRunnerOptions& given,
+                                                     const ModelSpec& spec) {
+  REPRISE_ASSIGN_OR_RETURN(ModelRunnerOptions options, ResolveRunnerOptions(given, spec));
+  if (options.device.profile) return options;
+  DeviceLimits limits;
+  if (spec.device.is_cuda()) {
+    REPRISE_ASSIGN_OR_RETURN(limits, DeviceLimitsOf(spec.device.index()));
+  }
+  options.device.profile = ProfileOf(limits);
+  return options;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> RunnerSetup::Run(
@@ -50,7 +65,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> RunnerSetup::Run(
 absl::Status RunnerSetup::ResolveOptions() {
   Collectives* const collectives = given_.ranks.collectives;
   const absl::StatusOr<ModelRunnerOptions> resolved =
-      CatchTorchOr([&] { return ResolveRunnerOptions(given_, model_.spec()); });
+      CatchTorchOr([&] { return ResolveWithDevice(given_, model_.spec()); });
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, resolved.status()));
   options_ = *resolved;
   const ModelSpec& spec = model_.spec();
@@ -140,7 +155,7 @@ RunnerMemoryOptions RunnerSetup::MemoryOptions(const ModelSpec& spec, const Laye
                      .max_seq_len = max_attended_len,
                      .max_encoder_tokens = *options_.max_encoder_tokens,
                      .max_drafts = drafts.max_drafts,
-                     .costs = options_.device.profile.work_map,
+                     .costs = options_.device.profile->work_map,
                      .mode = invariant ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced,
                      // Nodes of a tree see their keys by masks, which no decode does.
                      .decode_query_len = has_trees ? 1 : 1 + drafts.max_drafts,
@@ -312,7 +327,7 @@ void RunnerSetup::AddCascade() {
   const RunnerMemory& memory = *runner_->memory_;
   const RunnerShape& shape = runner_->shape_;
   const LayerClasses& classes = memory.classes();
-  StepCascadeOptions options = {.costs = options_.device.profile.cascade_map,
+  StepCascadeOptions options = {.costs = options_.device.profile->cascade_map,
                                 .num_slots = shape.max_num_seqs,
                                 .max_blocks = shape.max_blocks(),
                                 .block_size = shape.block_size,

@@ -73,9 +73,9 @@ struct StepMetadataOptions {
   int max_rows = 0;
   int max_tokens = 0;
   int max_seq_len = 0;
-  int max_encoder_tokens = 0;                   // of a sequence
-  int max_drafts = 0;                           // of a row
-  WorkMapCosts costs = H200Profile().work_map;  // they affect speed and rounding only
+  int max_encoder_tokens = 0;              // of a sequence
+  int max_drafts = 0;                      // of a row
+  std::optional<WorkMapCosts> costs = {};  // as in WorkMapOptions
   WorkMapMode mode = WorkMapMode::kBalanced;
   int decode_query_len = 1;  // as WorkMapOptions has it
   // kTaken: there are cascade steps; balanced mode only.

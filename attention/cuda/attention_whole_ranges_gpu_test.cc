@@ -47,7 +47,7 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
       return work.map().main.counts[1];
     };
     if (num_merges() > 0) return false;
-    options.costs.border = options.costs.border_percent = 0;
+    options.costs->border = options.costs->border_percent = 0;
     return num_merges() > 0;
   }
 

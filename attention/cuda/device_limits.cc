@@ -13,9 +13,12 @@ namespace reprise {
 #ifdef REPRISE_WITH_CUDA
 
 absl::StatusOr<DeviceLimits> DeviceLimitsOf(int device) {
-  const auto read = [device](cudaDeviceAttr attribute, int& value) {
+  const auto read = [&device](cudaDeviceAttr attribute, int& value) {
     return CudaStatus(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
   };
+  if (device < 0) {
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
+  }
   DeviceLimits limits;
   int major = 0, minor = 0;
   REPRISE_RETURN_IF_ERROR(read(cudaDevAttrMultiProcessorCount, limits.num_sms));

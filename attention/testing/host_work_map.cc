@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "glog/logging.h"
+#include "reprise/attention/device_profile.h"
 
 namespace reprise {
 namespace {
@@ -60,7 +61,8 @@ WorkMapOptions OptionsFor(const PagedBatch& batch, const AttentionParams& layer,
           .max_rows = batch.num_rows,
           .max_tokens = batch.num_tokens,
           .max_query_len = batch.max_query_len,
-          .max_seq_len = batch.max_seq_len};
+          .max_seq_len = batch.max_seq_len,
+          .costs = H200Profile().work_map};
 }
 
 }  // namespace reprise

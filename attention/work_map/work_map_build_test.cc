@@ -37,13 +37,13 @@ TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
                     .max_query_len = 1,
                     .max_seq_len = 1000,
                     .device = {.num_sms = 2},  // of two CTAs each
-                    .costs = {.decode_tile = 4,
-                              .tile = 8,
-                              .warpgroup_tile = 24,
-                              .merges_per_step_few_rows = 10,
-                              .merges_per_step = 5,
-                              .joint_rows = 8,
-                              .joint_pieces = 16}});
+                    .costs = WorkMapCosts{.decode_tile = 4,
+                                          .tile = 8,
+                                          .warpgroup_tile = 24,
+                                          .merges_per_step_few_rows = 10,
+                                          .merges_per_step = 5,
+                                          .joint_rows = 8,
+                                          .joint_pieces = 16}});
   const TileMap& map = work.map().main;
   ASSERT_EQ(map.num_columns, 4);
   ASSERT_EQ(map.costs.tile, 4);
@@ -106,7 +106,7 @@ TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
   WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
   options.num_q_heads = 2;
   options.head_dim_qk = options.head_dim_v = 512;  // tiles of 64 rows, which are not dealt
-  options.costs.tile = 3 * kStepCost;
+  options.costs->tile = 3 * kStepCost;
   options.device.num_sms = 2;  // a CTA each
   HostWorkMap work(options);
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
@@ -240,7 +240,7 @@ std::vector<int> CutsOf(const TileMap& map) {
 }
 
 WorkMapOptions WithoutClusters(WorkMapOptions options) {
-  options.costs.clusters_of = {};
+  options.costs->clusters_of = {};
   return options;
 }
 
@@ -512,7 +512,7 @@ TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
     Rows rows = DecodesAndAPrompt();
     WorkMapOptions options = OptionsFor(rows.batch);
     options.split = split;
-    options.costs.joined_steps = options.costs.joined_steps_beside_prompts = 0;
+    options.costs->joined_steps = options.costs->joined_steps_beside_prompts = 0;
     HostWorkMap work(options);
     EXPECT_EQ(WorkOf(rows.batch, {}, work.map()).longest_short_row, 4);
     ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
@@ -527,8 +527,8 @@ TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
 TEST(WorkMapBuildTest, ShortRowsJoinTheLongOnesIfBothHaveFewKeys) {
   Rows rows = DecodesAndAPrompt();
   WorkMapOptions options = OptionsFor(rows.batch);  // 6 rows of up to 32 steps
-  options.costs.joined_steps = 12;                  // 132 CTAs, 8 heads: 198 steps
-  options.costs.joined_steps_beside_prompts = 0;
+  options.costs->joined_steps = 12;                 // 132 CTAs, 8 heads: 198 steps
+  options.costs->joined_steps_beside_prompts = 0;
   const auto longest_short_row = [&] {
     return WorkOf(rows.batch, {}, HostWorkMap(options).map()).longest_short_row;
   };
@@ -545,7 +545,7 @@ TEST(WorkMapBuildTest, ShortRowsJoinTheLongOnesIfBothHaveFewKeys) {
   options.mode = WorkMapMode::kDeterministic;
   EXPECT_EQ(longest_short_row(), 4);
   options.mode = WorkMapMode::kBalanced;
-  options.costs.joined_steps = 11;  // 181
+  options.costs->joined_steps = 11;  // 181
   EXPECT_EQ(longest_short_row(), 4);
   rows.batch.max_seq_len = 1900;  // 30 steps
   EXPECT_EQ(longest_short_row(), 0);
@@ -591,7 +591,7 @@ TEST(WorkMapBuildTest, BatchesWhoseRowsAreAlikeByTheirBoundsTakeOneMap) {
   const auto longest_short_row = [&](const PagedBatch& batch, RowSplit split) {
     WorkMapOptions options = OptionsFor(longest.batch);
     options.split = split;
-    options.costs.joined_steps = options.costs.joined_steps_beside_prompts = 0;
+    options.costs->joined_steps = options.costs->joined_steps_beside_prompts = 0;
     return WorkOf(batch, {}, HostWorkMap(options).map()).longest_short_row;
   };
   // The maximum number of tokens: no row is short.

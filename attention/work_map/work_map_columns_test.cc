@@ -67,7 +67,7 @@ TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheColumnsAreNotCut) {
       const std::vector<int> counts = ItemsOfColumns(map);
       for (size_t c = 0; c + 1 < counts.size(); ++c) EXPECT_EQ(counts[c], of_column) << c;
       WorkMapOptions filled = OptionsFor(rows.batch);
-      filled.costs.border = filled.costs.border_percent = 0;
+      filled.costs->border = filled.costs->border_percent = 0;
       EXPECT_GE(NumMerges(rows, filled), num_rows == 66 ? 0 : 20);
     }
   }
@@ -114,7 +114,7 @@ TEST(WorkMapWholeTest, TheCostsDecideWhetherRowsOfTwoColumnsAreCut) {
     const Rows rows(std::vector<int32_t>(16, len));
     WorkMapOptions options = OptionsFor(rows.batch);
     options.costs = costs;
-    options.costs.clusters_of = {};
+    options.costs->clusters_of = {};
     return NumMerges(rows, options);
   };
   WorkMapCosts costs = H200Profile().work_map;
@@ -435,7 +435,7 @@ TEST(WorkMapWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
   other.device.num_sms = 31;
   EXPECT_EQ(most_rows(other), 0);
   other = decode;
-  other.costs.sms_of_wide_range = 0;
+  other.costs->sms_of_wide_range = 0;
   EXPECT_EQ(most_rows(other), 0);
 }
 

@@ -47,36 +47,9 @@ absl::Status CheckCost(absl::string_view name, int least, int got) {
 }
 
 absl::Status CheckCosts(const WorkMapCosts& costs) {
-  const struct {
-    const char* name;
-    int least;
-    int value;
-  } kCosts[] = {
-      {"decode_tile", 0, costs.decode_tile},
-      {"tile", 0, costs.tile},
-      {"warpgroup_tile", 0, costs.warpgroup_tile},
-      {"border", 0, costs.border},
-      {"border_percent", 0, costs.border_percent},
-      {"warpgroup_border", 0, costs.warpgroup_border},
-      {"merge", 0, costs.merge},
-      {"warpgroup_merge", 0, costs.warpgroup_merge},
-      {"merges_per_step_few_rows", 1, costs.merges_per_step_few_rows},
-      {"merges_per_step", 1, costs.merges_per_step},
-      {"merge_level_steps", 0, costs.merge_level_steps},
-      {"joint_rows", 1, costs.joint_rows},
-      {"joint_pieces", 1, costs.joint_pieces},
-      {"joint_keys", 0, costs.joint_keys},
-      {"lone_loss_percent", 0, costs.lone_loss_percent},
-      {"joined_steps", 0, costs.joined_steps},
-      {"joined_steps_beside_prompts", 0, costs.joined_steps_beside_prompts},
-      {"joined_short_rows", 0, costs.joined_short_rows},
-      {"both_ways_steps", 0, costs.both_ways_steps},
-      {"cluster_steps", 0, costs.cluster_steps},
-      {"sms_of_wide_range", 0, costs.sms_of_wide_range},
-      {"wide_keys", 0, costs.wide_keys},
-  };
-  for (const auto& [name, least, value] : kCosts) {
-    REPRISE_RETURN_IF_ERROR(CheckCost(absl::StrCat("costs.", name), least, value));
+  for (const WorkMapCostField& cost : WorkMapCostFields()) {
+    REPRISE_RETURN_IF_ERROR(
+        CheckCost(absl::StrCat("costs.", cost.name), cost.least, costs.*cost.field));
   }
   for (const int clusters : costs.clusters_of) {
     REPRISE_RETURN_IF_ERROR(CheckCost("costs.clusters_of", 0, clusters));
@@ -106,7 +79,7 @@ absl::Status CheckOptions(const WorkMapOptions& options) {
         absl::StrCat("max_splits of WorkMapOptions: expected <= ", kMaxDeterministicSplits,
                      ", got ", options.max_splits));
   }
-  REPRISE_RETURN_IF_ERROR(CheckCosts(options.costs));
+  REPRISE_RETURN_IF_ERROR(CheckCosts(*options.costs));
   if (options.shared_prefix == SharedPrefix::kTaken && options.mode != WorkMapMode::kBalanced) {
     return absl::InvalidArgumentError(
         "shared_prefix of WorkMapOptions: expected none in deterministic mode, where a row's bits "
@@ -309,14 +282,14 @@ void PlanFewRows(const WorkMapOptions& options, const AttentionKernelEntry& kern
       !MayHaveWarpgroups(options) || map.heads_per_column < map.num_virtual_heads) {
     return;
   }
-  static_assert(std::tuple_size_v<decltype(options.costs.clusters_of)> == kMostClusterColumns + 1);
+  static_assert(std::tuple_size_v<decltype(WorkMapCosts::clusters_of)> == kMostClusterColumns + 1);
   for (int n = 2; n <= kMostClusterColumns; ++n) {
     map.clusters_of[n] =
-        std::min({options.costs.clusters_of[n] / map.heads_per_column, map.num_columns / n,
+        std::min({options.costs->clusters_of[n] / map.heads_per_column, map.num_columns / n,
                   n > 2 ? map.clusters_of[2] : map.num_columns});
   }
-  if (kernel.tile.head_dim_qk == kHeadDimOfWideTiles && options.costs.sms_of_wide_range > 0) {
-    const int ranges = options.device.num_sms / options.costs.sms_of_wide_range;
+  if (kernel.tile.head_dim_qk == kHeadDimOfWideTiles && options.costs->sms_of_wide_range > 0) {
+    const int ranges = options.device.num_sms / options.costs->sms_of_wide_range;
     map.most_wide_rows = ranges / map.heads_per_column;
     map.wide_columns = std::min(options.device.num_sms / map.heads_per_column, map.num_columns);
   }
@@ -348,7 +321,7 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
   const int64_t head_tiles = CeilDiv(int64_t{map.tile_queries} * group_size, tile.rows());
   map.num_virtual_heads = static_cast<int>(options.num_kv_heads * head_tiles);
   map.costs =
-      CutCostsOf(kernel, std::min(tile.rows(), map.tile_queries * group_size), options.costs);
+      CutCostsOf(kernel, std::min(tile.rows(), map.tile_queries * group_size), *options.costs);
   const int ctas = options.device.num_sms * tile.ctas_per_sm;
   map.heads_per_column = std::min(map.num_virtual_heads, ctas);
   map.num_columns = std::min(ctas / map.heads_per_column, kMostColumns);
@@ -357,7 +330,7 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
                      options.shared_prefix != SharedPrefix::kTaken;
   map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_column * map.num_columns;
   if (kernel.begins_ahead()) {
-    map.least_joint_queries = static_cast<int>(CeilDiv(options.costs.joint_rows, group_size));
+    map.least_joint_queries = static_cast<int>(CeilDiv(options.costs->joint_rows, group_size));
   }
 
   const bool shares = options.shared_prefix == SharedPrefix::kTaken;
@@ -422,21 +395,23 @@ int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile,
 
 // Which rows join, for the map of long rows.
 void PlanJoins(const WorkMapOptions& options, WorkMap& map) {
-  map.joined_short_rows = options.costs.joined_short_rows;
+  map.joined_short_rows = options.costs->joined_short_rows;
   if (!map.main.may_be_dealt || !MayHaveWarpgroups(options)) return;
   const auto of_all_ctas = [&](int64_t steps) {
     return steps * map.main.num_ctas / map.main.num_virtual_heads;
   };
-  map.most_joined_steps = of_all_ctas(options.costs.joined_steps);
+  map.most_joined_steps = of_all_ctas(options.costs->joined_steps);
   // A step of smaller heads takes as long to weigh, but half as long to read.
   if (std::min(options.head_dim_qk, options.head_dim_v) > 64) {
-    map.most_joined_steps_beside_prompts = of_all_ctas(options.costs.joined_steps_beside_prompts);
+    map.most_joined_steps_beside_prompts = of_all_ctas(options.costs->joined_steps_beside_prompts);
   }
 }
 
 }  // namespace
 
-absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options) {
+absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& given) {
+  WorkMapOptions options = given;
+  if (!options.costs) options.costs = ProfileOf(options.device).work_map;
   REPRISE_RETURN_IF_ERROR(CheckOptions(options));
   const auto is_served = [&](bool v_in_k) {
     return SupportsHeadDims(AttentionDevice::kCuda, options.dtype,

@@ -34,6 +34,7 @@
 #define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "reprise/attention/cuda/device_limits.h"
@@ -81,7 +82,8 @@ struct WorkMapOptions {
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;  // with kTaken
   RowSplit split = RowSplit::kByBatch;             // ignored in deterministic mode
-  WorkMapCosts costs = H200Profile().work_map;     // of the card; any costs are correct
+  // The costs of the card; nullopt: those of ProfileOf(device). Results are correct with any costs.
+  std::optional<WorkMapCosts> costs = {};
 };
 
 struct WorkMapPlan {

@@ -1,7 +1,10 @@
 #include "reprise/attention/work_map/work_map_plan.h"
 
 #include <cstdint>
+#include <set>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/attention/device_profile.h"
@@ -22,7 +25,8 @@ WorkMapOptions LlamaDecode() {
           .max_tokens = 64,
           .max_query_len = 1,
           .max_seq_len = 8192,
-          .device = {.num_sms = 132}};
+          .device = {.num_sms = 132},
+          .costs = H200Profile().work_map};
 }
 
 TileMap ShapeOf(const WorkMapOptions& options) {
@@ -166,8 +170,8 @@ TEST(WorkMapPlanTest, InDeterministicModeRowsAreSplitByThemselves) {
 TEST(WorkMapPlanTest, RowsMayJoinForSoManyStepsOfEachCta) {
   WorkMapOptions options = LlamaDecode();  // 8 kv heads
   options.max_tokens = options.max_query_len = 2048;
-  options.costs.joined_steps = 3;
-  options.costs.joined_steps_beside_prompts = 6;
+  options.costs->joined_steps = 3;
+  options.costs->joined_steps_beside_prompts = 6;
   const auto most_steps = [&] { return PlanWorkMap(options)->shape.most_joined_steps; };
   EXPECT_EQ(most_steps(), 3 * 132 / 8);
   EXPECT_EQ(PlanWorkMap(options)->shape.most_joined_steps_beside_prompts, 6 * 132 / 8);
@@ -177,9 +181,9 @@ TEST(WorkMapPlanTest, RowsMayJoinForSoManyStepsOfEachCta) {
   options.head_dim_qk = options.head_dim_v = 128;
   options.device.num_sms = 4;
   EXPECT_EQ(most_steps(), 1);
-  options.costs.joined_steps = 0;
+  options.costs->joined_steps = 0;
   EXPECT_EQ(most_steps(), 0);
-  options.costs.joined_steps = 3;
+  options.costs->joined_steps = 3;
   options.device.max_shared_bytes = 163 * 1024;  // no kernels by whole warpgroups
   EXPECT_EQ(most_steps(), 0);
   options.device.max_shared_bytes = 227 * 1024;
@@ -499,34 +503,34 @@ TEST(WorkMapPlanTest, RefusesWhatItCannotPlanByName) {
               HasSubstr("shared_prefix"));
   EXPECT_THAT(message([](WorkMapOptions& o) { o.max_rows = o.max_tokens = 1 << 24; }),
               HasSubstr("max_tokens"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.tile = -1; }),
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->tile = -1; }),
               HasSubstr("costs.tile of WorkMapOptions: expected >= 0, got -1"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.decode_tile = -1; }),
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->decode_tile = -1; }),
               HasSubstr("costs.decode_tile"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.warpgroup_tile = 1 << 30; }),
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->warpgroup_tile = 1 << 30; }),
               HasSubstr("costs.warpgroup_tile of WorkMapOptions: expected <= 65536"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.merges_per_step = 0; }),
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->merges_per_step = 0; }),
               HasSubstr("costs.merges_per_step of WorkMapOptions: expected >= 1, got 0"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.joined_steps = -1; }),
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->joined_steps = -1; }),
               HasSubstr("costs.joined_steps of WorkMapOptions: expected >= 0, got -1"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs.joined_steps_beside_prompts = -1; }),
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->joined_steps_beside_prompts = -1; }),
               HasSubstr("costs.joined_steps_beside_prompts"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs = {}; }),
+  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs = WorkMapCosts(); }),
               HasSubstr("costs.merges_per_step_few_rows"));
 }
 
 TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
   WorkMapOptions options = LlamaDecode();  // groups of 4: tiles of 16 rows, 4 of them live
-  options.costs = {.decode_tile = 1,
-                   .tile = 2,
-                   .warpgroup_tile = 3,
-                   .border = 4,
-                   .border_percent = 5,
-                   .warpgroup_border = 6,
-                   .merges_per_step_few_rows = 7,
-                   .merges_per_step = 11,
-                   .joint_rows = 8,
-                   .joint_pieces = 16};
+  options.costs = WorkMapCosts{.decode_tile = 1,
+                               .tile = 2,
+                               .warpgroup_tile = 3,
+                               .border = 4,
+                               .border_percent = 5,
+                               .warpgroup_border = 6,
+                               .merges_per_step_few_rows = 7,
+                               .merges_per_step = 11,
+                               .joint_rows = 8,
+                               .joint_pieces = 16};
   EXPECT_EQ(ShapeOf(options).costs.tile, 1);
   EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 7 * kStepCost);
   options.max_query_len = 4;  // 16 live rows, merged jointly
@@ -545,11 +549,35 @@ TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
   EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 11 * kStepCost);
 }
 
-TEST(WorkMapPlanTest, TheDefaultCostsAreThoseOfAnH200) {
-  const WorkMapCosts costs = WorkMapOptions{}.costs;
-  EXPECT_EQ(costs.decode_tile, H200Profile().work_map.decode_tile);
-  EXPECT_EQ(ShapeOf(LlamaDecode()).costs.tile, 4);
-  EXPECT_EQ(ShapeOf(LlamaDecode()).costs.merges_per_step, 20 * kStepCost);
+TEST(WorkMapPlanTest, CostsThatAreNotGivenAreThoseOfTheDevice) {
+  WorkMapOptions options = LlamaDecode();
+  options.costs.reset();
+  const WorkMapCosts of_device = ProfileOf(options.device).work_map;
+  EXPECT_EQ(ShapeOf(options).costs.tile, of_device.decode_tile);
+  EXPECT_EQ(ShapeOf(options).costs.merge, of_device.merge);
+  options.costs = of_device;
+  options.costs->decode_tile += 1;
+  EXPECT_EQ(ShapeOf(options).costs.tile, of_device.decode_tile + 1);
+}
+
+// A field that the table lacks would not be checked. The table has a static_assert on their number.
+TEST(WorkMapPlanTest, TheTableNamesEachCostOnce) {
+  WorkMapCosts costs;
+  int value = 1;
+  for (const WorkMapCostField& cost : WorkMapCostFields()) costs.*cost.field = value++;
+  value = 1;
+  std::set<absl::string_view> names;
+  for (const WorkMapCostField& cost : WorkMapCostFields()) {
+    EXPECT_EQ(costs.*cost.field, value++) << cost.name;
+    EXPECT_TRUE(names.insert(cost.name).second) << cost.name;
+  }
+  for (const WorkMapCostField& cost : WorkMapCostFields()) {
+    WorkMapOptions options = LlamaDecode();
+    (*options.costs).*cost.field = cost.least - 1;
+    EXPECT_THAT(PlanWorkMap(options).status().message(),
+                HasSubstr(absl::StrCat("costs.", cost.name,
+                                       " of WorkMapOptions: expected >= ", cost.least)));
+  }
 }
 
 // Of 132 clusters of 2, 62 of 4 and 30 of 8, each head has an eighth.

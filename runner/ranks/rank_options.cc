@@ -88,7 +88,7 @@ void AddGraphs(const ModelRunnerOptions& options, OptionLines& lines) {
   lines.AddName("debug.replay_check", options.debug.replay_check, {"off", "every_replay"});
   lines.AddName("device.cascade", *options.device.cascade, {"off", "auto"});
   if (*options.device.cascade == CascadeMode::kOff) return;
-  const CascadeCosts& costs = options.device.profile.cascade_map;
+  const CascadeCosts& costs = options.device.profile->cascade_map;
   lines.Add(
       "device.profile.cascade_map",
       absl::StrJoin({costs.read_tb_per_s, costs.reread_tb_per_s, costs.tile_reread_tb_per_s,

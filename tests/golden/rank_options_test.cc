@@ -68,7 +68,10 @@ const std::vector<Row>& Rows() {
        [](auto& options) { options.debug.replay_check = ReplayCheck::kEveryReplay; }},
       {"device.cascade", [](auto& options) { options.device.cascade = CascadeMode::kAuto; }},
       {"device.profile.cascade_map",
-       [](auto& options) { options.device.profile.cascade_map.call_us += 1; },
+       [](auto& options) {
+         options.device.profile = H200Profile();
+         options.device.profile->cascade_map.call_us += 1;
+       },
        [](auto& options) { options.device.cascade = CascadeMode::kAuto; }},
       {"max_steps_in_flight", [](auto& options) { options.max_steps_in_flight = 3; }},
       {"logits.step_logits",

@@ -25,11 +25,14 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/device_profile.h"
@@ -68,11 +71,9 @@ ABSL_FLAG(
     std::string, clusters, "2,3,4,5,6,7,8",
     "the sizes of clusters in which decodes of few rows may run, 2 among them, or none; for the "
     "grid, too");
-ABSL_FLAG(bool, whole_ranges, true,
-          "let columns have whole query ranges where that is nearly even; for the grid, too");
-ABSL_FLAG(int, sms_of_wide_range, -1,
-          "multiprocessors for each range and KV head from which CTAs are wide; 0: they never are; "
-          "-1: as measured; for the grid, too");
+ABSL_FLAG(std::vector<std::string>, costs, {},
+          "fields of WorkMapCosts that differ from those of the card, as border=0,merge=8; for the "
+          "grid, too");
 ABSL_FLAG(bool, deterministic, false, "split points by the row alone; for the grid, too");
 
 namespace reprise {
@@ -154,6 +155,19 @@ void KeepClusters(const std::vector<std::string>& sizes, WorkMapCosts& costs) {
   }
 }
 
+// Sets the field that `text` names, as in "merge=8".
+absl::Status SetCost(absl::string_view text, WorkMapCosts& costs) {
+  const std::pair<absl::string_view, absl::string_view> name_and_value =
+      absl::StrSplit(text, absl::MaxSplits('=', 1));
+  for (const WorkMapCostField& cost : WorkMapCostFields()) {
+    if (cost.name != name_and_value.first) continue;
+    if (absl::SimpleAtoi(name_and_value.second, &(costs.*cost.field))) return absl::OkStatus();
+    break;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--costs: expected a field of WorkMapCosts and an integer, got ", text));
+}
+
 absl::StatusOr<std::vector<AttentionCase>> Cases() {
   std::vector<AttentionCase> cases;
   if (!absl::GetFlag(FLAGS_random).empty()) {
@@ -182,9 +196,9 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
     c.max_tier = absl::GetFlag(FLAGS_max_tier);
     c.num_sms = absl::GetFlag(FLAGS_num_sms);
     KeepClusters(absl::StrSplit(absl::GetFlag(FLAGS_clusters), ','), c.costs);
-    if (!absl::GetFlag(FLAGS_whole_ranges)) c.costs.border = c.costs.border_percent = 0;
-    const int sms_of_wide_range = absl::GetFlag(FLAGS_sms_of_wide_range);
-    if (sms_of_wide_range >= 0) c.costs.sms_of_wide_range = sms_of_wide_range;
+    for (const std::string& text : absl::GetFlag(FLAGS_costs)) {
+      REPRISE_RETURN_IF_ERROR(SetCost(text, c.costs));
+    }
     if (absl::GetFlag(FLAGS_deterministic)) c.mode = WorkMapMode::kDeterministic;
   }
   return cases;
