@@ -18,8 +18,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "reprise/attention/metadata/placeholder_map.h"
 #include "reprise/cache/prefix/prefix_hash.h"
+#include "reprise/engine/placeholder_map.h"
 #include "reprise/engine/request.h"
 #include "reprise/runner/slots/scheduled_batch.h"
 

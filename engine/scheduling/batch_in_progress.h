@@ -24,10 +24,10 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "reprise/attention/metadata/placeholder_map.h"
 #include "reprise/base/ids.h"
 #include "reprise/cache/block_copy.h"
 #include "reprise/cache/tables/block_table_update.h"
+#include "reprise/engine/placeholder_map.h"
 #include "reprise/engine/scheduler_policy.h"
 #include "reprise/engine/scheduling/open_batches.h"
 #include "reprise/engine/scheduling/sequence_state.h"

@@ -15,8 +15,8 @@
 //
 // Thread safety: pure functions. Cost: rows times the logarithm of ranges; no allocation.
 
-#ifndef REPRISE_ATTENTION_METADATA_PLACEHOLDER_MAP_H_
-#define REPRISE_ATTENTION_METADATA_PLACEHOLDER_MAP_H_
+#ifndef REPRISE_ENGINE_PLACEHOLDER_MAP_H_
+#define REPRISE_ENGINE_PLACEHOLDER_MAP_H_
 
 #include <cstdint>
 #include <type_traits>
@@ -56,4 +56,4 @@ absl::StatusOr<int> MapPlaceholders(absl::Span<const BatchSequence> sequences,
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_METADATA_PLACEHOLDER_MAP_H_
+#endif  // REPRISE_ENGINE_PLACEHOLDER_MAP_H_

@@ -1,4 +1,4 @@
-#include "reprise/attention/metadata/placeholder_map.h"
+#include "reprise/engine/placeholder_map.h"
 
 #include <algorithm>
 #include <cstddef>
