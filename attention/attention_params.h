@@ -55,6 +55,24 @@ struct BlockSparseParams {
   int tp_rank = 0;
 };
 
+// What the window of a model or an engine counts.
+enum class WindowCount : int8_t {
+  kTokens,      // including the query's own: Hugging Face sliding_window, Mistral, Gemma, gpt-oss
+  kKeysBefore,  // without it: FlashInfer and FlashAttention window_left, SGLang's model runner
+};
+
+// Returns AttentionParams::window_left for a window that `count` describes. An absent window, a
+// negative window and a window of 0 tokens are no window.
+//
+//   WindowLeft(4096, WindowCount::kTokens)       // 4095: Mistral's sliding_window
+//   WindowLeft(4095, WindowCount::kKeysBefore)   // 4095
+constexpr std::optional<int> WindowLeft(std::optional<int> window, WindowCount count) {
+  if (!window || *window < 0) return std::nullopt;
+  if (count == WindowCount::kKeysBefore) return *window;
+  if (*window == 0) return std::nullopt;
+  return *window - 1;
+}
+
 struct AttentionParams {
   int num_q_heads = 0;  // a multiple of num_kv_heads
   int num_kv_heads = 0;

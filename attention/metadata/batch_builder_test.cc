@@ -12,8 +12,11 @@
 #include "gtest/gtest.h"
 #include "reprise/attention/metadata/batch_split.h"
 #include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/schedule_generator.h"
+#include "reprise/attention/testing/visible_set.h"
 #include "reprise/attention/visibility.h"
 #include "reprise/base/testing/allocation_counter.h"
+#include "reprise/cache/group_retention.h"
 
 namespace reprise {
 namespace {
@@ -308,6 +311,43 @@ TEST(BatchBuilderTest, TheKeysThatQueriesSeeThroughTheTableAreThoseOfTheDefiniti
       ASSERT_EQ(built->positions[t], 0);
     }
   }
+}
+
+// A block that the cache's group no longer needs is never read: with null blocks in place of these
+// blocks, queries see the same keys.
+TEST(BatchBuilderTest, QueriesSeeTheirWindowOverNullBlocks) {
+  int64_t num_dropped = 0;
+  for (uint64_t seed = 0; seed < 20000; ++seed) {
+    Random random(seed);
+    Schedule schedule = DrawSchedule({}, random);
+    AttentionParams layer = PlainLayer();
+    layer.window_left = random.Pick({0, 1, random.Int(0, 64)});
+    if (random.OneIn(2)) layer.window_right = random.Pick({0, 1, random.Int(0, 64)});
+    const bool causal = random.OneIn(2);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", window " << *layer.window_left << ", "
+                                    << layer.window_right.value_or(-1) << ", causal " << causal
+                                    << ", " << schedule.Description());
+    const VisiblePairs expected = SetByDefinition(schedule, [&](int64_t p, int64_t key) {
+      return key >= p - *layer.window_left && (!causal || key <= p) &&
+             (!layer.window_right || key <= p + *layer.window_right);
+    });
+    const KvGroupSpec group = {.retention = KvRetention::kSlidingWindow,
+                               .span = *layer.window_left + 1};
+    for (const BatchSequence& sequence : schedule.sequences) {
+      if (sequence.query_len == 0) continue;
+      const int columns = FirstNeededBlock(group, sequence.num_computed, schedule.block_size);
+      std::fill_n(&schedule.entries[sequence.table_row * schedule.row_stride], columns, 0);
+      num_dropped += columns;
+    }
+    const ScheduledBatchMemory memory(
+        schedule, {.num_rows = schedule.num_rows(), .num_tokens = schedule.num_tokens()});
+    PagedBatch batch = memory.built.batch;
+    batch.causal = causal;
+    ASSERT_EQ(DifferenceOf(VisibleSet(layer, batch, schedule.block_size), expected), "");
+    // No new token is left of a window, so each has a slot.
+    for (int64_t slot : memory.built.slot_mapping) ASSERT_GE(slot, schedule.block_size);
+  }
+  EXPECT_GT(num_dropped, 10000);
 }
 
 }  // namespace

@@ -14,10 +14,10 @@
 #include "reprise/attention/metadata/local_block_table.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
 #include "reprise/attention/metadata/ragged_gather.h"
-#include "reprise/attention/metadata/window_rows.h"
 #include "reprise/attention/testing/schedule_generator.h"
 #include "reprise/attention/testing/visible_set.h"
 #include "reprise/base/element_access.h"
+#include "reprise/cache/group_retention.h"
 
 namespace reprise {
 namespace {
@@ -229,9 +229,10 @@ BuilderCase RowsCase(CaseMaker& maker, BuilderKind kind, Random& random) {
   });
   for (const BatchSequence& sequence : schedule.sequences) {
     if (!windowed || sequence.query_len == 0) continue;
-    std::fill_n(
-        &schedule.entries[sequence.table_row * schedule.row_stride],
-        NumColumnsLeftOfWindow(sequence.num_computed, *params.window_left, schedule.block_size), 0);
+    const KvGroupSpec group = {.retention = KvRetention::kSlidingWindow,
+                               .span = *params.window_left + 1};
+    std::fill_n(&schedule.entries[sequence.table_row * schedule.row_stride],
+                FirstNeededBlock(group, sequence.num_computed, schedule.block_size), 0);
   }
   const ScheduledBatchMemory memory(schedule, Padded(schedule, random));
   PagedBatch batch = memory.built.batch;

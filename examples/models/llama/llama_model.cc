@@ -130,7 +130,7 @@ std::vector<LayerSpec> LlamaModel::MakeLayerSpecs(const LlamaConfig& config, con
     if (config.attention_softcap.has_value()) {
       spec.params.softcap = static_cast<float>(*config.attention_softcap);
     }
-    if (attention.window.has_value()) spec.params.window_left = *attention.window - 1;
+    spec.params.window_left = WindowLeft(attention.window, WindowCount::kTokens);
     if (config.sinks) spec.params.sinks = tables.sinks[layer].const_data_ptr<float>();
     layers.push_back(spec);
   }
