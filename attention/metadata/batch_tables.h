@@ -7,6 +7,11 @@
 //   args.out = {.packed = packed, .key_start_loc = key_start_loc};
 //   REPRISE_RETURN_IF_ERROR(LaunchConvertTables(args, stream));   // or ConvertTables(args)
 //
+// ConvertedBatch() is the batch over the padded table. The virtual rows of
+// attention/metadata/local_virtual_batch.h become the classic form of chunked-local attention: row v
+// of the table holds the blocks of virtual row v that hold keys. REQUIRES: the chunk size is a
+// multiple of the block size; other rows have the fault kNoRun.
+//
 // cache/tables/convert_tables.h documents the outputs and when a row has a fault. A selection takes
 // all keys of a row, the keys cached before the step (none in a pure prefill), or the keys that a
 // window reaches. Padded rows are empty rows. If only cumulative lengths are requested, no table is
@@ -38,6 +43,22 @@ constexpr ConvertTablesArgs ConversionOf(const PagedBatch& batch, int block_size
           .seq_lens = batch.seq_lens,
           .query_start_loc = batch.query_start_loc,
           .num_rows = batch.num_rows};
+}
+
+// The batch over out.table and out.seq_lens: row r reads row r of the table. Positions of queries
+// and keys count from the first converted key, so their distances stay the same.
+// REQUIRES: all keys of the batch are selected, or those of a window, at the batch's block size; the
+// batch has no query_positions.
+constexpr PagedBatch ConvertedBatch(const PagedBatch& batch, const ConvertTablesOutputs& out) {
+  PagedBatch converted = batch;
+  converted.seq_lens = out.seq_lens;
+  converted.table_row = nullptr;
+  converted.key_start = nullptr;
+  converted.block_table = out.table.entries;
+  converted.block_table_stride = out.table.row_stride;
+  converted.num_tables = batch.num_rows;
+  converted.max_blocks = out.table.max_blocks;
+  return converted;
 }
 
 }  // namespace reprise

@@ -1,10 +1,15 @@
 #include "reprise/attention/metadata/batch_tables.h"
 
 #include <cstdint>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/local_virtual_batch.h"
+#include "reprise/attention/testing/schedule_generator.h"
+#include "reprise/attention/testing/visible_set.h"
 #include "reprise/cache/tables/convert_tables.h"
 
 namespace reprise {
@@ -12,6 +17,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 // The tables of a batch's own rows, in both forms at once.
@@ -158,6 +164,176 @@ TEST_F(SelectedBatchTablesTest, AWindowTakesTheLastBlocks) {
   EXPECT_THAT(tables.seq_lens, ElementsAre(9, 5, 0));
   EXPECT_EQ(tables.Convert(batch_, {.keys = TableKeys::kWindow, .window_left = -1}).message(),
             "selection.window_left: expected at least 0, got -1");
+}
+
+// Memory for virtual rows and their tables, poisoned.
+class LocalMemory {
+ public:
+  LocalMemory(int max_rows, int width, int block_size)
+      : max_rows_(max_rows),
+        ints_(6 * max_rows + 1, -77),
+        entries_(static_cast<size_t>(max_rows) * width, -77),
+        out_{.table = {.entries = entries_.data(),
+                       .row_stride = width,
+                       .num_tables = max_rows,
+                       .max_blocks = width,
+                       .block_size = block_size},
+             .seq_lens = ints_.data() + 4 * max_rows + 1,
+             .row_faults = ints_.data() + 5 * max_rows + 1,
+             .num_faults = &num_faults_} {}
+
+  LocalBatchBuffers rows() {
+    return {.query_start_loc = ints_.data(),
+            .seq_lens = ints_.data() + max_rows_ + 1,
+            .table_row = ints_.data() + 2 * max_rows_ + 1,
+            .key_start = ints_.data() + 3 * max_rows_ + 1,
+            .max_rows = max_rows_};
+  }
+  ConvertTablesArgs Conversion(const PagedBatch& local) {
+    ConvertTablesArgs args = ConversionOf(local, out_.table.block_size);
+    args.out = out_;
+    return args;
+  }
+  const ConvertTablesOutputs& out() const { return out_; }
+  const std::vector<int32_t>& entries() const { return entries_; }
+  int32_t num_faults() const { return num_faults_; }
+
+ private:
+  int max_rows_;
+  int32_t num_faults_ = -77;
+  std::vector<int32_t> ints_;
+  std::vector<int32_t> entries_;
+  ConvertTablesOutputs out_;
+};
+
+// The example of SGLang's and vLLM's local attention virtual batches, over the tables {0 .. 9},
+// {10 .. 19}, {20 .. 29} of blocks of 2 tokens.
+class LocalTablesTest : public ::testing::Test {
+ protected:
+  LocalTablesTest() { std::iota(table_.begin(), table_.end(), 0); }
+
+  PagedBatch Local() {
+    return *BuildLocalVirtualBatch({.batch = {.query_start_loc = loc_,
+                                              .seq_lens = lens_,
+                                              .block_table = table_.data(),
+                                              .block_table_stride = 10,
+                                              .num_rows = 3,
+                                              .num_tokens = 19,
+                                              .max_query_len = 10,
+                                              .max_seq_len = 17,
+                                              .num_tables = 3,
+                                              .max_blocks = 10},
+                                    .chunk_size = 4,
+                                    .buffers = memory_.rows()});
+  }
+
+  const int32_t loc_[4] = {0, 4, 14, 19};
+  int32_t lens_[3] = {6, 17, 9};
+  std::vector<int32_t> table_ = std::vector<int32_t>(30);
+  LocalMemory memory_{/*max_rows=*/10, /*width=*/2, /*block_size=*/2};
+};
+
+TEST_F(LocalTablesTest, MatchesTheWorkedExample) {
+  const PagedBatch local = Local();
+  const absl::Status status = ConvertTables(memory_.Conversion(local));
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_THAT(memory_.entries(), ElementsAreArray({0,  1, 2,  0,  12, 13, 14, 15, 16, 17,  //
+                                                   18, 0, 22, 23, 24, 0,  0,  0,  0,  0}));
+  const PagedBatch classic = ConvertedBatch(local, memory_.out());
+  EXPECT_EQ(classic.num_tables, 10);
+  EXPECT_EQ(classic.max_blocks, 2);
+  EXPECT_EQ(classic.block_table_stride, 2);
+  EXPECT_EQ(classic.table_row, nullptr);
+  EXPECT_EQ(classic.key_start, nullptr);
+  EXPECT_THAT(absl::MakeConstSpan(classic.seq_lens, 10), ElementsAre(4, 2, 4, 4, 4, 1, 4, 1, 0, 0));
+  EXPECT_THAT(absl::MakeConstSpan(classic.query_start_loc, 11),
+              ElementsAre(0, 2, 4, 5, 9, 13, 14, 18, 19, 19, 19));
+}
+
+TEST_F(LocalTablesTest, ColumnsBeyondTheTableAreNotRead) {
+  PagedBatch local = Local();
+  local.max_blocks = 9;  // 18 tokens: the chunk that begins at 16 has only one block
+  table_[19] = -5;       // the column after them
+  ASSERT_TRUE(ConvertTables(memory_.Conversion(local)).ok());
+  EXPECT_THAT(absl::MakeConstSpan(memory_.entries()).subspan(10, 2), ElementsAre(18, 0));
+}
+
+TEST_F(LocalTablesTest, RejectsRowsWithoutATable) {
+  const PagedBatch local = Local();
+  const auto refusal = [&](const ConvertTablesArgs& args) {
+    const absl::Status status = ConvertTables(args);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(memory_.entries(), Each(-77));
+    return std::string(status.message());
+  };
+  PagedBatch narrow = local;
+  narrow.max_blocks = 8;  // 16 tokens
+  EXPECT_THAT(refusal(memory_.Conversion(narrow)),
+              HasSubstr("rows[5]: a length or a count is negative or too large: seq_len 1 from 16, "
+                        "table row 1 of 3 with room for 16"));
+  PagedBatch few = local;
+  few.num_tables = 2;
+  EXPECT_THAT(refusal(memory_.Conversion(few)), HasSubstr("table row 2 of 2"));
+  // Chunks of 4 tokens do not begin with a block of 3.
+  ConvertTablesArgs split = memory_.Conversion(local);
+  split.table.block_size = split.out.table.block_size = 3;
+  EXPECT_THAT(refusal(split), HasSubstr("rows[1]: "));
+  ConvertTablesArgs small = memory_.Conversion(local);
+  small.out.table.num_tables = 9;
+  EXPECT_EQ(refusal(small), "out.table.num_tables: expected at least 10, got 9");
+}
+
+TEST_F(LocalTablesTest, RowsWithoutATableBecomeEmptyAndHaveAReason) {
+  int32_t seq_lens[] = {2, 4, -1, 2, 2, 0}, table_row[] = {1, 0, 0, 3, 0, 9},
+          key_start[] = {4, 18, 0, 0, 1, -5};
+  const PagedBatch local = {.seq_lens = seq_lens,
+                            .table_row = table_row,
+                            .key_start = key_start,
+                            .block_table = table_.data(),
+                            .block_table_stride = 10,
+                            .num_rows = 6,
+                            .num_tables = 3,
+                            .max_blocks = 10};
+  ConvertTablesOnHost(memory_.Conversion(local));
+  EXPECT_THAT(absl::MakeConstSpan(memory_.out().seq_lens, 6), ElementsAre(2, 0, 0, 0, 0, 0));
+  EXPECT_THAT(
+      absl::MakeConstSpan(memory_.out().row_faults, 6),
+      ElementsAre(0, static_cast<int>(RowFault::kLength), static_cast<int>(RowFault::kLength),
+                  static_cast<int>(RowFault::kTableRow), static_cast<int>(RowFault::kNoRun), 0));
+  EXPECT_EQ(memory_.num_faults(), 4);
+  EXPECT_THAT(absl::MakeConstSpan(memory_.entries()).subspan(0, 12),
+              ElementsAre(12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
+}
+
+TEST_F(LocalTablesTest, QueriesSeeTheSameKeysAtTheSameDistances) {
+  for (uint64_t seed = 0; seed < 20000; ++seed) {
+    Random random(seed);
+    const Schedule schedule = DrawSchedule({.max_block_size = 8}, random);
+    const int width = random.Int(1, 8);
+    const int chunk = schedule.block_size * width;
+    SCOPED_TRACE(testing::Message()
+                 << "seed " << seed << ", chunk " << chunk << ", " << schedule.Description());
+    const PaddedSize padded = {.num_rows = schedule.num_rows() + random.Int(0, 2),
+                               .num_tokens = schedule.num_tokens() + random.Int(0, 5)};
+    const ScheduledBatchMemory plain(schedule, padded);
+    LocalMemory memory(MaxLocalRows(padded.num_rows, padded.num_tokens, chunk), width,
+                       schedule.block_size);
+    const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(
+        {.batch = plain.built.batch, .chunk_size = chunk, .buffers = memory.rows()});
+    ASSERT_TRUE(local.ok()) << local.status();
+    const absl::Status status = ConvertTables(memory.Conversion(*local));
+    ASSERT_TRUE(status.ok()) << status;
+    VisiblePairs expected = SetByDefinition(
+        schedule, [&](int64_t p, int64_t key) { return key <= p && key / chunk == p / chunk; });
+    for (VisiblePair& pair : expected) {  // positions count from the chunk's start
+      pair.key_position %= chunk;
+      pair.query_position %= chunk;
+    }
+    ASSERT_EQ(DifferenceOf(VisibleSet(PlainLayer(), ConvertedBatch(*local, memory.out()),
+                                      schedule.block_size),
+                           expected),
+              "");
+  }
 }
 
 }  // namespace

@@ -36,7 +36,7 @@
 //              decrease or exceed num_tokens (the row then has no virtual rows)
 //   kNoRoom    more virtual rows than the bound, which only a query_start_loc that decreases has
 //
-// For kernels that need one table per virtual row: attention/metadata/local_block_table.h.
+// For kernels that need one table per virtual row: attention/metadata/batch_tables.h.
 //
 // Thread safety: pure functions. Cost: linear in rows and virtual rows; no allocation.
 

@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "reprise/attention/metadata/local_block_table.h"
+#include "reprise/attention/metadata/batch_tables.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
 #include "reprise/attention/testing/schedule_generator.h"
 #include "reprise/base/testing/device_array.h"
+#include "reprise/cache/tables/convert_tables.h"
 
 namespace reprise {
 namespace {
@@ -221,59 +222,58 @@ TEST_F(LocalVirtualBatchGpuTest, AnyNumberOfRowsAgrees) {
   }
 }
 
-// The classic form, from virtual rows that were made on the device.
-TEST_F(LocalVirtualBatchGpuTest, LocalBlockTablesAgreeWithTheHost) {
+// A table per virtual row, from virtual rows made on the device.
+TEST_F(LocalVirtualBatchGpuTest, ConvertedTablesAgreeWithTheHost) {
   const uint64_t seed = 6;
   Random random(seed);
   for (int i = 0; i < 500 && !HasFatalFailure(); ++i) {
     const Schedule schedule = DrawSchedule({.max_block_size = 8}, random);
-    const int chunk_size = schedule.block_size * random.Int(1, 8);
+    const int width = random.Int(1, 8);
+    const int chunk_size = schedule.block_size * width;
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", batch " << i << ", chunk "
                                     << chunk_size << ", " << schedule.Description());
     const PaddedSize padded = {.num_rows = schedule.num_rows() + random.Int(0, 3),
                                .num_tokens = schedule.num_tokens() + random.Int(0, 9)};
     const ScheduledBatchMemory memory(schedule, padded);
     const int max_rows = MaxLocalRows(padded.num_rows, padded.num_tokens, chunk_size);
-    const int width = LocalTableWidth(chunk_size, schedule.block_size);
     HostRows host_rows(max_rows);
     const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(
         {.batch = memory.built.batch, .chunk_size = chunk_size, .buffers = host_rows.buffers()});
     ASSERT_TRUE(local.ok()) << local.status();
     std::vector<int32_t> host_entries(static_cast<size_t>(max_rows) * width), host_lens(max_rows);
-    LocalBlockTableArgs args = {.local = *local,
-                                .chunk_size = chunk_size,
-                                .table = {.entries = host_entries.data(),
-                                          .row_stride = width,
-                                          .num_tables = max_rows,
-                                          .max_blocks = width,
-                                          .block_size = schedule.block_size},
-                                .seq_lens = host_lens.data()};
-    ASSERT_TRUE(BuildLocalBlockTable(args).ok());
+    ConvertTablesArgs args = ConversionOf(*local, schedule.block_size);
+    args.out = {.table = {.entries = host_entries.data(),
+                          .row_stride = width,
+                          .num_tables = max_rows,
+                          .max_blocks = width,
+                          .block_size = schedule.block_size},
+                .seq_lens = host_lens.data()};
+    ASSERT_EQ(ConvertTables(args), absl::OkStatus());
     Twins twins(padded, chunk_size);
     twins.Upload(memory.built.batch);
     ASSERT_EQ(twins.Launch(memory.built.batch, nullptr), absl::OkStatus());
     DeviceArray<int32_t> table(schedule.entries.size()), entries(host_entries.size());
     DeviceArray<int32_t> lens(max_rows), faults(max_rows), num_faults(1);
     table.Upload(schedule.entries);
-    args.local = twins.DeviceLocal(*local);
-    args.local.block_table = table.data();
-    args.table.entries = entries.data();
-    args.seq_lens = lens.data();
-    args.row_faults = faults.data();
-    args.num_faults = num_faults.data();
-    absl::Status launched = LaunchLocalBlockTable(args, nullptr);
-    ASSERT_TRUE(launched.ok()) << launched;
+    PagedBatch on_device = twins.DeviceLocal(*local);
+    on_device.block_table = table.data();
+    ConvertTablesArgs device_args = ConversionOf(on_device, schedule.block_size);
+    device_args.out = args.out;
+    device_args.out.table.entries = entries.data();
+    device_args.out.seq_lens = lens.data();
+    device_args.out.row_faults = faults.data();
+    device_args.out.num_faults = num_faults.data();
+    ASSERT_EQ(LaunchConvertTables(device_args, nullptr), absl::OkStatus());
     ASSERT_EQ(entries.Download(), host_entries);
     ASSERT_EQ(lens.Download(), host_lens);
     ASSERT_EQ(num_faults.Download(), std::vector<int32_t>{0});
-    // A narrower table: rows beyond it see nothing and say so, and nothing is read outside.
-    args.local.max_blocks /= 2;
-    launched = LaunchLocalBlockTable(args, nullptr);
-    ASSERT_TRUE(launched.ok()) << launched;
+    // In a narrower table, rows beyond the width become empty and have a fault.
+    device_args.table.max_blocks /= 2;
+    ASSERT_EQ(LaunchConvertTables(device_args, nullptr), absl::OkStatus());
     std::vector<int32_t> host_faults(max_rows);
     for (int v = 0; v < max_rows; ++v) {
-      if (host_lens[v] > 0 &&
-          host_rows.key_start[v] + host_lens[v] > args.local.max_blocks * schedule.block_size) {
+      if (host_lens[v] > 0 && host_rows.key_start[v] + host_lens[v] >
+                                  device_args.table.max_blocks * schedule.block_size) {
         host_lens[v] = 0;
         host_faults[v] = static_cast<int32_t>(RowFault::kLength);
       }

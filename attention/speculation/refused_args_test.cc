@@ -11,7 +11,6 @@
 #include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/metadata/chain_batch.h"
 #include "reprise/attention/metadata/cross_batch.h"
-#include "reprise/attention/metadata/local_block_table.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
 #include "reprise/attention/metadata/ragged_gather.h"
 #include "reprise/attention/speculation/accept_drafts.h"
@@ -277,43 +276,6 @@ TEST(RefusedArgsTest, VirtualRowsOfChunks) {
         [](Args& args) { args.buffers.table_row = nullptr; }},
        {"buffers.key_start: expected an array, got none",
         [](Args& args) { args.buffers.key_start = nullptr; }}});
-}
-
-TEST(RefusedArgsTest, LocalBlockTables) {
-  Arrays arrays;
-  using Args = LocalBlockTableArgs;
-  const Args good = {.local = arrays.Rows(),
-                     .chunk_size = 4,
-                     .table = {.entries = arrays.out,
-                               .row_stride = 2,
-                               .num_tables = 2,
-                               .max_blocks = 2,
-                               .block_size = 2},
-                     .seq_lens = arrays.out};
-  const Forms<Args> forms = {CheckLocalBlockTable,
-                             [](const Args& args) { return BuildLocalBlockTable(args).status(); },
-                             REPRISE_LAUNCH(LaunchLocalBlockTable)};
-  ExpectRefused<Args>(
-      forms, good,
-      {{"chunk_size: expected a multiple of block_size (2), got 5",
-        [](Args& args) { args.chunk_size = 5; }},
-       {"table.max_blocks: expected 2 (chunk_size / block_size), got 3",
-        [](Args& args) { args.table.max_blocks = 3; }},
-       {"local.num_rows: expected at least 0, got -1",
-        [](Args& args) { args.local.num_rows = -1; }},
-       {"table.num_tables: expected at least 2, got 0",
-        [](Args& args) { args.table.num_tables = 0; }},
-       {"table.row_stride: expected at least 2, got 0",
-        [](Args& args) { args.table.row_stride = 0; }},
-       {"local.seq_lens: expected an array, got none",
-        [](Args& args) { args.local.seq_lens = nullptr; }},
-       {"local.table_row: expected an array, got none",
-        [](Args& args) { args.local.table_row = nullptr; }},
-       {"local.key_start: expected an array, got none",
-        [](Args& args) { args.local.key_start = nullptr; }},
-       {"table.entries: expected an array, got none",
-        [](Args& args) { args.table.entries = nullptr; }},
-       {"seq_lens: expected an array, got none", [](Args& args) { args.seq_lens = nullptr; }}});
 }
 
 TEST(RefusedArgsTest, RaggedBatches) {

@@ -10,14 +10,15 @@
 #include <sstream>
 #include <vector>
 
+#include "reprise/attention/metadata/batch_tables.h"
 #include "reprise/attention/metadata/cross_batch.h"
-#include "reprise/attention/metadata/local_block_table.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
 #include "reprise/attention/metadata/ragged_gather.h"
 #include "reprise/attention/testing/schedule_generator.h"
 #include "reprise/attention/testing/visible_set.h"
 #include "reprise/base/element_access.h"
 #include "reprise/cache/group_retention.h"
+#include "reprise/cache/tables/convert_tables.h"
 
 namespace reprise {
 namespace {
@@ -263,18 +264,17 @@ BuilderCase ChunkedCase(CaseMaker& maker, BuilderKind kind, Random& random) {
       schedule, [&](int64_t p, int64_t key) { return key <= p && key / chunk == p / chunk; });
   if (!classic) return maker.Paged(*local, schedule, pairs);
   std::vector<int32_t> entries(static_cast<size_t>(max_rows) * chunk + 1), own_lens(max_rows + 1);
-  const int width = LocalTableWidth(chunk, schedule.block_size);
-  const absl::StatusOr<PagedBatch> with_table =
-      BuildLocalBlockTable({.local = *local,
-                            .chunk_size = chunk,
-                            .table = {.entries = entries.data(),
-                                      .row_stride = width,
-                                      .num_tables = max_rows,
-                                      .max_blocks = width,
-                                      .block_size = schedule.block_size},
-                            .seq_lens = own_lens.data()});
-  CHECK(with_table.ok()) << with_table.status();
-  return maker.Paged(*with_table, schedule, pairs);
+  const int width = chunk / schedule.block_size;
+  ConvertTablesArgs conversion = ConversionOf(*local, schedule.block_size);
+  conversion.out = {.table = {.entries = entries.data(),
+                              .row_stride = width,
+                              .num_tables = max_rows,
+                              .max_blocks = width,
+                              .block_size = schedule.block_size},
+                    .seq_lens = own_lens.data()};
+  const absl::Status converted = ConvertTables(conversion);
+  CHECK(converted.ok()) << converted;
+  return maker.Paged(ConvertedBatch(*local, conversion.out), schedule, pairs);
 }
 
 // The first part of each sequence is the encoder's; the decoder's follows in the same table.

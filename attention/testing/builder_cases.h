@@ -28,7 +28,7 @@ enum class BuilderKind {
   kRows,         // decode, prefill, chunked prefill
   kWindow,       // on one side and on both, with null blocks left of it
   kChunked,      // virtual rows
-  kLocalTable,   // their classic form
+  kLocalTable,   // a table per virtual row
   kCross,        // over an encoder's keys
   kSharedTable,  // the decoder's keys after the encoder's in one table
   kEncoder,      // contiguous keys

@@ -31,8 +31,6 @@ PUBLIC_TARGETS = [
     "//attention/metadata:context_parallel",
     "//attention/metadata:cross_batch",
     "//attention/metadata:cross_batch_cuda",
-    "//attention/metadata:local_block_table",
-    "//attention/metadata:local_block_table_cuda",
     "//attention/metadata:local_virtual_batch",
     "//attention/metadata:local_virtual_batch_cuda",
     "//attention/metadata:ragged_gather",

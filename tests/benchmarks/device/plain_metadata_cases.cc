@@ -13,7 +13,6 @@
 #include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/metadata/batch_tables.h"
 #include "reprise/attention/metadata/cross_batch.h"
-#include "reprise/attention/metadata/local_block_table.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
 #include "reprise/attention/metadata/ragged_gather.h"
 #include "reprise/cache/tables/convert_tables.h"
@@ -124,18 +123,16 @@ MetadataCase LocalTableCase(const std::string& shape, const SharedRows& rows) {
   const LocalVirtualBatchArgs rows_args = LocalArgs(rows);
   const PagedBatch local = LocalVirtualBatch(rows_args);
   static_cast<void>(LaunchLocalVirtualBatch(rows_args, nullptr));
-  const int width = LocalTableWidth(kChunkSize, kBlockSize);
-  const LocalBlockTableArgs args = {.local = local,
-                                    .chunk_size = kChunkSize,
-                                    .table = {.entries = rows->Out(int64_t{local.num_rows} * width),
-                                              .row_stride = width,
-                                              .num_tables = local.num_rows,
-                                              .max_blocks = width,
-                                              .block_size = kBlockSize},
-                                    .seq_lens = rows->Out(local.num_rows)};
-  return {"local_block_table, " + shape, [rows, args](cudaStream_t stream) {
-            return ErrorOf(LaunchLocalBlockTable(args, stream));
-          }};
+  const int width = kChunkSize / kBlockSize;
+  ConvertTablesArgs args = ConversionOf(local, kBlockSize);
+  args.out = {.table = {.entries = rows->Out(int64_t{local.num_rows} * width),
+                        .row_stride = width,
+                        .num_tables = local.num_rows,
+                        .max_blocks = width,
+                        .block_size = kBlockSize},
+              .seq_lens = rows->Out(local.num_rows)};
+  return {"local tables, " + shape,
+          [rows, args](cudaStream_t stream) { return ErrorOf(LaunchConvertTables(args, stream)); }};
 }
 
 MetadataCase PackedCase(const std::string& shape, const SharedRows& rows) {
