@@ -55,7 +55,7 @@ struct BlockSparseParams {
   int tp_rank = 0;
 };
 
-// What the window of a model or an engine counts.
+// The tokens that the window of a model or an engine counts.
 enum class WindowCount : int8_t {
   kTokens,      // including the query's own: Hugging Face sliding_window, Mistral, Gemma, gpt-oss
   kKeysBefore,  // without it: FlashInfer and FlashAttention window_left, SGLang's model runner

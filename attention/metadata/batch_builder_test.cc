@@ -313,9 +313,8 @@ TEST(BatchBuilderTest, TheKeysThatQueriesSeeThroughTheTableAreThoseOfTheDefiniti
   }
 }
 
-// A block that the cache's group no longer needs is never read: with null blocks in place of these
-// blocks, queries see the same keys.
-TEST(BatchBuilderTest, QueriesSeeTheirWindowOverNullBlocks) {
+// Nulls the blocks that the cache's group no longer needs. No query reads them.
+TEST(BatchBuilderTest, WindowsMatchTheDefinitionOverNullBlocks) {
   int64_t num_dropped = 0;
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);

@@ -1,5 +1,5 @@
-// Arguments of the plain builder, and how it requests a row; shared by the host and device forms
-// (attention/metadata/batch_gather.h).
+// Arguments of a gathered batch, and the work on one of its rows; shared by the host and device
+// forms (attention/metadata/batch_gather.h).
 
 #ifndef REPRISE_ATTENTION_METADATA_BATCH_GATHER_ARGS_H_
 #define REPRISE_ATTENTION_METADATA_BATCH_GATHER_ARGS_H_
@@ -8,7 +8,10 @@
 
 #include "reprise/attention/metadata/batch_arrays.h"
 #include "reprise/attention/metadata/batch_rows.h"
+#include "reprise/attention/metadata/context_parallel.h"
+#include "reprise/attention/paged_batch.h"
 #include "reprise/base/host_device.h"
+#include "reprise/base/row_fault.h"
 #include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
@@ -53,41 +56,59 @@ constexpr int64_t ConvertSeqLen(int64_t seq_len, SeqLenForm from, SeqLenForm to,
 }
 
 struct BatchGatherArgs {
-  // table_row, query_lens and seq_lens: [num_rows], of which the first num_live_rows are used.
-  const int32_t* table_row = nullptr;
-  const int32_t* query_lens = nullptr;
-  const int32_t* seq_lens = nullptr;
-  // [num_rows] index of the sequence's first token in its table row, as in BatchSequence; absent:
-  // 0.
-  const int32_t* key_start = nullptr;
+  const int32_t* table_row = nullptr;      // [num_rows] row of `table`; negative: a padded row
+  const int32_t* query_lens = nullptr;     // [num_rows] new tokens in addition to num_certain
   const int32_t* num_live_rows = nullptr;  // [1], clamped to 0 .. num_rows; absent: num_rows
+  // New tokens that each row has in addition to query_lens: 1 if query_lens counts only drafts.
+  int num_certain = 0;
+  // The length of each sequence, in one of two arrays.
+  const int32_t* seq_lens = nullptr;        // [num_rows]
+  const int32_t* table_seq_lens = nullptr;  // [num_tables] by table row
   SeqLenForm seq_len_form = SeqLenForm::kWithStep;
-  BlockTableView table = {};
+  // [num_rows] index of the sequence's first token in its table row, as in BatchSequence; absent:
+  // 0. Only for one rank and KeyPart::kAll.
+  const int32_t* key_start = nullptr;
+  // [num_tables] by table row: the row's first new token. Absent: `tokens` holds it.
+  const int32_t* first_token = nullptr;
+  // [num_rows, token_stride] the new tokens (after the first, if that is in first_token); read only
+  // if arrays.token_ids is present. Absent: 0.
+  const int32_t* tokens = nullptr;
+  int64_t token_stride = 0;
+
+  BlockTableView table = {};  // of this rank
+  KeyPositions key_positions =
+      {};  // the table, the slots and arrays.seq_lens are those of this rank
+  KeyPart part = KeyPart::kAll;
+  PastLimit past_limit = PastLimit::kFault;
+  // Whether blocks of new tokens may be null, for example because a window has passed them. Tokens
+  // of null blocks are not written. kByRetention: no block may be null.
+  NullBlocks null_blocks = NullBlocks::kAllowed;
   // Each sequence writes only this many of its last new tokens; 0: all. For prefills whose
   // attention runs over contiguous keys (RaggedBatch) and whose layers have a window of this many
   // tokens. If attention reads the cache, the first queries miss their keys.
   int write_window = 0;
 
-  // The shape of the result, constant under capture. A row with more queries than max_query_len or more keys than
-  // max_seq_len has a fault: attention is planned for no more.
+  // The shape of the result, constant under capture. Attention is planned for no more.
   int num_rows = 0;
   int num_tokens = 0;
-  int max_query_len = 0;
-  int max_seq_len = 0;
+  int max_query_len = 0;        // num_certain included
+  int max_seq_len = INT32_MAX;  // keys of a sequence on all ranks, key_start not included
 
-  // token_ids, logits_indices and row_faults may be absent; key_start is present if the input
-  // key_start is.
+  // token_ids, logits_indices, context_lens and row_faults may be absent; key_start is present if
+  // the input key_start is.
   BatchArrays arrays = {};
   int32_t* num_faults = nullptr;  // [1] rows with a fault; or absent
 };
 
-// Blocks of new tokens may be null, for example because the window has passed them; keys of null blocks are not
-// written.
-constexpr RowArgs GatherRowArgs(const BatchGatherArgs& args) {
-  RowArgs rows;
+constexpr RankRowArgs GatherRowArgs(const BatchGatherArgs& args) {
+  RankRowArgs rows;
   rows.table = args.table;
-  rows.null_blocks = NullBlocks::kAllowed;
+  rows.null_blocks = args.null_blocks;
+  rows.past_limit = args.past_limit;
+  rows.part = args.part;
+  rows.key_positions = args.key_positions;
   rows.write_window = args.write_window;
+  rows.max_context_len = args.max_seq_len;
   rows.num_rows = args.num_rows;
   rows.num_tokens = args.num_tokens;
   rows.max_query_len = args.max_query_len;
@@ -104,27 +125,46 @@ constexpr int NumLiveRows(const BatchGatherArgs& args) {
 // REQUIRES: 0 <= r < NumLiveRows(args).
 REPRISE_HOST_DEVICE constexpr RowRequest GatherRequest(const BatchGatherArgs& args, int r) {
   RowRequest request;
-  const int64_t query_len = args.query_lens[r];
-  if (query_len == 0) return request;
+  const int32_t table_row = args.table_row[r];
+  const int64_t num_listed = args.query_lens[r];
+  const int64_t query_len = num_listed < 0 ? num_listed : num_listed + args.num_certain;
+  if (table_row < 0 || query_len == 0) return request;
   request.is_padded = false;
-  request.table_row = args.table_row[r];
-  request.context_len =
-      int64_t{args.seq_lens[r]} - CountedTokens(args.seq_len_form, 1, query_len - 1);
+  request.table_row = table_row;
+  if (!HasTableRow(args.table, table_row)) return request;
+  const int64_t seq_len = args.table_seq_lens ? args.table_seq_lens[table_row] : args.seq_lens[r];
+  request.context_len = seq_len - CountedTokens(args.seq_len_form, 1, query_len - 1);
   request.query_len = query_len;
   request.key_start = args.key_start ? args.key_start[r] : 0;
   return request;
 }
 
-// Returns a row, checked against its lengths only. REQUIRES: 0 <= r < NumLiveRows(args).
+// Returns a row, checked against its lengths only. REQUIRES: num_live_rows is NumLiveRows(args).
 REPRISE_HOST_DEVICE constexpr CheckedRow GatheredRow(const BatchGatherArgs& args,
-                                                     const RowArgs& rows, int r) {
-  CheckedRow row = CheckRow(rows, GatherRequest(args, r));
-  // RowArgs::max_context_len would limit key_start too.
-  if (int64_t{row.context_len} + row.query_len > args.max_seq_len) {
-    row = {};
-    row.fault = RowFault::kLength;
+                                                     const RankRowArgs& rows, int num_live_rows,
+                                                     int r) {
+  return r < num_live_rows ? CheckRow(rows, GatherRequest(args, r)) : CheckedRow();
+}
+
+// The id of a row's i-th new token.
+REPRISE_HOST_DEVICE constexpr int32_t GatheredTokenId(const BatchGatherArgs& args, int r,
+                                                      int32_t table_row, int i) {
+  if (!args.arrays.token_ids) return 0;
+  if (args.first_token) {
+    if (i == 0) return args.first_token[table_row];
+    --i;
   }
-  return row;
+  return args.tokens ? args.tokens[r * args.token_stride + i] : 0;
+}
+
+// Writes a row from GatheredRow() whose tokens begin at `start`, after those of all previous rows.
+// Returns its fault.
+template <typename Lanes>
+REPRISE_HOST_DEVICE RowFault WriteGatheredRow(const Lanes& lanes, const BatchGatherArgs& args,
+                                              const RankRowArgs& rows, int r, const CheckedRow& row,
+                                              int64_t start) {
+  return WritePlacedRow(lanes, rows, r, row, start,
+                        [&](int i) { return GatheredTokenId(args, r, row.table_row, i); });
 }
 
 }  // namespace reprise

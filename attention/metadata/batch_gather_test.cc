@@ -1,10 +1,11 @@
 #include "reprise/attention/metadata/batch_gather.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reprise/attention/metadata/batch_builder.h"
 #include "reprise/attention/testing/schedule_generator.h"
 #include "reprise/attention/testing/visible_set.h"
 #include "reprise/base/testing/allocation_counter.h"
@@ -126,22 +127,25 @@ TEST(BatchGatherTest, KeysMayFollowAnEncodersInTheSameTable) {
   EXPECT_EQ(GatherBatch(gather).key_start, memory.key_start.data());
 }
 
-TEST(BatchGatherTest, BadRowsBecomeEmptyAndAreCounted) {
+TEST(BatchGatherTest, RowsWithFaultsAreInertAndCounted) {
   const auto fault_of = [](int table_row, int query_len, int seq_len) {
     const Inputs inputs = {
         .table_row = {table_row, 0}, .query_lens = {query_len, 1}, .seq_lens = {seq_len, 1}};
     Memory memory(2, 8);
     BatchGatherOnHost(GatherOf(inputs, memory));
-    // The next row is served.
-    const int expected = memory.num_faults == 1 ? 0 : query_len;
+    const auto fault = static_cast<RowFault>(memory.row_faults[0]);
+    // The next row is served, after the inert tokens of a row without blocks.
+    const bool has_tokens = fault == RowFault::kNone || fault == RowFault::kNoBlock;
+    const int expected = has_tokens && table_row >= 0 ? query_len : 0;
     EXPECT_THAT(memory.query_start_loc, ElementsAre(0, expected, expected + 1));
     EXPECT_EQ(memory.slot_mapping[expected], 28);
-    EXPECT_EQ(memory.num_faults, memory.row_faults[0] != 0);
+    EXPECT_EQ(memory.num_faults, fault != RowFault::kNone);
     EXPECT_EQ(memory.row_faults[1], 0);
-    if (memory.row_faults[0] != 0) {
+    if (fault != RowFault::kNone) {
       EXPECT_EQ(memory.seq_lens[0], 0);
+      for (int i = 0; i < expected; ++i) EXPECT_EQ(memory.slot_mapping[i], -1);
     }
-    return static_cast<RowFault>(memory.row_faults[0]);
+    return fault;
   };
   EXPECT_EQ(fault_of(0, 2, 12), RowFault::kNone);
   EXPECT_EQ(fault_of(0, 2, 13), RowFault::kLength);  // beyond the table
@@ -150,7 +154,8 @@ TEST(BatchGatherTest, BadRowsBecomeEmptyAndAreCounted) {
   EXPECT_EQ(fault_of(0, 4, 12), RowFault::kNone);
   EXPECT_EQ(fault_of(0, 5, 12), RowFault::kLength);  // more than max_query_len
   EXPECT_EQ(fault_of(2, 1, 4), RowFault::kTableRow);
-  EXPECT_EQ(fault_of(-1, 1, 4), RowFault::kTableRow);
+  EXPECT_EQ(fault_of(-1, 1, 4), RowFault::kNone);     // padded
+  EXPECT_EQ(fault_of(-1, -9, -9), RowFault::kNone);   // its lengths are not read
   EXPECT_EQ(fault_of(1, 2, 10), RowFault::kNoBlock);  // into block -1
   EXPECT_EQ(fault_of(1, 2, 8), RowFault::kNone);      // into the null block: not written
   EXPECT_EQ(fault_of(0, INT32_MAX, INT32_MAX), RowFault::kLength);
@@ -171,13 +176,14 @@ TEST(BatchGatherTest, ARowWithMoreKeysThanTheBatchsBoundHasAFault) {
   EXPECT_EQ(GatherBatch(gather).max_seq_len, 7);
 }
 
-TEST(BatchGatherTest, RowsThatDoNotFitAreBadAndSoAreAllLaterOnes) {
+TEST(BatchGatherTest, RowsThatDoNotFitAreInertAndSoAreAllLaterOnes) {
   const Inputs inputs = {
       .table_row = {0, 0, 0, 0}, .query_lens = {2, 3, 1, 0}, .seq_lens = {2, 5, 6, 0}};
   Memory memory(4, 4);
   BatchGatherOnHost(GatherOf(inputs, memory));
-  EXPECT_THAT(memory.query_start_loc, ElementsAre(0, 2, 2, 2, 2));
+  EXPECT_THAT(memory.query_start_loc, ElementsAre(0, 2, 4, 4, 4));
   EXPECT_THAT(memory.seq_lens, ElementsAre(2, 0, 0, 0));
+  EXPECT_THAT(memory.slot_mapping, ElementsAre(28, 29, -1, -1));
   EXPECT_EQ(memory.num_faults, 2);
   const auto no_room = static_cast<int32_t>(RowFault::kNoRoom);
   EXPECT_THAT(memory.row_faults, ElementsAre(0, no_room, no_room, 0));
@@ -203,50 +209,84 @@ TEST(BatchGatherTest, AnIdleBatchIsAllPadding) {
   EXPECT_EQ(memory.num_faults, 0);
 }
 
-TEST(BatchGatherTest, EveryGoodBatchIsThatOfTheBatchBuilder) {
+// The arrays by the definition: the sequences' tokens one after another, then padding.
+struct Defined {
+  std::vector<int32_t> query_start_loc = {0}, seq_lens, table_row, positions;
+  std::vector<int64_t> slots;
+};
+
+Defined ByDefinition(const Schedule& schedule, const PaddedSize& padded) {
+  Defined defined;
+  for (const BatchSequence& sequence : schedule.sequences) {
+    const bool is_live = sequence.query_len > 0;
+    for (int i = 0; i < sequence.query_len; ++i) {
+      const int position = sequence.num_computed + i;
+      defined.positions.push_back(position);
+      defined.slots.push_back(schedule.SlotOf(sequence, position));
+    }
+    defined.query_start_loc.push_back(static_cast<int32_t>(defined.positions.size()));
+    defined.seq_lens.push_back(is_live ? sequence.num_computed + sequence.query_len : 0);
+    defined.table_row.push_back(is_live ? sequence.table_row : 0);
+  }
+  defined.query_start_loc.resize(padded.num_rows + 1, defined.query_start_loc.back());
+  defined.seq_lens.resize(padded.num_rows);
+  defined.table_row.resize(padded.num_rows);
+  defined.positions.resize(padded.num_tokens);
+  defined.slots.resize(padded.num_tokens, -1);
+  return defined;
+}
+
+TEST(BatchGatherTest, GoodBatchesMatchTheDefinition) {
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);
     const Schedule schedule = DrawSchedule({}, random);
     SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << schedule.Description());
     const PaddedSize padded = {.num_rows = schedule.num_rows() + random.Int(0, 3),
                                .num_tokens = schedule.num_tokens() + random.Int(0, 9)};
-    const ScheduledBatchMemory expected(schedule, padded);
     const auto meaning = random.Pick({SeqLenForm::kWithStep, SeqLenForm::kBeforeStep});
     Inputs inputs;
+    std::vector<int32_t> table_seq_lens(schedule.num_tables + 1, -77);
+    int max_query_len = 0, max_seq_len = 0;
     for (const BatchSequence& sequence : schedule.sequences) {
       inputs.table_row.push_back(sequence.table_row);
       inputs.query_lens.push_back(sequence.query_len);
       inputs.seq_lens.push_back(static_cast<int32_t>(
           sequence.num_computed + CountedTokens(meaning, 1, sequence.query_len - 1)));
+      table_seq_lens[sequence.table_row] = inputs.seq_lens.back();
+      if (sequence.query_len == 0) continue;
+      max_query_len = std::max(max_query_len, sequence.query_len);
+      max_seq_len = std::max(max_seq_len, sequence.num_computed + sequence.query_len);
+    }
+    for (auto* array : {&inputs.table_row, &inputs.query_lens, &inputs.seq_lens}) {
+      array->resize(padded.num_rows + 1, 1 << 20);  // rows that are not live are not read
     }
     const int32_t num_live_rows = schedule.num_rows();
     Memory memory(padded.num_rows, padded.num_tokens);
     BatchGatherArgs gather = GatherOf(inputs, memory);
     gather.num_live_rows = &num_live_rows;
     gather.seq_len_form = meaning;
+    if (random.OneIn(2)) {
+      gather.seq_lens = nullptr;
+      gather.table_seq_lens = table_seq_lens.data();
+    }
     gather.table = schedule.table();
     gather.table.num_blocks = schedule.num_blocks;
-    gather.max_query_len = expected.built.batch.max_query_len;
-    gather.max_seq_len = expected.built.batch.max_seq_len;
+    gather.max_query_len = max_query_len;
+    gather.max_seq_len = max_seq_len;
     const AllocationCounter allocations;
-    BatchGatherOnHost(gather);
+    const absl::StatusOr<PagedBatch> batch = BuildBatchGather(gather);
     ASSERT_EQ(allocations.count(), 0);
+    ASSERT_TRUE(batch.ok()) << batch.status();
     ASSERT_EQ(memory.num_faults, 0);
 
-    const PagedBatch& batch = expected.built.batch;
+    const Defined defined = ByDefinition(schedule, padded);
+    ASSERT_EQ(memory.query_start_loc, defined.query_start_loc);
+    ASSERT_EQ(memory.seq_lens, defined.seq_lens);
+    ASSERT_EQ(memory.table_row, defined.table_row);
+    ASSERT_EQ(memory.positions, defined.positions);
+    ASSERT_EQ(memory.slot_mapping, defined.slots);
     ASSERT_EQ(
-        memory.query_start_loc,
-        std::vector<int32_t>(batch.query_start_loc, batch.query_start_loc + padded.num_rows + 1));
-    ASSERT_EQ(memory.seq_lens,
-              std::vector<int32_t>(batch.seq_lens, batch.seq_lens + padded.num_rows));
-    ASSERT_EQ(memory.table_row,
-              std::vector<int32_t>(batch.table_row, batch.table_row + padded.num_rows));
-    ASSERT_EQ(memory.positions, std::vector<int32_t>(expected.built.positions.begin(),
-                                                     expected.built.positions.end()));
-    ASSERT_EQ(memory.slot_mapping, std::vector<int64_t>(expected.built.slot_mapping.begin(),
-                                                        expected.built.slot_mapping.end()));
-    ASSERT_EQ(
-        DifferenceOf(VisibleSet(PlainLayer(), GatherBatch(gather), schedule.block_size),
+        DifferenceOf(VisibleSet(PlainLayer(), *batch, schedule.block_size),
                      SetByDefinition(schedule, [](int64_t p, int64_t key) { return key <= p; })),
         "");
   }

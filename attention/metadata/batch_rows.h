@@ -1,9 +1,9 @@
 // Converts lengths to rows: turns "sequence, tokens in the cache, new tokens" into a row of a batch
 // and its tokens, on the host and on the device.
 //
-// All builders call it: BuildPagedBatch(), BatchGather and chains of drafts (attention/metadata), the
-// passes of a draft model and the advance from one decode step to the next (attention/speculation),
-// and the runner's refill (runner/slots/refill.h). A builder decides where its rows come from and
+// All builders call it: BuildPagedBatch() and BatchGather (attention/metadata), the passes of a draft
+// model and the advance from one decode step to the next (attention/speculation), and the runner's
+// refill (runner/slots/refill.h). A builder decides where its rows come from and
 // how its threads divide them. This file decides which rows are valid, where their tokens are
 // written and what the arrays hold.
 //
@@ -132,7 +132,11 @@ REPRISE_HOST_DEVICE constexpr CheckedRow CheckRow(const Args& args, const RowReq
     row.fault = RowFault::kTableRow;
     return row;
   }
-  const int64_t limit = args.context_limit - request.key_start;
+  int64_t limit = args.context_limit;
+  if (request.key_start != 0) {  // takes room in the table, but does not count as context
+    const int64_t behind = ContextLimit(args.table, INT32_MAX) - request.key_start;
+    if (behind < limit) limit = behind;
+  }
   const int64_t room = limit - request.context_len;
   if (request.key_start < 0 || request.context_len < 0 || room < 0 || request.query_len < 0 ||
       request.query_len > args.max_query_len ||
@@ -298,9 +302,10 @@ REPRISE_HOST_DEVICE constexpr TokenRange TokensOf(const Args& args, const Checke
 
 // Writes a row and its tokens where only lengths determine the row's first token: the tokens of a
 // row that has no room or no blocks are inert. token_id_of(i) is the id of its i-th new token.
+// Returns the row's fault.
 template <typename Lanes, typename Args, typename TokenIdOf>
-REPRISE_HOST_DEVICE void WritePlacedRow(const Lanes& lanes, const Args& args, int row_idx,
-                                        CheckedRow row, int64_t start, TokenIdOf token_id_of) {
+REPRISE_HOST_DEVICE RowFault WritePlacedRow(const Lanes& lanes, const Args& args, int row_idx,
+                                            CheckedRow row, int64_t start, TokenIdOf token_id_of) {
   row.fault = FaultOfPlace(lanes, args, row, start);
   const TokenRange tokens = TokensOf(args, row, start);
   lanes.ForEach(static_cast<int>(tokens.end - tokens.first), [&](int i) {
@@ -311,6 +316,7 @@ REPRISE_HOST_DEVICE void WritePlacedRow(const Lanes& lanes, const Args& args, in
     }
   });
   lanes.ForEach(1, [&](int) { WriteBatchRow(args, row_idx, row, tokens.first); });
+  return row.fault;
 }
 
 // Numbers of tokens and of rows with a fault, of a whole batch.

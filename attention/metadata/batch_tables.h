@@ -47,8 +47,8 @@ constexpr ConvertTablesArgs ConversionOf(const PagedBatch& batch, int block_size
 
 // The batch over out.table and out.seq_lens: row r reads row r of the table. Positions of queries
 // and keys count from the first converted key, so their distances stay the same.
-// REQUIRES: all keys of the batch are selected, or those of a window, at the batch's block size; the
-// batch has no query_positions.
+// REQUIRES: the selection is kSeqLen or kWindow, the block size stays, and the batch has no
+// query_positions.
 constexpr PagedBatch ConvertedBatch(const PagedBatch& batch, const ConvertTablesOutputs& out) {
   PagedBatch converted = batch;
   converted.seq_lens = out.seq_lens;

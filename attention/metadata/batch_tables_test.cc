@@ -305,7 +305,7 @@ TEST_F(LocalTablesTest, RowsWithoutATableBecomeEmptyAndHaveAReason) {
               ElementsAre(12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0));
 }
 
-TEST_F(LocalTablesTest, QueriesSeeTheSameKeysAtTheSameDistances) {
+TEST_F(LocalTablesTest, KeysAndDistancesMatchTheDefinition) {
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);
     const Schedule schedule = DrawSchedule({.max_block_size = 8}, random);

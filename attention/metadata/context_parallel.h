@@ -8,7 +8,7 @@
 //   local      0 1 0 1 2 3 2 3 4        GlobalPosition(2, rank 1) = 6
 //
 // Local key l of a rank is at position l of the rank's own cache and block table. Each rank runs
-// all queries over its keys (BuildChainBatch() with key_positions makes the batch); out and lse of
+// all queries over its keys (BuildBatchGather() with key_positions makes the batch); out and lse of
 // the ranks are merged (attention/merge/merge_states.h).
 //
 // Pure functions in int64, constexpr, so that nvcc compiles them for the device.

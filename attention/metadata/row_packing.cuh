@@ -63,6 +63,19 @@ class WarpLanes {
   }
 };
 
+// The lanes of several warps that share a row: ForEach() is divided among the grid's y dimension,
+// the other calls are the same in each warp.
+class SlicedLanes : public WarpLanes {
+ public:
+  template <typename Body>
+  REPRISE_HOST_DEVICE void ForEach(int n, Body body) const {
+#if defined(__CUDA_ARCH__)
+    const int first = static_cast<int>(blockIdx.y) * 32 + static_cast<int>(threadIdx.x) % 32;
+    for (int i = first; i < n; i += static_cast<int>(gridDim.y) * 32) body(i);
+#endif
+  }
+};
+
 // The row of this warp; may be beyond the last.
 __device__ inline int RowOfWarp() {
   return static_cast<int>(blockIdx.x) * kPackingWarps + static_cast<int>(threadIdx.x) / 32;
@@ -130,10 +143,11 @@ __device__ PackedRow PlaceRow(int num_rows, PackingMemory& memory, CountOf count
 __device__ inline void FinishTokens(const BatchArrays& arrays, int num_rows, int num_tokens,
                                     int64_t num_live) {
   const int64_t end = num_live < num_tokens ? num_live : num_tokens;
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t cta = static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x;
+  const int64_t thread = cta * blockDim.x + threadIdx.x;
   if (thread == 0) arrays.query_start_loc[num_rows] = static_cast<int32_t>(end);
   for (int64_t token = end + thread; token < num_tokens;
-       token += static_cast<int64_t>(gridDim.x) * blockDim.x) {
+       token += static_cast<int64_t>(gridDim.y) * gridDim.x * blockDim.x) {
     WriteToken(arrays, token, {});
   }
 }

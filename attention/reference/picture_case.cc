@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "reprise/attention/metadata/batch_arrays.h"
 #include "reprise/attention/metadata/batch_builder.h"
-#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/metadata/context_parallel.h"
 #include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
@@ -256,17 +256,19 @@ class CaseDrawing {
     const Table table(local_lens, picture_.block_size);
     const std::vector<int32_t> cached = Cached();
     BatchMemory memory(rows.num_rows, rows.num_tokens);
-    REPRISE_ASSIGN_OR_RETURN(const PagedBatch local,
-                             BuildChainBatch({.slots = memory.slots.data(),
-                                              .seq_len = cached.data(),
-                                              .query_lens = picture_.query_lens.data(),
-                                              .table = table.View(),
-                                              .max_context_len = INT32_MAX,
-                                              .key_positions = keys,
-                                              .num_rows = rows.num_rows,
-                                              .num_tokens = rows.num_tokens,
-                                              .max_query_len = rows.max_query_len,
-                                              .arrays = memory.Arrays(BatchMemory::Tails::kNone)}));
+    REPRISE_ASSIGN_OR_RETURN(
+        const PagedBatch local,
+        BuildBatchGather({.table_row = memory.slots.data(),
+                          .query_lens = picture_.query_lens.data(),
+                          .table_seq_lens = cached.data(),
+                          .seq_len_form = SeqLenForm::kBeforeStep,
+                          .table = table.View(),
+                          .key_positions = keys,
+                          .null_blocks = NullBlocks::kByRetention,
+                          .num_rows = rows.num_rows,
+                          .num_tokens = rows.num_tokens,
+                          .max_query_len = rows.max_query_len,
+                          .arrays = memory.Arrays(BatchMemory::Tails::kNone)}));
     Add(absl::StrCat("the keys of rank ", rank), DrawBatch(local, layer_, options_));
     return absl::OkStatus();
   }

@@ -47,7 +47,7 @@
 // is left out if either of its slots is negative.
 //
 // A draft model with its own cache: num_new and new_tokens are the query_lens and tokens of its
-// draft-extend (attention/metadata/chain_batch.h). A second call with the draft model's
+// draft-extend (attention/metadata/batch_gather.h). A second call with the draft model's
 // slot_mapping, and without state, plans the moves in the draft model's cache.
 //
 // Outputs of a ring. With output_stride the results go to the output that `output` names on the

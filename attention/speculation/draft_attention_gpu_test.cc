@@ -19,7 +19,6 @@
 #include "reprise/attention/merge/common_prefix.h"
 #include "reprise/attention/merge/merge_states.h"
 #include "reprise/attention/metadata/batch_gather.h"
-#include "reprise/attention/metadata/chain_batch.h"
 #include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
 #include "reprise/attention/speculation/draft_rows.h"
@@ -99,7 +98,6 @@ DraftAttentionDevice Gpu() {
     return [function](const auto& args) { CheckLaunch(function(args, Stream())); };
   };
   return {.torch = at::kCUDA,
-          .chain = launch(LaunchChainBatch),
           .tree = launch(LaunchTreeBatch),
           .draft_rows = launch(LaunchDraftRows),
           .local = launch(LaunchLocalVirtualBatch),

@@ -12,7 +12,6 @@
 #include "reprise/attention/merge/common_prefix.h"
 #include "reprise/attention/merge/merge_states.h"
 #include "reprise/attention/metadata/batch_gather.h"
-#include "reprise/attention/metadata/chain_batch.h"
 #include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
 #include "reprise/attention/speculation/draft_rows.h"
@@ -25,7 +24,6 @@ namespace {
 DraftAttentionDevice Cpu() {
   return {
       .torch = at::kCPU,
-      .chain = ChainBatchOnHost,
       .tree = TreeBatchOnHost,
       .draft_rows = DraftRowsOnHost,
       .local =

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "reprise/attention/merge/common_prefix.h"
-#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/speculation/accept_drafts.h"
 #include "reprise/attention/speculation/advance_step.h"
 #include "reprise/attention/speculation/draft_rows.h"
@@ -96,12 +96,12 @@ void ReplayManyBatches(Carve carve, Launch launch, Draw draw, OnHost on_host, Sl
   }
 }
 
-TEST_F(DraftBuildersGpuTest, ChainBatchesAreThoseOfTheHost) {
-  CompareManyShapes<ChainBatchArgs>(CarveChainBatch, LaunchChainBatch, DrawChainBatch,
-                                    ChainBatchOnHost, 150);
-  ReplayManyBatches<ChainBatchArgs>(CarveChainBatch, LaunchChainBatch, DrawChainBatch,
-                                    ChainBatchOnHost,
-                                    [](const ChainBatchArgs& args) { return args.slots; });
+TEST_F(DraftBuildersGpuTest, GatheredChainsMatchTheHost) {
+  CompareManyShapes<BatchGatherArgs>(CarveChainBatch, LaunchBatchGather, DrawChainBatch,
+                                     BatchGatherOnHost, 150);
+  ReplayManyBatches<BatchGatherArgs>(CarveChainBatch, LaunchBatchGather, DrawChainBatch,
+                                     BatchGatherOnHost,
+                                     [](const BatchGatherArgs& args) { return args.table_row; });
 }
 
 TEST_F(DraftBuildersGpuTest, RanksHaveTheBatchesOfTheHost) {
@@ -112,18 +112,18 @@ TEST_F(DraftBuildersGpuTest, RanksHaveTheBatchesOfTheHost) {
     const KeyPositions ranks = {
         .rank = random.Int(0, world - 1), .world = world, .interleave = random.Pick({1, 2, 16})};
     const KeyPart part = random.Pick({KeyPart::kAll, KeyPart::kContext});
-    BuilderTwins<ChainBatchArgs> twins(
+    BuilderTwins<BatchGatherArgs> twins(
         [&](ArrayCarver& carver) {
-          ChainBatchArgs args = CarveChainBatch(shape, carver);
+          BatchGatherArgs args = CarveChainBatch(shape, carver);
           args.key_positions = ranks;
           args.part = part;
           return args;
         },
-        LaunchChainBatch);
+        LaunchBatchGather);
     for (double hostility : {0.0, 0.1}) {
       twins.Poison();
       DrawChainBatch(random, shape, hostility, twins.args());
-      ASSERT_EQ(twins.Compare(ChainBatchOnHost), "") << "round " << round << ": " << shape;
+      ASSERT_EQ(twins.Compare(BatchGatherOnHost), "") << "round " << round << ": " << shape;
     }
   }
 }
@@ -291,8 +291,8 @@ TEST_F(DraftBuildersGpuTest, CommonPrefixesAreThoseOfTheHost) {
 
 // For the sanitizer: everything once or twice.
 TEST_F(DraftBuildersSmallGpuTest, EveryBuilderRunsOverAFewHostileBatches) {
-  CompareManyShapes<ChainBatchArgs>(CarveChainBatch, LaunchChainBatch, DrawChainBatch,
-                                    ChainBatchOnHost, 8);
+  CompareManyShapes<BatchGatherArgs>(CarveChainBatch, LaunchBatchGather, DrawChainBatch,
+                                     BatchGatherOnHost, 8);
   CompareManyShapes<TreeBatchArgs>(CarveTreeBatch, LaunchTreeBatch, DrawTreeBatch, TreeBatchOnHost,
                                    8);
   CompareDraftRows(8, DrawDraftRowsShape);

@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
 #include "reprise/attention/metadata/batch_gather.h"
-#include "reprise/attention/metadata/chain_batch.h"
 #include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
 #include "reprise/attention/metadata/ragged_gather.h"
@@ -109,7 +108,6 @@ std::vector<Refusal<Args>> ArrayRefusals() {
   };
 }
 
-BlockTableView& TableOf(ChainBatchArgs& args) { return args.table; }
 BlockTableView& TableOf(BatchGatherArgs& args) { return args.table; }
 BlockTableView& TableOf(CrossBatchArgs& args) { return args.table; }
 BlockTableView& TableOf(TreeBatchArgs& args) { return args.table; }
@@ -122,13 +120,13 @@ void ExpectTableRefused(const Forms<Args>& forms, const Args& good) {
                 TableRefusals<Args>([](Args& args) -> BlockTableView& { return TableOf(args); }));
 }
 
-TEST(RefusedArgsTest, ChainBatches) {
-  BuilderMemory<ChainBatchArgs> memory(
+TEST(RefusedArgsTest, GatheredChains) {
+  BuilderMemory<BatchGatherArgs> memory(
       [](ArrayCarver& carver) { return CarveChainBatch(kShape, carver); });
-  const Forms<ChainBatchArgs> forms = {
-      CheckChainBatch, [](const auto& args) { return BuildChainBatch(args).status(); },
-      REPRISE_LAUNCH(LaunchChainBatch)};
-  using Args = ChainBatchArgs;
+  const Forms<BatchGatherArgs> forms = {
+      CheckBatchGather, [](const auto& args) { return BuildBatchGather(args).status(); },
+      REPRISE_LAUNCH(LaunchBatchGather)};
+  using Args = BatchGatherArgs;
   ExpectTableRefused(forms, memory.args());
   ExpectRefused(forms, memory.args(), ArrayRefusals<Args>());
   ExpectRefused<Args>(
@@ -137,14 +135,14 @@ TEST(RefusedArgsTest, ChainBatches) {
        {"num_tokens: expected at least 0, got -1", [](Args& args) { args.num_tokens = -1; }},
        {"num_certain: expected at least 0, got -1", [](Args& args) { args.num_certain = -1; }},
        {"max_query_len: expected at least 6, got 5", [](Args& args) { args.num_certain = 6; }},
-       {"max_context_len: expected at least 1, got 0",
-        [](Args& args) { args.max_context_len = 0; }},
        {"key_positions: expected 0 <= rank < world and interleave >= 1, got rank 2, world 2, "
         "interleave 1",
         [](Args& args) { args.key_positions = {.rank = 2, .world = 2, .interleave = 1}; }},
-       {"slots: expected an array, got none", [](Args& args) { args.slots = nullptr; }},
+       {"table_row: expected an array, got none", [](Args& args) { args.table_row = nullptr; }},
        {"query_lens: expected an array, got none", [](Args& args) { args.query_lens = nullptr; }},
-       {"seq_len: expected an array, got none", [](Args& args) { args.seq_len = nullptr; }},
+       {"seq_lens: expected an array, got none", [](Args& args) { args.table_seq_lens = nullptr; }},
+       {"table_seq_lens: expected none with seq_lens, got one",
+        [](Args& args) { args.seq_lens = args.table_seq_lens; }},
        {"token_stride: expected at least 4, got 0", [](Args& args) { args.token_stride = 0; }},
        {"token_stride: expected at least 5, got 4", [](Args& args) {
           args.token_stride = 4;
@@ -194,7 +192,9 @@ TEST(RefusedArgsTest, GatheredBatches) {
                                 .seq_lens = arrays.out,
                                 .table_row = arrays.out,
                                 .key_start = arrays.out}};
-  const Forms<Args> forms = {CheckBatchGather, CheckBatchGather, REPRISE_LAUNCH(LaunchBatchGather)};
+  const Forms<Args> forms = {CheckBatchGather,
+                             [](const Args& args) { return BuildBatchGather(args).status(); },
+                             REPRISE_LAUNCH(LaunchBatchGather)};
   ExpectTableRefused(forms, good);
   ExpectRefused(forms, good, ArrayRefusals<Args>());
   ExpectRefused<Args>(
@@ -207,6 +207,10 @@ TEST(RefusedArgsTest, GatheredBatches) {
        {"table_row: expected an array, got none", [](Args& args) { args.table_row = nullptr; }},
        {"query_lens: expected an array, got none", [](Args& args) { args.query_lens = nullptr; }},
        {"seq_lens: expected an array, got none", [](Args& args) { args.seq_lens = nullptr; }},
+       {"key_start: expected none with several ranks or KeyPart::kContext, got one",
+        [](Args& args) { args.key_positions.world = 2; }},
+       {"key_start: expected none with several ranks or KeyPart::kContext, got one",
+        [](Args& args) { args.part = KeyPart::kContext; }},
        {"arrays.key_start: expected an array, got none",
         [](Args& args) { args.arrays.key_start = nullptr; }}});
 }
@@ -568,8 +572,7 @@ TEST(RefusedArgsTest, EmptyBatchesNeedNoArraysOfRowsOrTokens) {
   int32_t query_start_loc[1] = {-1};
   const BlockTableView no_table = {.block_size = 4};
   const BatchArrays arrays = {.query_start_loc = query_start_loc};
-  EXPECT_EQ(BuildChainBatch({.table = no_table, .max_context_len = 1, .arrays = arrays}).status(),
-            absl::OkStatus());
+  EXPECT_EQ(BuildBatchGather({.table = no_table, .arrays = arrays}).status(), absl::OkStatus());
   EXPECT_EQ(query_start_loc[0], 0);
   query_start_loc[0] = -1;
   EXPECT_EQ(AdvanceStep({.table = no_table, .max_context_len = 1, .arrays = arrays}).status(),
@@ -578,11 +581,11 @@ TEST(RefusedArgsTest, EmptyBatchesNeedNoArraysOfRowsOrTokens) {
 }
 
 TEST(RefusedArgsTest, TheHostFormsNeedRowFaultsToNameTheRow) {
-  BuilderMemory<ChainBatchArgs> chain(
+  BuilderMemory<BatchGatherArgs> chain(
       [](ArrayCarver& carver) { return CarveChainBatch(kShape, carver); });
   chain.args().arrays.row_faults = nullptr;
-  EXPECT_EQ(CheckChainBatch(chain.args()), absl::OkStatus());
-  EXPECT_EQ(BuildChainBatch(chain.args()).status(),
+  EXPECT_EQ(CheckBatchGather(chain.args()), absl::OkStatus());
+  EXPECT_EQ(BuildBatchGather(chain.args()).status(),
             absl::InvalidArgumentError("row_faults: expected an array, got none"));
 }
 

@@ -1,13 +1,14 @@
 #include "reprise/attention/speculation/tree_batch.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/metadata/batch_rows.h"
 #include "reprise/attention/metadata/builder_sizes.h"
-#include "reprise/attention/metadata/chain_batch.h"
 #include "reprise/attention/speculation/token_tree.h"
 #include "reprise/attention/speculation/tree_check.h"
 #include "reprise/attention/speculation/tree_tokens.h"
@@ -44,18 +45,21 @@ PagedBatch TreeBatch(const TreeBatchArgs& args) {
   return batch;
 }
 
-ChainBatchArgs ChainRowsOf(const TreeBatchArgs& args) {
-  return {.slots = args.slots,
-          .seq_len = args.seq_len,
+BatchGatherArgs ChainRowsOf(const TreeBatchArgs& args) {
+  return {.table_row = args.slots,
           .query_lens = args.num_nodes,
+          .table_seq_lens = args.seq_len,
+          .seq_len_form = SeqLenForm::kBeforeStep,
           .first_token = args.first_token,
           .tokens = args.tokens,
           .token_stride = args.token_stride,
           .table = args.table,
-          .max_context_len = args.max_context_len,
+          .past_limit = PastLimit::kClip,
+          .null_blocks = NullBlocks::kByRetention,
           .num_rows = args.num_rows,
           .num_tokens = args.num_tokens,
           .max_query_len = args.max_nodes,
+          .max_seq_len = static_cast<int>(std::min<int64_t>(args.max_context_len, INT32_MAX)),
           .arrays = args.arrays};
 }
 
@@ -98,7 +102,7 @@ absl::Status CheckTreeBatch(const TreeBatchArgs& args) {
 }
 
 void TreeBatchOnHost(const TreeBatchArgs& args) {
-  ChainBatchOnHost(ChainRowsOf(args));
+  BatchGatherOnHost(ChainRowsOf(args));
   TreeTokensOnHost(TreeTokensOf(args));
 }
 

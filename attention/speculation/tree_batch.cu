@@ -1,7 +1,7 @@
 // Batches of token trees: the launches of two operations, without a kernel of their own.
 
 #include "absl/status/status.h"
-#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/speculation/tree_batch.h"
 #include "reprise/attention/speculation/tree_tokens.h"
 #include "reprise/base/status_macros.h"
@@ -10,7 +10,7 @@ namespace reprise {
 
 absl::Status LaunchTreeBatch(const TreeBatchArgs& args, CUstream_st* stream) {
   REPRISE_RETURN_IF_ERROR(CheckTreeBatch(args));
-  REPRISE_RETURN_IF_ERROR(LaunchChainBatch(ChainRowsOf(args), stream));
+  REPRISE_RETURN_IF_ERROR(LaunchBatchGather(ChainRowsOf(args), stream));
   return LaunchTreeTokens(TreeTokensOf(args), stream);
 }
 

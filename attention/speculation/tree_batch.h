@@ -18,7 +18,7 @@
 // prefix + number below the limit: the rest is still a tree, because parents come before children.
 //
 // An invalid row is inert and reported (base/row_fault.h): kTableRow, kLength (also more than
-// max_nodes nodes), kNoBlock and kNoRoom as in attention/metadata/chain_batch.h, and kTree for a
+// max_nodes nodes), kNoBlock and kNoRoom as in attention/metadata/batch_gather.h, and kTree for a
 // node that is not after its parent, including cycles.
 //
 // The builder is two operations: ChainRowsOf() places the nodes as a chain, TreeTokensOf() makes
@@ -32,7 +32,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "reprise/attention/metadata/chain_batch_args.h"
+#include "reprise/attention/metadata/batch_gather_args.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/speculation/tree_batch_args.h"
 #include "reprise/attention/speculation/tree_tokens_args.h"
@@ -45,7 +45,7 @@ namespace reprise {
 PagedBatch TreeBatch(const TreeBatchArgs& args);
 
 // The two operations, in their order.
-ChainBatchArgs ChainRowsOf(const TreeBatchArgs& args);
+BatchGatherArgs ChainRowsOf(const TreeBatchArgs& args);
 TreeTokensArgs TreeTokensOf(const TreeBatchArgs& args);
 
 // Checks sizes, strides and the presence of arrays, not their content; tail_len and tail_mask are

@@ -1,7 +1,7 @@
 // Turns rows of a batch from chains into trees of draft tokens: sets what each token sees, its
 // position, and which of the sequence's random numbers chooses the token after it. S6.
 //
-//   LaunchChainBatch(...);   // or the runner's refill: the rows with their slots, as chains
+//   LaunchBatchGather(...);   // or the runner's refill: the rows with their slots, as chains
 //   LaunchTreeTokens({.arrays = arrays, .parents = {.nodes = parents}, ...}, stream);
 //
 // A row of a sequence with 10 keys, and the tree of attention/speculation/token_tree.h:

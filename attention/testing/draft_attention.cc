@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/metadata/context_parallel.h"
 #include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
@@ -40,18 +40,18 @@ class Chains {
     DrawChainBatch(random_, shape_, 0, host_.args());
     on_device_.Upload(host_);
     attended.Clear();
-    WriteSequences(attended, host_.args().table, host_.args().seq_len, shape_.max_new);
+    WriteSequences(attended, host_.args().table, host_.args().table_seq_lens, shape_.max_new);
     attended.Upload();
   }
 
-  ChainBatchArgs& host() { return host_.args(); }
-  ChainBatchArgs& on_device() { return on_device_.args(); }
+  BatchGatherArgs& host() { return host_.args(); }
+  BatchGatherArgs& on_device() { return on_device_.args(); }
 
  private:
   DraftShape shape_;
   Random& random_;
-  BuilderMemory<ChainBatchArgs> host_;
-  OnDevice<ChainBatchArgs> on_device_;
+  BuilderMemory<BatchGatherArgs> host_;
+  OnDevice<BatchGatherArgs> on_device_;
 };
 
 }  // namespace
@@ -63,11 +63,11 @@ std::string AttendThroughChain(const DraftAttentionDevice& device, const DraftAt
   const AttentionParams layer = DrawLayer(random);
   Chains chains(device, shape, random);
   Attended attended(device, types, chains.host().table, shape.num_tokens);
-  attended.Plan(layer, ChainBatch(chains.on_device()));
+  attended.Plan(layer, GatherBatch(chains.on_device()));
   const Suite suite = {.fill = [&] { chains.Fill(attended); },
                        .step =
                            [&] {
-                             device.chain(chains.on_device());
+                             device.gather(chains.on_device());
                              return attended.Run();
                            },
                        .difference =
@@ -91,7 +91,7 @@ std::string AttendThroughChunks(const DraftAttentionDevice& device,
   const int max_rows = MaxLocalRows(shape.num_rows, shape.num_tokens, chunk);
   at::Tensor loc = IntsOn(device, max_rows + 1), lens = IntsOn(device, max_rows);
   at::Tensor row = IntsOn(device, max_rows), start = IntsOn(device, max_rows);
-  const LocalVirtualBatchArgs local = {.batch = ChainBatch(chains.on_device()),
+  const LocalVirtualBatchArgs local = {.batch = GatherBatch(chains.on_device()),
                                        .chunk_size = chunk,
                                        .buffers = {.query_start_loc = loc.data_ptr<int32_t>(),
                                                    .seq_lens = lens.data_ptr<int32_t>(),
@@ -107,7 +107,7 @@ std::string AttendThroughChunks(const DraftAttentionDevice& device,
                            },
                        .step =
                            [&] {
-                             device.chain(chains.on_device());
+                             device.gather(chains.on_device());
                              device.local(local);
                              return attended.Run();
                            },
@@ -149,7 +149,7 @@ std::string AttendThroughCross(const DraftAttentionDevice& device, const DraftAt
                            },
                        .step =
                            [&] {
-                             device.chain(on_device.args().decoder);
+                             device.gather(on_device.args().decoder);
                              device.cross(on_device.args().cross);
                              return attended.Run();
                            },

@@ -25,7 +25,6 @@
 #include "reprise/attention/merge/common_prefix_args.h"
 #include "reprise/attention/merge/merge_states_args.h"
 #include "reprise/attention/metadata/batch_gather_args.h"
-#include "reprise/attention/metadata/chain_batch_args.h"
 #include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/metadata/local_virtual_batch_args.h"
 #include "reprise/attention/paged_batch.h"
@@ -52,7 +51,6 @@ struct AttendPlan {
 // What runs where: host forms over host memory, or launches on LibTorch's current stream.
 struct DraftAttentionDevice {
   at::Device torch = at::kCPU;
-  std::function<void(const ChainBatchArgs&)> chain;
   std::function<void(const TreeBatchArgs&)> tree;
   std::function<void(const DraftRowsArgs&)> draft_rows;
   std::function<void(const LocalVirtualBatchArgs&)> local;

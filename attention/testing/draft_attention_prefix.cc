@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/testing/attended.h"
 #include "reprise/attention/testing/draft_attention.h"
 #include "reprise/attention/testing/draft_definitions.h"
@@ -42,8 +42,8 @@ class PrefixedChains {
   // Writes all keys to each of `attended`.
   void Fill(const std::vector<Attended*>& attended) {
     const BlockTableView& table = host_.args().table;
-    const int32_t* const seq_lens = host_.args().seq_len;
-    const int64_t limit = LimitByDefinition(table, host_.args().max_context_len);
+    const int32_t* const seq_lens = host_.args().table_seq_lens;
+    const int64_t limit = LimitByDefinition(table, host_.args().max_seq_len);
     host_.Poison();
     DrawChainBatch(random_, shape_, 0, host_.args());
     const int least =
@@ -88,13 +88,13 @@ class PrefixedChains {
   // Keys that all rows share.
   int64_t shared() const { return shared_; }
   const BlockTableView& table() { return host_.args().table; }
-  ChainBatchArgs& on_device() { return on_device_.args(); }
+  BatchGatherArgs& on_device() { return on_device_.args(); }
 
  private:
   DraftShape shape_;
   Random& random_;
-  BuilderMemory<ChainBatchArgs> host_;
-  OnDevice<ChainBatchArgs> on_device_;
+  BuilderMemory<BatchGatherArgs> host_;
+  OnDevice<BatchGatherArgs> on_device_;
   int64_t shared_ = 0;
 };
 
@@ -114,7 +114,7 @@ std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device,
   AttentionParams layer = DrawPrefixLayer(random);
   layer.sinks = sinks.device();
   PrefixedChains chains(device, shape, random);
-  PagedBatch batch = ChainBatch(chains.on_device());
+  PagedBatch batch = GatherBatch(chains.on_device());
   at::Tensor prefix = IntsOn(device, 1);
   at::Tensor scratch = at::full({2}, 0, at::TensorOptions(device.torch).dtype(at::kInt));
   const CommonPrefixArgs common = {.batch = batch,
@@ -131,7 +131,7 @@ std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device,
                            },
                        .step =
                            [&] {
-                             device.chain(chains.on_device());
+                             device.gather(chains.on_device());
                              device.common_prefix(common);
                              return attended.Run();
                            },
@@ -166,7 +166,7 @@ std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
   at::Tensor prefix = at::full({1}, 0, ints), prefix_loc = at::full({2}, 0, ints);
   at::Tensor zero = at::full({1}, 0, ints);
   Attended over_prefix(device, types, chains.table(), shape.num_tokens);
-  PagedBatch prefix_batch = ChainBatch(chains.on_device());
+  PagedBatch prefix_batch = GatherBatch(chains.on_device());
   prefix_batch.query_start_loc = prefix_loc.data_ptr<int32_t>();
   prefix_batch.seq_lens = prefix.data_ptr<int32_t>();
   prefix_batch.table_row = zero.data_ptr<int32_t>();
@@ -179,7 +179,7 @@ std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
   // The rows over their other keys.
   at::Tensor rest = at::full({shape.num_rows}, 0, ints), start = at::full_like(rest, 0);
   Attended over_rest(device, types, chains.table(), shape.num_tokens);
-  PagedBatch rest_batch = ChainBatch(chains.on_device());
+  PagedBatch rest_batch = GatherBatch(chains.on_device());
   rest_batch.seq_lens = rest.data_ptr<int32_t>();
   rest_batch.key_start = start.data_ptr<int32_t>();
   over_rest.Plan(layer, rest_batch);
@@ -206,7 +206,7 @@ std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
           },
       .step =
           [&] {
-            device.chain(chains.on_device());
+            device.gather(chains.on_device());
             // By kernels, as all of a builder's work: copies would be nodes of another kind.
             at::Tensor prefix_end = prefix_loc.narrow(0, 1, 1);
             at::sub_out(prefix_end, loc.narrow(0, shape.num_rows, 1), zero);

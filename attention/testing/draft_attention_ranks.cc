@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/metadata/context_parallel.h"
 #include "reprise/attention/testing/attended.h"
 #include "reprise/attention/testing/draft_attention.h"
@@ -94,23 +94,23 @@ std::string MergeRanks(const DraftAttentionDevice& device, const DraftAttentionT
   const Sinks sinks(random, device.torch);
 
   // Lengths are global; every rank has tables of its own, here of the same blocks.
-  BuilderMemory<ChainBatchArgs> host([&](ArrayCarver& carver) {
-    ChainBatchArgs args = CarveChainBatch(shape, carver);
+  BuilderMemory<BatchGatherArgs> host([&](ArrayCarver& carver) {
+    BatchGatherArgs args = CarveChainBatch(shape, carver);
     args.key_positions = {.rank = 0, .world = world, .interleave = interleave};
     args.part = part;
     return args;
   });
   const BlockTableView& table = host.args().table;
-  const int32_t* const seq_lens = host.args().seq_len;
+  const int32_t* const seq_lens = host.args().table_seq_lens;
   const int64_t limit =
-      LimitByDefinition(table, host.args().max_context_len, host.args().key_positions);
-  std::deque<OnDevice<ChainBatchArgs>> on_device;
+      LimitByDefinition(table, host.args().max_seq_len, host.args().key_positions);
+  std::deque<OnDevice<BatchGatherArgs>> on_device;
   std::deque<Attended> ranks;
   MergeStatesArgs merge;
   for (int rank = 0; rank < world; ++rank) {
     on_device.emplace_back(device, host).args().key_positions.rank = rank;
     Attended& attended = ranks.emplace_back(device, types, table, shape.num_tokens);
-    attended.Plan(layer, ChainBatch(on_device[rank].args()));
+    attended.Plan(layer, GatherBatch(on_device[rank].args()));
     merge.part_out[rank] = attended.out().data_ptr();
     merge.part_lse[rank] = attended.lse().data_ptr<float>();
   }
@@ -169,7 +169,7 @@ std::string MergeRanks(const DraftAttentionDevice& device, const DraftAttentionT
                            [&] {
                              absl::Status status;
                              for (int rank = 0; rank < world; ++rank) {
-                               device.chain(on_device[rank].args());
+                               device.gather(on_device[rank].args());
                                status.Update(ranks[rank].Run());
                              }
                              if (new_tokens) status.Update(new_tokens->Run());

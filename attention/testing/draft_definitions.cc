@@ -52,15 +52,17 @@ int64_t LimitByDefinition(const BlockTableView& table, int64_t max_context_len,
   return limit;
 }
 
-std::vector<SeenKey> ChainByDefinition(const ChainBatchArgs& args, std::optional<int> window_left) {
+std::vector<SeenKey> ChainByDefinition(const BatchGatherArgs& args,
+                                       std::optional<int> window_left) {
   Collector seen(window_left);
-  const int64_t limit = LimitByDefinition(args.table, args.max_context_len, args.key_positions);
+  const int64_t limit = LimitByDefinition(args.table, args.max_seq_len, args.key_positions);
   int token = 0;
   for (int r = 0; r < args.num_rows; ++r) {
-    const int32_t slot = args.slots[r];
+    const int32_t slot = args.table_row[r];
     if (slot < 0) continue;
     for (int i = 0; i < args.query_lens[r] + args.num_certain; ++i) {
-      if (args.seq_len[slot] + i < limit) seen.AddCausal(token++, slot, args.seq_len[slot] + i);
+      if (args.table_seq_lens[slot] + i < limit)
+        seen.AddCausal(token++, slot, args.table_seq_lens[slot] + i);
     }
   }
   return seen.Take();

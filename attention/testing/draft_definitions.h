@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "reprise/attention/metadata/chain_batch_args.h"
+#include "reprise/attention/metadata/batch_gather_args.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/speculation/draft_rows_args.h"
 #include "reprise/attention/speculation/tree_batch_args.h"
@@ -33,7 +33,7 @@ struct SeenKey {
 };
 
 // The keys of all ranks together.
-std::vector<SeenKey> ChainByDefinition(const ChainBatchArgs& args, std::optional<int> window_left);
+std::vector<SeenKey> ChainByDefinition(const BatchGatherArgs& args, std::optional<int> window_left);
 std::vector<SeenKey> TreeByDefinition(const TreeBatchArgs& args, std::optional<int> window_left);
 // A pass of a draft model. REQUIRES: no block of the tables is missing; a tree has no ranks, and its
 // parents are by token.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/batch_gather.h"
 
 namespace reprise {
 namespace {
@@ -140,20 +140,23 @@ std::vector<int32_t> DrawTree(Random& random, int num_nodes) {
   return parents;
 }
 
-ChainBatchArgs CarveChainBatch(const DraftShape& shape, ArrayCarver& carver) {
-  ChainBatchArgs args;
-  args.slots = carver.Take<int32_t>("slots", shape.num_rows);
-  args.seq_len = carver.Take<int32_t>("seq_len", shape.num_tables);
+BatchGatherArgs CarveChainBatch(const DraftShape& shape, ArrayCarver& carver) {
+  BatchGatherArgs args;
+  args.table_row = carver.Take<int32_t>("in.table_row", shape.num_rows);
+  args.table_seq_lens = carver.Take<int32_t>("table_seq_lens", shape.num_tables);
+  args.seq_len_form = SeqLenForm::kBeforeStep;
   args.query_lens = carver.Take<int32_t>("query_lens", shape.num_rows);
   args.num_certain = shape.max_new > 1 ? 1 : 0;
   args.first_token = carver.Take<int32_t>("first_token", shape.num_tables);
   args.token_stride = shape.max_new + 1;
   args.tokens = carver.Take<int32_t>("tokens", shape.num_rows * args.token_stride);
   args.table = CarveTable(shape, carver);
-  args.max_context_len = shape.max_context_len;
   args.num_rows = shape.num_rows;
   args.num_tokens = shape.num_tokens;
   args.max_query_len = shape.max_new;
+  args.max_seq_len = static_cast<int>(shape.max_context_len);
+  args.past_limit = PastLimit::kClip;
+  args.null_blocks = NullBlocks::kByRetention;
   args.arrays = CarveArrays(shape.num_rows, shape.num_tokens, false, carver);
   return args;
 }
@@ -180,7 +183,7 @@ TreeBatchArgs CarveTreeBatch(const DraftShape& shape, ArrayCarver& carver) {
 CrossDraftArgs CarveCrossDraft(const DraftShape& shape, ArrayCarver& carver) {
   CrossDraftArgs args;
   args.decoder = CarveChainBatch(shape, carver);
-  args.cross.rows = ChainBatch(args.decoder);
+  args.cross.rows = GatherBatch(args.decoder);
   args.cross.encoder_lens = carver.Take<int32_t>("encoder_lens", shape.num_tables);
   args.cross.table = {.entries = carver.Take<int32_t>("encoder_table",
                                                       int64_t{shape.num_tables} * shape.max_blocks),
@@ -215,9 +218,9 @@ AdvanceStepArgs CarveAdvanceStep(const DraftShape& shape, ArrayCarver& carver) {
 }
 
 void DrawChainBatch(Random& random, const DraftShape& shape, double hostility,
-                    ChainBatchArgs& args) {
-  DrawSequences(random, shape, shape.max_new, hostility, args.table, Mutable(args.seq_len));
-  DrawSlots(random, shape, hostility, Mutable(args.slots));
+                    BatchGatherArgs& args) {
+  DrawSequences(random, shape, shape.max_new, hostility, args.table, Mutable(args.table_seq_lens));
+  DrawSlots(random, shape, hostility, Mutable(args.table_row));
   for (int r = 0; r < shape.num_rows; ++r) {
     int32_t& query_len = Mutable(args.query_lens)[r];
     query_len = random.Int(0, shape.max_new - args.num_certain);

@@ -20,7 +20,7 @@
 #include <ostream>
 #include <vector>
 
-#include "reprise/attention/metadata/chain_batch_args.h"
+#include "reprise/attention/metadata/batch_gather_args.h"
 #include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/speculation/advance_step_args.h"
 #include "reprise/attention/speculation/tree_batch_args.h"
@@ -55,20 +55,20 @@ int64_t SlotByDefinition(const BlockTableView& table, int row, int64_t position)
 // a star, or several roots.
 std::vector<int32_t> DrawTree(Random& random, int num_nodes);
 
-ChainBatchArgs CarveChainBatch(const DraftShape& shape, ArrayCarver& carver);
+BatchGatherArgs CarveChainBatch(const DraftShape& shape, ArrayCarver& carver);
 TreeBatchArgs CarveTreeBatch(const DraftShape& shape, ArrayCarver& carver);
 AdvanceStepArgs CarveAdvanceStep(const DraftShape& shape, ArrayCarver& carver);
 
 // Cross attention: the decoder's rows, and encoders' lengths and table.
 struct CrossDraftArgs {
-  ChainBatchArgs decoder;
+  BatchGatherArgs decoder;
   CrossBatchArgs cross;
 };
 CrossDraftArgs CarveCrossDraft(const DraftShape& shape, ArrayCarver& carver);
 
 // These fill only the inputs.
 void DrawChainBatch(Random& random, const DraftShape& shape, double hostility,
-                    ChainBatchArgs& args);
+                    BatchGatherArgs& args);
 void DrawTreeBatch(Random& random, const DraftShape& shape, double hostility, TreeBatchArgs& args);
 void DrawCrossDraft(Random& random, const DraftShape& shape, CrossDraftArgs& args);
 void DrawAdvanceStep(Random& random, const DraftShape& shape, double hostility,

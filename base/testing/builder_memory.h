@@ -1,11 +1,11 @@
 // The arrays of a builder's arguments in one piece of memory, at the same offsets wherever it is:
 // for tests that compare a builder on the device with its host form.
 //
-//   BuilderMemory<ChainBatchArgs> memory(
+//   BuilderMemory<BatchGatherArgs> memory(
 //       [&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
 //   memory.Poison();
 //   DrawChainBatch(random, shape, /*hostility=*/0.1, memory.args());
-//   ChainBatchOnHost(memory.args());
+//   BatchGatherOnHost(memory.args());
 //
 // Thread safety: none; one owner. Not movable: the arguments point into it.
 

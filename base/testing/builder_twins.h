@@ -1,10 +1,10 @@
 // A builder captured in a CUDA graph, and its host form: for tests that replay it over many batches
 // and compare every array with the host's. Does not use LibTorch.
 //
-//   BuilderTwins<ChainBatchArgs> twins(carve, LaunchChainBatch);
+//   BuilderTwins<BatchGatherArgs> twins(carve, LaunchBatchGather);
 //   twins.Poison();
 //   DrawChainBatch(random, shape, 0.1, twins.args());
-//   ASSERT_EQ(twins.Compare(ChainBatchOnHost), "");
+//   ASSERT_EQ(twins.Compare(BatchGatherOnHost), "");
 //
 // The memory of both is the same before each run: inputs and state as drawn, outputs and the gaps
 // between arrays poisoned. The comparison covers all of it. Sizes are fixed at capture; the

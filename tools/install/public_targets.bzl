@@ -26,8 +26,6 @@ PUBLIC_TARGETS = [
     "//attention/metadata:batch_rows",
     "//attention/metadata:batch_split",
     "//attention/metadata:batch_tables",
-    "//attention/metadata:chain_batch",
-    "//attention/metadata:chain_batch_cuda",
     "//attention/metadata:context_parallel",
     "//attention/metadata:cross_batch",
     "//attention/metadata:cross_batch_cuda",

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "reprise/attention/merge/common_prefix.h"
 #include "reprise/attention/merge/merge_states.h"
-#include "reprise/attention/metadata/chain_batch.h"
+#include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/speculation/accept_drafts.h"
 #include "reprise/attention/speculation/advance_step.h"
 #include "reprise/attention/speculation/draft_rows.h"
@@ -79,14 +79,14 @@ MetadataCase CaseOf(std::string name, Carve carve, FillArgs fill, Launch launch)
 
 MetadataCase ChainCase(int num_rows, int query_len) {
   const DraftShape shape = Shape(num_rows, query_len);
-  return CaseOf<ChainBatchArgs>(
-      "chain_batch, verify " + std::to_string(query_len),
+  return CaseOf<BatchGatherArgs>(
+      "batch_gather, chains of " + std::to_string(query_len),
       [=](ArrayCarver& carver) { return CarveChainBatch(shape, carver); },
-      [=](const ChainBatchArgs& args) {
-        FillRows(shape, args.table, args.slots, args.seq_len);
+      [=](const BatchGatherArgs& args) {
+        FillRows(shape, args.table, args.table_row, args.table_seq_lens);
         Fill(args.query_lens, num_rows, query_len - args.num_certain);
       },
-      LaunchChainBatch);
+      LaunchBatchGather);
 }
 
 MetadataCase TreeCase(int num_rows, int num_nodes, bool is_line) {
@@ -195,7 +195,7 @@ MetadataCase PrefixCase(int num_rows, int shared) {
   return CaseOf<Prefix>(
       "common_prefix, " + std::to_string(shared) + " tokens",
       [=](ArrayCarver& carver) {
-        const ChainBatchArgs chain = CarveChainBatch(shape, carver);
+        const BatchGatherArgs chain = CarveChainBatch(shape, carver);
         Prefix prefix;
         prefix.table = chain.table;
         prefix.args.batch = {.query_start_loc = chain.arrays.query_start_loc,

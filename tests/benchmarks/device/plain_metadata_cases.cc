@@ -57,7 +57,8 @@ class Rows {
             .row_stride = kMaxBlocks,
             .num_tables = num_rows_,
             .max_blocks = kMaxBlocks,
-            .block_size = kBlockSize};
+            .block_size = kBlockSize,
+            .num_blocks = 1 + num_rows_ * kMaxBlocks};
   }
 
   PagedBatch Batch() const {
@@ -91,6 +92,7 @@ MetadataCase GatherCase(const std::string& shape, const SharedRows& rows) {
                                 .table = rows->Table(),
                                 .num_rows = rows->num_rows(),
                                 .num_tokens = rows->num_tokens(),
+                                .max_query_len = rows->Batch().max_query_len,
                                 .arrays = {.positions = rows->Out(rows->num_tokens()),
                                            .slot_mapping = rows->slots(),
                                            .query_start_loc = rows->Out(rows->num_rows() + 1),

@@ -1,5 +1,3 @@
-#include "reprise/attention/metadata/chain_batch.h"
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -7,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/testing/draft_definitions.h"
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/random.h"
@@ -21,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-using Memory = BuilderMemory<ChainBatchArgs>;
+using Memory = BuilderMemory<BatchGatherArgs>;
 
 std::vector<int32_t> Ints(const int32_t* data, int count) { return {data, data + count}; }
 
@@ -29,15 +28,18 @@ std::vector<int32_t> Ints(const int32_t* data, int count) { return {data, data +
 class TwoChains : public ::testing::Test {
  protected:
   TwoChains() {
-    args.slots = slots;
-    args.seq_len = seq_len;
+    args.table_row = slots;
     args.query_lens = num_drafts;
     args.num_certain = 1;
+    args.table_seq_lens = seq_len;
+    args.seq_len_form = SeqLenForm::kBeforeStep;
     args.first_token = first_token;
     args.tokens = tokens;
     args.token_stride = 3;
     args.table = {entries, 3, 2, 3, 4, 7};
-    args.max_context_len = 10;
+    args.past_limit = PastLimit::kClip;
+    args.null_blocks = NullBlocks::kByRetention;
+    args.max_seq_len = 10;
     args.num_rows = 3;
     args.num_tokens = 8;
     args.max_query_len = 4;
@@ -54,11 +56,11 @@ class TwoChains : public ::testing::Test {
   int32_t token_ids[8], positions[8], query_start_loc[4], seq_lens[3], table_row[3], logits[3],
       row_faults[3];
   int64_t slot_mapping[8];
-  ChainBatchArgs args;
+  BatchGatherArgs args;
 };
 
 TEST_F(TwoChains, DraftsThatWouldPassTheContextLimitAreClipped) {
-  const absl::StatusOr<PagedBatch> batch = BuildChainBatch(args);
+  const absl::StatusOr<PagedBatch> batch = BuildBatchGather(args);
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 4, 5, 5));
   EXPECT_THAT(Ints(positions, 8), ElementsAre(5, 6, 7, 8, 9, 0, 0, 0));
@@ -77,7 +79,7 @@ TEST_F(TwoChains, DraftsThatWouldPassTheContextLimitAreClipped) {
 
 TEST_F(TwoChains, ASequenceAtItsLimitIsAnEmptyRowAndNoFault) {
   seq_len[0] = 10;
-  ASSERT_TRUE(BuildChainBatch(args).ok());
+  ASSERT_TRUE(BuildBatchGather(args).ok());
   EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 0, 1, 1));
   EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(0, 10, 0));
 }
@@ -86,11 +88,11 @@ TEST_F(TwoChains, PositionsOfAllRanksTogetherAreClippedWhereInt32Ends) {
   // Blocks of 2^20 tokens: each of two ranks has room for 2^31 - 1, both together for more.
   std::vector<int32_t> wide_table(2 * 4096, 1);
   args.table = {wide_table.data(), 4096, 2, 4096, 1 << 20, 2};
-  args.max_context_len = int64_t{1} << 40;
+  args.max_seq_len = INT32_MAX;
   args.key_positions = {.rank = 1, .world = 2, .interleave = 1};
   seq_len[0] = INT32_MAX - 2;
   seq_len[1] = INT32_MAX;
-  const absl::StatusOr<PagedBatch> batch = BuildChainBatch(args);
+  const absl::StatusOr<PagedBatch> batch = BuildBatchGather(args);
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 2, 2, 2));
   EXPECT_THAT(Ints(positions, 3), ElementsAre(INT32_MAX - 2, INT32_MAX - 1, 0));
@@ -99,7 +101,7 @@ TEST_F(TwoChains, PositionsOfAllRanksTogetherAreClippedWhereInt32Ends) {
 
 TEST_F(TwoChains, TheContextPartHasTheKeysBeforeTheStepAndIsNotCausal) {
   args.part = KeyPart::kContext;
-  const absl::StatusOr<PagedBatch> batch = BuildChainBatch(args);
+  const absl::StatusOr<PagedBatch> batch = BuildBatchGather(args);
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(5, 9, 0));
   EXPECT_FALSE(batch->causal);
@@ -108,7 +110,7 @@ TEST_F(TwoChains, TheContextPartHasTheKeysBeforeTheStepAndIsNotCausal) {
 
 TEST_F(TwoChains, ARowThatCannotBeServedIsInertAndTheOthersAreServed) {
   entries[1] = 0;  // row 0's next tokens have the null block
-  ChainBatchOnHost(args);
+  BatchGatherOnHost(args);
   EXPECT_THAT(Ints(row_faults, 3), ElementsAre(static_cast<int>(RowFault::kNoBlock), 0, 0));
   EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 4, 5, 5));
   EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(0, 10, 0));
@@ -116,9 +118,43 @@ TEST_F(TwoChains, ARowThatCannotBeServedIsInertAndTheOthersAreServed) {
               ElementsAre(-1, -1, -1, -1, 21));
 }
 
+TEST_F(TwoChains, TokensOfNullBlocksAreNotWrittenIfTheyMayBeNull) {
+  entries[1] = 0;
+  args.null_blocks = NullBlocks::kAllowed;
+  ASSERT_TRUE(BuildBatchGather(args).ok());
+  EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(9, 10, 0));
+  EXPECT_THAT(std::vector<int64_t>(slot_mapping, slot_mapping + 5),
+              ElementsAre(-1, -1, -1, 16, 21));
+}
+
+TEST_F(TwoChains, TokensBeyondTheLimitAreAFaultUnlessTheyAreClipped) {
+  args.past_limit = PastLimit::kFault;
+  int32_t num_faults = -1;
+  args.num_faults = &num_faults;
+  BatchGatherOnHost(args);
+  EXPECT_THAT(Ints(row_faults, 3), ElementsAre(0, static_cast<int>(RowFault::kLength), 0));
+  EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 4, 4, 4));
+  EXPECT_EQ(num_faults, 1);
+}
+
+TEST_F(TwoChains, LengthsMayComeByRowInAnyForm) {
+  const int32_t with_step[] = {9, 13, 0};  // the drafts of row 1 pass the limit
+  args.table_seq_lens = nullptr;
+  args.seq_lens = with_step;
+  args.seq_len_form = SeqLenForm::kWithStep;
+  ASSERT_TRUE(BuildBatchGather(args).ok());
+  EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(9, 10, 0));
+  const int32_t without_drafts[] = {6, 10, 0};
+  args.seq_lens = without_drafts;
+  args.seq_len_form = SeqLenForm::kWithoutDrafts;
+  ASSERT_TRUE(BuildBatchGather(args).ok());
+  EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(9, 10, 0));
+  EXPECT_THAT(Ints(positions, 8), ElementsAre(5, 6, 7, 8, 9, 0, 0, 0));
+}
+
 TEST_F(TwoChains, TokensBeyondTheCapacityMakeTheirRowInert) {
   args.num_tokens = 3;
-  ChainBatchOnHost(args);
+  BatchGatherOnHost(args);
   EXPECT_THAT(Ints(row_faults, 3),
               ElementsAre(static_cast<int>(RowFault::kNoRoom), static_cast<int>(RowFault::kNoRoom),
                           static_cast<int>(RowFault::kNone)));
@@ -128,7 +164,7 @@ TEST_F(TwoChains, TokensBeyondTheCapacityMakeTheirRowInert) {
 
 TEST_F(TwoChains, BadInputIsRefusedWithNamesAndValues) {
   const auto refusal = [&] {
-    const absl::Status status = BuildChainBatch(args).status();
+    const absl::Status status = BuildBatchGather(args).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
@@ -151,25 +187,25 @@ TEST_F(TwoChains, BadInputIsRefusedWithNamesAndValues) {
   args.max_query_len = 0;
   EXPECT_EQ(refusal(), "max_query_len: expected at least 1, got 0");
   args.max_query_len = 4;
-  args.max_context_len = 0;
-  EXPECT_EQ(refusal(), "max_context_len: expected at least 1, got 0");
-  args.max_context_len = 10;
+  args.max_seq_len = -1;
+  EXPECT_EQ(refusal(), "max_seq_len: expected at least 0, got -1");
+  args.max_seq_len = 10;
   args.key_positions = {.rank = 2, .world = 2, .interleave = 1};
   EXPECT_THAT(refusal(), HasSubstr("got rank 2, world 2, interleave 1"));
 }
 
-TEST(ChainBatchTest, QueriesSeeWhatTheDefinitionSays) {
+TEST(GatheredChainsTest, QueriesMatchTheDefinition) {
   int num_live = 0;
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);
     const DraftShape shape = DrawDraftShape(random);
     Memory memory([&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
-    ChainBatchArgs& args = memory.args();
+    BatchGatherArgs& args = memory.args();
     DrawChainBatch(random, shape, 0, args);
     AttentionParams layer = PlainLayer();
     if (random.OneIn(3)) layer.window_left = random.Int(0, 20);
     const AllocationCounter allocations;
-    const absl::StatusOr<PagedBatch> batch = BuildChainBatch(args);
+    const absl::StatusOr<PagedBatch> batch = BuildBatchGather(args);
     ASSERT_EQ(allocations.count(), 0);
     ASSERT_TRUE(batch.ok()) << "seed " << seed << ": " << batch.status();
 
@@ -177,8 +213,8 @@ TEST(ChainBatchTest, QueriesSeeWhatTheDefinitionSays) {
     for (int r = 0; r < shape.num_rows; ++r) {
       for (int i = 0; args.arrays.query_start_loc[r] + i < args.arrays.query_start_loc[r + 1];
            ++i, ++token) {
-        const int32_t slot = args.slots[r];
-        const int64_t position = int64_t{args.seq_len[slot]} + i;
+        const int32_t slot = args.table_row[r];
+        const int64_t position = int64_t{args.table_seq_lens[slot]} + i;
         ASSERT_EQ(args.arrays.slot_mapping[token], SlotByDefinition(args.table, slot, position));
         ASSERT_EQ(args.arrays.token_ids[token],
                   i == 0 ? args.first_token[slot] : args.tokens[r * args.token_stride + i - 1]);
@@ -193,7 +229,7 @@ TEST(ChainBatchTest, QueriesSeeWhatTheDefinitionSays) {
 }
 
 // Each rank's own tables, from the tokens that it holds.
-TEST(ChainBatchTest, RanksTogetherSeeWhatTheDefinitionSaysAndEachItsOwn) {
+TEST(GatheredChainsTest, RanksMatchTheDefinition) {
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);
     const DraftShape shape = DrawDraftShape(random);
@@ -210,7 +246,7 @@ TEST(ChainBatchTest, RanksTogetherSeeWhatTheDefinitionSaysAndEachItsOwn) {
     for (int rank = 0; rank < world; ++rank) {
       Memory memory([&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
       std::copy_n(first.base(), first.num_bytes(), memory.base());
-      ChainBatchArgs& args = memory.args();
+      BatchGatherArgs& args = memory.args();
       // Other blocks on every rank; the shape has some for all columns.
       auto* entries = const_cast<int32_t*>(args.table.entries);
       const int shift = random.Int(0, shape.num_blocks());
@@ -219,13 +255,15 @@ TEST(ChainBatchTest, RanksTogetherSeeWhatTheDefinitionSaysAndEachItsOwn) {
       }
       args.key_positions = {.rank = rank, .world = world, .interleave = interleave};
       args.part = part;
-      args.max_context_len = 1 << 20;
+      args.max_seq_len = 1 << 20;
       // Runs that do not fill the table leave less room than one rank alone has: all ranks agree.
-      const bool fits = std::all_of(args.slots, args.slots + shape.num_rows, [&](int32_t slot) {
-        return slot < 0 || args.seq_len[slot] <= LimitByDefinition(args.table, args.max_context_len,
-                                                                   args.key_positions);
-      });
-      const absl::StatusOr<PagedBatch> batch = BuildChainBatch(args);
+      const bool fits =
+          std::all_of(args.table_row, args.table_row + shape.num_rows, [&](int32_t slot) {
+            return slot < 0 ||
+                   args.table_seq_lens[slot] <=
+                       LimitByDefinition(args.table, args.max_seq_len, args.key_positions);
+          });
+      const absl::StatusOr<PagedBatch> batch = BuildBatchGather(args);
       ASSERT_EQ(batch.ok(), fits) << "seed " << seed << ": " << batch.status();
       if (!fits) break;
       // Tokens before each position that the rank holds, counted.
@@ -239,13 +277,14 @@ TEST(ChainBatchTest, RanksTogetherSeeWhatTheDefinitionSaysAndEachItsOwn) {
         const int64_t local = held[pair.key_position];
         int r = 0;
         while (args.arrays.query_start_loc[r + 1] <= pair.token) ++r;
-        ASSERT_EQ(pair.slot, SlotByDefinition(args.table, args.slots[r], local)) << seed;
+        ASSERT_EQ(pair.slot, SlotByDefinition(args.table, args.table_row[r], local)) << seed;
         seen.emplace_back(pair.token, pair.key_position);
       }
       for (int r = 0; r < shape.num_rows; ++r) {
         for (int t = args.arrays.query_start_loc[r]; t < args.arrays.query_start_loc[r + 1]; ++t) {
           const int64_t position = args.arrays.positions[t];
-          ASSERT_EQ(position, args.seq_len[args.slots[r]] + t - args.arrays.query_start_loc[r]);
+          ASSERT_EQ(position,
+                    args.table_seq_lens[args.table_row[r]] + t - args.arrays.query_start_loc[r]);
           ASSERT_EQ(args.arrays.slot_mapping[t] >= 0, position / interleave % world == rank);
         }
       }
@@ -256,8 +295,9 @@ TEST(ChainBatchTest, RanksTogetherSeeWhatTheDefinitionSaysAndEachItsOwn) {
         const int end = args.arrays.query_start_loc[r + 1];
         for (int t = begin; t < end; ++t) {
           const int64_t position = args.arrays.positions[t];
-          const int64_t last =
-              part == KeyPart::kAll ? position : args.seq_len[args.slots[r]] - int64_t{1};
+          const int64_t last = part == KeyPart::kAll
+                                   ? position
+                                   : args.table_seq_lens[args.table_row[r]] - int64_t{1};
           for (int64_t key = 0; key <= last; ++key) {
             if (layer.window_left && key < position - *layer.window_left) continue;
             expected.emplace_back(t, key);
@@ -270,16 +310,16 @@ TEST(ChainBatchTest, RanksTogetherSeeWhatTheDefinitionSaysAndEachItsOwn) {
   }
 }
 
-TEST(ChainBatchTest, NonsenseMakesRowsInertAndNothingElse) {
+TEST(GatheredChainsTest, NonsenseMakesRowsInertAndNothingElse) {
   int num_faults = 0;
   for (uint64_t seed = 0; seed < 5000; ++seed) {
     Random random(seed);
     DraftShape shape = DrawDraftShape(random);
     if (random.OneIn(3)) shape.num_tokens = random.Int(0, shape.num_tokens);
     Memory memory([&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
-    ChainBatchArgs& args = memory.args();
+    BatchGatherArgs& args = memory.args();
     DrawChainBatch(random, shape, 0.1, args);
-    ChainBatchOnHost(args);
+    BatchGatherOnHost(args);
     const int64_t num_slots = int64_t{shape.num_blocks()} * shape.block_size;
     for (int r = 0; r < shape.num_rows; ++r) {
       const int begin = args.arrays.query_start_loc[r];
