@@ -16,7 +16,8 @@
 namespace reprise {
 namespace {
 
-absl::Status CheckSequence(const BatchSequence& sequence, int index, const BlockTableView& table) {
+absl::Status CheckSequence(const BatchSequence& sequence, int index, const BlockTableView& table,
+                           bool has_key_start) {
   const auto refused = [index](absl::string_view field, absl::string_view expected, int64_t got) {
     return absl::InvalidArgumentError(
         absl::StrCat("sequences[", index, "].", field, ": expected ", expected, ", got ", got));
@@ -36,6 +37,9 @@ absl::Status CheckSequence(const BatchSequence& sequence, int index, const Block
                                            : "key_start + num_computed + query_len",
                    absl::StrCat("at most ", width, " (max_blocks * block_size)"),
                    sequence.key_start + sequence.seq_len());
+  }
+  if (!has_key_start && sequence.key_start != 0) {
+    return refused("key_start", "0 without a buffer for key_start", sequence.key_start);
   }
   return absl::OkStatus();
 }
@@ -65,13 +69,15 @@ absl::Status BlockRefused(const RowArgs& args, const CheckedRow& row, int index)
                    BlockAt(args, row, /*group=*/0, column)));
 }
 
-RowArgs RowArgsOf(const BatchRequest& request, const BatchBuffers& buffers, int max_tokens) {
+RowArgs RowArgsOf(const BatchRequest& request, const BatchBuffers& buffers,
+                  const PaddedSize& padded) {
   RowArgs args;
   args.table = request.table;
   args.table.num_blocks = INT32_MAX;
   args.null_blocks = NullBlocks::kAllowed;
   args.write_window = request.write_window.value_or(0);
-  args.num_tokens = max_tokens;
+  args.num_rows = padded.num_rows;
+  args.num_tokens = padded.num_tokens;
   args.max_query_len = INT32_MAX;
   args.arrays = {.positions = buffers.positions.data(),
                  .slot_mapping = buffers.slot_mapping.data(),
@@ -82,89 +88,76 @@ RowArgs RowArgsOf(const BatchRequest& request, const BatchBuffers& buffers, int 
   return PrepareRows(args);
 }
 
-// Writes the live rows one by one and tracks the next row and token.
-class RowWriter {
- public:
-  RowWriter(const BatchRequest& request, const BatchBuffers& buffers, int max_tokens)
-      : table_(request.table), buffers_(buffers), args_(RowArgsOf(request, buffers, max_tokens)) {
-    buffers_.query_start_loc[0] = 0;
-  }
+int NumRows(const BatchRequest& request) {
+  return static_cast<int>(request.order.empty() ? request.sequences.size() : request.order.size());
+}
 
-  absl::Status Write(const BatchSequence& sequence, int index) {
-    REPRISE_RETURN_IF_ERROR(CheckSequence(sequence, index, table_));
-    if (sequence.query_len > args_.num_tokens - num_tokens_) {
+int SequenceOfRow(const BatchRequest& request, int row) {
+  return request.order.empty() ? row : request.order[row];
+}
+
+struct LiveSizes {
+  int num_tokens = 0;
+  int max_query_len = 0;
+  int max_seq_len = 0;
+};
+
+// Checks all rows except for their blocks, and returns their sizes.
+absl::StatusOr<LiveSizes> CheckRows(const BatchRequest& request, bool has_key_start,
+                                    int max_tokens) {
+  LiveSizes live;
+  const int num_sequences = static_cast<int>(request.sequences.size());
+  for (int row = 0; row < NumRows(request); ++row) {
+    const int index = SequenceOfRow(request, row);
+    if (index < 0 || index >= num_sequences) {
       return absl::InvalidArgumentError(
-          absl::StrCat("num_tokens: expected at most ", args_.num_tokens, ", got ", num_tokens_,
+          absl::StrCat("order[", row, "]: expected 0 to ", num_sequences - 1, ", got ", index));
+    }
+    const BatchSequence& sequence = request.sequences[index];
+    REPRISE_RETURN_IF_ERROR(CheckSequence(sequence, index, request.table, has_key_start));
+    if (sequence.query_len > max_tokens - live.num_tokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("num_tokens: expected at most ", max_tokens, ", got ", live.num_tokens,
                        " and ", sequence.query_len, " more of sequences[", index, "]"));
     }
-    CheckedRow row;
-    if (sequence.query_len > 0) {
-      if (buffers_.key_start.empty() && sequence.key_start != 0) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "sequences[", index, "].key_start: expected 0 without a buffer for key_start, got ",
-            sequence.key_start));
-      }
-      row = CheckRow(args_, {.is_padded = false,
-                             .table_row = sequence.table_row,
-                             .context_len = sequence.num_computed,
-                             .query_len = sequence.query_len,
-                             .key_start = sequence.key_start});
-      if (!HasBlocks(SerialLanes(), args_, row)) return BlockRefused(args_, row, index);
-    }
-    WriteBatchRow(args_, num_rows_, row, num_tokens_);
-    for (int i = 0; i < row.query_len; ++i) WriteNewToken(args_, row, i, num_tokens_++, 0);
-    buffers_.query_start_loc[++num_rows_] = num_tokens_;
-    max_query_len_ = std::max(max_query_len_, sequence.query_len);
-    max_seq_len_ = std::max(max_seq_len_, buffers_.seq_lens[num_rows_ - 1]);
-    return absl::OkStatus();
+    if (sequence.query_len == 0) continue;
+    live.num_tokens += sequence.query_len;
+    live.max_query_len = std::max(live.max_query_len, sequence.query_len);
+    live.max_seq_len = std::max(live.max_seq_len, static_cast<int>(sequence.seq_len()));
   }
+  return live;
+}
 
-  // Resets everything up to the padded size.
-  BuiltBatch Finish(const PaddedSize& padded) const {
-    for (int row = num_rows_; row < padded.num_rows; ++row) {
-      WriteBatchRow(args_, row, {}, num_tokens_);
+// Writes the rows. Errors: InvalidArgument for the first row with a token that has no block.
+absl::Status WriteRows(const BatchRequest& request, const RowArgs& args) {
+  absl::Status status;
+  const auto row_of = [&](int r) -> CheckedRow {
+    if (r >= NumRows(request)) return {};
+    const int index = SequenceOfRow(request, r);
+    const BatchSequence& sequence = request.sequences[index];
+    if (sequence.query_len == 0) return {};
+    CheckedRow row = CheckRow(args, {.is_padded = false,
+                                     .table_row = sequence.table_row,
+                                     .context_len = sequence.num_computed,
+                                     .query_len = sequence.query_len,
+                                     .key_start = sequence.key_start});
+    if (!HasBlocks(SerialLanes(), args, row)) {
+      status.Update(BlockRefused(args, row, index));
+      row.fault = RowFault::kNoBlock;
     }
-    buffers_.query_start_loc[padded.num_rows] = num_tokens_;
-    for (int token = num_tokens_; token < padded.num_tokens; ++token) {
-      WriteInertToken(args_, token);
-    }
-    return {.batch = {.query_start_loc = buffers_.query_start_loc.data(),
-                      .seq_lens = buffers_.seq_lens.data(),
-                      .table_row = buffers_.table_row.data(),
-                      .key_start = buffers_.key_start.empty() ? nullptr : buffers_.key_start.data(),
-                      .block_table = table_.entries,
-                      .block_table_stride = table_.row_stride,
-                      .num_rows = padded.num_rows,
-                      .num_tokens = padded.num_tokens,
-                      .max_query_len = max_query_len_,
-                      .max_seq_len = max_seq_len_,
-                      .num_tables = table_.num_tables,
-                      .max_blocks = table_.max_blocks},
-            .positions = buffers_.positions.subspan(0, padded.num_tokens),
-            .slot_mapping = buffers_.slot_mapping.subspan(0, padded.num_tokens),
-            .num_live_rows = num_rows_,
-            .num_live_tokens = num_tokens_};
-  }
-
-  int num_tokens() const { return num_tokens_; }
-
- private:
-  const BlockTableView& table_;
-  const BatchBuffers& buffers_;
-  const RowArgs args_;
-  int num_rows_ = 0;
-  int num_tokens_ = 0;
-  int max_query_len_ = 0;
-  int max_seq_len_ = 0;
-};
+    return row;
+  };
+  WriteRowsInOrder(
+      args, row_of, [](int, const CheckedRow&, int) { return 0; }, [](int, const CheckedRow&) {});
+  return status;
+}
 
 }  // namespace
 
 absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
                                            const BatchBuffers& buffers) {
-  const int num_sequences = static_cast<int>(request.sequences.size());
-  const int num_rows =
-      request.order.empty() ? num_sequences : static_cast<int>(request.order.size());
+  const int num_rows = NumRows(request);
+  const bool has_key_start = !buffers.key_start.empty();
   REPRISE_RETURN_IF_ERROR(CheckTable(request.table));
   if (request.write_window) {
     REPRISE_RETURN_IF_ERROR(CheckAtLeast("write_window", *request.write_window, 1));
@@ -180,18 +173,21 @@ absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
           : static_cast<int>(std::min(buffers.positions.size(), buffers.slot_mapping.size()));
   REPRISE_RETURN_IF_ERROR(
       CheckBuffers(buffers, request.padded ? request.padded->num_rows : num_rows, max_tokens));
+  REPRISE_ASSIGN_OR_RETURN(const LiveSizes live, CheckRows(request, has_key_start, max_tokens));
 
-  RowWriter rows(request, buffers, max_tokens);
-  for (int row = 0; row < num_rows; ++row) {
-    const int index = request.order.empty() ? row : request.order[row];
-    if (index < 0 || index >= num_sequences) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("order[", row, "]: expected 0 to ", num_sequences - 1, ", got ", index));
-    }
-    REPRISE_RETURN_IF_ERROR(rows.Write(request.sequences[index], index));
-  }
-  return rows.Finish(
-      request.padded.value_or(PaddedSize{.num_rows = num_rows, .num_tokens = rows.num_tokens()}));
+  const PaddedSize padded =
+      request.padded.value_or(PaddedSize{.num_rows = num_rows, .num_tokens = live.num_tokens});
+  const RowArgs args = RowArgsOf(request, buffers, padded);
+  REPRISE_RETURN_IF_ERROR(WriteRows(request, args));
+  BuiltBatch built = {.batch = ArraysBatch(args.arrays, request.table, padded.num_rows,
+                                           padded.num_tokens, live.max_query_len),
+                      .positions = buffers.positions.subspan(0, padded.num_tokens),
+                      .slot_mapping = buffers.slot_mapping.subspan(0, padded.num_tokens),
+                      .num_live_rows = num_rows,
+                      .num_live_tokens = live.num_tokens};
+  built.batch.max_seq_len = live.max_seq_len;
+  if (has_key_start) built.batch.key_start = args.arrays.key_start;
+  return built;
 }
 
 absl::StatusOr<BatchBuilder> BatchBuilder::Create(const BatchBuilderOptions& options) {
