@@ -7,6 +7,8 @@
 
 #include "glog/logging.h"
 #include "reprise/attention/cuda/kernel_key.h"
+#include "reprise/attention/metadata/batch_tables.h"
+#include "reprise/attention/metadata/cross_batch.h"
 #include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/base/status_macros.h"
 
@@ -175,10 +177,11 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepArrays& array
         batch = LocalVirtualBatch(args);
         break;
       }
-      case ClassBatch::kEncoderKeys:
-        batch.seq_lens = arrays.encoder_lens;
-        batch.causal = false;
-        batch.max_seq_len = options_.max_encoder_tokens;
+      case ClassBatch::kEncoderKeys:  // refill writes the lengths
+        batch = CrossBatch({.rows = batch,
+                            .table = TableOf(batch, /*block_size=*/1),  // not read
+                            .max_encoder_len = options_.max_encoder_tokens,
+                            .seq_lens = arrays.encoder_lens});
         break;
       case ClassBatch::kContiguous:
         batch = {};

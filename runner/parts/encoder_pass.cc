@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "reprise/attention/cuda/kernel_key.h"
+#include "reprise/attention/metadata/ragged_gather.h"
 #include "reprise/attention/work_map/work_map_build.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_status.h"
@@ -104,29 +105,31 @@ void EncoderPass::Follow(absl::Span<const BlockTableUpdate> updates) {
 }
 
 RaggedBatch EncoderPass::Write(absl::Span<const ScheduledEncode> encodes, const Arrays& arrays) {
-  const int max_tokens = options_.max_step_tokens;
   const int block_size = options_.block_size;
-  RaggedBatch batch = {.causal = false};
-  arrays.query_start_loc[0] = 0;
+  std::vector<int32_t> lens;
+  RaggedGatherArgs rows = {.num_rows = static_cast<int>(encodes.size()),
+                           .query_start_loc = arrays.query_start_loc,
+                           .key_start_loc = arrays.query_start_loc,
+                           .positions = arrays.positions};
   for (const ScheduledEncode& encode : encodes) {
-    const int num_tokens = static_cast<int>(encode.tokens.size());
-    for (int i = 0; i < num_tokens; ++i) {
-      arrays.token_ids[batch.num_tokens + i] = encode.tokens[i];
-      arrays.positions[batch.num_tokens + i] = i;
-      for (int group = 0; group < num_groups(); ++group) {
-        if (!IsCross(group)) continue;
-        const int64_t block = table_row(group, encode.slot.value())[i / block_size];
-        arrays.slot_mapping[int64_t{group} * max_tokens + batch.num_tokens + i] =
-            block * block_size + i % block_size;
+    const auto num_tokens = static_cast<int32_t>(encode.tokens.size());
+    lens.push_back(num_tokens);
+    for (int group = 0; group < num_groups(); ++group) {
+      if (!IsCross(group)) continue;
+      int64_t* const slots =
+          arrays.slot_mapping + int64_t{group} * options_.max_step_tokens + rows.num_tokens;
+      const int32_t* const blocks = table_row(group, encode.slot.value());
+      for (int i = 0; i < num_tokens; ++i) {
+        slots[i] = int64_t{blocks[i / block_size]} * block_size + i % block_size;
       }
     }
-    batch.num_tokens += num_tokens;
-    batch.max_seq_len = std::max(batch.max_seq_len, num_tokens);
-    arrays.query_start_loc[++batch.num_rows] = batch.num_tokens;
+    std::copy(encode.tokens.begin(), encode.tokens.end(), arrays.token_ids + rows.num_tokens);
+    rows.num_tokens += num_tokens;
+    rows.max_len = std::max(rows.max_len, num_tokens);
   }
-  batch.num_keys = batch.num_tokens;
-  batch.max_query_len = batch.max_seq_len;
-  return batch;
+  rows.lens = lens.data();
+  RaggedGatherOnHost(rows);
+  return RaggedGatherBatch(rows);
 }
 
 absl::Status EncoderPass::Run(absl::Span<const ScheduledEncode> encodes, Model& model,
