@@ -162,17 +162,18 @@ TEST(BatchGatherTest, RowsWithFaultsAreInertAndCounted) {
   EXPECT_EQ(fault_of(0, 1, INT32_MIN), RowFault::kLength);
 }
 
-TEST(BatchGatherTest, ARowWithMoreKeysThanTheBatchsBoundHasAFault) {
-  const Inputs inputs = {.table_row = {0, 0}, .query_lens = {2, 2}, .seq_lens = {7, 8}};
-  const int32_t key_start[] = {5, 0};  // counts for the table, not for the bound
-  Memory memory(2, 4);
+TEST(BatchGatherTest, RowsWithMoreKeysThanTheBoundOrTheTableHaveAFault) {
+  const Inputs inputs = {.table_row = {0, 0, 0}, .query_lens = {2, 2, 2}, .seq_lens = {7, 8, 7}};
+  const int32_t key_start[] = {5, 0, 6};  // counts for the table, not for the bound
+  Memory memory(3, 6);
   BatchGatherArgs gather = GatherOf(inputs, memory);
   gather.key_start = key_start;
   gather.max_seq_len = 7;
   BatchGatherOnHost(gather);
-  EXPECT_THAT(memory.seq_lens, ElementsAre(7, 0));
-  EXPECT_THAT(memory.row_faults, ElementsAre(0, static_cast<int32_t>(RowFault::kLength)));
-  EXPECT_EQ(memory.num_faults, 1);
+  EXPECT_THAT(memory.seq_lens, ElementsAre(7, 0, 0));
+  const auto length = static_cast<int32_t>(RowFault::kLength);
+  EXPECT_THAT(memory.row_faults, ElementsAre(0, length, length));
+  EXPECT_EQ(memory.num_faults, 2);
   EXPECT_EQ(GatherBatch(gather).max_seq_len, 7);
 }
 
