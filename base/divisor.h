@@ -1,4 +1,5 @@
-// Divisions of integers: rounded up, rounded down, and fast by a fixed number.
+// Integer arithmetic for the host and the device: divisions that round up, round down or are fast
+// for a fixed divisor, and the number of bits that are set.
 //
 // Divisor divides by a number that is constant in a launch, with a product and a shift. Kernels use it
 // to turn a thread's index into a token, a head and a dim.
@@ -13,8 +14,11 @@
 #ifndef REPRISE_BASE_DIVISOR_H_
 #define REPRISE_BASE_DIVISOR_H_
 
+#include <bit>
 #include <cstdint>
 #include <type_traits>
+
+#include "reprise/base/host_device.h"
 
 namespace reprise {
 
@@ -29,6 +33,15 @@ template <typename A, typename B>
 constexpr std::common_type_t<A, B> FloorDiv(A a, B b) {
   const auto quotient = a / b;
   return quotient * b > a ? quotient - 1 : quotient;
+}
+
+// Number of bits that are set in `mask`.
+REPRISE_HOST_DEVICE constexpr int NumBits(uint64_t mask) {
+#if defined(__CUDA_ARCH__)
+  return __popcll(mask);
+#else
+  return std::popcount(mask);
+#endif
 }
 
 class Divisor {

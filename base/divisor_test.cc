@@ -18,6 +18,9 @@ static_assert(std::is_same_v<decltype(CeilDiv(1, int64_t{1})), int64_t>);
 static_assert(FloorDiv(5, 5) == 1 && FloorDiv(4, 5) == 0 && FloorDiv(0, 5) == 0);
 static_assert(FloorDiv(-1, 5) == -1 && FloorDiv(-5, 5) == -1 && FloorDiv(-6, 5) == -2);
 
+static_assert(NumBits(0) == 0 && NumBits(0b1011) == 3);
+static_assert(NumBits(uint64_t{1} << 63) == 1 && NumBits(~uint64_t{0}) == 64);
+
 static_assert(Divisor().Divide(7) == 7);
 static_assert(Divisor(16).Divide(35) == 2);
 static_assert(Divisor(72).Divide(71) == 0);

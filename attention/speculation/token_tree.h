@@ -18,9 +18,9 @@
 #ifndef REPRISE_ATTENTION_SPECULATION_TOKEN_TREE_H_
 #define REPRISE_ATTENTION_SPECULATION_TOKEN_TREE_H_
 
-#include <bit>
 #include <cstdint>
 
+#include "reprise/base/divisor.h"
 #include "reprise/base/host_device.h"
 
 namespace reprise {
@@ -29,14 +29,6 @@ namespace reprise {
 inline constexpr int kMaxTreeNodes = 64;
 
 REPRISE_HOST_DEVICE constexpr uint64_t NodeBit(int node) { return uint64_t{1} << node; }
-
-REPRISE_HOST_DEVICE constexpr int NumBits(uint64_t mask) {
-#if defined(__CUDA_ARCH__)
-  return __popcll(mask);
-#else
-  return std::popcount(mask);
-#endif
-}
 
 REPRISE_HOST_DEVICE constexpr bool IsParent(int32_t parent, int node) {
   return parent >= -1 && parent < node;

@@ -37,6 +37,7 @@
 #include "reprise/attention/work_map/work_map.h"
 #include "reprise/attention/work_map/work_map_build_args.h"
 #include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/base/divisor.h"
 #include "reprise/base/host_device.h"
 
 namespace reprise {
@@ -94,12 +95,6 @@ REPRISE_HOST_DEVICE inline int NthBit(uint64_t mask, int n) {
     mask >>= 1;
     ++bit;
   }
-}
-
-REPRISE_HOST_DEVICE inline int CountBits(uint64_t mask) {
-  int count = 0;
-  for (; mask != 0; mask &= mask - 1) ++count;
-  return count;
 }
 
 // A growing hull of key ranges.
@@ -160,7 +155,7 @@ REPRISE_HOST_DEVICE inline void AddTail(const WorkMapRows& rows, const WorkMapRo
   const int64_t path_begin =
       static_cast<int64_t>(row.key_start) + tail_begin;  // position of the first key of the path
   int64_t first = 0;
-  int64_t last = CountBits(mask) - 1;
+  int64_t last = NumBits(mask) - 1;
   if (rows.window_left >= 0) {
     const int64_t least = position - rows.window_left - path_begin;
     if (least > first) first = least;
