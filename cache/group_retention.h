@@ -47,11 +47,6 @@ constexpr int ShortestWithFirstBlock(const KvGroupSpec& group, int first_block, 
   return static_cast<int>((position + group.span - 1) / group.span * group.span);
 }
 
-// Blocks of `block_size` tokens that hold `num_tokens`.
-constexpr int NumBlocksOf(int64_t num_tokens, int block_size) {
-  return static_cast<int>(num_tokens / block_size + (num_tokens % block_size != 0));
-}
-
 // Errors: InvalidArgument naming the group and the field: a retention other than the four, a span
 // below 1 for a retention with a span, a span for one without; no group that holds a sequence's own
 // tokens.

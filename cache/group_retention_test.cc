@@ -52,13 +52,6 @@ TEST(GroupRetentionTest, TheShortestSequenceIsWhereOneFewerWouldNeedAnEarlierBlo
   EXPECT_EQ(ShortestWithFirstBlock(kFull, 0, 4), 0);
 }
 
-TEST(GroupRetentionTest, CountsBlocksRoundedUp) {
-  EXPECT_EQ(NumBlocksOf(0, 4), 0);
-  EXPECT_EQ(NumBlocksOf(1, 4), 1);
-  EXPECT_EQ(NumBlocksOf(4, 4), 1);
-  EXPECT_EQ(NumBlocksOf(5, 4), 2);
-}
-
 TEST(GroupRetentionTest, RefusesGroupsByName) {
   const auto message = [](std::vector<KvGroupSpec> groups) {
     const absl::Status status = CheckGroups(groups);

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "reprise/base/divisor.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
@@ -80,7 +81,7 @@ absl::StatusOr<CachePlan> CachePlan::Create(const ModelRunnerOptions& options,
 
 int64_t CachePlan::BlocksOfSequence() const {
   const auto blocks = [&](int64_t num_tokens) {
-    return (num_tokens + options_.cache.block_size - 1) / options_.cache.block_size;
+    return CeilDiv(num_tokens, options_.cache.block_size);
   };
   int64_t num_blocks = 0;
   for (const KvGroupSpec& group : groups_) {

@@ -27,12 +27,12 @@ struct Table {
   Table(const std::vector<int32_t>& lens, int block_size)
       : block_size(block_size), num_tables(static_cast<int>(lens.size())) {
     for (int32_t length : lens) {
-      max_blocks = std::max(max_blocks, (std::max(length, 0) + block_size - 1) / block_size);
+      max_blocks = std::max(max_blocks, NumBlocksFor(std::max(length, 0), block_size));
     }
     entries.assign(lens.size() * max_blocks, 0);
     int32_t next = 1;
     for (size_t row = 0; row < lens.size(); ++row) {
-      const int num_blocks = (std::max(lens[row], 0) + block_size - 1) / block_size;
+      const int num_blocks = NumBlocksFor(std::max(lens[row], 0), block_size);
       const auto first = entries.begin() + static_cast<ptrdiff_t>(row) * max_blocks;
       std::iota(first, first + num_blocks, next);
       next += num_blocks;

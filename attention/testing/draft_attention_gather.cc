@@ -11,6 +11,7 @@
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/random.h"
 #include "reprise/base/testing/builder_memory.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 namespace {
@@ -169,7 +170,7 @@ std::string AttendThroughGather(const DraftAttentionDevice& device,
                        .num_rows = random.Int(1, 6),
                        .max_query_len = random.Pick({1, 5, 24})};
   if (shape.from_tokens) shape.block_size = random.Pick({3, 4, 16});
-  shape.max_blocks = (random.Pick({24, 60, 150}) + shape.block_size - 1) / shape.block_size;
+  shape.max_blocks = NumBlocksFor(random.Pick({24, 60, 150}), shape.block_size);
   shape.num_tokens = shape.num_rows * shape.max_query_len + random.Int(0, 3);
   const AttentionParams layer = DrawLayer(random);
   BuilderMemory<GatherStepArgs> host(

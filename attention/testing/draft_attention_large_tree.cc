@@ -10,6 +10,7 @@
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/random.h"
 #include "reprise/base/status_macros.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 namespace {
@@ -126,7 +127,7 @@ class LargeTrees {
                                at::TensorOptions().dtype(device.scalar_type())));
   }
 
-  int max_blocks() const { return (kMostKeys + kMostNodes + block_size_ - 1) / block_size_; }
+  int max_blocks() const { return NumBlocksFor(kMostKeys + kMostNodes, block_size_); }
   int num_blocks() const { return num_rows_ * max_blocks() + 1; }
 
   Random& random_;

@@ -15,6 +15,7 @@
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/random.h"
 #include "reprise/base/testing/builder_memory.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 // `max_len`: keys of a row.
 DraftShape PrefixShape(Random& random, int max_len) {
   DraftShape shape = SmallShape(random);
-  shape.max_blocks = (max_len + shape.block_size - 1) / shape.block_size;
+  shape.max_blocks = NumBlocksFor(max_len, shape.block_size);
   shape.max_context_len = max_len;
   shape.num_rows = std::max(shape.num_rows, 2);
   shape.num_tables = std::max(shape.num_tables, shape.num_rows);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "reprise/attention/metadata/batch_gather.h"
+#include "reprise/cache/tables/block_table_view.h"
 
 namespace reprise {
 namespace {
@@ -119,7 +120,7 @@ DraftShape DrawDraftShape(Random& random) {
   DraftShape shape;
   shape.block_size = random.Pick({1, 2, 3, 4, 8, 16, random.Int(1, 32)});
   const int longest = random.Pick({20, 60, 100, 300});
-  shape.max_blocks = (longest + shape.block_size - 1) / shape.block_size;
+  shape.max_blocks = NumBlocksFor(longest, shape.block_size);
   shape.max_context_len = longest + random.Pick({-9, -1, 0, 1, 500});
   shape.num_rows = random.Int(0, 5);
   shape.num_tables = random.Int(shape.num_rows, 7);

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <sstream>
 
+#include "reprise/base/divisor.h"
+#include "reprise/cache/tables/block_table_view.h"
+
 namespace reprise {
 namespace {
 
@@ -52,7 +55,7 @@ Schedule DrawSchedule(const ScheduleOptions& options, Random& random) {
     query_len = std::min(query_len, seq_len);
     drawn.sequences.push_back(
         {.table_row = row, .num_computed = seq_len - query_len, .query_len = query_len});
-    const int num_blocks = (seq_len + drawn.block_size - 1) / drawn.block_size;
+    const int num_blocks = NumBlocksFor(seq_len, drawn.block_size);
     drawn.max_blocks = std::max(drawn.max_blocks, num_blocks);
   }
   drawn.max_blocks += random.Int(0, 2);
@@ -64,8 +67,7 @@ Schedule DrawSchedule(const ScheduleOptions& options, Random& random) {
   for (size_t i = 0; i < free.size(); ++i) free[i] = static_cast<int32_t>(i) + 1;
   random.Shuffle(free);
   for (const BatchSequence& sequence : drawn.sequences) {
-    const int used =
-        static_cast<int>((sequence.seq_len() + drawn.block_size - 1) / drawn.block_size);
+    const int used = static_cast<int>(CeilDiv(sequence.seq_len(), drawn.block_size));
     const int held = std::min(drawn.max_blocks, used + random.Pick({0, 0, 1, 2}));
     for (int column = 0; column < held; ++column) {
       drawn.entries[sequence.table_row * drawn.row_stride + column] = free.back();

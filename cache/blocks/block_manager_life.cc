@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "reprise/base/divisor.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/cache/blocks/block_manager.h"
-#include "reprise/cache/group_retention.h"
 
 namespace reprise {
 
@@ -105,7 +105,7 @@ absl::Status BlockManager::Fork(SlotId from, SlotId to) {
   REPRISE_RETURN_IF_ERROR(CheckFilled(from));
   REPRISE_RETURN_IF_ERROR(CheckEmpty(to));
   const SequenceBlocks::Sequence& parent = sequences_[from];
-  const int num_shared = NumBlocksOf(parent.num_committed, options().block_size);
+  const int num_shared = CeilDiv(parent.num_committed, options().block_size);
   const int num_columns = sequences_.NumColumns(parent.num_committed);
   const bool copies_tail =
       options().num_lookahead_tokens > 0 && parent.num_committed % options().block_size != 0;

@@ -6,6 +6,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "reprise/base/divisor.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/cache/blocks/block_manager.h"
 #include "reprise/cache/group_retention.h"
@@ -74,7 +75,7 @@ absl::StatusOr<PromptHits> BlockManager::AddFound(SlotId slot, const SequencePro
 
   // Plan: the shared blocks, and how many blocks are needed in addition.
   const int num_columns = sequences_.NumColumns(num_tokens);
-  const int num_encoder_columns = NumBlocksOf(prompt.num_encoder_tokens, options().block_size);
+  const int num_encoder_columns = CeilDiv(prompt.num_encoder_tokens, options().block_size);
   const auto first_of = [&](int group) {
     return std::min(FirstNeededBlock(groups()[group], num_hit_tokens, options().block_size),
                     num_columns);

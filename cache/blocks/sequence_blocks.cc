@@ -82,7 +82,7 @@ int64_t SequenceBlocks::NumBlocksFor(int num_tokens, int num_committed,
   int64_t num_blocks = 0;
   for (const KvGroupSpec& group : options_.groups) {
     if (!HoldsOwnTokens(group)) {
-      num_blocks += NumBlocksOf(num_encoder_tokens, options_.block_size);
+      num_blocks += CeilDiv(num_encoder_tokens, options_.block_size);
       continue;
     }
     num_blocks += num_columns - std::min(num_columns, FirstNeededBlock(group, num_committed,
@@ -93,7 +93,7 @@ int64_t SequenceBlocks::NumBlocksFor(int num_tokens, int num_committed,
 
 int SequenceBlocks::EndOfRow(const SavedSequence& saved, int group) const {
   if (!HoldsOwnTokens(options_.groups[group])) {
-    return NumBlocksOf(saved.num_encoder_tokens, options_.block_size);
+    return CeilDiv(saved.num_encoder_tokens, options_.block_size);
   }
   return std::max(NumColumns(saved.num_tokens), saved.first_columns[group]);
 }
@@ -168,7 +168,7 @@ void SequenceBlocks::Fork(SlotId from, SlotId to) {
   child.num_encoder_tokens = parent.num_encoder_tokens;
   child.has_encoder = parent.has_encoder;
   if (cache_.is_on()) content_.Copy(from, to, parent.num_committed);
-  const int num_shared = NumBlocksOf(parent.num_committed, options_.block_size);
+  const int num_shared = CeilDiv(parent.num_committed, options_.block_size);
   for (int group = 0; group < num_groups(); ++group) {
     const int first = tables_.first(from, group);
     const int end = HoldsOwnTokens(options_.groups[group]) ? std::max(num_shared, first)

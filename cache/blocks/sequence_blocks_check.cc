@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "reprise/base/divisor.h"
 #include "reprise/cache/blocks/sequence_blocks.h"
 #include "reprise/cache/group_retention.h"
 
@@ -62,7 +63,7 @@ void SequenceBlocks::CheckRow(SlotId slot, int group) const {
     return;
   }
   if (!HoldsOwnTokens(spec)) {
-    CHECK_EQ(end, NumBlocksOf(checked.num_encoder_tokens, options_.block_size))
+    CHECK_EQ(end, CeilDiv(checked.num_encoder_tokens, options_.block_size))
         << "invariant 2, slot " << slot << ", group " << group;
     return;
   }

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/algorithm/container.h"
+#include "reprise/base/divisor.h"
 #include "reprise/cache/blocks/sequence_blocks.h"
 #include "reprise/cache/group_retention.h"
 
@@ -112,7 +113,7 @@ void SequenceBlocks::ForEachEncoderKey(
   PrefixKey key;
   key.hash = *root;
   key.tokens = encoder_tokens_;
-  const int num_columns = NumBlocksOf(num_encoder_tokens, options_.block_size);
+  const int num_columns = CeilDiv(num_encoder_tokens, options_.block_size);
   for (int column = 0; column < num_columns; ++column) {
     key.parent = key.hash;
     key.hash = cache_.hasher().Extend(key.parent, encoder_tokens_);

@@ -7,6 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "reprise/base/divisor.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/cache/group_retention.h"
 
@@ -22,7 +23,7 @@ void ForEachBlockWithContent(const BlockManager& manager, SlotId slot, const Sav
                            : saved.has_encoder                     ? saved.num_encoder_tokens
                                                                    : 0;
     const absl::Span<const BlockId> row = manager.blocks(slot, group);
-    const int end = NumBlocksOf(num_tokens, block_size);
+    const int end = CeilDiv(num_tokens, block_size);
     for (int column = saved.first_columns[group]; column < end; ++column) visit(row[column]);
   }
 }

@@ -23,6 +23,8 @@
 
 #include <cstdint>
 
+#include "reprise/base/divisor.h"
+
 namespace reprise {
 
 // A padded table.
@@ -76,7 +78,7 @@ struct MutablePackedBlockTable {
 
 // Blocks that hold `num_tokens` tokens. REQUIRES: num_tokens >= 0, block_size >= 1.
 constexpr int32_t NumBlocksFor(int32_t num_tokens, int32_t block_size) {
-  return num_tokens / block_size + (num_tokens % block_size != 0 ? 1 : 0);
+  return CeilDiv(num_tokens, block_size);
 }
 
 // Tokens that fit in a row and have an int32 position.

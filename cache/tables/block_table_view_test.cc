@@ -8,6 +8,10 @@
 namespace reprise {
 namespace {
 
+static_assert(NumBlocksFor(0, 4) == 0 && NumBlocksFor(1, 4) == 1);
+static_assert(NumBlocksFor(4, 4) == 1 && NumBlocksFor(5, 4) == 2);
+static_assert(NumBlocksFor(INT32_MAX, 2) == 1 << 30);
+
 TEST(BlockTableViewTest, ASlotIsBlockTimesBlockSizePlusOffset) {
   const int32_t entries[] = {7, 2, -1, 5, 0, 12};
   const BlockTableView table = {entries, 3, 2, 3, 4, 12};

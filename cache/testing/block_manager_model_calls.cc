@@ -8,6 +8,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "reprise/base/divisor.h"
 #include "reprise/cache/group_retention.h"
 #include "reprise/cache/testing/block_manager_model.h"
 #include "reprise/cache/testing/model_values.h"
@@ -180,7 +181,7 @@ bool BlockManagerModel::MayLackBlocksToTruncate(SlotId slot, int num_tokens) con
   const int num_reached =
       std::min(num_tokens + options_.manager.num_lookahead_tokens, num_row_tokens_);
   const int first = num_tokens / block_size_;
-  const int end = (num_reached + block_size_ - 1) / block_size_;
+  const int end = CeilDiv(num_reached, block_size_);
   const BlockPool& pool = manager_->pool();
   std::map<BlockId, int> num_holders;  // table entries
   for (const auto& [other, sequence] : live_) {
