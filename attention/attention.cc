@@ -78,8 +78,12 @@ absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batc
     if (q.is_cuda()) return PagedAttentionCuda(layer, batch, work, q, kv, out, lse, extras);
     REPRISE_RETURN_IF_ERROR(CheckIsHost(q));
     REPRISE_RETURN_IF_ERROR(CheckBatchArrays(layer, batch, kv));
-    PagedAttentionOnHost(layer, batch, ViewOf(q), kv, OutputOf(out, lse, extras), TorchThreads(),
-                         BestVectorKernels(), NewKeysOf(extras));
+    PagedAttentionOnHost({.layer = layer,
+                          .kv = kv,
+                          .q = ViewOf(q),
+                          .output = OutputOf(out, lse, extras),
+                          .new_keys = NewKeysOf(extras)},
+                         batch, TorchThreads());
     return absl::OkStatus();
   });
 }
@@ -93,9 +97,12 @@ absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& ba
     if (q.is_cuda()) return RaggedAttentionCuda(layer, batch, work, q, k, v, out, lse, extras);
     REPRISE_RETURN_IF_ERROR(CheckIsHost(q));
     REPRISE_RETURN_IF_ERROR(CheckBatchArrays(batch));
-    RaggedAttentionOnHost(layer, batch, ViewOf(q), ViewOf(k), ViewOf(v), OutputOf(out, lse, extras),
-                          TorchThreads(), BestVectorKernels(),
-                          {.k = extras.k_scale, .v = extras.v_scale});
+    RaggedAttentionOnHost({.layer = layer,
+                           .kv = ContiguousKv(layer, ViewOf(k), ViewOf(v),
+                                              {.k = extras.k_scale, .v = extras.v_scale}),
+                           .q = ViewOf(q),
+                           .output = OutputOf(out, lse, extras)},
+                          batch, TorchThreads());
     return absl::OkStatus();
   });
 }

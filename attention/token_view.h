@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "reprise/base/dtype.h"
+#include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
@@ -27,6 +28,12 @@ struct TokenView {
 struct NewKeys {
   TokenView k = {};  // [num_tokens, num_kv_heads, head_dim_qk]; data is null if there are none
   TokenView v = {};  // [num_tokens, num_kv_heads, head_dim_v]
+};
+
+// The scales of contiguous keys and values. A cache has its scales in its KvLayer.
+struct KeyScales {
+  Scale k = {};
+  Scale v = {};
 };
 
 }  // namespace reprise

@@ -176,15 +176,8 @@ KvView AsBlock(const TokenView& tokens, int head_dim) {
 
 }  // namespace
 
-void PagedAttentionOnHost(const AttentionParams& layer, const PagedBatch& batch, const TokenView& q,
-                          const KvLayer& kv, const HostOutput& output, const HostThreads& threads,
-                          const VectorKernels& kernels, const NewKeys& new_keys) {
-  const HostCall call = {.layer = layer,
-                         .kv = kv,
-                         .q = q,
-                         .output = output,
-                         .kernels = &kernels,
-                         .new_keys = new_keys};
+void PagedAttentionOnHost(const HostCall& call, const PagedBatch& batch,
+                          const HostThreads& threads) {
   Plan& plan = PlanOfThisThread();
   plan.items.clear();
   for (int r = 0; r < batch.num_rows; ++r) {
@@ -203,25 +196,23 @@ void PagedAttentionOnHost(const AttentionParams& layer, const PagedBatch& batch,
   ClearInertTokens(call, batch.query_start_loc[batch.num_rows]);
 }
 
-void RaggedAttentionOnHost(const AttentionParams& layer, const RaggedBatch& batch,
-                           const TokenView& q, const TokenView& k, const TokenView& v,
-                           const HostOutput& output, const HostThreads& threads,
-                           const VectorKernels& kernels, const KeyScales& scales) {
+KvLayer ContiguousKv(const AttentionParams& layer, const TokenView& k, const TokenView& v,
+                     const KeyScales& scales) {
+  return {.k = AsBlock(k, layer.head_dim_qk),
+          .v = AsBlock(v, layer.head_dim_v),
+          .dtype = k.dtype,
+          .num_blocks = 1,
+          .block_size = std::numeric_limits<int32_t>::max(),
+          .num_kv_heads = layer.num_kv_heads,
+          .head_dim_qk = layer.head_dim_qk,
+          .head_dim_v = layer.head_dim_v,
+          .k_scale = scales.k,
+          .v_scale = scales.v};
+}
+
+void RaggedAttentionOnHost(const HostCall& call, const RaggedBatch& batch,
+                           const HostThreads& threads) {
   static constexpr int32_t kOneBlock = 0;
-  const HostCall call = {.layer = layer,
-                         .kv = {.k = AsBlock(k, layer.head_dim_qk),
-                                .v = AsBlock(v, layer.head_dim_v),
-                                .dtype = k.dtype,
-                                .num_blocks = 1,
-                                .block_size = std::numeric_limits<int32_t>::max(),
-                                .num_kv_heads = layer.num_kv_heads,
-                                .head_dim_qk = layer.head_dim_qk,
-                                .head_dim_v = layer.head_dim_v,
-                                .k_scale = scales.k,
-                                .v_scale = scales.v},
-                         .q = q,
-                         .output = output,
-                         .kernels = &kernels};
   Plan& plan = PlanOfThisThread();
   plan.items.clear();
   for (int r = 0; r < batch.num_rows; ++r) {

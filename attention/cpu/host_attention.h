@@ -3,10 +3,14 @@
 //
 // Does not use LibTorch: the caller provides the function that runs shares of the work in parallel.
 //
-//   PagedAttentionOnHost(layer, batch, q, kv, output, {.run = run_shares, .count = 8});
+//   const HostCall call = {.layer = layer, .kv = kv, .q = q, .output = output};
+//   PagedAttentionOnHost(call, batch, {.run = run_shares, .count = 8});
+//   // Contiguous keys:
+//   const HostCall ragged = {.layer = layer, .kv = ContiguousKv(layer, k, v), .q = q, .output = output};
+//   RaggedAttentionOnHost(ragged, ragged_batch, {.run = run_shares, .count = 8});
 //
-// The batch's arrays are read when called; of its host fields only num_rows and causal matter, so
-// the call may be recorded and replayed. On one kind of processor, results are bitwise independent
+// The functions read the arrays of the batch when they are called. They use two of its host fields,
+// num_rows and causal, so a call may be recorded and replayed. On one kind of processor, results are bitwise independent
 // of the number of threads and of the other rows of the batch.
 //
 // REQUIRES: what CheckAttentionParams(), CheckBatchFields() and CheckKvLayer()
@@ -44,22 +48,16 @@ struct HostThreads {
   int64_t share_work = 500'000;
 };
 
-void PagedAttentionOnHost(const AttentionParams& layer, const PagedBatch& batch, const TokenView& q,
-                          const KvLayer& kv, const HostOutput& output, const HostThreads& threads,
-                          const VectorKernels& kernels = BestVectorKernels(),
-                          const NewKeys& new_keys = {});
+void PagedAttentionOnHost(const HostCall& call, const PagedBatch& batch,
+                          const HostThreads& threads);
 
-// The scales of contiguous keys and values.
-struct KeyScales {
-  Scale k = {};
-  Scale v = {};
-};
+// Returns contiguous keys and values as a cache of one long block: the `kv` of a ragged call.
+KvLayer ContiguousKv(const AttentionParams& layer, const TokenView& k, const TokenView& v,
+                     const KeyScales& scales = {});
 
-void RaggedAttentionOnHost(const AttentionParams& layer, const RaggedBatch& batch,
-                           const TokenView& q, const TokenView& k, const TokenView& v,
-                           const HostOutput& output, const HostThreads& threads,
-                           const VectorKernels& kernels = BestVectorKernels(),
-                           const KeyScales& scales = {});
+// REQUIRES: call.kv is from ContiguousKv(), and call.new_keys has no data.
+void RaggedAttentionOnHost(const HostCall& call, const RaggedBatch& batch,
+                           const HostThreads& threads);
 
 }  // namespace reprise
 

@@ -143,9 +143,9 @@ void CheckPaged(const CrossProductCase& c) {
   RunOverBothContents(
       pair, c, memory, output,
       [=, &output] {
-        PagedAttentionOnHost(layer, batch, q, kv, output.View(),
-                             {.run = RunInOrder, .count = 3, .share_work = 1}, BestVectorKernels(),
-                             keys);
+        PagedAttentionOnHost(
+            {.layer = layer, .kv = kv, .q = q, .output = output.View(), .new_keys = keys}, batch,
+            {.run = RunInOrder, .count = 3, .share_work = 1});
       },
       [&](const PagedFixture& fixture) {
         fixture.Layer(memory.Placement());
@@ -184,8 +184,11 @@ void CheckRagged(const CrossProductCase& c) {
   RunOverBothContents(
       pair, c, memory, output,
       [=, &output] {
-        RaggedAttentionOnHost(layer, batch, q, k, v, output.View(), {.run = RunInOrder},
-                              BestVectorKernels(), scales);
+        RaggedAttentionOnHost({.layer = layer,
+                               .kv = ContiguousKv(layer, k, v, scales),
+                               .q = q,
+                               .output = output.View()},
+                              batch, {.run = RunInOrder});
       },
       [&](const RaggedFixture& fixture) {
         fixture.Layer(memory.Placement());

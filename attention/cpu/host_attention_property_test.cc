@@ -109,14 +109,16 @@ class World {
         .data = q.data(), .token_stride = kNumQHeads * kHeadDim, .head_stride = kHeadDim};
     TokenView out = q_view;
     out.data = result.out.data();
-    PagedAttentionOnHost(layer, batch, q_view, memory_.View(OnHost),
-                         {.out = out,
-                          .num_out_tokens = batch.num_tokens,
-                          .lse = result.lse.data(),
-                          .lse_token_stride = kNumQHeads,
-                          .lse_head_stride = 1,
-                          .num_lse_tokens = batch.num_tokens},
-                         {.run = RunInTurn, .count = num_threads, .share_work = 1});
+    PagedAttentionOnHost({.layer = layer,
+                          .kv = memory_.View(OnHost),
+                          .q = q_view,
+                          .output = {.out = out,
+                                     .num_out_tokens = batch.num_tokens,
+                                     .lse = result.lse.data(),
+                                     .lse_token_stride = kNumQHeads,
+                                     .lse_head_stride = 1,
+                                     .num_lse_tokens = batch.num_tokens}},
+                         batch, {.run = RunInTurn, .count = num_threads, .share_work = 1});
     return result;
   }
 

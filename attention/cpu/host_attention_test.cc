@@ -165,14 +165,21 @@ void CheckPaged(const PagedFixture& fixture, uint64_t seed) {
 
   const absl::Span<const VectorKernels* const> sets = SupportedVectorKernels();
   const VectorKernels& kernels = *sets[random.Int(0, static_cast<int>(sets.size()) - 1)];
-  PagedAttentionOnHost(layer, batch, q, kv, output.View(), {.run = RunBackwards}, kernels, keys);
+  HostCall call = {.layer = layer,
+                   .kv = kv,
+                   .q = q,
+                   .output = output.View(),
+                   .kernels = &kernels,
+                   .new_keys = keys};
+  PagedAttentionOnHost(call, batch, {.run = RunBackwards});
   ExpectClose(output, ReferencePagedAttention<double>(layer, batch, q, kv, DType::kFloat64, keys),
               ReferencePagedAttention<float>(layer, batch, q, kv, DType::kFloat64, keys), layer,
               batch.num_tokens);
   ExpectInert(output, layer, batch.num_tokens, num_rows_out);
   output.ExpectGapsUntouched();
 
-  PagedAttentionOnHost(layer, batch, q, kv, again.View(), Threads(random.Int(2, 9)), kernels, keys);
+  call.output = again.View();
+  PagedAttentionOnHost(call, batch, Threads(random.Int(2, 9)));
   ASSERT_TRUE(again == output) << "the number of threads shows in the result";
 }
 
@@ -216,7 +223,9 @@ TEST_P(HostAttentionRandomTest, AnyRaggedBatchAgreesWithTheReference) {
     const TokenView k = fixture.k.View(OnHost);
     const TokenView v = fixture.v.View(OnHost);
     Output output(layer, q.dtype, batch.num_tokens, random);
-    RaggedAttentionOnHost(layer, batch, q, k, v, output.View(), Threads(random.Int(1, 5)));
+    RaggedAttentionOnHost(
+        {.layer = layer, .kv = ContiguousKv(layer, k, v), .q = q, .output = output.View()}, batch,
+        Threads(random.Int(1, 5)));
     ExpectClose(output, ReferenceRaggedAttention<double>(layer, batch, q, k, v),
                 ReferenceRaggedAttention<float>(layer, batch, q, k, v), layer, batch.num_tokens);
     output.ExpectGapsUntouched();
@@ -252,14 +261,10 @@ TEST(HostAttentionTest, AllocatesNothingOnceItHasSeenTheSizes) {
   const TokenView q = fixture.Q(OnHost);
   Random random(0);
   Output output(layer, DType::kFloat32, batch.num_tokens, random);
-  const HostOutput view = output.View();
-  for (int num_threads : {1, 8}) {
-    PagedAttentionOnHost(layer, batch, q, kv, view, Threads(num_threads));
-  }
+  const HostCall call = {.layer = layer, .kv = kv, .q = q, .output = output.View()};
+  for (int num_threads : {1, 8}) PagedAttentionOnHost(call, batch, Threads(num_threads));
   const AllocationCounter allocations;
-  for (int num_threads : {1, 8}) {
-    PagedAttentionOnHost(layer, batch, q, kv, view, Threads(num_threads));
-  }
+  for (int num_threads : {1, 8}) PagedAttentionOnHost(call, batch, Threads(num_threads));
   EXPECT_EQ(allocations.count(), 0);
 }
 
@@ -278,9 +283,10 @@ TEST(HostAttentionTest, SharesMayRunSideBySide) {
     Random random(seed);
     Output alone(layer, DType::kFloat32, batch.num_tokens, random);
     Output together = alone;
-    PagedAttentionOnHost(layer, batch, fixture.Q(OnHost), kv, alone.View(), Threads(1));
-    PagedAttentionOnHost(layer, batch, fixture.Q(OnHost), kv, together.View(),
-                         {.run = on_threads, .count = 4, .share_work = 1});
+    HostCall call = {.layer = layer, .kv = kv, .q = fixture.Q(OnHost), .output = alone.View()};
+    PagedAttentionOnHost(call, batch, Threads(1));
+    call.output = together.View();
+    PagedAttentionOnHost(call, batch, {.run = on_threads, .count = 4, .share_work = 1});
     ASSERT_TRUE(together == alone);
   }
 }
@@ -292,7 +298,8 @@ TEST(HostAttentionTest, AnIdleBatchClearsTheCallersRows) {
   const PagedBatch batch = {.query_start_loc = loc.data()};
   Random random(0);
   Output output(layer, DType::kBFloat16, 3, random);
-  PagedAttentionOnHost(layer, batch, {}, {}, output.View(), Threads(4));
+  PagedAttentionOnHost({.layer = layer, .kv = {}, .q = {}, .output = output.View()}, batch,
+                       Threads(4));
   ExpectInert(output, layer, 0, 3);
   output.ExpectGapsUntouched();
 }

@@ -42,13 +42,14 @@ struct HostOutput {
   int block = 0;
 };
 
-// One call. Ragged keys are treated as a cache of one long block.
+// The arguments of one call. Contiguous keys are a cache of one long block (ContiguousKv() in
+// attention/cpu/host_attention.h).
 struct HostCall {
   AttentionParams layer;
   KvLayer kv;
   TokenView q;
   HostOutput output;
-  const VectorKernels* kernels = nullptr;
+  const VectorKernels* kernels = &BestVectorKernels();
   NewKeys new_keys = {};
 
   int PaddedDim(int dim) const {
