@@ -14,8 +14,6 @@ namespace {
 static_assert(kKeyBlockLen % VectorKernels::kKeyGroup == 0);
 static_assert(kKeyBlockLen % VectorKernels::kMaxLanes == 0);
 
-enum class Purpose { kRead, kChange };
-
 // The addresses of the keys `locals`, which ascend: places[j] is dim 0 of key j. Divides once per
 // block.
 void FindPlaces(const HostCall& call, const HostTile& tile, const KvView& view, DType dtype,
@@ -50,6 +48,8 @@ struct VectorSource {
   Scale scale;           // of the cache, not of the new keys
   int dim = 0;           // in the view
   int padded = 0;        // floats of a vector: of all its dims
+  // Whether the caller changes the loaded vectors. If so, they are copies.
+  bool is_changed = false;
 };
 
 float ValueOf(const Scale& scale, int64_t table_row, int64_t kv_head) {
@@ -73,11 +73,11 @@ void LoadNew(const HostCall& call, const HostTile& tile, const VectorSource& sou
   }
 }
 
-// Points vectors[j] to the floats of key j: in the cache if they have the needed form there and
-// will not be changed, else in `storage`.
+// Points vectors[j] to the floats of key j. They are in the cache if it has them in the needed form
+// and the caller does not change them, and in `storage` otherwise.
 void LoadVectors(const HostCall& call, const HostTile& tile, const VectorSource& source,
-                 absl::Span<const int> locals, Purpose purpose, const void** places,
-                 std::vector<float>& storage, const float** vectors) {
+                 absl::Span<const int> locals, const void** places, std::vector<float>& storage,
+                 const float** vectors) {
   const KvView& view = source.view;
   const int dim = source.dim;
   const int num_keys = static_cast<int>(locals.size());
@@ -89,7 +89,7 @@ void LoadVectors(const HostCall& call, const HostTile& tile, const VectorSource&
         std::lower_bound(locals.begin(), locals.end(), tile.first_new_key()) - locals.begin());
   }
   FindPlaces(call, tile, view, call.kv.dtype, locals.first(num_cached), places);
-  if (purpose == Purpose::kRead && together && call.kv.dtype == DType::kFloat32 && padded == dim &&
+  if (!source.is_changed && together && call.kv.dtype == DType::kFloat32 && padded == dim &&
       num_cached == num_keys) {
     for (int j = 0; j < num_keys; ++j) vectors[j] = static_cast<const float*>(places[j]);
     return;
@@ -210,27 +210,26 @@ void KeyBlock::SelectAny(const HostCall& call, const HostTile& tile, KeyRange ra
 void KeyBlock::Load(const HostCall& call, const HostTile& tile, const HostRotary& rotary) {
   const absl::Span<const int> locals = absl::MakeConstSpan(locals_.data(), num_keys_);
   const bool rotated = call.layer.rotary.has_value();
-  const bool is_changed = rotated || call.kv.rope_dim > 0;
   const int padded = call.PaddedDim(call.layer.head_dim_qk);
   const VectorSource k = {.view = call.kv.k,
                           .new_tokens = call.new_keys.k,
                           .scale = call.kv.k_scale,
                           .dim = call.layer.head_dim_qk - call.kv.rope_dim,
-                          .padded = padded};
+                          .padded = padded,
+                          .is_changed = rotated || call.kv.rope_dim > 0};
   const VectorSource v = {.view = call.kv.v,
                           .new_tokens = call.new_keys.v,
                           .scale = call.kv.v_scale,
                           .dim = call.layer.head_dim_v,
                           .padded = call.PaddedDim(call.layer.head_dim_v)};
-  LoadVectors(call, tile, k, locals, is_changed ? Purpose::kChange : Purpose::kRead, places_.data(),
-              k_storage_, keys_.data());
+  LoadVectors(call, tile, k, locals, places_.data(), k_storage_, keys_.data());
   if (call.kv.rope_dim > 0 && num_keys_ > 0) {
     LoadRope(call, tile, locals, places_.data(), k_storage_);
   }
   if (rotated) {
     for (int j = 0; j < num_keys_; ++j) rotary.Apply(positions_[j], &k_storage_[j * padded]);
   }
-  LoadVectors(call, tile, v, locals, Purpose::kRead, places_.data(), v_storage_, values_.data());
+  LoadVectors(call, tile, v, locals, places_.data(), v_storage_, values_.data());
   for (int j = num_keys_; j % VectorKernels::kKeyGroup != 0; ++j) keys_[j] = keys_[num_keys_ - 1];
 }
 
