@@ -201,8 +201,12 @@ void TileWorker::AttendBlock(const HostCall& call, const HostTile& tile,
     partial.sum[i] = partial.sum[i] * rescale_[i] + kernels.exp_sum(scores, num_keys, largest);
     partial.largest[i] = largest;
   }
-  kernels.accumulate(scores_.data(), kKeyBlockLen, num_rows, keys_.values(), num_keys,
-                     call.PaddedDim(call.layer.head_dim_v), rescale_.data(), partial.out);
+  kernels.accumulate({.weights = scores_.data(),
+                      .weight_stride = kKeyBlockLen,
+                      .values = keys_.values(),
+                      .num_values = num_keys,
+                      .dim = call.PaddedDim(call.layer.head_dim_v)},
+                     num_rows, rescale_.data(), partial.out);
 }
 
 void TileWorker::TransformScores(const HostCall& call, const HostTile& tile, int num_keys) {

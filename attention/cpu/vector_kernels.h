@@ -22,6 +22,15 @@
 
 namespace reprise {
 
+// The vectors that accumulate() adds up, and their weights in each row of the result.
+struct WeightedValues {
+  const float* weights = nullptr;  // weights[i * weight_stride + j]: the weight of value j in row i
+  int64_t weight_stride = 0;
+  const float* const* values = nullptr;  // [num_values], each [dim]
+  int num_values = 0;
+  int dim = 0;  // a multiple of `lanes`
+};
+
 struct VectorKernels {
   static constexpr int kMaxLanes = 16;
   // dots() takes keys in groups of this size; callers pad the list with valid pointers.
@@ -54,11 +63,9 @@ struct VectorKernels {
   // scores[j] = exp(scores[j] - largest), 0 for -infinity; returns their sum. `largest` is finite.
   float (*exp_sum)(float* scores, int count, float largest);
 
-  // out[i * dim + d] = out[i * dim + d] * rescale[i] + sum_j weights[i * weight_stride + j] *
-  // values[j][d], j < num_values in this order; dim a multiple of `lanes`.
-  void (*accumulate)(const float* weights, int64_t weight_stride, int num_q,
-                     const float* const* values, int num_values, int dim, const float* rescale,
-                     float* out);
+  // For each of num_q rows i: out[i * dim + d] = out[i * dim + d] * rescale[i] + the sum of
+  // weights[i * weight_stride + j] * values[j][d] over j, in the order of j.
+  void (*accumulate)(const WeightedValues& values, int num_q, const float* rescale, float* out);
 };
 
 // The widest kernels that this processor supports.

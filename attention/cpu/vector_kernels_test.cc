@@ -126,11 +126,11 @@ TEST_P(VectorKernelsTest, AccumulateIsRightAndTheSameWhereverARowStands) {
     const std::vector<float> before = RandomFloats(6 * dim, random);
     for (int num_q = 1; num_q <= 6; ++num_q) {
       std::vector<float> out(before.begin(), before.begin() + num_q * dim);
-      kernels_.accumulate(weights.data(), 20, num_q, values.data(), 7, dim, rescale.data(),
-                          out.data());
+      const WeightedValues weighted = {weights.data(), 20, values.data(), 7, dim};
+      kernels_.accumulate(weighted, num_q, rescale.data(), out.data());
       for (int i = 0; i < num_q; ++i) {
         std::vector<float> alone(&before[i * dim], &before[i * dim] + dim);
-        kernels_.accumulate(&weights[i * 20], 20, 1, values.data(), 7, dim, &rescale[i],
+        kernels_.accumulate({&weights[i * 20], 20, values.data(), 7, dim}, 1, &rescale[i],
                             alone.data());
         for (int d = 0; d < dim; ++d) {
           double expected = double{before[i * dim + d]} * rescale[i];
