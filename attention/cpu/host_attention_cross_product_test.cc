@@ -205,13 +205,13 @@ void CheckRagged(const CrossProductCase& c) {
         const TokenView own_q = fixture.q.View(OnHost);
         const TokenView own_k = fixture.k.View(OnHost);
         const TokenView own_v = fixture.v.View(OnHost);
-        const Scale k_scale = fixture.layer.k_scale.View(OnHost);
-        const Scale v_scale = fixture.layer.v_scale.View(OnHost);
+        const KeyScales own_scales = {.k = fixture.layer.k_scale.View(OnHost),
+                                      .v = fixture.layer.v_scale.View(OnHost)};
         ExpectClose(output,
                     ReferenceRaggedAttention<double>(own_layer, own, own_q, own_k, own_v,
-                                                     DType::kFloat64, k_scale, v_scale),
+                                                     DType::kFloat64, own_scales),
                     ReferenceRaggedAttention<float>(own_layer, own, own_q, own_k, own_v,
-                                                    DType::kFloat64, k_scale, v_scale),
+                                                    DType::kFloat64, own_scales),
                     own_layer, out);
       });
 }

@@ -73,25 +73,35 @@ T SlopeOf(const AttentionParams& layer, const BatchRow& row, int q_head) {
                             : 0;
 }
 
-// One query of one head: out [head_dim_v] and the returned lse. load_k and load_v give a local
-// key's vectors.
+// One query of one head.
+template <typename T>
+struct QueryHead {
+  int query = 0;  // of the row
+  int q_head = 0;
+  std::vector<T> vector;
+  T score_scale;
+  T v_scale;
+};
+
+// Writes out [head_dim_v] of one query of one head, and returns its lse. load_k and load_v return
+// the vectors of a local key.
 template <typename T, typename LoadK, typename LoadV>
-T Attend(const AttentionParams& layer, const BatchRow& row, int query, int q_head,
-         std::vector<T> q_vector, T score_scale, T v_scale, DType product_dtype,
-         const LoadK& load_k, const LoadV& load_v, T* out) {
-  const std::vector<VisibleKey> keys = VisibleKeys(layer, row, query, q_head);
+T Attend(const AttentionParams& layer, const BatchRow& row, const QueryHead<T>& head,
+         DType product_dtype, const LoadK& load_k, const LoadV& load_v, T* out) {
+  const std::vector<VisibleKey> keys = VisibleKeys(layer, row, head.query, head.q_head);
   for (int d = 0; d < layer.head_dim_v; ++d) out[d] = 0;
   if (keys.empty()) return -std::numeric_limits<T>::infinity();
 
-  const Logits<T> logits = {.scale = score_scale,
-                            .query_position = QueryPosition(row, query),
-                            .alibi_slope = SlopeOf<T>(layer, row, q_head)};
+  const Logits<T> logits = {.scale = head.score_scale,
+                            .query_position = QueryPosition(row, head.query),
+                            .alibi_slope = SlopeOf<T>(layer, row, head.q_head)};
+  std::vector<T> q_vector = head.vector;
   if (layer.rotary) {
     Rotate(*layer.rotary, logits.query_position, q_vector);
     RoundTo(product_dtype, q_vector);
   }
   std::vector<T> scores;
-  T largest = layer.sinks ? layer.sinks[q_head] : -std::numeric_limits<T>::infinity();
+  T largest = layer.sinks ? layer.sinks[head.q_head] : -std::numeric_limits<T>::infinity();
   for (const VisibleKey& key : keys) {
     std::vector<T> k_vector = load_k(key.local);
     if (layer.rotary) {
@@ -103,7 +113,7 @@ T Attend(const AttentionParams& layer, const BatchRow& row, int query, int q_hea
   }
 
   // Always exp(x - largest), so that nothing overflows.
-  T sum = layer.sinks ? std::exp(layer.sinks[q_head] - largest) : 0;
+  T sum = layer.sinks ? std::exp(layer.sinks[head.q_head] - largest) : 0;
   for (size_t j = 0; j < keys.size(); ++j) {
     const T weight = std::exp(scores[j] - largest);
     const std::vector<T> v_vector = load_v(keys[j].local);
@@ -111,9 +121,18 @@ T Attend(const AttentionParams& layer, const BatchRow& row, int query, int q_hea
     for (int d = 0; d < layer.head_dim_v; ++d) out[d] += factor * v_vector[d];
     sum += weight;
   }
-  for (int d = 0; d < layer.head_dim_v; ++d) out[d] *= v_scale / sum;
+  for (int d = 0; d < layer.head_dim_v; ++d) out[d] *= head.v_scale / sum;
   return std::log(sum) + largest;
 }
+
+// K, V or the rope part of the keys of a cache.
+struct CachedVectors {
+  KvView view;
+  DType dtype;
+  int dim = 0;
+  TokenView new_tokens = {};  // the last query_len keys of the row; null data: none
+  Scale scale = {};           // later multiplies all keys of the row
+};
 
 template <typename T>
 ReferenceResult<T> NothingSeen(const AttentionParams& layer, int num_tokens) {
@@ -154,10 +173,14 @@ ReferenceResult<T> AttendAll(const AttentionParams& layer, const Batch& batch, c
       for (int i = 0; i < row.query_len; ++i) {
         const int64_t token = row.first_token + i;
         const int64_t at = token * layer.num_q_heads + q_head;
+        const QueryHead<T> head = {
+            .query = i,
+            .q_head = q_head,
+            .vector = LoadQuery<T>(layer, kv, q, token, q_head, row, product_dtype),
+            .score_scale = score_scale,
+            .v_scale = ValueOf<T>(kv.v_scale, row.table_row, kv_head)};
         result.lse[at] = Attend<T>(
-            layer, row, i, q_head, LoadQuery<T>(layer, kv, q, token, q_head, row, product_dtype),
-            score_scale, ValueOf<T>(kv.v_scale, row.table_row, kv_head), product_dtype,
-            [&](int key) { return load_k(row, kv_head, key); },
+            layer, row, head, product_dtype, [&](int key) { return load_k(row, kv_head, key); },
             [&](int key) { return load_v(row, kv_head, key); }, &result.out[at * layer.head_dim_v]);
       }
     }
@@ -171,50 +194,54 @@ template <typename T>
 ReferenceResult<T> ReferencePagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                                            const TokenView& q, const KvLayer& kv,
                                            DType product_dtype, const NewKeys& new_keys) {
-  const auto load = [&](const KvView& view, DType dtype, const TokenView& new_view,
-                        const Scale& scale, const BatchRow& row, int kv_head, int key,
-                        int head_dim) {
+  const auto load = [&](const CachedVectors& vectors, const BatchRow& row, int kv_head, int key) {
     const int first_new = row.seq_len - row.query_len;
-    if (new_view.data && key >= first_new) {
-      // Divided by the scale that later multiplies the row's keys.
+    if (vectors.new_tokens.data && key >= first_new) {
       std::vector<T> x =
-          LoadHead<T>(new_view, row.first_token + key - first_new, kv_head, head_dim);
-      for (T& value : x) value /= ValueOf<T>(scale, row.table_row, kv_head);
+          LoadHead<T>(vectors.new_tokens, row.first_token + key - first_new, kv_head, vectors.dim);
+      for (T& value : x) value /= ValueOf<T>(vectors.scale, row.table_row, kv_head);
       return x;
     }
     const int64_t token = row.key_start + key;
     const int64_t block =
         batch.block_table[row.table_row * batch.block_table_stride + token / kv.block_size];
-    std::vector<T> x(head_dim);
-    for (int d = 0; d < head_dim; ++d) {
-      x[d] =
-          LoadElement<T>(view.data, dtype, view.Offset(block, token % kv.block_size, kv_head, d));
+    std::vector<T> x(vectors.dim);
+    for (int d = 0; d < vectors.dim; ++d) {
+      x[d] = LoadElement<T>(vectors.view.data, vectors.dtype,
+                            vectors.view.Offset(block, token % kv.block_size, kv_head, d));
     }
     return x;
   };
+  const CachedVectors k = {.view = kv.k,
+                           .dtype = kv.dtype,
+                           .dim = layer.head_dim_qk - kv.rope_dim,
+                           .new_tokens = new_keys.k,
+                           .scale = kv.k_scale};
+  const CachedVectors rope = {.view = kv.rope, .dtype = kv.rope_dtype, .dim = kv.rope_dim};
+  const CachedVectors v = {.view = kv.v,
+                           .dtype = kv.dtype,
+                           .dim = layer.head_dim_v,
+                           .new_tokens = new_keys.v,
+                           .scale = kv.v_scale};
   return AttendAll<T>(
       layer, batch, q, kv, product_dtype,
       [&](const BatchRow& row, int kv_head, int key) {
-        std::vector<T> x = load(kv.k, kv.dtype, new_keys.k, kv.k_scale, row, kv_head, key,
-                                layer.head_dim_qk - kv.rope_dim);
+        std::vector<T> x = load(k, row, kv_head, key);
         if (kv.rope_dim == 0) return x;
-        const std::vector<T> rope =
-            load(kv.rope, kv.rope_dtype, {}, {}, row, kv_head, key, kv.rope_dim);
-        x.insert(x.end(), rope.begin(), rope.end());
+        const std::vector<T> rope_part = load(rope, row, kv_head, key);
+        x.insert(x.end(), rope_part.begin(), rope_part.end());
         return x;
       },
-      [&](const BatchRow& row, int kv_head, int key) {
-        return load(kv.v, kv.dtype, new_keys.v, kv.v_scale, row, kv_head, key, layer.head_dim_v);
-      });
+      [&](const BatchRow& row, int kv_head, int key) { return load(v, row, kv_head, key); });
 }
 
 template <typename T>
 ReferenceResult<T> ReferenceRaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                                             const TokenView& q, const TokenView& k,
                                             const TokenView& v, DType product_dtype,
-                                            const Scale& k_scale, const Scale& v_scale) {
+                                            const KeyScales& scales) {
   return AttendAll<T>(
-      layer, batch, q, KvLayer{.k_scale = k_scale, .v_scale = v_scale}, product_dtype,
+      layer, batch, q, KvLayer{.k_scale = scales.k, .v_scale = scales.v}, product_dtype,
       [&](const BatchRow& row, int kv_head, int key) {
         return LoadHead<T>(k, row.first_key + key, kv_head, layer.head_dim_qk);
       },
@@ -235,9 +262,9 @@ template ReferenceResult<float> ReferenceRaggedAttention<float>(const AttentionP
                                                                 const RaggedBatch&,
                                                                 const TokenView&, const TokenView&,
                                                                 const TokenView&, DType,
-                                                                const Scale&, const Scale&);
+                                                                const KeyScales&);
 template ReferenceResult<double> ReferenceRaggedAttention<double>(
     const AttentionParams&, const RaggedBatch&, const TokenView&, const TokenView&,
-    const TokenView&, DType, const Scale&, const Scale&);
+    const TokenView&, DType, const KeyScales&);
 
 }  // namespace reprise

@@ -8,8 +8,8 @@
 // in T: float64 is the exact result; float32 measures the error of that precision on the same
 // inputs, from which tests derive their tolerance. Results are not rounded to the dtype of q.
 // `product_dtype` rounds the operands of products to that dtype, as kernels on tensor cores must: q
-// and k after a rotary embedding, q after the ratio of KvLayer::rope_scale, and weights before they multiply V (but not in their sum). The
-// result shows the error of that arithmetic.
+// and k after a rotary embedding, q after the ratio of KvLayer::rope_scale, and weights before they
+// multiply V (but not in their sum). The result shows the error of that arithmetic.
 //
 // Host memory only. Thread safety: const data. Cost: a few ns per query, head, key and dim.
 
@@ -46,7 +46,7 @@ ReferenceResult<T> ReferenceRaggedAttention(const AttentionParams& layer, const 
                                             const TokenView& q, const TokenView& k,
                                             const TokenView& v,
                                             DType product_dtype = DType::kFloat64,
-                                            const Scale& k_scale = {}, const Scale& v_scale = {});
+                                            const KeyScales& scales = {});
 
 }  // namespace reprise
 

@@ -43,12 +43,10 @@ ExpectedAttention<RaggedFixture> ExpectedOfOne(RaggedFixture fixture, const Cros
   const TokenView q = fixture.q.View(OnHost);
   const TokenView k = fixture.k.View(OnHost);
   const TokenView v = fixture.v.View(OnHost);
-  const Scale k_scale = fixture.layer.k_scale.View(OnHost);
-  const Scale v_scale = fixture.layer.v_scale.View(OnHost);
-  auto exact =
-      ReferenceRaggedAttention<double>(layer, batch, q, k, v, DType::kFloat64, k_scale, v_scale);
-  auto own = ReferenceRaggedAttention<float>(layer, batch, q, k, v, RoundingOf(c.products), k_scale,
-                                             v_scale);
+  const KeyScales scales = {.k = fixture.layer.k_scale.View(OnHost),
+                            .v = fixture.layer.v_scale.View(OnHost)};
+  auto exact = ReferenceRaggedAttention<double>(layer, batch, q, k, v, DType::kFloat64, scales);
+  auto own = ReferenceRaggedAttention<float>(layer, batch, q, k, v, RoundingOf(c.products), scales);
   return {std::move(fixture), std::move(exact), std::move(own)};
 }
 
