@@ -10,9 +10,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/random_cases.h"
 #include "reprise/attention/testing/speculation/accept_cases.h"
 #include "reprise/attention/testing/speculation/accept_reference.h"
-#include "reprise/base/testing/allocation_counter.h"
 #include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
@@ -460,17 +460,12 @@ TEST_F(AcceptOneTree, BadInputIsRefusedWithNamesAndValues) {
   EXPECT_EQ(Refusal(args_), "slot_mapping: expected an array, got none");
 }
 
-// Two copies of a random batch.
-struct Copies {
-  Copies(const AcceptShape& shape, Random& random, double hostility)
-      : memory([&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); }),
-        expected([&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); }) {
-    DrawAcceptDrafts(random, shape, hostility, memory.args());
-    std::copy_n(memory.base(), memory.num_bytes(), expected.base());
+// A random batch for the operation and for its definition.
+struct Twins : DefinitionTwins<AcceptDraftsArgs> {
+  Twins(const AcceptShape& shape, Random& random, double hostility)
+      : DefinitionTwins([&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); }) {
+    DrawAcceptDrafts(random, shape, hostility, args());
   }
-
-  Memory memory;
-  Memory expected;
 };
 
 // The number of drafts that a batch has accepted.
@@ -485,68 +480,54 @@ int64_t NumAccepted(const AcceptDraftsArgs& args) {
 
 TEST(AcceptDraftsTest, FollowsTheDefinition) {
   int64_t num_accepted = 0;
-  for (uint64_t seed = 0; seed < 3000; ++seed) {
-    Random random(seed);
-    const AcceptShape shape = DrawAcceptShape(random);
-    Copies copies(shape, random, 0);
-    ASSERT_EQ(CheckAcceptDrafts(copies.memory.args()), absl::OkStatus());
-    const AllocationCounter allocations;
-    AcceptDraftsOnHost(copies.memory.args());
-    ASSERT_EQ(allocations.count(), 0);
-    AcceptByDefinition(copies.expected.args());
-    ASSERT_EQ(copies.memory.FirstDifference(copies.expected.base()), "")
-        << "seed " << seed << ": " << shape;
-    num_accepted += NumAccepted(copies.memory.args());
-  }
+  ForEachRandomShape(3000, DrawAcceptShape, [&](Random& random, const AcceptShape& shape) {
+    Twins twins(shape, random, 0);
+    ASSERT_EQ(CheckAcceptDrafts(twins.args()), absl::OkStatus());
+    ASSERT_EQ(twins.Compare(AcceptDraftsOnHost, AcceptByDefinition), "");
+    num_accepted += NumAccepted(twins.args());
+  });
   EXPECT_GT(num_accepted, 20000);
 }
 
 TEST(AcceptDraftsTest, NonsenseMakesRowsInertAndNothingElse) {
   int num_faults = 0;
-  for (uint64_t seed = 0; seed < 3000; ++seed) {
-    Random random(seed);
-    const AcceptShape shape = DrawAcceptShape(random);
-    Copies copies(shape, random, 0.1);
-    AcceptDraftsOnHost(copies.memory.args());
-    AcceptByDefinition(copies.expected.args());
-    ASSERT_EQ(copies.memory.FirstDifference(copies.expected.base()), "")
-        << "seed " << seed << ": " << shape;
-    const AcceptDraftsArgs& args = copies.memory.args();
+  ForEachRandomShape(3000, DrawAcceptShape, [&](Random& random, const AcceptShape& shape) {
+    Twins twins(shape, random, 0.1);
+    ASSERT_EQ(twins.Compare(AcceptDraftsOnHost, AcceptByDefinition), "");
+    const AcceptDraftsArgs& args = twins.args();
     for (int r = 0; args.row_faults != nullptr && HasOutput(args) && r < shape.num_rows; ++r) {
       num_faults += args.row_faults[r] != 0;
       ASSERT_TRUE(args.row_faults[r] == 0 || args.num_new[OutputOffset(args) + r] == 0);
     }
-  }
+  });
   EXPECT_GT(num_faults, 500);
 }
 
 TEST(AcceptDraftsTest, ATreeOfALineGivesTheResultsOfTheChain) {
   int64_t num_accepted = 0;
-  for (uint64_t seed = 0; seed < 500; ++seed) {
-    Random random(seed);
+  const auto draw = [](Random& random) {
     AcceptShape shape = DrawAcceptShape(random);
     shape.has_trees = true;
     shape.parent_stride = 0;
     shape.place_group = 0;  // so that chains have slots, too
-    Copies copies(shape, random, 0);
-    AcceptDraftsArgs& line = copies.memory.args();
-    AcceptDraftsArgs& chain = copies.expected.args();
-    for (AcceptDraftsArgs* args : {&line, &chain}) {
-      auto* parents = const_cast<int32_t*>(args->parents.nodes);
-      for (int node = 0; node <= shape.max_drafts; ++node) parents[node] = node - 1;
-    }
-    AcceptDraftsOnHost(line);
-    AcceptDraftsArgs without_parents = chain;
-    without_parents.parents = {};
-    AcceptDraftsOnHost(without_parents);
+    return shape;
+  };
+  ForEachRandomShape(500, draw, [&](Random& random, const AcceptShape& shape) {
+    Twins twins(shape, random, 0);
+    AcceptDraftsArgs& line = twins.args();
+    auto* parents = const_cast<int32_t*>(line.parents.nodes);
+    for (int node = 0; node <= shape.max_drafts; ++node) parents[node] = node - 1;
     const int64_t num_moves = int64_t{shape.num_groups} * shape.num_rows * shape.max_drafts;
+    const auto chain = [&](AcceptDraftsArgs args) {
+      args.parents = {};
+      AcceptDraftsOnHost(args);
+      std::fill_n(args.move_from, num_moves, -1);
+      std::fill_n(args.move_to, num_moves, -1);
+    };
+    ASSERT_EQ(twins.Compare(AcceptDraftsOnHost, chain), "");
     EXPECT_THAT(std::vector<int64_t>(line.move_from, line.move_from + num_moves), Each(-1));
-    std::fill_n(chain.move_from, num_moves, -1);
-    std::fill_n(chain.move_to, num_moves, -1);
-    ASSERT_EQ(copies.memory.FirstDifference(copies.expected.base()), "")
-        << "seed " << seed << ": " << shape;
     num_accepted += NumAccepted(line);
-  }
+  });
   EXPECT_GT(num_accepted, 1000);
 }
 
@@ -554,12 +535,14 @@ TEST(AcceptDraftsTest, ATreeOfALineGivesTheResultsOfTheChain) {
 // accepted nodes' places hold these nodes in the order of the path.
 TEST(AcceptDraftsTest, AfterTheMovesTheCacheHoldsTheAcceptedTokensInOrder) {
   int num_moves = 0;
-  for (uint64_t seed = 0; seed < 3000; ++seed) {
-    Random random(seed);
+  const auto draw = [](Random& random) {
     AcceptShape shape = DrawAcceptShape(random);
     shape.has_trees = true;
     shape.num_outputs = 0;
     shape.vocab_size = 30000;  // tokens name their nodes, as far as it matters
+    return shape;
+  };
+  ForEachRandomShape(3000, draw, [&](Random& random, const AcceptShape& shape) {
     Memory memory([&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); });
     AcceptDraftsArgs& args = memory.args();
     DrawAcceptDrafts(random, shape, 0, args);
@@ -584,10 +567,10 @@ TEST(AcceptDraftsTest, AfterTheMovesTheCacheHoldsTheAcceptedTokensInOrder) {
       for (int i = 1; has_all_slots && i < args.num_new[r]; ++i) {
         ASSERT_EQ(args.token_ids[cache.at(slots[first + i])],
                   args.new_tokens[r * args.new_tokens_stride + i - 1])
-            << "seed " << seed << ", row " << r << ": " << shape;
+            << "row " << r;
       }
     }
-  }
+  });
   EXPECT_GT(num_moves, 5000);
 }
 

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/random_cases.h"
 #include "reprise/attention/testing/visible_set.h"
 #include "reprise/base/testing/allocation_counter.h"
 #include "reprise/base/testing/builder_memory.h"
@@ -132,9 +133,7 @@ TEST_F(ThreeRows, FaultsAreToldApart) {
 }
 
 TEST(AdvanceStepTest, TheNextTokenSeesAllTokensOfItsSequence) {
-  for (uint64_t seed = 0; seed < 20000; ++seed) {
-    Random random(seed);
-    const DraftShape shape = DrawDraftShape(random);
+  ForEachRandomShape(20000, DrawDraftShape, [&](Random& random, const DraftShape& shape) {
     Memory memory([&](ArrayCarver& carver) { return CarveAdvanceStep(shape, carver); });
     AdvanceStepArgs& args = memory.args();
     DrawAdvanceStep(random, shape, 0, args);
@@ -144,7 +143,7 @@ TEST(AdvanceStepTest, TheNextTokenSeesAllTokensOfItsSequence) {
     const AllocationCounter allocations;
     const absl::StatusOr<PagedBatch> batch = AdvanceStep(args);
     ASSERT_EQ(allocations.count(), 0);
-    ASSERT_TRUE(batch.ok()) << "seed " << seed << ": " << batch.status();
+    ASSERT_TRUE(batch.ok()) << batch.status();
     VisiblePairs expected;
     int token = 0;
     for (int r = 0; r < shape.num_rows; ++r) {
@@ -161,28 +160,29 @@ TEST(AdvanceStepTest, TheNextTokenSeesAllTokensOfItsSequence) {
       }
       ++token;
     }
-    ASSERT_EQ(DifferenceOf(VisibleSet(layer, *batch, shape.block_size), expected), "")
-        << "seed " << seed << ": " << shape;
+    ASSERT_EQ(DifferenceOf(VisibleSet(layer, *batch, shape.block_size), expected), "");
     for (int t = token; t < shape.num_tokens; ++t) ASSERT_EQ(args.arrays.slot_mapping[t], -1);
-  }
+  });
 }
 
 // Whatever the arrays hold, each live row of the result has its blocks, up to the first without
 // room.
 TEST(AdvanceStepTest, PackedTablesHoldTheBlocksOfEachLiveRow) {
   int num_full = 0;
-  for (uint64_t seed = 0; seed < 5000; ++seed) {
-    Random random(seed);
+  const auto draw = [](Random& random) {
     DraftShape shape = DrawDraftShape(random);
     shape.packed_indices = random.Int(0, shape.num_rows * shape.max_blocks);
+    return shape;
+  };
+  ForEachRandomShape(5000, draw, [&](Random& random, const DraftShape& shape) {
     Memory memory([&](ArrayCarver& carver) { return CarveAdvanceStep(shape, carver); });
     AdvanceStepArgs& args = memory.args();
-    DrawAdvanceStep(random, shape, seed % 2 == 0 ? 0 : 0.1, args);
+    DrawAdvanceStep(random, shape, random.OneIn(2) ? 0 : 0.1, args);
     AdvanceStepOnHost(args);
     std::vector<int32_t> indices;
     bool is_full = false;
     for (int r = 0; r < shape.num_rows; ++r) {
-      SCOPED_TRACE(testing::Message() << "seed " << seed << ", row " << r << ": " << shape);
+      SCOPED_TRACE(testing::Message() << "row " << r);
       ASSERT_EQ(args.packed.block_indptr[r], static_cast<int>(indices.size()));
       const int32_t seq_len = args.arrays.seq_lens[r];
       is_full |= args.arrays.row_faults[r] == static_cast<int>(RowFault::kNoRoom);
@@ -199,17 +199,15 @@ TEST(AdvanceStepTest, PackedTablesHoldTheBlocksOfEachLiveRow) {
     }
     ASSERT_EQ(args.packed.block_indptr[shape.num_rows], static_cast<int>(indices.size()));
     ASSERT_LE(static_cast<int>(indices.size()), shape.packed_indices);
-    ASSERT_TRUE(std::equal(indices.begin(), indices.end(), args.packed.block_indices)) << seed;
+    ASSERT_TRUE(std::equal(indices.begin(), indices.end(), args.packed.block_indices));
     num_full += is_full;
-  }
+  });
   EXPECT_GT(num_full, 500);
 }
 
 TEST(AdvanceStepTest, NonsenseMakesRowsInertAndNothingElse) {
   int num_faults = 0;
-  for (uint64_t seed = 0; seed < 5000; ++seed) {
-    Random random(seed);
-    const DraftShape shape = DrawDraftShape(random);
+  ForEachRandomShape(5000, DrawDraftShape, [&](Random& random, const DraftShape& shape) {
     Memory memory([&](ArrayCarver& carver) { return CarveAdvanceStep(shape, carver); });
     AdvanceStepArgs& args = memory.args();
     DrawAdvanceStep(random, shape, 0.1, args);
@@ -221,7 +219,7 @@ TEST(AdvanceStepTest, NonsenseMakesRowsInertAndNothingElse) {
       ASSERT_FALSE(is_bad && is_live);
       ASSERT_EQ(args.arrays.query_start_loc[r + 1] - args.arrays.query_start_loc[r], is_live);
     }
-  }
+  });
   EXPECT_GT(num_faults, 500);
 }
 

@@ -10,10 +10,10 @@
 #include "reprise/attention/speculation/missing_token.h"
 #include "reprise/attention/testing/draft_definitions.h"
 #include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/random_cases.h"
 #include "reprise/attention/testing/speculation/draft_cases.h"
 #include "reprise/attention/testing/speculation/draft_reference.h"
 #include "reprise/attention/testing/visible_set.h"
-#include "reprise/base/testing/allocation_counter.h"
 #include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
@@ -400,18 +400,12 @@ TEST_F(TwoSequences, BadInputIsRefusedWithNamesAndValues) {
 // Runs the operation and the definition over the same random step.
 void Compare(Random& random, const DraftRowsShape& shape, const DraftHostility& hostility,
              int& num_live, int& num_faults) {
-  const auto carve = [&](ArrayCarver& carver) { return CarveDraftRows(shape, carver); };
-  BuilderMemory<DraftRowsArgs> memory(carve);
-  BuilderMemory<DraftRowsArgs> expected(carve);
-  DraftRowsArgs& args = memory.args();
-  DrawDraftRows(random, shape, hostility, args);
-  std::copy_n(memory.base(), memory.num_bytes(), expected.base());
+  DefinitionTwins<DraftRowsArgs> twins(
+      [&](ArrayCarver& carver) { return CarveDraftRows(shape, carver); });
+  const DraftRowsArgs& args = twins.args();
+  DrawDraftRows(random, shape, hostility, twins.args());
   ASSERT_EQ(CheckDraftRows(args), absl::OkStatus());
-  const AllocationCounter allocations;
-  DraftRowsOnHost(args);
-  ASSERT_EQ(allocations.count(), 0);
-  DraftRowsByDefinition(expected.args());
-  ASSERT_EQ(memory.FirstDifference(expected.base()), "");
+  ASSERT_EQ(twins.Compare(DraftRowsOnHost, DraftRowsByDefinition), "");
   if (shape.pass == shape.num_passes()) return;
   for (int r = 0; r < shape.num_rows; ++r) {
     num_live += args.rows.arrays.seq_lens[r] > 0;
@@ -422,12 +416,9 @@ void Compare(Random& random, const DraftRowsShape& shape, const DraftHostility& 
 TEST(DraftRowsTest, FollowsTheDefinition) {
   int num_live = 0;
   int num_faults = 0;
-  for (uint64_t seed = 0; seed < 2000; ++seed) {
-    Random random(seed);
-    const DraftRowsShape shape = DrawDraftRowsShape(random);
-    Compare(random, shape, {.blocks = seed % 3 == 0 ? 0 : 0.1}, num_live, num_faults);
-    ASSERT_FALSE(testing::Test::HasFatalFailure()) << "seed " << seed << ": " << shape;
-  }
+  ForEachRandomShape(2000, DrawDraftRowsShape, [&](Random& random, const DraftRowsShape& shape) {
+    Compare(random, shape, {.blocks = random.OneIn(3) ? 0 : 0.1}, num_live, num_faults);
+  });
   EXPECT_GT(num_live, 5000);
   EXPECT_GT(num_faults, 1000);
 }
@@ -435,25 +426,21 @@ TEST(DraftRowsTest, FollowsTheDefinition) {
 TEST(DraftTreeRowsTest, FollowsTheDefinition) {
   int num_live = 0;
   int num_faults = 0;
-  for (uint64_t seed = 0; seed < 3000; ++seed) {
-    Random random(seed);
-    const DraftRowsShape shape = DrawDraftTreeShape(random);
-    Compare(random, shape, {.blocks = seed % 3 == 0 ? 0.02 : 0}, num_live, num_faults);
-    ASSERT_FALSE(testing::Test::HasFatalFailure()) << "seed " << seed << ": " << shape;
-  }
+  ForEachRandomShape(3000, DrawDraftTreeShape, [&](Random& random, const DraftRowsShape& shape) {
+    Compare(random, shape, {.blocks = random.OneIn(3) ? 0.02 : 0}, num_live, num_faults);
+  });
   EXPECT_GT(num_live, 3000);
 }
 
 TEST(DraftRowsTest, NonsenseMakesRowsInertAndNothingElse) {
   int num_live = 0;
   int num_faults = 0;
-  for (uint64_t seed = 0; seed < 4000; ++seed) {
-    Random random(seed);
-    const DraftRowsShape shape =
-        seed % 2 == 0 ? DrawDraftRowsShape(random) : DrawDraftTreeShape(random);
+  const auto draw = [](Random& random) {
+    return random.OneIn(2) ? DrawDraftRowsShape(random) : DrawDraftTreeShape(random);
+  };
+  ForEachRandomShape(4000, draw, [&](Random& random, const DraftRowsShape& shape) {
     Compare(random, shape, {.blocks = 0.02, .parents = 0.1, .values = 0.1}, num_live, num_faults);
-    ASSERT_FALSE(testing::Test::HasFatalFailure()) << "seed " << seed << ": " << shape;
-  }
+  });
   EXPECT_GT(num_live, 3000);
   EXPECT_GT(num_faults, 1000);
 }
@@ -476,21 +463,11 @@ void CompareVisibleKeys(Random& random, DraftRowsShape shape) {
 }
 
 TEST(DraftRowsTest, QueriesOfEveryStepSeeWhatTheDefinitionSays) {
-  for (uint64_t seed = 0; seed < 500; ++seed) {
-    Random random(seed);
-    const DraftRowsShape shape = DrawDraftRowsShape(random);
-    CompareVisibleKeys(random, shape);
-    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed << ": " << shape;
-  }
+  ForEachRandomShape(500, DrawDraftRowsShape, CompareVisibleKeys);
 }
 
 TEST(DraftTreeRowsTest, NodesOfEveryLevelSeeTheCacheAndTheirPath) {
-  for (uint64_t seed = 0; seed < 500; ++seed) {
-    Random random(seed);
-    const DraftRowsShape shape = DrawDraftTreeShape(random);
-    CompareVisibleKeys(random, shape);
-    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed << ": " << shape;
-  }
+  ForEachRandomShape(500, DrawDraftTreeShape, CompareVisibleKeys);
 }
 
 }  // namespace

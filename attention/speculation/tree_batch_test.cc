@@ -8,6 +8,7 @@
 #include "reprise/attention/testing/draft_definitions.h"
 #include "reprise/attention/testing/draft_generator.h"
 #include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/random_cases.h"
 #include "reprise/attention/testing/visible_set.h"
 #include "reprise/base/testing/allocation_counter.h"
 #include "reprise/base/testing/builder_memory.h"
@@ -112,9 +113,7 @@ TEST_F(OneTree, BadInputIsRefusedWithNamesAndValues) {
 
 TEST(TreeBatchTest, NodesSeeTheCacheAndTheirPathAndNothingElse) {
   int num_nodes = 0;
-  for (uint64_t seed = 0; seed < 20000; ++seed) {
-    Random random(seed);
-    const DraftShape shape = DrawDraftShape(random);
+  ForEachRandomShape(20000, DrawDraftShape, [&](Random& random, const DraftShape& shape) {
     Memory memory([&](ArrayCarver& carver) { return CarveTreeBatch(shape, carver); });
     TreeBatchArgs& args = memory.args();
     DrawTreeBatch(random, shape, 0, args);
@@ -123,7 +122,7 @@ TEST(TreeBatchTest, NodesSeeTheCacheAndTheirPathAndNothingElse) {
     const AllocationCounter allocations;
     const absl::StatusOr<PagedBatch> batch = BuildTreeBatch(args);
     ASSERT_EQ(allocations.count(), 0);
-    ASSERT_TRUE(batch.ok()) << "seed " << seed << ": " << batch.status();
+    ASSERT_TRUE(batch.ok()) << batch.status();
 
     for (int r = 0; r < shape.num_rows; ++r) {
       const int first = args.arrays.query_start_loc[r];
@@ -134,18 +133,19 @@ TEST(TreeBatchTest, NodesSeeTheCacheAndTheirPathAndNothingElse) {
       }
     }
     const VisiblePairs expected = PairsOf(TreeByDefinition(args, layer.window_left), args.table);
-    ASSERT_EQ(DifferenceOf(VisibleSet(layer, *batch, shape.block_size), expected), "")
-        << "seed " << seed << ": " << shape;
-  }
+    ASSERT_EQ(DifferenceOf(VisibleSet(layer, *batch, shape.block_size), expected), "");
+  });
   EXPECT_GT(num_nodes, 100000);
 }
 
 TEST(TreeBatchTest, NonsenseMakesRowsInertAndNothingElse) {
   int num_faults = 0;
-  for (uint64_t seed = 0; seed < 5000; ++seed) {
-    Random random(seed);
+  const auto draw = [](Random& random) {
     DraftShape shape = DrawDraftShape(random);
     if (random.OneIn(3)) shape.num_tokens = random.Int(0, shape.num_tokens);
+    return shape;
+  };
+  ForEachRandomShape(5000, draw, [&](Random& random, const DraftShape& shape) {
     Memory memory([&](ArrayCarver& carver) { return CarveTreeBatch(shape, carver); });
     TreeBatchArgs& args = memory.args();
     DrawTreeBatch(random, shape, 0.1, args);
@@ -161,7 +161,7 @@ TEST(TreeBatchTest, NonsenseMakesRowsInertAndNothingElse) {
       }
     }
     ASSERT_LE(args.arrays.query_start_loc[shape.num_rows], shape.num_tokens);
-  }
+  });
   EXPECT_GT(num_faults, 500);
 }
 

@@ -7,17 +7,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/attention/testing/random.h"
+#include "reprise/attention/testing/random_cases.h"
 #include "reprise/attention/testing/speculation/tree_cases.h"
 #include "reprise/attention/testing/speculation/tree_reference.h"
-#include "reprise/base/testing/allocation_counter.h"
 #include "reprise/base/testing/builder_memory.h"
 
 namespace reprise {
 namespace {
 
 using ::testing::ElementsAre;
-
-using Memory = BuilderMemory<TreeTokensArgs>;
 
 // A plain row, then the tree of the header's picture, then a padded row.
 class TreeTokensOfThreeRows : public ::testing::Test {
@@ -123,60 +121,46 @@ TEST_F(TreeTokensOfThreeRows, BadInputIsRefusedWithNamesAndValues) {
   EXPECT_EQ(refusal(), "");
 }
 
-// Two copies of a random batch.
-struct Copies {
-  Copies(const TreeShape& shape, Random& random, double hostility)
-      : memory([&](ArrayCarver& carver) { return CarveTreeTokens(shape, carver); }),
-        expected([&](ArrayCarver& carver) { return CarveTreeTokens(shape, carver); }) {
-    DrawTreeTokens(random, shape, hostility, memory.args());
-    std::copy_n(memory.base(), memory.num_bytes(), expected.base());
+// A random batch for the operation and for its definition.
+struct Twins : DefinitionTwins<TreeTokensArgs> {
+  Twins(const TreeShape& shape, Random& random, double hostility)
+      : DefinitionTwins([&](ArrayCarver& carver) { return CarveTreeTokens(shape, carver); }) {
+    DrawTreeTokens(random, shape, hostility, args());
   }
-
-  Memory memory;
-  Memory expected;
 };
 
 TEST(TreeTokensTest, FollowsTheDefinition) {
   int num_forks = 0;
-  for (uint64_t seed = 0; seed < 2000; ++seed) {
-    Random random(seed);
-    const TreeShape shape = DrawTreeShape(random);
-    Copies copies(shape, random, 0);
-    const TreeTokensArgs& args = copies.memory.args();
+  ForEachRandomShape(2000, DrawTreeShape, [&](Random& random, const TreeShape& shape) {
+    Twins twins(shape, random, 0);
+    const TreeTokensArgs& args = twins.args();
     ASSERT_EQ(CheckTreeTokens(args), absl::OkStatus());
-    const AllocationCounter allocations;
-    TreeTokensOnHost(args);
-    ASSERT_EQ(allocations.count(), 0);
-    TreeTokensByDefinition(copies.expected.args());
-    ASSERT_EQ(copies.memory.FirstDifference(copies.expected.base()), "")
-        << "seed " << seed << ": " << shape;
+    ASSERT_EQ(twins.Compare(TreeTokensOnHost, TreeTokensByDefinition), "");
     for (int r = 0; r < shape.num_rows; ++r) {
       const int32_t* parents = args.parents.row(r, args.arrays.query_start_loc[r]);
       for (int n = 2; n < args.arrays.tail_len[r]; ++n) num_forks += parents[n] < n - 1;
     }
-  }
+  });
   EXPECT_GT(num_forks, 5000);
 }
 
 TEST(TreeTokensTest, NonsenseMakesRowsInertAndNothingElse) {
   int num_faults = 0;
-  for (uint64_t seed = 0; seed < 3000; ++seed) {
-    Random random(seed);
+  const auto draw = [](Random& random) {
     TreeShape shape = DrawTreeShape(random);
     shape.has_faults = true;
-    Copies copies(shape, random, 0.05);
-    const BatchArrays& arrays = copies.memory.args().arrays;
+    return shape;
+  };
+  ForEachRandomShape(3000, draw, [&](Random& random, const TreeShape& shape) {
+    Twins twins(shape, random, 0.05);
+    const BatchArrays& arrays = twins.args().arrays;
     std::fill_n(arrays.row_faults, shape.num_rows, 0);
-    std::fill_n(copies.expected.args().arrays.row_faults, shape.num_rows, 0);
-    TreeTokensOnHost(copies.memory.args());
-    TreeTokensByDefinition(copies.expected.args());
-    ASSERT_EQ(copies.memory.FirstDifference(copies.expected.base()), "")
-        << "seed " << seed << ": " << shape;
+    ASSERT_EQ(twins.Compare(TreeTokensOnHost, TreeTokensByDefinition), "");
     for (int r = 0; r < shape.num_rows; ++r) {
       num_faults += arrays.row_faults[r] != 0;
       ASSERT_TRUE(arrays.row_faults[r] == 0 || arrays.seq_lens[r] == 0);
     }
-  }
+  });
   EXPECT_GT(num_faults, 500);
 }
 
