@@ -46,9 +46,12 @@
 // Only committed tokens go out (BlockManager::Commit); tokens in flight are computed again.
 //
 // Errors change nothing, but PlanOut() and PlanIn() may release blocks of copies that have ended.
-// Thread safety: none; one owner. Ownership: the manager outlives the store, the store owns the
-// fences. A store that ends before its manager leaves blocks held unless its plan is empty and
-// num_held() is 0. Cost: O(1) per block; allocates, since swaps are rare.
+// Thread safety: none; one owner. Cost: O(1) per block; allocates, since swaps are rare.
+//
+// Ownership: the manager outlives the store; the store owns the fences. The store owns no memory that
+// a copy reads or writes: KvSwapper keeps that memory, and its destructor waits for the copies in
+// flight. The destructor of the store does not wait. Device blocks that the store holds at its end
+// stay held, so the manager never hands them out. Slots of a pending plan keep their state.
 
 #ifndef REPRISE_CACHE_BLOCKS_SWAP_STORE_H_
 #define REPRISE_CACHE_BLOCKS_SWAP_STORE_H_

@@ -369,6 +369,22 @@ TEST_F(SwapStoreTest, AnEventThatPassesBetweenPlanOutAndLaunchedReleasesOnlyItsO
 }
 
 // Fewer fences than plans in flight: a block may be held for longer, never shorter.
+TEST_F(SwapStoreTest, ABlockOfAPendingCopyStaysHeldAfterTheStoreEnds) {
+  AddCommitted(kA, 24);  // 6 of 9
+  ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
+  Launch();
+  AddCommitted(kB, 4);
+  ASSERT_TRUE(store_->PlanOut(kB, kTwo).ok());  // never launched
+  store_.reset();
+  stream_.RunAll();
+  EXPECT_EQ(manager_->Add(kC, 12).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(manager_->Free(kB).ok());
+  EXPECT_EQ(manager_->pool().num_used(), 7);
+  EXPECT_EQ(manager_->Add(kC, 12).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(manager_->Add(kC, 8).ok());
+  manager_->CheckInvariants();
+}
+
 TEST_F(SwapStoreTest, PlansMayBeMoreThanFences) {
   for (int i = 0; i < 5; ++i) {  // 3 fences
     AddCommitted(kA, 4);
