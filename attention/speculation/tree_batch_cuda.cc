@@ -1,4 +1,4 @@
-// Batches of token trees: the launches of two operations, without a kernel of their own.
+// The device form of tree batches: the launches of two operations.
 
 #include "absl/status/status.h"
 #include "reprise/attention/metadata/batch_gather.h"
