@@ -200,8 +200,8 @@ def cache():
     d.text(438, 299, "Release, committed", "soft small", "middle")
     d.path([(500, 330), (376, 330)])
     d.text(438, 345, "a hit, Allocate", "soft small", "middle")
-    d.text(674, 313, "A copy on another stream has a", "soft small")
-    d.text(674, 328, "reference until it has ended.", "soft small")
+    for i, line in enumerate(("A copy on another stream holds a", "reference. Its release waits beside", "the pool until the copy has ended.")):
+        d.text(664, 308 + 15 * i, line, "soft small")
     d.text(160, 262, "if none is free, Allocate takes the cached block that was unused longest, and forgets its content", "soft small")
     return d
 
