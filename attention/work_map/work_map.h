@@ -192,6 +192,8 @@ struct CutCosts {
   // The cuts of a filled column cost at least `border`, and at least this percentage of its width.
   int border = 0;
   int border_percent = 0;
+  // Whether a tile takes as long as reading its keys. Then CTAs without work cost nothing.
+  bool is_bound_by_reading = false;
   int ctas_per_sm = 1;
   int lone_percent = 100;  // the time of a step if the multiprocessor has only one CTA
   int cluster_steps = 0;

@@ -572,7 +572,8 @@ class WorkMapBuilder {
           {.piece_steps = CeilOf(ranges.longest_steps, cluster_), .cluster = cluster_});
     } else if (of_column == 1) {
       columns.CutEvenly(ChoosePieces(total_cost, num_tiles, ranges, least_steps, filled_end));
-    } else if (WholeRangesEndFirst(total_cost, num_tiles, of_column, filled_end)) {
+    } else if (map_.costs.is_bound_by_reading &&
+               WholeRangesEndFirst(total_cost, num_tiles, of_column, filled_end)) {
       columns.CutEvenly({.piece_steps = ranges.longest_steps, .pieces_of_column = of_column});
     }
   }

@@ -108,6 +108,29 @@ TEST(WorkMapWholeTest, RowsOfUnlikeLengthsAreCut) {
   EXPECT_GT(NumMerges(unlike, OptionsFor(unlike.batch)), 0);
 }
 
+// The others multiply for longer than they read, so that CTAs without work cost time.
+TEST(WorkMapWholeTest, OnlyTilesThatReadingBoundsHaveSeveralWholeRanges) {
+  const auto is_bound_by_reading = [](const WorkMapOptions& options) {
+    return PlanWorkMap(options)->shape.main.costs.is_bound_by_reading;
+  };
+  const WorkMapOptions decode = OptionsFor(Rows(std::vector<int32_t>(64, 1024)).batch);
+  EXPECT_TRUE(is_bound_by_reading(decode));
+  WorkMapOptions other = decode;
+  other.max_query_len = 8;  // tiles of 32 rows of q
+  other.max_tokens = 8 * other.max_rows;
+  EXPECT_TRUE(is_bound_by_reading(other));
+  other.max_query_len = 100;
+  EXPECT_FALSE(is_bound_by_reading(other));
+  other = decode;
+  other.dtype = DType::kFloat32;
+  EXPECT_FALSE(is_bound_by_reading(other));
+  // 31 ranges of 128 rows of q, in 16 columns: two of them are 3 % wider than a filled column.
+  const Rows long_rows(std::vector<int32_t>(31, 2048), /*query_len=*/32);
+  WorkMapOptions options = OptionsFor(long_rows.batch);
+  options.head_dim_qk = options.head_dim_v = 256;  // not dealt
+  EXPECT_GT(NumMerges(long_rows, options), 0);
+}
+
 // 33 columns, of two to a multiprocessor.
 TEST(WorkMapWholeTest, TheCostsDecideWhetherRowsOfTwoColumnsAreCut) {
   const auto num_merges = [](int len, const WorkMapCosts& costs) {

@@ -201,6 +201,9 @@ int64_t LayOutPartials(void* memory, WorkMap& map) {
 
 constexpr int kFewRows = 8;
 
+// Tiles of at most this many rows take as long as reading their keys.
+constexpr int kMostRowsOfReading = 32;
+
 // In TileMap's unit. `rows`: live rows of the tile. Partials of few rows are small, and those of
 // more rows are added up by several CTAs, or by more warps.
 int MergesPerStep(const AttentionKernelEntry& kernel, int rows, const WorkMapCosts& costs) {
@@ -224,6 +227,8 @@ CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const WorkMapC
                       .joint_keys = costs.joint_keys,
                       .both_ways_steps = costs.both_ways_steps,
                       .wide_keys = costs.wide_keys};
+  of_tile.is_bound_by_reading =
+      kernel.tile.rows() <= kMostRowsOfReading && kernel.tile.dtype != DType::kFloat32;
   of_tile.ctas_per_sm = kernel.tile.ctas_per_sm;
   if (of_tile.ctas_per_sm > 1) {
     of_tile.lone_percent = (100 + costs.lone_loss_percent) / of_tile.ctas_per_sm;
