@@ -30,9 +30,10 @@ TokenView ViewOf(const at::Tensor& tensor) {
   return ViewOf(tensor, const_cast<void*>(tensor.const_data_ptr()));
 }
 
-HostOutput OutputOf(at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
+HostOutput OutputOf(const AttentionOutput& tensors, const AttentionExtras& extras) {
+  at::Tensor& out = tensors.out;
   HostOutput output = {.out = ViewOf(out, out.mutable_data_ptr()), .num_out_tokens = out.size(0)};
-  if (lse) {
+  if (at::Tensor* const lse = tensors.lse) {
     output.lse = lse->mutable_data_ptr<float>();
     output.lse_token_stride = lse->stride(0);
     output.lse_head_stride = lse->stride(1);
@@ -72,16 +73,16 @@ absl::Status CheckIsHost(const at::Tensor& q) {
 
 absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                             const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
-                            at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
+                            const AttentionOutput& output, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
-    REPRISE_RETURN_IF_ERROR(ValidatePagedAttention(layer, batch, q, kv, out, lse, extras));
-    if (q.is_cuda()) return PagedAttentionCuda(layer, batch, work, q, kv, out, lse, extras);
+    REPRISE_RETURN_IF_ERROR(ValidatePagedAttention(layer, batch, q, kv, output, extras));
+    if (q.is_cuda()) return PagedAttentionCuda(layer, batch, work, q, kv, output, extras);
     REPRISE_RETURN_IF_ERROR(CheckIsHost(q));
     REPRISE_RETURN_IF_ERROR(CheckBatchArrays(layer, batch, kv));
     PagedAttentionOnHost({.layer = layer,
                           .kv = kv,
                           .q = ViewOf(q),
-                          .output = OutputOf(out, lse, extras),
+                          .output = OutputOf(output, extras),
                           .new_keys = NewKeysOf(extras)},
                          batch, TorchThreads());
     return absl::OkStatus();
@@ -89,19 +90,18 @@ absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batc
 }
 
 absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
-                             const BatchWork& work, const at::Tensor& q, const at::Tensor& k,
-                             const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
-                             const AttentionExtras& extras) {
+                             const BatchWork& work, const at::Tensor& q, const ContiguousKeys& keys,
+                             const AttentionOutput& output, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
-    REPRISE_RETURN_IF_ERROR(ValidateRaggedAttention(layer, batch, q, k, v, out, lse, extras));
-    if (q.is_cuda()) return RaggedAttentionCuda(layer, batch, work, q, k, v, out, lse, extras);
+    REPRISE_RETURN_IF_ERROR(ValidateRaggedAttention(layer, batch, q, keys, output, extras));
+    if (q.is_cuda()) return RaggedAttentionCuda(layer, batch, work, q, keys, output, extras);
     REPRISE_RETURN_IF_ERROR(CheckIsHost(q));
     REPRISE_RETURN_IF_ERROR(CheckBatchArrays(batch));
     RaggedAttentionOnHost({.layer = layer,
-                           .kv = ContiguousKv(layer, ViewOf(k), ViewOf(v),
-                                              {.k = extras.k_scale, .v = extras.v_scale}),
+                           .kv = ContiguousKv(layer, ViewOf(keys.k), ViewOf(keys.v),
+                                              {.k = keys.k_scale, .v = keys.v_scale}),
                            .q = ViewOf(q),
-                           .output = OutputOf(out, lse, extras)},
+                           .output = OutputOf(output, extras)},
                           batch, TorchThreads());
     return absl::OkStatus();
   });

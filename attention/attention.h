@@ -1,7 +1,7 @@
 // Computes attention over a batch; everything else in this directory prepares it.
 //
 //   at::Tensor out = at::empty({num_tokens, 32, 128}, q.options());
-//   REPRISE_RETURN_IF_ERROR(PagedAttention(params, batch, work, q, kv, out, /*lse=*/nullptr));
+//   REPRISE_RETURN_IF_ERROR(PagedAttention(params, batch, work, q, kv, {out}));
 //
 // Runs on the device of `q`. On the CPU it is synchronous and multi-threaded. On CUDA it launches
 // on the current stream without synchronisation, allocation, or host values other than the
@@ -44,14 +44,11 @@ namespace reprise {
 
 absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                             const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
-                            at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras = {});
+                            const AttentionOutput& output, const AttentionExtras& extras = {});
 
-// k [num_keys, num_kv_heads, head_dim_qk], v [num_keys, num_kv_heads, head_dim_v], both of q's
-// dtype or of one fp8 type (AttentionExtras has their scales); last stride 1.
 absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
-                             const BatchWork& work, const at::Tensor& q, const at::Tensor& k,
-                             const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
-                             const AttentionExtras& extras = {});
+                             const BatchWork& work, const at::Tensor& q, const ContiguousKeys& keys,
+                             const AttentionOutput& output, const AttentionExtras& extras = {});
 
 }  // namespace reprise
 

@@ -1,10 +1,10 @@
-// Optional arguments of an attention call, in addition to the layer, the batch, q and the cache.
+// The tensors of an attention call, apart from q and the cache, and its optional arguments.
 //
 //   // fp8 out with one scale, and this step's keys from the projections instead of the cache:
 //   AttentionExtras extras = {.new_k = &k, .new_v = &v, .out_scale = {.value = 0.02f}};
-//   REPRISE_RETURN_IF_ERROR(PagedAttention(layer, batch, work, q, kv, out, nullptr, extras));
+//   REPRISE_RETURN_IF_ERROR(PagedAttention(layer, batch, work, q, kv, {out, &lse}, extras));
 //
-// A value. The tensors must outlive the call; their memory must outlive any graph that captures it.
+// Values. The tensors must outlive the call; their memory must outlive any graph that captures it.
 
 #ifndef REPRISE_ATTENTION_ATTENTION_EXTRAS_H_
 #define REPRISE_ATTENTION_ATTENTION_EXTRAS_H_
@@ -15,6 +15,21 @@
 
 namespace reprise {
 
+// What a call writes. attention/attention.h has the shapes and dtypes.
+struct AttentionOutput {
+  at::Tensor& out;
+  at::Tensor* lse = nullptr;  // null: none is written
+};
+
+// The keys and values of RaggedAttention(): k [num_keys, num_kv_heads, head_dim_qk], v [num_keys,
+// num_kv_heads, head_dim_v], both of q's dtype or of one fp8 type; last stride 1.
+struct ContiguousKeys {
+  const at::Tensor& k;
+  const at::Tensor& v;
+  Scale k_scale = {};
+  Scale v_scale = {};
+};
+
 struct AttentionExtras {
   // New keys in addition to a (quantised) cache: the last query_len keys of each row come from
   // these tensors instead of the cache. Key seq_len - query_len + i is that of the row's i-th
@@ -23,11 +38,6 @@ struct AttentionExtras {
   // bfloat16, or float16 if the cache is float16), last stride 1. PagedAttention only.
   const at::Tensor* new_k = nullptr;
   const at::Tensor* new_v = nullptr;
-
-  // RaggedAttention only: the scales of k and v, which may be fp8. Those of a cache are in its
-  // KvLayer.
-  Scale k_scale = {};
-  Scale v_scale = {};
 
   // Quantised output: out is the result divided by the scale and rounded; in an fp8 tensor it
   // saturates at the largest value. The scale is a host float, or one float on the device of q.

@@ -61,9 +61,7 @@ class Call {
             .head_dim_v = 16};
   }
 
-  absl::Status Run() {
-    return PagedAttention(layer, batch, BatchWork{}, q, Kv(), out, nullptr, extras);
-  }
+  absl::Status Run() { return PagedAttention(layer, batch, BatchWork{}, q, Kv(), {out}, extras); }
   std::string Message() { return std::string(Run().message()); }
 
   const std::vector<int32_t> query_start_loc = {0, 2};
@@ -149,8 +147,6 @@ TEST(AttentionExtrasTest, RefusesWhatDoesNotFitByName) {
   EXPECT_THAT(call.Message(), HasSubstr("out_scale: expected none beside out_block_scales"));
   call.extras = {.out_block_scales = &odd_scales};
   EXPECT_THAT(call.Message(), HasSubstr("expected blocks of a multiple of 4 columns"));
-  call.extras = {.k_scale = {.value = 0.5f}};
-  EXPECT_THAT(call.Message(), HasSubstr("extras.k_scale and extras.v_scale: expected none"));
   call.extras = {};
   EXPECT_TRUE(call.Run().ok());
 }
@@ -174,18 +170,16 @@ TEST(AttentionExtrasTest, ContiguousFp8KeysAreThoseOfACacheWithTheSameScales) {
     kv.k_scale = {.data = k_scales.data()};
     kv.v_scale = {.data = v_scales.data()};
     at::Tensor expected = at::empty({2, 2, 16});
-    ASSERT_TRUE(
-        PagedAttention(call.layer, call.batch, BatchWork{}, call.q, kv, expected, nullptr).ok());
+    ASSERT_TRUE(PagedAttention(call.layer, call.batch, BatchWork{}, call.q, kv, {expected}).ok());
 
     const auto contiguous = [](const at::Tensor& cache) {  // blocks 2 and 1
       const at::Tensor bytes = cache.view(at::kByte);
       return at::cat({bytes[2], bytes[1].narrow(0, 0, 1)}).view(cache.scalar_type());
     };
     const at::Tensor k = contiguous(call.k), v = contiguous(call.v);
-    const AttentionExtras scales = {.k_scale = kv.k_scale, .v_scale = kv.v_scale};
-    ASSERT_TRUE(
-        RaggedAttention(call.layer, ragged, BatchWork{}, call.q, k, v, call.out, nullptr, scales)
-            .ok());
+    ASSERT_TRUE(RaggedAttention(call.layer, ragged, BatchWork{}, call.q,
+                                {k, v, kv.k_scale, kv.v_scale}, {call.out})
+                    .ok());
     EXPECT_LT(Distance(call.out, expected), 1e-6f);
     EXPECT_GT(expected.abs().max().item<float>(), 1.0f);  // v_scale is 3
   }

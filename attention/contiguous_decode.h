@@ -3,8 +3,8 @@
 //   // K, V of one sequence as [num_kv_heads, capacity, head_dim] (HND), 100 keys of which are
 //   // there; bounds: device int32 {0, 1, 0, 100}
 //   RaggedBatch batch = ContiguousDecode(bounds.const_data_ptr<int32_t>(), {.capacity = 4096});
-//   REPRISE_RETURN_IF_ERROR(RaggedAttention(layer, batch, work, q, TokensOfHnd(k), TokensOfHnd(v),
-//                                           out, nullptr));
+//   REPRISE_RETURN_IF_ERROR(
+//       RaggedAttention(layer, batch, work, q, {TokensOfHnd(k), TokensOfHnd(v)}, {out}));
 //
 // The number of keys is device data, so a captured call adapts to a growing sequence. Plan the work
 // map with max_rows 1, max_tokens = max_query_len, max_seq_len = capacity.

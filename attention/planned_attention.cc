@@ -223,7 +223,7 @@ absl::Status PlannedAttention::CheckLayer(const AttentionParams& layer) const {
 }
 
 absl::Status PlannedAttention::Run(const AttentionParams& layer, const at::Tensor& q,
-                                   const KvLayer& kv, at::Tensor& out, at::Tensor* lse,
+                                   const KvLayer& kv, const AttentionOutput& output,
                                    const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     if (!planned_) {
@@ -247,7 +247,7 @@ absl::Status PlannedAttention::Run(const AttentionParams& layer, const at::Tenso
     }
     PagedBatch batch = inputs_.BatchOf(*planned_, map_workspace_);
     batch.causal = options_.causal;
-    return PagedAttention(layer, batch, work_, q, kv, out, lse, extras);
+    return PagedAttention(layer, batch, work_, q, kv, output, extras);
   });
 }
 

@@ -9,7 +9,7 @@
 //   attention->SetPartialWorkspace(at::empty({attention->partial_bytes()}, bytes));
 //   // Each step: lengths and tables, on the host or on the device
 //   REPRISE_RETURN_IF_ERROR(attention->Plan({.seq_lens = seq_lens, .block_table = table}));
-//   for (...) REPRISE_RETURN_IF_ERROR(attention->Run(layer, q, kv, out, &lse));
+//   for (...) REPRISE_RETURN_IF_ERROR(attention->Run(layer, q, kv, {out, &lse}));
 //
 // Plan() copies its inputs into the map workspace and builds the work map there. Host arrays may be
 // overwritten when it returns: they are copied through LibTorch's pinned memory, which is not
@@ -104,9 +104,9 @@ class PlannedAttention {
 
   absl::Status Plan(const PlanInputs& inputs);
 
-  // As PagedAttention(), for the batch that was planned. `lse` may be null.
+  // As PagedAttention(), for the batch that was planned.
   absl::Status Run(const AttentionParams& layer, const at::Tensor& q, const KvLayer& kv,
-                   at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras = {});
+                   const AttentionOutput& output, const AttentionExtras& extras = {});
 
   // Captured graphs that use this object. On the CPU each recorded call takes its own pin from
   // here.

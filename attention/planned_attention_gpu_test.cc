@@ -141,7 +141,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
                                    .head_dim_qk = 64,
                                    .head_dim_v = 64,
                                    .window_left = window_left};
-    return attention.Run(layer, q_, kv, out_, &lse_);
+    return attention.Run(layer, q_, kv, {out_, &lse_});
   }
 
   // The expected out of the rows, from a separate PlannedAttention.

@@ -95,7 +95,7 @@ class PlannedAttentionTest : public ::testing::Test {
   }
 
   absl::Status Run(PlannedAttention& attention) {
-    return attention.Run(Layer(), q_, Kv(), out_, &lse_);
+    return attention.Run(Layer(), q_, Kv(), {out_, &lse_});
   }
 
   at::Tensor k_, v_, q_, out_, lse_;
@@ -116,7 +116,7 @@ TEST_F(PlannedAttentionTest, GivesWhatPagedAttentionGives) {
                             .max_blocks = 2};
   at::Tensor out = at::full({8, 2, 16}, NAN);
   at::Tensor lse = at::full({8, 2}, NAN);
-  ASSERT_TRUE(PagedAttention(Layer(), batch, {}, q_, Kv(), out, &lse).ok());
+  ASSERT_TRUE(PagedAttention(Layer(), batch, {}, q_, Kv(), {out, &lse}).ok());
   for (int layer = 0; layer < 2; ++layer) {
     ASSERT_TRUE(attention->Plan(Inputs()).ok());
     const absl::Status status = Run(*attention);
@@ -143,7 +143,7 @@ TEST_F(PlannedAttentionTest, CustomMasksOfAPlanAreThoseOfItsRun) {
     inputs.custom_mask = std::move(mask);
     inputs.custom_mask_offset = std::move(offset);
     absl::Status status = (*attention)->Plan(inputs);
-    if (status.ok()) status = (*attention)->Run(layer, q_, Kv(), out_, &lse_);
+    if (status.ok()) status = (*attention)->Run(layer, q_, Kv(), {out_, &lse_});
     EXPECT_TRUE(status.ok()) << status;
     return out_.narrow(0, 0, 4).clone();
   };
@@ -226,18 +226,18 @@ TEST_F(PlannedAttentionTest, ALayerSeesNoMoreThanWasPlannedFor) {
   ASSERT_TRUE(attention->Plan(Inputs()).ok());
   AttentionParams layer = Layer();
   layer.window_left = 9;
-  EXPECT_TRUE(attention->Run(layer, q_, Kv(), out_, nullptr).ok());
+  EXPECT_TRUE(attention->Run(layer, q_, Kv(), {out_}).ok());
   layer.window_left = 10;
   EXPECT_EQ(
-      attention->Run(layer, q_, Kv(), out_, nullptr),
+      attention->Run(layer, q_, Kv(), {out_}),
       absl::InvalidArgumentError(
           "window_left must be within the window that was planned: expected at most 9, got 10"));
   layer.window_left = std::nullopt;
-  EXPECT_THAT(std::string(attention->Run(layer, q_, Kv(), out_, nullptr).message()),
+  EXPECT_THAT(std::string(attention->Run(layer, q_, Kv(), {out_}).message()),
               HasSubstr("got none"));
   KvLayer kv = Kv();
   kv.block_size = 2;
-  EXPECT_THAT(std::string(attention->Run(Layer(), q_, kv, out_, nullptr).message()),
+  EXPECT_THAT(std::string(attention->Run(Layer(), q_, kv, {out_}).message()),
               HasSubstr("block_size"));
 }
 

@@ -77,8 +77,10 @@ absl::Status CheckNewKeys(ShapeChecker& dims, const at::Tensor& q, const Attenti
 
 // q, out and lse, which paged and ragged attention have in common.
 absl::Status CheckQueriesAndOutputs(ShapeChecker& dims, const AttentionParams& layer,
-                                    int num_tokens, const at::Tensor& q, const at::Tensor& out,
-                                    const at::Tensor* lse) {
+                                    int num_tokens, const at::Tensor& q,
+                                    const AttentionOutput& output) {
+  const at::Tensor& out = output.out;
+  const at::Tensor* const lse = output.lse;
   dims.Bind("num_tokens", num_tokens);
   dims.Bind("num_q_heads", layer.num_q_heads);
   dims.Bind("num_kv_heads", layer.num_kv_heads);
@@ -112,19 +114,14 @@ absl::Status CheckKeys(ShapeChecker& dims, const char* name, const at::Tensor& k
 }  // namespace
 
 absl::Status ValidatePagedAttention(const AttentionParams& layer, const PagedBatch& batch,
-                                    const at::Tensor& q, const KvLayer& kv, const at::Tensor& out,
-                                    const at::Tensor* lse, const AttentionExtras& extras) {
+                                    const at::Tensor& q, const KvLayer& kv,
+                                    const AttentionOutput& output, const AttentionExtras& extras) {
   REPRISE_RETURN_IF_ERROR(CheckAttentionParams(layer));
   REPRISE_RETURN_IF_ERROR(CheckBatchFields(layer, batch));
   REPRISE_RETURN_IF_ERROR(CheckKvLayer(layer, kv));
   ShapeChecker dims;
-  REPRISE_RETURN_IF_ERROR(CheckQueriesAndOutputs(dims, layer, batch.num_tokens, q, out, lse));
-  REPRISE_RETURN_IF_ERROR(CheckOutputScales(dims, layer, out, extras));
-  if (!IsOne(extras.k_scale) || !IsOne(extras.v_scale)) {
-    return absl::InvalidArgumentError(
-        "extras.k_scale and extras.v_scale: expected none with a cache, which has its own, got "
-        "one");
-  }
+  REPRISE_RETURN_IF_ERROR(CheckQueriesAndOutputs(dims, layer, batch.num_tokens, q, output));
+  REPRISE_RETURN_IF_ERROR(CheckOutputScales(dims, layer, output.out, extras));
   if (kv.rope_dim > 0 && (extras.new_k || extras.new_v)) {
     return absl::InvalidArgumentError(
         "new_k and new_v: expected none with keys that have a rope part (kv.rope_dim), got them");
@@ -133,21 +130,20 @@ absl::Status ValidatePagedAttention(const AttentionParams& layer, const PagedBat
 }
 
 absl::Status ValidateRaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
-                                     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                     const at::Tensor& out, const at::Tensor* lse,
-                                     const AttentionExtras& extras) {
+                                     const at::Tensor& q, const ContiguousKeys& keys,
+                                     const AttentionOutput& output, const AttentionExtras& extras) {
   REPRISE_RETURN_IF_ERROR(CheckAttentionParams(layer));
   REPRISE_RETURN_IF_ERROR(CheckBatchFields(batch));
   ShapeChecker dims;
-  REPRISE_RETURN_IF_ERROR(CheckQueriesAndOutputs(dims, layer, batch.num_tokens, q, out, lse));
-  REPRISE_RETURN_IF_ERROR(CheckOutputScales(dims, layer, out, extras));
+  REPRISE_RETURN_IF_ERROR(CheckQueriesAndOutputs(dims, layer, batch.num_tokens, q, output));
+  REPRISE_RETURN_IF_ERROR(CheckOutputScales(dims, layer, output.out, extras));
   if (extras.new_k || extras.new_v) {
     return absl::InvalidArgumentError("new_k and new_v: expected none beside k and v, got them");
   }
   dims.Bind("num_keys", batch.num_keys);
-  REPRISE_RETURN_IF_ERROR(CheckKeys(dims, "k", k, "head_dim_qk", q));
-  REPRISE_RETURN_IF_ERROR(CheckKeys(dims, "v", v, "head_dim_v", q));
-  return CheckDType("v", v, {k.scalar_type()});
+  REPRISE_RETURN_IF_ERROR(CheckKeys(dims, "k", keys.k, "head_dim_qk", q));
+  REPRISE_RETURN_IF_ERROR(CheckKeys(dims, "v", keys.v, "head_dim_v", q));
+  return CheckDType("v", keys.v, {keys.k.scalar_type()});
 }
 
 }  // namespace reprise

@@ -19,12 +19,13 @@
 namespace reprise {
 
 absl::Status ValidatePagedAttention(const AttentionParams& layer, const PagedBatch& batch,
-                                    const at::Tensor& q, const KvLayer& kv, const at::Tensor& out,
-                                    const at::Tensor* lse, const AttentionExtras& extras = {});
+                                    const at::Tensor& q, const KvLayer& kv,
+                                    const AttentionOutput& output,
+                                    const AttentionExtras& extras = {});
 
 absl::Status ValidateRaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
-                                     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                     const at::Tensor& out, const at::Tensor* lse,
+                                     const at::Tensor& q, const ContiguousKeys& keys,
+                                     const AttentionOutput& output,
                                      const AttentionExtras& extras = {});
 
 }  // namespace reprise

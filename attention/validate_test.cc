@@ -46,7 +46,7 @@ struct Call {
 
   at::Tensor Out() {
     at::Tensor result = at::full({2, 2, 16}, kUnwritten);
-    const absl::Status status = PagedAttention(layer, batch, BatchWork{}, q, Kv(), result, nullptr);
+    const absl::Status status = PagedAttention(layer, batch, BatchWork{}, q, Kv(), {result});
     EXPECT_TRUE(status.ok()) << status;
     return result;
   }
@@ -145,16 +145,16 @@ TEST(ValidateTest, WhatDoesNotFitIsRefusedByNameAndNothingIsWritten) {
   for (const auto& refusal : kRefusals) {
     Call call;
     EXPECT_TRUE(
-        ValidatePagedAttention(call.layer, call.batch, call.q, call.Kv(), call.out, &call.lse)
+        ValidatePagedAttention(call.layer, call.batch, call.q, call.Kv(), {call.out, &call.lse})
             .ok());
     refusal.spoil(call);
     const absl::Status status =
-        ValidatePagedAttention(call.layer, call.batch, call.q, call.Kv(), call.out, &call.lse);
+        ValidatePagedAttention(call.layer, call.batch, call.q, call.Kv(), {call.out, &call.lse});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << refusal.message;
     EXPECT_NE(status.message().find(refusal.message), absl::string_view::npos) << status;
-    EXPECT_EQ(
-        PagedAttention(call.layer, call.batch, BatchWork{}, call.q, call.Kv(), call.out, &call.lse),
-        status);
+    EXPECT_EQ(PagedAttention(call.layer, call.batch, BatchWork{}, call.q, call.Kv(),
+                             {call.out, &call.lse}),
+              status);
     EXPECT_TRUE(at::equal(call.out, at::full_like(call.out, kUnwritten))) << refusal.message;
     EXPECT_TRUE(at::equal(call.lse, at::full_like(call.lse, kUnwritten))) << refusal.message;
   }
@@ -172,24 +172,22 @@ TEST(ValidateTest, ContiguousKeysAreOfTheQueriesTypeOrFp8) {
                              .max_query_len = 2,
                              .max_seq_len = 5};
   const at::Tensor q = at::rand({2, 2, 16}), k = at::rand({5, 1, 16}), v = at::rand({5, 1, 16});
-  const at::Tensor out = at::empty({2, 2, 16});
-  EXPECT_EQ(ValidateRaggedAttention(layer, batch, q, k, v, out, nullptr), absl::OkStatus());
-  const absl::Status status =
-      ValidateRaggedAttention(layer, batch, q, k, v.to(at::kHalf), out, nullptr);
+  at::Tensor out = at::empty({2, 2, 16});
+  EXPECT_EQ(ValidateRaggedAttention(layer, batch, q, {k, v}, {out}), absl::OkStatus());
+  const absl::Status status = ValidateRaggedAttention(layer, batch, q, {k, v.to(at::kHalf)}, {out});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message().substr(0, 1), "v") << status;
 
   const at::Tensor k8 = k.to(at::kFloat8_e5m2), v8 = v.to(at::kFloat8_e5m2);
-  const AttentionExtras scales = {.k_scale = {.value = 0.5f}, .v_scale = {.value = 2.0f}};
-  EXPECT_EQ(ValidateRaggedAttention(layer, batch, q, k8, v8, out, nullptr, scales),
+  const Scale k_scale = {.value = 0.5f}, v_scale = {.value = 2.0f};
+  EXPECT_EQ(ValidateRaggedAttention(layer, batch, q, {k8, v8, k_scale, v_scale}, {out}),
             absl::OkStatus());
-  EXPECT_EQ(ValidateRaggedAttention(layer, batch, q, k8, v.to(at::kFloat8_e4m3fn), out, nullptr)
-                .message(),
-            "v has the wrong dtype: expected float8_e5m2, got float8_e4m3fn");
-  EXPECT_EQ(ValidateRaggedAttention(layer, batch, q, k.to(at::kHalf), v, out, nullptr)
-                .message()
-                .substr(0, 1),
-            "k");
+  EXPECT_EQ(
+      ValidateRaggedAttention(layer, batch, q, {k8, v.to(at::kFloat8_e4m3fn)}, {out}).message(),
+      "v has the wrong dtype: expected float8_e5m2, got float8_e4m3fn");
+  EXPECT_EQ(
+      ValidateRaggedAttention(layer, batch, q, {k.to(at::kHalf), v}, {out}).message().substr(0, 1),
+      "k");
 }
 
 }  // namespace

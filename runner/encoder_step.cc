@@ -16,9 +16,9 @@ absl::StatusOr<at::Tensor> EncoderStep::Attend(int layer, const at::Tensor& q, c
   const AttentionParams& params = parts_.layers[layer].params;
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     at::Tensor out = at::empty({num_tokens(), params.num_q_heads, params.head_dim_v}, q.options());
-    REPRISE_RETURN_IF_ERROR(RaggedAttention(
-        params, parts_.batch, parts_.work[parts_.classes->class_of_layer[layer]], q, k, v, out,
-        /*lse=*/nullptr));
+    REPRISE_RETURN_IF_ERROR(RaggedAttention(params, parts_.batch,
+                                            parts_.work[parts_.classes->class_of_layer[layer]], q,
+                                            {k, v}, {out}));
     return out;
   });
 }

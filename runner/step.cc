@@ -59,7 +59,8 @@ struct Paged {
     extras.new_k = new_k.defined() ? &new_k : nullptr;
     extras.new_v = new_v.defined() ? &new_v : nullptr;
     extras.out_block_scales = out_block_scales.defined() ? &out_block_scales : nullptr;
-    return PagedAttention(params, batch, work, q, kv, out, lse.defined() ? &lse : nullptr, extras);
+    return PagedAttention(params, batch, work, q, kv, {out, lse.defined() ? &lse : nullptr},
+                          extras);
   }
   void Borrow() {
     for (at::Tensor* tensor : {&q, &out, &lse, &new_k, &new_v, &out_block_scales}) {
@@ -79,7 +80,7 @@ struct Ragged {
   at::Tensor out;
   at::Tensor lse;
 
-  absl::Status operator()() { return RaggedAttention(params, batch, work, q, k, v, out, &lse); }
+  absl::Status operator()() { return RaggedAttention(params, batch, work, q, {k, v}, {out, &lse}); }
   void Borrow() {
     for (at::Tensor* tensor : {&q, &k, &v, &out, &lse}) *tensor = Borrowed(*tensor);
   }

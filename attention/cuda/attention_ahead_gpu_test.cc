@@ -91,7 +91,7 @@ class Layer {
                         .head_dim_qk = kHeadDim,
                         .head_dim_v = kHeadDim};
     const absl::Status status = PagedAttention(
-        layer_, batch_, WorkOf(batch_, WindowOf(layer_), work_->map()), q, kv, out, nullptr);
+        layer_, batch_, WorkOf(batch_, WindowOf(layer_), work_->map()), q, kv, {out});
     EXPECT_TRUE(status.ok()) << status;
   }
 

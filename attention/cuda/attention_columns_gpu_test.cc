@@ -132,7 +132,7 @@ class Layer {
     const absl::StatusOr<BatchWork> built =
         LaunchWorkMap(batch_, WindowOf(layer), work.map(), stream);
     EXPECT_TRUE(built.ok()) << built.status();
-    const absl::Status status = PagedAttention(layer, batch_, *built, q_, kv, out, nullptr);
+    const absl::Status status = PagedAttention(layer, batch_, *built, q_, kv, {out});
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     return {.out = out,

@@ -27,8 +27,7 @@
 
 namespace reprise {
 
-KvLayer RaggedKv(const AttentionParams& layer, const at::Tensor& k, const at::Tensor& v,
-                 const AttentionExtras& extras) {
+KvLayer RaggedKv(const AttentionParams& layer, const ContiguousKeys& keys) {
   const auto view = [](const at::Tensor& tensor, int head_dim) {
     // The kernel only reads.
     return KvView{.data = const_cast<void*>(tensor.const_data_ptr()),
@@ -36,15 +35,15 @@ KvLayer RaggedKv(const AttentionParams& layer, const at::Tensor& k, const at::Te
                   .head_stride = tensor.stride(1),
                   .dim_chunk = head_dim};
   };
-  return {.k = view(k, layer.head_dim_qk),
-          .v = view(v, layer.head_dim_v),
-          .dtype = *FromScalarType(k.scalar_type()),
+  return {.k = view(keys.k, layer.head_dim_qk),
+          .v = view(keys.v, layer.head_dim_v),
+          .dtype = *FromScalarType(keys.k.scalar_type()),
           .num_blocks = 1,
           .num_kv_heads = layer.num_kv_heads,
           .head_dim_qk = layer.head_dim_qk,
           .head_dim_v = layer.head_dim_v,
-          .k_scale = extras.k_scale,
-          .v_scale = extras.v_scale};
+          .k_scale = keys.k_scale,
+          .v_scale = keys.v_scale};
 }
 
 #ifdef REPRISE_WITH_CUDA
@@ -151,9 +150,11 @@ void TakeExtras(const AttentionExtras& extras, AttentionKernelParams& params) {
 
 // What paged and ragged batches have in common, without the map.
 AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const at::Tensor& q,
-                                      const KvLayer& kv, at::Tensor& out, at::Tensor* lse,
+                                      const KvLayer& kv, const AttentionOutput& output,
                                       const AttentionExtras& extras) {
   AttentionKernelParams params = {};
+  at::Tensor& out = output.out;
+  at::Tensor* const lse = output.lse;
   TakeLayer(layer, params);
   params.q = q.const_data_ptr();
   params.q_dtype = *FromScalarType(q.scalar_type());
@@ -318,10 +319,10 @@ void TakeBatch(const RaggedBatch& batch, AttentionKernelParams& params) {
 
 absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
                                 const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
-                                at::Tensor& out, at::Tensor* lse, const AttentionExtras& extras) {
+                                const AttentionOutput& output, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
-    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, output, extras);
     TakeBatch(batch, params);
     REPRISE_ASSIGN_OR_RETURN(const AttentionKernelKey key,
                              KeyOf(layer, batch, work, q, kv, extras));
@@ -330,13 +331,13 @@ absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& 
 }
 
 absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch& batch,
-                                 const BatchWork& work, const at::Tensor& q, const at::Tensor& k,
-                                 const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
+                                 const BatchWork& work, const at::Tensor& q,
+                                 const ContiguousKeys& keys, const AttentionOutput& output,
                                  const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
-    const KvLayer kv = RaggedKv(layer, k, v, extras);
-    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, lse, extras);
+    const KvLayer kv = RaggedKv(layer, keys);
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, output, extras);
     TakeBatch(batch, params);
     REPRISE_ASSIGN_OR_RETURN(const AttentionKernelKey key,
                              KeyOf(layer, batch, work, q, kv, extras));
@@ -351,7 +352,7 @@ absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& laye
                                                      const AttentionExtras& extras) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
-    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, nullptr, extras);
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, {out}, extras);
     TakeBatch(batch, params);
     REPRISE_ASSIGN_OR_RETURN(const AttentionKernelKey key,
                              KeyOf(layer, batch, work, q, kv, extras));
@@ -362,13 +363,12 @@ absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& laye
 absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& layer,
                                                       const RaggedBatch& batch,
                                                       const BatchWork& work, const at::Tensor& q,
-                                                      const at::Tensor& k, const at::Tensor& v,
-                                                      at::Tensor& out,
+                                                      const ContiguousKeys& keys, at::Tensor& out,
                                                       const AttentionExtras& extras) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
-    const KvLayer kv = RaggedKv(layer, k, v, extras);
-    AttentionKernelParams params = LayerAndTensors(layer, q, kv, out, nullptr, extras);
+    const KvLayer kv = RaggedKv(layer, keys);
+    AttentionKernelParams params = LayerAndTensors(layer, q, kv, {out}, extras);
     TakeBatch(batch, params);
     REPRISE_ASSIGN_OR_RETURN(const AttentionKernelKey key,
                              KeyOf(layer, batch, work, q, kv, extras));
@@ -380,30 +380,29 @@ absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& lay
 
 absl::Status PagedAttentionCuda(const AttentionParams&, const PagedBatch& batch,
                                 const BatchWork& work, const at::Tensor&, const KvLayer&,
-                                at::Tensor&, at::Tensor*, const AttentionExtras&) {
+                                const AttentionOutput&, const AttentionExtras&) {
   REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work.map));
   return absl::UnimplementedError("PagedAttentionCuda: this build has no CUDA");
 }
 
 absl::Status RaggedAttentionCuda(const AttentionParams&, const RaggedBatch& batch,
-                                 const BatchWork& work, const at::Tensor&, const at::Tensor&,
-                                 const at::Tensor&, at::Tensor&, at::Tensor*,
-                                 const AttentionExtras&) {
+                                 const BatchWork& work, const at::Tensor&, const ContiguousKeys&,
+                                 const AttentionOutput&, const AttentionExtras&) {
   REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work.map));
   return absl::UnimplementedError("RaggedAttentionCuda: this build has no CUDA");
 }
 
 absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams&, const PagedBatch&,
-                                                     const WorkMap&, const at::Tensor&,
+                                                     const BatchWork&, const at::Tensor&,
                                                      const KvLayer&, at::Tensor&,
                                                      const AttentionExtras&) {
   return absl::UnimplementedError("PagedAttentionKernelName: this build has no CUDA");
 }
 
 absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams&, const RaggedBatch&,
-                                                      const WorkMap&, const at::Tensor&,
-                                                      const at::Tensor&, const at::Tensor&,
-                                                      at::Tensor&, const AttentionExtras&) {
+                                                      const BatchWork&, const at::Tensor&,
+                                                      const ContiguousKeys&, at::Tensor&,
+                                                      const AttentionExtras&) {
   return absl::UnimplementedError("RaggedAttentionKernelName: this build has no CUDA");
 }
 

@@ -35,18 +35,15 @@ namespace reprise {
 
 // The cache that the contiguous k and v of a ragged batch are: one block of all keys. The kernels only
 // read it.
-KvLayer RaggedKv(const AttentionParams& layer, const at::Tensor& k, const at::Tensor& v,
-                 const AttentionExtras& extras);
+KvLayer RaggedKv(const AttentionParams& layer, const ContiguousKeys& keys);
 
-// `lse` may be null.
 absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
                                 const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
-                                at::Tensor& out, at::Tensor* lse,
-                                const AttentionExtras& extras = {});
+                                const AttentionOutput& output, const AttentionExtras& extras = {});
 
 absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch& batch,
-                                 const BatchWork& work, const at::Tensor& q, const at::Tensor& k,
-                                 const at::Tensor& v, at::Tensor& out, at::Tensor* lse,
+                                 const BatchWork& work, const at::Tensor& q,
+                                 const ContiguousKeys& keys, const AttentionOutput& output,
                                  const AttentionExtras& extras = {});
 
 // Which kernel these would launch, "bfloat16.d128.rows128.warpgroup", or both, joined by " + ": for
@@ -59,8 +56,7 @@ absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& laye
 absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& layer,
                                                       const RaggedBatch& batch,
                                                       const BatchWork& work, const at::Tensor& q,
-                                                      const at::Tensor& k, const at::Tensor& v,
-                                                      at::Tensor& out,
+                                                      const ContiguousKeys& keys, at::Tensor& out,
                                                       const AttentionExtras& extras = {});
 
 }  // namespace reprise

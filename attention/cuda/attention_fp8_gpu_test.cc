@@ -99,7 +99,7 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
       LaunchWorkMap(batch, WindowOf(layer), work.map(), c10::cuda::getCurrentCUDAStream());
   EXPECT_TRUE(built.ok()) << built.status();
   at::Tensor out = at::full({num_queries, kHeads, head_dim}, NAN, q.options().dtype(at::kFloat));
-  const absl::Status status = PagedAttention(layer, batch, *built, q, kv, out, nullptr);
+  const absl::Status status = PagedAttention(layer, batch, *built, q, kv, {out});
   EXPECT_TRUE(status.ok()) << status;
   return out.to(at::kDouble);
 }

@@ -339,7 +339,7 @@ TEST_F(AttentionSmallGpuTest, ACacheOfNoBlocksServesRowsWithoutKeys) {
         const absl::StatusOr<BatchWork> work =
             LaunchWorkMap(batch, WindowOf(layer), gpu.work().map(), stream);
         ASSERT_TRUE(work.ok()) << work.status();
-        ASSERT_EQ(PagedAttentionCuda(layer, batch, *work, q, kv, out, &lse), absl::OkStatus());
+        ASSERT_EQ(PagedAttentionCuda(layer, batch, *work, q, kv, {out, &lse}), absl::OkStatus());
       });
       for (const float value : {1.0f, std::numeric_limits<float>::quiet_NaN()}) {
         q.fill_(value);
@@ -371,7 +371,7 @@ TEST_F(AttentionSmallGpuTest, RefusesWhatItCannotDoBeforeAnyLaunch) {
   at::Tensor out = gpu.out();
   const auto message = [&](const WorkMap& map) {
     const BatchWork work = WorkOf(batch, WindowOf(layer), map);
-    return std::string(PagedAttentionCuda(layer, batch, work, q, kv, out, nullptr).message());
+    return std::string(PagedAttentionCuda(layer, batch, work, q, kv, {out}).message());
   };
   EXPECT_THAT(message(WorkMap{}), HasSubstr("make one with PlanWorkMap()"));
   WorkMap other = gpu.work().map();
@@ -383,7 +383,7 @@ TEST_F(AttentionSmallGpuTest, RefusesWhatItCannotDoBeforeAnyLaunch) {
   PagedBatch fewer = batch;
   --fewer.num_rows;
   const BatchWork work = WorkOf(batch, WindowOf(layer), gpu.work().map());
-  const absl::Status refused = PagedAttentionCuda(layer, fewer, work, q, kv, out, nullptr);
+  const absl::Status refused = PagedAttentionCuda(layer, fewer, work, q, kv, {out});
   EXPECT_THAT(std::string(refused.message()), HasSubstr("work is for another batch"));
   kv.dtype = DType::kFloat16;
   EXPECT_THAT(message(gpu.work().map()), HasSubstr("supported are KV of q's type, of fp8"));

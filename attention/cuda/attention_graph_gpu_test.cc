@@ -167,7 +167,7 @@ class Step {
   // Runs attention with the existing map.
   absl::Status Attend() {
     return PagedAttentionCuda(layer_, Batch(), WorkOf(Batch(), WindowOf(layer_), work_.map()), q_,
-                              Kv(), out_, &lse_);
+                              Kv(), {out_, &lse_});
   }
 
   const WorkMap& map() const { return work_.map(); }

@@ -116,7 +116,7 @@ class Layer {
     const at::Tensor memory = at::full({batch_.num_tokens * kHeads * pitch}, NAN, q_.options());
     at::Tensor out = at::as_strided(memory, {batch_.num_tokens, kHeads, call_.head_dim_v()},
                                     {kHeads * pitch, pitch, 1});
-    const absl::Status status = PagedAttention(layer, batch_, *built, q_, kv_, out, nullptr);
+    const absl::Status status = PagedAttention(layer, batch_, *built, q_, kv_, {out});
     EXPECT_TRUE(status.ok()) << status;
     return out.contiguous();
   }

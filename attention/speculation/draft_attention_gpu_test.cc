@@ -68,7 +68,7 @@ AttendPlan PlanOnGpu(const AttentionParams& layer, const PagedBatch& batch, cons
   const SharedPrefix shared_prefix =
       batch.common_prefix_len ? SharedPrefix::kTaken : SharedPrefix::kIgnored;
   return PlanFor(layer, batch, q, shared_prefix, [=, &out, &lse](const BatchWork& built) {
-    return PagedAttentionCuda(layer, batch, built, q, kv, out, &lse);
+    return PagedAttentionCuda(layer, batch, built, q, kv, {out, &lse});
   });
 }
 
@@ -76,7 +76,7 @@ AttendPlan PlanRaggedOnGpu(const AttentionParams& layer, const RaggedBatch& batc
                            const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            at::Tensor& out, at::Tensor& lse) {
   return PlanFor(layer, batch, q, SharedPrefix::kIgnored, [=, &out, &lse](const BatchWork& built) {
-    return RaggedAttentionCuda(layer, batch, built, q, k, v, out, &lse);
+    return RaggedAttentionCuda(layer, batch, built, q, {k, v}, {out, &lse});
   });
 }
 

@@ -50,17 +50,18 @@ DraftAttentionDevice Cpu() {
       .merge = [](const MergeStatesArgs& args) { ASSERT_TRUE(MergeStates(args).ok()); },
       .plan = [](const AttentionParams& layer, const PagedBatch& batch, const at::Tensor& q,
                  const KvLayer& kv, at::Tensor& out, at::Tensor& lse) -> AttendPlan {
-        return {
-            .run = [=, &out,
-                    &lse] { return PagedAttention(layer, batch, BatchWork(), q, kv, out, &lse); },
-            .poison = {}};
+        return {.run =
+                    [=, &out, &lse] {
+                      return PagedAttention(layer, batch, BatchWork(), q, kv, {out, &lse});
+                    },
+                .poison = {}};
       },
       .plan_ragged = [](const AttentionParams& layer, const RaggedBatch& batch, const at::Tensor& q,
                         const at::Tensor& k, const at::Tensor& v, at::Tensor& out,
                         at::Tensor& lse) -> AttendPlan {
         return {.run =
                     [=, &out, &lse] {
-                      return RaggedAttention(layer, batch, BatchWork(), q, k, v, out, &lse);
+                      return RaggedAttention(layer, batch, BatchWork(), q, {k, v}, {out, &lse});
                     },
                 .poison = {}};
       },

@@ -46,10 +46,6 @@ ContiguousCase::ContiguousCase(const ContiguousCaseOptions& options)
   bounds_ = at::zeros({4}, of(at::kInt));
   batch_ = ContiguousDecode(bounds_.const_data_ptr<int32_t>(),
                             {.capacity = options.capacity, .max_query_len = options.max_query_len});
-  if (is_quantised()) {
-    extras_.k_scale = {.data = k_scales_.const_data_ptr<float>(), .head_stride = 1};
-    extras_.v_scale = {.data = v_scales_.const_data_ptr<float>(), .head_stride = 1};
-  }
 }
 
 at::Tensor ContiguousCase::WriteKeys(at::Tensor& memory, at::Tensor& scales, int num_keys) {
@@ -82,7 +78,12 @@ void ContiguousCase::Write(int num_keys, int num_queries) {
 absl::Status ContiguousCase::Run(const BatchWork& work) {
   const at::Tensor k = options_.is_hnd ? TokensOfHnd(k_memory_) : k_memory_;
   const at::Tensor v = options_.is_hnd ? TokensOfHnd(v_memory_) : v_memory_;
-  return RaggedAttention(layer_, batch_, work, q_, k, v, out_, nullptr, extras_);
+  const auto scale_of = [this](const at::Tensor& scales) {
+    return is_quantised() ? Scale{.data = scales.const_data_ptr<float>(), .head_stride = 1}
+                          : Scale{};
+  };
+  return RaggedAttention(layer_, batch_, work, q_, {k, v, scale_of(k_scales_), scale_of(v_scales_)},
+                         {out_});
 }
 
 double ContiguousCase::Error() const {

@@ -76,7 +76,6 @@ class ContiguousCase {
   at::Tensor out_;
   at::Tensor bounds_;  // [4] int32
   RaggedBatch batch_;
-  AttentionExtras extras_;
   // Of the last Write().
   int num_queries_ = 0;
   at::Tensor keys_;    // [num_keys, kv heads, head_dim] float64

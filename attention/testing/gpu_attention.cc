@@ -47,12 +47,11 @@ KernelChoice GpuAttention::KernelsOf(const Batch& batch, KernelChoice kernels,
   const int head_dim = std::max(layer_.head_dim_qk, layer_.head_dim_v);
   if (head_dim <= 128 || head_dim > kMaxHeadDimOfOneWarp) return kernels;
   const bool is_ragged = std::holds_alternative<RaggedBatch>(batch_);
-  const AttentionKernelKey key =
-      KernelKeyOf(layer_, is_ragged ? RaggedKv(layer_, k_, v_, extras_) : kv_,
-                  {.q_dtype = q_dtype,
-                   .has_custom_mask = batch.custom_mask != nullptr,
-                   .has_new_keys = extras_.new_k != nullptr},
-                  kernels);
+  const AttentionKernelKey key = KernelKeyOf(layer_, is_ragged ? RaggedKv(layer_, Keys()) : kv_,
+                                             {.q_dtype = q_dtype,
+                                              .has_custom_mask = batch.custom_mask != nullptr,
+                                              .has_new_keys = extras_.new_k != nullptr},
+                                             kernels);
   if (NeedsGeneralKernels(key)) kernels.max_tier = 1;
   return kernels;
 }
@@ -128,8 +127,8 @@ void GpuAttention::Place(const RaggedFixture& fixture) {
                 layer_.head_dim_qk);
   v_ = TensorOf(fixture.v.View(memory_.Placement()), batch.num_keys, layer_.num_kv_heads,
                 layer_.head_dim_v);
-  extras_.k_scale = fixture.layer.k_scale.View(memory_.Placement());
-  extras_.v_scale = fixture.layer.v_scale.View(memory_.Placement());
+  k_scale_ = fixture.layer.k_scale.View(memory_.Placement());
+  v_scale_ = fixture.layer.v_scale.View(memory_.Placement());
 }
 
 GpuAttention::GpuAttention(const PagedFixture& fixture, const GpuAttentionOptions& options) {
@@ -163,12 +162,12 @@ absl::Status GpuAttention::Run() {
   if (const auto* paged = std::get_if<PagedBatch>(&batch_)) {
     REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
                              LaunchWorkMap(*paged, window, work_->map(), stream));
-    return PagedAttentionCuda(layer_, *paged, work, q_, kv_, out_, &lse_, extras_);
+    return PagedAttentionCuda(layer_, *paged, work, q_, kv_, {out_, &lse_}, extras_);
   }
   const auto& ragged = std::get<RaggedBatch>(batch_);
   REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
                            LaunchWorkMap(ragged, window, work_->map(), stream));
-  return RaggedAttentionCuda(layer_, ragged, work, q_, k_, v_, out_, &lse_, extras_);
+  return RaggedAttentionCuda(layer_, ragged, work, q_, Keys(), {out_, &lse_}, extras_);
 }
 
 absl::StatusOr<std::string> GpuAttention::KernelName() {
@@ -178,7 +177,7 @@ absl::StatusOr<std::string> GpuAttention::KernelName() {
                                     out_, extras_);
   }
   const auto& ragged = std::get<RaggedBatch>(batch_);
-  return RaggedAttentionKernelName(layer_, ragged, WorkOf(ragged, window, work_->map()), q_, k_, v_,
+  return RaggedAttentionKernelName(layer_, ragged, WorkOf(ragged, window, work_->map()), q_, Keys(),
                                    out_, extras_);
 }
 

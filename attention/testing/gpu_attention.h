@@ -116,6 +116,7 @@ class GpuAttention {
   // Places all contents; the first time anew, then over what is there.
   void Place(const PagedFixture& fixture);
   void Place(const RaggedFixture& fixture);
+  ContiguousKeys Keys() const { return {k_, v_, k_scale_, v_scale_}; }  // of a ragged batch
   void Poison();
 
   GpuMemory memory_;
@@ -133,6 +134,8 @@ class GpuAttention {
   at::Tensor out_block_scales_;  // [tokens, heads, head_dim_v / out_block]
   std::optional<float> out_scale_;
   at::Tensor out_scale_memory_;  // [1], if it is in memory
+  Scale k_scale_;                // ragged
+  Scale v_scale_;
   AttentionExtras extras_;
   int num_tokens_ = 0;
   std::optional<GpuWorkMap> work_;

@@ -224,7 +224,7 @@ absl::StatusOr<Outputs> RunPaged(PagedArguments& arguments, OutputArguments outp
   REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
                            WorkFor(arguments.work, kernels, layer, batch, q, keep_alive));
   REPRISE_RETURN_IF_ERROR(
-      PagedAttention(layer, batch, work, q, kv, outputs.given->out, lse, extras));
+      PagedAttention(layer, batch, work, q, kv, {outputs.given->out, lse}, extras));
   return *std::move(outputs.given);
 }
 
@@ -304,23 +304,24 @@ absl::StatusOr<Outputs> RunRagged(RaggedArguments& arguments, OutputArguments ou
                            .num_tables = batch.num_rows},
                           q.device()));
   REPRISE_ASSIGN_OR_RETURN(AttentionExtras extras, MakeExtras(arguments.extras, q.device()));
-  REPRISE_ASSIGN_OR_RETURN(extras.k_scale,
+  REPRISE_ASSIGN_OR_RETURN(const Scale k_scale,
                            ScaleOf("k_scale", arguments.k_scale, layer.num_kv_heads, q.device()));
-  REPRISE_ASSIGN_OR_RETURN(extras.v_scale,
+  REPRISE_ASSIGN_OR_RETURN(const Scale v_scale,
                            ScaleOf("v_scale", arguments.v_scale, layer.num_kv_heads, q.device()));
   if (!outputs.given) outputs.given = NewOutputs(q, layer.head_dim_v, outputs.out_dtype);
   at::Tensor* const lse = outputs.given->lse ? &*outputs.given->lse : nullptr;
   at::Tensor keep_alive;
   const at::Tensor k = Fp8Of(arguments.k, arguments.kv_dtype);
   const at::Tensor v = Fp8Of(arguments.v, arguments.kv_dtype);
+  const ContiguousKeys keys = {k, v, k_scale, v_scale};
   REPRISE_ASSIGN_OR_RETURN(KernelChoice kernels, KernelsOf(arguments.extras));
   if (q.is_cuda() && FromScalarType(q.scalar_type()) && FromScalarType(k.scalar_type())) {
-    TakeNeeds(layer, batch, q, RaggedKv(layer, k, v, extras), extras, kernels);
+    TakeNeeds(layer, batch, q, RaggedKv(layer, keys), extras, kernels);
   }
   REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
                            WorkFor(arguments.work, kernels, layer, batch, q, keep_alive));
   REPRISE_RETURN_IF_ERROR(
-      RaggedAttention(layer, batch, work, q, k, v, outputs.given->out, lse, extras));
+      RaggedAttention(layer, batch, work, q, keys, {outputs.given->out, lse}, extras));
   return *std::move(outputs.given);
 }
 

@@ -184,7 +184,7 @@ absl::Status RunDirectly(const PagedFixture& fixture, at::Tensor& out, at::Tenso
     extras.new_k = &new_k;
     extras.new_v = &new_v;
   }
-  return PagedAttention(layer, batch, {}, q, fixture.Kv(OnHost), out, &lse, extras);
+  return PagedAttention(layer, batch, {}, q, fixture.Kv(OnHost), {out, &lse}, extras);
 }
 
 TEST(PagedOperatorTest, AnyCallGivesTheBitsOfThePlainOne) {
@@ -242,7 +242,7 @@ TEST(RaggedOperatorTest, AnyCallGivesTheBitsOfThePlainOne) {
     at::Tensor out =
         at::empty({batch.num_tokens, layer.num_q_heads, layer.head_dim_v}, q.options());
     at::Tensor lse = at::full({batch.num_tokens, layer.num_q_heads}, NAN);
-    const absl::Status status = RaggedAttention(layer, batch, {}, q, k, v, out, &lse);
+    const absl::Status status = RaggedAttention(layer, batch, {}, q, {k, v}, {out, &lse});
     ASSERT_TRUE(status.ok()) << status;
 
     Arguments arguments = {{"q", q},
@@ -291,8 +291,7 @@ TEST(PagedOperatorTest, AStatusIsAnExceptionOfTheSameText) {
   const auto direct = [&](const AttentionParams& params, const PagedBatch& rows,
                           const at::Tensor& queries, at::Tensor result,
                           const AttentionExtras& extras = {}) {
-    return std::string(
-        PagedAttention(params, rows, {}, queries, kv, result, nullptr, extras).message());
+    return std::string(PagedAttention(params, rows, {}, queries, kv, {result}, extras).message());
   };
   Arguments good = ArgumentsOf(fixture);
   good["out"] = out;

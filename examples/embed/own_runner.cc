@@ -201,7 +201,7 @@ class OwnRunner {
                                 .num_kv_heads = 1,
                                 .head_dim_qk = kVocabSize,
                                 .head_dim_v = kVocabSize},
-                               x * 20, cache_->layer(0), attended, /*lse=*/nullptr);
+                               x * 20, cache_->layer(0), {attended});
       if (!status.ok()) return status;
       const at::Tensor logits =
           at::roll(attended.squeeze(1).index_select(0, logits_indices_.slice(0, 0, rows)), 1, 1);

@@ -49,7 +49,7 @@ struct PagedBlock : SdpaBlock {
                          .num_kv_heads = kHeads,
                          .head_dim_qk = kHeadDim,
                          .head_dim_v = kHeadDim},
-                        heads[0], kv, attended, /*lse=*/nullptr));
+                        heads[0], kv, {attended}));
     return x + out(attended.flatten(1));
   }
 };

@@ -231,8 +231,8 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
     const auto call_layers = [&]() -> absl::Status {
       for (int layer = 0; layer < result.num_layers; ++layer) {
         at::Tensor layer_out = out[layer];
-        REPRISE_RETURN_IF_ERROR(PagedAttention(params, made.batch, work, q[layer],
-                                               cache.layer(layer), layer_out, nullptr));
+        REPRISE_RETURN_IF_ERROR(
+            PagedAttention(params, made.batch, work, q[layer], cache.layer(layer), {layer_out}));
       }
       return absl::OkStatus();
     };
