@@ -305,7 +305,7 @@ __device__ __forceinline__ void RotateStep(const TileContext<Traits>& tile,
     if (tile.p.new_k) loader.TakeNew(stage.k(), stage.v(), first);
     MeetGroup<Traits>();
   }
-  RotateKeys<Traits>(tile.p, unit, tile.shared.turns, stage.k(), first, unit.item.key_end - first,
+  RotateKeys<Traits>(tile.p, unit, tile.shared.turns, stage.k(), first,
                      unit.item.first_token + pass, thread);
   MeetGroup<Traits>();
 }

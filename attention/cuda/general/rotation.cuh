@@ -112,15 +112,14 @@ __device__ __forceinline__ void RotateRun(const AttentionKernelParams& p, const 
   }
 }
 
-// Rotates the step that begins at local key `first`, of which the item has num_keys keys, by the
-// threads of a group. Keys of the tail are rotated to the positions at which the query of `token`
-// sees them.
+// The threads of a group rotate the item's keys of the step that begins at local key `first`. Keys of the
+// tail are rotated to the positions at which the query of `token` sees them.
 template <typename Traits>
 __device__ __noinline__ void RotateKeys(const AttentionKernelParams& p, const WorkUnit& unit,
-                                        const uint64_t* turns, uint4* k, int first, int num_keys,
-                                        int token, int thread) {
+                                        const uint64_t* turns, uint4* k, int first, int token,
+                                        int thread) {
   const WorkItem& item = unit.item;
-  const int end = min(num_keys, Traits::kKeys);
+  const int end = min(item.key_end - first, Traits::kKeys);
   const bool has_tail = item.tail_len > 0 && first + end > item.prefix_len;
   if constexpr (Traits::kTensorCores) {
     if (!has_tail && p.world == 1 && p.rotary_dim % 4 == 0) {
