@@ -15,10 +15,10 @@
 
 namespace reprise {
 
-// What a call writes. attention/attention.h has the shapes and dtypes.
+// The tensors that a call writes: attention/attention.h has their shapes and dtypes.
 struct AttentionOutput {
   at::Tensor& out;
-  at::Tensor* lse = nullptr;  // null: none is written
+  at::Tensor* lse = nullptr;  // null: the call does not write it
 };
 
 // The keys and values of RaggedAttention(): k [num_keys, num_kv_heads, head_dim_qk], v [num_keys,

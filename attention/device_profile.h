@@ -49,8 +49,8 @@ struct WorkMapCosts {
   // others.
   int merges_per_step_few_rows = 0;
   int merges_per_step = 0;
-  // The builder makes pieces longer if one level of merging is then enough. This is the most steps that it
-  // adds.
+  // The builder makes pieces longer if one level of merging is then enough. It adds at most this many
+  // steps.
   int merge_level_steps = 0;
   // All CTAs that have pieces of a range merge it (MergesJointly()) if it has at least joint_rows rows of
   // q, or at least joint_pieces pieces of at least joint_keys keys. Otherwise one CTA merges it, because

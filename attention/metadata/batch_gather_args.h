@@ -75,9 +75,8 @@ struct BatchGatherArgs {
   const int32_t* tokens = nullptr;
   int64_t token_stride = 0;
 
-  BlockTableView table = {};  // of this rank
-  KeyPositions key_positions =
-      {};  // the table, the slots and arrays.seq_lens are those of this rank
+  BlockTableView table = {};        // of this rank
+  KeyPositions key_positions = {};  // the table, the slots and arrays.seq_lens describe this rank
   KeyPart part = KeyPart::kAll;
   PastLimit past_limit = PastLimit::kFault;
   // Whether blocks of new tokens may be null, for example because a window has passed them. Tokens

@@ -61,7 +61,8 @@ class AcceptOneSequence : public ::testing::Test {
 
   // `chosen` after each token of the row; its new tokens.
   std::vector<int32_t> Accept(std::vector<int32_t> chosen) {
-    std::copy_n(chosen.begin(), kTokens - 1, chosen_ + 1);  // earlier logits follow those of rows
+    std::copy_n(chosen.begin(), kTokens - 1,
+                chosen_ + 1);  // the logits of earlier steps follow the logits of rows
     chosen_[0] = chosen[kTokens - 1];
     EXPECT_EQ(CheckAcceptDrafts(args_), absl::OkStatus());
     AcceptDraftsOnHost(args_);

@@ -37,8 +37,8 @@
 // accepted if both models choose the same token.
 //
 // Rows of a pass. Every array of the pass is written up to its padded size: padded rows and tokens
-// are inert (attention/metadata/batch_arrays.h). Tokens are packed: a row's tokens follow those of the
-// row before it. A row is inert if it gets no drafts, if the draft model chose nothing for it, or if
+// are inert (attention/metadata/batch_arrays.h). Tokens are packed: a row's tokens follow the tokens of
+// the previous row. A row is inert if it gets no drafts, if the draft model chose nothing for it, or if
 // its tokens would pass the end of its table; then it keeps the drafts so far, and 0 for the others.
 // row_faults, if present, reports kNoBlock for a missing block, kLength for a negative length, and
 // kTree for a node that does not follow a node of an earlier level, including cycles. A row whose slot

@@ -445,7 +445,7 @@ TEST(DraftRowsTest, NonsenseMakesRowsInertAndNothingElse) {
   EXPECT_GT(num_faults, 1000);
 }
 
-// What queries of a random pass see, from its arrays and by the definition.
+// The keys that queries of a random pass see, from its arrays and by the definition.
 void CompareVisibleKeys(Random& random, DraftRowsShape shape) {
   shape.groups = {{}};
   shape.tree.clear();

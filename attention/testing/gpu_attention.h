@@ -116,7 +116,7 @@ class GpuAttention {
   // Places all contents; the first time anew, then over what is there.
   void Place(const PagedFixture& fixture);
   void Place(const RaggedFixture& fixture);
-  ContiguousKeys Keys() const { return {k_, v_, k_scale_, v_scale_}; }  // of a ragged batch
+  ContiguousKeys Keys() const { return {k_, v_, k_scale_, v_scale_}; }  // only for a ragged batch
   void Poison();
 
   GpuMemory memory_;

@@ -183,7 +183,7 @@ struct WorkMerge {
 // The largest cluster that every card with clusters can run.
 inline constexpr int kMostClusterColumns = 8;
 
-// WorkMapCosts (attention/device_profile.h) for the tile of a map. The unit of costs is that of kStepCost.
+// WorkMapCosts (attention/device_profile.h) for the tile of a map. Costs have the unit of kStepCost.
 struct CutCosts {
   int tile = 0;             // a tile, without its keys
   int merges_per_step = 0;  // partials merged in the time of a step, times kStepCost

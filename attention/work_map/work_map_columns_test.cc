@@ -108,7 +108,7 @@ TEST(WorkMapWholeTest, RowsOfUnlikeLengthsAreCut) {
   EXPECT_GT(NumMerges(unlike, OptionsFor(unlike.batch)), 0);
 }
 
-// The others multiply for longer than they read, so that CTAs without work cost time.
+// Larger tiles multiply for longer than they read, so CTAs without work cost time.
 TEST(WorkMapWholeTest, OnlyTilesThatReadingBoundsHaveSeveralWholeRanges) {
   const auto is_bound_by_reading = [](const WorkMapOptions& options) {
     return PlanWorkMap(options)->shape.main.costs.is_bound_by_reading;

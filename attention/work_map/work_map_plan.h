@@ -82,7 +82,7 @@ struct WorkMapOptions {
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;  // with kTaken
   RowSplit split = RowSplit::kByBatch;             // ignored in deterministic mode
-  // The costs of the card; nullopt: those of ProfileOf(device). Results are correct with any costs.
+  // The costs of the card; nullopt: the costs in ProfileOf(device). Results are correct with any costs.
   std::optional<WorkMapCosts> costs = {};
 };
 

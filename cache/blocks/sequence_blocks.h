@@ -198,7 +198,7 @@ class SequenceBlocks {
   int TokensWithColumns(int num_columns) const;
   int EndOfRow(const SavedSequence& saved, int group) const;
   bool IsOnlyUser(BlockId block) const;
-  // The caller has decided that the pool has the blocks, and whether they may be of the reserve.
+  // The caller has checked that the pool has the blocks, and whether they may come from the reserve.
   void AllocatePlanned(absl::Span<BlockId> blocks);
   void Release(BlockId block);
   void Index(SlotId slot, int first_column, int end_column);

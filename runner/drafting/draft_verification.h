@@ -40,7 +40,7 @@ struct DraftVerificationOptions {
   int max_logits = 0;            // rows of a step
 };
 
-// Where the results go: AcceptDraftsArgs, which defines them.
+// The arrays for the results. AcceptDraftsArgs defines them.
 struct VerifiedOutput {
   int32_t* tokens = nullptr;
   int32_t* num_new = nullptr;

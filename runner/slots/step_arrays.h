@@ -44,9 +44,9 @@
 //   sample_slot      the slot, or -1           the row's slot         -1
 //   sample_offset    drafts of the row         index in the row       0
 //
-// Three more are there in runners whose drafts may be trees (DraftShape::kTree), and are written in
-// steps with drafts only: refill writes the first, the others are made of it
-// (attention/speculation/tree_tokens.h), which also changes positions and sample_offset.
+// Runners whose drafts may be trees (DraftShape::kTree) have three more arrays. Only steps with drafts
+// write them: refill writes the first, and LaunchTreeTokens() makes the other two from it
+// (attention/speculation/tree_tokens.h) and changes positions and sample_offset.
 //
 //   array            rows with drafts                                 others, padded
 //   parents          the node before each node; -1 of the first one   as they were

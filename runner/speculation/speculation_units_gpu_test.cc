@@ -1,5 +1,5 @@
-// N-grams on the device are those of the host, bit for bit: over random steps, captured in a graph,
-// in memory whose every byte is compared.
+// The device finds the same n-grams as the host, bit for bit: over random steps, captured in a graph. The
+// tests compare every byte of the memory.
 
 #include <random>
 

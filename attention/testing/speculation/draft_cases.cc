@@ -228,7 +228,7 @@ void DrawDraftRows(Random& random, const DraftRowsShape& shape, const DraftHosti
     if (!is_padded && args.drafted_len[slots[r]] >= 0 && !random.OneIn(5)) {
       args.drafted_len[slots[r]] = std::max(0, context_len + random.Int(-3, 2));
     }
-    // What the pass before has left.
+    // The state after the previous pass.
     args.rows.arrays.seq_lens[r] = random.OneIn(5) ? 0 : context_len + shape.pass;
     token += query_len;
   }

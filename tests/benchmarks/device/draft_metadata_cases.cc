@@ -106,7 +106,7 @@ MetadataCase TreeCase(int num_rows, int num_nodes, bool is_line) {
       LaunchTreeBatch);
 }
 
-// Pass 3 of a draft model. A tree has 8 nodes per level.
+// The third pass of a draft model. A tree has 8 nodes per level.
 MetadataCase DraftRowsCase(int num_rows, bool is_tree) {
   DraftRowsShape shape = {.num_rows = num_rows,
                           .num_slots = num_rows,
