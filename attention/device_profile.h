@@ -92,8 +92,6 @@ struct WorkMapCosts {
   int sms_of_wide_range = 0;
   // A range with wide CTAs has more keys than this.
   int wide_keys = 0;
-
-  friend bool operator==(const WorkMapCosts&, const WorkMapCosts&) = default;
 };
 
 // A field of WorkMapCosts.

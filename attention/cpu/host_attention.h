@@ -10,8 +10,8 @@
 //   RaggedAttentionOnHost(ragged, ragged_batch, {.run = run_shares, .count = 8});
 //
 // The functions read the arrays of the batch when they are called. They use two of its host fields,
-// num_rows and causal, so a call may be recorded and replayed. On one kind of processor, results are bitwise independent
-// of the number of threads and of the other rows of the batch.
+// num_rows and causal, so a call may be recorded and replayed. On one kind of processor, results are
+// bitwise independent of the number of threads and of the other rows of the batch.
 //
 // REQUIRES: what CheckAttentionParams(), CheckBatchFields() and CheckKvLayer()
 // (attention/checks.h) and CheckBatchArrays() (attention/checks.h) check.

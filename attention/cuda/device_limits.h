@@ -19,8 +19,8 @@ struct DeviceLimits {
   int compute_capability = 90;
 };
 
-// The limits of GPU number `device`, or of the current GPU if `device` is negative. Errors: Internal if CUDA does not answer; Unimplemented in builds without
-// CUDA.
+// The limits of GPU number `device`, or of the current GPU if `device` is negative. Errors: Internal if CUDA
+// does not answer; Unimplemented in builds without CUDA.
 absl::StatusOr<DeviceLimits> DeviceLimitsOf(int device);
 
 }  // namespace reprise

@@ -6,10 +6,13 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "reprise/attention/metadata/batch_gather.h"
 #include "reprise/attention/metadata/row_packing.cuh"
 #include "reprise/base/cuda_status.h"
+#include "reprise/base/divisor.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
@@ -45,10 +48,7 @@ __global__ void __launch_bounds__(kPackingThreads)
 
 // Number of warps per row. The grid has at most kMaxCtas CTAs, or one warp per row.
 int NumSlices(int num_ctas, int max_query_len) {
-  const int wanted = (max_query_len + kTokensPerSlice - 1) / kTokensPerSlice;
-  const int most = kMaxCtas / num_ctas;
-  const int slices = wanted < most ? wanted : most;
-  return slices < 1 ? 1 : slices;
+  return std::max(1, std::min(CeilDiv(max_query_len, kTokensPerSlice), kMaxCtas / num_ctas));
 }
 
 }  // namespace
@@ -60,8 +60,7 @@ absl::Status LaunchBatchGather(const BatchGatherArgs& args, CUstream_st* stream)
                                        "clearing the faults of a gathered batch"));
   }
   const int ctas = PackingCtas(args.num_rows);
-  const dim3 grid(ctas, NumSlices(ctas, args.max_query_len < args.num_tokens ? args.max_query_len
-                                                                             : args.num_tokens));
+  const dim3 grid(ctas, NumSlices(ctas, std::min(args.max_query_len, args.num_tokens)));
   BatchGatherKernel<<<grid, kPackingThreads, 0, stream>>>(args, GatherRowArgs(args));
   return CudaStatus(cudaGetLastError(), "LaunchBatchGather");
 }

@@ -86,9 +86,9 @@ absl::StatusOr<PagedBatch> BuildBatchGather(const BatchGatherArgs& args);
 
 // Does the same over device memory; outputs overlap no input. One kernel, preceded by a memset if
 // num_faults is given. No synchronisation, no allocation; may be captured, because the grid depends
-// only on num_rows, num_tokens and max_query_len. Errors: InvalidArgument as from CheckBatchGather(), before any
-// call of CUDA; Internal if CUDA refuses the launch. Only in builds with CUDA (target
-// batch_gather_cuda).
+// only on num_rows, num_tokens and max_query_len. Errors: InvalidArgument as from
+// CheckBatchGather(), before any call of CUDA; Internal if CUDA refuses the launch. Only in builds
+// with CUDA (target batch_gather_cuda).
 absl::Status LaunchBatchGather(const BatchGatherArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

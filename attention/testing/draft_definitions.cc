@@ -61,8 +61,8 @@ std::vector<SeenKey> ChainByDefinition(const BatchGatherArgs& args,
     const int32_t slot = args.table_row[r];
     if (slot < 0) continue;
     for (int i = 0; i < args.query_lens[r] + args.num_certain; ++i) {
-      if (args.table_seq_lens[slot] + i < limit)
-        seen.AddCausal(token++, slot, args.table_seq_lens[slot] + i);
+      const int32_t position = args.table_seq_lens[slot] + i;
+      if (position < limit) seen.AddCausal(token++, slot, position);
     }
   }
   return seen.Take();

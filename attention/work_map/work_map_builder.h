@@ -489,20 +489,18 @@ class WorkMapBuilder {
   }
 
   // Whether whole ranges that are dealt end before filled columns.
-  REPRISE_HOST_DEVICE bool DealtEndFirst(Sum total_cost, int num_tiles, const RangeTotals& totals,
+  REPRISE_HOST_DEVICE bool DealtEndFirst(Sum total_cost, int num_tiles, const RangeTotals& ranges,
                                          int64_t filled_end) {
     if (!map_.may_be_dealt || num_tiles > map_.max_items) return false;
-    const int64_t longest = totals.longest_steps;
+    const int64_t longest = ranges.longest_steps;
     const int both = team_.Total(num_tiles, [&](int t) -> int {
       const int64_t steps = NumSteps(tiles_[t]);
       return (steps * 2 > longest ? 1 : 0) + (steps * 8 > longest * 7 ? 1 << kCountBits : 0);
     });
-    const RangesToDeal ranges = {.count = totals.with_keys + totals.without_keys,
-                                 .longest_steps = totals.longest_steps,
-                                 .num_over_half = both & kMostCounted,
-                                 .num_near_longest = both >> kCountBits};
+    const LongRanges long_ranges = {.num_over_half = both & kMostCounted,
+                                    .num_near_longest = both >> kCountBits};
     // A column is for one head, and its CTAs have several if heads are more than CTAs.
-    return EndOfDealt(total_cost, ranges, map_) * map_.heads_per_column <=
+    return EndOfDealt(total_cost, ranges, long_ranges, map_) * map_.heads_per_column <=
            (filled_end + map_.costs.merge) * map_.num_virtual_heads;
   }
 
@@ -528,7 +526,7 @@ class WorkMapBuilder {
 
   // Whether there is a column for each piece, if no piece has more than `steps` steps.
   REPRISE_HOST_DEVICE bool FitColumns(int num_tiles, const RangeTotals& ranges, int steps) {
-    const int most_pieces = num_columns_ - (ranges.to_place - ranges.with_keys);
+    const int most_pieces = num_columns_ - ranges.places_without_keys();
     if (ranges.with_keys * CeilOf(ranges.longest_steps, steps) <= most_pieces) return true;
     return team_.Total(num_tiles, [&](int t) -> int {
       return CeilOf(NumSteps(tiles_[t]), steps);
@@ -540,9 +538,8 @@ class WorkMapBuilder {
   // each range.
   REPRISE_HOST_DEVICE EvenCut ChoosePieces(Sum total_cost, int num_tiles, const RangeTotals& ranges,
                                            int least_steps, int64_t filled_end) {
-    const Sum of_tiles = static_cast<Sum>(ranges.with_keys + ranges.without_keys) * map_.costs.tile;
-    const int columns_of_range =
-        (num_columns_ - (ranges.to_place - ranges.with_keys)) / ranges.with_keys;
+    const Sum of_tiles = static_cast<Sum>(ranges.count()) * map_.costs.tile;
+    const int columns_of_range = (num_columns_ - ranges.places_without_keys()) / ranges.with_keys;
     const int even = CeilOf(static_cast<int>(DivideBy<Sum>(total_cost - of_tiles, kStepCost)),
                             ranges.with_keys * columns_of_range);
     const int steps = even > least_steps ? even : least_steps;

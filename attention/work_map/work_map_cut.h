@@ -357,6 +357,9 @@ struct RangeTotals {
   // padded rows are.
   int to_place = 0;
   int longest_steps = 0;
+
+  REPRISE_HOST_DEVICE int count() const { return with_keys + without_keys; }
+  REPRISE_HOST_DEVICE int places_without_keys() const { return to_place - with_keys; }
 };
 
 // The end of filled columns of `width`, if there are up to `ranges_of_column` ranges for each column.
@@ -405,11 +408,8 @@ REPRISE_HOST_DEVICE inline bool AreDealtBothWays(int short_steps, int other_step
   return other_steps > 0 && short_steps >= costs.both_ways_steps && 2 * short_steps >= other_steps;
 }
 
-// Query ranges that might be dealt (attention/work_map/cta_units.h).
-struct RangesToDeal {
-  int count = 0;
-  int longest_steps = 0;
-  // Those with more than half, and with more than 7/8, of the longest one's steps.
+// The ranges with more than half, and with more than 7/8, of the steps of the longest one.
+struct LongRanges {
   int num_over_half = 0;
   int num_near_longest = 0;
 };
@@ -417,23 +417,23 @@ struct RangesToDeal {
 // The end of whole ranges that are dealt, the longest first. It is the largest of three costs: the longest
 // range; the long ranges of the CTA that has most of them; and the mean cost of a CTA, with the units of an
 // incomplete last turn. To estimate those, costs are assumed to fall evenly from the longest range.
-// `total_cost` is the cost of all ranges for one head. REQUIRES: ranges.count > 0.
-REPRISE_HOST_DEVICE inline int64_t EndOfDealt(int64_t total_cost, const RangesToDeal& ranges,
-                                              const TileMap& map) {
+// `total_cost` is the cost of all ranges for one head. REQUIRES: ranges.count() > 0.
+REPRISE_HOST_DEVICE inline int64_t EndOfDealt(int64_t total_cost, const RangeTotals& ranges,
+                                              const LongRanges& long_ranges, const TileMap& map) {
   const int64_t ctas = map.num_ctas;
   const int64_t heads = map.num_virtual_heads;
   const int64_t longest = int64_t{ranges.longest_steps} * kStepCost + map.costs.tile;
-  const int64_t half_turns = (ranges.num_over_half * heads + ctas - 1) / ctas;
-  const int64_t long_turns = (ranges.num_near_longest * heads + ctas - 1) / ctas;
+  const int64_t half_turns = (long_ranges.num_over_half * heads + ctas - 1) / ctas;
+  const int64_t long_turns = (long_ranges.num_near_longest * heads + ctas - 1) / ctas;
   int64_t end = longest;
   if (half_turns * longest / 2 > end) end = half_turns * longest / 2;
   if (long_turns > 1 && long_turns * longest * 7 / 8 > end) end = long_turns * longest * 7 / 8;
-  const int64_t units = ranges.count * heads;
+  const int64_t units = ranges.count() * heads;
   const int64_t turns = units / ctas;
   if (turns == 0) return end;
   // The last turn is not full: its units are extra for those that have them.
   const int64_t rest = units - turns * ctas;
-  const int64_t above_mean = longest - total_cost / ranges.count;
+  const int64_t above_mean = longest - total_cost / ranges.count();
   const int64_t last = longest - 2 * turns * ctas * above_mean / units;
   const int64_t extra = last > 0 && rest > 0 ? last * (ctas - rest) / ctas : 0;
   const int64_t all = total_cost * heads / ctas + extra;

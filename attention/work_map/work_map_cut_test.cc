@@ -156,19 +156,20 @@ TEST(WorkMapCutTest, DealtRangesEndWithTheLongestTheMostLongOnesOrTheLastTurn) {
   map.num_ctas = 132;
   map.num_virtual_heads = 8;
   map.costs.tile = 24;
-  const auto end = [&](int64_t steps, const RangesToDeal& ranges) {
-    return EndOfDealt(steps * kStepCost + int64_t{ranges.count} * 24, ranges, map);
+  const auto end = [&](int64_t steps, int count, int longest, const LongRanges& long_ranges) {
+    const RangeTotals ranges = {.with_keys = count, .to_place = count, .longest_steps = longest};
+    return EndOfDealt(steps * kStepCost + int64_t{count} * 24, ranges, long_ranges, map);
   };
   // Fewer units than CTAs.
-  EXPECT_EQ(end(10 * 20, {10, 20, 10, 10}), 20 * 8 + 24);
+  EXPECT_EQ(end(10 * 20, 10, 20, {10, 10}), 20 * 8 + 24);
   // 160 units of equal length: 28 CTAs have two, and all of them end after those.
-  EXPECT_EQ(end(20 * 20, {20, 20, 20, 20}), 20 * 184 * 8 / 132 + 184 * 104 / 132);
+  EXPECT_EQ(end(20 * 20, 20, 20, {20, 20}), 20 * 184 * 8 / 132 + 184 * 104 / 132);
   // 264 units: two turns, of which the longest are 7/8 of the longest one or more.
-  EXPECT_EQ(end(33 * 10, {33, 20, 33, 33}), 2 * 184 * 7 / 8);
+  EXPECT_EQ(end(33 * 10, 33, 20, {33, 33}), 2 * 184 * 7 / 8);
   // One long range among short ones.
-  EXPECT_EQ(end(100 + 15, {16, 100, 1, 1}), 100 * 8 + 24);
+  EXPECT_EQ(end(100 + 15, 16, 100, {1, 1}), 100 * 8 + 24);
   // 33 ranges in two full turns, whose lengths fall evenly from 32 to 0 steps.
-  EXPECT_EQ(end(33 * 16, {33, 32, 16, 4}), (33 * 16 * 8 + 33 * 24) * 8 / 132);
+  EXPECT_EQ(end(33 * 16, 33, 32, {16, 4}), (33 * 16 * 8 + 33 * 24) * 8 / 132);
 }
 
 }  // namespace
