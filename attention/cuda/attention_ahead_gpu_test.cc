@@ -1,5 +1,5 @@
 // The kernels that read the block table before the kernel before them has ended
-// (attention/cuda/decode/ahead_kernel.cuh) see what that kernel writes to it, and to queries and keys.
+// (attention/cuda/general/first_keys.cuh) see what that kernel writes to it, and to queries and keys.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/flip.h>

@@ -115,7 +115,7 @@ struct AttentionKernelEntry {
   }
   constexpr int shared_bytes() const { return shared_kilobytes * 1024; }
   // Whether a CTA prepares its first unit before the kernel before this one has ended
-  // (attention/cuda/decode/ahead_kernel.cuh). Such kernels also merge in clusters and jointly, and
+  // (attention/cuda/general/first_keys.cuh). Such kernels also merge in clusters and jointly, and
   // may have wide CTAs.
   constexpr bool begins_ahead() const { return family == KernelFamily::kDecode; }
   // Whether the kernel takes units that are dealt (attention/work_map/cta_units.h).

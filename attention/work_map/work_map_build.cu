@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(kThreads) WorkMapKernel(const __grid_constant_
     Build<Cutter, Sum, kRows, kScratch>(job, 1, shared_scratch, scan_memory);
   }
   // Kernels may read the map before they wait for the end of those before them
-  // (attention/cuda/decode/ahead_kernel.cuh).
+  // (attention/cuda/general/first_keys.cuh).
   __threadfence();
 }
 

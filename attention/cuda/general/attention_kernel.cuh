@@ -39,6 +39,7 @@
 #include "reprise/attention/cuda/general/attention_launchers.h"
 #include "reprise/attention/cuda/general/converting_loader.cuh"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
+#include "reprise/attention/cuda/general/first_keys.cuh"
 #include "reprise/attention/cuda/general/group_barrier.cuh"
 #include "reprise/attention/cuda/general/key_loader.cuh"
 #include "reprise/attention/cuda/general/key_places.cuh"
@@ -121,23 +122,6 @@ __device__ __forceinline__ void AttendPlainStep(const TileContext<Traits>& tile,
   tile.softmax.Rescale(rescale);
   tile.products.template Accumulate<false>(s, keys.v, ~0u, tile.softmax.out);
 }
-
-// A group's share of an item: every kStride-th step of its keys, from `first` on.
-template <typename Traits>
-struct GroupSteps {
-  static constexpr int kStride = Traits::kWarpsN * Traits::kKeys;
-
-  __device__ __forceinline__ explicit GroupSteps(const WorkItem& item)
-      : group(threadIdx.x / Traits::kGroupThreads),
-        thread(threadIdx.x % Traits::kGroupThreads),
-        first(item.key_begin + group * Traits::kKeys),
-        count(max(0, (item.key_end - first + kStride - 1) / kStride)) {}
-
-  int group;
-  int thread;  // within the group
-  int first;
-  int count;
-};
 
 // A lane's rows of the tile.
 struct LaneRows {
@@ -231,15 +215,19 @@ __device__ __forceinline__ void AttendSteps(const TileContext<Traits>& tile,
   }
 }
 
-// Processes all steps of the group's share of the item's keys.
+// Processes all steps of the group's share of the item's keys. `noted`: of the CTA's first unit.
 //
 // The first keys wait for a chain of loads: the item, the block table, the keys. Nothing else is in
-// this chain: q is requested while the table is loading, and awaited once both stages are under
-// way.
+// this chain: q is requested while the table is loading, or behind the first keys if their places
+// are noted, and awaited once all stages are under way.
 template <typename Traits>
 __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const WorkUnit& unit,
+                                           const FirstKeys<Traits>& noted,
                                            AttentionShared<Traits>& shared,
                                            OnlineSoftmax<Traits>& softmax) {
+  static_assert(!Traits::kConverts);
+  constexpr bool kBeginsAhead = Traits::kBeginsAhead;
+  constexpr int kStages = Traits::kStages;
   constexpr int kStride = GroupSteps<Traits>::kStride;
   const GroupSteps<Traits> steps(unit.item);
   const int first = steps.first;
@@ -248,20 +236,35 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   auto* const offsets = shared.offsets[steps.group];
   auto* const stages = shared.tiles.stages[steps.group];
   const uint4* const q = shared.tiles.q + WarpRow<Traits>() * Traits::kKeyChunks;
-
-  const KeyPlace first_place = places.Find(first);
-  const KeyPlace second_place = places.Find(first + kStride);
-  KeyPlace place = places.Find(first + 2 * kStride);
-  if constexpr (!Traits::kFp8) LoadQueries<Traits>(p, unit, shared.tiles.q);
-  CommitCopies();
-  places.Note(offsets[0], first_place);
-  places.Note(offsets[1], second_place);
-  MeetGroup<Traits>();
-#pragma unroll 1
-  for (int i = 0; i < Traits::kStages; ++i) {
+  const auto load_step = [&](int i) {
     if (i < steps.count) {
       loader.Load(stages[i].k(), stages[i].v(), offsets[i], first + i * kStride);
     }
+  };
+
+  // If the places are noted, the reads of the first ones only check them, behind the copies.
+  KeyPlace first_places[kStages];
+#pragma unroll
+  for (int i = 0; i < kStages; ++i) first_places[i] = places.Find(first + i * kStride);
+  KeyPlace place = places.Find(first + kStages * kStride);
+  const auto note = [&] {
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) places.Note(offsets[i], first_places[i]);
+    MeetGroup<Traits>();
+  };
+  if constexpr (!kBeginsAhead) {
+    if constexpr (!Traits::kFp8) LoadQueries<Traits>(p, unit, shared.tiles.q);
+    CommitCopies();
+  }
+  if (!kBeginsAhead || !noted.are_noted) note();
+  if constexpr (kBeginsAhead) {
+    load_step(0);
+    if constexpr (!Traits::kFp8) LoadQueries<Traits>(p, unit, shared.tiles.q);
+    CommitCopies();
+  }
+#pragma unroll(kBeginsAhead ? kStages : 1)
+  for (int i = kBeginsAhead ? 1 : 0; i < kStages; ++i) {
+    load_step(i);
     CommitCopies();
   }
 
@@ -271,8 +274,27 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   }
   LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
   StepTerms terms = TermsOf(p, unit, first_rows);
-  WaitForCopies<Traits::kStages>();  // the queries
-  __syncthreads();
+  if constexpr (kBeginsAhead) {
+    bool has_changed = false;
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) {
+      has_changed |= noted.are_noted && first_places[i].block != noted.blocks[i];
+    }
+    WaitForCopies<kStages - 1>();  // the queries and the first step
+    if (__syncthreads_or(has_changed)) {
+      WaitForCopies<0>();  // nothing may be in flight to the places of other keys
+      __syncthreads();
+      note();
+#pragma unroll 1
+      for (int i = 0; i < kStages; ++i) {
+        load_step(i);
+        CommitCopies();
+      }
+    }
+  } else {
+    WaitForCopies<kStages>();  // the queries
+    __syncthreads();
+  }
   SetScales(shared, first_rows, terms);
   Products<Traits> products(p);
   TakeQueries<Traits>(products, q);
@@ -505,58 +527,100 @@ class DealtWalk {
 template <typename Traits>
 using UnitWalk = std::conditional_t<Traits::kRows == kWarpgroupRows, DealtWalk, ColumnWalk>;
 
-// Processes the units of the CTA: all threads call `do_unit(unit)`, which may overwrite the unit
-// and the rest of shared memory. REQUIRES: a grid of UnitWalk<Traits>::GridOf().
-template <typename Traits, typename DoUnit>
-__device__ __forceinline__ void ForUnits(const AttentionKernelParams& p,
-                                         AttentionShared<Traits>& shared, const DoUnit& do_unit) {
-  const TileMap& work = p.work;
-  int slot = 0;
-  LoadItem(UnitWalk<Traits>::FirstItem(work), shared.units[slot]);
-  if (threadIdx.x == 0) {
-    CopyAsync4(SharedAddress(&shared.first_inert_token), p.query_start_loc + p.num_rows);
+// What a CTA does with the sums of a unit: writes them to out or to a partial, and merges partials. A
+// finish is called for each unit, and End() after the last one, by all threads.
+template <typename Traits>
+struct GeneralFinish {
+  __device__ __forceinline__ explicit GeneralFinish(const AttentionKernelParams&) {}
+  __device__ __forceinline__ void operator()(const AttentionKernelParams& p, WorkUnit& unit,
+                                             const OnlineSoftmax<Traits>& softmax,
+                                             AttentionShared<Traits>& shared, bool /*is_last*/) {
+    FinishThroughShared<Traits>(p, unit, softmax, shared);
   }
-  CommitCopies();
-  UnitWalk<Traits> walk(work);
+  __device__ __forceinline__ void End() {}
+};
+
+// Waits for the previous kernel. A CTA that begins ahead first prepares its first unit, whose item is
+// being copied.
+template <typename Traits>
+__device__ __forceinline__ FirstKeys<Traits> BeginUnits(const AttentionKernelParams& p,
+                                                        const UnitWalk<Traits>& walk,
+                                                        AttentionShared<Traits>& shared) {
+  FirstKeys<Traits> first;
+  // Scales on the device may be written by the previous kernel.
+  if (walk.HasUnit() && !HasScalesOnDevice(p)) {
+    WaitForCopies<0>();
+    __syncthreads();
+    if (threadIdx.x == 0) CompleteUnit<Traits>(p, walk.Head(), shared.units[0]);
+    __syncthreads();
+    first = NoteFirstKeys<Traits>(p, shared.units[0], shared);
+  }
+  // If the kernel follows its sibling, nothing is left to wait for.
+  if (!p.follows_sibling) AwaitKernelBefore();
+  return first;
+}
+
+// Processes the units of the CTA. REQUIRES: a grid of UnitWalk<Traits>::GridOf(), or of the columns that
+// have items.
+template <typename Traits, typename Finish>
+__device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p, UnitWalk<Traits>& walk,
+                                            FirstKeys<Traits> first, Finish& finish,
+                                            AttentionShared<Traits>& shared) {
+  int slot = 0;
 #pragma unroll 1
   while (walk.HasUnit()) {
     WorkUnit& unit = shared.units[slot];
-    WaitForCopies<0>();
-    __syncthreads();  // the item has arrived, and the previous unit's results are written
-    if (threadIdx.x == 0) CompleteUnit<Traits>(p, walk.Head(), unit);
+    const bool is_complete = Traits::kBeginsAhead && first.are_noted;
+    if (!is_complete) {
+      WaitForCopies<0>();
+      __syncthreads();  // the item has arrived, and the previous unit's results are written
+      if (threadIdx.x == 0) CompleteUnit<Traits>(p, walk.Head(), unit);
+    }
     walk.Next();
     slot ^= 1;
-    if (walk.HasUnit()) LoadItem(work.items + walk.Item(), shared.units[slot]);
-    __syncthreads();  // the unit is complete
-    do_unit(unit);
-  }
-  WaitForCopies<0>();  // also those of an item past the last
-  __syncthreads();
-  const int first_inert_token = shared.first_inert_token;
-  if (first_inert_token < p.num_out_tokens) ClearTokens<Traits>(p, first_inert_token);
-}
-
-template <typename Traits>
-__global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
-    AttentionKernel(const __grid_constant__ AttentionKernelParams p) {
-  extern __shared__ __align__(1024) unsigned char shared_memory[];
-  auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
-  LetNextKernelIn();
-  // Before its sibling, nothing is left to wait for.
-  if (!p.follows_sibling) AwaitKernelBefore();
-
-  if constexpr (Traits::kRotates) {
-    if (p.rotary_dim > 0) FindTurns<Traits>(p, shared.turns);
-  }
-  ForUnits<Traits>(p, shared, [&](WorkUnit& unit) {
+    if (walk.HasUnit()) LoadItem(p.work.items + walk.Item(), shared.units[slot]);
+    if (!is_complete) __syncthreads();  // the unit is complete
     OnlineSoftmax<Traits> softmax;
     if constexpr (Traits::kConverts) {
       AttendConvertedKeys<Traits>(p, unit, shared, softmax);
     } else {
-      AttendKeys<Traits>(p, unit, shared, softmax);
+      AttendKeys<Traits>(p, unit, first, shared, softmax);
     }
-    FinishThroughShared<Traits>(p, unit, softmax, shared);
-  });
+    finish(p, unit, softmax, shared, /*is_last=*/!walk.HasUnit());
+    first.are_noted = false;
+  }
+  finish.End();
+}
+
+template <typename Traits, typename Finish>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
+    AttentionKernel(const __grid_constant__ AttentionKernelParams p) {
+  extern __shared__ __align__(1024) unsigned char shared_memory[];
+  auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
+  PrepareToMeet<Traits>();
+  LetNextKernelIn();
+  if constexpr (!Traits::kBeginsAhead) {
+    if (!p.follows_sibling) AwaitKernelBefore();
+    if constexpr (Traits::kRotates) {
+      if (p.rotary_dim > 0) FindTurns<Traits>(p, shared.turns);
+    }
+  }
+  UnitWalk<Traits> walk(p.work);  // its loads come first: the next branch depends on them
+  LoadItem(UnitWalk<Traits>::FirstItem(p.work), shared.units[0]);
+  CommitCopies();
+  Finish finish(p);
+  FirstKeys<Traits> first;
+  if constexpr (Traits::kBeginsAhead) first = BeginUnits<Traits>(p, walk, shared);
+  if (threadIdx.x == 0) {
+    CopyAsync4(SharedAddress(&shared.first_inert_token), p.query_start_loc + p.num_rows);
+  }
+  CommitCopies();
+  if (Traits::kBeginsAhead && first.are_noted) MeetGroup<Traits>();  // the places are noted
+  AttendUnits<Traits>(p, walk, first, finish, shared);
+  WaitForCopies<0>();  // also those of an item past the last
+  __syncthreads();
+  const int first_inert_token = shared.first_inert_token;
+  if (first_inert_token < p.num_out_tokens) ClearTokens<Traits>(p, first_inert_token);
   if (p.follows_sibling) AwaitKernelBefore();
 }
 
@@ -566,7 +630,7 @@ cudaError_t LaunchGeneralAttention(const AttentionKernelParams& params, cudaStre
   using Traits = TileTraits<kKernel>;
   constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
   static_assert(kSharedBytes <= kAttentionKernels[kKernel].shared_bytes());
-  const auto kernel = &AttentionKernel<Traits>;
+  const auto kernel = &AttentionKernel<Traits, GeneralFinish<Traits>>;
   // Cheap, and correct for whichever device is current.
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);

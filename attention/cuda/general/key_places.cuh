@@ -84,6 +84,23 @@ class KeyPlaces {
   int end_;
 };
 
+// A group's share of an item: every kStride-th step of its keys, from `first` on.
+template <typename Traits>
+struct GroupSteps {
+  static constexpr int kStride = Traits::kWarpsN * Traits::kKeys;
+
+  __device__ __forceinline__ explicit GroupSteps(const WorkItem& item)
+      : group(threadIdx.x / Traits::kGroupThreads),
+        thread(threadIdx.x % Traits::kGroupThreads),
+        first(item.key_begin + group * Traits::kKeys),
+        count(max(0, (item.key_end - first + kStride - 1) / kStride)) {}
+
+  int group;
+  int thread;  // within the group
+  int first;
+  int count;
+};
+
 }  // namespace reprise
 
 #endif  // REPRISE_ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_

@@ -57,6 +57,7 @@ struct TileTraits {
   static constexpr bool kServesRareTerms = true;
   static constexpr bool kConverts = kLoading == KvLoading::kConverted;
   static constexpr bool kFp8 = kLoading == KvLoading::kFp8;
+  static constexpr bool kBeginsAhead = kAttentionKernels[kKernel].begins_ahead();
   static constexpr bool kRotates = kConverts && !kValuesInKeys;  // only K is rotated
   static constexpr bool kQueriesAhead =
       false;  // the next unit's q arrives while results are written
