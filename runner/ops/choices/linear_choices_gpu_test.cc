@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/runner/ops/linear.h"
@@ -63,12 +64,12 @@ class LinearChoicesTest : public testing::Test {
  protected:
   void SetUp() override {
     if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU on this machine";
-    path_ = testing::TempDir() + "/linear_choices_test";
-    // The other process reads it.
-    if (std::getenv(kChoicesVariable) == nullptr) std::filesystem::remove(path_);
+    path_ = absl::StrCat(testing::TempDir(), "/linear_choices_test.", getpid());
+    std::filesystem::remove(path_);
   }
+  void TearDown() override { std::filesystem::remove(path_); }
 
-  std::string path_;
+  std::string path_;  // of this process: parts of a divided run have files of their own
 };
 
 // Run by ProcessesThatShareAFileComputeTheSameBits as another process.
@@ -108,6 +109,7 @@ TEST_F(LinearChoicesTest, ProcessesThatShareAFileComputeTheSameBits) {
   ASSERT_EQ(status, 0);
   std::ifstream file(bits_path, std::ios::binary);
   const std::string bits((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::filesystem::remove(bits_path);
   ASSERT_EQ(bits.size(), first.bits.size());
   EXPECT_TRUE(bits == first.bits);
 }
