@@ -6,7 +6,8 @@
 # It checks the rules that Bazel's visibility cannot state: includes against the arrows between the rooms or without
 # "reprise/", public targets that no README names, LibTorch in device files, claims of docs/features.txt without tests,
 # pages with links, code or options that are not there, public headers without comments, planted faults
-# (tools/mutations) that no longer fit the sources, files and rooms that have become too large.
+# (tools/mutations) that no longer fit the sources, files and rooms that have become too large, and in a git repository
+# prose: the share of sentences that tools/ci/prose_lint.py flags, and the length of commit subjects.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." || exit 1
 
@@ -102,6 +103,12 @@ breach "Messages of docs/troubleshooting.md that no source has:" \
   "$(while IFS= read -r message; do
     [[ $literals == *"$message"* ]] || echo "$message"
   done <<<"$quoted")"
+
+if git rev-parse --git-dir >/dev/null 2>&1; then
+  breach "Prose that is not plain English (tools/ci/prose_lint.py --base main shows the new sentences):" \
+    "$(tools/ci/prose_lint.py --limit tools/ci/prose_limit.txt 2>&1)"
+  breach "Commit subjects of more than 72 characters:" "$(tools/ci/commit_subjects.sh 2>&1)"
+fi
 
 ((breaches == 0)) && echo "the house is as DESIGN.md draws it"
 exit $((breaches > 0))
