@@ -1,21 +1,20 @@
-// The units that a CTA of an attention kernel processes, in its order. A unit is an item of the
-// work map for one virtual head.
+// The units that a CTA of an attention kernel processes, in order. A unit is a pair (item of the
+// tile schedule, head tile).
 //
-// In columns: CTA c has the items of column c / heads_per_column, for the heads
-// c % heads_per_column, c % heads_per_column + heads_per_column, ...
+// In queues: CTA c has the items of queue c / heads_per_column, for the heads c % heads_per_column,
+// c % heads_per_column + heads_per_column, ...
 //
-// Dealt: units are in the order of map.deal_order, an item's heads side by side, so that CTAs that
-// run at the same time read the same keys. The n-th unit of CTA c is unit n * num_ctas + c, or, in
-// every other turn, n * num_ctas + (num_ctas - 1 - c): a CTA that got a longer unit gets a shorter
-// one next. With 8 units of 8, 7, ..., 1 steps and 3 CTAs:
+// Round-robin: units are in the order of map.deal_order, with the heads of an item adjacent, so
+// that CTAs that run concurrently read the same keys. The n-th unit of CTA c is n * num_ctas + c in
+// even rounds, and n * num_ctas + (num_ctas - 1 - c) in odd rounds: a CTA that got a longer unit
+// gets a shorter one next. With 8 units of 8, 7, ..., 1 KV tiles and 3 CTAs:
 //
 //   CTA 0   8   3   2       CTA 1   7   4   1       CTA 2   6   5
 //
-// If the map says so (TileMap::counts), CTAs of odd number have theirs from the last to the first,
-// here 1 4 7: units that memory bounds are then under way beside those that products bound, where
-// one kind is longer than the other.
+// If TileMap::counts requests it, odd CTAs process their list in reverse, here 1 4 7. Memory-bound
+// and compute-bound units then overlap even if one kind is longer.
 //
-// Thread safety: const. On the device, map is that of the kernel's parameters.
+// Thread safety: const. On the device, `map` must be the kernel's parameter.
 
 #ifndef REPRISE_ATTENTION_WORK_MAP_CTA_UNITS_H_
 #define REPRISE_ATTENTION_WORK_MAP_CTA_UNITS_H_
@@ -27,7 +26,7 @@ namespace reprise {
 
 class CtaUnits {
  public:
-  // REQUIRES: 0 <= cta < map.num_ctas; the map has been filled.
+  // REQUIRES: 0 <= cta < map.num_ctas; the schedule has been built.
   REPRISE_HOST_DEVICE CtaUnits(const TileMap& map, int cta) : map_(map), cta_(cta) {
     num_dealt_ = map.may_be_dealt ? map.counts[2] * map.num_virtual_heads : 0;
     if (num_dealt_ > 0) {
@@ -47,7 +46,7 @@ class CtaUnits {
 
   REPRISE_HOST_DEVICE int count() const { return count_; }
 
-  // Of the CTA's n-th unit, n < count().
+  // The item and the head of the CTA's n-th unit. REQUIRES: 0 <= n < count().
   REPRISE_HOST_DEVICE int ItemOf(int n) const {
     if (num_dealt_ > 0) return map_.deal_order[RankOf(n)];
     return first_item_ + n / num_heads_;
@@ -57,14 +56,14 @@ class CtaUnits {
     return first_head_ + n % num_heads_ * map_.heads_per_column;
   }
 
-  // Where the item of the first unit is, if there is one: mostly in map.column_first, which saves a
-  // dependent read.
+  // The address of the first unit's item, if the CTA has units. It is usually in map.column_first,
+  // which saves a dependent read.
   REPRISE_HOST_DEVICE const WorkItem* FirstItem() const {
     if (is_backwards_ && count_ > 0) return map_.items + ItemOf(0);
     return map_.column_first + cta_ / map_.heads_per_column;
   }
 
-  // Dealt: the place of the n-th unit's item in map.deal_order.
+  // Round-robin only: the index of the n-th unit's item in map.deal_order.
   REPRISE_HOST_DEVICE int RankOf(int n) const { return DealtUnit(n) / map_.num_virtual_heads; }
 
  private:
@@ -77,9 +76,9 @@ class CtaUnits {
 
   const TileMap& map_;
   const int cta_;
-  int num_dealt_;              // units of all CTAs; 0: they are in columns
-  bool is_backwards_ = false;  // dealt: the last turn is first
-  int first_head_ = 0, num_heads_ = 1, first_item_ = 0;  // in columns
+  int num_dealt_;              // round-robin units of all CTAs; 0: units are in queues
+  bool is_backwards_ = false;  // round-robin only: the last round comes first
+  int first_head_ = 0, num_heads_ = 1, first_item_ = 0;  // in queues
   int count_ = 0;
 };
 

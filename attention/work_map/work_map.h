@@ -1,92 +1,100 @@
-// How a batch's attention is cut into pieces of even size: one map per step and layer class, used
-// by all layers of the class.
+// Tile schedule: how a batch's attention is divided among the CTAs of a kernel. One schedule per
+// step and layer class, used by all layers of the class.
 //
-// An item is (query range of a row, key range of that row). Items are in the order of rows, queries
-// and keys, and are dealt in that order to columns of equal cost; a column is `heads_per_column`
-// CTAs, one per head, that process the column's items together. A row whose keys are in several
-// columns leaves float32 partials (out, lse) in the workspace, and a merge entry says which
-// partials make which queries: the last CTA to arrive at a merge performs it, or all that have
-// partials of it do.
+// A query range of a row is a Q tile, and kWorkStepKeys keys are a KV tile. A work item is a pair
+// (Q tile, key range). The key ranges of a Q tile are its KV splits. Items are ordered by row,
+// query and key, and assigned in that order to CTA queues of equal cost. A queue is processed by
+// `heads_per_column` CTAs, each with its own heads, so all of them process each item. If the splits
+// of a Q tile are in several queues, each split writes a float32 partial (out, lse) to the
+// workspace. A combine entry (WorkMerge) lists the partials of each query. Either the last CTA to
+// finish combines them, or all contributing CTAs do so together.
 //
-// Worked example: decodes of five rows over one kv head and four columns, whose tiles cost 4.
+// The identifiers say `column` for a CTA queue, `piece` for a split, `merge` for combine, `dealt`
+// for round-robin, and `step` for a KV tile.
+//
+// Worked example: decode of five rows, with one KV head and four queues. A Q tile costs 4.
 //
 //   row               a     b      c     d     e
 //   keys            500    64   1000   100   300
-//   steps             8     1     16     2     5   of kWorkStepKeys = 64 keys
-//   cost             68    12    132    20    44   steps * kStepCost + 4; 276 in all
+//   KV tiles          8     1     16     2     5   of kWorkStepKeys = 64 keys
+//   cost             68    12    132    20    44   KV tiles * kStepCost + 4; 276 in all
 //   cost before       0    68     80   212   232
-//   steps begin at    4    72     84   216   236   after the tile's own cost
-//   a column takes 276 / 4, rounded up to whole steps: 9 steps = 72; borders at 72, 144, 216
-//   a step is in the column in which it begins: 8 of c's steps begin before 144, 8 after it
-//   column 0 [  0,  72)   item 0: a [0, 500)
-//   column 1 [ 72, 144)   item 1: b [0, 64)               item 2: c [0, 512) -> partial 0
-//   column 2 [144, 216)   item 3: c [512, 1000) -> partial 1
-//   column 3 [216, 288)   item 4: d [0, 100)              item 5: e [0, 300)
-//   merge 0: c = partial 0 + partial 1, by the CTA of column 1 or 2 that arrives last
+//   KV tiles at       4    72     84   216   236   cost before, plus 4 for the Q tile
+//   queue width: 276 / 4, rounded up to whole KV tiles: 9 KV tiles = 72; borders at 72, 144, 216
+//   a KV tile is in the queue in which it begins: 8 of c's KV tiles begin before 144, 8 after it
+//   queue 0 [  0,  72)   item 0: a [0, 500)
+//   queue 1 [ 72, 144)   item 1: b [0, 64)               item 2: c [0, 512) -> partial 0
+//   queue 2 [144, 216)   item 3: c [512, 1000) -> partial 1
+//   queue 3 [216, 288)   item 4: d [0, 100)              item 5: e [0, 300)
+//   combine 0: c = partial 0 + partial 1, by the CTA of queue 1 or 2 that finishes last
 //
-// Dealing. Where there are enough query ranges for all CTAs, as in prefill, cuts cost more than
-// they even out. Then no range is cut, and instead of columns the CTAs have the (item, head) pairs
-// in turns, the longest items first: attention/work_map/cta_units.h. The builder decides by the
-// costs; only maps with tiles of kWarpgroupRows rows are dealt, in balanced mode. If a dealt map
-// has short rows as well, whose time is that of reading their keys, and these are not much shorter
-// than the others, every other CTA takes its units from the last to the first, so that some CTAs
-// read while others multiply.
+// Round-robin. If there are enough Q tiles for all CTAs, as in prefill, splitting costs more than
+// it balances. Then no Q tile is split, and the (item, head) pairs are assigned to the CTAs
+// round-robin, longest items first: attention/work_map/cta_units.h. The builder chooses by cost.
+// Only schedules in balanced mode whose kernel supports it (AttentionKernelEntry::may_be_dealt())
+// use it. Decode rows are memory bound and prefill rows are compute bound. If a round-robin
+// schedule has both, and their lengths are comparable, odd CTAs process their tiles in reverse
+// order. The two kinds then overlap.
 //
-// Even pieces. If ranges have similar lengths, cuts at the borders of columns make pieces of many sizes,
-// and each piece must be merged. Then the builder cuts each range into even pieces, or does not cut it:
-// of 64 equal rows 32 columns have two each, and the last of 33 columns has none. The choice depends on
-// the costs (attention/work_map/work_map_cut.h).
+// Even splits. If Q tiles have similar lengths, Stream-K borders make splits of uneven size, and
+// every split must be combined. Then the builder splits each Q tile evenly, or not at all. Example:
+// 64 equal rows use 32 of 33 queues, two rows each, and the last queue is empty. The choice depends
+// on the costs (attention/work_map/work_map_cut.h).
 //
-// Clusters. A merge through memory takes 1 to 2 us. For some batches of few rows the kernel is
-// launched in clusters of CTAs of the same head and adjacent columns (ClusterOf()). Then the builder
-// may give each range a cluster. Each CTA of the cluster has a piece, and the CTAs add the pieces up by
-// reading each other's shared memory.
+// Clusters. Combining through global memory takes 1 to 2 us. For some small batches, the kernel is
+// launched in clusters of CTAs of the same head and adjacent queues (ClusterOf()). The builder may
+// then assign a cluster to each Q tile. Each CTA of the cluster has one split, and the CTAs reduce
+// the splits through distributed shared memory (DSMEM).
 //
-// Wide CTAs. A row of one KV head has more multiprocessors than its keys are worth cutting for. Then
-// the kernel's CTAs have twice as many warps, and there are half as many columns (IsWide()).
+// Wide CTAs. A single row with one KV head cannot use all SMs: splitting it further costs more in
+// combining than it saves. Then the kernel's CTAs have twice the warps, and there are half the
+// queues (IsWide()).
 //
-// Shared prefix (cascade). A map planned for it uses the hint PagedBatch::common_prefix_len: keys
-// that all rows have in common are read once for every tile_queries tokens, by shared items whose
-// queries are from several rows. The rows' own items begin after those keys, and the partials of
-// both are merged like those of split keys. Only keys that every live query sees are shared, in
-// whole steps, and none of a row's tail or of its own new tokens. Prefixes are not shared with a
-// window to the left, under context parallelism, or in deterministic mode, where the result would
+// Shared prefix (cascade). A schedule planned for it uses the hint PagedBatch::common_prefix_len.
+// Keys that all rows have in common are read once per tile_queries tokens, by shared items whose
+// queries belong to several rows. The rows' own items begin after those keys, and the partials of
+// both are combined like those of KV splits. Only keys that every live query sees are shared, in
+// whole KV tiles, without the keys of a row's tail and of its new tokens. Prefixes are not shared
+// with a left window, under context parallelism, or in deterministic mode, where the result would
 // depend on the other rows.
 //
-// Partials by column. In deterministic mode rows are cut whether or not others keep the CTAs busy, so
-// many rows would leave many partials. But the pieces of most ranges are then in one column, whose
-// CTAs merge a range before they begin the next one, and the next one's partials may be where its
-// were. Of the other ranges at most one begins in a column. So a plan whose rows may be cut into more
-// pieces gives each column room for two ranges: for those that end in it, one after the other, and
-// for the one that goes on in the next column. The cuts, and so the bits, are the same.
+// Partials by column. In deterministic mode, rows are split even if the other rows already fill the
+// card, so large batches would need many partials. Most Q tiles, however, are in a single queue.
+// Its CTA combines a tile before it starts the next one, so both can use the same partial slots. At
+// most one more tile, which continues in the next queue, needs extra slots. A plan that would need
+// more partials than that therefore gives each queue slots for two Q tiles: one set for the tiles
+// that end in the queue, one after the other, and one set for the tile that continues in the next
+// queue. The splits, and therefore the results, are bitwise identical.
 //
-// Rows of few queries together with long ones. A plan whose longest rows need larger tiles of q
-// than a decode has two maps: rows of few queries are in `short_rows`, the others in `main`, and
-// every call launches a kernel for each. Whether a row is short follows from its number of queries;
-// but where a batch's bounds say that all rows are alike, or have few keys (RowSplit::kByBatch), one
-// map has them all and its kernel is the only one.
+// Short and long rows. If the longest rows of a plan need larger kernel tiles than a decode, the
+// plan has two schedules: short rows (few queries) are in `short_rows`, the others in `main`. Every
+// call then launches one kernel for each. The number of queries decides whether a row is short.
+// However, if a batch's bounds show that all rows belong to one schedule, or that the rows have few
+// keys (RowSplit::kByBatch), all rows are in one schedule, and only its kernel is launched.
 //
-// The map is data on the device, made each step from seq_lens, so a captured graph adapts to the
-// current lengths; only the plan (capacities, tile and workspace sizes) is fixed under capture:
-// attention/work_map/work_map_plan.h. attention/work_map/work_map_build.h fills it.
+// The schedule is data on the device, built in each step from seq_lens, so a captured graph adapts
+// to the current lengths. Only the plan (capacities, kernel tile and workspace sizes) is fixed
+// under capture: attention/work_map/work_map_plan.h. attention/work_map/work_map_build.h builds the
+// schedule.
 //
-// Invariants of a map, checked by CheckWorkMap() (attention/work_map/work_map_check.h):
-//   1. The items of a row and query range, together with the shared items over its queries, cover
-//      the keys from the first to the last that any of its queries may see, without gap or overlap,
-//      and no others. (Sparse patterns are ignored.)
-//   2. Every query of every row is in items of exactly one query range, even if it sees no key.
-//   3. Counts are within the capacities; partials are below max_partials and distinct, but where
-//      they are by column: ranges that are in the same column only may have the same ones.
-//   4. An item with partial < 0 is the only one of its queries and writes out directly; otherwise
-//      its merge entry names its partials. is_joint follows MergesJointly().
-//   5. Columns hold the items in order, each item in one column. Dealt items are whole ranges, each
-//      once in deal_order.
-//   6. In deterministic mode the cut of a row depends on that row's own data alone.
-//   7. If ranges have clusters, range t has the columns from t * ClusterOf() on, one piece in each.
-//      If the kernel has wide CTAs, only the first wide_columns columns have items.
+// Invariants of a schedule, checked by CheckWorkMap() (attention/work_map/work_map_check.h):
+//   1. The items of a Q tile, together with the shared items over its queries, cover the keys from
+//      the first to the last that any of its queries may see, without gap or overlap, and no other
+//      keys. (Sparse patterns are ignored.)
+//   2. Every query of every row is in the items of exactly one Q tile, even if it sees no key.
+//   3. Counts are within the capacities. Partials are below max_partials and distinct. Exception:
+//      with partials by column, Q tiles that are in the same queue only may share them.
+//   4. An item with partial < 0 is the only item of its queries and writes out directly. For other
+//      items the combine entry lists the partials. is_joint follows MergesJointly().
+//   5. Queues hold the items in order, each item in one queue. Round-robin items are unsplit
+//      Q tiles, each once in deal_order.
+//   6. In deterministic mode the splits of a row depend only on that row's data.
+//   7. If Q tiles have clusters, Q tile t has one split in each of ClusterOf() queues, beginning
+//      with queue t * ClusterOf(). If the kernel has wide CTAs, only the first wide_columns queues
+//      have items.
 //
-// Thread safety: a map is written by one kernel and read by later ones on the same stream. Kernels
-// that use one map (its partials and merge counters) must not run at the same time.
+// Thread safety: a schedule is written by one kernel and read by later ones on the same stream.
+// Kernels that use the same schedule (its partials and arrival counters) must not run concurrently.
 
 #ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_H_
 #define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_H_
@@ -100,50 +108,52 @@
 namespace reprise {
 
 enum class WorkMapMode : int32_t {
-  kBalanced,  // rows are cut wherever that makes the columns even
-  // A row is cut by its own data alone, so its bits do not depend on the rest of the batch: into at
-  // most max_splits pieces of at least kMinDeterministicSteps steps. In rows of at most
-  // decode_query_len queries each query is cut as a row of its own, so its bits do not depend on the
-  // other queries either.
+  kBalanced,  // rows are split wherever that balances the queues
+  // A row is split by its own data only, so its results are bitwise independent of the rest of the
+  // batch. A row has at most max_splits splits, and at most one per kMinDeterministicSteps KV
+  // tiles, rounded up. In rows of at most decode_query_len queries, each query is split like a row
+  // of one query, so its results are also bitwise independent of the row's other queries.
   kDeterministic,
 };
 
-// Which of a plan's two maps has a row.
+// How rows are assigned to the plan's two schedules.
 enum class RowSplit : int32_t {
-  // `main` has all rows where the batch's bounds say that all are long, or hardly longer than short
-  // ones, or that the rows have few keys (WorkMap::most_joined_steps), which saves a kernel. Batches
-  // with few rows run in clusters. All calls with a BatchWork must have batches of the same num_rows,
-  // num_tokens, max_query_len and max_seq_len, and no wider window. Attention refuses other calls.
+  // Puts all rows into `main`, which saves a launch, if the batch's bounds show one of: all rows
+  // are long; long rows are barely longer than short ones; the rows have few keys
+  // (WorkMap::most_joined_steps). Batches with few rows run in clusters. All calls with a BatchWork
+  // must have batches with the same num_rows, num_tokens, max_query_len and max_seq_len, and a
+  // window that is not wider. CheckBatchWork() rejects calls that the schedule would not fit.
   kByBatch,
-  kByRow,  // by the row's number of queries alone; deterministic mode uses this
+  kByRow,  // by the row's number of queries only; deterministic mode uses this
 };
 
-// Cuts are at multiples of this many local keys, which a CTA loads at a time.
+// Keys per KV tile: a CTA loads this many at a time. Splits begin at multiples of it (local keys).
 inline constexpr int kWorkStepKeys = 64;
 
-// The cost of a step in the unit of CutCosts.
+// The cost of a KV tile, in the unit of CutCosts.
 inline constexpr int kStepCost = 8;
 
 inline constexpr int kMaxDeterministicSplits = 16;
 inline constexpr int kMinDeterministicSteps = 8;
 
-// All that a CTA needs to know about its work, in 96 contiguous bytes: of the batch it reads only
-// the block table and per-token arrays.
+// Everything that a CTA needs to know about its work, in 96 contiguous bytes. From the batch the
+// CTA reads only the block table and per-token arrays.
 struct alignas(16) WorkItem {
-  // kSharedRow: a shared item, whose queries are of several rows, each of which sees all its keys.
+  // kSharedRow: a shared item. Its queries belong to several rows, and all of them see all its
+  // keys.
   int32_t row;
-  int32_t query_begin, query_end;  // within the row; in a shared item from 0
+  int32_t query_begin, query_end;  // within the row; 0-based in a shared item
   int32_t key_begin, key_end;      // local keys, half-open; may be empty
-  // The partial of its first query; those of the others follow. -1: the item writes out itself, and
-  // the next three fields are unused.
+  // The partial of the item's first query; the partials of its other queries follow. -1: the item
+  // writes its result to out, and the next three fields are unused.
   int32_t partial;
   int32_t merge;          // -1 in a shared item
-  int32_t first_partial;  // of the query range's own keys
+  int32_t first_partial;  // excludes shared partials
   int32_t num_partials;   // per query
-  int32_t is_joint;       // 1: all CTAs that have such partials merge them: MergesJointly()
+  int32_t is_joint;       // 1: all CTAs that have these partials combine them: MergesJointly()
 
-  int32_t first_token;     // of query_begin, in q and out
-  int32_t first_position;  // p() of query_begin where query_positions is absent
+  int32_t first_token;     // index of query_begin in q and out
+  int32_t first_position;  // p() of query_begin if query_positions is absent
   int32_t key_start;       // position of local key 0 in an ordinary batch
   int32_t first_key;       // index of local key 0 in the table row, or in ragged k and v
   int32_t table_row;
@@ -151,10 +161,10 @@ struct alignas(16) WorkItem {
   int32_t prefix_len;  // keys before the tail
   int32_t query_len;   // of the row
 
-  // The partial of query_begin in the first shared item over it; in the next one it is tile_queries
-  // later. Merged before the range's own partials.
+  // The partial of query_begin in the first shared item over it; in the next shared item it is
+  // tile_queries later. Combined before the Q tile's own partials.
   int32_t first_shared_partial, num_shared_partials;
-  // In a shared item: the items, of whole ranges, that are merged with it.
+  // Shared items only: the unsplit items whose results are combined with this one.
   int32_t first_child, end_child;
 
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
@@ -162,40 +172,41 @@ struct alignas(16) WorkItem {
 
 inline constexpr int32_t kSharedRow = -1;
 
-// A range in more than kMostPiecesAtOnce pieces may be merged in two levels: kMergeGroup pieces at
-// a time, then the groups.
+// A Q tile with more than kMostPiecesAtOnce splits may be combined in two levels: first groups of
+// kMergeGroup splits, then the groups.
 inline constexpr int kMergeGroup = 16;
 inline constexpr int kMostPiecesAtOnce = 32;
 
-// The most pieces of a range that is merged jointly (attention/cuda/decode/joint_merge.h).
+// Maximum number of splits in a cooperative combine (attention/cuda/decode/joint_merge.h).
 inline constexpr int kMostJointPieces = 128;
 
-// The distance, in floats, from a partial's out to that of the next q head: whole chunks of 4.
+// Floats between the out partials of adjacent q heads: head_dim_v, rounded up to whole chunks of 4.
 constexpr int PartialPitch(int head_dim_v) { return (head_dim_v + 3) / 4 * 4; }
 
 struct WorkMerge {
   int32_t row;
   int32_t query_begin, query_end;
-  int32_t first_partial;  // of query_begin; a query's partials are query_end - query_begin apart
-  int32_t num_partials;   // per query, in key order, without shared ones
+  int32_t first_partial;  // belongs to query_begin; splits are query_end - query_begin apart
+  int32_t num_partials;   // per query, in key order, without shared partials
 };
 
-// The largest cluster that every card with clusters can run.
+// The largest cluster size that every card with clusters supports.
 inline constexpr int kMostClusterColumns = 8;
 
-// WorkMapCosts (attention/device_profile.h) for the tile of a map. Costs have the unit of kStepCost.
+// WorkMapCosts (attention/device_profile.h) for one kernel tile. Costs have the unit of kStepCost.
 struct CutCosts {
-  int tile = 0;             // a tile, without its keys
-  int merges_per_step = 0;  // partials merged in the time of a step, times kStepCost
-  int merge = 0;            // a merge through memory
+  int tile = 0;             // a Q tile, without its keys
+  int merges_per_step = 0;  // partials combined in the time of a KV tile, times kStepCost
+  int merge = 0;            // a combine through global memory
   int merge_level_steps = 0;
-  // The cuts of a filled column cost at least `border`, and at least this percentage of its width.
+  // The borders of a Stream-K queue cost at least `border`, and at least this percentage of its
+  // width.
   int border = 0;
   int border_percent = 0;
-  // Whether a tile takes as long as reading its keys. Then CTAs without work cost nothing.
+  // Whether processing a Q tile takes as long as reading its keys. Then idle CTAs cost nothing.
   bool is_bound_by_reading = false;
   int ctas_per_sm = 1;
-  int lone_percent = 100;  // the time of a step if the multiprocessor has only one CTA
+  int lone_percent = 100;  // the time of a KV tile if the SM has only one CTA
   int cluster_steps = 0;
   int joint_pieces = 0;
   int joint_keys = 0;
@@ -203,40 +214,41 @@ struct CutCosts {
   int wide_keys = 0;
 };
 
-// The map for one size of tile, that is, for one kernel: views of its storage, all on the device of
-// the queries, and the values that the plan fixed.
+// The schedule for one kernel tile size, that is, for one kernel: views of its storage, all on the
+// device of the queries, and the values that the plan fixed.
 struct TileMap {
   WorkItem* items = nullptr;    // [max_items]
   WorkMerge* merges = nullptr;  // [max_merges]
-  // [kNumMapCounts] num_items, num_merges, number of dealt items (all or none), whether every other
-  // CTA takes its dealt units backwards (0 or 1), whether ranges have clusters (0 or 1).
+  // [kNumMapCounts] num_items; num_merges; number of round-robin items (all or none); whether odd
+  // CTAs process their round-robin units in reverse (0 or 1); whether Q tiles have clusters (0 or
+  // 1).
   int32_t* counts = nullptr;
-  int32_t* column_items = nullptr;  // [num_columns + 1] first item of each column
-  // [num_columns + 1] the item with which CTA c begins, if it has any, at c / heads_per_column:
-  // saves a dependent read.
+  int32_t* column_items = nullptr;  // [num_columns + 1] first item of each queue
+  // [num_columns + 1] at c / heads_per_column, the item with which CTA c begins, if there is one.
+  // Saves a dependent read.
   WorkItem* column_first = nullptr;
-  // [max_merges, num_virtual_heads] arrivals, and what attention/cuda/decode/joint_merge.h adds to
-  // them; zero between kernels.
+  // [max_merges, num_virtual_heads] arrival counters, in the format of
+  // attention/cuda/decode/joint_merge.h; zero between kernels.
   uint32_t* arrivals = nullptr;
-  // [max_partials, num_virtual_heads] arrivals at groups of pieces, at a group's first partial;
-  // zero between kernels.
+  // [max_partials, num_virtual_heads] arrival counters of groups of splits, at a group's first
+  // partial; zero between kernels.
   uint32_t* group_arrivals = nullptr;
   float* partial_out = nullptr;  // [max_partials, num_q_heads, PartialPitch(head_dim_v)]
   float* partial_lse = nullptr;  // [max_partials, num_q_heads] base 2
-  void* scratch = nullptr;       // used by the builder
+  void* scratch = nullptr;       // used by the builder only
 
   // Capacities.
   int max_rows = 0;
   int max_tokens = 0;
   int max_query_len = 0;
   int max_seq_len = 0;
-  int max_tiles = 0;         // query ranges, the shared ones included
+  int max_tiles = 0;         // Q tiles, including shared ones
   int max_shared_tiles = 0;  // 0: common prefixes are ignored
   int max_items = 0;
   int max_merges = 0;
-  int max_partials = 0;  // each of one query
-  // Deterministic mode: the most partials of a range, if they are by column; 0: each range has its
-  // own.
+  int max_partials = 0;  // one query each
+  // Deterministic mode: maximum number of partials per Q tile if they are by column. 0: each Q tile
+  // has its own partials.
   int column_partials = 0;
 
   DType dtype = DType::kBFloat16;
@@ -244,48 +256,53 @@ struct TileMap {
   int num_kv_heads = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
-  int tile_rows = 0;     // rows of a kernel's tile: queries times heads of a group
-  int tile_queries = 0;  // the most queries of an item
-  // Ranges of so many queries are merged jointly; 0: the tile's kernels do not. MergesJointly().
+  int tile_rows = 0;     // rows of the kernel tile: queries times q heads per KV head
+  int tile_queries = 0;  // maximum number of queries per item
+  // Minimum number of queries for the cooperative combine (MergesJointly()). 0: the tile's kernels
+  // do not support it.
   int least_joint_queries = 0;
-  // kv heads, times the tiles that the heads of a group fill if there are more than tile_rows.
+  // Number of head tiles: KV heads, times the kernel tiles per KV head if its q heads exceed
+  // tile_rows.
   int num_virtual_heads = 0;
   int heads_per_column = 0;
   int num_columns = 0;
-  // [n]: how many clusters of n columns of a head run at the same time; 0: none. [2] is the largest.
+  // [n]: how many clusters of n queues of a head can be resident at once; 0: none. [2] is the
+  // largest.
   int clusters_of[kMostClusterColumns + 1] = {};
-  // Batches of at most this many rows may have a kernel of wide CTAs, one on a multiprocessor, and
-  // then have so many columns; 0: there is none. IsWide().
+  // Batches of at most this many rows may have a kernel of wide CTAs, one per SM, which then has
+  // wide_columns queues. 0: there is no such kernel. IsWide().
   int most_wide_rows = 0;
   int wide_columns = 0;
-  // The grid of the kernels: heads_per_column * num_columns, or all that fit on the card at a time
-  // if items may be dealt.
+  // The grid of the kernels: heads_per_column * num_columns, or, if items may be round-robin, all
+  // CTAs that can be resident at once.
   int num_ctas = 0;
   WorkMapMode mode = WorkMapMode::kBalanced;
-  int max_splits = kMaxDeterministicSplits;  // in deterministic mode
-  int decode_query_len = 1;                  // likewise: WorkMapOptions::decode_query_len
+  int max_splits = kMaxDeterministicSplits;  // deterministic mode only
+  int decode_query_len = 1;  // deterministic mode only: WorkMapOptions::decode_query_len
 
   bool may_be_dealt = false;
-  int32_t* deal_order = nullptr;  // [max_tiles] if may_be_dealt: the dealt items, longest first
+  // [max_tiles] if may_be_dealt: the round-robin items, longest first
+  int32_t* deal_order = nullptr;
   CutCosts costs;
 };
 
 inline constexpr int kNumMapCounts = 5;
 
-// With this many steps or fewer a piece has all of its keys under way at once, and is not worth
-// cutting further.
+// A split of at most this many KV tiles has all of its keys in flight at once. Splitting it further
+// gains nothing.
 inline constexpr int kStepsUnderWay = 2;
 
-// The most keys of a row that a query range may see, as far as the bounds of a batch tell.
+// Maximum number of keys that a Q tile may see, by the plan's bounds and the window.
 inline int MostKeys(const TileMap& map, int window_left) {
   if (window_left < 0 || window_left >= map.max_seq_len - map.max_query_len) return map.max_seq_len;
   return window_left + map.max_query_len;
 }
 
-// The number of columns that form a cluster in the kernel for a batch of `num_rows` rows; 1: the kernel
-// has no clusters. The choice compares the longest pieces in a cluster with those of even pieces that are
-// merged through memory. Clusters of more than 2 leave some columns unused, so they serve rows of few keys
-// only (CutCosts::cluster_steps). Clusters of 2 use all columns, or all but one.
+// The number of queues that form a cluster in the kernel for a batch of `num_rows` rows; 1: the
+// kernel has no clusters. The choice compares the longest split in a cluster with that of an even
+// split that is combined through global memory. Clusters of more than 2 leave some queues unused,
+// so they only serve short rows (CutCosts::cluster_steps). Clusters of 2 use all queues, or all but
+// one.
 inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
   if (num_rows < 1 || num_rows > map.clusters_of[2]) return 1;
   const int keys = MostKeys(map, window_left);
@@ -295,7 +312,7 @@ inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
     const int even = (steps + columns - 1) / columns;
     return even > kStepsUnderWay ? even : kStepsUnderWay;
   };
-  // A window may begin within a step.
+  // A window may begin within a KV tile.
   const int touched = steps + (keys < map.max_seq_len ? 1 : 0);
   int best = 1;
   int64_t end = int64_t{piece(steps, map.num_columns / num_rows)} * kStepCost + map.costs.merge;
@@ -304,60 +321,59 @@ inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
     if (num_rows > map.clusters_of[cluster] || int64_t{longest} * kStepCost > end) continue;
     if (cluster > 2 && longest > map.costs.cluster_steps) continue;
     best = cluster;
-    end = int64_t{longest} * kStepCost - 1;  // for larger ones
+    end = int64_t{longest} * kStepCost - 1;  // a larger cluster must be better
   }
   return best;
 }
 
-// The columns of the clusters of that size that run at the same time; without clusters all.
+// The queues of the clusters of this size that are resident at once; without clusters, all queues.
 REPRISE_HOST_DEVICE inline int ColumnsInUse(const TileMap& map, int cluster) {
   return cluster > 1 ? cluster * map.clusters_of[cluster] : map.num_columns;
 }
 
-// Whether the kernel has wide CTAs, which have three times as many keys under way as others, and half
-// as many of them run at the same time: for ranges that are so few that each piece has a
-// multiprocessor to itself, and so long that a piece has more keys than others have under way.
-// `cluster`: ClusterOf().
+// Whether to launch wide CTAs. A wide CTA keeps three times the keys in flight, at half the
+// occupancy. Used if every split can have its own SM, and if a split is longer than a normal CTA
+// keeps in flight. `cluster`: ClusterOf().
 inline bool IsWide(const TileMap& map, int cluster, int num_rows, int window_left) {
   return cluster == 1 && num_rows > 0 && num_rows <= map.most_wide_rows &&
          MostKeys(map, window_left) > map.costs.wide_keys;
 }
 
-// The launch of the kernel for a TileMap: the columns of a cluster (ClusterOf()), and whether its CTAs
+// How the kernel for a TileMap is launched: queues per cluster (ClusterOf()), and whether its CTAs
 // are wide (IsWide()).
 struct LaunchForm {
   int cluster = 1;
   bool is_wide = false;
 };
 
-// The columns that have items if the kernel is launched in this form.
+// The queues that have items if the kernel is launched in this form.
 REPRISE_HOST_DEVICE inline int ColumnsOf(const TileMap& map, const LaunchForm& form) {
   return form.is_wide ? map.wide_columns : ColumnsInUse(map, form.cluster);
 }
 
-// MakeWorkMap() (attention/work_map/work_map_plan.h) makes it from a plan and a workspace.
+// Made by MakeWorkMap() (attention/work_map/work_map_plan.h) from a plan and a workspace.
 struct WorkMap {
   // Rows of at most short_rows.max_query_len queries; num_ctas is 0 if the plan has only `main`.
   TileMap short_rows;
   TileMap main;  // the other rows
   RowSplit split = RowSplit::kByBatch;
   KernelChoice kernels = {};
-  // kByBatch: a batch of short and long rows that may have at most this many steps of keys, num_rows
-  // times those of max_seq_len, has all rows in `main`.
+  // kByBatch: if a batch of short and long rows has at most this many KV tiles by its bounds
+  // (num_rows times those of max_seq_len), all rows are in `main`.
   int64_t most_joined_steps = 0;
-  // The same for a batch whose long rows may have at least a third as many query ranges as it has
-  // rows.
+  // The same limit for a batch whose long rows may have at least one Q tile per three rows of the
+  // batch.
   int64_t most_joined_steps_beside_prompts = 0;
   int joined_short_rows = 0;  // WorkMapCosts::joined_short_rows
 
   bool has_short_rows() const { return short_rows.num_ctas > 0; }
 };
 
-// The work of one batch: a map, and what the batch's bounds on the host decide about it. The builder
-// of the map and all attention calls of the batch get the same value, from WorkOf()
-// (attention/work_map/work_map_build.h), so a captured graph keeps the value of its capture. A map holds
-// the work of one batch at a time: a value is valid from the build with it to the next build of the map.
-// The CPU needs no work: pass BatchWork{}.
+// The work of one batch: a schedule, and the launch decisions that follow from the batch's bounds
+// on the host. The schedule's builder and all attention calls of the batch get the same value, from
+// WorkOf() (attention/work_map/work_map_build.h), so a captured graph keeps the value of its
+// capture. A schedule holds the work of one batch at a time: a value is valid from its build to the
+// next build of the same schedule. The CPU needs no work: pass BatchWork{}.
 struct BatchWork {
   WorkMap map;
   LaunchForm main_form = {};   // launches the kernel for map.main

@@ -1,30 +1,31 @@
-// Fills a work map (attention/work_map/work_map.h) for a batch: each step, before the first layer.
+// Builds a tile schedule (attention/work_map/work_map.h) for a batch: in each step, before the
+// first layer.
 //
 //   // On the device: one small kernel.
 //   REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
 //                            LaunchWorkMap(batch, WindowOf(layer), map, stream));
 //   // then each layer: PagedAttention(layer, batch, work, ...)
 //
-//   // On the host, for tests and to look at a map.
+//   // On the host, for tests and for inspecting a schedule.
 //   std::vector<char> workspace(plan.workspace_bytes + 256);   // aligned to 256 bytes
 //   WorkMap map = MakeWorkMap(plan, aligned);
 //   REPRISE_RETURN_IF_ERROR(WorkMapOnHost(batch, WindowOf(layer), map).status());
 //   // map.main.items[0 .. map.main.counts[0]) ...
 //
-// Both forms are the same code (attention/work_map/work_map_builder.h) and make the same map.
-// Pointers of batch and map are on the host, or on the device of `stream`. The window is that of
-// the layer class; layers that differ in heads or window need a map each.
+// Both forms run the same code (attention/work_map/work_map_builder.h) and build the same schedule.
+// Pointers of the batch and the schedule are on the host, or on the device of `stream`. The window
+// belongs to the layer class; layers that differ in heads or window need separate schedules.
 //
-// LaunchWorkMap() may be captured: all that changes from step to step is read from the arrays. It
-// does not synchronise or allocate.
+// LaunchWorkMap() may be captured: everything that changes between steps is read from the arrays.
+// It does not synchronise or allocate.
 //
-// Errors: InvalidArgument if CheckWorkMapCapacity() refuses; LaunchWorkMap(): Internal if the
-// launch fails.
+// Errors: InvalidArgument if CheckWorkMapCapacity() fails. LaunchWorkMap(): Internal if the launch
+// fails.
 //
-// Thread safety: arguments are const except for the memory of the map. Cost: O(query ranges +
-// items), plus the queries' positions and masks where the batch has them; on an H200 2.2 us beyond
-// the launch for one row, 2.4 us for 256. Dealt maps (prefill), launch included, 7 us for 64 query
-// ranges, 10 us for 512.
+// Thread safety: arguments are const except for the memory of the schedule. Cost: O(Q tiles +
+// items), plus the queries' positions and masks if the batch has them. On an H200: 2.2 us beyond
+// the launch for one row, 2.4 us for 256 rows. Round-robin schedules (prefill), including the
+// launch: 7 us for 64 Q tiles, 10 us for 512.
 
 #ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_H_
 #define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_H_
@@ -41,13 +42,13 @@ struct CUstream_st;
 
 namespace reprise {
 
-// Checks that `map` was made by MakeWorkMap(), and that the batch's host upper bounds are within
-// its own. Both builders call it. Errors: InvalidArgument.
+// Checks that `map` was made by MakeWorkMap(), and that the host upper bounds of the batch are
+// within the schedule's capacity. Both builders call it. Errors: InvalidArgument.
 absl::Status CheckWorkMapCapacity(const PagedBatch& batch, const WorkMap& map);
 absl::Status CheckWorkMapCapacity(const RaggedBatch& batch, const WorkMap& map);
 
-// The value that the builders return, without building. It follows from the bounds of the batch, the
-// window and the plan alone.
+// The value that the builders return, without building. It depends only on the bounds of the batch,
+// the window and the plan.
 BatchWork WorkOf(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map);
 BatchWork WorkOf(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map);
 
@@ -62,15 +63,16 @@ absl::StatusOr<BatchWork> LaunchWorkMap(const PagedBatch& batch, const LayerWind
 absl::StatusOr<BatchWork> LaunchWorkMap(const RaggedBatch& batch, const LayerWindow& window,
                                         const WorkMap& map, CUstream_st* stream);
 
-// Checks the map's capacity, and that `work` is the work of a batch with the same bounds and with a
-// window at least as wide: its items are then the items of the call. With RowSplit::kByRow any batch
-// within the capacity may use a map. PagedAttention() calls it on CUDA. Errors: InvalidArgument.
+// Checks the schedule's capacity, and that `work` is the work of a batch with the same bounds and
+// with a window at least as wide, so that its items fit the call. With RowSplit::kByRow, any batch
+// within the capacity may use a schedule. PagedAttention() calls it on CUDA. Errors:
+// InvalidArgument.
 absl::Status CheckBatchWork(const PagedBatch& batch, const LayerWindow& window,
                             const BatchWork& work);
 absl::Status CheckBatchWork(const RaggedBatch& batch, const LayerWindow& window,
                             const BatchWork& work);
 
-// One of the maps of a BatchWork, the form of its kernel's launch, and the rows that it serves.
+// One schedule of a BatchWork, how its kernel is launched, and the rows that it contains.
 struct WorkPart {
   TileMap map;
   LaunchForm form;

@@ -1,4 +1,4 @@
-// What the builder of a work map reads from a batch and a layer: plain data for host and device.
+// Input of a tile schedule's builder, from a batch and a layer: plain data for host and device.
 
 #ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_ARGS_H_
 #define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_ARGS_H_
@@ -22,15 +22,15 @@ inline LayerWindow WindowOf(const AttentionParams& layer) {
   return {layer.window_left, layer.window_right};
 }
 
-// The query lengths of the rows that a map serves, inclusive; it leaves out all others.
+// The query lengths of the rows in a schedule, inclusive. The schedule omits all other rows.
 struct QueryLens {
   int least = 1;
   int most = 0x7fffffff;
 };
 
-// Arrays are those of PagedBatch; a ragged batch has key_start_loc instead of seq_lens and
-// key_start. With custom masks any key may be seen, so the rows are cut as those of a batch that is
-// not causal and has no common prefix.
+// The arrays of PagedBatch; a ragged batch has key_start_loc instead of seq_lens and key_start.
+// With custom masks any key may be visible, so rows are split like those of a batch that is not
+// causal and has no common prefix.
 struct WorkMapRows {
   const int32_t* query_start_loc;
   const int32_t* seq_lens;

@@ -1,32 +1,34 @@
-// The builder of the map for one size of tile: the same code on host and device, run by a team.
+// The builder of a tile schedule for one kernel tile size. The same code runs on host and device.
 //
-// First, the keys that the queries of a range may see: the contract of attention/paged_batch.h as
-// interval arithmetic. Then three passes: the keys and cost of each query range (preceded by the
-// ranges of each row, if a row can have several); the pieces of each range; the items.
-// attention/work_map/work_map_cut.h says where the cuts are.
+// First, the keys that the queries of a Q tile may see: the contract of attention/paged_batch.h as
+// interval arithmetic. Then three passes: the keys and cost of each Q tile (preceded by the Q tiles
+// of each row, if a row can have several); the splits of each Q tile; the items.
+// attention/work_map/work_map_cut.h decides where Q tiles are split.
 //
-// A Team runs the passes. The host's team runs them in order. The device's team is a few CTAs, each
-// of which runs the first two passes itself; they share the items.
+// A Team runs the passes. The host's team runs them serially. The device's team is a few CTAs:
+// every CTA runs the first two passes completely, and the CTAs divide the items of the third.
 //
-//   team.Fill(n, f)             f(i) for i in [0, n), in every CTA; the thread of f(i) also calls
-//                               Scan()'s count(i) and use(i)
-//   team.Scan(n, count, use)    use(i, sum of count(j) for j < i), in every CTA; returns the sum
-//   team.Spread(n, span, f)     f(i, k) for k in [begin, begin + count) that span(i) returns, in
-//                               every CTA; mostly by the thread of Fill()'s f(i)
-//   team.Total(n, f)            the sum of f(i) for i in [0, n), i as for Fill()
-//   team.Least(n, f)            the least of f(i) for i in [0, n); INT32_MAX if n is 0
-//   team.TallyOf(n, f)          the sum of f(i).total and the largest f(i).most and f(i).last, each at
-//                               least 0, for i in [0, n), i as for Fill(); makes earlier writes visible
-//                               as Meet() does
+//   team.Fill(n, f)             Calls f(i) for i in [0, n), in every CTA. The thread of f(i) also
+//                               calls Scan()'s count(i) and use(i).
+//   team.Scan(n, count, use)    Calls use(i, sum of count(j) for j < i), in every CTA. Returns the
+//                               sum of all count(i).
+//   team.Spread(n, span, f)     Calls f(i, k) for k in [begin, begin + count) of span(i), in every
+//                               CTA; usually on the thread of Fill()'s f(i).
+//   team.Total(n, f)            Returns the sum of f(i) for i in [0, n), on Fill()'s threads.
+//   team.Least(n, f)            Returns the minimum of f(i) for i in [0, n); INT32_MAX if n is 0.
+//   team.TallyOf(n, f)          Returns the sum of f(i).total and the maxima of f(i).most and
+//                               f(i).last, each at least 0, for i in [0, n), on Fill()'s threads.
+//                               Makes earlier writes visible, like Meet().
 //   team.RankByBucket(n, bucket_of, use)
-//                               use(i, rank), in every CTA, for i in [0, n) whose bucket_of(i) is
-//                               not negative: the number of such j with a smaller bucket, or with
-//                               the same one and j < i. Buckets are below kNumRankBuckets, n is at
-//                               most kMostRanked; not by the thread of Fill()'s f(i)
-//   team.Meet()                 makes these writes visible to every thread of the CTA
-//   team.ForEach(n, f)          f(i) for i in [0, n), each by one thread of all CTAs; the next
-//                               kernel sees its writes
-//   team.ForEachAside(n, f)     the same, by the threads that have the least other work
+//                               Calls use(i, rank), in every CTA, for each i in [0, n) whose
+//                               bucket_of(i) is not negative. The rank is the number of such j with
+//                               a smaller bucket, or with the same bucket and j < i. Buckets are
+//                               below kNumRankBuckets; n is at most kMostRanked. Does not use
+//                               Fill()'s threads.
+//   team.Meet()                 Makes these writes visible to every thread of the CTA (a barrier).
+//   team.ForEach(n, f)          Calls f(i) for i in [0, n), each on one thread of all CTAs. Its
+//                               writes are visible to the next kernel.
+//   team.ForEachAside(n, f)     Like ForEach(), on the threads that have the least other work.
 
 #ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
 #define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
@@ -42,7 +44,7 @@
 
 namespace reprise {
 
-// Loads a row. No load depends on another.
+// Loads a row. All loads are independent of each other.
 REPRISE_HOST_DEVICE inline WorkMapRow LoadRow(const WorkMapRows& rows, int r) {
   const int32_t begin = rows.query_start_loc[r];
   const int32_t end = rows.query_start_loc[r + 1];
@@ -63,7 +65,7 @@ REPRISE_HOST_DEVICE inline WorkMapRow LoadRow(const WorkMapRows& rows, int r) {
   return row;
 }
 
-// p() of the row's first query where the batch gives no positions.
+// p() of the row's first query if the batch has no query_positions.
 REPRISE_HOST_DEVICE inline int64_t FirstPosition(const WorkMapRow& row) {
   return static_cast<int64_t>(row.key_start) + row.seq_len - row.query_len;
 }
@@ -72,7 +74,7 @@ REPRISE_HOST_DEVICE inline int64_t Clamp(int64_t value, int64_t low, int64_t hig
   return value < low ? low : value > high ? high : value;
 }
 
-// The first local key at `position` or after it, clamped to [0, num_keys].
+// The first local key at or after `position`, clamped to [0, num_keys].
 REPRISE_HOST_DEVICE inline int FirstKeyAt(int64_t position, const KeyPositions& ranks,
                                           int64_t key_start, int num_keys) {
   int64_t key = position;
@@ -85,7 +87,7 @@ REPRISE_HOST_DEVICE inline int FirstKeyAt(int64_t position, const KeyPositions& 
   return static_cast<int>(Clamp(key - key_start, 0, num_keys));
 }
 
-// The index of the n-th (from 0) set bit. REQUIRES: it exists.
+// The index of the n-th set bit, counted from 0. REQUIRES: the mask has more than n set bits.
 REPRISE_HOST_DEVICE inline int NthBit(uint64_t mask, int n) {
   int bit = 0;
   while (true) {
@@ -97,7 +99,7 @@ REPRISE_HOST_DEVICE inline int NthBit(uint64_t mask, int n) {
   }
 }
 
-// A growing hull of key ranges.
+// The convex hull of the key ranges that were added.
 struct KeyHull {
   int begin = 0;
   int end = 0;  // == begin: empty
@@ -114,7 +116,7 @@ struct KeyHull {
   }
 };
 
-// The keys that the queries see where there are no positions, tails or ranks: local keys are
+// The keys that the queries see if the batch has no positions, tails or ranks: local keys are
 // consecutive, and the last query is at the last key.
 REPRISE_HOST_DEVICE inline KeyHull KeysInLine(const WorkMapRows& rows, const WorkMapRow& row,
                                               int query_begin, int query_end) {
@@ -125,13 +127,13 @@ REPRISE_HOST_DEVICE inline KeyHull KeysInLine(const WorkMapRows& rows, const Wor
   const int right = rows.causal ? 0 : rows.window_right;  // -1: none
   if (right >= 0 && row.seq_len - 1 - last > right) hull.end = last + right + 1;
   if (rows.window_left >= 0 && first > rows.window_left) hull.begin = first - rows.window_left;
-  // Also for rows with more queries than keys.
+  // Also reached by rows with more queries than keys.
   if (hull.begin >= hull.end) hull.begin = hull.end = 0;
   return hull;
 }
 
-// Adds the keys seen from positions first..last, each of which is a query's or inside a run of
-// positions without gaps.
+// Adds the keys seen from positions first..last. REQUIRES: each position in the range belongs to a
+// query.
 REPRISE_HOST_DEVICE inline void AddPositions(const WorkMapRows& rows, const WorkMapRow& row,
                                              int64_t first, int64_t last, KeyHull& hull) {
   const int prefix_len = row.seq_len - row.tail_len;
@@ -147,7 +149,7 @@ REPRISE_HOST_DEVICE inline void AddPositions(const WorkMapRows& rows, const Work
   hull.Add(begin, end);
 }
 
-// Adds the tail keys that the query of `mask` at `position` sees.
+// Adds the tail keys that the query with `mask` at `position` sees.
 REPRISE_HOST_DEVICE inline void AddTail(const WorkMapRows& rows, const WorkMapRow& row,
                                         int64_t position, uint64_t mask, KeyHull& hull) {
   if (row.tail_len < 64) mask &= (uint64_t{1} << row.tail_len) - 1;
@@ -169,7 +171,8 @@ REPRISE_HOST_DEVICE inline void AddTail(const WorkMapRows& rows, const WorkMapRo
            tail_begin + NthBit(mask, static_cast<int>(last)) + 1);
 }
 
-// From the first to the last local key that a query of [query_begin, query_end) may see.
+// The range from the first to the last local key that any query of [query_begin, query_end) may
+// see.
 REPRISE_HOST_DEVICE inline KeyHull KeysSeen(const WorkMapRows& rows, const WorkMapRow& row,
                                             int query_begin, int query_end) {
   KeyHull hull;
@@ -194,8 +197,8 @@ REPRISE_HOST_DEVICE inline KeyHull KeysSeen(const WorkMapRows& rows, const WorkM
   return hull;
 }
 
-// How many of the row's first keys may be shared with other rows: those that all of its queries
-// see, without its tail and its own new tokens. REQUIRES: no window to the left, no ranks.
+// The number of the row's first keys that may be shared with other rows: keys that all of its
+// queries see, excluding its tail and its new tokens. REQUIRES: no left window, no ranks.
 REPRISE_HOST_DEVICE inline int KeysToShare(const WorkMapRows& rows, const WorkMapRow& row) {
   const int own = row.query_len > row.tail_len ? row.query_len : row.tail_len;
   int64_t most = row.seq_len - own;
@@ -228,12 +231,12 @@ struct ItemSpan {
   int count;
 };
 
-// The last index of [0, count) whose value is at most `value`. REQUIRES: that of the first is.
+// The last index in [0, count) whose value is at most `value`. REQUIRES: value_of(0) <= value.
 template <typename ValueOf>
 REPRISE_HOST_DEVICE int LastAtOrBefore(int value, int count, ValueOf value_of) {
   int low = 0;
   int high = count;
-  // Reads three values at a time, because the reads do not depend on each other.
+  // Reads three values at a time, because these reads are independent of each other.
   while (high - low > 1) {
     const int part = (high - low + 3) / 4;
     const int at[3] = {low + part, low + 2 * part, low + 3 * part};
@@ -257,7 +260,7 @@ REPRISE_HOST_DEVICE int LastAtOrBefore(int value, int count, ValueOf value_of) {
 template <typename Team, typename Cutter, typename Sum>
 class WorkMapBuilder {
  public:
-  // `lens` selects the rows that belong to the map. REQUIRES: it selects all rows if prefixes are shared.
+  // `lens` selects the rows of the schedule. REQUIRES: it selects all rows if prefixes are shared.
   REPRISE_HOST_DEVICE WorkMapBuilder(Team& team, const WorkMapRows& rows, const QueryLens& lens,
                                      const WorkMapSums& sums, const TileMap& map,
                                      const LaunchForm& form, const WorkMapScratch& scratch)
@@ -273,7 +276,7 @@ class WorkMapBuilder {
         num_columns_(ColumnsOf(map, form)),
         rows_are_tiles_(map.max_query_len <= map.tile_queries && map.decode_query_len == 1) {}
 
-  // Fills the map. Called by all threads of the team.
+  // Builds the schedule. Called by all threads of the team.
   REPRISE_HOST_DEVICE void Run() {
     if (!rows_are_tiles_ || map_.max_shared_tiles > 0) {
       team_.Fill(rows_.num_rows, [&](int r) { row_[r] = LoadRow(rows_, r); });
@@ -302,18 +305,18 @@ class WorkMapBuilder {
     return row.query_len >= lens_.least && row.query_len <= lens_.most;
   }
 
-  // Whether each query of the row is cut as a row of its own.
+  // Whether each query of the row is split like a row of one query.
   REPRISE_HOST_DEVICE bool IsOfDecodes(const WorkMapRow& row) const {
     return map_.decode_query_len > 1 && row.query_len <= map_.decode_query_len;
   }
 
-  // The most queries of a range of the row.
+  // Maximum number of queries per Q tile of the row.
   REPRISE_HOST_DEVICE int RangeQueries(const WorkMapRow& row) const {
     return IsOfDecodes(row) ? 1 : map_.tile_queries;
   }
 
-  // The number of query ranges of a row. With shared ranges, which are tile_queries tokens each,
-  // they end where those do, so that each is inside one of them.
+  // The number of Q tiles of a row. If prefixes are shared, a row's Q tiles also end at the ends of
+  // the shared Q tiles (every tile_queries tokens), so that each is inside one shared Q tile.
   REPRISE_HOST_DEVICE int RowTiles(const WorkMapRow& row) const {
     if (!IsOurs(row)) return 0;
     if (rows_are_tiles_) return 1;
@@ -347,7 +350,8 @@ class WorkMapBuilder {
     rows_are_tiles_ = map_.max_query_len == 1;
   }
 
-  // Where rows have at most one range, row r is range r, and has no items if it has no queries.
+  // If rows have at most one Q tile, row r has Q tile num_shared_tiles_ + r, and no items if it has
+  // no queries.
   REPRISE_HOST_DEVICE int FindTiles() {
     const int most = map_.max_tiles;
     if (rows_are_tiles_) {
@@ -361,14 +365,14 @@ class WorkMapBuilder {
     return tiles + num_shared_tiles_ < most ? static_cast<int>(tiles) + num_shared_tiles_ : most;
   }
 
-  // REQUIRES: the range is not shared.
+  // REQUIRES: the Q tile is not shared.
   REPRISE_HOST_DEVICE int RowOfTile(int t) const {
     const int own = t - num_shared_tiles_;
     if (rows_are_tiles_) return own;
     return LastAtOrBefore(own, rows_.num_rows, [&](int r) { return row_[r].first_tile; });
   }
 
-  // The queries of range t, within the row.
+  // Sets the queries of Q tile t, as indices within the row.
   REPRISE_HOST_DEVICE void FindQueries(int t, const WorkMapRow& row, WorkTile& tile) const {
     const int size = RangeQueries(row);
     const int n = rows_are_tiles_ ? 0 : t - num_shared_tiles_ - row.first_tile;
@@ -377,12 +381,12 @@ class WorkMapBuilder {
       tile.query_end = AtMost((n + 1) * size, row.query_len);
       return;
     }
-    const int shared = row.first_token / size + n;  // the shared range that contains it
+    const int shared = row.first_token / size + n;  // the shared Q tile that contains it
     tile.query_begin = n == 0 ? 0 : shared * size - row.first_token;
     tile.query_end = AtMost((shared + 1) * size - row.first_token, row.query_len);
   }
 
-  // The first of the rows' ranges that begins at `token` or after it. REQUIRES: a shared range
+  // The first of the rows' Q tiles that begins at or after `token`. REQUIRES: a shared Q tile
   // begins at `token`.
   REPRISE_HOST_DEVICE int TileAtToken(int token, int num_tiles) const {
     if (token >= rows_.query_start_loc[rows_.num_rows]) return num_tiles;
@@ -423,23 +427,23 @@ class WorkMapBuilder {
     return cost;
   }
 
-  // Returns the cost of all ranges.
+  // Returns the cost of all Q tiles.
   REPRISE_HOST_DEVICE Sum FindKeys(int num_tiles) {
     return team_.Scan(
         num_tiles, [&](int t) -> Sum { return FindKeysOf(t); },
         [&](int t, Sum before) { tiles_[t].cost_begin = before; });
   }
 
-  // Whether the range leaves partials.
+  // Whether the Q tile writes partials.
   REPRISE_HOST_DEVICE bool IsMerged(const WorkTile& tile) const {
     return tile.num_pieces > (shared_keys_ > 0 ? 0 : 1);
   }
-  // The distance from one partial of a query to the next.
+  // The distance from a query's partial to the query's next partial, in partials.
   REPRISE_HOST_DEVICE int PartialStride(const WorkTile& tile) const {
     return IsShared(tile) ? map_.tile_queries : tile.query_end - tile.query_begin;
   }
 
-  // Items, partials and merges of the range, packed so that one scan sums them.
+  // Items, partials and combines of the Q tile, packed so that one scan sums them.
   REPRISE_HOST_DEVICE Sum CutTile(const Columns<Sum>& columns, int t) {
     WorkTile tile = tiles_[t];
     if (tile.num_pieces == 0) return 0;
@@ -452,7 +456,7 @@ class WorkMapBuilder {
     return pieces << sums_.item_shift | partials << sums_.partial_shift | (IsShared(tile) ? 0 : 1);
   }
 
-  // The first partial of a range whose partials are by column.
+  // The first partial of a Q tile whose partials are by column.
   REPRISE_HOST_DEVICE int PartialOfColumn(const Columns<Sum>& columns, const WorkTile& tile,
                                           int t) const {
     const int begin = Cutter::ColumnOf(columns, tile, t, 0);
@@ -467,12 +471,12 @@ class WorkMapBuilder {
             static_cast<int>(packed & ((Sum{1} << sums_.partial_shift) - 1))};
   }
 
-  // TotalsOf() can count this many ranges.
+  // Maximum number of Q tiles for TotalsOf().
   static constexpr int kCountBits = 15;
   static constexpr int kMostCounted = (1 << kCountBits) - 1;
   static_assert(kMostCounted <= kMostRanked);
 
-  // Also makes the costs of all ranges visible.
+  // Also makes the costs of all Q tiles visible.
   REPRISE_HOST_DEVICE RangeTotals TotalsOf(int num_tiles) {
     const Tally tally = team_.TallyOf(num_tiles, [&](int t) -> Tally {
       const WorkTile& tile = tiles_[t];
@@ -488,7 +492,7 @@ class WorkMapBuilder {
             .longest_steps = tally.most};
   }
 
-  // Whether whole ranges that are dealt end before filled columns.
+  // Whether round-robin unsplit Q tiles end before Stream-K queues.
   REPRISE_HOST_DEVICE bool DealtEndFirst(Sum total_cost, int num_tiles, const RangeTotals& ranges,
                                          int64_t filled_end) {
     if (!map_.may_be_dealt || num_tiles > map_.max_items) return false;
@@ -499,12 +503,13 @@ class WorkMapBuilder {
     });
     const LongRanges long_ranges = {.num_over_half = both & kMostCounted,
                                     .num_near_longest = both >> kCountBits};
-    // A column is for one head, and its CTAs have several if heads are more than CTAs.
+    // A queue's cost is for one head, and its CTAs have several heads if there are more heads than
+    // CTAs.
     return EndOfDealt(total_cost, ranges, long_ranges, map_) * map_.heads_per_column <=
            (filled_end + map_.costs.merge) * map_.num_virtual_heads;
   }
 
-  // Whether clusters, one for each range, end before filled columns.
+  // Whether clusters, one per Q tile, end before Stream-K queues.
   REPRISE_HOST_DEVICE bool ClustersEndFirst(int num_tiles, const RangeTotals& ranges,
                                             int64_t filled_end) const {
     if (cluster_ == 1 || !rows_are_tiles_ || num_tiles * cluster_ > num_columns_) return false;
@@ -512,7 +517,7 @@ class WorkMapBuilder {
     return EndOfPieces(longest) <= filled_end + map_.costs.merge;
   }
 
-  // Whether columns of `of_column` whole ranges each end before filled columns.
+  // Whether queues of `of_column` unsplit Q tiles each end before Stream-K queues.
   REPRISE_HOST_DEVICE bool WholeRangesEndFirst(Sum total_cost, int num_tiles, int of_column,
                                                int64_t filled_end) {
     const auto cost_before = [&](int column) -> Sum {
@@ -524,7 +529,7 @@ class WorkMapBuilder {
     }) == 0;
   }
 
-  // Whether there is a column for each piece, if no piece has more than `steps` steps.
+  // Whether there is a queue for each split, if a split has at most `steps` KV tiles.
   REPRISE_HOST_DEVICE bool FitColumns(int num_tiles, const RangeTotals& ranges, int steps) {
     const int most_pieces = num_columns_ - ranges.places_without_keys();
     if (ranges.with_keys * CeilOf(ranges.longest_steps, steps) <= most_pieces) return true;
@@ -533,9 +538,9 @@ class WorkMapBuilder {
     }) <= most_pieces;
   }
 
-  // The even cut that ends first among those with a column for each piece, or EvenCut{} if filled columns
-  // end first. A column should not have fewer steps than `least_steps`. REQUIRES: there is a column for
-  // each range.
+  // The even cut that ends first among the cuts with one queue per split, or EvenCut{} if Stream-K
+  // queues end first. A queue should have at least `least_steps` KV tiles. REQUIRES: there is a
+  // queue for each Q tile.
   REPRISE_HOST_DEVICE EvenCut ChoosePieces(Sum total_cost, int num_tiles, const RangeTotals& ranges,
                                            int least_steps, int64_t filled_end) {
     const Sum of_tiles = static_cast<Sum>(ranges.count()) * map_.costs.tile;
@@ -552,7 +557,7 @@ class WorkMapBuilder {
     return may_be_whole ? EvenCut{.piece_steps = ranges.longest_steps} : EvenCut{};
   }
 
-  // Decides how the ranges are cut.
+  // Decides how the Q tiles are split.
   REPRISE_HOST_DEVICE void ChooseCut(Sum total_cost, int num_tiles, int least_steps,
                                      Columns<Sum>& columns) {
     if (!Cutter::kMayCutEvenly || shared_keys_ > 0 || num_tiles > kMostCounted) return;
@@ -595,9 +600,9 @@ class WorkMapBuilder {
     return reprise::IsOfShortRow(tile, row_[tile.row].query_len, map_);
   }
 
-  // Orders the ranges that are dealt, the longest first.
+  // Orders the round-robin Q tiles, longest first.
   REPRISE_HOST_DEVICE void RankTiles(int num_tiles, int longest_steps) {
-    // The most steps of a range of short rows, or of the others.
+    // Maximum number of KV tiles per Q tile of short rows, or of other rows.
     const auto most_steps = [&](bool of_short_rows) {
       return -team_.Least(num_tiles, [&](int t) -> int {
         const WorkTile& tile = tiles_[t];
@@ -617,7 +622,7 @@ class WorkMapBuilder {
         [&](int t, int rank) { tiles_[t].cut = rank; });
   }
 
-  // Notes the range of each item.
+  // Records the Q tile of each item.
   REPRISE_HOST_DEVICE void NoteItems(int num_tiles) {
     team_.Spread(
         num_tiles,
@@ -630,7 +635,7 @@ class WorkMapBuilder {
     team_.Meet();
   }
 
-  // -1 for i < 0.
+  // The queue of item i; -1 if i < 0.
   REPRISE_HOST_DEVICE int ColumnOfItem(const Columns<Sum>& columns, int i) const {
     if (i < 0) return -1;
     const int t = tile_of_item_[i];
@@ -645,7 +650,7 @@ class WorkMapBuilder {
     return (StepOfKey(tile.key_begin) + Cutter::StepOf(columns, tile, piece)) * kWorkStepKeys;
   }
 
-  // The fields that every item has: its queries, keys and partials.
+  // Sets the fields that every item has: its queries, keys and partials.
   REPRISE_HOST_DEVICE WorkItem PieceOf(const WorkTile& tile, int piece,
                                        const Columns<Sum>& columns) const {
     const int stride = PartialStride(tile);
@@ -655,7 +660,7 @@ class WorkMapBuilder {
     item.query_end = tile.query_end;
     item.key_begin = KeyAt(columns, tile, piece);
     item.key_end = KeyAt(columns, tile, piece + 1);
-    // True for batches within the plan; others must not write past the workspace.
+    // Always holds for batches within the plan. Larger batches must not write past the workspace.
     const bool is_cut = IsMerged(tile) && (IsShared(tile) || tile.merge < map_.max_merges) &&
                         tile.first_partial + tile.num_pieces * stride <= map_.max_partials;
     item.partial = is_cut ? tile.first_partial + piece * stride : -1;
@@ -710,7 +715,7 @@ class WorkMapBuilder {
     return item;
   }
 
-  // Writes item i, its merge, and the begin of the columns that begin with it.
+  // Writes item i, its combine entry, and the beginnings of the queues that begin with it.
   REPRISE_HOST_DEVICE void WriteItem(int i, int num_tiles, int num_items,
                                      const Columns<Sum>& columns) {
     const int t = tile_of_item_[i];
@@ -743,7 +748,7 @@ class WorkMapBuilder {
   REPRISE_HOST_DEVICE void WriteItems(const WorkCounts& counts, int num_tiles,
                                       const Columns<Sum>& columns) {
     team_.ForEach(counts.items, [&](int i) { WriteItem(i, num_tiles, counts.items, columns); });
-    // Columns after the last item, the counts, and the counters of merges.
+    // Queues after the last item, the counts, and the arrival counters.
     const int num_columns = map_.num_columns;
     const int num_arrivals = counts.merges * map_.num_virtual_heads;
     team_.ForEachAside(num_arrivals > num_columns ? num_arrivals : num_columns + 1, [&](int i) {
@@ -766,14 +771,14 @@ class WorkMapBuilder {
   WorkTile* const tiles_;
   WorkMapRow* const row_;
   int32_t* const tile_of_item_;
-  const int cluster_;             // columns of a cluster
-  const int num_columns_;         // in use
-  bool rows_are_loaded_ = false;  // else each range, of a row of its own, loads it
-  // Every row has at most one range, at a fixed index.
+  const int cluster_;             // queues per cluster
+  const int num_columns_;         // queues in use
+  bool rows_are_loaded_ = false;  // false: FindKeysOf() loads the only row of each Q tile
+  // Every row has at most one Q tile, at a fixed index.
   bool rows_are_tiles_;
-  bool have_clusters_ = false;  // ranges
+  bool have_clusters_ = false;  // Q tiles have clusters
   bool is_dealt_ = false;
-  bool are_both_ways_ = false;  // the dealt units: AreDealtBothWays()
+  bool are_both_ways_ = false;  // odd CTAs process round-robin units in reverse: AreDealtBothWays()
   int shared_keys_ = 0;         // 0: none
   int num_shared_tiles_ = 0;
   int shared_from_row_ = 0;

@@ -1,12 +1,12 @@
-// Checks the invariants of a work map against its batch: for tests.
+// Checks the invariants of a tile schedule against its batch. For tests.
 //
 //   ASSERT_TRUE(CheckWorkMap(map, batch, window).ok());
 //
-// Checks invariants 1 to 5 and 7 of attention/work_map/work_map.h for every query and key by the rules of
-// attention/visibility.h. The map and the arrays of the batch are on the host.
+// Checks invariants 1 to 5 and 7 of attention/work_map/work_map.h for every query and key, by the
+// rules of attention/visibility.h. The schedule and the arrays of the batch are on the host.
 //
-// Errors: Internal, naming the invariant and the item. Cost: O(queries * keys), less where the
-// first and the last visible key are near the ends.
+// Errors: Internal, naming the invariant and the item. Cost: O(queries * keys); less if the first
+// and last visible keys are near the ends.
 
 #ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CHECK_H_
 #define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CHECK_H_

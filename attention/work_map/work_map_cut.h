@@ -1,32 +1,33 @@
-// How a work map is cut: the builder's scratch memory (attention/work_map/work_map_builder.h), the ways
-// to cut query ranges into pieces, and their costs. Arithmetic for host and device.
-// attention/work_map/work_map.h has a worked example.
+// How a tile schedule splits Q tiles: the builder's scratch memory
+// (attention/work_map/work_map_builder.h), the ways to split, and their costs. Arithmetic for host
+// and device. attention/work_map/work_map.h has the terms and a worked example.
 //
-// Cost. A range of n steps of keys costs n * kStepCost + t. CutCosts::tile is t: the cost of the
-// range's queries, table and result.
+// Cost. A Q tile with n KV tiles costs n * kStepCost + t. CutCosts::tile is t: the cost of the Q
+// tile's queries, block table and result.
 //
-// Two ways to cut. The map takes the way that ends first by the estimates below.
+// Two ways to split. The schedule takes the way that ends first by the estimates below.
 //
-//   filled  Columns are w whole steps wide. Column c takes the costs [c * w, (c + 1) * w) * kStepCost. A
-//           range is cut at the first step that begins at a border or after it. So no column has more
-//           than w steps of keys, and no more columns are used than that takes: a batch of 8 x 16 steps
-//           is dealt to columns of 3 steps, if there are 49, and not to some of 3 and some of 2.
-//   even    Each range is cut into pieces of one size, and each column has as many pieces. EvenCut says
-//           how. Ranges of similar length have fewer pieces to merge than filled columns.
+//   Stream-K  Queues are w whole KV tiles wide. Queue c takes the costs [c * w, (c + 1) * w) *
+//             kStepCost. A Q tile is split at the first KV tile that begins at or after a border. A
+//             queue therefore has at most w KV tiles, and the first queues are filled completely:
+//             8 rows of 16 KV tiles over 49 queues make queues of 3 KV tiles, not some of 3 and
+//             some of 2. Identifiers call this way `filled`.
+//   even      Each Q tile has splits of one size, and each queue has the same number of splits
+//             (EvenCut). Q tiles of similar length have fewer splits to combine than with Stream-K.
 //
-// Estimates. An estimate is the cost at which the last CTA ends. EndOfFilled() is the estimate of filled
-// columns. The even cuts are:
+// Estimates. An estimate is the cost at which the last CTA ends. EndOfFilled() is the estimate for
+// Stream-K. The even ways are:
+//   clusters     One split per CTA of the Q tile's cluster, if the kernel runs in clusters. The
+//                splits are combined through DSMEM, which saves CutCosts::merge.
+//   unsplit      One split per Q tile, and the same number of Q tiles per queue. A CTA that is
+//                alone on its SM takes CutCosts::lone_percent of the time for a KV tile.
+//   splits       One split per available queue for each Q tile, combined through global memory.
+//   round-robin  Unsplit Q tiles, ordered by length: EndOfDealt(). Saves CutCosts::merge.
 //
-//   clusters  one piece for each CTA of a range's cluster, where the kernel runs in clusters. They merge
-//             in shared memory, which saves CutCosts::merge.
-//   whole     one piece for each range, and a column for each or for as many. A CTA that is alone on its
-//             multiprocessor takes CutCosts::lone_percent of the time for a step.
-//   pieces    as many pieces for each range as there are columns for it, and a merge through memory
-//   dealt     whole ranges, but in the order of their lengths: EndOfDealt(). Saves CutCosts::merge.
-//
-// Whole ranges save a merge as well, but some CTAs then have no work and do not read. So the comparison with
-// filled columns leaves the merge out. Measured on an H200, columns of two whole ranges that were 3 % wider
-// than filled ones took 0.97 to 0.98 of their time. Columns of four took 0.98 to 1.02.
+// Unsplit Q tiles save a combine as well, but some CTAs are then idle and do not read. The
+// comparison with Stream-K therefore ignores the combine. Measured on an H200: queues of two
+// unsplit Q tiles, 3 % wider than Stream-K queues, took 0.97 to 0.98 of the Stream-K time. Queues
+// of four took 0.98 to 1.02.
 
 #ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
 #define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
@@ -43,31 +44,31 @@
 
 namespace reprise {
 
-// A row with the batch's absent arrays resolved.
+// A row. Absent arrays of the batch are replaced by their defaults.
 struct alignas(16) WorkMapRow {
   int32_t first_token;
   int32_t query_len;
   int32_t seq_len;
   int32_t tail_len;
   int32_t key_start;
-  int32_t first_key;  // where local key 0 is: in the table row, or in ragged k and v
+  int32_t first_key;  // index of local key 0 in the table row, or in ragged k and v
   int32_t table_row;
-  int32_t first_tile;  // the row's first query range, set by the builder
+  int32_t first_tile;  // the row's first Q tile, set by the builder
 };
 
-// A query range of a row, the keys that its queries may see, and how they are cut.
+// A Q tile, the keys that its queries may see, and how it is split.
 struct alignas(16) WorkTile {
   int32_t row;
   int32_t query_begin, query_end;
   int32_t merge;
   int32_t key_begin, key_end;
-  int64_t cost_begin;  // of all tiles before it
-  // Balanced: the column of the first piece; each further piece is in the next column. If each
-  // piece has a column of its own, the steps of a piece; if ranges are dealt, the range's place in
-  // that order. Deterministic: the steps of a piece.
+  int64_t cost_begin;  // cost of all Q tiles before this one
+  // Balanced mode, Stream-K: the queue of the first split; each further split is in the next queue.
+  // Balanced mode, even splits, and deterministic mode: KV tiles per split. Round-robin: the Q
+  // tile's rank in the order of lengths.
   int32_t cut;
   int32_t first_item;
-  int32_t num_pieces;  // 0: the row has no query, or belongs to another map
+  int32_t num_pieces;  // 0: the row has no query, or belongs to the other schedule
   int32_t first_partial;
 };
 
@@ -89,9 +90,9 @@ struct WorkMapScratch {
   }
 };
 
-// The numbers in which the builder adds up costs and counts: 32 bits if that is enough for any
-// content of the batch's arrays, because scans then take half as long. Items, partials and merges
-// share a number, with merges in the low bits.
+// How the builder packs and adds up costs and counts. int32_t is used if it suffices for any
+// content of the batch's arrays, because scans then take half the time. The counts of items,
+// partials and combines share one number, with combines in the low bits.
 struct WorkMapSums {
   int partial_shift = 19;
   int item_shift = 42;
@@ -102,16 +103,16 @@ struct WorkMapSumsOf {
   bool is_narrow = false;  // int32_t suffices
 };
 
-// Follows from the map's shape.
+// Computed from the capacities of the schedule.
 inline WorkMapSumsOf SumsOf(const TileMap& map) {
   const int64_t tiles = map.max_tiles;
   const int64_t steps = map.max_seq_len / kWorkStepKeys + 1;
   const bool is_balanced = map.mode == WorkMapMode::kBalanced;
-  // Pieces beyond the first of each range.
+  // Splits beyond the first of each Q tile.
   const int64_t cuts = is_balanced ? map.num_columns : tiles * (kMaxDeterministicSplits - 1);
   const int64_t most_cost =
       tiles * (steps * kStepCost + map.costs.tile) + (cuts + map.num_columns) * map.costs.tile;
-  // Where prefixes are shared, every range leaves partials.
+  // If prefixes are shared, every Q tile writes partials.
   const int64_t merges = is_balanced && map.max_shared_tiles == 0 ? cuts : tiles;
   const int64_t partials = (cuts + merges) * map.tile_queries;
   const auto bits = [](int64_t most) { return std::bit_width(static_cast<uint64_t>(most)); };
@@ -121,9 +122,10 @@ inline WorkMapSumsOf SumsOf(const TileMap& map) {
   return {.sums = {.partial_shift = partial_shift, .item_shift = item_shift}, .is_narrow = true};
 }
 
-// Whether all CTAs that have pieces of a range merge it (attention/cuda/decode/joint_merge.h). Decided
-// here, and not in the kernel, which would do so between a piece's last key and its arrival.
-// REQUIRES: the range has partials, and none of shared items.
+// Whether all CTAs that have splits of a Q tile combine them cooperatively
+// (attention/cuda/decode/joint_merge.h). The builder decides, because a decision in the kernel
+// would delay the arrival after a split's last key. REQUIRES: the Q tile has partials, and no
+// shared item covers it.
 REPRISE_HOST_DEVICE inline bool MergesJointly(const TileMap& map, int num_queries, int num_pieces,
                                               int num_keys) {
   if (map.least_joint_queries == 0 || num_pieces > kMostJointPieces) return false;
@@ -131,14 +133,14 @@ REPRISE_HOST_DEVICE inline bool MergesJointly(const TileMap& map, int num_querie
          (num_pieces >= map.costs.joint_pieces && num_keys >= num_pieces * map.costs.joint_keys);
 }
 
-// Costs are of type `Sum`, int32_t where a plan's cannot be larger. They are not negative.
+// `Sum` is the type of costs: int32_t if the plan's costs fit. Costs are not negative.
 template <typename Sum>
 REPRISE_HOST_DEVICE Sum DivideBy(Sum a, Sum b) {
   using Unsigned = std::make_unsigned_t<Sum>;
   return static_cast<Sum>(static_cast<Unsigned>(a) / static_cast<Unsigned>(b));
 }
 
-// Approximates the root; the error differs between host and device.
+// Approximates the square root. The error differs between host and device.
 REPRISE_HOST_DEVICE inline float RoughRoot(float value) {
 #if defined(__CUDA_ARCH__)
   return value * rsqrtf(fmaxf(value, 1e-6f));
@@ -155,10 +157,10 @@ REPRISE_HOST_DEVICE inline float RoughRatio(float a, float b) {
 #endif
 }
 
-// The steps that a column should have at least, apart from its tile, for ranges that cost
-// `total_cost` together. A range of n steps in p pieces takes about n / p steps and then p partials
-// to merge, m of them in the time of a step. The sum is least for p = sqrt(m n), that is pieces of
-// sqrt(n / m) steps. `merges`: m * kStepCost.
+// The minimum number of KV tiles per queue, without the Q tile's own cost, for Q tiles that cost
+// `total_cost` together. A Q tile with n KV tiles and p splits takes about n / p KV tiles, and then
+// p partials to combine, m of them in the time of a KV tile. The sum is smallest for p = sqrt(m n),
+// that is, for splits of sqrt(n / m) KV tiles. `merges`: m * kStepCost.
 template <typename Sum>
 REPRISE_HOST_DEVICE int LeastSteps(Sum total_cost, int num_tiles, int merges) {
   const int64_t unit = int64_t{merges} * (num_tiles > 0 ? num_tiles : 1);
@@ -174,8 +176,8 @@ REPRISE_HOST_DEVICE inline int CeilOf(int a, int b) {
   return static_cast<int>(static_cast<uint32_t>(a + b - 1) / static_cast<uint32_t>(b));
 }
 
-// The steps that a column should have at least: LeastSteps() and the time of its tile. Or a few
-// more, with which a range of mean length has so few pieces that they are merged in one level.
+// The minimum number of KV tiles per queue: LeastSteps() plus the time of the Q tile. Slightly
+// larger if a Q tile of mean length can then be combined in one level.
 template <typename Sum>
 REPRISE_HOST_DEVICE int LeastWidth(Sum total_cost, int num_tiles, const CutCosts& costs) {
   const int least =
@@ -189,18 +191,18 @@ REPRISE_HOST_DEVICE int LeastWidth(Sum total_cost, int num_tiles, const CutCosts
   return pays ? of_one_level : least;
 }
 
-// A cut of all ranges into even pieces.
+// How all Q tiles are split evenly.
 struct EvenCut {
-  int piece_steps = 0;       // a piece has at most this many steps; 0: columns are filled
-  int pieces_of_column = 1;  // a column has this many adjacent pieces, in the order of items
-  int cluster = 1;           // above 1: range t has the columns [t * cluster, (t + 1) * cluster)
+  int piece_steps = 0;       // maximum number of KV tiles per split; 0: Stream-K
+  int pieces_of_column = 1;  // number of adjacent splits per queue, in the order of items
+  int cluster = 1;           // above 1: Q tile t has the queues [t * cluster, (t + 1) * cluster)
 };
 
-// The columns to which the costs of all ranges are dealt.
+// The CTA queues over which the costs of all Q tiles are distributed.
 template <typename Sum>
 class Columns {
  public:
-  // Columns are at least `least_steps` wide, so some may stay empty.
+  // Queues are at least `least_steps` wide, so some may stay empty.
   REPRISE_HOST_DEVICE Columns(Sum total_cost, int least_steps, int num_columns, int tile_cost)
       : tile_cost_(tile_cost), last_(num_columns - 1) {
     const Sum unit = static_cast<Sum>(num_columns) * kStepCost;
@@ -216,7 +218,7 @@ class Columns {
   REPRISE_HOST_DEVICE const EvenCut& even() const { return even_; }
   REPRISE_HOST_DEVICE void CutEvenly(const EvenCut& even) { even_ = even; }
 
-  // The column of a piece of range t, which is the item `item` of the map. REQUIRES: !are_filled().
+  // The queue of a split of Q tile t. The split is item `item`. REQUIRES: !are_filled().
   REPRISE_HOST_DEVICE int EvenColumn(int t, int piece, int item) const {
     if (even_.cluster > 1) return t * even_.cluster + piece;
     const int column = even_.pieces_of_column > 1
@@ -226,19 +228,18 @@ class Columns {
     return column < last_ ? column : last_;
   }
 
-  // Of a filled column.
+  // Width of a Stream-K queue.
   REPRISE_HOST_DEVICE Sum width() const { return width_; }
 
-  // The cost of a range apart from its steps.
+  // The cost of a Q tile without its KV tiles.
   REPRISE_HOST_DEVICE int tile_cost() const { return tile_cost_; }
 
-  // The cost at which `column` begins.
+  // The cost at which the queue begins.
   REPRISE_HOST_DEVICE Sum Border(int column) const { return column * width_; }
 
-  // The last column that begins at or before `cost`.
+  // The last queue that begins at or before `cost`.
   REPRISE_HOST_DEVICE int At(Sum cost) const {
-    // There are far fewer columns than a float can represent exactly, so this is off by one at
-    // most.
+    // A float represents the number of queues exactly, so the result is off by one at most.
     int column = static_cast<int>(static_cast<float>(cost) * inverse_width_);
     const Sum rest = cost - Border(column);
     if (rest < 0) --column;
@@ -265,9 +266,10 @@ REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
   return StepOfKey(tile.key_end + kWorkStepKeys - 1) - StepOfKey(tile.key_begin);
 }
 
-// The two ways to cut a range. CostOf() returns its cost, given the most pieces of a range; Cut()
-// sets how many pieces there are, once all costs are known; StepOf() returns the step of the range
-// at which a piece after the first begins, and ColumnOf() the column that a piece of range t is in.
+// The two ways to split a Q tile. CostOf() returns its cost, given the maximum number of splits.
+// Cut() sets the number of splits, once all costs are known. StepOf() returns the KV tile of the Q
+// tile at which a split after the first begins. ColumnOf() returns the queue of a split of Q tile
+// t.
 
 struct BalancedCut {
   static constexpr bool kMayCutEvenly = true;
@@ -277,13 +279,13 @@ struct BalancedCut {
     return tile_cost + static_cast<Sum>(NumSteps(tile)) * kStepCost;
   }
 
-  // The cost at which the range's steps begin.
+  // The cost at which the Q tile's first KV tile begins.
   template <typename Sum>
   REPRISE_HOST_DEVICE static Sum StepsBegin(const Columns<Sum>& columns, const WorkTile& tile) {
     return static_cast<Sum>(tile.cost_begin) + columns.tile_cost();
   }
 
-  // Cuts filled columns at the borders after the begin of the first step, up to the begin of the last.
+  // Stream-K: splits at the queue borders between the begin of the first and of the last KV tile.
   template <typename Sum>
   REPRISE_HOST_DEVICE static void Cut(const Columns<Sum>& columns, WorkTile& tile) {
     const int steps = NumSteps(tile);
@@ -317,7 +319,7 @@ struct BalancedCut {
 struct DeterministicCut {
   static constexpr bool kMayCutEvenly = false;
 
-  // Steps of a piece.
+  // KV tiles per split.
   REPRISE_HOST_DEVICE static int ChunkOf(int steps, int pieces) {
     const int most = (steps + kMinDeterministicSteps - 1) / kMinDeterministicSteps;
     if (pieces > most) pieces = most;
@@ -349,12 +351,12 @@ struct DeterministicCut {
   }
 };
 
-// The query ranges of a map.
+// Totals over the Q tiles of a schedule.
 struct RangeTotals {
   int with_keys = 0;
   int without_keys = 0;
-  // Those that take a place in the columns. Ranges without keys take none if all of them are last, as
-  // padded rows are.
+  // Q tiles that occupy a place in the queues. Q tiles without keys occupy none if they all come
+  // last, as padded rows do.
   int to_place = 0;
   int longest_steps = 0;
 
@@ -362,62 +364,65 @@ struct RangeTotals {
   REPRISE_HOST_DEVICE int places_without_keys() const { return to_place - with_keys; }
 };
 
-// The end of filled columns of `width`, if there are up to `ranges_of_column` ranges for each column.
+// The end of Stream-K queues of `width`, if a queue has up to `ranges_of_column` Q tiles.
 REPRISE_HOST_DEVICE inline int64_t EndOfFilled(int64_t width, int ranges_of_column,
                                                const CutCosts& costs) {
   const int64_t share = width * costs.border_percent / (int64_t{100} * ranges_of_column);
   return width + (share > costs.border ? share : costs.border);
 }
 
-// The end of columns that have one piece each. The longest piece has `steps` steps. As in EndOfFilled(),
-// merges through memory are left out.
+// The end of queues with one split each. The longest split has `steps` KV tiles. As in
+// EndOfFilled(), combines through global memory are ignored.
 REPRISE_HOST_DEVICE inline int64_t EndOfPieces(int steps) { return int64_t{steps} * kStepCost; }
 
-// The end of whole ranges with a column each.
+// The end of unsplit Q tiles with one queue each.
 REPRISE_HOST_DEVICE inline int64_t EndOfWholeRanges(const RangeTotals& ranges, int num_columns,
                                                     const CutCosts& costs) {
   const bool are_alone = ranges.to_place * costs.ctas_per_sm <= num_columns;
   return EndOfPieces(ranges.longest_steps) * (are_alone ? costs.lone_percent : 100) / 100;
 }
 
-// What the builder's teams can order (attention/work_map/work_map_builder.h).
+// Limits of Team::RankByBucket() (attention/work_map/work_map_builder.h).
 inline constexpr int kNumRankBuckets = 256;
 inline constexpr int kMostRanked = 0x7fff;
 
-// The bucket of a dealt range of `steps` steps; longer ranges have smaller ones. Lengths are
-// compared in steps, or in as many steps at a time (a power of two) as there are buckets for.
+// The bucket of a round-robin Q tile with `steps` KV tiles; longer Q tiles have smaller buckets. If
+// there are fewer buckets than lengths, each bucket covers a power of two of lengths.
 REPRISE_HOST_DEVICE inline int DealBucket(int steps, int longest_steps) {
   int shift = 0;
   while (longest_steps >> shift >= kNumRankBuckets) ++shift;
   return (longest_steps - steps) >> shift;
 }
 
-// Whether a range is a whole row of at most kDecodeRows rows of q: a decode, or drafts to verify.
-// It takes about as long as its keys take to read, in a tile of any size.
+// Whether a Q tile is a whole row with at most kDecodeRows query rows: a decode, or drafts to
+// verify. Such a Q tile is memory bound in a kernel tile of any size.
 template <typename Range>
 REPRISE_HOST_DEVICE bool IsOfShortRow(const Range& range, int row_queries, const TileMap& map) {
   return range.query_begin == 0 && range.query_end == row_queries &&
          row_queries * map.num_q_heads <= kDecodeRows * map.num_kv_heads;
 }
 
-// Whether CTAs go through dealt units in both directions, given the most steps of a range of short
-// rows and of the others; 0: there are none. Where short rows are much shorter they come last in
-// either case: all CTAs read then, at any speed that leaves none of them behind.
+// Whether odd CTAs process their round-robin list of units in reverse, given the maximum number of
+// KV tiles per Q tile of short rows and of other rows; 0: no such rows. If the short rows are much
+// shorter, they run last in either order. All CTAs are memory bound at that point, so the order
+// does not matter.
 REPRISE_HOST_DEVICE inline bool AreDealtBothWays(int short_steps, int other_steps,
                                                  const CutCosts& costs) {
   return other_steps > 0 && short_steps >= costs.both_ways_steps && 2 * short_steps >= other_steps;
 }
 
-// The ranges with more than half, and with more than 7/8, of the steps of the longest one.
+// Number of Q tiles with more than half, and with more than 7/8, of the KV tiles of the longest
+// one.
 struct LongRanges {
   int num_over_half = 0;
   int num_near_longest = 0;
 };
 
-// The end of whole ranges that are dealt, the longest first. It is the largest of three costs: the longest
-// range; the long ranges of the CTA that has most of them; and the mean cost of a CTA, with the units of an
-// incomplete last turn. To estimate those, costs are assumed to fall evenly from the longest range.
-// `total_cost` is the cost of all ranges for one head. REQUIRES: ranges.count() > 0.
+// The end of unsplit Q tiles that are assigned round-robin, longest first. It is the maximum of
+// three costs: the longest Q tile; the long Q tiles of the CTA with the largest number of them; and
+// the mean cost of a CTA plus the units of an incomplete last round. The third estimate assumes
+// that costs fall linearly from the longest Q tile. `total_cost` is the cost of all Q tiles for one
+// head. REQUIRES: ranges.count() > 0.
 REPRISE_HOST_DEVICE inline int64_t EndOfDealt(int64_t total_cost, const RangeTotals& ranges,
                                               const LongRanges& long_ranges, const TileMap& map) {
   const int64_t ctas = map.num_ctas;
@@ -431,7 +436,7 @@ REPRISE_HOST_DEVICE inline int64_t EndOfDealt(int64_t total_cost, const RangeTot
   const int64_t units = ranges.count() * heads;
   const int64_t turns = units / ctas;
   if (turns == 0) return end;
-  // The last turn is not full: its units are extra for those that have them.
+  // The last round is incomplete. Its units are extra for the CTAs that have them.
   const int64_t rest = units - turns * ctas;
   const int64_t above_mean = longest - total_cost / ranges.count();
   const int64_t last = longest - 2 * turns * ctas * above_mean / units;
