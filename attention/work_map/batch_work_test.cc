@@ -157,7 +157,8 @@ TEST(BatchWorkTest, MapsThatDivideByRowTakeAnyBatch) {
   const BatchWork value = WorkOf(four.batch, {.left = 5}, work.map());
   EXPECT_EQ(MessageFor(five.batch, {}, value), "");
   Rows many = Decodes(17);
-  EXPECT_THAT(MessageFor(many.batch, {}, value), HasSubstr("num_rows of the batch exceeds"));
+  EXPECT_THAT(MessageFor(many.batch, {}, value),
+              HasSubstr("num_rows of the batch must not exceed"));
 }
 
 }  // namespace

@@ -130,7 +130,8 @@ int LongestShort(const Batch& batch, const WorkMap& map) {
   if (steps <= map.most_joined_steps) return 0;
   const int64_t long_ranges = (batch.num_tokens - batch.num_rows) / map.main.tile_queries;
   if (steps <= map.most_joined_steps_beside_prompts && 3 * long_ranges >= batch.num_rows) return 0;
-  // A short row exists only if all other rows have the maximum length.
+  // The batch has a short row only if num_tokens leaves at most `longest` tokens for one row while
+  // all other rows have the maximum length.
   const int64_t others = static_cast<int64_t>(batch.num_rows - 1) * batch.max_query_len;
   return batch.num_tokens > others + longest ? 0 : longest;
 }
@@ -138,8 +139,8 @@ int LongestShort(const Batch& batch, const WorkMap& map) {
 absl::Status CheckAtMost(const char* name, int most, int got) {
   if (got <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      name, " of the batch exceeds what the work map was planned for: expected <= ", most, ", got ",
-      got));
+      name, " of the batch must not exceed the capacity of the tile schedule: expected <= ", most,
+      ", got ", got));
 }
 
 template <typename Batch>

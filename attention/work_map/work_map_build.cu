@@ -1,12 +1,13 @@
-// The device form of the builder (attention/work_map/work_map_builder.h): a few CTAs for each map,
-// with a thread per row, then a thread per query range, in rounds of the CTA's threads where there
-// are more. Every CTA processes all rows and ranges, which it holds in shared memory, and writes
-// its part of the items.
+// The device form of the builder (attention/work_map/work_map_builder.h): a few CTAs per schedule,
+// with one thread per row, then one thread per Q tile. If there are more rows or Q tiles than
+// threads, each CTA processes them in rounds. Every CTA processes all rows and Q tiles, which it
+// holds in shared memory, and writes its part of the items.
 //
-// Bound: latency, 2.2 us beyond the launch for one row and 2.4 us for 256 on an H200. A load from
-// memory takes 0.3 us of it, the rest are dependent instructions of some five cycles each. Rows are
-// loaded once, together; two scans (three, if rows have several ranges) take a few shuffles and a
-// barrier each; several multiprocessors share the writing of some 100 bytes per item.
+// Bound: latency, 2.2 us beyond the launch for one row and 2.4 us for 256 rows on an H200. A load
+// from global memory takes 0.3 us of that; the rest are dependent instructions of about five cycles
+// each. Each row is loaded once, and the loads are concurrent. Two scans (three, if rows have
+// several Q tiles) take a few shuffles and one barrier each. Several SMs divide the writing of
+// about 100 bytes per item.
 
 #include <cuda_runtime.h>
 
@@ -24,7 +25,7 @@
 namespace reprise {
 namespace {
 
-// The kernel's parameter. A work map has one map of tiles, or two.
+// The kernel's parameter. A work map has one or two tile schedules.
 struct WorkMapJob {
   WorkMapRows rows = {};
   TileMap maps[2] = {};
@@ -36,18 +37,19 @@ struct WorkMapJob {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kMaxCtas = 8;  // for each map
-// Dynamic shared memory that a CTA may have on every card (the limit less the static part), and the
-// amount that needs no opt-in.
+constexpr int kMaxCtas = 8;  // per schedule
+// Dynamic shared memory that a CTA may have on every card (the limit minus the static part), and
+// the amount that needs no opt-in.
 constexpr int64_t kMaxSharedScratch = 94 * 1024;
 constexpr int64_t kFreeSharedScratch = 43 * 1024;
 
 struct ScanMemory {
-  // Alternate rounds use alternate rows, so one barrier per round is enough.
+  // Even and odd rounds use different rows, so one barrier per round suffices.
   int of_warps[2][kWarps];
   Tally tallies[2][kWarps];
   alignas(16) int64_t warp_sums[2][kWarps];
-  // Of each warp's share, first how many are in each bucket, then the rank of the next.
+  // For each warp's slice: first the number of elements per bucket, then the rank of the bucket's
+  // next element.
   alignas(16) uint16_t in_buckets[kWarps][kNumRankBuckets];
 };
 static_assert(sizeof(ScanMemory) <= 5 * 1024);
@@ -65,7 +67,7 @@ class CtaTeam {
 #endif
   }
 
-  // Adjacent lanes take adjacent indices; the CTAs alternate, a warp at a time.
+  // Adjacent lanes get adjacent indices, and CTAs get alternate groups of 32.
   template <typename Body>
   REPRISE_HOST_DEVICE void ForEach(int n, Body body) {
 #if defined(__CUDA_ARCH__)
@@ -73,7 +75,7 @@ class CtaTeam {
 #endif
   }
 
-  // Starts from the last warp.
+  // Starts with the last warp.
   template <typename Body>
   REPRISE_HOST_DEVICE void ForEachAside(int n, Body body) {
 #if defined(__CUDA_ARCH__)
@@ -160,8 +162,8 @@ class CtaTeam {
     return carry;
   }
 
-  // A counting sort. Each warp has a share of adjacent elements, and counts and ranks 32 of them at
-  // a time.
+  // A counting sort. Each warp has a slice of adjacent elements, and counts and ranks 32 of them
+  // per iteration.
   template <typename BucketOf, typename Use>
   REPRISE_HOST_DEVICE void RankByBucket(int n, BucketOf bucket_of, Use use) {
 #if defined(__CUDA_ARCH__)
@@ -175,8 +177,8 @@ class CtaTeam {
     const int begin = warp * share;
     const int end = min(begin + share, n);
     uint16_t* const of_warp = memory_.in_buckets[warp];
-    // Calls visit(i, the entry of its bucket + the earlier lanes with that bucket), and adds the
-    // lanes to the entry.
+    // Calls visit(i, entry of i's bucket + number of lower lanes with the same bucket), then adds
+    // the number of lanes to the entry.
     const auto for_each = [&](auto visit) {
       for (int first = begin; first < end; first += 32) {
         const int i = first + lane;
@@ -213,7 +215,7 @@ class CtaTeam {
 #endif
   }
 
-  // A thread processes a few by itself; the warp shares the rest.
+  // A thread processes its first kAlone indices itself; the warp divides the rest.
   template <typename SpanOf, typename Body>
   REPRISE_HOST_DEVICE void Spread(int n, SpanOf span_of, Body body) {
 #if defined(__CUDA_ARCH__)
@@ -249,7 +251,7 @@ class CtaTeam {
             .last = __reduce_max_sync(~0u, of_lane.last)};
   }
 
-  // `reduce` over the value of each warp; `nothing` is its neutral element.
+  // Reduces one value per warp with `reduce`; `nothing` is its neutral element.
   template <typename Reduce>
   __device__ int OfAllWarps(int of_warp, int nothing, Reduce reduce) {
     int* const of_warps = memory_.of_warps[reduce_parity_];
@@ -269,7 +271,7 @@ class CtaTeam {
   __device__ static int32_t InclusiveSum(int32_t value) {
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
-      // The shuffle itself says whether there is a lane that far down.
+      // The shuffle's predicate is false if there is no lane at this distance.
       asm volatile(
           "{\n"
           ".reg .s32 other;\n"
@@ -299,7 +301,7 @@ class CtaTeam {
 };
 
 enum class Rows {
-  kPlain,  // no positions or tails of single queries, no ranks, no shared prefix: less code
+  kPlain,  // no positions, tails, ranks or shared prefix: less code
   kAny,
 };
 
@@ -331,12 +333,12 @@ __global__ void __launch_bounds__(kThreads) WorkMapKernel(const __grid_constant_
   if constexpr (kRows == Rows::kAny) {
     Build<Cutter, Sum, kRows, kScratch>(job, blockIdx.y, shared_scratch, scan_memory);
   } else if (blockIdx.y == 0) {
-    // Two calls, so that the compiler knows the addresses of the parameters of each.
+    // Two calls, so that the compiler knows the parameter addresses of each call.
     Build<Cutter, Sum, kRows, kScratch>(job, 0, shared_scratch, scan_memory);
   } else {
     Build<Cutter, Sum, kRows, kScratch>(job, 1, shared_scratch, scan_memory);
   }
-  // Kernels may read the map before they wait for the end of those before them
+  // Later kernels may read the schedule before they wait for the end of preceding kernels
   // (attention/cuda/general/first_keys.cuh).
   __threadfence();
 }
@@ -371,13 +373,13 @@ cudaError_t LaunchKernel(WorkMapJob job, cudaStream_t stream) {
     most_items = std::max(most_items, map.max_items);
   }
   const bool is_shared = scratch_bytes <= kMaxSharedScratch;
-  // Scratch in global memory serves a single CTA.
+  // Scratch in global memory supports only one CTA.
   const int ctas = is_shared ? std::clamp(most_items / 32, 1, kMaxCtas) : 1;
   const auto kernel = job.maps[0].mode == WorkMapMode::kDeterministic
                           ? ChooseKernel<DeterministicCut>(is_narrow, is_plain, is_shared)
                           : ChooseKernel<BalancedCut>(is_narrow, is_plain, is_shared);
   if (is_shared && scratch_bytes > kFreeSharedScratch) {
-    // Always the maximum, because graphs of other plans may hold the same kernel.
+    // Always the maximum, because graphs of other plans may contain the same kernel.
     const cudaError_t error = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMaxSharedScratch));
     if (error != cudaSuccess) return error;

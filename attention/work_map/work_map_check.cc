@@ -21,7 +21,7 @@ absl::Status Broken(int invariant, const Parts&... what) {
       absl::StrCat("invariant ", invariant, " of WorkMap is broken: ", what...));
 }
 
-// From the first to the last key that a query of [query_begin, query_end) sees.
+// The range from the first to the last key that any query of [query_begin, query_end) sees.
 KeyRange HullOf(const AttentionParams& layer, const BatchRow& row, int query_begin, int query_end) {
   KeyRange hull;
   for (int query = query_begin; query < query_end; ++query) {
@@ -36,7 +36,7 @@ KeyRange HullOf(const AttentionParams& layer, const BatchRow& row, int query_beg
   return hull;
 }
 
-// The steps of keys that the item touches.
+// The number of KV tiles that the item touches.
 int StepsOf(const WorkItem& item) {
   if (item.key_begin >= item.key_end) return 0;
   return (item.key_end + kWorkStepKeys - 1) / kWorkStepKeys - item.key_begin / kWorkStepKeys;
@@ -69,7 +69,7 @@ class Checker {
     }
     for (int r = 0; r < batch.num_rows; ++r) {
       BatchRow row = RowOf(batch, r);
-      if (batch.custom_mask) {  // which maps do not read: RowsOf()
+      if (batch.custom_mask) {  // the builder ignores the mask: RowsOf()
         row.custom_mask = nullptr;
         row.causal = false;
       }
@@ -113,10 +113,10 @@ class Checker {
     return map_.counts[4] == 0 ? absl::OkStatus() : CheckClusters();
   }
 
-  // Pieces of a range are the only items of the adjacent columns of one cluster.
+  // The splits of a Q tile are the only items in the adjacent queues of one cluster.
   absl::Status CheckClusters() const {
     const int cluster = form_.cluster;
-    if (cluster == 1) return Broken(7, "ranges have clusters, and the kernel has none");
+    if (cluster == 1) return Broken(7, "Q tiles have clusters, but the kernel has none");
     for (int column = 0; column < map_.num_columns; ++column) {
       const int i = map_.column_items[column];
       const int num_items = map_.column_items[column + 1] - i;
@@ -133,8 +133,8 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // Dealt items are whole ranges; the longest are first (DealBucket()), then those of lower number,
-  // and every CTA finds its first one.
+  // Round-robin items are unsplit Q tiles, in the order of DealBucket() (longest first), then of
+  // item index. column_first must hold the first item of every CTA.
   absl::Status CheckDeal() const {
     if (!map_.may_be_dealt || map_.counts[2] != num_items_ || num_merges_ != 0) {
       return Broken(5, map_.counts[2], " of ", num_items_, " items are dealt, with ", num_merges_,
@@ -143,14 +143,14 @@ class Checker {
     std::vector<bool> is_dealt(num_items_, false);
     int longest = 0;
     for (int i = 0; i < num_items_; ++i) longest = std::max(longest, StepsOf(map_.items[i]));
-    int longest_of[2] = {0, 0};  // others, short rows
+    int longest_of[2] = {0, 0};  // of other rows, and of short rows
     for (int i = 0; i < num_items_; ++i) {
       const WorkItem& item = map_.items[i];
       int& most = longest_of[IsOfShortRow(item, item.query_len, map_)];
       most = std::max(most, StepsOf(item));
     }
     if ((map_.counts[3] != 0) != AreDealtBothWays(longest_of[1], longest_of[0], map_.costs)) {
-      return Broken(5, "dealt both ways: ", map_.counts[3], ", short rows have up to ",
+      return Broken(5, "reversed order in odd CTAs: ", map_.counts[3], ", short rows have up to ",
                     longest_of[1], " steps, the others ", longest_of[0]);
     }
     std::pair<int, int> before = {-1, -1};  // bucket, item
@@ -161,17 +161,18 @@ class Checker {
       }
       is_dealt[i] = true;
       const std::pair<int, int> at = {DealBucket(StepsOf(map_.items[i]), longest), i};
-      if (at < before) return Broken(5, "item ", i, " is dealt after one that it precedes");
+      if (at < before)
+        return Broken(5, "item ", i, " must precede the item before it in deal_order");
       before = at;
       const bool is_first = rank <= (map_.num_ctas - 1) / map_.heads_per_column;
       if (is_first && !(map_.column_first[rank] == map_.items[i])) {
-        return Broken(5, "a CTA does not begin with item ", i, ", which is dealt at ", rank);
+        return Broken(5, "a CTA must begin with item ", i, ", which is in deal_order at ", rank);
       }
     }
     return absl::OkStatus();
   }
 
-  // The shared items over the next tile_queries tokens.
+  // Checks the shared items over the next tile_queries tokens.
   absl::Status CheckSharedRange(int num_tokens) {
     const int first_item = next_item_;
     const WorkItem& first = map_.items[first_item];
@@ -190,7 +191,8 @@ class Checker {
         return Broken(1, "shared item ", next_item_, " has keys ", item.key_begin, " to ",
                       item.key_end, ", next is ", key);
       }
-      if (item.is_joint != 0) return Broken(4, "shared item ", next_item_, " is merged jointly");
+      if (item.is_joint != 0)
+        return Broken(4, "shared item ", next_item_, " is combined cooperatively");
       REPRISE_RETURN_IF_ERROR(CheckPartials(next_item_, first_item, map_.tile_queries));
       key = item.key_end;
     }
@@ -204,7 +206,8 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // All live queries see all shared keys, which are none of the row's own tokens.
+  // Every live query sees all shared keys, and no shared key belongs to the row's new tokens or
+  // tail.
   absl::Status CheckSeesShared(int r, const BatchRow& row) const {
     if (shared_keys_ == 0 || row.seq_len == 0) return absl::OkStatus();
     for (int query = 0; query < row.query_len; ++query) {
@@ -219,7 +222,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // Shared items name as their children exactly the items that name them.
+  // The children of a shared item are exactly the items that reference it.
   absl::Status CheckChildren() const {
     int next_child = 0;
     for (size_t i = 0; i < shared_.size(); ++i) {
@@ -227,7 +230,8 @@ class Checker {
       for (int n = 0; n < first.num_partials; ++n) {
         const WorkItem& item = map_.items[shared_[i] + n];
         if (item.first_child != first.first_child || item.end_child != first.end_child) {
-          return Broken(4, "shared item ", shared_[i] + n, " has other children than its first");
+          return Broken(4, "shared item ", shared_[i] + n,
+                        " must have the same children as the first shared item");
         }
       }
       if (i > 0 && first.first_child != next_child) {
@@ -248,7 +252,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // The items of the range that begins at `query`, which is advanced to its end.
+  // Checks the items of the Q tile that begins at `query`. Advances `query` to the Q tile's end.
   absl::Status CheckRange(int r, const BatchRow& row, int& query) {
     if (next_item_ >= num_items_) return Broken(2, "row ", r, " query ", query, " has no item");
     const int first_item = next_item_;
@@ -279,7 +283,8 @@ class Checker {
                             MergesJointly(map_, item.query_end - item.query_begin,
                                           item.num_partials, hull.end - hull.begin);
       if ((item.is_joint != 0) != is_joint) {
-        return Broken(4, "item ", next_item_, is_joint ? " is not" : " is", " merged jointly");
+        return Broken(4, "item ", next_item_, is_joint ? " is not" : " is",
+                      " combined cooperatively");
       }
       REPRISE_RETURN_IF_ERROR(CheckShared(item));
       key = item.key_end;
@@ -291,11 +296,11 @@ class Checker {
     return absl::OkStatus();
   }
 
-  // The item names the shared items over its queries.
+  // The item references the shared items over its queries.
   absl::Status CheckShared(const WorkItem& item) const {
     if (shared_keys_ == 0) {
       if (item.num_shared_partials == 0) return absl::OkStatus();
-      return Broken(4, "row ", item.row, " has shared partials, and there are none");
+      return Broken(4, "row ", item.row, " has shared partials, but no prefix is shared");
     }
     const int i = item.first_token / map_.tile_queries;
     const WorkItem& shared = map_.items[shared_[i]];
@@ -309,9 +314,8 @@ class Checker {
                   item.first_shared_partial);
   }
 
-  // Item i of a range that begins with item `begin` has the partials that it should, and no other
-  // item has them.
-  // `user`: as in partial_user_.
+  // Item i of the Q tile that begins with item `begin` has the expected partials, and no other Q
+  // tile uses them, except within the same queue. `user`: as in partial_user_.
   absl::Status CheckPartials(int i, int begin, int stride, int user = kOneRange) {
     const WorkItem& item = map_.items[i];
     const WorkItem& first = map_.items[begin];
@@ -337,7 +341,8 @@ class Checker {
     return static_cast<int>(std::upper_bound(begin, begin + map_.num_columns, item) - begin) - 1;
   }
 
-  // Who has the partials of the range of items [begin, end).
+  // The user of the partials of items [begin, end): their queue if partials are by column and the
+  // items are in one queue, otherwise kOneRange.
   int UserOf(int begin, int end) const {
     const int column = ColumnOf(begin);
     return map_.column_partials > 0 && column == ColumnOf(end - 1) ? column : kOneRange;
@@ -346,7 +351,8 @@ class Checker {
   absl::Status CheckMerge(int begin, int end) {
     if (end - begin == 1 && shared_keys_ == 0) {
       if (map_.items[begin].partial < 0 && map_.items[begin].merge < 0) return absl::OkStatus();
-      return Broken(4, "item ", begin, " is alone and has partial ", map_.items[begin].partial);
+      return Broken(4, "item ", begin, " is not split, but has partial ",
+                    map_.items[begin].partial);
     }
     if (next_merge_ >= num_merges_) return Broken(4, "item ", begin, " has no merge");
     const WorkMerge& merge = map_.merges[next_merge_];
@@ -355,11 +361,12 @@ class Checker {
         merge.query_end != first.query_end || merge.num_partials != end - begin ||
         merge.first_partial != first.first_partial || merge.num_partials != first.num_partials) {
       return Broken(4, "merge ", next_merge_, " of row ", merge.row, " has ", merge.num_partials,
-                    " partials, its items are ", end - begin);
+                    " partials, expected ", end - begin);
     }
     const int user = UserOf(begin, end);
     for (int i = begin; i < end; ++i) {
-      if (map_.items[i].merge != next_merge_) return Broken(4, "item ", i, " has another merge");
+      if (map_.items[i].merge != next_merge_)
+        return Broken(4, "item ", i, " must have the same merge as its Q tile");
       REPRISE_RETURN_IF_ERROR(CheckPartials(i, begin, first.query_end - first.query_begin, user));
     }
     ++next_merge_;
@@ -373,11 +380,11 @@ class Checker {
   const int num_items_;
   const int num_merges_;
   int num_rows_ = 0;
-  // Of each partial: kNoUser, kOneRange, or the column whose ranges alone have it.
+  // By partial: kNoUser; kOneRange; or the queue whose Q tiles share the partial.
   std::vector<int> partial_user_;
   int next_item_ = 0;
   int next_merge_ = 0;
-  std::vector<int> shared_;  // the first item of each shared range
+  std::vector<int> shared_;  // the first item of each shared Q tile
   int shared_keys_ = 0;
 };
 

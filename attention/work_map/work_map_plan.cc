@@ -20,11 +20,11 @@
 namespace reprise {
 namespace {
 
-// The builder packs the three counts in 64 bits.
+// The builder packs the three counts into 64 bits.
 constexpr int64_t kMostItems = int64_t{1} << 21;
 constexpr int64_t kMostPartials = int64_t{1} << 23;
 constexpr int64_t kMostMerges = int64_t{1} << 19;
-// Columns are a dimension of the grid.
+// The queues are a dimension of the grid.
 constexpr int kMostColumns = 65535;
 
 // Cards with at least this much shared memory per CTA have clusters and warpgroup kernels.
@@ -36,7 +36,7 @@ absl::Status CheckAtLeast(absl::string_view name, int least, int got) {
       absl::StrCat(name, " of WorkMapOptions: expected >= ", least, ", got ", got));
 }
 
-// Within int32 even when multiplied.
+// Products of costs stay within int32.
 constexpr int kMostCost = 1 << 16;
 
 absl::Status CheckCost(absl::string_view name, int least, int got) {
@@ -82,8 +82,9 @@ absl::Status CheckOptions(const WorkMapOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckCosts(*options.costs));
   if (options.shared_prefix == SharedPrefix::kTaken && options.mode != WorkMapMode::kBalanced) {
     return absl::InvalidArgumentError(
-        "shared_prefix of WorkMapOptions: expected none in deterministic mode, where a row's bits "
-        "do not depend on its company, got one");
+        "shared_prefix of WorkMapOptions must be kIgnored in deterministic mode, where results do "
+        "not "
+        "depend on the other rows: got kTaken");
   }
   if (options.num_q_heads % options.num_kv_heads != 0) {
     return absl::InvalidArgumentError(
@@ -99,9 +100,9 @@ struct Bounds {
   int64_t partials = 0;
 };
 
-// Partials are counted in pieces here.
+// Here, `partials` counts splits that write partials.
 Bounds BalancedBounds(int64_t tiles, int64_t columns, int64_t steps) {
-  // A cut is a column's border inside a tile; a tile of n steps has at most n - 1 of them.
+  // A Q tile is split at the queue borders inside it; with n KV tiles, at most n - 1 times.
   const int64_t cuts = std::min(columns - 1, tiles * std::max<int64_t>(0, steps - 1));
   const int64_t merges = std::min(cuts, tiles);
   return {tiles + cuts, merges, cuts + merges};
@@ -110,7 +111,7 @@ Bounds BalancedBounds(int64_t tiles, int64_t columns, int64_t steps) {
 Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t most_row_tiles, int64_t steps,
                            int64_t max_splits) {
   const int64_t longest = CeilDiv(steps, kMinDeterministicSteps);
-  Bounds a_row;  // beyond one item a tile
+  Bounds a_row;  // per row, beyond one item per Q tile
   most_row_tiles = std::min<int64_t>(most_row_tiles, max_splits / 2);
   for (int64_t row_tiles = 1; row_tiles <= most_row_tiles; ++row_tiles) {
     const int64_t pieces = std::min(max_splits / row_tiles, longest);
@@ -122,7 +123,7 @@ Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t most_row_tiles, 
   return {tiles + rows * a_row.items, std::min(tiles, rows * a_row.merges), rows * a_row.partials};
 }
 
-// `decodes` more ranges of a query each, which are cut as rows of one are.
+// Adds `decodes` Q tiles of one query each, which are split like rows of one query.
 Bounds WithDecodes(const Bounds& bounds, int64_t decodes, int64_t steps, int64_t max_splits) {
   const Bounds added =
       DeterministicBounds(decodes, decodes, /*most_row_tiles=*/1, steps, max_splits);
@@ -130,24 +131,24 @@ Bounds WithDecodes(const Bounds& bounds, int64_t decodes, int64_t steps, int64_t
           bounds.partials + added.partials};
 }
 
-// The most partials of a range, if they may be by column; else 0. Ranges of one column may have their
-// partials in the same memory, because ranges of several queries have one tile a KV head: a CTA finds
-// its heads in the same place, whatever a range's number of queries.
+// Maximum number of partials per Q tile, if they may be by column; otherwise 0. The Q tiles of a
+// queue can share partial slots, because a Q tile of several queries needs only one kernel tile per
+// KV head: the slots of a CTA's heads do not depend on the number of queries.
 int64_t ColumnPartials(const WorkMapOptions& options, const TileMap& map, int64_t steps) {
   const int64_t queries = options.max_query_len <= map.decode_query_len ? 1 : map.tile_queries;
   if (options.mode != WorkMapMode::kDeterministic) return 0;
   return std::min<int64_t>(options.max_splits, CeilDiv(steps, kMinDeterministicSteps)) * queries;
 }
 
-// Every range of the rows is merged. Partials are counted in queries: one for each token, and at
-// most tile_queries for each cut and each shared range.
+// Every Q tile of a row is combined. Partials are counted per query: one for each token, and at
+// most tile_queries for each split beyond the first and for each shared Q tile.
 Bounds SharedBounds(int64_t tiles, int64_t shared_tiles, const TileMap& map, int64_t steps) {
   const Bounds bounds = BalancedBounds(tiles + shared_tiles, map.num_columns, steps);
   const int64_t cuts = bounds.items - tiles - shared_tiles;
   return {bounds.items, tiles, map.max_tokens + (cuts + shared_tiles) * map.tile_queries};
 }
 
-// Hands out parts of a workspace; without one it counts the bytes.
+// Allocates parts of a workspace. If the workspace is null, only counts the bytes.
 class Allotter {
  public:
   explicit Allotter(void* base) : base_(static_cast<char*>(base)) {}
@@ -201,11 +202,11 @@ int64_t LayOutPartials(void* memory, WorkMap& map) {
 
 constexpr int kFewRows = 8;
 
-// Tiles of at most this many rows take as long as reading their keys.
+// Kernel tiles of at most this many rows are memory bound.
 constexpr int kMostRowsOfReading = 32;
 
-// In TileMap's unit. `rows`: live rows of the tile. Partials of few rows are small, and those of
-// more rows are added up by several CTAs, or by more warps.
+// The value of CutCosts::merges_per_step. `rows`: live rows of the kernel tile. Partials of few
+// rows are small. Partials of more rows are combined by several CTAs, or by more warps.
 int MergesPerStep(const AttentionKernelEntry& kernel, int rows, const WorkMapCosts& costs) {
   const int of_few = costs.merges_per_step_few_rows * kStepCost;
   if (rows <= kFewRows) return of_few;
@@ -214,7 +215,7 @@ int MergesPerStep(const AttentionKernelEntry& kernel, int rows, const WorkMapCos
              : costs.merges_per_step * kStepCost;
 }
 
-// The costs for maps whose tiles have up to `rows` live rows.
+// The costs for schedules whose kernel tiles have up to `rows` live rows.
 CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const WorkMapCosts& costs) {
   CutCosts of_tile = {.tile = costs.tile,
                       .merges_per_step = MergesPerStep(kernel, rows, costs),
@@ -243,14 +244,14 @@ CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const WorkMapC
   return of_tile;
 }
 
-// The most queries that one tile may hold, of one row or of several.
+// Maximum number of queries in a kernel tile, of one row or of several rows.
 int MostQueries(const WorkMapOptions& options) {
   return options.shared_prefix == SharedPrefix::kTaken
              ? std::max(options.max_tokens, options.max_query_len)
              : options.max_query_len;
 }
 
-// The kernel for ranges of up to `num_queries` queries and keys that need no conversion.
+// The kernel for Q tiles of up to `num_queries` queries, with keys that need no conversion.
 absl::StatusOr<const AttentionKernelEntry*> KernelFor(const WorkMapOptions& options,
                                                       int num_queries) {
   const int64_t rows = int64_t{num_queries} * (options.num_q_heads / options.num_kv_heads);
@@ -267,18 +268,18 @@ absl::StatusOr<const AttentionKernelEntry*> KernelFor(const WorkMapOptions& opti
                               .max_tier = options.kernels.max_tier});
 }
 
-// The queries that the plan's largest tile should hold.
+// The number of queries that the plan's largest kernel tile should hold.
 int QueriesToHold(const WorkMapOptions& options) {
   return options.shared_tiles == SharedTiles::kSmall ? options.max_query_len : MostQueries(options);
 }
 
-// Whether the card has clusters, and kernels by whole warpgroups.
+// Whether the card has clusters and warpgroup kernels.
 bool MayHaveWarpgroups(const WorkMapOptions& options) {
   return options.device.max_shared_bytes == 0 ||
          options.device.max_shared_bytes >= kSharedBytesOfWarpgroups;
 }
 
-// In deterministic mode the bits would depend on the number of rows.
+// Not in deterministic mode: the results would depend on the number of rows.
 void PlanFewRows(const WorkMapOptions& options, const AttentionKernelEntry& kernel, TileMap& map) {
   const bool may_merge = options.mode == WorkMapMode::kBalanced &&
                          options.split == RowSplit::kByBatch &&
@@ -300,7 +301,7 @@ void PlanFewRows(const WorkMapOptions& options, const AttentionKernelEntry& kern
   }
 }
 
-// The map for rows that `kernel` serves; pointers are null.
+// The schedule for the rows of `kernel`, with null pointers.
 absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
                                   const AttentionKernelEntry& kernel) {
   const AttentionTile& tile = kernel.tile;
@@ -353,7 +354,7 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
   bounds.partials *= std::min(map.tile_queries, options.max_query_len);
   if (map.decode_query_len > 1) {
     const int64_t decodes = std::min<int64_t>(options.max_tokens, rows * map.decode_query_len);
-    // All rows are such where none may be longer.
+    // If no row may be longer, all rows are split by query.
     if (options.max_query_len <= map.decode_query_len) {
       tiles = 0;
       bounds = {};
@@ -379,7 +380,7 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
                      kMostPartials, " partials and ", kMostMerges, " merges, got ", bounds.items,
                      ", ", bounds.partials, " and ", bounds.merges));
   }
-  // The builder also keeps a range for each row without queries.
+  // The builder also keeps a Q tile for each row without queries.
   map.max_shared_tiles = static_cast<int>(shared_tiles);
   map.max_tiles = static_cast<int>(shared_tiles + std::max(tiles, int64_t{options.max_rows}));
   map.max_items = static_cast<int>(bounds.items);
@@ -388,8 +389,8 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
   return map;
 }
 
-// Rows of at most this length use a second map with the tile `least`, which serves a row of one query.
-// 0: the plan has one map.
+// Maximum length of the rows in the second schedule, which has the tile `least` (the tile for a row
+// of one query). 0: the plan has one schedule.
 int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile,
                 const AttentionTile& least) {
   if (least.rows() >= tile.rows() || options.shared_prefix == SharedPrefix::kTaken) return 0;
@@ -398,7 +399,7 @@ int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile,
   return std::max(held, std::min(options.decode_query_len, options.max_query_len));
 }
 
-// Which rows join, for the map of long rows.
+// Sets the limits up to which all rows join the schedule of long rows.
 void PlanJoins(const WorkMapOptions& options, WorkMap& map) {
   map.joined_short_rows = options.costs->joined_short_rows;
   if (!map.main.may_be_dealt || !MayHaveWarpgroups(options)) return;
@@ -406,7 +407,7 @@ void PlanJoins(const WorkMapOptions& options, WorkMap& map) {
     return steps * map.main.num_ctas / map.main.num_virtual_heads;
   };
   map.most_joined_steps = of_all_ctas(options.costs->joined_steps);
-  // A step of smaller heads takes as long to weigh, but half as long to read.
+  // A KV tile of smaller heads has the same softmax time, but half the read time.
   if (std::min(options.head_dim_qk, options.head_dim_v) > 64) {
     map.most_joined_steps_beside_prompts = of_all_ctas(options.costs->joined_steps_beside_prompts);
   }
@@ -424,7 +425,7 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& given) {
   };
   if (!is_served(/*v_in_k=*/false) && !is_served(/*v_in_k=*/true)) {
     return absl::UnimplementedError(
-        absl::StrCat("attention on CUDA serves float32, float16, bfloat16 and fp8 with ",
+        absl::StrCat("attention on CUDA supports float32, float16, bfloat16 and fp8 with ",
                      SupportedHeadDims(AttentionDevice::kCuda,
                                        SizeOf(options.dtype) > 4 ? DType::kFloat32 : options.dtype),
                      ": got ", std::string(DTypeName(options.dtype)), " with ", options.head_dim_qk,
@@ -439,7 +440,7 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& given) {
   map.kernels = options.kernels;
   const int longest = ShortRowsOf(options, kernel->tile, least->tile);
   WorkMapOptions main = options;
-  if (longest > 0) main.decode_query_len = 1;  // the others are in a map of their own
+  if (longest > 0) main.decode_query_len = 1;  // the decode rows are in short_rows
   REPRISE_ASSIGN_OR_RETURN(map.main, PlanTiles(main, *kernel));
   if (longest > 0) {
     WorkMapOptions short_rows = options;
