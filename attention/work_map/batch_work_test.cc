@@ -1,4 +1,4 @@
-// BatchWork: attention refuses another batch, and launches its kernels in the form of the build.
+// BatchWork: attention rejects other batches, and launches its kernels in the form of the build.
 
 #include <cstdint>
 #include <string>
@@ -67,7 +67,8 @@ TEST(BatchWorkTest, AnotherNumberOfRowsIsRefused) {
   EXPECT_THAT(MessageFor(four.batch, {}, BatchWork{}), HasSubstr("work is an empty WorkMap"));
 }
 
-// Captured graphs of several batches share a map. A replay does not change the values of other batches.
+// Captured graphs of several batches share a schedule. A replay does not change the values of other
+// batches.
 TEST(BatchWorkTest, LaterBuildsDoNotChangeAValue) {
   const Rows two = Decodes(2), five = Decodes(5);
   HostWorkMap work(OptionsWith(16));
@@ -75,7 +76,7 @@ TEST(BatchWorkTest, LaterBuildsDoNotChangeAValue) {
   const BatchWork of_five = *WorkMapOnHost(five.batch, {}, work.map());
   ASSERT_EQ(of_two.main_form.cluster, 4);
   ASSERT_EQ(of_five.main_form.cluster, 1);
-  // As a replay of the first batch's graph does.
+  // As a replay of the first batch's graph would.
   ASSERT_TRUE(WorkMapOnHost(two.batch, {.left = 400}, work.map()).ok());
   EXPECT_EQ(MessageFor(two.batch, {.left = 400}, of_two), "");
   EXPECT_EQ(of_two.main_form.cluster, 4);
@@ -98,8 +99,8 @@ TEST(BatchWorkTest, AWiderWindowIsRefusedAndANarrowerOneIsNot) {
   EXPECT_EQ(MessageFor(decodes.batch, {.left = 7}, value), "");
 }
 
-// A narrower window would have clusters, whose kernel has fewer columns than the map: items of the last
-// ones would have no CTA.
+// A narrower window would have clusters, whose kernel has fewer queues than the schedule. The items
+// of the last queues would then have no CTA.
 TEST(BatchWorkTest, TheWindowOfTheBuildDeterminesTheClusters) {
   const Rows decodes = Decodes(2);
   HostWorkMap work(OptionsWith(16));
@@ -110,7 +111,7 @@ TEST(BatchWorkTest, TheWindowOfTheBuildDeterminesTheClusters) {
   EXPECT_EQ(built.main_form.cluster, 1);
   EXPECT_EQ(MessageFor(decodes.batch, {.left = 400}, built), "");
   EXPECT_EQ(ColumnsOf(map, built.main_form), map.num_columns);
-  // There are items that a kernel in clusters of four would not have.
+  // Some items are in queues that a kernel with clusters of four does not have.
   ASSERT_LT(ColumnsInUse(map, 4), map.num_columns);
   EXPECT_LT(map.column_items[ColumnsInUse(map, 4)], map.counts[0]);
   built = *WorkMapOnHost(decodes.batch, {.left = 400}, work.map());
@@ -120,7 +121,7 @@ TEST(BatchWorkTest, TheWindowOfTheBuildDeterminesTheClusters) {
   EXPECT_EQ(map.column_items[ColumnsInUse(map, 4)], map.counts[0]);
 }
 
-// A kernel with wide CTAs has half the columns.
+// A kernel with wide CTAs has half the queues.
 TEST(BatchWorkTest, TheWindowOfTheBuildDeterminesWideCtas) {
   const Rows decodes = Decodes(2);
   WorkMapOptions options = OptionsWith(16);
@@ -136,7 +137,7 @@ TEST(BatchWorkTest, TheWindowOfTheBuildDeterminesWideCtas) {
   EXPECT_FALSE(built.main_form.is_wide);
 }
 
-// The bounds of the batch decide whether short rows use the second map.
+// The bounds of the batch decide whether short rows use the second schedule.
 TEST(BatchWorkTest, BoundsThatDivideTheRowsInAnotherWayAreRefused) {
   Rows rows = Decodes(16);
   rows.batch.max_query_len = 100;

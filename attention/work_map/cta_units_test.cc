@@ -30,19 +30,19 @@ std::vector<Place> PlacesOf(const TileMap& map, int cta) {
   return places;
 }
 
-// Prompts of these lengths after as many keys as given.
+// Prompts of `query_lens` new tokens; `lens` are their total lengths.
 struct Prompts {
   std::vector<int32_t> query_lens;
   std::vector<int32_t> lens;
   int num_q_heads = 32;
   int num_kv_heads = 8;
-  bool are_both_ways = false;  // the dealt units
+  bool are_both_ways = false;  // whether odd CTAs must process round-robin units in reverse
 };
 
-// The map, checked; every (item, head) is in exactly one CTA.
+// Checks the schedule, and that every (item, head) is in exactly one CTA.
 class CtaUnitsTest : public ::testing::Test {
  protected:
-  // All rows of a batch are in one map.
+  // All rows of a batch are in one schedule.
   static WorkMapCosts CostsWithoutSplit() {
     WorkMapCosts costs = H200Profile().work_map;
     costs.joined_steps = 1 << 16;
@@ -93,7 +93,7 @@ class CtaUnitsTest : public ::testing::Test {
     return steps;
   }
 
-  // About half of the CTAs begin with a short row, and the others end with one.
+  // About half of the CTAs begin with a short row, and the other half end with one.
   static void ExpectBothKindsUnderWay(const TileMap& map) {
     int num_begin = 0;
     int num_end = 0;
@@ -109,8 +109,8 @@ class CtaUnitsTest : public ::testing::Test {
     EXPECT_NEAR(num_end, map.num_ctas / 2, map.num_ctas / 10);
   }
 
-  // Lengths count in steps, or in 1/128 to 1/256 of the longest if that has more than 255 steps;
-  // those that count as equal are in the order of their items.
+  // Lengths are compared in KV tiles or, if the longest exceeds 255 KV tiles, in units of 1/128 to
+  // 1/256 of its length. Items of equal length are in item order.
   static void ExpectLongestFirst(const TileMap& map) {
     const auto steps_of = [&](int item) {
       const WorkItem& range = map.items[item];
@@ -202,7 +202,7 @@ TEST_F(CtaUnitsTest, PromptsAreDealtEvenly) {
   }
 }
 
-// A prompt of `new_tokens` after others, and decodes.
+// A prompt of `keys` tokens, `new_tokens` of them new, and decodes.
 Prompts Mixed(int new_tokens, int keys, int num_decodes, int keys_of_decodes, bool are_both_ways) {
   Prompts mixed{{new_tokens}, {keys}};
   mixed.query_lens.insert(mixed.query_lens.end(), num_decodes, 1);
@@ -230,10 +230,10 @@ TEST_F(CtaUnitsTest, RowsOfAboutATurnAreDealtWhole) {
 
 TEST_F(CtaUnitsTest, FewLongRangesAreCut) {
   const std::vector<int64_t> steps = StepsOfCtas({{128}, {65536}}, /*is_dealt=*/false);
-  // Four ranges of 1,024 steps in 16 columns.
+  // Four Q tiles of 1,024 KV tiles in 16 queues.
   EXPECT_LE(*std::max_element(steps.begin(), steps.end()), 4 * 1024 / 16 + 1);
   StepsOfCtas({{2048}, {2048}, 8, 1}, false);
-  // 17 long ranges for 8 heads: whole, four CTAs would have two of them.
+  // 17 long Q tiles for 8 heads: unsplit, four CTAs would have two of them.
   Prompts many_short{{544}, {8736}};
   many_short.query_lens.resize(41, 64);
   many_short.lens.resize(41, 64);

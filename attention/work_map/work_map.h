@@ -53,10 +53,10 @@
 // Shared prefix (cascade). A schedule planned for it uses the hint PagedBatch::common_prefix_len.
 // Keys that all rows have in common are read once per tile_queries tokens, by shared items whose
 // queries belong to several rows. The rows' own items begin after those keys, and the partials of
-// both are combined like those of KV splits. Only keys that every live query sees are shared, in
-// whole KV tiles, without the keys of a row's tail and of its new tokens. Prefixes are not shared
-// with a left window, under context parallelism, or in deterministic mode, where the result would
-// depend on the other rows.
+// both are combined like those of KV splits. Shared keys are whole KV tiles that are visible to
+// every live query. A row's tail and new tokens are never shared. Prefixes are not shared with a
+// left window, under context parallelism, or in deterministic mode, where the result would depend
+// on the other rows.
 //
 // Partials by column. In deterministic mode, rows are split even if the other rows already fill the
 // card, so large batches would need many partials. Most Q tiles, however, are in a single queue.

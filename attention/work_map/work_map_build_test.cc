@@ -25,7 +25,7 @@ using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
 
-// Each number of the worked example in attention/work_map/work_map.h.
+// Checks each number of the worked example in attention/work_map/work_map.h.
 TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
   Rows rows({500, 64, 1000, 100, 300});
   HostWorkMap work({.num_q_heads = 1,
@@ -36,7 +36,7 @@ TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
                     .max_tokens = 5,
                     .max_query_len = 1,
                     .max_seq_len = 1000,
-                    .device = {.num_sms = 2},  // of two CTAs each
+                    .device = {.num_sms = 2},  // two CTAs each
                     .costs = WorkMapCosts{.decode_tile = 4,
                                           .tile = 8,
                                           .warpgroup_tile = 24,
@@ -81,13 +81,14 @@ TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
 }
 
 TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
-  // Costs 1/2 + 2, 1/2 + 16, 1/2 + 1 steps: 20 1/2 in 3 columns that begin at 0, 7 and 14.
+  // Costs of 1/2 + 2, 1/2 + 16 and 1/2 + 1 KV tiles: 20 1/2 in 3 queues that begin at 0, 7 and 14.
   Rows rows({128, 1000, 10});
   WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/2);
   options.device.num_sms = 3;  // 6 CTAs
   HostWorkMap work(options);
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-  // Row 1 costs from 2 1/2 to 19; its steps begin at 3, so that the borders are its steps 4 and 11.
+  // Row 1 costs from 2 1/2 to 19. Its KV tiles begin at 3, so its KV tiles 4 and 11 are at the
+  // borders.
   EXPECT_THAT(ItemsOf(work.map().main),
               ElementsAre(KeysOfRow(0, 0, 128), KeysOfRow(1, 0, 256), KeysOfRow(1, 256, 704),
                           KeysOfRow(1, 704, 1000), KeysOfRow(2, 0, 10)));
@@ -99,20 +100,21 @@ TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
 }
 
-// Large tiles cost more apart from their keys: a column of short ones gets fewer keys.
+// Large Q tiles have a higher cost without their keys: a queue of short Q tiles gets fewer keys.
 TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
-  // Ranges of 32 queries cost 3 + 1, 3 + 1, 3 + 2 and 3 + 2 steps: 18 in 2 columns of 9.
+  // Q tiles of 32 queries cost 3 + 1, 3 + 1, 3 + 2 and 3 + 2 KV tiles: 18 in 2 queues of 9.
   Rows rows({128}, /*query_len=*/128);
   WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
   options.num_q_heads = 2;
-  options.head_dim_qk = options.head_dim_v = 512;  // tiles of 64 rows, which are not dealt
+  // tiles of 64 rows, which do not support round-robin
+  options.head_dim_qk = options.head_dim_v = 512;
   options.costs->tile = 3 * kStepCost;
-  options.device.num_sms = 2;  // a CTA each
+  options.device.num_sms = 2;  // one CTA each
   HostWorkMap work(options);
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 0, 32), KeysOfRow(0, 0, 64),
                                                     KeysOfRow(0, 0, 96), KeysOfRow(0, 0, 128)));
-  // The third range's steps begin at 8 + 3, after the border.
+  // The third Q tile's KV tiles begin at 8 + 3, after the border.
   EXPECT_THAT(std::vector<int32_t>(work.map().main.column_items, work.map().main.column_items + 3),
               ElementsAre(0, 2, 4));
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
@@ -120,13 +122,13 @@ TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
 
 TEST(WorkMapBuildTest, KeysLeftOfTheWindowAreSkipped) {
   Rows rows({1000, 50});
-  HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));  // one column: no cuts
+  HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));  // one queue: no splits
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {.left = 99}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 900, 1000), KeysOfRow(1, 0, 50)));
 }
 
 TEST(WorkMapBuildTest, KeysRightOfTheLastQueryOfARangeAreSkipped) {
-  Rows rows({80}, /*query_len=*/80);  // prefill in ranges of 32 queries
+  Rows rows({80}, /*query_len=*/80);  // prefill in Q tiles of 32 queries
   HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main),
@@ -145,7 +147,7 @@ TEST(WorkMapBuildTest, ATailIsNeverClipped) {
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
   EXPECT_EQ(work.map().main.items[work.map().main.counts[0] - 1].key_end, 100);
-  // The path's keys are at 70 and 71: a window of one key leaves only the last slot.
+  // The keys of the path are at positions 70 and 71: a window of one key leaves only the last slot.
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {.left = 0}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 99, 100)));
 }
@@ -180,7 +182,7 @@ TEST(WorkMapBuildTest, ALargerMapLeavesNothingBehind) {
   EXPECT_TRUE(CheckWorkMap(work.map(), small.batch, {}).ok());
 }
 
-// Key steps of the columns in use: small batches leave some empty, to have fewer partials.
+// KV tiles per queue in use. Small batches leave some queues empty, to have fewer partials.
 std::vector<int64_t> UsedSteps(const HostWorkMap& work) {
   std::vector<int64_t> steps = work.ColumnSteps();
   std::erase(steps, 0);
@@ -208,7 +210,7 @@ TEST(WorkMapBuildTest, ColumnsAreEvenWhateverTheLengths) {
       EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
       const std::vector<int64_t> steps = UsedSteps(work);
       const double mean = std::accumulate(steps.begin(), steps.end(), 0.0) / steps.size();
-      // A column of few steps can be one step too long.
+      // A short queue can be one KV tile too long.
       EXPECT_LE(*std::max_element(steps.begin(), steps.end()), 1.1 * mean + 1)
           << lens.size() << " rows, the first of " << lens[0] << ", " << num_kv_heads << " heads";
     }
@@ -225,7 +227,7 @@ TEST(WorkMapBuildTest, LargeBatchesUseTheColumnsThatMakeTheFullestShorter) {
     const int64_t used = static_cast<int64_t>(steps.size());
     const int64_t most = *std::max_element(steps.begin(), steps.end());
     const int64_t all = std::accumulate(steps.begin(), steps.end(), int64_t{0});
-    const int64_t tiles = static_cast<int64_t>(lens.size() + 1) / 2;  // half a step each
+    const int64_t tiles = static_cast<int64_t>(lens.size() + 1) / 2;  // half a KV tile each
     EXPECT_LT((most - 1) * work.map().main.num_columns, all + tiles);
     EXPECT_LT((used - 1) * most, all + tiles);
   }
@@ -244,7 +246,7 @@ WorkMapOptions WithoutClusters(WorkMapOptions options) {
   return options;
 }
 
-// 33 columns, with two CTAs per multiprocessor.
+// 33 queues, with two CTAs per SM.
 TEST(WorkMapBuildTest, FewRowsThatAreAlikeAreCutInPiecesOfOneSize) {
   for (const auto& [num_rows, len, piece] :
        {std::tuple{1, 16384, 512}, std::tuple{2, 4096, 256}, std::tuple{4, 1024, 128},
@@ -264,7 +266,7 @@ TEST(WorkMapBuildTest, FewRowsThatAreAlikeAreCutInPiecesOfOneSize) {
 }
 
 TEST(WorkMapBuildTest, ShortRowsThatFillHalfTheColumnsAreWhole) {
-  // Ranges of 28 steps are in 2 pieces of 14.
+  // Q tiles of 28 KV tiles have 2 splits of 14.
   for (const auto& [len, num_cuts] :
        {std::tuple{1024, 0}, std::tuple{1536, 0}, std::tuple{1792, 16}}) {
     Rows rows(std::vector<int32_t>(16, len));
@@ -272,7 +274,7 @@ TEST(WorkMapBuildTest, ShortRowsThatFillHalfTheColumnsAreWhole) {
     ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
     EXPECT_EQ(CutsOf(work.map().main).size(), static_cast<size_t>(num_cuts)) << len;
   }
-  // Some ranges are longer than others: columns are filled.
+  // One Q tile is longer than the others: Stream-K queues.
   Rows rows({1024, 1024, 1024, 1024, 1024, 1024, 1100, 1024, 1024, 1024, 1024, 1024});
   HostWorkMap work(WithoutClusters(OptionsFor(rows.batch)));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
@@ -287,7 +289,7 @@ TEST(WorkMapBuildTest, PaddedRowsDoNotCountAmongThoseThatAreAlike) {
   HostWorkMap work(WithoutClusters(OptionsFor(rows.batch)));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
-  // 8 rows of 4 pieces have the first 32 columns; rows without keys share the last one.
+  // 8 rows of 4 splits have the first 32 queues; rows without keys share the last queue.
   const TileMap& map = work.map().main;
   ASSERT_EQ(map.counts[0], 32 + 8);
   for (int column = 0; column < 32; ++column) {
@@ -302,7 +304,8 @@ TEST(WorkMapBuildTest, AShortRowAloneIsNotCutIntoSingleSteps) {
   Rows rows({1024});
   HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_EQ(work.map().main.counts[0], 8);  // 16 steps, and half a step in cost: 8 columns of 2
+  // 16 KV tiles, and the cost of half a KV tile: 8 queues of 2
+  EXPECT_EQ(work.map().main.counts[0], 8);
 }
 
 TEST(WorkMapBuildTest, GroupsOfPiecesBeginWithNoArrivals) {
@@ -338,11 +341,11 @@ TEST(WorkMapBuildTest, PiecesAreMergedJointlyAndNeitherWholeRangesNorThoseOfShar
                                              [](const WorkItem& item) { return item.is_joint; }),
                                static_cast<int>(items.size()));
   };
-  // Drafts: 16 rows of q.
+  // Drafts: 16 query rows.
   const auto [num_cut, num_pieces] = num_joint(Rows({4096}, 4), SharedPrefix::kIgnored);
   EXPECT_GT(num_pieces, 1);
   EXPECT_EQ(num_cut, num_pieces);
-  EXPECT_EQ(num_joint(Rows({64, 64}, 4), SharedPrefix::kIgnored), std::pair(0, 2));  // whole
+  EXPECT_EQ(num_joint(Rows({64, 64}, 4), SharedPrefix::kIgnored), std::pair(0, 2));  // unsplit
   Rows rows({4096, 4096}, 4);
   const int32_t prefix_len = 2048;
   rows.batch.common_prefix_len = &prefix_len;
@@ -372,7 +375,7 @@ TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
     EXPECT_EQ(cuts_of_row({700, len, 9000, 3}, 1), alone);
     EXPECT_EQ(cuts_of_row({131072, 0, len}, 2), alone);
   }
-  EXPECT_THAT(cuts_of_row({1100}, 0), ElementsAre(384, 768, 1100));  // 18 steps: 3 pieces of 6
+  EXPECT_THAT(cuts_of_row({1100}, 0), ElementsAre(384, 768, 1100));  // 18 KV tiles: 3 splits of 6
 }
 
 TEST(WorkMapBuildTest, InDeterministicModeTheCallerSaysHowOftenARowIsCutAtMost) {
@@ -386,12 +389,12 @@ TEST(WorkMapBuildTest, InDeterministicModeTheCallerSaysHowOftenARowIsCutAtMost) 
     EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
     std::array<int, 3> pieces = {};
     for (const WorkItem& item : ItemsOf(work.map().main)) ++pieces[item.row];
-    // 11 and 79 steps, at least 8 to a piece.
+    // 11 and 79 KV tiles; at most one split per 8, rounded up.
     EXPECT_THAT(pieces, ElementsAre(max_splits, std::min(max_splits, 2), std::min(max_splits, 10)));
   }
 }
 
-// Of row `row`, or of its query `query`: keys of the pieces, with what else decides about the bits.
+// The splits of query `query` of row `row`: key ranges, and the other fields that affect rounding.
 std::vector<std::array<int, 6>> PiecesOf(const WorkMap& work, int row, int query) {
   std::vector<std::array<int, 6>> pieces;
   for (const TileMap* map : {&work.main, &work.short_rows}) {
@@ -405,8 +408,9 @@ std::vector<std::array<int, 6>> PiecesOf(const WorkMap& work, int row, int query
   return pieces;
 }
 
-// Rows of several queries have the pieces of as many rows of one: in small tiles beside larger ones, in
-// the only tile of float32, and with groups of more heads than a tile has rows.
+// In rows of several queries, each query has the splits of a row of one query: with small tiles
+// next to larger ones, with the only tile of float32, and with groups of more heads than a tile has
+// rows.
 TEST(WorkMapBuildTest, InDeterministicModeQueriesOfDraftsAreCutAsDecodes) {
   struct Heads {
     DType dtype;
@@ -444,18 +448,19 @@ TEST(WorkMapBuildTest, InDeterministicModeQueriesOfDraftsAreCutAsDecodes) {
               << heads.group;
         }
       }
-      // Longer rows are cut as they were.
+      // decode_query_len does not change the splits of longer rows.
       ASSERT_TRUE(WorkMapOnHost(rows.batch, layer_window, plain.map()).ok());
       for (const int r : {4, 5}) EXPECT_EQ(PiecesOf(work.map(), r, 0), PiecesOf(plain.map(), r, 0));
     }
   }
 }
 
-// Ranges that end in their column have the same partials one after the other, and those that go on in
-// the next one have others; the pieces are the same as where each range has its own.
+// Q tiles that end in their queue use the same partials one after the other, and Q tiles that
+// continue in the next queue use other partials. The splits are the same as with separate partials
+// per Q tile.
 TEST(WorkMapBuildTest, InDeterministicModeManyRowsHaveTheirPartialsByColumn) {
   constexpr int kQueries = 5;
-  std::vector<int32_t> seq_lens;  // of six pieces each
+  std::vector<int32_t> seq_lens;  // six splits each
   for (int r = 0; r < 60; ++r) seq_lens.push_back(3000 - r % 5 * kWorkStepKeys);
   Rows rows(seq_lens, kQueries);
   for (const int num_sms : {20, 40, 132}) {
@@ -483,7 +488,7 @@ TEST(WorkMapBuildTest, InDeterministicModeManyRowsHaveTheirPartialsByColumn) {
       EXPECT_EQ(map.items[i].partial, (2 * column_of(i) + goes_on) * 6) << "item " << i;
       firsts.insert(map.items[i].partial);
     }
-    // More ranges than places, and both kinds of ranges.
+    // There are more Q tiles than sets of partials, and both kinds of Q tiles.
     EXPECT_LT(firsts.size(), size_t{60 * kQueries});
     EXPECT_GT(num_going_on, 0);
     EXPECT_LT(num_going_on, map.num_columns);
@@ -526,8 +531,8 @@ TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
 
 TEST(WorkMapBuildTest, ShortRowsJoinTheLongOnesIfBothHaveFewKeys) {
   Rows rows = DecodesAndAPrompt();
-  WorkMapOptions options = OptionsFor(rows.batch);  // 6 rows of up to 32 steps
-  options.costs->joined_steps = 12;                 // 132 CTAs, 8 heads: 198 steps
+  WorkMapOptions options = OptionsFor(rows.batch);  // 6 rows of up to 32 KV tiles
+  options.costs->joined_steps = 12;                 // 132 CTAs, 8 heads: 198 KV tiles
   options.costs->joined_steps_beside_prompts = 0;
   const auto longest_short_row = [&] {
     return WorkOf(rows.batch, {}, HostWorkMap(options).map()).longest_short_row;
@@ -547,11 +552,11 @@ TEST(WorkMapBuildTest, ShortRowsJoinTheLongOnesIfBothHaveFewKeys) {
   options.mode = WorkMapMode::kBalanced;
   options.costs->joined_steps = 11;  // 181
   EXPECT_EQ(longest_short_row(), 4);
-  rows.batch.max_seq_len = 1900;  // 30 steps
+  rows.batch.max_seq_len = 1900;  // 30 KV tiles
   EXPECT_EQ(longest_short_row(), 0);
 }
 
-// The bounds of 64 decodes and a prompt, and others that were measured (docs/performance.md).
+// The bounds of 64 decodes and a prompt, and of other measured batches (docs/performance.md).
 TEST(WorkMapBuildTest, ShortRowsJoinLongOnesWithAsMuchToDo) {
   const auto join = [](int num_decodes, int new_tokens, int max_seq_len, int num_q_heads = 32,
                        int num_kv_heads = 8, int head_dim = 128) {
@@ -570,8 +575,8 @@ TEST(WorkMapBuildTest, ShortRowsJoinLongOnesWithAsMuchToDo) {
   EXPECT_TRUE(join(15, 780, 1500, 48, 6));
   EXPECT_FALSE(join(128, 256, 2304));
   EXPECT_FALSE(join(46, 115, 8055, 24));
-  EXPECT_FALSE(join(64, 700, 4096));        // 21 ranges
-  EXPECT_FALSE(join(64, 1024, 4096 + 64));  // 257 steps a CTA
+  EXPECT_FALSE(join(64, 700, 4096));        // 21 Q tiles
+  EXPECT_FALSE(join(64, 1024, 4096 + 64));  // 257 KV tiles per CTA
   EXPECT_FALSE(join(64, 1024, 4096, 32, 8, 64));
 }
 
@@ -602,7 +607,7 @@ TEST(WorkMapBuildTest, BatchesWhoseRowsAreAlikeByTheirBoundsTakeOneMap) {
   EXPECT_EQ(longest_short_row(fewer, RowSplit::kByBatch), 4);
   fewer.num_tokens = 205;
   EXPECT_EQ(longest_short_row(fewer, RowSplit::kByBatch), 0);
-  // Drafts to verify, hardly longer than short rows.
+  // Drafts to verify, barely longer than short rows.
   Rows drafts({300, 300}, /*query_len=*/16);
   drafts.batch.num_tokens = 20;
   EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByBatch), 0);

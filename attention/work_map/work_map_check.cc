@@ -143,7 +143,7 @@ class Checker {
     std::vector<bool> is_dealt(num_items_, false);
     int longest = 0;
     for (int i = 0; i < num_items_; ++i) longest = std::max(longest, StepsOf(map_.items[i]));
-    int longest_of[2] = {0, 0};  // of other rows, and of short rows
+    int longest_of[2] = {0, 0};  // other rows, short rows
     for (int i = 0; i < num_items_; ++i) {
       const WorkItem& item = map_.items[i];
       int& most = longest_of[IsOfShortRow(item, item.query_len, map_)];

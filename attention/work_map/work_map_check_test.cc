@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What the checker says about a good map after `harm`. Decodes of two rows.
+// Returns the checker's message for a valid schedule after `harm`. Decodes of two rows.
 std::string VerdictOn(const std::vector<int32_t>& seq_lens, int num_sms,
                       const std::function<void(const TileMap&)>& harm) {
   const Rows rows(seq_lens);
@@ -35,7 +35,7 @@ std::string VerdictOn(const std::vector<int32_t>& seq_lens, int num_sms,
   return std::string(CheckWorkMap(work.map(), batch, {}).message());
 }
 
-// Row 0 in three pieces, row 1 whole: costs 11 + 2, in columns of 4 or 5.
+// Row 0 in three splits, row 1 unsplit: costs 11 + 2, in queues of 4 or 5.
 std::string VerdictAfter(const std::function<void(const TileMap&)>& harm) {
   return VerdictOn({640, 64}, /*num_sms=*/3, [&harm](const TileMap& map) {
     EXPECT_EQ(map.counts[0], 4);
@@ -60,7 +60,8 @@ TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
   EXPECT_THAT(VerdictAfter([](Map m) { m.items[1].is_joint ^= 1; }), HasSubstr("invariant 4"));
 }
 
-// Twelve decodes of two pieces each, of which some ranges end in their column and some go on in the next.
+// Twelve decodes of two splits each. Some Q tiles end in their queue, and some continue in the
+// next.
 TEST(WorkMapCheckTest, FindsPartialsOfRangesThatMayRunAtTheSameTime) {
   constexpr int kRows = 12;
   const Rows rows(std::vector<int32_t>(kRows, 1024));
@@ -79,7 +80,7 @@ TEST(WorkMapCheckTest, FindsPartialsOfRangesThatMayRunAtTheSameTime) {
   ASSERT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
   ASSERT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
   ASSERT_EQ(map.counts[0], 2 * kRows);
-  // Ranges that end in column 0 may have the same partials, and do.
+  // Q tiles that end in queue 0 may share partials, and do.
   ASSERT_GE(map.column_items[1], 4);
   EXPECT_EQ(map.items[0].partial, map.items[2].partial);
   const auto move = [&](int range, int partial) {
@@ -93,13 +94,14 @@ TEST(WorkMapCheckTest, FindsPartialsOfRangesThatMayRunAtTheSameTime) {
       }
     }
   };
-  // The last range, of the last column, where the first one's partials are.
+  // Moves the partials of the last Q tile, in the last queue, to those of the first Q tile.
   const int own = map.items[2 * kRows - 2].partial;
   move(kRows - 1, map.items[0].partial);
   EXPECT_THAT(std::string(CheckWorkMap(work.map(), batch, {}).message()), HasSubstr("invariant 3"));
   move(kRows - 1, own);
   ASSERT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
-  // A range that goes on in the next column, where those are that end in its first one.
+  // Moves the partials of a Q tile that continues in the next queue to the slots of Q tiles that
+  // end in its first queue.
   for (int range = 0; range < kRows; ++range) {
     const int partial = map.items[2 * range].partial;
     if (partial / map.column_partials % 2 == 0) continue;
@@ -108,10 +110,10 @@ TEST(WorkMapCheckTest, FindsPartialsOfRangesThatMayRunAtTheSameTime) {
                 HasSubstr("invariant 3"));
     return;
   }
-  FAIL() << "no range goes on in the next column";
+  FAIL() << "no Q tile continues in the next queue";
 }
 
-// Row 0 in columns 0 to 3, row 1 in column 4.
+// Row 0 in queues 0 to 3, row 1 in queue 4.
 std::string VerdictOnClustersAfter(const std::function<void(const TileMap&)>& harm) {
   return VerdictOn({500, 64}, /*num_sms=*/132, [&harm](const TileMap& map) {
     EXPECT_EQ(map.counts[4], 1);
@@ -121,10 +123,10 @@ std::string VerdictOnClustersAfter(const std::function<void(const TileMap&)>& ha
 
 TEST(WorkMapCheckTest, FindsPiecesOutsideOfTheirClusters) {
   using Map = const TileMap&;
-  // The last piece in the column of the one before it.
+  // The last split is in the queue of the split before it.
   EXPECT_THAT(VerdictOnClustersAfter([](Map m) { m.column_items[3] = 4; }),
               HasSubstr("invariant 7"));
-  // Row 1 in a column further.
+  // Row 1 is one queue too far.
   EXPECT_THAT(VerdictOnClustersAfter([](Map m) {
                 m.column_items[5] = 4;
                 m.column_first[5] = m.items[4];

@@ -1,5 +1,5 @@
-// Which batches have columns of whole query ranges, clusters of columns, or wide CTAs; and what becomes
-// of them when lengths change under one plan.
+// Which batches have queues of unsplit Q tiles, clusters of queues, or wide CTAs; and how the
+// schedule changes if lengths change under one plan.
 
 #include <algorithm>
 #include <array>
@@ -35,7 +35,7 @@ void Build(const Rows& rows, HostWorkMap& work, const LayerWindow& window = {}) 
   EXPECT_TRUE(work.IsGuardIntact());
 }
 
-// The items of each column that has any.
+// Items per non-empty queue.
 std::vector<int> ItemsOfColumns(const TileMap& map) {
   std::vector<int> counts;
   for (int column = 0; column < map.num_columns; ++column) {
@@ -51,7 +51,7 @@ int NumMerges(const Rows& rows, const WorkMapOptions& options) {
   return work.map().main.counts[1];
 }
 
-// 33 columns.
+// 33 queues.
 TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheColumnsAreNotCut) {
   for (const auto& [num_rows, of_column] : {std::pair{64, 2}, std::pair{63, 2}, std::pair{66, 2},
                                             std::pair{96, 3}, std::pair{128, 4}}) {
@@ -73,7 +73,7 @@ TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheColumnsAreNotCut) {
   }
 }
 
-// The more ranges a column has, the less do the cuts of a filled one cost.
+// The cost of Stream-K borders decreases with the number of Q tiles per queue.
 TEST(WorkMapWholeTest, RowsOfWhichAColumnWouldHaveManyAreCut) {
   for (const auto& [num_rows, len] :
        {std::pair{128, 1024}, std::pair{128, 16384}, std::pair{160, 4096}, std::pair{256, 16384}}) {
@@ -83,13 +83,13 @@ TEST(WorkMapWholeTest, RowsOfWhichAColumnWouldHaveManyAreCut) {
 }
 
 TEST(WorkMapWholeTest, DraftsToVerifyAreNotCutEither) {
-  for (const int query_len : {4, 6}) {  // of 16 and of 24 rows of q
+  for (const int query_len : {4, 6}) {  // 16 and 24 query rows
     const Rows rows(std::vector<int32_t>(128, 4096), query_len);
     EXPECT_EQ(NumMerges(rows, OptionsFor(rows.batch)), 0) << query_len;
   }
 }
 
-// Idle columns: of 62 rows in pairs 31 columns are 6.5 % wider than 33 filled ones.
+// Idle queues: 62 rows in pairs make 31 queues that are 6.5 % wider than 33 Stream-K queues.
 TEST(WorkMapWholeTest, RowsThatLeaveManyColumnsIdleAreCut) {
   for (const int num_rows : {34, 40, 62, 70, 90, 100}) {
     const Rows rows(std::vector<int32_t>(num_rows, 1024));
@@ -102,13 +102,13 @@ TEST(WorkMapWholeTest, RowsOfUnlikeLengthsAreCut) {
   lens[7] += 4 * kWorkStepKeys;
   const Rows alike(lens);
   EXPECT_EQ(NumMerges(alike, OptionsFor(alike.batch)), 0);
-  // A column of 133 steps and two tiles is more than 6 % wider than one of 126 steps.
+  // A queue of 133 KV tiles and two Q tiles is more than 6 % wider than a queue of 126 KV tiles.
   lens[7] += kWorkStepKeys;
   const Rows unlike(lens);
   EXPECT_GT(NumMerges(unlike, OptionsFor(unlike.batch)), 0);
 }
 
-// Larger tiles multiply for longer than they read, so CTAs without work cost time.
+// Larger kernel tiles are compute bound, so idle CTAs cost time.
 TEST(WorkMapWholeTest, OnlyTilesThatReadingBoundsHaveSeveralWholeRanges) {
   const auto is_bound_by_reading = [](const WorkMapOptions& options) {
     return PlanWorkMap(options)->shape.main.costs.is_bound_by_reading;
@@ -116,7 +116,7 @@ TEST(WorkMapWholeTest, OnlyTilesThatReadingBoundsHaveSeveralWholeRanges) {
   const WorkMapOptions decode = OptionsFor(Rows(std::vector<int32_t>(64, 1024)).batch);
   EXPECT_TRUE(is_bound_by_reading(decode));
   WorkMapOptions other = decode;
-  other.max_query_len = 8;  // tiles of 32 rows of q
+  other.max_query_len = 8;  // kernel tiles of 32 rows
   other.max_tokens = 8 * other.max_rows;
   EXPECT_TRUE(is_bound_by_reading(other));
   other.max_query_len = 100;
@@ -124,14 +124,14 @@ TEST(WorkMapWholeTest, OnlyTilesThatReadingBoundsHaveSeveralWholeRanges) {
   other = decode;
   other.dtype = DType::kFloat32;
   EXPECT_FALSE(is_bound_by_reading(other));
-  // 31 ranges of 128 rows of q, in 16 columns: two of them are 3 % wider than a filled column.
+  // 31 Q tiles of 128 query rows in 16 queues: two of them are 3 % wider than a Stream-K queue.
   const Rows long_rows(std::vector<int32_t>(31, 2048), /*query_len=*/32);
   WorkMapOptions options = OptionsFor(long_rows.batch);
-  options.head_dim_qk = options.head_dim_v = 256;  // not dealt
+  options.head_dim_qk = options.head_dim_v = 256;  // no round-robin
   EXPECT_GT(NumMerges(long_rows, options), 0);
 }
 
-// 33 columns, of two to a multiprocessor.
+// 33 queues, with two CTAs per SM.
 TEST(WorkMapWholeTest, TheCostsDecideWhetherRowsOfTwoColumnsAreCut) {
   const auto num_merges = [](int len, const WorkMapCosts& costs) {
     const Rows rows(std::vector<int32_t>(16, len));
@@ -148,7 +148,7 @@ TEST(WorkMapWholeTest, TheCostsDecideWhetherRowsOfTwoColumnsAreCut) {
   costs.merge = 0;
   EXPECT_EQ(num_merges(1024, costs), 16);
   costs = H200Profile().work_map;
-  costs.lone_loss_percent = 100;  // A CTA alone is no faster than one of two.
+  costs.lone_loss_percent = 100;  // A lone CTA is no faster than one of two.
   EXPECT_EQ(num_merges(1024, costs), 16);
   costs = H200Profile().work_map;
   costs.border = costs.border_percent =
@@ -156,7 +156,7 @@ TEST(WorkMapWholeTest, TheCostsDecideWhetherRowsOfTwoColumnsAreCut) {
   EXPECT_EQ(num_merges(1024, costs), 16);
 }
 
-// A row without keys takes a place in the columns if a row with keys follows it.
+// A row without keys takes a place in the queues if a row with keys follows it.
 TEST(WorkMapWholeTest, RowsWithoutKeysBetweenOthersTakePlaces) {
   std::vector<int32_t> lens(33, 4096);
   const Rows full(lens);
@@ -184,7 +184,7 @@ TEST(WorkMapWholeTest, PaddedRowsDoNotCount) {
       EXPECT_EQ(map.column_items[column + 1] - map.column_items[column], live / 32) << live;
     }
   }
-  // All padded.
+  // All rows are padded.
   const Rows rows(std::vector<int32_t>(64, 1024));
   HostWorkMap work(OptionsFor(rows.batch));
   Rows padded = rows;
@@ -213,7 +213,7 @@ TEST(WorkMapWholeTest, LengthsMayChangeUnderOnePlan) {
   }
 }
 
-// The columns of the items, row by row; each is the only one of its column.
+// The queues of the items, row by row. Each item must be the only one in its queue.
 std::vector<int> ColumnsOf(const TileMap& map) {
   std::vector<int> columns;
   for (int column = 0; column < map.num_columns; ++column) {
@@ -226,8 +226,8 @@ std::vector<int> ColumnsOf(const TileMap& map) {
 
 TEST(WorkMapClusterTest, RowsOfTwoColumnsEachAreCutInHalvesOfAClusterEach) {
   std::vector<int32_t> lens(14, 1024);
-  lens[1] = 900;  // 15 steps: 8 and 7
-  lens[2] = 64;   // one step: one piece
+  lens[1] = 900;  // 15 KV tiles: 8 and 7
+  lens[2] = 64;   // one KV tile: one split
   lens[3] = 0;
   const Rows rows(lens);
   HostWorkMap work(OptionsFor(rows.batch));
@@ -252,7 +252,7 @@ TEST(WorkMapClusterTest, RowsOfUnlikeLengthsShareTheColumnsOfClusters) {
   const TileMap& map = work.map().main;
   ASSERT_EQ(ClusterOf(map, 16, -1), 2);
   EXPECT_EQ(map.counts[4], 0);
-  EXPECT_EQ(map.column_items[32], map.counts[0]);  // the last of 33 columns is not in use
+  EXPECT_EQ(map.column_items[32], map.counts[0]);  // the last of 33 queues is unused
 }
 
 TEST(WorkMapClusterTest, PaddedRowsLeaveColumnsToTheOthers) {
@@ -261,27 +261,26 @@ TEST(WorkMapClusterTest, PaddedRowsLeaveColumnsToTheOthers) {
   const Rows rows(lens);
   HostWorkMap work(OptionsFor(rows.batch));
   Build(rows, work);
-  // In a cluster of two each row would have 16 columns' work in two.
+  // In a cluster of two, each row would have two queues for the work of 16 queues.
   EXPECT_EQ(work.map().main.counts[4], 0);
   EXPECT_EQ(work.map().main.counts[0], 8 * 4 + 8);
 }
 
-// Of 8 heads 16 clusters of 2, 10 of 3, 7 of 4, 5 of 5, 4 of 6, and 3 of 7 and 8 run at the same
-// time.
+// Resident clusters with 8 heads, for cluster sizes 2 to 8: 16, 10, 7, 5, 4, 3 and 3.
 TEST(WorkMapClusterTest, RowsOfFewKeysHaveClustersAsLargeAsTheirKeysNeed) {
   struct Case {
-    int num_rows, len, cluster, steps;  // of a piece
+    int num_rows, len, cluster, steps;  // steps: KV tiles per split
   };
   for (const Case& c :
-       {// Two steps in the smallest cluster that has them.
+       {// Two KV tiles per split, in the smallest cluster that allows it.
         Case{1, 1024, 8, 2}, Case{3, 1000, 8, 2}, Case{3, 512, 4, 2}, Case{7, 500, 4, 2},
         Case{7, 256, 2, 2}, Case{8, 200, 2, 2}, Case{2, 700, 6, 2}, Case{10, 384, 3, 2},
         Case{5, 640, 5, 2},
-        // A step more than the columns would give.
+        // One KV tile more than without clusters.
         Case{4, 1000, 6, 3}, Case{4, 1024, 6, 3}, Case{4, 1536, 6, 4}, Case{1, 1025, 6, 3},
         Case{1, 1536, 8, 3}, Case{3, 2048, 8, 4}, Case{8, 500, 3, 3}, Case{8, 768, 3, 4},
         Case{11, 512, 2, 4},
-        // As many steps.
+        // The same number of KV tiles as without clusters.
         Case{6, 1024, 4, 4}, Case{7, 1024, 4, 4}, Case{5, 1280, 5, 4}, Case{10, 768, 3, 4}}) {
     SCOPED_TRACE(std::to_string(c.num_rows) + " x " + std::to_string(c.len));
     const Rows rows(std::vector<int32_t>(c.num_rows, c.len));
@@ -311,7 +310,7 @@ TEST(WorkMapClusterTest, OtherRowsHaveNone) {
   }
 }
 
-// Ranges have clusters whatever their lengths, as they may leave few columns to others.
+// Q tiles keep their clusters for any lengths within the bounds, even if other rows get few queues.
 TEST(WorkMapClusterTest, LengthsMayChangeWithinTheBounds) {
   Random random(4);
   for (const auto& [num_rows, len] : {std::pair{4, 1536}, std::pair{7, 1024}, std::pair{3, 2048},
@@ -355,7 +354,7 @@ TEST(WorkMapClusterTest, AWindowMakesKeysFew) {
   Build(rows, work, window);
   const TileMap& map = work.map().main;
   EXPECT_EQ(ClusterOf(map, 2, -1), 1);
-  // 601 keys are in 11 steps, if the first is within one.
+  // 601 keys touch 11 KV tiles if the first key is inside a KV tile.
   EXPECT_EQ(ClusterOf(map, 2, 600), 6);
   EXPECT_EQ(map.counts[4], 1);
   EXPECT_EQ(map.items[0].key_begin, 30000 - 601);
@@ -367,7 +366,7 @@ bool HasWideCtas(const HostWorkMap& work, const Rows& rows, int window_left = -1
   return IsWide(map, ClusterOf(map, num_rows, window_left), num_rows, window_left);
 }
 
-// 132 SMs are 32 for each of four ranges.
+// 132 SMs are at least 32 for each of four Q tiles.
 TEST(WorkMapWideTest, FewLongRowsOfFewHeadsHaveWideCtas) {
   struct Case {
     int num_rows, num_kv_heads, len;
@@ -388,7 +387,7 @@ TEST(WorkMapWideTest, FewLongRowsOfFewHeadsHaveWideCtas) {
     if (!c.is_wide) continue;
     EXPECT_EQ(map.wide_columns, 132 / c.num_kv_heads);
     EXPECT_EQ(map.column_items[map.wide_columns], map.counts[0]);
-    EXPECT_TRUE(c.len != 8192 || map.counts[0] == c.num_rows * 32);  // of four steps
+    EXPECT_TRUE(c.len != 8192 || map.counts[0] == c.num_rows * 32);  // four KV tiles per split
   }
 }
 
@@ -443,7 +442,7 @@ TEST(WorkMapWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
     EXPECT_EQ(most_rows(other), 0) << head_dim;
   }
   other = decode;
-  other.mode = WorkMapMode::kDeterministic;  // the bits of a row would depend on the others
+  other.mode = WorkMapMode::kDeterministic;  // results of a row would depend on the other rows
   EXPECT_EQ(most_rows(other), 0);
   other = decode;
   other.split = RowSplit::kByRow;
@@ -452,7 +451,7 @@ TEST(WorkMapWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
   other.device.max_shared_bytes = 163 * 1024;
   EXPECT_EQ(most_rows(other), 0);
   other = decode;
-  other.max_query_len = 8;  // tiles of 32 rows of q
+  other.max_query_len = 8;  // kernel tiles of 32 rows
   EXPECT_EQ(most_rows(other), 0);
   other = decode;
   other.device.num_sms = 31;

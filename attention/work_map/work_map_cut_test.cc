@@ -98,28 +98,28 @@ CutCosts CostsOf(int tile, int merges_per_step) {
   return {.tile = tile, .merges_per_step = merges_per_step * kStepCost, .merge_level_steps = 2};
 }
 
-// Of `num_tiles` ranges of `steps` steps.
+// LeastWidth() for `num_tiles` Q tiles of `steps` KV tiles.
 int LeastWidthOf(int num_tiles, int steps, int merges_per_step) {
   return LeastWidth<int32_t>(num_tiles * (steps * kStepCost + 4), num_tiles,
                              CostsOf(/*tile=*/4, merges_per_step));
 }
 
 TEST(WorkMapCutTest, ColumnsAreAsWideAsItTakesToMergeTheirPieces) {
-  EXPECT_EQ(LeastWidthOf(1, 64, 5), 3 + 1);  // 3.6, and half a step for the tile
+  EXPECT_EQ(LeastWidthOf(1, 64, 5), 3 + 1);  // 3.6, and half a KV tile for the Q tile
   EXPECT_EQ(LeastWidthOf(1, 64, 20), 1 + 1);
   EXPECT_EQ(LeastWidthOf(7, 64, 20), 1 + 1);
   EXPECT_EQ(LeastWidthOf(0, 0, 20), 1 + 1);
 }
 
 TEST(WorkMapCutTest, ALittleWiderColumnsSaveALevelOfMerging) {
-  EXPECT_EQ(LeastWidthOf(1, 128, 20), 4);  // 32 pieces and not 43
+  EXPECT_EQ(LeastWidthOf(1, 128, 20), 4);  // 32 splits instead of 43
   EXPECT_EQ(LeastWidthOf(3, 128, 20), 4);
-  EXPECT_EQ(LeastWidthOf(1, 192, 20), 6);      // 32 pieces and not 48
-  EXPECT_EQ(LeastWidthOf(1, 256, 20), 3 + 1);  // 8 steps a piece would take longer
-  // The cost of a tile as large as a step does not count among its steps.
+  EXPECT_EQ(LeastWidthOf(1, 192, 20), 6);      // 32 splits instead of 48
+  EXPECT_EQ(LeastWidthOf(1, 256, 20), 3 + 1);  // 8 KV tiles per split would take longer
+  // The cost of a Q tile that costs one KV tile is not counted as a KV tile.
   EXPECT_EQ(LeastWidth<int32_t>(256 * kStepCost + 8, 1, CostsOf(8, 5)), 8);
   EXPECT_EQ(LeastWidth<int32_t>(257 * kStepCost + 8, 1, CostsOf(8, 5)), 9);
-  // Ranges of other maps may add their tiles to the count, but not to the cost.
+  // Q tiles of the other schedule may add to the count, but not to the cost.
   EXPECT_EQ(LeastWidth<int32_t>(8, 64, CostsOf(8, 5)), 1 + 1);
 }
 
@@ -162,13 +162,13 @@ TEST(WorkMapCutTest, DealtRangesEndWithTheLongestTheMostLongOnesOrTheLastTurn) {
   };
   // Fewer units than CTAs.
   EXPECT_EQ(end(10 * 20, 10, 20, {10, 10}), 20 * 8 + 24);
-  // 160 units of equal length: 28 CTAs have two, and all of them end after those.
+  // 160 units of equal length: 28 CTAs have two units and end last.
   EXPECT_EQ(end(20 * 20, 20, 20, {20, 20}), 20 * 184 * 8 / 132 + 184 * 104 / 132);
-  // 264 units: two turns, of which the longest are 7/8 of the longest one or more.
+  // 264 units: two rounds, and every unit has at least 7/8 of the longest unit's length.
   EXPECT_EQ(end(33 * 10, 33, 20, {33, 33}), 2 * 184 * 7 / 8);
-  // One long range among short ones.
+  // One long Q tile among short ones.
   EXPECT_EQ(end(100 + 15, 16, 100, {1, 1}), 100 * 8 + 24);
-  // 33 ranges in two full turns, whose lengths fall evenly from 32 to 0 steps.
+  // 33 Q tiles in two full rounds; lengths fall linearly from 32 to 0 KV tiles.
   EXPECT_EQ(end(33 * 16, 33, 32, {16, 4}), (33 * 16 * 8 + 33 * 24) * 8 / 132);
 }
 

@@ -1,6 +1,7 @@
-// How even a balanced map is: for realistic workloads, in columns or dealt, the CTA with the most
-// keys has at most 1.1 times the mean of the CTAs that have any. In clusters, where few pieces save a
-// merge through memory, it may have a step more.
+// How balanced a schedule in balanced mode is: for realistic workloads, in queues or round-robin,
+// the maximum number of keys per CTA is at most 1.1 times the mean over the CTAs that have keys. In
+// clusters, where a small number of splits saves a combine through global memory, it may be one KV
+// tile higher.
 
 #include <gtest/gtest.h>
 
@@ -101,7 +102,7 @@ std::vector<Workload> Workloads() {
   return all;
 }
 
-// Keys of each CTA that has any.
+// Keys of each CTA that has keys.
 std::vector<int64_t> KeysOfCtas(const TileMap& map) {
   std::vector<int64_t> keys;
   for (int cta = 0; cta < map.num_ctas; ++cta) {
@@ -118,7 +119,7 @@ std::vector<int64_t> KeysOfCtas(const TileMap& map) {
 
 void ExpectEven(const std::string& name, const TileMap& map) {
   const std::vector<int64_t> keys = KeysOfCtas(map);
-  if (keys.empty()) return;  // all rows belong to the other map
+  if (keys.empty()) return;  // all rows belong to the other schedule
   const double mean = static_cast<double>(std::accumulate(keys.begin(), keys.end(), int64_t{0})) /
                       static_cast<double>(keys.size());
   const double most = static_cast<double>(*std::max_element(keys.begin(), keys.end()));

@@ -1,4 +1,4 @@
-// The work map made on the device equals that of the host form, word for word.
+// The schedule built on the device is bitwise identical to the schedule built on the host.
 
 #include <ATen/ops/from_blob.h>
 #include <c10/cuda/CUDAStream.h>
@@ -141,7 +141,7 @@ TEST_F(WorkMapGpuTest, RaggedFixturesGiveTheMapOfTheHost) {
   }
 }
 
-// The batch with its lengths in device memory.
+// A batch with its lengths in device memory.
 PagedBatch OnGpu(const PagedBatch& host, GpuMemory& memory) {
   const size_t num_rows = host.num_rows;
   PagedBatch gpu = host;
@@ -151,7 +151,7 @@ PagedBatch OnGpu(const PagedBatch& host, GpuMemory& memory) {
   return gpu;
 }
 
-// More rows, ranges and items than the CTA has threads, and than fit in shared memory.
+// More rows, Q tiles and items than a CTA has threads, and than fit into shared memory.
 TEST_F(WorkMapGpuTest, AnyNumberOfRowsGivesTheMapOfTheHost) {
   Random random(kSeed + 3);
   for (int num_rows : {0, 1, 1, 1, 2, 31, 128, 129, 256, 1023, 1024, 1025, 1500, 5000}) {
@@ -181,7 +181,7 @@ TEST_F(WorkMapGpuTest, AnyNumberOfRowsGivesTheMapOfTheHost) {
   }
 }
 
-// Builds `of_host`, made with these options, and the same on the device.
+// Builds the schedule of `of_host`, which has these options, on the host and on the device.
 void ExpectTheMapOfTheHost(const PagedBatch& host, const WorkMapOptions& options,
                            HostWorkMap& of_host) {
   GpuMemory memory;
@@ -193,8 +193,8 @@ void ExpectTheMapOfTheHost(const PagedBatch& host, const WorkMapOptions& options
   ExpectSameMap(of_gpu.map().main, of_host.map().main);
 }
 
-// Columns of whole ranges: rows of hardly different lengths, and padded ones, of one round of the
-// CTA's threads and of several.
+// Queues of unsplit Q tiles: rows of similar lengths, and padded rows, in one round of the CTA's
+// threads and in several.
 TEST_F(WorkMapGpuTest, WholeRangesGiveTheMapOfTheHost) {
   Random random(kSeed + 5);
   int num_whole = 0;
@@ -230,14 +230,14 @@ TEST_F(WorkMapGpuTest, WholeRangesGiveTheMapOfTheHost) {
   EXPECT_GE(num_whole, 8);
 }
 
-// Prompts whose ranges are dealt: fewer ranges than a warp has threads, and more than shared memory
-// holds; ranges of the same length, and of more lengths than there are buckets.
+// Prompts with round-robin Q tiles: fewer Q tiles than a warp has threads, and more than shared
+// memory holds; Q tiles of equal length, and of more lengths than there are buckets.
 TEST_F(WorkMapGpuTest, DealtRangesGiveTheMapOfTheHost) {
   Random random(kSeed + 4);
   int num_dealt = 0;
   int num_both_ways = 0;
   WorkMapCosts costs = H200Profile().work_map;
-  costs.joined_steps = 1 << 16;  // decodes are in the same map
+  costs.joined_steps = 1 << 16;  // decodes are in the same schedule
   for (int round = 0; round < 60 && !HasFatalFailure(); ++round) {
     const int num_rows = random.Int(1, random.Pick({1, 4, 60}));
     const int longest_query = random.Pick({64, 700, 2048, 9000});

@@ -205,8 +205,9 @@ constexpr int kFewRows = 8;
 // Kernel tiles of at most this many rows are memory bound.
 constexpr int kMostRowsOfReading = 32;
 
-// The value of CutCosts::merges_per_step. `rows`: live rows of the kernel tile. Partials of few
-// rows are small. Partials of more rows are combined by several CTAs, or by more warps.
+// The value of CutCosts::merges_per_step. `rows`: live rows of the kernel tile. Tiles of up to
+// kFewRows rows have small partials. Larger partials are combined by several CTAs, or by more
+// warps.
 int MergesPerStep(const AttentionKernelEntry& kernel, int rows, const WorkMapCosts& costs) {
   const int of_few = costs.merges_per_step_few_rows * kStepCost;
   if (rows <= kFewRows) return of_few;
@@ -279,7 +280,8 @@ bool MayHaveWarpgroups(const WorkMapOptions& options) {
          options.device.max_shared_bytes >= kSharedBytesOfWarpgroups;
 }
 
-// Not in deterministic mode: the results would depend on the number of rows.
+// Adds clusters and wide CTAs. Skips deterministic mode, where results must not depend on the
+// number of rows.
 void PlanFewRows(const WorkMapOptions& options, const AttentionKernelEntry& kernel, TileMap& map) {
   const bool may_merge = options.mode == WorkMapMode::kBalanced &&
                          options.split == RowSplit::kByBatch &&

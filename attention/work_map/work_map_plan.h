@@ -81,8 +81,7 @@ struct WorkMapOptions {
   // computed like a decode: by the same kernel, with the same splits. Its result is bitwise
   // identical to the result of a one-query row with the same keys. Exception: tail_mask and custom
   // masks, for which the kernels accumulate the keys in a different order. Needs up to max_splits
-  // partials per query, but at most 2 * max_splits per queue, which a plan of many rows needs
-  // anyway.
+  // partials per query, but at most 2 * max_splits per queue, which large plans need anyway.
   int decode_query_len = 1;
   KernelChoice kernels = {};
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;

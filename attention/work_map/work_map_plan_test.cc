@@ -41,7 +41,7 @@ TEST(WorkMapPlanTest, TilesAreThoseOfTheProductsThatAreAskedFor) {
   EXPECT_GT(ShapeOf(options).tile_rows, 16);
   options.kernels.products = DType::kFloat32;  // CUDA cores
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
-  EXPECT_EQ(ShapeOf(options).dtype, DType::kBFloat16);  // q's
+  EXPECT_EQ(ShapeOf(options).dtype, DType::kBFloat16);  // the type of q
 }
 
 TEST(WorkMapPlanTest, AMapAndItsPartialsTakeAsMuchApartAsTogether) {
@@ -70,7 +70,7 @@ TEST(WorkMapPlanTest, ADecodeStepGetsSmallTilesAndAColumnForEveryEightCtas) {
   EXPECT_EQ(shape.num_columns, 33);  // 2 * 132 / 8
   EXPECT_EQ(shape.num_ctas, 264);
   EXPECT_EQ(shape.max_tiles, 64);
-  EXPECT_EQ(shape.max_items, 64 + 32);  // a cut at every border between columns
+  EXPECT_EQ(shape.max_items, 64 + 32);  // one extra item per border between queues
   EXPECT_EQ(shape.max_merges, 32);
   EXPECT_EQ(shape.max_partials, 64);
 }
@@ -81,8 +81,8 @@ TEST(WorkMapPlanTest, APrefillGetsLargeTilesThatHoldTheQueriesOfAGroup) {
   options.max_query_len = 500;
   const TileMap shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
-  EXPECT_EQ(shape.tile_queries, 32);                  // of 4 heads
-  EXPECT_EQ(shape.max_tiles, 64 + (1000 - 64) / 32);  // 64 rows of at least a token
+  EXPECT_EQ(shape.tile_queries, 32);                  // for 4 heads
+  EXPECT_EQ(shape.max_tiles, 64 + (1000 - 64) / 32);  // 64 rows of at least one token
 }
 
 TEST(WorkMapPlanTest, VerifyRowsOfFourQueriesStayInSmallTiles) {
@@ -97,13 +97,13 @@ TEST(WorkMapPlanTest, VerifyRowsOfFourQueriesStayInSmallTiles) {
 
 TEST(WorkMapPlanTest, DraftsToVerifyGetATileOfTheirSize) {
   WorkMapOptions options = LlamaDecode();
-  options.max_query_len = 5;  // 20 rows of q
+  options.max_query_len = 5;  // 20 query rows
   options.max_tokens = 320;
   const WorkMap map = PlanWorkMap(options)->shape;
   EXPECT_EQ(map.main.tile_rows, 32);
   EXPECT_EQ(map.main.tile_queries, 5);
   EXPECT_EQ(map.main.num_virtual_heads, 8);
-  EXPECT_EQ(map.main.num_ctas, 264);  // two a multiprocessor, as in a decode
+  EXPECT_EQ(map.main.num_ctas, 264);  // two per SM, as in a decode
   EXPECT_FALSE(map.main.may_be_dealt);
   EXPECT_EQ(map.short_rows.tile_rows, 16);
   options.max_query_len = 8;  // 32
@@ -135,7 +135,7 @@ TEST(WorkMapPlanTest, BesideLongRowsShortOnesHaveAMapOfTheirOwn) {
   EXPECT_EQ(shape.main.tile_rows, 128);
   EXPECT_EQ(shape.main.max_rows, 64);  // any row may be long
   EXPECT_EQ(shape.short_rows.tile_rows, 16);
-  EXPECT_EQ(shape.short_rows.max_query_len, 4);  // of 4 heads
+  EXPECT_EQ(shape.short_rows.max_query_len, 4);  // for 4 heads
   EXPECT_EQ(shape.short_rows.max_tokens, 256);
   EXPECT_EQ(shape.short_rows.num_columns, 33);
   EXPECT_EQ(shape.short_rows.max_items, 64 + 32);
@@ -145,14 +145,14 @@ TEST(WorkMapPlanTest, BesideLongRowsShortOnesHaveAMapOfTheirOwn) {
 TEST(WorkMapPlanTest, OneMapIsEnoughWhereOneTileServesAllRows) {
   WorkMapOptions options = LlamaDecode();
   EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
-  options.max_query_len = 4;  // of 4 heads
+  options.max_query_len = 4;  // for 4 heads
   EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
   options.max_query_len = 500;
-  options.dtype = DType::kFloat32;  // whose tiles are small
+  options.dtype = DType::kFloat32;  // its tiles are small
   EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
   options.dtype = DType::kBFloat16;
   options.num_q_heads = 100;
-  options.num_kv_heads = 1;  // a query of 100 heads takes the largest tile
+  options.num_kv_heads = 1;  // a query of 100 heads needs the largest tile
   EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
   options.num_q_heads = 32;
   options.num_kv_heads = 8;
@@ -168,7 +168,7 @@ TEST(WorkMapPlanTest, InDeterministicModeRowsAreSplitByThemselves) {
 }
 
 TEST(WorkMapPlanTest, RowsMayJoinForSoManyStepsOfEachCta) {
-  WorkMapOptions options = LlamaDecode();  // 8 kv heads
+  WorkMapOptions options = LlamaDecode();  // 8 KV heads
   options.max_tokens = options.max_query_len = 2048;
   options.costs->joined_steps = 3;
   options.costs->joined_steps_beside_prompts = 6;
@@ -184,11 +184,11 @@ TEST(WorkMapPlanTest, RowsMayJoinForSoManyStepsOfEachCta) {
   options.costs->joined_steps = 0;
   EXPECT_EQ(most_steps(), 0);
   options.costs->joined_steps = 3;
-  options.device.max_shared_bytes = 163 * 1024;  // no kernels by whole warpgroups
+  options.device.max_shared_bytes = 163 * 1024;  // no warpgroup kernels
   EXPECT_EQ(most_steps(), 0);
   options.device.max_shared_bytes = 227 * 1024;
   EXPECT_EQ(most_steps(), 1);
-  options.head_dim_qk = options.head_dim_v = 512;  // likewise
+  options.head_dim_qk = options.head_dim_v = 512;  // no warpgroup kernels either
   EXPECT_EQ(most_steps(), 0);
   options.head_dim_qk = options.head_dim_v = 128;
   options.mode = WorkMapMode::kDeterministic;
@@ -218,7 +218,7 @@ TEST(WorkMapPlanTest, AGroupLargerThanATileTakesSeveralVirtualHeads) {
   const TileMap shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 1);
-  EXPECT_EQ(shape.num_virtual_heads, 2);  // 128 heads and 7
+  EXPECT_EQ(shape.num_virtual_heads, 2);  // 128 heads, and 7 heads
 }
 
 TEST(WorkMapPlanTest, MoreHeadsThanCtasShareOneColumnAndNothingIsCut) {
@@ -248,7 +248,7 @@ TEST(WorkMapPlanTest, LatentHeadsGetTilesOfTheirOwn) {
   const TileMap shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 64);
   EXPECT_EQ(shape.num_virtual_heads, 2);
-  EXPECT_EQ(shape.num_columns, 66);  // 1 CTA a multiprocessor
+  EXPECT_EQ(shape.num_columns, 66);  // one CTA per SM
   options.num_q_heads = 16;
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
 }
@@ -277,7 +277,7 @@ TEST(WorkMapPlanTest, TilesForHeadDimsTo256DependOnTheCardAndTheTier) {
   EXPECT_EQ(shape.tile_queries, 32);
   EXPECT_EQ(shape.num_virtual_heads, 8);
   EXPECT_EQ(shape.heads_per_column, 8);
-  EXPECT_EQ(shape.num_columns, 16);  // a CTA a multiprocessor
+  EXPECT_EQ(shape.num_columns, 16);  // one CTA per SM
   EXPECT_EQ(shape.num_ctas, 128);
   EXPECT_FALSE(shape.may_be_dealt);
   options.head_dim_qk = options.head_dim_v = 256;
@@ -286,7 +286,7 @@ TEST(WorkMapPlanTest, TilesForHeadDimsTo256DependOnTheCardAndTheTier) {
   options.shared_prefix = SharedPrefix::kTaken;
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
   options.shared_prefix = SharedPrefix::kIgnored;
-  // On other cards, and for calls that tuned kernels do not serve.
+  // On other cards, and for calls that the tuned kernels do not support.
   for (const KernelChoice& kernels : {KernelChoice{}, KernelChoice{.max_tier = 1}}) {
     options.kernels = kernels;
     options.device.compute_capability = kernels.max_tier == 1 ? 90 : 80;
@@ -294,7 +294,7 @@ TEST(WorkMapPlanTest, TilesForHeadDimsTo256DependOnTheCardAndTheTier) {
     EXPECT_EQ(shape.tile_rows, 64);
     EXPECT_EQ(shape.tile_queries, 16);
     EXPECT_EQ(shape.num_virtual_heads, 8);
-    EXPECT_EQ(shape.num_columns, 33);  // two CTAs a multiprocessor
+    EXPECT_EQ(shape.num_columns, 33);  // two CTAs per SM
   }
   options.kernels.max_tier = 0;
   EXPECT_THAT(std::string(PlanWorkMap(options).status().message()),
@@ -310,7 +310,7 @@ TEST(WorkMapPlanTest, ShortRangesOfHeadDim256UseGeneralKernels) {
   EXPECT_EQ(shape.tile_queries, 16);
   EXPECT_EQ(shape.num_virtual_heads, 8);
   options.num_kv_heads = 1;
-  options.num_q_heads = 135;  // two tiles of 128 rows a query
+  options.num_q_heads = 135;  // two tiles of 128 rows per query
   shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.num_virtual_heads, 2);
@@ -337,7 +337,7 @@ TEST(WorkMapPlanTest, OnCardsOfLittleSharedMemoryLargeHeadsHaveTheTileOfADecode)
     EXPECT_EQ(map.main.max_query_len, 512);
     EXPECT_EQ(map.short_rows.max_items, 0);
   }
-  // Smaller heads have tiles of many rows on every card.
+  // Smaller heads have large tiles on every card.
   WorkMapOptions options = LlamaDecode();
   options.head_dim_qk = options.head_dim_v = 256;
   options.max_tokens = 4096;
@@ -364,7 +364,7 @@ TEST(WorkMapPlanTest, ASharedPrefixTakesLargeTilesAndAPartialForEveryToken) {
   EXPECT_EQ(shape.max_partials, 64 + (15 + 2) * 32);
 }
 
-// The tile of a decode: 16 rows are 4 rows of 4 heads, in 33 columns of 8 heads.
+// The decode tile: 16 query rows are 4 rows of 4 heads, in 33 queues of 8 heads.
 TEST(WorkMapPlanTest, OrOfSmallOnesWhichReadTheRowsOwnKeysBest) {
   WorkMapOptions options = LlamaDecode();
   options.shared_prefix = SharedPrefix::kTaken;
@@ -385,7 +385,7 @@ TEST(WorkMapPlanTest, DeterministicModeBoundsTheSplitsOfARow) {
   WorkMapOptions options = LlamaDecode();
   options.mode = WorkMapMode::kDeterministic;
   EXPECT_EQ(ShapeOf(options).max_partials, 64 * 16);
-  options.max_seq_len = 2048;  // 32 steps: at most 4 pieces of 8
+  options.max_seq_len = 2048;  // 32 KV tiles: at most 4 splits of 8
   EXPECT_EQ(ShapeOf(options).max_partials, 64 * 4);
   EXPECT_EQ(ShapeOf(options).max_items, 64 * 4);
 }
@@ -409,7 +409,7 @@ TEST(WorkMapPlanTest, RowsOfDraftsAddThePiecesOfAsManyDecodes) {
   EXPECT_EQ(PlanWorkMap(options)->shape.main.decode_query_len, 1);
 }
 
-// Partials of latents are large: 128 heads of 512 floats.
+// MLA partials are large: 128 heads of 512 floats.
 TEST(WorkMapPlanTest, DraftsOfManyRowsTakeNoMorePartialsThanTheColumnsNeed) {
   WorkMapOptions options = {.num_q_heads = 128,
                             .num_kv_heads = 1,
@@ -423,15 +423,15 @@ TEST(WorkMapPlanTest, DraftsOfManyRowsTakeNoMorePartialsThanTheColumnsNeed) {
   const WorkMapPlan plain = *PlanWorkMap(options);
   options.decode_query_len = 5;
   const WorkMapPlan drafts = *PlanWorkMap(options);
-  const TileMap& map = drafts.shape.main;  // a tile holds half the heads
+  const TileMap& map = drafts.shape.main;  // a kernel tile holds half of the heads
   EXPECT_FALSE(drafts.shape.has_short_rows());
   EXPECT_EQ(map.column_partials, 16);
   EXPECT_EQ(map.max_partials, 2 * map.num_columns * 16);
   EXPECT_EQ(drafts.partial_bytes, plain.partial_bytes);
-  // The pieces of all ranges at once would be more than 256 * 5 * 16 partials.
+  // Separate splits of all Q tiles would need at least 256 * 5 * 16 partials.
   EXPECT_EQ(map.max_partials, 2112);
   EXPECT_EQ(drafts.partial_bytes, int64_t{2112} * 128 * (512 + 1) * 4);
-  // Where rows leave fewer partials each range has its own.
+  // If rows need fewer partials, Q tiles do not share them.
   options.max_rows = 1;
   options.max_query_len = 5;
   EXPECT_EQ(PlanWorkMap(options)->shape.main.column_partials, 0);
@@ -460,7 +460,7 @@ TEST(WorkMapPlanTest, TheWorkspaceIsLaidOutByTheCodeThatCountsIt) {
   ASSERT_TRUE(plan.ok());
   auto* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
   const TileMap map = MakeWorkMap(*plan, base).main;
-  // Partials of out come last: 96 x 1 query x 32 heads x 128 floats.
+  // The out partials come last: 64 partials x 32 heads x 128 floats.
   EXPECT_EQ(reinterpret_cast<char*>(map.partial_out) + int64_t{64} * 32 * 128 * 4,
             base + plan->workspace_bytes);
   EXPECT_EQ(reinterpret_cast<char*>(map.counts), base);
@@ -520,7 +520,7 @@ TEST(WorkMapPlanTest, RefusesWhatItCannotPlanByName) {
 }
 
 TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
-  WorkMapOptions options = LlamaDecode();  // groups of 4: tiles of 16 rows, 4 of them live
+  WorkMapOptions options = LlamaDecode();  // groups of 4: tiles of 16 rows, with 4 live rows
   options.costs = WorkMapCosts{.decode_tile = 1,
                                .tile = 2,
                                .warpgroup_tile = 3,
@@ -533,7 +533,7 @@ TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
                                .joint_pieces = 16};
   EXPECT_EQ(ShapeOf(options).costs.tile, 1);
   EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 7 * kStepCost);
-  options.max_query_len = 4;  // 16 live rows, merged jointly
+  options.max_query_len = 4;  // 16 live rows, combined cooperatively
   EXPECT_EQ(ShapeOf(options).costs.tile, 1);
   EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 7 * kStepCost / 2);
   options.max_query_len = 64;  // 128 rows
@@ -560,7 +560,8 @@ TEST(WorkMapPlanTest, CostsThatAreNotGivenAreThoseOfTheDevice) {
   EXPECT_EQ(ShapeOf(options).costs.tile, of_device.decode_tile + 1);
 }
 
-// A field that the table lacks would not be checked. The table has a static_assert on their number.
+// A field that is missing in the table would not be checked. A static_assert checks the table's
+// size.
 TEST(WorkMapPlanTest, TheTableNamesEachCostOnce) {
   WorkMapCosts costs;
   int value = 1;
@@ -580,7 +581,7 @@ TEST(WorkMapPlanTest, TheTableNamesEachCostOnce) {
   }
 }
 
-// Of 132 clusters of 2, 62 of 4 and 30 of 8, each head has an eighth.
+// The profile's clusters_of, divided by 8 heads.
 TEST(WorkMapPlanTest, HeadsShareTheClustersThatRunAtTheSameTime) {
   const TileMap map = ShapeOf(LlamaDecode());
   EXPECT_THAT(map.clusters_of, ::testing::ElementsAre(0, 0, 16, 10, 7, 5, 4, 3, 3));
@@ -589,16 +590,16 @@ TEST(WorkMapPlanTest, HeadsShareTheClustersThatRunAtTheSameTime) {
   EXPECT_EQ(ColumnsInUse(map, 4), 28);
   EXPECT_EQ(ColumnsInUse(map, 6), 24);
   EXPECT_EQ(ColumnsInUse(map, 8), 24);
-  // 17 rows have no two columns each, 11 have three.
+  // 17 rows do not have two queues each. 11 rows have three.
   EXPECT_EQ(ClusterOf(map, 17, -1), 1);
   EXPECT_EQ(ClusterOf(map, 16, -1), 2);
   EXPECT_EQ(ClusterOf(map, 12, -1), 2);
   EXPECT_EQ(ClusterOf(map, 11, -1), 1);
-  // A piece of two steps needs no cutting.
+  // A split of two KV tiles is not split further.
   EXPECT_EQ(ClusterOf(map, 8, 127), 1);
   EXPECT_EQ(ClusterOf(map, 8, 128), 2);
   EXPECT_EQ(ClusterOf(map, 0, -1), 1);
-  // Fewer SMs have fewer columns to begin with.
+  // Fewer SMs have fewer queues.
   WorkMapOptions small = LlamaDecode();
   small.device.num_sms = 20;
   EXPECT_THAT(ShapeOf(small).clusters_of, ::testing::ElementsAre(0, 0, 2, 1, 1, 1, 0, 0, 0));
@@ -614,7 +615,8 @@ TEST(WorkMapPlanTest, OnlyDecodesThatBeginAheadHaveClusters) {
   other.mode = WorkMapMode::kDeterministic;
   EXPECT_FALSE(has_clusters(other));
   other = decode;
-  other.split = RowSplit::kByRow;  // builder and attention may get other numbers of rows
+  // builder and attention may be called with different numbers of rows
+  other.split = RowSplit::kByRow;
   EXPECT_FALSE(has_clusters(other));
   other = decode;
   other.device.max_shared_bytes = 99 * 1024;
@@ -626,7 +628,7 @@ TEST(WorkMapPlanTest, OnlyDecodesThatBeginAheadHaveClusters) {
   other.head_dim_qk = other.head_dim_v = 256;
   EXPECT_FALSE(has_clusters(other));
   other = decode;
-  other.max_query_len = 8;  // tiles of 32 rows of q
+  other.max_query_len = 8;  // kernel tiles of 32 rows
   EXPECT_FALSE(has_clusters(other));
 }
 

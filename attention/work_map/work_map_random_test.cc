@@ -1,4 +1,4 @@
-// Work maps of random hostile batches: every key exactly once, and never more than planned.
+// Schedules of random, hostile batches: every key exactly once, and never more than planned.
 
 #include <algorithm>
 #include <cstdint>
@@ -43,7 +43,8 @@ void BuildAndCheck(const Batch& batch, const AttentionParams& layer, WorkMapOpti
   options.max_query_len = std::max(options.max_query_len, batch.max_query_len);
   options.max_seq_len = batch.max_seq_len;
   HostWorkMap work(options);
-  for (int round = 0; round < 2; ++round) {  // the second over what the first left
+  // the second round builds over the content of the first
+  for (int round = 0; round < 2; ++round) {
     const absl::Status built = WorkMapOnHost(batch, WindowOf(layer), work.map()).status();
     ASSERT_TRUE(built.ok()) << built;
     const absl::Status checked = CheckWorkMap(work.map(), batch, WindowOf(layer));
@@ -82,7 +83,7 @@ TEST(WorkMapRandomTest, RaggedFixturesAreCoveredExactlyOnce) {
   }
 }
 
-// Returns how many keys are shared.
+// Returns the number of shared keys.
 int BuildAndCheckShared(const PagedFixture& fixture, Random& random) {
   const AttentionParams layer = fixture.Layer(OnHost);
   const PagedBatch batch = fixture.Batch(OnHost);
@@ -129,7 +130,7 @@ TEST(WorkMapRandomTest, CommonPrefixesAreSharedWhereEveryQuerySeesThem) {
   EXPECT_GT(num_shared, 60);
 }
 
-// Only lengths, of any scale, up to the exact bounds of the plan.
+// Only lengths, of any magnitude, up to the exact bounds of the plan.
 TEST(WorkMapRandomTest, AnyLengthsStayWithinThePlan) {
   Random random(kSeed + 2);
   for (int round = 0; round < 2000; ++round) {
@@ -148,7 +149,7 @@ TEST(WorkMapRandomTest, AnyLengthsStayWithinThePlan) {
         common_prefix_len = std::min(common_prefix_len, seq_lens.back());
       }
     }
-    // Keys that the checker visits one by one.
+    // The checker visits every shared key, so their number is limited.
     common_prefix_len = std::min(common_prefix_len, 300);
     const PagedBatch batch = {.query_start_loc = query_start_loc.data(),
                               .seq_lens = seq_lens.data(),
@@ -161,7 +162,7 @@ TEST(WorkMapRandomTest, AnyLengthsStayWithinThePlan) {
     layer.num_kv_heads = random.Pick({1, 3, 8, 40});
     layer.num_q_heads = layer.num_kv_heads * random.Pick({1, 4, 7, 20, 100});
     layer.head_dim_qk = layer.head_dim_v = random.Pick({64, 128, 256});
-    // Without a window, the checker finds the first key at once and stays fast.
+    // Without a window, the checker finds the first key immediately and remains fast.
     BuildAndCheck(batch, layer, DrawOptions(layer, random));
   }
 }
