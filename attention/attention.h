@@ -1,31 +1,32 @@
-// Computes attention over a batch; everything else in this directory prepares it.
+// Computes attention over a batch. The rest of this directory prepares its arguments.
 //
 //   at::Tensor out = at::empty({num_tokens, 32, 128}, q.options());
 //   REPRISE_RETURN_IF_ERROR(PagedAttention(params, batch, work, q, kv, {out}));
 //
 // Runs on the device of `q`. On the CPU it is synchronous and multi-threaded. On CUDA it launches
-// on the current stream without synchronisation, allocation, or host values other than the
-// capacities of `batch`, so it may be captured.
+// on the current stream, without synchronisation or allocation. The only host values that it reads
+// are the capacities of `batch`, so it may be captured.
 //
-// q [>= num_tokens, num_q_heads, head_dim_qk] float32, float16, bfloat16 or, with layer.q_scale, an
-// fp8 type; any strides, the last one 1 (so a slice of a fused projection needs no copy). out [>=
-// num_tokens, num_q_heads, head_dim_v] of q's dtype, float32, a 16-bit type if q is fp8, or an fp8
-// type (AttentionExtras says how it is scaled), last stride 1. lse, on request, [>= num_tokens,
-// num_q_heads] float32, natural logarithm, any strides: a transposed view gives [heads, tokens].
-// Rows of out and lse past the last live token are set to 0 and -inf. Memory that no query sees
-// never makes out or lse NaN.
+// q: [>= num_tokens, num_q_heads, head_dim_qk] float32, float16, bfloat16 or, with layer.q_scale,
+// an fp8 type. Any strides, the last one 1, so a slice of a fused projection needs no copy.
+// out: [>= num_tokens, num_q_heads, head_dim_v], last stride 1. Its dtype is q's dtype, float32, a
+// 16-bit type if q is fp8, or an fp8 type (scaled as AttentionExtras describes).
+// lse (optional): [>= num_tokens, num_q_heads] float32, natural logarithm, any strides: a
+// transposed view gives [heads, tokens].
+// Rows of out and lse after the last live token are set to 0 and -inf. NaNs in memory that no query
+// sees do not reach out or lse.
 //
-// On CUDA the cache has q's dtype or an fp8 type; with q in float32 or fp8, the cache may have any
-// dtype. The CPU accepts any pair.
+// On CUDA the cache must have q's dtype or an fp8 type; if q is float32 or fp8, the cache may have
+// any dtype. The CPU supports any pair.
 //
-// Errors: InvalidArgument naming the argument, what was expected and what was got (shapes, dtypes,
-// devices, heads that do not divide, a window or softcap out of range, context parallelism together
-// with a tail mask); Unimplemented naming what is supported, for a combination that no kernel
-// supports. LibTorch's exceptions become Internal. On the CPU the arrays of the batch are checked
-// too: lengths, tables and blocks out of range are InvalidArgument, and nothing is written.
+// Errors: InvalidArgument naming the argument, the expected and the actual value (shapes, dtypes,
+// devices, head counts that do not divide, a window or softcap out of range, context parallelism
+// together with a tail mask). Unimplemented, naming the supported values, if no kernel supports the
+// combination. LibTorch exceptions become Internal. On the CPU the batch's arrays are checked too:
+// if lengths, tables or blocks are out of range, returns InvalidArgument and writes nothing.
 //
-// Thread safety: calls on different streams with different `work` may run concurrently. Cost: no
-// host work that grows with the batch on CUDA.
+// Thread safety: calls on different streams with different `work` may run concurrently. Cost: on
+// CUDA, the host work does not grow with the batch.
 
 #ifndef REPRISE_ATTENTION_ATTENTION_H_
 #define REPRISE_ATTENTION_ATTENTION_H_

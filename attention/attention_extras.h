@@ -1,4 +1,4 @@
-// The tensors of an attention call, apart from q and the cache, and its optional arguments.
+// Tensors and optional arguments of an attention call, other than q and the cache.
 //
 //   // fp8 out with one scale, and this step's keys from the projections instead of the cache:
 //   AttentionExtras extras = {.new_k = &k, .new_v = &v, .out_scale = {.value = 0.02f}};
@@ -15,10 +15,10 @@
 
 namespace reprise {
 
-// The tensors that a call writes: attention/attention.h has their shapes and dtypes.
+// The tensors that a call writes. attention/attention.h has their shapes and dtypes.
 struct AttentionOutput {
   at::Tensor& out;
-  at::Tensor* lse = nullptr;  // null: the call does not write it
+  at::Tensor* lse = nullptr;  // null: not written
 };
 
 // The keys and values of RaggedAttention(): k [num_keys, num_kv_heads, head_dim_qk], v [num_keys,
@@ -32,20 +32,20 @@ struct ContiguousKeys {
 
 struct AttentionExtras {
   // New keys in addition to a (quantised) cache: the last query_len keys of each row come from
-  // these tensors instead of the cache. Key seq_len - query_len + i is that of the row's i-th
+  // these tensors instead of the cache. Key seq_len - query_len + i belongs to the row's i-th
   // token. The cache's scales do not apply to them. new_k [>= num_tokens, num_kv_heads,
-  // head_dim_qk], new_v [..., head_dim_v], of q's dtype (if q is fp8, of the product type:
-  // bfloat16, or float16 if the cache is float16), last stride 1. PagedAttention only.
+  // head_dim_qk] and new_v [..., head_dim_v] have q's dtype and last stride 1. If q is fp8, they
+  // have the MMA type instead: bfloat16, or float16 if the cache is float16. PagedAttention only.
   const at::Tensor* new_k = nullptr;
   const at::Tensor* new_v = nullptr;
 
-  // Quantised output: out is the result divided by the scale and rounded; in an fp8 tensor it
-  // saturates at the largest value. The scale is a host float, or one float on the device of q.
+  // Quantised output: out is the result divided by the scale and rounded. An fp8 tensor saturates
+  // at the largest value. The scale is a host float, or one float on the device of q.
   Scale out_scale = {};
   // Alternatively, each `block` columns of a head get their own scale, which maps their largest
-  // absolute value to the largest value of out's type. The scales are written here: [>= num_tokens,
-  // num_q_heads, head_dim_v / block] float32, last stride 1; head_dim_v and block are multiples of
-  // 4. A block of zeros gets the scale for a maximum of 1e-10. Excludes out_scale.
+  // absolute value to the largest value of out's type. The scales are written to this tensor: [>=
+  // num_tokens, num_q_heads, head_dim_v / block] float32, last stride 1. head_dim_v and block must
+  // be multiples of 4. A block of zeros gets the scale for a maximum of 1e-10. Excludes out_scale.
   at::Tensor* out_block_scales = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Converts the four kinds of attention to and from their common names.
+// Converts AttentionKind to and from its common names.
 //
 //   absl::StatusOr<AttentionKind> kind = ParseAttentionKind("encoder-decoder");
 //   AttentionKindName(*kind) == "encoder-decoder"
@@ -15,10 +15,10 @@
 
 namespace reprise {
 
-// "decoder", "encoder", "encoder-only" or "encoder-decoder". REQUIRES: one of the four.
+// "decoder", "encoder", "encoder-only" or "encoder-decoder". REQUIRES: `kind` is an enumerator.
 std::string_view AttentionKindName(AttentionKind kind);
 
-// Errors: InvalidArgument, naming the four, for any other name.
+// Errors: InvalidArgument for any other name; the message lists the four names.
 absl::StatusOr<AttentionKind> ParseAttentionKind(std::string_view name);
 
 }  // namespace reprise

@@ -1,10 +1,10 @@
-// Checks of attention's arguments without LibTorch: parameters of a layer, host fields of a batch and of a
-// cache, and, before the CPU path reads them, the arrays of a batch in host memory.
-// attention/validate.h checks tensors.
+// Checks the arguments of attention without LibTorch: the parameters of a layer, the host fields of
+// a batch and of a cache, and, before the CPU path reads them, the arrays of a batch in host
+// memory. attention/validate.h checks tensors.
 //
-// Errors are InvalidArgument and name the field or the element, what was expected and what was got:
-// "seq_lens[3]: expected 0 to 128 (max_seq_len), got 4711". Thread safety: pure functions. Cost: no
-// allocation unless a check fails.
+// Errors are InvalidArgument and name the field or element, the expected value and the actual one:
+// "seq_lens[3]: expected 0 to 128 (max_seq_len), got 4711". Thread safety: pure functions. Cost:
+// does not allocate unless a check fails.
 
 #ifndef REPRISE_ATTENTION_CHECKS_H_
 #define REPRISE_ATTENTION_CHECKS_H_
@@ -17,21 +17,21 @@
 
 namespace reprise {
 
-// Checks that num_kv_heads divides num_q_heads, and that dims, window, softcap, rotary and sparse
-// pattern are in range.
+// Checks that num_kv_heads divides num_q_heads, and that dims, window, softcap, rotary parameters
+// and sparse pattern are in range.
 absl::Status CheckAttentionParams(const AttentionParams& layer);
 
-// Checks that capacities are not negative, required arrays are present, and tails, ranks and
-// positions are compatible.
+// Checks that capacities are not negative, that required arrays are present, and that tails, masks,
+// ranks and positions are compatible.
 absl::Status CheckBatchFields(const AttentionParams& layer, const PagedBatch& batch);
 absl::Status CheckBatchFields(const RaggedBatch& batch);
 
-// Checks that the cache has the layer's heads and dims, and memory.
+// Checks that the cache has the layer's heads and dims, and that its memory is present.
 absl::Status CheckKvLayer(const AttentionParams& layer, const KvLayer& kv);
 
-// Checks that prefix sums do not decrease and lengths fit the capacities, table rows are within the
-// tables, tails are within rows, and every block from which a key may be read is within the cache. Rows
-// without keys, and table entries that are never read, may hold anything. O(tokens + blocks).
+// Checks that prefix sums do not decrease, lengths fit the capacities, table rows are within the
+// tables, tails are within rows, and every block that may be read is within the cache. Rows without
+// keys, and table entries that are never read, may hold anything. Cost: O(tokens + blocks).
 // REQUIRES: the fields of the batch are valid.
 absl::Status CheckBatchArrays(const AttentionParams& layer, const PagedBatch& batch,
                               const KvLayer& kv);

@@ -1,15 +1,15 @@
 // Decodes a single sequence over contiguous K and V, without a block table.
 //
-//   // K, V of one sequence as [num_kv_heads, capacity, head_dim] (HND), 100 keys of which are
-//   // there; bounds: device int32 {0, 1, 0, 100}
+//   // K, V of one sequence as [num_kv_heads, capacity, head_dim] (HND), with 100 valid keys;
+//   // bounds: device int32 {0, 1, 0, 100}
 //   RaggedBatch batch = ContiguousDecode(bounds.const_data_ptr<int32_t>(), {.capacity = 4096});
 //   REPRISE_RETURN_IF_ERROR(
 //       RaggedAttention(layer, batch, work, q, {TokensOfHnd(k), TokensOfHnd(v)}, {out}));
 //
-// The number of keys is device data, so a captured call adapts to a growing sequence. Plan the work
-// map with max_rows 1, max_tokens = max_query_len, max_seq_len = capacity.
+// The number of keys is device data, so a captured call adapts to a growing sequence. Plan the tile
+// schedule with max_rows 1, max_tokens = max_query_len, max_seq_len = capacity.
 //
-// Pure functions; the results are views of their arguments, without copies. Thread safety: const
+// Pure functions. The results are views of the arguments, without copies. Thread safety: const
 // data.
 
 #ifndef REPRISE_ATTENTION_CONTIGUOUS_DECODE_H_
@@ -25,7 +25,7 @@ namespace reprise {
 
 struct ContiguousDecodeOptions {
   int capacity = 0;       // capacity of K and V, in keys
-  int max_query_len = 1;  // queries per call; the last one sees all keys
+  int max_query_len = 1;  // queries per call; the last query sees all keys
 };
 
 // `bounds` is [4] on the device of the queries: 0, the number of queries, 0, the number of keys.
@@ -40,7 +40,7 @@ inline RaggedBatch ContiguousDecode(const int32_t* bounds, const ContiguousDecod
 }
 
 // Views [num_kv_heads, num_keys, head_dim] as [num_keys, num_kv_heads, head_dim], the form that
-// RaggedAttention() takes. NHD already has that form.
+// RaggedAttention() expects. NHD tensors already have this form.
 inline at::Tensor TokensOfHnd(const at::Tensor& heads) { return heads.transpose(0, 1); }
 
 }  // namespace reprise

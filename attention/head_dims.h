@@ -1,16 +1,16 @@
-// Which head dims attention serves: a query for programs that choose how to run a model before they
-// load it (vLLM's get_supported_head_sizes()).
+// The head dims that attention supports. For programs that choose how to run a model before they
+// load it (compare vLLM's get_supported_head_sizes()).
 //
 //   SupportsHeadDims(AttentionDevice::kCuda, DType::kBFloat16, {.qk = 128, .v = 128});   // true
 //   SupportsHeadDims(AttentionDevice::kCuda, DType::kBFloat16, {.qk = 576, .v = 512});   // false:
-//   // so large only with .v_in_k, as absorbed MLA has it
+//   // these sizes need .v_in_k, as in absorbed MLA
 //   SupportedHeadDims(AttentionDevice::kCuda, DType::kBFloat16);
 //   // "head dims to 512, or to 576 and 512 where V is the first columns of K"
 //
-// Every size from 1 to a limit is served. On CUDA the limits follow from the kernels' tiles
-// (attention/cuda/tiles.h); the largest need more shared memory than the smaller cards
-// of compute capability 8.x have, where attention refuses some (docs/kernels.md). The CPU has no
-// limit.
+// Every size from 1 to the limit is supported. On CUDA the limits follow from the kernels' tiles
+// (attention/cuda/tiles.h). The largest tiles need more shared memory than the smaller cards of
+// compute capability 8.x have; there, attention rejects some head dims (docs/kernels.md). The CPU
+// has no limit.
 //
 // Thread safety: pure functions.
 
@@ -35,14 +35,15 @@ struct HeadDims {
   friend bool operator==(const HeadDims&, const HeadDims&) = default;
 };
 
-// Whether attention with q of `q_dtype` serves these dims: float32, 16 bits and fp8.
+// Whether attention with q of `q_dtype` (float32, 16-bit or fp8) supports these dims.
 bool SupportsHeadDims(AttentionDevice device, DType q_dtype, const HeadDims& dims);
 
-// The limits: dims are supported if one of these is at least as large in both, and has v_in_k only
-// where they have it. None: on the CPU, which has no limit, and for dtypes that are not served.
+// The limits: dims are supported if one entry is at least as large in both. An entry with v_in_k
+// applies only to dims with v_in_k. Empty on the CPU, which has no limit, and for unsupported
+// dtypes.
 std::vector<HeadDims> LargestHeadDims(AttentionDevice device, DType q_dtype);
 
-// The same in words, for messages: "head dims to 512, or to 576 and 512 where V is the first
+// The limits as text, for messages: "head dims to 512, or to 576 and 512 where V is the first
 // columns of K", "any head dims", "no head dims".
 std::string SupportedHeadDims(AttentionDevice device, DType q_dtype);
 

@@ -1,5 +1,5 @@
-// The choice of CUDA kernels for the attention of a layer. It belongs to a work map's plan
-// (WorkMapOptions::kernels, LayerSpec::kernels), and all calls with the map follow it.
+// The choice of CUDA kernels for the attention of a layer. It is part of a tile schedule's plan
+// (WorkMapOptions::kernels, LayerSpec::kernels), and all calls with the schedule follow it.
 
 #ifndef REPRISE_ATTENTION_KERNEL_CHOICE_H_
 #define REPRISE_ATTENTION_KERNEL_CHOICE_H_
@@ -11,13 +11,13 @@
 namespace reprise {
 
 struct KernelChoice {
-  // The type of the products, if it differs from the type of q. float32 selects CUDA cores. Tensor cores
-  // were faster for all measured shapes.
+  // The MMA type, if it differs from the type of q. float32 selects CUDA cores; tensor cores were
+  // faster for all measured shapes.
   std::optional<DType> products = {};
-  // 1 excludes tuned kernels. Some calls need a general kernel: with a custom mask, a scale per q head,
-  // slopes per sequence, rotary embedding, new keys from tensors, or keys that are not whole chunks of
-  // 16 bytes. For head dims of 129 to 256 the map of such a call must be planned with 1. For other head
-  // dims such a call can use any map.
+  // 1 excludes tuned kernels. Some calls need a general kernel: those with a custom mask, a scale
+  // per q head, slopes per sequence, rotary embedding, new keys from tensors, or keys that are not
+  // whole 16-byte chunks. For head dims of 129 to 256, such a call needs a schedule that was
+  // planned with 1. For other head dims, it can use any schedule.
   int max_tier = 2;
 
   friend bool operator==(const KernelChoice&, const KernelChoice&) = default;

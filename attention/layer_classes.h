@@ -1,16 +1,17 @@
-// Groups the layers of a model by what they share: step metadata, block tables and caches.
+// Groups the layers of a model that share step metadata, block tables and caches.
 //
-// A class is a set of layers that use the same step metadata: one batch (the rows as they are,
-// virtual rows of chunks, the encoder's keys, contiguous keys) and one work map. Layers of a class
-// have the same kind, heads, head sizes, window, chunk size, v_in_k, q_dtype and KV group. They may
-// differ in scale, softcap, sinks and slopes, which are read from each layer's AttentionParams.
+// A class is a set of layers that use the same step metadata: one batch (the step's rows, virtual
+// rows of chunks, the encoder's keys, or contiguous keys) and one tile schedule. Layers of a class
+// have the same kind, heads, head sizes, window, chunk size, v_in_k, q_dtype, kernel choice and KV
+// group. They may differ in scale, softcap, sinks and slopes, which are read from each layer's
+// AttentionParams.
 //
-// A KV group is a set of layers that keep the same keys (cache/kv_group.h); each group has one
-// block table. The group follows from what a layer can see: a window of window_left + 1 tokens, a
-// chunk, the encoder's input, or everything. A layer that shares another layer's cache is in that
-// layer's group.
+// A KV group is a set of layers that keep the same keys (cache/kv_group.h). Each group has one
+// block table. The group depends on the keys that a layer can see: a window of window_left + 1
+// tokens, a chunk, the encoder's input, or all keys. A layer that shares another layer's cache is
+// in that layer's group.
 //
-//   // Gemma 2, 26 layers, alternately with a window of 4,096 tokens and without:
+//   // Gemma 2: 26 layers, alternately with a window of 4,096 tokens and without a window
 //   absl::StatusOr<LayerClasses> classes = CollectLayerClasses(layers);
 //   // class_of_layer {0, 1, 0, 1, ...}, classes[0].first_layer 0, classes[1].first_layer 1
 //   // groups {sliding window 4096, full}, group_of_layer {0, 1, 0, 1, ...}
@@ -42,7 +43,7 @@ enum class ClassBatch : int8_t {
 struct LayerClass {
   int first_layer = 0;  // the representative of the class
   ClassBatch batch = ClassBatch::kRows;
-  std::optional<int> chunk_size = {};  // of kLocalRows
+  std::optional<int> chunk_size = {};  // kLocalRows only
   std::optional<int> kv_group = {};    // absent: kContiguous
 };
 
@@ -51,23 +52,23 @@ struct LayerClasses {
   std::vector<int> class_of_layer;
   std::vector<KvGroupSpec> groups;
   std::vector<std::optional<int>> group_of_layer;  // absent: a layer without a cache
-  // The layer whose cache a layer reads: itself if it owns a cache, absent if it has none. A layer
-  // that reads another layer's cache writes nothing.
+  // The layer whose cache a layer reads: itself if it owns a cache, absent if it has no cache. A
+  // layer that reads another layer's cache does not write to it.
   std::vector<std::optional<int>> cache_of_layer;
 
   int num_classes() const { return static_cast<int>(classes.size()); }
   int num_groups() const { return static_cast<int>(groups.size()); }
 };
 
-// Errors: InvalidArgument for an empty set of layers, and, naming the layer and the field, for
-//   - params that CheckAttentionParams() refuses (attention/checks.h);
+// Errors: InvalidArgument for an empty set of layers. Also, naming the layer and the field, for
+//   - params that CheckAttentionParams() rejects (attention/checks.h);
 //   - a chunk_size below 1, or on a layer that is not a decoder;
 //   - a window on cross attention, whose queries and keys have no positions in common;
 //   - v_in_k with more V columns than K columns;
 //   - a q_dtype other than float32, float16, bfloat16 or an fp8 type;
-//   - shares_kv_with a layer that is not an earlier one, shares a cache itself or has none, is of
-//     another kind, of other heads, head sizes or v_in_k, or keeps fewer keys than this one needs;
-//   - shares_kv_with on a layer of a kind that has no cache.
+//   - shares_kv_with a layer that is not an earlier one, shares a cache itself or has none, differs
+//     in kind, heads, head sizes or v_in_k, or keeps fewer keys than this layer needs;
+//   - shares_kv_with on a layer whose kind has no cache.
 absl::StatusOr<LayerClasses> CollectLayerClasses(absl::Span<const LayerSpec> layers);
 
 }  // namespace reprise

@@ -7,7 +7,7 @@
 //   REPRISE_RETURN_IF_ERROR(space.Copy(inputs, shape, memory, stream));
 //   PagedBatch batch = space.BatchOf(shape, memory);
 //
-// Thread safety: const data except for the memory. No synchronisation.
+// Thread safety: const data except for the memory. Does not synchronise.
 
 #ifndef REPRISE_ATTENTION_PLAN_INPUTS_H_
 #define REPRISE_ATTENTION_PLAN_INPUTS_H_
@@ -27,10 +27,10 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// int32 if not named otherwise; each on the host or on the device, of any strides. The table is
-// either padded or packed (cache/tables/block_table_view.h).
+// Inputs of a plan: int32 unless stated otherwise, each on the host or on the device, with any
+// strides. The table is either padded or packed (cache/tables/block_table_view.h).
 struct PlanInputs {
-  std::optional<at::Tensor> seq_lens = {};     // [num_rows], with block_table
+  std::optional<at::Tensor> seq_lens = {};     // [num_rows]; required with block_table
   std::optional<at::Tensor> block_table = {};  // [num_rows, columns]
 
   std::optional<at::Tensor> block_indptr = {};    // [num_rows + 1]
@@ -38,14 +38,15 @@ struct PlanInputs {
   std::optional<at::Tensor> last_block_len = {};  // [num_rows]
 
   std::optional<at::Tensor> query_start_loc = {};  // [num_rows + 1]; absent: one query per row
-  // Which of all its keys each query sees, as packed bits (attention/paged_batch.h): [any] uint8,
-  // and [num_rows] int64, where a row's bits begin, in bytes, or -1: it is causal as the plan says.
-  // Both, or neither: then no row has a mask. With max_custom_mask_bytes only.
+  // The keys that each query sees, as packed bits (attention/paged_batch.h): [any] uint8. The
+  // offset, [num_rows] int64, is the byte at which a row's bits begin, or -1 for a row without a
+  // mask (causal if PlannedAttentionOptions::causal). Give both or neither. Requires
+  // max_custom_mask_bytes > 0.
   std::optional<at::Tensor> custom_mask = {};
   std::optional<at::Tensor> custom_mask_offset = {};
 
-  // Rows of q; the batch may use fewer. Absent: num_rows; with query_start_loc its last
-  // element if that is on the host, else max_tokens.
+  // Rows of q; the batch may use fewer. Absent: num_rows without query_start_loc, its last element
+  // if it is on the host, and max_tokens if it is on the device.
   std::optional<int> num_tokens = {};
 };
 
@@ -55,8 +56,9 @@ struct PlanCapacities {
   int max_query_len = 1;
   int max_seq_len = 0;
   int block_size = 1;
-  std::optional<int64_t> max_block_indices = {};  // of packed tables; absent: of max_rows full rows
-  int64_t max_custom_mask_bytes = 0;              // 0: batches have no custom masks
+  // for packed tables; absent: enough for max_rows full rows
+  std::optional<int64_t> max_block_indices = {};
+  int64_t max_custom_mask_bytes = 0;  // 0: batches have no custom masks
 };
 
 struct PlanShape {
@@ -67,7 +69,7 @@ struct PlanShape {
 
 class PlanInputSpace {
  public:
-  // REQUIRES: capacities that are not negative, block_size >= 1.
+  // REQUIRES: capacities are not negative; block_size >= 1.
   explicit PlanInputSpace(const PlanCapacities& capacities);
 
   int64_t num_bytes() const { return 4 * size_; }
@@ -76,15 +78,15 @@ class PlanInputSpace {
   // and that lengths on the host are valid. Errors: InvalidArgument naming the array.
   absl::StatusOr<PlanShape> Check(const PlanInputs& inputs, at::Device device) const;
 
-  // Copies checked inputs into `memory`, [>= num_bytes] uint8 on the device. Inputs on the host are
-  // copied through LibTorch's pinned memory, which LibTorch keeps until the copy has run; inputs on
-  // the device are copied in the order of the current stream, which is `stream`. May be captured if
-  // no input is on the host. An invalid packed table on the host is InvalidArgument before anything
-  // is copied; an invalid row of one on the device becomes an empty row.
+  // Copies checked inputs into `memory`, [>= num_bytes] uint8 on the device. Host inputs are copied
+  // through LibTorch's pinned memory, which LibTorch keeps until the copy has run. Device inputs
+  // are copied in the order of the current stream, which must be `stream`. May be captured if no
+  // input is on the host. Errors: InvalidArgument for an invalid packed table on the host; then
+  // nothing is copied. An invalid row of a packed table on the device becomes an empty row.
   absl::Status Copy(const PlanInputs& inputs, const PlanShape& shape, const at::Tensor& memory,
                     CUstream_st* stream) const;
 
-  // The batch over the copies.
+  // The batch over the copied inputs.
   PagedBatch BatchOf(const PlanShape& shape, const at::Tensor& memory) const;
 
  private:
@@ -92,7 +94,7 @@ class PlanInputSpace {
   absl::Status CheckMask(const PlanInputs& inputs, int64_t num_rows) const;
   void CopyMask(const PlanInputs& inputs, const PlanShape& shape, const at::Tensor& arrays) const;
   absl::Status CheckLengthsOnHost(const PlanInputs& inputs, int64_t num_rows) const;
-  // The conversion of a packed table into a padded one of max_blocks_ columns.
+  // Arguments that convert a packed table to a padded table of max_blocks_ columns.
   ConvertTablesArgs Unpacking(const PackedBlockTable& packed, int32_t* entries,
                               int32_t* seq_lens) const;
   absl::Status CopyPackedFromHost(const PlanInputs& inputs, const PlanShape& shape,
@@ -103,7 +105,7 @@ class PlanInputSpace {
   const PlanCapacities capacities_;
   const int max_blocks_;  // per row
   const int64_t max_block_indices_;
-  // Offsets of the arrays, in elements of 4 bytes.
+  // Offsets of the arrays, in 4-byte elements.
   int64_t query_start_loc_ = 0;  // [max_rows + 1]
   int64_t seq_lens_ = 0;         // [max_rows]
   int64_t block_table_ = 0;      // [max_rows, max_blocks]
@@ -115,7 +117,7 @@ class PlanInputSpace {
   int64_t size_ = 0;
 };
 
-// The name of the first input that is on the host; null if none is.
+// The name of the first input on the host; null if all inputs are on the device.
 const char* FirstInputOnHost(const PlanInputs& inputs);
 
 }  // namespace reprise

@@ -1,6 +1,7 @@
 // Attention in two calls: Plan() once per step, Run() once per layer, over workspaces that the
-// caller sets. For models with uniform layers and block tables of any form, like FlashInfer's
-// wrappers. If you build batches and maps yourself, use PagedAttention() (attention/attention.h).
+// caller sets. For models with uniform layers and block tables of any form; compare FlashInfer's
+// wrappers. If you build batches and tile schedules yourself, use PagedAttention()
+// (attention/attention.h).
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<PlannedAttention> attention,
 //                            PlannedAttention::Create({.work = ..., .device = at::kCUDA}));
@@ -11,35 +12,38 @@
 //   REPRISE_RETURN_IF_ERROR(attention->Plan({.seq_lens = seq_lens, .block_table = table}));
 //   for (...) REPRISE_RETURN_IF_ERROR(attention->Run(layer, q, kv, {out, &lse}));
 //
-// Plan() copies its inputs into the map workspace and builds the work map there. Host arrays may be
-// overwritten when it returns: they are copied through LibTorch's pinned memory, which is not
-// reused before it has been read. Device arrays are read in stream order.
+// Plan() copies its inputs into the map workspace and builds the tile schedule there. Host arrays
+// may be overwritten after Plan() returns: they are copied through LibTorch's pinned memory, which
+// is not reused before it has been read. Device arrays are read in stream order.
 //
-// There are two ways to capture. Either capture Run() alone and call Plan() before each replay,
-// from host or device arrays: the plan is at unchanged addresses. Or capture Plan() too, with
-// device arrays: each replay plans from their current content. While a graph that captured a call
-// exists, replacing a workspace is FailedPrecondition. While a graph that captured Run() alone
-// exists, so is planning for another size (rows may be padded with seq_len 0).
+// There are two ways to capture:
+//   - Capture only Run(), and call Plan() before each replay, from host or device arrays. The plan
+//     stays at the same addresses.
+//   - Capture Plan() too, with device arrays. Each replay plans from their current content.
+// While a graph that captured a call exists, replacing a workspace is FailedPrecondition. While a
+// graph that captured only Run() exists, planning for another size is FailedPrecondition too; pad
+// the batch with rows of seq_len 0 instead.
 //
 //   state       calls allowed                    leaves by
 //   bare        Set*, Reset                      both workspaces are set -> set
 //   set         Set*, Reset, Plan                Plan -> planned
 //   planned     Set*, Reset, Plan, Run           Set* or Reset -> set or bare
 //
-// A Run() belongs to the Plan() before it: to one of the same capture, or to an eager one. Graphs
-// of several sizes may share one PlannedAttention if each has captured its own Plan().
+// Run() uses the preceding Plan(), which must be eager or in the same capture. Graphs of several
+// sizes may share one PlannedAttention if each of them has captured its own Plan().
 //
-// On the CPU there is no work map: the map workspace holds the inputs, the partial one is empty.
+// The CPU has no tile schedule: the map workspace holds the inputs, and the partial workspace is
+// empty.
 //
-// Errors: FailedPrecondition for a call that the state does not allow, host arrays under capture,
-// or a call that an existing graph forbids; InvalidArgument naming the argument; those of
-// PagedAttention(). The content of device arrays is not checked: lengths beyond their capacity are
-// clipped when packed tables are unpacked, and are undefined behaviour otherwise.
+// Errors: FailedPrecondition for a call that the state does not allow, for host arrays under
+// capture, and for a call that an existing graph forbids. InvalidArgument naming the argument. The
+// errors of PagedAttention(). The content of device arrays is not checked: lengths beyond their
+// capacity are clipped when packed tables are unpacked, and are undefined behaviour otherwise.
 //
-// Thread safety: none; one owner. Ownership: it shares the workspaces, and must outlive the graphs
-// that have captured a call. Several objects that never run at the same time may share one partial
-// workspace. Cost: Plan() is a copy and two or three launches, without synchronisation; Run() costs
-// as much as PagedAttention().
+// Thread safety: none; one owner. Ownership: shares ownership of the workspaces; must outlive the
+// graphs that have captured a call. Several objects that never run concurrently may share one
+// partial workspace. Cost: Plan() is a copy and two or three launches, without synchronisation;
+// Run() has the cost of PagedAttention().
 
 #ifndef REPRISE_ATTENTION_PLANNED_ATTENTION_H_
 #define REPRISE_ATTENTION_PLANNED_ATTENTION_H_
@@ -64,25 +68,25 @@
 namespace reprise {
 
 struct PlannedAttentionOptions {
-  // Heads, types, upper bounds, kernels (KernelChoice says which calls must have planned for general
-  // ones; custom masks do so by themselves). The limits are taken from the device.
+  // Heads, types, upper bounds and kernels. Calls that need general kernels (see KernelChoice) must
+  // have planned for them; custom masks do so automatically. The limits are read from the device.
   WorkMapOptions work = {};
   int block_size = 16;
   // Capacity of block_indices of packed tables, over all rows. Rows that share blocks list them
-  // once per row, so it may exceed the number of blocks in the cache. Absent: enough for max_rows
-  // rows of max_seq_len keys.
+  // once per row, so the capacity may exceed the number of blocks in the cache. Absent: enough for
+  // max_rows rows of max_seq_len keys.
   std::optional<int64_t> max_block_indices = {};
-  // Capacity of PlanInputs::custom_mask, over all rows; 0: batches have none. Keys are then read for
-  // every query of a causal row, as a mask may show any of them.
+  // Capacity of PlanInputs::custom_mask, over all rows; 0: batches have no masks. If positive, all
+  // keys are read for every query of a causal row, because a mask may make any key visible.
   int64_t max_custom_mask_bytes = 0;
-  LayerWindow window = {};  // the widest of the layers
+  LayerWindow window = {};  // the widest window of the layers
   bool causal = true;
   at::Device device = at::kCPU;
 };
 
 class PlannedAttention {
  public:
-  // Errors: InvalidArgument naming the option; those of PlanWorkMap().
+  // Errors: InvalidArgument naming the option; the errors of PlanWorkMap().
   static absl::StatusOr<std::unique_ptr<PlannedAttention>> Create(
       const PlannedAttentionOptions& options);
 
@@ -90,12 +94,12 @@ class PlannedAttention {
   PlannedAttention& operator=(const PlannedAttention&) = delete;
   ~PlannedAttention();
 
-  // Minimum bytes of the workspaces: for the map and the plan's inputs, and for the partial results
-  // of split rows.
+  // Minimum size of each workspace in bytes: the map workspace holds the schedule and the plan's
+  // inputs; the partial workspace holds the partial results of split rows.
   int64_t map_bytes() const { return map_bytes_; }
   int64_t partial_bytes() const { return plan_.partial_bytes; }
 
-  // Sets or replaces a workspace: uint8, contiguous, on the device, aligned to 256 bytes, of any
+  // Sets or replaces a workspace: uint8, contiguous, on the device, aligned to 256 bytes, with any
   // content.
   absl::Status SetMapWorkspace(at::Tensor workspace);
   absl::Status SetPartialWorkspace(at::Tensor workspace);
@@ -104,12 +108,12 @@ class PlannedAttention {
 
   absl::Status Plan(const PlanInputs& inputs);
 
-  // As PagedAttention(), for the batch that was planned.
+  // PagedAttention() for the planned batch.
   absl::Status Run(const AttentionParams& layer, const at::Tensor& q, const KvLayer& kv,
                    const AttentionOutput& output, const AttentionExtras& extras = {});
 
-  // Captured graphs that use this object. On the CPU each recorded call takes its own pin from
-  // here.
+  // Captured graphs that use this object. On the CPU, each recorded call takes its own pin from
+  // these pins.
   const GraphPins& pins() const { return pins_; }
 
  private:
@@ -118,23 +122,23 @@ class PlannedAttention {
   absl::Status CheckReplaceable(const char* name, const at::Tensor& workspace, int64_t bytes) const;
   absl::Status CheckIsSet() const;
   absl::Status CheckLayer(const AttentionParams& layer) const;
-  // Pins this if the current stream is being captured; the id of the capture, or 0.
+  // Pins this object if the current stream is capturing. Returns the id of the capture, or 0.
   absl::StatusOr<uint64_t> PinIfCaptured(GraphPins& pins) const;
   void MakeMap();
 
   const PlannedAttentionOptions options_;
-  const WorkMapPlan plan_;  // of no bytes on the CPU
+  const WorkMapPlan plan_;  // has no bytes on the CPU
   const PlanInputSpace inputs_;
   int64_t map_bytes_ = 0;
-  at::Tensor map_workspace_;      // [>= map_bytes] uint8: the inputs, then the map
+  at::Tensor map_workspace_;      // [>= map_bytes] uint8: the inputs, then the schedule
   at::Tensor partial_workspace_;  // [>= partial_bytes] uint8
   WorkMap map_;
   BatchWork work_;  // set by Plan()
 
   std::optional<PlanShape> planned_;
-  uint64_t plan_capture_ = 0;  // in which Plan() was captured; 0: it ran
+  uint64_t plan_capture_ = 0;  // the capture of Plan(); 0: Plan() ran eagerly
   GraphPins pins_;
-  GraphPins lone_run_pins_;  // of graphs with a Run() that belongs to a Plan() outside of them
+  GraphPins lone_run_pins_;  // graphs with a Run() whose Plan() is not in the graph
 };
 
 }  // namespace reprise

@@ -1,16 +1,16 @@
 // Attention over contiguous keys without a cache: encoder self-attention, the profile run,
 // unabsorbed MLA prefill.
 //
-// Like a PagedBatch (attention/paged_batch.h, whose visibility rules apply unchanged with key_start
-// 0), except that row r's keys are the rows [key_start_loc[r], key_start_loc[r + 1]) of contiguous
-// k, v [num_keys, num_kv_heads, head_dim]:
+// Like a PagedBatch (attention/paged_batch.h; the same visibility rules apply, with key_start 0),
+// except that the keys of row r are the rows [key_start_loc[r], key_start_loc[r + 1]) of contiguous
+// k and v [num_keys, num_kv_heads, head_dim]:
 //
 //   // Two encoder inputs of 3 and 2 tokens:
 //   RaggedBatch batch{.query_start_loc = loc, .key_start_loc = loc, .causal = false, ...};
 //   // loc = {0, 3, 5}
 //
-// seq_len of a row is key_start_loc[r + 1] - key_start_loc[r]. Scales per table row are scales per
-// row. A value without storage.
+// The seq_len of a row is key_start_loc[r + 1] - key_start_loc[r]. Scales per table row become
+// scales per row. A value without storage.
 
 #ifndef REPRISE_ATTENTION_RAGGED_BATCH_H_
 #define REPRISE_ATTENTION_RAGGED_BATCH_H_

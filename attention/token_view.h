@@ -1,4 +1,4 @@
-// q, k, v or out as kernels and references see them: a pointer, strides, a dtype. No LibTorch.
+// q, k, v or out as kernels and references read them: a pointer, strides and a dtype. No LibTorch.
 
 #ifndef REPRISE_ATTENTION_TOKEN_VIEW_H_
 #define REPRISE_ATTENTION_TOKEN_VIEW_H_
@@ -10,8 +10,8 @@
 
 namespace reprise {
 
-// Element (token, head, dim) is at data[token * token_stride + head * head_stride + dim], in
-// elements. A value without storage.
+// Element (token, head, dim) is at data[token * token_stride + head * head_stride + dim]; strides
+// are in elements. A value without storage.
 struct TokenView {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -23,14 +23,14 @@ struct TokenView {
   }
 };
 
-// Keys and values that replace the cache's: the last query_len keys of each row. The i-th token's
-// key replaces key seq_len - query_len + i. The cache's scales do not apply to them.
+// Keys and values that replace cached ones: the last query_len keys of each row. The key of the
+// i-th token replaces key seq_len - query_len + i. The cache's scales do not apply to them.
 struct NewKeys {
-  TokenView k = {};  // [num_tokens, num_kv_heads, head_dim_qk]; data is null if there are none
+  TokenView k = {};  // [num_tokens, num_kv_heads, head_dim_qk]; null data: no new keys
   TokenView v = {};  // [num_tokens, num_kv_heads, head_dim_v]
 };
 
-// The scales of contiguous keys and values. A cache has its scales in its KvLayer.
+// Scales of contiguous keys and values. The scales of a cache are in its KvLayer.
 struct KeyScales {
   Scale k = {};
   Scale v = {};

@@ -1,8 +1,8 @@
 // Checks the arguments of PagedAttention() and RaggedAttention(), on any device.
 //
-// Errors are InvalidArgument and name the argument, what was expected and what was got. Reads no
-// memory behind a pointer or tensor: arrays of batches on the host are checked by
-// attention/checks.h. Thread safety: pure functions. Cost: no allocation unless a check fails.
+// Errors are InvalidArgument and name the argument, the expected value and the actual one. Reads no
+// memory behind a pointer or tensor; attention/checks.h checks the arrays of batches on the host.
+// Thread safety: pure functions. Cost: does not allocate unless a check fails.
 
 #ifndef REPRISE_ATTENTION_VALIDATE_H_
 #define REPRISE_ATTENTION_VALIDATE_H_

@@ -1,4 +1,4 @@
-// Which keys a query sees, and at which positions: the rules of attention/paged_batch.h as code,
+// The keys that a query sees, and their positions: the rules of attention/paged_batch.h as code,
 // one row at a time.
 //
 //   BatchRow row = RowOf(batch, r);
@@ -6,9 +6,9 @@
 //     // key.local: index in the row's seq_len keys; key.position: its position
 //   }
 //
-// The reference and the tests of builders call VisibleKeys(); it is simple rather than fast. The
-// CPU path computes whole intervals with KeyInterval() and calls KeyPosition() only for rows whose
-// keys are not an interval.
+// VisibleKeys() is simple rather than fast; the reference and the tests of builders call it. The
+// CPU path computes whole intervals with KeyInterval(), and calls KeyPosition() only for rows whose
+// visible keys are not an interval.
 //
 // Pure functions of host data. Thread safety: const data.
 
@@ -25,9 +25,9 @@
 
 namespace reprise {
 
-// A row with the batch's absent arrays resolved.
+// A row. Absent arrays of the batch are replaced by their defaults.
 struct BatchRow {
-  int first_token = 0;  // of q and out
+  int first_token = 0;  // row of q and out
   int query_len = 0;
   int seq_len = 0;
   int64_t key_start = 0;  // in the table row; 0 in ragged batches
@@ -41,17 +41,17 @@ struct BatchRow {
   bool causal = true;
 };
 
-// Reads the arrays of the batch at `row`. For a row without keys it reads only the queries: the
-// other elements may be garbage, and the result has the defaults. REQUIRES: 0 <= row < num_rows;
-// host pointers.
+// Reads the arrays of the batch at `row`. For a row without keys, only the queries are read (other
+// elements may be garbage), and the result has defaults. REQUIRES: 0 <= row < num_rows; host
+// pointers.
 BatchRow RowOf(const PagedBatch& batch, int row);
 BatchRow RowOf(const RaggedBatch& batch, int row);
 
-// p(i) of the contract. REQUIRES: 0 <= query < query_len.
+// The position p(i) of attention/paged_batch.h. REQUIRES: 0 <= query < query_len.
 int64_t QueryPosition(const BatchRow& row, int query);
 
-// P(l) of the contract if `query` of `q_head` sees local key `key`; nullopt if it does not.
-// REQUIRES: 0 <= query < query_len, 0 <= key < seq_len. q_head matters only to sparse patterns.
+// The position P(l) of local key `key` if `query` of `q_head` sees it; otherwise nullopt. REQUIRES:
+// 0 <= query < query_len, 0 <= key < seq_len. q_head only affects sparse patterns.
 std::optional<int64_t> KeyPosition(const AttentionParams& layer, const BatchRow& row, int query,
                                    int q_head, int key);
 
@@ -62,11 +62,11 @@ struct VisibleKey {
   friend bool operator==(const VisibleKey&, const VisibleKey&) = default;
 };
 
-// All keys that `query` of `q_head` sees, in the order of the table. O(seq_len).
+// All keys that `query` of `q_head` sees, in table order. Cost: O(seq_len).
 std::vector<VisibleKey> VisibleKeys(const AttentionParams& layer, const BatchRow& row, int query,
                                     int q_head);
 
-// Local keys [begin, end), empty if begin == end.
+// Local keys [begin, end); empty if begin == end.
 struct KeyRange {
   int begin = 0;
   int end = 0;
@@ -75,15 +75,15 @@ struct KeyRange {
   friend bool operator==(const KeyRange&, const KeyRange&) = default;
 };
 
-// The smallest interval that can be computed without checking single keys and contains every key
-// that `query` sees. If IsInterval(), it contains no other keys. O(1).
+// An interval that contains every key that `query` sees; the smallest one that does not require
+// checks of individual keys. If IsInterval(), the query sees all its keys. Cost: O(1).
 KeyRange KeyInterval(const AttentionParams& layer, const BatchRow& row, int query);
 
-// Whether the keys that a query of this row sees are always one interval: no tail, no custom mask,
-// no sparse pattern.
+// Whether the visible keys of every query of this row are an interval: no tail, no custom mask, no
+// sparse pattern.
 bool IsInterval(const AttentionParams& layer, const BatchRow& row);
 
-// Position of ordinary (not tail) local key `key`: P(l) of the contract's first two lines.
+// Position P(l) of local key `key` that is not a tail key, in ordinary or context-parallel batches.
 int64_t OrdinaryKeyPosition(const BatchRow& row, int64_t key);
 
 }  // namespace reprise
