@@ -19,9 +19,9 @@ TEST(AlibiSlopesTest, APowerOfTwoIsAGeometricSeries) {
 }
 
 TEST(AlibiSlopesTest, OtherNumbersOfHeadsTakeEveryOtherSlopeOfTwiceAsMany) {
-  // 4 heads: 2^-2, 2^-4, 2^-6, 2^-8; of 8 heads the first and third: 2^-1, 2^-3.
+  // 4 heads: 2^-2, 2^-4, 2^-6, 2^-8. Then the first and third slope of 8 heads: 2^-1, 2^-3.
   EXPECT_THAT(AlibiSlopes(6), ElementsAre(0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f));
-  // The paper's 12 heads: 8 and, of 16, every other one from 2^-0.5.
+  // The paper's 12 heads: the slopes of 8 heads, and every other slope of 16 heads, from 2^-0.5.
   EXPECT_THAT(AlibiSlopes(12).back(), FloatNear(0.0883883476f, 1e-9f));  // 2^-3.5
   EXPECT_EQ(AlibiSlopes(12).size(), 12u);
 }

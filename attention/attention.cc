@@ -54,7 +54,7 @@ NewKeys NewKeysOf(const AttentionExtras& extras) {
   return {.k = ViewOf(*extras.new_k), .v = ViewOf(*extras.new_v)};
 }
 
-// Runs on LibTorch's threads, which its matrix products use too.
+// Uses LibTorch's thread pool, which LibTorch's matrix products also use.
 void RunOnTorchThreads(int num_shares, absl::FunctionRef<void(int)> run_share) {
   ParallelFor(0, num_shares, /*grain=*/1, [&](int64_t begin, int64_t end) {
     for (int64_t share = begin; share < end; ++share) run_share(static_cast<int>(share));

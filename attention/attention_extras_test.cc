@@ -1,6 +1,6 @@
-// AttentionExtras on the CPU, by way of tensors, and what of it is refused on any device. That the
-// numbers are right is held by attention/cpu/host_attention_test.cc and, on a GPU, by
-// attention/cuda/attention_gpu_test.cc.
+// AttentionExtras on the CPU, through tensors, and the extras that every device rejects.
+// attention/cpu/host_attention_test.cc and, on a GPU, attention/cuda/attention_gpu_test.cc check
+// the numbers.
 
 #include "reprise/attention/attention_extras.h"
 
@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A row of 2 queries at the end of 5 keys in 2 blocks of 4, 2 q heads over 1 kv head of 16 dims.
+// One row: 2 queries at the end of 5 keys in 2 blocks of 4; 2 q heads over 1 KV head of 16 dims.
 class Call {
  public:
   Call() {
@@ -84,7 +84,7 @@ TEST(AttentionExtrasTest, NewKeysStandInThePlaceOfTheCaches) {
   Call call;
   ASSERT_TRUE(call.Run().ok());
   const at::Tensor expected = call.out.clone();
-  // Keys 3 and 4: the last token of block 2 and the first of block 1.
+  // Keys 3 and 4: the last token of block 2 and the first token of block 1.
   at::Tensor new_k = at::empty({2, 1, 16});
   at::Tensor new_v = at::empty({2, 1, 16});
   for (int i : {0, 1}) {
@@ -107,7 +107,7 @@ TEST(AttentionExtrasTest, OutIsQuantisedWithOneScale) {
   call.out = at::empty({2, 2, 16}, at::kFloat8_e4m3fn);
   call.extras.out_scale.value = 0.005f;
   ASSERT_TRUE(call.Run().ok());
-  // Values of rand() are below 1, and e4m3 is off by 1/16 of them at most.
+  // Values of rand() are below 1, and e4m3's error is at most 1/16 of a value.
   EXPECT_LT(Distance(call.out.to(at::kFloat) * 0.005f, exact), 1.0f / 16);
   EXPECT_GT(call.out.to(at::kFloat).max().item<float>(), 50.0f);
 }
@@ -133,18 +133,19 @@ TEST(AttentionExtrasTest, RefusesWhatDoesNotFitByName) {
   at::Tensor scales = at::rand({2, 2, 4});
   at::Tensor odd_scales = at::rand({2, 2, 3});
   call.extras = {.new_k = &keys};
-  EXPECT_THAT(call.Message(), HasSubstr("new_k and new_v: expected both or none"));
+  EXPECT_THAT(call.Message(), HasSubstr("new_k and new_v must be given together"));
   call.extras = {.new_k = &short_keys, .new_v = &keys};
   EXPECT_THAT(call.Message(), HasSubstr("new_k must be [>= num_tokens"));
   call.extras = {.new_k = &half_keys, .new_v = &half_keys};
   EXPECT_THAT(call.Message(), HasSubstr("new_k has the wrong dtype"));
   call.extras = {.out_scale = {.value = 0.5f}};
-  EXPECT_THAT(call.Message(), HasSubstr("out, with scales of its own, has the wrong dtype"));
+  EXPECT_THAT(call.Message(), HasSubstr("out must have an fp8 dtype if it is scaled"));
   call.out = at::empty({2, 2, 16}, at::kFloat8_e5m2);
   call.extras = {.out_scale = {.value = 0.0f}};
   EXPECT_THAT(call.Message(), HasSubstr("out_scale: expected a positive, finite number, got 0"));
   call.extras = {.out_scale = {.value = 0.5f}, .out_block_scales = &scales};
-  EXPECT_THAT(call.Message(), HasSubstr("out_scale: expected none beside out_block_scales"));
+  EXPECT_THAT(call.Message(),
+              HasSubstr("out_scale must not be given together with out_block_scales"));
   call.extras = {.out_block_scales = &odd_scales};
   EXPECT_THAT(call.Message(), HasSubstr("expected blocks of a multiple of 4 columns"));
   call.extras = {};

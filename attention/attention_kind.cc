@@ -26,7 +26,7 @@ std::string_view AttentionKindName(AttentionKind kind) {
     case AttentionKind::kEncoderDecoder:
       return "encoder-decoder";
   }
-  LOG(FATAL) << "no such kind of attention: " << static_cast<int>(kind);
+  LOG(FATAL) << "unknown AttentionKind: " << static_cast<int>(kind);
 }
 
 absl::StatusOr<AttentionKind> ParseAttentionKind(std::string_view name) {

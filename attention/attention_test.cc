@@ -39,8 +39,8 @@ at::Tensor Poisoned(at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::full(sizes, NAN, at::TensorOptions().dtype(dtype));
 }
 
-// Close to the reference: attention/cpu/host_attention_test.cc holds the same code to a derived
-// tolerance; here the way through tensors is tested.
+// Allows a loose tolerance: attention/cpu/host_attention_test.cc checks the same code with a
+// derived tolerance. This file tests the path through tensors.
 void ExpectClose(const ReferenceResult<double>& expected, const at::Tensor& out,
                  const at::Tensor& lse) {
   const TokenView values = {.data = out.data_ptr(), .dtype = *FromScalarType(out.scalar_type())};
@@ -107,7 +107,7 @@ TEST(AttentionTest, RaggedAttentionAgreesWithTheReference) {
   }
 }
 
-// Two queries at the end of three keys, block_size 2, 2 q heads over 1 kv head of 4 dims.
+// Two queries at the end of three keys, block_size 2, 2 q heads over 1 KV head of 4 dims.
 class PagedCall {
  public:
   PagedCall()
@@ -246,7 +246,7 @@ TEST(AttentionTest, ADeviceThatIsNeitherCpuNorCudaIsUnimplemented) {
   PagedCall call;
   const auto meta = at::TensorOptions().device(at::kMeta).dtype(at::kFloat);
   call.q = at::empty({2, 2, 4}, meta);
-  EXPECT_EQ(call.Run().code(), absl::StatusCode::kInvalidArgument);  // out is elsewhere
+  EXPECT_EQ(call.Run().code(), absl::StatusCode::kInvalidArgument);  // out is on another device
   call.out = at::empty({2, 2, 4}, meta);
   const absl::Status status = call.Run();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);

@@ -63,7 +63,7 @@ absl::Status CheckSlopes(const AttentionParams& layer) {
                  absl::StrCat("0 or at least num_q_heads (", layer.num_q_heads, ")"), stride);
 }
 
-// Of paged and ragged batches.
+// Checks the mask fields of a paged or ragged batch.
 template <typename Batch>
 absl::Status CheckCustomMask(const Batch& batch) {
   if (!batch.custom_mask) {
@@ -78,7 +78,7 @@ absl::Status CheckCustomMask(const Batch& batch) {
 absl::Status CheckCustomMaskStandsAlone(const PagedBatch& batch) {
   if (!batch.custom_mask) return absl::OkStatus();
   if (batch.tail_len) {
-    return absl::InvalidArgumentError("tail_len: expected none beside custom_mask, got one");
+    return absl::InvalidArgumentError("tail_len must not be given together with custom_mask");
   }
   if (batch.key_positions.world == 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -86,7 +86,7 @@ absl::Status CheckCustomMaskStandsAlone(const PagedBatch& batch) {
                    batch.key_positions.world, "), got one"));
 }
 
-// Latents whose rope part is a tensor of its own.
+// Checks MLA keys whose rope part is a separate tensor.
 absl::Status CheckRope(const AttentionParams& layer, const KvLayer& kv) {
   const int most = kv.head_dim_qk - kv.head_dim_v;
   if (kv.rope_dim < 0 || kv.rope_dim > most) {
@@ -107,14 +107,15 @@ absl::Status CheckRope(const AttentionParams& layer, const KvLayer& kv) {
     return Refused("kv.rope_dtype", "float32, float16, bfloat16 or an fp8 type",
                    std::string(DTypeName(kv.rope_dtype)));
   }
-  // The scales' ratio is taken.
+  // The kernels divide by this scale.
   if (!kv.k_scale.data) REPRISE_RETURN_IF_ERROR(CheckPositive("kv.k_scale", kv.k_scale.value));
   if (!layer.rotary) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "rotary: expected none with keys that have a rope part (kv.rope_dim), got one");
 }
 
-// Checks that `value`, name[index], is in [least, most]; messages call `most` `limit`.
+// Checks that `value`, which is name[index], is in [least, most]. `limit` describes `most` in
+// messages.
 absl::Status CheckElement(absl::string_view name, int64_t index, int64_t value, int64_t least,
                           int64_t most, absl::string_view limit) {
   if (value >= least && value <= most) return absl::OkStatus();
@@ -122,7 +123,8 @@ absl::Status CheckElement(absl::string_view name, int64_t index, int64_t value, 
                                                  most, " (", limit, "), got ", value));
 }
 
-// Checks prefix sums, from 0, of lengths up to `longest`, with a total of at most `capacity`.
+// Checks prefix sums that begin at 0: lengths are at most `longest`, and the total at most
+// `capacity`.
 absl::Status CheckStartLoc(absl::string_view name, const int32_t* loc, int num_rows, int longest,
                            absl::string_view longest_name, int capacity,
                            absl::string_view capacity_name) {
@@ -141,7 +143,7 @@ absl::Status CheckMask(const Batch& batch, int r, const BatchRow& row) {
   const int64_t num_bytes = (int64_t{row.query_len} * row.seq_len + 7) / 8;
   return CheckElement("custom_mask_offset", r, batch.custom_mask_offset[r], 0,
                       batch.custom_mask_bytes - num_bytes,
-                      "custom_mask_bytes less those of the row, or -1");
+                      "custom_mask_bytes minus the row's mask bytes, or -1");
 }
 
 absl::Status CheckBlocks(const AttentionParams& layer, const PagedBatch& batch, const KvLayer& kv,

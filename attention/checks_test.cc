@@ -21,7 +21,7 @@ AttentionParams GoodParams() {
   return {.num_q_heads = 8, .num_kv_heads = 2, .head_dim_qk = 64, .head_dim_v = 64};
 }
 
-// The message of the error, which must be InvalidArgument.
+// Returns the message of `status`, which must be InvalidArgument.
 std::string Refusal(const absl::Status& status) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   return std::string(status.message());
@@ -84,7 +84,7 @@ TEST(ParamsCheckTest, RotaryNeedsAnEvenPartOfTheHead) {
   EXPECT_THAT(RefusalOf([](AttentionParams& p) { p.rotary = RotaryParams{.rotary_dim = 3}; }),
               HasSubstr("got 3"));
   EXPECT_THAT(RefusalOf([](AttentionParams& p) {
-                p.head_dim_qk = 5;  // all of it is odd
+                p.head_dim_qk = 5;  // the default is the whole head, which is odd here
                 p.rotary = RotaryParams{};
               }),
               HasSubstr("got 5"));
@@ -179,7 +179,7 @@ TEST(ParamsCheckTest, ContextParallelismExcludesTailsAndNeedsPositions) {
             }),
             "key_positions.rank: expected 0 to world - 1 (1), got 2");
   const Arrays arrays;
-  PagedBatch cross = arrays.Batch();  // no position plays a part
+  PagedBatch cross = arrays.Batch();  // positions do not matter here
   cross.key_positions = {.rank = 1, .world = 2};
   cross.causal = false;
   EXPECT_TRUE(CheckBatchFields(GoodParams(), cross).ok());
@@ -218,7 +218,7 @@ TEST(ParamsCheckTest, CustomMasksNeedOffsetsAndExcludeTailsAndRanks) {
               b.tail_len = a.one.data();
               b.tail_mask = a.mask.data();
             }),
-            "tail_len: expected none beside custom_mask, got one");
+            "tail_len must not be given together with custom_mask");
   EXPECT_EQ(BatchRefusal([&](PagedBatch& b, Params&, const Arrays&) {
               masked(b);
               b.key_positions = {.rank = 0, .world = 2};
@@ -326,7 +326,7 @@ TEST(ParamsCheckTest, ACacheMayHaveNoBlocksAndThenNoMemory) {
   EXPECT_EQ(Refusal(CheckKvLayer(GoodParams(), kv)), "kv.num_blocks: expected at least 0, got -1");
 }
 
-// Two rows of 2 queries over 5 keys and 1 over 3, block_size 2, tables of 3 blocks.
+// Two rows: 2 queries over 5 keys, and 1 query over 3 keys. block_size 2, tables of 3 blocks.
 struct TwoRows {
   std::vector<int32_t> query_start_loc = {0, 2, 3};
   std::vector<int32_t> seq_lens = {5, 3};
@@ -392,7 +392,7 @@ TEST(BatchCheckTest, LengthsBeyondTheCapacityOrTheTableAreRefused) {
             "seq_lens[1]: expected 0 to 6 (max_seq_len), got 7");
   EXPECT_EQ(RefusalOfRows([](TwoRows& rows) { rows.seq_lens[0] = -1; }),
             "seq_lens[0]: expected 0 to 6 (max_seq_len), got -1");
-  // Keys 4 .. 6 of a table of 6.
+  // Keys 4 to 6 of a table with 6 keys.
   EXPECT_EQ(RefusalOfRows([](TwoRows& rows) { rows.key_start[1] = 4; }),
             "key_start[1]: expected 0 to 3 (max_blocks * block_size - seq_len), got 4");
 }
@@ -405,7 +405,7 @@ TEST(BatchCheckTest, RowsOutsideTheTablesAreRefused) {
 TEST(BatchCheckTest, BlocksOutsideTheCacheAreRefusedWhereTheyAreRead) {
   EXPECT_EQ(RefusalOfRows([](TwoRows& rows) { rows.block_table[1] = 6; }),
             "block_table[0][1]: expected 0 to 5 (a block of the cache), got 6");
-  TwoRows rows;  // a window of 1 token: queries at 3 and 4, keys from 3 on
+  TwoRows rows;  // window of 1 token: queries at 3 and 4, so keys before 3 are not read
   rows.layer.window_left = 0;
   rows.block_table[0] = std::numeric_limits<int32_t>::min();
   EXPECT_TRUE(rows.Check().ok());
@@ -419,8 +419,8 @@ TEST(BatchCheckTest, TailsLongerThanTheRowAreRefused) {
 TEST(BatchCheckTest, MasksBeyondTheirArrayAreRefused) {
   // Row 0 has 2 queries and 5 keys: 10 bits.
   EXPECT_EQ(RefusalOfRows([](TwoRows& rows) { rows.custom_mask_offset[0] = 3; }),
-            "custom_mask_offset[0]: expected 0 to 2 (custom_mask_bytes less those of the row, or "
-            "-1), got 3");
+            "custom_mask_offset[0]: expected 0 to 2 (custom_mask_bytes minus the row's mask bytes, "
+            "or -1), got 3");
   EXPECT_THAT(RefusalOfRows([](TwoRows& rows) { rows.custom_mask_offset[1] = -2; }),
               HasSubstr("custom_mask_offset[1]"));
   TwoRows rows;

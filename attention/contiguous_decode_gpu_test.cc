@@ -1,5 +1,5 @@
-// Decode of a single sequence without a block table on a GPU: one captured graph, replayed as the
-// sequence grows and shrinks, and as its keys and their scales change.
+// Decodes a single sequence without a block table on a GPU: one captured graph, replayed while the
+// sequence grows and shrinks, and while its keys and their scales change.
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>

@@ -8,7 +8,7 @@
 namespace reprise {
 namespace {
 
-// One call over memory whose contents change: what a graph is on the CPU.
+// Repeats one call while the memory's contents change, as a graph would on the CPU.
 void CheckCase(const ContiguousCaseOptions& options) {
   SCOPED_TRACE(testing::Message() << "q " << options.q_dtype << ", keys " << options.kv_dtype
                                   << (options.is_hnd ? ", HND, " : ", NHD, ")

@@ -31,7 +31,7 @@ constexpr WorkMapCostField kFields[] = {
     {"wide_keys", &WorkMapCosts::wide_keys, 0},
 };
 
-// The fields are integers, and clusters_of is an array of them.
+// All fields are int, except the array clusters_of.
 static_assert(sizeof(WorkMapCosts) == sizeof(kFields) / sizeof(kFields[0]) * sizeof(int) +
                                           sizeof(WorkMapCosts::clusters_of),
               "kFields has all fields");

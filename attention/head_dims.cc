@@ -8,7 +8,7 @@
 namespace reprise {
 namespace {
 
-// Whether every call that `b` serves is served by `a`.
+// Whether `a` covers `b`: every call with dims within `b` is also within `a`.
 bool Covers(const HeadDims& a, const HeadDims& b) {
   return a.qk >= b.qk && a.v >= b.v && (!a.v_in_k || b.v_in_k);
 }
@@ -33,7 +33,7 @@ std::vector<HeadDims> LargestHeadDims(AttentionDevice device, DType q_dtype) {
     std::erase_if(largest, [&](const HeadDims& other) { return Covers(dims, other); });
     largest.push_back(dims);
   }
-  // Those that serve any V first.
+  // Limits without v_in_k come first.
   std::ranges::stable_partition(largest, [](const HeadDims& dims) { return !dims.v_in_k; });
   return largest;
 }

@@ -11,7 +11,7 @@ constexpr AttentionDevice kDevices[] = {AttentionDevice::kCpu, AttentionDevice::
 constexpr DType kQTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3,
                              DType::kFp8E5M2};
 
-// What vLLM's PagedAttention and its FlashInfer backend list, and DeepSeek's shapes.
+// Head dims listed by vLLM's PagedAttention and its FlashInfer backend, and DeepSeek's shapes.
 TEST(HeadDimsTest, TheSizesThatOtherSystemsListAreSupported) {
   for (const AttentionDevice device : kDevices) {
     for (const DType q_dtype : kQTypes) {
@@ -40,7 +40,8 @@ TEST(HeadDimsTest, TheCpuServesAnySize) {
   EXPECT_EQ(SupportedHeadDims(AttentionDevice::kCpu, DType::kBFloat16), "any head dims");
 }
 
-// The limits are those of what plans a kernel's work: the next size up is refused by this sentence.
+// The limits match those of PlanWorkMap(): the next larger size is rejected with
+// SupportedHeadDims().
 TEST(HeadDimsTest, OnCudaTheLimitsAreThoseOfThePlan) {
   for (const DType q_dtype : kQTypes) {
     const auto plan = [&](int head_dim_qk, int head_dim_v) {

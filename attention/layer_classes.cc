@@ -44,27 +44,27 @@ bool HasCache(const LayerSpec& layer) {
   return layer.kind == AttentionKind::kDecoder || layer.kind == AttentionKind::kEncoderDecoder;
 }
 
-// What the layer can see. REQUIRES: it has a cache.
+// The keys that the layer can see. REQUIRES: HasCache(layer).
 KvGroupSpec RetentionOf(const LayerSpec& layer) {
   if (layer.kind == AttentionKind::kEncoderDecoder) return {.retention = KvRetention::kCross};
   if (layer.chunk_size) {
     return {.retention = KvRetention::kChunkedLocal, .span = *layer.chunk_size};
   }
-  // A window of INT_MAX keeps everything.
+  // A window of INT_MAX keeps all keys.
   if (layer.params.window_left && *layer.params.window_left < INT32_MAX) {
     return {.retention = KvRetention::kSlidingWindow, .span = *layer.params.window_left + 1};
   }
   return {};
 }
 
-// Whether a sequence of any length keeps what `needed` keeps.
+// Whether `kept` contains the keys of `needed` for sequences of any length.
 bool Keeps(const KvGroupSpec& kept, const KvGroupSpec& needed) {
   if (kept == needed) return true;
   switch (kept.retention) {
     case KvRetention::kFull:
       return needed.retention != KvRetention::kCross;
     case KvRetention::kSlidingWindow:
-      // At the end of a chunk all span - 1 tokens before the next one are needed.
+      // At the end of a chunk, all span - 1 tokens before the next token are needed.
       return (needed.retention == KvRetention::kSlidingWindow ||
               needed.retention == KvRetention::kChunkedLocal) &&
              needed.span <= kept.span;
@@ -92,7 +92,7 @@ absl::Status CheckAlone(int index, const LayerSpec& layer) {
     return Refused(index, "chunk_size", "at least 1", absl::StrCat(*layer.chunk_size));
   }
   if (layer.chunk_size && layer.kind != AttentionKind::kDecoder) {
-    return Refused(index, "chunk_size", absl::StrCat("none of kind ", KindName(layer.kind)),
+    return Refused(index, "chunk_size", absl::StrCat("none for kind ", KindName(layer.kind)),
                    absl::StrCat(*layer.chunk_size));
   }
   // A window counts positions, which the decoder's queries and the encoder's keys do not share.
@@ -103,7 +103,7 @@ absl::Status CheckAlone(int index, const LayerSpec& layer) {
   for (const auto& [name, window] : windows) {
     if (!is_cross || !window) continue;
     return Refused(index, name,
-                   absl::StrCat("none of kind ", KindName(layer.kind),
+                   absl::StrCat("none for kind ", KindName(layer.kind),
                                 ", whose queries and keys have no positions in common"),
                    absl::StrCat(*window));
   }
@@ -119,7 +119,7 @@ absl::Status CheckAlone(int index, const LayerSpec& layer) {
   return absl::OkStatus();
 }
 
-// What one block of the layer's cache holds.
+// The contents of one block of the layer's cache.
 auto CacheShape(const LayerSpec& layer) {
   return std::tuple(layer.params.num_kv_heads, layer.params.head_dim_qk, layer.params.head_dim_v,
                     layer.v_in_k);
@@ -130,7 +130,7 @@ absl::Status CheckSharing(absl::Span<const LayerSpec> layers, int index) {
   const int owner_index = *layer.shares_kv_with;
   const std::string got = absl::StrCat(owner_index);
   if (!HasCache(layer)) {
-    return Refused(index, "shares_kv_with", absl::StrCat("none of kind ", KindName(layer.kind)),
+    return Refused(index, "shares_kv_with", absl::StrCat("none for kind ", KindName(layer.kind)),
                    got);
   }
   if (owner_index < 0 || owner_index >= index) {
@@ -139,8 +139,8 @@ absl::Status CheckSharing(absl::Span<const LayerSpec> layers, int index) {
   }
   const LayerSpec& owner = layers[owner_index];
   if (owner.shares_kv_with) {
-    return Refused(index, "shares_kv_with", "a layer with a cache of its own",
-                   absl::StrCat(got, ", which shares that of ", *owner.shares_kv_with));
+    return Refused(index, "shares_kv_with", "a layer that owns its cache",
+                   absl::StrCat(got, ", which shares the cache of layer ", *owner.shares_kv_with));
   }
   if (owner.kind != layer.kind) {
     return Refused(index, "shares_kv_with", absl::StrCat("a layer of kind ", KindName(layer.kind)),
@@ -148,7 +148,7 @@ absl::Status CheckSharing(absl::Span<const LayerSpec> layers, int index) {
   }
   if (CacheShape(owner) != CacheShape(layer)) {
     return Refused(index, "shares_kv_with",
-                   "a layer of the same num_kv_heads, head_dim_qk, head_dim_v and v_in_k", got);
+                   "a layer with the same num_kv_heads, head_dim_qk, head_dim_v and v_in_k", got);
   }
   const KvGroupSpec kept = RetentionOf(owner);
   const KvGroupSpec needed = RetentionOf(layer);
@@ -171,7 +171,7 @@ auto ClassKey(const LayerSpec& layer) {
                     layer.v_in_k, layer.q_dtype, KernelsFor(params, layer.kernels));
 }
 
-// The index of `value` in `values`, to which it is added if it is new.
+// Returns the index of `value` in `values`. Appends it if it is new.
 template <typename T, typename IsSame>
 int FindOrAdd(std::vector<T>& values, const T& value, IsSame is_same) {
   const auto found = absl::c_find_if(values, is_same);

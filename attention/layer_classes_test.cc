@@ -73,13 +73,13 @@ TEST(LayerClassesTest, EncodersHaveNoCacheAndCrossAttentionAGroupOfItsOwn) {
 
 TEST(LayerClassesTest, ALayerThatSharesACacheIsInItsOwnersGroup) {
   std::vector<LayerSpec> layers(3, Layer());
-  layers[1].params.window_left = 99;  // needs less than the full cache it reads
+  layers[1].params.window_left = 99;  // needs fewer keys than the full cache that it reads
   layers[1].shares_kv_with = 0;
   layers[2].params.window_left = 99;
   const LayerClasses classes = ClassesOf(layers);
   EXPECT_THAT(classes.group_of_layer, ElementsAre(0, 0, 1));
   EXPECT_THAT(classes.cache_of_layer, ElementsAre(0, 0, 2));
-  // Alike in all but the table that they read.
+  // The classes differ only in the block table.
   EXPECT_THAT(classes.class_of_layer, ElementsAre(0, 1, 2));
 }
 
@@ -136,7 +136,7 @@ TEST(LayerClassesTest, ImpossibleLayersAreRefusedByNameAndValue) {
               layer.chunk_size = 8;
               layer.kind = AttentionKind::kEncoderDecoder;
             }),
-            "layers[1].chunk_size: expected none of kind encoder-decoder, got 8");
+            "layers[1].chunk_size: expected none for kind encoder-decoder, got 8");
   EXPECT_EQ(refusal([](LayerSpec& layer) {
               layer.v_in_k = true;
               layer.params.head_dim_v = 65;
@@ -144,7 +144,7 @@ TEST(LayerClassesTest, ImpossibleLayersAreRefusedByNameAndValue) {
             "layers[1].params.head_dim_v: expected at most 64 (head_dim_qk) with v_in_k, got 65");
 }
 
-// Beside windows in other layers, cross attention is served; a window of its own means nothing.
+// Cross attention works next to layers with windows, but must not have a window.
 TEST(LayerClassesTest, AWindowOfACrossLayerIsRefused) {
   std::vector<LayerSpec> layers(2, Layer());
   layers[0].params.window_left = 7;
@@ -152,7 +152,7 @@ TEST(LayerClassesTest, AWindowOfACrossLayerIsRefused) {
   EXPECT_THAT(ClassesOf(layers).class_of_layer, ElementsAre(0, 1));
   layers[1].params.window_left = 7;
   EXPECT_EQ(RefusalOf(layers),
-            "layers[1].params.window_left: expected none of kind encoder-decoder, whose queries "
+            "layers[1].params.window_left: expected none for kind encoder-decoder, whose queries "
             "and keys have no positions in common, got 7");
   layers[1].params.window_left.reset();
   layers[1].params.window_right = 0;
@@ -171,12 +171,12 @@ TEST(LayerClassesTest, SharingThatCannotWorkIsRefusedWithTheReason) {
             "layers[2].shares_kv_with: expected an earlier layer, 0 to 1, got 2");
   EXPECT_THAT(refusal([](Layers layers) { layers[2].shares_kv_with = -1; }), HasSubstr("got -1"));
   EXPECT_EQ(refusal([](Layers layers) { layers[1].shares_kv_with = 0; }),
-            "layers[2].shares_kv_with: expected a layer with a cache of its own, got 1, which "
-            "shares that of 0");
+            "layers[2].shares_kv_with: expected a layer that owns its cache, got 1, which "
+            "shares the cache of layer 0");
   EXPECT_EQ(refusal([](Layers layers) { layers[1].kind = AttentionKind::kEncoder; }),
             "layers[2].shares_kv_with: expected a layer of kind decoder, got 1 of kind encoder");
   EXPECT_EQ(refusal([](Layers layers) { layers[2].kind = AttentionKind::kEncoderOnly; }),
-            "layers[2].shares_kv_with: expected none of kind encoder-only, got 1");
+            "layers[2].shares_kv_with: expected none for kind encoder-only, got 1");
   EXPECT_THAT(refusal([](Layers layers) { layers[2].params.head_dim_v = 32; }),
               HasSubstr("the same num_kv_heads, head_dim_qk, head_dim_v and v_in_k"));
   EXPECT_EQ(refusal([](Layers layers) { layers[1].params.window_left = 63; }),
@@ -189,7 +189,8 @@ TEST(LayerClassesTest, SharingThatCannotWorkIsRefusedWithTheReason) {
               HasSubstr("which keeps a chunk of 64 tokens"));
 }
 
-// By the definition of the groups, every key that the sharer needs is kept at every length.
+// By the definition of the groups: the owner keeps every key that the sharer needs, at every
+// length.
 TEST(LayerClassesTest, SharingIsAllowedExactlyWhereTheOwnerKeepsWhatIsNeeded) {
   std::vector<LayerSpec> kinds;
   kinds.push_back(Layer());
@@ -205,7 +206,7 @@ TEST(LayerClassesTest, SharingIsAllowedExactlyWhereTheOwnerKeepsWhatIsNeeded) {
       const KvGroupSpec needed = ClassesOf({sharer}).groups[0];
       bool is_enough = true;
       for (int64_t n = 0; n < 100; ++n) {
-        // Beyond the last token nothing is kept or needed.
+        // No key after the last token is kept or needed.
         is_enough &= std::min(FirstNeededPosition(kept, n), n) <=
                      std::min(FirstNeededPosition(needed, n), n);
       }

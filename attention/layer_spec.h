@@ -24,9 +24,9 @@ namespace reprise {
 // The source of a layer's keys. Common names: "decoder", "encoder", "encoder-only",
 // "encoder-decoder".
 enum class AttentionKind : int8_t {
-  kDecoder,      // self-attention over the sequence's cached keys; causal
-  kEncoder,      // encoder of an encoder-decoder: this pass's tokens in both directions, no cache
-  kEncoderOnly,  // like kEncoder, for a model without a decoder
+  kDecoder,         // self-attention over the sequence's cached keys; causal
+  kEncoder,         // this pass's tokens in both directions, without a cache
+  kEncoderOnly,     // like kEncoder, for a model without a decoder
   kEncoderDecoder,  // cross attention: the encoder's keys, cached once; not causal
 };
 

@@ -24,10 +24,10 @@ constexpr int64_t kAlignment = 256 / 4;  // elements
 absl::Status CheckReserved(const char* name, int64_t most, int64_t got) {
   if (got >= 0 && got <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " must fit in what was reserved: expected 0 to ", most, ", got ", got));
+      absl::StrCat(name, " must fit the planned capacity: expected 0 to ", most, ", got ", got));
 }
 
-// Into memory at an unchanged address.
+// Copies `source` into `part`, whose address does not change.
 void CopyInto(const at::Tensor& part, const at::Tensor& source) {
   if (source.numel() == 0) return;
   if (!source.is_cpu() || part.is_cpu()) {
@@ -41,7 +41,7 @@ void CopyInto(const at::Tensor& part, const at::Tensor& source) {
   part.copy_(pinned, /*non_blocking=*/true);
 }
 
-// Part of an array of 4-byte elements, as elements of another type.
+// Views part of an array of 4-byte elements as `count` elements of `dtype`.
 at::Tensor PartAs(const at::Tensor& arrays, int64_t offset, int64_t count, at::ScalarType dtype) {
   const int64_t num_bytes = count * static_cast<int64_t>(c10::elementSize(dtype));
   return arrays.slice(0, offset, offset + CeilDiv(num_bytes, 4)).view(dtype).slice(0, 0, count);
@@ -51,7 +51,7 @@ at::Tensor Part(const at::Tensor& arrays, int64_t offset, int64_t count) {
   return arrays.slice(0, offset, offset + count);
 }
 
-// Of a contiguous array on the host.
+// The elements of a contiguous array on the host.
 absl::Span<const int32_t> SpanOf(const at::Tensor& array) {
   return {array.const_data_ptr<int32_t>(), static_cast<size_t>(array.numel())};
 }
@@ -69,7 +69,7 @@ absl::Status CheckElement(const char* name, int64_t index, int64_t least, int64_
       absl::StrCat(name, "[", index, "]: expected ", least, " to ", most, ", got ", got));
 }
 
-constexpr int kNumTableArrays = 5;  // the first ones of ArraysOf()
+constexpr int kNumTableArrays = 5;  // the first elements of ArraysOf()
 
 struct NamedArray {
   const char* name;
@@ -98,10 +98,11 @@ absl::Status CheckForm(const PlanInputs& inputs) {
   for (const auto& [name, array] : absl::MakeConstSpan(arrays).first(kNumTableArrays)) {
     if (array->has_value()) absl::StrAppend(&got, got.empty() ? "" : ", ", name);
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the table is padded or packed: expected seq_lens and block_table, or block_indptr, "
-      "block_indices and last_block_len, got ",
-      got.empty() ? "nothing" : got));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the block table must be padded or packed: expected seq_lens and block_table, "
+                   "or block_indptr, "
+                   "block_indices and last_block_len, got ",
+                   got.empty() ? "nothing" : got));
 }
 
 }  // namespace
@@ -150,9 +151,9 @@ absl::Status PlanInputSpace::CheckTable(const PlanInputs& inputs, int64_t num_ro
 absl::Status PlanInputSpace::CheckMask(const PlanInputs& inputs, int64_t num_rows) const {
   if (!inputs.custom_mask && !inputs.custom_mask_offset) return absl::OkStatus();
   if (!inputs.custom_mask || !inputs.custom_mask_offset) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "masks have bits and offsets: expected custom_mask and custom_mask_offset, got ",
-        inputs.custom_mask ? "custom_mask" : "custom_mask_offset", " alone"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("custom_mask and custom_mask_offset must be given together: got ",
+                     inputs.custom_mask ? "custom_mask" : "custom_mask_offset", " alone"));
   }
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(
@@ -291,7 +292,8 @@ absl::Status PlanInputSpace::Unpack(const PlanInputs& inputs, const PlanShape& s
 absl::Status PlanInputSpace::Copy(const PlanInputs& inputs, const PlanShape& shape,
                                   const at::Tensor& memory, CUstream_st* stream) const {
   const at::Tensor arrays = memory.slice(0, 0, num_bytes()).view(at::kInt);
-  // Packed tables come first: on the host their content is checked here.
+  // Packed tables on the host come first, because their content is checked before anything is
+  // copied.
   if (IsPacked(inputs) && IsPackedOnHost(inputs)) {
     REPRISE_RETURN_IF_ERROR(CopyPackedFromHost(inputs, shape, arrays));
   } else if (IsPacked(inputs)) {
@@ -303,7 +305,7 @@ absl::Status PlanInputSpace::Copy(const PlanInputs& inputs, const PlanShape& sha
     if (inputs.block_table->is_cpu() && !table.is_cpu() && columns < max_blocks_) {
       at::Tensor wide = at::zeros({shape.num_rows, max_blocks_}, at::kInt);
       wide.slice(1, 0, columns).copy_(*inputs.block_table);
-      CopyInto(table, wide);  // in one piece
+      CopyInto(table, wide);  // a single contiguous copy
     } else {
       CopyInto(table.slice(1, 0, columns), *inputs.block_table);
     }

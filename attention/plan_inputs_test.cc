@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 at::Tensor Ints(std::vector<int> values) { return at::tensor(values, at::kInt); }
 
-// Rows of 6, 0 and 8 keys at block_size 4.
+// Three rows with 6, 0 and 8 keys; block_size 4.
 PlanInputs Padded() {
   return {.seq_lens = Ints({6, 0, 8}), .block_table = Ints({7, 2, -5, -5, 5, 9}).view({3, 2})};
 }
@@ -78,7 +78,7 @@ TEST_F(PlanInputsTest, QueriesAreThoseOfQueryStartLocOrOneARow) {
   PlanInputs inputs = Padded();
   inputs.query_start_loc = Ints({0, 4, 4, 6});
   EXPECT_EQ(space_.Check(inputs, at::kCPU)->num_tokens, 6);
-  inputs.num_tokens = 9;  // tokens of no row
+  inputs.num_tokens = 9;  // tokens that belong to no row
   EXPECT_EQ(space_.Check(inputs, at::kCPU)->num_tokens, 9);
   EXPECT_THAT(std::vector<int>(Copied(inputs).query_start_loc, Copied(inputs).query_start_loc + 4),
               ElementsAre(0, 4, 4, 6));
@@ -153,7 +153,7 @@ TEST_F(PlanInputsTest, MasksThatDoNotFitAreRefused) {
   EXPECT_THAT(refusal(std::nullopt, offset), HasSubstr("got custom_mask_offset alone"));
   EXPECT_THAT(
       refusal(at::zeros({6}, at::kByte), offset),
-      HasSubstr("custom_mask's bytes must fit in what was reserved: expected 0 to 5, got 6"));
+      HasSubstr("custom_mask's bytes must fit the planned capacity: expected 0 to 5, got 6"));
   EXPECT_THAT(refusal(mask.to(at::kInt), offset), HasSubstr("custom_mask"));
   EXPECT_THAT(refusal(mask, offset.to(at::kInt)), HasSubstr("custom_mask_offset"));
   EXPECT_THAT(refusal(mask, at::tensor({0, 6, 0}, at::kLong)),
@@ -184,17 +184,17 @@ TEST_F(PlanInputsTest, WhatIsLargerThanReservedIsRefused) {
   PlanInputs inputs = Padded();
   inputs.block_table = at::full({3, 4}, 1, at::kInt);
   EXPECT_EQ(Refusal(inputs),
-            "block_table's columns must fit in what was reserved: expected 0 to 3, got 4");
+            "block_table's columns must fit the planned capacity: expected 0 to 3, got 4");
   // Rows that share blocks list them once per row.
   inputs = {.block_indptr = Ints({0, 3, 6}),
             .block_indices = Ints({1, 2, 3, 1, 2, 3}),
             .last_block_len = Ints({4, 4})};
-  EXPECT_EQ(Refusal(inputs), "block_indices must fit in what was reserved: expected 0 to 5, got 6");
+  EXPECT_EQ(Refusal(inputs), "block_indices must fit the planned capacity: expected 0 to 5, got 6");
   inputs = {.seq_lens = Ints({1, 1, 1, 1, 1}), .block_table = at::full({5, 1}, 1, at::kInt)};
-  EXPECT_EQ(Refusal(inputs), "num_rows must fit in what was reserved: expected 0 to 4, got 5");
+  EXPECT_EQ(Refusal(inputs), "num_rows must fit the planned capacity: expected 0 to 4, got 5");
   inputs = Padded();
   inputs.num_tokens = 10;
-  EXPECT_EQ(Refusal(inputs), "num_tokens must fit in what was reserved: expected 0 to 9, got 10");
+  EXPECT_EQ(Refusal(inputs), "num_tokens must fit the planned capacity: expected 0 to 9, got 10");
 }
 
 TEST_F(PlanInputsTest, LengthsOnTheHostAreLookedInto) {

@@ -44,7 +44,7 @@ absl::StatusOr<bool> IsCapturing(at::Device device) {
   return false;
 }
 
-// The device with its index, whose limits `work` gets.
+// Returns the device with its index, and sets work.device to its limits.
 absl::StatusOr<at::Device> ResolveDevice(at::Device device, WorkMapOptions& work) {
   if (device.is_cpu()) return at::Device(at::kCPU);
 #ifdef REPRISE_WITH_CUDA
@@ -63,7 +63,7 @@ absl::Status CheckSide(const char* name, const std::optional<int>& planned,
                        const std::optional<int>& side) {
   if (!planned || (side && *side <= *planned)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " must be within the window that was planned: expected at most ", *planned,
+      absl::StrCat(name, " must not exceed the planned window: expected at most ", *planned,
                    ", got ", side ? std::to_string(*side) : "none"));
 }
 
@@ -105,7 +105,7 @@ PlannedAttention::PlannedAttention(const PlannedAttentionOptions& options, const
       map_bytes_(inputs_.num_bytes() + plan.map_bytes) {}
 
 PlannedAttention::~PlannedAttention() {
-  // Read once: CUDA drops the pins of a destroyed graph on a thread of its own.
+  // Read only once: CUDA releases the pins of a destroyed graph on a separate thread.
   const auto graphs = pins_.count();
   LOG_IF(WARNING, graphs > 0) << graphs
                               << " captured graphs outlive the PlannedAttention that they use";
@@ -152,7 +152,7 @@ absl::Status PlannedAttention::Reset() {
   });
 }
 
-// The plan in the old workspaces is no longer valid.
+// Also invalidates the plan, which is in the old workspaces.
 void PlannedAttention::MakeMap() {
   planned_.reset();
   map_ = {};
@@ -189,9 +189,9 @@ absl::Status PlannedAttention::Plan(const PlanInputs& inputs) {
     REPRISE_ASSIGN_OR_RETURN(const PlanShape shape, inputs_.Check(inputs, options_.device));
     if (lone_run_pins_.count() > 0 && planned_ && *planned_ != shape) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "the batch must keep its size while graphs use its plan: expected ", planned_->num_rows,
-          " rows and ", planned_->num_tokens, " tokens (rows of seq_len 0 fill up), got ",
-          shape.num_rows, " and ", shape.num_tokens));
+          "the batch must keep its size while captured graphs use the plan: expected ",
+          planned_->num_rows, " rows and ", planned_->num_tokens,
+          " tokens (pad with rows of seq_len 0), got ", shape.num_rows, " and ", shape.num_tokens));
     }
     REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(options_.device));
     if (const char* name = FirstInputOnHost(inputs); name != nullptr && capturing) {
@@ -200,7 +200,7 @@ absl::Status PlannedAttention::Plan(const PlanInputs& inputs) {
                        options_.device.str(), ", got cpu"));
     }
     REPRISE_ASSIGN_OR_RETURN(const uint64_t capture, PinIfCaptured(pins_));
-    // After a failed copy there is no valid plan.
+    // If the copy fails, no plan is valid.
     if (lone_run_pins_.count() == 0) planned_.reset();
     CUstream_st* const stream = CurrentStream(options_.device);
     REPRISE_RETURN_IF_ERROR(inputs_.Copy(inputs, shape, map_workspace_, stream));
@@ -233,14 +233,15 @@ absl::Status PlannedAttention::Run(const AttentionParams& layer, const at::Tenso
     REPRISE_RETURN_IF_ERROR(CheckLayer(layer));
     if (kv.block_size != options_.block_size) {
       return absl::InvalidArgumentError(
-          absl::StrCat("kv has another block_size than was planned: ", "expected ",
+          absl::StrCat("kv.block_size must equal the planned block_size: ", "expected ",
                        options_.block_size, ", got ", kv.block_size));
     }
     REPRISE_ASSIGN_OR_RETURN(const uint64_t capture, PinIfCaptured(pins_));
     if (plan_capture_ != 0 && capture != plan_capture_) {
       return absl::FailedPreconditionError(
-          "Plan() was captured in a graph, and has not run: expected Run() in the same capture, or "
-          "another Plan() before it, got neither");
+          "Run() requires a plan that has run: Plan() was captured in a graph. Call Run() in the "
+          "same "
+          "capture, or call Plan() again");
     }
     if (capture != 0 && plan_capture_ == 0) {
       REPRISE_RETURN_IF_ERROR(PinIfCaptured(lone_run_pins_).status());

@@ -1,5 +1,5 @@
-// Plans from the host and from the device, eagerly and under graphs; workspaces that living graphs
-// hold.
+// Plans from the host and from the device, eagerly and in graphs; workspaces that existing graphs
+// use.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
@@ -46,7 +46,7 @@ at::TensorOptions Gpu(at::ScalarType type) {
   return at::TensorOptions().dtype(type).device(at::kCUDA);
 }
 
-// A batch on the host in both forms.
+// A batch on the host, with a padded and a packed block table.
 struct Rows {
   at::Tensor seq_lens, block_table;                        // padded
   at::Tensor block_indptr, block_indices, last_block_len;  // packed
@@ -144,7 +144,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
     return attention.Run(layer, q_, kv, {out_, &lse_});
   }
 
-  // The expected out of the rows, from a separate PlannedAttention.
+  // Returns the expected out of the rows, from a separate PlannedAttention.
   at::Tensor Expected(const Rows& rows) {
     const std::unique_ptr<PlannedAttention> other = Make();
     out_.fill_(NAN);
@@ -186,7 +186,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
   }
 
   at::Tensor k_, v_, q_, out_, lse_;
-  std::optional<c10::cuda::CUDAStream> stream_;  // where there is a GPU
+  std::optional<c10::cuda::CUDAStream> stream_;  // null without a GPU
   Random random_{11};
   std::unique_ptr<PlannedAttention> attention_;
 };
@@ -232,8 +232,8 @@ TEST_F(PlannedAttentionGpuTest, HostArraysMayBeOverwrittenWhilePlansAreOnTheirWa
   }
 }
 
-// A layer's window may be narrower than the one that was planned. With it alone the kernel would run
-// in clusters, which have fewer columns than the map.
+// A layer's window may be narrower than the planned window. A plan for the narrower window would
+// run the kernel in clusters, which have fewer queues than the schedule.
 TEST_F(PlannedAttentionGpuTest, LayersMayHaveNarrowerWindowsThanThePlan) {
   const Rows rows = MakeRows(std::vector<int>(kMaxRows, kMaxSeqLen), random_);
   for (const int window_left : {0, 100, 200, 400, 900}) {
@@ -250,7 +250,7 @@ TEST_F(PlannedAttentionGpuTest, LayersMayHaveNarrowerWindowsThanThePlan) {
   }
 }
 
-// FlashInfer's way: Run() is captured, Plan() called before each replay.
+// As in FlashInfer: Run() is captured, and Plan() is called before each replay.
 TEST_F(PlannedAttentionGpuTest, ACapturedRunFollowsPlansFromHostAndDevice) {
   ASSERT_TRUE(attention_->Plan(MakeRows({3, 3, 3}, random_).Padded(at::kCPU)).ok());
   const cudaGraphExec_t exec = Capture([&] { return Run(*attention_); });
@@ -264,9 +264,9 @@ TEST_F(PlannedAttentionGpuTest, ACapturedRunFollowsPlansFromHostAndDevice) {
     EXPECT_TRUE(at::equal(Replay(exec), expected)) << "turn " << turn;
     ++turn;
   }
-  // The size is baked in.
+  // The graph has a fixed size.
   EXPECT_THAT(std::string(attention_->Plan(MakeRows({4, 4}, random_).Padded(at::kCPU)).message()),
-              HasSubstr("expected 3 rows and 3 tokens (rows of seq_len 0 fill up), got 2 and 2"));
+              HasSubstr("expected 3 rows and 3 tokens (pad with rows of seq_len 0), got 2 and 2"));
   ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
   EXPECT_TRUE(IsSoonOk([&] {
     return attention_->Plan(MakeRows({4, 4}, random_).Padded(at::kCPU));
@@ -296,14 +296,14 @@ TEST_F(PlannedAttentionGpuTest, ACapturedPlanIsMadeAnewByEveryReplayAndForEveryS
       EXPECT_TRUE(at::equal(Replay(execs[i]), expected)) << "graph " << i;
     }
   }
-  // What was captured last has not run here.
+  // The last captured plan has not run outside a graph.
   EXPECT_THAT(std::string(Run(*attention_).message()), HasSubstr("Plan() was captured"));
   ASSERT_TRUE(attention_->Plan(inputs[0]).ok());
   EXPECT_TRUE(Run(*attention_).ok());
   for (cudaGraphExec_t exec : execs) ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
 }
 
-// A row whose mask shows its first n keys gives what a row of n keys gives.
+// A row whose mask shows only its first n keys must match a row of n keys.
 TEST_F(PlannedAttentionGpuTest, MasksOfACapturedPlanAreReadByEachReplay) {
   constexpr int kMaskBytes = kMaxSeqLen / 8;
   const auto masks_of = [](const std::vector<int>& shown) {
@@ -334,7 +334,7 @@ TEST_F(PlannedAttentionGpuTest, MasksOfACapturedPlanAreReadByEachReplay) {
     of_shown.seq_lens = at::tensor(shown, at::kInt);
     const at::Tensor expected = Expected(of_shown);
     const at::Tensor got = Replay(exec);
-    // By another kernel, and split elsewhere: sums are in another order.
+    // Uses another kernel and other splits, so the order of summation differs.
     EXPECT_TRUE(at::allclose(got.to(at::kFloat), expected.to(at::kFloat), 0.02, 0.01))
         << "round " << round;
   }
@@ -354,7 +354,7 @@ TEST_F(PlannedAttentionGpuTest, HostArraysAreRefusedUnderCapture) {
     EXPECT_THAT(std::string(refused.message()),
                 HasSubstr("seq_lens must be on the device where Plan() is captured: expected "
                           "cuda:0, got cpu"));
-    return Run(*attention_);  // the refusal has broken nothing
+    return Run(*attention_);  // the rejected call has no side effects
   });
   EXPECT_TRUE(at::equal(Replay(exec), Expected(rows)));
   ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
@@ -385,7 +385,7 @@ TEST_F(PlannedAttentionGpuTest, WorkspacesOnAnotherDeviceOrNotAlignedAreRefused)
               HasSubstr("map_workspace must be aligned: expected a multiple of 256 bytes, got 16"));
 }
 
-// Layers of two classes, one after the other, over one workspace of partial results.
+// Layers of two classes, one after the other, share one workspace of partial results.
 TEST_F(PlannedAttentionGpuTest, PartialWorkspacesMayBeShared) {
   const std::unique_ptr<PlannedAttention> other = Make();
   const at::Tensor partials = Poison(attention_->partial_bytes());

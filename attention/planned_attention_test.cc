@@ -126,7 +126,8 @@ TEST_F(PlannedAttentionTest, GivesWhatPagedAttentionGives) {
   }
 }
 
-// A mask of no bits hides all keys, one of all bits shows the keys behind a query too.
+// A mask without set bits hides all keys; a mask with all bits set also shows the keys after a
+// query.
 TEST_F(PlannedAttentionTest, CustomMasksOfAPlanAreThoseOfItsRun) {
   PlannedAttentionOptions options = Options();
   options.window = {};
@@ -148,7 +149,7 @@ TEST_F(PlannedAttentionTest, CustomMasksOfAPlanAreThoseOfItsRun) {
     return out_.narrow(0, 0, 4).clone();
   };
   const at::Tensor causal = run(std::nullopt, std::nullopt);
-  // Row 0: 2 queries of 6 keys, row 2: 2 of 8.
+  // Row 0: 2 queries over 6 keys; row 2: 2 queries over 8 keys.
   const at::Tensor all = at::full({4}, 0xff, at::kByte);
   const at::Tensor first = run(all, at::tensor({0, -1, -1}, at::kLong));
   EXPECT_FALSE(at::allclose(first[0], causal[0])) << "it sees the key of the next query";
@@ -194,7 +195,7 @@ TEST_F(PlannedAttentionTest, AWorkspaceThatIsTooSmallOrOfAnotherTypeIsRefused) {
       HasSubstr("stride 1"));
 }
 
-// A recorded call, as graphs are on the CPU, holds its pin.
+// A recorded call, the CPU's form of a graph, holds its pin.
 TEST_F(PlannedAttentionTest, WorkspacesStayWhileAGraphLives) {
   const std::unique_ptr<PlannedAttention> attention = MakeSet();
   ASSERT_TRUE(attention->Plan(Inputs()).ok());
@@ -206,7 +207,7 @@ TEST_F(PlannedAttentionTest, WorkspacesStayWhileAGraphLives) {
                 "map_workspace must stay while captured graphs use it: expected 0 graphs, got 1"));
   EXPECT_EQ(attention->SetPartialWorkspace(Bytes(0)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(attention->Reset().code(), absl::StatusCode::kFailedPrecondition);
-  // Refusals change nothing: the plan is there.
+  // Rejected calls have no side effects: the plan is still valid.
   EXPECT_TRUE(graph().ok());
   graph = nullptr;
   EXPECT_TRUE(attention->Reset().ok());
@@ -228,10 +229,9 @@ TEST_F(PlannedAttentionTest, ALayerSeesNoMoreThanWasPlannedFor) {
   layer.window_left = 9;
   EXPECT_TRUE(attention->Run(layer, q_, Kv(), {out_}).ok());
   layer.window_left = 10;
-  EXPECT_EQ(
-      attention->Run(layer, q_, Kv(), {out_}),
-      absl::InvalidArgumentError(
-          "window_left must be within the window that was planned: expected at most 9, got 10"));
+  EXPECT_EQ(attention->Run(layer, q_, Kv(), {out_}),
+            absl::InvalidArgumentError(
+                "window_left must not exceed the planned window: expected at most 9, got 10"));
   layer.window_left = std::nullopt;
   EXPECT_THAT(std::string(attention->Run(layer, q_, Kv(), {out_}).message()),
               HasSubstr("got none"));

@@ -26,7 +26,7 @@ absl::Status CheckOutDType(const at::Tensor& q, const at::Tensor& out) {
 
 bool IsOne(const Scale& scale) { return scale.data == nullptr && scale.value == 1.0f; }
 
-// Scales of out, for an out of an fp8 type.
+// Checks the scales of a quantised out.
 absl::Status CheckOutputScales(ShapeChecker& dims, const AttentionParams& layer,
                                const at::Tensor& out, const AttentionExtras& extras) {
   const Scale& scale = extras.out_scale;
@@ -34,13 +34,13 @@ absl::Status CheckOutputScales(ShapeChecker& dims, const AttentionParams& layer,
   const bool has_blocks = extras.out_block_scales != nullptr;
   if ((has_blocks || !IsOne(scale)) && !IsFp8Type(out.scalar_type())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("out, with scales of its own, has the wrong dtype: expected float8_e4m3fn or "
+        absl::StrCat("out must have an fp8 dtype if it is scaled: expected float8_e4m3fn or "
                      "float8_e5m2, got ",
                      std::string(out.dtype().name())));
   }
   if (!has_blocks) return absl::OkStatus();
   if (!IsOne(scale)) {
-    return absl::InvalidArgumentError("out_scale: expected none beside out_block_scales, got one");
+    return absl::InvalidArgumentError("out_scale must not be given together with out_block_scales");
   }
   const at::Tensor& scales = *extras.out_block_scales;
   REPRISE_RETURN_IF_ERROR(dims.Check(
@@ -56,7 +56,8 @@ absl::Status CheckOutputScales(ShapeChecker& dims, const AttentionParams& layer,
 absl::Status CheckNewKeys(ShapeChecker& dims, const at::Tensor& q, const AttentionExtras& extras) {
   if (extras.new_k == nullptr && extras.new_v == nullptr) return absl::OkStatus();
   if (extras.new_k == nullptr || extras.new_v == nullptr) {
-    return absl::InvalidArgumentError("new_k and new_v: expected both or none, got one");
+    return absl::InvalidArgumentError(
+        "new_k and new_v must be given together: expected both or none, got one");
   }
   const at::Tensor& k = *extras.new_k;
   const at::Tensor& v = *extras.new_v;
@@ -75,7 +76,7 @@ absl::Status CheckNewKeys(ShapeChecker& dims, const at::Tensor& q, const Attenti
   return CheckDevice("new_v", v, q.device());
 }
 
-// q, out and lse, which paged and ragged attention have in common.
+// Checks q, out and lse for both paged and ragged attention.
 absl::Status CheckQueriesAndOutputs(ShapeChecker& dims, const AttentionParams& layer,
                                     int num_tokens, const at::Tensor& q,
                                     const AttentionOutput& output) {
@@ -138,7 +139,8 @@ absl::Status ValidateRaggedAttention(const AttentionParams& layer, const RaggedB
   REPRISE_RETURN_IF_ERROR(CheckQueriesAndOutputs(dims, layer, batch.num_tokens, q, output));
   REPRISE_RETURN_IF_ERROR(CheckOutputScales(dims, layer, output.out, extras));
   if (extras.new_k || extras.new_v) {
-    return absl::InvalidArgumentError("new_k and new_v: expected none beside k and v, got them");
+    return absl::InvalidArgumentError(
+        "new_k and new_v must not be given for ragged attention, which takes k and v");
   }
   dims.Bind("num_keys", batch.num_keys);
   REPRISE_RETURN_IF_ERROR(CheckKeys(dims, "k", keys.k, "head_dim_qk", q));

@@ -1,5 +1,5 @@
-// The defaults of a layer (F13), and what attention refuses of its tensors by name (F14). Refusals
-// of parameters and batches by themselves: attention/checks_test.cc.
+// The defaults of a layer (F13), and the tensors that attention rejects by name (F14).
+// attention/checks_test.cc tests the checks of parameters and batches.
 
 #include "reprise/attention/validate.h"
 
@@ -24,7 +24,7 @@ namespace {
 
 constexpr float kUnwritten = 7.0f;
 
-// A row of 2 queries at the end of 5 keys in 2 blocks of 4, 2 q heads over 1 kv head of 16 dims.
+// One row: 2 queries at the end of 5 keys in 2 blocks of 4; 2 q heads over 1 KV head of 16 dims.
 struct Call {
   KvLayer Kv() {
     const auto view = [](const at::Tensor& cache) {
@@ -134,7 +134,7 @@ TEST(ValidateTest, WhatDoesNotFitIsRefusedByNameAndNothingIsWritten) {
        [](Call& call) {
          call.out = at::full({2, 2, 8}, kUnwritten);
        }},
-      {"out", [](Call& call) { call.out = call.out.to(at::kHalf); }},  // of another type than q
+      {"out", [](Call& call) { call.out = call.out.to(at::kHalf); }},  // differs from q's type
       {"lse",
        [](Call& call) {
          call.lse = at::full({2, 1}, kUnwritten);

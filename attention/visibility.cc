@@ -29,19 +29,19 @@ bool InSparsePattern(const AttentionParams& layer, int q_head, int64_t query_pos
   return (key_block + offset) % sparse.vertical_stride == 0;
 }
 
-// The first local key at `position` or after it; may be outside the row.
+// The first local key at or after `position`; may be outside the row.
 int64_t FirstKeyAtOrAfter(const BatchRow& row, int64_t position) {
   const KeyPositions& ranks = row.key_positions;
   if (ranks.world == 1) return position - row.key_start;
   if (position <= 0) return -row.key_start;
-  // The rank's run of the world's cycle that holds or follows `position`.
+  // Clamps `position` to the rank's run within its cycle of world * interleave positions.
   const int64_t cycle = static_cast<int64_t>(ranks.world) * ranks.interleave;
   const int64_t run_begin = static_cast<int64_t>(ranks.rank) * ranks.interleave;
   const int64_t offset = std::clamp<int64_t>(position % cycle - run_begin, 0, ranks.interleave);
   return position / cycle * ranks.interleave + offset - row.key_start;
 }
 
-// The mask of row `row`; null if it has none.
+// The mask of row `row`; null if the row has no mask.
 template <typename Batch>
 const uint8_t* CustomMaskOf(const Batch& batch, int row) {
   if (!batch.custom_mask || batch.custom_mask_offset[row] < 0) return nullptr;
@@ -54,7 +54,7 @@ bool InCustomMask(const BatchRow& row, int query, int key) {
   return (row.custom_mask[bit / 8] >> (bit % 8) & 1) != 0;
 }
 
-// Whether a query sees keys up to its position only.
+// Whether a query sees only keys up to its own position.
 bool IsCausal(const BatchRow& row) { return row.causal && row.tail_len == 0 && !row.custom_mask; }
 
 }  // namespace
@@ -140,7 +140,7 @@ bool IsInterval(const AttentionParams& layer, const BatchRow& row) {
 
 KeyRange KeyInterval(const AttentionParams& layer, const BatchRow& row, int query) {
   const int64_t query_position = QueryPosition(row, query);
-  // Positions [first, last] that causality and the window admit.
+  // Positions [first, last] within causality and the window.
   constexpr int64_t kFar = std::numeric_limits<int64_t>::max() / 4;
   const int64_t first = layer.window_left ? query_position - *layer.window_left : -kFar;
   int64_t last = layer.window_right ? query_position + *layer.window_right : kFar;
@@ -152,7 +152,7 @@ KeyRange KeyInterval(const AttentionParams& layer, const BatchRow& row, int quer
       std::clamp<int64_t>(first == -kFar ? 0 : FirstKeyAtOrAfter(row, first), 0, prefix_end);
   int64_t end = std::clamp<int64_t>(last == kFar ? prefix_end : FirstKeyAtOrAfter(row, last + 1), 0,
                                     prefix_end);
-  // The positions of tail keys depend on their path: none is excluded here.
+  // The positions of tail keys depend on their path, so no tail key is excluded here.
   if (row.tail_len > 0) end = row.seq_len;
   if (end <= begin) return {};
   return {static_cast<int>(begin), static_cast<int>(end)};

@@ -70,7 +70,7 @@ TEST(VisibilityTest, AWindowOfThreeTokensIsTwoToTheLeftBothSidesInclusive) {
   EXPECT_THAT(Positions(layer, encoder, 3), ElementsAre(1, 2, 3, 4));
 }
 
-// Three drafts after a prefix of 2: tokens a, b (children of the root), c (child of b).
+// Three drafts after a prefix of 2: tokens a and b (children of the root), and c (child of b).
 TEST(VisibilityTest, ATreeQuerySeesThePrefixAndItsPath) {
   const std::array<uint64_t, 3> masks = {0b001, 0b010, 0b110};
   const std::array<int32_t, 3> depths = {2, 2, 3};
@@ -98,7 +98,7 @@ TEST(VisibilityTest, AWindowCountsDepthInATreeNotSlots) {
   EXPECT_THAT(Positions(layer, row, 0), ElementsAre(2, 3));  // slots 3 and 4
 }
 
-// Bits of 2 queries and 5 keys, least significant first: query 1 begins at bit 5.
+// Bits of 2 queries and 5 keys, least significant bit first: query 1 begins at bit 5.
 TEST(VisibilityTest, ACustomMaskTakesThePlaceOfCausality) {
   const std::array<uint8_t, 2> mask = {0b10111001, 0b10};  // keys 0, 3, 4; then 0, 2, 4
   const BatchRow row = {.query_len = 2, .seq_len = 5, .custom_mask = mask.data()};
@@ -142,7 +142,7 @@ TEST(VisibilityTest, ARankOfTwoHoldsEverySecondRunOfTokens) {
                         .seq_len = 6,
                         .query_positions = positions.data(),
                         .key_positions = {.rank = 1, .world = 2, .interleave = 2}};
-  // Runs of rank 1: 2 3, 6 7, 10 11; the last are after the query.
+  // Runs of rank 1: 2 3, 6 7, 10 11. The last run is after the query.
   EXPECT_THAT(Positions(OneHead(), row, 0), ElementsAre(2, 3, 6, 7));
 }
 
@@ -151,21 +151,21 @@ TEST(VisibilityTest, ASparseHeadSeesLocalBlocksAndEveryStrideth) {
   layer.num_q_heads = 2;
   layer.sparse = BlockSparseParams{
       .local_blocks = 1, .vertical_stride = 3, .block_size = 2, .head_sliding_step = 1};
-  const BatchRow row = {.query_len = 1, .seq_len = 10};  // query block 4, which is local
-  // Head 0, off 1: blocks 2. Head 1, off 2: block 1 and 4.
+  const BatchRow row = {.query_len = 1, .seq_len = 10};  // query block 4, a local block
+  // Head 0, off 1: block 2. Head 1, off 2: blocks 1 and 4.
   EXPECT_THAT(Positions(layer, row, 0, 0), ElementsAre(4, 5, 8, 9));
   EXPECT_THAT(Positions(layer, row, 0, 1), ElementsAre(2, 3, 8, 9));
-  layer.sparse->vertical_stride = 1;  // off
+  layer.sparse->vertical_stride = 1;  // not sparse
   EXPECT_THAT(Positions(layer, row, 0, 0).size(), 10);
 }
 
-// A second form of the same definition, made of whole tables rather than of formulas: where each
-// local key is, then a filter per rule.
+// A second implementation of the definition, with whole tables instead of formulas: the position of
+// each local key, then one filter per rule.
 struct BruteForce {
   const AttentionParams& layer;
   const BatchRow& row;
 
-  // Positions held by the rank, by walking over all positions of the sequence.
+  // Positions of the rank's keys, found by walking over all positions of the sequence.
   std::vector<int64_t> RankPositions() const {
     std::vector<int64_t> held;
     for (int64_t p = 0; static_cast<int64_t>(held.size()) < row.key_start + row.seq_len; ++p) {
@@ -194,7 +194,7 @@ struct BruteForce {
       }
     }
     std::erase_if(seen, [&](const auto& key) {
-      const int64_t distance = key.second - p;  // > 0 to the right
+      const int64_t distance = key.second - p;  // positive: to the right
       return (layer.window_left && -distance > *layer.window_left) ||
              (layer.window_right && distance > *layer.window_right) ||
              (layer.sparse && !SparseSees(p, key.second, q_head));
