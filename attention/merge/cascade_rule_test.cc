@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::StartsWith;
 
-// 1 TB/s is 1 byte a picosecond: a key of 1 kv head, 250 + 250 dims in 2 bytes takes 1 ns.
+// 1 TB/s is 1 byte per ps: a key of 1 KV head with 250 + 250 dims of 2 bytes takes 1 ns.
 constexpr CascadeShape kShape = {.num_rows = 10,
                                  .num_tokens = 10,
                                  .common_prefix_len = 1000,
@@ -23,7 +23,7 @@ constexpr CascadeShape kShape = {.num_rows = 10,
                                  .num_kv_heads = 1,
                                  .head_dim_qk = 250,
                                  .head_dim_v = 250};
-// A product of 10 queries over 1,000 keys of 4 heads is 40 million operations.
+// The MMAs of 10 queries over 1,000 keys with 4 heads are 40 million operations.
 constexpr CascadeCosts kCosts = {.read_tb_per_s = 1,
                                  .reread_tb_per_s = 4,
                                  .products_tflops = 100,
@@ -35,7 +35,7 @@ constexpr CascadeCosts kCosts = {.read_tb_per_s = 1,
 TEST(CascadeRuleTest, TheModelIsThatOfTheHeader) {
   const CascadeDecision decision = ChooseCascade(kShape, kCosts);
   EXPECT_TRUE(decision.use());
-  EXPECT_DOUBLE_EQ(decision.flat_us, 2 + 3 + 9 * 0.25);  // 3000 keys, 9 rereads of 1000
+  EXPECT_DOUBLE_EQ(decision.flat_us, 2 + 3 + 9 * 0.25);  // 3000 keys, 9 rereads of 1000 keys
   EXPECT_DOUBLE_EQ(decision.cascade_us, 2 + 3 + 0.5 + 0.4 + 0.25 + 0.1);
 
   CascadeCosts costs = kCosts;
@@ -49,7 +49,7 @@ TEST(CascadeRuleTest, TheModelIsThatOfTheHeader) {
   EXPECT_DOUBLE_EQ(in_tiles.cascade_us, 2 + 1 + 2.5 + 2 * 0.5 + 0.5 + 0.25 + 0.1);
 
   shape = kShape;
-  shape.v_in_k = true;  // half the bytes, all of the products
+  shape.v_in_k = true;  // half of the bytes, all of the operations
   EXPECT_DOUBLE_EQ(ChooseCascade(shape, kCosts).flat_us, 2 + 1.5 + 9 * 0.125);
   EXPECT_DOUBLE_EQ(ChooseCascade(shape, kCosts).cascade_us, 2 + 1.5 + 0.5 + 0.4 + 0.25 + 0.1);
 }
@@ -77,7 +77,7 @@ CascadeDecision DecideOnAnH200(const Measured& measured, int tile_queries,
                        costs);
 }
 
-// tests/benchmarks/device/shared_prefix on one H200: three launches.
+// Measured with tests/benchmarks/device/shared_prefix on one H200: three launches.
 constexpr Measured kThreeLaunches[] = {
     {2, 256, 128, 10.3, 23.5},      {2, 1024, 128, 12.0, 23.5},
     {2, 4096, 128, 17.1, 28.5},     {2, 16384, 128, 44.0, 45.9},
@@ -92,7 +92,7 @@ constexpr Measured kThreeLaunches[] = {
     {256, 256, 128, 84.2, 88.8},    {256, 1024, 128, 191.7, 105.7},
     {256, 4096, 128, 603.5, 158.0}, {256, 16384, 128, 2617.0, 399.0}};
 
-// One launch, in tiles of 4 queries.
+// A single launch, in tiles of 4 queries.
 constexpr Measured kOneLaunch[] = {
     {2, 256, 128, 7.9, 13.7},          {2, 1024, 128, 10.3, 15.1},
     {2, 4096, 128, 15.8, 21.6},        {8, 256, 128, 12.7, 22.5},
@@ -126,8 +126,8 @@ TEST(CascadeRuleTest, OnAnH200ItChoosesWhatWasQuicker) {
   }
 }
 
-// A later run, with quicker kernels, of shapes and times to which nothing is fitted (the second
-// pairs of docs/performance.md): one launch, in tiles of 4 queries.
+// A later run with faster kernels (the second pairs of docs/performance.md): a single launch, in
+// tiles of 4 queries. No cost is fitted to these shapes and times.
 constexpr Measured kHeldOut[] = {
     {2, 256, 128, 8.1, 14.1},    {2, 1024, 128, 9.4, 14.6},    {2, 4096, 128, 14.8, 18.4},
     {2, 16384, 128, 28.0, 34.1}, {8, 256, 128, 9.5, 22.2},     {8, 1024, 128, 12.8, 23.4},
@@ -138,7 +138,7 @@ constexpr Measured kHeldOut[] = {
     {128, 4096, 128, 295, 176},  {128, 16384, 128, 1232, 570}, {256, 256, 128, 80.0, 183},
     {256, 1024, 128, 180, 151},  {256, 4096, 128, 580, 363},   {256, 16384, 128, 2466, 1238}};
 
-// The rule's choice is never more than a twentieth slower than the other one would have been.
+// The chosen form is at most 5 % slower than the faster form.
 TEST(CascadeRuleTest, OnTimesThatItWasNotFittedToItLosesLittle) {
   int num_used = 0;
   for (const Measured& measured : kHeldOut) {
@@ -149,10 +149,10 @@ TEST(CascadeRuleTest, OnTimesThatItWasNotFittedToItLosesLittle) {
         << measured.num_rows << " rows, prefix " << measured.prefix << ": " << decision;
     num_used += decision.use();
   }
-  EXPECT_GT(num_used, 8);  // of the 12 that were quicker so
+  EXPECT_GT(num_used, 8);  // cascade was faster for 12
 }
 
-// Two rows of 16,384 common keys were 8 us quicker with one launch, of 41 us; the rule leaves them.
+// Two rows with 16,384 common keys: a single launch saved 8 of 41 us, but the rule chooses flat.
 TEST(CascadeRuleTest, OnAnH200TwoRowsStayFlat) {
   EXPECT_FALSE(DecideOnAnH200({2, 16384, 128, 41.3, 33.3}, 4, H200Profile().cascade_map).use());
 }
@@ -166,7 +166,7 @@ TEST(CascadeRuleTest, RefusalsSayWhy) {
   shape.common_prefix_len = 0;
   EXPECT_EQ(reason(shape), CascadeReason::kNoPrefix);
   shape = kShape;
-  shape.window_left = 1498;  // the longest row's last query does not see token 0
+  shape.window_left = 1498;  // the last query of the longest row does not see token 0
   EXPECT_EQ(reason(shape), CascadeReason::kWindow);
   shape.window_left = 1499;
   EXPECT_EQ(reason(shape), CascadeReason::kUse);

@@ -1,12 +1,13 @@
-// The common prefix: one warp per row, lanes over its columns, compared with the first live row.
+// Finds the common prefix with one warp per row. The lanes divide the row's block-table columns,
+// and compare them with those of the first live row.
 //
-// Every CTA reads the lengths of all rows itself, to find the first live row and the longest
-// possible prefix; then each warp finds the first column of its row that differs. The scratch
-// reduces these to the minimum, as a maximum of the difference to the longest prefix, so that it
-// starts at 0. The last CTA writes the result and resets the scratch to 0.
+// Every CTA reads the lengths of all rows, to find the first live row and the longest possible
+// prefix. Then each warp finds the first column of its row that differs. The scratch holds a
+// maximum of (kLongest - prefix length) over the CTAs, so that its initial value can be 0. The last
+// CTA to arrive writes the result and resets the scratch to 0.
 //
-// Bound: latency, then rows times columns of the table, read once: 256 rows of 256 columns are
-// 256 KB, over 32 CTAs.
+// Bound: latency, then rows times columns of the table, each read once: 256 rows of 256 columns are
+// 256 KB, divided among 32 CTAs.
 
 #include <cuda_runtime.h>
 
@@ -22,7 +23,7 @@ namespace reprise {
 namespace {
 
 struct Limits {
-  int first_row = INT_MAX;  // live
+  int first_row = INT_MAX;  // the first live row
   int64_t num_keys = INT64_MAX;
 };
 
@@ -32,7 +33,7 @@ __device__ Limits Least(Limits a, const Limits& b) {
   return a;
 }
 
-// Over all rows, by all threads.
+// Reduces the limits of all rows, with all threads of the CTA.
 __device__ Limits FindLimits(const CommonPrefixArgs& args) {
   __shared__ Limits of_warp[kPackingWarps];
   Limits limits;
@@ -51,10 +52,10 @@ __device__ Limits FindLimits(const CommonPrefixArgs& args) {
   return limits;
 }
 
-// Columns that a lane compares at a time: the loads of one round are in flight together.
+// Columns per lane and round: the loads of a round are in flight together.
 constexpr int kColumnsOfLane = 8;
 
-// The first column in [begin, end) at which two rows differ, or `end`. Called by a whole warp.
+// The first column in [begin, end) at which the two rows differ, or `end`. Called by a whole warp.
 __device__ int FirstDifference(const int32_t* a, const int32_t* b, int begin, int end) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (a == b) return end;
@@ -71,7 +72,8 @@ __device__ int FirstDifference(const int32_t* a, const int32_t* b, int begin, in
   return end;
 }
 
-// The prefix common to this warp's row and the first live row; kLongest if the row is ignored.
+// Length of the prefix common to this warp's row and the first live row; kLongest if the row is
+// ignored.
 constexpr int kLongest = INT_MAX;
 
 __device__ int CommonWithFirst(const CommonPrefixArgs& args, const Limits& limits) {

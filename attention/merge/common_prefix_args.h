@@ -1,5 +1,5 @@
-// Arguments for finding a common prefix, and the rules for one row; shared by the host and device
-// forms (attention/merge/common_prefix.h).
+// Arguments of the search for a common prefix, and the rules for one row; shared by the host and
+// device forms (attention/merge/common_prefix.h).
 
 #ifndef REPRISE_ATTENTION_MERGE_COMMON_PREFIX_ARGS_H_
 #define REPRISE_ATTENTION_MERGE_COMMON_PREFIX_ARGS_H_
@@ -15,12 +15,12 @@ struct CommonPrefixArgs {
   PagedBatch batch = {};
   int block_size = 0;
   int32_t* common_prefix_len = nullptr;  // [1]; may be absent on the host
-  // [2] used on the device only: all 0 before the first launch, and again after each.
+  // [2] used only on the device: must be 0 before the first launch; each launch resets it to 0.
   uint32_t* scratch = nullptr;
 };
 
 struct PrefixRow {
-  // Keys that all queries of the row see, except for windows; -1: the row is ignored.
+  // Number of keys that all queries of the row see, except for windows; -1: the row is ignored.
   int64_t num_keys = -1;
   int64_t key_start = 0;
   int64_t table_row = 0;
@@ -47,7 +47,8 @@ REPRISE_HOST_DEVICE constexpr PrefixRow PrefixRowOf(const CommonPrefixArgs& args
   return {num_keys, key_start, table_row};
 }
 
-// Columns [first, end) of the table that may be common, if each row has `num_keys` or more.
+// Columns [first, end) of the block table that may be common, if each row has at least `num_keys`
+// keys.
 struct PrefixColumns {
   int first = 0;
   int end = 0;
@@ -58,7 +59,7 @@ REPRISE_HOST_DEVICE constexpr PrefixColumns PrefixColumnsOf(const CommonPrefixAr
           static_cast<int>((key_start + num_keys) / args.block_size)};
 }
 
-// The prefix length if the columns before `end` are the same.
+// The prefix length if all rows have the same blocks in the columns before `end`.
 REPRISE_HOST_DEVICE constexpr int32_t PrefixLen(const CommonPrefixArgs& args, int end,
                                                 int64_t key_start) {
   const int64_t len = static_cast<int64_t>(end) * args.block_size - key_start;

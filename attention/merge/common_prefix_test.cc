@@ -21,7 +21,7 @@
 namespace reprise {
 namespace {
 
-// Rows {7, 2, 9}, {7, 2, 4} and {8, 2, 9} of blocks of 16, one query each.
+// Rows with the blocks {7, 2, 9}, {7, 2, 4} and {8, 2, 9}, block_size 16, one query each.
 class PrefixOfTwo : public ::testing::Test {
  protected:
   PrefixOfTwo() {
@@ -49,9 +49,9 @@ class PrefixOfTwo : public ::testing::Test {
 TEST_F(PrefixOfTwo, WholeBlocksInFrontOfTheQueriesAreCommon) {
   EXPECT_EQ(CommonPrefixOnHost(args), 32);
   EXPECT_EQ(len, 32);
-  seq_lens[1] = 32;  // its query is token 31, within block 2
+  seq_lens[1] = 32;  // its query is token 31, the last token of the second block
   EXPECT_EQ(CommonPrefixOnHost(args), 16);
-  args.batch.causal = false;  // cross attention: queries are no keys
+  args.batch.causal = false;  // cross attention: queries are not keys
   EXPECT_EQ(CommonPrefixOnHost(args), 32);
 }
 
@@ -63,13 +63,13 @@ TEST_F(PrefixOfTwo, EqualBlocksBehindADifferentOneAreNotAPrefix) {
 TEST_F(PrefixOfTwo, ATreeIsNoPartOfThePrefix) {
   const int32_t tail_len[] = {9, 1};
   args.batch.tail_len = tail_len;
-  EXPECT_EQ(CommonPrefixOnHost(args), 16);  // 40 - 9 = 31
+  EXPECT_EQ(CommonPrefixOnHost(args), 16);  // 40 - 9 = 31 keys
 }
 
 TEST_F(PrefixOfTwo, RowsWithoutQueriesOrKeysTakeNoPart) {
   table_row[1] = 2;
   seq_lens[1] = 0;
-  EXPECT_EQ(CommonPrefixOnHost(args), 32);  // of row 0 alone
+  EXPECT_EQ(CommonPrefixOnHost(args), 32);  // row 0 only
   seq_lens[0] = 0;
   EXPECT_EQ(CommonPrefixOnHost(args), 0);
   args.batch.num_rows = 0;
@@ -81,7 +81,7 @@ TEST_F(PrefixOfTwo, KeysStartAtTheSamePlaceOrNothingIsCommon) {
   seq_lens[0] = 30;
   seq_lens[1] = 30;
   args.batch.key_start = key_start;
-  EXPECT_EQ(CommonPrefixOnHost(args), 22);  // tokens 10..31
+  EXPECT_EQ(CommonPrefixOnHost(args), 22);  // tokens 10 to 31
   key_start[1] = 9;
   EXPECT_EQ(CommonPrefixOnHost(args), 0);
 }
@@ -131,7 +131,7 @@ TEST_F(PrefixOfTwo, BadArgumentsAreRefusedWithNamesInBothForms) {
 #endif
 }
 
-// The longest len of which every row's first len keys are the same slots.
+// The largest len for which the first len keys of every row are in the same slots.
 int PrefixByDefinition(const CommonPrefixArgs& args) {
   const PagedBatch& batch = args.batch;
   std::optional<std::vector<int64_t>> common;
@@ -174,8 +174,8 @@ TEST(CommonPrefixTest, IsTheLongestRunOfWholeBlocksOverRandomBatches) {
   EXPECT_GT(num_found, 5000);
 }
 
-// Cascade: each row's keys are those of the prefix, in shared items, and its own after them
-// (invariant 1 of a work map), for the prefix that was found or a shorter one.
+// Cascade: each row's keys are the keys of the prefix, in shared items, followed by its own keys
+// (invariant 1 of a tile schedule), for the prefix that was found or a shorter one.
 TEST(CommonPrefixTest, AWorkMapSharesWholeStepsOfThePrefix) {
   int num_shared = 0;
   for (uint64_t seed = 0; seed < 5000; ++seed) {

@@ -24,7 +24,8 @@ absl::Status CheckDType(absl::string_view name, DType dtype) {
       name, ": expected float32, float16 or bfloat16, got ", std::string(DTypeName(dtype))));
 }
 
-// Computes the weight of each part and the merged lse; without any key, weights 0 and -inf.
+// Computes the weight of each part. Returns the merged lse. Without keys, weights are 0 and lse is
+// -inf.
 float Weights(const MergeStatesArgs& args, int64_t token, int64_t head, float* weights) {
   float largest = kNoKeys;
   for (int part = 0; part < args.num_parts; ++part) {

@@ -1,8 +1,9 @@
-// Merges of partial attention results: one warp per (token, head), lanes over the parts for the
-// weights, then over the dims for the sums, four at a time where alignment allows.
+// Merges partial attention results with one warp per (token, head). The lanes first divide the
+// parts, to compute the weights, and then the dims, to compute the sums. Each lane moves four dims
+// at a time if alignment allows.
 //
-// Bound: memory. Each part's out and lse are read once, out is written once: 4 parts of 256 tokens,
-// 32 heads of 128 in float32 are 17 MB.
+// Bound: memory. The out and lse of each part are read once, and out is written once: 4 parts of
+// 256 tokens with 32 heads of 128 dims in float32 are 17 MB.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -45,7 +46,7 @@ __device__ float WarpSum(float value) {
   return value;
 }
 
-// Contiguous elements, moved at once.
+// Contiguous elements that are moved by one instruction.
 template <typename T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Vector {
   T at[kWidth];
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kWide = 4;
 
-// Whether all rows of parts and out are aligned so that kWide elements can be moved at once.
+// Whether all rows of the parts and of out are aligned for vectors of kWide elements.
 bool IsWide(const MergeStatesArgs& args) {
   const auto is_aligned = [](const void* data, DType dtype) {
     return reinterpret_cast<uintptr_t>(data) % (kWide * SizeOf(dtype)) == 0;

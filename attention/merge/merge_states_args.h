@@ -1,5 +1,5 @@
-// Arguments of a merge of partial attention results and of a conversion of their lse; shared by the
-// host and device forms (attention/merge/merge_states.h).
+// Arguments of a merge of partial attention results, and of a conversion of LSE formats; shared by
+// the host and device forms (attention/merge/merge_states.h).
 
 #ifndef REPRISE_ATTENTION_MERGE_MERGE_STATES_ARGS_H_
 #define REPRISE_ATTENTION_MERGE_MERGE_STATES_ARGS_H_
@@ -11,10 +11,10 @@
 
 namespace reprise {
 
-// Maximum parts of one merge: their addresses are kernel arguments.
+// Maximum number of parts per merge: the addresses of the parts are kernel arguments.
 inline constexpr int kMaxMergeParts = 64;
 
-// lse of (token, head) at data[token * token_stride + head * head_stride].
+// The lse of (token, head) is at data[token * token_stride + head * head_stride].
 struct LseView {
   float* data = nullptr;
   int64_t token_stride = 0;
@@ -25,7 +25,7 @@ struct LseView {
   }
 };
 
-// Views of [num_tokens, num_heads] and of [num_heads, num_tokens].
+// Views of [num_tokens, num_heads] and of [num_heads, num_tokens] arrays.
 constexpr LseView TokensByHeads(float* data, int num_heads) { return {data, num_heads, 1}; }
 constexpr LseView HeadsByTokens(float* data, int num_tokens) { return {data, 1, num_tokens}; }
 
@@ -38,8 +38,8 @@ struct MergeStatesArgs {
   LseView part_lse_view = {};  // strides of every part_lse; data is not used
 
   TokenView out = {};  // [num_tokens, num_heads, head_dim]
-  LseView lse = {};    // data may be absent
-  // [num_heads] a logit per head without a value, not included in any part; or absent.
+  LseView lse = {};    // null data: not written
+  // [num_heads] a logit per head without a value, not included in any part; may be absent.
   const float* sinks = nullptr;
 
   int num_tokens = 0;
@@ -47,7 +47,7 @@ struct MergeStatesArgs {
   int head_dim = 0;
 };
 
-// The part's lse of (token, head).
+// The lse of `part` for (token, head).
 constexpr float PartLse(const MergeStatesArgs& args, int part, int64_t token, int64_t head) {
   return args.part_lse[part][args.part_lse_view.Offset(token, head)];
 }
@@ -58,7 +58,7 @@ enum class LogBase {
 };
 
 struct ConvertLseArgs {
-  // The same memory only with equal strides.
+  // `from` and `to` may share memory only if their strides are equal.
   LseView from = {};
   LogBase from_base = LogBase::kNatural;
   LseView to = {};
@@ -67,7 +67,7 @@ struct ConvertLseArgs {
   int num_heads = 0;
 };
 
-// The factor from a logarithm in from_base to that of the same number in to_base.
+// The factor that converts a logarithm in from_base to a logarithm in to_base.
 constexpr float LogFactor(const ConvertLseArgs& args) {
   if (args.from_base == args.to_base) return 1.0f;
   constexpr float kLog2OfE = 1.4426950408889634f;

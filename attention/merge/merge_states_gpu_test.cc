@@ -1,4 +1,4 @@
-// Merges on the device are those of the host, to a few roundings of float32.
+// Merged results of the device match the host form within a few float32 roundings.
 
 #include <cuda_runtime_api.h>
 
@@ -83,7 +83,7 @@ void MergeOnBoth(uint64_t seed) {
     part_lse[part].assign(num_tokens * num_heads, -kInf);
     for (int t = 0; t < num_tokens; ++t) {
       for (int h = 0; h < num_heads; ++h) {
-        if (random.OneIn(3)) continue;  // a share without keys, whose out stays NaN
+        if (random.OneIn(3)) continue;  // a part without keys; its out stays NaN
         part_lse[part][t * host.part_lse_view.token_stride + h * host.part_lse_view.head_stride] =
             static_cast<float>(random.Real(-20, 20));
         for (int d = 0; d < head_dim; ++d) {
@@ -117,7 +117,7 @@ void MergeOnBoth(uint64_t seed) {
   ASSERT_TRUE(MergeStates(host).ok());
   const std::vector<uint8_t> got = Copies::Back(device_out, out.size());
   const std::vector<float> got_lse = Copies::Back(device.lse.data, lse.size());
-  // Float32 sums of some parts; a rounding of out_dtype where one falls the other way.
+  // The tolerance covers float32 sums in a different order, and one rounding of out_dtype.
   const double step = out_dtype == DType::kFloat32   ? 3e-6
                       : out_dtype == DType::kFloat16 ? 2e-3
                                                      : 2e-2;
@@ -173,7 +173,7 @@ TEST_F(MergeStatesGpuTest, AReplayedGraphConvertsLseBetweenBasesAndOrders) {
     device_to.Poison();
     work.Replay();
     ASSERT_EQ(ConvertLse(host), absl::OkStatus());
-    EXPECT_EQ(device_to.Download(), to);  // one product: the same bits
+    EXPECT_EQ(device_to.Download(), to);  // a single multiplication: bitwise identical
   }
 }
 

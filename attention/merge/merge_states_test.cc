@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// One token, one head of 2 dims, two parts.
+// Two parts of one token and one head with 2 dims.
 class TwoParts : public ::testing::Test {
  protected:
   TwoParts() {
@@ -127,7 +127,7 @@ TEST_F(TwoParts, BadArgumentsAreRefusedWithNamesInBothForms) {
   EXPECT_EQ(refusal(), "");
 }
 
-// Softmax over all keys at once in float64, against parts of it merged; any strides and dtypes.
+// Softmax over all keys in float64, compared with merged parts; any strides and dtypes.
 TEST(MergeStatesTest, IsTheSoftmaxOverAllKeys) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
@@ -206,7 +206,7 @@ TEST(MergeStatesTest, IsTheSoftmaxOverAllKeys) {
 }
 
 TEST(ConvertLseTest, BasesAndOrdersGoThereAndBack) {
-  // 2 tokens, 3 heads; base 2 by token, natural by head.
+  // 2 tokens, 3 heads: from base 2, token-major, to natural, head-major.
   std::vector<float> theirs = {0, 1, 2, -kInf, 4, 5};
   std::vector<float> ours(6, kNan), back(6, kNan);
   ASSERT_TRUE(ConvertLse({.from = TokensByHeads(theirs.data(), 3),
