@@ -166,12 +166,12 @@ void PlannedAttention::MakeMap() {
 absl::Status PlannedAttention::CheckIsSet() const {
   if (!map_workspace_.defined()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("SetMapWorkspace() must come before Plan(): expected a workspace of ",
+        absl::StrCat("SetMapWorkspace() must be called before Plan(): expected a workspace of ",
                      map_bytes_, " bytes, got none"));
   }
   if (partial_workspace_.defined() || plan_.partial_bytes == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("SetPartialWorkspace() must come before Plan(): expected a workspace of ",
+      absl::StrCat("SetPartialWorkspace() must be called before Plan(): expected a workspace of ",
                    plan_.partial_bytes, " bytes, got none"));
 }
 
@@ -228,7 +228,7 @@ absl::Status PlannedAttention::Run(const AttentionParams& layer, const at::Tenso
   return CatchTorch([&]() -> absl::Status {
     if (!planned_) {
       return absl::FailedPreconditionError(
-          "Plan() must come before Run(): expected a plan, got none");
+          "Plan() must be called before Run(): expected a plan, got none");
     }
     REPRISE_RETURN_IF_ERROR(CheckLayer(layer));
     if (kv.block_size != options_.block_size) {

@@ -163,10 +163,10 @@ TEST_F(PlannedAttentionTest, WorkspacesComeBeforePlanAndPlanBeforeRun) {
   const std::unique_ptr<PlannedAttention> attention = Make();
   EXPECT_EQ(attention->partial_bytes(), 0);
   EXPECT_THAT(std::string(attention->Plan(Inputs()).message()),
-              HasSubstr("SetMapWorkspace() must come before Plan()"));
+              HasSubstr("SetMapWorkspace() must be called before Plan()"));
   ASSERT_TRUE(attention->SetMapWorkspace(Bytes(attention->map_bytes())).ok());
   EXPECT_EQ(Run(*attention), absl::FailedPreconditionError(
-                                 "Plan() must come before Run(): expected a plan, got none"));
+                                 "Plan() must be called before Run(): expected a plan, got none"));
   ASSERT_TRUE(attention->Plan(Inputs()).ok());
   EXPECT_TRUE(Run(*attention).ok());
 }

@@ -244,8 +244,8 @@ class OperatorsTest(unittest.TestCase):
             cases = [(dict(tail_len=lens), "tail_mask, with tail_len"),
                      (dict(key_positions=[0, 0, 1]), "key_positions.world"),
                      (dict(key_positions=[0, 2, 1]), "query_positions, under context parallelism"),
-                     (dict(max_seq_len=65), "max_seq_len of the batch exceeds"),
-                     (dict(num_tokens=3), "num_tokens of the batch exceeds")]
+                     (dict(max_seq_len=65), "max_seq_len of the batch must not exceed"),
+                     (dict(num_tokens=3), "num_tokens of the batch must not exceed")]
             for keywords, text in cases:
                 with self.subTest(device=device, text=text):
                     with self.assertRaises(ValueError) as raised:

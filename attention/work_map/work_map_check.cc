@@ -93,21 +93,21 @@ class Checker {
 
   absl::Status CheckColumns() const {
     if (map_.column_items[0] != 0 || map_.column_items[map_.num_columns] != num_items_) {
-      return Broken(5, "columns hold items ", map_.column_items[0], " to ",
+      return Broken(5, "queues hold items ", map_.column_items[0], " to ",
                     map_.column_items[map_.num_columns], " of ", num_items_);
     }
     for (int column = 0; column < map_.num_columns; ++column) {
       const int begin = map_.column_items[column];
       const int end = map_.column_items[column + 1];
-      if (end < begin) return Broken(5, "column ", column, " ends at ", end);
+      if (end < begin) return Broken(5, "queue ", column, " ends at ", end);
       const bool begins_so = map_.counts[2] > 0 || map_.column_first[column] == map_.items[begin];
       if (begin < end && !begins_so) {
-        return Broken(5, "column ", column, " does not begin with item ", begin);
+        return Broken(5, "queue ", column, " does not begin with item ", begin);
       }
     }
     if (map_.counts[2] > 0) return CheckDeal();
     if (form_.is_wide && map_.column_items[map_.wide_columns] != num_items_) {
-      return Broken(7, "the ", map_.wide_columns, " columns of wide CTAs have ",
+      return Broken(7, "the ", map_.wide_columns, " queues of wide CTAs hold ",
                     map_.column_items[map_.wide_columns], " of ", num_items_, " items");
     }
     return map_.counts[4] == 0 ? absl::OkStatus() : CheckClusters();
@@ -126,8 +126,8 @@ class Checker {
                                          : (item.partial - item.first_partial) /
                                                (item.query_end - item.query_begin);
       if (num_items > 1 || column >= ColumnsInUse(map_, cluster) || column % cluster != piece) {
-        return Broken(7, "column ", column, " of clusters of ", cluster, " has ", num_items,
-                      " items, the first one piece ", piece);
+        return Broken(7, "queue ", column, " of clusters of ", cluster, " has ", num_items,
+                      " items, the first is split ", piece);
       }
     }
     return absl::OkStatus();
@@ -137,8 +137,8 @@ class Checker {
   // item index. column_first must hold the first item of every CTA.
   absl::Status CheckDeal() const {
     if (!map_.may_be_dealt || map_.counts[2] != num_items_ || num_merges_ != 0) {
-      return Broken(5, map_.counts[2], " of ", num_items_, " items are dealt, with ", num_merges_,
-                    " merges");
+      return Broken(5, map_.counts[2], " of ", num_items_, " items are round-robin, with ",
+                    num_merges_, " merges");
     }
     std::vector<bool> is_dealt(num_items_, false);
     int longest = 0;
@@ -157,7 +157,7 @@ class Checker {
     for (int rank = 0; rank < num_items_; ++rank) {
       const int i = map_.deal_order[rank];
       if (i < 0 || i >= num_items_ || is_dealt[i]) {
-        return Broken(5, "item ", i, " is dealt at ", rank);
+        return Broken(5, "item ", i, " is in deal_order at ", rank);
       }
       is_dealt[i] = true;
       const std::pair<int, int> at = {DealBucket(StepsOf(map_.items[i]), longest), i};
