@@ -46,8 +46,8 @@ struct WorkMapCosts {
   int warpgroup_merge = 0;
 
   // Partials combined in the time of a KV tile. The first value applies to tiles of at most 8 live
-  // rows; half of it to warpgroup tiles, and to larger tiles of kernels that can combine
-  // cooperatively. The second value applies to all other tiles.
+  // rows. Half of it applies to other warpgroup tiles, and to other tiles of kernels that can
+  // combine cooperatively. The second value applies to all other tiles.
   int merges_per_step_few_rows = 0;
   int merges_per_step = 0;
   // Maximum number of KV tiles by which the builder lengthens splits, if one combine level then

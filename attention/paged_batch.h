@@ -48,8 +48,8 @@
 //
 // All pointers are on the host or all on the device, like the queries. These block-table entries
 // are never read: entries before key_start / block_size; entries at or after ceil((key_start +
-// seq_len) / block_size); and entries entirely left of the window of every query of the row. All
-// other entries must name a block of the cache. No other KV memory is read, so unused KV may hold
+// seq_len) / block_size); and entries entirely left of the window of every query of the row. Every
+// entry that may be read must name a block of the cache. No other block is read. Unused KV may hold
 // NaN.
 //
 // A PagedBatch is a value without storage. Thread safety: const data.

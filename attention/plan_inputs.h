@@ -45,8 +45,9 @@ struct PlanInputs {
   std::optional<at::Tensor> custom_mask = {};
   std::optional<at::Tensor> custom_mask_offset = {};
 
-  // Rows of q; the batch may use fewer. Absent: num_rows without query_start_loc, its last element
-  // if it is on the host, and max_tokens if it is on the device.
+  // Rows of q; the batch may use fewer. Absent: num_rows if query_start_loc is absent too;
+  // otherwise the last element of query_start_loc if that is on the host, and max_tokens if it is
+  // on the device.
   std::optional<int> num_tokens = {};
 };
 

@@ -110,9 +110,10 @@ namespace reprise {
 enum class WorkMapMode : int32_t {
   kBalanced,  // rows are split wherever that balances the queues
   // A row is split by its own data only, so its results are bitwise independent of the rest of the
-  // batch. A row has at most max_splits splits, and at most one per kMinDeterministicSteps KV
-  // tiles, rounded up. In rows of at most decode_query_len queries, each query is split like a row
-  // of one query, so its results are also bitwise independent of the row's other queries.
+  // batch. Each of a row's n Q tiles has at most max_splits / n splits (at least 1), and at most
+  // one per kMinDeterministicSteps KV tiles, rounded up. In rows of at most decode_query_len
+  // queries, each query is split like a row of one query, so its results are also bitwise
+  // independent of the row's other queries.
   kDeterministic,
 };
 
@@ -148,7 +149,7 @@ struct alignas(16) WorkItem {
   // writes its result to out, and the next three fields are unused.
   int32_t partial;
   int32_t merge;          // -1 in a shared item
-  int32_t first_partial;  // excludes shared partials
+  int32_t first_partial;  // first partial of the Q tile's own keys
   int32_t num_partials;   // per query
   int32_t is_joint;       // 1: all CTAs that have these partials combine them: MergesJointly()
 
@@ -164,7 +165,7 @@ struct alignas(16) WorkItem {
   // The partial of query_begin in the first shared item over it; in the next shared item it is
   // tile_queries later. Combined before the Q tile's own partials.
   int32_t first_shared_partial, num_shared_partials;
-  // Shared items only: the unsplit items whose results are combined with this one.
+  // Shared items only: the items of the Q tiles whose results are combined with this item's.
   int32_t first_child, end_child;
 
   friend bool operator==(const WorkItem&, const WorkItem&) = default;
@@ -203,7 +204,7 @@ struct CutCosts {
   // width.
   int border = 0;
   int border_percent = 0;
-  // Whether processing a Q tile takes as long as reading its keys. Then idle CTAs cost nothing.
+  // Whether Q tiles are memory bound. Then idle CTAs cost nothing.
   bool is_bound_by_reading = false;
   int ctas_per_sm = 1;
   int lone_percent = 100;  // the time of a KV tile if the SM has only one CTA

@@ -17,6 +17,7 @@
 //
 // Estimates. An estimate is the cost at which the last CTA ends. EndOfFilled() is the estimate for
 // Stream-K. The even ways are:
+//
 //   clusters     One split per CTA of the Q tile's cluster, if the kernel runs in clusters. The
 //                splits are combined through DSMEM, which saves CutCosts::merge.
 //   unsplit      One split per Q tile, and the same number of Q tiles per queue. A CTA that is
