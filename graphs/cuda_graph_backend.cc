@@ -32,26 +32,26 @@ namespace {
 
 using Step = std::function<absl::Status()>;
 
-// Runs `step`; an exception becomes a Status.
+// Runs `step`. Converts exceptions to a Status.
 absl::Status Run(const Step& step) {
   try {
     return CatchTorch(step);
   } catch (...) {
-    return absl::InternalError("a step threw what is no std::exception");
+    return absl::InternalError("a step threw something that is not a std::exception");
   }
 }
 
 void WarnUnlessOk(const absl::Status& status) {
-  LOG_IF(WARNING, !status.ok()) << "a CUDA graph was not given back: " << status;
+  LOG_IF(WARNING, !status.ok()) << "a CUDA graph was not released: " << status;
 }
 
 absl::Status Synchronize(cudaStream_t stream) {
   return CudaStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 }
 
-// Memory of the current device in use, as its driver and as LibTorch's allocator count it.
+// Memory in use on the current device, as counted by the driver and by LibTorch's allocator.
 struct MemoryUse {
-  int64_t device_bytes = 0;    // of every process
+  int64_t device_bytes = 0;    // of all processes
   int64_t reserved_bytes = 0;  // by the allocator, for all pools
 };
 
@@ -66,7 +66,7 @@ absl::StatusOr<MemoryUse> MeasureMemory(c10::DeviceIndex device) {
           c10::cuda::CUDACachingAllocator::getDeviceStats(device).reserved_bytes[kAll].current};
 }
 
-// A part of a step, ready to run: a graph to launch, or work between two graphs.
+// A part of a step that is ready to run: a graph to launch, or work between two graphs.
 struct Piece {
   cudaGraphExec_t exec = nullptr;
   Step work = {};
@@ -85,10 +85,10 @@ struct Executable {
   GraphBytes bytes;
 };
 
-// The capture of a step in one or several graphs.
+// Captures a step as one or more graphs.
 class Recording {
  public:
-  // Both must outlive it.
+  // `stream` and `pool` must outlive the recording.
   Recording(const c10::cuda::CUDAStream& stream, const GraphPool& pool)
       : stream_(stream), pool_(pool) {}
   Recording(const Recording&) = delete;
@@ -101,7 +101,7 @@ class Recording {
     return absl::OkStatus();
   }
 
-  // Ends the graph that has begun.
+  // Ends the current graph.
   absl::Status End() {
     const absl::StatusOr<cudaGraph_t> graph = capture_->End();
     capture_.reset();
@@ -113,7 +113,8 @@ class Recording {
     return absl::OkStatus();
   }
 
-  // Ends a graph and begins another, behind `work`. An error is that of Finish(), too.
+  // Ends the current graph, appends `work` and begins another graph. Finish() also returns an error
+  // that occurs here.
   absl::Status Cut(Step work) {
     if (capture_ != nullptr) status_.Update(End());
     if (!status_.ok()) return status_;
@@ -122,7 +123,7 @@ class Recording {
     return status_;
   }
 
-  // The pieces of the step, which belong to the caller.
+  // Returns the parts of the step. The caller owns them.
   absl::StatusOr<std::vector<Piece>> Finish(const absl::Status& step) {
     if (capture_ != nullptr) status_.Update(End());
     if (!step.ok()) return step;  // the cause, if both failed
@@ -134,13 +135,13 @@ class Recording {
   }
 
  private:
-  // Ready to launch; null for a graph of nothing.
+  // Returns an executable graph, or null if the graph is empty.
   absl::StatusOr<cudaGraphExec_t> Instantiate(cudaGraph_t graph) const;
 
   const c10::cuda::CUDAStream& stream_;
   const GraphPool& pool_;
   std::unique_ptr<StreamCapture> capture_;
-  absl::Status status_;  // of cuts
+  absl::Status status_;  // errors of Cut() and End()
   std::vector<Piece> pieces_;
 };
 
@@ -150,14 +151,14 @@ absl::StatusOr<cudaGraphExec_t> Recording::Instantiate(cudaGraph_t graph) const 
       CudaStatus(cudaGraphGetNodes(graph, nullptr, &num_nodes), "cudaGraphGetNodes"));
   if (num_nodes == 0) return nullptr;
   cudaGraphExec_t exec = nullptr;
-  // The first flag frees what a graph allocates itself (cudaMallocAsync inside a library) when it
-  // is launched again; the second keeps the stream's priority.
+  // The first flag frees memory that the graph itself allocated (cudaMallocAsync inside a library)
+  // when the graph is launched again. The second flag keeps the stream's priority.
   REPRISE_RETURN_IF_ERROR(CudaStatus(
       cudaGraphInstantiateWithFlags(
           &exec, graph,
           cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority),
       "cudaGraphInstantiate"));
-  // Uploads now, so that the first replay is as fast as the others and the memory is measured.
+  // Uploads now: the first replay is then as fast as later replays, and the memory is measured.
   absl::Status status = CudaStatus(cudaGraphUpload(exec, stream_.stream()), "cudaGraphUpload");
   status.Update(Synchronize(stream_.stream()));
   if (status.ok()) return exec;
@@ -181,14 +182,14 @@ class Backend : public CudaGraphBackend {
  private:
   class Graph;
 
-  // Warm-up, capture into `pool`, instantiation and upload. Catches what they throw.
+  // Warms up, captures into `pool`, instantiates and uploads. Converts exceptions to a Status.
   absl::StatusOr<Executable> MakeExecutable(const Step& step, const GraphPool& pool);
   absl::Status WarmUp(const Step& step);
   absl::StatusOr<std::vector<Piece>> Record(const Step& step, const GraphPool& pool);
 
   const c10::cuda::CUDAStream stream_;
   GraphPool pool_;
-  Recording* recording_ = nullptr;  // of the step that is being captured
+  Recording* recording_ = nullptr;  // the capture in progress, or null
   int num_live_graphs_ = 0;
 };
 
@@ -200,7 +201,7 @@ class Backend::Graph : public CapturedGraph {
   }
 
   ~Graph() override {
-    // The caller may free the buffers that a replay in flight reads right after.
+    // Waits, because the caller may free buffers that a replay in flight reads.
     WarnUnlessOk(Synchronize(backend_->stream_.stream()));
     Destroy(executable_.pieces);
     --backend_->num_live_graphs_;
@@ -280,7 +281,7 @@ absl::Status Backend::WarmUp(const Step& step) {
     return absl::FailedPreconditionError("a step must not be captured inside a capture");
   }
   absl::Status status = Run(step);
-  // Also after a failure: the caller may then free memory that enqueued work uses.
+  // Synchronises after a failure too: the caller may then free memory that enqueued work uses.
   status.Update(Synchronize(stream_.stream()));
   return status;
 }
@@ -309,14 +310,14 @@ absl::StatusOr<c10::cuda::CUDAStream> ChooseStream(const CudaGraphBackendOptions
                                                    num_devices - 1, ", got ", options.device));
   }
   const auto device = static_cast<c10::DeviceIndex>(options.device);
-  at::globalContext().lazyInitDevice(c10::kCUDA);  // the allocators, among others
+  at::globalContext().lazyInitDevice(c10::kCUDA);  // initialises the allocators, among others
   if (!options.stream.has_value()) {
     return c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device);
   }
   const cudaStream_t stream = *options.stream;
   if (stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread) {
     return absl::InvalidArgumentError(
-        "stream must not be a default stream: those cannot be captured");
+        "stream must not be a default stream: default streams cannot be captured");
   }
   return c10::cuda::getStreamFromExternal(stream, device);
 }

@@ -1,28 +1,28 @@
-// Captured steps as CUDA graphs of LibTorch and other work on one stream.
+// Captures steps of LibTorch and other work on one stream as CUDA graphs.
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaGraphBackend> backend,
 //                            CudaGraphBackend::Create({.device = 0}));
 //   auto graph = backend->Capture([&] { return model_step(); });   // runs with the stream current
 //   (*graph)->Replay();                                             // one launch on that stream
 //
-// Warm-up, capture and replay run on one long-lived stream. Run eager steps on it as well
-// (stream()), so that they reuse the warm-up's memory and all work is in order. Captures are
-// thread-local: other threads may use the device meanwhile.
+// Warm-up, capture and replay run on one long-lived stream. Run eager steps on the same stream
+// (stream()): they then reuse the warm-up's memory, and all work is ordered. Captures are
+// thread-local: other threads may use the device during a capture.
 //
-// While it is captured, the step must not synchronise, read a value back to the host, fork a stream
-// without joining it, or use random numbers of LibTorch's generator. Products of LibTorch run in
-// workspaces that it keeps for the stream: the warm-up makes them outside the capture, and they
-// stay for the life of the process. A step that breaks a rule makes Capture() fail and leaves
-// backend, graphs and allocators as before.
+// During a capture, the step must not synchronise, read a value back to the host, fork a stream
+// without joining it, or use random numbers of LibTorch's generator. If a step breaks a rule,
+// Capture() fails and leaves the backend, the graphs and the allocators unchanged. LibTorch's GEMMs
+// use workspaces that LibTorch keeps per stream. The warm-up allocates these workspaces outside the
+// capture, and they exist until the process ends.
 //
-// Tensors that the step makes are in a pool that all graphs of the backend share and each replay
-// uses again. They must not be read after a replay: a step's last kernels write into buffers of the
-// caller. Tensors of the caller must outlive the graphs; the destructor of a graph waits for its
-// stream, so they may be freed after it.
+// All graphs of a backend allocate the step's tensors from one shared pool, and each replay reuses
+// that memory. Do not read these tensors after a replay: the last kernels of a step must write into
+// buffers of the caller. The caller's tensors must outlive the graphs. The destructor of a graph
+// waits for the stream, so the caller may free its tensors afterwards.
 //
-// Life: destroy graphs before the backend (CHECKed), and the backend before the stream that it was
-// given. Thread safety: none; one owner. Replay() is one cudaGraphLaunch: no synchronisation, no
-// allocation.
+// Lifetime: destroy the graphs before the backend (CHECKed), and the backend before the stream that
+// was passed to Create(). Thread safety: not thread-safe; one owner. Cost: Replay() is one
+// cudaGraphLaunch per graph; it does not synchronise or allocate.
 
 #ifndef REPRISE_GRAPHS_CUDA_GRAPH_BACKEND_H_
 #define REPRISE_GRAPHS_CUDA_GRAPH_BACKEND_H_
@@ -39,7 +39,8 @@ namespace reprise {
 
 struct CudaGraphBackendOptions {
   int device = 0;
-  // Of `device`, not a default stream. nullopt: one of LibTorch's high-priority streams.
+  // A stream of `device`; must not be a default stream. nullopt: one of LibTorch's high-priority
+  // streams.
   std::optional<CUstream_st*> stream = std::nullopt;
 };
 

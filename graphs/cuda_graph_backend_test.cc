@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// With a GPU: graphs/cuda_graph_gpu_test.cc.
+// Tests on a GPU are in graphs/cuda_graph_gpu_test.cc.
 TEST(CudaGraphBackendTest, WithoutAGpuOrCudaCreationIsAnError) {
 #ifdef REPRISE_WITH_CUDA
   if (c10::cuda::device_count() > 0) GTEST_SKIP() << "this machine has a GPU";

@@ -75,16 +75,16 @@ class CudaGraphTest : public ::testing::Test {
   void TearDown() override {
     if (backend_ == nullptr) return;
     Synchronize();
-    EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error was left behind";
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an earlier CUDA error is still pending";
     on_stream_.reset();
     backend_.reset();
-    // Refused while an allocator believes that a capture is under way.
+    // emptyCache() throws while an allocator is in capture mode.
     EXPECT_NO_THROW(c10::cuda::CUDACachingAllocator::emptyCache());
   }
 
   void Synchronize() const { EXPECT_EQ(cudaStreamSynchronize(backend_->stream()), cudaSuccess); }
 
-  // Whether the backend's stream has done all its work.
+  // Whether all work on the backend's stream has completed.
   bool IsIdle() const {
     const cudaError_t error = cudaStreamQuery(backend_->stream());
     if (error != cudaSuccess) cudaGetLastError();
@@ -97,7 +97,7 @@ class CudaGraphTest : public ::testing::Test {
     return graph.ok() ? *std::move(graph) : nullptr;
   }
 
-  // That captures work: after something went wrong.
+  // Checks that a capture still works after an error.
   void ExpectBackendIsUsable() const {
     const at::Tensor in = at::full({1000}, 3.0, OnGpu());
     const at::Tensor out = at::zeros({1000}, OnGpu());
@@ -114,7 +114,7 @@ class CudaGraphTest : public ::testing::Test {
   }
 
   std::unique_ptr<CudaGraphBackend> backend_;
-  // The current stream of each test is the backend's, as a runner's is.
+  // The backend's stream is the current stream of each test, as in a runner.
   std::unique_ptr<c10::cuda::CUDAStreamGuard> on_stream_;
 };
 
@@ -160,7 +160,7 @@ TEST_F(CudaGraphTest, CaptureRunsTheStepTwiceOnTheHostAndReplayNeverDoes) {
     return absl::OkStatus();
   });
   EXPECT_EQ(num_calls, 2);
-  EXPECT_EQ(out.item<float>(), 1);  // the warm-up; a capture only records
+  EXPECT_EQ(out.item<float>(), 1);  // from the warm-up; a capture only records
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(graph->Replay().ok());
   EXPECT_EQ(num_calls, 2);
   EXPECT_EQ(out.item<float>(), 4);
@@ -180,15 +180,15 @@ TEST_F(CudaGraphTest, HostValuesAreFrozenAtCapture) {
   EXPECT_TRUE(at::equal(out.narrow(0, 2, 2), at::full({2}, -1.0, OnGpu())));
 }
 
-// Two products with work between them that a capture refuses: it asks the stream for its state.
+// Two GEMMs with work between them that cannot be captured, because it synchronises the stream.
 TEST_F(CudaGraphTest, WorkBetweenGraphsRunsOnTheHostAtEachReplay) {
   const Net net(64);
   const at::Tensor out = at::zeros_like(net.out);
   int num_works = 0;
   const Graph graph = Captured([&]() -> absl::Status {
-    const at::Tensor hidden = at::mm(net.in, net.w1);  // in the pool
+    const at::Tensor hidden = at::mm(net.in, net.w1);  // allocated from the pool
     const at::Tensor rectified = at::empty_like(hidden);
-    // The step's tensors are gone when it runs, their memory is not.
+    // The step's tensors are destroyed before the work runs, but their memory stays in the pool.
     const auto view = [](const at::Tensor& x) {
       return at::from_blob(x.data_ptr(), x.sizes(), x.options());
     };
@@ -204,7 +204,7 @@ TEST_F(CudaGraphTest, WorkBetweenGraphsRunsOnTheHostAtEachReplay) {
   });
   ASSERT_NE(graph, nullptr);
   EXPECT_EQ(graph->num_graphs(), 2);
-  EXPECT_EQ(num_works, 1) << "the warm-up's; a capture keeps the work without running it";
+  EXPECT_EQ(num_works, 1) << "run by the warm-up; a capture keeps the work without running it";
   for (int round = 0; round < 3; ++round) {
     net.in.normal_();
     out.fill_(-1);
@@ -233,7 +233,7 @@ TEST_F(CudaGraphTest, WorksSideBySideHaveNoGraphBetweenThem) {
   EXPECT_EQ(out.item<float>(), 7);
 }
 
-// A step that forgets the error of a cut, behind a stream that it has not joined.
+// A step that ignores the error of RunBetweenGraphs() with a forked stream that is not joined.
 TEST_F(CudaGraphTest, AGraphThatCannotEndBeforeWorkFailsTheCapture) {
   const at::Tensor out = at::zeros({1}, OnGpu());
   const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool();
@@ -314,7 +314,7 @@ TEST_F(CudaGraphTest, MeasuresWhatAGraphTakes) {
 
 TEST_F(CudaGraphTest, ATrialGivesBackWhatItMeasured) {
   const Net net(4096, 512);
-  net.Compute(4096);  // LibTorch's workspaces, and the eager memory of the shape
+  net.Compute(4096);  // allocates LibTorch's workspaces and the eager memory of this shape
   Synchronize();
   const int64_t reserved = ReservedBytes();
   const absl::StatusOr<GraphBytes> trial = backend_->TrialCapture(net.Step(4096));
@@ -322,9 +322,9 @@ TEST_F(CudaGraphTest, ATrialGivesBackWhatItMeasured) {
   EXPECT_EQ(ReservedBytes(), reserved);
 
   const Graph graph = Captured(net.Step(4096));
-  EXPECT_EQ(graph->bytes().pool, trial->pool);  // what the trial said
+  EXPECT_EQ(graph->bytes().pool, trial->pool);  // as measured by the trial
   EXPECT_GE(trial->pool, 2 * 4096 * 1024 * 4);
-  // With graphs alive a trial still measures a pool of its own.
+  // While graphs exist, a trial still measures its own temporary pool.
   EXPECT_EQ(backend_->TrialCapture(net.Step(4096))->pool, trial->pool);
   net.in.normal_();
   ASSERT_TRUE(graph->Replay().ok());
@@ -378,7 +378,7 @@ TEST_F(CudaGraphTest, AnAccidentInsideACaptureEndsItAndHarmsNothing) {
        absl::StatusCode::kResourceExhausted, "no blocks left"},
       {"exception", []() -> absl::Status { throw std::runtime_error("out of range"); },
        absl::StatusCode::kInternal, "out of range"},
-      {"what is no exception", []() -> absl::Status { throw 42; }, absl::StatusCode::kInternal,
+      {"a thrown int", []() -> absl::Status { throw 42; }, absl::StatusCode::kInternal,
        "not a std::exception"},
       {"shapes",
        [&] {
@@ -431,7 +431,7 @@ TEST_F(CudaGraphTest, AnAccidentInsideACaptureEndsItAndHarmsNothing) {
     SCOPED_TRACE(accident.name);
     int num_calls = 0;
     const absl::StatusOr<Graph> graph = backend_->Capture([&] {
-      const at::Tensor temporary = buffer.add(1);  // alive when the accident happens
+      const at::Tensor temporary = buffer.add(1);  // exists when the accident happens
       buffer.copy_(temporary);
       return ++num_calls == 1 ? absl::OkStatus() : accident.happens();
     });
@@ -459,7 +459,8 @@ TEST_F(CudaGraphTest, AnAccidentInATrialHarmsNothing) {
     throw std::logic_error("half way");
   });
   EXPECT_EQ(bytes.status(), absl::InternalError("half way"));
-  EXPECT_LE(ReservedBytes(), reserved + (int64_t{4} << 20));  // `out` may be its first
+  EXPECT_LE(ReservedBytes(), reserved + (int64_t{4} << 20));  // `out` may be the first tensor of a
+                                                              // block
   ExpectBackendIsUsable();
 }
 
@@ -508,7 +509,7 @@ TEST_F(CudaGraphTest, AForkedStreamThatIsJoinedIsCapturedWithItsMemory) {
     fork.block(side);
     {
       const c10::cuda::CUDAStreamGuard on_side(side);
-      out.copy_(in.mul(2).add(1));  // its temporaries belong to the pool as well
+      out.copy_(in.mul(2).add(1));  // its temporaries also come from the pool
       join.record(side);
     }
     join.block(main);
@@ -536,7 +537,8 @@ TEST_F(CudaGraphTest, OtherThreadsMayAllocateAndSynchroniseDuringACapture) {
     out.add_(1);
     if (++num_calls < 2) return absl::OkStatus();
     std::thread other([] {
-      const at::Tensor tensor = at::full({1 << 20}, 1.0, OnGpu());  // on its own default stream
+      const at::Tensor tensor = at::full({1 << 20}, 1.0, OnGpu());  // on this thread's default
+                                                                    // stream
       EXPECT_EQ(tensor.sum().item<float>(), 1 << 20);
       void* memory = nullptr;
       EXPECT_EQ(cudaMalloc(&memory, 1 << 20), cudaSuccess);
@@ -564,7 +566,7 @@ TEST_F(CudaGraphTest, ReplayGoesBehindTheStreamsWorkWithoutWaitingForIt) {
     StreamGate gate(backend_->stream());
     in.fill_(42);
     const c10::cuda::CUDAStreamGuard elsewhere(c10::cuda::getDefaultCUDAStream(0));
-    ASSERT_TRUE(graph->Replay().ok());  // returns, and not on the current stream
+    ASSERT_TRUE(graph->Replay().ok());  // does not wait, and does not use the current stream
     EXPECT_FALSE(IsIdle());
     EXPECT_EQ(cudaStreamSynchronize(c10::cuda::getDefaultCUDAStream(0)), cudaSuccess);
     EXPECT_FALSE(IsIdle());
@@ -639,7 +641,7 @@ TEST_F(CudaGraphTest, UsesTheStreamItIsGiven) {
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
-// The whole set on a GPU: padding, all live counts, counters, fingerprint, measured cost.
+// GraphSet on a GPU: padding, all live counts, counters, fingerprint, measured cost.
 class CudaGraphSetTest : public CudaGraphTest {
  protected:
   void SetUp() override {
@@ -695,7 +697,8 @@ TEST_F(CudaGraphSetTest, EveryLiveCountIsServedAsTheSameStepRunEagerly) {
     EXPECT_EQ(report.num_replays(), 16);
     EXPECT_EQ(report.num_eager_steps(EagerReason::kTooManySeqs), 1);
     EXPECT_EQ(report.graphs().size(), 5u);
-    // Graphs as small as these may fit into what is reserved already: their bytes are not asked.
+    // Graphs this small may fit into memory that is already reserved, so their bytes are not
+    // checked.
     for (const GraphStats& graph : report.graphs()) EXPECT_GT(graph.capture_ms, 0) << graph.key;
     Synchronize();
     set_.reset();
@@ -724,7 +727,7 @@ TEST_F(CudaGraphSetTest, TheEstimateIsNotBelowWhatIsTaken) {
   ASSERT_TRUE(estimate.ok()) << estimate.status();
   ASSERT_TRUE(set_->CaptureAll(make_step_, fingerprint_).ok());
   EXPECT_GT(*estimate, 0);
-  // The driver allocates memory in large pieces: at most one piece of difference.
+  // The driver allocates memory in large blocks, so the two may differ by one block.
   EXPECT_LE(set_->report().graph_bytes(), *estimate + (int64_t{32} << 20));
 }
 

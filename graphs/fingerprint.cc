@@ -10,7 +10,7 @@
 namespace reprise {
 namespace {
 
-// The finaliser of MurmurHash3 (64 bits): a bijection that spreads each bit over all.
+// The 64-bit finaliser of MurmurHash3: a bijection in which each input bit affects all output bits.
 uint64_t Mix(uint64_t x) {
   x ^= x >> 33;
   x *= 0xff51afd7ed558ccdULL;
@@ -20,7 +20,7 @@ uint64_t Mix(uint64_t x) {
   return x;
 }
 
-// Order matters: the state before is mixed before the next word is added.
+// The result depends on the order of the words: `hash` is mixed before `word` is added.
 uint64_t Combine(uint64_t hash, uint64_t word) {
   return Mix(hash + 0x9e3779b97f4a7c15ULL) ^ Mix(word);
 }
@@ -40,7 +40,7 @@ uint64_t Combine(uint64_t hash, std::string_view bytes) {
 Fingerprint::Fingerprint(const Fingerprint& other) { *this = other; }
 
 Fingerprint& Fingerprint::operator=(const Fingerprint& other) {
-  // Element by element, so that strings keep the memory they have; the dead tail is not copied.
+  // Copies element by element: strings keep their memory, and entries after size_ are not copied.
   if (this == &other) return *this;
   if (entries_.size() < static_cast<size_t>(other.size_)) entries_.resize(other.size_);
   std::copy_n(other.entries_.begin(), other.size_, entries_.begin());
@@ -86,7 +86,7 @@ std::string Fingerprint::ToString() const {
 
 absl::Status CompareFingerprints(const Fingerprint& captured, const Fingerprint& current) {
   if (captured == current) return absl::OkStatus();
-  constexpr char kMustBe[] = "graph fingerprint must be that of the capture: ";
+  constexpr char kMustBe[] = "graph fingerprint must match the capture: ";
   const int shared_size = std::min(captured.size_, current.size_);
   for (int i = 0; i < shared_size; ++i) {
     const Fingerprint::Entry& expected = captured.entries_[i];

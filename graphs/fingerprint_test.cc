@@ -33,8 +33,7 @@ void ExpectRefused(const Fingerprint& captured, const Fingerprint& current,
   const absl::Status status = CompareFingerprints(captured, current);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), EndsWith(difference));
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr("graph fingerprint must be that of the capture"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("graph fingerprint must match the capture"));
 }
 
 TEST(FingerprintTest, EqualListsMatch) {
@@ -76,7 +75,7 @@ TEST(FingerprintTest, AnAddressIsNoValue) {
 
 TEST(FingerprintTest, NamesAreNotRunTogether) {
   ExpectRefused(Of({{"ab", 0}, {"c", 0}}), Of({{"a", 0}, {"bc", 0}}), "expected ab, got a");
-  // A shorter name padded with zero bytes is another name.
+  // A shorter name padded with zero bytes is a different name.
   ExpectRefused(Of({{"a", 1}}), Of({{std::string("a\0", 2), 1}}), std::string("got a\0", 6));
 }
 
@@ -104,13 +103,13 @@ TEST(FingerprintTest, CopiesAreIndependent) {
   b.AddValue("b", 2);
   EXPECT_NE(a, b);
   EXPECT_EQ(a.ToString(), "a = 1\n");
-  b = a;  // onto a longer one
+  b = a;  // onto a longer fingerprint
   EXPECT_EQ(b.ToString(), "a = 1\n");
   EXPECT_TRUE(CompareFingerprints(a, b).ok());
   const Fingerprint c = std::move(b);
   EXPECT_EQ(c, a);
   b.Clear();
-  b.AddValue("a", 1);  // a moved-from one is usable after Clear()
+  b.AddValue("a", 1);  // a moved-from fingerprint is usable after Clear()
   EXPECT_EQ(b, a);
   Fingerprint& self = a;
   a = self;
@@ -146,7 +145,7 @@ TEST(FingerprintTest, FillingItAnewAndComparingAllocatesNothing) {
   EXPECT_TRUE(same);
 }
 
-// The hash does not depend on the process: reports of two runs can be compared.
+// The hash does not depend on the process, so reports of two runs can be compared.
 TEST(FingerprintTest, HashIsTheSameInEveryProcess) {
   EXPECT_EQ(Fingerprint().hash(), 0u);
   EXPECT_EQ(Of({{"max_seq_len", 8192}, {"max_rows", 16}}).hash(), 0x2a8bb76e30e55775u);

@@ -1,4 +1,4 @@
-// Sets of several ranks capture the same keys, although graphs take more memory on some of them.
+// Sets of several ranks capture the same keys, even if graphs take more memory on some ranks.
 
 #include <atomic>
 #include <barrier>
@@ -20,7 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using Mode = GraphSetOptions::Mode;
 
-// Each graph of it takes `bytes`.
+// A backend whose graphs take `bytes` each.
 class PricedBackend : public GraphBackend {
  public:
   explicit PricedBackend(int64_t bytes) : bytes_(bytes) {}
@@ -51,7 +51,7 @@ class PricedBackend : public GraphBackend {
   int64_t bytes_;
 };
 
-// Whether any of two ranks is over its budget; each waits for the other.
+// Computes whether either of two ranks is over its budget. Each rank waits for the other.
 class Agreement {
  public:
   bool Any(bool over) {
@@ -64,10 +64,11 @@ class Agreement {
 
  private:
   std::barrier<> met_{2};
-  std::atomic<bool> any_ = false;  // once over, no further one is asked
+  std::atomic<bool> any_ = false;  // stays true: no capture follows the first one over the budget
 };
 
-// The numbers of sequences that a rank has captured, whose graphs take `bytes` each, of 250 at most.
+// Returns the numbers of sequences that a rank captures within a budget of 250 bytes, if each graph
+// takes `bytes`.
 std::vector<int> CapturedSizes(Mode mode, int64_t bytes,
                                std::function<absl::StatusOr<bool>(bool)> agree) {
   PricedBackend backend(bytes);

@@ -1,27 +1,27 @@
-// Capture and replay of a step on one device: CUDA graphs on a GPU, the recorded call on a CPU.
+// Captures a step on one device and replays it: CUDA graphs on a GPU, the recorded call on a CPU.
 //
-// A backend owns a memory pool and uses one stream; its graphs share both, so no two of them run at
-// once. GraphSet (graphs/graph_set.h) decides which graph serves a step; a backend only captures
-// and replays.
+// A backend owns a memory pool and uses one stream. All its graphs share the pool and the stream,
+// so two graphs never run at the same time. GraphSet (graphs/graph_set.h) decides which graph
+// serves a step; a backend only captures and replays.
 //
 //   auto backend = MakeRecordedBackend();              // or CudaGraphBackend::Create(options)
 //   auto graph = backend->Capture([=] { return model_step(); });
 //   (*graph)->Replay();
 //
-// The captured callable must read everything that varies from step to step from memory at unchanged
-// addresses. On the CPU the callable itself is kept and run again, so the values that it holds are
-// frozen at capture, as kernel arguments are; objects that it refers to must outlive the graph and
-// must not be host values that change.
+// The captured callable must read everything that varies between steps from memory at fixed
+// addresses. On the CPU, the backend keeps the callable and runs it again. Values that the callable
+// holds are therefore frozen at the capture, like kernel arguments. Objects that it refers to must
+// outlive the graph, and must not be host values that change.
 //
-// The callable runs more often than the step: once as warm-up before the capture, and the replay
-// after a capture does the same work again. It must therefore be idempotent over unchanged buffers:
-// a forward pass that writes keys to given slots is idempotent, advancing a counter is not.
+// The callable runs more often than the step: once as warm-up before the capture, and again in the
+// replay that follows a capture. It must therefore be idempotent over unchanged buffers. A forward
+// pass that writes keys to given slots is idempotent; advancing a counter is not.
 //
-// What cannot be captured runs between two graphs (RunBetweenGraphs): a replay is then a launch, the
-// work, a launch, and so on.
+// Work that cannot be captured runs between two graphs (RunBetweenGraphs). A replay then alternates
+// graph launches and such work.
 //
-// Life: capture any number of graphs, largest first (they then reuse one pool); destroy all graphs
-// together, before their backend. Thread safety: none; one owner.
+// Lifetime: capture any number of graphs, largest first, so that they reuse one pool. Destroy all
+// graphs together, before their backend. Thread safety: not thread-safe; one owner.
 
 #ifndef REPRISE_GRAPHS_GRAPH_BACKEND_H_
 #define REPRISE_GRAPHS_GRAPH_BACKEND_H_
@@ -35,9 +35,9 @@
 
 namespace reprise {
 
-// Device memory of one graph, measured. Zero on the CPU.
+// Measured device memory of one graph. Zero on the CPU.
 struct GraphBytes {
-  int64_t pool = 0;    // tensors made inside the capture: shared with the backend's other graphs
+  int64_t pool = 0;    // tensors allocated inside the capture; shared with the backend's graphs
   int64_t driver = 0;  // kernel arguments, nodes, local memory: not shared
 
   int64_t total() const { return pool + driver; }
@@ -48,16 +48,16 @@ class CapturedGraph {
  public:
   virtual ~CapturedGraph() = default;
 
-  // Enqueues the captured work on the backend's stream (CPU: runs it). Returns the callable's
-  // status on the CPU; on a GPU only launch failures, since kernels run later. Does not synchronise
-  // and does not allocate.
+  // Enqueues the captured work on the backend's stream (CPU: runs it). On the CPU, returns the
+  // callable's status. On a GPU, reports launch failures only, because the kernels run later. Does
+  // not synchronise or allocate.
   virtual absl::Status Replay() = 0;
 
-  // How many graphs a replay launches: 1, and 1 more for each work between two of them.
+  // Number of graphs that a replay launches: 1, plus up to 1 for each call of RunBetweenGraphs().
   virtual int num_graphs() const = 0;
 
-  // The memory that capturing this graph added. A graph that fits into the pool of earlier ones
-  // adds 0 to the pool.
+  // Memory that the capture of this graph added. `pool` is 0 if the graph fits into the pool's
+  // existing memory.
   virtual GraphBytes bytes() const = 0;
 };
 
@@ -65,30 +65,31 @@ class GraphBackend {
  public:
   virtual ~GraphBackend() = default;
 
-  // Runs `step` once as warm-up (GPU: on the capture stream, so that lazy initialisation happens
-  // outside the capture), then captures it. If the step fails or throws, its error is returned; the
-  // backend and the graphs captured before stay usable.
-  // Errors: InvalidArgument for an empty callable; the step's own; ResourceExhausted without
-  // memory.
+  // Runs `step` once as warm-up, then captures it. On a GPU the warm-up runs on the capture stream,
+  // so that lazy initialisation happens outside the capture. If the step fails or throws, returns
+  // its error; the backend and the existing graphs stay usable.
+  // Errors: InvalidArgument for an empty callable; ResourceExhausted if memory runs out; errors of
+  // the step.
   virtual absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(
       std::function<absl::Status()> step) = 0;
 
-  // For a step that is being captured: ends the graph here and begins another one; a replay runs
-  // `work` between the two, on the host, with the backend's stream current. The capture itself does
-  // not run it: the warm-up has. At any other time runs it, and nothing more: so steps call this
-  // whether they are captured or not.
+  // Called by a step during its capture: ends the current graph and begins another graph. A replay
+  // runs `work` between the two graphs, on the host, with the backend's stream current. The capture
+  // does not run `work`, because the warm-up has run it. Outside a capture, runs `work` and does
+  // nothing else, so a step may call this in either case.
   //
-  // `work` is kept as long as the captured graph, and what it uses must stay at its address as
-  // long: buffers, or tensors of the step, whose memory belongs to the pool for good, so that `work`
-  // need not hold them. It must be idempotent as the step is. Streams that the step forked must be
-  // joined before.
-  // Errors: InvalidArgument for an empty callable; the work's; those of the end of a capture. The
-  // step must return them; a capture fails even if it does not.
+  // The captured graph keeps `work`. Everything that `work` uses must stay at its address as long
+  // as the graph exists: buffers of the caller, or tensors of the step. The memory of the step's
+  // tensors stays in the pool, so `work` need not hold the tensors. `work` must be idempotent, like
+  // the step. The step must join all forked streams before the call.
+  // Errors: InvalidArgument for an empty callable; errors of `work`; errors at the end of a
+  // capture. The step must return these errors; the capture fails even if the step ignores them.
   virtual absl::Status RunBetweenGraphs(std::function<absl::Status()> work) = 0;
 
-  // The memory that the first Capture() of `step` would add: captures it into a pool of its own,
-  // measures, and frees everything. Use it to size other memory before the real capture, with
-  // buffers that may be smaller than the real ones but have the captured shapes.
+  // Returns the memory that the first Capture() of `step` would add. Captures `step` into a
+  // temporary pool, measures the memory and frees everything. Use it to size other memory before
+  // the real capture. Buffers may be smaller than the real buffers, but must have the captured
+  // shapes.
   virtual absl::StatusOr<GraphBytes> TrialCapture(std::function<absl::Status()> step) = 0;
 };
 

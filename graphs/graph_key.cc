@@ -7,7 +7,8 @@
 namespace reprise {
 
 std::string ToString(const GraphKey& key) {
-  // A captured key has max_query_len tokens per sequence; an eager step may have fewer.
+  // A captured key that is not mixed has max_query_len tokens per sequence; an eager step may have
+  // fewer tokens.
   const bool is_full =
       key.padded_num_tokens == int64_t{key.padded_num_seqs} * int64_t{key.max_query_len};
   const bool is_full_of_drafts =

@@ -1,5 +1,4 @@
-// The constants of a captured step, the shape of a step to be served, and the reasons why a step
-// runs without a graph.
+// The constants of a captured step, the shape of a live step, and the reasons for an eager step.
 //
 //   const GraphKey key{.padded_num_seqs = 8, .padded_num_tokens = 40, .max_query_len = 5};
 //   LOG(INFO) << key;                           // 8 seqs x 5, tokens
@@ -7,7 +6,7 @@
 //   LOG(INFO) << mixed;                         // 8 seqs x 64 (64 tokens), tokens
 //   LOG(INFO) << EagerReason::kQueryTooLong;    // query too long
 //
-// Plain values: copied freely, compared and hashed field by field. No function here fails.
+// Plain values: freely copyable, compared and hashed field by field. Functions here do not fail.
 
 #ifndef REPRISE_GRAPHS_GRAPH_KEY_H_
 #define REPRISE_GRAPHS_GRAPH_KEY_H_
@@ -25,17 +24,18 @@ enum class StepInput : int8_t { kTokens, kEmbeddings };
 // Identifies a captured step. Everything else is data in the step buffers.
 struct GraphKey {
   int padded_num_seqs = 0;
-  // padded_num_seqs * max_query_len; of a mixed step max_query_len, so that any split of the tokens
-  // into rows is the same step.
+  // padded_num_seqs * max_query_len. For a mixed step equal to max_query_len, so that one key
+  // serves any split of the tokens into rows.
   int padded_num_tokens = 0;
-  int max_query_len = 1;  // rows hold 1..max_query_len tokens, packed; trailing tokens are inert
+  int max_query_len = 1;  // a row has 1..max_query_len tokens, packed; trailing tokens are inert
   StepInput input = StepInput::kTokens;
-  bool cascade = false;  // the batch has a common prefix that is read once
-  // Logits of tokens before the last of their rows, padded: the step has padded_num_seqs +
-  // num_earlier_logits rows of logits. In keys of a GraphSet 0, or with drafts those of all tokens.
+  bool cascade = false;  // whether a common prefix of the batch is read once
+  // Padded number of logits for tokens that are not the last of their row. The step has
+  // padded_num_seqs + num_earlier_logits rows of logits. Keys of a GraphSet have 0, or with drafts
+  // enough for all tokens.
   int num_earlier_logits = 0;
-  // The step proposes up to so many drafts for each row, and verifies them: rows of up to
-  // 1 + num_drafts tokens; of a mixed step, beside rows that bring tokens.
+  // Maximum number of drafts that the step proposes and verifies for each row: such a row has up to
+  // 1 + num_drafts tokens. A mixed step with drafts also has rows whose tokens come from the host.
   int num_drafts = 0;
 
   friend bool operator==(const GraphKey&, const GraphKey&) = default;
@@ -52,48 +52,50 @@ struct GraphKey {
 std::string ToString(const GraphKey& key);
 std::ostream& operator<<(std::ostream& out, const GraphKey& key);
 
-// The shape of a step: live counts, before padding.
+// The shape of a live step, before padding.
 struct StepShape {
   int num_seqs = 0;
-  int num_tokens = 0;     // of all rows; at most num_seqs * max_query_len
-  int max_query_len = 1;  // of the longest row
-  int max_seq_len = 0;    // of the longest row, this step's tokens included
+  int num_tokens = 0;     // total over all rows; at most num_seqs * max_query_len
+  int max_query_len = 1;  // tokens in the longest row
+  int max_seq_len = 0;    // keys of the longest row, including this step's tokens
   StepInput input = StepInput::kTokens;
   bool cascade = false;           // a common prefix may be read once; see GraphDecision::key
-  int num_earlier_logits = 0;     // of tokens before the last of their rows
-  int num_drafts = 0;             // of the row that has the most
-  bool has_given_tokens = false;  // of the host: chunks of prompts, or forced tokens
+  int num_earlier_logits = 0;     // logits for tokens that are not the last of their row
+  int num_drafts = 0;             // maximum over all rows
+  bool has_given_tokens = false;  // the host supplies tokens: prompt chunks or forced tokens
 };
 
-// Why a step runs eagerly; counted per reason in GraphReport.
+// The reason why a step runs eagerly. GraphReport counts steps per reason.
 enum class EagerReason : int8_t {
-  kNone,               // a graph is replayed
+  kNone,               // not eager: a graph is replayed
   kDisabled,           // graphs are switched off
-  kIdle,               // no sequence
+  kIdle,               // the step has no sequence
   kTooManySeqs,        // more sequences than the largest captured size
-  kQueryTooLong,       // a prefill row, or more draft tokens than captured
+  kQueryTooLong,       // a prefill row, or more draft tokens than any captured size
   kSequenceTooLong,    // a sequence beyond max_seq_len, a capture constant
-  kNotCaptured,        // no graph for this input, or the key was not captured yet
-  kOverBudget,         // capturing this key would pass the memory budget
-  kCalibrates,         // the step sets scales of a quantised cache, once
-  kEarlierLogits,      // logits of tokens before the last of their rows, which no graph computes
-  kDraftsAmongTokens,  // rows with drafts beside rows that bring tokens, beyond all mixed graphs
+  kNotCaptured,        // no graph for this input, or the key has not been captured yet
+  kOverBudget,         // capturing this key would exceed the memory budget
+  kCalibrates,         // the step calibrates the scales of a quantised cache, once
+  kEarlierLogits,      // no graph computes logits for tokens that are not the last of their row
+  kDraftsAmongTokens,  // no mixed graph holds these rows with drafts and with given tokens
 };
 inline constexpr int kNumEagerReasons = 11;
 
-// "none", "graphs disabled", "too many sequences", ...: as printed in reports and statistics.
+// Names as printed in reports and statistics: "none", "graphs disabled", "too many sequences", ...
 std::string_view EagerReasonName(EagerReason reason);
 std::ostream& operator<<(std::ostream& out, EagerReason reason);
 
-// The answer of GraphSet::Decide().
+// The result of GraphSet::Decide().
 struct GraphDecision {
   enum class Kind : int8_t { kReplay, kEager };
   Kind kind = Kind::kEager;
   EagerReason reason = EagerReason::kDisabled;  // kNone if kind == kReplay
-  // The shape to pad the step to. kReplay: the graph's key. kEager: the live counts; for kDisabled
-  // the key that would have been replayed, if any, so that a run without graphs computes the same
-  // bits; for embeddings without a graph that of tokens, for the same reason. key.cascade: whether a common prefix is read once. A step whose prefix may be read once
-  // is replayed flat if it has a flat graph only.
+  // The shape to pad the step to, and whether a common prefix is read once (key.cascade).
+  // - kReplay: the key of the graph. A step whose prefix may be read once uses a flat graph if no
+  //   cascade graph holds it.
+  // - kEager: the live counts, with two exceptions that keep results bitwise identical. kDisabled:
+  //   the key that would be replayed, if any. Embeddings without a graph: the key of the same step
+  //   with tokens.
   GraphKey key;
 
   friend bool operator==(const GraphDecision&, const GraphDecision&) = default;

@@ -15,8 +15,9 @@ GraphPool::GraphPool(c10::DeviceIndex device) : device_(device) {
   const c10::cuda::CUDAGuard guard(device);  // MemPool uses the current device
   pool_ = std::make_unique<at::cuda::MemPool>();
   id_ = pool_->id();
-  // A pool that no capture holds cannot be captured into again. MemPool holds the device's pool; a
-  // capture that begins, matches no stream and ends, and is never released, holds the host's.
+  // LibTorch cannot capture into a pool again once no user holds it. MemPool is a user of the
+  // device pool. For the host pool, the following calls add a user: a capture that begins, matches
+  // no stream, ends, and is released only by the destructor.
   at::HostAllocator* const pinned = at::getHostAllocator(at::kCUDA);
   pinned->begin_allocate_to_pool(id_, [](c10::Stream) { return false; });
   pinned->end_allocate_to_pool(id_);
@@ -29,7 +30,7 @@ GraphPool::~GraphPool() {
     pool_.reset();
     return absl::OkStatus();
   });
-  LOG_IF(WARNING, !status.ok()) << "the memory of a graph pool was not given back: " << status;
+  LOG_IF(WARNING, !status.ok()) << "the memory of a graph pool was not released: " << status;
 }
 
 }  // namespace reprise

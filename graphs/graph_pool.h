@@ -1,16 +1,16 @@
-// The memory that captured graphs allocate: a private pool of LibTorch's caching allocators, on the
-// device and for pinned host memory.
+// The memory that captured graphs allocate: a private pool of LibTorch's caching allocators, for
+// device memory and pinned host memory.
 //
-// Tensors made inside a capture are at addresses that a replay uses again, so they must not share a
-// pool with eager code. Graphs captured one after another reuse the pool: captured largest first,
-// they all fit into the memory of the first one.
+// A replay reuses the addresses of tensors that were allocated during the capture, so these tensors
+// must not share a pool with eager code. All graphs use the same pool. If the largest graph is
+// captured first, the memory of that graph is enough for all later graphs.
 //
 //   GraphPool pool(device);
 //   StreamCapture capture = ... into pool.id() ...          // graphs/stream_capture.h
 //
-// Life: the pool outlives its graphs; its destructor returns its memory to the device, except that
-// of live tensors. Its functions may throw c10::Error: callers catch (base/torch_status.h). Thread
-// safety: none. Only in builds with CUDA.
+// Lifetime: the pool must outlive its graphs. Its destructor returns the memory to the device,
+// except memory of live tensors. Functions may throw c10::Error; callers catch it
+// (base/torch_status.h). Thread safety: not thread-safe. Only in builds with CUDA.
 
 #ifndef REPRISE_GRAPHS_GRAPH_POOL_H_
 #define REPRISE_GRAPHS_GRAPH_POOL_H_
@@ -27,7 +27,7 @@ namespace reprise {
 
 class GraphPool {
  public:
-  // Empty; takes memory when captures allocate it.
+  // Creates an empty pool. Captures allocate its memory.
   explicit GraphPool(c10::DeviceIndex device);
   GraphPool(const GraphPool&) = delete;
   GraphPool& operator=(const GraphPool&) = delete;

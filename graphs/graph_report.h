@@ -1,14 +1,15 @@
-// The memory of a set's graphs and how often they were replayed, so that a test can assert that the
-// graph path was taken.
+// Memory and replay counts of the graphs of a GraphSet. Tests use the counts to assert that steps
+// were replayed.
 //
 //   EXPECT_EQ(graphs.report().num_replays(), 41);
 //   EXPECT_EQ(graphs.report().num_eager_steps(EagerReason::kTooManySeqs), 0);
 //   std::cout << graphs.report().ToString();
 //
-// Every counted step is either a replay or an eager step with one reason; rows count both.
+// Each counted step is either a replay or an eager step with exactly one reason. Row counts include
+// both.
 //
-// Thread safety: none. Filled by GraphSet; a reader may copy it. Cost: counting a step is a hash
-// lookup and allocates nothing.
+// Thread safety: not thread-safe. GraphSet fills the report; a reader may copy it. Cost: counting a
+// step is one hash lookup and does not allocate.
 
 #ifndef REPRISE_GRAPHS_GRAPH_REPORT_H_
 #define REPRISE_GRAPHS_GRAPH_REPORT_H_
@@ -24,17 +25,17 @@
 
 namespace reprise {
 
-// One captured graph.
+// Statistics of one captured graph.
 struct GraphStats {
   GraphKey key;
   GraphBytes bytes;
-  double capture_ms = 0;    // warm-up included
-  int64_t num_replays = 0;  // steps it served
+  double capture_ms = 0;    // includes the warm-up
+  int64_t num_replays = 0;  // steps that this graph served
   int64_t live_rows = 0;    // sequences in those steps
   int64_t padded_rows = 0;  // padding rows in those steps
 };
 
-// A number of the report by name, for JSON and for logs.
+// A named number of the report, for JSON and logs.
 struct ReportField {
   std::string name;  // "graph_replays", "eager_steps_too_many_sequences", ...
   double value = 0;
@@ -42,20 +43,20 @@ struct ReportField {
 
 class GraphReport {
  public:
-  // A graph was captured. REQUIRES: not recorded before.
+  // Records the capture of a graph. REQUIRES: `key` has not been recorded before.
   void AddGraph(const GraphKey& key, const GraphBytes& bytes, double capture_ms);
 
-  // A step ran. REQUIRES: AddGraph(key) before AddReplay(key); reason is not kNone.
+  // Counts a step. REQUIRES: AddGraph(key) precedes AddReplay(key); reason is not kNone.
   void AddReplay(const GraphKey& key, int num_seqs);
   void AddEagerStep(EagerReason reason, int num_seqs, int padded_num_seqs);
 
-  // In the order of capture.
+  // Graphs in the order of capture.
   const std::vector<GraphStats>& graphs() const { return graphs_; }
 
-  // The graph of `key`, or null.
+  // Returns the statistics of the graph of `key`, or null if there is none.
   const GraphStats* Find(const GraphKey& key) const;
 
-  // Totals.
+  // Totals over all graphs and eager steps.
   int64_t num_steps() const { return num_replays() + num_eager_steps(); }
   int64_t num_replays() const;
   int64_t num_eager_steps() const;
@@ -65,12 +66,12 @@ class GraphReport {
   int64_t graph_bytes() const;
   double capture_ms() const;
 
-  // The totals as a flat list: "graphs", "graph_bytes", "graph_capture_ms", "graph_replays",
-  // "live_rows", "padded_rows", "eager_steps", and "eager_steps_<reason>" for each reason, zero or
-  // not.
+  // Returns the totals as a flat list: "graphs", "graph_bytes", "graph_capture_ms",
+  // "graph_replays", "live_rows", "padded_rows", "eager_steps", and "eager_steps_<reason>" for each
+  // reason, even if it is zero.
   std::vector<ReportField> Fields() const;
 
-  // A table, a line a graph, then the totals and the reasons that occurred.
+  // Returns a table with one line per graph, then the totals and the reasons that occurred.
   std::string ToString() const;
 
  private:

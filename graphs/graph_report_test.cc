@@ -52,10 +52,10 @@ TEST(GraphReportTest, EveryStepIsAReplayOrAnEagerStepOfOneReason) {
   GraphReport report;
   report.AddGraph(Key(16), {}, 0);
   report.AddReplay(Key(16), 13);                           // 3 padded
-  report.AddReplay(Key(16), 16);                           // none
-  report.AddEagerStep(EagerReason::kTooManySeqs, 17, 17);  // none
-  report.AddEagerStep(EagerReason::kDisabled, 5, 8);       // 3
-  report.AddEagerStep(EagerReason::kDisabled, 8, 8);       // none
+  report.AddReplay(Key(16), 16);                           // no padding
+  report.AddEagerStep(EagerReason::kTooManySeqs, 17, 17);  // no padding
+  report.AddEagerStep(EagerReason::kDisabled, 5, 8);       // 3 padded
+  report.AddEagerStep(EagerReason::kDisabled, 8, 8);       // no padding
   EXPECT_EQ(report.num_replays(), 2);
   EXPECT_EQ(report.num_eager_steps(), 3);
   EXPECT_EQ(report.num_eager_steps(EagerReason::kDisabled), 2);
@@ -74,7 +74,7 @@ TEST(GraphReportTest, FieldsNameEveryReasonAndAddUp) {
   report.AddGraph(Key(4), {.pool = 100, .driver = 20}, 1.5);
   report.AddReplay(Key(4), 3);
   for (int i = 1; i < kNumEagerReasons; ++i) {
-    report.AddEagerStep(static_cast<EagerReason>(i), i, i);  // reason i, i rows
+    report.AddEagerStep(static_cast<EagerReason>(i), i, i);  // i rows for reason i
   }
   const std::map<std::string, double> fields = FieldsOf(report);
   EXPECT_EQ(fields.at("graphs"), 1);
@@ -87,7 +87,7 @@ TEST(GraphReportTest, FieldsNameEveryReasonAndAddUp) {
   EXPECT_EQ(fields.at("eager_steps_too_many_sequences"), 1);
   EXPECT_EQ(fields.size(), 7u + kNumEagerReasons - 1);
   for (const auto& [name, value] : fields) {
-    EXPECT_THAT(name, Not(HasSubstr(" ")));  // a JSON key that needs no quoting in a query
+    EXPECT_THAT(name, Not(HasSubstr(" ")));  // a JSON key that queries need not quote
   }
 }
 

@@ -21,9 +21,10 @@ GraphKey KeyOf(int num_seqs, int query_len, StepInput input, bool cascade) {
           .cascade = cascade};
 }
 
-// With drafts: logits of as many tokens before the last of their rows as there can be.
+// With drafts, the key has the maximum number of logits for tokens that are not the last of their
+// row.
 GraphKey MixedKeyOf(int num_seqs, int num_tokens, StepInput input, int num_drafts) {
-  const int num_rows = std::min(num_seqs, num_tokens);  // a row has at least a token
+  const int num_rows = std::min(num_seqs, num_tokens);  // a row has at least one token
   return {.padded_num_seqs = num_rows,
           .padded_num_tokens = num_tokens,
           .max_query_len = num_tokens,
@@ -40,7 +41,7 @@ GraphKey DraftsKeyOf(int num_seqs, int num_drafts) {
   return key;
 }
 
-// Descending. Ties are broken so that the order is deterministic.
+// Descending order. Breaks ties so that the order is deterministic.
 bool ComesFirst(const GraphKey& a, const GraphKey& b) {
   const auto order = [](const GraphKey& key) {
     return std::make_tuple(key.cascade, -key.padded_num_tokens, -key.padded_num_seqs, key.input,
@@ -49,7 +50,7 @@ bool ComesFirst(const GraphKey& a, const GraphKey& b) {
   return order(a) < order(b);
 }
 
-// The largest captured number of drafts, the only one that mixed graphs have. 0: none is captured.
+// The largest captured draft count, the only one that mixed graphs use. 0: no drafts are captured.
 int MostDrafts(const GraphSetOptions& options) {
   return options.num_drafts.empty() ? 0 : options.num_drafts.back();
 }
@@ -116,7 +117,7 @@ std::vector<GraphKey> GraphSet::keys() const {
         add(/*num_drafts=*/0);
         if (MostDrafts(options_) > 0) add(MostDrafts(options_));
       }
-      if (num_seqs >= num_tokens) break;  // the next ones are the same key
+      if (num_seqs >= num_tokens) break;  // larger sizes give the same key
     }
   }
   std::sort(keys.begin(), keys.end(), ComesFirst);
@@ -180,7 +181,8 @@ std::optional<GraphKey> GraphSet::MixedKey(const StepShape& shape) const {
   if (num_tokens == options_.mixed_tokens.end()) return std::nullopt;
   const auto num_seqs =
       std::lower_bound(options_.mixed_sizes.begin(), options_.mixed_sizes.end(), shape.num_seqs);
-  // Rows without tokens are no step of a runner; such a shape may have more rows than tokens.
+  // Rejects rows without tokens: such a shape can have more rows than tokens, which no runner
+  // produces.
   if (num_seqs == options_.mixed_sizes.end() || shape.num_seqs > *num_tokens) return std::nullopt;
   int num_drafts = 0;
   if (shape.num_drafts > 0) {
@@ -188,7 +190,7 @@ std::optional<GraphKey> GraphSet::MixedKey(const StepShape& shape) const {
     if (shape.num_drafts > num_drafts) return std::nullopt;
   }
   const GraphKey key = MixedKeyOf(*num_seqs, *num_tokens, MixedInput(shape.input), num_drafts);
-  // There may be more of them where logits of prompts are wanted, too.
+  // If prompt logits are also requested, the step may need more logits than the key has.
   if (shape.num_earlier_logits > key.num_earlier_logits) return std::nullopt;
   return key;
 }
@@ -200,7 +202,7 @@ StepInput GraphSet::MixedInput(StepInput input) const {
 }
 
 bool GraphSet::HasInput(StepInput input) const {
-  // There are two at most.
+  // `inputs` has at most two elements.
   return std::find(options_.inputs.begin(), options_.inputs.end(), input) != options_.inputs.end();
 }
 
@@ -221,7 +223,7 @@ bool GraphSet::HasDraftsKey(const GraphKey& key) const {
 
 bool GraphSet::HasMixedKey(const GraphKey& key) const {
   const int num_tokens = key.padded_num_tokens;
-  // One row has either drafts or tokens.
+  // A mixed graph with drafts needs two rows: a single row has either drafts or given tokens.
   const bool has_drafts = key.num_drafts > 0;
   if (has_drafts && (key.num_drafts != MostDrafts(options_) || key.padded_num_seqs < 2)) {
     return false;
@@ -265,10 +267,10 @@ GraphDecision GraphSet::Decide(const StepShape& shape) const {
 absl::StatusOr<int64_t> GraphSet::EstimateBytes(const StepMaker& make_step) const {
   if (options_.mode == GraphSetOptions::Mode::kOff) return 0;
   struct Kind {
-    GraphBytes bytes;  // of its largest key
+    GraphBytes bytes;  // measured for the largest key of this kind
     int64_t num_keys = 0;
   };
-  absl::flat_hash_map<GraphKey, Kind> kinds;  // as keys of size 0; mixed ones of query length 0
+  absl::flat_hash_map<GraphKey, Kind> kinds;  // by key with size 0; mixed keys with query length 0
   int64_t pool_bytes = 0;
   int64_t mixed_pool_bytes = 0;
   for (const GraphKey& key : keys()) {
@@ -297,7 +299,7 @@ absl::Status GraphSet::CaptureAll(const StepMaker& make_step, const Fingerprint&
   return absl::OkStatus();
 }
 
-// If OK, `key` has a graph or over_budget_ is set.
+// Captures `key`. If the result is OK, `key` has a graph or over_budget_ is set.
 absl::Status GraphSet::CaptureOne(const GraphKey& key, const StepMaker& make_step,
                                   const Fingerprint& fingerprint) {
   const auto start = std::chrono::steady_clock::now();
@@ -312,8 +314,8 @@ absl::Status GraphSet::CaptureOne(const GraphKey& key, const StepMaker& make_ste
   }
   if (is_over) {
     over_budget_ = true;
-    LOG(WARNING) << "graphs stop at " << graphs_.size() << " of " << keys().size() << ": " << key
-                 << " takes " << bytes.total() << " bytes, which passes the budget of " << *budget
+    LOG(WARNING) << "captured " << graphs_.size() << " of " << keys().size() << " graphs: " << key
+                 << " takes " << bytes.total() << " bytes, which exceeds the budget of " << *budget
                  << (options_.agree_over_budget ? " of a rank" : "");
     return absl::OkStatus();
   }
@@ -328,7 +330,7 @@ absl::StatusOr<GraphDecision> GraphSet::Replay(const GraphKey& key, const StepMa
   if (it == graphs_.end()) {
     if (!HasKey(key)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("key must be one of the set's: got ", ToString(key)));
+          absl::StrCat("key must be one of keys(): got ", ToString(key)));
     }
     if (options_.mode != GraphSetOptions::Mode::kLazy || over_budget_) {
       return absl::FailedPreconditionError(

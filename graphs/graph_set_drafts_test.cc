@@ -1,5 +1,5 @@
-// Steps whose tokens before the last of their rows have logits: only those with drafts have graphs.
-// Which graphs a set captures for them, and which step has one.
+// Steps that need logits for tokens that are not the last of their row. Only steps with drafts have
+// graphs. Tests the captured keys and the choice of a graph.
 
 #include <memory>
 #include <string>
@@ -63,14 +63,14 @@ TEST_F(GraphSetDraftsTest, TheSmallestThatHoldsTheStepServesIt) {
   EXPECT_EQ(decision.kind, Kind::kReplay);
   EXPECT_EQ(ToString(decision.key), "4 seqs x 5, tokens, 4 drafts");
   EXPECT_EQ(ToString(set_->Decide(Drafts(4, 2)).key), "4 seqs x 3, tokens, 2 drafts");
-  // Rows without drafts ride along: fewer tokens, the same key.
+  // Rows without drafts may be part of the step: it has fewer tokens, but the same key.
   StepShape mixed = Drafts(4, 2);
   mixed.num_tokens = 6;
   mixed.num_earlier_logits = 2;
   EXPECT_EQ(ToString(set_->Decide(mixed).key), "4 seqs x 3, tokens, 2 drafts");
 }
 
-// Rows with drafts, chunks of prompts and plain rows in one step.
+// One step with rows with drafts, prompt chunks and plain rows.
 TEST_F(GraphSetDraftsTest, StepsWithPromptsHaveMixedGraphsOfTheirOwn) {
   const StepShape shape = {.num_seqs = 3,
                            .num_tokens = 5 + 1 + 30,
@@ -88,15 +88,16 @@ TEST_F(GraphSetDraftsTest, StepsWithPromptsHaveMixedGraphsOfTheirOwn) {
                                     .num_drafts = 4}));
   StepShape fewer = shape;
   fewer.num_drafts = 1;
-  EXPECT_EQ(set_->Decide(fewer).key, decision.key);  // of the most drafts alone
-  // Logits of prompts count, too.
+  EXPECT_EQ(set_->Decide(fewer).key, decision.key);  // mixed graphs exist for the largest draft
+                                                     // count only
+  // Prompt logits count too.
   fewer.num_earlier_logits = 64;
   EXPECT_EQ(set_->Decide(fewer).reason, EagerReason::kDraftsAmongTokens);
   StepShape long_chunk = shape;
   long_chunk.num_tokens = 65;
   long_chunk.max_query_len = 59;
   EXPECT_EQ(set_->Decide(long_chunk).reason, EagerReason::kDraftsAmongTokens);
-  // Without prompts it is another graph, of fewer tokens.
+  // Without given tokens, a different graph with fewer tokens serves the step.
   StepShape drafts_alone = shape;
   drafts_alone.has_given_tokens = false;
   drafts_alone.num_tokens = 7;
@@ -107,7 +108,7 @@ TEST_F(GraphSetDraftsTest, StepsWithPromptsHaveMixedGraphsOfTheirOwn) {
   for (const GraphKey& key : set_->keys()) {
     if (key.padded_num_tokens == 64 && key.max_query_len == 64) mixed.push_back(key);
   }
-  ASSERT_EQ(mixed.size(), 2u);  // of no drafts, and 4
+  ASSERT_EQ(mixed.size(), 2u);  // without drafts, and with 4 drafts
   EXPECT_EQ(mixed[0], decision.key);
   const auto make_step = [](const GraphKey&) { return [] { return absl::OkStatus(); }; };
   for (const GraphKey& key : mixed) {
@@ -123,7 +124,7 @@ TEST_F(GraphSetDraftsTest, StepsWithPromptsHaveMixedGraphsOfTheirOwn) {
   EXPECT_EQ(set_->Replay(other, make_step, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// One row cannot have both.
+// A single row cannot have both drafts and given tokens.
 TEST(GraphSetOfOneRowTest, HasNoMixedGraphWithDrafts) {
   const std::unique_ptr<GraphBackend> backend = MakeRecordedBackend();
   const auto set = GraphSet::Create({.mode = GraphSetOptions::Mode::kLazy,
@@ -156,7 +157,7 @@ TEST_F(GraphSetDraftsTest, LogitsOfEarlierTokensMakeTheStepEager) {
   EXPECT_EQ(decision.reason, EagerReason::kEarlierLogits);
   EXPECT_EQ(decision.key.num_earlier_logits, 5);
   EXPECT_EQ(decision.key.padded_num_seqs, 2);
-  // No graph without drafts computes them, whatever the rest of the key.
+  // No graph without drafts computes such logits, for any value of the other fields.
   GraphKey key = set_->Decide({.num_seqs = 1, .num_tokens = 1}).key;
   key.num_earlier_logits = 1;
   const auto make_step = [](const GraphKey&) { return [] { return absl::OkStatus(); }; };
@@ -193,12 +194,12 @@ TEST_F(GraphSetDraftsTest, AreReplayedAndEstimatedLikeOthers) {
   EXPECT_EQ(replayed->kind, Kind::kReplay);
   EXPECT_EQ(runs.back(), key);
   GraphKey other = key;
-  other.num_drafts = 3;  // none of the set's
+  other.num_drafts = 3;  // not a captured draft count
   EXPECT_EQ(set_->Replay(other, make_step, {}).status().code(), absl::StatusCode::kInvalidArgument);
 
   runs.clear();
   ASSERT_TRUE(set_->EstimateBytes(make_step).ok());
-  // The largest of each kind: decode, both numbers of drafts, mixed, mixed with the most drafts.
+  // The largest key of each kind: decode, both draft counts, mixed, mixed with drafts.
   EXPECT_EQ(runs.size(), 5u);
 }
 

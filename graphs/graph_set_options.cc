@@ -13,15 +13,15 @@
 namespace reprise {
 namespace {
 
-// Steps of more than 512 sequences take so long that the launch cost of eager steps is small.
+// Larger steps take so long that the launch cost of an eager step is small in comparison.
 constexpr int kLargestDefaultSize = 512;
 
-// Mixed steps of more tokens are bound by their products. Between two captured numbers are few
-// tokens, for padded ones cost as much as others there.
+// Larger mixed steps are limited by their GEMMs. The step of 64 is small because the cost of
+// padding is proportional to the number of padded tokens.
 constexpr int kLargestDefaultTokens = 512;
 constexpr int kDefaultTokenStep = 64;
 
-// Names `field`, for example "sizes", in its errors.
+// Checks that the values are positive and strictly ascending. Errors name `field`, such as "sizes".
 absl::Status CheckAscending(const char* field, const std::vector<int>& values) {
   for (size_t i = 0; i < values.size(); ++i) {
     const int at_least = i == 0 ? 1 : values[i - 1] + 1;
@@ -55,13 +55,13 @@ absl::Status CheckInputs(const std::vector<StepInput>& inputs) {
   return absl::OkStatus();
 }
 
-// REQUIRES: mixed_sizes are filled in.
+// REQUIRES: defaults of mixed_sizes are filled in.
 absl::Status CheckMixed(const GraphSetOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAscending("mixed_tokens", options.mixed_tokens));
   REPRISE_RETURN_IF_ERROR(CheckAscending("mixed_sizes", options.mixed_sizes));
   if (options.mixed_tokens.empty() != options.mixed_sizes.empty()) {
     return absl::InvalidArgumentError(
-        "mixed_sizes are those of mixed_tokens: expected none without mixed_tokens");
+        "mixed_sizes requires mixed_tokens: expected none without mixed_tokens");
   }
   if (options.mixed_sizes.empty()) return absl::OkStatus();
   return CheckBounded("mixed_sizes", options.mixed_sizes.back(), "max_num_seqs",
@@ -81,7 +81,7 @@ absl::Status CheckDrafts(const GraphSetOptions& options) {
                    std::numeric_limits<int>::max(), " tokens, got ", max_tokens));
 }
 
-// REQUIRES: sizes and mixed_sizes are filled in.
+// REQUIRES: defaults of sizes and mixed_sizes are filled in.
 absl::Status CheckOptions(const GraphSetOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAscending("sizes", options.sizes));
   REPRISE_RETURN_IF_ERROR(

@@ -2,13 +2,15 @@
 //
 //   GraphSetOptions options{.max_num_seqs = 64, .query_lens = {1, 5}, .max_seq_len = 8192};
 //
-// There are three forms of captured steps. A step of `query_lens` has `sizes` rows of up to so many
-// tokens each: decodes, and verification of drafts. A mixed step has `mixed_tokens` tokens in all,
-// split in any way into up to `mixed_sizes` rows: chunks of prompts together with decodes. A step
-// of `num_drafts` has `sizes` rows, each of its sequence's last token and up to so many drafts; or it
-// is a mixed one, some rows of which are such.
+// Captured steps have one of three forms:
+// 1. Steps of `query_lens` have `sizes` rows of 1..query_len tokens: decode steps, and verification
+//    of drafts.
+// 2. Mixed steps have `mixed_tokens` tokens in total, split in any way into up to `mixed_sizes`
+//    rows: prompt chunks together with decode rows. Some rows may have drafts.
+// 3. Steps of `num_drafts` have `sizes` rows. Each row has its sequence's last token and at most
+//    num_drafts drafts.
 //
-// Plain values.
+// A plain struct.
 
 #ifndef REPRISE_GRAPHS_GRAPH_SET_OPTIONS_H_
 #define REPRISE_GRAPHS_GRAPH_SET_OPTIONS_H_
@@ -25,72 +27,80 @@ namespace reprise {
 
 struct GraphSetOptions {
   enum class Mode : int8_t {
-    kOff,    // Decide() always answers kEager, kDisabled
-    kEager,  // all keys captured by CaptureAll(), before the first step
-    kLazy,   // a key is captured when it is first replayed
+    kOff,    // Decide() always returns kEager with kDisabled
+    kEager,  // CaptureAll() captures all keys before the first step
+    kLazy,   // a key is captured at its first replay
   };
-  // Whether steps with a common prefix have graphs of their own in addition to the flat ones.
+  // Whether steps with a common prefix have separate (cascade) graphs in addition to the flat
+  // graphs.
   enum class Cascade : int8_t { kNotCaptured, kCaptured };
-  // Whether mixed steps of tokens have graphs of their own in a set that has inputs of both kinds, or
-  // replay those of embeddings: half as many graphs, for what it costs a step of many tokens to
-  // choose between two embeddings of each. The owner must mark no token as embedded in such a step.
+  // How mixed token steps are served if the set captures both inputs. kApart: by separate graphs.
+  // kShared: by the graphs of embeddings, which halves the number of mixed graphs. With kShared, a
+  // token step also selects between two embeddings for each token, and the owner must not mark any
+  // token as embedded.
   enum class MixedInputs : int8_t { kApart, kShared };
 
   Mode mode = Mode::kEager;
-  // The most sequences a step may have; default sizes end here (or at 512). At least 1.
+  // Maximum number of sequences per step; default sizes end at this number or at 512. At least 1.
   int max_num_seqs = 0;
-  // Captured numbers of sequences, strictly ascending, at most max_num_seqs; empty:
+  // Captured numbers of sequences, strictly ascending, at most max_num_seqs. Empty:
   // DefaultGraphSizes(max_num_seqs).
   std::vector<int> sizes = {};
-  // Captured query lengths, strictly ascending; 1 is plain decode, 1 + k verifies up to k drafts.
+  // Captured query lengths, strictly ascending. 1 is plain decode; 1 + k verifies up to k drafts.
   std::vector<int> query_lens = {1};
-  // Captured numbers of drafts, strictly ascending: steps that propose up to so many drafts for each
-  // row, and verify them. Empty: such steps run eagerly. Each has graphs of `sizes`. The last one has,
-  // with mixed_tokens, graphs of the mixed sizes of two rows or more, for drafts beside chunks of
-  // prompts: those take as long with fewer drafts.
+  // Captured draft counts, strictly ascending. A step proposes and verifies up to that number of
+  // drafts per row. Each draft count has graphs of `sizes`. Empty: steps with drafts run eagerly.
+  // If mixed_tokens is set, the largest draft count also has graphs of the mixed sizes of at least
+  // two rows, for drafts together with prompt chunks: such steps take as long with fewer drafts.
   std::vector<int> num_drafts = {};
-  // Captured numbers of tokens of mixed steps, strictly ascending; empty: mixed steps run eagerly.
+  // Captured numbers of tokens of mixed steps, strictly ascending. Empty: mixed steps run eagerly.
   std::vector<int> mixed_tokens = {};
-  // The numbers of sequences at which each of them is captured, strictly ascending, at most
-  // max_num_seqs; a step of fewer tokens is captured for as many sequences as it has tokens. Few:
-  // a padded row costs a row of the product that makes the logits. Empty, with mixed_tokens:
-  // DefaultMixedSizes(max_num_seqs).
+  // Numbers of sequences at which each of mixed_tokens is captured, strictly ascending, at most
+  // max_num_seqs. A number that exceeds the step's number of tokens is replaced by the number of
+  // tokens. A padded row costs one row of the GEMM that computes the logits. Empty, with
+  // mixed_tokens: DefaultMixedSizes(max_num_seqs).
   std::vector<int> mixed_sizes = {};
-  // The longest row of a captured step; a capture constant. At least the last of query_lens.
+  // Maximum length of a row in a captured step; a capture constant. At least the last of
+  // query_lens.
   int max_seq_len = 0;
   std::vector<StepInput> inputs = {StepInput::kTokens};
-  // Steps of embeddings have graphs of their own where rows may have so many tokens; with fewer
-  // they run eagerly, padded like steps of tokens. 2: embeddings come with prompts only.
+  // Embedding steps use graphs only for keys with max_query_len at least this large. Other
+  // embedding steps run eagerly, padded like token steps. Does not apply to mixed graphs. 2: for
+  // models whose embeddings only occur in prompts.
   int least_embedding_query_len = 1;
   MixedInputs mixed_inputs = MixedInputs::kApart;
   Cascade cascade = Cascade::kNotCaptured;
-  // The fewest sequences of a cascade graph: with fewer, reading the prefix once does not pay.
+  // Minimum number of sequences of a cascade graph. With fewer sequences, reading the common prefix
+  // once is not faster.
   int least_cascade_seqs = 1;
-  // The measured memory that graphs may hold. The capture that passes it is undone, and no further
-  // one is tried: keys without a graph then answer kOverBudget. nullopt: no limit.
+  // Maximum measured memory of all graphs in bytes. A capture that exceeds the budget is undone,
+  // and no further key is captured: keys without a graph then run eagerly with kOverBudget.
+  // nullopt: no limit.
   std::optional<int64_t> memory_budget_bytes = std::nullopt;
-  // Whether a capture that passes the budget here, or does not, counts as over it: with several ranks,
-  // whose graphs may take unlike memory, it does if it passes the budget of any, so that all capture
-  // the same keys. Called in each capture under a budget; its errors are those of the capture. Empty:
-  // this set alone decides.
+  // Decides whether a capture counts as over the budget; `is_over` tells whether it exceeds the
+  // budget of this set. With several ranks, return whether any rank is over its budget: graphs may
+  // take different amounts of memory on each rank, but all ranks must capture the same keys. Called
+  // once per capture if there is a budget; a capture returns the callback's errors. Empty: only
+  // this set decides.
   std::function<absl::StatusOr<bool>(bool is_over)> agree_over_budget = {};
 };
 
-// 1, 2, 4, 8, then every 8th up to 256, every 16th up to 512, cut at max_num_seqs, which is itself
-// included if it is at most 512. REQUIRES: max_num_seqs >= 1.
+// Returns 1, 2, 4, 8, then multiples of 8 up to 256 and multiples of 16 up to 512, limited to
+// max_num_seqs. The last size is min(max_num_seqs, 512).
+// REQUIRES: max_num_seqs >= 1.
 std::vector<int> DefaultGraphSizes(int max_num_seqs);
 
-// 64, 128, 192, ..., 512, cut at max_num_tokens, which is itself included if it is at most 512.
-// Larger steps keep a GPU busy for longer than the host takes to launch them.
+// Returns 64, 128, 192, ..., 512, limited to max_num_tokens. The last number is min(max_num_tokens,
+// 512). Larger steps keep a GPU busy for longer than the host needs to launch them.
 // REQUIRES: max_num_tokens >= 1.
 std::vector<int> DefaultMixedTokens(int max_num_tokens);
 
-// 16, 128, 512, cut at max_num_seqs, which is itself included if it is at most 512.
+// Returns 16, 128, 512, limited to max_num_seqs. The last size is min(max_num_seqs, 512).
 // REQUIRES: max_num_seqs >= 1.
 std::vector<int> DefaultMixedSizes(int max_num_seqs);
 
-// The options with `sizes` and `mixed_sizes` filled in.
-// Errors: InvalidArgument naming the field out of range.
+// Checks the options and fills in the defaults of `sizes` and `mixed_sizes`.
+// Errors: InvalidArgument that names the field that is out of range.
 absl::StatusOr<GraphSetOptions> CheckedOptions(const GraphSetOptions& options);
 
 }  // namespace reprise

@@ -1,4 +1,4 @@
-// Which graph serves a step, for random options and shapes.
+// Checks the graph that serves a step, for random options and shapes.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace reprise {
 namespace {
 
-// For all options and shapes, a replay holds the step and is the smallest that does.
+// For all options and shapes, a replayed graph holds the step, and no smaller graph does.
 TEST(GraphSetRandomTest, RandomShapesAreServedByTheSmallestGraphThatHoldsThem) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
@@ -46,7 +46,8 @@ TEST(GraphSetRandomTest, RandomShapesAreServedByTheSmallestGraphThatHoldsThem) {
                             .max_query_len = query_len,
                             .max_seq_len = below(80)};
       const GraphDecision decision = (*set)->Decide(shape);
-      // In the order of keys(): smallest last, mixed ones only if there are no others.
+      // In the order of keys(): the last key is the smallest. Mixed keys count only if no other key
+      // holds the shape.
       std::vector<GraphKey> holding;
       bool is_mixed = true;
       for (const GraphKey& key : (*set)->keys()) {

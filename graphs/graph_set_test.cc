@@ -39,7 +39,8 @@ GraphKey Key(int num_seqs, int query_len = 1) {
           .max_query_len = query_len};
 }
 
-// Captures by keeping the call, at costs that a test sets, and records the calls.
+// A backend that keeps the call of each capture, records the calls, and reports costs set by the
+// test.
 class PricedBackend : public GraphBackend {
  public:
   absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(
@@ -56,7 +57,7 @@ class PricedBackend : public GraphBackend {
 
   absl::Status RunBetweenGraphs(std::function<absl::Status()> work) override { return work(); }
 
-  // Of captures from now on.
+  // Sets the memory of all later captures.
   void set_price(const GraphBytes& price) { price_ = price; }
   int num_live() const { return num_live_; }
 
@@ -80,7 +81,7 @@ class PricedBackend : public GraphBackend {
   int num_live_ = 0;
 };
 
-// A set and a step maker that records the keys of the steps that ran.
+// A set, and a step maker that records the key of each step that runs.
 class GraphSetTest : public ::testing::Test {
  protected:
   void Make(const GraphSetOptions& options) {
@@ -95,7 +96,7 @@ class GraphSetTest : public ::testing::Test {
     runs_.clear();
   }
 
-  // Decides, runs and counts as a runner does.
+  // Decides, runs and counts a step, like a runner.
   GraphDecision Step(const StepShape& shape) {
     GraphDecision decision = set_->Decide(shape);
     if (decision.kind == Kind::kReplay) {
@@ -160,7 +161,8 @@ TEST_F(GraphSetTest, KeysAreTheWholeProductLargestFirst) {
     if (i == 12) continue;
     EXPECT_GE(keys[i - 1].padded_num_tokens, keys[i].padded_num_tokens) << keys[i];
   }
-  // 80, 25, 16, then 5 x 1 and 1 x 5, alike in tokens: more sequences first; each for 2 inputs.
+  // 80, 25 and 16 tokens, then 5 x 1 and 1 x 5, which tie in tokens: more sequences come first.
+  // Each key occurs for 2 inputs.
   EXPECT_EQ(keys.front().padded_num_tokens, 80);
   EXPECT_EQ(keys[6].padded_num_seqs, 5);
   EXPECT_EQ(keys[8].max_query_len, 5);
@@ -227,7 +229,7 @@ TEST_F(GraphSetTest, AnInputWithoutAGraphIsNotCaptured) {
   EXPECT_EQ(ReasonOf(shape), EagerReason::kNotCaptured);
 }
 
-// So that the embeddings of a text's own tokens give the same bits as the text.
+// If a text is passed as the embeddings of its tokens, results are bitwise identical.
 TEST_F(GraphSetTest, EmbeddingsArePaddedLikeTokensWhetherTheyHaveGraphsOrNot) {
   for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
     GraphSetOptions options = Options(mode);
@@ -235,7 +237,7 @@ TEST_F(GraphSetTest, EmbeddingsArePaddedLikeTokensWhetherTheyHaveGraphsOrNot) {
     options.inputs = {StepInput::kTokens, StepInput::kEmbeddings};
     options.least_embedding_query_len = 2;
     MakeCaptured(options);
-    EXPECT_EQ(set_->keys().size(), 5u * 2 + 5u);  // embeddings: of 3 tokens a row
+    EXPECT_EQ(set_->keys().size(), 5u * 2 + 5u);  // embeddings only for 3 tokens per row
     for (int query_len = 1; query_len <= 4; ++query_len) {
       StepShape shape = {.num_seqs = 3, .num_tokens = 2 + query_len, .max_query_len = query_len};
       const GraphDecision tokens = set_->Decide(shape);
@@ -269,7 +271,7 @@ GraphKey CascadeKey(int num_seqs) {
   return key;
 }
 
-// A flat graph is better than none.
+// A step that allows a cascade uses a flat graph rather than run eagerly.
 TEST_F(GraphSetTest, WhatMayReadAPrefixOnceIsReplayedFlatWithoutSuchAGraph) {
   for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
     GraphSetOptions options = Options(mode);
@@ -281,7 +283,7 @@ TEST_F(GraphSetTest, WhatMayReadAPrefixOnceIsReplayedFlatWithoutSuchAGraph) {
     options.cascade = GraphSetOptions::Cascade::kCaptured;
     options.least_cascade_seqs = 3;
     MakeCaptured(options);
-    EXPECT_EQ(set_->keys().size(), 5u + 3u);  // of 4, 8 and 16 sequences
+    EXPECT_EQ(set_->keys().size(), 5u + 3u);  // cascade keys have 4, 8 or 16 sequences
     EXPECT_EQ(set_->Decide(CascadeOf(2)).key, Key(2));
     EXPECT_EQ(set_->Decide(CascadeOf(3)).key, CascadeKey(4));
     EXPECT_EQ(set_->Decide(DecodeOf(3)).key, Key(4));
@@ -296,7 +298,7 @@ TEST_F(GraphSetTest, ABudgetIsSpentOnFlatGraphsFirst) {
   options.memory_budget_bytes = 650;
   MakeCaptured(options);
   EXPECT_EQ(set_->Decide(CascadeOf(16)).key, CascadeKey(16));
-  EXPECT_EQ(set_->Decide(CascadeOf(8)).key, Key(8));  // the seventh would have passed it
+  EXPECT_EQ(set_->Decide(CascadeOf(8)).key, Key(8));  // a seventh graph would exceed the budget
   EXPECT_EQ(ReasonOf(CascadeOf(8)), EagerReason::kNone);
   EXPECT_EQ(ReasonOf(DecodeOf(1)), EagerReason::kNone);
 }
@@ -351,7 +353,7 @@ TEST_F(GraphSetTest, CapturesEveryKeyOnceLargestFirst) {
 
   runs_.clear();
   ASSERT_TRUE(set_->CaptureAll(make_step_, fingerprint_).ok());
-  EXPECT_THAT(runs_, IsEmpty());  // nothing is left to capture
+  EXPECT_THAT(runs_, IsEmpty());  // every key has been captured already
 }
 
 TEST_F(GraphSetTest, AFailedCaptureKeepsWhatWasCapturedBeforeAndCanBeTakenUpAgain) {
@@ -408,7 +410,7 @@ TEST_F(GraphSetTest, KeysThatAreNotTheSetsOwnAreNeverCaptured) {
     const absl::Status status = set_->Replay(key, make_step_, fingerprint_).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << key;
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr(absl::StrCat("key must be one of the set's: got ", ToString(key))));
+                HasSubstr(absl::StrCat("key must be one of keys(): got ", ToString(key))));
   }
   EXPECT_THAT(runs_, IsEmpty());
   EXPECT_EQ(backend_.num_live(), 0);
@@ -447,7 +449,7 @@ TEST_F(GraphSetTest, AReplayWithAnotherFingerprintIsRefusedAndRunsNothing) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("block_table: expected 0x"));
     EXPECT_THAT(runs_, IsEmpty());
 
-    EXPECT_TRUE(set_->Replay(Key(4), make_step_, fingerprint_).ok());  // the graph is still good
+    EXPECT_TRUE(set_->Replay(Key(4), make_step_, fingerprint_).ok());  // the graph is still usable
     set_.reset();
   }
 }
@@ -527,7 +529,7 @@ TEST_F(GraphSetTest, ALazyCaptureThatPassesTheBudgetHasRunTheStepOnceAndCountsAs
   EXPECT_EQ(set_->report().num_eager_steps(EagerReason::kOverBudget), 1);
   EXPECT_EQ(set_->report().padded_rows(), 1);  // 7 of 8
 
-  EXPECT_EQ(Step(DecodeOf(7)).key, Key(7));  // from now on it is not tried again
+  EXPECT_EQ(Step(DecodeOf(7)).key, Key(7));  // the capture is not tried again
   EXPECT_EQ(Step(DecodeOf(2)).kind, Kind::kReplay);
   EXPECT_EQ(set_->report().num_replays(), 2);
 }
@@ -543,7 +545,8 @@ TEST_F(GraphSetTest, EstimatesThePoolOnceAndTheDriversShareForEveryKey) {
       return absl::OkStatus();
     };
   };
-  // Largest of each kind: 16 x 4 and 16 x 1. Pool 64,000; driver 5 sizes x (40 + 10).
+  // Trials of the largest key of each kind: 16 x 4 and 16 x 1. Pool 64,000; driver 5 sizes x (40 +
+  // 10).
   EXPECT_EQ(*set_->EstimateBytes(priced), 64'000 + 250);
   EXPECT_THAT(runs_, ElementsAre(Key(16, 4), Key(16)));
   EXPECT_EQ(backend_.num_live(), 0);
@@ -673,7 +676,7 @@ TEST_F(GraphSetTest, DecodesTakeMixedGraphsOnlyWhereNoOtherHoldsThem) {
   EXPECT_EQ(set_->Decide(DecodeOf(17)).key, Mixed(32, 64));
   EXPECT_EQ(set_->Decide(DecodeOf(32)).key, Mixed(32, 64));
   EXPECT_EQ(ReasonOf(DecodeOf(33)), EagerReason::kTooManySeqs);
-  // Which reads a prefix once, as no mixed graph does.
+  // The common prefix is to be read once, and no mixed graph does that.
   EXPECT_EQ(ReasonOf(CascadeOf(17)), EagerReason::kTooManySeqs);
   EXPECT_TRUE(set_->Decide(CascadeOf(17)).key.cascade);
 }
@@ -694,12 +697,13 @@ TEST_F(GraphSetTest, WhatNoMixedGraphHoldsNamesTheReasonThatItHadWithoutThem) {
   EXPECT_EQ(ReasonOf(MixedOf(3, 64, 60, 1025)), EagerReason::kQueryTooLong);
   StepShape embeddings = MixedOf(3, 64, 60);
   embeddings.input = StepInput::kEmbeddings;
-  EXPECT_EQ(ReasonOf(embeddings), EagerReason::kNotCaptured);  // but padded like tokens
+  EXPECT_EQ(ReasonOf(embeddings), EagerReason::kNotCaptured);  // but the step is padded like tokens
   EXPECT_EQ(set_->Decide(embeddings).key.padded_num_seqs, 4);
   EXPECT_EQ(set_->Decide(MixedOf(3, 129, 100)).key.padded_num_tokens, 129);  // live counts
 }
 
-// A model that takes embeddings captures half as many mixed graphs, and no step is padded otherwise.
+// A model that takes embeddings captures half the mixed graphs; the padding of all steps is
+// unchanged.
 TEST_F(GraphSetTest, MixedGraphsOfEmbeddingsMayServeTokensToo) {
   for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
     GraphSetOptions options = MixedOptions(mode);
@@ -727,7 +731,7 @@ TEST_F(GraphSetTest, MixedGraphsOfEmbeddingsMayServeTokensToo) {
       EXPECT_EQ(set_->Decide(shape).kind, apart.kind);
       EXPECT_EQ(set_->Decide(shape).reason, apart.reason);
     }
-    // Decodes stay with tokens.
+    // Decode steps with tokens keep the token graphs.
     const StepShape decode = {.num_seqs = 3, .num_tokens = 3, .max_query_len = 1};
     EXPECT_EQ(set_->Decide(decode).key, Key(4));
     set_.reset();
@@ -755,7 +759,7 @@ TEST_F(GraphSetTest, MixedKeysOfOtherSplitsAreNotTheSetsOwn) {
 TEST_F(GraphSetTest, ABudgetIsSpentOnDecodesBeforeMixedSteps) {
   backend_.set_price({.pool = 0, .driver = 10});
   GraphSetOptions options = MixedOptions();
-  options.memory_budget_bytes = 70;  // 5 of decodes, 2 mixed ones
+  options.memory_budget_bytes = 70;  // 5 decode graphs, 2 mixed graphs
   MakeCaptured(options);
   EXPECT_EQ(ReasonOf(DecodeOf(1)), EagerReason::kNone);
   EXPECT_EQ(ReasonOf(MixedOf(3, 100, 90)), EagerReason::kNone);
@@ -773,7 +777,7 @@ TEST_F(GraphSetTest, TheEstimateAddsThePoolOfMixedStepsAndCountsTheirKeys) {
       return absl::OkStatus();
     };
   };
-  // Pool of 16 and of 128 tokens; driver 5 x 1 and 6 x 128.
+  // Pools of 16 and 128 tokens; driver memory 5 x 1 and 6 x 128.
   EXPECT_EQ(*set_->EstimateBytes(priced), 16'000 + 128'000 + 5 + 768);
   EXPECT_THAT(runs_, ElementsAre(Key(16), Mixed(32, 128)));
 }

@@ -12,7 +12,7 @@
 namespace reprise {
 namespace {
 
-// Runs the call; an exception becomes a Status.
+// Runs the call. Converts exceptions to a Status.
 absl::Status Run(const std::function<absl::Status()>& step) {
   try {
     return step();
@@ -21,7 +21,7 @@ absl::Status Run(const std::function<absl::Status()>& step) {
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   } catch (...) {
-    return absl::InternalError("a recorded step threw what is no std::exception");
+    return absl::InternalError("a recorded step threw something that is not a std::exception");
   }
 }
 
@@ -51,7 +51,7 @@ class RecordedBackend : public GraphBackend {
     return std::make_unique<RecordedGraph>(std::move(step), 1 + num_works_);
   }
 
-  // The call that is recorded holds `work`.
+  // Runs `work` in the warm-up and in each replay, because the recorded call contains this call.
   absl::Status RunBetweenGraphs(std::function<absl::Status()> work) override {
     if (work == nullptr) {
       return absl::InvalidArgumentError("work must be callable: got an empty function");

@@ -75,7 +75,7 @@ TEST(RecordedBackendTest, WorkBetweenGraphsThatFailsFailsTheReplay) {
               HasSubstr("work must be callable"));
 }
 
-// out[i] = 2 in[i] over the first `rows` of persistent buffers, as a kernel would.
+// Computes out[i] = 2 in[i] for the first `rows` elements of persistent buffers, like a kernel.
 struct Doubling {
   std::vector<int> in = std::vector<int>(4, 0);
   std::vector<int> out = std::vector<int>(4, -1);
@@ -103,12 +103,12 @@ TEST(RecordedBackendTest, HostValuesHeldByValueAreFrozenHoweverTheyAreScrambled)
   doubling.in = {1, 2, 3, 4};
   int rows = 2;
   const auto graph = Captured(*backend, doubling.Step(rows));
-  rows = 0x5a5a5a5a;  // would run far past the buffers
+  rows = 0x5a5a5a5a;  // reading it at the replay would access memory far outside the buffers
   ASSERT_TRUE(graph->Replay().ok());
   EXPECT_THAT(doubling.out, ElementsAre(2, 4, -1, -1));
 }
 
-// Scrambling finds a host value that a GPU would have read at capture only.
+// Scrambling finds a host value that a GPU would read only at the capture.
 TEST(RecordedBackendTest, HostValuesHeldByReferenceShowWhenTheyAreScrambled) {
   const auto backend = MakeRecordedBackend();
   std::vector<int> out(4, -1);
@@ -119,7 +119,7 @@ TEST(RecordedBackendTest, HostValuesHeldByReferenceShowWhenTheyAreScrambled) {
   });
   rows = 4;
   ASSERT_TRUE(graph->Replay().ok());
-  EXPECT_THAT(out, ElementsAre(0, 1, 2, 3));  // a captured graph would have left the last two at -1
+  EXPECT_THAT(out, ElementsAre(0, 1, 2, 3));  // a CUDA graph would have left the last two at -1
 }
 
 TEST(RecordedBackendTest, AFailingStepIsNotCapturedAndItsErrorReturned) {

@@ -24,7 +24,7 @@ absl::StatusOr<int> StepBuffers::PlanBytes(std::string_view name, int64_t count,
   }
   if (name.empty()) return absl::InvalidArgumentError("name must not be empty");
   REPRISE_RETURN_IF_ERROR(CheckAtLeast(absl::StrCat("count of ", View(name)), count, 0));
-  // Room for the buffer and its alignment.
+  // Leaves space for the buffer's alignment.
   const int64_t free_bytes = std::numeric_limits<int64_t>::max() - bytes_ - kAlignment;
   if (count > free_bytes / element_bytes) {
     return absl::InvalidArgumentError(

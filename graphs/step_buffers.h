@@ -1,5 +1,5 @@
-// The persistent buffers of a step: planned by name at their maximum size, then placed in one piece
-// of memory at addresses that do not change while a graph may read them.
+// The persistent buffers of a step. Buffers are planned by name at their maximum size, then placed
+// in one block of memory at addresses that do not change while a graph may read them.
 //
 //   StepBuffers buffers;
 //   REPRISE_ASSIGN_OR_RETURN(StepBuffer<int32_t> seq_lens, buffers.Plan<int32_t>("seq_lens", 256));
@@ -15,11 +15,11 @@
 //   planning   allowed   refused             Bind -> bound
 //   bound      refused   allowed             Unbind -> planning
 //
-// While bound, no buffer is added, resized or moved: a captured graph holds the addresses. Call
-// Unbind() at the end, after the graphs are gone.
+// While bound, buffers cannot be added, resized or moved, because captured graphs hold their
+// addresses. Call Unbind() at the end, after all graphs have been destroyed.
 //
 // The caller owns the memory, on the host or on a device; it must outlive the binding. Only
-// Poison() reads or writes it. Thread safety: none.
+// Poison() writes to it. Thread safety: not thread-safe.
 
 #ifndef REPRISE_GRAPHS_STEP_BUFFERS_H_
 #define REPRISE_GRAPHS_STEP_BUFFERS_H_
@@ -40,7 +40,8 @@
 
 namespace reprise {
 
-// Identifies a planned buffer of T to the StepBuffers that planned it.
+// Identifies a planned buffer with elements of type T. Valid only for the StepBuffers that planned
+// it.
 template <typename T>
 class StepBuffer {
  private:
@@ -51,16 +52,17 @@ class StepBuffer {
 
 class StepBuffers {
  public:
-  // Each buffer begins at a multiple of it, for vector loads and coalesced accesses. cudaMalloc and
-  // LibTorch's CUDA tensors align the whole to it; LibTorch's host tensors do not.
+  // Alignment of each buffer in bytes, for vector loads and coalesced accesses. cudaMalloc and
+  // LibTorch's CUDA tensors have this alignment; LibTorch's host tensors do not.
   static constexpr int64_t kAlignment = 256;
 
   StepBuffers() = default;
   StepBuffers(const StepBuffers&) = delete;
   StepBuffers& operator=(const StepBuffers&) = delete;
 
-  // Adds `count` elements of T under a new name; 0 elements are allowed and take no
-  // memory. Errors, with the plan unchanged: FailedPrecondition while bound; InvalidArgument for an
+  // Adds a buffer of `count` elements of T under a new name. 0 elements are allowed and take no
+  // memory.
+  // Errors, which leave the plan unchanged: FailedPrecondition while bound; InvalidArgument for an
   // empty or repeated name, a negative count, or a total beyond int64.
   template <typename T>
   absl::StatusOr<StepBuffer<T>> Plan(std::string_view name, int64_t count) {
@@ -70,45 +72,48 @@ class StepBuffers {
     return StepBuffer<T>(index);
   }
 
-  // The memory that the plan takes so far, a multiple of kAlignment.
+  // Bytes of the current plan, a multiple of kAlignment.
   int64_t bytes() const { return bytes_; }
 
-  // Puts the buffers into memory of `memory_bytes`. Errors, unbound as before: FailedPrecondition
-  // if bound already; InvalidArgument if memory is null (unless bytes() is 0), not aligned to
-  // kAlignment, or smaller than bytes().
+  // Places the buffers in `memory`, which has `memory_bytes` bytes.
+  // Errors, which leave the buffers unbound: InvalidArgument if memory is null (unless bytes() is
+  // 0), not aligned to kAlignment, or smaller than bytes(). FailedPrecondition if already bound;
+  // the binding then stays.
   absl::Status Bind(void* memory, int64_t memory_bytes);
 
-  // Forgets the memory. Graphs that use it must be gone.
+  // Releases the memory. Graphs that use it must have been destroyed.
   void Unbind();
 
   bool is_bound() const { return is_bound_; }
 
-  // The bound memory of bytes(). REQUIRES: is_bound().
+  // The bound memory, of bytes() bytes. REQUIRES: is_bound().
   void* memory() const;
 
-  // A buffer's address, or null if it has no elements. REQUIRES: is_bound(), planned here.
+  // A buffer's address, or null if it has no elements. REQUIRES: is_bound(); planned by this
+  // object.
   template <typename T>
   T* data(StepBuffer<T> buffer) const {
     return static_cast<T*>(Address(buffer.index_));
   }
 
-  // A buffer's elements; access them only on the side of the memory. REQUIRES: as data().
+  // A buffer's elements. Access them only on the device of the memory. REQUIRES: see data().
   template <typename T>
   absl::Span<T> span(StepBuffer<T> buffer) const {
     return absl::MakeSpan(data(buffer), static_cast<size_t>(buffers_[buffer.index_].count));
   }
 
-  // Elements of a buffer, bound or not. REQUIRES: planned here.
+  // Number of elements of a buffer, bound or not. REQUIRES: planned by this object.
   template <typename T>
   int64_t count(StepBuffer<T> buffer) const {
     return At(buffer.index_).count;
   }
 
-  // Lists each buffer's address and size. REQUIRES: is_bound(). Allocates as Fingerprint does.
+  // Adds each buffer's address and size to `fingerprint`. May allocate (graphs/fingerprint.h).
+  // REQUIRES: is_bound().
   void AddTo(Fingerprint& fingerprint) const;
 
-  // Fills the whole memory, gaps between buffers included, so that tests see values that were never
-  // written. REQUIRES: is_bound(), to memory of the host.
+  // Sets every byte, including gaps between buffers, so that tests detect reads of memory that was
+  // never written. REQUIRES: bound to host memory.
   void Poison(std::byte value) const;
 
  private:

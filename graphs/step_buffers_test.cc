@@ -31,7 +31,7 @@ struct Free {
 };
 using Memory = std::unique_ptr<std::byte, Free>;
 
-// Memory of `bytes` plus a guard after them, which no buffer may reach.
+// Memory for the buffers plus a guard area, which no buffer may overlap.
 constexpr int64_t kGuardBytes = 256;
 Memory AllocateFor(const StepBuffers& buffers) {
   return Memory(static_cast<std::byte*>(
@@ -55,7 +55,7 @@ TEST(StepBuffersTest, CountsBytesBeforeThereIsMemory) {
   EXPECT_EQ(buffers.bytes(), 0);
   Planned<int32_t>(buffers, "seq_lens", 1);  // 4 bytes -> 256
   EXPECT_EQ(buffers.bytes(), 256);
-  Planned<int64_t>(buffers, "slot_mapping", 32);  // 256 bytes, just full
+  Planned<int64_t>(buffers, "slot_mapping", 32);  // 256 bytes, exactly full
   EXPECT_EQ(buffers.bytes(), 512);
   Planned<int64_t>(buffers, "more", 33);  // 264 -> 512
   EXPECT_EQ(buffers.bytes(), 1024);
@@ -109,7 +109,7 @@ TEST(StepBuffersTest, RefusesCountsThatNoMemoryHas) {
   ExpectInvalid(buffers.Plan<char>("x", kMax - 255).status(), "must fit into int64 bytes");
   EXPECT_EQ(buffers.bytes(), 0);
 
-  // Each alone would fit, both together do not; the name stays free.
+  // Each buffer would fit by itself, but both together do not. The rejected name stays available.
   Planned<char>(buffers, "half", kMax / 2);
   ExpectInvalid(buffers.Plan<char>("other", kMax / 2 + 1).status(), "must fit into int64 bytes");
   Planned<char>(buffers, "other", 1);
@@ -223,7 +223,8 @@ TEST(StepBuffersTest, RandomPlansNeverOverlapAndStayInside) {
     }
     const Memory memory = AllocateFor(buffers);
     ASSERT_TRUE(buffers.Bind(memory.get(), buffers.bytes()).ok());
-    // Each buffer writes its own number everywhere; afterwards each finds only its own.
+    // Each buffer writes its own index to all its elements; then each must read back only that
+    // index.
     for (int i = 0; i < num_buffers; ++i) {
       for (uint16_t& element : buffers.span(handles[i])) element = static_cast<uint16_t>(i);
     }

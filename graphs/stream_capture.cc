@@ -15,7 +15,7 @@ namespace {
 
 namespace device_allocator = c10::cuda::CUDACachingAllocator;
 
-// The capture that `stream` takes part in, or 0. The allocators call it, so it must not throw.
+// The ID of the capture that includes `stream`, or 0. Called by allocators, so it must not throw.
 c10::CaptureId_t CaptureIdOf(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   c10::CaptureId_t id = 0;
@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<StreamCapture>> StreamCapture::Begin(c10::cuda::C
     return absl::FailedPreconditionError("the stream must not be captured already");
   }
   auto capture = std::unique_ptr<StreamCapture>(new StreamCapture(stream, pool));
-  // Before the capture, so that an allocation in between finds its pool.
+  // Redirects allocations before the capture begins, so that every allocation in it uses the pool.
   REPRISE_RETURN_IF_ERROR(capture->BeginAllocating());
   REPRISE_RETURN_IF_ERROR(
       CudaStatus(cudaStreamBeginCapture(stream.stream(), cudaStreamCaptureModeThreadLocal),
@@ -67,7 +67,7 @@ absl::Status StreamCapture::BeginAllocating() {
 }
 
 absl::Status StreamCapture::EndAllocating() {
-  // Each begin has added a user to the pool. It is released: the GraphPool is a user already.
+  // Each begin call added a user to the pool. Releases that user; the GraphPool remains a user.
   absl::Status status = CatchTorch([&] {
     if (!is_device_allocating_) return absl::OkStatus();
     is_device_allocating_ = false;

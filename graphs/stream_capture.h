@@ -1,5 +1,5 @@
-// The capture of a stream's work into a CUDA graph. The capture always ends, also after errors
-// inside it.
+// Captures the work of a stream into a CUDA graph. The capture always ends, even after errors
+// inside the capture.
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<StreamCapture> capture,
 //                            StreamCapture::Begin(stream, pool));
@@ -7,14 +7,16 @@
 //   absl::StatusOr<cudaGraph_t> graph = capture->End();
 //
 // Between Begin() and End(), allocations on this stream and on streams forked from it come from
-// `pool`; all others are unaffected. The capture mode is thread-local: other threads may use CUDA
-// freely, this one must not synchronise.
+// `pool`; other allocations are unaffected. The capture mode is thread-local: other threads may use
+// CUDA freely, but this thread must not synchronise.
 //
-// LibTorch's own CUDAGraph leaves its allocators in capture when the end of a capture fails, and
-// then no further capture can begin in that pool. StreamCapture always ends both. LibTorch's random
-// numbers are refused inside a capture: only its CUDAGraph supports them.
+// If the end of a capture fails, LibTorch's own CUDAGraph leaves its allocators in capture mode,
+// and the pool cannot be used for another capture. StreamCapture always ends both the capture and
+// the allocation. LibTorch's random number generators fail inside a StreamCapture: only CUDAGraph
+// supports them.
 //
-// Thread safety: none; one thread begins and ends. Only in builds with CUDA.
+// Thread safety: not thread-safe; the same thread must call Begin() and End(). Only in builds with
+// CUDA.
 
 #ifndef REPRISE_GRAPHS_STREAM_CAPTURE_H_
 #define REPRISE_GRAPHS_STREAM_CAPTURE_H_
@@ -36,21 +38,21 @@ namespace reprise {
 
 class StreamCapture {
  public:
-  // `pool` must outlive the capture and the graph. Errors, before anything has begun:
-  // FailedPrecondition if the stream is being captured already; Internal if CUDA or LibTorch
-  // refuses.
+  // `pool` must outlive the capture and the graph.
+  // Errors, without any effect: FailedPrecondition if the stream is already being captured;
+  // Internal if CUDA or LibTorch fails.
   static absl::StatusOr<std::unique_ptr<StreamCapture>> Begin(c10::cuda::CUDAStream stream,
                                                               const GraphPool& pool);
 
   StreamCapture(const StreamCapture&) = delete;
   StreamCapture& operator=(const StreamCapture&) = delete;
-  // Ends and discards a capture that was not ended.
+  // Ends the capture and discards it, unless End() has been called.
   ~StreamCapture();
 
-  // Ends the capture. The caller destroys the graph. Internal if the work inside broke the
-  // capture: a synchronisation, a forked stream that was not joined, work on a stream that waits
-  // for this one. The stream and the allocators are as before in every case. REQUIRES: not ended
-  // yet.
+  // Ends the capture. The caller must destroy the returned graph. The stream and the allocators
+  // leave capture mode in every case. REQUIRES: not ended yet.
+  // Errors: Internal if the work broke the capture: a synchronisation, a forked stream that was not
+  // joined, or work on a stream that waits for this stream.
   absl::StatusOr<cudaGraph_t> End();
 
  private:
@@ -63,7 +65,7 @@ class StreamCapture {
   const c10::cuda::CUDAStream stream_;
   const c10::DeviceIndex device_;
   const c10::MempoolId_t pool_id_;
-  // 0: none. Read by every thread that allocates.
+  // 0: no capture. Read by every thread that allocates.
   std::atomic<c10::CaptureId_t> capture_id_ = 0;
   bool is_capturing_ = false;
   bool is_device_allocating_ = false;

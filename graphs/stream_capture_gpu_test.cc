@@ -42,7 +42,7 @@ class StreamCaptureTest : public ::testing::Test {
 
   void TearDown() override {
     if (pool_ == nullptr) return;
-    EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error was left behind";
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an earlier CUDA error is still pending";
     EXPECT_NO_THROW(c10::cuda::CUDACachingAllocator::emptyCache());
     guard_.reset();
     pool_.reset();
@@ -130,7 +130,7 @@ TEST_F(StreamCaptureTest, MemoryOfTheCaptureComesFromItsPool) {
   };
   constexpr int64_t kBytes = int64_t{32} << 20;
   const at::TensorOptions options = at::TensorOptions(at::kCUDA).dtype(at::kByte);
-  at::zeros({kBytes}, options);  // now cached for the stream, outside the pool
+  at::zeros({kBytes}, options);  // leaves a cached block for the stream, outside the pool
   const int64_t before = reserved();
   cudaGraph_t graph = nullptr;
   {
@@ -140,7 +140,7 @@ TEST_F(StreamCaptureTest, MemoryOfTheCaptureComesFromItsPool) {
   }
   EXPECT_GE(reserved(), before + kBytes);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
-  pool_ = std::make_unique<GraphPool>(0);  // the old one ends
+  pool_ = std::make_unique<GraphPool>(0);  // destroys the old pool
   EXPECT_EQ(reserved(), before);
 }
 
