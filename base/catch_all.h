@@ -1,20 +1,20 @@
-// Converts whatever a function throws to Status, without LibTorch.
+// Converts thrown exceptions and other thrown objects to Status, without LibTorch.
 //
-// No exception crosses a public function of this project. A function that calls code of its user, such
-// as a callback, wraps the call:
+// No exception leaves a public function of this project. A function that calls user code, such as a
+// callback, wraps the call:
 //
 //   bool ends = false;
 //   REPRISE_RETURN_IF_ERROR(CallUser("StopMatcher::Ends()", [&] { ends = matcher.Ends(token); }));
 //
-// A thrown object becomes
-//   ResourceExhausted  std::bad_alloc: host memory ran out
-//   Internal           any other object. The message is the exception's, or says that the object is
-//                      not a std::exception
+// A thrown object is converted to
+//   ResourceExhausted  for std::bad_alloc: host memory ran out
+//   Internal           for any other object. The message is the exception's message, or states that
+//                      the object is not a std::exception
 //
-// Use CatchTorch() (base/torch_status.h) for calls of LibTorch, whose exceptions have codes and
-// backtraces.
+// For calls of LibTorch use CatchTorch() (base/torch_status.h), because LibTorch's exceptions have
+// codes and backtraces.
 //
-// Thread safety: safe. Cost without an exception: none.
+// Thread safety: thread-safe. Cost without an exception: none.
 
 #ifndef REPRISE_BASE_CATCH_ALL_H_
 #define REPRISE_BASE_CATCH_ALL_H_
@@ -30,8 +30,8 @@
 
 namespace reprise {
 
-// The error for the object that is being handled. The message names the function `callee` that threw it,
-// unless `callee` is empty. REQUIRES: called in a catch block.
+// Returns the Status of the exception that is being handled. The message names the function
+// `callee` that threw, unless `callee` is empty. REQUIRES: called in a catch block.
 inline absl::Status StatusOfThrown(std::string_view callee = {}) {
   const std::string name(callee);
   const std::string prefix = name.empty() ? "" : absl::StrCat(name, " threw an exception: ");
@@ -47,7 +47,8 @@ inline absl::Status StatusOfThrown(std::string_view callee = {}) {
   }
 }
 
-// Returns the result of `body`, an absl::Status or absl::StatusOr, or the error for what it throws.
+// Returns the result of `body`, an absl::Status or absl::StatusOr. If `body` throws, returns the
+// error.
 template <typename Body>
 auto CatchAll(Body&& body) -> decltype(body()) {
   try {
@@ -57,7 +58,7 @@ auto CatchAll(Body&& body) -> decltype(body()) {
   }
 }
 
-// Calls `call`, which runs the user's function `callee`. The error for a thrown object names the
+// Calls `call`, which runs the user's function `callee`. If it throws, the error names the
 // function: "StopMatcher::Ends() threw an exception: far out".
 template <typename Call>
 absl::Status CallUser(std::string_view callee, Call&& call) {

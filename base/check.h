@@ -1,4 +1,4 @@
-// Checks of plain arguments, without LibTorch. base/shape_check.h has those of tensors.
+// Checks of plain arguments, without LibTorch. For tensors see base/shape_check.h.
 //
 //   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
 //   REPRISE_RETURN_IF_ERROR(CheckBetween("num_nodes", args.num_nodes, 1, 64));
@@ -8,7 +8,7 @@
 //   "num_nodes: expected 1 to 64, got 65"
 //   "seq_lens: expected an array, got none"
 //
-// Errors are InvalidArgument. Thread safety: pure functions. Cost: no allocation unless a check
+// Errors are InvalidArgument. Thread safety: pure functions. Cost: does not allocate unless a check
 // fails.
 
 #ifndef REPRISE_BASE_CHECK_H_
@@ -25,10 +25,10 @@ absl::Status CheckAtLeast(std::string_view name, int64_t got, int64_t least);
 absl::Status CheckAtMost(std::string_view name, int64_t got, int64_t most);
 absl::Status CheckBetween(std::string_view name, int64_t got, int64_t least, int64_t most);
 
-// "ranges.size: expected 3, got 2".
+// Message: "ranges.size: expected 3, got 2".
 absl::Status CheckEqual(std::string_view name, int64_t got, int64_t expected);
 
-// "scale: expected a positive, finite number, got nan".
+// Message: "scale: expected a positive, finite number, got nan".
 absl::Status CheckPositive(std::string_view name, float got);
 
 absl::Status CheckGiven(std::string_view name, const void* array);

@@ -1,5 +1,5 @@
-// Clusters of CTAs: the shared memory of one is the others' to read and write. Compute capability
-// 9.0; in a launch without clusters each CTA is a cluster of its own.
+// Access to the shared memory of other CTAs in a cluster. Needs compute capability 9.0. In a launch
+// without clusters, each CTA is a cluster of size 1.
 //
 //   __shared__ float mine;
 //   ...                                    // write mine
@@ -8,8 +8,8 @@
 //   float theirs = LoadInCluster(ClusterAddress(SharedAddress(&mine), rank));
 //   ...                                    // use theirs
 //   ArriveAfterReads();
-//   ...                                    // anything that does not write `mine`
-//   AwaitCluster();                        // no CTA may end while others read its memory
+//   ...                                    // any code that does not write `mine`
+//   AwaitCluster();                        // a CTA must not end while other CTAs read its memory
 
 #ifndef REPRISE_BASE_CLUSTER_CUH_
 #define REPRISE_BASE_CLUSTER_CUH_
@@ -18,7 +18,7 @@
 
 namespace reprise {
 
-// CTAs of the cluster. 1 on older devices.
+// Number of CTAs in the cluster; 1 on older devices.
 __device__ __forceinline__ uint32_t ClusterSize() {
   uint32_t size = 1;
 #if __CUDA_ARCH__ >= 900
@@ -27,7 +27,8 @@ __device__ __forceinline__ uint32_t ClusterSize() {
   return size;
 }
 
-// Of this CTA, from 0. CTAs of a cluster along one dimension of the grid are in its order.
+// Rank of this CTA in its cluster, from 0. In a cluster along one grid dimension, ranks follow the
+// order of the grid.
 __device__ __forceinline__ uint32_t ClusterRank() {
   uint32_t rank = 0;
 #if __CUDA_ARCH__ >= 900
@@ -36,7 +37,8 @@ __device__ __forceinline__ uint32_t ClusterRank() {
   return rank;
 }
 
-// The same place in the shared memory of the CTA with this rank. `address`: of shared memory.
+// Returns the address that corresponds to `address`, an address in shared memory, in the CTA with
+// this rank.
 __device__ __forceinline__ uint32_t ClusterAddress(uint32_t address, uint32_t rank) {
   uint32_t there = address;
 #if __CUDA_ARCH__ >= 900
@@ -53,7 +55,7 @@ __device__ __forceinline__ float LoadInCluster(uint32_t cluster_address) {
   return value;
 }
 
-// REQUIRES: aligned to 16 bytes.
+// REQUIRES: cluster_address is a multiple of 16.
 __device__ __forceinline__ float4 Load4InCluster(uint32_t cluster_address) {
   float4 value = {};
 #if __CUDA_ARCH__ >= 900
@@ -65,15 +67,15 @@ __device__ __forceinline__ float4 Load4InCluster(uint32_t cluster_address) {
   return value;
 }
 
-// All threads of the cluster arrive, and later wait for all to have arrived. What they wrote before
-// is visible then.
+// Cluster barrier in two parts. All threads of the cluster arrive, and later wait until all threads
+// have arrived. Earlier writes of all threads are visible after the wait.
 __device__ __forceinline__ void ArriveAtCluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
-// Arrives without making writes visible, for which ArriveAtCluster() would wait: when what was read
-// of other CTAs' memory has been used.
+// Arrives without publishing writes; ArriveAtCluster() would first wait for earlier writes. Use it
+// after the values that were read from other CTAs have been used.
 __device__ __forceinline__ void ArriveAfterReads() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

@@ -7,7 +7,7 @@
 
 namespace reprise {
 
-// Static shared memory of a CTA of up to 1024 threads. T is int32_t or int64_t.
+// Shared memory for ExclusiveSum() in a CTA of at most 1024 threads. T is int32_t or int64_t.
 template <typename T>
 struct CtaScanMemory {
   T warp_sums[32];
@@ -15,7 +15,7 @@ struct CtaScanMemory {
 
 template <typename T>
 struct CtaSum {
-  T before;  // of the threads before this one
+  T before;  // sum over the threads before this one
   T total;
 };
 
@@ -30,8 +30,9 @@ __device__ inline T InclusiveWarpSum(T value) {
   return value;
 }
 
-// Called by all threads together, a multiple of 32; has barriers, the first one before any write to
-// `memory`, so that it may be called again and again.
+// Returns the sum over the preceding threads and the sum over all threads of the CTA. Called by all
+// threads, a multiple of 32. The first barrier precedes any write to `memory`, so calls may follow
+// each other.
 template <typename T>
 __device__ inline CtaSum<T> ExclusiveSum(T value, CtaScanMemory<T>& memory) {
   const int lane = threadIdx.x % 32;
@@ -46,7 +47,8 @@ __device__ inline CtaSum<T> ExclusiveSum(T value, CtaScanMemory<T>& memory) {
   return {(warp == 0 ? T{0} : before_warp) + in_warp - value, __shfl_sync(~0u, warps, 31)};
 }
 
-// The last index i of [0, size) with first[i] <= value. REQUIRES: first ascends, first[0] <= value.
+// Returns the last index i in [0, size) with first[i] <= value.
+// REQUIRES: first is ascending, first[0] <= value.
 template <typename T>
 __device__ inline int LastNotAfter(const T* first, int size, T value) {
   int low = 0;

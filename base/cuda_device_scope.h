@@ -1,13 +1,13 @@
-// Makes a GPU the current one of this thread for a scope.
+// Sets the current GPU of this thread for a scope.
 //
 //   const CudaDeviceScope scope(device);
 //   kernel<<<grid, cta, 0, stream>>>(args);   // `stream` belongs to `device`
 //
-// Launches, events and attributes of kernels refer to the current device, which is the caller's
-// choice: code that owns a stream of one device opens a scope before it uses the stream.
+// Launches, events and kernel attributes use the current device, which the caller controls. Code
+// that owns a stream of one device must open a scope before it uses the stream.
 //
-// If CUDA refuses the device, the scope changes nothing, and the calls inside it report the error.
-// Cost: one query if the device is current already. Only in builds with CUDA (REPRISE_WITH_CUDA).
+// If CUDA rejects the device, the scope has no effect, and the calls inside it return the error.
+// Cost: one query if the device is already current. Only in builds with CUDA (REPRISE_WITH_CUDA).
 
 #ifndef REPRISE_BASE_CUDA_DEVICE_SCOPE_H_
 #define REPRISE_BASE_CUDA_DEVICE_SCOPE_H_

@@ -22,7 +22,7 @@ class CudaFence : public Fence {
       : device_(options.device), stream_(options.stream), event_(event) {}
 
   ~CudaFence() override {
-    // CUDA keeps the event until the device has reached it.
+    // CUDA keeps the event until the device has completed it.
     Checked(cudaEventDestroy(event_), "cudaEventDestroy").IgnoreError();
   }
 
@@ -56,7 +56,8 @@ class CudaFence : public Fence {
   absl::Status Checked(cudaError_t error, const char* call) {
     if (error == cudaSuccess) return absl::OkStatus();
     absl::Status status = CudaStatus(error, call);
-    LOG_IF(WARNING, !is_failure_logged_) << "a fence passes because the device failed: " << status;
+    LOG_IF(WARNING, !is_failure_logged_)
+        << "a fence completes because the device failed: " << status;
     is_failure_logged_ = true;
     return status;
   }
@@ -65,7 +66,7 @@ class CudaFence : public Fence {
   const cudaStream_t stream_;
   const cudaEvent_t event_;
   bool is_armed_ = false;
-  absl::Status failure_;  // of the newest arming
+  absl::Status failure_;  // error of the latest arming
   bool is_failure_logged_ = false;
 };
 

@@ -1,17 +1,16 @@
-// The Fence of a CUDA stream: an event recorded after all work that the stream has been given so
-// far.
+// A Fence on a CUDA stream: an event that is recorded after all work enqueued on the stream so far.
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Fence> fence, MakeCudaFence({.stream = stream}));
 //   LaunchRefill(delta, stream);
 //   fence->Arm();
 //   REPRISE_RETURN_IF_ERROR(fence->Wait());   // the delta may be overwritten
+// If the device has failed, its fences complete; each fence logs the failure once, and Wait()
+// returns it. Do not arm a fence while its stream is being captured, because the host cannot query
+// a captured event. In that case the fence logs an error and completes, and Wait() returns the
+// error.
 //
-// If the device has failed, its fences pass, each logs the failure once, and Wait() returns it. A
-// fence must not be armed while its stream is being captured, because the host cannot query a
-// captured event. (The fence then logs, passes, and Wait() returns an error.)
-//
-// The stream must outlive the fence's last arming. Cost: Arm() and Passed() take about a
-// microsecond and do not allocate; Wait() sleeps or spins as CUDA does.
+// The stream must outlive the last arming of the fence. Cost: Arm() and Passed() take about 1 us
+// and do not allocate; Wait() spins or sleeps inside CUDA.
 
 #ifndef REPRISE_BASE_CUDA_FENCE_H_
 #define REPRISE_BASE_CUDA_FENCE_H_
@@ -27,15 +26,15 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 namespace reprise {
 
 struct CudaFenceOptions {
-  // How Wait() waits: spinning on a core is some microseconds faster.
+  // How Wait() waits. Spinning occupies a core and is some microseconds faster.
   enum class Waiting : int8_t { kSpin, kSleep };
 
   int device = 0;
-  CUstream_st* stream = nullptr;  // of `device`; null: its default stream
+  CUstream_st* stream = nullptr;  // a stream of `device`; null: its default stream
   Waiting waiting = Waiting::kSpin;
 };
 
-// Errors: Internal if CUDA does not give an event; Unimplemented in a build without CUDA.
+// Errors: Internal if CUDA cannot create an event; Unimplemented in a build without CUDA.
 absl::StatusOr<std::unique_ptr<Fence>> MakeCudaFence(const CudaFenceOptions& options);
 
 }  // namespace reprise

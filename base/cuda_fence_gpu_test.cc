@@ -40,7 +40,7 @@ class CudaFenceTest : public ::testing::Test {
     if (stream_ == nullptr) return;
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
     EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
-    EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error was left behind";
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an earlier CUDA error is still pending";
   }
 
   std::unique_ptr<Fence> MakeFence() const {
@@ -89,7 +89,7 @@ TEST_F(CudaFenceTest, WaitBlocksUntilTheStreamHasReachedIt) {
 TEST_F(CudaFenceTest, WorkBehindTheFenceDoesNotHoldIt) {
   const auto fence = MakeFence();
   fence->Arm();
-  StreamGate gate(stream_);  // behind it
+  StreamGate gate(stream_);  // closes the stream after the fence
   EXPECT_EQ(fence->Wait(), absl::OkStatus());
   EXPECT_TRUE(fence->Passed());
 }
@@ -122,12 +122,12 @@ TEST_F(CudaFenceTest, AFenceArmedInsideACapturePassesAndHarmsNothing) {
   ASSERT_EQ(cudaStreamEndCapture(stream_, &graph), cudaSuccess);
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   EXPECT_TRUE(fence->Passed());
-  fence->Arm();  // works again
+  fence->Arm();  // the fence is usable again
   EXPECT_EQ(fence->Wait(), absl::OkStatus());
 }
 
-// Detects a staging buffer that is overwritten before the copy of its step has run. Every step
-// stages its number, and a copy that is delayed at random reads it.
+// Detects a staging buffer that is overwritten before the copy of its step has run. Each step
+// stages its index, and a copy with a random delay reads it.
 class StagingHammer {
  public:
   static constexpr int kNumSlots = 3;
@@ -142,7 +142,7 @@ class StagingHammer {
   }
   ~StagingHammer() { EXPECT_EQ(cudaFree(seen_), cudaSuccess); }
 
-  // Stages step i in `bytes`, and enqueues its reader.
+  // Stages step i in `bytes` and enqueues its reader.
   void Step(int i, absl::Span<std::byte> bytes, int64_t offset_bytes) {
     auto* const words = reinterpret_cast<int32_t*>(bytes.data());
     for (int w = 0; w < kWords; ++w) words[w] = i * kWords + w;
@@ -152,7 +152,7 @@ class StagingHammer {
               cudaSuccess);
   }
 
-  // Steps whose reader saw a number other than the staged one.
+  // Number of steps whose reader read a number other than the staged one.
   int NumBroken() const {
     std::vector<int32_t> seen(static_cast<size_t>(num_steps_) * kWords);
     EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
@@ -208,10 +208,10 @@ TEST_F(CudaFenceTest, ARingIsNeverOverwrittenBeforeADelayedStreamHasReadIt) {
     hammer.Step(i, slot->bytes(), slot->offset_bytes());
   }
   EXPECT_EQ(hammer.NumBroken(), 0);
-  EXPECT_GT(num_refused, 0) << "the stream was never behind: the test has shown nothing";
+  EXPECT_GT(num_refused, 0) << "no slot was still in use, so the test is inconclusive";
 }
 
-// Shows with fences that never wait that the hammer finds the defect.
+// Shows that the hammer detects the defect: these fences never wait.
 class NoFence : public Fence {
  public:
   void Arm() override {}
@@ -231,7 +231,7 @@ TEST_F(CudaFenceTest, WithoutFencesTheSameRingIsOverwritten) {
     hammer.Step(i, slot.bytes(), slot.offset_bytes());
   }
   gate.Open();
-  EXPECT_EQ(hammer.NumBroken(), StagingHammer::kNumSlots);  // the first round
+  EXPECT_EQ(hammer.NumBroken(), StagingHammer::kNumSlots);  // the slots of the first round
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace reprise {
 namespace {
 
-// With a GPU: base/cuda_fence_gpu_test.cc.
+// Tests on a GPU are in base/cuda_fence_gpu_test.cc.
 TEST(CudaFenceTest, WithoutAGpuOrCudaThereIsAnErrorOrAFenceThatHasPassed) {
   const absl::StatusOr<std::unique_ptr<Fence>> fence = MakeCudaFence({});
 #ifndef REPRISE_WITH_CUDA

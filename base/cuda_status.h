@@ -1,10 +1,10 @@
-// The errors of the CUDA runtime as Status, without LibTorch.
+// Converts errors of the CUDA runtime to Status, without LibTorch.
 //
 //   if (absl::Status s = CudaStatus(cudaEventCreate(&event), "cudaEventCreate"); !s.ok()) return s;
 //
-// CudaStatus() clears the runtime's "last error", so that an error is reported once and not again
-// at the next launch. An error that has broken the device's context ("sticky") stays: every later
-// call fails.
+// CudaStatus() clears the runtime's "last error", so the next launch does not report the same error
+// again. An error that has broken the device's context ("sticky") cannot be cleared: all later
+// calls fail.
 //
 // Only in builds with CUDA (REPRISE_WITH_CUDA).
 
@@ -21,8 +21,8 @@
 
 namespace reprise {
 
-// OK for cudaSuccess; ResourceExhausted if memory ran out, else Internal; with `call` and CUDA's
-// own text.
+// Returns OK for cudaSuccess, ResourceExhausted if memory ran out, and Internal otherwise. The
+// message contains `call` and CUDA's text.
 absl::Status CudaStatus(cudaError_t error, std::string_view call);
 
 }  // namespace reprise

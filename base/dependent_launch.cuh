@@ -1,18 +1,18 @@
-// Kernels that start while the kernel before them ends, which mostly hides the cost of a launch,
-// about a microsecond (CUDA's programmatic dependent launch, from compute capability 9.0 on).
+// Kernels that start while the preceding kernel ends (programmatic dependent launch, compute
+// capability 9.0 or later). This hides most of the launch latency of about 1 us.
 //
 //   __global__ void ScaleKernel(ScaleParams params) {
 //     LetNextKernelIn();
-//     const int64_t i = ...;        // from parameters and indices only
+//     const int64_t i = ...;        // uses only parameters and indices
 //     AwaitKernelBefore();
-//     params.x[i] *= params.scale;  // memory is as after a plain launch
+//     params.x[i] *= params.scale;  // memory has the same contents as in a plain launch
 //   }
 //   cudaError_t error = LaunchDependent(ScaleKernel, grid, threads, shared_bytes, stream, params);
 //
-// Such a kernel must call AwaitKernelBefore() in every thread: before it touches memory, and before
-// the thread ends even if it has nothing to do. Later work relies on the kernel ending after all
-// work before it. Under this rule the order on the stream is the usual one, also for kernels with
-// plain launches. May be captured. On older devices: a plain launch.
+// Every thread of such a kernel must call AwaitKernelBefore() before it accesses memory. A thread
+// without work must call it too, because later work relies on the kernel ending after all earlier
+// work. The stream's work is then ordered as usual, including kernels with plain launches. May be
+// captured. On older devices this is a plain launch.
 
 #ifndef REPRISE_BASE_DEPENDENT_LAUNCH_CUH_
 #define REPRISE_BASE_DEPENDENT_LAUNCH_CUH_
@@ -23,35 +23,37 @@
 
 namespace reprise {
 
-// Lets the next kernel of the stream, if launched by LaunchDependent(), start once all CTAs of this
-// one have called this or ended. Its AwaitKernelBefore() still waits for the end of this one.
+// Allows the next kernel of the stream, if launched by LaunchDependent(), to start once all CTAs of
+// this kernel have called this function or ended. AwaitKernelBefore() in the next kernel still
+// waits until this kernel has ended.
 __device__ inline void LetNextKernelIn() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Returns when the kernels before have ended and their writes are visible.
+// Waits until all preceding kernels have ended and their writes are visible.
 __device__ inline void AwaitKernelBefore() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Starts loading the memory at `address` into the L2 cache. It returns no value, so it may come
-// before AwaitKernelBefore(): later writes update the L2 cache.
+// Starts loading the memory at `address` into the L2 cache. May be called before
+// AwaitKernelBefore(): it returns no value, and later writes update the L2 cache.
 __device__ inline void PrefetchToL2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-// LaunchDependent(), in clusters of CTAs (base/cluster.cuh). On devices older than 9.0, and where
-// the machine code is for such, there are no clusters, and each CTA is one of its own.
+// LaunchDependent() with clusters of CTAs (base/cluster.cuh). There are no clusters on devices
+// before 9.0, or if the kernel's machine code was compiled for such devices; each CTA is then its
+// own cluster.
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchDependentClusters(void (*kernel)(Parameters...), dim3 grid, dim3 cluster,
                                     dim3 cta, size_t shared_bytes, cudaStream_t stream,
                                     const Arguments&... arguments) {
-  // Only code that was compiled for 9.0 or later waits. A newer device's driver may run machine
-  // code that it made from PTX for 8.0, which does not.
+  // Only code that was compiled for 9.0 or later waits. On newer devices, the driver may run
+  // machine code that it compiled from PTX for 8.0, and that code does not wait.
   cudaFuncAttributes compiled;
   const cudaError_t error = cudaFuncGetAttributes(&compiled, kernel);
   if (error != cudaSuccess) return error;
@@ -77,9 +79,9 @@ cudaError_t LaunchDependentClusters(void (*kernel)(Parameters...), dim3 grid, di
   return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
 }
 
-// Enqueues kernel(arguments...) on `stream`, which must be of the current device. Such kernels prefer
-// all of an SM's memory as shared memory: an SM changes the split only when it is idle, and a kernel
-// that needs much shared memory could not start beside this one.
+// Enqueues kernel(arguments...) on `stream`. REQUIRES: the stream belongs to the current device.
+// Sets the shared-memory carveout to its maximum. An SM changes its carveout only while idle, so a
+// smaller carveout would keep a next kernel with much shared memory from becoming co-resident.
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchDependent(void (*kernel)(Parameters...), dim3 grid, dim3 cta, size_t shared_bytes,
                             cudaStream_t stream, const Arguments&... arguments) {

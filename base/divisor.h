@@ -1,15 +1,16 @@
-// Integer arithmetic for the host and the device: divisions that round up, round down or are fast
-// for a fixed divisor, and the number of bits that are set.
+// Integer arithmetic for the host and the device: division rounded up or down, fast division by a
+// fixed divisor, and the number of set bits.
 //
-// Divisor divides by a number that is constant in a launch, with a product and a shift. Kernels use it
-// to turn a thread's index into a token, a head and a dim.
+// Divisor divides by a number that is constant within a launch, using a multiplication and a shift.
+// Kernels use it to map a thread index to a token, a head and a dim.
 //
 //   const Divisor heads(12);   // on the host, into the kernel's parameters
 //   const uint32_t token = heads.Divide(index), head = index - token * heads.value();
 //
-// From "Division by Invariant Integers using Multiplication" (Granlund and Montgomery, PLDI 1994).
-// constexpr, so that nvcc compiles it for the device too, where it costs three instructions; a
-// division of 32 bits costs about 20, of 64 bits about 100.
+// Source: "Division by Invariant Integers using Multiplication" (Granlund and Montgomery, PLDI
+// 1994).
+// constexpr, so that nvcc also compiles it for the device. Cost on the device: 3 instructions. A
+// 32-bit division takes about 20 instructions, a 64-bit division about 100.
 
 #ifndef REPRISE_BASE_DIVISOR_H_
 #define REPRISE_BASE_DIVISOR_H_
@@ -22,20 +23,20 @@
 
 namespace reprise {
 
-// a / b, rounded up. REQUIRES: a >= 0, b > 0.
+// Returns a / b, rounded up. REQUIRES: a >= 0, b > 0.
 template <typename A, typename B>
 constexpr std::common_type_t<A, B> CeilDiv(A a, B b) {
   return a / b + (a % b != 0 ? 1 : 0);
 }
 
-// a / b, rounded down, also for negative a. REQUIRES: b > 0.
+// Returns a / b, rounded down, also for negative a. REQUIRES: b > 0.
 template <typename A, typename B>
 constexpr std::common_type_t<A, B> FloorDiv(A a, B b) {
   const auto quotient = a / b;
   return quotient * b > a ? quotient - 1 : quotient;
 }
 
-// Number of bits that are set in `mask`.
+// Returns the number of set bits in `mask`.
 REPRISE_HOST_DEVICE constexpr int NumBits(uint64_t mask) {
 #if defined(__CUDA_ARCH__)
   return __popcll(mask);
@@ -56,7 +57,7 @@ class Divisor {
 
   constexpr uint32_t value() const { return value_; }
 
-  // n / value. REQUIRES: n < 2^31.
+  // Returns n / value. REQUIRES: n < 2^31.
   constexpr uint32_t Divide(uint32_t n) const {
     const auto high = static_cast<uint32_t>(uint64_t{n} * multiplier_ >> 32);
     return (high + n) >> shift_;

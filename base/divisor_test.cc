@@ -33,7 +33,7 @@ TEST(DivisorTest, DividesAllSmallNumbers) {
   }
 }
 
-// A rounded reciprocal fails first next to the multiples, and at the end of the range.
+// A rounded reciprocal first fails next to multiples of the divisor and at the end of the range.
 TEST(DivisorTest, DividesBesideTheMultiplesOfAnyDivisor) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

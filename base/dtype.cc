@@ -8,7 +8,7 @@ struct Name {
   DType dtype;
 };
 
-// The first name of a type is the one printed.
+// The first name of each type is the name that is printed.
 constexpr Name kNames[] = {
     {"float64", DType::kFloat64},     {"fp64", DType::kFloat64},
     {"double", DType::kFloat64},      {"float32", DType::kFloat32},

@@ -1,5 +1,5 @@
-// Element types of queries, caches and weights, without LibTorch: kernels and host logic use DType,
-// and base/torch_dtype.h converts to LibTorch's types.
+// Element types of queries, caches and weights, without LibTorch. Kernels and host logic use DType;
+// base/torch_dtype.h converts it to and from LibTorch's types.
 
 #ifndef REPRISE_BASE_DTYPE_H_
 #define REPRISE_BASE_DTYPE_H_
@@ -12,15 +12,15 @@
 namespace reprise {
 
 enum class DType : int8_t {
-  kFloat64,  // references only
+  kFloat64,  // for references only
   kFloat32,
   kFloat16,
   kBFloat16,
-  kFp8E4M3,  // the finite-only variant, "fn": largest value 448
+  kFp8E4M3,  // the finite-only variant ("fn"); largest value 448
   kFp8E5M2,
 };
 
-// Bytes of an element: 8, 4, 2, 2, 1, 1.
+// Returns the size of an element in bytes.
 constexpr int SizeOf(DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
@@ -39,11 +39,11 @@ constexpr int SizeOf(DType dtype) {
 
 constexpr bool IsFp8(DType dtype) { return dtype == DType::kFp8E4M3 || dtype == DType::kFp8E5M2; }
 
-// "float32", "bfloat16", "float8_e4m3fn", ...: LibTorch's names.
+// Returns LibTorch's name: "float32", "bfloat16", "float8_e4m3fn", ...
 std::string_view DTypeName(DType dtype);
 
-// Accepts LibTorch's names and the common short ones: "fp32", "half", "fp16", "bf16", "fp8" (=
-// e4m3), "fp8_e4m3", "fp8_e5m2", and similar. nullopt for any other name.
+// Parses LibTorch's names and common short names: "fp32", "half", "fp16", "bf16", "fp8" (e4m3),
+// "fp8_e4m3", "fp8_e5m2" and similar. Returns nullopt for any other name.
 std::optional<DType> ParseDType(std::string_view name);
 
 inline std::ostream& operator<<(std::ostream& out, DType dtype) { return out << DTypeName(dtype); }

@@ -25,7 +25,7 @@ TEST(DTypeTest, Fp8WithoutAFormatIsE4M3) {
 TEST(DTypeTest, NamesAreExact) {
   EXPECT_EQ(ParseDType("BF16"), std::nullopt);
   EXPECT_EQ(ParseDType(""), std::nullopt);
-  EXPECT_EQ(ParseDType("auto"), std::nullopt);  // a choice, not a type: resolved by the caller
+  EXPECT_EQ(ParseDType("auto"), std::nullopt);  // not a type: the caller must resolve "auto"
 }
 
 TEST(DTypeTest, SizesAreBytes) {

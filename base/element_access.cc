@@ -11,7 +11,7 @@ struct SmallFloat {
   int exponent_bits;
   int mantissa_bits;
   uint32_t largest;   // bits of the largest finite value, without sign
-  uint32_t overflow;  // bits of what replaces anything larger
+  uint32_t overflow;  // bits that replace a larger value
   uint32_t nan;
 };
 
@@ -27,10 +27,10 @@ uint32_t Encode(const SmallFloat& format, double value) {
   const double magnitude = std::abs(value);
   if (magnitude == 0) return sign;
   if (std::isinf(magnitude)) return sign | format.overflow;
-  const int least_exponent = 2 - (1 << (format.exponent_bits - 1));  // of a normal number
+  const int least_exponent = 2 - (1 << (format.exponent_bits - 1));  // for normal numbers
   const int exponent = std::max(std::ilogb(magnitude), least_exponent);
   if (exponent > -least_exponent + 1 + 1) return sign | format.overflow;
-  // In units of the last place, hidden bit included; a carry increments the exponent, as it must.
+  // In units of the last place, with the hidden bit. A carry correctly increments the exponent.
   const auto units =
       static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent)));
   const uint32_t bits =

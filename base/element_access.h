@@ -3,7 +3,8 @@
 //   double x = LoadElement<double>(memory, DType::kBFloat16, 7);
 //   StoreElement(memory, DType::kFp8E4M3, 8, x);   // rounds to nearest, ties to even
 //
-// Thread safety: as memory. Cost: a switch and a few instructions per load; stores are slow.
+// Thread safety: same as the memory. Cost: a switch and a few instructions per load; stores are
+// slow.
 
 #ifndef REPRISE_BASE_ELEMENT_ACCESS_H_
 #define REPRISE_BASE_ELEMENT_ACCESS_H_
@@ -18,12 +19,12 @@
 
 namespace reprise {
 
-// IEEE half precision, exactly.
+// Converts IEEE half precision exactly.
 inline float HalfBitsToFloat(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
   const uint32_t magnitude = bits & 0x7fff;
   if (magnitude >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000 | (magnitude << 13));
-  // Exponent bias 15 becomes 127 by a product, which makes subnormals right as well.
+  // The multiplication changes the exponent bias from 15 to 127, also for subnormals.
   const float scaled = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(scaled));
 }
@@ -32,12 +33,12 @@ inline float BFloat16BitsToFloat(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// E5M2 is the upper byte of a half.
+// An E5M2 value is the upper byte of a half.
 inline float Fp8E5M2BitsToFloat(uint8_t bits) {
   return HalfBitsToFloat(static_cast<uint16_t>(bits << 8));
 }
 
-// 1-4-3, bias 7, no infinities; all seven bits set mean NaN.
+// 1 sign, 4 exponent and 3 mantissa bits, bias 7, no infinities. All seven lower bits set: NaN.
 inline float Fp8E4M3BitsToFloat(uint8_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x80) << 24;
   const uint32_t magnitude = bits & 0x7f;
@@ -46,8 +47,8 @@ inline float Fp8E4M3BitsToFloat(uint8_t bits) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(scaled));
 }
 
-// Element `index` of `base`, an array of `dtype`. T is float or double; the value is exact unless T
-// is float and dtype is kFloat64.
+// Returns element `index` of `base`, an array of `dtype`. T is float or double. The value is exact
+// unless T is float and dtype is kFloat64.
 template <typename T>
 T LoadElement(const void* base, DType dtype, int64_t index) {
   const auto at = [base, index]<typename U>(U value) {
@@ -71,11 +72,11 @@ T LoadElement(const void* base, DType dtype, int64_t index) {
   return std::numeric_limits<T>::quiet_NaN();
 }
 
-// Rounds `value` to `dtype`, nearest, ties to even. Too large: infinity, but the largest finite
-// value in the fp8 types, as CUDA's saturating conversion gives. NaN stays NaN.
+// Stores `value` rounded to `dtype`, to nearest, ties to even. Overflow gives infinity; in the fp8
+// types it gives the largest finite value, like CUDA's saturating conversion. NaN stays NaN.
 void StoreElement(void* base, DType dtype, int64_t index, double value);
 
-// The value that a load after StoreElement() returns.
+// Returns the value that a load after StoreElement() returns.
 double RoundTo(DType dtype, double value);
 
 }  // namespace reprise

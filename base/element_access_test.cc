@@ -23,7 +23,7 @@ double Load(DType dtype, uint16_t bits) {
 TEST(ElementAccessTest, DecodesTheLandmarksOfEachFormat) {
   EXPECT_EQ(Load(DType::kFloat16, 0x3c00), 1.0);
   EXPECT_EQ(Load(DType::kFloat16, 0xfbff), -65504.0);
-  EXPECT_EQ(Load(DType::kFloat16, 0x0001), 0x1p-24);  // the least subnormal
+  EXPECT_EQ(Load(DType::kFloat16, 0x0001), 0x1p-24);  // the smallest subnormal
   EXPECT_EQ(Load(DType::kFloat16, 0x7c00), kInf);
   EXPECT_EQ(Load(DType::kBFloat16, 0x3f80), 1.0);
   EXPECT_EQ(Load(DType::kBFloat16, 0xff80), -kInf);
@@ -78,7 +78,7 @@ TEST(ElementAccessTest, WhatIsTooLargeSaturatesInFp8AndIsInfiniteElsewhere) {
   EXPECT_EQ(RoundTo(DType::kFp8E4M3, 1e9), 448.0);
   EXPECT_EQ(RoundTo(DType::kFp8E4M3, -kInf), -448.0);
   EXPECT_EQ(RoundTo(DType::kFp8E5M2, 1e300), 57344.0);
-  EXPECT_EQ(RoundTo(DType::kFloat16, 65520.0), kInf);  // half way to 65536
+  EXPECT_EQ(RoundTo(DType::kFloat16, 65520.0), kInf);  // halfway to 65536
   EXPECT_EQ(RoundTo(DType::kFloat16, 65519.0), 65504.0);
   EXPECT_EQ(RoundTo(DType::kBFloat16, -1e300), -kInf);
 }

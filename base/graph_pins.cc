@@ -14,11 +14,11 @@ namespace reprise {
 namespace {
 
 struct Capture {
-  uint64_t id = 0;  // 0: none
+  uint64_t id = 0;  // 0: no capture
   cudaGraph_t graph = nullptr;
 };
 
-// The capture that `stream` takes part in.
+// Finds the capture that includes `stream`.
 absl::Status FindCapture(cudaStream_t stream, Capture& capture) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
@@ -35,10 +35,10 @@ absl::Status FindCapture(cudaStream_t stream, Capture& capture) {
   return absl::OkStatus();
 }
 
-// Runs on one of CUDA's threads, which must not call CUDA.
+// Runs on a thread of CUDA and must not call CUDA.
 void LetGo(void* pin) { delete static_cast<GraphPins::Pin*>(pin); }
 
-// Gives `graph` a pin to hold.
+// Makes `graph` hold a copy of `pin`.
 absl::Status GiveTo(cudaGraph_t graph, const GraphPins::Pin& pin) {
   auto held = std::make_unique<GraphPins::Pin>(pin);
   cudaUserObject_t object = nullptr;
@@ -46,7 +46,7 @@ absl::Status GiveTo(cudaGraph_t graph, const GraphPins::Pin& pin) {
       CudaStatus(cudaUserObjectCreate(&object, held.get(), LetGo, /*initialRefcount=*/1,
                                       cudaUserObjectNoDestructorSync),
                  "cudaUserObjectCreate"));
-  held.release();  // the user object owns it now
+  held.release();  // owned by the user object from here
   const absl::Status given =
       CudaStatus(cudaGraphRetainUserObject(graph, object, /*count=*/1, cudaGraphUserObjectMove),
                  "cudaGraphRetainUserObject");

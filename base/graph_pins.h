@@ -1,21 +1,22 @@
-// Counts the captured graphs that still use a piece of memory. Its owner checks the count before it
-// frees or moves the memory.
+// Counts the captured graphs that still use a block of memory. The owner of the memory checks the
+// count before it frees or moves the memory.
 //
 //   GraphPins pins;
-//   // When launches take its address:
+//   // When launches use the memory:
 //   REPRISE_RETURN_IF_ERROR(pins.PinIfCaptured(stream).status());
 //   ...
-//   // Before it is replaced:
+//   // Before the memory is replaced:
 //   REPRISE_RETURN_IF_ERROR(pins.CheckNone("workspace"));
 //
-// A captured graph contains addresses, and only the graph knows how long it lives. So the graph
-// itself holds the pin: a user object of the CUDA graph that is being captured, which its clones
-// and executables share. CUDA releases it once the last of them is destroyed and their launches
-// have ended; it does so on a thread of its own, so a moment later. On the CPU, where a graph is
-// the recorded call (graphs/recorded_backend.h), the call holds a Pin.
+// A captured graph contains addresses, and only the graph's lifetime determines how long it uses
+// them. The graph therefore holds the pin: a user object of the CUDA graph, which its clones and
+// executables share. CUDA releases the user object after the last of these graphs has been
+// destroyed and their launches have completed. The release runs on a thread of CUDA, so it happens
+// with a short delay. On the CPU, a graph is the recorded call (graphs/recorded_backend.h), and the
+// call holds a Pin.
 //
-// Pins may outlive the GraphPins. Thread safety: safe. Cost: a call to the driver; one user object
-// for each capture.
+// Pins may outlive the GraphPins. Thread safety: thread-safe. Cost: one driver call, and one user
+// object per capture.
 
 #ifndef REPRISE_BASE_GRAPH_PINS_H_
 #define REPRISE_BASE_GRAPH_PINS_H_
@@ -34,7 +35,7 @@ namespace reprise {
 
 class GraphPins {
  public:
-  // Is counted as long as it or a copy of it lives.
+  // The count includes this pin until the pin and all its copies are destroyed.
   using Pin = std::shared_ptr<const void>;
 
   GraphPins() = default;
@@ -44,19 +45,20 @@ class GraphPins {
   Pin Take() const;
 
   // If `stream` (a cudaStream_t) is being captured, pins the memory until the graph and everything
-  // made from it are destroyed; further calls in the same capture add no pin. Builds without CUDA:
-  // does nothing. Returns CUDA's id of the capture, which is unique in the process, or 0.
-  // Errors: Internal if CUDA refuses.
+  // derived from it are destroyed. Further calls in the same capture add no pin. Returns CUDA's ID
+  // of the capture, which is unique in the process, or 0 if there is no capture. Does nothing in
+  // builds without CUDA.
+  // Errors: Internal if CUDA fails.
   absl::StatusOr<uint64_t> PinIfCaptured(CUstream_st* stream);
 
   int64_t count() const { return *count_; }
 
-  // FailedPrecondition, naming `what`, while the memory is pinned.
+  // Returns FailedPrecondition with the name `what` while the memory is pinned.
   absl::Status CheckNone(std::string_view what) const;
 
  private:
   const std::shared_ptr<std::atomic<int64_t>> count_ = std::make_shared<std::atomic<int64_t>>(0);
-  std::atomic<uint64_t> last_capture_ = 0;  // CUDA's id of it; 0: none
+  std::atomic<uint64_t> last_capture_ = 0;  // CUDA's ID of the last capture; 0: none
 };
 
 }  // namespace reprise

@@ -28,7 +28,7 @@ class GraphPinsGpuTest : public ::testing::Test {
     EXPECT_EQ(cudaStreamDestroy(stream_), cudaSuccess);
   }
 
-  // A graph that uses the memory in `times` nodes.
+  // Captures a graph that uses the memory in `times` nodes.
   cudaGraph_t Capture(int times) {
     EXPECT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     for (int i = 0; i < times; ++i) {
@@ -40,7 +40,7 @@ class GraphPinsGpuTest : public ::testing::Test {
     return graph;
   }
 
-  // CUDA releases pins on a thread of its own.
+  // Waits up to 5 s for the count, because CUDA releases pins on another thread.
   bool IsSoon(int64_t count) const {
     for (int wait = 0; wait < 500; ++wait) {
       if (pins_.count() == count) return true;
@@ -73,7 +73,7 @@ TEST_F(GraphPinsGpuTest, AGraphPinsOnceUntilItAndAllThatWasMadeOfItAreDestroyed)
   EXPECT_EQ(pins_.count(), 1);
   ASSERT_EQ(cudaGraphDestroy(clone), cudaSuccess);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_EQ(pins_.count(), 1);  // the executable
+  EXPECT_EQ(pins_.count(), 1);  // held by the executable
   ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
   EXPECT_TRUE(IsSoon(0));
 }

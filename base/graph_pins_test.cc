@@ -21,7 +21,7 @@ TEST(GraphPinsTest, CountsPinsAndTheirCopiesOnce) {
                 "workspace must stay while captured graphs use it: expected 0 graphs, got 2"));
   b.reset();
   a.reset();
-  EXPECT_EQ(pins.count(), 1);  // the copy
+  EXPECT_EQ(pins.count(), 1);  // held by the copy
 }
 
 TEST(GraphPinsTest, ARecordedCallPinsAsLongAsItIsKept) {

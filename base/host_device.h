@@ -1,5 +1,5 @@
-// Marks functions that are compiled for the host and for the device, so that host tests run the
-// same code as the device. Empty for compilers other than nvcc.
+// Marks functions that are compiled for the host and the device, so that host tests run the same
+// code as the device. Empty for compilers other than nvcc.
 
 #ifndef REPRISE_BASE_HOST_DEVICE_H_
 #define REPRISE_BASE_HOST_DEVICE_H_
@@ -10,8 +10,8 @@
 #define REPRISE_HOST_DEVICE
 #endif
 
-// Before a loop: the device compiler leaves it as it is, which it may unroll to hundreds of rounds
-// otherwise.
+// Put this before a loop to keep the device compiler from unrolling it, possibly to hundreds of
+// iterations.
 #if defined(__CUDA_ARCH__)
 #define REPRISE_DO_NOT_UNROLL _Pragma("unroll 1")
 #else

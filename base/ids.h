@@ -1,12 +1,11 @@
-// Integer ids that cannot be mixed up: a BlockId is not a SlotId, and neither is a count.
+// Distinct types for integer IDs: a BlockId does not convert to a SlotId or to a count.
 //
 //   BlockId block(7);
-//   table[column] = block.value();   // to an array that a kernel reads
+//   table[column] = block.value();   // for an array that a kernel reads
 //   SlotId slot = block;             // does not compile
 //
-// An id is a name, not a number: ids compare and hash, but have no arithmetic. An id is trivially
-// copyable and has the size of its representation, so an array of ids may be read as an array of
-// integers.
+// IDs compare and hash, but have no arithmetic. An ID is trivially copyable and has the size of its
+// representation, so an array of IDs may be read as an array of integers.
 
 #ifndef REPRISE_BASE_IDS_H_
 #define REPRISE_BASE_IDS_H_
@@ -18,13 +17,13 @@
 
 namespace reprise {
 
-// `Tag` is an incomplete struct that makes the type distinct; it is never defined.
+// `Tag` makes the type distinct: an incomplete struct that is never defined.
 template <typename Tag, typename Rep>
 class StrongId {
  public:
   using rep = Rep;
 
-  // Zero: for arrays that are filled afterwards.
+  // Zero, for arrays that are filled later.
   constexpr StrongId() = default;
   constexpr explicit StrongId(Rep value) : value_(value) {}
 
@@ -41,17 +40,17 @@ class StrongId {
   Rep value_ = 0;
 };
 
-// A block of the KV cache: an index into the block dimension of every tensor that shares the pool.
+// A block of the KV cache: an index into the block dimension of all tensors of a pool.
 using BlockId = StrongId<struct BlockIdTag, int32_t>;
 
-// Block 0 fills block-table entries that name no block. It is never allocated; it may be read, but
-// its contents mean nothing.
+// Block 0 fills block-table entries without a block. It is never allocated. It may be read, but its
+// contents are meaningless.
 inline constexpr BlockId kNullBlock(0);
 
-// A sequence's index in the state that the device owns; reused after the sequence has left.
+// Index of a sequence in the state on the device; reused after the sequence has left.
 using SlotId = StrongId<struct SlotIdTag, int32_t>;
 
-// A sequence on the host; never reused in the life of an engine.
+// ID of a sequence on the host; never reused during the lifetime of an engine.
 using SequenceId = StrongId<struct SequenceIdTag, int64_t>;
 
 }  // namespace reprise

@@ -1,14 +1,14 @@
-// The workers on one row: on the host a loop, on the device the threads of a warp or of a CTA. A
-// function of host and device takes the lanes as a template argument, so that what it does to a row
-// is written once.
+// The workers of one row: a loop on the host, the threads of a warp or a CTA on the device.
+// Functions that are shared by host and device take the lanes as a template argument, so the work
+// on a row is written only once.
 //
-//   lanes.ForEach(n, f)           f(i) for i in [0, n), in any order
-//   lanes.Any(n, f)               whether f(i) holds for one i of [0, n); all lanes get the answer
-//   lanes.First(begin, end, f)    the smallest i of [begin, end) for which f(i) holds, else end; all
-//                                 lanes get the answer
-//   lanes.Sync()                  what was written before is read after
+//   lanes.ForEach(n, f)           calls f(i) for all i in [0, n), in any order
+//   lanes.Any(n, f)               whether f(i) is true for some i in [0, n); same in all lanes
+//   lanes.First(begin, end, f)    the smallest i in [begin, end) for which f(i) holds, or end; the
+//                                 same in all lanes
+//   lanes.Sync()                  makes earlier writes of all lanes visible to all lanes
 //
-// The device's lanes are defined at the kernels that use them.
+// The device lanes are defined next to the kernels that use them.
 
 #ifndef REPRISE_BASE_LANES_H_
 #define REPRISE_BASE_LANES_H_

@@ -20,7 +20,7 @@ namespace reprise {
 namespace {
 
 absl::Status CheckBytes(int64_t bytes) {
-  // Room to round up.
+  // Leaves space for rounding up to the alignment.
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max() - MappedBuffer::kAlignment;
   if (bytes >= 1 && bytes <= kMost) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -87,7 +87,7 @@ void MappedBuffer::Free() {
       break;
     case Kind::kMapped:
 #ifdef REPRISE_WITH_CUDA
-      // At the end of a process the context and its memory may be gone already.
+      // At the end of a process, the CUDA context and the memory may have been destroyed already.
       if (absl::Status status = CudaStatus(cudaFreeHost(host_), "cudaFreeHost"); !status.ok()) {
         LOG(WARNING) << status;
       }

@@ -1,19 +1,20 @@
-// Memory that the host and a device both address: the host writes data for the next step, or the
-// device writes results for the host, without a copy in between.
+// Memory that the host and a device can both access. The host writes data for the next step, or the
+// device writes results for the host, without a copy.
 //
 //   REPRISE_ASSIGN_OR_RETURN(MappedBuffer deltas, MappedBuffer::AllocateMapped(bytes));
 //   std::memcpy(deltas.host<std::byte>() + offset, delta, size);   // the host's address
-//   LaunchRefill(deltas.device<std::byte>() + offset, stream);     // the device's address of it
+//   LaunchRefill(deltas.device<std::byte>() + offset, stream);     // the device's address
 //
-// The buffer does not order the two sides: a kernel sees what was written before its launch, the
-// host sees what a kernel wrote after waiting for it, and a fence guards a part that is still being
-// read (base/staging_ring.h). Each read by a device crosses the bus, so keep the data small.
+// The buffer does not synchronise the two sides. A kernel sees everything that the host wrote
+// before the launch. The host must wait for a kernel before it reads the kernel's results. Use a
+// fence to protect a part that a device may still read (base/staging_ring.h). Each read by a device
+// crosses the bus, so keep the data small.
 //
-// With a GPU the memory is pinned and mapped into the address space of every device. On the CPU,
-// where the "device" is the host, it is ordinary memory and both addresses are the same.
+// With a GPU, the memory is pinned and mapped into the address space of every device. On the CPU,
+// the "device" is the host: the memory is ordinary memory, and both addresses are equal.
 //
-// Thread safety: as memory. Ownership: the buffer frees the memory when it is destroyed; nothing
-// may use it then, on any stream. Moving a buffer keeps the addresses.
+// Thread safety: same as the memory. Ownership: the destructor frees the memory; no stream may use
+// it at that time. Moving a buffer keeps the addresses.
 
 #ifndef REPRISE_BASE_MAPPED_BUFFER_H_
 #define REPRISE_BASE_MAPPED_BUFFER_H_
@@ -29,14 +30,16 @@ namespace reprise {
 
 class MappedBuffer {
  public:
-  // Both addresses are multiples of it.
+  // Alignment of both addresses in bytes.
   static constexpr int64_t kAlignment = 256;
 
-  // Ordinary memory, zeroed. Errors: InvalidArgument unless bytes >= 1; ResourceExhausted.
+  // Allocates ordinary memory, zeroed.
+  // Errors: InvalidArgument unless bytes >= 1; ResourceExhausted if memory runs out.
   static absl::StatusOr<MappedBuffer> AllocateOnHost(int64_t bytes);
 
-  // Pinned memory that every GPU may access, zeroed. Errors: as above; Unimplemented in a build
-  // without CUDA; Internal if no GPU is found or it does not answer.
+  // Allocates pinned memory that every GPU can access, zeroed.
+  // Errors: see AllocateOnHost(); Unimplemented in a build without CUDA; Internal if there is no
+  // GPU or CUDA fails.
   static absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes);
 
   MappedBuffer(MappedBuffer&& other) noexcept { *this = std::move(other); }
@@ -45,14 +48,14 @@ class MappedBuffer {
 
   int64_t bytes() const { return bytes_; }
 
-  // The host's address. REQUIRES: T's alignment divides kAlignment.
+  // The address for the host. REQUIRES: the alignment of T divides kAlignment.
   template <typename T>
   T* host() const {
     return reinterpret_cast<T*>(host_);
   }
   absl::Span<std::byte> host_bytes() const { return {host_, static_cast<size_t>(bytes_)}; }
 
-  // The same memory as a kernel addresses it.
+  // The address for kernels, of the same memory.
   template <typename T>
   T* device() const {
     return reinterpret_cast<T*>(device_);

@@ -68,7 +68,7 @@ TEST_F(MappedBufferGpuTest, MovingKeepsTheAddressesAndTheEndFreesOnce) {
   }
   cudaPointerAttributes attributes;
   ASSERT_EQ(cudaPointerGetAttributes(&attributes, address), cudaSuccess);
-  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);  // given back
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);  // freed
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 

@@ -31,7 +31,7 @@ TEST(MappedBufferTest, HostMemoryIsZeroedAlignedAndHasOneAddress) {
 
 TEST(MappedBufferTest, WhatIsWrittenThroughOneAddressIsReadThroughTheOther) {
   const MappedBuffer buffer = *MappedBuffer::AllocateOnHost(1024);
-  buffer.host<int64_t>()[127] = 42;  // the last one
+  buffer.host<int64_t>()[127] = 42;  // the last element
   EXPECT_EQ(buffer.device<int64_t>()[127], 42);
 }
 
@@ -51,12 +51,12 @@ TEST(MappedBufferTest, MovingKeepsTheAddressesAndLeavesNothingBehind) {
   int32_t* const address = a.host<int32_t>();
   MappedBuffer b = std::move(a);
   EXPECT_EQ(b.host<int32_t>(), address);
-  EXPECT_EQ(a.bytes(), 0);  // NOLINT: what is left behind is specified
+  EXPECT_EQ(a.bytes(), 0);  // NOLINT: the moved-from state is specified
   EXPECT_EQ(a.host<int32_t>(), nullptr);
   EXPECT_TRUE(a.host_bytes().empty());
 
   MappedBuffer c = *MappedBuffer::AllocateOnHost(64);
-  c = std::move(b);  // frees what c had
+  c = std::move(b);  // frees the previous memory of c
   EXPECT_EQ(c.device<int32_t>(), address);
   MappedBuffer& self = c;
   c = std::move(self);

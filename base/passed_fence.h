@@ -1,7 +1,7 @@
-// A fence that has always passed: for consumers that are done with their work when they return, and
-// for uses that one stream orders, so that the host need not wait.
+// A fence that is always complete. Use it for synchronous consumers, and for resources whose uses
+// are ordered by one stream, so that the host need not wait.
 //
-// Thread safety: safe.
+// Thread safety: thread-safe.
 
 #ifndef REPRISE_BASE_PASSED_FENCE_H_
 #define REPRISE_BASE_PASSED_FENCE_H_

@@ -3,11 +3,11 @@
 //   PhiloxBlock block = Philox4x32({token / 4, 0, 17, 0}, {seed_low, seed_high});
 //   uint32_t bits = block.word[token % 4];
 //
-// Any element of any stream can be computed directly, the same on host and device; no state is
-// carried from step to step. From "Parallel Random Numbers: As Easy as 1, 2, 3" (Salmon, Moraes,
-// Dror and Shaw, SC 2011); passes BigCrush.
+// Any element of any stream can be computed directly, with equal results on host and device. No
+// state is kept between steps. Source: "Parallel Random Numbers: As Easy as 1, 2, 3" (Salmon,
+// Moraes, Dror and Shaw, SC 2011). Passes BigCrush.
 //
-// constexpr, so that nvcc compiles it for the device too. Cost: 20 products of 32 bits.
+// constexpr, so that nvcc also compiles it for the device. Cost: 20 multiplications (32-bit).
 
 #ifndef REPRISE_BASE_PHILOX_H_
 #define REPRISE_BASE_PHILOX_H_
@@ -30,7 +30,7 @@ constexpr PhiloxKey PhiloxKeyOf(uint64_t seed) {
   return {{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}};
 }
 
-// 128 uniform bits.
+// Returns 128 uniform random bits.
 constexpr PhiloxBlock Philox4x32(PhiloxBlock counter, PhiloxKey key) {
   constexpr uint32_t kMultiplier0 = 0xD2511F53;
   constexpr uint32_t kMultiplier1 = 0xCD9E8D57;

@@ -8,7 +8,7 @@
 namespace reprise {
 namespace {
 
-// The known answers that Random123 publishes (kat_vectors, "philox4x32 10").
+// The known answers published by Random123 (kat_vectors, "philox4x32 10").
 static_assert(Philox4x32({{0, 0, 0, 0}}, {{0, 0}}) ==
               PhiloxBlock{{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}});
 static_assert(Philox4x32({{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}},

@@ -1,10 +1,10 @@
-// Why a kernel that makes rows of metadata left one of them empty: what it reports in row_faults.
+// The reason why a metadata kernel emptied a row, as reported in row_faults.
 //
-// A builder or a conversion inside a graph cannot refuse its input. A row that it cannot serve
-// becomes an empty row, to which nothing attends and for which nothing is written. Its entry of
-// row_faults gives the reason, and num_faults counts such rows; either array may be absent. All
-// other rows are served. The host form turns the first fault into a Status with names and values.
-// Padded rows have no fault.
+// A builder or a conversion inside a graph cannot reject its input. A row that it cannot serve
+// becomes an empty row: it has no keys and no output. row_faults holds the reason for each such
+// row, and num_faults is the number of such rows; either array may be absent. All other rows are
+// served. The host form returns the first fault as a Status with names and values. Padded rows have
+// no fault.
 
 #ifndef REPRISE_BASE_ROW_FAULT_H_
 #define REPRISE_BASE_ROW_FAULT_H_
@@ -17,17 +17,17 @@ namespace reprise {
 
 enum class RowFault : int32_t {
   kNone = 0,
-  kTableRow,  // its table row is not one of the table
+  kTableRow,  // its table row is not a row of the table
   kLength,    // a length or a count is negative or too large
-  kNoBlock,   // a token is in the null block where it may not be, outside the cache or the table
-  kNoRoom,    // its tokens, after those of the rows before it, pass the capacity of the result
+  kNoBlock,   // a token needs a block that is null, outside the cache or outside the table
+  kNoRoom,    // the tokens up to and including this row exceed the capacity of the result
   kTree,      // a node does not follow its parent
-  // 6 is not in use.
+  // 6 is unused.
   kToken = 7,  // a token id is negative
-  kNoRun,      // its tokens are not in runs of consecutive slots that make blocks
+  kNoRun,      // its tokens do not form whole blocks of consecutive slots
 };
 
-// "its table row is not one of the table", for messages.
+// Returns the text for messages, such as "its table row is not one of the table".
 std::string_view ToString(RowFault fault);
 
 std::ostream& operator<<(std::ostream& out, RowFault fault);

@@ -19,7 +19,7 @@ std::string TypeName(at::ScalarType type) { return c10::getDtypeNames(type).firs
 
 std::string_view RulePrefix(const Dim& dim) { return dim.rule == Dim::Rule::kAtLeast ? ">= " : ""; }
 
-// The required shape, by names: "[num_tokens, 8]".
+// Returns the required shape by names: "[num_tokens, 8]".
 std::string NamedShape(std::initializer_list<Dim> dims) {
   return absl::StrCat("[",
                       absl::StrJoin(dims, ", ",
@@ -83,7 +83,7 @@ absl::Status ShapeChecker::Check(std::string_view argument, const at::Tensor& te
     const int64_t got = tensor.sizes()[axis];
     std::optional<int64_t> expected = dim->name.empty() ? dim->size : Find(dim->name);
     if (!expected.has_value()) {
-      CHECK(dim->rule == Dim::Rule::kEqual) << "AtLeast(" << dim->name << ") before it is bound";
+      CHECK(dim->rule == Dim::Rule::kEqual) << "AtLeast(" << dim->name << ") requires a bound name";
       Bind(dim->name, got);
     } else if (dim->rule == Dim::Rule::kAtLeast) {
       matches = got >= *expected;

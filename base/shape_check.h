@@ -1,4 +1,5 @@
-// Checks of tensor arguments by named dimensions. Errors contain the expected and the given shape.
+// Checks tensor arguments by named dimensions. Error messages contain the expected and actual
+// shapes.
 //
 //   ShapeChecker dims;
 //   dims.Bind("num_kv_heads", kv.num_kv_heads);
@@ -12,11 +13,11 @@
 //   "k must be [>= num_tokens, num_kv_heads, 128]: expected [>= 17, 8, 128], got [16, 8, 128]"
 //   "slot_mapping has the wrong device: expected cuda:0, got cpu"
 //
-// A name is bound by Bind() or by the first tensor that has it, and holds from then on; a failed
-// Check() binds nothing.
+// Bind() or the first tensor with a name binds the name; the bound size then applies to all later
+// checks. A failed Check() binds nothing.
 //
-// Errors are InvalidArgument. Thread safety: none. Cost: no allocation and no synchronisation
-// unless a check fails.
+// Errors are InvalidArgument. Thread safety: not thread-safe. Cost: does not allocate or
+// synchronise unless a check fails.
 
 #ifndef REPRISE_BASE_SHAPE_CHECK_H_
 #define REPRISE_BASE_SHAPE_CHECK_H_
@@ -34,34 +35,34 @@
 
 namespace reprise {
 
-// The expected size of a dimension: a name, a number, or AtLeast() one of them.
+// The expected size of a dimension: a name, a number, or AtLeast() of either.
 struct Dim {
-  Dim(const char* name) : name(name) {}  // NOLINT: implicit, to be written in braces
+  Dim(const char* name) : name(name) {}  // NOLINT: implicit, for use in braces
   template <std::integral Int>
   Dim(Int size) : size(size) {}  // NOLINT
 
-  std::string_view name;  // empty: the number `size`. Must outlive the checker; a literal does.
+  std::string_view name;  // empty: use `size`. Must outlive the checker, like a literal
   int64_t size = 0;
   enum class Rule { kEqual, kAtLeast } rule = Rule::kEqual;
 };
 
-// A dimension that may be longer than `dim`. Does not bind a name.
+// A dimension of at least `dim`. Does not bind a name.
 Dim AtLeast(Dim dim);
 
 class ShapeChecker {
  public:
-  // Names that one checker can hold.
+  // Maximum number of names per checker.
   static constexpr int kMaxNames = 16;
 
-  // Fixes the size of `name`. REQUIRES: `name` is not bound to another size, and outlives the
+  // Sets the size of `name`. REQUIRES: `name` is not bound to another size, and outlives the
   // checker.
   void Bind(std::string_view name, int64_t size);
 
-  // The size bound to `name`. REQUIRES: bound.
+  // Returns the size bound to `name`. REQUIRES: `name` is bound.
   int64_t size(std::string_view name) const;
 
-  // Checks that `tensor`, the argument called `argument`, is defined, has these dimensions and, if
-  // given, this dtype. REQUIRES: an AtLeast() name is bound.
+  // Checks that `tensor`, the argument named `argument`, is defined and has these dimensions and,
+  // if given, this dtype. REQUIRES: names inside AtLeast() are bound.
   absl::Status Check(std::string_view argument, const at::Tensor& tensor,
                      std::initializer_list<Dim> dims,
                      std::optional<at::ScalarType> dtype = std::nullopt);
@@ -78,16 +79,16 @@ class ShapeChecker {
   int num_bindings_ = 0;
 };
 
-// "k has the wrong dtype: expected float16 or bfloat16, got float32". REQUIRES: `tensor` is
-// defined.
+// Message: "k has the wrong dtype: expected float16 or bfloat16, got float32". REQUIRES: `tensor`
+// is defined.
 absl::Status CheckDType(std::string_view argument, const at::Tensor& tensor,
                         std::initializer_list<at::ScalarType> allowed);
 
-// "k has the wrong device: expected cuda:0, got cpu". REQUIRES: `tensor` is defined.
+// Message: "k has the wrong device: expected cuda:0, got cpu". REQUIRES: `tensor` is defined.
 absl::Status CheckDevice(std::string_view argument, const at::Tensor& tensor, at::Device expected);
 
-// "q must have stride 1 in its last dimension: expected 1, got 2". A last dimension of size 1 has
-// any stride. REQUIRES: `tensor` is defined and has a dimension.
+// Message: "q must have stride 1 in its last dimension: expected 1, got 2". If the last dimension
+// has size 1, accepts any stride. REQUIRES: `tensor` is defined and has a dimension.
 absl::Status CheckLastStrideIsOne(std::string_view argument, const at::Tensor& tensor);
 
 }  // namespace reprise

@@ -52,8 +52,8 @@ StagingRing::StagingRing(absl::Span<std::byte> memory, std::vector<StagingSlot::
 
 StagingSlot StagingRing::Acquire() {
   CHECK(!states_[next_].held) << "staging slot " << next_ << " is acquired before it is submitted";
-  // Asked first: in steady state there is no call that waits. A reader that has failed reads nothing
-  // more; the next submission of work reports the failure.
+  // Calls Passed() first: in the steady state this avoids the call of Wait(). A failed reader reads
+  // nothing more, and the next submission of work reports the failure.
   if (!states_[next_].fence->Passed()) states_[next_].fence->Wait().IgnoreError();
   return TakeNext();
 }

@@ -1,27 +1,28 @@
-// Host memory that the host writes and a device reads later, in slots that are never overwritten
-// before they are read.
+// Host memory that the host writes and a device reads later. It is divided into slots, and a slot
+// is not overwritten before the device has read it.
 //
-//   // A fence a slot.
+//   // One fence per slot.
 //   REPRISE_ASSIGN_OR_RETURN(StagingRing ring, StagingRing::Create(pinned_memory, fences));
 //   {
-//     StagingSlot slot = ring.Acquire();   // waits until this slot's last reader is done
+//     StagingSlot slot = ring.Acquire();   // waits until the slot's last reader has completed
 //     std::memcpy(slot.bytes().data(), deltas, size);
 //     LaunchRefill(stream, slot.offset_bytes());
 //   }                                      // arms the slot's fence, after the launch
 //
-// Slots are handed out in turn. States of a slot:
+// Slots are used in round-robin order. States of a slot:
 //
 //   state    bytes may be    leaves by
 //   idle     unspecified     Acquire -> held
-//   held     written         the StagingSlot ends: its fence is armed -> read
-//   read     only read       the fence passes -> idle
+//   held     writable        the StagingSlot is destroyed: its fence is armed -> read
+//   read     read-only       the fence completes -> idle
 //
-// Use one slot more than the steps that may be in flight; then Acquire() does not block in steady
+// Use one more slot than the number of steps in flight: Acquire() then does not block in the steady
 // state.
 //
-// Thread safety: none; one owner. Ownership: the caller owns the memory, pins or maps it, and keeps
-// it until ring and readers are gone; the ring owns the fences. Slots stay valid when the ring is
-// moved, not when it is destroyed. Cost: O(1), no allocation after Create().
+// Thread safety: not thread-safe; one owner. Ownership: the caller owns the memory, pins or maps
+// it, and keeps it until the ring is destroyed and all readers have completed. The ring owns the
+// fences. Slots stay valid if the ring is moved, but not if it is destroyed. Cost: O(1); does not
+// allocate after Create().
 
 #ifndef REPRISE_BASE_STAGING_RING_H_
 #define REPRISE_BASE_STAGING_RING_H_
@@ -41,21 +42,21 @@ namespace reprise {
 
 class StagingRing;
 
-// The right to write one slot. Its destructor arms the slot's fence: submit the slot's readers
-// before.
+// The right to write to one slot. The destructor arms the slot's fence, so submit the slot's
+// readers first.
 class StagingSlot {
  public:
   StagingSlot(StagingSlot&& other) noexcept { *this = std::move(other); }
   StagingSlot& operator=(StagingSlot&& other) noexcept;
   ~StagingSlot() { Submit(); }
 
-  // The slot's memory, of slot_bytes(). REQUIRES: not submitted.
+  // The slot's memory, slot_bytes() bytes. REQUIRES: not submitted.
   absl::Span<std::byte> bytes() const { return bytes_; }
 
-  // Offset of bytes() in the ring's memory, for the host's address and for a device's.
+  // Offset of bytes() in the ring's memory; the same for host and device addresses.
   int64_t offset_bytes() const { return offset_bytes_; }
 
-  // Ends the right to write before the object ends. Later calls do nothing.
+  // Ends the right to write early, before the destructor. Later calls do nothing.
   void Submit();
 
  private:
@@ -75,20 +76,21 @@ class StagingSlot {
 
 class StagingRing {
  public:
-  // Divides `memory` into fences.size() slots of equal size; the caller's alignment holds for each
-  // slot if it divides the slot's size. Errors: InvalidArgument if `fences` is empty, a fence is
-  // null, or memory.size() is not a positive multiple of fences.size().
+  // Divides `memory` into fences.size() slots of equal size. Each slot has the alignment of
+  // `memory` if that alignment divides the size of a slot.
+  // Errors: InvalidArgument if `fences` is empty, a fence is null, or memory.size() is not a
+  // positive multiple of fences.size().
   static absl::StatusOr<StagingRing> Create(absl::Span<std::byte> memory,
                                             std::vector<std::unique_ptr<Fence>> fences);
 
   StagingRing(StagingRing&&) = default;
   StagingRing& operator=(StagingRing&&) = default;
 
-  // The next slot, its content unspecified; blocks until its last readers are done.
-  // REQUIRES: the slot handed out num_slots() calls ago is submitted.
+  // Returns the next slot, with unspecified contents. Blocks until the slot's last readers have
+  // completed. REQUIRES: the slot returned num_slots() calls ago has been submitted.
   StagingSlot Acquire();
 
-  // As Acquire(), but returns nullopt, and does not block, if the next slot is still being read.
+  // Like Acquire(), but does not block: returns nullopt if the next slot is still being read.
   std::optional<StagingSlot> TryAcquire();
 
   int num_slots() const { return static_cast<int>(states_.size()); }
@@ -100,7 +102,7 @@ class StagingRing {
   StagingSlot TakeNext();
 
   absl::Span<std::byte> memory_;
-  std::vector<StagingSlot::State> states_;  // never resized: slots point into it
+  std::vector<StagingSlot::State> states_;  // never resized, because slots point into it
   int64_t slot_bytes_ = 0;
   int next_ = 0;
 };

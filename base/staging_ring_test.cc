@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A ring of `num_slots` slots of 8 bytes, whose fences the test passes.
+// A ring of `num_slots` slots of 8 bytes. The test completes its fences.
 struct FakeRing {
   explicit FakeRing(int num_slots) : memory(8 * num_slots) {
     std::vector<std::unique_ptr<Fence>> owned;
@@ -44,7 +44,7 @@ TEST(StagingRingTest, HandsOutSlotsInTurn) {
   EXPECT_EQ(fake.ring->slot_bytes(), 8);
   {
     StagingSlot first = fake.ring->Acquire();
-    StagingSlot second = fake.ring->Acquire();  // both held at once
+    StagingSlot second = fake.ring->Acquire();  // both are held at the same time
     EXPECT_EQ(first.offset_bytes(), 0);
     EXPECT_EQ(second.offset_bytes(), 8);
     EXPECT_EQ(second.bytes().data(), fake.memory.data() + 8);
@@ -58,7 +58,7 @@ TEST(StagingRingTest, ASlotIsNotHandedOutBeforeItsReaderIsDone) {
   FakeRing fake(2);
   fake.ring->Acquire().Submit();
   fake.ring->Acquire().Submit();
-  fake.fences[1]->Pass();  // out of order: slot 0 is still the next
+  fake.fences[1]->Pass();  // out of order: slot 0 is still the next slot
   EXPECT_EQ(fake.ring->TryAcquire(), std::nullopt);
   fake.fences[0]->Pass();
   ASSERT_TRUE(fake.ring->TryAcquire().has_value());
@@ -123,7 +123,7 @@ TEST(StagingRingTest, RefusesMemoryThatDoesNotDivide) {
       HasSubstr("got null at 0"));
 }
 
-// A consumer that runs what is submitted to it in order, late, on a thread of its own.
+// A consumer that runs submitted work in order, with a delay, on a separate thread.
 class DelayedStream {
  public:
   DelayedStream() : thread_([this] { Run(); }) {}
@@ -140,7 +140,7 @@ class DelayedStream {
     changed_.notify_one();
   }
 
-  // Until then nothing runs.
+  // Starts the work. No work runs before this call.
   void Start() {
     {
       const std::lock_guard lock(mutex_);
@@ -164,14 +164,14 @@ class DelayedStream {
     }
   }
 
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable changed_;
   bool started_ = false;
   std::queue<std::function<void()>> queue_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // declared last, because the thread uses the other members
 };
 
-// Passes when the stream reaches it, like a CUDA event.
+// Completes when the stream reaches it, like a CUDA event.
 class StreamFence : public FakeFence {
  public:
   explicit StreamFence(DelayedStream* stream) : stream_(stream) {}
@@ -184,7 +184,7 @@ class StreamFence : public FakeFence {
   DelayedStream* stream_;
 };
 
-// A fence that never waits: the behaviour of a pinned buffer without events.
+// A fence that never waits, like a pinned buffer without events.
 class NoFence : public Fence {
  public:
   void Arm() override {}
@@ -192,8 +192,8 @@ class NoFence : public Fence {
   absl::Status Wait() override { return absl::OkStatus(); }
 };
 
-// Sends the numbers 0..num_steps-1 through a ring of 3 slots to a stream that reads each late;
-// returns what it read.
+// Sends the numbers 0..num_steps-1 through a ring of 3 slots to a stream that reads them late.
+// Returns the numbers that the stream read.
 template <typename MakeFence>
 std::vector<int> SendThroughRing(int num_steps, DelayedStream& stream, MakeFence make_fence,
                                  std::function<void(int)> before_step) {
@@ -239,13 +239,13 @@ TEST(StagingRingTest, ADelayedReaderReadsWhatWasWrittenForIt) {
   for (int i = 0; i < kNumSteps; ++i) ASSERT_EQ(received[i], i);
 }
 
-// Shows that the test above would see the defect that the ring prevents.
+// Shows that the test above can detect the defect that the ring prevents.
 TEST(StagingRingTest, WithoutFencesADelayedReaderReadsALaterStep) {
-  DelayedStream stream;  // starts when all steps are written
+  DelayedStream stream;  // starts after all steps have been written
   std::vector<int> received = SendThroughRing(
       6, stream, [] { return std::make_unique<NoFence>(); }, [](int) {});
   EXPECT_THAT(received,
-              testing::ElementsAre(3, 4, 5, 3, 4, 5));  // 3 slots: the first three are lost
+              testing::ElementsAre(3, 4, 5, 3, 4, 5));  // 3 slots: the first three numbers are lost
 }
 
 }  // namespace

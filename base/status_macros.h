@@ -1,4 +1,4 @@
-// Early return on a failed absl::Status: the two macros of the project's error style.
+// Early return for a failed absl::Status.
 //
 //   absl::Status Load(const std::string& path) {
 //     REPRISE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
@@ -6,7 +6,7 @@
 //     return absl::OkStatus();
 //   }
 //
-// Both may be used in functions that return absl::Status or any absl::StatusOr<T>.
+// Usable in functions that return absl::Status or absl::StatusOr<T>.
 
 #ifndef REPRISE_BASE_STATUS_MACROS_H_
 #define REPRISE_BASE_STATUS_MACROS_H_
@@ -16,7 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// Evaluates `expression`, an absl::Status, once; returns it from the enclosing function unless OK.
+// Evaluates `expression`, an absl::Status, once. If it is not OK, returns it from the enclosing
+// function.
 #define REPRISE_RETURN_IF_ERROR(expression)                                   \
   do {                                                                        \
     if (absl::Status reprise_status_ = (expression); !reprise_status_.ok()) { \
@@ -24,9 +25,9 @@
     }                                                                         \
   } while (false)
 
-// Evaluates `expression`, an absl::StatusOr<T>, once; returns its status on failure, else assigns
-// the value to `lhs`, which may declare a variable. Expands to several statements: brace it under
-// an `if`.
+// Evaluates `expression`, an absl::StatusOr<T>, once. If it failed, returns its status from the
+// enclosing function. Otherwise assigns the value to `lhs`, which may declare a variable. Expands
+// to several statements, so use braces after an `if`.
 #define REPRISE_ASSIGN_OR_RETURN(lhs, ...) \
   REPRISE_ASSIGN_OR_RETURN_IMPL_(REPRISE_CONCAT_(reprise_statusor_, __LINE__), lhs, (__VA_ARGS__))
 

@@ -1,4 +1,4 @@
-// Conversion of loaded elements to float: from float, half, bfloat16, fp8.
+// Converts loaded elements of type float, half, bfloat16 or fp8 to float.
 
 #ifndef REPRISE_BASE_TO_FLOAT_CUH_
 #define REPRISE_BASE_TO_FLOAT_CUH_

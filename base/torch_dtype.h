@@ -1,4 +1,4 @@
-// DType <-> LibTorch's ScalarType and element types: the edge between torch-free code and tensors.
+// Conversion between DType and LibTorch's types: the boundary between torch-free code and tensors.
 //
 //   at::Tensor k = at::empty(shape, at::TensorOptions().dtype(ToScalarType(DType::kBFloat16)));
 //   std::optional<DType> dtype = FromScalarType(k.scalar_type());
@@ -18,7 +18,7 @@
 
 namespace reprise {
 
-// LibTorch's types of elements, for dispatch by DType (cache/ops/kv_tokens.h).
+// LibTorch's element types, for dispatch by DType (cache/ops/kv_tokens.h).
 struct TorchElements {
   using Float64 = double;
   using Float16 = c10::Half;
@@ -45,7 +45,7 @@ constexpr at::ScalarType ToScalarType(DType dtype) {
   return at::ScalarType::Undefined;
 }
 
-// nullopt for types that no cache, query or weight has, such as integers.
+// Returns nullopt for types that caches, queries and weights do not use, such as integers.
 constexpr std::optional<DType> FromScalarType(at::ScalarType type) {
   switch (type) {
     case at::ScalarType::Double:

@@ -17,7 +17,7 @@ TEST(TorchDTypeTest, TypesThatHoldNoNumbersOfAModelAreNothing) {
   EXPECT_EQ(FromScalarType(at::ScalarType::Long), std::nullopt);
   EXPECT_EQ(FromScalarType(at::ScalarType::Bool), std::nullopt);
   EXPECT_EQ(FromScalarType(at::ScalarType::Undefined), std::nullopt);
-  // AMD's fp8 has another bias; to read it as ours would be wrong by a factor of two.
+  // AMD's fp8 has a different bias: reading it as kFp8E4M3 would be wrong by a factor of two.
   EXPECT_EQ(FromScalarType(at::ScalarType::Float8_e4m3fnuz), std::nullopt);
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 absl::Status FromTorchError(const c10::Error& error) {
   const std::string message = error.what_without_backtrace();
-  // The CPU allocator throws a plain c10::Error when memory runs out; only its text identifies it.
+  // If memory runs out, the CPU allocator throws a plain c10::Error that only its text identifies.
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
       absl::StrContains(message, "can't allocate memory") ||
       absl::StrContains(message, "not enough memory")) {

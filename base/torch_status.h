@@ -1,6 +1,6 @@
 // Converts LibTorch's exceptions to Status.
 //
-// No exception crosses a public function of this project. A function that calls LibTorch wraps its
+// No exception leaves a public function of this project. A function that calls LibTorch wraps its
 // body:
 //
 //   absl::Status Fill(at::Tensor& t) {
@@ -13,13 +13,13 @@
 //     return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> { return at::zeros({n}); });
 //   }
 //
-// Both return the result of the body. An exception becomes
-//   ResourceExhausted  memory of the host or a device ran out
-//   Unimplemented      c10::NotImplementedError: LibTorch has no kernel for the dtype or device
-//   Internal           anything else
-// with the exception's first message, without its backtrace.
+// Both functions return the result of the body. An exception is converted to
+//   ResourceExhausted  if host or device memory ran out
+//   Unimplemented      for c10::NotImplementedError: LibTorch has no kernel for the dtype or device
+//   Internal           otherwise
+// The message is the exception's first message, without the backtrace.
 //
-// Thread safety: safe. Cost without an exception: a call through a pointer.
+// Thread safety: thread-safe. Cost without an exception: one indirect call.
 
 #ifndef REPRISE_BASE_TORCH_STATUS_H_
 #define REPRISE_BASE_TORCH_STATUS_H_
@@ -35,7 +35,7 @@ namespace reprise {
 
 absl::Status CatchTorch(absl::FunctionRef<absl::Status()> body);
 
-// As CatchTorch() for a body that returns absl::StatusOr<T>.
+// Like CatchTorch(), for a body that returns absl::StatusOr<T>.
 template <typename Body>
 auto CatchTorchOr(Body&& body) -> decltype(body()) {
   std::optional<decltype(body())> result;

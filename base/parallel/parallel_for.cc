@@ -8,9 +8,10 @@
 #include <exception>
 
 #if AT_PARALLEL_OPENMP
-// LibTorch's OpenMP library is libgomp. These are the calls that g++ makes for "#pragma omp parallel"
-// (https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html). libgomp.so has had
-// GOMP_parallel since GCC 4.9. The zeros ask for the threads that at::set_num_threads() has set, and for no flags.
+// LibTorch's OpenMP library is libgomp. These are the calls that g++ generates for "#pragma omp
+// parallel" (https://gcc.gnu.org/onlinedocs/libgomp/Implementing-PARALLEL-construct.html).
+// GOMP_parallel exists since GCC 4.9. The zeros request the number of threads set by
+// at::set_num_threads(), and no flags.
 extern "C" {
 void GOMP_parallel(void (*share)(void*), void* data, unsigned num_threads, unsigned flags);
 int omp_get_num_threads();
@@ -33,7 +34,7 @@ struct Loop {
   std::exception_ptr error = nullptr;
 };
 
-// Runs one thread's share. No exception may pass through libgomp.
+// Runs one thread's range. Exceptions must not reach libgomp.
 void RunShare(void* data) {
   Loop& loop = *static_cast<Loop*>(data);
   const int64_t size = loop.end - loop.begin;

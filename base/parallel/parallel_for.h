@@ -8,17 +8,17 @@
 
 namespace reprise {
 
-// Divides [begin, end) into consecutive shares, at most at::get_num_threads() of them, and calls `body(first, last)` for
-// each share in parallel. Returns when all calls have returned. Every share but the last has at least `grain` indices
-// (grain >= 0). An empty range makes no call. Within a parallel region, and if one share is enough, the calling thread
-// makes a single call.
+// Divides [begin, end) into consecutive ranges, at most at::get_num_threads() of them, and calls
+// `body(first, last)` for each range in parallel. Returns after all calls have returned. Every
+// range except the last has at least `grain` indices (grain >= 0). An empty range makes no call.
+// Makes a single call on the calling thread within a parallel region, or if one range is enough.
 //
-// With LibTorch's usual OpenMP backend, shares and threads are the same as in at::parallel_for(). That function is
-// parallel only in sources compiled by g++ with -fopenmp: clang's OpenMP uses a different library and a second set of
-// threads.
+// With LibTorch's usual OpenMP backend, ranges and threads are the same as in at::parallel_for().
+// That function is parallel only in sources that g++ compiles with -fopenmp, because clang's OpenMP
+// uses a different library and a second set of threads.
 //
-// If `body` throws, one of the exceptions is rethrown after all calls have ended. Thread safety: any thread may call it.
-// Allocates no memory in the steady state.
+// If `body` throws, rethrows one of the exceptions after all calls have ended. Thread safety: any
+// thread may call it. Does not allocate in the steady state.
 void ParallelFor(int64_t begin, int64_t end, int64_t grain,
                  absl::FunctionRef<void(int64_t, int64_t)> body);
 

@@ -25,7 +25,7 @@ using ::testing::UnorderedElementsAre;
 
 constexpr int kNumThreads = 4;
 
-// Records the shares of a loop, and the LibTorch threads that took them.
+// Records the ranges of a loop and the LibTorch threads that ran them.
 class Calls {
  public:
   auto body() {
@@ -54,7 +54,7 @@ class ParallelForTest : public ::testing::Test {
  protected:
   void SetUp() override {
     at::set_num_threads(kNumThreads);
-    // OMP_THREAD_LIMIT, which the tests under ThreadSanitizer set, allows fewer.
+    // The tests under ThreadSanitizer set OMP_THREAD_LIMIT, which may allow fewer threads.
     if (NumThreadsOfLoop() < kNumThreads)
       GTEST_SKIP() << "the environment limits the number of threads";
   }
@@ -89,7 +89,8 @@ TEST_F(ParallelForTest, SharesAreTakenSideBySide) {
       const std::lock_guard lock(mutex);
       threads.insert(std::this_thread::get_id());
     }
-    // Block() returns when every share waits in it, and returns true to one thread, which may delete the barrier.
+    // Block() returns once all calls wait in it. It returns true to one thread, which may delete
+    // the barrier.
     if (all_have_begun->Block()) delete all_have_begun;
   });
   EXPECT_THAT(threads, SizeIs(kNumThreads));

@@ -1,4 +1,5 @@
-// Whether tests of large matrices take every case. Usually they take some, so that all tests together end in minutes.
+// Whether tests of large matrices run all cases. By default they run a subset, so that all tests
+// finish within minutes.
 #ifndef REPRISE_BASE_TESTING_ALL_CASES_H_
 #define REPRISE_BASE_TESTING_ALL_CASES_H_
 
@@ -7,7 +8,7 @@
 
 namespace reprise {
 
-// --config=all_cases, a check of tools/check_all.sh, sets the variable.
+// Set by --config=all_cases, one of the checks of tools/check_all.sh.
 inline bool TakesAllCases() {
   const char* const value = std::getenv("REPRISE_ALL_CASES");
   return value != nullptr && std::string_view(value) == "yes";

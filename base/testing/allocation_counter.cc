@@ -10,11 +10,11 @@ namespace {
 
 thread_local int64_t num_allocations = 0;
 
-// Null if memory ran out.
+// Returns null if memory runs out.
 void* TryAllocate(std::size_t size, std::size_t alignment) noexcept {
   ++num_allocations;
   size = std::max<std::size_t>(size, 1);
-  // aligned_alloc takes multiples of the alignment only.
+  // aligned_alloc only accepts multiples of the alignment.
   if (alignment <= alignof(std::max_align_t)) return std::malloc(size);
   return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
 }
@@ -33,7 +33,7 @@ int64_t AllocationCounter::count() const { return num_allocations - start_; }
 
 }  // namespace reprise
 
-// Replaces every form: a sanitizer defines the forms that are missing here.
+// Replaces all forms, because a sanitizer defines the forms that are missing.
 void* operator new(std::size_t size) { return reprise::Allocate(size, 1); }
 void* operator new[](std::size_t size) { return reprise::Allocate(size, 1); }
 void* operator new(std::size_t size, std::align_val_t alignment) {

@@ -42,7 +42,7 @@ TEST(AllocationCounterTest, ReusedMemoryIsNoAllocation) {
 TEST(AllocationCounterTest, OtherThreadsDoNotCount) {
   AllocationCounter start;
   std::thread other([] { std::vector<int> values(100); });
-  const int64_t after_start = start.count();  // what std::thread itself took
+  const int64_t after_start = start.count();  // allocations of std::thread itself
   other.join();
   EXPECT_EQ(start.count(), after_start);
 }

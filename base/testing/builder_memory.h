@@ -1,5 +1,5 @@
-// The arrays of a builder's arguments in one piece of memory, at the same offsets wherever it is:
-// for tests that compare a builder on the device with its host form.
+// The arrays of a builder's arguments in one block of memory, at offsets that do not depend on its
+// address. For tests that compare a builder on the device with its host form.
 //
 //   BuilderMemory<BatchGatherArgs> memory(
 //       [&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
@@ -7,7 +7,8 @@
 //   DrawChainBatch(random, shape, /*hostility=*/0.1, memory.args());
 //   BatchGatherOnHost(memory.args());
 //
-// Thread safety: none; one owner. Not movable: the arguments point into it.
+// Thread safety: not thread-safe; one owner. Not movable, because the arguments point into the
+// object.
 
 #ifndef REPRISE_BASE_TESTING_BUILDER_MEMORY_H_
 #define REPRISE_BASE_TESTING_BUILDER_MEMORY_H_
@@ -22,7 +23,7 @@
 
 namespace reprise {
 
-// Allocates arrays from `base` on, each followed by a gap that must not be written.
+// Allocates arrays from `base`, each followed by a gap that must not be written.
 class ArrayCarver {
  public:
   struct Field {
@@ -37,7 +38,7 @@ class ArrayCarver {
   template <typename T>
   T* Take(const char* name, int64_t count) {
     fields_.push_back({name, bytes_, count * int64_t{sizeof(T)}, sizeof(T)});
-    // Integer arithmetic, because the base is null when the size is computed.
+    // Integer arithmetic, because `base` is null while the size is computed.
     T* array = reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(base_) + bytes_);
     bytes_ = (bytes_ + count * int64_t{sizeof(T)} + 2 * kGap - 1) / kGap * kGap;
     return array;
@@ -74,17 +75,17 @@ class BuilderMemory {
   std::byte* base() { return bytes_.data(); }
   int64_t num_bytes() const { return static_cast<int64_t>(bytes_.size()); }
 
-  // The same arrays in memory that starts at `base`.
+  // Returns the same arrays in memory that starts at `base`.
   Args ArgsAt(std::byte* base) const {
     ArrayCarver carver(base);
     return carve_(carver);
   }
 
-  // Fills all arrays and gaps with huge counts and wild slots.
+  // Fills all arrays and gaps with bytes that give huge counts and invalid slots.
   void Poison() { std::memset(bytes_.data(), 0x7b, bytes_.size()); }
 
-  // The first difference from `other`, a copy of such memory, as "seq_lens[3]"; empty if they are
-  // equal.
+  // Returns the first difference from `other`, a copy of this memory, such as "seq_lens[3]".
+  // Returns an empty string if they are equal.
   std::string FirstDifference(const std::byte* other) const {
     for (int64_t at = 0; at < num_bytes(); ++at) {
       if (bytes_[at] == other[at]) continue;

@@ -1,16 +1,16 @@
-// A builder captured in a CUDA graph, and its host form: for tests that replay it over many batches
-// and compare every array with the host's. Does not use LibTorch.
+// A builder captured in a CUDA graph, and its host form. Tests replay the graph over many batches
+// and compare every array with the result of the host form. Does not use LibTorch.
 //
 //   BuilderTwins<BatchGatherArgs> twins(carve, LaunchBatchGather);
 //   twins.Poison();
 //   DrawChainBatch(random, shape, 0.1, twins.args());
 //   ASSERT_EQ(twins.Compare(BatchGatherOnHost), "");
 //
-// The memory of both is the same before each run: inputs and state as drawn, outputs and the gaps
-// between arrays poisoned. The comparison covers all of it. Sizes are fixed at capture; the
-// contents of the arrays may change from run to run.
+// Before each run, both have the same memory: inputs and state as drawn, outputs and the gaps
+// between arrays poisoned. The comparison covers all the memory. Sizes are fixed at the capture;
+// the contents of the arrays may change between runs.
 //
-// Thread safety: none; one owner. CUDA's errors are CHECK failures.
+// Thread safety: not thread-safe; one owner. CUDA errors are CHECK failures.
 
 #ifndef REPRISE_BASE_TESTING_BUILDER_TWINS_H_
 #define REPRISE_BASE_TESTING_BUILDER_TWINS_H_
@@ -42,8 +42,8 @@ class BuilderTwins {
   Args& args() { return host_.args(); }
   void Poison() { host_.Poison(); }
 
-  // Runs both. Returns the first difference of their memory, as "seq_lens[3]", or "" if they are
-  // equal.
+  // Runs both forms. Returns the first difference of their memory, such as "seq_lens[3]", or an
+  // empty string if they are equal.
   template <typename OnHost>
   std::string Compare(OnHost on_host) {
     const auto num_bytes = static_cast<size_t>(host_.num_bytes());

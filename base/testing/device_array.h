@@ -1,11 +1,12 @@
-// An array on the GPU for tests of kernels: uploaded, poisoned, downloaded. Does not use LibTorch.
+// An array on the GPU for kernel tests, with upload, poison and download. Does not use LibTorch.
 //
 //   DeviceArray<int32_t> lens(64);
 //   lens.Upload(host);                    // the first host.size() elements
 //   LaunchSomething(lens.data(), stream);
 //   EXPECT_EQ(lens.Download(), expected);
 //
-// Copies wait for the device. Thread safety: none; one owner. CUDA's errors are CHECK failures.
+// Copies wait for the device. Thread safety: not thread-safe; one owner. CUDA errors are CHECK
+// failures.
 
 #ifndef REPRISE_BASE_TESTING_DEVICE_ARRAY_H_
 #define REPRISE_BASE_TESTING_DEVICE_ARRAY_H_
@@ -24,11 +25,11 @@ namespace reprise {
 
 inline void CheckCuda(cudaError_t error) { CHECK_EQ(error, cudaSuccess); }
 
-// A launcher's result: a Status or a cudaError_t.
+// Checks the result of a launcher, a Status or a cudaError_t.
 inline void CheckLaunch(cudaError_t error) { CheckCuda(error); }
 inline void CheckLaunch(const absl::Status& status) { CHECK(status.ok()) << status; }
 
-// Whether there is a GPU; tests skip where there is none.
+// Whether this machine has a GPU. Tests without one are skipped.
 inline bool HasCudaDevice() {
   int num_devices = 0;
   return cudaGetDeviceCount(&num_devices) == cudaSuccess && num_devices > 0;
@@ -39,7 +40,7 @@ class DeviceArray {
  public:
   explicit DeviceArray(size_t size) : size_(size) {
     void* memory = nullptr;
-    // At least one element, so that the array has an address.
+    // Allocates one more element, which detects overruns and gives empty arrays an address.
     CheckCuda(cudaMalloc(&memory, (size + 1) * sizeof(T)));
     memory_.reset(static_cast<T*>(memory));
     Poison();
@@ -48,7 +49,8 @@ class DeviceArray {
   T* data() const { return memory_.get(); }
   size_t size() const { return size_; }
 
-  // Fills all bytes, and one element beyond the end, with huge counts and wild slots.
+  // Fills all bytes, and one element past the end, so that they read as huge counts and invalid
+  // slots.
   void Poison() { CheckCuda(cudaMemset(data(), 0x7b, (size_ + 1) * sizeof(T))); }
 
   void Upload(absl::Span<const T> host) {
@@ -56,7 +58,7 @@ class DeviceArray {
     CheckCuda(cudaMemcpy(data(), host.data(), host.size() * sizeof(T), cudaMemcpyDefault));
   }
 
-  // CHECK-fails if the element beyond the end was written.
+  // Returns the elements. CHECK-fails if the element past the end was written.
   std::vector<T> Download() const {
     std::vector<T> host(size_ + 1);
     CheckCuda(cudaMemcpy(host.data(), data(), host.size() * sizeof(T), cudaMemcpyDefault));
@@ -77,7 +79,7 @@ class DeviceArray {
 };
 
 // A stream, and work that is captured on it once and can be replayed many times. CHECK-fails if the
-// work contains anything but kernels and memsets: builders must not copy or synchronise.
+// work contains nodes other than kernels and memsets: builders must not copy or synchronise.
 class CapturedWork {
  public:
   template <typename Work>
@@ -98,7 +100,7 @@ class CapturedWork {
   CapturedWork(const CapturedWork&) = delete;
   CapturedWork& operator=(const CapturedWork&) = delete;
 
-  // Waits for the device before the replay, because of uploads, and for the replay.
+  // Waits for the device before the replay, because of uploads, and then for the replay.
   void Replay() {
     CheckCuda(cudaDeviceSynchronize());
     CheckCuda(cudaGraphLaunch(executable_, stream_));

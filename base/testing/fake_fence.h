@@ -1,11 +1,11 @@
-// A Fence for tests: it passes when the test calls Pass().
+// A Fence for tests. It completes when the test calls Pass().
 //
 //   FakeFence fence;
 //   fence.Arm();
 //   EXPECT_FALSE(fence.Passed());
 //   fence.Pass();
 //
-// Thread safety: safe; Pass() on one thread ends Wait() on another.
+// Thread safety: thread-safe; Pass() on one thread ends Wait() on another.
 
 #ifndef REPRISE_BASE_TESTING_FAKE_FENCE_H_
 #define REPRISE_BASE_TESTING_FAKE_FENCE_H_
@@ -18,7 +18,7 @@
 
 namespace reprise {
 
-// Uses the standard library's mutex, because ThreadSanitizer does not know a system Abseil's.
+// Uses std::mutex, because ThreadSanitizer does not support the mutex of a system-wide Abseil.
 class FakeFence : public Fence {
  public:
   void Arm() override {
@@ -42,7 +42,7 @@ class FakeFence : public Fence {
   void Pass() {
     const std::lock_guard lock(mutex_);
     armed_ = false;
-    passed_.notify_all();  // under the lock: the waiter may end the fence as soon as it has it
+    passed_.notify_all();  // under the lock, because the waiter may then destroy the fence
   }
 
   int num_armings() const {
@@ -50,14 +50,14 @@ class FakeFence : public Fence {
     return num_armings_;
   }
 
-  // Calls of Wait(), whether they had to block or not.
+  // Number of calls of Wait(), blocking or not.
   int num_waits() const {
     const std::lock_guard lock(mutex_);
     return num_waits_;
   }
 
  private:
-  mutable std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards all members below
   std::condition_variable passed_;
   bool armed_ = false;
   int num_armings_ = 0;

@@ -11,7 +11,7 @@
 
 namespace reprise {
 
-// Shared with the host function, which may look at it after the gate is gone.
+// Shared with the host function, which may still access it after the gate has been destroyed.
 struct StreamGate::State {
   std::atomic<bool> is_open = false;
   absl::Notification opened;

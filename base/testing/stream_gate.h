@@ -1,16 +1,16 @@
-// Stops a CUDA stream until a test opens the gate: work that is enqueued after a closed gate has
-// certainly not run.
+// Blocks a CUDA stream until a test opens the gate. Work that is enqueued after a closed gate
+// cannot have run.
 //
-//   StreamGate gate(stream);                  // closed from here on
+//   StreamGate gate(stream);                  // closed from here
 //   LaunchSomething(stream);
 //   EXPECT_FALSE(fence->Passed());
 //   gate.Open();
 //
-// While the gate is closed, avoid calls that wait for the whole device, since the test would wait
-// forever: cudaFree, cudaDeviceSynchronize, the first launch of a kernel (CUDA loads it lazily).
-// Run the work once before you close a gate ahead of it.
+// While the gate is closed, avoid calls that wait for the whole device, because the test would wait
+// forever: cudaFree, cudaDeviceSynchronize, and the first launch of a kernel (CUDA loads kernels
+// lazily). Run the work once before you close a gate in front of it.
 //
-// For tests, in builds with CUDA. Thread safety: Open() may be called on any thread.
+// For tests in builds with CUDA. Thread safety: Open() may be called on any thread.
 
 #ifndef REPRISE_BASE_TESTING_STREAM_GATE_H_
 #define REPRISE_BASE_TESTING_STREAM_GATE_H_
@@ -23,7 +23,7 @@ namespace reprise {
 
 class StreamGate {
  public:
-  // CHECK-fails if CUDA refuses.
+  // CHECK-fails if CUDA returns an error.
   explicit StreamGate(CUstream_st* stream);
   StreamGate(const StreamGate&) = delete;
   StreamGate& operator=(const StreamGate&) = delete;

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Leaves the variable as it was: other tests of the program read it.
+// Restores the variable, because other tests of the program read it.
 class TestSeedTest : public testing::Test {
  protected:
   TestSeedTest() {
@@ -36,7 +36,7 @@ TEST_F(TestSeedTest, TheEnvironmentSaysWhichRunIsRepeated) {
 TEST_F(TestSeedTest, WithoutItSeedsAreFreshAndListsAsGiven) {
   unsetenv("REPRISE_SEED");
   EXPECT_THAT(TestSeeds({1, 2}), ElementsAre(1, 2));
-  // Four equal seeds by chance: once in 2^96 runs.
+  // Four equal seeds occur by chance once in 2^96 runs.
   const unsigned first = TestSeed();
   EXPECT_FALSE(TestSeed() == first && TestSeed() == first && TestSeed() == first);
 }
