@@ -13,16 +13,16 @@
 namespace reprise {
 namespace {
 
-// A tile, or one segment of it.
+// A whole tile or one segment of a tile.
 struct Item {
   HostTile tile;
   int segment = -1;         // -1: the whole tile
-  int64_t partial_at = 0;   // in the storage of partials, if it is a segment
-  int num_segments = 0;     // of the tile, if this is its first segment
-  int64_t work_before = 0;  // of all items before, in multiply-adds
+  int64_t partial_at = 0;   // offset in the storage of partials; segments only
+  int num_segments = 0;     // number of segments of the tile; set for its first segment only
+  int64_t work_before = 0;  // total of all earlier items, in multiply-adds
 };
 
-// Memory that the calling thread keeps between calls, so that the steady state allocates nothing.
+// Memory that the calling thread keeps between calls, so that the steady state does not allocate.
 struct Plan {
   std::vector<Item> items;
   std::vector<Item> split_items;
@@ -47,7 +47,7 @@ void AddTiles(const HostCall& call, const BatchRow& row, const Blocks& blocks,
   const AttentionParams& layer = call.layer;
   const int num_heads = std::min(layer.group_size(), kMaxTileRows);
   int num_queries = std::max(1, kMaxTileRows / num_heads);
-  // The queries of a tree may see a key of the tail at different positions.
+  // In a tree, the same key may have different positions for different queries.
   if (row.tail_len > 0 && layer.rotary) num_queries = 1;
   for (int kv_head = 0; kv_head < layer.num_kv_heads; ++kv_head) {
     const int group_end = (kv_head + 1) * layer.group_size();
@@ -66,8 +66,8 @@ void AddTiles(const HostCall& call, const BatchRow& row, const Blocks& blocks,
   }
 }
 
-// Cuts tiles into segments when there are too few tiles to keep all threads busy. Returns the
-// number of floats that their partials need.
+// Cuts tiles into segments, because there are too few tiles to keep all threads busy. Returns the
+// number of floats for the partials of all segments.
 int64_t SplitTiles(const HostCall& call, const std::vector<Item>& tiles,
                    std::vector<Item>& segments) {
   const int padded_dim_v = call.PaddedDim(call.layer.head_dim_v);
@@ -91,7 +91,7 @@ int64_t SplitTiles(const HostCall& call, const std::vector<Item>& tiles,
   return num_floats;
 }
 
-// Sets the work before each item; returns the total.
+// Sets the work before each item. Returns the total work.
 int64_t SumWork(const HostCall& call, std::vector<Item>& items) {
   int64_t work = 0;
   for (Item& item : items) {
@@ -114,7 +114,8 @@ void RunItems(const HostCall& call, Plan& plan, const HostThreads& threads) {
     work = SumWork(call, *items);
   }
 
-  // A share is the items that begin within its part of the work: fixed, and neighbours together.
+  // Each share contains the items that begin within its part of the work. The assignment is fixed,
+  // and neighbouring items are in the same share.
   const int padded_dim_v = call.PaddedDim(call.layer.head_dim_v);
   float* partials = plan.partials.data();
   const auto run_share = [&](int share) {
@@ -142,7 +143,7 @@ void RunItems(const HostCall& call, Plan& plan, const HostThreads& threads) {
   }
 }
 
-// Tokens that belong to no row.
+// Writes out = 0 and lse = -infinity for tokens that belong to no row.
 void ClearInertTokens(const HostCall& call, int64_t num_live_tokens) {
   const HostOutput& output = call.output;
   const int element_size = SizeOf(output.out.dtype);
@@ -166,7 +167,7 @@ void ClearInertTokens(const HostCall& call, int64_t num_live_tokens) {
   }
 }
 
-// A view of contiguous tokens as a cache's.
+// Views contiguous tokens as one block of a cache.
 KvView AsBlock(const TokenView& tokens, int head_dim) {
   return {.data = tokens.data,
           .token_stride = tokens.token_stride,
@@ -185,7 +186,7 @@ void PagedAttentionOnHost(const HostCall& call, const PagedBatch& batch,
     AddTiles(
         call, row,
         [&](HostTile& tile) {
-          // A row without keys may hold any table row.
+          // A row without keys may have an invalid table row.
           if (row.seq_len == 0) return;
           tile.blocks = batch.block_table + row.table_row * batch.block_table_stride;
           tile.first_token = row.key_start;

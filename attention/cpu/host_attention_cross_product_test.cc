@@ -1,6 +1,6 @@
-// The CPU path over the same cross-product of features, types, layouts and sizes as the kernels
-// (attention/testing/cross_product.h), called again with frozen capacities over other contents in the
-// same memory.
+// Tests the CPU path on the same cross-product of features, types, layouts and sizes as the kernels
+// (attention/testing/cross_product.h). The same call, with unchanged capacities, runs again over
+// other contents in the same memory.
 
 #include <algorithm>
 #include <cmath>
@@ -22,7 +22,7 @@
 namespace reprise {
 namespace {
 
-// Packed out, lse and block scales, and the scale of out in memory, if the case has one.
+// Packed out, lse and block scales. The scale of out is in memory if the case requires that.
 class Output {
  public:
   Output(const AttentionParams& layer, const CrossProductCase& c, int num_tokens)
@@ -52,8 +52,8 @@ class Output {
             .block = rounding_.block};
   }
 
-  // What a call is to find in memory: the scale of `rounding`, which differs in nothing else, and
-  // results that are NaN in every type.
+  // Prepares the memory for a call: sets the scale of `rounding`, whose other fields must be
+  // unchanged, and fills the results with bytes that are NaN in every type.
   void Prepare(const OutputRounding& rounding) {
     rounding_.scale = rounding.scale;
     scale_ = static_cast<float>(rounding.scale);
@@ -109,8 +109,8 @@ void ExpectClose(const Output& output, const ReferenceResult<double>& exact,
   EXPECT_LE(error.lse, error.lse_limit);
 }
 
-// What a graph is on the CPU: a call with all its arguments, run again over the same memory.
-// `place(fixture)` puts the contents there, `call` reads them.
+// The CPU form of a captured graph: the same call with the same arguments runs repeatedly over the
+// same memory. `place(fixture)` writes the contents of the memory; `call` reads them.
 template <typename Fixture, typename Place, typename Compare>
 void RunOverBothContents(const FixturePair<Fixture>& pair, const CrossProductCase& c,
                          HostMemory& memory, Output& output, const std::function<void()>& call,
@@ -223,7 +223,7 @@ TEST(HostAttentionCrossProductTest, EveryPairOfChoicesAgreesWithTheReferenceOnce
       if (HasFatalFailure()) return;
     }
   }
-  // Longer rows, and caches with nothing to convert.
+  // Longer rows, and caches that need no conversion.
   for (CrossProductSpace space : {CrossProductSpace::kDirect, CrossProductSpace::kFp8}) {
     for (const CrossProductCase& c : CrossProductCases(0, space)) {
       c.keys == KeySource::kPaged ? CheckPaged(c) : CheckRagged(c);

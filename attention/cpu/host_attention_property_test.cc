@@ -1,5 +1,5 @@
-// Results do not depend on how sequences are cut into chunks, batches, blocks, rows and ranks.
-// Where the contract promises the same bits, equality is exact.
+// Results do not depend on how sequences are cut into chunks, batches, blocks, rows and ranks. The
+// comparison is exact if the contract guarantees bitwise identical results.
 
 #include <algorithm>
 #include <cmath>
@@ -36,7 +36,7 @@ void RunInTurn(int num_shares, absl::FunctionRef<void(int)> run_share) {
   for (int share = 0; share < num_shares; ++share) run_share(share);
 }
 
-// Random q, k and v of several sequences, per token, and a cache that holds the keys.
+// Random q, k and v per token of several sequences, and a cache that holds the keys.
 class World {
  public:
   World(int num_sequences, int block_size, KvMemoryLayout layout, uint64_t seed)
@@ -51,7 +51,7 @@ class World {
     Random random(seed);
     for (int i = 1; i <= num_sequences * max_blocks_; ++i) entries_.push_back(i);
     random.Shuffle(entries_);
-    Random values(99);  // the same whatever the table
+    Random values(99);  // independent of the table's seed
     for (int s = 0; s < num_sequences; ++s) {
       for (int token = 0; token < kMaxSeqLen; ++token) {
         for (int i = 0; i < kNumQHeads * kHeadDim; ++i) {
@@ -75,7 +75,7 @@ class World {
 
   const BlockTableView& table() const { return table_; }
 
-  // q of the tokens of a built batch.
+  // Returns q for the tokens of a built batch.
   std::vector<float> QueriesOf(const BuiltBatch& built) const {
     std::vector<float> q(built.batch.num_tokens * kNumQHeads * kHeadDim, NAN);
     for (int r = 0; r < built.batch.num_rows; ++r) {
@@ -92,7 +92,7 @@ class World {
     std::vector<float> out;  // [num_tokens, heads, head_dim]
     std::vector<float> lse;  // [num_tokens, heads]
 
-    // Covers `num_tokens` tokens from `first` on.
+    // Returns the rows of `num_tokens` tokens, starting at token `first`.
     std::vector<float> OutOf(int first, int num_tokens) const {
       const auto begin = out.begin() + first * kNumQHeads * kHeadDim;
       return {begin, begin + num_tokens * kNumQHeads * kHeadDim};
@@ -122,7 +122,7 @@ class World {
     return result;
   }
 
-  // Attention of these sequences as one batch.
+  // Computes the attention of these sequences as one batch.
   Result Step(const std::vector<BatchSequence>& sequences,
               std::optional<PaddedSize> padded = std::nullopt,
               const std::vector<int32_t>& order = {}, const AttentionParams& layer = kLayer) const {
@@ -175,7 +175,7 @@ TEST(HostAttentionPropertyTest, ARowHasTheSameBitsAloneAndInABatchInAnyOrder) {
   }
 }
 
-// As drafts are verified.
+// As in the verification of drafts.
 TEST(HostAttentionPropertyTest, ATokenHasTheSameBitsInARowOfOneAndOfSeveral) {
   const World world = SmallWorld();
   for (const std::optional<int> window : {std::optional<int>(), {5}, {100}}) {
@@ -237,7 +237,7 @@ TEST(HostAttentionPropertyTest, BlockSizeAndLayoutDoNotShowInTheBits) {
   }
 }
 
-// Merges softmaxes over disjoint keys by their lse.
+// Combines softmaxes over disjoint keys by their lse.
 World::Result Merged(const std::vector<World::Result>& parts) {
   World::Result merged = parts[0];
   for (size_t i = 0; i < merged.lse.size(); ++i) {
@@ -261,7 +261,7 @@ TEST(HostAttentionPropertyTest, PartsOfTheKeysMergeByTheirLse) {
   BatchBuilder builder = *BatchBuilder::Create({.max_rows = 1, .max_tokens = 4});
   const std::vector<BatchSequence> sequence = {{2, 640, 4}};
   const BuiltBatch built = *builder.Build({.sequences = sequence, .table = world.table()});
-  for (int cut : {1, 100, 128, 513, 640, 643}) {  // within a block of keys, and at its borders
+  for (int cut : {1, 100, 128, 513, 640, 643}) {  // within a key block and at its boundaries
     std::vector<World::Result> parts;
     for (const auto& [start, len] : {std::pair(0, cut), std::pair(cut, 644 - cut)}) {
       const std::vector<int32_t> key_start = {start};
@@ -279,8 +279,8 @@ TEST(HostAttentionPropertyTest, PartsOfTheKeysMergeByTheirLse) {
 }
 
 TEST(HostAttentionPropertyTest, RanksOfContextParallelismMergeByTheirLse) {
-  // Two ranks, each with its own tokens: sequence 6 read through positions.
-  const World world(8, 1, KvMemoryLayout::kNhd, /*seed=*/1);  // so that a table may name any token
+  // Two ranks with separate tokens: sequence 6, read through key positions.
+  const World world(8, 1, KvMemoryLayout::kNhd, /*seed=*/1);  // so that a table can name any token
   const World::Result whole = world.Step({{6, 299, 2}});
   BatchBuilder builder = *BatchBuilder::Create({.max_rows = 1, .max_tokens = 2});
   const std::vector<BatchSequence> sequence = {{6, 299, 2}};
@@ -312,7 +312,7 @@ TEST(HostAttentionPropertyTest, RanksOfContextParallelismMergeByTheirLse) {
 TEST(HostAttentionPropertyTest, TheCommonPrefixIsOnlyAHint) {
   const World world = SmallWorld();
   BatchBuilder builder = *BatchBuilder::Create({.max_rows = 2, .max_tokens = 2});
-  const std::vector<BatchSequence> forks = {{1, 300, 1}, {1, 200, 1}};  // of one sequence
+  const std::vector<BatchSequence> forks = {{1, 300, 1}, {1, 200, 1}};  // forks of one sequence
   const BuiltBatch built = *builder.Build({.sequences = forks, .table = world.table()});
   PagedBatch batch = built.batch;
   const World::Result flat = world.Attend(batch, world.QueriesOf(built));

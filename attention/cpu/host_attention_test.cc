@@ -1,5 +1,5 @@
-// The CPU path against the float64 reference, on random hostile batches. The tolerance is that of
-// attention/testing/attention_error.h for arithmetic in float32, rounded to the dtype of out.
+// Compares the CPU path with the float64 reference on random hostile batches. The tolerance is
+// attention/testing/attention_error.h's limit for float32 arithmetic rounded to the dtype of out.
 
 #include "reprise/attention/cpu/host_attention.h"
 
@@ -25,18 +25,19 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Runs shares one after the other, the last first.
+// Runs the shares one after another, the last share first.
 void RunBackwards(int num_shares, absl::FunctionRef<void(int)> run_share) {
   for (int share = num_shares - 1; share >= 0; --share) run_share(share);
 }
 
-// This number of shares, however little work there is.
+// Uses `count` shares even if there is little work.
 HostThreads Threads(int count) { return {.run = RunBackwards, .count = count, .share_work = 1}; }
 
-// Memory for out and lse with gaps, all of it poisoned.
+// Memory for out and lse with gaps. All of it is poisoned.
 class Output {
  public:
-  // Only the fields of `layer` matter. An fp8 out is quantised, with one scale or one per block.
+  // Uses only the shape fields of `layer`. An fp8 out is quantised, with one scale or one per
+  // block.
   Output(const AttentionParams& layer, DType dtype, int num_tokens, Random& random)
       : layer_(layer),
         dtype_(dtype),
@@ -66,7 +67,7 @@ class Output {
   }
   const OutputRounding& rounding() const { return rounding_; }
 
-  // Times its scale.
+  // Returns the stored value times its scale.
   double out(int token, int head, int dim) const {
     const double stored =
         LoadElement<double>(out_.data(), dtype_, token * token_stride_ + head * head_stride_ + dim);
@@ -76,7 +77,7 @@ class Output {
   }
   float lse(int token, int head) const { return lse_[token * (layer_.num_q_heads + 1) + head]; }
 
-  // Nothing between the strides was written.
+  // Checks that the gaps between the strides are unchanged.
   void ExpectGapsUntouched() const {
     std::vector<bool> inside(out_.size());
     for (int t = 0; t < num_tokens_; ++t) {
@@ -120,7 +121,7 @@ class Output {
   int64_t token_stride_;
   std::vector<uint8_t> out_;
   std::vector<float> lse_;
-  std::vector<float> scales_;  // empty: one scale
+  std::vector<float> scales_;  // empty: a single scale
 };
 
 void ExpectClose(const Output& output, const ReferenceResult<double>& exact,
@@ -138,7 +139,7 @@ void ExpectClose(const Output& output, const ReferenceResult<double>& exact,
   ASSERT_LE(error.lse, error.lse_limit);
 }
 
-// Rows of out and lse past the batch's tokens.
+// Checks the rows of out and lse after the batch's tokens.
 void ExpectInert(const Output& output, const AttentionParams& layer, int begin, int end) {
   for (int t = begin; t < end; ++t) {
     for (int h = 0; h < layer.num_q_heads; ++h) {
@@ -180,18 +181,18 @@ void CheckPaged(const PagedFixture& fixture, uint64_t seed) {
 
   call.output = again.View();
   PagedAttentionOnHost(call, batch, Threads(random.Int(2, 9)));
-  ASSERT_TRUE(again == output) << "the number of threads shows in the result";
+  ASSERT_TRUE(again == output) << "the result depends on the number of threads";
 }
 
 class HostAttentionRandomTest : public ::testing::TestWithParam<int> {};
 
-// Shards of seeds that run in parallel.
+// Number of shards of seeds that run in parallel.
 constexpr int kNumShards = 4;
 
 TEST_P(HostAttentionRandomTest, AnyBatchAgreesWithTheReference) {
   for (uint64_t seed = GetParam(); seed < 3000; seed += kNumShards) {
     FixtureOptions options = {.seed = seed, .allowed = FeatureSet::All()};
-    // Sometimes a quantised q.
+    // Quantises q for some seeds.
     if (seed % 7 == 0) options.q_dtype = seed % 2 == 0 ? DType::kFp8E4M3 : DType::kFp8E5M2;
     CheckPaged(MakePagedFixture(options), seed);
     if (HasFatalFailure()) return;

@@ -14,8 +14,8 @@ namespace {
 static_assert(kKeyBlockLen % VectorKernels::kKeyGroup == 0);
 static_assert(kKeyBlockLen % VectorKernels::kMaxLanes == 0);
 
-// The addresses of the keys `locals`, which ascend: places[j] is dim 0 of key j. Divides once per
-// block.
+// Looks up the addresses of the keys `locals`, in ascending order: places[j] is dim 0 of key j.
+// Divides once per block.
 void FindPlaces(const HostCall& call, const HostTile& tile, const KvView& view, DType dtype,
                 absl::Span<const int> locals, const void** places) {
   const int64_t element_size = SizeOf(dtype);
@@ -27,7 +27,7 @@ void FindPlaces(const HostCall& call, const HostTile& tile, const KvView& view, 
   for (int j = 0; j < num_keys;) {
     const int64_t column = (tile.first_token + locals[j]) / block_size;
     const char* block = head + tile.blocks[column] * view.block_stride * element_size;
-    // Local keys [first, end) are in this block, as far as the row reaches.
+    // This block holds the local keys in [first, end), limited to the row.
     const int64_t first = column * block_size - tile.first_token;
     const int64_t end = first + block_size;
     for (; j < num_keys && locals[j] < end; ++j) {
@@ -36,19 +36,19 @@ void FindPlaces(const HostCall& call, const HostTile& tile, const KvView& view, 
   }
 }
 
-// Loads a vector whose dims are not contiguous, element by element.
+// Loads a vector with non-contiguous dims, element by element.
 void LoadScattered(const KvView& view, DType dtype, const void* place, int dim, float* out) {
   for (int d = 0; d < dim; ++d) out[d] = LoadElement<float>(place, dtype, view.Offset(0, 0, 0, d));
 }
 
-// The sources of K or V.
+// The source of K or V.
 struct VectorSource {
   KvView view;
-  TokenView new_tokens;  // of the keys from tile.first_new_key() on; without data: none
-  Scale scale;           // of the cache, not of the new keys
-  int dim = 0;           // in the view
-  int padded = 0;        // floats of a vector: of all its dims
-  // Whether the caller changes the loaded vectors. If so, they are copies.
+  TokenView new_tokens;  // keys from tile.first_new_key(); no data: all keys are in the cache
+  Scale scale;           // applies to the cache, not to the new keys
+  int dim = 0;           // number of dims in the view
+  int padded = 0;        // floats per vector, including padding and the rope part
+  // Whether the caller modifies the loaded vectors, which therefore must be copies.
   bool is_changed = false;
 };
 
@@ -57,7 +57,8 @@ float ValueOf(const Scale& scale, int64_t table_row, int64_t kv_head) {
                     : scale.value;
 }
 
-// The vectors of new keys, divided by the scale that later multiplies all keys of the row.
+// Loads the vectors of new keys. Divides them by the scale that later multiplies all keys of the
+// row.
 void LoadNew(const HostCall& call, const HostTile& tile, const VectorSource& source,
              absl::Span<const int> locals, float* out) {
   const int padded = source.padded;
@@ -73,8 +74,8 @@ void LoadNew(const HostCall& call, const HostTile& tile, const VectorSource& sou
   }
 }
 
-// Points vectors[j] to the floats of key j. They are in the cache if it has them in the needed form
-// and the caller does not change them, and in `storage` otherwise.
+// Sets vectors[j] to the floats of key j. They point into the cache if it has the required form and
+// the caller does not modify the vectors. Otherwise they point into `storage`.
 void LoadVectors(const HostCall& call, const HostTile& tile, const VectorSource& source,
                  absl::Span<const int> locals, const void** places, std::vector<float>& storage,
                  const float** vectors) {
@@ -112,8 +113,8 @@ void LoadVectors(const HostCall& call, const HostTile& tile, const VectorSource&
   }
 }
 
-// Loads the rope parts of the keys behind the dims that LoadVectors() has loaded, so that k_scale
-// applies to both.
+// Loads the rope parts of the keys after the dims that LoadVectors() has loaded. Rescales them so
+// that k_scale applies to both parts.
 void LoadRope(const HostCall& call, const HostTile& tile, absl::Span<const int> locals,
               const void** places, std::vector<float>& storage) {
   const KvLayer& kv = call.kv;
@@ -162,7 +163,7 @@ void KeyBlock::SelectInterval(const HostTile& tile, absl::Span<const KeyRange> i
     locals_[num_keys_] = key;
     num_keys_ += any;
   }
-  // All heads of a query see the same keys.
+  // All heads of a query attend the same keys.
   for (int row = 0; row < tile.num_rows(); ++row) {
     const int first = row - row % tile.num_heads();
     if (row == first) continue;
@@ -195,8 +196,8 @@ void KeyBlock::SelectAny(const HostCall& call, const HostTile& tile, KeyRange ra
       seen_[row * kKeyBlockLen + num_keys_] = position.has_value();
       if (!position) continue;
       any = true;
-      // Queries may see a key of the tail at different positions; with rotary a tile holds only
-      // one.
+      // In a tree, the same key may have different positions for different queries. With rotary
+      // embedding, a tile therefore has only one query.
       positions_[num_keys_] = *position;
       const int64_t query_position = QueryPosition(tile.row, tile.query_begin + query);
       distances_[query * kKeyBlockLen + num_keys_] =

@@ -1,12 +1,13 @@
-// The keys of one block that a tile's queries see, as float vectors.
+// The visible keys of one block for a tile's queries, as float vectors.
 //
-//   block.Select(call, tile, intervals, {128, 256});   // which keys, and which queries see them
-//   block.Load(call, tile, rotary);                     // their K and V
+//   block.Select(call, tile, intervals, {128, 256});   // selects the keys and the mask
+//   block.Load(call, tile, rotary);                     // loads their K and V
 //
-// A key that no query of the tile sees is not in the block, so K and V of unseen keys are never
-// read and may hold NaN.
+// The block omits keys that no query of the tile may attend. K and V of such keys are not read and
+// may contain NaN.
 //
-// Thread safety: none; one owner. Memory is allocated only when a call needs more than any before.
+// Thread safety: not thread-safe; one owner. Allocates only if a call needs more memory than all
+// earlier calls.
 
 #ifndef REPRISE_ATTENTION_CPU_KEY_BLOCK_H_
 #define REPRISE_ATTENTION_CPU_KEY_BLOCK_H_
@@ -25,25 +26,25 @@ namespace reprise {
 
 class KeyBlock {
  public:
-  // Collects the keys of `range`, at most kKeyBlockLen, that some query of the tile sees.
-  // `intervals`: KeyInterval() of each query of the tile.
+  // Selects the keys of `range`, at most kKeyBlockLen, that at least one query of the tile attends.
+  // `intervals` holds KeyInterval() of each query of the tile.
   void Select(const HostCall& call, const HostTile& tile, absl::Span<const KeyRange> intervals,
               KeyRange range);
 
   int num_keys() const { return num_keys_; }
 
-  // Whether every row of the tile sees every selected key; else seen(row) has the mask.
+  // Whether every row of the tile attends every selected key. If not, seen(row) is the mask.
   bool all_seen() const { return all_seen_; }
   const uint8_t* seen(int tile_row) const { return &seen_[tile_row * kKeyBlockLen]; }
 
-  // |p - P| of each key for each query of the tile. REQUIRES: the layer has ALiBi.
+  // key position - query position| of each selected key. REQUIRES: the layer has ALiBi.
   const float* distances(int query) const { return &distances_[query * kKeyBlockLen]; }
 
-  // Loads K, turned to its position if the layer has rotary, and V.
+  // Loads K and V. If the layer has rotary embedding, rotates K by its position.
   void Load(const HostCall& call, const HostTile& tile, const HostRotary& rotary);
 
-  // Vectors of the padded head dims; keys are filled up to whole groups of
-  // VectorKernels::kKeyGroup.
+  // Vectors of the padded head dims. The list is padded to a multiple of VectorKernels::kKeyGroup
+  // keys.
   const float* const* keys() const { return keys_.data(); }
   const float* const* values() const { return values_.data(); }
 
@@ -55,7 +56,8 @@ class KeyBlock {
   int num_keys_ = 0;
   bool all_seen_ = false;
   std::array<int, kKeyBlockLen> locals_;         // the selected keys
-  std::array<int64_t, kKeyBlockLen> positions_;  // their positions, if the layer has rotary
+  std::array<int64_t, kKeyBlockLen> positions_;  // positions of the selected keys, if the layer has
+                                                 // rotary embedding or ALiBi
   std::array<uint8_t, kMaxTileRows * kKeyBlockLen> seen_;
   std::array<float, kMaxTileRows * kKeyBlockLen> distances_;
   std::array<const float*, kKeyBlockLen> keys_;

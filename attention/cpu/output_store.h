@@ -1,7 +1,6 @@
-// How a finished row of out is stored on the CPU: rounded to its type, or quantised if the type is
-// fp8.
+// Stores a finished row of out on the CPU: rounded to the dtype, or quantised if the dtype is fp8.
 //
-// Pure functions. Thread safety: that of the memory.
+// Pure functions. Thread safety: same as the memory.
 
 #ifndef REPRISE_ATTENTION_CPU_OUTPUT_STORE_H_
 #define REPRISE_ATTENTION_CPU_OUTPUT_STORE_H_
@@ -13,11 +12,11 @@
 
 namespace reprise {
 
-// The scale that maps `largest` (at least 1e-10) to the largest value of the fp8 type.
+// Returns the scale that maps `largest` (at least 1e-10) to the largest value of the fp8 type.
 float BlockScaleOf(DType dtype, float largest);
 
-// Stores values[d] * factor, d < head_dim_v, as out of (token, head), and its block scales if there
-// are any.
+// Stores values[d] * factor for d < head_dim_v in out at (token, head). Also stores the block
+// scales, if out has any.
 void StoreOutput(const HostCall& call, int64_t token, int64_t head, const float* values,
                  float factor);
 

@@ -46,7 +46,7 @@ TEST(HostRotaryTest, NewParametersReplaceTheOld) {
   rotary.Apply(2, x.data());
   EXPECT_NEAR(x[0], std::cos(1.0), 1e-6);
   rotary.Prepare({.rope_scale = 2.0f}, 8);
-  std::array<float, 8> y = {0, 0, 0, 1};  // the last pair turns by 10^4^(-6/8) / 2 a position
+  std::array<float, 8> y = {0, 0, 0, 1};  // the last pair rotates by 10^4^(-6/8) / 2 per position
   rotary.Apply(1, y.data());
   EXPECT_NEAR(y[7], std::sin(std::pow(1e4, -0.75) / 2), 1e-9);
 }
@@ -57,7 +57,7 @@ TEST(HostRotaryTest, AnglesAreExactAtFarPositions) {
   std::array<float, 2> x = {1, 0};
   rotary.Apply(1'000'003, x.data());
   EXPECT_NEAR(x[0], std::cos(1'000'003.0), 1e-6);
-  EXPECT_NEAR(std::hypot(x[0], x[1]), 1.0, 1e-6);  // a turn keeps the length
+  EXPECT_NEAR(std::hypot(x[0], x[1]), 1.0, 1e-6);  // a rotation keeps the length
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ float ValueOf(const Scale& scale, int64_t table_row, int64_t kv_head) {
                     : scale.value;
 }
 
-// exp(from - to) where `from` may be -infinity, and then `to` too.
+// Returns exp(from - to). `from` may be -infinity; if so, `to` may be too.
 float Rescale(float from, float to) { return from == kMinusInf ? 0.0f : std::exp(from - to); }
 
 void Grow(std::vector<float>& buffer, int64_t num_floats) {
@@ -32,7 +32,7 @@ void Clear(const TilePartial& partial, int num_rows, int padded_dim_v) {
   std::fill_n(partial.sum, num_rows, 0.0f);
 }
 
-// Adds `from` to `into`.
+// Combines `from` into `into`.
 void Merge(const TilePartial& into, const TilePartial& from, int num_rows, int padded_dim_v) {
   for (int i = 0; i < num_rows; ++i) {
     if (from.largest[i] == kMinusInf) continue;
@@ -47,7 +47,7 @@ void Merge(const TilePartial& into, const TilePartial& from, int num_rows, int p
   }
 }
 
-// Sinks, the division, and the caller's tensors.
+// Applies the sinks, divides by the sum, and writes to the caller's tensors.
 void Write(const HostCall& call, const HostTile& tile, const TilePartial& partial) {
   const AttentionParams& layer = call.layer;
   const HostOutput& output = call.output;
@@ -93,7 +93,7 @@ SegmentRange SegmentsOf(const HostCall& call, const HostTile& tile) {
 }
 
 TileWorker& TileWorker::OfThisThread() {
-  // On the heap: it is large for thread-local storage, which every thread of a process pays for.
+  // On the heap: every thread of a process allocates thread-local storage, and the worker is large.
   static thread_local const auto worker = std::make_unique<TileWorker>();
   return *worker;
 }
@@ -192,7 +192,7 @@ void TileWorker::AttendBlock(const HostCall& call, const HostTile& tile,
   for (int i = 0; i < num_rows; ++i) {
     float* scores = &scores_[i * kKeyBlockLen];
     const float largest = std::max(partial.largest[i], kernels.max(scores, num_keys));
-    if (largest == kMinusInf) {  // nothing seen so far: all weights are 0
+    if (largest == kMinusInf) {  // no key attended so far: all weights are 0
       rescale_[i] = 0.0f;
       std::fill_n(scores, num_keys, 0.0f);
       continue;

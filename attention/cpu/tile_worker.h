@@ -1,15 +1,15 @@
-// Attention of one tile at a time, on one thread.
+// Computes the attention of one tile at a time, on one thread.
 //
 //   TileWorker& worker = TileWorker::OfThisThread();
-//   worker.Attend(call, tile);                          // the whole tile, written out
+//   worker.Attend(call, tile);                          // the whole tile, including the output
 //
-// or in pieces for several workers:
+// Several workers may also share a tile:
 //
 //   worker.AttendSegment(call, tile, segment, partial);  // any worker, any order
-//   worker.Finish(call, tile, partials, num_segments);   // once all are done
+//   worker.Finish(call, tile, partials, num_segments);   // after all segments
 //
-// Both ways give the same bits. Thread safety: none; one per thread. Memory is allocated only when
-// a call needs more than any before on the thread.
+// Both ways give bitwise identical results. Thread safety: not thread-safe; one worker per thread.
+// Allocates only if a call needs more memory than all earlier calls on the thread.
 
 #ifndef REPRISE_ATTENTION_CPU_TILE_WORKER_H_
 #define REPRISE_ATTENTION_CPU_TILE_WORKER_H_
@@ -24,7 +24,7 @@
 
 namespace reprise {
 
-// The segments of the keys that the tile may see, counted from the row's first key.
+// The segments with keys that the tile may attend, counted from the row's first key.
 struct SegmentRange {
   int begin = 0;
   int end = 0;
@@ -39,12 +39,12 @@ class TileWorker {
 
   void Attend(const HostCall& call, const HostTile& tile);
 
-  // The softmax over segment `segment` into `partial`.
+  // Computes the softmax over one segment into `partial`.
   void AttendSegment(const HostCall& call, const HostTile& tile, int segment,
                      const TilePartial& partial);
 
-  // Merges partials[0 .. num_segments) in this order and writes out and lse. Destroys them.
-  // `storage` holds them one after the other.
+  // Combines num_segments partials in order, and writes out and lse. `storage` holds the partials
+  // one after another; their contents are destroyed.
   void Finish(const HostCall& call, const HostTile& tile, float* storage, int num_segments);
 
  private:
@@ -55,10 +55,10 @@ class TileWorker {
   void TransformScores(const HostCall& call, const HostTile& tile, int num_keys);
 
   std::vector<float> q_;      // [num_rows, padded head_dim_qk]
-  std::vector<float> total_;  // partials of Attend()
+  std::vector<float> total_;  // partial of the whole tile
   std::vector<float> segment_;
   std::array<float, kMaxTileRows* kKeyBlockLen> scores_ = {};
-  std::array<KeyRange, kMaxTileRows> intervals_;  // of each query
+  std::array<KeyRange, kMaxTileRows> intervals_;  // one per query
   std::array<float, kMaxTileRows> rescale_;
   KeyBlock keys_;
   HostRotary rotary_;

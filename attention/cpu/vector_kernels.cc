@@ -7,7 +7,7 @@ namespace {
 
 #if defined(__x86_64__)
 bool RunsAvx2() {
-  // Every processor with AVX2 has F16C.
+  // Every processor with AVX2 also has F16C.
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 bool RunsAvx512() {

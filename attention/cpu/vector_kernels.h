@@ -1,14 +1,15 @@
-// The inner loops of attention on the CPU, once per instruction set, chosen at run time.
+// The inner loops of attention on the CPU, compiled once per instruction set and selected at run
+// time.
 //
 //   const VectorKernels& kernels = BestVectorKernels();
 //   kernels.dots(q, num_q, keys, num_keys, dim, scores, score_stride);
 //
-// Every kernel computes an element of its result by the same operations in the same order, for all
-// counts and positions of the element: results do not depend on the rest of the tile.
+// Every kernel computes each element of its result with the same operations in the same order, for
+// all counts and positions of the element. Results therefore do not depend on the rest of the tile.
 //
-// Padding. `lanes` is the number of floats in a vector. Vectors given to dots() and accumulate()
-// are padded to a multiple of it (zeros in q and keys; anything finite in values). Rows of scores
-// are readable and writable up to the next multiple of kMaxLanes.
+// Padding: `lanes` is the number of floats in a vector. Vectors for dots() and accumulate() are
+// padded to a multiple of `lanes`, with zeros in q and keys and any finite numbers in values. Rows
+// of scores are readable and writable up to the next multiple of kMaxLanes.
 //
 // Thread safety: pure functions.
 
@@ -22,9 +23,10 @@
 
 namespace reprise {
 
-// The vectors that accumulate() adds up, and their weights in each row of the result.
+// The vectors that accumulate() sums, and their weights for each row of the result.
 struct WeightedValues {
-  const float* weights = nullptr;  // weights[i * weight_stride + j]: the weight of value j in row i
+  const float* weights = nullptr;  // weights[i * weight_stride + j] is the weight of value j in row
+                                   // i
   int64_t weight_stride = 0;
   const float* const* values = nullptr;  // [num_values], each [dim]
   int num_values = 0;
@@ -33,51 +35,54 @@ struct WeightedValues {
 
 struct VectorKernels {
   static constexpr int kMaxLanes = 16;
-  // dots() takes keys in groups of this size; callers pad the list with valid pointers.
+  // dots() processes keys in groups of this size. Callers pad the list of keys with valid pointers.
   static constexpr int kKeyGroup = 4;
 
   const char* name;
   int lanes;
 
-  // out[r * out_stride + i] = rows[r][i], i < count, r < num_rows; rows of dtype (not float64).
+  // Sets out[r * out_stride + i] = rows[r][i] for i < count, r < num_rows. `dtype` must not be
+  // float64.
   void (*load)(const void* const* rows, int num_rows, DType dtype, int64_t count, float* out,
                int64_t out_stride);
 
-  // out[i] = in[i] * factor, rounded to dtype: float32, float16 or bfloat16.
+  // Sets out[i] = in[i] * factor, rounded to dtype: float32, float16 or bfloat16.
   void (*store)(const float* in, float factor, int64_t count, DType dtype, void* out);
 
-  // scores[i * score_stride + j] = dot(q + i * dim, keys[j]), dim a multiple of `lanes`, num_keys
-  // of kKeyGroup.
+  // Sets scores[i * score_stride + j] = dot(q + i * dim, keys[j]). `dim` is a multiple of `lanes`,
+  // and num_keys a multiple of kKeyGroup.
   void (*dots)(const float* q, int num_q, const float* const* keys, int num_keys, int dim,
                float* scores, int64_t score_stride);
 
-  // scores[j] = factor * scores[j], j < count rounded up to lanes.
+  // Sets scores[j] = factor * scores[j] for j < count, rounded up to a multiple of `lanes`.
   void (*scale)(float* scores, int count, float factor);
 
-  // scores[j] = cap * tanh(scores[j] / cap), likewise.
+  // Sets scores[j] = cap * tanh(scores[j] / cap) for j < count, rounded up to a multiple of
+  // `lanes`.
   void (*soft_cap)(float* scores, int count, float cap);
 
-  // The largest of count > 0 scores.
+  // Returns the largest score. REQUIRES: count > 0.
   float (*max)(const float* scores, int count);
 
-  // scores[j] = exp(scores[j] - largest), 0 for -infinity; returns their sum. `largest` is finite.
+  // Sets scores[j] = exp(scores[j] - largest), 0 for -infinity. Returns their sum.
+  // REQUIRES: `largest` is finite.
   float (*exp_sum)(float* scores, int count, float largest);
 
-  // For each of num_q rows i: out[i * dim + d] = out[i * dim + d] * rescale[i] + the sum of
-  // weights[i * weight_stride + j] * values[j][d] over j, in the order of j.
+  // For each row i < num_q: out[i * dim + d] = out[i * dim + d] * rescale[i] + the sum over j of
+  // weights[i * weight_stride + j] * values[j][d], in the order of j.
   void (*accumulate)(const WeightedValues& values, int num_q, const float* rescale, float* out);
 };
 
-// The widest kernels that this processor supports.
+// Returns the widest kernels that this processor supports.
 const VectorKernels& BestVectorKernels();
 
-// All kernels that this processor supports, widest last: for tests and benchmarks.
+// Returns all kernels that this processor supports, widest last, for tests and benchmarks.
 absl::Span<const VectorKernels* const> SupportedVectorKernels();
 
 namespace internal {
 
-// Constants, so that no code of their files runs before the processor is checked. Null if the
-// compiler's target lacks the instructions.
+// Constants, so that no code of their source files runs before the processor is checked. Null if
+// the compiler's target lacks the instructions.
 extern const VectorKernels* const kBaselineVectorKernels;
 extern const VectorKernels* const kAvx2VectorKernels;
 extern const VectorKernels* const kAvx512VectorKernels;

@@ -1,5 +1,5 @@
-// The vector kernels for AVX-512 (F, DQ, BW, VL): BUILD gives the flags on x86-64. Other code must
-// not be in this file: it would be compiled for AVX-512 too, and could run before the processor is
+// The vector kernels for AVX-512 (F, DQ, BW, VL). BUILD sets the flags on x86-64. Do not add other
+// code to this file: it would also be compiled for AVX-512 and could run before the processor is
 // checked.
 
 #include "reprise/attention/cpu/vector_kernels.h"

@@ -1,4 +1,4 @@
-// The vector kernels for the compiler's own target.
+// The vector kernels for the compiler's default target.
 
 #include "reprise/attention/cpu/vector_kernels.h"
 #include "reprise/attention/cpu/vector_kernels.inc"

@@ -43,7 +43,7 @@ TEST_P(VectorKernelsTest, LoadsEveryBitPatternExactly) {
       std::memcpy(&memory[bits * SizeOf(dtype)], &bits, SizeOf(dtype));
     }
     std::vector<float> loaded(num_patterns);
-    // Uses pieces of odd length, so that every remainder path runs; two rows at a time.
+    // Uses chunks of odd length, two rows at a time, so that every remainder path runs.
     for (int first = 0; first < num_patterns; first += 37) {
       const void* row = &memory[first * SizeOf(dtype)];
       const void* rows[2] = {memory.data(), row};
@@ -71,7 +71,7 @@ TEST_P(VectorKernelsTest, StoresTheNearestValue) {
                                65519.9f,   65520.0f,  1e38f,       0x1p-24f, 0x1p-25f,
                                0x1.8p-25f, -0x1p-14f, 0x1.ffcp-15f};
   for (int i = 0; i < 200000; ++i) {
-    // Any bits: all exponents, and NaN.
+    // Random bits: all exponents, and NaN.
     values.push_back(std::bit_cast<float>(static_cast<uint32_t>(random.Bits())));
     values.push_back(static_cast<float>(std::ldexp(random.NearNormal(), random.Int(-26, 17))));
   }
@@ -104,7 +104,7 @@ TEST_P(VectorKernelsTest, DotsAreRightAndTheSameWhereverTheyStand) {
           double expected = 0;
           for (int d = 0; d < dim; ++d) expected += double{q[i * dim + d]} * k[j * dim + d];
           ASSERT_NEAR(scores[i * 16 + j], expected, 1e-5 * dim);
-          // Alone, in another place of its group.
+          // A single key, at a different position of its group.
           const float* others[4] = {keys[0], keys[j], keys[0], keys[0]};
           float alone[4];
           kernels_.dots(&q[i * dim], 1, others, 4, dim, alone, 4);
@@ -145,7 +145,7 @@ TEST_P(VectorKernelsTest, AccumulateIsRightAndTheSameWhereverARowStands) {
 
 TEST_P(VectorKernelsTest, ExpIsGoodToTwoUnitsAndSumsOnlyWhatCounts) {
   for (int count : {1, 3, 4, 15, 16, 17, 31, 100}) {
-    std::vector<float> scores(112, NAN);  // past the end: garbage
+    std::vector<float> scores(112, NAN);  // garbage past the end
     Random random(count);
     for (int j = 0; j < count; ++j) scores[j] = static_cast<float>(random.Real(-90, 0)) + 5.0f;
     scores[0] = 5.0f;
