@@ -1,7 +1,8 @@
-// What the suites of attention/testing/draft_attention.h are made of: contents by name, attention by
-// definition over them, and memory on a device that stays where it is while its contents change.
+// Parts of the suites of attention/testing/draft_attention.h: deterministic contents, attention by
+// definition over these contents, and memory on a device that stays in place while its contents
+// change.
 //
-// For those suites only. Thread safety: none.
+// Only for these suites. Thread safety: not thread-safe.
 
 #ifndef REPRISE_ATTENTION_TESTING_ATTENDED_H_
 #define REPRISE_ATTENTION_TESTING_ATTENDED_H_
@@ -47,7 +48,7 @@ inline at::TensorOptions Of(const at::Device& device, DType dtype) {
   return at::TensorOptions(device).dtype(ToScalarType(dtype));
 }
 
-// The same number for the same names, in (-1, 1), exact in float32.
+// Returns a number in (-1, 1) that depends only on the arguments and is exact in float32.
 inline double Content(uint64_t kind, uint64_t row, uint64_t place, uint64_t at) {
   uint64_t bits = (kind * 1000003 + row) * 1000003 + place;
   bits = (bits * 1000003 + at) * 0x9e3779b97f4a7c15;
@@ -58,8 +59,8 @@ inline double Content(uint64_t kind, uint64_t row, uint64_t place, uint64_t at) 
 
 enum Kind : uint64_t { kQuery, kKey, kValue };
 
-// The numbers as they are stored in these types: kHeads * kDim of a query, kKvHeads * kDim of a key
-// or value. Computed once each.
+// The contents after storing in the given types: kHeads * kDim numbers per query, kKvHeads * kDim
+// per key or value. Each is computed once.
 class Contents {
  public:
   explicit Contents(const DraftAttentionTypes& types) : types_(types) {}
@@ -82,8 +83,8 @@ class Contents {
   std::map<std::tuple<Kind, int64_t, int64_t>, std::vector<double>> stored_;
 };
 
-// Attention by definition: q of token t is Content(kQuery, 0, t), keys and values are those of
-// (row, place).
+// Attention by definition. q of token t is Content(kQuery, 0, t). Keys and values have the contents
+// of (row, place).
 struct Dense {
   std::vector<double> out;  // [num_tokens, kHeads, kDim]
   std::vector<double> lse;  // [num_tokens, kHeads]
@@ -130,7 +131,7 @@ inline Dense Attend(const DraftAttentionTypes& types, const std::vector<SeenKey>
 
 inline int64_t OwnRow(const SeenKey& key) { return key.row; }
 
-// Content(kQuery, 0, t) of token t, on the device.
+// Returns the queries on the device: Content(kQuery, 0, t) for token t.
 inline at::Tensor QueriesOf(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
                             int num_tokens) {
   at::Tensor q = at::empty({num_tokens, kHeads, kDim}, Floats(at::kCPU));
@@ -143,7 +144,7 @@ inline at::Tensor QueriesOf(const DraftAttentionDevice& device, const DraftAtten
   return q.to(ToScalarType(types.q)).to(device.torch);
 }
 
-// q, the cache and the results on the device, where they stay while their contents change.
+// q, the cache and the results on the device. They stay in place while their contents change.
 class Attended {
  public:
   Attended(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
@@ -161,7 +162,7 @@ class Attended {
     Clear();
   }
 
-  // No key is written.
+  // Removes all keys.
   void Clear() {
     host_k_.fill_(kNan);
     host_v_.fill_(kNan);
@@ -175,7 +176,7 @@ class Attended {
     }
   }
 
-  // Takes what was written to the device, and poisons the results and the map.
+  // Copies the written keys to the device, and poisons the results and the map.
   void Upload() {
     k_.copy_(host_k_.to(k_.scalar_type()));
     v_.copy_(host_v_.to(v_.scalar_type()));
@@ -184,7 +185,7 @@ class Attended {
     if (plan_.poison) plan_.poison();
   }
 
-  // What Run() does from now on.
+  // Sets the layer and the batch for Run().
   void Plan(const AttentionParams& layer, const PagedBatch& batch) {
     const auto view = [&](const at::Tensor& tensor) {
       return KvView{.data = tensor.data_ptr(),
@@ -205,7 +206,7 @@ class Attended {
     plan_ = device_.plan(layer, batch, q_, kv, out_, lse_);
   }
 
-  // May be captured.
+  // Builds the map and computes the attention. May be captured.
   absl::Status Run() { return plan_.run(); }
 
   at::Tensor& out() { return out_; }
@@ -226,7 +227,7 @@ inline AttentionParams DrawLayer(Random& random) {
   return layer;
 }
 
-// Sinks of a layer, on the host and on the device; absent in half of all cases.
+// Sinks of a layer, on the host and on the device. Half of all cases have no sinks.
 class Sinks {
  public:
   Sinks(Random& random, const at::Device& device) : host_(kHeads) {
@@ -245,7 +246,8 @@ class Sinks {
   at::Tensor device_;
 };
 
-// Empty if they agree up to a few roundings of float32 or, of out, up to those of weights of 16 bits.
+// Returns an empty string if both agree within the tolerance: a few float32 roundings. If q is
+// narrower than float32, the tolerance allows for the rounding of 16-bit softmax weights.
 inline std::string Difference(const DraftAttentionTypes& types, const at::Tensor& out,
                               const at::Tensor& lse, const Dense& expected) {
   const bool is_exact = types.q == DType::kFloat32;
@@ -270,7 +272,7 @@ inline std::string Difference(const DraftAttentionTypes& types, const at::Tensor
   return "";
 }
 
-// Strides and sizes of a merge of results like `out` and `lse` into them.
+// Sets the strides and sizes of `merge` for merging results like `out` and `lse` into them.
 inline void MergeInto(MergeStatesArgs& merge, at::Tensor& out, at::Tensor& lse) {
   merge.part = {.token_stride = kHeads * kDim, .head_stride = kDim};
   merge.part_lse_view = {.token_stride = kHeads, .head_stride = 1};
@@ -282,7 +284,7 @@ inline void MergeInto(MergeStatesArgs& merge, at::Tensor& out, at::Tensor& lse) 
   merge.head_dim = kDim;
 }
 
-// A builder's memory on the device: a copy of what was drawn on the host.
+// A builder's memory on the device: a copy of the arrays drawn on the host.
 template <typename Args>
 class OnDevice {
  public:
@@ -309,7 +311,8 @@ inline std::string Describe(const DraftShape& shape, std::string difference) {
   return text.str();
 }
 
-// Keys 0..num_keys of every sequence, where the definition puts them.
+// Writes the first seq_len + num_new keys of every sequence, limited by the table, to the slots
+// given by the definition.
 inline void WriteSequences(Attended& attended, const BlockTableView& table, const int32_t* seq_len,
                            int64_t num_new) {
   const int64_t capacity = int64_t{table.max_blocks} * table.block_size;
@@ -328,17 +331,17 @@ inline DraftShape SmallShape(Random& random) {
   return shape;
 }
 
-// What a suite does with each set of contents.
+// The steps of a suite for each set of contents.
 struct Suite {
-  // Draws contents and takes them to the device, over those before.
+  // Draws contents and copies them to the device, over the previous contents.
   std::function<void()> fill;
-  // Builders, maps and attention. Does not wait.
+  // Runs the builders, the maps and the attention. Does not wait.
   std::function<absl::Status()> step;
-  // From what the definition says of the contents of the last fill().
+  // Returns the difference from the definition for the contents of the last fill().
   std::function<std::string()> difference;
 };
 
-// Eagerly once, then captured as one graph and replayed over other contents.
+// Runs the suite eagerly, then captures it as one graph and replays it over other contents.
 inline std::string RunSuite(const DraftAttentionDevice& device, const Suite& suite) {
   suite.fill();
   if (const absl::Status status = suite.step(); !status.ok()) return status.ToString();
@@ -355,7 +358,7 @@ inline std::string RunSuite(const DraftAttentionDevice& device, const Suite& sui
 }
 
 inline at::Tensor IntsOn(const DraftAttentionDevice& device, int64_t count) {
-  // Not empty, so that it has an address.
+  // Allocates one more element, so that an empty array has an address.
   return at::full({count + 1}, -7, at::TensorOptions(device.torch).dtype(at::kInt));
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// Half a unit in the last place, at 1.
+// Returns half a unit in the last place of 1.
 double RoundingOf(DType dtype) {
   switch (dtype) {
     case DType::kFloat16:
@@ -83,7 +83,7 @@ AttentionError ErrorOf(const AttentionValues& got, const ReferenceResult<double>
     own_lse = std::max(own_lse, std::abs(own.lse[i] - exact.lse[i]));
     largest_lse = std::max(largest_lse, std::abs(exact.lse[i]));
   }
-  // Tensor cores truncate their sums once for every 16 products; scale, softcap, bias, the
+  // Tensor cores truncate their sums once per 16 multiplications. Scale, softcap, bias, the
   // rescaling of sums and the logarithm round once each.
   double logit_floor = (5 + products.head_dim / 16) * 0x1p-23 * largest_lse;
   if (products.operands != DType::kFloat32)

@@ -1,4 +1,4 @@
-// Checks that the error measure finds every fault that is planted.
+// Checks that the error measure finds every planted fault.
 
 #include "reprise/attention/testing/attention_error.h"
 
@@ -17,7 +17,7 @@ constexpr int kHeadDim = 8;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Three heads of tokens; the second sees no key.
+// Three heads of tokens. The second head attends no key.
 class AttentionErrorTest : public ::testing::Test {
  protected:
   AttentionErrorTest() {
@@ -25,7 +25,7 @@ class AttentionErrorTest : public ::testing::Test {
       const bool is_empty = i / kHeadDim == 1;
       const double value = is_empty ? 0.0 : std::sin(1.0 + i);
       exact_.out.push_back(value);
-      own_.out.push_back(static_cast<float>(value) * (1 + 0x1p-9f));  // off by half a bfloat16
+      own_.out.push_back(static_cast<float>(value) * (1 + 0x1p-9f));  // half a bfloat16 unit
     }
     exact_.lse = {1.5, -kInf, -0.75};
     own_.lse = {1.5f, -INFINITY, -0.75f};
@@ -77,7 +77,7 @@ TEST_F(AttentionErrorTest, AQueryWithoutKeysMustHaveZerosAndMinusInfinity) {
 }
 
 TEST_F(AttentionErrorTest, OneElementThatIsOffIsBeyondTheLimit) {
-  // 2 x 2^-8 roundings of the largest out, and twice the error of the same maths.
+  // 2 x 2^-8 roundings of the largest out, and twice the error of the same arithmetic.
   for (size_t i : {size_t{0}, got_.out.size() - 1}) {
     const double was = got_.out[i];
     got_.out[i] += 0.03;
@@ -87,7 +87,7 @@ TEST_F(AttentionErrorTest, OneElementThatIsOffIsBeyondTheLimit) {
 }
 
 TEST_F(AttentionErrorTest, AnLseThatLostAKeyIsBeyondTheLimit) {
-  got_.lse[2] += std::log(299.0 / 300);  // one of 300 keys alike
+  got_.lse[2] += std::log(299.0 / 300);  // one of 300 equal keys
   EXPECT_GT(Error().lse, Error().lse_limit);
 }
 
@@ -95,7 +95,7 @@ TEST_F(AttentionErrorTest, SmallErrorsInEveryCaseShowInTheTotals) {
   ErrorTotals totals;
   for (int round = 0; round < 10; ++round) totals.Add(Error());
   EXPECT_LE(totals.OutRatio(), 2);
-  // Each is within its case's limit; together they are not.
+  // Each case is within its limit, but the total is not.
   for (size_t i = 0; i < got_.out.size(); ++i) got_.out[i] *= 1 + 3 * 0x1p-9;
   EXPECT_LE(Error().out, Error().out_limit);
   for (int round = 0; round < 100; ++round) totals.Add(Error());

@@ -55,8 +55,8 @@ void ForEachReadableColumn(const LayerFixture& layer, const BatchRow& row, int b
   }
 }
 
-// Makes the table: distinct shuffled blocks where it may be read, sometimes one shared between
-// rows, absurd ids elsewhere. Returns the number of blocks of the cache.
+// Makes the table: distinct shuffled blocks in entries that may be read, some of them shared
+// between rows, and invalid IDs in all other entries. Returns the number of blocks of the cache.
 int FillBlockTable(PagedFixture& fixture, int block_size, Random& random) {
   PagedBatch& capacities = fixture.capacities;
   PagedBatch batch = fixture.Batch(OnHost);
@@ -80,7 +80,7 @@ int FillBlockTable(PagedFixture& fixture, int block_size, Random& random) {
   std::vector<int32_t> free_blocks;
   for (int block = 1; block < num_blocks; ++block) free_blocks.push_back(block);
   random.Shuffle(free_blocks);
-  // Blocks of the common prefix by column, and entries that hold a block already.
+  // Blocks of the common prefix by column, and the entries that already hold a block.
   std::vector<int32_t> prefix_blocks(width, -1);
   std::vector<bool> filled(fixture.block_table.size());
   for (int r = 0; r < batch.num_rows; ++r) {
@@ -93,7 +93,7 @@ int FillBlockTable(PagedFixture& fixture, int block_size, Random& random) {
       if (filled[at]) {
         block = fixture.block_table[at];
       } else if (random.OneIn(12) && static_cast<int>(free_blocks.size()) < num_blocks - 1) {
-        block = random.Int(1, num_blocks - 1);  // perhaps another row's
+        block = random.Int(1, num_blocks - 1);  // may belong to another row
       } else {
         block = free_blocks.back();
         free_blocks.pop_back();
@@ -109,7 +109,7 @@ int FillBlockTable(PagedFixture& fixture, int block_size, Random& random) {
   return num_blocks;
 }
 
-// Sets exactly the K and V that some query sees, and q wherever there are keys.
+// Sets K and V only where some query attends them, and q for all rows with keys.
 void FillValues(PagedFixture& fixture, const FixtureShape& shape, Random& random) {
   const PagedBatch batch = fixture.Batch(OnHost);
   const AttentionParams layer = fixture.Layer(OnHost);
@@ -144,7 +144,7 @@ void FillValues(PagedFixture& fixture, const FixtureShape& shape, Random& random
     const int head = static_cast<int>(i % shape.num_kv_heads);
     const int token = static_cast<int>(i / shape.num_kv_heads);
     FillToken(fixture.new_k, token, head, shape.head_dim_qk, 1.0, random);
-    if (IsLatent(shape.layout)) continue;  // V is there already
+    if (IsLatent(shape.layout)) continue;  // V is part of K
     FillToken(fixture.new_v, token, head, shape.head_dim_v, 1.0, random);
   }
   for (size_t i = 0; i < seen.size(); ++i) {
@@ -156,14 +156,14 @@ void FillValues(PagedFixture& fixture, const FixtureShape& shape, Random& random
     for (int dim = 0; dim < shape.head_dim_qk; ++dim) {
       fixture.kv->SetK(block, token, head, dim, random.NearNormal());
     }
-    if (IsLatent(shape.layout)) continue;  // V is there already
+    if (IsLatent(shape.layout)) continue;  // V is part of K
     for (int dim = 0; dim < shape.head_dim_v; ++dim) {
       fixture.kv->SetV(block, token, head, dim, random.NearNormal());
     }
   }
 }
 
-// q's; of 16 bits if q is fp8.
+// Returns the dtype of q, or a 16-bit dtype if q is fp8.
 DType NewKeyType(DType q_dtype, DType kv_dtype) {
   if (!IsFp8(q_dtype)) return q_dtype;
   return kv_dtype == DType::kFloat16 ? DType::kFloat16 : DType::kBFloat16;
@@ -219,8 +219,7 @@ NewKeys PagedFixture::New(const Placement& place) const {
 
 namespace {
 
-// `like`: a fixture whose features, shape, strides and parameters on the host are taken; may be
-// null.
+// If `like` is not null, uses its features, shape, strides and host parameters.
 PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like) {
   Random random(options.seed);
   PagedFixture fixture;
@@ -228,7 +227,7 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
   const FeatureSet& features = fixture.features;
   fixture.shape = like ? like->shape : DrawShape(options, features, random);
   const FixtureShape& shape = fixture.shape;
-  // New keys are not given in two parts.
+  // New keys are not supported in two parts.
   if (shape.layout == KvMemoryLayout::kMlaParts) fixture.features.Remove(Feature::kNewKeys);
   const RowLengths lengths = DrawRowLengths(options, features, shape.block_size, random);
   const int num_rows = static_cast<int>(lengths.seq_lens.size());
@@ -251,7 +250,7 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
     if (like) capacities.key_positions = like->capacities.key_positions;
   }
 
-  // Arrays with an element a row; rows without keys hold garbage.
+  // Arrays with one element per row. Rows without keys hold garbage.
   const bool common_prefix = features.Has(Feature::kCommonPrefix);
   const bool has_key_start = features.Has(Feature::kKeyStart);
   if (features.Has(Feature::kTableRow)) capacities.num_tables = random.Int(1, num_rows + 3);
@@ -286,7 +285,7 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
     capacities.custom_mask_bytes = std::ssize(fixture.custom_mask);
   }
 
-  // Arrays with an element a token; padded rows and inert tokens hold garbage.
+  // Arrays with one element per token. Padded rows and inert tokens hold garbage.
   if (features.Has(Feature::kTail)) {
     for (int t = 0; t < capacities.num_tokens; ++t) {
       fixture.tail_mask.push_back(DrawTailMask(random));
@@ -348,7 +347,8 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
   return fixture;
 }
 
-// Garbage in what is new; padded rows have no keys and no queries.
+// Enlarges the fixture and fills the added elements with garbage. Added rows have no keys and no
+// queries.
 void Grow(const PagedBatch& to, int num_blocks, Random& random, PagedFixture& fixture) {
   const FeatureSet& features = fixture.features;
   const auto grow = [&](auto& array, int size) {

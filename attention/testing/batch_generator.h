@@ -1,19 +1,22 @@
-// Random hostile batches over every field of PagedBatch and AttentionParams, from a seed: for tests
-// of kernels, of the CPU path and of the reference.
+// Random hostile batches over all fields of PagedBatch and AttentionParams, derived from a seed.
+// For tests of the kernels, the CPU path and the reference.
 //
 //   PagedFixture fixture = MakePagedFixture({.seed = seed, .q_dtype = DType::kBFloat16});
 //   SCOPED_TRACE(fixture.description);
 //   Result expected = ReferencePagedAttention<double>(
 //       fixture.Layer(OnHost), fixture.Batch(OnHost), fixture.Q(OnHost), fixture.Kv(OnHost));
-//   // on a device: the same calls with a Placement that copies and returns the copy's address
+// On a device: the same calls with a Placement that copies and returns the address of the copy
 //
-// What is hostile: block tables are shuffled, and hold absurd ids wherever the contract says that
-// nothing is read; NaN fills KV that no query sees, q of padded rows and inert tokens, and every
-// gap between strides; padded rows hold garbage in all arrays but query_start_loc and seq_lens (0);
-// rows may be empty; lengths are close to block borders; capacities exceed the live sizes.
+// Hostile contents:
+// - Block tables are shuffled, and hold invalid IDs in all entries that the contract forbids to
+//   read.
+// - NaN fills K and V that no query attends, q of padded rows and inert tokens, and all gaps
+//   between strides.
+// - Padded rows hold garbage in all arrays except query_start_loc and seq_lens (0).
+// - Rows may be empty, lengths are close to block boundaries, and capacities exceed the live sizes.
 //
-// Thread safety: a fixture is const data after construction; it is movable, and views point into it
-// (they stay valid across a move).
+// Thread safety: a fixture is const data after construction. It is movable. Views point into it and
+// stay valid across a move.
 
 #ifndef REPRISE_ATTENTION_TESTING_BATCH_GENERATOR_H_
 #define REPRISE_ATTENTION_TESTING_BATCH_GENERATOR_H_
@@ -34,14 +37,14 @@
 namespace reprise {
 
 struct PagedFixture {
-  std::string description;  // seed, shape and features, for the trace of a failure
+  std::string description;  // seed, shape and features, for failure messages
   FeatureSet features;
   FixtureShape shape;
   LayerFixture layer;
   std::optional<KvMemory> kv;
   TokenArray q;
   TokenArray new_k;  // empty without kNewKeys
-  TokenArray new_v;  // empty where V is the first columns of K
+  TokenArray new_v;  // empty if V is the first columns of K
 
   PagedBatch capacities;  // host fields; pointers null
   std::vector<int32_t> query_start_loc;
@@ -61,15 +64,15 @@ struct PagedFixture {
   AttentionParams Layer(const Placement& place) const { return layer.View(place); }
   KvLayer Kv(const Placement& place) const;
   TokenView Q(const Placement& place) const { return q.View(place); }
-  // Views without data if there are none.
+  // Returns views without data if the fixture has no new keys.
   NewKeys New(const Placement& place) const;
 };
 
 // Equal options give equal fixtures.
 PagedFixture MakePagedFixture(const FixtureOptions& options);
 
-// Two sets of contents for the same captured graph (attention/testing/layer_fixture.h). The first is
-// MakePagedFixture(options) with padding.
+// Makes two sets of contents for the same captured graph (attention/testing/layer_fixture.h). The
+// first set is MakePagedFixture(options) with padding.
 FixturePair<PagedFixture> MakePagedFixturePair(const FixtureOptions& options);
 
 }  // namespace reprise

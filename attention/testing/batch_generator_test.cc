@@ -110,7 +110,7 @@ TEST(BatchGeneratorTest, TheCommonPrefixIsTheSameBlocksInEveryRow) {
       const BatchRow row = RowOf(batch, r);
       if (row.seq_len == 0 || row.query_len == 0) continue;
       ASSERT_LE(*batch.common_prefix_len, row.seq_len);
-      // Entries left of this row's window have no meaning.
+      // Entries left of this row's window are meaningless.
       for (int i = 0; i < row.query_len; ++i) {
         for (const VisibleKey& key : VisibleKeys(fixture.Layer(OnHost), row, i, 0)) {
           if (key.local >= *batch.common_prefix_len) continue;
@@ -126,7 +126,7 @@ TEST(BatchGeneratorTest, TheCommonPrefixIsTheSameBlocksInEveryRow) {
   EXPECT_GT(num_prefixes, 1000);
 }
 
-// A device test copies every array; here to other host memory, while the originals are wiped.
+// A device test copies every array. This test copies to other host memory and wipes the originals.
 TEST(BatchGeneratorTest, AFixtureMayBePlacedElsewhere) {
   PagedFixture fixture = MakePagedFixture({.seed = 11});
   const auto result = ReferencePagedAttention<double>(fixture.Layer(OnHost), fixture.Batch(OnHost),
@@ -156,7 +156,7 @@ TEST(BatchGeneratorTest, RaggedFixturesAreFiniteWhereTheyAreSeen) {
   }
 }
 
-// The addresses and sizes that a fixture asks a placement for.
+// Returns the sizes of all arrays that a fixture places.
 template <typename Fixture>
 std::vector<size_t> SizesOf(const Fixture& fixture) {
   std::vector<size_t> sizes;

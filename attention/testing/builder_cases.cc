@@ -38,7 +38,8 @@ LayerFixture DrawBuilderLayer(Random& random) {
   return layer;
 }
 
-// softmax(scale * q k) v over the pairs, in float64. `k_of(slot, head, dim)` and `v_of` are values.
+// Computes softmax(scale * q k) v over the pairs, in float64, from the values k_of(slot, head, dim)
+// and v_of(slot, head, dim).
 template <typename KOf, typename VOf>
 ReferenceResult<double> Dense(const LayerFixture& layer, const TokenView& q, int num_tokens,
                               const VisiblePairs& pairs, KOf k_of, VOf v_of) {
@@ -97,7 +98,7 @@ TokenArray DrawTokens(DType dtype, int num_tokens, int num_heads, int head_dim, 
   return tokens;
 }
 
-// A batch with its arrays copied, over a cache whose slots are filled where some query sees them.
+// Copies the arrays of a batch, and fills the cache slots that some query attends.
 class CaseMaker {
  public:
   CaseMaker(BuilderKind kind, DType dtype, Random& random)
@@ -277,7 +278,8 @@ BuilderCase ChunkedCase(CaseMaker& maker, BuilderKind kind, Random& random) {
   return maker.Paged(ConvertedBatch(*local, conversion.out), schedule, pairs);
 }
 
-// The first part of each sequence is the encoder's; the decoder's follows in the same table.
+// The encoder's keys are the first part of each sequence. The decoder's keys follow in the same
+// table.
 BuilderCase EncoderKeysCase(CaseMaker& maker, BuilderKind kind, Random& random) {
   const bool cross = kind == BuilderKind::kCross;
   const Schedule schedule =

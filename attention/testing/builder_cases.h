@@ -1,13 +1,13 @@
-// Attention through a builder: a batch that the builder made, random q, K and V for it, and the
-// result of a dense float64 computation that uses only the definition of the attention.
+// Attention through a builder: a batch made by the builder, random q, K and V for the batch, and
+// the result of a dense float64 computation that uses only the definition of the attention.
 //
 //   const BuilderCase drawn = DrawBuilderCase(BuilderKind::kChunked, DType::kBFloat16, random);
 //   SCOPED_TRACE(drawn.description);
 //   // run drawn.paged (or drawn.ragged) on the CPU or the GPU, and compare with drawn.dense
 //
-// K and V are NaN wherever the definition lets no query see.
+// K and V are NaN except for keys that some query attends by definition.
 //
-// Thread safety: const data once made.
+// Thread safety: const data after construction.
 
 #ifndef REPRISE_ATTENTION_TESTING_BUILDER_CASES_H_
 #define REPRISE_ATTENTION_TESTING_BUILDER_CASES_H_
@@ -26,11 +26,11 @@ namespace reprise {
 
 enum class BuilderKind {
   kRows,         // decode, prefill, chunked prefill
-  kWindow,       // on one side and on both, with null blocks left of it
+  kWindow,       // on one side and on both, with null blocks left of the window
   kChunked,      // virtual rows
-  kLocalTable,   // a table per virtual row
-  kCross,        // over an encoder's keys
-  kSharedTable,  // the decoder's keys after the encoder's in one table
+  kLocalTable,   // one table per virtual row
+  kCross,        // attends an encoder's keys
+  kSharedTable,  // decoder keys follow encoder keys in one table
   kEncoder,      // contiguous keys
   kProfile,
   kProfileZeros,
@@ -45,12 +45,12 @@ inline constexpr BuilderKind kAllBuilderKinds[] = {
 
 struct BuilderCase {
   std::string description;
-  std::optional<PagedFixture> paged;  // one of them
+  std::optional<PagedFixture> paged;  // one of the two is set
   std::optional<RaggedFixture> ragged;
-  ReferenceResult<double> dense;  // [num_tokens, ...] as the batch has them; inert tokens 0, -inf
+  ReferenceResult<double> dense;  // [num_tokens, ...] in the batch's order; inert tokens 0, -inf
 };
 
-// q, K and V have the given dtype.
+// Draws a case whose q, K and V have the given dtype.
 BuilderCase DrawBuilderCase(BuilderKind kind, DType dtype, Random& random);
 
 }  // namespace reprise

@@ -19,7 +19,7 @@
 namespace reprise {
 namespace {
 
-// Every bit set is NaN in every type; LibTorch cannot fill fp8 tensors.
+// All bits set is NaN in every dtype. LibTorch cannot fill fp8 tensors.
 void FillWithNan(at::Tensor& tensor) { tensor.view(at::kByte).fill_(0xff); }
 
 }  // namespace
@@ -58,7 +58,7 @@ at::Tensor ContiguousCase::WriteKeys(at::Tensor& memory, at::Tensor& scales, int
     tokens.slice(0, 0, num_keys).copy_(keys);
     return keys.to(at::kDouble);
   }
-  // 1/16 to 4.
+  // Scales from 1/16 to 4.
   scales.copy_(at::rand({options_.num_kv_heads}, scales.options()).mul(6).sub(4).exp2());
   const at::Tensor of_heads = scales.view({1, -1, 1});
   const at::Tensor stored = keys.div(of_heads).to(ToScalarType(options_.kv_dtype));
@@ -93,7 +93,7 @@ double ContiguousCase::Error() const {
   };
   const at::Tensor q = q_.slice(0, 0, num_queries_).to(at::kDouble).transpose(0, 1);
   const auto places = q.options().dtype(at::kLong);
-  // The last query sees all keys, each one before it a key less.
+  // The last query attends all keys. Each earlier query attends one key less than its successor.
   const at::Tensor last_seen = at::arange(num_keys - num_queries_, num_keys, places).unsqueeze(1);
   const at::Tensor is_hidden = at::arange(num_keys, places).unsqueeze(0) > last_seen;
   const at::Tensor scores =

@@ -1,5 +1,5 @@
-// A single sequence over contiguous keys and values (attention/contiguous_decode.h) whose contents
-// change in place: for tests of one call that runs again, as a captured graph does.
+// A single sequence over contiguous keys and values (attention/contiguous_decode.h). Its contents
+// change in place, for tests of a call that runs repeatedly, like a captured graph.
 //
 //   ContiguousCase decode({.device = at::kCUDA, .kv_dtype = DType::kFp8E4M3, .is_hnd = true});
 //   ... capture: LaunchWorkMap(decode.batch(), ...), decode.Run(work) ...
@@ -7,9 +7,9 @@
 //   ... replay ...
 //   EXPECT_LT(decode.Error(), 1e-5);
 //
-// Each kv head has scales of its own, in memory, if keys are fp8.
+// If keys are fp8, each KV head has separate scales, in memory.
 //
-// Thread safety: none; one owner.
+// Thread safety: not thread-safe; one owner.
 
 #ifndef REPRISE_ATTENTION_TESTING_CONTIGUOUS_CASE_H_
 #define REPRISE_ATTENTION_TESTING_CONTIGUOUS_CASE_H_
@@ -31,7 +31,7 @@ namespace reprise {
 
 struct ContiguousCaseOptions {
   at::Device device = at::kCPU;
-  DType q_dtype = DType::kFloat32;  // and that of out
+  DType q_dtype = DType::kFloat32;  // dtype of q and out
   DType kv_dtype = DType::kFloat32;
   bool is_hnd = false;
   int capacity = 40;
@@ -45,15 +45,16 @@ class ContiguousCase {
  public:
   explicit ContiguousCase(const ContiguousCaseOptions& options);
 
-  // New queries, keys, values and scales in place; NaN in the keys behind them and in out.
-  // REQUIRES: 1 <= num_queries <= max_query_len; num_queries <= num_keys <= capacity. Waits.
+  // Writes new queries, keys, values and scales in place. Fills out and the keys after num_keys
+  // with NaN. Waits. REQUIRES: 1 <= num_queries <= max_query_len; num_queries <= num_keys <=
+  // capacity.
   void Write(int num_keys, int num_queries);
 
-  // The call, the same each time.
+  // Runs the call, with the same arguments each time.
   absl::Status Run(const BatchWork& work);
 
-  // The largest error of out against the definition in float64, over queries of the last Write()
-  // and tokens behind them, which are 0. Infinite where out is NaN. Waits.
+  // Returns the largest error of out against the float64 definition. Covers the queries of the last
+  // Write() and the later tokens, whose out must be 0. Infinite if out has a NaN. Waits.
   double Error() const;
 
   const RaggedBatch& batch() const { return batch_; }
@@ -62,8 +63,8 @@ class ContiguousCase {
 
  private:
   bool is_quantised() const { return IsFp8(options_.kv_dtype); }
-  // Fills `tokens`, [capacity, kv heads, head_dim], with `num_keys` random keys that are multiples of
-  // `scales`; returns what they stand for, in float64.
+  // Fills `memory`, [capacity, kv heads, head_dim], with `num_keys` random keys that are multiples
+  // of `scales`. Returns the values of the keys in float64.
   at::Tensor WriteKeys(at::Tensor& memory, at::Tensor& scales, int num_keys);
 
   ContiguousCaseOptions options_;
@@ -76,10 +77,10 @@ class ContiguousCase {
   at::Tensor out_;
   at::Tensor bounds_;  // [4] int32
   RaggedBatch batch_;
-  // Of the last Write().
+  // State of the last Write().
   int num_queries_ = 0;
   at::Tensor keys_;    // [num_keys, kv heads, head_dim] float64
-  at::Tensor values_;  // likewise
+  at::Tensor values_;  // [num_keys, kv heads, head_dim] float64
 };
 
 }  // namespace reprise

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kNumSwitches = static_cast<int>(Feature::kNumFeatures);
 
-// The fields after the switches of the features.
+// The fields that follow the feature switches.
 enum Field {
   kQType,
   kKvType,
@@ -41,7 +41,7 @@ struct Dims {
 
 constexpr DType kQTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3,
                              DType::kFp8E5M2};
-// Of q's type, fp8, and another type that the products hold.
+// The dtype of q, an fp8 dtype, or another dtype that the MMA dtype can represent.
 enum class KvType { kSame, kE4M3, kE5M2, kOther };
 constexpr KvType kKvTypes[] = {KvType::kSame, KvType::kE4M3, KvType::kE5M2, KvType::kOther};
 constexpr KvMemoryLayout kLayouts[] = {
@@ -51,7 +51,7 @@ constexpr KvMemoryLayout kLayouts[] = {
 constexpr int kBlockSizes[] = {1, 3, 8, 16, 32, 64};
 constexpr int kKvHeadCounts[] = {1, 2, 3};
 constexpr int kGroups[] = {1, 4, 5, 7, 16, 70};
-// The head dims of vLLM's PagedAttention, odd ones, and K and V of different size.
+// The head dims of vLLM's PagedAttention, odd head dims, and K and V of different sizes.
 constexpr Dims kDimChoices[] = {{32, 32},   {64, 64},   {80, 80},   {96, 96},   {112, 112},
                                 {120, 120}, {128, 128}, {192, 192}, {256, 256}, {192, 128},
                                 {64, 128},  {34, 34},   {20, 5},    {512, 512}, {320, 320},
@@ -59,7 +59,7 @@ constexpr Dims kDimChoices[] = {{32, 32},   {64, 64},   {80, 80},   {96, 96},   
 constexpr Dims kLatentDimChoices[] = {{576, 512}, {288, 256}, {320, 256}, {64, 32}, {546, 496}};
 constexpr int kQueryLens[] = {1, 4, 12, 40, 150};
 constexpr int kSeqLens[] = {20, 90, 300, 700};
-// The last two: with a scale in memory.
+// The last two have a scale in memory.
 enum class Out {
   kProducts,
   kFloat32,
@@ -82,15 +82,15 @@ constexpr KeySource kKeySources[] = {KeySource::kPaged, KeySource::kPaged, KeySo
 
 constexpr int kTiers[] = {1, 2};
 
-// Those with tuned kernels that few of the choices above reach.
+// Head dims with tuned kernels that are rare among the choices above.
 constexpr Dims kTunedDims[] = {{96, 96}, {192, 128}, {256, 256}};
 
-// The choices of each field that a space has, as places in the arrays above.
+// The choices of each field in a space, as indices into the arrays above.
 class FieldChoices {
  public:
   explicit FieldChoices(CrossProductSpace space) {
     choices_.assign(kNumSwitches, {0, 1});
-    // The sizes are fields of their own.
+    // The sizes are separate fields.
     Fix(Feature::kDifferentV);
     Fix(Feature::kOddHeadDim);
     choices_.resize(kNumSwitches + kNumFields);
@@ -122,7 +122,7 @@ class FieldChoices {
     return counts;
   }
 
-  // From places among the space's choices to places in the arrays.
+  // Maps indices into the space's choices to indices into the arrays.
   std::vector<int> Places(const std::vector<int>& row) const {
     std::vector<int> places;
     for (size_t i = 0; i < row.size(); ++i) places.push_back(choices_[i][row[i]]);
@@ -174,7 +174,7 @@ class FieldChoices {
   }
 
   void KeepCudaCores() {
-    Fix(Feature::kNewKeys);  // have the products' type, which is never float32 with such q
+    Fix(Feature::kNewKeys);  // new keys have the MMA dtype, which is never float32 for such q
     Take(kQType, kQTypes, [](DType dtype) { return dtype != DType::kFloat32; });
   }
 
@@ -203,7 +203,7 @@ DType ProductsOf(DType q_dtype, DType kv_dtype) {
   return kv_dtype == DType::kFloat16 ? kv_dtype : DType::kBFloat16;
 }
 
-// The case of a row.
+// Gives access to the choices of one row.
 class Row {
  public:
   explicit Row(const std::vector<int>& choices) : choices_(choices) {}
@@ -218,7 +218,7 @@ class Row {
   const std::vector<int>& choices_;
 };
 
-// `favours_tuned`: FavoursTunedKernels().
+// `favours_tuned` is the result of FavoursTunedKernels().
 void TakeShape(const Row& row, bool favours_tuned, Random& random, FixtureOptions& options) {
   options.q_dtype = row.Of(kQType, kQTypes);
   options.kv_dtype = KvTypeOf(*options.q_dtype, row.Of(kKvType, kKvTypes), random);
@@ -234,7 +234,7 @@ void TakeShape(const Row& row, bool favours_tuned, Random& random, FixtureOption
   options.head_dim_v = dims.v;
   if (options.layout == KvMemoryLayout::kKPacked) {
     options.k_chunk = random.Pick({0, 4, 8});
-    if (dims.qk % 16 != 0) options.layout = KvMemoryLayout::kHnd;  // its chunks are whole
+    if (dims.qk % 16 != 0) options.layout = KvMemoryLayout::kHnd;  // K-packed chunks must be whole
   }
   const bool is_packed =
       options.layout == KvMemoryLayout::kPackedNhd || options.layout == KvMemoryLayout::kPackedHnd;
@@ -242,11 +242,11 @@ void TakeShape(const Row& row, bool favours_tuned, Random& random, FixtureOption
   options.max_rows = 5;
   options.max_query_len = is_tuned ? 40 : row.Of(kQueryLen, kQueryLens);
   options.max_seq_len = row.Of(kSeqLen, kSeqLens);
-  // The reference takes too long for cases that are large in every field.
+  // The reference is too slow for cases that are large in every field.
   const bool is_large = dims.qk > 128 || *options.group_size > 8;
   if (is_large) {
     options.num_kv_heads = 1;
-    // To 256, enough for more than the tile of a decode.
+    // Up to 256 dims, allows more queries than a decode tile has.
     const bool is_small = dims.qk <= 256 && dims.v <= 256 && *options.group_size <= 8;
     options.max_query_len = std::min(options.max_query_len, is_small ? 40 : 8);
     options.max_rows = 3;
@@ -255,7 +255,7 @@ void TakeShape(const Row& row, bool favours_tuned, Random& random, FixtureOption
     options.num_kv_heads = 1;
     options.max_rows = 2;
   }
-  // Long enough to have something to share.
+  // Long enough for a shared prefix.
   if (row.Has(Feature::kCommonPrefix) && options.max_seq_len >= 300) options.min_seq_len = 130;
 }
 
@@ -282,8 +282,8 @@ OutputRounding OutOf(Out kind, DType products, int head_dim_v, Random& random) {
   return {.dtype = dtype, .block = block};
 }
 
-// Whether to leave out what only general kernels serve: in most cases that tuned kernels might
-// serve, which would otherwise be few for each of them.
+// Whether to omit features that only the general kernels support. True for most cases that tuned
+// kernels could serve: otherwise each tuned kernel would have few cases.
 bool FavoursTunedKernels(const Row& row, CrossProductSpace space, Random& random) {
   const bool is_direct = space == CrossProductSpace::kDirect || space == CrossProductSpace::kFp8;
   return is_direct && row.Of(kTier, kTiers) == 2 && !random.OneIn(4);
@@ -300,7 +300,7 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
     const auto feature = static_cast<Feature>(i);
     if (row.Has(feature)) options.required.Add(feature);
   }
-  // These exclude each other: keeps one of them at random.
+  // These features exclude each other. Keeps one of them at random.
   constexpr Feature kExclusive[] = {Feature::kTail, Feature::kContextParallel,
                                     Feature::kCustomMask};
   int num_kept = 0;

@@ -1,5 +1,5 @@
-// The cross-product of all attention features, pair by pair: one generator for the kernels and for
-// the CPU path.
+// The pairwise cross-product of all attention features: one generator for the kernels and the CPU
+// path.
 //
 //   for (const CrossProductCase& c : CrossProductCases(seed, CrossProductSpace::kAll)) {
 //     FixturePair<PagedFixture> pair = MakePagedFixturePair(c.fixture);  // or ragged, by c.keys
@@ -7,13 +7,13 @@
 //     ...
 //   }
 //
-// Each call gives a covering array of a space: for every two of its fields (features, types,
-// layout, sizes, form of the output, kind of work map, tier) and every choice of each, a case has
-// both. Choices that the contract excludes are dropped. The values are drawn from seeds, which the
-// fixtures' descriptions name.
+// Each call returns a covering array of a space: every pair of choices of any two fields occurs in
+// some case. Fields are features, types, layout, sizes, form of the output, kind of tile schedule,
+// and tier. Choices that the contract excludes are dropped. Values are drawn from seeds, which the
+// fixtures' descriptions contain.
 //
-// Fewer than one in a hundred of all cases need no conversion, so cases without conversions, and
-// cases that multiply in float32, have their own spaces.
+// Less than 1 % of all cases need no conversion. Cases without conversion, and cases with float32
+// MMAs, therefore have separate spaces.
 //
 // Thread safety: const data.
 
@@ -36,25 +36,25 @@ enum class KeySource { kPaged, kRagged };
 
 enum class CrossProductSpace {
   kAll,
-  kDirect,     // 16-bit q and KV of one type, in whole chunks, nothing converted: both tiers
-  kFp8,        // KV in fp8, in whole chunks, with q of 16 or 8 bits, no other conversion
-  kCudaCores,  // 16-bit and fp8 q, multiplied in float32 on request
+  kDirect,     // 16-bit q and KV of one type, in whole chunks, no conversion: both tiers
+  kFp8,        // fp8 KV in whole chunks, 16- or 8-bit q, no other conversion
+  kCudaCores,  // 16-bit and fp8 q with float32 multiplication on request
 };
 
 struct CrossProductCase {
   FixtureOptions fixture;
   KeySource keys = KeySource::kPaged;
-  DType products = DType::kFloat32;  // the type of the kernels' products for these q and KV
-  // As AttentionExtras has them.
+  DType products = DType::kFloat32;  // dtype of the kernels' MMAs for these q and KV
+  // Requested MMA dtype, as in AttentionExtras.
   std::optional<DType> asked_products = {};
   int max_tier = 2;
   OutputRounding out;
-  // The scale of out in the second contents of a pair, where it is held in memory; else it is a
-  // number of the call.
+  // Scale of out for the second contents of a pair, if the scale is in memory. Otherwise the scale
+  // is a number in the call.
   std::optional<float> second_out_scale = {};
-  int num_extra_tokens = 0;  // rows of out beyond the batch's
+  int num_extra_tokens = 0;  // rows of out after the batch's tokens
   int out_gap = 0;           // elements between heads and between tokens of out
-  // Of the work map.
+  // Parameters of the tile schedule.
   int num_sms = 132;
   int max_shared_bytes = 0;
   WorkMapMode mode = WorkMapMode::kBalanced;
@@ -62,11 +62,11 @@ struct CrossProductCase {
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;
 
-  // How out is stored with the second contents.
+  // The form in which out is stored for the second contents.
   OutputRounding second_out() const;
 };
 
-// Some 100 to 150 cases; equal seeds give equal ones.
+// Returns 100 to 150 cases. Equal seeds give equal cases.
 std::vector<CrossProductCase> CrossProductCases(uint64_t seed, CrossProductSpace space);
 
 }  // namespace reprise

@@ -1,5 +1,5 @@
-// Checks the cross-product: every pair occurs in the generated cases, and the error measure finds
-// faults that are planted in a layer or batch.
+// Checks that every pair of choices occurs in the generated cases, and that the error measure finds
+// faults planted in a layer or batch.
 
 #include "reprise/attention/testing/cross_product.h"
 
@@ -34,7 +34,7 @@ FeatureSet FeaturesOf(const CrossProductCase& c) {
                                      : MakeRaggedFixture(c.fixture).features;
 }
 
-// The choices of a case other than features, as words.
+// Returns the choices of a case except its features, as strings.
 std::vector<std::string> TraitsOf(const CrossProductCase& c) {
   std::vector<std::string> traits;
   const auto add = [&](const char* name, auto value) {
@@ -73,7 +73,7 @@ TEST(CrossProductTest, EqualSeedsGiveEqualCasesAndOthersOthers) {
   }
 }
 
-// Counts in the fixtures themselves, without dropped choices.
+// Counts in the fixtures themselves, which omit dropped choices.
 TEST(CrossProductTest, EveryPairOfFeaturesAndEveryFeatureWithEveryTraitIsMade) {
   constexpr int kNum = static_cast<int>(Feature::kNumFeatures);
   std::set<std::pair<int, int>> pairs;
@@ -113,7 +113,7 @@ TEST(CrossProductTest, EveryPairOfFeaturesAndEveryFeatureWithEveryTraitIsMade) {
           << ToString({static_cast<Feature>(b)}) << " with " << ToString({static_cast<Feature>(a)});
     }
     for (const std::string& trait : all_traits) {
-      // New keys are not given in two parts.
+      // New keys are not supported in two parts.
       if (static_cast<Feature>(a) == Feature::kNewKeys && trait == parts) continue;
       EXPECT_TRUE(traits_of[a].contains(trait))
           << ToString({static_cast<Feature>(a)}) << " with " << trait;
@@ -124,7 +124,7 @@ TEST(CrossProductTest, EveryPairOfFeaturesAndEveryFeatureWithEveryTraitIsMade) {
 TEST(CrossProductTest, EveryPairOfTraitsIsMade) {
   for (CrossProductSpace space : kSpaces) {
     std::set<std::pair<std::string, std::string>> pairs;
-    std::map<std::string, std::set<std::string>> values;  // of "q", "kv" ...
+    std::map<std::string, std::set<std::string>> values;  // by field: "q", "kv", ...
     for (uint64_t seed = 0; seed < 3; ++seed) {
       for (const CrossProductCase& c : CrossProductCases(seed, space)) {
         const std::vector<std::string> traits = TraitsOf(c);
@@ -146,8 +146,9 @@ TEST(CrossProductTest, EveryPairOfTraitsIsMade) {
         }
       }
     }
-    // The contract excludes some: a cache or ragged keys of another 16-bit type than q's, shared
-    // prefixes in deterministic maps, scales of out in wide types or beside those of blocks.
+    // The contract excludes some pairs: a 16-bit cache or 16-bit ragged keys whose type differs
+    // from q's type, shared prefixes in deterministic maps, and scales of out for wide types or
+    // together with block scales.
     EXPECT_LT(num_missing, num_pairs / 10) << "space " << static_cast<int>(space);
     EXPECT_GT(num_pairs, 300);
   }
@@ -155,7 +156,7 @@ TEST(CrossProductTest, EveryPairOfTraitsIsMade) {
 
 TEST(CrossProductTest, EverySplitBoundAndEveryChunkOfKPackedKeysIsMade) {
   std::set<int> max_splits;
-  std::set<std::pair<int, int>> chunks;  // with the size of an element
+  std::set<std::pair<int, int>> chunks;  // with the element size
   for (uint64_t seed = 0; seed < 10; ++seed) {
     for (const CrossProductCase& c : CrossProductCases(seed, CrossProductSpace::kAll)) {
       if (c.mode == WorkMapMode::kDeterministic) max_splits.insert(c.max_splits);
@@ -171,10 +172,10 @@ TEST(CrossProductTest, EverySplitBoundAndEveryChunkOfKPackedKeysIsMade) {
   }
 }
 
-// A kernel fault, simulated by a float32 reference over a changed batch or layer.
+// A simulated kernel fault: the float32 reference over a modified batch or layer.
 struct PlantedFault {
   std::string name;
-  // False if the fault does not apply to the case.
+  // Returns false if the fault does not apply to the case.
   std::function<bool(PagedFixture& fixture)> plant;
 };
 
@@ -259,7 +260,8 @@ TEST(CrossProductTest, PlantedFaultsAreFound) {
       const ReferenceResult<float> faulty = InFloat(other);
       const AttentionValues got = {.out = {faulty.out.begin(), faulty.out.end()},
                                    .lse = {faulty.lse.begin(), faulty.lse.end()}};
-      // In some cases it changes nothing: no query is at the window's edge, all tails are empty.
+      // In some cases the fault has no effect: no query is at the window's edge, or all tails are
+      // empty.
       if (got.lse == std::vector<double>(own.lse.begin(), own.lse.end())) continue;
       ++planted[fault.name];
       const AttentionError error =
@@ -270,7 +272,7 @@ TEST(CrossProductTest, PlantedFaultsAreFound) {
   }
   for (const PlantedFault& fault : PlantedFaults()) {
     EXPECT_GE(planted[fault.name], 5) << fault.name;
-    // Some cases have almost no rotation: one key, turned as far as its query.
+    // In some cases rotation has almost no effect: a single key is rotated as far as its query.
     EXPECT_GE(10 * found[fault.name], 9 * planted[fault.name]) << fault.name;
   }
 }

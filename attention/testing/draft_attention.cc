@@ -25,8 +25,8 @@
 namespace reprise {
 namespace {
 
-// Chains of verified drafts: the attention of their rows, or of rows that a further builder makes of
-// them.
+// Chains with draft verification: the attention of their rows, or of rows that another builder
+// derives from them.
 class Chains {
  public:
   Chains(const DraftAttentionDevice& device, const DraftShape& shape, Random& random)
@@ -214,7 +214,7 @@ struct DraftPasses {
   const int32_t* chosen = nullptr;  // [num_passes, num_logits]
 };
 
-// Few short sequences, which share no block.
+// Few short sequences without shared blocks.
 DraftRowsShape SmallTreeShape(Random& random) {
   DraftRowsShape shape = DrawDraftTreeShape(random);
   while (shape.max_drafts > 20) shape = DrawDraftTreeShape(random);
@@ -263,7 +263,7 @@ void DrawPasses(Random& random, const DraftRowsShape& shape, DraftPasses& passes
   }
 }
 
-// For each slot, the keys before the drafts of its row.
+// Returns, for each slot, the number of keys before the drafts of its row.
 std::vector<int32_t> KeysBeforeDrafts(const DraftRowsShape& shape, const DraftedBatch& step) {
   std::vector<int32_t> num_keys(shape.num_slots);
   for (int r = 0; r < shape.num_rows; ++r) {

@@ -1,14 +1,15 @@
 // Attention through the builders of gathered, speculative, chunked, cross and context-parallel
-// batches and over a shared prefix, against a dense float64 computation over the keys that the
-// definition lets each query see: one suite for the CPU and for a GPU.
+// batches, and over a shared prefix. Compares with a dense float64 computation over the keys that
+// each query attends by definition. One suite for the CPU and GPUs.
 //
 //   DraftAttentionDevice device = {.torch = at::kCPU, .chain = ..., .plan = ..., .capture = ...};
 //   EXPECT_EQ(AttendThroughTree(device, {.q = DType::kBFloat16, .kv = DType::kFp8E4M3}, seed), "");
 //
-// Each function draws a shape and a layer from its seed. A step is the builders, the work map and
-// attention, over memory that stays where it is. The step runs eagerly once. Then it is captured as
-// one graph and replayed over other contents: lengths, tables, trees, masks, keys and values. Keys
-// are where the definition puts them, NaN everywhere else. Returns the first difference, or "".
+// Each function draws a shape and a layer from its seed. A step runs the builders, the tile
+// schedule and the attention, over memory that stays in place. The step first runs eagerly. It is
+// then captured as one graph and replayed over other contents: lengths, tables, trees, masks, keys
+// and values. Keys are stored at the slots given by the definition; all other slots hold NaN.
+// Returns the first difference, or an empty string.
 
 #ifndef REPRISE_ATTENTION_TESTING_DRAFT_ATTENTION_H_
 #define REPRISE_ATTENTION_TESTING_DRAFT_ATTENTION_H_
@@ -42,13 +43,13 @@ struct DraftAttentionTypes {
   DType kv = DType::kFloat32;
 };
 
-// Attention over tensors and arrays that stay where they are.
+// Attention over tensors and arrays that stay in place.
 struct AttendPlan {
-  std::function<absl::Status()> run;  // builds the work map, where there is one, and attends
-  std::function<void()> poison;       // the work map; or absent
+  std::function<absl::Status()> run;  // builds the work map, if any, and computes the attention
+  std::function<void()> poison;       // poisons the work map; may be empty
 };
 
-// What runs where: host forms over host memory, or launches on LibTorch's current stream.
+// The functions of a device: host forms over host memory, or launches on LibTorch's current stream.
 struct DraftAttentionDevice {
   at::Device torch = at::kCPU;
   std::function<void(const TreeBatchArgs&)> tree;
@@ -59,8 +60,8 @@ struct DraftAttentionDevice {
   std::function<void(const ConvertTablesArgs&)> convert;
   std::function<void(const CommonPrefixArgs&)> common_prefix;
   std::function<void(const MergeStatesArgs&)> merge;
-  // Takes the prefix of a batch that has common_prefix_len, where it uses a work map. The tensors
-  // outlive the plan.
+  // If it uses a work map, reads the common prefix of a batch with common_prefix_len once. The
+  // tensors outlive the plan.
   std::function<AttendPlan(const AttentionParams&, const PagedBatch&, const at::Tensor& q,
                            const KvLayer&, at::Tensor& out, at::Tensor& lse)>
       plan;
@@ -68,45 +69,45 @@ struct DraftAttentionDevice {
                            const at::Tensor& k, const at::Tensor& v, at::Tensor& out,
                            at::Tensor& lse)>
       plan_ragged;
-  // Records a step, which has run before, and returns what runs it again and waits: the replay of a
-  // captured graph, or on the CPU the same call.
+  // Records a step that has run before. Returns a function that runs the step again and waits: the
+  // replay of a captured graph, or on the CPU the same call.
   std::function<absl::StatusOr<std::function<void()>>(const std::function<absl::Status()>& step)>
       capture;
 };
 
 std::string AttendThroughChain(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
                                uint64_t seed);
-// Virtual rows of chunks, cut from chains: decodes, verified drafts and prompts' chunks.
+// Virtual rows of chunks, cut from chains: decodes, draft verification and prompt chunks.
 std::string AttendThroughChunks(const DraftAttentionDevice& device,
                                 const DraftAttentionTypes& types, uint64_t seed);
-// Chains over the keys of encoders of their own.
+// Chains whose rows attend the keys of separate encoders.
 std::string AttendThroughCross(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
                                uint64_t seed);
 std::string AttendThroughTree(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
                               uint64_t seed);
-// Trees of up to 200 nodes, most beyond the 64 of a tail mask, by packed custom masks.
+// Trees of up to 200 nodes. Most exceed the 64 nodes of a tail mask and use packed custom masks.
 std::string AttendThroughLargeTree(const DraftAttentionDevice& device,
                                    const DraftAttentionTypes& types, uint64_t seed);
 // All passes of a draft model's tree in one graph, each with its attention.
 std::string AttendThroughDraftLevels(const DraftAttentionDevice& device,
                                      const DraftAttentionTypes& types, uint64_t seed);
-// 2..4 simulated ranks, merged; sinks once.
+// 2 to 4 simulated ranks with merged results; sinks are counted once.
 std::string AttendThroughRanks(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
                                uint64_t seed);
-// The same, with the step's own keys as a part that is not in the caches.
+// Like AttendThroughRanks(), but the step's new keys are a separate part that is not in the caches.
 std::string AttendThroughContextsOfRanks(const DraftAttentionDevice& device,
                                          const DraftAttentionTypes& types, uint64_t seed);
-// Rows that share their first blocks, with common_prefix_len found by the builder; with and without
-// sinks and a softcap.
+// Rows that share their first blocks, with common_prefix_len found by the builder. With and without
+// sinks and softcap.
 std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device,
                                       const DraftAttentionTypes& types, uint64_t seed);
-// The same as three launches: all queries over the prefix, rows over the rest of their keys, and
-// the merge, at which the sinks are counted.
+// Like AttendThroughSharedPrefix(), in three launches: all queries over the prefix, rows over their
+// other keys, and the merge, which counts the sinks.
 std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
                                      const DraftAttentionTypes& types, uint64_t seed);
 // Rows gathered from arrays on the device, in every form of their lengths, with prompts, decodes
-// and empty rows; over their table, or over one that is made in the step from a table of tokens.
-// Entries behind a row's blocks are garbage.
+// and empty rows. Uses the rows' table, or a table that the step converts from a token table.
+// Entries after a row's blocks are garbage.
 std::string AttendThroughGather(const DraftAttentionDevice& device,
                                 const DraftAttentionTypes& types, uint64_t seed);
 

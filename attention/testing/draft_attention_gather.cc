@@ -20,9 +20,9 @@ constexpr int kNumTables = 7;
 
 struct GatherShape {
   SeqLenForm form = SeqLenForm::kWithStep;
-  bool from_tokens = false;  // the input is a table of tokens
+  bool from_tokens = false;  // the input is a token table
   int block_size = 0;
-  int max_blocks = 0;  // of a table row
+  int max_blocks = 0;  // per table row
   int num_rows = 0;
   int num_tokens = 0;
   int max_query_len = 0;
@@ -31,7 +31,7 @@ struct GatherShape {
   int num_blocks() const { return 1 + kNumTables * max_blocks; }
 };
 
-// The builder and, before it, the conversion of its table.
+// The arguments of the builder and of the table conversion before it.
 struct GatherStepArgs {
   BatchGatherArgs gather;
   ConvertTablesArgs convert;
@@ -79,11 +79,11 @@ GatherStepArgs CarveGather(const GatherShape& shape, ArrayCarver& carver) {
   return args;
 }
 
-// What a fill has drawn.
+// The values drawn by a fill.
 struct Drawn {
-  std::vector<int32_t> query_lens;  // of live rows
+  std::vector<int32_t> query_lens;  // one per live row
   std::vector<int32_t> table_rows;
-  std::vector<int32_t> keys;  // of each table row, this step's included
+  std::vector<int32_t> keys;  // one per table row, including this step's keys
 };
 
 Drawn DrawGather(Random& random, const GatherShape& shape, GatherStepArgs& args) {
@@ -119,7 +119,7 @@ Drawn DrawGather(Random& random, const GatherShape& shape, GatherStepArgs& args)
   }
   set(args.gather.num_live_rows, 0, num_live);
 
-  // Blocks of any order; behind those that hold keys, garbage.
+  // Shuffled blocks. Entries after the blocks with keys are garbage.
   std::vector<int32_t> blocks(shape.num_blocks() - 1);
   std::iota(blocks.begin(), blocks.end(), 1);
   random.Shuffle(blocks);
@@ -176,7 +176,7 @@ std::string AttendThroughGather(const DraftAttentionDevice& device,
   BuilderMemory<GatherStepArgs> host(
       [&](ArrayCarver& carver) { return CarveGather(shape, carver); });
   OnDevice<GatherStepArgs> on_device(device, host);
-  // Keys are written by the table of tokens, which names the same blocks.
+  // Keys are written through the token table, which refers to the same blocks.
   const BlockTableView& tokens = host.args().convert.table;
   Attended attended(device, types, host.args().gather.table, shape.num_tokens);
   attended.Plan(layer, GatherBatch(on_device.args().gather));

@@ -19,8 +19,8 @@ constexpr int kMostNodes = 200;
 constexpr int kMostKeys = 60;  // before a tree
 constexpr int64_t kBytesOfRow = TreeMaskBytes(kMostNodes, kMostKeys);
 
-// Rows of trees of 65 to 200 nodes, or of fewer in some contents: lengths, table and masks on the
-// host, and copies on the device, where a captured graph reads them.
+// Rows with trees of 65 to 200 nodes, or fewer nodes in some contents. Lengths, table and masks are
+// on the host, with copies on the device for a captured graph.
 class LargeTrees {
  public:
   LargeTrees(const DraftAttentionDevice& device, Random& random)
@@ -94,7 +94,7 @@ class LargeTrees {
     return absl::OkStatus();
   }
 
-  // From the parents alone.
+  // Returns the attended keys, computed from the parents only.
   std::vector<SeenKey> Seen() const {
     std::vector<SeenKey> seen;
     for (int r = 0; r < num_rows_; ++r) {
@@ -133,7 +133,7 @@ class LargeTrees {
   Random& random_;
   int num_rows_;
   int block_size_;
-  std::vector<std::vector<int32_t>> trees_;  // parents
+  std::vector<std::vector<int32_t>> trees_;  // parents of each node
   std::vector<int32_t> seq_lens_, query_start_loc_, entries_;
   std::vector<int64_t> offsets_;
   std::vector<uint8_t> masks_;
@@ -147,7 +147,7 @@ std::string AttendThroughLargeTree(const DraftAttentionDevice& device,
                                    const DraftAttentionTypes& types, uint64_t seed) {
   Random random(seed);
   AttentionParams layer = DrawLayer(random);
-  layer.window_left.reset();  // would count slots
+  layer.window_left.reset();  // a window would count slots
   LargeTrees trees(device, random);
   Attended attended(device, types, trees.table(), trees.num_tokens());
   attended.Plan(layer, trees.batch());

@@ -20,7 +20,7 @@
 namespace reprise {
 namespace {
 
-// `max_len`: keys of a row.
+// `max_len` is the maximum number of keys per row.
 DraftShape PrefixShape(Random& random, int max_len) {
   DraftShape shape = SmallShape(random);
   shape.max_blocks = NumBlocksFor(max_len, shape.block_size);
@@ -31,7 +31,7 @@ DraftShape PrefixShape(Random& random, int max_len) {
   return shape;
 }
 
-// Chains whose first blocks are those of table row 0.
+// Chains that share their first blocks with table row 0.
 class PrefixedChains {
  public:
   PrefixedChains(const DraftAttentionDevice& device, const DraftShape& shape, Random& random)
@@ -86,7 +86,7 @@ class PrefixedChains {
   }
 
   bool HasQueries() { return !ChainByDefinition(host_.args(), {}).empty(); }
-  // Keys that all rows share.
+  // Number of keys that all rows share.
   int64_t shared() const { return shared_; }
   const BlockTableView& table() { return host_.args().table; }
   BatchGatherArgs& on_device() { return on_device_.args(); }
@@ -152,7 +152,8 @@ std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device,
 std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
                                      const DraftAttentionTypes& types, uint64_t seed) {
   Random random(seed);
-  // Now and then long enough to be cut where a map bounds the pieces of a row.
+  // Some seeds use rows that are long enough to be split even if a map limits the number of splits
+  // per row.
   const DraftShape shape = PrefixShape(random, seed % 6 == 0 ? 2600 : 300);
   const Sinks sinks(random, device.torch);
   const AttentionParams layer = DrawPrefixLayer(random);
@@ -163,7 +164,7 @@ std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
   const at::Tensor loc = over(arrays.query_start_loc, shape.num_rows + 1);
   const at::Tensor lens = over(arrays.seq_lens, shape.num_rows);
 
-  // One row of all queries over the prefix; where a window ends follows from their positions.
+  // One row with all queries over the prefix. The end of a window follows from the positions.
   at::Tensor prefix = at::full({1}, 0, ints), prefix_loc = at::full({2}, 0, ints);
   at::Tensor zero = at::full({1}, 0, ints);
   Attended over_prefix(device, types, chains.table(), shape.num_tokens);
@@ -208,7 +209,7 @@ std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
       .step =
           [&] {
             device.gather(chains.on_device());
-            // By kernels, as all of a builder's work: copies would be nodes of another kind.
+            // Uses kernels, like builders: copies would add other types of graph nodes.
             at::Tensor prefix_end = prefix_loc.narrow(0, 1, 1);
             at::sub_out(prefix_end, loc.narrow(0, shape.num_rows, 1), zero);
             at::sub_out(start, prefix.expand({shape.num_rows}), zero);

@@ -23,10 +23,10 @@
 namespace reprise {
 namespace {
 
-// The attention of a step's new tokens among themselves, from tensors that are not in a cache.
+// The attention among a step's new tokens, which are in tensors and not in a cache.
 class NewTokens {
  public:
-  // `loc`: [num_rows + 1] on the device, where each row's tokens begin.
+  // `loc`: [num_rows + 1] on the device, the first token of each row.
   NewTokens(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
             const DraftShape& shape, const AttentionParams& layer, const int32_t* loc)
       : types_(types),
@@ -47,8 +47,8 @@ class NewTokens {
   NewTokens(const NewTokens&) = delete;
   NewTokens& operator=(const NewTokens&) = delete;
 
-  // `seen`: where a token sees itself, it has its row and place. The values are those that a cache
-  // would hold.
+  // Takes each token's row and place from the pair of the token with itself in `seen`. Rounds the
+  // values like a cache.
   void Fill(const std::vector<SeenKey>& seen) {
     at::Tensor k = at::full(k_.sizes(), kNan, Floats(at::kCPU));
     at::Tensor v = at::full(k_.sizes(), kNan, Floats(at::kCPU));
@@ -82,8 +82,8 @@ class NewTokens {
   AttendPlan plan_;
 };
 
-// `part`: of the keys that each rank attends; those of the step are a part of their own if it is
-// kContext.
+// `part` selects the keys that each rank attends. If it is kContext, the step's keys form a
+// separate part.
 std::string MergeRanks(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
                        KeyPart part, uint64_t seed) {
   Random random(seed);
@@ -93,7 +93,7 @@ std::string MergeRanks(const DraftAttentionDevice& device, const DraftAttentionT
   const AttentionParams layer = DrawLayer(random);
   const Sinks sinks(random, device.torch);
 
-  // Lengths are global; every rank has tables of its own, here of the same blocks.
+  // Lengths are global. Each rank has separate tables; here they name the same blocks.
   BuilderMemory<BatchGatherArgs> host([&](ArrayCarver& carver) {
     BatchGatherArgs args = CarveChainBatch(shape, carver);
     args.key_positions = {.rank = 0, .world = world, .interleave = interleave};
@@ -126,8 +126,8 @@ std::string MergeRanks(const DraftAttentionDevice& device, const DraftAttentionT
   merge.num_parts = world + (new_tokens ? 1 : 0);
   merge.sinks = sinks.device();
 
-  const int num_new = part == KeyPart::kContext ? 0 : shape.max_new;  // in the cache
-  // Keys of a rank, by counting in runs, not by the builder's functions.
+  const int num_new = part == KeyPart::kContext ? 0 : shape.max_new;  // new keys in the cache
+  // Computes the keys of a rank by counting, without the builder's functions.
   const auto write_share = [&](int rank) {
     const auto share = [&](int64_t num_tokens) {
       int64_t held = 0;
@@ -139,7 +139,7 @@ std::string MergeRanks(const DraftAttentionDevice& device, const DraftAttentionT
       const int64_t num_keys = share(std::min<int64_t>(limit, seq_lens[row] + num_new));
       for (int64_t local = 0; local < num_keys; ++local) {
         if (local / shape.block_size * shape.block_size >= seq_lens[row] + shape.max_new) {
-          break;  // the table has no block there and must not be read
+          break;  // the table has no block for this key and must not be read
         }
         const int64_t place = (local / interleave * world + rank) * interleave + local % interleave;
         ranks[rank].Write(SlotByDefinition(table, row, local), row, place);
@@ -154,7 +154,7 @@ std::string MergeRanks(const DraftAttentionDevice& device, const DraftAttentionT
                              for (int row = 0; row < shape.num_tables; ++row) {
                                auto& seq_len = const_cast<int32_t&>(seq_lens[row]);
                                seq_len = static_cast<int32_t>(std::min<int64_t>(seq_len, limit));
-                               // Empty shares.
+                               // Some ranks get no keys.
                                if (random.OneIn(4)) seq_len = std::min(seq_len, random.Int(0, 2));
                              }
                              for (int rank = 0; rank < world; ++rank) {

@@ -16,14 +16,15 @@ class Collector {
     seen_.push_back(key);
   }
 
-  // Tokens 0..position of a sequence.
+  // Adds tokens 0..position of a sequence.
   void AddCausal(int token, int32_t row, int64_t position) {
     for (int64_t key = 0; key <= position; ++key) Add({token, position, row, key, key});
   }
 
-  // The cache, and the path from the root to a node: each ancestor a position nearer to the cache.
+  // Adds the cached tokens and the path from the root to `node`. The position of each ancestor is
+  // one less than its child's position.
   void AddPath(int token, int32_t row, int64_t prefix, const int32_t* parents, int node) {
-    std::vector<int> path;  // from the node up
+    std::vector<int> path;  // from the node to the root
     for (int at = node; at >= 0; at = parents[at]) path.push_back(at);
     const int64_t position = prefix + static_cast<int64_t>(path.size()) - 1;
     for (int64_t key = 0; key < prefix; ++key) Add({token, position, row, key, key});

@@ -1,10 +1,10 @@
-// Which keys the queries of speculative batches see, from the definition alone, without block
+// Computes from the definition which keys the queries of speculative batches attend, without block
 // tables, masks or other results of a builder.
 //
 //   const std::vector<SeenKey> seen = TreeByDefinition(args, layer.window_left);
 //   EXPECT_EQ(DifferenceOf(VisibleSet(layer, batch, block_size), PairsOf(seen, args.table)), "");
 //
-// Reads only the inputs of a builder. Pure functions of host data.
+// Reads only the inputs of a builder. Thread safety: pure functions of host data.
 
 #ifndef REPRISE_ATTENTION_TESTING_DRAFT_DEFINITIONS_H_
 #define REPRISE_ATTENTION_TESTING_DRAFT_DEFINITIONS_H_
@@ -22,8 +22,8 @@
 
 namespace reprise {
 
-// Token `token` of the batch, at query_position, sees key number `place` of the sequence in table
-// row `row`, at key_position.
+// Token `token` of the batch, at query_position, attends key number `place` of the sequence in
+// table row `row`, at key_position.
 struct SeenKey {
   int token = 0;
   int64_t query_position = 0;
@@ -32,20 +32,20 @@ struct SeenKey {
   int64_t key_position = 0;
 };
 
-// The keys of all ranks together.
+// Returns the keys of all ranks together.
 std::vector<SeenKey> ChainByDefinition(const BatchGatherArgs& args, std::optional<int> window_left);
 std::vector<SeenKey> TreeByDefinition(const TreeBatchArgs& args, std::optional<int> window_left);
-// A pass of a draft model. REQUIRES: no block of the tables is missing; a tree has no ranks, and its
-// parents are by token.
+// Returns the keys of one pass of a draft model. REQUIRES: the tables have no missing blocks; a
+// tree has no ranks, and its parents are indexed by token.
 std::vector<SeenKey> DraftPassByDefinition(const DraftRowsArgs& args,
                                            std::optional<int> window_left);
 
-// Tokens of the longest sequence within max_context_len whose share fits the table on every rank,
-// by counting.
+// Returns the length of the longest sequence within max_context_len whose part fits the table on
+// every rank. Computed by counting.
 int64_t LimitByDefinition(const BlockTableView& table, int64_t max_context_len,
                           const KeyPositions& ranks = {});
 
-// By slot, in the order of VisibleSet().
+// Returns pairs by slot, in the order of VisibleSet().
 VisiblePairs PairsOf(const std::vector<SeenKey>& seen, const BlockTableView& table);
 
 }  // namespace reprise

@@ -52,7 +52,7 @@ BatchArrays CarveArrays(int64_t num_rows, int64_t num_tokens, bool has_tail, Arr
   return arrays;
 }
 
-// Tokens of a sequence: few, around block borders, up to the limit, any.
+// Returns the length of a sequence: short, near a block boundary, near the limit, or any.
 int DrawSeqLen(Random& random, const DraftShape& shape) {
   const int64_t limit = LimitOf(shape);
   const int border = shape.block_size * random.Int(0, 4) + random.Int(-1, 1);
@@ -62,8 +62,8 @@ int DrawSeqLen(Random& random, const DraftShape& shape) {
   return static_cast<int>(std::clamp<int64_t>(length, 0, limit));
 }
 
-// Lengths of all table rows, and a shuffled table: blocks for what is cached and `num_new` tokens
-// more, absurd entries after them.
+// Draws the lengths of all table rows and a shuffled table. The table has blocks for the cached
+// tokens and `num_new` more tokens; later entries are invalid.
 void DrawSequences(Random& random, const DraftShape& shape, int num_new, double hostility,
                    const BlockTableView& table, int32_t* seq_len) {
   std::vector<int32_t> blocks(shape.num_blocks() - 1);
@@ -83,7 +83,7 @@ void DrawSequences(Random& random, const DraftShape& shape, int num_new, double 
   }
 }
 
-// Table rows of live rows in any order, each once; -1 for padded ones.
+// Draws distinct table rows for the live rows, in any order, and negative values for padded rows.
 void DrawSlots(Random& random, const DraftShape& shape, double hostility, int32_t* slots) {
   std::vector<int32_t> rows(shape.num_tables);
   std::iota(rows.begin(), rows.end(), 0);
@@ -256,7 +256,7 @@ void DrawCrossDraft(Random& random, const DraftShape& shape, CrossDraftArgs& arg
     lens[row] = random.OneIn(5) ? 0 : random.Int(0, args.cross.max_encoder_len);
     for (int64_t column = 0; column < shape.max_blocks; ++column) {
       const bool is_used = column * shape.block_size < lens[row];
-      // Of all blocks each once, in an order that changes.
+      // Uses every block once, in an order that depends on the length.
       const auto block = static_cast<int32_t>(1 + row * shape.max_blocks +
                                               (column + lens[row]) % shape.max_blocks);
       entries[row * shape.max_blocks + column] = is_used ? block : -12345;
@@ -272,7 +272,7 @@ void DrawAdvanceStep(Random& random, const DraftShape& shape, double hostility,
   DrawSlots(random, shape, 0, slots.data());
   const int64_t limit = LimitOf(shape);
   for (int r = 0; r < shape.num_rows; ++r) {
-    // A row at its limit cannot continue, which is a fault, so this needs hostility.
+    // A row at its limit cannot continue. That is a fault, so it requires hostility.
     const bool is_live = slots[r] >= 0 && (seq_len[slots[r]] < limit || hostility > 0);
     const auto put = [&](const int32_t* array, int32_t value) {
       Mutable(array)[r] = IsHostile(random, hostility) ? Absurd(random) : value;

@@ -14,7 +14,7 @@ constexpr std::string_view kFeatureNames[] = {
     "alibi_rows",   "q_head_scales", "custom_mask"};
 static_assert(std::size(kFeatureNames) == static_cast<size_t>(Feature::kNumFeatures));
 
-// Drops one of two features that exclude each other: the one that is not required, else the second.
+// If both features are present, drops one: the one that is not required, or the second if both are.
 void Exclude(FeatureSet& features, const FeatureSet& required, Feature first, Feature second) {
   if (!features.Has(first) || !features.Has(second)) return;
   const bool keep_second = required.Has(second) && !required.Has(first);
@@ -25,7 +25,8 @@ void Exclude(FeatureSet& features, const FeatureSet& required, Feature first, Fe
 
 FeatureSet DrawFeatures(const FixtureOptions& options, Random& random) {
   FeatureSet features;
-  // Draws batches with few features and with many: batches with few show faults of single pairs.
+  // Draws batches with few and with many features: batches with few features reveal faults of
+  // single pairs.
   const int one_in = random.Pick({2, 4, 8});
   for (int i = 0; i < static_cast<int>(Feature::kNumFeatures); ++i) {
     const auto feature = static_cast<Feature>(i);

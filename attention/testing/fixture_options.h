@@ -1,4 +1,4 @@
-// What a generated fixture may contain: see attention/testing/batch_generator.h.
+// The possible contents of a generated fixture (attention/testing/batch_generator.h).
 
 #ifndef REPRISE_ATTENTION_TESTING_FIXTURE_OPTIONS_H_
 #define REPRISE_ATTENTION_TESTING_FIXTURE_OPTIONS_H_
@@ -15,39 +15,39 @@
 
 namespace reprise {
 
-// What a fixture may contain beyond rows of queries over causal keys. Each is drawn independently,
-// in some fixtures; combinations that the contract excludes are never made.
+// Optional contents of a fixture, besides rows of queries over causal keys. Each feature is drawn
+// independently, in some fixtures. Combinations that the contract excludes do not occur.
 enum class Feature {
   kTableRow,         // permuted, shared and virtual rows
-  kKeyStart,         // any value
+  kKeyStart,         // default, shifted, or arbitrary
   kQueryPositions,   // the default ones, shifted, or arbitrary
-  kTail,             // tree masks, with garbage in bits past tail_len
+  kTail,             // tree masks, with garbage in bits beyond tail_len
   kContextParallel,  // 2..4 ranks
   kNotCausal,
   kLongQueries,  // rows with more queries than keys
   kCommonPrefix,
-  kPaddedRows,  // padded rows at the end and empty ones between
+  kPaddedRows,  // padded rows at the end, and empty rows between
   kInertTokens,
   kWindow,  // left, right or both
   kSoftcap,
   kAlibi,
   kSinks,
-  kScale,        // a scale of its own
-  kQuantScales,  // q, k, v scales: value, per tensor, head, row, both
+  kScale,        // a non-default scale
+  kQuantScales,  // q, k, v scales: value, per tensor, head, row, or both
   kRotary,
   kSparse,
-  kStridedQ,    // q as a slice of a fused projection
-  kUnalignedQ,  // with odd strides too
+  kStridedQ,    // q is a slice of a fused projection
+  kUnalignedQ,  // also with odd strides
   kDifferentV,  // head_dim_v != head_dim_qk
   kOddHeadDim,  // head dims that are not multiples of 8
-  // Blocks, and in half of the caches heads and tokens, with gaps between them; half hold other
-  // layers in each block.
+  // Gaps between blocks; half of the caches also have gaps between heads and tokens. Half have
+  // other layers within each block.
   kBlockGap,
-  kLargeLogits,  // softmax close to a maximum
-  kNewKeys,      // the rows' own keys from tensors, while the cache's are NaN
-  kAlibiRows,    // ALiBi slopes of each table row's own
+  kLargeLogits,  // softmax dominated by one key
+  kNewKeys,      // new keys come from tensors, and are NaN in the cache
+  kAlibiRows,    // separate ALiBi slopes for each table row
   kQHeadScales,  // a scale for each q head
-  kCustomMask,   // packed masks of any pattern, in some rows
+  kCustomMask,   // packed masks with any pattern, in some rows
   kNumFeatures,  // not a feature
 };
 
@@ -77,25 +77,25 @@ class FeatureSet {
   std::bitset<static_cast<int>(Feature::kNumFeatures)> bits_;
 };
 
-// "tail window ...".
+// Returns the names of the features: "tail window ...".
 std::string ToString(const FeatureSet& features);
 
-// Absent values are drawn.
+// The options of a fixture. Absent values are drawn.
 struct FixtureOptions {
   uint64_t seed = 0;
-  // kNewKeys must be requested: a caller that does not read the new keys finds NaN.
+  // kNewKeys must be requested: callers that do not read the new keys would read NaN.
   FeatureSet allowed = FeatureSet::All().Without({Feature::kNewKeys});
-  FeatureSet required = {};  // drawn regardless of `allowed`, unless another one excludes it
+  FeatureSet required = {};  // always drawn, unless another feature excludes it
   int max_rows = 6;
   int max_query_len = 12;
   int min_seq_len = 1;  // minimum number of keys of a row with keys
   int max_seq_len = 80;
   std::optional<DType> q_dtype = {};   // any but float64; drawn: float32, float16, bfloat16
-  std::optional<DType> kv_dtype = {};  // any but float64; of ragged fixtures q's, or fp8 if:
-  // Ragged fixtures may have k and v in fp8, and scales of them, which the caller passes on.
+  std::optional<DType> kv_dtype = {};  // any but float64; ragged fixtures: as q, or fp8 if:
+  // Allows fp8 k and v in ragged fixtures. The caller must then pass their scales on.
   bool quantised_ragged = false;
   std::optional<KvMemoryLayout> layout = {};
-  std::optional<int> k_chunk = {};  // of kKPacked: 0 (16 bytes), 4 or 8 dims; divides head_dim_qk
+  std::optional<int> k_chunk = {};  // for kKPacked: 0 (16 bytes), 4 or 8 dims; divides head_dim_qk
   std::optional<int> block_size = {};
   std::optional<int> num_kv_heads = {};
   std::optional<int> group_size = {};
@@ -103,8 +103,8 @@ struct FixtureOptions {
   std::optional<int> head_dim_v = {};
 };
 
-// Draws the features of one fixture: some of the allowed ones and every required one, without those
-// that others exclude.
+// Draws the features of a fixture: some of the allowed features, and all required features. Drops
+// features that other features exclude.
 FeatureSet DrawFeatures(const FixtureOptions& options, Random& random);
 
 }  // namespace reprise

@@ -40,7 +40,8 @@ at::Tensor BytesOf(const at::Tensor& tensor) { return tensor.view(at::kByte); }
 
 }  // namespace
 
-// As a caller plans who knows its calls. Other head dims have maps that serve every call.
+// For head dims from 129 to kMaxHeadDimOfOneWarp, restricts the kernels to those that the call
+// needs, like a caller that knows its calls. Maps for other head dims serve every call.
 template <typename Batch>
 KernelChoice GpuAttention::KernelsOf(const Batch& batch, KernelChoice kernels,
                                      DType q_dtype) const {
@@ -182,7 +183,7 @@ absl::StatusOr<std::string> GpuAttention::KernelName() {
 }
 
 absl::Status GpuAttention::Capture() {
-  // No work of other streams may be under way on what the capture uses.
+  // Work of other streams must not use the memory of the capture.
   REPRISE_RETURN_IF_ERROR(Checked(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
   const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
   const c10::cuda::CUDAStreamGuard guard(stream);

@@ -10,7 +10,7 @@
 namespace reprise {
 namespace {
 
-// Products in float32 round no operand.
+// float32 MMAs do not round their operands.
 DType RoundingOf(DType products) {
   return products == DType::kFloat32 ? DType::kFloat64 : products;
 }
@@ -56,7 +56,7 @@ ExpectedPair<Fixture> ExpectedOfBoth(FixturePair<Fixture> pair, const CrossProdu
           .second = ExpectedOfOne(std::move(pair.second), c)};
 }
 
-// Compares what the GPU holds, and says what is wrong.
+// Compares the results on the GPU. Returns a description of the fault.
 template <typename Fixture>
 std::string FaultOf(const GpuAttention& gpu, const ExpectedAttention<Fixture>& expected,
                     const CrossProductCase& c, const OutputRounding& out, AttentionError& error) {

@@ -1,11 +1,11 @@
-// Runs a case of the cross-product (attention/testing/cross_product.h) on the GPU and compares it
-// with the reference.
+// Runs a case of the cross-product (attention/testing/cross_product.h) on the GPU and compares the
+// result with the reference.
 //
 //   const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);
 //   absl::StatusOr<GpuOutcome> outcome = RunOnGpu(expected, c);
 //   EXPECT_EQ(outcome->fault, "");
 //
-// Thread safety: ExpectedOf() may run on many threads; RunOnGpu() on one. Cost: mostly the
+// Thread safety: ExpectedOf() may run on many threads, RunOnGpu() on one thread. Cost: mostly the
 // references.
 
 #ifndef REPRISE_ATTENTION_TESTING_GPU_CHECK_H_
@@ -24,7 +24,8 @@
 
 namespace reprise {
 
-// A fixture with its exact result, and the same arithmetic in the kernel's precision.
+// A fixture with its exact result, and with the result of the same arithmetic in the kernel's
+// precision.
 template <typename Fixture>
 struct ExpectedAttention {
   Fixture fixture;
@@ -37,7 +38,7 @@ struct ExpectedPair {
   ExpectedAttention<Fixture> first;
   ExpectedAttention<Fixture> second;
 
-  // Of both.
+  // Describes both fixtures.
   const std::string& description() const { return second.fixture.description; }
 };
 
@@ -45,35 +46,37 @@ ExpectedPair<PagedFixture> ExpectedOf(FixturePair<PagedFixture> pair, const Cros
 ExpectedPair<RaggedFixture> ExpectedOf(FixturePair<RaggedFixture> pair, const CrossProductCase& c);
 
 struct GpuOutcome {
-  std::string kernel;  // its name
-  // Of out and lse of the batch's tokens: of the first contents, run eagerly, and of the second ones,
-  // replayed.
+  std::string kernel;  // name of the kernel
+  // Errors of out and lse for the batch's tokens: `eager` for the first contents, run eagerly, and
+  // `replayed` for the second contents, replayed.
   AttentionError eager;
   AttentionError replayed;
-  // The most pieces into which either run cut a range of queries (MostPieces() of gpu_memory.h).
+  // Maximum number of KV splits of a Q tile in each run (MostPieces() of gpu_memory.h).
   int eager_pieces = 0;
   int replayed_pieces = 0;
-  // Empty, or the fault: an error beyond its limit, NaN, a value where no key is seen, a write
-  // outside of out and lse, or bits of a replay that differ from those of the eager run.
+  // Empty, or a description of the fault: an error beyond its limit, NaN, a result for a query
+  // without keys, a write outside of out and lse, or a replay that differs bitwise from the eager
+  // run.
   std::string fault;
 };
 
-// Runs the first contents eagerly and captures the work map and attention in one graph. Then it
-// overwrites every array, q, the keys and a scale of out in memory by the second contents and replays; then by the
-// first ones again, whose bits must be those of the eager run. All over poisoned maps and results.
-// Errors: those of PagedAttention().
+// Runs the first contents eagerly, and captures the work map and the attention in one graph. Then
+// overwrites every array, q, the keys and a scale of out in memory with the second contents, and
+// replays. Finally writes the first contents again and replays; the result must be bitwise
+// identical to the eager run. All runs use poisoned maps and results.
+// Errors: errors of PagedAttention().
 template <typename Fixture>
 absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
                                     const CrossProductCase& c);
 
-// All features but those that the kernels with direct loads leave to the converting ones.
+// All features except those that kernels with direct loads do not support.
 inline FeatureSet DirectFeatures() {
   return FeatureSet::All().Without({Feature::kRotary, Feature::kNewKeys, Feature::kOddHeadDim,
                                     Feature::kDifferentV, Feature::kUnalignedQ});
 }
 
-// Runs a case by RunOnGpu(), expects no fault, and calls then(expected, outcome). A case that does
-// not run is a fatal failure.
+// Runs a case with RunOnGpu(), expects no fault, and calls then(expected, outcome). It is a fatal
+// failure if the case does not run.
 template <typename Then>
 void ExpectNoFault(const CrossProductCase& c, const Then& then) {
   const ExpectedPair<PagedFixture> expected = ExpectedOf(MakePagedFixturePair(c.fixture), c);

@@ -37,7 +37,7 @@ int ComputeCapability() {
 }
 
 void* GpuMemory::Copy(const void* host, size_t num_bytes) {
-  // One more, so that an empty array has an address.
+  // Allocates one more byte, so that an empty array has an address.
   const auto size = static_cast<int64_t>(num_bytes) + 1;
   if (num_placed_ == copies_.size()) copies_.push_back(BytesOnGpu(size));
   const at::Tensor& copy = copies_[num_placed_++];

@@ -6,8 +6,8 @@
 //   work.Poison();
 //   ASSERT_TRUE(LaunchWorkMap(batch, window, work.map(), stream).ok());
 //
-// Thread safety: none; one owner. Memory is freed with the objects, after the pending work of
-// LibTorch's current stream.
+// Thread safety: not thread-safe; one owner. Destroying an object frees its memory after the
+// pending work of LibTorch's current stream.
 
 #ifndef REPRISE_ATTENTION_TESTING_GPU_MEMORY_H_
 #define REPRISE_ATTENTION_TESTING_GPU_MEMORY_H_
@@ -24,19 +24,20 @@
 
 namespace reprise {
 
-// Whether there is a GPU; tests skip where there is none.
+// Whether this machine has a GPU. Tests without one are skipped.
 bool HasGpu();
 
-// Compute capability of the current GPU; 90 is 9.0.
+// Returns the compute capability of the current GPU; 90 is 9.0.
 int ComputeCapability();
 
 class GpuMemory {
  public:
-  // The address of a copy of the bytes, aligned to 16 bytes and more. On the current stream.
+  // Copies the bytes on the current stream. Returns the address of the copy, aligned to at least 16
+  // bytes.
   void* Copy(const void* host, size_t num_bytes);
 
-  // The next copies go over those made so far, in their order, to the same addresses: other contents
-  // for a captured graph. CHECK-fails if one has another size.
+  // Makes the following copies overwrite the existing copies in order, at the same addresses. Gives
+  // a captured graph other contents. CHECK-fails if a copy differs in size.
   void Rewind() { num_placed_ = 0; }
 
   reprise::Placement Placement() {
@@ -48,18 +49,18 @@ class GpuMemory {
   size_t num_placed_ = 0;  // since the last Rewind()
 };
 
-// A view of device memory as a tensor [num_tokens, num_heads, head_dim].
+// Returns a view of device memory as a tensor [num_tokens, num_heads, head_dim].
 at::Tensor TensorOf(const TokenView& view, int64_t num_tokens, int num_heads, int head_dim);
 
 class GpuWorkMap {
  public:
-  // CHECK-fails on options that cannot be planned.
+  // CHECK-fails if the options cannot be planned.
   explicit GpuWorkMap(const WorkMapOptions& options);
 
   const WorkMap& map() const { return map_; }
   const WorkMapPlan& plan() const { return plan_; }
 
-  // Fills the workspace with bytes that make huge counts and floats, on the current stream.
+  // Fills the workspace with bytes that give huge counts and floats, on the current stream.
   void Poison();
 
  private:
@@ -68,10 +69,10 @@ class GpuWorkMap {
   WorkMap map_;
 };
 
-// The largest number of pieces of a range of a map in device memory; 0 if no range is cut, or the map
-// was not built since it was poisoned. Waits.
+// Returns the maximum number of KV splits of a Q tile in a map in device memory. Returns 0 if no
+// tile is split, or if the map was not built since it was poisoned. Waits.
 int MostPieces(const TileMap& map);
-// Of either of its maps.
+// Returns the maximum over both maps of `map`.
 int MostPieces(const WorkMap& map);
 
 }  // namespace reprise

@@ -1,13 +1,13 @@
-// Test data in host memory that stays where it is while its contents change: what a captured graph
-// has on a device (attention/testing/gpu_memory.h).
+// Test data in host memory that stays in place while its contents change. The host counterpart of a
+// captured graph's device memory (attention/testing/gpu_memory.h).
 //
 //   HostMemory memory;
 //   PagedBatch batch = pair.first.Batch(memory.Placement());
 //   ...
 //   memory.Rewind();
-//   pair.second.Batch(memory.Placement());   // in the same order: batch reads the second contents
+//   pair.second.Batch(memory.Placement());   // same order: `batch` now has the second contents
 //
-// Thread safety: none; one owner.
+// Thread safety: not thread-safe; one owner.
 
 #ifndef REPRISE_ATTENTION_TESTING_HOST_MEMORY_H_
 #define REPRISE_ATTENTION_TESTING_HOST_MEMORY_H_
@@ -25,7 +25,7 @@ namespace reprise {
 
 class HostMemory {
  public:
-  // The address of a copy of the bytes, aligned for every type.
+  // Copies the bytes. Returns the address of the copy, aligned for every type.
   void* Copy(const void* host, size_t num_bytes) {
     if (num_placed_ == copies_.size()) {
       copies_.push_back({std::make_unique<std::max_align_t[]>(num_bytes / kUnit + 1), num_bytes});
@@ -40,8 +40,8 @@ class HostMemory {
     return [this](const void* host, size_t num_bytes) { return Copy(host, num_bytes); };
   }
 
-  // The next copies go over those made so far, in their order, to the same addresses. CHECK-fails if
-  // one has another size.
+  // Makes the following copies overwrite the existing copies in order, at the same addresses.
+  // CHECK-fails if a copy differs in size.
   void Rewind() { num_placed_ = 0; }
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 constexpr int64_t kGuardBytes = 4096;
-constexpr uint8_t kPoison = 0x7f;  // 0x7f7f7f7f is a huge count; as a float it is huge too
+constexpr uint8_t kPoison = 0x7f;  // 0x7f7f7f7f is a huge count, and a huge float
 constexpr uint8_t kGuard = 0xa5;
 
 }  // namespace

@@ -1,13 +1,13 @@
-// A work map on the host with its memory, poisoned: for tests.
+// A work map on the host with poisoned memory, for tests.
 //
 //   HostWorkMap work({.num_q_heads = 8, .num_kv_heads = 2, ...});
 //   ASSERT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
 //   EXPECT_TRUE(work.IsGuardIntact());
 //
-// The partials' memory is left out (the builder does not touch it), so that large plans cost
-// little.
+// Does not allocate the partials' memory, which the builder does not access, so that large plans
+// are cheap.
 //
-// Thread safety: none; one owner.
+// Thread safety: not thread-safe; one owner.
 
 #ifndef REPRISE_ATTENTION_TESTING_HOST_WORK_MAP_H_
 #define REPRISE_ATTENTION_TESTING_HOST_WORK_MAP_H_
@@ -25,30 +25,30 @@ namespace reprise {
 
 class HostWorkMap {
  public:
-  // CHECK-fails on options that cannot be planned.
+  // CHECK-fails if the options cannot be planned.
   explicit HostWorkMap(const WorkMapOptions& options);
 
   const WorkMap& map() const { return map_; }
   const WorkMapPlan& plan() const { return plan_; }
 
-  // Fills the workspace with bytes that make huge counts and NaN.
+  // Fills the workspace with bytes that give huge counts and NaN.
   void Poison();
 
-  // True if nothing was written before the workspace or after its part for the map.
+  // Returns true if the memory before the workspace and after the map's part of it is unchanged.
   bool IsGuardIntact() const;
 
-  // Key steps of each column of map().main, to judge evenness.
+  // Returns the number of KV tiles of each queue of map().main, to measure the balance.
   std::vector<int64_t> ColumnSteps() const;
 
  private:
   WorkMapPlan plan_;
   std::vector<uint8_t> memory_;
   int64_t workspace_begin_ = 0;
-  int64_t workspace_bytes_ = 0;  // up to the partials
+  int64_t workspace_bytes_ = 0;  // size up to the partials
   WorkMap map_;
 };
 
-// The options of a plan for just this batch.
+// Returns the options of a plan for this batch only.
 WorkMapOptions OptionsFor(const PagedBatch& batch, const AttentionParams& layer, DType dtype);
 
 }  // namespace reprise

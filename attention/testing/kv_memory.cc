@@ -44,7 +44,7 @@ KvMemory::KvMemory(const KvMemoryOptions& options) : options_(options) {
   const bool is_packed =
       options.layout == KvMemoryLayout::kPackedNhd || options.layout == KvMemoryLayout::kPackedHnd;
   bool one_tensor = is_packed;
-  // Elements of a layer that are together: a block of it, or in HND forms a head of a block.
+  // Contiguous elements of a layer: a block, or in HND forms a head of a block.
   int64_t k_piece = 0;
   int64_t v_piece = 0;
   const auto set_hnd = [&](KvView& view, int64_t dim, int64_t& piece) {
@@ -111,11 +111,12 @@ KvMemory::KvMemory(const KvMemoryOptions& options) : options_(options) {
                      .dim_chunk = layer_.rope_dim};
       break;
   }
-  // Where V begins, in a piece of both.
+  // Offset of V in contiguous elements that hold both K and V.
   int64_t v_after_k = 0;
   if (is_packed) {
     CHECK_EQ(dim_qk, dim_v);
-    // A block's V follows its K; with layers within the block, each head's of HND.
+    // V follows K within each block. If several layers share a block in an HND form, V follows K
+    // within each head.
     v_after_k = is_hnd && num_layers == 1 ? heads * k_piece : k_piece;
     if (!is_hnd || num_layers > 1) k_piece = v_piece = 2 * k_piece;
   } else if (options.layout == KvMemoryLayout::kDiffKv ||

@@ -1,11 +1,11 @@
-// Host memory for one layer's KV cache in any layout of cache/storage/kv_layer.h, with NaN in all
-// elements that were not set: for tests.
+// Host memory for one layer's KV cache, in any layout of cache/storage/kv_layer.h, for tests.
+// Elements that have not been set are NaN.
 //
 //   KvMemory memory({.layout = KvMemoryLayout::kHnd, .num_blocks = 9, .block_size = 4, ...});
 //   memory.SetK(block, token, head, dim, 0.5);
 //   KvLayer kv = memory.View(OnHost);
 //
-// Thread safety: none; one owner. The memory lives as long as the object.
+// Thread safety: not thread-safe; one owner. The object owns the memory.
 
 #ifndef REPRISE_ATTENTION_TESTING_KV_MEMORY_H_
 #define REPRISE_ATTENTION_TESTING_KV_MEMORY_H_
@@ -22,7 +22,8 @@
 namespace reprise {
 
 // Returns the address at which the reader of a fixture finds these host bytes: the same address on
-// the host, that of a copy on a device. Called once per array and View(), not for absent arrays.
+// the host, or the address of a copy on a device. Called once per array and View(), not for absent
+// arrays.
 using Placement = std::function<void*(const void* host, size_t num_bytes)>;
 
 void* OnHost(const void* host, size_t num_bytes);
@@ -34,9 +35,10 @@ enum class KvMemoryLayout {
   kPackedHnd,  // one tensor [num_blocks, 2, heads, block_size, dim]; one head_dim
   kDiffKv,     // one tensor [num_blocks, block_size, heads, head_dim_qk + head_dim_v]
   kDiffKvHnd,  // one tensor [num_blocks, heads, block_size, head_dim_qk + head_dim_v]
-  kKPacked,    // vLLM PagedAttention's pair; k_chunk divides head_dim_qk
-  kMla,        // one tensor [num_blocks, block_size, dim_qk], V its first dim_v columns; one head
-  // Two tensors [num_blocks, block_size, dim_v], which is V too, and [num_blocks, block_size,
+  kKPacked,    // vLLM PagedAttention's K and V; k_chunk divides head_dim_qk
+  kMla,        // one tensor [num_blocks, block_size, dim_qk], V in its first dim_v columns; one
+               // head
+  // Two tensors: [num_blocks, block_size, dim_v], which is also V, and [num_blocks, block_size,
   // dim_qk - dim_v] of rope_dtype; one head.
   kMlaParts,
 };
@@ -57,13 +59,14 @@ struct KvMemoryOptions {
   int num_kv_heads = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
-  int k_chunk = 0;    // kKPacked: dims of K that are together (x); 0: 16 bytes of them
+  int k_chunk = 0;    // kKPacked: contiguous dims of K (x); 0: 16 bytes
   int block_gap = 0;  // unused elements between two blocks
-  // Likewise behind each head and token; of NHD, HND, their packed forms and diffkv.
+  // Unused elements after each head and token. For NHD, HND, their packed forms, diffkv and
+  // kMlaParts.
   int head_gap = 0;
   int token_gap = 0;
-  // Layers that share each block, as vLLM's num_layers dimension has them: after the block, or in
-  // HND forms after the head. The layer is one of them; the others are NaN.
+  // Number of layers that share each block, like vLLM's num_layers dimension: after the block, or
+  // in HND forms after the head. `layer` is the layer of this object; other layers are NaN.
   int num_layers = 1;
   int layer = 0;
 };
@@ -72,16 +75,16 @@ class KvMemory {
  public:
   explicit KvMemory(const KvMemoryOptions& options);
 
-  // Scales are left at 1.
+  // Returns the cache with all scales 1.
   KvLayer View(const Placement& place) const;
 
-  // Stored value, rounded to the dtype; scales are not applied.
+  // Stores a value, rounded to the dtype. Does not apply scales.
   void SetK(int block, int token, int head, int dim, double value);
   void SetV(int block, int token, int head, int dim, double value);
 
-  // Adds blocks of NaN. REQUIRES: num_blocks is not less than before. Views taken before are void.
+  // Appends blocks of NaN. Invalidates earlier views. REQUIRES: num_blocks does not decrease.
   void Grow(int num_blocks);
-  // As it was made, with the present number of blocks.
+  // The constructor's options with the current number of blocks.
   const KvMemoryOptions& options() const { return options_; }
 
  private:
@@ -90,11 +93,11 @@ class KvMemory {
 
   KvMemoryOptions options_;
   KvLayer layer_;  // pointers null
-  // Elements of their tensors before element (0, 0, 0, 0); V may live in K's tensor.
+  // Offset in elements of (0, 0, 0, 0) in its tensor. V may be in K's tensor.
   int64_t k_offset_ = 0;
   int64_t v_offset_ = 0;
   std::vector<uint8_t> k_memory_;
-  std::vector<uint8_t> v_memory_;  // kMlaParts: of the rope parts
+  std::vector<uint8_t> v_memory_;  // kMlaParts: the rope parts
 };
 
 }  // namespace reprise

@@ -15,7 +15,7 @@ T* Placed(const std::vector<T>& array, const Placement& place) {
   return static_cast<T*>(place(array.data(), array.size() * sizeof(T)));
 }
 
-// A value, one float, one a head, one a row, or one of each.
+// Draws a value, or an array with one float, one per head, one per row, or one per row and head.
 ScaleArray DrawScale(int num_rows, int num_heads, Random& random) {
   ScaleArray scale;
   scale.value = static_cast<float>(random.Real(0.25, 2.0));
@@ -32,7 +32,7 @@ ScaleArray DrawScale(int num_rows, int num_heads, Random& random) {
   return scale;
 }
 
-// Of each head; with alibi_row_stride of each row, with NaN between the rows.
+// Draws slopes per head, or with alibi_row_stride per row and head, with NaN between the rows.
 std::vector<float> DrawSlopes(const AttentionParams& params, int num_rows, Random& random) {
   const auto stride = static_cast<int>(params.alibi_row_stride);
   std::vector<float> slopes(stride > 0 ? num_rows * stride : params.num_q_heads, NAN);
@@ -46,7 +46,8 @@ std::vector<float> DrawSlopes(const AttentionParams& params, int num_rows, Rando
   return slopes;
 }
 
-// The type of the rope parts of keys: the latents', fp8, or another that the products of such q hold.
+// Returns the dtype of the rope parts: the latents' dtype, fp8, or another dtype that the MMA dtype
+// for such q can represent.
 DType DrawRopeType(DType q_dtype, DType kv_dtype, Random& random) {
   if (q_dtype == DType::kFloat32) {
     return random.Pick({kv_dtype, DType::kFloat32, DType::kBFloat16, DType::kFp8E5M2});
@@ -92,7 +93,7 @@ TokenArray TokenArray::Cleared(int num_tokens) const {
 }
 
 void TokenArray::Grow(int num_tokens) {
-  // Not empty, so that it has an address.
+  // Allocates one more element, so that an empty array has an address.
   bytes.resize((offset + num_tokens * token_stride + 1) * SizeOf(dtype), 0xff);
 }
 
@@ -170,7 +171,7 @@ FixtureShape DrawShape(const FixtureOptions& options, const FeatureSet& features
   }
   const bool is_free = !odd && !options.head_dim_qk && !options.head_dim_v;
   if (is_latent && is_free && random.OneIn(2)) {
-    // DeepSeek's, and smaller ones.
+    // DeepSeek's dims, and smaller dims.
     shape.head_dim_v = random.Pick({512, 256, 496});
     shape.head_dim_qk = shape.head_dim_v + random.Pick({64, 32});
   }
@@ -225,7 +226,7 @@ LayerFixture DrawLayer(const FixtureShape& shape, const FeatureSet& features, in
       layer.q_head_scales.push_back(static_cast<float>(random.Real(0.25, 2.0)));
     }
   }
-  // Latent heads are not turned as a whole.
+  // Rotary embedding does not apply to a whole MLA head.
   if (features.Has(Feature::kRotary) && shape.head_dim_qk % 2 == 0 && shape.head_dim_qk <= 512 &&
       shape.layout != KvMemoryLayout::kMlaParts) {
     params.rotary =
@@ -250,7 +251,7 @@ TokenArray MakeTokenArray(DType dtype, int num_tokens, int num_heads, int head_d
   tokens.head_stride = head_dim;
   tokens.token_stride = static_cast<int64_t>(num_heads) * head_dim;
   if (features.Has(Feature::kStridedQ)) {
-    // A multiple of 8 elements keeps 16-byte loads aligned wherever head_dim does.
+    // A multiple of 8 elements keeps 16-byte loads aligned if head_dim is a multiple of 8.
     const int unit = features.Has(Feature::kUnalignedQ) ? 1 : 8;
     tokens.head_stride += unit * random.Int(0, 3);
     tokens.token_stride = num_heads * tokens.head_stride + unit * random.Int(0, 9);

@@ -1,5 +1,5 @@
-// The parameters of a layer, and tensors of tokens, with the arrays that they point to: parts of
-// the fixtures of attention/testing/batch_generator.h.
+// The parameters of a layer and tensors of tokens, with the arrays that they point to. Parts of the
+// fixtures of attention/testing/batch_generator.h.
 
 #ifndef REPRISE_ATTENTION_TESTING_LAYER_FIXTURE_H_
 #define REPRISE_ATTENTION_TESTING_LAYER_FIXTURE_H_
@@ -16,17 +16,18 @@
 
 namespace reprise {
 
-// An array of floats behind a Scale.
+// The array of floats of a Scale.
 struct ScaleArray {
   float value = 1.0f;
-  std::vector<float> data;  // empty: the value
+  std::vector<float> data;  // empty: uses `value`
   int64_t row_stride = 0;
   int64_t head_stride = 0;
 
   Scale View(const Placement& place) const;
-  // The same form, with other floats for `num_rows` rows where it has an array.
+  // Returns a copy of the same form. If it has an array, the copy has new floats for `num_rows`
+  // rows.
   ScaleArray Redrawn(int num_rows, Random& random) const;
-  // Scales for at least so many rows, if there is one a row; those of new rows are NaN.
+  // If there is one scale per row, extends the array to at least `num_rows` rows with NaN.
   void Grow(int num_rows);
 };
 
@@ -39,49 +40,49 @@ struct TokenArray {
   std::vector<uint8_t> bytes;
 
   TokenView View(const Placement& place) const;
-  // NaN of the same dtype and strides.
+  // Returns an array of `num_tokens` tokens with the same dtype and strides, filled with NaN.
   TokenArray Cleared(int num_tokens) const;
-  // Adds tokens of NaN. REQUIRES: at least as many as before.
+  // Appends tokens of NaN. REQUIRES: num_tokens does not decrease.
   void Grow(int num_tokens);
 };
 
 struct LayerFixture {
   AttentionParams params;           // pointers null
-  std::vector<float> alibi_slopes;  // with kAlibiRows of each row, params.alibi_row_stride apart
+  std::vector<float> alibi_slopes;  // kAlibiRows: one set per row, params.alibi_row_stride apart
   std::vector<float> sinks;
   std::vector<float> q_head_scales;
   ScaleArray q_scale;
   ScaleArray k_scale;
   ScaleArray v_scale;
-  ScaleArray rope_scale;  // of kMlaParts
+  ScaleArray rope_scale;  // kMlaParts only
 
   AttentionParams View(const Placement& place) const;
-  // The same parameters on the host, other floats in the arrays.
+  // Returns a copy with the same host parameters and other floats in the arrays.
   LayerFixture Redrawn(int num_table_rows, Random& random) const;
   void Grow(int num_table_rows);
 };
 
-// Two fixtures over which one captured graph serves: all that a graph freezes is the same (features,
-// strides, parameters on the host, capacities, the size of every array), and all that it reads from
-// memory differs. Each has the capacities of the larger one, so rows, tokens, tables and blocks of
-// either may be padding.
+// Two fixtures for the same captured graph. Everything that a graph freezes is equal: features,
+// strides, host parameters, capacities, and the size of every array. Everything that a graph reads
+// from memory differs. Both have the capacities of the larger fixture, so each may have padding in
+// rows, tokens, tables and blocks.
 template <typename Fixture>
 struct FixturePair {
   Fixture first;
   Fixture second;
 };
 
-// The options of a pair's second fixture: another seed, and rows of no more queries than the
-// first's, whose bound decides on the kernel.
+// Returns the options of a pair's second fixture: another seed, and rows with at most as many
+// queries as in the first fixture, because the query bound selects the kernel.
 FixtureOptions SecondOptions(const FixtureOptions& first, int max_query_len);
 
-// Sizes of a layer and its cache, drawn where the options leave them open.
+// Sizes of a layer and its cache. Sizes that the options do not set are drawn.
 struct FixtureShape {
   DType q_dtype = DType::kFloat32;
   DType kv_dtype = DType::kFloat32;
-  DType rope_dtype = DType::kFloat32;  // of kMlaParts
+  DType rope_dtype = DType::kFloat32;  // kMlaParts only
   KvMemoryLayout layout = KvMemoryLayout::kNhd;
-  int k_chunk = 0;  // of kKPacked, as KvMemoryOptions has it
+  int k_chunk = 0;  // kKPacked only; see KvMemoryOptions
   int block_size = 1;
   int num_q_heads = 1;
   int num_kv_heads = 1;
@@ -91,12 +92,12 @@ struct FixtureShape {
 
 FixtureShape DrawShape(const FixtureOptions& options, const FeatureSet& features, Random& random);
 
-// `num_table_rows`: number of rows of per-row scales. `max_position`: close to the largest
-// position.
+// Draws a layer. `num_table_rows` is the number of rows of per-row scales. `max_position` is close
+// to the largest position.
 LayerFixture DrawLayer(const FixtureShape& shape, const FeatureSet& features, int num_table_rows,
                        int max_position, Random& random);
 
-// NaN throughout, with the strides that the features ask for.
+// Returns an array of NaN with the strides that `features` requires.
 TokenArray MakeTokenArray(DType dtype, int num_tokens, int num_heads, int head_dim,
                           const FeatureSet& features, Random& random);
 

@@ -9,7 +9,7 @@
 namespace reprise {
 namespace {
 
-// Strides of [num_blocks, ...] with elements of `inner` between blocks.
+// Returns the strides of [num_blocks, ...], with `block` elements from block to block.
 KvView Nhd(int64_t block, int heads, int dim, int64_t token) {
   return {.block_stride = block,
           .token_stride = token,
@@ -76,7 +76,8 @@ MoveCase::MoveCase(Random& random) {
   }
   expected_ = memory_;
 
-  // Rows of disjoint slots; each moves as paths do: sources rise, each at or past its destination.
+  // Rows have disjoint slots. Moves are like those of accepted paths: sources ascend, and no source
+  // precedes its destination.
   num_rows_ = random.Int(1, 4);
   max_moves_ = random.Int(1, 8);
   std::vector<int64_t> slots(num_blocks * t);
@@ -139,7 +140,7 @@ void MoveCase::MoveByDefinition() {
     if (move_from_[i] < 0 || move_from_[i] >= num_slots || move_to_[i] < 0) continue;
     for (std::vector<uint8_t>& bytes : expected_) {
       move(bytes.data(), layer_.k, layer_.head_dim_qk, move_from_[i], move_to_[i]);
-      if (v_offset_bytes_ == 0) continue;  // within K
+      if (v_offset_bytes_ == 0) continue;  // V is part of K
       move(bytes.data() + v_offset_bytes_, layer_.v, layer_.head_dim_v, move_from_[i], move_to_[i]);
     }
   }

@@ -1,4 +1,4 @@
-// Layers of a cache with random bits in a random layout, and moves within them: for tests of
+// Layers of a cache with random bits in a random layout, and moves within them. For tests of
 // attention/speculation/move_kv.h on the host and on the device.
 //
 //   MoveCase moves(random);
@@ -7,7 +7,7 @@
 //   MoveKvOnHost(args);
 //   EXPECT_EQ(moves.FirstDifference(), "");
 //
-// Thread safety: none; one owner. Not movable: the parameters point into it.
+// Thread safety: not thread-safe; one owner. Not movable, because the arguments point into it.
 
 #ifndef REPRISE_ATTENTION_TESTING_MOVE_CASE_H_
 #define REPRISE_ATTENTION_TESTING_MOVE_CASE_H_
@@ -32,24 +32,25 @@ class MoveCase {
 
   const std::string& description() const { return description_; }
 
-  // The layers and moves, at the addresses that `place` returns. It is called for memory(i) of each
-  // layer first, then for the moves.
+  // Returns the layers and moves, at the addresses that `place` returns. Calls `place` first for
+  // memory(i) of each layer, then for the moves.
   absl::StatusOr<MoveKvArgs> Args(const Placement& place) const;
 
-  // K and V of layer i, in one piece.
+  // K and V of layer i in one array.
   std::vector<uint8_t>& memory(int i) { return memory_[i]; }
   int num_layers() const { return static_cast<int>(memory_.size()); }
 
-  // Applies the moves in separate memory, one after the other: each reads the result of the moves
-  // of its row before it.
+  // Applies the moves in separate memory, one after another: each move reads the result of the
+  // earlier moves of its row.
   void MoveByDefinition();
 
-  // The first difference between the memory and the definition's; empty if they are equal.
+  // Returns the first difference between the memory and the definition's result, or an empty
+  // string.
   std::string FirstDifference() const;
 
  private:
   std::string description_;
-  KvLayer layer_;  // offsets in place of pointers: see Params()
+  KvLayer layer_;  // pointers are null; Args() sets them from the offsets
   int64_t v_offset_bytes_ = 0;
   std::vector<std::vector<uint8_t>> memory_;
   std::vector<std::vector<uint8_t>> expected_;

@@ -10,7 +10,7 @@
 namespace reprise {
 namespace {
 
-// Which pairs of choices have not occurred.
+// The pairs of choices that have not occurred yet.
 class OpenPairs {
  public:
   explicit OpenPairs(const std::vector<int>& num_choices) {
@@ -46,13 +46,13 @@ class OpenPairs {
   }
 
   int num_choices_ = 0;
-  std::vector<int> first_;  // of each field, among all choices
+  std::vector<int> first_;  // index of each field's first choice among all choices
   std::vector<bool> is_open_;
   int64_t num_open_ = 0;
 };
 
-// The choice of `field` that closes most pairs with the fields that have one, a random one of
-// equals.
+// Returns the choice of `field` that covers most open pairs with the fields already chosen. Breaks
+// ties at random.
 int BestChoice(const OpenPairs& open, const std::vector<int>& num_choices,
                const std::vector<int>& row, int field, Random& random) {
   int best = 0;
@@ -74,7 +74,7 @@ int BestChoice(const OpenPairs& open, const std::vector<int>& num_choices,
   return best;
 }
 
-// Some open pair, to begin a row with, so that every row closes one.
+// Begins a row with an open pair, so that every row covers at least one.
 void BeginWithOpenPair(const OpenPairs& open, const std::vector<int>& num_choices, Random& random,
                        std::vector<int>& row) {
   const int fields = static_cast<int>(num_choices.size());

@@ -1,13 +1,13 @@
-// Covering arrays: few rows of choices in which every pair of choices of every two fields occurs.
+// Covering arrays: few rows of choices that cover every pair of choices of any two fields.
 //
 //   Random random(seed);
-//   // Three fields of 2, 3 and 4 choices: 12 rows or a few more, not 24.
+//   // Three fields with 2, 3 and 4 choices: 12 rows or slightly more, instead of 24.
 //   for (const std::vector<int>& row : PairwiseRows({2, 3, 4}, random)) ...
 //
-// Two fields suffice to show most defects of combinations (Kuhn et al. 2004). Greedy, as in AETG
-// (Cohen et al. 1997).
+// Pairs of fields reveal most defects of combinations (Kuhn et al. 2004). Greedy, like AETG (Cohen
+// et al. 1997).
 //
-// Thread safety: no shared state. Cost: a few milliseconds for 40 fields.
+// Thread safety: thread-safe; no shared state. Cost: a few milliseconds for 40 fields.
 
 #ifndef REPRISE_ATTENTION_TESTING_PAIRWISE_H_
 #define REPRISE_ATTENTION_TESTING_PAIRWISE_H_
@@ -18,8 +18,8 @@
 
 namespace reprise {
 
-// Each row has one choice, 0 to num_choices[field] - 1, per field. REQUIRES: at least two fields,
-// with at least one choice each.
+// Returns rows with one choice per field, 0 to num_choices[field] - 1. REQUIRES: at least two
+// fields, with at least one choice each.
 std::vector<std::vector<int>> PairwiseRows(const std::vector<int>& num_choices, Random& random);
 
 }  // namespace reprise

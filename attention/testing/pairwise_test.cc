@@ -33,7 +33,8 @@ TEST(PairwiseTest, ThirtySwitchesAndTwoLongFieldsNeedLittleMoreRowsThanTheLongOn
   num_choices.push_back(8);
   Random random(4);
   const auto rows = PairwiseRows(num_choices, random);
-  // 30 * 29 / 2 pairs of switches, each with each choice of the others, and these.
+  // 30 * 29 / 2 pairs of switches, 30 switches with each choice of the two larger fields, and these
+  // two.
   EXPECT_EQ(NumPairs(rows), 435u * 4 + 30 * 2 * 17 + 72);
   EXPECT_LE(rows.size(), 100u);
 }

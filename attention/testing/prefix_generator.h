@@ -42,7 +42,7 @@ inline CommonPrefixArgs CarvePrefix(const PrefixShape& shape, ArrayCarver& carve
   return args;
 }
 
-// Hostility: the chance that a length, a start or a table row is nonsense.
+// `hostility` is the probability that a length, a start or a table row is invalid.
 inline void DrawPrefix(Random& random, const PrefixShape& shape, double hostility,
                        CommonPrefixArgs& args) {
   const auto hostile = [&] { return hostility > 0 && random.Real(0, 1) < hostility; };

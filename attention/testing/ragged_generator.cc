@@ -23,7 +23,7 @@ const T* Placed(const std::vector<T>& array, const Placement& place) {
   return static_cast<const T*>(place(array.data(), array.size() * sizeof(T)));
 }
 
-// Sets exactly the k and v that some query sees, and q wherever there are keys.
+// Sets k and v only where some query attends them, and q for all rows with keys.
 void FillValues(RaggedFixture& fixture, Random& random) {
   const RaggedBatch batch = fixture.Batch(OnHost);
   const AttentionParams& layer = fixture.layer.params;
@@ -64,7 +64,7 @@ RaggedBatch RaggedFixture::Batch(const Placement& place) const {
 
 namespace {
 
-// `like`: as for paged fixtures; may be null.
+// If `like` is not null, uses its features, shape, strides and host parameters.
 RaggedFixture MakeFixture(const FixtureOptions& options, const RaggedFixture* like) {
   Random random(options.seed);
   FixtureOptions ragged = options;

@@ -1,8 +1,8 @@
 // Random hostile ragged batches from a seed: attention/testing/batch_generator.h without a cache.
 //
-// Features that need block tables, tails or ranks are left out; k and v have the dtype of q, or, with
-// FixtureOptions::quantised_ragged, fp8 and scales (layer.k_scale, layer.v_scale, by row). Keys that
-// no query sees are NaN.
+// Omits features that need block tables, tails or ranks. k and v have the dtype of q, or, with
+// FixtureOptions::quantised_ragged, may be fp8 with scales by row (layer.k_scale, layer.v_scale).
+// Keys that no query attends are NaN.
 
 #ifndef REPRISE_ATTENTION_TESTING_RAGGED_GENERATOR_H_
 #define REPRISE_ATTENTION_TESTING_RAGGED_GENERATOR_H_
@@ -43,7 +43,7 @@ struct RaggedFixture {
 // Equal options give equal fixtures.
 RaggedFixture MakeRaggedFixture(const FixtureOptions& options);
 
-// As MakePagedFixturePair().
+// See MakePagedFixturePair().
 FixturePair<RaggedFixture> MakeRaggedFixturePair(const FixtureOptions& options);
 
 }  // namespace reprise

@@ -1,6 +1,6 @@
-// Random draws for tests: one seed, short names.
+// Random draws for tests, from one seed.
 //
-// Thread safety: none; one owner.
+// Thread safety: not thread-safe; one owner.
 
 #ifndef REPRISE_ATTENTION_TESTING_RANDOM_H_
 #define REPRISE_ATTENTION_TESTING_RANDOM_H_
@@ -29,10 +29,10 @@ class Random {
     return low + (high - low) * static_cast<double>(Bits() >> 11) * 0x1p-53;
   }
 
-  // True with probability 1 / n.
+  // Returns true with probability 1 / n.
   bool OneIn(int n) { return Int(1, n) == 1; }
 
-  // Mean 0, variance 1, in (-3, 3): the sum of four uniform draws of 16 bits.
+  // Mean 0, variance 1, in (-3.5, 3.5): the scaled sum of four uniform 16-bit draws.
   double NearNormal() {
     const uint64_t bits = Bits();
     const auto sum = static_cast<double>((bits & 0xffff) + (bits >> 16 & 0xffff) +

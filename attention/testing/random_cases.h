@@ -8,7 +8,7 @@
 //     ASSERT_EQ(twins.Compare(TreeTokensOnHost, TreeTokensByDefinition), "");
 //   });
 //
-// Thread safety: none; one owner.
+// Thread safety: not thread-safe; one owner.
 
 #ifndef REPRISE_ATTENTION_TESTING_RANDOM_CASES_H_
 #define REPRISE_ATTENTION_TESTING_RANDOM_CASES_H_
@@ -24,8 +24,8 @@
 
 namespace reprise {
 
-// Calls test(random, shape) for the seeds 0 to num_seeds - 1, with shape = draw(random). Ends after
-// the first shape for which an expectation fails, and prints its seed and the shape.
+// Calls test(random, shape) for the seeds 0 to num_seeds - 1, with shape = draw(random). Stops
+// after the first shape with a failed expectation, and prints its seed and the shape.
 template <typename Draw, typename Test>
 void ForEachRandomShape(uint64_t num_seeds, const Draw& draw, const Test& test) {
   for (uint64_t seed = 0; seed < num_seeds; ++seed) {
@@ -38,7 +38,7 @@ void ForEachRandomShape(uint64_t num_seeds, const Draw& draw, const Test& test) 
   }
 }
 
-// The arrays of an operation, and a copy of them for its definition.
+// The arrays of an operation, and a copy for its definition.
 template <typename Args>
 class DefinitionTwins {
  public:
@@ -47,9 +47,9 @@ class DefinitionTwins {
 
   Args& args() { return memory_.args(); }
 
-  // Copies the arrays, runs the operation over args() and runs the definition over the copy. Returns
-  // the first difference between both memories, as "seq_lens[3]", or "" if they are equal. The
-  // operation must not allocate.
+  // Copies the arrays, runs the operation over args() and the definition over the copy. Returns the
+  // first difference, such as "seq_lens[3]", or an empty string if they are equal. The operation
+  // must not allocate.
   template <typename Operation, typename Definition>
   std::string Compare(const Operation& operation, const Definition& definition) {
     std::copy_n(memory_.base(), memory_.num_bytes(), expected_.base());

@@ -10,7 +10,7 @@ namespace {
 constexpr int32_t kGarbage[] = {-1, std::numeric_limits<int32_t>::min(),
                                 std::numeric_limits<int32_t>::max(), 1 << 30, -77};
 
-// Lengths around block borders, short ones and any.
+// Returns a length near a block boundary, a short length, or any length.
 int DrawSeqLen(int least, int longest, int block_size, Random& random) {
   const int border = block_size * random.Int(0, longest / block_size) + random.Int(-1, 1);
   return std::clamp(random.Pick({border, random.Int(1, longest), random.Int(1, 4)}), least,
@@ -75,7 +75,7 @@ CustomMasks DrawCustomMasks(const RowLengths& rows, Random& random) {
     for (int query = 0; query < rows.query_lens[r]; ++query) {
       const int kind = random.Int(0, 3);
       if (kind == 0) continue;  // any keys
-      // No key, all keys, or one interval of them.
+      // No key, all keys, or one interval of keys.
       const int begin = kind == 3 ? random.Int(0, rows.seq_lens[r]) : 0;
       const int end = kind == 1   ? 0
                       : kind == 2 ? rows.seq_lens[r]
@@ -96,7 +96,7 @@ int MaxOf(const std::vector<int>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
-// Positions of a row's queries: the default ones, shifted, or any.
+// Positions of a row's queries: default, shifted, or any.
 std::vector<int32_t> DrawQueryPositions(const BatchRow& row, Random& random) {
   const bool ranked = row.key_positions.world > 1;
   const int64_t end = row.seq_len == 0 ? 0 : OrdinaryKeyPosition(row, row.seq_len - 1) + 1;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int32_t kAbsurd[] = {-12345, 1 << 30, INT32_MIN, INT32_MAX, -1};
 
-// Short lengths, lengths around block borders, and any.
+// Returns a short length, a length near a block boundary, or any length.
 int DrawSeqLen(const ScheduleOptions& options, int block_size, Random& random) {
   const int border = block_size * random.Int(0, 4) + random.Int(-1, 1);
   const int length = random.Pick(

@@ -1,5 +1,5 @@
-// Random steps of a scheduler: sequences with lengths, and a shuffled block table that holds absurd
-// ids wherever reads are not allowed. Input for the tests of batch builders.
+// Random steps of a scheduler: sequences with lengths, and a shuffled block table with invalid IDs
+// in all entries that must not be read. Input for tests of batch builders.
 //
 //   Random random(seed);
 //   const Schedule schedule = DrawSchedule({.max_seq_len = 300}, random);
@@ -22,22 +22,22 @@
 
 namespace reprise {
 
-// Upper bounds of the lengths and sizes; small values are drawn more often than large ones.
+// Upper bounds of the lengths and sizes. Small values are drawn more often than large values.
 struct ScheduleOptions {
   int max_rows = 8;
-  int max_seq_len = 300;   // of some sequences; most are shorter
-  int max_query_len = 40;  // sometimes the whole sequence is new
+  int max_seq_len = 300;   // bound for all sequences; most are shorter
+  int max_query_len = 40;  // bound of new tokens; some sequences consist of new tokens only
   int max_block_size = 32;
 };
 
 struct Schedule {
-  std::vector<BatchSequence> sequences;  // each in a table row of its own, in any order
+  std::vector<BatchSequence> sequences;  // each has a separate table row, in any order
   std::vector<int32_t> entries;
   int64_t row_stride = 0;
   int num_tables = 0;
   int max_blocks = 0;
   int block_size = 1;
-  int num_blocks = 1;  // of the cache, the null block included
+  int num_blocks = 1;  // blocks of the cache, including the null block
 
   BlockTableView table() const {
     return {.entries = entries.data(),
@@ -48,18 +48,19 @@ struct Schedule {
   }
   int num_rows() const { return static_cast<int>(sequences.size()); }
   int num_tokens() const;
-  // The slot of the cache that holds this token of the sequence.
+  // Returns the cache slot of this token of the sequence.
   int64_t SlotOf(const BatchSequence& sequence, int64_t position) const;
-  // "block_size 4, rows (query_len/seq_len) 1/17 5/5".
+  // Returns a text such as "block_size 4, rows (query_len/seq_len) 1/17 5/5".
   std::string Description() const;
 };
 
-// Some sequences have no query; some have look-ahead blocks; the rest of the table holds absurd
-// ids.
+// Draws a schedule. Some sequences have no query, and some have look-ahead blocks. All other table
+// entries are invalid IDs.
 Schedule DrawSchedule(const ScheduleOptions& options, Random& random);
 
-// The keys that token i of each sequence, at position num_computed + i, sees among the same
-// sequence's first seq_len() tokens. Tokens are packed in the order of the sequences.
+// Returns the pairs for which `sees` is true, for token i of each sequence, at position
+// num_computed + i, and the first seq_len() tokens of the same sequence. Tokens are packed in the
+// order of the sequences.
 VisiblePairs SetByDefinition(
     const Schedule& schedule,
     absl::FunctionRef<bool(int64_t query_position, int64_t key_position)> sees);

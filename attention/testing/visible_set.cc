@@ -15,7 +15,7 @@ VisiblePairs Collect(const AttentionParams& layer, const Batch& batch, SlotOf sl
   for (int r = 0; r < batch.num_rows; ++r) {
     const BatchRow row = RowOf(batch, r);
     for (int i = 0; i < row.query_len && row.seq_len > 0; ++i) {
-      // Checks only the interval; otherwise batches of long rows take too long.
+      // Checks only the interval, because batches of long rows would take too long.
       const KeyRange interval = KeyInterval(layer, row, i);
       for (int key = interval.begin; key < interval.end; ++key) {
         const std::optional<int64_t> position = KeyPosition(layer, row, i, /*q_head=*/0, key);

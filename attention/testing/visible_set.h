@@ -1,5 +1,5 @@
-// The keys that each query of a batch sees, from its arrays and its block table: the check of every
-// builder of batches.
+// Computes the keys that each query of a batch attends, from the batch's arrays and block table.
+// Used to check all batch builders.
 //
 //   absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(batch, 4, buffers);
 //   EXPECT_EQ(VisibleSet(layer, *local, block_size),
@@ -7,10 +7,9 @@
 //               return key <= p && key / 4 == p / 4;
 //             }));
 //
-// Sets are sorted vectors. A key that a query sees twice is in the set twice, so it fails a
-// comparison.
+// Sets are sorted vectors. A key that a query attends twice occurs twice, so a comparison fails.
 //
-// Pure functions of host data. Simple rather than fast.
+// Thread safety: pure functions of host data. Simple rather than fast.
 
 #ifndef REPRISE_ATTENTION_TESTING_VISIBLE_SET_H_
 #define REPRISE_ATTENTION_TESTING_VISIBLE_SET_H_
@@ -27,8 +26,8 @@
 
 namespace reprise {
 
-// A token of the batch, at query_position, sees the key in `slot` of the cache (block * block_size
-// + offset; in a ragged batch the row of k), at key_position.
+// A token of the batch, at query_position, attends the key in `slot` of the cache (block *
+// block_size + offset; in a ragged batch the row of k), at key_position.
 struct VisiblePair {
   int token = 0;
   int64_t query_position = 0;
@@ -42,16 +41,17 @@ std::ostream& operator<<(std::ostream& out, const VisiblePair& pair);
 
 using VisiblePairs = std::vector<VisiblePair>;
 
-// For q head 0. Reads only what the contract of PagedBatch allows to be read. REQUIRES: host
-// pointers; rows within the table.
+// Returns the pairs for q head 0. Reads only data that the contract of PagedBatch allows to be
+// read.
+// REQUIRES: host pointers; rows within the table.
 VisiblePairs VisibleSet(const AttentionParams& layer, const PagedBatch& batch, int block_size);
 VisiblePairs VisibleSet(const AttentionParams& layer, const RaggedBatch& batch);
 
-// A layer of one head without a window: visibility follows from the batch alone.
+// Returns a layer with one head and no window: visibility depends only on the batch.
 AttentionParams PlainLayer();
 
-// Empty if they are equal, else the first difference in words: a failure that prints 10,000 pairs
-// is unreadable.
+// Returns an empty string if both are equal. Otherwise describes the first difference, because
+// 10,000 printed pairs would be unreadable.
 std::string DifferenceOf(const VisiblePairs& got, const VisiblePairs& expected);
 
 }  // namespace reprise

@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(VisibleSetTest, PairsAreReadThroughTheBlockTable) {
-  // One row of two queries over 3 keys in blocks 7 and 4 of 2 tokens.
+  // One row with two queries over 3 keys, in blocks 7 and 4 of 2 tokens.
   const int32_t loc[] = {0, 2};
   const int32_t seq_lens[] = {3};
   const int32_t table[] = {7, 4};

@@ -1,6 +1,6 @@
-// Batches of bare rows, and what a test says of the items of their work map.
+// Batches of bare rows, and matchers for the items of their work map.
 //
-//   const Rows rows({500, 64, 1000});  // decodes of so many keys
+//   const Rows rows({500, 64, 1000});  // decode rows with these numbers of keys
 //   HostWorkMap work(OptionsFor(rows.batch));
 //   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
 //   EXPECT_THAT(ItemsOf(work.map().main), Contains(KeysOfRow(1, 0, 64)));
@@ -24,7 +24,8 @@
 
 namespace reprise {
 
-// Rows of `query_len` queries each, after given numbers of keys. Lengths and bounds may be changed.
+// Rows of `query_len` queries each, over the given numbers of keys. Lengths and bounds may be
+// changed.
 struct Rows {
   explicit Rows(std::vector<int32_t> lens, int query_len = 1) : seq_lens(std::move(lens)) {
     for (size_t r = 0; r <= seq_lens.size(); ++r) {
@@ -46,10 +47,10 @@ struct Rows {
 
   std::vector<int32_t> seq_lens;
   std::vector<int32_t> query_start_loc;
-  PagedBatch batch;  // of these arrays
+  PagedBatch batch;  // points to these arrays
 };
 
-// A plan whose bounds are the batch's own, for groups of 4 q heads of 128 dims.
+// Returns a plan whose bounds equal the batch's, for groups of 4 q heads with 128 dims.
 inline WorkMapOptions OptionsFor(const PagedBatch& batch, int num_kv_heads = 8) {
   const AttentionParams layer = {.num_q_heads = 4 * num_kv_heads,
                                  .num_kv_heads = num_kv_heads,
@@ -62,7 +63,7 @@ inline std::vector<WorkItem> ItemsOf(const TileMap& map) {
   return {map.items, map.items + map.counts[0]};
 }
 
-// Matches an item of keys [begin, end) of the row.
+// Matches an item with keys [begin, end) of the row.
 inline auto KeysOfRow(int row, int begin, int end) {
   using ::testing::Field;
   return ::testing::AllOf(Field(&WorkItem::row, row), Field(&WorkItem::key_begin, begin),

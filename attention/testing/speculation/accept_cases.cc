@@ -41,7 +41,7 @@ class RowDraws {
       Put(args_.query_start_loc, r, first_token);
       Put(args_.context_lens, r, random_.Int(0, shape_.max_positions - 1));
       Put(args_.slot_of_row, r, is_padded ? -1 - random_.Int(0, 3) : slots[r]);
-      // Another row's slot would be a race.
+      // Two rows with the same slot would be a race.
       if (args_.slot_of_row[r] >= 0 && args_.slot_of_row[r] < shape_.num_slots && !is_padded) {
         Mutable(args_.slot_of_row)[r] = slots[r];
       }
@@ -98,14 +98,14 @@ class RowDraws {
                               ? query_len
                               : std::min(query_len, shape_.max_drafts + 1);
     for (int node = 0; node < num_nodes; ++node) {
-      // Mostly near the node, which makes long paths.
+      // Mostly near the node, which gives long paths.
       const int least = random_.OneIn(3) ? 0 : std::max(0, node - 3);
       Put(parents, node, node == 0 ? -1 : random_.Int(least, node - 1));
       if (IsHostile()) parents[node] = random_.Int(0, query_len + 1);
     }
   }
 
-  // Makes the drafts of some nodes right.
+  // Makes some drafts match the choice after their parent.
   void AcceptSome(int r, int first_token, int first_place, int query_len) {
     for (int node = 1; node < std::min(query_len, shape_.max_drafts + 1); ++node) {
       if (!Chance(random_, accuracy_)) continue;
@@ -200,7 +200,7 @@ AcceptDraftsArgs CarveAcceptDrafts(const AcceptShape& shape, ArrayCarver& carver
         carver.Take<int32_t>("slots.history", shape.num_slots * args.slots.history.stride);
   }
   if (shape.place_group >= 0) {
-    // Fewer than there are slots.
+    // Fewer places than slots.
     args.place_tokens = {.num_places = 2 * int64_t{shape.num_tokens()} - 3,
                          .group = shape.place_group};
     args.place_tokens.tokens = carver.Take<int32_t>("place_tokens", 2 * shape.num_tokens());

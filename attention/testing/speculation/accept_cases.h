@@ -1,4 +1,4 @@
-// Random batches with drafts for tests of the acceptance of drafts.
+// Random batches with drafts, for tests of draft acceptance.
 //
 //   const AcceptShape shape = DrawAcceptShape(random);
 //   BuilderMemory<AcceptDraftsArgs> memory(
@@ -6,9 +6,9 @@
 //   DrawAcceptDrafts(random, shape, /*hostility=*/0, memory.args());
 //   AcceptDraftsOnHost(memory.args());
 //
-// The rows have drafts, one token, or are padded, in any order over the slots. Hostility is the
-// probability that a value is nonsense: an index or length out of range, a parent that is not an
-// earlier node, a negative token. Slots stay distinct. At 0 no row has a fault.
+// Rows have drafts or one token, or are padded, in any order over the slots. Hostility is the
+// probability that a value is invalid: an index or length out of range, a parent that is not an
+// earlier node, a negative token. Slots stay distinct. With hostility 0, no row has a fault.
 //
 // Thread safety: pure functions of their arguments.
 
@@ -29,17 +29,17 @@ struct AcceptShape {
   int num_slots = 8;       // at least num_rows
   int max_drafts = 4;      // 0 to 63
   int max_extra = 0;       // drafts of a row beyond max_drafts
-  int vocab_size = 20;     // a small one makes equal drafts, and choices that accept them
-  int max_positions = 40;  // of a history
+  int vocab_size = 20;     // a small vocabulary makes equal drafts and accepted drafts likely
+  int max_positions = 40;  // positions per history
   int num_groups = 1;
   bool has_trees = false;
   bool is_by_token = false;  // `chosen` has one entry per token
   int64_t parent_stride = TreeParents::kByToken;
-  bool has_state = true;  // all of it, or none
+  bool has_state = true;  // all state arrays, or none
   bool has_history = true;
   bool has_drafted_len = true;
   bool has_faults = true;
-  int place_group = -1;  // of place_tokens; -1: none
+  int place_group = -1;  // group of place_tokens; -1: no place_tokens
   int num_outputs = 0;   // 0: output_stride is 0
 
   int max_row_tokens() const { return 1 + max_drafts + max_extra; }
@@ -49,12 +49,12 @@ struct AcceptShape {
 
 std::ostream& operator<<(std::ostream& out, const AcceptShape& shape);
 
-// Few rows or some hundreds; chains, and trees of up to 64 nodes.
+// Few rows or several hundred rows, with chains or with trees of up to 64 nodes.
 AcceptShape DrawAcceptShape(Random& random);
 
 AcceptDraftsArgs CarveAcceptDrafts(const AcceptShape& shape, ArrayCarver& carver);
 
-// Fills what the operation reads, and the state.
+// Fills the inputs of the operation and the state.
 void DrawAcceptDrafts(Random& random, const AcceptShape& shape, double hostility,
                       AcceptDraftsArgs& args);
 

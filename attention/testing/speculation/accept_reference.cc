@@ -8,7 +8,7 @@
 namespace reprise {
 namespace {
 
-// The tokens of a row, what each of them follows, and where the choice after each of them is.
+// The tokens of a row, the parent of each token, and the index of the choice after each token.
 struct RowText {
   std::vector<int32_t> tokens;
   std::vector<int32_t> parents;
@@ -17,7 +17,7 @@ struct RowText {
   bool has_drafts = false;
 };
 
-// Returns false if the row is out of bounds.
+// Reads row r. Returns false if the row is out of bounds.
 bool ReadRow(const AcceptDraftsArgs& args, int r, RowText& text) {
   text.has_drafts = args.first_verified == nullptr || args.first_verified[r] >= 0;
   if (!text.has_drafts) {
@@ -46,7 +46,7 @@ bool ReadRow(const AcceptDraftsArgs& args, int r, RowText& text) {
   return true;
 }
 
-// The new tokens, and the nodes after which each of them is chosen.
+// The new tokens, and the node whose choice each new token is.
 struct NewText {
   std::vector<int32_t> tokens;
   std::vector<int> nodes;

@@ -1,5 +1,6 @@
-// The acceptance of drafts by its definition: what attention/speculation/accept_drafts.h promises,
-// written with vectors and loops. Shares no code with the operation, except for the arguments.
+// The acceptance of drafts by its definition: the contract of
+// attention/speculation/accept_drafts.h, written with vectors and loops. Shares only the arguments
+// with the operation.
 
 #ifndef REPRISE_ATTENTION_TESTING_SPECULATION_ACCEPT_REFERENCE_H_
 #define REPRISE_ATTENTION_TESTING_SPECULATION_ACCEPT_REFERENCE_H_
@@ -8,7 +9,7 @@
 
 namespace reprise {
 
-// Writes all results and the state, over host memory. REQUIRES: CheckAcceptDrafts(args) is OK.
+// Writes all results and the state to host memory. REQUIRES: CheckAcceptDrafts(args) is OK.
 void AcceptByDefinition(const AcceptDraftsArgs& args);
 
 }  // namespace reprise

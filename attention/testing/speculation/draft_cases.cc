@@ -19,7 +19,7 @@ T* Mutable(const T* array) {
   return const_cast<T*>(array);
 }
 
-// The number of each draft among the children of its parent.
+// Returns the index of each draft among the children of its parent.
 std::vector<int32_t> Ranks(const std::vector<int>& tree) {
   std::vector<int32_t> ranks;
   for (size_t i = 0; i < tree.size(); ++i) {
@@ -42,7 +42,7 @@ void DrawTables(Random& random, const DraftRowsShape& shape, double hostility, R
   }
 }
 
-// The parents of a row's nodes, as many as it may have.
+// Draws the parents of `num_nodes` nodes of a row.
 void DrawParents(Random& random, const DraftRowsShape& shape, double hostility, int num_nodes,
                  int32_t* parents) {
   int level = 0;
@@ -106,7 +106,8 @@ DraftRowsShape DrawDraftTreeShape(Random& random) {
   shape.max_drafts = random.OneIn(3) ? 63 : random.Int(1, 20);
   shape.max_blocks = std::max(shape.max_blocks, 80 / shape.block_size);
   shape.keeps_logits = false;
-  // Each node of a level has some children, the last node one if there are no others.
+  // Each node of a level has 0 to 3 children. The last node has at least one if no other node has
+  // any.
   shape.level_starts = {0, 1};
   for (int parent = 0; static_cast<int>(shape.tree.size()) < shape.max_drafts; ++parent) {
     const int num_nodes = 1 + static_cast<int>(shape.tree.size());
@@ -216,7 +217,7 @@ void DrawDraftRows(Random& random, const DraftRowsShape& shape, const DraftHosti
     Mutable(args.step.slot_of_row)[r] =
         is_lost ? random.Pick({-1, shape.num_slots, INT32_MAX}) : (is_padded ? 0 : slots[r]);
     put(args.step.num_proposed, r, is_padded || random.OneIn(4) ? 0 : query_len - 1);
-    // Another row's slot would be a race.
+    // Two rows with the same slot would be a race.
     if (is_padded) Mutable(args.step.num_proposed)[r] = 0;
     if (shape.is_tree()) {
       DrawParents(random, shape, hostility.parents, query_len,

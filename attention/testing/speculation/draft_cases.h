@@ -1,4 +1,4 @@
-// Random steps for tests of the rows of a draft model's passes.
+// Random steps, for tests of the rows of a draft model's passes.
 //
 //   const DraftRowsShape shape = DrawDraftRowsShape(random);
 //   BuilderMemory<DraftRowsArgs> memory(
@@ -6,7 +6,7 @@
 //   DrawDraftRows(random, shape, /*hostility=*/{}, memory.args());
 //   DraftRowsOnHost(memory.args());
 //
-// The rows get drafts, have one token, or are padded, over slots in any order.
+// Rows get drafts, have one token, or are padded. Slots are in any order.
 //
 // Thread safety: pure functions of their arguments.
 
@@ -33,12 +33,12 @@ struct DraftRowsShape {
   int num_blocks = 60;
   std::vector<KvGroupSpec> groups = {{}};
   int pass = 0;
-  bool keeps_logits = false;  // of chains
+  bool keeps_logits = false;  // chains only
   bool has_faults = true;
   // [num_levels + 2] first node of each level of a tree, then the end. Empty: chains.
   std::vector<int> level_starts = {};
-  // [max_drafts] parent of each draft, in the level before, for all rows. Empty: each row has parents
-  // in any earlier level, and no ranks.
+  // [max_drafts] parent of each draft, in the previous level, for all rows. Empty: each row has
+  // parents in any earlier level, and no ranks.
   std::vector<int> tree = {};
 
   int max_positions() const { return max_blocks * block_size; }
@@ -51,27 +51,27 @@ struct DraftRowsShape {
     return is_tree() ? level_starts[level + 1] - level_starts[level] : 1;
   }
   int max_width() const;
-  int max_ranks() const;  // children of a node
+  int max_ranks() const;  // maximum number of children of a node
 };
 
 std::ostream& operator<<(std::ostream& out, const DraftRowsShape& shape);
 
-// A pass of a chain, of few rows or some hundreds.
+// Draws a pass of chains, with few rows or several hundred rows.
 DraftRowsShape DrawDraftRowsShape(Random& random);
 
-// A pass of a tree of up to 64 nodes.
+// Draws a pass of trees with up to 64 nodes.
 DraftRowsShape DrawDraftTreeShape(Random& random);
 
 DraftRowsArgs CarveDraftRows(const DraftRowsShape& shape, ArrayCarver& carver);
 
-// Probabilities of nonsense. Slots stay distinct.
+// Probabilities of invalid values. Slots stay distinct.
 struct DraftHostility {
   double blocks = 0;   // a block that is missing or out of range
   double parents = 0;  // a parent that is not a node of an earlier level
   double values = 0;   // any other index or length out of range
 };
 
-// Fills what the operation reads, and the state.
+// Fills the inputs of the operation and the state.
 void DrawDraftRows(Random& random, const DraftRowsShape& shape, const DraftHostility& hostility,
                    DraftRowsArgs& args);
 

@@ -15,7 +15,7 @@ struct StepRow {
   int32_t slot = 0;
 };
 
-// Returns false if the row gets none.
+// Reads row r. Returns false if the row gets no drafts.
 bool ReadRow(const DraftRowsArgs& args, int r, StepRow& row) {
   row = {.first_token = args.step.query_start_loc[r],
          .num_proposed = args.step.num_proposed[r],
@@ -30,7 +30,7 @@ int32_t ParentOf(const DraftRowsArgs& args, int r, const StepRow& row, int node)
   return args.step.parents.nodes[(stride == -1 ? row.first_token : r * stride) + node];
 }
 
-// The token that was chosen for a node of the pass; negative: none.
+// Returns the token chosen for a node of the pass, or a negative value if there is none.
 int32_t ChosenFor(const DraftRowsArgs& args, int r, const StepRow& row, int node) {
   const DraftLevel& level = args.level;
   if (level.num_levels == 0) return args.chosen[r];
@@ -44,8 +44,8 @@ int32_t ChosenFor(const DraftRowsArgs& args, int r, const StepRow& row, int node
                      level.first_before];
 }
 
-// The nodes on the path of a node of the pass; empty if it does not lead to node 0's level by earlier
-// nodes, or begins within the level.
+// Returns the path from a node of the pass to the root. Returns an empty path if the node's parent
+// is not in an earlier level, or if a parent does not precede its child.
 std::vector<int> PathOf(const DraftRowsArgs& args, int r, const StepRow& row, int node) {
   std::vector<int> path = {node};
   int32_t parent = ParentOf(args, r, row, node);
@@ -58,7 +58,7 @@ std::vector<int> PathOf(const DraftRowsArgs& args, int r, const StepRow& row, in
   return path;
 }
 
-// Whether a row may write tokens [first, end) of its sequence, as far as a group's blocks go.
+// Whether the blocks of a group allow a row to write tokens [first, end) of its sequence.
 bool HasBlocksFor(const RowArgs& rows, int32_t slot, int group, int64_t first, int64_t end) {
   const KvGroupSpec& spec = rows.groups[group];
   if (spec.retention == KvRetention::kCross) return true;
@@ -68,7 +68,7 @@ bool HasBlocksFor(const RowArgs& rows, int32_t slot, int group, int64_t first, i
         rows.table.entries[group * rows.group_stride + slot * rows.table.row_stride + column];
     if (block >= 1 && block < rows.table.num_blocks) continue;
     if (block != 0) return false;
-    // The newest token that the row writes to that column, as its last query sees it.
+    // The last token that the row writes to this column, as attended by the row's last query.
     const int64_t newest = std::min((column + 1) * rows.table.block_size, end) - 1;
     const int64_t query = end - 1;
     const bool is_seen =
@@ -162,7 +162,7 @@ class Pass {
   }
 
  private:
-  // Tokens that the draft model has not seen, from position `first` on.
+  // Returns the tokens, starting at position `first`, that the draft model has not processed.
   std::vector<int32_t> Unseen(const StepRow& row, int64_t first) const {
     std::vector<int32_t> tokens;
     for (int64_t p = first; p <= row.last && p - first <= args_.max_drafts; ++p) {
@@ -177,7 +177,7 @@ class Pass {
     return tokens;
   }
 
-  // The tokens of the pass's nodes, if drafts follow them.
+  // Returns the tokens of the pass's nodes if drafts follow them; otherwise an empty list.
   std::vector<int32_t> Level(int r, const StepRow& row) const {
     if (end_node_ > row.num_proposed || ChosenFor(args_, r, row, first_node_) < 0) return {};
     std::vector<int32_t> tokens;
@@ -203,7 +203,7 @@ class Pass {
     args_.sample_offset[r] = is_live ? args_.pass : 0;
   }
 
-  // The next token, at `position` of its sequence; negative: it is inert.
+  // Writes the next token, at `position` of its sequence. A negative position makes it inert.
   void WriteTokenOf(const StepRow& row, int64_t position, int32_t id) {
     const RowArgs& rows = args_.rows;
     arrays_.token_ids[token_] = position < 0 ? 0 : id;
@@ -221,7 +221,7 @@ class Pass {
     ++token_;
   }
 
-  // The nodes of a level, whose tokens are the newest ones.
+  // Writes the nodes of a level, whose tokens were written last.
   void WriteNodesOf(int r, const StepRow& row, bool is_live, int num_tokens) {
     const int width = end_node_ - first_node_;
     for (int i = 0; i < width; ++i) {

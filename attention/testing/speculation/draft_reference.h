@@ -1,6 +1,6 @@
-// The rows of a draft model's passes by their definition: what attention/speculation/draft_rows.h
-// promises, written with vectors and loops. Shares no code with the operation, except for the
-// arguments.
+// The rows of a draft model's passes by their definition: the contract of
+// attention/speculation/draft_rows.h, written with vectors and loops. Shares only the arguments
+// with the operation.
 
 #ifndef REPRISE_ATTENTION_TESTING_SPECULATION_DRAFT_REFERENCE_H_
 #define REPRISE_ATTENTION_TESTING_SPECULATION_DRAFT_REFERENCE_H_
@@ -9,7 +9,7 @@
 
 namespace reprise {
 
-// Writes all results and the state, over host memory. REQUIRES: CheckDraftRows(args) is OK.
+// Writes all results and the state to host memory. REQUIRES: CheckDraftRows(args) is OK.
 void DraftRowsByDefinition(const DraftRowsArgs& args);
 
 }  // namespace reprise

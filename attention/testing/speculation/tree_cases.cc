@@ -94,7 +94,7 @@ void DrawTreeTokens(Random& random, const TreeShape& shape, double hostility,
     const bool is_tree = is_live && (!shape.has_logits || (count > 1 && !random.OneIn(4)));
     put(args.arrays.query_start_loc, r, first_token);
     put(args.arrays.seq_lens, r, is_live ? count + random.Int(0, 1000) : 0);
-    // The rows of a builder: always within the table.
+    // Like the rows of a builder: always within the table.
     args.arrays.table_row[r] = random.Int(0, shape.num_tables - 1);
     if (shape.has_logits) put(args.first_verified, r, is_tree ? first_verified : -1);
     int32_t* parents = Mutable(args.parents.row(r, first_token));

@@ -1,4 +1,4 @@
-// Random batches for tests of the tokens of trees.
+// Random batches, for tests of the tokens of trees.
 //
 //   const TreeShape shape = DrawTreeShape(random);
 //   BuilderMemory<TreeTokensArgs> memory(
@@ -6,9 +6,9 @@
 //   DrawTreeTokens(random, shape, /*hostility=*/0, memory.args());
 //   TreeTokensOnHost(memory.args());
 //
-// The rows are trees, rows without drafts, or inert. Hostility is the probability that a value is
-// nonsense: a length or index out of range, a parent that is not an earlier node. At 0 no row has a
-// fault.
+// Rows are trees, rows without drafts, or inert. Hostility is the probability that a value is
+// invalid: a length or index out of range, a parent that is not an earlier node. With hostility 0,
+// no row has a fault.
 //
 // Thread safety: pure functions of their arguments.
 
@@ -40,12 +40,12 @@ struct TreeShape {
 
 std::ostream& operator<<(std::ostream& out, const TreeShape& shape);
 
-// Few rows or some hundreds, trees of up to 64 nodes.
+// Draws few rows or several hundred rows, with trees of up to 64 nodes.
 TreeShape DrawTreeShape(Random& random);
 
 TreeTokensArgs CarveTreeTokens(const TreeShape& shape, ArrayCarver& carver);
 
-// Fills the batch as a builder of chains leaves it, and the trees.
+// Fills the trees, and the batch with the results of a chain builder.
 void DrawTreeTokens(Random& random, const TreeShape& shape, double hostility, TreeTokensArgs& args);
 
 }  // namespace reprise

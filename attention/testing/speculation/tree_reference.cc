@@ -6,8 +6,8 @@
 namespace reprise {
 namespace {
 
-// The nodes from `node` up to the root; empty if there is none, because the parents do not lead
-// there by earlier nodes.
+// Returns the path from `node` to the root. Returns an empty path if a parent does not precede its
+// child.
 std::vector<int> PathUp(const std::vector<int32_t>& parents, int node) {
   std::vector<int> path;
   while (node >= 0) {

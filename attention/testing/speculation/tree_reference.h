@@ -1,5 +1,5 @@
-// Trees of draft tokens by their definition: what attention/speculation/tree_tokens.h promises,
-// written with vectors and loops. Shares no code with the operation, except for the arguments.
+// Trees of draft tokens by their definition: the contract of attention/speculation/tree_tokens.h,
+// written with vectors and loops. Shares only the arguments with the operation.
 
 #ifndef REPRISE_ATTENTION_TESTING_SPECULATION_TREE_REFERENCE_H_
 #define REPRISE_ATTENTION_TESTING_SPECULATION_TREE_REFERENCE_H_
@@ -8,7 +8,7 @@
 
 namespace reprise {
 
-// Writes all results over host memory. REQUIRES: CheckTreeTokens(args) is OK.
+// Writes all results to host memory. REQUIRES: CheckTreeTokens(args) is OK.
 void TreeTokensByDefinition(const TreeTokensArgs& args);
 
 }  // namespace reprise
