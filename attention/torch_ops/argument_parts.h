@@ -1,4 +1,4 @@
-// Parts of arguments that several operators share: counts, windows, and how to read a cache.
+// Arguments that several operators share: counts, windows, and cache options.
 
 #ifndef REPRISE_ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
 #define REPRISE_ATTENTION_TORCH_OPS_ARGUMENT_PARTS_H_
@@ -12,18 +12,21 @@
 
 namespace reprise {
 
-// A size or an upper bound. Errors: InvalidArgument, naming the argument, unless 0 <= value < 2^31.
+// Returns a size or an upper bound as an int.
+// Errors: InvalidArgument that names the argument, unless 0 <= value < 2^31.
 absl::StatusOr<int> CountArgument(const char* argument, int64_t value);
 
-// A side of a window: none if absent or -1, which says so in FlashAttention and FlashInfer. Errors:
-// as for CountArgument().
+// Returns one side of a window, or nullopt if the value is absent or -1. FlashAttention and
+// FlashInfer use -1 for no window.
+// Errors: see CountArgument().
 absl::StatusOr<std::optional<int>> WindowArgument(const char* argument,
                                                   std::optional<int64_t> value);
 
 #define REPRISE_CACHE_OPTIONS_SCHEMA \
   "str layout=\"NHD\", str? kv_dtype=None, Tensor? k_scale=None, Tensor? v_scale=None"
 
-// REQUIRES: the next arguments of `call` are those of REPRISE_CACHE_OPTIONS_SCHEMA.
+// Reads the arguments of REPRISE_CACHE_OPTIONS_SCHEMA. REQUIRES: they are the next arguments of
+// `call`.
 void ReadCacheOptions(OperatorCall& call, KvTensors& kv);
 
 }  // namespace reprise

@@ -1,5 +1,5 @@
 // torch.ops.reprise.paged_attention and ragged_attention: PagedAttention() and RaggedAttention()
-// (attention/attention.h) with tensors. See docs/operators.md.
+// (attention/attention.h) for tensors. See docs/operators.md.
 
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -83,7 +83,7 @@ void ReadOutputOptions(OperatorCall& call, ExtraArguments& extras) {
   extras.max_tier = call.Int("max_tier");
 }
 
-// Points into the arguments.
+// Returns extras that point into the arguments.
 absl::StatusOr<AttentionExtras> MakeExtras(ExtraArguments& arguments, at::Device device) {
   AttentionExtras extras;
   if (arguments.new_k) extras.new_k = &*arguments.new_k;
@@ -113,8 +113,9 @@ absl::StatusOr<KernelChoice> KernelsOf(const ExtraArguments& arguments) {
   return kernels;
 }
 
-// Sets max_tier to 1 if only general kernels serve the call, so that a map for this call is planned for
-// them. REQUIRES: q is on a GPU; attention supports the dtypes of q and of the keys.
+// Sets max_tier to 1 if only general kernels support the call, so that a map for this call is
+// planned for these kernels. REQUIRES: q is on a GPU; attention supports the dtypes of q and of the
+// keys.
 template <typename Batch>
 void TakeNeeds(const AttentionParams& layer, const Batch& batch, const at::Tensor& q,
                const KvLayer& kv, const AttentionExtras& extras, KernelChoice& kernels) {
@@ -126,20 +127,20 @@ void TakeNeeds(const AttentionParams& layer, const Batch& batch, const at::Tenso
   }
 }
 
-// The outputs of the out= form, or the ones that the functional form makes.
+// The outputs of the out= form, or the out dtype of the functional form.
 struct OutputArguments {
   std::optional<Outputs> given = {};
   std::optional<at::ScalarType> out_dtype = {};
 };
 
-// q's type, or the products' type if q is fp8.
+// Returns the dtype of out: by default q's dtype, or bfloat16 if q is fp8.
 at::ScalarType OutTypeOf(const at::Tensor& q, const std::optional<at::ScalarType>& asked) {
   if (asked) return *asked;
   const std::optional<DType> dtype = FromScalarType(q.scalar_type());
   return dtype && IsFp8(*dtype) ? at::kBFloat16 : q.scalar_type();
 }
 
-// Sizes may be symbols.
+// Allocates outputs. Sizes may be symbolic.
 Outputs NewOutputs(const at::Tensor& q, c10::SymInt head_dim_v,
                    const std::optional<at::ScalarType>& out_dtype) {
   const at::ScalarType lse_type = at::kFloat;
@@ -159,7 +160,7 @@ OutputArguments ReadOutDType(OperatorCall& call) {
   return {.out_dtype = call.MaybeDType("out_dtype")};
 }
 
-// For tracing, where sizes may be symbols.
+// Used while tracing, where sizes may be symbolic.
 absl::Status CheckRank(const char* argument, const at::Tensor& tensor, int64_t rank) {
   if (tensor.dim() == rank) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(argument, " has the wrong rank: expected ", rank,
@@ -197,7 +198,7 @@ PagedArguments ReadPaged(OperatorCall& call) {
   return arguments;
 }
 
-// Runs on `outputs`, or on new ones.
+// Runs the attention with the given outputs, or allocates outputs.
 absl::StatusOr<Outputs> RunPaged(PagedArguments& arguments, OutputArguments outputs) {
   const at::Tensor& q = arguments.q;
   REPRISE_RETURN_IF_ERROR(CheckIsRanked("q", q));

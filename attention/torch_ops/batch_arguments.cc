@@ -18,7 +18,7 @@ absl::StatusOr<int> Bound(const char* argument, std::optional<int64_t> given, in
   return CountArgument(argument, given.value_or(std::min(otherwise, kMaxInt)));
 }
 
-// An array of a batch: dense, on the device of the queries.
+// Reads arrays of a batch, which must be dense and on the device of the queries.
 class ArrayReader {
  public:
   explicit ArrayReader(at::Device device) : device_(device) {}
@@ -48,7 +48,7 @@ class ArrayReader {
     return static_cast<const uint64_t*>(tensor->const_data_ptr());
   }
 
-  // Sets the masks of a paged or ragged batch, if there are any.
+  // Sets the custom masks of a paged or ragged batch, if the call has masks.
   template <typename Batch>
   absl::Status TakeCustomMask(const std::optional<at::Tensor>& mask,
                               const std::optional<at::Tensor>& offset, Batch& batch) {
@@ -85,7 +85,7 @@ absl::StatusOr<KeyPositions> ToKeyPositions(const std::vector<int64_t>& numbers)
                       .interleave = static_cast<int>(numbers[2])};
 }
 
-// [num_rows + 1]; binds num_rows.
+// Checks for the shape [num_rows + 1]. Binds num_rows.
 absl::Status CheckStartLoc(const char* argument, const at::Tensor& loc, ShapeChecker& dims) {
   if (loc.dim() != 1 || loc.size(0) < 1) {
     return absl::InvalidArgumentError(absl::StrCat(

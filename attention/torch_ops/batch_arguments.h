@@ -1,4 +1,5 @@
-// The arguments that are a paged batch: their part of the schema, and a PagedBatch from them.
+// The arguments for a paged or ragged batch: their parts of a schema, and the batches made from
+// them.
 
 #ifndef REPRISE_ATTENTION_TORCH_OPS_BATCH_ARGUMENTS_H_
 #define REPRISE_ATTENTION_TORCH_OPS_BATCH_ARGUMENTS_H_
@@ -16,15 +17,16 @@
 
 namespace reprise {
 
-// The part before the '*' of a schema.
+// The batch's part of a schema before the '*'.
 #define REPRISE_BATCH_SCHEMA "Tensor block_table, Tensor seq_lens, Tensor query_start_loc"
 
-// custom_mask: [any] uint8, packed bits; custom_mask_offset: [num_rows] int64, the first byte of
-// each row's bits, -1: none.
+// custom_mask: [any] uint8, packed bits. custom_mask_offset: [num_rows] int64, the first byte of
+// each row's bits; -1: the row has no mask.
 #define REPRISE_CUSTOM_MASK_SCHEMA "Tensor? custom_mask=None, Tensor? custom_mask_offset=None"
 
-// The part after it. max_query_len and max_seq_len are host upper bounds, constant under capture;
-// absent: all tokens, and the capacity of a table row. key_positions: rank, world, interleave.
+// The batch's part of a schema after the '*'. max_query_len and max_seq_len are host upper bounds
+// and constant under capture. Their defaults are the number of tokens and the capacity of a table
+// row. key_positions: rank, world, interleave.
 #define REPRISE_BATCH_OPTIONS_SCHEMA                                                \
   "Tensor? table_row=None, Tensor? key_start=None, Tensor? query_positions=None, "  \
   "Tensor? tail_len=None, Tensor? tail_mask=None, Tensor? common_prefix_len=None, " \
@@ -41,13 +43,15 @@ struct BatchArguments {
   std::optional<at::Tensor> custom_mask, custom_mask_offset;
 };
 
-// REQUIRES, for these two: the next arguments of `call` are those of the schema of that name.
+// Read the arguments of REPRISE_BATCH_SCHEMA and REPRISE_BATCH_OPTIONS_SCHEMA. REQUIRES: they are
+// the next arguments of `call`.
 void ReadBatchArguments(OperatorCall& call, BatchArguments& arguments);
 void ReadBatchOptions(OperatorCall& call, BatchArguments& arguments);
 
-// All arrays int32 (tail_mask int64 or uint64; the masks as above), dense, on `device`; the batch
-// points into them.
-// `num_tokens`: rows of q. Errors: InvalidArgument naming the argument.
+// Makes a batch that points into the arguments. All arrays must be dense int32 on `device`;
+// tail_mask is int64 or uint64, and the masks have the dtypes above. `num_tokens` is the number of
+// rows of q.
+// Errors: InvalidArgument that names the argument.
 absl::StatusOr<PagedBatch> MakePagedBatch(const BatchArguments& arguments, int64_t num_tokens,
                                           int64_t block_size, at::Device device);
 

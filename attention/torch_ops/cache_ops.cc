@@ -1,5 +1,5 @@
-// torch.ops.reprise.write_kv, write_latent_kv, read_kv, copy_blocks and swap_blocks: a cache given
-// as tensors. See docs/operators.md.
+// torch.ops.reprise.write_kv, write_latent_kv, read_kv, copy_blocks and swap_blocks, for caches
+// that are passed as tensors. See docs/operators.md.
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -72,7 +72,7 @@ absl::Status WriteLatentKvOp(OperatorCall& call) {
   return absl::OkStatus();
 }
 
-// By slots, into the caller's tensors.
+// Reads K and V by slot into the caller's tensors.
 absl::Status ReadInto(const KvTensors& kv, const at::Tensor& slot_mapping, const at::Tensor& k,
                       const at::Tensor& v) {
   REPRISE_ASSIGN_OR_RETURN(const KvLayer layer, KvLayerOf(kv));
@@ -150,8 +150,8 @@ absl::Status CheckSwap(const std::vector<at::Tensor>& src, const std::vector<at:
                        const at::Tensor& pairs) {
   if (src.empty() || src.size() != dst.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("src and dst must be lists of as many tensors, at least one: got ", src.size(),
-                     " and ", dst.size()));
+        absl::StrCat("src and dst must have equal lengths of at least 1: got ", src.size(), " and ",
+                     dst.size()));
   }
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("pairs", pairs, {"num_pairs", 2}, at::kInt));
@@ -161,7 +161,7 @@ absl::Status CheckSwap(const std::vector<at::Tensor>& src, const std::vector<at:
     if (src[i].dim() < 1 || dst[i].dim() != src[i].dim() ||
         dst[i].sizes().slice(1) != src[i].sizes().slice(1)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(name, " has blocks of another shape than src[", i, "]"));
+          absl::StrCat(name, " must have blocks of the same shape as src[", i, "]"));
     }
     REPRISE_RETURN_IF_ERROR(CheckDType(name, dst[i], {src[i].scalar_type()}));
     const auto* const ids = pairs.const_data_ptr<int32_t>();
@@ -170,7 +170,7 @@ absl::Status CheckSwap(const std::vector<at::Tensor>& src, const std::vector<at:
       const int64_t to = ids[p * pairs.stride(0) + pairs.stride(1)];
       if (from >= 0 && from < src[i].size(0) && to >= 0 && to < dst[i].size(0)) continue;
       return absl::InvalidArgumentError(
-          absl::StrCat("pairs[", p, "] names a block outside of its tensor: expected less than ",
+          absl::StrCat("pairs[", p, "] must name blocks of src and dst: expected less than ",
                        src[i].size(0), " and ", dst[i].size(0), ", got ", from, " and ", to));
     }
   }

@@ -46,9 +46,9 @@ absl::StatusOr<BatchWork> WorkForCall(const WorkTensors& work, const KernelChoic
                                       const AttentionParams& layer, const Batch& batch,
                                       const at::Tensor& q, at::Tensor& keep_alive) {
   if (work.plan.has_value() != work.workspace.has_value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan and workspace belong together: expected both or neither, got only ",
-                     work.plan ? "plan" : "workspace"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "plan and workspace must be given together: expected both or neither, got only ",
+        work.plan ? "plan" : "workspace"));
   }
   if (work.plan) {
     REPRISE_ASSIGN_OR_RETURN(WorkMap map, WorkMapOver(*work.plan, *work.workspace, q.device()));
@@ -57,7 +57,7 @@ absl::StatusOr<BatchWork> WorkForCall(const WorkTensors& work, const KernelChoic
     return WorkOf(batch, WindowOf(layer), map);
   }
   if (q.is_cpu()) return BatchWork{};
-  // The map is made before the call checks these.
+  // The map is built before the call checks the following.
   REPRISE_RETURN_IF_ERROR(CheckAttentionParams(layer));
   REPRISE_RETURN_IF_ERROR(CheckBatch(layer, batch));
   REPRISE_RETURN_IF_ERROR(CheckDType(
@@ -79,7 +79,7 @@ absl::StatusOr<BatchWork> WorkForCall(const WorkTensors& work, const KernelChoic
                                            .kernels = kernels}));
   REPRISE_ASSIGN_OR_RETURN(keep_alive, AllocateWorkspace(plan, q.device()));
   REPRISE_ASSIGN_OR_RETURN(WorkMap map, WorkMapOver(plan, keep_alive, q.device()));
-  // Made and used with the same batch.
+  // The map is built and used with the same batch.
   if (!work.deterministic) map.split = RowSplit::kByBatch;
   return BuildOn(batch, WindowOf(layer), map, q.device());
 }

@@ -1,5 +1,5 @@
-// Work maps for the device of an operator's tensors: built on the current stream of a GPU, or by
-// the host form.
+// Work maps for the device of an operator's tensors. A map is built on the current stream of a GPU,
+// or by the host form.
 
 #ifndef REPRISE_ATTENTION_TORCH_OPS_DEVICE_WORK_H_
 #define REPRISE_ATTENTION_TORCH_OPS_DEVICE_WORK_H_
@@ -20,24 +20,25 @@
 
 namespace reprise {
 
-// The limits of a GPU (the current GPU if `device` has no index). Returns the defaults for the CPU.
+// Returns the limits of a GPU, or of the current GPU if `device` has no index. Returns the defaults
+// for the CPU.
 absl::StatusOr<DeviceLimits> LimitsOf(at::Device device);
 
-// Fills `map` from the batch, on its device.
+// Fills `map` from the batch, on the device of the batch.
 absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map,
                        at::Device device);
 absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map,
                        at::Device device);
 
-// The caller's plan and workspace: both or neither.
+// The caller's plan and workspace. Either both are given or neither.
 struct WorkTensors {
   std::optional<at::Tensor> plan, workspace;
-  bool deterministic = false;  // for a map that is made here
+  bool deterministic = false;  // applies to maps that WorkFor() makes
 };
 
-// The map for attention of `layer` over `batch` on q's device, for the kernels that the call wants:
-// the caller's map, or one that is allocated (`keep_alive` holds it) and built now. The CPU needs no
-// map.
+// Returns the map for the attention of `layer` over `batch` on q's device, for the kernels that the
+// call requires. Uses the caller's map if it is given. Otherwise allocates a map, which
+// `keep_alive` holds, and builds it. The CPU needs no map.
 absl::StatusOr<BatchWork> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
                                   const AttentionParams& layer, const PagedBatch& batch,
                                   const at::Tensor& q, at::Tensor& keep_alive);

@@ -28,9 +28,9 @@ absl::StatusOr<DType> CacheDType(const KvTensors& tensors) {
     }
     const bool is_storage = type == at::kByte && IsFp8(*dtype);
     if (!is_storage && FromScalarType(type) != *dtype) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("k_cache has another dtype than kv_dtype says: expected ",
-                       std::string(DTypeName(*dtype)), ", got ", c10::toString(type)));
+      return absl::InvalidArgumentError(absl::StrCat("k_cache must have dtype kv_dtype: expected ",
+                                                     std::string(DTypeName(*dtype)), ", got ",
+                                                     c10::toString(type)));
     }
     return *dtype;
   }
@@ -42,7 +42,7 @@ absl::StatusOr<DType> CacheDType(const KvTensors& tensors) {
                    c10::toString(type)));
 }
 
-// The tensors with dimensions in the order of a KvLayout's.
+// Transposes the tensors to the dimension order of KvLayout.
 absl::StatusOr<KvForm> PutInOrder(const std::string& layout, at::Tensor& k, at::Tensor& v) {
   if (layout == "K-packed") return KvForm::kKPacked;
   REPRISE_ASSIGN_OR_RETURN(const KvOrder order, ParseKvOrder(layout));
@@ -84,7 +84,7 @@ absl::Status CheckShapes(const KvTensors& tensors, KvForm form) {
   return CheckDevice("v_cache", v, k.device());
 }
 
-// Adds the rope part to a layer whose head_dim_qk is that of k_cache.
+// Adds the rope part to a layer whose head_dim_qk does not include the rope part yet.
 absl::Status AddRope(const KvTensors& tensors, KvLayer& layer) {
   at::Tensor rope = *tensors.rope_cache;
   REPRISE_RETURN_IF_ERROR(CheckDevice("rope_cache", rope, tensors.k_cache.device()));
@@ -110,7 +110,7 @@ absl::Status AddRope(const KvTensors& tensors, KvLayer& layer) {
   if (!dtype) {
     return absl::InvalidArgumentError(
         absl::StrCat("rope_cache has the wrong dtype: expected a floating-point type, or uint8 "
-                     "beside keys in fp8, got ",
+                     "with fp8 keys, got ",
                      c10::toString(rope.scalar_type())));
   }
   layer.rope_dim = static_cast<int>(rope.size(3));
@@ -162,8 +162,8 @@ absl::StatusOr<KvLayer> KvLayerOf(const KvTensors& tensors) {
   REPRISE_RETURN_IF_ERROR(CheckShapes(tensors, form));
   REPRISE_ASSIGN_OR_RETURN(const DType dtype, CacheDType(tensors));
   const bool is_k_packed = form == KvForm::kKPacked;
-  // The sizes are checked as those of a pair with one block more, since these may have none, and x
-  // of a K-packed cache is the tensor's.
+  // Checks the sizes as a cache of form kPair. Uses at least one block, because the tensors may
+  // have no blocks. The tensor sets x of a K-packed cache.
   REPRISE_ASSIGN_OR_RETURN(
       const KvLayout layout,
       KvLayout::Create(
@@ -174,7 +174,7 @@ absl::StatusOr<KvLayer> KvLayerOf(const KvTensors& tensors) {
            .head_dim_v = static_cast<int>(v.size(is_k_packed ? 2 : 3)),
            .dtype = dtype,
            .form = KvForm::kPair}));
-  // In the order block, token, head, dim.
+  // Strides in the order block, token, head, dim.
   using Dims = std::array<int, 4>;
   constexpr Dims kInOrder = {0, 1, 2, 3};
   const auto strides = [](const at::Tensor& t, const Dims& dims) {

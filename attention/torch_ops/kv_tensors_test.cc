@@ -19,7 +19,7 @@ at::Tensor Cache(at::IntArrayRef shape, at::ScalarType type = at::kHalf) {
   return at::empty(shape, at::TensorOptions().dtype(type));
 }
 
-// Element (block, token, head, dim) of `tensor`, whose dimensions are those of NHD.
+// Address of element (block, token, head, dim) of `tensor`, which has NHD order.
 const void* At(const at::Tensor& tensor, int block, int token, int head, int dim) {
   return tensor.select(0, block).select(0, token).select(0, head).select(0, dim).const_data_ptr();
 }
@@ -77,7 +77,8 @@ TEST(KvTensorsTest, KPackedFindsTheDimsThatStandTogether) {
 }
 
 TEST(KvTensorsTest, XOfAKPackedCacheIsTheTensors) {
-  // vLLM keeps x of the model's type in fp8 caches: 8. 24 / 8 chunks are no multiple of 16 bytes.
+  // vLLM keeps the x of the model's dtype in fp8 caches, here 8. The 24 dims are not a multiple of
+  // 16 bytes.
   const at::Tensor k = Cache({3, 2, 3, 16, 8}, at::kByte);
   const at::Tensor v = Cache({3, 2, 24, 16}, at::kByte);
   const KvLayer kv =
@@ -106,7 +107,7 @@ TEST(KvTensorsTest, BytesAreFp8IfTheCallerSaysSo) {
               HasSubstr("expected float16, got Byte"));
   EXPECT_THAT(Refusal({.k_cache = bytes, .v_cache = bytes, .kv_dtype = "fp7"}),
               HasSubstr("got fp7"));
-  // Keys outside of a cache, too.
+  // Also applies to keys outside a cache.
   EXPECT_EQ(Fp8Of(bytes, "fp8_e5m2").scalar_type(), at::kFloat8_e5m2);
   EXPECT_EQ(Fp8Of(bytes, "fp8_e5m2").const_data_ptr(), bytes.const_data_ptr());
   EXPECT_EQ(Fp8Of(bytes, "float16").scalar_type(), at::kByte);

@@ -20,7 +20,7 @@ absl::StatusOr<int> ToInt(const char* argument, int64_t value) {
       absl::StrCat(argument, " is out of range: expected a 32-bit number, got ", value));
 }
 
-// [num_q_heads] float32, dense.
+// Returns the data of a dense [num_q_heads] float32 tensor.
 absl::StatusOr<const float*> PerHead(const char* argument, const std::optional<at::Tensor>& tensor,
                                      const LayerHeads& heads, at::Device device) {
   if (!tensor) return nullptr;
@@ -32,7 +32,7 @@ absl::StatusOr<const float*> PerHead(const char* argument, const std::optional<a
   return tensor->const_data_ptr<float>();
 }
 
-// [num_q_heads], or [num_tables, num_q_heads] with any stride between tables.
+// Sets the slopes: [num_q_heads], or [num_tables, num_q_heads] with any stride between tables.
 absl::Status TakeSlopes(const std::optional<at::Tensor>& slopes, const LayerHeads& heads,
                         at::Device device, AttentionParams& params) {
   if (!slopes || slopes->dim() != 2) {

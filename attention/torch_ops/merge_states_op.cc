@@ -1,4 +1,4 @@
-// torch.ops.reprise.merge_states: partial results of attention to the whole one
+// torch.ops.reprise.merge_states: merges partial results of attention
 // (attention/merge/merge_states.h). See docs/operators.md.
 
 #include <ATen/ops/empty.h>
@@ -45,7 +45,8 @@ LseView LseViewOf(const at::Tensor& lse) {
           .head_stride = lse.stride(1)};
 }
 
-// More parts than one launch takes are merged in groups of as many, and the groups then.
+// A launch merges at most kMaxMergeParts parts. More parts are merged in groups of that size, and
+// then the results of the groups are merged.
 constexpr size_t kMaxParts = size_t{kMaxMergeParts} * kMaxMergeParts;
 
 absl::Status CheckLists(const Parts& parts) {
@@ -53,18 +54,18 @@ absl::Status CheckLists(const Parts& parts) {
       parts.outs.size() <= kMaxParts) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("outs and lses must be lists of as many parts, 1 to ", kMaxParts, ": got ",
-                   parts.outs.size(), " and ", parts.lses.size()));
+  return absl::InvalidArgumentError(absl::StrCat("outs and lses must have equal lengths from 1 to ",
+                                                 kMaxParts, ": got ", parts.outs.size(), " and ",
+                                                 parts.lses.size()));
 }
 
-// A tensor of the first part's shape, dtype, strides and device.
+// Checks that `part` has the shape, dtype, strides and device of the first part.
 absl::Status CheckLike(const char* list, const at::Tensor& first, const at::Tensor& part) {
   REPRISE_RETURN_IF_ERROR(CheckDType(list, part, {first.scalar_type()}));
   REPRISE_RETURN_IF_ERROR(CheckDevice(list, part, first.device()));
   if (part.sizes() == first.sizes() && part.strides() == first.strides()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(list, " must be alike: expected shape and strides of the first"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      list, " must have equal shapes and strides: expected the shape and strides of the first"));
 }
 
 absl::StatusOr<MergeStatesArgs> MakeArgs(const Parts& parts, const at::Tensor& out,
@@ -122,7 +123,7 @@ absl::Status MergeOnce(const Parts& parts, const at::Tensor& out,
   });
 }
 
-// The groups' results, float32: allocates.
+// Merges each group of parts into a newly allocated float32 result.
 absl::StatusOr<Parts> MergeGroups(const Parts& parts) {
   Parts groups = {.outs = {}, .lses = {}, .sinks = parts.sinks};
   for (size_t first = 0; first < parts.outs.size(); first += kMaxMergeParts) {
@@ -131,7 +132,8 @@ absl::StatusOr<Parts> MergeGroups(const Parts& parts) {
                          .lses = {parts.lses.begin() + first, parts.lses.begin() + end},
                          .sinks = {}};
     const auto options = parts.outs[0].options().dtype(at::kFloat);
-    // Groups are alike only if all parts are: the first of the list stands for them.
+    // MergeOnce() checks the parts within a group. This check compares the first part of each group
+    // with the first part of the list.
     REPRISE_RETURN_IF_ERROR(CheckLike("outs", parts.outs[0], group.outs[0]));
     groups.outs.push_back(at::empty(parts.outs[0].sizes(), options));
     groups.lses.push_back(at::empty(parts.lses[0].sizes(), options));

@@ -1,4 +1,4 @@
-// torch.ops.reprise.local_virtual_batches and advance_step: batches made on the device. See
+// torch.ops.reprise.local_virtual_batches and advance_step: make batches on the device. See
 // docs/operators.md.
 
 #include <ATen/ops/empty.h>
@@ -73,7 +73,8 @@ absl::Status LocalVirtualBatchesOp(OperatorCall& call) {
   return absl::OkStatus();
 }
 
-// The number of rows of the worst case: a formula of sizes, which may be unknown in a trace.
+// Uses the number of rows of the worst case, a formula of sizes. While tracing, sizes may be
+// unknown.
 absl::Status TraceLocalVirtualBatches(OperatorCall& call) {
   BatchArguments arguments;
   ReadBatchArguments(call, arguments);
@@ -95,7 +96,7 @@ absl::Status TraceLocalVirtualBatches(OperatorCall& call) {
   return absl::OkStatus();
 }
 
-// The packed table that grows with the rows: all of its arrays, or none.
+// The packed table that grows with the rows. Either all arrays are given or none.
 struct PackedTensors {
   std::optional<at::Tensor> block_indptr, block_indices, last_block_len;
 };
@@ -106,7 +107,8 @@ absl::StatusOr<MutablePackedBlockTable> MakePacked(const PackedTensors& tensors,
   if (!block_indptr && !block_indices && !last_block_len) return MutablePackedBlockTable{};
   if (!block_indptr || !block_indices || !last_block_len) {
     return absl::InvalidArgumentError(
-        "block_indptr, block_indices and last_block_len must come together: expected all or none, "
+        "block_indptr, block_indices and last_block_len must be given together: expected all or "
+        "none, "
         "got some of them");
   }
   ShapeChecker dims;
@@ -127,7 +129,7 @@ absl::StatusOr<MutablePackedBlockTable> MakePacked(const PackedTensors& tensors,
                                  .block_size = args.table.block_size};
 }
 
-// The next step's arrays; each may be the same as its input.
+// Computes the next step's arrays. Each array may be the same as its input.
 absl::Status AdvanceStepOp(OperatorCall& call) {
   const at::Tensor sampled = call.Tensor("sampled");
   const at::Tensor block_table = call.Tensor("block_table");

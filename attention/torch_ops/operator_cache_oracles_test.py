@@ -1,5 +1,6 @@
-"""torch.ops.reprise over caches that are written here element by element, over quantised queries,
-keys and outputs, and over parts of the keys: against float64 maths of what they stand for.
+"""Compares torch.ops.reprise with float64 computations of the dequantised values: over caches that
+the test writes element by element, over quantised queries, keys and outputs, and over parts of the
+keys.
 
     operator_cache_oracles_test.py LIBRARY [unittest arguments]
 
@@ -16,7 +17,7 @@ from operator_cases import (BOUNDS, FP8, OPS, Call, OracleTest, finish, logits, 
 
 
 class OperatorCacheOraclesTest(OracleTest):
-    # Caches, written here element by element.
+    # Caches that the test writes element by element.
 
     def test_k_packed_cache_of_vllm(self):
         """split_kv_cache: [2, num_blocks, block_size * heads * dim] viewed as keys [num_blocks,
@@ -70,7 +71,7 @@ class OperatorCacheOraclesTest(OracleTest):
                             (t.float() / s.float()[None, :, None]).clamp(-most, most).to(fp8)
                             for t, s in zip(tensors, scale)])
                     in_order = lambda side: torch.cat(side).view(torch.uint8)
-                    if form == "row and head":  # written by the caller: a new token has no row
+                    if form == "row and head":  # by this test: a new token has no row
                         for row in range(len(case.lens)):
                             for i in range(case.lens[row]):
                                 block, offset = case.place(row, i)
@@ -92,7 +93,7 @@ class OperatorCacheOraclesTest(OracleTest):
 
                     want = case.dense(oracle)
                     self.check(name, case, case.attend(), want)
-                    # The same keys without a cache, as bytes; and written as they are.
+                    # The same keys without a cache: as uint8, and in their own dtype.
                     case.k, case.v = ([in_order([t]) for t in side] for side in stored)
                     self.check(name + ", ragged", case, case.attend_ragged(kv_dtype=kv_dtype), want)
                     for cache in case.caches:
@@ -102,7 +103,7 @@ class OperatorCacheOraclesTest(OracleTest):
                     self.check(name + ", copied", case, case.attend(), want)
 
     def test_k_packed_fp8_cache_of_vllm(self):
-        """vLLM takes x from the model's type, so it is 8 in a cache of bytes."""
+        """vLLM derives x from the model's dtype, so x is 8 in a uint8 cache."""
         name = "K-packed fp8, x = 8"
         for case in self.cases(name, 4, (torch.bfloat16, torch.float32), layout="K-packed",
                                dims=(72, 64), kv_dtype="fp8_e4m3", x=8):
@@ -125,15 +126,15 @@ class OperatorCacheOraclesTest(OracleTest):
 
             self.check(name, case, case.attend(), case.dense(oracle))
 
-    # Queries, new keys and outputs of the call.
+    # Queries, new keys and outputs of a call.
 
     def test_fp8_outputs_by_pytorchs_cast(self):
-        """The float64 result divided by a static scale per tensor, as PyTorch rounds it to fp8, but
-        saturated. The error is the distance from those results that round to the same."""
+        """The float64 result divided by a static scale per tensor, rounded to fp8 like PyTorch,
+        with saturation. The error is the distance from the values that round to the same result."""
         for out_dtype, fp8 in FP8.items():
             name = f"{out_dtype} out, static scale"
             for case in self.cases(name, 6):
-                number = case.rng.choice([0.002, 0.02, 0.3])  # the first saturates e4m3
+                number = case.rng.choice([0.002, 0.02, 0.3])  # the first number saturates e4m3
                 scale = case.floats([number]) if case.rng.random() < 0.5 else torch.tensor([number])
                 want = case.dense(lambda row: finish(row, masked(logits(row), visible(row))))
                 case.write()
@@ -157,8 +158,8 @@ class OperatorCacheOraclesTest(OracleTest):
             self.assertLessEqual(error, BOUNDS[case.dtype][0], str(case))
 
     def test_fp8_queries_by_the_dequantised_values(self):
-        """q = stored * q_scale, by tensor, by kv head, or by sequence and kv head; and a scale of
-        each q head beside it."""
+        """q = stored * q_scale, per tensor, per kv head, or per sequence and kv head; also with a
+        scale per q head."""
         for q_dtype, fp8 in FP8.items():
             for kv_dtype in (None, "fp8_e4m3"):
                 name = f"{q_dtype} q, cache of {kv_dtype or 'bfloat16'}"
@@ -174,7 +175,7 @@ class OperatorCacheOraclesTest(OracleTest):
                         own = 0.5 + torch.rand(case.q_heads, generator=generator)
                         case.layer["q_head_scales"] = own.to(case.device)
                         factors = factors * own.double()
-                    if kv_dtype is not None:  # what the cache can hold
+                    if kv_dtype is not None:  # values that the cache can represent
                         case.k, case.v = ([t.to(FP8[kv_dtype]).to(case.dtype) for t in side]
                                           for side in (case.k, case.v))
                     stored = case.q.to(fp8)
@@ -189,8 +190,8 @@ class OperatorCacheOraclesTest(OracleTest):
                     self.check(name, case, case.attend(stored), want)
 
     def test_new_keys_of_the_call(self):
-        """A row's last keys from new_k and new_v, exact beside a cache that is quantised: what the
-        cache has in their places is not read, and its scales do not apply to them."""
+        """A row's last keys come from new_k and new_v, exact even if the cache is quantised. Their
+        places in the cache are not read, and the cache's scales do not apply to them."""
         for kv_dtype in (None, "fp8_e4m3"):
             name = f"new keys, cache of {kv_dtype or 'q'}"
             for case in self.cases(name, 6, kv_dtype=kv_dtype):
@@ -217,7 +218,7 @@ class OperatorCacheOraclesTest(OracleTest):
                            case.dense(lambda row: finish(row, masked(logits(row), visible(row)))))
 
     def test_latent_cache_of_deepseek(self):
-        """One head of keys: 512 latent dims, which are the values too, and 64 rotary ones."""
+        """One head of keys: 512 latent dims, which are also the values, and 64 rotary dims."""
         name = "MLA, absorbed"
         for case in self.cases(name, 4, heads=(8, 1), dims=(576, 512)):
             scale = 192 ** -0.5
@@ -225,7 +226,7 @@ class OperatorCacheOraclesTest(OracleTest):
             cache = case.caches[0]
             parts = [torch.cat(latent).to(case.device),
                      torch.cat([k[..., 512:] for k in case.k]).to(case.device)]
-            if case.rng.random() < 0.5:  # two caches that are parts of one tensor
+            if case.rng.random() < 0.5:  # two caches that are views of one tensor
                 run_both(Call(OPS.write_kv, *parts, cache[..., :512], cache[..., 512:],
                               case.slots(), written=[cache]))
             else:
@@ -245,7 +246,7 @@ class OperatorCacheOraclesTest(OracleTest):
             self.check(name, case, case.attend(), case.dense(oracle))
 
     def test_latent_and_rope_in_two_tensors_of_flashinfer(self):
-        """ckv_cache and kpe_cache, each with a dtype and a scale of its own."""
+        """ckv_cache and kpe_cache, with separate dtypes and scales."""
         name = "MLA, two tensors"
         scale = 192 ** -0.5
         for rope_type in ("same", "fp8"):
@@ -288,7 +289,7 @@ class OperatorCacheOraclesTest(OracleTest):
                     self.check(name, case, case.attend(), case.dense(oracle))
 
     def test_merged_parts_by_one_softmax(self):
-        """Parts over disjoint keys, each by float64, merged by the operator."""
+        """Parts over disjoint keys, computed in float64 and merged by the operator."""
         name = "merge of parts, one softmax"
         for case in self.cases(name, 6, (torch.float32, torch.bfloat16)):
             count = case.rng.choice([1, 2, 5, 64, 65])
@@ -320,8 +321,8 @@ class OperatorCacheOraclesTest(OracleTest):
             self.check(name, case, call, case.dense(whole))
 
     def test_ranks_of_vllms_context_parallel(self):
-        """Rank r of `world` has every world-th run of `interleave` keys: its part by their
-        positions, and all parts merged are attention over all keys."""
+        """Rank r of `world` has every world-th run of `interleave` keys, with their positions. The
+        merged parts of all ranks are the attention over all keys."""
         name = "keys of ranks"
         for case in self.cases(name, 6, heads=(4, 2)):
             rng = case.rng

@@ -13,8 +13,8 @@
 namespace reprise {
 namespace {
 
-// An operator as the dispatcher calls it. The function that it calls is a member, not a template
-// argument: one instance serves all.
+// An operator in the form that the dispatcher calls. The function is a member and not a template
+// argument, so one class serves all operators.
 class BoxedOperator : public c10::OperatorKernel {
  public:
   explicit BoxedOperator(absl::Status (*run)(OperatorCall& call)) : run_(run) {}
@@ -40,7 +40,7 @@ absl::Status CheckIsMeta(const std::string& argument, const at::Tensor& tensor) 
       absl::StrCat(argument, " has the wrong device: expected meta, got ", tensor.device().str()));
 }
 
-// Tensors in a trace have no memory: a mix of tensors with and without memory is an error.
+// Tensors have no memory in a trace. A mix of tensors with and without memory is an error.
 absl::Status CheckAreMeta(const c10::FunctionSchema& schema, const OperatorCall::Stack& stack) {
   const size_t num_arguments = schema.arguments().size();
   for (size_t i = 0; i < num_arguments; ++i) {
@@ -55,7 +55,7 @@ absl::Status CheckAreMeta(const c10::FunctionSchema& schema, const OperatorCall:
   return absl::OkStatus();
 }
 
-// The same for tensors without memory.
+// Like BoxedOperator, for tensors without memory.
 class BoxedTrace : public c10::OperatorKernel {
  public:
   explicit BoxedTrace(absl::Status (*run)(OperatorCall& call)) : run_(run) {}

@@ -1,5 +1,5 @@
-// The arguments and results of a call of a torch operator, read one after the other in the order of
-// its schema.
+// Reads the arguments of a call of a torch operator, one after another in the order of the schema,
+// and returns its results.
 //
 //   void MergeStates(OperatorCall& call) {
 //     const std::vector<at::Tensor> outs = call.Tensors("outs");
@@ -11,19 +11,19 @@
 //                  "merge_states(Tensor[] outs, *, float? scale=None) -> (Tensor, Tensor)",
 //                  [](OperatorCall& call) -> absl::Status { ... });
 //
-// Operators with thirty arguments stay readable, and a schema is next to the code that reads it. A
-// name that is not the schema's next one is a programming error and CHECK-fails at the first call.
+// Operators with thirty arguments stay readable, and a schema is next to the code that reads it. If
+// a name is not the schema's next argument, the first call CHECK-fails.
 //
-// All devices share one operator, which checks the device of its tensors itself. Operators have no
-// gradients.
+// Each operator has one implementation for all devices, which checks the device of its tensors.
+// Operators have no gradients.
 //
 // Tracing (torch.compile, torch.export, FakeTensorMode) calls an operator with tensors that have
-// shapes but no memory. An operator that makes tensors has a separate function for these calls,
-// which makes tensors of the same shape by sym_size() and reads nothing else. An operator that
-// returns its caller's tensors, or none, needs no such function.
+// shapes but no memory. An operator that allocates tensors needs a separate function for such
+// calls. That function allocates tensors of the same shape with sym_size() and reads no data. An
+// operator that returns only tensors of its caller, or no tensors, does not need such a function.
 //
-// Thread safety: an OperatorCall is used by one call. Operators may run on several threads where
-// their functions may.
+// Thread safety: an OperatorCall belongs to one call. Operators may run on several threads if the
+// functions that they call may.
 
 #ifndef REPRISE_ATTENTION_TORCH_OPS_OPERATOR_CALL_H_
 #define REPRISE_ATTENTION_TORCH_OPS_OPERATOR_CALL_H_
@@ -50,10 +50,11 @@ class OperatorCall {
  public:
   using Stack = std::vector<c10::IValue>;
 
-  // REQUIRES: `stack` ends with the arguments of `schema`. Both outlive the call.
+  // REQUIRES: `stack` ends with the arguments of `schema`. Both must outlive this object.
   OperatorCall(const c10::FunctionSchema& schema, Stack& stack);
 
-  // REQUIRES, for all: `name` is the schema's next argument, of this type.
+  // Return the next argument. REQUIRES: `name` is the name of the schema's next argument, which has
+  // this type.
   at::Tensor Tensor(const char* name);
   std::optional<at::Tensor> MaybeTensor(const char* name);
   std::vector<at::Tensor> Tensors(const char* name);
@@ -69,17 +70,17 @@ class OperatorCall {
   std::string String(const char* name);
   std::optional<std::string> MaybeString(const char* name);
 
-  // Reads all remaining arguments, and returns those that the schema's returns are aliases of.
-  // REQUIRES: every return is an alias. Return() must not be called after it.
+  // Reads all remaining arguments, and returns the arguments that the schema's returns alias. Do
+  // not call Return() afterwards. REQUIRES: every return is an alias.
   void ReturnAliases();
 
-  // Replaces the arguments with the results. REQUIRES: all arguments were read; called once.
+  // Replaces the arguments with the results. REQUIRES: all arguments have been read; called once.
   void Return(std::initializer_list<at::Tensor> results);
 
  private:
-  // The next argument, which must be called `name`.
+  // Returns the next argument. CHECK-fails if its name is not `name`.
   const c10::IValue& Next(const char* name);
-  // Like Next(), but null if the argument is None.
+  // Like Next(), but returns null if the argument is None.
   const c10::IValue* MaybeNext(const char* name);
 
   const c10::FunctionSchema& schema_;
@@ -88,9 +89,8 @@ class OperatorCall {
 };
 
 // Adds an operator to `library`. An error that `run` returns becomes an exception
-// (attention/torch_ops/throw_status.h); exceptions of LibTorch pass through. `trace` replaces `run`
-// while tracing. If it is null, tracing returns the arguments that the schema's returns are aliases
-// of.
+// (attention/torch_ops/throw_status.h); LibTorch's exceptions pass through. `trace` replaces `run`
+// while tracing. If `trace` is null, tracing returns the arguments that the schema's returns alias.
 void DefineOperator(torch::Library& library, const char* schema,
                     absl::Status (*run)(OperatorCall& call),
                     absl::Status (*trace)(OperatorCall& call) = nullptr);

@@ -119,7 +119,7 @@ TEST(OperatorCallTest, ReadsEveryTypeInTheOrderOfTheSchema) {
   EXPECT_EQ(seen.text, "HND");
   EXPECT_EQ(seen.dtype, at::kHalf);
   EXPECT_EQ(seen.device, at::Device(at::kCPU));
-  ASSERT_EQ(stack.size(), 2u) << "arguments are gone, results are there";
+  ASSERT_EQ(stack.size(), 2u) << "the results must replace the arguments";
   EXPECT_TRUE(stack[0].toTensor().is_same(x));
 }
 

@@ -21,12 +21,12 @@ DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 SEED = int(os.environ.get("REPRISE_SEED", "20240301"))
 FP8 = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 
-# Largest absolute errors for inputs of unit variance: of out, and of lse, which is float32 always.
-# The inputs are exact in the oracle, so what remains is the rounding of weights and results.
+# Maximum absolute errors for inputs of unit variance: of out, and of lse, which is always float32.
+# The oracle uses the inputs exactly, so the errors come from rounding weights and results.
 BOUNDS = {torch.float32: (2e-5, 5e-5), torch.float16: (4e-3, 1e-3), torch.bfloat16: (3e-2, 2e-3)}
 
 # One row of a batch, float64 on the CPU: q [n, q heads, dim], k and v [len, kv heads, dim], the
-# positions of the queries [n], and the number of the row.
+# positions of the queries [n], and the index of the row.
 Row = collections.namedtuple("Row", "q k v positions index")
 
 # (oracle, device, dtype) -> [cases, worst error of out, worst error of lse]
@@ -50,8 +50,8 @@ def print_table():
 
 
 class Call:
-    """An operator with its arguments. What it returns is compared; `written`, if given, are the
-    tensors that it writes instead."""
+    """An operator with its arguments. Its results are compared: the tensors in `written`, if given,
+    or the return values."""
 
     def __init__(self, operator, *arguments, written=None, **keywords):
         self.operator, self.arguments, self.keywords = operator, arguments, keywords
@@ -62,7 +62,7 @@ class Call:
         return returned if self.written is None else self.written
 
     def inputs(self):
-        """The tensors of the GPU among the arguments, each with its name, or ""."""
+        """Returns the GPU tensors among the arguments, each with its name, or ""."""
         names = [argument.name for argument in self.operator.default._schema.arguments]
         for name, value in [*zip(names, self.arguments), *self.keywords.items()]:
             for tensor in value if isinstance(value, (list, tuple)) else [value]:
@@ -70,14 +70,14 @@ class Call:
                     yield name, tensor
 
     def replayed(self):
-        """The same from a graph that was captured when the tensors held another batch."""
+        """Returns the results of a graph that was captured while the tensors held another batch."""
         kept = [(tensor, tensor.clone()) for _, tensor in self.inputs()]
         for (name, tensor), (_, contents) in zip(self.inputs(), kept):
             tensor.copy_(another(name, contents))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             results = self()
-        graph.replay()  # of the other batch
+        graph.replay()  # over the other batch
         for tensor, contents in kept:
             tensor.copy_(contents)
         graph.replay()
@@ -85,7 +85,7 @@ class Call:
 
 
 def run_both(call):
-    """What the call gives, of which a replay must have the same bits."""
+    """Returns the results of the call. A replay must be bitwise identical."""
     before = [tensor.clone() for tensor in call.written or ()]
     results = call()
     if any(tensor.is_cuda for tensor in results):
@@ -98,18 +98,18 @@ def run_both(call):
 
 
 def another(name, contents):
-    """Other contents of an argument: the rows, tokens, blocks and heads in reverse."""
+    """Returns other contents for an argument: rows, tokens, blocks and heads in reverse order."""
     if name.endswith("start_loc"):
         return contents[-1] - contents.flip(0)
     if contents.numel() == 1 and contents.is_floating_point():
         return contents * 2
-    if contents.itemsize == 1:  # fp8 types cannot be flipped
+    if contents.itemsize == 1:  # fp8 tensors cannot be flipped
         return contents.view(torch.uint8).flip(0).view(contents.dtype)
     return contents.flip(0)
 
 
 class Case:
-    """A random paged batch on `device`. `layout` is that of the cache's tensors."""
+    """A random paged batch on `device`. `layout` is the layout of the cache tensors."""
 
     def __init__(self, seed, device, dtype=torch.float32, *, layout="NHD", kv_dtype=None,
                  heads=None, dims=None, block_size=None, max_len=150, max_query_len=7,
@@ -135,7 +135,7 @@ class Case:
         self.k = [draw(length, self.kv_heads, self.dim_qk) for length in self.lens]
         self.v = [draw(length, self.kv_heads, self.dim_v) for length in self.lens]
         self.draw = draw
-        self.layer = {}  # what the operator is called with, beside the batch
+        self.layer = {}  # arguments of the operator other than the batch
         self.make_cache()
 
     def make_cache(self):
@@ -178,7 +178,7 @@ class Case:
         return dict(layout=self.layout, kv_dtype=self.kv_dtype)
 
     def place(self, row, i):
-        """Block and offset of a row's key i."""
+        """Returns the block and the offset of a row's key i."""
         return self.table[row][i // self.block_size], i % self.block_size
 
     def slots(self):
@@ -213,7 +213,7 @@ class Case:
                       torch.arange(length - query_len, length), i)
 
     def dense(self, attend):
-        """out [tokens, q heads, dim_v] and lse: attend(row) of every row that has queries."""
+        """Returns out [tokens, q heads, dim_v] and lse: attend(row) for each row with queries."""
         results = [attend(row) for row in self.rows() if row.q.shape[0] > 0]
         return tuple(torch.cat(parts) for parts in zip(*results))
 
@@ -224,7 +224,7 @@ def expand(kv, q_heads):
 
 
 def visible(row, *, causal=True, left=None, right=None):
-    """[n, len] bool: which keys each query sees."""
+    """Returns [n, len] bool: the keys that each query attends."""
     key, position = torch.arange(row.k.shape[0])[None, :], row.positions[:, None]
     seen = torch.ones(len(row.positions), row.k.shape[0], dtype=torch.bool)
     if causal:
@@ -237,7 +237,7 @@ def visible(row, *, causal=True, left=None, right=None):
 
 
 def distances(row):
-    """[n, len]: position of the key minus that of the query."""
+    """Returns [n, len]: the key's position minus the query's position."""
     return (torch.arange(row.k.shape[0])[None, :] - row.positions[:, None]).double()
 
 
@@ -250,7 +250,7 @@ def logits(row, scale=None):
 def finish(row, scores):
     """Softmax over scores [q heads, n, len] by torch.softmax, lse by torch.logsumexp."""
     lse = torch.logsumexp(scores, dim=-1)
-    weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)  # NaN: a query that sees no key
+    weights = torch.softmax(scores, dim=-1).nan_to_num(0.0)  # NaN: a query that attends no key
     out = weights @ expand(row.v, row.q.shape[1])
     return out.transpose(0, 1), lse.transpose(0, 1)
 
@@ -260,7 +260,7 @@ def masked(scores, seen):
 
 
 def sdpa(row, seen, scale=None):
-    """scaled_dot_product_attention over the keys that are seen, [n, len], and its lse."""
+    """scaled_dot_product_attention over the keys in the mask `seen`, [n, len], and its lse."""
     heads_first = [t.transpose(0, 1)[None] for t in (row.q, row.k, row.v)]
     out = F.scaled_dot_product_attention(*heads_first, attn_mask=seen[None, None], scale=scale,
                                          enable_gqa=True)
@@ -269,8 +269,8 @@ def sdpa(row, seen, scale=None):
 
 
 def distance_to_rounding(result, exact):
-    """By how much each exact value differs from those that round to the fp8 result, by PyTorch's
-    cast to nearest with saturation: 0 if it is one of them."""
+    """Returns the distance of each exact value from the values that round to the fp8 result by
+    PyTorch's cast to nearest with saturation: 0 if the exact value rounds to the result."""
     codes = torch.arange(256, dtype=torch.uint8).view(result.dtype).double()
     values = codes[codes.isfinite()].unique()  # ascending
     borders = (values[1:] + values[:-1]) / 2
@@ -282,8 +282,8 @@ def distance_to_rounding(result, exact):
 
 class OracleTest(unittest.TestCase):
     def check(self, oracle, case, call, want, out_scale=None):
-        """Compares out and lse of the call, and on a GPU those of a replay. `out_scale`, of fp8
-        results: what they were divided by, one number or [tokens, heads, blocks of columns]."""
+        """Compares out and lse of the call, and on a GPU also of a replay. `out_scale` divides
+        fp8 results: one number or [tokens, heads, blocks of columns]."""
         self.compare(oracle, case, case.device, call(), want, out_scale)
         if case.device == "cuda":
             self.compare(oracle, case, "graph", call.replayed(), want, out_scale)

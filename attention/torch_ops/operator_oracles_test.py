@@ -1,5 +1,5 @@
-"""torch.ops.reprise against attention computed by other means: PyTorch's own functions, and the
-formulas of the systems whose conventions the operators follow, written out in float64.
+"""Compares torch.ops.reprise with other implementations of attention: PyTorch's functions, and
+float64 formulas of the systems whose conventions the operators follow.
 
     operator_oracles_test.py LIBRARY [unittest arguments]
 
@@ -16,7 +16,7 @@ from operator_cases import (FP8, OPS, SEED, Call, OracleTest, distances, expand,
 
 
 class OperatorOraclesTest(OracleTest):
-    # PyTorch's own attention.
+    # PyTorch's attention functions.
 
     def test_scaled_dot_product_attention(self):
         name = "scaled_dot_product_attention"
@@ -43,7 +43,7 @@ class OperatorOraclesTest(OracleTest):
                 oracle = name if kv_dtype is None else name + ", " + kv_dtype
                 for case in self.cases(oracle, 4, dtypes, dims=dims, max_len=300,
                                        kv_dtype=kv_dtype):
-                    if kv_dtype is not None:  # what the cache can hold
+                    if kv_dtype is not None:  # values that the cache can represent
                         case.k, case.v = ([t.to(FP8[kv_dtype]).to(case.dtype) for t in side]
                                           for side in (case.k, case.v))
                     left = case.rng.choice([None, 40])
@@ -64,8 +64,8 @@ class OperatorOraclesTest(OracleTest):
                            case.dense(lambda row: sdpa(row, visible(row))))
 
     def flex(self, row, score_mod, mask_mod, scale=None, mask_heads=None):
-        """flex_attention without compilation; the functions take (head, query position, key).
-        `mask_heads`: how many heads have masks of their own."""
+        """flex_attention without compilation. The functions take (head, query position, key).
+        `mask_heads` is the number of heads with separate masks."""
         from torch.nn.attention import flex_attention as flex
         first = int(row.positions[0])
         mask = flex.create_block_mask(lambda b, h, i, j: mask_mod(h, i + first, j), 1,
@@ -145,8 +145,8 @@ class OperatorOraclesTest(OracleTest):
             self.check(name, case, case.attend(), case.dense(oracle))
 
     def test_any_pattern_by_packed_masks(self):
-        """Masks as FlashInfer packs them: query_len * seq_len bits a row, least significant first,
-        each row's from a byte of its own; causal or not, paged and ragged."""
+        """Masks in FlashInfer's packed format: query_len * seq_len bits per row, least significant
+        first, starting at a new byte for each row. Causal or not, paged and ragged."""
         name = "SDPA, packed masks"
         for case in self.cases(name, 8):
             masks, packed, offsets = {}, [], []
@@ -179,10 +179,10 @@ class OperatorOraclesTest(OracleTest):
             self.check(name, case, case.attend(), want)
             self.check(name + ", ragged", case, case.attend_ragged(), want)
 
-    # Conventions of models and of other systems.
+    # Conventions of models and other systems.
 
     def test_scales_and_slopes_of_heads_and_sequences(self):
-        """A scale of each q head, and FlashAttention's slopes of [batch, heads]."""
+        """A scale per q head, and FlashAttention's slopes [batch, heads]."""
         name = "scales per head, slopes per sequence"
         for case in self.cases(name, 8, heads=(4, 2)):
             generator = torch.Generator().manual_seed(case.rng.getrandbits(40))
@@ -203,9 +203,9 @@ class OperatorOraclesTest(OracleTest):
             self.check(name + ", ragged", case, case.attend_ragged(), want)
 
     def test_alibi_of_bloom(self):
-        """As transformers builds it: slope * position of the key, for any number of heads, added
-        to the scaled scores before the causal mask. It differs from a term by distance by a
-        constant of the query, which the softmax cancels and lse does not."""
+        """Like transformers: slope * position of the key, for any number of heads, added to the
+        scaled scores before the causal mask. Differs from a term based on the distance by a
+        constant per query, which the softmax cancels and lse does not."""
         name = "ALiBi, Bloom"
         for case in self.cases(name, 8, heads=None):
             heads = case.q_heads
@@ -252,7 +252,7 @@ class OperatorOraclesTest(OracleTest):
 
     def test_softcap_of_gemma_2(self):
         """Scores times query_pre_attn_scalar ** -0.5, divided by the cap, tanh, times the cap, then
-        the mask. A window of W tokens sees W - 1 keys before the query's own."""
+        the mask. A window of W tokens includes W - 1 keys before the query's own key."""
         name = "softcap and window, Gemma 2"
         for case in self.cases(name, 8):
             scalar, cap, window = case.rng.choice([(256, 50.0, 16), (32, 5.0, None), (7, 1.0, 1)])
@@ -270,7 +270,7 @@ class OperatorOraclesTest(OracleTest):
             self.check(name, case, case.attend(), case.dense(oracle))
 
     def test_sinks_of_gpt_oss(self):
-        """One more column of logits, of which the softmax knows and the product with V does not."""
+        """An additional column of logits, which the softmax includes and the GEMM with V omits."""
         name = "sinks, gpt-oss"
         for case in self.cases(name, 8):
             sinks = torch.randn(case.q_heads, generator=torch.Generator().manual_seed(SEED)) * 3
@@ -329,7 +329,7 @@ class OperatorOraclesTest(OracleTest):
             size, step = rng.choice([4, 16, 64]), rng.choice([0, 1, 2, -1, -3])
             rank = rng.randint(0, 2)
             if stride <= 1:
-                size = 6  # no multiple of the cache's; nothing depends on it
+                size = 6  # not a multiple of the cache's block size; has no effect here
             case.layer = dict(block_sparse=[local, stride, size, step, rank])
 
             def oracle(row):

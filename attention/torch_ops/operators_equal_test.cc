@@ -1,5 +1,5 @@
-// torch.ops.reprise.* against the plain calls: the same bits for any batch, layer and cache, and
-// the text of a Status as an exception.
+// Compares torch.ops.reprise.* with the plain calls: bitwise identical results for any batch, layer
+// and cache, and the text of a Status as an exception.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
@@ -28,7 +28,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The arguments of a call by name; the other arguments of the schema keep their defaults.
+// The arguments of a call by name. Other arguments of the schema have their defaults.
 using Arguments = std::map<std::string, c10::IValue>;
 
 std::vector<c10::IValue> Call(const char* name, const char* overload, Arguments arguments) {
@@ -66,7 +66,7 @@ at::Tensor TensorOf(const TokenView& view, int num_tokens, int num_heads, int he
                 {view.token_stride, view.head_stride, 1}, ToScalarType(view.dtype));
 }
 
-// A scale in the form that the operators take: the host reads a number on the CPU.
+// A scale in the form that operators accept: the host reads a number on the CPU.
 c10::IValue ScaleTensor(const Scale& scale, int num_tables, int num_heads) {
   if (scale.data == nullptr) return at::full({1}, scale.value);
   auto* const data = const_cast<float*>(scale.data);
@@ -131,7 +131,7 @@ void AddLayer(const AttentionParams& layer, int num_tables, Arguments& arguments
   }
 }
 
-// A call of the fixture's, for the operator.
+// Returns the operator's arguments for a fixture.
 Arguments ArgumentsOf(const PagedFixture& fixture) {
   const AttentionParams layer = fixture.Layer(OnHost);
   const PagedBatch batch = fixture.Batch(OnHost);
@@ -170,7 +170,7 @@ Arguments ArgumentsOf(const PagedFixture& fixture) {
 
 at::Tensor Bytes(const at::Tensor& tensor) { return tensor.contiguous().view(at::kByte); }
 
-// PagedAttention() itself, with these outputs.
+// Calls PagedAttention() directly, with these outputs.
 absl::Status RunDirectly(const PagedFixture& fixture, at::Tensor& out, at::Tensor& lse,
                          AttentionExtras extras) {
   const AttentionParams layer = fixture.Layer(OnHost);
@@ -188,7 +188,7 @@ absl::Status RunDirectly(const PagedFixture& fixture, at::Tensor& out, at::Tenso
 }
 
 TEST(PagedOperatorTest, AnyCallGivesTheBitsOfThePlainOne) {
-  std::map<int, int> counts;  // of features
+  std::map<int, int> counts;  // number of cases per feature
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const PagedFixture fixture =
         MakePagedFixture({.seed = seed, .allowed = FeatureSet::All(), .max_seq_len = 60});
@@ -263,7 +263,7 @@ TEST(RaggedOperatorTest, AnyCallGivesTheBitsOfThePlainOne) {
   }
 }
 
-// The text of the exception that a call throws.
+// Returns the text of the exception that a call throws.
 std::string TextOf(const char* overload, const Arguments& arguments,
                    const char* name = "reprise::paged_attention") {
   try {
@@ -366,7 +366,7 @@ TEST(WriteKvOperatorTest, AStatusIsAnExceptionOfTheSameText) {
       {k.slice(0, 0, 4), k, slots},         {k, k.slice(1, 0, 1), slots},
       {k, k.slice(2, 0, 8), slots},         {k.to(at::kDouble), k, slots},
       {k, k.to(at::kHalf), slots},          {k, k, slots.to(at::kInt)},
-      {k, k, at::full({5}, 12, at::kLong)},  // beyond the cache
+      {k, k, at::full({5}, 12, at::kLong)},  // outside the cache
       {k, k, at::full({5}, -2, at::kLong)}, {k, k, slots.view({5, 1, 1})},
   };
   for (const Fault& fault : faults) {

@@ -1,4 +1,4 @@
-"""torch.ops.reprise from Python: results against plain PyTorch in float64, errors as exceptions.
+"""torch.ops.reprise from Python: compares results with PyTorch in float64, and tests errors.
 
     operators_test.py LIBRARY [unittest arguments]
 
@@ -52,7 +52,7 @@ class Batch:
         self.query_start_loc = ints(starts, device)
 
     def slots(self):
-        """The slot of every key, sequence by sequence."""
+        """Returns the slots of all keys, sequence by sequence."""
         slots = [row[i // self.block_size] * self.block_size + i % self.block_size
                  for row, length in zip(self.table, self.lens) for i in range(length)]
         return torch.tensor(slots, dtype=torch.int64, device=self.device)
@@ -68,7 +68,7 @@ class Batch:
                 self.query_start_loc)
 
     def expected(self, window_left=None, causal=True):
-        """out [tokens, heads, dim_v] and lse in float64."""
+        """Returns out [tokens, heads, dim_v] and lse in float64."""
         outs, lses, first = [], [], 0
         group = self.q_heads // self.kv_heads
         for keys, values, length, query_len in zip(self.keys, self.values, self.lens,
@@ -514,14 +514,15 @@ class OperatorsTest(unittest.TestCase):
                                  positions, slots, faults, block_size=16, num_blocks=8,
                                  max_context_len=32, **packed)
 
-            # A row that begins a block, one within its block, a padded one, and one that goes on.
+            # Four rows: one begins a new block, one stays within its block, one is padded, and one
+            # continues.
             advance([70, 71, 3, 72], **packed)
             self.assertEqual(seq_lens.tolist(), [17, 6, 0, 31])
             self.assertEqual(indptr.tolist(), [0, 2, 3, 3, 5])
             self.assertEqual(indices.tolist(), [7, 3, 5, 6, 2, 99, 99])
             self.assertEqual(last.tolist(), [1, 6, 0, 15])
             self.assertEqual(faults.tolist(), [0, 0, 0, 0])
-            for _ in range(2):  # the last row comes to the end of its context
+            for _ in range(2):  # the last row reaches the end of its context
                 advance([73, 74, 3, 75], **packed)
             self.assertEqual(seq_lens.tolist(), [19, 8, 0, 0])
             self.assertEqual(indptr.tolist(), [0, 2, 3, 3, 3])
@@ -530,7 +531,7 @@ class OperatorsTest(unittest.TestCase):
             for name in packed:
                 with self.assertRaises(Exception) as raised:
                     advance([73, 74, 3, 75], **{name: packed[name]})
-                self.assertIn("must come together", str(raised.exception))
+                self.assertIn("must be given together", str(raised.exception))
                 wrong = dict(packed, **{name: packed[name].long()})
                 with self.assertRaises(Exception) as raised:
                     advance([73, 74, 3, 75], **wrong)
@@ -541,7 +542,7 @@ class OperatorsTest(unittest.TestCase):
             batch = Batch([9, 17], [2, 3], device, dims=(32, 32))
             batch.write()
             want, want_lse = OPS.paged_attention(*batch.arguments())
-            # The rows' own keys from tensors: what the cache has of them is not read.
+            # The rows' new keys come from tensors; their positions in the cache are not read.
             new_k = torch.cat([keys[-n:] for keys, n in zip(batch.keys, batch.query_lens)])
             new_v = torch.cat([values[-n:] for values, n in zip(batch.values, batch.query_lens)])
             slots = batch.slots()
@@ -554,12 +555,12 @@ class OperatorsTest(unittest.TestCase):
             self.close(out, want, 2e-6)
             self.close(lse, want_lse, 2e-6)
             batch.write()
-            # A number, or in the memory of the device.
+            # The scale is a number on the host, or in device memory.
             for scale in (torch.tensor([0.02]), torch.tensor([0.05]).to(device)):
                 out, _ = OPS.paged_attention(*batch.arguments(), out_scale=scale,
                                              out_dtype=torch.float8_e4m3fn)
                 self.assertEqual(out.dtype, torch.float8_e4m3fn)
-                # Half a step of three bits of mantissa, of what is at most about 4.
+                # Half a unit in the last of three mantissa bits, for values of at most about 4.
                 self.close(out.float() * scale.item(), want, 4 * 2**-4)
             scales = torch.full((5, 4, 2), math.nan, device=device)
             out, _ = OPS.paged_attention(*batch.arguments(), out_block_scales=scales,
@@ -588,7 +589,7 @@ class OperatorsTest(unittest.TestCase):
             self.close(lse, want_lse, 1e-4)
 
     def samples(self, device):
-        """A call of each operator: name, arguments, keywords."""
+        """Returns calls of each operator: operator, arguments, keywords."""
         batch = Batch([9, 17], [2, 3], device)
         batch.write()
         k, v = torch.cat(batch.keys).to(device), torch.cat(batch.values).to(device)
@@ -648,7 +649,7 @@ class OperatorsTest(unittest.TestCase):
         for device in DEVICES:
             for operator, arguments, keywords in self.samples(device):
                 if any(a.alias_info for a in operator._schema.returns):
-                    continue  # out= forms, which it does not take
+                    continue  # opcheck does not support out= forms
                 with self.subTest(device=device, operator=str(operator)):
                     torch.library.opcheck(operator, arguments, keywords,
                                           test_utils=("test_schema", "test_autograd_registration",
@@ -672,7 +673,7 @@ class OperatorsTest(unittest.TestCase):
             self.assertIn("reprise.paged_attention", graph.code)
             for seed, shape in enumerate((([9, 17], [2, 3]), ([30, 5, 8], [1, 5, 2]))):
                 arguments = inputs(*shape, seed)
-                # The caches are written: each call has its own.
+                # The operators write to the caches, so each call gets a copy.
                 own = [a.clone() for a in arguments]
                 for got, want in zip(graph(*arguments), step(*own)):
                     self.assertTrue(torch.equal(got, want))
@@ -758,7 +759,7 @@ class OperatorsTest(unittest.TestCase):
         self.assertEqual(counts(), before)
         for got, expected in zip((out, lse, merged), want):
             self.assertTrue(torch.equal(got, expected))
-        self.close(merged, out, 1e-2)  # of twice the same keys
+        self.close(merged, out, 1e-2)  # merges the same keys twice
 
     @unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
     def test_out_forms_are_captured_and_allocate_nothing(self):

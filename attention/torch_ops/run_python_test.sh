@@ -1,6 +1,6 @@
 #!/bin/bash
-# run_python_test.sh LIBRARY TEST.py: runs a Python test with the PyTorch that LIBRARY was linked with. A
-# LibTorch without Python around it (the C++ archive) cannot run it.
+# run_python_test.sh LIBRARY TEST.py: runs a Python test with the PyTorch that LIBRARY is linked
+# with. A LibTorch without Python (the C++ archive) cannot run the test.
 set -euo pipefail
 source tools/setup/not_run.sh
 library=$1
@@ -11,7 +11,7 @@ torch=${torch%/lib/libtorch_cpu.so}
 if [ ! -e "$torch/__init__.py" ]; then
   not_run "LibTorch without Python"
 fi
-# The interpreter of the environment that PyTorch is installed in, else any of that version.
+# Tries the interpreter of PyTorch's environment first, then other interpreters of the same version.
 version=$(basename "$(dirname "$(dirname "$(readlink -f "$torch")")")")
 for python in "$(readlink -f "$torch")/../../../../bin/python" "$version" python3; do
   if PYTHONPATH=$(dirname "$torch") "$python" -c 'import torch' 2>/dev/null; then

@@ -1,4 +1,4 @@
-// Launches of operators on the current stream of a GPU.
+// Launches an operator's kernels on the current stream of a GPU.
 
 #ifndef REPRISE_ATTENTION_TORCH_OPS_STATUS_LAUNCH_H_
 #define REPRISE_ATTENTION_TORCH_OPS_STATUS_LAUNCH_H_
@@ -12,9 +12,9 @@ struct CUstream_st;
 
 namespace reprise {
 
-// Calls `launch` with LibTorch's current stream of `device`, with `device` current during the call.
-// Errors: those of `launch`; Unimplemented, naming `op`, in builds without CUDA and for devices of
-// other kinds.
+// Calls `launch` with LibTorch's current stream of `device`. `device` is current during the call.
+// Errors: errors of `launch`; Unimplemented, with the name `op`, in builds without CUDA and for
+// other kinds of devices.
 absl::Status LaunchOn(c10::Device device, const char* op,
                       absl::FunctionRef<absl::Status(CUstream_st*)> launch);
 

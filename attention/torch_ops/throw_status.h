@@ -1,5 +1,5 @@
-// Converts a Status to an exception, the reverse of base/torch_status.h, for operators that Python
-// calls.
+// Converts a Status to an exception, for operators that Python calls. The reverse of
+// base/torch_status.h.
 //
 //   code               exception            in Python
 //   InvalidArgument    c10::ValueError      ValueError
@@ -7,7 +7,7 @@
 //   ResourceExhausted  c10::OutOfMemoryError     torch.OutOfMemoryError
 //   anything else      c10::Error           RuntimeError
 //
-// The text is the status's message, unchanged.
+// The text is the message of the status, unchanged.
 
 #ifndef REPRISE_ATTENTION_TORCH_OPS_THROW_STATUS_H_
 #define REPRISE_ATTENTION_TORCH_OPS_THROW_STATUS_H_
@@ -16,7 +16,7 @@
 
 namespace reprise {
 
-// Returns if `status` is OK, else throws.
+// Throws the exception for `status` unless it is OK.
 void ThrowIfError(const absl::Status& status);
 
 }  // namespace reprise

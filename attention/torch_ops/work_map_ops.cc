@@ -1,5 +1,5 @@
-// torch.ops.reprise.work_map_plan, work_map and ragged_work_map: one map a step for all layers of a
-// class (attention/work_map/work_map.h). See docs/operators.md.
+// torch.ops.reprise.work_map_plan, work_map and ragged_work_map: one map per step for all layers of
+// a group (attention/work_map/work_map.h). See docs/operators.md.
 
 #include <torch/library.h>
 
@@ -43,9 +43,9 @@ absl::Status WorkMapPlanOp(OperatorCall& call) {
   const at::ScalarType type = call.DType("dtype");
   const std::optional<DType> dtype = FromScalarType(type);
   if (!dtype) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dtype must be that of q: expected float32, float16, bfloat16 or fp8, got ",
-                     c10::toString(type)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dtype must be the dtype of q: expected float32, float16, bfloat16 or fp8, got ",
+        c10::toString(type)));
   }
   options.dtype = *dtype;
   options.mode = call.Bool("deterministic") ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced;
@@ -87,7 +87,7 @@ absl::Status ReadWindow(OperatorCall& call, MapRequest& request) {
   return read("window_right", request.window.right);
 }
 
-// The caller's workspace, or a new one.
+// Builds the map in the caller's workspace, or in a new workspace.
 template <typename Batch>
 absl::StatusOr<at::Tensor> Build(const MapRequest& request, const Batch& batch, at::Device device,
                                  std::optional<at::Tensor> workspace) {
@@ -99,14 +99,14 @@ absl::StatusOr<at::Tensor> Build(const MapRequest& request, const Batch& batch, 
   return *workspace;
 }
 
-// The plan holds the size of the workspace in bytes; a trace does not read the plan.
+// The plan contains the size of the workspace in bytes, and a trace does not read the plan.
 absl::Status TraceWorkMap(OperatorCall&) {
   return absl::UnimplementedError(
-      "work_map and ragged_work_map cannot be traced, since the size of their workspace is data of "
-      "the plan: make one outside, and call their out= form");
+      "work_map and ragged_work_map cannot be traced, because the size of the workspace is data of "
+      "the plan: allocate a workspace outside, and call the out= form");
 }
 
-// The out= form takes a workspace, too.
+// The out= form also takes a workspace.
 enum class Form { kFunctional, kOut };
 
 template <Form form>

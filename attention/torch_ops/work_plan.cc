@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-// Elements of the tensor.
+// The elements of the tensor.
 enum PlanField {
   kWorkspaceBytes,
   kDType,
@@ -33,7 +33,7 @@ enum PlanField {
   kNumSms,
   kMode,
   kSharedPrefix,
-  kProducts,  // 0: as q, else 1 + the type
+  kProducts,  // 0: the default for q, otherwise 1 + the DType
   kMaxSplits,
   kMaxSharedBytes,
   kComputeCapability,
@@ -113,8 +113,8 @@ absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan) {
                         .max_splits = field(kMaxSplits),
                         .kernels = {.products = products, .max_tier = field(kMaxTier)},
                         .shared_prefix = static_cast<SharedPrefix>(field(kSharedPrefix)),
-                        // The operators that build a map and those that use it receive bounds
-                        // separately.
+                        // The bounds that an operator receives when it builds a map may differ from
+                        // those of the operator that uses the map.
                         .split = RowSplit::kByRow};
 }
 

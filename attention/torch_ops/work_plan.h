@@ -1,8 +1,8 @@
-// A work map's plan as a tensor: torch.ops.reprise.work_map_plan returns it, and operators take it
+// A work map's plan as a tensor. torch.ops.reprise.work_map_plan returns it, and operators take it
 // as `plan`.
 //
-// A plan is int64 on the CPU, so that reading it never waits for a device. Its first element is the
-// workspace size in bytes; the others are the WorkMapOptions it was made with.
+// A plan is an int64 tensor on the CPU, so reading it never waits for a device. Its first element
+// is the size of the workspace in bytes. The other elements are the WorkMapOptions of the plan.
 //
 // Thread safety: pure functions.
 
@@ -17,17 +17,21 @@
 
 namespace reprise {
 
-// Errors: those of PlanWorkMap().
+// Returns the plan for `options`.
+// Errors: see PlanWorkMap().
 absl::StatusOr<at::Tensor> MakePlanTensor(const WorkMapOptions& options);
 
-// The options that `plan` was made with. Errors: InvalidArgument if it is not such a tensor.
+// Returns the options from which `plan` was made.
+// Errors: InvalidArgument if `plan` is not a plan tensor.
 absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan);
 
-// Uninitialised workspace for `plan`, aligned to 256 bytes. Errors: those of ReadPlanTensor().
+// Allocates an uninitialised workspace for `plan`, aligned to 256 bytes.
+// Errors: see ReadPlanTensor().
 absl::StatusOr<at::Tensor> AllocateWorkspace(const at::Tensor& plan, at::Device device);
 
-// The map over `workspace`, uint8 of at least plan[0] bytes, aligned to 256 bytes, on `device`.
-// Errors: InvalidArgument naming `plan` or `workspace`.
+// Returns the map over `workspace`, a uint8 tensor of at least plan[0] bytes, aligned to 256 bytes,
+// on `device`.
+// Errors: InvalidArgument that names `plan` or `workspace`.
 absl::StatusOr<WorkMap> WorkMapOver(const at::Tensor& plan, const at::Tensor& workspace,
                                     at::Device device);
 
