@@ -74,11 +74,13 @@ class GraphSet {
   //   the step.
   // - With drafts and given tokens: the smallest mixed graph that holds the step, by tokens, then
   //   by sequences.
-  // If no graph holds the step, the reason names why no graph of a query length or draft count
-  // does. For drafts with given tokens, the reason is kDraftsAmongTokens. Does not count the step.
-  // The result depends only on the options and the captured graphs. In kLazy mode, returns kReplay
-  // for a key that is not captured yet; Replay() captures it. If tokens have graphs, embeddings are
-  // padded like tokens, even if embeddings have no graph.
+  // If no graph holds the step, the reason names why no graph of a query length or draft count does.
+  // For drafts with given tokens, the reason is kDraftsAmongTokens.
+  //
+  // Does not count the step. The result depends only on the options and the captured graphs. In
+  // kLazy mode, returns kReplay for a key that is not captured yet, unless the budget has been
+  // exceeded; Replay() captures the key. If tokens have graphs, embeddings are padded like tokens,
+  // even if embeddings have no graph.
   // REQUIRES: counts are not negative, max_query_len >= 1, num_tokens <= num_seqs * max_query_len.
   GraphDecision Decide(const StepShape& shape) const;
 

@@ -44,7 +44,7 @@ void LoadScattered(const KvView& view, DType dtype, const void* place, int dim, 
 // The source of K or V.
 struct VectorSource {
   KvView view;
-  TokenView new_tokens;  // keys from tile.first_new_key(); no data: all keys are in the cache
+  TokenView new_tokens;  // from local key tile.first_new_key(); no data: no new keys
   Scale scale;           // applies to the cache, not to the new keys
   int dim = 0;           // number of dims in the view
   int padded = 0;        // floats per vector, including padding and the rope part

@@ -91,8 +91,8 @@ struct FixtureOptions {
   int min_seq_len = 1;  // minimum number of keys of a row with keys
   int max_seq_len = 80;
   std::optional<DType> q_dtype = {};   // any but float64; drawn: float32, float16, bfloat16
-  std::optional<DType> kv_dtype = {};  // any but float64; ragged fixtures: as q, or fp8 if:
-  // Allows fp8 k and v in ragged fixtures. The caller must then pass their scales on.
+  std::optional<DType> kv_dtype = {};  // any but float64; ragged fixtures: as q_dtype
+  // Allows fp8 as kv_dtype of ragged fixtures. The caller must then pass the scales of k and v on.
   bool quantised_ragged = false;
   std::optional<KvMemoryLayout> layout = {};
   std::optional<int> k_chunk = {};  // for kKPacked: 0 (16 bytes), 4 or 8 dims; divides head_dim_qk

@@ -29,7 +29,7 @@ inline void CheckCuda(cudaError_t error) { CHECK_EQ(error, cudaSuccess); }
 inline void CheckLaunch(cudaError_t error) { CheckCuda(error); }
 inline void CheckLaunch(const absl::Status& status) { CHECK(status.ok()) << status; }
 
-// Whether this machine has a GPU. Tests without one are skipped.
+// Whether this machine has a GPU. GPU tests are skipped if it has none.
 inline bool HasCudaDevice() {
   int num_devices = 0;
   return cudaGetDeviceCount(&num_devices) == cudaSuccess && num_devices > 0;
