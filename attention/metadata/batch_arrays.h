@@ -1,23 +1,23 @@
-// The arrays that row builders fill: the caller's memory, on the host or on the device, sized for
-// the padded batch.
+// The arrays that row builders fill. The caller owns the memory, on the host or on the device, with
+// room for the padded batch.
 //
 //   array            live rows and tokens                  padded or inert
 //   token_ids        the row's tokens                      0
 //   positions        the queries' positions                0
 //   slot_mapping     block * block_size + offset           -1
-//   query_start_loc  prefix sums of query_len              the live total, continued
+//   query_start_loc  prefix sums of query_len              the prefix sums, continued
 //   seq_lens         keys in the cache after the write     0
-//   table_row        the sequence's                        0
+//   table_row        the sequence's row of the table       0
 //   logits_indices   the row's last token                  0
 //   context_lens     keys in the cache before the step     0
-//   key_start        as asked for                          0
+//   key_start        as requested                          0
 //   tail_len         keys of the row's tree (trees only)   0
-//   tail_mask        which of them a query sees            0
-//   row_faults       0                                     0, or why the row is inert: RowFault
+//   tail_mask        the tree's keys that a query sees     0
+//   row_faults       0                                     0 if padded, otherwise the RowFault
 //
-// token_ids, logits_indices, context_lens, key_start and row_faults may be absent; only tree
-// builders have tail_len and tail_mask. Each of several KV groups has its own slot_mapping,
-// group_stride elements after that of the previous group. A value without storage.
+// token_ids, logits_indices, context_lens, key_start and row_faults may be absent. Only tree
+// builders write tail_len and tail_mask. Each KV group has its own slot_mapping, group_stride
+// elements after the previous group's slot_mapping. BatchArrays is a value and owns no memory.
 
 #ifndef REPRISE_ATTENTION_METADATA_BATCH_ARRAYS_H_
 #define REPRISE_ATTENTION_METADATA_BATCH_ARRAYS_H_
@@ -41,7 +41,7 @@ struct BatchArrays {
   int32_t* row_faults = nullptr;       // [num_rows]
   int32_t* context_lens = nullptr;     // [num_rows]
   int32_t* key_start = nullptr;        // [num_rows]
-  int64_t group_stride = 0;            // elements from a KV group's slot_mapping to the next one's
+  int64_t group_stride = 0;            // elements between the slot_mappings of adjacent KV groups
 
   // The slots of a KV group [num_tokens].
   constexpr int64_t* group_slots(int group) const { return slot_mapping + group * group_stride; }
@@ -51,7 +51,7 @@ struct BatchArrays {
 struct RowEntry {
   int32_t seq_len = 0;
   int32_t table_row = 0;
-  int32_t last_token = 0;  // index of it
+  int32_t last_token = 0;  // index of the row's last token
   int32_t tail_len = 0;
   int32_t context_len = 0;
   int32_t key_start = 0;
@@ -73,7 +73,8 @@ constexpr void WriteRow(const BatchArrays& arrays, int row, const RowEntry& entr
   if (arrays.row_faults) arrays.row_faults[row] = static_cast<int32_t>(fault);
 }
 
-// An inert row is WriteRow(arrays, row, {}, fault), an inert token WriteToken(arrays, token, {}).
+// Use WriteRow(arrays, row, {}, fault) for an inert row, and WriteToken(arrays, token, {}) for an
+// inert token.
 constexpr void WriteToken(const BatchArrays& arrays, int64_t token, const TokenEntry& entry) {
   if (arrays.token_ids) arrays.token_ids[token] = entry.token_id;
   arrays.positions[token] = entry.position;

@@ -1,38 +1,38 @@
-// Builds a PagedBatch from a scheduler's sequences and their block table: decode, prefill, chunked
-// prefill and any mixture.
+// Builds a PagedBatch from a scheduler's sequences and their block table, for decode, prefill,
+// chunked prefill and any mixture of the three.
 //
-//   // Slots 4 and 0 of the table; 17 and 0 tokens cached, 1 and 5 new ones:
+//   // Two sequences in table rows 4 and 0, with 17 and 0 cached tokens and 1 and 5 new tokens:
 //   std::vector<BatchSequence> sequences = {{4, 17, 1}, {0, 0, 5}};
 //   absl::StatusOr<BuiltBatch> built =
 //       builder.Build({.sequences = sequences, .table = table, .padded = PaddedSize{4, 8}});
 //   PagedAttention(layer, built->batch, ...);   WriteKv(kv, k, v, built->slot_mapping);
 //
-// The table is never copied: rows point into it through table_row. Entries beyond a sequence's
-// length (look-ahead blocks) are not read. For kernels that need a separate table, padded or
-// packed, see attention/metadata/batch_tables.h.
+// The table is never copied: rows refer to it through table_row. Entries beyond a sequence's length
+// (look-ahead blocks) are not read. For kernels that need a separate table, padded or packed, see
+// attention/metadata/batch_tables.h.
 //
 //   array            live rows and tokens                    padded
-//   query_start_loc  prefix sums of query_len                the live total, continued
+//   query_start_loc  prefix sums of query_len                the number of live tokens
 //   seq_lens         num_computed + query_len                0
-//   table_row        the sequence's                          0
-//   key_start        the sequence's, where the buffers have  0
-//                    it
+//   table_row        BatchSequence::table_row                0
+//   key_start        BatchSequence::key_start, if the        0
+//                    buffers have key_start
 //   positions        num_computed + i                        0
-//   slot_mapping     block * block_size + offset; -1 where   -1
-//                    the entry is the null block
+//   slot_mapping     block * block_size + offset; -1 if the  -1
+//                    entry is the null block
 //
-// A sequence with no new token (query_len 0) is an empty row: its seq_len is 0, so nothing attends
-// to it. The fill value of padded rows' seq_lens is kPaddedSeqLen.
+// A sequence with no new token (query_len 0) becomes an empty row: its seq_len is 0, and no query
+// attends to its keys. Padded and empty rows have seq_len kPaddedSeqLen.
 //
-// key_start is for tables in which other tokens precede the sequence's, such as its encoder's
-// (attention/metadata/cross_batch.h): blocks are found at key_start + position. `positions` are the
-// model's and count from the sequence's first token, so they differ from query_positions if
-// key_start is not 0.
+// Set key_start if other tokens precede the sequence's tokens in its table row, such as its
+// encoder's tokens (attention/metadata/cross_batch.h). Blocks are then looked up at
+// key_start + position. `positions` are the model's positions and count from the sequence's first
+// token. They differ from query_positions if key_start is not 0.
 //
 // The device form is attention/metadata/batch_gather.h.
 //
-// Thread safety: none; one owner. Cost: linear in rows and new tokens; no allocation after
-// Create().
+// Thread safety: BuildPagedBatch() is a pure function; BatchBuilder is not thread-safe and has one
+// owner. Cost: linear in rows and new tokens; no allocation after Create().
 
 #ifndef REPRISE_ATTENTION_METADATA_BATCH_BUILDER_H_
 #define REPRISE_ATTENTION_METADATA_BATCH_BUILDER_H_
@@ -52,7 +52,7 @@ namespace reprise {
 // The seq_len of padded and empty rows.
 inline constexpr int32_t kPaddedSeqLen = 0;
 
-// The captured size of a batch; rows and tokens that are not live are inert.
+// The captured size of a batch. Rows and tokens beyond the live ones are inert.
 struct PaddedSize {
   int num_rows = 0;
   int num_tokens = 0;
@@ -60,13 +60,14 @@ struct PaddedSize {
 
 struct BatchRequest {
   absl::Span<const BatchSequence> sequences = {};
-  // Rows of the batch as indices into `sequences`, from SplitBatch(); empty: in their order.
+  // For each row of the batch, an index into `sequences`, from SplitBatch(). Empty: one row per
+  // sequence, in the order of `sequences`.
   absl::Span<const int32_t> order = {};
   BlockTableView table = {};              // on the host; num_blocks is not used
   std::optional<PaddedSize> padded = {};  // absent: the live size
-  // Each sequence writes only this many of its last new tokens, at least 1. For prefills whose
-  // attention runs over contiguous keys (RaggedBatch) and whose layers have a window of this many
-  // tokens. If attention reads the cache, the first queries miss their keys.
+  // Number of last new tokens of each sequence that are written; at least 1. Absent: all. Only for
+  // prefills that attend to contiguous keys (RaggedBatch) in layers with a window of this size. If
+  // attention reads the cache instead, the first queries lack keys.
   std::optional<int> write_window = {};
 };
 
@@ -82,18 +83,19 @@ struct BatchBuffers {
 
 // Views of the buffers, valid until the next build into them.
 struct BuiltBatch {
-  PagedBatch batch;  // causal; max_query_len and max_seq_len are those of the live rows
+  PagedBatch batch;                        // causal; max_query_len and max_seq_len of live rows
   absl::Span<const int32_t> positions;     // [padded num_tokens]
   absl::Span<const int64_t> slot_mapping;  // [padded num_tokens]
   int num_live_rows = 0;
   int num_live_tokens = 0;
 };
 
-// Errors: InvalidArgument, naming the row and what was expected and got: a length that is negative,
-// a table row outside the table, positions beyond the table's width, a negative entry where a new
-// token is written, an index out of range in `order`, a key_start without a buffer for it, a
+// Builds the batch in `buffers`.
+// Errors: InvalidArgument, with the row, the expected and the actual value, for a negative length,
+// a table row outside the table, positions beyond the table's width, a negative table entry for a
+// new token, an index out of range in `order`, a key_start without a key_start buffer, a
 // write_window below 1, or more rows or tokens than the padded size or the buffers hold. On error
-// the buffers' content is undefined.
+// the content of the buffers is undefined.
 absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
                                            const BatchBuffers& buffers);
 
@@ -105,7 +107,7 @@ struct BatchBuilderOptions {
   KeyStarts key_starts = KeyStarts::kNone;  // whether sequences may have a key_start
 };
 
-// Runs BuildPagedBatch() over buffers that it owns.
+// Calls BuildPagedBatch() with buffers that the builder owns.
 class BatchBuilder {
  public:
   // Errors: InvalidArgument for a negative size.
@@ -114,7 +116,7 @@ class BatchBuilder {
   BatchBuilder(BatchBuilder&&) = default;
   BatchBuilder& operator=(BatchBuilder&&) = default;
 
-  // The result is valid until the next Build().
+  // Builds a batch. The result is valid until the next Build(). Errors: those of BuildPagedBatch().
   absl::StatusOr<BuiltBatch> Build(const BatchRequest& request);
 
  private:

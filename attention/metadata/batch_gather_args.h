@@ -1,5 +1,5 @@
-// Arguments of a gathered batch, and the work on one of its rows; shared by the host and device
-// forms (attention/metadata/batch_gather.h).
+// Arguments of a gathered batch, and the functions that gather one row. Shared by the host and
+// device forms (attention/metadata/batch_gather.h).
 
 #ifndef REPRISE_ATTENTION_METADATA_BATCH_GATHER_ARGS_H_
 #define REPRISE_ATTENTION_METADATA_BATCH_GATHER_ARGS_H_
@@ -16,24 +16,24 @@
 
 namespace reprise {
 
-// The conventions of what a sequence length counts, and conversions between them (S14).
+// Conventions for the tokens that a sequence length counts, and conversions between them (S14).
 //
-//   form              SGLang, vLLM                        a row of 10 cached tokens with 1 + 3 new
-//   kBeforeStep       num_computed_tokens                 10  nothing of this step
-//   kWithoutDrafts    seq_lens of a verify batch          11  the certain token, not the drafts
+//   form              SGLang, vLLM                        10 cached tokens, 1 + 3 new tokens
+//   kBeforeStep       num_computed_tokens                 10  no token of this step
+//   kWithoutDrafts    seq_lens of a verify batch          11  the verified token, not the drafts
 //   kWithStep         cache_seqlens; PagedBatch.seq_lens  14  all tokens of this step
 //
 //   int seq_len = ConvertSeqLen(11, SeqLenForm::kWithoutDrafts, SeqLenForm::kWithStep,
 //                               /*num_certain=*/1, /*num_drafts=*/3);   // 14
 //
-// An inert row has length 0 in all of them: it stays 0.
+// An inert row has length 0 in every form.
 enum class SeqLenForm {
   kBeforeStep,
   kWithoutDrafts,
   kWithStep,
 };
 
-// Tokens of this step that a form counts.
+// Returns the number of tokens of this step that a form counts.
 constexpr int64_t CountedTokens(SeqLenForm form, int64_t num_certain, int64_t num_drafts) {
   switch (form) {
     case SeqLenForm::kBeforeStep:
@@ -46,8 +46,9 @@ constexpr int64_t CountedTokens(SeqLenForm form, int64_t num_certain, int64_t nu
   return 0;
 }
 
-// A row without tokens of this step is inert, and its length is 0. A length that is too small for
-// its form gives a negative result, which the builders refuse.
+// Converts a length from one form to another. A row without tokens of this step is inert, and its
+// length is 0. If a length is too small for its form, the result is negative, and the builders
+// reject it.
 constexpr int64_t ConvertSeqLen(int64_t seq_len, SeqLenForm from, SeqLenForm to,
                                 int64_t num_certain, int64_t num_drafts) {
   if (num_certain + num_drafts == 0) return 0;
@@ -56,22 +57,23 @@ constexpr int64_t ConvertSeqLen(int64_t seq_len, SeqLenForm from, SeqLenForm to,
 }
 
 struct BatchGatherArgs {
-  const int32_t* table_row = nullptr;      // [num_rows] row of `table`; negative: a padded row
+  const int32_t* table_row = nullptr;      // [num_rows] row of `table`; negative: padded row
   const int32_t* query_lens = nullptr;     // [num_rows] new tokens in addition to num_certain
   const int32_t* num_live_rows = nullptr;  // [1], clamped to 0 .. num_rows; absent: num_rows
-  // New tokens that each row has in addition to query_lens: 1 if query_lens counts only drafts.
+  // Number of verified new tokens per row, in addition to query_lens. Set it to 1 if query_lens
+  // counts only drafts.
   int num_certain = 0;
-  // The length of each sequence, in one of two arrays.
+  // The length of each sequence, in one of the next two arrays.
   const int32_t* seq_lens = nullptr;        // [num_rows]
   const int32_t* table_seq_lens = nullptr;  // [num_tables] by table row
   SeqLenForm seq_len_form = SeqLenForm::kWithStep;
-  // [num_rows] index of the sequence's first token in its table row, as in BatchSequence; absent:
-  // 0. Only for one rank and KeyPart::kAll.
+  // [num_rows] index of the sequence's first token in its table row, as in BatchSequence. Absent:
+  // 0. Only with one rank and KeyPart::kAll.
   const int32_t* key_start = nullptr;
-  // [num_tables] by table row: the row's first new token. Absent: `tokens` holds it.
+  // [num_tables] first new token, by table row. Absent: `tokens` also holds the first new token.
   const int32_t* first_token = nullptr;
-  // [num_rows, token_stride] the new tokens (after the first, if that is in first_token); read only
-  // if arrays.token_ids is present. Absent: 0.
+  // [num_rows, token_stride] the new tokens, without the first if first_token is given. Read only
+  // if arrays.token_ids is present. Absent: all ids are 0.
   const int32_t* tokens = nullptr;
   int64_t token_stride = 0;
 
@@ -79,22 +81,22 @@ struct BatchGatherArgs {
   KeyPositions key_positions = {};  // the table, the slots and arrays.seq_lens describe this rank
   KeyPart part = KeyPart::kAll;
   PastLimit past_limit = PastLimit::kFault;
-  // Whether blocks of new tokens may be null, for example because a window has passed them. Tokens
-  // of null blocks are not written. kByRetention: no block may be null.
+  // Whether blocks of new tokens may be null, for example if they are left of the window. Tokens in
+  // null blocks are not written. kByRetention: no block may be null.
   NullBlocks null_blocks = NullBlocks::kAllowed;
-  // Each sequence writes only this many of its last new tokens; 0: all. For prefills whose
-  // attention runs over contiguous keys (RaggedBatch) and whose layers have a window of this many
-  // tokens. If attention reads the cache, the first queries miss their keys.
+  // Number of last new tokens of each sequence that are written; 0: all. Only for prefills that
+  // attend to contiguous keys (RaggedBatch) in layers with a window of this size. If attention
+  // reads the cache instead, the first queries lack keys.
   int write_window = 0;
 
-  // The shape of the result, constant under capture. Attention is planned for no more.
+  // The shape of the result, constant under capture. Attention is planned for these maxima.
   int num_rows = 0;
   int num_tokens = 0;
-  int max_query_len = 0;        // num_certain included
-  int max_seq_len = INT32_MAX;  // keys of a sequence on all ranks, key_start not included
+  int max_query_len = 0;        // includes num_certain
+  int max_seq_len = INT32_MAX;  // keys of a sequence on all ranks; excludes key_start
 
-  // token_ids, logits_indices, context_lens and row_faults may be absent; key_start is present if
-  // the input key_start is.
+  // token_ids, logits_indices, context_lens and row_faults may be absent. key_start is required if
+  // the input key_start is given.
   BatchArrays arrays = {};
   int32_t* num_faults = nullptr;  // [1] rows with a fault; or absent
 };
@@ -138,14 +140,15 @@ REPRISE_HOST_DEVICE constexpr RowRequest GatherRequest(const BatchGatherArgs& ar
   return request;
 }
 
-// Returns a row, checked against its lengths only. REQUIRES: num_live_rows is NumLiveRows(args).
+// Returns row r after CheckRow(), which checks its lengths but not its blocks.
+// REQUIRES: num_live_rows is NumLiveRows(args).
 REPRISE_HOST_DEVICE constexpr CheckedRow GatheredRow(const BatchGatherArgs& args,
                                                      const RankRowArgs& rows, int num_live_rows,
                                                      int r) {
   return r < num_live_rows ? CheckRow(rows, GatherRequest(args, r)) : CheckedRow();
 }
 
-// The id of a row's i-th new token.
+// Returns the id of the i-th new token of row r.
 REPRISE_HOST_DEVICE constexpr int32_t GatheredTokenId(const BatchGatherArgs& args, int r,
                                                       int32_t table_row, int i) {
   if (!args.arrays.token_ids) return 0;
@@ -156,8 +159,8 @@ REPRISE_HOST_DEVICE constexpr int32_t GatheredTokenId(const BatchGatherArgs& arg
   return args.tokens ? args.tokens[r * args.token_stride + i] : 0;
 }
 
-// Writes a row from GatheredRow() whose tokens begin at `start`, after those of all previous rows.
-// Returns its fault.
+// Writes a row that GatheredRow() returned. `start` is the number of tokens of all previous rows.
+// Returns the row's fault.
 template <typename Lanes>
 REPRISE_HOST_DEVICE RowFault WriteGatheredRow(const Lanes& lanes, const BatchGatherArgs& args,
                                               const RankRowArgs& rows, int r, const CheckedRow& row,

@@ -1,32 +1,33 @@
-// Converts lengths to rows: turns "sequence, tokens in the cache, new tokens" into a row of a batch
-// and its tokens, on the host and on the device.
+// Functions that make one row of a batch, and the row's tokens, from lengths: cached tokens and new
+// tokens of a sequence. They run on the host and on the device.
 //
-// All builders call it: BuildPagedBatch() and BatchGather (attention/metadata), the passes of a draft
-// model and the advance from one decode step to the next (attention/speculation), and the runner's
-// refill (runner/slots/refill.h). A builder decides where its rows come from and
-// how its threads divide them. This file decides which rows are valid, where their tokens are
-// written and what the arrays hold.
+// All builders call these functions: BuildPagedBatch() and BatchGather (attention/metadata), the
+// passes of a draft model and the advance from one decode step to the next (attention/speculation),
+// and the runner's refill (runner/slots/refill.h). A builder supplies the rows and assigns them to
+// threads. This file defines which rows are valid, where their tokens are written and what the
+// arrays hold.
 //
-//   RowArgs args = {.table = table, .num_rows = 16, .num_tokens = 32, .max_query_len = 8, .arrays =
-//   arrays}; CheckedRow row = CheckRow(args, {.is_padded = false, .table_row = 3, .context_len =
-//   21,
-//   .query_len = 2}); if (!HasBlocks(SerialLanes(), args, row)) row.fault = RowFault::kNoBlock;
-//   WriteBatchRow(args, /*row_idx=*/0, row, /*first_token=*/0);           // seq_lens[0] = 23, ...
-//   WriteNewToken(args, row, /*i=*/1, /*token=*/1, /*token_id=*/42);      // positions[1] = 22, ...
+//   RowArgs args = PrepareRows(RowArgs{.table = table, .num_rows = 16, .num_tokens = 32,
+//                                      .max_query_len = 8, .arrays = arrays});
+//   CheckedRow row = CheckRow(
+//       args, {.is_padded = false, .table_row = 3, .context_len = 21, .query_len = 2});
+//   if (!HasBlocks(SerialLanes(), args, row)) row.fault = RowFault::kNoBlock;
+//   WriteBatchRow(args, /*row_idx=*/0, row, /*first_token=*/0);       // seq_lens[0] = 23, ...
+//   WriteNewToken(args, row, /*i=*/1, /*token=*/1, /*token_id=*/42);  // positions[1] = 22, ...
 //
 // A row goes through three steps:
-//   check    CheckRow(): its lengths against the table and the limit; HasBlocks(): the entries that
-//            its new tokens reach. An invalid row has a fault.
-//   place    the builder gives it the tokens after those of the previous rows
+//   check    CheckRow() checks the row's lengths against the table and the limit. HasBlocks()
+//            checks the table entries of the row's new tokens. An invalid row has a fault.
+//   place    the builder assigns the row the tokens that follow the previous row's tokens
 //   write    WriteBatchRow() once, WriteNewToken() for each new token
 //
-// A row without tokens, a padded row and a row with a fault are inert: seq_len 0, and slot -1 for
-// each token that it was given. Its entry of row_faults gives the reason.
+// A row without tokens, a padded row and a row with a fault are inert: their seq_len is 0, and each
+// token that they were assigned has slot -1. row_faults holds the reason.
 //
-// Positions count the whole sequence. Under context parallelism a token's index in the rank's table
-// is its local index, and tokens of other ranks get slot -1.
+// Positions are positions in the whole sequence. Under context parallelism a token's index in the
+// rank's table is its local index, and other ranks' tokens get slot -1.
 //
-// Pure functions, constexpr, so that nvcc compiles them for the device. No allocation.
+// All functions are pure and constexpr, so that nvcc compiles them for the device. No allocation.
 
 #ifndef REPRISE_ATTENTION_METADATA_BATCH_ROWS_H_
 #define REPRISE_ATTENTION_METADATA_BATCH_ROWS_H_
@@ -46,47 +47,49 @@
 
 namespace reprise {
 
-// Handling of tokens beyond the limit: drafts are dropped, other tokens give the row a fault.
+// Handling of tokens beyond the limit: the row gets a fault, or the tokens are dropped (drafts).
 enum class PastLimit : int8_t { kFault, kClip };
 
-// Whether the block of a new token may be null; the token is then not written.
+// Whether the block of a new token may be null. A token in a null block is not written.
 enum class NullBlocks : int8_t {
-  kByRetention,  // only if the group no longer needs any token of that block
+  kByRetention,  // only if the group no longer needs any token of the block
   kAllowed,
 };
 
-// Positions: KeyPositions, or WholeSequence for builders without ranks.
+// Arguments of a batch of rows. `Positions` is KeyPositions, or WholeSequence for builders without
+// ranks.
 template <typename Positions>
 struct BasicRowArgs {
-  BlockTableView table = {};  // of the first group
-  int64_t group_stride = 0;   // elements from a group's table to the next one's
+  BlockTableView table = {};  // the first group's table
+  int64_t group_stride = 0;   // elements between the tables of adjacent groups
   int num_groups = 1;         // 1 to kMaxKvGroups
   NullBlocks null_blocks = NullBlocks::kByRetention;
   PastLimit past_limit = PastLimit::kFault;
   KeyPart part = KeyPart::kAll;
-  Positions key_positions = {};  // the table and the slots are those of this rank
-  // A row writes only this many of its last new tokens; 0: all.
+  Positions key_positions = {};  // the table and the slots belong to this rank
+  // Number of last new tokens of a row that are written; 0: all.
   int write_window = 0;
   int64_t max_context_len = INT32_MAX;
 
   // Derived from the other fields by PrepareRows(), once on the host.
   int64_t context_limit = 0;   // ContextLimit()
-  Divisor block_size_divisor;  // by table.block_size
+  Divisor block_size_divisor;  // divides by table.block_size
 
-  // Sizes of the arrays; under capture the captured ones.
+  // Sizes of the arrays; under capture, the captured sizes.
   int num_rows = 0;
   int num_tokens = 0;
   int max_query_len = 0;
   BatchArrays arrays = {};
 
-  KvGroupSpec groups[kMaxKvGroups] = {};  // windows and chunks: without ranks and key_start only
+  KvGroupSpec groups[kMaxKvGroups] = {};  // windows and chunks exclude ranks and key_start
 };
 
 using RowArgs = BasicRowArgs<WholeSequence>;
 using RankRowArgs = BasicRowArgs<KeyPositions>;
 
-// Most tokens of a sequence, including those of the step. The ranks together may hold more tokens
-// than an int32 can count; positions are limited to int32. REQUIRES: valid ranks.
+// Returns the maximum number of tokens of a sequence, including the step's tokens. The result is at
+// most INT32_MAX, even if the ranks together have room for more, because positions are int32.
+// REQUIRES: valid ranks.
 template <typename Positions = WholeSequence>
 constexpr int64_t ContextLimit(const BlockTableView& table, int64_t max_context_len,
                                const Positions& ranks = {}) {
@@ -95,7 +98,7 @@ constexpr int64_t ContextLimit(const BlockTableView& table, int64_t max_context_
   return limit < INT32_MAX ? limit : INT32_MAX;
 }
 
-// Completes the arguments of a batch of rows. REQUIRES: table.block_size >= 1 and valid ranks.
+// Sets the derived fields of the arguments. REQUIRES: table.block_size >= 1 and valid ranks.
 template <typename Args>
 constexpr Args PrepareRows(Args args) {
   args.context_limit = ContextLimit(args.table, args.max_context_len, args.key_positions);
@@ -103,16 +106,16 @@ constexpr Args PrepareRows(Args args) {
   return args;
 }
 
-// The row that a builder requests.
+// A row as the builder requests it.
 struct RowRequest {
   bool is_padded = true;    // if true, the other fields are ignored
-  int64_t table_row = 0;    // of the sequence, in every group
-  int64_t context_len = 0;  // tokens of the sequence in the cache before the step, of all ranks
+  int64_t table_row = 0;    // the sequence's row in the tables of all groups
+  int64_t context_len = 0;  // tokens of the sequence in the cache before the step, on all ranks
   int64_t query_len = 0;    // new tokens
   int64_t key_start = 0;    // index of the sequence's first token in its table row
 };
 
-// The row that it gets.
+// A row after CheckRow().
 struct CheckedRow {
   int32_t table_row = 0;
   int32_t context_len = 0;
@@ -123,7 +126,7 @@ struct CheckedRow {
   constexpr bool is_live() const { return query_len > 0 && fault == RowFault::kNone; }
 };
 
-// Checks a row except for its blocks. A row with a fault has query_len 0.
+// Checks a row's table row and lengths, but not its blocks. A row with a fault has query_len 0.
 template <typename Args>
 REPRISE_HOST_DEVICE constexpr CheckedRow CheckRow(const Args& args, const RowRequest& request) {
   CheckedRow row;
@@ -133,7 +136,7 @@ REPRISE_HOST_DEVICE constexpr CheckedRow CheckRow(const Args& args, const RowReq
     return row;
   }
   int64_t limit = args.context_limit;
-  if (request.key_start != 0) {  // takes room in the table, but does not count as context
+  if (request.key_start != 0) {  // tokens before key_start fill the table, but are not context
     const int64_t behind = ContextLimit(args.table, INT32_MAX) - request.key_start;
     if (behind < limit) limit = behind;
   }
@@ -151,14 +154,15 @@ REPRISE_HOST_DEVICE constexpr CheckedRow CheckRow(const Args& args, const RowReq
   return row;
 }
 
-// Index in its table row of the token at `position`. REQUIRES: this rank holds it.
+// Returns the index in its table row of the token at `position`.
+// REQUIRES: this rank holds the token.
 template <typename Args>
 REPRISE_HOST_DEVICE constexpr int64_t PlaceOf(const Args& args, const CheckedRow& row,
                                               int64_t position) {
   return row.key_start + LocalIndex(position, args.key_positions);
 }
 
-// The columns, in the tables of all groups, of the row's new tokens on this rank.
+// The table columns of the row's new tokens on this rank; the same in the tables of all groups.
 struct ColumnRange {
   int32_t first = 0;
   int32_t end = 0;
@@ -184,20 +188,20 @@ REPRISE_HOST_DEVICE constexpr int32_t BlockAt(const Args& args, const CheckedRow
       .entries[group * args.group_stride + int64_t{row.table_row} * args.table.row_stride + column];
 }
 
-// Whether the block of a column is valid for the row's tokens there.
+// Returns whether the block in a column is valid for the row's tokens in that column.
 template <typename Args>
 REPRISE_HOST_DEVICE constexpr bool IsServableBlock(const Args& args, const CheckedRow& row,
                                                    int group, int32_t column) {
   const int32_t block = BlockAt(args, row, group, column);
   if (block != 0) return block >= 1 && block < args.table.num_blocks;
   if (args.null_blocks == NullBlocks::kAllowed) return true;
-  // True if all tokens of the column are older than what the row's last query sees.
+  // A null block is valid if the row's last query needs no token of the column.
   const int64_t end = int64_t{row.context_len} + row.query_len;
   const int64_t column_end = (int64_t{column} + 1) * args.table.block_size - row.key_start;
   return (column_end < end ? column_end : end) <= FirstNeededPosition(args.groups[group], end - 1);
 }
 
-// Whether a group's table has valid blocks for the row's new tokens. Lanes: base/lanes.h.
+// Returns whether a group's table has valid blocks for the row's new tokens. Lanes: base/lanes.h.
 template <typename Lanes, typename Args>
 REPRISE_HOST_DEVICE bool HasBlocks(const Lanes& lanes, const Args& args, const CheckedRow& row,
                                    int group) {
@@ -207,7 +211,7 @@ REPRISE_HOST_DEVICE bool HasBlocks(const Lanes& lanes, const Args& args, const C
                     [&](int i) { return !IsServableBlock(args, row, group, columns.first + i); });
 }
 
-// The same, for all groups.
+// Returns whether the tables of all groups have valid blocks for the row's new tokens.
 template <typename Lanes, typename Args>
 REPRISE_HOST_DEVICE bool HasBlocks(const Lanes& lanes, const Args& args, const CheckedRow& row) {
   for (int group = 0; group < args.num_groups; ++group) {
@@ -216,9 +220,9 @@ REPRISE_HOST_DEVICE bool HasBlocks(const Lanes& lanes, const Args& args, const C
   return true;
 }
 
-// Where the row's i-th new token is written in a group: block * block_size + offset, or -1 if it is
-// not written: another rank holds it, it is older than the write window, its block is null, or the
-// group holds the encoder's keys. REQUIRES: HasBlocks().
+// Returns the slot of the row's i-th new token in a group: block * block_size + offset. Returns -1
+// if the token is not written, for one of these reasons: another rank holds it; it is older than
+// the write window; its block is null; the group holds the encoder's keys. REQUIRES: HasBlocks().
 template <typename Args>
 REPRISE_HOST_DEVICE constexpr int64_t NewTokenSlot(const Args& args, const CheckedRow& row,
                                                    int group, int i) {
@@ -234,7 +238,7 @@ REPRISE_HOST_DEVICE constexpr int64_t NewTokenSlot(const Args& args, const Check
   return static_cast<int64_t>(block) * args.table.block_size + offset;
 }
 
-// Writes the per-token entries: id, position, and the slot in every group.
+// Writes the entries of a new token: id, position, and the slot in every group.
 template <typename Args>
 REPRISE_HOST_DEVICE constexpr void WriteNewToken(const Args& args, const CheckedRow& row, int i,
                                                  int64_t token, int32_t token_id) {
@@ -254,8 +258,8 @@ REPRISE_HOST_DEVICE constexpr void WriteInertToken(const Args& args, int64_t tok
   for (int group = 1; group < args.num_groups; ++group) args.arrays.group_slots(group)[token] = -1;
 }
 
-// Writes the per-row entries. `first_token` is the index of its first token; for a row without
-// tokens, the number of tokens of the previous rows.
+// Writes the entries of a row. `first_token` is the index of the row's first token; for a row
+// without tokens, the number of tokens of the previous rows.
 template <typename Args>
 REPRISE_HOST_DEVICE constexpr void WriteBatchRow(const Args& args, int row_idx,
                                                  const CheckedRow& row, int64_t first_token) {
@@ -276,8 +280,8 @@ REPRISE_HOST_DEVICE constexpr void WriteBatchRow(const Args& args, int row_idx,
   WriteRow(args.arrays, row_idx, entry, row.fault);
 }
 
-// Returns the fault that depends on the row's first token and its blocks. `start` is the number of
-// tokens of all previous rows.
+// Returns the row's fault: the fault from CheckRow(), or kNoRoom or kNoBlock. `start` is the number
+// of tokens of all previous rows.
 template <typename Lanes, typename Args>
 REPRISE_HOST_DEVICE RowFault FaultOfPlace(const Lanes& lanes, const Args& args,
                                           const CheckedRow& row, int64_t start) {
@@ -286,7 +290,7 @@ REPRISE_HOST_DEVICE RowFault FaultOfPlace(const Lanes& lanes, const Args& args,
   return HasBlocks(lanes, args, row) ? RowFault::kNone : RowFault::kNoBlock;
 }
 
-// The range of batch tokens that a row has, live or not.
+// The range of the batch's tokens that belongs to a row, whether the row is live or inert.
 struct TokenRange {
   int64_t first = 0;
   int64_t end = 0;
@@ -300,9 +304,9 @@ REPRISE_HOST_DEVICE constexpr TokenRange TokensOf(const Args& args, const Checke
           end < args.num_tokens ? end : args.num_tokens};
 }
 
-// Writes a row and its tokens where only lengths determine the row's first token: the tokens of a
-// row that has no room or no blocks are inert. token_id_of(i) is the id of its i-th new token.
-// Returns the row's fault.
+// Writes a row and its tokens, for builders that compute the row's first token from lengths only. A
+// row with kNoRoom or kNoBlock therefore keeps its tokens, which are inert. token_id_of(i) returns
+// the id of the row's i-th new token. Returns the row's fault.
 template <typename Lanes, typename Args, typename TokenIdOf>
 REPRISE_HOST_DEVICE RowFault WritePlacedRow(const Lanes& lanes, const Args& args, int row_idx,
                                             CheckedRow row, int64_t start, TokenIdOf token_id_of) {
@@ -319,16 +323,16 @@ REPRISE_HOST_DEVICE RowFault WritePlacedRow(const Lanes& lanes, const Args& args
   return row.fault;
 }
 
-// Numbers of tokens and of rows with a fault, of a whole batch.
+// Number of tokens and number of rows with a fault in a batch.
 struct RowCounts {
   int32_t num_tokens = 0;
   int32_t num_faults = 0;
 };
 
-// Writes all rows of a batch in order, and the inert tokens after them. row_of(r) is row r,
-// checked; token_id_of(r, row, i) is the id of its i-th new token; written(r, row) is called after
-// each row. A row whose tokens exceed num_tokens has the fault kNoRoom, and so do all later rows
-// that have tokens.
+// Writes all rows of a batch in order, and the inert tokens after the last row. row_of(r) returns
+// row r after CheckRow(); token_id_of(r, row, i) returns the id of the row's i-th new token;
+// written(r, row) is called after each row. If a row's tokens exceed num_tokens, that row and all
+// later rows with tokens get the fault kNoRoom.
 template <typename Args, typename RowOf, typename TokenIdOf, typename Written>
 RowCounts WriteRowsInOrder(const Args& args, RowOf row_of, TokenIdOf token_id_of, Written written) {
   RowCounts counts;

@@ -1,13 +1,13 @@
-// Splits a scheduler's batch into decodes and prefills, for engines and kernels that treat them
-// apart.
+// Splits a scheduler's batch into decodes and prefills, for engines and kernels that process them
+// separately.
 //
 //   std::vector<int32_t> order(sequences.size());
 //   absl::StatusOr<BatchSplit> split = SplitBatch(sequences, {}, absl::MakeSpan(order));
 //   // query_len {7, 1, 0, 1}: order {1, 3, 0, 2}, split->decode.num_rows == 2,
 //   //   split->prefill.max_query_len == 7, split->num_empty_rows == 1
 //
-// The order goes to BuildPagedBatch() (attention/metadata/batch_builder.h), and permutes any other
-// per-sequence data of the caller.
+// Pass the order to BuildPagedBatch() (attention/metadata/batch_builder.h), and permute any other
+// per-sequence data with it.
 //
 // Thread safety: pure functions. Cost: two passes; no allocation.
 
@@ -24,19 +24,19 @@ namespace reprise {
 
 enum class SplitOrder { kDecodeFirst, kPrefillFirst };
 
-// Which sequences with few new tokens are decodes.
+// Which sequences count as decodes.
 enum class DecodeLengths {
   kUpToThreshold,  // 1 .. decode_threshold new tokens
-  kUniform,        // exactly decode_threshold, so that kernels may take [rows, decode_threshold]
+  kUniform,        // exactly decode_threshold, so that kernels can use [rows, decode_threshold]
 };
 
 struct SplitOptions {
-  int decode_threshold = 1;  // 1 + k if drafts of k tokens are verified
+  int decode_threshold = 1;  // new tokens; 1 + k if k drafts are verified
   DecodeLengths decode_lengths = DecodeLengths::kUpToThreshold;
   SplitOrder order = SplitOrder::kDecodeFirst;
 };
 
-// Sums and maxima over the rows of one kind; all 0 if there are none.
+// Sums and maxima over the rows of one kind. All are 0 if there is no such row.
 struct BatchKind {
   int first_row = 0;  // in the new order
   int num_rows = 0;
@@ -50,12 +50,12 @@ struct BatchKind {
 struct BatchSplit {
   BatchKind decode;
   BatchKind prefill;
-  int num_empty_rows = 0;  // without new tokens; they are always last
+  int num_empty_rows = 0;  // rows without new tokens, which are always last
 };
 
-// Fills order[new row] = index into `sequences`; rows of one kind keep their relative order.
-// Errors, with `order` unchanged: InvalidArgument for a negative length, a total beyond int32, a
-// threshold below 1, or an `order` of another length than `sequences`.
+// Fills order[new row] = index into `sequences`. Rows of one kind keep their relative order.
+// Errors: InvalidArgument for a negative length, a total beyond int32, a threshold below 1, or if
+// the lengths of `order` and `sequences` differ. On error `order` is unchanged.
 absl::StatusOr<BatchSplit> SplitBatch(absl::Span<const BatchSequence> sequences,
                                       const SplitOptions& options, absl::Span<int32_t> order);
 

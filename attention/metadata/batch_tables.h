@@ -1,21 +1,22 @@
-// Block tables with one row per batch row, padded or packed, for kernels that do not read through
-// table_row; and cumulative key lengths for kernels over packed keys. This is a block table
-// conversion whose input is the batch:
+// Converts the block table of a batch to a table with one row per batch row, padded or packed, for
+// kernels that do not support table_row. Can also write cumulative key lengths, for kernels over
+// packed keys. The batch is the input of a block table conversion:
 //
 //   ConvertTablesArgs args = ConversionOf(batch, /*block_size=*/16);
 //   args.selection = {.keys = TableKeys::kWindow, .window_left = 127};   // default: all keys
 //   args.out = {.packed = packed, .key_start_loc = key_start_loc};
 //   REPRISE_RETURN_IF_ERROR(LaunchConvertTables(args, stream));   // or ConvertTables(args)
 //
-// ConvertedBatch() is the batch over the padded table. The virtual rows of
-// attention/metadata/local_virtual_batch.h become the classic form of chunked-local attention: row v
-// of the table holds the blocks of virtual row v that hold keys. REQUIRES: the chunk size is a
-// multiple of the block size; other rows have the fault kNoRun.
+// ConvertedBatch() returns the batch over the padded table. The virtual rows of
+// attention/metadata/local_virtual_batch.h become the usual form of chunked-local attention: row v
+// of the table holds the blocks with the keys of virtual row v. REQUIRES: the chunk size is a
+// multiple of the block size. A row whose keys do not begin at a block boundary gets the fault
+// kNoRun.
 //
-// cache/tables/convert_tables.h documents the outputs and when a row has a fault. A selection takes
-// all keys of a row, the keys cached before the step (none in a pure prefill), or the keys that a
-// window reaches. Padded rows are empty rows. If only cumulative lengths are requested, no table is
-// read.
+// cache/tables/convert_tables.h documents the outputs and the faults of rows. A selection is all
+// keys of a row, the keys cached before the step (no keys in a pure prefill), or the keys that a
+// window reaches. Padded rows become empty rows. If only cumulative lengths are requested, no table
+// is read.
 
 #ifndef REPRISE_ATTENTION_METADATA_BATCH_TABLES_H_
 #define REPRISE_ATTENTION_METADATA_BATCH_TABLES_H_
@@ -26,7 +27,7 @@
 
 namespace reprise {
 
-// The table that the batch reads.
+// Returns the table that the batch reads.
 constexpr BlockTableView TableOf(const PagedBatch& batch, int block_size) {
   return {.entries = batch.block_table,
           .row_stride = batch.block_table_stride,
@@ -35,7 +36,8 @@ constexpr BlockTableView TableOf(const PagedBatch& batch, int block_size) {
           .block_size = block_size};
 }
 
-// The inputs of a conversion of the batch's rows; all keys are selected, and no output is given.
+// Returns the inputs of a conversion of the batch's rows. All keys are selected, and the outputs
+// are not set.
 constexpr ConvertTablesArgs ConversionOf(const PagedBatch& batch, int block_size) {
   return {.table = TableOf(batch, block_size),
           .table_row = batch.table_row,
@@ -45,10 +47,10 @@ constexpr ConvertTablesArgs ConversionOf(const PagedBatch& batch, int block_size
           .num_rows = batch.num_rows};
 }
 
-// The batch over out.table and out.seq_lens: row r reads row r of the table. Positions of queries
-// and keys count from the first converted key, so their distances stay the same.
-// REQUIRES: the selection is kSeqLen or kWindow, the block size stays, and the batch has no
-// query_positions.
+// Returns the batch over out.table and out.seq_lens. Row r reads row r of the table. Positions of
+// queries and keys count from the first converted key, so the distances between them do not change.
+// REQUIRES: the selection is kSeqLen or kWindow, the block size does not change, and the batch has
+// no query_positions.
 constexpr PagedBatch ConvertedBatch(const PagedBatch& batch, const ConvertTablesOutputs& out) {
   PagedBatch converted = batch;
   converted.seq_lens = out.seq_lens;

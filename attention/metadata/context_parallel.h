@@ -1,4 +1,5 @@
-// Decode context parallelism (vLLM's DCP): which tokens of a sequence a rank holds, and where.
+// Decode context parallelism (vLLM's DCP): the mapping from the tokens of a sequence to ranks and
+// local indices.
 //
 // Tokens are assigned to the ranks round-robin, in runs of `interleave`. With world 2 and
 // interleave 2:
@@ -7,11 +8,12 @@
 //   owner      0 0 1 1 0 0 1 1 0        rank 1 holds 2 3 6 7             LocalLen(9, rank 1) = 4
 //   local      0 1 0 1 2 3 2 3 4        GlobalPosition(2, rank 1) = 6
 //
-// Local key l of a rank is at position l of the rank's own cache and block table. Each rank runs
-// all queries over its keys (BuildBatchGather() with key_positions makes the batch); out and lse of
-// the ranks are merged (attention/merge/merge_states.h).
+// Local key l of a rank is at index l of the rank's own cache and block table. Each rank runs all
+// queries over its keys (BuildBatchGather() with key_positions makes the batch). Then out and lse
+// of the ranks are merged (attention/merge/merge_states.h).
 //
-// Pure functions in int64, constexpr, so that nvcc compiles them for the device.
+// All functions are pure and compute in int64. They are constexpr, so that nvcc compiles them for
+// the device.
 
 #ifndef REPRISE_ATTENTION_METADATA_CONTEXT_PARALLEL_H_
 #define REPRISE_ATTENTION_METADATA_CONTEXT_PARALLEL_H_
@@ -22,23 +24,23 @@
 
 namespace reprise {
 
-// Which keys a rank attends to.
+// The keys that a rank attends to.
 enum class KeyPart {
-  kAll,      // including those of this step, each on the rank that holds it
-  kContext,  // those before this step; this step's keys are attended separately and merged
+  kAll,      // all keys that the rank holds, including the keys of this step
+  kContext,  // keys before this step; another call attends to this step's keys, and is merged
 };
 
 constexpr bool IsValid(const KeyPositions& ranks) {
   return ranks.world >= 1 && ranks.rank >= 0 && ranks.rank < ranks.world && ranks.interleave >= 1;
 }
 
-// Tokens in a cycle of all ranks. All functions below REQUIRE valid ranks and non-negative
-// arguments.
+// Returns the number of tokens in one cycle over all ranks. All functions below REQUIRE valid ranks
+// and non-negative arguments.
 constexpr int64_t CycleLen(const KeyPositions& ranks) {
   return static_cast<int64_t>(ranks.world) * ranks.interleave;
 }
 
-// How many of the first `num_tokens` tokens the rank holds.
+// Returns the number of tokens that the rank holds among the first `num_tokens` tokens.
 constexpr int64_t LocalLen(int64_t num_tokens, const KeyPositions& ranks) {
   if (ranks.world == 1) return num_tokens;
   const int64_t cycle = CycleLen(ranks);
@@ -47,7 +49,7 @@ constexpr int64_t LocalLen(int64_t num_tokens, const KeyPositions& ranks) {
   return num_tokens / cycle * ranks.interleave + of_last;
 }
 
-// The rank that holds the token at `position`, and its index among that rank's tokens.
+// Return the rank that holds the token at `position`, and the token's index on that rank.
 constexpr int OwnerOf(int64_t position, const KeyPositions& ranks) {
   if (ranks.world == 1) return 0;
   return static_cast<int>(position / ranks.interleave % ranks.world);
@@ -57,27 +59,28 @@ constexpr int64_t LocalIndex(int64_t position, const KeyPositions& ranks) {
   return position / CycleLen(ranks) * ranks.interleave + position % ranks.interleave;
 }
 
-// Position in the sequence of local token `local` of the rank: P(l) of attention/paged_batch.h.
+// Returns the position in the sequence of the rank's local token `local`: P(l) of
+// attention/paged_batch.h.
 constexpr int64_t GlobalPosition(int64_t local, const KeyPositions& ranks) {
   if (ranks.world == 1) return local;
   return (local / ranks.interleave * ranks.world + ranks.rank) * ranks.interleave +
          local % ranks.interleave;
 }
 
-// The longest sequence whose share fits `local_capacity` tokens on every rank. The result is the
-// same on all ranks, so that they agree on what to clip.
+// Returns the length of the longest sequence for which every rank holds at most `local_capacity`
+// tokens. The result is the same on all ranks, so that all ranks clip the same drafts.
 constexpr int64_t GlobalCapacity(int64_t local_capacity, const KeyPositions& ranks) {
   if (ranks.world == 1) return local_capacity;
   // After whole cycles, rank 0 takes the next tokens until it is full.
   return local_capacity / ranks.interleave * CycleLen(ranks) + local_capacity % ranks.interleave;
 }
 
-// Whether the rank holds the token at `position`.
+// Returns whether the rank holds the token at `position`.
 constexpr bool IsOwn(int64_t position, const KeyPositions& ranks) {
   return OwnerOf(position, ranks) == ranks.rank;
 }
 
-// In place of ranks, for code that has none: the divisions above are then not compiled at all.
+// Replaces KeyPositions in code without ranks, so that the divisions above are not compiled.
 struct WholeSequence {};
 
 constexpr int64_t LocalLen(int64_t num_tokens, WholeSequence) { return num_tokens; }

@@ -2,29 +2,29 @@
 //
 // The encoder's keys are cached once, either in a separate table (the cross group's) or before the
 // decoder's keys in one shared table. Each sequence has one key per token of its encoder input. The
-// batch is not causal, has the decoder's query_start_loc and table_row, and encoder lengths as
-// seq_lens. So one batch may mix decodes, prefill chunks and drafts of sequences with different
-// encoder lengths, or without an encoder (length 0: out is 0), in a captured graph too.
+// batch is not causal. It has the decoder's query_start_loc and table_row, and its seq_lens are the
+// encoder lengths. One batch, also in a captured graph, may mix decodes, prefill chunks and drafts
+// of sequences with different encoder lengths, or without an encoder (length 0: out is 0).
 //
-//   // Slots 2 and 0, whose encoder inputs had 7 and 3 tokens; encoder_lens {3, -, 7} by slot:
+//   // Slots 2 and 0 with encoder inputs of 7 and 3 tokens; encoder_lens by slot are {3, -, 7}:
 //   CrossBatchArgs args{.rows = decoder_batch, .encoder_lens = lens, .table = encoder_table,
 //                       .max_encoder_len = 1500, .seq_lens = buffer};
 //   absl::StatusOr<PagedBatch> batch = BuildCrossBatch(args);     // seq_lens {7, 3}
 //   // on a GPU: CrossBatch(args) once per shape, LaunchCrossBatch(args, stream) each step
 //
-// The encoder's keys have their own slots: build a batch with one row per input, with
-// BuildPagedBatch() over sequences {table_row, 0, encoder_len} of the encoder's table. Write with
-// its slot_mapping once, when the input arrives.
+// The encoder's keys are written to their own slots. Build a batch with one row per encoder input:
+// BuildPagedBatch() over sequences {table_row, 0, encoder_len} of the encoder's table. Write the
+// keys with the slot_mapping of that batch once, when the input arrives.
 //
-// One table may hold both (SGLang's token table): the encoder's keys first, then the decoder's. The
-// decoder's sequences then have key_start = encoder_len (attention/metadata/batch_sequence.h); the
-// cross batch reads the same table from its start.
+// One table may hold the encoder's keys followed by the decoder's keys (SGLang's token table). The
+// decoder's sequences then have key_start = encoder_len (attention/metadata/batch_sequence.h), and
+// the cross batch reads the same table from its start.
 //
-// A window of a cross layer counts from query_positions. Give the batch query_positions that are
-// comparable to positions 0 .. encoder_len - 1, or set no window.
+// A window of a cross layer is relative to query_positions. Set query_positions to values that are
+// comparable to positions 0 .. encoder_len - 1, or do not use a window.
 //
-// A row that cannot be served sees no key, with the reason in row_faults: kTableRow for a table_row
-// outside the table, kLength for an encoder length outside 0 .. max_encoder_len.
+// An invalid row sees no key, and row_faults holds the reason: kTableRow for a table_row outside
+// the table, kLength for an encoder length outside 0 .. max_encoder_len.
 //
 // Thread safety: pure functions. Cost: linear in rows; no allocation.
 
@@ -45,38 +45,39 @@ namespace reprise {
 
 // Pointers are all on the host or all on the device.
 struct CrossBatchArgs {
-  // The decoder's batch. query_start_loc, seq_lens (rows without keys stay padded rows), table_row
-  // and capacities are used. It may consist of virtual rows or have masks; masks are ignored.
+  // The decoder's batch. Only query_start_loc, table_row, the capacities and seq_lens are used. A
+  // row with seq_len 0 stays a padded row. The batch may have virtual rows or masks; masks are
+  // ignored.
   PagedBatch rows = {};
   const int32_t* encoder_lens = nullptr;  // [table.num_tables] encoder tokens of each table row
-  BlockTableView table = {};              // of the encoder's keys; rows as in the decoder's
+  BlockTableView table = {};              // encoder's keys; same rows as the decoder's table
   int max_encoder_len = 0;                // upper bound, constant under capture
   int32_t* seq_lens = nullptr;            // [rows.num_rows] the caller's memory
   int32_t* row_faults = nullptr;          // [rows.num_rows] RowFault; or absent
   int32_t* num_faults = nullptr;          // [1] rows with a fault; or absent
 };
 
-// The batch over the arrays.
+// Returns the batch over the arrays.
 PagedBatch CrossBatch(const CrossBatchArgs& args);
 
-// Checks the arguments for both forms; reads no array. Errors: InvalidArgument for an invalid
-// table, a max_encoder_len that is negative or beyond the table's width, negative rows, or an
-// absent array.
+// Checks the arguments of both forms. Does not read the arrays.
+// Errors: InvalidArgument for an invalid table, a max_encoder_len that is negative or beyond the
+// table's width, a negative number of rows, or an absent array.
 absl::Status CheckCrossBatch(const CrossBatchArgs& args);
 
-// Does the same as the device form, over host memory. REQUIRES: CheckCrossBatch(args) is OK.
+// Fills host arrays, like LaunchCrossBatch() on the device. REQUIRES: CheckCrossBatch(args) is OK.
 void CrossBatchOnHost(const CrossBatchArgs& args);
 
 // Fills host arrays and returns the batch over them. Errors: those of CheckCrossBatch();
-// InvalidArgument, naming the first row with a fault and its values, before anything is written.
+// InvalidArgument for the first row with a fault, with its values. On error nothing is written.
 absl::StatusOr<PagedBatch> BuildCrossBatch(const CrossBatchArgs& args);
 
-// Fills device arrays. No synchronisation; may be captured, because the grid depends only on
-// rows.num_rows. One kernel, preceded by a memset if num_faults is given.
-// Errors: those of CheckCrossBatch(); Internal if a launch fails.
+// Fills device arrays. May be captured: the grid depends only on rows.num_rows.
+// Errors: those of CheckCrossBatch(); Internal if a launch fails. Cost: one kernel, preceded by a
+// memset if num_faults is given. Does not synchronise.
 absl::Status LaunchCrossBatch(const CrossBatchArgs& args, CUstream_st* stream);
 
-// The keys that a row sees, for both forms.
+// The number of keys that a row sees, and its fault. Used by both forms.
 struct CrossRow {
   int32_t seq_len = 0;
   RowFault fault = RowFault::kNone;

@@ -1,12 +1,12 @@
-// Arguments of chunked-local attention as virtual rows, and the cut of one row at chunk boundaries;
-// shared by the host and device forms (attention/metadata/local_virtual_batch.h).
+// Arguments of LocalVirtualBatch, and the functions that cut one row at chunk boundaries. Shared by
+// the host and device forms (attention/metadata/local_virtual_batch.h).
 //
-//   // 10 queries over 17 keys, so at positions 7 .. 16, in chunks of 4: four virtual rows,
+//   // 10 queries over 17 keys have positions 7 .. 16. Chunks of 4 cut them into 4 virtual rows:
 //   //   positions 7 | 8 .. 11 | 12 .. 15 | 16
 //   LocalCut cut = CutAtChunks({.query_len = 10, .seq_len = 17}, 4);   // cut.num_rows == 4
 //   LocalRow row = LocalRowOf(cut, 1, 4);   // first_token 1, query_len 4, seq_len 4, key_start 8
 //
-// Everything constexpr; no LibTorch.
+// All functions are constexpr. No LibTorch.
 
 #ifndef REPRISE_ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_ARGS_H_
 #define REPRISE_ATTENTION_METADATA_LOCAL_VIRTUAL_BATCH_ARGS_H_
@@ -18,7 +18,7 @@
 
 namespace reprise {
 
-// Buffers for virtual rows: the caller's memory, on the device of the batch, for max_rows rows.
+// Buffers for max_rows virtual rows. The caller owns the memory, on the device of the batch.
 struct LocalBatchBuffers {
   int32_t* query_start_loc = nullptr;  // [max_rows + 1]
   int32_t* seq_lens = nullptr;         // [max_rows]
@@ -35,8 +35,8 @@ struct LocalVirtualBatchArgs {
   int32_t* num_faults = nullptr;  // [1] rows with a fault; or absent
 };
 
-// Maximum number of virtual rows of a batch of these sizes. A row of q >= 1 queries touches at most
-// 2 + floor((q - 2) / chunk_size) chunks, and no more than q. REQUIRES: chunk_size >= 1.
+// Returns the maximum number of virtual rows for these sizes. A row with q >= 1 queries touches at
+// most 2 + floor((q - 2) / chunk_size) chunks, and at most q chunks. REQUIRES: chunk_size >= 1.
 constexpr int MaxLocalRows(int num_rows, int num_tokens, int chunk_size) {
   const int64_t by_chunks = 2 * static_cast<int64_t>(num_rows) + num_tokens / chunk_size;
   return by_chunks < num_tokens ? static_cast<int>(by_chunks) : num_tokens;
@@ -46,30 +46,31 @@ constexpr int MaxLocalRows(const LocalVirtualBatchArgs& args) {
   return MaxLocalRows(args.batch.num_rows, args.batch.num_tokens, args.chunk_size);
 }
 
-// The lengths of a row: its queries are the last query_len of its seq_len keys, which start at
-// key_start of its table row.
+// The lengths of a row. The row's keys are seq_len keys from key_start of its table row, and its
+// queries are the last query_len keys.
 struct LocalRowLens {
   int32_t query_len = 0;
   int32_t seq_len = 0;
   int32_t key_start = 0;
 };
 
-// Whether the row has keys, its queries are among them, and its positions are int32.
+// Returns whether the row has keys, its queries are among the keys, and its positions fit in int32.
 constexpr bool HasQueriesAmongKeys(const LocalRowLens& row) {
   return row.seq_len > 0 && row.query_len <= row.seq_len && row.key_start >= 0 &&
          static_cast<int64_t>(row.key_start) + row.seq_len <= INT32_MAX;
 }
 
+// The virtual rows of one row.
 struct LocalCut {
-  int32_t num_rows = 0;        // virtual rows; 0 for a row without queries
-  int32_t first_position = 0;  // of the row's queries
-  int32_t end_position = 0;
+  int32_t num_rows = 0;        // number of virtual rows; 0 for a row without queries
+  int32_t first_position = 0;  // position of the row's first query
+  int32_t end_position = 0;    // position of the row's last query, plus 1
   int32_t key_start = 0;
-  bool has_keys = false;  // if false, the virtual rows see nothing
+  bool has_keys = false;  // if false, the queries see no key
 };
 
-// A row that fails HasQueriesAmongKeys() becomes rows without keys, of at most chunk_size queries
-// each. REQUIRES: query_len >= 0, chunk_size >= 1.
+// Cuts a row into virtual rows. If HasQueriesAmongKeys() is false, the virtual rows have no keys
+// and at most chunk_size queries each. REQUIRES: query_len >= 0, chunk_size >= 1.
 constexpr LocalCut CutAtChunks(const LocalRowLens& row, int32_t chunk_size) {
   LocalCut cut;
   if (row.query_len <= 0) return cut;
@@ -83,12 +84,13 @@ constexpr LocalCut CutAtChunks(const LocalRowLens& row, int32_t chunk_size) {
 
 // A virtual row.
 struct LocalRow {
-  int32_t first_token = 0;  // counted from the first token of the original row
+  int32_t first_token = 0;  // relative to the first token of the original row
   int32_t seq_len = 0;
   int32_t key_start = 0;
 };
 
-// REQUIRES: 0 <= i < cut.num_rows, and the same chunk_size.
+// Returns the i-th virtual row. REQUIRES: 0 <= i < cut.num_rows; chunk_size is that of
+// CutAtChunks().
 constexpr LocalRow LocalRowOf(const LocalCut& cut, int32_t i, int32_t chunk_size) {
   const int64_t chunk_begin =
       (static_cast<int64_t>(cut.first_position / chunk_size) + i) * chunk_size;
@@ -104,7 +106,7 @@ constexpr LocalRow LocalRowOf(const LocalCut& cut, int32_t i, int32_t chunk_size
   return row;
 }
 
-// A row of the batch, cut.
+// A row of the batch, cut into virtual rows.
 struct CutRow {
   LocalCut cut;
   int32_t first_token = 0;
@@ -132,8 +134,8 @@ constexpr CutRow CutRowOf(const LocalVirtualBatchArgs& args, int r) {
   return row;
 }
 
-// A row whose virtual rows do not all fit the `room` that is left, because query_start_loc
-// decreases in another row, sees no key.
+// If a row has more than `room` virtual rows, removes the row's keys and sets the fault kNoRoom.
+// This happens only if query_start_loc decreases in some row.
 constexpr void KeepToRoom(CutRow& row, int room) {
   if (row.cut.num_rows <= room) return;
   row.cut.has_keys = false;
@@ -149,7 +151,7 @@ constexpr void WriteLocalRow(const LocalBatchBuffers& buffers, int v, const CutR
   buffers.key_start[v] = local.key_start;
 }
 
-// Writes a virtual row beyond those in use.
+// Writes an unused virtual row.
 constexpr void WriteUnusedLocalRow(const LocalVirtualBatchArgs& args, int v) {
   CutRow unused;
   unused.first_token = args.batch.query_start_loc[args.batch.num_rows];

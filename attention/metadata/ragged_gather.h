@@ -1,4 +1,4 @@
-// Builds batches over contiguous keys: for encoder self-attention, and for the profile run that
+// Builds batches over contiguous keys, for encoder self-attention and for the profile run that
 // sizes memory before the cache exists.
 //
 //   // Two encoder inputs of 3 and 2 tokens:
@@ -9,24 +9,24 @@
 //   RaggedAttention(layer, *batch, q, k, v, ...);
 //   // on a GPU: RaggedGatherBatch(args) once per shape, LaunchRaggedGather(args, stream) each step
 //
-//   // A profile run of 8,192 tokens as 256 sequences: .kind = RaggedKind::kProfile, and
-//   FillProfileLens(8192, absl::MakeSpan(lens));   // 32 each
+//   // A profile run of 8,192 tokens in 256 sequences has .kind = RaggedKind::kProfile and
+//   FillProfileLens(8192, absl::MakeSpan(lens));   // 32 tokens per sequence
 //
-// Every token is a query and a key of its row:
+// Every token is a query and a key of its row. What a query sees depends on the kind:
 //
-//   kEncoder       sees all of its row, in both directions
-//   kProfile       sees the row up to itself: the work of a prefill, with the layer's window, ALiBi
-//                  and softcap
-//   kProfileZeros  sees nothing: out is 0, lse is -inf, for engines that profile the memory of a
-//                  step without its attention (as vLLM does)
+//   kEncoder       all keys of the row
+//   kProfile       the keys of the row up to its own: the work of a prefill, with the layer's
+//                  window, ALiBi and softcap
+//   kProfileZeros  no key: out is 0, lse is -inf. For engines that profile the memory of a step
+//                  without its attention (as vLLM does)
 //
-// slot_mapping is all -1: nothing is written, and no cache is needed. Padded rows are empty, padded
-// tokens inert.
+// Every entry of slot_mapping is -1: no key is written, and no cache is needed. Padded rows are
+// empty, and padded tokens are inert.
 //
-// A row that cannot be served becomes an empty row, with the reason in row_faults:
-//   kLength    its length is outside 0 .. max_len
-//   kNoRoom    its tokens, after those of the good rows before it, exceed num_tokens; then all
-//              later rows with tokens have this fault too
+// An invalid row becomes an empty row, and row_faults holds the reason:
+//   kLength    the row's length is outside 0 .. max_len
+//   kNoRoom    the tokens of this row and all valid previous rows exceed num_tokens; then all later
+//              rows with tokens have this fault too, unless they have kLength
 //
 // Thread safety: pure functions. Cost: linear in rows and tokens; no allocation.
 
@@ -45,27 +45,31 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// The batch over the arrays.
+// Returns the batch over the arrays.
 RaggedBatch RaggedGatherBatch(const RaggedGatherArgs& args);
 
-// Checks the arguments for both forms; reads no array. Errors: InvalidArgument naming a negative
-// size or an absent array.
+// Checks the arguments of both forms. Does not read the arrays. Errors: InvalidArgument for a
+// negative size or an absent array.
 absl::Status CheckRaggedGather(const RaggedGatherArgs& args);
 
-// Does the same as the device form, over host memory. REQUIRES: CheckRaggedGather(args) is OK.
+// Fills host arrays, like LaunchRaggedGather() on the device.
+// REQUIRES: CheckRaggedGather(args) is OK.
 void RaggedGatherOnHost(const RaggedGatherArgs& args);
 
-// Calls CheckRaggedGather() and RaggedGatherOnHost(). Errors: InvalidArgument from the check, or
-// for the first row with a fault, with its values; the arrays are then as the device leaves them.
+// Calls CheckRaggedGather() and RaggedGatherOnHost(), and returns the batch.
+// Errors: InvalidArgument from the check, or for the first row with a fault, with its values. If a
+// row has a fault, the arrays hold the same values as after the device form.
 absl::StatusOr<RaggedBatch> BuildRaggedGather(const RaggedGatherArgs& args);
 
-// Does the same over device memory, in one launch; outputs overlap no input. No synchronisation;
-// may be captured, because the grid depends only on num_tokens.
-// Errors: those of CheckRaggedGather(); Internal if the launch fails.
+// Fills device arrays. May be captured: the grid depends only on num_tokens.
+// REQUIRES: outputs do not overlap inputs.
+// Errors: those of CheckRaggedGather(); Internal if the launch fails. Cost: one launch. Does not
+// synchronise.
 absl::Status LaunchRaggedGather(const RaggedGatherArgs& args, CUstream_st* stream);
 
-// Fills the lengths of a profile run: num_tokens over lens.size() sequences, whose lengths differ
-// by at most one token. Errors: InvalidArgument for negative tokens, or tokens but no sequence.
+// Fills the lengths of a profile run: distributes num_tokens over lens.size() sequences, whose
+// lengths differ by at most one token.
+// Errors: InvalidArgument if num_tokens is negative, or if there are tokens but no sequence.
 absl::Status FillProfileLens(int num_tokens, absl::Span<int32_t> lens);
 
 }  // namespace reprise

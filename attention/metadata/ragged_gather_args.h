@@ -1,5 +1,5 @@
-// Arguments of the builder of batches over contiguous keys, and the work on one of its rows; shared
-// by the host and device forms (attention/metadata/ragged_gather.h).
+// Arguments of RaggedGather, and the functions that write one row. Shared by the host and device
+// forms (attention/metadata/ragged_gather.h).
 
 #ifndef REPRISE_ATTENTION_METADATA_RAGGED_GATHER_ARGS_H_
 #define REPRISE_ATTENTION_METADATA_RAGGED_GATHER_ARGS_H_
@@ -13,7 +13,7 @@ namespace reprise {
 enum class RaggedKind : int8_t { kEncoder, kProfile, kProfileZeros };
 
 struct RaggedGatherArgs {
-  const int32_t* lens = nullptr;  // [num_rows] tokens of each row; 0: a padded row
+  const int32_t* lens = nullptr;  // [num_rows] tokens of each row; 0: padded row
   RaggedKind kind = RaggedKind::kEncoder;
 
   // The shape of the result, constant under capture.
@@ -24,8 +24,8 @@ struct RaggedGatherArgs {
   // The caller's memory. slot_mapping, row_faults and num_faults may be absent.
   int32_t* query_start_loc = nullptr;  // [num_rows + 1]
   int32_t* key_start_loc = nullptr;    // [num_rows + 1]
-  int32_t* positions = nullptr;        // [num_tokens] in the row; 0 of inert tokens
-  int64_t* slot_mapping = nullptr;     // [num_tokens] -1
+  int32_t* positions = nullptr;        // [num_tokens] position in the row; 0 if inert
+  int64_t* slot_mapping = nullptr;     // [num_tokens] all -1
   int32_t* row_faults = nullptr;       // [num_rows] RowFault
   int32_t* num_faults = nullptr;       // [1] rows with a fault
 };
@@ -35,14 +35,14 @@ struct RaggedRow {
   RowFault fault = RowFault::kNone;
 };
 
-// Returns row r, checked by its own length.
+// Returns row r after a check of its length.
 constexpr RaggedRow RaggedRowOf(const RaggedGatherArgs& args, int r) {
   const int32_t len = args.lens[r];
   if (len < 0 || len > args.max_len) return {0, RowFault::kLength};
   return {len, RowFault::kNone};
 }
 
-// Writes where row r begins; r == num_rows ends the batch.
+// Writes the start of row r. r == num_rows writes the end of the batch.
 constexpr void WriteRaggedStart(const RaggedGatherArgs& args, int r, int32_t first_token) {
   args.query_start_loc[r] = first_token;
   args.key_start_loc[r] = args.kind == RaggedKind::kProfileZeros ? 0 : first_token;

@@ -1,8 +1,8 @@
-// Distributes the rows of a batch over the warps of a grid, one warp per row, and computes where
-// each row's tokens begin. For builder kernels whose rows differ in their number of tokens.
+// Assigns the rows of a batch to the warps of a grid, one warp per row, and computes the first
+// token of each row. For builder kernels with different numbers of tokens per row.
 //
-// Every CTA sums the token counts of all rows itself, so one launch is enough and no CTA waits for
-// another: for 256 rows, one count per thread, read from the L2 after the first CTA.
+// Every CTA sums the token counts of all rows, so that one launch is enough and no CTA waits for
+// another CTA. For 256 rows, each thread reads one count, from the L2 after the first CTA.
 
 #ifndef REPRISE_ATTENTION_METADATA_ROW_PACKING_CUH_
 #define REPRISE_ATTENTION_METADATA_ROW_PACKING_CUH_
@@ -24,7 +24,7 @@ inline int PackingCtas(int num_rows) {
   return num_rows <= kPackingWarps ? 1 : (num_rows + kPackingWarps - 1) / kPackingWarps;
 }
 
-// The lanes of a warp: see base/lanes.h.
+// The lanes of a warp (base/lanes.h).
 class WarpLanes {
  public:
   template <typename Body>
@@ -63,8 +63,8 @@ class WarpLanes {
   }
 };
 
-// The lanes of several warps that share a row: ForEach() is divided among the grid's y dimension,
-// the other calls are the same in each warp.
+// The lanes of several warps that share a row. ForEach() is divided over the y dimension of the
+// grid. All other calls run in full in each warp.
 class SlicedLanes : public WarpLanes {
  public:
   template <typename Body>
@@ -76,14 +76,14 @@ class SlicedLanes : public WarpLanes {
   }
 };
 
-// The row of this warp; may be beyond the last.
+// Returns the row of this warp, which may be beyond the last row.
 __device__ inline int RowOfWarp() {
   return static_cast<int>(blockIdx.x) * kPackingWarps + static_cast<int>(threadIdx.x) / 32;
 }
 
 struct PackedRow {
-  int64_t start;  // tokens of the rows before this warp's
-  int64_t total;  // of all rows
+  int64_t start;  // tokens of all rows before this warp's row
+  int64_t total;  // tokens of all rows
 };
 
 struct PackingMemory {
@@ -97,13 +97,15 @@ __device__ inline void Prefetch(const void* address) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(address));
 }
 
-// The line of the table that holds the token at `position`. REQUIRES: as TableSlot().
+// Prefetches the cache line with the table entry of the token at `position`.
+// REQUIRES: as for TableSlot().
 __device__ inline void PrefetchSlot(const BlockTableView& table, int64_t row, int64_t position) {
   Prefetch(table.entries + row * table.row_stride + static_cast<int>(position) / table.block_size);
 }
 
-// Called by all threads of a CTA of kPackingThreads. count_of(row) >= 0; ask_for(row) is called for
-// the rows of this CTA, to prefetch what they need next.
+// Computes the first token of this warp's row. count_of(row) returns the row's number of tokens, at
+// least 0. ask_for(row) is called for each row of this CTA that has tokens, to prefetch its data.
+// REQUIRES: called by all threads of a CTA of kPackingThreads threads.
 template <typename CountOf, typename AskFor>
 __device__ PackedRow PlaceRow(int num_rows, PackingMemory& memory, CountOf count_of,
                               AskFor ask_for) {
@@ -139,7 +141,8 @@ __device__ PackedRow PlaceRow(int num_rows, PackingMemory& memory, CountOf count
   return packed;
 }
 
-// Ends query_start_loc and makes the tokens after the live ones inert, over the whole grid.
+// Writes the last entry of query_start_loc, and makes the tokens after the live ones inert. Called
+// by all threads of the grid.
 __device__ inline void FinishTokens(const BatchArrays& arrays, int num_rows, int num_tokens,
                                     int64_t num_live) {
   const int64_t end = num_live < num_tokens ? num_live : num_tokens;
