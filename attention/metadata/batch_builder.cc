@@ -57,8 +57,8 @@ absl::Status CheckBuffers(const BatchBuffers& buffers, int num_rows, int num_tok
   return CheckAtLeast("slot_mapping", size(buffers.slot_mapping), num_tokens);
 }
 
-// "row must hold blocks: expected at least 0 in column 2, got -1": the first entry that a new token
-// of the row cannot be written to.
+// Returns the error for the first table entry that is not a valid block for the row's new tokens:
+// "row must hold blocks: expected at least 0 in column 2, got -1".
 absl::Status BlockRefused(const RowArgs& args, const CheckedRow& row, int index) {
   const ColumnRange columns = NewColumns(args, row);
   int32_t column = columns.first;
@@ -102,7 +102,7 @@ struct LiveSizes {
   int max_seq_len = 0;
 };
 
-// Checks all rows except for their blocks, and returns their sizes.
+// Checks all rows, but not their blocks, and returns the live sizes.
 absl::StatusOr<LiveSizes> CheckRows(const BatchRequest& request, bool has_key_start,
                                     int max_tokens) {
   LiveSizes live;
@@ -118,7 +118,7 @@ absl::StatusOr<LiveSizes> CheckRows(const BatchRequest& request, bool has_key_st
     if (sequence.query_len > max_tokens - live.num_tokens) {
       return absl::InvalidArgumentError(
           absl::StrCat("num_tokens: expected at most ", max_tokens, ", got ", live.num_tokens,
-                       " and ", sequence.query_len, " more of sequences[", index, "]"));
+                       " plus ", sequence.query_len, " of sequences[", index, "]"));
     }
     if (sequence.query_len == 0) continue;
     live.num_tokens += sequence.query_len;
@@ -128,7 +128,8 @@ absl::StatusOr<LiveSizes> CheckRows(const BatchRequest& request, bool has_key_st
   return live;
 }
 
-// Writes the rows. Errors: InvalidArgument for the first row with a token that has no block.
+// Writes the rows. Errors: InvalidArgument for the first row with a new token without a valid
+// block.
 absl::Status WriteRows(const BatchRequest& request, const RowArgs& args) {
   absl::Status status;
   const auto row_of = [&](int r) -> CheckedRow {
@@ -166,7 +167,7 @@ absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
     REPRISE_RETURN_IF_ERROR(CheckAtLeast("padded.num_rows", request.padded->num_rows, num_rows));
     REPRISE_RETURN_IF_ERROR(CheckAtLeast("padded.num_tokens", request.padded->num_tokens, 0));
   }
-  // Without a padded size, at most as many tokens as the buffers hold.
+  // Without a padded size, the buffers limit the number of tokens.
   const int max_tokens =
       request.padded
           ? request.padded->num_tokens

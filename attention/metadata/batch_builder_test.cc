@@ -31,7 +31,7 @@ BatchBuilder BuilderOf(int max_rows, int max_tokens) {
   return *BatchBuilder::Create({.max_rows = max_rows, .max_tokens = max_tokens});
 }
 
-// Tables {7, 2, 9}, {5, 0, -1} of blocks of 4 tokens.
+// Two tables, {7, 2, 9} and {5, 0, -1}, with block_size 4.
 constexpr int32_t kEntries[] = {7, 2, 9, 5, 0, -1};
 constexpr BlockTableView kTable = {
     .entries = kEntries, .row_stride = 3, .num_tables = 2, .max_blocks = 3, .block_size = 4};
@@ -54,7 +54,7 @@ TEST(BatchBuilderTest, ADecodeAndAPrefillChunkShareABatch) {
   EXPECT_THAT(Ints(batch.seq_lens, 2), ElementsAre(4, 6));
   EXPECT_THAT(Ints(batch.table_row, 2), ElementsAre(1, 0));
   EXPECT_THAT(built->positions, ElementsAre(3, 2, 3, 4, 5));
-  // Block 5 offset 3; block 7 offsets 2, 3, block 2 offsets 0, 1.
+  // Row 0: block 5, offset 3. Row 1: block 7, offsets 2 and 3; block 2, offsets 0 and 1.
   EXPECT_THAT(built->slot_mapping, ElementsAre(23, 30, 31, 8, 9));
 }
 
@@ -100,7 +100,7 @@ TEST(BatchBuilderTest, TokensOlderThanTheWriteWindowAreNotWritten) {
   const absl::StatusOr<BuiltBatch> built =
       builder.Build({.sequences = sequences, .table = kTable, .write_window = 2});
   ASSERT_TRUE(built.ok()) << built.status();
-  // From max(0, query_len - 2) on: positions 5, 6 of the first, all of the second.
+  // Written: positions 5 and 6 of the first sequence, and the only token of the second sequence.
   EXPECT_THAT(built->slot_mapping, ElementsAre(-1, -1, -1, 9, 10, 28));
   EXPECT_EQ(builder.Build({.sequences = sequences, .table = kTable, .write_window = 0})
                 .status()
@@ -120,7 +120,7 @@ TEST(BatchBuilderTest, ASequenceMayBeginBehindSomethingElseInItsTableRow) {
   EXPECT_THAT(Ints(built->batch.key_start, 3), ElementsAre(5, 0, 0));
   EXPECT_THAT(Ints(built->batch.seq_lens, 3), ElementsAre(3, 1, kPaddedSeqLen));
   EXPECT_THAT(built->positions, ElementsAre(1, 2, 0, 0));
-  EXPECT_THAT(built->slot_mapping, ElementsAre(10, 11, 20, -1));  // places 6, 7 in block 2
+  EXPECT_THAT(built->slot_mapping, ElementsAre(10, 11, 20, -1));  // indices 6, 7: block 2
 
   BatchBuilder plain = BuilderOf(3, 4);
   EXPECT_EQ(plain.Build({.sequences = sequences, .table = kTable}).status().message(),
@@ -185,13 +185,13 @@ TEST(BatchBuilderTest, BadRequestsAreRefusedWithNamesAndValues) {
             "got 13");
   EXPECT_THAT(refusal({{1, 8, 1}}), HasSubstr("sequences[0], table row 1"));  // entry -1
   EXPECT_EQ(refusal({{0, 0, 3}, {0, 3, 2}}),
-            "num_tokens: expected at most 4, got 3 and 2 more of sequences[1]");
+            "num_tokens: expected at most 4, got 3 plus 2 of sequences[1]");
   EXPECT_EQ(refusal({{0, 0, 1}, {0, 1, 1}, {0, 2, 1}}),
             "query_start_loc: expected at least 4, got 3");
   EXPECT_EQ(refusal({{0, 0, 1}}, {.table = kTable, .padded = PaddedSize{0, 4}}),
             "padded.num_rows: expected at least 1, got 0");
   EXPECT_EQ(refusal({{0, 0, 3}}, {.table = kTable, .padded = PaddedSize{1, 2}}),
-            "num_tokens: expected at most 2, got 0 and 3 more of sequences[0]");
+            "num_tokens: expected at most 2, got 0 plus 3 of sequences[0]");
   const std::vector<int32_t> order = {1};
   EXPECT_EQ(refusal({{0, 0, 1}}, {.order = order, .table = kTable}),
             "order[0]: expected 0 to 0, got 1");
@@ -202,7 +202,7 @@ TEST(BatchBuilderTest, BadRequestsAreRefusedWithNamesAndValues) {
   EXPECT_FALSE(BatchBuilder::Create({.max_rows = -1}).ok());
 }
 
-// Sequences with lengths, and a shuffled table with look-ahead blocks, then absurd entries.
+// Random sequences. The table has shuffled blocks, then look-ahead blocks, then invalid entries.
 struct Scheduled {
   std::vector<BatchSequence> sequences;
   std::vector<int32_t> entries;
@@ -241,7 +241,7 @@ Scheduled DrawScheduled(Random& random) {
   return drawn;
 }
 
-// (table row and position of the query's own token, slot of a key, position of the key).
+// (table row of the query, position of the query, slot of the key, position of the key).
 using Triple = std::tuple<int, int, int64_t, int64_t>;
 
 int64_t SlotByDefinition(const BlockTableView& table, int row, int position) {
@@ -256,7 +256,7 @@ TEST(BatchBuilderTest, TheKeysThatQueriesSeeThroughTheTableAreThoseOfTheDefiniti
     SCOPED_TRACE(seed);
     Random random(seed);
     const Scheduled drawn = DrawScheduled(random);
-    // The definition: token p of a sequence sees tokens 0 .. p of the same sequence.
+    // Definition: token p of a sequence sees tokens 0 .. p of the same sequence.
     std::set<Triple> expected;
     std::map<std::pair<int, int>, int64_t> expected_slots;
     int num_tokens = 0;
@@ -313,7 +313,8 @@ TEST(BatchBuilderTest, TheKeysThatQueriesSeeThroughTheTableAreThoseOfTheDefiniti
   }
 }
 
-// Nulls the blocks that the cache's group no longer needs. No query reads them.
+// Sets the table entries of blocks that the KV group no longer needs to the null block. No query
+// reads these blocks.
 TEST(BatchBuilderTest, WindowsMatchTheDefinitionOverNullBlocks) {
   int64_t num_dropped = 0;
   for (uint64_t seed = 0; seed < 20000; ++seed) {
@@ -343,7 +344,7 @@ TEST(BatchBuilderTest, WindowsMatchTheDefinitionOverNullBlocks) {
     PagedBatch batch = memory.built.batch;
     batch.causal = causal;
     ASSERT_EQ(DifferenceOf(VisibleSet(layer, batch, schedule.block_size), expected), "");
-    // No new token is left of a window, so each has a slot.
+    // Every new token is within the window, so every new token has a slot.
     for (int64_t slot : memory.built.slot_mapping) ASSERT_GE(slot, schedule.block_size);
   }
   EXPECT_GT(num_dropped, 10000);

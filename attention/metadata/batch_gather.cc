@@ -15,7 +15,7 @@ namespace {
 
 absl::Status CheckLengths(const BatchGatherArgs& args) {
   if (args.seq_lens && args.table_seq_lens) {
-    return absl::InvalidArgumentError("table_seq_lens: expected none with seq_lens, got one");
+    return absl::InvalidArgumentError("table_seq_lens must not be given together with seq_lens");
   }
   const bool by_table_row = args.table_seq_lens || args.table.num_tables == 0;
   return by_table_row ? absl::OkStatus() : CheckGiven("seq_lens", args.seq_lens);
@@ -25,7 +25,7 @@ absl::Status CheckKeyStart(const BatchGatherArgs& args) {
   if (!args.key_start) return absl::OkStatus();
   if (args.key_positions.world > 1 || args.part != KeyPart::kAll) {
     return absl::InvalidArgumentError(
-        "key_start: expected none with several ranks or KeyPart::kContext, got one");
+        "key_start must not be given with several ranks or KeyPart::kContext");
   }
   return CheckGiven("arrays.key_start", args.arrays.key_start);
 }

@@ -1,8 +1,9 @@
-// Gathers a batch: one warp per row, or several warps if rows may be long; lanes over the row's
-// tokens (attention/metadata/batch_gather_args.h).
+// Gathers a batch with one warp per row, or several warps per row if rows may be long. The lanes
+// process the row's tokens (attention/metadata/batch_gather_args.h).
 //
-// Bound: latency. Each row has a chain of dependent loads (table row, length, table entry), once to
-// place the rows and once to write them, and about 20 bytes per token: about 2 us for 256 rows.
+// Bound: latency. Each row has a chain of dependent loads (table row, length, table entry). The
+// chain runs twice: once to compute the first tokens of the rows, once to write the rows. A token
+// takes about 20 bytes. About 2 us for 256 rows.
 
 #include <cuda_runtime.h>
 
@@ -18,8 +19,8 @@
 namespace reprise {
 namespace {
 
-constexpr int kTokensPerSlice = 128;  // a warp takes four rounds for them
-constexpr int kMaxCtas = 256;         // each sums the tokens of all rows
+constexpr int kTokensPerSlice = 128;  // four rounds of a warp
+constexpr int kMaxCtas = 256;         // bounds the cost: each CTA sums the tokens of all rows
 
 __global__ void __launch_bounds__(kPackingThreads)
     BatchGatherKernel(const __grid_constant__ BatchGatherArgs args,
@@ -46,7 +47,8 @@ __global__ void __launch_bounds__(kPackingThreads)
   FinishTokens(args.arrays, args.num_rows, args.num_tokens, packed.total);
 }
 
-// Number of warps per row. The grid has at most kMaxCtas CTAs, or one warp per row.
+// Returns the number of warps per row. With more than one warp per row, the grid has at most
+// kMaxCtas CTAs.
 int NumSlices(int num_ctas, int max_query_len) {
   return std::max(1, std::min(CeilDiv(max_query_len, kTokensPerSlice), kMaxCtas / num_ctas));
 }

@@ -24,7 +24,8 @@ using Memory = BuilderMemory<BatchGatherArgs>;
 
 std::vector<int32_t> Ints(const int32_t* data, int count) { return {data, data + count}; }
 
-// Two sequences of 5 and 9 tokens in tables {3, 1, 4}, {2, 6, 5} of blocks of 4; a limit of 10.
+// Two sequences of 5 and 9 tokens, in tables {3, 1, 4} and {2, 6, 5}, with block_size 4 and
+// max_seq_len 10.
 class TwoChains : public ::testing::Test {
  protected:
   TwoChains() {
@@ -69,7 +70,7 @@ TEST_F(TwoChains, DraftsThatWouldPassTheContextLimitAreClipped) {
   EXPECT_THAT(Ints(table_row, 3), ElementsAre(0, 1, 0));
   EXPECT_THAT(Ints(logits, 3), ElementsAre(3, 4, 0));
   EXPECT_THAT(Ints(row_faults, 3), ElementsAre(0, 0, 0));
-  // Block 1 offsets 1..3, block 4 offset 0; block 5 offset 1.
+  // Row 0: block 1, offsets 1 to 3; block 4, offset 0. Row 1: block 5, offset 1.
   EXPECT_THAT(std::vector<int64_t>(slot_mapping, slot_mapping + 8),
               ElementsAre(5, 6, 7, 16, 21, -1, -1, -1));
   EXPECT_TRUE(batch->causal);
@@ -85,7 +86,7 @@ TEST_F(TwoChains, ASequenceAtItsLimitIsAnEmptyRowAndNoFault) {
 }
 
 TEST_F(TwoChains, PositionsOfAllRanksTogetherAreClippedWhereInt32Ends) {
-  // Blocks of 2^20 tokens: each of two ranks has room for 2^31 - 1, both together for more.
+  // 4096 blocks of 2^20 tokens: two ranks together have room for more tokens than int32 can count.
   std::vector<int32_t> wide_table(2 * 4096, 1);
   args.table = {wide_table.data(), 4096, 2, 4096, 1 << 20, 2};
   args.max_seq_len = INT32_MAX;
@@ -96,7 +97,8 @@ TEST_F(TwoChains, PositionsOfAllRanksTogetherAreClippedWhereInt32Ends) {
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 2, 2, 2));
   EXPECT_THAT(Ints(positions, 3), ElementsAre(INT32_MAX - 2, INT32_MAX - 1, 0));
-  EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(INT32_MAX / 2, 0, 0));  // odd positions are rank 1's
+  EXPECT_THAT(Ints(seq_lens, 3),
+              ElementsAre(INT32_MAX / 2, 0, 0));  // odd positions belong to rank 1
 }
 
 TEST_F(TwoChains, TheContextPartHasTheKeysBeforeTheStepAndIsNotCausal) {
@@ -109,7 +111,7 @@ TEST_F(TwoChains, TheContextPartHasTheKeysBeforeTheStepAndIsNotCausal) {
 }
 
 TEST_F(TwoChains, ARowThatCannotBeServedIsInertAndTheOthersAreServed) {
-  entries[1] = 0;  // row 0's next tokens have the null block
+  entries[1] = 0;  // row 0's first new tokens are in the null block
   BatchGatherOnHost(args);
   EXPECT_THAT(Ints(row_faults, 3), ElementsAre(static_cast<int>(RowFault::kNoBlock), 0, 0));
   EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 4, 5, 5));
@@ -138,7 +140,7 @@ TEST_F(TwoChains, TokensBeyondTheLimitAreAFaultUnlessTheyAreClipped) {
 }
 
 TEST_F(TwoChains, LengthsMayComeByRowInAnyForm) {
-  const int32_t with_step[] = {9, 13, 0};  // the drafts of row 1 pass the limit
+  const int32_t with_step[] = {9, 13, 0};  // the drafts of row 1 exceed the limit
   args.table_seq_lens = nullptr;
   args.seq_lens = with_step;
   args.seq_len_form = SeqLenForm::kWithStep;
@@ -228,7 +230,7 @@ TEST(GatheredChainsTest, QueriesMatchTheDefinition) {
   EXPECT_GT(num_live, 100000);
 }
 
-// Each rank's own tables, from the tokens that it holds.
+// Each rank has its own table with the tokens that the rank holds.
 TEST(GatheredChainsTest, RanksMatchTheDefinition) {
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);
@@ -238,16 +240,16 @@ TEST(GatheredChainsTest, RanksMatchTheDefinition) {
     AttentionParams layer = PlainLayer();
     if (random.OneIn(3)) layer.window_left = random.Int(0, 40);
     const KeyPart part = random.OneIn(3) ? KeyPart::kContext : KeyPart::kAll;
-    // Lengths are global: the same on all ranks. Tables differ, and are as wide as need be.
+    // All ranks have the same global lengths. The block tables of the ranks differ.
     Memory first([&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
     DrawChainBatch(random, shape, 0, first.args());
-    using Key = std::pair<int, int64_t>;  // token, position of the key
-    std::vector<Key> seen;                // of all ranks
+    using Key = std::pair<int, int64_t>;  // (token, position of the key)
+    std::vector<Key> seen;                // keys that the queries of all ranks see
     for (int rank = 0; rank < world; ++rank) {
       Memory memory([&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
       std::copy_n(first.base(), first.num_bytes(), memory.base());
       BatchGatherArgs& args = memory.args();
-      // Other blocks on every rank; the shape has some for all columns.
+      // Each rank gets different blocks.
       auto* entries = const_cast<int32_t*>(args.table.entries);
       const int shift = random.Int(0, shape.num_blocks());
       for (int64_t at = 0; at < shape.num_tables * args.table.row_stride; ++at) {
@@ -256,7 +258,7 @@ TEST(GatheredChainsTest, RanksMatchTheDefinition) {
       args.key_positions = {.rank = rank, .world = world, .interleave = interleave};
       args.part = part;
       args.max_seq_len = 1 << 20;
-      // Runs that do not fill the table leave less room than one rank alone has: all ranks agree.
+      // All ranks have the same limit, so the build succeeds on all ranks or fails on all ranks.
       const bool fits =
           std::all_of(args.table_row, args.table_row + shape.num_rows, [&](int32_t slot) {
             return slot < 0 ||
@@ -266,13 +268,13 @@ TEST(GatheredChainsTest, RanksMatchTheDefinition) {
       const absl::StatusOr<PagedBatch> batch = BuildBatchGather(args);
       ASSERT_EQ(batch.ok(), fits) << "seed " << seed << ": " << batch.status();
       if (!fits) break;
-      // Tokens before each position that the rank holds, counted.
+      // held[p] is the number of tokens before position p that the rank holds.
       std::vector<int64_t> held = {0};
       for (int64_t p = 0; p < 2000; ++p) {
         held.push_back(held.back() + (p / interleave % world == rank));
       }
       for (const VisiblePair& pair : VisibleSet(layer, *batch, shape.block_size)) {
-        // On this rank, at the place that counting gives.
+        // The rank holds the key, at the index that `held` gives.
         ASSERT_EQ(pair.key_position / interleave % world, rank);
         const int64_t local = held[pair.key_position];
         int r = 0;
@@ -289,7 +291,7 @@ TEST(GatheredChainsTest, RanksMatchTheDefinition) {
         }
       }
       if (rank < world - 1) continue;
-      std::vector<Key> expected;  // each key once: on one rank only
+      std::vector<Key> expected;  // each key once, because one rank holds it
       for (int r = 0; r < shape.num_rows; ++r) {
         const int begin = args.arrays.query_start_loc[r];
         const int end = args.arrays.query_start_loc[r + 1];

@@ -1,5 +1,5 @@
-// The plain batch gathered on the device is that of the host, field by field, on good and on
-// hostile inputs.
+// Compares batches gathered on the device with batches gathered on the host, field by field, for
+// valid and for invalid inputs.
 
 #include <cuda_runtime_api.h>
 
@@ -29,7 +29,7 @@ struct Inputs {
   int32_t num_live_rows = 0;
 };
 
-// A shape, with memory for inputs and outputs on host and device at unchanged addresses.
+// Memory of one shape for inputs and outputs on host and device. The addresses do not change.
 class Twins {
  public:
   Twins(const PaddedSize& padded, const BlockTableView& table_shape)
@@ -116,7 +116,7 @@ class Twins {
 
 enum class Values { kGood, kHostile };
 
-// The sequences as arrays of num_rows rows; hostile ones have wild values here and there.
+// Returns the sequences as arrays of num_rows rows. Hostile arrays have some random values.
 Inputs InputsOf(const Schedule& schedule, int num_rows, SeqLenForm meaning, Values values,
                 Random& random) {
   Inputs inputs;
@@ -141,7 +141,7 @@ Inputs InputsOf(const Schedule& schedule, int num_rows, SeqLenForm meaning, Valu
   return inputs;
 }
 
-// The batches of the host's tests: each from its seed.
+// Compares num_batches batches. Each is drawn from its own seed, as in the host's tests.
 void Compare(uint64_t num_batches, Values values) {
   for (uint64_t seed = 0; seed < num_batches && !testing::Test::HasFatalFailure(); ++seed) {
     Random random(seed);
@@ -189,7 +189,7 @@ TEST_F(BatchGatherGpuTest, AReplayedGraphGathersEachBatch) {
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", replay " << replay);
     Schedule schedule;
     schedule.block_size = shape.block_size;
-    // Every live count of the captured size, then larger and smaller ones in turn.
+    // Every number of live rows that fits the captured size, then large and small numbers in turn.
     const int num_rows = replay <= 24      ? replay
                          : replay % 2 == 0 ? random.Int(12, 24)
                                            : random.Int(0, 3);
@@ -209,7 +209,7 @@ TEST_F(BatchGatherGpuTest, AReplayedGraphGathersEachBatch) {
   }
 }
 
-// More rows and tokens than the CTA has threads, rows over many blocks, tokens that do not fit.
+// More rows and tokens than threads per CTA, rows with many blocks, and tokens beyond num_tokens.
 TEST_F(BatchGatherGpuTest, AnyNumberOfRowsAgrees) {
   Random random(5);
   for (int num_rows : {1, 256, 1023, 1024, 1025, 3000}) {

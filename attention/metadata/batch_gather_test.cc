@@ -16,7 +16,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-// Inputs and poisoned outputs of a gather.
+// Outputs of a gather, filled with invalid values.
 struct Memory {
   Memory(int num_rows, int num_tokens)
       : query_start_loc(num_rows + 1, -77),
@@ -46,7 +46,7 @@ struct Inputs {
   std::vector<int32_t> table_row, query_lens, seq_lens;
 };
 
-// Tables {7, 2, 9}, {5, 0, -1} of blocks of 4 tokens, in a cache of 10 blocks.
+// Two tables, {7, 2, 9} and {5, 0, -1}, with block_size 4, in a cache of 10 blocks.
 constexpr int32_t kEntries[] = {7, 2, 9, 5, 0, -1};
 constexpr BlockTableView kTable = {.entries = kEntries,
                                    .row_stride = 3,
@@ -89,7 +89,7 @@ TEST(BatchGatherTest, ADecodeAndAPrefillChunkAreGatheredAndTheRestIsPadded) {
 }
 
 TEST(BatchGatherTest, LengthsMayCountAsTheEngineDoes) {
-  // 2 tokens cached and 4 new ones, said in three ways.
+  // 2 cached tokens and 4 new tokens, in all three forms.
   for (const auto& [meaning, seq_len] :
        std::vector<std::pair<SeqLenForm, int>>{{SeqLenForm::kWithStep, 6},
                                                {SeqLenForm::kBeforeStep, 2},
@@ -122,7 +122,7 @@ TEST(BatchGatherTest, KeysMayFollowAnEncodersInTheSameTable) {
   gather.key_start = key_start;
   BatchGatherOnHost(gather);
   EXPECT_THAT(memory.positions, ElementsAre(1, 2));
-  EXPECT_THAT(memory.slot_mapping, ElementsAre(10, 11));  // places 6, 7 in block 2
+  EXPECT_THAT(memory.slot_mapping, ElementsAre(10, 11));  // indices 6, 7: block 2
   EXPECT_THAT(memory.key_start, ElementsAre(5));
   EXPECT_EQ(GatherBatch(gather).key_start, memory.key_start.data());
 }
@@ -134,7 +134,7 @@ TEST(BatchGatherTest, RowsWithFaultsAreInertAndCounted) {
     Memory memory(2, 8);
     BatchGatherOnHost(GatherOf(inputs, memory));
     const auto fault = static_cast<RowFault>(memory.row_faults[0]);
-    // The next row is served, after the inert tokens of a row without blocks.
+    // The next row is live. A row with kNoBlock keeps its tokens, so the next row follows them.
     const bool has_tokens = fault == RowFault::kNone || fault == RowFault::kNoBlock;
     const int expected = has_tokens && table_row >= 0 ? query_len : 0;
     EXPECT_THAT(memory.query_start_loc, ElementsAre(0, expected, expected + 1));
@@ -154,17 +154,17 @@ TEST(BatchGatherTest, RowsWithFaultsAreInertAndCounted) {
   EXPECT_EQ(fault_of(0, 4, 12), RowFault::kNone);
   EXPECT_EQ(fault_of(0, 5, 12), RowFault::kLength);  // more than max_query_len
   EXPECT_EQ(fault_of(2, 1, 4), RowFault::kTableRow);
-  EXPECT_EQ(fault_of(-1, 1, 4), RowFault::kNone);     // padded
-  EXPECT_EQ(fault_of(-1, -9, -9), RowFault::kNone);   // its lengths are not read
-  EXPECT_EQ(fault_of(1, 2, 10), RowFault::kNoBlock);  // into block -1
-  EXPECT_EQ(fault_of(1, 2, 8), RowFault::kNone);      // into the null block: not written
+  EXPECT_EQ(fault_of(-1, 1, 4), RowFault::kNone);     // padded row
+  EXPECT_EQ(fault_of(-1, -9, -9), RowFault::kNone);   // lengths of padded rows are not read
+  EXPECT_EQ(fault_of(1, 2, 10), RowFault::kNoBlock);  // block -1
+  EXPECT_EQ(fault_of(1, 2, 8), RowFault::kNone);      // null block: not written
   EXPECT_EQ(fault_of(0, INT32_MAX, INT32_MAX), RowFault::kLength);
   EXPECT_EQ(fault_of(0, 1, INT32_MIN), RowFault::kLength);
 }
 
 TEST(BatchGatherTest, RowsWithMoreKeysThanTheBoundOrTheTableHaveAFault) {
   const Inputs inputs = {.table_row = {0, 0, 0}, .query_lens = {2, 2, 2}, .seq_lens = {7, 8, 7}};
-  const int32_t key_start[] = {5, 0, 6};  // counts for the table, not for the bound
+  const int32_t key_start[] = {5, 0, 6};  // part of the table's limit, not of max_seq_len
   Memory memory(3, 6);
   BatchGatherArgs gather = GatherOf(inputs, memory);
   gather.key_start = key_start;
@@ -210,7 +210,7 @@ TEST(BatchGatherTest, AnIdleBatchIsAllPadding) {
   EXPECT_EQ(memory.num_faults, 0);
 }
 
-// The arrays by the definition: the sequences' tokens one after another, then padding.
+// The expected arrays: the tokens of all sequences in order, then padding.
 struct Defined {
   std::vector<int32_t> query_start_loc = {0}, seq_lens, table_row, positions;
   std::vector<int64_t> slots;

@@ -125,7 +125,7 @@ TEST(BatchSplitTest, AnySplitIsAStablePermutationWithTheCountsOfItsRows) {
     ASSERT_EQ(allocations.count(), 0);
     ASSERT_TRUE(split.ok());
 
-    // By the definition, one kind after the other.
+    // The expected order: one kind after the other.
     std::vector<int32_t> decodes, prefills, empty;
     for (size_t i = 0; i < sequences.size(); ++i) {
       const int length = query_lens[i];

@@ -1,5 +1,5 @@
-// Tables of a batch's own rows that are made on the device are those of the host: padded, packed
-// and cumulative lengths, of the batches of the host's tests.
+// Compares the tables of a batch's rows from the device with tables from the host: padded, packed
+// and cumulative lengths, for the batches of the host's tests.
 
 #include <cuda_runtime_api.h>
 
@@ -32,7 +32,7 @@ TableSelection DrawSelection(Random& random) {
           .window_left = random.Int(0, 40)};
 }
 
-// The conversion of a batch of these sizes into all forms.
+// Returns a conversion with all outputs for batches with the sizes of `sizes`.
 ConvertTablesArgs Carve(const PagedBatch& sizes, const BlockTableView& table, int max_indices,
                         const TableSelection& selection, ArrayCarver& carver) {
   const int num_rows = sizes.num_rows;
@@ -78,7 +78,7 @@ void Fill(const PagedBatch& batch, const std::vector<int32_t>& entries,
   Copy(entries.data(), static_cast<int64_t>(entries.size()), args.table.entries);
 }
 
-// Each batch from its seed, now and then one of many rows.
+// Compares num_batches batches, each drawn from its own seed. Every 20th batch has up to 300 rows.
 void Compare(uint64_t num_batches) {
   for (uint64_t seed = 0; seed < num_batches && !testing::Test::HasFatalFailure(); ++seed) {
     Random random(seed);

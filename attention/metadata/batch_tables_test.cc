@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
-// The tables of a batch's own rows, in both forms at once.
+// The padded and the packed table of a batch's rows, from one conversion.
 struct Tables {
   Tables(int num_rows, int max_blocks, int max_indices)
       : entries(static_cast<size_t>(num_rows) * max_blocks, 77),
@@ -56,7 +56,8 @@ struct Tables {
   int max_blocks;
 };
 
-// Rows of 6, 0 and 8 tokens at block_size 4, in table rows 2, -, 0; 9s are look-ahead blocks.
+// Rows with 6, 0 and 8 tokens and block_size 4, in table rows 2, -, 0. Entry 9 is a look-ahead
+// block.
 class BatchTablesTest : public ::testing::Test {
  protected:
   std::vector<int32_t> entries_ = {5, 3, 9, 9, 9, 9, 7, 2, 9};
@@ -101,7 +102,7 @@ TEST_F(BatchTablesTest, OutputsTooSmallAreNamedAndNothingIsWritten) {
   EXPECT_THAT(narrow.entries, Each(77));
   Tables few(2, 3, 5);
   EXPECT_EQ(few.Convert(batch_).message(), "out.table.num_tables: expected at least 3, got 2");
-  // Rows that share their blocks may take more indices than there are blocks.
+  // Rows that share blocks may need more indices than the number of blocks.
   Tables small(3, 3, 3);
   EXPECT_THAT(std::string(small.Convert(batch_).message()),
               HasSubstr("rows[2]: its tokens pass the capacity of the result: seq_len 8, table row "
@@ -120,7 +121,8 @@ TEST_F(BatchTablesTest, AnIdleBatchPacksToOneZero) {
   EXPECT_THAT(tables.key_start_loc, ElementsAre(0));
 }
 
-// A row of 3 queries over 21 keys (positions 18 .. 20), a pure prefill of 5, and a padded row.
+// A row of 3 queries over 21 keys (positions 18 .. 20), a pure prefill of 5 tokens, and a padded
+// row.
 class SelectedBatchTablesTest : public ::testing::Test {
  protected:
   std::vector<int32_t> entries_ = {11, 12, 13, 14, 15, 16, 99, 21, 22, 99, 99, 99, 99, 99};
@@ -166,7 +168,7 @@ TEST_F(SelectedBatchTablesTest, AWindowTakesTheLastBlocks) {
             "selection.window_left: expected at least 0, got -1");
 }
 
-// Memory for virtual rows and their tables, poisoned.
+// Memory for virtual rows and their tables, filled with invalid values.
 class LocalMemory {
  public:
   LocalMemory(int max_rows, int width, int block_size)
@@ -206,8 +208,8 @@ class LocalMemory {
   ConvertTablesOutputs out_;
 };
 
-// The example of SGLang's and vLLM's local attention virtual batches, over the tables {0 .. 9},
-// {10 .. 19}, {20 .. 29} of blocks of 2 tokens.
+// The example of the local attention virtual batches in SGLang and vLLM. The tables are {0 .. 9},
+// {10 .. 19} and {20 .. 29}, with block_size 2.
 class LocalTablesTest : public ::testing::Test {
  protected:
   LocalTablesTest() { std::iota(table_.begin(), table_.end(), 0); }
@@ -253,7 +255,7 @@ TEST_F(LocalTablesTest, MatchesTheWorkedExample) {
 TEST_F(LocalTablesTest, ColumnsBeyondTheTableAreNotRead) {
   PagedBatch local = Local();
   local.max_blocks = 9;  // 18 tokens: the chunk that begins at 16 has only one block
-  table_[19] = -5;       // the column after them
+  table_[19] = -5;       // the entry beyond max_blocks
   ASSERT_TRUE(ConvertTables(memory_.Conversion(local)).ok());
   EXPECT_THAT(absl::MakeConstSpan(memory_.entries()).subspan(10, 2), ElementsAre(18, 0));
 }
@@ -274,7 +276,7 @@ TEST_F(LocalTablesTest, RejectsRowsWithoutATable) {
   PagedBatch few = local;
   few.num_tables = 2;
   EXPECT_THAT(refusal(memory_.Conversion(few)), HasSubstr("table row 2 of 2"));
-  // Chunks of 4 tokens do not begin with a block of 3.
+  // Chunks of 4 tokens do not begin at block boundaries if block_size is 3.
   ConvertTablesArgs split = memory_.Conversion(local);
   split.table.block_size = split.out.table.block_size = 3;
   EXPECT_THAT(refusal(split), HasSubstr("rows[1]: "));
@@ -325,7 +327,7 @@ TEST_F(LocalTablesTest, KeysAndDistancesMatchTheDefinition) {
     ASSERT_TRUE(status.ok()) << status;
     VisiblePairs expected = SetByDefinition(
         schedule, [&](int64_t p, int64_t key) { return key <= p && key / chunk == p / chunk; });
-    for (VisiblePair& pair : expected) {  // positions count from the chunk's start
+    for (VisiblePair& pair : expected) {  // positions are relative to the chunk's start
       pair.key_position %= chunk;
       pair.query_position %= chunk;
     }

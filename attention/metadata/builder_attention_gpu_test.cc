@@ -1,5 +1,5 @@
-// Attention through each builder against a dense computation in float64 that knows only the
-// definition: on the GPU.
+// Compares attention over the batch of each builder with a dense float64 computation that follows
+// the definition of attention. On the GPU.
 
 #include "gtest/gtest.h"
 #include "reprise/attention/reference/reference.h"
@@ -19,7 +19,7 @@ class BuilderAttentionGpuTest : public ::testing::TestWithParam<BuilderKind> {
   }
 };
 
-// Weights that the kernel rounds before the second product.
+// The type to which the kernel rounds the softmax weights before the second MMA.
 DType WeightType(DType dtype) { return dtype == DType::kFloat32 ? DType::kFloat64 : dtype; }
 
 ReferenceResult<float> SameMaths(const PagedFixture& fixture) {

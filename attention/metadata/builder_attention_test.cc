@@ -1,5 +1,5 @@
-// Attention through each builder against a dense computation in float64 that knows only the
-// definition: on the CPU.
+// Compares attention over the batch of each builder with a dense float64 computation that follows
+// the definition of attention. On the CPU.
 
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
@@ -28,7 +28,7 @@ at::Tensor AsTensor(const TokenView& view, int num_tokens, int num_heads, int he
 struct Attended {
   absl::Status status;
   AttentionValues values;
-  ReferenceResult<float> own;  // the same maths in float32
+  ReferenceResult<float> own;  // the same computation in float32
 };
 
 std::vector<double> ToDoubles(const at::Tensor& tensor) {

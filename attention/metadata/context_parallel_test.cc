@@ -23,7 +23,7 @@ static_assert(OwnerOf(6, kSecondOfTwo) == 1 && LocalIndex(6, kSecondOfTwo) == 2)
 static_assert(!IsValid({.rank = 2, .world = 2}) && !IsValid({.interleave = 0}));
 static_assert(!IsValid({.world = 0}) && IsValid({}));
 
-// Dealt out one by one.
+// The expected values come from assigning the tokens to ranks one by one.
 TEST(ContextParallelTest, EveryTokenIsHeldOnceWhereCountingPutsIt) {
   for (int world = 1; world <= 4; ++world) {
     for (int interleave : {1, 2, 3, 16}) {
@@ -57,9 +57,9 @@ TEST(ContextParallelTest, NoRankNeedsMoreThanTheCapacityFromWhichTheLimitCame) {
           const int64_t longest = GlobalCapacity(capacity, ranks);
           ASSERT_LE(LocalLen(longest, ranks), capacity);
           if (rank == 0) most = longest;
-          ASSERT_EQ(longest, most);  // ranks agree
+          ASSERT_EQ(longest, most);  // all ranks agree
         }
-        // One token more is too many for the rank that holds it.
+        // One more token would exceed the capacity of the rank that holds the token.
         const KeyPositions owner = {.rank = static_cast<int>(most / interleave % world),
                                     .world = world,
                                     .interleave = interleave};
@@ -81,7 +81,7 @@ static_assert(RankSlot(3 * 4 + 3, 4, {.rank = 1, .world = 2}) == 3 * 2 + 1);
 static_assert(RankSlot(3 * 4 + 3, 4, {.rank = 0, .world = 2}) == -1);
 static_assert(RankSlot((int64_t{1} << 40) * 8, 8, {.world = 4}) == (int64_t{1} << 40) * 2);
 
-// Every token is kept by one rank, where the rank's own table, of smaller blocks, has it.
+// One rank keeps each token, in the slot that the rank's own table with smaller blocks gives.
 TEST(RankRowsTest, SlotsAreThoseOfTheRanksOwnTable) {
   Random random(/*seed=*/1);
   for (int world = 1; world <= 4; ++world) {
@@ -89,7 +89,7 @@ TEST(RankRowsTest, SlotsAreThoseOfTheRanksOwnTable) {
       for (const int cycles : {1, 2, 5}) {
         const int block_size = cycles * world * interleave;
         const int rank_block_size = block_size / world;
-        std::vector<int64_t> blocks;  // of one sequence
+        std::vector<int64_t> blocks;  // the blocks of one sequence
         for (int i = 0; i < 6; ++i) blocks.push_back(random.Int(1, 1'000'000) * int64_t{3000});
         for (int64_t position = 0; position < int64_t{6} * block_size; ++position) {
           const int64_t slot = blocks[position / block_size] * block_size + position % block_size;
@@ -118,7 +118,8 @@ TEST(RankRowsTest, SlotsAreThoseOfTheRanksOwnTable) {
 struct Arrays {
   std::vector<int32_t> seq_lens = {5, 0, 8};
   std::vector<int32_t> context_lens = {4, 0, 5};
-  // Group 0: blocks of 4; group 1: those of a window. The fourth token is padded.
+  // Groups 0 and 1 with block_size 4. Some slots of group 1 are null, as in a window. The fourth
+  // token is padded. 99 is between the groups.
   std::vector<int64_t> slots = {4 * 7, 4 * 2 + 1, 4 * 2 + 2, -1, 99, 4 * 5 + 3, -1, 4 * 9, -1, 99};
   std::vector<int32_t> rank_seq_lens = {77, 77, 77};
   std::vector<int32_t> rank_context_lens = {77, 77, 77};

@@ -1,4 +1,5 @@
-// Encoder lengths of a batch's rows: one thread per row. Bound: latency, three dependent loads.
+// Gathers the encoder length of each row, with one thread per row. Bound: latency of three
+// dependent loads.
 
 #include <cuda_runtime.h>
 

@@ -1,4 +1,5 @@
-// Encoder lengths gathered on the device are those of the host, on good and on hostile arrays.
+// Compares encoder lengths gathered on the device with lengths gathered on the host, for valid and
+// for invalid arrays.
 
 #include <cstdint>
 
@@ -30,7 +31,7 @@ CrossBatchArgs Carve(ArrayCarver& carver) {
           .num_faults = carver.Take<int32_t>("num_faults", 1)};
 }
 
-// Fills only the inputs.
+// Fills the inputs.
 void Draw(Random& random, bool hostile, int num_live, const CrossBatchArgs& args) {
   auto* seq_lens = const_cast<int32_t*>(args.rows.seq_lens);
   auto* table_row = const_cast<int32_t*>(args.rows.table_row);

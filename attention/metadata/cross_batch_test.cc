@@ -19,7 +19,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 
 TEST(CrossBatchTest, RowsSeeTheEncoderKeysOfTheirSlots) {
-  // Rows of slots 2, 0 and a padded one.
+  // Rows in slots 2 and 0, and a padded row.
   const int32_t loc[] = {0, 1, 4, 4};
   const int32_t lens[] = {9, 5, 0};
   const int32_t table_row[] = {2, 0, 0};
@@ -91,10 +91,10 @@ TEST(CrossBatchTest, RowsThatCannotBeServedSeeNothingAndSayWhy) {
   EXPECT_EQ(num_faults, 4);
 }
 
-// A table of encoder keys for each table row of a schedule.
+// Encoder keys for each table row of a schedule.
 struct Encoders {
   std::vector<int32_t> lens;  // by table row
-  Schedule schedule;          // one sequence a table row, all tokens new
+  Schedule schedule;          // one sequence per table row; all tokens are new
 };
 
 Encoders DrawEncoders(int num_tables, Random& random) {
@@ -155,7 +155,7 @@ TEST(CrossBatchTest, EveryQuerySeesAllKeysOfItsOwnEncoder) {
   EXPECT_GT(num_pairs, 1000000);
 }
 
-// The encoder's tokens are written by a batch like any other.
+// A batch of BuildPagedBatch() gives the slots of the encoder's tokens.
 TEST(CrossBatchTest, TheEncoderTokensHaveSlotsOfTheirOwn) {
   const int32_t entries[] = {4, 9, 8, 6};
   const BlockTableView table = {
@@ -168,12 +168,12 @@ TEST(CrossBatchTest, TheEncoderTokensHaveSlotsOfTheirOwn) {
   EXPECT_THAT(built->slot_mapping, ElementsAre(32, 33, 34, 35, 24, 16, 17));
 }
 
-// SGLang's way: one table, the encoder's keys first and the decoder's after them.
+// As in SGLang, one table holds the encoder's keys followed by the decoder's keys.
 TEST(CrossBatchTest, EncoderAndDecoderKeysMayShareATable) {
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);
     const Schedule whole = DrawSchedule({}, random);
-    // Part of each sequence is the encoder's.
+    // The first part of each sequence holds the encoder's keys.
     std::vector<BatchSequence> sequences = whole.sequences;
     std::vector<int32_t> encoder_lens(whole.num_tables);
     for (BatchSequence& sequence : sequences) {

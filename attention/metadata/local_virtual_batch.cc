@@ -29,7 +29,8 @@ FaultyRows Cut(const LocalVirtualBatchArgs& args) {
   return faulty;
 }
 
-// Rows are cut by the queries' places among their keys; other positions would be cut wrongly.
+// Checks that query_positions are the positions of the queries among the row's keys. Rows are cut
+// by the positions among the keys.
 absl::Status CheckPositions(const PagedBatch& batch, int r) {
   const int first_token = batch.query_start_loc[r];
   const int query_len = batch.query_start_loc[r + 1] - first_token;
@@ -39,9 +40,9 @@ absl::Status CheckPositions(const PagedBatch& batch, int r) {
   for (int i = 0; i < query_len; ++i) {
     const int position = batch.query_positions[first_token + i];
     if (position == first_position + i) continue;
-    return absl::InvalidArgumentError(absl::StrCat("query_positions[", first_token + i,
-                                                   "]: expected ", first_position + i,
-                                                   " (its place among the keys), got ", position));
+    return absl::InvalidArgumentError(
+        absl::StrCat("query_positions[", first_token + i, "]: expected ", first_position + i,
+                     " (its position among the keys), got ", position));
   }
   return absl::OkStatus();
 }
@@ -70,11 +71,11 @@ absl::Status CheckLocalVirtualBatch(const LocalVirtualBatchArgs& args) {
     return absl::InvalidArgumentError("batch.causal: expected true, got false");
   }
   if (batch.tail_len) {
-    return absl::InvalidArgumentError("batch.tail_len: expected none, got one");
+    return absl::InvalidArgumentError("batch.tail_len must not be given");
   }
-  // The mask has bits for the uncut rows only.
+  // The mask is laid out for the original rows, not for virtual rows.
   if (batch.custom_mask) {
-    return absl::InvalidArgumentError("batch.custom_mask: expected none, got one");
+    return absl::InvalidArgumentError("batch.custom_mask must not be given");
   }
   REPRISE_RETURN_IF_ERROR(CheckEqual("batch.key_positions.world", batch.key_positions.world, 1));
   const LocalBatchBuffers& buffers = args.buffers;

@@ -1,10 +1,11 @@
-// Virtual rows by one CTA: one thread per row, then one thread per virtual row.
+// One CTA makes all virtual rows, with one thread per row and then one thread per virtual row.
 //
-// The CTA's threads work in rounds: cut a row, sum the numbers of virtual rows over the CTA, keep
-// cut and sum in shared memory; then each virtual row finds its row by bisection of the sums, so
-// that one long prefill is spread over all threads. Rows beyond the last virtual row are padded.
+// The threads work in rounds. In a round each thread cuts one row, the CTA computes prefix sums of
+// the numbers of virtual rows, and both are stored in shared memory. Then each thread finds the row
+// of its virtual row by bisection of the prefix sums, so that all threads share the work of a long
+// prefill. At the end the unused virtual rows are padded.
 //
-// Bound: latency. A round is one load, one scan (two barriers), ten steps of bisection in shared
+// Bound: latency. A round has one load, one scan (two barriers), ten steps of bisection in shared
 // memory and one store.
 
 #include <cuda_runtime.h>
@@ -22,7 +23,7 @@ constexpr int kMaxThreads = 1024;
 
 struct SharedRows {
   CtaScanMemory<int32_t> scan;
-  int32_t first_local[kMaxThreads];  // of the round's virtual rows
+  int32_t first_local[kMaxThreads];  // index in the round of each row's first virtual row
   CutRow rows[kMaxThreads];
 };
 

@@ -62,7 +62,7 @@ constexpr bool HasQueriesAmongKeys(const LocalRowLens& row) {
 
 // The virtual rows of one row.
 struct LocalCut {
-  int32_t num_rows = 0;        // number of virtual rows; 0 for a row without queries
+  int32_t num_rows = 0;        // virtual rows; 0 if the row has no queries
   int32_t first_position = 0;  // position of the row's first query
   int32_t end_position = 0;    // position of the row's last query, plus 1
   int32_t key_start = 0;
@@ -89,8 +89,8 @@ struct LocalRow {
   int32_t key_start = 0;
 };
 
-// Returns the i-th virtual row. REQUIRES: 0 <= i < cut.num_rows; chunk_size is that of
-// CutAtChunks().
+// Returns the i-th virtual row. REQUIRES: 0 <= i < cut.num_rows; chunk_size is the value that was
+// passed to CutAtChunks().
 constexpr LocalRow LocalRowOf(const LocalCut& cut, int32_t i, int32_t chunk_size) {
   const int64_t chunk_begin =
       (static_cast<int64_t>(cut.first_position / chunk_size) + i) * chunk_size;

@@ -1,4 +1,4 @@
-// Virtual rows made on the device are those of the host, field by field.
+// Compares virtual rows from the device with virtual rows from the host, field by field.
 
 #include <cuda_runtime_api.h>
 
@@ -44,7 +44,7 @@ struct HostRows {
   std::vector<int32_t> query_start_loc, seq_lens, table_row, key_start;
 };
 
-// One shape of a batch, whose arrays are on the device at unchanged addresses.
+// Device arrays for batches of one shape. The addresses do not change.
 class Twins {
  public:
   Twins(const PaddedSize& padded, int chunk_size)
@@ -62,7 +62,7 @@ class Twins {
         row_faults_(padded.num_rows),
         num_faults_(1) {}
 
-  // As a batch of the device, with or without the optional arrays of `host`.
+  // Returns `host` with device arrays. Optional arrays that `host` lacks stay absent.
   PagedBatch DeviceBatch(const PagedBatch& host) const {
     PagedBatch batch = host;
     batch.query_start_loc = query_start_loc_.data();
@@ -97,7 +97,7 @@ class Twins {
                                    stream);
   }
 
-  // The virtual rows of `host` on the device.
+  // Returns the device's virtual rows of `host`.
   PagedBatch DeviceLocal(const PagedBatch& host) const {
     PagedBatch local = host;
     local.query_start_loc = out_query_start_loc_.data();
@@ -132,7 +132,7 @@ class Twins {
   DeviceArray<int32_t> row_faults_, num_faults_;
 };
 
-// The batches of the host's tests: each from its seed.
+// Compares num_batches batches. Each is drawn from its own seed, as in the host's tests.
 void CompareEager(uint64_t num_batches) {
   for (uint64_t seed = 0; seed < num_batches && !testing::Test::HasFatalFailure(); ++seed) {
     Random random(seed);
@@ -162,7 +162,8 @@ TEST_F(LocalVirtualBatchGpuTest, AgreesWithTheHostFieldByField) { CompareEager(2
 
 TEST_F(LocalVirtualBatchSmallGpuTest, AgreesWithTheHostFieldByField) { CompareEager(30); }
 
-// Decode, verification, chunked prefill: 200 replays each, larger batches then smaller ones.
+// 200 replays each for decode, verification and chunked prefill, with large and small batches in
+// turn.
 TEST_F(LocalVirtualBatchGpuTest, AReplayedGraphMakesTheRowsOfEachBatch) {
   const uint64_t seed = 3;
   Random random(seed);
@@ -194,7 +195,7 @@ TEST_F(LocalVirtualBatchGpuTest, AReplayedGraphMakesTheRowsOfEachBatch) {
   }
 }
 
-// More rows and virtual rows than the CTA has threads.
+// More rows and virtual rows than threads per CTA.
 TEST_F(LocalVirtualBatchGpuTest, AnyNumberOfRowsAgrees) {
   Random random(4);
   for (int num_rows : {1, 31, 32, 33, 256, 1023, 1024, 1025, 3000}) {
@@ -222,7 +223,7 @@ TEST_F(LocalVirtualBatchGpuTest, AnyNumberOfRowsAgrees) {
   }
 }
 
-// A table per virtual row, from virtual rows made on the device.
+// Converts virtual rows from the device to a table with one row per virtual row.
 TEST_F(LocalVirtualBatchGpuTest, ConvertedTablesAgreeWithTheHost) {
   const uint64_t seed = 6;
   Random random(seed);
@@ -267,7 +268,7 @@ TEST_F(LocalVirtualBatchGpuTest, ConvertedTablesAgreeWithTheHost) {
     ASSERT_EQ(entries.Download(), host_entries);
     ASSERT_EQ(lens.Download(), host_lens);
     ASSERT_EQ(num_faults.Download(), std::vector<int32_t>{0});
-    // In a narrower table, rows beyond the width become empty and have a fault.
+    // With a narrower input table, rows beyond its width become empty and have a fault.
     device_args.table.max_blocks /= 2;
     ASSERT_EQ(LaunchConvertTables(device_args, nullptr), absl::OkStatus());
     std::vector<int32_t> host_faults(max_rows);
@@ -285,7 +286,8 @@ TEST_F(LocalVirtualBatchGpuTest, ConvertedTablesAgreeWithTheHost) {
   }
 }
 
-// The host's Build refuses these; the two forms agree, and write nothing outside their buffers.
+// BuildLocalVirtualBatch() rejects these arrays. The host form and the device form write the same
+// values, and do not write outside their buffers.
 TEST_F(LocalVirtualBatchGpuTest, GarbageInTheArraysStaysWithinTheBuffers) {
   Random random(5);
   for (int round = 0; round < 300; ++round) {

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 absl::Span<const int32_t> Ints(const int32_t* data, int count) { return {data, size_t(count)}; }
 
-// Poisoned memory for virtual rows.
+// Memory for virtual rows, filled with invalid values.
 class Memory {
  public:
   explicit Memory(int max_rows)
@@ -45,7 +45,7 @@ class Memory {
   std::vector<int32_t> query_start_loc_, seq_lens_, table_row_, key_start_;
 };
 
-// Rows of these queries over these keys; row r in table row r.
+// Rows with the given numbers of queries and keys. Row r uses table row r.
 struct Rows {
   Rows(const std::vector<int>& query_lens, std::vector<int32_t> lens) : seq_lens(std::move(lens)) {
     for (int length : query_lens) query_start_loc.push_back(query_start_loc.back() + length);
@@ -67,7 +67,7 @@ struct Rows {
   std::vector<int32_t> seq_lens;
 };
 
-// The example of SGLang's and vLLM's local attention virtual batches.
+// The example of the local attention virtual batches in SGLang and vLLM.
 TEST(LocalVirtualBatchTest, TheWorkedExampleComesOutLiterally) {
   const Rows rows({4, 10, 5}, {6, 17, 9});
   const int num_rows = MaxLocalRows(3, 19, 4);
@@ -79,7 +79,7 @@ TEST(LocalVirtualBatchTest, TheWorkedExampleComesOutLiterally) {
   EXPECT_EQ(local->num_tokens, 19);
   EXPECT_EQ(local->max_query_len, 4);
   EXPECT_EQ(local->max_seq_len, 4);
-  // Queries 2 2 | 1 4 4 1 | 4 1.
+  // Queries per virtual row: 2 2 | 1 4 4 1 | 4 1.
   EXPECT_THAT(Ints(local->query_start_loc, 11), ElementsAre(0, 2, 4, 5, 9, 13, 14, 18, 19, 19, 19));
   EXPECT_THAT(Ints(local->seq_lens, 10), ElementsAre(4, 2, 4, 4, 4, 1, 4, 1, 0, 0));
   EXPECT_THAT(Ints(local->table_row, 10), ElementsAre(0, 0, 1, 1, 1, 1, 2, 2, 0, 0));
@@ -102,7 +102,8 @@ TEST(LocalVirtualBatchTest, RowsWithoutQueriesVanishAndRowsWithoutKeysSeeNothing
   Memory memory(MaxLocalRows(5, 5, 2));
   const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(memory.Args(rows.Batch(), 2));
   ASSERT_TRUE(local.ok()) << local.status();
-  // The three queries without keys in rows of at most two; then positions 3 | 4.
+  // The three queries without keys are in virtual rows of at most two queries. Then positions 3 |
+  // 4.
   EXPECT_THAT(Ints(local->query_start_loc, 6), ElementsAre(0, 2, 3, 4, 5, 5));
   EXPECT_THAT(Ints(local->seq_lens, 5), ElementsAre(0, 0, 2, 1, 0));
   EXPECT_THAT(Ints(local->table_row, 5), ElementsAre(0, 0, 3, 3, 0));
@@ -118,7 +119,7 @@ TEST(LocalVirtualBatchTest, AnIdleBatchIsNoError) {
 }
 
 TEST(LocalVirtualBatchTest, ChunksAreOfPositionsNotOfLocalKeys) {
-  // The row's keys begin at token 5 of its table row: positions 5 .. 9, queries at 7, 8, 9.
+  // The row's keys begin at token 5 of its table row. Keys: positions 5 .. 9; queries: 7, 8, 9.
   const Rows rows({3}, {5});
   const int32_t key_start[] = {5};
   PagedBatch batch = rows.Batch();
@@ -131,7 +132,7 @@ TEST(LocalVirtualBatchTest, ChunksAreOfPositionsNotOfLocalKeys) {
   EXPECT_THAT(Ints(local->seq_lens, 2), ElementsAre(3, 2));
 }
 
-// One more row, token or chunk border than the bound would be memory written past its end.
+// If a batch had more virtual rows than the bound, the builder would write beyond its buffers.
 TEST(LocalVirtualBatchTest, NoBatchHasMoreVirtualRowsThanTheBound) {
   for (int chunk_size = 1; chunk_size <= 9; ++chunk_size) {
     for (int query_len = 0; query_len <= 40; ++query_len) {
@@ -196,11 +197,12 @@ TEST(LocalVirtualBatchTest, BadRowsAreRefusedWithTheirValues) {
   batch.query_positions = positions.data();
   EXPECT_TRUE(BuildLocalVirtualBatch(memory.Args(batch, 4)).ok());
   positions[5] = 0;
-  EXPECT_EQ(refusal(batch), "query_positions[5]: expected 8 (its place among the keys), got 0");
+  EXPECT_EQ(refusal(batch), "query_positions[5]: expected 8 (its position among the keys), got 0");
 }
 
 TEST(LocalVirtualBatchTest, RowsThatCannotBeServedSeeNothingAndSayWhy) {
-  // More queries than keys; good; a negative length without queries; positions beyond int32; good.
+  // Rows: more queries than keys; valid; negative seq_len, no queries; positions beyond int32;
+  // valid.
   Rows rows({3, 2, 0, 2, 1}, {2, 6, -1, 9, 3});
   const int32_t key_start[] = {0, 0, 0, INT32_MAX - 8, 0};
   PagedBatch batch = rows.Batch();
@@ -221,7 +223,7 @@ TEST(LocalVirtualBatchTest, RowsThatCannotBeServedSeeNothingAndSayWhy) {
   EXPECT_EQ(num_faults, 3);
 }
 
-// Decreasing starts count tokens several times: the bound holds, and the rows past it say so.
+// A decreasing query_start_loc counts tokens several times. Rows beyond the bound get kNoRoom.
 TEST(LocalVirtualBatchTest, NoVirtualRowIsWrittenBeyondTheBound) {
   Rows rows({}, {4, 4, 4, 4});
   rows.query_start_loc = {0, 4, 0, 4, 0};

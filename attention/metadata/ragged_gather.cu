@@ -1,5 +1,5 @@
-// Prefix sums of lengths: one thread per row, in every CTA, then one thread per token. Bound:
-// latency; 12 bytes per token.
+// Every CTA computes the prefix sums of the lengths with one thread per row. Then one thread writes
+// each token. Bound: latency; 12 bytes per token.
 
 #include <cuda_runtime.h>
 
@@ -12,7 +12,7 @@
 namespace reprise {
 namespace {
 
-constexpr int kThreads = 256;  // and rows of a round
+constexpr int kThreads = 256;  // also the number of rows per round
 constexpr int kMaxCtas = 132;
 
 struct SharedRows {
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
     CtaSum<int64_t> sum = ExclusiveSum<int64_t>(row.len, shared.scan);
     const bool fits = num_tokens + sum.before + row.len <= args.num_tokens;
     if (__syncthreads_or(!fits)) {
-      // The sums include rows that are dropped: sum again without them.
+      // The sums include rows that become empty. Sum again without these rows.
       is_full = true;
       if (!fits && row.len > 0) row = {0, RowFault::kNoRoom};
       sum = ExclusiveSum<int64_t>(row.len, shared.scan);

@@ -12,7 +12,7 @@
 //   // A profile run of 8,192 tokens in 256 sequences has .kind = RaggedKind::kProfile and
 //   FillProfileLens(8192, absl::MakeSpan(lens));   // 32 tokens per sequence
 //
-// Every token is a query and a key of its row. What a query sees depends on the kind:
+// Every token is a query and a key of its row. RaggedKind selects the keys that a query sees:
 //
 //   kEncoder       all keys of the row
 //   kProfile       the keys of the row up to its own: the work of a prefill, with the layer's

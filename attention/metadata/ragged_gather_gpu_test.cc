@@ -1,5 +1,5 @@
-// Batches over contiguous keys made on the device are those of the host, array by array, on good
-// and on hostile lengths.
+// Compares batches over contiguous keys from the device with batches from the host, array by array,
+// for valid and for invalid lengths.
 
 #include <cstdint>
 
@@ -29,7 +29,7 @@ RaggedGatherArgs Carve(ArrayCarver& carver, RaggedKind kind, int num_rows) {
           .num_faults = carver.Take<int32_t>("num_faults", 1)};
 }
 
-// Fills the lengths: those of all rows fit now and then only.
+// Fills the lengths. Only some of the draws fit num_tokens.
 void Draw(Random& random, bool hostile, int num_live, const RaggedGatherArgs& args) {
   auto* lens = const_cast<int32_t*>(args.lens);
   for (int r = 0; r < args.num_rows; ++r) {

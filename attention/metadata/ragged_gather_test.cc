@@ -16,7 +16,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-// Lengths and poisoned outputs.
+// Lengths, and outputs that are filled with invalid values.
 struct Memory {
   Memory(std::vector<int32_t> row_lens, int num_tokens)
       : lens(std::move(row_lens)),
@@ -64,7 +64,7 @@ TEST(RaggedGatherTest, EncoderInputsSeeThemselvesInBothDirections) {
 TEST(RaggedGatherTest, AProfileRunOfZerosSeesNothing) {
   Memory memory({3, 2}, 5);
   RaggedGatherArgs args = memory.Args(RaggedKind::kProfileZeros, 3);
-  args.slot_mapping = nullptr;  // optional, like the next two
+  args.slot_mapping = nullptr;  // optional, as are the next two
   args.row_faults = nullptr;
   args.num_faults = nullptr;
   const absl::StatusOr<RaggedBatch> batch = BuildRaggedGather(args);
@@ -88,7 +88,7 @@ TEST(RaggedGatherTest, ProfileLengthsAreAlikeButForOneToken) {
 }
 
 TEST(RaggedGatherTest, RowsThatCannotBeServedAreEmptyAndSayWhy) {
-  // Good; negative; above max_len; good; does not fit; neither does what would fit alone.
+  // Rows: valid; negative; above max_len; valid; no room; no room after the previous row; empty.
   Memory memory({4, -1, 7, 5, 2, 1, 0}, 10);
   const RaggedGatherArgs args = memory.Args(RaggedKind::kEncoder, 6);
   RaggedGatherOnHost(args);

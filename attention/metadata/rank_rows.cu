@@ -1,4 +1,5 @@
-// Lengths and slots of a rank: one thread per slot and row. Bound: latency, one dependent load.
+// Writes the lengths and slots of a rank, with one thread per row and slot. Bound: latency of one
+// load.
 
 #include <cuda_runtime.h>
 

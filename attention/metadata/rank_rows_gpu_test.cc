@@ -1,4 +1,4 @@
-// Lengths and slots of a rank made on the device are those of the host, array by array.
+// Compares lengths and slots of a rank from the device with values from the host, array by array.
 
 #include <cstdint>
 
