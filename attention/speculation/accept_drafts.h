@@ -1,15 +1,15 @@
-// Accepts the drafts of a verified batch: of each row, the drafts that the target model would have
-// chosen itself, and one more token. Advances the state of the row's sequence by these new tokens.
-// For trees it also plans the moves that make the accepted keys contiguous.
+// Accepts the drafts of a verified batch. The new tokens of a row are the drafts that equal the
+// target model's choices, and one more token. Advances the state of the row's sequence by the new
+// tokens. For trees, also plans the moves that make the accepted keys contiguous.
 //
 //   LaunchAcceptDrafts({.query_start_loc = query_start_loc, ..., .chosen = chosen,
 //                       .slot_of_row = slot_of_row, .max_drafts = 4, .slots = slots,
 //                       .tokens = tokens, .num_new = num_new, .new_tokens = new_tokens,
 //                       .new_tokens_stride = 5}, stream);
-//   LaunchMoveKv(...);  // trees only: the layers of each group, with the moves of the group
+//   LaunchMoveKv(...);  // trees only: once per group, with the group's layers and moves
 //
-// Chains (no parents). A sequence ends in 7, with drafts 5 9 2. `chosen` are the tokens that the
-// model chooses after 7, after 7 5, after 7 5 9 and after 7 5 9 2; N is a negative value:
+// Chains (no parents). A sequence ends in 7, with drafts 5 9 2. `chosen` holds the tokens that the
+// model chooses after 7, after 7 5, after 7 5 9 and after 7 5 9 2. N is a negative value:
 //
 //   chosen   5  9  4  8      new tokens 5 9 4: two drafts are accepted, the third differs
 //   chosen   5  9  2  8      new tokens 5 9 2 8
@@ -21,46 +21,47 @@
 // parents are 0 0 1 2. `chosen` after each node:
 //
 //   node     7  5  9  2  9
-//   chosen   9  .  9  .  8   new tokens 9 9 8: nodes 2 and 4. Their keys move to the places 1 and 2
-//   chosen   5  2  .  8  .   new tokens 5 2 8: nodes 1 and 3. The key of node 3 moves to place 2
+//   chosen   9  .  9  .  8   new tokens 9 9 8: nodes 2 and 4. Their keys move to slots 1 and 2
+//   chosen   5  2  .  8  .   new tokens 5 2 8: nodes 1 and 3. The key of node 3 moves to slot 2
 //   chosen   6  .  .  .  .   new token 6
 //
-// If two children of a node have the same token, only the first is ever accepted. A tree whose
-// parents are -1 0 1 .. gives the results of the chain. A row without drafts has one new token. The
-// new tokens equal the tokens of decoding without drafts.
+// If several children of a node have the same token, only the first child can be accepted. A tree
+// with parents -1 0 1 .. gives the same results as a chain. A row without drafts has one new token.
+// The new tokens equal the tokens of decoding without drafts.
 //
-// Any sampler may make `chosen`, for example a rejection sampler: after each node it writes the token
+// Any sampler may write `chosen`. A rejection sampler, for example, writes for each node the token
 // of the child that it accepts, or another token.
 //
-// State of a slot with n new tokens, from position context_len + 1 on:
-//   last_token    the last new token; 0 for kNanRow, a valid id for a step in flight
+// Effects on the state of a slot with n new tokens, which begin at position context_len + 1:
+//   last_token    becomes the last new token; 0 for kNanRow, a valid id for a step in flight
 //   sample_index  increases by n; by 1 for kNanRow
-//   seq_len       increases by n - 1. Keys of rejected drafts are past it, where the next step
+//   seq_len       increases by n - 1. Keys of rejected drafts are beyond seq_len, and the next step
 //                 overwrites them
-//   history       receives the new tokens but the last, whose keys are not in the cache. So does
-//                 place_tokens
-//   drafted_len   is at most context_len + n, if the row has drafts
+//   history       receives the new tokens except the last, whose key is not in the cache
+//   place_tokens  receives the same tokens as history
+//   drafted_len   is reduced to context_len + n if it is larger and the row has drafts
 //
-// Moves. The accepted keys of a tree are scattered: node i has the i-th slot of the row. MoveKv()
-// (attention/speculation/move_kv.h) performs the moves of a row in the order given here. The j-th
-// node of a path is at least node j, so a destination is never the source of a later move. A move
-// is left out if either of its slots is negative.
+// Moves. The accepted keys of a tree are scattered: the key of node i is in the i-th slot of the
+// row. MoveKv() (attention/speculation/move_kv.h) performs the moves of a row in the order given
+// here. The j-th node of a path has at least number j, so no destination is the source of a later
+// move. A move is omitted if its source or its destination slot is negative.
 //
-// A draft model with its own cache: num_new and new_tokens are the query_lens and tokens of its
-// draft-extend (attention/metadata/batch_gather.h). A second call with the draft model's
+// For a draft model with a separate cache, num_new and new_tokens are the query_lens and tokens of
+// its draft-extend (attention/metadata/batch_gather.h). A second call with the draft model's
 // slot_mapping, and without state, plans the moves in the draft model's cache.
 //
-// Outputs of a ring. With output_stride the results go to the output that `output` names on the
-// device, or to none; without an output no state changes. So a captured graph may end with the call.
+// Ring of outputs. If output_stride is not 0, `output` selects on the device the output that
+// receives the results. If it selects no output, no state changes. A captured graph may therefore
+// end with this call.
 //
-// Hostile input. A row whose slot is outside [0, num_slots), or whose tokens, context_len or
-// indices of `chosen` are out of bounds, does not sample: kNotSampled, and no state changes.
-// row_faults reports kTableRow or kLength (base/row_fault.h); a negative slot is no fault. Parents
-// may be any numbers: a node whose parent is not an earlier node is never accepted. The caller's
-// slots must differ between rows.
+// Invalid input. A row does not sample (kNotSampled), and no state changes, if its slot is outside
+// [0, num_slots), or if its tokens, its context_len or its indices of `chosen` are out of bounds.
+// row_faults reports kTableRow or kLength (base/row_fault.h). A negative slot is not a fault.
+// Parents may have any values: a node whose parent is not an earlier node is never accepted.
+// REQUIRES: different rows have different slots.
 //
-// Thread safety: none; writes the state. Cost: linear in accepted drafts for chains, times the nodes
-// of the row for trees; no allocation.
+// Thread safety: not thread-safe; writes the state. Cost: linear in accepted drafts for chains; for
+// trees, linear in accepted drafts times the nodes of the row. Does not allocate.
 
 #ifndef REPRISE_ATTENTION_SPECULATION_ACCEPT_DRAFTS_H_
 #define REPRISE_ATTENTION_SPECULATION_ACCEPT_DRAFTS_H_
@@ -72,21 +73,23 @@ struct CUstream_st;
 
 namespace reprise {
 
-// Checks sizes, strides and the presence of arrays, not their content. Errors: InvalidArgument
-// naming the field.
+// Checks sizes, strides and the presence of arrays, but not the content of arrays.
+// Errors: InvalidArgument, with the field.
 absl::Status CheckAcceptDrafts(const AcceptDraftsArgs& args);
 
-// Does the same as the device form, over host memory. REQUIRES: CheckAcceptDrafts(args) is OK.
+// Accepts drafts in host memory, like LaunchAcceptDrafts() on the device.
+// REQUIRES: CheckAcceptDrafts(args) is OK.
 void AcceptDraftsOnHost(const AcceptDraftsArgs& args);
 
-// Calls CheckAcceptDrafts() and AcceptDraftsOnHost(). Errors: InvalidArgument from the check, for
-// absent row_faults, or for the first invalid row, with its values; rows without a fault are still
-// processed.
+// Calls CheckAcceptDrafts() and AcceptDraftsOnHost().
+// Errors: InvalidArgument from the check, for absent row_faults, or for the first invalid row, with
+// its values. If a row is invalid, all other rows are still processed.
 absl::Status AcceptDrafts(const AcceptDraftsArgs& args);
 
-// Does the same over device memory: one launch, no synchronisation, no allocation, may be captured.
-// Errors: InvalidArgument as from CheckAcceptDrafts(), before any call of CUDA; Internal if CUDA
-// refuses the launch. Only in builds with CUDA (target accept_drafts_cuda).
+// Accepts drafts in device memory. May be captured.
+// Errors: InvalidArgument from CheckAcceptDrafts(), before any CUDA call; Internal if the launch
+// fails. Cost: one launch. Does not synchronise or allocate. Only in builds with CUDA (target
+// accept_drafts_cuda).
 absl::Status LaunchAcceptDrafts(const AcceptDraftsArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

@@ -1,4 +1,4 @@
-// Arguments of the acceptance of drafts, and the work on one row; shared by the host and device
+// Arguments of AcceptDrafts, and the functions that process one row. Shared by the host and device
 // forms (attention/speculation/accept_drafts.h).
 
 #ifndef REPRISE_ATTENTION_SPECULATION_ACCEPT_DRAFTS_ARGS_H_
@@ -16,8 +16,8 @@ namespace reprise {
 
 // State of the sequences by slot, which acceptance advances. Each array may be absent.
 struct AcceptedSlots {
-  // [num_slots] tokens whose keys are in the cache. Before the call it counts the row's first token
-  // and none of its drafts.
+  // [num_slots] number of tokens whose keys are in the cache. Before the call, seq_len includes the
+  // row's first token but no drafts.
   int32_t* seq_len = nullptr;
   int32_t* last_token = nullptr;    // [num_slots] newest token, whose keys are not in the cache yet
   int64_t* sample_index = nullptr;  // [num_slots] number of tokens sampled so far
@@ -27,14 +27,14 @@ struct AcceptedSlots {
 };
 
 struct AcceptDraftsArgs {
-  // The verified batch, as its builder left it. The tokens of a row with drafts are one certain
-  // token, then the drafts.
+  // The verified batch, as its builder wrote it. A row with drafts has one verified token, followed
+  // by the drafts.
   const int32_t* query_start_loc = nullptr;  // [num_rows + 1]
   const int32_t* context_lens = nullptr;     // [num_rows] keys in the cache before the batch
   const int32_t* token_ids = nullptr;        // [num_tokens]
   TreeParents parents = {};                  // the tree of each row's tokens; absent: chains
-  // [num_groups, group_stride] the cache slot of each token's keys; negative: none. Read with
-  // parents or place_tokens.
+  // [num_groups, group_stride] the cache slot of each token's keys; negative: no slot. Read only if
+  // parents or place_tokens are given.
   const int64_t* slot_mapping = nullptr;
   int64_t group_stride = 0;
   int num_groups = 1;
@@ -42,9 +42,10 @@ struct AcceptDraftsArgs {
   // The results of verification.
   // [num_logits] the token that the target model chooses after a token; negative: it cannot choose.
   const int32_t* chosen = nullptr;
-  // [num_rows] index in `chosen` of the row's first token; negative: the row has no drafts. The
-  // tokens before the row's last one follow each other from there. The last one has index r in row
-  // r. Absent: `chosen` has one entry per token of the batch, and all rows may have drafts.
+  // [num_rows] index in `chosen` of the row's first token; negative: the row has no drafts. All
+  // tokens of the row except the last have consecutive indices from there. The last token of row r
+  // has index r. Absent: `chosen` has one entry per token of the batch, and all rows may have
+  // drafts.
   const int32_t* first_verified = nullptr;
   // [num_rows] slot of the row's sequence; negative: the row does not sample.
   const int32_t* slot_of_row = nullptr;
@@ -52,24 +53,24 @@ struct AcceptDraftsArgs {
   int num_rows = 0;
   int num_tokens = 0;
   int num_logits = 0;
-  int max_drafts = 0;  // 0 to 63; no row accepts more
+  int max_drafts = 0;  // maximum number of accepted drafts per row, 0 to 63
   AcceptedSlots slots = {};
-  PlaceTokens place_tokens = {};  // written like histories; tokens may be null
+  PlaceTokens place_tokens = {};  // receives the same tokens as slots.history; tokens may be null
 
   // Results. On a GPU, tokens, num_new and new_tokens may be mapped host memory.
   int32_t* tokens = nullptr;   // [num_rows] the row's last new token, kNotSampled or kNanRow
   int32_t* num_new = nullptr;  // [num_rows] number of new tokens; 0 with kNotSampled and kNanRow
-  // [num_rows, new_tokens_stride] the first num_new entries are written
+  // [num_rows, new_tokens_stride] only the first num_new entries of a row are written
   int32_t* new_tokens = nullptr;
   int64_t new_tokens_stride = 0;
-  // [1] 1 + the index of the output that the three arrays above belong to, which begin
-  // output_stride elements apart; 0: there is no output. Not read if output_stride is 0.
+  // [1] 1 + index of the output that receives the three results above; 0: no output. Outputs are
+  // output_stride elements apart. Not read if output_stride is 0.
   const int32_t* output = nullptr;
   int64_t output_stride = 0;
-  // [num_rows] index in `chosen` of the last new token; -1: none. May be absent.
+  // [num_rows] index in `chosen` of the last new token; -1: no new token. May be absent.
   int32_t* last_place = nullptr;
   // [num_groups, num_rows, max_drafts] moves of keys and values, in order: source and destination
-  // slot in the group's cache; -1 and -1: no move. Only with parents.
+  // slot in the group's cache. Both are -1: no move. Written only if parents are given.
   int64_t* move_from = nullptr;
   int64_t* move_to = nullptr;
   int32_t* row_faults = nullptr;  // [num_rows]; may be absent
@@ -123,18 +124,18 @@ REPRISE_HOST_DEVICE constexpr DraftedRow DraftedRowOf(const AcceptDraftsArgs& ar
   return row;
 }
 
-// The number of drafts that the row may accept.
+// Returns the maximum number of drafts that the row may accept.
 REPRISE_HOST_DEVICE constexpr int MaxAccepted(const AcceptDraftsArgs& args, const DraftedRow& row) {
   return row.num_drafts < args.max_drafts ? row.num_drafts : args.max_drafts;
 }
 
-// Index in `chosen` of the choice after the row's token `i`, 0 to num_drafts.
+// Returns the index in `chosen` of the choice after the row's token `i`, 0 to num_drafts.
 REPRISE_HOST_DEVICE constexpr int64_t PlaceAt(const DraftedRow& row, int i) {
   return i < row.num_drafts ? row.first_place + i : row.last_place;
 }
 
-// Stores the draft that is the row's `i`-th new token for drafters: in the sequence's history, and
-// by the cache slot where its keys are or, in a tree, are moved to.
+// Stores the draft that is the row's `i`-th new token, for drafters: in the sequence's history, and
+// in place_tokens at the slot that holds its keys after the moves.
 REPRISE_HOST_DEVICE constexpr void KeepAccepted(const AcceptDraftsArgs& args, const DraftedRow& row,
                                                 int i, int32_t token) {
   const TokenHistory& history = args.slots.history;
@@ -148,13 +149,13 @@ REPRISE_HOST_DEVICE constexpr void KeepAccepted(const AcceptDraftsArgs& args, co
   places.Keep(slots[row.first_token + 1 + i], token);
 }
 
-// The new tokens of a row: their number, and the index in `chosen` of the last one.
+// Number of new tokens of a row, and the index in `chosen` of the last new token.
 struct AcceptedTokens {
   int count = 0;
   int64_t last_place = -1;
 };
 
-// Accepts a chain: drafts up to the first that differs from the choice before it.
+// Accepts the drafts of a chain, up to the first draft that differs from the model's choice.
 template <typename Lanes>
 REPRISE_HOST_DEVICE AcceptedTokens AcceptChain(const Lanes& lanes, const AcceptDraftsArgs& args,
                                                const DraftedRow& row, int32_t* new_tokens) {
@@ -173,13 +174,14 @@ REPRISE_HOST_DEVICE AcceptedTokens AcceptChain(const Lanes& lanes, const AcceptD
   return {num_new, num_new > 0 ? PlaceAt(row, num_new - 1) : -1};
 }
 
-// Index of a row's first move in a group.
+// Returns the index of a row's first move in a group.
 REPRISE_HOST_DEVICE constexpr int64_t FirstMove(const AcceptDraftsArgs& args, int row_idx,
                                                 int group) {
   return (int64_t{group} * args.num_rows + row_idx) * args.max_drafts;
 }
 
-// Adds the moves of an accepted node's keys to the place of the path's `i`-th node, i >= 1.
+// Adds the moves of an accepted node's keys to the row's i-th slot, where `i` is the index of the
+// node in the path, at least 1.
 template <typename Lanes>
 REPRISE_HOST_DEVICE void MoveAccepted(const Lanes& lanes, const AcceptDraftsArgs& args, int row_idx,
                                       const DraftedRow& row, int node, int i) {
@@ -193,7 +195,8 @@ REPRISE_HOST_DEVICE void MoveAccepted(const Lanes& lanes, const AcceptDraftsArgs
   });
 }
 
-// Accepts a path of a tree: from the first node on, the child that is the choice after its parent.
+// Accepts a path of a tree. Each node of the path after the first is the child whose token the
+// model chose after the previous node.
 template <typename Lanes>
 REPRISE_HOST_DEVICE AcceptedTokens AcceptPath(const Lanes& lanes, const AcceptDraftsArgs& args,
                                               int row_idx, const DraftedRow& row,
@@ -202,7 +205,7 @@ REPRISE_HOST_DEVICE AcceptedTokens AcceptPath(const Lanes& lanes, const AcceptDr
   const int32_t* const tokens = args.token_ids + row.first_token;
   const int num_nodes = 1 + MaxAccepted(args, row);
   AcceptedTokens accepted;
-  // Only later nodes are children, so the walk ends even if the parents are not a tree.
+  // The search considers later nodes only, so the loop ends even if the parents are not a tree.
   for (int node = 0; node < num_nodes;) {
     const int64_t place = PlaceAt(row, node);
     const int32_t chosen = args.chosen[place];

@@ -1,5 +1,5 @@
-// Arguments of an advance from one decode step to the next, and the work on one row; shared by the
-// host and device forms (attention/speculation/advance_step.h).
+// Arguments of AdvanceStep, and the functions that advance one row. Shared by the host and device
+// forms (attention/speculation/advance_step.h).
 
 #ifndef REPRISE_ATTENTION_SPECULATION_ADVANCE_STEP_ARGS_H_
 #define REPRISE_ATTENTION_SPECULATION_ADVANCE_STEP_ARGS_H_
@@ -14,21 +14,21 @@
 namespace reprise {
 
 struct AdvanceStepArgs {
-  // The step that ran. These may be the output arrays.
-  const int32_t* seq_lens = nullptr;   // [num_rows] including its tokens; 0: a padded row
+  // The previous step. These may be the output arrays.
+  const int32_t* seq_lens = nullptr;   // [num_rows] includes the step's tokens; 0: padded row
   const int32_t* table_row = nullptr;  // [num_rows]
-  const int32_t* sampled = nullptr;    // [num_rows] the token chosen from each row's last logits
+  const int32_t* sampled = nullptr;    // [num_rows] token sampled from each row's last logits
 
   BlockTableView table = {};
   int64_t max_context_len = 0;
   int num_rows = 0;
-  int num_tokens = 0;       // of the arrays; at least num_rows
-  BatchArrays arrays = {};  // of the next step
+  int num_tokens = 0;       // size of the arrays; at least num_rows
+  BatchArrays arrays = {};  // the next step
 
-  // The packed table of the next step's rows, or absent (no block_indptr): the blocks of each row's
-  // keys, its new token's among them, so it grows as the rows do. block_indices have room for
-  // max_indices; those behind the last row's stay as they are. num_rows and block_size are those of
-  // the batch and its table.
+  // The packed table of the next step; absent if block_indptr is null. Lists the blocks of each
+  // row's keys, including the block of the new token. block_indices has room for max_indices
+  // entries; entries after the last row's blocks are not written. num_rows and block_size must
+  // equal the batch's num_rows and the table's block_size.
   MutablePackedBlockTable packed = {};
 };
 
@@ -36,13 +36,13 @@ constexpr bool HasPacked(const AdvanceStepArgs& args) {
   return args.packed.block_indptr != nullptr;
 }
 
-// Blocks of a row of the next step in the packed table.
+// Returns the number of blocks of a row of the next step in the packed table.
 constexpr int32_t PackedBlocksOf(const AdvanceStepArgs& args, const CheckedRow& row) {
   if (!row.is_live()) return 0;
   return NumBlocksFor(row.context_len + 1, args.table.block_size);
 }
 
-// Writes a row of the packed table, whose blocks begin at `first`.
+// Writes a row of the packed table. `first` is the index of the row's first block.
 template <typename Lanes>
 REPRISE_HOST_DEVICE void WritePackedRow(const Lanes& lanes, const AdvanceStepArgs& args,
                                         int row_idx, const CheckedRow& row, int64_t first) {
@@ -68,7 +68,7 @@ constexpr RowArgs AdvanceRowArgs(const AdvanceStepArgs& args) {
   return PrepareRows(rows);
 }
 
-// A row of the next step: the token sampled from it, or an inert row.
+// Returns a row of the next step: a row with the sampled token, or an inert row.
 template <typename Lanes>
 REPRISE_HOST_DEVICE CheckedRow AdvancedRowOf(const Lanes& lanes, const AdvanceStepArgs& args,
                                              const RowArgs& rows, int row_idx) {

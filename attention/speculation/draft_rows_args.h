@@ -1,5 +1,5 @@
-// Arguments of the rows of a draft model's passes, and the work on one row; shared by the host and
-// device forms (attention/speculation/draft_rows.h).
+// Arguments of DraftRows, and the functions that build one row. Shared by the host and device forms
+// (attention/speculation/draft_rows.h).
 
 #ifndef REPRISE_ATTENTION_SPECULATION_DRAFT_ROWS_ARGS_H_
 #define REPRISE_ATTENTION_SPECULATION_DRAFT_ROWS_ARGS_H_
@@ -16,66 +16,67 @@ namespace reprise {
 
 // The batch that will verify the drafts.
 struct DraftedBatch {
-  // [num_tokens] of a row that gets drafts: the sequence's last token, then the drafts, which are
-  // written.
+  // [num_tokens] for a row that gets drafts, the sequence's last token (read) and the drafts
+  // (written).
   int32_t* token_ids = nullptr;
   const int32_t* query_start_loc = nullptr;  // [num_rows + 1]
   const int32_t* context_lens = nullptr;     // [num_rows] position of the sequence's last token
   const int32_t* slot_of_row = nullptr;      // [num_rows] table row of the sequence
-  const int32_t* num_proposed = nullptr;     // [num_rows] drafts that the row gets; 0: none
+  const int32_t* num_proposed = nullptr;     // [num_rows] number of drafts of the row
   TreeParents parents = {};                  // trees only. Nodes are numbered level by level
-  // [num_tokens] for each draft the row of kept logits that it was chosen from. May be absent; only
-  // of chains.
+  // [num_tokens] for each draft, the row of the kept logits that the draft was chosen from. Chains
+  // only; may be absent.
   int32_t* draft_logits = nullptr;
   int num_tokens = 0;
 };
 
-// The level of a tree that a pass is about: nodes of the row's tree by number, level by level.
+// The level of the trees that a pass processes. Nodes are numbered level by level.
 struct DraftLevel {
-  int num_levels = 0;    // passes: one for each level of drafts. 0: drafts are chains
-  int first_before = 0;  // nodes [first_before, first) had their tokens in the pass before, and
-  int first = 0;         // nodes [first, end) follow them: they have theirs in this one
+  int num_levels = 0;    // number of passes: one per level of drafts. 0: drafts are chains
+  int first_before = 0;  // nodes [first_before, first) are the level of the previous pass
+  int first = 0;         // nodes [first, end) are the level of this pass
   int end = 0;
-  // [max_drafts] number of each draft among the children of its parent. `chosen` is then
-  // [ranks, num_rows, first - first_before]: by rank, then row, then parent, ranks rank_stride
-  // elements apart. Absent: `chosen` is [num_rows, end - first], by row, then node.
+  // [max_drafts] rank of each draft: its index among the children of its parent. `chosen` is then
+  // [ranks, num_rows, first - first_before], indexed by rank, row and parent; consecutive ranks are
+  // rank_stride elements apart. Absent: `chosen` is [num_rows, end - first], by row and node.
   const int32_t* ranks = nullptr;
   int64_t rank_stride = 0;
 };
 
 struct DraftRowsArgs {
-  // The pass. Read: the tables and groups of the sequences, whose table rows are their slots; a group
-  // of KvRetention::kCross is not read. num_rows and num_tokens (NumDraftTokens()) are padded.
-  // Written: `arrays`, without tail_len and tail_mask.
+  // The rows of the pass. Read: the tables and groups of the sequences; a sequence's table row is
+  // its slot. Groups of KvRetention::kCross are not read. num_rows and num_tokens
+  // (NumDraftTokens()) are padded sizes. Written: `arrays`, except tail_len and tail_mask.
   RowArgs rows = {};
-  // Further arrays of the pass. encoder_lens [num_rows] and common_prefix_len [1] are set to 0; both
-  // may be absent.
-  int32_t* sample_slot = nullptr;    // [num_logits] the slot that chooses a draft; -1: none
-  int32_t* sample_offset = nullptr;  // [num_logits] depth of the node; in a chain the pass
+  // Further arrays of the pass. encoder_lens [num_rows] and common_prefix_len [1] are set to 0;
+  // both may be absent.
+  int32_t* sample_slot = nullptr;    // [num_logits] slot that chooses a draft; -1: no draft
+  int32_t* sample_offset = nullptr;  // [num_logits] depth of the node; for chains, the pass
   int32_t* encoder_lens = nullptr;
   int32_t* common_prefix_len = nullptr;
-  int32_t* tail_len = nullptr;    // [num_rows] of trees: the nodes so far; 0: a chain
-  uint64_t* tail_mask = nullptr;  // [num_tokens] of trees
+  int32_t* tail_len = nullptr;    // [num_rows] trees only: number of nodes so far; 0: chain
+  uint64_t* tail_mask = nullptr;  // [num_tokens] trees only
   int num_logits = 0;
 
   // State of the sequences by slot.
-  int32_t* drafted_len =
-      nullptr;  // tokens that the draft model has seen: its keys of them are cached
+  int32_t* drafted_len = nullptr;  // number of tokens whose draft-model keys are in the cache
   TokenHistory history = {};
 
   DraftedBatch step = {};
-  // [num_rows] what the draft model chose in the pass before, by Sample() with sample_slot: negative
-  // for rows that did not sample. For trees see DraftLevel::ranks. Read in passes after the first.
+  // [num_rows] the tokens that the draft model chose in the previous pass, by Sample() with
+  // sample_slot; negative for rows that did not sample. For trees see DraftLevel::ranks. Not read
+  // in the first pass.
   const int32_t* chosen = nullptr;
   DraftLevel level = {};
-  // Rows of the kept logits of the passes from pass to pass (DraftedBatch::draft_logits).
+  // Number of rows of kept logits per pass (DraftedBatch::draft_logits).
   int logits_stride = 0;
-  int pass = 0;        // 0 to NumPasses(); in the last there are no rows, only drafts to keep
+  int pass = 0;        // 0 to NumPasses(); the last has no rows and only stores drafts
   int max_drafts = 0;  // maximum number of drafts of a row, 1 to 63
 };
 
-// Padded number of tokens of a pass. A row has at most 1 + max_drafts tokens in the first pass, and
-// `width` in later passes: the nodes of the level, 1 in a chain.
+// Returns the padded number of tokens of a pass. A row has at most 1 + max_drafts tokens in the
+// first pass, and at most `width` tokens in later passes: the number of nodes of the level, or 1 in
+// a chain.
 constexpr int NumDraftTokens(int pass, int num_rows, int max_drafts, int width = 1) {
   return pass == 0 ? num_rows * (1 + max_drafts) : num_rows * width;
 }
@@ -88,7 +89,7 @@ constexpr int NumPasses(const DraftRowsArgs& args) {
   return IsTree(args) ? args.level.num_levels : args.max_drafts;
 }
 
-// The nodes of the pass: of a chain node `pass`.
+// Return the nodes of the pass, [FirstNode(), EndNode()). In a chain, this is node `pass`.
 REPRISE_HOST_DEVICE constexpr int FirstNode(const DraftRowsArgs& args) {
   return IsTree(args) ? args.level.first : args.pass;
 }
@@ -96,13 +97,14 @@ REPRISE_HOST_DEVICE constexpr int EndNode(const DraftRowsArgs& args) {
   return IsTree(args) ? args.level.end : args.pass + 1;
 }
 
-// The parents of a row's nodes. REQUIRES: IsTree(), and the row has a slot (DraftSlotOf()).
+// Returns the parents of a row's nodes. REQUIRES: IsTree(), and the row has a slot (DraftSlotOf()).
 REPRISE_HOST_DEVICE constexpr const int32_t* ParentsOf(const DraftRowsArgs& args, int row_idx) {
   return args.step.parents.row(row_idx, args.step.query_start_loc[row_idx]);
 }
 
-// The token that the draft model chose for `node` of a row in the pass before; negative: none.
-// REQUIRES: a node of the pass, which is not the first; the row has a slot.
+// Returns the token that the draft model chose for `node` of a row in the previous pass; negative
+// if it chose no token. REQUIRES: `node` is a node of the pass; the pass is not the first; the row
+// has a slot.
 REPRISE_HOST_DEVICE constexpr int32_t ChosenOfNode(const DraftRowsArgs& args, int row_idx,
                                                    int node) {
   if (!IsTree(args)) return args.chosen[row_idx];
@@ -117,24 +119,25 @@ REPRISE_HOST_DEVICE constexpr int32_t ChosenOfNode(const DraftRowsArgs& args, in
                      level.first_before];
 }
 
-// Depth of a node of the pass; 0: it does not follow a node of an earlier level. REQUIRES: as
-// ParentsOf().
+// Returns the depth of a node of the pass, or 0 if the node does not follow a node of an earlier
+// level. REQUIRES: as for ParentsOf().
 REPRISE_HOST_DEVICE constexpr int DepthOfNode(const DraftRowsArgs& args, int row_idx, int node) {
   const int32_t* const parents = ParentsOf(args, row_idx);
   const int depth = parents[node] < FirstNode(args) ? DepthOf(parents, node) : 0;
   return depth > 0 ? depth : 0;
 }
 
-// The rows of a pass.
+// Returns the row arguments of the pass.
 constexpr RowArgs DraftPassRowArgs(const DraftRowsArgs& args) {
   RowArgs rows = args.rows;
   rows.max_query_len = args.pass == 0 ? 1 + args.max_drafts : EndNode(args) - FirstNode(args);
-  // All nodes of a level have logits.
+  // WriteLevelRow() writes logits_indices: all nodes of a level have logits.
   if (IsTree(args) && args.pass > 0) rows.arrays.logits_indices = nullptr;
   return PrepareRows(rows);
 }
 
-// The slot of a row that gets drafts, else -1. The row's drafts are within the step's tokens.
+// Returns the slot of a row that gets drafts, and -1 for other rows. The drafts of a row with a
+// slot are within the step's tokens.
 REPRISE_HOST_DEVICE constexpr int32_t DraftSlotOf(const DraftRowsArgs& args, int row_idx) {
   const int32_t slot = args.step.slot_of_row[row_idx];
   const int64_t num_proposed = args.step.num_proposed[row_idx];
@@ -143,10 +146,10 @@ REPRISE_HOST_DEVICE constexpr int32_t DraftSlotOf(const DraftRowsArgs& args, int
   return first >= 0 && first + num_proposed < args.step.num_tokens ? slot : -1;
 }
 
-// A row of the pass, checked except for its blocks and the paths of its nodes. A row that would pass
-// the end of its table has no tokens. Any thread may place rows while other threads write rows: this
-// reads nothing that a pass writes, except for drafted_len, which only the first pass reads and only
-// later passes write.
+// Returns a row of the pass after all checks except for its blocks and the paths of its nodes. A
+// row that would exceed its table has no tokens. May run while other threads write rows: the
+// function reads no value that the same pass writes. (Only the first pass reads drafted_len, and
+// only later passes write it.)
 REPRISE_HOST_DEVICE constexpr CheckedRow DraftPassRowOf(const DraftRowsArgs& args,
                                                         const RowArgs& rows, int row_idx) {
   const int32_t slot = DraftSlotOf(args, row_idx);
@@ -163,7 +166,7 @@ REPRISE_HOST_DEVICE constexpr CheckedRow DraftPassRowOf(const DraftRowsArgs& arg
     request.query_len = last + 1 - request.context_len;
     if (request.query_len > most) request.query_len = most;
   } else {
-    // A level without children is not fed.
+    // The last level of a row has no children and is not fed.
     const int first = FirstNode(args);
     if (EndNode(args) > args.step.num_proposed[row_idx]) return {};
     if (ChosenOfNode(args, row_idx, first) < 0) return {};
@@ -174,7 +177,7 @@ REPRISE_HOST_DEVICE constexpr CheckedRow DraftPassRowOf(const DraftRowsArgs& arg
   return CheckRow(rows, request);
 }
 
-// The id of the i-th token of a row of the pass, at `position`.
+// Returns the id of the i-th token of a row of the pass, at `position`.
 REPRISE_HOST_DEVICE constexpr int32_t DraftTokenId(const DraftRowsArgs& args, int row_idx,
                                                    int32_t slot, int64_t position, int i) {
   if (args.pass > 0) {
@@ -189,8 +192,9 @@ REPRISE_HOST_DEVICE constexpr int32_t DraftTokenId(const DraftRowsArgs& args, in
   return token > 0 ? token : 0;  // -1: unknown
 }
 
-// Takes over what the pass before has left of a row: its drafts, and its keys, which are in the
-// cache by now. REQUIRES: pass >= 1. Lanes: base/lanes.h.
+// Stores the results of the previous pass for a row: adds the drafts that it chose to the step, and
+// adds its keys, which are now in the cache, to drafted_len. REQUIRES: pass >= 1. Lanes:
+// base/lanes.h.
 template <typename Lanes>
 REPRISE_HOST_DEVICE void KeepDraftPass(const Lanes& lanes, const DraftRowsArgs& args, int row_idx) {
   const int32_t slot = DraftSlotOf(args, row_idx);
@@ -199,7 +203,7 @@ REPRISE_HOST_DEVICE void KeepDraftPass(const Lanes& lanes, const DraftRowsArgs& 
     const int32_t num_keys =
         args.rows.arrays.seq_lens[row_idx];  // from the previous pass; 0: inert
     if (num_keys == 0) return;
-    // The keys of a path of a tree count.
+    // For a tree, only the keys of one path count.
     const int64_t path_end = int64_t{args.step.context_lens[row_idx]} + args.pass;
     args.drafted_len[slot] =
         IsTree(args) && args.pass > 1 ? static_cast<int32_t>(path_end) : num_keys;
@@ -218,8 +222,9 @@ REPRISE_HOST_DEVICE void KeepDraftPass(const Lanes& lanes, const DraftRowsArgs& 
   });
 }
 
-// Writes the entries of a level's nodes that differ from tokens of a chain: positions count their
-// depth, they see their paths, and all have logits. `first`: index of the row's first token.
+// Writes the entries in which a level's nodes differ from the tokens of a chain: positions depend
+// on depth, masks select the paths, and all nodes have logits. `first` is the index of the row's
+// first token.
 template <typename Lanes>
 REPRISE_HOST_DEVICE void WriteLevelRow(const Lanes& lanes, const DraftRowsArgs& args, int row_idx,
                                        const CheckedRow& row, int64_t first) {
@@ -240,8 +245,9 @@ REPRISE_HOST_DEVICE void WriteLevelRow(const Lanes& lanes, const DraftRowsArgs& 
   });
 }
 
-// Writes a row of the pass. `start`: the number of tokens of all previous rows. After
-// KeepDraftPass() of the same row. Lanes: base/lanes.h.
+// Writes a row of the pass. `start` is the number of tokens of all previous rows.
+// REQUIRES: in passes after the first, KeepDraftPass() has been called for the row. Lanes:
+// base/lanes.h.
 template <typename Lanes>
 REPRISE_HOST_DEVICE void WriteDraftPassRow(const Lanes& lanes, const DraftRowsArgs& args,
                                            const RowArgs& rows, int row_idx, int64_t start) {
@@ -266,11 +272,11 @@ REPRISE_HOST_DEVICE void WriteDraftPassRow(const Lanes& lanes, const DraftRowsAr
     WriteBatchRow(rows, row_idx, row, tokens.first);
     if (args.encoder_lens != nullptr) args.encoder_lens[row_idx] = 0;
     if (args.tail_len != nullptr) {
-      // Nodes up to the last of the pass.
+      // The nodes up to the end of the level.
       args.tail_len[row_idx] = is_level && row.is_live() ? EndNode(args) : 0;
     }
     if (is_level) return;
-    // A row that has not caught up with its sequence chooses nothing.
+    // A row that has not caught up with its sequence does not sample.
     const bool samples =
         row.is_live() && int64_t{row.context_len} + row.query_len > args.step.context_lens[row_idx];
     args.sample_slot[row_idx] = samples ? row.table_row : -1;
@@ -281,7 +287,7 @@ REPRISE_HOST_DEVICE void WriteDraftPassRow(const Lanes& lanes, const DraftRowsAr
   WriteLevelRow(lanes, args, row_idx, row, tokens.first);
 }
 
-// Writes the values of the pass that belong to no row.
+// Writes the values of the pass that do not belong to a row.
 REPRISE_HOST_DEVICE constexpr void WriteDraftPassEnd(const DraftRowsArgs& args, int64_t end) {
   args.rows.arrays.query_start_loc[args.rows.num_rows] = static_cast<int32_t>(end);
   if (args.common_prefix_len != nullptr) *args.common_prefix_len = 0;

@@ -1,5 +1,4 @@
-// A move of keys and values within the cache, in plain values; shared by the host and device forms
-// (attention/speculation/move_kv.h).
+// Arguments of MoveKv. Shared by the host and device forms (attention/speculation/move_kv.h).
 
 #ifndef REPRISE_ATTENTION_SPECULATION_MOVE_KV_ARGS_H_
 #define REPRISE_ATTENTION_SPECULATION_MOVE_KV_ARGS_H_
@@ -10,10 +9,11 @@
 
 namespace reprise {
 
-// Maximum layers of one launch: their addresses are kernel arguments, limited to 4 KB.
+// Maximum number of layers per launch. The addresses of the layers are kernel arguments, which are
+// limited to 4 KB.
 inline constexpr int kMaxMoveLayers = 160;
 
-// K or V of the layers: the layout that all layers share, and the head size.
+// The layout of K or V, which all layers share, and the head dim.
 struct MovePart {
   KvView view = {};  // data is not used
   int head_dim = 0;
@@ -22,7 +22,7 @@ struct MovePart {
 struct MoveKvArgs {
   MovePart k = {};
   MovePart v = {};
-  // V is part of K's dims, as with MLA, and moves with them.
+  // V is part of K's dims, as in MLA, and moves with K.
   bool v_within_k = false;
   int element_bytes = 0;
   int num_heads = 0;
@@ -45,7 +45,7 @@ constexpr bool IsMove(const MoveKvArgs& args, int64_t from, int64_t to) {
   return from >= 0 && from < num_slots && to >= 0 && to < num_slots && from != to;
 }
 
-// Offset of element (slot, head, dim), in elements.
+// Returns the offset of element (slot, head, dim), in elements.
 constexpr int64_t MoveOffset(const MovePart& part, int block_size, int64_t slot, int head,
                              int dim) {
   return part.view.Offset(slot / block_size, slot % block_size, head, dim);

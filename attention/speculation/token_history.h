@@ -1,6 +1,6 @@
-// The tokens of sequences as drafters read them, and the tokens of cache slots.
+// Views of the token ids of sequences, which drafters read, and of the token ids of cache slots.
 //
-// Views of memory that the caller owns, on the host or on the device. No LibTorch.
+// The caller owns the memory, on the host or on the device. No LibTorch.
 
 #ifndef REPRISE_ATTENTION_SPECULATION_TOKEN_HISTORY_H_
 #define REPRISE_ATTENTION_SPECULATION_TOKEN_HISTORY_H_
@@ -9,8 +9,8 @@
 
 namespace reprise {
 
-// [num_slots, stride] token ids of each sequence by position, for the positions below its seq_len.
-// -1: unknown, for a token that another sequence computed and whose id no block has kept.
+// [num_slots, stride] token ids of each sequence by position, for positions below its seq_len.
+// -1: unknown, because another sequence computed the token and no block kept its id.
 struct TokenHistory {
   int32_t* tokens = nullptr;
   int64_t stride = 0;
@@ -18,14 +18,14 @@ struct TokenHistory {
   constexpr int32_t* row(int32_t slot) const { return tokens + slot * stride; }
 };
 
-// [num_places] the token of each cache slot of one KV group. A sequence that begins with blocks of
-// other sequences gets its history from here (runner/speculation/block_tokens.h).
+// [num_places] token id of each cache slot of one KV group. The history of a sequence that begins
+// with blocks of other sequences is read from here (runner/speculation/block_tokens.h).
 struct PlaceTokens {
   int32_t* tokens = nullptr;  // null: tokens are not kept
   int64_t num_places = 0;
   int group = 0;
 
-  // Stores the token whose keys are at `place`. Ignores a place outside [0, num_places).
+  // Stores the token whose keys are in cache slot `place`. Ignores slots outside [0, num_places).
   constexpr void Keep(int64_t place, int32_t token) const {
     if (place >= 0 && place < num_places) tokens[place] = token;
   }

@@ -1,5 +1,4 @@
-// Checks on the host whether parents form a tree of draft tokens
-// (attention/speculation/token_tree.h).
+// Host checks that parents form a tree of draft tokens (attention/speculation/token_tree.h).
 
 #ifndef REPRISE_ATTENTION_SPECULATION_TREE_CHECK_H_
 #define REPRISE_ATTENTION_SPECULATION_TREE_CHECK_H_
@@ -14,19 +13,21 @@
 
 namespace reprise {
 
-// Errors: InvalidArgument, naming the node and what it has, for zero nodes or more than 64, a
+// Checks that the parents form a tree of at most 64 nodes.
+// Errors: InvalidArgument, with the node and its parent, for no nodes or more than 64 nodes, a
 // parent that is not a node, a cycle ("a cycle through nodes 2, 4"), or a parent after its child.
-// No allocation unless the check fails.
+// Does not allocate unless the check fails.
 absl::Status CheckTree(absl::Span<const int32_t> parents);
 
-// The same for any number of nodes from 1.
+// Like CheckTree(), for any positive number of nodes.
 absl::Status CheckParents(absl::Span<const int32_t> parents);
 
-// Checks that the trees of two rows do not overlap, unless all rows have one. `max_nodes`: of a row.
-// REQUIRES: parents.has_trees(). Errors: InvalidArgument naming parents.row_stride.
+// Checks that the trees of different rows do not overlap, unless all rows have the same tree.
+// `max_nodes` is the maximum number of nodes per row. REQUIRES: parents.has_trees().
+// Errors: InvalidArgument for parents.row_stride.
 absl::Status CheckParentStride(const TreeParents& parents, int max_nodes, int num_rows);
 
-// Computes the masks of all nodes. Errors: as CheckTree().
+// Returns the masks of all nodes. Errors: those of CheckTree().
 absl::StatusOr<std::vector<uint64_t>> TreeMasks(absl::Span<const int32_t> parents);
 
 }  // namespace reprise

@@ -1,19 +1,21 @@
-// Masks of trees of draft tokens with any number of nodes, as the packed bits of a custom mask
-// (attention/paged_batch.h). Trees of up to 64 nodes have a cheaper form, the tail mask
-// (attention/speculation/tree_batch.h), which tuned kernels serve as well.
+// Writes masks of trees of draft tokens with any number of nodes, as the packed bits of a custom
+// mask (attention/paged_batch.h). For trees of up to 64 nodes, the tail mask
+// (attention/speculation/tree_batch.h) is cheaper and is supported by the tuned kernels.
 //
-// The tree of attention/speculation/token_tree.h behind 3 keys, bit l of query i for key l:
+// Example: the tree of attention/speculation/token_tree.h after 3 keys. Bit l of query i is for key
+// l:
 //
-//   node 0   111 1 0 0 0 0      a row of 3 + 5 keys for each of the 5 queries: 40 bits, 5 bytes
+//   node 0   111 1 0 0 0 0      5 queries with 3 + 5 keys each: 40 bits, 5 bytes
 //   node 1   111 1 1 0 0 0
 //   node 2   111 1 0 1 0 0      std::vector<uint8_t> mask(TreeMaskBytes(5, 3));
 //   node 3   111 1 1 0 1 0      WriteTreeMask({-1, 0, 0, 1, 2}, 3, absl::MakeSpan(mask));
 //   node 4   111 1 0 1 0 1      // mask is 0f 1f 2f 5f af
 //
-// Such a row has query_len = the number of nodes and seq_len = prefix_len + the number of nodes.
-// Attention takes its keys to be at the positions of their slots, not at their depths: windows,
-// ALiBi and rotary embedding in the kernel would count slots. For a model whose rotary embedding is
-// applied before the cache, TreeDepths() gives the positions of the queries, less prefix_len.
+// A row with such a mask has query_len = number of nodes and seq_len = prefix_len + number of
+// nodes. In attention, the position of a key is its slot's index in the sequence, not prefix_len
+// plus its depth: windows, ALiBi and rotary embedding in the kernel would count slots. If the model
+// applies rotary embedding before the cache, the position of a query is prefix_len plus its
+// TreeDepths().
 //
 // Thread safety: pure functions. No LibTorch.
 
@@ -29,19 +31,21 @@
 
 namespace reprise {
 
-// Bytes of the mask of a row. REQUIRES: neither is negative.
+// Returns the number of bytes of the mask of a row. REQUIRES: both arguments are at least 0.
 constexpr int64_t TreeMaskBytes(int64_t num_nodes, int64_t prefix_len) {
   return (num_nodes * (prefix_len + num_nodes) + 7) / 8;
 }
 
-// Writes the mask of a row to the first TreeMaskBytes() of `mask`; its last bits are 0. Linear in
-// its bytes and in the sum of the nodes' depths; no allocation.
-// Errors: InvalidArgument, and nothing is written, for no nodes, for parents that form no tree
-// (attention/speculation/tree_check.h), for a negative prefix_len, and for a mask that is too small.
+// Writes the mask of a row to the first TreeMaskBytes() bytes of `mask`. Unused bits of the last
+// byte are 0.
+// Errors: InvalidArgument if there are no nodes, if the parents do not form a tree
+// (attention/speculation/tree_check.h), if prefix_len is negative, or if `mask` is too small. On
+// error nothing is written. Cost: linear in bytes and in the sum of the nodes' depths. Does not
+// allocate.
 absl::Status WriteTreeMask(absl::Span<const int32_t> parents, int prefix_len,
                            absl::Span<uint8_t> mask);
 
-// The number of nodes above each node. Errors: as WriteTreeMask() for the tree.
+// Returns the number of ancestors of each node. Errors: those of WriteTreeMask() for the parents.
 absl::StatusOr<std::vector<int32_t>> TreeDepths(absl::Span<const int32_t> parents);
 
 }  // namespace reprise

@@ -1,5 +1,5 @@
-// Arguments of the tokens of trees, and the work on one row; shared by the host and device forms
-// (attention/speculation/tree_tokens.h).
+// Arguments of TreeTokens, and the functions that process one row. Shared by the host and device
+// forms (attention/speculation/tree_tokens.h).
 
 #ifndef REPRISE_ATTENTION_SPECULATION_TREE_TOKENS_ARGS_H_
 #define REPRISE_ATTENTION_SPECULATION_TREE_TOKENS_ARGS_H_
@@ -13,32 +13,33 @@
 
 namespace reprise {
 
-// Positions with several components (M-RoPE). The model reads them; attention reads
+// Positions with several components (M-RoPE), for the model. Attention reads
 // BatchArrays::positions.
 struct ModelPositions {
   int32_t* positions = nullptr;    // [num_dims, stride]; absent: positions have one component
-  const int32_t* delta = nullptr;  // [num_tables] by table row: added to a token's position
+  const int32_t* delta = nullptr;  // [num_tables] added to a token's position, by table row
   int num_dims = 1;
   int64_t stride = 0;
 };
 
 struct TreeTokensArgs {
-  // The batch, whose rows are chains. Read: query_start_loc, seq_lens, table_row. Written: positions,
-  // tail_len, tail_mask; for a row with a fault all its entries.
+  // The batch, whose rows are chains. Read: query_start_loc, seq_lens, table_row. Written:
+  // positions, tail_len, tail_mask; for a row with a fault, all entries of the row.
   BatchArrays arrays = {};
   int num_groups = 1;  // KV groups of arrays.slot_mapping
   TreeParents parents = {};
-  // [num_rows] index of the row of logits of the row's first token; negative: the row has no drafts,
-  // and is not a tree (AcceptDraftsArgs::first_verified). Absent: all live rows are trees.
+  // [num_rows] row of the logits that belongs to the row's first token; negative: the row has no
+  // drafts and is not a tree (AcceptDraftsArgs::first_verified). Absent: all live rows are trees.
   const int32_t* first_verified = nullptr;
-  // [num_logits] depth of the node that a row of logits belongs to: row r of the last node, those
-  // from first_verified[r] on of the nodes before it. May be absent; only with first_verified.
+  // [num_logits] depth of the node of each row of the logits. Row r belongs to the last node of
+  // batch row r. The rows from first_verified[r] belong to its other nodes, in order. May be
+  // absent; requires first_verified.
   int32_t* sample_offset = nullptr;
   ModelPositions model_positions = {};
   int num_rows = 0;
   int num_tokens = 0;
   int num_logits = 0;             // read with sample_offset
-  int max_nodes = kMaxTreeNodes;  // of a row, 1..64
+  int max_nodes = kMaxTreeNodes;  // maximum number of nodes per row, 1 to 64
 };
 
 // The tree of a row.
@@ -49,7 +50,7 @@ struct TreeRow {
   RowFault fault = RowFault::kNone;
 };
 
-// Returns a row, checked except for its parents.
+// Returns a row after all checks except for the check of its parents.
 REPRISE_HOST_DEVICE constexpr TreeRow TreeRowOf(const TreeTokensArgs& args, int row_idx) {
   TreeRow row;
   const int64_t seq_len = args.arrays.seq_lens[row_idx];
@@ -84,7 +85,7 @@ REPRISE_HOST_DEVICE void ClearTreeRow(const Lanes& lanes, const TreeTokensArgs& 
   lanes.ForEach(1, [&](int) { WriteRow(args.arrays, row_idx, {}, fault); });
 }
 
-// Writes what a node of a tree has in place of a token of a chain.
+// Writes the entries in which a node of a tree differs from a token of a chain.
 REPRISE_HOST_DEVICE constexpr void WriteNode(const TreeTokensArgs& args, int row_idx,
                                              const TreeRow& row, int node, uint64_t mask) {
   const int64_t token = row.first_token + node;
@@ -104,7 +105,7 @@ REPRISE_HOST_DEVICE constexpr void WriteNode(const TreeTokensArgs& args, int row
   }
 }
 
-// Makes a row a tree. Lanes: base/lanes.h.
+// Turns a row into a tree. Lanes: base/lanes.h.
 template <typename Lanes>
 REPRISE_HOST_DEVICE void WriteTreeTokens(const Lanes& lanes, const TreeTokensArgs& args,
                                          int row_idx) {
