@@ -1,9 +1,9 @@
-// Acceptance of drafts: one warp per row. For chains, lanes compare the drafts. For trees, the warp
-// walks the path node by node, and lanes search the children of a node
+// Accepts drafts with one warp per row. For chains, the lanes compare the drafts. For trees, the
+// warp follows the path node by node, and the lanes search the children of a node
 // (attention/speculation/accept_drafts_args.h).
 //
 // Bound: latency of a chain of dependent loads per row, about 3 us: slot and lengths, choices and
-// drafts, the slot's state. Each further node of a path reads the L1.
+// drafts, and the slot's state. Each further node of a path is read from the L1.
 
 #include <cuda_runtime.h>
 

@@ -26,12 +26,12 @@ using Memory = BuilderMemory<AcceptDraftsArgs>;
 
 constexpr int32_t kNan = kNanRow;
 
-// The message of the check.
+// Returns the message of the check.
 std::string Refusal(const AcceptDraftsArgs& args) {
   return std::string(CheckAcceptDrafts(args).message());
 }
 
-// One row of a sequence that ends in 7 at position 20, with kTokens - 1 drafts.
+// One row with kTokens - 1 drafts. Its sequence ends in token 7 at position 20.
 template <int kTokens>
 class AcceptOneSequence : public ::testing::Test {
  protected:
@@ -59,10 +59,10 @@ class AcceptOneSequence : public ::testing::Test {
     std::fill_n(history_, 30, -9);
   }
 
-  // `chosen` after each token of the row; its new tokens.
+  // Accepts with `chosen` after each token of the row, and returns the new tokens.
   std::vector<int32_t> Accept(std::vector<int32_t> chosen) {
     std::copy_n(chosen.begin(), kTokens - 1,
-                chosen_ + 1);  // the logits of earlier steps follow the logits of rows
+                chosen_ + 1);  // logits of tokens before the last follow the rows' logits
     chosen_[0] = chosen[kTokens - 1];
     EXPECT_EQ(CheckAcceptDrafts(args_), absl::OkStatus());
     AcceptDraftsOnHost(args_);
@@ -88,7 +88,7 @@ class AcceptOneSequence : public ::testing::Test {
   AcceptDraftsArgs args_;
 };
 
-// The drafts 5 9 2 of a chain.
+// A chain with drafts 5 9 2.
 class AcceptOneRow : public AcceptOneSequence<4> {
  protected:
   AcceptOneRow() {
@@ -176,7 +176,7 @@ TEST_F(AcceptOneRow, ARowWithoutDraftsHasOneToken) {
 }
 
 TEST_F(AcceptOneRow, ARowThatDoesNotSampleChangesNothing) {
-  for (const int32_t slot : {-1, 1}) {  // there is one slot
+  for (const int32_t slot : {-1, 1}) {  // num_slots is 1
     slot_ = slot;
     EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre());
     EXPECT_EQ(row_fault_, static_cast<int32_t>(slot < 0 ? RowFault::kNone : RowFault::kTableRow));
@@ -188,7 +188,8 @@ TEST_F(AcceptOneRow, ARowThatDoesNotSampleChangesNothing) {
   }
 }
 
-// The last new token is the choice after the last accepted draft, not after the row's last draft.
+// With max_drafts below the row's number of drafts, the last new token is the choice after the last
+// accepted draft.
 TEST_F(AcceptOneRow, MoreDraftsThanThereIsRoomForAreCut) {
   args_.max_drafts = 2;
   EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre(5, 9, 2));
@@ -210,7 +211,7 @@ TEST_F(AcceptOneRow, StateMayBeAbsent) {
 }
 
 TEST_F(AcceptOneRow, ResultsGoToTheOutputThatRefillNames) {
-  int32_t results[3 * 7];  // a token, a count and five tokens, three times
+  int32_t results[3 * 7];  // three outputs, each with a token, a count and five tokens
   std::fill_n(results, 21, -9);
   int32_t output = 0;
   int32_t place = -9;
@@ -226,7 +227,7 @@ TEST_F(AcceptOneRow, ResultsGoToTheOutputThatRefillNames) {
     ASSERT_EQ(CheckAcceptDrafts(args_), absl::OkStatus());
     AcceptDraftsOnHost(args_);
   };
-  accept({5, 9, 4, 8});  // no output: nothing happens
+  accept({5, 9, 4, 8});  // no output: no state changes
   EXPECT_THAT(results, Each(-9));
   EXPECT_EQ(sample_index_, int64_t{1} << 40);
   EXPECT_EQ(last_token_, 7);
@@ -237,7 +238,7 @@ TEST_F(AcceptOneRow, ResultsGoToTheOutputThatRefillNames) {
   EXPECT_THAT(results, ElementsAre(-9, -9, -9, -9, -9, -9, -9, 4, 3, 5, 9, 4, -9, -9, -9, -9, -9,
                                    -9, -9, -9, -9));
   EXPECT_EQ(last_token_, 4);
-  EXPECT_EQ(place, 3);  // of the third token of the row
+  EXPECT_EQ(place, 3);  // the third token of the row
   output = 1;
   slot_ = -1;
   accept({5, 9, 4, 8});
@@ -246,7 +247,7 @@ TEST_F(AcceptOneRow, ResultsGoToTheOutputThatRefillNames) {
   EXPECT_EQ(place, -1);
   slot_ = 0;
   accept({5, 9, 2, 8});
-  EXPECT_EQ(place, 0);  // of the last one
+  EXPECT_EQ(place, 0);  // the last token of the row
   accept({kNan, 9, 2, 8});
   EXPECT_EQ(place, -1);
   args_.output = nullptr;
@@ -300,7 +301,8 @@ TEST_F(AcceptOneRow, ARowOutOfBoundsIsRefusedWithItsValuesAndItsStateStays) {
 
 using Pair = std::pair<int64_t, int64_t>;
 
-// The tree of the header: drafts 5 9 2 9 with parents 0 0 1 2, in two groups; an encoder's third one.
+// The tree of the header: drafts 5 9 2 9 with parents 0 0 1 2. Two KV groups hold its keys. The
+// third group holds an encoder's keys.
 class AcceptOneTree : public AcceptOneSequence<5> {
  protected:
   AcceptOneTree() {
@@ -314,7 +316,7 @@ class AcceptOneTree : public AcceptOneSequence<5> {
     args_.move_to = move_to_;
   }
 
-  // The moves of a group that are there.
+  // Returns the moves of a group, without unused entries.
   std::vector<Pair> Moves(int group) const {
     std::vector<Pair> moves;
     for (int i = 4 * group; i < 4 * group + 4; ++i) {
@@ -368,7 +370,7 @@ TEST_F(AcceptOneTree, ThePathEndsWhereTheSequenceGoesOnOtherwise) {
 }
 
 TEST_F(AcceptOneTree, OnlyNodesThatFollowAreAccepted) {
-  // 2 is a draft, but follows 5; 9 does not follow 5.
+  // Draft 2 follows 5, not 7. No draft 9 follows 5.
   EXPECT_THAT(Accept({2, 9, 9, 9, 9}), ElementsAre(2));
   EXPECT_THAT(Moves(0), ElementsAre());
   EXPECT_EQ(seq_len_, 21);
@@ -386,7 +388,7 @@ TEST_F(AcceptOneTree, ANanEndsWhatIsBeforeIt) {
   EXPECT_EQ(seq_len_, 21);
 }
 
-// The last new token has no keys that count, as in a chain.
+// As in a chain, the key of the last new token is not kept.
 TEST_F(AcceptOneTree, ADraftWithoutAChoiceAfterItNeitherMovesNorEntersTheHistory) {
   EXPECT_THAT(Accept({9, 0, kNan, 0, 8}), ElementsAre(9));
   EXPECT_THAT(Moves(0), ElementsAre());
@@ -411,16 +413,16 @@ TEST_F(AcceptOneTree, ARowThatDoesNotSampleChangesNothing) {
 
 TEST_F(AcceptOneTree, NoMoreDraftsAreAcceptedThanCanMove) {
   args_.max_drafts = 2;
-  EXPECT_THAT(Accept({5, 2, 0, 8, 0}), ElementsAre(5, 2));  // node 3 is not looked at
+  EXPECT_THAT(Accept({5, 2, 0, 8, 0}), ElementsAre(5, 2));  // node 3 is not considered
 }
 
-// Both ends of a move, or neither.
+// A move is omitted if either slot is missing.
 TEST_F(AcceptOneTree, AMoveWithoutABlockAtEitherEndIsLeftOut) {
-  slot_mapping_[1] = -1;  // node 2 moves there
+  slot_mapping_[1] = -1;  // destination of node 2
   Accept({9, 0, 9, 0, 8});
   EXPECT_THAT(Moves(0), ElementsAre(Pair(22, 20)));
   slot_mapping_[1] = 39;
-  slot_mapping_[4] = -1;  // node 4 moves from there
+  slot_mapping_[4] = -1;  // source of node 4
   Accept({9, 0, 9, 0, 8});
   EXPECT_THAT(Moves(0), ElementsAre(Pair(20, 39)));
 }
@@ -461,7 +463,7 @@ TEST_F(AcceptOneTree, BadInputIsRefusedWithNamesAndValues) {
   EXPECT_EQ(Refusal(args_), "slot_mapping: expected an array, got none");
 }
 
-// A random batch for the operation and for its definition.
+// Two copies of a random batch: one for the operation, one for its definition.
 struct Twins : DefinitionTwins<AcceptDraftsArgs> {
   Twins(const AcceptShape& shape, Random& random, double hostility)
       : DefinitionTwins([&](ArrayCarver& carver) { return CarveAcceptDrafts(shape, carver); }) {
@@ -469,7 +471,7 @@ struct Twins : DefinitionTwins<AcceptDraftsArgs> {
   }
 };
 
-// The number of drafts that a batch has accepted.
+// Returns the number of accepted drafts of a batch.
 int64_t NumAccepted(const AcceptDraftsArgs& args) {
   int64_t count = 0;
   if (!HasOutput(args)) return 0;
@@ -510,7 +512,7 @@ TEST(AcceptDraftsTest, ATreeOfALineGivesTheResultsOfTheChain) {
     AcceptShape shape = DrawAcceptShape(random);
     shape.has_trees = true;
     shape.parent_stride = 0;
-    shape.place_group = 0;  // so that chains have slots, too
+    shape.place_group = 0;  // chains then have slots too
     return shape;
   };
   ForEachRandomShape(500, draw, [&](Random& random, const AcceptShape& shape) {
@@ -532,15 +534,15 @@ TEST(AcceptDraftsTest, ATreeOfALineGivesTheResultsOfTheChain) {
   EXPECT_GT(num_accepted, 1000);
 }
 
-// Each cache slot holds the node whose keys were computed for it. After the moves, the slots of the
-// accepted nodes' places hold these nodes in the order of the path.
+// Before the moves, each cache slot holds the node that was written to the slot. After the moves,
+// the row's first slots hold the accepted nodes in the order of the path.
 TEST(AcceptDraftsTest, AfterTheMovesTheCacheHoldsTheAcceptedTokensInOrder) {
   int num_moves = 0;
   const auto draw = [](Random& random) {
     AcceptShape shape = DrawAcceptShape(random);
     shape.has_trees = true;
     shape.num_outputs = 0;
-    shape.vocab_size = 30000;  // tokens name their nodes, as far as it matters
+    shape.vocab_size = 30000;  // large, so that tokens almost always identify nodes
     return shape;
   };
   ForEachRandomShape(3000, draw, [&](Random& random, const AcceptShape& shape) {

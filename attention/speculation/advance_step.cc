@@ -37,8 +37,8 @@ absl::Status CheckAdvanceStep(const AdvanceStepArgs& args) {
 
 void AdvanceStepOnHost(const AdvanceStepArgs& args) {
   const RowArgs rows = AdvanceRowArgs(args);
-  // In place: a row is read before it or a later row is written, because no previous row has more
-  // than one token.
+  // In place: a row is read before its entries are overwritten, because each previous row writes at
+  // most one token.
   int32_t token_id = 0;
   int64_t num_packed = 0;
   bool is_full = false;

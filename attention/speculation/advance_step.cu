@@ -1,14 +1,14 @@
-// The advance of a decode step by one CTA: one thread per row, in rounds if there are more rows
-// than threads (attention/speculation/advance_step_args.h).
+// Advances a decode step with one CTA and one thread per row, in rounds if there are more rows than
+// threads (attention/speculation/advance_step_args.h).
 //
-// Bound: latency. Each row loads its length, table row and token at once, then its table entry; a
-// prefix sum counts the live rows; 40 bytes per row. About 2 us for 256 rows.
+// Bound: latency. Each thread loads its row's length, table row and token together, then the table
+// entry. A prefix sum counts the live rows. 40 bytes per row. About 2 us for 256 rows.
 //
-// In place: a round reads its rows before its first barrier and writes them after; its token writes
-// are at or before the indices of those rows.
+// In place: a round reads its rows before its first barrier and writes them after that barrier. The
+// tokens of a row are written at or before the row's index, so no unread row is overwritten.
 //
-// With a packed table, two more barriers a round count the blocks of the rows, and each warp copies
-// those of its rows, one entry a lane.
+// With a packed table, each round has two more barriers to count the blocks of the rows. Then each
+// warp copies the blocks of its rows, one entry per lane.
 
 #include <cuda_runtime.h>
 
@@ -37,14 +37,14 @@ class WarpLanes {
   }
 };
 
-// Blocks of the packed table, of the live rows so far.
+// Number of blocks of the live rows so far in the packed table.
 struct PackedCount {
   int64_t num_blocks = 0;
   bool is_full = false;
 };
 
-// Where this thread's row begins in the packed table. A live row that finds no room gets a fault.
-// Called by all threads together.
+// Returns the index of the first block of this thread's row in the packed table. A live row without
+// room gets the fault kNoRoom. REQUIRES: called by all threads of the CTA.
 __device__ int64_t PlaceInPacked(const AdvanceStepArgs& args, CtaScanMemory<int64_t>& memory,
                                  PackedCount& count, CheckedRow& row) {
   if (count.is_full && row.is_live()) row.fault = RowFault::kNoRoom;
@@ -52,7 +52,7 @@ __device__ int64_t PlaceInPacked(const AdvanceStepArgs& args, CtaScanMemory<int6
   const bool fits =
       count.num_blocks + blocks.before + PackedBlocksOf(args, row) <= args.packed.max_indices;
   if (__syncthreads_or(row.is_live() && !fits)) {
-    // The sums are without the first row that has no room and all rows after it.
+    // The new sums exclude the first row without room and all rows after it.
     count.is_full = true;
     if (row.is_live() && !fits) row.fault = RowFault::kNoRoom;
     blocks = ExclusiveSum<int64_t>(PackedBlocksOf(args, row), memory);
@@ -62,7 +62,7 @@ __device__ int64_t PlaceInPacked(const AdvanceStepArgs& args, CtaScanMemory<int6
   return first;
 }
 
-// Writes the rows of this warp, of which each thread has one.
+// Writes the rows of this warp to the packed table. Each thread passes one row.
 __device__ void WritePackedRows(const AdvanceStepArgs& args, int row_idx, const CheckedRow& row,
                                 int64_t first) {
   for (int lane = 0; lane < 32; ++lane) {

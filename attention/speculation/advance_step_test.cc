@@ -22,7 +22,8 @@ using ::testing::HasSubstr;
 
 using Memory = BuilderMemory<AdvanceStepArgs>;
 
-// A decode row, a prefill of 5 tokens, a padded row; tables {3, 4}, {1, 2} of blocks of 16.
+// A decode row, a prefill of 5 tokens and a padded row, with tables {3, 4} and {1, 2} and
+// block_size 16.
 class ThreeRows : public ::testing::Test {
  protected:
   ThreeRows() {
@@ -63,7 +64,7 @@ TEST_F(ThreeRows, PrefillsTurnIntoDecodesInPlace) {
 
 TEST_F(ThreeRows, ARowWithoutABlockIsInertFromThenOn) {
   entries[0] = 0;
-  entries[2] = 0;  // of an older token: not looked at
+  entries[2] = 0;  // block of old tokens: not checked
   ASSERT_FALSE(AdvanceStep(args).ok());
   EXPECT_THAT(row_faults, ElementsAre(0, static_cast<int>(RowFault::kNoBlock), 0));
   EXPECT_THAT(seq_lens, ElementsAre(19, 0, 0));
@@ -77,13 +78,13 @@ TEST_F(ThreeRows, SampledTokensMayLieWhereTheNextTokensGo) {
   args.sampled = token_ids;
   ASSERT_TRUE(AdvanceStep(args).ok());
   EXPECT_THAT(token_ids, ElementsAre(1, 2, 0, 0, 0, 0));
-  // When a row drops out, later rows move up.
+  // The tokens of later rows move up if a row becomes inert.
   seq_lens[0] = 30;
   ASSERT_FALSE(AdvanceStep(args).ok());
   EXPECT_THAT(token_ids, ElementsAre(2, 0, 0, 0, 0, 0));
 }
 
-// As the header shows: a row's sixth token stays in its block, the other row is in its second.
+// The example of the header: row 0 is in its second block, and row 1 stays in its first block.
 TEST_F(ThreeRows, ThePackedTableGrowsWithTheRows) {
   int32_t indptr[4] = {9, 9, 9, 9}, indices[5] = {-7, -7, -7, -7, -7}, last[3] = {9, 9, 9};
   args.packed = {indptr, indices, last, 3, 5, 16};
@@ -91,7 +92,7 @@ TEST_F(ThreeRows, ThePackedTableGrowsWithTheRows) {
   EXPECT_THAT(indptr, ElementsAre(0, 2, 3, 3));
   EXPECT_THAT(indices, ElementsAre(1, 2, 3, -7, -7));
   EXPECT_THAT(last, ElementsAre(3, 6, 0));
-  // Ten steps later the second row's token begins a block, and its table moves up no row.
+  // After a total of 12 steps row 1 has 17 tokens and needs a second block.
   for (int step = 0; step < 9; ++step) ASSERT_TRUE(AdvanceStep(args).ok());
   EXPECT_THAT(last, ElementsAre(12, 15, 0));
   for (int step = 0; step < 2; ++step) ASSERT_TRUE(AdvanceStep(args).ok());
@@ -165,8 +166,8 @@ TEST(AdvanceStepTest, TheNextTokenSeesAllTokensOfItsSequence) {
   });
 }
 
-// Whatever the arrays hold, each live row of the result has its blocks, up to the first without
-// room.
+// For any content of the arrays, the packed table holds the blocks of each live row. No row is live
+// after the first row without room.
 TEST(AdvanceStepTest, PackedTablesHoldTheBlocksOfEachLiveRow) {
   int num_full = 0;
   const auto draw = [](Random& random) {

@@ -1,7 +1,7 @@
-// Attention on a GPU through the builders of speculative, chunked, cross and context-parallel batches,
-// each made on the device, and over a shared prefix that is found there and read once for several
-// rows: builders, work map and attention eagerly, then in one captured graph, replayed over other
-// contents.
+// Tests attention on a GPU over the batches of the speculative, chunked, cross and context-parallel
+// builders, which run on the device, and over a shared prefix, which is found on the device and
+// read once for several rows. Builders, tile schedule and attention run eagerly, then in one
+// captured graph that is replayed with other contents.
 
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -35,8 +35,8 @@ namespace {
 
 cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream(); }
 
-// A map for this batch, and the attention that reads it. The map of long rows bounds their pieces, if
-// no prefix is shared.
+// Returns a tile schedule for the batch, and the attention that uses it. The schedule limits the KV
+// splits of a row if rows may be long and no prefix is shared.
 template <typename Batch, typename Run>
 AttendPlan PlanFor(const AttentionParams& layer, const Batch& batch, const at::Tensor& q,
                    SharedPrefix shared_prefix, const Run& run) {
@@ -80,7 +80,7 @@ AttendPlan PlanRaggedOnGpu(const AttentionParams& layer, const RaggedBatch& batc
   });
 }
 
-// The step as a graph: only kernels and memsets.
+// Captures the step as a graph.
 absl::StatusOr<std::function<void()>> CaptureOnGpu(const std::function<absl::Status()>& step) {
   CheckCuda(cudaDeviceSynchronize());
   absl::Status status;

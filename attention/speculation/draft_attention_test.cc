@@ -1,5 +1,6 @@
-// Attention on the CPU through the builders of speculative, chunked, cross and context-parallel
-// batches, and over a shared prefix; once, and again over other contents in the same memory.
+// Tests attention on the CPU over the batches of the speculative, chunked, cross and
+// context-parallel builders, and over a shared prefix. Each test runs once, and again with other
+// contents in the same memory.
 
 #include "reprise/attention/testing/draft_attention.h"
 

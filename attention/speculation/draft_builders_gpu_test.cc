@@ -1,5 +1,6 @@
-// The builders of speculative batches on the device are those of the host, array by array: over
-// hostile batches, and captured in a graph that is replayed over 200 batches, larger then smaller.
+// Compares the device forms of the builders of speculative batches with the host forms, array by
+// array: for invalid batches, and in captured graphs that are replayed over large and small
+// batches.
 
 #include <algorithm>
 #include <cstddef>
@@ -40,7 +41,7 @@ class DraftBuildersGpuTest : public ::testing::Test {
 
 class DraftBuildersSmallGpuTest : public DraftBuildersGpuTest {};
 
-// A graph for many rows: more than a CTA's warps, and now and then than its threads.
+// Draws a shape with more rows than warps per CTA, and sometimes more rows than threads per CTA.
 DraftShape LargeShape(Random& random) {
   DraftShape shape;
   shape.num_rows = random.Pick({16, 112, 256, 600});
@@ -53,7 +54,7 @@ DraftShape LargeShape(Random& random) {
   return shape;
 }
 
-// Large, then small: the live rows of every other batch are few.
+// Leaves few live rows in every other batch.
 template <typename Draw>
 void KeepFewRows(Random& random, int batch, int num_rows, Draw slots_of) {
   if (batch % 2 == 0) return;
@@ -78,7 +79,7 @@ void CompareManyShapes(Carve carve, Launch launch, Draw draw, OnHost on_host, in
   }
 }
 
-// One capture, 200 batches.
+// Replays each of 4 captured graphs over 50 batches.
 template <typename Args, typename Carve, typename Launch, typename Draw, typename OnHost,
           typename SlotsOf>
 void ReplayManyBatches(Carve carve, Launch launch, Draw draw, OnHost on_host, SlotsOf slots_of) {
@@ -135,8 +136,8 @@ TEST_F(DraftBuildersGpuTest, TreeBatchesAreThoseOfTheHost) {
                                    [](const TreeBatchArgs& args) { return args.slots; });
 }
 
-// Captures each shape once, and replays it over several batches. Some rows have a parent that is no
-// earlier node.
+// Captures a graph per shape, and replays it over several batches. Some nodes have a parent that is
+// not an earlier node.
 void CompareTrees(int num_shapes) {
   Random random(kSeed + 6);
   for (int round = 0; round < num_shapes; ++round) {
@@ -162,7 +163,7 @@ void CompareTrees(int num_shapes) {
 
 TEST_F(DraftBuildersGpuTest, TokensOfTreesAreThoseOfTheHost) { CompareTrees(300); }
 
-// Captures each shape once, and replays it over several steps.
+// Captures a graph per shape, and replays it over several steps.
 void CompareDraftRows(int num_shapes, DraftRowsShape (*draw_shape)(Random&)) {
   Random random(kSeed + 7);
   for (int round = 0; round < num_shapes; ++round) {
@@ -189,8 +190,8 @@ TEST_F(DraftBuildersGpuTest, LevelsOfADraftModelsTreeAreThoseOfTheHost) {
   CompareDraftRows(400, DrawDraftTreeShape);
 }
 
-// Captures each shape once, and replays it over several batches. With hostile rows no tokens are kept
-// by cache slot: rows that overlap would race for one.
+// Captures a graph per shape, and replays it over several batches. With invalid rows, place_tokens
+// is absent: rows that overlap would race for a cache slot.
 void CompareAcceptances(int num_shapes) {
   Random random(kSeed + 2);
   for (int round = 0; round < num_shapes; ++round) {
@@ -249,7 +250,7 @@ TEST_F(DraftBuildersGpuTest, AdvancedStepsAreThoseOfTheHost) {
 }
 
 TEST_F(DraftBuildersGpuTest, PackedTablesOfAdvancedStepsAreThoseOfTheHost) {
-  // Room for about half of the longest rows: some batches find none.
+  // Room for half of the blocks of the longest rows, so that some batches have rows without room.
   const auto carve = [](DraftShape shape, ArrayCarver& carver) {
     shape.packed_indices = shape.num_rows * shape.max_blocks / 2;
     return CarveAdvanceStep(shape, carver);

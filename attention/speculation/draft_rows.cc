@@ -34,7 +34,7 @@ absl::Status CheckSizes(const DraftRowsArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("rows.num_tokens", rows.num_tokens, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("step.num_tokens", args.step.num_tokens, 0));
   if (IsTree(args)) REPRISE_RETURN_IF_ERROR(CheckLevel(args));
-  if (args.pass == NumPasses(args)) return absl::OkStatus();  // no rows
+  if (args.pass == NumPasses(args)) return absl::OkStatus();  // the last pass has no rows
   const int width = IsTree(args) && args.pass > 0 ? args.level.end - args.level.first : 1;
   return CheckAtLeast("num_logits", args.num_logits, int64_t{rows.num_rows} * width);
 }

@@ -1,8 +1,9 @@
-// Rows of a draft model's pass: one warp per row, lanes over its tokens
+// Builds the rows of a draft model's pass with one warp per row. The lanes process the row's tokens
 // (attention/speculation/draft_rows_args.h).
 //
-// Bound: latency. Each row has a chain of dependent loads (slot, lengths, table entry), once to
-// place the rows and once to write them, and about 20 bytes per token: about 3 us for 256 rows.
+// Bound: latency. Each row has a chain of dependent loads (slot, lengths, table entry). The chain
+// runs twice: once to compute the first tokens of the rows, once to write the rows. A token takes
+// about 20 bytes. About 3 us for 256 rows.
 
 #include <cuda_runtime.h>
 
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kPackingThreads)
   if (thread == 0) WriteDraftPassEnd(args, end);
 }
 
-// After the last pass.
+// Stores the drafts of the last pass.
 __global__ void __launch_bounds__(kPackingThreads)
     KeepLastDraftKernel(const __grid_constant__ DraftRowsArgs args) {
   const int row_idx = RowOfWarp();

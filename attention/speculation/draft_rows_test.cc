@@ -23,8 +23,8 @@ using ::testing::ElementsAre;
 
 std::vector<int32_t> Ints(const int32_t* data, int count) { return {data, data + count}; }
 
-// Two slots with tables {3, 1, 4} and {2, 6, 5} of blocks of 4, whose histories are 100, 101, ...
-// and 200, 201, ...; rows of slot 1 at position 9, and of slot 0 at position 7, and a padded row.
+// Two slots with tables {3, 1, 4} and {2, 6, 5}, block_size 4, and histories 100, 101, ... and 200,
+// 201, ... The rows are slot 1 at position 9, slot 0 at position 7, and a padded row.
 class TwoSequences : public ::testing::Test {
  protected:
   static constexpr int kRows = 3;
@@ -95,7 +95,7 @@ class TwoSequences : public ::testing::Test {
   DraftRowsArgs args_;
 };
 
-// The header's tree {0, 0, 1, 1, 2} of a sequence at position 9, in blocks 2, 3, 5, 6 of 4.
+// The tree of the header, for a sequence at position 9 in blocks 2, 3, 5, 6, with block_size 4.
 TEST(DraftTreeRowsTest, ALevelIsFedAtOnceAndItsNodesSeeTheirPaths) {
   int32_t table[] = {2, 3, 5, 6};
   int32_t drafted_len = 9;
@@ -156,7 +156,7 @@ TEST(DraftTreeRowsTest, ALevelIsFedAtOnceAndItsNodesSeeTheirPaths) {
   EXPECT_THAT(Ints(ids, 2), ElementsAre(77, 0));
   EXPECT_EQ(tail_len[0], 0) << "it is a chain";
 
-  // The second rank has its place two elements on.
+  // rank_stride is 2: chosen[2] is the second rank.
   chosen[0] = 50;
   chosen[2] = 51;
   args.pass = 1;
@@ -178,9 +178,9 @@ TEST(DraftTreeRowsTest, ALevelIsFedAtOnceAndItsNodesSeeTheirPaths) {
   EXPECT_EQ(drafted_len, 10);
   EXPECT_THAT(Ints(token_ids, 6), ElementsAre(77, 50, 51, 0, 0, 0));
 
-  chosen[0] = 60;  // behind node 1
-  chosen[1] = 61;  // behind node 2
-  chosen[2] = 62;  // behind node 1, the second
+  chosen[0] = 60;  // first child of node 1
+  chosen[1] = 61;  // first child of node 2
+  chosen[2] = 62;  // second child of node 1
   args.pass = 2;
   args.level.first_before = 1;
   args.level.first = 3;
@@ -188,9 +188,9 @@ TEST(DraftTreeRowsTest, ALevelIsFedAtOnceAndItsNodesSeeTheirPaths) {
   ASSERT_EQ(CheckDraftRows(args), absl::OkStatus());
   DraftRowsOnHost(args);
   EXPECT_THAT(Ints(token_ids, 6), ElementsAre(77, 50, 51, 60, 62, 61));
-  EXPECT_EQ(drafted_len, 11) << "a path of it has a node of the first level";
+  EXPECT_EQ(drafted_len, 11) << "a path has one node of the first level";
 
-  // With fewer drafts than a level needs, it is not fed, and what is beyond them stays.
+  // A row with fewer drafts than the level's nodes is not fed, and its other entries do not change.
   std::fill_n(token_ids + 1, 5, 0);
   num_proposed = 2;
   DraftRowsOnHost(args);
@@ -213,7 +213,7 @@ TEST(DraftTreeRowsTest, ALevelIsFedAtOnceAndItsNodesSeeTheirPaths) {
   EXPECT_EQ(refusal(), "tail_mask: expected an array, got none");
 }
 
-// A sequence at position 9. Its levels have two nodes; the device chooses their parents and tokens.
+// A sequence at position 9. The device chooses the parents and tokens of each level's nodes.
 TEST(DraftTreeRowsTest, NodesMayFollowAnyNodeOfAnEarlierLevel) {
   DraftRowsShape shape = {.num_rows = 1,
                           .num_slots = 1,
@@ -254,7 +254,7 @@ TEST(DraftTreeRowsTest, NodesMayFollowAnyNodeOfAnEarlierLevel) {
 }
 
 TEST_F(TwoSequences, AStepOfTwoDrafts) {
-  Run(0);  // what the draft model has not seen
+  Run(0);  // tokens that the draft model has not processed
   EXPECT_THAT(Ints(starts_, 4), ElementsAre(0, 2, 4, 4));
   EXPECT_THAT(Ints(ids_, 9), ElementsAre(208, 209, 106, 107, 0, 0, 0, 0, 0));
   EXPECT_THAT(Ints(positions_, 9), ElementsAre(8, 9, 6, 7, 0, 0, 0, 0, 0));
@@ -280,10 +280,10 @@ TEST_F(TwoSequences, AStepOfTwoDrafts) {
   EXPECT_THAT(Ints(sample_slot_, 3), ElementsAre(1, 0, -1));
   EXPECT_THAT(Ints(sample_offset_, 3), ElementsAre(1, 1, 0));
   EXPECT_THAT(Ints(token_ids_, 6), ElementsAre(209, 40, 0, 107, 50, 0));
-  EXPECT_THAT(Ints(drafted_len_, 2), ElementsAre(8, 10));  // of the first pass
+  EXPECT_THAT(Ints(drafted_len_, 2), ElementsAre(8, 10));  // includes the first pass
 
   Choose({41, 51, kNotSampled});
-  starts_[0] = 77;  // no rows are written
+  starts_[0] = 77;  // the last pass writes no rows
   Run(2);
   EXPECT_EQ(starts_[0], 77);
   EXPECT_THAT(Ints(token_ids_, 6), ElementsAre(209, 40, 41, 107, 50, 51));
@@ -343,7 +343,7 @@ TEST_F(TwoSequences, ARowThatCannotChooseHasTheDraftsBefore) {
 }
 
 TEST_F(TwoSequences, ARowWithoutABlockIsInertAndKeepsItsPlace) {
-  table_[3 + 2] = 0;  // of positions 8 on of slot 1
+  table_[3 + 2] = 0;  // positions 8 to 11 of slot 1
   Run(0);
   EXPECT_THAT(Ints(starts_, 4), ElementsAre(0, 2, 4, 4));
   EXPECT_THAT(Slots(5), ElementsAre(-1, -1, 6, 7, -1));
@@ -397,7 +397,7 @@ TEST_F(TwoSequences, BadInputIsRefusedWithNamesAndValues) {
   EXPECT_EQ(refusal(), "drafted_len: expected an array, got none");
 }
 
-// Runs the operation and the definition over the same random step.
+// Compares the operation with the definition on a random step.
 void Compare(Random& random, const DraftRowsShape& shape, const DraftHostility& hostility,
              int& num_live, int& num_faults) {
   DefinitionTwins<DraftRowsArgs> twins(
@@ -445,7 +445,7 @@ TEST(DraftRowsTest, NonsenseMakesRowsInertAndNothingElse) {
   EXPECT_GT(num_faults, 1000);
 }
 
-// The keys that queries of a random pass see, from its arrays and by the definition.
+// Compares the visible keys of a random pass's arrays with the definition.
 void CompareVisibleKeys(Random& random, DraftRowsShape shape) {
   shape.groups = {{}};
   shape.tree.clear();

@@ -60,12 +60,12 @@ absl::StatusOr<MoveKvArgs> MakeMoveKvArgs(absl::Span<const KvLayer> layers) {
   args.v_within_k = IsLatent(first);
   args.element_bytes = SizeOf(first.dtype);
   if (first.rope_dim > 0) {
-    // The rope part moves as V would: V is in the latent.
+    // V is part of the latent, so the rope part takes the arguments of V.
     if (SizeOf(first.rope_dtype) != args.element_bytes) {
       return absl::InvalidArgumentError(
           absl::StrCat("layers[0].rope_dtype: expected elements of ", args.element_bytes,
-                       " bytes, as dtype has, got ", SizeOf(first.rope_dtype),
-                       " bytes: move the two parts apart"));
+                       " bytes, as for dtype, got ", SizeOf(first.rope_dtype),
+                       " bytes: move the two parts separately"));
     }
     args.k.head_dim = first.key_dim();
     args.v = {.view = first.rope, .head_dim = first.rope_dim};
@@ -80,8 +80,8 @@ absl::StatusOr<MoveKvArgs> MakeMoveKvArgs(absl::Span<const KvLayer> layers) {
     if (!SameShape(layers[i], first) || IsLatent(layers[i]) != IsLatent(first)) {
       return absl::InvalidArgumentError(
           absl::StrCat("layers[", i,
-                       "]: expected the dtype, sizes and strides of layers[0], got others: block "
-                       "size ",
+                       "]: expected the dtype, sizes and strides of layers[0], got a different "
+                       "layout: block size ",
                        layers[i].block_size, ", heads ", layers[i].num_kv_heads, ", head dims ",
                        layers[i].head_dim_qk, " and ", layers[i].head_dim_v));
     }

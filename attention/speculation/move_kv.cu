@@ -1,12 +1,13 @@
-// Moves of keys and values: a thread handles the same few elements of a token in all moves of a
-// row, in order. What one move reads and another writes belongs to the same thread, so no thread
-// waits for another.
+// Moves keys and values. A thread processes the same few elements of a token in all moves of a row,
+// in order. An element that one move reads and another move writes therefore belongs to one thread,
+// and no thread waits for another thread.
 //
-// Grid: x rows, y layers, z K or V. Threads over the elements of a token, 16 bytes each where
-// strides and addresses allow, single elements otherwise.
+// Grid: x is the row, y the layer, z K or V. The threads of a CTA are distributed over the elements
+// of a token, with 16 bytes per thread if strides and addresses allow it, and one element
+// otherwise.
 //
 // Bound: latency of a load and a store per move, and bytes: 256 rows with 4 moves of 4 KB in 32
-// layers are 2 * 134 MB. Rows without a move end at once.
+// layers are 2 * 134 MB. Rows without a move exit early.
 
 #include <cuda_runtime.h>
 
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Whether the elements of a head can be moved 16 bytes at a time in all layers.
+// Returns whether the elements of a head can be moved 16 bytes at a time in all layers.
 bool IsWide(const MoveKvArgs& args, const MovePart& part, void* const* data) {
   const int64_t elements = kWideBytes / args.element_bytes;
   const KvView& view = part.view;

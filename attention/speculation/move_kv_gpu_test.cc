@@ -1,4 +1,4 @@
-// Moves of keys and values on the device leave the cache as those of the definition do.
+// Compares the cache after moves on the device with the cache after moves by the definition.
 
 #include <cuda_runtime_api.h>
 

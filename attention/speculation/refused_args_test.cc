@@ -1,5 +1,6 @@
-// What the builders of batches refuse, they refuse in both forms and with one message: on the host,
-// and, in builds with CUDA, at the launch, before any call of CUDA. No GPU is needed.
+// Tests that the host form and the device form of each builder reject invalid arguments with the
+// same message. The device form (builds with CUDA only) does so before any CUDA call, so no GPU is
+// needed.
 
 #include <cstdint>
 #include <functional>
@@ -41,7 +42,7 @@ constexpr DraftShape kShape = {.num_rows = 2,
                                .num_tokens = 10,
                                .max_context_len = 12};
 
-// A builder's check, its host form and its launch; the launch is null in builds without CUDA.
+// The check, the host form and the launch of a builder. The launch is null in builds without CUDA.
 template <typename Args>
 struct Forms {
   absl::Status (*check)(const Args&);
@@ -70,7 +71,7 @@ void ExpectRefused(const Forms<Args>& forms, const Args& good,
   }
 }
 
-// Of the arguments in which `table_of` finds the block table.
+// Returns invalid block tables and their messages. `table_of` returns the block table of arguments.
 template <typename Args, typename TableOf>
 std::vector<Refusal<Args>> TableRefusals(TableOf table_of) {
   return {
@@ -82,7 +83,7 @@ std::vector<Refusal<Args>> TableRefusals(TableOf table_of) {
        [=](Args& args) { table_of(args).max_blocks = -1; }},
       {"table.num_blocks: expected at least 0, got -1",
        [=](Args& args) { table_of(args).num_blocks = -1; }},
-      // With a stride of 0 each row of the table would be row 0.
+      // With a stride of 0, all rows of the table would be the same row.
       {"table.row_stride: expected at least 3, got 0",
        [=](Args& args) { table_of(args).row_stride = 0; }},
       {"table.row_stride: expected at least 3, got -3",
@@ -555,7 +556,7 @@ TEST(RefusedArgsTest, Moves) {
        {"row_stride: expected at least 3, got 2", [](Args& args) { args.row_stride = 2; }},
        {"k_data: expected an array, got none", [](Args& args) { args.k_data[0] = nullptr; }},
        {"v_data: expected an array, got none", [](Args& args) { args.v_data[0] = nullptr; }}});
-  // Of a latent cache V is part of K: its own fields are not used.
+  // In an MLA cache V is part of K, and the fields of V are not used.
   MoveKvArgs latent = good;
   latent.v_within_k = true;
   latent.v = {};

@@ -1,4 +1,4 @@
-// The device form of tree batches: the launches of two operations.
+// The device form of tree batches: launches the two operations.
 
 #include "absl/status/status.h"
 #include "reprise/attention/metadata/batch_gather.h"

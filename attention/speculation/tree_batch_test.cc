@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 using Memory = BuilderMemory<TreeBatchArgs>;
 
-// The example of the header: 10 tokens in blocks {7, 2, 9, 5} of 4, and a tree of 5 nodes.
+// The example of the header: 10 tokens in blocks {7, 2, 9, 5}, block_size 4, and a tree of 5 nodes.
 class OneTree : public ::testing::Test {
  protected:
   OneTree() {

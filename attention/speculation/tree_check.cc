@@ -10,7 +10,8 @@
 namespace reprise {
 namespace {
 
-// The parent of `node` is at or after it. The error says whether its ancestors lead back to it.
+// Returns the error for a node whose parent is not an earlier node. The message depends on whether
+// the node's ancestors form a cycle through the node.
 absl::Status RefuseParent(absl::Span<const int32_t> parents, int node) {
   const int num_nodes = static_cast<int>(parents.size());
   std::string path = absl::StrCat(node);

@@ -50,7 +50,7 @@ TEST(TreeCheckTest, WhatIsNoTreeIsRefusedWithTheNode) {
             "parents: expected a tree, got a cycle through nodes 2, 4, 3");
   EXPECT_EQ(Refusal({-1, 2, 0}),
             "parents[1]: expected -1 to 0 (a parent comes before its children), got 2");
-  // Node 1 leads into a cycle of others.
+  // The path of node 1 leads into a cycle that does not include node 1.
   EXPECT_EQ(Refusal({-1, 2, 3, 2}),
             "parents[1]: expected -1 to 0 (a parent comes before its children), got 2");
 }

@@ -13,7 +13,7 @@ void SetBit(absl::Span<uint8_t> mask, int64_t bit) {
   mask[bit / 8] |= static_cast<uint8_t>(1 << bit % 8);
 }
 
-// Bits [begin, begin + count).
+// Sets bits [begin, begin + count).
 void SetBits(absl::Span<uint8_t> mask, int64_t begin, int64_t count) {
   const int64_t end = begin + count;
   for (; begin < end && begin % 8 != 0; ++begin) SetBit(mask, begin);

@@ -32,11 +32,11 @@ TEST(TreeMaskTest, WithoutKeysBeforeItTheLastBitsAreZero) {
   std::vector<uint8_t> mask(TreeMaskBytes(5, 0), 0xff);
   ASSERT_EQ(mask.size(), 4u);  // 25 bits
   ASSERT_EQ(WriteTreeMask(kTree, 0, absl::MakeSpan(mask)), absl::OkStatus());
-  // 10000 11000 10100 11010 10101, from the lowest bit.
+  // Bits from the lowest: 10000 11000 10100 11010 10101.
   EXPECT_THAT(mask, ElementsAre(0x61, 0x94, 0x55, 0x01));
 }
 
-// Up to 64 nodes the tail mask says the same.
+// For up to 64 nodes, the tail mask has the same bits.
 TEST(TreeMaskTest, SmallTreesHaveTheBitsOfTheirTailMasks) {
   Random random(7);
   for (int round = 0; round < 200; ++round) {

@@ -1,8 +1,8 @@
-// Tokens of trees of drafts: one warp per row, lanes over its nodes
+// Turns chains into trees with one warp per row. The lanes process the row's nodes
 // (attention/speculation/tree_tokens_args.h).
 //
-// Bound: latency of a chain of dependent loads per row: its lengths, then a parent for each level of
-// the deepest node.
+// Bound: latency of a chain of dependent loads per row: the row's lengths, then one parent per
+// level of the deepest node.
 
 #include <cuda_runtime.h>
 

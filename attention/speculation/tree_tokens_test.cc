@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// A plain row, then the tree of the header's picture, then a padded row.
+// A row without drafts, the tree of the header, and a padded row.
 class TreeTokensOfThreeRows : public ::testing::Test {
  protected:
   TreeTokensOfThreeRows() {
@@ -41,7 +41,7 @@ class TreeTokensOfThreeRows : public ::testing::Test {
   int32_t seq_lens_[3] = {5, 15, 0};
   int32_t table_row_[3] = {0, 1, 0};
   int32_t first_verified_[3] = {-1, 3, -1};
-  int32_t sample_offset_[7] = {0, 4, 0, 0, 1, 2, 3};  // as refill leaves them
+  int32_t sample_offset_[7] = {0, 4, 0, 0, 1, 2, 3};  // as written by refill
   int32_t positions_[8] = {4, 10, 11, 12, 13, 14, 0, 0};
   int64_t slot_mapping_[8] = {4, 10, 11, 12, 13, 14, -1, -1};
   int32_t model_positions_[16] = {};
@@ -60,7 +60,7 @@ TEST_F(TreeTokensOfThreeRows, ATreeHasThePositionsMasksAndNumbersOfItsNodes) {
     EXPECT_THAT(tail_len_, ElementsAre(0, 5, 0));
     EXPECT_THAT(positions_, ElementsAre(4, 10, 11, 11, 12, 12, 0, 0));
     EXPECT_THAT(tail_mask_, ElementsAre(0, 0b1, 0b11, 0b101, 0b1011, 0b10101, 0, 0));
-    // The row's last node has the row's logits, those before it have rows 3 to 6.
+    // The last node has the logits at the row's index, 1. The other nodes have rows 3 to 6.
     EXPECT_THAT(sample_offset_, ElementsAre(0, 2, 0, 0, 1, 1, 2));
   }
 }
@@ -121,7 +121,7 @@ TEST_F(TreeTokensOfThreeRows, BadInputIsRefusedWithNamesAndValues) {
   EXPECT_EQ(refusal(), "");
 }
 
-// A random batch for the operation and for its definition.
+// Two copies of a random batch: one for the operation, one for its definition.
 struct Twins : DefinitionTwins<TreeTokensArgs> {
   Twins(const TreeShape& shape, Random& random, double hostility)
       : DefinitionTwins([&](ArrayCarver& carver) { return CarveTreeTokens(shape, carver); }) {
