@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kIndent[] = "  ";
 
-// Keys [begin, end) of a row, split at block borders.
+// Keys [begin, end) of a row, with a gap after each block.
 struct Columns {
   int begin = 0;
   int end = 0;
@@ -33,7 +33,8 @@ char MarkOf(const AttentionParams& layer, const BatchRow& row, int query, int ke
   return in_tail ? static_cast<char>('0' + *position % 10) : '#';
 }
 
-// The positions at which blocks begin, above their columns, where there is room for them.
+// Returns the heading: the position of the first key of each block, above the key's column.
+// Positions without room are omitted.
 std::string Heading(const Columns& columns, const BatchRow& row) {
   std::string line;
   size_t at = 0;
@@ -81,7 +82,7 @@ std::string Queries(int count) { return absl::StrCat(count, count == 1 ? " query
 
 std::string Keys(int count) { return absl::StrCat(count, count == 1 ? " key" : " keys"); }
 
-// The blocks that hold the row's keys; a dash for blocks that none of its queries reads.
+// Returns the blocks of the row's keys, with a dash for each block that no query of the row reads.
 std::string Blocks(const PagedBatch& batch, const AttentionParams& layer, const BatchRow& row,
                    int block_size) {
   KeyRange read = {.begin = row.seq_len, .end = 0};

@@ -1,5 +1,5 @@
-// A batch drawn as text: for each query the keys that it sees, before and after any builder. For
-// documentation and debugging.
+// Draws a batch as text: for each query, the keys that the query sees. Works for the batches of all
+// builders. For documentation and debugging.
 //
 //   std::cout << DrawBatch(batch, layer, {.block_size = 4});
 //
@@ -8,14 +8,15 @@
 //         0    4 | #### #
 //         1    5 | #### ##
 //
-// Columns are the keys of the row, from its key_start on, a gap at each block's end; their heading
-// says at which position each block begins. A visible key is drawn as #, an invisible one as a
-// point. In a row with a tail, where positions depend on the query, columns are still the keys in
-// the order of the table, and a seen key of the tail is drawn as the last digit of its position.
-// Rows without queries are left out; a row whose queries see no key says so.
+// A column is a key of the row, starting at key_start, with a gap after each block. The heading has
+// the position of the first key of each block. # is a visible key, and a dot is an invisible key.
+// In a row with a tail, positions depend on the query: columns are still in the order of the table,
+// and a visible key of the tail is drawn as the last digit of its position. A table entry that no
+// query reads is drawn as a dash. Rows without queries are omitted. For rows without keys, a line
+// states that the queries see no key.
 //
-// Simple rather than fast. REQUIRES: host pointers, and what the batch's contract says. Table
-// entries that no query reads are drawn as a dash. Pure function.
+// Not optimised for speed. Pure function. REQUIRES: pointers are on the host, and the batch is
+// valid (attention/paged_batch.h).
 
 #ifndef REPRISE_ATTENTION_REFERENCE_BATCH_PICTURE_H_
 #define REPRISE_ATTENTION_REFERENCE_BATCH_PICTURE_H_
@@ -31,14 +32,14 @@ namespace reprise {
 
 struct PictureOptions {
   int block_size = 1;
-  int q_head = 0;         // matters only to sparse patterns
-  int max_columns = 100;  // keys drawn per row: the last ones; "<" replaces the keys before them
+  int q_head = 0;         // used only for sparse patterns
+  int max_columns = 100;  // only the last keys of a row are drawn; "<" replaces the other keys
 };
 
 std::string DrawBatch(const PagedBatch& batch, const AttentionParams& layer,
                       const PictureOptions& options);
 
-// Blocks are not drawn; columns are the row's own keys.
+// Draws a batch over contiguous keys. There are no blocks; columns are the row's keys.
 std::string DrawBatch(const RaggedBatch& batch, const AttentionParams& layer,
                       const PictureOptions& options);
 

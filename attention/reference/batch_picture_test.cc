@@ -69,7 +69,7 @@ TEST(BatchPictureTest, EntriesThatNobodyReadsAreDashesAndNotLookedAt) {
 }
 
 TEST(BatchPictureTest, ATreesKeysShowThePositionsThatTheirPathsGiveThem) {
-  // Three keys in the cache, then a root with two children: the second child, too, is at 4.
+  // Three keys in the cache, then a root with two children. Both children have position 4.
   const int32_t loc[] = {0, 3};
   const int32_t seq_lens[] = {6};
   const int32_t positions[] = {3, 4, 4};

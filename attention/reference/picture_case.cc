@@ -22,7 +22,7 @@
 namespace reprise {
 namespace {
 
-// A table of blocks for rows of these lengths.
+// A block table for rows with the given lengths.
 struct Table {
   Table(const std::vector<int32_t>& lens, int block_size)
       : block_size(block_size), num_tables(static_cast<int>(lens.size())) {
@@ -53,7 +53,7 @@ struct Table {
   std::vector<int32_t> entries;
 };
 
-// Arrays of a batch whose rows are the table's.
+// Arrays of a batch. Row r uses table row r.
 struct BatchMemory {
   enum class Tails { kNone, kGiven };
 
@@ -92,7 +92,7 @@ absl::Status CheckSameLength(absl::string_view name, size_t got, absl::string_vi
                              size_t expected) {
   if (got == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, ": expected ", expected, " as ", other, ", got ", got));
+      absl::StrCat(name, ": expected ", expected, " (length of ", other, "), got ", got));
 }
 
 absl::Status CheckCase(const PictureCase& picture) {
@@ -105,7 +105,7 @@ absl::Status CheckCase(const PictureCase& picture) {
   for (size_t r = 0; r < picture.query_lens.size(); ++r) {
     if (picture.query_lens[r] <= picture.seq_lens[r]) continue;
     return absl::InvalidArgumentError(absl::StrCat("seq_lens[", r, "]: expected at least ",
-                                                   picture.query_lens[r], " (its queries), got ",
+                                                   picture.query_lens[r], " (its query_len), got ",
                                                    picture.seq_lens[r]));
   }
   for (size_t r = 0; r < picture.query_lens.size() && !picture.tree.empty(); ++r) {
@@ -218,7 +218,7 @@ class CaseDrawing {
     return absl::OkStatus();
   }
 
-  // Tokens in the cache before the step.
+  // Returns the number of tokens in the cache before the step, by row.
   std::vector<int32_t> Cached() const {
     std::vector<int32_t> cached = picture_.seq_lens;
     for (size_t r = 0; r < cached.size(); ++r) cached[r] -= picture_.query_lens[r];
@@ -248,7 +248,7 @@ class CaseDrawing {
   absl::Status DrawRank(const PagedBatch& rows, int rank) {
     const KeyPositions keys = {
         .rank = rank, .world = *picture_.ranks, .interleave = picture_.interleave};
-    // With room for one more turn of all ranks, so that no rank's table clips the others.
+    // One more cycle of room, so that no rank's table limits the context.
     std::vector<int32_t> local_lens = picture_.seq_lens;
     for (int32_t& length : local_lens) {
       length = static_cast<int32_t>(LocalLen(length + CycleLen(keys), keys));

@@ -1,9 +1,10 @@
-// A batch described by a few numbers, drawn before and after a builder: what show_batch prints.
+// Draws a batch that is described by a few numbers, before and after a builder. show_batch prints
+// these drawings.
 //
 //   absl::StatusOr<std::string> text = DrawCase(
 //       {.query_lens = {4, 10, 5}, .seq_lens = {6, 17, 9}, .block_size = 2, .chunk_size = 4});
 //
-// Blocks are numbered 1, 2, ... through the rows. Pure function.
+// Blocks have the numbers 1, 2, ... in the order of the rows. Pure function.
 
 #ifndef REPRISE_ATTENTION_REFERENCE_PICTURE_CASE_H_
 #define REPRISE_ATTENTION_REFERENCE_PICTURE_CASE_H_
@@ -23,18 +24,18 @@ struct PictureCase {
   int block_size = 1;
   std::optional<int> window_left = {};
   std::optional<int> window_right = {};
-  // Each of these draws one more batch, built from the rows.
+  // Each of the following fields that is set adds one drawing.
   std::optional<int> chunk_size = {};        // virtual rows of chunked-local attention
   std::vector<int32_t> encoder_lens = {};    // cross attention: number of encoder keys per row
-  std::vector<int32_t> tree = {};            // parents: the queries of each row are this token tree
-  std::optional<int> ranks = {};             // number of ranks; draws the keys of each
-  int interleave = 1;                        // consecutive tokens that a rank holds
+  std::vector<int32_t> tree = {};            // parents of the token tree that is each row's queries
+  std::optional<int> ranks = {};             // number of ranks; adds one drawing per rank
+  int interleave = 1;                        // number of consecutive tokens that a rank holds
   std::vector<int32_t> encoder_inputs = {};  // encoder self-attention: input lengths
   std::vector<int32_t> profile_inputs = {};  // a profile run: sequence lengths
 };
 
-// The rows, if there are any, then a drawing for each builder, each under a heading. Errors:
-// InvalidArgument for what the builders refuse, and for lists of different lengths.
+// Returns a drawing of the rows, if there are any, then one drawing per builder. Each drawing has a
+// heading. Errors: InvalidArgument from the builders, or for lists of different lengths.
 absl::StatusOr<std::string> DrawCase(const PictureCase& picture);
 
 }  // namespace reprise

@@ -40,30 +40,30 @@ TEST(PictureCaseTest, WhatCannotBeDrawnIsRefusedWithNamesAndValues) {
     return std::string(status.message());
   };
   EXPECT_EQ(refusal({.query_lens = {1, 2}, .seq_lens = {1}}),
-            "seq_lens: expected 2 as query_lens, got 1");
+            "seq_lens: expected 2 (length of query_lens), got 1");
   EXPECT_EQ(refusal({.query_lens = {4}, .seq_lens = {3}}),
-            "seq_lens[0]: expected at least 4 (its queries), got 3");
+            "seq_lens[0]: expected at least 4 (its query_len), got 3");
   EXPECT_EQ(refusal({.query_lens = {1}, .seq_lens = {1}, .block_size = 0}),
             "block_size: expected at least 1, got 0");
   EXPECT_EQ(refusal({.query_lens = {1}, .seq_lens = {1}, .chunk_size = 0}),
             "chunk_size: expected at least 1, got 0");
   EXPECT_EQ(refusal({.query_lens = {1}, .seq_lens = {1}, .encoder_lens = {1, 2}}),
-            "encoder_lens: expected 1 as query_lens, got 2");
+            "encoder_lens: expected 1 (length of query_lens), got 2");
   EXPECT_THAT(refusal({.query_lens = {1}, .seq_lens = {1}, .encoder_lens = {-1}}),
               HasSubstr("encoder_len -1"));
   EXPECT_THAT(refusal({.query_lens = {-1}, .seq_lens = {1}}), HasSubstr("query_len"));
   EXPECT_EQ(refusal({.query_lens = {2}, .seq_lens = {9}, .tree = {-1, 0, 1}}),
-            "query_lens[0]: expected 3 as tree, got 2");
+            "query_lens[0]: expected 3 (length of tree), got 2");
   EXPECT_THAT(refusal({.query_lens = {2}, .seq_lens = {9}, .tree = {-1, 1}}), HasSubstr("cycle"));
   EXPECT_EQ(refusal({.query_lens = {2}, .seq_lens = {9}, .ranks = 0}),
             "ranks and interleave: expected at least 1, got 0 and 1");
   EXPECT_THAT(refusal({.encoder_inputs = {-1}}), HasSubstr("rows[0]: a length"));
 }
 
-// The drawings on the page are equal to the tool's output.
+// The drawings in docs/metadata.md must equal the output of show_batch.
 TEST(PictureCaseTest, TheDrawingsInTheDocumentationAreThoseOfTheTool) {
   std::ifstream file("docs/metadata.md");
-  ASSERT_TRUE(file) << "docs/metadata.md is not with the test";
+  ASSERT_TRUE(file) << "docs/metadata.md is missing from the test's data";
   std::ostringstream page;
   page << file.rdbuf();
   struct Example {

@@ -16,7 +16,7 @@ T ValueOf(const Scale& scale, int64_t table_row, int64_t kv_head) {
                     : scale.value;
 }
 
-// Turns the pairs (d, d + rotary_dim / 2) of `x` to `position`.
+// Rotates the pairs (d, d + rotary_dim / 2) of `x` by the angles for `position`.
 template <typename T>
 void Rotate(const RotaryParams& rotary, int64_t position, std::vector<T>& x) {
   const int rotary_dim = rotary.rotary_dim == 0 ? static_cast<int>(x.size()) : rotary.rotary_dim;
@@ -53,10 +53,10 @@ std::vector<T> LoadHead(const TokenView& tokens, int64_t token, int head, int he
   return x;
 }
 
-// The factors and terms of one query's logits.
+// The parameters of one query's logits.
 template <typename T>
 struct Logits {
-  T scale;  // all factors together
+  T scale;  // product of all scales
   int64_t query_position;
   T alibi_slope;
 
@@ -73,18 +73,18 @@ T SlopeOf(const AttentionParams& layer, const BatchRow& row, int q_head) {
                             : 0;
 }
 
-// One query of one head.
+// The query vector of one token and head.
 template <typename T>
 struct QueryHead {
-  int query = 0;  // of the row
+  int query = 0;  // index in the row
   int q_head = 0;
   std::vector<T> vector;
   T score_scale;
   T v_scale;
 };
 
-// Writes out [head_dim_v] of one query of one head, and returns its lse. load_k and load_v return
-// the vectors of a local key.
+// Writes out [head_dim_v] for one query and head, and returns its lse. load_k and load_v return the
+// vectors of a local key.
 template <typename T, typename LoadK, typename LoadV>
 T Attend(const AttentionParams& layer, const BatchRow& row, const QueryHead<T>& head,
          DType product_dtype, const LoadK& load_k, const LoadV& load_v, T* out) {
@@ -112,7 +112,7 @@ T Attend(const AttentionParams& layer, const BatchRow& row, const QueryHead<T>& 
     largest = std::max(largest, scores.back());
   }
 
-  // Always exp(x - largest), so that nothing overflows.
+  // exp(x - largest) cannot overflow.
   T sum = layer.sinks ? std::exp(layer.sinks[head.q_head] - largest) : 0;
   for (size_t j = 0; j < keys.size(); ++j) {
     const T weight = std::exp(scores[j] - largest);
@@ -125,13 +125,13 @@ T Attend(const AttentionParams& layer, const BatchRow& row, const QueryHead<T>& 
   return std::log(sum) + largest;
 }
 
-// K, V or the rope part of the keys of a cache.
+// A cache's K, V, or rope parts of K.
 struct CachedVectors {
   KvView view;
   DType dtype;
   int dim = 0;
-  TokenView new_tokens = {};  // the last query_len keys of the row; null data: none
-  Scale scale = {};           // later multiplies all keys of the row
+  TokenView new_tokens = {};  // replaces the row's last query_len keys; null data: absent
+  Scale scale = {};           // new tokens are divided by it, because it later scales all keys
 };
 
 template <typename T>
@@ -141,7 +141,8 @@ ReferenceResult<T> NothingSeen(const AttentionParams& layer, int num_tokens) {
           .lse = std::vector<T>(num_heads, -std::numeric_limits<T>::infinity())};
 }
 
-// The query of one head. Its dims that meet keys' rope parts take the ratio of the parts' scales.
+// Returns the query of one head. The dims that multiply the rope parts of keys are scaled by
+// rope_scale / k_scale, because all scores are later multiplied by k_scale.
 template <typename T>
 std::vector<T> LoadQuery(const AttentionParams& layer, const KvLayer& kv, const TokenView& q,
                          int64_t token, int q_head, const BatchRow& row, DType product_dtype) {
@@ -155,7 +156,8 @@ std::vector<T> LoadQuery(const AttentionParams& layer, const KvLayer& kv, const 
   return x;
 }
 
-// load_k(row, kv_head, local key) -> vector, load_v likewise. `kv`: scales and the rope part.
+// Computes attention for all rows and heads. load_k and load_v return the vector for (row, kv_head,
+// local key). `kv` gives the scales and the size of the rope part.
 template <typename T, typename Batch, typename LoadK, typename LoadV>
 ReferenceResult<T> AttendAll(const AttentionParams& layer, const Batch& batch, const TokenView& q,
                              const KvLayer& kv, DType product_dtype, const LoadK& load_k,

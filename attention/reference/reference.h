@@ -1,15 +1,19 @@
-// Attention by its definition: the plain computation that every kernel is tested against.
+// Computes attention by its definition, in plain loops. All kernels are tested against these
+// functions.
 //
 //   ReferenceResult<double> expected = ReferencePagedAttention<double>(layer, batch, q, kv);
 //   // expected.out[(t * num_q_heads + h) * head_dim_v + d], expected.lse[t * num_q_heads + h]
 //
-// Covers every field of PagedBatch, RaggedBatch, AttentionParams and KvLayer, for any dtype and
+// Supports every field of PagedBatch, RaggedBatch, AttentionParams and KvLayer, for any dtype and
 // layout. Reads an element only if a query sees it. All sums, products and functions are computed
-// in T: float64 is the exact result; float32 measures the error of that precision on the same
-// inputs, from which tests derive their tolerance. Results are not rounded to the dtype of q.
-// `product_dtype` rounds the operands of products to that dtype, as kernels on tensor cores must: q
-// and k after a rotary embedding, q after the ratio of KvLayer::rope_scale, and weights before they
-// multiply V (but not in their sum). The result shows the error of that arithmetic.
+// in T. With float64 the result counts as exact. With float32 it gives the error of that precision
+// on the same inputs, and tests derive their tolerance from that error. Results are not rounded to
+// the dtype of q.
+//
+// The operands of MMAs are rounded to `product_dtype`, as in tensor-core kernels: q and k after
+// rotary embedding, q after the multiplication by the ratio of KvLayer::rope_scale, and softmax
+// weights before the multiplication with V (but not in the sum of weights). The result then has the
+// error of that arithmetic.
 //
 // Host memory only. Thread safety: const data. Cost: a few ns per query, head, key and dim.
 
@@ -34,7 +38,7 @@ struct ReferenceResult {
   std::vector<T> lse;  // [num_tokens, num_q_heads]
 };
 
-// T is float or double.
+// Returns out and lse of all tokens. T is float or double.
 template <typename T>
 ReferenceResult<T> ReferencePagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                                            const TokenView& q, const KvLayer& kv,

@@ -20,7 +20,8 @@ using ::testing::Pointwise;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// One row, one query at the end, head_dim 2, block_size 2, blocks of the table in falling order.
+// One row whose last token is the only query. head_dim is 2 and block_size is 2. The table lists
+// the blocks in descending order.
 class OneQuery {
  public:
   explicit OneQuery(int seq_len) : seq_lens_{seq_len}, kv_(Options(seq_len)) {
@@ -83,7 +84,7 @@ TEST(ReferenceTest, KeysAreWeighedByTheExponentialOfTheirScores) {
   query.SetKey(0, {0, 0}, {1, 0});
   query.SetKey(1, {std::log(2.0), 0}, {0, 1});
   query.SetKey(2, {0, 0}, {1, 4});
-  const auto result = query.Attend();  // weights 1/4, 1/2, 1/4, but for log 2 in float32
+  const auto result = query.Attend();  // weights 1/4, 1/2, 1/4, up to log 2 in float32
   EXPECT_THAT(result.out, Pointwise(DoubleNear(1e-7), {0.5, 1.5}));
   EXPECT_NEAR(result.lse[0], std::log(4.0), 1e-7);
 }
@@ -107,7 +108,8 @@ TEST(ReferenceTest, ScalesMultiplyScoresAndValues) {
   EXPECT_THAT(result.out, ElementsAre(50, 70));
 }
 
-// A latent and its rope part, each with a scale of its own, are the key that they make together.
+// A latent and a rope part that are stored separately, with different scales, give the same result
+// as one joined key.
 TEST(ReferenceTest, ALatentAndARopePartApartAreTheKeyOfBoth) {
   KvMemoryOptions options = {.layout = KvMemoryLayout::kMla,
                              .num_blocks = 2,
@@ -178,7 +180,7 @@ TEST(ReferenceTest, ScalesAreReadByTableRowAndKvHead) {
   std::array<float, 4> q = {1, 1, 1, 1};
   const auto result =
       ReferencePagedAttention<double>(layer, batch, {.data = q.data(), .head_stride = 1}, kv);
-  EXPECT_THAT(result.out, ElementsAre(5, 5, 6, 6));  // two q heads a kv head
+  EXPECT_THAT(result.out, ElementsAre(5, 5, 6, 6));  // two q heads per kv head
 }
 
 TEST(ReferenceTest, SoftcapComesBeforeAlibi) {
@@ -207,7 +209,7 @@ TEST(ReferenceTest, AlibiGrowsWithTheDistanceToEitherSide) {
 
 TEST(ReferenceTest, SlopesAndScalesAreReadByTableRowAndQHead) {
   const std::array<float, 6> slopes = {9,    9,     9,
-                                       0.5f, 0.25f, 9};  // [2 table rows, 2 heads], 3 apart
+                                       0.5f, 0.25f, 9};  // [2 table rows, 2 heads], row stride 3
   const std::array<float, 2> scales = {2, -3};
   const std::array<int32_t, 2> loc = {0, 1};
   const std::array<int32_t, 1> two = {2};
@@ -243,12 +245,12 @@ TEST(ReferenceTest, ASinkTakesWeightAndCountsInLse) {
   query.layer.sinks = sinks.data();
   query.SetKey(0, {0, 0}, {8, 2});
   const auto result = query.Attend();
-  EXPECT_THAT(result.out, ElementsAre(4, 1));  // half goes to the sink
+  EXPECT_THAT(result.out, ElementsAre(4, 1));  // the sink has half of the weight
   EXPECT_NEAR(result.lse[0], std::log(2.0), 1e-12);
 }
 
 TEST(ReferenceTest, AQueryThatSeesNothingGivesZeroAndMinusInfinityInSpiteOfSinks) {
-  OneQuery query(2);  // keys are NaN
+  OneQuery query(2);  // the keys are NaN
   const std::array<float, 1> sinks = {3.0f};
   const std::array<int32_t, 1> positions = {-1};
   query.layer.sinks = sinks.data();
@@ -268,7 +270,7 @@ TEST(ReferenceTest, ScoresFarBeyondTheRangeOfExpDoNotOverflow) {
 }
 
 TEST(ReferenceTest, RotaryTurnsQueryAndKeyByTheirPositions) {
-  OneQuery query(2);  // frequency 1: the query at position 1 turns by 1 rad, the key at 0 by 0
+  OneQuery query(2);  // frequency 1: rotates the query at position 1 by 1 rad, the key at 0 by 0
   query.layer.rotary = RotaryParams{};
   query.layer.window_right = 0;
   query.SetKey(0, {1, 0}, {1, 0});
@@ -277,7 +279,7 @@ TEST(ReferenceTest, RotaryTurnsQueryAndKeyByTheirPositions) {
   const double weight = std::exp(std::cos(1.0)) / (std::exp(std::cos(1.0)) + std::exp(1.0));
   EXPECT_THAT(result.out, Pointwise(DoubleNear(1e-12), {weight, 1 - weight}));
 
-  query.layer.rotary->rope_scale = 4.0f;  // now by a quarter of it
+  query.layer.rotary->rope_scale = 4.0f;  // a quarter of the angle
   EXPECT_NEAR(query.Attend().lse[0], std::log(std::exp(std::cos(0.25)) + std::exp(1.0)), 1e-12);
 }
 
@@ -301,17 +303,17 @@ TEST(ReferenceTest, RotaryLeavesDimsPastRotaryDim) {
                                  .rotary = RotaryParams{.rotary_dim = 2}};
   const auto result = ReferenceRaggedAttention<double>(layer, batch, {.data = q.data()},
                                                        {.data = k.data()}, {.data = v.data()});
-  EXPECT_NEAR(result.lse[0], 5, 1e-12);  // 1 * 2 + 1 * 3, unturned
+  EXPECT_NEAR(result.lse[0], 5, 1e-12);  // 1 * 2 + 1 * 3, not rotated
 }
 
-// The same rows as a paged and as a ragged batch: the results must be equal.
+// Compares the results of the same rows as a paged batch and as a ragged batch.
 TEST(ReferenceTest, PagedAndRaggedAgreeOnTheSameKeys) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const RaggedFixture fixture = MakeRaggedFixture({.seed = seed});
     SCOPED_TRACE(fixture.description);
     const RaggedBatch ragged = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
-    // Below, all rows share a table row and have other positions.
+    // Skips layers that depend on table rows or positions, which differ in the paged batch below.
     if (layer.q_scale.row_stride > 0 || layer.rotary || layer.sparse) continue;
     if (layer.alibi_row_stride > 0) continue;
     const TokenView k = fixture.k.View(OnHost);
@@ -319,7 +321,7 @@ TEST(ReferenceTest, PagedAndRaggedAgreeOnTheSameKeys) {
     const auto expected =
         ReferenceRaggedAttention<double>(layer, ragged, fixture.q.View(OnHost), k, v);
 
-    // k and v as a cache of one block, in which row r starts at key_start_loc[r].
+    // k and v are a cache of one block. Row r starts at key_start_loc[r].
     std::vector<int32_t> seq_lens;
     const std::vector<int32_t> table_row(ragged.num_rows, 0);
     std::vector<int32_t> positions(ragged.num_tokens);

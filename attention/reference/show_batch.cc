@@ -1,4 +1,4 @@
-// Prints which keys each query of a batch sees, before and after a builder.
+// Prints the keys that each query of a batch sees, before and after a builder.
 //
 //   show_batch --query_lens 4,10,5 --seq_lens 6,17,9 --block_size 2 --chunk_size 4
 //   show_batch --query_lens 1,3 --seq_lens 9,12 --block_size 4 --window_left 3
@@ -26,15 +26,16 @@
 using Words = std::vector<std::string>;
 
 ABSL_FLAG(Words, query_lens, Words(), "new tokens of each row");
-ABSL_FLAG(Words, seq_lens, Words(), "keys of each row, its new tokens included");
-ABSL_FLAG(int, block_size, 1, "tokens of a block");
-ABSL_FLAG(int, window_left, -1, "keys before its own that a query sees; -1: all");
-ABSL_FLAG(int, window_right, -1, "keys after its own that a query sees; -1: all");
-ABSL_FLAG(int, chunk_size, 0, "cut rows at chunks of so many tokens; 0: not");
+ABSL_FLAG(Words, seq_lens, Words(), "keys of each row, including its new tokens");
+ABSL_FLAG(int, block_size, 1, "tokens per block");
+ABSL_FLAG(int, window_left, -1, "keys to the left of its own key that a query sees; -1: all");
+ABSL_FLAG(int, window_right, -1, "keys to the right of its own key that a query sees; -1: all");
+ABSL_FLAG(int, chunk_size, 0, "chunk size of chunked-local attention in tokens; 0: off");
 ABSL_FLAG(Words, encoder_lens, Words(), "cross attention: encoder tokens of each row");
-ABSL_FLAG(Words, tree, Words(), "the parents of a token tree, -1 for none: each row's queries");
-ABSL_FLAG(int, ranks, 0, "draw the keys of each of so many ranks; 0: not");
-ABSL_FLAG(int, interleave, 1, "consecutive tokens that a rank holds");
+ABSL_FLAG(Words, tree, Words(),
+          "parents of the token tree that is each row's queries; -1: no parent");
+ABSL_FLAG(int, ranks, 0, "number of context-parallel ranks; draws each rank's keys; 0: off");
+ABSL_FLAG(int, interleave, 1, "number of consecutive tokens that a rank holds");
 ABSL_FLAG(Words, encoder_inputs, Words(), "encoder self-attention: tokens of each input");
 ABSL_FLAG(Words, profile_inputs, Words(), "a profile run: tokens of each sequence");
 
@@ -82,7 +83,7 @@ absl::StatusOr<std::string> Draw() {
 }  // namespace reprise
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("prints which keys each query of a batch sees");
+  absl::SetProgramUsageMessage("prints the keys that each query of a batch sees");
   absl::ParseCommandLine(argc, argv);
   const absl::StatusOr<std::string> text = reprise::Draw();
   if (!text.ok()) {

@@ -46,7 +46,7 @@ namespace reprise {
 // Returns the batch over the arrays, on the host or on the device.
 PagedBatch TreeBatch(const TreeBatchArgs& args);
 
-// Return the arguments of the first and of the second operation.
+// Return the arguments of the two operations, in order.
 BatchGatherArgs ChainRowsOf(const TreeBatchArgs& args);
 TreeTokensArgs TreeTokensOf(const TreeBatchArgs& args);
 

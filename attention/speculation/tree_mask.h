@@ -31,7 +31,7 @@
 
 namespace reprise {
 
-// Returns the number of bytes of the mask of a row. REQUIRES: both arguments are at least 0.
+// Returns the size of a row's mask in bytes. REQUIRES: both arguments are at least 0.
 constexpr int64_t TreeMaskBytes(int64_t num_nodes, int64_t prefix_len) {
   return (num_nodes * (prefix_len + num_nodes) + 7) / 8;
 }
