@@ -64,7 +64,7 @@ struct BatchRequest {
   // sequence, in the order of `sequences`.
   absl::Span<const int32_t> order = {};
   BlockTableView table = {};              // on the host; num_blocks is not used
-  std::optional<PaddedSize> padded = {};  // absent: the live size
+  std::optional<PaddedSize> padded = {};  // absent: no padding
   // Number of last new tokens of each sequence that are written; at least 1. Absent: all. Only for
   // prefills that attend to contiguous keys (RaggedBatch) in layers with a window of this size. If
   // attention reads the cache instead, the first queries lack keys.
@@ -91,9 +91,9 @@ struct BuiltBatch {
 };
 
 // Builds the batch in `buffers`.
-// Errors: InvalidArgument, with the row, the expected and the actual value, for a negative length,
-// a table row outside the table, positions beyond the table's width, a negative table entry for a
-// new token, an index out of range in `order`, a key_start without a key_start buffer, a
+// Errors: InvalidArgument that names the row, the expected and the actual value, for a negative
+// length, a table row outside the table, positions beyond the table's width, a negative table entry
+// for a new token, an index out of range in `order`, a key_start without a key_start buffer, a
 // write_window below 1, or more rows or tokens than the padded size or the buffers hold. On error
 // the content of the buffers is undefined.
 absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,

@@ -179,7 +179,7 @@ TEST(BatchBuilderTest, BadRequestsAreRefusedWithNamesAndValues) {
   EXPECT_EQ(refusal({{0, 0, -1}}), "sequences[0].query_len: expected at least 0, got -1");
   EXPECT_EQ(refusal({{0, -1, 1}}), "sequences[0].num_computed: expected at least 0, got -1");
   EXPECT_EQ(refusal({{0, 0, 1}, {2, 0, 1}}), "sequences[1].table_row: expected 0 to 1, got 2");
-  // Positions beyond the table: 3 blocks of 4 tokens.
+  // The table has room for 12 positions: 3 blocks of 4 tokens.
   EXPECT_EQ(refusal({{0, 12, 1}}),
             "sequences[0].num_computed + query_len: expected at most 12 (max_blocks * block_size), "
             "got 13");

@@ -76,7 +76,7 @@ namespace reprise {
 PagedBatch GatherBatch(const BatchGatherArgs& args);
 
 // Checks sizes, strides and the presence of arrays, but not the content of arrays.
-// Errors: InvalidArgument, with the field.
+// Errors: InvalidArgument that names the field.
 absl::Status CheckBatchGather(const BatchGatherArgs& args);
 
 // Gathers the batch in host memory, like LaunchBatchGather() on the device.

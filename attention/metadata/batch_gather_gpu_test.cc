@@ -130,7 +130,7 @@ Inputs InputsOf(const Schedule& schedule, int num_rows, SeqLenForm meaning, Valu
     inputs.key_start.push_back(start);
   }
   for (auto* array : {&inputs.table_row, &inputs.query_lens, &inputs.seq_lens, &inputs.key_start}) {
-    array->resize(num_rows, 1 << 20);  // beyond the live rows: garbage
+    array->resize(num_rows, 1 << 20);  // invalid values beyond the live rows
     for (int32_t& value : *array) {
       if (values == Values::kGood || !random.OneIn(12)) continue;
       value = random.Pick({static_cast<int32_t>(random.Bits()), random.Int(-2, 60), INT32_MAX});

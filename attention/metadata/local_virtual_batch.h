@@ -69,9 +69,9 @@ void LocalVirtualBatchOnHost(const LocalVirtualBatchArgs& args);
 
 // Fills host buffers and returns the batch over them, which is valid until the next build into the
 // same buffers.
-// Errors: those of CheckLocalVirtualBatch(); InvalidArgument, with the row, for the first row with
-// a fault, for a query_start_loc that does not start at 0, or for query_positions that differ. On
-// error the content of the buffers is undefined.
+// Errors: those of CheckLocalVirtualBatch(); InvalidArgument that names the row, for the first row
+// with a fault, for a query_start_loc that does not start at 0, or for query_positions that differ.
+// On error the content of the buffers is undefined.
 absl::StatusOr<PagedBatch> BuildLocalVirtualBatch(const LocalVirtualBatchArgs& args);
 
 // Fills device buffers. May be captured.

@@ -131,7 +131,7 @@ struct CachedVectors {
   DType dtype;
   int dim = 0;
   TokenView new_tokens = {};  // replaces the row's last query_len keys; null data: absent
-  Scale scale = {};           // new tokens are divided by it, because it later scales all keys
+  Scale scale = {};           // divides new_tokens, because it later multiplies all keys
 };
 
 template <typename T>

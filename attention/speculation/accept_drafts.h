@@ -1,6 +1,6 @@
-// Accepts the drafts of a verified batch. The new tokens of a row are the drafts that equal the
-// target model's choices, and one more token. Advances the state of the row's sequence by the new
-// tokens. For trees, also plans the moves that make the accepted keys contiguous.
+// Accepts the drafts of a verified batch. The new tokens of a row are the drafts that the target
+// model itself would have chosen, and one more token. Advances the state of the row's sequence by
+// the new tokens. For trees, also plans the moves that make the accepted keys contiguous.
 //
 //   LaunchAcceptDrafts({.query_start_loc = query_start_loc, ..., .chosen = chosen,
 //                       .slot_of_row = slot_of_row, .max_drafts = 4, .slots = slots,
@@ -74,7 +74,7 @@ struct CUstream_st;
 namespace reprise {
 
 // Checks sizes, strides and the presence of arrays, but not the content of arrays.
-// Errors: InvalidArgument, with the field.
+// Errors: InvalidArgument that names the field.
 absl::Status CheckAcceptDrafts(const AcceptDraftsArgs& args);
 
 // Accepts drafts in host memory, like LaunchAcceptDrafts() on the device.

@@ -14,7 +14,7 @@
 
 namespace reprise {
 
-// State of the sequences by slot, which acceptance advances. Each array may be absent.
+// State of the sequences by slot, which AcceptDrafts() updates. Each array may be absent.
 struct AcceptedSlots {
   // [num_slots] number of tokens whose keys are in the cache. Before the call, seq_len includes the
   // row's first token but no drafts.

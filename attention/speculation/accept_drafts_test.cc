@@ -126,7 +126,7 @@ TEST_F(AcceptOneRow, AcceptedDraftsAreKeptWhereTheirKeysAre) {
   args_.num_groups = 2;
   args_.place_tokens = {.tokens = places, .num_places = 8, .group = 1};
   EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre(5, 9, 2, 8));
-  EXPECT_THAT(places, ElementsAre(-9, 2, -9, -9, -9, -9, 5, -9)) << "the last has no keys";
+  EXPECT_THAT(places, ElementsAre(-9, 2, -9, -9, -9, -9, 5, -9)) << "the last token has no keys";
 }
 
 TEST_F(AcceptOneRow, OneTokenIfTheFirstDraftIsWrongWhateverTheOthersAre) {

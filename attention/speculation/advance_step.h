@@ -46,7 +46,7 @@ namespace reprise {
 PagedBatch AdvancedBatch(const AdvanceStepArgs& args);
 
 // Checks sizes, strides and the presence of arrays, but not the content of arrays.
-// Errors: InvalidArgument, with the field.
+// Errors: InvalidArgument that names the field.
 absl::Status CheckAdvanceStep(const AdvanceStepArgs& args);
 
 // Advances the step in host memory, like LaunchAdvanceStep() on the device.

@@ -290,7 +290,7 @@ TEST_F(DraftBuildersGpuTest, CommonPrefixesAreThoseOfTheHost) {
   }
 }
 
-// For the sanitizer: everything once or twice.
+// A small test for the sanitizer, which is slow: 8 shapes per builder.
 TEST_F(DraftBuildersSmallGpuTest, EveryBuilderRunsOverAFewHostileBatches) {
   CompareManyShapes<BatchGatherArgs>(CarveChainBatch, LaunchBatchGather, DrawChainBatch,
                                      BatchGatherOnHost, 8);

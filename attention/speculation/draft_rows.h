@@ -66,7 +66,7 @@ namespace reprise {
 PagedBatch DraftRowsBatch(const DraftRowsArgs& args);
 
 // Checks sizes, strides and the presence of arrays, but not the content of arrays.
-// Errors: InvalidArgument, with the field.
+// Errors: InvalidArgument that names the field.
 absl::Status CheckDraftRows(const DraftRowsArgs& args);
 
 // Builds the rows in host memory, like LaunchDraftRows() on the device.

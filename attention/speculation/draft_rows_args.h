@@ -192,9 +192,9 @@ REPRISE_HOST_DEVICE constexpr int32_t DraftTokenId(const DraftRowsArgs& args, in
   return token > 0 ? token : 0;  // -1: unknown
 }
 
-// Stores the results of the previous pass for a row: adds the drafts that it chose to the step, and
-// adds its keys, which are now in the cache, to drafted_len. REQUIRES: pass >= 1. Lanes:
-// base/lanes.h.
+// Stores the results of the previous pass for a row: writes the drafts that the pass chose to the
+// step's token_ids, and counts the keys of the pass, which are now in the cache, in drafted_len.
+// REQUIRES: pass >= 1. Lanes: base/lanes.h.
 template <typename Lanes>
 REPRISE_HOST_DEVICE void KeepDraftPass(const Lanes& lanes, const DraftRowsArgs& args, int row_idx) {
   const int32_t slot = DraftSlotOf(args, row_idx);

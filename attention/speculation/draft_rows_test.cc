@@ -154,9 +154,9 @@ TEST(DraftTreeRowsTest, ALevelIsFedAtOnceAndItsNodesSeeTheirPaths) {
   ASSERT_EQ(CheckDraftRows(args), absl::OkStatus());
   DraftRowsOnHost(args);
   EXPECT_THAT(Ints(ids, 2), ElementsAre(77, 0));
-  EXPECT_EQ(tail_len[0], 0) << "it is a chain";
+  EXPECT_EQ(tail_len[0], 0) << "the first pass is a chain";
 
-  // rank_stride is 2: chosen[2] is the second rank.
+  // rank_stride is 2: chosen[2] belongs to the second rank.
   chosen[0] = 50;
   chosen[2] = 51;
   args.pass = 1;

@@ -7,7 +7,7 @@
 // otherwise.
 //
 // Bound: latency of a load and a store per move, and bytes: 256 rows with 4 moves of 4 KB in 32
-// layers are 2 * 134 MB. Rows without a move exit early.
+// layers are 2 * 134 MB. A row without a move only reads its move list.
 
 #include <cuda_runtime.h>
 

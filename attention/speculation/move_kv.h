@@ -31,7 +31,7 @@ namespace reprise {
 absl::StatusOr<MoveKvArgs> MakeMoveKvArgs(absl::Span<const KvLayer> layers);
 
 // Checks sizes, strides and the presence of arrays, but not the content of arrays.
-// Errors: InvalidArgument, with the field.
+// Errors: InvalidArgument that names the field.
 absl::Status CheckMoveKv(const MoveKvArgs& args);
 
 // Moves keys and values in host memory, like LaunchMoveKv() on the device.

@@ -151,7 +151,7 @@ TEST(RefusedArgsTest, GatheredChains) {
         }}});
 }
 
-// Two rows of a table of 2 * 3 blocks of 4 tokens.
+// Arrays for two rows, with a table of 2 * 3 blocks and block_size 4.
 struct Arrays {
   BlockTableView Table() const {
     return {.entries = ints,

@@ -51,7 +51,7 @@ BatchGatherArgs ChainRowsOf(const TreeBatchArgs& args);
 TreeTokensArgs TreeTokensOf(const TreeBatchArgs& args);
 
 // Checks sizes, strides and the presence of arrays, but not the content of arrays. tail_len and
-// tail_mask are required. Errors: InvalidArgument, with the field.
+// tail_mask are required. Errors: InvalidArgument that names the field.
 absl::Status CheckTreeBatch(const TreeBatchArgs& args);
 
 // Builds the batch in host memory, like LaunchTreeBatch() on the device.

@@ -14,7 +14,7 @@
 namespace reprise {
 
 // Checks that the parents form a tree of at most 64 nodes.
-// Errors: InvalidArgument, with the node and its parent, for no nodes or more than 64 nodes, a
+// Errors: InvalidArgument that names the node and its parent, for no nodes or more than 64 nodes, a
 // parent that is not a node, a cycle ("a cycle through nodes 2, 4"), or a parent after its child.
 // Does not allocate unless the check fails.
 absl::Status CheckTree(absl::Span<const int32_t> parents);

@@ -38,7 +38,7 @@ struct CUstream_st;
 namespace reprise {
 
 // Checks sizes, strides and the presence of arrays, but not the content of arrays.
-// Errors: InvalidArgument, with the field.
+// Errors: InvalidArgument that names the field.
 absl::Status CheckTreeTokens(const TreeTokensArgs& args);
 
 // Turns chains into trees in host memory, like LaunchTreeTokens() on the device.

@@ -31,9 +31,9 @@ struct TreeTokensArgs {
   // [num_rows] row of the logits that belongs to the row's first token; negative: the row has no
   // drafts and is not a tree (AcceptDraftsArgs::first_verified). Absent: all live rows are trees.
   const int32_t* first_verified = nullptr;
-  // [num_logits] depth of the node of each row of the logits. Row r belongs to the last node of
-  // batch row r. The rows from first_verified[r] belong to its other nodes, in order. May be
-  // absent; requires first_verified.
+  // [num_logits] depth of the node that each row of the logits belongs to. Row r belongs to the
+  // last node of batch row r. The rows from first_verified[r] belong to its other nodes, in order.
+  // May be absent; requires first_verified.
   int32_t* sample_offset = nullptr;
   ModelPositions model_positions = {};
   int num_rows = 0;
