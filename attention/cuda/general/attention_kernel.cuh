@@ -1,30 +1,33 @@
-// Attention over a PagedBatch or RaggedBatch: the general kernel (tier 1), for every feature of the
-// contract (attention/paged_batch.h, attention/attention_params.h, attention/attention_extras.h).
+// The general kernel (tier 1) for attention over a PagedBatch or RaggedBatch. Serves every feature
+// of the contract (attention/paged_batch.h, attention/attention_params.h,
+// attention/attention_extras.h).
 //
-// Algorithm. FlashAttention-2's loop over steps of keys with online softmax (Dao 2023), over the
-// items of a work map (attention/work_map/work_map.h): split over keys as in Flash-Decoding, with
-// even shares as in Stream-K (Osama et al. 2023). The grid is fixed; attention/work_map/cta_units.h
-// says which units a CTA works through. A tile's rows are an item's queries times the q heads of
-// one kv head, so a key is loaded once for the whole group.
+// Algorithm. FlashAttention-2's loop over KV tiles with online softmax (Dao 2023), applied to the
+// items of a tile schedule (attention/work_map/work_map.h). Items are split over keys as in
+// Flash-Decoding, with equal work per CTA as in Stream-K (Osama et al. 2023). The grid is fixed;
+// attention/work_map/cta_units.h assigns units to CTAs. The rows of a tile are the item's queries
+// times the q heads of one KV head, so each key is loaded once for the whole group of q heads. A KV
+// tile is called a step in identifiers.
 //
-// Bound. Decode: memory; each K and V element is read once, for 2 x group_size x queries FLOP. Each
-// warp has two steps of 16 keys in flight, and a multiprocessor runs as many CTAs as fit in shared
-// memory: about 64 KB in flight. Prefill: tensor cores through mma.sync, with 64 rows per tile.
-// Absorbed MLA: K is loaded once and is also V; with 128 heads, 242 FLOP per byte. float32: FFMA
-// and shared memory.
+// Bound. Decode: memory. Each K and V element is read once, for 2 x group_size x queries FLOP. Each
+// CTA has about 64 KB of K and V buffers, two KV tiles per warp group, and two or three CTAs run
+// per SM. Prefill: tensor cores through mma.sync, with 128 rows per tile, or 64 rows if head_dim >
+// 128. Absorbed MLA: K is loaded once and is also V; with 128 heads, 242 FLOP per byte. float32:
+// FFMA and shared memory.
 //
-// Five independent mechanisms, each in its own file:
-//   work        which queries and keys a CTA has, and when   work_unit.cuh, attention/work_map/work_map.h
-//   loader      where Q, K, V come from and in what type     key_places.cuh, query_loader.cuh,
-//               unconverted, or through a conversion         key_loader.cuh, converting_loader.cuh,
-//               rotated to their positions                   rotation.cuh
-//   transform   dot product -> logit                         logits.cuh, ScaleLogits
-//   visibility  which keys a query sees, and where they are  logits.cuh, MaskLogits
-//   store       out, lse, partials, merge                    unit_results.cuh, partial_merge.cuh
+// The kernel has five independent mechanisms, each in its own files:
+//   work        assigns queries and keys to CTAs         work_unit.cuh, work_map/work_map.h
+//   loader      copies Q, K and V to shared memory,      key_places.cuh, query_loader.cuh,
+//               unconverted or through a conversion,     key_loader.cuh, converting_loader.cuh,
+//               and applies rotary embedding             rotation.cuh
+//   transform   dot product -> logit                     logits.cuh, ScaleLogits
+//   visibility  keys that a query sees, key positions    logits.cuh, MaskLogits
+//   store       out, lse, partials, combine              unit_results.cuh, partial_merge.cuh
 //
-// A step whose keys are all visible to every row of a warp takes the path without masks; a step
-// that no row sees is skipped. In all other steps, logits of unseen keys become -inf, and V rows
-// that no row of the warp sees count as zeros, so memory that no query sees may hold NaN.
+// A KV tile that is fully visible to every row of a warp takes a path without masks. A KV tile that
+// no row of the warp sees is skipped. In all other KV tiles, logits of unseen keys become -inf, and
+// V rows that no row of the warp sees count as zeros. Memory that no query sees may therefore hold
+// NaN.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
@@ -58,14 +61,16 @@
 
 namespace reprise {
 
-// Loads what is kept of Q in registers, before the memory is reused for the parts of the logits.
+// Loads the part of Q that stays in registers. If the warps with the same rows exchange partial
+// logits through Q's memory, ends with a barrier.
 template <typename Traits>
 __device__ __forceinline__ void TakeQueries(Products<Traits>& products, const uint4* q) {
   products.TakeQueries(q);
   if constexpr (Traits::kWarpsD > 1 && Traits::kHoldQ) __syncthreads();
 }
 
-// The unit that a CTA computes, for a warp: `q` is the warp's 16 rows of the tile in shared memory.
+// A warp's view of the unit that its CTA computes. `q`: the warp's 16 rows of the tile in shared
+// memory.
 template <typename Traits>
 struct TileContext {
   const AttentionKernelParams& p;
@@ -76,14 +81,14 @@ struct TileContext {
   OnlineSoftmax<Traits>& softmax;
 };
 
-// A step of keys in shared memory. `first`: the first key, within the row.
+// A KV tile in shared memory. `first`: local index of its first key.
 struct StepKeys {
   int first;
   const uint4* k;
   const uint4* v;
 };
 
-// Attends to one step of keys, for the 16 rows of a warp.
+// Attends to one KV tile, for the 16 rows of a warp.
 template <typename Traits>
 __device__ __forceinline__ void AttendStep(const TileContext<Traits>& tile,
                                            const QueryRow (&rows)[2], StepView view,
@@ -96,17 +101,19 @@ __device__ __forceinline__ void AttendStep(const TileContext<Traits>& tile,
   ScaleLogits<Traits>(p, rows, s);
   const bool is_masked = view == StepView::kSome;
   uint32_t seen = ~0u;
-  // ALiBi needs positions as well; MaskLogits() applies it.
+  // MaskLogits() also applies ALiBi, which needs positions.
   if (is_masked || p.alibi_slopes) seen = MaskLogits<Traits>(p, unit, rows, keys.first, s);
   tile.softmax.Take(s);
   ScaleNewKeys<Traits>(p, unit, keys.first, unit.new_v_factor, s);
-  // The mask costs less than a second copy of the product; only plain steps do without it.
+  // The masked MMA also serves fully visible KV tiles: masking costs less than a second copy of the
+  // code. AttendPlainStep() has the unmasked MMA.
   tile.products.template Accumulate<true>(s, keys.v, seen, tile.softmax.out);
 }
 
-// Likewise for a step of whose keys in the item each is seen by some row, where logits are products
-// times a positive scale and nothing more. Those behind the item's last key were copied as zeros.
-// Nearly all steps take this path, which has few instructions.
+// Attends to one KV tile on the fast path, which has few instructions. Nearly all KV tiles take it.
+// REQUIRES: some row of the warp sees every key of the KV tile that belongs to the item; logits are
+// dot products times a positive scale (AreOnlyScaled()). Keys past the item's last key are zeros in
+// shared memory.
 template <typename Traits>
 __device__ __forceinline__ void AttendPlainStep(const TileContext<Traits>& tile,
                                                 const WarpKeys& seen, const float (&scale)[2],
@@ -135,7 +142,7 @@ __device__ __forceinline__ LaneRows LoadLaneRows(const AttentionKernelParams& p,
   return {{LoadQueryRow(p, unit, row), LoadQueryRow(p, unit, row + 8)}};
 }
 
-// Undoes in the logits the scaling that LoadScaledQueries() applied to the rows.
+// Undoes the scaling of LoadScaledQueries() in the rows' logit scales.
 template <typename Traits>
 __device__ __forceinline__ void UnscaleRows(const AttentionShared<Traits>& shared, LaneRows& lane) {
   if constexpr (Traits::kFp8) {
@@ -145,15 +152,16 @@ __device__ __forceinline__ void UnscaleRows(const AttentionShared<Traits>& share
   }
 }
 
-// What the steps of a unit have in common for a thread.
+// Per-thread values that all KV tiles of a unit share.
 struct StepTerms {
   WarpKeys seen;
-  int key_end;     // of the item
-  bool is_plain;   // logits are products times `scale`
-  float scale[2];  // of the lane's rows: SetScales()
+  int key_end;     // end of the item's keys
+  bool is_plain;   // logits are dot products times `scale`
+  float scale[2];  // by row of the lane; set by SetScales()
 };
 
-// All but the scales, which take the queries of fp8 products to be there.
+// Computes all fields but `scale`. SetScales() computes it after the queries have arrived, because
+// it needs the row scales of fp8 kernels.
 __device__ __forceinline__ StepTerms TermsOf(const AttentionKernelParams& p, const WorkUnit& unit,
                                              const LaneRows& lane) {
   StepTerms terms;
@@ -163,7 +171,8 @@ __device__ __forceinline__ StepTerms TermsOf(const AttentionKernelParams& p, con
   return terms;
 }
 
-// The scales, of rows that this unscales: UnscaleRows(). The queries have arrived.
+// Unscales the lane's rows (UnscaleRows()) and computes their scales. REQUIRES: the queries have
+// arrived.
 template <typename Traits>
 __device__ __forceinline__ void SetScales(const AttentionShared<Traits>& shared, LaneRows& lane,
                                           StepTerms& terms) {
@@ -172,9 +181,17 @@ __device__ __forceinline__ void SetScales(const AttentionShared<Traits>& shared,
   terms.scale[1] = lane.rows[1].logit_scale * kLog2E;
 }
 
-// The loop over a group's steps. KvLoading::kDirect, kFp8: there are kStages stages; the others arrive
-// while one is in use. REQUIRES: the copies of the first kStages steps have been committed, a group of
-// copies each, and were the last; `place` is that of this thread's key in the step after them.
+// Processes the KV tiles of a warp group (KvLoading::kDirect, kFp8), in a pipeline of kStages
+// stages. Iteration i uses stage i % kStages:
+// 1. Each thread waits for its own copies of KV tile i.
+// 2. Group barrier: the copies of all threads are visible to the group.
+// 3. Each warp attends to the stage. Then each thread records the address of its key in KV tile i +
+//    kStages.
+// 4. Group barrier: no warp reads the stage any longer, and the addresses are visible to the group.
+// 5. Each thread starts its copies of KV tile i + kStages into the stage.
+//
+// REQUIRES: the copies of the first kStages KV tiles have been committed, one cp.async group per KV
+// tile, and no later group; `place` is the location of this thread's key in KV tile kStages.
 template <typename Traits>
 __device__ __forceinline__ void AttendSteps(const TileContext<Traits>& tile,
                                             const GroupSteps<Traits>& steps,
@@ -189,21 +206,21 @@ __device__ __forceinline__ void AttendSteps(const TileContext<Traits>& tile,
     const int stage = i % Traits::kStages;
     const int step_first = steps.first + i * kStride;
     const StepKeys keys = {step_first, stages[stage].k(), stages[stage].v()};
-    WaitForCopies<Traits::kStages - 1>();  // step i
+    WaitForCopies<Traits::kStages - 1>();  // KV tile i
     MeetGroup<Traits>();
     const SeenKeys& seen = terms.seen.by_any;
     if (terms.is_plain && step_first >= seen.begin &&
         min(step_first + Traits::kKeys, terms.key_end) <= seen.end) {
       AttendPlainStep<Traits>(tile, terms.seen, terms.scale, keys);
     } else {
-      // Rare, so the rows are reloaded rather than kept in registers.
+      // This path is rare, so it reloads the rows rather than keep them in registers.
       LaneRows lane = LoadLaneRows<Traits>(tile.p, tile.unit);
       UnscaleRows(tile.shared, lane);
       const StepView view =
           ViewStep(tile.p, tile.unit, ViewOf(lane.rows), step_first, Traits::kKeys);
       if (view != StepView::kNothing) AttendStep<Traits>(tile, lane.rows, view, keys);
     }
-    // The table entry was read one step before it is noted here.
+    // The block table entry was requested in the previous iteration.
     places.Note(offsets[stage], place);
     MeetGroup<Traits>();
     const int next = step_first + Traits::kStages * kStride;
@@ -215,7 +232,13 @@ __device__ __forceinline__ void AttendSteps(const TileContext<Traits>& tile,
   }
 }
 
-// Processes all steps of the group's share of the item's keys. `noted`: of the CTA's first unit.
+// Processes the warp group's KV tiles of an item. `noted`: the result of NoteFirstKeys() for the
+// CTA's first unit; `are_noted` is false for later units.
+//
+// The latency of the first keys is a chain of loads: item, block table, keys. No other load is on
+// this chain. q is requested while the block table entries are loading, or, in kernels with a PDL
+// prologue, after the first KV tile. The wait for q comes after the copies to all stages have been
+// started.
 //
 // The first keys wait for a chain of loads: the item, the block table, the keys. Nothing else is in
 // this chain: q is requested while the table is loading, or behind the first keys if their places
@@ -242,7 +265,8 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
     }
   };
 
-  // If the places are noted, the reads of the first ones only check them, behind the copies.
+  // If the addresses are already recorded, these table reads only verify them. The check comes
+  // after the copies have been started.
   KeyPlace first_places[kStages];
 #pragma unroll
   for (int i = 0; i < kStages; ++i) first_places[i] = places.Find(first + i * kStride);
@@ -268,7 +292,7 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
     CommitCopies();
   }
 
-  // Both wait for q.
+  // Queries of fp8 kernels go through registers, so this waits for q.
   if constexpr (Traits::kFp8) {
     LoadScaledQueries<Traits>(p, unit, shared.tiles.q, shared.row_scales);
   }
@@ -280,9 +304,9 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
     for (int i = 0; i < kStages; ++i) {
       has_changed |= noted.are_noted && first_places[i].block != noted.blocks[i];
     }
-    WaitForCopies<kStages - 1>();  // the queries and the first step
+    WaitForCopies<kStages - 1>();  // the queries and the first KV tile
     if (__syncthreads_or(has_changed)) {
-      WaitForCopies<0>();  // nothing may be in flight to the places of other keys
+      WaitForCopies<0>();  // copies from stale addresses must not arrive later
       __syncthreads();
       note();
 #pragma unroll 1
@@ -302,8 +326,9 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   AttendSteps<Traits>(tile, steps, places, loader, place, terms);
 }
 
-// How often a step is computed. With rotary embedding, a key of a tail may be at a different
-// position for each query that sees it; then the step is computed once per query.
+// Number of passes over a KV tile. With rotary embedding, a key of the tree mask region (the tail)
+// may have a different position for each query that sees it. A KV tile with such keys takes one
+// pass per query; other KV tiles take one pass.
 template <typename Traits>
 __device__ __forceinline__ int NumPasses(const AttentionKernelParams& p, const WorkItem& item,
                                          int first) {
@@ -312,7 +337,8 @@ __device__ __forceinline__ int NumPasses(const AttentionKernelParams& p, const W
   return end > item.prefix_len ? item.query_end - item.query_begin : 1;
 }
 
-// Rotates the step's keys in the tile to their positions for the query of `token`.
+// Rotates the keys of the KV tile in shared memory to their positions for query `pass` of the item.
+// Passes after the first reload the unrotated keys.
 template <typename Traits>
 __device__ __forceinline__ void RotateStep(const TileContext<Traits>& tile,
                                            const ConvertingLoader<Traits>& loader,
@@ -332,7 +358,17 @@ __device__ __forceinline__ void RotateStep(const TileContext<Traits>& tile,
   MeetGroup<Traits>();
 }
 
-// The same for KvLoading::kConverted: what arrives is converted into one tile.
+// AttendKeys() for KvLoading::kConverted. Unconverted keys arrive in a buffer, and each thread
+// converts its own copies into a single KV tile. `depth` KV tiles are in flight. Iteration i:
+// 1. Each thread waits for its own copies of KV tile i and converts them into the tile.
+// 2. Group barrier: the tile is complete, and the addresses of KV tiles i + 1 and i + 2 are
+//    visible.
+// 3. Each thread starts its copies of KV tile i + depth.
+// 4. Keys from other tensors (rope parts, new keys) are added, each followed by a group barrier.
+// 5. Each warp attends to the tile, once per pass (NumPasses()).
+// 6. Group barrier: no warp reads the tile any longer. Each thread records the address of its key
+//    in
+//    KV tile i + 3.
 template <typename Traits>
 __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams& p,
                                                     const WorkUnit& unit,
@@ -384,12 +420,12 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
     const int first = steps.first + i * kStride;
     KeyOffsets* const step_offsets = offsets[i % 3];
     if (depth == 2) {
-      WaitForCopies<1>();  // this thread's copies of step i
+      WaitForCopies<1>();  // this thread's copies of KV tile i
     } else {
       WaitForCopies<0>();
     }
     loader.Fill(stage.k(), stage.v(), loader.ArrivalOf(arriving, i), step_offsets, first);
-    MeetGroup<Traits>();  // the tile is full, and the next two steps' places are noted
+    MeetGroup<Traits>();  // the tile and the next two tiles' addresses are complete
     start(i + depth);
     if (p.rope_dim > 0) {
       loader.TakeRope(stage.k(), step_offsets, first);
@@ -424,7 +460,8 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
   }
 }
 
-// Sets out = 0 and lse = -inf for tokens past the last live one, from `first` on.
+// Sets out to 0 and lse to -inf for tokens `first` and later, which belong to no row. Writes the
+// block scales of these tokens, too.
 template <typename Traits>
 __device__ __noinline__ void ClearTokens(const AttentionKernelParams& p, int first) {
   const int64_t cta = blockIdx.y * gridDim.x + blockIdx.x;
@@ -453,18 +490,19 @@ __device__ __forceinline__ void ClearInertTokens(const AttentionKernelParams& p)
   if (first < p.num_out_tokens) ClearTokens<Traits>(p, first);
 }
 
-// Writes a warp's sums, by way of shared memory, to out or to a partial.
+// Writes the accumulators of a unit through shared memory to out or to a partial. Called by all
+// threads.
 template <typename Traits>
 __device__ __forceinline__ void LeaveUnit(const AttentionKernelParams& p, const WorkUnit& unit,
                                           const OnlineSoftmax<Traits>& softmax,
                                           AttentionShared<Traits>& shared) {
-  Traits::Meet();  // the memory of the keys becomes that of the results
+  Traits::Meet();  // the results reuse the memory of the keys
   LeaveResults<Traits>(unit, softmax, shared.results);
   Traits::Meet();
   WriteUnit<Traits>(p, unit, shared.results);
 }
 
-// The same, and merges partials.
+// LeaveUnit(), followed by the combine of the partials if this CTA is the last to arrive.
 template <typename Traits>
 __device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams& p, WorkUnit& unit,
                                                     const OnlineSoftmax<Traits>& softmax,
@@ -473,12 +511,12 @@ __device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams&
   if (unit.item.partial >= 0) ArriveAndMerge<Traits>(p, unit, shared);
 }
 
-// The order of a CTA's units: that of its column, in a grid of one CTA per head of a column, in
-// which the CTAs of a column are adjacent.
+// Iterates over the units of a CTA in the order of its CTA queue. The grid has heads_per_column
+// CTAs per queue, one per head; CTAs of the same queue are adjacent.
 class ColumnWalk {
  public:
   static dim3 GridOf(const TileMap& work) { return dim3(work.heads_per_column, work.num_columns); }
-  // Address of the CTA's first item, if it has any.
+  // Address of the CTA's first item. Valid memory even if the CTA has no item.
   static __device__ __forceinline__ const WorkItem* FirstItem(const TileMap& work) {
     return work.column_first + blockIdx.y;
   }
@@ -504,7 +542,7 @@ class ColumnWalk {
   int item_, end_item_, head_;
 };
 
-// The same for maps that may be dealt.
+// ColumnWalk for tile schedules that may be round-robin (TileMap::may_be_dealt).
 class DealtWalk {
  public:
   static dim3 GridOf(const TileMap& work) { return dim3(work.num_ctas); }
@@ -527,8 +565,8 @@ class DealtWalk {
 template <typename Traits>
 using UnitWalk = std::conditional_t<Traits::kRows == kWarpgroupRows, DealtWalk, ColumnWalk>;
 
-// What a CTA does with the sums of a unit: writes them to out or to a partial, and merges partials. A
-// finish is called for each unit, and End() after the last one, by all threads.
+// The epilogue of a unit: writes the accumulators to out or to a partial, and combines partials.
+// All threads call operator() once per unit, and End() after the last unit.
 template <typename Traits>
 struct GeneralFinish {
   __device__ __forceinline__ explicit GeneralFinish(const AttentionKernelParams&) {}
@@ -540,14 +578,14 @@ struct GeneralFinish {
   __device__ __forceinline__ void End() {}
 };
 
-// Waits for the previous kernel. A CTA that begins ahead first prepares its first unit, whose item is
-// being copied.
+// Prepares the CTA's first unit (first_keys.cuh), and then waits for the previous kernel. REQUIRES:
+// the copy of the unit's item has been committed.
 template <typename Traits>
 __device__ __forceinline__ FirstKeys<Traits> BeginUnits(const AttentionKernelParams& p,
                                                         const UnitWalk<Traits>& walk,
                                                         AttentionShared<Traits>& shared) {
   FirstKeys<Traits> first;
-  // Scales on the device may be written by the previous kernel.
+  // The previous kernel may write scales in device memory, so such calls prepare nothing.
   if (walk.HasUnit() && !HasScalesOnDevice(p)) {
     WaitForCopies<0>();
     __syncthreads();
@@ -555,13 +593,13 @@ __device__ __forceinline__ FirstKeys<Traits> BeginUnits(const AttentionKernelPar
     __syncthreads();
     first = NoteFirstKeys<Traits>(p, shared.units[0], shared);
   }
-  // If the kernel follows its sibling, nothing is left to wait for.
+  // If the kernel follows its co-scheduled kernel, all earlier work has already ended.
   if (!p.follows_sibling) AwaitKernelBefore();
   return first;
 }
 
-// Processes the units of the CTA. REQUIRES: a grid of UnitWalk<Traits>::GridOf(), or of the columns that
-// have items.
+// Processes the units of the CTA. REQUIRES: the grid is UnitWalk<Traits>::GridOf(), or the part of
+// it whose CTA queues have items.
 template <typename Traits, typename Finish>
 __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p, UnitWalk<Traits>& walk,
                                             FirstKeys<Traits> first, Finish& finish,
@@ -573,7 +611,7 @@ __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p, Unit
     const bool is_complete = Traits::kBeginsAhead && first.are_noted;
     if (!is_complete) {
       WaitForCopies<0>();
-      __syncthreads();  // the item has arrived, and the previous unit's results are written
+      __syncthreads();  // the item is visible; the previous unit's results are written
       if (threadIdx.x == 0) CompleteUnit<Traits>(p, walk.Head(), unit);
     }
     walk.Next();
@@ -605,7 +643,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
       if (p.rotary_dim > 0) FindTurns<Traits>(p, shared.turns);
     }
   }
-  UnitWalk<Traits> walk(p.work);  // its loads come first: the next branch depends on them
+  UnitWalk<Traits> walk(p.work);  // loads first, because the next branch depends on them
   LoadItem(UnitWalk<Traits>::FirstItem(p.work), shared.units[0]);
   CommitCopies();
   Finish finish(p);
@@ -615,9 +653,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     CopyAsync4(SharedAddress(&shared.first_inert_token), p.query_start_loc + p.num_rows);
   }
   CommitCopies();
-  if (Traits::kBeginsAhead && first.are_noted) MeetGroup<Traits>();  // the places are noted
+  if (Traits::kBeginsAhead && first.are_noted) MeetGroup<Traits>();  // the addresses are visible
   AttendUnits<Traits>(p, walk, first, finish, shared);
-  WaitForCopies<0>();  // also those of an item past the last
+  WaitForCopies<0>();  // first_inert_token, and the unused item of a CTA without units
   __syncthreads();
   const int first_inert_token = shared.first_inert_token;
   if (first_inert_token < p.num_out_tokens) ClearTokens<Traits>(p, first_inert_token);
@@ -631,7 +669,7 @@ cudaError_t LaunchGeneralAttention(const AttentionKernelParams& params, cudaStre
   constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
   static_assert(kSharedBytes <= kAttentionKernels[kKernel].shared_bytes());
   const auto kernel = &AttentionKernel<Traits, GeneralFinish<Traits>>;
-  // Cheap, and correct for whichever device is current.
+  // Applies to the current device. Cheap enough to repeat at each launch.
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;

@@ -13,10 +13,11 @@
 
 namespace reprise {
 
-// Absent arrays are null. Names are those of PagedBatch and AttentionParams unless a comment says
-// otherwise.
+// Absent arrays are null. Fields are named as in PagedBatch and AttentionParams unless a comment
+// states otherwise.
 struct AttentionKernelParams {
-  // Batch. Rows come with the items of the map; the arrays below are for items of several rows.
+  // Batch. The items of the tile schedule contain most per-row values. Kernels read the per-row
+  // arrays for shared items, which have queries of several rows.
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
   const int32_t* key_start;
@@ -45,7 +46,7 @@ struct AttentionKernelParams {
   const float* q_head_scales;
   int32_t rotary_dim;  // 0: none
   float rope_scale, rope_theta;
-  int32_t sparse_stride;  // of the sparse pattern; 0: none
+  int32_t sparse_stride;  // in blocks of the sparse pattern; 0: no sparse pattern
   int32_t sparse_local_blocks, sparse_block_size, sparse_head_step, sparse_tp_rank;
 
   // Tensors; strides in elements.
@@ -58,8 +59,8 @@ struct AttentionKernelParams {
   int32_t block_size;
   Divisor by_block_size;
   int32_t num_blocks;
-  // The last query_len keys of each row, used instead of those in the cache: [num_tokens,
-  // num_kv_heads, head_dim] of the products' type; or null.
+  // New keys and values, which replace the cached ones of the last query_len keys of each row:
+  // [num_tokens, num_kv_heads, head_dim] in the MMA type; or null.
   const void* new_k;
   const void* new_v;
   int64_t new_k_token_stride, new_k_head_stride;
@@ -68,9 +69,9 @@ struct AttentionKernelParams {
   void* out;
   int64_t out_token_stride, out_head_stride;
   DType out_dtype;
-  Scale out_scale;  // out is divided by it; strides 0
-  // [num_out_tokens, num_q_heads, head_dim_v / out_block]: each out_block columns of out are
-  // divided by a scale of their own, which is written here; or null.
+  Scale out_scale;  // divisor of out; its strides are 0
+  // Block scales of out, which the kernel writes: [num_out_tokens, num_q_heads, head_dim_v /
+  // out_block]. Each block of out_block columns of out is divided by its scale. Or null.
   float* out_block_scales;
   int64_t out_block_token_stride, out_block_head_stride;
   int32_t out_block;
@@ -78,20 +79,21 @@ struct AttentionKernelParams {
   int64_t lse_token_stride, lse_head_stride;
   int64_t num_out_tokens;  // tokens past the last live one are cleared
 
-  // Whether addresses, strides and head dims allow loads of 16 bytes.
+  // Whether addresses, strides and head dims allow 16-byte loads.
   int32_t q_is_aligned, new_is_aligned;
-  int32_t out_is_aligned;  // whether they allow stores of 4 elements
+  int32_t out_is_aligned;  // whether they allow 4-element stores
 
   TileMap work;
-  int32_t cluster;  // columns of a cluster of the launch: LaunchForm
-  int32_t is_wide;  // whether it has wide CTAs: likewise
+  int32_t cluster;  // CTA queues per cluster of the launch (LaunchForm)
+  int32_t is_wide;  // 1: the launch has wide CTAs (LaunchForm)
 
-  // 1: the kernel before this one on the stream is of the same call, serves other rows, and lets
-  // this one in only when all work before both has ended (AttentionKernelEntry::lets_sibling_in()).
+  // 1: the previous kernel on the stream is the co-scheduled kernel of the same call, which serves
+  // the other rows. It triggers its dependents only after all earlier work has ended
+  // (AttentionKernelEntry::lets_sibling_in()), so this kernel waits for it only before its own end.
   int32_t follows_sibling;
 
-  // The last rope_dim dims of K, which are not in k (KvLayer::rope); 0: none. Only kernels of
-  // KvLoading::kConverted read them.
+  // The last rope_dim dims of K, if they are in a separate tensor (KvLayer::rope); 0: no separate
+  // tensor. Only kernels of KvLoading::kConverted read them.
   int32_t rope_dim;
   DType rope_dtype;
   KvView rope;

@@ -1,6 +1,7 @@
-// The launches of the attention kernels: each enqueues the kernel kAttentionKernels[kKernel]
-// (attention/cuda/tiles.h) on `stream`. There is a function for each family, so that each room
-// instantiates its own (attention/cuda/instances.bzl); attention/cuda/kernel_launch.h chooses.
+// Launch functions of the attention kernels. Each function enqueues the kernel
+// kAttentionKernels[kKernel] (attention/cuda/tiles.h) on `stream`. Each kernel family has a
+// separate function, so that each folder instantiates its own kernels
+// (attention/cuda/instances.bzl). attention/cuda/kernel_launch.h selects the function.
 //
 // REQUIRES: the kernel belongs to the family; its tile has at least params.work.tile_rows rows.
 // Torch-free.

@@ -1,6 +1,6 @@
-// Conversions from the types of caches and queries to those of the products, and back to those of
-// out. Exact wherever the products' type holds every value of the source: fp8 in every type, 16-bit
-// types in float32.
+// Conversions from the types of caches and queries to the MMA types, and from float to the types of
+// out. A conversion is exact if the MMA type holds every value of the source type: fp8 in every MMA
+// type, 16-bit types in float32.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_CONVERT_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_CONVERT_CUH_
@@ -22,7 +22,7 @@ __device__ __forceinline__ float2 Fp8PairToFloats(uint16_t pair, __nv_fp8_interp
   return __half22float2(__half2(halves));
 }
 
-// Returns elements 2 * i and 2 * i + 1 of a chunk of 16 bytes of kSource.
+// Returns elements 2 * i and 2 * i + 1 of a 16-byte chunk of kSource.
 template <DType kSource>
 __device__ __forceinline__ float2 PairAt(const uint4& chunk, int i) {
   const uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
@@ -38,7 +38,8 @@ __device__ __forceinline__ float2 PairAt(const uint4& chunk, int i) {
   }
 }
 
-// Converts 16 bytes of kSource to as many elements: chunks 0, 1, ... of the result.
+// Converts a 16-byte chunk of kSource to the same number of elements of type Element, in
+// consecutive chunks.
 template <DType kSource, typename Element>
 __device__ __forceinline__ void ConvertChunk(const uint4& from,
                                              uint4 (&to)[sizeof(Element) / SizeOf(kSource)]) {
@@ -77,7 +78,7 @@ __device__ __forceinline__ float LoadFloat(const void* base, DType dtype, int64_
   }
 }
 
-// Rounds to nearest; a value beyond fp8's range becomes its largest.
+// Rounds to nearest. Values beyond the range of fp8 become its largest value.
 template <typename T>
 __device__ __forceinline__ uint32_t StoredBits(float value);
 template <>
@@ -97,7 +98,7 @@ __device__ __forceinline__ uint32_t StoredBits<__nv_fp8_e5m2>(float value) {
   return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E5M2);
 }
 
-// 57344 and 448: the values to which block scales map the largest of a block.
+// The value to which a block scale maps the block's largest absolute value.
 __device__ __forceinline__ float LargestOf(DType dtype) {
   return dtype == DType::kFp8E5M2 ? 57344.0f : 448.0f;
 }

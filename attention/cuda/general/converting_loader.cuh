@@ -1,16 +1,15 @@
-// Loads steps of K and V into shared memory through a conversion (KvLoading::kConverted).
+// Loads KV tiles into shared memory through a conversion (KvLoading::kConverted).
 //
-//   Start()    copies chunks of 16 bytes unconverted from the cache, asynchronously; a thread
-//              converts only what it has copied itself, so no thread waits for another
-//   Fill()     converts what has arrived into the tile, and gathers element by element what is not
-//              in whole chunks
-//   TakeRope() puts the last dims of the keys, where a tensor of their own has them, into their
-//              places
-//   TakeNew()  puts the row's new keys, which come from tensors, into their places
+//   Start()    copies 16-byte chunks from the cache asynchronously, without converting them. A
+//              thread converts only its own copies, so no thread waits for another.
+//   Fill()     converts the copied chunks into the KV tile. Gathers heads that are not in whole
+//              chunks element by element.
+//   TakeRope() writes the keys' last dims into the KV tile, if they are in a separate tensor
+//   TakeNew()  writes the row's new keys, which come from tensors, into the KV tile
 //
-// The buffer for arriving data is as large as the tile: two steps of types at most half as wide as
-// the products', else one. Keys past the item and dims past the head dim become zeros without a
-// read.
+// The arrival buffer is as large as the KV tile. It holds two KV tiles if the cache's type is at
+// most half as wide as the MMA type, and one KV tile otherwise. Keys past the item and dims past
+// the head dim become zeros without a read.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_CONVERTING_LOADER_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_CONVERTING_LOADER_CUH_
@@ -33,7 +32,7 @@ struct LoadSource {
   KvAccess access;
   DType dtype;
   int head_dim;
-  bool has_place_of_k;
+  bool has_place_of_k;  // addressed by KeyOffsets::k, otherwise by KeyOffsets::v
 
   __device__ __forceinline__ int64_t Offset(const KeyOffsets& offsets) const {
     return has_place_of_k ? offsets.k : offsets.v;
@@ -45,17 +44,18 @@ class ConvertingLoader {
  public:
   using Element = typename Traits::Element;
 
-  // Keys from `end` on are not in the cache; `thread` is the number within the group.
+  // `end`: the first local key that is not in the cache. `thread`: index in the warp group.
   __device__ __forceinline__ ConvertingLoader(const AttentionKernelParams& p, const WorkUnit& unit,
                                               int end, int thread)
       : p_(p), unit_(unit), end_(end), thread_(thread) {}
 
-  // Steps that may be in flight.
+  // Maximum number of KV tiles in flight.
   __device__ __forceinline__ int depth() const {
     return 2 * SizeOf(p_.kv_dtype) <= static_cast<int>(sizeof(Element)) ? 2 : 1;
   }
 
-  // Starts copying the step that begins at local key `first`, whose places are noted.
+  // Starts copying the KV tile that begins at local key `first`. REQUIRES: its key addresses are in
+  // `offsets`.
   __device__ __forceinline__ void Start(uint4* arriving, const KeyOffsets* offsets,
                                         int first) const {
     const int num_keys = end_ - first;
@@ -72,7 +72,7 @@ class ConvertingLoader {
     });
   }
 
-  // Where step i of those in flight arrives.
+  // The part of the arrival buffer for KV tile i.
   __device__ __forceinline__ uint4* ArrivalOf(uint4* arriving, int i) const {
     constexpr int kChunks =
         (Traits::kKeyChunks + (Traits::kValuesInKeys ? 0 : Traits::kValueChunks)) * Traits::kKeys;
@@ -103,12 +103,12 @@ class ConvertingLoader {
     }
   }
 
-  // Loads K again, after the tile's copy was modified.
+  // Reloads K after the KV tile in shared memory was modified.
   __device__ __forceinline__ void GatherKeys(uint4* k, const KeyOffsets* offsets, int first) const {
     Gather<Traits::kKeyChunks, Traits::kKeyChunks>(k, offsets, Keys(), end_ - first);
   }
 
-  // REQUIRES: p.rope_dim > 0, and the group has met since the tile was filled.
+  // REQUIRES: p.rope_dim > 0; a group barrier since Fill().
   __device__ __noinline__ void TakeRope(uint4* k, const KeyOffsets* offsets, int first) const {
     const int num_keys = min(end_ - first, Traits::kKeys);
     const int first_dim = p_.head_dim_qk - p_.rope_dim;
@@ -126,7 +126,7 @@ class ConvertingLoader {
     }
   }
 
-  // REQUIRES: the group has met since the tile was filled.
+  // REQUIRES: a group barrier since Fill().
   __device__ __noinline__ void TakeNew(uint4* k, uint4* v, int first) const {
     const int num_keys = min(unit_.item.key_end - first, Traits::kKeys);
     const int64_t row_token = unit_.item.first_token - unit_.item.query_begin;
@@ -148,7 +148,7 @@ class ConvertingLoader {
     return {HeadOf(p_.k), p_.k, p_.k_access, p_.kv_dtype, p_.head_dim_qk - p_.rope_dim, true};
   }
   __device__ __forceinline__ LoadSource Values() const {
-    // With a rope part, V is the first columns of k.
+    // If the rope part of K is a separate tensor, V is the first columns of k.
     const bool has_place_of_k = p_.rope_dim > 0;
     return {HeadOf(p_.v), p_.v, p_.v_access, p_.kv_dtype, p_.head_dim_v, has_place_of_k};
   }
@@ -157,7 +157,7 @@ class ConvertingLoader {
            unit_.kv_head * view.head_stride * SizeOf(p_.kv_dtype);
   }
 
-  // Calls body.operator()<kSource>() for the cache's type, among those that Element can hold.
+  // Calls body.operator()<kSource>() for the cache's type, if Element can hold its values.
   template <typename Body>
   __device__ __forceinline__ void WithSource(const Body& body) const {
     switch (p_.kv_dtype) {
@@ -183,7 +183,7 @@ class ConvertingLoader {
     body.template operator()<Traits::kTile.dtype>();
   }
 
-  // Chunks of a step of K as it arrives.
+  // Number of chunks of a KV tile's K in the arrival buffer.
   template <DType kSource>
   static constexpr int KeyChunksOf() {
     return Traits::kKeys * Traits::kHeadDimQk * SizeOf(kSource) / 16;
@@ -224,7 +224,7 @@ class ConvertingLoader {
     }
   }
 
-  // Any strides.
+  // Gathers heads with any strides.
   template <int kChunks, int kPitch>
   __device__ __noinline__ void Gather(uint4* to, const KeyOffsets* offsets,
                                       const LoadSource& source, int num_keys) const {
@@ -245,7 +245,8 @@ class ConvertingLoader {
     }
   }
 
-  // Tokens of a dim are contiguous: adjacent threads read adjacent memory, several dims at a time.
+  // Gathers heads with contiguous tokens per dim (KvAccess::kTokens). Adjacent threads read
+  // adjacent memory, several dims at a time.
   __device__ __noinline__ void GatherTokens(uint4* to, const KeyOffsets* offsets,
                                             const LoadSource& source, int num_keys) const {
     constexpr int kBatch = 8;  // loads in flight
@@ -276,7 +277,7 @@ class ConvertingLoader {
     }
   }
 
-  // Loads one key from a tensor of Element; `to` is the key's row of the tile.
+  // Loads one key from a tensor of Element. `to`: the key's row of the KV tile.
   template <int kChunks>
   __device__ __forceinline__ void TakeRow(uint4* to, int key, const void* tensor, int64_t at,
                                           int head_dim) const {
@@ -300,7 +301,7 @@ class ConvertingLoader {
   const AttentionKernelParams& p_;
   const WorkUnit& unit_;
   const int end_;
-  const int thread_;  // within the group
+  const int thread_;  // index in the warp group
 };
 
 }  // namespace reprise

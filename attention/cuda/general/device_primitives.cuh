@@ -1,5 +1,5 @@
-// The instructions from which the attention kernels are built: asynchronous copies, matrix loads,
-// tensor core products. Compute capability 8.0 and up.
+// Instructions that the attention kernels use: asynchronous copies, matrix loads, tensor core MMA.
+// Compute capability 8.0 and up.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_DEVICE_PRIMITIVES_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_DEVICE_PRIMITIVES_CUH_
@@ -19,8 +19,8 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies 16 bytes to a SharedAddress(), or, without a read, fills them with zeros. `source` is
-// aligned to 16 bytes either way.
+// Copies 16 bytes to a SharedAddress(). If !is_there, fills them with zeros and does not read
+// `source`. REQUIRES: `source` is aligned to 16 bytes in both cases.
 __device__ __forceinline__ void CopyAsync16(uint32_t destination, const void* source,
                                             bool is_there) {
   asm volatile(
@@ -43,21 +43,21 @@ __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 
-// Waits until at most kPending of the thread's newest groups are in flight.
+// Waits until at most the kPending newest cp.async groups of this thread are in flight.
 template <int kPending>
 __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
-// Synchronises `num_threads` of whole warps at the CTA's barrier `index` (0 is that of
-// __syncthreads()).
+// Synchronises `num_threads` threads (whole warps) at named barrier `index` of the CTA.
+// __syncthreads() uses barrier 0.
 __device__ __forceinline__ void MeetAt(int index, int num_threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(index), "r"(num_threads) : "memory");
 }
 
-// Adds 1, or wraps to 0 at `last`; returns the value before. What the CTA's threads wrote before
-// they synchronised with this one is visible to every thread that synchronises with a reader of the
-// new value.
+// Increments the counter, which wraps to 0 after `last`. Returns the previous value. Acquires and
+// releases: if the CTA's threads write and then reach a barrier with this thread, every thread that
+// synchronises with a reader of the new value sees these writes.
 __device__ __forceinline__ uint32_t IncrementAcquireRelease(uint32_t* counter, uint32_t last) {
   uint32_t before;
   asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;\n"
@@ -67,7 +67,8 @@ __device__ __forceinline__ uint32_t IncrementAcquireRelease(uint32_t* counter, u
   return before;
 }
 
-// Adds to a counter in the same way.
+// Adds `value` and returns the previous value. Acquires and releases as IncrementAcquireRelease()
+// does.
 __device__ __forceinline__ uint32_t AddAcquireRelease(uint32_t* counter, uint32_t value) {
   uint32_t before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;\n"
@@ -77,15 +78,16 @@ __device__ __forceinline__ uint32_t AddAcquireRelease(uint32_t* counter, uint32_
   return before;
 }
 
-// Synchronises with those that added to the counter.
+// Loads the counter. Writes that threads released by additions to the counter are visible
+// afterwards.
 __device__ __forceinline__ uint32_t LoadAcquire(const uint32_t* counter) {
   uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(value) : "l"(counter) : "memory");
   return value;
 }
 
-// Loads four 8 x 8 matrices of 16-bit elements; lane l supplies the address of row l % 8 of matrix
-// l / 8. Of each matrix, lane l gets the elements (l / 4, l % 4 * 2 + {0, 1}).
+// Loads four 8 x 8 matrices of 16-bit elements. Lane l supplies the address of row l % 8 of matrix
+// l / 8. Lane l receives the elements (l / 4, l % 4 * 2 + {0, 1}) of each matrix.
 __device__ __forceinline__ void LoadMatrices(uint32_t (&matrix)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
@@ -97,7 +99,7 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&matrix)[4], const void* 
   LoadMatrices(matrix, SharedAddress(row));
 }
 
-// The same, transposed: lane l gets the elements (l % 4 * 2 + {0, 1}, l / 4).
+// LoadMatrices(), transposed: lane l receives the elements (l % 4 * 2 + {0, 1}, l / 4).
 __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&matrix)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(matrix[0]), "=r"(matrix[1]), "=r"(matrix[2]), "=r"(matrix[3])
@@ -152,7 +154,7 @@ __device__ __forceinline__ float ToFloat(float value) { return value; }
 __device__ __forceinline__ float ToFloat(__half value) { return __half2float(value); }
 __device__ __forceinline__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
 
-// Packs two values into a register of the tensor cores, the first in the low half.
+// Packs two values into a 32-bit register for an MMA, `low` into the low half.
 template <typename T>
 __device__ __forceinline__ uint32_t Pack(float low, float high);
 template <>
@@ -166,7 +168,7 @@ __device__ __forceinline__ uint32_t Pack<__nv_bfloat16>(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Accurate to a few ulp, also near 0; tanhf() takes many more instructions.
+// Error of a few ulp, also near 0. tanhf() takes many more instructions.
 __device__ __forceinline__ float Tanh(float x) {
   const float square = x * x;
   const float cubic = fmaf(square, fmaf(square, -17.0f / 315.0f, 2.0f / 15.0f), -1.0f / 3.0f);
@@ -175,7 +177,7 @@ __device__ __forceinline__ float Tanh(float x) {
   return square < 0.0625f ? near_zero : far;
 }
 
-// The maximum over the four lanes that share a row of a product.
+// The maximum over the four lanes that share a row of an MMA result.
 __device__ __forceinline__ float QuadMax(float value) {
   value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, 1));
   return fmaxf(value, __shfl_xor_sync(kFullWarp, value, 2));

@@ -1,16 +1,18 @@
-// The prologue of kernels that begin ahead (AttentionKernelEntry::begins_ahead()): a CTA prepares its
-// first unit before the previous kernel has ended (base/dependent_launch.cuh). A call with few keys
-// would otherwise spend a third of its time in this chain: the item, the blocks of its keys, the keys.
+// The PDL prologue prefetch of kernels that begin ahead (AttentionKernelEntry::begins_ahead()): a
+// CTA prepares its first unit before the previous kernel has ended (base/dependent_launch.cuh). A
+// call with few keys would otherwise spend a third of its time on this chain of loads: the item,
+// the blocks of its keys, the keys.
 //
-// Before AwaitKernelBefore() a CTA reads
-//   the work map    which is complete: the builder of maps lets no kernel in before its end, and its
-//                   threads end after their writes are visible;
-//   the block table as it is now. The entries are read again when the previous kernel has ended, and
-//                   the keys are copied again if one has changed. Block ids out of range are
-//                   replaced, as in KeyPlaces;
-//   no keys         but the L2 cache is told to fetch the first ones, at most 26 MB of a launch on an
-//                   H200: later writes update the L2 cache.
-// Everything else, and all that is read through the L1 cache, comes after it.
+// Before AwaitKernelBefore(), a CTA
+// 1. reads the tile schedule, which is complete: the kernel that builds schedules triggers its
+//    dependents only at its end, and its threads end after their writes are visible;
+// 2. reads current entries of the block table. They are read again after the previous kernel has
+//    ended, and the keys are copied again if an entry has changed. Block ids out of range are
+//    replaced, as in KeyPlaces;
+// 3. prefetches the first keys into the L2 cache, at most 26 MB per launch on an H200. It does not
+//    read them, and later writes update the L2 cache.
+//
+// All other reads, and all reads through the L1 cache, come after AwaitKernelBefore().
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_FIRST_KEYS_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_FIRST_KEYS_CUH_
@@ -24,16 +26,17 @@
 
 namespace reprise {
 
-// Whether the places of the first steps of a CTA's first unit are noted, and by which blocks: `blocks` has
-// the block of this thread's key for each stage.
+// Whether the addresses of the first KV tiles of a CTA's first unit are recorded, and the blocks
+// that they were computed from: blocks[i] is the block of this thread's key in stage i.
 template <typename Traits>
 struct FirstKeys {
   bool are_noted = false;
   int blocks[Traits::kStages] = {};
 };
 
-// Starts loading `bytes` from `address` on into the L2 cache. By lines, as the instruction for many bytes
-// (cp.async.bulk.prefetch) takes one address at a time: 32 lanes issue it one after the other.
+// Starts loading `bytes` bytes at `address` into the L2 cache, line by line. A bulk prefetch
+// (cp.async.bulk.prefetch) would be slower: it takes one address, so the 32 lanes would issue it
+// one after the other.
 __device__ __forceinline__ void PrefetchRowToL2(const char* address, int bytes) {
   constexpr int kLineBytes = 128;
 #pragma unroll 1
@@ -42,15 +45,17 @@ __device__ __forceinline__ void PrefetchRowToL2(const char* address, int bytes) 
   }
 }
 
-// Reads an entry that another kernel may be writing, not by way of the L1 cache, where it would stay.
+// Reads an entry that another kernel may be writing. Bypasses the L1 cache, which would keep the
+// old value.
 __device__ __forceinline__ int LoadEntryOfNow(const int32_t* entry) {
   int value;
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(entry) : "memory");
   return value;
 }
 
-// Notes the places of the unit's first steps by the current entries of the table. REQUIRES: the unit is
-// complete but for its scales.
+// Records the key addresses of the unit's first KV tiles from the current block table entries, and
+// prefetches these keys into the L2 cache. REQUIRES: all fields of the unit are set; its scales
+// need not be valid.
 template <typename Traits>
 __device__ __forceinline__ FirstKeys<Traits> NoteFirstKeys(const AttentionKernelParams& p,
                                                            const WorkUnit& unit,

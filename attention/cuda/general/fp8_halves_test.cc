@@ -8,7 +8,7 @@
 namespace reprise {
 namespace {
 
-// By the definitions of the formats.
+// Reference conversions, by the definitions of the formats.
 double E4M3(int bits) {
   const int exponent = bits >> 3 & 15;
   const int mantissa = bits & 7;

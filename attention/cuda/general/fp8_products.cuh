@@ -1,15 +1,16 @@
-// The two products of attention by one warp, for K and V of fp8 as stored in the cache
-// (KvLoading::kFp8): converted in registers, between shared memory and the tensor cores. float16
-// holds every value of e4m3 and e5m2.
+// The two MMAs of attention, by one warp, for K and V in fp8 as stored in the cache
+// (KvLoading::kFp8). K and V are converted in registers, between shared memory and the tensor
+// cores. float16 holds every value of e4m3 and e5m2.
 //
-// A matrix load treats pairs of elements as one of 16 bits. Of K, a lane gets four adjacent dims in
-// a register, where the tensor cores expect dims j * 2 + {0, 1} and j * 2 + 8 + {0, 1} of 16: the
-// dims of a dot product may come in any order, and q's are permuted in the same way
-// (LoadScaledQueries() of query_loader.cuh). Of V, it gets two adjacent columns of two keys, which
-// are the even and the odd columns of 16: two products, whose columns interleave in out.
+// A matrix load treats a pair of fp8 elements as one 16-bit element.
+// - For K, a lane gets four adjacent dims in a register. The tensor cores expect dims j * 2 + {0,
+//   1} and j * 2 + 8 + {0, 1} of 16 dims. The dims of a dot product may come in any order, so q's
+//   dims are permuted in the same way (LoadScaledQueries() of query_loader.cuh).
+// - For V, a lane gets two adjacent columns of two keys: the even and the odd columns of 16
+//   columns. They take two MMAs, whose result columns interleave in out.
 //
-// Bound, for a step of 16 keys and 128 dims: 4 KB of memory, against 64 conversions, 16
-// permutations, 8 matrix loads and 32 products per warp.
+// Bound, for a KV tile of 16 keys and 128 dims: 4 KB of memory, against 64 conversions, 16
+// permutations, 8 matrix loads and 32 MMAs per warp.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_FP8_PRODUCTS_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_FP8_PRODUCTS_CUH_
@@ -27,7 +28,7 @@
 namespace reprise {
 
 #if __CUDA_ARCH__ < 890
-// Converts the two elements in the high bytes of the halves.
+// Converts the two elements that are in the high bytes of the halves.
 __device__ __forceinline__ uint32_t E4M3ToHalves(uint32_t elements) {
   const uint32_t scaled = ScaledHalvesOfE4M3(elements);
   const __half2 halves =
@@ -36,7 +37,7 @@ __device__ __forceinline__ uint32_t E4M3ToHalves(uint32_t elements) {
 }
 #endif
 
-// Converts four elements into two registers: 0 and 1, 2 and 3.
+// Converts four elements into two registers: elements 0 and 1 into `low`, 2 and 3 into `high`.
 template <DType kStored>
 __device__ __forceinline__ void Fp8ToHalves(uint32_t elements, uint32_t& low, uint32_t& high) {
   if constexpr (kStored == DType::kFp8E5M2) {  // e5m2 is float16 without its last 8 bits
@@ -59,7 +60,8 @@ __device__ __forceinline__ void Fp8ToHalves(uint32_t elements, uint32_t& low, ui
   }
 }
 
-// Converts two keys' pairs of columns: keys 0 and 1 of the even column, then of the odd one.
+// Converts a pair of columns of two keys: keys 0 and 1 of the even column into `even`, of the odd
+// column into `odd`.
 template <DType kStored>
 __device__ __forceinline__ void Fp8ColumnsToHalves(uint32_t elements, uint32_t& even,
                                                    uint32_t& odd) {
@@ -71,7 +73,7 @@ __device__ __forceinline__ void Fp8ColumnsToHalves(uint32_t elements, uint32_t& 
   }
 }
 
-// The interface is that of TensorCoreProducts (products.cuh).
+// Has the interface of TensorCoreProducts (products.cuh).
 template <typename Traits>
 class Fp8Products {
  public:
@@ -105,7 +107,7 @@ class Fp8Products {
     }
   }
 
-  // A lane holds four adjacent columns of each 16.
+  // A lane holds four adjacent columns of every 16 columns.
   static __device__ __forceinline__ int OutColumn(int n) {
     return n / 2 * 16 + threadIdx.x % 4 * 4 + n % 2 * 2;
   }
@@ -135,7 +137,7 @@ class Fp8Products {
       }
 #pragma unroll
       for (int n = 0; n < Traits::kKeys / 32; ++n) {
-        uint32_t b[4];  // of 16 dims and keys 0-7, 8-15, 16-23, 24-31
+        uint32_t b[4];  // 16 dims; keys 0-7, 8-15, 16-23, 24-31
         LoadMatrices(b, k + Traits::StoredDimsChunkAt(n * 32 + lane, part, d));
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -163,7 +165,7 @@ class Fp8Products {
       const uint32_t high = PairMask(seen >> (n * 4 + 2));
 #pragma unroll
       for (int d = 0; d < Traits::kOutColumns / 16; d += 2) {
-        // Keys 0-7, keys 8-15 and 16 columns; the same and the next 16.
+        // Keys 0-7 and 8-15 of 16 columns; keys 0-7 and 8-15 of the next 16 columns.
         uint32_t b[4];
         const int key = n * 16 + lane / 8 % 2 * 8 + lane % 8;
         LoadMatricesTransposed(b, v + Traits::StoredValueChunkAt(key, first_chunk + d + lane / 16));
@@ -189,12 +191,12 @@ class Fp8Products {
 
   static __device__ __forceinline__ void LoadQ(uint32_t (&a)[4], const uint4* q, int d) {
     const int lane = threadIdx.x % 32;
-    // Rows 0-7, rows 8-15 and one half of 16 dims; the same and the other half.
+    // Rows 0-7 and 8-15 for the first half of 16 dims, then for the second half.
     const int row = lane / 8 % 2 * 8 + lane % 8;
     LoadMatrices(a, q + Traits::DimsChunkAt(row, WarpPart<Traits>(), d, lane / 16));
   }
 
-  // MultiplyAdd<__half>() with c[0], ... as separate arguments.
+  // MultiplyAdd<__half>() with the elements of c as separate arguments.
   static __device__ __forceinline__ void MultiplyAdd(float& c0, float& c1, float& c2, float& c3,
                                                      const uint32_t (&a)[4], uint32_t b0,
                                                      uint32_t b1) {

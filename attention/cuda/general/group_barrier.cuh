@@ -1,4 +1,4 @@
-// The barrier of the warps that share a step of keys.
+// Barrier of the warps that share a KV tile (a warp group).
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_GROUP_BARRIER_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_GROUP_BARRIER_CUH_
@@ -9,15 +9,15 @@
 
 namespace reprise {
 
-// Whether a CTA has several groups with several warps. Each such group needs a separate barrier.
+// Whether a CTA has several warp groups of several warps. Each such group needs a separate barrier.
 template <typename Traits>
 inline constexpr bool kHasGroupBarriers = Traits::kGroupWarps > 1 && Traits::kWarpsN > 1;
 
 #ifdef REPRISE_EVERY_LANE_ARRIVES
 
-// Barriers in shared memory (mbarrier) instead of bar.sync: once parts of a CTA have met by
-// bar.sync, racecheck of compute-sanitizer reports accesses that __syncthreads() separates. For
-// builds for it (--config=racecheck); they take a few cycles more.
+// mbarriers instead of bar.sync, for builds with --config=racecheck. After some warps of a CTA have
+// synchronised by bar.sync, compute-sanitizer's racecheck reports accesses that __syncthreads()
+// separates. An mbarrier takes a few cycles more.
 __device__ __forceinline__ uint64_t* GroupBarriers() {
   __shared__ uint64_t barriers[8];  // one per group
   return barriers;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void MeetAtGroupBarrier() {
 template <typename Traits>
 __device__ __forceinline__ void PrepareToMeet() {}
 
-// __syncthreads() uses barrier 0.
+// Uses named barrier 1 + group index; __syncthreads() uses barrier 0.
 template <typename Traits>
 __device__ __forceinline__ void MeetAtGroupBarrier() {
   MeetAt(1 + static_cast<int>(threadIdx.x) / Traits::kGroupThreads, Traits::kGroupThreads);
@@ -64,7 +64,7 @@ __device__ __forceinline__ void MeetAtGroupBarrier() {
 
 #endif
 
-// Synchronises the warps that share a step of keys.
+// Synchronises the warps that share a KV tile.
 template <typename Traits>
 __device__ __forceinline__ void MeetGroup() {
   if constexpr (Traits::kGroupWarps == 1) {

@@ -1,6 +1,6 @@
-// Loads steps of K and V into shared memory unconverted (KvLoading::kDirect, kFp8): all threads of
-// a group copy chunks of 16 bytes, which arrive while earlier keys are in use. Keys past the item
-// and dims past the head dim become zeros without a read.
+// Loads KV tiles into shared memory unconverted (KvLoading::kDirect, kFp8). All threads of a warp
+// group copy 16-byte chunks asynchronously while earlier keys are in use. Keys past the item and
+// dims past the head dim become zeros without a read.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_KEY_LOADER_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_KEY_LOADER_CUH_
@@ -32,11 +32,12 @@ class KeyLoader {
     }
   }
 
-  // Starts copying the step that begins at local key `first`, whose places are noted. The group
-  // synchronises between the note and this call, and waits and synchronises after it.
+  // Starts copying the KV tile that begins at local key `first`. REQUIRES: its key addresses are in
+  // `offsets`, with a group barrier since they were recorded. To use the tile, each thread waits
+  // for its copies, followed by a group barrier.
   __device__ __forceinline__ void Load(uint4* k, uint4* v, const KeyOffsets* offsets,
                                        int first) const {
-    const int num_keys = unit_.item.key_end - first;      // may exceed a step
+    const int num_keys = unit_.item.key_end - first;      // may exceed a KV tile
     const int first_key = thread_ / Traits::kLanesOfKey;  // below kKeysPerPass
     const uint32_t k_to = SharedAddress(k + first_key * Traits::kStoredKeyChunks);
     const uint32_t v_to = SharedAddress(v + first_key * Traits::kStoredValuePitch);
@@ -70,14 +71,14 @@ class KeyLoader {
 
  private:
   static constexpr int kPasses = Traits::kKeys / Traits::kKeysPerPass;
-  // Places read at a time: a read waits for copies that were started before it.
+  // Number of key addresses read at a time: a read waits for copies that were started before it.
   static constexpr int kBatch = kPasses % 4 == 0 ? 4 : kPasses % 2 == 0 ? 2 : 1;
 
   // The dims of long rows are contiguous, so one pointer serves all chunks of a thread.
   static constexpr bool kOnePointer = Traits::kChunkPasses > 2;
   static constexpr int kPointers = kOnePointer ? 1 : Traits::kChunkPasses;
 
-  // The first dim of this thread's chunk at a pass.
+  // The first dim of this thread's chunk in chunk pass `c`.
   __device__ __forceinline__ int DimOf(int c) const {
     return (c * Traits::kLanesOfKey + thread_ % Traits::kLanesOfKey) * Traits::kStoredChunk;
   }
@@ -89,7 +90,7 @@ class KeyLoader {
 
   const AttentionKernelParams& p_;
   const WorkUnit& unit_;
-  const int thread_;  // within the group
+  const int thread_;  // index in the warp group
   // Addresses of this thread's chunks at the kv head's element (0, 0).
   const char* k_[kPointers];
   const char* v_[kPointers];

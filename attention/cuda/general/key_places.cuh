@@ -1,9 +1,10 @@
-// The places of a step's keys in memory: through the block table, or, for ragged batches, in a
-// single block of all keys.
+// Page lookup: computes the addresses of a KV tile's keys through the block table, or, for ragged
+// batches, in a single block of all keys.
 //
-// One thread per key reads the table (Find) and notes the key's place in shared memory (Note) for
-// the loaders. The two are separate because the table is read a step before the place is noted, and
-// the place is noted a step before the copies, so no thread waits for the table.
+// One thread per key reads the block table (Find) and records the key's address in shared memory
+// (Note) for the loaders. The three stages are pipelined so that no thread waits for the block
+// table: the table is read one KV tile before the address is recorded, and the address is recorded
+// one KV tile before the copies are started.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
@@ -37,7 +38,7 @@ __device__ __forceinline__ int FirstNewKey(const AttentionKernelParams& p, const
 template <typename Traits>
 class KeyPlaces {
  public:
-  // `thread`: the number within the group.
+  // `thread`: index in the warp group.
   __device__ __forceinline__ KeyPlaces(const AttentionKernelParams& p, const WorkItem& item,
                                        int thread)
       : p_(p), thread_(thread), first_key_(item.first_key), end_(item.key_end) {
@@ -45,10 +46,10 @@ class KeyPlaces {
     if constexpr (Traits::kConverts) end_ = min(end_, FirstNewKey(p, item));
   }
 
-  // Keys from this one on are not in the cache.
+  // The first local key that is not in the cache.
   __device__ __forceinline__ int end() const { return end_; }
 
-  // The place of this thread's key of the step that begins at local key `first`.
+  // Looks up the location of this thread's key in the KV tile that begins at local key `first`.
   __device__ __forceinline__ KeyPlace Find(int first) const {
     const int key = first + thread_;
     if (thread_ >= Traits::kKeys || key >= end_) return {0, 0};
@@ -62,14 +63,14 @@ class KeyPlaces {
     if (thread_ >= Traits::kKeys) return;
     int64_t bytes = Traits::kLoading == KvLoading::kFp8 ? 1 : sizeof(typename Traits::Element);
     if constexpr (Traits::kConverts) bytes = SizeOf(p_.kv_dtype);
-    // The block id of a key that no query sees may be invalid. Find() does not check it, because it
-    // must not wait for the table.
+    // The block id of a key that no query sees may be invalid. The check is here rather than in
+    // Find(), which must not wait for the block table.
     const bool is_block = static_cast<unsigned>(place.block) < static_cast<unsigned>(p_.num_blocks);
     const int block = is_block ? place.block : 0;
     offsets[thread_] = {(block * p_.k.block_stride + place.token * p_.k.token_stride) * bytes,
                         (block * p_.v.block_stride + place.token * p_.v.token_stride) * bytes};
     if constexpr (Traits::kConverts) {
-      // V has K's place then.
+      // If the rope part is a separate tensor, V has K's offset.
       if (p_.rope_dim == 0) return;
       offsets[thread_].v = (block * p_.rope.block_stride + place.token * p_.rope.token_stride) *
                            SizeOf(p_.rope_dtype);
@@ -79,12 +80,13 @@ class KeyPlaces {
  private:
   const AttentionKernelParams& p_;
   const int thread_;
-  const int32_t* table_ = nullptr;  // of the row; null: a single block holds all keys
+  const int32_t* table_ = nullptr;  // the row's table; null: a single block holds all keys
   const int first_key_;
   int end_;
 };
 
-// A group's share of an item: every kStride-th step of its keys, from `first` on.
+// The KV tiles of a warp group in an item: every kWarpsN-th KV tile. The group's first KV tile
+// begins at local key `first`, and its KV tiles are kStride keys apart.
 template <typename Traits>
 struct GroupSteps {
   static constexpr int kStride = Traits::kWarpsN * Traits::kKeys;
@@ -96,7 +98,7 @@ struct GroupSteps {
         count(max(0, (item.key_end - first + kStride - 1) / kStride)) {}
 
   int group;
-  int thread;  // within the group
+  int thread;  // index in the warp group
   int first;
   int count;
 };

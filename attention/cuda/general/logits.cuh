@@ -1,11 +1,11 @@
-// From dot products to logits: scale, softcap, ALiBi, and which keys a query sees. The terms of
-// attention/attention_params.h and the visibility of attention/paged_batch.h.
+// Computes logits from dot products: scale, softcap, ALiBi, and visibility of keys. Implements the
+// terms of attention/attention_params.h and the visibility rules of attention/paged_batch.h.
 //
-// Logits are in base 2: natural ones times log2(e), so that exp2 takes the place of exp.
+// Logits are in base 2: natural logits times log2(e), so that weights use exp2 instead of exp.
 //
-// A lane holds the logits of two rows of the tile, l / 4 and l / 4 + 8 of its warp's 16, for
-// columns n * 8 + l % 4 * 2 + {0, 1} of each 8 keys n: s[n][0], s[n][1] of the first row, s[n][2],
-// s[n][3] of the second.
+// A lane l holds the logits of two rows of the tile: rows l / 4 and l / 4 + 8 of its warp's 16
+// rows. For each 8 keys n, it holds columns n * 8 + l % 4 * 2 + {0, 1}: s[n][0] and s[n][1] for the
+// first row, s[n][2] and s[n][3] for the second row.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_LOGITS_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_LOGITS_CUH_
@@ -23,8 +23,8 @@
 
 namespace reprise {
 
-// Whether a kernel serves custom masks and slopes per sequence. Those of tier 2 do not: the calls
-// would cost them registers.
+// Whether a kernel serves custom masks and per-sequence ALiBi slopes. Tier 2 kernels do not,
+// because the function calls would cost registers.
 template <typename Traits>
 inline constexpr bool kServesRareTerms = requires {
   Traits::kServesRareTerms;
@@ -35,18 +35,18 @@ struct QueryRow {
   int token;  // -1: the tile has no such row
   int q_head;
   int position;
-  int first_seen, last_seen;  // positions that causality and the window admit
+  int first_seen, last_seen;  // positions within causality and the window
   float logit_scale;          // all factors of the dot product
 };
 
-// A row that sees nothing.
+// An absent row, which sees no key.
 __device__ __forceinline__ QueryRow NoQueryRow() { return {-1, 0, 0, INT_MAX, INT_MIN, 0.0f}; }
 
 __device__ __forceinline__ int Saturate(int64_t value) {
   return static_cast<int>(value < INT_MIN ? INT_MIN : value > INT_MAX ? INT_MAX : value);
 }
 
-// The position of an ordinary key, one that is not in the tail.
+// The position of a key outside the tree mask region (the tail).
 __device__ __forceinline__ int KeyPosition(const AttentionKernelParams& p, const WorkUnit& unit,
                                            int key) {
   const int token = unit.item.key_start + key;
@@ -73,7 +73,7 @@ __device__ __forceinline__ int TableRowOf(const AttentionKernelParams& p, int ro
   return p.table_row ? p.table_row[row] : row;
 }
 
-// Whether a custom mask says what the unit's queries see, in place of causality.
+// Whether a custom mask replaces causality for the unit's queries.
 __device__ __forceinline__ bool HasCustomMask(const AttentionKernelParams& p,
                                               const WorkUnit& unit) {
   return p.custom_mask != nullptr && p.custom_mask_offset[unit.item.row] >= 0;
@@ -87,7 +87,7 @@ inline __device__ __noinline__ QueryRow LoadSharedRow(const AttentionKernelParam
   const int token = tile_row.token;
   const int row = RowOfToken(p, token);
   if (p.seq_lens[row] <= 0) return {token, tile_row.q_head, 0, INT_MAX, INT_MIN, 0.0f};
-  // key_start is the item's.
+  // All rows of a shared item have the item's key_start.
   const int first_position = unit.item.key_start + p.seq_lens[row] - p.query_start_loc[row + 1];
   const int table_row = TableRowOf(p, row);
   QueryRow query;
@@ -129,7 +129,7 @@ __device__ __forceinline__ QueryRow LoadQueryRow(const AttentionKernelParams& p,
   return LoadOrdinaryRow(p, unit, tile_row);
 }
 
-// What the rows of a warp see together.
+// Positions visible to the rows of a warp: to all rows, and to at least one row.
 struct WarpView {
   bool has_rows;
   int first_seen_by_all, last_seen_by_all;
@@ -163,19 +163,20 @@ struct SeenKeys {
   int end;
 };
 
-// The keys at positions `first` to `last`, of those before local key `end`. REQUIRES: an ordinary item,
-// whose positions follow each other.
+// Returns the local keys before `end` at positions `first` to `last`, inclusive. REQUIRES: an item
+// whose key positions are consecutive.
 __device__ __forceinline__ SeenKeys KeysAtPositions(const WorkUnit& unit, int first, int last,
                                                     int end) {
   const int origin = unit.item.key_start;
   return {max(first, origin) - origin, min(max(last, origin - 1), origin + end - 1) - origin + 1};
 }
 
-// The keys that the rows of a warp see, where positions alone decide; else all ranges are empty.
+// Keys that the rows of a warp see, if visibility depends on positions only. Otherwise all ranges
+// are empty.
 struct WarpKeys {
-  SeenKeys by_all;     // by each row; in most batches nearly all keys
-  SeenKeys by_any;     // by some row; empty where that is not one range
-  SeenKeys of_row[2];  // by the lane's rows
+  SeenKeys by_all;     // seen by every row; nearly all keys in most batches
+  SeenKeys by_any;     // seen by at least one row; empty if not a single range
+  SeenKeys of_row[2];  // seen by each of the lane's rows
 };
 
 __device__ __forceinline__ WarpKeys KeysOfWarp(const AttentionKernelParams& p, const WorkUnit& unit,
@@ -187,13 +188,14 @@ __device__ __forceinline__ WarpKeys KeysOfWarp(const AttentionKernelParams& p, c
   int end = unit.item.key_end;
   if (unit.item.tail_len > 0) end = min(end, unit.item.prefix_len);
   keys.by_all = KeysAtPositions(unit, view.first_seen_by_all, view.last_seen_by_all, end);
-  // Then some key is seen by all, or none is between those of one row and another.
+  // Then the ranges of all rows overlap or touch, so their union is a single range.
   if (keys.by_all.begin <= keys.by_all.end) {
     keys.by_any = KeysAtPositions(unit, view.first_seen_by_any, view.last_seen_by_any, end);
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    // A row that is not there keeps its logits, which are zeros: -inf times its scale, 0, is NaN.
+    // An absent row keeps its logits, which are 0. If they were -inf, its scale, which is 0, would
+    // make them NaN.
     keys.of_row[r] = rows[r].token < 0
                          ? SeenKeys{0, INT_MAX}
                          : KeysAtPositions(unit, rows[r].first_seen, rows[r].last_seen, end);
@@ -201,7 +203,8 @@ __device__ __forceinline__ WarpKeys KeysOfWarp(const AttentionKernelParams& p, c
   return keys;
 }
 
-// Whether the logits of a warp's rows are products times a scale above 0 and nothing more.
+// Whether the logits of a warp's rows are dot products times a positive scale, without softcap or
+// ALiBi.
 __device__ __forceinline__ bool AreOnlyScaled(const AttentionKernelParams& p,
                                               const QueryRow (&rows)[2]) {
   const bool is_scaled = (rows[0].token < 0 || rows[0].logit_scale > 0.0f) &&
@@ -231,7 +234,7 @@ __device__ __forceinline__ void HideUnseen(const SeenKeys (&seen)[2], int first,
 
 enum class StepView { kNothing, kSome, kAll };
 
-// Says which of the keys [first, first + num_keys) the rows of a warp see: all, some or none.
+// Returns whether the rows of a warp see all, some or none of the keys [first, first + num_keys).
 __device__ __forceinline__ StepView ViewStep(const AttentionKernelParams& p, const WorkUnit& unit,
                                              const WarpView& view, int first, int num_keys) {
   if (!view.has_rows) return StepView::kNothing;
@@ -287,7 +290,8 @@ __device__ __forceinline__ void ScaleLogits(const AttentionKernelParams& p,
   }
 }
 
-// Multiplies the columns of new keys in the step that begins at local key `first`.
+// Multiplies the logits or weights of new keys by `factor`, in the KV tile that begins at local key
+// `first`.
 template <typename Traits>
 __device__ __forceinline__ void ScaleNewKeys(const AttentionKernelParams& p, const WorkUnit& unit,
                                              int first, float factor,
@@ -306,7 +310,7 @@ __device__ __forceinline__ void ScaleNewKeys(const AttentionKernelParams& p, con
   }
 }
 
-// The position of key `key` for a row that sees it; INT_MIN if the row does not see it.
+// Returns the position of key `key` for a row that sees it, or INT_MIN if the row does not see it.
 __device__ __forceinline__ int PositionSeen(const AttentionKernelParams& p, const WorkUnit& unit,
                                             const QueryRow& row, int key) {
   if (row.token < 0 || key >= unit.item.key_end) return INT_MIN;
@@ -323,7 +327,7 @@ __device__ __forceinline__ int PositionSeen(const AttentionKernelParams& p, cons
   return position;
 }
 
-// The ALiBi slope of a row of the tile, of its sequence where sequences have slopes of their own.
+// The ALiBi slope of a query, if each sequence has different slopes.
 inline __device__ __noinline__ float SlopeOfSequence(const AttentionKernelParams& p,
                                                      const WorkUnit& unit, int token, int q_head) {
   const bool is_shared = unit.item.row == kSharedRow;
@@ -343,8 +347,8 @@ __device__ __forceinline__ float SlopeOf(const AttentionKernelParams& p, const W
   return p.alibi_slopes[row.q_head] * kLog2E;
 }
 
-// Computes the ALiBi terms of a lane's logits [n * 4 + e], -inf for keys that the row does not see.
-// Neither unrolled nor inlined: few batches need it, and only for few of their steps.
+// Computes the ALiBi terms of a lane's logits [n * 4 + e]: -inf for keys that the row does not see.
+// Neither unrolled nor inlined, because few batches need it, and only for a few of their KV tiles.
 template <typename Traits>
 __device__ __noinline__ void FindTerms(const AttentionKernelParams& p, const WorkUnit& unit,
                                        const QueryRow& row0, const QueryRow& row1, int first,
@@ -363,15 +367,15 @@ __device__ __noinline__ void FindTerms(const AttentionKernelParams& p, const Wor
   }
 }
 
-// Adds ALiBi and sets the logits of keys that a row does not see to -inf, where a key's position
-// follows from its index and there is no sparse pattern, which is nearly always the case.
+// Adds ALiBi, and sets the logits of keys that a row does not see to -inf. REQUIRES: key positions
+// are consecutive, and there is no sparse pattern. This is nearly always the case.
 template <typename Traits>
 __device__ __forceinline__ void MaskInterval(const AttentionKernelParams& p, const WorkUnit& unit,
                                              const QueryRow& row, int first, int r,
                                              float (&s)[Traits::kKeyTiles][4]) {
   float slope = 0.0f;
   if (p.alibi_slopes && row.token >= 0) slope = SlopeOf<Traits>(p, unit, row);
-  // In local keys, within the step and the item.
+  // Visible range in local keys, limited to the KV tile and the item.
   const int origin = unit.item.key_start;
   const int from = max(row.first_seen, origin + first) - origin;
   const int to =
@@ -389,9 +393,9 @@ __device__ __forceinline__ void MaskInterval(const AttentionKernelParams& p, con
   }
 }
 
-// The bits of the custom mask for one of a lane's rows and a step: bit n * 2 + j for the lane's
-// column n * 8 + l % 4 * 2 + j. Bytes past the bits of the item's keys are not read. Not inlined:
-// few batches have such a mask.
+// The bits of the custom mask for one of a lane's rows and a KV tile: bit n * 2 + j is the lane's
+// column n * 8 + l % 4 * 2 + j. Does not read bytes past the bits of the item's keys. Not inlined,
+// because few batches have a custom mask.
 template <typename Traits>
 __device__ __noinline__ uint32_t CustomMaskOf(const AttentionKernelParams& p, const WorkUnit& unit,
                                               int token, int first) {
@@ -436,8 +440,9 @@ __device__ __forceinline__ void HideKeys(const AttentionKernelParams& p, const W
   }
 }
 
-// Does the same for any batch. Returns bit n * 2 + j for each of the lane's columns n * 8 + l % 4 *
-// 2 + j that some row of the warp sees.
+// Adds ALiBi, and sets the logits of keys that a row does not see to -inf. Serves any batch.
+// Returns a bit mask: bit n * 2 + j is set if some row of the warp sees the lane's column n * 8 + l
+// % 4 * 2 + j.
 template <typename Traits>
 __device__ __forceinline__ uint32_t MaskLogits(const AttentionKernelParams& p, const WorkUnit& unit,
                                                const QueryRow (&rows)[2], int first,
@@ -452,7 +457,7 @@ __device__ __forceinline__ uint32_t MaskLogits(const AttentionKernelParams& p, c
     FindTerms<Traits>(p, unit, row0, row1, first, terms);
 #pragma unroll
     for (int i = 0; i < Traits::kKeyTiles * 4; ++i) {
-      // A sum alone would not do: the logit of a key that is not seen may be NaN.
+      // Adding -inf is not sufficient: the logit of an unseen key may be NaN.
       float& logit = s[i / 4][i % 4];
       logit = terms[i] == -INFINITY ? -INFINITY : logit + terms[i];
     }

@@ -1,5 +1,5 @@
-// Softmax over keys that arrive in steps: running maximum, sum and out of a lane's two rows,
-// rescaled when the maximum grows (Milakov and Gimelshein 2018). Base 2, float32.
+// Online softmax over KV tiles: running maximum, sum and out of a lane's two rows, rescaled when
+// the maximum grows (Milakov and Gimelshein 2018). Base 2, float32.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_ONLINE_SOFTMAX_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_ONLINE_SOFTMAX_CUH_
@@ -15,7 +15,7 @@
 namespace reprise {
 
 // 16-bit types use the hardware's approximation (2 ulp, denormals flushed to zero), whose error is
-// far below their own.
+// far below the rounding error of the type.
 template <typename Traits>
 __device__ __forceinline__ float Exp2(float x) {
   if constexpr (Traits::kTensorCores) {
@@ -27,19 +27,21 @@ __device__ __forceinline__ float Exp2(float x) {
   }
 }
 
-// Weights go up to 2^kWeightBits: float16 has few small values, and many keys of little weight may
-// carry much together. (Where weights are scaled afterwards, in ScaleNewKeys(), it is 0.)
+// Softmax weights go up to 2^kWeightBits. float16 has few values far below 1, and many keys with
+// small weights may add up to a large part of the sum. kWeightBits is 0 if ScaleNewKeys() may scale
+// weights afterwards (Traits::kConverts).
 template <typename Traits>
 inline constexpr float kWeightBits =
     std::is_same_v<typename Traits::Element, __half> && !Traits::kConverts ? 15.0f : 0.0f;
 
-// What to subtract from logits before exp2: 0 where no key was seen, because -inf - -inf is NaN.
+// The value to subtract from logits before exp2. It is 0 if no key was seen, because -inf - -inf is
+// NaN.
 __device__ __forceinline__ float Reference(float max) { return max == -INFINITY ? 0.0f : max; }
 
 template <typename Traits>
 struct OnlineSoftmax {
-  float max[2] = {-INFINITY, -INFINITY};  // over the row, less kWeightBits
-  float sum[2] = {0.0f, 0.0f};            // over the lane's columns; QuadSum() is the row's
+  float max[2] = {-INFINITY, -INFINITY};  // maximum of the row, minus kWeightBits
+  float sum[2] = {0.0f, 0.0f};  // sum of the lane's columns; QuadSum() returns the row's sum
   float out[Traits::kOutTiles][4] = {};
 
   // Turns logits into exp2(logit - max) and rescales out and the sum.
@@ -49,13 +51,13 @@ struct OnlineSoftmax {
     Rescale(rescale);
   }
 
-  // The first half of Take(): `rescale` is the factor by which out must still be multiplied.
+  // The first half of Take(). `rescale` receives the factor by which out must still be multiplied.
   __device__ __forceinline__ void Weigh(float (&s)[Traits::kKeyTiles][4], float (&rescale)[2]) {
     const float scale[2] = {1.0f, 1.0f};
     WeighScaled(s, scale, rescale);
   }
 
-  // The same for logits that must still be multiplied by each row's `scale`, which is positive.
+  // Weigh() for logits that must still be multiplied by each row's `scale`. REQUIRES: scale > 0.
   __device__ __forceinline__ void WeighScaled(float (&s)[Traits::kKeyTiles][4],
                                               const float (&scale)[2], float (&rescale)[2]) {
 #pragma unroll

@@ -1,14 +1,16 @@
-// Merges of split keys: adds up the partials of a row's pieces in key order, whichever CTA arrived
-// last, so the bits do not depend on timing.
+// The combine of KV splits: adds up the partials of a row's splits in key order. The order does not
+// depend on which CTA arrives last, so results are bitwise identical from run to run.
 //
-// The last CTA to arrive at a merge performs it. A range in more than kMostPiecesAtOnce pieces is
-// merged in two levels (attention/work_map/work_map.h), so that several CTAs share the work: the
-// last CTA to arrive at a group of kMergeGroup pieces stores the group's sum in place of the
-// group's first partial, and the last group to arrive adds up those sums.
+// The last CTA to arrive performs the combine. A Q tile with more than kMostPiecesAtOnce splits is
+// combined in two levels (attention/work_map/work_map.h), so that several CTAs share the work:
+// 1. The last CTA to arrive at a group of kMergeGroup splits writes the group's sum over the
+//    group's
+//    first partial.
+// 2. The last group to arrive adds up the sums of the groups.
 //
-// Bound: the latency of the L2 cache, then 64 bytes per cycle and multiprocessor. As many partials
-// as fit in the memory that held the keys (32) are in flight at once, by cp.async; each thread adds
-// up the 4 columns that it copied itself, so no thread waits for another.
+// Bound: the latency of the L2 cache, then 64 bytes per cycle and SM. The partials in flight
+// (cp.async) fill the memory that held the keys, up to 32 partials. Each thread adds up the 4
+// columns that it copied itself, so no thread waits for another.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
@@ -26,7 +28,8 @@
 
 namespace reprise {
 
-// Partials of a tile's rows, in key order: the n-th of a row is PartialAt(first, row) + n * stride.
+// Partials of a tile's rows, in key order: partial n of a row is PartialAt(first, row) + n *
+// stride.
 struct PartialList {
   int first;
   int count;
@@ -38,7 +41,7 @@ __device__ __forceinline__ int64_t PieceStride(const AttentionKernelParams& p,
   return static_cast<int64_t>(item.query_end - item.query_begin) * p.work.num_q_heads;
 }
 
-// The partials to merge for the queries of an item: the shared ones first.
+// The partials to combine for the queries of an item. The shared partials come first in key order.
 __device__ __forceinline__ PartialList SharedPartials(const AttentionKernelParams& p,
                                                       const WorkItem& item) {
   return {item.first_shared_partial, item.num_shared_partials,
@@ -49,28 +52,30 @@ __device__ __forceinline__ PartialList OwnPartials(const AttentionKernelParams& 
   return {item.first_partial, item.num_partials, PieceStride(p, item)};
 }
 
-// A place where CTAs arrive, and what the last of them does.
+// An arrival counter, and the combine that the last CTA to arrive performs.
 struct MergePoint {
   uint32_t* arrivals;
   uint32_t num_arrivals;
   PartialList shared;
   PartialList own;
-  int to;  // the partial that the sum replaces; -1: the sum goes to out
+  int to;  // the partial that the sum overwrites; -1: the sum goes to out
 };
 
-// Rows of a tile, half-open.
+// A half-open range of a tile's rows.
 struct RowRange {
   int begin;
   int end;
 };
 
-// Where the CTAs arrive that have partials of the item's queries. REQUIRES: the item has a merge.
+// The arrival counter of the CTAs that have partials of the item's queries. REQUIRES: the item has
+// a combine entry.
 __device__ __forceinline__ uint32_t* ArrivalsAt(const AttentionKernelParams& p,
                                                 const WorkUnit& unit) {
   return p.work.arrivals + unit.item.merge * p.work.num_virtual_heads + unit.virtual_head;
 }
 
-// The merge of an item's queries: of its pieces, or of the groups of its pieces.
+// The combine of an item's queries: adds up its splits, or, in two levels, the sums of its groups
+// of splits.
 __device__ __forceinline__ MergePoint WholeMerge(const AttentionKernelParams& p,
                                                  const WorkUnit& unit) {
   const WorkItem& item = unit.item;
@@ -87,7 +92,8 @@ __device__ __forceinline__ MergePoint WholeMerge(const AttentionKernelParams& p,
   return point;
 }
 
-// The merge of the group to which an item belongs. REQUIRES: it belongs to one.
+// The first-level combine of the item's group of splits. REQUIRES: the item's Q tile is combined in
+// two levels.
 __device__ __forceinline__ MergePoint GroupMerge(const AttentionKernelParams& p,
                                                  const WorkUnit& unit) {
   const WorkItem& item = unit.item;
@@ -104,21 +110,21 @@ __device__ __forceinline__ MergePoint GroupMerge(const AttentionKernelParams& p,
   return point;
 }
 
-// Returns whether this CTA is the last to arrive. The last one sees what the others wrote before
-// they arrived. Called by all threads.
+// Returns whether this CTA is the last to arrive. In the last CTA, everything that the other CTAs
+// wrote before they arrived is visible. Called by all threads.
 template <typename Traits>
 __device__ __forceinline__ bool IsLastArrival(uint32_t* arrivals, uint32_t num_arrivals,
                                               int& is_last) {
   Traits::Meet();
   if (threadIdx.x == 0) {
-    // The counter wraps to 0 at the last arrival, ready for the next layer.
+    // The last arrival wraps the counter to 0, which resets it for the next layer.
     is_last = IncrementAcquireRelease(arrivals, num_arrivals - 1) == num_arrivals - 1;
   }
   Traits::Meet();
   return is_last;
 }
 
-// Arrives at the merge of all of the unit's pieces.
+// Arrives at the combine of all splits of the unit's queries.
 template <typename Traits>
 __device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, const WorkUnit& unit,
                                               int& is_last) {
@@ -127,14 +133,15 @@ __device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, co
                                is_last);
 }
 
-// Rows whose columns a warp has at a time.
+// Number of rows that a warp processes at a time.
 template <typename Traits>
 inline constexpr int kRowsOfWarp = Traits::kHeadDimV < 128 ? 128 / Traits::kHeadDimV : 1;
 
-// Adds up the partials of some rows of a merge. A thread has 4 columns of a row at a time, and reads
-// its row's partials in turns. Where half the memory holds all of a row's partials, those of the
-// thread's next row are in flight while it adds up those of this one; else a turn uses all of the
-// memory. `kHasShared`: whether the merge may have partials of shared items.
+// Adds up the partials of some rows of a combine. A thread has 4 columns of one row at a time, and
+// reads the row's partials in rounds. If half of the buffer holds all partials of a row, loads are
+// double-buffered: the partials of the thread's next row are in flight while it sums the current
+// row. Otherwise each round uses the whole buffer. `kHasShared`: whether the combine may have
+// partials of shared items.
 template <typename Traits, bool kHasShared>
 class PartialAdder {
  public:
@@ -143,7 +150,8 @@ class PartialAdder {
                                           const MergePoint& point, const RowRange& rows,
                                           AttentionShared<Traits>& shared)
       : p_(p), unit_(unit), point_(point), shared_(shared) {
-    // Where blocks of columns have scales of their own, group 0's share is in use.
+    // With block scales of out, the buffer must not overlap group 0's sums, where finished rows
+    // wait for StoreBlocks().
     const int taken = p.out_block_scales == nullptr ? 0 : Shared::kMergeSlotsOfOut;
     slots_ = shared.merge.slots[taken] + threadIdx.x;
     const int half = min(kLanes, (Shared::kMergeSlots - taken) / 2);
@@ -178,14 +186,14 @@ class PartialAdder {
  private:
   using Shared = AttentionShared<Traits>;
   static constexpr int kRowParts = Traits::kHeadDimV / 4;
-  // Threads of a warp with the same row: each has the lse of one partial of a turn.
+  // Threads of a warp with the same row. Each loads the lse of one partial per round.
   static constexpr int kLanes = kRowParts < 32 ? kRowParts : 32;
   static_assert(Shared::kMergeSlots - Shared::kMergeSlotsOfOut >= 2);
 
   struct Turn {
     int part;  // row * kRowParts + column / 4
     bool is_own;
-    int begin;  // within the partials of its list
+    int begin;  // index of the round's first partial in its list
   };
 
   // 4 columns of out, relative to total.max.
@@ -211,7 +219,7 @@ class PartialAdder {
     return {turn.part + Traits::kThreads, !HasShared(), 0};
   }
 
-  // Whether a thread of the warp has a row.
+  // Whether any thread of the warp has a row in this round.
   __device__ __forceinline__ bool IsWarpIn(const Turn& turn) const {
     return turn.part - turn.part % 32 < end_part_;
   }
@@ -225,7 +233,8 @@ class PartialAdder {
     return RowAt(p_, unit_, min(turn.part, end_part_ - 1) / kRowParts);
   }
 
-  // Starts the copies of a turn, as one group even if empty, and returns this lane's lse.
+  // Starts the copies of a round as one cp.async group, which may be empty. Returns the lse of this
+  // lane's partial.
   __device__ __forceinline__ float Fetch(const Turn& turn, int stage) const {
     float lse = -INFINITY;
     if (IsWarpIn(turn)) {
@@ -298,7 +307,8 @@ class PartialAdder {
       }
       return;
     }
-    // Replaces the group's first partial, whose lse all threads of the row have read.
+    // The sum overwrites the group's first partial. The barrier ensures that all threads of the row
+    // have read its lse.
     if constexpr (kRowParts > 32) {
       Traits::Meet();
     } else {
@@ -317,11 +327,11 @@ class PartialAdder {
   uint4* slots_;
   int turn_size_;
   bool is_ahead_;
-  int first_part_;  // of this thread
+  int first_part_;  // this thread's first part
   int end_part_;
 };
 
-// Neither inlined nor quick: few batches have shared items.
+// Not inlined or tuned, because few batches have shared items.
 template <typename Traits>
 __device__ __noinline__ void AddSharedPartials(const AttentionKernelParams& p, const WorkUnit& unit,
                                                const MergePoint& point,
@@ -329,7 +339,7 @@ __device__ __noinline__ void AddSharedPartials(const AttentionKernelParams& p, c
   PartialAdder<Traits, true>(p, unit, point, {0, unit.num_rows}, shared).Run();
 }
 
-// Adds up the partials of a merge. Called by all threads.
+// Adds up the partials of a combine. Called by all threads.
 template <typename Traits>
 __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, const WorkUnit& unit,
                                               const MergePoint& point,
@@ -346,9 +356,9 @@ __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, co
   }
 }
 
-// Arrives where the unit's partials are merged, and merges them if it is the last to arrive. A
-// shared item arrives at the merges of all rows whose queries it has. `unit` may be overwritten.
-// Called by all threads.
+// Arrives at the combine of the unit's partial, and performs it if this CTA is the last to arrive.
+// A shared item arrives at the combine of every row that has queries in it. `unit` may be
+// overwritten. Called by all threads.
 template <typename Traits>
 __device__ __forceinline__ void ArriveAndMerge(const AttentionKernelParams& p, WorkUnit& unit,
                                                AttentionShared<Traits>& shared) {
@@ -367,7 +377,7 @@ __device__ __forceinline__ void ArriveAndMerge(const AttentionKernelParams& p, W
       Traits::Meet();
       if (threadIdx.x == 0) CompleteUnit<Traits>(p, unit.virtual_head, unit);
       Traits::Meet();
-      // A range without partials was not within the plan.
+      // Only a batch that exceeds the plan has a Q tile without partials.
       if (unit.item.num_partials == 0) {
         ++child;
         continue;

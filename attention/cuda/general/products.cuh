@@ -1,11 +1,12 @@
-// The two products of attention for 16 rows and a step of keys, by one warp: logits = Q K^T, and
-// out += P V. 16-bit types use tensor cores with float32 sums, float32 uses FFMA in full precision.
+// The two MMAs of attention for 16 rows and a KV tile, by one warp: logits = Q K^T, and out += P V.
+// 16-bit types use tensor cores with float32 sums. float32 uses FFMA in full precision.
 //
-// Both lay out the logits alike (logits.cuh). Of out, lane l holds for rows l / 4 (o[n][0],
-// o[n][1]) and l / 4 + 8 (o[n][2], o[n][3]) the columns OutColumn(n) + {0, 1} of the warp's part.
+// Both classes have the same layout of logits (logits.cuh). In out, lane l holds the columns
+// OutColumn(n) + {0, 1} of the warp's part, for row l / 4 (o[n][0], o[n][1]) and row l / 4 + 8
+// (o[n][2], o[n][3]).
 //
-// Where kWarpsD warps have the same rows, each multiplies its part of the dims, gets the others'
-// sums through shared memory, and adds up its part of out's columns.
+// If kWarpsD warps have the same rows, each warp multiplies its part of the dims, adds the partial
+// logits of the other warps through shared memory, and accumulates its part of out's columns.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_PRODUCTS_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_PRODUCTS_CUH_
@@ -33,7 +34,7 @@ class TensorCoreProducts {
     }
   }
 
-  // s = Q K^T of a step's keys, over the warp's part of the dims.
+  // s = Q K^T of a KV tile, over the warp's part of the dims.
   __device__ __forceinline__ void Logits(const uint4* q, const uint4* k,
                                          float (&s)[Traits::kKeyTiles][4]) const {
     const int lane = threadIdx.x % 32;
@@ -65,7 +66,7 @@ class TensorCoreProducts {
     }
   }
 
-  // o += P V. With kMasked, only keys whose bit of `seen` (MaskLogits()) is set: V of the others
+  // o += P V. If kMasked, adds only keys whose bit of `seen` (MaskLogits()) is set: V of other keys
   // may be NaN, and 0 x NaN is NaN.
   template <bool kMasked>
   __device__ __forceinline__ void Accumulate(const float (&s)[Traits::kKeyTiles][4], const uint4* v,
@@ -113,8 +114,8 @@ class TensorCoreProducts {
     LoadMatrices(a, q + Traits::DimsChunkAt(row, WarpPart<Traits>(), d, lane / 16));
   }
 
-  // The address of the chunk that is 2 * d chunks after the one at `chunk`, which is the first or
-  // second of eight, in a permuted row. Rows begin at multiples of 8 chunks.
+  // Returns the address 2 * d chunks after `chunk` in a swizzled row. REQUIRES: `chunk` is the
+  // first or second of eight chunks; rows begin at multiples of 8 chunks.
   static __device__ __forceinline__ uint32_t StepChunk(uint32_t chunk, int d) {
     return (chunk ^ d % 4 * 32) + d / 4 * 128;
   }
@@ -170,7 +171,7 @@ class FloatProducts {
     for (int n = 0; n < Traits::kKeyTiles; ++n) {
 #pragma unroll 1
       for (int pair = 0; pair < 4; ++pair) {
-        const int holder = (lane & ~3) + pair;  // the lane that has the logits of these two keys
+        const int holder = (lane & ~3) + pair;  // the lane that holds the logits of these two keys
         const uint32_t seen_by_holder = __shfl_sync(kFullWarp, seen, holder);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
@@ -222,7 +223,15 @@ requires Traits::kFp8 struct ProductsOf<Traits> {
 template <typename Traits>
 using Products = typename ProductsOf<Traits>::Type;
 
-// s = Q K^T of a step, computed jointly by the warps with the same rows. `q` is the warp's 16 rows.
+// s = Q K^T of a KV tile. `q`: the warp's 16 rows. If kWarpsD > 1, the warps with the same rows add
+// up their parts through shared memory:
+// 1. Each warp writes its partial logits.
+// 2. Named barrier of the kWarpsD warps: all partial logits are visible to them.
+// 3. Each warp reads and adds all partial logits, in the same order, so the sums of all warps are
+//    bitwise identical.
+//
+// The group barrier at the end of a KV tile (AttendSteps()) separates these reads from the writes
+// of the next KV tile.
 template <typename Traits>
 __device__ __forceinline__ void MultiplyKeys(const Products<Traits>& products, const uint4* q,
                                              const uint4* k, AttentionShared<Traits>& shared,
@@ -237,9 +246,7 @@ __device__ __forceinline__ void MultiplyKeys(const Products<Traits>& products, c
     for (int n = 0; n < Traits::kKeyTiles; ++n) {
       parts[own][n][lane] = {s[n][0], s[n][1], s[n][2], s[n][3]};
     }
-    // The whole group synchronises before the next step's logits are written.
     MeetAt(1 + warp_m, Traits::kWarpsD * 32);
-    // All warps add them up in the same order, so they have the same sums.
 #pragma unroll
     for (int n = 0; n < Traits::kKeyTiles; ++n) {
       float4 sum = parts[0][n][lane];

@@ -1,12 +1,12 @@
-// Loads a tile's rows of q into shared memory. Rows past the last and dims past the head dim become
-// zeros without a read.
+// Loads a tile's query rows into shared memory. Rows past the last and dims past the head dim
+// become zeros without a read.
 //
-//   LoadQueries()        for products in the type of q, or of what q is converted to
-//   LoadScaledQueries()  for products with keys of fp8 (KvLoading::kFp8): as float16, each row
-//                        multiplied by a power of two that makes its largest value 2^14 or a
-//                        little more, so that a row of bfloat16 loses only bits 2^38 times smaller
-//                        than its largest value; each 16 dims are in the order in which
-//                        Fp8Products has those of the keys
+//   LoadQueries()        loads q in the MMA type, or converts it to the MMA type
+//   LoadScaledQueries()  loads q as float16, for MMA with fp8 keys (KvLoading::kFp8). Each row is
+//                        multiplied by a power of two that makes its largest absolute value at
+//                        least 2^14 and below 2^15, so a bfloat16 row loses only bits 2^38 times
+//                        smaller than that value. Each 16 dims are in the order of the keys in
+//                        Fp8Products.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_
@@ -22,14 +22,15 @@
 
 namespace reprise {
 
-// The factor for the dims of a row of q that meet keys' rope parts, whose products are multiplied by
-// k_scale like the others. Not inlined: few caches have such parts.
+// The factor for the dims of a query row that multiply the rope parts of keys. The dot product is
+// multiplied by k_scale as a whole, so the factor is the rope part's scale divided by k_scale. Not
+// inlined, because few caches have separate rope parts.
 inline __device__ __noinline__ float RopeFactor(const AttentionKernelParams& p,
                                                 const WorkUnit& unit, int token) {
   int table_row = unit.item.table_row;
   if (unit.item.row == kSharedRow) {
     const int row = RowOfToken(p, token);
-    if (p.seq_lens[row] <= 0) return 1.0f;  // its table row may be anything
+    if (p.seq_lens[row] <= 0) return 1.0f;  // its table row is unspecified
     table_row = TableRowOf(p, row);
   } else if (unit.item.key_begin == unit.item.key_end && unit.item.num_shared_partials == 0) {
     return 1.0f;  // as in CompleteUnit()
@@ -38,12 +39,12 @@ inline __device__ __noinline__ float RopeFactor(const AttentionKernelParams& p,
          ScaleAt(p.k_scale, table_row, unit.kv_head);
 }
 
-// Called by `kThreads` threads, of which this is `thread`; some copies are asynchronous.
+// Called by `kThreads` threads; `thread` is this thread's index. Some copies are asynchronous.
 template <typename Traits, int kThreads = Traits::kThreads>
 __device__ __forceinline__ void LoadQueries(const AttentionKernelParams& p, const WorkUnit& unit,
                                             uint4* to, int thread = threadIdx.x) {
   using Element = typename Traits::Element;
-  if (p.q_is_aligned) {  // and has the products' type
+  if (p.q_is_aligned) {  // and q has the MMA type
 #pragma unroll 2
     for (int at = thread; at < Traits::kRows * Traits::kKeyChunks; at += kThreads) {
       const int row = at / Traits::kKeyChunks;
@@ -91,7 +92,7 @@ __device__ __forceinline__ void LoadQueries(const AttentionKernelParams& p, cons
   }
 }
 
-// Loads 16 dims of q from `at` on; those from num_dims on become zeros.
+// Loads 16 dims of q that begin at element `at`. Dims at or beyond num_dims become zeros.
 __device__ __forceinline__ void LoadQueryDims(const AttentionKernelParams& p, int64_t at,
                                               int num_dims, float (&values)[16]) {
   if (p.q_is_aligned && p.q_dtype != DType::kFp8E4M3 && p.q_dtype != DType::kFp8E5M2) {
@@ -123,7 +124,7 @@ __device__ __forceinline__ void LoadScaledQueries(const AttentionKernelParams& p
                                                   const WorkUnit& unit, uint4* to,
                                                   float* row_scales) {
   constexpr int kBlocks = Traits::kHeadDimQk / 16;
-  constexpr int kLanes = kBlocks > 16 ? 32 : kBlocks;  // for a row
+  constexpr int kLanes = kBlocks > 16 ? 32 : kBlocks;  // lanes per row
   constexpr int kPasses = (kBlocks + kLanes - 1) / kLanes;
   static_assert((kLanes & (kLanes - 1)) == 0);
   const int lane = threadIdx.x % kLanes;
@@ -149,7 +150,8 @@ __device__ __forceinline__ void LoadScaledQueries(const AttentionKernelParams& p
     for (int distance = kLanes / 2; distance > 0; distance /= 2) {
       largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, distance));
     }
-    // Factors 2^(14 - e) and 2^(e - 14) from their bits, where the largest is 2^e or a little more.
+    // Builds the factors 2^(14 - e) and 2^(e - 14) from their bits, for a largest value in [2^e,
+    // 2^(e + 1)).
     const int exponent = max(static_cast<int>(__float_as_uint(largest) >> 23), 15);
     const float factor = __uint_as_float((268 - exponent) << 23);
     if (lane == 0) row_scales[row] = __uint_as_float((exponent - 14) << 23);

@@ -1,9 +1,10 @@
-// Rotary embedding of rows of q and k in shared memory, for caches of unrotated keys: the form of
+// Rotary embedding of query and key rows in shared memory, for caches of unrotated keys. Implements
 // RotaryParams (attention/attention_params.h).
 //
-// Angles are counted in turns, as fractions of 2^64. The position times the fraction for one
-// position, in 64 bits that wrap around, is exact to 2^-30 of a turn at any position, without
-// float64 in the loop. (In float32, an angle at position 10^5 would be off by 0.004 rad.)
+// Angles are fractions of a circle, in units of 2^-64 ("turns" in identifiers). The angle at a
+// position is the position times the angle per position, in 64-bit arithmetic that wraps around. It
+// is exact to 2^-30 of a circle at any position, without float64 in the loop. (In float32, the
+// angle at position 10^5 would have an error of 0.004 rad.)
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_ROTATION_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_ROTATION_CUH_
@@ -19,8 +20,8 @@
 
 namespace reprise {
 
-// Computes turns[d]: how far one position turns the pair (d, d + rotary_dim / 2). Called by all
-// threads, which synchronise before it is used.
+// Computes turns[d]: the angle per position of the pair of dims (d, d + rotary_dim / 2). Called by
+// all threads, which synchronise before they use it.
 template <typename Traits>
 __device__ __noinline__ void FindTurns(const AttentionKernelParams& p, uint64_t* turns) {
   const double log_theta = log(static_cast<double>(p.rope_theta));
@@ -31,7 +32,7 @@ __device__ __noinline__ void FindTurns(const AttentionKernelParams& p, uint64_t*
   }
 }
 
-// Cosine and sine of a fraction of a turn.
+// Cosine and sine of an angle in units of 2^-64 of a circle.
 __device__ __forceinline__ float2 CosineAndSine(uint64_t turn) {
   float2 result;
   const int32_t signed_turn = static_cast<int32_t>(turn >> 32);
@@ -43,7 +44,8 @@ __device__ __forceinline__ uint64_t TurnAt(int position, uint64_t turn) {
   return static_cast<uint64_t>(static_cast<int64_t>(position)) * turn;
 }
 
-// Rotates the pairs of row `row` to `position`, by threads thread, thread + num_threads, ...
+// Rotates the pairs of row `row` to `position`. Thread `thread` of num_threads rotates every
+// num_threads-th pair.
 template <typename Traits>
 __device__ __forceinline__ void RotateRow(const AttentionKernelParams& p, const uint64_t* turns,
                                           uint4* rows, int row, int position, int thread,
@@ -65,7 +67,8 @@ __device__ __forceinline__ void RotateRow(const AttentionKernelParams& p, const 
   }
 }
 
-// Called by all threads of the CTA; each warp has a row at a time.
+// Rotates the query rows of the tile. Called by all threads of the CTA; each warp processes one row
+// at a time.
 template <typename Traits>
 __device__ __noinline__ void RotateQueries(const AttentionKernelParams& p, const WorkUnit& unit,
                                            const uint64_t* turns, uint4* q) {
@@ -76,9 +79,10 @@ __device__ __noinline__ void RotateQueries(const AttentionKernelParams& p, const
   }
 }
 
-// Rotates rows [first, end), at consecutive positions from `position` on, by kLanes threads, of
-// which this is `lane`. Each thread takes two adjacent pairs of all rows, and derives each row's
-// angle from that of the row before, which is accurate to 2^-18 over the keys of a step.
+// Rotates rows [first, end) to consecutive positions that begin at `position`. Called by kLanes
+// threads; `lane` is this thread's index. Each thread rotates two adjacent pairs of all rows, and
+// derives each row's angle from the previous row's angle. The result is accurate to 2^-18 over the
+// keys of a KV tile.
 template <typename Traits, int kLanes>
 __device__ __forceinline__ void RotateRun(const AttentionKernelParams& p, const uint64_t* turns,
                                           uint4* rows, int first, int end, int position, int lane) {
@@ -112,8 +116,9 @@ __device__ __forceinline__ void RotateRun(const AttentionKernelParams& p, const 
   }
 }
 
-// The threads of a group rotate the item's keys of the step that begins at local key `first`. Keys of the
-// tail are rotated to the positions at which the query of `token` sees them.
+// The threads of a warp group rotate the item's keys of the KV tile that begins at local key
+// `first`. Keys of the tree mask region are rotated to the positions at which the query of `token`
+// sees them.
 template <typename Traits>
 __device__ __noinline__ void RotateKeys(const AttentionKernelParams& p, const WorkUnit& unit,
                                         const uint64_t* turns, uint4* k, int first, int token,

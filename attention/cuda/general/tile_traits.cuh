@@ -47,46 +47,48 @@ struct TileTraits {
   static constexpr int kWarpsM = kTile.warps_m;
   static constexpr int kWarpsD = kTile.warps_d;
   static constexpr int kWarpsN = kTile.warps_n;
-  static constexpr int kGroupWarps = kWarpsM * kWarpsD;  // warps that share a step of keys
+  static constexpr int kGroupWarps = kWarpsM * kWarpsD;  // warps that share a KV tile
   static constexpr int kGroupThreads = kGroupWarps * 32;
   static constexpr int kThreads = kGroupThreads * kWarpsN;
   static constexpr int kRows = kTile.rows();
   static constexpr int kKeys = kTile.keys;
   static constexpr int kStages = 2;
-  // Custom masks and slopes per sequence, which tuned kernels leave to this one: see logits.cuh.
+  // Custom masks and per-sequence ALiBi slopes, which tuned kernels do not serve (logits.cuh).
   static constexpr bool kServesRareTerms = true;
   static constexpr bool kConverts = kLoading == KvLoading::kConverted;
   static constexpr bool kFp8 = kLoading == KvLoading::kFp8;
   static constexpr bool kBeginsAhead = kAttentionKernels[kKernel].begins_ahead();
-  static constexpr bool kRotates = kConverts && !kValuesInKeys;  // only K is rotated
+  static constexpr bool kRotates = kConverts && !kValuesInKeys;  // V is not rotated
   static constexpr bool kQueriesAhead =
-      false;  // the next unit's q arrives while results are written
-  static constexpr int kOffsetSteps = kConverts ? 3 : kStages;  // steps whose places are noted
+      false;  // whether the next unit's q is loaded while results are written
+  static constexpr int kOffsetSteps = kConverts ? 3 : kStages;  // KV tiles with recorded addresses
 
-  // Shared memory is in chunks of 16 bytes. The chunks of a row are permuted by the row's number,
-  // so that the chunks of eight rows in one column are in different banks.
+  // Shared memory is addressed in 16-byte chunks. The chunks of a row are swizzled by the row
+  // index, so that the chunks c of eight consecutive rows are in different banks.
   static constexpr int kChunk = 16 / static_cast<int>(sizeof(Element));  // elements
-  static constexpr int kKeyChunks = kHeadDimQk / kChunk;                 // of a row of Q and K
-  static constexpr int kValueChunks = kHeadDimV / kChunk;                // of a row of V
+  static constexpr int kKeyChunks = kHeadDimQk / kChunk;                 // per row of Q and K
+  static constexpr int kValueChunks = kHeadDimV / kChunk;                // per row of V
   static constexpr int kValuePitch = kValuesInKeys ? kKeyChunks : kValueChunks;
-  // The same for K and V as they arrive, where they are converted in registers.
+  // The layout of K and V as stored in the cache. Differs from the MMA layout if K and V are
+  // converted in registers (kFp8).
   static constexpr int kStoredBytes = kFp8 ? 1 : static_cast<int>(sizeof(Element));
   static constexpr int kStoredChunk = 16 / kStoredBytes;
   static constexpr int kStoredKeyChunks = kHeadDimQk / kStoredChunk;
   static constexpr int kStoredValueChunks = kHeadDimV / kStoredChunk;
   static constexpr int kStoredValuePitch = kValuesInKeys ? kStoredKeyChunks : kStoredValueChunks;
 
-  static constexpr int kKeyTiles = kKeys / 8;              // columns of the logits, 8 at a time
-  static constexpr int kOwnDims = kHeadDimQk / kWarpsD;    // dims of Q and K that a warp multiplies
-  static constexpr int kOutColumns = kHeadDimV / kWarpsD;  // columns that a warp holds
+  static constexpr int kKeyTiles = kKeys / 8;              // 8-column tiles of the logits
+  static constexpr int kOwnDims = kHeadDimQk / kWarpsD;    // dims of Q and K per warp
+  static constexpr int kOutColumns = kHeadDimV / kWarpsD;  // columns of out per warp
   static constexpr int kOutTiles = kOutColumns / 8;
 
   static constexpr bool kTensorCores = sizeof(Element) == 2;
-  // Q stays in registers where they suffice; of warps with the same rows, each holds its own dims.
+  // Q stays in registers if there are enough registers. If several warps have the same rows, each
+  // warp holds only its dims.
   static constexpr int kHeldDims = kWarpsD > 1 ? 144 : kLoading == KvLoading::kDirect ? 128 : 64;
   static constexpr bool kHoldQ = kTensorCores && kOwnDims <= kHeldDims;
 
-  // A thread copies the same chunks of a row at every pass over the keys.
+  // A thread copies the same chunks of a row in every pass over the keys.
   static constexpr int kLanesOfKey = LargestPowerOfTwoIn(kStoredKeyChunks) < kGroupThreads
                                          ? LargestPowerOfTwoIn(kStoredKeyChunks)
                                          : kGroupThreads;
@@ -94,17 +96,18 @@ struct TileTraits {
   static constexpr int kKeysPerPass = kGroupThreads / kLanesOfKey;
 
   static_assert(kGroupWarps == 1 || kWarpsN == 1 || !kConverts,
-                "converted keys are exchanged by all threads of the CTA");
-  static_assert(kKeys % (kTensorCores ? 16 : 8) == 0, "products take 16 or 8 keys at a time");
-  static_assert(kOwnDims % 16 == 0, "and 16 dims");
+                "all threads of the CTA exchange converted keys");
+  static_assert(kKeys % (kTensorCores ? 16 : 8) == 0, "an MMA takes 16 or 8 keys at a time");
+  static_assert(kOwnDims % 16 == 0, "an MMA takes 16 dims at a time");
   static_assert(kWarpsD == 1 || kWarpsD == 2 || kWarpsD == 4, "DimsChunkAt()");
-  static_assert(kKeys <= kGroupThreads, "a thread finds the place of one key of a step");
-  static_assert(kKeyChunks % 8 == 0 && kValueChunks % 8 == 0, "the permutation is of 8 chunks");
-  static_assert(kStoredKeyChunks % 4 == 0 && kStoredValueChunks % 4 == 0, "or of 4");
+  static_assert(kKeys <= kGroupThreads, "a thread looks up one key of a KV tile");
+  static_assert(kKeyChunks % 8 == 0 && kValueChunks % 8 == 0, "the swizzle permutes 8 chunks");
+  static_assert(kStoredKeyChunks % 4 == 0 && kStoredValueChunks % 4 == 0,
+                "the swizzle permutes 4 stored chunks");
   static_assert(!kFp8 || std::is_same_v<Element, __half>, "fp8 is multiplied in float16");
   static_assert(kKeys % kKeysPerPass == 0 && kRows * kKeyChunks % kThreads == 0,
-                "every thread copies as much");
-  static_assert(kValuesInKeys || kHeadDimQk == kHeadDimV, "K and V are copied alike");
+                "every thread copies the same number of chunks");
+  static_assert(kValuesInKeys || kHeadDimQk == kHeadDimV, "K and V share the copy loop");
   static_assert(kKeysPerPass == 1 || kKeysPerPass % 2 == 0);
 
   // Synchronises all threads that compute.
@@ -113,9 +116,9 @@ struct TileTraits {
   static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
     return row * kKeyChunks + (chunk ^ (row & 7));
   }
-  // The chunk of half `half` of step `step` of 16 dims, among the dims that part `part` of kWarpsD
-  // warps has. The warps take turns at the steps, so all but `step` is the same for all of a warp's
-  // reads.
+  // Index of a chunk of a row of Q or K: half `half` of 16-dim slice `step` of warp `part`, of the
+  // kWarpsD warps with the same rows. The slices of these warps are interleaved, so all reads of a
+  // warp differ only in the `step` term.
   static __device__ __forceinline__ int DimsChunkAt(int row, int part, int step, int half) {
     const int chunk = step * kWarpsD * 2;
     return row * kKeyChunks + (chunk & ~7) + ((chunk & 7) ^ ((part * 2 + half) ^ (row & 7)));
@@ -124,12 +127,12 @@ struct TileTraits {
     return key * kValuePitch + (chunk ^ (key & 7));
   }
 
-  // The permutation of a row's chunks of K and V as they arrive. Two rows whose distance is an odd
-  // number of 4 chunks are in different banks without it.
+  // Swizzle of a row's chunks of K and V as stored. If a row has an odd multiple of 4 chunks,
+  // adjacent rows are in different banks anyway, and share a permutation.
   static constexpr __device__ __forceinline__ int StoredPermutation(int row) {
     return kStoredKeyChunks % 8 == 0 ? row & 7 : row >> 1 & 3;
   }
-  // The same for stored chunks of 16 dims.
+  // DimsChunkAt() for stored chunks of 16 dims.
   static __device__ __forceinline__ int StoredDimsChunkAt(int key, int part, int step) {
     constexpr int kLow = kStoredKeyChunks % 8 == 0 ? 7 : 3;
     const int chunk = step * kWarpsD;
@@ -141,13 +144,13 @@ struct TileTraits {
   }
 };
 
-// The place of a key's K and V, in bytes from the first of the kv head.
+// Byte offsets of a key's K and V from the first element of the KV head.
 struct __align__(16) KeyOffsets {
   int64_t k;
-  int64_t v;  // with AttentionKernelParams::rope_dim, of the key's rope part
+  int64_t v;  // if AttentionKernelParams::rope_dim > 0, offset of the key's rope part
 };
 
-// The number of this warp among those with the same rows.
+// Index of this warp among the warps with the same rows.
 template <typename Traits>
 __device__ __forceinline__ int WarpPart() {
   return Traits::kWarpsD == 1 ? 0 : threadIdx.x / 32 % Traits::kWarpsD;
@@ -164,44 +167,44 @@ struct AttentionShared {
   static constexpr int kKeyStepChunks = Traits::kKeys * Traits::kStoredKeyChunks;
   static constexpr int kValueStepChunks =
       Traits::kValuesInKeys ? 0 : Traits::kKeys * Traits::kStoredValueChunks;
-  // 8 floats more than a row, so that the rows of a fragment are in different banks.
+  // A row is padded by 8 floats, so that the rows of a fragment are in different banks.
   static constexpr int kOutStride = Traits::kHeadDimV + 8;
 
-  // A stage of a group: K, then V. Where keys are converted, stage 0 is the tile and stage 1 holds
-  // what has arrived and is not converted yet.
+  // A pipeline stage of a warp group: K, then V. If Traits::kConverts, stage 0 is the converted KV
+  // tile, and stage 1 buffers unconverted keys.
   struct Stage {
     uint4 chunks[kKeyStepChunks + kValueStepChunks];
 
     __device__ uint4* k() { return chunks; }
     __device__ uint4* v() { return Traits::kValuesInKeys ? chunks : chunks + kKeyStepChunks; }
   };
-  // While keys are processed.
+  // Layout while keys are processed.
   struct Tiles {
     Stage stages[Traits::kWarpsN][Traits::kStages];
     uint4 q[Traits::kRows * Traits::kKeyChunks];
   };
-  // Afterwards: each group's share, to be added up.
+  // Layout after the last KV tile: the sums of each warp group, still to be added up.
   struct Results {
     float out[Traits::kWarpsN][Traits::kRows][kOutStride];
     float max[Traits::kWarpsN][Traits::kRows];
     float sum[Traits::kWarpsN][Traits::kRows];
-    // Of the CTA's piece, where a cluster merges pieces.
+    // lse of the CTA's KV split, if a cluster combines the splits through DSMEM.
     float lse[Traits::kRows];
   };
-  // While partials are merged: 4 columns per thread and partial.
-  static constexpr int kMergeSlotsOfOut =  // the slots that group 0's share takes
+  // Layout while partials are combined: 4 columns per thread and partial.
+  static constexpr int kMergeSlotsOfOut =  // slots that overlap group 0's sums
       (sizeof(Results::out[0]) + 16 * Traits::kThreads - 1) / (16 * Traits::kThreads);
   static constexpr int kMergeSlotsOfTiles = static_cast<int>(
       (Traits::kQueriesAhead ? sizeof(Tiles::stages) : sizeof(Tiles)) / (16 * Traits::kThreads));
-  // Where that share is larger than the tiles, room for two partials beside it.
+  // If group 0's sums are larger than Tiles, two more slots for partials follow them.
   static constexpr int kMergeSlots =
       kMergeSlotsOfTiles >= kMergeSlotsOfOut ? kMergeSlotsOfTiles : kMergeSlotsOfOut + 2;
   struct Merge {
     uint4 slots[kMergeSlots][Traits::kThreads];
   };
   static_assert(kMergeSlots > kMergeSlotsOfOut);
-  // Parts of the logits of a step, exchanged between warps with the same rows. Where Q is in
-  // registers, they are stored where its rows were.
+  // Partial logits of a KV tile, exchanged between warps with the same rows. If Q is in registers,
+  // they reuse the memory of Q's rows.
   using Parts = float4[Traits::kWarpsD][Traits::kKeyTiles][32];
   struct Exchange {
     Parts parts[Traits::kWarpsM];
@@ -213,18 +216,18 @@ struct AttentionShared {
     Results results;
     Merge merge;
   };
-  WorkUnit units[2];  // the current one and the next
+  WorkUnit units[2];  // the current unit and the next unit
   KeyOffsets offsets[Traits::kWarpsN][Traits::kOffsetSteps][Traits::kKeys];
   std::conditional_t<(Traits::kWarpsD > 1 && !Traits::kHoldQ), Exchange, Nothing> exchange;
-  // Rotary embedding: how far a step of one position turns each pair of dims.
+  // Rotary embedding: the angle per position of each pair of dims, in units of 2^-64 of a circle.
   uint64_t turns[Traits::kRotates ? Traits::kHeadDimQk / 2 : 1];
-  // KvLoading::kFp8: the factors by which the products of the rows of q are multiplied.
+  // KvLoading::kFp8: factors of the logits of each query row (LoadScaledQueries()).
   float row_scales[Traits::kFp8 ? Traits::kRows : 1];
   int is_last_arrival;
-  uint32_t shares_to_merge;  // of a joint merge, by this CTA
+  uint32_t shares_to_merge;  // cooperative combine: bit mask of this CTA's slices
   int first_inert_token;
 
-  // Those of the 16 rows of a warp.
+  // The partial logits of the 16 rows that begin at row 16 * warp_m.
   __device__ __forceinline__ Parts& PartsOf(int warp_m) {
     if constexpr (Traits::kHoldQ) {
       static_assert(sizeof(Parts) <= 16 * Traits::kKeyChunks * sizeof(uint4));

@@ -1,10 +1,11 @@
-// From the shares of a CTA's groups of warps to out and lse: the shares are added up, and either
-// written out or stored as a partial, which the last CTA to arrive at the merge adds to the others
-// (partial_merge.cuh). One thread a row weighs the shares; then all threads take 4 columns of a row at a
-// time.
+// The epilogue of a unit. Adds up the sums of the CTA's warp groups, and writes the result to out
+// and lse, or stores it as a partial, which is combined later with the partials of other splits
+// (partial_merge.cuh). First one thread per row computes the rescale factors. Then all threads
+// process 4 columns of a row at a time.
 //
-// All of this runs once or twice per unit, mostly from instructions that must be fetched first: few
-// instructions matter more than few operations, and what is seldom needed is not inlined.
+// This code runs once or twice per unit, and most of its instructions must be fetched first. It is
+// therefore written for few instructions rather than few operations, and rarely used parts are not
+// inlined.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_UNIT_RESULTS_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_UNIT_RESULTS_CUH_
@@ -41,7 +42,7 @@ __device__ __forceinline__ void StoreOut(const AttentionKernelParams& p, float* 
   }
 }
 
-// Stores types of 16 and 8 bits.
+// Stores 16-bit and 8-bit types.
 template <typename T>
 __device__ __forceinline__ void StoreOut(const AttentionKernelParams& p, T* out, int column,
                                          const float (&value)[4]) {
@@ -70,7 +71,8 @@ __device__ __forceinline__ int64_t OutAt(const AttentionKernelParams& p, const T
   return row.token * p.out_token_stride + row.q_head * p.out_head_stride;
 }
 
-// Stores the types of out other than the products', and rows that are not aligned.
+// Stores any type of out, and rows that are not aligned. Not inlined: aligned rows in the MMA type
+// do not need it.
 template <typename Traits>
 __device__ __noinline__ void StoreColumnsAs(const AttentionKernelParams& p, int64_t at, int column,
                                             float4 columns) {
@@ -104,13 +106,13 @@ __device__ __forceinline__ void StoreColumns(const AttentionKernelParams& p, int
   StoreColumnsAs<Traits>(p, at, column, {value[0], value[1], value[2], value[3]});
 }
 
-// The scale of out_block columns of a row, which maps their largest value to that of out's type. At
-// least the scale of 1e-10, so that zeros have a finite one.
+// The scale of a block of out_block columns: maps the block's largest absolute value to the largest
+// value of out's type. At least the scale of 1e-10, so that a block of zeros has a positive scale.
 __device__ __forceinline__ float BlockScale(const AttentionKernelParams& p, float largest) {
   return fmaxf(largest, 1e-10f) / LargestOf(p.out_dtype);
 }
 
-// Adds the sink, writes lse, and returns the factor for a sum relative to total.max.
+// Adds the sink, writes lse, and returns the factor of a sum that is relative to total.max.
 __device__ __forceinline__ float FinishRow(const AttentionKernelParams& p, const WorkUnit& unit,
                                            const TileRow& row, const RowTotal& total) {
   float factor = 0.0f;
@@ -133,12 +135,13 @@ __device__ __forceinline__ float FinishRow(const AttentionKernelParams& p, const
   return factor;
 }
 
-// Index of a row's lse among the partials; times PartialPitch(head_dim_v), the index of its out.
+// Index of a row's lse among the partials. This index times PartialPitch(head_dim_v) is the index
+// of the row's out.
 __device__ __forceinline__ int64_t PartialAt(const TileMap& work, int partial, const TileRow& row) {
   return static_cast<int64_t>(partial + row.query) * work.num_q_heads + row.q_head;
 }
 
-// Calls body(row, column) for 4 columns at a time of every row of the tile, spread over the CTA.
+// Calls body(row, column) for every 4 columns of every row of the tile, distributed over the CTA.
 template <typename Traits, typename Body>
 __device__ __forceinline__ void ForColumns(const AttentionKernelParams& p, const WorkUnit& unit,
                                            const Body& body) {
@@ -151,9 +154,10 @@ __device__ __forceinline__ void ForColumns(const AttentionKernelParams& p, const
   }
 }
 
-// Weighs the groups' shares of the tile's rows: leaves each share's factor in results.sum, of which
-// finish(row, total) returns what all shares of a row have in common. A thread a row, as these are many
-// instructions. Called by all threads, which have synchronised, and synchronise.
+// Computes the rescale factor of each warp group's sums of each row and stores it in results.sum.
+// finish(row, total) returns the factor that all groups of a row have in common. One thread per
+// row, because this takes many instructions. Called by all threads, after a barrier; ends with a
+// barrier.
 template <typename Traits, typename Results, typename Finish>
 __device__ __forceinline__ void WeighRows(const WorkUnit& unit, Results& results,
                                           const Finish& finish) {
@@ -177,7 +181,7 @@ __device__ __forceinline__ void WeighRows(const WorkUnit& unit, Results& results
   Traits::Meet();
 }
 
-// Adds up the groups' shares of 4 columns of a row, after WeighRows().
+// Adds up the warp groups' sums of 4 columns of a row. REQUIRES: WeighRows() has been called.
 template <typename Traits, typename Results>
 __device__ __forceinline__ void AddGroups(const Results& results, int row, int column,
                                           float (&value)[4]) {
@@ -206,7 +210,7 @@ __device__ __forceinline__ float Reciprocal(float x) {
   }
 }
 
-// Writes a partial row's lse and returns the factor for a sum relative to total.max.
+// Computes a partial row's lse. Returns the factor of a sum that is relative to total.max.
 template <typename Traits>
 __device__ __forceinline__ float FinishPartialRow(const RowTotal& total, float& lse) {
   const bool sees_any = total.max != -INFINITY;
@@ -220,8 +224,8 @@ __device__ __forceinline__ void StorePartial(const AttentionKernelParams& p, int
   *reinterpret_cast<float4*>(out + column) = {value[0], value[1], value[2], value[3]};
 }
 
-// Puts 4 columns of a finished row into out, or, where blocks of columns have scales of their own,
-// into group 0's share, for StoreBlocks().
+// Writes 4 columns of a finished row to out. With block scales of out, writes them to group 0's
+// sums instead, for StoreBlocks().
 template <typename Traits>
 __device__ __forceinline__ void StoreFinished(const AttentionKernelParams& p,
                                               typename AttentionShared<Traits>::Results& results,
@@ -235,7 +239,8 @@ __device__ __forceinline__ void StoreFinished(const AttentionKernelParams& p,
   }
 }
 
-// Each thread has a block of columns.
+// Quantises finished rows from group 0's sums with block scales. Each thread has one block of
+// columns at a time.
 template <typename Traits>
 __device__ __noinline__ void StoreBlocks(const AttentionKernelParams& p, const WorkUnit& unit,
                                          const typename AttentionShared<Traits>::Results& results) {
@@ -261,7 +266,7 @@ __device__ __noinline__ void StoreBlocks(const AttentionKernelParams& p, const W
   }
 }
 
-// Stores a warp's share where WriteUnit() reads it.
+// Stores a warp's sums in shared memory, for WriteUnit().
 template <typename Traits>
 __device__ __forceinline__ void LeaveResults(const WorkUnit& unit,
                                              const OnlineSoftmax<Traits>& softmax,
@@ -287,9 +292,9 @@ __device__ __forceinline__ void LeaveResults(const WorkUnit& unit,
   }
 }
 
-// Writes what the groups stored. The threads have synchronised since, and synchronise before they
-// write shared memory again. Of a partial, the merge is still to come. Results:
-// AttentionShared<Traits>::Results.
+// Writes the sums that LeaveResults() stored, to out or to a partial, which must still be combined.
+// Results: AttentionShared<Traits>::Results. REQUIRES: a barrier since LeaveResults(), and a
+// barrier before shared memory is written again.
 template <typename Traits, typename Results>
 __device__ __forceinline__ void WriteUnit(const AttentionKernelParams& p, const WorkUnit& unit,
                                           Results& results) {

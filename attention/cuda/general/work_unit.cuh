@@ -1,4 +1,5 @@
-// The unit of work of a CTA: an item of the work map for one head, with its row's data.
+// A unit, the work of a CTA: an item of the tile schedule for one head tile, with the values of its
+// row.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_WORK_UNIT_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_WORK_UNIT_CUH_
@@ -17,9 +18,9 @@ struct __align__(16) WorkUnit {
   WorkItem item;
   int virtual_head;
   int kv_head;
-  int first_row;      // of the tile, among the item's queries times the heads of the group
-  int num_rows;       // of the tile
-  float logit_scale;  // all factors of the dot product; unused in a shared item
+  int first_row;      // first row of the tile among the item's rows (queries x group heads)
+  int num_rows;       // number of rows in the tile
+  float logit_scale;  // all factors of the dot product; in a shared item only p.scale
   float v_scale;
   // Factors for the logits and weights of new keys, to which the cache's scales do not apply.
   float new_k_factor, new_v_factor;
@@ -30,7 +31,8 @@ __device__ __forceinline__ float ScaleAt(const Scale& scale, int table_row, int 
   return scale.data[table_row * scale.row_stride + kv_head * scale.head_stride];
 }
 
-// Starts copying an item to unit.item. Called by all threads of a warp or more; the first few copy.
+// Starts copying an item to unit.item. Called by at least one full warp; the first few threads
+// copy.
 __device__ __forceinline__ void LoadItem(const WorkItem* from, WorkUnit& unit) {
   static_assert(sizeof(WorkItem) % 16 == 0);
   if (threadIdx.x >= sizeof(WorkItem) / 16) return;
@@ -38,7 +40,7 @@ __device__ __forceinline__ void LoadItem(const WorkItem* from, WorkUnit& unit) {
               reinterpret_cast<const char*>(from) + threadIdx.x * 16, true);
 }
 
-// Fills in what is not in the item. Called by one thread.
+// Computes the fields that are not in the item. Called by one thread.
 template <typename Traits>
 __device__ __forceinline__ void CompleteUnit(const AttentionKernelParams& p, int virtual_head,
                                              WorkUnit& unit) {
@@ -56,8 +58,8 @@ __device__ __forceinline__ void CompleteUnit(const AttentionKernelParams& p, int
   unit.logit_scale = p.scale;
   unit.v_scale = 1.0f;
   unit.new_k_factor = unit.new_v_factor = 1.0f;
-  if (unit.item.row == kSharedRow) return;  // its rows have scales of their own
-  // The other fields of a padded row may hold anything.
+  if (unit.item.row == kSharedRow) return;  // each of its rows has different scales
+  // An item without keys is a padded row, whose other fields are unspecified.
   if (unit.item.key_begin == unit.item.key_end && unit.item.num_shared_partials == 0) return;
   const int table_row = unit.item.table_row;
   const float k_scale = ScaleAt(p.k_scale, table_row, kv_head);
