@@ -1,10 +1,18 @@
-// Merges within a cluster: CTAs that have the pieces of one range add them up out of each other's
-// shared memory (attention/work_map/work_map.h, "Clusters"). A merge through memory takes a store, an
-// atomic and a load one after the other, each as long as the way to the L2 cache and back, and is
-// done by one CTA; a cluster meets in a fraction of that, and each of its CTAs adds up a part of the
-// columns.
+// The DSMEM reduction: the CTAs of a cluster, which have the KV splits of one Q tile, combine the
+// splits by reading each other's shared memory (attention/work_map/work_map.h, "Clusters"). A
+// combine through global memory takes a store, an atomic and a load in sequence, each with the
+// latency of the L2 cache, and a single CTA performs it. A cluster synchronises in a fraction of
+// that time, and each of its CTAs combines a part of the columns.
 //
-// Bound: latency, of two barriers of the cluster and of one read of another CTA's shared memory.
+// Protocol of FinishInCluster():
+// 1. Each CTA writes its split's out and lse to its shared memory.
+// 2. Cluster barrier: all CTAs arrive and wait. The splits are visible to the cluster.
+// 3. Each CTA reads its part of the columns from all splits, combines them and writes them to out.
+// 4. Cluster barrier: all CTAs arrive after their reads and wait. No CTA ends or overwrites its
+//    shared
+//    memory while another CTA reads it.
+//
+// Bound: the latency of two cluster barriers and one read of another CTA's shared memory.
 
 #ifndef REPRISE_ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
 #define REPRISE_ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
@@ -22,8 +30,8 @@
 
 namespace reprise {
 
-// Adds up the groups' shares in place, and leaves the CTA's lse beside them. Called by all threads,
-// which have synchronised since the shares were left, and synchronise before others read.
+// Adds up the sums of the CTA's warp groups in place, and stores the split's lse in results.lse.
+// Called by all threads, after a barrier; needs a barrier before other threads read the results.
 template <typename Traits>
 __device__ __forceinline__ void LeavePiece(const AttentionKernelParams& p, const WorkUnit& unit,
                                            typename AttentionShared<Traits>::Results& results) {
@@ -38,8 +46,8 @@ __device__ __forceinline__ void LeavePiece(const AttentionKernelParams& p, const
   });
 }
 
-// Adds up this CTA's part of the columns of all pieces of the range, and writes it out. Called by
-// all threads after the cluster has met; the CTA of rank n has piece n.
+// Combines this CTA's part of the columns of all splits of the Q tile, and writes it to out. The
+// CTA of cluster rank n has split n. Called by all threads, after the cluster barrier.
 template <typename Traits>
 __device__ __forceinline__ void AddPieces(
     const AttentionKernelParams& p, const WorkUnit& unit,
@@ -89,15 +97,15 @@ __device__ __forceinline__ void AddPieces(
   }
 }
 
-// What the CTAs of a cluster do in place of FinishThroughShared(), once each. Called by all threads.
-// REQUIRES: ranges have clusters; no block scales of out.
+// The epilogue of a unit in a cluster, instead of FinishThroughShared(). Each CTA calls it once,
+// with all threads. REQUIRES: Q tiles have clusters (TileMap::counts); out has no block scales.
 template <typename Traits>
 __device__ __forceinline__ void FinishInCluster(const AttentionKernelParams& p,
                                                 const WorkUnit& unit,
                                                 const OnlineSoftmax<Traits>& softmax,
                                                 AttentionShared<Traits>& shared) {
   const bool is_piece = unit.item.partial >= 0;
-  Traits::Meet();  // the memory of the keys becomes that of the results
+  Traits::Meet();  // the results reuse the memory of the keys
   LeaveResults<Traits>(unit, softmax, shared.results);
   Traits::Meet();
   if (is_piece) {
@@ -109,10 +117,10 @@ __device__ __forceinline__ void FinishInCluster(const AttentionKernelParams& p,
   AwaitCluster();
   if (is_piece) AddPieces<Traits>(p, unit, shared.results);
   ArriveAfterReads();
-  AwaitCluster();  // others have read this CTA's memory
+  AwaitCluster();  // the cluster has read this CTA's memory
 }
 
-// The same for a CTA without a unit.
+// The cluster barriers of FinishInCluster(), for a CTA without a unit.
 __device__ __forceinline__ void MeetClusterWithoutUnit() {
   ArriveAtCluster();
   AwaitCluster();

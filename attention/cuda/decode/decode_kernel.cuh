@@ -1,15 +1,16 @@
-// The kernels of KernelFamily::kDecode: decodes, and drafts to verify. They are the general kernel
-// (attention/cuda/general/attention_kernel.cuh) with a prologue that begins ahead (first_keys.cuh) and with
-// two more ways to merge partials.
+// The kernels of KernelFamily::kDecode, for decodes and for the verification of drafts. They are
+// the general kernel (attention/cuda/general/attention_kernel.cuh) with a PDL prologue prefetch
+// (first_keys.cuh) and two additional ways to combine partials.
 //
-// Memory bounds these kernels; for few rows of a batch, the merge of partials does as well. For 16
-// rows of q, a CTA has four warps, and each warp loads different keys. For 17 to 32 rows, a CTA has
-// two groups of two warps. Both warps of a group read the same keys from shared memory: 32 per step,
-// or 64 for head_dim 64. The groups synchronise only at the end of a unit.
+// Bound: memory, and for few rows also the combine of partials. For 16 query rows, a CTA has four
+// warps, and each warp loads different keys. For 17 to 32 query rows, a CTA has two groups of two
+// warps. Both warps of a group read the same KV tile from shared memory: 64 keys for head_dim 64 or
+// fp8, and 32 keys otherwise. The groups synchronise only at the end of a unit.
 //
-// Launches for few rows are in clusters, whose CTAs merge the pieces of a range among themselves if the
-// map says so (cluster_merge.cuh). Other pieces of many rows, or of many keys, are merged by all CTAs
-// that have some of them (joint_merge.cuh).
+// Launches for few rows may have clusters. If the tile schedule assigns clusters to Q tiles, the
+// CTAs of a cluster combine the splits through DSMEM (cluster_merge.cuh). Outside clusters, splits
+// with many query rows or many keys are combined cooperatively by all CTAs that have such a split
+// (joint_merge.cuh).
 
 #ifndef REPRISE_ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
@@ -31,9 +32,9 @@
 
 namespace reprise {
 
-// A decode tile with twice as many groups of warps, one CTA a multiprocessor and three stages: three
-// times as many keys are under way. For rows of few KV heads, whose CTAs do not fill the card (IsWide()
-// of attention/work_map/work_map.h).
+// A decode tile with eight warps instead of four, one CTA per SM, and three stages: three times the
+// keys in flight per CTA. For rows with few KV heads, whose CTAs do not fill the card (IsWide() of
+// attention/work_map/work_map.h).
 template <typename Base>
 struct WideTraits : Base {
   static constexpr AttentionTile Widened() {
@@ -48,21 +49,23 @@ struct WideTraits : Base {
   static constexpr int kStages = 3;
   static constexpr int kOffsetSteps = kStages;
 
-  static_assert(Base::kRows * Base::kKeyChunks % kThreads == 0, "every thread copies as much of q");
+  static_assert(Base::kRows * Base::kKeyChunks % kThreads == 0,
+                "every thread copies the same number of chunks of q");
 };
 
-// Whether a tile has a form with WideTraits.
+// Whether a tile has a variant with WideTraits.
 template <typename Traits>
 inline constexpr bool kMayBeWide =
     Traits::kRows == kDecodeRows&& Traits::kHeadDimQk == kHeadDimOfWideTiles;
 
-// Whether the CTA must meet the other CTAs of its cluster. All CTAs of a cluster agree.
+// Whether the CTA must synchronise with its cluster. All CTAs of a cluster return the same value.
 __device__ __forceinline__ bool MergesInCluster(const AttentionKernelParams& p) {
   return ClusterSize() > 1 && p.out_block_scales == nullptr && p.work.counts[4] != 0;
 }
 
-// What a CTA does with the sums of a unit, as GeneralFinish does. Pieces of the first unit may be merged
-// in the CTA's cluster, and those of the others jointly.
+// The epilogue of a unit, with the interface of GeneralFinish. If the schedule uses clusters, the
+// CTA's first unit is combined in its cluster. The splits of all other units may be combined
+// cooperatively.
 template <typename Traits>
 class FewRowsFinish {
  public:
@@ -93,12 +96,12 @@ class FewRowsFinish {
   bool meets_cluster_;
 };
 
-// Most bytes of shared memory of a CTA: on the smaller cards of compute capability 8.x, and on the cards
-// that run wide CTAs.
+// Maximum shared memory per CTA in bytes: on the smaller cards of compute capability 8.x, and on
+// cards that run wide CTAs.
 inline constexpr int kMostSharedBytes = 99 * 1024;
 inline constexpr int kMostWideSharedBytes = 227 * 1024;
 
-// Finds how many bytes of shared memory a CTA may have on the current device.
+// Gets the maximum shared memory per CTA on the current device, in bytes.
 inline cudaError_t FindMostSharedBytes(int& bytes) {
   int device = 0;
   const cudaError_t error = cudaGetDevice(&device);
@@ -106,14 +109,14 @@ inline cudaError_t FindMostSharedBytes(int& bytes) {
   return cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
 }
 
-// Launches the kernel for a grid of `columns` columns of the map.
+// Launches the kernel for the first `columns` CTA queues of the tile schedule.
 template <typename Traits>
 cudaError_t LaunchColumns(const AttentionKernelParams& params, int columns, cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
   static_assert(kSharedBytes <=
                 (Traits::kTile.ctas_per_sm > 1 ? kMostSharedBytes : kMostWideSharedBytes));
   const auto kernel = &AttentionKernel<Traits, FewRowsFinish<Traits>>;
-  // Cheap, and correct for whichever device is current.
+  // Applies to the current device. Cheap enough to repeat at each launch.
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
@@ -131,7 +134,7 @@ cudaError_t LaunchFewRows(const AttentionKernelParams& params, cudaStream_t stre
   if (!params.is_wide) {
     return LaunchColumns<Traits>(params, ColumnsInUse(work, params.cluster), stream);
   }
-  // A plan that was not told of the device may be wrong about it.
+  // If the plan was made without the device's limits, the device may not support wide CTAs.
   int most_shared_bytes = 0;
   const cudaError_t error = FindMostSharedBytes(most_shared_bytes);
   if (error != cudaSuccess) return error;

@@ -1,9 +1,9 @@
-// Joint merges: the CTAs that have a range's pieces wait for each other in memory, and each adds up
-// the partials of some of its rows. Where one CTA does it (attention/cuda/general/partial_merge.cuh),
-// a range of 16 rows in 32 pieces is 260 KB to read through one multiprocessor. The sums are the
-// same.
+// The cooperative combine: the CTAs that have the KV splits of a Q tile synchronise through global
+// memory, and each CTA adds up the partials of a slice of the rows. If a single CTA combined the
+// splits (attention/cuda/general/partial_merge.cuh), it would read 260 KB through one SM for 16
+// rows in 32 splits. Both ways produce bitwise identical results.
 //
-// Bound: latency, of an atomic, a look at the counter, and a read of the partials.
+// Bound: the latency of an atomic, a poll of the counter, and a read of the partials.
 
 #ifndef REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
 #define REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
@@ -19,11 +19,11 @@
 
 namespace reprise {
 
-// Looks at the counter before a CTA leaves its share: about 150 us. Pieces that are still missing then
-// are those of CTAs that have not started.
+// Maximum number of polls before a CTA hands its slice over: about 150 us. Splits that have not
+// arrived by then belong to CTAs that have not started.
 inline constexpr int kMostLooks = 256;
 
-// The shares of a range: adjacent rows, whole warps each.
+// The slices of a Q tile: adjacent rows, a multiple of the rows of a warp each.
 template <typename Traits>
 struct JointShares {
   __device__ __forceinline__ explicit JointShares(const WorkUnit& unit) {
@@ -33,7 +33,7 @@ struct JointShares {
     count = (unit.num_rows + rows - 1) / rows;
   }
 
-  int rows;  // of a share, but for the last one
+  int rows;  // rows per slice; the last slice may have fewer
   int count;
 };
 
@@ -52,9 +52,9 @@ class MergeCounter {
   uint32_t* counter_;
 };
 
-// What CTAs do with a unit's partial in place of ArriveAndMerge(). `waits`: whether the CTA may wait
-// for the others. Called by all threads, which have written the partial. REQUIRES: unit.item.is_joint,
-// and no block scales of out.
+// The cooperative counterpart of ArriveAndMerge(). `waits`: whether the CTA may wait for other
+// CTAs. Called by all threads, after the partial has been written. REQUIRES: unit.item.is_joint,
+// and out has no block scales.
 template <typename Traits>
 __device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParams& p,
                                                       const WorkUnit& unit, bool waits,
@@ -75,7 +75,7 @@ __device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParam
   const MergePoint point = {arrivals, 0, {0, 0, 0}, OwnPartials(p, item), -1};
 #pragma unroll 1
   for (uint32_t mine = shared.shares_to_merge; mine != 0;) {
-    // Adjacent shares at a time.
+    // Each iteration combines a run of adjacent slices.
     const int first = __ffs(static_cast<int>(mine)) - 1;
     const int count = __ffs(static_cast<int>(~(mine >> first))) - 1;
     const RowRange rows = {first * shares.rows, min((first + count) * shares.rows, unit.num_rows)};

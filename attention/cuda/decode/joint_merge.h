@@ -1,20 +1,32 @@
-// Where the CTAs meet that merge a range jointly (joint_merge.cuh): a counter that says when all partials
-// are there, and which CTA adds up which shares of them.
+// Synchronisation of the cooperative combine (joint_merge.cuh): an arrival counter that assigns
+// slices of a Q tile's rows to the CTAs that have its KV splits. ("Joint", "piece" and "share" in
+// identifiers are cooperative, KV split and slice.)
 //
-// Piece n has share n, or none if there are fewer shares than pieces. No CTA has to wait for others.
-// One that has more to do, and one that has waited for long, as where a card runs fewer CTAs at a time
-// than the plan was told, leaves its share to the last to arrive. So every share is taken exactly
-// once, when all have arrived, whatever the order and the timing. The counter's fields:
+// Split n has slice n, or no slice if there are fewer slices than splits. The protocol of one Q
+// tile:
+// 1. Each CTA writes its partial and arrives at the counter. A CTA without a slice, or with more
+//    units
+//    to process, does not wait: it hands its slice, if any, over to the last arriver.
+// 2. A CTA that waits polls the counter until all splits have arrived. If its polls run out, it
+//    hands
+//    its slice over. This happens if the card runs fewer CTAs at a time than the plan assumed.
+// 3. When all splits have arrived, each CTA that still waits combines its slice. The last arriver
+//    combines its slice and all slices that were handed over. All partials are visible to them.
+// 4. The last CTA to leave the counter resets it to 0.
 //
-//   bits 0 to 7    pieces that have arrived
-//   bits 8 to 15   pieces that will not look at the counter again; the last of them sets it to 0
-//   bits 16 to 31  shares that are left to the last to arrive
+// No CTA depends on another CTA to make progress. Each slice is combined exactly once, after all
+// splits have arrived, in any order and timing. The fields of the counter:
 //
-// `Counter` has the operations on a uint32_t in memory that all CTAs share:
+//   bits 0 to 7    number of splits that have arrived
+//   bits 8 to 15   number of splits that have left: their CTAs do not access the counter again. The
+//                  last CTA to leave sets it to 0
+//   bits 16 to 31  slices that were handed over to the last arriver
 //
-//   uint32_t AddAndSynchronize(uint32_t value)   adds, returns the value before; acquires, releases
-//   uint32_t Add(uint32_t value)                 adds, returns the value before
-//   uint32_t Look()                              the value; acquires
+// `Counter` has these operations on a uint32_t in memory that all CTAs share:
+//
+//   uint32_t AddAndSynchronize(uint32_t value)   adds, returns the previous value; acquire-release
+//   uint32_t Add(uint32_t value)                 adds, returns the previous value; relaxed
+//   uint32_t Look()                              returns the value; acquire
 
 #ifndef REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_H_
 #define REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_H_
@@ -29,27 +41,27 @@ namespace reprise {
 inline constexpr int kMostShares = 16;
 
 struct JointArrival {
-  uint32_t shares;  // bit n: the CTA adds up share n
-  // The counter before the CTA went, for IsLastToGo(): a value that may still be on its way, and that
-  // nothing waits for before the shares are added up.
+  uint32_t shares;  // bit n: this CTA combines slice n
+  // The counter before this CTA left it, for IsLastToGo(). The value may still be loading, and
+  // nothing waits for it before the slices have been combined.
   uint32_t counter_before;
 };
 
-// Whether the CTA has to set the counter to 0.
+// Whether this CTA is the last to leave, and must reset the counter to 0.
 REPRISE_HOST_DEVICE inline bool IsLastToGo(const JointArrival& arrival, int num_pieces) {
   return (arrival.counter_before >> 8 & 0xff) + 1 == static_cast<uint32_t>(num_pieces);
 }
 
-// Arrives, and returns when all have arrived, or without shares. `own_share`: a bit, or 0. `looks`: at
-// the counter at most before it no longer waits; 0: it does not wait. What the CTA wrote before is
-// visible to those that have shares. REQUIRES: 1 to kMostJointPieces pieces.
+// Arrives. Returns when all splits have arrived, or earlier without slices. `own_share`: the bit of
+// the CTA's slice, or 0. `looks`: maximum number of polls; 0: does not wait. Writes of the CTA
+// before this call are visible to all CTAs that get slices. REQUIRES: 1 to kMostJointPieces splits.
 template <typename Counter>
 REPRISE_HOST_DEVICE inline JointArrival ArriveJointly(Counter& counter, int num_pieces,
                                                       uint32_t own_share, int looks) {
   constexpr uint32_t kArrival = 1;
   constexpr uint32_t kGoing = 1 << 8;
   constexpr int kSharesAt = 16;
-  static_assert(kMostJointPieces < 1 << 8, "a field of the counter holds the pieces");
+  static_assert(kMostJointPieces < 1 << 8, "a counter field holds the number of splits");
   const auto have_all_arrived = [num_pieces](uint32_t value) {
     return (value & 0xff) == static_cast<uint32_t>(num_pieces);
   };

@@ -14,7 +14,8 @@
 namespace reprise {
 namespace {
 
-// Pieces of a range that arrive at one counter, each from a thread of its own or in turns.
+// Simulates the KV splits of a Q tile, which arrive at one counter: each from a separate thread, or
+// one after another.
 class Range {
  public:
   Range(int num_pieces, int num_shares)
@@ -24,7 +25,7 @@ class Range {
     return piece < static_cast<int>(takers_.size()) ? 1u << piece : 0;
   }
 
-  // What the CTA of a piece does. `on_look` is called at each look at the counter.
+  // Runs the CTA of split `piece`. Calls `on_look` at each poll of the counter.
   template <typename OnLook>
   void Arrive(int piece, int looks, const OnLook& on_look) {
     Counter<OnLook> counter{value_, on_look};
@@ -46,7 +47,7 @@ class Range {
     Arrive(piece, looks, [] {});
   }
 
-  // When all have arrived, and gone.
+  // Checks the final state. REQUIRES: all splits have arrived and left.
   void ExpectDone() const {
     for (size_t share = 0; share < takers_.size(); ++share) {
       EXPECT_EQ(takers_[share], 1)
@@ -75,7 +76,7 @@ class Range {
 
   const int num_pieces_;
   std::atomic<uint32_t> value_ = 0;
-  std::vector<int> partials_;  // plain memory, as partials are
+  std::vector<int> partials_;  // not atomic, like the partials in device memory
   std::vector<std::atomic<int>> takers_;
   std::atomic<int> num_too_early_ = 0;
   std::atomic<int> num_last_ = 0;
@@ -118,7 +119,7 @@ TEST(JointMergeTest, ACtaThatHasWaitedForLongLeavesItsShare) {
     range.Arrive(piece, 5, [&] { ++num_looks; });
     EXPECT_EQ(range.num_taken(), 0);
   }
-  EXPECT_EQ(num_looks, 5 * (kMostShares - 1));  // pieces without a share do not look
+  EXPECT_EQ(num_looks, 5 * (kMostShares - 1));  // splits without a slice do not poll
   range.Arrive(0, 5, [&] { ++num_looks; });
   EXPECT_EQ(num_looks, 5 * (kMostShares - 1));
   range.ExpectDone();
@@ -128,7 +129,7 @@ TEST(JointMergeTest, ACtaTakesItsShareIfTheLastArrivesBeforeItLeaves) {
   for (int arrives_at_look = 1; arrives_at_look <= 4; ++arrives_at_look) {
     Range range(2, 2);
     int num_looks = 0;
-    // The other arrives right before a look, or when this one has left.
+    // Split 1 arrives right before a poll of split 0, or after split 0 has left.
     range.Arrive(0, 3, [&] {
       if (++num_looks == arrives_at_look) range.Arrive(1, kUntilAll);
     });
@@ -138,14 +139,15 @@ TEST(JointMergeTest, ACtaTakesItsShareIfTheLastArrivesBeforeItLeaves) {
   }
 }
 
-// The other arrives between the last look and the addition by which the share is left.
+// Split 1 arrives between the last poll of split 0 and the addition by which split 0 hands its
+// slice over.
 TEST(JointMergeTest, TheLastMayArriveBehindTheLastLook) {
   struct Late {
     std::atomic<uint32_t>& value;
     int num_additions = 0;
 
     uint32_t AddAndSynchronize(uint32_t added) {
-      if (++num_additions == 2) {  // of the one that leaves
+      if (++num_additions == 2) {  // the addition of split 0 as it leaves
         struct {
           std::atomic<uint32_t>& value;
           uint32_t AddAndSynchronize(uint32_t v) { return value.fetch_add(v); }
@@ -176,7 +178,8 @@ TEST(JointMergeTest, EveryShareIsTakenOnceWhateverTheTiming) {
   for (int round = 0; round < 300; ++round) {
     const int num_pieces = pick(1, 12);
     Range range(num_pieces, pick(1, num_pieces));
-    // Threads have several pieces in a row, as CTAs have units; only the last one may wait.
+    // Each thread processes several splits in sequence, just like a CTA with several units. Only
+    // its last split may wait.
     std::vector<int> pieces(num_pieces);
     std::iota(pieces.begin(), pieces.end(), 0);
     std::shuffle(pieces.begin(), pieces.end(), random);
