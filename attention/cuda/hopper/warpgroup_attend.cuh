@@ -1,19 +1,19 @@
-// The warpgroups that compute: each processes 64 rows of a tile against its keys, step by step.
+// The consumer warpgroups: each processes 64 rows of a tile against the unit's KV tiles.
 //
-// Products are asynchronous (wgmma): while the tensor cores add up P V of one step and compute Q
-// K^T of the next, the other warpgroup computes its weights (FlashAttention-3, Shah et al. 2024).
-// This one could compute its own while P V is still being added up, but the compiler waits for P V
-// first; a version that did not wait took as long.
+// MMAs are asynchronous (wgmma). While the tensor cores compute P V of one KV tile and Q K^T of the
+// next, the other warpgroup computes its softmax weights (FlashAttention-3, Shah et al. 2024). A
+// warpgroup's weights do not overlap its own P V: the code allows it, but the compiler inserts a
+// wait for P V, and a version without that wait is not faster.
 //
-//   step i      start S = Q K(i)^T, out += P(i - 1) V(i - 1)
-//               when S is complete: free K(i); logits, mask, P(i)
-//               when out is complete: free V(i - 1); rescale out
+//   KV tile i   start S = Q K(i)^T, out += P(i - 1) V(i - 1)
+//               when S is complete: release K(i); logits, mask, P(i)
+//               when out is complete: release V(i - 1); rescale out
 //
-// The two warpgroups take turns to start products (Turns). Otherwise both would wait for products
-// at the same time, and then compute weights at the same time while the tensor cores are idle.
+// The two warpgroups start their MMAs in ping-pong order (Turns). Without it, both would wait for
+// MMAs at the same time, and then compute weights at the same time while the tensor cores are idle.
 //
-// The loop exists twice: for plain units, whose logits are products times a scale, and for all
-// others, whose code would take registers from the loop of plain units.
+// The loop has two instances: for plain units, whose logits are dot products times a scale, and for
+// all other units. The code for other units would take registers from the loop of plain units.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ATTEND_CUH_
@@ -36,12 +36,18 @@
 
 namespace reprise {
 
-// The turns in which the two warpgroups start products, in units in which both have rows: first
-// warpgroup 0, and so on. Both take the same number of turns in a unit.
+// The ping-pong order in which the two consumer warpgroups start MMAs. Used for units that have
+// rows for both warpgroups. Each warpgroup has a named barrier, with kThreads arrivals:
+// 1. Begin(): warpgroup 1 arrives at the barrier of warpgroup 0, so warpgroup 0 starts first.
+// 2. Await(): a warpgroup waits at its own barrier until the other warpgroup has arrived there.
+// 3. The warpgroup starts its MMAs.
+// 4. Pass(): the warpgroup arrives at the barrier of the other warpgroup, which may then start.
+//
+// Both warpgroups perform the same number of rounds per unit.
 template <typename Traits>
 class Turns {
  public:
-  // Called once by both, before the first turn.
+  // Called once by both warpgroups, before the first Await().
   static __device__ __forceinline__ void Begin() {
     if (threadIdx.x / 128 != 0) Give(0);
   }
@@ -52,7 +58,7 @@ class Turns {
   __device__ __forceinline__ void Await() const {
     if (are_taken_) MeetAt(Traits::kTurnBarriers + warpgroup_, Traits::kThreads);
   }
-  // After the products of a turn have been started.
+  // Called after the warpgroup has started the MMAs of its round.
   __device__ __forceinline__ void Pass() const {
     if (are_taken_) Give(1 - warpgroup_);
   }
@@ -66,7 +72,8 @@ class Turns {
   const bool are_taken_;
 };
 
-// kPlain: for units that are not special, without a softcap.
+// Computes the attention of a unit for one warpgroup. kPlain: for units that are not special,
+// without a softcap.
 template <typename Traits, bool kPlain>
 class WarpgroupAttention {
  public:
@@ -96,15 +103,17 @@ class WarpgroupAttention {
     }
   }
 
-  // Processes all steps of unit `n`, of which the first is `begin`, counted over all units. The
-  // arguments are the same in all threads of a warp, and known to be (SameInWarp()).
+  // Processes all KV tiles of unit `n`. `begin`: the unit's first KV tile, counted over all units.
+  // REQUIRES: the arguments are warp-uniform, in a form that the compiler recognises
+  // (SameInWarp()).
   __device__ __forceinline__ void Attend(OnlineSoftmax<Traits>& softmax, int n, int begin,
                                          int num_steps) {
     const int end = begin + num_steps;
     const int num_rows = SameInWarp(unit_.num_rows);
     if (OwnFirstRow() >= num_rows || begin == end) return Accompany(begin, end);
 
-    // Threads that zero values wait for those of the other warpgroup, whose turn it may not be.
+    // Special units have no ping-pong order: to zero values, the two warpgroups wait for each other
+    // (TakeValues()), and one of them could be waiting for its round.
     const Turns<Traits> turns(warpgroup_, kPlain && num_rows > Traits::kRows / 2);
     TakeQueryScales(n);
     float s[Traits::kKeyTiles][4];
@@ -143,14 +152,14 @@ class WarpgroupAttention {
   }
 
  private:
-  // The warpgroup's first row of the tile.
+  // The first row of this warpgroup in the tile.
   __device__ __forceinline__ int OwnFirstRow() const { return warpgroup_ * 64; }
-  // The first of the lane's rows.
+  // The first of the lane's two rows.
   static __device__ __forceinline__ int LaneRow() {
     return WarpRow<Traits>() + threadIdx.x % 32 / 4;
   }
 
-  // KvLoading::kFp8: takes the factors that undo the loader's scaling of the lane's rows.
+  // KvLoading::kFp8: loads the factors that undo the loader's scaling of the lane's rows.
   __device__ __forceinline__ void TakeQueryScales(int n) {
     if constexpr (Traits::kArrivesAsFp8) {
       const float* const scales = shared_.query_scales_of(n);
@@ -159,15 +168,16 @@ class WarpgroupAttention {
     }
   }
 
-  // A factor for the products of one of the lane's rows.
+  // The factor of a row's dot products. `r`: one of the lane's two rows.
   __device__ __forceinline__ float RowScale(float scale, int r) const {
     return Traits::kArrivesAsFp8 ? scale * query_scale_[r] : scale;
   }
 
-  // Says that a warp no longer uses a place.
+  // Arrives at the empty barrier of a stage that the warp no longer uses.
   static __device__ __forceinline__ void Release(Barrier& free) { free.ArriveAsWarp(); }
 
-  // For a warpgroup that has no rows of the tile, or a unit without keys: frees what is loaded.
+  // Releases all stages of the unit without computing. For a warpgroup without rows in the tile,
+  // and for a unit without keys.
   __device__ __forceinline__ void Accompany(int step, int end) const {
     int first = unit_.item.key_begin;
 #pragma unroll 1
@@ -222,19 +232,20 @@ class WarpgroupAttention {
     }
   }
 
-  // From products to weights of the step at local key `first`.
+  // Computes the softmax weights of the KV tile at local key `first` from its dot products.
   __device__ __forceinline__ void Weigh(int first, int step, float (&s)[Traits::kKeyTiles][4],
                                         OnlineSoftmax<Traits>& softmax, float (&rescale)[2]) const {
     float scale[2] = {RowScale(scale_ * kLog2E, 0), RowScale(scale_ * kLog2E, 1)};
     if constexpr (Traits::kArrivesAsFp8) {
-      // Not 0 for rows of zeros: 0 times what is not seen may be NaN.
+      // The scale of a row of zeros must not be 0, because 0 times the logit of an unseen key,
+      // -inf, is NaN.
       scale[0] = fmaxf(scale[0], FLT_MIN);
       scale[1] = fmaxf(scale[1], FLT_MIN);
     }
     if (!kPlain) {
       QueryRow rows[2] = {{.logit_scale = scale_}, {.logit_scale = scale_}};
       if (is_special_) {
-        WaitForProducts<0>();  // function calls need all registers
+        WaitForProducts<0>();  // function calls need the registers of MMAs in flight
         rows[0] = LoadQueryRow(p_, unit_, LaneRow());
         rows[1] = LoadQueryRow(p_, unit_, LaneRow() + 8);
       }
@@ -253,7 +264,8 @@ class WarpgroupAttention {
 
   // Special units:
 
-  // Called by all threads that compute.
+  // Computes the positions visible to the rows of the tile, over all warps. Called by all consumer
+  // threads.
   __device__ __forceinline__ void NoteView() const {
     const QueryRow rows[2] = {LoadQueryRow(p_, unit_, LaneRow()),
                               LoadQueryRow(p_, unit_, LaneRow() + 8)};
@@ -266,7 +278,7 @@ class WarpgroupAttention {
     Traits::Meet();
   }
 
-  // Whether some row of the tile does not see every key of the step.
+  // Whether some row of the tile does not see every key of the KV tile.
   __device__ __forceinline__ bool IsMasked(int first) const {
     return ViewStep(p_, unit_, shared_.view, first, Traits::kKeys) != StepView::kAll;
   }
@@ -279,13 +291,17 @@ class WarpgroupAttention {
     if (is_masked) NoteSeen<Traits::kKeys>(seen, shared_.seen[step % 3]);
   }
 
-  // Waits for the values of a step. Where unseen keys may be among them, zeroes the values that no
-  // row of the tile sees.
+  // Waits for the values of a KV tile. In special units whose KV tile is masked, then zeroes the
+  // values that no row of the tile sees:
+  // 1. Each warp has recorded the keys that its rows see (MaskSpecial()).
+  // 2. Barrier of the consumers: the bits of all warps are visible.
+  // 3. The threads zero unseen values and issue a proxy fence.
+  // 4. Barrier of the consumers: MMAs may read the values. The first threads clear the bits.
   __device__ __forceinline__ void TakeValues(int step, int first) const {
     shared_.values.WaitUntilThere(step);
     if (is_special_ && IsMasked(first)) {
       uint32_t* const seen = shared_.seen[step % 3];
-      Traits::Meet();  // all threads have noted what they see
+      Traits::Meet();
       ZeroUnseen<Traits, Traits::kThreads>(seen, StageOf(step).v(), threadIdx.x);
       ShowToProducts();
       Traits::Meet();
@@ -298,11 +314,11 @@ class WarpgroupAttention {
   WarpgroupShared<Traits>& shared_;
   const bool is_special_;
   const int warpgroup_;
-  // Units that are not special:
+  // For units that are not special:
   float scale_;
   SeenKeys seen_[2];      // seen by the lane's rows
   SeenKeys seen_by_all_;  // seen by all rows of the warp
-  float query_scale_[2];  // KvLoading::kFp8: for the lane's rows
+  float query_scale_[2];  // KvLoading::kFp8: by row of the lane
 };
 
 }  // namespace reprise

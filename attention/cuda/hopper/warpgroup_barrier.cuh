@@ -1,6 +1,5 @@
-// Synchronisation among the warpgroups of a CTA: barriers in shared memory (mbarrier), at which
-// threads arrive early and wait late, and the rings of stages that they guard. Compute capability
-// 9.0.
+// Synchronisation among the warpgroups of a CTA: mbarriers, at which threads arrive early and wait
+// late, and the rings of stages that they guard. Compute capability 9.0.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_BARRIER_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_BARRIER_CUH_
@@ -12,17 +11,17 @@
 
 namespace reprise {
 
-// Arrives at the CTA's barrier `index` (MeetAt()) without waiting, as one of the `num_threads` that
-// meet there.
+// Arrives at named barrier `index` of the CTA (MeetAt()) without waiting, as one of its
+// `num_threads` threads.
 __device__ __forceinline__ void ArriveAt(int index, int num_threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(index), "r"(num_threads) : "memory");
 }
 
-// A value that is the same in all threads of the warp, in a form from which the compiler knows it:
-// what follows from it is computed once for the warp. Called by all threads of the warp.
+// Returns a warp-uniform value in a form that the compiler recognises as uniform: computations that
+// depend on it run once per warp. Called by all threads of the warp.
 __device__ __forceinline__ int SameInWarp(int value) { return __shfl_sync(kFullWarp, value, 0); }
 
-// A barrier with phases. Each is complete when as many threads have arrived as Init() was told.
+// An mbarrier. A phase completes after the number of arrivals that Init() was given.
 class Barrier {
  public:
   // Called by one thread, before the CTA synchronises.
@@ -35,14 +34,14 @@ class Barrier {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];\n" ::"r"(Address()) : "memory");
   }
 
-  // Arrives for the warp, as kArrivalsOfWarp. Called by all threads of the warp, when all of them
-  // are done with what it guards.
+  // Arrives for the warp, with kArrivalsOfWarp arrivals. Called by all threads of the warp, after
+  // all of them have finished with the guarded memory.
   __device__ __forceinline__ void ArriveAsWarp() {
     if (ArrivesForWarp()) Arrive();
   }
 
-  // Whether phase `count`, counted from 0, is over. REQUIRES: it is the current phase or the one
-  // before; so -1 is over before any arrival.
+  // Whether phase `count`, counted from 0, is complete. REQUIRES: it is the current or the previous
+  // phase. Before any arrival, phase -1 is complete.
   __device__ __forceinline__ bool IsOver(int count) {
     uint32_t is_over;
     asm volatile(
@@ -76,13 +75,21 @@ class Barrier {
   uint64_t state_;
 };
 
-// A ring of kStages places in shared memory: one warpgroup fills them, others use them, in order.
-// Fill n is in place n % kStages.
+// A ring of kStages stages in shared memory. One warpgroup, the producer, fills the stages; the
+// consumers use them in order. Fill n is in stage n % kStages, which has a full barrier, there(n),
+// and an empty barrier, free(n):
+// 1. The producer waits at the empty barrier until the consumers have released fill n - kStages.
+//    The
+//    first kStages fills do not wait.
+// 2. The producer threads write the stage, and each arrives at the full barrier when its part is
+//    complete.
+// 3. The consumers wait at the full barrier. Afterwards the fill is visible to them.
+// 4. The consumers use the stage, and each warp arrives at the empty barrier.
 template <int kStages>
 class BarrierRing {
  public:
-  // Called by one thread. `num_fillers` arrive at a place when they have filled it, `num_users`
-  // when they no longer use it.
+  // Called by one thread. `num_fillers`: arrivals at a full barrier per fill. `num_users`: arrivals
+  // at an empty barrier per fill.
   __device__ __forceinline__ void Init(int num_fillers, int num_users) {
     for (int i = 0; i < kStages; ++i) {
       there_[i].Init(num_fillers);

@@ -1,13 +1,15 @@
-// Conversion, in place in shared memory, of what arrives in another type than that of the products
-// (KvLoading::kFp8): keys, values and queries of fp8 to float16, which holds every value of them;
-// queries of bfloat16 to float16 by a power of two per row, as LoadScaledQueries() does
-// (query_loader.cuh).
+// Converts operands in shared memory, in place, if their type differs from the MMA type
+// (KvLoading::kFp8):
+// - fp8 keys, values and queries to float16, which holds every value of fp8;
+// - bfloat16 queries to float16, scaled by a power of two per row as in LoadScaledQueries()
+//   (query_loader.cuh).
 //
-// The threads that copied the data convert it, once their copies have arrived, warp by warp
+// The threads that copied the data convert it after their copies have arrived, warp by warp
 // (warpgroup_rows.cuh).
 //
-// Bound, for a step of 128 keys and head_dim 128: 16,384 conversions of pairs (128 per thread), and
-// 96 KB of shared memory read and written, in the 3,100 cycles of its products and weights.
+// Bound, for a KV tile of 128 keys and head_dim 128: 16,384 conversions of pairs (128 per thread),
+// and 96 KB of shared memory reads and writes, within the 3,100 cycles of the tile's MMAs and
+// softmax.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_CONVERSION_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_CONVERSION_CUH_
@@ -67,7 +69,8 @@ __device__ __forceinline__ void Fp8RowsToHalves(uint32_t tile, int thread) {
   }
 }
 
-// `tile`: a SharedAddress(); `thread`: the number within the warpgroup.
+// Converts the thread's rows of fp8 to float16. `tile`: a SharedAddress(). `thread`: index in the
+// warpgroup.
 template <typename Rows>
 __device__ __forceinline__ void Fp8RowsToHalves(DType dtype, uint32_t tile, int thread) {
   if (dtype == DType::kFp8E5M2) {
@@ -77,7 +80,8 @@ __device__ __forceinline__ void Fp8RowsToHalves(DType dtype, uint32_t tile, int 
   }
 }
 
-// Stores the inverse of each row's factor in row_scales.
+// Scales the thread's rows of bfloat16 and converts them to float16. Stores the inverse of each
+// row's factor in row_scales.
 template <typename Rows>
 __device__ __forceinline__ void ScaleQueriesToHalves(uint32_t tile, int thread, float* row_scales) {
   constexpr int kChunks = Rows::kChunkPasses;
@@ -89,7 +93,7 @@ __device__ __forceinline__ void ScaleQueriesToHalves(uint32_t tile, int thread, 
     const int row = first_row + pass * Rows::kRowsPerPass;
     const uint32_t address = place + pass * (Rows::kRowsPerPass * 128);
     uint32_t words[kChunks][4];
-    // The largest magnitude, from the bits.
+    // The largest magnitude of the row, computed from the bits.
     uint32_t pair = 0;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
@@ -106,7 +110,8 @@ __device__ __forceinline__ void ScaleQueriesToHalves(uint32_t tile, int thread, 
     for (int distance = Rows::kLanes / 2; distance > 0; distance /= 2) {
       largest = max(largest, __shfl_xor_sync(kFullWarp, largest, distance));
     }
-    // Factors 2^(14 - e) and 2^(e - 14), where the largest is 2^e or a little more.
+    // Builds the factors 2^(14 - e) and 2^(e - 14) from their bits, for a largest value in [2^e,
+    // 2^(e + 1)).
     const uint32_t exponent = max(largest >> 7, 15u);
     const float factor = __uint_as_float((268 - exponent) << 23);
     if (chunk == 0) row_scales[row] = __uint_as_float((exponent - 14) << 23);

@@ -1,24 +1,25 @@
-// Attention for many queries per row on Hopper: tier 2, for K and V of 16 bits that are loaded
-// unconverted, and for K and V of fp8, which become float16 in shared memory.
+// Tier 2 kernels for many queries per row on Hopper (wgmma). K and V are 16-bit and loaded
+// unconverted, or fp8 and converted to float16 in shared memory.
 //
-// Algorithm. That of attention_kernel.cuh, over the same items, with a CTA of three warpgroups as
-// in FlashAttention-3 (Shah et al. 2024): one copies (warpgroup_loader.cuh), two multiply
-// (warpgroup_attend.cuh), 64 rows of a tile each. The two take turns to start products; otherwise
-// they synchronise only through the barriers of rings of stages (warpgroup_barrier.cuh), so copies
-// run ahead across units: while one unit's last keys are in use and its results are written, the
-// next one's keys arrive. The copying warpgroup also converts what arrives as fp8
-// (warpgroup_conversion.cuh): it is otherwise idle while copies are in flight.
+// Algorithm. The algorithm of attention_kernel.cuh over the same items, with three warpgroups per
+// CTA as in FlashAttention-3 (Shah et al. 2024). One producer warpgroup copies
+// (warpgroup_loader.cuh). Two consumer warpgroups compute 64 rows of the tile each
+// (warpgroup_attend.cuh), and start their MMAs in ping-pong order. Otherwise the warpgroups
+// synchronise only through the barriers of rings of stages (warpgroup_barrier.cuh), so copies run
+// ahead across units: the next unit's keys arrive while the last keys of a unit are in use and its
+// results are written. The producer also converts fp8 data (warpgroup_conversion.cuh), because it
+// would otherwise be idle while copies are in flight.
 //
 // Bound. Tensor cores: 4 x rows x keys x head_dim FLOP, with one tile of 128 rows per SM at a time.
 //
-// There are two kernels for each type and head dim: one that serves every unit, and one for calls
-// that have only plain units (HasOnlyPlainUnits()), which are most. Without the code for the others
-// nothing is kept in local memory, whose accesses would wait for the copies.
+// Each type and head dim has two kernels: a kernel for every unit, and a kernel for calls that have
+// only plain units (HasOnlyPlainUnits()), which are most calls. Without the code for other units,
+// the second kernel does not spill registers. A spill would have to wait for the copies in flight.
 //
-// Steps are masked where some row does not see every key. Where keys that no row of the tile sees
-// may be among others (trees, sparse patterns, queries at arbitrary positions), their V rows are
-// zeroed before the product, so memory that no query sees may hold NaN; elsewhere such keys are not
-// loaded.
+// A KV tile is masked if some row does not see all of its keys. If keys that no row of the tile
+// sees may be between visible keys (trees, sparse patterns, queries at arbitrary positions), their
+// V rows are zeroed before the MMA, so memory that no query sees may hold NaN. In all other units
+// such keys are not loaded.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_
@@ -40,7 +41,7 @@
 
 namespace reprise {
 
-// What the computing warpgroups do with the units.
+// The consumer warpgroups' loop over the units of the CTA.
 template <typename Traits>
 __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p,
                                             WarpgroupShared<Traits>& shared) {

@@ -1,19 +1,25 @@
-// The warpgroup that copies: it loads units, their queries, and keys and values for the computing
-// warpgroups, as far ahead as there is room.
+// The producer warpgroup: copies queries, keys and values of the CTA's units for the consumer
+// warpgroups, as far ahead as there are empty stages.
 //
-// Pages are small and may have any layout, so each thread copies chunks of 16 bytes (cp.async) from
-// the addresses that the block table gives. Every warp finds the places of the rows that it copies
-// itself, one per lane, and notes them for the lanes that copy their chunks.
+// Pages are small and may have any layout, so each thread copies 16-byte chunks (cp.async) from the
+// addresses that the block table gives. Each warp looks up the page addresses of its rows, one row
+// per lane, and stores them for the lanes that copy the chunks of those rows.
 //
-// Loads to registers would wait behind the copies in flight, thousands of cycles, and so would
-// registers kept in local memory. So everything else that is read also comes by cp.async: a lane's
-// entries of the block table two steps ahead, and a unit's item a unit ahead. What has been
-// requested before a tile's copies has arrived once the next tile's have been started (EndCopy()).
+// Loads to registers would wait for the copies in flight, thousands of cycles, and so would reloads
+// of spilled registers. Everything else that the producer reads therefore also comes by cp.async: a
+// lane's block table entries two KV tiles ahead, and a unit's item one unit ahead. Data requested
+// before a tile's copies has arrived when the copies of the next tile have been started
+// (EndCopy()).
 //
-// The tensor cores see what was copied once the threads that copied it have waited for it,
-// converted it to the type of the products (KvLoading::kFp8: warpgroup_conversion.cuh), and issued
-// a fence. To keep copies in flight meanwhile, a thread does so for a tile after it has started to
-// copy the next; or at once, if there is no room for the next.
+// The protocol of one tile of a ring (keys, values or queries):
+// 1. AwaitRoom(): the producer waits until the stage is empty. If it has to wait, it first
+//    announces
+//    the tile before.
+// 2. The threads start their copies of the tile.
+// 3. EndCopy(): each thread waits for its copies of the tile before, converts them to the MMA type
+//    (KvLoading::kFp8, warpgroup_conversion.cuh), issues a proxy fence, and arrives at the full
+//    barrier of that tile. The copies of the new tile stay in flight.
+// 4. The consumers wait at the full barrier, and can then use the tile in MMAs.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_
@@ -43,7 +49,7 @@ class WarpgroupLoader {
     is_dealt_ = kMayBeDealt && p.work.may_be_dealt && p.work.counts[2] > 0;
   }
 
-  // Loads all units of the CTA.
+  // Copies the data of all units of the CTA.
   __device__ __forceinline__ void Load() {
     const CtaUnits units(p_.work, blockIdx.x);
     FetchItem(0, units.FirstItem());
@@ -76,10 +82,11 @@ class WarpgroupLoader {
   using ValueRows = typename Traits::ValueRows;
   using QueryRows = typename Traits::QueryRows;
   using NarrowQueryRows = typename Traits::NarrowQueryRows;
-  static_assert(Traits::kRows == kThreads, "a thread prepares one row");
+  static_assert(Traits::kRows == kThreads, "each thread prepares one row");
 
-  // Offsets of rows: of keys and values of alternate steps, and of the queries. A lane's own row is
-  // at its thread's number, so that a warp's are side by side.
+  // Row offsets, one per thread: i = 0 and 1 for the keys and values of even and odd KV tiles,
+  // kQueryOffsets for the queries. A thread's entry is at its thread index, so the entries of a
+  // warp are adjacent.
   static constexpr int kQueryOffsets = 2;
   __device__ __forceinline__ KeyOffsets* Offsets(int i) const {
     return &shared_.attention.offsets[0][0][0] + i * kThreads;
@@ -88,24 +95,25 @@ class WarpgroupLoader {
 
   __device__ __forceinline__ void Meet() const { MeetAt(Traits::kLoaderBarrier, kThreads); }
 
-  // Starts copying the item of unit n, which is at `item`.
+  // Starts copying the item of unit n from `item`.
   __device__ __forceinline__ void FetchItem(int n, const WorkItem* item) const {
     if (thread_ >= kItemPieces) return;
     CopyAsync16(SharedAddress(&shared_.unit(n).unit.item) + thread_ * 16,
                 reinterpret_cast<const char*>(item) + thread_ * 16, true);
   }
 
-  // Dealt maps: starts copying the number of unit n's item, from where CtaUnits::ItemOf() reads it.
+  // Round-robin schedules: starts copying the index of unit n's item, from the address that
+  // CtaUnits::ItemOf() reads.
   __device__ __forceinline__ void FetchNextItemNumber(const CtaUnits& units, int n) const {
     if (thread_ >= kItemPieces || n >= units.count() || !is_dealt_) return;
     CopyAsync4(SharedAddress(&shared_.next_item[thread_]), p_.work.deal_order + units.RankOf(n));
   }
 
-  // Where the row's keys are, as far as the unit's item says.
+  // The parameters for addresses of a row's keys, from the unit's item.
   struct RowPlaces {
     const int32_t* table;  // null: a single block holds all keys
     int first_key;
-    int end;  // of the local keys
+    int end;  // end of the local keys
   };
   __device__ __forceinline__ RowPlaces PlacesOf(const WorkItem& item) const {
     RowPlaces places = {nullptr, item.first_key, item.key_end};
@@ -113,13 +121,13 @@ class WarpgroupLoader {
     return places;
   }
 
-  // This lane's entry of the block table for step i of a unit.
+  // The buffer for this lane's block table entry for KV tile i of a unit.
   __device__ __forceinline__ int32_t* BlockOf(int i) const {
     return &shared_.blocks[i < 2 ? i : 2 + i % 2][thread_];
   }
 
-  // Starts copying this lane's entry of the block table for step i of a unit, which begins at local
-  // key `first`.
+  // Starts copying this lane's block table entry for KV tile i of a unit. `first`: the KV tile's
+  // first local key.
   __device__ __forceinline__ void FetchBlock(const RowPlaces& places, int i, int first) const {
     const int row = OwnRow<KeyRows>(thread_);
     const int key = first + row;
@@ -128,7 +136,8 @@ class WarpgroupLoader {
                places.table + p_.by_block_size.Divide(places.first_key + key));
   }
 
-  // Notes the place of this lane's row of step i, whose entry has arrived.
+  // Records the address of this lane's row of KV tile i. REQUIRES: its block table entry has
+  // arrived.
   __device__ __forceinline__ void NotePlace(const RowPlaces& places, int i, int first,
                                             KeyOffsets* offsets) const {
     const int row = OwnRow<KeyRows>(thread_);
@@ -141,7 +150,7 @@ class WarpgroupLoader {
       if (places.table != nullptr) {
         token -= static_cast<int>(p_.by_block_size.Divide(token)) * p_.block_size;
         block = *BlockOf(i);
-        // That of a key that no query sees may be invalid.
+        // The block id of a key that no query sees may be invalid.
         if (static_cast<unsigned>(block) >= static_cast<unsigned>(p_.num_blocks)) block = 0;
       }
     }
@@ -156,8 +165,8 @@ class WarpgroupLoader {
     return (Rows::Chunk(thread_) + i * Rows::kLanes) * Rows::kElements;
   }
 
-  // The addresses of this thread's chunks in the row of a tensor at offset 0, or any valid ones if
-  // the head does not have their dims.
+  // The addresses of this thread's chunks in a row of the tensor at offset 0. Dims past the head
+  // dim get any valid address.
   template <typename Rows>
   struct Chunks {
     const char* at[Rows::kChunkPasses];
@@ -176,8 +185,8 @@ class WarpgroupLoader {
     return chunks;
   }
 
-  // Copies rows to a tile; rows from `num_rows` on and dims from `head_dim` on become zeros.
-  // `offsets`: one of the two of each lane's own row, in bytes.
+  // Copies rows to a tile. Rows at or past num_rows and dims at or past head_dim become zeros.
+  // `offsets`: the `k` or `v` fields of the row offsets (Offsets()), in bytes.
   template <typename Rows>
   __device__ __forceinline__ void CopyRows(const uint4* to, const Chunks<Rows>& chunks,
                                            int head_dim, const int64_t* offsets,
@@ -186,7 +195,7 @@ class WarpgroupLoader {
     const uint32_t address = SharedAddress(to) + Rows::ArrivalOf(row, Rows::Chunk(thread_));
     const int warp = thread_ / 32;
     const int64_t* const own = offsets + (warp * 32 + row - warp * Rows::kRowsOfWarp) * 2;
-    // Offsets read at a time.
+    // Number of offsets read at a time.
     constexpr int kMostInBatch = Rows::kChunkPasses > 1 ? 4 : 8;
     constexpr int kBatch = Rows::kPasses < kMostInBatch ? Rows::kPasses : kMostInBatch;
 #pragma unroll
@@ -207,7 +216,8 @@ class WarpgroupLoader {
     }
   }
 
-  // Signals that the tiles copied before have arrived, all but the `kPending` (0, 1) newest.
+  // Waits for this thread's copies, except for the kPending (0 or 1) newest groups. Then converts
+  // the copied tile that has not been announced, if there is one, and arrives at its full barrier.
   template <int kPending>
   __device__ __forceinline__ void Announce() {
     WaitForCopies<kPending>();
@@ -218,7 +228,7 @@ class WarpgroupLoader {
     copied_ = nullptr;
   }
 
-  // Converts the tile that has arrived to float16.
+  // Converts this thread's part of the arrived tile to float16.
   __device__ __forceinline__ void ConvertCopied() const {
     if (copied_queries_ < 0) {
       Fp8RowsToHalves<KeyRows>(p_.kv_dtype, copied_tile_, thread_);
@@ -230,17 +240,18 @@ class WarpgroupLoader {
     }
   }
 
-  // Called before fill n of a ring is copied.
+  // Waits until the stage of fill n of a ring is empty. Called before the stage is filled.
   template <typename Ring>
   __device__ __forceinline__ void AwaitRoom(Ring& ring, int n) {
-    // By all lanes or none: converting what was copied takes whole warps.
+    // All lanes of a warp take this branch, or none, because the conversion takes whole warps.
     if (!__all_sync(kFullWarp, ring.IsFree(n))) {
       Announce<0>();
       ring.WaitUntilFree(n);
     }
-    __syncwarp();  // the noted places are visible as well
+    __syncwarp();  // also makes the recorded addresses visible
   }
-  // Called after it. `queries`: the number of the unit if the tile holds its queries, else -1.
+  // Ends fill n of a ring, after its copies have been started, and announces the tile before.
+  // `queries`: the number of the unit if the tile holds its queries, otherwise -1.
   template <typename Ring>
   __device__ __forceinline__ void EndCopy(Ring& ring, int n, const uint4* tile, int queries = -1) {
     CommitCopies();
@@ -250,8 +261,8 @@ class WarpgroupLoader {
     copied_queries_ = queries;
   }
 
-  // Prepares unit n, whose item has arrived: computes all that is needed to know about it, and
-  // requests the entries of its first two steps and the item of the next unit.
+  // Prepares unit n: computes its PreparedUnit, and requests the block table entries of its first
+  // two KV tiles and the item of the next unit. REQUIRES: the unit's item has arrived.
   __device__ __forceinline__ void Prepare(const CtaUnits& units, int n) const {
     PreparedUnit<Traits>& prepared = shared_.unit(n);
     const WorkUnit& unit = prepared.unit;
@@ -276,12 +287,12 @@ class WarpgroupLoader {
     NoteQuery(unit);
   }
 
-  // Whether q arrives as fp8.
+  // Whether q is fp8.
   __device__ __forceinline__ bool HasNarrowQueries() const {
     return Traits::kArrivesAsFp8 && IsFp8(p_.q_dtype);
   }
 
-  // Notes the place of this lane's row of q.
+  // Records the address of this lane's query row.
   __device__ __forceinline__ void NoteQuery(const WorkUnit& unit) const {
     const bool is_narrow = HasNarrowQueries();
     const int row = is_narrow ? OwnRow<NarrowQueryRows>(thread_) : OwnRow<QueryRows>(thread_);
@@ -292,7 +303,7 @@ class WarpgroupLoader {
         (is_narrow ? 1 : 2);
   }
 
-  // Copies the rows of q, whose elements have the size for which Rows has chunks.
+  // Copies the query rows. REQUIRES: q's elements have the size of Rows' elements.
   template <typename Rows>
   __device__ __forceinline__ void CopyQueryRows(const WorkUnit& unit, int n) const {
     constexpr int kBytes = 16 / Rows::kElements;
@@ -320,11 +331,11 @@ class WarpgroupLoader {
     if (p_.q_is_aligned) {
       CopyQueryRows<QueryRows>(unit, n);
     } else {
-      LoadQueries<Traits, kThreads>(p_, unit, shared_.q(n), thread_);  // of 16 bits, unconverted
+      LoadQueries<Traits, kThreads>(p_, unit, shared_.q(n), thread_);  // 16-bit, unconverted
     }
   }
 
-  // Loads queries of fp8 that are not in whole chunks.
+  // Loads fp8 queries that are not in whole chunks.
   __device__ __forceinline__ void GatherNarrowQueries(const WorkUnit& unit, int n) const {
     const int chunk = NarrowQueryRows::Chunk(thread_);
     const int first_dim = DimOf<NarrowQueryRows>(0);
@@ -347,10 +358,10 @@ class WarpgroupLoader {
     }
   }
 
-  // Copies unit n, whose first step is `step`, counted over all units; and prepares the next once
-  // there is room for no more copies, or none is left. If there is one place for queries, which the
-  // preceding unit has until its results are written, the first keys and values are copied before
-  // them.
+  // Copies the queries, keys and values of unit n. `step`: the unit's first KV tile, counted over
+  // all units. Prepares the next unit after the first copies fill the stages, or after the last
+  // copy. If there is a single query stage, the previous unit occupies it until its results are
+  // written; then the first keys and values are copied before the queries.
   __device__ __forceinline__ void LoadUnit(const CtaUnits& units, int n, int step) {
     const WorkUnit& unit = shared_.unit(n).unit;
     const RowPlaces places = PlacesOf(unit.item);
@@ -359,16 +370,16 @@ class WarpgroupLoader {
     auto* const stages = shared_.attention.tiles.stages[0];
 
     int first = unit.item.key_begin;
-    int num_keys = unit.item.key_end - first;  // from the step on
+    int num_keys = unit.item.key_end - first;  // in this KV tile and later ones
     const auto copy_values = [&](int at, int keys_left) {
       AwaitRoom(shared_.values, at);
       const uint4* const tile = stages[at % Traits::kStages].v();
       CopyRows<ValueRows>(tile, v, p_.head_dim_v, &Offsets(at % 2)->v, keys_left);
       EndCopy(shared_.values, at, tile);
     };
-    // `i`: the number of the step in the unit.
+    // `i`: index of the KV tile in the unit.
     const auto copy_keys = [&](int at, int i, int keys_left) {
-      __syncwarp();  // the step that had these places is being copied
+      __syncwarp();  // all lanes have read these offsets for an earlier KV tile
       NotePlace(places, i, first, Offsets(at % 2));
       AwaitRoom(shared_.keys, at);
       const uint4* const tile = stages[at % Traits::kStages].k();
@@ -402,18 +413,18 @@ class WarpgroupLoader {
     if (num_keys > 0) copy_values(step, num_keys);
     const bool is_next_last = !is_next_prepared;
     prepare_next();
-    // Its first entries of the block table are read next.
+    // The next unit's first block table entries are read next, so wait for them.
     if (!kQueriesAhead && is_next_last) Announce<0>();
   }
 
   const AttentionKernelParams& p_;
   WarpgroupShared<Traits>& shared_;
-  const int thread_;  // within the warpgroup
-  bool is_dealt_;     // whether the map's items are (attention/work_map/cta_units.h)
-  // The tile that is not announced yet.
+  const int thread_;  // index in the warpgroup
+  bool is_dealt_;     // whether the schedule is round-robin (attention/work_map/cta_units.h)
+  // The full barrier of the copied tile that has not been announced, or null.
   Barrier* copied_ = nullptr;
   uint32_t copied_tile_;  // a SharedAddress()
-  int copied_queries_;    // the number of the unit whose queries it is, or -1
+  int copied_queries_;    // the unit if the tile holds queries, or -1
 };
 
 }  // namespace reprise

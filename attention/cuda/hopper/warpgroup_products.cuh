@@ -1,14 +1,14 @@
-// Helpers for Hopper's matrix products by four warps together (wgmma.cuh): D[64 x N] += A[64 x 16]
-// B[16 x N], with float32 sums in registers. Compute capability 9.0 exactly ("90a").
+// Helpers for wgmma, Hopper's MMA by the four warps of a warpgroup (wgmma.cuh): D[64 x N] += A[64 x
+// 16] B[16 x N], with float32 sums in registers. Compute capability 9.0 exactly ("90a").
 //
-// Each warp holds D as in a mma.m16n8k16: warp w of the four has the rows 16 w .. 16 w + 15, and
-// lane l of it has d[n][0], d[n][1] of row l / 4, columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2],
-// d[n][3] of row l / 4 + 8.
+// Each warp holds D as in mma.m16n8k16. Warp w of the four has rows 16 w .. 16 w + 15. Its lane l
+// has d[n][0] and d[n][1] in row l / 4, columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2] and d[n][3]
+// in row l / 4 + 8.
 //
-// Products are asynchronous: between Fence() and Wait<>() of their group, the registers that they
-// read or write must not be touched. Tiles in shared memory are rows of 128 bytes (64 elements),
-// aligned to 1024 bytes; a row's eight chunks of 16 bytes are permuted by the row's number: chunk c
-// of row r is at c ^ r % 8. (PTX ISA, "Matrix Descriptor", 128-byte swizzle.)
+// wgmma is asynchronous: the registers that it reads or writes must not be touched between
+// FenceProducts() and WaitForProducts() for its group. Tiles in shared memory have rows of 128
+// bytes (64 elements), aligned to 1024 bytes. The eight 16-byte chunks of a row are swizzled by the
+// row index: chunk c of row r is at c ^ r % 8. (PTX ISA, "Matrix Descriptor", 128-byte swizzle.)
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_PRODUCTS_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_PRODUCTS_CUH_
@@ -17,8 +17,8 @@
 
 namespace reprise {
 
-// Raises the number of registers of each thread of the warpgroup to kRegisters, a multiple of 8;
-// other warpgroups have released them.
+// Raises the number of registers per thread of the warpgroup to kRegisters, a multiple of 8. Waits
+// until other warpgroups have released enough registers (ReduceRegisters()).
 template <int kRegisters>
 __device__ __forceinline__ void RaiseRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
@@ -28,8 +28,8 @@ __device__ __forceinline__ void ReduceRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
-// Makes this thread's writes of shared memory visible to products. Called after the write and
-// before the thread signals it.
+// Makes this thread's writes to shared memory visible to wgmma (the async proxy). Called after the
+// writes, and before the thread signals them at a barrier.
 __device__ __forceinline__ void ShowToProducts() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
@@ -42,14 +42,14 @@ __device__ __forceinline__ void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
 
-// Waits until at most kPending of the newest groups are in flight.
+// Waits until at most the kPending newest wgmma groups are in flight.
 template <int kPending>
 __device__ __forceinline__ void WaitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 
-// Forces values to be computed before the wait for the asynchronous products that follow in the
-// code; the compiler would otherwise postpone them.
+// Forces the compiler to compute `values` before the wait for the wgmma groups that follows in the
+// code. Otherwise the compiler would postpone the computation.
 template <int kTiles>
 __device__ __forceinline__ void ComputeHere(float (&values)[kTiles][4]) {
 #pragma unroll
@@ -61,20 +61,21 @@ __device__ __forceinline__ void ComputeHere(float (&values)[kTiles][4]) {
   }
 }
 
-// Describes a tile in shared memory to the products.
+// The matrix descriptor of a tile in shared memory.
 class ProductTile {
  public:
-  // A tile whose rows are summed along, 16 elements from `address` on.
+  // An operand that is summed along its rows (K-major): 16 elements of each row, beginning at
+  // `address`.
   static __device__ __forceinline__ ProductTile Rows(uint32_t address) {
     return ProductTile(address, 16);
   }
-  // A tile whose rows are summed over, 16 rows from `address` on. Columns 64 and up are
-  // `bytes_to_next` after the first.
+  // An operand that is summed over its rows (MN-major): 16 rows, beginning at `address`. Each
+  // further block of 64 columns is `bytes_to_next` after the previous block.
   static __device__ __forceinline__ ProductTile Columns(uint32_t address, uint32_t bytes_to_next) {
     return ProductTile(address, bytes_to_next);
   }
 
-  // The tile that is `bytes` after this one, in the form that the instruction takes.
+  // The descriptor of the tile that is `bytes` after this tile, as a wgmma operand.
   __device__ __forceinline__ uint64_t At(uint32_t bytes) const {
     constexpr uint32_t kEightRows = 1024 >> 4;
     constexpr uint32_t kSwizzle128 = 1u << 30;

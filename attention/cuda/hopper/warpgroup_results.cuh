@@ -1,7 +1,7 @@
-// From a tile's sums in registers to out and lse, or to a partial and, in the last CTA to arrive,
-// from the partials of a merge to out and lse. Needs no memory of keys and values, as
-// unit_results.cuh does; for units where a row's sums are in the four lanes of one quad, and no
-// scale spans a row's columns.
+// The register epilogue of the warpgroup kernels. Writes a tile's accumulators from registers to
+// out and lse, or to a partial. The last CTA to arrive at a combine combines the partials and
+// writes out and lse. Does not need the memory of keys and values, in contrast to unit_results.cuh.
+// REQUIRES: the accumulators of a row are in the four lanes of a quad, and out has no block scales.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_
@@ -22,7 +22,7 @@
 
 namespace reprise {
 
-// One of the lane's two rows (r: 0, 1), as far as results are concerned.
+// The destination of one of the lane's two rows (r: 0, 1).
 struct ResultRow {
   bool is_there;
   TileRow row;
@@ -34,13 +34,13 @@ __device__ __forceinline__ ResultRow ResultRowAt(const PreparedUnit<Traits>& pre
   return {row.token >= 0, {row.token - prepared.unit.item.first_token, row.token, row.q_head}};
 }
 
-// The lane's first column of its i-th four columns of a row (i < kOutTiles / 2).
+// The first column of the lane's i-th four columns of a row (i < kOutTiles / 2).
 __device__ __forceinline__ int QuadColumn(int i) {
   const int lane = threadIdx.x % 32;
   return (2 * i + lane % 2) * 8 + lane % 4 / 2 * 4;
 }
 
-// Packs two values of out, of a unit that WritesDirectly().
+// Packs two values in the type of out. REQUIRES: the unit WritesDirectly().
 template <typename Traits>
 __device__ __forceinline__ uint32_t PackOut(const AttentionKernelParams& p, float low, float high) {
   if constexpr (Traits::kArrivesAsFp8) {
@@ -49,15 +49,15 @@ __device__ __forceinline__ uint32_t PackOut(const AttentionKernelParams& p, floa
   return Pack<typename Traits::Element>(low, high);
 }
 
-// Stores four matrices of 8 x 8 values of 16 bits, of which the lanes hold pairs as in a
-// mma.m16n8k16; lane l gives the address of row l % 8 of matrix l / 8.
+// Stores four matrices of 8 x 8 16-bit values. The lanes hold pairs in the layout of mma.m16n8k16.
+// Lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void StoreMatrices(uint32_t address, const uint32_t (&pairs)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address),
                "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
                : "memory");
 }
 
-// Stores 16 bytes, or nothing, without a branch.
+// Stores 16 bytes if is_there. Does not branch.
 __device__ __forceinline__ void StoreGlobal16(void* to, const uint4& value, bool is_there) {
   asm volatile(
       "{\n"
@@ -69,8 +69,8 @@ __device__ __forceinline__ void StoreGlobal16(void* to, const uint4& value, bool
       : "memory");
 }
 
-// The factors of the lane's two rows of out; writes lse. Even lanes compute those of the first
-// row, odd ones those of the second.
+// Computes the factors of the lane's two rows of out, and writes lse. Even lanes compute the factor
+// of the first row, odd lanes the factor of the second row.
 template <typename Traits>
 __device__ __forceinline__ void FinishRows(const AttentionKernelParams& p,
                                            const PreparedUnit<Traits>& prepared,
@@ -86,9 +86,11 @@ __device__ __forceinline__ void FinishRows(const AttentionKernelParams& p,
   factor[1] = __shfl_sync(kFullWarp, own, lane | 1);
 }
 
-// Writes out and lse. Rows of out are put together in the place of the unit's queries `q`, so that
-// they are written in whole. Runs once a unit: latency matters, so what is independent is side by
-// side, and there are no branches.
+// Writes out and lse. Runs once per unit, so it is optimised for latency: independent operations
+// are adjacent, and there are no branches.
+// 1. The lanes compute the factors of their rows.
+// 2. Barrier of the warpgroup: no warp of it reads the unit's queries `q` any more.
+// 3. Each warp collects its rows of out in the memory of `q`, and then writes whole rows to out.
 template <typename Traits>
 __device__ __forceinline__ void WriteOut(const AttentionKernelParams& p,
                                          const PreparedUnit<Traits>& prepared,
@@ -96,7 +98,6 @@ __device__ __forceinline__ void WriteOut(const AttentionKernelParams& p,
   const int lane = threadIdx.x % 32;
   float factor[2];
   FinishRows(p, prepared, softmax, factor);
-  // No warp of this warpgroup multiplies by its queries any more.
   MeetAt(Traits::kResultBarriers + threadIdx.x / 128, 128);
   const int store_row = WarpRow<Traits>() + lane % 16;
 #pragma unroll
@@ -145,7 +146,7 @@ __device__ __forceinline__ void WriteOut(const AttentionKernelParams& p,
   }
 }
 
-// Writes the unit's partial: out relative to its own sum, and lse in base 2.
+// Writes the unit's partial: out, normalised by its sum of weights, and lse in base 2.
 template <typename Traits>
 __device__ __forceinline__ void WritePartial(const AttentionKernelParams& p,
                                              const PreparedUnit<Traits>& prepared,
@@ -172,8 +173,8 @@ __device__ __forceinline__ void WritePartial(const AttentionKernelParams& p,
   }
 }
 
-// Adds up the partials of the unit's merge in key order, whichever CTA arrived last, and writes
-// out.
+// Combines the partials of the unit's queries and writes out. Adds in key order, which does not
+// depend on the order of arrival.
 template <typename Traits>
 __device__ __forceinline__ void MergeRows(const AttentionKernelParams& p,
                                           const PreparedUnit<Traits>& prepared) {
@@ -219,7 +220,7 @@ __device__ __forceinline__ void MergeRows(const AttentionKernelParams& p,
   }
 }
 
-// Writes the results of the warpgroups, of unit n. Called by all threads that compute.
+// Writes the results of unit n. Called by all consumer threads.
 template <typename Traits>
 __device__ __forceinline__ void FinishWarpgroupUnit(const AttentionKernelParams& p,
                                                     PreparedUnit<Traits>& prepared,
@@ -235,7 +236,7 @@ __device__ __forceinline__ void FinishWarpgroupUnit(const AttentionKernelParams&
   WritePartial<Traits>(p, prepared, softmax);
   if (ArriveAtMerge<Traits>(p, unit, shared.attention.is_last_arrival)) {
     MergeRows<Traits>(p, prepared);
-    Traits::Meet();  // the next unit's partials may be where these were
+    Traits::Meet();  // the next unit may overwrite these partials
   }
 }
 

@@ -1,32 +1,33 @@
-// How the 128 threads of a warpgroup divide the rows of a tile that they copy, in chunks of 16
-// bytes; and where in the tile a chunk is, when multiplied and when it arrives.
+// Assigns the 16-byte chunks of a tile's rows to the 128 threads of a warpgroup that copy them, and
+// computes the offset of a chunk in the tile, on arrival and for the MMA.
 //
-// Each warp has the same few whole rows at every pass over the tile, so it finds their places
-// itself, and converts in place what has arrived without synchronising with other warps.
+// Each warp has the same few whole rows in every pass over the tile. It therefore looks up their
+// page addresses itself, and converts arrived rows in place without synchronising with other warps.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ROWS_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ROWS_CUH_
 
 namespace reprise {
 
-// kTileRows rows of kRowChunks chunks, 16 bits per element, in panels of 8 chunks
-// (warpgroup_products.cuh). kRowLanes threads have a row, each of them every kRowLanes-th chunk.
+// Rows of 16-bit elements: kTileRows rows of kRowChunks chunks, in panels of 8 chunks
+// (warpgroup_products.cuh). kRowLanes threads share a row; each of them has every kRowLanes-th
+// chunk.
 template <int kTileRows, int kRowChunks, int kRowLanes>
 struct WideRows {
   static constexpr int kLanes = kRowLanes;
-  static constexpr int kChunkPasses = kRowChunks / kLanes;  // chunks of a thread and row
+  static constexpr int kChunkPasses = kRowChunks / kLanes;  // chunks per thread and row
   static constexpr int kRowsPerPass = 128 / kLanes;
-  static constexpr int kRowsOfWarp = 32 / kLanes;  // in a pass
+  static constexpr int kRowsOfWarp = 32 / kLanes;  // per pass
   static constexpr int kPasses = kTileRows / kRowsPerPass;
   static constexpr int kPanelBytes = kTileRows * 128;
-  static constexpr int kElements = 8;  // in a chunk
-  // From a thread's chunk of a row to its next one.
+  static constexpr int kElements = 8;  // per chunk
+  // Distance between a thread's consecutive chunks of a row.
   static constexpr int kChunkPassBytes = kLanes / 8 * kPanelBytes;
-  static_assert(kLanes % 8 == 0 && kRowChunks % kLanes == 0, "a pass is of whole panels");
-  static_assert(kRowsPerPass % 8 == 0, "the permutation is the same at every pass");
-  static_assert(kPasses * kRowsOfWarp <= 32, "a lane finds the place of one row");
+  static_assert(kLanes % 8 == 0 && kRowChunks % kLanes == 0, "a chunk pass covers whole panels");
+  static_assert(kRowsPerPass % 8 == 0, "every pass has the same swizzle");
+  static_assert(kPasses * kRowsOfWarp <= 32, "a lane looks up one row");
 
-  // A thread's row and chunk at the first pass.
+  // A thread's row and chunk in the first pass.
   static __device__ __forceinline__ int Row(int thread) { return thread / kLanes; }
   static __device__ __forceinline__ int Chunk(int thread) { return thread % kLanes; }
 
@@ -39,10 +40,12 @@ struct WideRows {
   }
 };
 
-// Rows that arrive as kRowChunks chunks of fp8 and become twice as many chunks of 16 bits. They
-// arrive in the first panels, each row in the first half of its final place.
+// Rows that arrive as kRowChunks chunks of fp8 and are converted to twice that number of 16-bit
+// chunks. They arrive in the first panels of the tile, each row in the first half of its final
+// memory.
 //
-// Each 8 lanes have half of two adjacent rows, so that chunks of both kinds are in different banks.
+// Every 8 lanes have 4 chunks of each of two adjacent rows, so that both the fp8 chunks and the
+// 16-bit chunks are in different banks.
 template <int kTileRows, int kRowChunks>
 struct NarrowRows {
   static constexpr int kLanes = kRowChunks;
@@ -52,7 +55,7 @@ struct NarrowRows {
   static constexpr int kPasses = kTileRows / kRowsPerPass;
   static constexpr int kPanelBytes = kTileRows * 128;
   static constexpr int kElements = 16;
-  static constexpr int kChunkPassBytes = 0;  // there is one pass
+  static constexpr int kChunkPassBytes = 0;  // there is one chunk pass
   static_assert(kLanes == 4 || kLanes == 8 || kLanes == 16);
   static_assert(kPasses * kRowsOfWarp <= 32);
 
@@ -68,14 +71,14 @@ struct NarrowRows {
     return (kLanes > 8 ? chunk / 8 * kPanelBytes : 0) + row * 128 +
            (chunk % 8 ^ (row & 1) << 2) * 16;
   }
-  // The first chunk of the pair; the other is at that offset ^ 16.
+  // The offset of the first of the two converted chunks. The second chunk is at this offset ^ 16.
   static __device__ __forceinline__ int PlaceOf(int row, int chunk) {
     return WideRows<kTileRows, 2 * kRowChunks, 8>::PlaceOf(row, 2 * chunk);
   }
 };
 
-// The row, among those of its warp, whose place a thread finds, one per lane. At or past the tile's
-// last for the remaining lanes.
+// The row whose address this thread looks up: one row of its warp per lane. Lanes without a row get
+// a row at or past the end of the tile.
 template <typename Rows>
 __device__ __forceinline__ int OwnRow(int thread) {
   const int lane = thread % 32;

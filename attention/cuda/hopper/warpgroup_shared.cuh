@@ -1,4 +1,4 @@
-// The data that the warpgroups of a CTA share.
+// Shared memory of the warpgroup kernels.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_SHARED_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_SHARED_CUH_
@@ -12,7 +12,7 @@
 
 namespace reprise {
 
-// Chunks of kTiles tiles, aligned as products need them.
+// Memory of kTiles tiles, aligned as wgmma requires.
 template <int kTiles, int kTileChunks>
 struct MoreTiles {
   alignas(1024) uint4 tiles[kTiles][kTileChunks];
@@ -26,31 +26,35 @@ struct MoreTiles<0, kTileChunks> {
 template <typename Traits>
 struct WarpgroupShared {
   static constexpr int kQueryTile = Traits::kRows * Traits::kKeyChunks;
-  // While a unit is prepared and the item of the next one arrives, the two units before are in use.
+  // kQueryStages units may be in use while one unit is prepared and the item of another arrives.
   static constexpr int kUnits = Traits::kQueryStages + 2;
 
-  // Includes the stages of keys and values, queries, and the results that replace them.
+  // Includes the stages of keys and values, the first stage of queries, and the results that reuse
+  // their memory.
   AttentionShared<Traits> attention;
   MoreTiles<Traits::kQueryStages - 1, kQueryTile> more_queries;
-  // KvLoading::kFp8: factors for the products of the rows of q.
+  // KvLoading::kFp8: factors of the logits of each query row.
   float query_scales[Traits::kArrivesAsFp8 ? Traits::kQueryStages : 1]
                     [Traits::kArrivesAsFp8 ? Traits::kRows : 1];
 
   PreparedUnit<Traits> units[kUnits];
-  // Entries of the block table, ahead of the copies: of a unit's first two steps, and of the even
-  // and the odd ones after those; each of a lane's own row, which only that lane reads.
+  // Block table entries, loaded ahead of the copies: [0] and [1] for a unit's first two KV tiles,
+  // [2] and [3] for later even and odd KV tiles. Each entry is for one lane's row, and only that
+  // lane reads it.
   int32_t blocks[4][Traits::kLoaderThreads];
-  // Dealt maps: the item of the unit after the next, for each thread that copies a part of it.
+  // Round-robin schedules: the item index of the next unit to be fetched, one copy per thread that
+  // copies a part of the item.
   int32_t next_item[sizeof(WorkItem) / 16];
-  BarrierRing<Traits::kQueryStages> queries;  // and the units
-  BarrierRing<Traits::kStages> keys;          // steps, counted over all units
+  BarrierRing<Traits::kQueryStages> queries;  // also guards units
+  BarrierRing<Traits::kStages> keys;          // KV tiles, counted over all units
   BarrierRing<Traits::kStages> values;
-  // Signals that a unit's results, of units that store them in the memory of keys and values, have
-  // been read from there. Every thread that reads them arrives.
+  // For units whose results go through the memory of keys and values: completes when the results
+  // have been read from that memory. Every thread that reads them arrives.
   Barrier results_are_out;
 
-  // Special units (warpgroup_attend.cuh): what all rows of the tile see together, and which keys of
-  // a step some row sees. Three steps are kept, because warpgroups get up to three steps apart.
+  // Special units (warpgroup_attend.cuh): the combined view of all rows of the tile, and the keys
+  // of a KV tile that some row sees. Three KV tiles are kept, because the warpgroups may be up to
+  // three KV tiles apart.
   WarpView view;
   WarpView warp_views[Traits::kWarpsM];
   uint32_t seen[3][Traits::kKeys / 32];

@@ -1,6 +1,5 @@
-// What the warpgroup kernels do with special units, in which keys that no row of the tile sees may
-// be among others: determine what the rows of all warps see together, and zero values that no row
-// sees.
+// Code of the tier 2 kernels for special units. They may have keys that no row of the tile sees
+// between visible keys. Combines the views of all warps, and zeroes values that no row sees.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_SPECIAL_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_SPECIAL_CUH_
@@ -11,7 +10,7 @@
 
 namespace reprise {
 
-// Combines what the rows of each of kWarps warps see; `first` is that of the first warp.
+// Combines the views of kWarps warps. `first`: the view of warp 0.
 template <int kWarps>
 __device__ __forceinline__ WarpView ViewOfWarps(const WarpView& first, const WarpView* views) {
   WarpView all = first;
@@ -27,8 +26,8 @@ __device__ __forceinline__ WarpView ViewOfWarps(const WarpView& first, const War
   return all;
 }
 
-// Adds `seen`, with bit n * 2 + j for column n * 8 + l % 4 * 2 + j, to `all`, which has a bit per
-// key.
+// Adds the warp's seen keys to `all`, which has one bit per key. `seen`: bit n * 2 + j is column n
+// * 8 + l % 4 * 2 + j.
 template <int kKeys>
 __device__ __forceinline__ void NoteSeen(uint32_t seen, uint32_t* all) {
   const int lane = threadIdx.x % 32;
@@ -45,7 +44,7 @@ __device__ __forceinline__ void NoteSeen(uint32_t seen, uint32_t* all) {
   }
 }
 
-// Called by threads 0 to kThreads - 1.
+// Zeroes the V rows of a KV tile whose bit of `seen` is 0. Called by threads 0 to kThreads - 1.
 template <typename Traits, int kThreads>
 __device__ __forceinline__ void ZeroUnseen(const uint32_t* seen, uint4* values, int thread) {
 #pragma unroll 1

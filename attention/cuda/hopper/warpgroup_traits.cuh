@@ -1,7 +1,7 @@
-// The tiles of the kernels that multiply by whole warpgroups (warpgroup_kernel.cuh): 128 rows of q,
-// a warpgroup for each 64, against steps of 128 keys, or of 64 for head dims of V beyond 128. The
-// mechanisms of the general kernels find the same names as in tile_traits.cuh; to them a tile is
-// what is multiplied, of 16 bits, whatever type it arrived in, and head dims are whole panels.
+// Traits of the warpgroup kernels (warpgroup_kernel.cuh): 128 query rows, 64 per consumer
+// warpgroup, and KV tiles of 128 keys, or 64 keys if head_dim_v > 128. Members have the same names
+// as in tile_traits.cuh, because the general mechanisms use them. They describe the operands of the
+// MMA: 16-bit elements, even if K and V arrive as fp8, and head dims padded to whole panels.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_TRAITS_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_TRAITS_CUH_
@@ -17,9 +17,8 @@
 
 namespace reprise {
 
-// kOnlyPlainUnits: for calls none of whose units is special or has results that do not go directly
-// to their destination (warpgroup_unit.cuh). The code for such units would take registers from that
-// for plain ones.
+// kOnlyPlainUnits: for calls whose units are all plain and use the register epilogue
+// (warpgroup_unit.cuh). The code for other units would take registers from plain units.
 template <DType kDType, int kDimsOfK, int kDimsOfV, KvLoading kLoadingOfTile, bool kOnlyPlainUnits>
 struct WarpgroupTraits {
   static constexpr bool kOnlyPlain = kOnlyPlainUnits;
@@ -32,8 +31,8 @@ struct WarpgroupTraits {
   static_assert(kLoading != KvLoading::kConverted);
   static_assert(kLoading != KvLoading::kFp8 || std::is_same_v<Element, __half>);
 
-  // Head dims that are multiplied, and those of the tiles, which are divided into panels of 64
-  // dims, whose rows have 128 bytes: warpgroup_products.cuh.
+  // kProductDims: dims of the MMA. kHeadDimQk and kHeadDimV: dims of the tiles, in panels of 64
+  // dims with rows of 128 bytes (warpgroup_products.cuh).
   static constexpr int kProductDims = kDimsOfK;
   static constexpr int kPanelDims = 64;
   static constexpr int kHeadDimQk = (kDimsOfK + kPanelDims - 1) / kPanelDims * kPanelDims;
@@ -48,14 +47,14 @@ struct WarpgroupTraits {
   static constexpr int kRows = kWarpgroupRows;
   static constexpr int kKeys = kTile.keys;
   static constexpr int kStages = 2;
-  // Two where they leave room for two stages of keys and values.
+  // Two query stages if shared memory also has room for two stages of keys and values.
   static constexpr int kQueryStages = kHeadDimQk > 128 ? 1 : 2;
   static constexpr bool kConverts = false;
-  static constexpr bool kFp8 = false;  // the products are in float16 in any case
+  static constexpr bool kFp8 = false;  // the MMA type is float16 even with fp8 K and V
   static constexpr bool kArrivesAsFp8 = kLoading == KvLoading::kFp8;
   static constexpr bool kRotates = false;
   static constexpr bool kQueriesAhead = kQueryStages > 1;
-  // Places are noted for two steps of keys and for the queries, each of a row per thread.
+  // Row offsets of two KV tiles and of the queries, one row per thread each.
   static constexpr int kOffsetSteps = 3 * (kRows / kKeys);
 
   static constexpr int kChunk = 8;
@@ -73,23 +72,24 @@ struct WarpgroupTraits {
 
   static constexpr int kPanelChunks = kPanelDims / kChunk;
   static constexpr int kQueryPanelBytes = kRows * kPanelChunks * 16;
-  static constexpr int kPanelBytes = kKeys * kPanelChunks * 16;  // of K and V
+  static constexpr int kPanelBytes = kKeys * kPanelChunks * 16;  // per panel of K and V
   static_assert(kRows % kKeys == 0);
 
-  // How the rows of tiles are copied. Keys and values by the same threads, which note the places of
-  // both.
-  static constexpr int kArrivingBytes = kArrivesAsFp8 ? 1 : 2;  // of an element of K and V
+  // Assignment of rows to threads (warpgroup_rows.cuh). Keys and values have the same assignment,
+  // because one thread records both addresses of a row.
+  static constexpr int kArrivingBytes = kArrivesAsFp8 ? 1 : 2;  // per element of K and V
   static constexpr int kRowLanes = kKeyChunks % 16 == 0 ? 16 : 8;
-  static_assert(!kArrivesAsFp8 || kHeadDimQk == kHeadDimV, "K and V of fp8 are copied alike");
+  static_assert(!kArrivesAsFp8 || kHeadDimQk == kHeadDimV,
+                "K and V in fp8 have the same row assignment");
   using QueryRows = WideRows<kRows, kKeyChunks, kRowLanes>;
-  using NarrowQueryRows = NarrowRows<kRows, kArrivesAsFp8 ? kKeyChunks / 2 : 8>;  // of fp8
+  using NarrowQueryRows = NarrowRows<kRows, kArrivesAsFp8 ? kKeyChunks / 2 : 8>;  // fp8 queries
   using KeyRows = std::conditional_t<kArrivesAsFp8, NarrowRows<kKeys, kKeyChunks / 2>,
                                      WideRows<kKeys, kKeyChunks, kRowLanes>>;
   using ValueRows = std::conditional_t<kArrivesAsFp8, NarrowRows<kKeys, kValueChunks / 2>,
                                        WideRows<kKeys, kValueChunks, kRowLanes>>;
 
-  // One more warpgroup copies. It needs few registers, and more if it also converts or has several
-  // chunks of a row.
+  // The producer warpgroup. It needs few registers, and more if it converts or if a thread copies
+  // several chunks of a row.
   static constexpr int kLoaderThreads = 128;
   static constexpr bool kLoadsMore = kArrivesAsFp8 || KeyRows::kChunkPasses > 1;
   static constexpr bool kLoadsMost =
@@ -98,22 +98,22 @@ struct WarpgroupTraits {
                                           : kLoadsMore || kOutColumns == 96 ? 56
                                                                             : 40;
   static constexpr int kRegisters = 232 - (kLoaderRegisters - 40) / 2;
-  // Registers with which the CTA starts, a multiple of 8 per thread. A request for more never
-  // returns.
+  // Number of registers of the CTA at launch; a multiple of 8 per thread. RaiseRegisters() to a
+  // larger total never returns.
   static constexpr int kAllThreads = kThreads + kLoaderThreads;
   static constexpr int kCtaRegisters = 65536 / kAllThreads / 8 * 8 * kAllThreads;
   static_assert(kLoaderRegisters * kLoaderThreads + kRegisters * kThreads <= kCtaRegisters);
 
-  // Barriers of the CTA; 0 is that of all threads.
+  // Named barriers of the CTA; __syncthreads() uses barrier 0.
   static constexpr int kComputeBarrier = 1;
   static constexpr int kLoaderBarrier = 2;
-  static constexpr int kTurnBarriers = 3;    // one for each warpgroup that computes
-  static constexpr int kResultBarriers = 5;  // likewise
+  static constexpr int kTurnBarriers = 3;    // one per consumer warpgroup
+  static constexpr int kResultBarriers = 5;  // one per consumer warpgroup
 
-  // Synchronises all threads that compute.
+  // Synchronises all consumer threads.
   static __device__ __forceinline__ void Meet() { MeetAt(kComputeBarrier, kThreads); }
 
-  // Of a row of q.
+  // Index of a chunk of a query row.
   static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
     return PlaceAt(kRows, row, chunk);
   }

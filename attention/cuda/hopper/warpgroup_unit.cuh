@@ -1,7 +1,10 @@
-// The units of a CTA of warpgroups, and what is prepared about them in advance.
+// The units of a CTA of a warpgroup kernel, and the values that the loader computes for them in
+// advance.
 //
-// A unit is special if its logits are more than products times a scale, or are capped, or if a row
-// sees more than an interval of its local keys. Special units use the general code of logits.cuh.
+// A unit is special (IsSpecial()) in one of these cases: the keys that a row sees may not be one
+// interval of its local keys; the call has ALiBi or context parallelism; the rows of a shared item
+// have different scales; the scale is not positive. Special units use the general code of
+// logits.cuh. All other units are plain, unless the call has a softcap.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_UNIT_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_UNIT_CUH_
@@ -18,9 +21,9 @@
 
 namespace reprise {
 
-// Whether a key that no query of the unit sees may be between others that some do. Where positions
-// are consecutive, a query sees an interval, and the next query's interval begins and ends no
-// earlier.
+// Whether a key that no query of the unit sees may be between keys that some query sees. If
+// positions are consecutive, each query sees an interval, and the next query's interval neither
+// begins nor ends earlier, so there are no such keys.
 __device__ __forceinline__ bool MayHaveHoles(const AttentionKernelParams& p, const WorkUnit& unit) {
   return p.query_positions != nullptr || unit.item.tail_len > 0 || p.sparse_stride > 0;
 }
@@ -28,7 +31,7 @@ __device__ __forceinline__ bool MayHaveHoles(const AttentionKernelParams& p, con
 template <typename Traits>
 __device__ __forceinline__ bool IsSpecial(const AttentionKernelParams& p, const WorkUnit& unit) {
   if (Traits::kOnlyPlain) return false;
-  // Rows of shared items may have scales of their own.
+  // The rows of a shared item may have different scales.
   const bool is_uniform =
       unit.item.row != kSharedRow || (p.q_scale.data == nullptr && p.k_scale.data == nullptr &&
                                       p.q_scale.value * p.k_scale.value > 0.0f);
@@ -36,18 +39,18 @@ __device__ __forceinline__ bool IsSpecial(const AttentionKernelParams& p, const 
          !(unit.logit_scale > 0.0f);
 }
 
-// Whether the results of ordinary units go directly from registers to their destination.
+// Whether ordinary units use the register epilogue (warpgroup_results.cuh).
 template <typename Traits>
 __host__ __device__ __forceinline__ bool ResultsAreDirect(const AttentionKernelParams& p) {
-  // With caches of fp8, out has the type of q.
+  // With an fp8 cache, the MMA type is float16, but q and out may be bfloat16.
   const bool is_direct_type = p.out_dtype == Traits::kTile.dtype ||
                               (Traits::kArrivesAsFp8 && p.out_dtype == DType::kBFloat16);
   return is_direct_type && p.out_is_aligned && p.head_dim_v % 4 == 0 &&
          p.out_block_scales == nullptr;
 }
 
-// Whether the unit's results do; else they go through the shared memory of keys and values
-// (unit_results.cuh).
+// Whether this unit uses the register epilogue. Otherwise its results go through the shared memory
+// of keys and values (unit_results.cuh).
 template <typename Traits>
 __device__ __forceinline__ bool WritesDirectly(const AttentionKernelParams& p,
                                                const WorkUnit& unit) {
@@ -56,8 +59,8 @@ __device__ __forceinline__ bool WritesDirectly(const AttentionKernelParams& p,
          unit.item.num_shared_partials == 0;
 }
 
-// Whether no unit of the call is special, and all write directly. What depends on data of the
-// device counts as if it were so: scales per sequence or head, tails, shared prefixes.
+// Whether all units of the call are plain and use the register epilogue. Returns false if the
+// answer depends on device data: scales per sequence or head, trees, shared prefixes.
 template <typename Traits>
 bool HasOnlyPlainUnits(const AttentionKernelParams& p) {
   const bool is_scaled_up = p.q_scale.data == nullptr && p.k_scale.data == nullptr &&
@@ -67,7 +70,7 @@ bool HasOnlyPlainUnits(const AttentionKernelParams& p) {
          p.world <= 1 && p.work.max_shared_tiles == 0 && ResultsAreDirect<Traits>(p);
 }
 
-// What a row of a unit that is not special sees.
+// The keys that a row sees, in a unit that is not special.
 __device__ __forceinline__ SeenKeys KeysSeenBy(const WorkUnit& unit, const QueryRow& row) {
   if (row.token < 0) return {0, 0};
   return KeysAtPositions(unit, row.first_seen, row.last_seen, unit.item.key_end);
@@ -93,20 +96,21 @@ __device__ __forceinline__ int NumSteps(const WorkItem& item) {
   return (item.key_end - item.key_begin + Traits::kKeys - 1) / Traits::kKeys;
 }
 
-// All that needs to be known about a unit.
+// A unit, with the values that the loader computes in advance.
 template <typename Traits>
 struct PreparedUnit {
   WorkUnit unit;
   int num_steps;
   bool is_special;
   bool writes_directly;  // WritesDirectly()
-  // What all rows of a warp see, in units that are neither special nor shared. Missing rows are
-  // left out of account.
+  // The keys that all rows of a warp see, in units that are neither special nor shared. Ignores
+  // absent rows.
   SeenKeys seen_by_all[Traits::kWarpsM];
   PreparedRow rows[Traits::kRows];
 };
 
-// Prepares all but the rows, for a unit whose item has arrived. Called by one thread.
+// Computes all fields except `rows` and `seen_by_all`. REQUIRES: the unit's item has arrived.
+// Called by one thread.
 template <typename Traits>
 __device__ __forceinline__ void PrepareUnit(const AttentionKernelParams& p, int virtual_head,
                                             PreparedUnit<Traits>& prepared) {
@@ -117,7 +121,8 @@ __device__ __forceinline__ void PrepareUnit(const AttentionKernelParams& p, int 
   prepared.writes_directly = WritesDirectly<Traits>(p, unit);
 }
 
-// Prepares row `row` of a unit, and what all 16 rows of its warp see. Called by one thread per row.
+// Computes row `row` of a unit, and the keys that all 16 rows of its warp see. Called by one thread
+// per row.
 template <typename Traits>
 __device__ __forceinline__ void NoteRow(const AttentionKernelParams& p, int row,
                                         PreparedUnit<Traits>& prepared) {

@@ -1,12 +1,12 @@
-// The instruction for Hopper's matrix products by four warps together: D[64 x kColumns] += A[64 x
-// 16] B[16 x kColumns], of float16 or bfloat16 with float32 sums in registers.
-// warpgroup_products.cuh says how D is held, how tiles are described and what to wait for. Compute
-// capability 9.0 exactly ("90a").
+// The wgmma instruction, Hopper's MMA by the four warps of a warpgroup: D[64 x kColumns] += A[64 x
+// 16] B[16 x kColumns], in float16 or bfloat16 with float32 sums in registers.
+// warpgroup_products.cuh describes the layout of D, the descriptors of tiles and the required
+// waits. Compute capability 9.0 exactly ("90a").
 //
 //   WarpgroupProduct<__half, 64>::Rows(d, q.At(0), k.At(0), true);   // S = Q K^T
 //   WarpgroupProduct<__half, 128>::Columns(d, p, v.At(0));           // O += P V
 //
-// The instruction names every register of D, and the types are part of its name: the macros contain
+// The instruction lists every register of D, and the types are part of its name. The macros contain
 // each list once. (PTX ISA, "wgmma.mma_async".)
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WGMMA_CUH_
@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// Operands 0 to 31, to 47, to 63 and to 127.
+// Lists of the operands 0 to 31, 0 to 47, 0 to 63 and 0 to 127.
 #define REPRISE_FIRST_32                                                                       \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
   "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -36,13 +36,13 @@
   "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, "   \
   "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// The registers of D for these operands.
+// The registers of D that match these operands.
 #define REPRISE_TILE(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define REPRISE_FOUR_TILES(d, n) \
   REPRISE_TILE(d, n), REPRISE_TILE(d, n + 1), REPRISE_TILE(d, n + 2), REPRISE_TILE(d, n + 3)
 #define REPRISE_TILES(d, n) REPRISE_FOUR_TILES(d, n), REPRISE_FOUR_TILES(d, n + 4)
 
-// `operands`: those of the instruction, in its syntax; then those of asm().
+// `operands`: the operands of the instruction in PTX syntax, followed by the constraints of asm().
 #define REPRISE_WGMMA_OF(type, columns, operands, ...)                                           \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " " operands \
                ";\n" __VA_ARGS__)
@@ -53,7 +53,7 @@
     REPRISE_WGMMA_OF("bf16", columns, operands, __VA_ARGS__); \
   }
 
-// The same, which adds unless operand `is_first` is 1: operand "adds".
+// REPRISE_WGMMA(), but sets D instead of adding if operand `is_first` is 1 (predicate "adds").
 #define REPRISE_WGMMA_OR_SET_OF(type, is_first, columns, operands, ...)                          \
   asm volatile("{\n.reg .pred adds;\nsetp.eq.b32 adds, " is_first                                \
                ", 0;\n"                                                                          \
@@ -75,7 +75,7 @@ struct WarpgroupProduct {
 
   using Sums = float[kColumns / 8][4];
 
-  // d = A B, or += unless `is_first`. Both are ProductTile::Rows().
+  // d = A B if `is_first`, otherwise d += A B. Both operands are ProductTile::Rows().
   static __device__ __forceinline__ void Rows(Sums& d, uint64_t a, uint64_t b, bool is_first) {
     if constexpr (kColumns == 64) {
       REPRISE_WGMMA_OR_SET(T, "%34", "64", "{" REPRISE_FIRST_32 "}, %32, %33, adds, 1, 1, 0, 0",
@@ -89,7 +89,7 @@ struct WarpgroupProduct {
     }
   }
 
-  // The same with A in registers, as a lane of mma.m16n8k16 has it.
+  // Rows() with A in registers, in the lane layout of mma.m16n8k16.
   static __device__ __forceinline__ void Rows(Sums& d, const uint32_t (&a)[4], uint64_t b,
                                               bool is_first) {
     static_assert(kColumns == 64);
@@ -107,7 +107,7 @@ struct WarpgroupProduct {
                   : "l"(a), "l"(b))
   }
 
-  // The same with A in registers.
+  // Columns() with A in registers.
   static __device__ __forceinline__ void Columns(Sums& d, const uint32_t (&a)[4], uint64_t b) {
     if constexpr (kColumns == 64) {
       REPRISE_WGMMA(T, "64", "{" REPRISE_FIRST_32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1",
