@@ -1,33 +1,49 @@
-// Absorbed MLA on Hopper: tier 2, for tiles of 64 rows of q against one latent head of 16 bits,
-// loaded unconverted, whose first columns are the values.
+// The tier 2 kernel for absorbed MLA on Hopper: tiles of 64 query rows against one KV head of
+// latent vectors, 16-bit and loaded unconverted. The first columns of the keys are the values.
 //
-// Algorithm. That of attention_kernel.cuh, over the same items. 64 x 512 columns of out in float32
-// are half of a multiprocessor's registers, so two warpgroups hold them, 256 columns each, and the
-// others use what is left. Of four warpgroups,
-//   one copies     keys and queries, as far ahead as there is room       latent_loader.cuh
-//   one scores     S = Q K^T, masks, online softmax: P                   latent_weights.cuh
-//   two add up     out = out * rescale + P V, each half the columns      latent_sums.cuh
-// and they synchronise only through the barriers of rings of stages (warpgroup_barrier.cuh).
-// Queries take 72 KB of shared memory and each of two stages of 64 keys takes 72 KB, so P replaces
-// the last 64 dims of its step's keys, which are not values. The weights of one step are used in
-// sums while the next step is multiplied with the queries. To keep the tensor cores busy while the
-// weights of that step are computed, the second of the two that add up waits until its products are
-// complete, if its keys have arrived. (DeepSeek's FlashMLA gives the two warpgroups the weights of
-// alternate steps, instead of a third warpgroup: "A Deep-Dive Into the New Flash MLA Kernel",
-// 2025.)
+// Algorithm. The algorithm of attention_kernel.cuh over the same items. 64 x 512 accumulators of
+// out in float32 take half of an SM's registers. Two warpgroups hold them, 256 columns each, and
+// two more warpgroups use the other registers:
+//   producer           copies keys and queries, ahead if stages are empty   latent_loader.cuh
+//   softmax            S = Q K^T, masks, online softmax: P                  latent_weights.cuh
+//   accumulation (2)   out = out * rescale + P V, half of the columns each  latent_sums.cuh
 //
-// Results are written, and partials merged, while the next unit is in progress, because only the
-// warpgroups that add up need them.
+// Queries take 72 KB of shared memory, and each of two stages of 64 keys takes 72 KB. P therefore
+// overwrites the last 64 dims of its KV tile's keys, which are not values. The warpgroups
+// synchronise only through the barriers of rings of stages (warpgroup_barrier.cuh). The protocol of
+// KV tile i:
+// 1. The producer waits at the empty barrier of each of the two parts of the stage, copies the
+//    part,
+//    and arrives at its full barrier.
+// 2. The softmax warpgroup waits at the full barrier of each part and computes S. When S is
+//    complete,
+//    it arrives at the full barrier of the logits. It computes P(i), waits at its named barrier until
+//    none of its warps reads the keys, writes P(i) and the rescale factors, issues a proxy fence, and
+//    arrives at the full barrier of the weights.
+// 3. The accumulation warpgroups wait at the full barrier of the weights, rescale out and add P(i)
+//    V.
+//    Meanwhile the softmax warpgroup computes S of KV tile i + 1.
+// 4. Each accumulation warpgroup arrives at the empty barrier of its part. The producer refills
+//    part 0
+//    first, so P(i), which is in part 1, is not overwritten while either warpgroup reads it.
 //
-// Bound. Tensor cores, 2 x rows x keys x (576 + 512) FLOP: 2,176 cycles per step. Two limits are
-// close to it: shared memory, of which products read 224 KB per step at 128 bytes per cycle, in
-// addition to the 72 KB that are copied into it; and the L2 cache, from which each multiprocessor
-// reads 72 KB per step, because two tiles of a token's 128 heads read the same keys on two
-// multiprocessors. Measured: docs/performance.md.
+// In step 3 the second accumulation warpgroup first waits for the logits of KV tile i + 1, if its
+// keys have arrived. This keeps the tensor cores busy while the softmax warpgroup computes P(i +
+// 1). (DeepSeek's FlashMLA has no third warpgroup for this: its two warpgroups compute the weights
+// of alternate KV tiles. "A Deep-Dive Into the New Flash MLA Kernel", 2025.)
 //
-// Masks are as in warpgroup_kernel.cuh: what a row sees is usually an interval of the keys; in
-// special units, keys that no row of the tile sees are zeroed after they are multiplied with the
-// queries, so memory that no query sees may hold NaN.
+// The accumulation warpgroups write results and combine partials while the other warpgroups process
+// the next unit.
+//
+// Bound. Tensor cores, 2 x rows x keys x (576 + 512) FLOP: 2,176 cycles per KV tile. Two other
+// limits are close. MMAs read 224 KB of shared memory per KV tile at 128 bytes per cycle, in
+// addition to 72 KB of copies into it. Each SM reads 72 KB per KV tile from the L2 cache, because a
+// token's 128 heads form two tiles, which read the same keys on two SMs. Measured:
+// docs/performance.md.
+//
+// Masks are as in warpgroup_kernel.cuh: a row usually sees an interval of the keys. In special
+// units, keys that no row of the tile sees are zeroed after Q K^T, so memory that no query sees may
+// hold NaN.
 
 #ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_LATENT_LATENT_KERNEL_CUH_

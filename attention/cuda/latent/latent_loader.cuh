@@ -1,13 +1,13 @@
-// The warpgroup that copies: it loads units, their queries, and keys for the warpgroups that
-// compute weights and add up, as far ahead as there is room.
+// The producer warpgroup: copies the queries and keys of the CTA's units for the softmax and
+// accumulation warpgroups, as far ahead as there are empty stages.
 //
-// As in warpgroup_loader.cuh, pages may be as small as a token, so each thread copies chunks of 16
-// bytes (cp.async) from the addresses that the block table gives, and makes them visible to the
-// tensor cores after waiting for them. A warp has the same 16 keys of every step; its lanes find
-// the keys' places and exchange them; the table is read a step before its places are needed. A step
-// arrives in two parts, panels of 64 dims, each copied as soon as the warpgroup that adds it up no
-// longer uses the previous contents. A part is announced when the two parts after it are in flight,
-// or at once if there is no room for more.
+// Pages may be as small as one token, so each thread copies 16-byte chunks (cp.async) from the
+// addresses that the block table gives, as in warpgroup_loader.cuh. It makes the chunks visible to
+// the tensor cores after waiting for them. A warp copies the same 16 keys of every KV tile. Its
+// lanes look up the addresses of these keys and exchange them; the block table is read one KV tile
+// ahead. A KV tile arrives in two parts, each a set of 64-dim panels. Each part is copied as soon
+// as the accumulation warpgroup of that part has released the previous contents. A part is
+// announced when the next two parts are in flight, or immediately if no stage is empty.
 
 #ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
 #define REPRISE_ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
@@ -29,7 +29,7 @@ namespace reprise {
 template <typename Traits>
 class LatentLoader {
  public:
-  // Arrivals at what was copied: one lane of each warp.
+  // Number of arrivals at a full barrier: kArrivalsOfWarp per warp.
   static constexpr int kArrivals = kArrivalsOfWarp * (Traits::kLoaderThreads / 32);
 
   __device__ __forceinline__ LatentLoader(const AttentionKernelParams& p,
@@ -42,7 +42,7 @@ class LatentLoader {
     place_ = Traits::ChunkAt(FirstRow(), chunk) * 16;
   }
 
-  // Loads all units of the CTA.
+  // Copies the data of all units of the CTA.
   __device__ __forceinline__ void Load() {
     const CtaUnits units(p_.work, blockIdx.x);
     int step = 0;
@@ -67,17 +67,17 @@ class LatentLoader {
   static constexpr int kItemPieces = sizeof(WorkItem) / 16;
   static constexpr int kPanelDims = Traits::kPanelChunks * Traits::kChunk;
   static constexpr int kRowsOfWarp = Traits::kKeys / (kThreads / 32);
-  static constexpr int kRowsPerPass = 32 / Traits::kPanelChunks;  // of a warp
+  static constexpr int kRowsPerPass = 32 / Traits::kPanelChunks;  // per warp
   static constexpr int kPasses = kRowsOfWarp / kRowsPerPass;
-  static_assert(kRowsPerPass == 4 && kPasses == 4, "places below");
+  static_assert(kRowsPerPass == 4 && kPasses == 4, "Rows assumes 4 passes of 4 rows");
 
   __device__ __forceinline__ void Meet() const { MeetAt(Traits::kLoaderBarrier, kThreads); }
 
-  // The row whose place this lane finds, if it is one of the first kRowsOfWarp.
+  // The row whose address this lane looks up; kKeys for lanes other than the first kRowsOfWarp.
   __device__ __forceinline__ int OwnRow() const {
     return thread_ % 32 < kRowsOfWarp ? thread_ / 32 * kRowsOfWarp + thread_ % 32 : Traits::kKeys;
   }
-  // The row that this lane copies at the first pass.
+  // The row that this lane copies in the first pass.
   __device__ __forceinline__ int FirstRow() const {
     return thread_ / 32 * kRowsOfWarp + thread_ % 32 / Traits::kPanelChunks;
   }
@@ -85,10 +85,11 @@ class LatentLoader {
   // The addresses of this lane's chunk in the rows that it copies.
   struct Rows {
     const char* at[kPasses];
-    int panels[kPasses];  // panels of the row; 0: the row does not exist
+    int panels[kPasses];  // panels in the row; 0: the row does not exist
   };
 
-  // Computed from the offsets that the lanes have found, in bytes. `num_rows`: rows of the tile.
+  // Computes the addresses from the byte offsets that the lanes have looked up. `num_rows`: rows in
+  // the tile.
   __device__ __forceinline__ Rows RowsAt(const void* first, int64_t offset, int num_rows) const {
     Rows rows;
     const char* const chunk = static_cast<const char*>(first) + thread_ % Traits::kPanelChunks * 16;
@@ -101,14 +102,13 @@ class LatentLoader {
     return rows;
   }
 
-  // Copies panels [first, first + kCount) of the rows to a tile; missing rows and dims become
-  // zeros.
+  // Copies panels [first, first + kCount) of the rows to a tile. Absent rows and dims become zeros.
   template <int kCount>
   __device__ __forceinline__ void CopyPanels(const uint4* to, const Rows& rows, int first) const {
     const uint32_t address = SharedAddress(to) + place_ + first * Traits::kPanelBytes;
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
-      // The permutation of the other four rows of eight.
+      // The other four of each eight rows have a different swizzle.
       const uint32_t row = (i % 2 == 0 ? address : address ^ 64) + i * kRowsPerPass * 128;
       const char* const from = rows.at[i] + first * 128;
 #pragma unroll
@@ -119,8 +119,8 @@ class LatentLoader {
     }
   }
 
-  // Signals that what was copied before has arrived, all but the `kPending` (0, 1, 2) newest. At
-  // most the two newest are not announced yet.
+  // Announces all copied data that is not among the kPending (0, 1, 2) newest copies: waits for its
+  // arrival and arrives at its full barrier. At most the two newest copies are unannounced.
   template <int kPending>
   __device__ __forceinline__ void Announce() {
     if (older_) Announce<kPending == 0 ? 1 : kPending>(older_);
@@ -137,8 +137,8 @@ class LatentLoader {
     reinterpret_cast<Barrier*>(reinterpret_cast<char*>(&shared_) + there)->ArriveAsWarp();
   }
 
-  // Called before fill n of a ring is copied. While there is no room yet, all but the `kPending`
-  // (0, 1) newest copies are announced.
+  // Waits until the stage of fill n of a ring is empty. If it has to wait, it first announces all
+  // but the kPending (0, 1) newest copies.
   template <int kPending, typename Ring>
   __device__ __forceinline__ void AwaitRoom(Ring& ring, int n) {
     if (__all_sync(kFullWarp, ring.IsFree(n))) return;
@@ -153,7 +153,7 @@ class LatentLoader {
         static_cast<uint32_t>(reinterpret_cast<char*>(&there) - reinterpret_cast<char*>(&shared_));
   }
 
-  // Prepares unit n, of `item`: computes all that is needed to know about it.
+  // Prepares unit n: computes its PreparedUnit from `item`.
   __device__ __forceinline__ void Prepare(const CtaUnits& units, int n, const WorkItem* item) {
     AwaitRoom<0>(shared_.unit_ring, n);
     PreparedUnit<Traits>& prepared = shared_.unit(n).prepared;
@@ -181,7 +181,7 @@ class LatentLoader {
     CopyPanels<Traits::kPanels>(shared_.q(), RowsAt(p_.q, offset, unit.num_rows), 0);
   }
 
-  // The offset, in bytes, of the key that this lane finds. The block id of a key that no query sees
+  // The byte offset of the key that this lane looks up. The block id of a key that no query sees
   // may be invalid.
   __device__ __forceinline__ int64_t OffsetOf(const KeyPlace& place) const {
     const bool is_block = static_cast<unsigned>(place.block) < static_cast<unsigned>(p_.num_blocks);
@@ -189,8 +189,8 @@ class LatentLoader {
     return (block * p_.k.block_stride + place.token * p_.k.token_stride) * 2;
   }
 
-  // Copies unit n, whose first step is `step`, and prepares the next. Returns the next unit's first
-  // step.
+  // Copies the queries and keys of unit n, and prepares the next unit. `step`: the unit's first KV
+  // tile, counted over all units. Returns the next unit's first KV tile.
   __device__ __forceinline__ int LoadUnit(const CtaUnits& units, int n, int step, int num_steps) {
     const WorkUnit& unit = shared_.unit(n).prepared.unit;
     const char* const k = static_cast<const char*>(p_.k.data) + unit.kv_head * p_.k.head_stride * 2;
@@ -201,7 +201,7 @@ class LatentLoader {
     const auto copy_keys = [&] {
       const int64_t offset = OffsetOf(place);
       place = next;
-      // Before the copies, because reads wait for copies started before them.
+      // Looked up before the copies, because a read waits for copies that were started before it.
       next = places.Find(first + 2 * Traits::kKeys);
       const int part = step * Traits::kParts;
       AwaitRoom<0>(shared_.keys, part);
@@ -219,7 +219,8 @@ class LatentLoader {
     AwaitRoom<0>(shared_.queries, n);
     if (num_steps > 0) CopyQueries(unit);
     EndCopy(shared_.queries.there(n));
-    // The next unit is prepared while there is no room for the last step yet.
+    // Prepares the next unit before the last KV tile, whose stage is not empty yet, or after it if
+    // the unit has at most two KV tiles.
     const int last = step + num_steps;
 #pragma unroll 1
     for (bool is_prepared = n + 1 == units.count();;) {
@@ -237,10 +238,10 @@ class LatentLoader {
 
   const AttentionKernelParams& p_;
   LatentShared<Traits>& shared_;
-  const int thread_;  // within the warpgroup
-  int panels_;        // the number of panels in which this thread's chunk exists
-  uint32_t place_;    // of this thread's chunk of the first panel in a tile, in bytes
-  // The barriers that announce the copied data, in bytes from `shared_`; 0: none.
+  const int thread_;  // index in the warpgroup
+  int panels_;        // number of panels that contain this thread's chunk
+  uint32_t place_;    // offset of this thread's chunk in the first panel of a tile, in bytes
+  // Full barriers of the unannounced copies, as byte offsets from `shared_`; 0: no copy.
   uint32_t older_ = 0;
   uint32_t newer_ = 0;
 };

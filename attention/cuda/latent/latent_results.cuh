@@ -1,6 +1,7 @@
-// From the sums of a tile to out and lse, or to a partial, and from the partials of a merge to out:
-// what warpgroup_results.cuh does, for rows whose columns are in two warps and partials so large
-// (128 KB) that several CTAs add up those of many pieces in groups.
+// The register epilogue of the absorbed MLA kernel: writes accumulators to out and lse, or to a
+// partial, and combines partials. Differs from warpgroup_results.cuh in two ways: the columns of a
+// row are in two warps, and partials are so large (128 KB) that many splits are combined in two
+// levels by several CTAs.
 
 #ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
 #define REPRISE_ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
@@ -19,17 +20,18 @@
 
 namespace reprise {
 
-// A lane's columns of its two rows, in the form that products take: 16 times 8 at a time.
+// A lane's accumulators of its two rows, in the register layout of the MMA: 16 times 8 columns at a
+// time.
 template <typename Traits>
 using LatentSums = float[Traits::kOutTiles / 16][16][4];
 
-// The first column of the warpgroup.
+// The first column of out of this warpgroup.
 template <typename Traits>
 __device__ __forceinline__ int FirstOwnColumn() {
   return threadIdx.x / Traits::kGroupThreads * Traits::kOutColumns;
 }
 
-// The total of one of the lane's rows.
+// The softmax total of one of the lane's rows.
 template <typename Traits>
 __device__ __forceinline__ RowTotal TotalOf(const LatentUnit<Traits>& unit, int r) {
   const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4 + r * 8;
@@ -52,7 +54,7 @@ __device__ __forceinline__ void WriteLatentOut(const AttentionKernelParams& p,
     Element* const out = static_cast<Element*>(p.out) + OutAt(p, result.row);
 #pragma unroll
     for (int i = 0; i < Traits::kOutTiles / 2; ++i) {
-      // Neighbours exchange halves, as in WriteOut() of warpgroup_results.cuh.
+      // Adjacent lanes exchange halves, so that each lane stores four adjacent columns.
       const uint32_t even = Pack<Element>(sums[i / 8][i % 8 * 2][r * 2] * factor,
                                           sums[i / 8][i % 8 * 2][r * 2 + 1] * factor);
       const uint32_t odd = Pack<Element>(sums[i / 8][i % 8 * 2 + 1][r * 2] * factor,
@@ -65,7 +67,7 @@ __device__ __forceinline__ void WriteLatentOut(const AttentionKernelParams& p,
   }
 }
 
-// Writes the unit's partial: out relative to its own sum, and lse in base 2.
+// Writes the unit's partial: out, normalised by its sum of weights, and lse in base 2.
 template <typename Traits>
 __device__ __forceinline__ void WriteLatentPartial(const AttentionKernelParams& p,
                                                    const LatentUnit<Traits>& unit,
@@ -89,14 +91,15 @@ __device__ __forceinline__ void WriteLatentPartial(const AttentionKernelParams& 
   }
 }
 
-// Adds up the partials of a merge without shared ones, in key order, whichever CTA arrived last; a
-// warp has a row at a time. Called by all threads that add up.
+// Combines the partials of `point`, in key order, which does not depend on the order of arrival.
+// Each warp has one row at a time. REQUIRES: no shared partials. Called by all threads of the
+// accumulation warpgroups.
 template <typename Traits>
 __device__ __forceinline__ void MergeLatentRows(const AttentionKernelParams& p,
                                                 const WorkUnit& unit, const MergePoint& point) {
   using Element = typename Traits::Element;
   constexpr int kWarps = Traits::kThreads / 32;
-  constexpr int kParts = Traits::kHeadDimV / 128;  // parts of 4 columns per lane
+  constexpr int kParts = Traits::kHeadDimV / 128;  // groups of 4 columns per lane
   const int lane = threadIdx.x % 32;
   const PartialList& list = point.own;
   const int64_t pitch = list.stride * p.head_dim_v;
@@ -146,7 +149,7 @@ __device__ __forceinline__ void MergeLatentRows(const AttentionKernelParams& p,
     float lse_of_sum = 0.0f;
     const float factor =
         point.to < 0 ? FinishRow(p, unit, row, total) : FinishPartialRow<Traits>(total, lse_of_sum);
-    __syncwarp();  // all lanes have read the partial that the sum replaces
+    __syncwarp();  // all lanes have read the partial that the sum overwrites
     const int64_t partial = PartialAt(p.work, point.to, row);
     if (point.to >= 0 && lane == 0) p.work.partial_lse[partial] = lse_of_sum;
 #pragma unroll
@@ -165,14 +168,14 @@ __device__ __forceinline__ void MergeLatentRows(const AttentionKernelParams& p,
   }
 }
 
-// Does what FinishThroughShared() of attention_kernel.cuh does.
+// FinishThroughShared() of attention_kernel.cuh, for the accumulators of this kernel.
 template <typename Traits>
 __device__ __forceinline__ void FinishLatentThroughShared(const AttentionKernelParams& p,
                                                           LatentUnit<Traits>& unit,
                                                           const LatentSums<Traits>& sums,
                                                           AttentionShared<Traits>& shared) {
   WorkUnit& work = unit.prepared.unit;
-  Traits::Meet();  // the memory of the keys becomes that of the results
+  Traits::Meet();  // the results reuse the memory of the keys
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4 + r * 8;
@@ -192,8 +195,8 @@ __device__ __forceinline__ void FinishLatentThroughShared(const AttentionKernelP
   if (work.item.partial >= 0) ArriveAndMerge<Traits>(p, work, shared);
 }
 
-// Writes the results of the warpgroups. Called by all threads that add up. `num_indirect`: earlier
-// units that do not write directly.
+// Writes the results of a unit. Called by all threads of the accumulation warpgroups.
+// `num_indirect`: number of earlier units that do not use the register epilogue.
 template <typename Traits>
 __device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
                                                  LatentUnit<Traits>& unit,
@@ -216,7 +219,7 @@ __device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
       return;
     }
     MergeLatentRows<Traits>(p, work, point);
-    Traits::Meet();  // the next unit's partials may be where these were
+    Traits::Meet();  // the next unit may overwrite these partials
     if (!in_group) return;
     in_group = false;
   }

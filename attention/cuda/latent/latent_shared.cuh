@@ -1,4 +1,4 @@
-// The data that the warpgroups of a CTA share: latent_kernel.cuh.
+// Shared memory of the absorbed MLA kernel (latent_kernel.cuh).
 
 #ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_SHARED_CUH_
 #define REPRISE_ATTENTION_CUDA_LATENT_LATENT_SHARED_CUH_
@@ -12,7 +12,8 @@
 
 namespace reprise {
 
-// A unit, and the totals of its rows, which are valid from its last step on.
+// A unit, and the softmax totals of its rows. The totals are valid after the weights of its last KV
+// tile have been stored.
 template <typename Traits>
 struct LatentUnit {
   PreparedUnit<Traits> prepared;
@@ -20,39 +21,39 @@ struct LatentUnit {
   float sum[Traits::kRows];
 };
 
-// Steps are counted over all units of the CTA.
+// KV tiles are counted over all units of the CTA.
 template <typename Traits>
 struct LatentShared {
-  // One whose results are written, the current one, and the next.
+  // The unit whose results are being written, the current unit, and the next unit.
   static constexpr int kUnits = 3;
 
-  // Includes the stages of keys, queries, and the results that replace keys. The weights of a step
-  // replace the last panel of its keys.
+  // Includes the stages of keys, the queries, and the results that reuse the memory of keys. The
+  // weights of a KV tile overwrite the last panel of its keys.
   AttentionShared<Traits> attention;
 
   LatentUnit<Traits> units[kUnits];
-  // Factors for out, applied before a step is added.
+  // Rescale factors of out, applied before the KV tile is accumulated.
   float rescale[Traits::kStages][Traits::kRows];
 
-  // Filled when prepared; free when the warpgroups that compute weights and add up no longer use
-  // them.
+  // Full: the unit is prepared. Empty: the softmax and accumulation warpgroups no longer use it.
   BarrierRing<kUnits> unit_ring;
-  // Filled when copied; free when the weighing warpgroup no longer uses them.
+  // Full: the queries are copied. Empty: the softmax warpgroup no longer uses them.
   BarrierRing<1> queries;
-  // Parts of steps. Filled when copied; free when the adding warpgroups no longer use them.
+  // Parts of KV tiles. Full: the part is copied. Empty: its accumulation warpgroup no longer uses
+  // it.
   BarrierRing<Traits::kStages * Traits::kParts> keys;
-  // Steps, filled when multiplied with the queries.
+  // KV tiles. Full: the logits are computed. The empty barriers are not used.
   BarrierRing<Traits::kStages> logits;
-  // Steps, filled when their weights are stored.
+  // KV tiles. Full: the weights are stored. The empty barriers are not used.
   BarrierRing<Traits::kStages> weights;
-  // Signal that a unit's results have been read from the memory of keys. Units that use it
-  // alternate between the two, because a unit without steps may reach its results before the
-  // copying warpgroup has seen those of the previous one. Every thread that reads results there
-  // arrives.
+  // For units whose results go through the memory of keys: completes when the results have been
+  // read from that memory. Every thread that reads them arrives. Such units alternate between the
+  // two barriers: a unit without keys may reach its results before the producer has observed the
+  // completion of the previous such unit.
   Barrier results_are_out[2];
 
-  // Special units (latent_weights.cuh): what all rows of the tile see together, and which keys of a
-  // step some row sees.
+  // Special units (latent_weights.cuh): the combined view of all rows of the tile, and the keys of
+  // a KV tile that some row sees.
   WarpView view;
   WarpView warp_views[Traits::kWarpsM];
   uint32_t seen[Traits::kKeys / 32];

@@ -1,5 +1,6 @@
-// The two warpgroups that add up, each half of the columns of out: 64 rows, from the weights and
-// the first columns of the keys. Then they write results, while the others proceed.
+// The two accumulation warpgroups: each accumulates half of the columns of out for 64 rows, from
+// the weights and the first columns of the keys. They also write the results, while the other
+// warpgroups process the next unit.
 
 #ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
 #define REPRISE_ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
@@ -16,7 +17,7 @@
 
 namespace reprise {
 
-// sums *= the factors of the step.
+// sums *= the rescale factors of the KV tile.
 template <typename Traits>
 __device__ __forceinline__ void RescaleSums(const float (&factors)[Traits::kRows],
                                             LatentSums<Traits>& sums) {
@@ -33,7 +34,7 @@ __device__ __forceinline__ void RescaleSums(const float (&factors)[Traits::kRows
   }
 }
 
-// sums += P V of a step, in the warpgroup's half of the columns.
+// sums += P V of a KV tile, in the warpgroup's half of the columns.
 template <typename Traits>
 __device__ __forceinline__ void AddStep(const uint4* stage, LatentSums<Traits>& sums) {
   const uint32_t keys = SharedAddress(stage);
@@ -54,8 +55,8 @@ __device__ __forceinline__ void AddStep(const uint4* stage, LatentSums<Traits>& 
   WaitForProducts<0>();
 }
 
-// Lets the product of the next step with the queries go first, if its keys have arrived. Otherwise
-// both warpgroups would add up at once, and the tensor cores would idle while the next weights are
+// Waits for the logits of the next KV tile, if its keys have arrived. Otherwise both warpgroups
+// would accumulate at the same time, and the tensor cores would idle while the next weights are
 // computed.
 template <typename Traits>
 __device__ __forceinline__ void AwaitNextLogits(LatentShared<Traits>& shared, int step) {
@@ -66,7 +67,7 @@ __device__ __forceinline__ void AwaitNextLogits(LatentShared<Traits>& shared, in
   }
 }
 
-// Processes all units of the CTA.
+// The accumulation warpgroups' loop over the units of the CTA.
 template <typename Traits>
 __device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
                                            LatentShared<Traits>& shared) {

@@ -1,5 +1,5 @@
-// The tile of the kernel for latent heads (latent_kernel.cuh): 64 rows of q against steps of 64
-// keys. The mechanisms of the general kernels find the same names as in tile_traits.cuh.
+// Traits of the absorbed MLA kernel (latent_kernel.cuh): 64 query rows against KV tiles of 64 keys.
+// Members have the same names as in tile_traits.cuh, because the general mechanisms use them.
 
 #ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_TRAITS_CUH_
 #define REPRISE_ATTENTION_CUDA_LATENT_LATENT_TRAITS_CUH_
@@ -36,11 +36,11 @@ struct LatentTraits {
   static constexpr bool kOnlyPlain = false;  // warpgroup_traits.cuh
   static constexpr bool kHoldQ = false;
   static constexpr bool kQueriesAhead = true;
-  static constexpr int kOffsetSteps = 1;  // not used: lanes exchange places
+  static constexpr int kOffsetSteps = 1;  // not used: lanes exchange addresses
 
-  // Warpgroups, each warp of which has 16 rows of the tile: two that add up, each half of the
-  // columns of out, one that computes weights, one that copies. "Threads" are those that add up,
-  // because they write results.
+  // The four warpgroups: two for accumulation, with half of the columns of out each, one for the
+  // softmax, and the producer. Each warp of the first three has 16 rows of the tile. kThreads and
+  // other names without a prefix are for the accumulation warpgroups, because these write results.
   static constexpr int kWarpsM = 4;
   static constexpr int kWarpsD = 1;
   static constexpr int kWarpsN = 1;
@@ -59,26 +59,27 @@ struct LatentTraits {
   static constexpr int kStoredValueChunks = kValueChunks;
   static constexpr int kKeyTiles = kKeys / 8;
   static constexpr int kOwnDims = kHeadDimQk;
-  static constexpr int kOutColumns = kHeadDimV / 2;  // columns that a warpgroup holds
+  static constexpr int kOutColumns = kHeadDimV / 2;  // columns of out per warpgroup
   static constexpr int kOutTiles = kOutColumns / 8;
 
-  // A tile is divided into panels of 64 dims, whose rows have 128 bytes: warpgroup_products.cuh.
+  // A tile is divided into panels of 64 dims with rows of 128 bytes (warpgroup_products.cuh).
   static constexpr int kPanelChunks = 8;
-  static constexpr int kPanelBytes = kKeys * kPanelChunks * 16;  // of K and Q
+  static constexpr int kPanelBytes = kKeys * kPanelChunks * 16;  // per panel of K and Q
   static constexpr int kPanels = kKeyChunks / kPanelChunks;
   static constexpr int kValuePanels = kValueChunks / kPanelChunks;
   static_assert(kRows == kKeys);
-  // The part of K that is not V has the size of the weights, which replace it.
+  // The dims of K that are not V have the size of the weights, which overwrite them.
   static_assert(kPanels == kValuePanels + 1);
 
-  // A step arrives in two parts, the panels of one warpgroup each, which are announced and freed
-  // separately: products begin before the whole step has arrived. What is not V comes with the
-  // second.
+  // A KV tile arrives in two parts, one per accumulation warpgroup, with separate full and empty
+  // barriers. MMAs can therefore begin before the whole KV tile has arrived. The dims that are not
+  // V belong to the second part.
   static constexpr int kParts = 2;
   static constexpr int kPartPanels = kValuePanels / kParts;
 
-  // Steps of 16 dims of Q, from the first on, that the weighing warpgroup keeps in registers:
-  // products are bounded by what they read of shared memory as much as by what they multiply.
+  // Number of 16-dim slices of Q, from dim 0, that the softmax warpgroup keeps in registers. MMAs
+  // are limited by shared memory reads as much as by tensor cores, and held slices are not read
+  // again.
   static constexpr int kHeldSteps = 8;
 
   static constexpr int kLoaderRegisters = 64;
@@ -88,19 +89,19 @@ struct LatentTraits {
                     kRegisters * kThreads <=
                 65536);
 
-  // Barriers of the CTA; 0 is that of all threads.
+  // Named barriers of the CTA; __syncthreads() uses barrier 0.
   static constexpr int kSumBarrier = 1;
   static constexpr int kWeigherBarrier = 2;
   static constexpr int kLoaderBarrier = 3;
 
-  // Synchronises all threads that add up.
+  // Synchronises the accumulation warpgroups.
   static __device__ __forceinline__ void Meet() { MeetAt(kSumBarrier, kThreads); }
 
   static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
     return chunk / kPanelChunks * (kRows * kPanelChunks) + row * kPanelChunks +
            ((chunk ^ row) & (kPanelChunks - 1));
   }
-  // Values are the first columns of keys.
+  // The values are the first columns of the keys.
   static __device__ __forceinline__ int ValueChunkAt(int key, int chunk) {
     return ChunkAt(key, chunk);
   }

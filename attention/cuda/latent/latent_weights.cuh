@@ -1,12 +1,12 @@
-// The warpgroup that computes weights: from the queries and keys of a step to the weights of its
-// keys, step by step, for the warpgroups that add up.
+// The softmax warpgroup: computes the softmax weights of each KV tile from queries and keys, for
+// the accumulation warpgroups.
 //
-//   step i      S = Q K(i)^T, part by part as the keys arrive; logits, mask, P(i)
-//               P(i) replaces the last panel of K(i), which is not added up
+//   KV tile i   S = Q K(i)^T, part by part as the keys arrive; logits, mask, P(i)
+//               P(i) overwrites the last panel of K(i), which is not V
 //
-// In special units (warpgroup_unit.cuh), keys that no row of the tile sees are zeroed here before
-// they are added up with a weight of 0, because they may be NaN; in other units they are not
-// loaded.
+// In special units (warpgroup_unit.cuh), the softmax warpgroup zeroes keys that no row of the tile
+// sees. They may be NaN, and would be accumulated with a weight of 0. In other units such keys are
+// not loaded.
 
 #ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_WEIGHTS_CUH_
 #define REPRISE_ATTENTION_CUDA_LATENT_LATENT_WEIGHTS_CUH_
@@ -34,7 +34,7 @@ class LatentWeights {
  public:
   using Element = typename Traits::Element;
 
-  // Arrivals at what is weighed, or no longer in use: one lane of each warp.
+  // Number of arrivals at a barrier: kArrivalsOfWarp per warp.
   static constexpr int kArrivals = kArrivalsOfWarp * (Traits::kWeigherThreads / 32);
 
   // Called by all threads of the warpgroup.
@@ -61,7 +61,7 @@ class LatentWeights {
     }
   }
 
-  // Processes all steps of unit `n`, of which the first is `begin`, counted over all units.
+  // Processes all KV tiles of unit `n`. `begin`: the unit's first KV tile, counted over all units.
   __device__ __forceinline__ void Weigh(int n, int begin, int num_steps) {
     shared_.queries.WaitUntilThere(n);
     HeldQueries held;
@@ -79,7 +79,7 @@ class LatentWeights {
       if (step + 1 == end) Release(shared_.queries.free(n));
       float rescale[2];
       FindWeights(first, step, s, softmax, rescale);
-      Meet();  // all have used the last panel of the keys
+      Meet();  // no warp reads the last panel of the keys any more
       LeaveWeights(step, s, rescale);
       if (step + 1 == end) LeaveTotals(softmax);
       ShowToProducts();
@@ -90,18 +90,18 @@ class LatentWeights {
   }
 
  private:
-  // The first dims of the lane's rows, in the form that products take.
+  // The first dims of the lane's query rows, in the register layout of the MMA.
   using HeldQueries = uint32_t[Traits::kHeldSteps][4];
 
   static __device__ __forceinline__ void Meet() {
     MeetAt(Traits::kWeigherBarrier, Traits::kWeigherThreads);
   }
   static __device__ __forceinline__ int OwnThread() { return threadIdx.x - Traits::kThreads; }
-  // The first of the lane's rows.
+  // The first of the lane's two rows.
   static __device__ __forceinline__ int LaneRow() {
     return WarpRow<Traits>() + threadIdx.x % 32 / 4;
   }
-  // Says that a warp no longer uses it.
+  // Arrives at a barrier for the warp.
   static __device__ __forceinline__ void Release(Barrier& barrier) { barrier.ArriveAsWarp(); }
 
   __device__ __forceinline__ void TakeQueries(HeldQueries& held) const {
@@ -135,7 +135,7 @@ class LatentWeights {
     }
   }
 
-  // From products to weights of the step at local key `first`.
+  // Computes the softmax weights of the KV tile at local key `first` from its dot products.
   __device__ __forceinline__ void FindWeights(int first, int step, float (&s)[Traits::kKeyTiles][4],
                                               OnlineSoftmax<Traits>& softmax, float (&rescale)[2]) {
     float scale = scale_ * kLog2E;
@@ -155,7 +155,8 @@ class LatentWeights {
     softmax.WeighScaled(s, {scale, scale}, rescale);
   }
 
-  // Stores the weights where the products read them: rows of 128 bytes in the last panel.
+  // Stores the weights for the MMA of the accumulation warpgroups, as rows of 128 bytes in the last
+  // panel. Stores the rescale factors.
   __device__ __forceinline__ void LeaveWeights(int step, const float (&s)[Traits::kKeyTiles][4],
                                                const float (&rescale)[2]) const {
     const int lane = threadIdx.x % 32;
@@ -199,7 +200,13 @@ class LatentWeights {
     Meet();
   }
 
-  // Masks a step, and zeroes its keys that no row of the tile sees.
+  // Masks a KV tile, and zeroes its keys that no row of the tile sees:
+  // 1. Each warp records the keys that its rows see.
+  // 2. Barrier of the warpgroup: the bits of all warps are visible.
+  // 3. The threads zero unseen keys.
+  // 4. Barrier of the warpgroup: all threads have read the bits. The first threads clear them. A
+  //    barrier
+  //    in Weigh() separates this from the next KV tile.
   __device__ __forceinline__ void MaskSpecial(const QueryRow (&rows)[2], int first, int step,
                                               float (&s)[Traits::kKeyTiles][4]) const {
     const bool is_masked =
@@ -211,7 +218,6 @@ class LatentWeights {
     Meet();
     ZeroUnseen<Traits, Traits::kWeigherThreads>(shared_.seen, shared_.stage(step), OwnThread());
     Meet();
-    // All threads synchronise again before they note what they see of another step.
     if (OwnThread() < Traits::kKeys / 32) shared_.seen[OwnThread()] = 0;
   }
 
@@ -220,13 +226,13 @@ class LatentWeights {
   const WorkUnit& unit_;
   LatentShared<Traits>& shared_;
   const bool is_special_;
-  // Units that are not special:
+  // For units that are not special:
   float scale_;
   SeenKeys seen_[2];      // seen by the lane's rows
   SeenKeys seen_by_all_;  // seen by all rows of the warp
 };
 
-// Processes all units of the CTA.
+// The softmax warpgroup's loop over the units of the CTA.
 template <typename Traits>
 __device__ __forceinline__ void WeighUnits(const AttentionKernelParams& p,
                                            LatentShared<Traits>& shared) {
