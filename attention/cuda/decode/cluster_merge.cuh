@@ -9,8 +9,7 @@
 // 2. Cluster barrier: all CTAs arrive and wait. The splits are visible to the cluster.
 // 3. Each CTA reads its part of the columns from all splits, combines them and writes them to out.
 // 4. Cluster barrier: all CTAs arrive after their reads and wait. No CTA ends or overwrites its
-//    shared
-//    memory while another CTA reads it.
+//    shared memory while another CTA reads it.
 //
 // Bound: the latency of two cluster barriers and one read of another CTA's shared memory.
 

@@ -5,11 +5,10 @@
 // Split n has slice n, or no slice if there are fewer slices than splits. The protocol of one Q
 // tile:
 // 1. Each CTA writes its partial and arrives at the counter. A CTA without a slice, or with more
-//    units
-//    to process, does not wait: it hands its slice, if any, over to the last arriver.
+//    units to process, does not wait: it hands its slice, if any, over to the last arriver.
 // 2. A CTA that waits polls the counter until all splits have arrived. If its polls run out, it
-//    hands
-//    its slice over. This happens if the card runs fewer CTAs at a time than the plan assumed.
+//    hands its slice over. This happens if the card runs fewer CTAs at a time than the plan
+//    assumed.
 // 3. When all splits have arrived, each CTA that still waits combines its slice. The last arriver
 //    combines its slice and all slices that were handed over. All partials are visible to them.
 // 4. The last CTA to leave the counter resets it to 0.

@@ -367,8 +367,7 @@ __device__ __forceinline__ void RotateStep(const TileContext<Traits>& tile,
 // 4. Keys from other tensors (rope parts, new keys) are added, each followed by a group barrier.
 // 5. Each warp attends to the tile, once per pass (NumPasses()).
 // 6. Group barrier: no warp reads the tile any longer. Each thread records the address of its key
-//    in
-//    KV tile i + 3.
+//    in KV tile i + 3.
 template <typename Traits>
 __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams& p,
                                                     const WorkUnit& unit,

@@ -4,8 +4,7 @@
 // The last CTA to arrive performs the combine. A Q tile with more than kMostPiecesAtOnce splits is
 // combined in two levels (attention/work_map/work_map.h), so that several CTAs share the work:
 // 1. The last CTA to arrive at a group of kMergeGroup splits writes the group's sum over the
-//    group's
-//    first partial.
+//    group's first partial.
 // 2. The last group to arrive adds up the sums of the groups.
 //
 // Bound: the latency of the L2 cache, then 64 bytes per cycle and SM. The partials in flight

@@ -79,8 +79,7 @@ class Barrier {
 // consumers use them in order. Fill n is in stage n % kStages, which has a full barrier, there(n),
 // and an empty barrier, free(n):
 // 1. The producer waits at the empty barrier until the consumers have released fill n - kStages.
-//    The
-//    first kStages fills do not wait.
+//    The first kStages fills do not wait.
 // 2. The producer threads write the stage, and each arrives at the full barrier when its part is
 //    complete.
 // 3. The consumers wait at the full barrier. Afterwards the fill is visible to them.

@@ -13,8 +13,7 @@
 //
 // The protocol of one tile of a ring (keys, values or queries):
 // 1. AwaitRoom(): the producer waits until the stage is empty. If it has to wait, it first
-//    announces
-//    the tile before.
+//    announces the tile before.
 // 2. The threads start their copies of the tile.
 // 3. EndCopy(): each thread waits for its copies of the tile before, converts them to the MMA type
 //    (KvLoading::kFp8, warpgroup_conversion.cuh), issues a proxy fence, and arrives at the full

@@ -13,19 +13,15 @@
 // synchronise only through the barriers of rings of stages (warpgroup_barrier.cuh). The protocol of
 // KV tile i:
 // 1. The producer waits at the empty barrier of each of the two parts of the stage, copies the
-//    part,
-//    and arrives at its full barrier.
+//    part, and arrives at its full barrier.
 // 2. The softmax warpgroup waits at the full barrier of each part and computes S. When S is
-//    complete,
-//    it arrives at the full barrier of the logits. It computes P(i), waits at its named barrier until
-//    none of its warps reads the keys, writes P(i) and the rescale factors, issues a proxy fence, and
-//    arrives at the full barrier of the weights.
+//    complete, it arrives at the full barrier of the logits. It computes P(i), waits at its named
+//    barrier until none of its warps reads the keys, writes P(i) and the rescale factors, issues a
+//    proxy fence, and arrives at the full barrier of the weights.
 // 3. The accumulation warpgroups wait at the full barrier of the weights, rescale out and add P(i)
-//    V.
-//    Meanwhile the softmax warpgroup computes S of KV tile i + 1.
+//    V. Meanwhile the softmax warpgroup computes S of KV tile i + 1.
 // 4. Each accumulation warpgroup arrives at the empty barrier of its part. The producer refills
-//    part 0
-//    first, so P(i), which is in part 1, is not overwritten while either warpgroup reads it.
+//    part 0 first, so P(i), which is in part 1, is not overwritten while either warpgroup reads it.
 //
 // In step 3 the second accumulation warpgroup first waits for the logits of KV tile i + 1, if its
 // keys have arrived. This keeps the tensor cores busy while the softmax warpgroup computes P(i +

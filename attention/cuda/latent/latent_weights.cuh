@@ -205,8 +205,7 @@ class LatentWeights {
   // 2. Barrier of the warpgroup: the bits of all warps are visible.
   // 3. The threads zero unseen keys.
   // 4. Barrier of the warpgroup: all threads have read the bits. The first threads clear them. A
-  //    barrier
-  //    in Weigh() separates this from the next KV tile.
+  //    barrier in Weigh() separates this from the next KV tile.
   __device__ __forceinline__ void MaskSpecial(const QueryRow (&rows)[2], int first, int step,
                                               float (&s)[Traits::kKeyTiles][4]) const {
     const bool is_masked =
