@@ -1,5 +1,6 @@
-// The kernels that read the block table before the kernel before them has ended
-// (attention/cuda/general/first_keys.cuh) see what that kernel writes to it, and to queries and keys.
+// Tests that kernels with a PDL prologue prefetch (attention/cuda/general/first_keys.cuh) use what
+// the previous kernel writes to block tables, queries and keys, although they read the block table
+// before that kernel has ended.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/flip.h>
@@ -38,7 +39,7 @@ at::Tensor OnDevice(const std::vector<int32_t>& values) {
   return at::tensor(values, at::TensorOptions().dtype(at::kInt)).to(at::kCUDA);
 }
 
-// Rows of `query_len` queries over random keys, with a map that is built once.
+// Rows of `query_len` queries over random keys, with a tile schedule that is built once.
 class Layer {
  public:
   Layer(int query_len, const std::vector<int32_t>& lens) {
@@ -80,7 +81,7 @@ class Layer {
 
   static cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
-  // Enqueues the call.
+  // Enqueues attention over the rows.
   void Attend(at::Tensor& out) {
     const KvLayer kv = {.k = ViewOf(k),
                         .v = ViewOf(v_),
@@ -122,8 +123,8 @@ class AttentionAheadSmallGpuTest : public ::testing::TestWithParam<int> {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
   }
 
-  // Attends right after `memory`, a tensor of the layer, has been given its contents late: before
-  // that it holds `before`.
+  // Runs attention directly after a kernel that writes the contents of `memory`, a tensor of the
+  // layer, late. Until then `memory` holds `before`. Expects the result with the final contents.
   static void CheckLateWrite(Layer& layer, const at::Tensor& memory, const at::Tensor& before) {
     at::Tensor expected = at::full_like(layer.q, NAN);
     layer.Attend(expected);
@@ -143,8 +144,8 @@ class AttentionAheadSmallGpuTest : public ::testing::TestWithParam<int> {
   }
 };
 
-// In one piece, in few and in many; short items, whose keys are prefetched, and long ones; in clusters
-// of 2, 4, 6, 8 and, of many keys, 2.
+// Rows in one, a few and many splits; short items, whose keys are prefetched, and long items;
+// clusters of 2, 4, 6 and 8, and clusters of 2 for rows with many keys.
 const std::vector<int32_t> kLens[] = {
     {5000},     {4000, 3000, 4001, 17},       {100}, {500, 33, 1}, {900, 1000},
     {760, 700}, std::vector<int32_t>(50, 600)};
@@ -155,7 +156,7 @@ TEST_P(AttentionAheadSmallGpuTest, BlockTablesMayChangeUntilTheKernelBeforeEnds)
     SCOPED_TRACE(lens.size());
     CheckLateWrite(layer, layer.table, at::flip(layer.table, {0}));
     CheckLateWrite(layer, layer.table, at::full_like(layer.table, 0x7fffffff));
-    // Of the entries only the last one changes.
+    // Only the last entry changes.
     at::Tensor but_last = layer.table.clone();
     but_last[-1] = but_last[0];
     CheckLateWrite(layer, layer.table, but_last);
@@ -171,7 +172,7 @@ TEST_P(AttentionAheadSmallGpuTest, QueriesAndKeysMayChangeUntilTheKernelBeforeEn
   }
 }
 
-// Queries a row: the tile of a decode, and that of drafts to verify.
+// Number of queries per row: 1 uses the decode tile, 6 the tile for verification of drafts.
 INSTANTIATE_TEST_SUITE_P(QueryLens, AttentionAheadSmallGpuTest, ::testing::Values(1, 6));
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Decodes whose pieces are merged in clusters (attention/cuda/decode/cluster_merge.cuh): clusters of
-// 2 to 8, with ranges that fill them and others that do not, empty rows and windows, in graphs
-// whose contents change. Small, for compute-sanitizer.
+// Tests decodes whose KV splits are combined in clusters (attention/cuda/decode/cluster_merge.cuh):
+// clusters of 2 to 8 CTAs, Q tiles with and without a split in every CTA, empty rows and windows,
+// in graphs whose contents change. Small, for compute-sanitizer.
 
 #include <array>
 #include <cstdint>
@@ -27,7 +27,7 @@ class AttentionClusterSmallGpuTest : public ::testing::Test {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
   }
 
-  // The cluster whose CTAs merge the pieces of the fixture's ranges; 1: none do.
+  // The size of the clusters that combine the fixture's splits; 1: no clusters.
   static int ClusterOfFixture(const PagedFixture& fixture, DType q_dtype) {
     const PagedBatch batch = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);

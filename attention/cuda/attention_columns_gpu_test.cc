@@ -1,7 +1,8 @@
-// Partials by column (attention/work_map/work_map.h) give the bits of partials that each range has for
-// itself: the cuts of deterministic mode do not depend on the number of columns, so maps for many
-// multiprocessors, whose ranges have their own, and for few, where many ranges follow each other in a
-// column, must agree in every row.
+// Tests that partial slots per CTA queue ("Partials by column" of attention/work_map/work_map.h)
+// give results that are bitwise identical to separate slots per Q tile. The splits of deterministic
+// mode do not depend on the number of queues. Schedules for many SMs, whose Q tiles have separate
+// slots, must therefore agree in every row with schedules for few SMs, where the Q tiles of a queue
+// reuse slots.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
@@ -37,7 +38,7 @@ struct Heads {
   int head_dim = 128;
   at::ScalarType q = at::kBFloat16;
   at::ScalarType kv = at::kBFloat16;
-  bool is_latent = false;  // 576 dims, of which V is 512
+  bool is_latent = false;  // head_dim_qk 576, head_dim_v 512
   int max_tier = 2;
 
   int q_heads() const { return kv_heads * group; }
@@ -56,7 +57,7 @@ KvView ViewOf(const at::Tensor& tensor) {
           .dim_chunk = static_cast<int>(tensor.size(3))};
 }
 
-// Rows of these numbers of queries, over up to kMaxSeqLen keys each.
+// Rows with `query_lens` queries each, over up to kMaxSeqLen keys each.
 class Layer {
  public:
   Layer(const Heads& heads, const std::vector<int>& query_lens, int decode_query_len)
@@ -94,7 +95,7 @@ class Layer {
     v_ = heads.is_latent ? k_.slice(3, 0, heads.head_dim_v()) : cache(heads.head_dim);
   }
 
-  // All rows' out, and whether ranges have their partials by column, in each map.
+  // The out of all rows, and for each schedule whether its partial slots are per CTA queue.
   struct Attended {
     at::Tensor out;
     bool short_by_column = false, main_by_column = false;
@@ -174,7 +175,8 @@ class AttentionColumnsGpuTest : public ::testing::Test {
     return all;
   }
 
-  // The number of maps with partials by column at the fewest multiprocessors.
+  // Compares schedules for different numbers of SMs. Returns the number of schedules with partial
+  // slots per CTA queue for the smallest number of SMs.
   static int Compare(const Heads& heads, const std::vector<int>& query_lens, int decode_query_len) {
     const Layer layer(heads, query_lens, decode_query_len);
     const Layer::Attended own = layer.Attend(/*num_sms=*/8192);
@@ -183,7 +185,7 @@ class AttentionColumnsGpuTest : public ::testing::Test {
     int num_by_column = 0;
     for (const int num_sms : {132, 9, 2}) {
       const Layer::Attended few = layer.Attend(num_sms);
-      EXPECT_TRUE(few.out.equal(own.out)) << num_sms << " multiprocessors";
+      EXPECT_TRUE(few.out.equal(own.out)) << num_sms << " SMs";
       num_by_column = few.short_by_column + few.main_by_column;
     }
     return num_by_column;
@@ -200,7 +202,7 @@ TEST_F(AttentionColumnsGpuTest, RowsOfDraftsHaveTheSameBits) {
   }
 }
 
-// Prompts in tiles of many queries, of different numbers, beside drafts.
+// Prompts of different lengths, which use large tiles, in a batch with drafts.
 TEST_F(AttentionColumnsGpuTest, LongRowsHaveTheSameBits) {
   std::vector<int> query_lens;
   for (int r = 0; r < 16; ++r) query_lens.push_back(r % 4 == 3 ? 1 + r % 5 : 40 + 17 * (r % 7));

@@ -1,9 +1,9 @@
-// All pairs of the options of attention, on the GPU, against the float64 reference: run eagerly with
-// one set of contents, and replayed from a captured graph with another one in the same memory
-// (attention/testing/gpu_check.h).
+// Compares all pairs of attention options on the GPU with the float64 reference. Each case runs
+// eagerly with one set of contents, and is replayed from a captured graph with a second set in the
+// same memory (attention/testing/gpu_check.h).
 //
-//   REPRISE_CROSS_PRODUCT_CASES=20000   the least number of cases; default 5000
-//   REPRISE_CROSS_PRODUCT_SEED=7        the seed of the first covering array; default 0
+//   REPRISE_CROSS_PRODUCT_CASES=20000   minimum number of cases; default 5000
+//   REPRISE_CROSS_PRODUCT_SEED=7        seed of the first covering array; default 0
 
 #include <algorithm>
 #include <atomic>
@@ -38,12 +38,12 @@ int64_t FromEnvironment(const char* name, int64_t otherwise) {
   const char* const text = std::getenv(name);
   int64_t value = otherwise;
   if (text != nullptr && !absl::SimpleAtoi(text, &value)) {
-    ADD_FAILURE() << name << " is no number: " << text;
+    ADD_FAILURE() << name << " must be a number: got " << text;
   }
   return value;
 }
 
-// The references of all cases, computed in parallel.
+// Computes the references of all cases in parallel.
 template <typename Fixture, typename Make>
 std::vector<ExpectedPair<Fixture>> ExpectedOfAll(const std::vector<CrossProductCase>& cases,
                                                  const Make& make) {
@@ -67,7 +67,7 @@ class CrossProductGpuTest : public ::testing::Test {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
   }
 
-  // All cases of one kind of fixture.
+  // Runs all cases of one kind of fixture, and compares them with their references.
   template <typename Fixture, typename Make>
   void CheckAll(const std::vector<CrossProductCase>& cases, const Make& make) {
     const auto expected = ExpectedOfAll<Fixture>(cases, make);
@@ -102,7 +102,7 @@ class CrossProductGpuTest : public ::testing::Test {
     return kernel.tier() == 1 || kernel.compute_capability() == ComputeCapability();
   }
 
-  // Cases of the kernel for this card that served the fewest.
+  // The smallest number of cases that a kernel for this card has served.
   int64_t LeastServed() {
     int64_t least = num_cases_;
     for (const AttentionKernelEntry& kernel : kAttentionKernels) {
@@ -116,12 +116,14 @@ class CrossProductGpuTest : public ::testing::Test {
   std::map<DType, ErrorTotals> of_dtype_;
 };
 
-// Every pair of choices of every two fields, in over 5,000 cases of two sets of contents each.
+// Covers every pair of choices of every two fields, in over 5,000 cases with two sets of contents
+// each.
 TEST_F(CrossProductGpuTest, EveryPairOfChoicesAgreesWithTheReferenceEagerlyAndReplayed) {
   const int64_t least = FromEnvironment("REPRISE_CROSS_PRODUCT_CASES", 5000);
   const uint64_t first = FromEnvironment("REPRISE_CROSS_PRODUCT_SEED", 0);
   uint64_t seed = first;
-  // Arrays until every kernel has had its share: few cases are ones that tier 2 serves.
+  // Adds covering arrays until every kernel has served enough cases. Only a few cases qualify for
+  // tier 2.
   for (; num_cases_ < least || (LeastServed() < least / 1000 && num_cases_ < 3 * least); ++seed) {
     for (CrossProductSpace space : kSpaces) CheckArray(seed, space);
     if (HasFailure()) return;
@@ -131,9 +133,9 @@ TEST_F(CrossProductGpuTest, EveryPairOfChoicesAgreesWithTheReferenceEagerlyAndRe
   for (const auto& [dtype, totals] : of_dtype_) {
     EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
     std::cout << "  error of out in " << dtype
-              << " over that of the same maths: " << totals.OutRatio() << "\n";
+              << " relative to the same computation: " << totals.OutRatio() << "\n";
   }
-  // Every kernel for this card served some case, so none passes because no case reached it.
+  // Every kernel for this card must serve some cases, so that no kernel passes untested.
   for (const AttentionKernelEntry& kernel : kAttentionKernels) {
     if (!IsForThisCard(kernel)) continue;
     const int64_t served = of_kernel_[kernel.name()];

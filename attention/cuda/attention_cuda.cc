@@ -29,7 +29,7 @@ namespace reprise {
 
 KvLayer RaggedKv(const AttentionParams& layer, const ContiguousKeys& keys) {
   const auto view = [](const at::Tensor& tensor, int head_dim) {
-    // The kernel only reads.
+    // Kernels only read through this pointer.
     return KvView{.data = const_cast<void*>(tensor.const_data_ptr()),
                   .token_stride = tensor.stride(0),
                   .head_stride = tensor.stride(1),
@@ -51,7 +51,7 @@ namespace {
 
 absl::Status CheckPlannedFor(const char* name, int64_t planned, int64_t got) {
   if (planned == got) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("work was planned for another layer: expected ",
+  return absl::InvalidArgumentError(absl::StrCat("layer must match the plan of work: expected ",
                                                  name, " ", planned, ", got ", got));
 }
 
@@ -62,7 +62,7 @@ absl::Status CheckLayer(const AttentionParams& layer, const TileMap& work, DType
   REPRISE_RETURN_IF_ERROR(CheckPlannedFor("head_dim_v", work.head_dim_v, layer.head_dim_v));
   if (work.dtype == q_dtype) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("work was planned for another dtype of q: expected ",
+      absl::StrCat("q must have the dtype that work was planned for: expected ",
                    std::string(DTypeName(work.dtype)), ", got ", std::string(DTypeName(q_dtype))));
 }
 
@@ -70,7 +70,7 @@ bool IsAligned(const void* data, int bytes) {
   return reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
-// Whether rows of a tensor of tokens can be read in chunks of 16 bytes.
+// Whether rows of a tensor of tokens can be read in 16-byte chunks.
 bool IsAligned(const at::Tensor& tokens, int head_dim) {
   const int chunk = 16 / static_cast<int>(tokens.element_size());
   return head_dim % chunk == 0 && IsAligned(tokens.const_data_ptr(), 16) &&
@@ -123,7 +123,7 @@ void TakeCache(const KvLayer& kv, AttentionKernelParams& params) {
   params.rope_dtype = kv.rope_dtype;
   params.rope = kv.rope;
   params.rope_part_scale = kv.rope_scale;
-  // Part of q is multiplied by a ratio of scales as it is loaded.
+  // The loader multiplies part of q by a ratio of scales, so it cannot copy q unchanged.
   if (kv.rope_dim > 0) params.q_is_aligned = 0;
 }
 
@@ -148,7 +148,7 @@ void TakeExtras(const AttentionExtras& extras, AttentionKernelParams& params) {
   params.new_is_aligned = IsAligned(k, params.head_dim_qk) && IsAligned(v, params.head_dim_v);
 }
 
-// What paged and ragged batches have in common, without the map.
+// The parameters that paged and ragged batches have in common, without the tile schedule.
 AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const at::Tensor& q,
                                       const KvLayer& kv, const AttentionOutput& output,
                                       const AttentionExtras& extras) {
@@ -179,7 +179,7 @@ AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const at::Te
   return params;
 }
 
-// The kernel, and what depends on it.
+// Chooses the kernel, and sets the parameters that depend on it.
 absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelKey key,
                                                          const AttentionExtras& extras,
                                                          AttentionKernelParams& params) {
@@ -195,7 +195,7 @@ absl::StatusOr<const AttentionKernelEntry*> ChooseKernel(AttentionKernelKey key,
     return absl::UnimplementedError(absl::StrCat(
         "no attention kernel on CUDA for new_k and new_v of ",
         std::string(extras.new_k->dtype().name()), " with products in ",
-        std::string(DTypeName(products)), ": supported are new keys of the products' type"));
+        std::string(DTypeName(products)), ": supported are new keys in the type of the products"));
   }
   return absl::InvalidArgumentError(absl::StrCat("new_k and new_v have the wrong dtype: expected ",
                                                  std::string(DTypeName(products)), ", got ",
@@ -207,7 +207,7 @@ struct ChosenKernel {
   AttentionKernelParams params;
 };
 
-// A kernel for each map that may have rows, at least one.
+// Chooses a kernel for each schedule that may have rows; at least one.
 template <typename Batch>
 absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
     const AttentionKernelKey& key, const AttentionKernelParams& params, const Batch& batch,
@@ -218,7 +218,7 @@ absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
     added.params.work = map;
     added.params.cluster = form.cluster;
     added.params.is_wide = form.is_wide;
-    // The first kernel clears the tokens of no row.
+    // Only the first kernel clears the tokens that belong to no row.
     if (chosen.size() > 1) added.params.num_out_tokens = 0;
     REPRISE_ASSIGN_OR_RETURN(added.kernel, ChooseKernel(key, extras, added.params));
     added.params.follows_sibling = chosen.size() > 1 && chosen[0].kernel->lets_sibling_in();

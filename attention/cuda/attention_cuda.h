@@ -1,19 +1,21 @@
-// The CUDA path of PagedAttention() and RaggedAttention() (attention/attention.h): turns tensors
-// and batches into the parameters of a kernel and launches it on LibTorch's current stream.
+// The CUDA path of PagedAttention() and RaggedAttention() (attention/attention.h): converts tensors
+// and batches to kernel parameters and launches the kernel on LibTorch's current stream.
 //
-// There is one launch, or two where rows of few and of many queries have a map each
-// (attention/work_map/work_map.h). There is no synchronisation and no allocation, so calls may be
-// captured. All pointers of batch, layer, kv and work are on the device of q.
+// A call launches one kernel, or two kernels if short and long rows have separate tile schedules
+// (attention/work_map/work_map.h). It neither synchronises nor allocates, so it may be captured.
+// All pointers of batch, layer, kv and work are on the device of q.
 //
-// REQUIRES what PagedAttention() checks: shapes, last strides of 1, devices, options within their
-// range. The map of `work` was planned for a layer of these heads and head dims and for q's dtype, and
-// was filled earlier on the stream by LaunchWorkMap(), which returned `work`. No other kernel uses the
-// map at the same time.
+// REQUIRES: the checks of PagedAttention() have passed (shapes, last strides of 1, devices, ranges
+// of options). The schedule of `work` was planned for a layer with these heads and head dims and
+// for q's dtype, and was built earlier on the stream by LaunchWorkMap(), which returned `work`. No
+// other kernel uses the schedule at the same time.
 //
-// Errors, returned before anything is launched: InvalidArgument for a map that was not made, or was
-// made for other sizes, or work of another batch or a narrower window (CheckBatchWork());
-// Unimplemented, naming what is supported, for dtypes and head dims that no kernel serves
-// (attention/cuda/attention_dispatch.h), and in builds without CUDA; Internal if a launch fails.
+// Errors, returned before anything is launched:
+//   InvalidArgument   The schedule was not made, or was planned for other sizes; or `work` belongs to
+//                     another batch or to a narrower window (CheckBatchWork()).
+//   Unimplemented     No kernel serves the dtypes and head dims (attention/cuda/attention_dispatch.h);
+//                     the message gives the supported ones. Also in builds without CUDA.
+//   Internal          A launch fails.
 
 #ifndef REPRISE_ATTENTION_CUDA_ATTENTION_CUDA_H_
 #define REPRISE_ATTENTION_CUDA_ATTENTION_CUDA_H_
@@ -33,8 +35,8 @@
 
 namespace reprise {
 
-// The cache that the contiguous k and v of a ragged batch are: one block of all keys. The kernels only
-// read it.
+// Returns a cache view of a ragged batch's contiguous k and v: one block with all keys. Kernels
+// only read it.
 KvLayer RaggedKv(const AttentionParams& layer, const ContiguousKeys& keys);
 
 absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
@@ -46,8 +48,9 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
                                  const ContiguousKeys& keys, const AttentionOutput& output,
                                  const AttentionExtras& extras = {});
 
-// Which kernel these would launch, "bfloat16.d128.rows128.warpgroup", or both, joined by " + ": for
-// logs, benchmarks and tests. Launches nothing. Errors: as above.
+// Returns the name of the kernel that these calls would launch, such as
+// "bfloat16.d128.rows128.warpgroup", or both names, joined by " + ". For logs, benchmarks and
+// tests. Launches nothing. Errors: as above.
 absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& layer,
                                                      const PagedBatch& batch, const BatchWork& work,
                                                      const at::Tensor& q, const KvLayer& kv,

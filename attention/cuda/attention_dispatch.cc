@@ -14,14 +14,15 @@ bool Holds(DType products, DType source) {
   return products == DType::kFloat32 || products == source || IsFp8(source);
 }
 
-// The type in which the kernels other than those for fp8 multiply.
+// The MMA type of the call, for kernels other than the fp8 kernels.
 DType ProductsOf(const AttentionKernelKey& key) {
   if (key.products) return *key.products;
   if (IsFp8(key.q_dtype) && key.kv_dtype == DType::kFloat16) return DType::kFloat16;
   return ProductType(key.q_dtype);
 }
 
-// The largest head dim of K that a tile for the call may have. Tiles of larger head dims would pad more.
+// The largest head dim of K that a tile for the call may have. Tiles with larger head dims would
+// only add padding.
 int LargestTileFor(const AttentionKernelKey& key) {
   const int dims = std::max(key.head_dim_qk, key.head_dim_v);
   for (const int head_dim : {64, 128, kMaxHeadDimOfOneWarp}) {
@@ -30,14 +31,14 @@ int LargestTileFor(const AttentionKernelKey& key) {
   return key.values == ValueSource::kKeyTile ? kMaxLatentHeadDimQk : kMaxAttentionHeadDim;
 }
 
-// The rules, from the coarsest to the finest, each with a description of what is supported.
+// The rules, in order from coarse to fine, with a description of the supported calls.
 struct Rule {
   const char* supported;
   bool (*holds)(const AttentionKernelEntry& kernel, const AttentionKernelKey& key);
 };
 
 constexpr Rule kRules[] = {
-    {"tuned kernels, unless tier 1 is asked for, on the cards they are made for",
+    {"tier 2 kernels on the cards that they are tuned for, unless max_tier is 1",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return kernel.tier() <= key.max_tier &&
               (kernel.tier() == 1 || kernel.compute_capability() == key.compute_capability);
@@ -49,18 +50,18 @@ constexpr Rule kRules[] = {
        }
        return kernel.tile.dtype == ProductsOf(key);
      }},
-    {"q of the products' type, of fp8, or with products in float32 of any",
+    {"q in the type of the products, in fp8, or, with products in float32, in any type",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        if (kernel.loading == KvLoading::kFp8) return SizeOf(key.q_dtype) <= 2;
        return Holds(kernel.tile.dtype, key.q_dtype);
      }},
-    {"KV of q's type, of fp8, or with products in float32 of any",
+    {"KV in q's type, in fp8, or, with products in float32, in any type",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        if (kernel.loading == KvLoading::kFp8) return IsFp8(key.kv_dtype) && !key.rope_dtype;
        return Holds(kernel.tile.dtype, key.kv_dtype) &&
               (!key.rope_dtype || Holds(kernel.tile.dtype, *key.rope_dtype));
      }},
-    {"head dims to 512, and to 576 for K where V is the first columns of K",
+    {"head dims to 512, or to 576 for K if V is the first columns of K",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return key.head_dim_qk <= kernel.tile.head_dim_qk &&
               key.head_dim_v <= kernel.tile.head_dim_v;
@@ -71,7 +72,7 @@ constexpr Rule kRules[] = {
        return key.values == ValueSource::kKeyTile &&
               std::max(key.head_dim_qk, key.head_dim_v) > kMaxHeadDimOfOneWarp;
      }},
-    {"tiles of the least head dims that hold both",
+    {"tiles with the smallest sufficient head dims",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return kernel.tile.head_dim_qk <= LargestTileFor(key);
      }},
@@ -83,7 +84,8 @@ constexpr Rule kRules[] = {
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return kernel.tier() == 1 || !key.is_general;
      }},
-    {"K and V of q's type or of fp8 in whole chunks of 16 bytes, and no more to be done to them",
+    {"K and V in q's type or fp8, in whole 16-byte chunks, without rotary embedding, rope parts or "
+     "new keys",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return kernel.loading == KvLoading::kConverted || kernel.loading == key.loading;
      }},
@@ -98,7 +100,7 @@ constexpr Rule kRules[] = {
      }},
 };
 
-// The first rule that excludes the kernel; null if there is none.
+// The first rule that excludes the kernel, or null if all rules hold.
 const Rule* Against(const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
   for (const Rule& rule : kRules) {
     if (!rule.holds(kernel, key)) return &rule;
@@ -106,7 +108,7 @@ const Rule* Against(const AttentionKernelEntry& kernel, const AttentionKernelKey
   return nullptr;
 }
 
-// Whether tiles of `a` rows suit `rows` rows better than tiles of `b` rows.
+// Whether tiles of `a` rows are better for `rows` rows than tiles of `b` rows.
 bool IsBetter(int a, int b, int rows) {
   if (a < rows || b < rows) return a > b;
   return a < b;
@@ -164,7 +166,7 @@ std::string AttentionKernelTable() {
     const AttentionTile& tile = kernel.tile;
     absl::StrAppendFormat(&table, "tier %d  %-35s head dims <= %3d, %3d  %3d rows  ", kernel.tier(),
                           kernel.name(), tile.head_dim_qk, tile.head_dim_v, tile.rows());
-    // The warpgroup kernels have their own sizes.
+    // The sizes in `tile` do not describe the warpgroup kernels.
     if (kernel.tier() > 1) {
       absl::StrAppendFormat(&table, "%-36s", "whole warpgroups");
     } else {
@@ -181,7 +183,7 @@ std::string ExplainAttentionKernels(const AttentionKernelKey& key) {
   for (const AttentionKernelEntry& kernel : kAttentionKernels) {
     const Rule* against = Against(kernel, key);
     absl::StrAppendFormat(&text, "  %-34s  %s\n", kernel.name(),
-                          against ? absl::StrCat("wants ", against->supported) : "serves");
+                          against ? absl::StrCat("requires ", against->supported) : "serves");
   }
   return text;
 }

@@ -1,18 +1,19 @@
-// Which attention kernel serves which call, as data. Plans of work maps and calls ask the same table:
-// a plan for the kernel whose tile the map's query ranges fill, a call for the kernel to launch.
+// Chooses the attention kernel of a call from a table. Plans and calls use the same table: a plan
+// finds the kernel whose tile holds the Q tiles of the schedule, and a call finds the kernel to
+// launch.
 //
 //   REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* kernel,
 //                            FindAttentionKernel({.q_dtype = ..., .kv_dtype = ..., ...}));
 //   LOG(INFO) << AttentionKernelTable();       // one line per kernel
-//   LOG(INFO) << ExplainAttentionKernels(key); // the same, with the rule that excludes each
+//   LOG(INFO) << ExplainAttentionKernels(key); // the rule that excludes each kernel
 //
-// Rules exclude the kernels that do not serve a call. Among the others, FindAttentionKernel() takes
-// the kernel with the smallest tile that holds AttentionKernelKey::rows, or the largest tile if none
-// holds them. Among kernels with equal rows it takes the first in kAttentionKernels
-// (attention/cuda/tiles.h). Kernels that convert (KvLoading::kConverted) serve every call that another
-// kernel with the same tile serves.
+// Rules exclude the kernels that do not serve a call. From the remaining kernels,
+// FindAttentionKernel() takes the kernel with the smallest tile that holds
+// AttentionKernelKey::rows, or the largest tile if no tile holds them. Among kernels with equal
+// rows it takes the first in kAttentionKernels (attention/cuda/tiles.h). A kernel that converts
+// (KvLoading::kConverted) serves every call that another kernel with the same tile serves.
 //
-// No CUDA: kernel_launch.h launches what is found. Thread safety: const data.
+// No CUDA: kernel_launch.h launches the kernel. Thread safety: const data.
 
 #ifndef REPRISE_ATTENTION_CUDA_ATTENTION_DISPATCH_H_
 #define REPRISE_ATTENTION_CUDA_ATTENTION_DISPATCH_H_
@@ -32,29 +33,32 @@ struct AttentionKernelKey {
   DType kv_dtype = DType::kBFloat16;
   int head_dim_qk = 0;
   int head_dim_v = 0;
-  int rows = 0;  // rows of q that a tile should hold
-  // Whether `rows` is TileMap::tile_rows of a planned work map. Smaller tiles are then excluded.
+  int rows = 0;  // query rows that a tile should hold
+  // Whether `rows` is TileMap::tile_rows of a planned tile schedule. If true, smaller tiles are
+  // excluded.
   bool is_planned = false;
   ValueSource values = ValueSource::kOwn;  // whether V is the first columns of K
-  KvLoading loading = KvLoading::kDirect;  // the cheapest way that the call allows
-  bool has_rotary = false;                 // inside the kernel
+  KvLoading loading = KvLoading::kDirect;  // the cheapest loading that the call allows
+  bool has_rotary = false;                 // rotary embedding inside the kernel
   std::optional<DType> rope_dtype = {};    // KvLayer::rope_dtype, if the layer has a rope tensor
-  bool is_general = false;                 // custom masks, scales per q head, slopes per sequence
-  std::optional<DType> products = {};      // the type to multiply in; absent: as q
+  bool is_general = false;                 // custom mask, scales per q head, slopes per sequence
+  std::optional<DType> products = {};      // MMA type; absent: derived from q
   int max_shared_bytes = 0;                // DeviceLimits::max_shared_bytes
-  // DeviceLimits::compute_capability. 0 excludes all kernels for a specific card.
+  // DeviceLimits::compute_capability. 0 excludes all tuned kernels.
   int compute_capability = 0;
-  int max_tier = 2;  // 1 excludes all kernels for a specific card
+  int max_tier = 2;  // 1 excludes all tuned kernels
 };
 
-// Errors: Unimplemented, naming what is supported where the nearest kernel fails.
+// Errors: Unimplemented. The message gives what is supported, from the rule that excludes the
+// nearest kernel.
 absl::StatusOr<const AttentionKernelEntry*> FindAttentionKernel(const AttentionKernelKey& key);
 
-// "tier 1  bfloat16.d128.rows16.direct  head dims <= 128, 128  16 rows  1 x 1 x 4 warps ..." and so
-// on: a line per kernel, with the shared memory of a CTA last. docs/kernels.md shows it.
+// Returns one line per kernel: "tier 1 bfloat16.d128.rows16.direct head dims <= 128, 128 16 rows 1
+// x 1 x 4 warps ...". The last column is the shared memory of a CTA. docs/kernels.md contains this
+// table.
 std::string AttentionKernelTable();
 
-// A line per kernel: its name, and "serves" or the rule that excludes it.
+// Returns one line per kernel: its name, and "serves" or the rule that excludes it.
 std::string ExplainAttentionKernels(const AttentionKernelKey& key);
 
 }  // namespace reprise

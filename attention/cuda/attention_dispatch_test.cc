@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The key for a call with a work map whose tiles have `rows` rows.
+// The key for a call whose tile schedule has tiles of `rows` rows.
 AttentionKernelKey KeyOf(DType q_dtype, DType kv_dtype, int head_dim, int rows) {
   return {.q_dtype = q_dtype,
           .kv_dtype = kv_dtype,
@@ -87,7 +87,8 @@ TEST(AttentionDispatchTest, HeadDimsTo256HaveTunedKernelsOf128Rows) {
   EXPECT_EQ(NameFor(key), "float16.d256.rows64.fp8");
 }
 
-// For these head dims the general kernels have tiles of 64 rows, which cannot hold a range of 128.
+// For these head dims the general kernels have tiles of 64 rows, which cannot hold a Q tile of 128
+// rows.
 TEST(AttentionDispatchTest, LargeTilesForHeadDimsTo256ExcludeGeneralKernels) {
   constexpr char kRefusal[] = "supported are tiles of at least the rows of the work map";
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 256, 128);
@@ -101,14 +102,14 @@ TEST(AttentionDispatchTest, LargeTilesForHeadDimsTo256ExcludeGeneralKernels) {
   key.is_general = false;
   key.loading = KvLoading::kConverted;
   EXPECT_THAT(NameFor(key), HasSubstr(kRefusal));
-  // Planned for general kernels, the map has their tiles.
+  // A schedule that is planned for general kernels has tiles of 64 rows.
   key.rows = 64;
   EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.converted");
-  // Latent heads and head dims to 512 have tiles of 64 rows alone.
+  // MLA and head dims to 512 have only tiles of up to 64 rows.
   EXPECT_THAT(NameFor(KeyOf(DType::kBFloat16, DType::kBFloat16, 512, 128)), HasSubstr(kRefusal));
 }
 
-// A plan takes the smallest tile that holds a range, or the largest tile.
+// A plan takes the smallest tile that holds a Q tile, or the largest tile.
 TEST(AttentionDispatchTest, WithoutAMapTheRowsChooseTheTile) {
   const auto rows_for = [](DType dtype, int head_dim, int rows) {
     AttentionKernelKey key = KeyOf(dtype, dtype, head_dim, rows);
@@ -130,7 +131,7 @@ TEST(AttentionDispatchTest, WithoutAMapTheRowsChooseTheTile) {
     }
   }
   for (const int rows : {1, 17, 65, 200}) EXPECT_EQ(rows_for(DType::kFloat32, 128, rows), 16);
-  // Queries of fp8 are multiplied in bfloat16, unless the cache's type decides otherwise.
+  // fp8 queries are multiplied in bfloat16, unless the cache's type decides otherwise.
   EXPECT_EQ(rows_for(DType::kFp8E4M3, 128, 20), 32);
 }
 
@@ -159,7 +160,7 @@ TEST(AttentionDispatchTest, AFewQueriesARowHaveKernelsOfTheirSize) {
   }
   key.head_dim_qk = key.head_dim_v = 40;
   EXPECT_EQ(NameFor(key), "bfloat16.d64.rows32.direct");
-  // What must be converted is served by the tile of 128 rows.
+  // If K or V must be converted, the tile of 128 rows serves the call.
   key.has_rotary = true;
   key.loading = KvLoading::kConverted;
   EXPECT_EQ(NameFor(key), "bfloat16.d64.rows128.converted");
@@ -168,7 +169,7 @@ TEST(AttentionDispatchTest, AFewQueriesARowHaveKernelsOfTheirSize) {
   key = KeyOf(DType::kBFloat16, DType::kFp8E4M3, 100, 32);
   key.loading = KvLoading::kFp8;
   EXPECT_EQ(NameFor(key), "float16.d128.rows32.fp8");
-  // Other tiles of 64 rows are as they were.
+  // Head dims to 256 have tiles of 64 rows and no tiles of 32 rows.
   EXPECT_EQ(NameFor(KeyOf(DType::kFloat16, DType::kFloat16, 256, 64)),
             "float16.d256.rows64.direct");
 }
@@ -265,7 +266,7 @@ TEST(AttentionDispatchTest, LatentHeadsOfManyRowsHaveATunedKernelForWhatItLoadsA
   key.loading = KvLoading::kDirect;
   key.rows = 16;
   EXPECT_EQ(NameFor(key), "bfloat16.d576.rows16.direct");
-  // Tiles for head dims to 256 are planned for other kernels.
+  // Head dims to 256 have no MLA kernel, even if V is in K.
   key.rows = 64;
   key.head_dim_qk = key.head_dim_v = 256;
   EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.direct");
@@ -290,7 +291,8 @@ TEST(AttentionDispatchTest, HeadDimsTo512HaveKernelsForValuesOfTheirOwn) {
   EXPECT_THAT(NameFor(key), HasSubstr("cards with the shared memory"));
 }
 
-// Planned for such a card (WorkMapOptions::max_shared_bytes), prefills too have tiles of 16 rows.
+// In a plan for such a card (WorkMapOptions::max_shared_bytes), prefills also have tiles of 16
+// rows.
 TEST(AttentionDispatchTest, SmallCardsServeEveryHeadDimOf16BitsInTheTilesThatAreTheirs) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     for (const int head_dim : {64, 128, 256, 300, 512}) {
@@ -333,8 +335,8 @@ TEST(AttentionDispatchTest, RopePartsOfTheirOwnAreConverted) {
                             .rope_dtype = DType::kBFloat16,
                             .compute_capability = 90};
   EXPECT_EQ(NameFor(key), "bfloat16.d576.rows64.converted");
-  key.rope_dtype = DType::kFloat16;  // which bfloat16 does not hold
-  EXPECT_THAT(NameFor(key), HasSubstr("rope parts of float16: supported are KV of q's type"));
+  key.rope_dtype = DType::kFloat16;  // bfloat16 does not hold its values
+  EXPECT_THAT(NameFor(key), HasSubstr("rope parts of float16: supported are KV in q's type"));
   key.products = DType::kFloat32;
   key.rows = 16;
   EXPECT_EQ(NameFor(key), "float32.d576.rows16.converted");
@@ -347,7 +349,7 @@ TEST(AttentionDispatchTest, CustomMasksAndScalesPerQHeadHaveGeneralKernels) {
   key.is_general = true;
   EXPECT_EQ(NameFor(key), "float16.d128.rows128.direct");
   EXPECT_THAT(ExplainAttentionKernels(key),
-              HasSubstr("float16.d128.rows128.warpgroup      wants general kernels, for custom "
+              HasSubstr("float16.d128.rows128.warpgroup      requires general kernels, for custom "
                         "masks, scales per q head and slopes per sequence"));
 }
 
@@ -360,8 +362,8 @@ TEST(AttentionDispatchTest, TheProductsCanBeChosen) {
   EXPECT_THAT(NameFor(key), HasSubstr("supported are tiles of at least the rows of the work map"));
 }
 
-// Calls that convert keys can use any planned map, except maps for the tuned tiles of head dims 129 to
-// 256.
+// Calls that convert keys can use any planned schedule, except schedules for the tuned tiles of
+// head dims 129 to 256.
 TEST(AttentionDispatchTest, HasAKernelForEveryTileThatAPlanChooses) {
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3}) {
     for (int head_dim = 1; head_dim <= kMaxAttentionHeadDim; ++head_dim) {
@@ -379,11 +381,12 @@ TEST(AttentionDispatchTest, HasAKernelForEveryTileThatAPlanChooses) {
         absl::StatusOr<const AttentionKernelEntry*> kernel = FindAttentionKernel(key);
         ASSERT_EQ(kernel.ok(), !is_tuned_alone) << kernel.status();
         if (is_tuned_alone) continue;
-        // The plan does not know whether V is in K. The tiles for both cases have the same rows.
+        // The plan does not depend on whether V is in K. The tiles for both cases have the same
+        // rows.
         key.values = ValueSource::kKeyTile;
         kernel = FindAttentionKernel(key);
         ASSERT_TRUE(kernel.ok()) << kernel.status();
-        // The converting kernel for 32 rows has tiles of 128 rows.
+        // The converting kernel for a schedule with tiles of 32 rows has tiles of 128 rows.
         if ((*planned)->tile.rows() == 32) continue;
         EXPECT_EQ((*kernel)->tile.rows(), (*planned)->tile.rows());
         EXPECT_EQ((*kernel)->tile.ctas_per_sm, (*planned)->tile.ctas_per_sm);
@@ -395,7 +398,7 @@ TEST(AttentionDispatchTest, HasAKernelForEveryTileThatAPlanChooses) {
 TEST(AttentionDispatchTest, AnUnsupportedCombinationNamesWhatIsSupported) {
   EXPECT_THAT(NameFor(KeyOf(DType::kBFloat16, DType::kFloat16, 128, 16)),
               HasSubstr("q of bfloat16, KV of float16, head dims 128 and 128, tiles of 16 rows: "
-                        "supported are KV of q's type, of fp8"));
+                        "supported are KV in q's type, in fp8"));
   EXPECT_EQ(FindAttentionKernel(KeyOf(DType::kFloat64, DType::kFloat64, 8, 16)).status().code(),
             absl::StatusCode::kUnimplemented);
 }
@@ -407,17 +410,17 @@ TEST(AttentionDispatchTest, TheTableHasALineForEachKernel) {
   const std::string reasons =
       ExplainAttentionKernels(KeyOf(DType::kFloat16, DType::kFloat16, 128, 16));
   EXPECT_THAT(reasons, HasSubstr("float16.d128.rows16.direct          serves"));
-  EXPECT_THAT(reasons, HasSubstr("float16.d64.rows16.direct           wants head dims to 512"));
+  EXPECT_THAT(reasons, HasSubstr("float16.d64.rows16.direct           requires head dims to 512"));
 }
 
 TEST(AttentionDispatchTest, TheTableInTheDocumentationIsThisOne) {
   std::ifstream file("docs/kernels.md");
-  ASSERT_TRUE(file.is_open()) << "to be run from the root of the repository";
+  ASSERT_TRUE(file.is_open()) << "must run from the root of the repository";
   std::string text;
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("    tier ")) text += line + "\n";
   }
-  // Each line is indented by four blanks and lacks the last column, "NUMBER KB".
+  // Each line is indented by four spaces and lacks the last column, "NUMBER KB".
   std::istringstream lines(AttentionKernelTable());
   std::string table;
   for (std::string line; std::getline(lines, line);) {

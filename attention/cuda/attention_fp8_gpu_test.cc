@@ -1,6 +1,6 @@
-// What products in float16 could lose of caches of fp8 and queries of bfloat16, and must not:
-// queries beyond float16's range, weights below it, and NaN. Tested for single queries and for
-// prompts, which other kernels serve, and for queries of every type.
+// Tests fp8 caches with bfloat16 queries, which are multiplied in float16: queries beyond the range
+// of float16, weights below its range, and NaN must not be lost. Tests single queries and prompts,
+// which different kernels serve, and queries of every type.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -28,17 +28,17 @@
 namespace reprise {
 namespace {
 
-constexpr int kHeads = 4;  // of q, over one of the cache
+constexpr int kHeads = 4;  // q heads, over one KV head
 
 struct AttendOptions {
   int num_sms = 132;
   int num_hidden = 0;              // keys at the end of k and v that no query sees
-  std::optional<int> window = {};  // keys before a query's own that it sees
+  std::optional<int> window = {};  // keys before its position that a query sees
   int max_tier = 2;
 };
 
-// The queries of one row over k and v, which are one block of the cache: float64 [queries, heads,
-// head_dim].
+// Attention of one row over k and v, which are one block of the cache. Returns float64 [queries,
+// heads, head_dim].
 at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                   const AttendOptions& options = {}) {
   const int num_queries = static_cast<int>(q.size(0));
@@ -104,7 +104,7 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   return out.to(at::kDouble);
 }
 
-// The same by its definition, in float64.
+// The reference of Attend(), by the definition of attention, in float64.
 at::Tensor Expected(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                     const AttendOptions& options = {}) {
   const int64_t num_keys = k.size(0) - options.num_hidden;
@@ -162,7 +162,8 @@ TEST_P(AttentionFp8SmallGpuTest, PromptsOfAnyMagnitudeGiveTheSameBits) {
   }
 }
 
-// Factors 2^-10 to 2^9 of normal values: from equal weights for all keys to all weight for one.
+// Scales normally distributed queries by 2^-10 to 2^9: from equal weights for all keys to all
+// weight on one key.
 TEST_P(AttentionFp8SmallGpuTest, RowsOfAPromptHaveTheirOwnMagnitudes) {
   at::Tensor q = at::randn({60, kHeads, 128}, Floats());
   for (int row = 0; row < 60; ++row) q[row] *= std::ldexp(1.0, (row - 30) / 3);
@@ -175,7 +176,8 @@ TEST_P(AttentionFp8SmallGpuTest, RowsOfAPromptHaveTheirOwnMagnitudes) {
   }
 }
 
-// The factor that undoes the scaling of such rows is tiny, and 0 when multiplied by a small scale.
+// The factor that undoes the scaling of a row of zeros is tiny, and underflows to 0 when multiplied
+// by a small scale.
 TEST_P(AttentionFp8SmallGpuTest, RowsOfZerosSeeTheirKeysAlike) {
   at::Tensor q = at::randn({70, kHeads, 128}, Floats()).to(at::kBFloat16);
   q.slice(0, 5, 40).zero_();
@@ -191,7 +193,7 @@ TEST_P(AttentionFp8SmallGpuTest, QueriesOfEveryTypeAgreeWithTheDefinition) {
   const at::Tensor v = Stored(at::randn({300, 64}, Floats()));
   for (const at::ScalarType type :
        {at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
-    // Adjacent in memory, and at addresses that are not multiples of 16 bytes.
+    // Rows that are adjacent in memory, and rows at addresses that are not multiples of 16 bytes.
     for (const int pitch : {64, 67}) {
       const at::Tensor memory = at::randn({70, kHeads, pitch}, Floats()).to(type);
       const at::Tensor q = memory.slice(2, 0, 64);
@@ -200,8 +202,8 @@ TEST_P(AttentionFp8SmallGpuTest, QueriesOfEveryTypeAgreeWithTheDefinition) {
   }
 }
 
-// Every bit pattern of the type, including NaN and the infinities of e5m2, in keys after the last
-// and before the first that a window admits.
+// Keys after the last visible key and before the window hold every bit pattern of the type,
+// including NaN and the infinities of e5m2.
 TEST_P(AttentionFp8SmallGpuTest, NobodySeesWhatKeysOutOfSightHold) {
   at::Tensor k = at::randn({500, 128}, Floats()).to(GetParam());
   at::Tensor v = at::randn({500, 128}, Floats()).to(GetParam());
@@ -214,15 +216,15 @@ TEST_P(AttentionFp8SmallGpuTest, NobodySeesWhatKeysOutOfSightHold) {
     bytes.slice(0, 400, 500).copy_(patterns);
   }
   const at::Tensor q = at::randn({150, kHeads, 128}, Floats()).to(at::kBFloat16);
-  // Queries at 250 to 399 see keys from 150 on.
+  // Queries at positions 250 to 399 see keys at positions 150 and later.
   const AttendOptions options = {.num_hidden = 100, .window = 100};
   const at::Tensor sound_k = k.slice(0, 150).to(at::kFloat);
   const at::Tensor sound_v = v.slice(0, 150).to(at::kFloat);
   ExpectClose(Attend(q, k, v, 0.125, options), Expected(q, sound_k, sound_v, 0.125, options));
 }
 
-// One key of logit 17, whose value is 0, and 100,000 of logit 0, whose values are 1: e^-17 is 0.69
-// of the smallest float16.
+// One key with logit 17 and value 0, and 100,000 keys with logit 0 and value 1: e^-17 is 0.69 of
+// the smallest float16.
 TEST_P(AttentionFp8SmallGpuTest, ManyKeysOfLittleWeightCount) {
   constexpr int kNumKeys = 100'001;
   at::Tensor q = at::zeros({1, kHeads, 128}, Floats().dtype(at::kBFloat16));
@@ -233,7 +235,7 @@ TEST_P(AttentionFp8SmallGpuTest, ManyKeysOfLittleWeightCount) {
   v[0] = 0;
   const double others = (kNumKeys - 1) * std::exp(-17.0);
   const double expected = others / (1 + others);
-  // On one multiprocessor, so that many keys share a piece with the first.
+  // A schedule for one SM, so that the split of the first key has many keys.
   const at::Tensor out = Attend(q, Stored(k), Stored(v), 17.0 / 16, {.num_sms = 1});
   EXPECT_NEAR(out.min().item<double>(), expected, 1e-3 * expected);
   EXPECT_NEAR(out.max().item<double>(), expected, 1e-3 * expected);

@@ -1,10 +1,11 @@
-// The attention kernels against the float64 reference, on random hostile batches: every field of
-// PagedBatch, RaggedBatch, AttentionParams and AttentionExtras, every layout, and maps of any
-// split. Each runs eagerly and in a captured graph that is replayed over other contents
-// (attention/testing/gpu_check.h).
+// Compares the attention kernels with the float64 reference on random hostile batches: every field
+// of PagedBatch, RaggedBatch, AttentionParams and AttentionExtras, every layout, and schedules with
+// any number of splits. Each case runs eagerly and in a captured graph, which is replayed over
+// different contents (attention/testing/gpu_check.h).
 //
-// attention/testing/attention_error.h defines the tolerance: twice the error of the same maths in
-// the kernel's precision, per fixture with a floor, and over all fixtures without one.
+// attention/testing/attention_error.h defines the tolerance: twice the error of the same
+// computation in the kernel's precision, per fixture with a lower bound, and over all fixtures
+// without a lower bound.
 
 #include <ATen/TensorOperators.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -49,13 +50,13 @@ class AttentionGpuTest : public ::testing::Test {
 // Small cases, for compute-sanitizer.
 class AttentionSmallGpuTest : public AttentionGpuTest {};
 
-// The type in which the kernels multiply.
+// The MMA type of the kernels.
 DType ProductsOf(DType q_dtype, DType kv_dtype) {
   if (IsFp8(q_dtype)) return kv_dtype == DType::kFloat16 ? kv_dtype : DType::kBFloat16;
   return q_dtype;
 }
 
-// Runs a case on the GPU, eagerly and in a replayed graph, and compares.
+// Runs a case on the GPU, eagerly and in a replayed graph, and compares it with the reference.
 template <typename Fixture>
 void Check(FixturePair<Fixture> pair, const CrossProductCase& c, ErrorTotals& totals) {
   const ExpectedPair<Fixture> expected = ExpectedOf(std::move(pair), c);
@@ -83,7 +84,7 @@ CrossProductCase DrawCase(const FixtureOptions& options, Random& random) {
   return c;
 }
 
-// A type that a cache may have together with q of this type.
+// A random cache type that is allowed with q of this type.
 DType DrawKvType(DType q_dtype, Random& random) {
   if (random.OneIn(2)) return random.Pick({DType::kFp8E4M3, DType::kFp8E5M2});
   if (IsFp8(q_dtype)) return random.Pick({DType::kFloat16, DType::kBFloat16});
@@ -133,7 +134,7 @@ void CheckMany(CheckFunction check, int rounds, uint64_t seed) {
     EXPECT_LE(totals.OutRatio(), 2.0) << dtype;
     ::testing::Test::RecordProperty(std::string(DTypeName(dtype)),
                                     std::to_string(totals.OutRatio()));
-    std::cout << "error of " << dtype << " over that of the same maths: " << totals.OutRatio()
+    std::cout << "error of " << dtype << " relative to the same computation: " << totals.OutRatio()
               << "\n";
   }
 }
@@ -194,8 +195,8 @@ TEST_F(AttentionGpuTest, SharedPrefixesAgreeWithTheReference) {
   }
 }
 
-// Absorbed MLA over a cache of q's type, in tiles of many rows: the heads of a token in one, two or
-// three tiles, or several tokens in one.
+// Absorbed MLA over a cache of q's type, with large tiles. The heads of a token are in one, two or
+// three tiles, or several tokens are in one tile.
 void CheckLatentHeads(int rounds, int max_seq_len, uint64_t seed) {
   for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     Random random(seed);
@@ -228,11 +229,11 @@ void CheckLatentHeads(int rounds, int max_seq_len, uint64_t seed) {
 
 TEST_F(AttentionGpuTest, LatentHeadsAgreeWithTheReference) {
   CheckLatentHeads(20, 300, kSeed + 6);
-  CheckLatentHeads(2, 2500, kSeed + 7);  // in many pieces
+  CheckLatentHeads(2, 2500, kSeed + 7);  // many splits
 }
 
-// Latents whose rope part is a tensor of its own: of any type and scale, eager and replayed with
-// other scales.
+// MLA with a separate rope tensor, of any type and scale, run eagerly and replayed with different
+// scales.
 void CheckLatentParts(int rounds, int max_seq_len, uint64_t seed) {
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     Random random(seed);
@@ -269,7 +270,7 @@ TEST_F(AttentionSmallGpuTest, LatentsWithRopePartsInTensorsOfTheirOwnAgreeWithTh
   CheckLatentParts(2, 150, kSeed + 10);
 }
 
-// What a card of compute capability 8.6 or 8.9 is given for prompts of head dims beyond 256.
+// The tiles that cards of compute capability 8.6 and 8.9 use for prompts with head dims beyond 256.
 TEST_F(AttentionGpuTest, LargeHeadsInTheTilesOfSmallCardsAgreeWithTheReference) {
   for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     Random random(kSeed + 11);
@@ -308,7 +309,8 @@ TEST_F(AttentionSmallGpuTest, PagedAndRaggedBatchesAgreeWithTheReference) {
   CheckMany(CheckRagged, 4, kSeed + 4);
 }
 
-// Before an engine has blocks, all rows are without keys; in a graph, which replays over any q.
+// Before an engine has blocks, no row has keys. Runs in a graph, which is replayed with different
+// q.
 TEST_F(AttentionSmallGpuTest, ACacheOfNoBlocksServesRowsWithoutKeys) {
   for (const KvMemoryLayout layout : {KvMemoryLayout::kNhd, KvMemoryLayout::kHnd}) {
     for (const int head_dim : {64, 512}) {
@@ -386,7 +388,7 @@ TEST_F(AttentionSmallGpuTest, RefusesWhatItCannotDoBeforeAnyLaunch) {
   const absl::Status refused = PagedAttentionCuda(layer, fewer, work, q, kv, {out});
   EXPECT_THAT(std::string(refused.message()), HasSubstr("work is for another batch"));
   kv.dtype = DType::kFloat16;
-  EXPECT_THAT(message(gpu.work().map()), HasSubstr("supported are KV of q's type, of fp8"));
+  EXPECT_THAT(message(gpu.work().map()), HasSubstr("supported are KV in q's type, in fp8"));
 }
 
 }  // namespace

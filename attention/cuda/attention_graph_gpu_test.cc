@@ -1,5 +1,5 @@
-// Work map and attention captured in a CUDA graph and replayed over changing batches; offsets
-// beyond 2^31; the same bits every time.
+// Tests the tile schedule and attention captured in a CUDA graph and replayed over changing
+// batches, offsets beyond 2^31, and bitwise identical results in every run.
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -55,7 +55,7 @@ struct StepOptions {
   int block_size = 16;
   at::ScalarType kv_type = at::kBFloat16;
   ValueSource values = ValueSource::kOwn;
-  int shared_prefix_len = 0;  // keys that all rows have in common; used by the map
+  int shared_prefix_len = 0;  // keys that all rows have in common; used by the schedule
   bool has_sinks = false;
   std::optional<float> softcap = {};
   std::optional<int> window_left = {};
@@ -65,8 +65,8 @@ struct StepOptions {
   int max_tier = 2;
 };
 
-// Persistent buffers of the largest size, as for a captured step: the rows of a batch are separate
-// sequences, each with all the blocks it may ever need.
+// Persistent buffers of the maximum size, as for a captured step. The rows of a batch are separate
+// sequences, and each has all the blocks that it may ever need.
 class Step {
  public:
   explicit Step(const StepOptions& options)
@@ -125,7 +125,7 @@ class Step {
     seq_lens_.copy_(at::tensor(lens, at::kInt));
   }
 
-  // Of the rows of the fewest queries.
+  // Whether the schedule of the shortest rows has partial slots per CTA queue.
   bool HasPartialsByColumn() const {
     const WorkMap& map = work_.map();
     return (map.has_short_rows() ? map.short_rows : map.main).column_partials > 0;
@@ -137,8 +137,8 @@ class Step {
     lse_.fill_(kNan);
   }
 
-  // Leaves what a run leaves that was stopped in the middle: a map of these rows, some of its
-  // partials, and between none and all of the arrivals at each merge.
+  // Simulates a run that was aborted: builds the schedule of these rows, and sets arrival counters
+  // to random values.
   void Abort(const std::vector<int>& seq_lens, const std::vector<int>& query_lens) {
     SetRows(seq_lens, query_lens);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
@@ -164,7 +164,7 @@ class Step {
     return built.ok() ? Attend() : built;
   }
 
-  // Runs attention with the existing map.
+  // Runs attention with the existing schedule.
   absl::Status Attend() {
     return PagedAttentionCuda(layer_, Batch(), WorkOf(Batch(), WindowOf(layer_), work_.map()), q_,
                               Kv(), {out_, &lse_});
@@ -245,7 +245,7 @@ class Step {
   Random random_;
   int max_tokens_ = 0;
   AttentionParams layer_;
-  at::Tensor sinks_;        // [num_q_heads], where the layer has them
+  at::Tensor sinks_;        // [num_q_heads], if the layer has sinks
   at::Tensor block_table_;  // [max_rows, max_blocks]
   at::Tensor k_;            // [num_blocks, block_size, num_kv_heads, head_dim]
   at::Tensor v_;            // [num_blocks, block_size, num_kv_heads, head_dim_v]
@@ -260,7 +260,7 @@ class Step {
 at::Tensor Step::Expected(int row, int token, int num_keys) const {
   const int64_t num_blocks = (num_keys + options_.block_size - 1) / options_.block_size;
   const at::Tensor blocks = block_table_[row].slice(0, 0, num_blocks);
-  const auto keys = [&](const at::Tensor& cache) {  // [heads of q, num_keys, head_dim]
+  const auto keys = [&](const at::Tensor& cache) {  // [q heads, num_keys, head_dim]
     // Not every type can be indexed.
     return cache.to(at::kBFloat16)
         .index_select(0, blocks)
@@ -315,7 +315,7 @@ class AttentionGraphGpuTest : public ::testing::Test {
 
 class AttentionGraphSmallGpuTest : public AttentionGraphGpuTest {};
 
-// Replays with these lengths over poisoned memory, runs the same eagerly, and compares bits.
+// Expects that a replay over poisoned memory is bitwise identical to an eager run, and correct.
 void ExpectReplayEqualsEager(Step& step, CapturedStep& captured, const std::vector<int>& seq_lens,
                              const std::vector<int>& query_lens) {
   step.SetRows(seq_lens, query_lens);
@@ -350,7 +350,7 @@ void ReplayEveryLiveCount(Step& step) {
   step.SetRows(std::vector<int>(max_rows, 3), std::vector<int>(max_rows, 1));
   CapturedStep captured(step);
   for (int live = 0; live <= max_rows; ++live) {
-    // Long rows, then short ones over what the larger map left, then anything.
+    // Long rows, then short rows in the memory of the larger schedule, then rows of any length.
     for (int kind = 0; kind < 3; ++kind) {
       SCOPED_TRACE(std::to_string(live) + " rows of kind " + std::to_string(kind));
       std::vector<int> seq_lens(live);
@@ -384,7 +384,7 @@ TEST_F(AttentionGraphGpuTest, VerifyReplaysByTheGeneralKernelsAsWell) {
   ReplayEveryLiveCount(step);
 }
 
-// Rows of many tiles, each of which may be cut.
+// Rows with many Q tiles, which may be split.
 TEST_F(AttentionGraphGpuTest, ChunksOfPromptsReplayAsWell) {
   for (int max_tier : {1, 2}) {
     Step step({.max_rows = 3, .max_query_len = 150, .max_seq_len = 900, .max_tier = max_tier});
@@ -397,8 +397,8 @@ TEST_F(AttentionGraphGpuTest, DeterministicModeReplaysAsWell) {
   ReplayEveryLiveCount(step);
 }
 
-// Decodes, chunks of prompts and padded rows in one step: one kernel for the short rows, one for
-// the others.
+// Decodes, chunks of prompts and padded rows in one step: one kernel for the short rows, another
+// for the long rows.
 TEST_F(AttentionGraphGpuTest, ShortAndLongRowsReplayBesideOneAnother) {
   for (WorkMapMode mode : {WorkMapMode::kBalanced, WorkMapMode::kDeterministic}) {
     Step step({.max_rows = 12,
@@ -421,7 +421,7 @@ TEST_F(AttentionGraphGpuTest, ShortAndLongRowsReplayBesideOneAnother) {
   }
 }
 
-// All rows are in one map by the batch's bounds. It is dealt or cut, as their lengths are.
+// The batch's bounds select one schedule, round-robin or split depending on the lengths.
 TEST_F(AttentionGraphGpuTest, ShortRowsReplayInTheKernelOfLongOnes) {
   for (int max_seq_len : {700, 1900}) {
     Step step({.max_rows = 24, .max_query_len = 150, .max_seq_len = max_seq_len});
@@ -473,8 +473,8 @@ std::string NameOf(const StepOptions& options) {
          std::to_string(static_cast<int>(options.split));
 }
 
-// Rows that are shorter than the prefix, padded or of one token switch sharing off and on. Sinks
-// count once, at the merge of the prefix with each row's own keys.
+// Replays switch sharing off and on, depending on the lengths of the rows. Sinks count once, in the
+// combine of the prefix with each row's other keys.
 TEST_F(AttentionGraphGpuTest, SharedPrefixesReplayAsWell) {
   const StepOptions plain = {.max_rows = 20, .max_seq_len = 700, .shared_prefix_len = 512};
   StepOptions drafts = plain;
@@ -501,7 +501,7 @@ TEST_F(AttentionGraphGpuTest, SharedPrefixesReplayAsWell) {
   }
 }
 
-// A step for every kernel that merges.
+// One step for every kernel that combines splits.
 std::vector<StepOptions> StepsThatMerge() {
   return {
       {.max_rows = 8},
@@ -543,7 +543,7 @@ TEST_F(AttentionGraphGpuTest, AnAbortedReplayLeavesNothingBehind) {
     captured.Replay();
     const at::Tensor out = step.out().clone();
     const at::Tensor lse = step.lse().clone();
-    // The same rows, more keys, fewer keys, one row; over poison and over the previous contents.
+    // The same rows, more keys, fewer keys, one row; over poisoned memory and over old contents.
     const std::vector<std::vector<int>> aborted = {
         seq_lens, std::vector<int>(rows, 3000), std::vector<int>(rows, 520), {3000}};
     for (int round = 0; round < 8; ++round) {
@@ -578,8 +578,8 @@ TEST_F(AttentionGraphGpuTest, TwoHundredRunsGiveTheSameBits) {
   }
 }
 
-// More pieces than are merged at once: two levels. Deterministic mode has few pieces, and one
-// level.
+// More splits than are combined at once, so there are two levels. Deterministic mode has few
+// splits, and one level.
 TEST_F(AttentionGraphGpuTest, RangesInManyPiecesAreMergedAlikeInEveryRun) {
   for (int max_query_len : {1, 3}) {
     StepOptions options = {
@@ -613,7 +613,7 @@ TEST_F(AttentionGraphGpuTest, RangesInManyPiecesAreMergedAlikeInEveryRun) {
   }
 }
 
-// The kernel may be launched before the preceding work has ended: kernels, copies, other streams.
+// The kernel may start before earlier work has ended: kernels, copies, work on other streams.
 TEST_F(AttentionGraphGpuTest, WaitsForAllThatIsBeforeItOnTheStream) {
   Step step({.max_rows = 4});
   step.SetRows({3000, 700, 1, 2000}, {1, 1, 1, 1});
@@ -629,7 +629,7 @@ TEST_F(AttentionGraphGpuTest, WaitsForAllThatIsBeforeItOnTheStream) {
   const c10::cuda::CUDAStreamGuard guard(stream);
   const auto by_kernel = [&] { step.q().fill_(kNan).zero_().add_(q); };
   const auto by_copy = [&] { step.q().fill_(kNan).copy_(q); };
-  // The last kernel of the stream itself belongs to something else.
+  // The last kernel on the stream itself does not write the queries.
   at::Tensor aside = at::zeros_like(q);
   const auto on_other_stream = [&] {
     step.q().fill_(kNan);
@@ -687,7 +687,7 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeARowGivesTheSameBitsInAnyCompan
   }
 }
 
-// Decodes use the same tile with prompts in the batch as alone.
+// A decode uses the same tile with and without prompts in the batch.
 TEST_F(AttentionGraphGpuTest, InDeterministicModeADecodeGivesTheSameBitsBesidePrompts) {
   Step step({.max_rows = 4, .max_query_len = 150, .mode = WorkMapMode::kDeterministic});
   const std::vector<std::vector<int>> companies = {{1}, {1, 1, 1, 1}, {1, 150, 0, 150}, {1, 5, 4}};
@@ -702,8 +702,8 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeADecodeGivesTheSameBitsBesidePr
   }
 }
 
-// A row of 17 queries, with a prompt and without, gives what 17 steps give that decode one after the
-// other, and so does each shorter one.
+// A row of up to 17 queries, with or without a prompt in the batch, is bitwise identical to the
+// same number of consecutive decode steps.
 TEST_F(AttentionGraphGpuTest, InDeterministicModeQueriesOfDraftsGiveTheBitsOfDecodes) {
   constexpr int kQueries = 17;
   std::vector<StepOptions> cases = {
@@ -729,7 +729,7 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeQueriesOfDraftsGiveTheBitsOfDec
                      .values = ValueSource::kKeyTile});
   }
   for (StepOptions options : cases) {
-    options.max_rows = 80;  // so that ranges have their partials by column
+    options.max_rows = 80;  // enough rows for partial slots per CTA queue
     options.max_query_len = 60;
     options.mode = WorkMapMode::kDeterministic;
     options.decode_query_len = kQueries;
@@ -739,7 +739,7 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeQueriesOfDraftsGiveTheBitsOfDec
     Step step(options);
     EXPECT_TRUE(step.HasPartialsByColumn());
     const at::Tensor q = step.q().slice(0, 0, kQueries).clone();
-    for (const int num_keys : {0, 50, 1000, 2500}) {  // before the row
+    for (const int num_keys : {0, 50, 1000, 2500}) {  // keys before the row's queries
       std::vector<at::Tensor> outs, lses;
       for (int i = 0; i < kQueries; ++i) {
         step.q()[0].copy_(q[i]);

@@ -1,6 +1,6 @@
-// Ranges in more pieces than are merged at once, whose pieces are merged in groups and then the groups
-// (attention/cuda/general/partial_merge.cuh): eagerly, and in a graph that is replayed over other
-// contents, against the float64 reference. Each test expects that the maps did cut ranges so often.
+// Tests the combine in two levels (attention/cuda/general/partial_merge.cuh), eagerly and in a
+// graph that is replayed over different contents, against the float64 reference. Each test checks
+// that the schedules have enough splits for two levels.
 
 #include <cstdint>
 #include <string>
@@ -21,10 +21,10 @@ namespace {
 
 using ::testing::StartsWith;
 
-// One or two rows of 15,000 keys or more over the columns of 132 multiprocessors. The seed is one
-// with which the rows of all rounds are cut often enough, before and after the replay.
+// One or two rows of at least 15,000 keys over the CTA queues of 132 SMs. The seed is chosen so
+// that the rows of all rounds have enough splits, before and after the replay.
 struct Rows {
-  std::string kernel;  // how its name begins
+  std::string kernel;  // prefix of the kernel's name
   uint64_t seed = 0;
   int rounds = 2;
   FeatureSet without = {};
@@ -40,8 +40,8 @@ struct Rows {
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
 };
 
-// All features but those that leave few keys to a row, and those that only the converting kernels
-// have.
+// All features, except features that leave a row only few keys, and features that require a
+// converting kernel.
 FeatureSet AllowedOf(const Rows& rows) {
   FeatureSet allowed = FeatureSet::All().Without(
       {Feature::kWindow, Feature::kCustomMask, Feature::kNewKeys, Feature::kPaddedRows,

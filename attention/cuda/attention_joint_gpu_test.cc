@@ -1,7 +1,7 @@
-// Ranges that are merged by all CTAs that have pieces of them (attention/cuda/decode/joint_merge.h):
-// where all of these wait for each other, where some have more units to do, and where the card runs
-// fewer CTAs at a time than the map has. Eagerly, and in graphs whose contents change, against the
-// float64 reference. Small, for compute-sanitizer.
+// Tests the cooperative combine (attention/cuda/decode/joint_merge.h): with all CTAs waiting for
+// each other, with CTAs that have more units to process, and with more CTAs in the schedule than
+// the card runs at a time. Runs eagerly and in graphs whose contents change, against the float64
+// reference. Small, for compute-sanitizer.
 
 #include <algorithm>
 #include <array>
@@ -22,7 +22,7 @@
 namespace reprise {
 namespace {
 
-// Rows to draw.
+// The distribution of random rows.
 struct Rows {
   uint64_t seed = 0;
   int rounds = 4;
@@ -30,7 +30,7 @@ struct Rows {
   WorkMapMode mode = WorkMapMode::kBalanced;
   int max_rows = 2;
   int max_query_len = 8;
-  std::array<int, 2> group_sizes = {2, 4};  // one of these
+  std::array<int, 2> group_sizes = {2, 4};  // drawn from these
   int min_seq_len = 1500;
   int max_seq_len = 5000;
   DType q_dtype = DType::kBFloat16;
@@ -43,7 +43,7 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
   }
 
-  // Counts what the fixture's maps have.
+  // Adds the splits and CTAs of the fixture's schedules to the counts below.
   void Count(const PagedFixture& fixture, const CrossProductCase& c) {
     const PagedBatch batch = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
@@ -100,9 +100,9 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
     }
   }
 
-  int num_pieces_ = 0;  // that are merged jointly
+  int num_pieces_ = 0;  // splits that are combined cooperatively
   int num_that_do_not_wait_ = 0;
-  int most_ctas_ = 0;  // with items, of a map
+  int most_ctas_ = 0;  // maximum number of CTAs with items per schedule
 };
 
 TEST_F(AttentionJointSmallGpuTest, PiecesThatWaitForEachOtherAddUpToTheReference) {
@@ -138,7 +138,7 @@ TEST_F(AttentionJointSmallGpuTest, RowsThatAreCutByTheirOwnDataAddUpToTheReferen
   EXPECT_GE(num_pieces_, 60);
 }
 
-// A GPU of 132 multiprocessors runs 264 at a time.
+// A GPU with 132 SMs runs 264 CTAs at a time.
 TEST_F(AttentionJointSmallGpuTest, AMapMayHaveMoreCtasThanRunAtATime) {
   Check({.seed = 9, .rounds = 6, .num_sms = 1000, .max_rows = 40, .max_query_len = 4});
   EXPECT_GT(most_ctas_, 264);

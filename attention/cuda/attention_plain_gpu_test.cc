@@ -1,6 +1,6 @@
-// The two kernels by whole warpgroups of each type and head dim, that for plain units only and that
-// for all (attention/cuda/hopper/warpgroup_kernel.cuh), give the same bits for the same call, and
-// nearly the numbers of the general kernels; and out may be aligned to 16 bytes or to 8.
+// Tests the two warpgroup kernels of each type and head dim: for plain units only, and for all
+// units (attention/cuda/hopper/warpgroup_kernel.cuh). Their results for the same call are bitwise
+// identical, and close to the results of the general kernels. out may be aligned to 16 or 8 bytes.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
@@ -43,7 +43,7 @@ struct Call {
   std::optional<int> window = {};
   int num_sms = 132;
 
-  // K of 192 dims has V of 128, as latent attention that is not absorbed has.
+  // head_dim_qk 192 has head_dim_v 128, as in MLA that is not absorbed.
   int head_dim_v() const { return head_dim == 192 ? 128 : head_dim; }
 };
 
@@ -88,8 +88,8 @@ class Layer {
            .head_dim_v = call.head_dim_v()};
   }
 
-  // `head_gap`: elements of out between heads. `q_scale`: one on the device means that the host
-  // does not know whether units are plain.
+  // `head_gap`: elements of out between heads. `q_scale`: if in device memory, the host cannot
+  // decide that all units are plain.
   at::Tensor Attend(int head_gap, const Scale& q_scale, int max_tier = 2) const {
     const AttentionParams layer = {.num_q_heads = kHeads,
                                    .num_kv_heads = kKvHeads,
@@ -142,7 +142,8 @@ class AttentionPlainSmallGpuTest : public ::testing::Test {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
   }
 
-  // Prompts that are dealt, and a few that are cut and merged; ends of steps, blocks and tiles.
+  // Prompts in round-robin schedules, and a few that are split and combined; lengths at the ends of
+  // KV tiles, blocks and Q tiles.
   static std::vector<Call> Calls() {
     std::vector<Call> calls;
     for (const int head_dim : {64, 96, 128, 192, 256}) {
@@ -168,15 +169,15 @@ TEST_F(AttentionPlainSmallGpuTest, BothKernelsGiveTheSameBits) {
   }
 }
 
-// Roundings of weights and of out differ.
+// The kernels round weights and out differently.
 TEST_F(AttentionPlainSmallGpuTest, TheyAgreeWithTheGeneralKernels) {
   for (const Call& call : Calls()) {
     const Layer layer(call);
     const at::Tensor tuned = layer.Attend(0, {}).to(at::kFloat);
     const at::Tensor general = layer.Attend(0, {}, 1).to(at::kFloat);
     EXPECT_TRUE(at::allclose(tuned, general, /*rtol=*/0.02, /*atol=*/0.01))
-        << "at most " << tuned.sub(general).abs().max().item<float>() << " apart: " << call.head_dim
-        << ", " << call.query_lens.size() << " rows";
+        << "largest difference " << tuned.sub(general).abs().max().item<float>() << ": "
+        << call.head_dim << ", " << call.query_lens.size() << " rows";
   }
 }
 

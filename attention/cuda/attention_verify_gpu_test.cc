@@ -1,6 +1,6 @@
-// The kernels for a few queries a row (KernelFamily::kDecode): cases with 17 to 32 rows of q, whole
-// and cut into few and many pieces, that nothing but these kernels may serve. Small, for
-// compute-sanitizer.
+// Tests the kernels for a few queries per row (KernelFamily::kDecode): cases with 17 to 32 query
+// rows, with one, a few and many splits. Only these kernels serve such cases, unless the capacities
+// differ. Small, for compute-sanitizer.
 
 #include <cstdint>
 #include <string>
@@ -36,11 +36,11 @@ class AttentionVerifySmallGpuTest : public ::testing::Test {
     });
   }
 
-  // `rounds` cases with q and KV of these types, of up to `max_seq_len` keys a row.
+  // Checks `rounds` cases with q and KV of these types and up to `max_seq_len` keys per row.
   void CheckMany(DType q_dtype, DType kv_dtype, int rounds, int max_seq_len, uint64_t seed) {
     Random random(seed);
     for (int round = 0; round < rounds && !HasFatalFailure(); ++round) {
-      // Queries and heads of a group: 17 to 32 rows of q.
+      // Number of queries, and of heads per group: 17 to 32 query rows.
       const auto [queries, group] =
           random.Pick({std::pair{5, 4}, std::pair{8, 4}, std::pair{6, 5}, std::pair{1, 20},
                        std::pair{1, 32}, std::pair{20, 1}, std::pair{3, 8}, std::pair{4, 7}});
@@ -65,7 +65,8 @@ class AttentionVerifySmallGpuTest : public ::testing::Test {
     }
   }
 
-  // The capacities of the other cases are those of other tiles.
+  // At least a third of the cases must use the 32-row kernels. The capacities of the other cases
+  // select other tiles.
   void ExpectServed() const {
     EXPECT_GE(num_served_ * 3, num_cases_) << "of " << num_cases_ << " cases";
     EXPECT_LE(totals_.OutRatio(), 2.0);
@@ -79,7 +80,7 @@ class AttentionVerifySmallGpuTest : public ::testing::Test {
 TEST_F(AttentionVerifySmallGpuTest, RowsOfFewQueriesAgreeWithTheReference) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     CheckMany(dtype, dtype, 12, 200, kSeed);
-    CheckMany(dtype, dtype, 3, 1500, kSeed + 1);  // in many pieces
+    CheckMany(dtype, dtype, 3, 1500, kSeed + 1);  // many splits
   }
   ExpectServed();
 }

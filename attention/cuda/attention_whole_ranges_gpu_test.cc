@@ -1,5 +1,5 @@
-// Decodes whose columns have whole query ranges (attention/work_map/work_map.h): more rows than
-// columns, of hardly different lengths; and few long rows, which have wide CTAs. In graphs whose
+// Tests decodes whose CTA queues have unsplit Q tiles (attention/work_map/work_map.h), with more
+// rows than queues and similar lengths, and a few long rows, which have wide CTAs. In graphs whose
 // contents change. Small, for compute-sanitizer.
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace reprise {
 namespace {
 
 constexpr uint64_t kSeed = 17;
-constexpr int kSms = 4;  // for whole ranges, of which a column has at most three
+constexpr int kSms = 4;  // for unsplit Q tiles, at most three per CTA queue
 
 class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
  protected:
@@ -29,7 +29,7 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
   }
 
-  // The options of the fixture's map.
+  // The options of the fixture's schedule.
   static WorkMapOptions OptionsOf(const PagedFixture& fixture, const CrossProductCase& c) {
     WorkMapOptions options =
         OptionsFor(fixture.Batch(OnHost), fixture.Layer(OnHost), *c.fixture.q_dtype);
@@ -37,7 +37,8 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
     return options;
   }
 
-  // Whether the fixture has columns of several whole ranges each, where filled ones would be cut.
+  // Whether the fixture's CTA queues have several unsplit Q tiles each, although a Stream-K
+  // schedule would split them.
   static bool HasWholeRanges(const PagedFixture& fixture, const CrossProductCase& c) {
     WorkMapOptions options = OptionsOf(fixture, c);
     const auto num_merges = [&] {
@@ -51,7 +52,7 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
     return num_merges() > 0;
   }
 
-  // The most pieces of a range of the fixture, where CTAs are wide; else 0.
+  // The maximum number of splits of a Q tile if the fixture has wide CTAs; otherwise 0.
   static int PiecesInWideCtas(const PagedFixture& fixture, const CrossProductCase& c) {
     const PagedBatch batch = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
@@ -87,7 +88,7 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
     });
   }
 
-  // Of 4 or 8 columns.
+  // Checks random batches with many rows for 4 or 8 CTA queues.
   void CheckManyRows(DType q_dtype, DType kv_dtype, int max_query_len, int rounds, uint64_t seed) {
     Random random(seed);
     for (int round = 0; round < rounds && !HasFatalFailure(); ++round) {
@@ -125,7 +126,7 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
 
   int num_whole_ = 0;
   int num_wide_ = 0;
-  int num_in_groups_ = 0;  // in wide CTAs, with merges in two levels
+  int num_in_groups_ = 0;  // with wide CTAs and a combine in two levels
 };
 
 TEST_F(AttentionWholeRangesSmallGpuTest, WholeRangesAttendAsTheReference) {

@@ -1,4 +1,4 @@
-// The limits of a GPU that a work map is planned for.
+// The limits of a GPU for which a tile schedule is planned.
 
 #ifndef REPRISE_ATTENTION_CUDA_DEVICE_LIMITS_H_
 #define REPRISE_ATTENTION_CUDA_DEVICE_LIMITS_H_
@@ -9,18 +9,19 @@ namespace reprise {
 
 // The defaults describe an H100 and an H200.
 struct DeviceLimits {
-  // Multiprocessors. Results are correct with any number. The number of the card is fastest.
+  // Number of SMs. Results are correct with any number; the actual number of the card is fastest.
   int num_sms = 132;
-  // Bytes of shared memory that a CTA may have. 0: no limit. Compute capability 8.6 and 8.9 have 99 KB.
-  // This is not enough for the large tiles of head dims beyond 256, so all rows use decode tiles there.
+  // Maximum shared memory per CTA, in bytes. 0: no limit. Compute capability 8.6 and 8.9 have 99
+  // KB. The large tiles for head dims beyond 256 need more, so all rows use decode tiles on these
+  // cards.
   int max_shared_bytes = 0;
-  // 90 means 9.0. This must be the value of the card: attention may refuse a map that was planned for
-  // kernels of another card.
+  // 90 means 9.0. Must be the value of the card: attention may reject a schedule that was planned
+  // for kernels of another card.
   int compute_capability = 90;
 };
 
-// The limits of GPU number `device`, or of the current GPU if `device` is negative. Errors: Internal if CUDA
-// does not answer; Unimplemented in builds without CUDA.
+// Returns the limits of GPU number `device`, or of the current GPU if `device` is negative. Errors:
+// Internal if a CUDA call fails; Unimplemented in builds without CUDA.
 absl::StatusOr<DeviceLimits> DeviceLimitsOf(int device);
 
 }  // namespace reprise

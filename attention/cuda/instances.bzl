@@ -22,8 +22,8 @@ _LOADINGS = {
     "fp8": "KvLoading::kFp8",
 }
 
-# Maps the head dim of K to the rows of q of general kernels with 16-bit products: first the kernels that
-# do not convert keys, then the kernels that convert. All tiles of float32 have 16 rows.
+# Maps the head dim of K to the query rows of the general kernels with 16-bit MMA types: first the
+# kernels that do not convert keys, then the kernels that do. All tiles of float32 have 16 rows.
 _GENERAL_ROWS = {
     64: ([128], [16, 128]),
     128: ([128], [16, 128]),

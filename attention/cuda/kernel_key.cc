@@ -16,7 +16,7 @@ ValueSource ValuesOf(const KvLayer& kv) {
   return in_keys ? ValueSource::kKeyTile : ValueSource::kOwn;
 }
 
-// The plainest way in which the call's keys can be loaded.
+// The cheapest way in which the call's keys can be loaded.
 KvLoading LoadingOf(const AttentionParams& layer, const KvLayer& kv, const CallForm& form,
                     const KernelChoice& kernels) {
   const bool is_plain = AccessOf(kv.k, kv.key_dim(), kv.dtype) == KvAccess::kChunks &&

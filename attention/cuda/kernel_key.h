@@ -14,7 +14,7 @@
 
 namespace reprise {
 
-// How the kernels can read a view whose heads have `head_dim` elements of `dtype`.
+// Returns the way in which kernels can read a view whose heads have `head_dim` elements of `dtype`.
 KvAccess AccessOf(const KvView& view, int head_dim, DType dtype);
 
 // The properties of a call that its layer and its cache do not determine.
@@ -24,15 +24,16 @@ struct CallForm {
   bool has_new_keys = false;  // AttentionExtras::new_k
 };
 
-// The key without the limits of the card and without the rows. A ragged batch passes all keys as one
-// block in `kv`.
+// Returns the key, without the limits of the card and without `rows`. A ragged batch passes all
+// keys as one block in `kv`.
 AttentionKernelKey KernelKeyOf(const AttentionParams& layer, const KvLayer& kv,
                                const CallForm& form, const KernelChoice& kernels);
 
-// Whether only general kernels serve calls with this key. Plan their map with KernelChoice::max_tier 1.
+// Whether only general kernels serve calls with this key. Plan their schedule with
+// KernelChoice::max_tier 1.
 bool NeedsGeneralKernels(const AttentionKernelKey& key);
 
-// `kernels`, with max_tier 1 if all calls of the layer need general kernels.
+// Returns `kernels`, with max_tier 1 if all calls of the layer need general kernels.
 KernelChoice KernelsFor(const AttentionParams& layer, const KernelChoice& kernels);
 
 }  // namespace reprise

@@ -23,7 +23,7 @@ KvView ViewOf(void* data, int head_dim) {
           .dim_chunk = head_dim};
 }
 
-// Blocks of 16 tokens of two heads.
+// A cache with two KV heads and blocks of 16 tokens.
 KvLayer Kv(int head_dim = 128, DType dtype = DType::kBFloat16) {
   return {.k = ViewOf(memory.data(), head_dim),
           .v = ViewOf(memory.data() + 512, head_dim),
@@ -51,9 +51,9 @@ TEST(KernelKeyTest, ViewsOfWholeChunksAreReadInChunks) {
     view = ViewOf(memory.data(), 128);
     view.*stride += 4;
     EXPECT_EQ(AccessOf(view, 128, DType::kBFloat16), KvAccess::kElements);
-    EXPECT_EQ(AccessOf(view, 128, DType::kFloat32), KvAccess::kChunks);  // of 4
+    EXPECT_EQ(AccessOf(view, 128, DType::kFloat32), KvAccess::kChunks);  // 4 elements per chunk
   }
-  // The K-packed layout: chunks of 8 dims, and V by dims.
+  // The K-packed layout: K in chunks of 8 dims, V with contiguous tokens per dim.
   view = ViewOf(memory.data(), 128);
   view.dim_chunk = 8;
   view.dim_chunk_stride = 16 * 8;
@@ -67,7 +67,7 @@ TEST(KernelKeyTest, ViewsOfWholeChunksAreReadInChunks) {
 TEST(KernelKeyTest, LoadingIsDirectUnlessSomethingNeedsAConversion) {
   EXPECT_EQ(LoadingOf(Kv()), KvLoading::kDirect);
   EXPECT_EQ(LoadingOf(Kv(128, DType::kFp8E4M3)), KvLoading::kFp8);
-  EXPECT_EQ(LoadingOf(Kv(128, DType::kFloat16)), KvLoading::kConverted);  // q of bfloat16
+  EXPECT_EQ(LoadingOf(Kv(128, DType::kFloat16)), KvLoading::kConverted);  // q is bfloat16
   EXPECT_EQ(LoadingOf(Kv(), Layer(), {}, {.products = DType::kFloat32}), KvLoading::kConverted);
   EXPECT_EQ(LoadingOf(Kv(), Layer(), {}, {.products = DType::kBFloat16}), KvLoading::kDirect);
   EXPECT_EQ(LoadingOf(Kv(), Layer(), {.has_new_keys = true}), KvLoading::kConverted);

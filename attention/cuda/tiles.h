@@ -1,22 +1,24 @@
-// The attention kernels of CUDA as data. kAttentionKernels lists every kernel with its tile, its way of
-// loading keys, and the shared memory that it needs. Plans of work maps, the dispatch and the
+// The CUDA attention kernels as data. kAttentionKernels lists every kernel with its tile, its way
+// of loading keys, and its shared memory. Plans of tile schedules, the dispatch and the
 // instantiations of the kernels use this table.
 //
-// A tile is `rows` rows of q (queries times the heads of a group) against steps of keys. Its CTA
-// has warps_m x warps_d x warps_n warps of 16 rows each: the warps_m x warps_d warps of a group
-// share a step of `keys` keys, and the warps_n groups alternate steps. warps_d warps have the same
-// rows and divide the dims of Q K^T and the columns of P V.
+// A tile is `rows` query rows (queries times the q heads of a KV head) that are processed against
+// KV tiles of `keys` keys. Its CTA has warps_m x warps_d x warps_n warps of 16 rows each. The
+// warps_m x warps_d warps of a warp group share a KV tile, and the warps_n warp groups process
+// alternate KV tiles. The warps_d warps with the same rows divide the dims of Q K^T and the columns
+// of P V among them.
 //
-//   decode:  1 x 1 x 4 warps, 16 keys a warp: every warp loads its own keys, no barrier in the loop
-//   verify:  2 x 1 x 2 warps, for 17 to 32 rows: drafts to verify (5 queries of 4 heads a group are
-//            20 rows), short last chunks of prompts, decodes of more than 16 heads a group. A tile of
-//            128 rows would be nearly empty, and would run one CTA per multiprocessor; reading the
-//            cache at full speed takes two. A tile of 64 rows without whole warpgroups would be bound
-//            by its products: it reads half as many bytes per second.
-//   prefill: 8 x 1 x 1 warps, 48 or 64 keys a CTA: each key is loaded once for 128 rows; 4 x 1 x 1
-//            for head dims to 256
-//   MLA, and head dims to 512: 1 x 4 x 1 and 4 x 2 x 1 warps, since 512 columns of out are more
-//            than a warp can hold
+//   decode:  1 x 1 x 4 warps, 16 keys per warp: every warp loads separate keys, and the loop has no
+//            barrier
+//   verify:  2 x 1 x 2 warps, for 17 to 32 rows: verification of drafts (5 queries of 4 heads per
+//            group are 20 rows), short last chunks of prompts, decodes with more than 16 heads per
+//            group. A tile of 128 rows would be nearly empty, and its single CTA per SM cannot
+//            read the cache at full speed; two CTAs can. A tile of 64 rows without wgmma would be
+//            compute bound, and read half the bytes per second.
+//   prefill: 8 x 1 x 1 warps, 48 or 64 keys per CTA: each key is loaded once for 128 rows.
+//            4 x 1 x 1 warps for head dims to 256
+//   MLA, and head dims to 512: 1 x 4 x 1 and 4 x 2 x 1 warps, because one warp cannot hold 512
+//            columns of out
 //
 // No CUDA. Thread safety: const data.
 
@@ -36,38 +38,39 @@ namespace reprise {
 // The source of V for a tile.
 enum class ValueSource : int8_t {
   kOwn,      // loaded separately from K
-  kKeyTile,  // the first columns of K: absorbed MLA
+  kKeyTile,  // the first columns of K (absorbed MLA)
 };
 
-// How keys and values reach the products.
+// The way in which keys and values are loaded for the MMA.
 enum class KvLoading : int8_t {
-  // Unconverted: K, V and q have the products' type, and heads are whole chunks of 16 bytes.
+  // Unconverted. K, V and q have the MMA type, and heads are whole 16-byte chunks.
   kDirect,
-  // Through a conversion: any type whose values the products' type holds exactly, any strides,
-  // rotary embedding, new keys from tensors.
+  // Through a conversion. Serves any type whose values the MMA type holds exactly, any strides,
+  // rotary embedding, and new keys from tensors.
   kConverted,
-  // Unconverted: K and V are fp8, and heads are whole chunks of 16 bytes. Products are in float16,
-  // which holds every value of fp8; q of 16 bits or fp8 is scaled by a power of two per row to fit.
+  // Unconverted. K and V are fp8, and heads are whole 16-byte chunks. The MMA type is float16,
+  // which holds every value of fp8. 16-bit or fp8 queries are scaled by a power of two per row to
+  // fit.
   kFp8,
 };
 
-// How a KvView can be read.
+// The way in which a KvView can be read.
 enum class KvAccess : int8_t {
-  kChunks,    // heads are whole chunks of 16 bytes at multiples of 16 bytes
+  kChunks,    // heads are whole 16-byte chunks, aligned to 16 bytes
   kElements,  // one element at a time
-  kTokens,    // a dim's tokens are contiguous: V of the K-packed layout
+  kTokens,    // the tokens of a dim are contiguous: V of the K-packed layout
 };
 
 struct AttentionTile {
-  DType dtype = DType::kFloat32;  // of the products
-  // The largest head dims that the tile serves; smaller ones are padded in shared memory.
+  DType dtype = DType::kFloat32;  // MMA type
+  // The largest head dims that the tile serves. Smaller head dims are padded in shared memory.
   int head_dim_qk = 0;
   int head_dim_v = 0;
   int warps_m = 0;
   int warps_d = 0;
   int warps_n = 0;
-  int keys = 0;         // in a step of one group of warps
-  int ctas_per_sm = 0;  // that fit on a multiprocessor together; the launch bound
+  int keys = 0;         // per KV tile of a warp group
+  int ctas_per_sm = 0;  // CTAs that fit on an SM together; the launch bound
   ValueSource values = ValueSource::kOwn;
 
   constexpr int rows() const { return warps_m * 16; }
@@ -77,53 +80,55 @@ struct AttentionTile {
 // The template that a kernel is an instance of.
 enum class KernelFamily : int8_t {
   kGeneral,    // attention/cuda/general: every combination
-  kDecode,     // attention/cuda/decode: a few rows, with the first unit prepared ahead
-  kWarpgroup,  // attention/cuda/hopper: products by whole warpgroups
-  kLatent,     // attention/cuda/latent: absorbed MLA by whole warpgroups
+  kDecode,     // attention/cuda/decode: a few rows, with a PDL prologue prefetch
+  kWarpgroup,  // attention/cuda/hopper: wgmma
+  kLatent,     // attention/cuda/latent: absorbed MLA with wgmma
 };
 
-// Rows of q of the tiles.
+// Query rows of the tiles.
 inline constexpr int kDecodeRows = 16;
 inline constexpr int kLatentRows = 64;
 inline constexpr int kWarpgroupRows = 128;
 
-// The largest head dim where V is not the first columns of K, and the largest ones where it is.
+// The largest head dim if V is separate from K, and the largest head dims if V is the first columns
+// of K.
 inline constexpr int kMaxAttentionHeadDim = 512;
 inline constexpr int kMaxLatentHeadDimQk = 576;
 inline constexpr int kMaxLatentHeadDimV = 512;
-// The largest head dim whose columns of out one warp can hold. Separate kernels serve V in K with larger
-// head dims.
+// The largest head dim for which one warp can hold all columns of out. Larger head dims with V in K
+// have separate kernels.
 inline constexpr int kMaxHeadDimOfOneWarp = 256;
 
-// The decode tile for this head dim also has a kernel with twice the groups of warps and one CTA per
-// multiprocessor, for products of 16 bits.
+// The decode tile for this head dim also has an 8-warp variant with one CTA per SM, for 16-bit MMA
+// types (IsWide() of attention/work_map/work_map.h).
 inline constexpr int kHeadDimOfWideTiles = 128;
 
 struct AttentionKernelEntry {
   AttentionTile tile;
   KvLoading loading = KvLoading::kDirect;
   KernelFamily family = KernelFamily::kGeneral;
-  // The kernel fits into this much shared memory per CTA. Every card has 99 KB, compute capability 8.0 and
-  // 9.0 have 163 KB, and 9.0 has 227 KB.
+  // Maximum shared memory per CTA, in KB. Every card has 99 KB, compute capability 8.0 and 9.0 have
+  // 163 KB, and 9.0 has 227 KB.
   int shared_kilobytes = 99;
 
-  // 2 for kernels that are tuned for one card, 1 for all others.
+  // 2 for kernels that are tuned for one card, 1 for all other kernels.
   constexpr int tier() const { return compute_capability() > 0 ? 2 : 1; }
   // The compute capability that the kernel requires; 90 means 9.0, and 0 means any.
   constexpr int compute_capability() const {
     return family == KernelFamily::kWarpgroup || family == KernelFamily::kLatent ? 90 : 0;
   }
   constexpr int shared_bytes() const { return shared_kilobytes * 1024; }
-  // Whether a CTA prepares its first unit before the kernel before this one has ended
-  // (attention/cuda/general/first_keys.cuh). Such kernels also merge in clusters and jointly, and
-  // may have wide CTAs.
+  // Whether a CTA prepares its first unit before the previous kernel has ended
+  // (attention/cuda/general/first_keys.cuh). Such kernels also combine splits in clusters and
+  // cooperatively, and may have wide CTAs.
   constexpr bool begins_ahead() const { return family == KernelFamily::kDecode; }
-  // Whether the kernel takes units that are dealt (attention/work_map/cta_units.h).
+  // Whether the kernel supports round-robin schedules (attention/work_map/cta_units.h).
   constexpr bool may_be_dealt() const {
     return tile.rows() == kWarpgroupRows && tile.head_dim_qk <= 128;
   }
-  // Whether it lets the next kernel of the stream in only after AwaitKernelBefore()
-  // (base/dependent_launch.cuh). Then the kernel for a call's other rows need not wait for its end.
+  // Whether the kernel triggers its dependents only after AwaitKernelBefore()
+  // (base/dependent_launch.cuh). The co-scheduled kernel for a call's other rows then need not wait
+  // for the end of this kernel.
   constexpr bool lets_sibling_in() const { return family == KernelFamily::kWarpgroup; }
 
   // "bfloat16.d128.rows16.direct", "bfloat16.d128.rows128.warpgroup",
@@ -144,13 +149,13 @@ inline constexpr KernelFamily kDecode = KernelFamily::kDecode;
 inline constexpr KernelFamily kWarpgroup = KernelFamily::kWarpgroup;
 inline constexpr KernelFamily kLatent = KernelFamily::kLatent;
 
-// The kernels for products in float16. Products in bfloat16 have the same kernels, without those for fp8.
+// The kernels with MMA type float16. bfloat16 has the same kernels, except for the fp8 kernels.
 //
-// Shared memory holds two stages of K and V, 64 KB for a decode. A step of fp8 keys has twice the keys of
-// a step of 16 bits, or one key per thread of the group if that is less. On an H200 two CTAs of a decode
-// per multiprocessor read as quickly as three, and leave fewer pieces to merge. The warpgroup kernels for
-// more than 128 columns of V have steps of 64 keys, because logits of 128 keys would not fit into the
-// registers.
+// Shared memory holds two stages of K and V, 64 KB for a decode. A KV tile of fp8 keys has twice
+// the keys of a 16-bit KV tile, but at most one key per thread of the warp group. On an H200, two
+// decode CTAs per SM read as fast as three, and produce fewer splits to combine. The warpgroup
+// kernels for head_dim_v > 128 have KV tiles of 64 keys, because the logits of 128 keys do not fit
+// into the registers.
 inline constexpr AttentionKernelEntry kOf16Bits[] = {
     {{kHalf, 64, 64, 8, 1, 1, 128, 1}, kDirect, kWarpgroup, 227},
     {{kHalf, 64, 64, 8, 1, 1, 128, 1}, kFp8, kWarpgroup, 227},
@@ -188,7 +193,7 @@ inline constexpr AttentionKernelEntry kOf16Bits[] = {
     {{kHalf, 256, 256, 4, 1, 1, 64, 2}, kFp8, kGeneral, 99},
     {{kHalf, 256, 256, 4, 1, 1, 32, 2}, kConverted, kGeneral, 99},
 
-    // Before those for head dims to 512, which also serve V in K.
+    // These come before the kernels for head dims to 512, which also serve V in K.
     {{kHalf, 576, 512, 1, 4, 1, 32, 2, kInKeys}, kDirect, kGeneral, 99},
     {{kHalf, 576, 512, 1, 4, 1, 64, 2, kInKeys}, kFp8, kGeneral, 99},
     {{kHalf, 576, 512, 1, 4, 1, 32, 2, kInKeys}, kConverted, kGeneral, 99},
@@ -237,8 +242,9 @@ constexpr std::array<AttentionKernelEntry, kNumKernels> All() {
 
 }  // namespace kernel_rows
 
-// All kernels, in the order of preference for calls that several tiles of equal rows serve. Tuned kernels
-// come first, smaller head dims before larger ones, and kernels that do not convert before the others.
+// All kernels, in order of preference among kernels with equal rows. Tuned kernels come first,
+// smaller head dims come before larger head dims, and kernels that do not convert come before
+// kernels that convert.
 inline constexpr std::array<AttentionKernelEntry, kernel_rows::kNumKernels> kAttentionKernels =
     kernel_rows::All();
 
@@ -255,8 +261,8 @@ constexpr int KernelIndex(DType dtype, int head_dim_qk, int rows, KvLoading load
   return -1;
 }
 
-// The type in which q of `q_dtype` is multiplied unless the cache's type decides otherwise: fp8
-// becomes bfloat16, which holds every value of it.
+// The MMA type for q of `q_dtype`, unless the cache's type decides otherwise. fp8 becomes bfloat16,
+// which holds every value of fp8.
 constexpr DType ProductType(DType q_dtype) { return IsFp8(q_dtype) ? DType::kBFloat16 : q_dtype; }
 
 }  // namespace reprise

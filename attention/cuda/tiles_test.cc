@@ -64,7 +64,7 @@ TEST(TilesTest, TilesToVerifyDifferFromADecodesInWarpsAndKeysOnly) {
     ASSERT_GE(index, 0) << kernel.name();
     const AttentionTile& decode = kAttentionKernels[index].tile;
     EXPECT_EQ(tile.head_dim_v, decode.head_dim_v);
-    // Both keep the same number of bytes in flight.
+    // Both tiles have the same number of bytes in flight.
     if (kernel.loading == KvLoading::kDirect) {
       EXPECT_EQ(tile.keys * tile.warps_n, decode.keys * decode.warps_n);
     }
