@@ -11,11 +11,11 @@
 // other kernel uses the schedule at the same time.
 //
 // Errors, returned before anything is launched:
-//   InvalidArgument   The schedule was not made, or was planned for other sizes; or `work` belongs to
-//                     another batch or to a narrower window (CheckBatchWork()).
-//   Unimplemented     No kernel serves the dtypes and head dims (attention/cuda/attention_dispatch.h);
-//                     the message gives the supported ones. Also in builds without CUDA.
-//   Internal          A launch fails.
+//   InvalidArgument  The schedule was not made, or was planned for other sizes; or `work` belongs
+//                    to another batch or to a narrower window (CheckBatchWork()).
+//   Unimplemented    No kernel serves the dtypes and head dims; the message gives the supported
+//                    ones (attention/cuda/attention_dispatch.h). Also in builds without CUDA.
+//   Internal         A launch fails.
 
 #ifndef REPRISE_ATTENTION_CUDA_ATTENTION_CUDA_H_
 #define REPRISE_ATTENTION_CUDA_ATTENTION_CUDA_H_

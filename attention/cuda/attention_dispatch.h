@@ -49,7 +49,7 @@ struct AttentionKernelKey {
   int max_tier = 2;  // 1 excludes all tuned kernels
 };
 
-// Errors: Unimplemented. The message gives what is supported, from the rule that excludes the
+// Errors: Unimplemented. The message gives the supported options, from the rule that excludes the
 // nearest kernel.
 absl::StatusOr<const AttentionKernelEntry*> FindAttentionKernel(const AttentionKernelKey& key);
 

@@ -1,6 +1,5 @@
-// Tests the kernels for a few queries per row (KernelFamily::kDecode): cases with 17 to 32 query
-// rows, with one, a few and many splits. Only these kernels serve such cases, unless the capacities
-// differ. Small, for compute-sanitizer.
+// Tests the kernels for a few queries per row (KernelFamily::kDecode) in cases with 17 to 32 query
+// rows, with one, a few and many splits. Small, for compute-sanitizer.
 
 #include <cstdint>
 #include <string>

@@ -111,9 +111,9 @@ __device__ __forceinline__ void AttendStep(const TileContext<Traits>& tile,
 }
 
 // Attends to one KV tile on the fast path, which has few instructions. Nearly all KV tiles take it.
-// REQUIRES: some row of the warp sees every key of the KV tile that belongs to the item; logits are
-// dot products times a positive scale (AreOnlyScaled()). Keys past the item's last key are zeros in
-// shared memory.
+// REQUIRES: each key of the KV tile that belongs to the item is seen by at least one row of the
+// warp; logits are dot products times a positive scale (AreOnlyScaled()). Keys past the item's last
+// key are zeros in shared memory.
 template <typename Traits>
 __device__ __forceinline__ void AttendPlainStep(const TileContext<Traits>& tile,
                                                 const WarpKeys& seen, const float (&scale)[2],
@@ -239,10 +239,6 @@ __device__ __forceinline__ void AttendSteps(const TileContext<Traits>& tile,
 // this chain. q is requested while the block table entries are loading, or, in kernels with a PDL
 // prologue, after the first KV tile. The wait for q comes after the copies to all stages have been
 // started.
-//
-// The first keys wait for a chain of loads: the item, the block table, the keys. Nothing else is in
-// this chain: q is requested while the table is loading, or behind the first keys if their places
-// are noted, and awaited once all stages are under way.
 template <typename Traits>
 __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const WorkUnit& unit,
                                            const FirstKeys<Traits>& noted,
@@ -459,8 +455,8 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
   }
 }
 
-// Sets out to 0 and lse to -inf for tokens `first` and later, which belong to no row. Writes the
-// block scales of these tokens, too.
+// Sets out to 0 and lse to -inf for tokens `first` and later, which belong to no row. Also writes
+// the block scales of these tokens.
 template <typename Traits>
 __device__ __noinline__ void ClearTokens(const AttentionKernelParams& p, int first) {
   const int64_t cta = blockIdx.y * gridDim.x + blockIdx.x;

@@ -12,7 +12,8 @@
 // 3. prefetches the first keys into the L2 cache, at most 26 MB per launch on an H200. It does not
 //    read them, and later writes update the L2 cache.
 //
-// All other reads, and all reads through the L1 cache, come after AwaitKernelBefore().
+// All other reads come after AwaitKernelBefore(), and so do reads of the block table through the L1
+// cache.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_FIRST_KEYS_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_FIRST_KEYS_CUH_

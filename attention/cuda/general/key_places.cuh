@@ -2,9 +2,8 @@
 // batches, in a single block of all keys.
 //
 // One thread per key reads the block table (Find) and records the key's address in shared memory
-// (Note) for the loaders. The three stages are pipelined so that no thread waits for the block
-// table: the table is read one KV tile before the address is recorded, and the address is recorded
-// one KV tile before the copies are started.
+// (Note) for the loaders. Find() runs one KV tile earlier than Note(), so no thread waits for the
+// block table. A group barrier separates Note() from the copies.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_

@@ -28,8 +28,8 @@ __device__ __forceinline__ float Exp2(float x) {
 }
 
 // Softmax weights go up to 2^kWeightBits. float16 has few values far below 1, and many keys with
-// small weights may add up to a large part of the sum. kWeightBits is 0 if ScaleNewKeys() may scale
-// weights afterwards (Traits::kConverts).
+// small weights may add up to a large part of the sum. kWeightBits is 0 for other types, and if
+// ScaleNewKeys() may scale weights afterwards (Traits::kConverts).
 template <typename Traits>
 inline constexpr float kWeightBits =
     std::is_same_v<typename Traits::Element, __half> && !Traits::kConverts ? 15.0f : 0.0f;

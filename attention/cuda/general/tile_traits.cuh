@@ -64,7 +64,7 @@ struct TileTraits {
   static constexpr int kOffsetSteps = kConverts ? 3 : kStages;  // KV tiles with recorded addresses
 
   // Shared memory is addressed in 16-byte chunks. The chunks of a row are swizzled by the row
-  // index, so that the chunks c of eight consecutive rows are in different banks.
+  // index, so that eight consecutive rows have chunk c in different banks.
   static constexpr int kChunk = 16 / static_cast<int>(sizeof(Element));  // elements
   static constexpr int kKeyChunks = kHeadDimQk / kChunk;                 // per row of Q and K
   static constexpr int kValueChunks = kHeadDimV / kChunk;                // per row of V
@@ -117,8 +117,8 @@ struct TileTraits {
     return row * kKeyChunks + (chunk ^ (row & 7));
   }
   // Index of a chunk of a row of Q or K: half `half` of 16-dim slice `step` of warp `part`, of the
-  // kWarpsD warps with the same rows. The slices of these warps are interleaved, so all reads of a
-  // warp differ only in the `step` term.
+  // kWarpsD warps with the same rows. The slices of these warps are interleaved, so a lane's reads
+  // of one row differ only in the `step` term.
   static __device__ __forceinline__ int DimsChunkAt(int row, int part, int step, int half) {
     const int chunk = step * kWarpsD * 2;
     return row * kKeyChunks + (chunk & ~7) + ((chunk & 7) ^ ((part * 2 + half) ^ (row & 7)));

@@ -71,8 +71,8 @@ __device__ __forceinline__ int64_t OutAt(const AttentionKernelParams& p, const T
   return row.token * p.out_token_stride + row.q_head * p.out_head_stride;
 }
 
-// Stores any type of out, and rows that are not aligned. Not inlined: aligned rows in the MMA type
-// do not need it.
+// Writes 4 columns of out in any type, aligned or not. Not inlined, because StoreColumns() serves
+// the common case.
 template <typename Traits>
 __device__ __noinline__ void StoreColumnsAs(const AttentionKernelParams& p, int64_t at, int column,
                                             float4 columns) {

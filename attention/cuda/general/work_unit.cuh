@@ -1,5 +1,5 @@
-// A unit, the work of a CTA: an item of the tile schedule for one head tile, with the values of its
-// row.
+// A unit is what a CTA processes at a time: an item of the tile schedule for one head tile, with
+// the values of the item's row.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_WORK_UNIT_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_WORK_UNIT_CUH_
@@ -59,7 +59,7 @@ __device__ __forceinline__ void CompleteUnit(const AttentionKernelParams& p, int
   unit.v_scale = 1.0f;
   unit.new_k_factor = unit.new_v_factor = 1.0f;
   if (unit.item.row == kSharedRow) return;  // each of its rows has different scales
-  // An item without keys is a padded row, whose other fields are unspecified.
+  // An item without keys may belong to a padded row, whose other fields are unspecified.
   if (unit.item.key_begin == unit.item.key_end && unit.item.num_shared_partials == 0) return;
   const int table_row = unit.item.table_row;
   const float k_scale = ScaleAt(p.k_scale, table_row, kv_head);

@@ -36,8 +36,8 @@
 
 namespace reprise {
 
-// The ping-pong order in which the two consumer warpgroups start MMAs. Used for units that have
-// rows for both warpgroups. Each warpgroup has a named barrier, with kThreads arrivals:
+// The ping-pong order in which the two consumer warpgroups start MMAs. Used for plain units in
+// which both warpgroups have rows. Each warpgroup has a named barrier, with kThreads arrivals:
 // 1. Begin(): warpgroup 1 arrives at the barrier of warpgroup 0, so warpgroup 0 starts first.
 // 2. Await(): a warpgroup waits at its own barrier until the other warpgroup has arrived there.
 // 3. The warpgroup starts its MMAs.

@@ -13,11 +13,11 @@
 //
 // The protocol of one tile of a ring (keys, values or queries):
 // 1. AwaitRoom(): the producer waits until the stage is empty. If it has to wait, it first
-//    announces the tile before.
+//    announces the previous tile.
 // 2. The threads start their copies of the tile.
-// 3. EndCopy(): each thread waits for its copies of the tile before, converts them to the MMA type
-//    (KvLoading::kFp8, warpgroup_conversion.cuh), issues a proxy fence, and arrives at the full
-//    barrier of that tile. The copies of the new tile stay in flight.
+// 3. EndCopy(): each thread waits for its copies of the previous tile, converts them to the MMA
+//    type (KvLoading::kFp8, warpgroup_conversion.cuh), issues a proxy fence, and arrives at the
+//    full barrier of that tile. The copies of the new tile stay in flight.
 // 4. The consumers wait at the full barrier, and can then use the tile in MMAs.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_LOADER_CUH_
@@ -249,7 +249,7 @@ class WarpgroupLoader {
     }
     __syncwarp();  // also makes the recorded addresses visible
   }
-  // Ends fill n of a ring, after its copies have been started, and announces the tile before.
+  // Ends fill n of a ring, after its copies have been started, and announces the previous tile.
   // `queries`: the number of the unit if the tile holds its queries, otherwise -1.
   template <typename Ring>
   __device__ __forceinline__ void EndCopy(Ring& ring, int n, const uint4* tile, int queries = -1) {
@@ -412,7 +412,7 @@ class WarpgroupLoader {
     if (num_keys > 0) copy_values(step, num_keys);
     const bool is_next_last = !is_next_prepared;
     prepare_next();
-    // The next unit's first block table entries are read next, so wait for them.
+    // Waits for the next unit's first block table entries, which are read next.
     if (!kQueriesAhead && is_next_last) Announce<0>();
   }
 

@@ -1,7 +1,7 @@
 // The register epilogue of the absorbed MLA kernel: writes accumulators to out and lse, or to a
-// partial, and combines partials. Differs from warpgroup_results.cuh in two ways: the columns of a
-// row are in two warps, and partials are so large (128 KB) that many splits are combined in two
-// levels by several CTAs.
+// partial, and combines partials. Two things differ from warpgroup_results.cuh. The columns of a
+// row are in two warps. A partial has 128 KB, so several CTAs combine a large number of splits in
+// two levels.
 
 #ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
 #define REPRISE_ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
