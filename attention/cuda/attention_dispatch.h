@@ -53,9 +53,9 @@ struct AttentionKernelKey {
 // nearest kernel.
 absl::StatusOr<const AttentionKernelEntry*> FindAttentionKernel(const AttentionKernelKey& key);
 
-// Returns one line per kernel: "tier 1 bfloat16.d128.rows16.direct head dims <= 128, 128 16 rows 1
-// x 1 x 4 warps ...". The last column is the shared memory of a CTA. docs/kernels.md contains this
-// table.
+// Returns one line per kernel, which ends with the shared memory of a CTA. docs/kernels.md contains
+// this table.
+//   tier 1  bfloat16.d128.rows16.direct  head dims <= 128, 128  16 rows  1 x 1 x 4 warps ...
 std::string AttentionKernelTable();
 
 // Returns one line per kernel: its name, and "serves" or the rule that excludes it.

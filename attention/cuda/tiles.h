@@ -107,11 +107,11 @@ struct AttentionKernelEntry {
   AttentionTile tile;
   KvLoading loading = KvLoading::kDirect;
   KernelFamily family = KernelFamily::kGeneral;
-  // Maximum shared memory per CTA, in KB. Every card has 99 KB, compute capability 8.0 and 9.0 have
-  // 163 KB, and 9.0 has 227 KB.
+  // Upper bound of the kernel's shared memory per CTA, in KB. Every card has at least 99 KB per
+  // CTA, compute capability 8.0 has 163 KB, and 9.0 has 227 KB.
   int shared_kilobytes = 99;
 
-  // 2 for kernels that are tuned for one card, 1 for all other kernels.
+  // 2 for kernels that are tuned for one card, otherwise 1.
   constexpr int tier() const { return compute_capability() > 0 ? 2 : 1; }
   // The compute capability that the kernel requires; 90 means 9.0, and 0 means any.
   constexpr int compute_capability() const {

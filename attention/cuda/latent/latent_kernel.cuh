@@ -25,8 +25,8 @@
 //
 // In step 3 the second accumulation warpgroup first waits for the logits of KV tile i + 1, if its
 // keys have arrived. This keeps the tensor cores busy while the softmax warpgroup computes P(i +
-// 1). (DeepSeek's FlashMLA has no third warpgroup for this: its two warpgroups compute the weights
-// of alternate KV tiles. "A Deep-Dive Into the New Flash MLA Kernel", 2025.)
+// 1). (DeepSeek's FlashMLA has no separate softmax warpgroup: its two warpgroups compute the
+// weights of alternate KV tiles. "A Deep-Dive Into the New Flash MLA Kernel", 2025.)
 //
 // The accumulation warpgroups write results and combine partials while the other warpgroups process
 // the next unit.
