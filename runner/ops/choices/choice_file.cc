@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kForm[] = "reprise choices 1\n";
 
-// FNV-1a. To find damage, not malice.
+// FNV-1a. Detects damage, not deliberate changes.
 uint64_t Checksum(const std::string& text) {
   uint64_t sum = 0xcbf29ce484222325u;
   for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
@@ -33,7 +33,7 @@ bool IsText(const std::string& text) {
   return !text.empty() && text.find_first_of("\t\r\n") == std::string::npos;
 }
 
-// nullopt: there is no such file, or it cannot be read.
+// Returns nullopt if the file does not exist or cannot be read.
 std::optional<std::string> ReadAll(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::nullopt;
@@ -57,7 +57,7 @@ std::optional<ChoiceTexts> internal::ParseChoices(const std::string& text) {
   if (!absl::StartsWith(text, kForm)) return std::nullopt;
   ChoiceTexts choices;
   std::vector<std::string> lines = absl::StrSplit(text.substr(sizeof(kForm) - 1), '\n');
-  // What follows the last line's end.
+  // A non-empty last element means that the last line has no line end.
   if (!lines.back().empty()) return std::nullopt;
   lines.pop_back();
   for (const std::string& line : lines) {
@@ -65,7 +65,7 @@ std::optional<ChoiceTexts> internal::ParseChoices(const std::string& text) {
     if (parts.size() != 3) return std::nullopt;
     choices[parts[0]] = parts[1];
   }
-  // Order, checksums and the texts themselves.
+  // Also verifies the order, the checksums and the texts themselves.
   if (FormatChoices(choices) != text) return std::nullopt;
   return choices;
 }
@@ -79,7 +79,7 @@ void ChoiceFile::Read() {
   if (std::optional<ChoiceTexts> choices = internal::ParseChoices(*text)) {
     choices_ = *std::move(choices);
   } else if (!has_warned_) {
-    LOG(WARNING) << path_ << " is damaged, or no file of choices: it is ignored";
+    LOG(WARNING) << path_ << " is damaged or not a choice file, and is ignored";
     has_warned_ = true;
   }
 }
@@ -93,8 +93,8 @@ std::optional<std::string> ChoiceFile::Find(const std::string& key) const {
 absl::StatusOr<std::string> ChoiceFile::Put(const std::string& key, const std::string& choice) {
   for (const auto& [name, text] : {std::pair("key", &key), std::pair("choice", &choice)}) {
     if (!IsText(*text)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, " must be a text without tabs and line ends: got \"", *text, "\""));
+      return absl::InvalidArgumentError(absl::StrCat(
+          name, " must not be empty or contain tabs or line ends: got \"", *text, "\""));
     }
   }
   Read();

@@ -1,15 +1,16 @@
-// A file of choices that were made by measurement, so that later processes make the same ones: a
-// text for each key. Several processes may use one file at the same time.
+// A file that stores choices made by measurement, as a text for each key, so that later processes
+// make the same choices. Several processes may use one file at the same time.
 //
 //   ChoiceFile file("/var/cache/reprise/linear_choices");
 //   if (std::optional<std::string> choice = file.Find(key)) ...
 //   REPRISE_RETURN_IF_ERROR(file.Put(key, choice));
 //
-// The file is text: a line that names its form, then a line for each choice, of the key, the choice
-// and a checksum of both, separated by tabs. A file that does not exist is empty. One that is
-// damaged is taken as empty, with one warning, and replaced by the next Put(). No LibTorch.
+// The file is text. The first line names the format. Each further line holds a key, a choice and a
+// checksum of both, separated by tabs. A file that does not exist counts as empty. A damaged file
+// also counts as empty: it causes one warning, and the next Put() replaces it. Does not depend on
+// LibTorch.
 //
-// Thread safety: none for an object.
+// Thread safety: not thread-safe.
 
 #ifndef REPRISE_RUNNER_OPS_CHOICES_CHOICE_FILE_H_
 #define REPRISE_RUNNER_OPS_CHOICES_CHOICE_FILE_H_
@@ -27,17 +28,18 @@ using ChoiceTexts = std::map<std::string, std::string>;
 
 class ChoiceFile {
  public:
-  // Reads the file at `path`; the folder need not exist yet.
+  // Reads the file at `path`. The folder does not have to exist yet.
   explicit ChoiceFile(std::string path);
 
-  // As of the last time the file was read: at first, and by Put().
+  // Returns the choice for `key` as of the last read of the file, by the constructor or by Put(),
+  // or nullopt.
   std::optional<std::string> Find(const std::string& key) const;
 
-  // Adds the choice to what the file holds now, unless it has one for the key, and replaces the
-  // file at once: who reads it meanwhile finds the old or the new one. Of two processes that put at
-  // the same time, the choice of one may be lost. Returns the choice that the file has for the key.
-  // Errors: InvalidArgument if a text is empty or has tabs or line ends; Unavailable, naming the
-  // path, if the file cannot be written.
+  // Reads the file, adds the choice unless the file has one for the key, and replaces the file
+  // atomically: concurrent readers find either the old or the new file. If two processes call Put()
+  // at the same time, the choice of one may be lost. Returns the choice that the file has for the
+  // key. Errors: InvalidArgument if a text is empty or contains tabs or line ends; Unavailable,
+  // naming the path, if the file cannot be written.
   absl::StatusOr<std::string> Put(const std::string& key, const std::string& choice);
 
   const std::string& path() const { return path_; }
@@ -52,7 +54,7 @@ class ChoiceFile {
 
 namespace internal {
 std::string FormatChoices(const ChoiceTexts& choices);
-// nullopt if the text is not exactly what FormatChoices() makes of some choices.
+// Returns nullopt if the text is not the exact output of FormatChoices() for some choices.
 std::optional<ChoiceTexts> ParseChoices(const std::string& text);
 }  // namespace internal
 

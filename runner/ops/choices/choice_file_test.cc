@@ -54,7 +54,7 @@ TEST_F(ChoiceFileTest, KeepsChoicesForWhoOpensItLater) {
   EXPECT_EQ(later.Find("a"), "1 2");
   EXPECT_EQ(later.Find("b"), "3");
   EXPECT_EQ(later.Find("c"), std::nullopt);
-  // Nothing else is left in the folder.
+  // The folder contains no other file.
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder_ + "/below")) {
     EXPECT_EQ(entry.path().string(), Path());
@@ -69,7 +69,7 @@ TEST_F(ChoiceFileTest, AChoiceThatAnotherMadeStaysAndIsReturned) {
   ASSERT_EQ(*other.Put("b", "theirs"), "theirs");
   ASSERT_EQ(*other.Put("a", "late"), "mine");
   EXPECT_EQ(other.Find("a"), "mine");
-  EXPECT_EQ(one.Find("b"), std::nullopt);  // read before it was put
+  EXPECT_EQ(one.Find("b"), std::nullopt);  // read before Put()
   EXPECT_EQ(*one.Put("b", "late"), "theirs");
 }
 
@@ -83,7 +83,7 @@ TEST_F(ChoiceFileTest, AProcessFindsWhatAnotherPut) {
     _exit(0);
   }
   ASSERT_GT(child, 0);
-  // Meanwhile the file is always whole.
+  // The file is valid at any time.
   int status = 0;
   while (waitpid(child, &status, WNOHANG) == 0) {
     if (!std::filesystem::exists(Path())) continue;
@@ -114,7 +114,7 @@ TEST_F(ChoiceFileTest, DamageAtAnyPlaceIsFoundWarnedOfOnceAndMended) {
     }
     if (place < sound.size()) {
       const auto cut = internal::ParseChoices(sound.substr(0, place));
-      // Cut at the end of a line it is a sound file of fewer choices.
+      // A cut at the end of a line leaves a valid file with fewer choices.
       EXPECT_EQ(cut.has_value(), place > 0 && sound[place - 1] == '\n') << place;
     }
   }

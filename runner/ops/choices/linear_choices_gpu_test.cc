@@ -1,4 +1,4 @@
-// Products of two processes that share a file of choices.
+// GEMMs of two processes that share a choice file.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -28,7 +28,7 @@ constexpr char kChoicesVariable[] = "REPRISE_TEST_CHOICES";
 constexpr char kBitsVariable[] = "REPRISE_TEST_BITS";
 constexpr int64_t kRows[] = {1, 8, 16, 32, 48, 100};
 
-// [rows, columns] bfloat16 of the device, the same in each process.
+// Returns [rows, columns] bfloat16 on the device, equal in each process.
 at::Tensor Values(int64_t rows, int64_t columns, double step) {
   return at::arange(rows * columns, at::TensorOptions(c10::kCUDA).dtype(at::kDouble))
       .mul(step)
@@ -39,7 +39,7 @@ at::Tensor Values(int64_t rows, int64_t columns, double step) {
 
 struct Products {
   std::vector<LinearChoice> choices;
-  std::string bits;  // of the results
+  std::string bits;  // bytes of the results
 };
 
 Products Multiply(const std::string& file) {
@@ -69,14 +69,14 @@ class LinearChoicesTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  std::string path_;  // of this process: parts of a divided run have files of their own
+  std::string path_;  // per process, because shards of a test run need separate files
 };
 
-// Run by ProcessesThatShareAFileComputeTheSameBits as another process.
+// A helper: the next test runs it in a child process.
 TEST_F(LinearChoicesTest, OfAnotherProcess) {
   const char* const choices = std::getenv(kChoicesVariable);
   const char* const bits = std::getenv(kBitsVariable);
-  if (choices == nullptr || bits == nullptr) GTEST_SKIP() << "no process asked for it";
+  if (choices == nullptr || bits == nullptr) GTEST_SKIP() << "only runs in a child process";
   const Products products = Multiply(choices);
   for (const LinearChoice& choice : products.choices) {
     EXPECT_EQ(choice.source, LinearChoice::Source::kRemembered) << ToString(choice);
@@ -93,10 +93,10 @@ TEST_F(LinearChoicesTest, ProcessesThatShareAFileComputeTheSameBits) {
   const std::string bits_path = path_ + ".bits";
   const pid_t child = fork();
   if (child == 0) {
-    // A new program: nothing of this one's state of the device is used.
+    // A new program, which does not reuse the device state of this process.
     setenv(kChoicesVariable, path_.c_str(), 1);
     setenv(kBitsVariable, bits_path.c_str(), 1);
-    // The one case is not in every part of a run that is divided.
+    // With sharding, the shard might exclude the only test case.
     unsetenv("GTEST_TOTAL_SHARDS");
     unsetenv("GTEST_SHARD_INDEX");
     execl("/proc/self/exe", "test", "--gtest_filter=LinearChoicesTest.OfAnotherProcess",

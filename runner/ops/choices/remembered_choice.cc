@@ -11,7 +11,7 @@
 namespace reprise {
 namespace {
 
-constexpr size_t kFields = 6;  // in front of the algorithm
+constexpr size_t kFields = 6;  // fields before the algorithm
 
 }  // namespace
 
@@ -49,7 +49,7 @@ std::optional<RememberedChoice> RememberedChoiceFrom(const std::string& text) {
     choice.skinny_strip = numbers[0];
     if (choice.skinny_strip < 1 || choice.skinny_strip > kMaxSkinnyStrip) return std::nullopt;
   }
-  // All that is left over, and each number, must be as it is written.
+  // The text must not contain anything else, and each number must be in its canonical form.
   if (ToText(choice) != text) return std::nullopt;
   return choice;
 }

@@ -1,5 +1,4 @@
-// The choice of an algorithm for a matrix product as a text, for a ChoiceFile. No LibTorch, no
-// CUDA.
+// The choice of a GEMM algorithm as a text, for a ChoiceFile. Does not depend on LibTorch or CUDA.
 //
 // Thread safety: pure functions.
 
@@ -16,17 +15,18 @@
 namespace reprise {
 
 struct RememberedChoice {
-  std::array<uint64_t, 8> algorithm = {};  // a cublasLtMatmulAlgo_t, of one version of the library
+  std::array<uint64_t, 8> algorithm = {};  // a cublasLtMatmulAlgo_t of one library version
   int skinny_strip = 0;                    // as in LinearChoice
   std::optional<TileForm> tile_form = std::nullopt;
 
   friend bool operator==(const RememberedChoice&, const RememberedChoice&) = default;
 };
 
-// "tiles 2 1 4 1, 000000000000001f ...".
+// Returns a text such as "tiles 2 1 4 1, 000000000000001f ...".
 std::string ToText(const RememberedChoice& choice);
 
-// nullopt if the text is not what ToText() makes of a choice with a strip and a form that exist.
+// Returns nullopt unless the text is the output of ToText() for a choice whose strip and form
+// exist.
 std::optional<RememberedChoice> RememberedChoiceFrom(const std::string& text);
 
 }  // namespace reprise
