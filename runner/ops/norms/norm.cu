@@ -1,25 +1,26 @@
 // Root-mean-square norm and layer norm of rows, with or without a residual.
 //
-// One CTA a row; the number of threads depends on `size` alone, so that the same row gives the same
-// bits in any batch.
+// One CTA per row. The number of threads depends only on `size`, so a row's result is bitwise
+// independent of the batch.
 //
 // RmsNormKernel makes two passes. Pass 1 adds the residual (if any), stores the sum and accumulates
-// squares; pass 2 scales and writes it. Each thread keeps its first vector of the row and of the
-// weight in registers between the passes, which covers rows up to 8192 bfloat16; it reads the rest
-// again, from L1. It reads in pass 2 what it wrote in pass 1, so `out` may be `x`.
+// squares; pass 2 scales the row and writes it. Each thread keeps its first vector of the row and
+// of the weight in registers between the passes, which covers rows up to 8192 bfloat16; it reads
+// further vectors again, from L1. In pass 2 a thread reads only elements that it wrote in pass 1,
+// so `out` may be `x`.
 //
-// LayerNormKernel makes three: the sum (with a residual, the row of sums is stored in `out` first),
-// the squares of differences to the mean, and the result. Passes 2 and 3 read from L1 what the
-// thread itself read or wrote in pass 1, so `out` may be `x` or the residual.
+// LayerNormKernel makes three passes: the sum (with a residual, the row of sums is first stored in
+// `out`), the squares of the differences to the mean, and the result. In passes 2 and 3, a thread
+// reads from L1 the elements that it read or wrote in pass 1, so `out` may be `x` or the residual.
 //
-// Bound: bytes. A row moves 2 * size elements; with a residual an RMS norm moves 4 * size and a
-// layer norm 3 * size. Weight and bias come from L2. RMS norm of 256 rows of 4096 bfloat16 with a
-// residual: 8 MB, 2 us at 4 TB/s. Smaller batches cost the launch, of which an RMS norm hides most
-// (base/dependent_launch.cuh), and one chain of load, reduction and store; a layer norm has two
-// reductions.
+// Bound: bytes. A row moves 2 * size elements; with a residual, an RMS norm moves 4 * size and a
+// layer norm 3 * size. Weight and bias come from L2. An RMS norm of 256 rows of 4096 bfloat16 with
+// a residual moves 8 MB, 2 us at 4 TB/s. Smaller batches cost the launch, most of which an RMS norm
+// hides (base/dependent_launch.cuh), and one chain of load, reduction and store; a layer norm has
+// two reductions.
 //
 //   T         float, __half, __nv_bfloat16
-//   kVector   elements a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
+//   kVector   elements per load: a vector of 16 bytes, or 1 element if rows are not aligned
 
 #include "reprise/base/cuda_status.h"
 #include "reprise/base/dependent_launch.cuh"
@@ -30,7 +31,8 @@
 namespace reprise {
 namespace {
 
-// Vector `i` of the row to be normalised: of x, or of the sum with the residual, which it stores.
+// Returns vector `i` of the row to be normalised: of x, or of the sum with the residual, which this
+// function also stores in `residual`.
 template <typename T, int kVector, bool kResidual>
 __device__ Vector<T, kVector> LoadSummed(const T* x, T* residual, int i) {
   Vector<T, kVector> v = LoadVector<T, kVector>(x + i * kVector);
@@ -57,7 +59,7 @@ __global__ void RmsNormKernel(NormArgs args) {
   const int num_vectors = args.size / kVector;
   const int first = threadIdx.x;
   const bool has_first = first < num_vectors;
-  // A prefetch reads nothing, so the kernel before may still write the weight.
+  // A prefetch does not return data, so the previous kernel may still write the weight.
   if (has_first) PrefetchToL2(weight + first * kVector);
 
   AwaitKernelBefore();

@@ -1,4 +1,4 @@
-// What the CPU and the GPU form of runner/ops/norm.h share. No LibTorch.
+// Shared by the CPU and the GPU implementation of runner/ops/norm.h. Does not depend on LibTorch.
 
 #ifndef REPRISE_RUNNER_OPS_NORMS_NORM_ARGS_H_
 #define REPRISE_RUNNER_OPS_NORMS_NORM_ARGS_H_
@@ -18,13 +18,13 @@ enum class NormKind : int8_t {
   kLayer,       // LayerNorm()
 };
 
-// Strides are in elements, from row to row.
+// Strides are in elements between rows.
 struct NormArgs {
   NormKind kind = NormKind::kRms;
-  DType dtype = DType::kFloat32;  // of all arrays: float32, float16 or bfloat16
+  DType dtype = DType::kFloat32;  // all arrays: float32, float16 or bfloat16
   const void* x = nullptr;        // [num_rows, size]
   int64_t x_stride = 0;
-  // [num_rows, size]; null: none. x + residual is normalised. The sum of an RMS norm is stored
+  // [num_rows, size]; null: no residual. x + residual is normalised. An RMS norm stores the sum
   // here; a layer norm does not write it.
   void* residual = nullptr;
   int64_t residual_stride = 0;
@@ -37,7 +37,7 @@ struct NormArgs {
   float eps = 0;
 };
 
-// Enqueues the kernel. REQUIRES: arguments as the functions of norm.h check them. Errors: those of
+// Enqueues the kernel. REQUIRES: the arguments pass the checks of norm.h. Errors: those of
 // CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
 absl::Status LaunchNorm(const NormArgs& args, CUstream_st* stream);
 

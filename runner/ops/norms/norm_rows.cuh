@@ -1,8 +1,9 @@
-// What kernels that normalise rows share. A CTA has a row, and each of its threads every
-// blockDim.x-th vector of it, so that kernels with the same number of threads give the same bits.
+// Device functions shared by the kernels that normalise rows. A CTA processes one row, and a thread
+// every blockDim.x-th vector of the row. Kernels with the same number of threads therefore compute
+// bitwise identical results.
 //
 //   T         float, __half, __nv_bfloat16
-//   kVector   elements a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
+//   kVector   elements per load: a vector of 16 bytes, or 1 element if rows are not aligned
 
 #ifndef REPRISE_RUNNER_OPS_NORMS_NORM_ROWS_CUH_
 #define REPRISE_RUNNER_OPS_NORMS_NORM_ROWS_CUH_
@@ -17,13 +18,13 @@ namespace reprise {
 inline constexpr int kMaxNormThreads = 1024;
 inline constexpr int kMaxNormWarps = kMaxNormThreads / 32;
 
-// The threads of a CTA for a row of so many vectors.
+// Returns the number of threads of a CTA for a row of `num_vectors` vectors.
 inline int NumNormThreads(int num_vectors) {
   return std::min((num_vectors + 31) / 32 * 32, kMaxNormThreads);
 }
 
-// The sum over the CTA, on all threads. REQUIRES: blockDim.x a multiple of the warp size;
-// `warp_sums` is shared memory of kMaxNormWarps, another one in each call.
+// Returns the sum over the CTA to all threads. REQUIRES: blockDim.x is a multiple of the warp size;
+// `warp_sums` is shared memory for kMaxNormWarps floats that no other call uses.
 __device__ inline float SumOverCta(float value, float* warp_sums) {
   constexpr int kWarpSize = 32;
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
@@ -66,7 +67,7 @@ __device__ Vector<T, kVector> Scaled(Vector<T, kVector> v, const Vector<T, kVect
   return v;
 }
 
-// Whether rows can be read in full vectors. Null pointers are aligned.
+// Whether rows can be read in full vectors. Null pointers count as aligned.
 template <typename T>
 bool IsAlignedForNorm(const NormArgs& args) {
   return args.size % kFullVector<T> == 0 && IsAlignedForVectors<T>(args.x, args.x_stride) &&
