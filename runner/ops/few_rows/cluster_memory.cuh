@@ -1,10 +1,10 @@
-// Hopper's copies of boxes into shared memory, and barriers on which they and threads arrive.
-// Addresses are of shared memory; "cluster" addresses (base/cluster.cuh) are of any CTA of the
-// cluster. Compute capability 9.0.
+// Hopper's TMA copies of boxes into shared memory, and mbarriers at which copies and threads
+// arrive. Addresses refer to shared memory; a "cluster" address (base/cluster.cuh) may refer to any
+// CTA of the cluster. Requires compute capability 9.0.
 //
-// A barrier is 8 bytes, initialised by one thread with the number of arrivals that complete a
-// phase. Its phases are counted by their parity: the first one is 0. Arrivals release, waits
-// acquire, within the cluster.
+// A barrier has 8 bytes. One thread initialises it with the number of arrivals that complete a
+// phase. A phase is identified by its parity; the first phase has parity 0. Arrivals have release
+// semantics and waits have acquire semantics, within the cluster.
 
 #ifndef REPRISE_RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_
 #define REPRISE_RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_
@@ -29,7 +29,8 @@ __device__ __forceinline__ void InitBarrier(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 
-// After the last InitBarrier() of a thread; then a barrier of the CTA, and of the cluster.
+// Call after the last InitBarrier() of a thread, and before a barrier of the CTA and of the
+// cluster.
 __device__ __forceinline__ void PublishBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -38,13 +39,13 @@ __device__ __forceinline__ void ArriveAt(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// At a barrier of any CTA of the cluster.
+// Arrives at a barrier of any CTA of the cluster.
 __device__ __forceinline__ void ArriveInCluster(uint32_t cluster_barrier) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_barrier)
                : "memory");
 }
 
-// Arrives, and adds `bytes` of copies to what the phase waits for.
+// Arrives, and makes the phase also wait for `bytes` of copies.
 __device__ __forceinline__ void ArriveAndExpect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -59,9 +60,9 @@ __device__ __forceinline__ void AwaitPhase(uint32_t barrier, uint32_t parity) {
       : "memory");
 }
 
-// Copies the box at (column, row) of a matrix, whose map describes it, to `to`; arrives with its
-// bytes. What is beyond the matrix is zero. With kEvictFirst the lines are the first to leave the
-// L2 cache.
+// Copies the box at (column, row) of the matrix that `map` describes to `to`. The copied bytes
+// complete at `barrier`. Elements beyond the matrix are zero. With kEvictFirst, the L2 cache evicts
+// these lines first.
 template <bool kEvictFirst>
 __device__ __forceinline__ void CopyBox(uint32_t to, const CUtensorMap& map, int column, int row,
                                         uint32_t barrier, uint64_t evict_first) {
@@ -80,7 +81,7 @@ __device__ __forceinline__ void CopyBox(uint32_t to, const CUtensorMap& map, int
   }
 }
 
-// The same for a map with a third dimension: several boxes, one behind the other.
+// CopyBox() for a map with a third dimension: copies several boxes, stored one after the other.
 template <bool kEvictFirst>
 __device__ __forceinline__ void CopyBoxes(uint32_t to, const CUtensorMap& map, int first_box,
                                           int row, uint32_t barrier, uint64_t evict_first) {
@@ -99,8 +100,9 @@ __device__ __forceinline__ void CopyBoxes(uint32_t to, const CUtensorMap& map, i
   }
 }
 
-// The same for a map with five dimensions: boxes of pairs of 8 rows, of which the first ones are
-// neighbours in memory, and the second ones; `pair`: the first of them. Evicted first.
+// CopyBox() for a map with five dimensions: copies boxes of pairs of 8 rows. The first members of
+// the pairs are neighbours in memory, and so are the second members. `pair`: index of the first
+// pair. The L2 cache evicts these lines first.
 __device__ __forceinline__ void CopyPairedBoxes(uint32_t to, const CUtensorMap& map, int first_box,
                                                 int pair, uint32_t barrier, uint64_t evict_first) {
   asm volatile(

@@ -1,4 +1,4 @@
-// What a gated product's kernel makes of two sums.
+// Computes a result of a gated GEMM from two sums, in a kernel.
 
 #ifndef REPRISE_RUNNER_OPS_FEW_ROWS_GATED_VALUE_CUH_
 #define REPRISE_RUNNER_OPS_FEW_ROWS_GATED_VALUE_CUH_
@@ -15,8 +15,8 @@ __device__ __forceinline__ T GatedBy(float gate, float up) {
   return FromFloat<T>(activated * Function::Factor(RoundTo<T>(up)));
 }
 
-// activation(gate) * up of two sums, with the bits that they have if both are stored first and
-// GateMul() reads them (runner/ops/elementwise.h).
+// Returns activation(gate) * up of two sums. The result is bitwise identical to storing both sums
+// first and applying GateMul() (runner/ops/elementwise.h).
 template <typename T>
 __device__ __forceinline__ T GatedValue(Activation activation, float gate, float up) {
   switch (activation) {

@@ -1,14 +1,14 @@
-// Products of up to 64 rows of x with a weight of megabytes, by tiles (tile_linear_plan.h,
-// tile_pipeline.cuh), and wide ones, of up to 128.
+// GEMMs of up to 64 rows of x with a weight of megabytes, by tiles (tile_linear_plan.h,
+// tile_pipeline.cuh); wide GEMMs of up to 128 rows.
 //
-// Bound: the bytes of the weight. Loads are under way from before the kernel before this one ends
-// until the last byte, and x, which every tile reads again, is small beside them: a tile has as
-// many rows of the weight as possible, and a cluster of CTAs shares its in_features, so that there
-// are tiles for all SMs. Of a wide product x is half of what a CTA reads from the L2 cache, whose
-// way to the SMs then bounds it.
+// Bound: the bytes of the weight. Loads are in flight from before the end of the previous kernel
+// until the last byte. Every tile reads x again, so tiles have as many rows of the weight as
+// possible, which keeps the traffic of x small. A cluster of CTAs splits the in_features of a tile,
+// so that there are tiles for all SMs. In a wide GEMM, x is half of the data that a CTA reads from
+// the L2 cache, and the bandwidth from L2 to the SMs is the bound.
 //
-// A sum's order depends on the form and in_features alone: the same bits for any number of rows
-// with the same columns.
+// The order of a sum depends only on the form and in_features. Results are therefore bitwise
+// identical for all numbers of rows with the same number of columns.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -22,7 +22,7 @@
 namespace reprise {
 namespace {
 
-// Stores the results of a group's 64 rows of a tile out of its registers.
+// Stores the results of a group's 64 rows of a tile from registers.
 template <typename T, typename Out, int kColumns>
 __device__ void StoreResults(const SkinnyLinearArgs& args, const TileLinearPlan& plan, int tile,
                              int row_group, const TileSums<kColumns>& sum) {
@@ -41,7 +41,7 @@ __device__ void StoreResults(const SkinnyLinearArgs& args, const TileLinearPlan&
       for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int row = n * 8 + lane % 4 * 2 + i;  // of x
+          const int row = n * 8 + lane % 4 * 2 + i;  // row of x
           if (row >= args.num_rows) continue;
           out[row * args.out_stride] =
               GatedValue<T>(args.activation, sum[n][i] + gate_bias, sum[n][i + 2] + up_bias);
@@ -60,7 +60,7 @@ __device__ void StoreResults(const SkinnyLinearArgs& args, const TileLinearPlan&
     for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int row = n * 8 + lane % 4 * 2 + i;  // of x
+        const int row = n * 8 + lane % 4 * 2 + i;  // row of x
         if (row >= args.num_rows) continue;
         out[row * args.out_stride] = FromFloat<Out>(sum[n][half * 2 + i] + add);
       }
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
     return;
   }
   AwaitKernelBefore();
-  AwaitCluster();  // all have barriers by now
+  AwaitCluster();  // all CTAs have initialised their barriers
   if (warp < num_warps) {
     MultiplyTiles<T, Out, kColumns>(args, plan, memory, rank, cluster_id);
   } else if constexpr (AddThreads(kColumns) > 0) {
@@ -146,7 +146,7 @@ bool IsAligned(const void* pointer, int64_t stride, int in_features) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % 8 == 0 && stride >= in_features;
 }
 
-// Calls visit with the TileLauncher for these arguments.
+// Calls `visit` with the TileLauncher for these arguments.
 template <typename T, typename Out, typename Visitor>
 auto VisitColumns(int num_rows, Visitor visit) {
   switch (TileColumns(num_rows)) {
@@ -160,7 +160,7 @@ auto VisitColumns(int num_rows, Visitor visit) {
       return visit(TileLauncher<TileLinearKernel<T, Out, 48>>());
     case 64:
       return visit(TileLauncher<TileLinearKernel<T, Out, 64>>());
-    // Wide products have results of x's dtype: TileLinearServes().
+    // The results of wide GEMMs have x's dtype: see TileLinearServes().
     case 96:
       return visit(TileLauncher<TileLinearKernel<T, T, 96>>());
     default:

@@ -36,8 +36,8 @@ struct Shape {
   int out_features;
 };
 
-// A single element; less than a box, a tile and a cluster's stages; sizes that divide nothing;
-// several tiles a cluster; more stages than fit.
+// A single element; less than a box, a tile and a cluster's stages; sizes without common divisors;
+// several tiles per cluster; more stages than fit.
 constexpr Shape kShapes[] = {{1, 1},       {64, 8},     {40, 100},    {320, 257},   {1000, 33},
                              {1096, 4999}, {4096, 130}, {14336, 640}, {2048, 30000}};
 
@@ -64,8 +64,8 @@ class TileLinearTest : public testing::Test {
     return at::TensorOptions(c10::Device(c10::kCUDA, 0)).dtype(ToScalarType(dtype));
   }
 
-  // `rows` random rows whose neighbours in memory, before, behind and between, are NaN. The stride
-  // is the least that is aligned, and 8 more.
+  // Returns `rows` random rows whose neighbours in memory (before, after and between the rows) are
+  // NaN. The stride is the smallest aligned stride plus 8.
   static at::Tensor AmongNans(int64_t rows, int64_t elements, DType dtype) {
     const at::Tensor all = at::full({rows + 2, (elements + 7) / 8 * 8 + 8}, kNan, Options(dtype));
     const at::Tensor inner = all.narrow(0, 1, rows).narrow(1, 0, elements);
@@ -94,7 +94,7 @@ double Rounding(DType dtype) {
   return dtype == DType::kFloat32 ? 0 : dtype == DType::kBFloat16 ? 1.0 / 256 : 1.0 / 2048;
 }
 
-// Products of `num_rows` rows by every form, of NaN-fenced memory, beside float64.
+// Compares GEMMs of `num_rows` rows with float64, for every form. NaN surrounds all inputs.
 class TileLinearProductTest : public TileLinearTest {
  protected:
   void CheckShape(const Shape& shape, DType dtype, DType out_dtype, std::vector<int> row_counts) {
@@ -103,14 +103,14 @@ class TileLinearProductTest : public TileLinearTest {
     const at::Tensor bias = at::randn({shape.out_features}, Options(dtype));
     const at::Tensor most_x = AmongNans(kMaxWideTileRows, shape.in_features, dtype);
     for (const TileForm& form : kForms) {
-      at::Tensor first;  // its first row, for the number of columns so far
+      at::Tensor first;  // row 0 of the first result with these columns
       int columns = 0;
       for (int num_rows : row_counts) {
         SCOPED_TRACE(testing::Message()
                      << shape.in_features << " -> " << shape.out_features << ", rows " << num_rows
                      << ", form " << form.cluster << " " << form.row_groups << " " << form.turns
                      << " " << form.boxes);
-        // Rows behind the last are NaN.
+        // Rows after the last row are NaN.
         const at::Tensor x = AmongNans(num_rows, shape.in_features, dtype);
         x.copy_(most_x.narrow(0, 0, num_rows));
         const at::Tensor sums =
@@ -136,7 +136,7 @@ class TileLinearProductTest : public TileLinearTest {
         EXPECT_TRUE((excess < 0).all().item<bool>()) << excess.max().item<double>();
         EXPECT_TRUE(all.narrow(1, shape.out_features, 3).isinf().all().item<bool>());
         EXPECT_TRUE(all[num_rows].isinf().all().item<bool>());
-        // The number of rows changes no bit, for the same number of columns.
+        // Results are bitwise identical for all numbers of rows with the same number of columns.
         if (TileColumns(num_rows) != columns) first = out[0].clone();
         columns = TileColumns(num_rows);
         EXPECT_TRUE(at::equal(out[0], first));
@@ -145,7 +145,7 @@ class TileLinearProductTest : public TileLinearTest {
   }
 
   int num_checked_ = 0;
-  int num_too_large_ = 0;  // for a form
+  int num_too_large_ = 0;  // the form is too large for the rows
 };
 
 TEST_F(TileLinearProductTest, IsTheProductForEverySizeOfX) {
@@ -175,8 +175,8 @@ TEST_F(TileLinearProductTest, IsTheProductForEveryType) {
 
 using TileLinearSmallTest = TileLinearTest;
 
-// Few products, for compute-sanitizer. Clusters of several CTAs have two tiles, so that buffers are
-// used again.
+// A small number of GEMMs, for compute-sanitizer. Clusters of several CTAs compute two tiles, so
+// that buffers are reused.
 TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
   constexpr int kInFeatures = 256, kRepeats = 17;
   int num_checked = 0;
@@ -192,7 +192,7 @@ TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
                                .to(at::kBFloat16);
       const at::Tensor out = at::zeros({num_rows, weight.size(0)}, x.options());
       const SkinnyLinearArgs args = ArgsOf(x, weight, std::nullopt, out);
-      if (!TileLinearPlanOf(args, form).ok()) continue;  // too large
+      if (!TileLinearPlanOf(args, form).ok()) continue;  // the form is too large
       const absl::Status status = LaunchTileLinear(args, form, stream);
       ASSERT_TRUE(status.ok()) << status;
       ++num_checked;
@@ -238,7 +238,7 @@ TEST_F(TileLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
         args.activation = activation;
         ASSERT_TRUE(TileLinearServes(args));
         const absl::Status status = LaunchTileLinear(args, form, stream);
-        if (!TileLinearPlanOf(args, form).ok()) continue;  // larger tiles
+        if (!TileLinearPlanOf(args, form).ok()) continue;  // the form has larger tiles
         ASSERT_TRUE(status.ok()) << status;
         ++num_checked;
         EXPECT_FALSE(expected.isnan().any().item<bool>());
@@ -267,8 +267,8 @@ TEST_F(TileLinearTest, ANanOfTheWeightOrOfXReachesWhatItIsPartOf) {
 }
 
 TEST_F(TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
-  // Products that each need the one before: any that reads x too early gives other bits. 128 MB of
-  // weights, so that few stay in a cache.
+  // Each GEMM needs the result of the previous GEMM: a GEMM that reads x too early computes other
+  // results. The weights total 128 MB, so that few of them stay in a cache.
   constexpr int kSize = 2816;
   constexpr int kLayers = 8;
   std::vector<at::Tensor> weights;
@@ -284,7 +284,8 @@ TEST_F(TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
       for (int i = 0; i < kLayers; ++i) {
         SkinnyLinearArgs args = ArgsOf(hidden[i], weights[i], std::nullopt, hidden[i + 1]);
         args.weights = when;
-        // All but the largest for 64 rows; beyond, those of one source.
+        // Uses any form that is not too large for 64 rows; with more rows, any form with one
+        // source.
         TileForm form = kForms[i % std::size(kForms)];
         if (!TileLinearPlanOf(args, form).ok()) form = kForms[0];
         const absl::Status status = LaunchTileLinear(args, form, stream);
@@ -313,7 +314,7 @@ TEST_F(TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
 TEST_F(TileLinearTest, ALinearTakesItWhereItIsQuickAndSaysSo) {
   const auto context = MakeLinearContext(c10::Device(c10::kCUDA, 0), {});
   ASSERT_TRUE(context.ok()) << context.status();
-  // in_features that the kernel for up to 8 rows does not serve.
+  // The kernel for up to 8 rows does not support these in_features.
   const at::Tensor weight = at::randn({4096, 4104}, Options(DType::kBFloat16)) * 0.02;
   const auto linear = Linear::Create(weight, std::nullopt);
   ASSERT_TRUE(linear.ok());
@@ -356,7 +357,7 @@ TEST_F(TileLinearTest, AWideLinearTakesItOnlyWithTheActivation) {
     ASSERT_TRUE(linear->Apply(**context, x, gate_up).ok());
     EXPECT_FALSE((*context)->Choices().back().tile_form.has_value());
     ASSERT_TRUE(GateMul(Activation::kSilu, gate_up, expected).ok());
-    // Sums in another order, rounded once or three times.
+    // Sums are added in another order and rounded once or three times.
     const at::Tensor error = (out.to(at::kDouble) - expected.to(at::kDouble)).abs();
     EXPECT_TRUE((error <= expected.to(at::kDouble).abs() * 0.02 + 0.02).all().item<bool>());
   }
@@ -401,7 +402,7 @@ TEST_F(TileLinearTest, RefusesWhatItDoesNotServe) {
   forms[0].cluster = 3;
   forms[1].row_groups = 0;
   forms[2].turns = 0;
-  forms[3].row_groups = kMaxTileGroups;  // times turns
+  forms[3].row_groups = kMaxTileGroups;  // multiplied by turns
   forms[4].boxes = 3;
   for (const TileForm& form : forms) {
     EXPECT_EQ(LaunchTileLinear(good, form, stream).code(), absl::StatusCode::kInvalidArgument);

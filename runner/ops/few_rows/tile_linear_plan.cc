@@ -8,16 +8,16 @@
 namespace reprise {
 namespace {
 
-// More than half of an SM's: if two of these CTAs fitted an SM, a dependent launch would put two
-// where room is first and none elsewhere. And so little that a CTA of attention, up to 48 KB, fits
-// beside it.
+// A CTA's shared memory is more than half of an SM's: if two CTAs fitted on an SM, a dependent
+// launch would place two CTAs on the SM that has room first, and none on another SM. It is small
+// enough that an attention CTA, which uses up to 48 KB, can run on the same SM.
 constexpr int kLeastSharedBytes = 116 * 1024;
 constexpr int kMostSharedBytes = 172 * 1024;
-// Of the largest tiles, which are for weights of many rows: no attention is next to those.
+// For the largest tiles. They serve weights with many rows, whose GEMMs do not follow attention.
 constexpr int kMostSharedBytesOfLarge = 222 * 1024;
 constexpr int kMostStages = 16;
 
-constexpr int kAlignmentBytes = 1024;  // lost by aligning the stages
+constexpr int kAlignmentBytes = 1024;  // lost to the alignment of the stages
 constexpr int kBarrierBytes = (2 * kMostStages + 2) * 8;
 
 }  // namespace
@@ -71,12 +71,12 @@ absl::Span<const TileForm> TileFormsToTry(int num_rows) {
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
                               int max_clusters, TileRows rows) {
   TileLinearPlan plan = {.form = form, .columns = TileColumns(num_rows)};
-  // As few rounds as the largest tiles need, of tiles as equal as they can be.
+  // Uses the number of rounds that the largest tiles need, with tiles of nearly equal size.
   const int unit = rows == TileRows::kGated ? kGatedTileUnit : kTileUnit;
   const int units = CeilDiv(out_features, unit);
   const int most_units = form.row_groups * kTileGroupRows / unit;
   const int rounds = CeilDiv(CeilDiv(units, most_units), max_clusters);
-  // rounds * max_clusters may be beyond the range of int.
+  // rounds * max_clusters may exceed int.
   const int64_t shares = int64_t{rounds} * max_clusters;
   plan.tile_rows = static_cast<int>((units + shares - 1) / shares) * unit;
   plan.num_tiles = CeilDiv(out_features, plan.tile_rows);
@@ -91,8 +91,8 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
   const int most = form.row_groups == kMaxTileGroups ? kMostSharedBytesOfLarge : kMostSharedBytes;
   const int room = most - kAlignmentBytes - kBarrierBytes - tail_bytes;
   plan.stages = std::clamp(room / plan.stage_bytes(), 0, kMostStages);
-  // Each stage has its turn for good, so that a group that is ahead cannot take the phase of a
-  // barrier before last for the one it waits for.
+  // A stage always belongs to the same groups of the rotation. Otherwise a fast group could mistake
+  // the phase before last of a barrier for the phase it waits for.
   plan.stages -= plan.stages % form.turns;
   if (plan.stages < 2 || (num_rows > kMaxTileLinearRows && !plan.stores_directly)) plan.stages = 0;
   plan.shared_bytes = std::max(kLeastSharedBytes, kAlignmentBytes + kBarrierBytes + tail_bytes +

@@ -1,21 +1,22 @@
-// How the kernel of tile_linear.h divides a product among the CTAs of a GPU: plain arithmetic, for
-// host code and tests. No CUDA, no LibTorch.
+// How the kernel of tile_linear.h distributes a GEMM over the CTAs of a GPU. Plain arithmetic, for
+// host code and tests. Does not depend on CUDA or LibTorch.
 //
-//   tile      tile_rows rows of the weight and all of in_features, computed by a cluster of CTAs. Of
-//             a gated product, whose weight has the rows of the gate and then those of its factors:
-//             8 of the gate, their 8 factors, and so on.
-//   stage     what a CTA copies at once: `boxes` boxes of 64 in_features of the tile's rows, and
+//   tile      tile_rows rows of the weight with all in_features, computed by a cluster of CTAs. The
+//             weight of a gated GEMM has the gate rows first, then the up rows; a tile of it
+//             alternates between 8 gate rows and the 8 matching up rows.
+//   stage     the unit of copying of a CTA: `boxes` boxes of 64 in_features of the tile's rows, and
 //             the same in_features of x.
-//   shares    stage s of the CTA with rank r has the boxes from (s * cluster + r) * boxes on, so
-//             the CTAs of a cluster read neighbouring memory at about the same time.
-//   group     128 threads, which multiply 64 rows of a stage. Stage s is multiplied by the
-//             row_groups groups of turn s % turns.
-//   source    one of the cluster * turns partial sums of an element, in the order of (rank, turn).
+//   split     stage s of the CTA with rank r holds `boxes` boxes beginning at box
+//             (s * cluster + r) * boxes. The CTAs of a cluster therefore read neighbouring memory
+//             at about the same time.
+//   group     128 threads that multiply 64 rows of a stage. The `row_groups` groups with index
+//             s % turns in the rotation multiply stage s.
+//   source    one of the cluster * turns partial sums of an element, ordered by (rank, turn).
 //   owner     the CTA with rank r adds the sources of rows [r, r + 1) * owned_rows() of a tile.
-//   wide      of more than kMaxTileLinearRows rows of x. A thread has up to 64 sums, and a CTA no
-//             threads that add: wide products have only forms with one source.
+//   wide      a GEMM of more than kMaxTileLinearRows rows of x. A thread holds up to 64 sums, and a
+//             CTA has no adding threads: wide GEMMs only use forms with one source.
 //
-// Thread safety: values.
+// Thread safety: value types.
 
 #ifndef REPRISE_RUNNER_OPS_FEW_ROWS_TILE_LINEAR_PLAN_H_
 #define REPRISE_RUNNER_OPS_FEW_ROWS_TILE_LINEAR_PLAN_H_
@@ -28,13 +29,13 @@
 
 namespace reprise {
 
-// What is chosen by measurement. The bits of a result depend on `cluster`, `turns` and `boxes`, on
-// nothing else.
+// The parameters that are chosen by measurement. Among them, only `cluster`, `turns` and `boxes`
+// affect rounding.
 struct TileForm {
-  int cluster = 2;     // CTAs that share a tile, and split in_features: 1, 2 or 4
+  int cluster = 2;     // CTAs that share a tile by splitting in_features: 1, 2 or 4
   int row_groups = 1;  // groups of 64 rows of a tile
-  int turns = 4;       // groups that take turns with the stages of the same rows
-  int boxes = 2;       // in_features of a stage, in units of 64: 1, 2 or 4
+  int turns = 4;       // groups that alternate on the stages of the same rows
+  int boxes = 2;       // boxes of 64 in_features per stage: 1, 2 or 4
 
   REPRISE_HOST_DEVICE int groups() const { return row_groups * turns; }
 
@@ -43,17 +44,18 @@ struct TileForm {
 
 inline constexpr int kMaxTileGroups = 4;
 inline constexpr int kTileGroupRows = 64;
-inline constexpr int kTileBox = 64;       // in_features: 128 bytes
-inline constexpr int kTileBoxLine = 128;  // bytes of a row of a box
+inline constexpr int kTileBox = 64;       // in_features: 128 bytes of 16-bit elements
+inline constexpr int kTileBoxLine = 128;  // bytes per row of a box
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kAddThreads = 128;
-inline constexpr int kCopyThreads = 64;        // two warps, of which one thread each copies
-inline constexpr int kMaxTileLinearRows = 64;  // of x
-inline constexpr int kMaxWideTileRows = 128;   // of x, of wide products
-inline constexpr int kTileUnit = 8;            // rows of a weight
+inline constexpr int kCopyThreads = 64;        // two warps; one thread of each issues copies
+inline constexpr int kMaxTileLinearRows = 64;  // rows of x
+inline constexpr int kMaxWideTileRows = 128;   // rows of x, wide GEMMs
+inline constexpr int kTileUnit = 8;            // rows of the weight
 inline constexpr int kGatedTileUnit = 16;
 
-// Threads of a CTA that add, of a kernel for so many columns; and all that it has registers for.
+// Returns the number of threads of a CTA that add sources, in a kernel for `columns` columns.
+// MostTileThreads() is the maximum number of threads of such a CTA, which limits its registers.
 REPRISE_HOST_DEVICE constexpr int AddThreads(int columns) {
   return columns > kMaxTileLinearRows ? 0 : kAddThreads;
 }
@@ -63,17 +65,18 @@ REPRISE_HOST_DEVICE constexpr int MostTileThreads(int columns) {
 
 struct TileLinearPlan {
   TileForm form;
-  int columns = 0;    // rows of x as the kernel multiplies them: TileColumns()
-  int tile_rows = 0;  // a multiple of kTileUnit, gated of kGatedTileUnit; up to row_groups * 64
-  int num_tiles = 0;  // the last may be partly empty
+  int columns = 0;    // rows of x rounded up for the kernel: TileColumns()
+  int tile_rows = 0;  // multiple of kTileUnit, or kGatedTileUnit if gated; at most row_groups * 64
+  int num_tiles = 0;  // the last tile may be partly empty
   int num_clusters = 0;
-  int num_boxes = 0;     // of in_features; the last may be partly empty
-  int stages = 0;        // a multiple of form.turns
-  int shared_bytes = 0;  // of a CTA
-  // Whether the groups store their sums as results: each is the only source of its elements.
+  int num_boxes = 0;     // boxes of in_features; the last may be partly empty
+  int stages = 0;        // multiple of form.turns
+  int shared_bytes = 0;  // per CTA
+  // Whether the groups store their sums as results, because each is the only source of its
+  // elements.
   bool stores_directly = false;
 
-  // Of a CTA: those of the groups, then those that add, then those that copy.
+  // Number of threads of a CTA: the groups, then the adding threads, then the copying threads.
   REPRISE_HOST_DEVICE int threads() const {
     return form.groups() * kGroupThreads + AddThreads(columns) + kCopyThreads;
   }
@@ -84,33 +87,34 @@ struct TileLinearPlan {
     return form.boxes * (tile_rows + columns) * kTileBoxLine;
   }
   REPRISE_HOST_DEVICE int num_sources() const { return form.cluster * form.turns; }
-  // Floats from one row of x to the next in a buffer of partial sums: 4 more than a multiple of 16,
-  // so that the lanes of a warp use all banks.
+  // Floats between consecutive rows of x in a buffer of partial sums. The stride is 4 more than a
+  // multiple of 16, so that the lanes of a warp use all banks.
   REPRISE_HOST_DEVICE int sums_stride() const { return owned_rows() + 4; }
   REPRISE_HOST_DEVICE int sums_bytes() const { return num_sources() * columns * sums_stride() * 4; }
 };
 
-// What the rows of a weight are, as above.
+// Whether the rows of a weight are plain or gated, as described above.
 enum class TileRows : int8_t { kPlain, kGated };
 
-// Whether a form is one at all: values as above, at least one group and at most kMaxTileGroups.
+// Whether the form is valid: fields as described above, and 1 to kMaxTileGroups groups.
 bool IsTileForm(const TileForm& form);
 
-// "cluster 2 rows 64 turns 4 boxes 2"
+// Returns a text such as "cluster 2 rows 64 turns 4 boxes 2".
 std::string ToString(const TileForm& form);
 
-// The forms that are worth timing for num_rows, 1 to kMaxWideTileRows, rows of x: each is the
-// quickest for some shapes of language models on an H200. They live as long as the program.
+// Returns the forms to time for `num_rows` rows of x, 1 to kMaxWideTileRows. Each form is the
+// fastest for some shapes of language models on an H200. The forms have static storage duration.
 absl::Span<const TileForm> TileFormsToTry(int num_rows);
 
-// Returns the plan of a product with num_rows, 1 to kMaxWideTileRows, rows of x, for a GPU that
-// runs `max_clusters` clusters of this form at once. All arguments are positive. `stages` is 0 if
-// the form cannot compute this: fewer than two stages, or than it has turns, fit a CTA's shared
-// memory, or the product is wide and the form has several sources. With kGated out_features are those of the weight, a multiple of kGatedTileUnit.
+// Returns the plan of a GEMM with `num_rows` rows of x, 1 to kMaxWideTileRows, for a GPU that can
+// run `max_clusters` clusters of this form concurrently. With kGated, out_features is the number of
+// rows of the weight, a multiple of kGatedTileUnit. `stages` of the result is 0 if the form cannot
+// compute the GEMM: a CTA's shared memory has room for fewer than two stages or fewer than `turns`
+// stages, or the GEMM is wide and the form has several sources. REQUIRES: all numbers are positive.
 TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_features, int in_features,
                               int max_clusters, TileRows rows = TileRows::kPlain);
 
-// 16, 32, 40, 48 or 64; of wide products 96 or 128.
+// Returns the number of columns for `num_rows` rows of x: 16, 32, 40, 48 or 64; 96 or 128 if wide.
 int TileColumns(int num_rows);
 
 }  // namespace reprise

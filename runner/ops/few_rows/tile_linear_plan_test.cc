@@ -64,15 +64,16 @@ TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
           EXPECT_GE(int64_t{plan.num_tiles} * plan.tile_rows, out_features);
           EXPECT_LT(int64_t{plan.num_tiles - 1} * plan.tile_rows, out_features);
           EXPECT_EQ(plan.num_clusters, std::min(plan.num_tiles, max_clusters));
-          EXPECT_EQ(plan.owned_rows() % 16, 0);  // those of a warp have one owner
+          EXPECT_EQ(plan.owned_rows() % 16, 0);  // the rows of a warp have one owner
           EXPECT_EQ(plan.sums_stride() % 16, 4);
           EXPECT_LE(plan.shared_bytes, kSharedBytesOfAnSm);
-          EXPECT_GT(plan.shared_bytes, kSharedBytesOfAnSm / 2);  // one CTA an SM
+          EXPECT_GT(plan.shared_bytes, kSharedBytesOfAnSm / 2);  // one CTA per SM
           EXPECT_LE(plan.threads(), MostTileThreads(plan.columns));
           if (plan.stages == 0) continue;
           EXPECT_GE(plan.stages, 2);
           EXPECT_EQ(plan.stages % form.turns, 0);
-          // The last stage, read as if the tile were full, and the sums are in the shared memory.
+          // Shared memory holds the last stage, which is read as if the tile were full, and the
+          // sums.
           const int sums = plan.stores_directly ? 0 : plan.sums_bytes();
           const int beyond = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
           EXPECT_LE(1024 + plan.stages * plan.stage_bytes() + std::max(beyond, sums) +
@@ -107,7 +108,7 @@ TEST(TileLinearPlanTest, TilesOfOneSourceNeedNoMemoryForSums) {
     EXPECT_EQ(plan.tile_rows, 224);
     EXPECT_EQ(plan.stages, 6);
   }
-  // Half of a stage of 128 rows of x is x.
+  // With 128 rows of x, x is half of a stage.
   EXPECT_EQ(PlanTileLinear(alone, 96, 28672, 4096, 132, TileRows::kGated).stages, 5);
   EXPECT_EQ(PlanTileLinear(alone, 128, 28672, 4096, 132, TileRows::kGated).stages, 4);
   for (TileForm form : AllForms()) {
@@ -122,7 +123,7 @@ TEST(TileLinearPlanTest, UsesAsFewRoundsAsTheLargestTilesAndEqualTiles) {
   TileLinearPlan plan = PlanTileLinear(form, 32, 6144, 4096, 33);
   EXPECT_EQ(plan.tile_rows, 192);
   EXPECT_EQ(plan.num_tiles, 32);
-  // One round of smaller ones.
+  // One round of smaller tiles.
   plan = PlanTileLinear(form, 32, 4096, 4096, 33);
   EXPECT_EQ(plan.tile_rows, 128);
   EXPECT_EQ(plan.num_tiles, 32);
@@ -161,7 +162,7 @@ TEST(IsTileFormTest, KnowsTheForms) {
   EXPECT_FALSE(IsTileForm({.boxes = 8}));
 }
 
-// There are no threads that add.
+// Wide GEMMs have no adding threads.
 TEST(TileLinearPlanTest, WideProductsHaveFormsOfOneSource) {
   for (const TileForm& form : AllForms()) {
     for (const int num_rows : {kMaxTileLinearRows + 1, kMaxWideTileRows}) {
@@ -175,10 +176,10 @@ TEST(TileLinearPlanTest, WideProductsHaveFormsOfOneSource) {
 }
 
 TEST(TileLinearPlanTest, SaysWhereAFormIsTooLarge) {
-  // 256 rows of the weight and 64 of x, 4 boxes: 160 KB a stage.
+  // 256 rows of the weight and 64 rows of x, 4 boxes: 160 KB per stage.
   const TileForm large = {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 4};
   EXPECT_EQ(PlanTileLinear(large, 64, 1 << 20, 4096, 1).stages, 0);
-  // Three stages, but four turns.
+  // Three stages fit, but the form has four turns.
   TileForm form = {.cluster = 1, .row_groups = 1, .turns = 3, .boxes = 4};
   EXPECT_GT(PlanTileLinear(form, 32, 1 << 20, 4096, 1).stages, 0);
   form.turns = 4;

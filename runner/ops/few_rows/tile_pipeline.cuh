@@ -1,17 +1,18 @@
-// What the kernels by tiles share, for weights of 16 bits (tile_linear.cu) and of 8
+// Shared by the tile kernels for 16-bit weights (tile_linear.cu) and for 8-bit weights
 // (runner/ops/fp8/fp8_tile_linear.cu): stages, their copies, and the sums at the end of a tile.
 //
-//   copies   two threads copy stages by TMA: one the boxes of the weight, the first of them before
-//            the wait for the kernel before, the other those of x, after it.
-//   products a group multiplies its 64 rows of a stage by all of x (wgmma: the weight is A, x is
-//            B). Products of few columns are bound by their latency, so groups take turns.
-//   sums     at the end of a tile each warp stores its partial sums in the shared memory of the CTA
-//            that owns its rows, and begins the next tile. Four more warps of the owner add all
-//            sources in their order and store the results. Where a group is the only source of its
-//            elements, it stores them out of registers (tile_linear.cu), and stages have the memory
-//            of the sums.
+//   copies   Two threads copy stages by TMA. One copies the boxes of the weight; its first copies
+//            start before the wait for the previous kernel. The other copies the boxes of x, after
+//            that wait.
+//   MMA      A group multiplies its 64 rows of a stage by all of x (wgmma: the weight is A, x is
+//            B). MMAs with few columns are latency bound, so groups alternate on the stages.
+//   sums     At the end of a tile, each warp stores its partial sums in the shared memory of the
+//            CTA that owns its rows, and begins the next tile. Four more warps of the owner add all
+//            sources in their order and store the results. If a group is the only source of its
+//            elements, it stores them from registers (tile_linear.cu), and the stages use the
+//            memory of the sums.
 //
-// `Plan` is a TileLinearPlan or derived from it, with its own stage_bytes().
+// `Plan` is TileLinearPlan or a class derived from it with its own stage_bytes().
 
 #ifndef REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PIPELINE_CUH_
 #define REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PIPELINE_CUH_
@@ -51,34 +52,36 @@ __device__ inline uint64_t EvictFirst() {
   return policy;
 }
 
-// Where things are in a CTA's shared memory, as addresses.
+// The layout of a CTA's shared memory, as addresses.
 struct TileMemory {
   uint32_t stages;  // [plan.stages]: boxes of the weight, then boxes of x
-  uint32_t sums;    // [num_sources, columns, sums_stride] float32: of the owned rows
-  uint32_t full;    // [plan.stages] barriers: the stage is copied
-  uint32_t empty;   // [plan.stages]: all warps whose turn it is have multiplied it
-  uint32_t summed;  // a barrier: all partial sums of the owned rows are here
-  uint32_t read;    // a barrier: all owners of the cluster have read those of the tile
+  uint32_t sums;    // [num_sources, columns, sums_stride] float32: the owned rows
+  uint32_t full;    // [plan.stages] barriers: the stage has been copied
+  uint32_t empty;   // [plan.stages]: all warps that use the stage have multiplied it
+  uint32_t summed;  // a barrier: all partial sums of the owned rows have arrived
+  uint32_t read;    // a barrier: all owners of the cluster have read the tile's sums
 
   template <typename Plan>
   __device__ TileMemory(uint32_t memory, const Plan& plan)
       : stages((memory + 1023) / 1024 * 1024),
         sums(stages + plan.stages * plan.stage_bytes()),
-        // At the end: behind the sums, and what is read of the last stage as if it were full.
+        // At the end: after the sums, and after the part of the last stage that is read as if the
+        // tile were full.
         full(memory + plan.shared_bytes - (2 * plan.stages + 2) * 8),
         empty(full + plan.stages * 8),
         summed(empty + plan.stages * 8),
         read(summed + 8) {}
 };
 
-// The warp, as a value that the compiler knows to be equal in all of its lanes: else it takes what
-// depends on it for divergent, and lets each product of a warpgroup wait for the one before.
+// Returns the warp index as a value that the compiler treats as uniform across the warp. Otherwise
+// the compiler considers dependent values divergent, and makes each MMA of a warpgroup wait for the
+// previous one.
 __device__ inline int WarpIndex() {
   return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
 }
 
-// The stages of one CTA, in order, those of its tiles one after the other: every `turns`-th of them
-// from `first` on. num_stages is a multiple of `turns`.
+// Counts the stages of one CTA through all of its tiles: every `turns`-th stage, beginning with
+// `first`. num_stages is a multiple of `turns`.
 class StageCounter {
  public:
   __device__ explicit StageCounter(int num_stages, int first = 0, int turns = 1)
@@ -101,8 +104,9 @@ class StageCounter {
   uint32_t parity_ = 0;
 };
 
-// Stages of a tile that belong to the CTA with this rank. As many for each turn, so that a slot
-// keeps its turn from tile to tile; those beyond in_features are zero.
+// Returns the number of stages of a tile that belong to the CTA with this rank. It is rounded up to
+// a multiple of `turns`, so that the assignment of slots to groups is the same for every tile.
+// Stages beyond in_features are zero.
 __device__ inline int StepsOf(const TileLinearPlan& plan, int rank) {
   const int first = rank * plan.form.boxes, round = plan.form.cluster * plan.form.boxes;
   if (first >= plan.num_boxes) return 0;
@@ -112,23 +116,23 @@ __device__ inline int StepsOf(const TileLinearPlan& plan, int rank) {
 
 // How the boxes of a stage are copied.
 enum class StageCopy : int8_t {
-  kBoxByBox,  // in_features that are not whole boxes
+  kBoxByBox,  // if in_features is not a multiple of a box
   kAtOnce,
-  kPaired,  // at once, with the tile's rows in pairs of 8: CopyPairedBoxes()
+  kPaired,  // with one copy, and with the tile's rows in pairs of 8: CopyPairedBoxes()
 };
 
-// How one of the two matrices is copied to a part of each stage.
+// How one of the two matrices is copied to its part of each stage.
 struct StagePart {
   const CUtensorMap& map;
-  uint32_t offset;  // in the stage, bytes
-  int boxes;        // of a stage
+  uint32_t offset;  // bytes from the start of the stage
+  int boxes;        // per stage
   int box_rows;
   int box_elements;
 };
 
-// One thread copies its part of all stages of the CTA, tile after tile: with kWeights the rows of
-// the tile, else the first rows of the matrix. What is beyond in_features or the last row is zero.
-// Weights are read once a step of the model: they are the first to leave the L2 cache.
+// Copies one matrix's part of all stages of the CTA, tile after tile: with kWeights, the rows of
+// the tile; otherwise the first rows of the matrix. Elements beyond in_features or the last row are
+// zero. Weights are read once per step of the model, so the L2 cache evicts them first. One thread.
 template <bool kWeights, typename Plan>
 __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const StagePart& part,
                            StageCopy copy, int rank, int cluster_id) {
@@ -138,7 +142,7 @@ __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const Sta
   for (int tile = cluster_id; tile < plan.num_tiles; tile += plan.num_clusters) {
     const int row = kWeights ? tile * plan.tile_rows : 0;
     for (int step = 0; step < steps; ++step, stage.Next()) {
-      // In the first round all are empty: the phase before the first one has parity 1.
+      // All stages are empty in the first round: the phase before the first one has parity 1.
       AwaitPhase(memory.empty + stage.slot() * 8, stage.parity() ^ 1);
       const uint32_t full = memory.full + stage.slot() * 8;
       const uint32_t to = memory.stages + stage.slot() * plan.stage_bytes() + part.offset;
@@ -160,7 +164,7 @@ __device__ void CopyStages(const Plan& plan, const TileMemory& memory, const Sta
   }
 }
 
-// The two copying warps: the first copies the weight, the other x.
+// Runs in the two copying warps: the first copies the weight, the second copies x.
 template <typename Plan>
 __device__ void CopyTiles(const Plan& plan, const TileMemory& memory, const StagePart& weight,
                           const StagePart& x, SkinnyWeights when, StageCopy copy, int warp,
@@ -177,14 +181,14 @@ __device__ void CopyTiles(const Plan& plan, const TileMemory& memory, const Stag
   __syncwarp();
 }
 
-// Where a warp of a group stores its partial sums of a tile, tile after tile.
+// Stores a warp's partial sums, tile after tile, in the shared memory of their owner.
 template <int kColumns>
 class PartialSums {
  public:
   __device__ PartialSums(const TileLinearPlan& plan, const TileMemory& memory, int row_group,
                          int turn, int rank)
       : stride_(plan.sums_stride()), read_(memory.read) {
-    // A warp's 16 rows of a tile have one owner.
+    // The 16 rows of a warp have one owner.
     const int lane = threadIdx.x % 32;
     const int row = row_group * kTileGroupRows + WarpIndex() % kGroupWarps * kWarpRows;
     const int owner = row / plan.owned_rows(), source = rank * plan.form.turns + turn;
@@ -193,9 +197,9 @@ class PartialSums {
     arrived_ = ClusterAddress(memory.summed, owner);
   }
 
-  // Stores those of the next tile, of the first num_rows columns.
+  // Stores the sums of the next tile, for the first num_rows columns.
   __device__ void Store(const TileSums<kColumns>& sum, int num_rows) {
-    // In the first round the buffers are free, as the stages are.
+    // In the first round the buffers are free.
     AwaitPhase(read_, parity_ ^ 1);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n) {
@@ -216,7 +220,7 @@ class PartialSums {
   uint32_t parity_ = 0;
 };
 
-// Four neighbouring sums, each of all sources in their order.
+// Four neighbouring sums, each over all sources in their order.
 struct FourSums {
   float value[4];
 };
@@ -233,7 +237,7 @@ __device__ inline FourSums SumFour(const float* sums, int num_sources, int sourc
   return {{value.x, value.y, value.z, value.w}};
 }
 
-// The first `count` of four elements of a row of `out`.
+// Stores the first `count` of four elements to a row of `out`.
 template <typename Out>
 __device__ void StoreFour(const Vector<Out, 4>& results, bool is_aligned, int count, Out* out) {
   if (is_aligned && count >= 4) {
@@ -246,7 +250,7 @@ __device__ void StoreFour(const Vector<Out, 4>& results, bool is_aligned, int co
   }
 }
 
-// Four neighbouring elements of a row of `out`, the sums of all sources in their order.
+// Adds all sources of four neighbouring elements in their order and stores them to a row of `out`.
 template <typename T, typename Out>
 __device__ void AddFour(const float* sums, int num_sources, int source_stride, const T* bias,
                         bool is_aligned, int count, Out* out) {
@@ -260,8 +264,8 @@ __device__ void AddFour(const float* sums, int num_sources, int source_stride, c
   StoreFour(results, is_aligned, count, out);
 }
 
-// The same for a gated product: the sums of the factors are kTileUnit behind those of the gate, their
-// biases pair_distance behind.
+// AddFour() for a gated GEMM. The up sums are kTileUnit elements after the gate sums; the up biases
+// are pair_distance elements after the gate biases.
 template <typename T>
 __device__ void AddGatedFour(const float* sums, int num_sources, int source_stride, const T* bias,
                              int pair_distance, Activation activation, bool is_aligned, T* out) {
@@ -277,7 +281,7 @@ __device__ void AddGatedFour(const float* sums, int num_sources, int source_stri
   StoreFour(results, is_aligned, 4, out);
 }
 
-// What a product becomes, as in SkinnyLinearArgs.
+// The outputs of a GEMM, as in SkinnyLinearArgs.
 struct TileResults {
   const void* bias;
   void* out;
@@ -288,17 +292,18 @@ struct TileResults {
   Activation activation = Activation::kSilu;
 };
 
-// Adds the sources of the owned rows of each tile; `thread` of kAddThreads.
+// Adds the sources of the owned rows of each tile. `thread`: index among the kAddThreads threads.
 template <typename T, typename Out>
 __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
                          const TileMemory& memory, const float* sums, int thread, int rank,
                          int cluster_id) {
   const int owned = plan.owned_rows(), stride = plan.sums_stride();
   const int source_stride = plan.columns * stride;
-  // tile_rows and owned are multiples of 8: a row's four elements are aligned if the first are.
+  // tile_rows and owned are multiples of 8, so the four elements of a row are aligned if the first
+  // row's are.
   const bool is_aligned = reinterpret_cast<uintptr_t>(results.out) % (4 * sizeof(Out)) == 0 &&
                           results.out_stride % 4 == 0;
-  // Only a product whose results have the dtype of x is gated.
+  // Only GEMMs whose results have the dtype of x can be gated.
   const bool is_gated = std::is_same_v<T, Out> && results.is_gated;
   const int fours = is_gated ? owned / 8 : owned / 4;
   uint32_t tile_parity = 0;
@@ -308,7 +313,7 @@ __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
     const int count = min(min(owned, plan.tile_rows - rank * owned), results.out_features - first);
     for (int e = thread; e < results.num_rows * fours; e += kAddThreads) {
       const int row = e / fours, column = e % fours * 4;
-      // Of every 16 rows of a gated tile the first 8 are the gate.
+      // The first 8 of every 16 rows of a gated tile are the gate.
       const int i = is_gated ? column / kTileUnit * kGatedTileUnit + column % kTileUnit : column;
       if (i >= count) continue;
       if constexpr (std::is_same_v<T, Out>) {
@@ -327,10 +332,11 @@ __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
               is_aligned, count - i,
               static_cast<Out*>(results.out) + row * results.out_stride + first + i);
     }
-    // No CTA of the cluster arrives at one that may have ended.
+    // Skips the last tile: a CTA of the cluster must not arrive at a barrier of a CTA that may have
+    // ended.
     if (tile + plan.num_clusters < plan.num_tiles) {
       __syncwarp();
-      // A lane for each CTA; all of them for each in a build for racecheck.
+      // Uses one lane per CTA; in a build for racecheck, all lanes arrive at each CTA.
       constexpr int kLanes = 32 / kArrivalsOfWarp;
       for (int to = thread % kLanes; to < plan.form.cluster; to += kLanes) {
         ArriveInCluster(ClusterAddress(memory.read, to));
@@ -340,7 +346,7 @@ __device__ void AddTiles(const TileResults& results, const TileLinearPlan& plan,
   }
 }
 
-// What all threads of a CTA do first. All have called ArriveAtCluster() when it returns.
+// Called first by all threads of a CTA. Initialises the barriers and calls ArriveAtCluster().
 template <typename Plan>
 __device__ void BeginTileCta(const Plan& plan, const TileMemory& memory) {
   if (threadIdx.x == 0) {
@@ -356,8 +362,9 @@ __device__ void BeginTileCta(const Plan& plan, const TileMemory& memory) {
   ArriveAtCluster();
 }
 
-// What all threads of a CTA do last. In a build for racecheck (base/warp_arrivals.cuh) the CTAs of a
-// cluster end together: it does not know that a CTA into which others store has waited for them.
+// Called last by all threads of a CTA. In a build for racecheck (base/warp_arrivals.cuh), the CTAs
+// of a cluster end together, because racecheck does not recognise that a CTA waits for the stores
+// of other CTAs to its memory.
 __device__ inline void EndTileCta() {
   if constexpr (kArrivalsOfWarp > 1) {
     __syncwarp();
@@ -366,7 +373,7 @@ __device__ inline void EndTileCta() {
   }
 }
 
-// cuTensorMapEncodeTiled() of the driver, without linking it.
+// Looks up the driver's cuTensorMapEncodeTiled() at run time, which avoids linking the driver.
 struct TileMapEncoder {
   decltype(&cuTensorMapEncodeTiled) encode = nullptr;
   cudaError_t error = cudaSuccess;
@@ -385,13 +392,13 @@ struct TileMapEncoder {
   }
 };
 
-// A matrix of 16 bits, or of 8 (DType::kFp8E4M3).
+// A 16-bit matrix, or an 8-bit matrix (DType::kFp8E4M3).
 struct TileMatrix {
   DType dtype;
   const void* data;
   int64_t stride;  // elements
   int rows;
-  int elements;  // of a row
+  int elements;  // per row
 
   int element_bytes() const { return dtype == DType::kFp8E4M3 ? 1 : 2; }
   int box_elements() const { return kTileBoxLine / element_bytes(); }
@@ -414,8 +421,8 @@ inline absl::Status FromEncoder(CUresult result) {
       absl::StrCat("cuTensorMapEncodeTiled failed with ", static_cast<int>(result)));
 }
 
-// The weight of a gated product, for CopyPairedBoxes(): boxes of `box_rows` rows, num_boxes at once.
-// Rows are whole boxes.
+// Makes the map of a gated GEMM's weight for CopyPairedBoxes(), which copies num_boxes boxes of
+// `box_rows` rows per call. REQUIRES: a row consists of whole boxes.
 inline absl::Status MakePairedTileMap(const TileMatrix& matrix, int box_rows, int num_boxes,
                                       CUtensorMap& map) {
   const TileMapEncoder& encoder = TileEncoder();
@@ -436,8 +443,8 @@ inline absl::Status MakePairedTileMap(const TileMatrix& matrix, int box_rows, in
                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
-// Boxes of `box_rows` rows of 128 bytes. With num_boxes > 0 that many at once, as a third dimension,
-// which needs rows of whole boxes.
+// Makes a map whose boxes have `box_rows` rows of 128 bytes. If num_boxes > 0, one copy copies
+// num_boxes boxes as a third dimension, which requires rows of whole boxes.
 inline absl::Status MakeTileMap(const TileMatrix& matrix, int box_rows, int num_boxes,
                                 CUtensorMap& map) {
   const TileMapEncoder& encoder = TileEncoder();
@@ -460,7 +467,7 @@ inline absl::Status MakeTileMap(const TileMatrix& matrix, int box_rows, int num_
 
 inline constexpr int kMostTileDevices = 64;
 
-// The current device, if it runs kernels by tiles; `name` of the kernel.
+// Returns the current device if it can run tile kernels. `name`: the kernel's name, for messages.
 inline absl::StatusOr<int> TileDevice(const char* name) {
   int device = 0, major = 0;
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
@@ -474,13 +481,14 @@ inline absl::StatusOr<int> TileDevice(const char* name) {
   return device;
 }
 
-// The launches of one kernel by tiles.
+// Launches one tile kernel.
 template <auto kKernel>
 struct TileLauncher {
-  // All plans take more than half of an SM's shared memory: one answer for all with as large
-  // clusters. `num_rows`: of x, any that the kernel has the columns for.
+  // Returns the number of clusters of this form that the device can run concurrently. All plans use
+  // more than half of an SM's shared memory, so the result only depends on the cluster size.
+  // `num_rows`: any number of rows of x for which the kernel has the columns.
   static absl::StatusOr<int> MaxClusters(const TileForm& form, int num_rows, int device) {
-    // Clusters of 1, 2 and 4 CTAs that run at once; 0: not asked yet.
+    // Number of concurrent clusters of 1, 2 and 4 CTAs; 0: not determined yet.
     static std::array<std::array<std::atomic<int>, 3>, kMostTileDevices> devices = {};
     std::atomic<int>& known = devices[device][form.cluster == 4 ? 2 : form.cluster - 1];
     int count = known.load(std::memory_order_relaxed);

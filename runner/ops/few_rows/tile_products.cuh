@@ -1,12 +1,13 @@
-// Hopper's matrix product by four warps together: D[64 x kColumns] += A[64 x 16] B[16 x kColumns],
-// of float16 or bfloat16 with float32 sums in registers. Compute capability 9.0 exactly ("90a").
-// (PTX ISA, "wgmma.mma_async".)
+// Hopper's warpgroup MMA: four warps compute D[64 x kColumns] += A[64 x 16] B[16 x kColumns] of
+// float16 or bfloat16 with float32 sums in registers. Requires compute capability 9.0 exactly
+// ("90a"). See PTX ISA, "wgmma.mma_async".
 //
-// B is a box in shared memory, and so is A, unless its fragments are in registers: rows of 128 bytes
-// (64 elements), aligned to 1024 bytes, chunk c of 16 bytes of row r at c ^ r % 8. Warp w of the
-// four has rows 16 w .. 16 w + 15 of A and D, and lane l of it d[n][0], d[n][1] of row l / 4,
-// columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2], d[n][3] of row l / 4 + 8. Of A in registers it has,
-// as pairs, elements l % 4 * 2 + {0, 1} of rows l / 4 and l / 4 + 8, and then those 8 further on.
+// B is a box in shared memory, and so is A unless its fragments are in registers. A box has rows of
+// 128 bytes (64 elements) and is aligned to 1024 bytes; chunk c of 16 bytes of row r is stored at c
+// ^ r % 8. Warp w of the four has rows 16 w .. 16 w + 15 of A and D. Its lane l has d[n][0],
+// d[n][1] of row l / 4, columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2], d[n][3] of row l / 4 + 8.
+// For A in registers, the lane holds, as pairs, elements l % 4 * 2 + {0, 1} of rows l / 4 and l / 4
+// + 8, and then the elements at distance 8 from these.
 
 #ifndef REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
 #define REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
@@ -39,8 +40,8 @@
 #define REPRISE_SUMS_48(d, n) REPRISE_SUMS_32(d, n), REPRISE_SUMS_16(d, n + 8)
 #define REPRISE_SUMS_64(d, n) REPRISE_SUMS_32(d, n), REPRISE_SUMS_32(d, n + 8)
 
-// `inputs`: A and B, whose operands come after those of the sums. `orders`: "0" for each operand in
-// shared memory, whose rows are along the sum.
+// `inputs`: A and B, whose operands follow the operands of the sums. `orders`: "0" for each operand
+// in shared memory, which means that its rows are along the summed dimension.
 #define REPRISE_TILE_PRODUCT(type, columns, registers, operands, orders, sums, inputs)             \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type " {" registers \
                "}, " operands ", 1, 1, 1, " orders ";\n"                                           \
@@ -56,10 +57,10 @@
   }
 #define REPRISE_PACK(...) __VA_ARGS__
 
-// Both operands in shared memory.
+// Both operands are in shared memory.
 #define REPRISE_BOX_PRODUCT(T, columns, registers, operands, sums) \
   REPRISE_TILE_PRODUCT_OF(T, columns, registers, operands, "0, 0", sums, ("l"(a), "l"(b)))
-// A in registers.
+// A is in registers.
 #define REPRISE_FRAGMENT_PRODUCT(T, columns, registers, operands, sums) \
   REPRISE_TILE_PRODUCT_OF(T, columns, registers, operands, "0", sums,   \
                           ("r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)))
@@ -72,8 +73,9 @@ using TileSums = float[kColumns / 8][4];
 // A lane's elements of A.
 using TileFragment = uint32_t[4];
 
-// The descriptor of 64 rows of a box, or of the kColumns rows of one, from `address` in shared
-// memory: a multiple of 1024 bytes, plus 32 for each 16 elements further along its rows.
+// Returns the wgmma descriptor for 64 rows of the weight's box, or for the kColumns rows of x's
+// box. `address` in shared memory is a multiple of 1024 bytes, plus 32 bytes for each 16 elements
+// along the rows.
 __device__ __forceinline__ uint64_t BoxOf(uint32_t address) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
@@ -84,7 +86,7 @@ __device__ __forceinline__ void BeginTileProducts() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
 
-// Ends when the products issued so far are in the sums, and what they read may be overwritten.
+// Waits until the sums contain all MMAs issued so far. Their operands may then be overwritten.
 __device__ __forceinline__ void EndTileProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
   asm volatile("wgmma.wait_group.sync.aligned 0;\n" ::: "memory");
@@ -97,7 +99,7 @@ inline constexpr bool kIsTileProduct =
                                          kColumns == 48 || kColumns == 64 || kColumns == 96 ||
                                          kColumns == 128);
 
-// d += A B for 16 elements along the rows of both. Between BeginTileProducts() and
+// d += A B for 16 elements along the rows of both. REQUIRES: called between BeginTileProducts() and
 // EndTileProducts().
 template <typename T, int kColumns>
 __device__ __forceinline__ void TileProduct(TileSums<kColumns>& d, uint64_t a, uint64_t b) {
@@ -119,7 +121,8 @@ __device__ __forceinline__ void TileProduct(TileSums<kColumns>& d, uint64_t a, u
   }
 }
 
-// The same for up to 64 columns and A in registers, which must not change before EndTileProducts().
+// TileProduct() for up to 64 columns and A in registers, which must not change before
+// EndTileProducts().
 template <typename T, int kColumns>
 __device__ __forceinline__ void FragmentProduct(TileSums<kColumns>& d, const TileFragment& a,
                                                 uint64_t b) {

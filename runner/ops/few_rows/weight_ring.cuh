@@ -1,22 +1,24 @@
-// What the products of few rows share that read a weight row by row (runner/ops/skinny_linear.cu,
-// runner/ops/fp8/fp8_linear.cu): a ring in shared memory through which the warps of a CTA copy the
-// rows of their units, and the product of a unit with 8 rows of x.
+// Shared by the GEMM kernels for few rows that read a weight row by row
+// (runner/ops/skinny_linear.cu, runner/ops/fp8/fp8_linear.cu): a ring in shared memory through
+// which the warps of a CTA copy the rows of their units, and the MMA of a unit with 8 rows of x.
 //
 //   unit    16 rows of the weight.
-//   strip   kStrip units that a CTA takes at once.
-//   step    a line of 128 bytes of each row of a strip for each of the 8 warps: 1024 bytes of a
-//           row.
-//   ring    kStages steps. Each warp copies what it alone reads, by cp.async, kStages - 1 steps
-//           ahead: no barrier but __syncwarp().
+//   strip   kStrip units that a CTA processes together.
+//   step    a line of 128 bytes of each row of a strip, for each of the 8 warps: 1024 bytes per row
+//   ring    kStages steps. Each warp copies only data that it reads itself, with cp.async,
+//           kStages - 1 steps ahead. It needs no barrier but __syncwarp().
 //
-// How a warp copies and reads a unit (after which the hardware's fragments fit without ldmatrix):
-//   copies  4 rows x 128 bytes an instruction: lane l has 16 bytes, chunk l % 8 of row l / 8. Full
-//           lines are a tenth quicker than 8 rows x 64 bytes.
-//   reads   lane l = 4 g + t has pieces of row g and of row g + 8, and lanes of a row neighbouring
-//           ones: of 16 bytes, chunks t and 4 + t, or of 8, from 32 i + 8 t on.
-//   banks   the lanes that the hardware serves at once use all banks once: 8 lanes of 16 bytes, of
-//           two rows, as odd rows have their halves of a line swapped; 16 lanes of 8 bytes, of four
-//           rows, as row r has its quarter i of a line at i ^ r % 4.
+// How a warp copies and reads a unit, so that the hardware's fragments are available without
+// ldmatrix:
+//   copies  4 rows x 128 bytes per instruction: lane l copies 16 bytes, chunk l % 8 of row l / 8.
+//           Full lines are 10 % faster than 8 rows x 64 bytes.
+//   reads   Lane l = 4 g + t reads pieces of row g and of row g + 8; the lanes of a row read
+//           neighbouring pieces. With 16-byte pieces: chunks t and 4 + t. With 8-byte pieces: the
+//           bytes at 32 i + 8 t.
+//   banks   The lanes that the hardware serves together use each bank once. With 16-byte pieces
+//           these are 8 lanes of two rows; odd rows have the halves of a line swapped. With 8-byte
+//           pieces these are 16 lanes of four rows; row r stores its quarter i of a line at i ^ r %
+//           4.
 
 #ifndef REPRISE_RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_
 #define REPRISE_RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_
@@ -31,13 +33,13 @@ namespace reprise {
 
 inline constexpr int kRingWarps = 8;
 inline constexpr int kRingUnitRows = 16;
-inline constexpr int kRingLine = 128;                     // bytes of a row in a warp's step
-inline constexpr int kRingStep = kRingWarps * kRingLine;  // bytes of a row in a step
+inline constexpr int kRingLine = 128;                     // bytes per row in a warp's step
+inline constexpr int kRingStep = kRingWarps * kRingLine;  // bytes per row in a step
 inline constexpr int kRingUnitChunks = kRingUnitRows * kRingLine / 16;  // in a warp's step
 
 template <int kStrip>
 struct RingShape {
-  // About 100 KB in flight a CTA; more is not quicker.
+  // About 100 KB in flight per CTA; more is not faster.
   static constexpr int kStages = kStrip == 1 ? 8 : kStrip == 2 ? 4 : 3;
   static constexpr int kStageChunks = kRingWarps * kStrip * kRingUnitChunks;
   static constexpr int kBytes = kStages * kStageChunks * 16;
@@ -48,7 +50,7 @@ __device__ __forceinline__ void AwaitRingCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// From L2: the kernel before this one has written it, and an SM's L1 knows nothing of that.
+// Loads from L2, because the previous kernel has written the data and the SM's L1 may be stale.
 __device__ __forceinline__ uint4 LoadFromL2(const void* pointer) {
   uint4 v;
   asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -58,8 +60,8 @@ __device__ __forceinline__ uint4 LoadFromL2(const void* pointer) {
   return v;
 }
 
-// sum += A B by mma m16n8k16, in registers as the hardware has them: 16 rows of the weight are A, 8
-// rows of x are B. T: __half or __nv_bfloat16.
+// sum += A B by mma m16n8k16, with fragments in the hardware's register layout: 16 rows of the
+// weight are A, 8 rows of x are B. T: __half or __nv_bfloat16.
 template <typename T>
 __device__ __forceinline__ void UnitProduct(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                             uint32_t a3, uint32_t b0, uint32_t b1) {
@@ -79,20 +81,21 @@ __device__ __forceinline__ void UnitProduct(float (&sum)[4], uint32_t a0, uint32
   }
 }
 
-// A weight of rows of num_steps * kRingStep bytes, row_bytes apart, at multiples of 16 bytes.
+// A weight with rows of num_steps * kRingStep bytes, row_bytes apart and aligned to 16 bytes.
 struct RingWeight {
   const char* data;
   int64_t row_bytes;
   int num_steps;
-  // Rows from the first 8 of a unit to its others. 8: units are neighbouring rows. Else those of the
-  // first halves of units are neighbours, and so are those of the second halves.
+  // Distance in rows between the first 8 rows of a unit and its other 8 rows. 8: a unit has 16
+  // consecutive rows. Otherwise the first halves of consecutive units are consecutive, and so are
+  // the second halves.
   int pair_distance = 8;
 };
 
-// What a lane reads at once.
+// The size of a lane's read.
 enum class RingPiece : int8_t { kBytes16, kBytes8 };
 
-// The weights of a CTA's units, strip by strip, as a warp copies them into its part of the ring:
+// Copies the weights of a CTA's units, strip by strip, from one warp into its part of the ring:
 // [kStages, kRingWarps, kStrip, kRingUnitChunks].
 template <int kStrip, RingPiece kPiece = RingPiece::kBytes16>
 class WeightRing {
@@ -104,7 +107,7 @@ class WeightRing {
         end_unit_(end_unit),
         num_steps_(weight.num_steps),
         unit_(first_unit) {
-    // Weights are read once a step of the model: they are the first to leave the L2 cache.
+    // Weights are read once per step of the model, so the L2 cache evicts them first.
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy_));
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int row = lane / 8, chunk = lane % 8;
@@ -114,7 +117,7 @@ class WeightRing {
                                                          row * 8 + (chunk ^ moved)));
   }
 
-  // Copies the next step, if there is one. Called once a step, by all lanes.
+  // Copies the next step, if there is one. Called once per step by all lanes.
   __device__ void CopyNext() {
     if (unit_ < end_unit_) {
       const char* from = from_ + unit_ * unit_bytes_ + step_ * kRingStep;
@@ -134,20 +137,22 @@ class WeightRing {
       }
       if (++slot_ == RingShape<kStrip>::kStages) slot_ = 0;
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");  // an empty group keeps the count
+    asm volatile("cp.async.commit_group;" ::
+                     : "memory");  // an empty group keeps the count of groups
   }
 
-  // What this lane reads of the first unit in the first slot: its chunk of row g of the first half
-  // of the line. Row g + 8 is 64 chunks on, the chunk of the other half OtherHalf(), the next unit
-  // kRingUnitChunks, the next slot kStageChunks.
+  // Returns the address of this lane's chunk of row g, first half of the line, in the first unit of
+  // the first slot. Row g + 8 is 64 chunks further, the other half OtherHalf() chunks, the next
+  // unit kRingUnitChunks chunks, the next slot kStageChunks chunks.
   __device__ static const uint4* OfLane(const uint4* ring) {
     static_assert(kPiece == RingPiece::kBytes16);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int g = lane / 4, t = lane % 4;
     return ring + warp * kStrip * kRingUnitChunks + g * 8 + (t ^ (g % 2 * 4));
   }
-  // With pieces of 8 bytes: the chunk where row g of the first unit in the first slot begins, and
-  // the bytes from there to this lane's piece of a quarter of the line. Row g + 8 is 64 chunks on.
+  // For 8-byte pieces. RowOfLane() returns the first chunk of row g in the first unit of the first
+  // slot. PieceOfQuarter() returns the byte offset of this lane's piece within the line, for a
+  // quarter of the line. Row g + 8 is 64 chunks further.
   __device__ static const uint4* RowOfLane(const uint4* ring) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     return ring + warp * kStrip * kRingUnitChunks + lane / 4 * 8;
