@@ -1,4 +1,4 @@
-// Weights of 8 bits as weights of a product's dtype: 16 values a thread.
+// Converts an 8-bit weight to the dtype of a GEMM, 16 values per thread.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -17,10 +17,11 @@ namespace reprise {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kPiece = 16;  // values of a thread, of one group
+constexpr int kPiece = 16;  // values per thread; all in one group
 static_assert(kFp8Group % kPiece == 0);
 
-// kAligned: rows of values and of `out` at multiples of 16 bytes, in_features a multiple of kPiece.
+// kAligned: rows of values and of `out` are aligned to 16 bytes, and in_features is a multiple of
+// kPiece.
 template <typename Out, bool kAligned>
 __global__ void __launch_bounds__(kThreads)
     DequantiseKernel(const __grid_constant__ Fp8Weight weight, int first_row, int64_t num_pieces,

@@ -1,18 +1,20 @@
-// Products of few rows of x with a weight of 8 bits.
+// GEMMs of few rows of x with an 8-bit weight.
 //
-// Bound: the bytes of the weight, half of those of 16 bits. The kernel is that of
-// runner/ops/skinny_linear.cu with lines of 128 values (runner/ops/few_rows/weight_ring.cuh), which
-// become 16-bit floats in registers (fp8_values.cuh), and with up to 4 tiles of 8 rows of x for
-// each fragment of the weight, so that one reading serves 32 rows. x comes from L2 once for each
-// strip: with 32 rows and strips of 48 weight rows these are 4/3 of the weight's bytes.
+// Bound: the bytes of the weight, half as many as for 16 bits. The kernel is based on
+// runner/ops/skinny_linear.cu. It uses lines of 128 values (runner/ops/few_rows/weight_ring.cuh),
+// which it converts to 16-bit floats in registers (fp8_values.cuh), and up to 4 tiles of 8 rows of
+// x per fragment of the weight, so that one pass over the weight serves 32 rows. x is read from L2
+// once per strip: with 32 rows and strips of 48 weight rows, x is 4/3 of the weight's bytes.
 //
-//   sums    The 8 mma of a step begin at 0; their sum is added with the step's scale, of the row or
-//           of its group of 128 in_features, which is a warp's line of a step. So bits depend on
-//           in_features and on the scales' form alone.
-//   columns of each quarter of a line, 32 in_features, lane 4 g + t has 8 values of row g and of
-//           row g + 8, and 16 bytes of x of the same in_features: so the lanes of a row read whole
-//           sectors of x, which makes 32 rows up to a sixth quicker. Of four values side by side,
-//           the first and the third are one register of a fragment, the second and the fourth
+//   sums     The 8 mma of a step start at 0. Their sum, multiplied by the step's scale, is added to
+//            the total. The scale belongs to the row, or to its group of 128 in_features, which is
+//            a warp's line of a step. Results therefore depend only on in_features and on the form
+//            of the scales.
+//   columns  In each quarter of a line, 32 in_features, lane 4 g + t has 8 values of row g and of
+//            row g + 8, and 16 bytes of x for the same in_features. The lanes of a row therefore
+//            read whole sectors of x, which makes 32 rows up to 1/6 faster. Of four neighbouring
+//            values, the first and the third form one register of a fragment, the second and the
+//            fourth another; x is reordered accordingly.
 //           another: x is put in the same order.
 
 #include <cuda_bf16.h>
@@ -37,26 +39,26 @@ namespace {
 constexpr int kWarps = kRingWarps;
 constexpr int kThreads = kWarps * 32;
 constexpr int kUnitRows = kRingUnitRows;
-constexpr int kLine = kRingLine;  // in_features of a warp's step
+constexpr int kLine = kRingLine;  // in_features of a warp per step
 static_assert(kLine == kFp8Group, "a warp's line of a row has one scale");
 constexpr int kStepFeatures = kWarps * kLine;
-constexpr int kQuarters = 4;                      // of a line
+constexpr int kQuarters = 4;                      // per line
 constexpr int kQuarter = kLine / kQuarters;       // in_features
-constexpr int kTileRows = 8;                      // of x
-constexpr int kTileSums = kUnitRows * kTileRows;  // floats of a unit and a tile, a warp
+constexpr int kTileRows = 8;                      // rows of x
+constexpr int kTileSums = kUnitRows * kTileRows;  // floats of a unit and a tile, per warp
 
 template <int kStrip, int kTiles>
 struct Traits : RingShape<kStrip> {
-  // Tiles whose sums are added at once.
+  // Number of tiles whose sums are stored and added together.
   static constexpr int kStoredTiles = kTiles < 2 ? kTiles : 2;
-  static constexpr int kSums = kStrip * kStoredTiles * kTileSums;  // floats, a warp
+  static constexpr int kSums = kStrip * kStoredTiles * kTileSums;  // floats per warp
   static constexpr int kSharedBytes = RingShape<kStrip>::kBytes + kWarps * kSums * 4;
 };
 
-// 8 in_features of a row of x, in the order of the fragments.
+// 8 in_features of a row of x, in the order of the weight's fragments.
 struct XValues {
-  uint32_t even[2];  // of in_features 4 j + {0, 2}
-  uint32_t odd[2];   // 4 j + {1, 3}
+  uint32_t even[2];  // in_features 4 j + {0, 2}
+  uint32_t odd[2];   // in_features 4 j + {1, 3}
 };
 
 __device__ __forceinline__ XValues Ordered(const uint4& x) {
@@ -64,7 +66,7 @@ __device__ __forceinline__ XValues Ordered(const uint4& x) {
           .odd = {__byte_perm(x.x, x.y, 0x7632), __byte_perm(x.z, x.w, 0x7632)}};
 }
 
-// The scales of this lane's rows of a strip: of rows g and g + 8 of each unit.
+// The scales of this lane's rows of a strip: rows g and g + 8 of each unit.
 template <int kStrip>
 struct StripScales {
   float value[kStrip][2];
@@ -77,7 +79,7 @@ __device__ __forceinline__ StripScales<kStrip> LoadScales(const Fp8Weight& weigh
   const int g = threadIdx.x % 32 / 4;
 #pragma unroll
   for (int u = 0; u < kStrip; ++u) {
-    // Rows beyond the share are read as the last unit's, and not stored.
+    // Rows beyond the CTA's units repeat the last unit and are not stored.
     const int row = min(unit + u, end_unit - 1) * kUnitRows + g;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -87,8 +89,8 @@ __device__ __forceinline__ StripScales<kStrip> LoadScales(const Fp8Weight& weigh
   return scales;
 }
 
-// Adds the warps' sums of some tiles of a strip's units and stores the results. `sums` [kWarps,
-// kStrip, kStored, kTileSums], each as mma leaves them: float i of lane l at i * 32 + l.
+// Adds the warps' sums for kStored tiles of a strip's units and stores the results. `sums` [kWarps,
+// kStrip, kStored, kTileSums], each in the layout of mma: float i of lane l is at i * 32 + l.
 template <typename T, int kStrip, int kStored>
 __device__ void StoreSums(const Fp8LinearArgs& args, const float* sums, int unit, int end_unit,
                           int first_row) {
@@ -96,7 +98,7 @@ __device__ void StoreSums(const Fp8LinearArgs& args, const float* sums, int unit
   for (int e = threadIdx.x; e < kSums; e += kThreads) {
     const int u = e / (kStored * kTileSums), tile = e / kTileSums % kStored;
     const int i = e / 32 % 4, lane = e % 32;
-    const int row = first_row + tile * kTileRows + lane % 4 * 2 + i % 2;  // of x
+    const int row = first_row + tile * kTileRows + lane % 4 * 2 + i % 2;  // row of x
     if (row >= args.num_rows || unit + u >= end_unit) continue;
     float value = 0;
 #pragma unroll
@@ -137,7 +139,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int stage = 0; stage < Shape::kStages - 1; ++stage) weights.CopyNext();
   if (args.weights == SkinnyWeights::kEarly) AwaitKernelBefore();
 
-  // Rows beyond the last are computed from the last one, and not stored.
+  // Rows beyond the last row repeat the last row and are not stored.
   const T* x[kTiles];
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
@@ -145,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     x[tile] = static_cast<const T*>(args.x) + row * args.x_stride + warp * kLine + t * 8;
   }
   const uint4* const own = Ring::RowOfLane(ring);
-  int pieces[kQuarters];  // bytes
+  int pieces[kQuarters];  // byte offsets
 #pragma unroll
   for (int i = 0; i < kQuarters; ++i) pieces[i] = Ring::PieceOfQuarter(i);
   const bool has_groups = args.weight.num_groups > 1;
@@ -206,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
       scales = next_scales;
       if (++slot == Shape::kStages) slot = 0;
-      __syncwarp();  // all lanes have read the stage that is copied into next
+      __syncwarp();  // all lanes have read the stage that the next copy overwrites
       weights.CopyNext();
     }
 #pragma unroll
@@ -239,7 +241,8 @@ absl::Status LaunchStrip(const Fp8LinearArgs& args, int grid, cudaStream_t strea
                     "Fp8Linear");
 }
 
-// Units of a strip: no more than a CTA's share. The bits do not depend on it.
+// Chooses the number of units of a strip, at most the units of a CTA. It does not affect the
+// results.
 template <typename T, int kTiles>
 absl::Status LaunchTiles(const Fp8LinearArgs& args, cudaStream_t stream) {
   int device = 0, num_sms = 0;
@@ -281,11 +284,11 @@ bool Fp8LinearServes(const Fp8LinearArgs& args) {
 
 absl::Status LaunchFp8Linear(const Fp8LinearArgs& args, CUstream_st* stream) {
   if (!Fp8LinearServes(args)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected aligned 16-bit rows, out_features a multiple of 16, in_features of ",
-                     kStepFeatures, ", and 1 scale a row or one for every ", kFp8Group, ": got ",
-                     args.num_rows, " rows, ", args.weight.in_features, " -> ",
-                     args.weight.out_features, ", ", args.weight.num_groups, " scales a row"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected aligned 16-bit rows, out_features a multiple of 16, in_features a multiple of ",
+        kStepFeatures, ", and 1 scale per row or per ", kFp8Group, ": got ", args.num_rows,
+        " rows, ", args.weight.in_features, " -> ", args.weight.out_features, ", ",
+        args.weight.num_groups, " scales per row"));
   }
   for (int first = 0; first < args.num_rows; first += kFp8PassRows) {
     Fp8LinearArgs pass = args;

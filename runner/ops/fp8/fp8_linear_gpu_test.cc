@@ -69,7 +69,7 @@ at::Tensor Exact(const QuantisedWeight& weight) {
 
 TEST_F(Fp8LinearTest, EveryValueIsDequantised) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
-  // All 254 finite values, and -0; a row of 256 with a scale for each 128.
+  // All 254 finite values and -0: a row of 256 with one scale per 128 values.
   const at::Tensor bits = at::arange(256, Options(at::kByte)).reshape({1, 256});
   const at::Tensor finite = at::where(bits.bitwise_and(127).eq(127), bits - 1, bits);
   const at::Tensor values = finite.view(at::ScalarType::Float8_e4m3fn);
@@ -91,13 +91,13 @@ TEST_F(Fp8LinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
   struct Shape {
     int in_features, out_features;
   };
-  // One unit; fewer units than SMs; strips of 2 and of 3, not full ones; several steps of the ring.
+  // One unit; fewer units than SMs; partial strips of 2 and of 3 units; several rounds of the ring.
   constexpr Shape kShapes[] = {
       {1024, 16}, {2048, 16 * 7}, {1024, 16 * 200}, {1024, 16 * 601}, {7168, 16 * 40}};
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     for (const Shape& shape : kShapes) {
       for (const ScaledBy scaled_by : {ScaledBy::kRow, ScaledBy::kBlock}) {
-        // Rows of unlike sizes, so that a scale of another row or group shows.
+        // Rows of different magnitudes, so that a scale of the wrong row or group is detected.
         const at::Tensor weight =
             at::randn({shape.out_features, shape.in_features}, Options(at::kFloat)) *
             at::rand({shape.out_features, 1}, Options(at::kFloat)) * 0.1;
@@ -125,7 +125,7 @@ TEST_F(Fp8LinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
             ASSERT_TRUE(Fp8LinearServes(args));
             const absl::Status status = LaunchFp8Linear(args, stream);
             ASSERT_TRUE(status.ok()) << status;
-            // Only sums are rounded, to float32, and the result.
+            // Only the sums (to float32) and the result are rounded.
             const double rounding = out_dtype == at::kFloat  ? 0
                                     : dtype == at::kBFloat16 ? 1.0 / 256
                                                              : 1.0 / 2048;
@@ -146,8 +146,9 @@ TEST_F(Fp8LinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
 }
 
 TEST_F(Fp8LinearTest, EarlyWeightsWaitForXInACapturedChain) {
-  // Products that each need the one before: any that reads x too early gives other bits. 128 MB of
-  // weights, so that none stays in a cache. More rows than one reading of the weight serves.
+  // Each GEMM needs the result of the previous GEMM: a GEMM that reads x too early computes other
+  // results. The weights total 128 MB, so that none of them stays in a cache. There are more rows
+  // than one pass over the weight serves.
   constexpr int kSize = 4096;
   constexpr int kLayers = 8;
   std::vector<QuantisedWeight> weights;
@@ -194,7 +195,7 @@ TEST_F(Fp8LinearTest, ACapturedLinearComputesTheSameBits) {
       *QuantiseWeight(at::randn({4096, 4096}, Options(at::kFloat)) * 0.02, ScaledBy::kRow);
   const Linear linear = *Linear::CreateScaled(small.values, small.scales, std::nullopt);
   {
-    // More rows than the kernel takes: scratch memory, which a capture must not allocate.
+    // More rows than the kernel supports: needs scratch memory, which a capture must not allocate.
     const at::Tensor x = at::randn({200, 4096}, Options(at::kBFloat16));
     const at::Tensor out = at::empty({200, 4096}, Options(at::kBFloat16));
     const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool(false, 0);

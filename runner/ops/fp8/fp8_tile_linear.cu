@@ -1,20 +1,17 @@
-// Products of up to 64 rows of x with a weight of 8 bits, by tiles
-// (fp8_tile_plan.h, runner/ops/few_rows/tile_pipeline.cuh).
+// GEMMs of up to 64 rows of x with an 8-bit weight, by tiles (fp8_tile_plan.h,
+// runner/ops/few_rows/tile_pipeline.cuh).
 //
-// Bound: the bytes of the weight, half of those of 16 bits, so that x, which
-// every tile reads again, counts twice as much: tiles are as large as possible.
+// Bound: the bytes of the weight, half as many as for 16 bits. Every tile reads x again, and x is
+// twice as large relative to the weight. Tiles are therefore as large as possible.
 //
-//   fragments  The weight is the operand of wgmma that may be in registers:
-//   lane 4 g + t reads two
-//              bytes at a time of rows g and g + 8 of its warp, which become
-//              two 16-bit floats (fp8_values.cuh). 16 in_features are a chunk
-//              of 16 bytes, and the 8 rows of a read are in 8 unlike chunks of
-//              their lines: all banks are used at most once.
-//   sums       A lane's sums are in units of the scale of their row, by which
-//   they are multiplied at
-//              the end of a tile. With a scale for each group of 128
-//              in_features, which is a box, they are brought to the units of
-//              the next box before its products are added.
+//   fragments  The weight is the wgmma operand that may be in registers. Lane 4 g + t reads two
+//              bytes at a time of rows g and g + 8 of its warp and converts them to two 16-bit
+//              floats (fp8_values.cuh). 16 in_features are a chunk of 16 bytes. The 8 rows of a
+//              read are in 8 different chunks of their lines, so each bank is used at most once.
+//   sums       A lane's sums are in units of the scale of their row, and are multiplied by the
+//              scale at the end of a tile. If each group of 128 in_features, which is a box, has
+//              its own scale, the sums are converted to the units of the next box before the MMAs
+//              of that box are added.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -30,18 +27,18 @@ namespace reprise {
 namespace {
 
 static_assert(kFp8TileBox == kFp8Group, "a box of a row has one scale");
-constexpr int kHalfChunks = kTileBox / 16;  // of 16 in_features, in a box of x
+constexpr int kHalfChunks = kTileBox / 16;  // chunks of 16 in_features in a box of x
 
-// Two neighbouring bytes at an address in shared memory, as two 16-bit floats.
+// Returns two neighbouring bytes at an address in shared memory as two 16-bit floats.
 template <typename T>
 __device__ __forceinline__ uint32_t TwoValues(uint32_t address) {
   uint16_t bytes;
   asm volatile("ld.shared.u16 %0, [%1];" : "=h"(bytes) : "r"(address) : "memory");
-  return OddFp8Values<T>(__byte_perm(bytes, 0, 0x1404));  // to bytes 1 and 3
+  return OddFp8Values<T>(__byte_perm(bytes, 0, 0x1404));  // moves them to bytes 1 and 3
 }
 
-// A lane's fragments of 64 in_features, half `half` of a box. `line`: its line
-// of row g, where chunk g of the line is, plus 2 t.
+// Loads a lane's fragments of 64 in_features, half `half` of a box. `line`: the address of the
+// lane's line of row g, plus the offset of chunk g in the line, plus 2 t.
 template <typename T>
 __device__ __forceinline__ void LoadFragments(uint32_t line, int half,
                                               TileFragment (&a)[kHalfChunks]) {
@@ -56,8 +53,8 @@ __device__ __forceinline__ void LoadFragments(uint32_t line, int half,
   }
 }
 
-// Sums can be divided by it, and what counts times it is hardly more than
-// nothing: a scale of 0.
+// Scales of smaller magnitude are replaced by this value, 0 included. Sums can be divided by it,
+// and values multiplied by it are negligible.
 constexpr float kLeastScale = 0x1p-90f;
 
 // The scales of a lane's two rows.
@@ -70,7 +67,7 @@ __device__ __forceinline__ RowScales LoadScales(const Fp8Weight& weight, int row
   RowScales scales;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    // Rows and groups beyond the weight have sums of zero, or are not stored.
+    // Rows and groups beyond the weight have sums of zero or are not stored.
     const int64_t from = min(row + 8 * i, weight.out_features - 1);
     const float scale =
         __ldg(weight.scales + from * weight.scales_stride + min(group, weight.num_groups - 1));
@@ -94,7 +91,7 @@ __device__ void MultiplyTiles(const Fp8TilePlan& plan, const TileMemory& memory,
   const int lane = threadIdx.x % 32, warp = WarpIndex(), group = warp / kGroupWarps;
   const int row_group = group % plan.form.row_groups, turn = group / plan.form.row_groups;
   const int steps = StepsOf(plan, rank);
-  // Of a tile.
+  // Row of a tile.
   const int row = row_group * kTileGroupRows + warp % kGroupWarps * kWarpRows + lane / 4;
   const uint32_t line = row * kTileBoxLine + (lane / 4 << 4) + lane % 4 * 2;
   PartialSums<kColumns> sums(plan, memory, row_group, turn, rank);
@@ -163,7 +160,7 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
     return;
   }
   AwaitKernelBefore();
-  AwaitCluster();  // all have barriers by now
+  AwaitCluster();  // all CTAs have initialised their barriers
   if (warp < num_warps) {
     MultiplyTiles<T, kColumns, kHasGroups>(plan, memory, args.weight, args.num_rows, rank,
                                            cluster_id);
@@ -188,7 +185,7 @@ bool IsAligned(const void* pointer, int64_t stride, int element_bytes, int in_fe
          stride >= in_features;
 }
 
-// Calls visit with the TileLauncher for these arguments.
+// Calls `visit` with the TileLauncher for these arguments.
 template <typename T, int kColumns, typename Visitor>
 auto VisitGroups(const Fp8LinearArgs& args, Visitor visit) {
   return args.weight.num_groups > 1
@@ -239,11 +236,11 @@ absl::StatusOr<Fp8TilePlan> Fp8TilePlanOf(const Fp8LinearArgs& args, const TileF
   if (!Fp8TileLinearServes(args)) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected 1 to ", kMaxTileLinearRows,
-                     " aligned 16-bit rows and 1 scale a row or one for "
-                     "every ",
+                     " aligned 16-bit rows and 1 scale per row or "
+                     "per ",
                      kFp8Group, ": got ", args.num_rows, " rows, ", args.weight.in_features, " -> ",
                      args.weight.out_features, ", strides ", args.x_stride, " and ",
-                     args.weight.stride, ", ", args.weight.num_groups, " scales a row"));
+                     args.weight.stride, ", ", args.weight.num_groups, " scales per row"));
   }
   REPRISE_ASSIGN_OR_RETURN(const int device, TileDevice("Fp8TileLinear"));
   REPRISE_ASSIGN_OR_RETURN(const int max_clusters, VisitLauncher(args, [&](auto launcher) {

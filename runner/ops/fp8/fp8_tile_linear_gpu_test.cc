@@ -27,15 +27,15 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Forms of the rule, and others: every cluster, groups, turns and boxes.
+// Forms of Fp8TileForm(), and other forms that cover every cluster, groups, turns and boxes.
 constexpr TileForm kForms[] = {{.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
                                {.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1},
                                {.cluster = 4, .row_groups = 2, .turns = 2, .boxes = 1},
                                {.cluster = 2, .row_groups = 1, .turns = 4, .boxes = 1},
                                {.cluster = 1, .row_groups = 1, .turns = 3, .boxes = 2}};
 
-// One value; part of a box; sizes that divide nothing; several tiles a cluster; more stages than
-// fit.
+// A single value; part of a box; sizes without common divisors; several tiles per cluster; more
+// stages than fit.
 struct Shape {
   int in_features, out_features;
 };
@@ -54,7 +54,8 @@ class Fp8TileLinearTest : public testing::Test {
     return at::TensorOptions(c10::Device(c10::kCUDA, 0)).dtype(dtype);
   }
 
-  // Rows among others that are 448 or NaN: what is read beyond them shows.
+  // RandomValues() surrounds its rows with 448 and AmongNans() with NaN, so that reads beyond the
+  // rows are detected.
   static at::Tensor RandomValues(int out_features, int in_features) {
     const at::Tensor all =
         at::full({out_features + 2, (in_features + 15) / 16 * 16 + 16}, 448, Options(at::kFloat));
@@ -114,7 +115,7 @@ TEST_F(Fp8TileLinearTest, IsTheProductForEveryTypeFormShapeAndNumberOfRows) {
         const at::Tensor scales = RandomScales(shape.out_features, num_groups);
         const at::Tensor exact = Exact(values, scales);
         for (const TileForm& form : kForms) {
-          at::Tensor first;  // its first row, for the number of columns so far
+          at::Tensor first;  // row 0 of the first result with these columns
           int columns = 0;
           for (const int num_rows : {1, 9, 16, 17, 33, 40, 41, 64}) {
             SCOPED_TRACE(testing::Message()
@@ -134,11 +135,11 @@ TEST_F(Fp8TileLinearTest, IsTheProductForEveryTypeFormShapeAndNumberOfRows) {
             const absl::Status status = LaunchFp8TileLinear(args, form, stream);
             if (!Fp8TilePlanOf(args, form).ok()) {
               EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-              EXPECT_EQ(form.boxes, 2);  // too large
+              EXPECT_EQ(form.boxes, 2);  // the form is too large
               continue;
             }
             ASSERT_TRUE(status.ok()) << status;
-            // Only sums are rounded, to float32, and the result.
+            // Only the sums (to float32) and the result are rounded.
             const double rounding = out_dtype == at::kFloat  ? 0
                                     : dtype == at::kBFloat16 ? 1.0 / 256
                                                              : 1.0 / 2048;
@@ -149,7 +150,8 @@ TEST_F(Fp8TileLinearTest, IsTheProductForEveryTypeFormShapeAndNumberOfRows) {
                 0);
             EXPECT_TRUE(all.narrow(1, shape.out_features, 3).isinf().all().item<bool>());
             EXPECT_TRUE(all[num_rows].isinf().all().item<bool>());
-            // The number of rows changes no bit, for the same number of columns.
+            // Results are bitwise identical for all numbers of rows with the same number of
+            // columns.
             if (TileColumns(num_rows) != columns) first = at::Tensor();
             columns = TileColumns(num_rows);
             if (first.defined() && first.scalar_type() == out_dtype) {
@@ -164,7 +166,7 @@ TEST_F(Fp8TileLinearTest, IsTheProductForEveryTypeFormShapeAndNumberOfRows) {
 }
 
 TEST_F(Fp8TileLinearTest, EveryValueCounts) {
-  // All 254 finite values, subnormal ones and -0 too, one in each product.
+  // All 254 finite values, including subnormal numbers and -0; one value per product.
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   const at::Tensor bits = at::arange(256, Options(at::kByte)).reshape({256, 1});
   const at::Tensor finite = at::where(bits.bitwise_and(127).eq(127), bits - 1, bits);
@@ -183,7 +185,7 @@ TEST_F(Fp8TileLinearTest, EveryValueCounts) {
   }
 }
 
-// Sums are kept in units of a group's scale: those may differ by any factor, and be 0.
+// Sums are kept in units of a group's scale. Scales may differ by any factor, and may be 0.
 TEST_F(Fp8TileLinearTest, ScalesOfNeighbouringGroupsMayBeOfAnySize) {
   constexpr int kIn = 1024, kOut = 192, kRows = 20;
   const at::Tensor values = RandomValues(kOut, kIn);
@@ -207,8 +209,8 @@ TEST_F(Fp8TileLinearTest, ScalesOfNeighbouringGroupsMayBeOfAnySize) {
 }
 
 TEST_F(Fp8TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
-  // Products that each need the one before: any that reads x too early gives other bits. 128 MB of
-  // weights, so that none stays in a cache.
+  // Each GEMM needs the result of the previous GEMM: a GEMM that reads x too early computes other
+  // results. The weights total 128 MB, so that none of them stays in a cache.
   constexpr int kSize = 4096;
   constexpr int kLayers = 8;
   std::vector<at::Tensor> values, scales;

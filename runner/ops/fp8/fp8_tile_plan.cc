@@ -5,7 +5,7 @@
 namespace reprise {
 namespace {
 
-// As runner/ops/few_rows/tile_linear_plan.cc says, and why.
+// See the comments in runner/ops/few_rows/tile_linear_plan.cc.
 constexpr int kLeastSharedBytes = 116 * 1024;
 constexpr int kMostSharedBytes = 172 * 1024;
 constexpr int kMostSharedBytesOfLarge = 212 * 1024;
@@ -14,8 +14,8 @@ constexpr int kOtherBytes = 1024 + (2 * kMostStages + 2) * 8;  // alignment, bar
 
 }  // namespace
 
-// As few CTAs to a tile as give all SMs work: x is read again for each tile, and with more rows of
-// x large tiles count for more than CTAs that take turns.
+// Uses the smallest number of CTAs per tile that gives all SMs work, because x is read again for
+// each tile. With more rows of x, larger tiles gain more than groups that alternate on stages.
 TileForm Fp8TileForm(int num_rows, int out_features) {
   if (out_features > 16384) return {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1};
   if (out_features > 8448) return {.cluster = 1, .row_groups = 2, .turns = 2, .boxes = 1};
@@ -31,7 +31,7 @@ TileForm Fp8TileForm(int num_rows, int out_features) {
 
 Fp8TilePlan PlanFp8Tile(const TileForm& form, int num_rows, int out_features, int in_features,
                         int max_clusters) {
-  // Tiles are those of a weight of 16 bits.
+  // Tiles are planned as for a 16-bit weight.
   Fp8TilePlan plan = {PlanTileLinear(form, num_rows, out_features, in_features, max_clusters)};
   plan.stores_directly = false;
   plan.num_boxes = (in_features - 1) / kFp8TileBox + 1;

@@ -1,10 +1,10 @@
-// How the kernel of fp8_tile_linear.h divides a product among the CTAs of a GPU: plain arithmetic,
-// for host code and tests. No CUDA, no LibTorch.
+// How the kernel of fp8_tile_linear.h distributes a GEMM over the CTAs of a GPU. Plain arithmetic,
+// for host code and tests. Does not depend on CUDA or LibTorch.
 //
-// As runner/ops/few_rows/tile_linear_plan.h says, but for a box: it has 128 in_features, which are
+// See runner/ops/few_rows/tile_linear_plan.h. Only a box differs: it has 128 in_features, which are
 // 128 bytes of each row of the tile, and two boxes of x, one after the other.
 //
-// Thread safety: values.
+// Thread safety: value types.
 
 #ifndef REPRISE_RUNNER_OPS_FP8_FP8_TILE_PLAN_H_
 #define REPRISE_RUNNER_OPS_FP8_FP8_TILE_PLAN_H_
@@ -14,7 +14,7 @@
 
 namespace reprise {
 
-inline constexpr int kFp8TileBox = 128;  // in_features: 128 bytes of the weight
+inline constexpr int kFp8TileBox = 128;  // in_features: 128 bytes per row of the weight
 inline constexpr int kFp8TileXBoxes = kFp8TileBox / kTileBox;
 
 struct Fp8TilePlan : TileLinearPlan {
@@ -23,12 +23,14 @@ struct Fp8TilePlan : TileLinearPlan {
   }
 };
 
-// Returns the form by which a product of num_rows, 1 to kMaxTileLinearRows, rows of x is quickest
-// on an H200. A rule and no measurement, so that bits are the same in all processes.
+// Returns the form that is the fastest on an H200 for a GEMM with `num_rows` rows of x, 1 to
+// kMaxTileLinearRows. This is a fixed rule, not a measurement, so that results are bitwise
+// identical in all processes.
 TileForm Fp8TileForm(int num_rows, int out_features);
 
-// Returns the plan of such a product, for a GPU that runs `max_clusters` clusters of this form at
-// once. All arguments are positive. `stages` is 0 if the form cannot compute this.
+// Returns the plan of such a GEMM for a GPU that can run `max_clusters` clusters of this form
+// concurrently. `stages` of the result is 0 if the form cannot compute the GEMM. REQUIRES: all
+// numbers are positive.
 Fp8TilePlan PlanFp8Tile(const TileForm& form, int num_rows, int out_features, int in_features,
                         int max_clusters);
 

@@ -25,11 +25,11 @@ TEST(Fp8TilePlanTest, StagesFitAnSmAndHaveTwoBoxesOfXForOneOfTheWeight) {
         EXPECT_GE(int64_t{plan.num_tiles} * plan.tile_rows, out_features);
         EXPECT_LE(plan.tile_rows, form.row_groups * kTileGroupRows);
         EXPECT_LE(plan.shared_bytes, kSharedBytesOfAnSm);
-        EXPECT_GT(plan.shared_bytes, kSharedBytesOfAnSm / 2);  // one CTA an SM
+        EXPECT_GT(plan.shared_bytes, kSharedBytesOfAnSm / 2);  // one CTA per SM
         if (plan.stages == 0) continue;
         EXPECT_GE(plan.stages, 2);
         EXPECT_EQ(plan.stages % form.turns, 0);
-        // The last box, read as if the tile were full, and the sums are in the shared memory.
+        // Shared memory holds the last box, which is read as if the tile were full, and the sums.
         const int beyond = (form.row_groups * kTileGroupRows - plan.tile_rows) * 128;
         EXPECT_LE(1024 + plan.stages * plan.stage_bytes() + std::max(beyond, plan.sums_bytes()) +
                       (2 * plan.stages + 2) * 8,
@@ -46,7 +46,7 @@ TEST(Fp8TilePlanTest, APartOfABoxIsABox) {
   EXPECT_EQ(PlanFp8Tile({}, 1, 64, 14336, 132).num_boxes, 112);
 }
 
-// The rule gives a form that serves, whatever the sizes, also where fewer clusters run at once.
+// The rule returns a valid form for all sizes, even if fewer clusters run concurrently.
 TEST(Fp8TileFormTest, ServesEveryNumberOfRows) {
   for (int num_rows = 1; num_rows <= kMaxTileLinearRows; ++num_rows) {
     for (const int out_features : {1, 64, 2048, 4096, 5120, 6144, 16384, 28672, 128256}) {

@@ -13,11 +13,11 @@ namespace reprise {
 namespace {
 
 constexpr int64_t kBlock = 128;
-constexpr double kLargest = 448;  // of e4m3
+constexpr double kLargest = 448;  // largest e4m3 number
 
-// [out_features, in_features]: the largest magnitude of each value's block of rows and columns.
+// Returns [out_features, in_features]: for each value, the largest magnitude in its block.
 at::Tensor LargestOfBlocks(const at::Tensor& magnitudes) {
-  // Maxima by rows, then by columns, of blocks that may be partial.
+  // Takes maxima over rows of blocks, then over columns. Blocks at the edges may be partial.
   const auto of_columns = [](const at::Tensor& x) {
     const int64_t whole = (x.size(1) + kBlock - 1) / kBlock * kBlock;
     return at::constant_pad_nd(x, {0, whole - x.size(1)}).view({x.size(0), -1, kBlock}).amax(2);

@@ -1,4 +1,4 @@
-// Products with weights of 8 bits, on the CPU and on the GPU.
+// GEMMs with 8-bit weights, on the CPU and on the GPU.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
@@ -51,7 +51,7 @@ class ScaledLinearTest : public DeviceTest {
     return *std::move(linear);
   }
 
-  // Of a unit in the last place of `dtype`, relative.
+  // Returns one unit in the last place of `dtype`, relative.
   static double Rounding(at::ScalarType dtype) {
     return dtype == at::kFloat ? 1.0 / (1 << 23) : dtype == at::kHalf ? 1.0 / 1024 : 1.0 / 128;
   }
@@ -59,7 +59,8 @@ class ScaledLinearTest : public DeviceTest {
 
 TEST_F(ScaledLinearTest, IsTheProductWithTheDequantisedWeightInFloat64) {
   const std::unique_ptr<LinearContext> context = Context();
-  // Served by the kernels of 8 bits; by none of them: odd sizes, and a last group that is partial.
+  // Shapes that the 8-bit kernels support, and shapes that none of them supports: odd sizes, and a
+  // partial last group.
   const bool is_gpu = device().is_cuda();
   const std::vector<std::vector<int64_t>> shapes = {
       {1024, 48}, {2048, is_gpu ? 16 * 150 : 160}, {136, 40}, {1000, 33}};
@@ -79,7 +80,7 @@ TEST_F(ScaledLinearTest, IsTheProductWithTheDequantisedWeightInFloat64) {
                                             << " -> " << shape[1] << (has_bias ? " + bias" : "")
                                             << (scaled_by == ScaledBy::kRow ? " rows" : " blocks"));
             const at::Tensor x = at::randn({num_rows, shape[0]}, Options(dtype));
-            // What is beyond the result must not change.
+            // Memory beyond the result must not change.
             const at::Tensor all =
                 at::full({num_rows + 1, shape[1] + 8}, std::numeric_limits<double>::infinity(),
                          Options(dtype));
@@ -90,8 +91,8 @@ TEST_F(ScaledLinearTest, IsTheProductWithTheDequantisedWeightInFloat64) {
             std::optional<at::Tensor> wide_bias;
             if (has_bias) wide_bias = bias->to(at::kDouble);
             const at::Tensor sums = at::linear(wide, exact, wide_bias);
-            // Weights may be rounded to x's dtype, the result is: errors of roundings are
-            // independent of each other, so that they grow by their root mean square.
+            // Weights may be rounded to x's dtype, and the result is rounded. Rounding errors are
+            // independent of each other, so their total grows with the root of the sum of squares.
             const at::Tensor squares = at::linear(wide.square(), exact.square());
             const at::Tensor allowed =
                 sums.abs() * Rounding(dtype) + squares.sqrt() * (Rounding(dtype) * 4) + 5e-5;
@@ -135,7 +136,8 @@ TEST_F(ScaledLinearTest, LogitsMayBeFloat32AndRowsMayBeStrided) {
     const at::Tensor out = at::empty({num_rows, 64}, Options(at::kFloat));
     ASSERT_TRUE(linear.Apply(*context, x, out).ok());
     const at::Tensor sums = at::linear(x.to(at::kDouble), linear.Dequantised(at::kDouble));
-    // Few rows are not rounded at all on a GPU; weights of many are, to bfloat16.
+    // On a GPU, weights of GEMMs with few rows are not rounded; otherwise they are rounded to
+    // bfloat16.
     EXPECT_LT((out.to(at::kDouble) - sums).abs().max().item<double>(), 0.03);
   }
 }
@@ -162,26 +164,26 @@ TEST_F(ScaledLinearTest, ScalesAreOfTheirRowsAndGroups) {
   const at::Tensor values = at::ones({32, 2048}, Options(at::kFloat)).to(kFp8);
   at::Tensor scales = at::zeros({32, 16}, at::kFloat);
   for (int row = 0; row < 32; ++row) {
-    // Numbers that bfloat16 holds.
+    // Numbers that bfloat16 represents exactly.
     for (int group = 0; group < 16; ++group) {
       scales[row][group] = (row + 32 * (group % 8)) * (group < 8 ? 1 : 256);
     }
   }
   const auto linear = Linear::CreateScaled(values, scales.to(device()), std::nullopt);
   ASSERT_TRUE(linear.ok()) << linear.status();
-  // x picks one group at a time.
+  // Each row of x selects one group.
   const at::Tensor x = at::zeros({16, 2048}, Options(at::kBFloat16));
   for (int group = 0; group < 16; ++group) x[group].narrow(0, group * 128, 128).fill_(1.0 / 128);
   const at::Tensor out = at::empty({16, 32}, Options(at::kFloat));
   ASSERT_TRUE(linear->Apply(*context, x, out).ok());
-  // The form by tiles takes a scale of 0 for one of 2^-90.
+  // The tile kernel replaces a scale of 0 with 2^-90.
   EXPECT_TRUE(at::allclose(out.cpu(), scales.t(), /*rtol=*/0, /*atol=*/1e-20));
 }
 
 TEST_F(ScaledLinearTest, ALargeWeightIsMultipliedInParts) {
   if (device().is_cpu()) GTEST_SKIP() << "too slow on a CPU";
   const std::unique_ptr<LinearContext> context = Context();
-  // 8000 rows of 16 KB in bfloat16: several parts, of which the last is not full.
+  // 8000 rows of 16 KB in bfloat16: several parts, and the last part is not full.
   const Linear linear =
       Quantised(at::randn({8000, 8192}, Options(at::kFloat)) * 0.02, ScaledBy::kBlock);
   const at::Tensor x = at::randn({100, 8192}, Options(at::kBFloat16));
@@ -203,12 +205,12 @@ TEST_F(ScaledLinearTest, QuantisedValuesAreAsCloseAsEightBitsAre) {
     EXPECT_EQ(small->scales.sizes(), (at::IntArrayRef{200, scaled_by == ScaledBy::kRow ? 1 : 3}));
     const Linear linear = *Linear::CreateScaled(small->values, small->scales, std::nullopt);
     const at::Tensor back = linear.Dequantised(at::kDouble);
-    // 3 bits of mantissa; the smallest values are multiples of scale / 512.
+    // A value has a mantissa of 3 bits; the smallest values are multiples of scale / 512.
     const at::Tensor allowed =
         weight.to(at::kDouble).abs() / 16 + small->scales.max().item<double>() / 1000;
     EXPECT_LT(((back - weight).abs() - allowed).max().item<double>(), 0);
     EXPECT_TRUE(back[7].eq(0).all().item<bool>());
-    // The largest value of a row, or of a block, is kept.
+    // The largest value of a row, or of a block, is represented exactly.
     EXPECT_NEAR(back.abs().max().item<double>(), weight.abs().max().item<double>(), 1e-5);
     if (scaled_by == ScaledBy::kBlock) {
       EXPECT_TRUE(at::equal(small->scales[0], small->scales[127]));
