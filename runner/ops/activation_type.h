@@ -1,4 +1,5 @@
-// The dtypes of activations, float32, float16 and bfloat16, for the CPU forms of the operations.
+// The dtypes of activations (float32, float16 and bfloat16) for the CPU implementations of
+// operations.
 //
 //   REPRISE_RETURN_IF_ERROR(CheckActivationType("x", x));
 //   VisitActivationType(x.scalar_type(), [&](auto zero) {
@@ -21,12 +22,12 @@
 
 namespace reprise {
 
-// InvalidArgument, naming the argument, unless `tensor` has one of the types above.
+// Returns InvalidArgument, which names the argument, unless `tensor` has one of the dtypes above.
 inline absl::Status CheckActivationType(std::string_view argument, const at::Tensor& tensor) {
   return CheckDType(argument, tensor, {at::kFloat, at::kHalf, at::kBFloat16});
 }
 
-// Calls `visit` with a zero of the C++ type of `type`. REQUIRES: one of the types above.
+// Calls `visit` with a zero of the C++ type of `type`. REQUIRES: `type` is one of the dtypes above.
 template <typename Visitor>
 void VisitActivationType(at::ScalarType type, Visitor&& visit) {
   switch (type) {

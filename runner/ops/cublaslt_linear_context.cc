@@ -40,49 +40,50 @@
 namespace reprise {
 namespace {
 
-// In deterministic mode the algorithm of a weight is the one proposed for this many rows, a
-// middle-sized batch.
+// Number of rows for which the library proposes the algorithm of a weight in deterministic mode: a
+// medium batch size.
 constexpr int64_t kDeterministicRows = 128;
 
-// The shortest run counts: noise only adds time.
+// Number of timed runs. The shortest run counts, because noise only adds time.
 constexpr int kTimedRuns = 5;
 
-// Smaller weights are read in the time of a launch. A measurement would be mostly noise, and the
-// same model would compute different bits in another run.
+// Smaller weights are not timed: reading them takes no longer than a launch. A measurement would be
+// mostly noise, and the same model would not compute bitwise identical results in another run.
 constexpr int64_t kLeastTimedWeightBytes = int64_t{4} << 20;
 
-// The first candidate that takes at most this many times the shortest time is kept.
+// The first candidate whose time is at most this factor times the shortest time is kept.
 constexpr float kCloseToBest = 1.05f;
 
-// Of the forms of the kernel by tiles, whose bits differ, the first that takes at most this many
+// Results differ between forms of the tile kernel. The first form whose time is at most this factor
 // times the shortest time is kept.
 constexpr float kCloseToBestForm = 1.02f;
 
-// What our own kernels gain where they are used, which a product alone does not show: within a
-// captured step their weights are under way before the kernel before ends, and cuBLASLt's kernels
-// are full stops. (32 layers of four products and the small kernels between them take 3.71 ms with
-// the kernel for up to 8 rows and 4.21 ms with cuBLASLt at 1 row of an 8B model on an H200: 3.9 us
-// a product.)
+// Time that the project's kernels save in a captured step, which timing a single GEMM does not
+// show: their weights are loaded before the previous kernel ends, whereas a cuBLASLt kernel waits
+// for the previous kernel. Measured on an H200 with an 8B model and 1 row: 32 layers of four GEMMs,
+// with the small kernels between them, take 3.71 ms with the kernel for up to 8 rows and 4.21 ms
+// with cuBLASLt, 3.9 us per GEMM.
 constexpr float kEarlyStartUs = 2.0f;
 
-// Of the kernel by tiles: what it gains from the end of a product to the next alone, with nothing
-// between. Norms and activations between products add to it, but with many rows of x its tiles slow
-// down their neighbours in turn. (Steps of an 8B model on an H200, context 1,024, with 1, 2 and 3 us
-// for all: 5.59, 5.56 and 5.51 ms with 32 rows, 6.86, 6.88 and 6.98 with 64.)
+// The same for the tile kernel: the time saved between the end of a GEMM and the start of the next
+// GEMM that follows it directly. Norms and activations between GEMMs add to the saving, but with
+// many rows of x the kernel's tiles slow down the neighbouring kernels. Steps of an 8B model on an
+// H200 with context 1,024, and with 1, 2 and 3 us for all shapes: 5.59, 5.56 and 5.51 ms with 32
+// rows; 6.86, 6.88 and 6.98 ms with 64 rows.
 constexpr float kEarlyStartOfTilesUs = 1.0f;
 constexpr float kEarlyStartOfSmallTilesUs = 3.0f;
-constexpr int64_t kMaxSmallTileRows = 32;  // of x
+constexpr int64_t kMaxSmallTileRows = 32;  // rows of x
 
-// Raised when a kernel of our own changes its speed or its bits: remembered choices of others are
-// not used.
+// Increased when a change of one of the project's kernels affects its speed or its results: choices
+// stored for other versions are then ignored.
 constexpr int kOwnKernels = 4;
 
-// A weight of 8 bits is multiplied in parts of about so many bytes of x's dtype, which stay in the
-// L2 cache from one kernel to the next, and of at least so many rows.
+// An 8-bit weight is multiplied in parts of about kPartBytes in x's dtype, which stay in the L2
+// cache from one kernel to the next. A part has at least kLeastPartRows rows.
 constexpr int64_t kPartBytes = int64_t{24} << 20;
 constexpr int64_t kLeastPartRows = 256;
 
-// The time of a candidate that fails.
+// The time assigned to a candidate that fails.
 constexpr float kCannotRun = std::numeric_limits<float>::infinity();
 
 struct DestroyHandle {
@@ -101,20 +102,20 @@ absl::StatusOr<Event> MakeEvent() {
   return Event(raw);
 }
 
-// The largest power of two up to 16 that divides a pointer.
+// Returns the largest power of two up to 16 that divides a pointer.
 int AlignmentOf(const void* pointer) {
   int alignment = 16;
   while (reinterpret_cast<uintptr_t>(pointer) % alignment != 0) alignment /= 2;
   return alignment;
 }
 
-// The row stride as a leading dimension, of a matrix or a batch of matrices. The stride of a single
-// row may have any value and is not used.
+// Returns the row stride as a leading dimension, of a matrix or a batch of matrices. The stride of
+// a single row is not used and may have any value.
 int64_t RowStride(const at::Tensor& matrix) {
   return std::max(matrix.size(-2) == 1 ? matrix.size(-1) : matrix.stride(-2), matrix.size(-1));
 }
 
-// From one matrix of a batch to the next.
+// Returns the number of elements between consecutive matrices of a batch.
 int64_t ProductStride(const at::Tensor& matrices) {
   return matrices.dim() == 3 ? matrices.stride(0) : 0;
 }
@@ -157,7 +158,7 @@ SkinnyLinearArgs SkinnyArgsOf(const LinearKey& key, const LinearPointers& pointe
     args.out = pointers.gated;
     args.out_stride = key.gated_stride;
   }
-  // A batch of products, or sizes beyond its range, it does not serve.
+  // A batch of GEMMs, or a size beyond int, is not supported: num_rows stays 0.
   if (key.num_products > 1 || key.num_rows > kMaxWideTileRows ||
       std::max(key.out_features, key.in_features) > std::numeric_limits<int>::max()) {
     return args;
@@ -184,7 +185,7 @@ Fp8LinearArgs Fp8ArgsOf(const at::Tensor& x, const at::Tensor& weight, const at:
                         .bias = bias != nullptr ? bias->const_data_ptr() : nullptr,
                         .out = out.mutable_data_ptr(),
                         .out_stride = RowStride(out)};
-  // Beyond its range it serves no rows.
+  // A number of rows beyond int is not supported: num_rows stays 0.
   if (x.size(0) <= std::numeric_limits<int>::max()) args.num_rows = static_cast<int>(x.size(0));
   return args;
 }
@@ -263,8 +264,8 @@ class CublasLtLinearContext : public LinearContext {
     REPRISE_RETURN_IF_ERROR(CheckDevice("x", x, device_));
     if (std::max(weight.size(0), weight.size(1)) > std::numeric_limits<int>::max()) {
       return absl::UnimplementedError(
-          absl::StrCat("weights of 8 bits: expected sizes below 2^31, got ", weight.size(1), " -> ",
-                       weight.size(0)));
+          absl::StrCat("an 8-bit weight must be smaller: expected sizes below 2^31, got ",
+                       weight.size(1), " -> ", weight.size(0)));
     }
     return CatchTorch([&]() -> absl::Status {
       const c10::cuda::CUDAGuard guard(device_);
@@ -272,11 +273,12 @@ class CublasLtLinearContext : public LinearContext {
       REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
       Fp8LinearArgs args = Fp8ArgsOf(x, weight, scales, bias, out);
       if (capturing) args.weights = SkinnyWeights::kEarly;
-      // Rows' bits do not depend on their number in one kernel, but do between kernels.
+      // Within one kernel, a row's results do not depend on the number of rows. Between kernels
+      // they differ.
       if (!options_.deterministic && args.num_rows > kMaxSkinnyRows && Fp8TileLinearServes(args)) {
         const TileForm form = Fp8TileForm(args.num_rows, args.weight.out_features);
         const absl::Status status = LaunchFp8TileLinear(args, form, stream);
-        // Devices of another compute capability cannot run it.
+        // Devices of another compute capability cannot run the kernel.
         if (!absl::IsUnimplemented(status)) return status;
       }
       if (Fp8LinearServes(args) && (options_.deterministic || x.size(0) <= kMaxFp8Rows)) {
@@ -296,12 +298,12 @@ class CublasLtLinearContext : public LinearContext {
     LinearKey key;
     CublasLtPlan plan;
     cublasLtMatmulAlgo_t algorithm;
-    int skinny_strip = 0;  // above 0: LaunchSkinnyLinear() with it, in place of the algorithm
-    std::optional<TileForm> tile_form = std::nullopt;  // likewise, LaunchTileLinear()
+    int skinny_strip = 0;                              // above 0: LaunchSkinnyLinear() is used
+    std::optional<TileForm> tile_form = std::nullopt;  // if set: LaunchTileLinear() is used
   };
 
-  // Whether a product's weight is written before a captured graph is launched, or within it by the
-  // kernel before.
+  // Whether a GEMM's weight is written before a captured graph is launched, or within the graph by
+  // the previous kernel.
   enum class WeightMemory : int8_t { kKept, kJustWritten };
 
   absl::Status MultiplyKeyed(const LinearKey& key, const LinearPointers& pointers,
@@ -314,8 +316,8 @@ class CublasLtLinearContext : public LinearContext {
     return Run(entry->second, pointers, memory, stream);
   }
 
-  // Rows of the weight in x's dtype, in scratch memory, and their products, one part after the
-  // other.
+  // Converts the weight to x's dtype in scratch memory, part by part, and multiplies x by each
+  // part.
   absl::Status MultiplyParts(const Fp8Weight& weight, const at::Tensor& x, const at::Tensor* bias,
                              const at::Tensor& out, bool capturing, cudaStream_t stream) {
     const int64_t row_bytes = weight.in_features * x.element_size();
@@ -325,10 +327,10 @@ class CublasLtLinearContext : public LinearContext {
     if (!part_.defined() || part_.numel() < part_rows * row_bytes) {
       if (capturing) {
         return absl::FailedPreconditionError(
-            "the first product with a weight of 8 bits needs scratch memory, which must not be "
-            "allocated during capture: warm up before capturing");
+            "the first GEMM with an 8-bit weight allocates scratch memory, which is not possible "
+            "during capture: warm up before capturing");
       }
-      // Graphs may read the smaller one.
+      // Captured graphs may still read the smaller buffer.
       if (part_.defined()) former_parts_.push_back(part_);
       part_ = at::empty({std::max(kPartBytes, part_rows * row_bytes)},
                         at::TensorOptions(device_).dtype(at::kByte));
@@ -364,7 +366,8 @@ class CublasLtLinearContext : public LinearContext {
     if (entry.skinny_strip > 0 || entry.tile_form.has_value()) {
       SkinnyLinearArgs args = SkinnyArgsOf(entry.key, pointers);
       REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
-      // Within a graph nothing writes weights, and a launch of a graph waits for all before it.
+      // Kernels of a graph do not write weights, and a launch of a graph waits for all earlier
+      // work.
       if (capturing && memory == WeightMemory::kKept) args.weights = SkinnyWeights::kEarly;
       return entry.skinny_strip > 0 ? LaunchSkinnyLinear(args, entry.skinny_strip, stream)
                                     : LaunchTileLinear(args, *entry.tile_form, stream);
@@ -422,12 +425,12 @@ class CublasLtLinearContext : public LinearContext {
     return entry;
   }
 
-  // What a choice is made for, and holds for.
+  // Identifies the device, the libraries and the GEMM for which a choice is made.
   std::string RememberedKey(const LinearKey& key) const {
     return absl::StrCat(device_name_, ", ", ToText(key));
   }
 
-  // Takes a remembered choice, if this product can be run by it.
+  // Uses a remembered choice. Returns false if it cannot run this GEMM.
   bool Recall(const std::string& text, Entry& entry, const LinearPointers& pointers) {
     const std::optional<RememberedChoice> found = RememberedChoiceFrom(text);
     if (!found.has_value()) return false;
@@ -450,26 +453,27 @@ class CublasLtLinearContext : public LinearContext {
     return true;
   }
 
-  // Adds a choice to the file. True if another process had made one meanwhile, which is taken.
+  // Adds a choice to the file. Returns true if another process has stored a different choice in the
+  // meantime, which this entry then uses.
   bool Remember(Entry& entry, const LinearChoice& choice, const LinearPointers& pointers) {
     RememberedChoice made = {.skinny_strip = choice.skinny_strip, .tile_form = choice.tile_form};
     std::memcpy(made.algorithm.data(), &entry.algorithm, sizeof(entry.algorithm));
     const std::string text = ToText(made);
     const absl::StatusOr<std::string> kept = remembered_->Put(RememberedKey(entry.key), text);
     if (!kept.ok()) {
-      LOG_FIRST_N(WARNING, 1) << "choices of matrix products are not remembered: "
+      LOG_FIRST_N(WARNING, 1) << "choices of GEMM algorithms are not stored: "
                               << kept.status().message();
       return false;
     }
     return *kept != text && Recall(*kept, entry, pointers);
   }
 
-  // Leaves the chosen candidate in `entry` and the times in `choice`.
+  // Stores the chosen candidate in `entry` and the times in `choice`.
   absl::Status ChooseByTime(const std::vector<cublasLtMatmulAlgo_t>& candidates,
                             const LinearPointers& pointers, cudaStream_t stream, Entry& entry,
                             LinearChoice& choice) {
-    // A model's weights do not stay in the L2 from step to step, so candidates are timed without
-    // it.
+    // A model's weights do not stay in the L2 cache between steps, so the cache is flushed before
+    // each candidate is timed.
     int l2_bytes = 0;
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device_.index()),
@@ -498,7 +502,7 @@ class CublasLtLinearContext : public LinearContext {
                : CompareTiles(pointers, flush, stream, entry, choice);
   }
 
-  // Takes the kernel for up to 8 rows if it is quicker than the chosen algorithm.
+  // Uses the kernel for up to 8 rows if it is faster than the chosen algorithm.
   absl::Status CompareSkinny(const LinearPointers& pointers, const at::Tensor& flush,
                              cudaStream_t stream, Entry& entry, LinearChoice& choice) {
     choice.num_candidates += kMaxSkinnyStrip;
@@ -506,7 +510,7 @@ class CublasLtLinearContext : public LinearContext {
     int best = 0;
     for (int strip = 1; strip <= kMaxSkinnyStrip; ++strip) {
       entry.skinny_strip = strip;
-      // Cards with less shared memory an SM cannot run it.
+      // GPUs with less shared memory per SM cannot run it.
       const float us = Time(entry, pointers, flush, stream).value_or(kCannotRun);
       if (us >= limit_us) continue;
       best = strip;
@@ -518,8 +522,9 @@ class CublasLtLinearContext : public LinearContext {
     return absl::OkStatus();
   }
 
-  // Takes the kernel by tiles if it serves the shape and is quicker than the chosen algorithm. Wide
-  // products only with their activation: alone they are slower than cuBLASLt's in every shape.
+  // Uses the tile kernel if it supports the shape and is faster than the chosen algorithm. GEMMs of
+  // more than kMaxTileLinearRows rows are considered only with their activation: without it,
+  // cuBLASLt is faster in every shape.
   absl::Status CompareTiles(const LinearPointers& pointers, const at::Tensor& flush,
                             cudaStream_t stream, Entry& entry, LinearChoice& choice) {
     const bool is_worth = entry.key.num_rows <= kMaxTileLinearRows || entry.key.gate.has_value();
@@ -529,7 +534,7 @@ class CublasLtLinearContext : public LinearContext {
     std::vector<float> times_us;
     for (const TileForm& form : forms) {
       entry.tile_form = form;
-      // Cards of another compute capability cannot run it.
+      // GPUs of another compute capability cannot run it.
       times_us.push_back(Time(entry, pointers, flush, stream).value_or(kCannotRun));
     }
     entry.tile_form.reset();
@@ -546,7 +551,7 @@ class CublasLtLinearContext : public LinearContext {
     return absl::OkStatus();
   }
 
-  // Microseconds.
+  // Returns the shortest time of kTimedRuns runs, in microseconds.
   absl::StatusOr<float> Time(Entry& entry, const LinearPointers& pointers, const at::Tensor& flush,
                              cudaStream_t stream) {
     REPRISE_ASSIGN_OR_RETURN(Event begin, MakeEvent());
@@ -554,7 +559,8 @@ class CublasLtLinearContext : public LinearContext {
     REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, stream));  // loads the kernel
     float best_us = 0;
     for (int run = 0; run < kTimedRuns; ++run) {
-      // By reading: what a write leaves in the cache would be written back in the timed run.
+      // Flushes the L2 cache by reading: lines left by writes would be written back during the
+      // timed run.
       at::sum(flush);
       REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(begin.get(), stream), "cudaEventRecord"));
       REPRISE_RETURN_IF_ERROR(Run(entry, pointers, WeightMemory::kKept, stream));
@@ -568,13 +574,13 @@ class CublasLtLinearContext : public LinearContext {
     return best_us;
   }
 
-  // The algorithm of a weight for any number of rows. It is chosen for kDeterministicRows; the
-  // number of rows in `key` is ignored.
+  // Returns the algorithm of a weight for any number of rows. It is chosen for kDeterministicRows;
+  // the number of rows in `key` is ignored.
   absl::StatusOr<cublasLtMatmulAlgo_t> DeterministicAlgorithm(LinearKey key) {
     key.num_rows = kDeterministicRows;
     key.gate = std::nullopt;
     key.gated_stride = 0;
-    // Dense rows are assumed, or the algorithm would depend on how a batch is cut.
+    // Assumes dense rows. Otherwise the algorithm would depend on how a batch is split.
     key.x_stride = key.num_products * key.in_features;
     key.out_stride = key.num_products * key.out_features;
     if (key.num_products > 1) {
@@ -614,9 +620,9 @@ class CublasLtLinearContext : public LinearContext {
   absl::flat_hash_map<LinearKey, cublasLtMatmulAlgo_t> deterministic_;
   std::vector<LinearChoice> choices_;
   LinearTiming timing_ = LinearTiming::kOn;
-  std::string device_name_;  // of the device and the library, for remembered choices
+  std::string device_name_;  // device and library, the prefix of remembered keys
   std::optional<ChoiceFile> remembered_;
-  at::Tensor part_;  // [bytes] uint8: part of a weight of 8 bits in the dtype of x
+  at::Tensor part_;  // [bytes] uint8: part of an 8-bit weight in the dtype of x
   std::vector<at::Tensor> former_parts_;
 };
 

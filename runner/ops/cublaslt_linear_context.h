@@ -1,5 +1,5 @@
-// Matrix products on a GPU by cuBLASLt, created through MakeLinearContext (runner/ops/linear.h),
-// where the contract is.
+// GEMMs on a GPU with cuBLASLt. Created by MakeLinearContext() (runner/ops/linear.h), which defines
+// the contract.
 
 #ifndef REPRISE_RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
 #define REPRISE_RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
@@ -17,9 +17,9 @@ namespace reprise {
 
 struct CublasLtOptions {
   int64_t workspace_bytes = 0;
-  int num_candidates = 1;  // timed if above 1
+  int num_candidates = 1;  // candidates are timed if above 1
   bool deterministic = false;
-  std::string choices_file = {};  // empty: none
+  std::string choices_file = {};  // empty: no file
 };
 
 absl::StatusOr<std::unique_ptr<LinearContext>> MakeCublasLtLinearContext(

@@ -12,7 +12,7 @@
 namespace reprise {
 namespace {
 
-// As proposed by the library; the filter is below.
+// Number of proposals requested from the library; Candidates() filters them afterwards.
 constexpr int kMaxProposals = 32;
 
 cudaDataType_t ToCuda(DType dtype) {
@@ -119,7 +119,7 @@ absl::StatusOr<CublasLtPlan> CublasLtPlan::Create(const LinearKey& key) {
   CublasLtPlan plan;
   plan.key_ = key;
   cublasLtMatmulDesc_t raw = nullptr;
-  // TF32 is off: it would be another compute type.
+  // TF32 stays off, because it requires another compute type.
   REPRISE_RETURN_IF_ERROR(FromCublas(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                                      "MatmulDescCreate"));
   plan.desc_.reset(raw);

@@ -1,10 +1,9 @@
-// The cuBLASLt description of a matrix product of one shape: out = x weight^T + bias for row-major
-// matrices.
+// The cuBLASLt description of a GEMM of one shape: out = x weight^T + bias for row-major matrices.
 //
-// cuBLASLt is column-major. A row-major matrix [r, c] is a column-major one [c, r] with the row
-// stride as leading dimension, so out^T [n, m] = weight [n, k] x^T [k, m]: A is the weight,
-// transposed; B is x; D is out. A batch of products (runner/ops/head_linear.h) has the same
-// layouts and a stride from product to product.
+// cuBLASLt is column-major. A row-major matrix [r, c] is a column-major matrix [c, r] whose leading
+// dimension is the row stride. The GEMM is therefore out^T [n, m] = weight [n, k] x^T [k, m]: A is
+// the weight, transposed; B is x; D is out. A batch of GEMMs (runner/ops/head_linear.h) uses the
+// same layouts and a stride between GEMMs.
 //
 // Thread safety: none. Move-only. Needs CUDA.
 
@@ -26,18 +25,20 @@
 
 namespace reprise {
 
-// The properties of a product that an algorithm is chosen for. Equal keys may share a plan.
+// The properties of a GEMM on which the choice of an algorithm depends. GEMMs with equal keys may
+// share a plan.
 struct LinearKey {
   int64_t num_rows = 0, out_features = 0, in_features = 0;  // m, n, k
-  int64_t x_stride = 0, weight_stride = 0, out_stride = 0;  // elements, from row to row
-  DType dtype = DType::kFloat32;                            // of x, weight and bias
+  int64_t x_stride = 0, weight_stride = 0, out_stride = 0;  // elements between rows
+  DType dtype = DType::kFloat32;                            // x, weight and bias
   DType out_dtype = DType::kFloat32;
   bool has_bias = false;
-  // If set, a kernel makes another array of `out`, the gate's (LinearContext::MultiplyGated()), of
-  // rows gated_stride elements apart. A plan does not care.
+  // If set, a kernel computes a second array from `out`: the gated result of
+  // LinearContext::MultiplyGated(), with gated_stride elements between its rows. A plan ignores
+  // both fields.
   std::optional<Activation> gate = std::nullopt;
   int64_t gated_stride = 0;
-  // Products of the batch, and elements from one product to the next.
+  // Number of GEMMs in the batch, and elements between consecutive GEMMs.
   int64_t num_products = 1;
   int64_t x_product_stride = 0, weight_product_stride = 0, out_product_stride = 0;
   int x_alignment = 16, weight_alignment = 16, out_alignment = 16;  // bytes: 1, 2, 4, 8 or 16
@@ -53,14 +54,14 @@ struct LinearKey {
   }
 };
 
-// The key as a text of one line, all of it.
+// Returns all fields of the key as one line of text.
 std::string ToText(const LinearKey& key);
 
-// The arrays of one product.
+// The arrays of one GEMM.
 struct LinearPointers {
   const void* x = nullptr;
   const void* weight = nullptr;
-  const void* bias = nullptr;  // null if the key has none
+  const void* bias = nullptr;  // null if the key has no bias
   void* out = nullptr;
   void* gated = nullptr;  // null if the key has no gate
 };
@@ -80,20 +81,21 @@ class CublasLtPlan {
   CublasLtPlan(CublasLtPlan&&) = default;
   CublasLtPlan& operator=(CublasLtPlan&&) = default;
 
-  // Returns at most `max_candidates` algorithms that can run this plan within `workspace_bytes`,
-  // the library's first proposal first. An algorithm that splits in_features sums in float32; with
-  // kNever no algorithm splits it. Unimplemented if no algorithm can run the plan.
+  // Returns at most `max_candidates` algorithms that can run this plan within `workspace_bytes`;
+  // the library's first proposal comes first. Algorithms that split in_features sum in float32.
+  // With kNever, no algorithm splits in_features. Errors: Unimplemented if no algorithm can run the
+  // plan.
   absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> Candidates(cublasLtHandle_t handle,
                                                                int64_t workspace_bytes,
                                                                int max_candidates,
                                                                SplitSum split_sum) const;
 
-  // Unimplemented unless this plan too can be run by `algorithm`, which was found for another
-  // number of rows.
+  // Returns Unimplemented unless `algorithm`, which was found for another number of rows, can also
+  // run this plan.
   absl::Status CheckAlgorithm(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                               int64_t workspace_bytes) const;
 
-  // Enqueues the product.
+  // Enqueues the GEMM.
   absl::Status Run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                    const LinearPointers& pointers, const LinearWorkspace& workspace,
                    cudaStream_t stream);
@@ -110,7 +112,7 @@ class CublasLtPlan {
 
   CublasLtPlan() = default;
 
-  // One matrix, or the first of `num_products`.
+  // One matrix, or the first matrix of `num_products`.
   struct Matrix {
     int64_t rows = 0, columns = 0, leading_dimension = 0, product_stride = 0;
   };
@@ -121,7 +123,8 @@ class CublasLtPlan {
   Layout weight_, x_, out_;
 };
 
-// Internal with the name of the error, "CUBLAS_STATUS_...", or OK. `what`: the call that failed.
+// Converts a cuBLAS status: OK, or Internal with the name of the error ("CUBLAS_STATUS_...").
+// `what`: the call that failed.
 absl::Status FromCublas(cublasStatus_t status, const char* what);
 
 }  // namespace reprise

@@ -1,9 +1,9 @@
-// How an op reaches its kernel: on the device of a tensor, on LibTorch's current stream.
+// Launches the kernel of an op on a tensor's device, on LibTorch's current stream.
 //
 //   return LaunchOnCurrentStream(
 //       x, [&](cudaStream_t stream) { return LaunchRmsNorm(args, stream); });
 //
-// Nothing is synchronised: an error inside of the kernel appears at a later call that waits for the
+// Does not synchronise. An error inside the kernel is reported by a later call that waits for the
 // stream.
 
 #ifndef REPRISE_RUNNER_OPS_CUDA_LAUNCH_H_
@@ -17,8 +17,8 @@
 
 namespace reprise {
 
-// Returns `launch` of LibTorch's current stream of the device of `tensor`, called while that device
-// is the current one. REQUIRES: `tensor` is on a GPU.
+// Makes the device of `tensor` current, calls `launch` with LibTorch's current stream of that
+// device and returns the result. REQUIRES: `tensor` is on a GPU.
 absl::Status LaunchOnCurrentStream(const at::Tensor& tensor,
                                    absl::FunctionRef<absl::Status(cudaStream_t)> launch);
 

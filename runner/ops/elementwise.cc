@@ -18,10 +18,10 @@
 namespace reprise {
 namespace {
 
-// Elements that are worth a task of their own: most functions cost an exp, tanh or erfc each.
+// Minimum number of elements per task. Most functions cost an exp, tanh or erfc per element.
 constexpr int64_t kGrainElements = 4096;
 
-// Elements [first, last) of a head of a row.
+// Applies `function` to the elements [first, last) of a head of a row.
 template <typename Function, typename T>
 void ApplyToPiece(Function function, const T* x, int64_t size, int64_t first, int64_t last,
                   T* out) {
@@ -39,7 +39,7 @@ template <typename Function, typename T>
 void ApplyOnHost(const ElementwiseArgs& args) {
   const int64_t size = args.size;
   const int64_t num_elements = int64_t{args.num_rows} * args.num_heads * size;
-  // Rows may be long, as those of logits are: tasks are pieces of rows.
+  // Rows may be long (rows of logits, for example), so a task may be a part of a row.
   ParallelFor(0, num_elements, kGrainElements, [&](int64_t begin, int64_t end) {
     while (begin < end) {
       const int64_t row = begin / size / args.num_heads;
@@ -57,7 +57,7 @@ void ApplyOnHost(const ElementwiseArgs& args) {
   });
 }
 
-// Runs on the device of `out`. The callers have checked all arguments.
+// Runs on the device of `out`. REQUIRES: the caller has checked all arguments.
 absl::Status Run(const at::Tensor& out, const ElementwiseArgs& args) {
 #ifdef REPRISE_WITH_CUDA
   if (out.is_cuda()) {
@@ -80,7 +80,7 @@ absl::Status CheckHasKernels(const char* name, const at::Tensor& tensor) {
   return CheckDevice(name, tensor, at::kCPU);
 }
 
-// Checks x [num_rows, size], an argument in place.
+// Checks x [num_rows, size], which is updated in place.
 absl::Status CheckRows(const at::Tensor& x) {
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("x", x, {"num_rows", "size"}));
@@ -167,7 +167,7 @@ absl::Status TemperQueries(const at::Tensor& q, const at::Tensor& positions,
                           .num_rows = static_cast<int>(q.size(0)),
                           .positions = positions.const_data_ptr<int32_t>(),
                           .temperature = temperature};
-  if (q.stride(1) == q.size(2)) {  // heads without gaps are one long row
+  if (q.stride(1) == q.size(2)) {  // heads without gaps form one long row
     args.size = static_cast<int>(q.size(1) * q.size(2));
   } else {
     args.head_stride = q.stride(1);

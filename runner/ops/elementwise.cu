@@ -1,17 +1,17 @@
 // out = f(x) for the functions of elementwise_args.h.
 //
-// A CTA computes kThreads vectors of one head of one row (most inputs have one head): rows are on
-// the grid's x, which may be long, the CTAs of a row on y, heads on z.
+// A CTA computes kThreads vectors of one head of one row; most inputs have one head. Rows are on
+// the grid's x, whose limit is large; the CTAs of a row are on y, heads on z.
 //
-// Bound: bytes. A gate moves 3 * size elements a row: 256 rows of 14336 bfloat16 are 22 MB, 5.5 us
-// at 4 TB/s. The others move 2 * size: a soft cap of 64 rows of 256,000 float32 131 MB, 33 us; the
-// temperature of 256 tokens of 40 heads of 128 bfloat16 5 MB, 1.3 us, and nothing but positions
-// while its factor is 1. Small batches cost the launch, which gates, one a layer, hide
-// (base/dependent_launch.cuh).
+// Bound: bytes. A gate moves 3 * size elements per row: 256 rows of 14336 bfloat16 are 22 MB, 5.5
+// us at 4 TB/s. The other functions move 2 * size elements: a soft cap of 64 rows of 256,000
+// float32 moves 131 MB, 33 us; the temperature of 256 tokens with 40 heads of 128 bfloat16 moves 5
+// MB, 1.3 us, and reads only positions while its factor is 1. For small batches, the launch
+// dominates. The gate of a layer hides its launch (base/dependent_launch.cuh).
 //
 //   Function  a struct of elementwise_args.h
 //   T         float, __half, __nv_bfloat16
-//   kVector   elements of a thread: 16 bytes of them, or 1 if rows are not aligned
+//   kVector   elements per thread: a vector of 16 bytes, or 1 element if rows are not aligned
 
 #include "reprise/base/cuda_status.h"
 #include "reprise/base/dependent_launch.cuh"
@@ -74,7 +74,8 @@ cudaError_t Launch(const ElementwiseArgs& args, cudaStream_t stream) {
 
 template <typename T>
 bool IsAligned(const ElementwiseArgs& args) {
-  // A size of whole vectors keeps the factors of a gate, which follow the inputs, aligned too.
+  // If the size is a multiple of a vector, the up half, which follows the gate half, is aligned
+  // too.
   return args.size % kFullVector<T> == 0 && args.head_stride % kFullVector<T> == 0 &&
          IsAlignedForVectors<T>(args.x, args.x_stride) &&
          IsAlignedForVectors<T>(args.out, args.out_stride);

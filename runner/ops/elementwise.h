@@ -1,4 +1,4 @@
-// Functions of single elements: the gate of a feed-forward, GELU, the soft cap of logits and the
+// Elementwise functions: the gate of a feed-forward, GELU, the soft cap of logits and the
 // temperature of queries.
 //
 //   gate_up_proj.Apply(context, x, gate_up);  // one product for both
@@ -12,12 +12,12 @@
 //
 //   TemperQueries(q, step.positions(), {.attn_scale = 0.1f, .floor_scale = 8192});
 //
-// Each is computed in float32 and rounded to the dtype. Tensors are float32, float16 or bfloat16;
-// rows may be strided, within a row the stride is 1. Nothing is allocated or synchronised, so the
-// calls may be captured.
+// Each function is computed in float32 and rounded to the dtype. Tensors are float32, float16 or
+// bfloat16. Rows may be strided; the last stride is 1. The calls do not allocate or synchronise, so
+// they may be captured.
 //
-// Thread safety: safe if the tensors are. Errors: InvalidArgument, naming the argument. Cost: one
-// launch, which reads its input once and writes its output once.
+// Thread safety: safe for concurrent calls on different tensors. Errors: InvalidArgument, naming
+// the argument. Cost: one launch, which reads its input once and writes its output once.
 
 #ifndef REPRISE_RUNNER_OPS_ELEMENTWISE_H_
 #define REPRISE_RUNNER_OPS_ELEMENTWISE_H_
@@ -29,10 +29,11 @@
 
 namespace reprise {
 
-// The gate of a gated feed-forward (Shazeer, 2020): out = activation(gate) * up. gate_up [num_rows,
-// 2 * size] holds the gate in its first half; out [num_rows, size] has its dtype and device and
-// must not overlap it. The activation is rounded to the dtype before the product, as in Hugging
-// Face's models. kClampedSwiglu clamps gate and up first and multiplies by up + 1.
+// The gate of a gated feed-forward (Shazeer, 2020): out = activation(gate) * up. The first half of
+// gate_up [num_rows, 2 * size] is the gate. out [num_rows, size] has the dtype and device of
+// gate_up and must not overlap it. The activation is rounded to the dtype before the
+// multiplication, as in Hugging Face's models. kClampedSwiglu clamps gate and up first and
+// multiplies by up + 1.
 absl::Status GateMul(Activation activation, const at::Tensor& gate_up, const at::Tensor& out);
 
 // GELU (Hendrycks and Gimpel, 2016) for feed-forwards without a gate, in place: x = x / 2 *
@@ -42,14 +43,14 @@ absl::Status Gelu(const at::Tensor& x, GeluForm form = GeluForm::kErf);
 // Soft cap of logits as in Gemma 2: x = cap * tanh(x / cap). x [num_rows, size], in place; cap > 0.
 absl::Status Softcap(const at::Tensor& x, float cap);
 
-// Attention temperature that grows with the position, of Llama 4's layers without rotation, after
-// "Scalable-Softmax" (Nakanishi, 2025): q = q * t(position),
+// Attention temperature that grows with the position, as in Llama 4's layers without rotary
+// embedding, after "Scalable-Softmax" (Nakanishi, 2025): q = q * t(position),
 //
 //   t(p) = 1 + attn_scale * log(1 + floor((p + 1) / floor_scale))
 //
-// Queries before position floor_scale - 1 keep their bits. q [num_tokens, num_q_heads, head_dim],
-// in place; tokens and heads may be strided, as views of a fused projection are. positions
-// [num_tokens] int32 on q's device; a negative one counts as 0.
+// Queries at positions before floor_scale - 1 do not change. q [num_tokens, num_q_heads, head_dim]
+// is updated in place. Tokens and heads may be strided, for example as views of a fused projection.
+// positions [num_tokens] int32 on q's device; negative positions count as 0.
 absl::Status TemperQueries(const at::Tensor& q, const at::Tensor& positions,
                            const QueryTemperature& temperature);
 

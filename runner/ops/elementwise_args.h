@@ -1,16 +1,16 @@
-// What the CPU and the GPU form of runner/ops/elementwise.h share: the arguments, and the functions
-// as structs that one loop and one kernel are instantiated with. No LibTorch.
+// Shared by the CPU and the GPU implementation of runner/ops/elementwise.h: the arguments, and the
+// functions as structs that instantiate one loop and one kernel. Does not depend on LibTorch.
 //
-// A function struct F has
+// Members of a function struct F:
 //
 //   F::kIsGated           x has rows of 2 * size elements: the first half is the input of the
 //                         function, the second half multiplies the rounded result
-//   F::kHasHeads          rows may consist of several heads, with gaps between them
-//   F::Factor(up)         of gated functions: the factor that the second half stands for
+//   F::kHasHeads          a row may consist of several heads with gaps between them
+//   F::Factor(up)         gated functions: the factor derived from an element of the second half
 //   F::OfRow(args, row)   the function for the elements of a row
-//   f.IsIdentity()        whether it leaves every element as it is, so that a row in place needs
-//                         no write
-//   f(x)                  the value in float32
+//   f.IsIdentity()        whether the function changes no element, so that a row that is updated in
+//                         place needs no write
+//   f(x)                  the result in float32
 
 #ifndef REPRISE_RUNNER_OPS_ELEMENTWISE_ARGS_H_
 #define REPRISE_RUNNER_OPS_ELEMENTWISE_ARGS_H_
@@ -37,17 +37,17 @@ enum class ElementwiseFunction : int8_t {
   kTemperature,
 };
 
-// out = f(x), or of gated functions out = round(f(x)) * Factor(up). Strides are in elements.
+// out = f(x), or out = round(f(x)) * Factor(up) for gated functions. Strides are in elements.
 struct ElementwiseArgs {
   ElementwiseFunction function = ElementwiseFunction::kGelu;
-  DType dtype = DType::kFloat32;  // of x and out: float32, float16 or bfloat16
+  DType dtype = DType::kFloat32;  // x and out: float32, float16 or bfloat16
   const void* x = nullptr;        // [num_rows, num_heads, size], or [num_rows, 2 * size] if gated
-  int64_t x_stride = 0;           // from row to row
+  int64_t x_stride = 0;           // between rows
   void* out = nullptr;            // [num_rows, num_heads, size]; may be x if not gated
-  int64_t out_stride = 0;         // from row to row
-  int64_t head_stride = 0;        // of x and out
+  int64_t out_stride = 0;         // between rows
+  int64_t head_stride = 0;        // x and out
   int num_rows = 0;
-  int num_heads = 1;  // kTemperature; else 1
+  int num_heads = 1;  // kTemperature; otherwise 1
   int size = 0;
   float cap = 0;                       // kSoftcap; > 0
   const int32_t* positions = nullptr;  // kTemperature: [num_rows]
@@ -78,7 +78,7 @@ struct GeluTanhGate {
   REPRISE_HOST_DEVICE float operator()(float x) const { return TanhGelu(x); }
 };
 
-// Both clamps keep NaN, so that a bad row stays visible.
+// Both clamps preserve NaN, so that NaN in a row remains visible.
 struct ClampedSwigluGate {
   static constexpr bool kIsGated = true;
   static constexpr bool kHasHeads = false;
@@ -108,7 +108,8 @@ struct ErfGelu {
   static constexpr bool kHasHeads = false;
   REPRISE_HOST_DEVICE static ErfGelu OfRow(const ElementwiseArgs&, int64_t) { return {}; }
   REPRISE_HOST_DEVICE bool IsIdentity() const { return false; }
-  // For negative x the definition subtracts nearly equal numbers; erfc does not.
+  // For negative x, the definition with erf subtracts nearly equal numbers; erfc avoids the
+  // cancellation.
   REPRISE_HOST_DEVICE float operator()(float x) const {
     constexpr float kSqrtHalf = 0.70710678118654752f;
     return 0.5f * x * erfcf(-x * kSqrtHalf);
@@ -132,7 +133,7 @@ struct PositionTemperature {
   static constexpr bool kHasHeads = true;
   float factor;
 
-  // In float32, step by step as Hugging Face's Llama 4 computes it.
+  // In float32, with the same sequence of operations as Hugging Face's Llama 4.
   REPRISE_HOST_DEVICE static PositionTemperature OfRow(const ElementwiseArgs& args, int64_t row) {
     const int32_t position = args.positions[row] > 0 ? args.positions[row] : 0;
     const float count =
@@ -143,7 +144,7 @@ struct PositionTemperature {
   REPRISE_HOST_DEVICE float operator()(float x) const { return x * factor; }
 };
 
-// Calls visit.operator()<F>() with the struct of `function`.
+// Calls visit.operator()<F>(), where F is the struct of `function`.
 template <typename Visitor>
 auto VisitElementwiseFunction(ElementwiseFunction function, Visitor&& visit) {
   switch (function) {
@@ -165,7 +166,7 @@ auto VisitElementwiseFunction(ElementwiseFunction function, Visitor&& visit) {
   return visit.template operator()<ErfGelu>();
 }
 
-// The function of GateMul() with this activation.
+// Returns the function that GateMul() applies for this activation.
 constexpr ElementwiseFunction GateFunctionOf(Activation activation) {
   switch (activation) {
     case Activation::kSilu:
@@ -178,7 +179,7 @@ constexpr ElementwiseFunction GateFunctionOf(Activation activation) {
   return ElementwiseFunction::kClampedSwigluGate;
 }
 
-// The public function that `function` serves, for messages.
+// Returns the name of the public function that uses `function`, for messages.
 constexpr const char* NameOf(ElementwiseFunction function) {
   switch (function) {
     case ElementwiseFunction::kSiluGate:
@@ -196,8 +197,8 @@ constexpr const char* NameOf(ElementwiseFunction function) {
   return "unknown";
 }
 
-// Enqueues the kernel. REQUIRES: arguments as the functions of elementwise.h check them. Errors:
-// those of CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
+// Enqueues the kernel. REQUIRES: the arguments pass the checks of elementwise.h. Errors: those of
+// CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
 absl::Status LaunchElementwise(const ElementwiseArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

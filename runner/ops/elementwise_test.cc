@@ -78,7 +78,7 @@ TEST_F(GateMulTest, LargeGatesNeitherOverflowNorBecomeNan) {
 TEST_F(GateMulTest, TheClampedGateKeepsWithinItsLimits) {
   const float infinity = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  // Pairs of gate and up.
+  // Pairs of (gate, up).
   const at::Tensor gate_up =
       at::tensor(std::vector<float>{100, 100, infinity, -infinity, -1e4f, 3, 0, 1, 7, -1, nan, 1})
           .view({6, 2})
@@ -225,7 +225,7 @@ TEST_F(SoftcapTest, NamesTheArgumentThatIsWrong) {
 
 class QueryTemperatureTest : public DeviceTest {};
 
-// In the given precision.
+// Computes the reference in the given precision.
 at::Tensor Tempered(const at::Tensor& q, const at::Tensor& positions, double attn_scale,
                     double floor_scale, at::ScalarType precision) {
   const at::Tensor factor =
@@ -239,7 +239,7 @@ TEST_F(QueryTemperatureTest, AgreesWithFloat64AtAnyPositionAndStride) {
       at::tensor(std::vector<int32_t>{0, 14, 15, 16, 30, 31, 8191, 131071, 1 << 27});
   for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
     for (const float floor_scale : {1.0f, 16.0f, 8192.0f}) {
-      for (const int64_t gap : {0, 7, 8}) {  // between heads: dense, not aligned, aligned
+      for (const int64_t gap : {0, 7, 8}) {  // elements between heads: dense, not aligned, aligned
         SCOPED_TRACE(testing::Message() << dtype << " " << floor_scale << " + " << gap);
         const at::Tensor q = RandomNormal(random, {9, 5, 24}, dtype);
         const at::Tensor got = WithGaps(q.to(device()), gap);

@@ -27,7 +27,7 @@ absl::Status CheckContiguous(const char* name, const at::Tensor& tensor) {
   return absl::InvalidArgumentError(absl::StrCat(name, " must be contiguous"));
 }
 
-// The pairs of each expert, ascending.
+// Returns the pairs of each expert in ascending order.
 absl::StatusOr<std::vector<std::vector<int64_t>>> PairsOfExperts(const at::Tensor& chosen,
                                                                  int64_t num_experts) {
   std::vector<std::vector<int64_t>> pairs(num_experts);
@@ -84,7 +84,7 @@ absl::Status ExpertLinear::Apply(LinearContext& context, const at::Tensor& x,
   const int64_t num_pairs = chosen.size(0);
   if (num_rows == 0 ? num_pairs != 0 : num_pairs % num_rows != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("chosen must have as many experts for each row of x: expected a multiple of ",
+        absl::StrCat("chosen must have equally many experts per row of x: expected a multiple of ",
                      num_rows, ", got ", num_pairs));
   }
   if (num_pairs == 0) return absl::OkStatus();

@@ -1,18 +1,18 @@
 // out[p] = x[p / pairs_per_row] weight[chosen[p]]^T + bias[chosen[p]], in float32.
 //
-// A CTA takes kOutputsPerCta outputs of one expert: experts are on the grid's y. It reads `chosen`
-// in pieces of kThreads, lists the pairs of its expert in their order, and multiplies up to kRows
-// of them at once, so that each weight is read from memory once for so many rows; a CTA whose
-// expert was not chosen ends after the scan. A warp computes kOutputs outputs of the rows: lanes
-// read consecutive elements, and shuffles add up. The sum of an output has the same order whatever
-// else is in the batch.
+// A CTA computes kOutputsPerCta outputs of one expert; experts are on the grid's y. It reads
+// `chosen` in chunks of kThreads, lists the pairs of its expert in ascending order, and multiplies
+// up to kRows of them together, so that each weight is read from memory once per kRows rows. A CTA
+// whose expert was not chosen ends after the scan. A warp computes kOutputs outputs of the rows:
+// lanes read consecutive elements, and shuffles add the partial sums. The order of the additions of
+// an output does not depend on the rest of the batch.
 //
 // Bound: bytes of the weights of chosen experts, each read once per kRows rows. One token of
-// Qwen3-30B-A3B (8 of 128 experts, 2048 -> 2 x 768, bfloat16) reads 50 MB a layer, 13 us at 4 TB/s.
-// With many rows an expert the float32 arithmetic is the bound: ApplyAll() is for these.
+// Qwen3-30B-A3B (8 of 128 experts, 2048 -> 2 x 768, bfloat16) reads 50 MB per layer, 13 us at 4
+// TB/s. With many rows per expert, float32 arithmetic is the bound: use ApplyAll() instead.
 //
 //   T         float, __half, __nv_bfloat16
-//   kVector   elements a lane reads at once: 16 bytes of them, or 1 if rows are not aligned
+//   kVector   elements per load: a vector of 16 bytes, or 1 element if rows are not aligned
 
 #include "reprise/base/cuda_status.h"
 #include "reprise/runner/ops/expert_linear_args.h"
@@ -24,12 +24,12 @@ namespace {
 constexpr int kWarpSize = 32;
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * kWarpSize;
-constexpr int kOutputs = 4;  // of a warp at a time
+constexpr int kOutputs = 4;  // per warp and pass
 constexpr int kOutputsPerCta = kWarps * kOutputs;
 constexpr int kRows = 8;
 
-// Writes the pairs of [begin, begin + kThreads) that chose `expert` to `pairs`, ascending. Returns
-// their number. All threads call it; `pairs` may be read when it returns.
+// Writes the pairs of [begin, begin + kThreads) that chose `expert` to `pairs` in ascending order
+// and returns their number. REQUIRES: called by all threads. `pairs` may be read afterwards.
 __device__ int ListPairs(const ExpertLinearArgs& args, int begin, int expert, int* pairs,
                          int* warp_counts) {
   const int pair = begin + static_cast<int>(threadIdx.x);
@@ -51,8 +51,8 @@ __device__ int ListPairs(const ExpertLinearArgs& args, int begin, int expert, in
   return total;
 }
 
-// Products of `num_rows` rows with the outputs [output, output + num_outputs) of the expert, by one
-// warp.
+// Multiplies `num_rows` rows by the weights of the outputs [output, output + num_outputs) of the
+// expert. One warp.
 template <typename T, int kVector>
 __device__ void MultiplyRows(const ExpertLinearArgs& args, int expert, int output, int num_outputs,
                              const int* pairs, int num_rows) {
@@ -113,7 +113,7 @@ __device__ void MultiplyRows(const ExpertLinearArgs& args, int expert, int outpu
   }
 }
 
-// Zeroes the rows of pairs whose expert does not exist, of the CTA's outputs.
+// Zeroes the CTA's outputs of the pairs whose expert does not exist.
 template <typename T>
 __device__ void ClearUnknown(const ExpertLinearArgs& args, int first_output, int last_output) {
   for (int pair = threadIdx.x; pair < args.num_pairs; pair += kThreads) {
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) ExpertLinearKernel(ExpertLinearArgs 
                                  min(kRows, num_pairs - first));
       }
     }
-    __syncthreads();  // before the next piece overwrites the list
+    __syncthreads();  // before the next chunk overwrites the list
   }
 }
 

@@ -1,20 +1,20 @@
-// Matrix products of rows with the weights of the experts that were chosen for them, in a mixture
-// of experts: out[p] = x[row of p] weight[chosen[p]]^T + bias[chosen[p]].
+// GEMMs of rows with the weights of their chosen experts, in a mixture of experts: out[p] = x[row
+// of p] weight[chosen[p]]^T + bias[chosen[p]].
 //
 //   REPRISE_ASSIGN_OR_RETURN(ExpertLinear up, ExpertLinear::Create(weight, std::nullopt));
 //   // chosen [num_tokens * 2]: the two experts of each token
 //   REPRISE_RETURN_IF_ERROR(up.Apply(step.linears(), x, chosen, out));
 //
-// Which experts were chosen is known on the device alone: shapes are fixed, and the call may be
+// Only the device knows the chosen experts. Shapes are therefore fixed, and the call may be
 // captured. There are two forms:
 //
-//   Apply      computes the chosen products only and reads the weights of the chosen experts only.
-//              On the CPU each expert's rows are one product. On a GPU a kernel takes up to eight
-//              rows of an expert at once, without tensor cores: it serves decode steps at the speed
-//              of memory, as long as there are few rows an expert. A row's bits do not depend on
-//              the rest of the batch.
-//   ApplyAll   multiplies every row by the weights of every expert, in one batch of products with
-//              tensor cores. For many rows an expert, on a GPU.
+//   Apply      computes only the chosen products and reads only the weights of the chosen experts.
+//              On the CPU, the rows of each expert form one GEMM. On a GPU, a kernel processes up
+//              to eight rows of an expert together, without tensor cores. It is memory bound if
+//              there are few rows per expert, as in decode steps. The results of a row are bitwise
+//              independent of the rest of the batch.
+//   ApplyAll   multiplies every row by the weights of every expert, in one batched GEMM with tensor
+//              cores. Use it on a GPU if there are many rows per expert.
 //
 // An ExpertLinear is a value: copies share the weight. Thread safety: as LinearContext.
 
@@ -39,18 +39,18 @@ class ExpertLinear {
   // naming the argument.
   static absl::StatusOr<ExpertLinear> Create(at::Tensor weight, std::optional<at::Tensor> bias);
 
-  // x [num_rows, in_features]; chosen [num_pairs] int64, contiguous, num_pairs a multiple of
-  // num_rows: pair p is of row p / (num_pairs / num_rows). out [num_pairs, out_features]. x and out
-  // are of the weight's dtype and device; rows may be strided; they must not overlap. Float32
-  // accumulation. An expert outside [0, num_experts) is an OutOfRange error on the CPU, before
-  // anything is written; on a GPU its row of `out` becomes zero. Other errors: InvalidArgument,
-  // naming the argument.
+  // x [num_rows, in_features]; chosen [num_pairs] int64, contiguous. num_pairs is a multiple of
+  // num_rows: pair p belongs to row p / (num_pairs / num_rows). out [num_pairs, out_features]. x
+  // and out have the weight's dtype and device; their rows may be strided; they must not overlap.
+  // Accumulates in float32. An expert outside [0, num_experts) is an OutOfRange error on the CPU,
+  // before anything is written; on a GPU, its row of `out` becomes zero. Other errors:
+  // InvalidArgument, naming the argument.
   absl::Status Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& chosen,
                      const at::Tensor& out) const;
 
-  // out[r, e] = round(x[r, e] weight[e]^T) + bias[e]. x [num_rows, num_experts, in_features], which
-  // may be the same for all experts (stride 0); out [num_rows, num_experts, out_features]. Strides
-  // as in HeadLinear::Apply(). Errors: as there.
+  // out[r, e] = round(x[r, e] weight[e]^T) + bias[e]. x [num_rows, num_experts, in_features];
+  // stride 0 passes the same x to all experts. out [num_rows, num_experts, out_features]. Strides
+  // and errors: see HeadLinear::Apply().
   absl::Status ApplyAll(LinearContext& context, const at::Tensor& x, const at::Tensor& out) const;
 
   int64_t num_experts() const { return weight_.size(0); }

@@ -1,4 +1,4 @@
-// What runner/ops/expert_linear.h passes to its kernel. No LibTorch.
+// Arguments of the kernel of runner/ops/expert_linear.h. Does not depend on LibTorch.
 
 #ifndef REPRISE_RUNNER_OPS_EXPERT_LINEAR_ARGS_H_
 #define REPRISE_RUNNER_OPS_EXPERT_LINEAR_ARGS_H_
@@ -12,13 +12,13 @@ struct CUstream_st;  // cudaStream_t
 
 namespace reprise {
 
-// Strides are in elements, from row to row.
+// Strides are in elements between rows.
 struct ExpertLinearArgs {
-  DType dtype = DType::kFloat32;  // of x, weight, bias and out: float32, float16 or bfloat16
+  DType dtype = DType::kFloat32;  // x, weight, bias and out: float32, float16 or bfloat16
   const void* x = nullptr;        // [num_pairs / pairs_per_row, in_features]
   int64_t x_stride = 0;
   const void* weight = nullptr;     // [num_experts, out_features, in_features], contiguous
-  const void* bias = nullptr;       // [num_experts, out_features]; null: none
+  const void* bias = nullptr;       // [num_experts, out_features]; null: no bias
   const int64_t* chosen = nullptr;  // [num_pairs]
   void* out = nullptr;              // [num_pairs, out_features]
   int64_t out_stride = 0;
@@ -29,8 +29,8 @@ struct ExpertLinearArgs {
   int in_features = 0;
 };
 
-// Enqueues the kernel. REQUIRES: arguments as ExpertLinear::Apply() checks them. Errors: those of
-// CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
+// Enqueues the kernel. REQUIRES: the arguments pass the checks of ExpertLinear::Apply(). Errors:
+// those of CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
 absl::Status LaunchExpertLinear(const ExpertLinearArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

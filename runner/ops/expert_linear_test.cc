@@ -34,7 +34,8 @@ class ExpertLinearTest : public DeviceTest {
   std::unique_ptr<LinearContext> context_;
 };
 
-// One product after the other: float64, or float32 with sums in the worst order.
+// Computes the products one after the other: in float64, or in float32 with sums in the worst
+// order.
 at::Tensor Products(const at::Tensor& x, const std::vector<int64_t>& chosen,
                     const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                     at::ScalarType precision) {
@@ -60,8 +61,8 @@ std::vector<int64_t> RandomChoice(std::mt19937& random, int64_t num_pairs, int64
 TEST_F(ExpertLinearTest, EachPairIsMultipliedByTheWeightOfItsExpert) {
   std::mt19937 random(1);
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
-    // Fewer pairs than experts, as many as the kernel takes at once, one more, several pieces of
-    // its list; features of no round number.
+    // Covers fewer pairs than experts, the number of rows that the kernel processes together, one
+    // more, several chunks of its list, and odd numbers of features.
     for (const auto& [num_rows, per_row, num_experts, in, out] :
          {std::tuple(1, 1, 1, 8, 1), std::tuple(1, 2, 8, 64, 96), std::tuple(4, 2, 1, 32, 33),
           std::tuple(9, 1, 1, 40, 32), std::tuple(5, 3, 7, 13, 5), std::tuple(33, 8, 3, 24, 70),
@@ -141,7 +142,7 @@ TEST_F(ExpertLinearTest, NamesTheArgumentThatIsWrong) {
   const at::Tensor out = at::zeros({4, 6}, options);
   EXPECT_TRUE(linear->Apply(*context_, x, chosen, out).ok());
   EXPECT_EQ(linear->Apply(*context_, at::zeros({3, 8}, options), chosen, out),
-            absl::InvalidArgumentError("chosen must have as many experts for each row of x: "
+            absl::InvalidArgumentError("chosen must have equally many experts per row of x: "
                                        "expected a multiple of 3, got 4"));
   EXPECT_FALSE(linear->Apply(*context_, at::zeros({2, 7}, options), chosen, out).ok());
   EXPECT_FALSE(linear->Apply(*context_, x, chosen.to(at::kInt), out).ok());

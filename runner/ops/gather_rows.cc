@@ -14,7 +14,7 @@
 namespace reprise {
 namespace {
 
-// The rows that are not in the table become zero.
+// Rows whose index is not in the table become zero.
 absl::Status GatherOnHost(const at::Tensor& table, int64_t first_row, const at::Tensor& indices,
                           const at::Tensor& out) {
   const int32_t* index = indices.const_data_ptr<int32_t>();
@@ -35,7 +35,7 @@ absl::Status GatherOnHost(const at::Tensor& table, int64_t first_row, const at::
   return absl::OkStatus();
 }
 
-// Of indices on the host.
+// Checks indices in host memory.
 absl::Status CheckIndices(const at::Tensor& indices, int64_t num_rows) {
   const int32_t* index = indices.const_data_ptr<int32_t>();
   for (int64_t i = 0; i < indices.numel(); ++i) {

@@ -1,12 +1,12 @@
-// Copies rows by index; rows of indices out of range become zero.
+// Copies rows by index. Rows with an index out of range become zero.
 //
 // A CTA copies kThreads words of one row; a word is as wide as pointers and strides allow. Rows are
-// on the grid's x, which may be long, the CTAs of a row on y.
+// on the grid's x, whose limit is large; the CTAs of a row are on y.
 //
-// Bound: bytes, twice a row: 256 rows of 8 KB are 4 MB, 1 us at 4 TB/s. Small batches cost two
-// loads, one after the other, and the launch, of which a step hides most: the kernel comes before
-// the kernel before it has ended, and lets in the next, such as the product with the head, whose
-// weights are under way meanwhile (base/dependent_launch.cuh).
+// Bound: bytes, twice per row: 256 rows of 8 KB are 4 MB, 1 us at 4 TB/s. Small batches cost two
+// dependent loads and the launch. A step hides most of the launch: this kernel starts before the
+// previous kernel has ended, and lets the next kernel start early, for example the GEMM of the
+// head, which loads its weights in the meantime (base/dependent_launch.cuh).
 
 #include "reprise/base/cuda_status.h"
 #include "reprise/base/dependent_launch.cuh"
@@ -39,13 +39,13 @@ template <typename Word>
 cudaError_t Launch(const GatherRowsArgs& args, cudaStream_t stream) {
   const int64_t num_words = args.row_bytes / static_cast<int64_t>(sizeof(Word));
   const int64_t ctas_a_row = (num_words + kThreads - 1) / kThreads;
-  if (ctas_a_row > 65535) return cudaErrorInvalidValue;  // the limit of a grid's y: 268 MB a row
+  if (ctas_a_row > 65535) return cudaErrorInvalidValue;  // limit of a grid's y: 268 MB per row
   const dim3 grid(args.num_indices, static_cast<unsigned>(ctas_a_row));
   return LaunchDependent(GatherRowsKernel<Word>, grid, kThreads, 0, stream, args);
 }
 
 cudaError_t LaunchForAlignment(const GatherRowsArgs& args, cudaStream_t stream) {
-  // The lowest set bit of all of them tells the widest word that fits.
+  // The lowest set bit of all these values determines the widest possible word.
   const uint64_t bits =
       reinterpret_cast<uintptr_t>(args.table) | reinterpret_cast<uintptr_t>(args.out) |
       static_cast<uint64_t>(args.table_stride_bytes) |

@@ -1,4 +1,4 @@
-// What runner/ops/gather_rows.h passes to its kernel. No LibTorch.
+// Arguments of the kernel of runner/ops/gather_rows.h. Does not depend on LibTorch.
 
 #ifndef REPRISE_RUNNER_OPS_GATHER_ROWS_ARGS_H_
 #define REPRISE_RUNNER_OPS_GATHER_ROWS_ARGS_H_
@@ -11,7 +11,7 @@ struct CUstream_st;  // cudaStream_t
 
 namespace reprise {
 
-// A copy of bytes: the dtype does not matter.
+// Rows are copied as bytes, so the dtype does not matter.
 struct GatherRowsArgs {
   const void* table = nullptr;
   int64_t table_stride_bytes = 0;
@@ -19,12 +19,12 @@ struct GatherRowsArgs {
   void* out = nullptr;
   int64_t out_stride_bytes = 0;
   int64_t row_bytes = 0;
-  int64_t first_row = 0;  // the index of the table's first row
+  int64_t first_row = 0;  // index of the table's first row
   int64_t num_rows = 0;
   int num_indices = 0;
 };
 
-// Enqueues the kernel. REQUIRES: arguments as GatherRows() checks them. Errors: those of
+// Enqueues the kernel. REQUIRES: the arguments pass the checks of GatherRows(). Errors: those of
 // CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
 absl::Status LaunchGatherRows(const GatherRowsArgs& args, CUstream_st* stream);
 

@@ -1,12 +1,12 @@
-// A matrix product for each head, each with its own weight: out[t, h] = x[t, h] weight[h]^T.
+// A GEMM per head, with one weight per head: out[t, h] = x[t, h] weight[h]^T.
 //
 //   // Absorbed MLA: projects queries into the latent space.
 //   REPRISE_ASSIGN_OR_RETURN(HeadLinear absorb, HeadLinear::Create(weight));
 //   REPRISE_RETURN_IF_ERROR(absorb.Apply(step.linears(), q_nope, q_latent));
 //
-// This is one batched product through the same context as Linear (runner/ops/linear.h): its
-// algorithm is chosen and timed in the same way, and it may be captured. A HeadLinear is a value:
-// copies share the weight.
+// All heads are one batched GEMM through the same context as Linear (runner/ops/linear.h): its
+// algorithm is chosen and timed in the same way, and the call may be captured. A HeadLinear is a
+// value: copies share the weight.
 
 #ifndef REPRISE_RUNNER_OPS_HEAD_LINEAR_H_
 #define REPRISE_RUNNER_OPS_HEAD_LINEAR_H_
@@ -23,14 +23,14 @@ namespace reprise {
 
 class HeadLinear {
  public:
-  // weight [num_heads, out_features, in_features] float32, float16 or bfloat16; heads and rows may
-  // be strided, the last stride is 1. Errors: InvalidArgument, naming the argument.
+  // weight [num_heads, out_features, in_features] float32, float16 or bfloat16. Heads and rows may
+  // be strided; the last stride is 1. Errors: InvalidArgument, naming the argument.
   static absl::StatusOr<HeadLinear> Create(at::Tensor weight);
 
-  // x [num_tokens, num_heads, in_features], out [num_tokens, num_heads, out_features], of the
-  // weight's dtype and device; tokens and heads may be strided; they must not overlap. The call may
-  // be captured. Errors: InvalidArgument, naming the argument; Unimplemented if no algorithm
-  // supports these strides or alignments.
+  // x [num_tokens, num_heads, in_features] and out [num_tokens, num_heads, out_features] have the
+  // weight's dtype and device. Tokens and heads may be strided. x and out must not overlap. The
+  // call may be captured. Errors: InvalidArgument, naming the argument; Unimplemented if no
+  // algorithm supports these strides or alignments.
   absl::Status Apply(LinearContext& context, const at::Tensor& x, const at::Tensor& out) const;
 
   int64_t num_heads() const { return weight_.size(0); }

@@ -29,7 +29,7 @@ class HeadLinearTest : public DeviceTest {
   std::unique_ptr<LinearContext> context_;
 };
 
-// In the given precision.
+// Computes the reference in the given precision.
 at::Tensor Product(const at::Tensor& x, const at::Tensor& weight, at::ScalarType precision) {
   return at::bmm(x.transpose(0, 1).to(precision), weight.to(precision).transpose(1, 2))
       .transpose(0, 1);
@@ -47,7 +47,7 @@ TEST_F(HeadLinearTest, EachHeadIsMultipliedByItsOwnWeight) {
       const at::Tensor weight = RandomNormal(random, {num_heads, out, in}, dtype);
       const auto linear = HeadLinear::Create(weight.to(device()));
       ASSERT_TRUE(linear.ok()) << linear.status();
-      // As parts of wider heads: gaps of 16 bytes or more keep the alignment.
+      // x and out are parts of wider heads: gaps of a multiple of 16 bytes keep the alignment.
       const at::Tensor got = NanRows({num_tokens, num_heads, out}, 8, dtype, device());
       ASSERT_TRUE(linear->Apply(*context_, WithGaps(x.to(device()), 16), got).ok());
       EXPECT_TRUE(IsAsGoodAs(got, Product(x, weight, at::kFloat).to(dtype),
@@ -58,7 +58,7 @@ TEST_F(HeadLinearTest, EachHeadIsMultipliedByItsOwnWeight) {
 
 TEST_F(HeadLinearTest, WeightsMayBePartsOfOneMatrix) {
   std::mt19937 random(2);
-  // kv_b_proj of MLA: the rows of each head's keys, then those of its values.
+  // kv_b_proj of MLA: the rows of each head's keys, then the rows of its values.
   const at::Tensor both = RandomNormal(random, {4, 24 + 16, 64}, at::kFloat);
   const at::Tensor x = RandomNormal(random, {3, 4, 64}, at::kFloat);
   const auto linear = HeadLinear::Create(both.to(device()).narrow(1, 24, 16));

@@ -17,7 +17,7 @@
 namespace reprise {
 namespace {
 
-// Elements that are worth a task of their own.
+// Minimum number of elements per task.
 constexpr int64_t kGrainElements = 16384;
 
 template <typename T>

@@ -1,15 +1,15 @@
 // Root-mean-square norm of the heads of q and k, in place.
 //
-// One warp a head: pass 1 sums squares, pass 2 reads the head again, from L1, scales and writes it;
-// each lane writes what it read. The heads of a token, q's first, are spread over the warps of the
-// CTAs along y.
+// One warp per head: pass 1 sums squares; pass 2 reads the head again from L1, scales it and writes
+// it. Each lane writes the elements that it read. The heads of a token, q's first, are distributed
+// over the warps of the CTAs along y.
 //
-// Bound: bytes. Qwen3-8B (32 q heads, 8 kv heads, 128 dims, bfloat16) moves 20 KB a token: 256
-// tokens 5 MB, 1.3 us at 4 TB/s. Small batches cost the launch and one chain of load, reduction,
-// load, store.
+// Bound: bytes. Qwen3-8B (32 q heads, 8 kv heads, 128 dims, bfloat16) moves 20 KB per token: 256
+// tokens are 5 MB, 1.3 us at 4 TB/s. Small batches cost the launch and one chain of load,
+// reduction, load, store.
 //
 //   T         float, __half, __nv_bfloat16
-//   kVector   elements a lane reads at once: 16 bytes of them, or 1 if heads are not aligned
+//   kVector   elements per load: a vector of 16 bytes, or 1 element if heads are not aligned
 
 #include "reprise/base/cuda_status.h"
 #include "reprise/runner/ops/head_norm_args.h"
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kWarpsPerCta* kWarpSize) HeadNormKernel(HeadNo
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, offset);
   }
-  // Once a head, so that only sums and products round in float32.
+  // In float64, once per head, so that only sums and products are rounded in float32.
   const float scale =
       static_cast<float>(1.0 / sqrt(static_cast<double>(sum) / args.head_dim + args.eps));
 

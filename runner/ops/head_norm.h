@@ -4,17 +4,18 @@
 //   x = x / sqrt(mean(x^2) + eps) * (1 + weight)       Gemma 3: NormWeight::kOnePlus
 //   x = x / sqrt(mean(x^2) + eps)                      Llama 4, without a weight
 //
-// The mean is over the dims of a head. Computed in float32, rounded as by RmsNorm() of
-// runner/ops/norm.h. A rotation changes no length: without weights, norm and rotation may be
-// swapped and only rounding differs.
+// The mean is over the dims of a head. Computed in float32 and rounded as in RmsNorm()
+// (runner/ops/norm.h). A rotation does not change the length of a vector. Without weights, norm and
+// rotation may therefore be swapped; only the rounding differs.
 //
 //   NormaliseHeads(q, k, {.q_weight = q_norm, .k_weight = k_norm, .eps = 1e-6f});
 //   RotaryWriteKv(q, k, v, ...);  // or pass the options to this: one launch for both
 //
-// Nothing is allocated or synchronised, so the call may be captured. On a GPU the same head gives
-// the same bits whatever else is in the batch.
+// The call does not allocate or synchronise, so it may be captured. On a GPU, the result of a head
+// is bitwise independent of the rest of the batch.
 //
-// Thread safety: safe if the tensors are. Cost: one launch; q and k are read and written.
+// Thread safety: safe for concurrent calls on different tensors. Cost: one launch; q and k are read
+// and written.
 
 #ifndef REPRISE_RUNNER_OPS_HEAD_NORM_H_
 #define REPRISE_RUNNER_OPS_HEAD_NORM_H_
@@ -36,13 +37,13 @@ struct HeadNormOptions {
   NormWeight form = NormWeight::kScale;
 };
 
-// q [num_tokens, num_q_heads, head_dim], k [num_tokens, num_kv_heads, head_dim]: float32, float16
-// or bfloat16, one dtype and device; strided as views of a fused projection are, the last stride 1.
-// Errors: InvalidArgument, naming the argument.
+// q [num_tokens, num_q_heads, head_dim] and k [num_tokens, num_kv_heads, head_dim] are float32,
+// float16 or bfloat16, of one dtype and device. They may be strided, for example as views of a
+// fused projection; the last stride is 1. Errors: InvalidArgument, naming the argument.
 absl::Status NormaliseHeads(const at::Tensor& q, const at::Tensor& k,
                             const HeadNormOptions& options);
 
-// The checks of NormaliseHeads(), for operations that do the same in a launch of their own.
+// Runs the checks of NormaliseHeads(), for operations that include this norm in their own launch.
 absl::Status CheckHeadNorm(const at::Tensor& q, const at::Tensor& k,
                            const HeadNormOptions& options);
 

@@ -1,4 +1,5 @@
-// What runner/ops/head_norm.h passes to its kernel, and heads as pointers. No LibTorch.
+// Arguments of the kernel of runner/ops/head_norm.h, and heads as pointers. Does not depend on
+// LibTorch.
 
 #ifndef REPRISE_RUNNER_OPS_HEAD_NORM_ARGS_H_
 #define REPRISE_RUNNER_OPS_HEAD_NORM_ARGS_H_
@@ -13,8 +14,8 @@ struct CUstream_st;  // cudaStream_t
 
 namespace reprise {
 
-// Heads of packed tokens: [num_tokens, num_heads, dim], the dims of a head contiguous. Strides in
-// elements.
+// Heads of packed tokens: [num_tokens, num_heads, dim]. The dims of a head are contiguous. Strides
+// are in elements.
 struct HeadsView {
   void* data = nullptr;
   int64_t token_stride = 0;
@@ -23,10 +24,10 @@ struct HeadsView {
 };
 
 struct HeadNormArgs {
-  DType dtype = DType::kFloat32;   // of all arrays: float32, float16 or bfloat16
-  HeadsView q;                     // in place
-  HeadsView k;                     // in place
-  const void* q_weight = nullptr;  // [head_dim]; null: none
+  DType dtype = DType::kFloat32;   // all arrays: float32, float16 or bfloat16
+  HeadsView q;                     // normalised in place
+  HeadsView k;                     // normalised in place
+  const void* q_weight = nullptr;  // [head_dim]; null: no weight
   const void* k_weight = nullptr;
   int num_tokens = 0;
   int head_dim = 0;
@@ -34,8 +35,8 @@ struct HeadNormArgs {
   NormWeight form = NormWeight::kScale;
 };
 
-// Enqueues the kernel. REQUIRES: arguments as CheckHeadNorm() checks them. Errors: those of
-// CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
+// Enqueues the kernel. REQUIRES: the arguments pass CheckHeadNorm(). Errors: those of CudaStatus()
+// (base/cuda_status.h). Only in builds with CUDA.
 absl::Status LaunchHeadNorm(const HeadNormArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

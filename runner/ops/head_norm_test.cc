@@ -21,8 +21,8 @@ constexpr float kEps = 1e-6f;
 
 class HeadNormTest : public DeviceTest {};
 
-// In the given precision, rounded to the dtype of `x` before the weight as Qwen 3 does, or after it
-// as Gemma 3 does.
+// Computes the reference in the given precision. It is rounded to the dtype of `x` before the
+// weight, as in Qwen 3, or after the weight, as in Gemma 3.
 at::Tensor Normalised(const at::Tensor& x, const std::optional<at::Tensor>& weight, NormWeight form,
                       at::ScalarType precision) {
   const at::Tensor wide = x.to(precision);
@@ -74,7 +74,8 @@ TEST_F(HeadNormTest, AgreesWithFloat64ForAnyHeadsAndLeavesVAlone) {
         const Projection before = Views(values, num_q, num_kv, head_dim);
         const Projection after = Views(values.clone().to(device()), num_q, num_kv, head_dim);
         ASSERT_TRUE(NormaliseHeads(after.q, after.k, options).ok());
-        // Compared together: LibTorch's own error of a few values may be nearly 0 by chance.
+        // q and k are compared together: LibTorch's own error of a few values may be nearly 0 by
+        // chance.
         const auto expected = [&](at::ScalarType precision) {
           return at::cat({Normalised(before.q, q_weight, options.form, precision),
                           Normalised(before.k, k_weight, options.form, precision)},

@@ -21,7 +21,7 @@ constexpr at::ScalarType kTypes[] = {at::kFloat, at::kHalf, at::kBFloat16};
 
 class LayerNormTest : public DeviceTest {};
 
-// The formula, each operation in the precision of its operands.
+// Computes the formula; each operation has the precision of its operands.
 at::Tensor InPrecision(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                        at::ScalarType precision) {
   const at::Tensor wide = x.to(precision);

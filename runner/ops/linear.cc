@@ -22,7 +22,7 @@
 namespace reprise {
 namespace {
 
-// in_features that share a scale, unless a row has one scale.
+// Number of consecutive in_features that share a scale, unless a row has a single scale.
 constexpr int64_t kScaledFeatures = 128;
 
 at::Tensor DequantisedWeight(const at::Tensor& weight, const at::Tensor& scales,
@@ -42,10 +42,10 @@ absl::Status CheckIsNotEmpty(const at::Tensor& weight) {
                    weight.size(1), "]"));
 }
 
-// With kOneByOne a row's bits do not depend on the rest of the batch.
+// With kOneByOne, a row's results are bitwise independent of the rest of the batch.
 enum class HostRows { kTogether, kOneByOne };
 
-// Products on the CPU, through LibTorch: MKL for float32, oneDNN for bfloat16.
+// GEMMs on the CPU, through LibTorch: MKL for float32, oneDNN for bfloat16.
 class HostLinearContext : public LinearContext {
  public:
   explicit HostLinearContext(HostRows rows) : rows_(rows) {}
@@ -79,18 +79,18 @@ class HostLinearContext : public LinearContext {
     });
   }
 
-  // There is nothing to choose.
+  // The CPU has no choice of algorithms.
   void SetTiming(LinearTiming) override {}
   bool is_deterministic() const override { return rows_ == HostRows::kOneByOne; }
   std::vector<LinearChoice> Choices() const override { return {}; }
 
  private:
-  // Rows of a weight of 8 bits that are in memory in x's dtype at once.
+  // Number of rows of an 8-bit weight that are held in x's dtype at a time.
   static constexpr int64_t kDequantisedRows = 1024;
 
   void MultiplyAll(const at::Tensor& x, const at::Tensor& weight, const at::Tensor* bias,
                    const at::Tensor& out) const {
-    const int64_t rows = weight.dim() - 2;  // the dimension
+    const int64_t rows = weight.dim() - 2;  // the dimension of the rows
     if (rows_ == HostRows::kTogether) {
       MultiplyRows(x, weight, bias, out);
       return;
@@ -105,7 +105,7 @@ class HostLinearContext : public LinearContext {
     if (weight.dim() == 3) {
       out.copy_(at::bmm(x, weight.transpose(1, 2)));
     } else if (out.scalar_type() != x.scalar_type()) {
-      // LibTorch has no product of 16-bit matrices with a float32 result on the CPU.
+      // LibTorch has no CPU GEMM of 16-bit matrices with a float32 result.
       out.copy_(at::mm(x, weight.t()));
     } else if (bias != nullptr) {
       at::addmm_out(out, *bias, x, weight.t());
@@ -238,7 +238,7 @@ absl::Status Linear::ApplyGated(LinearContext& context, Activation activation, c
   REPRISE_RETURN_IF_ERROR(Check(x, gate_up));
   if (out_features() % 2 != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "weight must have as many rows of factors as of the gate: expected an even number, got ",
+        "weight must have equally many gate and up rows: expected an even number, got ",
         out_features()));
   }
   REPRISE_RETURN_IF_ERROR(

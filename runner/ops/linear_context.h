@@ -1,9 +1,10 @@
-// State that the matrix products of one device share: on a GPU the cuBLASLt handle, a workspace
-// that is never grown or freed while a graph lives, and the algorithm chosen for each shape before
-// capture. The owner is the runner, or another caller that captures. Created by MakeLinearContext
+// State shared by the GEMMs of one device. On a GPU: the cuBLASLt handle, a workspace that is not
+// resized or freed while a graph exists, and the algorithm chosen for each shape before capture.
+// The owner is the runner, or another caller that captures. Created by MakeLinearContext()
 // (runner/ops/linear.h).
 //
-// Thread safety: none. One stream at a time: products that share a context share its workspace.
+// Thread safety: none. Use one stream at a time, because all GEMMs of a context share its
+// workspace.
 
 #ifndef REPRISE_RUNNER_OPS_LINEAR_CONTEXT_H_
 #define REPRISE_RUNNER_OPS_LINEAR_CONTEXT_H_
@@ -22,18 +23,18 @@
 
 namespace reprise {
 
-// Which algorithm serves a shape, and why, for reports.
+// The algorithm used for a shape, and the reason for it, for reports.
 struct LinearChoice {
   enum class Source {
-    kTimed,       // measured as the quickest of the candidates
+    kTimed,       // measured as the fastest of the candidates
     kHeuristic,   // the library's first proposal: timing is off, or the weight is small
-    kCaptured,    // the same: first seen during capture, where nothing can be timed
+    kCaptured,    // the first proposal: a shape first seen during capture cannot be timed
     kRemembered,  // measured by another process, or earlier (LinearContextOptions::choices_file)
   };
   int64_t num_rows = 0;  // 0: serves any number of rows (deterministic mode)
   int64_t in_features = 0;
   int64_t out_features = 0;
-  DType dtype = DType::kFloat32;  // of x and weight
+  DType dtype = DType::kFloat32;  // x and weight
   DType out_dtype = DType::kFloat32;
   bool is_gated = false;  // MultiplyGated(); times include the gate
   Source source = Source::kHeuristic;
@@ -42,54 +43,58 @@ struct LinearChoice {
   float first_us = 0;  // time of the library's first proposal; 0 if not timed
   int algorithm = 0;   // the library's number of the kernel family
   int tile = 0;        // cublasLtMatmulTile_t
-  int split_k = 1;     // 1: the sum over in_features is made by one CTA
-  // Above 0: the project's own kernel for up to 8 rows is used in place of the library's, with
-  // strips of so many units (runner/ops/skinny_linear_args.h).
+  int split_k = 1;     // 1: one CTA computes the whole sum over in_features
+  // Above 0: the project's kernel for up to 8 rows replaces the library's algorithm and uses strips
+  // of this many units (runner/ops/skinny_linear_args.h).
   int skinny_strip = 0;
-  // If set: the project's own kernel by tiles is used in place of the library's
+  // If set: the project's tile kernel replaces the library's algorithm
   // (runner/ops/few_rows/tile_linear.h).
   std::optional<TileForm> tile_form = std::nullopt;
 };
 
-// Whether shapes that are seen for the first time are timed, if the context's options ask for it.
+// Whether shapes that are seen for the first time are timed, if the context's options enable
+// timing.
 enum class LinearTiming : int8_t { kOn, kOff };
 
-// Rows of x up to which products with weights of 8 bits read the 8 bits, on a GPU.
+// Maximum number of rows of x for which GEMMs on a GPU read 8-bit weights directly.
 inline constexpr int64_t kMaxFp8Rows = 64;
 
 class LinearContext {
  public:
   virtual ~LinearContext() = default;
 
-  // out = x weight^T + bias. Linear has checked shapes and devices. `bias` may be null. With a
-  // third, leading dimension it is a batch of products without a bias: x [num_products, num_rows,
-  // in_features], weight [num_products, out_features, in_features], out [num_products, num_rows,
-  // out_features], checked by HeadLinear.
+  // out = x weight^T + bias. REQUIRES: the caller (Linear) has checked shapes and devices. `bias`
+  // may be null. With a third, leading dimension, the call is a batch of GEMMs without a bias: x
+  // [num_products, num_rows, in_features], weight [num_products, out_features, in_features], out
+  // [num_products, num_rows, out_features], checked by HeadLinear.
   virtual absl::Status Multiply(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor* bias, const at::Tensor& out) = 0;
 
-  // out = activation(gate) * up, as GateMul() computes it (runner/ops/elementwise.h) from gate_up = x
-  // weight^T + bias, to the same bits as in two calls. gate_up [num_rows, out_features] is memory
-  // that the call may use: a kernel of our own writes `out` alone. out [num_rows, out_features / 2].
+  // out = activation(gate) * up, as GateMul() (runner/ops/elementwise.h) computes it from gate_up =
+  // x weight^T + bias. The result is bitwise identical to two separate calls. gate_up [num_rows,
+  // out_features] is scratch; the project's kernels write only `out` [num_rows, out_features / 2].
   virtual absl::Status MultiplyGated(Activation activation, const at::Tensor& x,
                                      const at::Tensor& weight, const at::Tensor* bias,
                                      const at::Tensor& gate_up, const at::Tensor& out);
 
-  // Multiply() for a weight of 8 bits and its scales, as in Linear::CreateScaled(). On a GPU scratch
-  // memory is allocated when it is needed first: FailedPrecondition if that is during capture.
+  // Multiply() for an 8-bit weight with scales, as in Linear::CreateScaled(). On a GPU, the first
+  // call that needs scratch memory allocates it. Errors: FailedPrecondition if that call is
+  // captured.
   virtual absl::Status MultiplyScaled(const at::Tensor& x, const at::Tensor& weight,
                                       const at::Tensor& scales, const at::Tensor* bias,
                                       const at::Tensor& out) = 0;
 
-  // Whether a row's products have the same bits whatever the other rows are and however many
-  // (LinearContextOptions::deterministic).
+  // Whether a row's results are bitwise independent of the contents and the number of the other
+  // rows (LinearContextOptions::deterministic).
   virtual bool is_deterministic() const = 0;
 
-  // Switches timing from now on; kOn at first. Timing synchronises: switch it off where a new shape
-  // must not be slow, such as the prompts of a server. Shapes seen before keep their algorithm.
+  // Switches timing for shapes first seen from now on; initially kOn. Timing synchronises: switch
+  // it off if a new shape must not be slow, for example the prompts of a server. Shapes seen before
+  // keep their algorithm.
   virtual void SetTiming(LinearTiming timing) = 0;
 
-  // Returns the choices so far, in the order in which they were made; on the CPU none.
+  // Returns the choices so far, in the order in which they were made. On the CPU, returns no
+  // choices.
   virtual std::vector<LinearChoice> Choices() const = 0;
 };
 

@@ -50,14 +50,14 @@ at::Tensor Reference(const at::Tensor& x, const at::Tensor& weight,
                  bias.has_value() ? std::optional(bias->to(at::kDouble)) : std::nullopt);
 }
 
-// The sums of the terms' absolute values: no partial sum is larger, in any order.
+// Sums of the absolute values of the terms. No partial sum is larger, in any order.
 at::Tensor Magnitudes(const at::Tensor& x, const at::Tensor& weight,
                       const std::optional<at::Tensor>& bias) {
   return Reference(x.abs(), weight.abs(),
                    bias.has_value() ? std::optional(bias->abs()) : std::nullopt);
 }
 
-// Float32 sums in the worst order.
+// Computes float32 sums in the worst order.
 at::Tensor SameMaths(const at::Tensor& x, const at::Tensor& weight,
                      const std::optional<at::Tensor>& bias) {
   if (x.scalar_type() != at::kFloat) return Product(x, weight, bias);
@@ -89,7 +89,7 @@ TEST_F(LinearTest, AgreesWithFloat64WithAndWithoutBias) {
           ASSERT_TRUE(status.ok()) << status;
           EXPECT_TRUE(IsAsGoodAs(out, SameMaths(x, weight, bias), Reference(x, weight, bias),
                                  Magnitudes(x, weight, bias)));
-          // The second run uses the algorithm that the first has chosen.
+          // The second run uses the algorithm that the first run chose.
           const at::Tensor again = NanRows({num_rows, out_features}, 0, dtype, device());
           ASSERT_TRUE(linear.Apply(*context, x.to(device()), again).ok());
           EXPECT_TRUE(Equals(again, out));
@@ -200,7 +200,7 @@ TEST_F(LinearTest, TimesOnlyLargeWeightsAndOnlyWhereTimingIsOn) {
   context->SetTiming(LinearTiming::kOff);
   EXPECT_EQ(apply(2048), LinearChoice::Source::kHeuristic);
   context->SetTiming(LinearTiming::kOn);
-  EXPECT_EQ(apply(2048), LinearChoice::Source::kHeuristic);  // it keeps what it has
+  EXPECT_EQ(apply(2048), LinearChoice::Source::kHeuristic);  // the shape keeps its algorithm
   EXPECT_EQ(apply(2304), LinearChoice::Source::kTimed);
 }
 
@@ -219,13 +219,13 @@ TEST_F(LinearTest, NamesTheArgumentThatIsWrong) {
   EXPECT_TRUE(linear.Apply(*context, at::empty({0, 4}, options), at::empty({0, 6}, options)).ok());
 }
 
-// A gated product and the same in two calls.
+// Compares a gated GEMM with two separate calls.
 class GatedLinearTest : public LinearTest {
  protected:
   static constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh,
                                                 Activation::kClampedSwiglu};
 
-  // Rows of the results are `gap` elements apart.
+  // The rows of the results are `gap` elements apart.
   void ExpectSameBits(LinearContext& context, const Linear& linear, Activation activation,
                       const at::Tensor& x, int64_t gap) {
     const int64_t num_rows = x.size(0), size = linear.out_features() / 2;
@@ -301,7 +301,7 @@ TEST_F(GatedLinearTest, ServesLargeWeightsByWhatIsQuickest) {
     };
     const at::Tensor scratch = at::empty({num_rows, 4096}, x.options());
     const at::Tensor after = at::empty({num_rows, 2048}, x.options());
-    // The second time the beginning of the next weight is known.
+    // The beginning of the next weight is known the second time.
     for (int turn = 0; turn < 2; ++turn) {
       const at::Tensor out = NanRows({num_rows, 2048}, 0, at::kBFloat16, device());
       const absl::Status status = linear.ApplyGated(*context, Activation::kSilu, x, scratch, out);

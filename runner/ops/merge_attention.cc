@@ -21,7 +21,8 @@
 namespace reprise {
 namespace {
 
-// More parts than one launch takes are merged in groups of as many, and the groups then.
+// More parts than one launch supports are merged in groups of kMaxMergeParts, whose results are
+// merged in a last launch.
 constexpr size_t kMaxParts = size_t{kMaxMergeParts} * kMaxMergeParts;
 
 absl::Status CheckPart(const at::Tensor& part, const at::Tensor& lse, const at::Tensor& first,
@@ -35,15 +36,15 @@ absl::Status CheckPart(const at::Tensor& part, const at::Tensor& lse, const at::
   if (part.strides() == first.strides() && lse.strides() == first_lse.strides()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("outs, lses: expected parts of the same strides, got others");
+  return absl::InvalidArgumentError("outs and lses must have the same strides in all parts");
 }
 
 absl::Status Check(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
                    const at::Tensor& out, const at::Tensor& lse) {
   if (outs.empty() || outs.size() > kMaxParts || lses.size() != outs.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("outs, lses: expected 1 to ", kMaxParts,
-                                                   " parts and as many lses, got ", outs.size(),
-                                                   " and ", lses.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("outs and lses must have equal sizes: expected 1 to ", kMaxParts,
+                     " parts with one lse each, got ", outs.size(), " and ", lses.size()));
   }
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("out", out, {"num_tokens", "num_heads", "head_dim"}));
@@ -66,7 +67,7 @@ TokenView ViewOf(const at::Tensor& heads) {
           .head_stride = heads.stride(1)};
 }
 
-// REQUIRES: Check() is OK; at most kMaxMergeParts parts.
+// REQUIRES: Check() returns OK; at most kMaxMergeParts parts.
 absl::Status MergeOnce(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
                        const at::Tensor& out, const at::Tensor& lse) {
   MergeStatesArgs args = {

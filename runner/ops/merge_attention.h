@@ -1,14 +1,14 @@
-// Merges attention over disjoint keys into attention over all of them, such as the results of
-// Step's AttendWithin() and AttendBefore() (runner/step.h). The tensor form of
-// attention/merge/merge_states.h, which defines the result.
+// Merges attention results over disjoint sets of keys into the attention over all keys, for example
+// the results of Step's AttendWithin() and AttendBefore() (runner/step.h). This is the tensor
+// interface of attention/merge/merge_states.h, which defines the result.
 //
 //   REPRISE_RETURN_IF_ERROR(
 //       MergeAttention({within.out, before.out}, {within.lse, before.lse}, out));
 //
-// Runs on the device of `out`: on a GPU one launch on the current stream. Nothing is allocated or
-// synchronised, so the call may be captured. More than kMaxMergeParts parts take a launch for each
-// kMaxMergeParts of them, whose results LibTorch allocates in float32, and one more. Thread safety:
-// safe if the tensors are.
+// Runs on the device of `out`; on a GPU with one launch on the current stream. The call does not
+// allocate or synchronise, so it may be captured. More than kMaxMergeParts parts need one launch
+// per kMaxMergeParts parts, whose float32 results LibTorch allocates, and one more launch. Thread
+// safety: safe for concurrent calls on different tensors.
 
 #ifndef REPRISE_RUNNER_OPS_MERGE_ATTENTION_H_
 #define REPRISE_RUNNER_OPS_MERGE_ATTENTION_H_
@@ -20,13 +20,13 @@
 
 namespace reprise {
 
-// outs: each [num_tokens, num_heads, head_dim] of float32, float16 or bfloat16, last stride 1;
-// lses: one for each out, [num_tokens, num_heads] float32. Parts have the same strides. out
-// [num_tokens, num_heads, head_dim] of one of those dtypes; it may be one of the parts. lse, if it is
-// defined: [num_tokens, num_heads] float32, the log-sum-exp over all parts. A token without a key in
-// any part gets 0, and -inf. Errors: InvalidArgument, naming the argument, for no part, more
-// than kMaxMergeParts squared, or other shapes, dtypes, strides or devices; those of LibTorch's
-// allocation.
+// outs: each [num_tokens, num_heads, head_dim] float32, float16 or bfloat16, last stride 1. lses:
+// one per out, [num_tokens, num_heads] float32. All parts have the same strides. out [num_tokens,
+// num_heads, head_dim] has one of these dtypes and may be one of the parts. lse, if defined:
+// [num_tokens, num_heads] float32, receives the log-sum-exp over all parts. A token without a key
+// in any part gets out 0 and lse -inf. Errors: InvalidArgument, naming the argument, if there are
+// no parts, if there are more than kMaxMergeParts squared, or if shapes, dtypes, strides or devices
+// do not match; those of LibTorch's allocation.
 absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
                             const at::Tensor& out, const at::Tensor& lse = {});
 

@@ -27,7 +27,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 class MergeAttentionTest : public DeviceTest {};
 
-// Of two parts, in the given precision.
+// Merges two parts, in the given precision.
 at::Tensor Merged(const at::Tensor& a, const at::Tensor& a_lse, const at::Tensor& b,
                   const at::Tensor& b_lse, at::ScalarType precision) {
   const at::Tensor lse = at::logaddexp(a_lse.to(precision), b_lse.to(precision));
@@ -65,7 +65,7 @@ TEST_F(MergeAttentionTest, APartWithoutKeysCountsForNothingWhateverItHolds) {
   const at::Tensor b = at::full_like(a, std::numeric_limits<float>::quiet_NaN());
   const at::Tensor a_lse = at::zeros({3, 2}, a.options());
   const at::Tensor b_lse = at::full_like(a_lse, -kInfinity);
-  // In place of the first part, as a model may want it.
+  // The result replaces the first part, as a model may request.
   const at::Tensor out = a.clone();
   ASSERT_TRUE(MergeAttention({out, b}, {a_lse, b_lse}, out).ok());
   EXPECT_TRUE(Equals(out, a));
@@ -85,7 +85,7 @@ TEST_F(MergeAttentionTest, MorePartsThanALaunchTakesAreMergedInGroups) {
       const at::Tensor want = (weights * parts.to(at::kDouble)).sum(0);
       const std::vector<at::Tensor> outs = parts.to(device()).unbind(0);
       const std::vector<at::Tensor> lses = part_lses.to(device()).unbind(0);
-      // In place of a part, of the second group where there is one.
+      // The result replaces the last part, which is in the second group if there is one.
       const absl::Status status = MergeAttention(outs, lses, outs.back(), lses.back());
       ASSERT_TRUE(status.ok()) << status;
       EXPECT_TRUE(at::allclose(lses.back().cpu().to(at::kDouble), want_lse, 1e-6, 1e-6));
@@ -102,7 +102,7 @@ TEST_F(MergeAttentionTest, NamesWhatDoesNotFit) {
                          const at::Tensor& out) {
     return std::string(MergeAttention(outs, lses, out).message());
   };
-  EXPECT_THAT(error({}, {}, part), HasSubstr("expected 1 to 4096 parts and as many lses, got 0"));
+  EXPECT_THAT(error({}, {}, part), HasSubstr("expected 1 to 4096 parts with one lse each, got 0"));
   EXPECT_THAT(error({part, part}, {lse}, part), HasSubstr("got 2 and 1"));
   EXPECT_THAT(error({part, at::zeros({3, 2, 9}, part.options())}, {lse, lse}, part),
               HasSubstr("outs must be [num_tokens, num_heads, head_dim]"));

@@ -17,12 +17,12 @@
 namespace reprise {
 namespace {
 
-// Sums of squares are made in this many lanes, for the vectoriser, over blocks of this many
-// elements. The sums of blocks are added in float64, so that the error does not grow with the row.
+// Sums of squares use this many lanes, for the vectoriser, over blocks of this many elements. The
+// sums of blocks are added in float64, so that the error does not grow with the row.
 constexpr int kLanes = 16;
 constexpr int64_t kBlock = 64 * kLanes;
 
-// Elements that are worth a task of their own.
+// Minimum number of elements per task.
 constexpr int64_t kGrainElements = 16384;
 
 template <typename T>
@@ -63,8 +63,8 @@ void RmsNormRow(const NormArgs& args, const T* row, T* out) {
   }
 }
 
-// Sums are float64, so that their error does not grow with the row. The variance is that of the
-// differences to the mean: a large mean cancels nothing.
+// Sums are float64, so that their error does not grow with the row. The variance is computed from
+// the differences to the mean, which avoids cancellation if the mean is large.
 template <typename T>
 void LayerNormRow(const NormArgs& args, const T* row, T* out) {
   const int64_t size = args.size;
@@ -116,7 +116,7 @@ void NormOnHost(const NormArgs& args) {
   });
 }
 
-// The tensors of a norm. `x_name`: what the caller calls `x`; `residual`, `bias`: null if none.
+// The tensors of a norm. `x_name`: the caller's name of `x`. `residual`, `bias`: null if unused.
 struct Tensors {
   const char* x_name;
   const at::Tensor& x;

@@ -1,5 +1,6 @@
-// The choices that a model's configuration makes about its operations: which activation, which form
-// of a norm's weight, which attention temperature. No LibTorch, so that configurations need none.
+// Options of operations that a model's configuration sets: the activation, the form of a norm's
+// weight, the attention temperature. Does not depend on LibTorch, so that configurations do not
+// either.
 
 #ifndef REPRISE_RUNNER_OPS_OP_OPTIONS_H_
 #define REPRISE_RUNNER_OPS_OP_OPTIONS_H_
@@ -22,7 +23,7 @@ enum class GeluForm : int8_t {
   kTanh,  // the tanh approximation: GPT-2, BLOOM
 };
 
-// What a norm does with its weight: RmsNorm() of runner/ops/norm.h, NormaliseHeads() of
+// How a norm uses its weight: RmsNorm() of runner/ops/norm.h, NormaliseHeads() of
 // runner/ops/head_norm.h.
 enum class NormWeight : int8_t {
   kScale,    // times weight: Llama

@@ -18,7 +18,7 @@ constexpr at::ScalarType kTypes[] = {at::kFloat, at::kHalf, at::kBFloat16};
 
 class RmsNormTest : public DeviceTest {};
 
-// In the precision of `x`, which is float64 for the reference.
+// Uses the precision of `x`, which is float64 for the reference.
 at::Tensor Normalised(const at::Tensor& x, double eps) {
   return x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + eps);
 }
@@ -27,7 +27,7 @@ at::Tensor Reference(const at::Tensor& x, const at::Tensor& weight) {
   return Normalised(x.to(at::kDouble), kEps) * weight.to(at::kDouble);
 }
 
-// What Hugging Face's LlamaRMSNorm computes.
+// Computes Hugging Face's LlamaRMSNorm.
 at::Tensor SameMaths(const at::Tensor& x, const at::Tensor& weight) {
   return weight * Normalised(x.to(at::kFloat), kEps).to(x.scalar_type());
 }
@@ -74,7 +74,7 @@ TEST_F(RmsNormTest, RoundsBeforeTheWeightAsTheReferenceModelDoes) {
   const at::Tensor weight = RandomNormal(random, {512}, at::kBFloat16);
   const at::Tensor out = at::empty({64, 512}, at::TensorOptions(device()).dtype(at::kBFloat16));
   ASSERT_TRUE(RmsNorm(x.to(device()), weight.to(device()), kEps, out).ok());
-  // Another order of the sum may, rarely, move a value across a rounding border.
+  // Another order of the sum may, rarely, move a value to another rounding interval.
   const int64_t num_equal = out.cpu().eq(SameMaths(x, weight)).sum().item<int64_t>();
   EXPECT_GT(num_equal, 64 * 512 * 99 / 100);
 }

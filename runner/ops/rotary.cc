@@ -22,11 +22,11 @@
 namespace reprise {
 namespace {
 
-// Tokens that are worth a task of their own.
+// Minimum number of tokens per task.
 constexpr int64_t kGrainTokens = 16;
 
-// In the fp8 types too large values become the largest finite one, as by CUDA's saturating
-// conversion.
+// Values that are too large become the largest finite value, in the fp8 types too, as in CUDA's
+// saturating conversion.
 template <typename C>
 C ToCache(float value) {
   if constexpr (sizeof(C) == 1) {
@@ -159,7 +159,7 @@ HeadsView ViewOf(const at::Tensor& heads) {
           .num_heads = static_cast<int>(heads.size(1))};
 }
 
-// Checks the arguments that both functions have and puts them into `args`.
+// Checks the arguments common to both functions and stores them in `args`.
 absl::Status CheckRotation(ShapeChecker& dims, const at::Tensor& q, const at::Tensor& k,
                            const at::Tensor& positions, const at::Tensor& table, RotaryArgs& args) {
   REPRISE_RETURN_IF_ERROR(dims.Check("q", q, {"num_tokens", "num_q_heads", "head_dim_qk"}));
@@ -200,7 +200,7 @@ absl::Status CheckKvLayer(const KvLayer& kv, const RotaryArgs& args) {
   REPRISE_RETURN_IF_ERROR(check("head_dim_qk", kv.head_dim_qk, args.head_dim_qk));
   REPRISE_RETURN_IF_ERROR(check("head_dim_v", kv.head_dim_v, args.head_dim_v));
   REPRISE_RETURN_IF_ERROR(check("rope_dim", kv.rope_dim, 0));
-  // This operation does not know a token's row of the block table.
+  // This operation has no access to a token's row of the block table.
   for (const Scale* scale : {&kv.k_scale, &kv.v_scale}) {
     if (scale->data != nullptr && scale->row_stride != 0) {
       return absl::InvalidArgumentError(
@@ -232,7 +232,7 @@ absl::Status CheckRanges(const RotaryArgs& args) {
   return absl::OkStatus();
 }
 
-// Puts the norm into `args`, or computes it now if the launch cannot.
+// Stores the norm in `args`, or applies it now if the launch cannot.
 absl::Status TakeNorm(const at::Tensor& q, const at::Tensor& k,
                       const std::optional<HeadNormOptions>& norm,
                       [[maybe_unused]] RotaryArgs& args) {
@@ -302,7 +302,7 @@ absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::T
         absl::StrCat("slot_mapping must not be longer than q: expected at most ", q.size(0),
                      ", got ", slot_mapping.size(0)));
   }
-  // Without slots, only q is rotated. Null would mean that k is rotated in place.
+  // Without slots, only q is rotated. A null slot_mapping would rotate k in place.
   static constexpr int64_t kNoSlot = -1;
   args.num_slots = static_cast<int>(slot_mapping.size(0));
   args.slot_mapping = args.num_slots > 0 ? slot_mapping.const_data_ptr<int64_t>() : &kNoSlot;

@@ -1,19 +1,18 @@
-// Rotary embedding of q in place, and of k into the cache together with v (or of k in place,
-// without a cache).
+// Rotates q in place. Writes rotated k, and v, to the cache; without a cache, rotates k in place.
 //
-// A thread takes one chunk: kVector pairs of a head of q or k, or kVector dims that are only
-// copied. With a norm, the threads of a head are padded to a power of two, so that they are
-// neighbours in one warp, and add up the squares of their chunks. The threads of a token are
-// numbered through q's pairs, k's pairs, k's dims past rotary_dim and v. Tokens are on the grid's
-// x, the CTAs of a token on y.
+// A thread processes one chunk: kVector pairs of a head of q or k, or kVector dims that are only
+// copied. With a norm, the number of threads per head is rounded up to a power of two, so that the
+// threads of a head are neighbours in one warp and can add the squares of their chunks. The threads
+// of a token are numbered through q's pairs, k's pairs, k's dims >= rotary_dim and v. Tokens are on
+// the grid's x, the CTAs of a token on y.
 //
-// Bound: bytes. Llama-3.1-8B (32 q heads, 8 kv heads, 128 dims, bfloat16) moves 20 KB a token: 256
-// tokens 5 MB, 1.3 us at 4 TB/s. Small batches cost the launch and two loads, one after the other
-// (position, then its row of the table); slots, scales and weights are loaded at the same time.
+// Bound: bytes. Llama-3.1-8B (32 q heads, 8 kv heads, 128 dims, bfloat16) moves 20 KB per token:
+// 256 tokens are 5 MB, 1.3 us at 4 TB/s. Small batches cost the launch and two dependent loads (the
+// position, then its row of the table); slots, scales and weights are loaded at the same time.
 //
 //   T         q, k, v: float, __half, __nv_bfloat16
 //   C         the cache: T's types, __nv_fp8_e4m3, __nv_fp8_e5m2
-//   kVector   elements a thread reads at once: 16 bytes of them, or 1 if heads are not aligned
+//   kVector   elements per load: a vector of 16 bytes, or 1 element if heads are not aligned
 
 #include <cuda_fp8.h>
 
@@ -36,10 +35,10 @@ constexpr int kThreads = 128;
 struct KernelParams {
   RotaryArgs args;
   SlotPlaces places;
-  int num_pair_threads = 0;   // of all heads of q and k
-  int num_tail_threads = 0;   // of all heads of k
-  int num_v_threads = 0;      // of all heads
-  Divisor threads_per_pairs;  // of a head
+  int num_pair_threads = 0;   // all heads of q and k
+  int num_tail_threads = 0;   // all heads of k
+  int num_v_threads = 0;      // all heads
+  Divisor threads_per_pairs;  // per head
   Divisor threads_per_tail;
   Divisor threads_per_v;
   Divisor k_dim_chunk;
@@ -48,7 +47,7 @@ struct KernelParams {
   bool v_whole_vectors = false;
 };
 
-// The elements of a thread: `dim` is the first.
+// The kind of elements that a thread processes. Work::dim is the first dim.
 enum class Part { kQ, kK, kTail, kV, kNone };
 
 struct Work {
@@ -89,10 +88,10 @@ __device__ void LoadTable(const float* pointer, float (&value)[kVector]) {
   }
 }
 
-// A token's place in K or V of the cache, and the scale to divide by.
+// A token's address in K or V of the cache, and the scale to divide by.
 template <typename C>
 struct Destination {
-  C* data;  // of the head, dim 0
+  C* data;  // dim 0 of the head
   int64_t dim_chunk_stride;
   Divisor dim_chunk;
   float scale;
@@ -127,7 +126,7 @@ __device__ Destination<C> DestinationOf(const KernelParams& params, Part part, i
           .whole_vectors = is_v ? params.v_whole_vectors : params.k_whole_vectors};
 }
 
-// The number of threads of a head's pairs: with a norm, a power of two.
+// Returns the number of threads for a head's pairs. With a norm, it is a power of two.
 template <int kVector>
 int PairThreads(const RotaryArgs& args) {
   const int chunks = args.rotary_dim / 2 / kVector;
@@ -137,7 +136,7 @@ int PairThreads(const RotaryArgs& args) {
   return threads;
 }
 
-// The norm's weights for a thread's two chunks.
+// The norm's weights for the two chunks of a thread.
 template <typename T, int kVector>
 struct NormWeights {
   Chunk<T, kVector> first;
@@ -145,7 +144,7 @@ struct NormWeights {
   bool are_there = false;
 };
 
-// Normalises a head. Each of its `num_threads` threads has two chunks; threads without one pass
+// Normalises a head. Each of its `num_threads` threads passes two chunks; padding threads pass
 // zeros. Rounds as NormaliseHeads() does.
 template <typename T, int kVector>
 __device__ void Normalise(const RotaryArgs& args, const NormWeights<T, kVector>& weights,
@@ -239,7 +238,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool is_there = dim < half;
   const int position = min(max(args.positions[token], 0), args.max_positions - 1);
   Chunk<T, kVector> first = {}, second = {};
-  [[maybe_unused]] NormWeights<T, kVector> weights;  // of a norm
+  [[maybe_unused]] NormWeights<T, kVector> weights;  // used with a norm only
   if (is_there) {
     first = Chunk<T, kVector>::Load(x + dim);
     second = Chunk<T, kVector>::Load(x + half + dim);
@@ -316,7 +315,7 @@ cudaError_t Launch(const RotaryArgs& args, cudaStream_t stream) {
   const int num_threads = params.num_pair_threads + params.num_tail_threads + params.num_v_threads;
   if (num_threads == 0) return cudaSuccess;
   const dim3 grid(args.num_tokens, (num_threads + kThreads - 1) / kThreads);
-  if constexpr (kVector > 1) {  // CanNormaliseWhileRotating()
+  if constexpr (kVector > 1) {  // see CanNormaliseWhileRotating()
     if (args.norm.is_on) {
       return LaunchDependent(RotaryKernel<T, C, kVector, true>, grid, kThreads, 0, stream, params);
     }

@@ -1,31 +1,31 @@
-// Rotary position embedding of q and k, with or without writing k and v to the cache in the same
-// launch: everything between a layer's projection and its attention.
+// Rotary position embedding of q and k, optionally with the write of k and v to the cache in the
+// same launch: all work between a layer's projection and its attention.
 //
 //   RotaryWriteKv(q, k, v, positions, table, kv_layer, slot_mapping);
 //
 // Models call Step::Write() with a RotaryWrite, which calls this.
 //
-// With `norm` the heads of q and k are normalised before the rotation, as by NormaliseHeads()
-// (runner/ops/head_norm.h), so that Qwen 3's prologue is one launch too, also with an fp8 cache.
+// With `norm`, the heads of q and k are normalised before the rotation, as by NormaliseHeads()
+// (runner/ops/head_norm.h). Qwen 3's prologue is then one launch too, also with an fp8 cache.
 //
-// Pairs are those of Llama (GPT-NeoX): dims d and d + half of a head are rotated together,
+// Dims are paired as in Llama (GPT-NeoX): dims d and d + half of a head are rotated together,
 //
 //   out[d] = x[d] * cos - x[d + half] * sin            half = rotary_dim / 2
 //   out[d + half] = x[d + half] * cos + x[d] * sin
 //
-// in float32, rounded once. Dims from rotary_dim on keep their values. cos and sin come from
-// MakeRotaryTable (runner/ops/rotary_table.h), whose width is rotary_dim.
+// in float32, rounded once. Dims >= rotary_dim keep their values. cos and sin come from
+// MakeRotaryTable() (runner/ops/rotary_table.h); the table's width is rotary_dim.
 //
-// q [num_tokens, num_q_heads, head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v
-// [num_tokens, num_kv_heads, head_dim_v]: float32, float16 or bfloat16, one dtype and device;
-// strided as views of a fused projection are, the last stride 1. positions [num_tokens] int32.
-// Nothing is allocated or synchronised, so the calls may be captured.
+// q [num_tokens, num_q_heads, head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk] and v
+// [num_tokens, num_kv_heads, head_dim_v] are float32, float16 or bfloat16, of one dtype and device.
+// They may be strided, for example as views of a fused projection; the last stride is 1. positions
+// [num_tokens] int32. The calls do not allocate or synchronise, so they may be captured.
 //
-// Thread safety: safe if the tensors are. Cost: one launch, which reads and writes q, k and v once;
-// on a GPU a norm takes a launch of its own if only some dims are rotated, or if heads are not
-// aligned to 16 bytes. Errors: InvalidArgument, naming the argument. A position outside the table,
-// or a slot beyond the cache, is an OutOfRange error on the CPU, before anything is written; on a
-// GPU the position counts as the nearest in the table, and nothing is written to the slot.
+// Thread safety: safe for concurrent calls on different tensors. Cost: one launch, which reads and
+// writes q, k and v once. On a GPU, a norm needs a second launch if only some dims are rotated, or
+// if heads are not aligned to 16 bytes. Errors: InvalidArgument, naming the argument. On the CPU, a
+// position outside the table or a slot beyond the cache is an OutOfRange error, before anything is
+// written. On a GPU, the position is clamped to the table, and nothing is written to the slot.
 
 #ifndef REPRISE_RUNNER_OPS_ROTARY_H_
 #define REPRISE_RUNNER_OPS_ROTARY_H_
@@ -44,11 +44,11 @@ namespace reprise {
 absl::Status Rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& positions,
                     const at::Tensor& table, const std::optional<HeadNormOptions>& norm = {});
 
-// Rotates q in place; writes rotated k, and v, of the first slot_mapping.size(0) tokens into the
-// cache. v does not change, nor does k without `norm`; with it, the contents of k are unspecified.
-// slot_mapping [<= num_tokens] int64: block * block_size + offset; negative: not written. `kv` has
-// k's num_kv_heads, head_dim_qk and head_dim_v, any layout and dtype, on q's device. Its scales are
-// per tensor or per head.
+// Rotates q in place. Writes rotated k, and v, of the first slot_mapping.size(0) tokens to the
+// cache. v does not change. Without `norm`, k does not change either; with `norm`, the contents of
+// k are unspecified afterwards. slot_mapping [<= num_tokens] int64: block * block_size + offset;
+// negative: not written. `kv` has k's num_kv_heads, head_dim_qk and head_dim_v, any layout and
+// dtype, and is on q's device. Its scales are per tensor or per head.
 absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& positions, const at::Tensor& table, const KvLayer& kv,
                            const at::Tensor& slot_mapping,

@@ -1,4 +1,4 @@
-// What the CPU and the GPU form of runner/ops/rotary.h share. No LibTorch.
+// Shared by the CPU and the GPU implementation of runner/ops/rotary.h. Does not depend on LibTorch.
 
 #ifndef REPRISE_RUNNER_OPS_ROTARY_ARGS_H_
 #define REPRISE_RUNNER_OPS_ROTARY_ARGS_H_
@@ -15,20 +15,20 @@ struct CUstream_st;  // cudaStream_t
 
 namespace reprise {
 
-// The norm of heads before their rotation (runner/ops/head_norm.h).
+// The norm of heads before the rotation (runner/ops/head_norm.h).
 struct RotaryNorm {
   bool is_on = false;
-  const void* q_weight = nullptr;  // [head_dim_qk] of q's dtype; null: none
+  const void* q_weight = nullptr;  // [head_dim_qk] of q's dtype; null: no weight
   const void* k_weight = nullptr;
   float eps = 0;
   NormWeight form = NormWeight::kScale;
 };
 
 struct RotaryArgs {
-  DType dtype = DType::kFloat32;  // of q, k, v
+  DType dtype = DType::kFloat32;  // q, k and v
   HeadsView q;                    // rotated in place
-  HeadsView k;                    // rotated in place if there is no slot_mapping
-  HeadsView v;                    // read if there is a slot_mapping
+  HeadsView k;                    // rotated in place if slot_mapping is null
+  HeadsView v;                    // read if slot_mapping is not null
   int num_tokens = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
@@ -42,13 +42,13 @@ struct RotaryArgs {
   RotaryNorm norm;
 };
 
-// Whether LaunchRotary() takes `args.norm`, which is on: all dims are rotated and heads are
-// aligned. Only in builds with CUDA.
+// Whether LaunchRotary() can apply `args.norm`: all dims are rotated and heads are aligned.
+// REQUIRES: args.norm.is_on. Only in builds with CUDA.
 bool CanNormaliseWhileRotating(const RotaryArgs& args);
 
-// Enqueues the kernel. REQUIRES: arguments as the functions of rotary.h check them; args.norm is
-// off or CanNormaliseWhileRotating(args). Errors: those of CudaStatus() (base/cuda_status.h). Only
-// in builds with CUDA.
+// Enqueues the kernel. REQUIRES: the arguments pass the checks of rotary.h; args.norm is off, or
+// CanNormaliseWhileRotating(args). Errors: those of CudaStatus() (base/cuda_status.h). Only in
+// builds with CUDA.
 absl::Status LaunchRotary(const RotaryArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

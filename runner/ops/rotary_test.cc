@@ -37,7 +37,7 @@ at::Tensor Ints(const std::vector<int>& values) {
   return at::tensor(values, at::TensorOptions().dtype(at::kInt));
 }
 
-// x [num_tokens, heads, dim] rotated, in the precision of `dtype`.
+// Returns x [num_tokens, heads, dim] rotated, in the precision of `dtype`.
 at::Tensor Rotated(const at::Tensor& x, const at::Tensor& positions, const at::Tensor& table,
                    at::ScalarType dtype = at::kDouble) {
   const int64_t half = table.size(1) / 2;
@@ -63,7 +63,7 @@ double EpsilonOf(DType dtype) {
     case DType::kFloat16:
       return 0x1p-11;
     default:
-      return 0x1p-21;  // of float32 sums of two products
+      return 0x1p-21;  // float32 sums of two products
   }
 }
 
@@ -162,7 +162,7 @@ void ExpectCachesAgree(const KvCache& got, const KvCache& expected, double epsil
   for (size_t i = 0; i < expected.tensors(0).size(); ++i) {
     const at::Tensor a = got.tensors(0)[i].cpu().to(at::kDouble);
     const at::Tensor b = expected.tensors(0)[i].to(at::kDouble);
-    // At most one unit apart, if the float32 result is on the other side of a rounding border.
+    // Values may differ by one unit if the float32 result is in another rounding interval.
     const at::Tensor excess = (a - b).abs() - (b.abs() * 2 * epsilon + epsilon / 64 + 1e-6);
     EXPECT_LE(at::nan_to_num(excess, 1.0).max().item<double>(), 0) << "tensor " << i;
   }
@@ -197,8 +197,8 @@ TEST_F(RotaryTest, WritesRotatedKeysAndValuesIntoEveryLayout) {
       std::vector<int> position(num_tokens);
       for (int& value : position) value = random() % kMaxPositions;
       const at::Tensor positions = Ints(position);
-      // Distinct slots in any order, every fifth token not written, the last two beyond the
-      // mapping.
+      // Distinct slots in any order; every fifth token is not written; the last two tokens are
+      // beyond the mapping.
       std::vector<int64_t> slots(kBlocks * c.block_size);
       for (size_t i = 0; i < slots.size(); ++i) slots[i] = i;
       std::shuffle(slots.begin(), slots.end(), random);
@@ -224,8 +224,8 @@ TEST_F(RotaryTest, WritesRotatedKeysAndValuesIntoEveryLayout) {
   }
 }
 
-// Heads that one launch can normalise and rotate (all dims rotated, a power of two or not), and
-// heads that need two.
+// Covers heads that one launch can normalise and rotate (all dims are rotated; their number is a
+// power of two or not), and heads that need two launches.
 TEST_F(RotaryTest, NormalisesHeadsBeforeTheyTurn) {
   std::mt19937 random(6);
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
@@ -266,7 +266,7 @@ TEST_F(RotaryTest, NormalisesHeadsBeforeTheyTurn) {
         const absl::Status status =
             RotaryWriteKv(p.q, p.k, p.v, positions, table, fused.layer(0), slots, norm);
         ASSERT_TRUE(status.ok()) << status;
-        // The squares may be added up in another order.
+        // The squares may be added in another order.
         const double epsilon = EpsilonOf(*FromScalarType(dtype));
         const auto expect_near = [&](const at::Tensor& got, const at::Tensor& want) {
           const at::Tensor difference =

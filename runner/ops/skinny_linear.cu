@@ -1,31 +1,33 @@
-// Products of 1 to 8 rows of x with a weight of megabytes.
+// GEMMs of 1 to 8 rows of x with a weight of megabytes.
 //
-// Bound: the bytes of the weight. Everything else serves to have loads under way all the time, from
-// before the kernel before this one ends until the last byte.
+// Bound: the bytes of the weight. The design keeps loads in flight at all times, from before the
+// end of the previous kernel until the last byte.
 //
-//   unit    16 rows of the weight. CTAs take even, contiguous shares of the units, one after the
-//           other in strips of kStrip units, so that none is left with a tail.
-//   step    512 of the in_features of a strip: 64 a warp, which is a line of 128 bytes of each row.
-//           Each of the 8 warps sums its own share of the in_features with mma m16n8k16: 16 weight
-//           rows are A, up to 8 rows of x are B. At the end of a strip the warps' sums are added in
-//           shared memory, in the order of the warps.
-//   ring    kStages steps of weights in shared memory. Each warp copies what it alone reads, by
-//           cp.async, kStages - 1 steps ahead: no barrier in the loop but __syncwarp().
-//   x       from L2 to registers, a step ahead. It is small, and read again for each strip.
+//   unit    16 rows of the weight. Each CTA processes a contiguous range of units, of nearly equal
+//           size for all CTAs, in strips of kStrip units. No CTA is therefore left with a tail.
+//   step    512 of the in_features of a strip: 64 per warp, which is a line of 128 bytes of each
+//           row. Each of the 8 warps sums its own part of the in_features with mma m16n8k16: 16
+//           weight rows are A, up to 8 rows of x are B. At the end of a strip, the warps' sums are
+//           added in shared memory, in the order of the warps.
+//   ring    kStages steps of weights in shared memory. Each warp copies only data that it reads
+//           itself, with cp.async, kStages - 1 steps ahead. The loop needs no barrier but
+//           __syncwarp().
+//   x       loaded from L2 to registers, one step ahead. x is small, and read again for each strip.
 //
-// The rows of a unit are 16 neighbours, or, if gated, 8 rows of the gate and their 8 factors, so that
-// a result's two sums are in one CTA.
+// The rows of a unit are 16 consecutive rows. If gated, they are 8 gate rows and the 8 matching up
+// rows, so that both sums of a result are in one CTA.
 //
-// So the order of a sum depends on in_features alone: the same bits for any number of rows, and for
-// any kStrip.
+// The order of a sum depends only on in_features. Results are therefore bitwise identical for any
+// number of rows and any kStrip.
 //
-// Shared memory of a CTA, 132 to 156 KB: more than half of an SM's on purpose. If two of these CTAs
-// fitted an SM, a dependent launch would put two where room is first and none elsewhere; and less
-// than 160 KB, so that a CTA of attention fits beside it.
+// A CTA uses 132 to 156 KB of shared memory. This is deliberately more than half of an SM's: if two
+// CTAs fitted on an SM, a dependent launch would place two CTAs on the SM that has room first, and
+// none on another SM. It is less than 160 KB, so that an attention CTA can run on the same SM.
 //
-// A warp reads a unit as runner/ops/few_rows/weight_ring.cuh says: lane l = 4 g + t has 16 bytes of
-// rows g and g + 8. Eight in_features side by side stand in for the columns 2t, 2t + 1, 2t + 8,
-// 2t + 9 of two fragments; x is read with the same columns, and a sum does not mind their order.
+// A warp reads a unit as described in runner/ops/few_rows/weight_ring.cuh: lane l = 4 g + t holds
+// 16 bytes of rows g and g + 8. Eight consecutive in_features serve as the columns 2t, 2t + 1, 2t +
+// 8, 2t + 9 of two fragments. x is read with the same permutation of columns, and the permutation
+// does not affect which products are summed.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -50,10 +52,10 @@ namespace {
 constexpr int kWarps = kRingWarps;
 constexpr int kThreads = kWarps * 32;
 constexpr int kUnitRows = kRingUnitRows;
-constexpr int kLine = kRingLine / 2;  // in_features of a warp's step
+constexpr int kLine = kRingLine / 2;  // in_features of a warp per step
 constexpr int kStepFeatures = kWarps * kLine;
 constexpr int kUnitChunks = kRingUnitChunks;
-constexpr int kSumsOfUnit = kUnitRows * 8;  // floats, a warp
+constexpr int kSumsOfUnit = kUnitRows * 8;  // floats per warp
 
 template <int kStrip>
 struct Traits : RingShape<kStrip> {
@@ -61,13 +63,13 @@ struct Traits : RingShape<kStrip> {
 };
 
 // Adds the warps' sums of a strip's units and stores the results. `sums` [kWarps, kStrip,
-// kSumsOfUnit], each as mma leaves them: float i of lane l at i * 32 + l.
+// kSumsOfUnit], each in the layout of mma: float i of lane l is at i * 32 + l.
 template <typename T, typename Out, int kStrip>
 __device__ void StoreStrip(const SkinnyLinearArgs& args, const float* sums, int unit,
                            int end_unit) {
   for (int e = threadIdx.x; e < kStrip * kSumsOfUnit; e += kThreads) {
     const int u = e / kSumsOfUnit, i = e / 32 % 4, lane = e % 32;
-    const int row = lane % 4 * 2 + i % 2;  // of x
+    const int row = lane % 4 * 2 + i % 2;  // row of x
     if (row >= args.num_rows || unit + u >= end_unit) continue;
     float value = 0;
 #pragma unroll
@@ -80,7 +82,7 @@ __device__ void StoreStrip(const SkinnyLinearArgs& args, const float* sums, int 
   }
 }
 
-// The same for gated units: float i of a unit is the gate of float i + 2.
+// StoreStrip() for gated units: float i of a unit is the gate for float i + 2.
 template <typename T, int kStrip>
 __device__ void StoreGatedStrip(const SkinnyLinearArgs& args, const float* sums, int unit,
                                 int end_unit) {
@@ -89,7 +91,7 @@ __device__ void StoreGatedStrip(const SkinnyLinearArgs& args, const float* sums,
   const T* const bias = static_cast<const T*>(args.bias);
   for (int e = threadIdx.x; e < kStrip * kHalf; e += kThreads) {
     const int u = e / kHalf, i = e / 32 % 2, lane = e % 32;
-    const int row = lane % 4 * 2 + i;  // of x
+    const int row = lane % 4 * 2 + i;  // row of x
     if (row >= args.num_rows || unit + u >= end_unit) continue;
     const float* const of_unit = sums + u * kSumsOfUnit + e % kHalf;
     float gate = 0, up = 0;
@@ -133,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int stage = 0; stage < Shape::kStages - 1; ++stage) weights.CopyNext();
   if (args.weights == SkinnyWeights::kEarly) AwaitKernelBefore();
 
-  // Rows beyond the last are computed from the last one, and not stored.
+  // Rows beyond the last row repeat the last row and are not stored.
   const T* const x = static_cast<const T*>(args.x) + min(g, args.num_rows - 1) * args.x_stride +
                      warp * kLine + t * 8;
   const uint4* const own = WeightRing<kStrip>::OfLane(ring);
@@ -161,7 +163,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
       }
       if (++slot == Shape::kStages) slot = 0;
-      __syncwarp();  // all lanes have read the stage that is copied into next
+      __syncwarp();  // all lanes have read the stage that the next copy overwrites
       weights.CopyNext();
     }
 #pragma unroll
@@ -248,10 +250,12 @@ absl::Status LaunchSkinnyLinear(const SkinnyLinearArgs& args, int strip, CUstrea
         absl::StrCat("strip: expected 1 to ", kMaxSkinnyStrip, ", got ", strip));
   }
   if (!SkinnyLinearServes(args)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expected 1 to ", kMaxSkinnyRows,
-        " aligned 16-bit rows, out_features a multiple of 16 and in_features of ", kStepFeatures,
-        ": got ", args.num_rows, " rows, ", args.in_features, " -> ", args.out_features));
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected 1 to ", kMaxSkinnyRows,
+                     " aligned 16-bit rows, out_features a multiple of 16 and in_features "
+                     "a multiple of ",
+                     kStepFeatures, ": got ", args.num_rows, " rows, ", args.in_features, " -> ",
+                     args.out_features));
   }
   return args.dtype == DType::kBFloat16 ? LaunchOf<__nv_bfloat16>(args, strip, stream)
                                         : LaunchOf<__half>(args, strip, stream);

@@ -1,6 +1,6 @@
-// A matrix product of few rows, which is bound by the reading of its weights: the arguments of the
-// kernel in skinny_linear.cu, one of the algorithms that a LinearContext of a GPU chooses from. No
-// LibTorch.
+// Arguments of the kernel in skinny_linear.cu, a GEMM of few rows that is bound by reading the
+// weight. The kernel is one of the algorithms among which a GPU's LinearContext chooses. Does not
+// depend on LibTorch.
 
 #ifndef REPRISE_RUNNER_OPS_SKINNY_LINEAR_ARGS_H_
 #define REPRISE_RUNNER_OPS_SKINNY_LINEAR_ARGS_H_
@@ -15,49 +15,49 @@ struct CUstream_st;  // cudaStream_t
 
 namespace reprise {
 
-// When weights are read. They are the same every step; all else waits for the kernel before.
+// When the kernel starts to read weights. All other inputs are read after the previous kernel.
 enum class SkinnyWeights : int8_t {
   kAfterKernelBefore,
-  // While the kernel before still runs: that one must not write them, nor may one before it that
-  // has not ended when this kernel starts. Between the kernels of a captured graph, whose weights
-  // are written before its launch.
+  // While the previous kernel still runs. Neither that kernel, nor an earlier kernel that has not
+  // ended when this kernel starts, may write the weights. For kernels within a captured graph whose
+  // weights are written before its launch.
   kEarly,
 };
 
-// out = x weight^T + bias, or, if gated, activation(gate) * up of it: its first out_features / 2
-// columns are the gate, the others the factors, as in GateMul() (runner/ops/elementwise.h), whose
-// bits it has. Strides are in elements, from row to row; rows are dense.
+// out = x weight^T + bias. If gated, activation(gate) * up of that result: its first out_features /
+// 2 columns are the gate, the other columns are up. The result is bitwise identical to GateMul()
+// (runner/ops/elementwise.h). Strides are in elements between rows; the last stride is 1.
 struct SkinnyLinearArgs {
-  DType dtype = DType::kBFloat16;      // of x, weight and bias: float16 or bfloat16
-  DType out_dtype = DType::kBFloat16;  // the same, or float32
+  DType dtype = DType::kBFloat16;      // x, weight and bias: float16 or bfloat16
+  DType out_dtype = DType::kBFloat16;  // `dtype`, or float32
   const void* x = nullptr;             // [num_rows, in_features]
   int64_t x_stride = 0;
   const void* weight = nullptr;  // [out_features, in_features]
   int64_t weight_stride = 0;
-  const void* bias = nullptr;  // [out_features]; null: none
+  const void* bias = nullptr;  // [out_features]; null: no bias
   void* out = nullptr;         // [num_rows, out_features]; gated: [num_rows, out_features / 2]
   int64_t out_stride = 0;
   int num_rows = 0;
   int out_features = 0;
   int in_features = 0;
   SkinnyWeights weights = SkinnyWeights::kAfterKernelBefore;
-  bool is_gated = false;  // out has the dtype of x then
+  bool is_gated = false;  // requires out_dtype == dtype
   Activation activation = Activation::kSilu;
 };
 
 inline constexpr int kMaxSkinnyRows = 8;
-// Weight rows that a CTA takes at once, in units of 16: what is quickest depends on the shape. The
-// bits do not depend on it, nor on the number of rows.
+// Maximum number of units of 16 weight rows that a CTA processes together. The fastest number
+// depends on the shape. The strip and the number of rows of x do not affect the results.
 inline constexpr int kMaxSkinnyStrip = 3;
 
-// Whether the kernel can compute this: 1 to kMaxSkinnyRows rows, out_features a multiple of 16,
-// in_features of 512, rows of x and of the weight at multiples of 16 bytes.
+// Whether the kernel supports the arguments: 1 to kMaxSkinnyRows rows, out_features a multiple of
+// 16, in_features a multiple of 512, all rows aligned to 16 bytes.
 bool SkinnyLinearServes(const SkinnyLinearArgs& args);
 
-// Enqueues the kernel with strips of `strip` units, 1 to kMaxSkinnyStrip. It needs compute capability
-// 8.0, and on 9.0 and later it starts while the kernel before it ends (base/dependent_launch.cuh).
-// Errors: InvalidArgument if the kernel does not serve the arguments; those of CudaStatus()
-// (base/cuda_status.h).
+// Enqueues the kernel with strips of `strip` units, 1 to kMaxSkinnyStrip. Requires compute
+// capability 8.0; on 9.0 and later, the kernel starts while the previous kernel ends
+// (base/dependent_launch.cuh). Errors: InvalidArgument if the kernel does not support the
+// arguments; those of CudaStatus() (base/cuda_status.h).
 absl::Status LaunchSkinnyLinear(const SkinnyLinearArgs& args, int strip, CUstream_st* stream);
 
 }  // namespace reprise

@@ -32,7 +32,8 @@ struct Shape {
   int out_features;
 };
 
-// One unit; fewer units than SMs; more, and not a multiple of a strip; several steps of the ring.
+// One unit; fewer units than SMs; more units, not a multiple of a strip; several rounds of the
+// ring.
 constexpr Shape kShapes[] = {
     {512, 16}, {1024, 16 * 7}, {512, 16 * 301}, {4096, 16 * 130}, {14336, 16 * 40}};
 
@@ -67,7 +68,7 @@ TEST_F(SkinnyLinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (const Shape& shape : kShapes) {
-      // Rows of the weight that are apart, as a slice of a wider matrix.
+      // The rows of the weight have gaps, as in a slice of a wider matrix.
       const at::Tensor weight =
           at::randn({shape.out_features, shape.in_features + 64}, Options(dtype))
               .narrow(1, 0, shape.in_features) *
@@ -78,7 +79,7 @@ TEST_F(SkinnyLinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
       apart.copy_(weight);
       const at::Tensor bias = at::randn({shape.out_features}, Options(dtype));
       for (const DType out_dtype : {dtype, DType::kFloat32}) {
-        at::Tensor first;  // of the rows one by one
+        at::Tensor first;  // row 0 of the first result
         for (int num_rows = 1; num_rows <= kMaxSkinnyRows; ++num_rows) {
           const at::Tensor x = at::arange(num_rows * shape.in_features, Options(DType::kFloat32))
                                    .mul(0.37)
@@ -92,7 +93,7 @@ TEST_F(SkinnyLinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
           for (int strip = 1; strip <= kMaxSkinnyStrip; ++strip) {
             SCOPED_TRACE(testing::Message() << shape.in_features << " -> " << shape.out_features
                                             << ", rows " << num_rows << ", strip " << strip);
-            // What is beyond the result must not change.
+            // Memory beyond the result must not change.
             const at::Tensor all =
                 at::full({num_rows + 1, shape.out_features + 8},
                          std::numeric_limits<double>::infinity(), Options(out_dtype));
@@ -108,7 +109,7 @@ TEST_F(SkinnyLinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
             EXPECT_LT((error - sums.abs() * rounding - magnitudes * 2e-6).max().item<double>(), 0);
             EXPECT_TRUE(all.narrow(1, shape.out_features, 8).isinf().all().item<bool>());
             EXPECT_TRUE(all[num_rows].isinf().all().item<bool>());
-            // Neither the strip nor the number of rows changes a bit: the first row is the same.
+            // Row 0 must be bitwise identical for every strip and every number of rows.
             if (!first.defined()) first = out[0].clone();
             EXPECT_TRUE(at::equal(out[0], first));
           }
@@ -138,7 +139,7 @@ TEST_F(SkinnyLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
         for (int strip = 1; strip <= kMaxSkinnyStrip; ++strip) {
           SCOPED_TRACE(testing::Message() << shape.in_features << " -> " << shape.out_features
                                           << ", rows " << num_rows << ", strip " << strip);
-          // What is beyond the result must not change.
+          // Memory beyond the result must not change.
           const at::Tensor all = at::full({num_rows + 1, size + 3},
                                           std::numeric_limits<double>::infinity(), Options(dtype));
           const at::Tensor out = all.narrow(0, 0, num_rows).narrow(1, 0, size);
@@ -158,8 +159,8 @@ TEST_F(SkinnyLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
 }
 
 TEST_F(SkinnyLinearTest, EarlyWeightsWaitForXInACapturedChain) {
-  // Products that each need the one before: any that reads x too early gives other bits. 64 MB of
-  // weights, so that none stays in a cache.
+  // Each GEMM needs the result of the previous GEMM: a GEMM that reads x too early computes other
+  // results. The weights total 64 MB, so that none of them stays in a cache.
   constexpr int kSize = 2048;
   constexpr int kLayers = 8;
   std::vector<at::Tensor> weights;

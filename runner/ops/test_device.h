@@ -1,4 +1,4 @@
-// One test source for the CPU and the GPU: GPU tests compile it with REPRISE_TEST_ON_GPU.
+// Lets one test source serve the CPU and the GPU: GPU tests compile it with REPRISE_TEST_ON_GPU.
 //
 //   class RmsNormTest : public DeviceTest {};
 //   TEST_F(RmsNormTest, ...) { RmsNorm(x.to(device()), ...); }

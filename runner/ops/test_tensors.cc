@@ -76,7 +76,7 @@ at::Tensor ProductInOneChain(const at::Tensor& x, const at::Tensor& weight) {
   const double allowed =
       std::max(2 * MaxOf((same_maths.cpu().to(at::kDouble) - expected).abs()),
                MaxOf(magnitudes.to(at::kDouble).cpu()) * Epsilon(got.scalar_type()));
-  // A NaN does not compare: it counts as an infinite error.
+  // NaN fails every comparison, so it counts as an infinite error.
   const double largest = MaxOf(at::nan_to_num(error, std::numeric_limits<double>::infinity()));
   if (largest <= allowed) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << "error " << largest << ", allowed " << allowed;

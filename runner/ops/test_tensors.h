@@ -1,4 +1,4 @@
-// Tensors and comparisons for the tests of operations.
+// Tensors and comparisons for tests of operations.
 
 #ifndef REPRISE_RUNNER_OPS_TEST_TENSORS_H_
 #define REPRISE_RUNNER_OPS_TEST_TENSORS_H_
@@ -12,33 +12,33 @@
 
 namespace reprise {
 
-// Normally distributed numbers around 0, rounded to `dtype`, on the CPU.
+// Returns normally distributed numbers with mean 0, rounded to `dtype`, on the CPU.
 at::Tensor RandomNormal(std::mt19937& random, at::IntArrayRef shape, at::ScalarType dtype);
 
-// The same values as a view whose rows (the last dimension) are `gap` elements apart, with NaN in
-// between, on the device of `dense`. A copy to another device closes the gaps.
+// Returns the same values as a view on the device of `dense`. `gap` elements of NaN separate its
+// rows (the last dimension). A copy to another device closes the gaps.
 at::Tensor WithGaps(const at::Tensor& dense, int64_t gap);
 
-// Rows with gaps as by WithGaps(), all NaN, for outputs.
+// Returns rows of NaN with gaps, as from WithGaps(), for outputs.
 at::Tensor NanRows(at::IntArrayRef shape, int64_t gap, at::ScalarType dtype, at::Device device);
 
-// x [rows, in] times the transpose of weight [out, in], both float32 on the CPU, each sum in one chain
-// of float32 additions: the worst order that an algorithm may choose. How long the chains of a library
-// are depends on the processor's vectors.
+// Returns x [rows, in] times the transpose of weight [out, in], both float32 on the CPU. Each sum
+// is one chain of float32 additions, the worst order that an algorithm may choose. The lengths of a
+// library's chains depend on the processor's vector width.
 at::Tensor ProductInOneChain(const at::Tensor& x, const at::Tensor& weight);
 
-// Holds if the largest error of `got` against `reference` (float64) is at most twice that of
-// `same_maths`, the same computation by LibTorch in the dtype of `got`, or a unit in the last place
-// of the largest value.
+// Succeeds if the largest error of `got` against `reference` (float64) is at most twice the error
+// of `same_maths`, which LibTorch computes in the dtype of `got`, or at most one unit in the last
+// place of the largest value.
 ::testing::AssertionResult IsAsGoodAs(const at::Tensor& got, const at::Tensor& same_maths,
                                       const at::Tensor& reference);
 
-// The same for sums, whose terms may be larger than the sums: the unit in the last place is that of
-// the largest sum of `magnitudes`, the terms' absolute values.
+// IsAsGoodAs() for sums, whose terms may be larger than the sums. `magnitudes` holds the sums of
+// the terms' absolute values; the unit in the last place refers to the largest of them.
 ::testing::AssertionResult IsAsGoodAs(const at::Tensor& got, const at::Tensor& same_maths,
                                       const at::Tensor& reference, const at::Tensor& magnitudes);
 
-// Bitwise equality of values on any devices; NaN equals NaN.
+// Succeeds if the values are bitwise equal, on any devices; NaN equals NaN.
 ::testing::AssertionResult Equals(const at::Tensor& got, const at::Tensor& expected);
 
 }  // namespace reprise

@@ -1,4 +1,4 @@
-// Reads and writes of rows of float32, float16 and bfloat16 in pieces of up to 16 bytes, for
+// Loads and stores of rows of float32, float16 and bfloat16 in vectors of up to 16 bytes, for
 // kernels that compute in float32.
 //
 //   Vector<T, 8> v = LoadVector<T, 8>(row + 8 * i);
@@ -34,7 +34,7 @@ __device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
 
-// `value` rounded to T.
+// Returns `value` rounded to T.
 template <typename T>
 __device__ float RoundTo(float value) {
   return ToFloat(FromFloat<T>(value));
@@ -55,19 +55,19 @@ __device__ void StoreVector(T* pointer, const Vector<T, kSize>& vector) {
   *reinterpret_cast<Vector<T, kSize>*>(pointer) = vector;
 }
 
-// Elements of T in 16 bytes.
+// Number of elements of T in 16 bytes.
 template <typename T>
 inline constexpr int kFullVector = 16 / static_cast<int>(sizeof(T));
 
-// Whether rows of T, which begin at `pointer` + multiples of `stride` elements, can be read in
-// pieces of 16 bytes.
+// Whether rows of T that begin at `pointer` + multiples of `stride` elements can be read in vectors
+// of 16 bytes.
 template <typename T>
 bool IsAlignedForVectors(const void* pointer, int64_t stride) {
   return reinterpret_cast<uintptr_t>(pointer) % 16 == 0 && stride % kFullVector<T> == 0;
 }
 
-// Calls `visit` with a value of the device type of `dtype`: float, __half or __nv_bfloat16.
-// Returns cudaErrorInvalidValue for others.
+// Calls `visit` with a value of the device type of `dtype`: float, __half or __nv_bfloat16. Returns
+// cudaErrorInvalidValue for other dtypes.
 template <typename Visitor>
 cudaError_t VisitDeviceType(DType dtype, Visitor&& visit) {
   switch (dtype) {
