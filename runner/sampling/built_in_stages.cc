@@ -24,10 +24,10 @@
 namespace reprise {
 namespace {
 
-// Lists of biases that fit into a slot of the ring of joins.
+// Number of bias lists of maximum length that fit into a slot of the ring of joins.
 constexpr int kBiasListsOfRing = 4;
 
-// An operation in both forms.
+// The host and the device form of an operation.
 template <typename Args>
 struct Forms {
   absl::Status (*check)(const Args&);
@@ -46,7 +46,7 @@ constexpr Forms<RawLogitsArgs> kKeepRawLogits = {CheckKeepRawLogits, KeepRawLogi
 constexpr Forms<LogProbsArgs> kLogProbs = {CheckLogProbs, LogProbsOnHost,
                                            REPRISE_LAUNCH(LaunchLogProbs)};
 
-// The form of the device of `tensor`, on LibTorch's current stream.
+// Runs the form for the device of `tensor`, on LibTorch's current stream.
 template <typename Args>
 absl::Status Run(const Forms<Args>& forms, const at::Tensor& tensor, const Args& args) {
 #ifdef REPRISE_WITH_CUDA
@@ -61,7 +61,7 @@ absl::Status Run(const Forms<Args>& forms, const at::Tensor& tensor, const Args&
   return absl::OkStatus();
 }
 
-// Allocates aligned arrays from `base`; with a null base it only counts.
+// Allocates aligned arrays from `base`. If `base` is null, only counts bytes.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -80,7 +80,7 @@ class Carver {
   int64_t offset_ = 0;
 };
 
-// `num_slots` slots of what `carve` takes from a Carver.
+// Returns the bytes of one ring slot that holds the arrays that `carve` takes from a Carver.
 template <typename Carve>
 int64_t BytesOf(Carve carve) {
   Carver carver(nullptr);
@@ -99,7 +99,7 @@ absl::Status MakeRing(const LogitsStagesMemory& memory, int64_t slot_bytes, int 
   return absl::OkStatus();
 }
 
-// Joins of a step, or some of them, in a slot of their ring.
+// The joins of a step, or a part of them, in one slot of their ring.
 struct JoinLists {
   LogitsJoin* joins = nullptr;
   LogitBias* biases = nullptr;
@@ -125,7 +125,7 @@ JoinLists CarveJoins(const JoinCapacity& capacity, Carver& carver) {
   return lists;
 }
 
-// What a request brings.
+// Returns the list space that a request needs.
 JoinCapacity SizeOfJoin(const LogitsRequest& request) {
   JoinCapacity size = {1, static_cast<int>(request.biases.size()), 0};
   if (HasPenalties(request.params)) {
@@ -140,7 +140,7 @@ bool Fits(const JoinCapacity& used, const JoinCapacity& more, const JoinCapacity
          used.num_tokens + more.num_tokens <= capacity.num_tokens;
 }
 
-// Adds the request to the lists, whose first `used` are taken.
+// Appends the request to the lists. `used`: entries in use so far.
 void AddJoin(const LogitsRequest& request, const JoinLists& lists, JoinCapacity& used) {
   const JoinCapacity size = SizeOfJoin(request);
   LogitsJoin join = {.slot = static_cast<int32_t>(request.slot.value()),
@@ -271,7 +271,7 @@ absl::StatusOr<std::unique_ptr<ProcessorsStage>> ProcessorsStage::Create(
 }
 
 void ProcessorsStage::SetMasks(absl::Span<const AllowedTokens> masks) {
-  masks_.reset();  // of a step that was given up
+  masks_.reset();  // masks of a step that was abandoned
   num_masks_ = static_cast<int>(masks.size());
   if (masks.empty()) return;
   masks_ = ring_->Acquire();
@@ -286,7 +286,7 @@ void ProcessorsStage::SetMasks(absl::Span<const AllowedTokens> masks) {
 }
 
 absl::Status ProcessorsStage::BeforeSample(const LogitsStep& step) {
-  // Ends after the launch, and with it the right to write the masks.
+  // `read` is destroyed after the launch. Until then, the host must not overwrite the masks.
   const std::optional<StagingSlot> read = std::exchange(masks_, std::nullopt);
   LogitsProcessorsArgs args = {.dtype = options_.logits_dtype,
                                .logits = step.logits.mutable_data_ptr(),

@@ -1,8 +1,8 @@
-// The stages that come with the runner, and the state of slots that they share: what LogitsStages
-// (runner/sampling/logits_stages.h) is made of.
+// The built-in stages and the per-slot state that they share. LogitsStages
+// (runner/sampling/logits_stages.h) consists of these.
 //
-// Thread safety: none; one owner. All work goes to LibTorch's current stream, which must be that of
-// the fences. No allocation after Create().
+// Thread safety: not thread-safe; one owner. All work is enqueued on LibTorch's current stream,
+// which must be the stream of the fences. No allocation after Create().
 
 #ifndef REPRISE_RUNNER_SAMPLING_BUILT_IN_STAGES_H_
 #define REPRISE_RUNNER_SAMPLING_BUILT_IN_STAGES_H_
@@ -37,34 +37,34 @@ struct LogitsStagesOptions {
   DType logits_dtype = DType::kFloat32;
   int num_slots = 0;
   int max_rows = 0;
-  int max_earlier_logits = 0;  // rows of logits after those of the rows (RowLogits::kAll)
+  int max_earlier_logits = 0;  // rows of logits after the logits of the rows (RowLogits::kAll)
   int vocab_size = 0;
   int max_seq_len = 0;
   int max_steps_in_flight = 1;
 };
 
-// Where mapped memory and fences of the steps' stream come from; used during Create() only.
+// Allocates mapped memory, and makes fences of the steps' stream. Used during Create() only.
 struct LogitsStagesMemory {
   absl::FunctionRef<absl::StatusOr<MappedBuffer>(int64_t bytes)> allocate_mapped;
   absl::FunctionRef<absl::StatusOr<std::unique_ptr<Fence>>()> make_fence;
 };
 
-// The logits of a step, with the known token of each row of them, on the device: log-probabilities
-// are those of the token, for the slot that it belongs to.
+// Logits of known tokens on the device, with the known token and the slot of each row of logits.
+// Each row reports the log-probability of its token if the slot requests it.
 struct ScoredLogits {
   at::Tensor logits;               // [num_logits, vocab_size]
   const int32_t* slot = nullptr;   // [num_logits] -1: the row has no known token
   const int32_t* token = nullptr;  // [num_logits]
 };
 
-// LogitsSlots in memory of the device, and their parameters' way to it.
+// LogitsSlots in device memory, and the ring through which parameters reach the device.
 class LogitsSlotStates {
  public:
   static absl::StatusOr<std::unique_ptr<LogitsSlotStates>> Create(
       const LogitsStagesOptions& options, const LogitsStagesMemory& memory);
 
-  // Sets the slots of the requests, in as many launches as the ring has to be filled. REQUIRES: the
-  // lists of each are within the options.
+  // Sets the slots of the requests. Uses one launch per ring slot that the requests fill. REQUIRES:
+  // the lists of each request are within the limits of the options.
   absl::Status Join(absl::Span<const LogitsRequest> requests);
 
   const LogitsSlots& slots() const { return slots_; }
@@ -76,19 +76,19 @@ class LogitsSlotStates {
 
   LogitsStagesOptions options_;
   LogitsSlots slots_;
-  at::Tensor params_, biases_, counts_;  // their memory
+  at::Tensor params_, biases_, counts_;  // memory of slots_
   std::optional<MappedBuffer> memory_;
   std::optional<StagingRing> ring_;
 };
 
-// Penalties, biases and masks; after the choice, the count of its token.
+// Applies penalties, biases and masks. After the choice, counts the chosen tokens.
 class ProcessorsStage : public LogitsStage {
  public:
   static absl::StatusOr<std::unique_ptr<ProcessorsStage>> Create(const LogitsStagesOptions& options,
                                                                  const LogitsSlots& slots,
                                                                  const LogitsStagesMemory& memory);
 
-  // The masks of the step that follows. REQUIRES: there are none, or the options provide for them.
+  // Sets the masks of the next step. REQUIRES: `masks` is empty, or the options enable masks.
   void SetMasks(absl::Span<const AllowedTokens> masks);
 
   absl::Status BeforeSample(const LogitsStep& step) override;
@@ -102,25 +102,25 @@ class ProcessorsStage : public LogitsStage {
   LogitsSlots slots_;
   std::optional<MappedBuffer> memory_;
   std::optional<StagingRing> ring_;
-  std::optional<StagingSlot> masks_;  // the step's, until the kernel that reads them is launched
+  std::optional<StagingSlot> masks_;  // the step's masks, until their kernel is launched
   int num_masks_ = 0;
 };
 
-// Log-probabilities of raw logits.
+// Computes log-probabilities of raw logits.
 class LogProbsStage : public LogitsStage {
  public:
   static absl::StatusOr<std::unique_ptr<LogProbsStage>> Create(const LogitsStagesOptions& options,
                                                                const LogitsSlots& slots,
                                                                const LogitsStagesMemory& memory);
 
-  // Of the step that follows: whether other stages may change its logits, and where its
-  // log-probabilities go.
+  // Settings of the next step: whether other stages may change its logits, and the output that its
+  // log-probabilities are written to.
   void set_keeps_raw(bool keeps_raw) { keeps_raw_ = keeps_raw; }
   void set_output(int output) { output_ = output; }
 
   absl::Status BeforeSample(const LogitsStep& step) override;
   absl::Status AfterSample(const LogitsStep& step) override;
-  // Writes the entries of rows of logits that have a known token, and no others.
+  // Writes only the entries of rows of logits that have a known token.
   absl::Status Score(const ScoredLogits& scored);
 
   RowLogProbsView On(int output) const;
@@ -135,12 +135,12 @@ class LogProbsStage : public LogitsStage {
   LogitsSlots slots_;
   std::optional<MappedBuffer> memory_;
   int64_t output_bytes_ = 0;
-  at::Tensor raw_;  // [max_rows, vocab_size]; undefined: nothing changes logits
+  at::Tensor raw_;  // [max_rows, vocab_size]; undefined if no stage changes logits
   bool keeps_raw_ = false;
   int output_ = 0;
 };
 
-// Whether the options provide for a stage that changes logits.
+// Whether the options enable a stage that changes logits.
 bool HasProcessors(const LogitsOptions& options);
 
 }  // namespace reprise

@@ -14,8 +14,8 @@ struct Candidate {
   uint64_t mass;
 };
 
-// The largest threshold t for which the masses of the candidates with keys >= t reach `target`.
-// REQUIRES: all of them together do.
+// Returns the largest threshold t for which the masses of the candidates with keys >= t reach
+// `target`. REQUIRES: the sum of all masses reaches `target`.
 uint32_t LargestThreshold(std::vector<Candidate>& candidates, uint64_t target) {
   std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& a, const Candidate& b) { return a.key > b.key; });
@@ -82,7 +82,7 @@ uint32_t KeptThreshold(const float* logits, int vocab_size, float max_logit,
 uint64_t DrawKept(const float* logits, int size, int32_t first_token, const KeptTokens& kept,
                   const SamplingParams& params, int64_t sample_index) {
   uint64_t best = kNoChoice;
-  // The token of the largest logit is kept, and its score is at least this.
+  // The token of the largest logit is kept, and its score is at least kMinGumbel.
   float best_score = kMinGumbel;
   PhiloxBlock bits;
   int bits_group = -1;

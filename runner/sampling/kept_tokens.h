@@ -1,16 +1,16 @@
 // The tokens of a row of logits that temperature, top_k, top_p and min_p keep
-// (runner/sampling/sampling_params.h), and their probabilities: the host's part of Sample() and of
-// RejectDrafts(), and the struct that the device's part shares with it. No LibTorch.
+// (runner/sampling/sampling_params.h), and their probabilities. This is the host part of Sample()
+// and of RejectDrafts(), and the struct that the device part shares. Does not depend on LibTorch.
 //
 //   std::vector<float> buffer;
 //   const float* logits = FloatRow(dtype, data, row * stride, vocab_size, buffer);
 //   const KeptTokens kept = KeptTokensOf(logits, vocab_size, max_logit, params);
-//   kept.ProbabilityOf(logits[7]);   // with which token 7 is drawn
+//   kept.ProbabilityOf(logits[7]);   // the probability of drawing token 7
 //
-// The CPU and the GPU find the same tokens, to the bit: files that include this one must be compiled
-// without contraction (runner/sampling/sampling_rules.h).
+// The CPU and the GPU find bitwise identical results. Files that include this header must be
+// compiled without contraction (runner/sampling/sampling_rules.h).
 //
-// Thread safety: none needed; plain values.
+// Thread safety: value types.
 
 #ifndef REPRISE_RUNNER_SAMPLING_KEPT_TOKENS_H_
 #define REPRISE_RUNNER_SAMPLING_KEPT_TOKENS_H_
@@ -27,11 +27,12 @@ namespace reprise {
 struct KeptTokens {
   float max_logit = 0.0f;
   float temperature = 1.0f;
-  uint32_t threshold = 0;   // the least order key of top_k and top_p
-  uint64_t least_mass = 0;  // of min_p
-  uint64_t total = 0;       // of the masses of all kept tokens; at least 2^40
+  uint32_t threshold = 0;   // the smallest order key that top_k and top_p keep
+  uint64_t least_mass = 0;  // the smallest mass that min_p keeps
+  uint64_t total = 0;       // sum of the masses of all kept tokens; at least 2^40
 
-  // In units of 2^-40 of the most probable token's; 0: the token is not kept.
+  // Returns the mass of a token, in units of 2^-40 of the most probable token's mass. 0: the token
+  // is not kept.
   constexpr uint64_t MassOfLogit(float logit) const {
     const uint32_t key = OrderKey(logit);
     if (key < threshold || key == 0) return 0;
@@ -44,7 +45,7 @@ struct KeptTokens {
   }
 };
 
-// All but `total`.
+// Returns KeptTokens without `total`.
 constexpr KeptTokens WithThreshold(uint32_t threshold, float max_logit,
                                    const SamplingParams& params) {
   return {.max_logit = max_logit,
@@ -53,25 +54,26 @@ constexpr KeptTokens WithThreshold(uint32_t threshold, float max_logit,
           .least_mass = LeastMass(params)};
 }
 
-// `size` logits from element `first` on as floats: where they are, or converted in `buffer`. `dtype`:
-// float32, float16 or bfloat16.
+// Returns `size` logits beginning at element `first` as floats: a pointer into `logits` for
+// float32, otherwise the converted logits in `buffer`. `dtype`: float32, float16 or bfloat16.
 const float* FloatRow(DType dtype, const void* logits, int64_t first, int size,
                       std::vector<float>& buffer);
 
-// The token of the largest logit, the lowest of equals; kNanRow if none is above -inf.
+// Returns the token of the largest logit (the lowest token among equals), or kNanRow if no logit is
+// above -inf.
 int32_t LargestToken(const float* logits, int vocab_size);
 
-// Tokens whose order keys are at least this are kept by top_k and top_p. REQUIRES: a temperature, and
-// `max_logit` is that of LargestToken().
+// Returns the smallest order key of tokens that top_k and top_p keep. REQUIRES: params.temperature
+// > 0, and `max_logit` is the logit of LargestToken().
 uint32_t KeptThreshold(const float* logits, int vocab_size, float max_logit,
                        const SamplingParams& params);
 
-// The best packed draw of the kept tokens among `size` logits, those of tokens from first_token on;
-// kNoChoice if none is kept. kept.total is not read.
+// Draws from the kept tokens among `size` logits, whose first one belongs to first_token. Returns
+// the best packed draw, or kNoChoice if no token is kept. Does not read kept.total.
 uint64_t DrawKept(const float* logits, int size, int32_t first_token, const KeptTokens& kept,
                   const SamplingParams& params, int64_t sample_index);
 
-// REQUIRES: as KeptThreshold().
+// REQUIRES: those of KeptThreshold().
 KeptTokens KeptTokensOf(const float* logits, int vocab_size, float max_logit,
                         const SamplingParams& params);
 

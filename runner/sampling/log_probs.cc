@@ -14,14 +14,15 @@
 namespace reprise {
 namespace {
 
-// The packed choices of a row that are no NaN, the first num_top of them in order.
+// Sorts the packed choices of a row, which contain no NaN: the first num_top are in descending
+// order.
 void SortTop(std::vector<uint64_t>& choices, int num_top) {
   const auto end = choices.begin() + std::min<int64_t>(num_top, choices.size());
   std::partial_sort(choices.begin(), end, choices.end(), std::greater<uint64_t>());
 }
 
 void WriteRow(const LogProbsArgs& args, int row, int num_top) {
-  // Kept from row to row.
+  // Kept between rows, so that the memory is reused.
   static thread_local std::vector<uint64_t> choices;
   choices.clear();
   choices.reserve(args.vocab_size);
@@ -30,7 +31,7 @@ void WriteRow(const LogProbsArgs& args, int row, int num_top) {
   };
   const int32_t token = LogProbTokenOf(args, row);
   const uint32_t token_key =
-      token >= 0 && token < args.vocab_size ? OrderKey(logit_of(token)) : 0;  // 0: of a NaN
+      token >= 0 && token < args.vocab_size ? OrderKey(logit_of(token)) : 0;  // 0: key of NaN
   int32_t num_larger = 0;
   for (int32_t v = 0; v < args.vocab_size; ++v) {
     const uint32_t key = OrderKey(logit_of(v));

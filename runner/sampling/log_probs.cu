@@ -1,14 +1,16 @@
-// Log-probabilities, one CTA a row that asks for them.
+// Log-probabilities, with one CTA per row that requests them.
 //
-//   1. Each thread's largest logit, and with it the row's.
-//   2. The sum of all masses, and how many logits are larger than the token's.
-//   3. The top, one after the other: the row's largest choice is taken from the thread that has it,
-//      which then looks for its next one among its own logits. So the row is not read again.
-// All sums are sums of integers and all choices maxima of integers, as in sampling.
+// 1. Each thread finds its largest logit, and the CTA the row's largest logit.
+// 2. The CTA computes the sum of all masses, and the number of logits larger than the token's.
+// 3. The CTA finds the top tokens one after the other. The thread that holds the row's largest
+//    choice reports it, and then searches its own logits for its next largest choice. The row is
+//    therefore not read again as a whole.
 //
-// Bound: latency. A row of 128256 bfloat16 is read twice by one SM, the second time from cache, 4 us
-// each; each of the top takes a reduction and the second look of a thread at 125 logits, 2 us. Rows
-// run side by side, two on an SM.
+// All sums are sums of integers and all choices are maxima of integers, as in sampling.
+//
+// Bound: latency. One SM reads a row of 128256 bfloat16 twice, the second time from cache, 4 us
+// each. Each top token needs a reduction, and one thread reads its 125 logits again, 2 us. Rows run
+// concurrently, two per SM.
 
 #include <cuda_runtime.h>
 
@@ -27,7 +29,7 @@ constexpr int kWarpSize = 32;
 constexpr int kWarps = kThreads / kWarpSize;
 static_assert(kWarps == kWarpSize);
 
-// The team of LogitsRow: the CTA, and its reductions. All threads call them in the same order.
+// The team of a LogitsRow: the CTA, with reductions. All threads call them in the same order.
 class Cta {
  public:
   __device__ explicit Cta(uint64_t (&warp_values)[2][kWarps]) : warp_values_(warp_values) {}
@@ -35,12 +37,12 @@ class Cta {
   __device__ int thread() const { return threadIdx.x; }
   __device__ int num_threads() const { return kThreads; }
 
-  // The value of all threads' values, on all threads.
+  // Reduces the values of all threads. Returns the result to all threads.
   template <typename Op>
   __device__ uint64_t Reduce(uint64_t value, Op op) {
     value = ReduceWarp(value, op);
-    // Other threads may still read the values of the last reduction; those of the one before it,
-    // which is over, are replaced.
+    // Other threads may still read the values of the previous reduction. The buffer of the
+    // reduction before that one is free.
     parity_ ^= 1;
     if (threadIdx.x % kWarpSize == 0) warp_values_[parity_][threadIdx.x / kWarpSize] = value;
     __syncthreads();
@@ -67,7 +69,8 @@ class Cta {
   int parity_ = 0;
 };
 
-// This thread's largest choice below `taken`, one of its own; kNoChoice if there is none.
+// Returns this thread's largest choice below `taken`, or kNoChoice. REQUIRES: `taken` is this
+// thread's choice.
 template <typename T, int kVector>
 __device__ uint64_t NextChoice(const LogitsRow<T, kVector>& row, const Cta& cta, uint64_t taken) {
   uint64_t best = kNoChoice;

@@ -34,7 +34,8 @@ struct Result {
   std::vector<float> top_log_probs;
 };
 
-// Of one row of float32 in slot 0, with `num_log_probs` of `max_top` columns.
+// Returns the log-probabilities of one float32 row in slot 0, with `num_log_probs` of `max_top`
+// columns.
 Result LogProbsOf(std::vector<float> logits, int32_t token, int num_log_probs, int max_top) {
   Result result;
   result.top_tokens.assign(max_top, 7);
@@ -81,7 +82,7 @@ TEST(LogProbsTest, WritesAsManyOfTheTopAsTheRowAsksFor) {
   EXPECT_THAT(LogProbsOf({1, 3, 2}, 0, 2, 4).top_tokens, ElementsAre(1, 2, 7, 7));
   EXPECT_THAT(LogProbsOf({1, 3, 2}, 0, 0, 4).top_tokens, Each(7));
   EXPECT_THAT(LogProbsOf({1, 3, 2}, 0, 20, 2).top_tokens, ElementsAre(1, 2));
-  const Result longer = LogProbsOf({1, 3, 2}, 0, 4, 4);  // than the vocabulary
+  const Result longer = LogProbsOf({1, 3, 2}, 0, 4, 4);  // longer than the vocabulary
   EXPECT_THAT(longer.top_tokens, ElementsAre(1, 2, 0, -1));
   EXPECT_THAT(longer.top_log_probs[3], IsNan());
   const Result none = LogProbsOf({1, 3, 2}, 0, -1, 4);
@@ -192,7 +193,7 @@ TEST(LogProbsTest, FollowTheDefinitionForManyShapes) {
     }
   }
   EXPECT_GT(num_rows, 100);
-  // Half a unit in the last place of a distance of 32 to 64 is 1.9e-6.
+  // The bound is above half a unit in the last place of a distance of 32 to 64, which is 1.9e-6.
   EXPECT_LT(largest_error, 3e-6);
 }
 
@@ -208,14 +209,14 @@ TEST(LogProbsTest, RowsOfOneSlotHaveTokensOfTheirOwn) {
                        .vocab_size = 4,
                        .sample_slot = sample_slot,
                        .params = &params,
-                       .row_tokens = row_tokens,  // and no `tokens`
+                       .row_tokens = row_tokens,  // without `tokens`
                        .num_slots = 1,
                        .out = {.token_log_probs = log_probs}};
   LogProbsOnHost(args);
   EXPECT_THAT(log_probs,
               ElementsAre(FloatNear(-std::log(4.0f), 1e-6f), 7, FloatNear(-0.4401897f, 1e-6f)));
 
-  // The slot asks for chosen tokens alone, or for known ones alone.
+  // The slot requests log-probabilities only of chosen tokens, or only of known tokens.
   std::fill(std::begin(log_probs), std::end(log_probs), 7.0f);
   args.of_known_tokens = true;
   LogProbsOnHost(args);

@@ -33,8 +33,9 @@ absl::Status CheckLogitsParams(const LogitsParams& params, absl::Span<const Logi
   REPRISE_RETURN_IF_ERROR(
       CheckBetween("num_known_log_probs", params.num_known_log_probs, -1, kMaxTopLogProbs));
   if (params.num_biases != static_cast<int64_t>(biases.size())) {
-    return absl::InvalidArgumentError(absl::StrCat("num_biases must be that of the list: expected ",
-                                                   biases.size(), ", got ", params.num_biases));
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_biases must equal the number of biases: expected ", biases.size(),
+                     ", got ", params.num_biases));
   }
   std::vector<int32_t> tokens;
   tokens.reserve(biases.size());

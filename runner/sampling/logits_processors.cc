@@ -12,7 +12,8 @@
 namespace reprise {
 namespace {
 
-// Each token's entry in the row's list, or -1. Kept from row to row: -1 between rows.
+// Returns an array with each token's entry in the row's list of biases, or -1. The memory is kept
+// between rows; all entries are -1 between rows.
 std::vector<int32_t>& EntryOfToken(int vocab_size) {
   static thread_local std::vector<int32_t> entry_of_token;
   if (static_cast<int>(entry_of_token.size()) < vocab_size) entry_of_token.resize(vocab_size, -1);

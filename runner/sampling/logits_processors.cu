@@ -1,18 +1,19 @@
-// Logits processors: one launch over tiles of the vocabulary of all rows; each logit is read and
-// written once at most.
+// Logits processors: one launch over tiles of the vocabulary of all rows. Each logit is read and
+// written at most once.
 //
-// A CTA has kTile tokens of a row. It ends at once if the row has nothing to be processed. Otherwise
-// it puts the tile's words of the mask and a map of the tile's biases into shared memory, so that
-// each is read once, in whole lines (the mask may be in host memory). Then a thread takes kVector
-// tokens at a time: their counts, bits and biases first, and their logits only if one of these says
-// so. Tokens that a mask excludes together are written without being read.
+// A CTA processes kTile tokens of a row. It exits immediately if the row needs no processing.
+// Otherwise it copies the tile's words of the mask and a map of the tile's biases to shared memory,
+// so that each is read once, in whole lines (the mask may be in host memory). A thread then
+// processes kVector tokens at a time. It first reads their counts, mask bits and biases, and reads
+// their logits only if one of these requires it. A group of tokens that are all excluded is written
+// without being read.
 //
-// Bound: bytes. 256 rows of 128256 bfloat16 with penalties: 66 MB of counts, 20 us at 3.3 TB/s, and
-// the lines of logits whose tokens have occurred; with masks that exclude nearly all: 66 MB of
-// writes, and 4 MB of masks over PCIe, some 80 us.
+// Bound: bytes. 256 rows of 128256 bfloat16 with penalties read 66 MB of counts, 20 us at 3.3 TB/s,
+// and the lines of logits whose tokens have occurred. With masks that exclude nearly all tokens,
+// they write 66 MB and read 4 MB of masks over PCIe, about 80 us.
 //
 //   T         float, __half, __nv_bfloat16
-//   kVector   logits a thread takes at once: 16 bytes of them, or 1 if rows are not aligned
+//   kVector   logits per access: a vector of 16 bytes, or 1 element if rows are not aligned
 
 #include <cuda_runtime.h>
 
@@ -26,18 +27,17 @@ namespace reprise {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTile =
-    4096;  // 32 CTAs for a row of 128256: a single row keeps a fourth of a GPU busy
+constexpr int kTile = 4096;  // 32 CTAs for a row of 128256: a single row uses a quarter of a GPU
 constexpr int kTileWords = kTile / 32;
 static_assert(kTile % 32 == 0 && kTileWords <= kThreads);
 
 struct SharedMemory {
-  int32_t mask;                 // the row's, over all masks
-  int32_t allowed[kTileWords];  // words of it
-  int32_t bias_entry[kTile];    // in the row's list; -1: none
+  int32_t mask;                 // index of the row's mask
+  int32_t allowed[kTileWords];  // the tile's words of the mask
+  int32_t bias_entry[kTile];    // index in the row's list; -1: no bias
 };
 
-// The tile's words of the mask. Words beyond the vocabulary are not read.
+// Loads the tile's words of the mask. Words beyond the vocabulary are not read.
 __device__ void FetchMask(const RowProcessors& row, int first_token, int vocab_size,
                           SharedMemory& shared) {
   const int64_t word = first_token / 32 + threadIdx.x;
@@ -46,7 +46,7 @@ __device__ void FetchMask(const RowProcessors& row, int first_token, int vocab_s
   }
 }
 
-// The tile's biases; of several for one token, the last.
+// Maps the tile's tokens to their biases. The last bias of a token counts.
 __device__ void MapBiases(const RowProcessors& row, int first_token, int num_tokens,
                           SharedMemory& shared) {
   for (int i = threadIdx.x; i < kTile; i += kThreads) shared.bias_entry[i] = -1;
@@ -57,12 +57,13 @@ __device__ void MapBiases(const RowProcessors& row, int first_token, int num_tok
   }
 }
 
-// Tokens [first, first + kVector) of the tile, all of the vocabulary.
+// Processes tokens [first, first + kVector) of the tile. REQUIRES: all of them are in the
+// vocabulary.
 template <typename T, int kVector>
 __device__ void ProcessPiece(const RowProcessors& row, int first_token, int first, T* logits,
                              const SharedMemory& shared) {
   constexpr uint32_t kAll = kVector == 32 ? 0xffffffffu : (1u << kVector) - 1;
-  // A piece is within a word of the mask, since kVector divides 32.
+  // All kVector tokens are in one word of the mask, because kVector divides 32.
   const uint32_t allowed =
       row.mask == nullptr
           ? kAll
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int piece = threadIdx.x; piece < num_pieces; piece += kThreads) {
     ProcessPiece<T, kVector>(row, first_token, piece * kVector, logits, shared);
   }
-  // Less than a piece, at the end of the vocabulary.
+  // The remaining tokens at the end of the vocabulary.
   const int last = num_pieces * kVector + threadIdx.x;
   if (last < num_tokens) ProcessPiece<T, 1>(row, first_token, last, logits, shared);
 }

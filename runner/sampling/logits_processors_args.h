@@ -1,7 +1,7 @@
-// Arguments of logits processors, and what they do to a row and to a logit; shared by the host and
-// device forms (runner/sampling/logits_processors.h), which compute the same bits: files that include
-// this one must be compiled without contraction of products and sums (host: -ffp-contract=off, nvcc:
-// -fmad=false).
+// Arguments of logits processors and their arithmetic for a row and a logit, shared by the host and
+// device forms (runner/sampling/logits_processors.h). The forms compute bitwise identical results.
+// Files that include this header must be compiled without contraction of products and sums (host:
+// -ffp-contract=off, nvcc: -fmad=false).
 
 #ifndef REPRISE_RUNNER_SAMPLING_LOGITS_PROCESSORS_ARGS_H_
 #define REPRISE_RUNNER_SAMPLING_LOGITS_PROCESSORS_ARGS_H_
@@ -17,34 +17,35 @@ namespace reprise {
 struct LogitsProcessorsArgs {
   DType dtype = DType::kFloat32;  // float32, float16 or bfloat16
   void* logits = nullptr;         // [num_rows, slots.vocab_size] changed in place
-  int64_t logits_stride = 0;      // elements, from row to row
+  int64_t logits_stride = 0;      // elements between rows
   int num_rows = 0;
   const int32_t* sample_slot = nullptr;  // [num_rows] as for Sample()
   LogitsSlots slots = {};
 
-  // Masks of allowed tokens, in xgrammar's layout: bit i of word w is token 32 w + i, 1 = allowed;
-  // bits beyond the vocabulary are ignored. May be mapped host memory: each word is read once.
-  const int32_t* allowed_tokens = nullptr;  // [num_masks, MaskWords(vocab_size)]; absent: none
-  int64_t mask_stride = 0;                  // words, from mask to mask
+  // Masks of allowed tokens, in xgrammar's layout: bit i of word w is token 32 w + i; 1 means
+  // allowed; bits beyond the vocabulary are ignored. May be mapped host memory: each word is read
+  // once.
+  const int32_t* allowed_tokens = nullptr;  // [num_masks, MaskWords(vocab_size)]; null: no masks
+  int64_t mask_stride = 0;                  // words between masks
   int num_masks = 0;
-  // [num_rows] the mask of each row; outside [0, num_masks), such as -1: all tokens are allowed.
-  // Absent: row r has mask r.
+  // [num_rows] The mask of each row. Values outside [0, num_masks), such as -1, allow all tokens.
+  // If null, row r has mask r.
   const int32_t* mask_of_row = nullptr;
 };
 
-// What is to be done to a row.
+// The processing of a row.
 struct RowProcessors {
   LogitsParams params;
   const TokenCount* counts = nullptr;  // [vocab_size]; null: no penalties
-  const LogitBias* biases = nullptr;   // [num_biases] of a token that occurs twice, the last counts
+  const LogitBias* biases = nullptr;   // [num_biases]; the last entry of a token counts
   int num_biases = 0;
   const int32_t* mask = nullptr;  // [MaskWords(vocab_size)]; null: all tokens are allowed
 
-  // Without any, the row's logits are neither read nor written.
+  // Whether any processing applies. Otherwise, the row's logits are neither read nor written.
   constexpr bool has_any() const { return counts != nullptr || num_biases > 0 || mask != nullptr; }
 };
 
-// `mask`: the row's entry of mask_of_row. Rows that do not sample are left alone.
+// `mask`: the row's entry of mask_of_row. Rows that do not sample get no processing.
 constexpr RowProcessors RowProcessorsOf(const LogitsProcessorsArgs& args, int row, int32_t mask) {
   RowProcessors processors;
   const int32_t slot = args.sample_slot[row];
@@ -79,8 +80,9 @@ constexpr float WithPenalties(float logit, const LogitsParams& params, TokenCoun
   return x;
 }
 
-// The new logit of an allowed token with a count or a bias; the caller rounds it. A NaN stays what it
-// is, and is not written. What would become a NaN, such as +inf with a bias of -inf, is banned.
+// Returns the new logit of an allowed token with a count or a bias, before the caller rounds it.
+// REQUIRES: `logit` is not NaN; NaN logits are not written. A result that would be NaN, such as
+// +inf with a bias of -inf, becomes -inf.
 constexpr float ProcessedLogit(float logit, const LogitsParams& params, TokenCount count,
                                float bias) {
   const float x = WithPenalties(logit, params, count) + bias;

@@ -28,7 +28,7 @@ struct OneRow {
   std::vector<float> logits;
   LogitsParams params = {};
   std::vector<LogitBias> biases = {};
-  std::vector<TokenCount> counts = {};  // of each token; none: 0
+  std::vector<TokenCount> counts = {};  // count of each token; empty: all 0
   std::vector<int32_t> mask = {};
 
   std::vector<float> Processed() {
@@ -80,13 +80,14 @@ TEST(LogitsProcessorsTest, OfSeveralBiasesOfATokenTheLastCountsAndAbsurdTokensNo
   OneRow row = {.logits = {1, 1, 1},
                 .biases = {{1, 5}, {-1, 9}, {1, 7}, {3, 9}, {1 << 30, 9}, {2, -kInfinity}}};
   EXPECT_THAT(row.Processed(), ElementsAre(1, 8, -kInfinity));
-  // Entries of this row do not reach the next.
+  // Entries of this row do not affect the next row.
   OneRow next = {.logits = {1, 1, 1}, .biases = {{0, 1}}};
   EXPECT_THAT(next.Processed(), ElementsAre(2, 1, 1));
 }
 
 TEST(LogitsProcessorsTest, MasksHaveTheLayoutOfXgrammar) {
-  // Token 32 w + i is bit i of word w: of 34 tokens 0, 31 and 33 are allowed, and bits beyond them.
+  // Token 32 w + i is bit i of word w. Tokens 0, 31 and 33 of 34 are allowed; bits beyond the
+  // vocabulary are also set.
   OneRow row = {.logits = std::vector<float>(34, 1),
                 .mask = {static_cast<int32_t>(0x80000001), static_cast<int32_t>(0xfffffffe)}};
   std::vector<float> expected(34, -kInfinity);
@@ -125,7 +126,7 @@ TEST(LogitsProcessorsTest, LeavesRowsThatDoNotAskAlone) {
   auto* sample_slot = const_cast<int32_t*>(args.sample_slot);
   auto* mask_of_row = const_cast<int32_t*>(args.mask_of_row);
   const int32_t slots[] = {0, -1, 6, 1 << 30, 1, std::numeric_limits<int32_t>::min()};
-  const int32_t masks[] = {-1, 0, 0, 0, 1, 0};  // there is no mask 1
+  const int32_t masks[] = {-1, 0, 0, 0, 1, 0};  // mask 1 does not exist
   std::copy_n(slots, 6, sample_slot);
   std::copy_n(masks, 6, mask_of_row);
   args.slots.params[0] = {.num_log_probs = 3};
@@ -135,8 +136,8 @@ TEST(LogitsProcessorsTest, LeavesRowsThatDoNotAskAlone) {
   EXPECT_EQ(memory.FirstDifference(before.data()), "");
 }
 
-// By the definition, in float64, before the rounding to the type of the logits. `scale` is the
-// largest intermediate value, whose rounding in float32 is the error's bound.
+// Computes the definition in float64, before the rounding to the dtype of the logits. `scale` is
+// the largest intermediate value; its float32 rounding bounds the error.
 struct Expected {
   double value = 0;
   double scale = 0;
@@ -208,12 +209,12 @@ TEST(LogitsProcessorsTest, FollowsTheDefinitionForManyShapes) {
                                      : TokenCount{0};
         const Expected expected = ByDefinition(logit, params, count, has_bias ? &bias : nullptr);
         num_changed += expected.value != logit;
-        // A bias of -inf, or beyond what float16 holds.
+        // A bias of -inf, or a value beyond the range of float16.
         if (std::isinf(RoundTo(args.dtype, expected.value))) {
           ASSERT_EQ(got, RoundTo(args.dtype, expected.value));
           continue;
         }
-        // Four operations of float32, and a rounding to the type.
+        // Four float32 operations, and a rounding to the dtype.
         ASSERT_NEAR(got, expected.value,
                     4 * 0x1p-24 * expected.scale + EpsilonOf(args.dtype) * std::abs(expected.value))
             << "row " << row << " token " << v << " logit " << logit;

@@ -1,5 +1,5 @@
-// What the rows of a batch ask of the stages between logits and tokens (runner/sampling/
-// logits_stages.h). No LibTorch.
+// Requests of a batch's rows to the stages between logits and tokens
+// (runner/sampling/logits_stages.h). Does not depend on LibTorch.
 
 #ifndef REPRISE_RUNNER_SAMPLING_LOGITS_REQUEST_H_
 #define REPRISE_RUNNER_SAMPLING_LOGITS_REQUEST_H_
@@ -12,33 +12,33 @@
 
 namespace reprise {
 
-// Some of the user's stages: bit i is LogitsOptions::stages[i].
+// A set of the user's stages: bit i is LogitsOptions::stages[i].
 using LogitsStageSet = uint32_t;
 
-// What a sequence that joins in a batch asks for. Sequences without a request ask for nothing.
+// The request of a sequence that joins in a batch. Sequences without a request use the defaults.
 struct LogitsRequest {
   SlotId slot = {};
-  LogitsParams params = {};  // num_biases is that of `biases`
+  LogitsParams params = {};  // num_biases is ignored: biases.size() counts
   absl::Span<const LogitBias> biases = {};
   // The sequence's tokens so far; read only if it has penalties. `output` is not empty after a
-  // preemption. Tokens that rows bring later on, in place of sampled ones, are not counted.
+  // preemption. Forced tokens, which rows pass later instead of sampled tokens, are not counted.
   absl::Span<const int32_t> prompt = {};
   absl::Span<const int32_t> output = {};
   LogitsStageSet stages = 0;
 };
 
-// The tokens that may follow in a row of the batch (runner/sampling/logits_processors.h).
+// The tokens that may follow a row of the batch (runner/sampling/logits_processors.h).
 struct AllowedTokens {
-  int row = 0;                          // one that samples
+  int row = 0;                          // a row that samples
   absl::Span<const int32_t> mask = {};  // [MaskWords(vocab_size)]
 };
 
-// A batch as far as it concerns stages. Read during the call.
+// The parts of a batch that concern the stages. Read during the call only.
 struct LogitsBatch {
-  absl::Span<const SlotId> leaves = {};           // before the requests
+  absl::Span<const SlotId> leaves = {};           // applied before the requests
   absl::Span<const LogitsRequest> requests = {};  // distinct slots
   absl::Span<const AllowedTokens> masks = {};     // distinct rows
-  absl::Span<const int32_t> sample_slot = {};     // of each row; -1: it does not sample
+  absl::Span<const int32_t> sample_slot = {};     // slot of each row; -1: it does not sample
   // Slots of the rows that have logits of known tokens (ScheduledRow::is_scored()).
   absl::Span<const int32_t> scored_slots = {};
 };

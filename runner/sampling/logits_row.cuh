@@ -1,14 +1,14 @@
-// The logits of a row as kernels read them: by a team of threads, each of which has the same pieces
-// in every pass, so that passes after the first read them from L1.
+// A row of logits in a kernel, read by a team of threads. Each thread reads the same elements in
+// every pass, so that passes after the first one read from L1.
 //
 //   const LogitsRow<T, kVector> row = {logits, vocab_size};
 //   row.ForEach(team, [&](int token, float logit) { ... });
 //
 // A team has thread(), the index of the calling thread, and num_threads(). Files that include this
-// one must be compiled without contraction (runner/sampling/sampling_rules.h).
+// header must be compiled without contraction (runner/sampling/sampling_rules.h).
 //
 //   T         float, __half, __nv_bfloat16
-//   kVector   logits a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
+//   kVector   logits per load: a vector of 16 bytes, or 1 element if rows are not aligned
 
 #ifndef REPRISE_RUNNER_SAMPLING_LOGITS_ROW_CUH_
 #define REPRISE_RUNNER_SAMPLING_LOGITS_ROW_CUH_
@@ -26,8 +26,8 @@ struct LogitsRow {
   const T* logits;  // [size]
   int size;
 
-  // Calls visit(first, values) for each piece of kVector logits of this thread, tokens ascending.
-  // Missing values of the last piece are NaN, which is never chosen.
+  // Calls visit(first, values) for each group of kVector logits of this thread, in ascending order
+  // of tokens. Missing values of the last group are NaN, which is never chosen.
   template <typename Team, typename Visit>
   __device__ void ForEachPiece(const Team& team, Visit visit) const {
     const int num_pieces = (size + kVector - 1) / kVector;
@@ -56,14 +56,15 @@ struct LogitsRow {
     });
   }
 
-  // This thread's largest choice; kNoChoice if it has none. The team's largest is the row's.
+  // Returns this thread's largest choice, or kNoChoice. The maximum over the team is the row's
+  // choice.
   template <typename Team>
   __device__ uint64_t Largest(const Team& team) const {
     uint32_t best_key = 0;
     int best_token = 0;
     ForEach(team, [&](int token, float logit) {
       const uint32_t key = OrderKey(logit);
-      if (key > best_key) {  // tokens ascend: equals keep the lower one
+      if (key > best_key) {  // tokens ascend, so the lower token wins among equals
         best_key = key;
         best_token = token;
       }

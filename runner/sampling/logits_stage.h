@@ -8,12 +8,13 @@
 //     }
 //   };
 //
-// A stage enqueues work for all rows of a step. It runs in the steps in which a row that samples
-// asks for it (LogitsRequest::stages), and in no other: a step without such rows pays nothing. The
-// rows that did not ask are in `logits` too, and must stay as they are: sample_slot, on the device,
-// says whose each row is.
+// A stage enqueues work for all rows of a step. It runs only in steps in which a row that samples
+// requests it (LogitsRequest::stages); other steps have no cost. `logits` also contains rows that
+// did not request the stage, which must not change. sample_slot, on the device, holds the slot of
+// each row.
 //
-// LogitsStages (runner/sampling/logits_stages.h) has the built-in stages and calls the others.
+// LogitsStages (runner/sampling/logits_stages.h) contains the built-in stages and calls the user's
+// stages.
 
 #ifndef REPRISE_RUNNER_SAMPLING_LOGITS_STAGE_H_
 #define REPRISE_RUNNER_SAMPLING_LOGITS_STAGE_H_
@@ -28,12 +29,12 @@
 
 namespace reprise {
 
-// What a stage works on. Pointers and the tensor are on the device, and valid while the step runs;
-// their addresses may differ from step to step.
+// The arguments of a stage. The tensor and the pointers refer to device memory and are valid while
+// the step runs. Their addresses may differ between steps.
 struct LogitsStep {
   // [num_rows, vocab_size], padded rows included; may be changed in place before the choice.
   at::Tensor logits;
-  SamplingSlots slots = {};              // of the choice; last_token is the row's token after it
+  SamplingSlots slots = {};  // slots of the choice; afterwards last_token holds the new tokens
   const int32_t* sample_slot = nullptr;  // [num_rows] -1: the row is padded, or does not sample
 };
 
@@ -41,7 +42,7 @@ class LogitsStage {
  public:
   virtual ~LogitsStage() = default;
 
-  // Called on the thread that launches steps, with the step's stream current. They enqueue, and
+  // Called on the thread that launches steps, with the step's stream current. They enqueue work and
   // must not wait for the device or read its memory. An error fails the step.
   virtual absl::Status BeforeSample(const LogitsStep& step) = 0;
   virtual absl::Status AfterSample(const LogitsStep&) { return absl::OkStatus(); }

@@ -84,8 +84,9 @@ absl::Status LogitsStages::CheckRequest(const LogitsRequest& request) const {
   REPRISE_RETURN_IF_ERROR(
       CheckBetween("num_known_log_probs", params.num_known_log_probs, -1, logits.max_log_probs));
   if ((uint64_t{request.stages} >> logits.stages.size()) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "stages: the options have ", logits.stages.size(), ", got the set ", request.stages));
+    return absl::InvalidArgumentError(absl::StrCat("stages: expected a subset of the options' ",
+                                                   logits.stages.size(), " stages, got the set ",
+                                                   request.stages));
   }
   if (!HasPenalties(params)) return absl::OkStatus();
   return CheckBetween("prompt and output",
@@ -100,8 +101,8 @@ absl::Status LogitsStages::CheckMask(const AllowedTokens& allowed,
   }
   if (allowed.row < 0 || allowed.row >= static_cast<int>(sample_slot.size()) ||
       sample_slot[allowed.row] < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("masks: row must be one that samples, of ",
-                                                   sample_slot.size(), " rows: got ", allowed.row));
+    return absl::InvalidArgumentError(absl::StrCat("masks: row must be in [0, ", sample_slot.size(),
+                                                   ") and sample: got ", allowed.row));
   }
   const int64_t num_words = MaskWords(options_.vocab_size);
   if (static_cast<int64_t>(allowed.mask.size()) == num_words) return absl::OkStatus();

@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<Fence>> MakeFence() {
 absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes) {
   return MappedBuffer::AllocateOnHost(bytes);
 }
-// The work is done when the call that enqueues it returns.
+// All work has completed when the call that enqueues it returns.
 class PassedFence : public Fence {
  public:
   void Arm() override {}
@@ -81,7 +81,7 @@ std::vector<T> FromDevice(const at::Tensor& bytes) {
   return std::vector<T>(Data<T>(host), Data<T>(host) + host.numel() / sizeof(T));
 }
 
-// Adds `bonus` to the logit of one token in the rows of slots that ask.
+// Adds `bonus` to the logit of one token in the rows of slots that request it.
 class Bonus : public LogitsStage {
  public:
   static constexpr int kToken = 3;
@@ -134,12 +134,12 @@ struct Sequence {
 
   int length() const { return static_cast<int>(prompt.size() + output.size()); }
   int32_t last() const { return output.empty() ? prompt.back() : output.back(); }
-  // The mask of the next token.
+  // Returns the mask of the next token.
   std::vector<int32_t> Mask() const {
     std::mt19937 random(seed * 1000 + output.size());
     std::vector<int32_t> mask(MaskWords(kVocab));
     for (int32_t& word : mask) word = static_cast<int32_t>(random());
-    mask[0] |= 2;  // at least token 1
+    mask[0] |= 2;  // allows at least token 1
     return mask;
   }
 };
@@ -156,7 +156,7 @@ Sequence RandomSequence(std::mt19937& random) {
   for (int i = 0; i < 1 + static_cast<int>(random() % 12); ++i) {
     sequence.prompt.push_back(static_cast<int32_t>(random() % kVocab));
   }
-  if (one_in(4)) return sequence;  // asks for nothing
+  if (one_in(4)) return sequence;  // requests nothing
   if (one_in(2)) sequence.params.repetition_penalty = 1.7f;
   if (one_in(3)) sequence.params.presence_penalty = 1.5f;
   if (one_in(3)) sequence.params.frequency_penalty = 0.6f;
@@ -170,7 +170,7 @@ Sequence RandomSequence(std::mt19937& random) {
   return sequence;
 }
 
-// A "model": logits are a row of a table, by the last token and the length.
+// A fake model: the last token and the length select a row of a table as the logits.
 class Table {
  public:
   Table(std::mt19937& random, at::ScalarType dtype)
@@ -185,10 +185,10 @@ class Table {
 
 struct Chosen {
   int32_t token = 0;
-  std::vector<double> log_probs;  // of all tokens, from the raw logits
+  std::vector<double> log_probs;  // log-probabilities of all tokens, from the raw logits
 };
 
-// The sequence's next token, by the definitions, alone.
+// Computes the next token of a single sequence by the definitions.
 Chosen NextAlone(const Table& table, const Sequence& sequence, DType dtype) {
   at::Tensor logits = table.Of(sequence).clone();
   Chosen chosen;
@@ -252,7 +252,7 @@ class LogitsStagesTest : public DeviceTest {
   }
 };
 
-// Steps of sequences over slots, as a runner makes them.
+// Runs steps of sequences over slots, as a runner does.
 class Traffic {
  public:
   Traffic(unsigned seed, DType dtype, at::Device device, LogitsStages* stages, Bonus* bonus)
@@ -273,7 +273,7 @@ class Traffic {
       std::optional<Sequence>& sequence = in_slot_[slot];
       if (sequence.has_value() && (sequence->length() >= 40 || random_() % 12 == 0)) {
         leaves.push_back(SlotId(slot));
-        if (random_() % 2 == 0) preempted_.push_back(*sequence);  // joins again later on
+        if (random_() % 2 == 0) preempted_.push_back(*sequence);  // joins again later
         sequence.reset();
       }
       if (sequence.has_value() || random_() % 3 == 0) continue;
@@ -291,7 +291,7 @@ class Traffic {
                           .prompt = sequence->prompt,
                           .output = sequence->output,
                           .stages = sequence->has_bonus ? 1u : 0u});
-      // One that asks for nothing need not say so.
+      // A request for nothing may be omitted.
       const bool asks =
           sequence->params != LogitsParams() || !sequence->biases.empty() || sequence->has_bonus;
       if (!asks && random_() % 2 == 0) requests.pop_back();
@@ -321,7 +321,7 @@ class Traffic {
   int num_log_probs = 0;
 
  private:
-  // Padded to more rows, whose logits are NaN.
+  // Runs a step that is padded to more rows, whose logits are NaN.
   void Run(std::vector<int32_t> sample_slot) {
     const int num_rows = static_cast<int>(sample_slot.size());
     const int padded = std::min(kMaxRows, num_rows + static_cast<int>(random_() % 3));
@@ -412,7 +412,7 @@ TEST_F(LogitsStagesTest, EverySequenceGetsTheTokensThatItGetsAlone) {
       EXPECT_GT(traffic.num_tokens, 200);
       EXPECT_GT(traffic.num_log_probs, 50);
       EXPECT_GT(bonus.num_calls, 10);
-      EXPECT_LT(bonus.num_calls, 150);  // not all steps
+      EXPECT_LT(bonus.num_calls, 150);  // some steps do not call the stage
       EXPECT_EQ(bonus.num_calls, bonus.num_calls_after);
     }
   }
@@ -443,10 +443,10 @@ TEST_F(LogitsStagesTest, AStepWithoutRowsThatAskHasNoStage) {
   EXPECT_TRUE(
       needs({.masks = std::vector<AllowedTokens>{{.row = 1, .mask = mask}}, .sample_slot = none}));
   EXPECT_FALSE(needs({.sample_slot = none}));
-  // A slot that was left is like new.
+  // A slot that was left is in its initial state.
   const std::vector<SlotId> leaves = {SlotId(1), SlotId(2), SlotId(3), SlotId(2)};
   EXPECT_FALSE(needs({.leaves = leaves, .sample_slot = std::vector<int32_t>{1, 2, 3}}));
-  // Nothing is called, so a step need not be one.
+  // No stage runs, so an empty LogitsStep is accepted.
   EXPECT_EQ(stages->BeforeSample({}), absl::OkStatus());
   EXPECT_EQ(stages->AfterSample({}, 0), absl::OkStatus());
   EXPECT_EQ(bonus.num_calls, 0);
@@ -473,11 +473,11 @@ TEST_F(LogitsStagesTest, KnownTokensAreScoredForSlotsThatAskAndNothingElseRuns) 
   EXPECT_FALSE(scores({.requests = request, .sample_slot = sample_slot}));
   EXPECT_FALSE(scores({.sample_slot = sample_slot, .scored_slots = std::vector<int32_t>{2}}));
   EXPECT_TRUE(scores({.sample_slot = sample_slot, .scored_slots = std::vector<int32_t>{2, 1}}));
-  // Its chosen tokens cost nothing.
+  // Its sampled tokens have no cost.
   EXPECT_FALSE(scores({.sample_slot = std::vector<int32_t>{3}}));
   EXPECT_EQ(bonus.num_calls, 0);
 
-  // Two rows, and three earlier tokens: the last of padding.
+  // Two rows and three earlier tokens; the last one is padding.
   at::Tensor logits = at::zeros({5, kVocab}, at::kFloat);
   for (int row = 0; row < 5; ++row) logits[row][10 + row] = 1.0f + row;
   const at::Tensor expected = logits.to(at::kDouble).log_softmax(1);
@@ -486,7 +486,7 @@ TEST_F(LogitsStagesTest, KnownTokensAreScoredForSlotsThatAskAndNothingElseRuns) 
   const at::Tensor token = OnDevice<int32_t>({10, 11, 3, 4, 5}, device());
   const ScoredLogits scored = {logits, Data<int32_t>(slot), Data<int32_t>(token)};
   ASSERT_EQ(stages->Score(scored, /*output=*/1), absl::OkStatus());
-  logits.cpu();  // waits
+  logits.cpu();  // waits for the step
   const RowLogProbsView log_probs = stages->log_probs(1);
   ASSERT_EQ(log_probs.token_log_probs.size(), kMaxRows + 3);
   EXPECT_NEAR(log_probs.token_log_probs[1], expected[1][11].item<double>(), 1e-6);
@@ -599,7 +599,7 @@ TEST_F(LogitsStagesTest, RefusesBatchesThatDoNotFitAndNamesThePart) {
   EXPECT_EQ(request(*stages, {.params = {.presence_penalty = 1}, .prompt = long_prompt}),
             "requests: slot 0: prompt and output: expected 0 to 60, got 61");
   EXPECT_EQ(request(*stages, {.stages = 2}),
-            "requests: slot 0: stages: the options have 1, got the set 2");
+            "requests: slot 0: stages: expected a subset of the options' 1 stages, got the set 2");
   const std::vector<LogitsRequest> twice = {{.slot = SlotId(1)}, {.slot = SlotId(1)}};
   EXPECT_EQ(message(*stages, {.requests = twice}), "requests: slot 1 occurs twice");
   const std::vector<SlotId> leaves = {SlotId(9)};
@@ -607,9 +607,9 @@ TEST_F(LogitsStagesTest, RefusesBatchesThatDoNotFitAndNamesThePart) {
   EXPECT_EQ(message(*stages, {.sample_slot = std::vector<int32_t>(kMaxRows + 1, 0)}),
             "rows: expected 0 to 8, got 9");
   EXPECT_EQ(masks(*stages, {{.row = 3, .mask = mask}}),
-            "masks: row must be one that samples, of 3 rows: got 3");
+            "masks: row must be in [0, 3) and sample: got 3");
   EXPECT_EQ(masks(*stages, {{.row = 1, .mask = mask}}),
-            "masks: row must be one that samples, of 3 rows: got 1");
+            "masks: row must be in [0, 3) and sample: got 1");
   EXPECT_EQ(masks(*stages, {{.row = 0}}), "masks: row 0: expected 3 words, got 0");
   EXPECT_EQ(masks(*stages, {{.row = 0, .mask = mask}, {.row = 0, .mask = mask}}),
             "masks: row 0 occurs twice");
@@ -624,7 +624,8 @@ TEST_F(LogitsStagesTest, RefusesBatchesThatDoNotFitAndNamesThePart) {
             "requests: slot 0: num_known_log_probs: expected -1 to 5, got 6");
   EXPECT_THAT(request(*bare, {.params = {.num_log_probs = 0}}),
               HasSubstr("num_log_probs: expected -1 to -1, got 0"));
-  EXPECT_THAT(request(*bare, {.stages = 1}), HasSubstr("the options have 0, got the set 1"));
+  EXPECT_THAT(request(*bare, {.stages = 1}),
+              HasSubstr("expected a subset of the options' 0 stages, got the set 1"));
   EXPECT_THAT(masks(*bare, {{.row = 0, .mask = mask}}),
               HasSubstr("masks: the options do not provide for them"));
 }

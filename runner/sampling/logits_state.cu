@@ -1,9 +1,10 @@
-// The upkeep of LogitsSlots.
+// Updates of LogitsSlots.
 //
-// Joins: one CTA a join. It clears the slot's counts, then adds the sequence's tokens, each by a
-// compare-and-swap of 16 bits: results do not depend on the order. Bound: 256 KB of writes by one
-// SM, some 3 us, and the tokens' way over PCIe; once in a sequence's life.
-// CountTokens: one thread a row. Bound: the launch, and four dependent loads.
+// Joins: one CTA per join. It clears the slot's counts, then adds the sequence's tokens, each with
+// a 16-bit compare-and-swap, so that results do not depend on the order. Bound: 256 KB of writes by
+// one SM, about 3 us, and the transfer of the tokens over PCIe; once per sequence.
+//
+// CountTokens: one thread per row. Bound: the launch, and four dependent loads.
 
 #include <cuda_runtime.h>
 
@@ -34,7 +35,7 @@ __device__ void Update(TokenCount* count, Change change) {
 }
 
 __global__ void __launch_bounds__(kJoinThreads) JoinLogitsKernel(const JoinLogitsArgs args) {
-  // Read once, by a warp: it may come over PCIe.
+  // Read once, by one warp, because the join may be read over PCIe.
   constexpr int kWords = sizeof(LogitsJoin) / sizeof(int32_t);
   static_assert(kWords <= 32);
   __shared__ alignas(LogitsJoin) int32_t words[kWords];

@@ -1,5 +1,6 @@
-// Keeps the state that logits processors and log-probabilities need of each slot
-// (runner/sampling/logits_params.h): sets it when a sequence joins, and counts its tokens.
+// Maintains the per-slot state of logits processors and log-probabilities
+// (runner/sampling/logits_params.h): sets it when a sequence joins, and counts the sequence's
+// tokens.
 //
 //   // A step in which sequences with penalties, biases or log-probabilities join, before Sample():
 //   LaunchJoinLogits({.joins = joins, .biases = biases, .tokens = tokens, .num_joins = 2,
@@ -8,18 +9,19 @@
 //   LaunchCountTokens({.sample_slot = arrays.sample_slot, .last_token = slots.last_token,
 //                      .num_rows = 16, .slots = slots}, stream);
 //
-// So a step that is launched before the tokens of the last one are known on the host penalises them
-// already. A sequence without any of these joins with the default LogitsParams, or, if its slot has
-// them already, not at all.
+// A step that is launched before the host has received the tokens of the previous step can
+// therefore already penalise them. A sequence without penalties, biases or log-probabilities joins
+// with the default LogitsParams, or without a join if its slot has the default already.
 //
-// Joins: a slot outside [0, num_slots) is skipped. A join whose lists reach beyond the step's arrays,
-// or that has more than max_biases, sets the default. Tokens outside [0, vocab_size) do not count.
-// CountTokens: rows that do not sample or have no penalties are skipped; their counts are not read.
+// Joins: a slot outside [0, num_slots) is skipped. A join whose lists exceed the step's arrays, or
+// that has more than max_biases biases, sets the default. Tokens outside [0, vocab_size) are not
+// counted. CountTokens: rows that do not sample or have no penalties are skipped; their counts are
+// not read.
 //
-// Thread safety: none; one caller at a time for the same slots. The device forms take one launch,
-// do not synchronise or allocate, and may be captured; joins and their lists may be in mapped host
-// memory. Cost of a join with penalties: writing the slot's counts, 256 KB, and reading its tokens;
-// of CountTokens: a launch.
+// Thread safety: none; one caller at a time for the same slots. The device forms use one launch, do
+// not synchronise or allocate, and may be captured. Joins and their lists may be in mapped host
+// memory. Cost of a join with penalties: writing the slot's counts, 256 KB, and reading its tokens.
+// Cost of CountTokens: a launch.
 
 #ifndef REPRISE_RUNNER_SAMPLING_LOGITS_STATE_H_
 #define REPRISE_RUNNER_SAMPLING_LOGITS_STATE_H_
@@ -31,7 +33,7 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// Check sizes and the presence of arrays, not their content. Errors: InvalidArgument naming the
+// Check sizes and the presence of arrays, not their content. Errors: InvalidArgument, naming the
 // field.
 absl::Status CheckJoinLogits(const JoinLogitsArgs& args);
 absl::Status CheckCountTokens(const CountTokensArgs& args);
@@ -40,8 +42,8 @@ absl::Status CheckCountTokens(const CountTokensArgs& args);
 void JoinLogitsOnHost(const JoinLogitsArgs& args);
 void CountTokensOnHost(const CountTokensArgs& args);
 
-// The same over device memory. Errors: those of the check, before any call of CUDA; Internal if
-// CUDA refuses the launch. Only in builds with CUDA (target logits_state_cuda).
+// The device forms. Errors: those of the checks, before any CUDA call; Internal if the CUDA launch
+// fails. Only in builds with CUDA (target logits_state_cuda).
 absl::Status LaunchJoinLogits(const JoinLogitsArgs& args, CUstream_st* stream);
 absl::Status LaunchCountTokens(const CountTokensArgs& args, CUstream_st* stream);
 

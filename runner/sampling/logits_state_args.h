@@ -1,4 +1,4 @@
-// Arguments of the upkeep of LogitsSlots, and its rules for a single entry; shared by the host and
+// Arguments of the updates of LogitsSlots, and the rules for a single entry, shared by the host and
 // device forms (runner/sampling/logits_state.h).
 
 #ifndef REPRISE_RUNNER_SAMPLING_LOGITS_STATE_ARGS_H_
@@ -10,13 +10,13 @@
 
 namespace reprise {
 
-// A sequence enters a slot. Offsets are those of the step's lists.
+// A sequence that enters a slot. Offsets refer to the step's lists.
 struct LogitsJoin {
   int32_t slot = 0;
   LogitsParams params = {};
-  int32_t first_bias = 0;  // of params.num_biases
-  // Its tokens so far, the prompt's first; only counted if it has penalties. A sequence that was
-  // preempted brings its output too.
+  int32_t first_bias = 0;  // the first of params.num_biases biases
+  // The sequence's tokens so far: prompt tokens, then output tokens. Counted only if the sequence
+  // has penalties. A sequence that was preempted also passes its output.
   int32_t first_token = 0;
   int32_t num_prompt_tokens = 0;
   int32_t num_output_tokens = 0;
@@ -24,8 +24,8 @@ struct LogitsJoin {
 
 struct JoinLogitsArgs {
   const LogitsJoin* joins = nullptr;  // [num_joins] distinct slots
-  const LogitBias* biases = nullptr;  // [num_biases] of all joins
-  const int32_t* tokens = nullptr;    // [num_tokens] of all joins
+  const LogitBias* biases = nullptr;  // [num_biases] biases of all joins
+  const int32_t* tokens = nullptr;    // [num_tokens] tokens of all joins
   int num_joins = 0;
   int num_biases = 0;
   int num_tokens = 0;
@@ -34,7 +34,7 @@ struct JoinLogitsArgs {
 
 struct CountTokensArgs {
   const int32_t* sample_slot = nullptr;  // [num_rows] as for Sample()
-  const int32_t* last_token = nullptr;   // [num_slots] as Sample() left it
+  const int32_t* last_token = nullptr;   // [num_slots] as written by Sample()
   int num_rows = 0;
   LogitsSlots slots = {};
 };
@@ -43,7 +43,7 @@ constexpr bool IsRange(int64_t first, int64_t count, int64_t size) {
   return first >= 0 && count >= 0 && first + count <= size;
 }
 
-// Whether the join's lists are where it says. The slot of one that is not gets the default.
+// Whether the join's lists are within the step's arrays. Otherwise, the slot gets the default.
 constexpr bool HasLists(const LogitsJoin& join, const JoinLogitsArgs& args) {
   if (join.params.num_biases > args.slots.max_biases ||
       !IsRange(join.first_bias, join.params.num_biases, args.num_biases)) {
@@ -58,12 +58,13 @@ constexpr LogitsParams ParamsOf(const LogitsJoin& join, const JoinLogitsArgs& ar
   return HasLists(join, args) ? join.params : LogitsParams();
 }
 
-// The count of a token of the join's list; `i` < num_prompt_tokens: of the prompt.
+// Returns the new count of token `i` of the join's list. Tokens with i < num_prompt_tokens belong
+// to the prompt.
 constexpr TokenCount WithTokenOfJoin(const LogitsJoin& join, int64_t i, TokenCount count) {
   return i < join.num_prompt_tokens ? WithPromptToken(count) : WithOutputToken(count);
 }
 
-// Where row `row`'s new token is counted; null if it is not.
+// Returns the count to increment for row `row`'s new token, or null if the token is not counted.
 constexpr TokenCount* CountOfNewToken(const CountTokensArgs& args, int row) {
   const int32_t slot = args.sample_slot[row];
   if (!args.slots.has(slot) || !args.slots.counts_tokens(args.slots.params[slot])) return nullptr;

@@ -16,7 +16,7 @@ constexpr int kVocab = 10;
 constexpr int kMaxBiases = 2;
 constexpr LogitsParams kPenalised = {.frequency_penalty = 0.5f};
 
-// Slots whose memory holds the traces of other sequences, with a guard behind each array.
+// Slots whose memory holds data of earlier sequences, with a guard after each array.
 struct Memory {
   std::vector<LogitsParams> params = std::vector<LogitsParams>(kSlots + 1);
   std::vector<LogitBias> biases = std::vector<LogitBias>(kSlots * kMaxBiases + 1, {7, 7});
@@ -152,7 +152,7 @@ TEST(CountTokensTest, CountsWhatPenalisedRowsSampled) {
   CountTokensOnHost(args);
   EXPECT_EQ(memory.CountsOf(0)[3], 1);
   EXPECT_EQ(memory.CountsOf(2)[6], kInPrompt | 5);
-  EXPECT_THAT(memory.CountsOf(1), testing::Each(0));  // has no penalties
+  EXPECT_THAT(memory.CountsOf(1), testing::Each(0));  // slot without penalties
 }
 
 TEST(CountTokensTest, SkipsTokensOutsideTheVocabulary) {

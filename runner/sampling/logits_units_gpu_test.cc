@@ -1,5 +1,5 @@
-// The operations between logits and tokens on the device are those of the host, bit for bit: over
-// hostile arguments, captured in a graph, in memory whose every byte is compared.
+// The operations between logits and tokens compute bitwise identical results on the device and on
+// the host: for hostile arguments, captured in a graph, with every byte of the memory compared.
 
 #include <cstdint>
 #include <random>
@@ -24,7 +24,7 @@ class LogitsUnitsGpuTest : public ::testing::Test {
   }
 };
 
-// Vocabularies of real models, aligned and not, in each type.
+// Returns vocabularies of real models, aligned and not aligned, for each dtype.
 std::vector<LogitsShape> LargeShapes() {
   std::vector<LogitsShape> shapes;
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
@@ -88,7 +88,7 @@ TEST_F(LogitsUnitsGpuTest, LogProbsAreThoseOfTheHost) {
 }
 
 TEST_F(LogitsUnitsGpuTest, TokensThatRepeatInALongPromptAreCountedOnceEach) {
-  // All threads of the CTA meet at three tokens, two of them in one word of memory.
+  // All threads of the CTA update three tokens; two of the counts are in one word of memory.
   const LogitsShape shape = {.num_slots = 1,
                              .vocab_size = 64,
                              .num_joins = 1,
@@ -103,7 +103,7 @@ TEST_F(LogitsUnitsGpuTest, TokensThatRepeatInALongPromptAreCountedOnceEach) {
   *const_cast<LogitsJoin*>(twins.args().joins) = {
       .params = {.presence_penalty = 1}, .num_prompt_tokens = 100, .num_output_tokens = 49900};
   ASSERT_EQ(twins.Compare(JoinLogitsOnHost), "");
-  EXPECT_EQ(OutputCount(twins.args().slots.counts[7]), 16633);  // of 49900 from token 100 on
+  EXPECT_EQ(OutputCount(twins.args().slots.counts[7]), 16633);  // a third of the output
 }
 
 TEST_F(LogitsUnitsGpuTest, MasksAndOutputsMayBeMappedHostMemory) {

@@ -1,5 +1,6 @@
-// The copy of raw logits: a CTA copies a tile of a row, in pieces of 16 bytes where both rows are
-// aligned, else by element. Bound: bytes, a read and a write of each row that asks.
+// Copies raw logits. A CTA copies a tile of a row, in vectors of 16 bytes if both rows are aligned,
+// and element by element otherwise. Bound: bytes; each row that requests log-probabilities is read
+// and written once.
 
 #include <cuda_runtime.h>
 
@@ -15,7 +16,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kTile = 8192;
 
-// T: an unsigned integer of the size of the logits, so that NaN keep their bits.
+// T: an unsigned integer of the size of the logits, so that NaN payloads are preserved.
 template <typename T, int kVector>
 __global__ void __launch_bounds__(kThreads)
     KeepRawLogitsKernel(const RawLogitsArgs args, int tiles_of_row) {

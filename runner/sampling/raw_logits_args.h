@@ -1,4 +1,4 @@
-// Arguments of the copy of raw logits, shared by its host and device forms
+// Arguments of the copy of raw logits, shared by the host and device forms
 // (runner/sampling/raw_logits.h).
 
 #ifndef REPRISE_RUNNER_SAMPLING_RAW_LOGITS_ARGS_H_
@@ -12,10 +12,10 @@
 namespace reprise {
 
 struct RawLogitsArgs {
-  DType dtype = DType::kFloat32;  // of logits and raw
+  DType dtype = DType::kFloat32;  // logits and raw
   const void* logits = nullptr;   // [num_rows, vocab_size]
-  int64_t logits_stride = 0;      // elements, from row to row
-  void* raw = nullptr;            // [num_rows, vocab_size] elsewhere
+  int64_t logits_stride = 0;      // elements between rows
+  void* raw = nullptr;            // [num_rows, vocab_size]; must not overlap logits
   int64_t raw_stride = 0;
   int num_rows = 0;
   int vocab_size = 0;

@@ -1,23 +1,24 @@
 // Sampling from logits, one launch for all rows.
 //
-// A team of CTAs serves a row: a cluster of up to 8 on sm_90, else one. Each thread reads the same
-// logits in every pass, so that passes after the first read them from L1.
-//   1. The largest logit, with the lowest token among equals. Greedy rows end here.
-//   2. Top-k: the largest threshold that k logits reach; then top-p: the largest threshold that
-//      enough probability reaches. Each pass narrows an interval of order keys to an eighth, with
-//      counts or masses at 7 pivots in registers: no sort, no histogram, no atomics.
-//   3. Gumbel-max over the kept tokens. Philox and the test of min_p run only for tokens that can
-//      still win.
+// A team of CTAs serves a row: a cluster of up to 8 CTAs on sm_90, otherwise one CTA. Each thread
+// reads the same logits in every pass, so that passes after the first one read from L1.
+// 1. Finds the largest logit, with the lowest token among equals. Greedy rows end here.
+// 2. Top-k: finds the largest threshold that k logits reach. Top-p: finds the largest threshold
+//    whose tokens reach the probability top_p. Each pass narrows an interval of order keys to an
+//    eighth, with counts or masses at 7 pivots in registers: no sort, no histogram, no atomics.
+// 3. Draws with Gumbel-max over the kept tokens. Philox and the test of min_p run only for tokens
+//    that can still win.
+//
 // All sums are sums of integers and all choices are maxima of integers, so the result does not
 // depend on the team's size or the order of threads.
 //
-// Bound: greedy, bytes: 256 rows of 128256 bfloat16 are 66 MB, 17 us at 4 TB/s; one row costs the
-// launch, a reduction and a cluster barrier, some 5 us. Otherwise passes: 2 to 25 of them, each
-// with the row's share of an L1 read and an exchange (about 2 us); 16-bit logits take 6 passes a
-// threshold.
+// Bound of greedy rows: bytes. 256 rows of 128256 bfloat16 are 66 MB, 17 us at 4 TB/s; a single row
+// costs the launch, a reduction and a cluster barrier, about 5 us. Bound of other rows: 2 to 25
+// passes. A pass reads a CTA's part of the row from L1 and has one exchange between the CTAs (about
+// 2 us); 16-bit logits need 6 passes per threshold.
 //
 //   T         float, __half, __nv_bfloat16
-//   kVector   logits a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
+//   kVector   logits per load: a vector of 16 bytes, or 1 element if rows are not aligned
 
 #include "reprise/base/cuda_status.h"
 #include "reprise/runner/ops/vector_access.cuh"
@@ -49,7 +50,8 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args, int 
   }
   const LogitsRow<T, kVector> row = {
       static_cast<const T*>(args.logits) + row_idx * args.logits_stride, args.vocab_size};
-  // The whole team reads it before the barriers after which its first thread advances it.
+  // All threads of the team read sample_index before the barriers; the first thread advances it
+  // afterwards.
   const bool only_draws = args.sample_offset != nullptr;
   const int64_t sample_index =
       args.slots.sample_index[slot] + (only_draws ? args.sample_offset[row_idx] : 0);
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) SampleKernel(SamplingArgs args, int 
 template <typename T, int kVector, bool kGeneral>
 cudaError_t Launch(const SamplingArgs& args, cudaStream_t stream) {
   const auto kernel = SampleKernel<T, kVector, kGeneral>;
-  // One answer for all devices of the process, which are assumed to be alike.
+  // The result is shared by all devices of the process, which are assumed to be of the same kind.
   static const bool can_form_clusters = CanFormClusters(kernel);
   return LaunchTeams<T, kVector>(kernel, args, args.num_rows, args.vocab_size, can_form_clusters,
                                  stream);

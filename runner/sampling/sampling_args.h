@@ -1,4 +1,5 @@
-// What the CPU and the GPU form of runner/sampling/sampling.h share. No LibTorch.
+// Shared by the CPU and the GPU implementation of runner/sampling/sampling.h. Does not depend on
+// LibTorch.
 
 #ifndef REPRISE_RUNNER_SAMPLING_SAMPLING_ARGS_H_
 #define REPRISE_RUNNER_SAMPLING_SAMPLING_ARGS_H_
@@ -16,18 +17,18 @@ namespace reprise {
 struct SamplingArgs {
   DType dtype = DType::kFloat32;  // float32, float16 or bfloat16
   const void* logits = nullptr;   // [num_rows, vocab_size]
-  int64_t logits_stride = 0;      // elements, from row to row
+  int64_t logits_stride = 0;      // elements between rows
   int num_rows = 0;
   int vocab_size = 0;
   SamplingSlots slots;
   const int32_t* sample_slot = nullptr;    // [num_rows]
-  const int32_t* sample_offset = nullptr;  // [num_rows] null: the slots advance
+  const int32_t* sample_offset = nullptr;  // [num_rows]; null: the slots advance
   int32_t* out = nullptr;                  // [num_rows]
   SamplingFeatures features = SamplingFeatures::kGeneral;
 };
 
-// Enqueues the kernel. REQUIRES: arguments as Sample() checks them. Errors: those of CudaStatus()
-// (base/cuda_status.h). Only in builds with CUDA.
+// Enqueues the kernel. REQUIRES: the arguments pass the checks of Sample(). Errors: those of
+// CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
 absl::Status LaunchSampling(const SamplingArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

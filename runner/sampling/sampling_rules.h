@@ -1,9 +1,9 @@
-// The arithmetic of sampling, in which host and device agree bit for bit.
+// The arithmetic of sampling. The host and the device compute bitwise identical results.
 //
-// Choices are made on integers: order keys of logits, probabilities in fixed point, whose sums do
-// not depend on the order of summation, and packed (score, token) pairs, of which the largest wins.
-// Floats are converted by the functions below, which use single operations of IEEE 754 and nothing
-// from a mathematical library. Files that include this one must be compiled without contraction of
+// Choices are made on integers: order keys of logits; probabilities in fixed point ("masses"),
+// whose sums do not depend on the order of summation; and packed (score, token) pairs, of which the
+// largest wins. The functions below convert floats. They use single operations of IEEE 754 and no
+// mathematical library. Files that include this header must be compiled without contraction of
 // products and sums (host: -ffp-contract=off, nvcc: -fmad=false).
 
 #ifndef REPRISE_RUNNER_SAMPLING_SAMPLING_RULES_H_
@@ -17,14 +17,16 @@
 
 namespace reprise {
 
-// A key that orders floats as integers: -inf < ... < -0 = +0 < ... < +inf, and NaN, 0, below all.
+// Returns a key that orders floats as integers: -inf < ... < -0 = +0 < ... < +inf. The key of NaN
+// is 0, below all others.
 constexpr uint32_t OrderKey(float value) {
   if (value != value) return 0;
   const uint32_t bits = std::bit_cast<uint32_t>(value + 0.0f);  // -0 + 0 is +0
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// Packs a choice so that the largest is the best: the larger key, and the lower token among equals.
+// Packs a choice so that the best choice is the largest: the larger key wins, and the lower token
+// among equal keys.
 constexpr uint64_t PackChoice(uint32_t key, int32_t token) {
   return (static_cast<uint64_t>(key) << 32) | (0xffffffffu - static_cast<uint32_t>(token));
 }
@@ -32,17 +34,17 @@ constexpr int32_t TokenOf(uint64_t choice) {
   return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(choice));
 }
 
-// The packed choice before any token has been seen: token 0 with key 0, the key of a NaN.
+// The packed choice before any token has been visited: token 0 with key 0, the key of NaN.
 inline constexpr uint64_t kNoChoice = PackChoice(0, 0);
 
 constexpr uint32_t KeyOf(uint64_t choice) { return static_cast<uint32_t>(choice >> 32); }
 
-// Whether the largest logit of a row can be chosen: it is above -inf.
-inline constexpr uint32_t kLowestKey = 0x007fffffu;  // of -inf
+// Whether the largest logit of a row can be chosen, which means that it is above -inf.
+inline constexpr uint32_t kLowestKey = 0x007fffffu;  // key of -inf
 constexpr bool CanBeChosen(uint64_t largest) { return KeyOf(largest) > kLowestKey; }
 
-// The natural logarithm of a positive, normal, finite x, to about a unit in the last place: the
-// polynomial of Cephes' logf (Moshier) on [sqrt(1/2), sqrt(2)].
+// Returns the natural logarithm of a positive, normal, finite x, to about one unit in the last
+// place. Uses the polynomial of Cephes' logf (Moshier) on [sqrt(1/2), sqrt(2)].
 constexpr float LogOf(float x) {
   uint32_t bits = std::bit_cast<uint32_t>(x);
   int exponent = static_cast<int>(bits >> 23) - 126;  // x = m 2^exponent, m in [1/2, 1)
@@ -69,8 +71,8 @@ constexpr float LogOf(float x) {
   return (f + y) + e * 0.693359375f;  // log(2) = 0.693359375 - 2.1219444e-4
 }
 
-// Gumbel's variate from 32 uniform bits: -log(-log(u)), u = 1 - (bits + 1/2) / 2^32. -log(u) is
-// computed by Kahan's log1p, so that the large variates, which win, keep all their digits.
+// Returns Gumbel's variate for 32 uniform bits: -log(-log(u)), u = 1 - (bits + 1/2) / 2^32. -log(u)
+// is computed with Kahan's log1p, so that the large variates, which win, keep full precision.
 constexpr float GumbelOf(uint32_t bits) {
   float w = static_cast<float>(bits) * 0x1p-32f + 0x1p-33f;
   if (w > 0x1.fffffep-1f) w = 0x1.fffffep-1f;
@@ -83,12 +85,14 @@ constexpr float GumbelOf(uint32_t bits) {
 inline constexpr float kMaxGumbel = 23.0f;
 inline constexpr float kMinGumbel = -2.9f;
 
-// (logit - max_logit) / temperature, never positive; 0 for the largest, infinite ones too.
+// Returns (logit - max_logit) / temperature, which is never positive. The distance of the largest
+// logit is 0, even if it is infinite.
 constexpr float ScaledDistance(float logit, float max_logit, float temperature) {
   return logit == max_logit ? 0.0f : (logit - max_logit) / temperature;
 }
 
-// exp(distance) in units of 2^-40, rounded down; 0 below 2^-40. Polynomial of Cephes' expf.
+// Returns exp(distance) in units of 2^-40, rounded down; 0 below 2^-40. Uses the polynomial of
+// Cephes' expf.
 constexpr uint64_t MassOf(float distance) {
   if (!(distance > -30.0f)) return 0;
   const int n = static_cast<int>(distance * 1.44269504f - 0.5f);  // nearest: towards zero is up
@@ -106,7 +110,7 @@ constexpr uint64_t MassOf(float distance) {
   return static_cast<uint64_t>(y * power);
 }
 
-// The mass that top_p requires, of `total`; at least 1.
+// Returns the mass that top_p requires, relative to `total`; at least 1.
 constexpr uint64_t TopPTarget(float top_p, uint64_t total) {
   const double wanted = static_cast<double>(top_p) * static_cast<double>(total);
   if (!(wanted > 1.0)) return 1;
@@ -114,13 +118,13 @@ constexpr uint64_t TopPTarget(float top_p, uint64_t total) {
   return static_cast<double>(target) < wanted ? target + 1 : target;
 }
 
-// The least mass of a token that min_p keeps; the mass of the largest logit is 2^40. At least 1, and
-// never more than 2^40, so that the largest is kept whatever min_p is.
+// Returns the smallest mass of a token that min_p keeps. The mass of the largest logit is 2^40. The
+// result is in [1, 2^40], so that the largest logit is kept for any min_p.
 constexpr uint64_t MinPTarget(float min_p) {
   return min_p < 1.0f ? TopPTarget(min_p, uint64_t{1} << 40) : uint64_t{1} << 40;
 }
 
-// Which steps of sampling the parameters use.
+// Return which steps of sampling the parameters use.
 constexpr bool IsGreedy(const SamplingParams& params) { return !(params.temperature > 0.0f); }
 constexpr bool HasTopK(const SamplingParams& params, int64_t vocab_size) {
   return params.top_k > 0 && params.top_k < vocab_size;
@@ -128,8 +132,8 @@ constexpr bool HasTopK(const SamplingParams& params, int64_t vocab_size) {
 constexpr bool HasTopP(const SamplingParams& params) { return params.top_p < 1.0f; }
 constexpr bool HasMinP(const SamplingParams& params) { return params.min_p > 0.0f; }
 
-// The mass that a token needs to be kept by min_p; 0 without min_p. The test is made for each token
-// that could win the draw, so it costs no pass of its own.
+// Returns the smallest mass that min_p keeps, or 0 without min_p. Only tokens that could win the
+// draw are tested, so min_p needs no separate pass.
 constexpr uint64_t LeastMass(const SamplingParams& params) {
   return HasMinP(params) ? MinPTarget(params.min_p) : 0;
 }
@@ -137,7 +141,7 @@ constexpr bool KeepsMass(uint64_t least_mass, float distance) {
   return least_mass == 0 || MassOf(distance) >= least_mass;
 }
 
-// The random bits of tokens 4 * group .. 4 * group + 3.
+// Returns the random bits of tokens 4 * group .. 4 * group + 3.
 constexpr PhiloxBlock RandomBitsOf(const SamplingParams& params, int64_t sample_index,
                                    int32_t group) {
   const uint64_t index = static_cast<uint64_t>(sample_index);
@@ -146,7 +150,7 @@ constexpr PhiloxBlock RandomBitsOf(const SamplingParams& params, int64_t sample_
                     PhiloxKeyOf(params.seed));
 }
 
-// The packed choice of a kept token with this distance.
+// Returns the packed choice of a kept token with this distance.
 constexpr uint64_t DrawChoice(float distance, uint32_t random_bits, int32_t token) {
   return PackChoice(OrderKey(distance + GumbelOf(random_bits)), token);
 }

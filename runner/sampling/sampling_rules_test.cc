@@ -57,11 +57,11 @@ TEST(LogOfTest, IsRightToTwoUnitsInTheLastPlace) {
 TEST(GumbelOfTest, IsTheLogarithmOfALogarithm) {
   std::mt19937 random(2);
   for (int i = 0; i < 1000000; ++i) {
-    // Small numbers give the large variates, which decide.
+    // Small numbers give the large variates, which decide the draw.
     const uint32_t bits = static_cast<uint32_t>(random()) >> (random() % 32);
     const double u = 1 - (bits + 0.5) / 4294967296.0;
     const double expected = -std::log(-std::log(u));
-    // 1 - u is rounded to 2^-25 at worst; the derivative of g by u is 1 / (u log(1 / u)).
+    // 1 - u is rounded to 2^-25 in the worst case; the derivative of g by u is 1 / (u log(1 / u)).
     const double rounding = 0x1p-25 / (u * -std::log(u));
     EXPECT_NEAR(GumbelOf(bits), expected, 1e-6 * std::max(1.0, std::abs(expected)) + rounding)
         << bits;

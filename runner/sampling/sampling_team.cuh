@@ -1,9 +1,9 @@
-// The CTAs that choose a token from a row of logits together, their reductions, the thresholds of
-// top-k and top-p, and draws: what the kernels of sampling and of rejection share. No other kernels:
-// the names are as common as the work.
+// Shared by the kernels of sampling and of rejection: the team of CTAs that chooses a token from a
+// row of logits, its reductions, the thresholds of top-k and top-p, and draws. Other kernels should
+// not include this header, because its names are very general.
 //
-// A team of CTAs serves a row: a cluster of up to 8 on sm_90, else one CTA. Files that include this
-// one must be compiled without contraction (runner/sampling/sampling_rules.h).
+// A team of CTAs serves a row: a cluster of up to 8 CTAs on sm_90, otherwise one CTA. Files that
+// include this header must be compiled without contraction (runner/sampling/sampling_rules.h).
 
 #ifndef REPRISE_RUNNER_SAMPLING_SAMPLING_TEAM_CUH_
 #define REPRISE_RUNNER_SAMPLING_SAMPLING_TEAM_CUH_
@@ -22,12 +22,13 @@ namespace reprise::sampling {
 constexpr int kThreads = 512;
 constexpr int kWarpSize = 32;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kMaxTeam = 8;  // the portable size of a cluster
-constexpr int kPivots = 7;   // of an interval cut into 8
-// CTAs that fill the largest GPUs. Beyond that, more CTAs a row would only add barriers.
+constexpr int kMaxTeam = 8;  // portable cluster size
+constexpr int kPivots = 7;   // pivots that divide an interval into 8
+// Number of CTAs that fill the largest GPUs. Beyond that, more CTAs per row would only add
+// barriers.
 constexpr int kWantedCtas = 512;
 
-// Low bits of a key that are equal in all logits of the type, except for the sign.
+// Number of low bits of a key that are equal in all logits of the type, except for the sign.
 template <typename T>
 inline constexpr int kConstantKeyBits = 0;
 template <>
@@ -40,16 +41,16 @@ struct SharedMemory {
   uint64_t team[2][kPivots][kMaxTeam];  // written by all CTAs of the team
 };
 
-// The CTAs of a row, and their reductions. All threads of the team call the same functions in the
-// same order. Without clusters a team is one CTA.
+// The CTAs of a row, with reductions. All threads of the team call the same functions in the same
+// order. Without clusters, a team is one CTA.
 class Team {
  public:
   __device__ Team(SharedMemory& shared, int rank, int size)
       : shared_(shared), rank_(rank), size_(size) {
-    Sync();  // the shared memory of another CTA may be written only after that CTA has begun
+    Sync();  // another CTA's shared memory may be written only after that CTA has started
   }
 
-  // The sum or maximum of each value over all threads, on all threads.
+  // Reduces each value over all threads with `op`. All threads get the results.
   template <int kValues, typename Op>
   __device__ void AllReduce(uint64_t (&value)[kValues], Op op) {
     const int warp = threadIdx.x / kWarpSize;
@@ -60,7 +61,7 @@ class Team {
       if (lane == 0) shared_.warp[j][warp] = value[j];
     }
     __syncthreads();
-    parity_ ^= 1;  // other threads may still read the values of the last exchange
+    parity_ ^= 1;  // other threads may still read the values of the previous exchange
     if (warp < kValues) {
       const uint64_t sum = ReduceWarp<kWarps>(shared_.warp[warp][lane % kWarps], op);
       if (lane < size_) *InCta(lane, &shared_.team[parity_][warp][rank_]) = sum;
@@ -90,7 +91,7 @@ class Team {
   __device__ int num_threads() const { return size_ * kThreads; }
 
  private:
-  // Over groups of kLanes consecutive lanes, on all of them.
+  // Reduces over groups of kLanes consecutive lanes. All lanes get the result.
   template <int kLanes, typename Op>
   __device__ static uint64_t ReduceWarp(uint64_t value, Op op) {
 #pragma unroll
@@ -122,16 +123,16 @@ class Team {
   int parity_ = 0;
 };
 
-// The largest threshold t >= `low` for which weight(key, logit), summed over keys >= t, reaches
-// `target`. Weights of keys below `low` do not count. With `kStopAtEqual`, any threshold that
-// exactly `target` reaches will do. REQUIRES: `low` reaches it, and is a multiple of
-// 2^kConstantKeyBits; no key is above max_key.
+// Returns the largest threshold t >= `low` for which weight(logit), summed over keys >= t, reaches
+// `target`. Weights of keys below `low` are not counted. With `kStopAtEqual`, the result may be any
+// threshold whose sum is exactly `target`. REQUIRES: the sum for `low` reaches `target`; `low` is a
+// multiple of 2^kConstantKeyBits; no key is above max_key.
 template <bool kStopAtEqual, typename T, int kVector, typename Weight>
 __device__ uint32_t LargestThreshold(const LogitsRow<T, kVector>& row, Team& team, uint32_t low,
                                      uint32_t max_key, uint64_t target, Weight weight) {
   constexpr int kShift = kConstantKeyBits<T>;
-  uint32_t begin = low >> kShift;                               // reaches target
-  uint64_t end = static_cast<uint64_t>(max_key >> kShift) + 1;  // does not
+  uint32_t begin = low >> kShift;                               // its sum reaches target
+  uint64_t end = static_cast<uint64_t>(max_key >> kShift) + 1;  // its sum does not
   while (end - begin > 1) {
     uint32_t pivot[kPivots];
     uint64_t sum[kPivots] = {};
@@ -160,14 +161,14 @@ __device__ uint32_t LargestThreshold(const LogitsRow<T, kVector>& row, Team& tea
   return begin << kShift;
 }
 
-// Tokens whose keys are at least this are kept.
+// Returns the smallest key of the tokens that top_k and top_p keep.
 template <typename T, int kVector>
 __device__ uint32_t Threshold(const LogitsRow<T, kVector>& row, Team& team,
                               const SamplingParams& params, float max_logit) {
   const uint32_t max_key = OrderKey(max_logit);
   uint32_t threshold = 0;
   if (HasTopK(params, row.size)) {
-    // NaN, of key 0, counts only for a threshold of 0, which no pivot is.
+    // The key of NaN is 0, so NaN only counts for a threshold of 0, which is never a pivot.
     threshold = LargestThreshold<true>(row, team, 0, max_key, params.top_k,
                                        [](float) { return uint64_t{1}; });
   }
@@ -184,15 +185,15 @@ __device__ uint32_t Threshold(const LogitsRow<T, kVector>& row, Team& team,
                                  mass_of);
 }
 
-// The best packed draw of the tokens whose keys are at least `threshold`, and that min_p keeps; the
-// row's logits are those of tokens from first_token on.
+// Draws from the tokens whose keys are at least `threshold` and that min_p keeps. Returns the best
+// packed draw. The row's first logit belongs to first_token.
 template <typename T, int kVector>
 __device__ uint64_t Draw(const LogitsRow<T, kVector>& row, Team& team, uint32_t threshold,
                          int32_t first_token, const SamplingParams& params, int64_t sample_index,
                          float max_logit) {
   const uint64_t least_mass = LeastMass(params);
   uint64_t best = kNoChoice;
-  // The token of the largest logit is kept, and its score is at least this.
+  // The token of the largest logit is kept, and its score is at least kMinGumbel.
   float best_score = kMinGumbel;
   row.ForEachPiece(team, [&](int first, const float(&logits)[kVector]) {
     int bits_group = -1;
@@ -209,7 +210,7 @@ __device__ uint64_t Draw(const LogitsRow<T, kVector>& row, Team& team, uint32_t 
         bits_group = token / 4;
         bits = RandomBitsOf(params, sample_index, bits_group);
       }
-      const int lane = token % 4;  // selected without an index, which would put `bits` into memory
+      const int lane = token % 4;  // selected without indexing, which would move `bits` to memory
       const uint32_t low = lane == 0 ? bits.word[0] : bits.word[1];
       const uint32_t high = lane == 2 ? bits.word[2] : bits.word[3];
       const float score = distance + GumbelOf(lane < 2 ? low : high);
@@ -221,7 +222,7 @@ __device__ uint64_t Draw(const LogitsRow<T, kVector>& row, Team& team, uint32_t 
   return team.Max(best);
 }
 
-// Whether this kernel's code, as loaded, uses clusters, and the device has them.
+// Whether this kernel's loaded code uses clusters and the device supports them.
 template <typename Kernel>
 bool CanFormClusters(Kernel kernel) {
   cudaFuncAttributes attributes;
@@ -233,13 +234,13 @@ bool CanFormClusters(Kernel kernel) {
          major >= 9;
 }
 
-// Launches `kernel(args, team_size)` with a team for each of `num_rows` rows.
+// Launches `kernel(args, team_size)` with one team for each of `num_rows` rows.
 template <typename T, int kVector, typename Args>
 cudaError_t LaunchTeams(void (*kernel)(Args, int), const Args& args, int num_rows, int vocab_size,
                         bool can_form_clusters, cudaStream_t stream) {
   int team_size = 1;
   if (can_form_clusters) {
-    // A CTA is added only while there is a piece for each of its threads.
+    // Adds CTAs only while each thread has a vector of logits.
     while (team_size < kMaxTeam && 2 * team_size * num_rows <= kWantedCtas &&
            team_size * kThreads * kVector < vocab_size) {
       team_size *= 2;

@@ -31,7 +31,7 @@ using ::testing::ElementsAre;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A slot for each row, in reverse order, so that a test fails if rows and slots are mixed up.
+// One slot per row, in reverse order, so that a confusion of rows and slots fails the test.
 struct Batch {
   at::Tensor logits;  // [num_rows, vocab_size], on the CPU
   int64_t gap = 0;    // elements between rows on the device
@@ -127,7 +127,7 @@ TEST_F(SamplingTest, GreedyTakesTheLargestLogitAndTheLowestOfEquals) {
   }
 }
 
-// Each way to sample: greedy, and with every step of the general kernel.
+// Returns one set of parameters per kind of sampling: greedy, and each step of the general kernel.
 std::vector<SamplingParams> EachKind(uint64_t seed) {
   return {{},
           {.temperature = 1, .seed = seed},
@@ -166,7 +166,7 @@ TEST_F(SamplingTest, ARowWithNothingAboveMinusInfinityIsReportedAndLeavesAValidT
 
 TEST_F(SamplingTest, AdvancesTheSlotsThatSampleAndNoOthers) {
   Batch batch(Logits({{0, 1, 0}, {2, 1, 0}, {0, 0, 5}, {1, 0, 0}}), std::vector<SamplingParams>(4));
-  batch.sample_slot = {2, -1, 0, 4};  // there is no slot 4
+  batch.sample_slot = {2, -1, 0, 4};  // slot 4 does not exist
   const Result result = Run(batch);
   EXPECT_THAT(result.tokens, ElementsAre(1, kNotSampled, 2, kNotSampled));
   EXPECT_THAT(result.last_token, ElementsAre(2, -7, 1, -7));
@@ -179,7 +179,7 @@ TEST_F(SamplingTest, OffsetsDrawWhatTheSlotWillDrawAndLeaveItAsItIs) {
   std::mt19937 random(8);
   const at::Tensor logits = RandomNormal(random, {kPlaces, kVocabSize}, at::kFloat);
   for (const SamplingParams& params : EachKind(6)) {
-    // One token after the other, each from a row of logits.
+    // Draws one token after the other, each from one row of logits.
     std::vector<int32_t> in_turn;
     for (int place = 0; place < kPlaces; ++place) {
       Batch one(logits.slice(0, place, place + 1), {params});
@@ -201,7 +201,7 @@ TEST_F(SamplingTest, OffsetsDrawWhatTheSlotWillDrawAndLeaveItAsItIs) {
 TEST_F(SamplingTest, RowsThatOnlyDrawReportNansAndPadding) {
   Batch batch(Logits({{0, 1, 0}, {kNan, kNan, kNan}, {0, 0, 5}, {1, 0, 0}}),
               std::vector<SamplingParams>(4, {.temperature = 1, .top_k = 1}));
-  batch.sample_slot = {2, 2, -1, 4};  // there is no slot 4
+  batch.sample_slot = {2, 2, -1, 4};  // slot 4 does not exist
   batch.sample_offset = {0, 1, 0, 0};
   for (SamplingFeatures features : {SamplingFeatures::kGreedy, SamplingFeatures::kGeneral}) {
     batch.features = features;
@@ -218,9 +218,9 @@ TEST_F(SamplingTest, GreedyFeaturesIgnoreTheSlotsTemperature) {
   EXPECT_THAT(Tokens(batch), ElementsAre(1));
 }
 
-// The definition of runner/sampling/sampling_params.h, in float64 and with a sort. `margin`,
-// between the best and the second best score, and between a probability and what min_p asks, tells
-// whether rounding may decide.
+// Computes the definition of runner/sampling/sampling_params.h in float64, with a sort. `margin` is
+// the smallest distance between the best and the second best score, and between a probability and
+// the bound of min_p. If it is small, rounding may decide.
 struct Expected {
   std::set<int32_t> kept;
   int32_t token = 0;
@@ -284,7 +284,7 @@ Expected ByDefinition(const at::Tensor& row, const SamplingParams& params, int64
   return expected;
 }
 
-// Rows of each kind of parameters over logits of a realistic spread.
+// Returns one set of parameters per row, of every kind, for logits with a realistic spread.
 std::vector<SamplingParams> ManyParams(std::mt19937& random, int num_rows, int vocab_size) {
   std::vector<SamplingParams> params(num_rows);
   for (int row = 0; row < num_rows; ++row) {
@@ -319,7 +319,7 @@ TEST_F(SamplingTest, FollowsTheDefinitionForManySeeds) {
           continue;
         }
         const Expected expected = ByDefinition(batch.logits[row], params, batch.sample_index[slot]);
-        if (expected.margin < 1e-4) continue;  // a matter of rounding
+        if (expected.margin < 1e-4) continue;  // rounding may decide
         EXPECT_TRUE(expected.kept.contains(tokens[row]));
         EXPECT_EQ(tokens[row], expected.token);
         ++num_compared;
@@ -339,7 +339,7 @@ TEST_F(SamplingTest, HostAndDeviceChooseTheSameTokens) {
         SCOPED_TRACE(testing::Message() << dtype << " " << num_rows << " x " << vocab_size);
         const at::Tensor dense = RandomNormal(random, {num_rows, vocab_size}, at::kFloat) * 3;
         Batch batch(dense.to(dtype), ManyParams(random, num_rows, vocab_size));
-        batch.gap = static_cast<int64_t>(random() % 3) * 4;  // 4 of 16 bits are half a vector
+        batch.gap = static_cast<int64_t>(random() % 3) * 4;  // 4 16-bit elements are half a vector
         for (int row = 0; dtype == at::kHalf && row < num_rows; ++row) {  // only draws
           batch.sample_offset.push_back(static_cast<int32_t>(random() % 17));
           batch.sample_slot[row] = static_cast<int32_t>(random() % num_rows);
@@ -391,7 +391,7 @@ TEST_F(SamplingTest, ATokenDependsOnSeedAndIndexAloneNotOnTheBatch) {
   EXPECT_GT(by_index.size(), 15);
 }
 
-// Draws once for each of `num_draws` slots, with one index, seeds 0, 1, ...
+// Returns parameters for `num_draws` slots, with seeds 0, 1, ...
 std::vector<SamplingParams> WithSeeds(SamplingParams params, int num_draws) {
   std::vector<SamplingParams> all(num_draws, params);
   for (int i = 0; i < num_draws; ++i) all[i].seed = i;
@@ -421,7 +421,7 @@ TEST_F(SamplingTest, DrawsWhatMinPKeepsInProportionToTheProbabilities) {
   // At temperature 0.8, exp((row[v] - 2) / 0.8) is 1, 0.535, 0.287, 0.153, 0.082, 0.044, ...
   const std::vector<float> row = {2, 1.5f, 1, 0.5f, 0, -0.5f, -1, -1.5f};
   constexpr int kDraws = 40000;
-  constexpr int kKept = 4;  // those of at least 0.1
+  constexpr int kKept = 4;  // tokens with a relative probability of at least 0.1
   constexpr float kTemperature = 0.8f;
   const at::Tensor logits = Logits({row}).expand({kDraws, 8});
   std::vector<int> count(8);
@@ -441,7 +441,7 @@ TEST_F(SamplingTest, DrawsWhatMinPKeepsInProportionToTheProbabilities) {
 }
 
 TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
-  // Probabilities 0.4, 0.2, 0.2, 0.1, 0.1, scattered.
+  // Probabilities 0.4, 0.2, 0.2, 0.1, 0.1, not in order.
   const float half = std::log(0.5f);
   const at::Tensor logits = Logits({{2 * half, 0, half, 2 * half, half}}).expand({400, 5});
   const struct {
@@ -450,7 +450,7 @@ TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
   } cases[] = {
       {{.temperature = 1}, {0, 1, 2, 3, 4}},
       {{.temperature = 1, .top_k = 1}, {1}},
-      {{.temperature = 1, .top_k = 2}, {1, 2, 4}},  // both that equal the second
+      {{.temperature = 1, .top_k = 2}, {1, 2, 4}},  // both tokens that equal the second
       {{.temperature = 1, .top_k = 3}, {1, 2, 4}},
       {{.temperature = 1, .top_k = 5}, {0, 1, 2, 3, 4}},
       {{.temperature = 1, .top_k = 99}, {0, 1, 2, 3, 4}},
@@ -459,7 +459,7 @@ TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
       {{.temperature = 1, .top_p = 0.79f}, {1, 2, 4}},
       {{.temperature = 1, .top_p = 0.81f}, {0, 1, 2, 3, 4}},
       {{.temperature = 1, .top_p = 1e-20f}, {1}},
-      // Of the three that top_k keeps, 0.4 is a half.
+      // 0.4 is half of the probability of the three tokens that top_k keeps.
       {{.temperature = 1, .top_k = 3, .top_p = 0.49f}, {1}},
       {{.temperature = 1, .top_k = 3, .top_p = 0.51f}, {1, 2, 4}},
       {{.temperature = 1e-30f}, {1}},
@@ -469,9 +469,9 @@ TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
       {{.temperature = 1, .min_p = 0.51f}, {1}},
       {{.temperature = 1, .min_p = 1}, {1}},
       {{.temperature = 1, .min_p = 1e-30f}, {0, 1, 2, 3, 4}},
-      {{.temperature = 2, .min_p = 0.49f}, {0, 1, 2, 3, 4}},  // sqrt(1/4): of scaled logits
+      {{.temperature = 2, .min_p = 0.49f}, {0, 1, 2, 3, 4}},  // scaled logits: sqrt(1/4)
       {{.temperature = 1, .top_k = 1, .min_p = 0.2f}, {1}},
-      // top_p counts the tokens that min_p drops: without them, 1 alone would be half.
+      // top_p also counts tokens that min_p drops; without them, token 1 would already reach half.
       {{.temperature = 1, .top_p = 0.45f, .min_p = 0.26f}, {1, 2, 4}},
       {{.temperature = 1, .top_p = 0.79f, .min_p = 0.51f}, {1}},
       {{.temperature = 1, .top_p = 0.39f, .min_p = 0.2f}, {1}},
@@ -484,7 +484,8 @@ TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
 }
 
 TEST_F(SamplingTest, SmallRowsKeepNoTokenBeyondTheOneWithWhichTopPIsReached) {
-  // The first two have the same mass, 2^40, and different logits: half of it is one of them exactly.
+  // The first two candidates have the same mass, 2^40, and different logits. One of them is exactly
+  // half of the total.
   constexpr int kRows = 64;
   const at::Tensor logits = Logits({{-50, 0, -1e-14f, -50, -50}}).expand({kRows, 5}).contiguous();
   for (const int top_k : {0, 3}) {

@@ -14,8 +14,8 @@
 namespace reprise {
 namespace {
 
-// The largest of the keys at or above `low` for which `weight`, summed over the keys at or above
-// it, reaches `target`; 0 if none does.
+// Returns the largest key k >= `low` for which `weight`, summed over the keys >= k, reaches
+// `target`, or 0.
 template <typename Weight>
 uint32_t LargestThreshold(const ShardKeys& keys, uint32_t low, uint64_t target, Weight weight) {
   std::vector<int> order;
@@ -32,7 +32,7 @@ uint32_t LargestThreshold(const ShardKeys& keys, uint32_t low, uint64_t target, 
   return 0;
 }
 
-// That of KeptThreshold() over all logits.
+// Returns KeptThreshold() over all logits.
 uint32_t ThresholdOf(const ShardKeys& keys, float max_logit, const SamplingParams& params,
                      int vocab_size) {
   if (!HasTopK(params, vocab_size)) return 0;

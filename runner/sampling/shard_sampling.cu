@@ -1,15 +1,15 @@
 // Sampling over shards of the vocabulary: a team of CTAs serves a row, as in sampling.cu.
 //
-// The top: the k-th largest key, by the passes of top-k over the shard, then one more, which counts
-// the logits that equal it and writes the keys above it, in any order. The choice: the keys of all
-// tops, a few hundred, give the largest logit and the threshold; then the draw of sampling.cu over the
-// shard.
+// The top: the passes of top-k over the shard find the k-th largest key. One more pass counts the
+// logits that equal this key and writes the keys above it, in any order. The choice: the keys of
+// all tops, a few hundred, determine the largest logit and the threshold; then the draw of
+// sampling.cu runs over the shard.
 //
-// Bound: as sampling.cu over a shard. The threshold compares each key with all others: 2 x 50 keys,
-// less than 1 us; 8 x 256 keys, some 10 us.
+// Bound: that of sampling.cu for a shard. The threshold compares each key with all others: less
+// than 1 us for 2 x 50 keys; about 10 us for 8 x 256 keys.
 //
 //   T         float, __half, __nv_bfloat16
-//   kVector   logits a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
+//   kVector   logits per load: a vector of 16 bytes, or 1 element if rows are not aligned
 
 #include "reprise/base/cuda_status.h"
 #include "reprise/base/status_macros.h"
@@ -36,7 +36,7 @@ __device__ LogitsRow<T, kVector> RowOf(const ShardSamplingArgs& args, int row) {
   return {static_cast<const T*>(args.logits) + row * args.logits_stride, args.shard_size};
 }
 
-// The k-th largest key of the row; 0 if it has fewer than k numbers.
+// Returns the k-th largest key of the row; 0 if the row has fewer than k numbers.
 template <typename T, int kVector>
 __device__ uint32_t KthKey(const LogitsRow<T, kVector>& row, Team& team, int k, uint32_t max_key) {
   if (k == 1 || max_key == 0) return max_key;
@@ -62,14 +62,14 @@ __global__ void __launch_bounds__(kThreads) ShardTopKernel(ShardSamplingArgs arg
   if (k > args.num_top) k = args.num_top;
 
   const LogitsRow<T, kVector> row = RowOf<T, kVector>(args, row_idx);
-  const uint32_t max_key = KeyOf(team.Max(row.Largest(team)));  // and the zeros are written
+  const uint32_t max_key = KeyOf(team.Max(row.Largest(team)));  // the zeros are written now
   const uint32_t lowest = KthKey(row, team, k, max_key);
   uint64_t count[1] = {0};
   row.ForEach(team, [&](int, float logit) {
     const uint32_t key = OrderKey(logit);
     if (key == 0) return;
     if (key == lowest) ++count[0];
-    // The count's word counts those that are written; there are fewer than k.
+    // top[1] temporarily counts the keys written; there are fewer than k.
     if (key > lowest) top[2 + atomicAdd(&top[1], 1u)] = key;
   });
   team.Sum(count);
@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kThreads) ShardTopKernel(ShardSamplingArgs arg
   }
 }
 
-// The largest of the keys at or above `low` for which `weight`, summed over the keys at or above
-// it, reaches `target`; 0 if none does.
+// Returns the largest key k >= `low` for which `weight`, summed over the keys >= k, reaches
+// `target`, or 0.
 template <typename Weight>
 __device__ uint32_t LargestKey(const ShardKeys& keys, Team& team, uint32_t low, uint64_t target,
                                Weight weight) {
@@ -151,7 +151,7 @@ __global__ void ShardTokensKernel(ShardSamplingArgs args) {
   if (row < args.num_rows) TakeBestChoice(args, row);
 }
 
-// `visit.operator()<T, kVector>()` for the dtype and the alignment of the rows.
+// Calls `visit.operator()<T, kVector>()` for the dtype and the alignment of the rows.
 template <typename Visit>
 cudaError_t VisitRows(const ShardSamplingArgs& args, Visit visit) {
   return VisitDeviceType(args.dtype, [&](auto zero) {
@@ -169,7 +169,7 @@ absl::Status LaunchShardTop(const ShardSamplingArgs& args, CUstream_st* stream) 
   if (args.num_rows == 0 || args.num_top == 0) return absl::OkStatus();
   const cudaError_t error = VisitRows(args, [&]<typename T, int kVector>() {
     const auto kernel = ShardTopKernel<T, kVector>;
-    // One answer for all devices of the process, which are assumed to be alike.
+    // The result is shared by all devices of the process, which are assumed to be of the same kind.
     static const bool can_form_clusters = CanFormClusters(kernel);
     return LaunchTeams<T, kVector>(kernel, args, args.num_rows, args.shard_size, can_form_clusters,
                                    stream);

@@ -74,7 +74,7 @@ std::vector<int64_t> Values(const at::Tensor& tensor) {
   return {longs.const_data_ptr<int64_t>(), longs.const_data_ptr<int64_t>() + longs.numel()};
 }
 
-// Slots on the device, one for each row, in reverse order.
+// Slots on the device, one per row, in reverse order.
 class Slots {
  public:
   Slots(const std::vector<SamplingParams>& params, at::Device device)
@@ -109,10 +109,10 @@ class Slots {
   at::Tensor params_, slot_, last_token_, sample_index_, out_;
 };
 
-// Logits of `world` shards of any sizes, of which each has memory of its own.
+// Logits in `world` shards of any sizes. Each shard has its own memory.
 class Shards {
  public:
-  // `begins`: the first token of each shard but the first. `gap`: elements between rows.
+  // `begins`: the first token of each shard except shard 0. `gap`: elements between rows.
   Shards(const at::Tensor& logits, std::vector<int64_t> begins, at::Device device, int64_t gap = 0)
       : begins_(std::move(begins)), vocab_size_(logits.size(1)) {
     begins_.insert(begins_.begin(), 0);
@@ -126,7 +126,7 @@ class Shards {
   int world() const { return static_cast<int>(begins_.size()) - 1; }
   const at::Tensor& logits(int shard) const { return logits_[shard]; }
 
-  // Of a shard; results are in memory of all.
+  // Returns the arguments of a shard. Results are stored in the gathered arrays of all shards.
   ShardSamplingArgs ArgsOf(int shard, const Slots& slots, int num_top) {
     const int64_t num_rows = logits_[shard].size(0);
     const at::TensorOptions options(logits_[shard].device());
@@ -152,7 +152,7 @@ class Shards {
             .out = slots.out()};
   }
 
-  // What each rank would compute; the gathers are there.
+  // Runs the calls of each rank. The gathers are implicit.
   void Sample(const Slots& slots, int num_top) {
     for (int i = 0; i < world(); ++i) {
       EXPECT_EQ(Run(ArgsOf(i, slots, num_top), ShardTopOnHost, kTop, logits_[i]), absl::OkStatus());
@@ -193,7 +193,7 @@ class ShardSamplingTest : public DeviceTest {
     return slots.result();
   }
 
-  // Expects the tokens of the whole from shards that begin at `begins`.
+  // Expects the tokens of the whole vocabulary from shards that begin at `begins`.
   static void ExpectEqual(const at::Tensor& logits, const std::vector<SamplingParams>& params,
                           const std::vector<int64_t>& begins, int64_t gap = 0) {
     int num_top = 0;
@@ -217,7 +217,7 @@ at::Tensor Logits(const std::vector<std::vector<float>>& rows) {
   return logits;
 }
 
-// All that shards serve.
+// Returns all kinds of parameters that shards support.
 std::vector<SamplingParams> ManyParams(std::mt19937& random, int num_rows, int vocab_size) {
   std::vector<SamplingParams> params(num_rows);
   for (int row = 0; row < num_rows; ++row) {
@@ -251,7 +251,8 @@ TEST_F(ShardSamplingTest, GivesTheTokensOfTheWholeVocabulary) {
   }
 }
 
-// Shards that begin within a group of four tokens, which share their random numbers, and of one token.
+// Shards that begin within a group of four tokens, which share their random numbers, and shards of
+// one token.
 TEST_F(ShardSamplingTest, ShardsMayBeginAnywhere) {
   std::mt19937 random(2);
   const at::Tensor logits = RandomNormal(random, {40, 37}, at::kFloat);
@@ -261,8 +262,8 @@ TEST_F(ShardSamplingTest, ShardsMayBeginAnywhere) {
   }
 }
 
-// Logits of few values: what equals the k-th is kept, however much of it is in which shard, and counts
-// for top_p. Greedy rows take the lowest token.
+// Logits with few distinct values: all logits equal to the k-th are kept and count for top_p,
+// however they are distributed over shards. Greedy rows choose the lowest token.
 TEST_F(ShardSamplingTest, EqualLogitsInSeveralShards) {
   std::mt19937 random(3);
   for (const int num_values : {1, 2, 4, 30}) {
@@ -281,13 +282,13 @@ TEST_F(ShardSamplingTest, GreedyTakesTheLowestOfEqualsOfAllShards) {
                                     {-1, -1, -1, -0.0f, 0.0f, -1},
                                     {kNan, kNan, 0, kNan, kNan, 1},
                                     {kNan, kNan, kNan, -kInfinity, kNan, kNan}});
-  for (const int num_top : {0, 1, 4}) {  // without and with rows that draw elsewhere in the step
+  for (const int num_top : {0, 1, 4}) {  // without and with other rows that draw in the step
     EXPECT_THAT(OfShards(logits, std::vector<SamplingParams>(6), {3}, num_top).tokens,
                 ElementsAre(1, 0, 4, 3, 5, kNanRow));
   }
 }
 
-// Whole shards may have no number, or fewer than top_k.
+// A shard may have no number, or fewer numbers than top_k.
 TEST_F(ShardSamplingTest, NansInfinitiesAndShardsWithoutCandidates) {
   const std::vector<std::vector<float>> rows = {
       {kNan, kNan, kNan, 1, kNan, 2},
@@ -358,7 +359,7 @@ TEST_F(ShardSamplingTest, TheTopIsTheKthKeyItsCountAndTheKeysAbove) {
   EXPECT_THAT(above(4), UnorderedElementsAre(key(-1), key(-2), 0));
 }
 
-// The bits of a key's low end are the type's.
+// The low bits of a key depend on the dtype.
 TEST_F(ShardSamplingTest, TopsOfSixteenBitsHoldTheLogitsKeys) {
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
     const Slots slots({{.temperature = 1, .top_k = 2}}, device());
@@ -379,13 +380,13 @@ TEST(ShardSamplingRulesTest, FloatOfKeyUndoesOrderKey) {
 TEST(ShardSamplingRulesTest, WhatShardsServe) {
   const auto serves = [](const SamplingParams& params) { return ShardsServe(params, 1000); };
   EXPECT_TRUE(serves({}));
-  EXPECT_TRUE(serves({.top_p = 0.5f}));  // greedy all the same
+  EXPECT_TRUE(serves({.top_p = 0.5f}));  // greedy, so top_p is ignored
   EXPECT_TRUE(serves({.temperature = 1}));
   EXPECT_TRUE(serves({.temperature = 1, .min_p = 0.1f}));
   EXPECT_TRUE(serves({.temperature = 1, .top_k = kMaxShardTop, .top_p = 0.5f}));
   EXPECT_FALSE(serves({.temperature = 1, .top_k = kMaxShardTop + 1}));
   EXPECT_FALSE(serves({.temperature = 1, .top_p = 0.5f}));
-  EXPECT_FALSE(serves({.temperature = 1, .top_k = 1000, .top_p = 0.5f}));  // of 1000: all
+  EXPECT_FALSE(serves({.temperature = 1, .top_k = 1000, .top_p = 0.5f}));  // top_k keeps all
   EXPECT_TRUE(serves({.temperature = 1, .top_k = 1000}));
   EXPECT_EQ(ShardTopOf({}, 1000), 0);
   EXPECT_EQ(ShardTopOf({.temperature = 1}, 1000), 1);
