@@ -22,7 +22,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA instantiates no test for a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AllLogitsSuite);
 
 namespace {
@@ -44,7 +44,7 @@ absl::Span<const int32_t> Part(const Text& text, size_t first, size_t count) {
   return absl::MakeConstSpan(text).subspan(first, count);
 }
 
-// A runner whose slots each have blocks for the longest sequence.
+// A runner in which each slot has blocks for the longest sequence.
 class Runner {
  public:
   Runner(c10::Device device, ModelRunnerOptions options, ToyModelOptions model = {})
@@ -58,7 +58,7 @@ class Runner {
   // The slot's next sequence enters with the next batch.
   void Join(int slot, int num_log_probs = -1, std::vector<LogitBias> biases = {}) {
     joins_.push_back({.slot = SlotId(slot), .seq_len = 0, .prompt_len = 0});  // not known yet
-    biases_ = std::move(biases);  // of the newest one only
+    biases_ = std::move(biases);  // only the last request has biases
     requests_.push_back(
         {.slot = SlotId(slot),
          .params = {.num_log_probs = num_log_probs, .num_known_log_probs = num_log_probs},
@@ -91,7 +91,7 @@ class Runner {
     return runner_->Await(*ticket);
   }
 
-  // The logits of the step that was awaited last.
+  // Returns the logits of the step that was awaited last.
   at::Tensor logits(const StepResult& result) const { return *runner_->logits(result.step); }
   at::Tensor earlier_logits(const StepResult& result) const {
     return *runner_->earlier_logits(result.step);
@@ -131,7 +131,8 @@ at::Tensor LogProbs(const at::Tensor& logits) {
   return logits.cpu().to(at::kDouble).log_softmax(-1);
 }
 
-// Random chunks of texts in several slots, each with all logits or its last, and decodes between.
+// Random chunks of texts in several slots, with all or only the last logits, and decodes between
+// them.
 TEST_P(AllLogitsSuite, EarlierLogitsAreThoseOfShorterTexts) {
   constexpr int kSlots = 4;
   Runner runner(GetParam(),
@@ -205,7 +206,8 @@ TEST_P(AllLogitsSuite, EarlierLogitsAreThoseOfShorterTexts) {
   EXPECT_GT(num_mixed, 10);
 }
 
-// A model whose products do not depend on the number of rows: nothing else may, either.
+// The model's GEMMs do not depend on the number of rows, so results must be bitwise independent of
+// it.
 TEST_P(AllLogitsSuite, OnACpuTheyHaveTheBitsOfATextFedTokenByToken) {
   if (!GetParam().is_cpu()) GTEST_SKIP() << "products of a GPU depend on the number of rows";
   const ModelRunnerOptions options = {.max_num_seqs = 3,
@@ -235,8 +237,8 @@ TEST_P(AllLogitsSuite, OnACpuTheyHaveTheBitsOfATextFedTokenByToken) {
   EXPECT_TRUE(at::equal(at_once.logits(*result)[1], all[39]));
 }
 
-// log P(text[i] | text[0 .. i - 1]) for each i from 1 on, by steps of the given chunks, two of them
-// in flight.
+// Returns log P(text[i] | text[0 .. i - 1]) for each i >= 1, computed in steps of the given chunks,
+// with two steps in flight.
 std::vector<float> PromptLogProbs(Runner& runner, const Text& text,
                                   const std::vector<int>& chunks) {
   std::vector<float> log_probs;
@@ -246,7 +248,7 @@ std::vector<float> PromptLogProbs(Runner& runner, const Text& text,
     for (const float log_prob : result->earlier_log_probs.token_log_probs) {
       log_probs.push_back(log_prob);
     }
-    if (log_probs.size() + 1 == text.size()) return;  // what follows is not known
+    if (log_probs.size() + 1 == text.size()) return;  // the last token has no known successor
     log_probs.push_back(result->log_probs.token_log_probs[0]);
   };
   runner.Join(0, /*num_log_probs=*/2);
@@ -326,11 +328,11 @@ TEST_P(AllLogitsSuite, NoStageAppliesToEarlierLogitsAndTheirTopIsReported) {
               runner.Step({{.slot = SlotId(0), .tokens = unasked, .logits = RowLogits::kAll},
                            {.slot = SlotId(1), .tokens = text, .logits = RowLogits::kAll},
                            {.slot = SlotId(2), .tokens = other}}));
-  EXPECT_EQ(result->tokens[1], 30);  // the bias
+  EXPECT_EQ(result->tokens[1], 30);  // due to the bias
   const at::Tensor dense = runner.model().AllDenseLogits(text);
   ASSERT_EQ(runner.earlier_logits(*result).size(0), 4 + 8);
   EXPECT_LT(Distance(runner.earlier_logits(*result).narrow(0, 4, 8), dense.narrow(0, 0, 8)), 1e-4);
-  // The last logits of rows that sample are raw, too.
+  // The last logits of sampling rows are raw, too.
   EXPECT_NEAR(result->log_probs.token_log_probs[1],
               LogProbs(runner.logits(*result)[1])[30].item<double>(), 1e-5);
   EXPECT_NEAR(result->log_probs.token_log_probs[2],
@@ -363,7 +365,7 @@ TEST_P(AllLogitsSuite, AForcedTokenIsScoredByAGraph) {
   runner.Join(0, /*num_log_probs=*/0);
   runner.Join(1, /*num_log_probs=*/0);
   ASSERT_STEP(first, runner.Step({{.slot = SlotId(0), .tokens = prompt}}));
-  // Slot 1 is forced, slot 0 decodes, in one step.
+  // In one step, slot 1 has a forced token and slot 0 decodes.
   for (size_t i = 0; i + 1 < text.size(); ++i) {
     SCOPED_TRACE(testing::Message() << "token " << i);
     ASSERT_STEP(result, runner.Step({{.slot = SlotId(0)},
@@ -433,7 +435,7 @@ TEST_P(AllLogitsSuite, EarlierLogitsAreKeptAsLogitsAre) {
     const bool are_kept = max_steps_in_flight == 1;
     EXPECT_EQ(runner->logits(result->step).ok(), are_kept);
     EXPECT_EQ(runner->earlier_logits(result->step).ok(), are_kept);
-    EXPECT_TRUE(result->earlier_log_probs.token_log_probs.empty());  // not provided for
+    EXPECT_TRUE(result->earlier_log_probs.token_log_probs.empty());  // not enabled
     if (!are_kept) continue;
     EXPECT_LT(Distance(runner.earlier_logits(*result),
                        runner.model().AllDenseLogits(text).narrow(0, 0, 8)),
@@ -464,7 +466,7 @@ TEST_P(AllLogitsSuite, RefusesWhatTheOptionsDoNotProvideForWithNothingChanged) {
     row.output = RowOutput::kNone;
     row.next_token = kVocab;
     EXPECT_THAT(refusal(), HasSubstr("next_token of slot 0 must be -1 or in [0, 61), got 61"));
-    // Slot 0 is free still.
+    // Slot 0 is still free.
     row = {.slot = SlotId(0), .tokens = text};
     ASSERT_STEP(result, runner.Step({row}));
     EXPECT_EQ(result->tokens.size(), 1);

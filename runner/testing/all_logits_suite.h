@@ -1,5 +1,5 @@
-// What a ModelRunner must do with rows that ask for the logits of all their tokens, and with tokens
-// that the caller knows, on every device.
+// Tests of ModelRunner for rows that request the logits of all their tokens, and for known tokens,
+// on every device.
 
 #ifndef REPRISE_RUNNER_TESTING_ALL_LOGITS_SUITE_H_
 #define REPRISE_RUNNER_TESTING_ALL_LOGITS_SUITE_H_

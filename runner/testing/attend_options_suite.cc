@@ -27,7 +27,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA instantiates no test for a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AttendOptionsSuite);
 
 namespace {
@@ -40,10 +40,10 @@ constexpr int kKvHeads = 2;
 constexpr int kDim = 32;
 constexpr int kMaxTokens = 16;
 
-// Queries, keys and values of each token id, of one attention layer.
+// A model with one attention layer, in which a token id determines its query, keys and values.
 class OneLayerModel : public Model {
  public:
-  // What a test does in the forward pass; `kept` outlives it.
+  // The forward pass of a test. `kept` outlives it.
   using Attention = std::function<absl::Status(const Step& step, const at::Tensor& q,
                                                const at::Tensor& k, const at::Tensor& v)>;
 
@@ -67,7 +67,7 @@ class OneLayerModel : public Model {
 
   const ModelSpec& spec() const override { return spec_; }
 
-  // Every token that is sampled is 0.
+  // Every sampled token is 0.
   absl::StatusOr<at::Tensor> Forward(const Step& step) override {
     const at::Tensor x = embedding_.index_select(0, step.token_ids());
     REPRISE_RETURN_IF_ERROR(attention_(step, x.narrow(1, 0, kQHeads),
@@ -77,8 +77,9 @@ class OneLayerModel : public Model {
     return step.logits();
   }
 
-  // Of each token of `text`: out [n, kQHeads, kDim] and lse [n, kQHeads], float64 on the CPU.
-  // `stored`: what quantisation leaves of the heads q, k, v, [n, kQHeads + 2 * kKvHeads, kDim].
+  // Returns out [n, kQHeads, kDim] and lse [n, kQHeads] for each token of `text`, float64 on the
+  // CPU. `stored`: maps the heads q, k, v, [n, kQHeads + 2 * kKvHeads, kDim], to their quantised
+  // values.
   std::pair<at::Tensor, at::Tensor> Dense(
       const std::vector<int32_t>& text,
       const std::function<at::Tensor(const at::Tensor&)>& stored = nullptr) const {
@@ -138,8 +139,9 @@ void RunSteps(OneLayerModel& model, DType kv_dtype, bool attention_in_graphs, co
   }
 }
 
-// A prompt, then decodes; calls `check` after each step with the text up to the step's last token
-// and the number of the step's tokens. With attention in captured graphs, and between them.
+// Runs a prompt, then decodes. Calls `check` after each step with the text up to the step's last
+// token and with the number of the step's tokens. Runs twice: with attention in captured graphs,
+// and with attention between them.
 void RunSteps(OneLayerModel& model, DType kv_dtype, const Check& check) {
   for (const bool attention_in_graphs : {true, false}) {
     RunSteps(model, kv_dtype, attention_in_graphs, check);
@@ -154,7 +156,7 @@ double MaxError(const at::Tensor& got, const at::Tensor& want, int num_new) {
       .item<double>();
 }
 
-// Of a result rounded to bfloat16, below 4.
+// Rounding error of a result below 4 in bfloat16.
 constexpr double kRounding = 4.0 / 256;
 
 }  // namespace
@@ -196,7 +198,8 @@ TEST_P(AttendOptionsSuite, ExactNewKeysAreNotRoundedToTheCache) {
       });
   RunSteps(model, DType::kFp8E4M3, [&](const std::vector<int32_t>& text, int num_new) {
     const at::Tensor want = model.Dense(text).first;
-    // A prompt has no other keys; the one of a decode is much of what it sees.
+    // A prompt has no other keys. A decode also reads cached keys, which are rounded; its new key
+    // is a large part of its keys.
     EXPECT_LT(MaxError(exact, want, num_new), num_new > 1 ? kRounding : 0.3);
     EXPECT_GT(MaxError(cached, want, num_new), kRounding);
     EXPECT_LT(MaxError(cached, want, num_new), 0.3);
@@ -204,12 +207,12 @@ TEST_P(AttendOptionsSuite, ExactNewKeysAreNotRoundedToTheCache) {
   });
 }
 
-// Against the definition over what quantisation leaves of q, k and v. Scales are powers of two, so
-// that these are the same however they are divided; what is left is the rounding of the result.
+// Compares with the definition over quantised q, k and v. Scales are powers of two, so the order of
+// divisions does not matter, and only the result is rounded.
 TEST_P(AttendOptionsSuite, Fp8QueriesWithScalesThatChangeBetweenReplays) {
   constexpr float kKScale = 1.0f / 32;
   constexpr float kVScale = 1.0f / 64;
-  // Of a head of q, by kv head: those of this step, then of the next ones.
+  // Scales of q by kv head, one pair per step.
   const std::vector<std::pair<float, float>> q_scales = {{1.0f / 16, 1.0f / 32},
                                                          {1.0f / 64, 1.0f / 8},
                                                          {1.0f / 8, 1.0f / 16},
@@ -258,7 +261,7 @@ TEST_P(AttendOptionsSuite, Fp8QueriesWithScalesThatChangeBetweenReplays) {
         return at::cat({rounded(x.narrow(1, 0, kQHeads), scale), k, v}, 1);
       };
       EXPECT_LT(MaxError(kept, model.Dense(text, stored).first, num_new), kRounding);
-      // The next step's.
+      // Sets the scales of the next step.
       step_idx = (step_idx + 1) % q_scales.size();
       q_scale.copy_(at::tensor({q_scales[step_idx].first, q_scales[step_idx].second}, at::kFloat));
     });
@@ -290,7 +293,7 @@ TEST_P(AttendOptionsSuite, AQuantisedOutIsDividedByItsScale) {
                       },
                       {.kernels = {.max_tier = 1}});
   RunSteps(model, DType::kBFloat16, [&](const std::vector<int32_t>& text, int num_new) {
-    // 4 significant bits of values below 4.
+    // Values below 4 have 4 significant bits.
     EXPECT_LT(MaxError(out.to(at::kFloat) * kScale, model.Dense(text).first, num_new), 4.0 / 16);
   });
 }
@@ -307,15 +310,15 @@ TEST_P(AttendOptionsSuite, AQuantisedOutFollowsAScaleInMemory) {
                         return step.Attend(0, q, k, v, attend).status();
                       });
   RunSteps(model, DType::kBFloat16, [&](const std::vector<int32_t>& text, int num_new) {
-    // 4 significant bits of values below 4.
+    // Values below 4 have 4 significant bits.
     EXPECT_LT(MaxError(out.to(at::kFloat) * scale, model.Dense(text).first, num_new), 4.0 / 16);
-    // The next step's. Values below 4 do not saturate.
+    // Sets the scale of the next step. Values below 4 do not saturate.
     scale = scale > 0.1f ? 1.0f / 64 : 4 * scale;
     scale_memory.fill_(scale);
   });
 }
 
-// A graph would have frozen the number: work between graphs reads it in every step.
+// A graph would freeze the number. Work between graphs reads it in every step.
 TEST_P(AttendOptionsSuite, WorkBetweenGraphsReadsValuesOfTheHost) {
   at::Tensor out =
       at::zeros({kMaxTokens, kQHeads, kDim}, at::TensorOptions(GetParam()).dtype(at::kFloat));

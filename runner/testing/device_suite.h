@@ -1,4 +1,4 @@
-// Tests that are instantiated for the CPU and for GPUs; those of a GPU that is not there are skipped.
+// Tests that are instantiated for the CPU and for GPUs. Tests of an absent GPU are skipped.
 
 #ifndef REPRISE_RUNNER_TESTING_DEVICE_SUITE_H_
 #define REPRISE_RUNNER_TESTING_DEVICE_SUITE_H_
@@ -24,7 +24,7 @@ class DeviceSuite : public testing::TestWithParam<c10::Device> {
         GTEST_SKIP() << "no " << GetParam().str() << " on this machine";
       }
     }
-    // Steps and references this small are over before a second thread has begun.
+    // The steps and references are so small that they finish before a second thread has started.
     at::set_num_threads(1);
   }
 };

@@ -1,4 +1,5 @@
-// A DeviceDriver that passes each call on to another one: tests override the calls they change.
+// A DeviceDriver that forwards each call to another driver. Tests override the calls that they
+// change.
 //
 //   class NoSampling : public ForwardingDriver {
 //    public:

@@ -28,7 +28,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA instantiates no test for a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(InputEmbeddingsSuite);
 
 namespace {
@@ -37,7 +37,8 @@ using ::testing::HasSubstr;
 using Mode = GraphSetOptions::Mode;
 
 EmbeddingRows RowsOf(const at::Tensor& rows) {
-  // They are there when a step is launched: item() waits for the stream that makes them.
+  // The rows must be complete when a step is launched: item() waits for the stream that computes
+  // them.
   if (rows.is_cuda()) static_cast<void>(rows.sum().item<float>());
   return {.data = rows.data_ptr(),
           .row_stride = rows.stride(0),
@@ -46,22 +47,22 @@ EmbeddingRows RowsOf(const at::Tensor& rows) {
           .gpu = rows.is_cuda() ? rows.device().index() : kHostMemory};
 }
 
-// Tokens [first, first + rows.size(0)) of a prompt, and their embeddings.
+// The embeddings of tokens [first, first + rows.size(0)) of a prompt.
 struct Image {
   int first = 0;
   at::Tensor rows;
 };
 
-// A row of a step. Without tokens it decodes.
+// A row of a step. A row without tokens decodes.
 struct Row {
   int slot = 0;
   std::vector<int32_t> tokens = {};
-  std::vector<Image> images = {};       // of the row's tokens
+  std::vector<Image> images = {};       // embeddings of the row's tokens
   std::vector<int32_t> positions = {};  // [dims, tokens]
   RowOutput output = RowOutput::kToken;
 };
 
-// A runner of a toy model whose prompts come in any chunks.
+// A runner of a toy model whose prompts arrive in any chunks.
 class Driver {
  public:
   Driver(const ToyModelOptions& model, ModelRunnerOptions options) : model_(model) {
@@ -77,7 +78,7 @@ class Driver {
   }
 
   void Join(int slot, int position_delta = 0) {
-    // Prompts come in chunks of any number.
+    // Prompts arrive in any number of chunks.
     joins_.push_back(
         {.slot = SlotId(slot), .seq_len = 0, .prompt_len = 0, .position_delta = position_delta});
     EXPECT_TRUE(blocks_->Add(SlotId(slot), 0).ok());
@@ -88,7 +89,7 @@ class Driver {
     EXPECT_TRUE(blocks_->Free(SlotId(slot)).ok());
   }
 
-  // The batch's memory is gone when it is launched, but for the embeddings.
+  // The memory of the batch, except for the embeddings, is freed when Launch() returns.
   absl::StatusOr<int64_t> Launch(const std::vector<Row>& rows) {
     std::vector<ScheduledRow> scheduled;
     std::vector<ScheduledEmbeddings> embeddings;
@@ -117,7 +118,7 @@ class Driver {
     return ticket;
   }
 
-  // The logits [rows, vocab_size] of the step.
+  // Returns the logits [rows, vocab_size] of the step.
   at::Tensor Await(const absl::StatusOr<int64_t>& ticket) {
     EXPECT_TRUE(ticket.ok()) << ticket.status();
     if (!ticket.ok()) return at::Tensor();
@@ -164,7 +165,7 @@ double Difference(const at::Tensor& got, const at::Tensor& want) {
   return (got - want.cpu()).abs().max().item<double>();
 }
 
-// How a text's tokens become embeddings.
+// How the tokens of a text are replaced by embeddings.
 enum class Kind { kAll, kMiddle, kTwoRanges, kWideRows, kOfTheHost };
 
 std::vector<Image> OwnEmbeddings(const ToyModel& model, const std::vector<int32_t>& tokens,
@@ -182,7 +183,7 @@ std::vector<Image> OwnEmbeddings(const ToyModel& model, const std::vector<int32_
     case Kind::kTwoRanges:
       if (n < 2) return {part(0, n)};
       return {part(0, n / 2), part(n / 2, n - n / 2)};
-    case Kind::kWideRows:  // rows apart from each other
+    case Kind::kWideRows:  // rows with gaps
       return {{.first = 0,
                .rows = at::cat({rows, at::full_like(rows, 99)}, 1).narrow(1, 0, rows.size(1))}};
     case Kind::kOfTheHost:
@@ -201,7 +202,7 @@ TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBi
     options.debug.mixed_graph_sizes = {2, 4};
     Driver text(EmbeddingsModel(GetParam()), options);
     Driver embedded(EmbeddingsModel(GetParam()), options);
-    // A neighbour whose rows bring tokens only, decoding all the while.
+    // A neighbour that has only tokens decodes at the same time.
     for (Driver* driver : {&text, &embedded}) {
       driver->Join(3);
       driver->Step({{.slot = 3, .tokens = {1, 2, 3, 4, 5}}});
@@ -220,7 +221,7 @@ TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBi
           const auto output = first == 23 ? RowOutput::kToken : RowOutput::kNone;
           const at::Tensor want =
               text.Step({{.slot = 3}, {.slot = 0, .tokens = chunk, .output = output}});
-          // Other ids where there are embeddings.
+          // Tokens that have embeddings get other ids.
           Row row = {.slot = 0,
                      .tokens = chunk,
                      .images = OwnEmbeddings(embedded.model(), chunk, kind),
@@ -231,7 +232,8 @@ TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBi
           const at::Tensor got = embedded.Step({{.slot = 3}, row});
           ASSERT_TRUE(at::equal(got, want)) << "to token " << first;
           EXPECT_EQ(embedded.tokens(), text.tokens());
-          // Padded alike, with a graph where the text has one, but for rows of one token.
+          // The step has the same padding. It uses a graph if the text's step does, except for rows
+          // of one token.
           GraphKey key = text.decision().key;
           key.input = StepInput::kEmbeddings;
           EXPECT_EQ(embedded.decision().key, key);
@@ -239,7 +241,7 @@ TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBi
             EXPECT_EQ(embedded.decision().kind, text.decision().kind);
           }
         }
-        // What they sample has no embeddings: it is decoded by the graphs of tokens.
+        // Sampled tokens have no embeddings, so the graphs of token steps decode them.
         for (int i = 0; i < 4; ++i) {
           const std::vector<Row> decode = {{.slot = 0}, {.slot = 3}};
           const at::Tensor want = text.Step(decode);
@@ -250,8 +252,8 @@ TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBi
         for (Driver* driver : {&text, &embedded}) driver->Leave(0);
       }
     }
-    // Every chunk of several tokens, of each kind, was replayed by a graph of embeddings, and so was
-    // the neighbour's prompt of tokens alone.
+    // Graphs of embeddings replayed every chunk with several tokens, of each kind, and the
+    // neighbour's prompt, which has only tokens.
     int64_t num_replays = 0;
     for (const GraphStats& graph : embedded.runner().graph_report().graphs()) {
       if (graph.key.input == StepInput::kEmbeddings) num_replays += graph.num_replays;
@@ -266,7 +268,7 @@ TEST_P(InputEmbeddingsSuite, NothingOfAnEarlierStepsEmbeddingsShows) {
   const at::Tensor positions = at::arange(20, at::TensorOptions(GetParam()).dtype(at::kInt));
   at::Tensor own, strange;
   {
-    // On one stream: the one is made of the other.
+    // Both are computed on one stream, because `strange` is derived from `own`.
     const c10::StreamGuard guard(driver.runner().stream());
     own = driver.model().Embeddings(prompt);
     strange = at::full({20, own.size(1)}, 0.25, own.options()) + own.flip(0);
@@ -274,7 +276,7 @@ TEST_P(InputEmbeddingsSuite, NothingOfAnEarlierStepsEmbeddingsShows) {
   driver.Join(0);
   const at::Tensor all = driver.Step({{.slot = 0, .tokens = prompt, .images = {{0, strange}}}});
   EXPECT_LT(Difference(all[0], driver.model().DenseLogitsOf(strange, positions)), 1e-4);
-  // Of another prompt at the same places of the step only tokens 4 to 6 are given.
+  // For another prompt at the same rows of the step, only tokens 4 to 6 have embeddings.
   driver.Join(1);
   const at::Tensor some =
       driver.Step({{.slot = 1, .tokens = prompt, .images = {{4, strange.narrow(0, 4, 3)}}}});
@@ -282,7 +284,7 @@ TEST_P(InputEmbeddingsSuite, NothingOfAnEarlierStepsEmbeddingsShows) {
       at::cat({own.narrow(0, 0, 4), strange.narrow(0, 4, 3), own.narrow(0, 7, 13)});
   EXPECT_LT(Difference(some[0], driver.model().DenseLogitsOf(mixed, positions)), 1e-4);
   EXPECT_GT(Difference(some[0], driver.model().DenseLogits(prompt)), 1e-2);
-  // And of a third none, in a step where another row has some.
+  // A third prompt has no embeddings, but another row of its step has some.
   driver.Join(2);
   driver.Join(3);
   const at::Tensor third =
@@ -293,7 +295,7 @@ TEST_P(InputEmbeddingsSuite, NothingOfAnEarlierStepsEmbeddingsShows) {
   EXPECT_LT(Difference(third[1], driver.model().DenseLogitsOf(last, positions)), 1e-4);
 }
 
-// One graph of a mixed step serves both: no mark of an earlier step may be left in it.
+// One graph of a mixed step serves both: marks of an earlier step must not remain in it.
 TEST_P(InputEmbeddingsSuite, AMixedGraphServesTokensAfterEmbeddings) {
   for (const Mode mode : {Mode::kOff, Mode::kEager}) {
     ModelRunnerOptions options = SmallRunner();
@@ -329,7 +331,7 @@ TEST_P(InputEmbeddingsSuite, AMixedGraphServesTokensAfterEmbeddings) {
     for (const GraphStats& graph : driver.runner().graph_report().graphs()) {
       num_mixed += graph.key.max_query_len > 1 ? 1 : 0;
     }
-    EXPECT_EQ(num_mixed, mode == Mode::kOff ? 0 : 4);  // {12, 32} x {2, 4}, and not twice
+    EXPECT_EQ(num_mixed, mode == Mode::kOff ? 0 : 4);  // {12, 32} x {2, 4}, each captured once
   }
 }
 
@@ -358,11 +360,11 @@ TEST_P(InputEmbeddingsSuite, TwoStepsInFlightReadTheirOwnRows) {
   }
 }
 
-// ---- Positions of several dimensions.
+// ---- Positions with several dimensions.
 
-// M-RoPE's positions [3][n] of `num_text` tokens, an image of height x width tokens, and as many
-// tokens of text again; by the definition: text counts up in all dimensions from one beyond the
-// largest position so far; an image has one time, and counts rows and columns from there.
+// Returns M-RoPE's positions [3][n] of `num_text` tokens, an image of height x width tokens, and
+// again `num_text` tokens. By the definition, text counts up in all dimensions, starting one beyond
+// the largest position so far. An image has a single time, and counts rows and columns from there.
 std::vector<std::vector<int32_t>> MropePositions(int num_text, int height, int width) {
   std::vector<std::vector<int32_t>> positions(3);
   int32_t next = 0;
@@ -382,7 +384,7 @@ std::vector<std::vector<int32_t>> MropePositions(int num_text, int height, int w
   return positions;
 }
 
-// Of tokens [first, first + count), as a row brings them.
+// Returns the positions of tokens [first, first + count), in the layout of a row.
 std::vector<int32_t> Part(const std::vector<std::vector<int32_t>>& positions, int first,
                           int count) {
   std::vector<int32_t> part;
@@ -411,7 +413,7 @@ TEST_P(InputEmbeddingsSuite, MropePositionsFollowTheirDefinition) {
       const int delta = positions[0].back() + 1 - 22;
       ASSERT_LT(delta, 0);
       driver.Join(0, delta);
-      driver.Join(1);  // a neighbour without positions of its own
+      driver.Join(1);  // a neighbour without given positions
       std::vector<int32_t> other = TextOf(6, 5);
       driver.Step({{.slot = 1, .tokens = other}});
       other.push_back(driver.tokens()[0]);
@@ -447,7 +449,7 @@ TEST_P(InputEmbeddingsSuite, MropePositionsFollowTheirDefinition) {
         }
         text.push_back(driver.tokens()[0]);
       }
-      // Preempted: what is known is computed again, in another slot.
+      // After a preemption, the known tokens are computed again in another slot.
       driver.Leave(0);
       driver.Join(2, delta);
       std::vector<int32_t> known(text.begin(), text.end() - 1);
@@ -486,7 +488,7 @@ TEST_P(InputEmbeddingsSuite, PositionsMayEndWithinARow) {
             1e-4);
 }
 
-// ---- What is refused.
+// ---- Errors.
 
 TEST_P(InputEmbeddingsSuite, ARefusedBatchLeavesTheRunnerUsable) {
   Driver driver(EmbeddingsModel(GetParam()), SmallRunner());
@@ -516,7 +518,7 @@ TEST_P(InputEmbeddingsSuite, ARefusedBatchLeavesTheRunnerUsable) {
   EXPECT_LT(Difference(driver.Step({{.slot = 0}})[0], driver.model().DenseLogits(text)), 1e-4);
 }
 
-// Asks for its embeddings in another shape or dtype.
+// Requests its embeddings with another shape or dtype.
 class CarelessModel : public ToyModel {
  public:
   explicit CarelessModel(c10::Device device) : ToyModel(EmbeddingsModel(device)) {}
@@ -535,7 +537,7 @@ class CarelessModel : public ToyModel {
 
 TEST_P(InputEmbeddingsSuite, AModelThatMixesUpItsEmbeddingsIsToldSo) {
   CarelessModel model(GetParam());
-  // Eagerly: a graph has asked already.
+  // Without graphs, because a graph would already have requested the embeddings during its capture.
   auto runner = ModelRunner::Create(
       &model,
       {.max_num_seqs = 1, .max_num_tokens = 8, .graphs = {.mode = GraphSetOptions::Mode::kOff}});

@@ -1,4 +1,4 @@
-// What a ModelRunner must do with embeddings in place of tokens, and with positions of several
+// Tests of ModelRunner for embeddings that replace tokens, and for positions with several
 // dimensions, on every device.
 
 #ifndef REPRISE_RUNNER_TESTING_INPUT_EMBEDDINGS_SUITE_H_

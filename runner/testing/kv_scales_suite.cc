@@ -16,7 +16,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA instantiates no test for a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(KvScalesSuite);
 
 namespace {
@@ -24,8 +24,8 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// Of logits with an fp8 cache, whose elements have 4 significant bits, against float32: twice the
-// largest that these sequences give, 0.26.
+// Tolerance of logits with an fp8 cache, whose elements have 4 significant bits, against float32:
+// twice the largest error of these sequences, 0.26.
 constexpr double kFp8Error = 0.5;
 
 struct Case {
@@ -61,7 +61,7 @@ std::unique_ptr<RunnerHarness> Make(c10::Device device, const Case& c) {
 
 absl::Status StepBoth(RunnerHarness& harness) { return harness.Step({SlotId(0), SlotId(1)}); }
 
-// The errors of a prompt and five decodes.
+// Returns the errors of a prompt and five decodes.
 std::vector<double> Errors(RunnerHarness& harness) {
   std::vector<double> errors;
   for (int step = 0; step < 6; ++step) {
@@ -74,8 +74,8 @@ std::vector<double> Errors(RunnerHarness& harness) {
 
 }  // namespace
 
-// Dividing keys by a power of two, and multiplying them again, is exact: the bits are those of a
-// model whose keys are that much smaller.
+// Dividing keys by a power of two and multiplying them again is exact: the results are bitwise
+// identical to those of a model whose keys are smaller by this factor.
 TEST_P(KvScalesSuite, ScalesOfTheSpecAreWrittenWithAndReadWith) {
   auto plain = Make(GetParam(), {});
   auto scaled = Make(GetParam(), {.kv_factor = 1024, .kv_scale = 1024.0f});
@@ -87,7 +87,7 @@ TEST_P(KvScalesSuite, ScalesOfTheSpecAreWrittenWithAndReadWith) {
   }
   EXPECT_EQ(scaled->decision().kind, GraphDecision::Kind::kReplay);
   EXPECT_THAT(Errors(*Make(GetParam(), {})), Each(testing::Lt(kFp8Error)));
-  // Without a scale such keys saturate.
+  // Without a scale, these keys saturate.
   auto saturated = Make(GetParam(), {.kv_factor = 1024});
   EXPECT_THAT(Errors(*saturated), Each(testing::Gt(2 * kFp8Error)));
 }
@@ -124,13 +124,14 @@ TEST_P(KvScalesSuite, TheFirstStepCalibrates) {
     EXPECT_EQ(harness->decision().kind, GraphDecision::Kind::kReplay);
     const KvScales::Layer& scales = harness->runner().kv_scales()->layer(0);
     ASSERT_EQ(scales.k.numel(), shape == KvScaleShape::kPerHead ? 2 : 1);
-    // The largest of 9 tokens' 64 normal variates, near 3, times 3000 over 448.
+    // The bound is the largest of 64 normal variates of each of 9 tokens, near 3, times 3000 over
+    // 448.
     EXPECT_GT(scales.k.min().item<float>(), 1.5f * 3000 / 448);
     EXPECT_LT(scales.v.max().item<float>(), 6.0f * 3000 / 448);
   }
 }
 
-// An idle step of a rank runs the model over padding alone.
+// In an idle step, a rank runs the model with padded rows only.
 TEST_P(KvScalesSuite, AnIdleStepLeavesTheCalibrationToTheFirstStepWithRows) {
   auto harness = Make(GetParam(), {.kv_factor = 3000, .calibration = KvCalibration::kFirstStep});
   ASSERT_NE(harness, nullptr);

@@ -1,4 +1,4 @@
-// What a ModelRunner must do with scales and layouts of its cache on every device.
+// Tests of ModelRunner for KV scales and cache layouts, on every device.
 
 #ifndef REPRISE_RUNNER_TESTING_KV_SCALES_SUITE_H_
 #define REPRISE_RUNNER_TESTING_KV_SCALES_SUITE_H_

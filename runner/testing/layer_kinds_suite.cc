@@ -1,5 +1,5 @@
-// Each case is a model, each test a way of driving it, all against a dense forward in float64 over
-// hostile memory.
+// Each case is a model, and each test drives the models in another way. All results are compared
+// with a dense forward pass in float64, over hostile memory.
 
 #include "reprise/runner/testing/layer_kinds_suite.h"
 
@@ -17,7 +17,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA instantiates no test for a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LayerKindsSuite);
 
 namespace {
@@ -113,7 +113,7 @@ std::vector<int32_t> RandomText(std::mt19937& rng, int length) {
 LayeredSequence RandomSequence(std::mt19937& rng, const Case& c, int max_prompt) {
   LayeredSequence sequence = {.text = RandomText(rng, 1 + rng() % max_prompt)};
   if (c.model.max_encoder_position > 0) {
-    // Up to the longest; a sequence without an encoder input sees no keys there.
+    // Up to the longest input. A sequence without an encoder input attends to no encoder keys.
     sequence.encoder_text = RandomText(rng, rng() % 20);
   }
   return sequence;
@@ -170,8 +170,8 @@ TEST_P(LayerKindsSuite, EveryLiveCountIsReplayedAndRight) {
   }
 }
 
-// Sequences join, leave and grow past windows, chunks and block borders; prompts come in chunks of
-// any size, together with decodes.
+// Sequences join, leave and grow past windows, chunks and block boundaries. Prompts arrive in
+// chunks of any size, together with decodes.
 TEST_P(LayerKindsSuite, RandomTrafficKeepsEveryRowRight) {
   const int num_slots = 5;
   for (const Case& c : Cases()) {
@@ -251,13 +251,13 @@ TEST_P(LayerKindsSuite, GraphsOnAndOffComputeTheSameBits) {
   }
 }
 
-// Chunks of prompts and decodes together, all of them replayed, whatever the layers are.
+// Chunks of prompts and decodes in one step are always replayed, for all kinds of layers.
 TEST_P(LayerKindsSuite, MixedStepsAreReplayedWithTheBitsOfEagerOnes) {
   for (const Case& c : Cases()) {
     const uint32_t seed = 31;
     SCOPED_TRACE(testing::Message() << c.name << ", seed " << seed);
     std::vector<std::unique_ptr<LayeredHarness>> harnesses;
-    // Captured as a whole, captured but for attention, and not at all.
+    // Captured completely, captured except for attention, and not captured.
     for (const auto& [mode, attention_in_graphs] : {std::pair(GraphSetOptions::Mode::kLazy, true),
                                                     std::pair(GraphSetOptions::Mode::kLazy, false),
                                                     std::pair(GraphSetOptions::Mode::kOff, true)}) {
@@ -319,8 +319,8 @@ TEST_P(LayerKindsSuite, MixedStepsAreReplayedWithTheBitsOfEagerOnes) {
   }
 }
 
-// At 16 times its window or chunk, a sequence holds only the blocks of one, and its results still
-// equal a dense forward.
+// At 16 times its window or chunk, a sequence holds only the blocks of one window or chunk, and its
+// results still match a dense forward pass.
 TEST_P(LayerKindsSuite, BlocksStayBoundedFarBeyondWindowAndChunk) {
   for (const Case& c : {Case{"window", {.layers = {Window(), Full()}}},
                         Case{"window alone", {.layers = {Window(), Window()}}},
@@ -350,7 +350,7 @@ TEST_P(LayerKindsSuite, BlocksStayBoundedFarBeyondWindowAndChunk) {
     for (int group = 0; group < harness->blocks().num_groups(); ++group) {
       const KvGroupSpec& spec = harness->runner().shape().groups[group];
       if (spec.span == 0) continue;
-      // The span, a step of 4 tokens, and a block that it shares with what left.
+      // The span, a step of 4 tokens, and a block that also holds tokens that have left the span.
       EXPECT_LE(most[group], (spec.span + 4) / block_size + 1) << "group " << group;
     }
   }
@@ -388,7 +388,7 @@ TEST_P(LayerKindsSuite, InInvariantModeARowDoesNotDependOnItsBatch) {
 }
 
 TEST_P(LayerKindsSuite, CallsThatALayerHasNotAreRefused) {
-  // Calls layer 0 for what only other kinds can do.
+  // Makes calls that the layers' kinds do not support.
   class WrongCalls : public LayeredModel {
    public:
     using LayeredModel::LayeredModel;

@@ -1,5 +1,5 @@
-// What a ModelRunner must do for models whose layers differ (windows, chunks, shared keys, latents,
-// other sizes, encoders), on every device: instantiated for the CPU and for CUDA.
+// Tests of ModelRunner for models whose layers differ (windows, chunks, shared keys, MLA, other
+// sizes, encoders), on every device: instantiated for the CPU and for CUDA.
 
 #ifndef REPRISE_RUNNER_TESTING_LAYER_KINDS_SUITE_H_
 #define REPRISE_RUNNER_TESTING_LAYER_KINDS_SUITE_H_

@@ -82,7 +82,7 @@ absl::Status LayeredHarness::Step(const std::vector<SlotId>& slots, int max_chun
     const int num_tokens = std::min(num_left, max_chunk);
     REPRISE_RETURN_IF_ERROR(MakeRoom(slot, num_tokens));
     ScheduledRow row = {.slot = slot};
-    // Sampled tokens are on the device.
+    // The runner takes sampled tokens from the device.
     if (sequence.num_computed < sequence.num_prompt_tokens) {
       row.tokens = absl::MakeConstSpan(sequence.text).subspan(sequence.num_computed, num_tokens);
     }
@@ -126,7 +126,7 @@ void LayeredHarness::PoisonFreeBlocks() {
     }
   }
   const KvCache& cache = runner_->kv_cache();
-  // On the stream of the steps: a later one may fill the block anew.
+  // Runs on the stream of the steps, because a later step may write the block again.
   const c10::StreamGuard guard(runner_->stream());
   for (int block = 1; block < static_cast<int>(held.size()); ++block) {
     if (held[block] || !was_held_[block]) continue;
@@ -151,7 +151,7 @@ void LayeredHarness::ExpectTokensAndLogits() {
     }
     const at::Tensor want = model_.DenseLogits(row.text, sequence.encoder_text)[-1];
     const double error = (got - want).abs().max().item<double>();
-    EXPECT_LT(error, 2e-4);  // float32 through a few layers of values near 1
+    EXPECT_LT(error, 2e-4);  // tolerance for float32 through a few layers with values near 1
     EXPECT_FALSE(std::isnan(error));
   }
 }

@@ -1,13 +1,13 @@
-// Drives a ModelRunner over a LayeredModel with a BlockManager of its KV groups, and computes the
-// expected result of each step: for tests of windows, chunks, shared keys and encoders on any
+// Drives a ModelRunner over a LayeredModel with a BlockManager for its KV groups, and computes the
+// expected result of each step. For tests of windows, chunks, shared keys and encoders on any
 // device.
 //
 //   auto harness = *LayeredHarness::Create({.max_num_seqs = 4}, {.layers = ...});
 //   harness->Join(SlotId(0), {.text = {1, 2, 3}});
-//   ASSERT_OK(harness->Step({SlotId(0)}));   // prefill, in chunks if so set; then decode
-//   harness->ExpectTokensAndLogits();        // against a dense forward in float64
+//   ASSERT_OK(harness->Step({SlotId(0)}));   // prefill (with max_chunk, in chunks), then decode
+//   harness->ExpectTokensAndLogits();        // compares with a dense forward pass in float64
 //
-// Cache memory is NaN at first, and again in every block that returns to the pool.
+// Cache memory is filled with NaN initially, and again in each block that returns to the pool.
 
 #ifndef REPRISE_RUNNER_TESTING_LAYERED_HARNESS_H_
 #define REPRISE_RUNNER_TESTING_LAYERED_HARNESS_H_
@@ -27,9 +27,9 @@ namespace reprise {
 
 struct LayeredSequence {
   std::vector<int32_t> text = {};          // the prompt; sampled tokens are appended
-  std::vector<int32_t> encoder_text = {};  // of models with an encoder
+  std::vector<int32_t> encoder_text = {};  // for models with an encoder
   int num_prompt_tokens = 0;               // set by Join()
-  int num_computed = 0;                    // first tokens of the text whose keys are cached
+  int num_computed = 0;  // number of leading tokens of `text` whose keys are cached
   bool is_new = true;
 };
 
@@ -38,33 +38,35 @@ class LayeredHarness {
   static absl::StatusOr<std::unique_ptr<LayeredHarness>> Create(const ModelRunnerOptions& options,
                                                                 const LayeredModelOptions& model);
 
-  // A sequence enters with the next Step() that has its slot; it leaves with the next Step().
+  // The sequence enters or leaves with the next Step(). For Join(), that Step() must have its slot.
   void Join(SlotId slot, LayeredSequence sequence);
   void Leave(SlotId slot);
 
-  // One step of these slots: each computes what it has, at most `max_chunk` tokens of it.
+  // Runs one step of these slots. Each slot computes its pending tokens, at most `max_chunk` of
+  // them.
   absl::Status Step(const std::vector<SlotId>& slots, int max_chunk = 1000);
 
-  // Checks that the last step's tokens follow from its logits, and that these are near a dense
-  // forward.
+  // Checks that the last step's tokens follow from its logits, and that the logits are close to
+  // those of a dense forward pass.
   void ExpectTokensAndLogits();
 
   const LayeredSequence& sequence(SlotId slot) const { return sequences_[slot.value()]; }
-  // Whether its next row is of one token.
+  // Whether the sequence's next row has one token.
   bool decodes(SlotId slot) const;
   const GraphDecision& decision() const { return decision_; }
-  // Of the last step, [rows, vocab_size].
+  // Logits of the last step, [rows, vocab_size].
   const at::Tensor& logits() const { return logits_; }
   ModelRunner& runner() { return *runner_; }
   const BlockManager& blocks() const { return *blocks_; }
-  // Blocks that the sequence holds in a group.
+  // Returns the number of blocks that the sequence holds in a group.
   int num_blocks(SlotId slot, int group) const;
 
  private:
   LayeredHarness(const LayeredModelOptions& model, int max_num_seqs);
-  // Room for the slot's next `num_tokens` tokens; adds it to the joins and encodes if it is new.
+  // Allocates blocks for the slot's next `num_tokens` tokens. Adds a new sequence to joins_ and
+  // encodes_.
   absl::Status MakeRoom(SlotId slot, int num_tokens);
-  // Fills blocks that no sequence holds, or will hold, with NaN.
+  // Fills blocks that are neither held nor about to be held with NaN.
   void PoisonFreeBlocks();
 
   LayeredModel model_;
@@ -81,7 +83,7 @@ class LayeredHarness {
     bool sampled;
     std::vector<int32_t> text;  // up to the row's last token
   };
-  std::vector<RowResult> rows_;  // of the last step
+  std::vector<RowResult> rows_;  // rows of the last step
   GraphDecision decision_;
 };
 

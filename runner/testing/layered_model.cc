@@ -39,7 +39,7 @@ class RandomTensors {
     return t.to(device_, dtype_);
   }
 
-  // A deviation that keeps activations near 1.
+  // The deviation keeps activations near 1.
   std::optional<Linear> Weight(int64_t out, int64_t in) {
     auto linear = Linear::Create((*this)(out, in, 1 / std::sqrt(in)), std::nullopt);
     CHECK(linear.ok()) << linear.status();
@@ -117,8 +117,8 @@ absl::StatusOr<at::Tensor> LayeredModel::AttendInTwoParts(const Step& step, int 
   REPRISE_RETURN_IF_ERROR(step.Write(layer, k, v));
   REPRISE_ASSIGN_OR_RETURN(const AttentionPart within, step.AttendWithin(layer, q, k, v));
   REPRISE_ASSIGN_OR_RETURN(const AttentionPart before, step.AttendBefore(layer, q));
-  const at::Tensor share = at::sigmoid(before.lse - within.lse).unsqueeze(2);  // of `before`
-  // A padded token sees nothing at all: its share is NaN, and its output is never used.
+  const at::Tensor share = at::sigmoid(before.lse - within.lse).unsqueeze(2);  // weight of `before`
+  // A padded token attends to nothing: its weight is NaN, and its output is not used.
   return before.out * share + within.out * (1 - share);
 }
 
@@ -263,7 +263,7 @@ at::Tensor LayeredModel::DenseLogits(absl::Span<const int32_t> text,
     encoded = DenseAttention(i, encoded, encoded);
   }
   at::Tensor x = DenseEmbedding(text);
-  std::vector<at::Tensor> inputs(num_layers);  // what keys of each layer are made of
+  std::vector<at::Tensor> inputs(num_layers);  // the stream from which each layer computes its keys
   for (int i = 0; i < num_layers; ++i) {
     const LayerSpec& spec = options_.layers[i];
     if (spec.kind == AttentionKind::kEncoder) continue;

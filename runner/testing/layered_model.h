@@ -1,12 +1,12 @@
-// A model of any attention layers, with random weights, small enough to run thousands of steps, and
-// the same computed densely in float64: for tests of what a runner makes of layer specs.
+// A model with any attention layers and random weights, small enough to run thousands of steps, and
+// the same model computed densely in float64. For tests of how a runner implements layer specs.
 //
 //   LayeredModel model({.layers = {{.params = p}, {.params = p, .chunk_size = 8}}});
 //   at::Tensor logits = model.DenseLogits({.text = tokens});
 //
-// Each layer adds its attention to the residual stream; positions are embedded, so every token of a
-// sequence that a layer sees matters for the logits. kEncoder layers make the encoder's stream,
-// from which kEncoderDecoder layers take keys and values.
+// Each layer adds its attention to the residual stream. Positions are embedded, so every token that
+// a layer attends to affects the logits. kEncoder layers compute the encoder's stream, from which
+// kEncoderDecoder layers take keys and values.
 
 #ifndef REPRISE_RUNNER_TESTING_LAYERED_MODEL_H_
 #define REPRISE_RUNNER_TESTING_LAYERED_MODEL_H_
@@ -25,16 +25,16 @@
 namespace reprise {
 
 struct LayeredModelOptions {
-  // sinks may not be set here: see sink_layers.
+  // sinks must not be set here: use sink_layers.
   std::vector<LayerSpec> layers = {};
-  std::vector<int> sink_layers = {};  // get random sinks
-  // Prompts are attended to in two parts (Step::AttendWithin, AttendBefore). For layers with keys
-  // of their own and without sinks.
+  std::vector<int> sink_layers = {};  // layers that get random sinks
+  // Whether attention of prompts is computed in two parts (Step::AttendWithin, AttendBefore).
+  // kInTwoParts requires layers with unshared keys and without sinks.
   enum class Prompts { kAtOnce, kInTwoParts } prompts = Prompts::kAtOnce;
-  // The hidden states: the residual stream that the logits are made of, or a token's position as a
-  // vector of max_position elements, one of them 1.
+  // The hidden states: none; the residual stream from which the logits are computed; or a token's
+  // position as a one-hot vector of max_position elements.
   enum class Hidden { kNone, kStream, kPosition } hidden = Hidden::kNone;
-  DType dtype = DType::kFloat32;  // of weights and activations
+  DType dtype = DType::kFloat32;  // dtype of weights and activations
   int vocab_size = 61;
   int max_position = 256;
   int max_encoder_position = 0;
@@ -50,7 +50,7 @@ class LayeredModel : public Model {
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
   absl::Status Encode(const EncoderStep& step) override;
 
-  // The logits [text.size(), vocab_size] after each token of `text`, float64 on the CPU.
+  // Returns the logits [text.size(), vocab_size] after each token of `text`, float64 on the CPU.
   at::Tensor DenseLogits(absl::Span<const int32_t> text,
                          absl::Span<const int32_t> encoder_text) const;
 
@@ -59,19 +59,19 @@ class LayeredModel : public Model {
     std::optional<Linear> q, k, v, out;
   };
 
-  // Hidden states of all tokens after the last layer.
+  // Returns the hidden states of all tokens after the last layer.
   absl::StatusOr<at::Tensor> Stream(const Step& step) const;
-  // Adds the layer's attention, given its q for x, to x.
+  // Adds the layer's attention output, after the projection `layer.out`, to x.
   absl::Status Add(LinearContext& linears, const Layer& layer, const at::Tensor& attended,
                    at::Tensor& x) const;
   absl::StatusOr<at::Tensor> AttendInTwoParts(const Step& step, int layer, const at::Tensor& q,
                                               const at::Tensor& k, const at::Tensor& v) const;
   absl::StatusOr<at::Tensor> Heads(LinearContext& linears, const std::optional<Linear>& weight,
                                    int num_heads, const at::Tensor& x) const;
-  // The layer of which `layer` reads the keys: itself or another.
+  // Returns the layer whose keys `layer` reads: itself or another layer.
   int SourceOf(int layer) const;
-  // x of so many tokens, in float64 on the CPU, after layer `index`; `keys_from`: the stream that
-  // keys are made of.
+  // Returns x after layer `index`, in float64 on the CPU. `keys_from`: the stream from which the
+  // keys are computed.
   at::Tensor DenseAttention(int index, const at::Tensor& x, const at::Tensor& keys_from) const;
   at::Tensor DenseEmbedding(absl::Span<const int32_t> text) const;
 

@@ -29,7 +29,7 @@ bool Happens(std::mt19937& random, double probability) {
   return std::uniform_real_distribution<double>(0, 1)(random) < probability;
 }
 
-// An id of [0, size), or, with the probability of `hostility`, any.
+// Draws an id from [0, size), or, with probability `hostility`, one that may be out of range.
 int32_t DrawId(std::mt19937& random, int size, double hostility) {
   if (size == 0 || Happens(random, hostility)) {
     return Pick<int32_t>(random, {-1, -2, size, size + 1, 1 << 30, std::numeric_limits<int>::min(),
@@ -38,7 +38,7 @@ int32_t DrawId(std::mt19937& random, int size, double hostility) {
   return Int(random, 0, size - 1);
 }
 
-// Memory of operations is const where they only read it.
+// Arguments of operations are pointers to const if the operation only reads them.
 template <typename T>
 T* Writable(const T* array) {
   return const_cast<T*>(array);
@@ -95,7 +95,7 @@ LogitBias DrawBias(std::mt19937& random, int vocab_size, double hostility) {
 
 void DrawSlots(std::mt19937& random, double hostility, const LogitsSlots& slots) {
   for (int slot = 0; slot < slots.num_slots; ++slot) {
-    // Default slots are common.
+    // A large share of the slots has the default.
     slots.params[slot] =
         Happens(random, 0.3) ? LogitsParams() : DrawParams(random, slots.max_biases, hostility);
     for (int i = 0; i < slots.max_biases; ++i) {
@@ -103,7 +103,7 @@ void DrawSlots(std::mt19937& random, double hostility, const LogitsSlots& slots)
     }
     if (slots.counts == nullptr) continue;
     for (int64_t v = 0; v < TokenCountStride(slots.vocab_size); ++v) {
-      // One draw a token: there are many.
+      // Uses one random number per token, because there are many tokens.
       const uint32_t bits = static_cast<uint32_t>(random());
       TokenCount count = 0;
       if (bits % 20 == 0) count = WithPromptToken(count);
@@ -114,7 +114,7 @@ void DrawSlots(std::mt19937& random, double hostility, const LogitsSlots& slots)
   }
 }
 
-// Distinct slots, or none; absurd ones by `hostility`.
+// Draws distinct slots, or -1; with probability `hostility`, slots out of range.
 void DrawSampleSlots(std::mt19937& random, const LogitsShape& shape, double hostility,
                      const int32_t* sample_slot) {
   std::vector<int32_t> slots(shape.num_slots);
@@ -133,7 +133,7 @@ void DrawLogits(std::mt19937& random, const LogitsShape& shape, double hostility
   std::normal_distribution<float> normal(0, 4);
   for (int row = 0; row < shape.num_rows; ++row) {
     const bool has_ties = Happens(random, 0.3);
-    // Rows that are one value: without a choice, or all equal.
+    // Rows with a single value: either without a choice, or all equal.
     const bool is_uniform = Happens(random, hostility);
     const float value = Pick(random, {kNan, -kInfinity, kInfinity, 0.0f, 3e38f});
     for (int v = 0; v < shape.vocab_size; ++v) {
@@ -148,7 +148,7 @@ void DrawLogits(std::mt19937& random, const LogitsShape& shape, double hostility
   }
 }
 
-// Masks that allow nothing, all, a token, or any part.
+// Draws masks that allow nothing, everything, one token, or a random subset.
 void DrawMasks(std::mt19937& random, const LogitsProcessorsArgs& args) {
   const int64_t num_words = MaskWords(args.slots.vocab_size);
   for (int mask = 0; mask < args.num_masks; ++mask) {
@@ -180,7 +180,7 @@ LogitsShape DrawLogitsShape(std::mt19937& random) {
   shape.num_slots = Int(random, 1, 14);
   shape.vocab_size = Pick(random, {1, 2, 7, 31, 32, 33, 64, 1000, 4095, 4096, 4097,
                                    Int(random, 1, 300), Int(random, 4000, 10000)});
-  // Aligned to 16 bytes in half of the cases.
+  // Half of the shapes are aligned to 16 bytes.
   shape.gap = Happens(random, 0.5) ? (8 - shape.vocab_size % 8) % 8 + 8 * Int(random, 0, 1)
                                    : Int(random, 0, 9);
   shape.offset = Happens(random, 0.7) ? 0 : Int(random, 1, 3);
@@ -284,7 +284,7 @@ void DrawJoinLogits(std::mt19937& random, const LogitsShape& shape, double hosti
   for (int j = 0; j < shape.num_joins; ++j) {
     LogitsJoin join;
     join.slot = Happens(random, hostility) ? DrawId(random, shape.num_slots, 1) : slots[j];
-    // A hostile slot must not be that of another join.
+    // A hostile slot must not equal the slot of another join.
     if (args.slots.has(join.slot)) join.slot = slots[j];
     join.params = DrawParams(random, shape.max_biases, hostility);
     join.first_bias = DrawId(random, shape.num_listed_biases + 1, hostility);

@@ -1,5 +1,5 @@
-// Random arguments, most of them hostile, for the tests of the operations between a model's logits
-// and its tokens: state of slots, logits processors, raw logits, log-probabilities.
+// Random arguments, most of them hostile, for tests of the operations between a model's logits and
+// its tokens: slot state, logits processors, raw logits, log-probabilities.
 //
 //   const LogitsShape shape = DrawLogitsShape(random);
 //   BuilderMemory<LogProbsArgs> memory(
@@ -7,9 +7,9 @@
 //   DrawLogProbs(random, shape, /*hostility=*/0.1, memory.args());
 //   LogProbsOnHost(memory.args());
 //
-// CarveX() makes the arguments of shape `shape` over memory of a carver, DrawX() fills what the
-// operation reads. `hostility` is the probability of NaN and infinite logits, of slots, tokens, masks
-// and lists out of range, and of parameters that CheckLogitsParams() refuses.
+// CarveX() allocates the arguments of shape `shape` from a carver; DrawX() fills the inputs of the
+// operation. `hostility` is the probability of an invalid input: NaN and infinite logits; slots,
+// tokens, masks and lists out of range; parameters that CheckLogitsParams() rejects.
 //
 // Thread safety: pure functions of their arguments.
 
@@ -35,7 +35,7 @@ struct LogitsShape {
   int num_slots = 6;
   int vocab_size = 100;
   int gap = 0;     // elements between rows of logits
-  int offset = 0;  // elements before the first row: 1 misaligns it
+  int offset = 0;  // elements before the first row; 1 misaligns it
   int max_biases = 8;
   bool has_counts = true;
   int num_masks = 3;
@@ -49,7 +49,8 @@ struct LogitsShape {
 
 std::ostream& operator<<(std::ostream& out, const LogitsShape& shape);
 
-// Any vocabulary up to some 10000, mostly not a multiple of 4, 8 or 32; any type; aligned or not.
+// Draws a shape with a vocabulary of up to about 10000, mostly not a multiple of 4, 8 or 32; any
+// dtype; aligned or not.
 LogitsShape DrawLogitsShape(std::mt19937& random);
 
 JoinLogitsArgs CarveJoinLogits(const LogitsShape& shape, ArrayCarver& carver);

@@ -16,7 +16,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA instantiates no test for a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LogitsStagesSuite);
 
 namespace {
@@ -28,7 +28,7 @@ constexpr int kSlots = 3;
 constexpr int kBlockSize = 16;
 constexpr int kBlocksOfSlot = 4;
 
-// A runner whose slots each have blocks for the longest sequence.
+// A runner in which each slot has blocks for the longest sequence.
 struct Runner {
   ToyModel model;
   std::unique_ptr<ModelRunner> runner;
@@ -103,7 +103,7 @@ TEST_P(LogitsStagesSuite, PenalisesTokensOfStepsThatTheHostHasNotSeen) {
     in_flight.erase(in_flight.begin());
     tokens.push_back(result->tokens[0]);
   }
-  // No token may come a second time.
+  // No token may occur twice.
   EXPECT_EQ(std::set<int32_t>(tokens.begin(), tokens.end()).size(), tokens.size());
 }
 
@@ -137,7 +137,7 @@ TEST_P(LogitsStagesSuite, AMaskThatAllowsNothingFailsItsRowAlone) {
   ASSERT_LAUNCHED(second, runner.Join(1, prompt, {.slot = SlotId(1)}));
   ASSERT_TRUE(runner.runner->Await(*second).ok());
   ASSERT_LAUNCHED(third, runner.Decode({0, 1}, nothing));
-  ASSERT_LAUNCHED(in_flight, runner.Decode({0, 1}));  // before the host knows
+  ASSERT_LAUNCHED(in_flight, runner.Decode({0, 1}));  // launched before the host receives the error
   const auto result = runner.runner->Await(*third);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->tokens[0], kNanRow);
@@ -155,7 +155,7 @@ TEST_P(LogitsStagesSuite, ReportsLogProbabilitiesOfRawLogits) {
   const auto result = runner.runner->Await(*ticket);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->tokens[0], 30);
-  // Those of StepLogits are raw, too.
+  // Logits kept by StepLogits are raw, too.
   const at::Tensor log_probs =
       (*runner.runner->logits(result->step))[0].cpu().to(at::kDouble).log_softmax(0);
   EXPECT_NEAR(result->log_probs.token_log_probs[0], log_probs[30].item<double>(), 1e-5);
@@ -175,7 +175,7 @@ TEST_P(LogitsStagesSuite, RefusesWhatTheOptionsDoNotProvideForWithNothingChanged
               HasSubstr("requests: slot 0: penalties: the options do not provide for them"));
   EXPECT_EQ(runner.Join(0, prompt, {}, MaskOf(3)).status().code(),
             absl::StatusCode::kInvalidArgument);
-  ASSERT_LAUNCHED(ticket, runner.Join(0, prompt, {}));  // slot 0 is free still
+  ASSERT_LAUNCHED(ticket, runner.Join(0, prompt, {}));  // slot 0 is still free
   EXPECT_TRUE(runner.runner->Await(*ticket).ok());
 }
 

@@ -1,4 +1,4 @@
-// What a ModelRunner must do with stages between logits and tokens on every device.
+// Tests of ModelRunner for the stages between logits and tokens, on every device.
 
 #ifndef REPRISE_RUNNER_TESTING_LOGITS_STAGES_SUITE_H_
 #define REPRISE_RUNNER_TESTING_LOGITS_STAGES_SUITE_H_

@@ -14,7 +14,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA instantiates no test for a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MixedGraphsSuite);
 
 namespace {
@@ -66,7 +66,7 @@ std::vector<SlotId> FirstSlots(int n) {
     ASSERT_TRUE(step_status.ok()) << step_status;  \
   } while (false)
 
-// Prompts of these lengths together with decodes of other sequences: the graph that serves them.
+// Prompts of these lengths, with decodes of other sequences, and the graph that serves them.
 TEST_P(MixedGraphsSuite, EveryShapeIsServedByTheSmallestGraphThatHoldsIt) {
   struct Case {
     std::vector<int> prompts;
@@ -82,13 +82,13 @@ TEST_P(MixedGraphsSuite, EveryShapeIsServedByTheSmallestGraphThatHoldsIt) {
     int num_steps = 0;
     for (const Case& c : std::vector<Case>{{{2}, 0, Mixed(3, 8)},
                                            {{8}, 0, Mixed(3, 8)},     // exactly full
-                                           {{6, 1}, 1, Mixed(3, 8)},  // so in tokens and rows
-                                           {{2}, 6, Mixed(8, 8)},     // as many rows as there are
+                                           {{6, 1}, 1, Mixed(3, 8)},  // full in tokens and rows
+                                           {{2}, 6, Mixed(8, 8)},     // full in rows
                                            {{9}, 0, Mixed(3, 16)},
                                            {{3, 3}, 2, Mixed(8, 8)},
                                            {{13}, 3, Mixed(8, 16)},
                                            {{1, 1, 1, 1, 1, 1, 1, 1}, 0, Mixed(8, 8)},
-                                           {{1, 1, 1}, 0, Mixed(3, 8)},  // no graph of decodes
+                                           {{1, 1, 1}, 0, Mixed(3, 8)},  // not a decode graph
                                            {{64}, 0, Mixed(3, 64)},
                                            {{20, 37}, 6, Mixed(8, 64)}}) {
       SCOPED_TRACE(testing::Message() << c.key << ", " << c.num_decodes << " decodes");
@@ -118,7 +118,7 @@ TEST_P(MixedGraphsSuite, EveryShapeIsServedByTheSmallestGraphThatHoldsIt) {
   }
 }
 
-// Nothing of a step's tokens shows in the next one, whichever of the two is larger.
+// The tokens of a step do not affect the next step, whichever step is larger.
 TEST_P(MixedGraphsSuite, StepsOfOtherKindsBeforeItLeaveNothingBehind) {
   auto harness = Make(GetParam(), Options());
   ASSERT_NE(harness, nullptr);
@@ -176,8 +176,9 @@ TEST_P(MixedGraphsSuite, SwitchedOffMixedStepsRunEagerlyAtTheirOwnSize) {
   }
 }
 
-// Prompts and decodes come and go at random: graphs captured at once, when first used, and not at
-// all give the same bits, and every step is a replay.
+// Prompts and decodes join and leave at random. Graphs that are captured at creation, graphs that
+// are captured at first use, and eager steps compute bitwise identical results. With graphs, every
+// step is a replay.
 TEST_P(MixedGraphsSuite, RandomTrafficGivesTheSameBitsWithAndWithoutGraphs) {
   const uint32_t seed = 6;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -203,7 +204,7 @@ TEST_P(MixedGraphsSuite, RandomTrafficGivesTheSameBitsWithAndWithoutGraphs) {
       }
       if (!live[id] && rng() % 8 == 0) {
         const std::vector<int32_t> prompt = RandomPrompt(rng, 1 + rng() % 19);
-        // With a decode in each of the other slots it still fits the largest graph.
+        // With a decode in each other slot, the prompt still fits the largest graph.
         if (num_tokens + static_cast<int>(prompt.size()) > 57) continue;
         for (const auto& harness : harnesses) harness->Join(slot, prompt);
         live[id] = true;
@@ -257,7 +258,7 @@ TEST_P(MixedGraphsSuite, AMixedGraphReadsNewScalesOfAnFp8Cache) {
   join(0, 9);
   for (int step = 0; step < 4; ++step) {
     if (step == 2) {
-      for (int i = 0; i < 2; ++i) {  // not the last one's
+      for (int i = 0; i < 2; ++i) {  // all harnesses except the last
         const c10::StreamGuard guard(harnesses[i]->runner().stream());
         at::Tensor(harnesses[i]->runner().kv_scales()->layer(1).v).mul_(2);
       }

@@ -1,4 +1,4 @@
-// What a ModelRunner must do with captured mixed steps (prompts and decodes in one graph), on every
+// Tests of ModelRunner for captured mixed steps (prompts and decodes in one graph), on every
 // device: instantiated for the CPU and for CUDA.
 
 #ifndef REPRISE_RUNNER_TESTING_MIXED_GRAPHS_SUITE_H_

@@ -13,7 +13,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA instantiates no test for a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ModelRunnerSuite);
 
 namespace {
@@ -77,8 +77,9 @@ TEST_P(ModelRunnerSuite, EveryLiveCountIsServedByTheNextGraphOrNamesItsReason) {
     }
     for (const SlotId slot : FirstSlots(n)) harness->Leave(slot);
   }
-  // By the counters: 16 sizes of 3 decode steps were replayed, and no decode step of 1 to 16 rows
-  // ran eagerly; 17 prefills (a prompt of one token alone is a decode), and 3 steps of 17 rows did.
+  // By the counters: decode steps of 16 sizes, 3 each, were replayed, and no decode step of 1 to 16
+  // rows ran eagerly. 17 prefills (a prompt with a single token is a decode) and 3 steps of 17 rows
+  // did.
   const GraphReport& report = harness->runner().graph_report();
   EXPECT_GE(report.num_replays(), 16 * 3);
   EXPECT_EQ(report.num_eager_steps(EagerReason::kTooManySeqs) +
@@ -111,8 +112,7 @@ TEST_P(ModelRunnerSuite, GraphsOnAndOffComputeTheSameBits) {
   }
 }
 
-// Rows join, leave, shrink and grow past block borders; the order of rows changes from step to
-// step.
+// Rows join, leave, shrink and grow past block boundaries. The order of rows changes between steps.
 TEST_P(ModelRunnerSuite, RandomTrafficKeepsEveryRowRight) {
   const int seed = 9;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -178,7 +178,7 @@ TEST_P(ModelRunnerSuite, AnIdleStepRunsTheModelOnRequestByAGraph) {
 }
 
 TEST_P(ModelRunnerSuite, ForkedSequencesGoOnInBlocksOfTheirOwn) {
-  // 7 and 9 tokens: the last block is begun, and full but for one.
+  // The last block of a prompt of 7 tokens holds 2 of 5 tokens; with 9 tokens, it holds 4.
   for (const int num_prompt : {7, 9}) {
     SCOPED_TRACE(testing::Message() << num_prompt << " tokens");
     auto harness = Make(GetParam(), {.max_num_seqs = 4,
@@ -209,7 +209,7 @@ int64_t NumCascadeReplays(const ModelRunner& runner) {
   return num_replays;
 }
 
-// Reading once is free, and reading again takes forever.
+// Reading once is free, and reading again is extremely slow.
 constexpr CascadeCosts kAlwaysOnce = {.read_tb_per_s = 1, .reread_tb_per_s = 1e-6};
 
 TEST_P(ModelRunnerSuite, APrefixThatAllRowsShareIsReadOnce) {
@@ -249,7 +249,7 @@ TEST_P(ModelRunnerSuite, APrefixThatAllRowsShareIsReadOnce) {
 
     join(0, 150);
     step({0}, false);
-    step({0}, false);  // alone
+    step({0}, false);  // a single row
     for (int slot = 1; slot < 4; ++slot) {
       for (const auto& harness : harnesses) harness->Fork(SlotId(0), SlotId(slot), 7 * slot);
     }
@@ -261,7 +261,7 @@ TEST_P(ModelRunnerSuite, APrefixThatAllRowsShareIsReadOnce) {
     for (int i = 0; i < 3; ++i) step({0, 1, 2, 3, 4}, false);
     EXPECT_EQ(harnesses[0]->decision().kind, GraphDecision::Kind::kReplay);
     for (int i = 0; i < 3; ++i) step({0, 1, 2, 3}, true);
-    for (const auto& harness : harnesses) harness->Leave(SlotId(0));  // whose blocks they were
+    for (const auto& harness : harnesses) harness->Leave(SlotId(0));  // owner of the blocks
     join(0, 90);
     step({0, 1}, false);
     step({1, 3}, true);
@@ -281,7 +281,7 @@ TEST_P(ModelRunnerSuite, APrefixThatAllRowsShareIsReadOnce) {
 }
 
 TEST_P(ModelRunnerSuite, WithoutAPrefixToShareThereIsNothingBesideThePlainGraphs) {
-  // Too few keys for any rule to read them once, and not requested.
+  // There is no cascade if max_seq_len is too small for every rule, or if it is not requested.
   ModelRunnerOptions options = {
       .max_num_seqs = 2,
       .max_num_tokens = 64,

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-// Allocates aligned arrays; with a null base it only counts.
+// Allocates aligned arrays. If `base` is null, only counts bytes.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -30,7 +30,7 @@ class Carver {
 
 RefillArgs Carve(const RefillShape& shape, Carver& carver) {
   RefillArgs args;
-  // A stride beyond the columns, and a canary after each table row.
+  // Uses a stride larger than the number of columns, with a canary after each row of the table.
   args.slots.block_table_stride = shape.max_blocks + 1;
   args.slots.num_groups = static_cast<int>(shape.groups.size());
   args.slots.block_table_group_stride = shape.num_slots * args.slots.block_table_stride + 3;
@@ -99,7 +99,7 @@ int Between(std::mt19937& random, int low, int high) {
 
 bool Chance(std::mt19937& random, double p) { return std::bernoulli_distribution(p)(random); }
 
-// A number, mostly outside of the valid [low, high].
+// Returns a number that is mostly outside the valid range [low, high].
 int32_t Nonsense(std::mt19937& random, int low, int high) {
   const int32_t values[] = {low - 1,
                             high + 1,
@@ -137,7 +137,7 @@ void RandomRow(std::mt19937& random, const RefillArgs& args, double hostility, i
   }
 }
 
-// Scores of some rows, mostly within the room for earlier logits.
+// Draws scores of some rows, mostly within the capacity for earlier logits.
 void RandomScores(std::mt19937& random, const RefillShape& shape, double hostility, int num_rows,
                   RefillArgs& args) {
   args.has_scored_rows = shape.max_earlier_logits > 0 && Chance(random, 0.8);
@@ -242,7 +242,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
       join.num_encoder_tokens = Nonsense(random, 0, max_blocks * shape.block_size);
     }
   }
-  // Entries of neighbouring columns mostly, as when a sequence grows, some of them twice.
+  // Entries mostly of neighbouring columns, as when a sequence grows; some entries occur twice.
   const int num_updates = Between(random, 0, shape.max_updates);
   for (int i = 0; i < num_updates; ++i) {
     StepUpdate& update = args.delta.updates[counts.num_updates++];
@@ -251,7 +251,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
               .block = Between(random, 1, shape.num_blocks - 1),
               .group = Between(random, 0, num_groups - 1)};
     if (shape.place_group >= 0) update.block = 1 + update.slot * max_blocks + update.column;
-    // As when a block leaves its window.
+    // As when a block leaves the window of its group.
     if (shape.groups[update.group].span > 0 && Chance(random, 0.2)) update.block = 0;
     if (Chance(random, hostility)) update.slot = Nonsense(random, 0, shape.num_slots - 1);
     if (Chance(random, hostility)) update.column = Nonsense(random, 0, max_blocks - 1);
@@ -281,7 +281,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
       args.delta.joins[last].position_delta = Nonsense(random, -1000, 1000);
     }
   }
-  counts.num_tokens = 12345;  // not for refill to trust
+  counts.num_tokens = 12345;  // refill must not use this
   counts.common_prefix_len = Chance(random, hostility)
                                  ? Nonsense(random, 0, max_blocks * shape.block_size)
                                  : Between(random, 0, max_blocks * shape.block_size);

@@ -1,5 +1,5 @@
-// Memory of a refill for its tests: slots, step arrays and a delta in one piece, on the host or on
-// a device, and random deltas, most of them hostile.
+// Memory for tests of refill: slots, step arrays and a delta in one allocation, on the host or on a
+// device. Draws random deltas, most of them hostile.
 //
 //   RefillMemory memory(shape);
 //   memory.PoisonArrays();
@@ -28,22 +28,23 @@ struct RefillShape {
   int max_rows = 8;
   int max_tokens = 32;
   int max_updates = 24;
-  int max_earlier_logits = 0;  // above 0: most steps have scored rows
+  int max_earlier_logits = 0;  // if above 0, most steps have scored rows
   std::vector<KvGroupSpec> groups = {{}};
   int num_position_dims = 1;
-  // Above -1: histories and, of this group, place_tokens are there, and slots share no blocks unless the
-  // delta is hostile. num_blocks must be above num_slots * max_blocks.
+  // If >= 0, there are histories, and place_tokens of this group, and slots share no blocks unless
+  // the delta is hostile. Requires num_blocks > num_slots * max_blocks.
   int place_group = -1;
 };
 
 std::ostream& operator<<(std::ostream& out, const RefillShape& shape);
 
-// Bytes of all arrays of a refill, and the arrays in memory that begins at `base`, aligned to 256.
-// The padded sizes are the largest.
+// RefillBytes() returns the bytes of all arrays of a refill. RefillArgsAt() returns the arrays in
+// memory that begins at `base`, which is aligned to 256 bytes. The padded sizes are set to their
+// maximum.
 int64_t RefillBytes(const RefillShape& shape);
 RefillArgs RefillArgsAt(const RefillShape& shape, std::byte* base);
 
-// On the host; slots are as at creation.
+// Memory on the host. The slots are in their initial state.
 class RefillMemory {
  public:
   explicit RefillMemory(const RefillShape& shape);
@@ -55,7 +56,7 @@ class RefillMemory {
   const RefillArgs& args() const { return args_; }
   std::byte* base();
 
-  // Fills the step arrays, which refill must rewrite, with absurd values.
+  // Fills the step arrays, which refill must overwrite, with invalid values.
   void PoisonArrays();
 
  private:
@@ -64,14 +65,15 @@ class RefillMemory {
   RefillArgs args_;
 };
 
-// Writes a delta that leaves, joins, updates and runs slots at random, and sets the padded sizes of
-// `args`. `hostility`: the chance that an entry is nonsense, such as a slot out of range or one
-// that was named before. Rows are mostly of slots that have room and blocks, so that most are good.
+// Writes a delta in which random slots leave, join, are updated and have rows. Sets the padded
+// sizes of `args`. `hostility`: probability that an entry is invalid, for example a slot that is
+// out of range or named twice. Most rows belong to slots with blocks and free positions, so that
+// most rows are valid.
 void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostility,
                  RefillArgs& args);
 
-// "seq_lens[3]: 7 and 0" where slots or step arrays up to their full capacity differ first; empty
-// if they do not.
+// Returns a text such as "seq_lens[3]: 7 and 0" for the first difference of slots or step arrays,
+// compared up to their full capacity. Returns an empty string if they are equal.
 std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const RefillArgs& b);
 
 }  // namespace reprise

@@ -57,7 +57,8 @@ SamplingParams DrawSampling(std::mt19937& random, int vocab_size) {
   return sampling;
 }
 
-// Rows of logits, some with NaN, infinities or nothing to choose; `near`: mostly those of it.
+// Draws rows of logits. Some have NaN, infinities or no choice. If `near` is given, most rows are
+// close to its rows.
 void DrawLogits(std::mt19937& random, const RejectionShape& shape, int rows, void* logits,
                 const void* near = nullptr) {
   std::normal_distribution<double> normal(0, 2);
@@ -79,7 +80,7 @@ std::vector<float> RowOf(const MarkovModels& models, const std::vector<float>& l
   return std::vector<float>(first, first + models.vocab_size);
 }
 
-// The model or the drafter: its logits and distributions, by last token.
+// Logits and distributions of the model or of the drafter, by last token.
 struct Drawn {
   std::vector<std::vector<float>> rows;
   std::vector<std::vector<double>> kept;
@@ -94,7 +95,7 @@ Drawn DrawnOf(const MarkovModels& models, const std::vector<float>& logits) {
   return drawn;
 }
 
-// As Sample() draws, from the definition's kept tokens.
+// Draws as Sample() does, from the tokens that the definition keeps.
 int32_t DrawToken(const Drawn& drawn, int last, const SamplingParams& sampling,
                   int64_t sample_index) {
   const std::vector<float>& row = drawn.rows[last];
@@ -189,7 +190,7 @@ PlaceDraftsArgs CarvePlaceDrafts(const RejectionShape& shape, ArrayCarver& carve
   args.num_rows = shape.num_rows;
   args.max_drafts = shape.max_drafts;
   if (shape.has_draft_logits || shape.max_drafts < 2) return args;
-  // A tree whose first level has all drafts but the last.
+  // A tree whose first level has all drafts except the last one.
   args.ranks = carver.Take<int32_t>("ranks", shape.max_drafts);
   args.num_levels = 2;
   args.end_of_level[0] = shape.max_drafts - 1;
@@ -218,7 +219,7 @@ void DrawPlaceDrafts(std::mt19937& random, const RejectionShape& shape, PlaceDra
 
 KeepStatesArgs CarveKeepStates(const RejectionShape& shape, ArrayCarver& carver) {
   KeepStatesArgs args;
-  const bool is_one = shape.has_draft_logits;  // one state a row
+  const bool is_one = shape.has_draft_logits;  // one state per row
   const bool has_places = is_one && shape.num_rows % 2 == 0;
   args.num_rows = shape.num_rows;
   args.num_tokens = shape.max_tokens();
@@ -326,7 +327,8 @@ MarkovTexts GenerateTexts(const MarkovModels& models, int num_texts, int length,
   std::vector<int> unfinished(num_texts);
   std::iota(unfinished.begin(), unfinished.end(), 0);
   while (!unfinished.empty()) {
-    // A row of 1 + k tokens for each: place j of row r is row n + r k + j of logits.
+    // Each sequence has a row of 1 + k tokens. Token j of row r uses row n + r k + j of the logits.
+    // Rows 0 .. n - 1 do not sample.
     const int n = static_cast<int>(unfinished.size());
     std::vector<int32_t> token_ids, logits_indices(n), sample_slot(n, -1), sample_offset(n);
     std::vector<int32_t> draft_logits, chosen(n);

@@ -1,6 +1,6 @@
-// Cases for the units of drafts that are drawn (runner/speculation/reject_drafts.h, place_drafts.h,
-// keep_states.h): random steps in memory that is compared byte by byte, and trials of speculative decoding
-// whose tokens are counted. No LibTorch.
+// Test cases for sampled drafts (runner/speculation/reject_drafts.h, place_drafts.h,
+// keep_states.h): random steps in memory that is compared byte by byte, and runs of speculative
+// decoding whose tokens are counted. Does not depend on LibTorch.
 
 #ifndef REPRISE_RUNNER_TESTING_REJECTION_CASES_H_
 #define REPRISE_RUNNER_TESTING_REJECTION_CASES_H_
@@ -22,62 +22,66 @@ namespace reprise {
 
 struct RejectionShape {
   DType dtype = DType::kFloat32;
-  int num_rows = 4;  // and slots
+  int num_rows = 4;  // also the number of slots
   int max_drafts = 3;
   int vocab_size = 20;
-  int logits_gap = 0;  // elements between rows: 1 misaligns them
+  int logits_gap = 0;  // elements between rows; 1 misaligns them
   bool has_draft_logits = true;
-  int hidden_bytes = 64;  // of KeepStatesArgs
+  int hidden_bytes = 64;  // for KeepStatesArgs
 
   int max_tokens() const { return num_rows * (1 + max_drafts); }
 };
 
 std::ostream& operator<<(std::ostream& out, const RejectionShape& shape);
 
-// Few tokens or many thousands, of each type.
+// Draws a shape with a few or many thousand tokens, of any dtype.
 RejectionShape DrawRejectionShape(std::mt19937& random);
 
 RejectDraftsArgs CarveRejectDrafts(const RejectionShape& shape, ArrayCarver& carver);
 PlaceDraftsArgs CarvePlaceDrafts(const RejectionShape& shape, ArrayCarver& carver);
 KeepStatesArgs CarveKeepStates(const RejectionShape& shape, ArrayCarver& carver);
 
-// Places with and without drafts, slots of all kinds of parameters, ids and rows out of range.
+// Draw positions with and without drafts, slots with all kinds of parameters, and ids and rows out
+// of range.
 void DrawRejectDrafts(std::mt19937& random, const RejectionShape& shape, RejectDraftsArgs& args);
 void DrawPlaceDrafts(std::mt19937& random, const RejectionShape& shape, PlaceDraftsArgs& args);
 void DrawKeepStates(std::mt19937& random, const RejectionShape& shape, KeepStatesArgs& args);
 
-// Sequences of a model that knows the last token alone: next-token logits [vocab, vocab] of it and of
-// a drafter, by last token.
+// A model and a drafter that depend only on the last token: next-token logits [vocab, vocab], by
+// last token.
 struct MarkovModels {
   int vocab_size = 0;
   std::vector<float> model;
   std::vector<float> drafter;
-  SamplingParams sampling;   // of all sequences, but for the seed
-  bool drafts_drawn = true;  // false: a draft is the drafter's likeliest token, and certain
-  int num_drafts = 2;        // of a step
+  SamplingParams sampling;  // parameters of all sequences, except the seed
+  // false: a draft is the drafter's most probable token, with probability 1
+  bool drafts_drawn = true;
+  int num_drafts = 2;  // per step
 };
 
 MarkovModels SomeMarkovModels(const SamplingParams& sampling, bool drafts_drawn);
 
-// With which the model's token `next` follows `last`: by the definition of SamplingParams, in float64.
+// Returns the probabilities with which each token follows `last`, by the definition of
+// SamplingParams, in float64.
 std::vector<double> DistributionAfter(const MarkovModels& models, const std::vector<float>& logits,
                                       int last);
 
-// What many sequences come to.
+// The results of GenerateTexts().
 struct MarkovTexts {
-  std::vector<std::vector<int32_t>> texts;  // of one length
-  int64_t num_first_drafts = 0;             // the first drafts of all steps, and those accepted
+  std::vector<std::vector<int32_t>> texts;  // all of the same length
+  int64_t num_first_drafts = 0;  // first drafts of all steps; num_accepted of them were accepted
   int64_t num_accepted = 0;
 };
 
-// Generates `num_texts` texts of `length` tokens with drafts, by `reject` over arguments in host
-// memory. Texts begin with token 0, and have seeds from `first_seed` on.
+// Generates `num_texts` texts of `length` tokens with drafts. `reject` runs on arguments in host
+// memory. Texts start with token 0 and use the seeds first_seed, first_seed + 1, ...
 MarkovTexts GenerateTexts(const MarkovModels& models, int num_texts, int length,
                           uint64_t first_seed,
                           const std::function<void(const RejectDraftsArgs&)>& reject);
 
-// By how many standard deviations the chi-square of the texts' tokens, each counted by the two before
-// it, is above its mean. Below -3 or above 4: the tokens are not the model's.
+// Returns by how many standard deviations the chi-square of the texts' tokens exceeds its mean;
+// tokens are counted per pair of preceding tokens. Below -3 or above 4, the texts do not have the
+// model's distribution.
 double ChiSquareDeviation(const MarkovModels& models, const MarkovTexts& texts);
 
 }  // namespace reprise

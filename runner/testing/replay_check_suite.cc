@@ -30,8 +30,9 @@ constexpr int kVocab = 31;
 constexpr int kHeadDim = 16;
 constexpr int kLayers = 3;
 
-// Adds what it finds in a host variable, which every forward pass changes, to a tensor: a graph
-// freezes the value of its capture. (On the CPU, where a replay is a call, it sees the next value.)
+// Adds the value of a host variable, which every forward pass changes, to a tensor. A graph freezes
+// the value of its capture. On the CPU, where a replay calls Forward() again, the replay uses the
+// next value.
 class HostValueModel : public Model {
  public:
   enum class Where { kNowhere, kQueries, kStream, kLogits, kNames };
@@ -63,7 +64,7 @@ class HostValueModel : public Model {
     return at::Tensor(last.matmul(embedding_.t()) + ValueAt(Where::kLogits, 1));
   }
 
-  Where where = Where::kNowhere;  // in the second layer
+  Where where = Where::kNowhere;  // applies to the second layer
 
  private:
   double ValueAt(Where place, int layer) const {
@@ -89,7 +90,7 @@ class Driver {
     runner_ = *std::move(runner);
   }
 
-  // A sequence of four tokens in `slot`.
+  // Runs a prompt of four tokens in `slot`.
   absl::Status Prompt(int slot) {
     const SlotJoin join[] = {JoinOf(SlotId(slot), {}, 4)};
     const BlockTableUpdate updates[] = {
@@ -145,7 +146,8 @@ TEST_P(ReplayCheckSuite, TensorsThatOnlyOneOfTheTwoWatchesAreNamed) {
   Driver driver(GetParam(), HostValueModel::Where::kNowhere, ReplayCheck::kEveryReplay);
   ASSERT_EQ(driver.Prompt(0), absl::OkStatus());
   ASSERT_EQ(driver.Decode(0), absl::OkStatus());
-  // From now on another name: on the CPU the replay itself finds it, on a GPU the comparison.
+  // From here on, the tensor has another name. On the CPU the replay itself detects this; on a GPU
+  // the comparison does.
   driver.model().where = HostValueModel::Where::kNames;
   const absl::Status status = driver.Decode(0);
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
@@ -178,7 +180,7 @@ std::vector<int32_t> RandomText(std::mt19937& rng, int length) {
   return text;
 }
 
-// Windows, chunks, latents, shared keys and an encoder; prompts, chunks of them, and decodes.
+// Covers windows, chunks, MLA, shared keys and an encoder; prompts, chunks of prompts, and decodes.
 TEST_P(ReplayCheckSuite, FindsNoDifferenceInRandomTrafficOfAModelThatReadsNoHostValue) {
   const AttentionParams heads = {
       .num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 32, .head_dim_v = 32};

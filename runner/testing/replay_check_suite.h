@@ -1,5 +1,5 @@
-// What ReplayCheck::kEveryReplay must find, and what it must not, on every device: instantiated for
-// the CPU and for CUDA.
+// Tests which differences ReplayCheck::kEveryReplay reports, on every device: instantiated for the
+// CPU and for CUDA.
 
 #ifndef REPRISE_RUNNER_TESTING_REPLAY_CHECK_SUITE_H_
 #define REPRISE_RUNNER_TESTING_REPLAY_CHECK_SUITE_H_

@@ -17,7 +17,7 @@
 namespace reprise {
 namespace {
 
-// Overwrites a batch's memory after its launch with values that a test would notice.
+// Written to a batch's memory after its launch; a test would detect the use of this value.
 constexpr int32_t kScrambled = 0x7ead0001;
 
 }  // namespace
@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<RunnerHarness>> RunnerHarness::Create(
   REPRISE_ASSIGN_OR_RETURN(BlockManager blocks,
                            BlockManager::Create(BlockOptionsOf(runner.shape())));
   harness->blocks_ = std::make_unique<BlockManager>(std::move(blocks));
-  const c10::StreamGuard guard(runner.stream());  // before the steps
+  const c10::StreamGuard guard(runner.stream());  // ordered before the steps
   REPRISE_RETURN_IF_ERROR(runner.kv_cache().Fill(std::numeric_limits<float>::quiet_NaN()));
   return harness;
 }

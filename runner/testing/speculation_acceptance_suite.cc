@@ -24,7 +24,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA instantiates no test for a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SpeculationAcceptanceSuite);
 
 namespace {
@@ -63,7 +63,7 @@ at::Tensor RandomMatrix(std::mt19937& rng, int64_t rows, int64_t columns, c10::D
       .to(device);
 }
 
-// Heads with random weights: each pass reads the state and the token, and makes the next state.
+// Heads with random weights: each pass reads the state and the token, and computes the next state.
 class RandomHeads : public DraftHeads {
  public:
   RandomHeads(int64_t hidden_dim, c10::Device device, at::ScalarType dtype = at::kFloat)
@@ -83,11 +83,11 @@ class RandomHeads : public DraftHeads {
   at::Tensor state_, tokens_, logits_;
 };
 
-// Of a model whose hidden states are positions: heads that know a text, but for some places. As in
-// Medusa a pass has a matrix of its own, and the state stays.
+// Heads that know a text, except at some positions, for a model whose hidden states are positions.
+// As in Medusa, each pass has its own matrix, and the state does not change.
 class KnownText : public DraftHeads {
  public:
-  // `best`: another token is likelier than the one that they know.
+  // kAnother: another token is more probable than the known token.
   enum class Best { kKnown, kAnother };
 
   KnownText(const std::vector<int32_t>& text, int max_position, c10::Device device,
@@ -95,7 +95,7 @@ class KnownText : public DraftHeads {
     for (int pass = 0; pass < kChainDrafts; ++pass) {
       at::Tensor table = at::zeros({max_position, kVocab}, at::TensorOptions(at::kFloat));
       for (int position = 0; position < max_position; ++position) {
-        // The state is that of the token before the newest one.
+        // The state belongs to the token before the newest token.
         const size_t place = position + 2 + pass;
         if (place >= text.size()) continue;
         table[position][IsKnown(place) ? text[place] : (text[place] + 1) % kVocab] = 1000;
@@ -134,11 +134,11 @@ TEST_P(SpeculationAcceptanceSuite, TextsAreThoseOfPlainDecodingWithHeads) {
   }
 }
 
-// The state that heads see is that of the place where the newest token was chosen, whatever was
-// accepted before: so drafts are right but where the heads are wrong.
+// The state that heads read belongs to the position from which the newest token was chosen,
+// whatever was accepted before. Drafts are therefore wrong only where the heads are wrong.
 TEST_P(SpeculationAcceptanceSuite, HeadsSeeTheStateThatTheNewestTokenWasChosenFrom) {
   const LayeredModelOptions model = WithHidden(TwoLayers(GetParam(), 1), Hidden::kPosition);
-  // One text, of four sequences that begin at different steps.
+  // One text for four sequences that start at different steps.
   std::vector<Request> requests(4, SomeRequests(22)[1]);
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, {requests[0]});
   KnownText heads(want[0], model.max_position, GetParam());
@@ -177,8 +177,8 @@ TEST_P(SpeculationAcceptanceSuite, HeadsSeeTheStateThatTheNewestTokenWasChosenFr
   }
 }
 
-// Where what they know is only the second-likeliest token, chains are never right. A tree has two drafts
-// behind the newest token, and two behind the second of each level.
+// The known token is only the second most probable token, so chains are never right. The tree has
+// two drafts after the newest token, and two after the second draft of each level.
 TEST_P(SpeculationAcceptanceSuite, TreesOfHeadsHoldMoreThanTheLikeliestToken) {
   const LayeredModelOptions model = WithHidden(TwoLayers(GetParam(), 1), Hidden::kPosition);
   const Request request = SomeRequests(22)[1];
@@ -200,7 +200,7 @@ TEST_P(SpeculationAcceptanceSuite, TreesOfHeadsHoldMoreThanTheLikeliestToken) {
     ASSERT_STEP((*harness)->Step({{.slot = 0}}));
     for (int step = 0; step < 7; ++step) {
       const size_t length = (*harness)->text(0).size();
-      const int num_drafts = step % 3 == 0 ? 2 : 6;  // a level, or all three
+      const int num_drafts = step % 3 == 0 ? 2 : 6;  // one level, or all three
       const int num_levels = num_drafts / 2;
       int num_new = 1;
       while (is_tree && num_new <= num_levels && KnownText::IsKnown(length + num_new - 1)) {
@@ -220,7 +220,7 @@ ModelRunnerOptions WithRejection(ModelRunnerOptions options) {
   return options;
 }
 
-// All four together, `num_drafts` in each step; the texts.
+// Generates all four texts together, with `num_drafts` drafts per step, and returns them.
 std::vector<std::vector<int32_t>> TextsOf(SpeculationHarness& harness,
                                           const std::vector<Request>& requests, int num_drafts) {
   std::vector<SpeculationRow> rows;
@@ -262,15 +262,15 @@ TEST_P(SpeculationAcceptanceSuite, RejectionGivesTheSameTextForTheSameSeedAndDra
     ASSERT_TRUE(harness.ok()) << harness.status();
     const std::vector<std::vector<int32_t>> texts = TextsOf(**harness, requests, 4);
     EXPECT_EQ(TextsOf(**harness, requests, 4), texts);
-    EXPECT_EQ(texts[0], plain[0]);  // the greedy one
+    EXPECT_EQ(texts[0], plain[0]);  // the greedy request
     if (proposer != Proposer::kNgram) {
-      EXPECT_NE(texts, plain);  // the text depends on the drafts
+      EXPECT_NE(texts, plain);  // with rejection, the text depends on the drafts
     }
     EXPECT_EQ(TextsOf(**harness, requests, 0), plain);
   }
 }
 
-// Drafts of the model itself are accepted but for the rounding of another shape of product.
+// The model's own drafts are accepted, up to the rounding of GEMMs with another shape.
 TEST_P(SpeculationAcceptanceSuite, RejectionAcceptsTheModelsOwnDrafts) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(24);
@@ -289,7 +289,8 @@ TEST_P(SpeculationAcceptanceSuite, RejectionAcceptsTheModelsOwnDrafts) {
   }
 }
 
-// The first two tokens after a prompt, the second one a draft's place, counted over many seeds.
+// Counts the first two tokens after a prompt over many seeds. The second token is at the position
+// of a draft.
 TEST_P(SpeculationAcceptanceSuite, RejectedDraftsLeaveTheModelsDistribution) {
   constexpr int kSlots = 32;
   constexpr int kRounds = 70;
@@ -302,7 +303,7 @@ TEST_P(SpeculationAcceptanceSuite, RejectedDraftsLeaveTheModelsDistribution) {
     options.max_num_seqs = kSlots;
     options.max_num_tokens = kSlots * (1 + kChainDrafts);
     options.max_seq_len = 16;
-    options.cache.size = NumBlocks{1 + kSlots * 2 * 4};  // of two groups
+    options.cache.size = NumBlocks{1 + kSlots * 2 * 4};  // two groups
     options.graphs.sizes = {kSlots};
     if (proposer == Proposer::kHeads) options.speculation.proposer = HeadsProposer{heads};
     auto harness = SpeculationHarness::Create(options, model, ShortSighted(GetParam(), 2));
@@ -325,7 +326,7 @@ TEST_P(SpeculationAcceptanceSuite, RejectedDraftsLeaveTheModelsDistribution) {
         (*harness)->Leave(slot);
       }
     }
-    // The probabilities of top_k 3, in float64.
+    // The probabilities with top_k 3, in float64.
     const LayeredModel dense(model);
     const auto kept = [&](const std::vector<int32_t>& text) {
       const at::Tensor logits = dense.DenseLogits(text, {});
@@ -350,13 +351,13 @@ TEST_P(SpeculationAcceptanceSuite, RejectedDraftsLeaveTheModelsDistribution) {
         ++num_cells;
       }
     }
-    EXPECT_EQ(num_found, kSlots * kRounds);  // no others
+    EXPECT_EQ(num_found, kSlots * kRounds);  // no other token pairs
     ASSERT_GT(num_cells, 3);
     EXPECT_LT(chi_square, (num_cells - 1) + 4.5 * std::sqrt(2.0 * (num_cells - 1)));
   }
 }
 
-// Counts what is asked of the device besides graphs.
+// Counts the driver's calls for sampling and verification.
 class CountingDriver : public ForwardingDriver {
  public:
   CountingDriver(std::unique_ptr<DeviceDriver> driver, int* num_samples, int* num_verified)
@@ -378,7 +379,8 @@ class CountingDriver : public ForwardingDriver {
   int* num_verified_;
 };
 
-// Of a replay on the CPU the calls within the graph are counted, too; on a GPU they were made once.
+// On the CPU, a replay also counts the calls within the graph; on a GPU, these calls were made
+// once, at capture.
 TEST_P(SpeculationAcceptanceSuite, AReplayVerifiesItsDraftsUnlessStagesComeBefore) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(25);
@@ -396,7 +398,7 @@ TEST_P(SpeculationAcceptanceSuite, AReplayVerifiesItsDraftsUnlessStagesComeBefor
   (*harness)->Join(1, requests[1].prompt, requests[1].sampling);
   ASSERT_STEP((*harness)->Step({{.slot = 0}, {.slot = 1}}));
   const int in_graph = GetParam().is_cpu() ? 1 : 0;
-  // The first step captures its graph, where that was not done before.
+  // The first step captures its graph unless it has been captured before.
   ASSERT_STEP((*harness)->Step({{.slot = 0, .num_drafts = 2}, {.slot = 1}}));
   for (int step = 0; step < 4; ++step) {
     num_samples = 0;
@@ -406,10 +408,10 @@ TEST_P(SpeculationAcceptanceSuite, AReplayVerifiesItsDraftsUnlessStagesComeBefor
     EXPECT_EQ(num_samples, in_graph);
     EXPECT_EQ(num_verified, in_graph);
   }
-  // A third sequence asks for log-probabilities: its stage comes between logits and tokens.
+  // A third sequence requests log-probabilities, whose stage runs between logits and tokens.
   const LogitsRequest request = {.slot = SlotId(2), .params = {.num_log_probs = 1}};
   (*harness)->JoinWith(request, requests[2].prompt);
-  ASSERT_STEP((*harness)->Step({{.slot = 2}}));  // its prompt
+  ASSERT_STEP((*harness)->Step({{.slot = 2}}));  // the prompt
   num_samples = 0;
   num_verified = 0;
   ASSERT_STEP((*harness)->Step({{.slot = 0, .num_drafts = 2}, {.slot = 2}}));
@@ -424,8 +426,9 @@ TEST_P(SpeculationAcceptanceSuite, AReplayVerifiesItsDraftsUnlessStagesComeBefor
   }
 }
 
-// Rows of several tokens are computed as rows of one where the bits of a row must not depend on the
-// step's shape. `plain` has the same max_drafts: prompts of so few tokens are computed so, too.
+// With batch invariance, rows of several tokens are computed like rows of one token, so that a
+// row's results do not depend on the step's shape. `plain` has the same max_drafts, because prompts
+// with at most max_drafts + 1 tokens are also computed in this way.
 void ExpectInvariantTexts(LayeredModelOptions model, DType dtype, uint32_t seed) {
   model = WithHidden(model, Hidden::kStream);
   model.dtype = dtype;

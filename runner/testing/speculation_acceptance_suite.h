@@ -1,5 +1,5 @@
-// What a ModelRunner must do with drafts that are accepted by rejection sampling, with heads, and with
-// the verification within its graphs, on every device: instantiated for the CPU and for CUDA.
+// Tests of ModelRunner for drafts with rejection sampling, for draft heads, and for verification
+// within graphs, on every device: instantiated for the CPU and for CUDA.
 
 #ifndef REPRISE_RUNNER_TESTING_SPECULATION_ACCEPTANCE_SUITE_H_
 #define REPRISE_RUNNER_TESTING_SPECULATION_ACCEPTANCE_SUITE_H_

@@ -44,7 +44,7 @@ StepArrays CarveArrays(const SpeculationShape& shape, ArrayCarver& carver) {
   return arrays;
 }
 
-// A text of `size` tokens: at random, or one that repeats a part of itself.
+// Draws a text of `size` tokens: random, or a repetition of its beginning.
 void DrawText(std::mt19937& random, const SpeculationShape& shape, int size, int32_t* text) {
   const int period = Chance(random, 0.4) ? Between(random, 1, 9) : size + 1;
   for (int i = 0; i < size; ++i) {
@@ -53,7 +53,7 @@ void DrawText(std::mt19937& random, const SpeculationShape& shape, int size, int
   }
 }
 
-// The rows of a step as refill leaves them, and the slots before the step.
+// Draws the rows of a step as refill writes them, and the slots before the step.
 void DrawStep(std::mt19937& random, const SpeculationShape& shape, const SlotState& slots,
               const StepArrays& arrays) {
   std::vector<int32_t> order(shape.num_slots);
@@ -109,7 +109,7 @@ SpeculationShape DrawSpeculationShape(std::mt19937& random) {
   const int longest = Chance(random, 0.1) && shape.num_rows < 10 ? 9000 : 200;
   shape.max_positions = Between(random, 20, longest);
   shape.history_offset = Chance(random, 0.3) ? Between(random, 1, 3) : 0;
-  // Mostly such that all histories are aligned alike.
+  // In most shapes all histories have the same alignment.
   shape.history_gap = Chance(random, 0.7) ? 3 - (shape.max_positions + 3) % 4 : 1;
   shape.max_ngram = Chance(random, 0.2) ? kMaxNgram : Between(random, 1, 5);
   shape.min_ngram = Between(random, 1, shape.max_ngram);
@@ -133,7 +133,7 @@ void DrawNgramDrafts(std::mt19937& random, const SpeculationShape& shape, NgramD
     for (int i = 0; i < args.arrays.num_proposed[r]; ++i) {
       args.arrays.token_ids[first_token + 1 + i] = 0;
     }
-    // Mostly the text goes on as it began.
+    // In most rows the text continues as it began.
     const int32_t context_len = args.arrays.context_lens[r];
     if (args.arrays.num_proposed[r] == 0 || context_len == 0 || Chance(random, 0.3)) continue;
     const int32_t* history = args.slots.history.row(args.arrays.table_row[r]);

@@ -1,4 +1,4 @@
-// Random steps with drafts for the tests of n-grams.
+// Random steps with drafts, for tests of n-gram drafts.
 //
 //   const SpeculationShape shape = DrawSpeculationShape(random);
 //   BuilderMemory<NgramDraftsArgs> memory(
@@ -6,8 +6,8 @@
 //   DrawNgramDrafts(random, shape, memory.args());
 //   NgramDraftsOnHost(memory.args());
 //
-// The steps have rows of one token, chunks of prompts, rows with drafts of either kind, and padded
-// rows, over slots in any order.
+// The steps contain rows of one token, chunks of prompts, rows with given and with proposed drafts,
+// and padded rows, over slots in any order.
 //
 // Thread safety: pure functions of their arguments.
 
@@ -26,9 +26,9 @@ struct SpeculationShape {
   int num_rows = 6;
   int num_slots = 8;    // at least num_rows
   int max_drafts = 4;   // 1 to kMaxDrafts
-  int vocab_size = 20;  // small ones repeat themselves
+  int vocab_size = 20;  // small vocabularies cause repetitions
   int max_positions = 32;
-  int history_offset = 0;  // elements before the first history: 1 misaligns it
+  int history_offset = 0;  // elements before the first history; 1 misaligns it
   int history_gap = 0;     // elements between histories
   int min_ngram = 1;
   int max_ngram = 4;
@@ -38,7 +38,7 @@ struct SpeculationShape {
 
 std::ostream& operator<<(std::ostream& out, const SpeculationShape& shape);
 
-// Few rows or some hundreds, short texts or long ones.
+// Draws a few or some hundred rows, with short or long texts.
 SpeculationShape DrawSpeculationShape(std::mt19937& random);
 
 NgramDraftsArgs CarveNgramDrafts(const SpeculationShape& shape, ArrayCarver& carver);

@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<SpeculationHarness>> SpeculationHarness::Create(
   }
   REPRISE_ASSIGN_OR_RETURN(harness->runner_,
                            ModelRunner::Create(&harness->model_, filled, std::move(driver)));
-  const c10::StreamGuard guard(harness->runner_->stream());  // before the steps
+  const c10::StreamGuard guard(harness->runner_->stream());  // ordered before the steps
   REPRISE_RETURN_IF_ERROR(
       harness->runner_->kv_cache().Fill(std::numeric_limits<float>::quiet_NaN()));
   return harness;

@@ -1,4 +1,4 @@
-// Generates texts with a ModelRunner, with drafts or without: for tests that compare the two.
+// Generates texts with a ModelRunner, with or without drafts. For tests that compare the two.
 //
 //   auto harness = *SpeculationHarness::Create(options, {.layers = ...});
 //   harness->Join(0, prompt, sampling);
@@ -6,7 +6,7 @@
 //   ASSERT_OK(harness->Step({{.slot = 0, .num_drafts = 4}}));     // 1 to 5 tokens
 //   harness->text(0);
 //
-// Each slot has blocks of its own for the longest sequence.
+// Each slot has enough blocks for the longest sequence, which it does not share.
 
 #ifndef REPRISE_RUNNER_TESTING_SPECULATION_HARNESS_H_
 #define REPRISE_RUNNER_TESTING_SPECULATION_HARNESS_H_
@@ -23,36 +23,36 @@
 
 namespace reprise {
 
-// A slot's part in a step. Its first step brings its prompt.
+// A slot's row in a step. The first row of a slot passes its prompt.
 struct SpeculationRow {
   int slot = 0;
   int num_drafts = 0;
-  std::vector<int32_t> drafts = {};   // in place of num_drafts
-  std::vector<int32_t> parents = {};  // of the drafts, if they are a tree
+  std::vector<int32_t> drafts = {};   // replace num_drafts
+  std::vector<int32_t> parents = {};  // parents of the drafts in a tree
 };
 
 class SpeculationHarness {
  public:
-  // `draft`: replaces the model of a ModelProposer. `driver`: as in ModelRunner::Create().
+  // `draft`: replaces the model of a ModelProposer. `driver`: see ModelRunner::Create().
   static absl::StatusOr<std::unique_ptr<SpeculationHarness>> Create(
       const ModelRunnerOptions& options, const LayeredModelOptions& model,
       const LayeredModelOptions& draft = {}, std::unique_ptr<DeviceDriver> driver = nullptr);
 
-  // A model for a ModelProposer that Create() replaces. It must not be used.
+  // A placeholder for a ModelProposer's model, which Create() replaces. Must not be used otherwise.
   static Model& AnyDraftModel();
 
   void Join(int slot, std::vector<int32_t> prompt, const SamplingParams& sampling = {});
-  // With stages between its logits and its tokens; greedy.
+  // Joins a greedy sequence with a request to the logits stages.
   void JoinWith(const LogitsRequest& request, std::vector<int32_t> prompt);
   void Leave(int slot);
 
   absl::Status Launch(const std::vector<SpeculationRow>& rows);
-  absl::Status Await();  // of the oldest step in flight
+  absl::Status Await();  // awaits the oldest step in flight
   absl::Status Step(const std::vector<SpeculationRow>& rows);
 
-  // The prompt and what followed it.
+  // The prompt and the tokens that followed it.
   const std::vector<int32_t>& text(int slot) const { return texts_[slot]; }
-  // New tokens of each row of the step that was awaited last.
+  // Number of new tokens of each row of the step that was awaited last.
   const std::vector<int>& num_new() const { return num_new_; }
   const GraphDecision& decision() const { return decision_; }
   ModelRunner& runner() { return *runner_; }

@@ -1,6 +1,7 @@
-// Texts with every proposer, chains and trees, over every kind of model: of many prompts, to the end of
-// the context, and with the most drafts. REPRISE_SPECULATION_PROMPTS says how many prompts: 200 if it is
-// not set; 8 have every length of chains, where a tool makes tests slow.
+// Texts with every proposer, with chains and trees, for every kind of model: with many prompts, up
+// to the end of the context, and with the maximum number of drafts. REPRISE_SPECULATION_PROMPTS
+// sets the number of prompts; the default is 200. 8 prompts cover every length of chains: use 8
+// with tools that make tests slow.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/from_blob.h>
@@ -49,7 +50,7 @@ int NumPrompts() {
   return (count + kSlots - 1) / kSlots * kSlots;
 }
 
-// A random matrix for each token that follows.
+// Multiplies the state by one random matrix, the same in each pass.
 class MatrixHeads : public DraftHeads {
  public:
   MatrixHeads(int64_t hidden_dim, c10::Device device) {
@@ -97,12 +98,12 @@ ModelRunnerOptions OptionsOf(const Drafts& drafts, DraftHeads* heads) {
   return options;
 }
 
-// Drafts that a caller gives behind a text of `length` tokens: chains or random trees, of which
-// `percent_right` are right where what they follow is.
+// Returns drafts that a caller gives after a text of `length` tokens: a chain or a random tree. If
+// its parent is right, a draft is right with `percent_right`.
 SpeculationRow Given(std::mt19937& rng, const std::vector<int32_t>& want, size_t length, int count,
                      bool tree, int percent_right) {
   SpeculationRow row;
-  std::vector<int> right_depth = {0};  // of each node; -1: it is wrong
+  std::vector<int> right_depth = {0};  // by node; -1: the node is wrong
   for (int i = 0; i < count; ++i) {
     const int parent = tree ? static_cast<int>(i - rng() % (i / 2 + 1)) : i;
     const int depth = right_depth[parent];
@@ -131,8 +132,9 @@ void ExpectPlainTexts(const LayeredModelOptions& model, const std::vector<Reques
     const std::vector<Request> group(requests.begin() + begin, requests.begin() + begin + kSlots);
     const std::vector<std::vector<int32_t>> texts(want.begin() + begin,
                                                   want.begin() + begin + kSlots);
-    // Two groups have all lengths of chains, each slot one; the next two have them in other slots. Each
-    // length has drafts that are all wrong, all right, and between: the first two groups the former two.
+    // Two groups of slots cover all lengths of chains, one length per slot; the next two groups
+    // assign the lengths to other slots. All drafts are wrong in the first group, right in the
+    // second, and mixed in the next two; later groups combine each length with each case.
     const int index = static_cast<int>(first) / kSlots;
     constexpr int kPercents[] = {0, 100, 34, 67};
     const int percent_right = kPercents[(index % most + index / most) % 4];
@@ -184,8 +186,8 @@ TEST_P(SpeculationSuite, ManyPromptsOfWindowsAndChunks) {
   ExpectPlainTextsOfAll(speculation_tests::WindowsAndChunks(GetParam(), 4), /*serves_trees=*/false);
 }
 
-// Steps of slot 0 until its context is full, with as many drafts as there is room for, up to `most`. `want`
-// is empty, or what its text becomes: drafts that are given are mostly right.
+// Runs steps of slot 0 until its context is full. Each step has the maximum number of drafts that
+// fit, at most `most`. `want` is empty, or the expected text: given drafts are then mostly right.
 void GrowToTheEnd(SpeculationHarness& harness, const Drafts& drafts, int most,
                   const std::vector<int32_t>& want) {
   std::mt19937 rng(9);
@@ -222,7 +224,7 @@ TEST_P(SpeculationSuite, SequencesGrowToTheEndOfTheContext) {
       SCOPED_TRACE(testing::Message() << drafts << ", chunks " << has_chunks << ", head dim "
                                       << model.layers[0].params.head_dim_qk);
       MatrixHeads heads(LayeredModel(model).spec().hidden_dim, model.device);
-      // The model itself as the draft model: many tokens at once, up to the last one.
+      // The model itself is the draft model: many tokens per step, up to the last position.
       auto harness = SpeculationHarness::Create(OptionsOf(drafts, &heads), model, model);
       ASSERT_TRUE(harness.ok()) << harness.status();
       GrowToTheEnd(**harness, drafts, drafts.tree ? kTreeDrafts : kChainDrafts, want);
@@ -231,8 +233,8 @@ TEST_P(SpeculationSuite, SequencesGrowToTheEndOfTheContext) {
   }
 }
 
-// Nodes of a tree see their path by masks: in the same bits as a row of one token, where those must not
-// depend on the step's shape.
+// Nodes of a tree attend to their path through masks. With batch invariance, the results are
+// bitwise identical to those of a row of one token.
 TEST_P(SpeculationSuite, TextsOfTreesInBFloat16AreThoseOfPlainDecoding) {
   for (LayeredModelOptions model :
        {speculation_tests::TwoLayers(GetParam(), 6), speculation_tests::Windows(GetParam(), 6),
@@ -294,7 +296,7 @@ TEST_P(SpeculationSuite, ARowMayHave16Drafts) {
   }
 }
 
-// Proposes of each node behind the newest token another one.
+// Proposes a different token for each node after the newest token.
 class Counting : public Drafter {
  public:
   absl::Status Propose(const DraftStep& step) override {
@@ -319,7 +321,7 @@ TEST_P(SpeculationSuite, ACallersDrafterMayProposeATree) {
   options.speculation.proposer = CustomProposer{counting};
   options.speculation.max_drafts = kTreeDrafts;
   options.speculation.graph_num_drafts = {4, kTreeDrafts};
-  // Twelve drafts may follow the newest token, and one of three of those.
+  // Twelve drafts may follow the newest token, and one draft may follow each of the first three.
   options.speculation.tree = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3};
   auto harness = SpeculationHarness::Create(options, model);
   ASSERT_TRUE(harness.ok()) << harness.status();
@@ -328,7 +330,7 @@ TEST_P(SpeculationSuite, ACallersDrafterMayProposeATree) {
     for (const int num_new : (*harness)->num_new()) num_accepted += num_new - 1;
     return SpeculationRow{.slot = slot, .num_drafts = std::min(kTreeDrafts, room)};
   });
-  // Of 61 tokens twelve are tried.
+  // Each step tries twelve of 61 tokens.
   EXPECT_GT(num_accepted, 0);
 }
 

@@ -16,7 +16,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA instantiates no test for a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SpeculationSuite);
 
 namespace {
@@ -41,7 +41,7 @@ using Kind = GraphDecision::Kind;
 using speculation_tests::Proposer;
 using speculation_tests::ProposerOf;
 
-// Proposes the newest token, again and again.
+// Proposes the newest token repeatedly.
 class Repeat : public Drafter {
  public:
   absl::Status Propose(const DraftStep& step) override {
@@ -72,7 +72,7 @@ TEST_P(SpeculationSuite, TextsAreThoseOfPlainDecodingWithAnyDrafter) {
       std::mt19937 rng(3);
       for (int most : {1, 2, 5, kChainDrafts}) {
         ExpectTexts(**harness, requests, want, [&](int slot, int room) {
-          // Some rows have fewer, some none.
+          // Some rows have fewer drafts, some have no drafts.
           const int count = rng() % 4 == 0 ? static_cast<int>(rng() % (most + 1)) : most;
           return SpeculationRow{.slot = slot, .num_drafts = std::min(count, room)};
         });
@@ -124,12 +124,12 @@ ModelRunnerOptions TreeOptions(Proposer proposer) {
   return options;
 }
 
-// A random tree of `num_drafts` drafts behind a text of `length` tokens. Drafts that follow right
-// ones are right with `percent_right`.
+// Returns a random tree of `num_drafts` drafts after a text of `length` tokens. A draft whose
+// parent is right is right with `percent_right`.
 SpeculationRow RandomTree(std::mt19937& rng, int num_drafts, int percent_right,
                           const std::vector<int32_t>& want, size_t length) {
   SpeculationRow row;
-  std::vector<int> right_depth = {0};  // of each node; -1: it is wrong
+  std::vector<int> right_depth = {0};  // by node; -1: the node is wrong
   for (int i = 0; i < num_drafts; ++i) {
     const int parent = static_cast<int>(rng() % 3 == 0 ? rng() % (i + 1) : i - rng() % (i / 2 + 1));
     const int depth = right_depth[parent];
@@ -159,7 +159,7 @@ TEST_P(SpeculationSuite, GivenTreesMayBeRightWrongOrAnything) {
       ExpectTexts(**harness, requests, want, [&](int slot, int room) {
         num_steps += slot == 0;
         const size_t length = (*harness)->text(slot).size();
-        // Some rows are chains, some have fewer drafts, some none.
+        // Some rows are chains, some have fewer drafts, some have no drafts.
         const int most = std::min(room, rng() % 3 == 0 ? static_cast<int>(rng() % 6) : kMaxNodes);
         SpeculationRow row = RandomTree(rng, most, percent_right, want[slot], length);
         if (rng() % 5 == 0) row.parents.clear();
@@ -177,7 +177,7 @@ TEST_P(SpeculationSuite, GivenTreesMayBeRightWrongOrAnything) {
   }
 }
 
-// The last of 64 nodes is right, all before it follow other nodes or are wrong.
+// Only the last of 64 nodes is right. All nodes before it follow other nodes or are wrong.
 TEST_P(SpeculationSuite, ATreeMayHave64Nodes) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   std::vector<Request> requests = SomeRequests(14);
@@ -222,7 +222,7 @@ TEST_P(SpeculationSuite, ReplaysOfTreesAreWhatEagerStepsCompute) {
   });
 }
 
-// Three drafts, two behind each, and one behind each of those.
+// Three drafts; two drafts after each of these; and one draft after each of those.
 ModelRunnerOptions ThreeLevels() {
   ModelRunnerOptions options = TreeOptions(Proposer::kModel);
   options.speculation.tree = {0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9};
@@ -242,7 +242,7 @@ TEST_P(SpeculationSuite, TextsAreThoseOfPlainDecodingWithADraftModelsTrees) {
     for (const bool all : {true, false}) {
       SCOPED_TRACE(testing::Message() << "full " << full << ", all " << all);
       ExpectTexts(**harness, requests, want, [&](int slot, int room) {
-        // Any first drafts of a tree are one.
+        // The first drafts of a tree form a tree.
         const int count = all ? 15 : static_cast<int>(rng() % 16);
         return SpeculationRow{.slot = slot, .num_drafts = std::min(count, room)};
       });
@@ -267,7 +267,7 @@ TEST_P(SpeculationSuite, TreesOfADraftModelThatAgreesAreAcceptedToTheirLastLevel
     ASSERT_STEP((*harness)->Step(rows));
     EXPECT_THAT((*harness)->num_new(), testing::Each(4)) << "step " << step;
   }
-  // Levels of one node, and nodes with one draft behind them and with several.
+  // Levels with one node; nodes with one draft and with several drafts after them.
   ModelRunnerOptions options = ThreeLevels();
   options.speculation.tree = {0, 1, 1, 2, 3, 2};
   options.speculation.max_drafts = 6;
@@ -286,13 +286,13 @@ TEST_P(SpeculationSuite, TreesOfADraftModelThatAgreesAreAcceptedToTheirLastLevel
   }
   for (int slot = 0; slot < 4; ++slot) EXPECT_EQ((*narrow)->text(slot), (*harness)->text(slot));
 
-  // Levels that begin are cut; of the second one there are two drafts behind the first draft only.
+  // Levels may be partial: 5 drafts are the first level and two drafts after the first draft.
   for (SpeculationRow& row : rows) row.num_drafts = 5;
   ASSERT_STEP((*harness)->Step(rows));
   EXPECT_THAT((*harness)->num_new(), testing::Each(3));
 }
 
-// Where a chain has one try, a tree has several.
+// A chain has one draft per level, a tree has several.
 TEST_P(SpeculationSuite, TreesAcceptMoreThanChainsOfTheirDepth) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const LayeredModelOptions draft = ShortSighted(GetParam(), 1);
@@ -396,7 +396,8 @@ TEST_P(SpeculationSuite, RefusesTreesThatDoNotFit) {
               HasSubstr("expected no layer of chunks"));
 }
 
-// A draft model that is the model itself accepts all, at any temperature: the noise is the same.
+// A draft model that equals the model has all drafts accepted at any temperature, because both use
+// the same noise.
 TEST_P(SpeculationSuite, ADraftModelThatAgreesIsAcceptedWhateverTheTemperature) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(9);
@@ -415,7 +416,7 @@ TEST_P(SpeculationSuite, ADraftModelThatAgreesIsAcceptedWhateverTheTemperature) 
   }
 }
 
-// Tokens decoded without drafts are seen by the draft model later, a few in each step.
+// The draft model reads tokens that were decoded without drafts later, a few per step.
 TEST_P(SpeculationSuite, ADraftModelCatchesUpWithWhatWasDecodedWithoutIt) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(10);
@@ -424,7 +425,7 @@ TEST_P(SpeculationSuite, ADraftModelCatchesUpWithWhatWasDecodedWithoutIt) {
   ASSERT_TRUE(harness.ok()) << harness.status();
   (*harness)->Join(1, requests[1].prompt, requests[1].sampling);
   for (int i = 0; i < 12; ++i) ASSERT_STEP((*harness)->Step({{.slot = 1}}));
-  // 11 tokens and more to see, 3 in a step.
+  // It lags by at least 11 tokens and reads 3 per step.
   std::vector<int> accepted;
   while ((*harness)->text(1).size() < want[1].size()) {
     ASSERT_STEP((*harness)->Step({{.slot = 1, .num_drafts = 2}}));
@@ -437,7 +438,7 @@ TEST_P(SpeculationSuite, ADraftModelCatchesUpWithWhatWasDecodedWithoutIt) {
   EXPECT_LE(std::count(accepted.begin(), accepted.end(), 0), 8);
 }
 
-// Chunks of prompts, rows with drafts and plain rows: the second slot has no drafts.
+// Steps have chunks of prompts, rows with drafts and plain rows. Slot 1 has no drafts.
 TEST_P(SpeculationSuite, PromptsAndDraftsReplayOneGraph) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(11);
@@ -445,7 +446,7 @@ TEST_P(SpeculationSuite, PromptsAndDraftsReplayOneGraph) {
   struct Case {
     ModelRunnerOptions options;
     int num_drafts;
-    int num_new;  // of rows with drafts; 0: any
+    int num_new;  // per row with drafts; 0: any
   };
   for (Case c : {Case{Options(Proposer::kNgram), 3, 0}, Case{Options(Proposer::kModel), 3, 4},
                  Case{ThreeLevels(), 15, 4}}) {
@@ -489,7 +490,7 @@ TEST_P(SpeculationSuite, PromptsAndDraftsReplayOneGraph) {
   }
 }
 
-// More tokens than the largest mixed graph has: the step runs eagerly.
+// With more tokens than the largest mixed graph, the step runs eagerly.
 TEST_P(SpeculationSuite, LongPromptsBesideDraftsRunEagerly) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   std::vector<Request> requests = SomeRequests(20);
@@ -579,7 +580,7 @@ TEST_P(SpeculationSuite, ACallersDrafterIsAsked) {
   EXPECT_GT(repeat.num_calls, 0);
 }
 
-// Keeps where the histories are, and the stream of the step.
+// Stores the addresses of the histories and the stream of the step.
 class Reader : public Drafter {
  public:
   absl::Status Propose(const DraftStep& step) override {
@@ -596,8 +597,8 @@ class Reader : public Drafter {
   CUstream_st* stream = nullptr;
 };
 
-// Blocks of others bring their tokens: of a prefix, of a fork that copies a block it shares in part,
-// of a swap, and of a tree's accepted drafts.
+// Blocks computed by another sequence include their tokens: in a prefix, in a fork that copies a
+// partly shared block, after a swap, and for accepted drafts of a tree.
 TEST_P(SpeculationSuite, HistoriesBeginWithTheTokensOfBlocksThatOthersComputed) {
   for (const bool tree : {false, true}) {
     SCOPED_TRACE(testing::Message() << "tree " << tree);
@@ -615,7 +616,7 @@ TEST_P(SpeculationSuite, HistoriesBeginWithTheTokensOfBlocksThatOthersComputed) 
     const std::vector<int32_t> want = PlainTexts(model, {request})[0];
     harness.Join(0, request.prompt, request.sampling);
     ASSERT_STEP(harness.Step({{.slot = 0}}));
-    ASSERT_STEP(harness.Step({{.slot = 0, .num_drafts = 2}}));  // the drafter's, wrong or not
+    ASSERT_STEP(harness.Step({{.slot = 0, .num_drafts = 2}}));  // right or wrong drafts
     EXPECT_EQ(reader.stream != nullptr, GetParam().is_cuda());
     const size_t length = harness.text(0).size();
     SpeculationRow given = {.slot = 0};
@@ -628,12 +629,12 @@ TEST_P(SpeculationSuite, HistoriesBeginWithTheTokensOfBlocksThatOthersComputed) 
     ASSERT_STEP(harness.Step({given}));
     ASSERT_EQ(harness.num_new()[0], 3);
     const std::vector<int32_t> text = harness.text(0);
-    const int num_known = static_cast<int>(text.size()) - 1;  // with keys
+    const int num_known = static_cast<int>(text.size()) - 1;  // tokens with keys
     ASSERT_GE(num_known, 10);
 
     ModelRunner& runner = harness.runner();
-    const int first = 1 + harness.runner().shape().max_blocks();  // blocks that only slot 1 has
-    // Two blocks are shared, the third is copied; slot 2 has all of them back from the host.
+    const int first = 1 + harness.runner().shape().max_blocks();  // blocks of slot 1 only
+    // Slot 1 shares two blocks and copies the third. Slot 2 swaps in all blocks from the host.
     const SlotJoin joins[] = {
         {.slot = SlotId(1), .seq_len = 10, .prompt_len = 12},
         {.slot = SlotId(2), .seq_len = num_known, .prompt_len = num_known + 1}};
@@ -698,7 +699,7 @@ TEST_P(SpeculationSuite, RefusesDraftsThatDoNotFitAndChangesNothing) {
   EXPECT_THAT(message({.output = RowOutput::kNone, .num_drafts = 1}),
               HasSubstr("expected no tokens, RowOutput::kToken"));
   EXPECT_THAT(message({.logits = RowLogits::kAll, .num_drafts = 1}), HasSubstr("RowLogits::kLast"));
-  // While drafts are not settled, the host cannot say where its tokens go.
+  // Until the drafts are settled, the host does not know the positions of its tokens.
   ASSERT_STEP(harness.Launch({{.slot = 0, .num_drafts = 2}}));
   EXPECT_THAT(message({.tokens = tokens}), HasSubstr("the steps with them must be awaited first"));
   ASSERT_STEP(harness.Await());

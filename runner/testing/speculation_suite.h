@@ -1,4 +1,4 @@
-// What a ModelRunner must do with drafts, on every device: instantiated for the CPU and for CUDA.
+// Tests of ModelRunner for drafts, on every device: instantiated for the CPU and for CUDA.
 
 #ifndef REPRISE_RUNNER_TESTING_SPECULATION_SUITE_H_
 #define REPRISE_RUNNER_TESTING_SPECULATION_SUITE_H_

@@ -1,5 +1,5 @@
-// Models, requests and texts of the tests that speculate: each sequence generates a text alone, without
-// drafts, and then all of them together, with drafts.
+// Models, requests and texts for tests of speculation. Each sequence first generates its text
+// separately and without drafts. All sequences then generate together, with drafts.
 
 #ifndef REPRISE_RUNNER_TESTING_SPECULATION_TEXTS_H_
 #define REPRISE_RUNNER_TESTING_SPECULATION_TEXTS_H_
@@ -19,24 +19,24 @@ namespace reprise::speculation_tests {
 
 inline constexpr int kVocab = 61;
 inline constexpr int kMaxSeqLen = 96;
-inline constexpr int kChainDrafts = 8;  // of a row, at most
+inline constexpr int kChainDrafts = 8;  // maximum per row
 inline constexpr int kNumNew = 40;      // tokens after the prompt
 
-// The alternatives of DraftProposer, for tests that are run with several of them.
+// The kinds of DraftProposer, for tests that run with several of them.
 enum class Proposer : int8_t { kNone, kNgram, kModel, kCustom, kHeads };
 
-// SpeculationHarness::Create() replaces the model of kModel. For kCustom and kHeads the caller sets the
-// proposer: the result is NoProposer.
+// SpeculationHarness::Create() replaces the model of kModel. For kCustom and kHeads, the result is
+// NoProposer, and the caller sets the proposer.
 DraftProposer ProposerOf(Proposer proposer);
 
-// A runner of four slots, with proposed chains.
+// Options of a runner with four slots whose proposed drafts are chains.
 ModelRunnerOptions Options(Proposer proposer);
 
 LayeredModelOptions TwoLayers(c10::Device device, uint64_t seed);
 LayeredModelOptions Windows(c10::Device device, uint64_t seed);
-// TwoLayers() that sees few keys: often it agrees.
+// TwoLayers() with a short attention window: it often agrees with TwoLayers().
 LayeredModelOptions ShortSighted(c10::Device device, uint64_t seed);
-// One latent, of which V is a part.
+// MLA: one latent per token; V is a part of it.
 LayeredModelOptions Latents(c10::Device device, uint64_t seed);
 LayeredModelOptions WindowsAndChunks(c10::Device device, uint64_t seed);
 
@@ -47,10 +47,11 @@ struct Request {
 
 std::vector<int32_t> RandomPrompt(std::mt19937& rng, int length);
 
-// Four: greedy, temperatures, top_k, top_p.
+// Returns four requests: greedy, with temperature, with top_k, with top_p.
 std::vector<Request> SomeRequests(uint32_t seed);
 
-// Each alone, without drafts. Without `options`: of a runner that has none.
+// Return the texts of separate runs without drafts. Without `options`, the runner has no
+// speculation.
 std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
                                              const std::vector<Request>& requests,
                                              const ModelRunnerOptions& options);
@@ -63,7 +64,8 @@ std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
     ASSERT_TRUE(step_status.ok()) << step_status;  \
   } while (false)
 
-// Generates all texts together, each step with `drafts_of` drafts of each row that has room.
+// Generates all texts together; drafts_of(slot, room) returns the row of each slot that is not
+// finished.
 template <typename DraftsOf>
 void ExpectTexts(SpeculationHarness& harness, const std::vector<Request>& requests,
                  const std::vector<std::vector<int32_t>>& want, DraftsOf drafts_of) {

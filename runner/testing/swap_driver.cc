@@ -144,7 +144,7 @@ absl::Status SwapDriver::AwaitOldest() {
   }
   for (size_t i = 0; i < awaited.ids.size(); ++i) {
     const auto found = sequences_.find(awaited.ids[i]);
-    if (found == sequences_.end()) continue;  // it has left
+    if (found == sequences_.end()) continue;  // the sequence has left
     Sequence& sequence = found->second;
     const int num_committed = blocks_->num_committed(sequence.slot);
     REPRISE_RETURN_IF_ERROR(blocks_->Commit(

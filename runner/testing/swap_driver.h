@@ -1,16 +1,17 @@
-// Drives a ModelRunner by hand with sequences that give up their blocks and return: for tests of
-// swaps on any device.
+// Drives a ModelRunner with sequences that are swapped out and in. For tests of swaps on any
+// device.
 //
 //   auto driver = *SwapDriver::Create(&model, {.max_num_seqs = 4, .cache = {.swap = NumBlocks{20}}});
 //   driver->Join(7, SlotId(0), {.text = {1, 2, 3}});
 //   ASSERT_OK(driver->Step({7}));           // prefill, later decode
-//   driver->Out(7);                         // with the next step, its blocks are another's
-//   driver->Back(7, SlotId(2));             // with the next step that has a row of it
+//   driver->Out(7);                         // the next step releases its blocks
+//   driver->Back(7, SlotId(2));             // the next step with a row of it swaps it in
 //
-// A runner without host blocks is a twin of one with: Out() and Back() leave its sequences where
-// they are, and all else is the same.
+// A runner without host blocks serves as a reference: its Out() and Back() do nothing, and
+// everything else is equal.
 //
-// Cache memory is NaN at first. Steps may be launched before earlier ones are awaited.
+// Cache memory is filled with NaN initially. Steps may be launched before earlier steps are
+// awaited.
 
 #ifndef REPRISE_RUNNER_TESTING_SWAP_DRIVER_H_
 #define REPRISE_RUNNER_TESTING_SWAP_DRIVER_H_
@@ -36,7 +37,7 @@ namespace reprise {
 
 struct SwapSequence {
   std::vector<int32_t> text = {};          // the prompt; sampled tokens are appended
-  std::vector<int32_t> encoder_text = {};  // of models with an encoder
+  std::vector<int32_t> encoder_text = {};  // for models with an encoder
 };
 
 class SwapDriver {
@@ -44,14 +45,15 @@ class SwapDriver {
   static absl::StatusOr<std::unique_ptr<SwapDriver>> Create(Model* model,
                                                             const ModelRunnerOptions& options);
 
-  // A sequence enters with its first row.
+  // The sequence enters with its first row.
   void Join(int id, SlotId slot, SwapSequence sequence);
   void Leave(int id);
   // REQUIRES: no step of the sequence is in flight.
   void Out(int id);
   void Back(int id, SlotId slot);
 
-  // A step with a row for each sequence, and its logits [rows, vocab_size] on the CPU.
+  // Runs a step with a row for each sequence. AwaitOldest() stores its logits [rows, vocab_size] on
+  // the CPU.
   absl::Status Step(const std::vector<int>& ids);
   absl::Status Launch(const std::vector<int>& ids);
   absl::Status AwaitOldest();
@@ -61,7 +63,7 @@ class SwapDriver {
   ModelRunner& runner() { return *runner_; }
   const BlockManager& blocks() const { return *blocks_; }
   const SwapStore* store() const { return store_ ? &*store_ : nullptr; }
-  // Blocks of the cache that have been written again after they went out.
+  // Returns the number of cache blocks that were assigned again after they had been swapped out.
   int num_reused() const { return num_reused_; }
 
  private:
@@ -70,13 +72,13 @@ class SwapDriver {
     SlotId slot;
     std::vector<int32_t> text;
     std::vector<int32_t> encoder_text;
-    Entry entry = Entry::kNew;  // how the next row enters
-    int num_launched = 0;       // tokens whose keys are cached, or will be by a step in flight
+    Entry entry = Entry::kNew;  // how the sequence enters with its next row
+    int num_launched = 0;       // tokens with keys that are cached or computed by a step in flight
   };
   struct InFlight {
     int64_t ticket;
     std::vector<int> ids;
-    std::vector<int> num_tokens;  // of each row
+    std::vector<int> num_tokens;  // by row
   };
 
   SwapDriver() = default;
@@ -92,7 +94,7 @@ class SwapDriver {
   std::vector<BlockCopy> swap_outs_;
   std::vector<BlockCopy> swap_ins_;
   std::deque<InFlight> in_flight_;
-  std::map<int, bool> went_out_;  // blocks of the cache
+  std::map<int, bool> went_out_;  // swapped-out cache blocks
   int num_reused_ = 0;
   at::Tensor logits_;
 };

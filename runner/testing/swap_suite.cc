@@ -33,7 +33,8 @@ ModelRunnerOptions Options() {
           .cache = {.block_size = 4}};
 }
 
-// A runner whose cache is so small that blocks which go out are used by others, and its twin.
+// A runner whose cache is so small that other sequences reuse swapped-out blocks, and a reference
+// runner without swaps.
 class Twins {
  public:
   Twins(const std::function<std::unique_ptr<Model>()>& make_model,
@@ -57,7 +58,7 @@ class Twins {
     for (const std::unique_ptr<SwapDriver>& driver : drivers_) call(*driver);
   }
 
-  // A step of both, which gives the same bits.
+  // Runs a step of both runners, whose results are bitwise identical.
   void Step(const std::vector<int>& ids) {
     Both([&](SwapDriver& driver) { ASSERT_EQ(driver.Step(ids), absl::OkStatus()); });
     ExpectSameBits();
@@ -92,7 +93,7 @@ SwapSequence Text(int first, int length, int num_encoder_tokens = 0) {
   return sequence;
 }
 
-// Two sequences take turns on the host, while others overwrite what they left.
+// Two sequences alternate on the host, while other sequences overwrite their cache blocks.
 void ExpectSwapsAreNotSeen(Twins& twins, bool has_encoder) {
   const auto both = [&](auto call) { twins.Both(call); };
   const int source = has_encoder ? 9 : 0;
@@ -101,14 +102,14 @@ void ExpectSwapsAreNotSeen(Twins& twins, bool has_encoder) {
     driver.Join(1, SlotId(1), Text(2, 9, has_encoder ? 5 : 0));
   });
   for (int i = 0; i < 5; ++i) twins.Step({0, 1});
-  // In one step 1 goes out, and 2 comes, into its blocks.
+  // One step swaps out 1 and lets 2 join in the blocks of 1.
   both([&](SwapDriver& driver) {
     driver.Out(1);
     driver.Join(2, SlotId(2), Text(3, 12, source));
   });
   for (int i = 0; i < 3; ++i) twins.Step({0, 2});
   EXPECT_GT(twins.swapped().num_reused(), 2);
-  // In one step 0 goes out and 1 comes back, to another slot.
+  // One step swaps out 0 and swaps in 1, to another slot.
   both([&](SwapDriver& driver) {
     driver.Leave(2);
     driver.Out(0);
@@ -186,8 +187,8 @@ TEST_P(SwapSuite, MovesAreInOrderWithStepsInFlight) {
   });
   twins.Step({0, 1});
   for (int turn = 0; turn < 8; ++turn) {
-    // Three steps, none of which waits for the one before: 1 goes out, another one overwrites its
-    // blocks and leaves, 1 comes back into blocks that this one has written.
+    // Launches three steps without waiting: 1 is swapped out; another sequence overwrites its
+    // blocks and leaves; 1 is swapped in to blocks that this sequence has written.
     twins.Both([&](SwapDriver& driver) {
       driver.Out(1);
       driver.Join(10 + turn, SlotId(2), Text(turn, 17));
@@ -222,7 +223,7 @@ TEST_P(SwapSuite, ARefusedSwapChangesNothing) {
   const BlockCopy ins[] = {{1, 1}, {60, 2}};
   EXPECT_THAT(std::string(twins.swapped().runner().Launch({.swap_ins = ins}).status().message()),
               HasSubstr("swap_ins: src blocks must be in [1, 60), got 60 to 2"));
-  for (int i = 0; i < 3; ++i) twins.Step({0});  // block 1 holds what it did
+  for (int i = 0; i < 3; ++i) twins.Step({0});  // block 1 is unchanged
 }
 
 TEST_P(SwapSuite, HostMemoryIsGivenInBlocksOrBytes) {

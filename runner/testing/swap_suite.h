@@ -1,4 +1,4 @@
-// What a ModelRunner must do with blocks that move to the host and back, on every device.
+// Tests of ModelRunner for blocks that are swapped to the host and back, on every device.
 
 #ifndef REPRISE_RUNNER_TESTING_SWAP_SUITE_H_
 #define REPRISE_RUNNER_TESTING_SWAP_SUITE_H_

@@ -43,7 +43,7 @@ ToyModel::ToyModel(const ToyModelOptions& options) : options_(options) {
   token_embedding_ = random(options.vocab_size, kWidth, 1.0);
   position_embeddings_ = {random(options.max_position, kWidth, 0.5)};
   for (int i = 0; i < kNumLayers; ++i) {
-    // A deviation that keeps activations near 1 from layer to layer, so that errors do not grow.
+    // The deviation keeps activations near 1 from layer to layer, so that errors do not grow.
     const double from_width = 1 / std::sqrt(kWidth);
     layers_.push_back({.q = random(kWidth, q_width, from_width),
                        .k = random(kWidth, kv_width, from_width),

@@ -1,6 +1,5 @@
-// A model of two attention layers with random weights, small enough to run thousands of steps, and
-// wired so that every token of a sequence matters for its logits. For tests of runners, on any
-// device.
+// A model with two attention layers and random weights, small enough to run thousands of steps, in
+// which every token of a sequence affects the logits. For tests of runners on any device.
 
 #ifndef REPRISE_RUNNER_TESTING_TOY_MODEL_H_
 #define REPRISE_RUNNER_TESTING_TOY_MODEL_H_
@@ -18,7 +17,8 @@
 
 namespace reprise {
 
-// H200Profile() with other costs of reading a shared prefix: tests choose when it is read once.
+// H200Profile() with other costs of reading a shared prefix. Tests thereby choose when a prefix is
+// read once.
 constexpr DeviceProfile ProfileWithCascade(const CascadeCosts& costs) {
   DeviceProfile profile = H200Profile();
   profile.cascade_map = costs;
@@ -31,16 +31,17 @@ struct ToyModelOptions {
   int num_kv_heads = 2;
   int head_dim = 32;
   int max_position = 256;
-  DType dtype = DType::kFloat32;           // of q, k, v; all else is float32
+  DType dtype = DType::kFloat32;           // dtype of q, k and v; everything else is float32
   std::optional<DType> logits_dtype = {};  // as in ModelSpec
-  // Keys and values are made so many times larger, which the rest of the layer takes back: all else
-  // is as with 1.
+  // Keys and values are multiplied by this factor, which the rest of the layer compensates: it does
+  // not change the logits.
   float kv_factor = 1;
-  // One product for each row, so that a row's bits do not depend on the others. Slow.
+  // Computes a GEMM per row, so that a row's results are bitwise independent of the other rows.
+  // Slow.
   bool row_by_row = false;
   std::optional<float> kv_scale = {};  // k_scale and v_scale of every LayerSpec
   bool takes_embeddings = false;       // float32 models only
-  int num_position_dims = 1;           // with several, each has a table of its own; they are added
+  int num_position_dims = 1;  // if above 1, each dimension has a table; the embeddings are added
   c10::Device device = c10::kCPU;
   uint64_t seed = 1;
 };
@@ -52,16 +53,16 @@ class ToyModel : public Model {
   const ModelSpec& spec() const override { return spec_; }
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
 
-  // The logits [vocab_size] after `tokens`, without a cache, in float32: what a runner must
-  // reproduce.
+  // Returns the logits [vocab_size] after `tokens`, without a cache, in float32. A runner must
+  // reproduce them.
   at::Tensor DenseLogits(absl::Span<const int32_t> tokens) const;
-  // [num_tokens, vocab_size] after each of them.
+  // Returns the logits [num_tokens, vocab_size] after each token.
   at::Tensor AllDenseLogits(absl::Span<const int32_t> tokens) const;
-  // As DenseLogits(), after n tokens with these embeddings [n, width], at these positions
+  // DenseLogits() after n tokens with these embeddings [n, width], at these positions
   // [num_position_dims, n] int32.
   at::Tensor DenseLogitsOf(const at::Tensor& embeddings, const at::Tensor& positions) const;
 
-  // [n, width], on the model's device: what token ids are replaced by.
+  // Returns the token embeddings [n, width] on the model's device.
   at::Tensor Embeddings(absl::Span<const int32_t> tokens) const;
 
   int num_forwards() const { return num_forwards_; }
@@ -73,7 +74,7 @@ class ToyModel : public Model {
 
   at::Tensor Product(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor AllDenseLogitsOf(const at::Tensor& embeddings, const at::Tensor& positions) const;
-  // [n, width], of positions [n] or [num_position_dims, n].
+  // Returns [n, width] for positions [n] or [num_position_dims, n].
   at::Tensor PositionEmbeddings(const at::Tensor& positions) const;
 
   ToyModelOptions options_;
