@@ -1,7 +1,7 @@
 // Elementwise functions: the gate of a feed-forward, GELU, the soft cap of logits and the
 // temperature of queries.
 //
-//   gate_up_proj.Apply(context, x, gate_up);  // one product for both
+//   gate_up_proj.Apply(context, x, gate_up);  // one GEMM for both
 //   GateMul(Activation::kSilu, gate_up, activated);
 //
 //   weights.up.Apply(step.linears(), x, inner);

@@ -16,7 +16,7 @@
 //   ApplyAll   multiplies every row by the weights of every expert, in one batched GEMM with tensor
 //              cores. Use it on a GPU if there are many rows per expert.
 //
-// An ExpertLinear is a value: copies share the weight. Thread safety: as LinearContext.
+// An ExpertLinear is a value: copies share the weight. Thread safety: see LinearContext.
 
 #ifndef REPRISE_RUNNER_OPS_EXPERT_LINEAR_H_
 #define REPRISE_RUNNER_OPS_EXPERT_LINEAR_H_

@@ -41,7 +41,7 @@ struct LinearChoice {
   int num_candidates = 0;
   float best_us = 0;   // time of the chosen algorithm; 0 if not timed
   float first_us = 0;  // time of the library's first proposal; 0 if not timed
-  int algorithm = 0;   // the library's number of the kernel family
+  int algorithm = 0;   // the library's id of the kernel family
   int tile = 0;        // cublasLtMatmulTile_t
   int split_k = 1;     // 1: one CTA computes the whole sum over in_features
   // Above 0: the project's kernel for up to 8 rows replaces the library's algorithm and uses strips
@@ -98,8 +98,8 @@ class LinearContext {
   virtual std::vector<LinearChoice> Choices() const = 0;
 };
 
-// "rows 16, 4096 -> 6144 bfloat16: algorithm 66 tile 20 split 1, 21.3 us (first proposal 24.0 us,
-// best of 8)"
+// Returns a text such as "rows 16, 4096 -> 6144 bfloat16: algorithm 66 tile 20 split 1, 21.3 us
+// (first proposal 24.0 us, best of 8)"
 std::string ToString(const LinearChoice& choice);
 
 }  // namespace reprise

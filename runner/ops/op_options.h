@@ -13,7 +13,7 @@ namespace reprise {
 enum class Activation : int8_t {
   kSilu,      // x / (1 + exp(-x)): the Llama family
   kGeluTanh,  // the tanh approximation of GELU (Hendrycks and Gimpel, 2016): Gemma
-  // gpt-oss: x / (1 + exp(-1.702 x)) of x = min(gate, 7), times 1 + the up half clamped to [-7, 7]
+  // gpt-oss: x / (1 + exp(-1.702 x)) with x = min(gate, 7), times 1 + up clamped to [-7, 7]
   kClampedSwiglu,
 };
 
@@ -26,8 +26,8 @@ enum class GeluForm : int8_t {
 // How a norm uses its weight: RmsNorm() of runner/ops/norm.h, NormaliseHeads() of
 // runner/ops/head_norm.h.
 enum class NormWeight : int8_t {
-  kScale,    // times weight: Llama
-  kOnePlus,  // times (1 + weight): Gemma
+  kScale,    // multiplies by weight: Llama
+  kOnePlus,  // multiplies by 1 + weight: Gemma
 };
 
 // Attention temperature that grows with the position: TemperQueries() of runner/ops/elementwise.h.

@@ -32,7 +32,6 @@
 //
 // Thread safety: not thread-safe; one owner. Does not allocate after Create(). Waits only if joins
 // need more space than the ring has.
-// than the ring holds.
 
 #ifndef REPRISE_RUNNER_SAMPLING_LOGITS_STAGES_H_
 #define REPRISE_RUNNER_SAMPLING_LOGITS_STAGES_H_

@@ -16,7 +16,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA instantiates no test for a GPU.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ReplayCheckSuite);
 
 namespace {

@@ -4,7 +4,6 @@
 //
 // A row's results depend only on the form, on in_features and on TileColumns(num_rows): they are
 // bitwise identical for all numbers of rows with the same TileColumns(). Sums are float32.
-// for all numbers of rows that share it. Sums are float32.
 
 #ifndef REPRISE_RUNNER_OPS_FEW_ROWS_TILE_LINEAR_H_
 #define REPRISE_RUNNER_OPS_FEW_ROWS_TILE_LINEAR_H_

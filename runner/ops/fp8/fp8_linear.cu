@@ -15,7 +15,6 @@
 //            read whole sectors of x, which makes 32 rows up to 1/6 faster. Of four neighbouring
 //            values, the first and the third form one register of a fragment, the second and the
 //            fourth another; x is reordered accordingly.
-//           another: x is put in the same order.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
