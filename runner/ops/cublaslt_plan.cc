@@ -119,7 +119,7 @@ absl::StatusOr<CublasLtPlan> CublasLtPlan::Create(const LinearKey& key) {
   CublasLtPlan plan;
   plan.key_ = key;
   cublasLtMatmulDesc_t raw = nullptr;
-  // TF32 stays off, because it requires another compute type.
+  // TF32 is off; enabling it would require another compute type.
   REPRISE_RETURN_IF_ERROR(FromCublas(cublasLtMatmulDescCreate(&raw, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                                      "MatmulDescCreate"));
   plan.desc_.reset(raw);

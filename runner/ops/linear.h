@@ -72,9 +72,10 @@ class Linear {
   static absl::StatusOr<Linear> Create(at::Tensor weight, std::optional<at::Tensor> bias);
 
   // weight [out_features, in_features] float8_e4m3fn, without NaN. Each value is multiplied by its
-  // scale: scales [out_features, num_groups] float32, where num_groups is 1, or in_features / 128
-  // for one scale per 128 in_features. Rows of both may be strided. bias [out_features] has the
-  // dtype of x. All tensors are on one device. Errors: InvalidArgument, naming the argument.
+  // scale: scales [out_features, num_groups] float32, where num_groups is 1, or one per 128
+  // in_features (the last group may be partial). Rows of both may be strided. bias [out_features]
+  // has the dtype of x. All tensors are on one device. Errors: InvalidArgument, naming the
+  // argument.
   static absl::StatusOr<Linear> CreateScaled(at::Tensor weight, at::Tensor scales,
                                              std::optional<at::Tensor> bias);
 

@@ -1,6 +1,6 @@
 // Options of operations that a model's configuration sets: the activation, the form of a norm's
 // weight, the attention temperature. Does not depend on LibTorch, so that configurations do not
-// either.
+// depend on it.
 
 #ifndef REPRISE_RUNNER_OPS_OP_OPTIONS_H_
 #define REPRISE_RUNNER_OPS_OP_OPTIONS_H_

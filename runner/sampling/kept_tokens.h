@@ -7,7 +7,7 @@
 //   const KeptTokens kept = KeptTokensOf(logits, vocab_size, max_logit, params);
 //   kept.ProbabilityOf(logits[7]);   // the probability of drawing token 7
 //
-// The CPU and the GPU find bitwise identical results. Files that include this header must be
+// The CPU and the GPU compute bitwise identical results. Files that include this header must be
 // compiled without contraction (runner/sampling/sampling_rules.h).
 //
 // Thread safety: value types.

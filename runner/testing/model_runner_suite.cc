@@ -77,9 +77,9 @@ TEST_P(ModelRunnerSuite, EveryLiveCountIsServedByTheNextGraphOrNamesItsReason) {
     }
     for (const SlotId slot : FirstSlots(n)) harness->Leave(slot);
   }
-  // By the counters: decode steps of 16 sizes, 3 each, were replayed, and no decode step of 1 to 16
-  // rows ran eagerly. 17 prefills (a prompt with a single token is a decode) and 3 steps of 17 rows
-  // did.
+  // The counters show that decode steps of 16 sizes, 3 each, were replayed, and no decode step of 1
+  // to 16 rows ran eagerly. 17 prefills (a prompt with a single token is a decode) and 3 steps of
+  // 17 rows did.
   const GraphReport& report = harness->runner().graph_report();
   EXPECT_GE(report.num_replays(), 16 * 3);
   EXPECT_EQ(report.num_eager_steps(EagerReason::kTooManySeqs) +

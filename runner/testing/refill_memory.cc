@@ -242,7 +242,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
       join.num_encoder_tokens = Nonsense(random, 0, max_blocks * shape.block_size);
     }
   }
-  // Entries mostly of neighbouring columns, as when a sequence grows; some entries occur twice.
+  // Most entries are in neighbouring columns, as when a sequence grows; some entries occur twice.
   const int num_updates = Between(random, 0, shape.max_updates);
   for (int i = 0; i < num_updates; ++i) {
     StepUpdate& update = args.delta.updates[counts.num_updates++];

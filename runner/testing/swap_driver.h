@@ -5,7 +5,7 @@
 //   driver->Join(7, SlotId(0), {.text = {1, 2, 3}});
 //   ASSERT_OK(driver->Step({7}));           // prefill, later decode
 //   driver->Out(7);                         // the next step releases its blocks
-//   driver->Back(7, SlotId(2));             // the next step with a row of it swaps it in
+//   driver->Back(7, SlotId(2));             // the next step swaps its blocks in
 //
 // A runner without host blocks serves as a reference: its Out() and Back() do nothing, and
 // everything else is equal.

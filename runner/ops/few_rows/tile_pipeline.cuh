@@ -486,7 +486,7 @@ template <auto kKernel>
 struct TileLauncher {
   // Returns the number of clusters of this form that the device can run concurrently. All plans use
   // more than half of an SM's shared memory, so the result only depends on the cluster size.
-  // `num_rows`: any number of rows of x for which the kernel has the columns.
+  // `num_rows`: any number of rows of x that fits the kernel's columns.
   static absl::StatusOr<int> MaxClusters(const TileForm& form, int num_rows, int device) {
     // Number of concurrent clusters of 1, 2 and 4 CTAs; 0: not determined yet.
     static std::array<std::array<std::atomic<int>, 3>, kMostTileDevices> devices = {};

@@ -95,8 +95,8 @@ struct RingWeight {
 // The size of a lane's read.
 enum class RingPiece : int8_t { kBytes16, kBytes8 };
 
-// Copies the weights of a CTA's units, strip by strip, from one warp into its part of the ring:
-// [kStages, kRingWarps, kStrip, kRingUnitChunks].
+// Copies a warp's part of the weights of the CTA's units, strip by strip, into the warp's part of
+// the ring: [kStages, kRingWarps, kStrip, kRingUnitChunks].
 template <int kStrip, RingPiece kPiece = RingPiece::kBytes16>
 class WeightRing {
  public:
