@@ -25,13 +25,13 @@ namespace {
 
 constexpr size_t kMessageBytes = 1016;
 
-// A rank's status, as it travels.
+// A rank's status, serialised for the gather.
 struct StatusRecord {
   int64_t code = 0;
   char message[kMessageBytes] = {};
 };
 
-// [world, own.size()] int64: the values of all ranks.
+// Gathers `own` of all ranks. Returns [world, own.size()] int64.
 absl::StatusOr<at::Tensor> GatherValues(Collectives& collectives, absl::Span<const int64_t> own) {
   return CatchTorchOr([&]() -> absl::StatusOr<at::Tensor> {
     const int64_t count = static_cast<int64_t>(own.size());
@@ -43,7 +43,7 @@ absl::StatusOr<at::Tensor> GatherValues(Collectives& collectives, absl::Span<con
   });
 }
 
-// By rank, the texts of all.
+// Returns the texts of all ranks, indexed by rank.
 absl::StatusOr<std::vector<std::string>> GatherTexts(Collectives& collectives,
                                                      const std::string& own) {
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor sizes,
@@ -64,7 +64,8 @@ absl::StatusOr<std::vector<std::string>> GatherTexts(Collectives& collectives,
   });
 }
 
-// A value as it is shown: whole, unless it is long.
+// Formats both values for a message. If one is long, shows only the part around the first
+// difference.
 std::string ValuesText(const std::string& expected, const std::string& got, int rank) {
   constexpr size_t kMostShown = 120;
   if (std::max(expected.size(), got.size()) > kMostShown) {
@@ -73,7 +74,7 @@ std::string ValuesText(const std::string& expected, const std::string& got, int 
   return absl::StrCat("expected ", expected, " as on rank 0, got ", got, " on rank ", rank);
 }
 
-// The first line of two unlike texts that differs.
+// Returns the error that describes the first line in which the texts differ.
 absl::Status LinesDiffer(const std::string& first, const std::string& other, int rank) {
   const std::vector<std::string> expected = absl::StrSplit(first, '\n');
   const std::vector<std::string> got = absl::StrSplit(other, '\n');

@@ -1,15 +1,15 @@
-// What ranks agree on outside of steps: a size that all can have, whether all have succeeded, and
-// whether all were given the same.
+// Agreement between ranks outside of steps: a size that every rank can provide, whether every rank
+// has succeeded, and whether every rank was given the same options.
 //
 //   absl::StatusOr<Weights> weights = Load(...);
 //   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, weights.status()));  // on all, or on none
 //   REPRISE_ASSIGN_OR_RETURN(const int64_t blocks, LeastOverRanks(collectives, own_blocks));
 //
-// Every rank makes the same calls in the same order. Each is a gather or two of host tensors, of which
-// the host waits. Without Collectives (null) a rank agrees with itself. Errors: also those of
-// Collectives::AllGather().
+// Every rank makes the same calls in the same order. A call performs one or two gathers of host
+// tensors and blocks until they have completed. Without Collectives (null), there is one rank:
+// values and statuses are returned unchanged. Errors: also the errors of Collectives::AllGather().
 //
-// Thread safety: one thread a Collectives.
+// Thread safety: one thread per Collectives.
 
 #ifndef REPRISE_DISTRIBUTED_AGREEMENT_H_
 #define REPRISE_DISTRIBUTED_AGREEMENT_H_
@@ -25,26 +25,29 @@
 
 namespace reprise {
 
-// The least of the ranks' values. If a rank has none, StatusOverRanks() of their statuses.
+// Returns the smallest value of all ranks. If `value` is an error on any rank, returns
+// StatusOverRanks() of the statuses.
 absl::StatusOr<int64_t> LeastOverRanks(Collectives* collectives,
                                        const absl::StatusOr<int64_t>& value);
 
-// OK if the status of every rank is. Else, on every rank, the code and message of the first rank
-// whose status is not, which the message names unless all ranks have the same status, or it begins with
-// a rank already, as that of an earlier agreement does. Messages travel up to about 1000 characters.
+// Returns OK if the status of every rank is OK. Otherwise every rank returns the code and message
+// of the first rank whose status is an error. The message is prefixed with "rank <n>: ", unless all
+// ranks have the same status or the message already begins with "rank " (because of an earlier
+// agreement). Messages are cut at about 1000 characters.
 absl::Status StatusOverRanks(Collectives* collectives, const absl::Status& own);
 
-// FailedPrecondition on every rank, naming the first value that differs, the rank and both values,
-// unless every rank gives the values of rank 0. names: of the values, as many; as many on each
-// rank.
+// Returns FailedPrecondition on every rank if any rank's values differ from those on rank 0. The
+// message contains the name of the first differing value, the rank and both values. `names` has one
+// name per value. All ranks must pass the same number of values.
 absl::Status CheckSameOverRanks(Collectives* collectives, absl::Span<const std::string_view> names,
                                 absl::Span<const int64_t> values);
 
-// The same of texts of `name=value` lines (RankOptionsText(), for example): names the first line that
-// differs. Texts may be of any length and of unlike numbers of lines.
+// Like CheckSameOverRanks(), for texts of `name=value` lines such as RankOptionsText(). The message
+// contains the name of the first line that differs. The texts may have different lengths and
+// numbers of lines.
 absl::Status CheckSameTextOverRanks(Collectives* collectives, const std::string& text);
 
-// Whether every rank gives the text of rank 0; the same on all ranks.
+// Whether every rank passes the same text as rank 0. The result is the same on all ranks.
 absl::StatusOr<bool> IsSameTextOverRanks(Collectives* collectives, const std::string& text);
 
 }  // namespace reprise

@@ -91,7 +91,8 @@ TEST(AgreementTest, NamesTheFirstValueThatDiffers) {
   }
 }
 
-// What two ranks with these texts, and one with the first, are told.
+// Runs three ranks: rank 1 passes `other`, the two other ranks pass `first`. Returns their common
+// result.
 absl::Status ToldOfTexts(const std::string& first, const std::string& other) {
   const std::vector<absl::Status> results = RunThreadRanks(3, [&](Collectives& collectives) {
     const std::string& own = collectives.ranks().rank == 1 ? other : first;

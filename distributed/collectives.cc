@@ -41,7 +41,8 @@ bool Overlap(const at::Tensor& a, const at::Tensor& b) {
   return a_data < b_data + b.nbytes() && b_data < a_data + a.nbytes();
 }
 
-// That `all`, called `all_name`, is [world, sizes of one], of the dtype and device of `one`.
+// Checks that `all` is [world, sizes of `one`] and has the dtype and device of `one`. The names are
+// for messages.
 absl::Status CheckStacked(int world, std::string_view all_name, const at::Tensor& all,
                           std::string_view one_name, const at::Tensor& one) {
   REPRISE_RETURN_IF_ERROR(CheckContiguous(all_name, all));

@@ -1,29 +1,29 @@
-// What ranks say to each other: sums, gathers and broadcasts of tensors, over all ranks of a group.
+// Collective operations over the ranks of a group: sum, gather and broadcast of tensors.
 //
-// A rank is a process with one device. Every rank holds one Collectives and makes the same calls in
-// the same order with tensors of the same sizes and dtypes. Three forms exist:
+// A rank is a process with one device. Every rank has one Collectives and makes the same calls in
+// the same order, with tensors of the same sizes and dtypes. There are three implementations:
 //
-//   OneRank()        a world of one: copies where a result needs one, nothing else
+//   OneRank()        a world of one rank: copies the input if the result needs a copy
 //   ConnectRanks()   on CPUs: LibTorch's process group over gloo (distributed/process_group.h)
-//   ConnectRanks()   on GPUs: NCCL, and LibTorch's symmetric memory where that is quicker; host
+//   ConnectRanks()   on GPUs: NCCL, and LibTorch's symmetric memory if that is faster; host
 //                    tensors over gloo
 //
 // Device tensors: a call enqueues its work on LibTorch's current stream and returns. AllReduce,
-// AllGather, ReduceScatter and Broadcast may be captured in a graph. Before the first capture each
-// kind of call has to have run once on the stream of the capture (as a warm-up does), the stream
-// has been awaited, and Barrier() has been passed. Two graphs with collectives of one group never
-// run at once. Every rank replays the same graphs in the same order.
+// AllGather, ReduceScatter and Broadcast may be captured in a graph. Before the first capture, run
+// each kind of call once on the capturing stream (a warm-up does this), synchronise the stream and
+// call Barrier(). Two graphs with collectives of one group must not run at the same time. Every
+// rank replays the same graphs in the same order.
 //
-// Host tensors: a call returns when its result is there; it cannot be captured.
+// Host tensors: a call returns when its result is complete. It cannot be captured.
 //
-// Results are bitwise equal on all ranks. For a given world, size and dtype, sums do not depend on
-// the run.
+// Results are bitwise identical on all ranks. For a given world, size and dtype, sums are
+// reproducible from run to run.
 //
-// Errors: InvalidArgument names an argument that no rank could serve (nothing is sent, and the
-// peers then wait for this rank until their timeout). Unavailable: a rank has ended;
-// DeadlineExceeded: a rank did not come in time; both name the rank and the cause. From the first
-// failure that another rank sees, the group is of no more use, and all further calls return the
-// same Status.
+// Errors: InvalidArgument names an argument that violates the contract. Nothing is sent then, so
+// the other ranks wait for this rank until their timeout. Unavailable if a rank has ended.
+// DeadlineExceeded if a rank did not reach the call in time. Both name the rank and the cause.
+// After the first failure that involves another rank, the group cannot be used any more: all
+// further calls return the same Status.
 //
 // Thread safety: one thread at a time.
 
@@ -55,73 +55,76 @@ class Collectives {
 
   const Ranks& ranks() const { return ranks_; }
 
-  // Replaces `tensor` on every rank by the sum over the ranks' tensors, computed in its dtype
-  // (float32 within a sum of bfloat16 where the form can). Any shape; contiguous; f32, f16, bf16,
-  // i32 or i64.
+  // Replaces `tensor` on every rank with the sum over all ranks, computed in the dtype of `tensor`.
+  // Sums of bfloat16 are accumulated in float32 if the implementation supports it. Any shape;
+  // contiguous; f32, f16, bf16, i32 or i64.
   absl::Status AllReduce(at::Tensor& tensor);
 
-  // For a kernel that does the sum of `tensor` itself, and more in the same launch
-  // (distributed/push_lines.cuh): what it needs, or nullopt where AllReduce(tensor) would take another
-  // way, which the caller then calls. One of the two is enqueued, in the order of all calls; `tensor`
-  // need not become the sum. Other ranks may do the same sum by AllReduce(). Errors: those of
-  // AllReduce().
+  // Returns the arguments with which the caller's kernel can perform the all-reduce of `tensor`
+  // itself, together with other work in the same launch (distributed/push_lines.cuh). Returns
+  // nullopt if AllReduce(tensor) would use another algorithm; then call AllReduce(). Enqueue
+  // exactly one of the two, in the order of all calls. The kernel need not store the sum in
+  // `tensor`. Other ranks may use AllReduce() for the same sum. Errors: as AllReduce().
   absl::StatusOr<std::optional<PushSumArgs>> PushedSum(const at::Tensor& tensor);
 
-  // Copies `in` of all ranks to `out` of all ranks: out[r] = in of rank r. in: [...], out: [world,
-  // ...], the same dtype (any) and device, both contiguous, not overlapping (or `in` is out[rank]
-  // itself).
+  // Gathers `in` of all ranks on every rank: out[r] = `in` of rank r. in: [...]. out: [world, ...],
+  // with the same dtype (any) and device. Both are contiguous and must not overlap, except that
+  // `in` may be out[rank].
   absl::Status AllGather(const at::Tensor& in, at::Tensor& out);
 
-  // Gives rank r the sum over the ranks' in[r]. in: [world, ...], out: [...]; dtypes as AllReduce;
-  // contiguous, not overlapping. `in` is unchanged.
+  // Stores on rank r the sum of in[r] over all ranks in `out`. in: [world, ...]; out: [...]; dtypes
+  // as for AllReduce(). Both are contiguous and must not overlap. Does not change `in`.
   absl::Status ReduceScatter(const at::Tensor& in, at::Tensor& out);
 
-  // Replaces `tensor` on every rank by that of rank `root`. Any shape and dtype; contiguous.
+  // Replaces `tensor` on every rank with the tensor of rank `root`. Any shape and dtype;
+  // contiguous.
   absl::Status Broadcast(at::Tensor& tensor, int root);
 
-  // Returns when every rank has called it. The host waits; device work is not awaited. Not
-  // capturable.
+  // Blocks the host until every rank has called Barrier(). Does not wait for device work. Cannot be
+  // captured.
   absl::Status Barrier();
 
-  // Zeros in memory of `device` that AllReduce sums without copying it first (on GPUs: symmetric
-  // memory). Every rank calls it, with the same arguments; not under capture. The memory lives as
-  // long as the tensor and this object.
+  // Allocates a zeroed tensor on `device` that AllReduce() sums without copying it first (on GPUs:
+  // in symmetric memory). Every rank calls it with the same arguments, and not during capture. The
+  // memory is valid as long as both the tensor and this object exist.
   absl::StatusOr<at::Tensor> NewBuffer(at::IntArrayRef sizes, at::ScalarType dtype,
                                        at::Device device);
 
-  // Up to how many bytes a tensor of NewBuffer() is summed more quickly than one elsewhere. 0: none
-  // is, and ordinary memory does as well.
+  // Maximum size in bytes for which AllReduce() of a NewBuffer() tensor is faster than of another
+  // tensor. 0: there is no such size, and ordinary memory serves as well.
   virtual int64_t max_buffer_bytes() const { return 0; }
 
-  // What a captured graph has fixed: the form, the world and the sizes at which algorithms change.
-  // For the fingerprint of graphs.
+  // The properties that are fixed in captured graphs: the implementation, the world and the size
+  // limits of the algorithms. Part of a graph's fingerprint.
   virtual std::string Fingerprint() const = 0;
 
-  // OK, or the first failure of the group that this rank knows of.
+  // OK, or the first failure of the group that this rank has detected.
   virtual absl::Status status() const { return absl::OkStatus(); }
 
-  // Runs `wait`, in which the host waits for device work that has collectives of this group, and
-  // returns its result; if the group has failed by then, status(). The failure of another rank ends
-  // the wait: as soon as its process has ended (on the same machine) or it has called Fail(), or
-  // when `limit` has passed (nullopt: the timeout of host calls), it is explained as that of a host
-  // call is, and device work that waits for the rank is released, with results of no meaning.
-  // Calls may nest; the inner limit counts. Costs two locks. Forms without device work call `wait`.
+  // Runs `wait`, which blocks on device work that contains collectives of this group. Returns its
+  // result, or status() if the group has failed. A failure of another rank ends the wait if that
+  // rank's process has ended (on the same machine), if it has called Fail(), or if `limit` has
+  // passed (nullopt: the timeout of host calls). The failure is then reported like the failure of a
+  // host call. Device work that waits for the rank is released; its results are undefined. Calls
+  // may nest; the inner limit applies. Costs two mutex locks. Implementations without device work
+  // only call `wait`.
   virtual absl::Status AwaitDevice(absl::FunctionRef<absl::Status()> wait,
                                    std::optional<absl::Duration> limit = std::nullopt) {
     static_cast<void>(limit);
     return wait();
   }
 
-  // Tells the other ranks that this one can go on no more, and why: their calls then fail with
-  // Unavailable, "rank R: <why>", as all calls here do. Without it they find out by the end of the
-  // process, or by their timeout. A process that serves the ranks' store waits until they have heard it,
-  // at most for the grace. REQUIRES: `why` is not OK.
-  // A form without other ranks to tell does nothing.
+  // Reports to the other ranks that this rank cannot continue, because of `why`. Every call of the
+  // other ranks then fails with Unavailable, and its message contains this rank and the text of
+  // `why`. Calls of this rank fail with `why`. Without Fail(), the other ranks detect the failure
+  // only when this process ends, or at their timeout. If this process serves the ranks' store,
+  // blocks until the other ranks have read the report, at most for the grace period. REQUIRES:
+  // `why` is not OK. The default does nothing; OneRank() keeps `why` as its status.
   virtual void Fail(const absl::Status& why) { static_cast<void>(why); }
 
  protected:
-  // The arguments are checked. The default of DoNewBuffer is ordinary memory, that of DoPushedSum
-  // nullopt.
+  // The arguments have been checked. By default, DoNewBuffer() allocates ordinary memory and
+  // DoPushedSum() returns nullopt.
   virtual absl::Status DoAllReduce(at::Tensor& tensor) = 0;
   virtual std::optional<PushSumArgs> DoPushedSum(const at::Tensor& tensor);
   virtual absl::Status DoAllGather(const at::Tensor& in, at::Tensor& out) = 0;
@@ -135,7 +138,8 @@ class Collectives {
   Ranks ranks_;
 };
 
-// The form of a world of one: any device, every call capturable but Barrier.
+// Returns the implementation for a world of one rank. Supports any device. Every call except
+// Barrier() can be captured.
 std::unique_ptr<Collectives> OneRank();
 
 }  // namespace reprise

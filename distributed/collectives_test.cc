@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Rank 1 of three. Records which calls the checks let through.
+// Rank 1 of three. Records the calls that pass the argument checks.
 class Recorded final : public Collectives {
  public:
   Recorded() : Collectives({.rank = 1, .world = 3}) {}
@@ -127,7 +127,7 @@ TEST(CollectivesTest, BadArgumentsAreNamedAndSendNothing) {
   EXPECT_TRUE(ranks.calls.empty());
 }
 
-// A form that lends what its sums need, or not.
+// An implementation that always returns arguments for a push all-reduce.
 class Lending final : public Collectives {
  public:
   Lending() : Collectives({.rank = 1, .world = 3}) {}

@@ -2,7 +2,7 @@
 
 #ifdef REPRISE_WITH_C10D
 
-// ProcessGroupGloo.hpp asks for it.
+// Required by ProcessGroupGloo.hpp.
 #define USE_C10D_GLOO
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@
 namespace reprise {
 namespace {
 
-// A contiguous tensor as one row of bytes: what is only moved may be of any dtype.
+// Views a contiguous tensor as bytes, so that tensors of any dtype can be gathered and broadcast.
 at::Tensor Bytes(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
 
 absl::Status CheckOnHost(const char* argument, const at::Tensor& tensor) {
@@ -39,8 +39,8 @@ std::shared_ptr<::gloo::transport::Device> HostDevice(bool one_host) {
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-// Connections to a rank that has ended are written to until that is seen: the signal would end this
-// process, too.
+// Gloo writes to the connection of an ended rank until it detects the end. SIGPIPE would then end
+// this process, too.
 void IgnoreBrokenPipes() {
   struct sigaction action = {};
   if (sigaction(SIGPIPE, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) return;
@@ -99,7 +99,7 @@ void GlooGroup::KeepForAll(const absl::Status& failure) {
 
 absl::Status GlooGroup::FailedCall(const std::string& what, const std::string& error) {
   if (failure_.ok()) {
-    // Alone, a group whose call has failed is connected no more.
+    // A failed call disconnects its own group, so a single group does not need CloseAll().
     if (groups_->size() > 1) CloseAll();
     KeepForAll(peers_->Explain(what, error));
   }
@@ -147,7 +147,7 @@ absl::Status GlooGroup::DoAllGather(const at::Tensor& in, at::Tensor& out) {
 
 absl::Status GlooGroup::DoReduceScatter(const at::Tensor& in, at::Tensor& out) {
   REPRISE_RETURN_IF_ERROR(CheckOnHost("in", in));
-  // Summed as AllReduce sums: gloo's own reduce-scatter has fewer dtypes.
+  // Uses all-reduce, because gloo's reduce-scatter supports fewer dtypes.
   at::Tensor sum = in.clone();
   REPRISE_RETURN_IF_ERROR(Call("ReduceScatter", [&] {
     std::vector<at::Tensor> tensors = {sum.view({-1})};

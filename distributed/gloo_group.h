@@ -1,4 +1,4 @@
-// The form over host memory: LibTorch's ProcessGroupGloo. Private to the folder.
+// The implementation for host memory, over LibTorch's ProcessGroupGloo. Private to the folder.
 
 #ifndef REPRISE_DISTRIBUTED_GLOO_GROUP_H_
 #define REPRISE_DISTRIBUTED_GLOO_GROUP_H_
@@ -22,16 +22,17 @@ class Backend;
 
 namespace reprise {
 
-// Collectives of tensors in host memory. Contract: distributed/collectives.h.
+// Collectives of tensors in host memory. See distributed/collectives.h for the contract.
 class GlooGroup : public Collectives {
  public:
-  // Connects with all peers; `timeout` is of that and of each call.
+  // Connects to all peers. `timeout` limits the connection and each later call.
   static absl::StatusOr<std::unique_ptr<GlooGroup>> Connect(std::unique_ptr<Peers> peers,
                                                             absl::Duration timeout);
-  // A group of some of these ranks, this one among them, which `members` names in their order; each of
-  // them makes the call. REQUIRES: this is of all ranks. When this group, or one of its parts, has
-  // failed, all have, and their connections are closed: the failure goes on to ranks that wait for
-  // this one in other groups. All groups are used by one thread at a time.
+  // Connects a subgroup: the ranks `members`, in this order. This rank must be a member, and every
+  // member makes the call. REQUIRES: this group contains all ranks. If this group or one of its
+  // subgroups fails, all of them fail and close their connections, so that ranks which wait for
+  // this rank in another group fail, too. All groups of a process must be used by one thread at a
+  // time.
   absl::StatusOr<std::unique_ptr<GlooGroup>> ConnectPart(const std::vector<int>& members,
                                                          absl::Duration timeout);
   ~GlooGroup() override;
@@ -42,7 +43,8 @@ class GlooGroup : public Collectives {
 
   Peers& peers() { return *peers_; }
 
-  // A call that failed: asks the peers whose fault it was, and keeps that as status().
+  // Handles a failed call: determines the rank at fault through the peers, and keeps the result as
+  // status().
   absl::Status FailedCall(const std::string& what, const std::string& error);
 
  protected:
@@ -55,23 +57,24 @@ class GlooGroup : public Collectives {
  private:
   explicit GlooGroup(std::unique_ptr<Peers> peers);
 
-  // Makes the process group.
+  // Creates the process group.
   absl::Status ConnectGloo(absl::Duration timeout);
 
-  // Closes the connections of all groups of this process, so that ranks that wait for this one fail at
-  // once and tell what they know.
+  // Closes the connections of all groups of this process. Ranks that wait for this rank then fail
+  // immediately and report what they detected.
   void CloseAll();
-  // Keeps a failure for all groups of this process.
+  // Sets `failure` as the status of all groups of this process that have not failed yet.
   void KeepForAll(const absl::Status& failure);
 
-  // Runs `body`, the collective called `name`; what it throws is explained by the peers.
+  // Runs `body`, the collective `name`. Converts an exception to a Status through Peers::Explain().
   absl::Status Call(const char* name, absl::FunctionRef<void()> body);
 
   std::unique_ptr<Peers> peers_;
   c10::intrusive_ptr<c10d::Backend> group_;
   int64_t num_calls_ = 0;
   absl::Status failure_;
-  // The groups of this process that have come of one another, this one among them.
+  // The group of all ranks and its subgroups in this process, including this group. Shared by all
+  // of them.
   std::shared_ptr<std::vector<GlooGroup*>> groups_ = std::make_shared<std::vector<GlooGroup*>>();
 };
 

@@ -34,7 +34,8 @@ absl::StatusOr<int> Number(Variables variables, const std::string& name) {
   const std::optional<std::string> text = variables(name);
   int value = 0;
   if (!text) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " is not set, but other variables are"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is not set, but other variables of its launcher are set"));
   }
   if (!absl::SimpleAtoi(*text, &value) || value < 0) {
     return absl::InvalidArgumentError(
@@ -43,7 +44,7 @@ absl::StatusOr<int> Number(Variables variables, const std::string& name) {
   return value;
 }
 
-// The first of these variables that is set, as a number; `otherwise` if none is.
+// Returns the value of the first of these variables that is set, or `otherwise` if all are unset.
 absl::StatusOr<int> NumberOr(Variables variables, std::initializer_list<const char*> names,
                              int otherwise) {
   for (const char* name : names) {
@@ -68,7 +69,7 @@ std::string FirstNode(std::string_view list) {
   return node;
 }
 
-// The names of a launcher's variables.
+// The names of a launcher's environment variables.
 struct Launcher {
   const char* rank;
   const char* world;
@@ -93,7 +94,7 @@ absl::StatusOr<RankPlace> PlaceOf(Variables variables, const Launcher& launcher)
   std::optional<std::string> host = variables("MASTER_ADDR");
   int port = kDefaultPort;
   if (const std::optional<std::string> job = variables("SLURM_JOB_ID")) {
-    uint32_t number = 0;  // with federated clusters beyond the range of int
+    uint32_t number = 0;  // exceeds the range of int on federated clusters
     if (!absl::SimpleAtoi(*job, &number)) {
       return absl::InvalidArgumentError(
           absl::StrCat("SLURM_JOB_ID must be a number >= 0: got \"", *job, "\""));
@@ -115,7 +116,7 @@ absl::StatusOr<RankPlace> PlaceOf(Variables variables, const Launcher& launcher)
         absl::StrCat("MASTER_PORT must be a port: expected 1 to 65535, got ", port));
   }
   place.store = absl::StrCat("tcp:", *host, ":", port);
-  // torchrun's own process serves the store, and keeps it over restarts.
+  // The agent process of torchrun serves the store and keeps it across restarts.
   const bool served = variables("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
   place.serves_store = place.ranks.rank == 0 && !served;
   place.run = variables("TORCHELASTIC_RUN_ID").value_or("") + "/" +
@@ -123,7 +124,7 @@ absl::StatusOr<RankPlace> PlaceOf(Variables variables, const Launcher& launcher)
   return place;
 }
 
-// Bytes of a child's Status, as it writes them to its pipe: the code, then the message.
+// Serialises the Status that a child writes to its pipe: the code, then the message.
 std::string Packed(const absl::Status& status) {
   std::string bytes(1, static_cast<char>(status.code()));
   bytes += std::string(status.message());
@@ -136,8 +137,8 @@ absl::Status Unpacked(std::string_view bytes) {
 
 struct Child {
   pid_t pid = -1;
-  int pipe = -1;         // open until it has ended
-  std::string received;  // of its Status
+  int pipe = -1;         // open until the child has ended
+  std::string received;  // bytes of its Status
 };
 
 [[noreturn]] void RunChild(int pipe, const RankPlace& place,
@@ -157,12 +158,12 @@ struct Child {
     if (n <= 0) break;
     written += n;
   }
-  // No destructors of static objects: those of threads that the fork has not carried over would
-  // hang.
+  // Skips the destructors of static objects: they could wait for threads that the fork did not
+  // copy.
   _exit(status.ok() ? 0 : 1);
 }
 
-// How a child that was waited for has ended. REQUIRES: its pipe has been read to the end.
+// Converts the exit of an awaited child to a Status. REQUIRES: its pipe has been read to the end.
 absl::Status EndOf(int rank, const Child& child, int wait_status) {
   const std::string who = absl::StrCat("rank ", rank);
   if (WIFSIGNALED(wait_status)) {
@@ -193,7 +194,7 @@ absl::Status SystemError(const std::string& what) {
   return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-// The children of one RunRanks(). The destructor kills and awaits those that are left.
+// The children of one RunRanks() call. The destructor kills and awaits the remaining children.
 class Children {
  public:
   explicit Children(int world) : children_(world) {}
@@ -220,7 +221,7 @@ class Children {
         return error;
       }
       if (pid == 0) {
-        // Ends with its parent, also where that has ended between fork() and here.
+        // The child ends with its parent, even if the parent ended between fork() and prctl().
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(1);
         close(ends[0]);
@@ -241,7 +242,7 @@ class Children {
     return absl::OkStatus();
   }
 
-  // Waits for all; returns the first failure.
+  // Waits for all children. Returns the first failure.
   absl::Status Await(absl::Duration grace) {
     absl::Status first;
     absl::Time deadline = absl::InfiniteFuture();
@@ -281,7 +282,7 @@ class Children {
     }
   }
 
-  // Reads what children have written until one has closed its pipe, which its end does, or the
+  // Reads from the pipes until a child closes its pipe (at the latest when it ends), or until the
   // deadline.
   void PollPipes(absl::Time deadline) {
     std::vector<pollfd> polled;
@@ -332,7 +333,8 @@ absl::StatusOr<RankPlace> RanksFromVariables(Variables variables) {
                                {"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"},
                                {"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"}});
   }
-  // Outside of a step, as in the script of a job, one process sees the number of tasks to come.
+  // SLURM_STEP_ID is not set in a job script, whose single process sees the task count of later
+  // steps.
   if (variables("SLURM_STEP_ID")) {
     return PlaceOf(variables, {"SLURM_PROCID", "SLURM_NTASKS", {"SLURM_LOCALID"}, {}});
   }
@@ -354,7 +356,7 @@ absl::Status RunRanks(int world, absl::FunctionRef<absl::Status(const RankPlace&
   }
   if (const int threads = NumThreads(); threads > 1) {
     return absl::FailedPreconditionError(
-        absl::StrCat("RunRanks() forks, and must come before threads and CUDA: this process has ",
+        absl::StrCat("RunRanks() must be called before threads or CUDA start: this process has ",
                      threads, " threads"));
   }
   std::error_code error;

@@ -62,7 +62,7 @@ TEST(RanksFromVariablesTest, Torchrun) {
   map["TORCHELASTIC_RESTART_COUNT"] = "2";
   place = From(map);
   EXPECT_FALSE(place->serves_store) << "torchrun serves it";
-  EXPECT_EQ(place->run, "job/2") << "a restart meets under other keys";
+  EXPECT_EQ(place->run, "job/2") << "a restart uses different keys in the store";
 }
 
 TEST(RanksFromVariablesTest, OpenMpi) {
@@ -74,7 +74,7 @@ TEST(RanksFromVariablesTest, OpenMpi) {
   const auto place = From(map);
   ASSERT_TRUE(place.ok()) << place.status();
   EXPECT_EQ(place->ranks, (Ranks{.rank = 0, .world = 2}));
-  EXPECT_EQ(place->store, "tcp:127.0.0.1:29500") << "all ranks are here";
+  EXPECT_EQ(place->store, "tcp:127.0.0.1:29500") << "all ranks are on this machine";
   EXPECT_TRUE(place->serves_store);
 
   map["OMPI_COMM_WORLD_SIZE"] = "4";
@@ -95,7 +95,7 @@ TEST(RanksFromVariablesTest, Slurm) {
   Map map = {{"SLURM_PROCID", "1"},           {"SLURM_NTASKS", "4"},
              {"SLURM_LOCALID", "1"},          {"SLURM_JOB_ID", "123456"},
              {"SLURM_JOB_NODELIST", "other"}, {"SLURM_STEP_NODELIST", "gpu[07-09,12],login"}};
-  EXPECT_EQ(From(map)->ranks, Ranks{}) << "the script of a job is no rank";
+  EXPECT_EQ(From(map)->ranks, Ranks{}) << "a job script is not a rank";
   map["SLURM_STEP_ID"] = "2";
   auto place = From(map);
   ASSERT_TRUE(place.ok()) << place.status();
@@ -172,7 +172,8 @@ TEST(RunRanksTest, EveryRankRunsAndSeesItsPlace) {
   std::string store;
   std::ifstream(folder + "/store") >> store;
   ASSERT_GT(store.size(), 2u);
-  EXPECT_FALSE(std::filesystem::exists(store.substr(1, store.size() - 2))) << "the folder is gone";
+  EXPECT_FALSE(std::filesystem::exists(store.substr(1, store.size() - 2)))
+      << "the folder must have been removed";
 }
 
 TEST(RunRanksTest, AWorldOfOneHasNoStore) {
@@ -227,7 +228,7 @@ TEST(RunRanksTest, OthersAreKilledAfterTheGrace) {
       4,
       [](const RankPlace& place) -> absl::Status {
         if (place.ranks.rank == 2) return absl::InternalError("broken");
-        // One goes within the grace.
+        // One rank ends within the grace period.
         absl::SleepFor(place.ranks.rank == 0 ? absl::Milliseconds(100) : absl::Seconds(100));
         Touch("late" + std::to_string(place.ranks.rank));
         return absl::OkStatus();
@@ -241,7 +242,7 @@ TEST(RunRanksTest, OthersAreKilledAfterTheGrace) {
 }
 
 TEST(RunRanksTest, ChildrenEndWithTheirParent) {
-  // The outer rank is killed while the ranks that it has started run.
+  // The outer rank is killed while its own child ranks run.
   const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/orphan";
   const absl::Status status = RunRanks(1,
                                        [&](const RankPlace&) {
@@ -267,7 +268,7 @@ TEST(RunRanksTest, ChildrenEndWithTheirParent) {
     if (state == "Z") break;  // ended; the process that adopted it has not waited for it yet
     absl::SleepFor(absl::Milliseconds(10));
   }
-  EXPECT_LT(absl::Now(), deadline) << "the child lives on";
+  EXPECT_LT(absl::Now(), deadline) << "the child has not ended";
 }
 
 TEST(RunRanksTest, AProcessWithThreadsIsRefused) {

@@ -38,17 +38,17 @@ namespace {
 namespace nccl = torch::cuda::nccl;
 namespace symmetric = c10d::symmetric_memory;
 
-// The longest text of cudaDeviceGetPCIBusId().
+// Maximum length of the text of cudaDeviceGetPCIBusId().
 constexpr int kBusIdBytes = 16;
 
-// After a failure: how long what the device still gets to do is released.
+// After a failure, device work is released for this long, including work that is launched later.
 constexpr absl::Duration kReleaseLimit = absl::Seconds(30);
 
 at::Tensor Flat(const at::Tensor& tensor) { return tensor.view({-1}); }
 at::Tensor Bytes(const at::Tensor& tensor) { return Flat(tensor).view(at::kByte); }
 
-// Calls an operator of LibTorch's symmetric memory. Boxed: the C++ types of its arguments are
-// LibTorch's own matter.
+// Calls an operator of LibTorch's symmetric memory. Uses the boxed call, because the C++ types of
+// the arguments are internal to LibTorch.
 void CallSymmetric(const char* name, std::initializer_list<c10::IValue> arguments) {
   const c10::OperatorHandle op =
       c10::Dispatcher::singleton().findSchemaOrThrow(name, /*overload_name=*/"");
@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<Collectives>> NcclGroup::Connect(std::unique_ptr<
 }
 
 absl::Status NcclGroup::ConnectNccl(absl::Duration timeout) {
-  // A device that cannot be used is found here: NCCL's ranks would wait for it.
+  // Detects an unusable device here. The other ranks would wait for it in NCCL.
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(host_.get(), CatchTorch([&]() -> absl::Status {
                                             at::zeros({1}, at::TensorOptions(device_));
                                             return CudaStatus(cudaDeviceSynchronize(),
@@ -103,7 +103,7 @@ absl::Status NcclGroup::ConnectNccl(absl::Duration timeout) {
     void* communicator = nullptr;
     absl::Status status;
   };
-  // It waits without end for a rank that does not come.
+  // comm_init_rank() waits without a timeout for ranks that do not join.
   const std::optional<Joined> joined =
       CallWithin<Joined>(timeout, [ranks = ranks(), id, device = device_]() -> Joined {
         Joined result;
@@ -123,7 +123,7 @@ absl::Status NcclGroup::ConnectNccl(absl::Duration timeout) {
 }
 
 absl::StatusOr<bool> NcclGroup::AllReachAll() {
-  // A process may see other devices under other numbers; their addresses on the bus are the same.
+  // Processes may number devices differently. PCI bus ids are the same in all processes.
   at::Tensor own = at::zeros({kBusIdBytes}, at::kByte);
   REPRISE_RETURN_IF_ERROR(
       CudaStatus(cudaDeviceGetPCIBusId(static_cast<char*>(own.mutable_data_ptr()), kBusIdBytes,
@@ -154,8 +154,8 @@ absl::Status NcclGroup::ConnectSymmetric(const AllReduceLimits& limits) {
   const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::PrefixStore>(
       absl::StrCat("symmetric", host_->peers().name()), host_->peers().store());
   symmetric::set_group_info(symmetric_group_, ranks().rank, ranks().world, store);
-  // The rendezvous looks for a process group of this name, for its store and ranks. The registry
-  // does not own it.
+  // The rendezvous looks up a process group of this name to get its store and ranks. The registry
+  // does not own the group.
   const auto members = c10::make_intrusive<c10d::ProcessGroup>(store, ranks().rank, ranks().world);
   c10d::register_process_group(symmetric_group_, members);
   members_ = members;
@@ -168,19 +168,19 @@ absl::Status NcclGroup::ConnectSymmetric(const AllReduceLimits& limits) {
 
 absl::Status NcclGroup::ConnectInboxes() {
   const int world = ranks().world;
-  // Each rank writes to each other one.
+  // Each rank writes to every other rank.
   limits_.max_push_bytes =
       world > 1 && world <= kMaxPushRanks ? limits_.max_push_bytes / (world - 1) / 16 * 16 : 0;
   if (limits_.max_push_bytes <= 0) return absl::OkStatus();
   REPRISE_ASSIGN_OR_RETURN(inbox_, NewSymmetric(PushInboxBytes(world, limits_.max_push_bytes)));
   inboxes_ = symmetric::rendezvous(inbox_, symmetric_group_)->get_buffer_ptrs();
-  // It may begin behind other memory, on all ranks alike.
+  // The inbox may start at an offset within its allocation. The offset is the same on all ranks.
   const std::ptrdiff_t offset = static_cast<const char*>(inbox_.const_data_ptr()) -
                                 static_cast<const char*>(inboxes_[ranks().rank]);
   for (void*& inbox : inboxes_) inbox = static_cast<char*>(inbox) + offset;
   push_state_ = at::zeros({kPushStateSize}, inbox_.options().dtype(at::kInt));
   symmetric_release_->AddFlag(push_state_.mutable_data_ptr<int>() + kPushGivesUp);
-  // No rank may write into an inbox that has not been cleared.
+  // No rank may write to an inbox before it has been cleared.
   c10::cuda::getCurrentCUDAStream(device_.index()).synchronize();
   return host_->Barrier();
 }
@@ -234,9 +234,11 @@ void NcclGroup::Release() {
   using Abort = int (*)(void*);
   const auto abort = reinterpret_cast<Abort>(dlsym(RTLD_DEFAULT, "ncclCommAbort"));
   if (abort != nullptr) {
-    // A call under way is waited for, but one that waits for the failed rank must be aborted, too.
+    // Waits for an NCCL call in progress. A call that waits for the failed rank must be aborted as
+    // well, so the wait is short.
     const bool locked = calls_nccl_.try_lock_for(std::chrono::seconds(1));
-    // It stops NCCL's kernels at once, but returns when no graph has them any more.
+    // The abort stops NCCL's kernels immediately, but returns only when no graph contains them any
+    // more.
     std::thread([abort, communicator = communicator_] { abort(communicator); }).detach();
     if (locked) calls_nccl_.unlock();
   }
@@ -247,9 +249,10 @@ NcclGroup::~NcclGroup() {
   const bool had_failed = !status().ok();
   if (symmetric_release_ != nullptr) symmetric_release_->Stop();
   watch_.reset();
-  const bool failed = had_failed || is_released_;  // it may have seen a failure since
+  const bool failed = had_failed || is_released_;  // the watch may have failed since
   if (failed) {
-    // To free symmetric memory awaits the device, which may wait for a rank that does not come.
+    // Leaks the symmetric memory: freeing it would synchronise the device, which may wait for a
+    // failed rank.
     new std::vector<at::Tensor>(std::move(buffers_));
     new at::Tensor(std::move(scratch_));
     new at::Tensor(std::move(inbox_));
@@ -257,8 +260,8 @@ NcclGroup::~NcclGroup() {
   }
   if (members_) c10d::unregister_process_group(symmetric_group_);
   if (communicator_ == nullptr) return;
-  // After a failure comm_destroy() would wait for peers that do not come, and Release() has
-  // aborted.
+  // After a failure, comm_destroy() would wait for failed peers, and Release() has already aborted
+  // the communicator.
   if (failed) return;
   CatchTorch([&] {
     nccl::comm_destroy(communicator_);
@@ -341,8 +344,8 @@ absl::Status NcclGroup::DoAllReduce(at::Tensor& tensor) {
 absl::Status NcclGroup::DoAllGather(const at::Tensor& in, at::Tensor& out) {
   if (in.is_cpu()) return host_->AllGather(in, out);
   REPRISE_RETURN_IF_ERROR(CheckOnDevice("in", in));
-  // torch::cuda::nccl counts the devices of this process, which is one: it wants the output as
-  // large as the input, and NCCL writes [world] of them from there on.
+  // torch::cuda::nccl assumes one rank per device of this process, so it expects an output as large
+  // as the input. NCCL writes `world` inputs from its start.
   std::vector<at::Tensor> from = {Bytes(in)}, to = {Bytes(out).slice(0, 0, in.nbytes())};
   return CallNccl([&] { nccl::all_gather(from, to, {}, {communicator_}); });
 }
@@ -350,7 +353,7 @@ absl::Status NcclGroup::DoAllGather(const at::Tensor& in, at::Tensor& out) {
 absl::Status NcclGroup::DoReduceScatter(const at::Tensor& in, at::Tensor& out) {
   if (in.is_cpu()) return host_->ReduceScatter(in, out);
   REPRISE_RETURN_IF_ERROR(CheckOnDevice("in", in));
-  // As in DoAllGather(), with the roles changed.
+  // As in DoAllGather(), with input and output exchanged.
   std::vector<at::Tensor> from = {Flat(in).slice(0, 0, out.numel())}, to = {Flat(out)};
   return CallNccl([&] {
     nccl::reduce_scatter(from, to, static_cast<int32_t>(nccl::ncclRedOp::Sum), {}, {communicator_});
@@ -364,7 +367,7 @@ absl::Status NcclGroup::DoBroadcast(at::Tensor& tensor, int root) {
   if (root == 0) {
     return CallNccl([&] { nccl::broadcast({bytes}, {}, {communicator_}); });
   }
-  // torch::cuda::nccl has no other root.
+  // torch::cuda::nccl supports only root 0.
   const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(device_.index());
   if (ranks().rank != root) {
     return CallNccl([&] { nccl::recv(bytes, communicator_, stream, root); });
@@ -386,9 +389,9 @@ absl::StatusOr<at::Tensor> NcclGroup::DoNewBuffer(at::IntArrayRef sizes, at::Sca
   const c10::cuda::CUDAGuard guard(device_);
   const int64_t numel = c10::multiply_integers(sizes);
   const auto bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
-  // Sums beyond the limit go through NCCL, which needs no symmetric memory.
+  // Larger tensors use NCCL, which does not need symmetric memory.
   if (bytes == 0 || bytes > limits_.max_symmetric_bytes) return at::zeros(sizes, options);
-  // A rank that does not come is named here; the rendezvous would wait for it.
+  // The barrier fails and names a rank that does not join. The rendezvous would wait for it.
   REPRISE_RETURN_IF_ERROR(host_->Barrier());
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor memory, NewSymmetric((bytes + 15) / 16 * 16));
   buffers_.push_back(memory);

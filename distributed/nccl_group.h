@@ -1,10 +1,12 @@
-// The form over GPUs: NCCL by LibTorch's torch::cuda::nccl, on a communicator of its own, and sums
-// through LibTorch's symmetric memory. Private to the folder. Only in builds with CUDA.
+// The implementation for GPUs: NCCL through LibTorch's torch::cuda::nccl, with a separate
+// communicator, and all-reduces in LibTorch's symmetric memory. Private to the folder. Only in
+// builds with CUDA.
 //
-// Calls go to LibTorch's current stream and nowhere else: no side stream, no events and no thread
-// that asks for them, as ProcessGroupNCCL has. So a call under capture is a few nodes of the graph.
-// A thread watches the other ranks' processes; when one has failed, it ends what the device waits
-// for: NCCL's kernels by ncclCommAbort(), those of symmetric memory by their signals.
+// Calls use only LibTorch's current stream. Unlike ProcessGroupNCCL, they use no side streams, no
+// events and no thread that queries events, so a captured call adds only a few nodes to the graph.
+// A watch thread monitors the processes of the other ranks. If one fails, it ends the work that the
+// device waits for: NCCL's kernels by ncclCommAbort(), symmetric-memory kernels by writing their
+// signals.
 
 #ifndef REPRISE_DISTRIBUTED_NCCL_GROUP_H_
 #define REPRISE_DISTRIBUTED_NCCL_GROUP_H_
@@ -34,10 +36,10 @@ namespace reprise {
 
 class NcclGroup : public Collectives {
  public:
-  // Joins `host`'s ranks on their devices. Host tensors, the barrier and failures remain with
-  // `host`. Where not every rank reaches the memory of every other, or limits.max_symmetric_bytes
-  // is 0, all sums go through NCCL.
-  // `timeout`: of AwaitDevice(), and until all ranks must have joined.
+  // Connects the ranks of `host` on their devices. `host` keeps host tensors, the barrier and
+  // failures. All sums use NCCL if some rank cannot access the memory of another rank, or if
+  // limits.max_symmetric_bytes is 0. `timeout` is the default limit of AwaitDevice(), and the time
+  // within which all ranks must connect.
   static absl::StatusOr<std::unique_ptr<Collectives>> Connect(std::unique_ptr<GlooGroup> host,
                                                               at::Device device,
                                                               const AllReduceLimits& limits,
@@ -67,37 +69,38 @@ class NcclGroup : public Collectives {
 
   absl::Status ConnectNccl(absl::Duration timeout);
   absl::Status ConnectSymmetric(const AllReduceLimits& limits);
-  // On all ranks: whether each of them reaches the device memory of each other.
+  // Returns, with the same result on all ranks, whether every rank can access the device memory of
+  // every other rank.
   absl::StatusOr<bool> AllReachAll();
-  // Memory that the peers reach; collective.
+  // Allocates memory that the peers can access. Collective.
   absl::StatusOr<at::Tensor> NewSymmetric(int64_t bytes);
-  // Memory of all ranks into which each pushes its summands; collective.
+  // Allocates the inboxes into which each rank pushes its data. Collective.
   absl::Status ConnectInboxes();
   AllReduceWay WayOf(const at::Tensor& tensor) const;
   PushSumArgs PushArgs(const at::Tensor& tensor) const;
   // Calls NCCL unless the group has failed.
   absl::Status CallNccl(absl::FunctionRef<void()> call);
-  // On the thread of the watch: ends what the device waits for.
+  // Ends the work that the device waits for. Runs on the watch thread.
   void Release();
   bool IsInBuffer(const at::Tensor& tensor) const;
-  // That a tensor which is not on the host is on this rank's device.
+  // Checks that a tensor which is not in host memory is on this rank's device.
   absl::Status CheckOnDevice(const char* argument, const at::Tensor& tensor) const;
 
   std::unique_ptr<GlooGroup> host_;
   at::Device device_;
   void* communicator_ = nullptr;
-  std::timed_mutex calls_nccl_;  // held by who calls NCCL, or aborts
-  bool is_released_ = false;     // written on the thread of the watch, read when that has ended
+  std::timed_mutex calls_nccl_;  // held during NCCL calls and the abort
+  bool is_released_ = false;     // written on the watch thread, read after it has ended
   std::unique_ptr<SymmetricRelease> symmetric_release_;
-  std::string symmetric_group_;                           // its name, unique in the process
-  c10::intrusive_ptr<torch::CustomClassHolder> members_;  // who is in it, as LibTorch wants to know
+  std::string symmetric_group_;                           // the group's name, unique in the process
+  c10::intrusive_ptr<torch::CustomClassHolder> members_;  // the group, as registered with LibTorch
   AllReduceLimits limits_ = {.max_symmetric_bytes = 0};
   at::Tensor inbox_;            // u8, symmetric (distributed/push_sum.h)
   at::Tensor push_state_;       // [kPushStateSize] int32
-  std::vector<void*> inboxes_;  // of all ranks, as mapped here
-  at::Tensor scratch_;  // [max_symmetric_bytes] u8, symmetric: for sums of tensors elsewhere
+  std::vector<void*> inboxes_;  // one per rank, mapped into this process
+  at::Tensor scratch_;          // symmetric; for tensors in ordinary memory
   std::vector<at::Tensor> buffers_;
-  std::unique_ptr<PeerWatch> watch_;  // the last: its thread uses the others
+  std::unique_ptr<PeerWatch> watch_;  // last member, because its thread uses the members above
 };
 
 }  // namespace reprise

@@ -1,12 +1,12 @@
-// A thread that notices failed ranks while other threads wait for something that only those ranks
-// could end, such as device work. Private to the folder.
+// A thread that detects failed ranks while other threads wait for work that only those ranks can
+// complete, such as device work. Private to the folder.
 //
 //   PeerWatch watch(&peers, {.timeout = absl::Seconds(60)}, [&](const absl::Status& failure) {
 //     ReleaseDeviceWork();
 //   });
 //   REPRISE_RETURN_IF_ERROR(watch.Await([&] { return AwaitDevice(); }, std::nullopt));
 //
-// Thread safety: status() and Fail() may be called by any thread, Await() by one.
+// Thread safety: any thread may call status() and Fail(). Only one thread may call Await().
 
 #ifndef REPRISE_DISTRIBUTED_PEER_WATCH_H_
 #define REPRISE_DISTRIBUTED_PEER_WATCH_H_
@@ -28,37 +28,39 @@
 namespace reprise {
 
 struct PeerWatchOptions {
-  // Of a wait that gives no limit of its own.
+  // Time limit of a wait without an explicit limit.
   absl::Duration timeout = absl::Seconds(60);
-  // How often it is looked whether ranks have ended or given up.
+  // Interval between checks whether a rank has ended or called Fail().
   absl::Duration poll = absl::Milliseconds(200);
 };
 
 class PeerWatch {
  public:
-  // `peers` must outlive it. `release` is called once, on the thread of the watch, after the first
-  // failure, when status() gives it already.
+  // `peers` must outlive the PeerWatch. `release` is called once, on the watch thread, after the
+  // first failure. status() already returns the failure then.
   PeerWatch(Peers* peers, const PeerWatchOptions& options,
             std::function<void(const absl::Status&)> release);
-  // Tells the other ranks that this one leaves and has not failed, unless it has (Peers::Leave()).
+  // If there was no failure, announces that this rank leaves without having failed
+  // (Peers::Leave()).
   ~PeerWatch();
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
-  // Runs `wait`. If it takes longer than `limit`, the ranks that did not come have failed. Returns
-  // status() if a rank has failed by its end, else its result. Calls may nest; the inner limit
-  // counts.
+  // Runs `wait`. If `wait` takes longer than `limit`, the ranks that did not reach it have failed.
+  // Returns status() if a rank has failed, and the result of `wait` otherwise. Calls may nest; the
+  // inner limit applies.
   absl::Status Await(absl::FunctionRef<absl::Status()> wait, std::optional<absl::Duration> limit);
 
   // OK, or the first failure.
   absl::Status status() const;
 
-  // A failure that this rank has found or told of by other means. REQUIRES: `why` is not OK.
+  // Sets a failure that this rank has detected or reported by other means. REQUIRES: `why` is not
+  // OK.
   void Fail(const absl::Status& why);
 
  private:
   void Run();
-  // OK, or the failure of a rank that has come to light.
+  // Checks the other ranks once. Returns OK or the failure of a rank.
   absl::Status Look();
 
   Peers& peers_;
@@ -66,11 +68,11 @@ class PeerWatch {
   const std::function<void(const absl::Status&)> release_;
 
   std::atomic<bool> failed_ = false;
-  mutable std::mutex mutex_;  // of the three below
+  mutable std::mutex mutex_;  // protects the next three members
   absl::Status failure_;
   absl::Time deadline_ = absl::InfiniteFuture();
   bool stops_ = false;
-  std::condition_variable ended_;  // failure_ or stops_ has changed
+  std::condition_variable ended_;  // signalled if failure_ or stops_ changes
   std::thread thread_;
 };
 

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 constexpr absl::Duration kSoon = absl::Milliseconds(300);
 
-// A rank with its watch, whose release can be awaited.
+// A rank with a PeerWatch. Tests can wait for its release.
 struct Watched {
   static absl::StatusOr<std::unique_ptr<Watched>> Create(const RankPlace& place,
                                                          absl::Duration timeout = absl::Seconds(20),
@@ -40,7 +40,7 @@ struct Watched {
     return watched;
   }
 
-  // As device work that only the release ends.
+  // Simulates device work that ends only by the release.
   absl::Status AwaitRelease(std::optional<absl::Duration> limit = std::nullopt) {
     return watch->Await(
         [&] {
@@ -97,7 +97,8 @@ TEST(PeerWatchTest, ARankThatDoesNotComeIsNamedAfterTheLimit) {
   }
 }
 
-// Its watch reports it as any other failure, while the other rank waits in the next call.
+// The rank's own watch reports the hang as a failure of device work, while the other rank waits in
+// the next call.
 TEST(PeerWatchTest, ARankThatHangsInDeviceWorkIsNamedByBoth) {
   const RankReports reports(2, [](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(auto rank,
@@ -140,7 +141,8 @@ TEST(PeerWatchTest, ARankThatGivesUpTellsWhy) {
   ExpectReport(reports, 1, absl::StatusCode::kNotFound, "no such weights");
 }
 
-// Nor has one with which the store ends, for longer than it waits for the others.
+// Includes the rank that serves the store, if it ends after the grace period and its store ends
+// with it.
 TEST(PeerWatchTest, ARankThatLeavesHasNotFailed) {
   for (const int leaving : {0, 1}) {
     SCOPED_TRACE(testing::Message() << "rank " << leaving);
@@ -159,7 +161,8 @@ TEST(PeerWatchTest, ARankThatLeavesHasNotFailed) {
   }
 }
 
-// The process that serves the store stays until the others have left, if that is soon.
+// The process that serves the store waits until the other ranks have left, at most for the grace
+// period.
 TEST(PeerWatchTest, TheRankThatServesTheStoreLeavesLast) {
   const int port = FreePort();
   const RankReports reports(2, [&](const RankPlace& forked) -> absl::Status {
@@ -185,7 +188,7 @@ TEST(PeerWatchTest, OnlyTheTimeOfAWaitCounts) {
     REPRISE_ASSIGN_OR_RETURN(auto rank, Watched::Create(place, kSoon));
     absl::SleepFor(2 * kSoon);
     REPRISE_RETURN_IF_ERROR(rank->watch->status());
-    // The inner limit counts, and the wait's own result is kept.
+    // The inner limit applies, and the result of `wait` is returned.
     const absl::Status result = rank->watch->Await(
         [&] {
           return rank->watch->Await(

@@ -35,10 +35,10 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(10);
 
-// How the names of groups that are not of all ranks begin.
+// The prefix of the names of subgroups.
 constexpr char kPartMark[] = " of ranks ";
 
-// The group that a call, as Explain() gets it, was of.
+// Returns the name of the group of the call `what`, the argument of Explain().
 std::string GroupOf(const std::string& what) {
   const size_t mark = what.rfind(kPartMark);
   return mark == std::string::npos ? "" : what.substr(mark);
@@ -48,7 +48,7 @@ std::string Key(const char* name, int rank) { return absl::StrCat(name, "/", ran
 
 bool Has(c10d::Store& store, const std::string& key) { return store.check({key}); }
 
-// The text of LibTorch's exceptions without the trace behind the first line.
+// Returns the first line of a LibTorch exception, without the stack trace after it.
 std::string FirstLine(const std::exception& error) {
   const std::string text = error.what();
   return text.substr(0, text.find('\n'));
@@ -62,17 +62,18 @@ absl::Status Unpacked(const std::string& text) {
   const size_t end = text.find('\n');
   int code = 0;
   if (end == std::string::npos || !absl::SimpleAtoi(text.substr(0, end), &code) || code == 0) {
-    return absl::InternalError(absl::StrCat("the store holds no Status, but \"", text, "\""));
+    return absl::InternalError(absl::StrCat("the store must hold a Status: got \"", text, "\""));
   }
   return absl::Status(static_cast<absl::StatusCode>(code), text.substr(end + 1));
 }
 
-// State and start of a process, from /proc/PID/stat: fields 3 and 22. Empty: there is none.
+// Returns the state and start time of a process: fields 3 and 22 of /proc/PID/stat. Both are empty
+// if there is no such process.
 std::array<std::string, 2> StateAndStart(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   std::string line;
   std::getline(file, line);
-  // Field 2 is a name in parentheses, which may hold anything.
+  // Field 2 is a name in parentheses, which may contain any characters.
   const size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return {};
   std::istringstream rest(line.substr(name_end + 1));
@@ -85,7 +86,7 @@ std::array<std::string, 2> StateAndStart(pid_t pid) {
   return result;
 }
 
-// The machine, and the space of process numbers within it.
+// Returns the name of this machine and its PID namespace.
 std::string Host() {
   char name[HOST_NAME_MAX + 1] = {};
   gethostname(name, sizeof(name) - 1);
@@ -112,7 +113,7 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenTcp(const std::string& addre
     c10::intrusive_ptr<c10d::Store> store;
     std::string error;
   };
-  // TCPStore waits without end for a server that accepts and says nothing.
+  // TCPStore waits without a timeout for a server that accepts the connection but does not answer.
   const std::optional<Opened> opened = CallWithin<Opened>(
       timeout + absl::Seconds(1), [host = address.substr(0, colon), options]() -> Opened {
         try {
@@ -123,7 +124,7 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenTcp(const std::string& addre
       });
   if (opened.has_value() && opened->store) return opened->store;
   const std::string error =
-      opened.has_value() ? opened->error : "someone listens there, and is silent";
+      opened.has_value() ? opened->error : "a process listens on the port but does not answer";
   if (absl::StrContains(error, "EADDRINUSE") || absl::StrContains(error, "in use")) {
     return absl::UnavailableError(
         absl::StrCat("port ", port, " is in use: set MASTER_PORT to another (", error, ")"));
@@ -132,7 +133,7 @@ absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenTcp(const std::string& addre
                                                   absl::FormatDuration(timeout), ": ", error));
 }
 
-// FileStore tries for minutes to open a file that it cannot.
+// Checks that the file can be opened: FileStore would retry for minutes.
 absl::Status CheckFile(const std::string& path) {
   const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file < 0) {
@@ -202,7 +203,7 @@ absl::Status Peers::Ask(absl::FunctionRef<absl::Status()> body) {
 std::optional<absl::Status> Peers::Settled() {
   if (!Has(*store_, "finding")) return std::nullopt;
   const absl::Status finding = Unpacked(store_->get_to_str("finding"));
-  // The store may end before it has confirmed that the last reader has read.
+  // The store may end before it confirms that the last reader has read.
   Ask([&] {
     store_->add("readers", 1);
     Linger(options_.grace);
@@ -213,7 +214,7 @@ std::optional<absl::Status> Peers::Settled() {
 
 absl::Status Peers::Settle(const absl::Status& finding, int num_readers, absl::Duration patience) {
   if (store_->add("findings", 1) != 1) {
-    // Another rank was quicker, and is about to write.
+    // Another rank was first and will store its finding shortly.
     const absl::Time deadline = absl::Now() + options_.grace;
     while (absl::Now() < deadline) {
       if (const auto settled = Settled()) return *settled;
@@ -278,10 +279,11 @@ absl::Status Peers::MeetAll() {
       std::getline(hello, process.host);
       process.config.assign(std::istreambuf_iterator<char>(hello), {});
       if (!absl::SimpleAtoi(world, &process.world) || !absl::SimpleAtoi(pid, &process.pid)) {
-        return absl::InternalError(absl::StrCat("rank ", rank, " has published no process"));
+        return absl::InternalError(
+            absl::StrCat("rank ", rank, " has published no valid process data"));
       }
       if (const absl::Status status = Compare(rank); !status.ok()) {
-        // Some may still be on their way, and need the store to know.
+        // Other ranks may join later and must find this result in the store.
         return Settle(status, ranks_.world - 1, deadline - absl::Now());
       }
     }
@@ -297,12 +299,12 @@ absl::Status Peers::MeetAll() {
   }
   one_host_ = std::all_of(processes_.begin(), processes_.end(),
                           [&](const Process& process) { return process.host == mine.host; });
-  // No rank goes on before all have found the others to be right.
+  // No rank continues before all ranks have verified the data of all other ranks.
   store_->add("met", 1);
   while (store_->add("met", 0) < ranks_.world) {
     if (const auto settled = Settled()) return *settled;
     if (absl::Now() >= deadline + options_.grace) {
-      return FindCulprit("the end of the meeting", "not all ranks have agreed to go on");
+      return FindCulprit("the end of the rendezvous", "not all ranks have confirmed it");
     }
     absl::SleepFor(kPoll);
   }
@@ -318,7 +320,7 @@ absl::Status Peers::Compare(int rank) const {
   }
   if (other.config != options_.config) {
     return absl::FailedPreconditionError(
-        absl::StrCat(Describe(rank), " has another configuration than rank ", ranks_.rank, ": ",
+        absl::StrCat(Describe(rank), " has a different configuration from rank ", ranks_.rank, ": ",
                      TextDifference(options_.config, other.config)));
   }
   return absl::OkStatus();
@@ -353,7 +355,7 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
     std::map<std::string, std::vector<std::string>> reporters = {{what, {Describe(ranks_.rank)}}};
     bool all_silent_ended = true;
     bool is_chain =
-        false;  // whether a member fails in another group, for which it may find the cause
+        false;  // whether a rank failed in another group's call, whose members may find the cause
     for (int rank = 0; rank < ranks_.world; ++rank) {
       if (rank == ranks_.rank) continue;
       if (Has(*store_, Key("gave_up", rank))) {
@@ -383,8 +385,8 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
           readers, options_.grace);
     }
     if (silent.empty() && (!is_chain || absl::Now() >= deadline + options_.grace)) {
-      // A rank may hang where only its watch sees it, and report that, while the others wait for it in
-      // their next call.
+      // A rank that hangs in device work is reported only by its own watch. The other ranks wait
+      // for it in their next call.
       const auto behind = reporters.extract(kDeviceWork);
       if (!behind.empty() && reporters.size() == 1) {
         return Settle(absl::DeadlineExceededError(absl::StrCat(
@@ -408,7 +410,7 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
 }
 
 void Peers::Fail(const absl::Status& why) {
-  // Where the store has gone, so have those who would read it.
+  // If the store has ended, the ranks that would read the report have ended, too.
   Ask([&] {
     store_->set(Key("gave_up", ranks_.rank), Packed(why));
     store_->set(Key("failed", ranks_.rank), "giving up");

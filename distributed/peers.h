@@ -1,12 +1,13 @@
-// How ranks find each other in a store, and find out which of them has failed.
+// Rendezvous of the ranks in a store, and detection of failed ranks.
 //
-// Meet() joins the ranks: each publishes its world, configuration and process, and compares those
-// of all others with its own. After it, a rank whose call to a peer fails asks Explain() whose
-// fault that was. Each rank that sees a failure reports it in the store; the ranks that do not
-// report are those that have failed. One rank's finding is kept in the store and returned by all.
+// Meet() connects the ranks: each rank publishes its world size, configuration and process, and
+// compares them with the data of all other ranks. If a later call to a peer fails, the rank calls
+// Explain() to find the rank at fault. Each rank that detects a failure reports it in the store.
+// The ranks that do not report have failed. The first finding is kept in the store, and all ranks
+// return it.
 //
-// Thread safety: none before Meet() has returned; then any thread may call, as the store allows it.
-// Every function blocks the host, at most until a timeout.
+// Thread safety: not thread-safe before Meet() has returned. After that, any thread may call, if
+// the store is thread-safe. Every function blocks the host, at most until a timeout.
 
 #ifndef REPRISE_DISTRIBUTED_PEERS_H_
 #define REPRISE_DISTRIBUTED_PEERS_H_
@@ -31,83 +32,88 @@
 
 namespace reprise {
 
-// What Explain() is asked about by a rank that waits for its device and not in a call.
+// The argument `what` of Explain() if the rank is waiting for device work rather than in a call.
 inline constexpr char kDeviceWork[] = "device work";
 
 struct PeersOptions {
-  // Of meeting: until when every rank must have come.
+  // Time within which every rank must reach the rendezvous.
   absl::Duration timeout = absl::Seconds(60);
-  // After a failure: how long other ranks may take to see it, too.
+  // Grace period after a failure: the time that other ranks have to detect it, too.
   absl::Duration grace = absl::Seconds(2);
-  // What must be equal on all ranks, such as a fingerprint of model and options.
+  // A text that must be equal on all ranks, such as a fingerprint of model and options.
   std::string config = {};
-  // Whether this process serves the store: after a failure it then waits, at most for the grace,
-  // until the others know it, too.
+  // Whether this process serves the store. If it does, it waits after a failure until the other
+  // ranks have read the finding, at most for `grace`.
   bool serves_store = false;
 };
 
 class Peers {
  public:
-  // Opens the store that `place` names. DeadlineExceeded: it does not answer in time. Unavailable:
-  // its port is in use.
+  // Opens the store at `place.store`. Errors: DeadlineExceeded if the store does not answer in
+  // time. Unavailable if its port is in use, or if its file cannot be opened. InvalidArgument if
+  // the address is malformed.
   static absl::StatusOr<c10::intrusive_ptr<c10d::Store>> OpenStore(const RankPlace& place,
                                                                    absl::Duration timeout);
 
-  // Meets the other ranks in `store`. On failure every rank that has come returns:
-  //   DeadlineExceeded    ranks that did not come
-  //   InvalidArgument     a rank of another world size, or a rank that came twice
-  //   FailedPrecondition  a rank with another config: both are in the message
+  // Performs the rendezvous with the other ranks in `store`. On failure, every rank that took part
+  // returns the same error:
+  //   DeadlineExceeded    ranks that did not join in time
+  //   InvalidArgument     a rank with a different world size, or a rank that joined twice
+  //   FailedPrecondition  a rank with a different config: both are in the message
   static absl::StatusOr<std::unique_ptr<Peers>> Meet(c10::intrusive_ptr<c10d::Store> store,
                                                      const Ranks& ranks,
                                                      const PeersOptions& options);
 
-  // The peers of a group of these ranks: `members` of the world, this one among them, in their order,
-  // without those. They share the store, what is reported there and the processes, so a failure that
-  // one group finds is that of all. Of a call of the group, only its members can be late.
+  // Returns the peers of a subgroup: the ranks `members` of the world, in this order. This rank
+  // must be a member. Both objects share the store, its reports and the processes, so a failure
+  // found by one group is the failure of all. In a call of the subgroup, only its members can be
+  // reported as late.
   std::unique_ptr<Peers> Part(const std::vector<int>& members) const;
 
-  // Whose fault it is that `what`, a call that all ranks make, has failed here with `error`. Takes
-  // at most about the grace.
+  // Explains why the collective call `what` failed on this rank with `error`. Blocks for about
+  // `grace`. Blocks for up to `grace` longer if ranks failed in calls of different groups, and
+  // again if this process serves the store.
   //   Unavailable       a rank has ended, or has called Fail()
   //   DeadlineExceeded  a rank lives, but has not come, or is in kDeviceWork while all others wait in
   //                     one call
   //   Internal          all ranks report a failure of the same call: `error`
   absl::Status Explain(const std::string& what, const std::string& error);
 
-  // Tells the others why this rank gives up.
+  // Reports to the other ranks why this rank cannot continue.
   void Fail(const absl::Status& why);
-  // After Fail(), where this process serves the store: waits, at most for the grace, until the others
-  // have heard it, as the store ends with the process.
+  // Call after Fail(). If this process serves the store, blocks until the other ranks have read the
+  // report, at most for `grace`: the store ends with this process.
   void AwaitHeard();
 
-  // A failure that another rank has found or has told of; OK if none. One request to the store.
+  // Returns a failure that another rank has detected or reported, or OK. Costs up to two requests
+  // to the store if there is no failure.
   absl::Status Reported();
 
-  // Reported(), or the failure of a rank whose process has ended, as far as this machine can know,
-  // and that had not called Leave(). Once rank 0 has left, the store may have ended with it: then no
-  // more can be known, and OK is returned.
+  // Returns Reported(), or the failure of a rank whose process has ended without calling Leave().
+  // Detects only processes on this machine. Once rank 0 has left, the store may have ended with it:
+  // if the store does not answer then, returns OK.
   absl::Status Lost();
 
-  // Tells the others that this process may end from now on without having failed. Where it serves the
-  // store, waits, at most for the grace, until all of the group have left.
+  // Announces that this process may end from now on without having failed. If it serves the store,
+  // blocks until all ranks of the group have left, at most for `grace`.
   void Leave();
 
-  // Of the group.
+  // The rank and world size within the group.
   const Ranks& ranks() const { return group_; }
-  // What its keys in the store begin with, and how its calls are named: "" for all ranks, else
-  // " of ranks 0, 2".
+  // The suffix of the group's calls and of some of its keys in the store: "" for all ranks, or " of
+  // ranks 0, 2", for example.
   const std::string& name() const { return name_; }
   // Whether all ranks run on this machine.
   bool one_host() const { return one_host_; }
   c10::intrusive_ptr<c10d::Store> store() const { return store_; }
 
  private:
-  // A rank's process, as it has published it.
+  // The process of a rank, as published in the store.
   struct Process {
     int world = 0;
     pid_t pid = 0;
-    std::string start;  // when it has started, as /proc has it: numbers are used again
-    std::string host;   // its machine, and what its number is valid in
+    std::string start;  // start time from /proc, because process numbers are reused
+    std::string host;   // machine and PID namespace
     std::string config;
   };
 
@@ -123,35 +129,36 @@ class Peers {
 
   Process Own() const;
   std::string Describe(int rank) const;
-  // Whether the process of `rank` has ended, as far as this machine can know.
+  // Whether the process of `rank` has ended. False for processes on other machines.
   bool HasEnded(int rank) const;
 
   absl::Status MeetAll();
   absl::Status Compare(int rank) const;
   absl::Status FindCulprit(const std::string& what, const std::string& error);
-  // Keeps the first of all ranks' findings, which `num_readers` other ranks will want to read, and
-  // returns it.
+  // Stores `finding` if it is the first finding of all ranks; `num_readers` other ranks are
+  // expected to read it. Returns the stored finding.
   absl::Status Settle(const absl::Status& finding, int num_readers, absl::Duration patience);
-  // The finding, if there is one.
+  // Returns the stored finding, or nullopt.
   std::optional<absl::Status> Settled();
-  // Where this process serves the store: waits, at most for `patience`, until all have read the
-  // finding.
+  // If this process serves the store, blocks until all readers have read the finding, at most for
+  // `patience`.
   void Linger(absl::Duration patience);
-  // The failure of a rank whose process has ended; as Lost() without what others have told.
+  // Returns the failure of a rank whose process has ended: Lost() without the reports of other
+  // ranks.
   absl::Status Ended();
-  // Runs `body`, which asks the store; what the store throws becomes a Status.
+  // Runs `body`, which accesses the store. Converts exceptions of the store to Unavailable.
   absl::Status Ask(absl::FunctionRef<absl::Status()> body);
 
   c10::intrusive_ptr<c10d::Store> store_;
-  Ranks ranks_;  // of the world, as in all texts and keys
+  Ranks ranks_;  // in the world; used in all messages and keys
   PeersOptions options_;
   Ranks group_;
-  std::vector<int> members_;  // of the group
+  std::vector<int> members_;  // the group's ranks in the world
   std::string name_;
   std::vector<Process> processes_;  // by rank of the world
   bool one_host_ = false;
-  std::atomic<bool> first_has_left_ = false;   // rank 0
-  std::atomic<bool> store_has_ended_ = false;  // after that
+  std::atomic<bool> first_has_left_ = false;   // rank 0 has left
+  std::atomic<bool> store_has_ended_ = false;  // the store has stopped answering after that
 };
 
 }  // namespace reprise

@@ -25,7 +25,7 @@ absl::Status CheckDevice(at::Device device) {
   if (device.is_cuda()) return absl::OkStatus();
 #endif
   return absl::InvalidArgumentError(
-      absl::StrCat("device must be one that this build has: got ", device.str()));
+      absl::StrCat("device must be supported by this build: got ", device.str()));
 }
 
 absl::Status CheckPlace(const RankPlace& place) {
@@ -36,7 +36,7 @@ absl::Status CheckPlace(const RankPlace& place) {
 }
 
 #ifdef REPRISE_WITH_C10D
-// The group of all ranks on the host.
+// Connects the group of all ranks for host tensors.
 absl::StatusOr<std::unique_ptr<GlooGroup>> ConnectHosts(const RankPlace& place, at::Device device,
                                                         const ConnectOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(auto store, Peers::OpenStore(place, options.timeout));
@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<GlooGroup>> ConnectHosts(const RankPlace& place, 
       Peers::Meet(std::move(store), place.ranks,
                   {.timeout = options.timeout,
                    .grace = options.grace,
-                   // Ranks on unlike kinds of devices would wait for each other in unlike groups.
+                   // Ranks with different kinds of devices would wait for each other in different
+                   // groups.
                    .config = absl::StrCat(
                        device.is_cuda() ? "cuda" : "cpu", ";", options.limits.max_symmetric_bytes,
                        ";", options.limits.max_push_bytes, ";", options.limits.max_fused_bytes, ";",
@@ -55,7 +56,7 @@ absl::StatusOr<std::unique_ptr<GlooGroup>> ConnectHosts(const RankPlace& place, 
   return GlooGroup::Connect(std::move(peers), options.timeout);
 }
 
-// The group of `host`'s ranks for tensors of `device`.
+// Connects the ranks of `host` for tensors on `device`.
 absl::StatusOr<std::unique_ptr<Collectives>> OnDevice(std::unique_ptr<GlooGroup> host,
                                                       at::Device device,
                                                       const ConnectOptions& options) {
@@ -76,7 +77,7 @@ absl::StatusOr<std::unique_ptr<Collectives>> Connect(const RankPlace& place, at:
   return OnDevice(std::move(host), device, options);
 }
 
-// Of a grid with several ranks in both dimensions.
+// Connects a grid with several ranks in both dimensions.
 absl::StatusOr<std::unique_ptr<RankGrid>> ConnectGroups(const RankPlace& place, at::Device device,
                                                         int context_ranks,
                                                         const ConnectOptions& options) {

@@ -1,4 +1,4 @@
-// Collectives between processes, by LibTorch's process groups.
+// Collectives between processes, over LibTorch's process groups.
 //
 //   REPRISE_ASSIGN_OR_RETURN(RankPlace place, RanksFromEnvironment());
 //   const at::Device device(at::kCUDA, place.local_rank);
@@ -24,40 +24,40 @@
 namespace reprise {
 
 struct ConnectOptions {
-  // For all ranks to come, and for each collective of host tensors.
+  // Time limit of the rendezvous and of each collective of host tensors.
   absl::Duration timeout = absl::Seconds(60);
-  // After a failure: how long the other ranks may take to see it, too, before they count as its
-  // cause.
+  // Grace period after a failure: the time that the other ranks have to detect it, too. Ranks that
+  // do not report it in time are named as the cause.
   absl::Duration grace = absl::Seconds(2);
-  // What must be equal on all ranks, such as a fingerprint of model and options.
+  // A text that must be equal on all ranks, such as a fingerprint of model and options.
   std::string config = {};
-  // GPUs: which sums go through symmetric memory, where dtype and size allow it; larger ones go
-  // through NCCL. max_symmetric_bytes 0: all do.
+  // GPUs: the sizes up to which sums go through symmetric memory, if dtype and alignment allow it.
+  // Larger sums use NCCL. max_symmetric_bytes 0: all sums use NCCL.
   AllReduceLimits limits = {};
 };
 
-// Joins the ranks; every rank calls it, and has `device` for its tensors. A world of one is
-// OneRank().
+// Connects the ranks. Every rank calls it, with the `device` of its tensors. Returns OneRank() for
+// a world of one rank.
 //
-//   InvalidArgument     place or device is none; another world size; a rank that came twice
-//   FailedPrecondition  a rank has another config
-//   Unavailable         the port of the store is in use, or the store has gone
-//   DeadlineExceeded    ranks, named, did not come in time
-//   Unimplemented       a build without process groups: LibTorch has none, or no gloo headers
+//   InvalidArgument     invalid place or device; a different world size; a rank that joined twice
+//   FailedPrecondition  a rank has a different config
+//   Unavailable         the port of the store is in use, or the store has ended
+//   DeadlineExceeded    ranks did not join in time; the message names them
+//   Unimplemented       the build has no process groups: LibTorch lacks them, or gloo headers do
 //
-// All of them are on all ranks that have come. Call it before graphs are captured: it runs
-// collectives. From then on the process ignores SIGPIPE, unless it has a handler: gloo may write to
-// a rank that has ended.
+// Every rank that took part in the rendezvous returns the error. Call ConnectRanks() before graphs
+// are captured, because it runs collectives. After the call, the process ignores SIGPIPE unless it
+// has a handler, because gloo may write to a rank that has ended.
 absl::StatusOr<std::unique_ptr<Collectives>> ConnectRanks(const RankPlace& place, at::Device device,
                                                           const ConnectOptions& options = {});
 
-// Joins the ranks and the groups of their grid, of which each rank is in three. Every rank calls it with
-// the same context_ranks. All of the groups fail together: a rank that has ended or hangs is an error
-// of every group on every rank. `limits` are those of the groups that divide the model; on GPUs, sums
-// over all ranks go through NCCL.
+// Connects the ranks and the groups of their grid; each rank is in three groups. Every rank calls
+// it with the same context_ranks. All groups fail together: a rank that has ended or hangs is an
+// error of every group on every rank. `limits` apply to the weights and context groups. On GPUs,
+// sums over all ranks use NCCL.
 //
-// Errors: as ConnectRanks(); InvalidArgument for context_ranks that do not divide the world;
-// FailedPrecondition for those of another rank that differ.
+// Errors: as ConnectRanks(). InvalidArgument if context_ranks does not divide the world.
+// FailedPrecondition if context_ranks differs between ranks.
 absl::StatusOr<std::unique_ptr<RankGrid>> ConnectGrid(const RankPlace& place, at::Device device,
                                                       int context_ranks,
                                                       const ConnectOptions& options = {});

@@ -1,4 +1,4 @@
-// What the other ranks see when one fails: a Status that names it, in time.
+// Tests that the other ranks return a Status that names the failed rank, in time.
 
 #include <ATen/ops/ones.h>
 #include <arpa/inet.h>
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 const ConnectOptions kQuick = {.timeout = absl::Seconds(2), .grace = absl::Seconds(1)};
 
-// Over a file, which outlives every rank, and over TCP, where rank 0 serves the store.
+// Runs with a file store, which outlives every rank, and with a TCP store, which rank 0 serves.
 class FaultTest : public ::testing::TestWithParam<bool> {
  protected:
   absl::StatusOr<std::unique_ptr<Collectives>> Connect(RankPlace place,
@@ -54,15 +54,15 @@ class FaultTest : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Stores, FaultTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Tcp" : "File"; });
 
-// Sums until a call fails, or `steps` have been made; then that call's Status, which further calls
-// repeat.
+// Sums until a call fails, at most `steps` times. Checks that further calls repeat the failure, and
+// returns it.
 absl::Status SumUntilFailure(Collectives& ranks, int steps, int64_t size = 100) {
   at::Tensor tensor = at::ones({size});
   for (int step = 0; step < steps; ++step) {
     const absl::Status status = ranks.AllReduce(tensor);
     if (status.ok()) continue;
     EXPECT_EQ(ranks.status(), status);
-    EXPECT_EQ(ranks.Barrier(), status) << "the group is of no more use";
+    EXPECT_EQ(ranks.Barrier(), status) << "the group cannot be used any more";
     return status;
   }
   return absl::OkStatus();
@@ -81,7 +81,7 @@ TEST_P(FaultTest, AKilledRankIsNamed) {
                 HasSubstr(absl::StrCat("rank ", victim, " was killed by signal 9")));
     std::vector<int> others = {0, 1, 2};
     others.erase(others.begin() + victim);
-    // Over TCP the store ends with rank 0.
+    // With a TCP store, the store ends with rank 0.
     const std::string text =
         GetParam() && victim == 0 ? "rank 0" : absl::StrCat("rank ", victim, " (process ");
     ExpectReports(reports, others, absl::StatusCode::kUnavailable, text);
@@ -126,7 +126,8 @@ TEST_P(FaultTest, ARankThatHangsIsNamed) {
   }
 }
 
-// Its process may end at once, and the store with it; the others do not wait for their timeout.
+// The failed rank's process, and the store with it, may end immediately. The other ranks do not
+// wait for their timeout.
 TEST_P(FaultTest, ARankThatGivesUpTellsWhy) {
   for (const int victim : {0, 1}) {
     SCOPED_TRACE(absl::StrCat("rank ", victim));
@@ -191,7 +192,7 @@ TEST_P(FaultTest, UnequalConfigsAreNamed) {
     return Connect(place, options).status();
   });
   ExpectReports(reports, {0, 1, 2}, absl::StatusCode::kFailedPrecondition,
-                "another configuration than rank");
+                "a different configuration from rank");
   ExpectReports(reports, {0, 1, 2}, absl::StatusCode::kFailedPrecondition, "block 32");
   ExpectReports(reports, {0, 1, 2}, absl::StatusCode::kFailedPrecondition, "block 16");
 }
@@ -210,7 +211,7 @@ TEST_P(FaultTest, RanksInUnlikeCallsEnd) {
 }
 
 TEST(PortTest, APortInUseIsNamed) {
-  // Someone listens there, and does not answer.
+  // Listens on the port without answering.
   const int listener = socket(AF_INET6, SOCK_STREAM, 0);
   sockaddr_in6 address = {};
   address.sin6_family = AF_INET6;

@@ -40,7 +40,7 @@ TEST_P(ProcessGroupTest, NoRankPassesABarrierBeforeAllHaveCome) {
     REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, at::kCPU));
     const auto [rank, world] = place.ranks;
     for (int round = 0; round < 5; ++round) {
-      // Another rank is late in each round.
+      // A different rank is late in each round.
       if (rank == round % world) absl::SleepFor(absl::Milliseconds(50));
       std::ofstream(absl::StrCat(folder, world, "-", round, "-", rank)) << "x";
       REPRISE_RETURN_IF_ERROR(ranks->Barrier());

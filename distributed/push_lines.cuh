@@ -1,16 +1,17 @@
-// Pushed sums as CTAs of a kernel see them: for kernels that do a sum and more in one launch.
+// Device functions of the one-shot push all-reduce, for kernels that fuse it with other work.
 //
 //   AwaitKernelBefore();
 //   const PushedSum sum(args);
 //   for (each line i of a part) sum.Push(i);                  // to all other ranks
 //   PushLine lines[2] = {own line i, own line i + 1};
-//   sum.Replace<PushType::kBFloat16>(i, lines);               // by the sum of all ranks' lines
+//   sum.Replace<PushType::kBFloat16>(i, lines);               // with the sum over all ranks
 //   __syncthreads();
 //   if (threadIdx.x == 0) sum.End(number of CTAs);
 //
-// Every line of the message is pushed once, by any thread, and may be read often. A CTA that reads lines
-// before others of its grid have pushed theirs relies on those to run: all CTAs of such a grid must fit
-// on the device at once. Ranks may do a sum by unlike kernels: a message has one layout.
+// Every line of the message must be pushed once, by any thread. It may be read any number of times.
+// If a CTA reads lines before other CTAs of the grid have pushed theirs, all CTAs of the grid must
+// be co-resident on the device. All kernels use the same message layout, so ranks may run different
+// kernels for one sum.
 
 #ifndef REPRISE_DISTRIBUTED_PUSH_LINES_CUH_
 #define REPRISE_DISTRIBUTED_PUSH_LINES_CUH_
@@ -29,7 +30,7 @@ struct alignas(kPushDataBytes) PushLine {
   uint32_t data[2];
 };
 
-// The sum of a line's elements over ranks, in float32.
+// Accumulates a line's elements over ranks in float32.
 template <PushType kType>
 struct PushLineSum;
 
@@ -49,7 +50,7 @@ template <>
 struct PushLineSum<PushType::kBFloat16> {
   float values[4] = {};
 
-  // The first of a pair is in the lower half of its word.
+  // The first element of a pair is in the lower half of its word.
   __device__ void Add(const PushLine& line) {
     for (int i = 0; i < 2; ++i) {
       values[2 * i] += __uint_as_float(line.data[i] << 16);
@@ -67,14 +68,14 @@ struct PushLineSum<PushType::kBFloat16> {
   }
 };
 
-// One sum. `args` must outlive it.
+// One all-reduce. `args` must outlive it.
 class PushedSum {
  public:
-  // After AwaitKernelBefore(), before any thread of the grid has called End().
+  // REQUIRES: called after AwaitKernelBefore() and before any thread of the grid calls End().
   __device__ explicit PushedSum(const PushSumArgs& args)
       : args_(args), num_sums_(Load(args.state + kPushNumSums)) {}
 
-  // Writes line `i` of this rank's data into the inboxes of all others.
+  // Writes line `i` of this rank's data to the inboxes of all other ranks.
   __device__ void Push(int64_t i) const {
     const PushLine own = static_cast<const PushLine*>(args_.data)[i];
     for (int rank = 0; rank < args_.world; ++rank) {
@@ -86,8 +87,8 @@ class PushedSum {
     }
   }
 
-  // Replaces this rank's lines i, i + 1, .. by the sums over all ranks, in their order; waits for the
-  // others'. If waits are given up they are of any values.
+  // Replaces this rank's lines i, i + 1, ... with the sums over all ranks, in rank order. Waits for
+  // the lines of the other ranks. If kPushGivesUp is set, stops waiting and leaves undefined sums.
   template <PushType kType, int kLines>
   __device__ void Replace(int64_t i, PushLine (&lines)[kLines]) const {
     PushLineSum<kType> sums[kLines];
@@ -103,7 +104,8 @@ class PushedSum {
     for (int line = 0; line < kLines; ++line) lines[line] = sums[line].Rounded();
   }
 
-  // By one thread of each CTA, when all of them are done with the sum: the last CTA counts it.
+  // Called by one thread of each CTA after all threads of the CTA have finished with the sum. The
+  // last CTA increments the number of sums.
   __device__ void End(unsigned num_ctas) const {
     if (atomicAdd(args_.state + kPushNumEndedCtas, 1u) + 1 < num_ctas) return;
     volatile uint32_t* const state = args_.state;
@@ -113,14 +115,15 @@ class PushedSum {
   }
 
  private:
-  // Polls between two looks at whether the wait is given up.
+  // Number of polls between two checks of kPushGivesUp.
   static constexpr int kPollsAtOnce = 1024;
 
   __device__ static uint32_t Load(const volatile uint32_t* place) { return *place; }
 
   __device__ uint32_t flag() const { return num_sums_ + 1; }
 
-  // Of the line in the inbox of `owner`, which has two places for each message.
+  // Returns the address of line `i` from `sender` in the inbox of `owner`, which has two slots per
+  // message.
   __device__ std::byte* Place(int owner, int sender, int64_t i) const {
     const int64_t message_bytes = args_.max_bytes / kPushDataBytes * kPushLineBytes;
     const int64_t turn = num_sums_ % 2;
@@ -128,7 +131,7 @@ class PushedSum {
            (turn * args_.world + sender) * message_bytes + i * kPushLineBytes;
   }
 
-  // Waits for lines of this sum. False: the wait was given up.
+  // Waits for lines of this sum. Returns false if kPushGivesUp was set.
   template <int kLines>
   __device__ bool Read(const std::byte* place, PushLine (&lines)[kLines]) const {
     while (true) {

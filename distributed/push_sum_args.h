@@ -1,5 +1,5 @@
-// What pushed sums need: distributed/push_sum.h says what they are, distributed/push_lines.cuh has the
-// device's part. No LibTorch, no CUDA.
+// Arguments of the one-shot push all-reduce (distributed/push_sum.h). distributed/push_lines.cuh
+// has the device code. No LibTorch, no CUDA.
 
 #ifndef REPRISE_DISTRIBUTED_PUSH_SUM_ARGS_H_
 #define REPRISE_DISTRIBUTED_PUSH_SUM_ARGS_H_
@@ -9,17 +9,18 @@
 namespace reprise {
 
 inline constexpr int kMaxPushRanks = 8;
-inline constexpr int kPushDataBytes = 8;   // of a line
-inline constexpr int kPushLineBytes = 16;  // with its flags
+inline constexpr int kPushDataBytes = 8;   // data bytes per line
+inline constexpr int kPushLineBytes = 16;  // bytes per line, with its flags
 
-// Of an inbox for sums of up to max_bytes, a multiple of kPushDataBytes.
+// Returns the size of an inbox for sums of up to max_bytes, which must be a multiple of
+// kPushDataBytes.
 constexpr int64_t PushInboxBytes(int world, int64_t max_bytes) {
   return 2 * world * (max_bytes / kPushDataBytes) * kPushLineBytes;
 }
 
-// What a rank keeps from sum to sum, [kPushStateSize] in its memory, zero at first: the number of
-// sums so far; the CTAs of this sum that have ended; and, if it is not 0, that kernels wait for no
-// rank any more.
+// State that a rank keeps between sums: [kPushStateSize] uint32 in device memory, initially zero.
+// Entries: the number of sums so far; the number of CTAs that have finished the current sum; and a
+// flag, nonzero if kernels must no longer wait for other ranks.
 inline constexpr int kPushStateSize = 3;
 inline constexpr int kPushNumSums = 0;
 inline constexpr int kPushNumEndedCtas = 1;
@@ -28,15 +29,14 @@ inline constexpr int kPushGivesUp = 2;
 enum class PushType : int8_t { kFloat32, kBFloat16 };
 
 struct PushSumArgs {
-  void* data = nullptr;   // the summands; kPushDataBytes divides its address and its size
+  void* data = nullptr;   // this rank's data; address and size are multiples of kPushDataBytes
   int64_t num_bytes = 0;  // at most max_bytes
   PushType type = PushType::kFloat32;
   int rank = 0;
   int world = 1;  // at most kMaxPushRanks
-  // The inbox of each rank, all zero before the first sum; this rank's own, and the others' as mapped
-  // here.
+  // The inbox of each rank, mapped into this process. All zero before the first sum.
   void* inboxes[kMaxPushRanks] = {};
-  int64_t max_bytes = 0;  // of which the inboxes are
+  int64_t max_bytes = 0;  // capacity of the inboxes in bytes of data
   uint32_t* state = nullptr;
 };
 

@@ -1,14 +1,14 @@
-// Ranks as a grid: weights are divided over one of its dimensions, and the keys of each sequence over
-// the other (docs/distributed.md). Of 4 ranks with 2 context ranks:
+// Ranks as a grid: weights are sharded over one dimension, and the keys of each sequence over the
+// other (docs/distributed.md). Example of 4 ranks with 2 context ranks:
 //
 //   rank                  0       1       2       3
-//   divides weights with  0, 1    0, 1    2, 3    2, 3      the ranks of a row
-//   divides keys with     0, 2    1, 3    0, 2    1, 3      those of a column: the same weights, heads
+//   shards weights with   0, 1    0, 1    2, 3    2, 3      the ranks of a row
+//   shards keys with      0, 2    1, 3    0, 2    1, 3      the ranks of a column: same weights
 //
 //   REPRISE_RETURN_IF_ERROR(CheckGrid(ranks.world, context_ranks));
 //   const GridPlace place = PlaceInGrid(ranks, context_ranks);
 //
-// Thread safety: pure functions; a RankGrid is of one thread.
+// Thread safety: the functions are pure. A RankGrid must be used by one thread at a time.
 
 #ifndef REPRISE_DISTRIBUTED_RANK_GRID_H_
 #define REPRISE_DISTRIBUTED_RANK_GRID_H_
@@ -22,7 +22,7 @@
 
 namespace reprise {
 
-// Where a rank stands: among those it divides weights with, and among those it divides keys with.
+// The coordinates of a rank: its rank and world size in its weights group and in its context group.
 struct GridPlace {
   Ranks weights;
   Ranks context;
@@ -30,23 +30,24 @@ struct GridPlace {
   friend bool operator==(const GridPlace&, const GridPlace&) = default;
 };
 
-// InvalidArgument, naming context_ranks, unless it is in [1, world] and divides world.
+// Returns InvalidArgument, naming context_ranks, unless context_ranks is in [1, world] and divides
+// world.
 absl::Status CheckGrid(int world, int context_ranks);
 
-// REQUIRES: CheckGrid(all.world, context_ranks).ok().
+// Returns the coordinates of rank `all.rank`. REQUIRES: CheckGrid(all.world, context_ranks).ok().
 GridPlace PlaceInGrid(const Ranks& all, int context_ranks);
 
-// The ranks of `all` that divide weights, or keys, with this one, itself among them, in their order.
-// REQUIRES: as above.
+// Return the members of this rank's weights group and context group, in increasing order. REQUIRES:
+// as PlaceInGrid().
 std::vector<int> WeightsGroup(const Ranks& all, int context_ranks);
 std::vector<int> ContextGroup(const Ranks& all, int context_ranks);
 
-// The Collectives of one rank of a grid: ConnectGrid() (distributed/process_group.h) makes them. When
-// one of the three has failed, all have. Calls of the three are one order of calls, which is the same
-// on all ranks of each group.
+// The Collectives of one rank of a grid, created by ConnectGrid() (distributed/process_group.h). If
+// one of the three fails, all fail. The order of calls across all three groups must be the same on
+// all ranks of each group.
 class RankGrid {
  public:
-  // Groups that are null are `all` where they are of all ranks, else OneRank(). REQUIRES:
+  // A null group defaults to `all` if it spans all ranks, and to OneRank() otherwise. REQUIRES:
   // CheckGrid(all->ranks().world, context_ranks).ok(), and groups of the sizes of that grid.
   RankGrid(std::unique_ptr<Collectives> all, int context_ranks,
            std::unique_ptr<Collectives> weights = nullptr,
@@ -54,7 +55,7 @@ class RankGrid {
 
   // For RankOptions::collectives and the engine.
   Collectives& all() { return *all_; }
-  // For the model: the ranks that divide its weights, and those that divide the keys.
+  // For the model: the ranks that shard its weights, and the ranks that shard the keys.
   Collectives& weights() { return weights_ == nullptr ? *all_ : *weights_; }
   Collectives& context() { return context_ == nullptr ? *all_ : *context_; }
 

@@ -1,4 +1,4 @@
-// The groups of a grid of processes: what they compute, and what all ranks see when one fails.
+// Tests the groups of a grid of processes: their results, and the failures that all ranks report.
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -35,7 +35,7 @@ TEST(RankGridProcessTest, EveryGroupGivesPlainResults) {
       REPRISE_RETURN_IF_ERROR(ExpectPlainResults(*group, at::kCPU));
       REPRISE_RETURN_IF_ERROR(ExpectRefusalsToChangeNothing(*group, at::kCPU));
     }
-    // Of the right ranks.
+    // Sums must contain exactly the ranks of the group.
     at::Tensor weights = at::full({1}, 1 << place.ranks.rank);
     at::Tensor context = weights.clone();
     REPRISE_RETURN_IF_ERROR(grid->weights().AllReduce(weights));
@@ -74,8 +74,8 @@ TEST(RankGridProcessTest, GridsThatAreNoneOrDifferAreRefused) {
   }
 }
 
-// What a step does, over and over: sums among the ranks that divide weights, gathers among those that
-// divide keys, and a broadcast of rank 0's to all.
+// Repeats the collectives of a step: sums in the weights group, gathers in the context group, and a
+// broadcast from rank 0 to all ranks.
 absl::Status StepUntilFailure(RankGrid& grid, int steps) {
   for (int step = 0; step < steps; ++step) {
     at::Tensor batch = at::ones({10});
@@ -94,13 +94,13 @@ absl::Status FailureOf(RankGrid& grid) {
   const absl::Status failure = StepUntilFailure(grid, 5);
   EXPECT_FALSE(failure.ok());
   for (Collectives* group : {&grid.all(), &grid.weights(), &grid.context()}) {
-    EXPECT_EQ(group->status(), failure) << "all groups are of no more use";
+    EXPECT_EQ(group->status(), failure) << "no group may be usable any more";
     EXPECT_EQ(group->Barrier(), failure);
   }
   return failure;
 }
 
-// Over a file, which outlives every rank, and over TCP, where rank 0 serves the store.
+// Runs with a file store, which outlives every rank, and with a TCP store, which rank 0 serves.
 class RankGridFaultTest : public ::testing::TestWithParam<bool> {
  protected:
   absl::StatusOr<std::unique_ptr<RankGrid>> Connect(RankPlace place) {
@@ -130,7 +130,8 @@ class RankGridFaultTest : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Stores, RankGridFaultTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Tcp" : "File"; });
 
-// Also by the rank that is in no group with it but that of all, and long before the timeout.
+// Includes the rank that shares only the group of all ranks with the victim. All fail long before
+// the timeout.
 TEST_P(RankGridFaultTest, AKilledRankIsNamedByAll) {
   for (const int victim : {1, 3}) {
     SCOPED_TRACE(absl::StrCat("rank ", victim));

@@ -44,7 +44,7 @@ TEST(PlaceInGridTest, OneDimensionHasAllRanks) {
   EXPECT_THAT(ContextGroup(last, 4), ElementsAre(0, 1, 2, 3));
 }
 
-// Each rank is at its place in both groups, and its group holds it there.
+// In both groups, a rank's coordinate equals its index in the list of members.
 TEST(PlaceInGridTest, GroupsAndPlacesAgree) {
   for (const int context_ranks : {1, 2, 4, 8}) {
     for (int rank = 0; rank < 8; ++rank) {

@@ -1,4 +1,4 @@
-// Which rank a process is, and where ranks meet. Plain data.
+// The rank of a process and the address of the rendezvous. Plain data.
 
 #ifndef REPRISE_DISTRIBUTED_RANKS_H_
 #define REPRISE_DISTRIBUTED_RANKS_H_
@@ -7,7 +7,7 @@
 
 namespace reprise {
 
-// Which rank this process is.
+// The rank of this process and the number of ranks.
 struct Ranks {
   int rank = 0;   // in [0, world)
   int world = 1;  // number of ranks, >= 1
@@ -15,17 +15,18 @@ struct Ranks {
   friend bool operator==(const Ranks&, const Ranks&) = default;
 };
 
-// Where a process stands among the ranks, and where they meet: what a launcher tells it.
+// The rank of a process and the address of the rendezvous, as provided by a launcher.
 struct RankPlace {
   Ranks ranks;
-  // Among the ranks of this machine: the number of its device.
+  // Rank among the processes of this machine; selects the device.
   int local_rank = 0;
-  // Where the ranks meet: "file:PATH" (a file that all ranks reach, and that did not exist before)
-  // or "tcp:HOST:PORT". Empty: a world of one.
+  // Address of the rendezvous: "file:PATH" (a file that all ranks can access and that did not exist
+  // before) or "tcp:HOST:PORT". Empty: a world of one rank.
   std::string store = {};
-  // tcp only: whether this process opens the port. Rank 0 does, unless the launcher has done so.
+  // tcp only: whether this process opens the port. Set for rank 0, unless the launcher has opened
+  // the port.
   bool serves_store = false;
-  // Separates runs that meet in one store, such as restarts.
+  // Separates runs that use the same store, such as restarts.
   std::string run = {};
 };
 

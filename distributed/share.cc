@@ -51,7 +51,8 @@ absl::StatusOr<HeadShare> HeadShareOf(int num_q_heads, int num_kv_heads, const R
     const Share kv = ShareOf(num_kv_heads, ranks);
     return HeadShare{.q = kv.Times(group), .kv = kv};
   }
-  // Rank r holds KV head floor(r * num_kv_heads / world): the ranks of a head follow each other.
+  // Rank r holds KV head floor(r * num_kv_heads / world), so the ranks of one KV head are
+  // consecutive.
   const int64_t world = ranks.world;
   const auto first_rank = [&](int64_t head) {
     return (head * world + num_kv_heads - 1) / num_kv_heads;

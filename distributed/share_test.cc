@@ -12,7 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Calls check(rank, share of the rank) for each rank, and expects that shares follow each other.
+// Calls check(rank, share of the rank) for each rank. Expects that each share begins where the
+// previous one ends.
 template <typename Function>
 std::vector<Share> SharesOf(int64_t size, int world, const Function& share_of) {
   std::vector<Share> shares;
@@ -101,7 +102,7 @@ TEST(HeadShareTest, EveryQHeadIsOnOneRankWithItsKvHead) {
       EXPECT_GT(share->q.size, 0);
       ASSERT_GT(share->kv.size, 0);
       ASSERT_EQ(share->q.size % share->kv.size, 0);
-      // Attention on the rank finds the KV head of each q head by its own ratio.
+      // Attention on the rank computes a q head's KV head from the rank's own ratio.
       const int64_t ratio = share->q.size / share->kv.size;
       for (int64_t i = 0; i < share->q.size; ++i) {
         EXPECT_EQ((share->q.begin + i) / group, share->kv.begin + i / ratio) << "rank " << rank;

@@ -16,7 +16,7 @@
 namespace reprise {
 namespace {
 
-// LibTorch's pad: [channel][rank] uint32, a channel for each CTA of a kernel. 1: sent; 0: taken.
+// LibTorch's signal pad is [channel][rank] uint32, with one channel per CTA. 1: sent. 0: taken.
 constexpr size_t kSignalBytes = sizeof(uint32_t);
 
 }  // namespace
@@ -31,8 +31,8 @@ absl::StatusOr<std::unique_ptr<SymmetricRelease>> SymmetricRelease::Create(const
   REPRISE_RETURN_IF_ERROR(
       CudaStatus(cudaStreamCreateWithFlags(&release->stream_, cudaStreamNonBlocking),
                  "cudaStreamCreateWithFlags"));
-  // Copies from the host are done by a copy engine; those from the device to itself by a kernel, for
-  // which multiprocessors that are full of waiting CTAs have no place.
+  // Copies from pinned host memory use a copy engine. Device-to-device copies use a kernel, which
+  // could not start while waiting CTAs occupy all SMs.
   const auto ints = at::TensorOptions().dtype(at::kInt).pinned_memory(true);
   const auto channels = static_cast<int64_t>(release->num_channels());
   release->sent_ = at::ones({channels}, ints);
@@ -52,8 +52,8 @@ cudaError_t SymmetricRelease::Write(void* pad, int rank, const at::Tensor& value
 
 absl::Status SymmetricRelease::Add(
     c10::intrusive_ptr<c10d::symmetric_memory::SymmetricMemory> memory) {
-  // Nothing of this rank waits there yet, so this changes nothing; but it loads all that Run()
-  // will need.
+  // No kernel of this rank waits on the pads yet, so the write has no effect. It loads everything
+  // that Run() will need.
   const std::vector<void*> pads = memory->get_signal_pad_ptrs();
   for (void* pad : pads) {
     REPRISE_RETURN_IF_ERROR(CudaStatus(Write(pad, ranks_.rank, taken_), "cudaMemcpy2DAsync"));

@@ -1,12 +1,14 @@
 // Releases device work that waits for other ranks in LibTorch's symmetric memory. Private to the
 // folder. Only in builds with CUDA.
 //
-// LibTorch's kernels wait without end: for a peer's signal to come to this rank's signal pad, and
-// for this rank's last signal to be taken from the peer's pad. A peer that has ended does neither,
-// but its pad remains mapped here. So the host writes both in its place, from a stream of its own,
-// until no kernel waits. What the kernels then compute has no meaning.
+// LibTorch's kernels wait without a timeout for two things: a peer's signal in this rank's signal
+// pad, and the removal of this rank's last signal from the peer's pad. A peer that has ended does
+// neither, but its pad remains mapped into this process. The host therefore writes both on behalf
+// of the peer, on a separate stream, until no kernel waits. The results of these kernels are
+// undefined.
 //
-// Thread safety: Add() and the destructor on one thread, Run() on another.
+// Thread safety: one thread calls Add(), AddFlag() and the destructor; another thread may call
+// Run().
 
 #ifndef REPRISE_DISTRIBUTED_SYMMETRIC_RELEASE_H_
 #define REPRISE_DISTRIBUTED_SYMMETRIC_RELEASE_H_
@@ -32,29 +34,30 @@ namespace reprise {
 
 class SymmetricRelease {
  public:
-  // What Run() needs is made here: a device that waits may allocate nothing.
+  // Allocates everything that Run() needs, because allocation could block while the device waits.
   static absl::StatusOr<std::unique_ptr<SymmetricRelease>> Create(const Ranks& ranks,
                                                                   c10::Device device);
   ~SymmetricRelease();
   SymmetricRelease(const SymmetricRelease&) = delete;
   SymmetricRelease& operator=(const SymmetricRelease&) = delete;
 
-  // Before kernels use `memory` on any rank.
+  // Registers `memory`. Call it before kernels on any rank use `memory`.
   absl::Status Add(c10::intrusive_ptr<c10d::symmetric_memory::SymmetricMemory> memory);
 
-  // Run() also sets the 32-bit `flag`, in memory of the device, to 1. Before Run() can be called.
+  // Registers a 32-bit `flag` in device memory that Run() sets to 1. Call it before Run() can be
+  // called.
   void AddFlag(void* flag) { flags_.push_back(flag); }
 
-  // Releases what waits, until `limit` has passed or Stop(): work that is in flight, or that the
-  // host still launches.
+  // Releases waiting device work until `limit` has passed or Stop() is called, including work that
+  // the host launches meanwhile.
   void Run(absl::Duration limit);
   void Stop() { stops_ = true; }
 
  private:
   SymmetricRelease(const Ranks& ranks, c10::Device device) : ranks_(ranks), device_(device) {}
 
-  // Writes `value` to the signals of this rank in a peer's pad, or of a peer in this rank's:
-  // those of `rank` in `pad`.
+  // Writes `value` to the signals of `rank` in `pad`, on all channels. `pad` is a peer's pad or
+  // this rank's pad.
   cudaError_t Write(void* pad, int rank, const at::Tensor& value);
   size_t num_channels() const;
 
@@ -64,7 +67,7 @@ class SymmetricRelease {
   std::atomic<bool> stops_ = false;
   std::vector<void*> flags_;
   at::Tensor sent_, taken_;  // [channels] int32, in pinned memory: ones, zeros
-  std::mutex mutex_;         // of memories_
+  std::mutex mutex_;         // protects memories_
   std::vector<c10::intrusive_ptr<c10d::symmetric_memory::SymmetricMemory>> memories_;
 };
 

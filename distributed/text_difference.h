@@ -1,4 +1,4 @@
-// Where two texts differ, for messages. Private to the folder.
+// Describes the first difference between two texts for a message. Private to the folder.
 
 #ifndef REPRISE_DISTRIBUTED_TEXT_DIFFERENCE_H_
 #define REPRISE_DISTRIBUTED_TEXT_DIFFERENCE_H_
@@ -7,7 +7,8 @@
 
 namespace reprise {
 
-// `expected "...", got "..."`: up to 120 characters of both, from a little before they begin to differ.
+// Returns `expected "...", got "..."` with up to 120 characters of each text, starting shortly
+// before the first difference.
 std::string TextDifference(const std::string& expected, const std::string& got);
 
 }  // namespace reprise

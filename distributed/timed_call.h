@@ -1,4 +1,4 @@
-// A call that may never return, such as one that waits for a peer without a limit of its own.
+// Runs a call that may never return, such as a wait for a peer without a timeout.
 //
 //   const std::optional<Opened> opened =
 //       CallWithin<Opened>(absl::Seconds(60), [address] { return Open(address); });
@@ -20,13 +20,13 @@
 
 namespace reprise {
 
-// What `call` returns, or nullopt if it has not returned within `limit`. It runs on a thread of its
-// own, which is then left alone: it must own all that it uses, and its late result is destroyed there.
-// REQUIRES: `call` throws nothing.
+// Returns the result of `call`, or nullopt if `call` has not returned within `limit`. `call` runs
+// on a separate thread that is detached, so `call` must own everything that it uses. A late result
+// is destroyed on that thread. REQUIRES: `call` does not throw.
 template <typename Result>
 std::optional<Result> CallWithin(absl::Duration limit, std::function<Result()> call) {
   struct Shared {
-    std::mutex mutex;  // of `result`
+    std::mutex mutex;  // protects `result`
     std::condition_variable ended;
     std::optional<Result> result;
   };

@@ -24,7 +24,7 @@ TEST(TimedCallTest, ACallThatDoesNotReturnIsLeftAlone) {
   };
   const auto gate = std::make_shared<Gate>();
   const absl::Time begin = absl::Now();
-  // Its late result, the last owner of `gate` but one, has no taker.
+  // The late result, which shares ownership of `gate`, is discarded.
   EXPECT_FALSE(CallWithin<std::shared_ptr<Gate>>(absl::Milliseconds(50), [gate] {
                  gate->opens.WaitForNotification();
                  gate->returns.Notify();

@@ -25,8 +25,8 @@ constexpr at::ScalarType kSummed[] = {at::kFloat, at::kBFloat16, at::kHalf, at::
 constexpr at::ScalarType kMoved[] = {at::kFloat, at::kBFloat16,      at::kHalf, at::kInt,
                                      at::kLong,  at::kFloat8_e4m3fn, at::kByte, at::kBool};
 
-// Small whole numbers that differ by rank and place, on the host: sums of a few are exact in every
-// dtype.
+// Returns small integers on the host that differ by rank and position. Sums of a few of them are
+// exact in every dtype.
 at::Tensor Values(at::IntArrayRef sizes, int rank) {
   int64_t count = 1;
   for (int64_t size : sizes) count *= size;
@@ -40,7 +40,7 @@ at::Tensor SumOfValues(at::IntArrayRef sizes, int world) {
 }
 
 ::testing::AssertionResult Holds(const at::Tensor& tensor, const at::Tensor& expected) {
-  // As bytes: fp8 has no comparison.
+  // Compares bytes, because fp8 has no comparison operator.
   const at::Tensor got = tensor.cpu(), want = expected.to(got.scalar_type());
   if (got.view({-1}).view(at::kByte).equal(want.contiguous().view({-1}).view(at::kByte))) {
     return ::testing::AssertionSuccess();
@@ -75,7 +75,7 @@ absl::Status ExpectSums(Collectives& ranks, at::Device device) {
       at::Tensor out = at::empty(shape, in.options());
       REPRISE_RETURN_IF_ERROR(ranks.ReduceScatter(in, out));
       EXPECT_TRUE(Holds(out, SumOfValues(stacked, world)[rank])) << "scattered";
-      EXPECT_TRUE(Holds(in, Values(stacked, rank))) << "the input is unchanged";
+      EXPECT_TRUE(Holds(in, Values(stacked, rank))) << "the input has changed";
     }
   }
   return absl::OkStatus();
@@ -114,7 +114,7 @@ absl::Status ExpectMoves(Collectives& ranks, at::Device device) {
 }  // namespace
 
 absl::Status ExpectPlainResults(Collectives& ranks, at::Device device) {
-  // The ranks share the cores of one machine.
+  // All ranks share the cores of one machine.
   at::set_num_threads(1);
   REPRISE_RETURN_IF_ERROR(ExpectSums(ranks, device));
   REPRISE_RETURN_IF_ERROR(ExpectMoves(ranks, device));
@@ -139,7 +139,7 @@ absl::Status ExpectEqualBitsOnAllRanks(Collectives& ranks, at::Device device) {
       at::Tensor all = at::empty({world, size}, tensor.options());
       REPRISE_RETURN_IF_ERROR(ranks.AllGather(tensor, all));
       for (int other = 0; other < world; ++other) {
-        EXPECT_TRUE(all[other].equal(tensor)) << "rank " << other << " has another sum";
+        EXPECT_TRUE(all[other].equal(tensor)) << "rank " << other << " has a different sum";
       }
       // Each of world - 1 roundings is at most epsilon / 2 of a partial sum.
       const double epsilon = dtype == at::kFloat ? 1.2e-7 : dtype == at::kHalf ? 9.8e-4 : 7.9e-3;

@@ -1,5 +1,5 @@
-// What every form of Collectives has to do, checked by each rank against plain sums. For the tests
-// on CPUs and on GPUs: a rank connects, and hands its collectives to these functions.
+// Tests that every implementation of Collectives must pass. Each rank compares the results with
+// plain sums. Used on CPUs and GPUs: a rank connects and passes its Collectives to these functions.
 
 #ifndef REPRISE_DISTRIBUTED_TESTING_COLLECTIVES_SUITE_H_
 #define REPRISE_DISTRIBUTED_TESTING_COLLECTIVES_SUITE_H_
@@ -11,13 +11,15 @@
 
 namespace reprise {
 
-// Every collective over all dtypes, odd sizes and roots. Adds failures to the test of this process.
+// Runs every collective over all dtypes, odd sizes and roots. Adds failures to the test of this
+// process.
 absl::Status ExpectPlainResults(Collectives& ranks, at::Device device);
 
-// Random float32, bfloat16 and float16: the same bits on all ranks, and near the sum in float64.
+// Sums random float32, bfloat16 and float16 values. Expects results that are bitwise identical on
+// all ranks and close to the float64 sum.
 absl::Status ExpectEqualBitsOnAllRanks(Collectives& ranks, at::Device device);
 
-// A refused call sends nothing: the group goes on.
+// Expects that calls with invalid arguments send nothing, and that later calls succeed.
 absl::Status ExpectRefusalsToChangeNothing(Collectives& ranks, at::Device device);
 
 }  // namespace reprise

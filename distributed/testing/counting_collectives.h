@@ -1,4 +1,5 @@
-// Collectives that count what a rank gets by AllGather(), for tests of how much is sent.
+// Collectives that count the AllGather() calls and the bytes they receive, for tests of the
+// communication volume.
 //
 //   CountingCollectives counting(collectives);   // for this rank's model
 //   ...

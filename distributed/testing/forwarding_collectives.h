@@ -1,4 +1,5 @@
-// Collectives that are those of another object, for tests that change or count some of them.
+// Collectives that forward all calls to another object. Tests override some calls to change or
+// count them.
 //
 //   class MyCollectives final : public ForwardingCollectives {
 //     using ForwardingCollectives::ForwardingCollectives;
@@ -18,7 +19,7 @@ namespace reprise {
 
 class ForwardingCollectives : public Collectives {
  public:
-  // `inner` must outlive it.
+  // `inner` must outlive this object.
   explicit ForwardingCollectives(Collectives& inner) : Collectives(inner.ranks()), inner_(inner) {}
 
   std::string Fingerprint() const override { return inner_.Fingerprint(); }

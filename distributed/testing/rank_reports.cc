@@ -19,15 +19,15 @@
 namespace reprise {
 namespace {
 
-// What a rank leaves in memory that the processes share.
+// A rank's report in memory that the processes share.
 struct Report {
   std::atomic<bool> returned;
   int code;
-  int64_t nanos;  // after the start
+  int64_t nanos;  // time since the start
   char message[4000];
 };
 
-// In the process of a rank: the reports of all ranks.
+// The reports of all ranks. Set only in the process of a rank.
 Report* reports_of_ranks = nullptr;
 int num_ranks = 0;
 

@@ -1,9 +1,9 @@
-// Tests with several ranks: each rank is a process, and tells the test what it has seen.
+// For tests with several ranks: runs each rank in a process and collects its result.
 //
 //   RankReports reports(3, [](const RankPlace& place) { return Connect(place).status(); });
 //   EXPECT_EQ(reports.of(1).code(), absl::StatusCode::kUnavailable);
 //
-// A rank whose expectations fail makes the test fail; so does one that takes longer than `limit`.
+// The test fails if the expectations of a rank fail, or if a rank takes longer than `limit`.
 
 #ifndef REPRISE_DISTRIBUTED_TESTING_RANK_REPORTS_H_
 #define REPRISE_DISTRIBUTED_TESTING_RANK_REPORTS_H_
@@ -21,20 +21,20 @@ namespace reprise {
 
 class RankReports {
  public:
-  // Runs `body` as ranks 0 to world - 1, and waits for all. Adds a failure to the test for each
-  // rank whose expectations fail.
+  // Runs `body` as ranks 0 to world - 1, and waits for all of them. Adds a failure to the test for
+  // each rank whose expectations fail.
   RankReports(int world, absl::FunctionRef<absl::Status(const RankPlace&)> body,
               absl::Duration limit = absl::Seconds(60));
 
-  // What `body` returned there; nullopt if it did not return.
+  // The result of `body` on `rank`, or nullopt if it did not return.
   std::optional<absl::Status> of(int rank) const { return reports_[rank]; }
   // Whether all bodies returned OK.
   bool ok() const;
-  // How long it took until the last rank that returned had done so.
+  // Time until the last rank returned. Ignores ranks that did not return.
   absl::Duration took() const { return took_; }
-  // All of them, for messages.
+  // The results of all ranks, for messages.
   std::string text() const;
-  // What RunRanks() returned.
+  // The result of RunRanks().
   const absl::Status& status() const { return status_; }
 
  private:
@@ -43,10 +43,11 @@ class RankReports {
   absl::Status status_;
 };
 
-// Stands for a rank that hangs. Sleeps until all other ranks have returned, then ends the process. Call it in `body` only.
+// Simulates a rank that hangs: sleeps until all other ranks have returned, then ends the process.
+// Call it only in `body`.
 [[noreturn]] void HangUntilOthersReturn();
 
-// A port of this machine that is free.
+// Returns a free TCP port of this machine.
 int FreePort();
 
 }  // namespace reprise

@@ -20,12 +20,12 @@ namespace {
 
 constexpr std::chrono::seconds kTimeout(60);
 
-// What the ranks share.
+// The state shared by the ranks of a group.
 class Group {
  public:
   explicit Group(int world) : tensors_(world) {}
 
-  // Returns when all ranks have come. After a failure no call succeeds.
+  // Returns after all ranks have called Meet(). Fails on every call after a failure.
   absl::Status Meet() {
     std::unique_lock lock(mutex_);
     if (!status_.ok()) return status_;
@@ -52,7 +52,8 @@ class Group {
     changed_.notify_all();
   }
 
-  // Each rank shows a tensor, then reads those of all by `read`, then all go on.
+  // Publishes this rank's tensor, waits for all ranks, passes the tensors of all ranks to `read`,
+  // and waits again.
   absl::Status Exchange(int rank, const at::Tensor& own, absl::FunctionRef<void()> read) {
     tensors_[rank] = own;
     REPRISE_RETURN_IF_ERROR(Meet());
@@ -68,7 +69,7 @@ class Group {
   int num_waiting_ = 0;
   int64_t round_ = 0;
   absl::Status status_;
-  std::vector<at::Tensor> tensors_;  // by rank; read only between two meetings
+  std::vector<at::Tensor> tensors_;  // by rank; read only between two calls of Meet()
 };
 
 class ThreadCollectives final : public Collectives {
@@ -95,7 +96,7 @@ class ThreadCollectives final : public Collectives {
   absl::Status DoAllGather(const at::Tensor& in, at::Tensor& out) override {
     return Exchange(in, [&] {
       for (int rank = 0; rank < ranks().world; ++rank) {
-        // The rank's own part may be `in` itself.
+        // out[rank] may be `in` itself.
         if (out[rank].const_data_ptr() != in.const_data_ptr()) {
           out[rank].copy_(group_.tensors()[rank]);
         }
@@ -152,7 +153,7 @@ std::vector<absl::Status> RunThreadGrid(int world, int context_ranks,
                                         const std::function<absl::Status(RankGrid&)>& run) {
   const int weights_ranks = world / context_ranks;
   Group all(world);
-  std::deque<Group> rows, columns;  // those that divide weights, and keys
+  std::deque<Group> rows, columns;  // the groups that shard weights, and the groups that shard keys
   for (int row = 0; row < context_ranks; ++row) rows.emplace_back(weights_ranks);
   for (int column = 0; column < weights_ranks; ++column) columns.emplace_back(context_ranks);
   std::vector<absl::Status> results(world);

@@ -1,13 +1,13 @@
-// Ranks as threads of one process, for tests of what ranks do without processes and sockets.
+// Runs ranks as threads of one process, for tests that need no processes or sockets.
 //
 //   const std::vector<absl::Status> results = RunThreadRanks(4, [&](Collectives& collectives) {
 //     at::Tensor x = ...;
 //     return collectives.AllReduce(x);
 //   });
 //
-// Tensors are the host's. Sums go over the ranks in their order: in float32 for 16-bit floats. A
-// rank that returns ends the group: calls that still wait for it are Unavailable. A call that waits
-// for a minute is DeadlineExceeded.
+// Supports only host tensors. Sums are computed in rank order; 16-bit floats are summed in float32.
+// If a rank returns, the group ends: calls that still wait for it return Unavailable. A call that
+// waits for a minute returns DeadlineExceeded.
 
 #ifndef REPRISE_DISTRIBUTED_TESTING_THREAD_RANKS_H_
 #define REPRISE_DISTRIBUTED_TESTING_THREAD_RANKS_H_
@@ -21,12 +21,12 @@
 
 namespace reprise {
 
-// By rank: what `run` has returned on its thread. Returns when all have.
+// Runs `run` on one thread per rank. Returns the results by rank after all threads have returned.
 std::vector<absl::Status> RunThreadRanks(int world,
                                          const std::function<absl::Status(Collectives&)>& run);
 
-// The same of a grid of ranks (distributed/rank_grid.h). A rank that returns ends all its groups.
-// REQUIRES: CheckGrid(world, context_ranks).ok().
+// Like RunThreadRanks(), for a grid of ranks (distributed/rank_grid.h). If a rank returns, all its
+// groups end. REQUIRES: CheckGrid(world, context_ranks).ok().
 std::vector<absl::Status> RunThreadGrid(int world, int context_ranks,
                                         const std::function<absl::Status(RankGrid&)>& run);
 
