@@ -1,12 +1,13 @@
-// One block to copy to another: the element of plans (copy-on-write, swapping) that
-// cache/ops/copy_blocks.h runs.
+// A copy of one block to another: an element of the plans for copy-on-write and swapping that
+// cache/ops/copy_blocks.h executes.
 //
-// Block ids of a source cache and of a destination cache, which may be the same one. A list of
-// copies runs in its order, one after the other; a source may occur many times (one to many).
+// `src` is a block of the source cache, and `dst` a block of the destination cache, which may be
+// the same cache. A list of copies behaves as if the copies ran one after the other, in order. A
+// source may occur any number of times.
 //
 //   const BlockCopy copies[] = {{.src = 5, .dst = 9}, {.src = 5, .dst = 12}};
 //
-// Plain data, the same on host and device, without LibTorch.
+// Plain data with the same layout on host and device. No LibTorch.
 
 #ifndef REPRISE_CACHE_BLOCK_COPY_H_
 #define REPRISE_CACHE_BLOCK_COPY_H_

@@ -20,8 +20,8 @@ absl::Status CheckGroups(absl::Span<const KvGroupSpec> groups) {
       case KvRetention::kCross:
         if (group.span != 0) {
           return absl::InvalidArgumentError(
-              absl::StrCat("span of group ", i, " is for windows and chunks only: expected 0, got ",
-                           group.span));
+              absl::StrCat("span of group ", i,
+                           " must be 0 without a window or chunk: expected 0, got ", group.span));
         }
         break;
       default:
@@ -32,8 +32,8 @@ absl::Status CheckGroups(absl::Span<const KvGroupSpec> groups) {
   }
   if (absl::c_none_of(groups, HoldsOwnTokens)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "groups must hold the tokens of a sequence: expected one that is not cross attention, got ",
-        groups.size(), " groups without"));
+        "groups must hold the tokens of a sequence: expected a group that is not kCross, got ",
+        groups.size(), " cross groups"));
   }
   return absl::OkStatus();
 }

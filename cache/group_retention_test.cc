@@ -24,12 +24,12 @@ TEST(GroupRetentionTest, AFullGroupNeedsAllBlocks) {
 }
 
 TEST(GroupRetentionTest, AWindowNeedsTheBlocksOfItsLastTokensButOne) {
-  // Tokens n - 3 .. n - 1, in blocks of 2.
+  // The window holds tokens n - 3 .. n - 1, in blocks of 2.
   EXPECT_EQ(FirstNeededBlock(kWindow4, 3, 2), 0);  // from 0
   EXPECT_EQ(FirstNeededBlock(kWindow4, 4, 2), 0);  // from 1
   EXPECT_EQ(FirstNeededBlock(kWindow4, 5, 2), 1);  // from 2
   EXPECT_EQ(FirstNeededBlock(kWindow4, 8, 2), 2);  // from 5
-  // A window of one token sees itself only.
+  // A query with a window of one token attends only to itself.
   EXPECT_EQ(FirstNeededBlock({.retention = KvRetention::kSlidingWindow, .span = 1}, 8, 2), 4);
 }
 
@@ -62,7 +62,7 @@ TEST(GroupRetentionTest, RefusesGroupsByName) {
               HasSubstr("span of group 1 must be positive: expected at least 1, got 0"));
   EXPECT_THAT(message({{.retention = KvRetention::kChunkedLocal, .span = -2}}), HasSubstr("-2"));
   EXPECT_THAT(message({{.retention = KvRetention::kFull, .span = 5}}),
-              HasSubstr("span of group 0 is for windows and chunks only"));
+              HasSubstr("span of group 0 must be 0 without a window or chunk"));
   EXPECT_THAT(message({{.retention = static_cast<KvRetention>(9)}}),
               HasSubstr("retention of group 0 is unknown: expected 0 to 3, got 9"));
   EXPECT_THAT(message({kCross}), HasSubstr("expected one that is not cross attention"));

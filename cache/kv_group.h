@@ -1,20 +1,22 @@
-// Layers of a model that keep their keys alike share a group: one block table, one rule for which
-// blocks a sequence still needs.
+// Layers of a model that retain the same keys form a group: they share one block table and one rule
+// for the blocks that a sequence still needs.
 //
-// All groups of a model draw on one block pool and have the same block_size. Each has a block table
-// of its own with a row a slot. A column is always position / block_size, in every group: a block
-// that a sequence needs no more leaves a null block in its column, so nothing shifts.
+// All groups of a model use one block pool and the same block_size. Each group has its own block
+// table, with one row per slot. A column is always position / block_size, in every group. When a
+// sequence no longer needs a block, a null block replaces it in its column, so no other column
+// moves.
 //
-//   retention    a sequence of n tokens, the next one at position n, keeps the blocks of
+//   retention    a sequence of n tokens, the next token at position n, keeps the blocks of
 //   full         all positions 0 .. n - 1
-//   window W     positions n + 1 - W .. n - 1: the W - 1 that the next query sees besides itself
-//   chunked C    positions floor(n / C) * C .. n - 1: those of the chunk the next query is in
-//   cross        all positions of the encoder's input, written once, whatever n is
+//   window W     positions n + 1 - W .. n - 1: the W - 1 keys that the next query attends to in
+//                addition to its own key
+//   chunked C    positions floor(n / C) * C .. n - 1: the chunk that contains the next query
+//   cross        all positions of the encoder's input, written once; independent of n
 //
-//   // Gemma 2: alternate layers of a window of 4,096 tokens and of full attention.
+//   // Gemma 2: full attention and a window of 4,096 tokens, in alternate layers.
 //   const KvGroupSpec groups[] = {{}, {.retention = KvRetention::kSlidingWindow, .span = 4096}};
 //
-// No LibTorch. A value; thread safety: const data.
+// No LibTorch. Thread safety: plain data.
 
 #ifndef REPRISE_CACHE_KV_GROUP_H_
 #define REPRISE_CACHE_KV_GROUP_H_
@@ -23,21 +25,21 @@
 
 namespace reprise {
 
-// Groups that a model may have: builders of rows take their rules by value.
+// Maximum number of groups of a model. Row builders take the groups' rules by value.
 inline constexpr int kMaxKvGroups = 8;
 
 enum class KvRetention : int8_t { kFull, kSlidingWindow, kChunkedLocal, kCross };
 
 struct KvGroupSpec {
   KvRetention retention = KvRetention::kFull;
-  // Tokens of the window, the query's own included (window_left + 1), or of a chunk; at least 1. 0
-  // for the other two.
+  // Number of tokens of the window, including the query's token (window_left + 1), or of a chunk;
+  // at least 1. 0 for full and cross groups.
   int span = 0;
 
   friend bool operator==(const KvGroupSpec&, const KvGroupSpec&) = default;
 };
 
-// The first position that a sequence of `num_tokens` still needs in the group.
+// Returns the first position that a sequence of `num_tokens` still needs in the group.
 constexpr int64_t FirstNeededPosition(const KvGroupSpec& group, int64_t num_tokens) {
   switch (group.retention) {
     case KvRetention::kSlidingWindow:

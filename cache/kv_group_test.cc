@@ -7,7 +7,7 @@
 namespace reprise {
 namespace {
 
-// Brute force: the first position <= num_tokens that the query at num_tokens may see.
+// Brute force: returns the first position <= num_tokens that the query at num_tokens may attend to.
 int64_t FirstVisible(const KvGroupSpec& group, int64_t num_tokens) {
   for (int64_t key = 0; key < num_tokens; ++key) {
     const bool in_window =

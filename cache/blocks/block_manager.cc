@@ -28,7 +28,8 @@ absl::StatusOr<BlockManager> BlockManager::Create(const BlockManagerOptions& giv
   if (options.partial_hits == PartialHits::kCopied &&
       options.prefix_tokens != PrefixTokens::kStored) {
     return absl::InvalidArgumentError(
-        "partial_hits need stored tokens: expected prefix_tokens kStored, got kNotStored");
+        "partial_hits kCopied requires stored tokens: expected prefix_tokens kStored, got "
+        "kNotStored");
   }
   REPRISE_ASSIGN_OR_RETURN(SequenceBlocks sequences, SequenceBlocks::Create(options));
   const int64_t num_needed = sequences.NumBlocksFor(1, 0) + 1;
@@ -47,7 +48,7 @@ BlockManager::BlockManager(SequenceBlocks sequences) : sequences_(std::move(sequ
   shared_.reserve(hits_.size());
 }
 
-// ---- What there is.
+// ---- State.
 
 bool BlockManager::contains(SlotId slot) const {
   return slot.value() >= 0 && slot.value() < options().num_slots && sequences_[slot].is_live;
@@ -82,7 +83,7 @@ int BlockManager::max_tokens(int num_uncommitted, int num_encoder_tokens) const 
                         num_encoder_tokens) <= options().num_blocks - 1;
   };
   if (!sequences_.has_windows() || num_uncommitted >= num_row_tokens) {
-    // The more tokens, the more blocks.
+    // The number of blocks grows with the number of tokens, so binary search applies.
     int fitting = 0;
     for (int beyond = num_row_tokens + 1; beyond - fitting > 1;) {
       const int middle = fitting + (beyond - fitting) / 2;
@@ -111,13 +112,12 @@ absl::Status BlockManager::WriteRow(SlotId slot, int group, absl::Span<int32_t> 
   return absl::OkStatus();
 }
 
-// ---- What is asked for.
+// ---- Argument checks.
 
 absl::Status BlockManager::CheckInRange(SlotId slot) const {
   if (slot.value() >= 0 && slot.value() < options().num_slots) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("slot must be one of the manager's: expected 0 to ", options().num_slots - 1,
-                   ", got ", slot.value()));
+  return absl::InvalidArgumentError(absl::StrCat("slot must exist: expected 0 to ",
+                                                 options().num_slots - 1, ", got ", slot.value()));
 }
 
 absl::Status BlockManager::CheckEmpty(SlotId slot) const {
@@ -138,8 +138,8 @@ absl::Status BlockManager::CheckFilled(SlotId slot) const {
   if (!sequences_[slot].is_arriving) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("slot ", slot.value(),
-                   " must not be arriving: expected a sequence whose blocks have been filled, got "
-                   "one whose copies have not been launched"));
+                   " must not be arriving: expected a sequence with filled blocks, got "
+                   "one with copies that have not been launched"));
 }
 
 absl::Status BlockManager::CheckLength(SlotId slot, int64_t num_tokens, int num_committed,

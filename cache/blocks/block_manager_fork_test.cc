@@ -18,7 +18,7 @@ using ::testing::UnorderedElementsAre;
 
 constexpr SlotId kA(0), kB(1), kC(2), kD(3);
 
-// 9 blocks of 4 tokens to give, unless said otherwise.
+// 9 allocatable blocks of 4 tokens, unless the options differ.
 BlockManager ManagerOf(BlockManagerOptions options = {}) {
   if (options.num_blocks == 0) options.num_blocks = 10;
   options.block_size = 4;
@@ -78,7 +78,7 @@ TEST(BlockManagerForkTest, ACopyOfWhatIsStillToBeCopiedIsMadeFromItsOrigin) {
   ASSERT_TRUE(manager.Fork(kA, kB).ok());
   ASSERT_TRUE(manager.Append(kB, 1).ok());  // 1 -> 2, pending
   ASSERT_TRUE(manager.Fork(kB, kC).ok());   // shares 2
-  ASSERT_TRUE(manager.Append(kC, 1).ok());  // in the same step: from 1, not from 2
+  ASSERT_TRUE(manager.Append(kC, 1).ok());  // in the same step: copied from 1, not from 2
   EXPECT_THAT(manager.TakeCopies(),
               ElementsAre(BlockCopy{.src = 1, .dst = 2}, BlockCopy{.src = 1, .dst = 3}));
   manager.CheckInvariants();
@@ -90,7 +90,7 @@ TEST(BlockManagerForkTest, ASourceStaysUntilItsCopyIsTaken) {
   ASSERT_TRUE(manager.Fork(kA, kB).ok());
   ASSERT_TRUE(manager.Append(kB, 1).ok());
   ASSERT_TRUE(manager.Free(kA).ok());
-  EXPECT_EQ(manager.pool().num_used(), 2);  // 1 is still to be read
+  EXPECT_EQ(manager.pool().num_used(), 2);  // block 1 has not been read yet
   manager.CheckInvariants();
   EXPECT_THAT(manager.TakeCopies(), ElementsAre(BlockCopy{.src = 1, .dst = 2}));
   EXPECT_EQ(manager.pool().num_used(), 1);
@@ -100,7 +100,7 @@ TEST(BlockManagerForkTest, CopiesAreCountedBeforeAnythingChanges) {
   BlockManager manager = ManagerOf({.num_blocks = 4});  // 3 blocks
   AddCommitted(manager, kA, 6);                         // 2
   ASSERT_TRUE(manager.Fork(kA, kB).ok());
-  ASSERT_TRUE(manager.Add(kC, 1).ok());  // the last one
+  ASSERT_TRUE(manager.Add(kC, 1).ok());  // the last block
   const SlotAppend batch[] = {{kA, 1}};
   const absl::Status refused = manager.AppendBatch(batch);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
@@ -109,7 +109,7 @@ TEST(BlockManagerForkTest, CopiesAreCountedBeforeAnythingChanges) {
   EXPECT_THAT(manager.blocks(kA), ElementsAre(BlockId(1), BlockId(2)));
   manager.CheckInvariants();
   ASSERT_TRUE(manager.Free(kB).ok());
-  EXPECT_TRUE(manager.AppendBatch(batch).ok());  // in place now
+  EXPECT_TRUE(manager.AppendBatch(batch).ok());  // written in place
   EXPECT_FALSE(manager.has_copies());
 }
 
@@ -131,11 +131,11 @@ TEST(BlockManagerForkTest, WithLookAheadTheForkCopiesAtOnce) {
   BlockManager manager = ManagerOf({.num_lookahead_tokens = 3});
   AddCommitted(manager, kA, 6);  // 6 + 3: blocks 1, 2, 3
   ASSERT_TRUE(manager.Fork(kA, kB).ok());
-  // The device may write tokens 6 to 8 of both without another call.
+  // The device may write tokens 6 to 8 of both sequences without another call.
   EXPECT_THAT(manager.blocks(kB), ElementsAre(BlockId(1), BlockId(4), BlockId(5)));
   EXPECT_THAT(manager.TakeCopies(), ElementsAre(BlockCopy{.src = 2, .dst = 4}));
   manager.CheckInvariants();
-  // So does a truncation that leaves shared blocks in its reach: tokens 2 to 4.
+  // A truncation also copies the shared blocks of tokens 2 to 4.
   ASSERT_TRUE(manager.Truncate(kB, 2).ok());
   EXPECT_THAT(manager.TakeCopies(), ElementsAre(BlockCopy{.src = 1, .dst = 5}));
   EXPECT_THAT(manager.blocks(kB), ElementsAre(BlockId(5), BlockId(4)));
@@ -147,7 +147,7 @@ TEST(BlockManagerForkTest, ATruncationThatNeedsABlockOfItsOwnMayBeRefused) {
   AddCommitted(manager, kA, 4);            // 4 + 3: blocks 1, 2
   ASSERT_TRUE(manager.Fork(kA, kB).ok());  // shares 1, and 3
   ASSERT_TRUE(manager.Add(kC, 1).ok());    // 4
-  // Would write 2 and 3 to block 1, and still needs block 3 for 4.
+  // Tokens 2 and 3 would be written to block 1, and block 3 is still needed for token 4.
   const absl::Status refused = manager.Truncate(kB, 2);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(manager.num_tokens(kB), 4);
@@ -162,7 +162,7 @@ TEST(BlockManagerForkTest, ATruncationMayCopyToTheBlockThatItGivesBack) {
   AddCommitted(manager, kA, 8);            // 8 + 1: blocks 1, 2, 3
   ASSERT_TRUE(manager.Fork(kA, kB).ok());  // shares 1, 2, and 4
   ASSERT_EQ(manager.pool().num_allocatable_reserved(), 0);
-  ASSERT_TRUE(manager.Truncate(kA, 6).ok());  // 6 + 1: block 3 goes, and 2 is to be its own
+  ASSERT_TRUE(manager.Truncate(kA, 6).ok());  // 6 + 1: releases block 3; block 2 must be replaced
   EXPECT_THAT(manager.blocks(kA), ElementsAre(BlockId(1), BlockId(3)));
   EXPECT_THAT(manager.TakeCopies(), ElementsAre(BlockCopy{.src = 2, .dst = 3}));
   manager.CheckInvariants();
@@ -173,10 +173,11 @@ TEST(BlockManagerForkTest, ATruncationMayCopyToTheSourceOfACopyThatItDrops) {
   AddCommitted(manager, kA, 9);            // 9 + 3: blocks 1, 2, 3
   ASSERT_TRUE(manager.Fork(kA, kB).ok());  // shares 1, 2, and 4 is a copy of 3
   manager.TakeCopies();
-  ASSERT_TRUE(manager.Fork(kA, kC).ok());  // shares 1, 2, and 5 is to be a copy of 3
-  ASSERT_TRUE(manager.Free(kA).ok());      // 3 is held by that copy alone
+  ASSERT_TRUE(manager.Fork(kA, kC).ok());  // shares 1, 2, and 5 will be a copy of 3
+  ASSERT_TRUE(manager.Free(kA).ok());      // only that copy holds block 3
   ASSERT_EQ(manager.pool().num_allocatable_reserved(), 0);
-  // 2 + 3 reach into blocks 1 and 2, which become its own; 5 goes, and with its copy 3.
+  // 2 + 3 tokens use blocks 1 and 2, which are replaced. Block 5 is released, and with its copy
+  // block 3.
   ASSERT_TRUE(manager.Truncate(kC, 2).ok());
   EXPECT_THAT(manager.blocks(kB), ElementsAre(BlockId(1), BlockId(2), BlockId(4)));
   EXPECT_THAT(manager.blocks(kC), UnorderedElementsAre(BlockId(3), BlockId(5)));

@@ -64,10 +64,10 @@ TEST(BlockManagerGroupsTest, BlocksThatLeftTheWindowGoBackWhenTokensAreCommitted
   ASSERT_TRUE(manager.Add(kA, 8).ok());
   manager.TakeUpdates();
   EXPECT_EQ(manager.pool().num_used(), 8);
-  // In flight nothing is given back: 8 tokens may still become fewer.
+  // No block is released for tokens in flight: the 8 tokens may still be truncated.
   EXPECT_EQ(manager.min_tokens(kA), 0);
   ASSERT_TRUE(manager.Commit(kA, Tokens(8)).ok());
-  // The next token sees positions 5, 6, 7: blocks 2 and 3 of the row.
+  // The next token attends to positions 5, 6 and 7: blocks 2 and 3 of the row.
   EXPECT_THAT(Row(manager, kA, 1), ElementsAre(0, 0, 7, 8));
   EXPECT_THAT(Row(manager, kA, 0), ElementsAre(1, 2, 3, 4));
   EXPECT_EQ(manager.first_column(kA, 1), 2);
@@ -86,7 +86,7 @@ TEST(BlockManagerGroupsTest, TruncationEndsWhereAWindowWouldNeedWhatItGaveBack) 
   ASSERT_TRUE(manager.Add(kA, 8).ok());
   ASSERT_TRUE(manager.Commit(kA, Tokens(8)).ok());
   ASSERT_TRUE(manager.Append(kA, 3).ok());
-  EXPECT_EQ(manager.min_tokens(kA), 7);  // of which token 7 sees positions from 4, in block 2, on
+  EXPECT_EQ(manager.min_tokens(kA), 7);  // token 7 attends to positions from 4, which is in block 2
   EXPECT_TRUE(manager.Truncate(kA, 8).ok());
   const absl::Status refused = manager.Truncate(kA, 6);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
@@ -101,7 +101,7 @@ TEST(BlockManagerGroupsTest, AChunkIsGivenBackAsAWhole) {
   BlockManager manager = ManagerOf({kChunk4});
   ASSERT_TRUE(manager.Add(kA, 7).ok());
   ASSERT_TRUE(manager.Commit(kA, Tokens(7)).ok());
-  EXPECT_THAT(Row(manager, kA, 0), ElementsAre(0, 0, 3, 4));  // of chunk 4 .. 7
+  EXPECT_THAT(Row(manager, kA, 0), ElementsAre(0, 0, 3, 4));  // chunk 4 .. 7
   ASSERT_TRUE(manager.Append(kA, 1).ok());
   ASSERT_TRUE(manager.Commit(kA, {5}).ok());
   EXPECT_THAT(Row(manager, kA, 0), ElementsAre(0, 0, 0, 0));  // the next token begins chunk 8
@@ -116,10 +116,11 @@ TEST(BlockManagerGroupsTest, HitsAreWhatAllGroupsAgreeOn) {
   ASSERT_TRUE(manager.Add(kA, 12).ok());
   ASSERT_TRUE(manager.Commit(kA, Tokens(12)).ok());
   ASSERT_TRUE(manager.Free(kA).ok());
-  // 12 of 13: the full group has all 6 blocks, the window the last two, which are enough.
+  // 12 of 13 tokens: the full group has all 6 blocks, and the window has the last two, which are
+  // enough.
   const absl::StatusOr<PromptHits> hits = manager.Add(kA, {.tokens = Tokens(13)});
   EXPECT_EQ(hits->num_tokens, 12);
-  EXPECT_EQ(manager.first_column(kA, 1), 4);  // position 9 is the first that token 12 sees
+  EXPECT_EQ(manager.first_column(kA, 1), 4);  // token 12 attends to positions from 9
   ASSERT_TRUE(manager.Free(kA).ok());
   // A shorter prompt finds blocks that the window released earlier, until they are reused.
   EXPECT_EQ(manager.Add(kA, {.tokens = Tokens(9)})->num_tokens, 8);
@@ -129,10 +130,11 @@ TEST(BlockManagerGroupsTest, HitsAreWhatAllGroupsAgreeOn) {
 }
 
 TEST(BlockManagerGroupsTest, AWindowThatLostItsBlocksShortensTheHitsOfAll) {
-  BlockManager manager = ManagerOf({kFull, kWindow4}, {.num_blocks = 21});  // 20 to give
+  BlockManager manager = ManagerOf({kFull, kWindow4}, {.num_blocks = 21});  // 20 allocatable
   ASSERT_TRUE(manager.Add(kA, 12).ok());                                    // 12
   ASSERT_TRUE(manager.Commit(kA, Tokens(12)).ok());
-  // 4 blocks of the window are cached, 8 are used and 8 free. 12 are needed: all 4 are evicted.
+  // 4 blocks of the window are cached, 8 are used and 8 are free. 12 are needed, so all 4 are
+  // evicted.
   ASSERT_TRUE(manager.Add(kB, 12).ok());
   ASSERT_TRUE(manager.Free(kB).ok());
   EXPECT_EQ(manager.Add(kB, {.tokens = Tokens(9)})->num_tokens, 0);
@@ -145,7 +147,7 @@ TEST(BlockManagerGroupsTest, ALongPromptInChunksNeedsFewBlocksOfAWindow) {
   BlockManager manager = ManagerOf({kWindow4}, {.num_blocks = 6});  // 5 blocks, of 2 tokens
   const std::vector<int32_t> tokens = Tokens(20);
   EXPECT_EQ(manager.Add(kA, {.tokens = tokens}).status().code(),
-            absl::StatusCode::kInvalidArgument);  // 10 blocks at once
+            absl::StatusCode::kInvalidArgument);  // needs 10 blocks at the same time
   ASSERT_TRUE(manager.Add(kA, {.tokens = tokens, .num_new_tokens = 4}).ok());
   for (int begin = 0; begin < 20; begin += 4) {
     ASSERT_TRUE(manager.Append(kA, begin == 0 ? 0 : 4).ok()) << begin;
@@ -161,8 +163,8 @@ TEST(BlockManagerGroupsTest, RoomThatOnlyCommitsCanMakeIsAskedForAgain) {
   EXPECT_EQ(manager.Append(kA, 1).code(), absl::StatusCode::kResourceExhausted);
   ASSERT_TRUE(manager.Commit(kA, Tokens(10)).ok());
   EXPECT_TRUE(manager.Append(kA, 1).ok());
-  EXPECT_EQ(manager.max_tokens(/*num_uncommitted=*/2), 20);  // as long as a row
-  EXPECT_EQ(manager.max_tokens(), 10);                       // nothing is ever committed
+  EXPECT_EQ(manager.max_tokens(/*num_uncommitted=*/2), 20);  // the length of a row
+  EXPECT_EQ(manager.max_tokens(), 10);                       // tokens are never committed
 }
 
 TEST(BlockManagerGroupsTest, TheEncodersBlocksAreWrittenOnceAndShared) {
@@ -174,13 +176,13 @@ TEST(BlockManagerGroupsTest, TheEncodersBlocksAreWrittenOnceAndShared) {
   EXPECT_EQ(*manager.Add(kA, prompt), PromptHits{});
   EXPECT_THAT(Row(manager, kA, 1), SizeIs(3));  // ceil(5 / 2)
   EXPECT_EQ(manager.num_encoder_tokens(kA), 5);
-  // Not before they have been written.
+  // The blocks are not found before they have been written.
   EXPECT_FALSE(manager.Add(kB, prompt)->has_encoder);
   ASSERT_TRUE(manager.Free(kB).ok());
   ASSERT_TRUE(manager.CommitEncoder(kA).ok());
   EXPECT_TRUE(manager.Add(kB, prompt)->has_encoder);
   EXPECT_THAT(Row(manager, kB, 1), Row(manager, kA, 1));
-  // Growing leaves them alone, freeing one user too.
+  // Neither growing nor freeing one of the users changes the blocks.
   ASSERT_TRUE(manager.Append(kA, 4).ok());
   EXPECT_THAT(Row(manager, kA, 1), Row(manager, kB, 1));
   ASSERT_TRUE(manager.Free(kA).ok());
@@ -209,7 +211,7 @@ TEST(BlockManagerGroupsTest, WhatTheDecoderComputedDependsOnTheEncodersInput) {
   EXPECT_EQ(hits_with(absl::MakeConstSpan(&one, 1), 4), 6);
   EXPECT_EQ(hits_with(absl::MakeConstSpan(&one, 1), 3), 0);
   EXPECT_EQ(hits_with(absl::MakeConstSpan(&two, 1), 4), 0);
-  EXPECT_EQ(hits_with({}, 4), 0);  // an input without a name is not found
+  EXPECT_EQ(hits_with({}, 4), 0);  // an input without a key is not found
   EXPECT_EQ(hits_with({}, 0), 0);
 }
 
@@ -221,7 +223,7 @@ TEST(BlockManagerGroupsTest, AForgottenEncoderIsNotFoundThoughItIsCommittedLater
       .tokens = tokens, .num_encoder_tokens = 5, .encoder_keys = absl::MakeConstSpan(&input, 1)};
   ASSERT_TRUE(manager.Add(kA, prompt).ok());
   manager.ForgetPrefixes();
-  ASSERT_TRUE(manager.CommitEncoder(kA).ok());  // keys of the weights before
+  ASSERT_TRUE(manager.CommitEncoder(kA).ok());  // keys of the old weights
   EXPECT_FALSE(manager.Add(kB, prompt)->has_encoder);
   ASSERT_TRUE(manager.CommitEncoder(kB).ok());
   EXPECT_TRUE(manager.Add(SlotId(2), prompt)->has_encoder);
@@ -285,7 +287,8 @@ TEST(BlockManagerGroupsTest, OptionsThatDoNotFitTheGroupsAreNamed) {
 
 TEST(BlockManagerGroupsTest, BlocksOfASequenceAreCountedOverAllGroups) {
   const BlockManager manager = ManagerOf({kFull, kWindow4, kCross});
-  // 9 tokens are 5 blocks; with 8 committed the window has lost 2. The encoder's 3 are 2.
+  // 9 tokens have 5 blocks. With 8 committed tokens, the window has released 2 of them. The 3
+  // encoder tokens have 2 blocks.
   EXPECT_EQ(manager.NumBlocksFor(9, 0), 10);
   EXPECT_EQ(manager.NumBlocksFor(9, 8), 8);
   EXPECT_EQ(manager.NumBlocksFor(9, 8, 3), 10);

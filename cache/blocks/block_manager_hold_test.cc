@@ -1,4 +1,4 @@
-// Holds of BlockManager: references of copies that are still to run.
+// Holds of BlockManager: references of copies that have not completed.
 
 #include <cstdint>
 #include <vector>
@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 constexpr SlotId kA(0), kB(1), kC(2);
 const std::vector<int32_t> kEightTokens = {1, 2, 3, 4, 5, 6, 7, 8};
 
-// 5 blocks of 4 tokens to give, unless said otherwise.
+// 5 allocatable blocks of 4 tokens, unless the options differ.
 BlockManager ManagerOf(BlockManagerOptions options = {}) {
   if (options.num_blocks == 0) options.num_blocks = 6;
   options.block_size = 4;
@@ -78,8 +78,8 @@ TEST(BlockManagerHoldTest, CommittedTokensOfAHeldBlockAreNotOverwritten) {
   }
 }
 
-// With look-ahead, Truncate() needs a copy of each held block in its range. Blocks that it releases
-// do not help if they are held, too.
+// With look-ahead, Truncate() needs a copy of each held block in its range. Its own releases do not
+// free blocks that are held, too.
 TEST(BlockManagerHoldTest, TruncateIsRefusedIfHeldBlocksLeaveTooFewForItsCopy) {
   BlockManager manager = ManagerOf({.num_blocks = 4, .num_lookahead_tokens = 1});
   AddCommitted(manager, kA, {1, 2, 3, 4, 5, 6, 7, 8, 9});  // all 3 blocks
@@ -133,7 +133,7 @@ TEST(BlockManagerHoldTest, AForgottenBlockIsFreeAfterItsLastHold) {
   manager.CheckInvariants();
 }
 
-// The copy is made, although no sequence has its destination any more.
+// The copy is made, although its destination no longer belongs to a sequence.
 TEST(BlockManagerHoldTest, AHeldDestinationOfAPendingCopyKeepsItsCopy) {
   BlockManager manager = ManagerOf();
   AddCommitted(manager, kA, {1, 2, 3, 4, 5, 6});

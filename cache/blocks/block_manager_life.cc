@@ -56,7 +56,7 @@ absl::Status BlockManager::AppendBatch(absl::Span<const SlotAppend> batch) {
     Undo(batch);
     return absl::ResourceExhaustedError(
         absl::StrCat("too few free blocks: ", pool().num_allocatable_reserved(),
-                     " can be had now, the batch of ", batch.size(), " needs ", num_lacking,
+                     " are available now, the batch of ", batch.size(), " needs ", num_lacking,
                      "; retry after sequences are freed"));
   }
   // Commit: cannot fail.
@@ -88,7 +88,7 @@ absl::Status BlockManager::CheckAppend(SlotId slot, int num_tokens) const {
         absl::StrCat("num_tokens of slot ", slot.value(),
                      " must not be negative: expected at least 0, got ", num_tokens));
   }
-  // As if all that it has were committed: windows shrink with time.
+  // Assumes that all current tokens are committed, because windows will release blocks over time.
   const SequenceBlocks::Sequence& now = sequences_[slot];
   return CheckLength(slot, int64_t{now.num_tokens} + num_tokens, now.num_tokens,
                      now.num_encoder_tokens, 0);
@@ -115,20 +115,20 @@ absl::Status BlockManager::Fork(SlotId from, SlotId to) {
   return absl::OkStatus();
 }
 
-// ---- The way back.
+// ---- Shortening and ending.
 
 absl::Status BlockManager::Truncate(SlotId slot, int num_tokens) {
   REPRISE_RETURN_IF_ERROR(CheckFilled(slot));
   SequenceBlocks::Sequence& truncated = sequences_[slot];
   if (num_tokens < 0 || num_tokens > truncated.num_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("num_tokens of slot ", slot.value(),
-                                                   " must not lengthen it: expected 0 to ",
+                                                   " must not exceed its length: expected 0 to ",
                                                    truncated.num_tokens, ", got ", num_tokens));
   }
   if (num_tokens < truncated.num_committed && num_tokens < min_tokens(slot)) {
     return absl::FailedPreconditionError(
         absl::StrCat("num_tokens of slot ", slot.value(),
-                     " must not be where blocks that left a window are needed: expected at least ",
+                     " must not need blocks that left a window: expected at least ",
                      min_tokens(slot), ", got ", num_tokens));
   }
   const int num_columns = sequences_.NumColumns(num_tokens);
@@ -158,7 +158,7 @@ absl::Status BlockManager::Free(SlotId slot) {
   return absl::OkStatus();
 }
 
-// ---- What has been computed.
+// ---- Computed tokens.
 
 absl::Status BlockManager::CheckCommit(SlotId slot, int64_t num_tokens) const {
   REPRISE_RETURN_IF_ERROR(CheckFilled(slot));
@@ -167,7 +167,7 @@ absl::Status BlockManager::CheckCommit(SlotId slot, int64_t num_tokens) const {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("tokens of slot ", slot.value(), " must have had room: expected 0 to ",
+      absl::StrCat("tokens of slot ", slot.value(), " must have been allocated: expected 0 to ",
                    grown.num_tokens - grown.num_committed, ", got ", num_tokens));
 }
 
@@ -186,8 +186,9 @@ absl::Status BlockManager::CommitUnknown(SlotId slot, int num_tokens) {
 absl::Status BlockManager::CommitEncoder(SlotId slot) {
   REPRISE_RETURN_IF_ERROR(CheckFilled(slot));
   if (sequences_[slot].num_encoder_tokens == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "slot ", slot.value(), " must have an encoder's input: expected tokens of it, got 0"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot ", slot.value(),
+                     " must have an encoder input: expected at least 1 encoder token, got 0"));
   }
   sequences_.CommitEncoder(slot);
   return absl::OkStatus();
@@ -199,10 +200,11 @@ absl::Status BlockManager::ForgetContent(SlotId slot) {
   return absl::OkStatus();
 }
 
-// ---- Away and back.
+// ---- Saving and restoring.
 
 SavedSequence BlockManager::Save(SlotId slot) const {
-  CHECK(!live(slot).is_arriving) << "slot " << slot << " holds blocks that are still to be filled";
+  CHECK(!live(slot).is_arriving) << "slot " << slot
+                                 << " holds blocks that have not been filled yet";
   return sequences_.Save(slot);
 }
 
@@ -212,7 +214,7 @@ absl::Status BlockManager::Restore(SlotId slot, const SavedSequence& saved) {
       CheckLength(slot, saved.num_tokens, saved.num_tokens, saved.num_encoder_tokens, 0));
   const int64_t num_fresh = sequences_.NumBlocksToLoad(saved);
   if (num_fresh > 0) {
-    // A sequence that grew into the reserve needs some of it again.
+    // A sequence that had grown into the reserve needs part of the reserve again.
     const int64_t num_kept_back =
         std::min<int64_t>(num_reserved(), options().num_blocks - 1 - num_fresh);
     REPRISE_RETURN_IF_ERROR(prefix_cache().CheckAcquirableReserved({}, num_fresh + num_kept_back));

@@ -1,6 +1,6 @@
-// Random calls of the block manager and the swap store, compared with a plain model of their state:
-// cache/testing/block_manager_model.h. 100,000 calls; REPRISE_MODEL_CALLS=1000000 for more,
-// REPRISE_SEED to repeat a run.
+// Makes random calls to the block manager and the swap store, and compares them with a plain model
+// of their state (cache/testing/block_manager_model.h). Makes 100,000 calls; set
+// REPRISE_MODEL_CALLS=1000000 for more, and REPRISE_SEED to repeat a run.
 
 #include "reprise/cache/testing/block_manager_model.h"
 
@@ -27,7 +27,8 @@ class BlockManagerModelTest : public testing::TestWithParam<int> {};
 TEST_P(BlockManagerModelTest, EverySequencesTokensAreWhereItsTablesSay) {
   const int64_t num_calls = Environment("REPRISE_MODEL_CALLS", 100000) / NumModelSetups();
   const unsigned seed = TestSeed();
-  std::cout << "REPRISE_SEED=" << seed << std::endl;  // a failure ends the process
+  // Printed first, because a failure ends the process.
+  std::cout << "REPRISE_SEED=" << seed << std::endl;
   const ModelSetup setup = ModelSetupOf(GetParam());
   RandomChoices choices(seed);
   BlockManagerModel model(setup.options, &choices);
@@ -35,7 +36,7 @@ TEST_P(BlockManagerModelTest, EverySequencesTokensAreWhereItsTablesSay) {
   if (num_calls < 5000) return;
   for (const std::string& event : setup.events) {
     EXPECT_GT(model.counts().count(event) ? model.counts().at(event) : 0, 0)
-        << "the run never met: " << event;
+        << "the run never reached: " << event;
   }
 }
 

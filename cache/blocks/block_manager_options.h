@@ -1,4 +1,5 @@
-// What a BlockManager (cache/blocks/block_manager.h) is made of, takes and gives, as plain structs.
+// The options, arguments and results of BlockManager (cache/blocks/block_manager.h), as plain
+// structs.
 
 #ifndef REPRISE_CACHE_BLOCKS_BLOCK_MANAGER_OPTIONS_H_
 #define REPRISE_CACHE_BLOCKS_BLOCK_MANAGER_OPTIONS_H_
@@ -18,50 +19,51 @@
 namespace reprise {
 
 struct BlockManagerOptions {
-  int num_blocks = 0;   // in the pool, the null block included
-  int block_size = 16;  // tokens a block; at least 1
-  int num_slots = 0;    // sequences at a time
-  int max_blocks = 0;   // of a sequence: columns of each table
-  // Blocks that only Append() may take: Add() and Fork() leave them for sequences that run already.
+  int num_blocks = 0;   // size of the pool, including the null block
+  int block_size = 16;  // tokens per block; at least 1
+  int num_slots = 0;    // maximum number of concurrent sequences
+  int max_blocks = 0;   // maximum number of blocks per sequence and group: columns of each table
+  // Blocks that only Append() may allocate. Add() and Fork() leave them to running sequences.
   int num_reserved_blocks = 0;
   int num_lookahead_tokens = 0;
-  // The groups of the model's layers; none: one full group.
+  // The groups of the model's layers. Empty: one full group.
   std::vector<KvGroupSpec> groups = {};
-  // Whether what sequences have computed is found by later ones.
+  // Whether later sequences find the blocks that earlier sequences have computed.
   PrefixReuse prefix_reuse = PrefixReuse::kOff;
-  // kStored: hits are proved token by token, and may end within a block (PartialHits).
+  // kStored: hits are verified token by token, and may end within a block (PartialHits).
   PrefixTokens prefix_tokens = PrefixTokens::kNotStored;
-  // kCopied: the begun block of a prefix is copied too, as far as the tokens are the same. Needs
-  // prefix_tokens.
+  // kCopied: a hit may also reuse the first tokens of one more block, by a copy. Requires
+  // prefix_tokens kStored.
   PartialHits partial_hits = PartialHits::kNone;
-  std::optional<PrefixSeed> prefix_seed = std::nullopt;  // nothing: random
+  std::optional<PrefixSeed> prefix_seed = std::nullopt;  // nullopt: random
   int64_t num_prefix_events = 0;                         // size of the event queue
 };
 
-// One sequence's part of a batch: `num_tokens` more tokens.
+// One entry of AppendBatch(): `num_tokens` more tokens for a sequence.
 struct SlotAppend {
   SlotId slot;
   int num_tokens = 1;
 };
 
-// What a prompt found in the cache.
+// The part of a prompt that was found in the cache.
 struct PromptHits {
-  // First tokens whose keys are there: the caller computes from here on. Fewer than the prompt's.
+  // Number of leading tokens whose keys are cached. The caller computes the tokens after them. Less
+  // than the prompt's length.
   int num_tokens = 0;
-  // The encoder's blocks, of all cross groups, hold its input already.
+  // Whether the encoder's blocks of all cross groups already hold its input.
   bool has_encoder = false;
 
   friend bool operator==(const PromptHits&, const PromptHits&) = default;
 };
 
-// The state of a sequence without its blocks, to be kept while it has none.
+// The state of a sequence without its blocks, kept while the sequence is swapped out.
 struct SavedSequence {
-  int num_tokens = 0;  // committed ones
+  int num_tokens = 0;  // committed tokens
   int num_encoder_tokens = 0;
-  bool has_encoder = false;             // its blocks have been written
+  bool has_encoder = false;             // the encoder's blocks have been written
   std::vector<int> first_columns = {};  // by group
   SavedContent content = {};
-  int64_t num_forgets = 0;  // of the manager: calls of ForgetPrefixes() until then
+  int64_t num_forgets = 0;  // the manager's calls of ForgetPrefixes() before Save()
 };
 
 }  // namespace reprise

@@ -1,4 +1,4 @@
-// Prefix hits of BlockManager: what prompts find, and what may be found.
+// Prefix hits of BlockManager: the prefixes that prompts find, and the content that may be found.
 
 #include <algorithm>
 #include <cstdint>
@@ -22,7 +22,7 @@ using ::testing::SizeIs;
 
 constexpr SlotId kA(0), kB(1), kC(2);
 
-// 19 blocks of 4 tokens to give, 3 slots of at most 6 blocks.
+// 19 allocatable blocks of 4 tokens, 3 slots of at most 6 blocks.
 BlockManager ManagerOf(BlockManagerOptions options = {}) {
   options.num_blocks = 20;
   options.block_size = 4;
@@ -64,7 +64,7 @@ TEST(BlockManagerPrefixTest, OneTokenIsAlwaysLeftToCompute) {
   Compute(manager, kA, Tokens(1, 8));
   const absl::StatusOr<PromptHits> hits = manager.Add(kB, {.tokens = Tokens(1, 8)});
   ASSERT_TRUE(hits.ok());
-  EXPECT_EQ(hits->num_tokens, 4);  // of 8, all of which are there
+  EXPECT_EQ(hits->num_tokens, 4);  // not all 8 cached tokens
   const absl::StatusOr<PromptHits> none = manager.Add(kC, {.tokens = {}});
   ASSERT_TRUE(none.ok());
   EXPECT_EQ(none->num_tokens, 0);
@@ -74,7 +74,8 @@ TEST(BlockManagerPrefixTest, OnlyWhatIsCommittedIsFound) {
   BlockManager manager = ManagerOf();
   const std::vector<int32_t> tokens = Tokens(1, 13);
   ASSERT_TRUE(manager.Add(kA, {.tokens = tokens}).ok());
-  ASSERT_TRUE(manager.Commit(kA, absl::MakeConstSpan(tokens).first(7)).ok());  // a block and 3
+  // One block and 3 tokens.
+  ASSERT_TRUE(manager.Commit(kA, absl::MakeConstSpan(tokens).first(7)).ok());
   EXPECT_EQ(manager.Add(kB, {.tokens = tokens})->num_tokens, 4);
 }
 
@@ -85,8 +86,8 @@ TEST(BlockManagerPrefixTest, WhatAFreedSequenceComputedIsFoundUntilItsBlocksAreN
   EXPECT_EQ(manager.pool().num_cached(), 5);
   EXPECT_EQ(Compute(manager, kA, Tokens(1, 20)).num_tokens, 16);
   ASSERT_TRUE(manager.Free(kA).ok());
-  // 19 blocks: three sequences of 6 leave one, which is the first of the prompt: its children go
-  // before it.
+  // Three sequences of 6 blocks leave one of 19 blocks. It is the first block of the prompt,
+  // because its children are evicted first.
   ASSERT_TRUE(manager.Add(kA, 24).ok());
   ASSERT_TRUE(manager.Add(kB, 24).ok());
   ASSERT_TRUE(manager.Add(kC, 24).ok());
@@ -99,7 +100,7 @@ TEST(BlockManagerPrefixTest, APreemptedSequenceFindsItsOwnTokensAgain) {
   BlockManager manager = ManagerOf();
   std::vector<int32_t> tokens = Tokens(1, 5);
   Compute(manager, kA, tokens);
-  for (int32_t sampled = 50; sampled < 56; ++sampled) {  // prompt and generated tokens alike
+  for (int32_t sampled = 50; sampled < 56; ++sampled) {  // both prompt and generated tokens
     ASSERT_TRUE(manager.Append(kA, 1).ok());
     ASSERT_TRUE(manager.Commit(kA, {sampled}).ok());
     tokens.push_back(sampled);
@@ -122,14 +123,15 @@ TEST(BlockManagerPrefixTest, ALookupSaysWhatAddWouldFindAndChangesNothing) {
   manager.CheckInvariants();
   EXPECT_EQ(*manager.Add(kB, prompt), (PromptHits{.num_tokens = 8}));
   EXPECT_EQ(*manager.Lookup(kC, {.tokens = Tokens(50, 10)}), PromptHits{});
-  // What Add() would refuse but for a lack of blocks.
+  // Errors of Add() other than a lack of blocks.
   EXPECT_TRUE(absl::IsAlreadyExists(manager.Lookup(kB, prompt).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(manager.Lookup(kC, {.tokens = Tokens(1, 25)}).status()));
   ASSERT_TRUE(manager.Free(kA).ok());
   ASSERT_TRUE(manager.Free(kB).ok());
   ASSERT_TRUE(manager.Add(kB, 4 * 6).ok());
   ASSERT_TRUE(manager.Add(kC, 4 * 6).ok());
-  EXPECT_EQ(manager.Lookup(kA, {.tokens = Tokens(1, 24)})->num_tokens, 8);  // 7 blocks are left
+  // 7 blocks are available.
+  EXPECT_EQ(manager.Lookup(kA, {.tokens = Tokens(1, 24)})->num_tokens, 8);
 }
 
 TEST(BlockManagerPrefixTest, AdaptersSaltsAndImagesKeepPrefixesApart) {
@@ -155,7 +157,8 @@ TEST(BlockManagerPrefixTest, AdaptersSaltsAndImagesKeepPrefixesApart) {
   EXPECT_EQ(hits_of(with_image), 8);
   EXPECT_EQ(hits_of({.tokens = tokens}), 0);
   EXPECT_EQ(hits_of({.tokens = tokens, .extra_keys = absl::MakeConstSpan(&salt, 1)}), 0);
-  // The block before the image is the same without it, the image's and all after it are not.
+  // The image changes the hashes of its block and of all later blocks, but not of the block before
+  // it.
   EXPECT_EQ(hits_of({.tokens = tokens, .extra_keys = absl::MakeConstSpan(&adapter, 1)}), 4);
   EXPECT_EQ(hits_of({.tokens = tokens,
                      .extra_keys = absl::MakeConstSpan(&adapter, 1),
@@ -167,7 +170,7 @@ TEST(BlockManagerPrefixTest, ABegunBlockIsCopiedAsFarAsItIsTheSame) {
   BlockManager manager =
       ManagerOf({.prefix_tokens = PrefixTokens::kStored, .partial_hits = PartialHits::kCopied});
   Compute(manager, kA, Tokens(1, 12));  // blocks 1, 2, 3
-  // 1..8 are the same, of the third block 9 and 10.
+  // Tokens 1 to 8 match, and 9 and 10 in the third block.
   const absl::StatusOr<PromptHits> hits =
       manager.Add(kB, {.tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 77, 78}});
   ASSERT_TRUE(hits.ok());
@@ -178,7 +181,7 @@ TEST(BlockManagerPrefixTest, ABegunBlockIsCopiedAsFarAsItIsTheSame) {
   EXPECT_THAT(manager.TakeCopies(), ElementsAre(BlockCopy{.src = 3, .dst = 4}));
   EXPECT_EQ(manager.pool().ref_count(BlockId(3)), 1);
   EXPECT_FALSE(manager.has_copies());
-  // The prompt's last token is never among them: here 3 of 4.
+  // A hit never includes the prompt's last token: here it has 3 of 4.
   EXPECT_EQ(manager.Add(kC, {.tokens = Tokens(1, 12)})->num_tokens, 11);
 }
 
@@ -192,7 +195,7 @@ TEST(BlockManagerPrefixTest, ABegunBlockIsNotCopiedWhereThereIsNoRoomBesideIt) {
                                                 .partial_hits = PartialHits::kCopied});
   Compute(manager, kA, Tokens(1, 8));
   ASSERT_TRUE(manager.Free(kA).ok());
-  // Three blocks are all there are: one found, and two of its own, the begun one among them.
+  // The pool has three blocks: one is found, and two are new, including the partially filled one.
   const absl::StatusOr<PromptHits> hits =
       manager.Add(kB, {.tokens = {1, 2, 3, 4, 5, 6, 77, 78, 79, 80, 81, 82}});
   ASSERT_TRUE(hits.ok()) << hits.status();
@@ -228,10 +231,10 @@ TEST(BlockManagerPrefixTest, WritingOverATruncatedBlockTakesItOutOfTheIndex) {
   BlockManager manager = ManagerOf();
   Compute(manager, kA, Tokens(1, 8));
   ASSERT_TRUE(manager.Truncate(kA, 6).ok());
-  EXPECT_EQ(manager.Add(kB, {.tokens = Tokens(1, 9)})->num_tokens, 8);  // still as it was
+  EXPECT_EQ(manager.Add(kB, {.tokens = Tokens(1, 9)})->num_tokens, 8);  // still unchanged
   ASSERT_TRUE(manager.Free(kB).ok());
   ASSERT_TRUE(manager.Append(kA, 1).ok());
-  EXPECT_THAT(manager.TakeCopies(), IsEmpty());  // no other user: in place
+  EXPECT_THAT(manager.TakeCopies(), IsEmpty());  // no other user: written in place
   EXPECT_EQ(manager.Add(kB, {.tokens = Tokens(1, 9)})->num_tokens, 4);
   manager.CheckInvariants();
 }
@@ -259,11 +262,11 @@ TEST(BlockManagerPrefixTest, ContentThatIsForgottenIsFoundByNoneAndKeptByThoseWh
   EXPECT_EQ(Compute(manager, kC, Tokens(1, 13)).num_tokens, 0);
   EXPECT_EQ(manager.num_committed(kB), 9);
   EXPECT_EQ(manager.blocks(kB)[0], manager.blocks(kA)[0]);
-  // What it commits afterwards has no name either; what the other commits has.
+  // Later commits of this sequence are not indexed either. Commits of the other sequence are.
   ASSERT_TRUE(manager.Append(kA, 3).ok());
   ASSERT_TRUE(manager.Commit(kA, Tokens(14, 3)).ok());
   ASSERT_TRUE(manager.Free(kC).ok());
-  EXPECT_EQ(manager.Add(kC, {.tokens = Tokens(1, 17)})->num_tokens, 12);  // kC's own
+  EXPECT_EQ(manager.Add(kC, {.tokens = Tokens(1, 17)})->num_tokens, 12);  // committed by kC
   ASSERT_TRUE(manager.Free(kA).ok());
   manager.CheckInvariants();
   EXPECT_EQ(manager.ForgetContent(kA).code(), absl::StatusCode::kNotFound);
@@ -279,7 +282,7 @@ TEST(BlockManagerPrefixTest, ForgettingReachesCopiesBlocksBehindAWindowAndTheEnc
   const ExtraKey input = {.kind = ExtraKeyKind::kOther, .value = "input"};
   const SequencePrompt prompt = {
       .tokens = tokens, .num_encoder_tokens = 3, .encoder_keys = absl::MakeConstSpan(&input, 1)};
-  for (const SlotId slot : {kA, kB}) {  // both compute it
+  for (const SlotId slot : {kA, kB}) {  // both sequences compute it
     ASSERT_TRUE(manager.Add(slot, prompt).ok());
   }
   for (const SlotId slot : {kA, kB}) {
@@ -320,15 +323,15 @@ TEST(BlockManagerPrefixTest, ARefusedPromptChangesNothing) {
   BlockManager manager = ManagerOf();
   Compute(manager, kA, Tokens(1, 8));
   ASSERT_TRUE(manager.Free(kA).ok());     // cached: blocks 2, 1, in this order
-  ASSERT_TRUE(manager.Add(kB, 24).ok());  // 6 of 17 free ones
+  ASSERT_TRUE(manager.Add(kB, 24).ok());  // 6 of 17 free blocks
   ASSERT_TRUE(manager.Add(kC, 24).ok());
-  // 5 free and 2 cached are left. The prompt shares both and needs 4 more.
+  // 5 free and 2 cached blocks remain. The prompt shares both cached blocks and needs 4 more.
   ASSERT_TRUE(manager.Append(kB, 0).ok());
   EXPECT_EQ(manager.pool().num_allocatable(), 7);
   ASSERT_TRUE(manager.Add(kA, {.tokens = Tokens(1, 24)}).ok());
   EXPECT_EQ(manager.pool().num_allocatable(), 1);
   ASSERT_TRUE(manager.Free(kA).ok());
-  // With a second living sequence there would be one too few.
+  // With a second live sequence, one block would be missing.
   BlockManager small = *BlockManager::Create({.num_blocks = 9,
                                               .block_size = 4,
                                               .num_slots = 3,
@@ -350,7 +353,7 @@ TEST(BlockManagerPrefixTest, RoomMayBeMadeForAPartOfThePrompt) {
   BlockManager manager = ManagerOf();
   Compute(manager, kA, Tokens(1, 8));
   ASSERT_TRUE(manager.Add(kB, {.tokens = Tokens(1, 20), .num_new_tokens = 5}).ok());
-  EXPECT_EQ(manager.num_tokens(kB), 13);  // 8 found, and 5
+  EXPECT_EQ(manager.num_tokens(kB), 13);  // 8 found + 5 new
   EXPECT_THAT(manager.blocks(kB), SizeIs(4));
   ASSERT_TRUE(manager.Append(kB, 7).ok());
   EXPECT_EQ(manager.num_tokens(kB), 20);
@@ -382,7 +385,7 @@ TEST(BlockManagerPrefixTest, CommitsAreWithinTheRoom) {
   const absl::Status status = manager.Commit(kA, Tokens(4, 3));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr("tokens of slot 0 must have had room: expected 0 to 2, got 3"));
+              HasSubstr("tokens of slot 0 must have been allocated: expected 0 to 2, got 3"));
   EXPECT_EQ(manager.num_committed(kA), 3);
   EXPECT_EQ(manager.Commit(kB, {}).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(manager.CommitUnknown(kA, -1).code(), absl::StatusCode::kInvalidArgument);

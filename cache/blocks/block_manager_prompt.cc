@@ -1,4 +1,4 @@
-// What prompts find in the cache, and how BlockManager takes it over.
+// BlockManager: finding a prompt's prefix in the cache, and adding the sequence with it.
 
 #include <glog/logging.h>
 
@@ -27,7 +27,7 @@ absl::Status BlockManager::CheckPrompt(SlotId slot, const SequencePrompt& prompt
     REPRISE_RETURN_IF_ERROR(not_negative("first_token of range_keys", range.first_token));
     REPRISE_RETURN_IF_ERROR(not_negative("num_tokens of range_keys", range.num_tokens));
   }
-  // A row holds the whole prompt, even if blocks are allocated for only a part of it at first.
+  // The row must fit the whole prompt, even if only a part is allocated at first.
   const int64_t num_row_tokens = int64_t{options().max_blocks} * options().block_size;
   const int64_t num_prompt = static_cast<int64_t>(prompt.tokens.size());
   if (num_prompt > num_row_tokens) return CheckLength(slot, num_prompt, 0, 0, 0);
@@ -50,7 +50,7 @@ absl::StatusOr<PromptHits> BlockManager::Add(SlotId slot, const SequencePrompt& 
   const Found found = Find(slot, prompt);
   absl::StatusOr<PromptHits> hits = AddFound(slot, prompt, found);
   if (hits.ok() || found.num_partial_tokens == 0) return hits;
-  // A copy also needs its source, without which the rest may just fit.
+  // A partial hit also needs the source of its copy. Without it, the rest may just fit.
   Found whole_blocks = found;
   whole_blocks.num_partial_tokens = 0;
   return AddFound(slot, prompt, whole_blocks);
@@ -73,7 +73,7 @@ absl::StatusOr<PromptHits> BlockManager::AddFound(SlotId slot, const SequencePro
   REPRISE_RETURN_IF_ERROR(
       CheckLength(slot, num_tokens, num_hit_tokens, prompt.num_encoder_tokens, num_reserved()));
 
-  // Plan: the shared blocks, and how many blocks are needed in addition.
+  // Plan: determines the shared blocks and the number of new blocks.
   const int num_columns = sequences_.NumColumns(num_tokens);
   const int num_encoder_columns = CeilDiv(prompt.num_encoder_tokens, options().block_size);
   const auto first_of = [&](int group) {
@@ -103,7 +103,8 @@ absl::StatusOr<PromptHits> BlockManager::AddFound(SlotId slot, const SequencePro
   }
   REPRISE_RETURN_IF_ERROR(prefix_cache().CheckAcquirable(shared_, num_fresh));
 
-  // Commit: cannot fail. All hits are held before the first block is taken in their place.
+  // Commit: cannot fail. All hits are shared before the first new block is allocated, so that no
+  // hit is evicted.
   for (const BlockId hit : shared_) sequences_.cache().Share(hit);
   SequenceBlocks::Sequence& added = sequences_.Start(slot);
   added.num_tokens = num_tokens;
@@ -136,7 +137,7 @@ BlockManager::Found BlockManager::Find(SlotId slot, const SequencePrompt& prompt
   if (prompt.num_encoder_tokens > 0 && prompt.encoder_keys.empty()) return found;
   found.has_encoder = FindEncoder(slot, prompt.num_encoder_tokens);
   if (prompt.tokens.empty()) return found;
-  // One token at least is computed: its logits are what the prompt was given for.
+  // At least one token must be computed, because the caller needs its logits.
   const int num_before_last = static_cast<int>(prompt.tokens.size()) - 1;
   const int num_usable = std::min(num_before_last, prompt.max_hit_tokens.value_or(num_before_last));
   found.num_blocks = MatchPrefix(

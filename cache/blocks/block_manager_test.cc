@@ -31,7 +31,7 @@ BlockManager ManagerOf(const BlockManagerOptions& options) {
   return *BlockManager::Create(options);
 }
 
-// 9 blocks of 4 tokens to give, 3 slots of at most 6 blocks.
+// 9 allocatable blocks of 4 tokens, 3 slots of at most 6 blocks.
 BlockManager SmallManager() {
   return ManagerOf({.num_blocks = 10, .block_size = 4, .num_slots = 3, .max_blocks = 6});
 }
@@ -80,9 +80,9 @@ TEST(BlockManagerTest, ReportsEveryNewEntryOnce) {
 TEST(BlockManagerTest, AnEntryThatChangesTwiceIsReportedOnceAsItIs) {
   BlockManager manager = SmallManager();
   ASSERT_TRUE(manager.Add(kA, 8).ok());       // blocks 1, 2
-  ASSERT_TRUE(manager.Truncate(kA, 4).ok());  // 2 goes back
-  ASSERT_TRUE(manager.Add(kB, 1).ok());       // and to B
-  ASSERT_TRUE(manager.Append(kA, 1).ok());    // A gets 3 in its place
+  ASSERT_TRUE(manager.Truncate(kA, 4).ok());  // releases block 2
+  ASSERT_TRUE(manager.Add(kB, 1).ok());       // B allocates block 2
+  ASSERT_TRUE(manager.Append(kA, 1).ok());    // A allocates block 3 instead
   EXPECT_THAT(manager.TakeUpdates(),
               ElementsAre(Update(kA, 0, 1), Update(kA, 1, 3), Update(kB, 0, 2)));
 }
@@ -120,7 +120,7 @@ TEST(BlockManagerTest, LookaheadIsHeldBesideTheTokens) {
   ASSERT_TRUE(manager.Append(kA, 1).ok());
   EXPECT_EQ(manager.blocks(kA).size(), 2);  // 3 + 2 = 5
   ASSERT_TRUE(manager.Append(kA, 9).ok());
-  EXPECT_EQ(manager.blocks(kA).size(), 3);  // 12 + 2 = 14, of which the row holds 12
+  EXPECT_EQ(manager.blocks(kA).size(), 3);  // 12 + 2 = 14, but the row holds only 12
   ASSERT_TRUE(manager.Truncate(kA, 3).ok());
   EXPECT_EQ(manager.blocks(kA).size(), 2);  // keeps the look-ahead
   manager.CheckInvariants();
@@ -133,7 +133,7 @@ TEST(BlockManagerTest, ABatchIsAppendedAllOrNothing) {
   manager.TakeUpdates();
   const SlotAppend both[] = {{kA, 1}, {kB, 1}};
   EXPECT_THAT(MessageOf(manager.AppendBatch(both), absl::StatusCode::kResourceExhausted),
-              HasSubstr("1 can be had now, the batch of 2 needs 2; retry"));
+              HasSubstr("1 are available now, the batch of 2 needs 2; retry"));
   EXPECT_EQ(manager.num_tokens(kA), 16);
   EXPECT_EQ(manager.num_tokens(kB), 16);
   EXPECT_THAT(manager.TakeUpdates(), IsEmpty());
@@ -166,7 +166,7 @@ TEST(BlockManagerTest, SaysWhetherWaitingHelps) {
       ManagerOf({.num_blocks = 6, .block_size = 4, .num_slots = 2, .max_blocks = 8});
   ASSERT_TRUE(manager.Add(kA, 12).ok());  // 3 of 5 blocks
   EXPECT_THAT(MessageOf(manager.Add(kB, 12), absl::StatusCode::kResourceExhausted),
-              HasSubstr("2 can be had now, asked for 3; retry"));
+              HasSubstr("2 are available now, requested 3; retry"));
   EXPECT_THAT(MessageOf(manager.Add(kB, 21), absl::StatusCode::kInvalidArgument),
               HasSubstr("slot 1 must fit the pool: expected at most 5 blocks of 4, got 21 tokens"));
   EXPECT_FALSE(manager.contains(kB));
@@ -201,7 +201,7 @@ TEST(BlockManagerTest, ASequenceThatGrewIntoTheReserveComesBack) {
     ASSERT_TRUE(manager.Commit(kA, std::vector<int32_t>(num_tokens, 7)).ok());
     const SavedSequence saved = manager.Save(kA);
     ASSERT_TRUE(manager.Free(kA).ok());
-    // It waits for the other sequence: together they would use a reserved block.
+    // Must wait for the other sequence: together they would use a reserved block.
     ASSERT_TRUE(manager.Add(kB, 1).ok());
     EXPECT_EQ(manager.Restore(kA, saved).code(), absl::StatusCode::kResourceExhausted)
         << num_tokens;
@@ -213,7 +213,7 @@ TEST(BlockManagerTest, ASequenceThatGrewIntoTheReserveComesBack) {
     manager.CheckInvariants();
     ASSERT_TRUE(manager.Free(kA).ok());
   }
-  // A sequence that needs more blocks than the pool has is refused.
+  // A sequence that needs more blocks than the pool has is rejected.
   SavedSequence too_long;
   too_long.num_tokens = 6;
   too_long.first_columns = {0};
@@ -227,7 +227,7 @@ TEST(BlockManagerTest, BadInputIsNamedAndChangesNothing) {
   EXPECT_THAT(MessageOf(manager.Add(kA, 1), absl::StatusCode::kAlreadyExists),
               HasSubstr("slot 0 holds a sequence of 4 tokens"));
   EXPECT_THAT(MessageOf(manager.Add(SlotId(3), 1), absl::StatusCode::kInvalidArgument),
-              HasSubstr("slot must be one of the manager's: expected 0 to 2, got 3"));
+              HasSubstr("slot must exist: expected 0 to 2, got 3"));
   EXPECT_THAT(MessageOf(manager.Add(kB, 25), absl::StatusCode::kInvalidArgument),
               HasSubstr("slot 1 must fit a table row: expected 0 to 24 (6 blocks of 4), got 25"));
   EXPECT_THAT(MessageOf(manager.Add(kB, -1), absl::StatusCode::kInvalidArgument),
@@ -296,7 +296,7 @@ TEST(BlockManagerTest, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(message(bad), HasSubstr("num_lookahead_tokens"));
   bad = good;
   bad.max_blocks = 100;
-  bad.num_lookahead_tokens = 36;  // all that the pool has
+  bad.num_lookahead_tokens = 36;  // all tokens of the pool
   EXPECT_THAT(message(bad),
               HasSubstr("expected at least 11, got 10 with 1 groups and num_lookahead_tokens 36"));
 }

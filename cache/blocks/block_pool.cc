@@ -10,7 +10,7 @@
 namespace reprise {
 namespace {
 
-// The null block's node ends both lists.
+// The null block's node terminates both lists.
 constexpr int32_t kEnd = kNullBlock.value();
 
 }  // namespace
@@ -68,12 +68,12 @@ absl::Status BlockPool::CheckKeeping(int num_kept_back, int64_t num_asked) const
   }
   const int num_at_most = num_blocks() - 1 - num_kept_back;
   if (num_asked > num_at_most) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("blocks must fit the pool: at most ", num_at_most, ", asked for ", num_asked));
+    return absl::InvalidArgumentError(absl::StrCat("blocks must fit the pool: expected at most ",
+                                                   num_at_most, ", got ", num_asked));
   }
   const int num_now = std::max(num_allocatable_reserved() - num_kept_back, 0);
   return absl::ResourceExhaustedError(absl::StrCat("too few free blocks: ", num_now,
-                                                   " can be had now, asked for ", num_asked,
+                                                   " are available now, requested ", num_asked,
                                                    "; retry after releases"));
 }
 

@@ -12,7 +12,7 @@
 namespace reprise {
 
 void BlockPool::CheckInvariants() const {
-  constexpr int32_t kEnd = kNullBlock.value();  // of both lists
+  constexpr int32_t kEnd = kNullBlock.value();  // end of both lists
   std::vector<int> num_times_listed(num_blocks(), 0);
   int num_in_free_list = 0;
   for (int32_t block = first_free_; block != kEnd; block = nodes_[block].next) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kNumBlocks = 40, kNumReserved = 5, kNumSteps = 100000;
 
-// What is known of a block from its calls alone.
+// The state of a block, derived only from the calls.
 struct ModelBlock {
   int ref_count = 0;
   bool has_content = false;
@@ -67,7 +67,7 @@ class RandomPool {
  private:
   int Below(int n) { return static_cast<int>(random_() % n); }
 
-  // A random block that `holds`, or 0.
+  // Returns a random block for which `holds` returns true, or 0.
   template <typename Predicate>
   int Any(const Predicate& holds) {
     std::vector<int> blocks;
@@ -97,7 +97,7 @@ class RandomPool {
       ModelBlock& block = model_[blocks[i].value()];
       ASSERT_NE(blocks[i], kNullBlock);
       ASSERT_EQ(block.ref_count, 0) << "block " << blocks[i];
-      // Free ones first, then the oldest of the cached ones.
+      // Free blocks are allocated first, then the oldest cached blocks.
       ASSERT_EQ(block.has_content, static_cast<int>(i) >= num_free);
       for (int other = 1; block.has_content && other < kNumBlocks; ++other) {
         const ModelBlock& another = model_[other];
@@ -152,7 +152,7 @@ TEST(BlockPoolRandomTest, AgreesWithAModelOverRandomCalls) {
     ASSERT_NO_FATAL_FAILURE(pool.Step()) << "step " << step;
     ASSERT_NO_FATAL_FAILURE(pool.Compare()) << "step " << step;
   }
-  EXPECT_GT(pool.num_evictions(), 100);  // it was no idle run
+  EXPECT_GT(pool.num_evictions(), 100);  // the run was not trivial
 }
 
 }  // namespace

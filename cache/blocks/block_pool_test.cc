@@ -35,14 +35,14 @@ TEST(BlockPoolTest, HandsOutDistinctBlocksAndNeverTheNullBlock) {
 }
 
 TEST(BlockPoolTest, AllocatesAllOrNothing) {
-  BlockPool pool = PoolOf({.num_blocks = 5});  // blocks 1..4 to give
+  BlockPool pool = PoolOf({.num_blocks = 5});  // allocatable blocks: 1..4
   std::array<BlockId, 3> first;
   ASSERT_TRUE(pool.Allocate(absl::MakeSpan(first)).ok());
 
   std::array<BlockId, 2> second = {kNullBlock, kNullBlock};
   absl::Status status = pool.Allocate(absl::MakeSpan(second));  // 4 - 3 < 2
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("1 can be had now, asked for 2; retry"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1 are available now, requested 2; retry"));
   EXPECT_THAT(second, Each(kNullBlock));  // untouched
   EXPECT_EQ(pool.num_allocatable(), 1);
 }
@@ -52,7 +52,7 @@ TEST(BlockPoolTest, RefusesForGoodWhatThePoolCanNeverGive) {
   std::array<BlockId, 5> blocks;  // one more than 4
   absl::Status status = pool.Allocate(absl::MakeSpan(blocks));
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("at most 4, asked for 5"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("at most 4, got 5"));
 }
 
 TEST(BlockPoolTest, AllocatingNothingSucceedsEvenWhenNothingIsLeft) {
@@ -62,7 +62,7 @@ TEST(BlockPoolTest, AllocatingNothingSucceedsEvenWhenNothingIsLeft) {
 }
 
 TEST(BlockPoolTest, OnlyReservedWorkTakesTheReserve) {
-  BlockPool pool = PoolOf({.num_blocks = 6, .num_reserved_blocks = 2});  // 3 + 2 to give
+  BlockPool pool = PoolOf({.num_blocks = 6, .num_reserved_blocks = 2});  // 3 + 2 allocatable blocks
   std::array<BlockId, 4> four;
   EXPECT_EQ(pool.Allocate(absl::MakeSpan(four)).code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(pool.AllocateReserved(absl::MakeSpan(four)).ok());
@@ -132,7 +132,7 @@ TEST(BlockPoolContentTest, ABlockWithContentIsCachedByItsLastRelease) {
 TEST(BlockPoolContentTest, FreeBlocksGoBeforeCachedOnesAndThoseOldestFirst) {
   BlockPool pool = PoolOf({.num_blocks = 5});
   std::array<BlockId, 3> blocks;
-  ASSERT_TRUE(pool.Allocate(absl::MakeSpan(blocks)).ok());  // 1 is left
+  ASSERT_TRUE(pool.Allocate(absl::MakeSpan(blocks)).ok());  // 1 remains
   for (const int i : {1, 0, 2}) {
     pool.KeepContent(blocks[i]);
     pool.Release(blocks[i]);
@@ -156,7 +156,7 @@ TEST(BlockPoolContentTest, DroppingContentFreesACachedBlockAndKeepsAUsedOne) {
   pool.Release(cached);
   const BlockId used = AllocateOne(pool);
   pool.KeepContent(used);
-  for (int i = 0; i < 2; ++i) {  // the second time without effect
+  for (int i = 0; i < 2; ++i) {  // the second call has no effect
     pool.DropContent(cached);
     pool.DropContent(used);
     pool.CheckInvariants();

@@ -1,9 +1,9 @@
-// The books of the cache are cheap: each call against a plain call of the standard library that
-// does work of the same kind, in the same run, the fastest of many rounds each. The limits are four
-// times what was measured: a busy machine or another compiler does not exceed them, a lost order of
-// growth does. Orders of growth have tests of their own, which compare a call with
-// itself over more blocks or longer sequences; allocations are counted, not timed.
-// tests/benchmarks/cache_host_benchmark.cc has the absolute figures.
+// Checks that the bookkeeping of the cache is cheap. Each call is compared, in the same run, with a
+// standard-library call that does similar work; the fastest of many rounds counts. The limits are
+// four times the measured values: a busy machine or another compiler does not exceed them, but a
+// worse order of growth does. Separate tests of the order of growth compare a call with itself over
+// more blocks or longer sequences. Allocations are counted, not timed. For absolute figures, see
+// tests/benchmarks/cache_host_benchmark.cc.
 
 #include <algorithm>
 #include <chrono>
@@ -31,10 +31,10 @@ namespace {
 
 constexpr int kBlockSize = 16, kNumPromptBlocks = 1024, kNumBlocks = 1 << 15;
 
-// Keeps what a round computes.
+// Prevents the compiler from removing the result of a round.
 volatile int64_t sink;
 
-// The fastest of 200 rounds, in seconds.
+// Returns the time of the fastest of 200 rounds, in seconds.
 template <typename Round>
 double SecondsOf(const Round& round) {
   double fastest = std::numeric_limits<double>::infinity();
@@ -58,7 +58,7 @@ std::string_view BytesOf(const std::vector<int32_t>& tokens, int i) {
   return {reinterpret_cast<const char*>(&tokens[i * kBlockSize]), kBlockSize * sizeof(int32_t)};
 }
 
-// Baseline: malloc and free of 64 bytes, of which the pool is the counterpart. Measured: 1.5.
+// Baseline: malloc and free of 64 bytes, the closest counterpart of the pool. Measured: 1.5.
 TEST(CacheSpeedTest, ABlockIsTakenAndGivenBackInAFewTimesTheTimeOfAMalloc) {
   constexpr int kNumCalls = 4096;
   BlockPool pool = *BlockPool::Create({.num_blocks = kNumBlocks});
@@ -75,7 +75,7 @@ TEST(CacheSpeedTest, ABlockIsTakenAndGivenBackInAFewTimesTheTimeOfAMalloc) {
   const double mallocs = SecondsOf([&] {
     int64_t sum = 0;
     for (int i = 0; i < kNumCalls; ++i) {
-      void* volatile memory = std::malloc(64);  // volatile: or neither call is made
+      void* volatile memory = std::malloc(64);  // volatile, so that the compiler keeps both calls
       sum += memory != nullptr;
       std::free(memory);
     }
@@ -90,7 +90,8 @@ TEST(CacheSpeedTest, ABlockIsTakenAndGivenBackInAFewTimesTheTimeOfAMalloc) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-// The cost does not grow with the pool: 200 times the blocks, the same time but for cache misses.
+// The cost does not grow with the pool: with 200 times the blocks, the time is equal except for
+// cache misses.
 TEST(CacheSpeedTest, TakingABlockCostsTheSameInALargePool) {
   const auto seconds = [](int num_blocks) {
     BlockPool pool = *BlockPool::Create({.num_blocks = num_blocks});
@@ -158,7 +159,7 @@ TEST(CacheSpeedTest, ALookupTakesAFewTimesTheTimeOfAMapOfStrings) {
     index.hasher().Chain(index.hasher().Root(), tokens, kBlockSize, absl::MakeSpan(hashes));
     return index.FindPrefix({.hashes = hashes, .tokens = tokens}, absl::MakeSpan(blocks));
   });
-  EXPECT_EQ(blocks.back(), BlockId(kNumPromptBlocks));  // all of it was found
+  EXPECT_EQ(blocks.back(), BlockId(kNumPromptBlocks));  // the whole prompt was found
   std::vector<std::string> keys;
   for (int i = 0; i < kNumPromptBlocks; ++i) keys.emplace_back(BytesOf(tokens, i));
   const double map_lookup = SecondsOf([&] {
@@ -174,7 +175,8 @@ TEST(CacheSpeedTest, ALookupTakesAFewTimesTheTimeOfAMapOfStrings) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-// The same prompt among 32 times the blocks: but for cache misses, the same time.
+// The same prompt in an index with 32 times the blocks takes the same time, except for cache
+// misses.
 TEST(CacheSpeedTest, ALookupCostsTheSameAmongMoreBlocks) {
   const auto seconds = [](int num_indexed) {
     const std::vector<int32_t> tokens = RandomTokens(num_indexed);
@@ -201,8 +203,8 @@ TEST(CacheSpeedTest, ALookupCostsTheSameAmongMoreBlocks) {
   EXPECT_LE(seconds(32 * 1024), 8 * seconds(1024));
 }
 
-// The fastest step of 256 sequences that have about `num_tokens` tokens: one more for each, told to
-// the device and counted as computed.
+// Returns the time of the fastest step of 256 sequences with about `num_tokens` tokens each. Each
+// sequence appends one token, sends its updates to the device, and commits the token.
 double SecondsOfStep(int num_tokens) {
   constexpr int kNumSequences = 256;
   const int max_blocks = num_tokens / kBlockSize + 16;
@@ -229,7 +231,7 @@ double SecondsOfStep(int num_tokens) {
   });
 }
 
-// Baseline: a token more in each of 256 vectors, in no order. Measured: 38.
+// Baseline: appends one token to each of 256 vectors, in random order. Measured: 38.
 TEST(CacheSpeedTest, AStepOfManySequencesTakesSomeTimesTheTimeOfAsManyVectors) {
   std::vector<std::vector<int32_t>> texts(256);
   std::vector<int> order(256);

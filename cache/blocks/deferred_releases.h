@@ -1,17 +1,17 @@
-// Releases of blocks that wait for events, first in, first out.
+// Block releases that wait for events, in first-in, first-out order.
 //
-// A copy on another stream keeps a reference to each block that it reads or writes. The reference is
-// released after an event that follows the copy:
+// A copy on another stream keeps a reference to each block that it reads or writes. The reference
+// is released when an event after the copy has completed:
 //
 //   Launch(stream, copies);
 //   releases.Push(block, events.Arm());   // a FenceQueue over the stream
 //   ...
 //   releases.ReleasePassed(events.Poll(), [&](BlockId block) { pool.Release(block); });
 //
-// Releases keep their order: if the event of a release is older than the event of the release before
-// it, it waits for the younger event.
+// Releases keep their order: if the event of a release is older than the event of the release
+// before it, the release waits for the newer event.
 //
-// Thread safety: none; one owner. Cost: O(1) per release. Push() allocates.
+// Thread safety: not thread-safe; one owner. Cost: O(1) per release. Push() allocates.
 
 #ifndef REPRISE_CACHE_BLOCKS_DEFERRED_RELEASES_H_
 #define REPRISE_CACHE_BLOCKS_DEFERRED_RELEASES_H_
@@ -29,7 +29,7 @@ class DeferredReleases {
   // Adds a release of `block`. A block may occur several times.
   void Push(BlockId block, int64_t event) { releases_.push_back({.block = block, .event = event}); }
 
-  // Removes the oldest releases up to the first whose event is younger than `last_passed`, and calls
+  // Removes the oldest releases, up to the first one whose event is newer than `last_passed`. Calls
   // `release` for the block of each, in order.
   void ReleasePassed(int64_t last_passed, absl::FunctionRef<void(BlockId)> release);
 

@@ -20,7 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A queue over fences that the test passes.
+// A queue over fences that the test completes.
 struct FakeQueue {
   explicit FakeQueue(int num_fences) : queue(*FenceQueue::Create(MakeFences(num_fences))) {}
 
@@ -71,7 +71,7 @@ TEST(FenceQueueTest, WhenAllFencesWaitTheNewestStandsForTheNewEventToo) {
   EXPECT_EQ(fake.fences[1]->num_armings(), 3);
   fake.fences[0]->Pass();
   EXPECT_EQ(fake.queue.Poll(), 1);
-  EXPECT_EQ(fake.queue.Arm(), 5);  // on fence 0: the others are not delayed any more
+  EXPECT_EQ(fake.queue.Arm(), 5);  // on fence 0: the other events are no longer delayed
   fake.fences[1]->Pass();
   EXPECT_EQ(fake.queue.Poll(), 4);
 }
@@ -99,7 +99,7 @@ TEST(FenceQueueTest, RefusesTooFewFencesAndNullOnes) {
   EXPECT_THAT(message(std::move(fences)), HasSubstr("fences[1] must not be null"));
 }
 
-// A consumer that does its work in order, and fences that query it: the reference for the events.
+// A consumer that works in order, and fences that query it: the reference for the events.
 class Consumer {
  public:
   class ConsumerFence : public Fence {

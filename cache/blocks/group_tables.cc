@@ -12,7 +12,7 @@
 namespace reprise {
 namespace {
 
-// Enough for a step of most engines; a larger list of updates grows the buffer once.
+// Sufficient for one step of most engines. A larger list of updates grows the buffer once.
 constexpr int64_t kReservedUpdates = 4096;
 
 }  // namespace
@@ -61,8 +61,8 @@ void GroupTables::Replace(SlotId slot, int group, int column, BlockId block) {
   Row& changed = row(slot, group);
   CHECK(changed.first <= column && column < changed.end) << column;
   tables_[group].mutable_row(slot)[column] = block;
-  // Only one range of entries that are valid on the device is kept, so the few blocks after the
-  // column are sent again.
+  // Only one range of valid device entries is tracked, so the few blocks after the column are sent
+  // again.
   changed.sent_valid_end = std::min(changed.sent_valid_end, column);
   MarkPending(slot, group);
 }
@@ -85,7 +85,7 @@ BlockId GroupTables::RemoveBack(SlotId slot, int group) {
 void GroupTables::Reset(SlotId slot, int group) {
   Row& empty = row(slot, group);
   CHECK_EQ(empty.first, empty.end) << "slot " << slot << ", group " << group << " holds blocks";
-  const bool is_pending = empty.is_pending;  // it stays in the list, with nothing to send
+  const bool is_pending = empty.is_pending;  // the row stays in the list, with nothing to send
   empty = {.is_pending = is_pending};
 }
 

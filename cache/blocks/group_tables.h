@@ -1,22 +1,25 @@
-// The block tables of all groups of a model, with a row a slot, and their changes since the last
-// TakeUpdates(), for the owner of the device's copies.
+// The block tables of all groups of a model, with one row per slot. Records the changes since the
+// last TakeUpdates(), for the owner of the device's tables.
 //
 //   GroupTables tables =
 //       *GroupTables::Create({.num_groups = 2, .num_slots = 256, .max_blocks = 512});
-//   absl::Span<BlockId> added = tables.Extend(slot, /*group=*/0, 3);  // to be filled at once
+//   absl::Span<BlockId> added = tables.Extend(slot, /*group=*/0, 3);  // fill immediately
 //   tables.RemoveFront(slot, /*group=*/1);                            // left the window
 //   Send(tables.TakeUpdates());
 //
-// A row holds blocks in the columns [first, end) and null blocks in all others: columns before
-// `first` have left the group's window, columns from `end` on are not reached yet.
+// A row has blocks in the columns [first, end) and null blocks in all other columns. Columns before
+// `first` have left the group's window. Columns from `end` have not been reached yet.
 //
-// Updates contain a row's new blocks, and null blocks in place of those that left. They do not
-// contain columns from `end` on, which are never read and may name blocks that have other owners by
-// now, nor rows that were emptied: a slot that leaves becomes null on the device
-// (runner/slots/refill.h) before it is used again.
+// Updates contain the new blocks of a row, and null blocks for blocks that left the window. Two
+// kinds of changes are omitted:
+//   - Columns from `end`. The device never reads them; its entries there may name blocks that now
+//     belong to other sequences.
+//   - Emptied rows. The runner clears the row of a slot before the slot is reused
+//     (runner/slots/refill.h).
 //
-// Thread safety: none; one owner. Cost: O(1) a call and a block; TakeUpdates() is linear in its
-// result. Allocates after Create() only for a list of updates longer than all before.
+// Thread safety: not thread-safe; one owner. Cost: O(1) per call and per block; TakeUpdates() is
+// linear in its result. After Create(), allocates only for a list of updates longer than all
+// previous ones.
 
 #ifndef REPRISE_CACHE_BLOCKS_GROUP_TABLES_H_
 #define REPRISE_CACHE_BLOCKS_GROUP_TABLES_H_
@@ -35,15 +38,15 @@ namespace reprise {
 
 struct GroupTablesOptions {
   int num_groups = 1;
-  int num_slots = 0;   // rows of each table
-  int max_blocks = 0;  // columns of each
+  int num_slots = 0;   // rows per table
+  int max_blocks = 0;  // columns per table
 };
 
 // Invariants, checked by CheckInvariants():
-//   1. Columns [first, end) of a row are not null blocks, all others are.
-//   2. sent_first <= first, sent_first <= sent_valid_end <= end, sent_valid_end <= sent_end; a row
-//      with something to send is in the list of those.
-//   3. No block occurs twice in one slot's rows of all groups.
+//   1. Columns [first, end) of a row have no null blocks; all other columns have null blocks.
+//   2. sent_first <= first, sent_first <= sent_valid_end <= end, sent_valid_end <= sent_end. A row
+//      with unsent changes is in pending_.
+//   3. No block occurs twice in the rows of one slot.
 class GroupTables {
  public:
   // Errors: InvalidArgument, naming the field.
@@ -52,35 +55,37 @@ class GroupTables {
   GroupTables(GroupTables&&) = default;
   GroupTables& operator=(GroupTables&&) = default;
 
-  // REQUIRES, all: the slot and the group are of these tables.
+  // REQUIRES, for all functions: the slot and the group exist.
 
   int first(SlotId slot, int group) const { return row(slot, group).first; }
   int end(SlotId slot, int group) const { return row(slot, group).end; }
 
-  // Columns [0, end), the null ones of blocks that left included. Valid until the row changes.
+  // The blocks of columns [0, end), with null blocks in columns that have left the window. Valid
+  // until the row changes.
   absl::Span<const BlockId> blocks(SlotId slot, int group) const {
     return tables_[group].row(slot).first(row(slot, group).end);
   }
 
-  // Lets an empty row begin at column `first`. REQUIRES: the row is empty, first <= max_blocks.
+  // Makes an empty row begin at column `first`. REQUIRES: the row is empty, first <= max_blocks.
   void StartAt(SlotId slot, int group, int first);
 
-  // Adds `num_blocks` columns at the row's end, to be filled before any other call. REQUIRES: they
-  // fit.
+  // Adds `num_blocks` columns at the end of the row and returns them. The caller fills them before
+  // any other call. REQUIRES: the row has enough columns.
   absl::Span<BlockId> Extend(SlotId slot, int group, int num_blocks);
 
-  // Puts another block into a column. REQUIRES: first <= column < end.
+  // Replaces the block in a column. REQUIRES: first <= column < end.
   void Replace(SlotId slot, int group, int column, BlockId block);
 
-  // Removes the first or the last block of the row. REQUIRES: first < end.
+  // Removes and returns the first or the last block of the row. REQUIRES: first < end.
   BlockId RemoveFront(SlotId slot, int group);
   BlockId RemoveBack(SlotId slot, int group);
 
-  // Resets an empty row, because its slot leaves. REQUIRES: first == end.
+  // Resets a row without blocks when its slot ends. REQUIRES: first == end.
   void Reset(SlotId slot, int group);
 
-  // Each (group, slot, column) at most once, so that they may be applied in any order; those of a
-  // row ascend. Valid until the next call.
+  // Returns the changes since the last call. Each (group, slot, column) occurs at most once, so the
+  // changes may be applied in any order. The columns of a row are in ascending order. Valid until
+  // the next call.
   absl::Span<const BlockTableUpdate> TakeUpdates();
 
   const BlockTable& table(int group) const { return tables_[group]; }
@@ -88,7 +93,7 @@ class GroupTables {
   int num_slots() const { return tables_[0].num_slots(); }
   int max_blocks() const { return tables_[0].max_blocks(); }
 
-  // Proves the invariants above; CHECK-fails with the number of the broken one. O(tables),
+  // Checks the invariants above. CHECK-fails with the number of the violated invariant. O(tables),
   // allocates.
   void CheckInvariants() const;
 
@@ -96,12 +101,12 @@ class GroupTables {
   struct Row {
     int first = 0;
     int end = 0;
-    // The device's copy has no null blocks in [sent_first, sent_end); they are this row's blocks in
-    // the part of it before sent_valid_end that is not before `first`.
+    // On the device, columns [sent_first, sent_end) have no null blocks. Those in [max(first,
+    // sent_first), sent_valid_end) are this row's current blocks.
     int sent_first = 0;
     int sent_valid_end = 0;
     int sent_end = 0;
-    bool is_pending = false;  // in pending_
+    bool is_pending = false;  // in the list pending_
   };
   struct RowName {
     SlotId slot;

@@ -26,7 +26,7 @@ void Add(GroupTables& tables, SlotId slot, int group, std::vector<int32_t> block
   tables.CheckInvariants();
 }
 
-// As (group, slot, column, block).
+// Formats updates as (group, slot, column, block).
 using Update = std::tuple<int, int, int, int>;
 std::vector<Update> Taken(GroupTables& tables) {
   std::vector<Update> updates;
@@ -72,7 +72,8 @@ TEST(GroupTablesTest, ColumnsThatWereLeftAtTheEndAreClearedWhenTheFrontPassesThe
   Taken(tables);
   tables.RemoveBack(kA, 0);
   tables.RemoveBack(kA, 0);
-  EXPECT_THAT(Taken(tables), IsEmpty());  // the device still has 4 and 5, which are not read
+  // The device still has blocks 4 and 5, which it does not read.
+  EXPECT_THAT(Taken(tables), IsEmpty());
   Add(tables, kA, 0, {6, 7, 8});
   for (int i = 0; i < 4; ++i) tables.RemoveFront(kA, 0);
   EXPECT_THAT(Taken(tables), ElementsAre(Update(0, 0, 0, 0), Update(0, 0, 1, 0), Update(0, 0, 2, 0),

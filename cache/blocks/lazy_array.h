@@ -1,12 +1,13 @@
-// A large array of zeros whose pages the operating system provides on first use.
+// A large zeroed array. The operating system provides its pages on first use.
 //
 //   LazyArray<int32_t> tokens = LazyArray<int32_t>::Create(int64_t{256} << 20);
-//   if (tokens.empty()) ...   // refused
+//   if (tokens.empty()) ...   // out of memory
 //
-// For rows of the longest sequence of a slot, of which most slots use a small part.
-// Elements are never constructed: T must be a plain aggregate for which all bits zero is a value.
+// For arrays with a maximum-length row per slot, of which most slots use only a small part.
+// Elements are never constructed, so `T` must be a plain aggregate for which all bits zero is a
+// valid value.
 //
-// Thread safety: as a std::vector.
+// Thread safety: as std::vector.
 
 #ifndef REPRISE_CACHE_BLOCKS_LAZY_ARRAY_H_
 #define REPRISE_CACHE_BLOCKS_LAZY_ARRAY_H_
@@ -27,7 +28,7 @@ class LazyArray {
  public:
   LazyArray() = default;
 
-  // Empty if `size` is not positive or memory runs out.
+  // Returns an empty array if `size` is not positive or if allocation fails.
   static LazyArray Create(int64_t size) {
     LazyArray array;
     if (size <= 0 || size > std::numeric_limits<ptrdiff_t>::max() / int64_t{sizeof(T)})

@@ -1,8 +1,8 @@
-// How long a sequence can become in a block manager's pool, and whether it releases blocks while it
-// grows.
+// The maximum length of a sequence in a block manager's pool, and whether a sequence releases
+// blocks while it grows.
 //
 //   const LengthLimits limits = LengthLimitsOf(blocks, shape.max_seq_len, /*num_uncommitted=*/1);
-//   if (prompt.size() > limits.max_tokens) ...   // does not fit, even alone
+//   if (prompt.size() > limits.max_tokens) ...   // does not fit, even as the only sequence
 //
 // No LibTorch.
 
@@ -14,18 +14,18 @@
 namespace reprise {
 
 struct LengthLimits {
-  // Maximum number of tokens of a sequence whose keys can be cached: max_seq_len, or the tokens of a
-  // sequence that has the whole pool.
+  // Maximum number of tokens of a sequence whose keys can be cached: max_seq_len, or less if a
+  // sequence that uses the whole pool is shorter.
   int max_tokens = 0;
   // Whether max_tokens is less than max_seq_len.
   bool is_pool_the_limit = false;
-  // Whether a group releases blocks that left its window.
+  // Whether a group releases blocks that have left its window.
   bool has_windows = false;
 };
 
-// The limits of sequences of at most `max_seq_len` tokens, of which never more than
-// `num_uncommitted` are not committed, with an encoder's input of `num_encoder_tokens`.
-// Cost: searches for the longest sequence (BlockManager::max_tokens()).
+// Returns the limits of sequences of at most `max_seq_len` tokens, of which at most
+// `num_uncommitted` are uncommitted at any time, with an encoder input of `num_encoder_tokens`.
+// Cost: searches for the maximum length (BlockManager::max_tokens()).
 LengthLimits LengthLimitsOf(const BlockManager& blocks, int max_seq_len, int num_uncommitted,
                             int num_encoder_tokens = 0);
 

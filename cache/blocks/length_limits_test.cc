@@ -27,7 +27,7 @@ TEST(LengthLimitsTest, ALargePoolLeavesMaxSeqLen) {
   EXPECT_FALSE(limits.has_windows);
 }
 
-// The null block holds no tokens.
+// The null block does not count.
 TEST(LengthLimitsTest, APoolOfExactlyTheLongestSequenceIsNotTheLimit) {
   const LengthLimits exact = LengthLimitsOf(BlocksOf(11), 40, /*num_uncommitted=*/1);
   EXPECT_EQ(exact.max_tokens, 40);
@@ -43,7 +43,8 @@ TEST(LengthLimitsTest, TheLastBlockMayHaveRoomBeyondMaxSeqLen) {
   EXPECT_FALSE(limits.is_pool_the_limit);
 }
 
-// 5 blocks hold 20 tokens; more fit where the blocks before the window are given back.
+// 5 blocks hold 20 tokens. A window allows longer sequences, because it releases blocks before the
+// window.
 TEST(LengthLimitsTest, TokensThatAreNotCommittedKeepTheBlocksOfAWindow) {
   const BlockManager blocks = BlocksOf(6, {{.retention = KvRetention::kSlidingWindow, .span = 4}});
   const LengthLimits one = LengthLimitsOf(blocks, 40, /*num_uncommitted=*/1);

@@ -14,8 +14,8 @@ BlockId PendingCopies::Origin(BlockId block) const {
 }
 
 void PendingCopies::Add(BlockId source, BlockId destination) {
-  DCHECK_EQ(Origin(source), source) << "a copy of a copy that is pending";
-  DCHECK_EQ(Origin(destination), destination) << "copied to twice";
+  DCHECK_EQ(Origin(source), source) << "the source of a copy is the destination of a pending copy";
+  DCHECK_EQ(Origin(destination), destination) << "the block is the destination of two copies";
   DCHECK_EQ(NumFrom(destination), 0) << "block " << destination << " is still to be read";
   pending_.push_back({.src = source.value(), .dst = destination.value()});
 }

@@ -1,4 +1,4 @@
-// Block copies to make before the next step, in a form that can run in any order.
+// Block copies to run before the next step. They can run in any order.
 //
 //   PendingCopies copies;
 //   const BlockId origin = copies.Origin(block);
@@ -6,11 +6,12 @@
 //   copies.Add(origin, fresh);
 //   for (const BlockCopy& copy : copies.pending()) ...
 //
-// Destinations are distinct, and none is a source: a copy of a pending destination is made from its
-// origin. Drop() removes a destination that is no longer needed.
+// Destinations are distinct, and no destination is a source: a copy from a pending destination
+// reads from its origin instead. Drop() removes the copy to a destination that is no longer needed.
 //
-// Thread safety: none; one owner. Cost: linear in the pending copies, which are few: one for each
-// fork or hit within a block since the last step. Allocates only for a list longer than all before.
+// Thread safety: not thread-safe; one owner. Cost: linear in the number of pending copies, which is
+// small: one per fork or partial hit since the last step. Allocates only for a list longer than all
+// previous ones.
 
 #ifndef REPRISE_CACHE_BLOCKS_PENDING_COPIES_H_
 #define REPRISE_CACHE_BLOCKS_PENDING_COPIES_H_
@@ -29,20 +30,21 @@ class PendingCopies {
   bool empty() const { return pending_.empty(); }
   absl::Span<const BlockCopy> pending() const { return pending_; }
 
-  // Where the content of `block` is now: the source of the pending copy to it, or itself.
+  // Returns the block that currently holds the content of `block`: the source of the pending copy
+  // to `block`, or `block` itself.
   BlockId Origin(BlockId block) const;
 
-  // REQUIRES: Origin(source) == source, and `destination` is neither source nor destination of a
-  // pending copy.
+  // Adds a copy. REQUIRES: Origin(source) == source, and `destination` is neither the source nor
+  // the destination of a pending copy.
   void Add(BlockId source, BlockId destination);
 
-  // Drops the copy to `destination`, if any, and returns its source.
+  // Removes the copy to `destination`, if any, and returns its source.
   std::optional<BlockId> Drop(BlockId destination);
 
-  // The number of copies with this source.
+  // Returns the number of pending copies with this source.
   int NumFrom(BlockId source) const;
 
-  // Removes and returns all of them. Valid until the next call.
+  // Removes and returns all copies. The result is valid until the next call.
   absl::Span<const BlockCopy> Take();
 
  private:

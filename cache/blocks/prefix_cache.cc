@@ -15,7 +15,7 @@ absl::StatusOr<PrefixCache> PrefixCache::Create(const PrefixCacheOptions& option
                                       .seed = options.seed,
                                       .num_events = options.num_events};
   if (options.reuse == PrefixReuse::kOff) {
-    // The smallest there is: it answers lookups, and nothing is ever inserted.
+    // Smallest possible index. It serves lookups, but no block is ever inserted.
     index_options.num_blocks = 2;
     index_options.tokens = PrefixTokens::kNotStored;
   }
@@ -63,7 +63,8 @@ void PrefixCache::Insert(BlockId block, const PrefixKey& key) {
   if (!is_on_ || pool_.has_content(block)) return;
   if (index_.Insert(block, key) == PrefixInsertion::kCollision) return;
   pool_.KeepContent(block);
-  // An unused copy is the only other one, and so the first.
+  // If there is an unused block with the key, it is the only other block with the key, and
+  // therefore the first.
   const BlockId first = index_.first_of_key(block);
   if (pool_.ref_count(first) == 0) Forget(first);
 }

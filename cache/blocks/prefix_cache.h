@@ -1,4 +1,4 @@
-// A block pool whose blocks are found again by their content: keeps a BlockPool and a PrefixIndex
+// A block pool whose blocks can be found by their content. Keeps a BlockPool and a PrefixIndex
 // consistent.
 //
 //   PrefixCache cache = *PrefixCache::Create({.pool = {.num_blocks = 1024}, .block_size = 16});
@@ -7,25 +7,25 @@
 //   REPRISE_RETURN_IF_ERROR(cache.CheckAcquirable(hits, fresh.size()));   // changes nothing
 //   for (const BlockId hit : hits) cache.Share(hit);
 //   CHECK(cache.AllocateReserved(absl::MakeSpan(fresh)).ok());
-//   // A block is full and its content certain.
+//   // A block is full and its content is final.
 //   cache.Insert(block, {.hash = hash, .parent = parent, .tokens = tokens});
 //   // The end of the sequence: children before parents.
 //   for (int i = num_blocks - 1; i >= 0; --i) cache.Release(blocks[i]);
 //
 // After every call:
-//   - A block is findable exactly while it has its content. Blocks in use are found and shared as
-//     well as cached ones.
-//   - At most one unused block has a given key, and none while a block in use has it: of several
-//     copies, unused ones are freed at once.
+//   - A block can be found if and only if it has content. Both used and cached blocks can be found
+//     and shared.
+//   - At most one unused block has a given key, and only if no used block has it. Other unused
+//     blocks with the key are freed immediately.
 //   - If every holder of a block also holds its parent (a block with the parent's key), and releases
 //     the parent later, no parent is evicted before its cached children. Groups that release parents
-//     earlier, as sliding windows do, evict the parents first, as they should.
+//     first, such as sliding windows, also evict parents first, as intended.
 //
-// Before writing into a block that was inserted, Forget() it; this requires that it has no other
-// user.
+// Before you write to an inserted block, call Forget(). The block must have no other user then.
 //
-// Thread safety: none; one owner. Cost: that of both parts; O(1) a block, and no heap allocation
-// after Create(). 16 + 36 bytes of host memory per block without stored tokens.
+// Thread safety: not thread-safe; one owner. Cost: as BlockPool and PrefixIndex: O(1) per block,
+// and no heap allocation after Create(). 16 + 36 bytes of host memory per block without stored
+// tokens.
 
 #ifndef REPRISE_CACHE_BLOCKS_PREFIX_CACHE_H_
 #define REPRISE_CACHE_BLOCKS_PREFIX_CACHE_H_
@@ -48,9 +48,9 @@ enum class PrefixReuse : int8_t { kOn, kOff };
 
 struct PrefixCacheOptions {
   BlockPoolOptions pool = {};
-  // kOff: Insert() does nothing, nothing is ever found, and the index takes no memory.
+  // kOff: Insert() has no effect, lookups find no block, and the index takes almost no memory.
   PrefixReuse reuse = PrefixReuse::kOn;
-  // The rest as in PrefixIndexOptions.
+  // The other options are as in PrefixIndexOptions.
   int block_size = 16;
   int num_groups = 1;
   PrefixTokens tokens = PrefixTokens::kNotStored;
@@ -59,9 +59,9 @@ struct PrefixCacheOptions {
 };
 
 // Invariants, checked by CheckInvariants():
-//   1. Those of the pool and of the index.
+//   1. The invariants of the pool and of the index.
 //   2. A block is indexed if and only if it has content.
-//   3. Blocks that share a key with others are all used.
+//   3. If several blocks have the same key, all of them are used.
 class PrefixCache {
  public:
   // Errors: InvalidArgument, naming the field.
@@ -75,35 +75,36 @@ class PrefixCache {
   const PrefixHasher& hasher() const { return index_.hasher(); }
   bool is_on() const { return is_on_; }
 
-  // Like BlockPool::AllocateReserved(); evicted blocks are no longer found. Work that must leave the
-  // reserve alone first calls CheckAcquirable().
+  // Like BlockPool::AllocateReserved(). Evicted blocks leave the index. If the reserve must stay
+  // free, call CheckAcquirable() first.
   absl::Status AllocateReserved(absl::Span<BlockId> blocks);
 
-  // Whether `num_fresh` blocks can be allocated after all of `hits` have been shared (null blocks
-  // are skipped), with or without the reserve: a cached block that is shared can no longer be
-  // evicted. Errors: those of the pool's Allocate() and AllocateReserved().
-  // REQUIRES: every hit but null blocks is used or has content, as blocks that the index has just
-  // found do.
+  // Returns OK if `num_fresh` blocks can be allocated after all `hits` have been shared, without or
+  // with the reserve. A cached block that is shared can no longer be evicted. Null blocks in `hits`
+  // are skipped. Errors: as Allocate() and AllocateReserved() of the pool. REQUIRES: every hit that
+  // is not a null block is used or has content, like a block that the index has just returned.
   absl::Status CheckAcquirable(absl::Span<const BlockId> hits, int64_t num_fresh) const;
   absl::Status CheckAcquirableReserved(absl::Span<const BlockId> hits, int64_t num_fresh) const;
 
-  // As the pool's.
+  // As in BlockPool.
   void Share(BlockId block) { pool_.Share(block); }
   void Release(BlockId block);
 
-  // Makes `block` findable by `key`: it is full and has the key's content for all later readers (on
-  // the same stream, if it is still being written). No effect if it is inserted already or reuse is
-  // off. REQUIRES: it is used, and as PrefixIndex::Insert().
+  // Inserts `block` into the index under `key`. The block must be full and have the key's content
+  // for all later readers; it may still be written by earlier work on the same stream. No effect if
+  // the block is already inserted or reuse is off. REQUIRES: the block is used, and as
+  // PrefixIndex::Insert().
   void Insert(BlockId block, const PrefixKey& key);
 
-  // `block` is no longer found. A cached one becomes free. No effect if it is not inserted.
+  // Removes `block` from the index. A cached block becomes free. No effect if the block is not
+  // inserted.
   void Forget(BlockId block);
 
-  // Forgets everything: for weights that have changed. Running sequences continue, but their blocks
-  // belong to the old weights: do not insert them.
+  // Removes all blocks from the index, for example after the weights have changed. Running
+  // sequences continue, but their blocks were computed with the old weights: do not insert them.
   void Clear();
 
-  // Like the index's.
+  // As in PrefixIndex.
   void CountLookup(int64_t num_tokens_asked, int64_t num_tokens_hit) {
     index_.CountLookup(num_tokens_asked, num_tokens_hit);
   }
@@ -111,8 +112,8 @@ class PrefixCache {
 
   int64_t num_bytes() const { return pool_.num_bytes() + index_.num_bytes(); }
 
-  // Proves the invariants above; CHECK-fails with the number of the broken one and the block. For
-  // tests and debug builds.
+  // Checks the invariants above. CHECK-fails with the number of the violated invariant and the
+  // block. For tests and debug builds.
   void CheckInvariants() const;
 
  private:
@@ -120,7 +121,7 @@ class PrefixCache {
       : pool_(std::move(pool)), index_(std::move(index)), is_on_(reuse == PrefixReuse::kOn) {}
 
   int64_t CountUnused(absl::Span<const BlockId> hits) const;
-  // Removes from the index the blocks in `blocks` that were evicted since the count was
+  // Removes from the index those of `blocks` that were evicted since the eviction count was
   // `num_evictions_before`.
   void ForgetEvicted(absl::Span<const BlockId> blocks, int64_t num_evictions_before);
 

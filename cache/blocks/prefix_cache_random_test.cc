@@ -1,5 +1,5 @@
-// Sequences that come and go over a prefix cache, compared with a plain record of the content and
-// the holders of each block.
+// Starts and ends random sequences over a prefix cache, and compares it with a plain record of the
+// content and the holders of each block.
 
 #include <algorithm>
 #include <cstdint>
@@ -26,11 +26,11 @@ struct Sequence {
   int group = 0;
   std::vector<int32_t> tokens;
   std::vector<PrefixHash> hashes;
-  std::vector<BlockId> blocks;  // null where a window has moved on
+  std::vector<BlockId> blocks;  // null block if it left the window
   int num_inserted = 0;
 };
 
-// What a block holds, as was written.
+// The content that was written to a block.
 struct Content {
   int group = 0;
   std::vector<int32_t> prefix;
@@ -39,7 +39,7 @@ struct Content {
   friend bool operator==(const Content&, const Content&) = default;
 };
 
-// When the blocks of a sequence that ends, or of a window that moves, are released.
+// When to release the blocks of a sequence that ends, or of a window that moves.
 enum class Releases { kAtOnce, kAfterCopies };
 
 class RandomCache {
@@ -64,7 +64,7 @@ class RandomCache {
     if (Below(500) == 0) Clear();
   }
 
-  // New weights: running sequences continue, but others may not share their blocks.
+  // New weights: running sequences continue, but other sequences may not share their blocks.
   void Clear() {
     cache_.Clear();
     for (Sequence& sequence : sequences_) {
@@ -87,7 +87,7 @@ class RandomCache {
       ASSERT_EQ(cache_.pool().ref_count(BlockId(i)), num_holders[i]) << "block " << i;
       if (!cache_.index().contains(BlockId(i))) continue;
       ASSERT_EQ(cache_.index().group(BlockId(i)), contents_[i].group);
-      // No parent goes before its children.
+      // No parent is evicted before its children.
       if (contents_[i].group != kFull || contents_[i].prefix.size() == kBlockSize) continue;
       ASSERT_TRUE(cache_.index().Find(kFull, contents_[i].parent).has_value()) << "block " << i;
     }
@@ -111,7 +111,8 @@ class RandomCache {
             .parent = ParentOf(sequence, i)};
   }
 
-  // The last block of the query that is here, null blocks before it: the number of all of them.
+  // Finds the last cached block of the query. Returns its index + 1, or 0 if no block is cached.
+  // Sets the blocks before it to null blocks.
   int FindLastOf(const PrefixQuery& query, absl::Span<BlockId> blocks) const {
     int end = static_cast<int>(query.hashes.size());
     for (; end > 0; --end) {
@@ -137,8 +138,8 @@ class RandomCache {
         .group = sequence.group, .hashes = sequence.hashes, .tokens = sequence.tokens};
     std::vector<BlockId> blocks(num_blocks);
     int num_hits = 0;
-    if (Below(3) > 0) {  // else it wants everything computed
-      // A window sees the block before, at most.
+    if (Below(3) > 0) {  // otherwise the whole prompt is computed
+      // A window covers at most the previous block.
       num_hits = sequence.group == kFull ? cache_.index().FindPrefix(query, absl::MakeSpan(blocks))
                                          : FindLastOf(query, absl::MakeSpan(blocks));
     }
@@ -182,11 +183,11 @@ class RandomCache {
     const int which = Below(static_cast<int>(sequences_.size()));
     Sequence sequence = std::move(sequences_[which]);
     sequences_.erase(sequences_.begin() + which);
-    std::reverse(sequence.blocks.begin(), sequence.blocks.end());  // children first
+    std::reverse(sequence.blocks.begin(), sequence.blocks.end());  // children before parents
     Release(sequence.blocks);
   }
 
-  // A window gives its first block up.
+  // The window releases its first block.
   void MoveWindow() {
     for (Sequence& sequence : sequences_) {
       if (sequence.group != kWindow || Below(2) == 0) continue;
@@ -227,7 +228,7 @@ TEST_P(PrefixCacheRandomTest, ServesOnlyWhatWasWrittenAndEvictsChildrenFirst) {
     ASSERT_NO_FATAL_FAILURE(cache.Step()) << "step " << step;
     ASSERT_NO_FATAL_FAILURE(cache.Check()) << "step " << step;
   }
-  // It was no idle run.
+  // The run was not trivial.
   EXPECT_GT(cache.num_evictions(), 100);
   EXPECT_GT(cache.num_duplicates(), 100);
   EXPECT_GT(cache.num_hits(), 1000);

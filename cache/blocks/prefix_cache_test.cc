@@ -32,10 +32,10 @@ PrefixCache CacheOf(PrefixCacheOptions options) {
   return *PrefixCache::Create(options);
 }
 
-// A sequence as an engine holds it: tokens, their hashes, blocks.
+// A sequence as in an engine: tokens, their hashes, blocks.
 struct Sequence {
   std::vector<int32_t> tokens;
-  std::vector<PrefixHash> hashes;  // of the full blocks
+  std::vector<PrefixHash> hashes;  // hashes of the full blocks
   std::vector<BlockId> blocks;
 };
 
@@ -70,7 +70,7 @@ absl::Status Acquire(PrefixCache& cache, absl::Span<const BlockId> hits,
   return cache.AllocateReserved(fresh);
 }
 
-// Takes what is there and computes the rest.
+// Shares the cached blocks and computes the rest.
 absl::Status Start(PrefixCache& cache, Sequence& sequence) {
   std::vector<BlockId> hits = HitsOf(cache, sequence);
   std::vector<BlockId> fresh(sequence.hashes.size() - hits.size());
@@ -155,15 +155,15 @@ TEST(PrefixCacheTest, AcquireChangesNothingWhenItIsRefused) {
   BlockId other;
   ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(&other, 1)).ok());
 
-  // 1 free and 3 cached; the 3 hits leave only 1 for the 2 that are asked for.
+  // 1 block is free and 3 are cached. The 3 hits leave only 1 for the 2 requested blocks.
   Sequence longer = SequenceOf(cache, TokensFrom(0, 20));
   const absl::Status status = Start(cache, longer);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("4 can be had now, asked for 5"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("4 are available now, requested 5"));
   EXPECT_EQ(cache.pool().num_cached(), 3);
   EXPECT_EQ(cache.pool().num_free(), 1);
 
-  // Nor has the order of eviction: still the leaf first.
+  // The order of eviction is unchanged, too: still the leaf first.
   std::array<BlockId, 2> two;
   ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(two)).ok());
   EXPECT_THAT(HitsOf(cache, old), SizeIs(2));
@@ -178,7 +178,7 @@ TEST(PrefixCacheTest, HitsAreNotEvictedForTheRestOfTheirOwnSequence) {
   InsertAll(cache, old);
   InsertAll(cache, other);
   const std::vector<BlockId> blocks = old.blocks;
-  End(cache, old);  // now the oldest of the cached blocks
+  End(cache, old);  // now the oldest cached blocks
   End(cache, other);
 
   Sequence longer = SequenceOf(cache, TokensFrom(0, 20));  // 3 hits + 2
@@ -212,7 +212,7 @@ TEST(PrefixCacheTest, OfTwoCopiesTheOneNobodyUsesIsFreed) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 10}});
   Sequence one = SequenceOf(cache, TokensFrom(0, 8)), two = one;
   ASSERT_TRUE(Start(cache, one).ok());
-  ASSERT_TRUE(Start(cache, two).ok());  // misses: nothing is inserted yet
+  ASSERT_TRUE(Start(cache, two).ok());  // misses: no block has been inserted yet
   InsertAll(cache, one);
   InsertAll(cache, two);
   EXPECT_EQ(HitsOf(cache, one), one.blocks);  // the first
@@ -245,8 +245,8 @@ TEST(PrefixCacheTest, ACachedCopyIsFreedWhenOneInUseIsInserted) {
   cache.CheckInvariants();
 }
 
-// Without the rule above: B computes the parent again, as well as A, and a child. A ends before B,
-// so that A's parent is the oldest block when the child is cached.
+// Violates the rule above: B computes the parent again, like A, and a child. A ends before B, so
+// A's parent is the oldest block when the child is cached.
 TEST(PrefixCacheTest, AParentThatWasComputedTwiceOutlivesTheChildOfEither) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 6}});  // 5 to give
   Sequence a = SequenceOf(cache, TokensFrom(0, 4)), b = SequenceOf(cache, TokensFrom(0, 8));
@@ -256,20 +256,21 @@ TEST(PrefixCacheTest, AParentThatWasComputedTwiceOutlivesTheChildOfEither) {
   InsertAll(cache, b);
   End(cache, a);
   End(cache, b);
-  std::array<BlockId, 4> fresh;  // evicts one of the two cached
+  std::array<BlockId, 4> fresh;  // evicts one of the two cached blocks
   ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(fresh)).ok());
   EXPECT_THAT(HitsOf(cache, b), SizeIs(1));
   cache.CheckInvariants();
 }
 
-// A window of one block: the blocks that it left go first, and what the next sequence needs stays.
+// A window of one block: blocks that left the window are evicted first, and the blocks that the
+// next sequence needs remain.
 TEST(PrefixCacheTest, WhatAWindowLeftBehindIsEvictedFirst) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 5}});  // 4 to give
   Sequence sequence = SequenceOf(cache, TokensFrom(0, 16));
   ASSERT_TRUE(Start(cache, sequence).ok());
   InsertAll(cache, sequence);
   const std::vector<BlockId> blocks = sequence.blocks;
-  for (const int i : {0, 1, 3, 2}) cache.Release(blocks[i]);  // it moves over two, then it ends
+  for (const int i : {0, 1, 3, 2}) cache.Release(blocks[i]);  // moves over two blocks, then ends
 
   std::array<BlockId, 3> fresh;
   ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(fresh)).ok());
@@ -284,14 +285,14 @@ TEST(PrefixCacheTest, AForgottenBlockIsNotFoundAndNotKept) {
   Sequence sequence = SequenceOf(cache, TokensFrom(0, 8));
   ASSERT_TRUE(Start(cache, sequence).ok());
   InsertAll(cache, sequence);
-  cache.Forget(sequence.blocks[1]);  // in use: it is about to be written
+  cache.Forget(sequence.blocks[1]);  // in use, and about to be overwritten
   EXPECT_THAT(HitsOf(cache, sequence), SizeIs(1));
   const BlockId parent = sequence.blocks[0];
   End(cache, sequence);
   EXPECT_EQ(cache.pool().num_cached(), 1);
   EXPECT_EQ(cache.pool().num_free(), 3);
   cache.Forget(parent);  // cached
-  cache.Forget(parent);  // no more
+  cache.Forget(parent);  // no longer cached
   EXPECT_EQ(cache.pool().num_free(), 4);
   cache.CheckInvariants();
 }
@@ -409,7 +410,7 @@ TEST(PrefixCacheTest, SteadyWorkAllocatesNoMemory) {
     for (Sequence& sequence : sequences) run(sequence);
   }
   EXPECT_EQ(allocations.count(), 0);
-  EXPECT_GT(cache.pool().num_evictions(), num_evictions_before);  // it was no idle run
+  EXPECT_GT(cache.pool().num_evictions(), num_evictions_before);  // the run was not trivial
   EXPECT_EQ(cache.TakeEvents().num_lost, 0);
 }
 

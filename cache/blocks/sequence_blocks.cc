@@ -64,7 +64,7 @@ SequenceBlocks::SequenceBlocks(const BlockManagerOptions& options, PrefixCache c
 
 int SequenceBlocks::NumColumns(int64_t num_tokens) const {
   const int64_t num_row_tokens = int64_t{options_.max_blocks} * options_.block_size;
-  // It fits int32 now, where a division is cheap.
+  // The value now fits int32, whose division is cheap.
   const int num_covered = static_cast<int>(
       std::min<int64_t>(num_tokens + options_.num_lookahead_tokens, num_row_tokens));
   return CeilDiv(num_covered, options_.block_size);
@@ -72,7 +72,8 @@ int SequenceBlocks::NumColumns(int64_t num_tokens) const {
 
 int SequenceBlocks::TokensWithColumns(int num_columns) const {
   const int num_covered = num_columns * options_.block_size;
-  if (num_columns == options_.max_blocks) return num_covered;  // look-ahead ends with the row
+  // The look-ahead ends at the end of the row.
+  if (num_columns == options_.max_blocks) return num_covered;
   return std::max(num_covered - options_.num_lookahead_tokens, 0);
 }
 
@@ -99,7 +100,8 @@ int SequenceBlocks::EndOfRow(const SavedSequence& saved, int group) const {
 }
 
 int64_t SequenceBlocks::NumBlocksToLoad(const SavedSequence& saved) const {
-  CHECK_EQ(saved.first_columns.size(), options_.groups.size()) << "saved by another manager";
+  CHECK_EQ(saved.first_columns.size(), options_.groups.size())
+      << "saved by a manager with different groups";
   int64_t num_blocks = 0;
   for (int group = 0; group < num_groups(); ++group) {
     num_blocks += EndOfRow(saved, group) - saved.first_columns[group];
@@ -152,8 +154,8 @@ void SequenceBlocks::GrowTo(SlotId slot, int num_columns) {
 void SequenceBlocks::ShrinkTo(SlotId slot, int num_columns) {
   for (int group = 0; group < num_groups(); ++group) {
     if (!HoldsOwnTokens(options_.groups[group])) continue;
-    // Last block first: children before parents, and the pool hands out again in the opposite
-    // order, so that a row that grows back ascends.
+    // Releases the last block first: children before parents. The pool reallocates in the opposite
+    // order, so a row that grows again has ascending blocks.
     const int end = std::max(num_columns, tables_.first(slot, group));
     while (tables_.end(slot, group) > end) Release(tables_.RemoveBack(slot, group));
   }
@@ -200,7 +202,7 @@ void SequenceBlocks::Load(SlotId slot, const SavedSequence& saved) {
   loaded.num_tokens_with_columns = TokensWithColumns(NumColumns(saved.num_tokens));
   if (!cache_.is_on()) return;
   content_.Load(slot, saved.content);
-  // Prefixes were forgotten while it was away.
+  // Prefixes were forgotten while the sequence was swapped out.
   if (saved.num_forgets != num_forgets_) content_.Forget(slot);
 }
 
@@ -233,14 +235,14 @@ void SequenceBlocks::End(SlotId slot) {
 
 void SequenceBlocks::Release(BlockId block) {
   if (!copies_.empty() && pool().ref_count(block) == 1) {
-    // The destination of the copy has no reader any more.
+    // The destination of the pending copy has no other user, so the copy is no longer needed.
     if (const std::optional<BlockId> source = copies_.Drop(block)) cache_.Release(*source);
   }
   cache_.Release(block);
 }
 
 bool SequenceBlocks::IsOnlyUser(BlockId block) const {
-  // A copy of TakeCopies() reads the block before the next step writes it.
+  // A pending copy does not count as a user: it reads the block before the next step writes to it.
   return pool().ref_count(block) - copies_.NumFrom(block) == 1;
 }
 
@@ -279,7 +281,7 @@ void SequenceBlocks::MakeOwn(SlotId slot, int num_kept) {
     for (int i = std::max(column, tables_.first(slot, group)); i < tables_.end(slot, group); ++i) {
       const BlockId block = tables_.blocks(slot, group)[i];
       if (IsOnlyUser(block)) {
-        cache_.Forget(block);  // its content is about to change
+        cache_.Forget(block);  // the content is about to change
         continue;
       }
       BlockId own;

@@ -1,24 +1,24 @@
-// The blocks of the sequence in each slot: its table rows in every group of layers, its lengths, its
-// committed tokens with their hashes, and the references to all blocks.
+// The blocks of the sequence in each slot: its table rows in every group of layers, its lengths,
+// the hashes of its committed tokens, and the references to all blocks.
 //
-// The part of BlockManager (cache/blocks/block_manager.h) that carries out what the manager has
-// decided. Functions return no errors: the caller has checked the slot and the lengths, and that the
-// pool has the blocks that a call takes.
+// The part of BlockManager (cache/blocks/block_manager.h) that executes validated calls. Functions
+// return no errors: the caller has checked the slot, the lengths, and that the pool has the blocks
+// that a call allocates.
 //
 //   sequences.Start(slot).num_tokens = 20;
 //   sequences.GrowTo(slot, sequences.NumColumns(20));
-//   sequences.Commit(slot, tokens);         // full blocks can be found, blocks may leave a window
+//   sequences.Commit(slot, tokens);         // indexes full blocks, shrinks windows
 //   sequences.End(slot);
 //
-// Column i of a row is the block of token positions [i * block_size, (i + 1) * block_size). A sequence
-// has the columns of its tokens and its look-ahead; in cross groups, the columns of the encoder's
-// tokens.
+// Column i of a row is the block of token positions [i * block_size, (i + 1) * block_size). A
+// sequence has the columns of its tokens and its look-ahead. In cross groups, it has the columns of
+// the encoder's tokens.
 //
-// A block has one reference for each table entry, for each pending copy from it, and for each hold.
+// A block has one reference for each table entry, each pending copy from it, and each hold.
 // MakeOwn() replaces blocks that have another user, and adds copies of their content.
 //
-// Thread safety: none; one owner. Cost: O(1) per block that is added, released or indexed, unless
-// stated otherwise. No heap allocation in the steady state.
+// Thread safety: not thread-safe; one owner. Cost: O(1) per block that is added, released or
+// indexed, unless stated otherwise. No heap allocation in the steady state.
 
 #ifndef REPRISE_CACHE_BLOCKS_SEQUENCE_BLOCKS_H_
 #define REPRISE_CACHE_BLOCKS_SEQUENCE_BLOCKS_H_
@@ -47,12 +47,13 @@ namespace reprise {
 //   2. In each group, a sequence has a block in every column of its tokens and its look-ahead, except
 //      in columns that have left the group's window as of its committed tokens. In cross groups it
 //      has a block in every column of the encoder's tokens. Empty slots have no blocks.
-//   3. A block's ref_count is the number of table entries that name it, of pending copies from it,
-//      and of its holds.
+//   3. A block's ref_count is the number of its table entries, of pending copies from it, and of
+//      its holds.
 //   4. Look-ahead blocks, which the device may write without a further append, have one table entry
 //      and are not in the index.
 //   5. 0 <= num_committed <= num_tokens.
-//   6. Blocks of arriving sequences have one table entry, no copy, and are not in the index.
+//   6. Blocks of sequences that are swapping in have one table entry, no pending copy, and are not
+//      in the index.
 class SequenceBlocks {
  public:
   struct Sequence {
@@ -61,14 +62,14 @@ class SequenceBlocks {
     // Maximum num_tokens without a new column.
     int num_tokens_with_columns = 0;
     int num_encoder_tokens = 0;
-    bool has_encoder = false;  // its encoder's blocks have been written
-    bool is_live = false;      // else the slot is empty
-    bool is_arriving = false;  // restored, and its blocks are still to be filled
-    // Whether tokens from num_tokens on may go to blocks that others use or find. Never with
-    // look-ahead.
+    bool has_encoder = false;  // the encoder's blocks have been written
+    bool is_live = false;      // false: the slot is empty
+    bool is_arriving = false;  // swapping in: restored, but its blocks have not been filled yet
+    // Whether the tokens after num_tokens may fall into blocks that have other users or are in the
+    // index. Always false with look-ahead.
     bool may_share_tail = false;
-    // While BlockManager plans a batch: blocks of tokens from num_tokens_planned_from on will become
-    // the sequence's own.
+    // Set while BlockManager plans a batch: the blocks of tokens from num_tokens_planned_from will
+    // be replaced by MakeOwn().
     bool is_tail_planned = false;
     int num_tokens_planned_from = 0;
   };
@@ -82,16 +83,17 @@ class SequenceBlocks {
 
   // ---- Arithmetic.
 
-  // Columns of a sequence of `num_tokens` in groups that hold its tokens, look-ahead included.
+  // Number of columns, including look-ahead, of a sequence of `num_tokens` in groups that hold its
+  // tokens.
   int NumColumns(int64_t num_tokens) const;
 
-  // Blocks over all groups of a sequence that shares none of them.
+  // Number of blocks over all groups of a sequence that shares no block.
   int64_t NumBlocksFor(int num_tokens, int num_committed, int num_encoder_tokens = 0) const;
 
-  // Blocks that Load() takes. REQUIRES: saved with the same groups.
+  // Number of blocks that Load() allocates. REQUIRES: saved with the same groups.
   int64_t NumBlocksToLoad(const SavedSequence& saved) const;
 
-  // ---- What there is. REQUIRES: the slot exists.
+  // ---- State. REQUIRES: the slot exists.
 
   Sequence& operator[](SlotId slot) { return sequences_[slot.value()]; }
   const Sequence& operator[](SlotId slot) const { return sequences_[slot.value()]; }
@@ -100,7 +102,7 @@ class SequenceBlocks {
   int min_tokens(SlotId slot) const;
 
   int num_sequences() const { return num_sequences_; }
-  // Number of groups that hold a sequence's own tokens.
+  // Number of groups that are not cross groups.
   int num_own_groups() const { return num_own_groups_; }
   // Whether a group releases blocks as a sequence grows.
   bool has_windows() const { return has_windows_; }
@@ -116,29 +118,29 @@ class SequenceBlocks {
 
   // ---- Rows.
 
-  // Puts a sequence without blocks into an empty slot.
+  // Adds a sequence without blocks to an empty slot.
   Sequence& Start(SlotId slot);
 
-  // Fills columns [first, end) of the empty row of a group: with `hits`, whose references are the
-  // row's from now on, then with new blocks.
+  // Fills columns [first, end) of a group's empty row: first with `hits`, whose references pass to
+  // the row, then with new blocks.
   void FillRow(SlotId slot, int group, int first, absl::Span<const BlockId> hits, int end);
 
-  // Adds the missing columns in all groups of the sequence's tokens.
+  // Adds missing columns up to `num_columns` in all groups that hold the sequence's tokens.
   void GrowTo(SlotId slot, int num_columns);
 
-  // Releases all columns but the first `num_columns`, the last one first.
+  // Releases all columns from `num_columns`, starting with the last column.
   void ShrinkTo(SlotId slot, int num_columns);
 
-  // Starts a sequence in `to` with the committed tokens of `from`, and shares their blocks.
+  // Starts a sequence in `to` with the committed tokens of `from`. Both share the blocks.
   void Fork(SlotId from, SlotId to);
 
-  // Starts an arriving sequence, with new blocks in the columns that it had.
+  // Starts a sequence that is swapping in, with new blocks in its previous columns.
   void Load(SlotId slot, const SavedSequence& saved);
 
-  // The state of the committed tokens, for Load().
+  // Returns the state of the committed tokens, for Load().
   SavedSequence Save(SlotId slot) const;
 
-  // Releases all blocks of the sequence, the last first, and empties the slot.
+  // Releases all blocks of the sequence, the last one first, and empties the slot.
   void End(SlotId slot);
 
   // ---- Shared blocks.
@@ -146,17 +148,17 @@ class SequenceBlocks {
   // Number of blocks before `end_column` that MakeOwn(slot, num_kept) would replace.
   int NumToCopy(SlotId slot, int num_kept, int end_column) const;
 
-  // Number of blocks that ShrinkTo(slot, end_column) gives back to the pool.
+  // Number of blocks that ShrinkTo(slot, end_column) returns to the pool.
   int NumFreedBeyond(SlotId slot, int end_column) const;
 
-  // Replaces each shared block that holds a token position >= `num_kept`, with a copy of the kept
-  // tokens. The sequence's other blocks there leave the index.
+  // Replaces each shared block that holds a token position >= `num_kept` with a new block, which
+  // gets a copy of the kept tokens. Unshared blocks there leave the index.
   void MakeOwn(SlotId slot, int num_kept);
 
-  // Adds a pending copy. The caller's reference to `source` is the copy's from now on.
+  // Adds a pending copy. The caller's reference to `source` passes to the copy.
   void AddCopy(BlockId source, BlockId destination);
 
-  // As BlockManager's.
+  // As in BlockManager.
   absl::Span<const BlockCopy> TakeCopies();
   void Hold(BlockId block);
   void Drop(BlockId block);
@@ -164,30 +166,31 @@ class SequenceBlocks {
 
   // ---- Content.
 
-  // The next tokens have been computed. Full blocks enter the index, and blocks that left a window
+  // Marks the next tokens as computed. Full blocks enter the index, and blocks that left a window
   // are released.
   void Commit(SlotId slot, absl::Span<const int32_t> tokens);
 
-  // As Commit() of tokens without ids: no further block of the sequence enters the index.
+  // Like Commit(), for tokens without ids: no further block of the sequence enters the index.
   void CommitUnknown(SlotId slot, int num_tokens);
 
-  // The encoder's blocks have been written. They enter the index if the input has a key.
+  // Marks the encoder's blocks as written. They enter the index if the input has a key.
   void CommitEncoder(SlotId slot);
 
-  // The blocks of an arriving sequence have been filled. They enter the index.
+  // Marks the blocks of a sequence that is swapping in as filled. They enter the index.
   void ConfirmLoaded(SlotId slot);
 
   // Removes the sequence's content from the index, and keeps later commits out of it.
   void Forget(SlotId slot);
 
-  // Forgets all content, also of sequences that were saved before.
+  // Removes all content from the index, including the content of sequences that were saved before.
   void ForgetAll();
 
-  // Calls `visit` with the key of each block of the encoder's input. No call if the input has no key.
+  // Calls `visit` with the key of each block of the encoder's input. Makes no call if the input has
+  // no key.
   void ForEachEncoderKey(SlotId slot, int num_encoder_tokens,
                          absl::FunctionRef<void(int column, const PrefixKey& key)> visit);
 
-  // Proves the invariants above; CHECK-fails with the number of the broken one. O(table),
+  // Checks the invariants above. CHECK-fails with the number of the violated invariant. O(table),
   // allocates. For tests and debug builds.
   void CheckInvariants() const;
 
@@ -198,12 +201,12 @@ class SequenceBlocks {
   int TokensWithColumns(int num_columns) const;
   int EndOfRow(const SavedSequence& saved, int group) const;
   bool IsOnlyUser(BlockId block) const;
-  // The caller has checked that the pool has the blocks, and whether they may come from the reserve.
+  // REQUIRES: the pool has the blocks; the caller has also checked whether the reserve may be used.
   void AllocatePlanned(absl::Span<BlockId> blocks);
   void Release(BlockId block);
   void Index(SlotId slot, int first_column, int end_column);
   void IndexEncoder(SlotId slot);
-  // Counts `num_tokens` more as committed and releases what left the windows.
+  // Adds `num_tokens` to the committed tokens and releases the blocks that left the windows.
   void Advance(SlotId slot, int num_tokens);
   void CheckRow(SlotId slot, int group) const;
   void CheckLookAhead(SlotId slot, absl::Span<const int> num_references) const;

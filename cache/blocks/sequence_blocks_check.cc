@@ -1,4 +1,4 @@
-// Proof of SequenceBlocks' invariants, for tests.
+// Checks the invariants of SequenceBlocks, for tests.
 
 #include <glog/logging.h>
 
@@ -20,7 +20,7 @@ void SequenceBlocks::CheckInvariants() const {
     const SlotId slot(i);
     const Sequence& checked = sequences_[i];
     num_live += checked.is_live;
-    CHECK(!checked.is_tail_planned) << "a plan was left behind, slot " << i;
+    CHECK(!checked.is_tail_planned) << "a planned tail was not cleared, slot " << i;
     CHECK(0 <= checked.num_committed && checked.num_committed <= checked.num_tokens)
         << "invariant 5, slot " << i;
     if (checked.is_live) {
@@ -37,7 +37,7 @@ void SequenceBlocks::CheckInvariants() const {
     }
   }
   CHECK_EQ(num_live, num_sequences_) << "invariant 2";
-  // Table entries alone, before holds and copies are counted.
+  // Counts only table entries here. Holds and copies are added below.
   for (int i = 0; i < options_.num_slots; ++i) CheckLookAhead(SlotId(i), num_references);
   for (const auto& [block, num_holds] : holds_) {
     CHECK_GT(num_holds, 0) << "invariant 3, block " << block;

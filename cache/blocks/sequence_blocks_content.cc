@@ -1,4 +1,4 @@
-// SequenceBlocks: content that has been computed, and the index of it.
+// SequenceBlocks: committing content and indexing it.
 
 #include <algorithm>
 #include <optional>
@@ -24,7 +24,7 @@ void SequenceBlocks::CommitUnknown(SlotId slot, int num_tokens) {
 }
 
 void SequenceBlocks::Index(SlotId slot, int first_column, int end_column) {
-  if (first_column >= end_column) return;  // most tokens end no block
+  if (first_column >= end_column) return;  // most tokens do not complete a block
   for (int group = 0; group < num_groups(); ++group) {
     if (!HoldsOwnTokens(options_.groups[group])) continue;
     const absl::Span<const BlockId> row = tables_.blocks(slot, group);
@@ -73,7 +73,8 @@ void SequenceBlocks::ConfirmLoaded(SlotId slot) {
 
 void SequenceBlocks::Forget(SlotId slot) {
   if (!cache_.is_on()) return;
-  // By key, not by block: some have left a window, and others have computed the same.
+  // Removes entries by key, not by block: some blocks have left a window, and other sequences may
+  // have computed the same content.
   const auto forget = [&](int group, PrefixHash hash) {
     for (std::optional<BlockId> block = cache_.index().Find(group, hash); block.has_value();
          block = cache_.index().Find(group, hash)) {
@@ -97,8 +98,8 @@ void SequenceBlocks::ForgetAll() {
   cache_.Clear();
   ++num_forgets_;
   if (!cache_.is_on()) return;
-  // Live sequences continue from keys of before: neither they nor their encoder inputs get a name
-  // again, even if they are committed later or swapped out and in.
+  // Live sequences continue with keys from before the call. Neither these sequences nor their
+  // encoder inputs may enter the index again, even after later commits or a swap out and in.
   for (int slot = 0; slot < options_.num_slots; ++slot) content_.Forget(SlotId(slot));
 }
 
@@ -107,8 +108,8 @@ void SequenceBlocks::ForEachEncoderKey(
     absl::FunctionRef<void(int column, const PrefixKey& key)> visit) {
   const std::optional<PrefixHash>& root = content_.encoder_root(slot);
   if (!root.has_value()) return;
-  // The input has no token ids: the number of its tokens replaces them, since it determines the
-  // contents of each block.
+  // The encoder input has no token ids. Its number of tokens replaces them, because it determines
+  // the content of each block.
   absl::c_fill(encoder_tokens_, num_encoder_tokens);
   PrefixKey key;
   key.hash = *root;

@@ -17,7 +17,7 @@ constexpr SlotId kA(0), kB(1);
 constexpr KvGroupSpec kFull = {};
 constexpr KvGroupSpec kWindowOf4 = {.retention = KvRetention::kSlidingWindow, .span = 4};
 
-// 19 blocks of 4 tokens to give.
+// 19 allocatable blocks of 4 tokens.
 SequenceBlocks SequencesOf(std::vector<KvGroupSpec> groups, int num_lookahead_tokens = 0) {
   return *SequenceBlocks::Create({.num_blocks = 20,
                                   .block_size = 4,
@@ -84,7 +84,7 @@ TEST(SequenceBlocksTest, ALoadedSequenceIsFoundOnceItIsConfirmed) {
   const SavedSequence saved = sequences.Save(kA);
   sequences.End(kA);
   const int64_t num_blocks = sequences.NumBlocksToLoad(saved);
-  EXPECT_EQ(num_blocks, 5);  // 3 of 12 tokens, and without the first in the window
+  EXPECT_EQ(num_blocks, 5);  // 3 for 12 tokens; without the first block in the window
   sequences.cache().Clear();
   sequences.Load(kB, saved);
   EXPECT_EQ(sequences.pool().num_used(), num_blocks);

@@ -41,7 +41,7 @@ void SequenceContent::Begin(SlotId slot, const SequencePrompt& prompt) {
   begun.encoder_root.reset();
   begun.root = hasher_.Root(prompt.extra_keys);
   if (prompt.num_encoder_tokens > 0) {
-    // What the decoder computes depends on what the encoder saw, and how much of it.
+    // The decoder's keys depend on the encoder's input and its length.
     ExtraKey length;
     length.offset = prompt.num_encoder_tokens;
     begun.is_open = !prompt.encoder_keys.empty();
@@ -51,7 +51,7 @@ void SequenceContent::Begin(SlotId slot, const SequencePrompt& prompt) {
   }
   begun.ranges.clear();
   for (const RangeKey& range : prompt.range_keys) {
-    // How long it is belongs to what it is: a block may hold a part of it only.
+    // The length is part of the key, because a block may hold only a part of the range.
     const ExtraKey value = {.kind = range.kind, .value = range.value, .offset = range.num_tokens};
     const PrefixHash digest = hasher_.Root(absl::MakeConstSpan(&value, 1));
     KeptRange kept = {.kind = range.kind,
@@ -117,7 +117,8 @@ int SequenceContent::Commit(SlotId slot, absl::Span<const int32_t> tokens) {
   const int first = grown.num_known;
   const int end = first + static_cast<int>(tokens.size());
   CHECK_LE(end, int64_t{options_.max_blocks} * options_.block_size);
-  // Hashes ahead of what is known hold as far as these tokens are those that were hashed.
+  // Hashes after the known tokens are valid only for the blocks whose committed tokens equal the
+  // hashed tokens.
   const int num_hashed_tokens = grown.num_hashed * options_.block_size;
   if (first < num_hashed_tokens) {
     const int num_compared = std::min(end, num_hashed_tokens) - first;
@@ -149,7 +150,7 @@ void SequenceContent::Forget(SlotId slot) {
 }
 
 void SequenceContent::Truncate(SlotId slot, int num_tokens) {
-  // Hashes may stay: they are those of the tokens in the row.
+  // Hashes remain valid: they belong to the tokens in the row.
   Sequence& shortened = sequences_[slot.value()];
   shortened.num_known = std::min(shortened.num_known, num_tokens);
   shortened.num_known_blocks = shortened.num_known / options_.block_size;
@@ -164,7 +165,7 @@ void SequenceContent::Copy(SlotId from, SlotId to, int num_tokens) {
   copy.num_known = std::min(source.num_known, num_tokens);
   copy.num_known_blocks = copy.num_known / options_.block_size;
   copy.num_hashed = copy.num_known_blocks;
-  // A sequence of which the parent knew less than it had committed knows no more either.
+  // If the parent has unknown committed tokens, the later tokens of the child are unknown, too.
   copy.is_open = source.is_open && source.num_known >= num_tokens;
   std::copy_n(token_row(from), copy.num_known, token_row(to));
   std::copy_n(hash_row(from), copy.num_hashed, hash_row(to));

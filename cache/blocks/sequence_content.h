@@ -1,18 +1,18 @@
-// The known tokens of each sequence, and the hashes of their blocks.
+// The known tokens of each sequence, and the hashes of its blocks.
 //
 //   SequenceContent content = *SequenceContent::Create(
 //       {.num_slots = 256, .max_blocks = 512, .block_size = 16}, hasher);
 //   content.Begin(slot, prompt);
-//   content.HashPrompt(slot, 8);                      // the first 8 blocks, to look them up
-//   const int num_known = content.Commit(slot, tokens);   // blocks whose keys are certain now
+//   content.HashPrompt(slot, 8);                      // the first 8 blocks, for lookups
+//   const int num_known = content.Commit(slot, tokens);   // full blocks with a known key
 //   index.Insert(block, content.Key(slot, column, group));
 //
-// Hashes are computed once: the hashes of a prompt's lookup are used again when its tokens are
+// Each hash is computed once: hashes from the lookup of a prompt are reused when its tokens are
 // committed.
 //
-// Thread safety: none; one owner. Cost: a hash a full block, a copy a token. Memory: 4 bytes a
-// token and 16 bytes a block of every slot's longest sequence; the operating system provides pages
-// on first use. No heap allocation after Create(), except for keys of ranges.
+// Thread safety: not thread-safe; one owner. Cost: one hash per full block, one copy per token.
+// Memory: 4 bytes per token and 16 bytes per block of every slot's maximum length; the operating
+// system provides pages on first use. No heap allocation after Create(), except for range keys.
 
 #ifndef REPRISE_CACHE_BLOCKS_SEQUENCE_CONTENT_H_
 #define REPRISE_CACHE_BLOCKS_SEQUENCE_CONTENT_H_
@@ -32,7 +32,8 @@
 
 namespace reprise {
 
-// Content in place of tokens, such as an image: prefixes with different values differ.
+// Content that replaces tokens, such as an image. Prefixes with different values have different
+// hashes.
 struct RangeKey {
   ExtraKeyKind kind = ExtraKeyKind::kOther;
   std::string_view value;  // any bytes
@@ -40,26 +41,27 @@ struct RangeKey {
   int num_tokens = 0;
 };
 
-// The beginning of a sequence. Read before the call that takes it returns.
+// The prompt of a sequence. Its spans are read only during the call that takes it.
 struct SequencePrompt {
   absl::Span<const int32_t> tokens = {};
-  // Inputs of keys and values besides the tokens, for the whole sequence: adapter, salt.
+  // Inputs other than tokens that affect the keys and values of the whole sequence: adapter, salt.
   absl::Span<const ExtraKey> extra_keys = {};
-  // Inputs for some of its tokens: images.
+  // Inputs for some of the tokens: images.
   absl::Span<const RangeKey> range_keys = {};
-  // The most tokens beyond the hits to make room for: a long prompt that is computed in chunks
-  // needs fewer blocks in groups with a window. nullopt: all.
+  // Maximum number of tokens after the hits to allocate. A long prompt that is computed in chunks
+  // then needs fewer blocks in groups with a window. nullopt: all tokens.
   std::optional<int> num_new_tokens = std::nullopt;
-  // The most first tokens to take from the cache: for callers that want logits of a prompt's tokens,
-  // which only computing them gives. nullopt: as many as there are.
+  // Maximum number of tokens to reuse from the cache. For callers that need the logits of prompt
+  // tokens, which are available only for computed tokens. nullopt: no limit.
   std::optional<int> max_hit_tokens = std::nullopt;
-  // Of the encoder's input, for cross groups.
+  // Number of tokens of the encoder's input, for cross groups.
   int num_encoder_tokens = 0;
-  // Identifies that input. Without a key, nothing of a sequence with an encoder is shared.
+  // Identifies the encoder's input. Without a key, no block of a sequence with an encoder is
+  // shared.
   absl::Span<const ExtraKey> encoder_keys = {};
 };
 
-// A RangeKey whose value is kept as a digest.
+// A RangeKey with a digest instead of the value.
 struct KeptRange {
   ExtraKeyKind kind = ExtraKeyKind::kOther;
   std::array<char, sizeof(PrefixHash)> digest = {};
@@ -67,74 +69,76 @@ struct KeptRange {
   int64_t end_token = 0;
 };
 
-// The known content of a sequence, without its slot.
+// The known content of a sequence, independent of its slot.
 struct SavedContent {
   PrefixHash root;
   std::optional<PrefixHash> encoder_root = std::nullopt;
   std::vector<KeptRange> ranges = {};
   std::vector<int32_t> tokens = {};
-  bool is_open = false;  // more may be known later
+  bool is_open = false;  // later commits extend the known tokens
 };
 
 class SequenceContent {
  public:
   struct Options {
-    int num_slots = 0;   // 0: it knows nothing of any sequence, for caches without reuse
-    int max_blocks = 0;  // of a sequence
+    int num_slots = 0;   // 0: keeps no content, for caches without reuse
+    int max_blocks = 0;  // maximum number of blocks per sequence
     int block_size = 0;
   };
 
-  // Errors: InvalidArgument if there is no memory for rows of that size.
+  // Errors: InvalidArgument if rows of that size cannot be allocated.
   static absl::StatusOr<SequenceContent> Create(const Options& options, const PrefixHasher& hasher);
 
-  // REQUIRES, all: the slot is one of num_slots.
+  // REQUIRES, for all functions: the slot is less than num_slots.
 
-  // A sequence without committed tokens.
+  // Starts a sequence without committed tokens.
   void Begin(SlotId slot, const SequencePrompt& prompt);
 
-  // Hashes the first `num_blocks` full blocks of `tokens`, the prompt's, as far as not done yet.
+  // Hashes those of the first `num_blocks` full blocks that have no hash yet. Returns the hashes of
+  // the first `num_blocks` blocks. `tokens` are the prompt's tokens.
   absl::Span<const PrefixHash> HashPrompt(SlotId slot, absl::Span<const int32_t> tokens,
                                           int num_blocks);
 
-  // The hash of the block before `column`: the root for the first.
-  // REQUIRES: the blocks before `column` are hashed.
+  // Returns the hash of the block before `column`, or the root for column 0. REQUIRES: the blocks
+  // before `column` are hashed.
   PrefixHash Parent(SlotId slot, int column) const {
     return column == 0 ? sequences_[slot.value()].root : hash_row(slot)[column - 1];
   }
 
-  // The extra keys in the hash of the block at `column`. Valid until the next call.
+  // Returns the extra keys in the hash of the block at `column`. Valid until the next call.
   absl::Span<const ExtraKey> ExtraOf(SlotId slot, int column);
 
-  // The next tokens are committed. Returns how many full blocks are now known.
+  // Adds the next committed tokens. Returns the number of full blocks that are now known.
   int Commit(SlotId slot, absl::Span<const int32_t> tokens);
 
-  // The following tokens are not known.
+  // Marks all later tokens as unknown.
   void ForgetRest(SlotId slot);
 
-  // Forgets the sequence, its encoder's input included, now and for later commits: its keys are of
-  // other weights than those that are computed from now on.
+  // Forgets all content of the sequence, including its encoder input, and ignores later commits.
+  // For sequences whose keys were computed with old weights.
   void Forget(SlotId slot);
 
-  // Shortens what is known. REQUIRES: num_tokens >= 0.
+  // Shortens the known content to at most `num_tokens`. REQUIRES: num_tokens >= 0.
   void Truncate(SlotId slot, int num_tokens);
 
-  // `to` begins with the first `num_tokens` of `from`. Allocates if there are keys of ranges.
+  // Starts `to` with the first `num_tokens` of `from`. Allocates if there are range keys.
   void Copy(SlotId from, SlotId to, int num_tokens);
 
-  // For a sequence that leaves its slot and comes back to another. Allocate.
+  // Save and restore the content of a sequence that moves to another slot. Allocate.
   SavedContent Save(SlotId slot) const;
   void Load(SlotId slot, const SavedContent& saved);
 
-  // REQUIRES: column < num_known_blocks(slot). Valid until the next call.
+  // Returns the key of the block at `column`. REQUIRES: column < num_known_blocks(slot). Valid
+  // until the next call.
   PrefixKey Key(SlotId slot, int column, int group);
 
   int num_known(SlotId slot) const { return sequences_[slot.value()].num_known; }
-  // Full blocks of them.
+  // Number of full blocks of known tokens.
   int num_known_blocks(SlotId slot) const { return sequences_[slot.value()].num_known_blocks; }
-  // Committed tokens, as far as known.
+  // The known committed tokens.
   absl::Span<const int32_t> tokens(SlotId slot) const;
 
-  // The hash that names the encoder's input, if it has a name.
+  // The hash of the encoder's input, or nullopt if the input has no key.
   const std::optional<PrefixHash>& encoder_root(SlotId slot) const {
     return sequences_[slot.value()].encoder_root;
   }
@@ -147,7 +151,7 @@ class SequenceContent {
     int num_known = 0;  // committed tokens
     int num_known_blocks = 0;
     int num_hashed = 0;    // blocks whose tokens and hashes are in the rows, committed or not
-    bool is_open = false;  // else commits add nothing to what is known
+    bool is_open = false;  // false: commits add no known tokens
   };
 
   SequenceContent(const Options& options, const PrefixHasher& hasher, LazyArray<int32_t> tokens,
@@ -165,7 +169,7 @@ class SequenceContent {
   const PrefixHash* hash_row(SlotId slot) const {
     return hashes_.data() + int64_t{slot.value()} * options_.max_blocks;
   }
-  // Hashes blocks up to `num_blocks` from the token row.
+  // Hashes the blocks up to `num_blocks` from the token row.
   void HashTo(SlotId slot, int num_blocks);
 
   Options options_;
@@ -173,7 +177,7 @@ class SequenceContent {
   std::vector<Sequence> sequences_;  // by slot
   LazyArray<int32_t> tokens_;        // [num_slots, max_blocks * block_size]
   LazyArray<PrefixHash> hashes_;     // [num_slots, max_blocks]
-  std::vector<ExtraKey> extra_;      // of ExtraOf()
+  std::vector<ExtraKey> extra_;      // result of ExtraOf()
 };
 
 }  // namespace reprise

@@ -63,7 +63,7 @@ TEST(SequenceContentTest, HashesOfAPromptHoldOnlyAsFarAsItIsCommitted) {
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6};
   content.Begin(kA, {.tokens = prompt});
   content.HashPrompt(kA, prompt, 2);
-  EXPECT_EQ(content.Commit(kA, {1, 2, 3, 4, 9, 6}), 2);  // not what was announced
+  EXPECT_EQ(content.Commit(kA, {1, 2, 3, 4, 9, 6}), 2);  // differs from the hashed prompt
   EXPECT_EQ(content.Key(kA, 1, 0).hash, HashOf(HashOf(Hasher().Root(), {1, 2, 3}), {4, 9, 6}));
 }
 
@@ -100,7 +100,7 @@ TEST(SequenceContentTest, ImagesAreInTheHashesOfTheBlocksThatTheyTouch) {
   EXPECT_THAT(content.ExtraOf(kA, 0), IsEmpty());
   ASSERT_THAT(content.ExtraOf(kA, 1), SizeIs(1));
   EXPECT_EQ(content.ExtraOf(kA, 1)[0].offset, 1);   // 4 - 3
-  EXPECT_EQ(content.ExtraOf(kA, 2)[0].offset, -2);  // 4 - 6: it began before
+  EXPECT_EQ(content.ExtraOf(kA, 2)[0].offset, -2);  // 4 - 6: the range begins in an earlier block
   EXPECT_THAT(content.ExtraOf(kA, 3), IsEmpty());
   content.Commit(kA, {1, 2, 3, 4, 5, 6});
   EXPECT_EQ(content.Key(kA, 0, 0).hash, HashOf(Hasher().Root(), {1, 2, 3}));
@@ -117,8 +117,8 @@ TEST(SequenceContentTest, ACopyKnowsWhatItsOriginKnew) {
   EXPECT_EQ(content.Commit(kB, {5, 6}), 2);
   EXPECT_THAT(content.tokens(kB), ElementsAre(1, 2, 3, 4, 5, 6));
   content.ForgetRest(kA);
-  EXPECT_EQ(content.Commit(kA, {5, 6}), 1);  // nothing more is known
-  content.Copy(kA, kB, 6);                   // of 6 committed tokens it knows 4
+  EXPECT_EQ(content.Commit(kA, {5, 6}), 1);  // no further tokens are known
+  content.Copy(kA, kB, 6);                   // only 4 of the 6 committed tokens are known
   EXPECT_EQ(content.num_known(kB), 4);
   EXPECT_EQ(content.Commit(kB, {7, 8}), 1);
 }
@@ -142,7 +142,7 @@ TEST(SequenceContentTest, TheEncoderIsPartOfTheRoot) {
   content.Begin(kA, {.num_encoder_tokens = 4, .encoder_keys = absl::MakeConstSpan(&song, 1)});
   EXPECT_TRUE(content.encoder_root(kA).has_value());
   EXPECT_NE(content.Parent(kA, 0), Hasher().Root());
-  content.Begin(kA, {.num_encoder_tokens = 4});  // without a name
+  content.Begin(kA, {.num_encoder_tokens = 4});  // without a key
   EXPECT_FALSE(content.encoder_root(kA).has_value());
   EXPECT_EQ(content.Commit(kA, {1, 2, 3}), 0);
 }

@@ -1,5 +1,5 @@
-// The books of swapped sequences and the bytes of their blocks together: BlockManager, SwapStore
-// and KvSwapper over one cache, against what every sequence wrote.
+// Tests the bookkeeping of swapped sequences together with the bytes of their blocks: BlockManager,
+// SwapStore and KvSwapper over one cache, compared with the values that every sequence wrote.
 
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ constexpr int kSlots = 5;
 constexpr int kBlockSize = 4;
 constexpr int kLayers = 2;
 
-// On the CPU a swap is done when it was asked for.
+// On the CPU, a swap completes before the call returns.
 std::vector<std::unique_ptr<Fence>> Fences() {
   std::vector<std::unique_ptr<Fence>> fences;
   for (int i = 0; i < 2; ++i) fences.push_back(std::make_unique<PassedFence>());
@@ -79,7 +79,7 @@ class SwapRun {
   int num_swaps() const { return num_swaps_; }
 
  private:
-  // What layer `layer` holds for a token of a sequence.
+  // The values of layer `layer` for a token of a sequence.
   static float ValueOf(SequenceId id, int position, int layer) {
     return static_cast<float>(id.value() * 1000 + position) + 0.25f * static_cast<float>(layer);
   }
@@ -99,7 +99,7 @@ class SwapRun {
   void Write(SlotId slot, int num_tokens) {
     const int first = manager_.num_tokens(slot);
     const absl::Status appended = manager_.Append(slot, num_tokens);
-    if (!appended.ok()) return;  // full for now, or as long as may be
+    if (!appended.ok()) return;  // the pool is full, or the row is full
     for (int position = first; position < first + num_tokens; ++position) {
       for (int layer = 0; layer < kLayers; ++layer) {
         for (int tensor = 0; tensor < 2; ++tensor) {
@@ -114,7 +114,7 @@ class SwapRun {
 
   void Leave(SlotId slot) {
     const SequenceId id = IdIn(slot);
-    if (!store_.PlanOut(slot, id).ok()) return;  // the host is full
+    if (!store_.PlanOut(slot, id).ok()) return;  // host memory is full
     ASSERT_TRUE(swapper_->SwapOut(store_.copies_out()).ok());
     store_.Launched();
     stored_[id] = manager_.contains(slot) ? -1 : store_.num_tokens(id);
@@ -146,7 +146,7 @@ class SwapRun {
     for (const auto& [id, in] : running_) {
       if (in == slot) return id;
     }
-    ADD_FAILURE() << "no sequence is in slot " << slot;
+    ADD_FAILURE() << "no sequence in slot " << slot;
     return {};
   }
 
@@ -168,7 +168,7 @@ class SwapRun {
   SwapStore store_;
   std::unique_ptr<KvSwapper> swapper_;
   std::map<SequenceId, SlotId> running_;
-  std::map<SequenceId, int> stored_;  // and how many tokens it has
+  std::map<SequenceId, int> stored_;  // number of tokens by sequence
   int64_t last_id_ = 0;
   int num_swaps_ = 0;
 };

@@ -14,7 +14,8 @@
 namespace reprise {
 namespace {
 
-// The blocks of the sequence's committed tokens and of its encoder's input, group by group.
+// Calls `visit` for the blocks of the sequence's committed tokens and of its encoder input, group
+// by group.
 void ForEachBlockWithContent(const BlockManager& manager, SlotId slot, const SavedSequence& saved,
                              absl::FunctionRef<void(BlockId)> visit) {
   const int block_size = manager.options().block_size;
@@ -68,16 +69,17 @@ absl::Status SwapStore::PlanOut(SlotId slot, SequenceId id) {
   }
   for (const SequenceId planned : planned_out_) {
     if (stored_.at(planned).planned_from != slot) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "slot ", slot.value(), " is planned to leave already, as sequence ", planned.value()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("slot ", slot.value(), " is already planned to be swapped out, as sequence ",
+                     planned.value()));
   }
   if (manager_->has_copies()) {
     return absl::FailedPreconditionError(
-        "copies of the manager must be launched before a swap: expected none pending");
+        "copies of the manager must be launched before a swap: expected no pending copies");
   }
   if (!planned_in_.empty()) {
     return absl::FailedPreconditionError(
-        "swaps out must be planned before swaps in: expected a plan without swaps in");
+        "swap-outs must be planned before swap-ins: expected a plan without swap-ins");
   }
   Stored stored;
   stored.saved = manager_->Save(slot);
@@ -106,7 +108,7 @@ absl::Status SwapStore::CheckNotPlanned(SequenceId id, const Stored& stored) con
   }
   if (stored.planned_to.has_value()) {
     return absl::FailedPreconditionError(absl::StrCat("sequence ", id.value(),
-                                                      " is planned to come back to slot ",
+                                                      " is planned to be swapped in to slot ",
                                                       stored.planned_to->value(), " already"));
   }
   return absl::OkStatus();
@@ -139,7 +141,7 @@ void SwapStore::Launched() {
     stored.planned_from.reset();
     stored.written = event;
   }
-  // The last column first: children before parents.
+  // Releases the last column first: children before parents.
   for (auto copy = copies_out_.rbegin(); copy != copies_out_.rend(); ++copy) {
     device_releases_.Push(BlockId(copy->src), event);
   }

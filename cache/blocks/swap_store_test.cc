@@ -30,7 +30,7 @@ std::vector<std::unique_ptr<Fence>> FencesOf(DelayedStream& stream) {
 
 class SwapStoreTest : public testing::Test {
  protected:
-  // 9 device blocks of 4 tokens to give.
+  // 9 allocatable device blocks of 4 tokens.
   explicit SwapStoreTest(BlockManagerOptions options = {}, int num_host_blocks = 8) {
     options.num_blocks = 10;
     options.block_size = 4;
@@ -46,7 +46,7 @@ class SwapStoreTest : public testing::Test {
     ASSERT_TRUE(manager_->CommitUnknown(slot, num_tokens).ok());
   }
 
-  // The plan's copies are in the stream, not done.
+  // The plan's copies are in the stream but have not run.
   void Launch() {
     stream_.Submit([] {});
     store_->Launched();
@@ -69,7 +69,7 @@ TEST_F(SwapStoreTest, ASequenceLeavesAndComesBackToAnotherSlot) {
   EXPECT_EQ(store_->state(kOne), SwapState::kPlanned);
   EXPECT_THAT(store_->copies_out(),
               ElementsAre(BlockCopy{.src = 1, .dst = 1}, BlockCopy{.src = 2, .dst = 2}));
-  EXPECT_TRUE(manager_->contains(kA));  // until the copies are under way
+  EXPECT_TRUE(manager_->contains(kA));  // until the copies are launched
   Check();
   Launch();
   EXPECT_FALSE(manager_->contains(kA));
@@ -138,7 +138,8 @@ TEST_F(SwapStoreTest, ForksGoOnWhileOneOfThemIsAway) {
   ASSERT_TRUE(manager_->Fork(kA, kB).ok());
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
-  // Still being read: the other one writes to a copy, though it is the only user of the block.
+  // The block is still being read: the other sequence writes to a copy, although it is the only
+  // user of the block.
   ASSERT_TRUE(manager_->Append(kB, 1).ok());
   EXPECT_TRUE(manager_->has_copies());
   manager_->TakeCopies();
@@ -169,7 +170,7 @@ TEST_F(SwapStoreTest, ComingBackIsRefusedWithoutRoomAndTheSequenceStays) {
   Launch();
   stream_.RunAll();
   store_->Poll();
-  AddCommitted(kB, 20);  // 5 of 9: 4 are left
+  AddCommitted(kB, 20);  // 5 of 9: 4 remain
   EXPECT_EQ(store_->PlanIn(kOne, kA).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(store_->PlanIn(kOne, kB).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(store_->state(kOne), SwapState::kStored);
@@ -191,7 +192,8 @@ TEST_F(SwapStoreTest, BadPlansAreNamed) {
   EXPECT_EQ(store_->PlanOut(kB, kOne).code(), absl::StatusCode::kAlreadyExists);
   const absl::Status again = store_->PlanOut(kA, kTwo);
   EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(again.message()), HasSubstr("slot 0 is planned to leave already"));
+  EXPECT_THAT(std::string(again.message()),
+              HasSubstr("slot 0 is already planned to be swapped out"));
   const absl::Status too_early = store_->PlanIn(kOne, kC);
   EXPECT_EQ(too_early.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(too_early.message()), HasSubstr("sequence 101 has not left slot 0"));
@@ -200,7 +202,7 @@ TEST_F(SwapStoreTest, BadPlansAreNamed) {
   const absl::Status twice = store_->PlanIn(kOne, kA);
   EXPECT_EQ(twice.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(twice.message()),
-              HasSubstr("sequence 101 is planned to come back to slot 2 already"));
+              HasSubstr("sequence 101 is planned to be swapped in to slot 2 already"));
   EXPECT_EQ(store_->Drop(kOne).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(store_->PlanOut(kB, kOne).code(), absl::StatusCode::kAlreadyExists);
   Check();
@@ -227,7 +229,7 @@ TEST_F(SwapStoreTest, SwapsOutComeBeforeSwapsInOfAPlan) {
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
   ASSERT_TRUE(store_->PlanIn(kOne, kA).ok());
-  // It would be read before it has come.
+  // The block would be read before its swap-in.
   EXPECT_EQ(store_->PlanOut(kA, kTwo).code(), absl::StatusCode::kFailedPrecondition);
   Launch();
   EXPECT_TRUE(store_->PlanOut(kA, kTwo).ok());
@@ -248,7 +250,7 @@ TEST_F(SwapStoreTest, ASequenceOfAnAbandonedPlanStaysWhereItWas) {
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
   stream_.RunAll();
-  // The last swap out, and the swap in behind it, could not be launched.
+  // The last swap-out, and the swap-in after it, could not be launched.
   ASSERT_TRUE(store_->PlanOut(kB, kTwo).ok());
   ASSERT_TRUE(store_->PlanIn(kOne, kC).ok());
   ASSERT_TRUE(manager_->Append(kC, 5).ok());
@@ -265,8 +267,8 @@ TEST_F(SwapStoreTest, ASequenceOfAnAbandonedPlanStaysWhereItWas) {
   ASSERT_TRUE(manager_->Free(kB).ok());
   store_->Poll();
   EXPECT_EQ(manager_->pool().num_free(), 9);
-  EXPECT_EQ(store_->host_pool().num_free(), 5);  // 7 but for the two of kOne
-  // The same plan anew.
+  EXPECT_EQ(store_->host_pool().num_free(), 5);  // 7 minus the two blocks of kOne
+  // Repeats the plan.
   ASSERT_TRUE(store_->PlanIn(kOne, kC).ok());
   EXPECT_THAT(store_->copies_in(), SizeIs(2));
   Launch();
@@ -278,7 +280,7 @@ TEST_F(SwapStoreTest, ASequenceOfAnAbandonedPlanStaysWhereItWas) {
 TEST_F(SwapStoreTest, CopiesOfAnAbandonedPlanKeepTheBlocksThatTheyWrite) {
   AddCommitted(kA, 24);  // 6 of 9 on the device, of 7 on the host
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
-  stream_.Submit([] {});  // launched, but what came behind it failed
+  stream_.Submit([] {});  // launched, but the launch after it failed
   store_->Abandon();
   EXPECT_EQ(store_->PlanOut(kA, kTwo).code(), absl::StatusCode::kResourceExhausted);
   stream_.RunAll();
@@ -298,7 +300,7 @@ TEST_F(SwapStoreTest, CopiesOfAnAbandonedPlanKeepTheBlocksThatTheyWrite) {
   Check();
 }
 
-// The copy of the first plan in is still to run when the sequence is planned in again.
+// The copy of the first swap-in plan has not run when the sequence is planned in again.
 TEST_F(SwapStoreTest, ARestoreThatIsAbandonedTwiceHoldsTheBlocksOfBothCopies) {
   AddCommitted(kA, 12);  // 3 of 9
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -306,7 +308,7 @@ TEST_F(SwapStoreTest, ARestoreThatIsAbandonedTwiceHoldsTheBlocksOfBothCopies) {
   stream_.RunAll();
   for (const int num_held : {3, 6}) {
     ASSERT_TRUE(store_->PlanIn(kOne, kA).ok());
-    ASSERT_TRUE(manager_->Append(kA, 4).ok());  // a block that no copy writes
+    ASSERT_TRUE(manager_->Append(kA, 4).ok());  // a block that is not written by a copy
     stream_.Submit([] {});
     store_->Abandon();
     Check();
@@ -337,7 +339,7 @@ TEST_F(SwapStoreTest, AnEmptyPlanArmsNoFence) {
   EXPECT_EQ(first->num_armings(), 1);
 }
 
-// As on the CPU, or where the swaps run on the stream of the steps.
+// As on the CPU, or if the swaps run on the stream of the steps.
 TEST_F(SwapStoreTest, CopiesThatEndBeforeLaunchedHoldNoBlock) {
   AddCommitted(kA, 12);
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -374,7 +376,7 @@ TEST_F(SwapStoreTest, ABlockOfAPendingCopyStaysHeldAfterTheStoreEnds) {
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
   AddCommitted(kB, 4);
-  ASSERT_TRUE(store_->PlanOut(kB, kTwo).ok());  // never launched
+  ASSERT_TRUE(store_->PlanOut(kB, kTwo).ok());  // is never launched
   store_.reset();
   stream_.RunAll();
   EXPECT_EQ(manager_->Add(kC, 12).code(), absl::StatusCode::kResourceExhausted);
@@ -412,14 +414,14 @@ TEST_F(SwapStoreTest, APlanReleasesTheBlocksOfCopiesThatHaveEnded) {
   Check();
 }
 
-// The only block that could be freed is one that a copy reads. The fork still has it after the copy.
+// The only block that could become free is read by a copy. The fork still has it after the copy.
 TEST_F(SwapStoreTest, ABlockOfAForkStaysInUseAfterTheCopyOfTheOther) {
   AddCommitted(kA, 8);  // blocks 1, 2
   ASSERT_TRUE(manager_->Fork(kA, kB).ok());
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
   EXPECT_EQ(manager_->pool().ref_count(BlockId(1)), 2);
-  ASSERT_TRUE(manager_->Truncate(kB, 4).ok());  // block 2 is the copy's alone
+  ASSERT_TRUE(manager_->Truncate(kB, 4).ok());  // only the copy uses block 2
   EXPECT_EQ(manager_->pool().state(BlockId(2)), BlockState::kUsed);
   ASSERT_TRUE(manager_->Add(kC, 24).ok());  // 6
   EXPECT_EQ(manager_->Append(kB, 5).code(), absl::StatusCode::kResourceExhausted);
@@ -474,7 +476,7 @@ TEST_F(SwapStoreGroupsTest, OnlyTheBlocksThatAreStillNeededTravel) {
   const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   ASSERT_TRUE(manager_->Add(kA, {.tokens = tokens}).ok());
   ASSERT_TRUE(manager_->Commit(kA, tokens).ok());
-  // All 3 of the full group, 2 of the window: token 9 sees positions 6 to 8.
+  // All 3 blocks of the full group and 2 of the window: token 9 attends to positions 6 to 8.
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   EXPECT_THAT(store_->copies_out(), SizeIs(5));
   Launch();
@@ -483,7 +485,7 @@ TEST_F(SwapStoreGroupsTest, OnlyTheBlocksThatAreStillNeededTravel) {
   EXPECT_EQ(manager_->first_column(kB, 1), 1);
   EXPECT_THAT(manager_->blocks(kB, 0), SizeIs(3));
   Launch();
-  // What came back is found again by others.
+  // Other sequences find the content that was swapped in.
   EXPECT_EQ(manager_->Add(kC, {.tokens = {1, 2, 3, 4, 5, 6, 7, 8, 0}})->num_tokens, 8);
   Check();
 }
@@ -515,7 +517,7 @@ TEST_F(SwapStoreGroupsTest, WhatWasForgottenWhileItWasAwayIsNotFoundWhenItIsBack
   Launch();
   EXPECT_EQ(manager_->Add(kC, {.tokens = {1, 2, 3, 4, 5}})->num_tokens, 0);
   ASSERT_TRUE(manager_->Free(kC).ok());
-  // Nor what it computes from then on, which follows from what was forgotten.
+  // Tokens computed later are not found either, because they follow forgotten content.
   ASSERT_TRUE(manager_->Append(kB, 3).ok());
   ASSERT_TRUE(manager_->Commit(kB, {10, 11, 12}).ok());
   EXPECT_EQ(manager_->prefix_cache().index().num_indexed(), 0);
@@ -560,7 +562,7 @@ TEST_F(SwapStorePrefixTest, BlocksOfAnEndedCopyAreEvictedChildrenFirst) {
   store_->Poll();
   EXPECT_EQ(manager_->pool().num_cached(), 4);
   EXPECT_EQ(manager_->pool().num_free(), 5);
-  // The block of the other sequence was released before the copy ended.
+  // The other sequence released its block before the copy completed.
   ASSERT_TRUE(manager_->Add(kC, 24).ok());
   EXPECT_EQ(manager_->Lookup(kA, {.tokens = {51, 52, 53, 54, 55}})->num_tokens, 0);
   EXPECT_EQ(manager_->Lookup(kA, {.tokens = tokens})->num_tokens, 12);
@@ -572,7 +574,7 @@ TEST_F(SwapStorePrefixTest, BlocksOfAnEndedCopyAreEvictedChildrenFirst) {
   Check();
 }
 
-// Prompts find begun blocks as well, which are copied before the next step.
+// Prompts may also hit partially filled blocks, which are copied before the next step.
 class SwapStorePartialHitsTest : public SwapStoreTest {
  protected:
   SwapStorePartialHitsTest()
@@ -580,8 +582,8 @@ class SwapStorePartialHitsTest : public SwapStoreTest {
                        .prefix_tokens = PrefixTokens::kStored,
                        .partial_hits = PartialHits::kCopied}) {}
 
-  // Sequence kOne, of tokens 1 to 9, is planned to come back to kB. Nothing of it is left on the
-  // device but what Restore() put there.
+  // Sequence kOne, of tokens 1 to 9, is planned to be swapped in to kB. The device holds no other
+  // copy of its content.
   void PlanIn() {
     const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     ASSERT_TRUE(manager_->Add(kA, {.tokens = tokens}).ok());
@@ -601,7 +603,7 @@ class SwapStorePartialHitsTest : public SwapStoreTest {
 
 TEST_F(SwapStorePartialHitsTest, WhatComesBackIsFoundFromLaunchedOn) {
   PlanIn();
-  // A copy for this prompt, launched with the next step, would read blocks that nothing has filled.
+  // A copy for this prompt, launched with the next step, would read unfilled blocks.
   EXPECT_EQ(manager_->Add(kA, {.tokens = {1, 2, 3, 4, 5, 6, 0}})->num_tokens, 0);
   EXPECT_FALSE(manager_->has_copies());
   ASSERT_TRUE(manager_->Free(kA).ok());
@@ -629,7 +631,7 @@ TEST_F(SwapStorePartialHitsTest, BlocksThatCopiesAreAimedAtAreNotGivenBackBefore
   const std::vector<BlockCopy> copies(store_->copies_in().begin(), store_->copies_in().end());
   EXPECT_EQ(manager_->Free(kB).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(manager_->Truncate(kB, 3).code(), absl::StatusCode::kFailedPrecondition);
-  ASSERT_TRUE(manager_->Append(kB, 1).ok());  // room for the next step may be made
+  ASSERT_TRUE(manager_->Append(kB, 1).ok());  // the next step's tokens may be allocated
   EXPECT_EQ(manager_->Commit(kB, {10}).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(manager_->CommitUnknown(kB, 1).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(manager_->CommitEncoder(kB).code(), absl::StatusCode::kFailedPrecondition);
