@@ -1,4 +1,4 @@
-// BlockPool::CheckInvariants(), by the numbers of the header.
+// BlockPool::CheckInvariants(). The numbers are those in the header.
 
 #include <glog/logging.h>
 

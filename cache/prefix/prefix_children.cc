@@ -17,7 +17,7 @@ void PrefixChildren::Add(BlockId block, uint64_t tag) {
 }
 
 void PrefixChildren::Remove(BlockId block) {
-  CHECK(contains(block)) << "block " << block << " is no child";
+  CHECK(contains(block)) << "block " << block << " is not a child";
   Link& link = links_[block.value()];
   if (link.next != 0) links_[link.next].previous = link.previous;
   (link.previous != 0 ? links_[link.previous].next : buckets_[BucketOf(link.tag)]) = link.next;
@@ -25,7 +25,7 @@ void PrefixChildren::Remove(BlockId block) {
 }
 
 void PrefixChildren::Replace(BlockId block, BlockId next) {
-  CHECK(contains(block)) << "block " << block << " is no child";
+  CHECK(contains(block)) << "block " << block << " is not a child";
   CHECK(!contains(next)) << "block " << next << " is a child already";
   Link& link = links_[block.value()];
   links_[next.value()] = link;

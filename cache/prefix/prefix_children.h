@@ -1,15 +1,15 @@
-// The blocks that follow a prefix: the children of each parent, the newest first.
+// The blocks that follow a prefix: the children of each parent, newest first.
 //
 //   PrefixChildren children(/*num_blocks=*/1024);
 //   children.Add(block, tag);
 //   std::array<BlockId, 64> newest;
 //   const int num_found = children.FindNewest(tag, absl::MakeSpan(newest));
 //
-// A parent is identified by its tag, 64 bits of its hash and group. The tag is only a hint: callers
-// must check that a child really follows their prefix.
+// A parent is identified by its tag, 64 bits derived from its hash and group. The tag is only a
+// hint: callers must check that a child really follows their prefix.
 //
-// Thread safety: none; one owner. Cost: O(1) expected; allocates 20 bytes a block in the
-// constructor, and nothing after it.
+// Thread safety: not thread-safe; one owner. Cost: O(1) expected. Allocates 20 bytes per block in
+// the constructor, and nothing later.
 
 #ifndef REPRISE_CACHE_PREFIX_PREFIX_CHILDREN_H_
 #define REPRISE_CACHE_PREFIX_PREFIX_CHILDREN_H_
@@ -25,21 +25,23 @@ namespace reprise {
 
 class PrefixChildren {
  public:
-  // For the blocks of a pool of `num_blocks`, the null block included; 0: for no blocks.
+  // Creates the lists for a pool of `num_blocks`, including the null block. 0: supports no blocks.
   explicit PrefixChildren(int num_blocks);
 
-  // REQUIRES: `block` is in the pool, not the null block, and not a child yet.
+  // Adds `block` as the newest child. REQUIRES: `block` is in the pool, not the null block, and not
+  // yet a child.
   void Add(BlockId block, uint64_t tag);
 
-  // REQUIRES: `block` is a child.
+  // Removes `block`. REQUIRES: `block` is a child.
   void Remove(BlockId block);
 
-  // Replaces `block` by `next`. REQUIRES: `block` is a child, `next` is not.
+  // Replaces `block` with `next`, in the same position. REQUIRES: `block` is a child, and `next` is
+  // not.
   void Replace(BlockId block, BlockId next);
 
-  // Fills `children` with the newest ones of a tag, the newest first; returns their number.
-  // O(children.size()): if parents share a bucket, it stops after passing three times as many
-  // children of others.
+  // Fills `children` with the newest children of a tag, newest first. Returns their number.
+  // O(children.size()): visits at most 4 * children.size() entries of a bucket, which several
+  // parents may share.
   int FindNewest(uint64_t tag, absl::Span<BlockId> children) const;
 
   bool contains(BlockId block) const { return links_[block.value()].previous != kNotLinked; }
@@ -52,18 +54,18 @@ class PrefixChildren {
  private:
   static constexpr int32_t kNotLinked = -1;
 
-  // A bucket's list, doubly linked; 0 ends it at both sides.
+  // An element of a bucket's doubly linked list. 0 terminates the list at both ends.
   struct Link {
     uint64_t tag = 0;
     int32_t next = 0;
     int32_t previous = kNotLinked;
   };
 
-  // The head of the list of the tag's bucket.
+  // Returns the index of the tag's bucket in buckets_.
   size_t BucketOf(uint64_t tag) const { return ((tag >> 32) * buckets_.size()) >> 32; }
 
-  std::vector<Link> links_;       // by block
-  std::vector<int32_t> buckets_;  // the newest child of each, 0 if none
+  std::vector<Link> links_;       // indexed by block
+  std::vector<int32_t> buckets_;  // the newest child of each bucket, or 0
 };
 
 }  // namespace reprise

@@ -48,7 +48,7 @@ TEST(PrefixChildrenTest, AReplacementTakesTheSamePlace) {
   for (const int block : {1, 2, 3}) children.Add(BlockId(block), 5);
   children.Replace(BlockId(2), BlockId(9));
   EXPECT_THAT(Newest(children, 5), ElementsAre(BlockId(3), BlockId(9), BlockId(1)));
-  children.Replace(BlockId(3), BlockId(2));  // the first of its bucket
+  children.Replace(BlockId(3), BlockId(2));  // the first child of its bucket
   EXPECT_THAT(Newest(children, 5), ElementsAre(BlockId(2), BlockId(9), BlockId(1)));
 }
 
@@ -76,8 +76,8 @@ TEST(PrefixChildrenDeathTest, WrongCallsAreBrokenInvariants) {
   children.Add(BlockId(1), 5);
   children.Add(BlockId(2), 5);
   EXPECT_DEATH(children.Add(BlockId(1), 6), "block 1 is a child already");
-  EXPECT_DEATH(children.Remove(BlockId(3)), "block 3 is no child");
-  EXPECT_DEATH(children.Replace(BlockId(3), BlockId(1)), "block 3 is no child");
+  EXPECT_DEATH(children.Remove(BlockId(3)), "block 3 is not a child");
+  EXPECT_DEATH(children.Replace(BlockId(3), BlockId(1)), "block 3 is not a child");
   EXPECT_DEATH(children.Replace(BlockId(1), BlockId(2)), "block 2 is a child already");
 }
 

@@ -40,7 +40,7 @@ TEST(PrefixEventsTest, WhatDoesNotFitIsCountedAndFollowsWhatWasKept) {
   const PrefixEvents taken = queue.Take();
   EXPECT_THAT(taken.events, ElementsAre(EventOf(1), EventOf(2)));
   EXPECT_EQ(taken.num_lost, 3);
-  queue.Push(EventOf(6));  // room again
+  queue.Push(EventOf(6));  // the queue has space again
   const PrefixEvents later = queue.Take();
   EXPECT_THAT(later.events, ElementsAre(EventOf(6)));
   EXPECT_EQ(later.num_lost, 0);

@@ -11,8 +11,8 @@
 namespace reprise {
 namespace {
 
-// The kind of a coefficient, in its bits from 96 on, never 0, so that different inputs have
-// different sequences of coefficients.
+// The kind of a coefficient, in bits 96 and above. Never 0, so that different inputs have different
+// sequences of coefficients.
 enum Tag : uint32_t {
   kOneToken = 1,  // kOneToken + n: n + 1 tokens
   kKindAndSize = 4,
@@ -30,7 +30,7 @@ uint64_t Packed(int32_t low, int32_t high) {
   return static_cast<uint64_t>(static_cast<uint32_t>(high)) << 32 | static_cast<uint32_t>(low);
 }
 
-// The finaliser of MurmurHash3 (Appleby, 2011), a bijection: seeds that differ in one bit give
+// The finaliser of MurmurHash3 (Appleby, 2011), a bijection. Seeds that differ in one bit yield
 // unrelated points.
 constexpr uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCD;
@@ -38,7 +38,7 @@ constexpr uint64_t Mix(uint64_t x) {
   return x ^ (x >> 33);
 }
 
-// A number of the field other than 0 and 1, at which the polynomial would distinguish little.
+// Returns a field element other than 0 and 1, at which the polynomial would distinguish few inputs.
 PrimeField128 PointOf(PrefixSeed seed) {
   constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;
   const uint64_t low = Mix(seed.low + kGoldenRatio);
@@ -102,7 +102,7 @@ PrefixHash PrefixHasher::Extend(PrefixHash parent, absl::Span<const int32_t> tok
     return Coefficient(kOneToken + 2, static_cast<uint32_t>(token[3 * i + 2]),
                        Packed(token[3 * i], token[3 * i + 1]));
   };
-  // Horner's rule, several coefficients at a time, whose products are independent.
+  // Horner's rule for several coefficients at a time, so that their products are independent.
   constexpr int kTokensAStep = kNumPowers * kTokensACoefficient;
   for (; num_left >= kTokensAStep; num_left -= kTokensAStep, token += kTokensAStep) {
     PrimeField128 sum = (hash + three(0)) * powers_[kNumPowers - 1];
@@ -123,7 +123,8 @@ PrefixHash PrefixHasher::Extend(PrefixHash parent, absl::Span<const int32_t> tok
 void PrefixHasher::Chain(PrefixHash parent, absl::Span<const int32_t> tokens, int block_size,
                          absl::Span<PrefixHash> hashes) const {
   CHECK_GT(block_size, 0);
-  CHECK_LE(hashes.size(), tokens.size() / block_size) << "tokens of " << block_size << " a block";
+  CHECK_LE(hashes.size(), tokens.size() / block_size)
+      << "too few tokens for blocks of " << block_size << " tokens";
   for (size_t i = 0; i < hashes.size(); ++i) {
     parent = hashes[i] = Extend(parent, tokens.subspan(i * block_size, block_size));
   }

@@ -26,7 +26,7 @@ std::vector<int32_t> TokensFrom(int32_t first, int num_tokens) {
   return tokens;
 }
 
-// The definition: a coefficient a three tokens, one after the other.
+// The definition: one coefficient per three tokens, added one after the other.
 PrefixHash SlowHash(const PrefixHasher& hasher, PrefixHash parent,
                     absl::Span<const int32_t> tokens) {
   const PrefixHash root = hasher.Root();  // the point itself
@@ -84,12 +84,12 @@ TEST(PrefixHashTest, TheSeedDecides) {
   EXPECT_TRUE(hashes.insert(hash(PrefixSeed::Random())).second);
 }
 
-// Inputs that a hash could confuse.
+// Returns inputs that a weak hash could confuse.
 TEST(PrefixHashTest, WhatIsDifferentHasADifferentHash) {
   const PrefixHasher hasher(kSeed);
   const PrefixHash root = hasher.Root();
   std::vector<PrefixHash> hashes;
-  // Any number of zeros, and parts of 0, -1 and the largest token.
+  // Any number of zeros, and combinations of 0, -1 and the largest token.
   for (int num_tokens = 0; num_tokens <= 20; ++num_tokens) {
     hashes.push_back(hasher.Extend(root, std::vector<int32_t>(num_tokens, 0)));
   }
@@ -105,7 +105,8 @@ TEST(PrefixHashTest, WhatIsDifferentHasADifferentHash) {
                                                                               {1, 0, 0, 0}}) {
     hashes.push_back(hasher.Extend(root, tokens));
   }
-  // The same name with another kind; the same bytes, cut elsewhere or of another length.
+  // The same name with a different kind; the same bytes, split differently or with a different
+  // length.
   const std::string zero(1, '\0'), zeros(2, '\0'), twelve(12, 'x'), thirteen(13, 'x');
   using Keys = std::vector<ExtraKey>;
   const std::vector<Keys> all_keys = {
@@ -158,9 +159,9 @@ TEST(PrefixHashTest, HashingAllocatesNothing) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-// Prefixes as similar as those of real prompts: 260,000 that differ in one token or in length.
-// Whole hashes are all different; 32 bits of them collide as random ones would: n^2 / 2^33 = 7.9
-// times, of which 40 is more than ten standard deviations away.
+// Hashes 260,000 prefixes that are as similar as real prompts: they differ in one token or in
+// length. All 128-bit hashes must differ. Any 32 bits of them must collide about as often as random
+// bits: n^2 / 2^33 = 7.9 times. 40 collisions are more than ten standard deviations away.
 TEST(PrefixHashTest, AnyThirtyTwoBitsCollideNoMoreThanRandomOnes) {
   const PrefixSeed seed = PrefixSeed::Random();
   SCOPED_TRACE(testing::Message() << "seed " << seed.low << ", " << seed.high);
@@ -195,8 +196,8 @@ TEST(PrefixHashTest, AnyThirtyTwoBitsCollideNoMoreThanRandomOnes) {
   }
 }
 
-// Over the seeds, a changed bit of any token changes each bit of the hash in half of the cases:
-// 4,000 cases, standard deviation 0.0079, six of them allowed for each of 128 bits.
+// Over all seeds, changing a bit of any token changes each bit of the hash in half of the cases:
+// 4,000 cases, standard deviation 0.0079. Allows six standard deviations for each of the 128 bits.
 TEST(PrefixHashTest, AChangedBitChangesHalfOfTheBits) {
   const unsigned random_seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << random_seed);

@@ -12,10 +12,10 @@
 namespace reprise {
 namespace {
 
-constexpr int kMaxChildren = 64;  // that FindPartial() looks at
+constexpr int kMaxChildren = 64;  // maximum number of children that FindPartial() considers
 constexpr int kMaxGroups = std::numeric_limits<uint16_t>::max();
 
-// 64 bits of a hash and a group; the upper bits are as well mixed as the others.
+// Derives 64 bits from a hash and a group. The upper bits are as well mixed as the lower bits.
 uint64_t TagOf(int group, PrefixHash hash) {
   constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15;
   return (hash.low ^ hash.high >> 1 ^ static_cast<uint64_t>(group) << 48) * kGoldenRatio;
@@ -117,7 +117,7 @@ std::optional<PartialHit> PrefixIndex::FindPartial(int group, PrefixHash parent,
     const absl::Span<const int32_t> its_tokens = TokensOf(child.value());
     const int num_common = CountCommon(tokens, its_tokens);
     if (num_common <= best.num_tokens) continue;
-    // The list is only a hint: the child's hash must be that of the parent and its own tokens.
+    // The list is only a hint: the child's hash must follow from the parent and the child's tokens.
     const Entry& entry = entries_[child.value()];
     if (entry.group != group || entry.hash != hasher_.Extend(salted, its_tokens)) continue;
     best = {.block = child, .num_tokens = num_common};
@@ -129,7 +129,7 @@ std::optional<PartialHit> PrefixIndex::FindPartial(int group, PrefixHash parent,
 PrefixInsertion PrefixIndex::Insert(BlockId block, const PrefixKey& key) {
   CheckOfThePool(block);
   CHECK(block != kNullBlock) << "Insert of the null block";
-  CHECK(!contains(block)) << "Insert of block " << block << ", which is indexed already";
+  CHECK(!contains(block)) << "Insert of block " << block << ", which is already indexed";
   CHECK(key.group >= 0 && key.group < options_.num_groups)
       << "group " << key.group << " of " << options_.num_groups;
   if (has_tokens()) {
@@ -150,7 +150,7 @@ PrefixInsertion PrefixIndex::Insert(BlockId block, const PrefixKey& key) {
   entry.group = static_cast<uint16_t>(key.group);
   ++num_indexed_;
   if (first != 0) {
-    // The last of the ring, so that the oldest takes the place of the first.
+    // Appends the block to the ring, so that the oldest block succeeds the first.
     const int32_t last = entries_[first].previous_same;
     entry.is_first = false;
     entry.next_same = first;
@@ -184,7 +184,8 @@ void PrefixIndex::Remove(BlockId block) {
   Entry& entry = entries_[block.value()];
   const int32_t next = entry.next_same;
   if (entry.is_first) {
-    // The link to the first block of a key, in its bucket, now points to the next one or past it.
+    // The bucket's link to the removed first block must now point to the next block of the key, or
+    // past it.
     int32_t* link = &buckets_[BucketOf(entry.group, entry.hash)];
     while (*link != block.value()) link = &entries_[*link].next_in_bucket;
     if (next != block.value()) {

@@ -1,4 +1,4 @@
-// PrefixIndex::CheckInvariants(), by the numbers of the header.
+// PrefixIndex::CheckInvariants(). The numbers are those in the header.
 
 #include <glog/logging.h>
 

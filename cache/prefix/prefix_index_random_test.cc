@@ -1,5 +1,5 @@
-// Compares the prefix index with a plain model of it, which has the whole prefix of each block,
-// token by token.
+// Compares the prefix index with a plain model that stores the whole prefix of each block, token by
+// token.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kNumBlocks = 48, kBlockSize = 2, kNumGroups = 3, kNumSteps = 20000;
 
-// The contents of a key: the group, the adapter and all tokens up to the block's end.
+// The content of a key: the group, the adapter and all tokens up to the block's end.
 struct Prefix {
   int group = 0;
   int adapter = 0;
@@ -94,7 +94,7 @@ class RandomIndex {
     return prefix;
   }
 
-  // The first i + 1 blocks.
+  // Returns the prefix of the first i + 1 blocks.
   static Prefix Cut(Prefix prefix, size_t i) {
     prefix.tokens.resize((i + 1) * kBlockSize);
     return prefix;
@@ -112,7 +112,7 @@ class RandomIndex {
     return hashes;
   }
 
-  // The oldest block with the prefix.
+  // Returns the oldest block with the prefix.
   BlockId First(const Prefix& prefix) const {
     const auto blocks = blocks_of_.find(prefix);
     return blocks == blocks_of_.end() ? kNullBlock : blocks->second.front();

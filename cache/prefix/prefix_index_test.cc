@@ -102,7 +102,7 @@ TEST(PrefixIndexTest, GroupsAreApart) {
   index.CheckInvariants();
 }
 
-// With two buckets in all, half of the lookups meet the hash of another group.
+// With only two buckets, half of the lookups meet the hash of another group.
 TEST(PrefixIndexTest, GroupsAreApartWhereTheyShareABucket) {
   PrefixIndex index = IndexOf({.num_blocks = 2, .num_groups = 1000});
   const Prompt prompt(index, TokensFrom(0, 4));
@@ -176,13 +176,13 @@ TEST(PrefixIndexTest, AHashOfOtherTokensIsNoHit) {
   PrefixIndex index = IndexOf({.tokens = PrefixTokens::kStored});
   const Prompt prompt(index, TokensFrom(0, 8));
   Prompt forged(index, TokensFrom(50, 8));
-  forged.hashes = prompt.hashes;  // as if the hashes had collided
+  forged.hashes = prompt.hashes;  // simulates a collision
   index.Insert(BlockId(1), prompt.key(0));
   index.Insert(BlockId(2), prompt.key(1));
   EXPECT_THAT(Prefix(index, forged.query()), IsEmpty());
   EXPECT_EQ(index.statistics().num_collisions, 1);
   EXPECT_THAT(Prefix(index, prompt.query()), ElementsAre(BlockId(1), BlockId(2)));
-  // A query without tokens trusts the hashes.
+  // A query without tokens compares only the hashes.
   EXPECT_THAT(Prefix(index, {.hashes = forged.hashes}), ElementsAre(BlockId(1), BlockId(2)));
 
   EXPECT_EQ(index.Insert(BlockId(3), forged.key(0)), PrefixInsertion::kCollision);
@@ -203,10 +203,11 @@ TEST(PrefixIndexTest, TheChildWithMostTokensInCommonIsThePartialHit) {
   EXPECT_EQ(partial({5, 6, 7, 8}), (PartialHit{BlockId(3), 3}));
   EXPECT_EQ(partial({5, 6, 70, 8}), (PartialHit{BlockId(2), 3}));
   EXPECT_EQ(partial({5, 9})->num_tokens, 1);
-  EXPECT_EQ(partial({5, 6, 7, 80, 1, 1}), (PartialHit{BlockId(3), 4}));  // all of it
+  // All of the block's tokens.
+  EXPECT_EQ(partial({5, 6, 7, 80, 1, 1}), (PartialHit{BlockId(3), 4}));
   EXPECT_EQ(partial({9, 6, 7, 80}), std::nullopt);
   EXPECT_EQ(partial({}), std::nullopt);
-  EXPECT_EQ(index.FindPartial(1, parent, {5, 6, 7}), std::nullopt);         // of another group
+  EXPECT_EQ(index.FindPartial(1, parent, {5, 6, 7}), std::nullopt);         // another group
   EXPECT_EQ(index.FindPartial(0, one.hashes[1], {5, 6, 7}), std::nullopt);  // another parent
   EXPECT_EQ(index.FindPartial(0, one.root, {1, 2}), (PartialHit{BlockId(1), 2}));
 }
@@ -226,7 +227,8 @@ TEST(PrefixIndexTest, APartialHitHasTheSameExtraKeys) {
   EXPECT_EQ(index.FindPartial(0, root, {0, 1}), std::nullopt);
 }
 
-// Children are listed under 64 bits of their parent's hash. Here another hash has the same ones.
+// Children are listed under 64 bits of their parent's hash. Here, another hash has the same 64
+// bits.
 TEST(PrefixIndexTest, APartialHitIsOfTheParentByItsWholeHash) {
   PrefixIndex index = IndexOf({.tokens = PrefixTokens::kStored});
   const Prompt prompt(index, TokensFrom(0, 4));
@@ -306,7 +308,7 @@ TEST(PrefixIndexDeathTest, WrongCallsAreBrokenInvariants) {
   PrefixIndex index = IndexOf({.num_blocks = 4, .tokens = PrefixTokens::kStored});
   const Prompt prompt(index, TokensFrom(0, 8));
   index.Insert(BlockId(1), prompt.key(0));
-  EXPECT_DEATH(index.Insert(BlockId(1), prompt.key(1)), "block 1, which is indexed already");
+  EXPECT_DEATH(index.Insert(BlockId(1), prompt.key(1)), "block 1, which is already indexed");
   EXPECT_DEATH(index.Insert(kNullBlock, prompt.key(1)), "Insert of the null block");
   EXPECT_DEATH(index.Insert(BlockId(4), prompt.key(1)), "block 4 is not of the pool of 4");
   EXPECT_DEATH(index.Remove(BlockId(-1)), "block -1 is not of the pool");

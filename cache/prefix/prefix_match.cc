@@ -7,7 +7,8 @@
 namespace reprise {
 namespace {
 
-// Blocks that are hashed and looked up together: enough to keep the hash function busy.
+// Number of blocks that are hashed and looked up together. Large enough to keep the hash function
+// busy.
 constexpr int kStride = 64;
 
 class Matcher {
@@ -16,7 +17,7 @@ class Matcher {
 
   int Run() {
     int num_blocks = MatchFullGroups();
-    // Windows only shorten the prefix, and full groups have every shorter one.
+    // Windows only shorten the prefix, and full groups have every shorter prefix.
     for (bool is_agreed = false; !is_agreed;) {
       is_agreed = true;
       for (size_t group = 0; group < search_.groups.size() && num_blocks > 0; ++group) {
@@ -42,7 +43,8 @@ class Matcher {
                                              int64_t{num_blocks} * search_.block_size)};
   }
 
-  // The blocks that all full groups have; without a full group, all blocks of the prompt.
+  // Returns the number of leading blocks that all full groups have; without a full group, all
+  // blocks of the prompt.
   int MatchFullGroups() const {
     bool is_short = false;
     int num_blocks = 0;
@@ -60,9 +62,9 @@ class Matcher {
     return num_blocks;
   }
 
-  // The longest prefix of at most `num_blocks` that this group has: looks at the blocks that the
-  // longest one needs, from the right; a missing block rules out all prefixes that need it.
-  // Each block is looked up once.
+  // Returns the longest prefix of at most `num_blocks` blocks that this group has. Searches the
+  // blocks that the longest prefix needs, from right to left. A missing block rules out all
+  // prefixes that need it. Looks up each block once.
   int MatchFromTheRight(size_t group, int num_blocks) const {
     const absl::Span<BlockId> hits = HitsOf(group);
     int column = num_blocks - 1;

@@ -23,7 +23,7 @@ constexpr KvGroupSpec ChunksOf(int span) {
   return {.retention = KvRetention::kChunkedLocal, .span = span};
 }
 
-// A prompt of some blocks, of which an index has some in each group.
+// A prompt, and an index that has some of its blocks in each group.
 class Case {
  public:
   Case(std::vector<KvGroupSpec> groups, int num_blocks)
@@ -69,7 +69,7 @@ class Case {
     return Match(hits);
   }
 
-  // The same result by trying all lengths.
+  // Returns the same result by trying all lengths.
   int LongestByTrying() const {
     for (int n = num_blocks_; n > 0; --n) {
       bool has_all = true;
@@ -99,7 +99,7 @@ TEST(PrefixMatchTest, AFullGroupNeedsEveryBlockFromTheLeft) {
 }
 
 TEST(PrefixMatchTest, AWindowNeedsTheLastBlocksOnly) {
-  Case c({WindowOf(4)}, 6);  // 3 tokens and the query's own: 2 blocks
+  Case c({WindowOf(4)}, 6);  // 3 tokens and the query's token: 2 blocks
   c.Insert(0, {1, 2, 4});
   EXPECT_EQ(c.Match(), 3);
   c.Insert(0, 5);
@@ -108,7 +108,7 @@ TEST(PrefixMatchTest, AWindowNeedsTheLastBlocksOnly) {
 
 TEST(PrefixMatchTest, AChunkNeedsNothingAtItsBorder) {
   Case c({ChunksOf(4)}, 6);
-  EXPECT_EQ(c.Match(), 6);  // 12 tokens: the next one begins a chunk
+  EXPECT_EQ(c.Match(), 6);  // 12 tokens: the next token begins a chunk
   Case odd({ChunksOf(4)}, 5);
   EXPECT_EQ(odd.Match(), 4);
   odd.Insert(0, 4);
@@ -118,8 +118,8 @@ TEST(PrefixMatchTest, AChunkNeedsNothingAtItsBorder) {
 TEST(PrefixMatchTest, TheShortestOfAllGroupsIsAskedOfTheOthersAgain) {
   Case c({kFull, WindowOf(3), WindowOf(5)}, 6);
   c.Insert(0, {0, 1, 2, 3, 4, 5});
-  c.Insert(1, {1, 2, 5});     // one block: 6, or 3, or 2
-  c.Insert(2, {0, 1, 3, 4});  // two blocks: 5, or 2
+  c.Insert(1, {1, 2, 5});     // needs one block: hits of 6, 3 or 2
+  c.Insert(2, {0, 1, 3, 4});  // needs two blocks: hits of 5 or 2
   EXPECT_EQ(c.Match(), 2);
 }
 

@@ -1,9 +1,9 @@
-// The field of the integers modulo 2^128 - 159, the largest prime of 128 bits: products that need
-// no division, because 2^128 is 159 there.
+// The field of integers modulo 2^128 - 159, the largest 128-bit prime. Multiplication needs no
+// division, because 2^128 is congruent to 159.
 //
-//   PrimeField128 hash = (hash + coefficient) * point;  // a step of Horner's rule
+//   PrimeField128 hash = (hash + coefficient) * point;  // one step of Horner's rule
 //
-// A value. Thread safety: const. Cost: six products of 64 bits.
+// A value type. Thread safety: const. Cost of a multiplication: six 64-bit multiplications.
 
 #ifndef REPRISE_CACHE_PREFIX_PRIME_FIELD_128_H_
 #define REPRISE_CACHE_PREFIX_PRIME_FIELD_128_H_
@@ -16,12 +16,12 @@ class PrimeField128 {
  public:
   constexpr PrimeField128() = default;
 
-  // high * 2^64 + low, of any 128 bits.
+  // Returns high * 2^64 + low, for any 128 bits.
   static constexpr PrimeField128 FromHalves(uint64_t low, uint64_t high) {
     return PrimeField128(static_cast<Uint128>(high) << 64 | low);
   }
 
-  // The halves of the representative that is less than the prime.
+  // The halves of the canonical representative, which is less than the prime.
   constexpr uint64_t low() const { return static_cast<uint64_t>(Canonical()); }
   constexpr uint64_t high() const { return static_cast<uint64_t>(Canonical() >> 64); }
 
@@ -44,7 +44,7 @@ class PrimeField128 {
     const Uint128 high =
         static_cast<Uint128>(a_high) * b_high + (middle >> 64) + (middle_carry << 64) + low_carry;
 
-    // high * 159 = top * 2^128 + (second << 64) + first, of 136 bits.
+    // high * 159 = top * 2^128 + (second << 64) + first: 136 bits.
     const Uint128 first = static_cast<Uint128>(static_cast<uint64_t>(high)) * kTwoTo128;
     const Uint128 second = static_cast<Uint128>(static_cast<uint64_t>(high >> 64)) * kTwoTo128;
     uint64_t top = static_cast<uint64_t>(second >> 64);
@@ -66,16 +66,16 @@ class PrimeField128 {
 
   constexpr explicit PrimeField128(Uint128 value) : value_(value) {}
 
-  // top * 2^128 + value, for a small `top`.
+  // Reduces top * 2^128 + value, for a small `top`.
   static constexpr Uint128 Folded(Uint128 value, uint64_t top) {
     const Uint128 sum = value + top * kTwoTo128;
-    // A sum that has overflowed is small: the second addition cannot.
+    // If the first addition overflows, the sum is small, so the second addition cannot overflow.
     return sum + (sum < value ? kTwoTo128 : 0);
   }
 
   constexpr Uint128 Canonical() const { return value_ >= kPrime ? value_ - kPrime : value_; }
 
-  Uint128 value_ = 0;  // any value: kPrime and larger represent 0 .. 158
+  Uint128 value_ = 0;  // any 128-bit value; kPrime and above represent 0 .. 158
 };
 
 }  // namespace reprise

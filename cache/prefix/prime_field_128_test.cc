@@ -16,7 +16,7 @@ using Halves = std::pair<uint64_t, uint64_t>;  // low, high
 
 Halves HalvesOf(PrimeField128 value) { return {value.low(), value.high()}; }
 
-// A number of up to 288 bits in 32-bit digits, with schoolbook arithmetic: slow and plain.
+// A number of up to 288 bits in 32-bit digits, with plain schoolbook arithmetic.
 using Digits = std::array<uint64_t, 9>;
 
 Digits DigitsOf(Halves halves) {
@@ -70,7 +70,7 @@ Halves Reduced(Digits a) {
   return {a[0] | a[1] << 32, a[2] | a[3] << 32};
 }
 
-// By doubling and adding, reduced at every step.
+// Multiplies by doubling and adding, reducing at every step.
 Halves SlowProduct(Halves a, Halves b) {
   Digits product = {};
   const Digits factor = DigitsOf(a);
@@ -118,7 +118,7 @@ TEST(PrimeField128Test, AgreesWithSchoolArithmeticOnRandomValues) {
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
   const auto value = [&]() -> Halves {
-    // Often with all ones or all zeros in a part, which makes carries.
+    // Halves are often all ones or all zeros, which causes carries.
     const auto half = [&] { return random() % 4 == 0 ? (random() % 2 ? ~0ull : 0ull) : random(); };
     return {half(), half()};
   };
@@ -134,13 +134,13 @@ TEST(PrimeField128Test, AgreesWithSchoolArithmeticOnRandomValues) {
 
 TEST(PrimeField128Test, EveryNumberHasOneForm) {
   const uint64_t kMax = ~uint64_t{0};
-  // 2^128 - 1 is 158.
+  // 2^128 - 1 is congruent to 158.
   EXPECT_EQ(HalvesOf(PrimeField128::FromHalves(kMax, kMax)), Halves(158, 0));
   EXPECT_EQ(PrimeField128::FromHalves(kMax, kMax), PrimeField128::FromHalves(158, 0));
   EXPECT_EQ(PrimeField128::FromHalves(kMax - 158, kMax), PrimeField128());
 }
 
-// Fermat: x^(p - 1) is 1 for every x but 0 if p is prime. Wrong carries would break it.
+// Fermat: x^(p - 1) is 1 for every x except 0 if p is prime. Wrong carries would violate it.
 TEST(PrimeField128Test, EveryNumberToThePowerOfThePrimeLessOneIsOne) {
   for (const uint64_t number : {2ull, 3ull, 0x123456789ABCDEFull}) {
     const PrimeField128 x = PrimeField128::FromHalves(number, number >> 7);
