@@ -9,7 +9,7 @@
 namespace reprise {
 namespace {
 
-// 8 GiB of entries. A larger size is a mistake.
+// 8 GiB of entries. A larger size is assumed to be a mistake.
 constexpr int64_t kMaxEntries = int64_t{1} << 31;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Block tables of sequences in host memory: one row per slot, in the form that kernels read
+// Block tables of sequences in host memory: one row per slot, in the format that kernels read
 // (cache/tables/block_table_view.h).
 //
 //   BlockTable table = *BlockTable::Create({.num_slots = 256, .max_blocks = 512});
@@ -6,10 +6,10 @@
 //   BlockTableView view = table.view(/*block_size=*/16, /*num_blocks=*/1024);
 //
 // Element (slot, column) is data()[slot * row_stride() + column]. Entries that were never set, or
-// were cleared, hold the null block.
+// were cleared, are the null block.
 //
-// Thread safety: none; one owner. Ownership: the table owns its memory, at an address that does not
-// change.
+// Thread safety: not thread-safe; one owner. Ownership: the table owns its memory, whose address
+// does not change.
 
 #ifndef REPRISE_CACHE_TABLES_BLOCK_TABLE_H_
 #define REPRISE_CACHE_TABLES_BLOCK_TABLE_H_
@@ -27,9 +27,9 @@
 namespace reprise {
 
 struct BlockTableOptions {
-  int num_slots = 0;   // rows
-  int max_blocks = 0;  // columns: the largest number of blocks of a sequence
-  // Elements from one row to the next, at least max_blocks. 0: max_blocks.
+  int num_slots = 0;   // number of rows
+  int max_blocks = 0;  // number of columns: the maximum number of blocks of a sequence
+  // Number of elements between rows, at least max_blocks. 0: max_blocks.
   int64_t row_stride = 0;
 };
 
@@ -45,16 +45,16 @@ class BlockTable {
   int max_blocks() const { return max_blocks_; }
   int64_t row_stride() const { return row_stride_; }
 
-  // The table as kernels take it. Valid as long as the table lives.
+  // The table in the form that kernels take. Valid as long as the table exists.
   const int32_t* data() const;
   BlockTableView view(int block_size, int num_blocks) const;
 
-  // All max_blocks() entries of a row. REQUIRES: 0 <= slot < num_slots().
+  // Returns all max_blocks() entries of a row. REQUIRES: 0 <= slot < num_slots().
   absl::Span<const BlockId> row(SlotId slot) const;
   absl::Span<BlockId> mutable_row(SlotId slot);
 
-  // Applies updates in order, as the device does.
-  // Errors: InvalidArgument, naming the first update that is out of range; nothing is applied then.
+  // Applies updates in order, like the device. Errors: InvalidArgument, naming the first update
+  // that is out of range; then no update is applied.
   absl::Status Apply(absl::Span<const BlockTableUpdate> updates);
 
  private:
@@ -66,7 +66,7 @@ class BlockTable {
   std::vector<BlockId> entries_;
 };
 
-// The same blocks as the integers that kernels read.
+// Returns a view of the blocks as the integers that kernels read.
 absl::Span<const int32_t> AsInts(absl::Span<const BlockId> blocks);
 
 }  // namespace reprise

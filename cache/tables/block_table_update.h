@@ -1,4 +1,4 @@
-// A new entry of a sequence's block table. A block manager or your own scheduler gives it to
+// A changed entry of a sequence's block table. A block manager or your own scheduler passes it to
 // the runner, which owns the tables on the device.
 //
 //   const BlockTableUpdate updates[] = {
@@ -7,8 +7,8 @@
 //       {.slot = SlotId(5), .column = 0, .block = kNullBlock},   // left the window: clears the entry
 //   };
 //
-// A list of updates is applied in its order. This is a record of the host; kernels read a StepUpdate
-// (runner/slots/step_delta.h).
+// A list of updates is applied in order. This struct is used only on the host; kernels read a
+// StepUpdate (runner/slots/step_delta.h).
 
 #ifndef REPRISE_CACHE_TABLES_BLOCK_TABLE_UPDATE_H_
 #define REPRISE_CACHE_TABLES_BLOCK_TABLE_UPDATE_H_

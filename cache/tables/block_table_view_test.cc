@@ -18,7 +18,7 @@ TEST(BlockTableViewTest, ASlotIsBlockTimesBlockSizePlusOffset) {
   EXPECT_EQ(TableSlot(table, 0, 6), 10);
   EXPECT_EQ(TableSlot(table, 1, 3), 23);
   EXPECT_EQ(TableSlot(table, 1, 4), -1);   // the null block
-  EXPECT_EQ(TableSlot(table, 1, 8), -1);   // beyond the cache
+  EXPECT_EQ(TableSlot(table, 1, 8), -1);   // outside the cache
   EXPECT_EQ(TableSlot(table, 0, 11), -1);  // negative
   EXPECT_TRUE(HasTableRow(table, 1));
   EXPECT_FALSE(HasTableRow(table, 2));

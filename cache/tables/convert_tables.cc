@@ -55,7 +55,8 @@ absl::Status CheckPackedInput(const ConvertTablesArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckAbsent("key_start", "packed", args.key_start));
   REPRISE_RETURN_IF_ERROR(CheckAbsent("seq_lens", "packed", args.seq_lens));
   if (args.selection.keys == TableKeys::kSeqLen) return absl::OkStatus();
-  return absl::InvalidArgumentError("selection: expected all keys with packed, got a part");
+  return absl::InvalidArgumentError(
+      "selection must be kSeqLen with packed: expected all keys, got a part");
 }
 
 absl::Status CheckPaddedInput(const ConvertTablesArgs& args) {
@@ -91,7 +92,7 @@ absl::Status CheckOutputs(const ConvertTablesArgs& args) {
                     SourceBlockSize(args), TargetBlockSize(args));
 }
 
-// The lengths and the place of a row that has a fault, for messages.
+// Describes the lengths and the output position of a faulty row, for messages.
 std::string DescribeRow(const ConvertTablesArgs& args, int r, const RowPlace& place) {
   std::string text;
   if (args.packed.block_indptr) {
@@ -126,7 +127,7 @@ absl::Status FaultOf(const ConvertTablesArgs& args, int r, const RowPlace& place
                    DescribeRow(args, r, place), detail));
 }
 
-// The fault in the entries of a row whose block size changes.
+// Checks the entries of a row if the block size changes.
 absl::Status CheckColumns(const ConvertTablesArgs& args, int r, const SourceRow& row) {
   const int target = TargetBlockSize(args);
   for (int column = 0; column < NumBlocksFor(row.num_keys, target); ++column) {

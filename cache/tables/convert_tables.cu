@@ -1,11 +1,12 @@
-// Conversions of block tables: each CTA finds the place of every row, then converts some of them.
+// Block table conversions. Each CTA computes the output position of every row, then converts some
+// of the rows.
 //
-// The place of a row in the packed outputs is the sum over the rows before it. Every CTA computes
-// it, one row per thread, which costs less than a second launch or a grid-wide barrier. Then a CTA
-// converts one row at a time, one column per thread.
+// A row's position in the packed outputs is the sum over the previous rows. Every CTA computes it,
+// with one thread per row, which is cheaper than a second launch or a grid-wide barrier. Then a CTA
+// converts one row at a time, with one thread per column.
 //
-// Bound: latency for the lengths of decode batches (two loads, a scan, a load and a store); for
-// long rows the bytes of the entries, spread over up to 132 CTAs.
+// Bound: latency for the row counts of decode batches (two loads, a scan, a load and a store); for
+// long rows, the bytes of the entries, spread over up to 132 CTAs.
 
 #include <cuda_runtime.h>
 
@@ -20,10 +21,10 @@
 namespace reprise {
 namespace {
 
-constexpr int kThreads = 256;  // also the rows per round
-constexpr int kMaxCtas = 132;  // of an H200: one wave
+constexpr int kThreads = 256;  // also the number of rows per round
+constexpr int kMaxCtas = 132;  // one wave on an H200
 
-// The threads of a CTA as the lanes of base/lanes.h. Functions are called by all of them together.
+// The threads of a CTA as the lanes of base/lanes.h. All threads must call each function together.
 class CtaLanes {
  public:
   template <typename Body>
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
     Scan scan = ScanRows(args, row, shared.scan);
     const bool fits = FitsAt(args, next + scan.before, row);
     if (__syncthreads_or(!fits)) {
-      // The sums exclude the first row that does not fit and all rows after it.
+      // The sums must exclude the first row that does not fit and all rows after it.
       is_full = true;
       if (!fits && row.num_keys > 0) row = EmptyRow(RowFault::kNoRoom);
       scan = ScanRows(args, row, shared.scan);
@@ -127,7 +128,7 @@ absl::Status LaunchConvertTables(const ConvertTablesArgs& args, CUstream_st* str
   if (args.out.num_faults && ChangesBlockSize(args)) {
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaMemsetAsync(args.out.num_faults, 0, sizeof(int32_t), stream),
-                   "clearing the faults of converted tables"));
+                   "clearing num_faults of converted tables"));
   }
   const int num_ctas = args.num_rows < 1 ? 1 : args.num_rows < kMaxCtas ? args.num_rows : kMaxCtas;
   ConvertTablesKernel<<<num_ctas, kThreads, 0, stream>>>(args);

@@ -1,7 +1,7 @@
-// Conversions between block tables: padded, packed (CSR) and token tables
-// (cache/tables/block_table_view.h), of all rows of a table or of the rows of a batch.
+// Conversions between padded, packed (CSR) and token tables (cache/tables/block_table_view.h). A
+// conversion covers all rows of a table, or the rows of a batch.
 //
-//   // Two of the rows of a padded table, packed. Inside a captured step:
+//   // Packs two of the rows of a padded table. May run inside a captured step.
 //   REPRISE_RETURN_IF_ERROR(LaunchConvertTables(
 //       {.table = table, .table_row = rows, .seq_lens = lens, .num_rows = 2,
 //        .out = {.packed = packed, .num_faults = num_faults}}, stream));
@@ -15,31 +15,31 @@
 //   rows of a       both forms,     attention/metadata/          table, packed, seq_lens,
 //   batch           key lengths     batch_tables.h               key_start_loc
 //
-// One function does all of these: a row is a range of keys of the input, and each output that is
-// given gets that row. Only blocks that hold keys of the row are read, so look-ahead blocks stay
-// out, beyond the table's width too. Columns after a row's last block become null blocks. With
-// block_size 4, a request of 6 tokens in the blocks 7 and 2:
+// One function performs all conversions. A row is a range of keys of the input, and every given
+// output receives that row. Only blocks with keys of the row are read, so look-ahead blocks are not
+// converted, and may extend past the table's width. Columns after a row's last block become null
+// blocks. Example: with block_size 4, a request of 6 tokens in the blocks 7 and 2:
 //
 //   token table  {28, 29, 30, 31, 8, 9}    slot = block * block_size + offset
 //   block table  {7, 2}                    entry c = token table[c * block_size] / block_size
 //
-// Where the block size stays, entries are copied as they are. Where it changes, every token of the
-// row is checked: a block of the output must begin at a multiple of its block_size, and its tokens
-// must follow each other. Then the table is the only output besides seq_lens and faults.
+// If the block size does not change, entries are copied unchanged. If it changes, every token of
+// the row is checked: a block of the output must begin at a multiple of its block_size, and its
+// tokens must be consecutive. In this case the only outputs are the table, seq_lens and the faults.
 //
-// Faults. A row that cannot be converted becomes an empty row, row_faults gives the reason
-// (base/row_fault.h), and num_faults counts such rows; the other rows are converted:
+// Faults. A row that cannot be converted becomes an empty row. row_faults has the reason
+// (base/row_fault.h), and num_faults the number of such rows. All other rows are converted:
 //
 //   kTableRow  table_row is not a row of the table
-//   kLength    a length or start is negative; there are more queries than keys, or keys beyond the
-//              table's capacity; block_indptr or last_block_len is not that of a packed table
-//   kNoRoom    the row is wider than the output table, or its blocks, after those of the good rows
-//              before it, pass max_indices (or its keys pass int32 in key_start_loc); then no later
-//              row that has keys is converted
-//   kNoRun     key_start is not a multiple of block_size, or, where the block size changes, a block
-//              of the output does not begin at a multiple of it or is not one run of tokens
-//   kNoBlock   where the block size changes: an entry is not a block of the input's cache, or a
-//              result does not fit in int32
+//   kLength    a length or start is negative; there are more queries than keys; keys exceed the
+//              table's capacity; block_indptr or last_block_len is invalid
+//   kNoRoom    the row is wider than the output table; or, together with the good rows before it,
+//              its blocks exceed max_indices or its keys exceed int32 in key_start_loc. In the
+//              second case, no later row with keys is converted.
+//   kNoRun     key_start is not a multiple of block_size; or, if the block size changes, a block of
+//              the output does not begin at a multiple of it or its tokens are not consecutive
+//   kNoBlock   the block size changes, and an entry is not a block of the input's cache or a result
+//              does not fit in int32
 //
 // Thread safety: pure functions. Cost: linear in rows and entries; no allocation.
 
@@ -53,22 +53,24 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// Checks for both forms. Refuses a negative size, a block_size below 1, a row_stride below
-// max_blocks, a missing array, an output with too few rows, and packed outputs where the block size
-// changes. Reads no array. Errors: InvalidArgument, naming the field and what was expected and got.
+// Checks the arguments of both functions below. Rejects a negative size, a block_size below 1, a
+// row_stride below max_blocks, a missing array, an output with too few rows, and packed outputs if
+// the block size changes. Does not read arrays. Errors: InvalidArgument, naming the field, the
+// expected value and the given value.
 absl::Status CheckConvertTables(const ConvertTablesArgs& args);
 
 // Converts host arrays. REQUIRES: CheckConvertTables(args).ok().
 void ConvertTablesOnHost(const ConvertTablesArgs& args);
 
-// The same, but a fault is an error, and then nothing is written. Errors: those of
-// CheckConvertTables(); InvalidArgument, naming the first row with a fault and its values.
+// Like ConvertTablesOnHost(), but checks the arguments, and returns an error without writing
+// anything if a row has a fault. Errors: as CheckConvertTables(); InvalidArgument, naming the first
+// row with a fault and its values.
 absl::Status ConvertTables(const ConvertTablesArgs& args);
 
-// Converts device arrays: one kernel, preceded by a memset if the block size changes and num_faults
-// is given. May be captured: the grid depends on num_rows alone; replays read new contents of the
-// same arrays. No synchronisation. Errors: those of CheckConvertTables(); Internal if a launch
-// fails.
+// Converts device arrays with one kernel. A memset precedes it if the block size changes and
+// num_faults is given. May be captured: the grid depends only on num_rows, and replays read the
+// current contents of the same arrays. Does not synchronise. Errors: as CheckConvertTables();
+// Internal if a launch fails.
 absl::Status LaunchConvertTables(const ConvertTablesArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

@@ -1,5 +1,5 @@
-// The inputs and outputs of the conversions of block tables, and the conversion of one row, which
-// both forms share. cache/tables/convert_tables.h is the contract.
+// Inputs and outputs of the block table conversions, and the conversion of one row, which host and
+// device share. See cache/tables/convert_tables.h for the contract.
 
 #ifndef REPRISE_CACHE_TABLES_CONVERT_TABLES_ARGS_H_
 #define REPRISE_CACHE_TABLES_CONVERT_TABLES_ARGS_H_
@@ -12,31 +12,31 @@
 
 namespace reprise {
 
-// Which keys of a row are converted. Only whole blocks of the output are left out, so distances
-// between queries and keys stay the same.
+// The keys of a row to convert. Only whole blocks of the output are omitted, so distances between
+// queries and keys do not change.
 //
 //   keys        a row of 3 queries over 21 keys, block_size 4: positions 18, 19, 20
-//   kSeqLen     columns 0 to 5, 21 keys: all that the row's queries may see
-//   kComputed   columns 0 to 4, 18 keys: those cached before the step; none in a pure prefill
-//   kWindow     columns 3 to 5, 9 keys, with window_left 5: the first query sees 13 and on
+//   kSeqLen     columns 0 to 5, 21 keys: all keys that the row's queries may attend to
+//   kComputed   columns 0 to 4, 18 keys: the keys cached before the step; none in a pure prefill
+//   kWindow     columns 3 to 5, 9 keys, with window_left 5: the first query attends from key 13
 enum class TableKeys : int8_t { kSeqLen, kComputed, kWindow };
 
 struct TableSelection {
   TableKeys keys = TableKeys::kSeqLen;
-  int window_left = 0;  // of kWindow
+  int window_left = 0;  // kWindow only
 };
 
-// Unwanted outputs are null. No output overlaps an input.
+// Outputs that are not needed are null. No output may overlap an input.
 struct ConvertTablesOutputs {
   MutableBlockTableView table = {};  // [>= num_rows, max_blocks], at any block_size
   int32_t* seq_lens = nullptr;       // [num_rows] keys of each row
   MutablePackedBlockTable packed = {};
   int32_t* key_start_loc = nullptr;  // [num_rows + 1] prefix sums of the keys of each row
   int32_t* row_faults = nullptr;     // [num_rows] RowFault
-  int32_t* num_faults = nullptr;     // [1] rows with a fault
+  int32_t* num_faults = nullptr;     // number of rows with a fault
 };
 
-// Pointers are all on the host or all on the device.
+// All pointers are host pointers, or all are device pointers.
 struct ConvertTablesArgs {
   // Row r is keys [key_start[r], key_start[r] + seq_lens[r]) of row table_row[r] of `table`, ...
   BlockTableView table = {};
@@ -45,14 +45,14 @@ struct ConvertTablesArgs {
   const int32_t* seq_lens = nullptr;         // [num_rows]
   const int32_t* query_start_loc = nullptr;  // [num_rows + 1]; read unless all keys are selected
   TableSelection selection = {};
-  // ... or row r of this one, where it is given; then the inputs above are absent.
+  // ... or row r of this table, if it is given; then the inputs above must be absent.
   PackedBlockTable packed = {};
   int num_rows = 0;
 
   ConvertTablesOutputs out = {};
 };
 
-// Block sizes of the input and of the tables to be written.
+// Block sizes of the input and the output tables.
 constexpr int SourceBlockSize(const ConvertTablesArgs& args) {
   return args.packed.block_indptr ? args.packed.block_size : args.table.block_size;
 }
@@ -66,7 +66,7 @@ constexpr bool ChangesBlockSize(const ConvertTablesArgs& args) {
   return TargetBlockSize(args) != SourceBlockSize(args);
 }
 
-// A row to be converted: num_keys keys from first_key on, counted from its first entry.
+// A row to convert: num_keys keys, starting at first_key, counted from its first entry.
 struct SourceRow {
   const int32_t* entries;
   int32_t first_key;
@@ -122,7 +122,7 @@ constexpr SourceRow ReadPaddedRow(const ConvertTablesArgs& args, int r) {
           num_keys, RowFault::kNone};
 }
 
-// The row, or its fault, from its lengths alone: reads no entries.
+// Returns the row or its fault, based only on its lengths. Does not read entries.
 constexpr SourceRow ReadRow(const ConvertTablesArgs& args, int r) {
   SourceRow row = args.packed.block_indptr ? ReadPackedRow(args.packed, r) : ReadPaddedRow(args, r);
   if (row.num_keys == 0) return row;
@@ -137,13 +137,13 @@ constexpr SourceRow ReadRow(const ConvertTablesArgs& args, int r) {
   return row;
 }
 
-// The space that the rows before a row take in the packed outputs.
+// The space that the previous rows take in the packed outputs.
 struct RowPlace {
   int64_t num_blocks;
   int64_t num_keys;
 };
 
-// Whether a row fits in the packed outputs at that place.
+// Whether `row` fits in the packed outputs at `place`.
 constexpr bool FitsAt(const ConvertTablesArgs& args, const RowPlace& place, const SourceRow& row) {
   const int32_t num_blocks = NumBlocksFor(row.num_keys, SourceBlockSize(args));
   return (!args.out.packed.block_indptr ||
@@ -151,7 +151,7 @@ constexpr bool FitsAt(const ConvertTablesArgs& args, const RowPlace& place, cons
          (!args.out.key_start_loc || place.num_keys + row.num_keys <= INT32_MAX);
 }
 
-// Why the source's tokens do not make block `column` of the target.
+// Returns the reason why the source's tokens cannot form block `column` of the target, or kNone.
 // REQUIRES: ChangesBlockSize(args).
 constexpr RowFault ColumnFault(const ConvertTablesArgs& args, const SourceRow& row, int column) {
   const int source = SourceBlockSize(args);
@@ -169,7 +169,7 @@ constexpr RowFault ColumnFault(const ConvertTablesArgs& args, const SourceRow& r
       if (slot % target != 0) return RowFault::kNoRun;
     }
     if (slot != first_slot + (key - begin)) return RowFault::kNoRun;
-    // To the end of the source's block, whose tokens follow each other.
+    // Advances to the end of the source's block, whose tokens are consecutive.
     const int32_t left = source - token % source;
     const int32_t step = left < end - key ? left : end - key;
     if ((slot + step - 1) / target > INT32_MAX) return RowFault::kNoBlock;
@@ -178,7 +178,7 @@ constexpr RowFault ColumnFault(const ConvertTablesArgs& args, const SourceRow& r
   return RowFault::kNone;
 }
 
-// Block `column` of the target, from a row without a fault.
+// Returns block `column` of the target. REQUIRES: the row has no fault.
 constexpr int32_t EntryOf(const SourceRow& row, int source, int target, int column) {
   if (source == target) return row.entries[row.first_key / source + column];
   const int32_t token = row.first_key + column * target;
@@ -186,8 +186,8 @@ constexpr int32_t EntryOf(const SourceRow& row, int source, int target, int colu
   return static_cast<int32_t>(slot / target);
 }
 
-// Writes a row from ReadRow() that fits at `place`, or an empty row for its fault. Returns the
-// fault: that of ReadRow(), or one found in the entries.
+// Writes a row from ReadRow() that fits at `place`, or an empty row if it has a fault. Returns the
+// fault from ReadRow() or a fault found in the entries.
 template <typename Lanes>
 REPRISE_HOST_DEVICE RowFault ConvertRow(const Lanes& lanes, const ConvertTablesArgs& args, int r,
                                         SourceRow row, const RowPlace& place) {
@@ -231,7 +231,7 @@ REPRISE_HOST_DEVICE RowFault ConvertRow(const Lanes& lanes, const ConvertTablesA
   return row.fault;
 }
 
-// Ends the packed outputs, after the last row.
+// Completes the packed outputs after the last row.
 constexpr void FinishTables(const ConvertTablesArgs& args, const RowPlace& total) {
   if (args.out.packed.block_indptr) {
     args.out.packed.block_indptr[args.num_rows] = static_cast<int32_t>(total.num_blocks);

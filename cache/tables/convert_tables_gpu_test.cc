@@ -1,4 +1,4 @@
-// Tables converted on the device are those of the host, faults included.
+// Tests that tables converted on the device match tables converted on the host, including faults.
 
 #include <cuda_runtime_api.h>
 
@@ -20,7 +20,7 @@ class ConvertTablesGpuTest : public testing::Test {
     if (!HasCudaDevice()) GTEST_SKIP() << "no GPU on this machine";
   }
 
-  // Shapes of each form, each a captured graph that is replayed over random tables.
+  // Captures one graph per shape and format, and replays it over random tables.
   static void Compare(int num_shapes, int num_replays);
 };
 
@@ -59,7 +59,7 @@ TEST_F(ConvertTablesGpuTest, AllFormsAgreeWithTheHost) { Compare(300, 20); }
 
 TEST_F(ConvertTablesSmallGpuTest, AllFormsAgreeWithTheHost) { Compare(4, 4); }
 
-// Needs no GPU: the arguments are refused before anything is launched.
+// Needs no GPU: the arguments are rejected before any launch.
 TEST(ConvertTablesLaunchTest, RefusesWhatTheCheckRefuses) {
   for (const RefusedConversion& refused : RefusedConversions()) {
     EXPECT_EQ(LaunchConvertTables(refused.args, nullptr).message(), refused.message);

@@ -21,7 +21,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int32_t kGarbage = -12345;  // must be neither read nor left in an output
+constexpr int32_t kGarbage = -12345;  // must not be read, and must not remain in an output
 
 // A padded table with its lengths.
 struct Padded {
@@ -55,7 +55,7 @@ struct Packed {
   }
 };
 
-// Outputs, full of garbage.
+// Outputs filled with garbage.
 Padded EmptyPadded(int num_rows, int row_stride, int max_blocks, int block_size) {
   return {.entries = std::vector<int32_t>(num_rows * row_stride + 1, kGarbage),
           .row_stride = row_stride,
@@ -102,7 +102,7 @@ Packed ExamplePacked() {
           .last_block_len = {2, 0, 4},
           .block_size = 4};
 }
-// Its token table; 8 tokens wide, stride 9.
+// The token table of the example; 8 tokens wide, stride 9.
 Padded ExampleTokens() {
   const int32_t x = kGarbage;
   return {.entries = {28, 29, 30, 31, 8, 9,  x,  x,  x,  x,  x,  x,  x,
@@ -115,7 +115,7 @@ Padded ExampleTokens() {
 
 void ExpectOk(const absl::Status& status) { ASSERT_TRUE(status.ok()) << status; }
 
-// The faults of an OnHost run.
+// Returns the faults of a ConvertTablesOnHost() run.
 struct Faults {
   explicit Faults(ConvertTablesArgs args) : rows(args.num_rows, kGarbage) {
     args.out.row_faults = rows.data();
@@ -147,7 +147,7 @@ TEST(ConvertTablesTest, APackedTableIsPaddedAndColumnsAfterEachRowAreCleared) {
   Packed packed = ExamplePacked();
   Padded padded = EmptyPadded(3, 4, 3, 4);
   ExpectOk(ConvertTables(To(FromPacked(packed), padded)));
-  const int32_t x = kGarbage;  // between rows: not the table's
+  const int32_t x = kGarbage;  // between rows: not part of the table
   EXPECT_THAT(padded.entries, ElementsAre(7, 2, 0, x, 0, 0, 0, x, 5, 9, 0, x, x));
   EXPECT_THAT(padded.seq_lens, ElementsAre(6, 0, 8));
 }
@@ -272,7 +272,7 @@ TEST(ConvertTablesTest, SlotsThatAreNotInt32AreRefused) {
     return ConvertTables(To(FromPadded(blocks), tokens));
   };
   Padded tokens = EmptyPadded(2, 8, 8, 1);
-  // 2^31 / 4 - 1 is the last block all of whose slots are numbers: 2^31 - 4 to 2^31 - 1.
+  // 2^31 / 4 - 1 is the last block whose slots all fit int32: 2^31 - 4 to 2^31 - 1.
   for (const int32_t entry : {1 << 29, INT32_MAX, -1, INT32_MIN}) {
     EXPECT_EQ(status(entry, tokens).code(), absl::StatusCode::kInvalidArgument) << entry;
     EXPECT_THAT(std::string(status(entry, tokens).message()),
@@ -306,8 +306,9 @@ TEST(ConvertTablesTest, EntriesPastARowsEndDoNotMatter) {
   EXPECT_THAT(tokens.entries, ElementsAre(4, 5, 6, 7, 0, 0, 0, 0, kGarbage));
 }
 
-// Each faulty row, followed by a good one: the host refuses it before it writes; inside a graph it
-// is an empty row with its reason, and the good one is converted.
+// Tests each faulty row, followed by a good row. The host call rejects the faulty row before it
+// writes. Inside a graph, the faulty row becomes an empty row with a reason, and the good row is
+// converted.
 TEST(ConvertTablesTest, ARowThatCannotBeConvertedIsAnEmptyRowAndAFault) {
   struct Case {
     const char* what;
@@ -322,7 +323,7 @@ TEST(ConvertTablesTest, ARowThatCannotBeConvertedIsAnEmptyRowAndAFault) {
       {"wider than the table", 0, 13, 0, 0, 1, RowFault::kLength, "with room for 12"},
       {"an absurd length", 0, INT_MAX, 0, 0, 1, RowFault::kLength, "seq_len 2147483647"},
       {"a negative start", 0, 4, -4, 0, 1, RowFault::kLength, "from -4"},
-      {"a start behind the table", 0, 4, 12, 0, 1, RowFault::kLength, "from 12"},
+      {"a start past the table", 0, 4, 12, 0, 1, RowFault::kLength, "from 12"},
       {"absurd all over", 0, INT_MAX, INT_MAX, 0, 1, RowFault::kLength, "seq_len 2147483647"},
       {"a start within a block", 0, 4, 2, 0, 1, RowFault::kNoRun, "from 2"},
       {"more queries than keys", 0, 4, 0, 0, 5, RowFault::kLength, "queries 0 to 5"},
@@ -365,8 +366,8 @@ TEST(ConvertTablesTest, ARowThatCannotBeConvertedIsAnEmptyRowAndAFault) {
 }
 
 TEST(ConvertTablesTest, APackedTableThatContradictsItselfGivesEmptyRows) {
-  // Good; last_block_len 0; descending; beyond the indices; last_block_len 3 of 2; an empty row
-  // with a last_block_len.
+  // Rows: good; last_block_len 0; descending; beyond the indices; last_block_len 3 of 2; an empty
+  // row with a last_block_len.
   Packed packed = {.block_indptr = {0, 2, 3, 1, 9, 4, 4},
                    .block_indices = {11, 12, 13, 14},
                    .last_block_len = {1, 0, 1, 1, 3, 1},
@@ -398,8 +399,8 @@ TEST(ConvertTablesTest, AfterTheFirstRowWithoutRoomNoLaterOneIsPacked) {
                  .max_blocks = 3,
                  .block_size = 2,
                  .seq_lens = {0, 0}};
-  // Good (2 blocks); table row 7; negative; good (3 blocks); does not fit; empty; neither does what
-  // would fit alone.
+  // Rows: good (2 blocks); table row 7; negative; good (3 blocks); does not fit; empty; would fit
+  // alone, but follows a row that does not fit.
   const std::vector<int32_t> table_row = {0, 7, 0, 1, 1, 0, 0}, seq_lens = {4, 2, -3, 5, 4, 0, 1};
   Packed packed = EmptyPacked(7, 6, 2);
   std::vector<int32_t> key_start_loc(8, kGarbage);
@@ -471,7 +472,7 @@ TEST(ConvertTablesTest, RandomTablesComeBackAsTheyWere) {
   }
 }
 
-// The slot of key `key` of a row of a table, and of row r of a packed one.
+// Returns the slot of key `key` of a row of a table, or of row r of a packed table.
 int64_t SlotOf(const BlockTableView& table, int64_t row, int64_t key) {
   return table.entries[row * table.row_stride + key / table.block_size] *
              int64_t{table.block_size} +
@@ -483,7 +484,7 @@ int64_t SlotOf(const PackedBlockTable& packed, int r, int64_t key) {
          key % packed.block_size;
 }
 
-// The first selected key of row r of the input, counted from key_start, by definition.
+// Returns the first selected key of row r of the input, counted from key_start, by definition.
 int64_t FirstKey(const ConvertTablesArgs& args, int r) {
   if (args.selection.keys != TableKeys::kWindow || args.packed.block_indptr) return 0;
   const int64_t first_query =

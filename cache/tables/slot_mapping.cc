@@ -15,7 +15,7 @@ absl::Status FillSlotMapping(absl::Span<const int32_t> row, int block_size, int6
   if (first_token < 0 || first_token > num_row_tokens - num_tokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("tokens must be within the row: expected ", num_tokens, " tokens within [0, ",
-                     num_row_tokens, "), got them from ", first_token));
+                     num_row_tokens, "), got a start of ", first_token));
   }
   if (num_tokens == 0) return absl::OkStatus();
   const int64_t last_column = (first_token + num_tokens - 1) / block_size;

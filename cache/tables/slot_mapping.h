@@ -1,13 +1,13 @@
-// The slots that tokens are written to: slot = block * block_size + offset, an index into all token
-// places of the cache.
+// The cache slots to which tokens are written: slot = block * block_size + offset, an index of a
+// token position in the cache.
 //
 //   // A sequence in blocks {7, 2} of 4 tokens; its tokens 3, 4, 5 are new:
 //   std::array<int64_t, 3> slots;
 //   REPRISE_RETURN_IF_ERROR(FillSlotMapping({7, 2}, 4, /*first_token=*/3, absl::MakeSpan(slots)));
 //   // slots == {31, 8, 9}
 //
-// This slot is not a SlotId, which identifies a sequence. A token that is not written has slot -1
-// (kNoSlot).
+// This slot is unrelated to SlotId, which identifies a sequence. A token that is not written has
+// slot -1 (kNoSlot).
 //
 // Thread safety: pure functions.
 
@@ -25,16 +25,15 @@ namespace reprise {
 // The slot of a token that is not written.
 inline constexpr int64_t kNoSlot = -1;
 
-// The slot of a token at `offset` within `block`. REQUIRES: 0 <= offset < block_size.
+// Returns the slot of a token at `offset` within `block`. REQUIRES: 0 <= offset < block_size.
 constexpr int64_t SlotOf(BlockId block, int offset, int block_size) {
   return int64_t{block.value()} * block_size + offset;
 }
 
-// Writes the slots of the tokens [first_token, first_token + slots.size()) of a sequence whose
-// block-table row is `row`. A token whose entry is the null block gets kNoSlot: it left the window,
-// or is padding, and nothing may be written to the null block.
-// Errors, with `slots` unchanged: InvalidArgument if block_size < 1, if not all tokens are within
-// the row, or if an entry is negative.
+// Fills `slots` with the slots of tokens [first_token, first_token + slots.size()) of a sequence
+// with block-table row `row`. A token whose entry is the null block gets kNoSlot: it left the
+// window or is padding, and the null block must not be written. Errors, with `slots` unchanged:
+// InvalidArgument if block_size < 1, if a token is outside the row, or if an entry is negative.
 absl::Status FillSlotMapping(absl::Span<const int32_t> row, int block_size, int64_t first_token,
                              absl::Span<int64_t> slots);
 

@@ -51,9 +51,10 @@ TEST(SlotMappingTest, RefusesTokensOutsideTheRowAndWritesNothing) {
     EXPECT_THAT(slots, Each(-99));
     return std::string(status.message());
   };
-  EXPECT_THAT(message({7, 2}, 4, 6), HasSubstr("expected 3 tokens within [0, 8), got them from 6"));
-  EXPECT_THAT(message({7, 2}, 4, -1), HasSubstr("got them from -1"));
-  EXPECT_THAT(message({7, 2}, 4, INT64_MAX), HasSubstr("got them from 9223372036854775807"));
+  EXPECT_THAT(message({7, 2}, 4, 6),
+              HasSubstr("expected 3 tokens within [0, 8), got a start of 6"));
+  EXPECT_THAT(message({7, 2}, 4, -1), HasSubstr("got a start of -1"));
+  EXPECT_THAT(message({7, 2}, 4, INT64_MAX), HasSubstr("got a start of 9223372036854775807"));
   EXPECT_THAT(message({}, 4, 0), HasSubstr("within [0, 0)"));
   EXPECT_THAT(message({7, 2}, 0, 0), HasSubstr("block_size must be positive"));
   EXPECT_THAT(message({7, -2}, 2, 0), HasSubstr("at least 0 in column 1, got -2"));

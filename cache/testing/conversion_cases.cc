@@ -255,7 +255,7 @@ std::vector<RefusedConversion> RefusedConversions() {
       packed, [](Args& a) { a.seq_lens = array; }, "seq_lens: expected none with packed, got one");
   add(
       packed, [](Args& a) { a.selection.keys = TableKeys::kComputed; },
-      "selection: expected all keys with packed, got a part");
+      "selection must be kSeqLen with packed: expected all keys, got a part");
   return cases;
 }
 
