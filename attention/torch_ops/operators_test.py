@@ -277,7 +277,7 @@ class OperatorsTest(unittest.TestCase):
                 self.assertTrue(torch.equal(cache[:4], old[:4]))
             with self.assertRaises(ValueError) as raised:
                 OPS.copy_blocks([caches[0], caches[1][:3]], ints([[1, 4]], device))
-            self.assertIn("tensors[1] must have a row a block: expected 6, got 3",
+            self.assertIn("tensors[1] must have one row per block: expected 6, got 3",
                           str(raised.exception))
 
     def test_blocks_go_to_the_host_and_come_back(self):

@@ -241,7 +241,7 @@ TEST(CopyBlocksTest, WhatDoesNotFitIsNamedAndNothingIsCopied) {
   EXPECT_THAT(Numbers(cache), testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(message(BlockStore::Pinned(store, 0).status()), HasSubstr("got 0"));
   EXPECT_THAT(message(BlockStore::Over(cache, {.with = {at::zeros({7, 3})}}).status()),
-              HasSubstr("with[0] must have a row a block: expected 8, got 7"));
+              HasSubstr("with[0] must have one row per block: expected 8, got 7"));
   EXPECT_THAT(
       message(BlockStore::Over(cache, {.with = {at::zeros({8, 3}), at::Tensor()}}).status()),
       HasSubstr("with[1] is missing"));

@@ -13,7 +13,7 @@
 namespace reprise {
 namespace {
 
-// A contiguous part of each block, and its place in the order of the layers.
+// A contiguous part of each block, and its index in layer order.
 struct Piece {
   BlockExtent extent;
   int64_t index = 0;
@@ -24,7 +24,7 @@ struct Dimension {
   int64_t stride = 0;  // elements
 };
 
-// Adds the pieces of one side of a layer. Neighbouring dimensions that are contiguous make one
+// Appends the pieces of one side of a layer. Adjacent contiguous dimensions are joined into one
 // piece.
 absl::Status AddPieces(const KvLayer& layer, const KvView& view, int head_dim,
                        std::vector<Piece>& pieces) {
@@ -37,7 +37,7 @@ absl::Status AddPieces(const KvLayer& layer, const KvView& view, int head_dim,
     return absl::InvalidArgumentError(absl::StrCat(
         "head_dim must divide into chunks: expected a multiple of ", chunk, ", got ", head_dim));
   }
-  std::vector<Dimension> dims;  // of more than one element, the innermost first
+  std::vector<Dimension> dims;  // dimensions with more than one element, innermost first
   for (const Dimension& dim :
        {Dimension{chunk, 1}, Dimension{head_dim / chunk, view.dim_chunk_stride},
         Dimension{layer.block_size, view.token_stride},
@@ -52,7 +52,7 @@ absl::Status AddPieces(const KvLayer& layer, const KvView& view, int head_dim,
     run *= dims[num_joined].size;
   }
 
-  // The dimensions that are not joined are walked through, the outermost first.
+  // Iterates over the dimensions that are not joined, outermost first.
   const int64_t element = SizeOf(layer.dtype);
   const std::function<void(size_t, int64_t)> walk = [&](size_t num_left, int64_t offset) {
     if (num_left == num_joined) {
@@ -83,8 +83,8 @@ absl::StatusOr<std::vector<BlockExtent>> BlockExtentsOf(absl::Span<const KvLayer
   for (const KvLayer& layer : layers) {
     if (layer.num_blocks != layers[0].num_blocks) {
       return absl::InvalidArgumentError(
-          absl::StrCat("layers must have equally many blocks: expected ", layers[0].num_blocks,
-                       ", got ", layer.num_blocks));
+          absl::StrCat("layers must have the same number of blocks: expected ",
+                       layers[0].num_blocks, ", got ", layer.num_blocks));
     }
     if (sides != KvSides::kValues) {
       REPRISE_RETURN_IF_ERROR(AddPieces(layer, layer.k, layer.key_dim(), pieces));
@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<BlockExtent>> BlockExtentsOf(absl::Span<const KvLayer
       REPRISE_RETURN_IF_ERROR(AddPieces(layer, layer.v, layer.head_dim_v, pieces));
     }
   }
-  // Joins pieces that touch or overlap, and puts them back into the order of their layers.
+  // Joins pieces that touch or overlap, then restores layer order.
   std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
     return std::tie(a.extent.block_stride, a.extent.data, a.index) <
            std::tie(b.extent.block_stride, b.extent.data, b.index);

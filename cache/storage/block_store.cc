@@ -16,7 +16,8 @@
 namespace reprise {
 namespace {
 
-// Blocks of a pinned store begin at multiples of it, and their extents at multiples of kWordBytes.
+// Blocks of a pinned store begin at multiples of kBlockAlignment, and their extents at multiples of
+// kWordBytes.
 constexpr int64_t kBlockAlignment = 256;
 constexpr int kWordBytes = 16;
 
@@ -27,7 +28,7 @@ bool IsAligned(const BlockExtent& extent) {
          extent.block_stride % kWordBytes == 0 && extent.bytes % kWordBytes == 0;
 }
 
-// `list` is the name of the argument that has the tensor.
+// Returns the extent of `tensor`. `list` is the name of the argument that contains it.
 absl::StatusOr<BlockExtent> ExtentOf(const char* list, const at::Tensor& tensor, size_t index,
                                      int num_blocks, at::Device device) {
   const auto error = [&](auto... parts) {
@@ -38,7 +39,7 @@ absl::StatusOr<BlockExtent> ExtentOf(const char* list, const at::Tensor& tensor,
     return error("has the wrong device: expected ", device.str(), ", got ", tensor.device().str());
   }
   if (tensor.dim() < 1 || tensor.size(0) != num_blocks) {
-    return error("must have a row a block: expected ", num_blocks, ", got ",
+    return error("must have one row per block: expected ", num_blocks, ", got ",
                  tensor.dim() < 1 ? 0 : tensor.size(0));
   }
   if (!tensor.select(0, 0).is_contiguous()) {
@@ -78,7 +79,7 @@ absl::StatusOr<BlockStore> BlockStore::Over(std::vector<at::Tensor> tensors) {
     if (tensors.empty() || !tensors[0].defined() || tensors[0].dim() < 1 ||
         tensors[0].size(0) < 1 || tensors[0].size(0) > std::numeric_limits<int>::max()) {
       return absl::InvalidArgumentError(
-          "tensors must hold blocks: expected at least one tensor of [num_blocks, ...], with 1 to "
+          "tensors must hold blocks: expected at least one tensor [num_blocks, ...], with 1 to "
           "2^31 - 1 blocks");
     }
     BlockStore store;
@@ -135,7 +136,7 @@ absl::Status BlockStore::ListExtents() {
   if (device_.is_cpu()) return absl::OkStatus();
   const bool is_aligned = std::all_of(extents_.begin(), extents_.end(), IsAligned);
   word_bytes_ = is_aligned ? kWordBytes : 1;
-  // The device's addresses of host memory may differ from the host's.
+  // The device addresses of host memory may differ from its host addresses.
   const int64_t shift =
       host_ == nullptr ? 0 : host_->device<std::byte>() - host_->host<std::byte>();
   for (const BlockExtent& extent : extents_) {

@@ -1,16 +1,17 @@
-// The blocks of a cache as sources and destinations of copies: where their bytes are, on the device
-// or on the host.
+// The blocks of a cache as sources and destinations of copies: their memory ranges on the device or
+// the host.
 //
 //   BlockStore device = *BlockStore::Over(cache, {});
-//   BlockStore host = *BlockStore::Pinned(device, 512);   // swapped blocks, same bytes each
+//   BlockStore host = *BlockStore::Pinned(device, 512);   // for swapped blocks
 //   REPRISE_RETURN_IF_ERROR(CopyBlocks(device, device, copies));   // cache/ops/copy_blocks.h
 //
-// Blocks may be copied between stores that are alike: extents of the same sizes in the same order.
-// The stores over caches of one layout are alike, and so are those that Pinned() makes of them.
+// Blocks may be copied between stores of the same shape: extents of the same sizes in the same
+// order. Stores over caches of one layout have the same shape, and so do the stores that Pinned()
+// creates from them.
 //
-// Ownership: a store over a cache keeps the cache's tensors alive; a pinned one owns its memory.
-// Nothing may use the store's memory when it ends, on any stream. Thread safety: const; copies of
-// the same blocks must be ordered by the caller.
+// Ownership: a store over a cache keeps the cache's tensors alive; a pinned store owns its memory.
+// When a store is destroyed, no stream may still use its memory. Thread safety: const; the caller
+// must order copies of the same blocks.
 
 #ifndef REPRISE_CACHE_STORAGE_BLOCK_STORE_H_
 #define REPRISE_CACHE_STORAGE_BLOCK_STORE_H_
@@ -34,40 +35,40 @@ namespace reprise {
 
 struct BlockStoreOptions {
   KvSides sides = KvSides::kBoth;
-  // Further tensors [num_blocks, ...], contiguous within a block, that are copied with their
-  // blocks, for example the marks of a KvCanary (cache/ops/kv_canary.h). On the cache's device.
+  // Additional tensors [num_blocks, ...] on the cache's device, contiguous within a block. They are
+  // copied with their blocks. Example: the marks of a KvCanary (cache/ops/kv_canary.h).
   std::vector<at::Tensor> with = {};
 };
 
 class BlockStore {
  public:
-  // The blocks of `cache`, all layers.
-  // Errors: InvalidArgument as from BlockExtentsOf(), or naming a tensor of `with`;
-  // ResourceExhausted if the list of extents does not fit on the device.
+  // Creates a store over the blocks of `cache`, in all layers. Errors: InvalidArgument as from
+  // BlockExtentsOf(), or naming a tensor of `with`; ResourceExhausted if the list of extents does
+  // not fit on the device.
   static absl::StatusOr<BlockStore> Over(const KvCache& cache, const BlockStoreOptions& options);
 
-  // The blocks of an engine's own tensors, each [num_blocks, ...] and contiguous within a block, on
-  // one device. Errors: InvalidArgument naming the tensor; ResourceExhausted as above.
+  // Creates a store over an engine's tensors, each [num_blocks, ...] and contiguous within a block,
+  // all on one device. Errors: InvalidArgument naming the tensor; ResourceExhausted as above.
   static absl::StatusOr<BlockStore> Over(std::vector<at::Tensor> tensors);
 
-  // Host memory for `num_blocks` blocks like those of `like`, zeroed, one block after the other:
-  // pinned and addressable by the device of `like`, or ordinary memory if that is the CPU.
-  // Errors: InvalidArgument unless num_blocks >= 1; ResourceExhausted.
+  // Allocates zeroed host memory for `num_blocks` blocks of the shape of `like`, one block after
+  // the other. The memory is pinned and mapped for the device of `like`, or ordinary memory if that
+  // device is the CPU. Errors: InvalidArgument unless num_blocks >= 1; ResourceExhausted.
   static absl::StatusOr<BlockStore> Pinned(const BlockStore& like, int num_blocks);
 
-  // The device that copies run on: the cache's, also for a pinned store of it.
+  // The device on which copies run: the cache's device, also for a pinned store.
   at::Device device() const { return device_; }
   int num_blocks() const { return num_blocks_; }
-  // Bytes that a copy of one block moves.
+  // Number of bytes that a copy of one block moves.
   int64_t bytes_per_block() const { return bytes_per_block_; }
   absl::Span<const BlockExtent> extents() const { return extents_; }
-  // Whether the store owns memory of the host, made by Pinned().
+  // Whether the store owns host memory allocated by Pinned().
   bool is_pinned() const { return host_ != nullptr; }
 
-  // Whether blocks may be copied between them.
+  // Whether blocks may be copied between this store and `other`.
   bool IsLike(const BlockStore& other) const;
 
-  // The extents as the device addresses them. Valid as long as the store.
+  // The extents with device addresses. Valid as long as the store exists.
   BlockExtentList device_extents() const;
 
  private:
@@ -78,10 +79,10 @@ class BlockStore {
   int num_blocks_ = 0;
   int64_t bytes_per_block_ = 0;
   std::vector<BlockExtent> extents_;
-  std::vector<at::Tensor> kept_;             // tensors that the extents point into
-  std::shared_ptr<MappedBuffer> host_;       // of a pinned store
-  std::vector<BlockExtent> device_extents_;  // by device addresses; empty on the CPU
-  at::Tensor list_;                          // the same on the device, as bytes
+  std::vector<at::Tensor> kept_;             // tensors to which the extents point
+  std::shared_ptr<MappedBuffer> host_;       // pinned stores only
+  std::vector<BlockExtent> device_extents_;  // with device addresses; empty on the CPU
+  at::Tensor list_;                          // copy of device_extents_ on the device, as bytes
   int64_t max_extent_bytes_ = 0;
   int word_bytes_ = 1;
 };

@@ -31,7 +31,7 @@ KvLayout LayoutOf(KvForm form, DType dtype) {
                             .form = form});
 }
 
-// Element (block 2, head 1, dim 13, token 3) is at the offset of vLLM's view().
+// Element (block 2, head 1, dim 13, token 3) must have the offset that vLLM's view() gives it.
 TEST(KPackedStorageTest, ViewsStandWhereVllmHasThem) {
   const at::Tensor storage = at::zeros({2, 3, 4 * 2 * 16}, at::kHalf);
   const KvLayout layout = LayoutOf(KvForm::kKPacked, DType::kFloat16);
@@ -61,7 +61,7 @@ TEST(KPackedStorageTest, BytesServeFp8) {
   EXPECT_EQ(storage[0][0][0].item<uint8_t>(), 0x38);  // 1.0 in e4m3: exponent 7
 }
 
-// As vLLM's get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size).
+// Matches vLLM's get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size).
 TEST(KPackedStorageTest, TheShapeIsThatOfVllm) {
   EXPECT_THAT(*KPackedStorageShape(LayoutOf(KvForm::kKPacked, DType::kFloat16)),
               ElementsAre(2, 3, 4 * 2 * 16));

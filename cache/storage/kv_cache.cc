@@ -22,8 +22,9 @@
 namespace reprise {
 namespace {
 
-// True if no two elements share memory: each dimension strides over all that the smaller strides
-// span. Refuses some interleavings that do not overlap; no cache has them.
+// Returns true if no two elements share memory: each dimension's stride exceeds the span of all
+// smaller strides. Returns false for some interleavings that do not overlap; no cache has such
+// strides.
 bool HasDistinctElements(const at::Tensor& tensor) {
   std::vector<int> dims(tensor.dim());
   std::iota(dims.begin(), dims.end(), 0);
@@ -38,7 +39,7 @@ bool HasDistinctElements(const at::Tensor& tensor) {
   return true;
 }
 
-// Whether sizes, strides and address may be asked of the tensor.
+// Checks that the tensor has sizes, strides and an address.
 absl::Status CheckStrided(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined()) {
     return absl::InvalidArgumentError(
@@ -79,18 +80,19 @@ absl::Status CheckTensor(const std::string& name, const at::Tensor& tensor,
   return absl::OkStatus();
 }
 
-// Checks the caller's tensors, and makes views of them with the layout's shape and dtype.
+// Checks the caller's tensors, and returns views of them with the layout's shape and dtype.
 absl::Status CheckLayers(const KvLayout& layout, std::vector<std::vector<at::Tensor>>& layers) {
   const KvLayoutOptions& options = layout.options();
   if (static_cast<int>(layers.size()) != options.num_layers) {
-    return absl::InvalidArgumentError(absl::StrCat("layers must be the layout's: expected ",
-                                                   options.num_layers, ", got ", layers.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("layers must have one entry per layer of the layout: expected ",
+                     options.num_layers, ", got ", layers.size()));
   }
   std::optional<at::Device> device;
   for (int layer = 0; layer < options.num_layers; ++layer) {
     if (layers[layer].size() != layout.tensors().size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("layer ", layer, " must have the layout's tensors: expected ",
+          absl::StrCat("layer ", layer, " must have as many tensors as the layout: expected ",
                        layout.tensors().size(), ", got ", layers[layer].size()));
     }
     for (size_t i = 0; i < layers[layer].size(); ++i) {
@@ -197,7 +199,7 @@ void KvCache::FindSharing() {
   shares_with_.resize(layers_.size());
   for (int layer = 0; layer < num_layers(); ++layer) {
     for (int earlier = 0; earlier < layer; ++earlier) {
-      // Groups overlap in memory without sharing layers.
+      // Groups may overlap in memory without sharing layers.
       if (groups_[earlier] != groups_[layer]) continue;
       if (layers_[earlier].k.data != layers_[layer].k.data ||
           layers_[earlier].v.data != layers_[layer].v.data) {
@@ -243,7 +245,7 @@ absl::Status KvCache::Fill(float value) const {
     const bool has_groups =
         std::any_of(groups_.begin(), groups_.end(), [](int g) { return g > 0; });
     if (has_groups && std::isnan(value)) {
-      // Groups overlap in one storage, and all bits set are NaN in every dtype.
+      // Groups overlap in one storage. All bits set are NaN in every dtype.
       const at::Tensor& any = tensors_[0][0];
       const auto bytes = static_cast<int64_t>(any.storage().nbytes());
       at::empty({0}, any.options().dtype(at::kByte))

@@ -112,7 +112,7 @@ TEST(KvCacheTest, LayersMayShareTheMemoryAndScalesOfEarlierOnes) {
   EXPECT_EQ(cache.shares_with(1), std::nullopt);
   EXPECT_EQ(cache.shares_with(2), 1);
   EXPECT_EQ(cache.shares_with(3), 0);
-  EXPECT_EQ(cache.bytes(), 2 * 5 * 4 * 3 * 16 * 4);  // two layers'
+  EXPECT_EQ(cache.bytes(), 2 * 5 * 4 * 3 * 16 * 4);  // bytes of two layers
   cache.SetScales(3, {.value = 2.0f}, {.value = 3.0f});
   EXPECT_EQ(cache.layer(0).k_scale.value, 2.0f);
   EXPECT_EQ(cache.layer(3).v_scale.value, 3.0f);
@@ -169,12 +169,13 @@ TEST(KvCacheTest, PagesHoldTheLayersOfAnyOneGroup) {
   EXPECT_EQ(cache.block_size(), 4);
   EXPECT_EQ(cache.group(1), 1);
   EXPECT_EQ(cache.group(3), 0);
-  EXPECT_EQ(cache.shares_with(1), std::nullopt);  // its place is layer 0's, as another group
+  // At the same address as layer 0, but in another group.
+  EXPECT_EQ(cache.shares_with(1), std::nullopt);
   EXPECT_EQ(cache.shares_with(2), std::nullopt);
   EXPECT_EQ(cache.shares_with(3), 2);
   EXPECT_EQ(cache.layer(1).k.data, cache.layer(0).k.data);
 
-  // Block 2 is of group 0, block 3 of group 1; other blocks do not change.
+  // Block 2 belongs to group 0 and block 3 to group 1. Other blocks do not change.
   ASSERT_TRUE(cache.Fill(0).ok());
   for (int layer : {0, 2}) {
     for (const at::Tensor& tensor : cache.tensors(layer)) at::Tensor(tensor[2]).fill_(layer + 1);
@@ -221,7 +222,8 @@ TEST(KvCacheTest, TooLittleMemoryIsAnErrorNotAnException) {
 }
 
 TEST(KvCacheWrapTest, TakesTensorsOfAnyStrides) {
-  // An engine's HND tensors inside a larger allocation, K and V apart; layer 1 shares layer 0's.
+  // An engine's HND tensors inside a larger allocation, with separate K and V. Layer 1 shares the
+  // tensors of layer 0.
   const at::Tensor k = Zeros({5, 3, 6, 8}).narrow(2, 1, 4).transpose(1, 2);
   const at::Tensor v = Zeros({5, 4, 3, 16}).narrow(3, 8, 8);
   absl::StatusOr<KvCache> cache =
@@ -243,7 +245,7 @@ TEST(KvCacheWrapTest, TakesBytesAsFp8) {
   EXPECT_EQ(k[0][0][0][0].item<uint8_t>(), 0x3c);  // 1.0 in e5m2: exponent 15
 }
 
-// vLLM's, whose x is that of the model's 16 bits.
+// vLLM's layout for a cache of bytes: its x follows from the model's 16-bit dtype.
 TEST(KvCacheWrapTest, TakesKPackedBytesOfTheLayoutsX) {
   KvLayoutOptions options = {.num_blocks = 5,
                              .block_size = 4,
@@ -258,7 +260,7 @@ TEST(KvCacheWrapTest, TakesKPackedBytesOfTheLayoutsX) {
   ASSERT_TRUE(cache.ok()) << cache.status();
   const KvLayer& layer = cache->layer(0);
   static_cast<uint8_t*>(layer.k.data)[layer.k.Offset(4, 3, 2, 21)] = 7;
-  EXPECT_EQ(k[4][2][2][3][5].item<uint8_t>(), 7);  // dim 21 is the sixth of its eight
+  EXPECT_EQ(k[4][2][2][3][5].item<uint8_t>(), 7);  // dim 21 is the sixth in its chunk of eight
   EXPECT_FALSE(KvCache::Wrap(*KvLayout::Create(options), {{k.reshape({5, 3, 6, 4, 4}), v}}).ok());
 }
 
@@ -285,9 +287,10 @@ TEST(KvCacheWrapTest, RefusesWhatDoesNotFitAndNamesIt) {
     return std::string(status.message());
   };
   const at::Tensor good = Zeros({5, 4, 3, 8});
-  EXPECT_THAT(message({{good, good}}), HasSubstr("layers must be the layout's: expected 2, got 1"));
+  EXPECT_THAT(message({{good, good}}),
+              HasSubstr("layers must have one entry per layer of the layout: expected 2, got 1"));
   EXPECT_THAT(message({{good, good}, {good}}),
-              HasSubstr("layer 1 must have the layout's tensors: expected 2, got 1"));
+              HasSubstr("layer 1 must have as many tensors as the layout: expected 2, got 1"));
   EXPECT_THAT(message({{good, good}, {good, Zeros({5, 4, 3, 9})}}),
               HasSubstr("tensor 1 of layer 1 has the wrong shape: expected [5, 4, 3, 8], got "
                         "[5, 4, 3, 9]"));
@@ -313,7 +316,7 @@ TEST(KvCacheWrapTest, RefusesTensorsWithoutStrides) {
   EXPECT_THAT(
       std::string(status.message()),
       HasSubstr("tensor 1 of layer 1 must be strided: expected layout Strided, got Sparse"));
-  // Three dimensions, which latents may have.
+  // Latents may have three dimensions.
   KvLayout latents = *KvLayout::Create({.num_blocks = 5,
                                         .block_size = 4,
                                         .num_kv_heads = 1,

@@ -1,12 +1,12 @@
-// The KV cache of one layer as kernels and references see it: pointers, strides, scales. No
-// storage, no LibTorch.
+// The KV cache of one layer as kernels and references access it: pointers, strides, scales. Owns no
+// memory. No LibTorch.
 //
 // One formula covers all common layouts. Element (block, token, head, dim) of a KvView is at
 //
 //   data[block * block_stride + token * token_stride + head * head_stride
 //        + (dim / dim_chunk) * dim_chunk_stride + dim % dim_chunk]       offsets in int64 elements
 //
-//   layout                                             block  token      head  dim_chunk  its step
+//   layout                                             block  token      head  dim_chunk  step
 //   NHD       [num_blocks, block_size, heads, dim]     T*H*D  H*D        D     D          (any)
 //   HND       [num_blocks, heads, block_size, dim]     H*T*D  D          T*D   D          (any)
 //   packed    [num_blocks, 2, ...]                     2*...  as above; v.data = k.data + T*H*D
@@ -17,13 +17,13 @@
 //   MLA       [num_blocks, block_size, 576], one head  T*576  576        0     576        (any)
 //             v = the first 512 dims of k
 //   MLA in two tensors                                 T*512  512        0     512        (any)
-//             v = k; rope [num_blocks, block_size, 64] has a view of its own
+//             v = k; rope [num_blocks, block_size, 64] has a separate view
 //
-// The columns are the strides, dim_chunk and, as its step, dim_chunk_stride. T = block_size,
-// H = num_kv_heads, D = head_dim. The K-packed layout is vLLM's PagedAttention's (x = 16 / element
-// size).
+// The columns are the strides, dim_chunk, and dim_chunk_stride (step). T = block_size, H =
+// num_kv_heads, D = head_dim. The K-packed layout is the layout of vLLM's PagedAttention (x = 16 /
+// element size).
 //
-// A KvLayer is a value; its pointers are valid as long as the owner of the memory (KvCache).
+// A KvLayer is a value. Its pointers are valid as long as the owner of the memory (KvCache) exists.
 
 #ifndef REPRISE_CACHE_STORAGE_KV_LAYER_H_
 #define REPRISE_CACHE_STORAGE_KV_LAYER_H_
@@ -34,9 +34,9 @@
 
 namespace reprise {
 
-// Dequantisation factor: value = stored * scale. A host float, or floats on the data's device, per
-// sequence, head or both; stride 0 broadcasts. Kernels read `data` when they run, so a captured
-// graph sees new values.
+// Dequantisation factor: value = stored * scale. Either a host float, or floats in memory of the
+// data's device: per sequence, per head or both. Stride 0 broadcasts. Kernels read `data` when they
+// run, so a captured graph uses updated values.
 struct Scale {
   float value = 1.0f;  // used if data is null
   // Element (table_row, kv_head) at data[table_row * row_stride + kv_head * head_stride].
@@ -50,7 +50,7 @@ struct KvView {
   int64_t block_stride = 0;
   int64_t token_stride = 0;
   int64_t head_stride = 0;
-  int dim_chunk = 0;  // contiguous dims; head_dim in all but the K-packed layout
+  int dim_chunk = 0;  // contiguous dims; head_dim in all layouts except K-packed
   int64_t dim_chunk_stride = 0;
 
   // Element offset from `data`.
@@ -64,23 +64,23 @@ struct KvLayer {
   KvView k = {};
   KvView v = {};
   DType dtype = DType::kFloat32;
-  int num_blocks = 0;  // the null block, block 0, included
-  int block_size = 0;  // tokens a block
+  int num_blocks = 0;  // including the null block, block 0
+  int block_size = 0;  // tokens per block
   int num_kv_heads = 0;
   int head_dim_qk = 0;
   int head_dim_v = 0;
-  // Writing divides by these, reading multiplies. 1 for caches that are not quantised.
+  // Writing divides by the scale, reading multiplies. 1 for unquantised caches.
   Scale k_scale = {};
   Scale v_scale = {};
-  // MLA whose latent and rope part are two tensors: the last rope_dim dims of a key are dims
-  // [0, rope_dim) of `rope`, of a type and scale of their own, and the others are in k, of which v
-  // is the first columns. In an absorbed latent, k_scale and v_scale are the same number.
+  // For MLA with the latent and the rope part in two tensors. The last rope_dim dims of a key are
+  // dims [0, rope_dim) of `rope`, which has a separate dtype and scale. The other dims are in k,
+  // and v is a prefix of k. In an absorbed latent, k_scale and v_scale are equal.
   int rope_dim = 0;  // 0: k has all dims
   DType rope_dtype = DType::kFloat32;
   KvView rope = {};
   Scale rope_scale = {};
 
-  // Dims of a key that are in k.
+  // Number of dims of a key that are in k.
   constexpr int key_dim() const { return head_dim_qk - rope_dim; }
 };
 

@@ -17,13 +17,13 @@
 namespace reprise {
 namespace {
 
-// Larger than any memory, and far enough below 2^63 that offsets within a cache never overflow.
+// Larger than any memory, and small enough that offsets within a cache never overflow int64.
 constexpr int64_t kMaxBytes = int64_t{1} << 62;
 
-// The K-packed layout keeps so many bytes of a head together, where its x is not given.
+// Default number of contiguous bytes of a head in the K-packed layout, if x is not given.
 constexpr int kKPackedBytes = 16;
 
-// Layers apart begin at multiples of it, which aligns 16-byte accesses and sectors of memory.
+// Alignment of layers with KvLayers::kApart. Aligns 16-byte accesses and memory sectors.
 constexpr int64_t kLayerAlignmentBytes = 256;
 
 int KPackedX(const KvLayoutOptions& options) {
@@ -38,7 +38,7 @@ std::optional<int64_t> Product(std::initializer_list<int64_t> factors) {
   return product;
 }
 
-// All options but num_blocks. Returns the bytes of a block in all layers.
+// Checks all options except num_blocks. Returns the bytes of a block over all layers.
 absl::StatusOr<int64_t> BytesPerBlock(const KvLayoutOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_layers", options.num_layers, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("block_size", options.block_size, 1));
@@ -47,7 +47,7 @@ absl::StatusOr<int64_t> BytesPerBlock(const KvLayoutOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("head_dim_v", options.head_dim_v, 1));
   if (options.form == KvForm::kPacked && options.head_dim_qk != options.head_dim_v) {
     return absl::InvalidArgumentError(
-        absl::StrCat("head_dim_v must be head_dim_qk in a packed cache: expected ",
+        absl::StrCat("head_dim_v must equal head_dim_qk in a packed cache: expected ",
                      options.head_dim_qk, ", got ", options.head_dim_v));
   }
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("k_packed_x", options.k_packed_x, 0));
@@ -65,7 +65,7 @@ absl::StatusOr<int64_t> BytesPerBlock(const KvLayoutOptions& options) {
   }
   if (is_latent && options.head_dim_v > options.head_dim_qk) {
     return absl::InvalidArgumentError(
-        absl::StrCat("head_dim_v must be within head_dim_qk in a latent cache: expected at most ",
+        absl::StrCat("head_dim_v must not exceed head_dim_qk in a latent cache: expected at most ",
                      options.head_dim_qk, ", got ", options.head_dim_v));
   }
   const std::optional<int64_t> bytes = Product(
@@ -77,14 +77,14 @@ absl::StatusOr<int64_t> BytesPerBlock(const KvLayoutOptions& options) {
   return *bytes;
 }
 
-// A tensor of all layers: shape [num_layers, num_blocks, ...].
+// A tensor over all layers, of shape [num_layers, num_blocks, ...].
 struct AllLayers {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;
 };
 
-// Contiguous memory in the order of `memory_order`, which lists the dimensions from the outermost
-// in. If the outermost is the layers', each layer begins aligned.
+// Contiguous memory in the order of `memory_order`, which lists the dimensions from outermost to
+// innermost. If the layer dimension is outermost, each layer begins aligned.
 AllLayers AllLayersOf(std::vector<int64_t> shape, std::initializer_list<int> memory_order,
                       DType dtype) {
   AllLayers all = {.shape = std::move(shape), .strides = {}};
@@ -141,12 +141,12 @@ std::vector<AllLayers> TensorsOf(const KvLayoutOptions& options) {
       return {AllLayersOf(k, {1, 0, 2, 3, 4, 5}, dtype), AllLayersOf(v, {1, 0, 2, 3, 4}, dtype)};
     }
   }
-  LOG(FATAL) << "no such form: " << static_cast<int>(options.form);
+  LOG(FATAL) << "unknown form: " << static_cast<int>(options.form);
   return {};
 }
 
-// A view whose dims are `dim_stride` apart: one chunk of `head_dim` if they are contiguous, else
-// chunks of one.
+// Returns a view with a stride of `dim_stride` between dims: one chunk of `head_dim` if they are
+// contiguous, and chunks of one dim otherwise.
 KvView ViewOf(void* data, int64_t block_stride, int64_t token_stride, int64_t head_stride,
               int64_t dim_stride, int head_dim) {
   return {.data = data,
@@ -224,7 +224,7 @@ KvLayout::KvLayout(const KvLayoutOptions& options) : options_(options) {
 }
 
 KvLayer KvLayout::MakeKvLayer(absl::Span<const KvTensorRef> refs) const {
-  CHECK_EQ(refs.size(), tensors_.size()) << "a layer has that many tensors";
+  CHECK_EQ(refs.size(), tensors_.size()) << "refs must have one entry per tensor of the layer";
   for (size_t i = 0; i < refs.size(); ++i) {
     CHECK_EQ(refs[i].strides.size(), tensors_[i].shape.size()) << "dimensions of tensor " << i;
   }
@@ -236,7 +236,7 @@ KvLayer KvLayout::MakeKvLayer(absl::Span<const KvTensorRef> refs) const {
   layer.head_dim_qk = options_.head_dim_qk;
   layer.head_dim_v = options_.head_dim_v;
 
-  // In elements, whose size scales the pointer.
+  // Advances a pointer by a number of elements.
   const auto advance = [&](void* data, int64_t num_elements) -> void* {
     return static_cast<char*>(data) + num_elements * SizeOf(options_.dtype);
   };

@@ -51,7 +51,7 @@ TEST(KvLayoutTest, PackedHoldsVBesideKInEachBlock) {
   EXPECT_THAT(layout.tensors()[0].strides, ElementsAre(192, 96, 8, 32, 1));
   char memory[1];
   KvLayer layer = LayerOf(layout, {memory});
-  EXPECT_EQ(static_cast<char*>(layer.v.data) - memory, 96 * 2);  // elements of 2 bytes
+  EXPECT_EQ(static_cast<char*>(layer.v.data) - memory, 96 * 2);  // 2 bytes per element
 }
 
 TEST(KvLayoutTest, DiffKvPutsVBehindKInTheLastDimension) {
@@ -112,8 +112,8 @@ TEST(KvLayoutTest, LatentKeepsVWithinK) {
       IsLatent(LayerOf(*KvLayout::Create(SmallOptions(KvForm::kPacked, KvOrder::kNHD)), {memory})));
 }
 
-// As vLLM orders them: NHD (num_blocks, num_layers, block_size, heads, dim), HND (num_blocks,
-// heads, num_layers, block_size, dim); packed with its 2 before the block_size.
+// The order of vLLM: NHD (num_blocks, num_layers, block_size, heads, dim), HND (num_blocks, heads,
+// num_layers, block_size, dim). A packed cache has its dimension of 2 before the block_size.
 TEST(KvLayoutTest, LayersWithinABlockStandWhereTheOrderSays) {
   const auto layout = [](KvForm form, KvOrder order) {
     KvLayoutOptions options = SmallOptions(form, order);
@@ -140,13 +140,14 @@ TEST(KvLayoutTest, LayersApartBeginAligned) {
   options.num_layers = 3;
   options.head_dim_v = 1;
   KvLayout layout = *KvLayout::Create(options);
-  EXPECT_EQ(layout.layer_stride(0), 512);  // 5*4*3*8 = 480 elements to a multiple of 128
+  // 5*4*3*8 = 480 elements, rounded up to a multiple of 128.
+  EXPECT_EQ(layout.layer_stride(0), 512);
   EXPECT_EQ(layout.allocation_elements(0), 3 * 512);
   EXPECT_EQ(layout.layer_stride(1), 128);
   EXPECT_EQ(layout.allocation_elements(1), 3 * 128);
 }
 
-// All layers in one allocation, in both ways.
+// Places all layers in one allocation, in both ways.
 TEST(KvLayoutTest, NoTwoLayersMeet) {
   for (KvForm form :
        {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked, KvForm::kLatent}) {
@@ -206,7 +207,7 @@ TEST(KvLayoutTest, EveryLayoutGivesEachElementAPlaceOfItsOwn) {
       }
       KvLayer layer = LayerOf(layout, tensors);
 
-      std::set<int64_t> places;  // bytes from the beginning
+      std::set<int64_t> places;  // byte offsets from the beginning
       const auto add = [&](const KvView& view, int head_dim) {
         const int64_t base = static_cast<std::byte*>(view.data) - memory.data();
         for (int block = 0; block < 5; ++block)
@@ -227,7 +228,7 @@ TEST(KvLayoutTest, EveryLayoutGivesEachElementAPlaceOfItsOwn) {
 TEST(KvLayoutTest, CallersStridesReplaceItsOwn) {
   KvLayout layout = *KvLayout::Create(SmallOptions(KvForm::kPair, KvOrder::kNHD));
   char k[1], v[1];
-  // k is transposed to [.., dim, head]: dims are 3 apart, in chunks of one.
+  // k is transposed to [.., dim, head]: dims have stride 3, in chunks of one.
   const std::vector<int64_t> k_strides = {1000, 24, 1, 3}, v_strides = {2000, 24, 8, 1};
   KvLayer layer = layout.MakeKvLayer({{k, k_strides}, {v, v_strides}});
   EXPECT_EQ(layer.k.Offset(2, 1, 2, 7), 2000 + 24 + 2 + 7 * 3);
@@ -244,7 +245,7 @@ TEST(KvLayoutTest, CountsTheBytesOfAllLayers) {
 }
 
 TEST(KvLayoutTest, ABudgetBuysWholeBlocks) {
-  KvLayoutOptions options = SmallOptions(KvForm::kPair, KvOrder::kNHD);  // 384 bytes a block
+  KvLayoutOptions options = SmallOptions(KvForm::kPair, KvOrder::kNHD);  // 384 bytes per block
   EXPECT_EQ(*NumBlocksForBytes(options, 384 * 10 + 383), 10);
   EXPECT_EQ(*NumBlocksForBytes(options, 384 * 2), 2);
   EXPECT_EQ(*NumBlocksForBytes(options, INT64_MAX), INT_MAX);
@@ -269,17 +270,18 @@ TEST(KvLayoutTest, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(message([](auto& o) { o.head_dim_qk = 0; }), HasSubstr("head_dim_qk"));
   EXPECT_THAT(message([](auto& o) { o.head_dim_v = 0; }), HasSubstr("head_dim_v"));
   EXPECT_THAT(message([](auto& o) { o.head_dim_v = 4; }, KvForm::kPacked),
-              HasSubstr("head_dim_v must be head_dim_qk in a packed cache: expected 8, got 4"));
+              HasSubstr("head_dim_v must equal head_dim_qk in a packed cache: expected 8, got 4"));
   EXPECT_THAT(message([](auto&) {}, KvForm::kLatent),
               HasSubstr("num_kv_heads must be 1 in a latent cache: expected 1, got 3"));
-  EXPECT_THAT(message(
-                  [](auto& o) {
-                    o.num_kv_heads = 1;
-                    o.head_dim_v = 9;
-                  },
-                  KvForm::kLatent),
-              HasSubstr("head_dim_v must be within head_dim_qk in a latent cache: expected at most "
-                        "8, got 9"));
+  EXPECT_THAT(
+      message(
+          [](auto& o) {
+            o.num_kv_heads = 1;
+            o.head_dim_v = 9;
+          },
+          KvForm::kLatent),
+      HasSubstr("head_dim_v must not exceed head_dim_qk in a latent cache: expected at most "
+                "8, got 9"));
   EXPECT_THAT(message([](auto& o) { o.head_dim_qk = 12; }, KvForm::kKPacked),
               HasSubstr("expected a multiple of 8, got 12"));
   EXPECT_THAT(message([](auto& o) { o.num_blocks = o.block_size = o.num_kv_heads = INT_MAX; }),
@@ -310,7 +312,8 @@ TEST(KvLayoutTest, NamesParseAndUnknownOnesAreRefused) {
 
 TEST(KvLayoutDeathTest, ARefATensor) {
   KvLayout layout = *KvLayout::Create(SmallOptions(KvForm::kPair, KvOrder::kNHD));
-  EXPECT_DEATH(layout.MakeKvLayer({{nullptr, layout.tensors()[0].strides}}), "that many tensors");
+  EXPECT_DEATH(layout.MakeKvLayer({{nullptr, layout.tensors()[0].strides}}),
+               "one entry per tensor");
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace reprise {
 namespace {
 
-// Far enough below 2^63 that offsets within a cache never overflow.
+// Small enough that offsets within a cache never overflow int64.
 constexpr int64_t kMaxBytes = int64_t{1} << 62;
 
 int64_t Aligned(int64_t bytes) {
@@ -29,7 +29,7 @@ absl::Status TooLarge() {
   return absl::InvalidArgumentError("the cache is too large: expected at most 2^62 bytes");
 }
 
-// A cache of the layer alone.
+// Returns the layout of a cache with only this layer.
 absl::StatusOr<KvLayout> LayoutOf(const KvPageLayer& layer, int num_blocks, int block_size) {
   return KvLayout::Create({.num_layers = 1,
                            .num_blocks = num_blocks,
@@ -54,7 +54,7 @@ absl::Status CheckSharing(absl::Span<const KvPageLayer> layers, int layer) {
   if (alike == layers[source]) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("layer ", layer,
-                   ": shares_with must be a layer of the same group, heads, dims, "
+                   ": shares_with must name a layer of the same group, heads, dims, "
                    "dtype, order and form: got layer ",
                    source));
 }
@@ -69,9 +69,9 @@ absl::StatusOr<KvPageLayout> KvPageLayout::Create(const KvPageLayoutOptions& opt
   for (int layer = 0; layer < num_layers; ++layer) {
     const KvPageLayer& of = options.layers[layer];
     if (of.group < 0 || of.group >= num_layers) {
-      return absl::InvalidArgumentError(absl::StrCat("layer ", layer,
-                                                     ": group must count from 0: expected 0 to ",
-                                                     num_layers - 1, ", got ", of.group));
+      return absl::InvalidArgumentError(
+          absl::StrCat("layer ", layer, ": group must be numbered from 0: expected 0 to ",
+                       num_layers - 1, ", got ", of.group));
     }
     absl::StatusOr<KvLayout> alone = LayoutOf(of, options.num_blocks, options.block_size);
     if (!alone.ok()) return AtLayer(layer, alone.status());
@@ -98,7 +98,7 @@ absl::StatusOr<KvPageLayout> KvPageLayout::Create(const KvPageLayoutOptions& opt
   for (int group = 0; group < layout.num_groups(); ++group) {
     if (layout.group_bytes_[group] > 0) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "groups must be counted without gaps: expected a layer of group ", group, ", got none"));
+        "groups must be numbered without gaps: expected a layer of group ", group, ", got none"));
   }
   layout.page_bytes_ = *std::max_element(layout.group_bytes_.begin(), layout.group_bytes_.end());
   if (options.num_blocks > kMaxBytes / layout.page_bytes_) return TooLarge();

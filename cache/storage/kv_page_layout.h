@@ -1,7 +1,7 @@
-// The layout of layers that are not alike in one pool of pages: groups with block tables of their
-// own (cache/kv_group.h), different heads and dims, latents, layers that share their keys.
+// The layout of layers with different shapes in one pool of pages: groups with separate block
+// tables (cache/kv_group.h), different heads and dims, latents, and layers that share their keys.
 //
-//   // Gemma-like: 2 layers of a window (group 0), one of full attention (group 1).
+//   // Gemma-like: 2 layers with a window (group 0), one with full attention (group 1).
 //   KvPageLayout layout = *KvPageLayout::Create(
 //       {.num_blocks = 4096,
 //        .layers = {{.group = 0, .num_kv_heads = 8, .head_dim_qk = 128, .head_dim_v = 128},
@@ -9,20 +9,21 @@
 //                   {.group = 1, .num_kv_heads = 4, .head_dim_qk = 256, .head_dim_v = 256}}});
 //   KvCache cache = *KvCache::Create(layout, at::Device(at::kCUDA, 0));
 //
-// One buffer of num_blocks pages; block id b of any group is page b. A page holds one block of all
-// layers of one group, that for which the block was allocated, so groups share the memory of pages:
+// There is one buffer of num_blocks pages; block id b of any group is page b. A page holds one
+// block of all layers of one group, the group for which the block was allocated. Groups therefore
+// share the memory of pages:
 //
 //   page b   | layer 0: k | v | layer 1: k | v |        |    as a block of group 0
 //            | layer 2: k          | v         | unused |    as a block of group 1
 //
 // page_bytes is the size of the largest group. Each tensor of a layer is at a fixed offset within
-// the page; offsets and pages begin at multiples of 256 bytes. The strides of a block are those of
-// a KvLayout of the layer alone (cache/storage/kv_layout.h), and the step from block to block is
-// the page. The blocks of a model of one group hold all layers.
+// the page. Offsets and pages are aligned to 256 bytes. The strides within a block are as in a
+// KvLayout of this one layer (cache/storage/kv_layout.h); the stride between blocks is the page. If
+// a model has only one group, a page holds all layers.
 //
-// A layer that shares the keys of an earlier one has the earlier one's place and group.
+// A layer that shares the keys of an earlier layer has the same offset and group.
 //
-// No LibTorch and no storage: KvCache (cache/storage/kv_cache.h) has the tensors. A value; thread
+// No LibTorch; owns no memory: KvCache (cache/storage/kv_cache.h) has the tensors. A value. Thread
 // safety: const.
 
 #ifndef REPRISE_CACHE_STORAGE_KV_PAGE_LAYOUT_H_
@@ -41,11 +42,11 @@
 
 namespace reprise {
 
-// The keys and values that a layer keeps of each token.
+// The shape of the keys and values of a layer.
 struct KvPageLayer {
   int group = 0;
-  // An earlier layer whose memory this one reads, and to which this one writes nothing. All other
-  // fields must be equal to that layer's.
+  // An earlier layer whose memory this layer reads; this layer writes nothing. All other fields
+  // must equal the fields of that layer.
   std::optional<int> shares_with = {};
   int num_kv_heads = 0;
   int head_dim_qk = 0;
@@ -58,13 +59,13 @@ struct KvPageLayer {
 };
 
 struct KvPageLayoutOptions {
-  int num_blocks = 0;   // pages, the null block included
-  int block_size = 16;  // tokens a block, in all groups; any from 1
+  int num_blocks = 0;   // number of pages, including the null block
+  int block_size = 16;  // tokens per block, in all groups; at least 1
   std::vector<KvPageLayer> layers = {};
 };
 
-// One tensor of a layer, [num_blocks, ...] as KvLayout has it, with the page's step from block to
-// block.
+// One tensor of a layer, [num_blocks, ...] as in KvLayout, with a page as the stride between
+// blocks.
 struct KvPageTensor {
   int64_t offset_bytes = 0;  // within each page
   KvTensorSpec spec = {};    // strides in elements of the layer's dtype
@@ -72,49 +73,52 @@ struct KvPageTensor {
 
 class KvPageLayout {
  public:
-  // Tensors and pages begin at multiples of it.
+  // Alignment of tensors and pages.
   static constexpr int64_t kAlignmentBytes = 256;
 
-  // Errors: InvalidArgument naming the layer and its field if `layers` is empty, if a field is out
-  // of range or does not fit its form (as from KvLayout::Create()), if a layer shares with one that
-  // is not earlier or not alike, if a group below the highest has no layer, or if the cache would
-  // pass 2^62 bytes.
+  // Errors: InvalidArgument, naming the layer and its field, for one of these:
+  //   - `layers` is empty.
+  //   - A field is out of range or does not fit its form (as in KvLayout::Create()).
+  //   - A layer shares with a layer that is not earlier or has other fields.
+  //   - A group below the highest has no layer.
+  //   - The cache would exceed 2^62 bytes.
   static absl::StatusOr<KvPageLayout> Create(const KvPageLayoutOptions& options);
 
   const KvPageLayoutOptions& options() const { return options_; }
   int num_layers() const { return static_cast<int>(options_.layers.size()); }
   int num_groups() const { return static_cast<int>(group_bytes_.size()); }
 
-  // Bytes of a page: those of the largest group.
+  // Bytes of a page, which is the size of the largest group.
   int64_t page_bytes() const { return page_bytes_; }
   // Bytes of a page that `group` uses. REQUIRES: 0 <= group < num_groups().
   int64_t group_bytes(int group) const;
-  // Of the whole cache.
+  // Bytes of the whole cache.
   int64_t bytes() const { return page_bytes_ * options_.num_blocks; }
 
-  // The layer whose memory `layer` has: itself, or the first of the chain that it shares with.
-  // REQUIRES, here and below: 0 <= layer < num_layers().
+  // The layer whose memory `layer` uses: itself, or the first layer of its sharing chain. REQUIRES,
+  // here and below: 0 <= layer < num_layers().
   int storage_layer(int layer) const;
 
-  // k and v, or one of both: as KvLayout::tensors() of the layer's form.
+  // k and v, or one tensor for both, as in KvLayout::tensors().
   absl::Span<const KvPageTensor> tensors(int layer) const;
 
-  // The layer over pages that begin at `pages`. Scales are 1.
+  // Returns the layer over pages that begin at `pages`. Scales are 1.
   KvLayer MakeKvLayer(int layer, void* pages) const;
 
  private:
   KvPageLayout() = default;
 
   KvPageLayoutOptions options_;
-  std::vector<KvLayout> layouts_;                   // [num_layers], each of that layer alone
+  std::vector<KvLayout> layouts_;                   // a layout per layer
   std::vector<std::vector<KvPageTensor>> tensors_;  // [num_layers]
   std::vector<int> storage_layers_;                 // [num_layers]
   std::vector<int64_t> group_bytes_;                // [num_groups]
   int64_t page_bytes_ = 0;
 };
 
-// The number of pages, null block included, in `budget_bytes`; options.num_blocks is ignored.
-// Errors: InvalidArgument as from KvPageLayout::Create(), or if the budget holds fewer than two.
+// Returns the number of pages, including the null block, that fit into `budget_bytes`. Ignores
+// options.num_blocks. Errors: InvalidArgument as from KvPageLayout::Create(), or if the budget
+// holds fewer than two pages.
 absl::StatusOr<int> NumBlocksForBytes(const KvPageLayoutOptions& options, int64_t budget_bytes);
 
 }  // namespace reprise

@@ -36,7 +36,7 @@ KvPageLayoutOptions Options(std::vector<KvPageLayer> layers) {
 TEST(KvPageLayoutTest, APageIsAsLargeAsTheLargestGroup) {
   KvPageLayout layout = *KvPageLayout::Create(Options({kLocal, kLocal, kGlobal}));
   EXPECT_EQ(layout.num_groups(), 2);
-  EXPECT_EQ(layout.group_bytes(0), 2 * 2 * 16 * 8 * 128 * 2);  // layers, k and v, bf16
+  EXPECT_EQ(layout.group_bytes(0), 2 * 2 * 16 * 8 * 128 * 2);  // 2 layers, k and v, bf16
   EXPECT_EQ(layout.group_bytes(1), 1 * 2 * 16 * 4 * 256 * 2);
   EXPECT_EQ(layout.page_bytes(), layout.group_bytes(0));
   EXPECT_EQ(layout.bytes(), 10 * layout.page_bytes());
@@ -48,7 +48,7 @@ TEST(KvPageLayoutTest, LayersStandAtFixedOffsetsAndStepByPages) {
   EXPECT_EQ(layout.tensors(0)[0].offset_bytes, 0);
   EXPECT_EQ(layout.tensors(0)[1].offset_bytes, kTensor);
   EXPECT_EQ(layout.tensors(2)[0].offset_bytes, 2 * kTensor);
-  EXPECT_EQ(layout.tensors(1)[0].offset_bytes, 0);  // another group, over the same page
+  EXPECT_EQ(layout.tensors(1)[0].offset_bytes, 0);  // another group in the same page
   EXPECT_EQ(layout.tensors(1)[1].offset_bytes, 16 * 4 * 256 * 2);
   EXPECT_THAT(layout.tensors(2)[0].spec.shape, ElementsAre(10, 16, 8, 128));
   EXPECT_THAT(layout.tensors(2)[0].spec.strides,
@@ -89,7 +89,7 @@ TEST(KvPageLayoutTest, EveryTensorIsAligned) {
   EXPECT_EQ(layout.page_bytes(), 256 + 256 + 1024 + 1024);  // 3*80*4 = 960
 }
 
-// Random models: within a group no byte belongs to two elements, or is outside of the page.
+// Builds random models. Within a group, no byte belongs to two elements or is outside the page.
 TEST(KvPageLayoutTest, LayersOfAGroupNeverMeetInRandomModels) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -114,7 +114,7 @@ TEST(KvPageLayoutTest, LayersOfAGroupNeverMeetInRandomModels) {
     ASSERT_TRUE(layout.ok()) << layout.status();
     std::vector<std::byte> pages(layout->bytes());
     for (int group = 0; group < layout->num_groups(); ++group) {
-      std::map<int64_t, int> element_sizes;  // by byte from the beginning
+      std::map<int64_t, int> element_sizes;  // element size by byte offset
       for (int l = 0; l < layout->num_layers(); ++l) {
         if (options.layers[l].group != group) continue;
         const KvLayer layer = layout->MakeKvLayer(l, pages.data());
@@ -172,7 +172,7 @@ TEST(KvPageLayoutTest, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(message(changed([](auto& l) { l.form = KvForm::kLatent; })),
               HasSubstr("layer 1: num_kv_heads must be 1 in a latent cache"));
   EXPECT_THAT(message(changed([](auto& l) { l.group = -1; })),
-              HasSubstr("layer 1: group must count from 0: expected 0 to 1, got -1"));
+              HasSubstr("layer 1: group must be numbered from 0: expected 0 to 1, got -1"));
   EXPECT_THAT(message(changed([](auto& l) { l.group = 2; })), HasSubstr("got 2"));
   EXPECT_THAT(message(Options({kGlobal, kGlobal})),
               HasSubstr("expected a layer of group 0, got none"));
@@ -182,7 +182,7 @@ TEST(KvPageLayoutTest, WhatDoesNotFitIsNamed) {
                 l.shares_with = 0;
                 l.head_dim_v = 64;
               })),
-              HasSubstr("layer 1: shares_with must be a layer of the same group"));
+              HasSubstr("layer 1: shares_with must name a layer of the same group"));
   KvPageLayoutOptions options = Options({kLocal});
   options.num_blocks = 0;
   EXPECT_THAT(message(options), HasSubstr("num_blocks: expected at least 1, got 0"));
@@ -194,7 +194,7 @@ TEST(KvPageLayoutTest, WhatDoesNotFitIsNamed) {
   for (KvPageLayer& layer : options.layers) {
     layer.head_dim_qk = layer.head_dim_v = layer.num_kv_heads = 1 << 15;
   }
-  options.block_size = 1 << 30;  // 2^62 bytes a layer
+  options.block_size = 1 << 30;  // 2^62 bytes per layer
   EXPECT_THAT(message(options), HasSubstr("too large"));
 }
 
