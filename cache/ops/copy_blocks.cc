@@ -24,7 +24,7 @@ namespace {
 absl::Status CheckStores(const BlockStore& src, const BlockStore& dst) {
   if (src.IsLike(dst)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "src and dst must be alike: expected ", src.extents().size(), " extents of ",
+      "src and dst must have the same shape: expected ", src.extents().size(), " extents of ",
       src.bytes_per_block(), " bytes on ", src.device().str(), ", got ", dst.extents().size(),
       " of ", dst.bytes_per_block(), " on ", dst.device().str()));
 }
@@ -65,14 +65,14 @@ CopyBlocksArgs ArgsOf(const BlockStore& src, const BlockStore& dst,
           .num_copies = static_cast<int64_t>(copies.size())};
 }
 
-// From this size on the copy engine is as fast as the kernel over the bus (docs/performance.md).
+// At this extent size, the copy engine is as fast as the kernel over the bus (docs/performance.md).
 constexpr int64_t kEngineExtentBytes = 256 * 1024;
 
 bool IsOneMemory(const BlockStore& src, const BlockStore& dst) {
   return !src.extents().empty() && src.extents()[0].data == dst.extents()[0].data;
 }
 
-// Calls `run` for parts of `copies` within which no copy depends on another.
+// Splits `copies` into runs without dependent copies, and calls `run` for each.
 absl::Status ForEachIndependentRun(
     absl::Span<const BlockCopy> copies, bool is_one_memory, size_t max_length,
     absl::FunctionRef<absl::Status(absl::Span<const BlockCopy>)> run) {
@@ -94,13 +94,14 @@ absl::Status ForEachIndependentRun(
   return run(copies.subspan(begin));
 }
 
-// One transfer for each extent and run of blocks that are neighbours on both sides.
+// Makes one transfer per extent and run of blocks that are adjacent on both sides.
 absl::Status CopyByEngine(const BlockStore& src, const BlockStore& dst,
                           absl::Span<const BlockCopy> copies, cudaStream_t stream) {
   for (size_t e = 0; e < src.extents().size(); ++e) {
     const BlockExtent& from = src.extents()[e];
     const BlockExtent& to = dst.extents()[e];
-    // Within one memory a run may overlap its own destinations: its blocks go one at a time.
+    // Within one memory, a run may overlap its own destinations, so its blocks are transferred one
+    // at a time.
     const bool is_dense =
         !IsOneMemory(src, dst) && from.block_stride == to.bytes && to.block_stride == to.bytes;
     size_t next = 0;
@@ -131,7 +132,7 @@ absl::Status CopyOnCuda(const BlockStore& src, const BlockStore& dst,
     const bool crosses_bus = src.is_pinned() || dst.is_pinned();
     path = crosses_bus && mean >= kEngineExtentBytes ? CopyPath::kCopyEngine : CopyPath::kKernel;
   }
-  // A stream runs transfers in their order, so dependent copies need no separate runs.
+  // A stream runs transfers in order, so dependent copies need no separate runs.
   if (path == CopyPath::kCopyEngine) return CopyByEngine(src, dst, copies, stream);
   return ForEachIndependentRun(copies, IsOneMemory(src, dst), kMaxInlineCopies,
                                [&](absl::Span<const BlockCopy> run) {

@@ -1,15 +1,14 @@
-// Copies blocks of all layers at once, extent by extent.
+// Copies blocks of all layers, extent by extent.
 //
-// Bound: memory, or the bus if one side is the host's: each byte is read once and written once. A
-// thread copies one word of 16 bytes, a CTA 4 KB, and the CTAs go through memory in order: along an
-// extent (x), then all copies of the extent (y), then the next extent (z). On an H200, 256 MB of
-// shuffled blocks in 64 tensors take 130 us in this order (a plain copy: 129 us), 140 us with
-// extents before copies, and 134-137 us with several words a thread.
+// Bound: memory bandwidth, or the bus if one side is host memory. Each byte is read once and
+// written once. A thread copies one 16-byte word and a CTA 4 KB. The CTAs go through memory in
+// order: along an extent (x), then all copies of the extent (y), then the next extent (z). On an
+// H200, 256 MB of shuffled blocks in 64 tensors take 130 us in this order (a plain copy: 129 us),
+// 140 us with extents before copies, and 134-137 us with several words per thread.
 //
-// Lists of copies that fit are passed in the kernel's parameters (constant memory), so that no
-// staging buffer has to outlive the launch. The extents are passed with a short list too: a CTA
-// with one word a thread cannot hide the latency of looking them up (64 MB: 35.4 us instead of
-// 38.4).
+// Lists that fit are passed as kernel parameters (constant memory), so that no staging buffer has
+// to outlive the launch. With a short list, the extents are parameters, too: a CTA with one word
+// per thread cannot hide the latency of loading them (64 MB: 35.4 us instead of 38.4).
 
 #include <algorithm>
 #include <cstddef>
@@ -27,10 +26,11 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMaxGridYZ = 65535;
-// A list on the device has its largest length, and is mostly padding: its CTAs take copies in turn.
+// A list in device memory has its maximum length and is mostly padding, so each CTA processes
+// several copies in turn.
 constexpr int kDeviceListCtas = 32;
 
-// A short list, and as many extents as are passed with it: 9.6 KB of parameters.
+// The sizes of a short list and of the extents passed with it: 9.6 KB of parameters.
 constexpr int kFewCopies = 240;
 constexpr int kFewExtents = 160;
 

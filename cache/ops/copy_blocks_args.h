@@ -1,4 +1,4 @@
-// Copies of blocks in plain values, and their form on the device. Callers use CopyBlocks()
+// Arguments of block copies as plain values, and the device launchers. Callers use CopyBlocks()
 // (copy_blocks.h).
 
 #ifndef REPRISE_CACHE_OPS_COPY_BLOCKS_ARGS_H_
@@ -16,10 +16,10 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// Copies that one launch takes as a parameter.
+// Maximum number of copies that one launch takes as a parameter.
 inline constexpr int kMaxInlineCopies = 3840;
 
-// Extents of src and dst have the same sizes in the same order.
+// The extents of src and dst have the same sizes in the same order.
 struct CopyBlocksArgs {
   BlockExtentList src = {};
   BlockExtentList dst = {};
@@ -44,15 +44,15 @@ inline absl::Status CheckCopyBlocks(const CopyBlocksArgs& args) {
   return absl::OkStatus();
 }
 
-// Enqueue the copies, all at the same time; one with an id outside of its store is left out. No
-// synchronisation, no allocation: may be captured. No launch if there is nothing to copy.
+// Enqueue the copies, which run concurrently. A copy with an id outside its store is skipped. No
+// synchronisation and no allocation: may be captured. No launch if there is nothing to copy.
 // Errors: as CheckCopyBlocks(); Internal if CUDA fails.
 
-// args.copies is the host's, and is read before the call returns: a captured launch keeps the
-// values. Errors: InvalidArgument too if args.num_copies > kMaxInlineCopies.
+// args.copies is in host memory and is read before the call returns: a captured launch keeps its
+// values. Errors: also InvalidArgument if args.num_copies > kMaxInlineCopies.
 absl::Status LaunchInlineCopies(const CopyBlocksArgs& args, CUstream_st* stream);
 
-// args.copies is the device's, and is read when the kernel runs.
+// args.copies is in device memory and is read when the kernel runs.
 absl::Status LaunchDeviceCopies(const CopyBlocksArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

@@ -59,7 +59,7 @@ KvLayoutOptions Options(KvForm form, KvOrder order, KvLayers layers) {
           .layers = layers};
 }
 
-// All tensors of the cache as bytes on the host.
+// Returns all tensors of the cache as bytes on the host.
 std::vector<at::Tensor> Bytes(const KvCache& cache) {
   std::vector<at::Tensor> bytes;
   for (int layer = 0; layer < cache.num_layers(); ++layer) {
@@ -70,7 +70,7 @@ std::vector<at::Tensor> Bytes(const KvCache& cache) {
   return bytes;
 }
 
-// Random bits, NaNs among them, on the GPU and the same on the CPU.
+// Fills the cache on the GPU and the cache on the CPU with the same random bits, including NaNs.
 void Randomise(KvCache& gpu, KvCache& cpu) {
   for (int layer = 0; layer < gpu.num_layers(); ++layer) {
     for (size_t i = 0; i < gpu.tensors(layer).size(); ++i) {
@@ -131,7 +131,7 @@ TEST_F(CopyBlocksGpuTest, SmallGoesToPinnedMemoryAndBack) {
       const BlockStore pinned = *BlockStore::Pinned(on_gpu, 50);
       const BlockStore host = *BlockStore::Pinned(on_cpu, 50);
       std::vector<BlockCopy> out = RandomCopies(random, 30, 40, 50);
-      for (int32_t i = 0; i < 8; ++i) out.push_back({20 + i, 10 + i});  // neighbours
+      for (int32_t i = 0; i < 8; ++i) out.push_back({20 + i, 10 + i});  // adjacent blocks
       const std::vector<BlockCopy> in = RandomCopies(random, 30, 50, 40);
       ASSERT_TRUE(CopyBlocks(on_gpu, pinned, out, path).ok());
       ASSERT_TRUE(CopyBlocks(pinned, on_gpu, in, path).ok());
@@ -143,8 +143,8 @@ TEST_F(CopyBlocksGpuTest, SmallGoesToPinnedMemoryAndBack) {
   }
 }
 
-// From one cache to another on the same GPU, whose number of blocks differs: by lists of the host
-// on each path, then by a list on the device in a captured graph.
+// Copies from one cache to another with a different number of blocks on the same GPU: by lists in
+// host memory on each path, then by a list in device memory in a captured graph.
 TEST_F(CopyBlocksGpuTest, BlocksMoveBetweenTwoCaches) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -210,8 +210,8 @@ TEST_F(CopyBlocksGpuTest, BlocksMoveBetweenTwoCaches) {
   }
 }
 
-// A page serves a group of heads, goes to the host, and comes back into a page that served a
-// latent.
+// A page is used by a group with heads, swapped to the host, and swapped in to a page that was used
+// by a latent group.
 TEST_F(CopyBlocksGpuTest, SmallPagesServeOneGroupAfterAnother) {
   const KvPageLayer heads = {.group = 0,
                              .num_kv_heads = 2,
@@ -239,7 +239,7 @@ TEST_F(CopyBlocksGpuTest, SmallPagesServeOneGroupAfterAnother) {
   for (int layer : {0, 2}) ASSERT_TRUE(WriteKv(cache.layer(layer), k, v, slots(1)).ok());
   const BlockCopy out[] = {{1, 1}}, in[] = {{1, 5}};
   ASSERT_TRUE(CopyBlocks(device, host, out).ok());
-  // Both pages serve the latent meanwhile.
+  // In the meantime, the latent group uses both pages.
   const at::Tensor dense = at::randn({3, 1, 576}, bf16);
   for (int block : {1, 5}) {
     ASSERT_TRUE(WriteKv(cache.layer(1), dense, at::Tensor(), slots(block)).ok());
@@ -280,7 +280,8 @@ TEST_F(CopyBlocksGpuTest, SmallUnalignedBlocksAreCopiedByteByByte) {
   EXPECT_EQ(gpu.tensors(0)[1].to(at::kFloat).sum().item<float>(), 0);
 }
 
-// One source to many, a long list, in one node of a graph, whose list is read anew each replay.
+// A long list with one source and many destinations, in one graph node that rereads the list in
+// each replay.
 TEST_F(CopyBlocksGpuTest, AListOnTheDeviceIsOneLaunchOfAGraph) {
   KvLayoutOptions options = Options(KvForm::kPair, KvOrder::kNHD, KvLayers::kApart);
   options.num_blocks = 9000;
@@ -293,7 +294,7 @@ TEST_F(CopyBlocksGpuTest, AListOnTheDeviceIsOneLaunchOfAGraph) {
     list[i][0] = 1;
     list[i][1] = i % 100 == 99 ? -1 : 2 + i;
   }
-  list[5][0] = 9000;  // outside of the store
+  list[5][0] = 9000;  // outside the store
   at::Tensor on_gpu = list.to(kGpu);
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
@@ -332,7 +333,7 @@ TEST_F(CopyBlocksGpuTest, AListOnTheDeviceIsOneLaunchOfAGraph) {
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
-// A graph of the keys' copies and one of the values', over one list that changes.
+// One graph copies the keys and another the values, over one list that changes.
 TEST_F(CopyBlocksGpuTest, SmallKeysAndValuesAreCopiedApartInAGraph) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -356,7 +357,7 @@ TEST_F(CopyBlocksGpuTest, SmallKeysAndValuesAreCopiedApartInAGraph) {
       }));
     }
     for (int replay = 0; replay < 6; ++replay) {
-      const int side = replay % 2;  // tensor 0 of a layer is K, tensor 1 is V
+      const int side = replay % 2;  // tensor 0 is K, tensor 1 is V
       at::Tensor entries = at::full({6, 2}, -1, at::kInt);
       for (int i = 0; i < 4; ++i) {
         const int src = static_cast<int>(random() % 20), dst = 20 + 5 * i + replay % 5;
@@ -376,12 +377,12 @@ TEST_F(CopyBlocksGpuTest, SmallKeysAndValuesAreCopiedApartInAGraph) {
   }
 }
 
-// More copies than a launch takes, and blocks beyond 2^32 bytes.
+// More copies than fit in one launch, and blocks beyond 2^32 bytes.
 TEST_F(CopyBlocksGpuTest, LongListsAndFarBlocks) {
   size_t free_bytes = 0, total_bytes = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
   if (free_bytes < size_t{9} << 30) GTEST_SKIP() << "needs 9 GiB of free device memory";
-  constexpr int kBlocks = 70000;  // of 65,536 bytes: 4.6e9
+  constexpr int kBlocks = 70000;  // 65,536 bytes each: 4.6e9 bytes
   const KvLayout layout = *KvLayout::Create({.num_blocks = kBlocks,
                                              .block_size = 16,
                                              .num_kv_heads = 8,
@@ -395,7 +396,7 @@ TEST_F(CopyBlocksGpuTest, LongListsAndFarBlocks) {
   at::Tensor(gpu.tensors(0)[0][3]).fill_(1.0f);
   std::vector<BlockCopy> copies;
   for (int i = 0; i < 5000; ++i) copies.push_back({3, kBlocks - 1 - i});
-  copies.push_back({kBlocks - 1, 10});  // reads what the list wrote
+  copies.push_back({kBlocks - 1, 10});  // reads a block that the list wrote
   ASSERT_TRUE(CopyBlocks(store, store, copies).ok());
   const at::Tensor sums = gpu.tensors(0)[0].flatten(1).select(1, 32767).to(at::kFloat).cpu();
   EXPECT_EQ(sums.sum().item<float>(), 5002);

@@ -46,7 +46,7 @@ KvCache MakeCache(KvForm form, KvOrder order, int num_blocks = 8) {
   return cache;
 }
 
-// Block b of layer l holds b * 10 + l everywhere.
+// Fills block b of layer l with b * 10 + l.
 void Number(const KvCache& cache) {
   for (int layer = 0; layer < cache.num_layers(); ++layer) {
     for (const at::Tensor& tensor : cache.tensors(layer)) {
@@ -57,7 +57,7 @@ void Number(const KvCache& cache) {
   }
 }
 
-// The block that each block was numbered as; -1 where its elements differ.
+// Returns the number of the block whose content each block has, or -1 if its elements differ.
 std::vector<int> Numbers(const KvCache& cache) {
   std::vector<int> numbers;
   for (int block = 0; block < cache.num_blocks(); ++block) {
@@ -82,7 +82,8 @@ TEST(CopyBlocksTest, CopiesAllLayersOfEveryLayout) {
       KvCache cache = MakeCache(form, order);
       Number(cache);
       BlockStore store = *BlockStore::Over(cache, {});
-      const BlockCopy copies[] = {{1, 5}, {1, 6}, {3, 2}};  // one to many among them
+      // Includes one source with two destinations.
+      const BlockCopy copies[] = {{1, 5}, {1, 6}, {3, 2}};
       ASSERT_TRUE(CopyBlocks(store, store, copies).ok());
       EXPECT_THAT(Numbers(cache), testing::ElementsAre(0, 1, 3, 3, 4, 1, 1, 7));
     }
@@ -116,8 +117,8 @@ TEST(CopyBlocksTest, PagesAreCopiedWhicheverGroupTheyServe) {
   EXPECT_TRUE(cache.tensors(1)[1][5].eq(6).all().item<bool>());
 }
 
-// A page serves a group of heads, goes to the host, and comes back into a page that served a
-// latent.
+// A page is used by a group with heads, swapped to the host, and swapped in to a page that was used
+// by a latent group.
 TEST(CopyBlocksTest, PagesServeOneGroupAfterAnother) {
   const KvPageLayer heads = {.group = 0,
                              .num_kv_heads = 2,
@@ -145,7 +146,7 @@ TEST(CopyBlocksTest, PagesServeOneGroupAfterAnother) {
   for (int layer : {0, 2}) ASSERT_TRUE(WriteKv(cache.layer(layer), k, v, slots(1)).ok());
   const BlockCopy out[] = {{1, 1}}, in[] = {{1, 5}};
   ASSERT_TRUE(CopyBlocks(device, host, out).ok());
-  // Both pages serve the latent meanwhile.
+  // In the meantime, the latent group uses both pages.
   const at::Tensor dense = at::randn({3, 1, 576}, bf16);
   for (int block : {1, 5}) {
     ASSERT_TRUE(WriteKv(cache.layer(1), dense, at::Tensor(), slots(block)).ok());
@@ -232,7 +233,7 @@ TEST(CopyBlocksTest, WhatDoesNotFitIsNamedAndNothingIsCopied) {
               HasSubstr("copies[1].dst must be a block of the store: expected 0 to 7, got 8"));
   EXPECT_THAT(message(CopyBlocks(store, store, {{{1, 2}, {-1, 3}}})), HasSubstr("copies[1].src"));
   EXPECT_THAT(message(CopyBlocks(store, unlike, {{{1, 2}}})),
-              HasSubstr("src and dst must be alike"));
+              HasSubstr("src and dst must have the same shape"));
   EXPECT_THAT(message(CopyBlocks(store, store, at::zeros({2, 3}, at::kInt))),
               HasSubstr("copies must be"));
   EXPECT_THAT(message(CopyBlocks(store, store, at::zeros({2, 2}, at::kLong))), HasSubstr("copies"));
@@ -247,7 +248,7 @@ TEST(CopyBlocksTest, WhatDoesNotFitIsNamedAndNothingIsCopied) {
       HasSubstr("with[1] is missing"));
 }
 
-// Against a model of numbers, with lists of every kind.
+// Compares the copies with a model of numbers, with lists of every kind.
 TEST(CopyBlocksTest, RandomListsAreDoneInTheirOrder) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -1,6 +1,6 @@
-// The flat fp8 storage of an engine that holds bytes, [2, num_blocks, block_size * num_kv_heads *
-// head_dim] uint8, written and read in one captured graph through views, with scales of every form
-// that change between replays. What is written is checked byte by byte, by vLLM's own view().
+// Writes and reads the flat fp8 storage of an engine with byte caches, [2, num_blocks, block_size *
+// num_kv_heads * head_dim] uint8, in one captured graph through views. Scales of every shape change
+// between replays. The written values are checked byte by byte through vLLM's view().
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -31,7 +31,7 @@ constexpr int kBlocks = 5;
 constexpr int kBlockSize = 4;
 constexpr int kHeads = 2;
 constexpr int kDim = 32;
-constexpr int kX = 16;  // dims of K that are together: 16 bytes
+constexpr int kX = 16;  // adjacent dims of K: 16 bytes
 
 class FlatStorageGpuTest : public testing::Test {
  protected:
@@ -44,9 +44,9 @@ class FlatStorageGpuTest : public testing::Test {
 
 struct Form {
   std::string name;
-  at::Tensor factors;  // on the GPU: what a scale's tensor views
-  at::Tensor scale;    // the view: [], [heads], or [rows, heads] of stride 0
-  float value;         // of a scale of the host, where there is no tensor
+  at::Tensor factors;  // values on the GPU to which `scale` refers
+  at::Tensor scale;    // a view: [], [heads], or [rows, heads] with stride 0
+  float value;         // host scale, if there is no tensor
 };
 
 TEST_F(FlatStorageGpuTest, BytesAreWrittenAndReadInAGraphByScalesOfEveryForm) {
@@ -106,11 +106,11 @@ TEST_F(FlatStorageGpuTest, BytesAreWrittenAndReadInAGraphByScalesOfEveryForm) {
       graph.Replay();
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 
-      // vLLM: key_cache[0].view(num_blocks, heads, dim / x, -1, x), value_cache likewise.
+      // vLLM: key_cache[0].view(num_blocks, heads, dim / x, -1, x); similarly for value_cache.
       const at::Tensor host = storage.cpu().view(at::kFloat8_e4m3fn).to(at::kFloat);
       const at::Tensor k_view = host[0].view({kBlocks, kHeads, kDim / kX, -1, kX});
       const at::Tensor v_view = host[1].view({kBlocks, kHeads, kDim, -1});
-      int64_t num_written = 0;  // that are not 0
+      int64_t num_written = 0;  // nonzero bytes
       for (int t = 0; t < 6; ++t) {
         const int64_t block = all_slots[replay][t] / kBlockSize;
         const int64_t offset = all_slots[replay][t] % kBlockSize;
@@ -126,7 +126,7 @@ TEST_F(FlatStorageGpuTest, BytesAreWrittenAndReadInAGraphByScalesOfEveryForm) {
           ASSERT_TRUE(got_v[t][h].cpu().equal(want_v * factor[h])) << t << " " << h;
         }
       }
-      // Nothing else is written.
+      // No other byte is written.
       EXPECT_EQ(host.ne(0).sum().item<int64_t>(), num_written);
     }
   }

@@ -66,7 +66,7 @@ const int32_t* DataOf(const at::Tensor& tensor) {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const KvCanaryReport& report) {
-  out << report.num_wrong << " keys are not the expected ones";
+  out << report.num_wrong << " keys are wrong";
   for (const KvCanaryFault& fault : report.first) {
     out << "\n  row " << fault.row << ", block " << fault.block << " offset " << fault.offset
         << ": expected " << fault.expected << ", found " << fault.found;

@@ -1,8 +1,8 @@
 // Marks slots, and checks the marks of the slots in block tables.
 //
-// Bound of the check: 8 bytes a key of a table. Grid: y over rows, x over stretches of a row's
-// keys. Faults are counted on the device. The threads that find the first ones write them into the
-// host's memory; after them the last CTA to end writes their number.
+// Bound of the check: reading 8 bytes per key. Grid: y over rows, x over segments of a row's keys.
+// Faults are counted on the device. The threads that find the first faults write them to host
+// memory. The last CTA to finish then writes the number of faults.
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The canary's marks, checks and findings in plain values, the same on the host and on the device,
-// and their forms on the device. Callers use KvCanary (kv_canary.h).
+// The canary's marks, checks and findings as plain values that host and device share, and the
+// device launchers. Callers use KvCanary (kv_canary.h).
 
 #ifndef REPRISE_CACHE_OPS_KV_CANARY_ARGS_H_
 #define REPRISE_CACHE_OPS_KV_CANARY_ARGS_H_
@@ -14,7 +14,7 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// The key that a slot holds. -1: none.
+// The key in a slot. -1: no key.
 struct KvMark {
   int32_t sequence = -1;
   int32_t position = -1;
@@ -25,26 +25,26 @@ struct KvMark {
 // A key that was not the expected one.
 struct KvCanaryFault {
   int32_t row = 0;
-  int32_t block = -1;  // in which it was expected; -1: the table has no such column
+  int32_t block = -1;  // block of the expected key; -1: the table has no such column
   int32_t offset = 0;  // within the block
   KvMark expected = {};
-  KvMark found = {};  // {-1, -1} too if the block does not exist
+  KvMark found = {};  // also {-1, -1} if the block does not exist
 
   friend bool operator==(const KvCanaryFault&, const KvCanaryFault&) = default;
 };
 
 inline constexpr int kMaxCanaryFaults = 16;
 
-// Is in memory that the device writes and the host reads.
+// Stored in memory that the device writes and the host reads.
 struct KvCanaryFindings {
   uint64_t num_wrong = 0;
   KvCanaryFault first[kMaxCanaryFaults] = {};
 };
 
-// Is in device memory, because not every bus supports atomics on host memory.
+// Stored in device memory, because not every bus supports atomics on host memory.
 struct KvCanaryCounters {
   unsigned long long num_wrong = 0;  // CUDA's type for 64-bit atomics
-  unsigned num_done = 0;             // CTAs of a check that have ended; 0 between checks
+  unsigned num_done = 0;  // CTAs of the current check that have finished; 0 between checks
 };
 
 struct KvMarkArgs {
@@ -56,7 +56,7 @@ struct KvMarkArgs {
   int64_t num_tokens = 0;
 };
 
-// Arrays as KvCanaryRows has them; null: their default.
+// Arrays as in KvCanaryRows; null: the default.
 struct KvCheckArgs {
   const KvMark* marks = nullptr;
   int num_blocks = 0;
@@ -73,14 +73,14 @@ struct KvCheckArgs {
   const int32_t* first_keys = nullptr;
   int num_rows = 0;
   KvCanaryFindings* findings = nullptr;
-  KvCanaryCounters* counters = nullptr;  // on CUDA
+  KvCanaryCounters* counters = nullptr;  // CUDA only
 };
 
 constexpr int32_t CellOr(const int32_t* cells, int row, int32_t otherwise) {
   return cells == nullptr ? otherwise : cells[row];
 }
 
-// Positions of a row's keys that are read: [begin, end).
+// Positions of the keys that a row reads: [begin, end).
 struct CheckedKeys {
   int64_t begin = 0;
   int64_t end = 0;
@@ -92,7 +92,7 @@ constexpr CheckedKeys KeysOfRow(const KvCheckArgs& args, int row) {
   return {.begin = first > start ? first : start, .end = start + (len > 0 ? len : 0)};
 }
 
-// What is wrong with the key at `position` of a row.
+// The result of checking the key at `position` of a row.
 struct KeyCheck {
   bool is_wrong = false;
   KvCanaryFault fault = {};
@@ -147,7 +147,7 @@ inline absl::Status CheckCheckKv(const KvCheckArgs& args) {
   return args.num_blocks == 0 ? absl::OkStatus() : CheckGiven("marks", args.marks);
 }
 
-// Enqueue the work on `stream`. All pointers are the device's. No launch if there is no token or
+// Enqueue the work on `stream`. All pointers are device pointers. No launch if there is no token or
 // row. Errors: as CheckMarkKv() and CheckCheckKv(), and InvalidArgument without `counters`;
 // Internal if CUDA fails.
 absl::Status LaunchMarkKv(const KvMarkArgs& args, CUstream_st* stream);

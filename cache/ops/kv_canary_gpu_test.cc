@@ -46,7 +46,7 @@ TEST_F(KvCanaryGpuTest, SmallCountsWhatTheHostCounts) {
     at::Tensor slots = at::randint(-1, num_slots + 2, {400}, at::kLong);
     const at::Tensor sequences = at::randint(0, 3, {400}, at::kInt),
                      positions = at::randint(0, 20, {400}, at::kInt);
-    // Equal slots would leave it open which mark wins.
+    // Slots must be distinct, because any of several marks for one slot could win.
     std::vector<bool> is_taken(num_slots + 2);
     for (int i = 0; i < 400; ++i) {
       const int64_t slot = slots[i].item<int64_t>();

@@ -25,7 +25,8 @@ using ::testing::IsEmpty;
 at::Tensor Ints(const std::vector<int>& values) { return at::tensor(values, at::kInt); }
 at::Tensor Slots(const std::vector<int64_t>& slots) { return at::tensor(slots, at::kLong); }
 
-// 6 blocks of 2. Sequence 7 has keys 0..2 in blocks 4 and 1, sequence 8 keys 0..3 in blocks 2, 5.
+// 6 blocks of 2 tokens. Sequence 7 has keys 0..2 in blocks 4 and 1, sequence 8 has keys 0..3 in
+// blocks 2 and 5.
 class KvCanaryTest : public testing::Test {
  protected:
   KvCanaryTest() : canary_(*KvCanary::Create({.num_blocks = 6, .block_size = 2})) {
@@ -57,7 +58,7 @@ TEST_F(KvCanaryTest, FindsNothingWhereAllIsWell) {
 }
 
 TEST_F(KvCanaryTest, SaysWhatItFoundWhere) {
-  ASSERT_TRUE(canary_.Mark(Slots({9}), Ints({8}), Ints({6})).ok());  // a block given away twice
+  ASSERT_TRUE(canary_.Mark(Slots({9}), Ints({8}), Ints({6})).ok());  // a block allocated twice
   const KvCanaryReport report = Check();
   EXPECT_EQ(report.num_wrong, 1);
   EXPECT_THAT(report.first,
@@ -67,11 +68,12 @@ TEST_F(KvCanaryTest, SaysWhatItFoundWhere) {
   text << report;
   EXPECT_THAT(text.str(), HasSubstr("row 0, block 4 offset 1: expected key 1 of sequence 7, found "
                                     "key 6 of sequence 8"));
-  EXPECT_THAT(canary_.report().first, IsEmpty());  // forgotten
+  EXPECT_THAT(canary_.report().first, IsEmpty());  // cleared
 }
 
 TEST_F(KvCanaryTest, KeysNeverWrittenAndPlacesThatDoNotExistAreFaults) {
-  rows_.seq_lens = Ints({4, 5});  // one never written; one in column 2, whose block is -1
+  // One key was never written; one is in column 2, whose block is -1.
+  rows_.seq_lens = Ints({4, 5});
   KvCanaryReport report = Check();
   ASSERT_EQ(report.num_wrong, 2);
   EXPECT_EQ(report.first[0].found, KvMark{});
@@ -86,7 +88,7 @@ TEST_F(KvCanaryTest, KeysNeverWrittenAndPlacesThatDoNotExistAreFaults) {
 }
 
 TEST_F(KvCanaryTest, OfSharedKeysOnlyThePositionIsChecked) {
-  // Sequence 9 was forked from 7 at 2 keys: it reads block 4, and writes its own key 2 into 3.
+  // Sequence 9 was forked from 7 at 2 keys: it reads block 4, and writes its key 2 to block 3.
   rows_.block_table = Ints({4, 3}).view({1, 2});
   rows_.seq_lens = Ints({3});
   rows_.sequences = Ints({9});
@@ -99,13 +101,13 @@ TEST_F(KvCanaryTest, OfSharedKeysOnlyThePositionIsChecked) {
 }
 
 TEST_F(KvCanaryTest, RowsMayStartLateAndWindowsMayBeCut) {
-  // A virtual row of keys 2, 3 of sequence 8; a row whose first block left the window.
+  // One row has only keys 2 and 3 of sequence 8; in the other, the first block has left the window.
   rows_.block_table = Ints({0, 1, 2, 5}).view({2, 2});
   rows_.table_row = Ints({1, 0});
   rows_.key_start = Ints({2, 0});
   rows_.seq_lens = Ints({2, 3});
   rows_.sequences = Ints({8, 7});
-  EXPECT_EQ(Check().num_wrong, 2);  // the null block holds no key
+  EXPECT_EQ(Check().num_wrong, 2);  // the null block has no keys
   rows_.first_keys = Ints({0, 2});
   EXPECT_EQ(Check().num_wrong, 0);
 }

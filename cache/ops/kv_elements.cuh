@@ -1,4 +1,4 @@
-// The elements that kernels load, convert and store together when they write or read keys and
+// Groups of elements that kernels load, convert and store together when they write or read keys and
 // values.
 
 #ifndef REPRISE_CACHE_OPS_KV_ELEMENTS_CUH_
@@ -17,7 +17,7 @@
 
 namespace reprise {
 
-// For WithTokenType() and WithCacheType().
+// The element types for WithTokenType() and WithCacheType().
 struct CudaElements {
   using Float64 = void;
   using Float16 = __half;
@@ -26,13 +26,13 @@ struct CudaElements {
   using Fp8E5M2 = __nv_fp8_e5m2;
 };
 
-// N elements that are loaded or stored together, kAccessBytes at a time.
+// N elements that are loaded or stored together, in units of at most kAccessBytes.
 template <typename T, int N>
 struct alignas(N * sizeof(T) < kAccessBytes ? N * sizeof(T) : kAccessBytes) Elements {
   T data[N];
 };
 
-// To nearest, ties to even; fp8 saturates to the largest finite value.
+// Rounds to nearest, ties to even. fp8 saturates to the largest finite value.
 template <typename Dst, int N>
 __device__ Elements<Dst, N> Round(const float (&values)[N]) {
   Elements<Dst, N> rounded;
@@ -40,7 +40,7 @@ __device__ Elements<Dst, N> Round(const float (&values)[N]) {
     constexpr __nv_fp8_interpretation_t kKind =
         std::is_same_v<Dst, __nv_fp8_e4m3> ? __NV_E4M3 : __NV_E5M2;
 #pragma unroll
-    for (int i = 0; i < N; i += 2) {  // one instruction makes two
+    for (int i = 0; i < N; i += 2) {  // one instruction converts two values
       const __nv_fp8x2_storage_t pair =
           __nv_cvt_float2_to_fp8x2({values[i], values[i + 1]}, __NV_SATFINITE, kKind);
       rounded.data[i].__x = static_cast<__nv_fp8_storage_t>(pair & 0xff);
@@ -61,16 +61,21 @@ __device__ Elements<Dst, N> Round(const float (&values)[N]) {
   return rounded;
 }
 
-// values / scale, without the branch of an IEEE division: by the reciprocal and the remainder
-// (Markstein, 1990).
+// Computes values / scale without the branch of an IEEE division: with the reciprocal and the
+// remainder (Markstein, 1990).
 //
-// Values of at most 11 significant bits become the same fp8 as by division. Proof: the quotient is
-// right to 2^-22 of its last place, so it differs from the float that division gives only next to
-// the middle between two floats. Of those, fp8 distinguishes only the ones next to its own ties,
-// which are t * 2^e with t of 5 bits: values within 2^-22 places of
-// scale * (t * 2^20 +- 1) * 2^(e - 20). With scale = S * 2^b, S of 24 bits, such a value is a
-// multiple of 2^36 times 2^(b + e - 20), and S * (t * 2^20 +- 1) is within 6 of one only if S is
-// k * 2^20 + j with j * t = -+k, |j| <= 6: but k < 16 <= t, and for j = 0 it is odd times k.
+// For values with at most 11 significant bits, the fp8 result equals the result of a true division.
+// Proof:
+//   1. Before its last rounding, the quotient is correct to 2^-22 ulp. It differs from the
+//      correctly rounded float only if the exact quotient is that close to the midpoint between two
+//      floats.
+//   2. fp8 distinguishes these two floats only if one of them is a tie of fp8: t * 2^e with t of 5
+//      bits. The value is then within 2^-22 ulp of scale * (t * 2^20 +- 1) * 2^(e - 20).
+//   3. Let scale = S * 2^b with S of 24 bits. The value is a multiple of 2^36 * 2^(b + e - 20). S *
+//      (t * 2^20 +- 1) is within 6 of a multiple of 2^36 only if S = k * 2^20 + j, where j * t =
+//      -+k and |j| <= 6.
+//   4. This is impossible if j != 0, because k < 16 <= t. If j = 0, the product is k * 2^20 times
+//      an odd number, which is not a multiple of 2^36.
 template <int N>
 __device__ void DivideForFp8(float (&values)[N], float scale) {
   constexpr float kLeast = 0x1p-60f, kMost = 0x1p60f;
@@ -89,8 +94,8 @@ __device__ void DivideForFp8(float (&values)[N], float scale) {
   }
 }
 
-// cast(values / scale), as cache/ops/write_kv.h defines it. kIsExact: the values may have more bits
-// than DivideForFp8() is proven for, so they are divided.
+// Returns cast(values / scale), as defined in cache/ops/write_kv.h. kIsExact: the values may have
+// more significant bits than DivideForFp8() supports, so uses a true division.
 template <typename Dst, bool kIsExact, int N>
 __device__ Elements<Dst, N> Quantise(float (&values)[N], float scale) {
   if (scale != 1.0f) {
@@ -104,7 +109,7 @@ __device__ Elements<Dst, N> Quantise(float (&values)[N], float scale) {
   return Round<Dst>(values);
 }
 
-// cast(loaded / scale).
+// Returns cast(loaded / scale).
 template <typename Dst, typename Src, int N>
 __device__ Elements<Dst, N> Convert(const Elements<Src, N>& loaded, float scale) {
   if constexpr (std::is_same_v<Src, Dst>) {
@@ -116,7 +121,7 @@ __device__ Elements<Dst, N> Convert(const Elements<Src, N>& loaded, float scale)
   return Quantise<Dst, sizeof(Src) == 4>(values, scale);
 }
 
-// cast(loaded * scale).
+// Returns cast(loaded * scale).
 template <typename Dst, typename Src, int N>
 __device__ Elements<Dst, N> Dequantise(const Elements<Src, N>& loaded, float scale) {
   if constexpr (std::is_same_v<Src, Dst>) {

@@ -50,9 +50,10 @@ absl::Status CheckScaleArguments(const at::Tensor& values, const at::Tensor& slo
   REPRISE_RETURN_IF_ERROR(CheckDevice("scales", scales, values.device()));
   const std::optional<DType> dtype = FromScalarType(values.scalar_type());
   if (!dtype.has_value() || IsFp8(*dtype) || *dtype == DType::kFloat64) {
-    return absl::UnimplementedError(absl::StrCat(
-        "no scales of the dtype of values: expected float32, float16 or bfloat16, got ",
-        c10::getDtypeNames(values.scalar_type()).first));
+    return absl::UnimplementedError(
+        absl::StrCat("scales cannot be computed for the dtype of values: expected float32, float16 "
+                     "or bfloat16, got ",
+                     c10::getDtypeNames(values.scalar_type()).first));
   }
   return absl::OkStatus();
 }
@@ -131,7 +132,8 @@ absl::Status ComputeKvScales(const at::Tensor& values, const at::Tensor& slot_ma
     }
 #endif
     return absl::UnimplementedError(absl::StrCat(
-        "no scales on the device of values: expected cpu or cuda, got ", values.device().str()));
+        "scales cannot be computed on the device of values: expected cpu or cuda, got ",
+        values.device().str()));
   });
 }
 

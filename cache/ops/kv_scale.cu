@@ -1,10 +1,10 @@
-// Reduces new keys or values to one scale a head, or one in all.
+// Reduces new keys or values to one scale per head, or to a single scale.
 //
-// Bound: memory. It runs when scales are asked for, not in each step. Each CTA takes the magnitude
-// of some tokens of one head, divides it by the range, and raises the scale by an atomic maximum:
-// positive floats are ordered as their bits are, and division keeps order, so the result does not
-// depend on the order of the CTAs. A kernel before it sets the scales to 0, and one after it sets
-// those that are still 0 to 1.
+// Bound: memory bandwidth. Runs only when scales are requested, not in each step. Each CTA reduces
+// the magnitude of some tokens of one head, divides it by the range, and raises the scale with an
+// atomic maximum. Positive floats have the order of their bits, and division preserves order, so
+// the result does not depend on the order of the CTAs. A kernel before it sets the scales to 0, and
+// a kernel after it replaces remaining zeros by 1.
 
 #include <cstdint>
 

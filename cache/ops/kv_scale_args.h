@@ -1,4 +1,4 @@
-// The computing of KV scales in plain values, and its form on the device. Callers use
+// Arguments for computing KV scales as plain values, and the device launcher. Callers use
 // ComputeKvScales() (kv_scale.h).
 
 #ifndef REPRISE_CACHE_OPS_KV_SCALE_ARGS_H_
@@ -44,9 +44,9 @@ inline absl::Status CheckKvScale(const KvScaleArgs& args) {
   return CheckGiven("values", args.values.data);
 }
 
-// Enqueues the work on `stream`. All pointers are the device's. May be captured.
-// Errors: as CheckKvScale(); Unimplemented for a dtype that is not float32, float16 or bfloat16;
-// Internal if CUDA fails.
+// Enqueues the work on `stream`. All pointers are device pointers. May be captured. Errors: as
+// CheckKvScale(); Unimplemented for a dtype other than float32, float16 and bfloat16; Internal if
+// CUDA fails.
 absl::Status LaunchKvScale(const KvScaleArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

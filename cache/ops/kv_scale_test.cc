@@ -32,7 +32,7 @@ TEST(KvScaleTest, TensorsOfEveryShapeBecomeScales) {
   const at::Tensor rows = at::tensor({1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f}).view({2, 3});
   EXPECT_EQ(At(*ScaleFromTensor("k_scale", rows, 3), 1, 2), 6);
   EXPECT_EQ(At(*ScaleFromTensor("k_scale", rows.view({3, 2}).t(), 3), 1, 2), 6);
-  // Expanded: stride 0 in both dimensions, so a write may use it.
+  // An expanded tensor has stride 0 in both dimensions, so a write may use it.
   const Scale expanded = *ScaleFromTensor("k_scale", scalar.expand({5, 3}), 3);
   EXPECT_EQ(expanded.row_stride, 0);
   EXPECT_EQ(At(expanded, 4, 2), 2);
@@ -79,9 +79,9 @@ TEST(KvScaleTest, PaddingAndValuesThatAreNotFiniteDoNotCount) {
   EXPECT_EQ(scales[0].item<float>(), 100);
   EXPECT_EQ(scales[1].item<float>(), 200);
   ASSERT_TRUE(ComputeKvScales(Values(), at::tensor({-1, -1, -1}, at::kLong), scales, {}).ok());
-  EXPECT_EQ(scales[0].item<float>(), 1);  // nothing to measure
+  EXPECT_EQ(scales[0].item<float>(), 1);  // no values
   ASSERT_TRUE(ComputeKvScales(Values(), at::tensor({-1, 4}, at::kLong), scales, {}).ok());
-  EXPECT_EQ(scales[1].item<float>(), 1);  // zeros only
+  EXPECT_EQ(scales[1].item<float>(), 1);  // only zeros
 }
 
 TEST(KvScaleTest, BadArgumentsAreNamed) {

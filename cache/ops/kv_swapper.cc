@@ -21,7 +21,7 @@ namespace reprise {
 
 #ifdef REPRISE_WITH_CUDA
 
-// Tickets pass in order, because all swaps run on one stream.
+// Swaps complete in the order of their tickets, because they run on one stream.
 struct KvSwapper::Cuda {
   struct InFlight {
     int64_t ticket = 0;
@@ -33,7 +33,7 @@ struct KvSwapper::Cuda {
 
   ~Cuda() {
     LOG_IF(WARNING, cudaStreamSynchronize(stream.stream()) != cudaSuccess)
-        << "a swapper ends on a device that has failed";
+        << "a swapper is destroyed after its device has failed";
     for (const InFlight& swap : in_flight) cudaEventDestroy(swap.done);
     for (cudaEvent_t event : unused) cudaEventDestroy(event);
   }
@@ -51,7 +51,7 @@ struct KvSwapper::Cuda {
     return event;
   }
 
-  // Forgets the swaps that are done.
+  // Removes completed swaps.
   void Retire() {
     while (!in_flight.empty()) {
       if (cudaEventQuery(in_flight.front().done) == cudaErrorNotReady) {
@@ -63,17 +63,18 @@ struct KvSwapper::Cuda {
     }
   }
 
-  // The event of a swap in flight; null if it is done.
+  // Returns the event of a swap in flight, or null if the swap has completed.
   cudaEvent_t Find(SwapTicket ticket) {
     Retire();
     if (in_flight.empty() || ticket.value() < in_flight.front().ticket) return nullptr;
     return in_flight[ticket.value() - in_flight.front().ticket].done;
   }
 
-  // `later` runs after all work that `earlier` has been given.
+  // Makes `later` wait for all work that is on `earlier`.
   absl::Status Order(cudaStream_t earlier, cudaStream_t later) {
     REPRISE_ASSIGN_OR_RETURN(const cudaEvent_t event, TakeEvent());
-    unused.push_back(event);  // a wait keeps its recording, also if the event is recorded again
+    // A wait uses the recording at its call, even if the event is recorded again.
+    unused.push_back(event);
     REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(event, earlier), "cudaEventRecord"));
     return CudaStatus(cudaStreamWaitEvent(later, event, 0), "cudaStreamWaitEvent");
   }

@@ -1,10 +1,10 @@
-// Swaps against steps that run late, on streams that are slowed down at random.
+// Tests swaps with steps that run late, on randomly delayed streams.
 //
-// The model is a list of numbers: what each device block and each host block should hold. The
-// device does everything some time later, and counts the elements it found wrong. With the
-// orderings that KvSwapper and its caller owe each other, nothing is ever wrong. Each of them is
-// tested alone too, with one stream held by a gate: what it prevents happens for certain without
-// it.
+// The model is a list of numbers: the expected content of each device block and host block. The
+// device does all work with a delay, and counts the elements that are wrong. With the orderings
+// that KvSwapper and its caller guarantee, no element is ever wrong. Each ordering is also tested
+// separately, with a gate that blocks one stream. Without the ordering, the result is then always
+// wrong.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/Sleep.h>
@@ -58,11 +58,12 @@ class SwapRun {
         on_host_(kHostBlocks, -1),
         went_out_(kDeviceBlocks) {}
 
-  // Random operations until `num_swaps` have been done; the number of wrong elements found.
+  // Makes random operations until `num_swaps` swaps have been made. Returns the number of wrong
+  // elements.
   int64_t Run(int num_swaps) {
-    // Kernels are loaded before streams are made to wait, for loading waits for the device.
+    // Loads kernels before streams are blocked, because loading waits for the device.
     EXPECT_TRUE(cache_.Fill(0).ok());
-    // The stream of steps does not wait for the default one, which fills.
+    // The step stream does not wait for the default stream, which fills the memory.
     cudaDeviceSynchronize();
     const c10::cuda::CUDAStreamGuard guard(steps_);
     Write(0);
@@ -86,7 +87,7 @@ class SwapRun {
           swaps += SwapIn();
           break;
       }
-      // The host runs ahead, but not without end.
+      // The host runs ahead by a limited number of operations.
       if (swaps % 200 == 199) steps_.synchronize();
     }
     cudaDeviceSynchronize();
@@ -96,14 +97,14 @@ class SwapRun {
  private:
   int AnyDeviceBlock() { return static_cast<int>(random_() % kDeviceBlocks); }
 
-  // Sometimes about 20 us of work on the stream.
+  // Sometimes adds about 20 us of work to the stream.
   void Delay(CUstream_st* stream) {
     if (random_() % 3 != 0) return;
     const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(stream, 0));
     at::cuda::sleep(static_cast<int64_t>(random_() % 60000));
   }
 
-  // A step writes a block, late.
+  // Enqueues a delayed step that writes a block.
   void Write(int block) {
     AwaitWriteable(block);
     Delay(steps_.stream());
@@ -114,7 +115,7 @@ class SwapRun {
     on_device_[block] = value;
   }
 
-  // A step reads a block, late.
+  // Enqueues a delayed step that reads a block.
   void Check(int block) {
     for (int layer : {0, 1}) {
       for (const at::Tensor& tensor : cache_.tensors(layer)) {
@@ -149,7 +150,7 @@ class SwapRun {
     const SwapTicket ticket = Swap(true, copies);
     for (const BlockCopy& copy : copies) {
       on_host_[copy.dst] = on_device_[copy.src];
-      on_device_[copy.src] = -1;  // freed: its next user writes it
+      on_device_[copy.src] = -1;  // freed: the next user writes it
       went_out_[copy.src] = ticket;
     }
     return 1;
@@ -158,7 +159,7 @@ class SwapRun {
   int SwapIn() {
     const int host = static_cast<int>(random_() % kHostBlocks), block = AnyDeviceBlock();
     if (on_host_[host] < 0) return 0;
-    // Swaps run in their order, so one that went out from here before needs no waiting.
+    // Swaps run in order, so an earlier swap-out of the block needs no wait.
     went_out_[block] = SwapTicket();
     const SwapTicket ticket = Swap(false, {{host, block}});
     on_device_[block] = on_host_[host];
@@ -173,8 +174,8 @@ class SwapRun {
   const c10::cuda::CUDAStream steps_;
   at::Tensor num_wrong_;              // [1] int64, on the device
   std::vector<int> on_device_;        // the value of each block; -1: none
-  std::vector<int> on_host_;          // the same of host blocks
-  std::vector<SwapTicket> went_out_;  // the swap that still reads the block
+  std::vector<int> on_host_;          // as on_device_, for host blocks
+  std::vector<SwapTicket> went_out_;  // by block: the swap that may still read it
   int next_value_ = 1;
 };
 
@@ -194,9 +195,9 @@ TEST_F(KvSwapperGpuTest, TenThousandSwapsBesideLateStepsGarbleNothing) {
   EXPECT_EQ(SwapRun(seed).Run(10000), 0);
 }
 
-// One block that a step writes or reads on one stream and a swap moves on another. A gate holds the
-// stream that must run first. With the ordering, the other stream waits for it; without it, the
-// other stream finishes before the gate opens, and the result is always wrong.
+// A step writes or reads one block on one stream, and a swap moves it on another. A gate blocks the
+// stream that must run first. With the ordering, the other stream waits. Without it, the other
+// stream finishes before the gate opens, and the result is always wrong.
 class KvSwapperOrderGpuTest : public KvSwapperGpuTest {
  protected:
   void SetUp() override {
@@ -211,7 +212,7 @@ class KvSwapperOrderGpuTest : public KvSwapperGpuTest {
     other_.emplace(c10::cuda::getStreamFromPool(false, 0));
     seen_ = at::zeros_like(Block(1));
     ASSERT_TRUE(cache_->Fill(0).ok());
-    // Behind a closed gate no kernel can be loaded.
+    // Kernels cannot be loaded while the gate is closed.
     const c10::cuda::CUDAStreamGuard guard(*steps_);
     Write(1, 1);
     seen_.copy_(Block(1));
@@ -225,7 +226,7 @@ class KvSwapperOrderGpuTest : public KvSwapperGpuTest {
     for (const at::Tensor& tensor : cache_->tensors(0)) tensor.select(0, block).fill_(value);
   }
 
-  // The device is idle, block 1 and host block 1 hold 10, block 2 holds 0.
+  // REQUIRES: the device is idle, block 1 and host block 1 have the value 10, and block 2 has 0.
   void Begin() {
     Write(1, 10);
     Write(2, 0);
@@ -238,14 +239,14 @@ class KvSwapperOrderGpuTest : public KvSwapperGpuTest {
     return *reinterpret_cast<const float*>(extent.data + block * extent.block_stride);
   }
 
-  // Time enough for what nothing holds back.
+  // Long enough for work that is not blocked.
   static void WaitAWhile() { std::this_thread::sleep_for(std::chrono::milliseconds(100)); }
 
   std::optional<KvCache> cache_;
   std::unique_ptr<KvSwapper> swapper_;
   std::optional<c10::cuda::CUDAStream> steps_;
-  std::optional<c10::cuda::CUDAStream> other_;  // knows nothing of the steps
-  at::Tensor seen_;                             // what a step has read
+  std::optional<c10::cuda::CUDAStream> other_;  // not ordered with the steps
+  at::Tensor seen_;                             // the values that a step has read
 };
 
 TEST_F(KvSwapperOrderGpuTest, ASwapOutReadsWhatTheStreamBeforeItWrites) {
@@ -337,7 +338,7 @@ TEST_F(KvSwapperGpuTest, SmallTicketsPassInTheirOrderAndFencesFollowTheStream) {
       reinterpret_cast<const float*>(swapper->host_blocks().extents()[0].data +
                                      2 * swapper->host_blocks().extents()[0].block_stride);
   EXPECT_EQ(host[0], 3);
-  // Many more swaps than are ever in flight: events are used again.
+  // Many more swaps than are ever in flight, so that events are reused.
   for (int i = 0; i < 300; ++i) ASSERT_TRUE(swapper->SwapOut(copies).ok());
   ASSERT_TRUE(swapper->Wait(SwapTicket(302)).ok());
   EXPECT_TRUE(swapper->Passed(SwapTicket(302)));

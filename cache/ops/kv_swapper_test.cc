@@ -37,7 +37,8 @@ TEST(KvSwapperTest, WhatWentOutComesBackElsewhere) {
   ASSERT_TRUE(ticket.ok()) << ticket.status();
   EXPECT_TRUE(swapper->Passed(*ticket));
   ASSERT_TRUE(cache.Fill(0).ok());
-  const BlockCopy in[] = {{.src = 2, .dst = 1}, {.src = 2, .dst = 5}};  // a fork comes back twice
+  // One host block restored to two blocks.
+  const BlockCopy in[] = {{.src = 2, .dst = 1}, {.src = 2, .dst = 5}};
   ticket = swapper->SwapIn(in);
   ASSERT_TRUE(ticket.ok()) << ticket.status();
   EXPECT_EQ(*ticket, SwapTicket(2));
@@ -45,7 +46,7 @@ TEST(KvSwapperTest, WhatWentOutComesBackElsewhere) {
   EXPECT_TRUE(swapper->Wait(*ticket).ok());
   for (int block : {1, 5}) {
     EXPECT_TRUE(cache.tensors(1)[1][block].eq(8).all().item<bool>());
-    EXPECT_TRUE(at::isnan(cache.tensors(1)[0][block]).all().item<bool>());  // bit for bit
+    EXPECT_TRUE(at::isnan(cache.tensors(1)[0][block]).all().item<bool>());  // bitwise identical
   }
   EXPECT_EQ(swapper->stream(), nullptr);
 }
@@ -58,7 +59,7 @@ TEST(KvSwapperTest, BlocksOutsideOfTheirPoolAreRefused) {
               HasSubstr("copies[0].dst must be a block of the store: expected 0 to 2, got 3"));
   const BlockCopy back[] = {{.src = 3, .dst = 1}};
   EXPECT_THAT(std::string(swapper->SwapIn(back).status().message()), HasSubstr("copies[0].src"));
-  EXPECT_EQ(swapper->SwapOut({})->value(), 1);  // refused ones have no ticket
+  EXPECT_EQ(swapper->SwapOut({})->value(), 1);  // rejected calls use no ticket
 }
 
 TEST(KvSwapperTest, OptionsOutOfRangeAreRefused) {

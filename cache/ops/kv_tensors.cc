@@ -17,7 +17,7 @@ absl::Status CheckKvTensors(const KvLayer& kv, const at::Tensor& k, const at::Te
   REPRISE_RETURN_IF_ERROR(
       dims.Check("k", k, {AtLeast("num_tokens"), "num_kv_heads", "head_dim_qk"}));
   if (IsLatent(kv) && !v.defined()) return absl::OkStatus();
-  // Without blocks K and V have the same address, none, whatever the cache is.
+  // In a cache without blocks, K and V both have a null address, even if the cache is not latent.
   if (IsLatent(kv) && kv.num_blocks > 0) {
     return absl::InvalidArgumentError(
         "v must be undefined for a latent cache: expected none, got a tensor");

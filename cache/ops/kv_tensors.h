@@ -1,5 +1,5 @@
-// The tensors of keys and values that WriteKv() and ReadKv() take: their checks, and their plain
-// form.
+// Checks of the key and value tensors of WriteKv() and ReadKv(), and their conversion to plain
+// values.
 
 #ifndef REPRISE_CACHE_OPS_KV_TENSORS_H_
 #define REPRISE_CACHE_OPS_KV_TENSORS_H_
@@ -15,18 +15,18 @@
 
 namespace reprise {
 
-// That k and v are [>= num_tokens, num_kv_heads, head_dim], of one dtype and on one device; v is
-// undefined for a latent cache. REQUIRES: "num_tokens" is bound in `dims`.
-// Errors: InvalidArgument naming the argument.
+// Checks that k and v are [>= num_tokens, num_kv_heads, head_dim], with one dtype and on one
+// device; v is undefined for a latent cache. REQUIRES: "num_tokens" is bound in `dims`. Errors:
+// InvalidArgument naming the argument.
 absl::Status CheckKvTensors(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v,
                             ShapeChecker& dims);
 
-// The DType of k. `operation`, for example "KV write", names it in errors.
-// Errors: Unimplemented for a device other than those of the build, for a dtype of k that is not
-// float32, float16, bfloat16 or, on the CPU, float64, and for a float64 cache on CUDA.
+// Returns the DType of k. `operation`, for example "KV write", appears in error messages. Errors:
+// Unimplemented for a device that this build does not support, for a dtype of k other than float32,
+// float16, bfloat16 and, on the CPU, float64, and for a float64 cache on CUDA.
 absl::StatusOr<DType> SupportedDType(const char* operation, const KvLayer& kv, const at::Tensor& k);
 
-// All nulls for an undefined tensor.
+// Returns default values for an undefined tensor.
 KvTokens TokensOf(const at::Tensor& tensor);
 ConstKvTokens ConstTokensOf(const at::Tensor& tensor);
 

@@ -15,7 +15,7 @@ absl::Status CheckKvLayer(const KvLayer& kv) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.v.dim_chunk", kv.v.dim_chunk, 1));
   REPRISE_RETURN_IF_ERROR(CheckBetween("kv.rope_dim", kv.rope_dim, 0, kv.head_dim_qk - 1));
   if (kv.rope_dim > 0) {
-    // Both parts of a key are in one piece, and V is in the latent.
+    // Both parts of a key must be contiguous, and V must be in the latent part.
     REPRISE_RETURN_IF_ERROR(CheckAtMost("kv.head_dim_v", kv.head_dim_v, kv.key_dim()));
     REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.k.dim_chunk", kv.k.dim_chunk, kv.key_dim()));
     REPRISE_RETURN_IF_ERROR(CheckAtLeast("kv.rope.dim_chunk", kv.rope.dim_chunk, kv.rope_dim));
@@ -39,8 +39,8 @@ absl::Status CheckHasNoRows(std::string_view name, const Scale& scale) {
 
 absl::Status CheckIsOne(std::string_view name, const Scale& scale) {
   if (scale.data == nullptr && scale.value == 1.0f) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(absl::string_view(name.data(), name.size()), ": expected none, got one"));
+  return absl::InvalidArgumentError(absl::StrCat(absl::string_view(name.data(), name.size()),
+                                                 " must be absent: expected none, got a scale"));
 }
 
 }  // namespace reprise

@@ -1,7 +1,7 @@
-// What writing and reading keys and values share, on the host and on the device: tokens in memory,
-// their slots in the cache, scales, and the types of elements.
+// Shared parts of writing and reading keys and values, on the host and the device: tokens in
+// memory, their slots in the cache, scales, and element types.
 //
-// No LibTorch, and no CUDA: nvcc compiles the constexpr functions for the device too.
+// No LibTorch and no CUDA; nvcc also compiles the constexpr functions for the device.
 
 #ifndef REPRISE_CACHE_OPS_KV_TOKENS_H_
 #define REPRISE_CACHE_OPS_KV_TOKENS_H_
@@ -18,8 +18,8 @@
 
 namespace reprise {
 
-// Keys or values outside of the cache: element (token, head, dim) is at
-// data[token * token_stride + head * head_stride + dim * dim_stride], strides in elements.
+// Keys or values outside the cache: element (token, head, dim) is at data[token * token_stride +
+// head * head_stride + dim * dim_stride]. Strides are in elements.
 template <typename Void>
 struct BasicKvTokens {
   Void* data = nullptr;
@@ -30,7 +30,7 @@ struct BasicKvTokens {
 using KvTokens = BasicKvTokens<void>;
 using ConstKvTokens = BasicKvTokens<const void>;
 
-// K or V of one operation: the tokens and their cache.
+// K or V of one operation: the tokens and their cache layer.
 template <typename Tokens>
 struct KvSide {
   Tokens tokens = {};
@@ -39,7 +39,7 @@ struct KvSide {
   int head_dim = 0;
 };
 
-// Side 0 (K) or 1 (V) of WriteKvArgs or ReadKvArgs.
+// Returns side 0 (K) or 1 (V) of WriteKvArgs or ReadKvArgs.
 template <typename Args>
 constexpr KvSide<decltype(Args::k)> SideOf(const Args& args, int side) {
   const KvLayer& kv = args.kv;
@@ -53,19 +53,19 @@ constexpr float ScaleOfHead(const Scale& scale, int head, int64_t table_row = 0)
              : scale.data[table_row * scale.row_stride + head * scale.head_stride];
 }
 
-// Where a token is in the cache.
+// The address of a token in the cache.
 struct SlotPlace {
   int64_t block = -1;
-  int offset = 0;         // in the block
-  bool is_there = false;  // within the cache: -1 and slots past its end are not
+  int offset = 0;         // within the block
+  bool is_there = false;  // false for -1 and for slots past the end of the cache
 
-  // Of the first head and dim, in elements.
+  // The offset of the token's first head and dim, in elements.
   constexpr int64_t Offset(const KvView& view) const {
     return block * view.block_stride + offset * view.token_stride;
   }
 };
 
-// Finds the places of slots. Make it on the host, and pass it to a kernel in its parameters:
+// Converts slots to addresses. Construct it on the host, and pass it to a kernel as a parameter:
 //
 //   const SlotPlace place = places.Find(slot_mapping[t]);
 //   if (place.is_there) data[place.Offset(view)] = ...;    // head 0, dim 0
@@ -76,7 +76,7 @@ class SlotPlaces {
       : num_slots_(int64_t{kv.num_blocks} * kv.block_size), block_size_(kv.block_size) {}
 
   constexpr SlotPlace Find(int64_t slot) const {
-    // Most caches have fewer than 2^31 slots, where a division is three instructions.
+    // Most caches have fewer than 2^31 slots, for which the division takes three instructions.
     const int64_t block = slot <= INT32_MAX ? block_size_.Divide(static_cast<uint32_t>(slot))
                                             : slot / block_size_.value();
     return {.block = block,
@@ -85,7 +85,7 @@ class SlotPlaces {
   }
 
   constexpr int64_t num_slots() const { return num_slots_; }
-  // Divides keys and slots below 2^31.
+  // Divisor for keys and slots below 2^31.
   constexpr const Divisor& block_size() const { return block_size_; }
 
  private:
@@ -93,17 +93,17 @@ class SlotPlaces {
   Divisor block_size_;
 };
 
-// The widest load or store of a kernel.
+// Size of the widest load or store of a kernel.
 inline constexpr int kAccessBytes = 16;
 
-// Whether moves over a dimension of `size` by `stride` elements keep addresses multiples of `unit`
-// elements.
+// Whether addresses remain multiples of `unit` elements along a dimension of `size` with this
+// stride.
 constexpr bool KeepsAligned(int64_t stride, int64_t size, int64_t unit) {
   return size <= 1 || stride % unit == 0;
 }
 
-// Whether a thread can move the tokens' share of kAccessBytes of cache at once. Their elements are
-// of `dtype`.
+// Whether a thread can load or store, at once, the token elements that correspond to kAccessBytes
+// of cache. The token elements have type `dtype`.
 template <typename Tokens>
 bool HaveWholeAccesses(const KvLayer& kv, const Tokens& tokens, DType dtype, int64_t num_tokens) {
   const int wanted_bytes = kAccessBytes / SizeOf(kv.dtype) * SizeOf(dtype);
@@ -114,8 +114,8 @@ bool HaveWholeAccesses(const KvLayer& kv, const Tokens& tokens, DType dtype, int
          KeepsAligned(tokens.head_stride, kv.num_kv_heads, unit);
 }
 
-// Elements that a thread moves at once: kAccessBytes of the cache where strides and addresses
-// allow, else 1.
+// Number of elements that a thread moves at once: kAccessBytes of cache if strides and addresses
+// allow it, otherwise 1.
 template <typename Tokens>
 int ElementsPerAccess(const KvLayer& kv, const KvSide<Tokens>& side, DType dtype,
                       int64_t num_tokens) {
@@ -131,9 +131,9 @@ int ElementsPerAccess(const KvLayer& kv, const KvSide<Tokens>& side, DType dtype
   return has_whole_accesses && HaveWholeAccesses(kv, side.tokens, dtype, num_tokens) ? n : 1;
 }
 
-// Calls f(T()) with T the type of `dtype` among Types: TorchElements (base/torch_dtype.h) on the
-// host, CudaElements (cache/ops/kv_elements.cuh) for the device. Types::Float64 is void where
-// float64 is not served. Errors: f's; Unimplemented for another dtype.
+// Calls f(T()), where T is the type of `dtype` in Types: TorchElements (base/torch_dtype.h) on the
+// host, or CudaElements (cache/ops/kv_elements.cuh) for the device. Types::Float64 is void if
+// float64 is not supported. Errors: the errors of f; Unimplemented for another dtype.
 template <typename Types, typename F>
 absl::Status WithTokenType(DType dtype, F f) {
   switch (dtype) {
@@ -156,7 +156,7 @@ absl::Status WithTokenType(DType dtype, F f) {
             "another");
 }
 
-// The same for the types of caches, which are fp8 too.
+// Like WithTokenType(), for cache dtypes, which include fp8.
 template <typename Types, typename F>
 absl::Status WithCacheType(DType dtype, F f) {
   if (dtype == DType::kFp8E4M3) return f(typename Types::Fp8E4M3());
@@ -164,8 +164,8 @@ absl::Status WithCacheType(DType dtype, F f) {
   return WithTokenType<Types>(dtype, f);
 }
 
-// Checks common to WriteKvArgs and ReadKvArgs: a layer with sizes and memory, and tokens. Errors:
-// InvalidArgument naming the field.
+// Checks common to WriteKvArgs and ReadKvArgs: the layer has sizes and memory, and tokens are
+// given. Errors: InvalidArgument naming the field.
 absl::Status CheckKvLayer(const KvLayer& kv);
 template <typename Args>
 absl::Status CheckKvArgs(const Args& args) {
@@ -177,10 +177,11 @@ absl::Status CheckKvArgs(const Args& args) {
   return args.num_sides == 1 ? absl::OkStatus() : CheckGiven("v", args.v.data);
 }
 
-// That a scale does not depend on the row of a block table: tokens given by slot have none.
+// Checks that a scale does not depend on the row of a block table, because tokens given by slot
+// have no row.
 absl::Status CheckHasNoRows(std::string_view name, const Scale& scale);
 
-// That there is no scale.
+// Checks that the scale is 1 on the host.
 absl::Status CheckIsOne(std::string_view name, const Scale& scale);
 
 }  // namespace reprise

@@ -46,7 +46,8 @@ TEST(ScaleOfHeadTest, StridesOfZeroBroadcast) {
   EXPECT_EQ(ScaleOfHead({.data = scales, .row_stride = 3, .head_stride = 1}, 2, 1), 6);
 }
 
-// 8 bf16 are an access. Tokens, then cache, each at an address and with strides that suit it.
+// An access is 8 bf16 elements. Changes the tokens, then the cache, from a good case to addresses
+// and strides that are not aligned.
 TEST(ElementsPerAccessTest, OneIsMovedWhereAnAddressOrStrideIsNotAligned) {
   alignas(16) char memory[64] = {};
   const KvLayer kv = {
@@ -63,7 +64,7 @@ TEST(ElementsPerAccessTest, OneIsMovedWhereAnAddressOrStrideIsNotAligned) {
     return ElementsPerAccess(kv, side, dtype, num_tokens);
   };
   EXPECT_EQ(elements(good), 8);
-  EXPECT_EQ(elements(good, DType::kFloat32), 8);  // in loads of 16 bytes
+  EXPECT_EQ(elements(good, DType::kFloat32), 8);  // in 16-byte loads
   Side side = good;
   side.tokens.data = memory + 2;
   EXPECT_EQ(elements(side), 1);

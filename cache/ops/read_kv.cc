@@ -26,7 +26,7 @@ Dst Convert(Src stored, float scale) {
   if constexpr (std::is_same_v<Src, double>) {
     return static_cast<Dst>(stored * scale);
   } else if constexpr (std::is_same_v<Src, Dst>) {
-    if (scale == 1.0f) return stored;  // bit for bit
+    if (scale == 1.0f) return stored;  // bitwise identical
     return static_cast<Dst>(static_cast<float>(stored) * scale);
   } else {
     return static_cast<Dst>(static_cast<float>(stored) * scale);
@@ -60,7 +60,7 @@ void ReadTokens(const ReadKvArgs& args) {
   }
 }
 
-// Float64 is exact only from a float64 cache.
+// float64 results are exact only if the cache is float64.
 absl::Status ReadKvOnHost(const ReadKvArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckReadKv(args));
   return WithTokenType<TorchElements>(args.dtype, [&]<typename Dst>(Dst) {
@@ -71,9 +71,9 @@ absl::Status ReadKvOnHost(const ReadKvArgs& args) {
   });
 }
 
-// Runs `args`, of which kv, k, v, dtype and num_sides are not set yet.
+// Runs the read. Sets kv, k, v, dtype and num_sides of `args`.
 absl::Status Run(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v, ReadKvArgs args) {
-  if (kv.rope_dim > 0) {  // the two parts of k, one after the other
+  if (kv.rope_dim > 0) {  // reads the two parts of k one after the other
     KvLayer part = kv;
     part.rope_dim = 0;
     part.head_dim_qk = part.head_dim_v = kv.key_dim();

@@ -1,10 +1,9 @@
-// Copies keys and values from their slots in the cache to contiguous rows, converting on the way.
+// Copies keys and values from their cache slots to contiguous rows, with conversion.
 //
-// Bound: memory. It is the write's kernel (cache/ops/write_kv.cu) with its sides exchanged, and
-// with the latency of a place before that of its contents. A thread moves 16 bytes of cache at a
-// time where strides and addresses allow, and single elements otherwise. A CTA has at most kThreads
-// threads: blockDim.x along the elements of one token, blockDim.y tokens. Grid: x over tokens, y =
-// 0 for K, 1 for V (if there is one).
+// Bound: memory bandwidth. Mirrors the write kernel (cache/ops/write_kv.cu), but the address lookup
+// comes before the load. A thread moves 16 bytes of cache at a time if strides and addresses allow
+// it, and single elements otherwise. A CTA has at most kThreads threads: blockDim.x along the
+// elements of one token, blockDim.y tokens. Grid: x over tokens, y = 0 for K, 1 for V (if given).
 
 #include <algorithm>
 #include <cstdint>
@@ -21,7 +20,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// As in the write kernel: a copy needs all threads that an SM holds.
+// As in the write kernel: a plain copy needs full occupancy.
 template <typename Src, typename Dst>
 constexpr int kMinCtasPerSm = std::is_same_v<Src, Dst> ? 8 : 5;
 
@@ -37,7 +36,7 @@ struct KernelParams {
   Side sides[2];
 };
 
-// One side of one token, N elements a thread at a time.
+// Reads one side of one token, N elements per thread at a time.
 template <typename Src, typename Dst, int N>
 __device__ void ReadToken(const KernelParams& params, const KvSide<KvTokens>& side, int64_t token) {
   const TokenPlace found = PlaceOfToken(params.args, params.places, token);
@@ -51,7 +50,7 @@ __device__ void ReadToken(const KernelParams& params, const KvSide<KvTokens>& si
     const int head = i / accesses_per_head;
     const int dim = (i - head * accesses_per_head) * N;
     const int chunk = dim < view.dim_chunk ? 0 : dim / view.dim_chunk;
-    Elements<Src, N> loaded = {};  // zeros if the token has no place
+    Elements<Src, N> loaded = {};  // zero if the token has no valid address
     if (found.place.is_there) {
       loaded = *reinterpret_cast<const Elements<Src, N>*>(stored + head * view.head_stride +
                                                           chunk * view.dim_chunk_stride +
@@ -96,7 +95,7 @@ absl::Status LaunchReadKv(const ReadKvArgs& args, cudaStream_t stream) {
   if (args.num_tokens == 0) return absl::OkStatus();
   const KernelParams params = {
       .args = args, .places = SlotPlaces(args.kv), .sides = {MakeSide(args, 0), MakeSide(args, 1)}};
-  // As many threads a token as it has accesses, and tokens to fill the CTA.
+  // Uses one thread per access of a token, and fills the CTA with tokens.
   int64_t most = 1;
   for (int i = 0; i < args.num_sides; ++i) {
     const Side& side = params.sides[i];

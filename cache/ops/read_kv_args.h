@@ -1,5 +1,5 @@
-// A KV read in plain values, where its tokens are in the cache, and its form on the device. Callers
-// use ReadKv() and ReadKvRows() (read_kv.h).
+// Arguments of a KV read as plain values, the address lookup of its tokens, and the device
+// launcher. Callers use ReadKv() and ReadKvRows() (read_kv.h).
 
 #ifndef REPRISE_CACHE_OPS_READ_KV_ARGS_H_
 #define REPRISE_CACHE_OPS_READ_KV_ARGS_H_
@@ -21,9 +21,9 @@ struct ReadKvArgs {
   KvLayer kv = {};
   KvTokens k = {};
   KvTokens v = {};
-  DType dtype = DType::kFloat32;  // of k and v
-  int64_t num_tokens = 0;         // rows of k: as many tokens as may be written
-  int num_sides = 2;              // K and V; 1: K alone
+  DType dtype = DType::kFloat32;  // dtype of k and v
+  int64_t num_tokens = 0;         // rows of k: maximum number of tokens to write
+  int num_sides = 2;              // 2: K and V; 1: only K
 
   // By slot:
   const int64_t* slot_mapping = nullptr;  // [num_tokens]; null: by rows
@@ -55,19 +55,19 @@ inline absl::Status CheckReadKv(const ReadKvArgs& args) {
   return CheckGiven("block_table", args.block_table);
 }
 
-// The place of a token in the cache. A token without a place is read as 0.
+// The address of a token in the cache. A token without a valid address is read as 0.
 struct TokenPlace {
-  bool is_wanted = false;  // false: the token belongs to no row, nothing is written for it
+  bool is_wanted = false;  // false: the token belongs to no row and is not written
   SlotPlace place = {};
   int64_t table_row = 0;
 };
 
-// `places` are those of args.kv.
+// Looks up the address of `token`. REQUIRES: `places` was made from args.kv.
 constexpr TokenPlace PlaceOfToken(const ReadKvArgs& args, const SlotPlaces& places, int64_t token) {
   if (args.slot_mapping != nullptr) {
     return {.is_wanted = true, .place = places.Find(args.slot_mapping[token])};
   }
-  // The last row that begins at or before the token: empty rows before it begin there too.
+  // Finds the last row that begins at or before the token. Empty rows may begin at the same token.
   int low = 0, high = args.num_rows;
   while (low < high) {
     const int middle = low + (high - low) / 2;
@@ -95,9 +95,9 @@ constexpr TokenPlace PlaceOfToken(const ReadKvArgs& args, const SlotPlaces& plac
   return found;
 }
 
-// Enqueues the read on `stream`. All pointers are the device's. No synchronisation, no allocation:
-// may be captured. No launch if args.num_tokens is 0.
-// Errors: as CheckReadKv(); Unimplemented for float64; Internal if CUDA fails.
+// Enqueues the read on `stream`. All pointers are device pointers. No synchronisation and no
+// allocation: may be captured. No launch if args.num_tokens is 0. Errors: as CheckReadKv();
+// Unimplemented for float64; Internal if CUDA fails.
 absl::Status LaunchReadKv(const ReadKvArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

@@ -47,7 +47,7 @@ TEST_F(ReadKvGpuTest, SmallAgreesWithTheReferenceOverRandomCases) {
   }
 }
 
-// A latent cache of DeepSeek's sizes, written from its two parts and read back, beyond 2^31
+// Writes a latent cache with DeepSeek's sizes from its two parts, and reads it back, beyond 2^31
 // elements.
 TEST_F(ReadKvGpuTest, LatentsBeyondTwoToThe31AreReadBack) {
   size_t free_bytes = 0, total_bytes = 0;
@@ -93,7 +93,7 @@ TEST_F(ReadKvGpuTest, SmallScalesAreComputedOnTheDeviceAsOnTheHost) {
   }
 }
 
-// Scales computed inside a graph are what the write of the same graph divides by.
+// Scales that are computed inside a graph must be used by the write in the same graph.
 TEST_F(ReadKvGpuTest, ACapturedWriteUsesScalesComputedBeforeIt) {
   KvCache cache = *KvCache::Create(*KvLayout::Create({.num_blocks = 4,
                                                       .block_size = 16,
@@ -129,8 +129,8 @@ TEST_F(ReadKvGpuTest, ACapturedWriteUsesScalesComputedBeforeIt) {
     values.normal_().mul_(magnitude);
     ASSERT_EQ(cudaGraphLaunch(exec, c10::cuda::getCurrentCUDAStream(kGpu.index())), cudaSuccess);
     EXPECT_EQ(scales.max().item<float>(), values.abs().max().item<float>() / 448);
-    // e4m3 has 3 bits of mantissa: half a step is 2^-4 of the value; tiny values have fixed steps
-    // of 2^-9 of a scale.
+    // e4m3 has 3 mantissa bits: half a step is 2^-4 of the value. Tiny values have fixed steps of
+    // 2^-9 times the scale.
     const at::Tensor allowed = values.abs().div(16).add(scales.max().mul(1.0f / 512));
     EXPECT_TRUE(k.sub(values).abs().le(allowed).all().item<bool>());
     EXPECT_TRUE(v.equal(k));

@@ -29,8 +29,8 @@ using ::testing::HasSubstr;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// 4 blocks of 3 tokens, one head of 2 dims; element (slot, dim) of k is slot * 10 + dim, of v 100
-// more.
+// 4 blocks of 3 tokens, one head of 2 dims. Element (slot, dim) is slot * 10 + dim in k, and 100
+// more in v.
 KvCache SmallCache() {
   KvCache cache = *KvCache::Create(
       *KvLayout::Create(
@@ -57,15 +57,15 @@ TEST(ReadKvTest, GathersSlotsInTheirOrder) {
   KvCache cache = SmallCache();
   const at::Tensor k = at::full({5, 1, 2}, 7.0f), v = at::full({4, 1, 2}, 7.0f);
   ASSERT_TRUE(ReadKv(cache.layer(0), at::tensor({11, -1, 0, 12}, at::kLong), k, v).ok());
-  EXPECT_THAT(Column(k), testing::ElementsAre(111, 0, 1, 0, 7));  // the last is past the slots
+  EXPECT_THAT(Column(k), testing::ElementsAre(111, 0, 1, 0, 7));  // the last row is past num_tokens
   EXPECT_THAT(Column(v), testing::ElementsAre(211, 0, 101, 0));
 }
 
 TEST(ReadKvTest, GathersRowsOfATable) {
   KvCache cache = SmallCache();
   const at::Tensor k = at::full({8, 1, 2}, 7.0f), v = at::full({8, 1, 2}, 7.0f);
-  // Row 0: 4 keys of table row 1; row 1: none; row 2: keys 2, 3 of table row 0, of which one is in
-  // an id that is not a block.
+  // Row 0: 4 keys of table row 1. Row 1: no keys. Row 2: keys 2 and 3 of table row 0, one of them
+  // in an invalid block.
   const KvRows rows = {.block_table = Ints({3, 99, 2, 1}).view({2, 2}),
                        .start_loc = Ints({0, 4, 4, 6}),
                        .table_row = Ints({1, 0, 0}),

@@ -1,4 +1,5 @@
-// Every launcher refuses what its check refuses, before it calls CUDA: no GPU is needed.
+// Tests that every launcher rejects the arguments that its check rejects, before it calls CUDA.
+// Needs no GPU.
 
 #include <cmath>
 #include <cstdint>
@@ -29,8 +30,8 @@ struct Case {
   std::string message;
 };
 
-// Spoils `good` in each way, and expects the check and, in builds with CUDA, the launcher to refuse
-// it alike.
+// Applies each change to `good`, and expects the check and, in builds with CUDA, the launcher to
+// reject it with the same message.
 template <typename Args, typename Check, typename Launch>
 void ExpectRefused(const Args& good, const std::vector<Case<Args>>& cases, Check check,
                    [[maybe_unused]] Launch launch) {

@@ -26,7 +26,7 @@
 namespace reprise {
 namespace {
 
-// A thread that moves fewer bytes costs more than it saves.
+// Minimum bytes per thread: with fewer, an additional thread costs more than it saves.
 constexpr int64_t kBytesPerThread = 128 * 1024;
 
 template <typename Src, typename Dst>
@@ -37,7 +37,7 @@ Dst Convert(Src value, float scale) {
     float scaled = static_cast<float>(value) / scale;
     if constexpr (std::is_same_v<Dst, c10::Float8_e4m3fn>) {
       constexpr float kMax = 448.0f;
-      scaled = scaled > kMax ? kMax : scaled < -kMax ? -kMax : scaled;  // NaN passes
+      scaled = scaled > kMax ? kMax : scaled < -kMax ? -kMax : scaled;  // NaN remains NaN
     } else if constexpr (std::is_same_v<Dst, c10::Float8_e5m2>) {
       constexpr float kMax = 57344.0f;
       scaled = scaled > kMax ? kMax : scaled < -kMax ? -kMax : scaled;
@@ -46,7 +46,7 @@ Dst Convert(Src value, float scale) {
   }
 }
 
-// One token's head: head_dim elements into chunks of the view.
+// Writes one head of one token: head_dim elements into the chunks of the view.
 template <typename Src, typename Dst>
 void WriteHead(const KvSide<ConstKvTokens>& side, const Src* source, Dst* destination,
                float scale) {
@@ -87,8 +87,8 @@ void WriteTokens(const WriteKvArgs& args, int64_t begin, int64_t end) {
   }
 }
 
-// Errors: InvalidArgument naming the first slot that is neither -1 nor within the cache; nothing
-// has been written.
+// Errors: InvalidArgument, naming the first slot that is neither -1 nor in the cache; then nothing
+// is written.
 absl::Status WriteKvOnHost(const WriteKvArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckWriteKv(args));
   const KvLayer& kv = args.kv;
@@ -108,7 +108,7 @@ absl::Status WriteKvOnHost(const WriteKvArgs& args) {
                 [&](int64_t begin, int64_t end) { WriteTokens<Src, Dst>(args, begin, end); });
     return absl::OkStatus();
   };
-  if (IsFp8(args.dtype)) {  // copied, whichever of its types it is
+  if (IsFp8(args.dtype)) {  // fp8 is copied as bytes, so either fp8 type serves
     return write(TorchElements::Fp8E4M3(), TorchElements::Fp8E4M3());
   }
   return WithTokenType<TorchElements>(args.dtype, [&]<typename Src>(Src) {
@@ -117,7 +117,7 @@ absl::Status WriteKvOnHost(const WriteKvArgs& args) {
   });
 }
 
-// Of k and v; CheckWriteKv() compares fp8 types.
+// Returns the dtype of k and v. CheckWriteKv() compares fp8 types.
 absl::StatusOr<DType> SourceDType(const KvLayer& kv, const at::Tensor& k) {
   const std::optional<DType> dtype = FromScalarType(k.scalar_type());
   if (dtype && IsFp8(*dtype) && IsFp8(kv.dtype)) return *dtype;
@@ -139,7 +139,8 @@ absl::Status CheckSlots(const at::Tensor& slot_mapping, ShapeChecker& dims) {
                    ", 1], got [", slot_mapping.stride(0), ", ", slot_mapping.stride(1), "]"));
 }
 
-// All checks but that of the slots' values, and the arguments. `v` is undefined for K alone.
+// Makes all checks except for the values of the slots, and returns the arguments. `v` is undefined
+// if only K is written.
 absl::StatusOr<WriteKvArgs> ArgsOf(const KvLayer& kv, const at::Tensor& k, const at::Tensor& v,
                                    const at::Tensor& slot_mapping) {
   REPRISE_RETURN_IF_ERROR(CheckKvLayer(kv));
@@ -170,10 +171,11 @@ absl::Status Write(const WriteKvArgs& args, [[maybe_unused]] at::Device device) 
   return WriteKvOnHost(args);
 }
 
-// The dims of a latent cache that WriteLatentKv() takes from `latent`; the others are from `rope`.
+// Number of dims of a latent cache that WriteLatentKv() takes from `latent`. The other dims come
+// from `rope`.
 int LatentDim(const KvLayer& kv) { return kv.rope_dim > 0 ? kv.key_dim() : kv.head_dim_v; }
 
-// A layer whose K is the rope part of `kv`.
+// Returns a layer whose K is the rope part of `kv`.
 KvLayer RopeOf(const KvLayer& kv) {
   KvLayer rope = kv;
   rope.rope_dim = 0;
@@ -191,7 +193,7 @@ KvLayer RopeOf(const KvLayer& kv) {
   return rope;
 }
 
-// A layer whose K is the latent of `kv`.
+// Returns a layer whose K is the latent part of `kv`.
 KvLayer LatentOf(const KvLayer& kv) {
   KvLayer latent = kv;
   latent.rope_dim = 0;
@@ -224,7 +226,7 @@ absl::Status WriteLatentKv(const KvLayer& kv, const at::Tensor& latent, const at
   }
   if (kv.rope_dim == 0 && (kv.k.dim_chunk < kv.head_dim_qk || kv.head_dim_v >= kv.head_dim_qk)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "kv must have dims behind the latent's, all in one piece: got head_dim_qk ", kv.head_dim_qk,
+        "kv must have contiguous dims after the latent: got head_dim_qk ", kv.head_dim_qk,
         ", head_dim_v ", kv.head_dim_v, ", dim_chunk ", kv.k.dim_chunk));
   }
   return CatchTorch([&]() -> absl::Status {
@@ -235,7 +237,7 @@ absl::Status WriteLatentKv(const KvLayer& kv, const at::Tensor& latent, const at
     REPRISE_RETURN_IF_ERROR(dims.Check("latent", latent, {"rows", latent_kv.head_dim_qk}));
     REPRISE_RETURN_IF_ERROR(dims.Check("rope", rope, {"rope_rows", rope_kv.head_dim_qk}));
     if (rope_kv.dtype == latent_kv.dtype && rope.scalar_type() == latent.scalar_type()) {
-      // One launch: a layer whose K is the latent and whose V is the rest.
+      // One launch: uses a layer whose K is the latent part and whose V is the rope part.
       KvLayer parts = latent_kv;
       parts.head_dim_v = rope_kv.head_dim_qk;
       parts.v = rope_kv.k;
@@ -244,7 +246,7 @@ absl::Status WriteLatentKv(const KvLayer& kv, const at::Tensor& latent, const at
     }
     if (kv.rope_dim == 0) REPRISE_RETURN_IF_ERROR(CheckDType("rope", rope, {latent.scalar_type()}));
     REPRISE_RETURN_IF_ERROR(CheckDevice("rope", rope, latent.device()));
-    // Both are checked before one is written.
+    // Checks both parts before writing either.
     REPRISE_ASSIGN_OR_RETURN(const WriteKvArgs of_latent,
                              ArgsOf(latent_kv, latent.unsqueeze(1), at::Tensor(), slot_mapping));
     REPRISE_ASSIGN_OR_RETURN(const WriteKvArgs of_rope,

@@ -1,18 +1,19 @@
-// Copies new keys and values to their slots in the cache, converting on the way.
+// Copies new keys and values to their cache slots, with conversion.
 //
-// Bound: memory. Each token moves num_kv_heads * (head_dim_qk + head_dim_v) elements in and out
-// once; 8192 tokens of 8 x 128 bf16 are 67 MB. A few tokens are bound by latency: the launch, a
-// load, a store.
+// Bound: memory bandwidth. Each token reads and writes num_kv_heads * (head_dim_qk + head_dim_v)
+// elements once; 8192 tokens of 8 x 128 bf16 are 67 MB. For a few tokens, latency bound: the
+// launch, a load, a store.
 //
-// A thread moves one access: 16 bytes of cache where strides and addresses allow, so that a warp
-// writes whole sectors, else one element. It loads its source and its slot together, since a source
-// does not depend on its slot: for a token without a slot the load is wasted, but nothing waits.
-// More accesses a thread gain nothing on an H200, and cost time where they take registers: the
-// kernel needs all threads that an SM holds, and CTAs that go through memory in order.
+// A thread moves one access: 16 bytes of cache if strides and addresses allow it, so that a warp
+// writes whole sectors, and one element otherwise. It loads its source and its slot concurrently,
+// because the source does not depend on the slot. For a token without a slot the load is wasted,
+// but no load waits for another. More accesses per thread gain nothing on an H200, and cost time if
+// they need more registers: the kernel needs full occupancy, and CTAs that go through memory in
+// order.
 //
-// Grid: x over groups of tokens, y = 0 for K, 1 for V (if there is one), z over the accesses of a
-// token, if they are more than the threads of a CTA. Layouts whose innermost dimension is the
-// tokens have a kernel of their own (write_kv_columns.cu).
+// Grid: x over groups of tokens; y = 0 for K, 1 for V (if given); z over the accesses of a token,
+// if it has more accesses than a CTA has threads. Layouts whose innermost dimension is the tokens
+// use a separate kernel (write_kv_columns.cu).
 
 #include <algorithm>
 #include <cstdint>
@@ -30,7 +31,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// All threads that an SM holds; conversion to fp8 takes more registers.
+// 8 CTAs are full occupancy. Conversion to fp8 needs more registers.
 template <typename Dst>
 constexpr int kMinCtasPerSm = sizeof(Dst) == 1 ? 5 : 8;
 
@@ -39,10 +40,10 @@ struct Side {
   KvSide<ConstKvTokens> kv;
   int elements_per_access = 1;
   int tokens_per_cta = 1;
-  int accesses_per_cta = 0;    // of a token
+  int accesses_per_cta = 0;    // accesses of one token per CTA
   int accesses_per_token = 0;  // by all CTAs along z
   Divisor per_cta;             // accesses_per_cta
-  Divisor per_head;            // accesses of a head
+  Divisor per_head;            // accesses per head
   Divisor dim_chunk;
 };
 
@@ -53,7 +54,7 @@ struct KernelParams {
   SlotPlaces places;
 };
 
-// One access of N elements a thread.
+// Writes one access of N elements per thread.
 template <typename Src, typename Dst, int N>
 __device__ void WriteAccess(const KernelParams& params, const Side& side) {
   const auto token_in_cta = static_cast<int>(side.per_cta.Divide(threadIdx.x));
@@ -136,7 +137,7 @@ absl::Status LaunchWriteKv(const WriteKvArgs& args, cudaStream_t stream) {
         parts, (side.accesses_per_token + side.accesses_per_cta - 1) / side.accesses_per_cta);
   }
   const dim3 grid(static_cast<unsigned>(groups), args.num_sides, static_cast<unsigned>(parts));
-  if (IsFp8(args.dtype)) {  // copied, whichever of its types it is
+  if (IsFp8(args.dtype)) {  // fp8 is copied as bytes, so either fp8 type serves
     using Byte = CudaElements::Fp8E4M3;
     return Launch<Byte, Byte>(params, grid, stream);
   }

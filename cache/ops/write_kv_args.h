@@ -1,4 +1,5 @@
-// A KV write in plain values, and its form on the device. Callers use WriteKv() (write_kv.h).
+// Arguments of a KV write as plain values, and the device launchers. Callers use WriteKv()
+// (write_kv.h).
 
 #ifndef REPRISE_CACHE_OPS_WRITE_KV_ARGS_H_
 #define REPRISE_CACHE_OPS_WRITE_KV_ARGS_H_
@@ -22,11 +23,12 @@ struct WriteKvArgs {
   KvLayer kv = {};
   ConstKvTokens k = {};
   ConstKvTokens v = {};
-  // Of k and v. If it is fp8, it is the cache's type, and the cache's scales are 1.
+  // The dtype of k and v. If it is fp8, it must be the cache's dtype, and the cache's scales must
+  // be 1.
   DType dtype = DType::kFloat32;
   const int64_t* slot_mapping = nullptr;  // [num_tokens]
   int64_t num_tokens = 0;
-  int num_sides = 2;  // K and V; 1: K alone
+  int num_sides = 2;  // 2: K and V; 1: only K
 };
 
 // Errors: InvalidArgument naming the field. Does not read arrays.
@@ -43,7 +45,7 @@ inline absl::Status CheckWriteKv(const WriteKvArgs& args) {
   if (IsFp8(args.dtype)) {
     if (args.dtype != args.kv.dtype) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "k and v have another fp8 type than the cache: expected ",
+          "k and v must have the fp8 type of the cache: expected ",
           std::string(DTypeName(args.kv.dtype)), ", got ", std::string(DTypeName(args.dtype))));
     }
     REPRISE_RETURN_IF_ERROR(CheckIsOne("kv.k_scale, for keys in fp8", args.kv.k_scale));
@@ -52,17 +54,17 @@ inline absl::Status CheckWriteKv(const WriteKvArgs& args) {
   return args.num_tokens == 0 ? absl::OkStatus() : CheckGiven("slot_mapping", args.slot_mapping);
 }
 
-// Enqueues the write on `stream`. All pointers are the device's. Tokens whose slot is not within
-// the cache are not written. No synchronisation, no allocation: may be captured. No launch if
-// args.num_tokens is 0.
-// Errors: as CheckWriteKv(); Unimplemented for float64; Internal if CUDA fails.
+// Enqueues the write on `stream`. All pointers are device pointers. Tokens with a slot outside the
+// cache are not written. No synchronisation and no allocation: may be captured. No launch if
+// args.num_tokens is 0. Errors: as CheckWriteKv(); Unimplemented for float64; Internal if CUDA
+// fails.
 absl::Status LaunchWriteKv(const WriteKvArgs& args, CUstream_st* stream);
 
-// A part of LaunchWriteKv(), for caches in which the elements of neighbouring tokens are
-// contiguous: the K-packed layout, K in pieces of 16 bytes a token, V an element a token
+// Part of LaunchWriteKv(), for caches in which the elements of adjacent tokens are contiguous: the
+// K-packed layout, with 16 bytes of K per token and one element of V per token
 // (cache/storage/kv_layer.h).
 
-// Whether the layout, strides and addresses fulfil this.
+// Whether the layout, strides and addresses allow LaunchWriteKvColumns().
 bool CanWriteKvColumns(const WriteKvArgs& args);
 
 // REQUIRES: CheckWriteKv(args) is OK, CanWriteKvColumns(args), args.num_tokens > 0.

@@ -1,15 +1,17 @@
-// Turns tokens of one head into columns of the cache, through shared memory.
+// Transposes tokens of one head into columns of the cache, through shared memory.
 //
-// A CTA takes a tile of tokens of one head of K or V. It loads their rows contiguously, converts
-// them, and stores them transposed: for K (16 bytes of dims a token) one token next to the other,
-// for V (one element a token) as many tokens of a dim as fill 16 bytes. This needs a piece: that
-// many tokens with consecutive slots, the first a multiple of that number. Prompts have pieces. The
-// rest, a decode's single tokens and the ends of prompts, is written element by element, because
-// the elements next to them belong to other tokens.
+// A CTA processes a tile of tokens of one head of K or V. It loads their rows contiguously,
+// converts them, and stores them transposed. For K (16 bytes of dims per token), adjacent threads
+// store adjacent tokens. For V (one element per token), a thread stores 16 bytes of consecutive
+// tokens of a dim. This requires a run: consecutive tokens that fill 16 bytes, have consecutive
+// slots, and begin at a slot that is a multiple of their number. Prompts have such runs. Other
+// tokens (single tokens of decodes, the ends of prompts) are written element by element, because
+// the adjacent elements belong to other tokens.
 //
-// Bound: memory for prompts; the sectors touched for single tokens of V, one for each element.
+// Bound: memory bandwidth for prompts. For single tokens of V: the number of sectors, one per
+// element.
 //
-// Shared memory: the tile [tokens][head_dim + 8 bytes]. The padding puts neighbouring pieces into
+// Shared memory: the tile [tokens][head_dim + 8 bytes]. The padding places adjacent runs into
 // different banks.
 //
 // Grid: x over tiles, y over heads, z = 0 for K, 1 for V.
@@ -28,18 +30,18 @@ namespace reprise {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kMaxTileTokens = 64;  // bits of a mask; as many threads look at one token each
+constexpr int kMaxTileTokens = 64;  // bits of a mask; one thread per token inspects its slot
 constexpr int kMinTileTokens = 16;
 constexpr int kTilePadBytes = 8;
 constexpr int kMaxSharedBytes = 48 << 10;
-// With at least this many CTAs the GPU is busy, and tiles may be larger.
+// With at least this many CTAs the GPU is fully used, and tiles may be larger.
 constexpr int64_t kManyCtas = 4 * 132;
 
 // K or V.
 struct Side {
   KvSide<ConstKvTokens> kv;
-  Divisor accesses;           // loads of a head: head_dim / (kAccessBytes / element size)
-  Divisor words;              // of 4 bytes, of a head in the cache's type
+  Divisor accesses;           // loads per head: head_dim / (kAccessBytes / element size)
+  Divisor words;              // 4-byte words per head in the cache's type
   bool fills_pieces = false;  // kAccessBytes of tokens are aligned in the cache
 };
 
@@ -48,28 +50,28 @@ struct KernelParams {
   const int64_t* slot_mapping;  // [num_tokens]
   int64_t num_tokens;
   SlotPlaces places;
-  int tile_shift;  // tokens of a tile: 1 << tile_shift
+  int tile_shift;  // tokens per tile: 1 << tile_shift
 };
 
-// Tokens of a tile whose elements are contiguous in the cache.
+// A run: tokens of a tile whose elements are contiguous in the cache.
 struct Piece {
   uint8_t first;
   uint8_t count;
 };
 
 struct Tokens {
-  int64_t offset[kMaxTileTokens];  // in the cache; -1: not written
-  uint32_t starts[2];              // bit t: token t begins a piece
-  uint32_t ends[2];                // bit t: token t is not of the piece before it
+  int64_t offset[kMaxTileTokens];  // offset in the cache; -1: not written
+  uint32_t starts[2];              // bit t: token t begins a run
+  uint32_t ends[2];                // bit t: token t does not continue the previous run
   Piece pieces[kMaxTileTokens];
 };
 
-// Loads the tile's rows, converted, into shared memory.
+// Loads the tile's rows into shared memory, with conversion.
 template <typename Src, typename Dst>
 __device__ void LoadTile(const Side& side, int head, int64_t first_token, int num_tokens, int pitch,
                          Dst* tile) {
   constexpr int kN = kAccessBytes / sizeof(Dst);
-  constexpr int kLoads = 4;  // in flight a thread
+  constexpr int kLoads = 4;  // loads in flight per thread
   const auto per_row = static_cast<int>(side.accesses.value());
   const ConstKvTokens& source = side.kv.tokens;
   const Src* const from = static_cast<const Src*>(source.data) + first_token * source.token_stride +
@@ -99,8 +101,8 @@ __device__ void LoadTile(const Side& side, int head, int64_t first_token, int nu
   }
 }
 
-// The first 64 threads find the places of their tokens, and where pieces of at most kN tokens begin
-// and end.
+// The first 64 threads look up the addresses of their tokens, and determine where runs of at most
+// kN tokens begin and end.
 template <int kN>
 __device__ void FindPieces(const KernelParams& params, const Side& side, int64_t first_token,
                            int num_tokens, Tokens& tokens) {
@@ -123,7 +125,7 @@ __device__ uint64_t Joined(const uint32_t (&halves)[2]) {
   return uint64_t{halves[1]} << 32 | halves[0];
 }
 
-// The thread of each token that begins a piece lists it; pieces are in the order of their tokens.
+// The thread of each token that begins a run appends the run to the list. Runs are in token order.
 __device__ void ListPieces(Tokens& tokens) {
   const int t = threadIdx.x;
   const uint64_t starts = Joined(tokens.starts);
@@ -134,7 +136,7 @@ __device__ void ListPieces(Tokens& tokens) {
   tokens.pieces[index] = {static_cast<uint8_t>(t), static_cast<uint8_t>(count)};
 }
 
-// Stores K, of which kAccessBytes of a token are one chunk of dims.
+// Stores K, where kAccessBytes of a token are one chunk of dims.
 template <typename Dst>
 __device__ void StoreChunks(const Side& side, int tile_shift, int pitch, const Dst* tile,
                             const Tokens& tokens, Dst* to) {
@@ -151,13 +153,13 @@ __device__ void StoreChunks(const Side& side, int tile_shift, int pitch, const D
   }
 }
 
-// Stores V: a thread takes the dims of one word of a piece. Two pieces are often one row of a
-// block: their threads are neighbours, so that they write whole sectors together.
+// Stores V: a thread stores the dims of one word for one run. Two runs are often one row of a
+// block. Adjacent threads store them, so that they write whole sectors together.
 template <typename Dst>
 __device__ void StoreDims(const Side& side, int pitch, const Dst* tile, const Tokens& tokens,
                           Dst* to) {
   constexpr int kN = kAccessBytes / sizeof(Dst);
-  constexpr int kDims = 4 / sizeof(Dst);  // of a word
+  constexpr int kDims = 4 / sizeof(Dst);  // dims per word
   const int num_pieces = __popcll(Joined(tokens.starts));
   const auto num_words = static_cast<int>(side.words.value());
   const int64_t step = side.kv.view.dim_chunk_stride;
@@ -224,7 +226,7 @@ __global__ void __launch_bounds__(kThreads)
   StoreDims(side, pitch, tile, tokens, to);
 }
 
-// Whether tokens are the innermost dimension, and the rows of the source can be loaded in whole
+// Whether tokens are the innermost dimension, and rows of the source can be loaded in whole
 // accesses.
 bool IsColumns(const WriteKvArgs& args, const KvSide<ConstKvTokens>& side) {
   const KvLayer& kv = args.kv;
@@ -241,7 +243,8 @@ bool IsColumns(const WriteKvArgs& args, const KvSide<ConstKvTokens>& side) {
          KeepsAligned(view.head_stride, kv.num_kv_heads, n) && view.dim_chunk_stride % n == 0;
 }
 
-// Whether kAccessBytes of tokens from a multiple of as many on are aligned and of one block.
+// Whether kAccessBytes of tokens, starting at a multiple of their number, are aligned and within
+// one block.
 bool FillsPieces(const KvLayer& kv, const KvView& view) {
   const int n = kAccessBytes / SizeOf(kv.dtype);
   return kv.block_size % n == 0 && reinterpret_cast<uintptr_t>(view.data) % kAccessBytes == 0 &&

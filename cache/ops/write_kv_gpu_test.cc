@@ -58,7 +58,7 @@ constexpr KvForm kForms[] = {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, Kv
                              KvForm::kLatent};
 constexpr int kNumForms = static_cast<int>(std::size(kForms));
 
-// A layer of Llama-3.1-8B.
+// The shape of a Llama-3.1-8B layer.
 KvLayoutOptions LlamaLayout(KvForm form, KvOrder order) {
   return {.num_blocks = 600,
           .block_size = 16,
@@ -83,7 +83,7 @@ TEST_F(WriteKvGpuTest, AgreesWithTheReferenceOverRandomCases) {
   }
 }
 
-// For sanitizers: every layout and conversion, a few tokens.
+// For sanitizers: every layout and conversion with a few tokens.
 TEST_F(WriteKvGpuTest, SmallWritesAgreeWithTheReference) {
   std::mt19937 random(5);
   for (int i = 0; i < 100; ++i) {
@@ -134,7 +134,7 @@ TEST_F(WriteKvGpuTest, ACapturedWriteFollowsItsInputs) {
     }
     size_t num_nodes = 0;
     ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &num_nodes), cudaSuccess);
-    EXPECT_EQ(num_nodes, 1);  // the one launch
+    EXPECT_EQ(num_nodes, 1);  // one launch
     ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
     const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(kGpu.index());
     for (int replay = 0; replay < 5; ++replay) {
@@ -209,7 +209,7 @@ TEST_F(WriteKvGpuTest, AGraphSeesNewScales) {
   EXPECT_EQ(k_of_head(1), 16);
 }
 
-// MLA in two tensors: a replay takes new scales of both, and both are read back as one key.
+// MLA in two tensors: a replay uses new scales of both parts, which are read back as one key.
 TEST_F(WriteKvGpuTest, ALatentAndItsRopePartFollowTheirScalesInAGraph) {
   for (const DType rope_dtype : {DType::kFp8E4M3, DType::kBFloat16}) {
     SCOPED_TRACE(testing::Message() << rope_dtype);
@@ -256,7 +256,8 @@ TEST_F(WriteKvGpuTest, ALatentAndItsRopePartFollowTheirScalesInAGraph) {
       const at::Tensor stored_ropes = ropes.to(at::kFloat).view({8, 64}).cpu();
       EXPECT_TRUE(stored[6].equal(at::full({512}, 8.0f / latent_scale))) << stored[6];
       EXPECT_TRUE(stored_ropes[6].equal(at::full({64}, 3.0f / rope_scale))) << stored_ropes[6];
-      EXPECT_EQ(stored.sum().item<float>(), 512 * 8.0f / latent_scale);  // no other slot
+      // No other slot was written.
+      EXPECT_EQ(stored.sum().item<float>(), 512 * 8.0f / latent_scale);
       EXPECT_EQ(stored_ropes.sum().item<float>(), 64 * 3.0f / rope_scale);
       const at::Tensor read = k.cpu()[0][0];
       EXPECT_TRUE(read.slice(0, 0, 512).equal(at::full({512}, 8.0f))) << read;
@@ -322,8 +323,8 @@ TEST_F(WriteKvGpuTest, Fp8KeysAreCopiedWhateverTheScales) {
   }
 }
 
-// A cache of more than 2^31 elements and 2^32 bytes: writes around the borders where 32 bits would
-// wrap, and nowhere else.
+// A cache of more than 2^31 elements and 2^32 bytes. Writes next to the offsets where 32-bit
+// arithmetic would wrap; no other element may change.
 TEST_F(WriteKvGpuTest, OffsetsPassTwoToThe31) {
   size_t free_bytes = 0, total_bytes = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
@@ -343,7 +344,7 @@ TEST_F(WriteKvGpuTest, OffsetsPassTwoToThe31) {
   const at::Tensor k = at::arange(num_tokens * 8 * 128).remainder(251).view({num_tokens, 8, 128});
   const at::Tensor v = k.add(1);
   const auto bf16 = at::TensorOptions(kGpu).dtype(at::kBFloat16);
-  // -1 and slots past the cache among them.
+  // Includes -1 and slots past the end of the cache.
   std::vector<int64_t> mapping = slots;
   mapping.push_back(-1);
   mapping.push_back(int64_t{kNumBlocks} * 16);

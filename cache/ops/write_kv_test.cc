@@ -50,12 +50,12 @@ KvCache SmallCache(DType dtype = DType::kFloat32) {
 
 at::Tensor Slots(std::vector<int64_t> slots) { return at::tensor(slots, at::kLong); }
 
-// Values [n, 1, 2] from a list.
+// Returns values of shape [n, 1, 2] from a list.
 at::Tensor Values(std::vector<float> values) {
   return at::tensor(values, at::kFloat).view({-1, 1, 2});
 }
 
-// The elements of `k` of a layer that are not NaN, as {slot * 2 + dim, value}.
+// Returns the elements of a layer's k that are not NaN, as {slot * 2 + dim, value}.
 std::vector<std::pair<int, float>> Written(const KvCache& cache, int tensor) {
   std::vector<std::pair<int, float>> written;
   const at::Tensor flat = cache.tensors(0)[tensor].to(at::kFloat).reshape(-1);
@@ -108,7 +108,7 @@ TEST(WriteKvTest, Fp8DividesByTheScaleAndSaturates) {
                     .ok());
     EXPECT_THAT(Written(cache, 0), testing::ElementsAre(std::pair(0, 3), std::pair(1, -largest),
                                                         std::pair(2, largest), std::pair(3, 0)));
-    EXPECT_EQ(Written(cache, 1)[0], std::pair(0, 6.0f));  // v's own scale
+    EXPECT_EQ(Written(cache, 1)[0], std::pair(0, 6.0f));  // the scale of v
   }
 }
 
@@ -128,7 +128,8 @@ TEST(WriteKvTest, Fp8KeysAreCopiedWhateverTheScales) {
     const at::Tensor wrong = k.to(at::kFloat).to(ToScalarType(other));
     const absl::Status status = WriteKv(cache.layer(0), wrong, wrong, Slots({5, 0}));
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("another fp8 type than the cache"));
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("k and v must have the fp8 type of the cache"));
     EXPECT_EQ(WriteKv(SmallCache().layer(0), k, v, Slots({5, 0})).code(),
               absl::StatusCode::kUnimplemented);
   }
@@ -240,10 +241,11 @@ TEST(WriteKvTest, ALatentIsWrittenFromItsTwoParts) {
   EXPECT_THAT(message(cache.layer(0), latent, latent), HasSubstr("rope must be [rope_rows, 2]"));
   KvLayer whole = cache.layer(0);
   whole.head_dim_v = 5;
-  EXPECT_THAT(message(whole, latent, rope), HasSubstr("kv must have dims behind the latent's"));
+  EXPECT_THAT(message(whole, latent, rope),
+              HasSubstr("kv must have contiguous dims after the latent"));
 }
 
-// 4 slots: latents of 3 dims and rope parts of 2, 4 elements apart.
+// 4 slots: latents of 3 dims and rope parts of 2 dims, with a stride of 4 elements.
 struct LatentParts {
   LatentParts(at::ScalarType latent_type, DType dtype, at::ScalarType rope_type, DType rope_dtype)
       : latent(at::full({2, 2, 3}, kNan).to(latent_type)),
@@ -288,7 +290,7 @@ TEST(WriteKvTest, ALatentAndItsRopePartAreWrittenToTensorsOfTheirOwn) {
     EXPECT_EQ(at::isnan(latents).sum().item<int>(), 6);
     EXPECT_EQ(at::isnan(ropes).sum().item<int>(), 12);
 
-    // Read back as one key, dequantised.
+    // Reads both parts back as one dequantised key.
     const at::Tensor k = at::full({2, 1, 5}, 7.0f);
     ASSERT_TRUE(ReadKv(cache.kv, Slots({1, -1}), k, at::Tensor()).ok());
     EXPECT_TRUE(k[0][0].equal(at::tensor({8.0f, 10.0f, 12.0f, 3.0f, 4.0f}))) << k;
@@ -374,7 +376,7 @@ TEST(WriteKvTest, BadArgumentsAreNamed) {
 }
 
 TEST(WriteKvTest, OffsetsPassTwoToThe31) {
-  // 2^31 + 2^20 bytes of fp8, of which only the touched pages are ever real.
+  // 2^31 + 2^20 bytes of fp8. The operating system provides only the touched pages.
   constexpr int kNumBlocks = (1 << 15) + 16;
   KvLayout layout = *KvLayout::Create({.num_blocks = kNumBlocks,
                                        .block_size = 64,
