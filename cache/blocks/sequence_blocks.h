@@ -83,8 +83,7 @@ class SequenceBlocks {
 
   // ---- Arithmetic.
 
-  // Number of columns, including look-ahead, of a sequence of `num_tokens` in groups that hold its
-  // tokens.
+  // Number of columns of a sequence of `num_tokens`, including look-ahead. Not for cross groups.
   int NumColumns(int64_t num_tokens) const;
 
   // Number of blocks over all groups of a sequence that shares no block.

@@ -1,6 +1,6 @@
-// Decodes any bytes as calls of the block manager and the swap store, and compares both with a
-// plain model of their state (cache/testing/block_manager_model.h): the first byte chooses the
-// cache, the others choose the calls.
+// Decodes arbitrary bytes into calls of the block manager and the swap store, and compares both
+// with a plain model of their state (cache/testing/block_manager_model.h). The first byte selects
+// the cache, the other bytes select the calls.
 
 #include <algorithm>
 #include <cstddef>

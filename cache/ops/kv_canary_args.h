@@ -22,7 +22,7 @@ struct KvMark {
   friend bool operator==(const KvMark&, const KvMark&) = default;
 };
 
-// A key that was not the expected one.
+// A key that differs from the expected key.
 struct KvCanaryFault {
   int32_t row = 0;
   int32_t block = -1;  // block of the expected key; -1: the table has no such column

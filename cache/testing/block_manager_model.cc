@@ -39,7 +39,7 @@ BlockManagerModel::BlockManagerModel(const BlockManagerModelOptions& options, Ch
   }
 }
 
-// ---- What to do.
+// ---- Choice of the next call.
 
 void BlockManagerModel::Step() {
   ++num_calls_;
@@ -101,7 +101,7 @@ std::optional<SlotId> BlockManagerModel::AnySequence() {
   return it->first;
 }
 
-// Mostly small, sometimes absurd or negative.
+// Returns a count: mostly small, sometimes absurd or negative.
 int BlockManagerModel::AnyCount() {
   const int kind = Below(20);
   if (kind == 0) return -1 - Below(3);
@@ -114,7 +114,7 @@ bool BlockManagerModel::IsSlot(SlotId slot) const {
   return slot.value() >= 0 && slot.value() < options_.manager.num_slots;
 }
 
-// ---- What a sequence's keys are.
+// ---- Values of a sequence's keys.
 
 uint64_t BlockManagerModel::RootOf(const Origin& origin) const {
   return Mix(Mix(Mix(17, origin.epoch), origin.adapter),
@@ -142,7 +142,7 @@ void BlockManagerModel::FillValues(Sequence& sequence) {
 
 void BlockManagerModel::Grow(Sequence& sequence, int num_tokens) {
   while (sequence.num_tokens() < num_tokens) {
-    sequence.tokens.push_back(Below(2));  // few, so that sequences meet
+    sequence.tokens.push_back(Below(2));  // few values, so that sequences share prefixes
   }
   FillValues(sequence);
 }

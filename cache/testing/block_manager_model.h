@@ -1,23 +1,23 @@
-// A plain model of sequences and their tokens, driven together with a BlockManager and its
-// SwapStore by random calls, and compared with them after each.
+// A plain model of sequences and their tokens. Random calls drive the model together with a
+// BlockManager and its SwapStore, and all are compared after each call.
 //
 //   RandomChoices choices(seed);
 //   BlockManagerModel model({.manager = {...}, .num_host_blocks = 20}, &choices);
 //   for (int i = 0; i < 100000; ++i) model.Step();
 //
-// The model keeps each sequence as a list of tokens, and simulates device memory: one value per
+// The model stores each sequence as a list of tokens, and simulates device memory: one value per
 // slot of a block. The value of a token's keys is a hash of its group and of all its inputs: the
 // weights, every token before it, adapter, image, encoder input. Steps write those values through
-// tables that are built from updates alone; after each call the model checks every value at the
-// place that the manager reports. This detects a hit on the wrong prefix, a block handed out too
-// early, and a missing copy or update at once.
+// tables that are built only from updates. After each call, the model checks every value at the
+// address that the manager reports. This immediately detects a hit on the wrong prefix, a block
+// that is reallocated too early, and a missing copy or update.
 //
-// It fails within a second for each of these injected faults: no copy on write, no holds of swaps,
-// writes in place under a swap that still reads, windows one token too small, hits on overwritten
-// content, hits on keys of old weights, hits on blocks that a swap has not filled yet, and lost
-// updates.
+// It fails within a second for each of these injected faults: no copy-on-write; no holds for swaps;
+// in-place writes to blocks that a swap still reads; windows one token too small; hits on
+// overwritten content; hits on keys of old weights; hits on blocks that a swap has not filled yet;
+// and lost updates.
 //
-// CHECK-fails with the call's number and name at the first difference. For tests and fuzzers.
+// CHECK-fails with the number and name of the call at the first difference. For tests and fuzzers.
 
 #ifndef REPRISE_CACHE_TESTING_BLOCK_MANAGER_MODEL_H_
 #define REPRISE_CACHE_TESTING_BLOCK_MANAGER_MODEL_H_
@@ -51,14 +51,14 @@ class BlockManagerModel {
   // Makes one call and runs all checks.
   void Step();
 
-  // Number of occurrences of each event that a run must meet, by name. An event with count 0 was
+  // Number of occurrences of each event that a run must reach, by name. An event with count 0 was
   // not tested.
   const std::map<std::string, int64_t>& counts() const { return counts_; }
 
  private:
-  // The inputs of keys and values other than the tokens.
+  // The inputs of keys and values other than tokens.
   struct Origin {
-    int epoch = 0;           // of the weights
+    int epoch = 0;           // version of the weights
     int adapter = 0;         // 0: none
     int image = 0;           // 0: none
     int first_of_image = 0;  // tokens [first, first + num_of_image) are its placeholders
@@ -70,7 +70,7 @@ class BlockManagerModel {
   struct Sequence {
     Origin origin;
     std::vector<int32_t> tokens;   // [num_tokens]
-    std::vector<uint64_t> values;  // of each token, from all its inputs
+    std::vector<uint64_t> values;  // by token: a hash of all its inputs
     int num_written = 0;
     int num_committed = 0;
     bool is_known = true;  // other sequences can hit its committed blocks
@@ -130,7 +130,7 @@ class BlockManagerModel {
   void Check();
   void CheckContent();
   std::vector<int64_t> Snapshot() const;
-  // Expects a status of one of these codes; a refusal changes nothing.
+  // Expects a status with one of these codes. A failed call must change nothing.
   void Expect(const absl::Status& status, std::vector<absl::StatusCode> codes,
               const std::vector<int64_t>& before);
 
@@ -141,15 +141,15 @@ class BlockManagerModel {
   DelayedStream swap_stream_;
   std::unique_ptr<BlockManager> manager_;
   std::unique_ptr<SwapStore> store_;
-  std::vector<BlockTable> device_tables_;  // by group
+  std::vector<BlockTable> device_tables_;  // indexed by group
   std::vector<uint64_t> memory_;
   std::vector<uint64_t> host_memory_;
   std::map<SlotId, Sequence> live_;
   std::map<SequenceId, Sequence> stored_;
-  std::vector<Sequence> remembered_;  // sources for new, similar sequences
-  std::vector<SlotId> left_;          // since the last step
-  int epoch_ = 0;                     // how often prefixes were forgotten
-  int num_swaps_in_ = 0;              // waiting in the stream
+  std::vector<Sequence> remembered_;  // sources of new, similar sequences
+  std::vector<SlotId> left_;          // slots that became empty since the last step
+  int epoch_ = 0;                     // number of ForgetPrefixes() calls
+  int num_swaps_in_ = 0;              // number of swap-ins waiting in the stream
   int64_t next_id_ = 0;
   int64_t num_calls_ = 0;
   std::string call_;

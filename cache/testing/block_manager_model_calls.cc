@@ -85,7 +85,7 @@ void BlockManagerModel::AppendBatch() {
     num_lacking += (manager_->NumBlocksFor(static_cast<int>(length), 0) -
                     manager_->NumBlocksFor(live_[slot].num_tokens(), 0));
   }
-  // Each sequence may have to copy the block that it writes to, in each group.
+  // Each sequence may need to copy the block that it writes to, in each group.
   const int64_t num_copied = options_.manager.num_lookahead_tokens > 0
                                  ? 0
                                  : static_cast<int64_t>(lengths.size()) * num_own;
@@ -155,7 +155,7 @@ void BlockManagerModel::Fork() {
   } else {
     codes = {StatusCode::kOk};
     const int num_lookahead = options_.manager.num_lookahead_tokens;
-    // The look-ahead, and the block that it begins in.
+    // The look-ahead, plus the block that contains its first token.
     const int64_t at_most = (num_lookahead / block_size_ + 2) * manager_->num_groups();
     if (num_lookahead > 0 && at_most > manager_->pool().num_allocatable()) {
       codes.push_back(StatusCode::kResourceExhausted);
@@ -174,16 +174,16 @@ void BlockManagerModel::Fork() {
   ++counts_["forks"];
 }
 
-// With look-ahead, all that may be written after the truncation must be in blocks without another
-// user. What the sequence alone holds beyond that comes free first. (So may the sources of copies
-// that are dropped, which are not counted here.)
+// With look-ahead, all tokens that may be written after the truncation must be in blocks without
+// another user. Blocks past that range that only the sequence uses are released first. (Sources of
+// dropped copies may also become free; they are not counted here.)
 bool BlockManagerModel::MayLackBlocksToTruncate(SlotId slot, int num_tokens) const {
   const int num_reached =
       std::min(num_tokens + options_.manager.num_lookahead_tokens, num_row_tokens_);
   const int first = num_tokens / block_size_;
   const int end = CeilDiv(num_reached, block_size_);
   const BlockPool& pool = manager_->pool();
-  std::map<BlockId, int> num_holders;  // table entries
+  std::map<BlockId, int> num_holders;  // number of table entries
   for (const auto& [other, sequence] : live_) {
     for (int group = 0; group < manager_->num_groups(); ++group) {
       for (const BlockId block : manager_->blocks(other, group)) ++num_holders[block];
@@ -266,7 +266,7 @@ void BlockManagerModel::Free() {
   if (status.ok()) Leave(slot);
 }
 
-// Calls with invalid ids, or with sizes that do not fit.
+// Makes calls with invalid ids or sizes.
 void BlockManagerModel::BadCall() {
   call_ = "a bad call";
   const std::vector<int64_t> before = Snapshot();
@@ -306,7 +306,7 @@ void BlockManagerModel::ForgetPrefixes() {
   // The content of live sequences belongs to the old weights: new sequences must not find it.
   ++epoch_;
   for (auto& [slot, sequence] : live_) sequence.is_known = false;
-  // Stored sequences come back with what they knew; their keys are those of the old weights.
+  // Stored sequences return with their content, but their keys belong to the old weights.
   for (auto& [id, sequence] : stored_) sequence.is_known = false;
   ++counts_["prefixes forgotten"];
 }

@@ -1,4 +1,4 @@
-// BlockManagerModel: prompts, and which parts of them must be found.
+// BlockManagerModel: prompts, and the parts of them that must be found.
 
 #include <glog/logging.h>
 
@@ -30,7 +30,7 @@ void BlockManagerModel::AddPrompt() {
     const int num_same = Below(like.num_tokens() + 1);
     sequence.tokens.assign(like.tokens.begin(), like.tokens.begin() + num_same);
     sequence.origin.epoch = epoch_;
-    // Sometimes the same tokens with other inputs in their place.
+    // Sometimes uses the same tokens with other inputs.
     if (choices_->OneIn(6)) sequence.origin.image = Below(3);
     if (choices_->OneIn(6)) sequence.origin.adapter = Below(3);
     FillValues(sequence);
@@ -49,7 +49,7 @@ void BlockManagerModel::AddPrompt() {
       origin.encoder = 1 + Below(2);
       origin.num_encoder_tokens = 1 + Below(2 * block_size_);
       origin.encoder_has_name = !choices_->OneIn(4);
-      // An input without a name is like no other.
+      // An input without a key differs from every other input.
       if (!origin.encoder_has_name) origin.encoder = 100 + static_cast<int>(num_calls_ % 100000);
     }
   }
@@ -89,8 +89,8 @@ void BlockManagerModel::AddPrompt() {
     Expect(hits.status(), {StatusCode::kAlreadyExists}, before);
     return;
   }
-  // With room for all there would be no question; hits need no more than that.
-  // A block that is copied from is held in addition to its copy.
+  // The number of blocks that the call needs without hits, plus one source of a partial hit per
+  // group. Hits never need more.
   const int64_t at_most =
       manager_->num_groups() +
       manager_->NumBlocksFor(sequence.num_tokens(), 0, prompt.num_encoder_tokens);
@@ -122,8 +122,8 @@ void BlockManagerModel::AddPrompt() {
   live_[slot] = std::move(sequence);
 }
 
-// What must be found: the full blocks that a living sequence has committed, if no group has lost
-// any.
+// Returns the prefix that must be found: the full blocks that a live sequence has committed, if no
+// group has released any.
 int BlockManagerModel::LongestKnownPrefix(const Sequence& sequence) const {
   if (!manager_->prefix_cache().is_on() || sequence.num_tokens() == 0 || !sequence.is_known)
     return 0;

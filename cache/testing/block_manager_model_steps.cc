@@ -1,4 +1,4 @@
-// BlockManagerModel: steps as a device would run them, and where their tokens must be found.
+// BlockManagerModel: steps as a device would run them, and checks of the tokens' addresses.
 
 #include <glog/logging.h>
 
@@ -93,7 +93,7 @@ void BlockManagerModel::WriteEncoder(SlotId slot, Sequence& sequence) {
   sequence.encoder_is_written = true;
 }
 
-// ---- What must hold.
+// ---- Checks.
 
 void BlockManagerModel::Check() {
   manager_->CheckInvariants();
@@ -113,7 +113,7 @@ void BlockManagerModel::Check() {
     CHECK_LE(manager_->min_tokens(slot), sequence.num_committed) << Where();
     CHECK_EQ(manager_->num_encoder_tokens(slot), sequence.origin.num_encoder_tokens) << Where();
   }
-  // Content with a pending copy is not in its destination yet.
+  // Content with a pending copy is not yet in its destination.
   if (!manager_->has_copies() && num_swaps_in_ == 0) CheckContent();
 }
 
@@ -138,7 +138,8 @@ void BlockManagerModel::CheckContent() {
         }
         continue;
       }
-      // All that is needed now, or would be after the shortest truncation.
+      // All tokens that are needed now, or that would be needed after the shortest possible
+      // truncation.
       const int64_t needed = std::min<int64_t>(
           FirstNeededPosition(manager_->groups()[group], manager_->min_tokens(slot)),
           sequence.num_written);

@@ -1,4 +1,4 @@
-// BlockManagerModel: swaps, whose copies run late.
+// BlockManagerModel: swaps with delayed copies.
 
 #include <glog/logging.h>
 
@@ -96,11 +96,11 @@ int BlockManagerModel::NumPlannedIn() const {
       absl::c_count_if(live_, [](const auto& entry) { return entry.second.is_arriving; }));
 }
 
-// The copies go to the stream, to be made some time later; blocks that go out are read only then.
+// Submits the copies to the stream, which runs them later. Swapped-out blocks are read only then.
 void BlockManagerModel::SubmitSwaps(int num_swaps_in) {
   const std::vector<BlockCopy> out(store_->copies_out().begin(), store_->copies_out().end());
   const std::vector<BlockCopy> in(store_->copies_in().begin(), store_->copies_in().end());
-  // A swap in waits for the steps before it, which this memory has done.
+  // A swap-in waits for the steps before it, which have already completed in this memory.
   num_swaps_in_ += num_swaps_in;
   swap_stream_.Submit([this, out, in, num_swaps_in] {
     for (const BlockCopy& copy : out) {
@@ -135,7 +135,7 @@ void BlockManagerModel::LaunchSwaps() {
 
 void BlockManagerModel::AbandonSwaps() {
   call_ = "Abandon";
-  if (choices_->OneIn(2)) SubmitSwaps(0);  // its copies were launched, but not all
+  if (choices_->OneIn(2)) SubmitSwaps(0);  // some of its copies were launched
   store_->Abandon();
   std::vector<SlotId> arriving;
   for (auto& [slot, sequence] : live_) {
@@ -149,7 +149,7 @@ void BlockManagerModel::AbandonSwaps() {
   }
 }
 
-// What the sequence has in host memory is all of it from now on.
+// From now on, host memory has the sequence's only content.
 void BlockManagerModel::Store(SlotId slot) {
   Sequence& sequence = live_[slot];
   sequence.is_leaving = false;
@@ -169,8 +169,7 @@ void BlockManagerModel::RunSwap() {
   if (choices_->OneIn(2)) store_->Poll();
 }
 
-// A step that reads swapped-in content waits for it. The wait does not include swaps that are only
-// planned.
+// A step that reads swapped-in content waits for the swap, but not for swaps that are only planned.
 void BlockManagerModel::FinishSwapsIn() {
   if (NumPlannedIn() > 0 && choices_->OneIn(2)) LaunchSwaps();
   while (num_swaps_in_ > 0) swap_stream_.RunOldest();

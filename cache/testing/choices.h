@@ -1,10 +1,10 @@
-// The source of decisions of a random test or a fuzzer.
+// A source of decisions for a random test or a fuzzer.
 //
-//   RandomChoices choices(seed);         // forever
-//   ByteChoices choices(data, size);     // after the bytes end: always 0
+//   RandomChoices choices(seed);         // unlimited
+//   ByteChoices choices(data, size);     // always 0 after the last byte
 //   if (choices.Below(4) == 0) ...
 //
-// Thread safety: none.
+// Thread safety: not thread-safe.
 
 #ifndef REPRISE_CACHE_TESTING_CHOICES_H_
 #define REPRISE_CACHE_TESTING_CHOICES_H_
@@ -19,7 +19,7 @@ class Choices {
  public:
   virtual ~Choices() = default;
 
-  // 0 <= result < n. REQUIRES: n > 0.
+  // Returns a number in [0, n). REQUIRES: n > 0.
   virtual int Below(int n) = 0;
   // Whether the source is exhausted.
   virtual bool is_done() const = 0;
@@ -37,7 +37,7 @@ class RandomChoices : public Choices {
   std::mt19937 random_;
 };
 
-// Takes decisions from bytes, one byte each if it suffices, so that a fuzzer can change a single
+// Derives decisions from bytes, one byte each if it suffices, so that a fuzzer can change a single
 // decision.
 class ByteChoices : public Choices {
  public:

@@ -30,14 +30,14 @@ MutablePackedBlockTable CarvePacked(const ConversionShape& shape, ArrayCarver& c
           .block_size = shape.block_size};
 }
 
-// Draws below n, and hostile values.
+// Draws numbers below n, and hostile values.
 class Draw {
  public:
   Draw(std::mt19937& random, double hostility) : random_(random), hostility_(hostility) {}
 
   int Below(int n) { return static_cast<int>(random_() % static_cast<unsigned>(n)); }
   bool IsHostile() { return std::uniform_real_distribution<>()(random_) < hostility_; }
-  // `value`, or sometimes an absurd value.
+  // Returns `value`, or sometimes an absurd value.
   int32_t Or(int32_t value) {
     if (!IsHostile()) return value;
     const int64_t absurd[] = {-1,
@@ -55,7 +55,7 @@ class Draw {
   double hostility_;
 };
 
-// The inputs are the caller's memory, which is writable.
+// The inputs are in the caller's memory, which is writable.
 int32_t* Mutable(const int32_t* array) { return const_cast<int32_t*>(array); }
 
 void DrawPacked(Draw& draw, const PackedBlockTable& packed) {
@@ -74,7 +74,7 @@ void DrawPacked(Draw& draw, const PackedBlockTable& packed) {
   }
 }
 
-// Runs of consecutive slots, so that the table can be read in blocks of `run`.
+// Draws runs of consecutive slots, so that the table can be read in blocks of `run`.
 void DrawTable(Draw& draw, const BlockTableView& table, int run) {
   for (int row = 0; row < table.num_tables; ++row) {
     int32_t* const entries = Mutable(table.entries) + row * table.row_stride;
@@ -133,14 +133,14 @@ void DrawConversion(std::mt19937& random, double hostility, const ConvertTablesA
     Mutable(args.table_row)[r] = draw.Or(draw.Below(args.table.num_tables));
     Mutable(args.key_start)[r] = draw.Or(start);
     Mutable(args.seq_lens)[r] = draw.Or(len);
-    // Behind a hostile entry it may wrap, which is hostile, too.
+    // After a hostile entry the value may wrap, which is also hostile.
     const int64_t end = int64_t{args.query_start_loc[r]} + draw.Below(std::min(len, 5) + 1);
     Mutable(args.query_start_loc)[r + 1] = draw.Or(static_cast<int32_t>(end));
   }
 }
 
 std::vector<RefusedConversion> RefusedConversions() {
-  // Arrays are given where the message does not say otherwise; nothing reads them.
+  // Arrays are given unless the message is about a missing array. They are not read.
   static int32_t array[1];
   const ConvertTablesArgs padded = {
       .table = {array, 2, 2, 2, 4},

@@ -1,4 +1,4 @@
-// Conversions of block tables for tests: random, hostile, and refused ones.
+// Block table conversions for tests: random, hostile and rejected ones.
 //
 //   BuilderMemory<ConvertTablesArgs> memory(
 //       [&](ArrayCarver& carver) { return CarveConversion(shape, carver); });
@@ -28,20 +28,20 @@ inline constexpr ConversionForm kAllConversionForms[] = {
 struct ConversionShape {
   ConversionForm form = ConversionForm::kPaddedToBoth;
   int num_rows = 8;
-  int max_blocks = 10;  // of each table whose entries are blocks
+  int max_blocks = 10;  // columns of each table with block entries
   int block_size = 4;
-  int max_indices = 60;  // of a packed table
+  int max_indices = 60;  // capacity of a packed table
   TableSelection selection = {};
 };
 
-// All arrays of the arguments, inputs and outputs.
+// Allocates all arrays of the arguments, inputs and outputs.
 ConvertTablesArgs CarveConversion(const ConversionShape& shape, ArrayCarver& carver);
 
-// Fills the inputs. `hostility` is the approximate share of rows with a wrong length, index or
-// entry.
+// Fills the inputs. `hostility` is the approximate fraction of rows with an invalid length, index
+// or entry.
 void DrawConversion(std::mt19937& random, double hostility, const ConvertTablesArgs& args);
 
-// Arguments that CheckConvertTables() refuses, and its message. Their arrays must not be read.
+// Arguments that CheckConvertTables() rejects, and its message. Their arrays must not be read.
 struct RefusedConversion {
   ConvertTablesArgs args;
   std::string message;

@@ -1,12 +1,12 @@
-// A stream for tests, which runs its work when the test calls RunOldest(), and its fences.
+// A stream for tests that runs its work when the test calls RunOldest(), and its fences.
 //
 //   DelayedStream stream;
 //   stream.Submit([&] { copy(...); });
 //   std::unique_ptr<Fence> fence = stream.MakeFence();
 //   fence->Arm();
-//   stream.RunOldest();     // makes the copy; then fence->Passed()
+//   stream.RunOldest();     // runs the copy; fence->Passed() is now true
 //
-// Thread safety: none. The stream outlives its fences.
+// Thread safety: not thread-safe. The stream must outlive its fences.
 
 #ifndef REPRISE_CACHE_TESTING_DELAYED_STREAM_H_
 #define REPRISE_CACHE_TESTING_DELAYED_STREAM_H_

@@ -1,5 +1,5 @@
-// Caches of every kind for the model test and the fuzzer, small enough that every resource runs
-// out.
+// Small caches of every kind for the model test and the fuzzer, in which every resource can be
+// exhausted.
 
 #ifndef REPRISE_CACHE_TESTING_MODEL_SETUPS_H_
 #define REPRISE_CACHE_TESTING_MODEL_SETUPS_H_
@@ -14,7 +14,7 @@ namespace reprise {
 struct ModelSetup {
   std::string name;
   BlockManagerModelOptions options;
-  // Events that a run of some thousand calls must meet, by their names in
+  // Events that a run of several thousand calls must reach, by their names in
   // BlockManagerModel::counts().
   std::vector<std::string> events;
 };

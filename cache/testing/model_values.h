@@ -1,4 +1,4 @@
-// The values that the model stores in place of keys and values: hashes of all their inputs.
+// The values that the model stores instead of keys and values: hashes of all their inputs.
 
 #ifndef REPRISE_CACHE_TESTING_MODEL_VALUES_H_
 #define REPRISE_CACHE_TESTING_MODEL_VALUES_H_
@@ -7,14 +7,14 @@
 
 namespace reprise {
 
-// A hash of a pair, without collisions in tests.
+// Returns a hash of a pair. Has no collisions in the tests.
 constexpr uint64_t Mix(uint64_t a, uint64_t b) {
   const uint64_t h = (a ^ (b + 0x9E3779B97F4A7C15u + (a << 6) + (a >> 2))) * 0xBF58476D1CE4E5B9u;
   return h ^ (h >> 29);
 }
 
-// The content of a group of layers for a token, or for a place of the encoder's input, with this
-// value.
+// Returns the content of a group of layers for a token, or for a position of the encoder's input,
+// with this value.
 constexpr uint64_t Cell(uint64_t value, int group) { return Mix(value, 1000 + group); }
 
 }  // namespace reprise

@@ -54,7 +54,7 @@ KvLayoutOptions RandomLayout(std::mt19937& random) {
   return o;
 }
 
-// A destination with NaN around it.
+// A destination that is surrounded by NaN.
 struct Destination {
   at::Tensor storage;
   at::Tensor view;  // [rows, heads, dim]
@@ -70,11 +70,12 @@ Destination MakeDestination(std::mt19937& random, at::IntArrayRef shape, at::Sca
   return made;
 }
 
-// One side as cache/ops/read_kv.h defines it, from the slot of each token; -1: 0; -2: not written.
+// Reads one side as cache/ops/read_kv.h defines it, from the slot of each token. Slot -1: reads 0.
+// Slot -2: not written.
 void Expect(const KvLayer& kv, const KvView& view, const Scale& scale, int head_dim,
             const std::vector<int64_t>& slots, const std::vector<int64_t>& table_rows,
             const at::Tensor& host_cache_bytes, const void* cache_base, const at::Tensor& to) {
-  // The view's addresses are the device's: the same offsets within a copy on the host.
+  // The view has device addresses. Uses the same offsets in a host copy.
   const int64_t shift = static_cast<const char*>(view.data) - static_cast<const char*>(cache_base);
   const at::Tensor typed =
       host_cache_bytes.narrow(0, shift, host_cache_bytes.numel() - shift)
@@ -87,7 +88,7 @@ void Expect(const KvLayer& kv, const KvView& view, const Scale& scale, int head_
     if (slots[token] == -2) continue;
     for (int head = 0; head < kv.num_kv_heads; ++head) {
       at::Tensor row = to[token][head].narrow(0, 0, head_dim);
-      if (slots[token] < 0) {  // and perhaps of no table row, which has no scale
+      if (slots[token] < 0) {  // the table row may be invalid, too, and have no scale
         row.zero_();
         continue;
       }
@@ -120,7 +121,7 @@ std::string RandomReadDifference(std::mt19937& random, at::Device device) {
   const int num_slots = options.num_blocks * options.block_size;
   const at::ScalarType dtype = Pick(random, {at::kFloat, at::kHalf, at::kBFloat16});
 
-  // Random values, and NaN in some of the memory.
+  // Random values, with NaN in some of the memory.
   for (int layer = 0; layer < 2; ++layer) {
     for (const at::Tensor& tensor : cache.tensors(layer)) {
       at::Tensor values = at::randn(tensor.sizes(), generator).mul_(20);
@@ -143,9 +144,9 @@ std::string RandomReadDifference(std::mt19937& random, at::Device device) {
               << " blocks of " << options.block_size << ", " << options.num_kv_heads << " heads of "
               << options.head_dim_qk << " and " << options.head_dim_v;
 
-  // By slots, then by rows with empty ones among them.
+  // Reads by slots, then by rows that include empty ones.
   for (const bool by_rows : {false, true}) {
-    std::vector<int64_t> slots, table_rows;  // what is expected of each token
+    std::vector<int64_t> slots, table_rows;  // expected source of each token
     at::Tensor slot_mapping, table, start_loc, table_row, key_start;
     int64_t capacity = 0;
     if (!by_rows) {
@@ -166,7 +167,7 @@ std::string RandomReadDifference(std::mt19937& random, at::Device device) {
           at::randint(-1, options.num_blocks + 2, {num_tables, max_blocks}, generator, at::kInt);
       const int num_rows = Below(random, 6);
       for (int row = 0; row < num_rows; ++row) {
-        rows.push_back(Pick(random, {0, 1, 2, 1, 3, -1}));  // some of no table
+        rows.push_back(Pick(random, {0, 1, 2, 1, 3, -1}));  // some are invalid
         firsts.push_back(Below(random, 2 * options.block_size));
         const int len = Pick(random, {0, 1, options.block_size, Below(random, 70)});
         for (int i = 0; i < len; ++i) {
@@ -188,7 +189,8 @@ std::string RandomReadDifference(std::mt19937& random, at::Device device) {
       table_row = at::tensor(rows, at::kInt).to(device);
       key_start = at::tensor(firsts, at::kInt).to(device);
       capacity = std::max<int64_t>(static_cast<int64_t>(slots.size()) + Below(random, 7) - 3, 0);
-      slots.resize(capacity, -2);  // keys past k are not read, rows past the keys not written
+      // Keys past the end of k are not read; rows past the keys are not written.
+      slots.resize(capacity, -2);
       table_rows.resize(capacity, 0);
     }
     const int64_t row_stride = by_rows ? 4 : 0;
@@ -212,7 +214,7 @@ std::string RandomReadDifference(std::mt19937& random, at::Device device) {
     const auto expect = [&](int side, const KvView& view, int head_dim, const at::Tensor& to) {
       const std::vector<at::Tensor> tensors(cache.tensors(1).begin(), cache.tensors(1).end());
       const at::Tensor& tensor = tensors[std::min<size_t>(side, tensors.size() - 1)];
-      // All of the allocation from this tensor's first element on.
+      // The whole allocation, starting at this tensor's first element.
       const int64_t bytes = static_cast<int64_t>(tensor.storage().nbytes()) -
                             tensor.storage_offset() * tensor.element_size();
       const at::Tensor flat =

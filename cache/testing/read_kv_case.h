@@ -1,5 +1,5 @@
-// Random KV reads for tests: layouts, dtypes, scales, slots and rows of every kind, in hostile
-// memory, compared with an element-by-element reference.
+// Random KV reads for tests: layouts, dtypes, scales, slots and rows of every kind, surrounded by
+// NaN memory, compared with an element-by-element reference.
 //
 //   EXPECT_EQ(RandomReadDifference(random, at::kCPU), "");
 

@@ -40,7 +40,7 @@ at::Generator GeneratorFrom(std::mt19937& random) {
   return at::make_generator<at::CPUGeneratorImpl>(random());
 }
 
-// Elements from the first to past the last.
+// Returns the number of elements from the first to the last, inclusive.
 int64_t Extent(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides) {
   int64_t extent = 1;
   for (size_t i = 0; i < shape.size(); ++i) extent += (shape[i] - 1) * strides[i];
@@ -112,7 +112,7 @@ void WriteKvCase::MakeArena(std::mt19937& random) {
   const KvLayout layout = *KvLayout::Create(layout_);
   int64_t end_bytes = kCanaryBytes;
   for (const KvTensorSpec& spec : layout.tensors()) {
-    // The dimensions in the order of the layout's memory, with gaps between them.
+    // Places the dimensions in the memory order of the layout, with gaps between them.
     std::vector<int> dims(spec.shape.size());
     std::iota(dims.begin(), dims.end(), 0);
     std::stable_sort(dims.begin(), dims.end(),
@@ -120,7 +120,7 @@ void WriteKvCase::MakeArena(std::mt19937& random) {
     CacheTensor tensor = {.strides = std::vector<int64_t>(dims.size()), .offset_bytes = end_bytes};
     const bool may_spread = alignment_ == Alignment::kAny && layout_.form != KvForm::kKPacked;
     int64_t stride = may_spread && Below(random, 6) == 0 ? 2 : 1;
-    // The last dimension is the innermost, even if another of size 1 has its stride.
+    // The last dimension is the innermost, even if another dimension of size 1 has the same stride.
     std::stable_partition(dims.begin(), dims.end(),
                           [&](int dim) { return dim + 1 == static_cast<int>(dims.size()); });
     for (int dim : dims) {
@@ -197,9 +197,9 @@ void WriteKvCase::ChangeContents(std::mt19937& random) {
 
 void WriteKvCase::ChangeSlots(std::mt19937& random) {
   const int64_t num_slots = int64_t{layout_.num_blocks} * layout_.block_size;
-  // Runs of consecutive slots, as in prompts, or single ones, as in decodes.
+  // Draws runs of consecutive slots, as in prompts, or single slots, as in decodes.
   const int longest_run = Pick(random, {1, 5, 90});
-  std::vector<std::pair<int64_t, int64_t>> runs;  // first, past the last
+  std::vector<std::pair<int64_t, int64_t>> runs;  // first slot, end slot
   for (int64_t first = 0; first < num_slots;) {
     const int64_t end = std::min(num_slots, first + 1 + Below(random, longest_run));
     runs.emplace_back(first, end);
@@ -215,7 +215,7 @@ void WriteKvCase::ChangeSlots(std::mt19937& random) {
   int64_t* written = host_slots_.mutable_data_ptr<int64_t>();
   for (int token = 0; token < num_tokens_; ++token) {
     written[token] = Below(random, holes) == 0 ? kNoSlot : slots[token];
-    if (!device_.is_cpu() && Below(random, 2 * holes) == 0) {  // the CPU refuses these
+    if (!device_.is_cpu() && Below(random, 2 * holes) == 0) {  // the CPU rejects these slots
       written[token] =
           Pick(random, {num_slots, num_slots + 7, int64_t{-2}, std::numeric_limits<int64_t>::max(),
                         std::numeric_limits<int64_t>::min()});

@@ -1,12 +1,12 @@
-// Random KV writes for tests: layouts, strides, dtypes, sizes, slots and scales of every kind, in
-// hostile memory.
+// Random KV writes for tests: layouts, strides, dtypes, sizes, slots and scales of every kind,
+// surrounded by random memory.
 //
 //   WriteKvCase c = WriteKvCase::Random(random, {.device = at::kCPU});
 //   ASSERT_TRUE(c.Write().ok()) << c.description();   // WriteKv() on the device
-//   EXPECT_EQ(c.Difference(), "");                    // compares all of the arena
+//   EXPECT_EQ(c.Difference(), "");                    // compares the whole arena
 //
-// The cache is inside an arena of random bytes (including NaNs), which must not change where the
-// reference does not write. The sources' memory outside of the source elements holds NaN.
+// The cache is inside an arena of random bytes (including NaNs). Bytes that the reference does not
+// write must not change. Source memory outside the source elements is NaN.
 
 #ifndef REPRISE_CACHE_TESTING_WRITE_KV_CASE_H_
 #define REPRISE_CACHE_TESTING_WRITE_KV_CASE_H_
@@ -45,21 +45,21 @@ class WriteKvCase {
   // Write(). Returns the first difference, or "".
   std::string Difference();
 
-  // Draws new slots, keys, values and scales in place: a captured graph reads the same tensors. A
-  // scale that is no tensor stays.
+  // Draws new slots, keys, values and scales in place: a captured graph reads the same tensors.
+  // Host scales do not change.
   void ChangeContents(std::mt19937& random);
 
   std::string description() const;
 
  private:
-  // kVectors: strides, sizes and addresses let 16 bytes be moved at once.
+  // kVectors: strides, sizes and addresses allow 16-byte accesses.
   enum class Alignment { kVectors, kAny };
 
   struct Source {
     at::Tensor storage;            // host, one-dimensional
-    std::vector<int64_t> strides;  // of [rows, num_kv_heads, head_dim] in it
+    std::vector<int64_t> strides;  // strides of [rows, num_kv_heads, head_dim] in `storage`
     int64_t offset = 0;
-    at::Tensor tensor;  // the view of it on the device
+    at::Tensor tensor;  // the view on the device
   };
 
   struct CacheTensor {
@@ -69,7 +69,7 @@ class WriteKvCase {
 
   struct CaseScale {
     float value = 1.0f;
-    std::optional<int64_t> offset;  // in `scales`, which replace the value if this is given
+    std::optional<int64_t> offset;  // in `scales`; replaces `value` if given
     int64_t head_stride = 0;
   };
 
@@ -80,7 +80,7 @@ class WriteKvCase {
   void ChangeSlots(std::mt19937& random);
   CaseScale MakeScale(std::mt19937& random);
   int RandomPadding(std::mt19937& random) const;
-  // The layer with its cache in `arena` and its scales in `scales`.
+  // Returns the layer with its cache in `arena` and its scales in `scales`.
   KvLayer LayerIn(const at::Tensor& arena, const at::Tensor& scales) const;
 
   at::Device device_ = at::kCPU;

@@ -1,4 +1,4 @@
-// The KV write, element by element. Tests compare every other form of it with this one.
+// The KV write, element by element. Tests compare all other implementations with this one.
 
 #ifndef REPRISE_CACHE_TESTING_WRITE_KV_REFERENCE_H_
 #define REPRISE_CACHE_TESTING_WRITE_KV_REFERENCE_H_
@@ -7,8 +7,8 @@
 
 namespace reprise {
 
-// Like the function in cache/ops/write_kv.h, on host memory, for every dtype. Slots outside the
-// cache are not written.
+// Like the function in cache/ops/write_kv.h, on host memory, for every dtype. Does not write slots
+// outside the cache.
 void WriteKvReference(const WriteKvArgs& args);
 
 }  // namespace reprise
