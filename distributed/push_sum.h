@@ -15,7 +15,7 @@
 //   PushSumArgs args = {.data = rows, .num_bytes = 8192, ...};
 //   REPRISE_RETURN_IF_ERROR(LaunchPushSum(args, stream));
 //
-// Thread safety: thread-safe for different `args`; no global state.
+// Thread safety: calls with different inboxes and states may run concurrently.
 
 #ifndef REPRISE_DISTRIBUTED_PUSH_SUM_H_
 #define REPRISE_DISTRIBUTED_PUSH_SUM_H_

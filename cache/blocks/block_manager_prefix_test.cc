@@ -157,8 +157,8 @@ TEST(BlockManagerPrefixTest, AdaptersSaltsAndImagesKeepPrefixesApart) {
   EXPECT_EQ(hits_of(with_image), 8);
   EXPECT_EQ(hits_of({.tokens = tokens}), 0);
   EXPECT_EQ(hits_of({.tokens = tokens, .extra_keys = absl::MakeConstSpan(&salt, 1)}), 0);
-  // The image changes the hashes of its block and of all later blocks, but not of the block before
-  // it.
+  // The image changes the hash of its block and all later hashes, but not the hash of the previous
+  // block.
   EXPECT_EQ(hits_of({.tokens = tokens, .extra_keys = absl::MakeConstSpan(&adapter, 1)}), 4);
   EXPECT_EQ(hits_of({.tokens = tokens,
                      .extra_keys = absl::MakeConstSpan(&adapter, 1),

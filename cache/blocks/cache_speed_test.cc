@@ -1,8 +1,8 @@
-// Checks that the bookkeeping of the cache is cheap. Each call is compared, in the same run, with a
-// standard-library call that does similar work; the fastest of many rounds counts. The limits are
-// four times the measured values: a busy machine or another compiler does not exceed them, but a
-// worse order of growth does. Separate tests of the order of growth compare a call with itself over
-// more blocks or longer sequences. Allocations are counted, not timed. For absolute figures, see
+// Checks that the bookkeeping of the cache is cheap. Each call is compared with a similar
+// standard-library call in the same run. The fastest of many rounds counts. The limits are four
+// times the measured values: a busy machine or another compiler does not exceed them, but a worse
+// order of growth does. Separate tests of the order of growth compare a call with itself over more
+// blocks or longer sequences. Allocations are counted, not timed. For absolute figures, see
 // tests/benchmarks/cache_host_benchmark.cc.
 
 #include <algorithm>

@@ -26,7 +26,7 @@
 // All tensors and the cache must be on the device of k. The cache's pointers are not checked.
 //
 // On the CPU, the write has completed when the call returns. It uses several threads if it writes
-// at least about 256 KB. A slot outside the cache (other than -1) is InvalidArgument, and nothing
+// more than about 128 KB. A slot outside the cache (other than -1) is InvalidArgument, and nothing
 // is written.
 //
 // On CUDA, the write is one launch on the current stream, without synchronisation, allocation or

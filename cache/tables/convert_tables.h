@@ -53,7 +53,7 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// Checks the arguments of both functions below. Rejects a negative size, a block_size below 1, a
+// Checks the arguments of the functions below. Rejects a negative size, a block_size below 1, a
 // row_stride below max_blocks, a missing array, an output with too few rows, and packed outputs if
 // the block size changes. Does not read arrays. Errors: InvalidArgument, naming the field, the
 // expected value and the given value.
