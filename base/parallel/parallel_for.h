@@ -8,9 +8,10 @@
 
 namespace reprise {
 
-// Divides [begin, end) into consecutive ranges, at most at::get_num_threads() of them, and calls
-// `body(first, last)` for each range in parallel. Returns after all calls have returned. Every
-// range except the last has at least `grain` indices (grain >= 0). An empty range makes no call.
+// Divides [begin, end) into consecutive ranges of nearly equal size, and calls `body(first, last)`
+// for each range in parallel. Returns after all calls have returned. There are at most
+// at::get_num_threads() ranges, and at most one per `grain` indices, rounded up (grain >= 0; 0: no
+// limit). Makes no call if begin == end.
 // Makes a single call on the calling thread within a parallel region, or if one range is enough.
 //
 // With LibTorch's usual OpenMP backend, ranges and threads are the same as in at::parallel_for().
