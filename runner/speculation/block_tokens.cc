@@ -12,7 +12,8 @@
 namespace reprise {
 namespace {
 
-// Of full attention if there is one, else the first that has keys of the sequence's own tokens.
+// Returns a group of full attention if one exists, otherwise the first group that holds keys of the
+// sequence's own tokens.
 int GroupOf(absl::Span<const KvGroupSpec> groups) {
   const auto first = [&](auto is_wanted) {
     return static_cast<int>(absl::c_find_if(groups, is_wanted) - groups.begin());
@@ -21,7 +22,8 @@ int GroupOf(absl::Span<const KvGroupSpec> groups) {
   if (group == static_cast<int>(groups.size())) {
     group = first([](const KvGroupSpec& spec) { return spec.retention != KvRetention::kCross; });
   }
-  CHECK_LT(group, static_cast<int>(groups.size())) << "a decoder has keys of its own tokens";
+  CHECK_LT(group, static_cast<int>(groups.size()))
+      << "at least one KV group must not be KvRetention::kCross";
   return group;
 }
 

@@ -1,19 +1,21 @@
-// The token of each place of the cache, block by block, for drafters that read a sequence's history
-// (TokenHistory in attention/speculation/token_history.h): a sequence that begins with blocks which others have
-// computed, as a prefix, a fork, or after a swap, has their tokens from here.
+// Stores the token of each cache position, block by block, for drafters that read the history of a
+// sequence (TokenHistory in attention/speculation/token_history.h). A sequence may start with
+// blocks that another sequence has computed (a prefix hit or a fork), or continue after a swap.
+// Recall() then copies the tokens of these blocks into its history.
 //
 //   REPRISE_ASSIGN_OR_RETURN(BlockTokens tokens,
 //                            BlockTokens::Allocate(num_blocks, block_size, groups, device));
-//   RefillArgs{..., .place_tokens = tokens.places()};        // each step: its tokens but for drafts
-//   AcceptDraftsArgs{..., .place_tokens = tokens.places()};  // drafts that were accepted
-//   // Behind the refill in which a sequence joins with keys in the cache:
+// each step: all its tokens except the drafts
+// accepted drafts
+//   // After the refill by which a sequence joins with tokens in the cache:
 //   REPRISE_RETURN_IF_ERROR(tokens.Recall(slots, join));
 //
-// blocks() are copied and swapped with the cache's (BlockStoreOptions::with). Places that were never
-// written hold -1.
+// blocks() must be copied and swapped together with the blocks of the cache
+// (BlockStoreOptions::with). Positions that were never written hold -1.
 //
-// They are those of one group, of full attention if there is one: of other groups the tokens that
-// have left the window are not known, and stay -1 in the history.
+// The tokens follow the block tables of one KV group: a group of full attention if one exists. In a
+// group of another kind, tokens that have left the window or chunk are unknown: Recall() writes -1
+// for them.
 //
 // Thread safety: one owner.
 
@@ -37,24 +39,25 @@ namespace reprise {
 
 class BlockTokens {
  public:
-  // For blocks of `block_size` tokens. REQUIRES: a group that is not of an encoder's keys. Errors:
-  // ResourceExhausted if the device has too little memory.
+  // Allocates storage for blocks of `block_size` tokens. REQUIRES: at least one group holds keys of
+  // the sequence's own tokens (not only KvRetention::kCross). Errors: ResourceExhausted if the
+  // device has too little memory.
   static absl::StatusOr<BlockTokens> Allocate(int num_blocks, int block_size,
                                               absl::Span<const KvGroupSpec> groups,
                                               c10::Device device);
 
-  // The group whose slots and tables they follow.
+  // The KV group whose slots and block tables the tokens follow.
   int group() const { return group_; }
 
   // [num_blocks, block_size] int32
   const at::Tensor& blocks() const { return tokens_; }
 
-  // Where refill and verification write them.
+  // The destination of the tokens that refill and verification write.
   PlaceTokens places() const;
 
-  // Fills in the history of a slot that has joined with tokens in the cache, whose tables are filled.
-  // `slots` lie on the device of blocks(). Enqueued on LibTorch's current stream, without
-  // synchronisation.
+  // Writes the history of a slot that has joined with tokens in the cache. REQUIRES: refill has
+  // filled the slot's block tables; `slots` is on the device of blocks(). Enqueued on LibTorch's
+  // current stream. Does not synchronise.
   absl::Status Recall(const SlotState& slots, const SlotJoin& join) const;
 
   void AddTo(Fingerprint& fingerprint) const;

@@ -17,7 +17,7 @@ constexpr KvGroupSpec kFull = {.retention = KvRetention::kFull};
 constexpr KvGroupSpec kWindow = {.retention = KvRetention::kSlidingWindow, .span = 8};
 constexpr KvGroupSpec kCross = {.retention = KvRetention::kCross};
 
-// As refill and verification do.
+// Writes tokens as refill and verification do.
 void Keep(const BlockTokens& tokens, const std::vector<std::pair<int64_t, int32_t>>& kept) {
   for (const auto& [place, token] : kept) tokens.places().Keep(place, token);
 }
@@ -65,7 +65,7 @@ TEST(BlockTokensTest, FollowsTheGroupThatKeepsTheMost) {
 TEST(BlockTokensTest, AJoinedSlotHasTheTokensOfItsBlocks) {
   const BlockTokens tokens = Tokens({kWindow, kFull});
   const TwoSlots slots;
-  // Block 4, then half of block 2, among tokens that are not kept.
+  // Writes block 4, then half of block 2, and tokens outside the table: they must not be kept.
   Keep(tokens, {{16, 10}, {17, 11}, {-1, 99}, {18, 12}, {19, 13}, {8, 14}, {24, 98}, {9, 15}});
   EXPECT_EQ(tokens.places().group, 1);
   int32_t* const table = slots.state().table_row(/*group=*/1, /*slot=*/1);
@@ -87,7 +87,7 @@ TEST(BlockTokensTest, WhatWasNeverWrittenIsNoToken) {
   EXPECT_FALSE(tokens.blocks().eq(9).any().item<bool>());
 }
 
-// A sequence that is swapped out, and comes back in other blocks and another slot.
+// A sequence that is swapped out and returns in other blocks and another slot.
 TEST(BlockTokensTest, TokensMoveWithTheirBlocks) {
   const BlockTokens tokens = Tokens({kWindow, kFull});
   const TwoSlots slots;

@@ -44,7 +44,7 @@ TEST(DraftCapabilityTest, OfATree) {
   EXPECT_TRUE(capability.has_trees);
   EXPECT_THAT(capability.level_drafts, ElementsAre(2, 4, 5));
   EXPECT_EQ(capability.max_levels(), 3);
-  // One draft fills no level; 2 and 3 fill one; 5 fill all.
+  // 1 draft does not fill a level; 2 and 3 drafts fill one level; 5 drafts fill all levels.
   EXPECT_THAT(capability.graph_levels, ElementsAre(1, 3));
 }
 

@@ -1,35 +1,41 @@
-// Heads that propose drafts from the model's hidden states: the kind of Medusa, Hydra and MLP
-// speculators, which have no keys of their own, and the kind of EAGLE and MTP, which attend.
+// Draft heads: small networks that propose drafts from the model's hidden states. There are two
+// kinds: heads without a KV cache (Medusa, Hydra, MLP speculators), and heads with attention
+// (EAGLE, MTP).
 //
-//   class OneMatrixAPlace : public DraftHeads {      // Medusa: pass i has a matrix of its own
+// class OneMatrixPerPass : public DraftHeads {     // Medusa: each pass has its own matrix
 //     absl::StatusOr<HeadsOutput> Forward(const HeadsStep& step) override {
 //       return HeadsOutput{.logits = step.hidden.matmul(weights_[step.pass])};
 //     }
 //   };
 //
-// At the beginning of a step each slot has the hidden state that its newest token was chosen from, and
-// that token. Pass 0 sees both and returns the logits of the first draft; pass i sees draft i - 1, and
-// the hidden state that pass i - 1 returned. Drafts are drawn as tokens are, with the noise of their
-// places. All passes are captured in the graph of the step: Forward() is bound as Model::Forward() is
-// (runner/model.h), and a pass per draft of the key is made, whatever rows want.
+// At the start of a step, each slot holds its newest token and the hidden state that the token was
+// sampled from. Pass 0 receives both and returns the logits of the first draft. Pass i receives
+// draft i - 1 and the hidden state that pass i - 1 returned. Drafts are sampled like other tokens,
+// with the noise of their positions. The step's graph contains all passes: Forward() must follow
+// the capture rules of Model::Forward() (runner/model.h). A step runs one pass per draft of its
+// graph key, even if its rows request fewer drafts.
 //
-// Of a tree (SpeculationOptions::tree) a pass proposes a level: the likeliest token, then the likeliest
-// without that one, as many as follow a node. They are the same behind all nodes of the level before; a
-// pass sees the first of those that the pass before proposed. Heads with layers propose chains.
+// For a tree (SpeculationOptions::tree), each pass proposes one level: the most likely token, then
+// the most likely of the remaining tokens, and so on, one token per child index. All nodes of the
+// previous level get the same children. The next pass receives only the first of these tokens.
+// Heads with layers propose chains.
 //
-// The model must give its hidden states to Step::KeepHidden() (ModelSpec::hidden_dim). The runner
-// keeps one per slot: a copy of hidden_dim elements per row and step.
+// The model must pass its hidden states to Step::KeepHidden() (ModelSpec::hidden_dim). The runner
+// keeps one state per slot. Cost: a copy of hidden_dim elements per row and step.
 //
-// Heads with layers() attend over a sequence as a draft model does: their layers follow the model's
-// among those of the cache, so prefixes, forks and swaps keep their keys. A token's input is the token
-// and the hidden state of the token before it, which it was chosen from; zeros where that is not known:
-// of a sequence's first token, of the first one behind a prefix that others have computed, and of
-// tokens that were decoded long ago without drafts.
+// Heads with layers() attend over a sequence as a draft model does. Their KV layers follow the
+// model's layers in the cache, so prefix hits, forks and swaps include their keys. The input of a
+// token is the token and the hidden state of the previous token, which it was sampled from. The
+// state is zeros if it is unknown, which is the case for:
+//  - the first token of a sequence
+//  - the first token after a prefix that another sequence computed
+//  - older tokens, if more tokens were decoded without drafts than states are kept
 //
-//   pass -1  the tokens of a step with chunks of prompts: writes their keys
-//   pass 0   a row's tokens whose keys do not come from the model's own states yet, up to the newest:
-//            its draft follows. Keys of drafts that were accepted are written again here
-//   pass i   draft i - 1 alone, and the state that the pass before returned
+//   pass -1  a step with prefill chunks: processes all tokens and writes their keys
+//   pass 0   processes the tokens of a row whose keys were not yet computed from the model's
+//            states, up to the newest token, and proposes the first draft. This includes
+//            drafts that were accepted: their keys are written again
+//   pass i   processes draft i - 1 and the state that pass i - 1 returned
 //
 //   absl::StatusOr<HeadsOutput> Forward(const HeadsStep& step) override {       // EAGLE
 //     at::Tensor x = at::cat({embedding_.index_select(0, step.token_ids), step.hidden}, 1);
@@ -56,20 +62,21 @@ namespace reprise {
 class LinearContext;
 class Step;
 
-// With layers() num_rows is the pass's number of tokens.
+// With layers(), num_rows is the number of tokens of the pass.
 struct HeadsStep {
   at::Tensor hidden;     // [num_rows, hidden_dim] of the model's dtype
-  at::Tensor token_ids;  // [num_rows] int32 what follows: the newest token, or the draft before
+  at::Tensor token_ids;  // [num_rows] int32 the newest token, or the previous pass's draft
   int pass = 0;          // 0 to num_drafts - 1; with layers() also -1
-  LinearContext* linears = nullptr;  // for products (runner/ops/linear.h)
-  // With layers(): attention, positions, and which tokens logits are wanted of; else null.
+  LinearContext* linears = nullptr;  // for GEMMs (runner/ops/linear.h)
+  // With layers(): attention, positions, and the tokens whose logits are needed. Otherwise null.
   const Step* step = nullptr;
 };
 
-// With layers() num_rows is that of step->logits_indices(). In pass -1 nothing of it is read.
+// With layers(), num_rows is the size of step->logits_indices(). The output of pass -1 is not read.
 struct HeadsOutput {
   at::Tensor logits;  // [num_rows, vocab_size] float32, float16 or bfloat16
-  // [num_rows, hidden_dim] what the next pass sees, as HeadsStep::hidden; undefined: the same again.
+  // [num_rows, hidden_dim] input of the next pass (HeadsStep::hidden). Undefined: the input state
+  // again.
   at::Tensor hidden = {};
 };
 
@@ -77,12 +84,14 @@ class DraftHeads {
  public:
   virtual ~DraftHeads() = default;
 
-  // Decoder layers of the heads' own, `layer` in Step::Attend; none: heads without keys. They may have
-  // windows or chunks, but keep the keys of whole sequences: accepted drafts are seen again, and so
-  // are tokens that were decoded without drafts. The same at each call; must stay valid.
+  // The decoder layers of the heads; Step::Attend()'s `layer` indexes them. Empty: heads without a
+  // KV cache. Layers may use windows or chunks, but the keys of whole sequences are kept, because
+  // accepted drafts and tokens decoded without drafts are processed later. Must return the same
+  // layers at each call, and the span must stay valid.
   virtual absl::Span<const LayerSpec> layers() const { return {}; }
 
-  // Rows that are padded, or have no drafts, are computed and not used. Errors fail the step.
+  // Computes one pass. The output for padded rows and for rows without drafts is not used. Errors
+  // fail the step.
   virtual absl::StatusOr<HeadsOutput> Forward(const HeadsStep& step) = 0;
 };
 

@@ -18,9 +18,9 @@ int DraftLevels::max_width() const {
 DraftLevels LevelsOf(absl::Span<const int> tree, int num_drafts) {
   DraftLevels levels = {.is_tree = !tree.empty(), .first = {0, 1}};
   const std::vector<int32_t> ranks = RanksOf(tree);
-  int depth = 0;  // of the node before
+  int depth = 0;  // depth of the previous node
   for (int node = 1; node <= num_drafts; ++node) {
-    // A node that follows one of the newest level begins the next.
+    // A node whose parent is in the newest level begins the next level.
     if (!levels.is_tree || tree[node - 1] >= levels.first[depth]) {
       levels.first.push_back(node);
       levels.num_ranks.push_back(1);
@@ -60,19 +60,19 @@ absl::Status CheckDraftTree(absl::Span<const int> tree) {
 }
 
 absl::StatusOr<std::vector<int>> TreeOfWidths(absl::Span<const int> widths, int depth) {
-  REPRISE_RETURN_IF_ERROR(CheckBetween("depth of a tree of drafts", depth, 1, kMaxDrafts));
-  REPRISE_RETURN_IF_ERROR(CheckBetween("number of widths of a tree of drafts",
+  REPRISE_RETURN_IF_ERROR(CheckBetween("depth of a draft tree", depth, 1, kMaxDrafts));
+  REPRISE_RETURN_IF_ERROR(CheckBetween("number of widths of a draft tree",
                                        static_cast<int64_t>(widths.size()), 1, depth));
   std::vector<int> tree;
-  int first = 0;  // nodes [first, end) are the newest level
+  int first = 0;  // nodes [first, end) form the newest level
   int end = 1;
   for (int level = 0; level < depth; ++level) {
     const bool has_width = level < static_cast<int>(widths.size());
     const int width = has_width ? widths[level] : 1;
     REPRISE_RETURN_IF_ERROR(
-        CheckBetween("width of a level of a tree of drafts", width, 1, kMaxTreeDrafts));
+        CheckBetween("width of a level of a draft tree", width, 1, kMaxTreeDrafts));
     for (int node = first; node < end; ++node) tree.insert(tree.end(), width, node);
-    REPRISE_RETURN_IF_ERROR(CheckBetween("number of drafts of a tree of drafts",
+    REPRISE_RETURN_IF_ERROR(CheckBetween("number of drafts of a draft tree",
                                          static_cast<int64_t>(tree.size()), 1, kMaxTreeDrafts));
     first = end;
     end = 1 + static_cast<int>(tree.size());

@@ -24,12 +24,12 @@ TEST(DraftLevelsTest, WidthsThatMakeNoTreeAreRefused) {
   const auto message = [](const std::vector<int>& widths, int depth) {
     return std::string(TreeOfWidths(widths, depth).status().message());
   };
-  EXPECT_THAT(message({2}, 0), HasSubstr("depth of a tree of drafts: expected 1 to 16, got 0"));
+  EXPECT_THAT(message({2}, 0), HasSubstr("depth of a draft tree: expected 1 to 16, got 0"));
   EXPECT_THAT(message({2}, 17), HasSubstr("got 17"));
-  EXPECT_THAT(message({}, 2), HasSubstr("number of widths of a tree of drafts: expected 1 to 2"));
+  EXPECT_THAT(message({}, 2), HasSubstr("number of widths of a draft tree: expected 1 to 2"));
   EXPECT_THAT(message({1, 1, 1}, 2), HasSubstr("got 3"));
-  EXPECT_THAT(message({2, 0}, 2), HasSubstr("width of a level of a tree of drafts"));
-  EXPECT_THAT(message({63, 2}, 2), HasSubstr("number of drafts of a tree of drafts"));
+  EXPECT_THAT(message({2, 0}, 2), HasSubstr("width of a level of a draft tree"));
+  EXPECT_THAT(message({63, 2}, 2), HasSubstr("number of drafts of a draft tree"));
   EXPECT_THAT(message({1000000000}, 1), HasSubstr("width of a level"));
 }
 
@@ -41,7 +41,7 @@ TEST(DraftLevelsTest, LevelsAndRanksAreThoseOfTheNodes) {
   EXPECT_THAT(levels.num_ranks, ElementsAre(2, 2, 1));
   EXPECT_EQ(levels.max_width(), 3);
   EXPECT_THAT(RanksOf(tree), ElementsAre(0, 1, 0, 0, 1, 0, 0));
-  // The first drafts of a tree are one.
+  // The first drafts of a tree form a tree.
   EXPECT_THAT(LevelsOf(tree, 4).first, ElementsAre(0, 1, 3, 5));
   EXPECT_THAT(LevelsOf(tree, 4).num_ranks, ElementsAre(2, 1));
   EXPECT_EQ(LevelsOf(tree, 1).max_width(), 1);

@@ -1,5 +1,5 @@
-// Rejection sampling and the units of heads on the device: those of the host, byte by byte, and tokens
-// with the model's distribution.
+// Rejection sampling and the kernels for draft heads on the device. They must match the host byte
+// by byte, and tokens must have the model's distribution.
 
 #include <cstdint>
 #include <random>
@@ -53,7 +53,7 @@ TEST_F(DrawnDraftsGpuTest, StatesOfTheLastTokensAreKeptAsOnTheHost) {
                                     KeepStatesOnHost);
 }
 
-// An array of the host's on the device.
+// A device copy of a host array.
 template <typename T>
 class Uploaded {
  public:
@@ -67,7 +67,7 @@ class Uploaded {
   DeviceArray<T> array_;
 };
 
-// Over arguments in host memory.
+// Runs LaunchRejectDrafts() on a device copy of arguments in host memory.
 void RejectOnDevice(const RejectDraftsArgs& host) {
   const StepArrays& arrays = host.arrays;
   const int rows = host.first_row + host.num_rows;

@@ -1,4 +1,5 @@
-// The units of heads: drafts among the step's tokens, and hidden states a slot.
+// The kernels for draft heads: PlaceDrafts writes drafts into the step's tokens, KeepStates stores
+// hidden states per slot.
 
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +38,7 @@ TEST(PlaceDraftsTest, ARowGetsAsManyAsItWants) {
   args.max_drafts = 3;
   ASSERT_EQ(CheckPlaceDrafts(args), absl::OkStatus());
   PlaceDraftsOnHost(args);
-  // The third row's second draft was not chosen: what follows it is not one either.
+  // The third row's second draft was not sampled, so its third draft is not written either.
   EXPECT_THAT(token_ids, ElementsAre(7, 1, 11, 0, 8, 5, 5, 9, 3, 0, 0));
   EXPECT_THAT(draft_logits, ElementsAre(-9, 0, 4, -1, -9, -1, -1, -9, 2, -1, -1));
   args.arrays.draft_logits = nullptr;
@@ -49,12 +50,13 @@ TEST(PlaceDraftsTest, ARowGetsAsManyAsItWants) {
   EXPECT_THAT(token_ids, ElementsAre(7, 1, 0, 0, 8, 5, 5, 9, 3, 0, 0));
 }
 
-// Two drafts in the first level, then two behind each: the nodes of a level share what is chosen.
+// Two drafts in the first level, and two children of each: all nodes of a level get the same
+// children.
 TEST(PlaceDraftsTest, OfATreeAPassChoosesALevel) {
   int32_t token_ids[] = {7, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0};
   int32_t query_start_loc[] = {0, 7, 11};
   int32_t num_proposed[] = {6, 3};
-  const int32_t chosen[] = {10, 20, 11, 21, 12, 22, 13, kNanRow};  // by rank, of two rows
+  const int32_t chosen[] = {10, 20, 11, 21, 12, 22, 13, kNanRow};  // by child index, for two rows
   const int32_t ranks[] = {0, 1, 0, 1, 0, 1};
   PlaceDraftsArgs args;
   args.arrays.token_ids = token_ids;
@@ -100,9 +102,9 @@ TEST(PlaceDraftsTest, RefusesArgumentsThatDoNotFit) {
   EXPECT_THAT(message(args), HasSubstr("chosen"));
 }
 
-// Two slots that keep three states each.
+// Two slots with three states each.
 struct TwoSlotsOfThree {
-  std::vector<uint16_t> hidden = {10, 20, 30, 40, 50, 60, 70};  // one element a token
+  std::vector<uint16_t> hidden = {10, 20, 30, 40, 50, 60, 70};  // one element per token
   std::vector<int32_t> positions = {4, 5, 6, 7, 8, 2, 0};
   std::vector<int32_t> table_row = {1, 0, 0};  // the last row has no tokens
   std::vector<int32_t> query_start_loc = {0, 5, 6, 6};
@@ -131,7 +133,7 @@ TEST(KeepStatesTest, TheLastTokensOfARowAreKept) {
   KeepStatesOnHost(slots.args());
   EXPECT_THAT(slots.state_positions, ElementsAre(-2, -2, 2, 6, 7, 8));
   EXPECT_THAT(slots.states, ElementsAre(1, 1, 60, 30, 40, 50));
-  // The next token of the first row takes the place of its oldest one.
+  // The state of the first row's next token replaces the row's oldest state.
   slots.positions = {9};
   slots.query_start_loc = {0, 1, 1, 1};
   slots.hidden = {80};
@@ -140,7 +142,7 @@ TEST(KeepStatesTest, TheLastTokensOfARowAreKept) {
   EXPECT_THAT(slots.states, ElementsAre(1, 1, 60, 80, 40, 50));
   slots.table_row = {2, -1, 0};
   KeepStatesOnHost(slots.args());
-  EXPECT_THAT(slots.states, ElementsAre(1, 1, 60, 80, 40, 50)) << "slots that are none";
+  EXPECT_THAT(slots.states, ElementsAre(1, 1, 60, 80, 40, 50)) << "slot indices out of range";
 }
 
 TEST(KeepStatesTest, APassHasOneStateARow) {
@@ -157,7 +159,7 @@ TEST(KeepStatesTest, APassHasOneStateARow) {
   EXPECT_THAT(slots.states, ElementsAre(1, 1, 20, 1, 1, 10));
 }
 
-// Heads without layers keep one state, of the place that the newest token was chosen from.
+// Heads without layers keep one state: the state that the newest token was sampled from.
 TEST(KeepStatesTest, ARowsStateMayBeAtAnyPlace) {
   TwoSlotsOfThree slots;
   const int32_t last_token[] = {4, 5, 6};
@@ -174,12 +176,12 @@ TEST(KeepStatesTest, ARowsStateMayBeAtAnyPlace) {
   KeepStatesOnHost(args);
   EXPECT_THAT(slots.states, ElementsAre(30, 70));
   EXPECT_THAT(slots.state_positions, ElementsAre(2, 8));
-  place[0] = 7;  // there is none
+  place[0] = 7;  // out of range
   place[1] = -1;
   slots.hidden.assign(7, 90);
   KeepStatesOnHost(args);
   EXPECT_THAT(slots.states, ElementsAre(30, 70));
-  args.place = nullptr;  // row by row
+  args.place = nullptr;  // row r reads row r of `hidden`
   KeepStatesOnHost(args);
   EXPECT_THAT(slots.states, ElementsAre(90, 90));
 }

@@ -1,7 +1,9 @@
-// Keeps states: a row of CTAs per row of the step, one for each state that is kept of it at most, which
-// copies it, 16 bytes a thread where both ends allow it (runner/speculation/keep_states_args.h).
+// Stores states with a grid of CTAs: one CTA per row and kept state. Threads copy 16 bytes each if
+// the source and the destination are aligned, otherwise 2 bytes
+// (runner/speculation/keep_states_args.h).
 //
-// Bound: latency of a launch and of three dependent loads, about 3 us; bytes beyond some hundred states.
+// Bound: latency of a launch and of three dependent loads, about 3 us. Beyond some hundred states,
+// memory bandwidth.
 
 #include <cuda_runtime.h>
 
@@ -25,7 +27,7 @@ __device__ void CopyState(const KeptState& kept, int64_t bytes) {
   for (int64_t i = threadIdx.x; i < count; i += kThreads) to[i] = from[i];
 }
 
-// Grid: rows, states of a row.
+// Grid: rows x maximum number of states per row.
 __global__ void __launch_bounds__(kThreads)
     KeepStatesKernel(const __grid_constant__ KeepStatesArgs args) {
   const KeptState kept =

@@ -8,12 +8,13 @@
 //                     .states = states, .state_positions = positions, .num_slots = 64,
 //                     .num_kept = 32}, stream);
 //
-// The state of a token at position p is that of index p % num_kept of its slot, and state_positions
-// says p there; of a row with more tokens the last num_kept are kept. Where there is a state for each
-// row, not for each token, last_token says which token it is of, and place which of hidden it is.
+// The state of a token at position p is stored at index p % num_kept of its slot, and
+// state_positions holds p there. If a row has more tokens than num_kept, the states of its last
+// num_kept tokens are kept. If `hidden` has one state per row instead of one per token, last_token
+// is the token that the state belongs to, and `place` is the row of `hidden`.
 //
-// Thread safety: none; one caller at a time for the same slots, which each have one row. On a GPU one
-// launch, which may be captured. No allocation.
+// Thread safety: none. One caller at a time for the same slots; each slot has at most one row. On a
+// GPU: one launch, which may be captured. Does not allocate.
 
 #ifndef REPRISE_RUNNER_SPECULATION_KEEP_STATES_H_
 #define REPRISE_RUNNER_SPECULATION_KEEP_STATES_H_
@@ -32,7 +33,8 @@ absl::Status CheckKeepStates(const KeepStatesArgs& args);
 // Over host memory. REQUIRES: CheckKeepStates(args) is OK.
 void KeepStatesOnHost(const KeepStatesArgs& args);
 
-// The same over device memory. Errors: those of the check; Internal if CUDA refuses the launch.
+// Does the work of KeepStatesOnHost() over device memory. Errors: as CheckKeepStates(); Internal if
+// CUDA rejects the launch.
 // Only in builds with CUDA (target keep_states_cuda).
 absl::Status LaunchKeepStates(const KeepStatesArgs& args, CUstream_st* stream);
 

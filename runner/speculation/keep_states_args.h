@@ -1,5 +1,5 @@
-// Arguments of keeping the states of a slot's last tokens (runner/speculation/keep_states.h), and the
-// choice of one of a row's, shared by the host and device forms.
+// Arguments of LaunchKeepStates() (runner/speculation/keep_states.h), and the selection of a row's
+// states, which the host and device forms share.
 
 #ifndef REPRISE_RUNNER_SPECULATION_KEEP_STATES_ARGS_H_
 #define REPRISE_RUNNER_SPECULATION_KEEP_STATES_ARGS_H_
@@ -12,40 +12,45 @@
 namespace reprise {
 
 struct KeepStatesArgs {
-  const std::byte* hidden = nullptr;  // [num_hidden, row_bytes] by token; with last_token by place
+  // [num_hidden, row_bytes] per token; with last_token, indexed by `place`
+  const std::byte* hidden = nullptr;
   int num_hidden = 0;
   int64_t row_bytes = 0;  // a multiple of 2
-  // Of the step, or of a pass: StepArrays. A row whose table_row is out of range keeps nothing.
+  // Arrays of a step or a draft pass (StepArrays). A row whose table_row is out of range keeps
+  // no state.
   const int32_t* positions = nullptr;        // [num_tokens]
   const int32_t* table_row = nullptr;        // [num_rows]
-  const int32_t* query_start_loc = nullptr;  // [num_rows + 1] read without last_token
-  // [num_rows] tokens. Given: each row whose sample_slot is not negative has one state, of this token.
+  const int32_t* query_start_loc = nullptr;  // [num_rows + 1] read only if last_token is null
+  // [num_rows] token index. If given, each row with a non-negative sample_slot has one state: this
+  // token's.
   const int32_t* last_token = nullptr;
   const int32_t* sample_slot = nullptr;  // [num_rows] read with last_token
-  const int32_t* place = nullptr;  // [num_rows] likewise: of its state; absent: the row's number
-  int num_tokens = 0;              // padded
-  int num_rows = 0;                // padded
-  std::byte* states = nullptr;     // [num_slots, num_kept, row_bytes]
+  // [num_rows] read with last_token: row of `hidden`; null: the row's index
+  const int32_t* place = nullptr;
+  int num_tokens = 0;                  // padded
+  int num_rows = 0;                    // padded
+  std::byte* states = nullptr;         // [num_slots, num_kept, row_bytes]
   int32_t* state_positions = nullptr;  // [num_slots, num_kept]
   int num_slots = 0;
-  int num_kept = 0;  // of a slot
+  int num_kept = 0;  // states per slot
 };
 
 struct KeptState {
-  const std::byte* from = nullptr;  // null: nothing is kept
+  const std::byte* from = nullptr;  // null: no state is kept
   std::byte* to = nullptr;
   int32_t* position_to = nullptr;
   int32_t position = 0;
 };
 
-// How many states of a row are kept at most.
+// Maximum number of states that are kept per row.
 constexpr int MaxStatesOfRow(const KeepStatesArgs& args) {
   if (args.last_token != nullptr) return 1;
   return args.num_kept < args.num_tokens ? args.num_kept : args.num_tokens;
 }
 
-// The state of the row's `i`-th token from its end on; i is 0 to MaxStatesOfRow() - 1. They are of
-// different places, for positions of a row ascend one by one.
+// Returns the state of the row's `i`-th token counted from its end, with i in [0,
+// MaxStatesOfRow()). Different i write to different addresses, because the positions of a row are
+// consecutive.
 REPRISE_HOST_DEVICE constexpr KeptState KeptStateOf(const KeepStatesArgs& args, int row_idx,
                                                     int i) {
   const int32_t slot = args.table_row[row_idx];

@@ -1,9 +1,9 @@
-// Drafts from the sequence's own tokens: one CTA per row, one pass over its history
-// (runner/speculation/ngram_drafts_args.h). Each thread compares tokens with the last one; only
-// where they are equal it looks at those before.
+// Searches n-grams with one CTA per row, in one pass over the row's history
+// (runner/speculation/ngram_drafts_args.h). Each thread compares tokens of the history with the
+// last token, and compares earlier tokens only if it is equal.
 //
-// Bound: bytes of history, 4 a token, read by one SM: about 5 us for 32k tokens, and 3 us for a
-// launch over short ones. Rows without drafts end at once.
+// Bound: bytes of history, 4 per token, read by one SM: about 5 us for 32k tokens, and 3 us (a
+// launch) for short histories. CTAs of rows without drafts return immediately.
 
 #include <cuda_runtime.h>
 
@@ -18,8 +18,8 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kWarpSize = 32;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kVector = 4;  // tokens that a thread reads at once
-constexpr int kUnroll = 4;  // such reads in flight
+constexpr int kVector = 4;  // tokens per vector load
+constexpr int kUnroll = 4;  // vector loads in flight per thread
 constexpr unsigned kAllLanes = ~0u;
 
 __device__ uint64_t WarpMax(uint64_t value) {
@@ -32,7 +32,7 @@ __device__ uint64_t WarpMax(uint64_t value) {
   return value;
 }
 
-// The best match that ends at one of this thread's positions.
+// Tracks the best match that ends at a position of this thread.
 class Search {
  public:
   __device__ Search(const NgramText& text, const int32_t* suffix, int min_ngram, int max_ngram)
@@ -55,14 +55,14 @@ class Search {
   uint64_t best_ = 0;
 };
 
-// Positions from `first` on, one at a time.
+// Searches the positions starting at `first`, one token per load.
 __device__ void SearchTokens(const NgramText& text, int32_t first, Search& search) {
   for (int32_t end = first + static_cast<int32_t>(threadIdx.x); end < text.last; end += kThreads) {
     search.At(end, text.history[end]);
   }
 }
 
-// Whole vectors; returns how many positions they hold.
+// Searches all full vectors. Returns the number of positions that they cover.
 __device__ int32_t SearchVectors(const NgramText& text, Search& search) {
   const int4* vectors = reinterpret_cast<const int4*>(text.history);
   const int32_t num_vectors = text.last / kVector;

@@ -1,23 +1,24 @@
-// Drafts from a sequence's own tokens: those that followed the newest earlier occurrence of its
-// last tokens. (Saxena, "Prompt lookup decoding", 2023.) On the device, from the slots' histories.
+// Proposes the tokens that followed the most recent earlier occurrence of the sequence's last
+// tokens (Saxena, "Prompt lookup decoding", 2023). Runs on the device, on the histories of the
+// slots.
 //
 //   LaunchNgramDrafts({.slots = slots, .arrays = arrays, .num_rows = 16, .min_ngram = 1,
 //                      .max_ngram = 3}, stream);
 //
-// The text 5 6 7 9 7 5 6, four drafts:
+// Example: sequence 5 6 7 9 7 5 6, four drafts.
 //
-//   the last tokens "5 6" occur at the beginning, "7 5 6" does not    drafts 7 9 7 5
+//   the last tokens "5 6" occur at the start, "7 5 6" does not occur before     drafts 7 9 7 5
 //
-// The text 1 2 3 2 3, four drafts: "2 3" occurs before, and 2 3 followed; behind the end of the
-// text the drafts continue with themselves, so that a loop goes on:        drafts 2 3 2 3
+// Example: sequence 1 2 3 2 3, four drafts. "2 3" occurs before, followed by "2 3". After the end
+// of the sequence, drafts repeat the drafts before them, which continues the loop: drafts 2 3 2 3.
 //
-// For each row with num_proposed > 0: of all earlier ends of its last n tokens, the largest n in
-// [min_ngram, max_ngram] counts, and of several the newest end. Tokens of the history that are
-// unknown (-1) match nothing, and as drafts they are 0. Where nothing is found token_ids stay as
-// they are.
+// For each row with num_proposed > 0, the search takes the largest n in [min_ngram, max_ngram]
+// whose n-gram occurs earlier, and the most recent of its occurrences. Unknown tokens of the
+// history (-1) match no token, and are proposed as 0. If nothing matches, token_ids are not
+// changed.
 //
-// Thread safety: none; one caller at a time for the same arrays. On a GPU one launch, which may be
-// captured. No allocation. Cost: a row reads its history once.
+// Thread safety: none; one caller at a time for the same arrays. On a GPU: one launch, which may be
+// captured. Does not allocate. Cost: each row reads its history once.
 
 #ifndef REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_H_
 #define REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_H_
@@ -36,8 +37,8 @@ absl::Status CheckNgramDrafts(const NgramDraftsArgs& args);
 // Over host memory. REQUIRES: CheckNgramDrafts(args) is OK.
 void NgramDraftsOnHost(const NgramDraftsArgs& args);
 
-// The same over device memory. Errors: those of the check; Internal if CUDA refuses the launch.
-// Only in builds with CUDA (target ngram_drafts_cuda).
+// Does the work of NgramDraftsOnHost() over device memory. Errors: as CheckNgramDrafts(); Internal
+// if CUDA rejects the launch. Only in builds with CUDA (target ngram_drafts_cuda).
 absl::Status LaunchNgramDrafts(const NgramDraftsArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

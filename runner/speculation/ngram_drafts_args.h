@@ -1,5 +1,5 @@
-// Arguments of drafts from a sequence's own tokens (runner/speculation/ngram_drafts.h), and the
-// search of one row, shared by the host and device forms.
+// Arguments of LaunchNgramDrafts() (runner/speculation/ngram_drafts.h), and the search for one row,
+// which the host and device forms share.
 
 #ifndef REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_ARGS_H_
 #define REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_ARGS_H_
@@ -12,26 +12,26 @@
 
 namespace reprise {
 
-// The longest n-gram that is searched for.
+// Maximum length of an n-gram.
 inline constexpr int kMaxNgram = 16;
 
 struct NgramDraftsArgs {
   SlotState slots;  // history
-  StepArrays
-      arrays;  // of the step, refilled: table_row, context_lens, query_start_loc, num_proposed;
-               // token_ids written
+  // The step's arrays, after refill. Reads table_row, context_lens, query_start_loc, num_proposed
+  // and the rows' first token_ids; writes the other token_ids.
+  StepArrays arrays;
   int num_rows = 0;  // padded
   int min_ngram = 1;
   int max_ngram = 4;
 };
 
-// The text of a row: the history, then the token that the row begins with.
+// The tokens of a row: the history, then the row's first token.
 struct NgramText {
   const int32_t* history = nullptr;  // [last]
   int32_t last = 0;                  // position of the row's first token
   int32_t last_token = 0;
-  int32_t* drafts = nullptr;  // [num_drafts] ids of the tokens behind it
-  int32_t num_drafts = 0;     // 0: nothing to search for
+  int32_t* drafts = nullptr;  // [num_drafts] the row's draft tokens, to be written
+  int32_t num_drafts = 0;     // 0: the row has no search
 
   constexpr int32_t at(int64_t position) const {
     return position < last ? history[position] : last_token;
@@ -52,8 +52,9 @@ REPRISE_HOST_DEVICE constexpr NgramText NgramTextOf(const NgramDraftsArgs& args,
   return text;
 }
 
-// Tokens that the text up to position `end` and the whole text end in alike, at most max_ngram.
-// suffix[i] is the text's token i places before its last, for all i <= end.
+// Returns the length of the longest common suffix of text[0, end] and the whole text, at most
+// max_ngram. suffix[i] is the i-th token from the end of the text; entries 0 to `end` must be
+// valid.
 REPRISE_HOST_DEVICE constexpr int MatchLength(const NgramText& text, const int32_t* suffix,
                                               int32_t end, int max_ngram) {
   int length = 0;
@@ -64,13 +65,14 @@ REPRISE_HOST_DEVICE constexpr int MatchLength(const NgramText& text, const int32
   return length;
 }
 
-// The better a match, the larger: the longer one, of equals the one that ends later. 0: no match.
+// Ranks a match: longer matches rank higher, and of two equally long ones the later. 0: no match.
 REPRISE_HOST_DEVICE constexpr uint64_t RankMatch(int length, int32_t end, int min_ngram) {
   if (length < min_ngram) return 0;
   return static_cast<uint64_t>(length) << 32 | static_cast<uint32_t>(end);
 }
 
-// The i-th draft if the best match ends at `end`. Behind the end of the text the drafts follow.
+// Returns draft `i` if the best match ends at `end`. After the end of the text, drafts repeat
+// earlier drafts.
 REPRISE_HOST_DEVICE constexpr int32_t NgramDraftAt(const NgramText& text, int32_t end, int i) {
   const int32_t token = text.at(int64_t{end} + 1 + i % (text.last - end));
   return token > 0 ? token : 0;

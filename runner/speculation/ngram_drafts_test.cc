@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 
 constexpr int32_t kUntouched = 77;
 
-// The drafts of one row whose text this is: four, or kUntouched where nothing was found.
+// The four drafts of one row with this text; kUntouched if nothing matches.
 class OneText : public ::testing::Test {
  protected:
   OneText() {
@@ -69,7 +69,7 @@ TEST_F(OneText, ALongerMatchIsBetterThanANewerOne) {
 
 TEST_F(OneText, OfEqualsTheNewestCounts) {
   EXPECT_THAT(Propose({5, 6, 1, 9, 5, 6, 2, 8, 5, 6}), ElementsAre(2, 8, 5, 6));
-  args_.max_ngram = 1;  // longer ones are equal then
+  args_.max_ngram = 1;  // all matches then have the same length
   EXPECT_THAT(Propose({8, 5, 6, 1, 6, 2, 8, 5, 6}), ElementsAre(2, 8, 5, 6));
 }
 
@@ -83,7 +83,8 @@ TEST_F(OneText, NothingBeforeTheTextMatches) {
   EXPECT_THAT(Propose({6}), ::testing::Each(kUntouched));
   EXPECT_THAT(Propose({1, 2, 3}), ::testing::Each(kUntouched));
   args_.min_ngram = 2;
-  EXPECT_THAT(Propose({6, 6}), ::testing::Each(kUntouched));  // "6 6" would begin before it
+  // the earlier "6 6" would begin before the text
+  EXPECT_THAT(Propose({6, 6}), ::testing::Each(kUntouched));
 }
 
 TEST_F(OneText, UnknownTokensMatchNothingAndAreNoDrafts) {
@@ -118,7 +119,8 @@ TEST_F(OneText, BadInputIsRefusedWithNamesAndValues) {
   EXPECT_EQ(refusal(), "slots.history: expected an array, got none");
 }
 
-// What the header says: n-grams from the longest on, from the newest place on, token by token.
+// The definition in the header: tries n-grams from the longest to the shortest, and positions from
+// the last to the first, and compares token by token.
 std::vector<int32_t> DraftsByDefinition(std::vector<int32_t> text, int min_ngram, int max_ngram,
                                         int num_drafts) {
   const int size = static_cast<int>(text.size());

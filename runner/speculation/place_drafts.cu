@@ -1,6 +1,6 @@
-// Places drafts of heads: one thread per row (runner/speculation/place_drafts_args.h).
+// Writes the drafts of heads, one thread per row (runner/speculation/place_drafts_args.h).
 //
-// Bound: latency of a launch and of a chain of loads, about 3 us.
+// Bound: latency of a launch and of several dependent loads, about 3 us.
 
 #include <cuda_runtime.h>
 

@@ -1,5 +1,5 @@
-// Arguments of placing drafts (runner/speculation/place_drafts.h), and the work on one row, shared by
-// the host and device forms.
+// Arguments of LaunchPlaceDrafts() (runner/speculation/place_drafts.h), and the work for one row,
+// which the host and device forms share.
 
 #ifndef REPRISE_RUNNER_SPECULATION_PLACE_DRAFTS_ARGS_H_
 #define REPRISE_RUNNER_SPECULATION_PLACE_DRAFTS_ARGS_H_
@@ -13,23 +13,24 @@
 namespace reprise {
 
 struct PlaceDraftsArgs {
-  // Of the step, refilled: query_start_loc and num_proposed are read, token_ids and draft_logits
-  // written.
+  // The step's arrays, after refill. query_start_loc and num_proposed are read; token_ids and
+  // draft_logits are written.
   StepArrays arrays;
-  // [max_drafts, chosen_stride] negative: nothing was chosen. By pass; of trees by pass and rank.
+  // [max_drafts, chosen_stride] sampled tokens, one row per pass; for trees, one row per pass and
+  // child index. Negative: no token was sampled.
   const int32_t* chosen = nullptr;
-  int64_t chosen_stride = 0;  // elements from row to row of `chosen`; at least num_rows
+  int64_t chosen_stride = 0;  // elements between rows of `chosen`; at least num_rows
   int num_rows = 0;           // padded
-  int max_drafts = 0;         // of a row of this step
-  // Of trees: of each draft its number among those that follow the same node [max_drafts]. Null: drafts
-  // are chains, and the other fields are not read.
+  int max_drafts = 0;         // maximum number of drafts per row of this step
+  // [max_drafts] Trees only: child index of each draft. Null: drafts are chains, and the fields
+  // below are not read.
   const int32_t* ranks = nullptr;
   int num_levels = 0;                       // passes: 1 to kMaxDrafts
-  int32_t end_of_level[kMaxDrafts] = {};    // drafts of pass i and of those before it
-  int32_t first_of_level[kMaxDrafts] = {};  // row of `chosen` with the drafts of rank 0 of pass i
+  int32_t end_of_level[kMaxDrafts] = {};    // number of drafts of pass i and earlier passes
+  int32_t first_of_level[kMaxDrafts] = {};  // row of `chosen` with pass i's drafts of child index 0
 };
 
-// The row of `chosen` that draft `i` is in, of pass `level`.
+// Returns the row of `chosen` that holds draft `i`, which belongs to pass `level`.
 REPRISE_HOST_DEVICE constexpr int ChosenRowOf(const PlaceDraftsArgs& args, int level, int i) {
   return args.ranks == nullptr ? i : args.first_of_level[level] + args.ranks[i];
 }

@@ -11,9 +11,9 @@
 namespace reprise {
 namespace {
 
-// The drafter's distribution at a place.
+// The drafter's distribution at a position.
 struct DraftTokens {
-  const float* logits = nullptr;  // null: the draft alone
+  const float* logits = nullptr;  // null: the draft has probability 1
   KeptTokens kept = {};
   int32_t draft = 0;
 
@@ -23,7 +23,7 @@ struct DraftTokens {
   }
 };
 
-// kNoChoice if there is no token.
+// Samples from max(0, p - q). Returns kNoChoice if all weights are 0.
 uint64_t DrawResidual(const float* logits, const KeptTokens& kept, const DraftTokens& draft,
                       int vocab_size, uint64_t seed, int64_t sample_index) {
   uint64_t best = kNoChoice;

@@ -1,14 +1,15 @@
-// Rejection sampling of drafts: a team of CTAs for each place (runner/sampling/sampling_team.cuh),
-// over the model's logits and those that the draft was drawn from.
-//   1. Of both rows the largest logit, the thresholds, and the mass of what they keep.
-//   2. The draft is accepted, and the team ends; else Gumbel-max over the logarithms of
-//      max(0, p - q). Philox runs only for tokens that can still win.
-// Rows that are no place of a draft end at once.
+// Rejection sampling of drafts: one team of CTAs per position (runner/sampling/sampling_team.cuh),
+// over the model's logits and the logits that the draft was sampled from.
+//  1. For both rows of logits, computes the largest logit, the thresholds, and the mass of the kept
+//     tokens.
+//  2. If the draft is accepted, the team returns. Otherwise it applies Gumbel-max to the logarithms
+//     of max(0, p - q). Philox runs only for tokens that can still win.
+// Teams whose row has no draft return immediately.
 //
-// Bound: passes, as those of Sample(), over two rows.
+// Bound: the passes of Sample(), over two rows of logits per position.
 //
 //   T         float, __half, __nv_bfloat16
-//   kVector   logits a thread reads at once: 16 bytes of them, or 1 if rows are not aligned
+//   kVector   logits per load of a thread: 16 bytes, or 1 logit if rows are not aligned
 
 #include <cuda_runtime.h>
 
@@ -32,7 +33,7 @@ using sampling::SharedMemory;
 using sampling::Team;
 using sampling::Threshold;
 
-// `total` is 0 if no token of the row can be chosen.
+// Returns total 0 if no token of the row can be chosen.
 template <typename T, int kVector>
 __device__ KeptTokens KeptTokensOfRow(const LogitsRow<T, kVector>& row, Team& team,
                                       const SamplingParams& params) {
@@ -94,7 +95,8 @@ __global__ void __launch_bounds__(kThreads)
         bits_group = token / 4;
         bits = RejectionBits(params.seed, place.sample_index, kTokenNumbers, bits_group);
       }
-      const int lane = token % 4;  // selected without an index, which would put `bits` into memory
+      // selected without indexing, which would put `bits` into local memory
+      const int lane = token % 4;
       const uint32_t low = lane == 0 ? bits.word[0] : bits.word[1];
       const uint32_t high = lane == 2 ? bits.word[2] : bits.word[3];
       const float score = log_weight + GumbelOf(lane < 2 ? low : high);
@@ -110,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, int kVector>
 cudaError_t Launch(const RejectDraftsArgs& args, cudaStream_t stream) {
   const auto kernel = RejectDraftsKernel<T, kVector>;
-  // One answer for all devices of the process, which are assumed to be alike.
+  // One value for all devices of the process, which are assumed to be identical.
   static const bool can_form_clusters = CanFormClusters(kernel);
   return LaunchTeams<T, kVector>(kernel, args, args.num_rows, args.vocab_size, can_form_clusters,
                                  stream);

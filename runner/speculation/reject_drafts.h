@@ -1,34 +1,35 @@
-// Whether drafts are accepted by rejection sampling (DraftAcceptance::kRejection), and the token of a
-// place whose draft is not. Between Sample() and the verification:
+// Accepts or rejects drafts by rejection sampling (DraftAcceptance::kRejection), and samples a
+// replacement for a rejected draft. Runs between Sample() and the verification:
 //
 //   Sample({.logits = logits, ..., .sample_offset = arrays.sample_offset, .out = chosen});
 //   LaunchRejectDrafts({.logits = logits, ..., .chosen = chosen}, stream);
 //   LaunchAcceptDrafts({.chosen = chosen, ...}, stream);
 //
-// Of a place that a draft d follows, p is the sequence's distribution there, as temperature, top_k,
-// top_p and min_p leave it, and q that of d: of the logits that d was drawn from, by the same
-// parameters, or, if there are none, 1 for d. Then
+// Let d be the draft that follows a position. p is the sequence's distribution at that position,
+// after temperature, top_k, top_p and min_p. q is the distribution that d was sampled from: the
+// drafter's logits after the same parameters, or q(d) = 1 if there are no such logits. Then
 //
 //   chosen = d                      with probability min(1, p(d) / q(d))
-//   chosen = x, never d             else, drawn from max(0, p(x) - q(x))
+//   chosen = x, never d             otherwise, sampled from max(0, p(x) - q(x))
 //
-// So `chosen` has the distribution p, whatever q is, as long as d does not depend on the numbers that
-// are drawn here (Leviathan, Kalman and Matias, "Fast inference from transformers via speculative
-// decoding", 2023). Verification accepts d if it is `chosen`, as ever. A place after a draft that is
-// rejected does not count.
+// `chosen` therefore has distribution p for any q, provided that d is independent of the random
+// numbers that are drawn here (Leviathan, Kalman and Matias, "Fast inference from transformers via
+// speculative decoding", 2023). As in other steps, verification accepts d if it equals `chosen`.
+// Positions after a rejected draft do not count.
 //
-// Numbers come from Philox with the sequence's seed and the token's index, as those of Sample(), with
-// another second counter word: 1 for the token, 2 for the acceptance (Sample() has 0). Drafts may be
-// drawn with the numbers of Sample(), which are not used at places with drafts otherwise.
+// Random numbers come from Philox(seed, token index), as in Sample(), but with a different second
+// counter word: 1 for the token, 2 for the acceptance (Sample() uses 0). Drafts may be sampled with
+// the random numbers of Sample(), because these have no other use at positions with drafts.
 //
-// Unchanged are places of greedy rows, without a draft, with one outside the vocabulary, and those
-// that Sample() found no token for.
+// `chosen` does not change for greedy rows, for positions without a draft or with a draft outside
+// the vocabulary, and for positions for which Sample() returned no token.
 //
-// Host and device form give the same tokens: masses are integers, probabilities are quotients of two
-// of them in float64.
+// The host and device forms return the same tokens: masses are integers, and a probability is the
+// float64 quotient of two masses.
 //
-// Thread safety: none; one caller at a time for the same arrays. On a GPU one launch, which may be
-// captured. No allocation on the device. Cost: that of two rows of Sample() for each place.
+// Thread safety: none; one caller at a time for the same arrays. On a GPU: one launch, which may be
+// captured. Does not allocate on the device. Cost: about two rows of
+// Sample() per position.
 
 #ifndef REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_H_
 #define REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_H_
@@ -47,8 +48,8 @@ absl::Status CheckRejectDrafts(const RejectDraftsArgs& args);
 // Over host memory. REQUIRES: CheckRejectDrafts(args) is OK.
 void RejectDraftsOnHost(const RejectDraftsArgs& args);
 
-// The same over device memory. Errors: those of the check; Internal if CUDA refuses the launch.
-// Only in builds with CUDA (target reject_drafts_cuda).
+// Does the work of RejectDraftsOnHost() over device memory. Errors: as CheckRejectDrafts();
+// Internal if CUDA rejects the launch. Only in builds with CUDA (target reject_drafts_cuda).
 absl::Status LaunchRejectDrafts(const RejectDraftsArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

@@ -1,6 +1,6 @@
-// Arguments of rejection sampling of drafts (runner/speculation/reject_drafts.h), and its arithmetic,
-// shared by the host and device forms: files that include this one must be compiled without
-// contraction (runner/sampling/sampling_rules.h).
+// Arguments of LaunchRejectDrafts() (runner/speculation/reject_drafts.h), and its arithmetic, which
+// the host and device forms share. Files that include this header must be compiled without
+// floating-point contraction (runner/sampling/sampling_rules.h).
 
 #ifndef REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_ARGS_H_
 #define REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_ARGS_H_
@@ -18,28 +18,31 @@
 namespace reprise {
 
 struct RejectDraftsArgs {
-  DType dtype = DType::kFloat32;  // of both logits: float32, float16 or bfloat16
-  const void* logits = nullptr;   // [first_row + num_rows, vocab_size] of the step
-  int64_t logits_stride = 0;      // elements, from row to row
-  // [num_draft_rows, vocab_size] what drafts were drawn from: rows by arrays.draft_logits. Null: no
-  // draft was drawn.
+  DType dtype = DType::kFloat32;  // dtype of both logits: float32, float16 or bfloat16
+  const void* logits = nullptr;   // [first_row + num_rows, vocab_size] logits of the step
+  int64_t logits_stride = 0;      // elements between rows
+  // [num_draft_rows, vocab_size] logits that drafts were sampled from; arrays.draft_logits holds
+  // their rows. Null: no draft was sampled.
   const void* draft_logits = nullptr;
   int64_t draft_logits_stride = 0;
   int num_draft_rows = 0;
   int vocab_size = 0;
   SamplingSlots slots;  // params and sample_index are read
-  // sample_slot, sample_offset, logits_indices, token_ids and, with draft_logits, draft_logits
+  // Reads sample_slot, sample_offset, logits_indices and token_ids; with draft_logits, also
+  // draft_logits.
   StepArrays arrays;
-  int first_row = 0;  // rows of logits [first_row, first_row + num_rows) may be places of drafts
+  // rows [first_row, first_row + num_rows) of `logits` may be followed by drafts
+  int first_row = 0;
   int num_rows = 0;
-  int32_t* chosen = nullptr;  // [first_row + num_rows] what Sample() chose; changed
+  // [first_row + num_rows] tokens that Sample() returned; updated in place
+  int32_t* chosen = nullptr;
 };
 
-// A place whose draft is accepted or not.
+// A position whose draft is accepted or rejected.
 struct DraftPlace {
-  int32_t slot = -1;  // -1: there is nothing to decide
+  int32_t slot = -1;  // -1: no decision is needed
   int32_t draft = 0;
-  int32_t draft_row = -1;  // of draft_logits; -1: the draft was not drawn
+  int32_t draft_row = -1;  // row of draft_logits; -1: the draft was not sampled
   int64_t sample_index = 0;
 };
 
@@ -73,7 +76,8 @@ constexpr PhiloxBlock RejectionBits(uint64_t seed, int64_t sample_index, uint32_
       PhiloxKeyOf(seed));
 }
 
-// Whether a draft that the sequence chooses with probability p and the drafter with q is accepted.
+// Returns whether to accept a draft with probability p in the sequence's distribution and q in the
+// drafter's.
 constexpr bool AcceptsDraft(uint64_t seed, int64_t sample_index, double p, double q) {
   const PhiloxBlock bits = RejectionBits(seed, sample_index, kAcceptanceNumbers, 0);
   const uint64_t word = static_cast<uint64_t>(bits.word[0]) << 32 | bits.word[1];
@@ -81,7 +85,8 @@ constexpr bool AcceptsDraft(uint64_t seed, int64_t sample_index, double p, doubl
   return uniform * q < p;
 }
 
-// The logarithm of the weight max(0, p - q) of a token; false: it has none.
+// Computes the logarithm of max(0, p - q), the weight of a token. Returns false if the weight is 0
+// or too small.
 constexpr bool ResidualOf(double p, double q, float& log_weight) {
   const float weight = static_cast<float>(p - q);
   if (!(weight >= 0x1p-120f)) return false;

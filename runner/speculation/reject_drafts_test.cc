@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// One place: logits of four tokens, and a draft.
+// One position: logits of four tokens, and a draft.
 class OnePlace : public ::testing::Test {
  protected:
   OnePlace() {
@@ -43,7 +43,7 @@ class OnePlace : public ::testing::Test {
     params_.temperature = 1.0f;
   }
 
-  // The token of the place, of which Sample() chose 3.
+  // Returns the token of the position, for which Sample() returned token 3.
   int32_t Choose() {
     chosen_ = 3;
     EXPECT_EQ(CheckRejectDrafts(args_), absl::OkStatus());
@@ -51,7 +51,7 @@ class OnePlace : public ::testing::Test {
     return chosen_;
   }
 
-  // How often each token comes in `num_draws` draws.
+  // Returns how often each token is chosen in `num_draws` draws.
   std::vector<int> Count(int num_draws) {
     std::vector<int> counts(4);
     for (int i = 0; i < num_draws; ++i) {
@@ -85,12 +85,13 @@ TEST_F(OnePlace, ADraftThatTheModelExcludesIsNeverAccepted) {
   logits_[1] = 1;
   logits_[2] = 2;
   logits_[3] = 3;
-  const std::vector<int> counts = Count(500);  // the drafter keeps all, which are alike
+  // The drafter's distribution is uniform over all tokens.
+  const std::vector<int> counts = Count(500);
   EXPECT_EQ(counts[0] + counts[1], 0);
 }
 
-// p = 1/4 each, q = 1/2 for the draft: it is accepted half of the time, and what follows a rejection
-// has less with the drafter.
+// p is 1/4 for each token, and q is 1/2 for the draft: half of the drafts are accepted. After a
+// rejection, max(0, p - q) lowers the probability of the other token that the drafter prefers.
 TEST_F(OnePlace, ARejectedDraftsPlaceIsDrawnFromWhatTheDrafterHasTooLittleOf) {
   draft_logits_[1] = std::log(3.0f);  // q = 1/6, 1/2, 1/6, 1/6
   const std::vector<int> counts = Count(20000);
@@ -104,7 +105,7 @@ TEST_F(OnePlace, ARejectedDraftsPlaceIsDrawnFromWhatTheDrafterHasTooLittleOf) {
 }
 
 TEST_F(OnePlace, ACertainDraftIsAcceptedWithItsProbability) {
-  for (const int32_t row : {-1, 1, -7}) {  // none, or none of the drafter's
+  for (const int32_t row : {-1, 1, -7}) {  // not sampled, or out of range
     draft_rows_[1] = row;
     EXPECT_NEAR(Count(20000)[1], 5000, 250);
   }
@@ -118,7 +119,7 @@ TEST_F(OnePlace, TheSameSeedAndIndexGiveTheSameToken) {
   const std::vector<int> counts = Count(300);
   EXPECT_EQ(Count(300), counts);
   sample_index_ = 6;
-  sample_offset_ = 1;  // the same token of the sequence
+  sample_offset_ = 1;  // the same token index of the sequence
   EXPECT_EQ(Count(300), counts);
   sample_offset_ = 2;
   std::vector<int32_t> tokens;
@@ -195,7 +196,7 @@ TEST_F(OnePlace, RefusesArgumentsThatDoNotFit) {
   EXPECT_THAT(message(args), HasSubstr("draft_logits_stride"));
 }
 
-// Logits that all types hold give the same tokens in each of them.
+// If all dtypes can represent the logits, each dtype gives the same tokens.
 TEST(RejectDraftsTest, EachTypeOfLogitsGivesTheSameTokens) {
   std::mt19937 random(4);
   for (int i = 0; i < 60; ++i) {
@@ -251,8 +252,8 @@ TEST(RejectDraftsTest, TokensHaveTheModelsDistributionWithCertainDrafts) {
   ExpectTheModelsTokens({.temperature = 0.9f, .top_p = 0.95f}, /*drafts_drawn=*/false, 80000);
 }
 
-// The test above would notice: tokens of the drafter are not the model's, nor are those of a rule
-// that draws again from p.
+// Shows that the tests above can fail: neither the drafter's tokens nor tokens that are sampled
+// from p after a rejection have the model's distribution.
 TEST(RejectDraftsTest, TheCountNoticesAnotherDistribution) {
   const MarkovModels models = SomeMarkovModels({.temperature = 1.0f}, /*drafts_drawn=*/true);
   const MarkovTexts accepted = GenerateTexts(models, 20000, 4, 1, [](const RejectDraftsArgs& args) {

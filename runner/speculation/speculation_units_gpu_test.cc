@@ -1,4 +1,4 @@
-// The device finds the same n-grams as the host, bit for bit: over random steps, captured in a graph. The
+// The device finds the same n-grams as the host over random steps that replay a captured graph. The
 // tests compare every byte of the memory.
 
 #include <random>
@@ -19,7 +19,7 @@ class SpeculationUnitsGpuTest : public ::testing::Test {
   }
 };
 
-// Captures each shape once, and replays it over several steps.
+// Captures each shape once, and replays the graph over several steps.
 TEST_F(SpeculationUnitsGpuTest, NgramsAreThoseOfTheHost) {
   std::mt19937 random(1);
   for (int i = 0; i < 120; ++i) {
@@ -36,7 +36,7 @@ TEST_F(SpeculationUnitsGpuTest, NgramsAreThoseOfTheHost) {
 }
 
 TEST_F(SpeculationUnitsGpuTest, TheNewestOfTheLongestMatchesIsFoundInALongText) {
-  // Vectors, what is left over, and histories that are not aligned; matches in all threads.
+  // Covers vector loads, remainders and unaligned histories, with matches in all threads.
   for (const int offset : {0, 1}) {
     for (const int vocab_size : {2, 3, 50}) {
       SpeculationShape shape = {.num_rows = 4,
