@@ -16,7 +16,7 @@ constexpr int64_t kAlignment = 16;
 
 int64_t Aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// A rank's out and lse, one after the other in memory, so that one collective gathers both.
+// The memory layout of a rank's result: out, then lse, so that one collective gathers both.
 class PartLayout {
  public:
   explicit PartLayout(const AttentionShape& shape)
@@ -28,7 +28,7 @@ class PartLayout {
 
   int64_t bytes() const { return Aligned(out_bytes_) + Aligned(lse_bytes_); }
 
-  // Of the memory of a part.
+  // Returns the `out` part of a rank's result.
   at::Tensor Out(const at::Tensor& part) const {
     return part.narrow(0, 0, out_bytes_)
         .view(dtype_)
@@ -54,14 +54,14 @@ AttentionShape ShapeOf(const Step& step, const at::Tensor& q, int64_t head_dim_v
           .options = q.options()};
 }
 
-// That the runner divides the keys of `layer` over the ranks that merge.
+// Checks that the runner shards the keys of `layer` over the ranks that merge.
 absl::Status CheckSameRanks(const Ranks& context, const Step& step, int layer) {
   const KeyPositions& keys = step.batch(layer).key_positions;
   if (keys.world == context.world && keys.rank == context.rank) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the model's context and ModelRunnerOptions must divide keys over the same ranks: "
       "the model is rank ",
-      context.rank, " of ", context.world, ", the keys of layer ", layer, " are those of rank ",
+      context.rank, " of ", context.world, ", the keys of layer ", layer, " belong to rank ",
       keys.rank, " of ", keys.world));
 }
 
@@ -120,7 +120,7 @@ absl::StatusOr<AttentionPart> AttendBeforeOverRanks(Collectives* context, const 
 
 absl::Status CopyFromFirstRank(Collectives* context, const at::Tensor& tensor) {
   if (RanksOf(context).world == 1) return absl::OkStatus();
-  at::Tensor same = tensor;  // the same memory
+  at::Tensor same = tensor;  // shares the memory of `tensor`
   return context->Broadcast(same, /*root=*/0);
 }
 

@@ -26,7 +26,8 @@ constexpr int64_t kTokens = 5;
 constexpr int64_t kHeads = 3;
 constexpr int64_t kHeadDim = 7;
 
-// What each rank found over its keys; the last has no key of token 2, and none has one of token 4.
+// The result of each rank over its own keys. The last rank has no key for token 2, and no rank has
+// a key for token 4.
 struct Found {
   Found() {
     constexpr float kNone = -std::numeric_limits<float>::infinity();
@@ -44,7 +45,7 @@ struct Found {
 
 TEST(MergeOverRanksTest, AllRanksGetTheSoftmaxOfAllKeys) {
   const Found found;
-  // [world, tokens, heads]; token 4 has no weights.
+  // [world, tokens, heads]; the weights of token 4 are 0.
   const at::Tensor weights = at::softmax(at::stack(found.lses).to(at::kDouble), 0).nan_to_num(0);
   const at::Tensor expected =
       (at::stack(found.outs).to(at::kDouble) * weights.unsqueeze(-1)).sum(0).to(at::kFloat);

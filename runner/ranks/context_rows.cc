@@ -61,7 +61,7 @@ absl::Status ContextRows::Build(const StepArrays& arrays, int num_rows, int num_
 }
 
 int ContextRows::max_seq_len() const {
-  // The first rank has the most.
+  // Rank 0 stores the largest number of keys.
   KeyPositions first = options_.ranks;
   first.rank = 0;
   return static_cast<int>(LocalLen(options_.max_seq_len, first));

@@ -1,5 +1,5 @@
-// The part of a runner's steps that one rank has when the keys of each sequence are divided over
-// ranks (decode context parallelism, docs/distributed.md).
+// Converts the steps of a runner to the view of one rank if the keys of each sequence are sharded
+// over ranks (decode context parallelism, docs/distributed.md).
 //
 //   ContextRows context(options);                        // with the memory of the steps
 //   // Once per captured shape:
@@ -8,11 +8,11 @@
 //   // Each step, on the driver's stream, before the metadata:
 //   REPRISE_RETURN_IF_ERROR(context.Build(arrays, key.padded_num_seqs, key.padded_num_tokens));
 //
-// Scheduler, block tables and refill know the tokens of all ranks; of these steps the attention of
-// this rank sees its own keys: lengths and slots of attention/metadata/rank_rows.h, and positions
-// of the sequence.
+// The scheduler, block tables and refill handle the tokens of all ranks. The attention of this rank
+// reads only the rank's own keys. It therefore uses the lengths and slots of
+// attention/metadata/rank_rows.h, and positions within the sequence.
 //
-// Thread safety: none; one owner. It must outlive graphs that call Build() in their capture.
+// Thread safety: none; one owner. Must outlive graphs that capture Build().
 
 #ifndef REPRISE_RUNNER_RANKS_CONTEXT_ROWS_H_
 #define REPRISE_RUNNER_RANKS_CONTEXT_ROWS_H_
@@ -32,31 +32,33 @@ namespace reprise {
 
 struct ContextRowsOptions {
   KeyPositions ranks = {};
-  int block_size = 0;  // tokens of a block on all ranks
+  int block_size = 0;  // tokens per block, over all ranks
   int num_groups = 1;
   int max_rows = 0;
   int max_tokens = 0;
-  int max_seq_len = 0;  // of all ranks
+  int max_seq_len = 0;  // maximum sequence length, over all ranks
   c10::Device device = c10::kCPU;
 };
 
 class ContextRows {
  public:
-  // Allocates. REQUIRES: valid ranks, and a block_size that is a multiple of their cycle.
+  // Allocates device memory. REQUIRES: valid ranks, and a block_size that is a multiple of their
+  // cycle.
   explicit ContextRows(const ContextRowsOptions& options);
 
-  // The step's arrays with the lengths and slots of this rank in place of those of all.
+  // Returns the step's arrays with the lengths and slots of this rank instead of those for all
+  // ranks.
   StepArrays ArraysOf(const StepArrays& arrays) const;
 
-  // Tells the batches over those arrays which positions their keys and queries have.
+  // Sets the positions of keys and queries in `batches`, which must use the arrays of ArraysOf().
   void Place(const StepArrays& arrays, StepBatches& batches) const;
 
-  // Enqueues the computation of the rank's lengths and slots from `arrays`, those of all ranks, on
-  // LibTorch's current stream. May be captured. Errors: those of CheckRankRows() and
+  // Enqueues the computation of the rank's lengths and slots from `arrays`, which hold the values
+  // for all ranks. Uses LibTorch's current stream. May be captured. Errors: as CheckRankRows() and
   // LaunchRankRows().
   absl::Status Build(const StepArrays& arrays, int num_rows, int num_tokens) const;
 
-  // The most keys of a sequence on any rank.
+  // Maximum number of keys of a sequence on any rank.
   int max_seq_len() const;
   int64_t bytes() const;
   void AddTo(Fingerprint& fingerprint) const;

@@ -1,14 +1,16 @@
-// Logits of which each rank has its share of the vocabulary, until a step needs whole rows.
+// Logits that are sharded over the vocabulary: each rank holds its shard until a step needs whole
+// rows.
 //
-//   // In the runner, for a model whose spec names divided logits:
-//   Step::Parts{..., .divided_logits = memory}   // the forward pass leaves its part there
+//   // In the runner, for a model whose spec has divided_logits:
+//   Step::Parts{..., .divided_logits = memory}   // the forward pass writes its shard to `memory`
 //   // After the step, if whole rows are needed:
 //   REPRISE_RETURN_IF_ERROR(logits->Gather(logits->PartsIn(memory, num_rows), step_logits));
 //
-// Parts are [world, num_rows, largest share] in the dtype of the logits: row r of rank i is its share
-// of the row, then memory of any values. Each rank writes its own and gathers the others'.
+// The shards are a tensor [world, num_rows, largest share] in the dtype of the logits. Row r of
+// rank i holds the rank's share of the row, followed by unspecified values. Each rank writes its
+// own shard; Gather() fetches the shards of the other ranks.
 //
-// Thread safety: one thread a Collectives.
+// Thread safety: one thread per Collectives.
 
 #ifndef REPRISE_RUNNER_RANKS_DIVIDED_LOGITS_H_
 #define REPRISE_RUNNER_RANKS_DIVIDED_LOGITS_H_
@@ -25,7 +27,8 @@ namespace reprise {
 
 class DividedLogits {
  public:
-  // `collectives` must outlive it; null: one rank. REQUIRES: vocab_size >= the number of ranks.
+  // `collectives` must outlive this object; null: one rank. REQUIRES: vocab_size >= the number of
+  // ranks.
   DividedLogits(int64_t vocab_size, Collectives* collectives);
   DividedLogits(const DividedLogits&) = delete;
   DividedLogits& operator=(const DividedLogits&) = delete;
@@ -34,17 +37,18 @@ class DividedLogits {
   Ranks ranks() const { return RanksOf(collectives_); }
   Collectives* collectives() const { return collectives_; }
   const Share& share() const { return share_; }             // of this rank
-  int64_t largest_share() const { return largest_share_; }  // the width of the parts
+  int64_t largest_share() const { return largest_share_; }  // columns of the shards
 
-  // Elements of the parts of `num_rows` rows.
+  // Number of elements in the shards of `num_rows` rows.
   int64_t PartsSize(int64_t num_rows) const { return ranks().world * num_rows * largest_share_; }
-  // The parts of `num_rows` rows at the beginning of `memory`, [at least PartsSize(num_rows)] and
-  // contiguous.
+  // Returns the shards of `num_rows` rows, [world, num_rows, largest share], as a view of the start
+  // of `memory`. REQUIRES: `memory` is contiguous and has at least PartsSize(num_rows) elements.
   at::Tensor PartsIn(const at::Tensor& memory, int64_t num_rows) const;
 
-  // logits [num_rows, vocab_size] = the parts of all ranks, in the order of the vocabulary. Every
-  // rank calls it, with its own part in place; the others' are written. Errors: InvalidArgument for
-  // logits of another shape; those of AllGather(). May throw LibTorch's exceptions.
+  // Writes the shards of all ranks to `logits` [num_rows, vocab_size], in the order of the
+  // vocabulary. Every rank must call it after writing its own shard to `parts`; overwrites the
+  // other shards. Errors: InvalidArgument if the shape of `logits` is wrong; as AllGather(). May
+  // throw LibTorch's exceptions.
   absl::Status Gather(at::Tensor parts, const at::Tensor& logits) const;
 
  private:

@@ -14,12 +14,12 @@ namespace reprise {
 
 absl::Status SumOverRanks(Collectives* collectives, const at::Tensor& tensor) {
   if (RanksOf(collectives).world == 1) return absl::OkStatus();
-  at::Tensor sum = tensor;  // the same memory
+  at::Tensor sum = tensor;  // shares the memory of `tensor`
   return collectives->AllReduce(sum);
 }
 
 bool AreSummedByAllReduce(int world, const LinearContext& context) {
-  return world <= 2 || !context.is_deterministic();  // two summands have one order
+  return world <= 2 || !context.is_deterministic();  // the sum of two summands has only one order
 }
 
 absl::Status SumOverRanks(Collectives* collectives, const LinearContext& context,
@@ -63,7 +63,7 @@ absl::Status DividedVocabulary::Embed(const at::Tensor& table, const at::Tensor&
                                       const at::Tensor& out) const {
   if (RanksOf(collectives_).world == 1) return GatherRows(table, token_ids, out);
   REPRISE_RETURN_IF_ERROR(GatherSomeRows(table, share().begin, token_ids, out));
-  // All summands of a row but one are zero: the sum is exact.
+  // In each row, at most one rank's summand is not zero, so the sum is exact.
   return SumOverRanks(collectives_, out);
 }
 

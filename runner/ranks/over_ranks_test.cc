@@ -65,7 +65,8 @@ TEST(OverRanksTest, SumsTheRanks) {
   EXPECT_THAT(results, Each(absl::OkStatus()));
 }
 
-// More than two ranks whose products are deterministic add in their own order: 1e8 and -1e8 first.
+// With more than two ranks and deterministic GEMMs, summands are added in rank order: 1e8 and -1e8
+// come first.
 TEST(OverRanksTest, SumsOfDeterministicProductsHaveTheOrderOfTheRanks) {
   for (const bool deterministic : {false, true}) {
     for (const int world : {1, 2, 3}) {
@@ -91,7 +92,8 @@ TEST(OverRanksTest, SumsOfDeterministicProductsHaveTheOrderOfTheRanks) {
   }
 }
 
-// Rank 0 of two, whose sums are its own, with memory for sums of up to `max_buffer_bytes`.
+// Rank 0 of 2. Its AllReduce() does not communicate, and it has buffers of up to
+// `max_buffer_bytes`.
 class BufferCollectives final : public Collectives {
  public:
   explicit BufferCollectives(int64_t max_buffer_bytes)
@@ -99,7 +101,7 @@ class BufferCollectives final : public Collectives {
   int64_t max_buffer_bytes() const override { return max_buffer_bytes_; }
   std::string Fingerprint() const override { return "buffers"; }
   const std::vector<at::Tensor>& buffers() const { return buffers_; }
-  absl::Status next_buffer;  // what the next NewBuffer() returns if it is not OK
+  absl::Status next_buffer;  // result of the next NewBuffer() if not OK
 
  protected:
   absl::Status DoAllReduce(at::Tensor&) override { return absl::OkStatus(); }
@@ -131,7 +133,7 @@ TEST(SumBufferTest, RowsAreInOneBufferAsFarAsTheyFit) {
   BufferCollectives collectives(/*max_buffer_bytes=*/5 * kHidden * 4 + 3);
   SumBuffer memory(&collectives, kHidden, at::TensorOptions(at::kFloat));
   EXPECT_TRUE(collectives.buffers().empty());
-  // The first call makes it, though its rows do not fit.
+  // The first call allocates the buffer, although its own rows do not fit.
   const at::Tensor many = RowsOf(memory, 6);
   ASSERT_EQ(collectives.buffers().size(), 1u);
   const at::Tensor& buffer = collectives.buffers().front();
@@ -168,7 +170,7 @@ TEST(SumBufferTest, ABufferThatCouldNotBeMadeIsTriedAgain) {
   EXPECT_EQ(collectives.buffers().size(), 1u);
 }
 
-// Whatever divides: shares of one size, and of two.
+// Vocabulary sizes with shares of equal and of two different sizes.
 TEST(OverRanksTest, EmbeddingAndHeadAreThoseOfTheWholeVocabulary) {
   for (const int64_t vocab_size : {5, 8, 37, 128, 200, 257}) {
     const at::Tensor table = at::randn({vocab_size, kHidden});
@@ -190,7 +192,7 @@ TEST(OverRanksTest, EmbeddingAndHeadAreThoseOfTheWholeVocabulary) {
           return status;
         }
         EXPECT_TRUE(got.allclose(logits, 1e-5, 1e-5));
-        // Of no row.
+        // Zero rows.
         return vocabulary.Logits(Made(own), *Context(), x.narrow(0, 0, 0),
                                  {.whole = got.narrow(0, 0, 0)});
       };
@@ -215,7 +217,7 @@ TEST(OverRanksTest, LogitsInMemoryThatIsWiderThanTheVocabulary) {
   EXPECT_THAT(results, Each(absl::OkStatus()));
 }
 
-// A bias of each token: every rank adds that of its share. One rank has all.
+// A bias per token: each rank adds the biases of its share; a single rank adds all of them.
 TEST(OverRanksTest, EachRankFinishesItsShareBeforeItIsGathered) {
   constexpr int64_t kVocabSize = 37;
   const at::Tensor table = at::randn({kVocabSize, kHidden});

@@ -14,7 +14,7 @@
 namespace reprise {
 namespace {
 
-// Lines of names and values.
+// Collects lines of names and values.
 class OptionLines {
  public:
   template <typename T>
@@ -30,7 +30,8 @@ class OptionLines {
   void Add(std::string_view name, const std::vector<int>& values) {
     Add(name, values.empty() ? "none" : absl::StrJoin(values, ","));
   }
-  // An enumerator, or the index of a variant, by its place among `names`.
+  // Adds the name of an enumerator, or of a variant's alternative, from `names`, which is indexed
+  // by value.
   template <typename Enum>
   void AddName(std::string_view name, Enum value, std::initializer_list<const char*> names) {
     const auto index = static_cast<size_t>(value);
@@ -43,8 +44,8 @@ class OptionLines {
   std::string text_;
 };
 
-// Which keys each layer reads: all (f), a window (w) or a chunk (c) of so many tokens, an encoder's
-// (e), or as an encoder (x).
+// Returns which keys each layer reads: all (f), a window (w) or a chunk (c) with its number of
+// tokens, the encoder's keys (e), or the keys of an encoder layer (x).
 std::string LayersText(const std::vector<LayerSpec>& layers) {
   return absl::StrJoin(layers, ",", [](std::string* out, const LayerSpec& layer) {
     if (layer.kind == AttentionKind::kEncoderDecoder) {
@@ -138,7 +139,7 @@ std::string RankOptionsText(const ModelRunnerOptions& options, const ModelSpec& 
   AddGraphs(options, lines);
   lines.Add("max_steps_in_flight", options.max_steps_in_flight);
   lines.AddName("logits.step_logits", options.logits.step_logits, {"of_newest", "of_every"});
-  // Speculation may have raised it: its own options come first.
+  // Speculation may have raised max_earlier_logits, so the options of speculation come first.
   AddSpeculation(options.speculation, lines);
   lines.Add("logits.max_earlier_logits", options.logits.max_earlier_logits);
   lines.Add("logits.penalties", options.logits.penalties);

@@ -1,9 +1,9 @@
-// What the runners of several ranks must have in common to run the same steps, as text.
+// The options that all ranks must have in common to run the same steps, as text.
 //
 //   REPRISE_RETURN_IF_ERROR(
 //       CheckSameTextOverRanks(collectives, RankOptionsText(resolved, model->spec())));
 //
-// Thread safety: one thread a Collectives.
+// Thread safety: one thread per Collectives.
 
 #ifndef REPRISE_RUNNER_RANKS_RANK_OPTIONS_H_
 #define REPRISE_RUNNER_RANKS_RANK_OPTIONS_H_
@@ -19,16 +19,16 @@
 
 namespace reprise {
 
-// A line `name=value` for each option and each field of the spec that decides which steps are run,
-// captured or sampled, and in which precision; the names are those of the fields. Left out is what
-// ranks may have of their own: the index of the device, their share of the heads, sinks, the size of
-// the cache (ranks agree on the least), the stream, the trace and the file of choices.
-// REQUIRES: `options` are resolved (ResolveRunnerOptions()).
+// Returns a line `name=value` for each option and each field of the spec that affects which steps
+// are run, captured or sampled, or their precision. Names are the names of the fields. Excludes
+// values that may differ between ranks: the device index, the rank's share of the heads, sinks, the
+// cache size (ranks use the smallest), the stream, the trace and the file of choices. REQUIRES:
+// `options` are resolved (ResolveRunnerOptions()).
 std::string RankOptionsText(const ModelRunnerOptions& options, const ModelSpec& spec);
 
-// `cascade`, or kOff on all ranks if their layers, this rank's among them, have unlike numbers of heads:
-// from how many rows on it pays follows from these, and ranks must capture and replay the same steps.
-// Errors: those of AllGather().
+// Returns `cascade`, or kOff on all ranks if the numbers of heads differ between ranks. The number
+// of rows from which a cascade is faster depends on the numbers of heads, and all ranks must
+// capture and replay the same steps. Errors: as AllGather().
 absl::StatusOr<CascadeMode> CascadeOverRanks(Collectives* collectives, CascadeMode cascade,
                                              absl::Span<const LayerSpec> layers);
 

@@ -44,7 +44,7 @@ TEST(RankOptionsTest, ValuesAreWords) {
         "debug.attention=in_graphs\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
-  EXPECT_THAT(text, Not(HasSubstr("cascade_map")));  // of a cascade that is off
+  EXPECT_THAT(text, Not(HasSubstr("cascade_map")));  // the cascade is off
 }
 
 TEST(RankOptionsTest, WhatRanksMayHaveOfTheirOwnIsLeftOut) {
@@ -56,7 +56,7 @@ TEST(RankOptionsTest, WhatRanksMayHaveOfTheirOwnIsLeftOut) {
   EXPECT_EQ(TextOf({.cache = {.size = NumBlocks{7}}}, SpecWithHeads(8, 2)), text);
 }
 
-// What `heads` q heads of each rank make of a cascade.
+// Checks the CascadeMode if rank i has heads[i] q heads.
 std::vector<absl::Status> ExpectCascade(const std::vector<int>& heads, CascadeMode given,
                                         CascadeMode expected) {
   return RunThreadRanks(static_cast<int>(heads.size()), [&](Collectives& collectives) {

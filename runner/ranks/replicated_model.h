@@ -1,10 +1,11 @@
-// A model that every rank has as a whole, beside others that are divided: a draft model that is too
-// small to be divided, for example.
+// A model that every rank holds completely, next to models that are sharded. Example: a draft model
+// that is too small to be sharded.
 //
 //   std::unique_ptr<Model> draft = ReplicateOverRanks(std::move(model), collectives);
 //
-// Every rank computes the same, but may round in another way (products are chosen by timing), and
-// then choose other tokens. So all ranks take the logits, and the hidden states, of rank 0.
+// Every rank computes the same results, but ranks may round differently, because GEMM algorithms
+// are chosen by timing, and would then choose different tokens. All ranks therefore use the logits
+// and the hidden states of rank 0.
 //
 // Thread safety: as Model.
 
@@ -18,8 +19,9 @@
 
 namespace reprise {
 
-// The model with rank 0's results; the model itself if `collectives` is null or of one rank, else
-// it must outlive the result. Errors of its forward passes: the model's; those of Broadcast().
+// Returns a model that computes `model` and returns rank 0's results, or `model` if `collectives`
+// is null or has one rank. `collectives` must outlive the result. Errors of its forward passes: as
+// `model` and Broadcast().
 std::unique_ptr<Model> ReplicateOverRanks(std::unique_ptr<Model> model, Collectives* collectives);
 
 }  // namespace reprise

@@ -14,7 +14,7 @@ namespace {
 
 using testing::Each;
 
-// A model that rounds as its rank does.
+// A model whose results depend on its rank.
 class RankModel final : public Model {
  public:
   explicit RankModel(float rank) : rank_(rank) { spec_.vocab_size = 3; }

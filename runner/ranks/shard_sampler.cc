@@ -17,7 +17,7 @@
 namespace reprise {
 namespace {
 
-// One of the three parts of shard sampling, on the device of `logits`.
+// Runs one of the three parts of shard sampling on the device of `logits`.
 absl::Status Run([[maybe_unused]] const at::Tensor& logits, const ShardSamplingArgs& args,
                  void (*on_host)(const ShardSamplingArgs&),
                  [[maybe_unused]] absl::Status (*launch)(const ShardSamplingArgs&, CUstream_st*)) {

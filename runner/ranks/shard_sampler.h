@@ -1,23 +1,23 @@
-// Samples the tokens of a step from logits that stay divided over ranks: each rank looks for
-// candidates in its share of the vocabulary, and what the ranks gather is those (runner/sampling/
-// shard_sampling.h). A runner with a model that has divided logits owns one.
+// Samples the tokens of a step from logits that stay sharded over ranks. Each rank finds candidates
+// in its share of the vocabulary, and the ranks gather only these candidates
+// (runner/sampling/shard_sampling.h). A runner owns one if its model has sharded logits.
 //
-//   // Once per captured shape, where the step's work is made:
+//   // Once per captured shape, when the step's work is created:
 //   Step::Parts{..., .divided_logits = sampler->memory()};
 //   // Each step, when its batch is accepted:
 //   sampler->Plan(batch);
-//   // When the forward pass is enqueued, on the step's stream:
+//   // After the forward pass is enqueued, on the step's stream:
 //   if (sampler->serves()) {
 //     REPRISE_RETURN_IF_ERROR(sampler->Sample({.num_logits = rows, ...}));   // the tokens
 //   } else {
 //     REPRISE_RETURN_IF_ERROR(sampler->Gather(rows, step_logits));           // then Sample()
 //   }
 //
-// Every rank makes the same calls for the same batches. Tokens are those of Sample() over all logits,
-// to the bit.
+// Every rank must make the same calls for the same batches. The tokens are bitwise identical to
+// Sample() over the whole logits.
 //
-// Thread safety: none; one owner. On a GPU nothing is synchronised; device memory is allocated by
-// Create() only.
+// Thread safety: none; one owner. Does not synchronise with a GPU. Only Create() allocates device
+// memory.
 
 #ifndef REPRISE_RUNNER_RANKS_SHARD_SAMPLER_H_
 #define REPRISE_RUNNER_RANKS_SHARD_SAMPLER_H_
@@ -42,54 +42,54 @@
 namespace reprise {
 
 struct ShardSamplerOptions {
-  DividedLogits* logits = nullptr;  // of the model, which must outlive the sampler
-  int max_rows = 0;                 // of a step, and slots
-  int max_logits = 0;               // rows of logits of a step that leaves them divided
+  DividedLogits* logits = nullptr;  // must outlive the sampler
+  int max_rows = 0;                 // maximum number of rows per step, and number of slots
+  int max_logits = 0;  // maximum number of rows of logits in a step that keeps them sharded
   DType logits_dtype = DType::kFloat32;
   c10::Device device = c10::kCPU;
 };
 
 // The rows of a step to sample. Pointers are on the device of the logits.
 struct ShardSampleArgs {
-  int num_logits = 0;  // rows of logits that the forward pass has left
-  int num_rows = 0;    // the first of them, to be sampled
+  int num_logits = 0;  // rows of logits that the forward pass has written
+  int num_rows = 0;    // number of rows to sample, starting at row 0
   SamplingSlots slots = {};
   const int32_t* sample_slot = nullptr;  // [num_rows] as for Sample()
-  int32_t* out = nullptr;                // [num_rows], likewise
+  int32_t* out = nullptr;                // [num_rows] as for Sample()
 };
 
 class ShardSampler {
  public:
-  // The divided logits of a model, if it has any and there are several ranks; else null.
+  // Returns the sharded logits of a model; null if it has none or if there is one rank.
   static DividedLogits* LogitsOf(const ModelSpec& spec);
 
-  // Allocates, on LibTorch's current stream. Errors: ResourceExhausted.
+  // Allocates on LibTorch's current stream. Errors: ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<ShardSampler>> Create(const ShardSamplerOptions& options);
 
-  // What forward passes leave, and where.
+  // The logits of forward passes, and the memory for their shards.
   DividedLogits* logits() const { return options_.logits; }
   const at::Tensor& memory() const { return memory_; }
 
-  // Takes note of what sequences that join ask for, and of what the rows of the batch need. REQUIRES:
-  // a batch that has been accepted.
+  // Records the sampling parameters of sequences that join and the requirements of the batch's
+  // rows. REQUIRES: the batch has been accepted.
   void Plan(const ScheduledBatch& batch);
 
-  // Whether Sample() can choose the tokens of the last planned batch (ShardsServe()).
+  // Returns whether Sample() supports the rows of the last planned batch (ShardsServe()).
   bool serves() const { return serves_; }
-  // How many of the largest keys of each row ranks tell each other; 0: one choice alone, as for greedy
-  // rows.
+  // Number of largest keys per row that ranks exchange. 0: ranks exchange only one choice per row,
+  // as for greedy rows.
   int num_top() const { return num_top_; }
 
-  // Chooses the tokens of the planned batch, and advances the slots. REQUIRES: serves(), and rows as
-  // planned. Errors: those of AllGather() and the launches.
+  // Samples the tokens of the planned batch, and advances the slots. REQUIRES: serves(); rows as
+  // planned. Errors: as AllGather() and the launches.
   absl::Status Sample(const ShardSampleArgs& args);
 
-  // logits [num_logits, vocab_size] = those that the forward pass has left. Errors: those of
-  // DividedLogits::Gather().
+  // Gathers the logits that the forward pass has written into `logits` [num_logits, vocab_size].
+  // Errors: as DividedLogits::Gather().
   absl::Status Gather(int num_logits, const at::Tensor& logits);
 
-  // Makes each kind of collective call once, so that what they allocate is there before the rest of
-  // the memory is given away. `logits` [max_logits, vocab_size] is overwritten.
+  // Makes each kind of collective call once, so that the calls allocate their memory before the
+  // runner uses the rest. Overwrites `logits` [max_logits, vocab_size].
   absl::Status WarmUp(const at::Tensor& logits);
 
   int64_t bytes() const;
@@ -97,16 +97,16 @@ class ShardSampler {
 
  private:
   explicit ShardSampler(const ShardSamplerOptions& options);
-  // Gathers [count] elements of each rank, of which this one's are in their place in `all`.
+  // Gathers `count` elements from each rank into `all`, where this rank's elements already are.
   absl::Status Exchange(const at::Tensor& all, int64_t count) const;
 
   ShardSamplerOptions options_;
-  std::vector<SamplingParams> params_;  // [max_rows] of the slots' sequences
+  std::vector<SamplingParams> params_;  // [max_rows] sampling parameters per slot
   bool serves_ = false;
   int num_top_ = 0;
-  at::Tensor memory_;   // the parts of max_logits rows
+  at::Tensor memory_;   // the shards of max_logits rows
   at::Tensor tops_;     // [world * max_rows * ShardTopWords(kMaxShardTop)] int32, of all ranks
-  at::Tensor choices_;  // [world * max_rows] int64, likewise
+  at::Tensor choices_;  // [world * max_rows] int64, of all ranks
 };
 
 }  // namespace reprise

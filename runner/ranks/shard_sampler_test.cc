@@ -23,7 +23,7 @@ namespace {
 using testing::Each;
 using testing::HasSubstr;
 
-// What sequences ask for, one a slot; row i is slot i's.
+// The sampling parameters of sequences, one per slot. Row i belongs to slot i.
 struct Rows {
   std::vector<SamplingParams> params;
   std::vector<SlotJoin> joins;
@@ -38,7 +38,7 @@ struct Rows {
   ScheduledBatch batch() const { return {.joins = joins, .rows = rows}; }
 };
 
-// The state of slots.
+// The sampling state of slots.
 struct State {
   std::vector<int32_t> last_token, sample_slot, out;
   std::vector<int64_t> sample_index;
@@ -69,7 +69,7 @@ State OfWhole(const at::Tensor& logits, const std::vector<SamplingParams>& param
   return state;
 }
 
-// The logits of each kind of step, over all vocabularies and numbers of ranks.
+// Rows of each kind of sampling, for all vocabularies and numbers of ranks.
 TEST(ShardSamplerTest, ChoosesTheTokensOfTheWholeLogitsOnAllRanks) {
   const Rows rows({{},
                    {.temperature = 1, .seed = 1},
@@ -105,7 +105,7 @@ TEST(ShardSamplerTest, ChoosesTheTokensOfTheWholeLogitsOnAllRanks) {
         EXPECT_EQ(collectives.num_gathers(), 2);
         EXPECT_EQ(collectives.num_bytes(),
                   (world - 1) * 6 * (4 * ShardTopWords(sampler->num_top()) + 8));
-        // The same logits, whole.
+        // Gather() must return the same logits as whole rows.
         const at::Tensor gathered = at::full({8, vocab_size}, 9.0f);
         REPRISE_RETURN_IF_ERROR(sampler->Gather(8, gathered));
         EXPECT_TRUE(gathered.equal(logits));
@@ -146,7 +146,7 @@ TEST(ShardSamplerTest, GreedyStepsGatherOneChoiceARow) {
   EXPECT_THAT(RunThreadRanks(2, run), Each(absl::OkStatus()));
 }
 
-// Rank 0 of two, which is never asked to gather.
+// Rank 0 of 2; its collectives must not be called.
 class NoCollectives final : public Collectives {
  public:
   NoCollectives() : Collectives({.rank = 0, .world = 2}) {}
@@ -172,7 +172,7 @@ TEST(ShardSamplerTest, RowsThatSampleDecideWhatIsServed) {
              {}});
   (*sampler)->Plan(rows.batch());
   EXPECT_FALSE((*sampler)->serves());
-  // The slots keep what they joined with.
+  // The slots keep the parameters of the sequences that joined.
   const auto serves = [&](const std::vector<int>& slots) {
     std::vector<ScheduledRow> some;
     for (const int slot : slots) some.push_back({.slot = SlotId(slot)});
@@ -186,11 +186,11 @@ TEST(ShardSamplerTest, RowsThatSampleDecideWhatIsServed) {
   EXPECT_TRUE(serves({3}));
   EXPECT_EQ((*sampler)->num_top(), 0);
   EXPECT_TRUE(serves({}));
-  // A chunk of a prompt samples nothing.
+  // A row of a prefill chunk does not sample.
   const ScheduledRow chunk = {.slot = SlotId(0), .output = RowOutput::kNone};
   (*sampler)->Plan({.rows = absl::MakeConstSpan(&chunk, 1)});
   EXPECT_TRUE((*sampler)->serves());
-  // Another sequence takes slot 0.
+  // Another sequence joins slot 0.
   const SlotJoin join = JoinOf(SlotId(0), {}, 1, {.temperature = 1, .top_k = 2, .top_p = 0.9f});
   const ScheduledRow row = {.slot = SlotId(0)};
   (*sampler)->Plan({.joins = absl::MakeConstSpan(&join, 1), .rows = absl::MakeConstSpan(&row, 1)});
@@ -198,7 +198,7 @@ TEST(ShardSamplerTest, RowsThatSampleDecideWhatIsServed) {
   EXPECT_EQ((*sampler)->num_top(), 2);
 }
 
-// The forward pass of a model's head, with the runner's memory and without.
+// The head of a model's forward pass, with the runner's memory and without.
 TEST(DividedLogitsTest, AForwardPassLeavesItsPart) {
   NoCollectives collectives;
   const DividedVocabulary vocabulary(130, &collectives);
@@ -218,7 +218,7 @@ TEST(DividedLogitsTest, AForwardPassLeavesItsPart) {
   const at::Tensor own = logits.PartsIn(memory, 3)[0];
   EXPECT_TRUE(own.narrow(1, 0, size).allclose(x.matmul(weight.t()), 1e-5, 1e-5));
   EXPECT_TRUE(logits.PartsIn(memory, 3)[1].eq(7).all().item<bool>());
-  // Without it, the ranks are asked.
+  // Without that memory, the head must call the collectives.
   EXPECT_THAT(std::string(vocabulary.Logits(*head, **context, x, {.whole = whole}).message()),
               HasSubstr("no collectives"));
 }

@@ -1,17 +1,18 @@
-// A pushed sum over ranks (distributed/push_sum.h) and the RMS norm of its sum with the residual
-// (runner/ops/norms/norm.cu) in one kernel.
+// Fuses a push all-reduce (distributed/push_sum.h) with a residual add and an RMS norm
+// (runner/ops/norms/norm.cu).
 //
-// A row has one CTA that normalises it, with the threads of RmsNormKernel and in its order, so the
-// bits are those of the two kernels; and some that push this rank's summands to the others, as one SM
-// sends no more than a few bytes a cycle. Where SMs are few for that, the CTA of the row pushes it
-// first. While the others' lines are on their way, the CTA loads the residual and the weight.
+// One CTA per row normalises the row. It uses the threads of RmsNormKernel in the same order, so
+// the result is bitwise identical to the two separate kernels. Up to kMaxPushers more CTAs per row
+// push this rank's summands to the other ranks, because one SM sends only a few bytes per cycle. If
+// there are not enough SMs for these, the row's CTA pushes first. While the lines of the other
+// ranks are in flight, the CTA loads the residual and the weight.
 //
-// CTAs wait for lines that CTAs of other ranks push, so all of a grid must run at once: there is at
-// most one for each SM.
+// CTAs wait for lines that CTAs of other ranks push, so all CTAs of a grid must be resident at
+// once: the grid has at most one CTA per SM.
 //
-// Bound: latency. One row of 4096 bfloat16: the launch, mostly hidden, one way over the link, a poll,
-// a reduction in the CTA, and a store. It takes the place of a kernel that ends when the sum is
-// stored, and one that begins with loading it.
+// Bound: latency. For one row of 4096 bfloat16: the launch, mostly hidden, one transfer over the
+// link, a poll, a reduction in the CTA, and a store. The kernel replaces one that ends by storing
+// the sum and one that begins by loading it.
 
 #include <algorithm>
 #include <cstdint>
@@ -26,17 +27,17 @@
 namespace reprise {
 namespace {
 
-// CTAs of a row that push it: more send no quicker.
+// Maximum number of CTAs that push one row. More CTAs do not push faster.
 constexpr int kMaxPushers = 8;
 
-constexpr int kLines = 16 / kPushDataBytes;  // of a vector
+constexpr int kLines = 16 / kPushDataBytes;  // lines per vector
 
 template <typename T>
 constexpr PushType kPushTypeOf = sizeof(T) == sizeof(float) ? PushType::kFloat32
                                                             : PushType::kBFloat16;
 
-// Vector `i` of the row whose first line is `first_line`: x summed over ranks, plus the residual,
-// which it stores.
+// Returns vector `i` of the row whose first line is `first_line`: x summed over ranks, plus the
+// residual. Stores the result to `residual`.
 template <typename T, int kVector>
 __device__ Vector<T, kVector> LoadSummed(const PushedSum& sum, int64_t first_line, const T* x,
                                          T* residual, int i) {
@@ -54,7 +55,7 @@ __device__ Vector<T, kVector> LoadSummed(const PushedSum& sum, int64_t first_lin
   return v;
 }
 
-// Grid: (rows, 1 + pushers of a row).
+// Grid: rows x (1 + number of pushers per row).
 template <typename T, bool kOnePlus>
 __global__ void __launch_bounds__(kMaxNormThreads, 1)
     PushedRmsNormKernel(const __grid_constant__ SumNormArgs args) {
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kMaxNormThreads, 1)
   if (num_pushers == 0) {
     for (int i = threadIdx.x; i < num_lines; i += blockDim.x) sum.Push(first_line + i);
   } else if (!normalises) {
-    // A run of whole warps' lines each.
+    // Each pusher sends a contiguous range of lines, rounded up to whole warps.
     const int run = ((num_lines + num_pushers - 1) / num_pushers + 31) / 32 * 32;
     const int begin = (static_cast<int>(blockIdx.y) - 1) * run;
     const int end = min(begin + run, num_lines);
@@ -109,12 +110,12 @@ __global__ void __launch_bounds__(kMaxNormThreads, 1)
                                          LoadVector<T, kVector>(weight + i * kVector), scale));
     }
   }
-  // All threads of a CTA that normalises have read their lines: they have met in SumOverCta().
+  // All threads of a normalising CTA have read their lines: SumOverCta() has synchronised them.
   __syncthreads();
   if (threadIdx.x == 0) sum.End(gridDim.x * gridDim.y);
 }
 
-// Of the current device; 0 if that cannot be asked.
+// Returns the number of SMs of the current device, or 0 if the query fails.
 int NumSms() {
   int device = 0, num_sms = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||

@@ -1,16 +1,18 @@
-// The sum of a sublayer's summands over ranks, added to the residual stream and normalised.
+// Sums a sublayer's output over ranks, adds the sum to the residual stream, and normalises the
+// result.
 //
 //   REPRISE_RETURN_IF_ERROR(down.Apply(step.linears(), gated, summands));
 //   REPRISE_RETURN_IF_ERROR(SumAddRmsNorm(collectives, step.linears(), summands, hidden, next_norm,
 //                                         1e-5f, normed));
 //
-// It is SumOverRanks(delta), then AddRmsNorm(delta, residual, weight, eps, out, form), to the bit. On GPUs
-// whose ranks push their sums (Collectives::PushedSum()) the norm's kernel does the sum, too: each
-// row's CTA adds the summands of all ranks as they come, so the sum is never stored, and a step has one
-// kernel fewer. `delta` then keeps this rank's summands. `out` may be `delta`, but then the two are
-// apart.
+// The result is bitwise identical to SumOverRanks(delta) followed by AddRmsNorm(delta, residual,
+// weight, eps, out, form). On GPUs whose ranks push their sums (Collectives::PushedSum()), the
+// norm's kernel also computes the sum: each row's CTA adds the summands of all ranks as they
+// arrive. The sum is then never stored, which saves a kernel, and `delta` keeps this rank's
+// summands. If `out` is `delta`, two kernels are used.
 //
-// Every rank makes the same calls with the same sizes. May be captured as far as Collectives may.
+// Every rank must make the same calls with the same sizes. May be captured if the Collectives can
+// be captured.
 // Thread safety: one thread a Collectives. Errors: those of SumOverRanks() and AddRmsNorm().
 
 #ifndef REPRISE_RUNNER_RANKS_SUM_NORM_H_
@@ -25,10 +27,11 @@
 
 namespace reprise {
 
-// residual += the sum over ranks of `delta`, each rounded to the dtype; out = RmsNorm(residual).
-// delta: contiguous, of a dtype of AllReduce() and of RmsNorm(); [num_rows, size] as residual and out; weight [size].
-// `delta` is of any values afterwards. `collectives` null: one rank. `context`: of the products that made
-// `delta`, as SumOverRanks() wants it.
+// Computes residual += the sum of `delta` over ranks, each rounded to the dtype, and out =
+// RmsNorm(residual). delta: contiguous, with a dtype that AllReduce() and RmsNorm() support;
+// [num_rows, size], as residual and out; weight: [size]. The contents of `delta` are unspecified
+// afterwards. `collectives`: null for one rank. `context`: the context of the GEMMs that computed
+// `delta`, as in SumOverRanks().
 absl::Status SumAddRmsNorm(Collectives* collectives, const LinearContext& context,
                            const at::Tensor& delta, const at::Tensor& residual,
                            const at::Tensor& weight, float eps, const at::Tensor& out,

@@ -1,4 +1,4 @@
-// What the GPU form of runner/ranks/sum_norm.h is given. No LibTorch.
+// Arguments of the GPU implementation of runner/ranks/sum_norm.h. Does not depend on LibTorch.
 
 #ifndef REPRISE_RUNNER_RANKS_SUM_NORM_ARGS_H_
 #define REPRISE_RUNNER_RANKS_SUM_NORM_ARGS_H_
@@ -12,18 +12,17 @@ struct CUstream_st;  // cudaStream_t
 namespace reprise {
 
 struct SumNormArgs {
-  NormArgs norm;    // of an RMS norm with a residual; x: sum.data
-  PushSumArgs sum;  // of norm's rows, contiguous
+  NormArgs norm;    // an RMS norm with a residual; x is sum.data
+  PushSumArgs sum;  // the sum of norm's rows, contiguous
 };
 
-// Whether the kernel serves `norm` on the current device: float32 or bfloat16; rows in 16-byte pieces,
-// contiguous in x; `out` apart from x; as many rows as the device has SMs, or fewer, so that all CTAs
-// run at once. Only in builds with CUDA.
+// Returns whether the kernel supports `norm` on the current device. Requires float32 or bfloat16;
+// rows that are multiples of 16 bytes, contiguous in x; an `out` that does not overlap x; and at
+// most one row per SM, so that all CTAs are resident at once. Only in builds with CUDA.
 bool CanSumInNorm(const NormArgs& norm);
 
 // Enqueues the kernel: residual += the sum over ranks, out = the norm. REQUIRES:
-// CanSumInNorm(args.norm). Errors: those of CudaStatus() (base/cuda_status.h). Only in builds with
-// CUDA.
+// CanSumInNorm(args.norm). Errors: as CudaStatus() (base/cuda_status.h). Only in builds with CUDA.
 absl::Status LaunchSumNorm(const SumNormArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

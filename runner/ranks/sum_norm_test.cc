@@ -33,7 +33,7 @@ TEST(SumNormTest, IsTheSumAndThenTheNorm) {
                                  MakeLinearContext(at::kCPU, {.deterministic = deterministic}));
         for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
           for (const NormWeight form : {NormWeight::kScale, NormWeight::kOnePlus}) {
-            // The same on all ranks but for the summands.
+            // All values except the summands are the same on all ranks.
             const auto values = [&](int64_t rows, float scale) {
               std::vector<float> row(rows * 24);
               for (size_t i = 0; i < row.size(); ++i) {
