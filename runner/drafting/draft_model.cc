@@ -33,10 +33,11 @@ absl::StatusOr<LayerClasses> CollectClassesWithDrafter(absl::Span<const LayerSpe
     kept[i].params.window_left = std::nullopt;
     kept[i].chunk_size = std::nullopt;
   }
-  // Groups by what is kept; classes by what is seen, apart where the group is another one.
+  // Groups depend on the keys that are retained. Classes depend on the keys that are read, and
+  // differ if the group differs.
   REPRISE_ASSIGN_OR_RETURN(LayerClasses result, CollectLayerClasses(kept));
   result.classes.clear();
-  std::vector<int> seen_class;  // of each class
+  std::vector<int> seen_class;  // per class of the result: its class in `seen`
   for (int i = 0; i < static_cast<int>(layers.size()); ++i) {
     const int like = seen.class_of_layer[i];
     int found = 0;
@@ -119,7 +120,7 @@ DraftModel::Pass DraftModel::PassAt(const GraphKey& key, const DraftRowsArgs& ro
   const StepArrays& arrays = memory.draft_arrays();
   const int num_rows = key.padded_num_seqs;
   const int width = levels.Width(index);
-  // The first pass has the shape of the step, the others that of a level of it.
+  // The first pass has the step's shape. Each later pass has the shape of one tree level.
   GraphKey pass_key = {.padded_num_seqs = num_rows,
                        .padded_num_tokens = num_rows * width,
                        .max_query_len = width,
@@ -131,7 +132,7 @@ DraftModel::Pass DraftModel::PassAt(const GraphKey& key, const DraftRowsArgs& ro
   }
   Pass pass = {.rows = rows,
                .batches = options_.metadata->BatchesAt(pass_key, arrays, memory.slots())};
-  pass.batches.before.clear();  // of the model's attention within steps
+  pass.batches.before.clear();  // used only by the model's AttendBefore()
   pass.rows.pass = index;
   pass.rows.rows.num_tokens = pass_key.padded_num_tokens;
   const int64_t first_logits = int64_t{index} * rows.logits_stride;
@@ -148,12 +149,12 @@ DraftModel::Pass DraftModel::PassAt(const GraphKey& key, const DraftRowsArgs& ro
   return pass;
 }
 
-// One choice for each rank, without those before it.
+// Samples one token per child index. Each sampled token is masked before the next is sampled.
 absl::Status DraftModel::Choose(const Pass& pass) const {
   const at::Tensor& logits = pass.step->logits();
   for (size_t rank = 0; rank < pass.samples.size(); ++rank) {
     if (rank > 0) {
-      // Of rows that chose nothing the first logit goes, too: they choose nothing again.
+      // If a row sampled no token, this masks token 0: the row samples no token again.
       const at::Tensor chosen =
           chosen_[static_cast<int64_t>(rank) - 1].narrow(0, 0, logits.size(0)).clamp_min(0);
       at::Tensor left = logits;
@@ -169,7 +170,7 @@ DraftRowsArgs DraftModel::RowsAt(const GraphKey& key, int num_blocks) const {
   const StepArrays& arrays = memory.arrays();
   const StepArrays& draft = memory.draft_arrays();
   const SlotState& slots = memory.slots();
-  // A group without a layer of the draft model needs no block: the model's window may have left some.
+  // A group without a draft layer requires no blocks: the model's window may have released some.
   const auto& group_of_layer = options_.metadata->classes().group_of_layer;
   KvGroupSpec groups[kMaxKvGroups] = {};
   for (size_t group = 0; group < options_.groups.size(); ++group) {
@@ -228,8 +229,8 @@ std::function<absl::Status()> DraftModel::Passes(const GraphKey& key, absl::Span
   rows.pass = num_passes;
   const at::Tensor drafted_len = memory.View(memory.slots().drafted_len, options_.max_num_seqs);
   return [this, passes = std::move(passes), rows, drafted_len]() -> absl::Status {
-    // Heads compute the keys of accepted drafts again, from the model's states: what they have seen are
-    // the tokens up to pass 0.
+    // Heads compute the keys of accepted drafts again, from the model's states. The tokens that
+    // they have processed therefore end with pass 0.
     at::Tensor drafted_len_of_tokens;
     for (const Pass& pass : passes) {
       REPRISE_RETURN_IF_ERROR(options_.driver->DraftRows(pass.rows));
@@ -255,7 +256,7 @@ std::function<absl::Status()> DraftModel::PromptPass(const GraphKey& key,
   const StepMemory& memory = *options_.memory;
   StepBatches batches = options_.metadata->BatchesAt(key, memory.arrays(), memory.slots());
   batches.before.clear();
-  // Its logits are not needed, but a step has some.
+  // The logits of this pass are not used, but a step needs at least one row of logits.
   auto step =
       StepAt(memory.arrays(), batches, logits_.narrow(0, logits_.size(0) - 1, 1), kv, calibrated);
   const int num_rows = key.padded_num_seqs;

@@ -1,23 +1,26 @@
-// A smaller model that proposes drafts: the passes that it makes in a step, before the model's own.
+// Runs a smaller model that proposes drafts. Its passes run in each step before the model's forward
+// pass.
 //
-//   pass 0   the tokens of a row that it has not seen, up to the newest: its draft follows
-//   pass 1   that draft alone: the next one follows
-//   ...      one pass for each draft
+//   pass 0   the tokens of a row that the draft model has not processed, up to the newest token;
+//            proposes the first draft
+//   pass i   draft i - 1; proposes draft i
 //
-// Of a tree (DraftTrees) there is one pass for each level: all nodes of a level at once, and behind
-// each the tokens that the model is likeliest to choose with the noise of that place.
+// For a tree (DraftTrees), each pass processes all nodes of one level. For each node, it proposes
+// the tokens that the model is most likely to choose with the noise of that position.
 //
-// Between passes nothing leaves the device, so all are in the graph of the step. Drafts are drawn as
-// the model's own tokens are, with the same noise: two models that agree on the probabilities agree
-// on the token (Daliri et al., "Coupling without communication and drafter-invariant speculative
-// decoding", 2024).
+// All data of the passes stays on the device, so all passes are in the graph of the step. Drafts
+// are sampled like the model's tokens, with the same noise: if both models assign the same
+// probabilities, they choose the same token (Daliri et al., "Coupling without communication and
+// drafter-invariant speculative decoding", 2024).
 //
-// Its layers follow the model's among those of the metadata and the cache. Steps with chunks of
-// prompts run it over the same tokens as the model (PromptPass()), so that it has seen a sequence
-// when decoding begins. What it has not seen, such as tokens decoded without drafts, it sees in pass
-// 0, up to 1 + num_drafts tokens a step; until then the sequence gets no drafts of it.
+// In the metadata and the cache, the draft model's layers follow the model's layers. In steps with
+// prefill chunks, the draft model also processes the tokens of the step (PromptPass()), so that it
+// is up to date when decoding begins. Pass 0 catches up on other tokens, such as tokens decoded
+// without drafts: at most 1 + num_drafts tokens per step. Until it has caught up, it proposes no
+// drafts for the sequence.
 //
-// Thread safety: none; one owner. All that it is given must outlive the functions that it returns.
+// Thread safety: none; one owner. The objects that it is given must outlive the functions that it
+// returns.
 
 #ifndef REPRISE_RUNNER_DRAFTING_DRAFT_MODEL_H_
 #define REPRISE_RUNNER_DRAFTING_DRAFT_MODEL_H_
@@ -53,8 +56,9 @@ namespace reprise {
 
 struct DraftModelOptions {
   Model* model = nullptr;
-  HeadModel* heads = nullptr;  // the same, where the model is heads with layers; else null. Chains
-  int first_layer = 0;         // of the metadata's layers: its first one
+  // The same object as `model` if the drafter is heads with layers; otherwise null. Chains only.
+  HeadModel* heads = nullptr;
+  int first_layer = 0;  // index of the draft model's first layer in the metadata's layers
   int max_num_seqs = 0;
   int block_size = 0;
   std::vector<KvGroupSpec> groups;
@@ -62,45 +66,47 @@ struct DraftModelOptions {
   const StepMemory* memory = nullptr;  // with draft_arrays()
   const StepMetadata* metadata = nullptr;
   const DraftTrees* trees = nullptr;  // null: drafts are chains
-  bool attention_in_graphs = true;    // ModelRunnerOptions
-  // Keeps the logits of all passes, of a step's rows one pass after the other, in this dtype: for
-  // rejection sampling of chains of up to max_drafts. nullopt: does not.
+  bool attention_in_graphs = true;    // as in ModelRunnerOptions
+  // For rejection sampling of chains of at most max_drafts: keeps the logits of all passes, in this
+  // dtype, ordered by pass. nullopt: does not keep them.
   std::optional<DType> kept_logits_dtype = {};
   int max_drafts = 0;  // read with kept_logits_dtype
 };
 
-// The model's spec with the layers of a draft model after its own.
+// Returns the model's spec with the layers of a draft model appended.
 ModelSpec WithLayersOf(const ModelSpec& spec, const ModelSpec& draft);
 
-// The classes of layers of which those from `first_draft_layer` on are a draft model's, or of heads:
-// these keep the keys of whole sequences, whatever they see. For they may be behind a sequence by any
-// number of tokens, whose windows have left the sequence's own. Errors: as CollectLayerClasses().
+// Returns the layer classes of a model with a drafter: layers from `first_draft_layer` belong to a
+// draft model or to heads. Draft layers retain the keys of whole sequences even if their attention
+// is windowed. A drafter that catches up needs keys that the model's window has already released.
+// Errors: as CollectLayerClasses().
 absl::StatusOr<LayerClasses> CollectClassesWithDrafter(absl::Span<const LayerSpec> layers,
                                                        int first_draft_layer);
 
 class DraftModel {
  public:
-  // Allocates its logits. Errors: ResourceExhausted if the device has too little memory.
+  // Allocates the logits. Errors: ResourceExhausted if the device has too little memory.
   static absl::StatusOr<std::unique_ptr<DraftModel>> Create(const DraftModelOptions& options);
 
-  // The work that writes the drafts of a step at `key` into its token_ids. `kv`: one per layer of
-  // the metadata, of `num_blocks` blocks.
+  // Returns the work that writes the drafts of a step at `key` into its token_ids. `kv`: one entry
+  // per layer of the metadata, each with `num_blocks` blocks.
   std::function<absl::Status()> Passes(const GraphKey& key, absl::Span<const KvLayer> kv,
                                        int num_blocks) const;
 
-  // Its forward pass over the tokens of a step at `key`, as the model's own. `calibrated`: as in
-  // Step::Parts.
+  // Returns the draft model's forward pass over the tokens of a step at `key`, like the model's
+  // own. `calibrated`: as in Step::Parts.
   std::function<absl::Status()> PromptPass(const GraphKey& key, absl::Span<const KvLayer> kv,
                                            const KvScales* calibrated) const;
 
-  // [.., vocab_size] rows as StepArrays::draft_logits says, if they are kept.
+  // [.., vocab_size] logits of all passes, if they are kept. StepArrays::draft_logits holds their
+  // rows.
   const at::Tensor& logits() const { return logits_; }
 
   int64_t bytes() const { return static_cast<int64_t>(logits_.nbytes() + chosen_.nbytes()); }
   void AddTo(Fingerprint& fingerprint) const;
 
  private:
-  // A pass: rows, forward pass, and a choice for each rank of the drafts that follow a node.
+  // A pass: its rows, its forward pass, and one sampling per child index.
   struct Pass {
     DraftRowsArgs rows;
     StepBatches batches;
@@ -109,23 +115,24 @@ class DraftModel {
   };
 
   explicit DraftModel(const DraftModelOptions& options);
-  // The rows of the passes of a step at `key`, without what differs from pass to pass.
+  // Returns the rows for a step at `key`, without the fields that differ between passes.
   DraftRowsArgs RowsAt(const GraphKey& key, int num_blocks) const;
   Pass PassAt(const GraphKey& key, const DraftRowsArgs& rows, const DraftLevels& levels, int index,
               absl::Span<const KvLayer> kv) const;
   absl::Status Choose(const Pass& pass) const;
 
-  // A step over `arrays`; logits of the first entries of its logits_indices, which go to `logits`.
+  // Returns a step over `arrays`. The logits for the first entries of logits_indices are written to
+  // `logits`.
   std::shared_ptr<const Step> StepAt(const StepArrays& arrays, const StepBatches& batches,
                                      at::Tensor logits, absl::Span<const KvLayer> kv,
                                      const KvScales* calibrated) const;
 
   DraftModelOptions options_;
-  std::vector<int> classes_;  // of its layers
-  // [max_num_seqs x nodes of a level, vocab_size], or of all passes of a chain; and one row more, of
-  // the pass over a prompt.
+  std::vector<int> classes_;  // of the draft model's layers
+  // [max_num_seqs x max. nodes per level, vocab_size], for chains with kept logits one such block
+  // per pass; and one more row for the pass over a prompt.
   at::Tensor logits_;
-  at::Tensor chosen_;  // [ranks, max_num_seqs x nodes of a level] int32
+  at::Tensor chosen_;  // [child indices, max_num_seqs x max. nodes per level] int32
 };
 
 }  // namespace reprise

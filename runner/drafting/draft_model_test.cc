@@ -41,7 +41,7 @@ TEST(ClassesWithDrafterTest, LayersOfADrafterKeepAllKeysAndSeeWhatTheySee) {
                           KvGroupSpec{}));
   EXPECT_THAT(classes.group_of_layer,
               ElementsAre(Optional(0), Optional(1), Optional(1), Optional(1), Optional(1)));
-  // Its windows are the model's, but over another table.
+  // The draft layer has the same window as the model's layer, but a different block table.
   EXPECT_THAT(classes.class_of_layer, ElementsAre(0, 1, 2, 1, 3));
   ASSERT_EQ(classes.num_classes(), 4);
   EXPECT_EQ(classes.classes[2].first_layer, 2);

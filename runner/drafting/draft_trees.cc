@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<DraftTrees>> DraftTrees::Create(const DraftTreesO
 absl::Status DraftTrees::SetLayers(absl::Span<const KvLayer> kv, const LayerClasses& classes) {
   groups_.clear();
   for (int group = 0; group < options_.num_groups; ++group) {
-    // Layers that share keys have them once.
+    // Layers that share keys move them once.
     std::vector<KvLayer> left;
     for (size_t i = 0; i < kv.size(); ++i) {
       const std::optional<int> of_layer = classes.classes[classes.class_of_layer[i]].kv_group;

@@ -1,10 +1,10 @@
-// What a runner whose drafts may be trees has besides: the tree that it proposes, and at the end of
-// a step the moves of the keys of accepted drafts, in all layers, those of a draft model included.
+// Extra state for tree-shaped drafts: the proposed tree, and after verification the moves that
+// compact the keys of the accepted path, in all layers including a draft model's layers.
 //
 //   auto trees = *DraftTrees::Create({.tree = speculation.tree, .max_drafts = 12, ...});
-//   trees->SetLayers(layers, groups);           // of the cache
+//   trees->SetLayers(layers, classes);          // the layers of the cache
 //   RefillArgs{..., .tree = trees->tree(), .tree_size = trees->tree_size()};
-//   trees->Accept(args, /*num_drafts=*/12);     // in place of DeviceDriver::AcceptDrafts()
+//   trees->Accept(args, /*num_drafts=*/12);     // instead of DeviceDriver::AcceptDrafts()
 //
 // Thread safety: none; one owner. The driver must outlive it.
 
@@ -32,7 +32,7 @@ namespace reprise {
 
 struct DraftTreesOptions {
   std::vector<int> tree = {};  // SpeculationOptions::tree
-  int max_drafts = 0;          // of a row
+  int max_drafts = 0;          // maximum number of drafts per row
   int max_num_seqs = 0;
   int num_groups = 1;
   DeviceDriver* driver = nullptr;
@@ -40,21 +40,22 @@ struct DraftTreesOptions {
 
 class DraftTrees {
  public:
-  // Allocates, on the driver's stream. Errors: ResourceExhausted if the device has too little memory.
+  // Allocates on the driver's stream. Errors: ResourceExhausted if the device has too little
+  // memory.
   static absl::StatusOr<std::unique_ptr<DraftTrees>> Create(const DraftTreesOptions& options);
 
-  // The layers whose keys move, one of `kv` for each of `classes`' layers. Errors: those of
+  // Sets the layers whose keys are moved; `kv` has one entry per layer of `classes`. Errors: as
   // MakeMoveKvArgs().
   absl::Status SetLayers(absl::Span<const KvLayer> kv, const LayerClasses& classes);
 
-  // On the device: the parent of each proposed draft, and its rank; null without a tree.
+  // On the device: the parent and the child index of each proposed draft; null without a tree.
   const int32_t* tree() const;
   const int32_t* ranks() const;
   int tree_size() const { return static_cast<int>(options_.tree.size()); }
   absl::Span<const int> parents() const { return options_.tree; }  // on the host
 
-  // Accepts the drafts of a step's rows, at most `num_drafts` per row, and moves their keys. `args`
-  // lacks the moves. No allocation.
+  // Accepts the drafts of a step's rows, at most `num_drafts` per row, and moves their keys. Sets
+  // the move fields of `args` itself. Does not allocate.
   absl::Status Accept(const AcceptDraftsArgs& args, int num_drafts);
 
   int64_t bytes() const;
@@ -70,8 +71,8 @@ class DraftTrees {
 
   DraftTreesOptions options_;
   at::Tensor tree_;                 // [2, tree_size] int32: parents, ranks
-  at::Tensor moves_;                // [2, num_groups * max_num_seqs * max_drafts] int64: from, to
-  std::vector<GroupMoves> groups_;  // layers of one group and one layout each
+  at::Tensor moves_;                // [2, tree_size] int32: parents, child indices
+  std::vector<GroupMoves> groups_;  // layers with the same group and layout
 };
 
 }  // namespace reprise

@@ -1,10 +1,10 @@
-// The end of a step with drafts: what each place chooses, which drafts are accepted, and the slots that
-// advance by them. Within the graph of the step, or behind it.
+// Verifies the drafts of a step: samples a token for each position, accepts drafts, and advances
+// the slots. Runs in the graph of the step, or after it.
 //
 //   auto verification = *DraftVerification::Create({.driver = driver, .memory = memory, ...});
 //   verification->Run(key, {.tokens = tokens, .num_new = num_new, .new_tokens = new_tokens});
 //
-// Thread safety: none; one owner. All that it is given must outlive it.
+// Thread safety: none; one owner. The objects that it is given must outlive it.
 
 #ifndef REPRISE_RUNNER_DRAFTING_DRAFT_VERIFICATION_H_
 #define REPRISE_RUNNER_DRAFTING_DRAFT_VERIFICATION_H_
@@ -33,19 +33,21 @@ struct DraftVerificationOptions {
   DeviceDriver* driver = nullptr;
   const StepMemory* memory = nullptr;
   DraftTrees* trees = nullptr;        // null: drafts are chains
-  const HeadDrafts* heads = nullptr;  // null: there are none
+  const HeadDrafts* heads = nullptr;  // null: no heads without layers
   DraftAcceptance acceptance = DraftAcceptance::kSameText;
-  at::Tensor draft_logits = {};  // of rejection: what drafts were drawn from; undefined: none was
-  int max_drafts = 0;            // of a row
-  int max_logits = 0;            // rows of a step
+  // kRejection only: the logits that drafts were sampled from; undefined: no draft was sampled.
+  at::Tensor draft_logits = {};
+  int max_drafts = 0;  // maximum number of drafts per row
+  int max_logits = 0;  // rows of logits per step
 };
 
-// The arrays for the results. AcceptDraftsArgs defines them.
+// Destination of the results. AcceptDraftsArgs defines the arrays.
 struct VerifiedOutput {
   int32_t* tokens = nullptr;
   int32_t* num_new = nullptr;
   int32_t* new_tokens = nullptr;
-  int64_t stride = 0;  // above 0: of a ring, at the output that refill names on the device
+  // If above 0, the arrays are rings, and refill writes the output's index on the device.
+  int64_t stride = 0;
   PlaceTokens place_tokens = {};
 };
 
@@ -55,8 +57,8 @@ class DraftVerification {
   static absl::StatusOr<std::unique_ptr<DraftVerification>> Create(
       const DraftVerificationOptions& options);
 
-  // Of the step at `key`, whose logits are there. May be captured, and then repeats nothing if refill
-  // names no output: what it does besides has no effect.
+  // Verifies the drafts of the step at `key`. REQUIRES: the step's logits have been computed. May
+  // be captured; a replay for which refill names no output has no effect.
   absl::Status Run(const GraphKey& key, const VerifiedOutput& output,
                    SamplingFeatures features = SamplingFeatures::kGeneral) const;
 
@@ -66,7 +68,8 @@ class DraftVerification {
  private:
   explicit DraftVerification(const DraftVerificationOptions& options) : options_(options) {}
 
-  // The acceptance of the step at `key`, without the moves of trees. `chosen_` has the choices.
+  // Returns the arguments of the acceptance for the step at `key`, without the moves of trees.
+  // `chosen_` holds the sampled tokens.
   AcceptDraftsArgs ArgsOf(const GraphKey& key, const VerifiedOutput& output) const;
 
   DraftVerificationOptions options_;

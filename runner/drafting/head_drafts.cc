@@ -52,10 +52,10 @@ absl::Status HeadDrafts::RunPass(const HeadsOutput& output, int pass, int first,
     logits.copy_(output.logits);
   }
   REPRISE_ASSIGN_OR_RETURN(logits, OfFirstRank(options_.collectives, std::move(logits)));
-  if (num_choices > 1) logits = logits.clone();  // what was chosen is taken out
+  if (num_choices > 1) logits = logits.clone();  // sampled tokens are masked below
   for (int choice = 0; choice < num_choices; ++choice) {
     if (choice > 0) {
-      // Of rows that chose nothing the first logit goes, too: they choose nothing again.
+      // If a row sampled no token, this masks token 0: the row samples no token again.
       const at::Tensor chosen = chosen_[first + choice - 1].narrow(0, 0, num_rows).clamp_min(0);
       logits.scatter_(1, chosen.to(at::kLong).unsqueeze(1),
                       -std::numeric_limits<float>::infinity());
@@ -86,7 +86,7 @@ std::function<absl::Status()> HeadDrafts::Passes(const GraphKey& key,
   place.ranks = levels.is_tree ? trees->ranks() : nullptr;
   place.num_levels = levels.num_levels();
   for (int level = 0; level < levels.num_levels(); ++level) {
-    place.end_of_level[level] = levels.first[level + 2] - 1;  // node 0 is no draft
+    place.end_of_level[level] = levels.first[level + 2] - 1;  // node 0 is not a draft
     if (level == 0) continue;
     place.first_of_level[level] = place.first_of_level[level - 1] + levels.num_ranks[level - 1];
   }
@@ -99,7 +99,7 @@ std::function<absl::Status()> HeadDrafts::Passes(const GraphKey& key,
       const int first = place.first_of_level[step.pass];
       REPRISE_RETURN_IF_ERROR(
           RunPass(output, step.pass, first, levels.num_ranks[step.pass], num_rows));
-      // The likeliest draft; of rows that chose nothing a valid id.
+      // The most likely draft; a valid token id for rows that sampled no token.
       step.token_ids = chosen_[first].narrow(0, 0, num_rows).clamp_min(0);
       if (output.hidden.defined()) step.hidden = std::move(output.hidden);
     }

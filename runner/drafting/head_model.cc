@@ -20,7 +20,7 @@
 namespace reprise {
 namespace {
 
-constexpr int kNoPosition = -2;  // -1 is before the first token
+constexpr int kNoPosition = -2;  // the position before the first token is -1
 
 }  // namespace
 
@@ -57,7 +57,8 @@ HeadModel::Places HeadModel::PlacesOf(const StepArrays& arrays, int num_rows,
   const at::Tensor bounds = memory.View(arrays.query_start_loc, int64_t{num_rows} + 1);
   const at::Tensor ends = bounds.narrow(0, 1, num_rows);
   Places places;
-  // How many rows end at a token or before it; tokens past the last row count as its own.
+  // Counts the rows that end at or before each token; tokens after the last row belong to the last
+  // row.
   places.row = at::searchsorted(ends, ids_.narrow(0, 0, num_tokens), /*out_int32=*/false,
                                 /*right=*/true)
                    .clamp_max(num_rows - 1);
@@ -95,7 +96,7 @@ absl::StatusOr<at::Tensor> HeadModel::Forward(const Step& step) {
   const Places places = PlacesOf(*arrays_, num_rows_, step.num_tokens());
   at::Tensor hidden = StatesBefore(places);
   if (index_ == kPromptPass) {
-    // In a row the state before a token is the step's own.
+    // For all tokens except a row's first, the state of the previous token comes from this step.
     const at::Tensor ids = ids_.narrow(0, 0, step.num_tokens());
     const at::Tensor before = step_hidden_.index_select(0, (ids - 1).clamp_min(0));
     hidden = at::where((ids == places.start).unsqueeze(1), hidden, before);
@@ -107,7 +108,7 @@ absl::StatusOr<at::Tensor> HeadModel::Forward(const Step& step) {
                                                     .linears = &step.linears(),
                                                     .step = &step}));
   if (index_ == kPromptPass) return output.logits;
-  // What the token that is chosen now is drawn from: the next pass sees it.
+  // The state that the next draft is sampled from. The next pass reads it.
   const at::Tensor last = step.logits_indices();
   if (!output.hidden.defined()) output.hidden = hidden.index_select(0, last);
   ShapeChecker dims;

@@ -159,7 +159,8 @@ void SpeculationPart::FillRefill(const StepPlan& plan, RefillArgs& args) const {
 absl::Status SpeculationPart::Apply(const ScheduledBatch& batch, const StepPlan&) {
   const BlockTokens* const tokens = memory_.block_tokens();
   for (const SlotJoin& join : batch.joins) {
-    // A drafter with keys reads no history of a sequence whose keys it has all computed.
+    // A drafter with a KV cache does not read the history of a sequence if the cache has all of the
+    // drafter's keys.
     const bool reads = draft_model_ != nullptr ? join.num_undrafted > 0 : join.seq_len > 0;
     if (tokens == nullptr || !reads) continue;
     REPRISE_RETURN_IF_ERROR(tokens->Recall(memory_.steps().slots(), join));

@@ -1,9 +1,9 @@
-// The drafts of a runner's steps: what proposes them, their verification, and what both keep of each
-// sequence. Drafts are chains or trees; they come from n-grams, a draft model, heads or the caller.
+// The part of a runner that proposes and verifies drafts, with the state that both keep per
+// sequence. Drafts are chains or trees. They come from n-grams, a draft model, heads or the caller.
 //
-//   drafts        proposed at the beginning of a step's graph, in its token_ids
-//   forward pass  computes the logits of all places
-//   verification  at the end of the graph, or behind it (StepPlan::verifies_in_graph)
+//   drafts        proposed at the start of a step's graph, into its token_ids
+//   forward pass  computes the logits of all positions
+//   verification  at the end of the graph, or after the graph (StepPlan::verifies_in_graph)
 //
 // Thread safety: none; one owner.
 
@@ -40,15 +40,16 @@ struct SpeculationPartOptions {
   bool attention_in_graphs = true;     // DebugOptions::attention
 };
 
-// Whether a drafter has attention layers, whose keys are in the cache: a draft model, or heads that
-// attend.
+// Returns whether the drafter has attention layers, whose keys are in the cache: a draft model, or
+// heads with attention layers.
 bool HasDraftLayers(const SpeculationOptions& options);
-// Whether heads with attention layers propose the drafts.
+// Returns whether heads with attention layers propose the drafts.
 bool HeadsAttend(const SpeculationOptions& options);
-// Whether the proposer reads the text before the drafts. True for n-grams, for the caller's
-// drafters, and for drafters with keys, which must process all tokens of the text.
+// Returns whether the proposer reads the token history of a sequence. True for n-grams, for the
+// caller's drafters, and for drafters with a KV cache, which must process all tokens of the
+// sequence.
 bool ReadsHistories(const SpeculationOptions& options);
-// Whether the logits that drafts were drawn from are kept, for rejection sampling.
+// Returns whether the logits that drafts were sampled from are kept, for rejection sampling.
 bool KeepsDraftLogits(const SpeculationOptions& options);
 
 class SpeculationPart final : public StepPart,
@@ -56,7 +57,7 @@ class SpeculationPart final : public StepPart,
                               private StepStage,
                               private TokenChooser {
  public:
-  // Allocates. All that it is given must outlive it. Errors: ResourceExhausted.
+  // Allocates. The objects that it is given must outlive it. Errors: ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<SpeculationPart>> Create(
       const SpeculationPartOptions& options, const RunnerShape& shape, RunnerMemory* memory,
       const StepOutputs* outputs);
@@ -80,20 +81,22 @@ class SpeculationPart final : public StepPart,
   absl::Status AllocateHeads(int max_logits, std::optional<DType> kept_logits_dtype);
   absl::Status AllocateDraftModel(std::optional<DType> kept_logits_dtype);
 
-  // BatchInput: sequences that join bring tokens that a drafter has not seen.
+  // BatchInput: restores the token history of sequences that join, if the drafter has not processed
+  // all of their tokens.
   absl::Status Apply(const ScheduledBatch& batch, const StepPlan& plan) override;
 
   // StepStage.
   void Fill(const GraphKey& key, const StepVariant& variant, Step::Parts& parts) const override;
   Work Before(const GraphKey& key, const StepVariant& variant) override;
   Work After(const GraphKey& key, const StepVariant& variant) override;
-  // Makes the rows with drafts of a step at `key` trees.
+  // Returns the arguments that turn the rows with drafts of a step at `key` into trees.
   TreeTokensArgs TreeTokensOf(const GraphKey& key) const;
-  // The work that proposes the drafts of a step at `key`; null: no drafts are proposed.
+  // Returns the work that proposes the drafts of a step at `key`; null if no drafts are proposed.
   Work Proposals(const GraphKey& key) const;
-  // Whether a step runs the draft model over its own tokens: chunks of prompts.
+  // Returns whether a step runs the draft model over its own tokens, because it has prefill chunks.
   bool RunsDraftModel(const GraphKey& key, bool has_given_tokens) const;
-  // InvalidArgument if there are heads, and the forward pass has not given its hidden states.
+  // Errors: InvalidArgument if there are heads, and the forward pass has not passed its hidden
+  // states to Step::KeepHidden().
   absl::Status CheckHiddenTaken() const;
 
   // TokenChooser.
