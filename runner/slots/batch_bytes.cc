@@ -12,11 +12,11 @@ namespace {
 
 constexpr size_t kAlignment = 8;
 
-// The first bytes. Sizes of the stored structs are in it, as far as builds may differ in them.
+// The first bytes. Includes the sizes of stored structs that may differ between builds.
 constexpr uint64_t kMark = 0x5245505200000000u + (sizeof(SlotJoin) << 20) +
                            (sizeof(LogitsParams) << 12) + (sizeof(BlockTableUpdate) << 4) + 3;
 
-// What is stored as it is in memory.
+// Types that are copied from memory.
 template <typename T>
 concept Plain = std::is_trivially_copyable_v<T>;
 
@@ -29,7 +29,7 @@ class Writer {
     Append(&value, sizeof(T));
   }
 
-  // Its length, and the elements from the next multiple of kAlignment on.
+  // Writes the length, then the elements at the next multiple of kAlignment.
   template <Plain T>
   void Array(absl::Span<const T> array) {
     static_assert(alignof(T) <= kAlignment);
@@ -37,7 +37,7 @@ class Writer {
     Append(array.data(), array.size() * sizeof(T));
   }
 
-  // The elements are written one by one by `each`.
+  // Writes the length, then calls `each` to write each element.
   template <typename T, typename Each>
   void Structs(absl::Span<const T> structs, std::vector<T>* /*kept*/, Each each) {
     Value(static_cast<uint64_t>(structs.size()));
@@ -54,7 +54,7 @@ class Writer {
   std::vector<std::byte>& bytes_;
 };
 
-// Once something does not fit, all that is read is empty; status() says what it was.
+// After the first error, all values are read as empty; status() returns the error.
 class Reader {
  public:
   explicit Reader(absl::Span<const std::byte> bytes) : bytes_(bytes) {}
@@ -64,7 +64,7 @@ class Reader {
     if (const std::byte* data = Take(sizeof(T), 1)) std::memcpy(&value, data, sizeof(T));
   }
 
-  // An enumerator of [0, largest].
+  // Reads an enumerator in [0, largest].
   template <typename E>
   requires std::is_enum_v<E>
   void Enum(E& value, E largest) {
@@ -82,18 +82,18 @@ class Reader {
     uint64_t size = 0;
     Value(size);
     const std::byte* data = Take(sizeof(T), size);
-    // Aligned as the writer has aligned it. Implicit-lifetime types, written as such.
+    // Aligned as in the writer. T is an implicit-lifetime type that was written as T.
     array = data == nullptr ? absl::Span<const T>()
                             : absl::MakeConstSpan(reinterpret_cast<const T*>(data), size);
   }
 
-  // The elements are read one by one by `each`; `kept` owns them.
+  // Reads each element by calling `each`; `kept` owns the elements.
   template <typename T, typename Each>
   void Structs(absl::Span<const T>& structs, std::vector<T>* kept, Each each) {
     uint64_t size = 0;
     Value(size);
     kept->clear();
-    // Each takes some bytes: what claims more elements than bytes ends at the first that is missing.
+    // Each element takes at least one byte, so a wrong size fails at the first missing element.
     for (uint64_t i = 0; i < size && status_.ok(); ++i) each(kept->emplace_back());
     structs = *kept;
   }
@@ -133,7 +133,7 @@ class Reader {
   absl::Status status_;
 };
 
-// An enumerator that only a reader has to check.
+// Only a reader checks the range of enumerators.
 template <typename E>
 void Enum(Writer& writer, const E& value, E /*largest*/) {
   writer.Value(static_cast<std::underlying_type_t<E>>(value));
@@ -143,7 +143,7 @@ void Enum(Reader& reader, E& value, E largest) {
   reader.Enum(value, largest);
 }
 
-// ---- What is not an array in one piece.
+// ---- Data that is not one contiguous array.
 
 void Positions(Writer& writer, const RowPositions& positions) {
   writer.Value(positions.count);
@@ -154,7 +154,7 @@ void Positions(Writer& writer, const RowPositions& positions) {
   }
 }
 
-// The dimensions follow each other at one distance, as Array() aligns them alike.
+// Array() aligns all dimensions in the same way, so the stride between them is constant.
 void Positions(Reader& reader, RowPositions& positions) {
   reader.Value(positions.count);
   if (positions.count == 0) return;
@@ -184,7 +184,7 @@ void Rows(Writer& writer, const EmbeddingRows& rows) {
   }
 }
 
-// Row by row, which Array() puts at one distance.
+// Reads each row with Array(), so the stride between rows is constant.
 void Rows(Reader& reader, EmbeddingRows& rows) {
   int32_t dtype = 0;
   reader.Value(rows.num_rows);
@@ -211,7 +211,7 @@ void Rows(Reader& reader, EmbeddingRows& rows) {
   if (!reader.ok()) rows = {};
 }
 
-// The fields of each struct, once for both directions.
+// The fields of each struct. Each function serves both directions.
 
 template <typename Archive, typename Row>
 void Fields(Archive& archive,
@@ -254,7 +254,7 @@ void Fields(Archive& archive,
   archive.Value(request.stages);
 }
 
-// What owns the structs that are read, and nothing where they are written.
+// The vectors that own the structs that are read; null when writing.
 struct Kept {
   std::vector<ScheduledRow>* rows = nullptr;
   std::vector<ScheduledEncode>* encodes = nullptr;

@@ -1,23 +1,24 @@
-// A ScheduledBatch as bytes, so that other processes can run the same steps: the ranks of a model
-// that is divided over several GPUs, or a recording.
+// Serialises a ScheduledBatch, so that other processes can run the same steps: the ranks of a model
+// that is sharded over several GPUs, or a recording.
 //
 //   // On the rank that schedules:
 //   std::vector<std::byte> bytes;
 //   WriteBatch(batch, bytes);
 //   Broadcast(bytes);
-//   // On the others:
+//   // On the other ranks:
 //   BatchReader reader;
 //   REPRISE_ASSIGN_OR_RETURN(const ScheduledBatch* same, reader.Read(received));
 //   runner->Launch(*same);
 //
-// A batch holds nothing that a device owns, and sampling depends on seeds alone: runners that launch
-// the same batches keep the same slots and choose the same tokens, so no token has to travel.
+// Tokens are not transferred. A batch does not refer to device memory, and sampling depends only on
+// seeds. Runners that launch the same batches therefore have the same slots and choose the same
+// tokens.
 //
-// Embeddings travel as they are if they are in memory of the host. Rows on a GPU have no bytes: they
-// arrive without data, and Launch() refuses them.
+// Embeddings in host memory are copied. Embeddings on a GPU are not: they arrive without data, and
+// Launch() rejects them.
 //
-// The bytes are meant for processes of one build: structs are stored as they are in memory. They
-// begin with a mark that tells another build or another byte order.
+// Only processes of the same build can exchange these bytes, because structs are copied from
+// memory. The bytes begin with a mark that differs between builds and byte orders.
 
 #ifndef REPRISE_RUNNER_SLOTS_BATCH_BYTES_H_
 #define REPRISE_RUNNER_SLOTS_BATCH_BYTES_H_
@@ -32,17 +33,20 @@
 
 namespace reprise {
 
-// Replaces `bytes` by those of the batch; allocates only to grow it. The size is a multiple of 8.
+// Replaces `bytes` by the serialised batch. The size is a multiple of 8. Allocates only to grow
+// `bytes`.
 void WriteBatch(const ScheduledBatch& batch, std::vector<std::byte>& bytes);
 
-// Thread safety: none; one owner. Allocates only for batches with more rows, encoder inputs or
-// requests than any before.
+// Deserialises batches. Thread safety: none; one owner. Allocates only if a batch has more rows,
+// encoder inputs, requests or embeddings than every earlier batch.
 class BatchReader {
  public:
-  // The batch, valid until the next call and as long as `bytes`, into which its spans point. Errors:
-  // InvalidArgument for bytes that WriteBatch() has not written: any bytes are safe to read. Whether
-  // the batch itself can be served is for ModelRunner::Launch() to say.
+  // Returns the batch that `bytes` holds. Its spans point into `bytes` and into this reader: valid
+  // until the next call, and while `bytes` lives. Does not check whether a runner can serve the
+  // batch: ModelRunner::Launch() does.
   // REQUIRES: bytes.data() is aligned to 8 bytes.
+  // Errors: InvalidArgument if WriteBatch() did not write `bytes`. Arbitrary bytes are safe to
+  // read.
   absl::StatusOr<const ScheduledBatch*> Read(absl::Span<const std::byte> bytes);
 
  private:

@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A batch that has something in every field.
+// A batch with a value in every field.
 class FullBatch {
  public:
   FullBatch() {
@@ -75,7 +75,7 @@ class FullBatch {
       {.slot = SlotId(2), .tokens = source_},
       {.slot = SlotId(4), .num_drafts = 5},
       {.slot = SlotId(5), .drafts = prompt_, .parents = parents_}};
-  // Rows apart from each other, and rows on a GPU.
+  // Rows with gaps between them, and rows on a GPU.
   const float values_[7] = {1, 2, 3, -1, 4, 5, 6};
   const ScheduledEmbeddings embeddings_[2] = {
       {.row = 0,
@@ -158,7 +158,7 @@ TEST(BatchBytesTest, EveryFieldArrives) {
   EXPECT_EQ(batch.embeddings[1].row, 2);
   EXPECT_EQ(batch.embeddings[1].rows.gpu, 3);
   EXPECT_EQ(batch.embeddings[1].rows.dtype, DType::kBFloat16);
-  EXPECT_EQ(batch.embeddings[1].rows.data, nullptr);  // there, no runner takes them
+  EXPECT_EQ(batch.embeddings[1].rows.data, nullptr);  // after reading, no runner accepts these rows
   EXPECT_TRUE(batch.rows[1].tokens.empty());
   EXPECT_EQ(batch.rows[1].output, RowOutput::kToken);
   EXPECT_THAT(batch.rows[1].allowed_tokens, ElementsAre(-1, 9));
@@ -224,7 +224,7 @@ TEST(BatchBytesTest, RefusesAnotherBuildAndUnknownEnumerators) {
   EXPECT_THAT(reader.Read(other).status().message(), HasSubstr("an enumerator of 77"));
 }
 
-// Whatever the bytes say, nothing beyond them is read (asan) and no memory without end is taken.
+// Arbitrary bytes cause no reads beyond their end (asan) and no unbounded allocation.
 TEST(BatchBytesTest, AnyBytesAreSafeToRead) {
   const FullBatch full;
   std::vector<std::byte> bytes;
@@ -235,7 +235,7 @@ TEST(BatchBytesTest, AnyBytesAreSafeToRead) {
   for (int i = 0; i < 20000; ++i) {
     std::vector<std::byte> hostile = bytes;
     for (int n = 1 + rng() % 4; n > 0; --n) {
-      // Lengths are among the words: large ones, and those near what fits.
+      // Some of the words are lengths: tests large values, and values close to the valid ones.
       const size_t word = rng() % (hostile.size() / 8) * 8;
       const uint64_t value = rng() % 2 == 0 ? rng() % 64 : ~uint64_t{0} >> rng() % 64;
       std::memcpy(hostile.data() + word, &value, sizeof(value));
@@ -265,7 +265,7 @@ TEST(BatchBytesTest, AnyBytesAreSafeToRead) {
     for (const LogitsRequest& request : (*read)->logits_requests) sum += request.biases.size();
     EXPECT_NE(sum, std::numeric_limits<int64_t>::min());
   }
-  EXPECT_GT(num_read, 100);  // contents may be anything
+  EXPECT_GT(num_read, 100);  // otherwise the test reads too few valid batches
 }
 
 TEST(BatchBytesTest, TheSteadyStateAllocatesNothing) {

@@ -13,7 +13,7 @@
 namespace reprise {
 namespace {
 
-// One refill, sequentially. The order of calls is that of the delta.
+// Runs one refill sequentially. Functions must be called in the order of the delta.
 class Refill {
  public:
   explicit Refill(const RefillArgs& args)
@@ -84,7 +84,7 @@ class Refill {
   }
 
   void GatherRows() {
-    // Kept from step to step: a step allocates nothing.
+    // Reused by all steps to avoid an allocation per step.
     static thread_local std::vector<char> taken;
     taken.assign(slots_.num_slots, false);
     const RowCounts counts = WriteRowsInOrder(
@@ -104,7 +104,7 @@ class Refill {
   }
 
  private:
-  // Marks the slot as taken, whether its row is good or not.
+  // Marks the slot as taken, even if the row is faulty.
   CheckedRow RowAt(int r, std::vector<char>& taken) {
     if (r >= counts_.num_rows) return {};
     const StepRow& step_row = args_.delta.rows[r];
@@ -121,7 +121,7 @@ class Refill {
     return row;
   }
 
-  // Gives the row's earlier tokens their places among those of the step.
+  // Assigns indices among the step's earlier tokens to the row's earlier tokens.
   void PlaceEarlierLogits(int r, CheckedRow& row) {
     const int count = NumEarlierLogits(row.query_len, args_.delta.scores[r]);
     first_earlier_ = count > 0 ? num_earlier_ : -1;
@@ -141,7 +141,7 @@ class Refill {
     }
   }
 
-  // Of a live row's tokens, as the model sees them.
+  // Writes the positions of a live row's tokens as the model reads them.
   void WritePositions(int r, const CheckedRow& row) {
     for (int i = 0; i < row.query_len; ++i) {
       WriteModelPositions(args_, *args_.delta.counts, args_.delta.rows[r], row.context_len,
@@ -149,7 +149,7 @@ class Refill {
     }
   }
 
-  // The step's arrays that are not common to all row builders.
+  // Writes the arrays that only refill writes, not all row builders.
   void FinishRow(int r, const CheckedRow& row) {
     arrays_.encoder_lens[r] = row.is_live() ? slots_.encoder_len[row.table_row] : 0;
     arrays_.sample_slot[r] = row.is_live() && args_.delta.rows[r].samples != 0 ? row.table_row : -1;
@@ -174,7 +174,7 @@ class Refill {
   const RefillCounts counts_;
   int32_t num_faults_ = 0;
   int64_t num_earlier_ = 0;    // earlier tokens of the rows so far
-  int64_t first_earlier_ = 0;  // place of the newest row's
+  int64_t first_earlier_ = 0;  // index of the newest row's first earlier token; -1: none
 };
 
 }  // namespace
@@ -194,7 +194,8 @@ absl::Status CheckRefill(const RefillArgs& args) {
   }
   if (args.has_drafts) {
     if (!args.has_scored_rows) {
-      return absl::InvalidArgumentError("has_drafts must come with has_scored_rows: got it alone");
+      return absl::InvalidArgumentError(
+          "has_drafts requires has_scored_rows: expected true, got false");
     }
     REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.sample_offset", args.arrays.sample_offset));
     REPRISE_RETURN_IF_ERROR(CheckGiven("arrays.first_verified", args.arrays.first_verified));

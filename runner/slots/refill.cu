@@ -1,26 +1,27 @@
-// Refill as one CTA: apply the delta to the slots, then gather the step's arrays.
+// Runs a refill in one CTA: applies the delta to the slots, then writes the step's arrays.
 //
-// Almost all of its time is the latency of a dependent chain, for which one CTA is as fast as many:
-// the delta over PCIe (one round trip: counts, rows and the first updates are requested together),
-// then per row its slot's length, its table entry, a prefix sum, and stores. One thread handles a
-// row of one token; all threads share rows of several tokens, which occur in steps that take
-// milliseconds.
+// Almost all of its time is the latency of a dependent chain, so more CTAs would not be faster: the
+// delta over PCIe (one round trip: counts, rows and the first updates are requested together), then
+// for each row its slot's length, its table entry, a prefix sum, and stores. One thread handles a
+// row with one token. All threads share rows with several tokens, which occur only in steps that
+// take milliseconds.
 //
 // Phases, with a barrier between them:
-//   fetch    counts, rows and the first updates into shared memory
-//   leaves   a slot and its table row are zeroed by the whole CTA
-//   joins    the last one of a slot wins, by a maximum over the joins that name it
-//   updates  by warp 0, 32 at a time in order; of equal entries within the 32 the highest lane wins
+//   fetch    counts, rows and the first updates are copied into shared memory
+//   leaves   the whole CTA clears each slot and its table row
+//   joins    of several joins of a slot, the join with the largest index wins
+//   updates  warp 0, 32 at a time in order; of updates of the same entry, the highest lane wins
 //   rows     the first row that names a slot takes it; thread r checks row r
-//   blocks   a thread checks the blocks of one row in one group; rows over several blocks are
-//            checked by a warp each
-//   place    exclusive prefix sums of the good rows' query_len; rows that pass the end are bad. In
-//            steps with scored rows before that the same for their earlier logits
+//   blocks   one thread checks the blocks of one row in one group; one warp checks each row that
+//            spans many blocks
+//   place    exclusive prefix sums of the served rows' query_len; rows beyond the end are faulty.
+//            In steps with scored rows, first the same for the rows' earlier logits
 //   arrays   rows, then tokens, then the padding of both
 //
-// Bound: latency, not the 10 KB that 256 rows read over PCIe nor the 16 KB that they write (2 KB
-// more for each further group): the launch, the PCIe trip, three dependent loads, scans, the write
-// to the host. On an H200 6.4 us for 1 row, 6.8 for 256, 8.2 for 256 in three groups.
+// Bound: latency of the launch, the PCIe round trip, three dependent loads, scans, and the write to
+// the host. The bytes do not matter: 256 rows read 10 KB over PCIe and write 16 KB (2 KB more per
+// further group). On an H200: 6.4 us for 1 row, 6.8 us for 256 rows, 8.2 us for 256 rows in three
+// groups.
 
 #include <climits>
 
@@ -40,14 +41,14 @@ constexpr int kWarpSize = 32;
 constexpr int kWarps = kThreads / kWarpSize;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Updates that are read together; the first ones are read with the counts. Enough for a decode step
-// of 512 rows in which every other row begins a block.
+// Number of updates per read; the first ones are read with the counts. Sufficient for a decode step
+// of 512 rows of which every second row begins a block.
 constexpr int kUpdateChunk = 256;
 
-// Leaves that are read with the counts. Each further leave costs a trip over PCIe.
+// Number of leaves that are read with the counts. Each further leave costs a PCIe round trip.
 constexpr int kFetchedLeaves = 128;
 
-// A warp checks a row that spans more blocks than this.
+// A row that spans more blocks than this is checked by a warp.
 constexpr int kMaxBlocksOfThread = 4;
 
 static_assert(sizeof(StepRow) == sizeof(int4));
@@ -61,19 +62,21 @@ struct StaticShared {
   int64_t warp_sums[kWarps];
   int num_faults;
   int num_long_rows;
-  int num_tokens;  // of all served rows
+  int num_tokens;  // tokens of all served rows
 };
 
-// Arrays after it in dynamic shared memory.
+// Dynamic shared memory, after StaticShared.
 struct DynamicShared {
-  StepRow* rows;         // [padded_num_rows]
-  int32_t* seq_len;      // [padded_num_rows] before the step; -1 - fault: the row is not served
-  int32_t* last_token;   // [padded_num_rows] and encoder_len: of the row's slot, read with seq_len
+  StepRow* rows;     // [padded_num_rows]
+  int32_t* seq_len;  // [padded_num_rows] length before the step; -1 - fault: the row is not served
+  // [padded_num_rows] last_token and encoder_len of the row's slot, read with seq_len.
+  int32_t* last_token;
   int32_t* encoder_len;  // [padded_num_rows]
-  int32_t* start;     // [padded_num_rows] 1: all its blocks are there; from `place` on, first token
-  int32_t* long_row;  // [padded_num_rows] rows that warps have to check
-  // [padded_num_rows], in the place of long_row, from `place` on in steps with earlier logits: the
-  // place of the row's first among those of the step; -1: it has none.
+  // [padded_num_rows] 1: all its blocks exist; after phase `place`, its first token.
+  int32_t* start;
+  int32_t* long_row;  // [padded_num_rows] rows that warps check
+  // [padded_num_rows] shares memory with long_row; set in phase `place` of steps with earlier
+  // logits: index of the row's first earlier token among the step's; -1: none.
   int32_t* first_earlier;
   int32_t* claim;  // [num_slots] the row or join that takes the slot
 };
@@ -96,7 +99,7 @@ __device__ DynamicShared Carve(char* memory, int padded_num_rows) {
   return shared;
 }
 
-// Row r in the form of the row builders. REQUIRES: its seq_len is not negative.
+// Returns row r in the form of the row builders. REQUIRES: its seq_len is not negative.
 __device__ CheckedRow ServedRow(const DynamicShared& rows, int r) {
   CheckedRow row;
   row.table_row = rows.rows[r].slot;
@@ -110,15 +113,15 @@ __device__ RowFault FaultOf(int32_t seq_len) {
   return seq_len < 0 ? static_cast<RowFault>(-1 - seq_len) : RowFault::kNone;
 }
 
-// Requests `count` updates from `first` on.
+// Copies `count` updates, starting at `first`, into shared memory.
 __device__ void FetchUpdates(const RefillArgs& args, int first, int count, StaticShared& shared) {
   const int4* source = reinterpret_cast<const int4*>(args.delta.updates + first);
   int4* target = reinterpret_cast<int4*>(shared.updates);
   for (int i = threadIdx.x; i < count; i += kThreads) target[i] = source[i];
 }
 
-// All PCIe loads are issued before the first wait for one of them, since the compiler may not move
-// a load before a store to shared memory.
+// Issues all PCIe loads before the first store to shared memory. The compiler does not move a load
+// before such a store, so otherwise the loads would wait for each other.
 __device__ void Fetch(const RefillArgs& args, StaticShared& shared, const DynamicShared& rows) {
   const int t = threadIdx.x;
   constexpr int kNumCounts = sizeof(StepDeltaCounts) / sizeof(int32_t);
@@ -176,7 +179,8 @@ __device__ void ApplyLeaves(const RefillArgs& args, int num_leaves, StaticShared
   }
 }
 
-// The claim of the last join of a slot is the least: -1 - i. Leaves the claims cleared.
+// Each valid join i claims its slot with -1 - i, so the minimum is the last join. Resets the
+// claims.
 __device__ void ApplyJoins(const RefillArgs& args, const RowArgs& row_args, int num_joins,
                            StaticShared& shared, const DynamicShared& rows) {
   for (int i = threadIdx.x; i < num_joins; i += kThreads) {
@@ -204,7 +208,7 @@ __device__ void ApplyJoins(const RefillArgs& args, const RowArgs& row_args, int 
   __syncthreads();
   ClearClaims(args, rows);
   if (args.slots.history.tokens == nullptr) return;
-  // Tokens that another sequence computed are not known.
+  // The tokens of cached keys are unknown, because another sequence may have computed them.
   for (int i = 0; i < num_joins; ++i) {
     const StepJoin join = args.delta.joins[i];
     if (!IsValidJoin(join, args, row_args)) continue;
@@ -216,14 +220,14 @@ __device__ void ApplyJoins(const RefillArgs& args, const RowArgs& row_args, int 
   }
 }
 
-// Applies shared.updates, by warp 0.
+// Applies shared.updates. Called by warp 0.
 __device__ void ApplyUpdateChunk(const RefillArgs& args, int count, StaticShared& shared) {
   const int lane = threadIdx.x;
   for (int first = 0; first < count; first += kWarpSize) {
     const int i = first + lane;
     const bool is_valid = i < count && IsValidUpdate(shared.updates[i], args);
     if (i < count && !is_valid) atomicAdd(&shared.num_faults, 1);
-    // The target's offset; updates without a target have distinct values.
+    // The offset of the updated entry; invalid updates get distinct values.
     int64_t offset = -1 - lane;
     if (is_valid) {
       const StepUpdate update = shared.updates[i];
@@ -233,12 +237,12 @@ __device__ void ApplyUpdateChunk(const RefillArgs& args, int count, StaticShared
     const unsigned same = __match_any_sync(kAllLanes, static_cast<unsigned long long>(offset));
     const bool is_last = lane == kWarpSize - 1 - __clz(static_cast<int>(same));
     if (is_valid && is_last) args.slots.block_table[offset] = shared.updates[i].block;
-    __syncwarp();  // orders the stores of this round before those of the next
+    __syncwarp();  // orders the stores of this round before the stores of the next round
   }
 }
 
 __device__ void ApplyUpdates(const RefillArgs& args, int num_updates, StaticShared& shared) {
-  // Fetch() has read these.
+  // Fetch() has already read these updates.
   int fetched = min(args.delta.max_updates, kUpdateChunk);
   for (int first = 0; first < num_updates;) {
     if (fetched == 0) {
@@ -277,7 +281,7 @@ __device__ void CheckRowOfStep(const RefillArgs& args, const RowArgs& row_args, 
   }
 }
 
-// Checks the blocks of rows that are not long; one thread per row and group.
+// Checks the blocks of rows that are not long, with one thread per row and group.
 __device__ void CheckBlocks(const RowArgs& row_args, int num_rows, const DynamicShared& rows) {
   for (int i = threadIdx.x; i < num_rows * row_args.num_groups; i += kThreads) {
     const int group = i / num_rows;
@@ -289,7 +293,7 @@ __device__ void CheckBlocks(const RowArgs& row_args, int num_rows, const Dynamic
   }
 }
 
-// By a warp.
+// Checks the blocks of a long row. Called by a warp.
 __device__ void CheckLongRow(const RowArgs& row_args, int r, const DynamicShared& rows) {
   const bool has_blocks = HasBlocks(WarpLanes(), row_args, ServedRow(rows, r));
   if (!has_blocks && threadIdx.x % kWarpSize == 0) rows.start[r] = 0;
@@ -305,7 +309,7 @@ __device__ int64_t WarpInclusiveSum(int64_t value) {
   return value;
 }
 
-// The exclusive prefix sum of `value` over the CTA, and the total.
+// The exclusive prefix sum of a value over the CTA, and its total.
 struct Prefix {
   int64_t before;
   int64_t total;
@@ -324,8 +328,8 @@ __device__ Prefix ExclusiveSum(int64_t value, StaticShared& shared) {
   return prefix;
 }
 
-// Gives rows the places of their earlier logits, drops those that do not fit, and clears all places.
-// In steps with scored rows only, before PlaceRows().
+// Assigns indices of earlier logits to rows, drops rows that do not fit, and clears the entries of
+// all earlier logits. Only in steps with scored rows, before PlaceRows().
 __device__ void PlaceEarlierLogits(const RefillArgs& args, int num_rows, StaticShared& shared,
                                    const DynamicShared& rows) {
   int64_t carry = 0;
@@ -346,8 +350,8 @@ __device__ void PlaceEarlierLogits(const RefillArgs& args, int num_rows, StaticS
   __syncthreads();
 }
 
-// Gives rows their first tokens and drops those that do not fit. A row that is not served has the
-// first token of the next one, or, at the end, the number of tokens.
+// Assigns first tokens to rows, and drops rows that do not fit. A row that is not served gets the
+// first token of the next row, or the number of tokens if it is the last row.
 __device__ void PlaceRows(const RefillArgs& args, int num_rows, StaticShared& shared,
                           const DynamicShared& rows) {
   int64_t carry = 0;
@@ -360,7 +364,8 @@ __device__ void PlaceRows(const RefillArgs& args, int num_rows, StaticShared& sh
     const Prefix prefix = ExclusiveSum(query_len, shared);
     const int64_t start = carry + prefix.before;
     const bool fits = query_len > 0 && start + query_len <= args.padded_num_tokens;
-    // The maximum: sums never decrease, and rows that do not fit come after all that fit.
+    // The maximum is the last served row's end: sums never decrease, and rows that do not fit come
+    // last.
     if (fits) atomicMax(&shared.num_tokens, static_cast<int>(start) + query_len);
     if (is_row && !fits) {
       if (is_checked) rows.seq_len[r] = NotServed(is_good ? RowFault::kNoRoom : RowFault::kNoBlock);
@@ -381,7 +386,7 @@ __device__ void WriteIdAndPosition(const RowArgs& row_args, int token, int32_t t
   row_args.arrays.positions[token] = position;
 }
 
-// Writes the slot mapping of rows of one token; one thread per row and group.
+// Writes the slot mapping of rows with one token, with one thread per row and group.
 __device__ void WriteSlots(const RowArgs& row_args, int num_rows, const DynamicShared& rows) {
   for (int i = threadIdx.x; i < num_rows * row_args.num_groups; i += kThreads) {
     const int group = i / num_rows;
@@ -392,7 +397,8 @@ __device__ void WriteSlots(const RowArgs& row_args, int num_rows, const DynamicS
   }
 }
 
-// Writes the arrays of row r and, if it has only one token, that token without its slot mapping.
+// Writes the arrays of row r. If it has only one token, also writes that token, except its slot
+// mapping.
 __device__ void WriteRowOfStep(const RefillArgs& args, const RowArgs& row_args, int r, int num_rows,
                                const StaticShared& shared, const DynamicShared& rows) {
   const int start = min(rows.start[r], shared.num_tokens);
@@ -452,7 +458,7 @@ __device__ void WriteTokens(const RefillArgs& args, const RowArgs& row_args, int
     WriteNewToken(row_args, row, i, token, token_id);
     WriteHistory(args, row_args, rows.rows[r], row, i, token_id);
     WriteDraft(args, rows.rows[r], i, token);
-    // It is the next token of the one before it.
+    // This token is the next token of the previous token.
     if (args.padded_num_earlier_logits > 0 && i > 0 && rows.first_earlier[r] >= 0) {
       WriteEarlierLogitsOf(args, rows.rows[r], i - 1, rows.first_earlier[r] + i - 1, token - 1,
                            token_id);

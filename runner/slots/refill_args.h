@@ -1,6 +1,6 @@
-// The arguments of refill (runner/slots/refill.h), and its rules for a single entry, shared by the
-// CPU and GPU implementations. No LibTorch; everything constexpr, so that nvcc compiles it for the
-// device.
+// The arguments of refill (runner/slots/refill.h), and its rules for a single entry, which the CPU
+// and GPU implementations share. Does not depend on LibTorch. All functions are constexpr, so that
+// nvcc compiles them for the device.
 
 #ifndef REPRISE_RUNNER_SLOTS_REFILL_ARGS_H_
 #define REPRISE_RUNNER_SLOTS_REFILL_ARGS_H_
@@ -21,29 +21,30 @@ struct RefillArgs {
   StepDelta delta;
   SlotState slots;
   StepArrays arrays;
-  int padded_num_rows = 0;    // rows that the step's graph has; >= delta rows
-  int padded_num_tokens = 0;  // >= delta tokens
-  // Entries of logits_indices after those of the padded rows; above 0 only with has_scored_rows.
+  int padded_num_rows = 0;    // rows of the step's graph; >= delta rows
+  int padded_num_tokens = 0;  // tokens of the step's graph; >= delta tokens
+  // Number of entries of logits_indices after the entries of the padded rows. Must be 0 without
+  // has_scored_rows.
   int padded_num_earlier_logits = 0;
-  // Whether delta.scores is read, and scored_slot and scored_token are written.
+  // Whether to read delta.scores and to write scored_slot and scored_token.
   bool has_scored_rows = false;
-  // Whether rows may verify drafts: sample_slot and sample_offset are written for all logits, and
-  // first_verified and num_proposed. Only with has_scored_rows.
+  // Whether rows may have drafts to verify. Then sample_slot and sample_offset are written for all
+  // logits, and first_verified and num_proposed for all rows. Requires has_scored_rows.
   bool has_drafts = false;
-  // [tree_size] SpeculationOptions::tree: of rows whose drafts are proposed. Drafts beyond it, or all
-  // without one, are chains.
+  // [tree_size] SpeculationOptions::tree, the shape of proposed drafts. Drafts beyond tree_size
+  // form a chain. Null: all proposed drafts are chains.
   const int32_t* tree = nullptr;
   int tree_size = 0;
-  int32_t output = 0;             // StepArrays::output
-  PlaceTokens place_tokens = {};  // written as histories are; tokens may be null
-  // Whether a draft model runs over the step's tokens, too (SlotState::drafted_len).
+  int32_t output = 0;             // value for StepArrays::output
+  PlaceTokens place_tokens = {};  // receives the same tokens as the histories; `tokens` may be null
+  // Whether a draft model also processes the step's tokens (SlotState::drafted_len).
   bool runs_draft_model = false;
   int block_size = 0;
   int num_blocks = 0;
-  KvGroupSpec groups[kMaxKvGroups] = {};  // the first slots.num_groups
+  KvGroupSpec groups[kMaxKvGroups] = {};  // the first slots.num_groups entries are used
 };
 
-// The rows of a step.
+// Returns the arguments of the row builders for the step.
 constexpr RowArgs RefillRowArgs(const RefillArgs& args) {
   RowArgs rows =
       SlotRowArgs(args.slots, args.block_size, args.num_blocks, args.groups, args.arrays);
@@ -54,7 +55,7 @@ constexpr RowArgs RefillRowArgs(const RefillArgs& args) {
   return PrepareRows(rows);
 }
 
-// A known token whose log-probability a row of logits may give, and whose it is. -1, -1: none.
+// A known token whose log-probability a row of logits may report, and its slot. -1, -1: none.
 struct ScoredToken {
   int32_t slot = -1;
   int32_t token = -1;
@@ -66,24 +67,26 @@ constexpr void WriteScoredToken(const StepArrays& arrays, int64_t logits_row,
   arrays.scored_token[logits_row] = scored.token;
 }
 
-// Of the last logits of a live row.
+// Returns the token that a live row's last logits score.
 constexpr ScoredToken ScoredByLast(const StepRow& row, const StepRowScore& score) {
   if (row.samples != 0 || score.next_token < 0) return {};
   return {row.slot, score.next_token};
 }
 
-// The tokens of a live row before its last whose logits are wanted.
+// Returns the number of tokens before a live row's last token whose logits are computed.
 constexpr int NumEarlierLogits(int query_len, const StepRowScore& score) {
   return score.all_logits != 0 ? query_len - 1 : 0;
 }
 
-// Whose token is chosen from a row of logits, and how many of the slot's come before it in its row.
+// The slot that a row of logits chooses a token for, and how many tokens of that slot the row
+// chooses before.
 struct ChosenToken {
   int32_t slot = -1;
   int32_t offset = 0;
 };
 
-// The i-th earlier token of the step is `token` of the batch; {0, {}, {}} for padding.
+// Writes the arrays for the step's i-th earlier token, which is token `token` of the step. Padding
+// has {0, {}, {}}.
 REPRISE_HOST_DEVICE constexpr void WriteEarlierLogits(const RefillArgs& args, int64_t i,
                                                       int32_t token, const ScoredToken& scored,
                                                       const ChosenToken& chosen) {
@@ -95,7 +98,8 @@ REPRISE_HOST_DEVICE constexpr void WriteEarlierLogits(const RefillArgs& args, in
   args.arrays.sample_offset[logits_row] = chosen.offset;
 }
 
-// The earlier token of a live row that is its `i`-th, which `next_token` follows.
+// Writes the arrays for token `i` of a live row, an earlier token that `next_token` follows.
+// `place`: its index among the step's earlier tokens.
 REPRISE_HOST_DEVICE constexpr void WriteEarlierLogitsOf(const RefillArgs& args, const StepRow& row,
                                                         int i, int64_t place, int32_t token,
                                                         int32_t next_token) {
@@ -103,8 +107,8 @@ REPRISE_HOST_DEVICE constexpr void WriteEarlierLogitsOf(const RefillArgs& args, 
   WriteEarlierLogits(args, place, token, {row.slot, next_token}, {});
 }
 
-// What verification reads of row r. `first_earlier`: the place of its first earlier token, -1 if it
-// has none. REQUIRES: args.has_drafts.
+// Writes the arrays that verification reads for row r. `first_earlier`: index of its first token
+// among the step's earlier tokens; -1: none. REQUIRES: args.has_drafts.
 REPRISE_HOST_DEVICE constexpr void WriteVerifiedRow(const RefillArgs& args, int r,
                                                     const StepRow& row, bool is_live,
                                                     int first_earlier) {
@@ -114,12 +118,12 @@ REPRISE_HOST_DEVICE constexpr void WriteVerifiedRow(const RefillArgs& args, int 
   args.arrays.num_proposed[r] = row.first_host_token < 0 ? num_drafts : 0;
 }
 
-// Tokens of a live row that are its sequence's for certain; others are drafts.
+// Returns how many of a live row's tokens are verified; the rest are drafts.
 REPRISE_HOST_DEVICE constexpr int NumCertain(const StepRow& row) {
   return row.verifies() ? 1 : row.query_len;
 }
 
-// The i-th token of a live row. `last_token`: of its slot.
+// Returns the i-th token of a live row. `last_token`: the slot's last token.
 REPRISE_HOST_DEVICE constexpr int32_t TokenIdOf(const RefillArgs& args, const StepRow& row,
                                                 int32_t last_token, int i) {
   const int first = row.verifies() ? row.first_host_token - 1 : row.first_host_token;
@@ -127,8 +131,9 @@ REPRISE_HOST_DEVICE constexpr int32_t TokenIdOf(const RefillArgs& args, const St
   return row.first_host_token < 0 ? 0 : args.delta.host_tokens[first + i];
 }
 
-// Keeps the node that the i-th token of a live row follows, token `token` of the step. What is no
-// node before it becomes the one before it, so that what reads parents can rely on them.
+// Writes the parent node of a live row's i-th token, which is token `token` of the step. If the
+// given parent is not an earlier node, writes the previous node, so that readers may rely on the
+// order.
 REPRISE_HOST_DEVICE constexpr void WriteParent(const RefillArgs& args, const StepRow& row, int i,
                                                int64_t token) {
   if (!args.has_drafts || !args.arrays.has_trees() || !row.verifies()) return;
@@ -141,7 +146,8 @@ REPRISE_HOST_DEVICE constexpr void WriteParent(const RefillArgs& args, const Ste
   args.arrays.parents[token] = (parent < 0 || parent >= i) ? i - 1 : parent;
 }
 
-// What drafters and verification find of the i-th token of a live row besides its id.
+// Writes the arrays other than token_ids that drafters and verification read for a live row's i-th
+// token.
 REPRISE_HOST_DEVICE constexpr void WriteDraft(const RefillArgs& args, const StepRow& row, int i,
                                               int64_t token) {
   WriteParent(args, row, i, token);
@@ -150,8 +156,8 @@ REPRISE_HOST_DEVICE constexpr void WriteDraft(const RefillArgs& args, const Step
   }
 }
 
-// Keeps the i-th token of a live row for drafters: in the slot's history, and at its place in the cache.
-// `checked`: the row.
+// Stores the i-th token of a live row for drafters: in the slot's history, and at its cache
+// position. `checked`: the same row in the form of the row builders.
 REPRISE_HOST_DEVICE constexpr void WriteHistory(const RefillArgs& args, const RowArgs& row_args,
                                                 const StepRow& row, const CheckedRow& checked,
                                                 int i, int32_t token_id) {
@@ -166,7 +172,7 @@ REPRISE_HOST_DEVICE constexpr void WriteHistory(const RefillArgs& args, const Ro
   places.Keep(NewTokenSlot(row_args, checked, places.group, i), token_id);
 }
 
-// Advances the slot of a live row.
+// Updates the lengths of a live row's slot.
 REPRISE_HOST_DEVICE constexpr void AdvanceSlot(const RefillArgs& args, const StepRow& row,
                                                int32_t context_len) {
   args.slots.seq_len[row.slot] = context_len + NumCertain(row);
@@ -175,14 +181,14 @@ REPRISE_HOST_DEVICE constexpr void AdvanceSlot(const RefillArgs& args, const Ste
   if (drafted_len >= context_len) drafted_len = context_len + row.query_len;
 }
 
-// The delta's counts, clamped to what may be read.
+// The delta's counts, clamped to the capacities.
 struct RefillCounts {
   int num_leaves = 0;
   int num_joins = 0;
   int num_updates = 0;
   int num_rows = 0;
   int num_host_tokens = 0;
-  int num_beyond = 0;  // leaves, joins and rows beyond capacity
+  int num_beyond = 0;  // leaves, joins and rows beyond the capacities
 };
 
 constexpr int ClampCount(int32_t count, int capacity) {
@@ -203,7 +209,7 @@ constexpr RefillCounts ClampCounts(const StepDeltaCounts& counts, const RefillAr
   return clamped;
 }
 
-// What the step has once.
+// Writes the arrays that have one entry per step.
 constexpr void WriteStepValues(const RefillArgs& args, int32_t common_prefix_len,
                                int32_t num_faults) {
   *args.arrays.common_prefix_len = common_prefix_len;
@@ -219,7 +225,7 @@ constexpr bool IsSlot(int32_t slot, const SlotState& slots) {
   return slot >= 0 && slot < slots.num_slots;
 }
 
-// Whether no position of a sequence passes an int32.
+// Returns whether all positions of a sequence fit into int32.
 constexpr bool IsValidPositionDelta(int32_t delta, int64_t limit) {
   return delta >= -limit && delta <= INT32_MAX - limit;
 }
@@ -239,7 +245,7 @@ constexpr bool IsValidUpdate(const StepUpdate& update, const RefillArgs& args) {
          update.group < args.slots.num_groups;
 }
 
-// Whether the delta has the row's tokens: in host_tokens, or one that the slot's last sample left.
+// Returns whether the row's tokens exist: in host_tokens, or as the slot's last sampled token.
 constexpr bool HasTokens(const StepRow& row, int num_host_tokens) {
   if (row.first_host_token == -1) return row.query_len == 1 || row.verifies();
   const int64_t num_given = row.verifies() ? int64_t{row.query_len} - 1 : row.query_len;
@@ -250,8 +256,8 @@ constexpr bool HasModelPositions(const RefillArgs& args) {
   return args.arrays.num_position_dims > 1;
 }
 
-// The positions, in every dimension, of the `i`-th token of a live row, which is token `token` of
-// the step. `delta`: of its slot. REQUIRES: HasModelPositions().
+// Writes the positions, in all dimensions, of the `i`-th token of a live row, which is token
+// `token` of the step. `delta`: the slot's position_delta. REQUIRES: HasModelPositions().
 REPRISE_HOST_DEVICE constexpr void WriteModelPositions(const RefillArgs& args,
                                                        const StepDeltaCounts& counts,
                                                        const StepRow& row, int32_t context_len,
@@ -266,15 +272,15 @@ REPRISE_HOST_DEVICE constexpr void WriteModelPositions(const RefillArgs& args,
   }
 }
 
-// The same of an inert token. REQUIRES: HasModelPositions().
+// Writes the positions of an inert token. REQUIRES: HasModelPositions().
 REPRISE_HOST_DEVICE constexpr void ClearModelPositions(const RefillArgs& args, int64_t token) {
   for (int dim = 0; dim < args.arrays.num_position_dims; ++dim) {
     args.arrays.model_positions[int64_t{dim} * args.arrays.max_tokens + token] = 0;
   }
 }
 
-// A row of the step, all but its blocks. `is_first`: no earlier row has its slot. `seq_len`: the
-// slot's before the step, read only if the slot is one.
+// Checks a row of the step, except its blocks. `is_first`: no earlier row has its slot. `seq_len`:
+// the slot's length before the step; only read if the slot is valid.
 REPRISE_HOST_DEVICE constexpr CheckedRow CheckStepRow(const StepRow& row, bool is_first,
                                                       int32_t seq_len, int num_host_tokens,
                                                       const RowArgs& rows) {

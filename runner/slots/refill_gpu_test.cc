@@ -21,8 +21,8 @@ struct FreePinned {
   void operator()(std::byte* memory) const { cudaFreeHost(memory); }
 };
 
-// A refill whose slots and arrays are on the device and whose delta is in mapped memory, with its
-// twin on the host.
+// A refill whose slots and arrays are on the device and whose delta is in mapped memory, and the
+// same refill on the host.
 class Twins {
  public:
   explicit Twins(const RefillShape& shape)
@@ -37,11 +37,11 @@ class Twins {
 
   RefillArgs& host_args() { return host_.args(); }
 
-  // Refills both from the delta in host_args(). Returns where they differ.
+  // Runs both refills with the delta of host_args(). Returns the first difference.
   std::string Refill() {
     host_.PoisonArrays();
     RefillArgs args = RefillArgsAt(shape_, device_.get());
-    // The arrays are between the slots and the delta.
+    // The arrays are stored between the slots and the delta.
     const auto offset = [&](const void* in_host) {
       return static_cast<const std::byte*>(in_host) - host_.base();
     };
@@ -86,7 +86,7 @@ class RefillGpuTest : public ::testing::Test {
   }
 };
 
-// Random steps, with and without reading ahead.
+// Random steps; the delta alternates between reading updates with the counts and after them.
 void ExpectAgreement(const RefillShape& shape, double hostility, int num_steps) {
   const uint32_t seed = 11 + static_cast<uint32_t>(100 * hostility);
   SCOPED_TRACE(testing::Message() << shape << ", hostility " << hostility << ", seed " << seed);
@@ -175,7 +175,7 @@ TEST_F(RefillGpuTest, KeepsTokensForDraftersAsTheHost) {
   for (const RefillShape& shape : shapes) ExpectAgreement(shape, 0, 100);
 }
 
-// For the sanitizer.
+// A smaller set of cases for compute-sanitizer.
 using RefillSmallGpuTest = RefillGpuTest;
 
 TEST_F(RefillSmallGpuTest, AgreesWithTheHost) {

@@ -1,4 +1,4 @@
-// Refill against a model of it, over many random steps.
+// Compares refill with a naive model over many random steps.
 
 #include <algorithm>
 #include <cstdint>
@@ -15,12 +15,12 @@
 namespace reprise {
 namespace {
 
-// The same rules in other words: sequences as lists, looked up by name.
+// An independent implementation of the same rules, with sequences as lists and maps.
 class NaiveModel {
  public:
   explicit NaiveModel(const RefillShape& shape) : shape_(shape) {}
 
-  // Expects what `args`, refilled, should hold.
+  // Checks the result of a refill with `args`.
   void ExpectStep(const RefillArgs& args) {
     const StepDelta& delta = args.delta;
     int num_faults = 0;
@@ -73,7 +73,8 @@ class NaiveModel {
   int64_t Room() const { return int64_t{shape_.max_blocks} * shape_.block_size; }
   int num_groups() const { return static_cast<int>(shape_.groups.size()); }
 
-  // Whether the query at `query` sees the key at `key`, no later one, in a layer of the group.
+  // Returns whether the query at `query` reads the key at `key` (not later than `query`) in a layer
+  // of the group.
   bool Sees(int group, int64_t query, int64_t key) const {
     const int span = shape_.groups[group].span;
     switch (shape_.groups[group].retention) {
@@ -89,7 +90,7 @@ class NaiveModel {
     return true;
   }
 
-  // A block may be missing if the last query sees none of what the row writes into it.
+  // A block may be missing if the last query reads none of the keys that the row writes into it.
   bool MayLack(int group, int64_t first, int64_t last, int64_t position) const {
     for (int64_t p = first; p <= last; ++p) {
       const bool same_block = p / shape_.block_size == position / shape_.block_size;
@@ -116,7 +117,7 @@ class NaiveModel {
     return true;
   }
 
-  // What a row of logits is of.
+  // The token and the score of a row of logits.
   struct Logits {
     int32_t token = 0;
     int32_t scored_slot = -1;
@@ -274,7 +275,7 @@ TEST(RefillRandomTest, AgreesWithTheNaiveModelOverManySteps) {
   };
   for (const RefillShape& shape : shapes) {
     for (double hostility : {0.0, 0.05, 0.4}) {
-      if (shape.place_group >= 0 && hostility > 0) continue;  // blocks would be shared
+      if (shape.place_group >= 0 && hostility > 0) continue;  // faulty rows would share blocks
       const uint32_t seed = 7 + static_cast<uint32_t>(100 * hostility);
       SCOPED_TRACE(testing::Message() << shape << ", hostility " << hostility << ", seed " << seed);
       std::mt19937 random(seed);
@@ -295,7 +296,7 @@ TEST(RefillRandomTest, AgreesWithTheNaiveModelOverManySteps) {
           num_earlier += memory.args().arrays.scored_slot[logits_row] >= 0;
         }
       }
-      EXPECT_GT(num_good, 30);  // else nothing was tested
+      EXPECT_GT(num_good, 30);  // otherwise the test is too weak
       if (shape.max_earlier_logits > 0) {
         EXPECT_GT(num_earlier, 30);
       }

@@ -15,7 +15,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-// A delta written by hand into a RefillMemory, then refilled.
+// Writes a delta by hand into a RefillMemory, then runs a refill.
 class RefillTest : public ::testing::Test {
  protected:
   explicit RefillTest(const RefillShape& shape = {}) : memory_(shape) { memory_.PoisonArrays(); }
@@ -26,7 +26,7 @@ class RefillTest : public ::testing::Test {
     args().delta.updates[counts_.num_updates++] = {slot, column, block, group};
   }
   void Row(StepRow row) { args().delta.rows[counts_.num_rows++] = row; }
-  // A row that brings its own tokens.
+  // Adds a row that brings its tokens.
   void PromptRow(int32_t slot, const std::vector<int32_t>& tokens, int32_t samples = 1) {
     Row({.slot = slot,
          .query_len = static_cast<int32_t>(tokens.size()),
@@ -42,7 +42,7 @@ class RefillTest : public ::testing::Test {
     RefillOnHost(args());
     counts_ = {};
   }
-  // The newest row is scored.
+  // Scores the newest row.
   void Score(StepRowScore score) {
     args().has_scored_rows = true;
     args().delta.scores[counts_.num_rows - 1] = score;
@@ -58,7 +58,7 @@ class RefillTest : public ::testing::Test {
     return std::vector<T>(array, array + count);
   }
 
-  RefillMemory memory_;  // 8 slots of 6 blocks of 4 tokens, 40 blocks, 8 rows, 32 tokens
+  RefillMemory memory_;  // 8 slots with 6 blocks of 4 tokens, 40 blocks, 8 rows, 32 tokens
   StepDeltaCounts counts_;
 };
 
@@ -93,7 +93,7 @@ TEST_F(RefillTest, APromptThenATokenOfTheDevice) {
   EXPECT_EQ(slots().seq_len[3], 5);
   EXPECT_EQ(slots().sample_index[3], 5);
 
-  slots().last_token[3] = 77;  // as sampling does
+  slots().last_token[3] = 77;  // like sampling
   Row({.slot = 3});
   Refill(2, 2);
   EXPECT_THAT(First(arrays().token_ids, 2), ElementsAre(77, 0));
@@ -140,7 +140,7 @@ TEST_F(RefillTest, OfSeveralUpdatesOfAnEntryTheLastOneHolds) {
   for (int block : {4, 9, 6}) Update(1, 2, block);
   Refill(1, 1);
   EXPECT_EQ(slots().block_table[slots().block_table_stride + 2], 6);
-  Update(1, 2, 0);  // back to the null block
+  Update(1, 2, 0);  // sets the null block
   Refill(1, 1);
   EXPECT_EQ(slots().block_table[slots().block_table_stride + 2], 0);
 }
@@ -152,7 +152,7 @@ TEST_F(RefillTest, ARowThatCannotBeServedIsAsAPaddedOne) {
   Update(0, 0, 5);
   Update(2, 0, 6);
   PromptRow(0, {10, 11});
-  PromptRow(1, {20});  // has no block: its entry is the null block
+  PromptRow(1, {20});  // no block: its entry is the null block
   PromptRow(2, {30}, /*samples=*/0);
   Refill(4, 4);
   EXPECT_EQ(num_faults(), 1);
@@ -166,7 +166,7 @@ TEST_F(RefillTest, ARowThatCannotBeServedIsAsAPaddedOne) {
 
 TEST_F(RefillTest, EveryRowThatIsNotServedSaysWhy) {
   Join({.slot = 0});
-  Join({.slot = 1, .seq_len = 24});  // as many as the table holds
+  Join({.slot = 1, .seq_len = 24});  // as many tokens as the table holds
   Join({.slot = 2});                 // without a block
   Join({.slot = 3});
   Update(0, 0, 5);
@@ -176,7 +176,7 @@ TEST_F(RefillTest, EveryRowThatIsNotServedSaysWhy) {
   Row({.slot = 99});
   Row({.slot = 1});
   Row({.slot = 2});
-  Row({.slot = 3, .query_len = 2, .first_host_token = 31});  // host_tokens has none
+  Row({.slot = 3, .query_len = 2, .first_host_token = 31});  // beyond the end of host_tokens
   Refill(8, 8);
   const auto fault = [](RowFault fault) { return static_cast<int32_t>(fault); };
   EXPECT_THAT(First(arrays().row_faults, 8),
@@ -208,7 +208,7 @@ TEST_F(RefillTest, RowsStopWhereTheTokensNoLongerFit) {
   }
   PromptRow(0, {1, 2});
   PromptRow(1, {3, 4, 5});
-  PromptRow(2, {6});  // would fit, but comes after one that does not
+  PromptRow(2, {6});  // would fit, but follows a row that does not fit
   Refill(3, 4);
   EXPECT_EQ(num_faults(), 2);
   EXPECT_THAT(First(arrays().query_start_loc, 4), ElementsAre(0, 2, 2, 2));
@@ -242,7 +242,8 @@ TEST_F(RefillScoresTest, EarlierTokensFollowThePaddedRowsRowByRow) {
   EXPECT_EQ(num_faults(), 0);
   EXPECT_THAT(First(arrays().token_ids, 12),
               ElementsAre(20, 21, 22, 10, 11, 30, 40, 41, 42, 43, 0, 0));
-  // Four rows and two padded ones, then tokens 0 and 1 of the first row, three of the last.
+  // Four rows and two padded rows, then tokens 0 and 1 of the first row and three tokens of the
+  // last row.
   EXPECT_THAT(First(arrays().logits_indices, 13),
               ElementsAre(2, 4, 5, 9, 0, 0, /**/ 0, 1, 6, 7, 8, 0, 0));
   EXPECT_THAT(First(arrays().scored_slot, 13),
@@ -250,13 +251,13 @@ TEST_F(RefillScoresTest, EarlierTokensFollowThePaddedRowsRowByRow) {
   EXPECT_THAT(First(arrays().scored_token, 13),
               ElementsAre(23, -1, -1, -1, -1, -1, /**/ 21, 22, 41, 42, 43, -1, -1));
   EXPECT_THAT(First(arrays().sample_slot, 6), ElementsAre(-1, 0, 3, 1, -1, -1));
-  // Nothing beyond the padded sizes.
+  // Entries after the padded sizes are not written.
   EXPECT_THAT(First(arrays().logits_indices + 13, 5), Each(0x5a5a5a5a));
 }
 
 TEST_F(RefillScoresTest, AStepWithoutScoredRowsWritesOnlyItsRows) {
   PromptRow(0, {10, 11});
-  args().delta.scores[0] = {.all_logits = 1, .next_token = 3};  // of an earlier step
+  args().delta.scores[0] = {.all_logits = 1, .next_token = 3};  // left over from an earlier step
   Refill(2, 4);
   EXPECT_EQ(num_faults(), 0);
   EXPECT_THAT(First(arrays().logits_indices, 2), ElementsAre(1, 0));
@@ -269,7 +270,7 @@ TEST_F(RefillScoresTest, AKnownNextTokenNeedsNoEarlierLogits) {
   PromptRow(0, {10, 11}, /*samples=*/0);
   Score({.next_token = 12});
   PromptRow(1, {20, 21}, /*samples=*/1);
-  Score({.next_token = 22});  // but this row samples
+  Score({.next_token = 22});  // no effect: this row samples
   Row({.slot = 2, .samples = 0});
   Score({.next_token = 32});
   Refill(4, 8);
@@ -284,7 +285,7 @@ TEST_F(RefillScoresTest, RowsWhoseEarlierLogitsDoNotFitAreInertAndCounted) {
   PromptRow(1, {20, 21, 22});
   Score({.all_logits = 1});
   PromptRow(2, {30, 31});
-  Score({.all_logits = 1});  // would fit, but comes after one that does not
+  Score({.all_logits = 1});  // would fit, but follows a row that does not fit
   PromptRow(3, {40, 41});
   Score({});
   args().padded_num_earlier_logits = 2;
@@ -311,7 +312,7 @@ TEST_F(RefillScoresTest, RefusesEarlierLogitsWithoutRoomOrScores) {
   EXPECT_EQ(CheckRefill(args()).message(), "delta.scores: expected an array, got none");
 }
 
-// Steps with drafts that may be trees: room for the earlier logits of 8 tokens.
+// Steps with drafts that may be trees, with space for the earlier logits of 8 tokens.
 class RefillTreesTest : public RefillScoresTest {
  protected:
   RefillTreesTest() {
@@ -388,7 +389,7 @@ TEST_F(RefillTreesTest, WhatIsNoNodeBeforeATokenBecomesTheOneBeforeIt) {
   std::copy_n(given, 4, host_parents_);
   counts_.num_host_tokens = 4;
   DraftsRow(1, 4, 0);
-  DraftsRow(2, 3, -1);  // without a tree it is a chain
+  DraftsRow(2, 3, -1);  // without a tree, the drafts are a chain
   Refill(2, 12);
   EXPECT_THAT(First(parents_, 9), ElementsAre(-1, 0, 1, 2, 3, -1, 0, 1, 2));
 }
@@ -403,7 +404,7 @@ TEST_F(RefillTreesTest, TreesNeedTheirArrays) {
 }
 
 TEST_F(RefillTest, PositionsEndWithTheTable) {
-  Join({.slot = 4, .seq_len = 23});  // 6 blocks of 4: one more token
+  Join({.slot = 4, .seq_len = 23});  // 6 blocks of 4: one more token fits
   Update(4, 5, 3);
   PromptRow(4, {1});
   Refill(1, 1);
@@ -461,7 +462,7 @@ TEST_F(RefillTest, CountsBeyondCapacityAreClampedAndCounted) {
   EXPECT_THAT(First(arrays().seq_lens, 4), Each(0));
 }
 
-// Full attention, a window of 6 tokens, chunks of 8, and an encoder's keys.
+// Full attention, a window of 6 tokens, chunks of 8 tokens, and an encoder's keys.
 class RefillGroupsTest : public RefillTest {
  protected:
   RefillGroupsTest()
@@ -484,7 +485,7 @@ TEST_F(RefillGroupsTest, EachGroupWritesIntoItsOwnBlocks) {
   EXPECT_THAT(Slots(0, 3), ElementsAre(40, 41, -1));
   EXPECT_THAT(Slots(1, 3), ElementsAre(44, 45, -1));
   EXPECT_THAT(Slots(2, 3), ElementsAre(48, 49, -1));
-  EXPECT_THAT(Slots(3, 3), Each(-1));  // the encoder's keys are not the row's to write
+  EXPECT_THAT(Slots(3, 3), Each(-1));  // rows do not write the encoder's keys
   EXPECT_THAT(First(arrays().seq_lens, 2), ElementsAre(2, 0));
   EXPECT_THAT(First(arrays().encoder_lens, 2), ElementsAre(9, 0));
 }
@@ -504,7 +505,8 @@ TEST_F(RefillGroupsTest, ARowNeedsItsBlockInEveryGroupButCrossGroups) {
 }
 
 TEST_F(RefillGroupsTest, BlocksThatLeftTheWindowOrTheChunkMayBeNull) {
-  // Positions 17 and 18 are written. The window of 18 begins at 13, in column 3; its chunk at 16.
+  // Positions 17 and 18 are written. The window of position 18 begins at 13 (column 3), its chunk
+  // at 16.
   Join({.slot = 1, .seq_len = 17});
   for (int group : {0, 1, 2}) Update(1, 4, 20 + group, group);
   PromptRow(1, {1, 2});
@@ -514,7 +516,8 @@ TEST_F(RefillGroupsTest, BlocksThatLeftTheWindowOrTheChunkMayBeNull) {
 }
 
 TEST_F(RefillGroupsTest, PromptTokensOlderThanTheWindowMayStayUnwritten) {
-  // 16 tokens. The last query, at 15, sees positions 10 to 15 of its window, 8 to 15 of its chunk.
+  // 16 tokens. The last query, at position 15, reads positions 10 to 15 in its window and 8 to 15
+  // in its chunk.
   Join({.slot = 2});
   for (int column : {0, 1, 2, 3}) Update(2, column, 10 + column, 0);
   for (int column : {2, 3}) Update(2, column, 20 + column, 1);
@@ -528,7 +531,7 @@ TEST_F(RefillGroupsTest, PromptTokensOlderThanTheWindowMayStayUnwritten) {
     EXPECT_EQ(arrays().group_slots(group)[8], (10 + 10 * group + 2) * 4);
   }
 
-  // One column more than the window may spare.
+  // One null column more than the window allows.
   Leave(2);
   Join({.slot = 2});
   for (int group : {0, 1, 2}) {
@@ -572,7 +575,7 @@ TEST_F(RefillPositionsTest, PromptsBringTheirsAndWhatFollowsKeepsTheDistance) {
   const auto of_dim = [&](int dim, int count) {
     return First(arrays.model_positions + dim * arrays.max_tokens, count);
   };
-  // A token of text, an image of 2 x 2, and the next token.
+  // A text token, an image of 2 x 2 tokens, and the next text token.
   Join({.slot = 2, .position_delta = -2});
   for (int column : {0, 1, 2}) Update(2, column, 7 + column);
   const std::vector<std::vector<int32_t>> given = {
@@ -588,7 +591,7 @@ TEST_F(RefillPositionsTest, PromptsBringTheirsAndWhatFollowsKeepsTheDistance) {
   EXPECT_THAT(of_dim(0, 8), ElementsAre(0, 1, 1, 1, 1, 3, 0, 0));
   EXPECT_THAT(of_dim(1, 8), ElementsAre(0, 1, 1, 2, 2, 3, 0, 0));
   EXPECT_THAT(of_dim(2, 8), ElementsAre(0, 1, 2, 1, 2, 3, 0, 0));
-  // Attention's own count keys.
+  // Attention's positions count keys.
   EXPECT_THAT(First(arrays.positions, 8), ElementsAre(0, 1, 2, 3, 4, 5, 0, 0));
 
   for (int step = 0; step < 3; ++step) {
@@ -597,7 +600,7 @@ TEST_F(RefillPositionsTest, PromptsBringTheirsAndWhatFollowsKeepsTheDistance) {
     for (int dim = 0; dim < 3; ++dim) EXPECT_THAT(of_dim(dim, 2), ElementsAre(4 + step, 0));
     EXPECT_THAT(First(arrays.positions, 2), ElementsAre(6 + step, 0));
   }
-  // Without a distance of its own the next sequence there begins at 0.
+  // Without a position_delta, the next sequence in the slot begins at position 0.
   Leave(2);
   Join({.slot = 2});
   Update(2, 0, 7);

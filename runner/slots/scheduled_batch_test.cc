@@ -21,7 +21,7 @@ TEST(FirstEarlierLogitsTest, CountsTheTokensBeforeTheLastOfRowsWithAllLogits) {
   EXPECT_EQ(FirstEarlierLogits(rows, 3), 4);
 }
 
-// Rows with drafts have logits before their last too, whatever RowLogits says.
+// Rows with drafts have logits before their last, regardless of RowLogits.
 TEST(FirstEarlierLogitsTest, CountsRowsWithDraftsAmongRowsWithAllLogits) {
   const int32_t drafts[] = {7, 8};
   const ScheduledRow rows[] = {{.num_drafts = 3},

@@ -12,7 +12,7 @@
 namespace reprise {
 namespace {
 
-// "rows: slot 3 ..., expected ..., got ...".
+// Returns InvalidArgument. Example: "rows: slot 3 ..., expected ..., got ...".
 template <typename... Parts>
 absl::Status Refusal(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
@@ -37,7 +37,7 @@ absl::StatusOr<StepDemand> SlotMirror::Advance(const ScheduledBatch& batch) {
   before_ = state_;
   StepDemand demand;
   const absl::Status status = [&] {
-    // The delta that carries the batch has room for so many; the other parts bound themselves.
+    // The capacities of the delta that carries the batch. Other parts have their own limits.
     REPRISE_RETURN_IF_ERROR(CheckCount("leaves", batch.leaves.size(), shape_.max_num_seqs));
     REPRISE_RETURN_IF_ERROR(CheckCount("updates", batch.updates.size(), shape_.max_updates()));
     for (const SlotId slot : batch.leaves) {
@@ -95,7 +95,7 @@ absl::Status SlotMirror::ApplyJoin(const SlotJoin& join) {
   }
   if (join.prompt_len == SlotJoin::kNotStated) {
     return Refusal("joins: prompt_len of slot ", id, " must be stated: expected the number ",
-                   "of tokens of its prompt, those of seq_len included");
+                   "of tokens of its prompt, including the tokens of seq_len");
   }
   if (join.seq_len < 0 || join.seq_len > shape_.max_seq_len) {
     return Refusal("joins: seq_len of slot ", id, " must be in [0, ", shape_.max_seq_len, "], got ",
@@ -115,7 +115,7 @@ absl::Status SlotMirror::ApplyJoin(const SlotJoin& join) {
   }
   if (join.position_delta != 0 && shape_.num_position_dims == 1) {
     return Refusal("joins: position_delta of slot ", id,
-                   " must be 0, for the model's positions have one dimension: got ",
+                   " must be 0 if the model's positions have one dimension: got ",
                    join.position_delta);
   }
   if (const absl::Status status = CheckSampling(join.sampling); !status.ok()) {
@@ -143,7 +143,8 @@ absl::Status SlotMirror::ApplyUpdate(const BlockTableUpdate& update) {
   if (!slot.joined) return Refusal("updates: slot ", id, " has no sequence");
   const KvGroupSpec& group = shape_.groups[update.group];
   Columns& filled = columns(id, update.group);
-  const bool is_free = LosesBlocks(group) && filled.begin == filled.end;  // may begin anywhere
+  // Any first column is allowed.
+  const bool is_free = LosesBlocks(group) && filled.begin == filled.end;
   const int least = is_free ? 0 : filled.begin;
   const int most = std::min(is_free ? shape_.max_blocks() : filled.end, shape_.max_blocks() - 1);
   if (update.block == kNullBlock && LosesBlocks(group)) {
@@ -218,12 +219,12 @@ absl::Status SlotMirror::ApplyEncode(const ScheduledEncode& encode, StepDemand& 
   Slot& slot = state_.slots[id];
   if (!slot.joined) return Refusal("encodes: slot ", id, " has no sequence");
   if (slot.is_encoded) {
-    return Refusal("encodes: slot ", id, " has nothing left to encode: it joined without encoder ",
-                   "tokens, or they are encoded");
+    return Refusal("encodes: slot ", id, " must not be encoded: it joined without encoder ",
+                   "tokens, or they have been encoded");
   }
   const int num_tokens = static_cast<int>(encode.tokens.size());
   if (num_tokens != slot.num_encoder_tokens) {
-    return Refusal("encodes: slot ", id, " must bring num_encoder_tokens of its join: expected ",
+    return Refusal("encodes: slot ", id, " must have num_encoder_tokens of its join: expected ",
                    slot.num_encoder_tokens, ", got ", num_tokens);
   }
   REPRISE_RETURN_IF_ERROR(CheckTokens("encodes", id, encode.tokens));
@@ -271,7 +272,7 @@ absl::Status SlotMirror::CheckPositions(const ScheduledRow& row) const {
                    ", got ", positions.num_dims);
   }
   if (positions.count < 0 || positions.count > num_tokens) {
-    return Refusal("rows: positions of slot ", id, " are of its first tokens: expected 0 to ",
+    return Refusal("rows: positions of slot ", id, " must not outnumber its tokens: expected 0 to ",
                    num_tokens, ", got ", positions.count);
   }
   if (positions.count > 0 && positions.data == nullptr) {
@@ -285,7 +286,7 @@ absl::Status SlotMirror::CheckPositions(const ScheduledRow& row) const {
                      "), got ", position, " for token ", i, " in dimension ", dim);
     }
   }
-  // Of the tokens that have none of their own.
+  // Checks the tokens without explicit positions.
   const Slot& slot = state_.slots[id];
   const int64_t first = int64_t{slot.seq_len} + positions.count + slot.position_delta;
   const int64_t last = int64_t{slot.seq_len} + row.query_len() - 1 + slot.position_delta;
@@ -293,13 +294,13 @@ absl::Status SlotMirror::CheckPositions(const ScheduledRow& row) const {
     return absl::OkStatus();
   }
   return Refusal("rows: slot ", id, " with position_delta ", slot.position_delta,
-                 " would have positions outside of the model's: expected [0, ", shape_.max_position,
+                 " would have positions out of range: expected [0, ", shape_.max_position,
                  "), got ", first, " to ", last);
 }
 
 absl::Status SlotMirror::CheckEmbeddings(const ScheduledBatch& batch) const {
-  int end_row = 0;        // of the range before
-  int64_t end_token = 0;  // of that row
+  int end_row = 0;        // row at which the previous range ends
+  int64_t end_token = 0;  // token at which the previous range ends
   for (size_t i = 0; i < batch.embeddings.size(); ++i) {
     const ScheduledEmbeddings& range = batch.embeddings[i];
     if (range.row < 0 || static_cast<size_t>(range.row) >= batch.rows.size()) {
@@ -311,11 +312,12 @@ absl::Status SlotMirror::CheckEmbeddings(const ScheduledBatch& batch) const {
     const int64_t num_tokens = static_cast<int64_t>(batch.rows[range.row].tokens.size());
     const int64_t end = int64_t{range.first_token} + range.rows.num_rows;
     if (range.first_token < 0 || end > num_tokens) {
-      return Refusal("embeddings[", i, "]: expected tokens within the ", num_tokens, " that row ",
-                     range.row, " brings, got ", range.first_token, " to ", end);
+      return Refusal("embeddings[", i, "]: tokens must lie within the ", num_tokens,
+                     " tokens of row ", range.row, ": got ", range.first_token, " to ", end);
     }
     if (range.row < end_row || (range.row == end_row && range.first_token < end_token)) {
-      return Refusal("embeddings[", i, "]: expected it after the one before, which ends at token ",
+      return Refusal("embeddings[", i,
+                     "]: must not overlap or precede the previous entry, which ends at token ",
                      end_token, " of row ", end_row, ", got token ", range.first_token, " of row ",
                      range.row);
     }
@@ -335,16 +337,17 @@ void SlotMirror::Settle(const UnsettledRow& row, int num_new) {
 absl::Status SlotMirror::CheckDrafts(const ScheduledRow& row) const {
   const int id = row.slot.value();
   if (row.num_drafts < 0 || (row.num_drafts > 0 && !row.drafts.empty())) {
-    return Refusal("rows: slot ", id, " brings its drafts or leaves them to the drafter: expected ",
-                   "num_drafts 0 with drafts, and never less, got ", row.num_drafts, " with ",
-                   row.drafts.size());
+    return Refusal("rows: slot ", id, " must not have both drafts and num_drafts: expected ",
+                   "num_drafts 0 with drafts, and at least 0 without, got ", row.num_drafts,
+                   " with ", row.drafts.size());
   }
   if (row.draft_count() > shape_.drafts.max_drafts) {
     return Refusal("rows: drafts of slot ", id, " are more than max_drafts: expected at most ",
                    shape_.drafts.max_drafts, ", got ", row.draft_count());
   }
   if (row.num_drafts > 0 && !shape_.drafts.has_proposer) {
-    return Refusal("rows: slot ", id, " leaves its drafts to a drafter, but the runner has none: ",
+    return Refusal("rows: slot ", id,
+                   " requests drafts from a drafter, but the runner has no drafter: ",
                    "expected num_drafts 0, got ", row.num_drafts);
   }
   if (!row.tokens.empty() || row.output != RowOutput::kToken || row.logits != RowLogits::kLast ||
@@ -358,18 +361,17 @@ absl::Status SlotMirror::CheckDrafts(const ScheduledRow& row) const {
 absl::Status SlotMirror::CheckParents(const ScheduledRow& row) const {
   const int id = row.slot.value();
   if (!shape_.drafts.has_trees) {
-    return Refusal("rows: parents of slot ", id, " are for runners whose drafts may be trees ",
+    return Refusal("rows: parents of slot ", id, " require a runner whose drafts may be trees ",
                    "(DraftShape::kTree): expected none, got ", row.parents.size());
   }
   if (row.parents.size() != row.drafts.size()) {
-    return Refusal("rows: parents of slot ", id, " must be one for each of its drafts: expected ",
+    return Refusal("rows: parents of slot ", id, " must have one entry per draft: expected ",
                    row.drafts.size(), ", got ", row.parents.size());
   }
   for (size_t i = 0; i < row.parents.size(); ++i) {
     if (row.parents[i] >= 0 && row.parents[i] <= static_cast<int32_t>(i)) continue;
     return Refusal("rows: parents[", i, "] of slot ", id,
-                   " must be a node before the draft's: ", "expected 0 to ", i, ", got ",
-                   row.parents[i]);
+                   " must be an earlier node: ", "expected 0 to ", i, ", got ", row.parents[i]);
   }
   return absl::OkStatus();
 }
@@ -381,7 +383,7 @@ absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
   if (!slot.joined) return Refusal("rows: slot ", id, " has no sequence");
   if (slot.has_row) return Refusal("rows: slot ", id, " occurs twice");
   if (row.tokens.empty() && !slot.has_token) {
-    return Refusal("rows: slot ", id, " has no last token yet, so the row must bring tokens");
+    return Refusal("rows: slot ", id, " has no last token yet, so the row must have tokens");
   }
   if (!slot.is_encoded) {
     return Refusal("rows: slot ", id, " joined with ", slot.num_encoder_tokens,
@@ -391,8 +393,8 @@ absl::Status SlotMirror::ApplyRow(const ScheduledRow& row, StepDemand& demand) {
   if (row.num_drafts != 0 || !row.drafts.empty()) REPRISE_RETURN_IF_ERROR(CheckDrafts(row));
   if (!row.parents.empty()) REPRISE_RETURN_IF_ERROR(CheckParents(row));
   if (!row.tokens.empty() && slot.num_unsettled > 0) {
-    return Refusal("rows: slot ", id, " brings tokens while ", slot.num_unsettled,
-                   " of its drafts are not verified: the steps with them must be awaited first");
+    return Refusal("rows: slot ", id, " must not have tokens while ", slot.num_unsettled,
+                   " drafts are not verified: await the steps with these drafts first");
   }
   slot.has_row = true;
   slot.has_token = row.output == RowOutput::kToken;
@@ -436,7 +438,7 @@ absl::Status SlotMirror::ApplyEarlierLogits(const ScheduledRow& row, StepDemand&
   num_earlier_logits += row.num_earlier_logits();
   if (num_earlier_logits <= shape_.max_earlier_logits) return absl::OkStatus();
   return Refusal("rows: slot ", row.slot.value(),
-                 " asks for logits of more tokens before the last of their rows than ",
+                 " exceeds the number of logits before the last tokens of rows, ",
                  "max_earlier_logits: expected at most ", shape_.max_earlier_logits, ", got ",
                  num_earlier_logits, " or more");
 }

@@ -49,7 +49,7 @@ TEST(SlotMirrorTest, FollowsLengthsWithoutTheDevice) {
   EXPECT_EQ(mirror.seq_len(SlotId(0)), 4);
 }
 
-// ---- Lengths that a join states.
+// ---- Lengths stated by a join.
 
 TEST(SlotMirrorTest, RejectsAJoinWithoutItsLengths) {
   SlotMirror mirror(kLimits);
@@ -90,7 +90,7 @@ TEST(SlotMirrorTest, RejectsAnOutputOfAChunkThatIsNotTheLast) {
 
 TEST(SlotMirrorTest, RejectsARowThatMistakesAHitForTheBeginning) {
   // Two of three tokens are cached, but the join states a seq_len of 0. The row with the last token
-  // would write its keys over the first ones.
+  // would overwrite the keys of the first tokens.
   SlotMirror mirror(kLimits);
   const ScheduledRow rest[] = {
       {.slot = SlotId(0), .tokens = absl::MakeConstSpan(kPrompt).subspan(2)}};
@@ -127,10 +127,11 @@ TEST(SlotMirrorTest, ARefusedBatchChangesNothing) {
   SlotMirror mirror(kLimits);
   ASSERT_TRUE(mirror.Advance(Enter()).ok());
   const SlotId leaves[] = {SlotId(0)};
-  const ScheduledRow rows[] = {{.slot = SlotId(0), .tokens = kPrompt}};  // it has just left
+  // The sequence has just left.
+  const ScheduledRow rows[] = {{.slot = SlotId(0), .tokens = kPrompt}};
   EXPECT_THAT(Refused(mirror, {.leaves = leaves, .rows = rows}),
               HasSubstr("slot 0 has no sequence"));
-  EXPECT_EQ(mirror.seq_len(SlotId(0)), 3);  // it has not
+  EXPECT_EQ(mirror.seq_len(SlotId(0)), 3);  // the rejected batch did not remove the sequence
 }
 
 TEST(SlotMirrorTest, ASlotMayLeaveAndBeJoinedInOneBatch) {
@@ -150,7 +151,7 @@ TEST(SlotMirrorTest, NamesTheFeaturesThatSamplingNeeds) {
   ScheduledRow row[] = {{.slot = SlotId(0), .tokens = kPrompt, .output = RowOutput::kNone}};
   auto demand = mirror.Advance({.joins = join, .updates = kBlock0, .rows = row});
   ASSERT_TRUE(demand.ok()) << demand.status();
-  EXPECT_EQ(demand->features, SamplingFeatures::kGreedy);  // nothing is sampled yet
+  EXPECT_EQ(demand->features, SamplingFeatures::kGreedy);  // no row samples yet
   const int32_t last[] = {9};
   row[0] = {.slot = SlotId(0), .tokens = last};
   demand = mirror.Advance({.rows = row});
@@ -183,7 +184,7 @@ TEST(SlotMirrorTest, CountsLogitsOfEarlierTokensAndRefusesTooManyWithNothingChan
   SlotMirror without(kLimits);
   EXPECT_THAT(Refused(without, batch), HasSubstr("expected at most 0, got 3 or more"));
 
-  // A row of one token has no earlier ones.
+  // A row with one token has no earlier tokens.
   const int32_t one[] = {7};
   rows[0] = {
       .slot = SlotId(0), .tokens = one, .output = RowOutput::kNone, .logits = RowLogits::kAll};
@@ -208,7 +209,7 @@ TEST(SlotMirrorTest, TheNextTokenIsOneOfTheVocabularyAndOfARowThatDoesNotSample)
   EXPECT_EQ(demand->shape.num_earlier_logits, 0);
 }
 
-// The token that the device keeps is older than the chunk, so no row may continue from it.
+// The slot's last token is older than the chunk, so no row may continue from it.
 TEST(SlotMirrorTest, ARowWithoutAnOutputLeavesNoLastToken) {
   SlotMirror mirror(kLimits);
   ScheduledRow rows[] = {{.slot = SlotId(0), .tokens = kPrompt}};
@@ -218,7 +219,7 @@ TEST(SlotMirrorTest, ARowWithoutAnOutputLeavesNoLastToken) {
   ASSERT_TRUE(mirror.Advance({.rows = rows}).ok());
   rows[0] = {.slot = SlotId(0)};
   EXPECT_THAT(Refused(mirror, {.rows = rows}),
-              HasSubstr("slot 0 has no last token yet, so the row must bring tokens"));
+              HasSubstr("slot 0 has no last token yet, so the row must have tokens"));
   rows[0] = {.slot = SlotId(0), .tokens = chunk};
   const BlockTableUpdate second_block[] = {{.slot = SlotId(0), .column = 1, .block = BlockId(2)}};
   ASSERT_TRUE(mirror.Advance({.updates = second_block, .rows = rows}).ok());
@@ -286,7 +287,8 @@ TEST(SlotMirrorTest, RefusesBatchesThatDoNotFitByPartAndValue) {
               HasSubstr("at most 6, got 7"));
 }
 
-// Full attention, a window of 5 tokens, chunks of 8 and an encoder's keys, in blocks of 4.
+// Full attention, a window of 5 tokens, chunks of 8 tokens and an encoder's keys, in blocks of 4
+// tokens.
 const RunnerShape kGroups = {.max_num_seqs = 1,
                              .max_num_tokens = 24,
                              .max_seq_len = 24,
@@ -300,7 +302,7 @@ const RunnerShape kGroups = {.max_num_seqs = 1,
                              .max_encoder_tokens = 10,
                              .max_encoder_step_tokens = 10};
 
-// Columns [begin, end) of the group filled with blocks of its own.
+// Fills columns [begin, end) of the group with distinct blocks.
 void Fill(int group, int begin, int end, std::vector<BlockTableUpdate>& updates) {
   for (int column = begin; column < end; ++column) {
     updates.push_back({.slot = SlotId(0),
@@ -312,8 +314,8 @@ void Fill(int group, int begin, int end, std::vector<BlockTableUpdate>& updates)
 
 class SlotMirrorGroupsTest : public testing::Test {
  protected:
-  // A sequence of 17 tokens whose keys are cached: position 17 is next. Its window needs positions
-  // from 13 on, column 3; its chunk those from 16 on, column 4.
+  // Returns the error for a row at position 17 of a sequence whose first 17 tokens are cached. The
+  // row's window needs positions from 13 (column 3), its chunk needs positions from 16 (column 4).
   std::string JoinAt17(std::vector<BlockTableUpdate> updates) {
     const SlotJoin join[] = {{.slot = SlotId(0), .seq_len = 17, .prompt_len = 18}};
     const ScheduledRow row[] = {{.slot = SlotId(0), .tokens = token_}};
@@ -358,7 +360,7 @@ TEST_F(SlotMirrorGroupsTest, OnlyColumnsThatNobodyNeedsMayBeCleared) {
     const auto demand = mirror_.Advance({.updates = update});
     return demand.ok() ? "" : std::string(demand.status().message());
   };
-  // 18 tokens: the window needs positions from 14 on.
+  // After 18 tokens, the window needs positions from 14.
   EXPECT_EQ(clear(0, 1), "");
   EXPECT_EQ(clear(1, 1), "");
   EXPECT_EQ(clear(2, 1), "");
@@ -385,7 +387,7 @@ TEST_F(SlotMirrorGroupsTest, TheEncodersKeysComeBeforeTheFirstRow) {
       mirror_.Advance({.joins = join, .updates = updates, .encodes = encode, .rows = row});
   ASSERT_TRUE(demand.ok()) << demand.status();
   EXPECT_EQ(demand->num_encoder_tokens, 5);
-  EXPECT_THAT(Refused(mirror_, {.encodes = encode}), HasSubstr("nothing left to encode"));
+  EXPECT_THAT(Refused(mirror_, {.encodes = encode}), HasSubstr("must not be encoded"));
 
   const SlotId leave[] = {SlotId(0)};
   const SlotJoin cached[] = {{.slot = SlotId(0),
@@ -458,24 +460,26 @@ TEST(SlotMirrorTest, RefusesEmbeddingsThatDoNotFitWithNothingChanged) {
               HasSubstr("embeddings[0]: row must be in [0, 1), got 1"));
   EXPECT_THAT(refused({{.row = -1, .rows = kTwoRows}}), HasSubstr("got -1"));
   EXPECT_THAT(refused({{.first_token = 2, .rows = kTwoRows}}),
-              HasSubstr("expected tokens within the 3 that row 0 brings, got 2 to 4"));
+              HasSubstr("tokens must lie within the 3 tokens of row 0: got 2 to 4"));
   EXPECT_THAT(refused({{.first_token = -1, .rows = kTwoRows}}), HasSubstr("got -1 to 1"));
-  EXPECT_THAT(refused({{.first_token = 0, .rows = kTwoRows}, {.first_token = 1, .rows = kTwoRows}}),
-              HasSubstr("embeddings[1]: expected it after the one before, which ends at token 2"));
+  EXPECT_THAT(
+      refused({{.first_token = 0, .rows = kTwoRows}, {.first_token = 1, .rows = kTwoRows}}),
+      HasSubstr(
+          "embeddings[1]: must not overlap or precede the previous entry, which ends at token 2"));
   EXPECT_THAT(refused({{.first_token = 2, .rows = kTwoRows.Part(0, 1)},
                        {.first_token = 0, .rows = kTwoRows}}),
-              HasSubstr("embeddings[1]: expected it after"));
+              HasSubstr("embeddings[1]: must not overlap or precede"));
   EmbeddingRows other = kTwoRows;
   other.dtype = DType::kFloat32;
   EXPECT_THAT(refused({{.rows = other}}), HasSubstr("dtype must be bfloat16: got float32"));
   EXPECT_EQ(mirror.seq_len(SlotId(0)), 0);
-  ASSERT_TRUE(mirror.Advance(Enter()).ok());  // it has not joined yet
+  ASSERT_TRUE(mirror.Advance(Enter()).ok());  // the rejected batches did not join the sequence
 
-  // A row of the device's own token.
+  // A row that continues from the device's token.
   const ScheduledRow decode[] = {{.slot = SlotId(0)}};
   const ScheduledEmbeddings range[] = {{.rows = kTwoRows.Part(0, 1)}};
   EXPECT_THAT(Refused(mirror, {.rows = decode, .embeddings = range}),
-              HasSubstr("within the 0 that row 0 brings"));
+              HasSubstr("within the 0 tokens of row 0"));
 
   SlotMirror plain(kLimits);
   ScheduledBatch batch = Enter();
@@ -495,7 +499,7 @@ TEST(SlotMirrorTest, RefusesPositionsThatTheModelDoesNotHave) {
   };
   const RunnerShape limits = LimitsWithEmbeddings();
   const RowPositions all = {.data = positions, .dim_stride = 3, .num_dims = 2, .count = 3};
-  EXPECT_EQ(refused(limits, all, -50), "");  // the rest of the row has none
+  EXPECT_EQ(refused(limits, all, -50), "");  // the row has no other tokens
   EXPECT_EQ(refused(limits, {}, 0), "");
   EXPECT_EQ(refused(limits, {}, 5), "");  // 5, 6, 7
   EXPECT_THAT(refused(limits, {}, 6), HasSubstr("expected [0, 8), got 6 to 8"));

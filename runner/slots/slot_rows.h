@@ -1,6 +1,6 @@
-// The rows of slots as all builders of rows see them (attention/metadata/batch_rows.h): a slot is a
-// table row, in every group, and its seq_len the row's context. No LibTorch; constexpr, so that nvcc
-// compiles it for the device.
+// Converts slots to the rows of the row builders (attention/metadata/batch_rows.h): a slot is a
+// table row in every group, and its seq_len is the row's context length. Does not depend on
+// LibTorch. constexpr, so that nvcc compiles it for the device.
 
 #ifndef REPRISE_RUNNER_SLOTS_SLOT_ROWS_H_
 #define REPRISE_RUNNER_SLOTS_SLOT_ROWS_H_
@@ -13,7 +13,7 @@
 
 namespace reprise {
 
-// The step's arrays as row builders write them, without row_faults and the arrays of trees.
+// Returns the step's arrays for row builders, without row_faults and the arrays of trees.
 constexpr BatchArrays BatchArraysOf(const StepArrays& arrays) {
   return {.token_ids = arrays.token_ids,
           .positions = arrays.positions,
@@ -26,9 +26,9 @@ constexpr BatchArrays BatchArraysOf(const StepArrays& arrays) {
           .group_stride = arrays.max_tokens};
 }
 
-// What rows read, of `slots`, and what is written, of `arrays`, but for its row_faults. The caller adds
-// how many rows and tokens there are, and calls PrepareRows(). groups: the first slots.num_groups
-// count.
+// Returns the arguments of a row builder that reads `slots` and writes `arrays`, except row_faults.
+// The caller sets the numbers of rows and tokens, and calls PrepareRows(). groups: the first
+// slots.num_groups entries are used.
 constexpr RowArgs SlotRowArgs(const SlotState& slots, int block_size, int num_blocks,
                               const KvGroupSpec (&groups)[kMaxKvGroups], const StepArrays& arrays) {
   RowArgs rows;

@@ -1,63 +1,65 @@
-// The per-row and per-token arrays of a step, at unchanged addresses and maximum size: what a
-// captured graph reads.
+// The per-row and per-token arrays of a step. They have fixed addresses and maximum sizes, so that
+// captured graphs can read them.
 //
-// Refill fills them each step from the delta and the slots, up to the padded size: everything
-// beyond the live rows and tokens is reset too, so nothing of an earlier step shows through.
+// Each step, refill writes them from the delta and the slots, up to the padded size. Entries after
+// the live rows and tokens are reset too, so no values of an earlier step remain.
 //
 //   array            live                                             padded
 //   token_ids        the row's tokens                                 0
 //   positions        seq_len before the step + i                      0
-//   model_positions  those of the delta, else, in each dimension,     0
-//                    positions + the slot's position_delta
-//   slot_mapping     block * block_size + offset, in each group's     -1
-//                    blocks; -1 in cross groups, and without a block
+//   model_positions  the delta's positions; otherwise, in each        0
+//                    dimension, positions + the slot's position_delta
+//   slot_mapping     block * block_size + offset, per group; -1 in    -1
+//                    cross groups, and for tokens without a block
 //   query_start_loc  prefix sums of query_len                         the live total, continued
-//   seq_lens         keys in the cache after the step's write         0
-//   context_lens     keys in the cache before it                      0
+//   seq_lens         keys in the cache after the step has written     0
+//   context_lens     keys in the cache before the step                0
 //   encoder_lens     keys of the encoder's input                      0
 //   table_row        the slot                                         0
 //   logits_indices   the row's last token                             0
 //   sample_slot      the slot, or -1 if the row does not sample       -1
-//   first_verified   the row of logits of the row's first token, if   -1
-//                    it has drafts, else -1
-//   num_proposed     the row's drafts that the drafter proposes       0
+//   first_verified   row of logits of its first token, if the row     -1
+//                    has drafts; otherwise -1
+//   num_proposed     number of drafts that the drafter proposes       0
 //
-// The tokens of a row with drafts are the slot's last token, then the drafts: given ones as they
-// are; 0 where the drafter writes token_ids. Its keys count in seq_lens, but the slot's seq_len
-// advances by the last token only, until the drafts are verified.
+// The tokens of a row with drafts are the slot's last token, then the drafts: the given drafts, or
+// 0 if the drafter writes them. seq_lens includes their keys, but the slot's seq_len advances only
+// by the last token until the drafts are verified.
 //
-// logits_indices has further entries after those of the padded rows, in steps that have them: the
-// tokens before the last of rows that want their logits, row by row, then 0 for padding.
+// In steps that need logits of earlier tokens, logits_indices has further entries after the entries
+// of the padded rows: the tokens before the last of each row that needs their logits, row by row,
+// then 0 for padding.
 //
-// Two arrays have an entry for each of logits_indices. They are written only in steps with such
-// rows, or with rows whose next token is known, and serve log-probabilities of known tokens:
+// Two arrays have one entry for each entry of logits_indices. They serve log-probabilities of known
+// tokens, and are written only in steps that have such rows or rows whose next token is known:
 //
 //   array            rows                      earlier tokens         none, padded
 //   scored_slot      the slot, if the next     the row's slot         -1
 //                    token is known
 //   scored_token     that token                the row's next token   -1
 //
-// Two more serve the verification of drafts, and are written in steps with drafts only; sample_slot
-// is one of them, and has entries beyond those of the padded rows then:
+// Two more arrays serve the verification of drafts, and are written only in steps with drafts.
+// sample_slot is one of them, and then also has entries after the entries of the padded rows:
 //
-//   array            rows                      drafts' tokens before  others, padded
+//   array            rows                      tokens before a draft  other, padded
 //   sample_slot      the slot, or -1           the row's slot         -1
-//   sample_offset    drafts of the row         index in the row       0
+//   sample_offset    number of drafts          index in the row       0
 //
-// Runners whose drafts may be trees (DraftShape::kTree) have three more arrays. Only steps with drafts
-// write them: refill writes the first, and LaunchTreeTokens() makes the other two from it
-// (attention/speculation/tree_tokens.h) and changes positions and sample_offset.
+// Runners whose drafts may be trees (DraftShape::kTree) have three more arrays, which are written
+// only in steps with drafts. Refill writes `parents`. LaunchTreeTokens() derives tail_len and
+// tail_mask from it (attention/speculation/tree_tokens.h), and changes positions and sample_offset.
 //
-//   array            rows with drafts                                 others, padded
-//   parents          the node before each node; -1 of the first one   as they were
+//   array            rows with drafts                                 other, padded
+//   parents          parent of each node; -1 for node 0               unchanged
 //   tail_len         nodes of the row                                 0
-//   tail_mask        bit j: node j is on the path to the token        as they were
+//   tail_mask        bit j: node j is on the path to the token        unchanged
 //
-// draft_logits is there in runners that keep the logits that drafts are drawn from
-// (DraftAcceptance::kRejection). Of a draft's token it says which row of those logits; refill writes -1:
-// the draft was not drawn, or nothing is known of it. Written in steps with drafts only.
+// draft_logits exists in runners that keep the logits that drafts are sampled from
+// (DraftAcceptance::kRejection). For a draft's token, it is the row of the kept logits that the
+// draft was sampled from. Refill writes -1: not sampled, or unknown. Written only in steps with
+// drafts.
 //
-// common_prefix_len is the delta's, of all live rows; 0 where each reads its own keys.
+// common_prefix_len is the delta's value for all live rows; 0: each row reads its own keys.
 
 #ifndef REPRISE_RUNNER_SLOTS_STEP_ARRAYS_H_
 #define REPRISE_RUNNER_SLOTS_STEP_ARRAYS_H_
@@ -69,8 +71,9 @@ namespace reprise {
 struct StepArrays {
   int32_t* token_ids = nullptr;  // [max_tokens]
   int32_t* positions = nullptr;  // [max_tokens]
-  // [num_position_dims, max_tokens] What the model sees, where it has several dimensions. Null with
-  // one: the model sees `positions`, which attention uses in any case.
+  // [num_position_dims, max_tokens] The positions that the model reads if they have several
+  // dimensions. Null if they have one dimension: the model then reads `positions`. Attention always
+  // uses `positions`.
   int32_t* model_positions = nullptr;
   int64_t* slot_mapping = nullptr;       // [num_groups, max_tokens]
   int32_t* query_start_loc = nullptr;    // [max_rows + 1]
@@ -90,24 +93,24 @@ struct StepArrays {
   uint64_t* tail_mask = nullptr;         // [max_tokens]
   int32_t* draft_logits = nullptr;       // [max_tokens]
   int32_t* common_prefix_len = nullptr;  // [1]
-  // [1] 1 + the output (of the runner's ring) that a graph writes the step's tokens to; 0: the graph
-  // does not verify them. May be absent.
+  // [1] 1 + the index in the runner's ring of outputs that a graph writes the step's tokens to. 0:
+  // the graph does not verify the tokens. May be null.
   int32_t* output = nullptr;
-  // [max_rows] RowFault of each row (base/row_fault.h); may be absent.
+  // [max_rows] RowFault of each row (base/row_fault.h). May be null.
   int32_t* row_faults = nullptr;
-  // [1] The number of rows that could not be served (a slot, column or block out of range, a
-  // position beyond the table). They are made inert; the host reads the count together with the
-  // step's tokens. Reset by refill.
+  // [1] Number of rows, leaves, joins and updates that were not served (a slot, column or block out
+  // of range, a position beyond the table). Such rows are inert. The host reads the count together
+  // with the step's tokens. Refill resets it.
   int32_t* num_faults = nullptr;
   int max_rows = 0;
   int max_tokens = 0;
   int max_earlier_logits = 0;
   int num_position_dims = 1;
 
-  // Whether drafts may be trees.
+  // Returns whether drafts may be trees.
   constexpr bool has_trees() const { return tail_mask != nullptr; }
 
-  // The slots of a group [max_tokens].
+  // Returns the slots of a group, [max_tokens].
   constexpr int64_t* group_slots(int group) const {
     return slot_mapping + static_cast<int64_t>(group) * max_tokens;
   }

@@ -8,7 +8,7 @@
 namespace reprise {
 namespace {
 
-// Allocates aligned arrays from `base`; with a null base it only counts.
+// Allocates aligned arrays, starting at `base`. If `base` is null, only computes the size.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -22,8 +22,7 @@ class Carver {
   int64_t offset() const { return offset_; }
 
  private:
-  // For reads of mapped memory: the device fetches whole 128-byte lines; 256 is cudaHostAlloc's own
-  // alignment at least.
+  // Devices read mapped memory in 128-byte lines. cudaHostAlloc() aligns to at least 256 bytes.
   static constexpr int64_t kAlignment = 256;
 
   std::byte* base_;
@@ -54,7 +53,7 @@ void WritePositions(const ScheduledBatch& batch, const StepDeltaCapacity& capaci
   for (int dim = 0; dim < capacity.num_position_dims; ++dim) {
     int32_t* next = delta.host_positions + int64_t{dim} * capacity.max_tokens;
     for (const ScheduledRow& row : batch.rows) {
-      // Drafts have places among the host's tokens, but no positions of the host's.
+      // Drafts are host tokens, but have no positions from the host.
       const int64_t num_tokens =
           static_cast<int64_t>(row.tokens.empty() ? row.drafts.size() : row.tokens.size());
       if (row.positions.count > 0) {
@@ -66,7 +65,7 @@ void WritePositions(const ScheduledBatch& batch, const StepDeltaCapacity& capaci
   }
 }
 
-// Of a row's drafts, whose place among the host's tokens begins at `parents`.
+// Writes the parents of a row's drafts, starting at `parents`.
 void WriteParents(const ScheduledRow& row, int32_t* parents) {
   if (!row.parents.empty()) {
     std::copy(row.parents.begin(), row.parents.end(), parents);

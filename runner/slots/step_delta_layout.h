@@ -1,5 +1,5 @@
-// The layout of the arrays of a StepDelta in one ring slot, and the function that writes a batch
-// into it.
+// The layout of a StepDelta's arrays in one ring slot, and the function that writes a batch into
+// them.
 
 #ifndef REPRISE_RUNNER_SLOTS_STEP_DELTA_LAYOUT_H_
 #define REPRISE_RUNNER_SLOTS_STEP_DELTA_LAYOUT_H_
@@ -18,19 +18,19 @@ struct StepDeltaCapacity {
   int max_rows = 0;
   int max_tokens = 0;
   int num_position_dims = 1;
-  bool has_trees = false;  // there are host_parents
+  bool has_trees = false;  // the delta has host_parents
 };
 
-// Bytes of a delta, a multiple of 256.
+// Returns the size of a delta in bytes, a multiple of 256.
 int64_t StepDeltaBytes(const StepDeltaCapacity& capacity);
 
-// Views of a delta that begins at `base`: pass the host's address to write it, the device's address
-// for refill. REQUIRES: base is aligned to 256 bytes.
+// Returns the views of a delta at `base`. Pass the host address to write the delta, and the device
+// address for refill. REQUIRES: base is aligned to 256 bytes.
 StepDelta StepDeltaAt(const StepDeltaCapacity& capacity, std::byte* base);
 
-// Writes `batch`, whose rows read `common_prefix_len` first keys together; scores only if a row is
-// scored (ScheduledRow::is_scored()). REQUIRES: it fits the `capacity`, with which `delta` was laid
-// out.
+// Writes `batch`, whose rows share `common_prefix_len` leading keys. Writes scores only if a row is
+// scored (ScheduledRow::is_scored()). REQUIRES: the batch fits into `capacity`, which must be the
+// capacity that `delta` was laid out with.
 void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len,
                     const StepDeltaCapacity& capacity, const StepDelta& delta);
 

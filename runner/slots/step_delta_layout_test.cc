@@ -46,7 +46,7 @@ TEST_F(StepDeltaLayoutTest, ArraysOfFullCapacityLieWithinTheBytesAndApart) {
 }
 
 TEST_F(StepDeltaLayoutTest, TheSameOffsetsHoldAtAnyBase) {
-  // The device sees the slot elsewhere: only the base may differ.
+  // The device maps the ring slot at another address: only the base may differ.
   std::vector<Line> other(memory_.size());
   const StepDelta here = StepDeltaAt(kCapacity, base());
   const StepDelta there = StepDeltaAt(kCapacity, other.data()->bytes);
@@ -71,8 +71,8 @@ TEST_F(StepDeltaLayoutTest, WritesEveryPartOfABatch) {
   EXPECT_EQ(delta.counts->num_joins, 1);
   EXPECT_EQ(delta.counts->num_updates, 2);
   EXPECT_EQ(delta.counts->num_rows, 2);
-  EXPECT_EQ(delta.counts->num_tokens, 4);       // 1 of the slot's own + 3
-  EXPECT_EQ(delta.counts->num_host_tokens, 3);  // its own is not the host's
+  EXPECT_EQ(delta.counts->num_tokens, 4);       // 1 token of the slot + 3 of the host
+  EXPECT_EQ(delta.counts->num_host_tokens, 3);  // without the slot's last token
   EXPECT_EQ(delta.counts->common_prefix_len, 48);
   EXPECT_EQ(delta.leaves[0], 2);
   EXPECT_EQ(delta.joins[0].slot, 1);
@@ -102,7 +102,7 @@ TEST_F(StepDeltaLayoutTest, WritesScoresOfAllRowsIfOneHasAny) {
   ScheduledRow rows[] = {{.slot = SlotId(0), .logits = RowLogits::kAll},  // has one token
                          {.slot = SlotId(1), .tokens = prompt, .output = RowOutput::kNone}};
   WriteStepDelta({.rows = rows}, /*common_prefix_len=*/0, kCapacity, delta);
-  EXPECT_EQ(delta.scores[0].all_logits, 7);  // untouched
+  EXPECT_EQ(delta.scores[0].all_logits, 7);  // not written
   EXPECT_EQ(delta.scores[1].next_token, 7);
 
   rows[1].logits = RowLogits::kAll;
@@ -129,7 +129,8 @@ TEST(StepDeltaPositionsTest, GoWithTheTokensOfTheHostThatHaveThem) {
   EXPECT_EQ(StepDeltaAt(kCapacity, memory.data()->bytes).host_positions, nullptr);
 
   const int32_t prompt[] = {11, 12, 13};
-  const int32_t positions[] = {5, 6, 0, 7, 8, 0, 9, 10};  // of two tokens, three apart
+  // Positions of two tokens; the stride between dimensions is 3.
+  const int32_t positions[] = {5, 6, 0, 7, 8, 0, 9, 10};
   const ScheduledRow rows[] = {
       {.slot = SlotId(0), .tokens = absl::MakeConstSpan(prompt, 2)},
       {.slot = SlotId(1)},

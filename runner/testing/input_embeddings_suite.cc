@@ -504,7 +504,7 @@ TEST_P(InputEmbeddingsSuite, ARefusedBatchLeavesTheRunnerUsable) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
-  EXPECT_THAT(refused(RowsOf(rows)), HasSubstr("expected tokens within the 3 that row 0 brings"));
+  EXPECT_THAT(refused(RowsOf(rows)), HasSubstr("tokens must lie within the 3 tokens of row 0"));
   EXPECT_THAT(refused(RowsOf(rows.narrow(0, 0, 2).narrow(1, 0, 47))),
               HasSubstr("dim must be 48: got 47"));
   EmbeddingRows elsewhere = RowsOf(rows.narrow(0, 0, 3));

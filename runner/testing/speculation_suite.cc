@@ -368,7 +368,7 @@ TEST_P(SpeculationSuite, RefusesTreesThatDoNotFit) {
   };
   EXPECT_THAT(message(**made, {0}), HasSubstr("one for each of its drafts: expected 2, got 1"));
   EXPECT_THAT(message(**made, {0, 1}, false), HasSubstr("expected 0, got 2"));
-  EXPECT_THAT(message(**made, {0, 2}), HasSubstr("parents[1] of slot 0 must be a node before"));
+  EXPECT_THAT(message(**made, {0, 2}), HasSubstr("parents[1] of slot 0 must be an earlier node"));
   EXPECT_THAT(message(**made, {-1, 0}), HasSubstr("parents[0]"));
   EXPECT_THAT(message(**chains, {0, 0}), HasSubstr("DraftShape::kTree"));
   ASSERT_STEP((*made)->Step({{.slot = 0, .drafts = {1, 2}, .parents = {0, 0}}}));
@@ -701,7 +701,7 @@ TEST_P(SpeculationSuite, RefusesDraftsThatDoNotFitAndChangesNothing) {
   EXPECT_THAT(message({.logits = RowLogits::kAll, .num_drafts = 1}), HasSubstr("RowLogits::kLast"));
   // Until the drafts are settled, the host does not know the positions of its tokens.
   ASSERT_STEP(harness.Launch({{.slot = 0, .num_drafts = 2}}));
-  EXPECT_THAT(message({.tokens = tokens}), HasSubstr("the steps with them must be awaited first"));
+  EXPECT_THAT(message({.tokens = tokens}), HasSubstr("await the steps with these drafts first"));
   ASSERT_STEP(harness.Await());
   ASSERT_STEP(harness.Step({{.slot = 0, .num_drafts = 2}}));
 }
