@@ -21,11 +21,11 @@ KvPageLayer PageLayerOf(const ModelRunnerOptions& options, const LayerSpec& laye
           .form = layer.v_in_k ? KvForm::kLatent : options.cache.form};
 }
 
-// The layout of the pages, without regard to whether layers are alike.
+// Returns the layout as pages, and sets `cache_layer`. Used even if all layers are identical.
 KvPageLayoutOptions PagesOf(const ModelRunnerOptions& options, const ModelSpec& spec,
                             const LayerClasses& classes,
                             std::vector<std::optional<int>>& cache_layer) {
-  // Of a block's tokens this rank keeps its part.
+  // This rank stores its part of a block's tokens.
   const int num_parts = options.ranks.context_ranks;
   KvPageLayoutOptions pages = {.num_blocks = 2, .block_size = options.cache.block_size / num_parts};
   for (size_t i = 0; i < spec.layers.size(); ++i) {
@@ -43,7 +43,7 @@ KvPageLayoutOptions PagesOf(const ModelRunnerOptions& options, const ModelSpec& 
   return pages;
 }
 
-// The layout of layers that are alike.
+// Returns the layout for identical layers.
 KvLayoutOptions LayoutOf(const KvPageLayoutOptions& pages) {
   const KvPageLayer& layer = pages.layers.front();
   return {.num_layers = static_cast<int>(pages.layers.size()),
@@ -89,7 +89,8 @@ int64_t CachePlan::BlocksOfSequence() const {
     if (group.retention == KvRetention::kCross) num_tokens = *options_.max_encoder_tokens;
     if (group.retention == KvRetention::kSlidingWindow ||
         group.retention == KvRetention::kChunkedLocal) {
-      // The blocks that it keeps, those that a step writes, and one that both share in part.
+      // The retained blocks, the blocks that a step writes, and one block that holds tokens of
+      // both.
       num_tokens = std::min<int64_t>(
           num_tokens, int64_t{group.span} + options_.max_num_tokens + options_.cache.block_size);
     }

@@ -1,14 +1,14 @@
-// The memory layout of the keys of a model's layers, and the number of cache blocks.
+// The memory layout of a model's KV cache, and the number of cache blocks.
 //
 //   REPRISE_ASSIGN_OR_RETURN(CachePlan plan, CachePlan::Create(options, spec, classes));
 //   REPRISE_ASSIGN_OR_RETURN(int num_blocks, plan.ChooseNumBlocks(free_bytes, graph_bytes));
 //   REPRISE_ASSIGN_OR_RETURN(KvCache cache, plan.Allocate(num_blocks));
 //   std::vector<KvLayer> kv = plan.LayersOf(cache);   // one per layer of the model
 //
-// If all layers are alike and in one KV group, each layer has its own tensor, which holds all
+// If all layers are identical and in one KV group, each layer has its own tensor, which holds all
 // blocks of the layer contiguously (cache/storage/kv_layout.h). Otherwise (several groups,
-// different numbers of heads or head sizes, layers that share, layers without a cache) all layers
-// share one pool of pages (cache/storage/kv_page_layout.h).
+// different numbers of heads or head sizes, layers that share keys, layers without a cache) all
+// layers share one pool of pages (cache/storage/kv_page_layout.h).
 //
 // A value; thread safety: const.
 
@@ -34,24 +34,25 @@ namespace reprise {
 
 class CachePlan {
  public:
-  // REQUIRES: resolved options; classes of the spec's layers. Errors: InvalidArgument as from the
-  // layouts.
+  // REQUIRES: resolved options; `classes` are the classes of the spec's layers. Errors:
+  // InvalidArgument as from the layouts.
   static absl::StatusOr<CachePlan> Create(const ModelRunnerOptions& options, const ModelSpec& spec,
                                           const LayerClasses& classes);
 
-  // The number of blocks of the cache. `free_bytes`: free memory of the device, nullopt if no limit
-  // is known; `other_bytes`: the part of it that graphs and eager steps will take. Errors: InvalidArgument if the
-  // requested memory, or ResourceExhausted if the free memory, does not hold a null block and one
-  // more.
+  // Returns the number of blocks of the cache. `free_bytes`: free memory of the device; nullopt if
+  // unlimited. `other_bytes`: the part of free_bytes that graphs and eager steps will take. Errors:
+  // InvalidArgument if the requested memory is too small for the null block and one more block;
+  // ResourceExhausted if the free memory is.
   absl::StatusOr<int> ChooseNumBlocks(std::optional<int64_t> free_bytes, int64_t other_bytes) const;
 
-  // Content is undefined. Errors: those of KvCache::Create().
+  // Allocates a cache with undefined content. Errors: as KvCache::Create().
   absl::StatusOr<KvCache> Allocate(int num_blocks, c10::Device device) const;
 
-  // The cache of each layer of the model: the same memory for layers that share, an empty KvLayer
-  // for layers without a cache.
+  // Returns the cache of each layer of the model. Layers that share keys have the same memory;
+  // layers without a cache have an empty KvLayer.
   std::vector<KvLayer> LayersOf(const KvCache& cache) const;
-  // The layer of the cache that holds the keys of a layer of the model; nullopt: it has none.
+  // Returns the layer of the cache that holds the keys of a layer of the model; nullopt if the
+  // layer has no cache.
   std::optional<int> cache_layer(int layer) const { return cache_layer_[layer]; }
 
   bool has_pages() const { return std::holds_alternative<KvPageLayoutOptions>(layout_); }
@@ -59,13 +60,13 @@ class CachePlan {
 
  private:
   CachePlan() = default;
-  // Blocks of one sequence at full length, in all groups.
+  // Returns the number of blocks of one sequence at full length, over all groups.
   int64_t BlocksOfSequence() const;
 
   ModelRunnerOptions options_;
   std::vector<KvGroupSpec> groups_;
   std::variant<KvLayoutOptions, KvPageLayoutOptions> layout_;  // num_blocks is not set
-  std::vector<std::optional<int>> cache_layer_;                // of each layer of the model
+  std::vector<std::optional<int>> cache_layer_;                // per layer of the model
   int64_t bytes_per_block_ = 0;
 };
 

@@ -42,7 +42,8 @@ TEST(CachePlanTest, TheCacheHoldsEveryRowAtFullLengthIfNothingIsAsked) {
 TEST(CachePlanTest, GroupsThatLoseBlocksNeedFewer) {
   ModelSpec spec = Spec();
   spec.layers[0].params.window_left = 7;
-  // Full: 16 blocks. A window of 8, a step of 4 and a block: ceil(16 / 4).
+  // Full attention: 16 blocks. A window of 8 tokens, a step of 4 and a block of 4: ceil(16 / 4)
+  // blocks.
   const auto num_blocks =
       PlanFor({.max_num_seqs = 2, .max_num_tokens = 4}, spec).ChooseNumBlocks(std::nullopt, 0);
   ASSERT_TRUE(num_blocks.ok()) << num_blocks.status();
@@ -59,7 +60,7 @@ TEST(CachePlanTest, TheCacheKeepsWithinTheBytesAskedFor) {
 
 TEST(CachePlanTest, TheCacheLeavesRoomForGraphsOnAGpu) {
   const CachePlan plan = PlanFor({.max_num_seqs = 2}, Spec());
-  // (100 - 50 blocks' bytes) * 9/10 = 45 blocks would fit, 33 are enough; of 30 blocks' bytes, 27.
+  // (100 - 50 blocks) * 9/10 = 45 blocks would fit, and 33 are enough. With 30 blocks free: 27.
   EXPECT_EQ(plan.ChooseNumBlocks(100 * kBlockBytes, 50 * kBlockBytes).value(), 33);
   EXPECT_EQ(plan.ChooseNumBlocks(40 * kBlockBytes, 10 * kBlockBytes).value(), 27);
   const auto none = plan.ChooseNumBlocks(10 * kBlockBytes, 9 * kBlockBytes);
@@ -90,7 +91,7 @@ TEST(CachePlanTest, WhateverDiffersPutsLayersIntoPages) {
   EXPECT_TRUE(has_pages([](ModelSpec& s) { s.layers[1].params.window_left = 3; }));
   EXPECT_TRUE(has_pages([](ModelSpec& s) { s.layers[1].chunk_size = 8; }));
   EXPECT_TRUE(has_pages([](ModelSpec& s) { s.layers[2].shares_kv_with = 0; }));
-  // Every layer with one window: one group.
+  // All layers have the same window: one group.
   EXPECT_FALSE(has_pages([](ModelSpec& s) {
     for (LayerSpec& layer : s.layers) layer.params.window_left = 3;
   }));
@@ -107,7 +108,8 @@ TEST(CachePlanTest, LayersThatShareHaveOneMemoryAndLayersWithoutACacheNone) {
   EXPECT_EQ(layers[0].k.data, nullptr);
   EXPECT_EQ(layers[1].k.data, layers[2].k.data);
   EXPECT_EQ(layers[1].v.data, layers[2].v.data);
-  // One layer's keys and values, 128 bytes each: tensors begin at multiples of 256.
+  // The keys and the values of one layer take 128 bytes each, but tensors begin at multiples of
+  // 256.
   EXPECT_EQ(plan.bytes_per_block(), 2 * 256);
 }
 

@@ -57,8 +57,8 @@ int CommonBlocks::Count(absl::Span<const ScheduledRow> rows) {
     return num_equal;
   };
   const int num_equal = least();
-  // A row that agrees with the reference further than another differs from that other; and no row
-  // has more blocks in common with others than it has columns.
+  // Rows with different numbers differ from each other at the smaller number, and a row shares at
+  // most its own columns.
   if (rows_[first].num_columns == num_equal) return num_equal;
   for (const ScheduledRow& row : rows) {
     if (rows_[row.slot.value()].num_equal != num_equal) return num_equal;

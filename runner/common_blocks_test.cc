@@ -10,7 +10,7 @@
 namespace reprise {
 namespace {
 
-// Tables and a CommonBlocks that get the same changes.
+// Tables, and a CommonBlocks that receives the same changes.
 class Tables {
  public:
   Tables(int num_slots, int max_blocks)
@@ -21,7 +21,7 @@ class Tables {
     blocks_.Follow({.leaves = leaves});
     tables_[slot].clear();
   }
-  // Writes `block` into a column, at most the next free one.
+  // Writes `block` into a column, which must be at most the next free column.
   void Set(int slot, int column, int32_t block) {
     const BlockTableUpdate updates[] = {
         {.slot = SlotId(slot), .column = column, .block = BlockId(block)}};
@@ -40,7 +40,7 @@ class Tables {
     for (const int slot : slots) rows.push_back({.slot = SlotId(slot)});
     return blocks_.Count(rows);
   }
-  // The same without memory of the past.
+  // Counts common columns by a full comparison.
   int Compared(const std::vector<int>& slots) const {
     int count = slots.empty() ? 0 : static_cast<int>(tables_[slots[0]].size());
     for (const int slot : slots) {
@@ -80,7 +80,7 @@ TEST(CommonBlocksTest, ABlockThatIsReplacedEndsWhatIsShared) {
   tables.Fill(0, {7, 2, 9});
   tables.Fill(1, {7, 2, 9});
   EXPECT_EQ(tables.Count({0, 1}), 3);
-  tables.Set(1, 2, 5);  // as when a fork writes into it
+  tables.Set(1, 2, 5);  // like the copy-on-write of a fork
   EXPECT_EQ(tables.Count({0, 1}), 2);
   tables.Set(0, 2, 5);
   EXPECT_EQ(tables.Count({0, 1}), 3);
@@ -131,7 +131,7 @@ TEST(CommonBlocksTest, OtherGroupsAreNotLookedAt) {
   EXPECT_EQ(blocks.Count(rows), 1);
 }
 
-// Few prefixes and few blocks, so that tables agree and part often.
+// Few prefixes and few blocks, so that tables often agree and often differ.
 TEST(CommonBlocksTest, RandomTrafficCountsAsIfComparedAnew) {
   const int seed = 12;
   SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -1,4 +1,4 @@
-// The suites of runner/testing on the GPUs of this machine.
+// Instantiates the suites of runner/testing on the GPUs of this machine.
 
 #include "gtest/gtest.h"
 #include "reprise/runner/testing/all_logits_suite.h"
@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, AttendOptionsSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, InputEmbeddingsSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, KvScalesSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, LayerKindsSuite, testing::Values(c10::kCUDA));
-// While another device is current.
+// The suite makes another device current.
 INSTANTIATE_TEST_SUITE_P(SecondGpu, LayerKindsSuite, testing::Values(c10::Device(c10::kCUDA, 1)));
 INSTANTIATE_TEST_SUITE_P(Cuda, LogitsStagesSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, MixedGraphsSuite, testing::Values(c10::kCUDA));

@@ -42,7 +42,7 @@ absl::Status EncoderStep::CheckKind(int layer, AttentionKind kind, const char* n
   }
   if (parts_.layers[layer].kind == kind) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("layer ", layer, " is of another kind: expected an ", name, " layer"));
+      absl::StrCat("layer ", layer, " has the wrong kind: expected an ", name, " layer"));
 }
 
 }  // namespace reprise

@@ -1,8 +1,8 @@
 // The encoder's pass as a model sees it: the concatenated inputs of some sequences, attention
-// within each of them, and the cache that receives their keys.
+// within each input, and the cache that receives the keys.
 //
-// Tensors hold num_tokens tokens, without padding. Made by ModelRunner; valid during
-// Model::Encode(). Thread safety: none.
+// Tensors hold num_tokens tokens, without padding. ModelRunner creates the object; it is valid
+// during Model::Encode(). Thread safety: none.
 
 #ifndef REPRISE_RUNNER_ENCODER_STEP_H_
 #define REPRISE_RUNNER_ENCODER_STEP_H_
@@ -26,16 +26,16 @@ namespace reprise {
 
 class EncoderStep {
  public:
-  // The runner fills these in.
+  // Set by the runner.
   struct Parts {
     at::Tensor token_ids;
     at::Tensor positions;
-    std::vector<at::Tensor> slot_mappings;  // one per KV group, of cross groups
+    std::vector<at::Tensor> slot_mappings;  // one per KV group; slots for cross groups
     absl::Span<const LayerSpec> layers;
     absl::Span<const KvLayer> kv;  // one per layer
     const LayerClasses* classes = nullptr;
     RaggedBatch batch;
-    absl::Span<const BatchWork> work;  // one per class, of classes without a cache
+    absl::Span<const BatchWork> work;  // one per class; only for classes without a cache
     LinearContext* linears = nullptr;
   };
   explicit EncoderStep(Parts parts) : parts_(std::move(parts)) {}
@@ -45,16 +45,17 @@ class EncoderStep {
   // [num_tokens] int32; each input begins at 0.
   const at::Tensor& positions() const { return parts_.positions; }
 
-  // A kEncoder layer: each token attends to all of its own input. q [num_tokens, num_q_heads,
-  // head_dim_qk], k [num_tokens, num_kv_heads, head_dim_qk], v [.., head_dim_v]; any strides with
-  // the last one 1. Returns out [num_tokens, num_q_heads, head_dim_v]. Errors: InvalidArgument for
-  // a layer of another kind; those of RaggedAttention.
+  // For a kEncoder layer: each token attends to its whole input. q: [num_tokens,
+  // num_q_heads, head_dim_qk], k: [num_tokens, num_kv_heads, head_dim_qk], v: [num_tokens,
+  // num_kv_heads, head_dim_v]; any strides, but contiguous in the last dimension. Returns out
+  // [num_tokens, num_q_heads, head_dim_v]. Errors: InvalidArgument if the layer has another kind;
+  // as RaggedAttention().
   absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q, const at::Tensor& k,
                                     const at::Tensor& v) const;
 
-  // A kEncoderDecoder layer: writes the keys and values that the decoder will attend to, as k and v
-  // above. Each such layer is written once per pass, except layers that share another's keys.
-  // Errors: InvalidArgument for a layer of another kind; those of WriteKv.
+  // For a kEncoderDecoder layer: writes the keys and values that the decoder will attend to. k and
+  // v as in Attend(). Call it once per pass for each such layer, except layers that share another
+  // layer's keys. Errors: InvalidArgument if the layer has another kind; as WriteKv().
   absl::Status WriteKeys(int layer, const at::Tensor& k, const at::Tensor& v) const;
 
   LinearContext& linears() const { return *parts_.linears; }

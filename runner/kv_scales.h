@@ -1,15 +1,15 @@
-// The scales of a runner's quantised KV cache, in memory of the device at unchanged addresses.
+// The scales of a runner's quantised KV cache, in device memory at constant addresses.
 //
-//   enum        scales of a layer's K, and as many of its V
+//   enum        scales of a layer's K; V has the same number
 //   kPerLayer   [1]
 //   kPerHead    [num_kv_heads]
 //
-// A latent (MLA) is K and, in its first columns, V: set the same number in k and v.
+// For MLA, V is the first columns of K: set the same values in k and v.
 //
-// They begin as the layer's spec says (LayerSpec::k_scale, v_scale). A caller may overwrite them
-// between steps, on the runner's stream: captured graphs read them when they run. Keys that are in
-// the cache already are then read with the new scales, so change them only while no sequence has
-// keys, or together with what the cache holds.
+// The initial values come from the layer's spec (LayerSpec::k_scale, v_scale). A caller may
+// overwrite scales between steps, on the runner's stream: captured graphs read them at each replay.
+// Cached keys are then also read with the new scales. Change scales only while no sequence has
+// cached keys, or together with the content of the cache.
 //
 // Thread safety: none; one owner. Copies share the memory.
 
@@ -34,12 +34,12 @@ enum class KvScaleShape : int8_t { kPerLayer, kPerHead };
 class KvScales {
  public:
   struct Layer {
-    at::Tensor k;  // float32 of the shape above, contiguous
+    at::Tensor k;  // float32, contiguous, with the shape above
     at::Tensor v;
   };
 
-  // Layers that share another's keys share its scales. Errors: InvalidArgument for a scale of a
-  // spec that is not positive and finite; ResourceExhausted.
+  // Allocates and initialises the scales. Layers that share another layer's keys share its scales.
+  // Errors: InvalidArgument if a scale of a spec is not positive and finite; ResourceExhausted.
   static absl::StatusOr<KvScales> Allocate(absl::Span<const LayerSpec> layers, KvScaleShape shape,
                                            c10::Device device);
 

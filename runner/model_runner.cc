@@ -17,7 +17,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(
 }
 
 ModelRunner::~ModelRunner() {
-  // Steps in flight may still read the memory that is freed: waits for them.
+  // Steps in flight may still read the memory that is about to be freed: waits for these steps.
   while (num_awaited_ < num_launched_) {
     outputs_->at(outputs_->IndexOf(num_awaited_++)).written->Wait().IgnoreError();
   }
@@ -55,7 +55,7 @@ absl::StatusOr<int64_t> ModelRunner::Launch(const ScheduledBatch& batch) {
     return RunStep(batch, output.plan);
   });
   if (!output.status.ok()) {
-    // If the slots on the device are no longer those of the mirror, no step can follow.
+    // If the slots on the device differ from the mirror, no further step can run.
     status_ = are_slots_applied ? driver().Health() : output.status;
   }
   ranks_.TellOfStep(output.status);
@@ -124,7 +124,7 @@ absl::StatusOr<StepResult> ModelRunner::Await(int64_t step) {
   const StepTrace::Span span = tracer_->Span("await", step);
   StepOutput& output = outputs_->at(outputs_->IndexOf(num_awaited_++));
   const StepPlan& plan = output.plan;
-  // After a fault of the device the tokens in the ring are those of an earlier step.
+  // After a device fault, the ring still holds the tokens of an earlier step.
   const absl::Status written = output.written->Wait();
   tracer_->Collect(plan);
   status_.Update(written);
@@ -134,7 +134,7 @@ absl::StatusOr<StepResult> ModelRunner::Await(int64_t step) {
   const int32_t num_faults = output.tokens[layout.num_faults()];
   if (num_faults != 0) {
     return absl::InternalError(
-        absl::StrCat("step ", step, ": the device refused ", num_faults, " parts of the batch"));
+        absl::StrCat("step ", step, ": the device rejected ", num_faults, " parts of the batch"));
   }
   StepResult result = {.tokens = absl::MakeConstSpan(output.tokens, plan.num_rows),
                        .decision = plan.decision,
@@ -175,7 +175,7 @@ absl::StatusOr<const StepOutput*> ModelRunner::KeptOutput(int64_t step) const {
         absl::StrCat("logits are kept with one step in flight, or with StepLogits::kOfEvery: got ",
                      shape_.max_steps_in_flight, " steps in flight"));
   }
-  // Without a copy of its own, the step's logits are in the buffer that each launch overwrites.
+  // If the step's logits were not copied, they are in the buffer that each launch overwrites.
   if (output.logits.empty() && num_launched_ != num_awaited_) {
     return absl::FailedPreconditionError(
         absl::StrCat("the logits of step ", step, " must be read before the next launch"));

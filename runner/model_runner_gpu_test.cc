@@ -27,14 +27,14 @@ namespace reprise {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Cuda, ModelRunnerSuite, testing::Values(c10::kCUDA));
-// While another device is current.
+// The suite makes another device current.
 INSTANTIATE_TEST_SUITE_P(SecondGpu, ModelRunnerSuite, testing::Values(c10::Device(c10::kCUDA, 1)));
 
-// The logits of every token are one product of its embedding.
+// The logits of each token are one GEMM with its embedding.
 class ProductModel : public Model {
  public:
   static constexpr int kWidth = 1024;
-  static constexpr int kVocab = 2048;  // 4 MiB of weights, which are timed
+  static constexpr int kVocab = 2048;  // 4 MiB of weights, large enough to be timed
 
   ProductModel() {
     const auto options = at::TensorOptions(c10::kCUDA).dtype(at::kBFloat16);
@@ -66,7 +66,7 @@ class ProductModel : public Model {
   std::optional<Linear> head_;
 };
 
-// The same, of every token of the step.
+// Computes the logits of every token of the step.
 class EveryTokenModel : public ProductModel {
  public:
   absl::StatusOr<at::Tensor> Forward(const Step& step) override {
@@ -80,7 +80,7 @@ class EveryTokenModel : public ProductModel {
 class ModelRunnerGpuTest : public DeviceSuite {};
 INSTANTIATE_TEST_SUITE_P(Cuda, ModelRunnerGpuTest, testing::Values(c10::kCUDA));
 
-// Weights are often filled on a stream of the caller's own.
+// Weights are often filled on a stream of the caller.
 TEST_P(ModelRunnerGpuTest, StepsReadWhatTheCallersStreamWroteBeforeCreate) {
   ProductModel model;
   {
@@ -105,7 +105,7 @@ TEST_P(ModelRunnerGpuTest, StepsReadWhatTheCallersStreamWroteBeforeCreate) {
   EXPECT_TRUE(runner.ok()) << runner.status();
 }
 
-// Work within work, even where something in between has made another stream current.
+// Nested work, also if the outer work makes another stream current.
 TEST_P(ModelRunnerGpuTest, WorkWithinWorkIsOnTheDriversStream) {
   auto made = *MakeDeviceDriver(c10::kCUDA, {});
   DeviceDriver& driver = *made;

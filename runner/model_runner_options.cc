@@ -24,7 +24,7 @@ absl::Status AtLeast(const char* name, int64_t value, int64_t least) {
       absl::StrCat(name, " is too small: expected at least ", least, ", got ", value));
 }
 
-// Fills in the captured sizes of mixed steps, or removes them.
+// Sets the captured sizes of mixed steps, or clears them.
 absl::Status ResolveMixedGraphs(bool on_cpu, ModelRunnerOptions& options) {
   GraphOptions& graphs = options.graphs;
   std::vector<int>& sizes = options.debug.mixed_graph_sizes;
@@ -56,16 +56,16 @@ absl::Status CheckSpec(const ModelSpec& spec) {
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     has_cross |= spec.layers[i].kind == AttentionKind::kEncoderDecoder;
     if (spec.layers[i].kind == AttentionKind::kEncoderOnly) {
-      return absl::UnimplementedError(absl::StrCat(
-          "layer ", i, " of the model's spec is encoder-only, which needs no steps: supported are ",
-          "decoder, encoder and encoder-decoder layers"));
+      return absl::UnimplementedError(
+          absl::StrCat("layer ", i, " of the model's spec must not be encoder-only: supported are ",
+                       "decoder, encoder and encoder-decoder layers"));
     }
   }
   if (has_cross == (spec.max_encoder_position > 0)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("max_encoder_position of the model's spec must be ",
-                   has_cross ? "at least 1, for it has encoder-decoder layers"
-                             : "0, for it has no encoder-decoder layer",
+                   has_cross ? "at least 1, because it has encoder-decoder layers"
+                             : "0, because it has no encoder-decoder layer",
                    ": got ", spec.max_encoder_position));
 }
 
@@ -78,12 +78,13 @@ absl::Status CheckDraftModel(const ModelSpec& spec, const ModelRunnerOptions& op
         absl::StrCat("the draft model of speculation.proposer must ", parts...));
   };
   if (draft.vocab_size != spec.vocab_size) {
-    return refusal("have the model's vocabulary: expected vocab_size ", spec.vocab_size, ", got ",
-                   draft.vocab_size);
+    return refusal("have the same vocabulary as the model: expected vocab_size ", spec.vocab_size,
+                   ", got ", draft.vocab_size);
   }
   if (draft.dtype != spec.dtype) {
-    return refusal("have the model's dtype: expected ", std::string(DTypeName(spec.dtype)),
-                   ", got ", std::string(DTypeName(draft.dtype)));
+    return refusal("have the same dtype as the model: expected ",
+                   std::string(DTypeName(spec.dtype)), ", got ",
+                   std::string(DTypeName(draft.dtype)));
   }
   if (draft.device != spec.device) {
     return refusal("be on the model's device: expected ", spec.device.str(), ", got ",
@@ -94,20 +95,20 @@ absl::Status CheckDraftModel(const ModelSpec& spec, const ModelRunnerOptions& op
                    *options.max_seq_len, ", got ", draft.max_position);
   }
   if (draft.max_encoder_position > 0 || spec.max_encoder_position > 0) {
-    return refusal("be a decoder, and the model too: expected no encoder");
+    return refusal("be a decoder, and so must the model: expected no encoder");
   }
   if (draft.num_position_dims > 1 || spec.num_position_dims > 1) {
-    return refusal("have positions of one dimension, and the model too: got ",
+    return refusal("have one-dimensional positions, and so must the model: got ",
                    draft.num_position_dims, " and ", spec.num_position_dims);
   }
   if (!draft.within.empty()) {
-    return refusal("attend through the cache alone: expected no `within`, got ",
+    return refusal("attend only through the cache: expected no `within`, got ",
                    draft.within.size());
   }
   return absl::OkStatus();
 }
 
-// Whether the drafts that are proposed form a tree, level by level.
+// Checks the tree of proposed drafts.
 absl::Status CheckTree(const SpeculationOptions& speculation) {
   const std::vector<int>& tree = speculation.tree;
   if (tree.empty()) {
@@ -116,11 +117,11 @@ absl::Status CheckTree(const SpeculationOptions& speculation) {
                         speculation.max_drafts, 0, kMaxDrafts);
   }
   if (speculation.shape != DraftShape::kTree) {
-    return absl::InvalidArgumentError("speculation.tree is for DraftShape::kTree: expected none");
+    return absl::InvalidArgumentError("speculation.tree must be empty without DraftShape::kTree");
   }
   if (speculation.ngram() != nullptr) {
     return absl::InvalidArgumentError(
-        "speculation.tree is not for NgramProposer, which proposes chains: expected none");
+        "speculation.tree must be empty with NgramProposer, which proposes chains");
   }
   REPRISE_RETURN_IF_ERROR(CheckBetween("number of entries of speculation.tree",
                                        static_cast<int64_t>(tree.size()), speculation.max_drafts,
@@ -128,19 +129,19 @@ absl::Status CheckTree(const SpeculationOptions& speculation) {
   return CheckDraftTree(tree);
 }
 
-// Whether the model can verify trees: the metadata of its layers have their masks.
+// Checks that the model can verify trees: all its layers must support tree masks.
 absl::Status CheckServesTrees(const ModelSpec& spec, const char* whose) {
   const auto refusal = [&](const auto&... parts) {
     return absl::InvalidArgumentError(
-        absl::StrCat("speculation.shape kTree is for ", parts..., ", got ", whose));
+        absl::StrCat("speculation.shape kTree requires ", parts..., ", got ", whose));
   };
   for (const LayerSpec& layer : spec.layers) {
     if (layer.chunk_size.has_value()) {
-      return refusal("layers that see a whole tree: expected no layer of chunks");
+      return refusal("layers without chunks");
     }
   }
-  if (!spec.within.empty()) return refusal("models without `within`, whose rows are chains");
-  if (spec.max_encoder_position > 0) return refusal("decoders: expected no encoder");
+  if (!spec.within.empty()) return refusal("a model without `within`");
+  if (spec.max_encoder_position > 0) return refusal("a decoder without an encoder");
   return absl::OkStatus();
 }
 
@@ -157,7 +158,7 @@ absl::Status CheckShape(const ModelSpec& spec, const SpeculationOptions& specula
   return CheckTree(speculation);
 }
 
-// Heads with layers are a draft model of the model's own dtype, vocabulary and device.
+// Heads with layers run as a draft model with the model's dtype, vocabulary and device.
 absl::Status CheckHeadLayers(const ModelSpec& spec, const DraftHeads& heads) {
   const absl::Span<const LayerSpec> layers = heads.layers();
   if (layers.empty()) return absl::OkStatus();
@@ -173,18 +174,18 @@ absl::Status CheckHeadLayers(const ModelSpec& spec, const DraftHeads& heads) {
     if (layer.kind != AttentionKind::kDecoder) {
       return absl::InvalidArgumentError(
           absl::StrCat("layers of the heads of speculation.proposer must be decoder layers: layer ",
-                       i, " is of another kind"));
+                       i, " has another kind"));
     }
   }
   return absl::OkStatus();
 }
 
-// What only chains have.
+// Checks options that are supported only for chains.
 absl::Status CheckChains(const ModelSpec& spec, const SpeculationOptions& speculation) {
   const bool is_tree = speculation.shape == DraftShape::kTree;
   if (is_tree && speculation.acceptance == DraftAcceptance::kRejection) {
     return absl::InvalidArgumentError(
-        "speculation.acceptance kRejection is for chains, whose places have one draft each: "
+        "speculation.acceptance kRejection requires chains, which have one draft per position: "
         "expected DraftShape::kChain, got kTree");
   }
   const DraftHeads* const heads = speculation.heads();
@@ -197,7 +198,8 @@ absl::Status CheckChains(const ModelSpec& spec, const SpeculationOptions& specul
   return AtLeast("the model's hidden_dim (for HeadsProposer)", spec.hidden_dim, 1);
 }
 
-// SpeculationOptions::graph_num_drafts where none are given. REQUIRES: the other fields are good.
+// Returns the default of SpeculationOptions::graph_num_drafts. REQUIRES: the other fields are
+// valid.
 std::vector<int> DefaultGraphDrafts(const SpeculationOptions& speculation) {
   const bool is_tree = speculation.shape == DraftShape::kTree;
   if (is_tree && !speculation.has_proposer()) return {speculation.max_drafts};
@@ -210,7 +212,7 @@ std::vector<int> DefaultGraphDrafts(const SpeculationOptions& speculation) {
   return sizes;
 }
 
-// Checks the options of speculation, and fills in the sizes that follow from them.
+// Checks the options of speculation, and sets the sizes that follow from them.
 absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& options) {
   SpeculationOptions& speculation = options.speculation;
   REPRISE_RETURN_IF_ERROR(CheckShape(spec, speculation));
@@ -243,24 +245,25 @@ absl::Status ResolveSpeculation(const ModelSpec& spec, ModelRunnerOptions& optio
   return absl::OkStatus();
 }
 
-// What a rank with a part of the keys cannot serve.
+// Checks that a layer works on a rank that stores only a part of the keys.
 absl::Status CheckContextLayer(int index, const LayerSpec& layer, int64_t cycle) {
   if (layer.kind != AttentionKind::kDecoder || layer.chunk_size.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "ranks.context_ranks above 1 are for layers of full attention or of windows: layer ", index,
+        "ranks.context_ranks above 1 require layers with full attention or windows: layer ", index,
         " of the model's spec has chunks or an encoder's keys"));
   }
-  // The first rank counts the sinks. It sees a key of each query that sees any.
+  // The first rank applies the sinks. It reads at least one key of every query that has keys.
   if (layer.params.sinks != nullptr && layer.params.window_left.value_or(cycle) + 1 < cycle) {
     return absl::InvalidArgumentError(
         absl::StrCat("ranks.context_ranks: the window of layer ", index,
-                     ", which has sinks, must hold a run of each rank: expected at least ", cycle,
+                     ", which has sinks, must span a run of each rank: expected at least ", cycle,
                      " tokens, got ", *layer.params.window_left + 1));
   }
   return absl::OkStatus();
 }
 
-// Checks the options of keys that are divided over ranks, and makes block_size that of all ranks.
+// Checks the options for keys that are sharded over ranks. Sets block_size to the size over all
+// ranks.
 absl::Status ResolveContext(const ModelSpec& spec, bool cascade_is_given,
                             ModelRunnerOptions& options) {
   const int interleave = options.debug.context_interleave;
@@ -303,7 +306,7 @@ absl::Status ResolveContext(const ModelSpec& spec, bool cascade_is_given,
   return absl::OkStatus();
 }
 
-// Fills in the defaults that depend on the model alone.
+// Sets the defaults that depend only on the model.
 void FillDefaults(const ModelSpec& spec, ModelRunnerOptions& options) {
   const bool on_cpu = spec.device.is_cpu();
   if (!options.max_seq_len) options.max_seq_len = spec.max_position;
@@ -321,13 +324,13 @@ void FillDefaults(const ModelSpec& spec, ModelRunnerOptions& options) {
   }
 }
 
-// The number in a BlockMemory that is not empty.
+// Returns the number in a BlockMemory that is not empty.
 int64_t ValueOf(const BlockMemory& memory) {
   const auto* const blocks = std::get_if<NumBlocks>(&memory);
   return blocks != nullptr ? blocks->value : std::get<NumBytes>(memory).value;
 }
 
-// Checks the cache's options, and empties a swap of 0.
+// Checks the cache's options, and clears a swap size of 0.
 absl::Status ResolveCache(CacheOptions& cache) {
   REPRISE_RETURN_IF_ERROR(AtLeast("cache.block_size", cache.block_size, 1));
   if (cache.form == KvForm::kLatent) {
@@ -347,7 +350,7 @@ absl::Status ResolveCache(CacheOptions& cache) {
   REPRISE_RETURN_IF_ERROR(AtLeast("cache.swap", ValueOf(cache.swap), 0));
   if (cache.swap == BlockMemory(NumBlocks{1})) {
     return absl::InvalidArgumentError(
-        "cache.swap must be 0, or at least 2 blocks, for host block 0 is never used: got 1");
+        "cache.swap must be 0, or at least 2 blocks, because host block 0 is never used: got 1");
   }
   if (ValueOf(cache.swap) == 0) cache.swap = {};
   return absl::OkStatus();
@@ -380,8 +383,8 @@ absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions
   if (resolved.device.cascade == CascadeMode::kAuto &&
       resolved.device.batch_invariance == BatchInvariance::kOn) {
     return absl::InvalidArgumentError(
-        "device.cascade must be off with device.batch_invariance, where a row's bits must not "
-        "depend on whom it shares a prefix with: expected kOff, got kAuto");
+        "device.cascade must be off with device.batch_invariance, because a row's result must not "
+        "depend on shared prefixes: expected kOff, got kAuto");
   }
   REPRISE_RETURN_IF_ERROR(AtLeast("max_num_seqs", resolved.max_num_seqs, 1));
   REPRISE_RETURN_IF_ERROR(

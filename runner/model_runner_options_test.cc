@@ -61,7 +61,8 @@ TEST(ModelRunnerOptionsTest, FewDraftsHaveGraphsOfTheirOwn) {
   EXPECT_THAT(sizes({.max_drafts = 4, .proposer = NgramProposer{}}), ElementsAre(1, 2, 4));
   EXPECT_THAT(sizes({.max_drafts = 16}), ElementsAre(1, 2, 4, 8, 16));
   EXPECT_THAT(sizes({.max_drafts = 4, .graph_num_drafts = {3, 4}}), ElementsAre(3, 4));
-  // Of trees whole levels; of given ones, whose shape is not known, the largest.
+  // Trees that are proposed: whole levels. Trees that the caller supplies have an unknown shape:
+  // only the largest count.
   EXPECT_THAT(sizes({.max_drafts = 30, .shape = DraftShape::kTree}), ElementsAre(30));
   NoDrafter drafter;
   EXPECT_THAT(sizes({.max_drafts = 8,
@@ -71,7 +72,7 @@ TEST(ModelRunnerOptionsTest, FewDraftsHaveGraphsOfTheirOwn) {
               ElementsAre(2, 4, 8));
 }
 
-// Rank 1 of some, two unless given, which is never asked for more.
+// Rank 1 of `world`; its collectives must not be called.
 class SomeRanks final : public Collectives {
  public:
   explicit SomeRanks(int world = 2) : Collectives({.rank = 1, .world = world}) {}
@@ -170,7 +171,7 @@ TEST(ModelRunnerOptionsTest, WhatNeedsAllKeysIsNotDivided) {
                         spec.layers[2].params.sinks = kSinks;
                         spec.layers[2].params.window_left = 6;
                       }),
-              HasSubstr("the window of layer 2, which has sinks, must hold a run of each rank: "
+              HasSubstr("the window of layer 2, which has sinks, must span a run of each rank: "
                         "expected at least 8 tokens, got 7"));
 }
 
@@ -268,7 +269,7 @@ TEST(ModelRunnerOptionsTest, TheEncodersLengthComesFromTheModelThatHasOne) {
   EXPECT_THAT(refused({.max_encoder_tokens = 0}), HasSubstr("got 0"));
   EXPECT_EQ(Resolved({}).max_encoder_tokens, 0);
   spec.layers[1].kind = AttentionKind::kDecoder;
-  EXPECT_THAT(refused({}), HasSubstr("must be 0, for it has no encoder-decoder layer: got 40"));
+  EXPECT_THAT(refused({}), HasSubstr("must be 0, because it has no encoder-decoder layer: got 40"));
 }
 
 TEST(ModelRunnerOptionsTest, EncoderOnlyModelsAreRefused) {

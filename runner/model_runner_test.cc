@@ -65,7 +65,7 @@ TEST_F(ModelErrorTest, LogitsOfAnotherShapeAreRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("[1, 61], got [1, 7]"));
 }
 
-// Makes no tensors, so that what is allocated is the runner's.
+// Allocates no tensors, so that only the runner allocates.
 class SilentModel : public ToyModel {
  public:
   SilentModel() : ToyModel({}) {}
@@ -74,7 +74,7 @@ class SilentModel : public ToyModel {
 
 TEST(ModelRunnerTest, AReplayedStepAllocatesNothingOnTheHeap) {
   SilentModel model;
-  // Looking for prefixes to share, too.
+  // With the search for shared prefixes.
   auto created = ModelRunner::Create(
       &model,
       {.max_num_seqs = 4,
@@ -109,7 +109,7 @@ TEST(ModelRunnerTest, AReplayedStepAllocatesNothingOnTheHeap) {
   EXPECT_GE(runner.cascade()->num_steps(CascadeReason::kNoPrefix), 100);
 }
 
-// A chunk of a prompt and two decodes, again and again; traced.
+// Repeats a step of a prefill chunk and two decodes, with tracing.
 TEST(ModelRunnerTest, AReplayedMixedStepAllocatesNothingOnTheHeapAndIsTraced) {
   SilentModel model;
   StepTrace trace;
@@ -171,7 +171,7 @@ TEST(ModelRunnerTest, AReplayedMixedStepAllocatesNothingOnTheHeapAndIsTraced) {
   EXPECT_EQ(trace.num_events(), 52 * 10);  // those and the counts
 }
 
-// A device with little memory, over the CPU.
+// A CPU driver that reports little free memory.
 class SmallDevice : public ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
@@ -182,7 +182,7 @@ class SmallDevice : public ForwardingDriver {
   }
 };
 
-// Notes the largest step that it was given.
+// Records the largest step that it was called with.
 class NotingModel : public ToyModel {
  public:
   NotingModel() : ToyModel({}) {}
@@ -206,9 +206,10 @@ TEST(ModelRunnerTest, TheCacheGetsWhatTheLargestStepLeaves) {
   EXPECT_EQ(model.max_query_len, 16);
   EXPECT_EQ(runner.memory_use().eager_bytes, 100'000);
   EXPECT_EQ(runner.memory_use().free_bytes, 150'000);
-  // 9/10 of the rest, in blocks of 16 tokens: 2 layers of k and v, 2 heads of 32 dims, 4 bytes.
+  // 9/10 of the remaining memory, in blocks of 16 tokens: 2 layers of k and v, 2 heads of 32 dims,
+  // 4 bytes.
   EXPECT_EQ(runner.shape().num_blocks, 45'000 / (16 * 2 * 2 * 2 * 32 * 4));
-  // What that step left behind is gone.
+  // The largest step has left no state.
   const std::vector<SlotJoin> join = {JoinOf(SlotId(0), {}, 2)};
   const std::vector<BlockTableUpdate> update = {
       {.slot = SlotId(0), .column = 0, .block = BlockId(1)}};
@@ -231,18 +232,19 @@ TEST(ModelRunnerTest, OnlyProposersThatReadHistoriesHaveThem) {
     EXPECT_TRUE(runner.ok()) << runner.status();
     return (*runner)->memory_use().step_bytes;
   };
-  // Two blocks a sequence in either case, so that only histories grow: 1,000 tokens of 2 slots, up to
-  // the alignment of buffers.
+  // Two blocks per sequence in both cases, so that only the histories grow: 1,000 tokens for each
+  // of 2 slots, up to the alignment of buffers.
   EXPECT_EQ(step_bytes(NoProposer{}, 4000) - step_bytes(NoProposer{}, 3000), 0);
   EXPECT_GE(step_bytes(NgramProposer{}, 4000) - step_bytes(NgramProposer{}, 3000),
             2 * 1000 * 4 - 256);
 }
 
-// Each optional part counts its memory, and lists what captured graphs hold of it.
+// Each optional part must count its memory, and add the addresses in captured graphs to the
+// fingerprint.
 struct PartCase {
   std::string name;
   ModelRunnerOptions options;
-  std::string entry;  // that the fingerprint has
+  std::string entry;  // an entry of the fingerprint
   ToyModelOptions model = {};
 };
 

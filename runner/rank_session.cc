@@ -11,8 +11,8 @@
 namespace reprise {
 namespace {
 
-// Limit of what a rank does before its first step: products are timed and graphs captured. No other
-// rank that is alive takes longer.
+// Time limit for the work before a rank's first step: timing of GEMMs and capture of graphs. A live
+// rank needs less time.
 constexpr absl::Duration kSetUpLimit = absl::Minutes(10);
 
 }  // namespace
@@ -37,7 +37,7 @@ void RankSession::TellOfStep(const absl::Status& result) {
 }
 
 void RankSession::Tell(const absl::Status& failure) {
-  // All ranks know a failure of the collectives.
+  // If the Collectives have failed, all ranks know.
   if (RanksOf(collectives_).world > 1 && collectives_->status().ok()) collectives_->Fail(failure);
 }
 

@@ -1,5 +1,5 @@
-// The agreement of one rank's runner with the other ranks of a divided model, and its reports of
-// failures to them. Without other ranks every call does nothing, so callers need not ask.
+// Coordinates one rank's runner with the other ranks of a sharded model, and reports its failures
+// to them. With a single rank, all calls do nothing.
 //
 // Thread safety: none; one owner.
 
@@ -27,22 +27,23 @@ class RankSession {
 
   Collectives* collectives() const { return collectives_; }
 
-  // Runs `work`. If it fails, fails the Collectives so that the other ranks stop waiting. Do not use
-  // for errors that all ranks detect.
+  // Runs `work`. If it fails, fails the Collectives so that the other ranks stop waiting. Do not
+  // use for errors that all ranks detect.
   absl::Status Telling(absl::FunctionRef<absl::Status()> work);
 
-  // Fails the Collectives because of a step that may have failed on this rank only. Does nothing for
-  // OK and for what is wrong with a batch, which all ranks detect.
+  // Fails the Collectives if `result` is an error that may have occurred on this rank only. Ignores
+  // OK and errors of the batch, which all ranks detect.
   void TellOfStep(const absl::Status& result);
 
-  // Runs the set-up of the runner, in which the host may wait for device work of all ranks.
+  // Runs the set-up of the runner, during which the host may wait for device work of all ranks.
   absl::Status SetUp(absl::FunctionRef<absl::Status()> work);
 
-  // Returns when the work of all ranks on GPUs is done. Collectives must not run on one rank while
-  // another one captures them.
+  // Waits until the GPU work of all ranks has completed. Collectives must not run on one rank while
+  // another rank captures them.
   absl::Status MeetBeforeCapture(DeviceDriver& driver);
 
-  // Whether any rank is over its budget of graph memory; null without other ranks (GraphSetOptions).
+  // Returns a function that tells whether any rank exceeds its budget of graph memory; null with a
+  // single rank (GraphSetOptions).
   std::function<absl::StatusOr<bool>(bool is_over)> agree_over_budget() const;
 
   void AddTo(Fingerprint& fingerprint) const;

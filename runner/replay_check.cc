@@ -17,12 +17,12 @@ std::string Describe(std::string_view name, const at::Tensor& tensor) {
                       std::string(tensor.dtype().name()));
 }
 
-// The bytes of each element: [numel, bytes per element].
+// Returns the bytes of each element, [numel, bytes per element].
 at::Tensor Bytes(const at::Tensor& tensor) {
   return tensor.contiguous().view({-1}).view(at::kByte).view({-1, tensor.element_size()});
 }
 
-// "[2, 0, 17]" for an index into the elements in order.
+// Converts the index of an element to "[2, 0, 17]".
 std::string Position(const at::Tensor& tensor, int64_t element) {
   std::vector<int64_t> index(tensor.dim());
   for (int64_t d = tensor.dim() - 1; d >= 0; --d) {
@@ -41,14 +41,14 @@ double ValueAt(const at::Tensor& tensor, int64_t element) {
 void KeptTensors::Begin() {
   num_seen_ = 0;
   status_ = absl::OkStatus();
-  if (!is_complete_) entries_.clear();  // of a pass that failed
+  if (!is_complete_) entries_.clear();  // removes the entries of a failed pass
 }
 
 at::Tensor KeptTensors::Room(const at::Tensor& tensor) {
   if (memory_->size() <= num_seen_) memory_->resize(num_seen_ + 1);
   at::Tensor& bytes = (*memory_)[num_seen_];
   const int64_t num_bytes = static_cast<int64_t>(tensor.nbytes());
-  // Smaller memory lives on in the entries of keys that graphs were captured with.
+  // Captured graphs of smaller keys still use the previous memory: their entries keep it alive.
   if (!bytes.defined() || bytes.numel() < num_bytes) {
     bytes = at::empty({num_bytes}, tensor.options().dtype(at::kByte));
   }
@@ -101,7 +101,7 @@ int ReplayComparison::NumRows(WatchedRows rows) const {
   return key_.padded_num_seqs + key_.num_earlier_logits;
 }
 
-// Logits of the rows come first, then those of earlier tokens: both parts have padding at their end.
+// The logits of rows come first, then the logits of earlier tokens. Both parts end with padding.
 void ReplayComparison::ForgetPadding(WatchedRows rows, at::Tensor differs) const {
   const auto forget = [&](int begin, int end) { differs.slice(0, begin, end).zero_(); };
   if (rows == WatchedRows::kTokens) return forget(shape_.num_tokens, key_.padded_num_tokens);
@@ -113,7 +113,7 @@ absl::Status ReplayComparison::Compare(const KeptTensors::Entry& kept, const at:
                                        WatchedRows rows) const {
   if (rows != WatchedRows::kAll && (tensor.dim() == 0 || tensor.size(0) != NumRows(rows))) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a watched tensor must have a row per ", rows == WatchedRows::kTokens ? "token" : "logit",
+        "a watched tensor must have one row per ", rows == WatchedRows::kTokens ? "token" : "logit",
         " of the step, or be watched with WatchedRows::kAll: expected ", NumRows(rows),
         " rows, got ", Describe(kept.name, tensor)));
   }

@@ -1,19 +1,20 @@
-// Compares replayed steps with the same steps run eagerly: ReplayCheck::kEveryReplay.
+// Compares replayed steps with eager runs of the same steps: ReplayCheck::kEveryReplay.
 //
 //   ReplayChecker checker;
-//   // The step of `key`, to capture and replay, is made with this watch, which keeps what it sees:
+//   // Capture and replay the step of `key` with this watch, which keeps copies of the tensors:
 //   StepWatch* kept = checker.WatchOf(key);
-//   // After a replay the step is run again over the same step arrays, with this one:
+//   // After a replay, run the step again over the same step arrays, with this watch:
 //   ReplayComparison eager = checker.Compare(key, shape);
 //   REPRISE_RETURN_IF_ERROR(RunEagerly(key, &eager));   // returns eager.End()
 //   // Internal: the replay of 4 seqs x 1, tokens is not the step that it was captured from:
 //   // expected 'layer 1 out' at [2, 0, 17] 0.5 as in the eager run, got 0.25
 //
-// What is kept is in memory of the checker, which graphs write and which does not move while it
-// lives. All keys share it: only the newest replay's tensors can be compared.
+// The checker owns the memory of the copies. Graphs write it, and it does not move during the
+// checker's lifetime. All keys share this memory, so only the tensors of the latest replay can be
+// compared.
 //
-// Thread safety: none; one owner. It must outlive the graphs that were captured with its watches.
-// Cost: a copy of every tensor in the graph; comparing waits for the device at every tensor.
+// Thread safety: none; one owner. Must outlive the graphs that were captured with its watches.
+// Cost: the graph copies every tensor, and each comparison waits for the device.
 
 #ifndef REPRISE_RUNNER_REPLAY_CHECK_H_
 #define REPRISE_RUNNER_REPLAY_CHECK_H_
@@ -32,7 +33,7 @@
 
 namespace reprise {
 
-// The tensors of a replay, in the order of the forward pass.
+// Copies of a replay's tensors, in the order of the forward pass.
 class KeptTensors : public StepWatch {
  public:
   struct Entry {
@@ -40,12 +41,12 @@ class KeptTensors : public StepWatch {
     at::Tensor tensor;  // a copy, contiguous
   };
 
-  // `memory`: of the i-th tensor at i, shared by all keys; it grows to the largest. It must outlive
-  // this.
+  // memory[i] holds the i-th tensor of all keys, and grows to the largest of them. `memory` must
+  // outlive this object.
   explicit KeptTensors(std::vector<at::Tensor>* memory) : memory_(memory) {}
 
-  // The first pass finds the memory, so it must not be captured: a graph's warm-up is that pass.
-  // Every later one must see the same names and shapes, else End() is Internal.
+  // The first pass allocates, so it must not be captured: use a graph's warm-up. Later passes must
+  // watch the same names and shapes; otherwise End() returns Internal.
   void Begin() override;
   void See(std::string_view name, const at::Tensor& tensor, WatchedRows rows) override;
   absl::Status End() override;
@@ -57,12 +58,12 @@ class KeptTensors : public StepWatch {
 
   std::vector<at::Tensor>* memory_;
   std::vector<Entry> entries_;
-  bool is_complete_ = false;  // a pass has ended: the entries are fixed
-  size_t num_seen_ = 0;       // of this pass
+  bool is_complete_ = false;  // a pass has ended: the entries are final
+  size_t num_seen_ = 0;       // tensors of this pass
   absl::Status status_;       // of this pass
 };
 
-// Compares each tensor that it sees with the one of the replay, bit by bit, except in rows of padding.
+// Compares each tensor with the replay's tensor, bit by bit, except rows of padding.
 class ReplayComparison : public StepWatch {
  public:
   ReplayComparison(const KeptTensors* kept, const GraphKey& key, const StepShape& shape)
@@ -70,15 +71,15 @@ class ReplayComparison : public StepWatch {
 
   void Begin() override;
   void See(std::string_view name, const at::Tensor& tensor, WatchedRows rows) override;
-  // Internal, naming the first tensor that differs, and where.
+  // Errors: Internal naming the first tensor that differs, and the index.
   absl::Status End() override;
 
  private:
   absl::Status Compare(const KeptTensors::Entry& kept, const at::Tensor& tensor,
                        WatchedRows rows) const;
-  // Number of rows that a tensor of that kind has. REQUIRES: not kAll.
+  // Returns the number of rows that such a tensor must have. REQUIRES: not kAll.
   int NumRows(WatchedRows rows) const;
-  // Clears the rows of padding of `differs` [NumRows(rows), ...] bool.
+  // Clears the rows of padding in `differs` [NumRows(rows), ...] bool.
   void ForgetPadding(WatchedRows rows, at::Tensor differs) const;
   absl::Status Differs(std::string_view expected, std::string_view got) const;
 
@@ -91,10 +92,11 @@ class ReplayComparison : public StepWatch {
 
 class ReplayChecker {
  public:
-  // The watch of the step of `key`, at an unchanged address.
+  // Returns the watch for the step of `key`. Its address is constant.
   StepWatch* WatchOf(const GraphKey& key) { return &KeptOf(key); }
 
-  // To run the step of `key` with, after its replay. `shape`: the live counts of the step.
+  // Returns the watch for an eager run of the step of `key` after its replay. `shape`: the live
+  // counts of the step.
   ReplayComparison Compare(const GraphKey& key, const StepShape& shape) {
     return ReplayComparison(&KeptOf(key), key, shape);
   }

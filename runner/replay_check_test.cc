@@ -19,7 +19,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Four sequences of up to 8 tokens; 3 of them live, with 5 tokens.
+// Four sequences with up to 8 tokens; 3 of the sequences are live, with 5 tokens.
 constexpr GraphKey kKey = {.padded_num_seqs = 4, .padded_num_tokens = 8, .max_query_len = 8};
 constexpr StepShape kShape = {.num_seqs = 3, .num_tokens = 5, .max_query_len = 3};
 
@@ -35,7 +35,7 @@ absl::Status Pass(StepWatch& watch, const std::vector<Named>& tensors) {
   return watch.End();
 }
 
-// A graph that computes `replayed`, and the same step eagerly.
+// Runs a graph that computes `replayed`, then the eager step that computes `eager`.
 absl::Status Check(const std::vector<Named>& replayed, const std::vector<Named>& eager,
                    const GraphKey& key = kKey, const StepShape& shape = kShape) {
   ReplayChecker checker;
@@ -87,7 +87,7 @@ TEST(ReplayCheckTest, TheFirstTensorAndElementThatDifferAreNamed) {
       "expected 'first' at [2, 1, 2] 17 as in the eager run, got 0.5");
 }
 
-// Changes each row in turn, and expects that the difference is found.
+// Changes each row in turn. Returns the rows whose change is detected.
 std::vector<int> RowsCompared(int num_rows, WatchedRows rows, const GraphKey& key,
                               const StepShape& shape) {
   std::vector<int> compared;
@@ -109,7 +109,7 @@ TEST(ReplayCheckTest, RowsOfPaddingAreNotCompared) {
   EXPECT_THAT(RowsCompared(4, WatchedRows::kAll, kKey, kShape), ElementsAre(0, 1, 2, 3));
 }
 
-// Four rows with a token and a draft each: eight logits, six of them live.
+// Four rows with a token and a draft each: eight rows of logits, six of them live.
 TEST(ReplayCheckTest, LogitsOfEarlierTokensHavePaddingOfTheirOwn) {
   const GraphKey key = {.padded_num_seqs = 4,
                         .padded_num_tokens = 8,
@@ -126,7 +126,7 @@ TEST(ReplayCheckTest, AWatchedTensorHasTheRowsThatItsKindNames) {
   const Named a = {"a", at::ones({7, 2}), WatchedRows::kTokens};
   const absl::Status status = Check({a}, {a});
   EXPECT_EQ(status.message(),
-            "a watched tensor must have a row per token of the step, or be watched with "
+            "a watched tensor must have one row per token of the step, or be watched with "
             "WatchedRows::kAll: expected 8 rows, got 'a' [7, 2] float");
 }
 
@@ -171,7 +171,7 @@ TEST(ReplayCheckTest, KeysShareMemoryWhichLargerOnesDoNotTakeFromSmallerOnes) {
   };
   ASSERT_EQ(Pass(*checker.WatchOf(kKey), tensors(8, 1)), absl::OkStatus());
   ASSERT_EQ(Pass(*checker.WatchOf(large), tensors(64, 2)), absl::OkStatus());
-  // The small one was captured with the memory that it had.
+  // The smaller key's graph still uses the memory that it was captured with.
   ASSERT_EQ(Pass(*checker.WatchOf(kKey), tensors(8, 3)), absl::OkStatus());
   ReplayComparison same = checker.Compare(kKey, kShape);
   EXPECT_EQ(Pass(same, tensors(8, 3)), absl::OkStatus());

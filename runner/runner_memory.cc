@@ -27,7 +27,7 @@ absl::Status RunnerMemory::Allocate() {
 }
 
 absl::Status RunnerMemory::AllocateCache(const CachePlan& plan, int num_blocks) {
-  block_store_.reset();  // before the new ones: both might not fit
+  block_store_.reset();  // freed before the new cache is allocated: both might not fit
   kv_cache_.reset();
   REPRISE_ASSIGN_OR_RETURN(kv_cache_, plan.Allocate(num_blocks, driver_->device()));
   num_blocks_ = num_blocks;

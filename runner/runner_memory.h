@@ -1,8 +1,8 @@
 // The memory of a runner that captured graphs read: slots, step arrays, logits, metadata and the KV
-// cache, at addresses that do not change once graphs are captured.
+// cache. Addresses are constant once graphs are captured.
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto memory, RunnerMemory::Create(options));
-//   REPRISE_RETURN_IF_ERROR(memory->AllocateCache(plan, num_blocks));   // again: another size
+//   REPRISE_RETURN_IF_ERROR(memory->AllocateCache(plan, num_blocks));   // call again to resize
 //
 // Thread safety: none; one owner.
 
@@ -33,11 +33,11 @@
 namespace reprise {
 
 struct RunnerMemoryOptions {
-  ModelSpec spec;            // layers: first the model, then the draft model
-  int num_model_layers = 0;  // of the model
+  ModelSpec spec;  // its layers are the layers of the model, then the layers of the draft model
+  int num_model_layers = 0;  // number of the model's layers
   LayerClasses classes;      // of all layers
   int block_size = 0;
-  bool has_histories = false;  // keeps the token of each place of the cache (BlockTokens)
+  bool has_histories = false;  // stores the token of each cache position (BlockTokens)
   StepMetadataOptions metadata = {};
   StepMemoryShape steps = {};
   std::optional<KvScaleShape> scales = {};  // nullopt: the cache is not quantised
@@ -45,14 +45,15 @@ struct RunnerMemoryOptions {
 
 class RunnerMemory {
  public:
-  // Allocates all but the cache, on the driver's stream. Errors: those of the parts.
+  // Allocates everything except the cache, on the driver's stream. Errors: as the allocations of
+  // its parts.
   static absl::StatusOr<std::unique_ptr<RunnerMemory>> Create(const RunnerMemoryOptions& options,
                                                               std::unique_ptr<DeviceDriver> driver);
 
-  // Frees the cache, then allocates one of `num_blocks` blocks.
-  // Errors: those of CachePlan::Allocate(); ResourceExhausted.
+  // Frees the cache, then allocates a cache with `num_blocks` blocks. Errors: as
+  // CachePlan::Allocate(); ResourceExhausted.
   absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
-  // Frees the cache's tensors, to measure what is free without them.
+  // Frees the cache's tensors, to measure the free memory without them.
   void FreeCache() { kv_cache_.reset(); }
 
   DeviceDriver& driver() const { return *driver_; }
@@ -62,7 +63,7 @@ class RunnerMemory {
   const StepMemory& steps() const { return *steps_; }
   StepMemory& steps() { return *steps_; }
   const StepMetadata& metadata() const { return *metadata_; }
-  // The classes of the model's own layers.
+  // The classes of the model's layers, without the layers of a draft model.
   absl::Span<const int> model_classes() const { return model_classes_; }
   const KvCache& kv_cache() const { return *kv_cache_; }
   const KvScales* kv_scales() const { return kv_scales_.has_value() ? &*kv_scales_ : nullptr; }
@@ -71,11 +72,11 @@ class RunnerMemory {
   absl::Span<const KvLayer> model_layers() const {
     return layers().first(options_.num_model_layers);
   }
-  // Blocks of the cache as it is allocated: fewer while memory is measured.
+  // Number of blocks of the current cache; smaller while memory is measured.
   int num_blocks() const { return num_blocks_; }
-  // The cache's blocks, to copy.
+  // Copies the cache's blocks.
   const BlockStore& block_store() const { return *block_store_; }
-  // Null without histories.
+  // Null if the runner keeps no histories.
   const BlockTokens* block_tokens() const {
     return block_tokens_.has_value() ? &*block_tokens_ : nullptr;
   }

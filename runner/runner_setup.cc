@@ -28,12 +28,12 @@
 namespace reprise {
 namespace {
 
-// The ranks that divide the keys. REQUIRES: resolved options.
+// Returns the ranks that shard the keys. REQUIRES: resolved options.
 Ranks ContextOf(const ModelRunnerOptions& options) {
   return PlaceInGrid(RanksOf(options.ranks.collectives), options.ranks.context_ranks).context;
 }
 
-// ResolveRunnerOptions() and the profile of the device.
+// Calls ResolveRunnerOptions(), and sets the profile of the device.
 absl::StatusOr<ModelRunnerOptions> ResolveWithDevice(const ModelRunnerOptions& given,
                                                      const ModelSpec& spec) {
   REPRISE_ASSIGN_OR_RETURN(ModelRunnerOptions options, ResolveRunnerOptions(given, spec));
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> RunnerSetup::Run(
   Collectives* const collectives = given_.ranks.collectives;
   REPRISE_RETURN_IF_ERROR(ResolveOptions());
   const absl::Status allocated = Allocate(std::move(driver));
-  // Ranks run the first forward passes together: a rank that has failed is not waited for there.
+  // Ranks run the first forward passes together, so all ranks must stop here if one has failed.
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, allocated));
   REPRISE_RETURN_IF_ERROR(CatchTorch([&] {
     return runner_->driver().OnStream(
@@ -69,7 +69,7 @@ absl::Status RunnerSetup::ResolveOptions() {
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, resolved.status()));
   options_ = *resolved;
   const ModelSpec& spec = model_.spec();
-  // Ranks with different options would wait for each other in different steps.
+  // Ranks with different options would deadlock in different steps.
   REPRISE_RETURN_IF_ERROR(CheckSameTextOverRanks(collectives, RankOptionsText(options_, spec)));
   REPRISE_ASSIGN_OR_RETURN(
       options_.device.cascade,
@@ -157,7 +157,7 @@ RunnerMemoryOptions RunnerSetup::MemoryOptions(const ModelSpec& spec, const Laye
                      .max_drafts = drafts.max_drafts,
                      .costs = options_.device.profile->work_map,
                      .mode = invariant ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced,
-                     // Nodes of a tree see their keys by masks, which no decode does.
+                     // Nodes of a tree read keys through masks, which decodes do not support.
                      .decode_query_len = has_trees ? 1 : 1 + drafts.max_drafts,
                      .shared_prefix = options_.device.cascade == CascadeMode::kAuto
                                           ? SharedPrefix::kTaken
@@ -202,7 +202,7 @@ absl::Status RunnerSetup::Allocate(std::unique_ptr<DeviceDriver> driver) {
   runner_->shape_ = MakeShape(spec, classes, *driver);
   const RunnerMemoryOptions memory = MemoryOptions(spec, classes, driver->device());
   REPRISE_ASSIGN_OR_RETURN(runner_->memory_, RunnerMemory::Create(memory, std::move(driver)));
-  // On the stream of the steps, so that what is filled here is there when they read it.
+  // Runs on the stream of the steps, so that the steps read the initialised memory.
   return CatchTorch([&] {
     return runner_->driver().OnStream([&]() -> absl::Status {
       REPRISE_RETURN_IF_ERROR(AddParts());
@@ -211,7 +211,7 @@ absl::Status RunnerSetup::Allocate(std::unique_ptr<DeviceDriver> driver) {
   });
 }
 
-// The list of parts, in the order that runner/parts/runner_parts.h explains.
+// Adds the parts, in the order that runner/parts/runner_parts.h explains.
 absl::Status RunnerSetup::AddParts() {
   ModelRunner& runner = *runner_;
   RunnerMemory* const memory = runner.memory_.get();
@@ -303,7 +303,7 @@ absl::Status RunnerSetup::AddShards() {
   ModelRunner& runner = *runner_;
   const RunnerMemory& memory = *runner.memory_;
   DividedLogits* const divided = ShardSampler::LogitsOf(model_.spec());
-  // Replays are compared with the logits among what they compute.
+  // ReplayCheck compares the logits, so they must be gathered.
   const bool checks_replays = options_.debug.replay_check == ReplayCheck::kEveryReplay;
   if (!*options_.debug.sample_shards || divided == nullptr || checks_replays) {
     return absl::OkStatus();
@@ -368,7 +368,7 @@ absl::Status RunnerSetup::CreateGraphs() {
                                   .mixed_sizes = options_.debug.mixed_graph_sizes,
                                   .max_seq_len = shape.max_seq_len,
                                   .inputs = inputs,
-                                  // Callers bring no embeddings for sampled tokens.
+                                  // Callers do not pass embeddings for sampled tokens.
                                   .least_embedding_query_len = 2,
                                   .mixed_inputs = GraphSetOptions::MixedInputs::kShared,
                                   .cascade = cascade ? GraphSetOptions::Cascade::kCaptured
@@ -402,7 +402,7 @@ absl::Status RunnerSetup::AllocateCache(const CachePlan& plan, int num_blocks) {
   return runner_->parts_.SetCache();
 }
 
-// Measures the memory of graphs and eager steps with a cache of the smallest size.
+// Measures the memory of graphs and eager steps with a cache of minimum size.
 absl::Status RunnerSetup::MeasureSteps(const CachePlan& plan) {
   ModelRunner& runner = *runner_;
   MemoryUse& use = runner.memory_use_;
@@ -469,7 +469,7 @@ absl::Status RunnerSetup::AllocateSwapBlocks() {
                                                   2 * bytes_per_block, " bytes, got ", num_bytes));
     }
   }
-  // Blocks of ranks with more heads are larger.
+  // Ranks with more heads have larger blocks.
   REPRISE_ASSIGN_OR_RETURN(const int64_t num_swap_blocks,
                            LeastOverRanks(options_.ranks.collectives, own_blocks));
   const absl::Status allocated = mover_->AllocateHostBlocks(static_cast<int>(num_swap_blocks));
@@ -528,12 +528,12 @@ absl::StatusOr<double> RunnerSetup::TimeStepOf(int num_rows, int num_tokens, Dev
   return ns / 1e3;
 }
 
-// A step of one token for the first time waits for the host, which looks for its products.
+// The first step with one token is not measured: it waits for the host, which selects GEMM kernels.
 absl::Status RunnerSetup::TimeSteps() {
   const RunnerShape& shape = runner_->shape_;
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceTimer> timer,
                            runner_->driver().MakeTimer(/*num_marks=*/2));
-  // As many as a step may have, but for sequences shorter than that.
+  // The maximum number of tokens per step, or fewer if all sequences together are shorter.
   const int num_tokens = static_cast<int>(
       std::min(int64_t{shape.max_num_tokens}, int64_t{shape.max_num_seqs} * shape.max_seq_len));
   StepTimes times = {.num_tokens = num_tokens};
@@ -545,9 +545,9 @@ absl::Status RunnerSetup::TimeSteps() {
   return absl::OkStatus();
 }
 
-// Only products of the captured shapes are timed: the first prompt of a shape must not wait for a
-// search. They are timed in each mode, also without graphs or with lazily captured ones, so that all
-// modes compute the same bits.
+// Times only the GEMMs of captured shapes, because the first prompt of a shape must not wait for a
+// search. Times them in every mode, even without graphs or with lazy capture, so that all modes
+// compute bitwise identical results.
 absl::Status RunnerSetup::CaptureGraphs() {
   ModelRunner& runner = *runner_;
   DeviceDriver& driver = runner.driver();

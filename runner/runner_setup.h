@@ -1,5 +1,5 @@
-// Makes a ModelRunner: allocates, measures, sizes the cache, captures. An object of this class lives
-// during ModelRunner::Create() only.
+// Creates a ModelRunner: allocates, measures, sizes the cache and captures graphs. The object only
+// lives during ModelRunner::Create().
 //
 // Thread safety: none; one owner.
 
@@ -27,17 +27,17 @@ namespace reprise {
 
 class RunnerSetup {
  public:
-  // `options` are those that the caller gave.
+  // `options`: the caller's options, not resolved.
   RunnerSetup(Model* model, const ModelRunnerOptions& options) : model_(*model), given_(options) {}
 
-  // Errors: those of ModelRunner::Create(). Null: the driver of the device.
+  // Null driver: creates the driver of the device. Errors: as ModelRunner::Create().
   absl::StatusOr<std::unique_ptr<ModelRunner>> Run(std::unique_ptr<DeviceDriver> driver);
 
  private:
-  // The options with all defaults, equal on all ranks.
+  // Sets options_: all defaults filled in, and equal on all ranks.
   absl::Status ResolveOptions();
-  // The model's spec, followed by the layers of a drafter. Sinks count on the first of the
-  // ranks that divide the keys.
+  // Returns the model's spec, followed by a drafter's layers. Among ranks that shard the keys, only
+  // the first has sinks.
   ModelSpec SpecWithDrafter() const;
   RunnerShape MakeShape(const ModelSpec& spec, const LayerClasses& classes,
                         const DeviceDriver& driver) const;
@@ -53,7 +53,7 @@ class RunnerSetup {
   void AddCascade();
   absl::Status CreateGraphs();
 
-  // With all other ranks.
+  // Runs together with all other ranks.
   absl::Status SetUp();
   absl::Status SizeCache();
   absl::Status MeasureSteps(const CachePlan& plan);
@@ -66,8 +66,8 @@ class RunnerSetup {
   }
   // Runs a step of max_num_tokens tokens, after an encoder pass of max_encoder_step_tokens.
   absl::Status RunLargestStep();
-  // A step of `num_tokens` in rows as long as they may be; their blocks are the null block. Marks 0 and
-  // 1 of `timer` are around it, unless the timer is null.
+  // Runs a step of `num_tokens` tokens in rows of maximum length; all their blocks are the null
+  // block. Records marks 0 and 1 of `timer` before and after it, unless the timer is null.
   absl::Status RunStepOf(int num_rows, int num_tokens, DeviceTimer* timer);
   absl::StatusOr<double> TimeStepOf(int num_rows, int num_tokens, DeviceTimer* timer);
   absl::Status TimeSteps();
@@ -76,7 +76,7 @@ class RunnerSetup {
   ModelRunnerOptions given_;
   ModelRunnerOptions options_;  // resolved
   std::unique_ptr<ModelRunner> runner_;
-  // Parts of the runner that the set-up itself uses; null if there is none.
+  // Parts of the runner that the set-up itself uses; null if the runner lacks the part.
   BlockMover* mover_ = nullptr;
   EncoderPart* encoder_ = nullptr;
   ShardPart* shards_ = nullptr;

@@ -1,5 +1,5 @@
 // The sizes, limits and capabilities of a runner, for a scheduler, a block manager or a caller's
-// loop. A plain value without LibTorch.
+// loop. A plain value that does not depend on LibTorch.
 //
 //   const RunnerShape& shape = runner->shape();
 //   REPRISE_ASSIGN_OR_RETURN(BlockManager blocks, BlockManager::Create(BlockOptionsOf(shape)));
@@ -30,9 +30,11 @@ struct RunnerShape {
   // KV cache.
   int num_blocks = 0;  // number of blocks, the null block included
   int block_size = 16;
-  std::vector<KvGroupSpec> groups = {{}};  // one per block table; default: one of full attention
-  int num_swap_blocks = 0;      // number of host blocks, host block 0 included; 0: no swaps
-  int64_t bytes_per_block = 0;  // bytes of a block in all layers: what a swap or a copy moves
+  // One per block table; default: one group of full attention.
+  std::vector<KvGroupSpec> groups = {{}};
+  int num_swap_blocks = 0;  // number of host blocks, host block 0 included; 0: no swaps
+  // Bytes of a block in all layers; a swap or a copy moves this amount.
+  int64_t bytes_per_block = 0;
 
   // Encoder. 0: the model has no encoder.
   int max_encoder_tokens = 0;       // maximum number of encoder tokens per sequence
@@ -40,29 +42,30 @@ struct RunnerShape {
 
   // Input.
   int num_position_dims = 1;
-  int max_position = 0;  // exclusive bound of all positions; read only with several dimensions
+  // Exclusive bound of all positions; only used with several position dimensions.
+  int max_position = 0;
   EmbeddingFormat embeddings = {};  // format of rows that may replace token embeddings
 
   // Logits.
   int mask_words = 0;  // words of a mask of allowed tokens, MaskWords(vocab_size); 0: no masks
-  // Maximum number of tokens per step whose logits are computed, without the last token of each
-  // row. Rows with RowLogits::kAll and rows with drafts share this maximum. 0: none.
+  // Maximum number of tokens per step whose logits are computed, not counting the last token of
+  // each row. Rows with RowLogits::kAll and rows with drafts share this limit. 0: none.
   int max_earlier_logits = 0;
 
   DraftCapability drafts = {};
 
-  // Number of columns of each group's block table.
+  // Returns the number of columns of each group's block table.
   int max_blocks() const {
     return (std::max(max_seq_len, max_encoder_tokens) - 1) / block_size + 1;
   }
-  // Maximum number of block-table updates per batch: every entry of every table.
+  // Returns the maximum number of block-table updates per batch: every entry of every table.
   int64_t max_updates() const {
     return static_cast<int64_t>(groups.size()) * max_num_seqs * max_blocks();
   }
 };
 
-// The options of a block manager for sequences of the runner: sizes and groups. All others have
-// their defaults.
+// Returns the options of a block manager for the runner's sequences: sizes and groups. All other
+// options have their defaults.
 inline BlockManagerOptions BlockOptionsOf(const RunnerShape& shape) {
   return {.num_blocks = shape.num_blocks,
           .block_size = shape.block_size,
@@ -71,7 +74,8 @@ inline BlockManagerOptions BlockOptionsOf(const RunnerShape& shape) {
           .groups = shape.groups};
 }
 
-// The same for sequences that share prefixes. The manager stores tokens if `partial_hits` needs them.
+// Returns the options for sequences that share prefixes. The manager stores tokens if
+// `partial_hits` requires them.
 inline BlockManagerOptions BlockOptionsOf(const RunnerShape& shape, PrefixReuse prefix_reuse,
                                           PartialHits partial_hits) {
   BlockManagerOptions options = BlockOptionsOf(shape);

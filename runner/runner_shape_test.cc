@@ -22,7 +22,7 @@ TEST(RunnerShapeTest, MayUpdateEveryEntryOfEveryTable) {
   EXPECT_EQ(shape.max_updates(), 2 * 5 * 3);
 }
 
-// 2 groups of 65,536 slots with 65,536 blocks each.
+// 2 groups with 65,536 slots of 65,536 blocks each.
 TEST(RunnerShapeTest, CountsMoreUpdatesThan32BitsHold) {
   const RunnerShape shape = {
       .max_num_seqs = 1 << 16, .max_seq_len = 1 << 20, .block_size = 16, .groups = {{}, {}}};

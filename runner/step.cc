@@ -33,14 +33,14 @@ AttentionPart PartOf(const AttentionParams& params, const at::Tensor& q, int num
           .lse = at::empty({num_tokens, params.num_q_heads}, q.options().dtype(at::kFloat))};
 }
 
-// A tensor of the step for work that is kept by its graph: the memory belongs to the graph's pool, so
-// that later tensors of the step may lie there, as they may in a single graph.
+// Returns a tensor over the same memory for work that its graph keeps. The memory belongs to the
+// graph's pool, so later tensors of the step may reuse it, as in a single graph.
 at::Tensor Borrowed(const at::Tensor& tensor) {
   if (!tensor.defined()) return tensor;
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
 }
 
-// Attention over a cache, with all that it needs.
+// Attention over a cache, with all its arguments.
 struct Paged {
   AttentionParams params;
   PagedBatch batch;
@@ -50,7 +50,7 @@ struct Paged {
   at::Tensor out;
   at::Tensor lse;  // may be undefined
   AttentionExtras extras = {};
-  // Those of `extras`, if it has them.
+  // Replace the pointers of `extras`; undefined if `extras` lacks them.
   at::Tensor new_k = {};
   at::Tensor new_v = {};
   at::Tensor out_block_scales = {};
@@ -69,7 +69,7 @@ struct Paged {
   }
 };
 
-// Attention over keys of the step.
+// Attention over keys of the step, with all its arguments.
 struct Ragged {
   AttentionParams params;
   RaggedBatch batch;
@@ -187,7 +187,7 @@ absl::Status Step::Write(int layer, const at::Tensor& k, const at::Tensor& v,
     return RotaryWriteKv(rotary.q, k, v, positions(), rotary.table, parts_.kv[layer],
                          slot_mapping(layer), rotary.norm);
   }
-  // Scales and watches need the rotated k, which the fused kernel never writes to memory.
+  // Scales and watches need the rotated k, which the fused kernel does not write to memory.
   REPRISE_RETURN_IF_ERROR(Rotary(rotary.q, k, positions(), rotary.table, rotary.norm));
   return Write(layer, k, v);
 }
@@ -195,8 +195,8 @@ absl::Status Step::Write(int layer, const at::Tensor& k, const at::Tensor& v,
 absl::Status Step::Write(int layer, const at::Tensor& latent) const {
   REPRISE_RETURN_IF_ERROR(CheckIsWritten(layer));
   if (!spec(layer).v_in_k) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer ", layer, " keeps K and V apart: expected k and v, got one latent"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer ", layer, " stores K and V separately: expected k and v, got one latent"));
   }
   REPRISE_RETURN_IF_ERROR(Calibrate(layer, latent, /*v=*/at::Tensor()));
   Watch("layer", layer, "latent", latent);
@@ -309,7 +309,7 @@ absl::Status Step::CheckHasCache(int layer) const {
   }
   if (classes().group_of_layer[place(layer)]) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "layer ", layer, " is the encoder's: expected a decoder or encoder-decoder layer"));
+      "layer ", layer, " is an encoder layer: expected a decoder or encoder-decoder layer"));
 }
 
 absl::Status Step::CheckIsWritten(int layer) const {
@@ -329,10 +329,11 @@ absl::Status Step::CheckIsWritten(int layer) const {
 absl::Status Step::CheckKeepsPair(int layer) const {
   if (!spec(layer).v_in_k) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "layer ", layer, " keeps V within K: expected one latent for both, got k and v"));
+      "layer ", layer, " stores V within K: expected one latent for both, got k and v"));
 }
 
-// On the CPU too, where no work is planned: so that what runs there runs on a GPU.
+// Also checked on the CPU, which does not plan work: a model that runs on the CPU then also runs on
+// a GPU.
 absl::Status Step::CheckQuery(int layer, const at::Tensor& q) const {
   const at::ScalarType expected = ToScalarType(spec(layer).q_dtype.value_or(parts_.dtype));
   if (q.scalar_type() == expected) return absl::OkStatus();
@@ -344,8 +345,8 @@ absl::Status Step::CheckQuery(int layer, const at::Tensor& q) const {
 absl::Status Step::CheckHasWithin() const {
   if (parts_.batches.has_within()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "attention in two parts is for steps with several tokens a row, of models whose spec names ",
-      "attention within them: expected max_query_len above 1, got ", max_query_len(), ", and ",
+      "attention in two parts requires steps with several tokens per row, and a model whose spec ",
+      "has attention `within`: expected max_query_len above 1, got ", max_query_len(), ", and ",
       parts_.metadata->within().size(), " in `within`"));
 }
 

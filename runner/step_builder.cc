@@ -105,8 +105,8 @@ absl::StatusOr<SlotId> StepBuilder::Join(absl::Span<const int32_t> prompt,
   REPRISE_RETURN_IF_ERROR(CheckPrompt(prompt));
   REPRISE_RETURN_IF_ERROR(CheckOptions(options));
   REPRISE_ASSIGN_OR_RETURN(const SlotId slot, FreeSlot());
-  // A prompt that had room for its first chunk only could run out of blocks later. With windows,
-  // however, room for all of it may be more than the pool has.
+  // Allocates blocks for the whole prompt: with blocks for only the first chunk, the prompt could
+  // run out of blocks later. With windows, the whole prompt may need more blocks than the pool has.
   SequencePrompt added = {.tokens = prompt, .extra_keys = options.extra_keys};
   if (limits_.has_windows) added.num_new_tokens = max_chunk_;
   REPRISE_ASSIGN_OR_RETURN(const PromptHits hits, blocks_.Add(slot, added));
@@ -169,8 +169,8 @@ absl::Status StepBuilder::Append(SlotId slot, absl::Span<const int32_t> tokens) 
   return absl::OkStatus();
 }
 
-// Appended tokens wait until no token of a step in flight is pending. The host then feeds them
-// together with the newest token.
+// Appended tokens are added when no token of a step in flight is pending. The next row then passes
+// them together with the newest token.
 void StepBuilder::TakeAppended(Sequence& sequence) {
   if (sequence.num_pending > 0 || sequence.appended.empty()) return;
   sequence.tokens.insert(sequence.tokens.end(), sequence.appended.begin(), sequence.appended.end());
@@ -190,7 +190,7 @@ absl::Status StepBuilder::Leave(SlotId slot) {
   Sequence& left = sequence(slot);
   if (left.has_joined) leaves_.push_back(slot);
   if (left.has_failed) failed_.erase(absl::c_find(failed_, slot));
-  // Updates of a batch that the runner refused.
+  // Updates of a batch that the runner rejected.
   std::erase_if(updates_, [&](const BlockTableUpdate& u) { return u.slot == slot; });
   running_.erase(absl::c_find(running_, slot));
   free_slots_.push_back(slot);
@@ -240,7 +240,7 @@ void StepBuilder::PlanRows(Step& step) {
   rows_.clear();
   appends_.clear();
   step.rows.clear();
-  int budget = runner_->shape().max_num_tokens;  // at least one token for each slot
+  int budget = runner_->shape().max_num_tokens;  // at least one token per slot
   for (const SlotId slot : running_) {
     if (!sequence(slot).is_decoding() || !CanCompute(sequence(slot))) continue;
     AddRow(slot, 1, step);
@@ -256,7 +256,8 @@ void StepBuilder::PlanRows(Step& step) {
   }
 }
 
-// All sequences that the runner lacks join, also those without a row: their updates are in the batch.
+// All sequences that the runner does not know yet join, even without a row, because the batch has
+// their updates.
 void StepBuilder::AddJoins() {
   joins_.clear();
   requests_.clear();
@@ -278,8 +279,8 @@ void StepBuilder::AddJoins() {
 
 absl::StatusOr<bool> StepBuilder::Launch() {
   if (num_in_flight_ == static_cast<int>(steps_.size())) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("Launch() requires a free step: ", num_in_flight_, " are in flight already"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "Launch() requires a free step: ", num_in_flight_, " steps are already in flight"));
   }
   Step& step = steps_[(first_step_ + num_in_flight_) % steps_.size()];
   PlanRows(step);
@@ -313,7 +314,8 @@ absl::StatusOr<bool> StepBuilder::Launch() {
   return true;
 }
 
-// The manager has given the copies away: their sources may hold other keys by the next launch.
+// BlockManager does not return these copies again, and their sources may hold other keys by the
+// next launch.
 void StepBuilder::Refused() {
   for (const BlockCopy& copy : copies_) {
     for (const SlotId slot : running_) {
@@ -362,7 +364,7 @@ absl::Status StepBuilder::Complete(const Row& row, int row_index, int32_t token)
   if (token < 0) {
     next.is_last = true;
     Fail(row.slot);
-    return blocks_.ForgetContent(row.slot);  // its keys may be NaN, too
+    return blocks_.ForgetContent(row.slot);  // its keys may also be NaN
   }
   next.is_last = row.first + row.num_tokens == max_length();
   fed.tokens.push_back(token);
@@ -374,7 +376,7 @@ absl::Status StepBuilder::Complete(const Row& row, int row_index, int32_t token)
 absl::StatusOr<absl::Span<const NewToken>> StepBuilder::Run() {
   while (num_in_flight_ < static_cast<int>(steps_.size())) {
     const absl::StatusOr<bool> launched = Launch();
-    // A step in flight may bring what the launch lacks, and its tokens are not lost.
+    // A step in flight may release what the launch needs, and its tokens must not be lost.
     if (!launched.ok() && num_in_flight_ == 0) return launched.status();
     if (!launched.ok() || !*launched) break;
   }

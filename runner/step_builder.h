@@ -1,5 +1,5 @@
-// The loop around a StepRunner for callers with their own queue: sequences join and leave, and each
-// Run() computes one step of all of them.
+// A decode loop around a StepRunner for callers with their own queue: sequences join and leave, and
+// each Run() computes one step of all of them.
 //
 //   REPRISE_ASSIGN_OR_RETURN(StepBuilder steps, StepBuilder::Create(*runner));
 //   REPRISE_ASSIGN_OR_RETURN(const SlotId slot,
@@ -14,35 +14,35 @@
 //     }
 //   }
 //
-// A builder owns the BlockManager and the memory of the batches. It cuts prompts into chunks, skips
-// the tokens that the prefix cache has, requests the copies of blocks, and commits each token after
-// the step that computed it. A policy remains the caller's: which sequence joins when, and which
-// sequence leaves if blocks run out. A step serves all decoding sequences first, and then prompts in
-// the order in which they joined. Scheduler (engine/scheduler.h) adds queues, priorities,
-// preemption, drafts, inputs of encoders and embeddings.
+// A builder owns the BlockManager and the memory of the batches. It splits prompts into chunks,
+// skips tokens that the prefix cache holds, requests copies of blocks, and commits each token after
+// the step that computed it. The caller decides which sequence joins when, and which sequence
+// leaves if blocks run out. A step first serves all decoding sequences, then prompts in the order
+// in which they joined. Scheduler (engine/scheduler.h) adds queues, priorities, preemption, drafts,
+// encoder inputs and embeddings.
 //
 // Steps in flight. Run() keeps up to RunnerShape::max_steps_in_flight steps in flight: it launches
-// until the runner is full, and awaits the oldest step. Callers with work to do meanwhile call
-// Launch() and Await() instead. Tokens of a sequence that has left are dropped.
+// until the runner is full, then awaits the oldest step. Callers that overlap other work with a
+// step call Launch() and Await() instead. Tokens of a sequence that has left are dropped.
 //
-// Sequences. A sequence lives in its slot from Join() or Fork() to Leave().
+// Sequences. A sequence occupies its slot from Join() or Fork() to Leave(). Its states:
 //   computing   each step has a row of it; prompts wait while other rows use up max_num_tokens
 //   paused      from Pause() to Append(); no step has a row of it
-//   complete    it has max_length() tokens in the cache; its last NewToken had `is_last`
+//   complete    max_length() of its tokens are cached; its last NewToken had `is_last`
 //   failed      its step failed, or its logits left no token to choose; see failed_slots()
-// Complete and failed sequences get no rows: they must leave.
+// Complete and failed sequences get no rows and must leave.
 //
 // Errors change nothing, except as stated at Launch() and Await():
-//   InvalidArgument     the call can never succeed: an empty or too long prompt, an id outside the
-//                       vocabulary, a request that the runner refuses
+//   InvalidArgument     the call can never succeed: the prompt is empty or too long, an id is
+//                       outside the vocabulary, or the runner rejects the request
 //   ResourceExhausted   all slots are taken, or the pool has too few blocks now; retry after a
 //                       Leave()
-//   NotFound            no sequence in the slot
-//   FailedPrecondition  the sequence failed; or too many or no steps are in flight
+//   NotFound            the slot has no sequence
+//   FailedPrecondition  the sequence has failed; or too many steps or no step are in flight
 //
-// Thread safety: none; one owner. Lifetime: the runner must outlive the builder, and no other caller
-// may launch steps on it. Cost: O(rows) host work per step. Join(), Fork() and Append() allocate;
-// steps that only decode do not.
+// Thread safety: none; one owner. Lifetime: the runner must outlive the builder, and no other
+// caller may launch steps on it. Cost: O(rows) host work per step. Join(), Fork() and Append()
+// allocate; steps that only decode do not.
 
 #ifndef REPRISE_RUNNER_STEP_BUILDER_H_
 #define REPRISE_RUNNER_STEP_BUILDER_H_
@@ -72,27 +72,28 @@ namespace reprise {
 struct StepBuilderOptions {
   // Whether prompts reuse the cached keys of earlier sequences with the same first tokens.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
-  // kCopied: also the keys of a block whose first tokens only are the same.
+  // kCopied: also reuses the keys of a block if only its first tokens are the same.
   PartialHits partial_hits = PartialHits::kNone;
-  // Maximum number of prompt tokens per sequence and step. Larger values end prompts sooner and
-  // delay the decodes of the same steps. 0: RunnerShape::max_num_tokens.
+  // Maximum number of prompt tokens per sequence and step. Larger values complete prompts sooner,
+  // and delay the decodes of the same steps. 0: RunnerShape::max_num_tokens.
   int max_chunk = 0;
 };
 
-// Options of a sequence. Spans are read before the call that takes them returns.
+// Options of a sequence. Spans are read before Join() or Fork() returns.
 struct JoinOptions {
   SamplingParams sampling = {};
-  // Penalties, biases, log-probabilities and stages. `slot`, `prompt` and `output` are filled in.
+  // Penalties, biases, log-probabilities and stages. The builder sets `slot`, `prompt` and
+  // `output`.
   std::optional<LogitsRequest> logits = std::nullopt;
-  // Inputs that, like the tokens, determine keys and values. Sequences with different inputs share
-  // no blocks.
+  // Inputs that determine keys and values in addition to the tokens. Sequences with different
+  // inputs share no blocks.
   absl::Span<const ExtraKey> extra_keys = {};
 };
 
 // A token that a step has chosen.
 struct NewToken {
   SlotId slot = {};
-  int32_t token = 0;     // kNanRow if the logits left nothing to choose: the sequence has failed
+  int32_t token = 0;     // kNanRow if no token could be chosen: the sequence has failed
   int row = 0;           // its row in result()
   bool is_last = false;  // the sequence is complete or failed, and must leave
 };
@@ -108,87 +109,91 @@ class StepBuilder {
 
   // ---- Sequences.
 
-  // Puts a sequence into a free slot, with blocks for its prompt. For models with windows: with
+  // Adds a sequence in a free slot, with blocks for its prompt. For models with windows, only with
   // blocks for the prompt's first chunk.
   absl::StatusOr<SlotId> Join(absl::Span<const int32_t> prompt, const JoinOptions& options = {});
 
-  // Puts into a free slot a sequence with the tokens(from), and shares the blocks of the tokens that
-  // have been computed. It draws its own next token. `options.extra_keys` must be empty: the new
-  // sequence has the extra keys of `from`.
+  // Adds a sequence with tokens(from) in a free slot, and shares the blocks of the tokens that have
+  // been computed. The new sequence samples its own next token. `options.extra_keys` must be empty:
+  // the new sequence has the extra keys of `from`.
   absl::StatusOr<SlotId> Fork(SlotId from, const JoinOptions& options = {});
 
   // Appends tokens to the sequence, such as the next turn of a chat, and ends a pause. If steps in
   // flight still generate tokens of the sequence, `tokens` follow these. `tokens` may be empty.
   absl::Status Append(SlotId slot, absl::Span<const int32_t> tokens);
 
-  // Keeps the sequence in its slot without rows until Append(). Tokens of steps in flight still come.
+  // Keeps the sequence in its slot without rows until Append(). Steps in flight still add their
+  // tokens.
   absl::Status Pause(SlotId slot);
 
-  // Removes a sequence and releases its blocks and its slot. Prompts of later sequences find its
-  // computed tokens in the cache.
+  // Removes a sequence, and releases its blocks and its slot. Later prompts can reuse its computed
+  // tokens from the prefix cache.
   absl::Status Leave(SlotId slot);
 
-  // Leave() of all failed_slots().
+  // Calls Leave() for all failed_slots().
   void LeaveFailed();
 
   // ---- Steps.
 
-  // Launches until the runner is full, and awaits the oldest step. Empty if no sequence has anything
-  // to compute, and for a step of prompt chunks. Valid until the next call of Run() or Await().
-  // Errors: the error of Launch() if no step is in flight, and the error of Await().
+  // Launches until the runner is full, then awaits the oldest step and returns its new tokens.
+  // Returns an empty span for a step with only prompt chunks, or if no sequence has tokens to
+  // compute. Valid until the next call of Run() or Await(). Errors: as Launch() if no step is in
+  // flight; as Await().
   absl::StatusOr<absl::Span<const NewToken>> Run();
 
-  // Launches a step with a row of each computing sequence. Returns false, and launches nothing, if
-  // no sequence has tokens to compute. Errors: ResourceExhausted if the pool has too few blocks for
-  // the step; Leave() of any sequence helps. An error of the runner refuses the step, and the next
-  // Launch() builds it again; but sequences that need a copy of a block in this step fail (only
-  // with PartialHits::kCopied or after Fork()).
+  // Launches a step with one row per computing sequence. Returns false, and launches nothing, if no
+  // sequence has tokens to compute. Errors: ResourceExhausted if the pool has too few blocks for
+  // the step; call Leave() for any sequence. If the runner returns an error, the step is rejected,
+  // and the next Launch() builds it again. However, sequences that need a copy of a block in this
+  // step fail (only with PartialHits::kCopied or after Fork()).
   absl::StatusOr<bool> Launch();
 
-  // Blocks until the oldest step has been computed, and returns its new tokens. Valid until the next
-  // call of Run() or Await().
-  // Errors: those of the runner's Await(): the sequences of the step's rows have failed, and all
-  // others go on unless the runner's status() is an error.
+  // Blocks until the oldest step has been computed, and returns its new tokens. Valid until the
+  // next call of Run() or Await(). Errors: as StepRunner::Await(). The sequences of the step's rows
+  // have then failed. All other sequences continue unless the runner's status() is an error.
   absl::StatusOr<absl::Span<const NewToken>> Await();
 
-  // Number of steps launched and not awaited.
+  // Returns the number of steps launched and not awaited.
   int num_in_flight() const { return num_in_flight_; }
 
-  // Result of the step that was awaited last, with log-probabilities and the graph decision. Valid
-  // as StepRunner::Await() says. REQUIRES: a step has been awaited without error.
+  // Returns the result of the step that was awaited last, with log-probabilities and the graph
+  // decision. Valid as stated by StepRunner::Await(). REQUIRES: a step has been awaited without
+  // error.
   const StepResult& result() const { return result_; }
 
   // ---- State.
 
-  // Whether the slot has a sequence, failed ones included. False for slots out of range.
+  // Returns whether the slot has a sequence, including failed sequences. False if the slot is out
+  // of range.
   bool contains(SlotId slot) const;
-  // Number of sequences that have joined and not left.
+  // Returns the number of sequences that have joined and not left.
   int num_sequences() const { return static_cast<int>(running_.size()); }
-  // Sequences that failed and have not left. Valid until the next call.
+  // Returns the sequences that have failed and not left. Valid until the next call.
   absl::Span<const SlotId> failed_slots() const { return failed_; }
-  // Prompt, appended and generated tokens that are known, in order. Valid until the next call of
-  // Run(), Await(), Append() or Leave(). REQUIRES: contains(slot).
+  // Returns the prompt, appended and generated tokens that are known, in order. Valid until the
+  // next call of Run(), Await(), Append() or Leave(). REQUIRES: contains(slot).
   absl::Span<const int32_t> tokens(SlotId slot) const;
-  // Number of the prompt's tokens that Join() found in the cache. REQUIRES: contains(slot).
+  // Returns the number of the prompt's tokens that Join() found in the cache. REQUIRES:
+  // contains(slot).
   int num_cached_tokens(SlotId slot) const;
-  // Maximum number of tokens per prompt, and of cached tokens per sequence: the runner's
-  // max_seq_len, or fewer if the whole pool holds fewer.
+  // Returns the maximum number of tokens per prompt, and of cached tokens per sequence: the
+  // runner's max_seq_len, or fewer if the whole pool holds fewer.
   int max_length() const { return limits_.max_tokens; }
-  // The blocks of the sequences: counts of blocks, and hits of the prefix cache.
+  // Returns the blocks of the sequences: numbers of blocks, and hits of the prefix cache.
   const BlockManager& blocks() const { return blocks_; }
 
  private:
   struct Sequence {
-    std::vector<int32_t> tokens;    // known ones; capacity for max_length() + 1
-    std::vector<int32_t> appended;  // follow the tokens of rows in flight
+    std::vector<int32_t> tokens;    // known tokens; capacity for max_length() + 1
+    std::vector<int32_t> appended;  // to be added after the tokens of rows in flight
     int num_prompt = 0;
     int num_drawn = 0;        // tokens that the sequence, or a fork's parent, has sampled
     int num_cached = 0;       // tokens that Join() found, or that a fork shares
-    int given_end = 0;        // rows bring tokens from the host up to here
+    int given_end = 0;        // rows pass tokens from the host up to here
     int num_fed = 0;          // tokens whose rows have been launched
-    int num_pending = 0;      // rows in flight whose tokens are to come
-    int64_t id = 0;           // counts joins; 0: the slot is free
-    bool has_joined = false;  // the runner has the join
+    int num_pending = 0;      // rows in flight whose tokens are not known yet
+    int64_t id = 0;           // number of the join; 0: the slot is free
+    bool has_joined = false;  // the runner has received the join
     bool is_paused = false;
     bool has_failed = false;
     SamplingParams sampling = {};
@@ -205,7 +210,7 @@ class StepBuilder {
     bool samples = false;
   };
   struct Step {
-    int64_t number = -1;  // the runner's
+    int64_t number = -1;  // the runner's step number
     std::vector<Row> rows;
   };
 
@@ -218,19 +223,19 @@ class StepBuilder {
   absl::Status CheckPrompt(absl::Span<const int32_t> prompt) const;
   absl::Status CheckOptions(const JoinOptions& options) const;
   absl::StatusOr<SlotId> FreeSlot() const;
-  // The free `slot` becomes a sequence whose first `num_cached` tokens are cached.
+  // Starts a sequence in the free `slot`. Its first `num_cached` tokens are cached.
   void Start(SlotId slot, absl::Span<const int32_t> tokens, int num_prompt, int num_cached,
              const JoinOptions& options);
   bool CanCompute(const Sequence& sequence) const;
-  // Appends a row of `num_tokens` tokens to `step`, and the room that it needs to appends_.
+  // Appends a row of `num_tokens` tokens to `step`, and the blocks that it needs to appends_.
   void AddRow(SlotId slot, int num_tokens, Step& step);
   void PlanRows(Step& step);
   void AddJoins();
-  // The runner has refused the batch.
+  // Called if the runner has rejected the batch.
   void Refused();
   void Fail(SlotId slot);
   void TakeAppended(Sequence& sequence);
-  // The step of `row` is computed, and chose `token` if the row samples.
+  // Completes `row` after its step, which sampled `token` if the row samples.
   absl::Status Complete(const Row& row, int row_index, int32_t token);
   bool IsLive(const Row& row) const;
 
@@ -240,14 +245,14 @@ class StepBuilder {
   LengthLimits limits_;
   int64_t num_joins_ = 0;
   std::vector<Sequence> sequences_;  // by slot
-  std::vector<SlotId> free_slots_;   // the next one is at the back
-  std::vector<SlotId> running_;      // taken slots, in the order of their joins
+  std::vector<SlotId> free_slots_;   // the next free slot is at the back
+  std::vector<SlotId> running_;      // occupied slots, in the order of their joins
   std::vector<SlotId> failed_;
   // Ring of the steps in flight. The oldest step is at index first_step_.
   std::vector<Step> steps_;
   int first_step_ = 0;
   int num_in_flight_ = 0;
-  // The batch. Leaves, updates and copies stay until a runner has taken them.
+  // The batch. Leaves, updates and copies are kept until the runner has accepted them.
   std::vector<SlotId> leaves_;
   std::vector<SlotJoin> joins_;
   std::vector<LogitsRequest> requests_;

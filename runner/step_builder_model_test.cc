@@ -1,5 +1,5 @@
-// StepBuilder over a ModelRunner, against RunnerHarness, which computes each prompt whole and without
-// prefix hits.
+// Compares StepBuilder over a ModelRunner with RunnerHarness, which computes each prompt as a whole
+// and without prefix hits.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kNewTokens = 12;
 
-// Three prompts; the second and the third have 21 tokens in common with the first.
+// Three prompts; the second and the third share 21 tokens with the first.
 std::vector<std::vector<int32_t>> Prompts() {
   std::mt19937 random(3);
   std::vector<std::vector<int32_t>> prompts(3);
@@ -58,7 +58,7 @@ TEST_P(StepBuilderModelTest, MatchesTheTextsOfTheHarnessWithChunksAndPrefixHits)
   ASSERT_TRUE(steps.ok()) << steps.status();
   std::vector<SlotId> slots;
   for (const std::vector<int32_t>& prompt : Prompts()) {
-    // The previous prompt is computed, and its sequence is still running.
+    // The previous prompt has been computed, and its sequence is still running.
     const auto slot = steps->Join(prompt);
     ASSERT_TRUE(slot.ok()) << slot.status();
     EXPECT_EQ(steps->num_cached_tokens(*slot), slots.empty() ? 0 : 21);

@@ -26,7 +26,7 @@ using testing::SizeIs;
 
 constexpr int kVocab = 97;
 
-// The token that follows a text. All of its tokens and their order matter.
+// Returns the token that follows a text. It depends on all tokens and their order.
 int32_t Next(absl::Span<const int32_t> text) {
   uint32_t hash = 2166136261u;
   for (const int32_t token : text) hash = (hash ^ static_cast<uint32_t>(token)) * 16777619u;
@@ -44,8 +44,8 @@ std::vector<int32_t> Prompt(int first, int size) {
   return prompt;
 }
 
-// A runner that stores tokens in its cache, and no keys. Checks each batch by a SlotMirror, reads each
-// row's text back through the block tables, and fails on demand.
+// A runner that stores tokens in its cache instead of keys. Checks each batch with a SlotMirror,
+// reads each row's text back through the block tables, and fails on demand.
 class TokenRunner : public StepRunner {
  public:
   explicit TokenRunner(const RunnerShape& shape)
@@ -104,7 +104,7 @@ class TokenRunner : public StepRunner {
   bool refuses = false;
   bool fails_next_await = false;
   bool next_row_is_nan = false;
-  int num_tokens = 0;  // that were computed
+  int num_tokens = 0;  // computed tokens
   int max_step_tokens = 0;
   int num_copies = 0;
   int num_requests = 0;
@@ -193,7 +193,7 @@ class StepBuilderTest : public testing::TestWithParam<int> {
     }
     ASSERT_GE(steps_->tokens(slot).size(), static_cast<size_t>(num_tokens));
   }
-  // Checks that the sequence has the text that follows from its first `num_given` tokens.
+  // Checks that the sequence continues `prompt` with the tokens of Next().
   void ExpectText(SlotId slot, const std::vector<int32_t>& prompt) {
     const absl::Span<const int32_t> tokens = steps_->tokens(slot);
     EXPECT_EQ(std::vector<int32_t>(tokens.begin(), tokens.end()),
@@ -328,7 +328,7 @@ TEST_P(StepBuilderTest, ContinuesATextWithItsNextTurn) {
   const absl::Span<const int32_t> so_far = steps_->tokens(slot);
   ExpectText(slot, Prompt(1, 5));
   std::vector<int32_t> both(so_far.begin(), so_far.end());
-  const std::vector<int32_t> turn = Prompt(50, 11);  // more than one chunk
+  const std::vector<int32_t> turn = Prompt(50, 11);  // longer than a chunk
   both.insert(both.end(), turn.begin(), turn.end());
   ASSERT_TRUE(steps_->Append(slot, turn).ok());
   RunTo(slot, static_cast<int>(both.size()) + 4);
@@ -374,14 +374,14 @@ TEST_P(StepBuilderTest, PassesLogitsRequestsWithBiasesOfItsOwn) {
   LogitsRequest request = {.params = {.num_biases = 1, .num_log_probs = 1}};
   request.biases = biases;
   ASSERT_TRUE(steps_->Join(Prompt(1, 3), {.logits = request}).ok());
-  biases[0].token = 99;  // was read by Join()
+  biases[0].token = 99;  // Join() has already read it
   ASSERT_TRUE(steps_->Run().ok());
   EXPECT_EQ(runner_->num_requests, 1);
   ASSERT_THAT(runner_->last_biases, SizeIs(1));
   EXPECT_EQ(runner_->last_biases[0].token, 4);
 }
 
-// ---- Refusals.
+// ---- Errors.
 
 TEST_P(StepBuilderTest, RejectsPromptsThatCanNeverBeComputed) {
   EXPECT_EQ(JoinCode({}), absl::StatusCode::kInvalidArgument);
@@ -435,7 +435,7 @@ TEST_P(StepBuilderTest, RejectsOptionsAndTurnsThatDoNotFit) {
   ExpectText(slot, Prompt(1, 30));
 }
 
-// ---- Lack of blocks, and failures.
+// ---- Block shortage and failures.
 
 TEST_P(StepBuilderTest, GoesOnAfterALeaveIfBlocksRunOut) {
   RunnerShape shape = WithSteps(GetParam());
@@ -496,7 +496,7 @@ TEST_P(StepBuilderTest, NamesTheSequencesOfAFailedStep) {
   runner_->fails_next_await = true;
   EXPECT_EQ(steps_->Run().status().message(), "the step failed");
   EXPECT_THAT(steps_->failed_slots(), ElementsAre(a));
-  Drain();  // later steps of the failed sequence bring nothing
+  Drain();  // later steps of the failed sequence add no tokens
   const SlotId c = Join(Prompt(3, 5));
   steps_->LeaveFailed();
   EXPECT_THAT(steps_->failed_slots(), IsEmpty());

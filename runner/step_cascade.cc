@@ -8,7 +8,7 @@
 namespace reprise {
 namespace {
 
-// A work map shares whole steps of keys.
+// A tile schedule shares only whole KV tiles.
 int64_t WholeSteps(int64_t num_keys) { return num_keys / kWorkStepKeys * kWorkStepKeys; }
 
 }  // namespace
@@ -60,7 +60,8 @@ StepCascade::Decision StepCascade::Decide(const ScheduledBatch& batch, const Slo
 
 StepCascade::Decision StepCascade::Choose(const ScheduledBatch& batch, const SlotMirror& mirror) {
   Lengths lengths = {.num_rows = static_cast<int>(batch.rows.size())};
-  int64_t least = std::numeric_limits<int64_t>::max();  // keys before a row's own
+  // Minimum number of keys before a row's own query.
+  int64_t least = std::numeric_limits<int64_t>::max();
   for (const ScheduledRow& row : batch.rows) {
     if (row.query_len() > 1) return {.rule = {.reason = CascadeReason::kManyQueries}};
     const int64_t seq_len = mirror.seq_len(row.slot);

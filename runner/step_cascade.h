@@ -1,20 +1,20 @@
-// Whether a step reads the prefix that its rows share once for all of them (cascade attention, D3),
-// and how long that prefix is. This decision is made here only.
+// Decides whether a step reads the prefix that its rows share once for all rows (cascade attention,
+// D3), and the length of that prefix. No other code makes this decision.
 //
 //   StepCascade cascade({.classes = {{.layer = {.num_q_heads = 32, ...}, .num_layers = 32}},
 //                        .costs = H200Profile().cascade_map, .num_slots = 64, ...});
-//   // Each batch, after the slot mirror has advanced by it:
+//   // For each batch, after the slot mirror has advanced by it:
 //   const StepCascade::Decision decision = cascade.Decide(batch, mirror);
 //   LOG(INFO) << decision.rule;   // "cascade: 5200.0 us flat, 1600.0 us with the prefix apart"
 //
-// A step may do so if all its rows are decodes of one query and their block tables begin with the
-// same blocks: sequences of one prompt that the prefix cache served, or forks. Only whole blocks
-// before the rows' own queries count, in the tables of all KV groups whose layers see a sequence's
-// whole past. attention/merge/cascade_rule.h decides whether it is faster, over all those layers;
-// layers of windows and chunks are not affected.
+// A step may use cascade attention if all its rows are decodes with one query and their block
+// tables begin with the same blocks: sequences with a common prompt from the prefix cache, or
+// forks. Only whole blocks before the rows' own queries count, in the tables of all KV groups whose
+// layers read the whole sequence. attention/merge/cascade_rule.h decides whether cascade attention
+// is faster over all these layers. Layers with windows or chunks are not affected.
 //
-// Thread safety: none; one owner. Cost of a step: a few operations per row, and the cost of its
-// updates (runner/common_blocks.h); no allocation after construction.
+// Thread safety: none; one owner. Cost per step: a few operations per row, and the cost of the
+// block table updates (runner/common_blocks.h). Does not allocate after construction.
 
 #ifndef REPRISE_RUNNER_STEP_CASCADE_H_
 #define REPRISE_RUNNER_STEP_CASCADE_H_
@@ -33,13 +33,13 @@ namespace reprise {
 
 // Identical layers that read all keys of a sequence.
 struct CascadeLayers {
-  CascadeShape layer = {};  // of one layer; Decide() fills in the step's fields
+  CascadeShape layer = {};  // shape of one layer; Decide() sets the fields of the step
   int num_layers = 0;
 };
 
 struct StepCascadeOptions {
   std::vector<CascadeLayers> classes = {};
-  std::vector<int> groups = {};  // KV groups of those layers
+  std::vector<int> groups = {};  // KV groups of these layers
   CascadeCosts costs = {};
   int num_slots = 0;
   int max_blocks = 0;
@@ -50,24 +50,24 @@ struct StepCascadeOptions {
 class StepCascade {
  public:
   struct Decision {
-    CascadeDecision rule;       // of all layers together
-    int common_prefix_len = 0;  // keys to read once; 0: none
+    CascadeDecision rule;       // estimate for all layers together
+    int common_prefix_len = 0;  // number of keys to read once; 0: none
   };
 
   explicit StepCascade(const StepCascadeOptions& options);
 
-  // The smallest number of rows for which it can be faster, if the sequences share all but their
-  // last token; nullopt if there is none.
+  // The smallest number of rows for which cascade attention can be faster, if the sequences share
+  // all tokens except the last; nullopt if there is no such number.
   std::optional<int> least_rows() const { return least_rows_; }
 
-  // Call it for every batch. REQUIRES: `mirror` has advanced by it.
+  // Decides for one batch. Must be called for every batch. REQUIRES: `mirror` has advanced by it.
   Decision Decide(const ScheduledBatch& batch, const SlotMirror& mirror);
 
-  // The number of non-empty steps with this reason.
+  // Returns the number of non-empty steps with this reason.
   int64_t num_steps(CascadeReason reason) const { return num_steps_[static_cast<int>(reason)]; }
 
  private:
-  // The inputs of the decision.
+  // Input of the decision.
   struct Lengths {
     int num_rows = 0;
     int64_t sum = 0;

@@ -13,8 +13,8 @@ using ::testing::HasSubstr;
 constexpr int kSlots = 8;
 constexpr int kBlockSize = 16;
 
-// A key of 1 kv head, 250 + 250 dims in 2 bytes takes 1 ns to read, and as long to read again; a
-// prefix apart costs 0.05 us, and 0.01 us a row.
+// Reading a key of 1 KV head with 250 + 250 dims of 2 bytes takes 1 ns, and so does rereading it. A
+// separate prefix costs 0.05 us, plus 0.01 us per row.
 constexpr CascadeCosts kCosts = {
     .read_tb_per_s = 1, .reread_tb_per_s = 1, .prefix_us = 0.05, .merge_us_per_token = 0.01};
 constexpr CascadeShape kLayer = {
@@ -39,7 +39,7 @@ class StepCascadeTest : public testing::Test {
                  .groups = std::vector<KvGroupSpec>(num_groups)}),
         cascade_(options_) {}
 
-  // The slot enters with `num_keys` cached keys; its first `num_shared` blocks are everybody's.
+  // Adds a slot with `num_keys` cached keys. All slots have the same first `num_shared` blocks.
   void Join(int slot, int num_keys, int num_shared, int group = 0) {
     if (group == 0) {
       joins_.push_back({.slot = SlotId(slot), .seq_len = num_keys, .prompt_len = num_keys});
@@ -52,7 +52,7 @@ class StepCascadeTest : public testing::Test {
   }
   void Leave(int slot) { leaves_.push_back(SlotId(slot)); }
 
-  // A step in which these slots have a row each, of a query each.
+  // Decides for a step with one row per slot, with `num_queries` queries per row.
   StepCascade::Decision Step(const std::vector<int>& slots, int num_queries = 1) {
     const std::vector<int32_t> tokens(num_queries, 1);
     std::vector<ScheduledRow> rows;
@@ -81,8 +81,8 @@ TEST_F(StepCascadeTest, RowsThatBeginWithTheSameBlocksReadThemOnce) {
   const StepCascade::Decision decision = Step({0, 1, 2, 3});
   EXPECT_EQ(decision.rule.reason, CascadeReason::kUse) << decision.rule;
   EXPECT_EQ(decision.common_prefix_len, 9 * 16);
-  // Three layers. Flat, 4 rows read 151 to 154 keys; apart, the first 128 of them, a whole number
-  // of steps, are read once.
+  // Three layers. Without cascade, 4 rows read 151 to 154 keys. With cascade, the first 128 keys (a
+  // whole number of KV tiles) are read once.
   EXPECT_NEAR(decision.rule.flat_us, 3 * 0.610, 1e-6);
   EXPECT_NEAR(decision.rule.cascade_us, 3 * (0.128 + 0.098 + 0.05 + 0.04), 1e-6);
   EXPECT_EQ(cascade_.num_steps(CascadeReason::kUse), 1);
@@ -119,7 +119,7 @@ TEST_F(StepCascadeTest, RefusalsHaveAReason) {
   EXPECT_EQ(Step({2}).rule.reason, CascadeReason::kFewRows);
   EXPECT_EQ(Step({0, 1}, /*num_queries=*/2).rule.reason, CascadeReason::kManyQueries);
   EXPECT_EQ(Step({0, 3}).rule.reason, CascadeReason::kNoPrefix);  // 48 keys < a whole step
-  const StepCascade::Decision two = Step({0, 4});                 // 64 keys once more are 64 ns
+  const StepCascade::Decision two = Step({0, 4});                 // rereading 64 keys takes 64 ns
   EXPECT_THAT(ToString(two.rule), HasSubstr("flat: not quicker"));
   EXPECT_EQ(two.common_prefix_len, 0);
   EXPECT_EQ(Step({0, 1, 2}).rule.reason, CascadeReason::kUse);
@@ -133,9 +133,9 @@ TEST_F(StepCascadeTest, RefusalsHaveAReason) {
 TEST_F(StepCascadeTest, TheLeastNumberOfRowsIsThatOfTheLongestPrefix) {
   EXPECT_EQ(cascade_.least_rows(), 2);  // 960 keys once more cost 0.96 us
   StepCascadeOptions options = options_;
-  options.costs.prefix_us = 3;  // 3.04 us: from the fifth row on
+  options.costs.prefix_us = 3;  // 3.04 us: faster with 5 rows or more
   EXPECT_EQ(StepCascade(options).least_rows(), 5);
-  options.max_seq_len = 64;  // no whole step before the last token
+  options.max_seq_len = 64;  // less than one KV tile before the last token
   EXPECT_EQ(StepCascade(options).least_rows(), std::nullopt);
   options.max_seq_len = 512;
   EXPECT_EQ(StepCascade(options).least_rows(), std::nullopt);  // 7 x 0.448 are not enough
@@ -149,7 +149,7 @@ class TwoGroupsTest : public StepCascadeTest {
 TEST_F(TwoGroupsTest, AllGroupsOfSuchLayersMustShare) {
   for (int slot = 0; slot < 4; ++slot) {
     Join(slot, 200, 12);
-    Join(slot, 200, 0, /*group=*/1);  // of a window, say
+    Join(slot, 200, 0, /*group=*/1);  // for example the group of a window
     Join(slot, 200, 8, /*group=*/2);
   }
   EXPECT_EQ(Step({0, 1, 2, 3}).common_prefix_len, 128);

@@ -1,4 +1,4 @@
-// What fails in a step, whom it concerns, and how the runner reports it.
+// Failures within a step: which sequences they affect, and how the runner reports them.
 
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/equal.h>
@@ -27,9 +27,9 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 constexpr int kBlockSize = 4;
-constexpr int kColumns = 4;  // of a slot: its blocks are 1 + slot * kColumns and the next ones
+constexpr int kColumns = 4;  // per slot: its blocks start at 1 + slot * kColumns
 
-// A device that fails on request, over the CPU.
+// Errors that a CPU device returns on request.
 struct DeviceFaults {
   absl::Status refill;
   absl::Status sample;
@@ -102,7 +102,8 @@ class StepFailureTest : public testing::Test {
     runner_ = *std::move(runner);
   }
 
-  // The slots' sequences enter with their prompts, all others of `slots` decode; `leaves` leave.
+  // Launches a step: the slots in `joins` join with their prompts, the other `slots` decode, and
+  // `leaves` leave.
   absl::StatusOr<int64_t> Launch(const std::vector<int>& slots, const std::vector<int>& joins,
                                  const std::vector<int>& leaves = {}) {
     std::vector<SlotId> leaving(leaves.begin(), leaves.end());
@@ -126,7 +127,7 @@ class StepFailureTest : public testing::Test {
     return runner_->Launch({.leaves = leaving, .joins = joining, .updates = updates, .rows = rows});
   }
 
-  // A step of these slots; its tokens.
+  // Runs a step and returns its tokens.
   absl::StatusOr<std::vector<int32_t>> Step(const std::vector<int>& slots,
                                             const std::vector<int>& joins = {},
                                             const std::vector<int>& leaves = {}) {
@@ -135,7 +136,7 @@ class StepFailureTest : public testing::Test {
     return std::vector<int32_t>(result.tokens.begin(), result.tokens.end());
   }
 
-  // The tokens that the slot's prompt gives alone.
+  // Returns the tokens that follow the slot's prompt in a run without other rows.
   std::vector<int32_t> Alone(int slot, int num_tokens) const {
     std::vector<int32_t> text = prompts_[slot];
     std::vector<int32_t> tokens;
@@ -159,7 +160,7 @@ TEST_F(StepFailureTest, AFailingForwardFailsTheRowsOfItsStepAndNoOthers) {
     SCOPED_TRACE(throws);
     model_.failure = throws ? absl::OkStatus() : absl::InvalidArgumentError("no such expert");
     model_.throws = throws;
-    // The batch fits, so it is accepted: the error is the step's.
+    // The batch fits and is accepted, so the error belongs to the step.
     const auto ticket = throws ? Launch({2}, {2}, {0, 2}) : Launch({0}, {});
     ASSERT_TRUE(ticket.ok()) << ticket.status();
     const absl::Status failed = runner_->Await(*ticket).status();
@@ -172,7 +173,7 @@ TEST_F(StepFailureTest, AFailingForwardFailsTheRowsOfItsStepAndNoOthers) {
     model_.throws = false;
     EXPECT_THAT(*Step({1}), ElementsAre(expected[throws ? 2 : 1]));
   }
-  // The slots of the failed sequences serve again.
+  // The slots of the failed sequences can be used again.
   EXPECT_THAT(*Step({2, 1, 0}, {0, 2}, {2}),
               ElementsAre(Alone(2, 1)[0], expected[3], Alone(0, 1)[0]));
 }
@@ -226,7 +227,7 @@ TEST_F(StepFailureTest, LogitsThatTheNextLaunchOverwritesAreRefused) {
   }
 }
 
-// A driver that uses itself after the work of OnStream(), and cannot plan the work of attention.
+// A driver that uses itself after the work of OnStream(), and whose PlanWork() fails.
 class DriverWithoutPlans : public ForwardingDriver {
  public:
   explicit DriverWithoutPlans(int* num_on_stream)
@@ -301,7 +302,7 @@ TEST_F(StepFailureTest, ASamplingThatFailsOnAHealthyDeviceFailsTheStep) {
   EXPECT_THAT(*Step({1}), ElementsAre(Alone(1, 2)[1]));
 }
 
-// The device's slots are then behind the host's, for good.
+// The slots on the device then differ permanently from the host's mirror.
 TEST_F(StepFailureTest, ARefillThatFailsEndsTheRunner) {
   ASSERT_TRUE(Step({0}, {0}).ok());
   faults_.refill = absl::InternalError("launch failure");
@@ -323,7 +324,7 @@ TEST_F(StepFailureTest, ARefusedBatchChangesNothing) {
 
 TEST_F(StepFailureTest, MoreUpdatesThanTheDeltaHoldsAreRefused) {
   const std::vector<SlotJoin> join = {JoinOf(SlotId(0), {}, 1)};
-  const int num_entries = 3 * kColumns;  // of all slots
+  const int num_entries = 3 * kColumns;  // entries of all slots
   const std::vector<BlockTableUpdate> updates(
       num_entries + 1, {.slot = SlotId(0), .column = 0, .block = BlockId(1)});
   const absl::Status status = runner_->Launch({.joins = join, .updates = updates}).status();
@@ -366,7 +367,7 @@ TEST_F(StepFailureTest, EachStepInFlightHasLogitsOfItsOwn) {
               HasSubstr("expected step 0, got 1"));
 }
 
-// With N steps in flight, N - 1 newer ones may have been launched when a step is awaited.
+// With N steps in flight, N - 1 later steps may have been launched when a step is awaited.
 TEST_F(StepFailureTest, AResultStaysReadableUntilTheSecondLaunchAfterItsAwait) {
   for (const int num_in_flight : {1, 2, 3, 4}) {
     SCOPED_TRACE(num_in_flight);

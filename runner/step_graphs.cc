@@ -82,7 +82,8 @@ StepStage::Work StepGraphs::MakeStep(const GraphKey& key, const StepVariant& var
 }
 
 StepStage::Work StepGraphs::MakeCapturedStep(const GraphKey& key) {
-  // In a mixed graph with drafts, some rows bring tokens: not all rows have max_query_len tokens.
+  // In a mixed graph with drafts, some rows pass tokens from the host: not all rows have
+  // max_query_len tokens.
   const bool is_mixed =
       key.padded_num_tokens < int64_t{key.padded_num_seqs} * int64_t{key.max_query_len};
   return MakeStep(key, {.watch = options_.checks_replays ? checker_.WatchOf(key) : nullptr,
@@ -128,7 +129,7 @@ absl::Status StepGraphs::Run(StepPlan& plan) {
 }
 
 absl::Status StepGraphs::CheckReplay(const StepPlan& plan) {
-  // Keys are written again, to the same slots.
+  // The eager run writes the same keys to the same slots again.
   ReplayComparison comparison = checker_.Compare(plan.decision.key, plan.shape);
   return memory_.driver().OnStream(
       MakeStep(plan.decision.key, {.watch = &comparison,

@@ -1,11 +1,11 @@
-// Runs the forward pass of a runner's steps: replayed graphs, or the same work eagerly.
+// Runs the forward pass of a runner's steps: as replayed graphs, or eagerly.
 //
-// The work of a step at a key is, in this order: Before() of all stages, the metadata of attention,
+// The work of a step at a key, in this order: Before() of all stages, the metadata of attention,
 // Model::Forward(), After() of all stages. Each stage may change what the model's step reads and
 // writes (StepStage::Fill()).
 //
-// The fingerprint of what graphs hold by value is collected from all parts. It is compared at each
-// replay in debug builds, and with ReplayCheck::kEveryReplay in all builds.
+// The fingerprint of all values that graphs contain is collected from all parts. Replays compare it
+// in debug builds, and with ReplayCheck::kEveryReplay in all builds.
 //
 // Thread safety: none; one owner.
 
@@ -40,32 +40,32 @@ struct StepGraphsOptions {
 
 class StepGraphs {
  public:
-  // All that it is given must outlive it. Errors: those of GraphSet::Create().
+  // The objects that it is given must outlive it. Errors: as GraphSet::Create().
   static absl::StatusOr<std::unique_ptr<StepGraphs>> Create(const StepGraphsOptions& options,
                                                             Model* model, RunnerMemory* memory,
                                                             RunnerParts* parts,
                                                             const RankSession* ranks);
 
   GraphDecision Decide(const StepShape& shape) const { return graphs_->Decide(shape); }
-  // Whether the plan's step replays, once, a graph that is captured by now.
+  // Returns whether the plan's step replays a graph that has already been captured, exactly once.
   bool ReplaysCaptured(const StepPlan& plan) const;
 
-  // Runs the forward pass of the plan's step, and replaces plan.decision by the one that was taken.
-  // Errors: the error of the step; FailedPrecondition if the fingerprint has changed since the
+  // Runs the forward pass of the plan's step, and updates plan.decision to the decision that was
+  // taken. Errors: as the step; FailedPrecondition if the fingerprint has changed since the
   // capture; Internal if a checked replay differs from the eager step.
   absl::Status Run(StepPlan& plan);
   void Count(const StepPlan& plan) { graphs_->Count(plan.decision, plan.shape); }
 
-  // The work of a step at `key`.
+  // Returns the work of a step at `key`.
   StepStage::Work MakeStep(const GraphKey& key, const StepVariant& variant) const;
 
-  // Set-up, in this order: the memory that graphs are going to take, with a minimal cache; products
-  // of all keys timed; graphs captured.
+  // Set-up, to be called in this order. EstimateBytes() estimates the memory of graphs, with a
+  // minimal cache; TimeProducts() times the GEMMs of all keys; Capture() captures the graphs.
   absl::StatusOr<int64_t> EstimateBytes();
   absl::Status TimeProducts();
   absl::Status Capture();
 
-  // The current values that captured graphs contain: addresses and sizes.
+  // Returns the current values that captured graphs contain: addresses and sizes.
   Fingerprint fingerprint() const;
   const GraphReport& report() const { return graphs_->report(); }
 
@@ -88,7 +88,7 @@ class StepGraphs {
   GraphSet::StepMaker make_captured_;
   Fingerprint current_;  // as of the last check
   ReplayChecker checker_;
-  std::unique_ptr<GraphSet> graphs_;  // destroyed before the rest, which its graphs read
+  std::unique_ptr<GraphSet> graphs_;  // destroyed before the members that its graphs read
 };
 
 }  // namespace reprise

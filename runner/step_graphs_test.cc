@@ -31,7 +31,7 @@ constexpr int kNumBlocks = 4;
 constexpr int kBlockSize = 4;
 constexpr GraphKey kDecode = {.padded_num_seqs = 1, .padded_num_tokens = 1, .max_query_len = 1};
 
-// All that a new optional part takes: this class, and one line that adds it to the list.
+// Adding an optional part takes only such a class, and one line that adds it to the list.
 class CountingPart final : public StepPart, public StepStage {
  public:
   int64_t bytes() const override { return 64; }
@@ -172,7 +172,7 @@ TEST_F(StepGraphsTest, CollectsTheFingerprintOfAPart) {
   EXPECT_THAT(graphs_->fingerprint().ToString(), HasSubstr("buffer of the counting part"));
 }
 
-// A graph holds addresses by value, so its replay would read the old memory.
+// A graph contains addresses, so its replay would read the old memory.
 TEST_F(StepGraphsTest, RefusesAReplayIfABufferHasMoved) {
   Start(/*checks_replays=*/true);
   ASSERT_EQ(RunDecode(), absl::OkStatus());

@@ -22,13 +22,13 @@ struct PlannedArrays {
     StepBuffer<int32_t> buffer;
   };
   std::vector<Array> arrays;
-  std::optional<StepBuffer<int64_t>> slot_mapping;  // unset: there are no arrays
-  std::optional<StepBuffer<int64_t>> tail_mask;     // unset: there are no trees
+  std::optional<StepBuffer<int64_t>> slot_mapping;  // unset: no arrays
+  std::optional<StepBuffer<int64_t>> tail_mask;     // unset: no trees
 };
 
 enum class ArraysOf : int8_t { kStep, kDraftModel };
 
-// Plans arrays of the sizes in `arrays`.
+// Plans the arrays with the sizes in `arrays`.
 absl::StatusOr<PlannedArrays> PlanArrays(const StepArrays& arrays, const StepMemoryShape& shape,
                                          ArraysOf of, StepBuffers& buffers) {
   const int num_groups = shape.num_groups;
@@ -110,14 +110,15 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
   const int64_t rows = shape.max_rows;
   const int64_t dims = shape.num_position_dims;
   StepBuffers& b = buffers_;
-  // A row of the table starts at a multiple of 16 bytes, so that kernels may load four entries at
+  // Rows of the table start at multiples of 16 bytes, so that kernels may load four entries at
   // once.
   const int64_t table_stride = (int64_t{shape.max_blocks} + 3) / 4 * 4;
   REPRISE_ASSIGN_OR_RETURN(const auto table,
                            b.Plan<int32_t>("block_table", shape.num_groups * rows * table_stride));
   REPRISE_ASSIGN_OR_RETURN(const auto seq_len, b.Plan<int32_t>("seq_len", rows));
   REPRISE_ASSIGN_OR_RETURN(const auto encoder_len, b.Plan<int32_t>("encoder_len", rows));
-  // Where the model sees the positions that attention uses, there are no others.
+  // With one dimension, the model reads the positions of attention, so position_delta is not
+  // needed.
   REPRISE_ASSIGN_OR_RETURN(const auto position_delta,
                            b.Plan<int32_t>("position_delta", dims > 1 ? rows : 0));
   REPRISE_ASSIGN_OR_RETURN(const auto last_token, b.Plan<int32_t>("last_token", rows));
@@ -144,7 +145,7 @@ absl::Status StepMemory::Cut(const StepMemoryShape& shape) {
                              PlanArrays(draft_arrays_, shape, ArraysOf::kDraftModel, b));
   }
 
-  // LibTorch aligns to 64 bytes on the CPU: room to begin at a multiple of kAlignment.
+  // LibTorch aligns to 64 bytes on the CPU: adds space to start at a multiple of kAlignment.
   bytes_ =
       at::zeros({b.bytes() + StepBuffers::kAlignment}, at::TensorOptions(device_).dtype(at::kByte));
   const auto address = reinterpret_cast<uintptr_t>(bytes_.data_ptr());

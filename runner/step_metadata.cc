@@ -118,7 +118,7 @@ absl::Status StepMetadata::Allocate(int index) {
     cascade.shared_tiles = SharedTiles::kSmall;
     REPRISE_ASSIGN_OR_RETURN(cascade_plan, driver_->PlanWork(cascade));
   }
-  // A step has one of the four.
+  // Each step uses one of these four schedules.
   const int64_t bytes = std::max({plan.workspace_bytes, decode_plan.workspace_bytes,
                                   draft_plan.workspace_bytes, cascade_plan.workspace_bytes});
   memory_.push_back(at::empty({bytes}, at::TensorOptions(options_.device).dtype(at::kByte)));
@@ -158,7 +158,7 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepArrays& array
                   .num_tables = slots.num_slots,
                   .max_blocks = slots.max_blocks};
   if (key.num_drafts > 0 && arrays.has_trees()) {
-    batches.rows.query_positions = arrays.positions;  // of nodes, for windows and ALiBi
+    batches.rows.query_positions = arrays.positions;  // positions of nodes, for windows and ALiBi
     batches.rows.tail_len = arrays.tail_len;
     batches.rows.tail_mask = arrays.tail_mask;
   }
@@ -173,11 +173,12 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepArrays& array
         const LocalVirtualBatchArgs args = {
             .batch = batch, .chunk_size = *layer_class.chunk_size, .buffers = local_rows_[i]};
         const absl::Status status = CheckLocalVirtualBatch(args);
-        CHECK(status.ok()) << status;  // causal rows, and buffers for the largest step
+        // Cannot fail: rows are causal, and the buffers hold the largest step.
+        CHECK(status.ok()) << status;
         batch = LocalVirtualBatch(args);
         break;
       }
-      case ClassBatch::kEncoderKeys:  // refill writes the lengths
+      case ClassBatch::kEncoderKeys:  // refill writes the encoder lengths
         batch = CrossBatch({.rows = batch,
                             .table = TableOf(batch, /*block_size=*/1),  // not read
                             .max_encoder_len = options_.max_encoder_tokens,
@@ -189,7 +190,7 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepArrays& array
     }
     batches.of_class.push_back(batch);
   }
-  // The decode maps hold one token per row.
+  // The decode schedules hold one token per row.
   const bool is_decode = key.max_query_len <= 1 && key.padded_num_tokens <= options_.max_rows;
   const bool is_drafts = key.num_drafts > 0 && key.max_query_len <= 1 + options_.max_drafts;
   const std::vector<WorkMap>& maps = is_decode   ? decode_maps_
@@ -212,7 +213,7 @@ void StepMetadata::AddWithin(const StepArrays& arrays, StepBatches& batches) con
       before = batches.of_class[i];
       before.seq_lens = arrays.context_lens;
       before.query_positions = arrays.positions;  // for windows
-      before.causal = false;                      // all of them are before the queries
+      before.causal = false;                      // all keys precede the queries
     }
     batches.before.push_back(before);
     batches.before_work.push_back(WorkOf(before, WindowOfClass(i), before_maps_[i]));
@@ -243,7 +244,7 @@ std::vector<int> StepMetadata::ClassesOf(int begin, int end) const {
 }
 
 absl::Status StepMetadata::Build(const StepBatches& batches, absl::Span<const int> classes) const {
-  // Each is the work of one CTA for some microseconds.
+  // Each class occupies one CTA for a few microseconds, so classes run concurrently.
   const int num_classes = static_cast<int>(classes.size());
   const int num_within = batches.has_within() ? static_cast<int>(within_maps_.size()) : 0;
   return driver_->InLanes(num_classes + num_within, [&](int lane) -> absl::Status {

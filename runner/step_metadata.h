@@ -1,37 +1,39 @@
-// The metadata that attention layers read in a step: a batch and a work map for each layer class,
-// made once per step inside the graph and shared by the layers of the class.
+// The metadata that attention layers read in a step: a batch and a tile schedule per layer class.
+// Computed once per step in the graph, and shared by the layers of the class.
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto metadata, StepMetadata::Create(options, &driver));
 //   // Once per captured shape:
 //   StepBatches batches = metadata->BatchesAt(key, memory.arrays(), memory.slots());
-//   // Each step, on the driver's stream, before the first layer:
+//   // For each step, on the driver's stream, before the first layer:
 //   REPRISE_RETURN_IF_ERROR(metadata->Build(batches));
 //   PagedAttention(params, batches.of_class[c], batches.work[c], ...);
 //
 //   class                 batch
 //   rows                  the step's rows, over the class's group
-//   chunks                virtual rows, cut on the device (attention/metadata/local_virtual_batch.h)
-//   the encoder's keys    the step's rows over the cross group: encoder_lens, not causal
+//   chunks                virtual rows, cut on the device
+//                         (attention/metadata/local_virtual_batch.h)
+//   encoder keys          the step's rows over the cross group: encoder_lens, not causal
 //   without a cache       none: such layers run in the encoder's pass (runner/parts/encoder_pass.h)
 //
-// Decode steps (one query per row) have their own maps: prompt tiles hold many queries of a row, of
-// which a decode fills only one. With WorkMapMode::kDeterministic all steps have the same maps,
-// since a row's bits must not depend on the other rows of its step. Likewise steps with drafts
-// (GraphKey::num_drafts), whose rows have up to 1 + max_drafts queries.
+// Decode steps (one query per row) have their own schedules: prompt tiles hold many queries of a
+// row, and a decode would fill only one of them. With WorkMapMode::kDeterministic, all steps use
+// the same schedules, because a row's result must be bitwise independent of the other rows of its
+// step. Steps with drafts (GraphKey::num_drafts), whose rows have up to 1 + max_drafts queries,
+// also have their own schedules.
 //
-// Where drafts may be trees (StepArrays::has_trees()), the batches of steps with drafts have their
-// tails: layers of chunks and attention within a step cannot be served there.
+// If drafts may be trees (StepArrays::has_trees()), the batches of steps with drafts have tree mask
+// regions. Layers with chunks, and attention within a step, are then not supported.
 //
-// With SharedPrefix::kTaken decodes have a third kind of map for classes that read all keys of a
-// sequence: in a cascade step (GraphKey::cascade) they read StepArrays::common_prefix_len keys once
-// for all rows. Other classes are not affected.
+// With SharedPrefix::kTaken, decodes have a third kind of schedule for classes that read all keys
+// of a sequence: in a cascade step (GraphKey::cascade), they read StepArrays::common_prefix_len
+// keys once for all rows. Other classes are not affected.
 //
-// Models that attend separately to a step's own tokens and to the keys before it
-// (ModelSpec::within) get two more kinds in steps of rows with several tokens: a ragged batch of
-// the step's tokens, and for each class of rows a batch over the keys that were cached before.
+// Some models attend separately to a step's own tokens and to earlier keys (ModelSpec::within). If
+// rows have several tokens, their steps have two more kinds of batches: a ragged batch of the
+// step's tokens, and for each class of rows a batch over the keys cached before the step.
 //
-// Thread safety: none; one owner. The driver must outlive it; it must outlive graphs that call
-// Build() in their capture.
+// Thread safety: none; one owner. The driver must outlive this object, which must outlive graphs
+// that capture Build().
 
 #ifndef REPRISE_RUNNER_STEP_METADATA_H_
 #define REPRISE_RUNNER_STEP_METADATA_H_
@@ -68,56 +70,59 @@ struct StepMetadataOptions {
   std::vector<LayerSpec> layers = {};
   LayerClasses classes = {};  // of the layers
   std::vector<AttentionParams> within = {};
-  DType dtype = DType::kFloat32;  // of q in layers whose spec says nothing else, and in `within`
+  // Dtype of q in `within`, and in layers without LayerSpec::q_dtype.
+  DType dtype = DType::kFloat32;
   c10::Device device = c10::kCPU;
   int max_rows = 0;
   int max_tokens = 0;
   int max_seq_len = 0;
-  int max_encoder_tokens = 0;              // of a sequence
-  int max_drafts = 0;                      // of a row
+  int max_encoder_tokens = 0;              // maximum per sequence
+  int max_drafts = 0;                      // maximum per row
   std::optional<WorkMapCosts> costs = {};  // as in WorkMapOptions
   WorkMapMode mode = WorkMapMode::kBalanced;
-  int decode_query_len = 1;  // as WorkMapOptions has it
-  // kTaken: there are cascade steps; balanced mode only.
+  int decode_query_len = 1;  // as in WorkMapOptions
+  // kTaken: cascade steps are used; requires the balanced mode.
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
 };
 
-// The batches of a step at one shape: views of the runner's memory.
+// The batches of a step with one shape: views of the runner's memory.
 struct StepBatches {
   PagedBatch rows;                   // the step's rows, over the first group
   std::vector<PagedBatch> of_class;  // one per class
   std::vector<BatchWork> work;       // one per class, planned for the row lengths of this shape
-  // For models with attention within steps, in steps whose rows may have several tokens; else
+  // For models with attention within steps, in steps whose rows may have several tokens; otherwise
   // empty.
-  std::vector<PagedBatch> before;      // one per class: keys before the step; none but for kRows
+  // One per class: keys before the step; empty batches except for kRows.
+  std::vector<PagedBatch> before;
   std::vector<BatchWork> before_work;  // one per class
   RaggedBatch within;                  // the step's tokens
-  std::vector<BatchWork> within_work;  // one of StepMetadata::within()
+  std::vector<BatchWork> within_work;  // one per entry of StepMetadata::within()
 
   bool has_within() const { return !before.empty(); }
 };
 
 class StepMetadata {
  public:
-  // Plans and allocates at the largest step. Errors: those of the plans.
+  // Plans and allocates for the largest step. Errors: as the plans.
   static absl::StatusOr<std::unique_ptr<StepMetadata>> Create(const StepMetadataOptions& options,
                                                               DeviceDriver* driver);
 
   StepBatches BatchesAt(const GraphKey& key, const StepArrays& arrays,
                         const SlotState& slots) const;
 
-  // Enqueues the computation of virtual rows and work maps from the step's rows, for these classes
-  // alone; the maps of attention within steps are always among them. May be captured. Steps share
-  // the memory of the maps: what one builds is there until the next is built.
+  // Enqueues the computation of virtual rows and tile schedules from the step's rows, only for
+  // these classes; always includes the schedules of attention within steps. May be captured. Steps
+  // share the memory of schedules: the schedules of one step are valid until the next Build().
   absl::Status Build(const StepBatches& batches, absl::Span<const int> classes) const;
 
-  // The classes of layers [begin, end), each once.
+  // Returns the classes of layers [begin, end), each once.
   std::vector<int> ClassesOf(int begin, int end) const;
 
   absl::Span<const LayerSpec> layers() const { return options_.layers; }
   absl::Span<const AttentionParams> within() const { return options_.within; }
   const LayerClasses& classes() const { return options_.classes; }
-  // Whether the class reads a common prefix once in cascade steps, and how it is cut there.
+  // Returns whether the class reads a common prefix once in cascade steps, and its schedule for
+  // these steps.
   bool TakesPrefix(int index) const;
   const WorkMap& cascade_map(int index) const { return cascade_maps_[index]; }
 
@@ -126,12 +131,13 @@ class StepMetadata {
  private:
   StepMetadata(const StepMetadataOptions& options, DeviceDriver* driver);
   absl::Status Allocate(int index);
-  // The plan of steps whose rows have up to `max_query_len` queries, `max_tokens` in all.
+  // Returns the options of the schedule for steps with up to `max_query_len` queries per row and
+  // `max_tokens` queries in total.
   WorkMapOptions ClassMapOptions(int index, int max_tokens, int max_query_len) const;
   absl::Status AllocateWithin();
-  // Memory for a map, and the map over it.
+  // Allocates memory for a schedule, and returns the schedule over it.
   absl::StatusOr<WorkMap> NewMap(const WorkMapOptions& options);
-  // Of the largest step's rows.
+  // Returns the options of the schedule for the largest step.
   WorkMapOptions MapOptions(const AttentionParams& params, DType q_dtype,
                             const KernelChoice& kernels) const;
   WorkMapOptions MapOptions(const LayerSpec& layer) const {
@@ -145,13 +151,13 @@ class StepMetadata {
   StepMetadataOptions options_;
   DeviceDriver* driver_;
   std::vector<WorkMap> before_maps_;           // one per class; empty without `within`
-  std::vector<WorkMap> within_maps_;           // one of `within`
+  std::vector<WorkMap> within_maps_;           // one per entry of `within`
   std::vector<WorkMap> work_maps_;             // one per class
-  std::vector<WorkMap> decode_maps_;           // one per class, in the memory of work_maps_
-  std::vector<WorkMap> draft_maps_;            // one per class, there too
-  std::vector<WorkMap> cascade_maps_;          // one per class, there too
-  std::vector<LocalBatchBuffers> local_rows_;  // one per class; empty but for chunks
-  std::vector<at::Tensor> memory_;             // what those point into
+  std::vector<WorkMap> decode_maps_;           // one per class; share the memory of work_maps_
+  std::vector<WorkMap> draft_maps_;            // one per class; share the same memory
+  std::vector<WorkMap> cascade_maps_;          // one per class; share the same memory
+  std::vector<LocalBatchBuffers> local_rows_;  // one per class; empty except for chunks
+  std::vector<at::Tensor> memory_;             // owns the memory of the members above
 };
 
 }  // namespace reprise

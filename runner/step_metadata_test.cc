@@ -21,7 +21,7 @@ constexpr int kTokens = 512;
 constexpr int kSeqLen = 1024;
 constexpr int kEncoderTokens = 96;
 
-// A CPU that plans and builds work maps as a GPU does, on the host.
+// A CPU driver that plans and computes tile schedules as a GPU driver does.
 class PlanningDriver : public ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
@@ -59,7 +59,7 @@ class StepMetadataTest : public testing::Test {
                 .max_encoder_tokens = kEncoderTokens,
                 .max_drafts = 4,
                 .mode = mode,
-                .decode_query_len = 5,  // read in deterministic mode
+                .decode_query_len = 5,  // used in deterministic mode
                 .shared_prefix = shared_prefix};
     options_.classes = *CollectLayerClasses(options_.layers);
     driver_ = std::make_unique<PlanningDriver>(*MakeDeviceDriver(c10::kCPU, {}));
@@ -76,7 +76,8 @@ class StepMetadataTest : public testing::Test {
     memory_ = *std::move(memory);
   }
 
-  // A step of `num_live` rows of `query_len` tokens, as refill leaves it for `key`.
+  // Returns the batches of a step with `num_live` rows of `query_len` tokens, with arrays as refill
+  // writes them for `key`.
   StepBatches Refilled(const GraphKey& key, int num_live, int query_len) {
     const StepArrays& arrays = memory_->arrays();
     for (int r = 0; r < key.padded_num_seqs; ++r) {
@@ -144,14 +145,14 @@ TEST_F(StepMetadataTest, DecodesHaveMapsOfTheirOwnWhichServeEveryClass) {
       ASSERT_TRUE(built.ok()) << built;
       for (int c = 0; c < 4; ++c) {
         EXPECT_EQ(decode.work[c].map.main.max_query_len, 1);
-        // 4 q heads of a kv head, not a prompt's queries of them.
+        // 4 q heads of one KV head, instead of a prompt's queries.
         EXPECT_LT(decode.work[c].map.main.tile_rows, prefill.work[c].map.main.tile_rows)
             << "class " << c;
         EXPECT_EQ(decode.work[c].map.main.tile_queries, 1);
       }
     }
   }
-  // A map does not remember the other's step.
+  // A schedule does not depend on the previous step.
   built = Build(Refilled(prompts, 3, 128));
   EXPECT_TRUE(built.ok()) << built;
 }
@@ -174,7 +175,7 @@ TEST_F(StepMetadataTest, CascadeStepsReadACommonPrefixOnceWhereAllKeysAreSeen) {
       for (int r = 0; r < kRows - 1; ++r) memory_->arrays().seq_lens[r] = 301 + 40 * r;
       const absl::Status built = Build(batches);
       ASSERT_TRUE(built.ok()) << built;
-      // Without a window; then with one, in chunks, over the encoder's keys.
+      // Classes: without a window; with a window, with chunks, over the encoder's keys.
       EXPECT_EQ(batches.of_class[0].common_prefix_len,
                 cascade ? memory_->arrays().common_prefix_len : nullptr);
       EXPECT_EQ(NumSharedItems(batches.work[0].map) > 0, cascade && prefix >= kWorkStepKeys);

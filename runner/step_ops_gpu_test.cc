@@ -1,4 +1,4 @@
-// The ops of a step, one after the other, in a captured graph.
+// Runs the ops of a step in sequence, in a captured graph.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -37,7 +37,7 @@ constexpr int64_t kKvHeads = 2;
 constexpr int64_t kHeadDim = 64;
 constexpr int64_t kIntermediate = 512;
 
-// A layer without attention, with everything at unchanged addresses.
+// A layer without attention. All its memory has constant addresses.
 class Layer {
  public:
   explicit Layer(at::Device device) : options_(at::TensorOptions(device).dtype(at::kBFloat16)) {
@@ -77,13 +77,13 @@ class Layer {
     sample_slot_ = at::tensor(std::vector<int>{0, 1, 2, 3, -1}).to(at::kInt).to(device);
     last_token_ = at::zeros({kTokens}, options_.dtype(at::kInt));
     sample_index_ = at::zeros({kTokens}, options_.dtype(at::kLong));
-    // Bytes of zero: greedy.
+    // All bytes are zero: greedy.
     sampling_ = at::zeros({static_cast<int64_t>(kTokens * sizeof(SamplingParams))},
                           options_.dtype(at::kByte));
     tokens_ = at::zeros({kTokens}, options_.dtype(at::kInt));
   }
 
-  // The data of a step.
+  // Writes the inputs of a step.
   void SetInputs(std::mt19937& random) {
     std::vector<int> ids, positions;
     std::vector<int64_t> slots;
@@ -125,7 +125,7 @@ class Layer {
     return status;
   }
 
-  // All results of a step.
+  // Returns all results of a step.
   std::vector<at::Tensor> Results() const {
     return {logits_.clone(), tokens_.clone(), last_token_.clone(),
             cache_->tensors(0)[0].slice(0, 1).clone(), cache_->tensors(0)[1].slice(0, 1).clone()};
@@ -164,7 +164,7 @@ TEST_F(StepOpsGpuTest, AReplayedStepIsTheEagerOneBitForBit) {
   ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
   size_t num_nodes = 0;
   ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &num_nodes), cudaSuccess);
-  EXPECT_GE(num_nodes, 11);  // one an op; a product that splits its sum has more
+  EXPECT_GE(num_nodes, 11);  // one per op; a split-K GEMM has more
 
   for (int step = 0; step < 5; ++step) {
     layer.SetInputs(random);

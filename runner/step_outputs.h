@@ -1,6 +1,6 @@
-// A ring of the outputs of steps, which the device writes and the host reads. The ring holds one output
-// more than steps may be in flight, so that the host may read an output until the second launch after
-// its step was awaited.
+// A ring of step outputs, which the device writes and the host reads. The ring has one output more
+// than the maximum number of steps in flight, so the host may read an output until the second
+// launch after its step was awaited.
 //
 //   StepOutput& output = outputs.at(plan.output);
 //   ... the device writes output.device_tokens ...
@@ -37,8 +37,8 @@ struct StepOutputsOptions {
   int max_earlier_logits = 0;  // number of logits rows that follow one row per sequence
 };
 
-// Offsets of an output's int32s: a token per row, the number of faults, and with drafts the number of
-// new tokens per row and the tokens, in rows of 1 + max_drafts.
+// Offsets of an output's int32 values: a token per row, the number of faults, and with drafts the
+// number of new tokens per row and the new tokens, in rows of 1 + max_drafts.
 struct StepOutputLayout {
   int64_t max_rows = 0;
   int64_t max_drafts = 0;
@@ -50,15 +50,16 @@ struct StepOutputLayout {
 };
 
 struct StepOutput {
-  int32_t* tokens = nullptr;         // on the host, as StepOutputLayout says
+  int32_t* tokens = nullptr;         // on the host, with the layout of StepOutputLayout
   int32_t* device_tokens = nullptr;  // the same memory on the device
   std::unique_ptr<Fence> written;
   std::vector<at::Tensor> logits = {};  // entry i: [i, vocab_size]; empty if logits are not kept
-  at::Tensor earlier_logits = {};       // [max_earlier_logits, vocab_size], likewise
+  // [max_earlier_logits, vocab_size]; undefined if logits are not kept.
+  at::Tensor earlier_logits = {};
   std::vector<UnsettledRow> unsettled = {};
   StepPlan plan = {};
-  absl::Status status = {};  // of the launch
-  bool has_result = false;   // Await() returned the step's result
+  absl::Status status = {};  // result of the launch
+  bool has_result = false;   // Await() has returned the step's result
 };
 
 class StepOutputs {
@@ -73,11 +74,11 @@ class StepOutputs {
   const StepOutput& at(int index) const { return outputs_[index]; }
 
   const StepOutputLayout& layout() const { return layout_; }
-  // The first output, on the device; the next outputs follow at intervals of layout().size() int32s.
+  // The first output, on the device. Outputs are layout().size() int32 values apart.
   int32_t* device_tokens() const { return memory_->device<int32_t>(); }
   bool keeps_logits() const { return keeps_logits_; }
 
-  // Copies the step's logits, if they are kept. On the step's stream.
+  // Copies the step's logits if they are kept. Runs on the step's stream.
   absl::Status KeepLogits(const StepPlan& plan, const StepMemory& memory) const;
 
  private:

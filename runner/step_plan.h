@@ -1,5 +1,5 @@
-// Everything that is decided about a step before any device work. ModelRunner::Launch() makes the
-// plan once; the parts of the runner read it.
+// All decisions about a step that precede its device work. ModelRunner::Launch() creates the plan
+// once; the parts of the runner read it.
 
 #ifndef REPRISE_RUNNER_STEP_PLAN_H_
 #define REPRISE_RUNNER_STEP_PLAN_H_
@@ -17,10 +17,10 @@ struct StepPlan {
   int output = 0;    // index of the step's output in the ring (StepOutputs)
   int num_rows = 0;  // rows of the batch; 0 for an idle step, whose shape has one inert row
   StepShape shape = {};
-  // How the step runs, and at which key. The forward pass replaces the decision by the one that was
+  // How the step runs, and at which key. The forward pass updates the decision to the one that was
   // taken: a replay becomes eager if the step calibrates, or if a lazy capture exceeds the budget.
   GraphDecision decision = {};
-  SamplingFeatures features = SamplingFeatures::kGreedy;  // that the sampling of its rows needs
+  SamplingFeatures features = SamplingFeatures::kGreedy;  // required by the sampling of its rows
   int common_prefix_len = 0;  // keys that the step reads once for all rows
   // Input of the logits stages. Valid during Launch().
   LogitsBatch logits = {};
@@ -30,7 +30,7 @@ struct StepPlan {
   bool verifies_in_graph = false;  // the replayed graph verifies the step's drafts
 
   bool has_drafts() const { return shape.num_drafts > 0; }
-  // Rows of logits that the forward pass computes.
+  // Returns the number of rows of logits that the forward pass computes.
   int num_logits() const { return decision.key.padded_num_seqs + decision.key.num_earlier_logits; }
 };
 

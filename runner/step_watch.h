@@ -1,4 +1,4 @@
-// Sees the tensors of a forward pass that Step::Watch() names, in the order of the pass.
+// Receives the tensors of a forward pass that Step::Watch() names, in the order of the pass.
 //
 // Thread safety: none; one owner.
 
@@ -14,7 +14,7 @@
 
 namespace reprise {
 
-// Which rows of a watched tensor the live part of a step computes.
+// Which rows of a watched tensor are compared.
 enum class WatchedRows : int8_t {
   kTokens,  // one per token of the step: [num_tokens, ...]
   kLogits,  // one per entry of logits_indices: [num_logits, ...]
@@ -25,11 +25,12 @@ class StepWatch {
  public:
   virtual ~StepWatch() = default;
 
-  // A forward pass begins.
+  // Called at the start of a forward pass.
   virtual void Begin() = 0;
-  // Called with the step's stream current; it may be captured.
+  // Called with the step's stream current. May be called during capture.
   virtual void See(std::string_view name, const at::Tensor& tensor, WatchedRows rows) = 0;
-  // The pass has ended. Errors: what the watch found; the step then fails with it.
+  // Called at the end of the pass. Returns an error found by the watch; the step then fails with
+  // it.
   virtual absl::Status End() = 0;
 };
 

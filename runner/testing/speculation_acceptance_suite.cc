@@ -500,7 +500,7 @@ TEST_P(SpeculationAcceptanceSuite, RefusesOptionsThatDoNotFit) {
       message(
           {.max_drafts = 2, .shape = DraftShape::kTree, .acceptance = DraftAcceptance::kRejection},
           model),
-      HasSubstr("speculation.acceptance kRejection is for chains"));
+      HasSubstr("speculation.acceptance kRejection requires chains"));
 }
 
 }  // namespace

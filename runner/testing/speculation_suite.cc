@@ -366,7 +366,7 @@ TEST_P(SpeculationSuite, RefusesTreesThatDoNotFit) {
     if (has_drafts) row.drafts = drafts;
     return std::string(harness.runner().Launch({.rows = {&row, 1}}).status().message());
   };
-  EXPECT_THAT(message(**made, {0}), HasSubstr("one for each of its drafts: expected 2, got 1"));
+  EXPECT_THAT(message(**made, {0}), HasSubstr("must have one entry per draft: expected 2, got 1"));
   EXPECT_THAT(message(**made, {0, 1}, false), HasSubstr("expected 0, got 2"));
   EXPECT_THAT(message(**made, {0, 2}), HasSubstr("parents[1] of slot 0 must be an earlier node"));
   EXPECT_THAT(message(**made, {-1, 0}), HasSubstr("parents[0]"));
@@ -380,7 +380,7 @@ TEST_P(SpeculationSuite, RefusesTreesThatDoNotFit) {
   };
   const DraftShape tree = DraftShape::kTree;
   EXPECT_THAT(refusal({.max_drafts = 64, .shape = tree}, model), HasSubstr("0 to 63, got 64"));
-  EXPECT_THAT(refusal({.max_drafts = 2, .tree = {0, 0}}, model), HasSubstr("is for DraftShape"));
+  EXPECT_THAT(refusal({.max_drafts = 2, .tree = {0, 0}}, model), HasSubstr("without DraftShape"));
   EXPECT_THAT(refusal({.max_drafts = 2, .shape = tree, .tree = {0}}, model),
               HasSubstr("number of entries of speculation.tree: expected 2"));
   EXPECT_THAT(refusal({.max_drafts = 2, .shape = tree, .tree = {0, 2}}, model),
@@ -393,7 +393,7 @@ TEST_P(SpeculationSuite, RefusesTreesThatDoNotFit) {
       refusal({.max_drafts = 2, .shape = tree, .tree = {0, 0}, .proposer = NgramProposer{}}, model),
       HasSubstr("proposes chains"));
   EXPECT_THAT(refusal({.max_drafts = 2, .shape = tree}, WindowsAndChunks(GetParam(), 1)),
-              HasSubstr("expected no layer of chunks"));
+              HasSubstr("requires layers without chunks"));
 }
 
 // A draft model that equals the model has all drafts accepted at any temperature, because both use
@@ -723,7 +723,7 @@ TEST_P(SpeculationSuite, RefusesOptionsThatDoNotFit) {
   LayeredModelOptions draft = TwoLayers(GetParam(), 2);
   draft.vocab_size = kVocab + 1;
   EXPECT_THAT(message({.max_drafts = 2, .proposer = ProposerOf(Proposer::kModel)}, draft),
-              HasSubstr("the model's vocabulary: expected vocab_size 61, got 62"));
+              HasSubstr("vocabulary as the model: expected vocab_size 61, got 62"));
   draft = TwoLayers(GetParam(), 2);
   draft.max_position = kMaxSeqLen - 1;
   EXPECT_THAT(message({.max_drafts = 2, .proposer = ProposerOf(Proposer::kModel)}, draft),

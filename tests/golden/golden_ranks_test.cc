@@ -197,7 +197,7 @@ TEST(DividedContextTest, WhatCannotBeDividedIsRefusedByAll) {
   for (const absl::Status& status : ContextStatuses("llama4-chunked", check, {})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(status.message(),
-                HasSubstr("context_ranks above 1 are for layers of full attention"));
+                HasSubstr("context_ranks above 1 require layers with full attention"));
   }
   for (const absl::Status& status : ContextStatuses("qwen3", check, {.context_interleave = 3})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
