@@ -591,7 +591,7 @@ TEST_P(AttendingHeadsSuite, WhatTheyCannotHaveIsRefused) {
   ModelAsHeads others(ModelOptions(GetParam(), {encoder}));
   EXPECT_THAT(CreateEngine(&model, Options(&others, 2)).status().message(),
               HasSubstr("layers of the heads of speculation.proposer must be decoder layers: layer "
-                        "0 is of another "
+                        "0 has another "
                         "kind"));
 }
 

@@ -46,7 +46,7 @@ class CpuDeviceDriver : public DeviceDriver {
   }
 
   absl::StatusOr<std::unique_ptr<Fence>> MakeFence() override {
-    return std::make_unique<PassedFence>();  // everything is done when the call returns
+    return std::make_unique<PassedFence>();  // all work is complete when a call returns
   }
 
   absl::StatusOr<std::unique_ptr<DeviceTimer>> MakeTimer(int num_marks) override {
@@ -97,7 +97,7 @@ class CpuDeviceDriver : public DeviceDriver {
   }
   absl::Status MoveKeys(const MoveKvArgs& args) override { return MoveKv(args); }
 
-  // The CPU path cuts its work by itself.
+  // Attention on the CPU divides its own work.
   absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions&) override { return WorkMapPlan{}; }
   absl::Status BuildWork(const AttentionParams&, const PagedBatch&, const WorkMap&) override {
     return absl::OkStatus();

@@ -1,4 +1,4 @@
-// The DeviceDriver of the CPU: each call does its work before it returns.
+// The DeviceDriver for the CPU: each call completes its work before it returns.
 
 #ifndef REPRISE_RUNNER_DEVICE_CPU_DEVICE_DRIVER_H_
 #define REPRISE_RUNNER_DEVICE_CPU_DEVICE_DRIVER_H_

@@ -64,7 +64,7 @@ class EventTimer : public DeviceTimer {
     float ms = 0;
     const cudaError_t error = cudaEventElapsedTime(&ms, events_[from], events_[to]);
     if (error == cudaErrorNotReady) {
-      cudaGetLastError();  // clears it
+      cudaGetLastError();  // clears the error
       return absl::FailedPreconditionError("the device has not reached a mark");
     }
     REPRISE_RETURN_IF_ERROR(CudaStatus(error, "cudaEventElapsedTime"));
@@ -91,7 +91,7 @@ class CudaDeviceDriver : public DeviceDriver {
         stream_(c10::cuda::getStreamFromExternal(graphs_->stream(), device.index())) {}
 
   ~CudaDeviceDriver() override {
-    // A device that has failed has nothing left to wait for.
+    // If the device has failed, this returns immediately.
     const CudaDeviceScope scope(device_.index());
     cudaStreamSynchronize(graphs_->stream());
   }
@@ -104,7 +104,7 @@ class CudaDeviceDriver : public DeviceDriver {
     const CudaDeviceScope scope(device_.index());
     const cudaError_t error = cudaStreamQuery(graphs_->stream());
     if (error == cudaErrorNotReady) {
-      cudaGetLastError();  // clears it
+      cudaGetLastError();  // clears the error
       return absl::OkStatus();
     }
     return CudaStatus(error, "cudaStreamQuery");
@@ -112,7 +112,8 @@ class CudaDeviceDriver : public DeviceDriver {
 
   absl::Status OnStream(absl::FunctionRef<absl::Status()> work) override {
     return CatchTorch([&] {
-      // Work within work needs no second guard, which would look up the device several times.
+      // In nested work the stream is already current: skips the guard, which would look up the
+      // device several times.
       if (IsCurrent()) return work();
       const c10::cuda::CUDAStreamGuard guard(stream_);
       return work();
@@ -223,7 +224,7 @@ class CudaDeviceDriver : public DeviceDriver {
 
   std::optional<int64_t> free_bytes() override {
     const CudaDeviceScope scope(device_.index());
-    // Memory that LibTorch caches without using it would count as taken.
+    // Unused memory that LibTorch caches would otherwise count as taken.
     c10::cuda::CUDACachingAllocator::emptyCache();
     size_t free = 0;
     size_t total = 0;
@@ -248,7 +249,7 @@ class CudaDeviceDriver : public DeviceDriver {
   }
 
  private:
-  // Whether the driver's stream is current already.
+  // Returns whether the driver's stream is already current.
   bool IsCurrent() const {
     return c10::cuda::current_device() == device_.index() &&
            c10::cuda::getCurrentCUDAStream(device_.index()) == stream_;
@@ -279,7 +280,7 @@ absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
     REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, DeviceLimitsOf(index));
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaGraphBackend> graphs,
                              CudaGraphBackend::Create({.device = index, .stream = options.stream}));
-    // Before all else: what the caller has enqueued.
+    // Work that the caller has enqueued runs first.
     at::cuda::CUDAEvent given;
     given.record(c10::cuda::getCurrentCUDAStream(chosen.index()));
     given.block(c10::cuda::getStreamFromExternal(graphs->stream(), chosen.index()));

@@ -1,4 +1,4 @@
-// The DeviceDriver of an NVIDIA GPU: everything is enqueued on one long-lived stream.
+// The DeviceDriver for an NVIDIA GPU: all work is enqueued on one long-lived stream.
 
 #ifndef REPRISE_RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_
 #define REPRISE_RUNNER_DEVICE_CUDA_DEVICE_DRIVER_H_
@@ -12,7 +12,7 @@
 
 namespace reprise {
 
-// Errors: InvalidArgument if there is no such GPU; Unimplemented in a build without CUDA.
+// Errors: InvalidArgument if the GPU does not exist; Unimplemented in a build without CUDA.
 absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeCudaDeviceDriver(
     c10::Device device, const DeviceDriverOptions& options);
 

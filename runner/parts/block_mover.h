@@ -1,6 +1,6 @@
-// Moves the batch's blocks between the cache and host memory, and copies blocks within the cache.
-// This is the first work of a step: the step may read blocks that were moved in and overwrite
-// blocks that were moved out.
+// Swaps the batch's blocks between the cache and host memory, and copies blocks within the cache.
+// This is the first work of a step, because the step may read blocks that were swapped in and
+// overwrite blocks that were swapped out.
 //
 // Thread safety: none; one owner.
 
@@ -19,14 +19,14 @@ namespace reprise {
 
 class BlockMover final : public StepPart, private BatchInput {
  public:
-  // The memory must outlive it.
+  // `memory` must outlive this object.
   explicit BlockMover(const RunnerMemory* memory) : memory_(*memory) {}
 
-  // Allocates host memory for `num_blocks` blocks, host block 0 included. Errors: those of
+  // Allocates host memory for `num_blocks` blocks, including host block 0. Errors: as
   // BlockStore::Pinned().
   absl::Status AllocateHostBlocks(int num_blocks);
 
-  // Blocks are in the cache or on the host: none of the device is held here.
+  // The blocks are in the cache or on the host: this part holds no device memory.
   int64_t bytes() const override { return 0; }
   void AddTo(Fingerprint&) const override {}
   BatchInput* slot_input() override { return this; }
@@ -35,7 +35,7 @@ class BlockMover final : public StepPart, private BatchInput {
   absl::Status Apply(const ScheduledBatch& batch, const StepPlan& plan) override;
 
   const RunnerMemory& memory_;
-  std::optional<BlockStore> host_blocks_;  // none: no swaps
+  std::optional<BlockStore> host_blocks_;  // nullopt: no swaps
 };
 
 }  // namespace reprise

@@ -73,7 +73,7 @@ int64_t EncoderPass::PassBytes() const {
   const int64_t bytes =
       int64_t{sizeof(int64_t)} * num_groups() * options_.max_step_tokens +
       int64_t{sizeof(int32_t)} * (sizes.max_rows + 1 + 2 * int64_t{options_.max_step_tokens});
-  constexpr int64_t kAlignment = 256;  // of the ring's slots
+  constexpr int64_t kAlignment = 256;  // alignment of the ring's slots
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 

@@ -1,12 +1,13 @@
-// Runs a model's encoder over the inputs of new sequences and writes their keys into the cross
-// groups: once per sequence, before its first row, outside of any graph.
+// Runs a model's encoder over the inputs of new sequences, and writes their keys into the cross
+// groups: once per sequence, before its first row, outside of graphs.
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto pass, EncoderPass::Create(options, &driver));
-//   pass->Follow(batch.updates);                                   // each step
+//   pass->Follow(batch.updates);                                   // for each step
 //   REPRISE_RETURN_IF_ERROR(pass->Run(batch.encodes, model, kv));  // after the step's refill
 //
-// The inputs are written to a ring of mapped memory and copied to the device once; no call waits.
-// The host computes the slot mapping of the keys from its own copy of the cross groups' tables.
+// The inputs are written to a ring of mapped memory, and copied to the device with one copy. No
+// call waits. The host computes the slot mapping of the keys from its own copy of the cross groups'
+// tables.
 //
 // Thread safety: none; one owner. The driver must outlive it.
 
@@ -36,9 +37,9 @@
 namespace reprise {
 
 struct EncoderPassOptions {
-  StepMetadataOptions metadata = {};  // layers, classes, and the sizes of a step
-  int max_step_tokens = 0;            // of all inputs of a pass
-  int max_blocks = 0;                 // columns of a table
+  StepMetadataOptions metadata = {};  // layers, classes and sizes of a step
+  int max_step_tokens = 0;            // maximum number of tokens of all inputs per pass
+  int max_blocks = 0;                 // columns per table
   int block_size = 0;
   int num_passes_in_flight = 1;
 };
@@ -48,16 +49,17 @@ class EncoderPass {
   static absl::StatusOr<std::unique_ptr<EncoderPass>> Create(const EncoderPassOptions& options,
                                                              DeviceDriver* driver);
 
-  // Notes new blocks of the cross groups. REQUIRES: checked updates (runner/slots/slot_mirror.h).
+  // Records new blocks of the cross groups. REQUIRES: the updates have been checked
+  // (runner/slots/slot_mirror.h).
   void Follow(absl::Span<const BlockTableUpdate> updates);
 
-  // Enqueues Model::Encode() of all inputs together. `kv`: one per layer of the model. REQUIRES:
-  // checked encodes, at least one. Errors: the model's.
+  // Enqueues one Model::Encode() for all inputs. `kv`: one entry per layer of the model. REQUIRES:
+  // the encodes have been checked; at least one. Errors: as Model::Encode().
   absl::Status Run(absl::Span<const ScheduledEncode> encodes, Model& model,
                    absl::Span<const KvLayer> kv);
 
  private:
-  // One pass's inputs, in staging memory or on the device.
+  // The inputs of one pass, in staging memory or on the device.
   struct Arrays {
     int64_t* slot_mapping;     // [num_groups, max_step_tokens]
     int32_t* query_start_loc;  // [max_rows + 1]
@@ -70,7 +72,7 @@ class EncoderPass {
   absl::Status AllocateWorkMaps();
   int64_t PassBytes() const;
   Arrays ArraysAt(std::byte* base) const;
-  // Writes the inputs; returns their batch, over the device's arrays.
+  // Writes the inputs. Returns their batch, which points to the device's arrays.
   RaggedBatch Write(absl::Span<const ScheduledEncode> encodes, const Arrays& arrays);
   bool IsCross(int group) const;
   int num_groups() const { return options_.metadata.classes.num_groups(); }
@@ -83,7 +85,7 @@ class EncoderPass {
   std::optional<StagingRing> staging_;
   at::Tensor device_memory_;
   std::vector<at::Tensor> work_map_memory_;
-  std::vector<WorkMap> work_maps_;  // one per class; empty but for those without a cache
+  std::vector<WorkMap> work_maps_;  // one per class; empty except for classes without a cache
 };
 
 }  // namespace reprise

@@ -29,7 +29,7 @@ void ScalePart::Fill(const GraphKey&, const StepVariant& variant, Step::Parts& p
 }
 
 EagerReason ScalePart::EagerReasonFor(const StepPlan& plan) const {
-  // An idle step runs the model over padding, which has no keys to take scales from.
+  // An idle step runs the model over padding, which has no keys to compute scales from.
   return calibrates_ && plan.num_rows > 0 ? EagerReason::kCalibrates : EagerReason::kNone;
 }
 

@@ -1,7 +1,7 @@
-// Parts of a runner that supply model inputs other than token ids, and parts that set the scales of its
-// cache or watch its tensors.
+// Parts of a runner that supply model inputs other than token ids, set the scales of its cache, or
+// watch its tensors.
 //
-// Thread safety: none; one owner each. All that they are given must outlive them.
+// Thread safety: none; one owner each. The objects that they are given must outlive them.
 
 #ifndef REPRISE_RUNNER_PARTS_INPUT_PARTS_H_
 #define REPRISE_RUNNER_PARTS_INPUT_PARTS_H_
@@ -28,14 +28,14 @@ class EncoderPart final : public StepPart, private BatchInput {
               StepTracer* tracer)
       : pass_(std::move(pass)), run_(this), model_(*model), memory_(*memory), tracer_(*tracer) {}
 
-  // Device memory of the pass is not counted: it is a ring of inputs and work maps.
+  // The memory of the pass is not counted: it is a ring of inputs and tile schedules.
   int64_t bytes() const override { return 0; }
   // The encoder runs outside of graphs.
   void AddTo(Fingerprint&) const override {}
   BatchInput* slot_input() override { return this; }
   BatchInput* step_input() override { return &run_; }
 
-  // Runs the encoder over inputs, outside of a batch: to measure.
+  // Runs the encoder over inputs outside of a batch. Used for measurements.
   absl::Status Run(absl::Span<const ScheduledEncode> encodes) {
     return pass_->Run(encodes, model_, memory_.model_layers());
   }
@@ -50,7 +50,7 @@ class EncoderPart final : public StepPart, private BatchInput {
     EncoderPart& part_;
   };
 
-  // Follows the blocks of the cross groups.
+  // Records the blocks of the cross groups.
   absl::Status Apply(const ScheduledBatch& batch, const StepPlan&) override {
     pass_->Follow(batch.updates);
     return absl::OkStatus();
@@ -63,7 +63,7 @@ class EncoderPart final : public StepPart, private BatchInput {
   StepTracer& tracer_;
 };
 
-// Writes the embeddings that callers bring to memory that the step's graph reads.
+// Copies the embeddings that callers pass to memory that the step's graph reads.
 class EmbeddingPart final : public StepPart, private BatchInput, private StepStage {
  public:
   explicit EmbeddingPart(std::unique_ptr<StepEmbeddings> embeddings)
@@ -81,15 +81,15 @@ class EmbeddingPart final : public StepPart, private BatchInput, private StepSta
   std::unique_ptr<StepEmbeddings> embeddings_;
 };
 
-// Makes the scales of a quantised cache known to graphs, and has the first step with rows set them if
-// the options ask for it.
+// Makes the scales of a quantised cache available to graphs. If the options require it, the first
+// step with rows computes the scales.
 class ScalePart final : public StepPart, private StepStage {
  public:
   ScalePart(const RunnerMemory* memory, bool calibrates)
       : memory_(*memory), calibrates_(calibrates) {}
 
   int64_t bytes() const override { return 0; }
-  // RunnerMemory adds the scales with the layers that hold them.
+  // RunnerMemory adds the scales together with the layers.
   void AddTo(Fingerprint&) const override {}
   StepStage* stage() override { return this; }
 
@@ -99,10 +99,10 @@ class ScalePart final : public StepPart, private StepStage {
   void RanFor(EagerReason reason) override;
 
   const RunnerMemory& memory_;
-  bool calibrates_;  // the next step with rows sets the scales
+  bool calibrates_;  // the next step with rows computes the scales
 };
 
-// Shows the tensors of a step to the watch of its variant.
+// Passes the tensors of a step to the watch of its variant.
 class WatchPart final : public StepPart, private StepStage {
  public:
   int64_t bytes() const override { return 0; }

@@ -1,6 +1,6 @@
-// The parts of a runner that exist where a model is divided over ranks.
+// The parts of a runner whose model is sharded over ranks.
 //
-// Thread safety: none; one owner each. All that they are given must outlive them.
+// Thread safety: none; one owner each. The objects that they are given must outlive them.
 
 #ifndef REPRISE_RUNNER_PARTS_RANK_PARTS_H_
 #define REPRISE_RUNNER_PARTS_RANK_PARTS_H_
@@ -17,7 +17,7 @@
 
 namespace reprise {
 
-// Gives attention the keys of this rank where ranks divide the keys of each sequence.
+// Restricts attention to the keys of this rank if ranks shard the keys of each sequence.
 class ContextPart final : public StepPart, private StepStage {
  public:
   ContextPart(const ContextRowsOptions& options, const RunnerMemory* memory)
@@ -36,18 +36,18 @@ class ContextPart final : public StepPart, private StepStage {
   const RunnerMemory& memory_;
 };
 
-// Leaves the logits of a step divided over ranks, and chooses tokens from the shares where the
-// parameters of all rows allow it. Gathers whole logits otherwise.
+// Keeps the logits of a step sharded over ranks, and samples tokens from the shards if the
+// parameters of all rows allow it. Otherwise gathers whole logits.
 class ShardPart final : public StepPart,
                         private BatchInput,
                         private StepStage,
                         private TokenChooser {
  public:
-  // `plain` chooses from whole logits.
+  // `plain` samples from whole logits.
   ShardPart(std::unique_ptr<ShardSampler> sampler, const RunnerMemory* memory, TokenChooser* plain)
       : sampler_(std::move(sampler)), memory_(*memory), plain_(*plain) {}
 
-  // Makes each kind of collective call once, so that what they allocate is there before memory is
+  // Makes each kind of collective call once, so that their memory is allocated before memory is
   // measured.
   absl::Status WarmUp() { return sampler_->WarmUp(memory_.steps().logits()); }
 
@@ -64,7 +64,7 @@ class ShardPart final : public StepPart,
   bool Serves(const StepPlan& plan) const override { return !plan.has_drafts(); }
   absl::Status CompleteLogits(const StepPlan& plan) override;
   absl::Status Choose(const StepPlan& plan, const LogitsStep& logits, int32_t* out) override;
-  // Whether the tokens of the step are chosen from the shares, without gathering logits.
+  // Whether the tokens of the step are sampled from the shards, without gathering logits.
   bool SamplesShards(const StepPlan& plan) const;
 
   std::unique_ptr<ShardSampler> sampler_;

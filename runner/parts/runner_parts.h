@@ -1,16 +1,16 @@
-// The optional parts of a runner, in one list. RunnerSetup::AddParts() fills it, and is the only place
+// The list of a runner's optional parts. RunnerSetup::AddParts() fills it, and is the only code
 // that names all parts.
 //
-// The order of the list is the order in which each role of the parts runs:
+// The order of the list is the order in which the parts of each role run:
 //
-//   1. blocks are moved        before refill and graph read or overwrite them
+//   1. block moves             before refill and the graph read or overwrite the blocks
 //   2. logits stages           slots that join get their parameters before their first row
 //   3. refill                  slots and step arrays, which all parts below read
-//   4. scales, watch           see all that the forward pass computes, and nothing after it
-//   5. speculation             reads the refilled slots; proposes before metadata is built
-//   6. ranks' keys             read the positions of drafts
+//   4. scales, watch           cover the whole forward pass and nothing after it
+//   5. speculation             reads the refilled slots; proposes drafts before metadata is built
+//   6. context ranks           reads the positions of drafts
 //   7. encoder, embeddings     inputs of this step; need the refilled tables
-//   8. shards of logits        after the forward pass
+//   8. logits shards           after the forward pass
 //
 // Thread safety: none; one owner.
 
@@ -29,7 +29,7 @@ namespace reprise {
 
 class RunnerParts {
  public:
-  // Appends a part; null: nothing.
+  // Appends a part. Null has no effect.
   void Add(std::unique_ptr<StepPart> part);
 
   const std::vector<std::unique_ptr<StepPart>>& all() const { return parts_; }
@@ -38,12 +38,12 @@ class RunnerParts {
   absl::Span<StepStage* const> stages() const { return stages_; }
   absl::Span<TokenChooser* const> choosers() const { return choosers_; }
 
-  // Device memory of all parts.
+  // Returns the device memory of all parts, in bytes.
   int64_t bytes() const;
   absl::Status SetCache() const;
   void FillRefill(const StepPlan& plan, RefillArgs& args) const;
 
-  // Refuses a batch that a part cannot serve.
+  // Returns an error if a part cannot serve the batch.
   absl::Status Check(const ScheduledBatch& batch) const;
 
  private:

@@ -15,14 +15,14 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// A part that does nothing and has no role.
+// A part without roles.
 class InertPart : public StepPart {
  public:
   int64_t bytes() const override { return 5; }
   void AddTo(Fingerprint& fingerprint) const override { fingerprint.AddValue("inert", 1); }
 };
 
-// A part with all roles; appends its name to a log in each call.
+// A part with all roles. Each call appends its name to a log.
 class LoggingPart final : public StepPart,
                           public BatchInput,
                           public StepStage,
@@ -106,7 +106,7 @@ TEST_F(RunnerPartsTest, CallsThePartsInTheOrderOfTheList) {
   parts_.FillRefill({}, args);
   EXPECT_EQ(parts_.SetCache(), absl::OkStatus());
   EXPECT_EQ(parts_.Check({}), absl::OkStatus());
-  // Once as an input of slots, and once as an input of the step.
+  // Once as a slot input, and once as a step input.
   EXPECT_THAT(log_, ElementsAre("a refill", "b refill", "a cache", "b cache", "a check", "b check",
                                 "a check", "b check"));
 }

@@ -1,5 +1,5 @@
-// Brings the slots and step arrays on the device up to date with a batch: writes the batch's delta to
-// a ring of mapped memory and enqueues one refill (runner/slots/refill.h).
+// Applies a batch to the slots and step arrays on the device: writes the batch's delta to a ring of
+// mapped memory, and enqueues one refill (runner/slots/refill.h).
 //
 // Thread safety: none; one owner.
 
@@ -30,13 +30,13 @@ class SlotRefill final : public StepPart, private BatchInput {
   // Lets the other parts of the runner change the arguments of a step's refill.
   using FillParts = std::function<void(const StepPlan& plan, RefillArgs& args)>;
 
-  // Allocates. All that it is given must outlive it. Errors: ResourceExhausted.
+  // Allocates. The objects that it is given must outlive it. Errors: ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<SlotRefill>> Create(const RunnerShape& shape,
                                                             const RunnerMemory* memory,
                                                             const StepOutputs* outputs,
                                                             FillParts fill_parts);
 
-  // The delta is mapped memory of the host.
+  // The delta is in mapped host memory.
   int64_t bytes() const override { return 0; }
   void AddTo(Fingerprint&) const override {}
   BatchInput* slot_input() override { return this; }

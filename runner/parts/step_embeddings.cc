@@ -10,7 +10,7 @@
 namespace reprise {
 namespace {
 
-// The rows where they are.
+// Returns a tensor over the memory of `rows`.
 at::Tensor TensorOver(const EmbeddingRows& rows) {
   const c10::Device device = rows.gpu == kHostMemory
                                  ? c10::Device(c10::kCPU)
@@ -45,7 +45,7 @@ absl::Status StepEmbeddings::Write(const ScheduledBatch& batch) {
   REPRISE_RETURN_IF_ERROR(Clear());
   return CatchTorch([&] {
     int row = 0;
-    int64_t first_of_row = 0;  // among the tokens of the step
+    int64_t first_of_row = 0;  // index among the tokens of the step
     for (const ScheduledEmbeddings& range : batch.embeddings) {
       for (; row < range.row; ++row) first_of_row += batch.rows[row].query_len();
       const int64_t first = first_of_row + range.first_token;

@@ -1,9 +1,9 @@
-// The embeddings that callers bring for a step's tokens, in persistent memory: what a captured graph
-// reads in place of the embeddings of token ids (Step::Embed).
+// The embeddings that callers pass for a step's tokens, in persistent memory. Captured graphs read
+// them instead of the embeddings of token ids (Step::Embed()).
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto embeddings, StepEmbeddings::Allocate(512, format, device));
 //   REPRISE_RETURN_IF_ERROR(embeddings->Write(batch));  // then replay
-//   REPRISE_RETURN_IF_ERROR(embeddings->Clear());       // before the graph serves tokens alone
+//   REPRISE_RETURN_IF_ERROR(embeddings->Clear());       // before a step without embeddings
 //
 // Memory: max_tokens * (dim elements + 1 byte).
 //
@@ -34,15 +34,14 @@ class StepEmbeddings {
                                                                   const EmbeddingFormat& format,
                                                                   c10::Device device);
 
-  // Enqueues, on LibTorch's current stream, the copies of the batch's ranges to the tokens of the
-  // step, and marks these and no others. A copy a range.
-  // REQUIRES: SlotMirror has accepted the batch.
+  // Copies the batch's ranges to the rows of their tokens, and marks only these tokens. Enqueues
+  // one copy per range on LibTorch's current stream. REQUIRES: SlotMirror has accepted the batch.
   absl::Status Write(const ScheduledBatch& batch);
 
-  // Marks none. Enqueues nothing if none is marked.
+  // Unmarks all tokens. Enqueues nothing if no token is marked.
   absl::Status Clear();
 
-  // Of the first `num_tokens`: Step::Parts::embeddings and is_embedded.
+  // Step::Parts::embeddings and is_embedded for the first `num_tokens` tokens.
   at::Tensor rows(int64_t num_tokens) const { return rows_.narrow(0, 0, num_tokens); }
   at::Tensor is_embedded(int64_t num_tokens) const { return is_embedded_.narrow(0, 0, num_tokens); }
 
@@ -55,7 +54,7 @@ class StepEmbeddings {
 
   at::Tensor rows_;         // [max_tokens, dim]
   at::Tensor is_embedded_;  // [max_tokens, 1] bool
-  int64_t num_marked_ = 0;  // none at or past it is marked
+  int64_t num_marked_ = 0;  // all marked tokens are before this index
 };
 
 }  // namespace reprise

@@ -1,11 +1,11 @@
-// From a step's logits to its tokens: the stages that the step's rows ask for, around one of several
-// choosers.
+// Chooses a step's tokens from its logits: runs the stages that the step's rows request, and one of
+// several choosers.
 //
-//   REPRISE_RETURN_IF_ERROR(choice->Note(batch));         // refuses, with nothing changed
-//   choice->Plan(plan);                                   // when the batch has been accepted
-//   REPRISE_RETURN_IF_ERROR(choice->Choose(plan));        // when the forward pass is enqueued
+//   REPRISE_RETURN_IF_ERROR(choice->Note(batch));         // an error changes nothing
+//   choice->Plan(plan);                                   // after the batch was accepted
+//   REPRISE_RETURN_IF_ERROR(choice->Choose(plan));        // after the forward pass is enqueued
 //
-// The first chooser that serves a step chooses its tokens. If no chooser serves it, a PlainChooser
+// The first chooser that serves a step chooses its tokens. In all other steps, a PlainChooser
 // samples each row from its logits.
 //
 // Thread safety: none; one owner.
@@ -42,39 +42,39 @@ class PlainChooser final : public TokenChooser {
 
 class TokenChoice final : public StepPart, private BatchInput {
  public:
-  // Allocates. All that it is given must outlive it. Errors: those of LogitsStages::Create().
+  // Allocates. The objects that it is given must outlive it. Errors: as LogitsStages::Create().
   static absl::StatusOr<std::unique_ptr<TokenChoice>> Create(const RunnerShape& shape,
                                                              const LogitsOptions& logits,
                                                              const RunnerMemory* memory,
                                                              StepOutputs* outputs);
 
-  // Adds a chooser. Choosers are asked in the order in which they were added.
+  // Adds a chooser. Choosers are tried in the order in which they were added.
   void AddChooser(TokenChooser* chooser) { choosers_.push_back(chooser); }
-  // The chooser that serves the steps that no other chooser serves.
+  // Returns the chooser for steps that no other chooser serves.
   TokenChooser* plain_chooser() { return &plain_chooser_; }
 
-  // Whether sequences may make this request (StepRunner::CheckLogits()).
+  // Checks that sequences may make this request (StepRunner::CheckLogits()).
   absl::Status CheckRequest(const LogitsRequest& request) const {
     return stages_->CheckRequest(request);
   }
 
-  // Refuses a request that the stages cannot serve; changes nothing then. Notes what the stages read
-  // of the batch.
+  // Records the input of the stages for a batch. Errors: InvalidArgument if the stages cannot serve
+  // a request; then nothing changes.
   absl::Status Note(const ScheduledBatch& batch);
 
-  // Completes the plan of the batch that was noted last. REQUIRES: the batch has been accepted.
+  // Completes the plan of the last batch of Note(). REQUIRES: the batch has been accepted.
   void Plan(StepPlan& plan);
 
-  // Enqueues the choice of the step's tokens, with the stages before and after, and log-probabilities
-  // of known tokens. On the step's stream.
+  // Enqueues the choice of the step's tokens, the stages before and after it, and log-probabilities
+  // of known tokens. Uses the step's stream.
   absl::Status Choose(const StepPlan& plan);
 
-  // Log-probabilities of a step that has run. REQUIRES: has_log_probs().
+  // Returns the log-probabilities of a step that has run. REQUIRES: has_log_probs().
   RowLogProbsView log_probs(int output) const { return stages_->log_probs(output); }
   bool has_log_probs() const { return has_log_probs_; }
 
   int64_t bytes() const override { return stages_->device_bytes(); }
-  // Stages run after the graph, which holds none of their addresses.
+  // Stages run after the graph, so the graph contains none of their addresses.
   void AddTo(Fingerprint&) const override {}
   BatchInput* slot_input() override { return this; }
 
@@ -91,10 +91,10 @@ class TokenChoice final : public StepPart, private BatchInput {
   std::vector<TokenChooser*> choosers_;
   PlainChooser plain_chooser_;
   bool has_log_probs_ = false;
-  LogitsBatch noted_;                  // requests of the batch that Note() saw last
+  LogitsBatch noted_;                  // requests of the last batch of Note()
   std::vector<int32_t> sample_slot_;   // slot per row of that batch; -1: the row samples no token
   std::vector<int32_t> scored_slots_;  // scored rows of that batch
-  std::vector<AllowedTokens> masks_;   // of its rows
+  std::vector<AllowedTokens> masks_;   // masks of that batch's rows
 };
 
 }  // namespace reprise

@@ -1,19 +1,19 @@
-// When the device did the parts of each step, as spans of a StepTrace.
+// Records when the device ran each part of a step, as spans of a StepTrace.
 //
 //   DeviceSpans spans(&trace, timer, /*num_outputs=*/3);   // timer: DeviceSpans::NumMarks(3) marks
-//   spans.Begin(output);                                   // the step is launched
+//   spans.Begin(output);                                   // when the step is launched
 //   ... refill ...
 //   spans.End(output, DevicePart::kRefill);
 //   ... forward pass ...
 //   spans.End(output, DevicePart::kForward);
-//   ... the step is awaited ...
+//   ... wait for the step ...
 //   spans.Collect(output, step, decision);
 //
-// A part begins where the one before it ended. A part that a step lacks has no End(). Times are read
-// when the step was awaited, so nothing waits for the device.
+// A part begins when the previous part ends. If a step lacks a part, End() is not called for it.
+// Times are read after the step was awaited, so no call waits for the device.
 //
-// The device's clock is not the host's. A step is put as long after the one before it as the device
-// says, and moved so that it neither begins before its launch nor ends after the host saw its end.
+// The clocks of the device and the host differ. Steps keep the relative times of the device. Each
+// step is shifted to lie between its launch and its completion on the host's clock.
 //
 // Thread safety: none; one owner. Begin(), End() and Collect() allocate nothing.
 
@@ -31,24 +31,25 @@
 
 namespace reprise {
 
-// In the order in which a step has them.
+// In the order in which a step runs them.
 enum class DevicePart : int8_t { kRefill, kEncode, kForward, kSample };
 
 class DeviceSpans {
  public:
   static constexpr int kNumParts = 4;
-  // Those of a timer for so many steps.
+  // Returns the number of timer marks needed for `num_outputs` steps.
   static constexpr int NumMarks(int num_outputs) { return num_outputs * (1 + kNumParts); }
 
-  // `num_outputs`: at least one more than steps may be in flight. The trace must outlive it.
+  // `num_outputs`: at least one more than the maximum number of steps in flight. The trace must
+  // outlive this object.
   DeviceSpans(StepTrace* trace, std::unique_ptr<DeviceTimer> timer, int num_outputs);
 
-  // REQUIRES: `output`, in [0, num_outputs), is that of no step in flight.
+  // REQUIRES: `output` is in [0, num_outputs), and no step in flight uses it.
   void Begin(int output);
   void End(int output, DevicePart part);
 
-  // Adds the step's spans. One whose times the device does not give is left out.
-  // REQUIRES: the device has done the step; steps are collected in the order of their launch.
+  // Adds the step's spans; adds no spans if the device does not report their times. REQUIRES: the
+  // step has run; steps are collected in the order of their launch.
   void Collect(int output, int64_t step, const GraphDecision& decision);
 
  private:
@@ -58,14 +59,14 @@ class DeviceSpans {
   };
 
   int MarkOf(int output, int part) const { return output * (1 + kNumParts) + 1 + part; }
-  // The last mark that was set.
+  // Returns the last mark that was set.
   int LastMarkOf(int output) const;
 
   StepTrace* trace_;
   std::unique_ptr<DeviceTimer> timer_;
   std::vector<Step> steps_;  // by output
-  int last_mark_ = -1;       // of the step that was collected last; -1: none
-  int64_t last_ns_ = 0;      // of that mark, in the trace
+  int last_mark_ = -1;       // last mark of the step that was collected last; -1: none
+  int64_t last_ns_ = 0;      // time of this mark in the trace
 };
 
 }  // namespace reprise

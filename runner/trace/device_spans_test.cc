@@ -23,9 +23,9 @@ constexpr GraphDecision kReplay = {.kind = GraphDecision::Kind::kReplay,
                                    .reason = EagerReason::kNone,
                                    .key = {.padded_num_seqs = 4, .padded_num_tokens = 4}};
 
-// A device whose clock the test sets, and which may refuse to tell.
+// A device whose clock the test sets, and which can refuse to report times.
 struct FakeDevice {
-  double now_ns = 5e9;  // has nothing to do with the host's
+  double now_ns = 5e9;  // unrelated to the host's clock
   bool tells = true;
 };
 
@@ -56,7 +56,7 @@ class DeviceSpansTest : public testing::Test {
  protected:
   static constexpr int kNumOutputs = 3;
 
-  // All parts but the encoder's, of 1, 20 and 3 us, after a pause.
+  // Launches a step after a pause. All its parts except the encoder run: for 1, 20 and 3 us.
   void Launch(int64_t step, double pause_us) {
     const int output = static_cast<int>(step % kNumOutputs);
     device_.now_ns += 1e3 * pause_us;
@@ -128,7 +128,7 @@ TEST_F(DeviceSpansTest, NoStepBeginsBeforeItsLaunchOrEndsAfterItWasSeen) {
   for (int step = 0; step < 20; ++step) {
     Sleep(step % 3);
     launched_us = trace_.now_ns() / 1e3;
-    // The device's clock runs far ahead of the host's, or stands.
+    // The device's clock runs much faster than the host's, or does not advance.
     Launch(step, step % 2 == 0 ? 1e6 : 0);
     Sleep(1);
     Collect(step);
@@ -148,10 +148,10 @@ TEST_F(DeviceSpansTest, AStepHasTheSpansOfItsPartsAlone) {
   device_.now_ns += 2e3;
   spans_.End(0, DevicePart::kRefill);
   device_.now_ns += 5e3;
-  spans_.End(0, DevicePart::kEncode);  // and then it failed
+  spans_.End(0, DevicePart::kEncode);  // then the step fails
   Sleep(1);
   Collect(0);
-  // The marks of the step that had this output before do not count.
+  // Marks of the previous step with this output must not count.
   spans_.Begin(0);
   device_.now_ns += 4e3;
   spans_.End(0, DevicePart::kRefill);

@@ -19,7 +19,7 @@ std::string Microseconds(int64_t nanoseconds) {
   return absl::StrFormat("%d.%03d", nanoseconds / 1000, nanoseconds % 1000);
 }
 
-// "args" of the forward pass. Names of keys and reasons need no escapes in JSON.
+// Returns the "args" of an event. Names of keys and reasons need no JSON escapes.
 std::string Arguments(int64_t step, const std::optional<GraphDecision>& decision) {
   std::string args = absl::StrCat("\"step\": ", step);
   if (!decision.has_value()) return args;
@@ -97,7 +97,7 @@ void StepTrace::WriteEvent(const Event& event, std::ostream& out) {
 }
 
 void StepTrace::WriteJson(std::ostream& out) const {
-  // A span is added when it ends: inner ones before the one around them.
+  // A span is added when it ends, so inner spans precede the span that contains them.
   std::vector<const Event*> events;
   for (int64_t i = num_dropped(); i < num_added_; ++i) {
     events.push_back(&events_[i % static_cast<int64_t>(events_.size())]);

@@ -1,36 +1,36 @@
-// Where the time of each step goes, the host's and the device's, for chrome://tracing and Perfetto.
+// Records the time of each step, on the host and on the device, for chrome://tracing and Perfetto.
 //
 //   StepTrace trace(/*capacity=*/100'000);
 //   auto runner = ModelRunner::Create(&model, {.trace = &trace});
 //   ... steps ...
 //   trace.WriteJson(file);
 //
-// A runner adds, for each step:
+// A runner adds for each step:
 //   launch                 ModelRunner::Launch(), which contains
-//     plan                 the batch is checked, and the graph decided
+//     plan                 the check of the batch, and the graph decision
 //     refill               copies of blocks, and the delta to the slots
-//     encode               the encoder's pass; steps that have one
+//     encode               the encoder's pass, if the step has one
 //     replay or eager      the forward pass, with its key, and the reason if it is eager; "forward"
 //                          if it failed
 //     sample               the stages between logits and tokens, and sampling
 //   await                  ModelRunner::Await(): the host waits for the step's tokens
-//   rows, tokens           counters, of live and of padded ones
-// and, on a track of the device, when the device did it (runner/trace/device_spans.h):
+//   rows, tokens           counters of live and of padded rows and tokens
+// and on a track of the device, with the device's times (runner/trace/device_spans.h):
 //   refill, encode, replay or eager, sample
 //
 // An Engine adds to the same trace:
-//   engine                 one Step() of it, which contains
-//     schedule             the next batch is made; then the runner's launch
-//     commit               after the runner's await: tokens reach their sequences
+//   engine                 one Step() of the engine, which contains
+//     schedule             creation of the next batch; then the runner's launch
+//     commit               after the runner's await: tokens are added to their sequences
 //
-// Others may add their own, on the same thread:
+// Callers may add their own spans on the same thread:
 //
 //   { StepTrace::Span span(trace, "schedule", step); ... }   // trace may be null
 //
-// On a GPU a replay of the host is a launch.
+// On a GPU, the host's span of a replay only covers the launch.
 //
-// The newest `capacity` events are kept. Memory is allocated once; adding an event allocates
-// nothing. Thread safety: none; one owner, who writes the trace between steps.
+// Keeps the newest `capacity` events. Allocates only at construction. Thread safety: none; one
+// owner, who writes the trace between steps.
 
 #ifndef REPRISE_RUNNER_TRACE_STEP_TRACE_H_
 #define REPRISE_RUNNER_TRACE_STEP_TRACE_H_
@@ -51,10 +51,10 @@ class StepTrace {
   // REQUIRES: capacity >= 1.
   explicit StepTrace(int capacity = 100'000);
 
-  // Adds a span from its construction to its destruction. `name` is not copied: a literal.
+  // Adds a span that lasts from construction to destruction. `name` is not copied: pass a literal.
   class Span {
    public:
-    // `trace` may be null: then nothing is done.
+    // If `trace` is null, the object does nothing.
     Span(StepTrace* trace, const char* name, int64_t step)
         : trace_(trace),
           name_(name),
@@ -66,7 +66,7 @@ class StepTrace {
     Span(const Span&) = delete;
     Span& operator=(const Span&) = delete;
 
-    // The step is run so: "replay" or "eager" instead of the name, with key and reason.
+    // Sets how the step runs: the span is then named "replay" or "eager", with key and reason.
     void SetDecision(const GraphDecision& decision) { decision_ = decision; }
 
    private:
@@ -77,21 +77,23 @@ class StepTrace {
     std::optional<GraphDecision> decision_ = {};
   };
 
-  // A span on the track of the device. Times are those of now_ns(). `decision` as with SetDecision().
+  // Adds a span to the track of the device. Times are values of now_ns(). `decision` as in
+  // SetDecision().
   void AddDeviceSpan(const char* name, int64_t step, int64_t begin_ns, int64_t end_ns,
                      const std::optional<GraphDecision>& decision = std::nullopt);
 
-  // Nanoseconds since the trace was made.
+  // Returns the nanoseconds since the trace was created.
   int64_t now_ns() const;
 
-  // The live counts of a step, and what they were padded to.
+  // Adds the live counts of a step and its padded sizes.
   void AddCounts(const StepShape& shape, const GraphKey& padded);
 
-  int64_t num_events() const;   // kept
-  int64_t num_dropped() const;  // older ones
+  int64_t num_events() const;   // events that are kept
+  int64_t num_dropped() const;  // older events that were overwritten
 
-  // {"traceEvents": [...]}: spans of thread 1, the host, and thread 2, the device, outer ones before
-  // inner ones, and counters, by time. Times are microseconds since the trace was made.
+  // {"traceEvents": [...]}: spans of thread 1 (the host) and thread 2 (the device) and counters,
+  // sorted by time. Outer spans precede inner spans. Times are microseconds since the trace was
+  // created.
   void WriteJson(std::ostream& out) const;
   std::string ToJson() const;
 
@@ -103,7 +105,7 @@ class StepTrace {
     int64_t begin_ns = 0;
     int64_t end_ns = 0;
     std::optional<GraphDecision> decision = {};
-    StepShape shape = {};  // of counts
+    StepShape shape = {};  // for counts
     GraphKey padded = {};
   };
 

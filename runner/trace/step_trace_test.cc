@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr GraphKey kKey = {.padded_num_seqs = 4, .padded_num_tokens = 4};
 
-// Spans and counters, without the process's name.
+// Returns spans and counters, without metadata events.
 std::vector<json> EventsOf(const StepTrace& trace) {
   const json parsed = json::parse(trace.ToJson());
   std::vector<json> events;

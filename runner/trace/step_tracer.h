@@ -1,5 +1,5 @@
-// The spans of a runner's steps, on the host and on the device, for a StepTrace. Without a trace every
-// call does nothing, so callers need not ask.
+// Adds the spans of a runner's steps, on the host and on the device, to a StepTrace. Without a
+// trace, all calls do nothing.
 //
 // Thread safety: none; one owner.
 
@@ -19,13 +19,13 @@ namespace reprise {
 
 class StepTracer {
  public:
-  // `trace` must outlive the tracer. Null: no trace. Errors: those of DeviceDriver::MakeTimer().
+  // `trace` must outlive the tracer. Null: no trace. Errors: as DeviceDriver::MakeTimer().
   static absl::StatusOr<StepTracer> Create(StepTrace* trace, DeviceDriver& driver, int num_outputs);
 
-  // A span of the host, from now to its destruction. `name` is a literal.
+  // Returns a host span that ends with its destruction. `name` must be a literal.
   StepTrace::Span Span(const char* name, int64_t step) const { return {trace_, name, step}; }
 
-  // Begins the device's spans of a step, whose plan is complete.
+  // Begins the device's spans of a step. REQUIRES: the plan is complete.
   void Begin(const StepPlan& plan);
   // Marks the end of `part` of the step on the device's stream.
   void End(const StepPlan& plan, DevicePart part);
