@@ -180,7 +180,7 @@ class ModelRunner final : public StepRunner {
   Fingerprint fingerprint() const { return graphs_->fingerprint(); }
 
  private:
-  friend class RunnerSetup;  // makes runners
+  friend class RunnerSetup;  // creates runners
 
   explicit ModelRunner(Collectives* collectives) : ranks_(collectives) {}
   DeviceDriver& driver() const { return memory_->driver(); }

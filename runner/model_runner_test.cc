@@ -168,7 +168,7 @@ TEST(ModelRunnerTest, AReplayedMixedStepAllocatesNothingOnTheHeapAndIsTraced) {
   EXPECT_THAT(names, testing::ElementsAre("launch", "plan", "refill", "replay", "sample", "await"));
   EXPECT_THAT(device_names, testing::ElementsAre("refill", "replay", "sample"));
   EXPECT_EQ(events.back().at("name"), "await");
-  EXPECT_EQ(trace.num_events(), 52 * 10);  // those and the counts
+  EXPECT_EQ(trace.num_events(), 52 * 10);  // spans and counts
 }
 
 // A CPU driver that reports little free memory.

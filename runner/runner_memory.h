@@ -74,7 +74,7 @@ class RunnerMemory {
   }
   // Number of blocks of the current cache; smaller while memory is measured.
   int num_blocks() const { return num_blocks_; }
-  // Copies the cache's blocks.
+  // The storage of the cache's blocks, for copies.
   const BlockStore& block_store() const { return *block_store_; }
   // Null if the runner keeps no histories.
   const BlockTokens* block_tokens() const {

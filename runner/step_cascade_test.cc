@@ -118,7 +118,7 @@ TEST_F(StepCascadeTest, RefusalsHaveAReason) {
   EXPECT_EQ(Step({}).rule.reason, CascadeReason::kFewRows);
   EXPECT_EQ(Step({2}).rule.reason, CascadeReason::kFewRows);
   EXPECT_EQ(Step({0, 1}, /*num_queries=*/2).rule.reason, CascadeReason::kManyQueries);
-  EXPECT_EQ(Step({0, 3}).rule.reason, CascadeReason::kNoPrefix);  // 48 keys < a whole step
+  EXPECT_EQ(Step({0, 3}).rule.reason, CascadeReason::kNoPrefix);  // 48 keys: less than a KV tile
   const StepCascade::Decision two = Step({0, 4});                 // rereading 64 keys takes 64 ns
   EXPECT_THAT(ToString(two.rule), HasSubstr("flat: not quicker"));
   EXPECT_EQ(two.common_prefix_len, 0);
@@ -131,14 +131,14 @@ TEST_F(StepCascadeTest, RefusalsHaveAReason) {
 }
 
 TEST_F(StepCascadeTest, TheLeastNumberOfRowsIsThatOfTheLongestPrefix) {
-  EXPECT_EQ(cascade_.least_rows(), 2);  // 960 keys once more cost 0.96 us
+  EXPECT_EQ(cascade_.least_rows(), 2);  // rereading 960 keys takes 0.96 us
   StepCascadeOptions options = options_;
   options.costs.prefix_us = 3;  // 3.04 us: faster with 5 rows or more
   EXPECT_EQ(StepCascade(options).least_rows(), 5);
   options.max_seq_len = 64;  // less than one KV tile before the last token
   EXPECT_EQ(StepCascade(options).least_rows(), std::nullopt);
   options.max_seq_len = 512;
-  EXPECT_EQ(StepCascade(options).least_rows(), std::nullopt);  // 7 x 0.448 are not enough
+  EXPECT_EQ(StepCascade(options).least_rows(), std::nullopt);  // 7 x 0.448 us is not enough
 }
 
 class TwoGroupsTest : public StepCascadeTest {

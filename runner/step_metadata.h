@@ -5,7 +5,7 @@
 //   // Once per captured shape:
 //   StepBatches batches = metadata->BatchesAt(key, memory.arrays(), memory.slots());
 //   // For each step, on the driver's stream, before the first layer:
-//   REPRISE_RETURN_IF_ERROR(metadata->Build(batches));
+//   REPRISE_RETURN_IF_ERROR(metadata->Build(batches, classes));
 //   PagedAttention(params, batches.of_class[c], batches.work[c], ...);
 //
 //   class                 batch
@@ -15,11 +15,11 @@
 //   encoder keys          the step's rows over the cross group: encoder_lens, not causal
 //   without a cache       none: such layers run in the encoder's pass (runner/parts/encoder_pass.h)
 //
-// Decode steps (one query per row) have their own schedules: prompt tiles hold many queries of a
-// row, and a decode would fill only one of them. With WorkMapMode::kDeterministic, all steps use
-// the same schedules, because a row's result must be bitwise independent of the other rows of its
-// step. Steps with drafts (GraphKey::num_drafts), whose rows have up to 1 + max_drafts queries,
-// also have their own schedules.
+// Decode steps (one query per row) have their own schedules, because prompt tiles hold many queries
+// of a row, and a decode would fill only one of them. So do steps with drafts
+// (GraphKey::num_drafts), whose rows have up to 1 + max_drafts queries. With
+// WorkMapMode::kDeterministic, all steps use schedules with the same plan, because a row's result
+// must be bitwise independent of the other rows of its step.
 //
 // If drafts may be trees (StepArrays::has_trees()), the batches of steps with drafts have tree mask
 // regions. Layers with chunks, and attention within a step, are then not supported.

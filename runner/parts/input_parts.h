@@ -21,7 +21,7 @@
 
 namespace reprise {
 
-// Runs the encoder over the inputs of new sequences, before the step's graph.
+// Runs the encoder over the inputs of new sequences, before the step's graph runs.
 class EncoderPart final : public StepPart, private BatchInput {
  public:
   EncoderPart(std::unique_ptr<EncoderPass> pass, Model* model, const RunnerMemory* memory,

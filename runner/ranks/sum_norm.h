@@ -13,7 +13,7 @@
 //
 // Every rank must make the same calls with the same sizes. May be captured if the Collectives can
 // be captured.
-// Thread safety: one thread a Collectives. Errors: those of SumOverRanks() and AddRmsNorm().
+// Thread safety: one thread per Collectives. Errors: as SumOverRanks() and AddRmsNorm().
 
 #ifndef REPRISE_RUNNER_RANKS_SUM_NORM_H_
 #define REPRISE_RUNNER_RANKS_SUM_NORM_H_

@@ -430,8 +430,8 @@ __device__ void WriteRowOfStep(const RefillArgs& args, const RowArgs& row_args, 
                       args.slots.position_delta[row.table_row], /*i=*/0, start);
 }
 
-// The row of a token: the last one that begins at or before it. Never an unserved row: that begins
-// where the next row begins.
+// Returns the row of a token: the last row that begins at or before the token. This is never a row
+// that is not served, because such a row begins where the next row begins.
 __device__ int RowOfToken(int token, int num_rows, const DynamicShared& rows) {
   int low = 0;
   int high = num_rows;  // the row is in [low, high)
@@ -446,7 +446,7 @@ __device__ int RowOfToken(int token, int num_rows, const DynamicShared& rows) {
   return low;
 }
 
-// Writes the tokens of rows of several tokens.
+// Writes the tokens of rows with several tokens.
 __device__ void WriteTokens(const RefillArgs& args, const RowArgs& row_args, int num_rows,
                             const StaticShared& shared, const DynamicShared& rows) {
   for (int token = threadIdx.x; token < shared.num_tokens; token += kThreads) {
@@ -533,7 +533,8 @@ __global__ void __launch_bounds__(kThreads) RefillKernel(const __grid_constant__
 
 absl::Status LaunchRefill(const RefillArgs& args, CUstream_st* stream) {
   REPRISE_RETURN_IF_ERROR(CheckRefill(args));
-  constexpr int64_t kWithoutAsking = 32 << 10;  // 48 KiB with the static part
+  constexpr int64_t kWithoutAsking =
+      32 << 10;  // at most 48 KiB with static shared memory: no attribute is needed
   const int64_t bytes = DynamicBytes(args.padded_num_rows, args.slots.num_slots);
   if (bytes > kWithoutAsking) {
     REPRISE_RETURN_IF_ERROR(CudaStatus(

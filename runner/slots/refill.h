@@ -42,7 +42,6 @@
 // Rows beyond padded_num_rows are not served. num_faults counts everything that was skipped or
 // inert. common_prefix_len is copied from the delta, or 0 if negative; readers of the step's rows
 // check it against their lengths.
-// check it against their lengths.
 
 #ifndef REPRISE_RUNNER_SLOTS_REFILL_H_
 #define REPRISE_RUNNER_SLOTS_REFILL_H_

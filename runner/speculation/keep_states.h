@@ -30,12 +30,11 @@ namespace reprise {
 // field.
 absl::Status CheckKeepStates(const KeepStatesArgs& args);
 
-// Over host memory. REQUIRES: CheckKeepStates(args) is OK.
+// Runs on the CPU, over host memory. REQUIRES: CheckKeepStates(args) is OK.
 void KeepStatesOnHost(const KeepStatesArgs& args);
 
-// Does the work of KeepStatesOnHost() over device memory. Errors: as CheckKeepStates(); Internal if
-// CUDA rejects the launch.
-// Only in builds with CUDA (target keep_states_cuda).
+// Enqueues the same work as KeepStatesOnHost(), over device memory. Errors: as CheckKeepStates();
+// Internal if CUDA rejects the launch. Only in builds with CUDA (target keep_states_cuda).
 absl::Status LaunchKeepStates(const KeepStatesArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

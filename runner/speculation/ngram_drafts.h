@@ -10,7 +10,7 @@
 //   the last tokens "5 6" occur at the start, "7 5 6" does not occur before     drafts 7 9 7 5
 //
 // Example: sequence 1 2 3 2 3, four drafts. "2 3" occurs before, followed by "2 3". After the end
-// of the sequence, drafts repeat the drafts before them, which continues the loop: drafts 2 3 2 3.
+// of the sequence, drafts repeat earlier drafts, which continues the loop: drafts 2 3 2 3.
 //
 // For each row with num_proposed > 0, the search takes the largest n in [min_ngram, max_ngram]
 // whose n-gram occurs earlier, and the most recent of its occurrences. Unknown tokens of the
@@ -34,11 +34,11 @@ namespace reprise {
 // field.
 absl::Status CheckNgramDrafts(const NgramDraftsArgs& args);
 
-// Over host memory. REQUIRES: CheckNgramDrafts(args) is OK.
+// Runs on the CPU, over host memory. REQUIRES: CheckNgramDrafts(args) is OK.
 void NgramDraftsOnHost(const NgramDraftsArgs& args);
 
-// Does the work of NgramDraftsOnHost() over device memory. Errors: as CheckNgramDrafts(); Internal
-// if CUDA rejects the launch. Only in builds with CUDA (target ngram_drafts_cuda).
+// Enqueues the same work as NgramDraftsOnHost(), over device memory. Errors: as CheckNgramDrafts();
+// Internal if CUDA rejects the launch. Only in builds with CUDA (target ngram_drafts_cuda).
 absl::Status LaunchNgramDrafts(const NgramDraftsArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

@@ -29,11 +29,11 @@ namespace reprise {
 // field.
 absl::Status CheckPlaceDrafts(const PlaceDraftsArgs& args);
 
-// Over host memory. REQUIRES: CheckPlaceDrafts(args) is OK.
+// Runs on the CPU, over host memory. REQUIRES: CheckPlaceDrafts(args) is OK.
 void PlaceDraftsOnHost(const PlaceDraftsArgs& args);
 
-// Does the work of PlaceDraftsOnHost() over device memory. Errors: as CheckPlaceDrafts(); Internal
-// if CUDA rejects the launch. Only in builds with CUDA (target place_drafts_cuda).
+// Enqueues the same work as PlaceDraftsOnHost(), over device memory. Errors: as CheckPlaceDrafts();
+// Internal if CUDA rejects the launch. Only in builds with CUDA (target place_drafts_cuda).
 absl::Status LaunchPlaceDrafts(const PlaceDraftsArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

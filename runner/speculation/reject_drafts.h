@@ -28,8 +28,7 @@
 // float64 quotient of two masses.
 //
 // Thread safety: none; one caller at a time for the same arrays. On a GPU: one launch, which may be
-// captured. Does not allocate on the device. Cost: about two rows of
-// Sample() per position.
+// captured. Does not allocate on the device. Cost: about two rows of Sample() per position.
 
 #ifndef REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_H_
 #define REPRISE_RUNNER_SPECULATION_REJECT_DRAFTS_H_
@@ -45,11 +44,12 @@ namespace reprise {
 // InvalidArgument naming the field.
 absl::Status CheckRejectDrafts(const RejectDraftsArgs& args);
 
-// Over host memory. REQUIRES: CheckRejectDrafts(args) is OK.
+// Runs on the CPU, over host memory. REQUIRES: CheckRejectDrafts(args) is OK.
 void RejectDraftsOnHost(const RejectDraftsArgs& args);
 
-// Does the work of RejectDraftsOnHost() over device memory. Errors: as CheckRejectDrafts();
-// Internal if CUDA rejects the launch. Only in builds with CUDA (target reject_drafts_cuda).
+// Enqueues the same work as RejectDraftsOnHost(), over device memory. Errors: as
+// CheckRejectDrafts(); Internal if CUDA rejects the launch. Only in builds with CUDA (target
+// reject_drafts_cuda).
 absl::Status LaunchRejectDrafts(const RejectDraftsArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

@@ -1,7 +1,7 @@
 // Records the time of each step, on the host and on the device, for chrome://tracing and Perfetto.
 //
 //   StepTrace trace(/*capacity=*/100'000);
-//   auto runner = ModelRunner::Create(&model, {.trace = &trace});
+//   auto runner = ModelRunner::Create(&model, {.debug = {.trace = &trace}});
 //   ... steps ...
 //   trace.WriteJson(file);
 //
