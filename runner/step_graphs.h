@@ -47,7 +47,8 @@ class StepGraphs {
                                                             const RankSession* ranks);
 
   GraphDecision Decide(const StepShape& shape) const { return graphs_->Decide(shape); }
-  // Returns whether the plan's step replays a graph that has already been captured, exactly once.
+  // Returns whether the plan's step consists of one replay of a graph that has already been
+  // captured.
   bool ReplaysCaptured(const StepPlan& plan) const;
 
   // Runs the forward pass of the plan's step, and updates plan.decision to the decision that was

@@ -438,7 +438,7 @@ absl::Status SlotMirror::ApplyEarlierLogits(const ScheduledRow& row, StepDemand&
   num_earlier_logits += row.num_earlier_logits();
   if (num_earlier_logits <= shape_.max_earlier_logits) return absl::OkStatus();
   return Refusal("rows: slot ", row.slot.value(),
-                 " exceeds the number of logits before the last tokens of rows, ",
+                 " requests logits of too many tokens before the last of their rows for ",
                  "max_earlier_logits: expected at most ", shape_.max_earlier_logits, ", got ",
                  num_earlier_logits, " or more");
 }

@@ -36,9 +36,9 @@ enum class DraftAcceptance : int8_t {
   // sequence's and the drafter's distribution. A rejected draft is replaced by a sample from max(0,
   // p - q) (Leviathan et al., 2023; Chen et al., 2023). Tokens have the distribution of plain
   // decoding, but the output depends on the drafts: the same seed and the same drafts give the same
-  // output. If drafts do not depend on the sequence's random numbers, this rule accepts at least as
-  // many drafts as kSameText. q is 1 for drafts that the caller, n-grams or a Drafter supply.
-  // Greedy rows behave as with kSameText. Chains only.
+  // output. If drafts do not depend on the sequence's random numbers, this rule on average accepts
+  // at least as many drafts as kSameText. q is 1 for drafts that the caller, n-grams or a Drafter
+  // supply. Greedy rows behave as with kSameText. Chains only.
   kRejection,
 };
 
