@@ -36,7 +36,8 @@ int DraftCosts::NumberFor(int num_drafts) const {
 }
 
 double DraftCosts::acceptance(int place) const {
-  // Of a place that no row has come to, what the last known one says.
+  // A position that no row has reached is assumed to have the acceptance of the last known
+  // position.
   while (place > 0 && places_[place].num_rows == 0) --place;
   return places_[place].mean;
 }
@@ -79,8 +80,8 @@ std::optional<int> DraftCosts::NumberToMeasure(const Rows& rows, const Draftable
   if (!rows.times[top].is_known() || places_[0].num_rows < kFirstRows) return top;
   if (!rows.times[0].is_known()) return 0;
   const double best_rate = Rate(rows, step, gains, BestMeasured(rows, step, gains));
-  std::optional<int> promising;  // the largest, so that the smaller ones are compared with it
-  double measured_us = 0;        // of the next smaller one
+  std::optional<int> promising;  // the largest one: smaller draft counts are then compared with it
+  double measured_us = 0;        // time of the next smaller draft count that was measured
   for (const int number : numbers_) {
     if (number >= top) break;
     if (rows.times[number].is_known()) {
@@ -137,7 +138,7 @@ int DraftCosts::Best(const DraftableStep& step) const {
 int DraftCosts::ChooseBesidePrompts(const DraftableStep& step) {
   if (step.most == 0 || step.num_drafting == 0) return 0;
   if (places_[0].num_rows < kFirstRows) return step.most;
-  // Where all steps have prompts, acceptance is found in these.
+  // These probes measure acceptance if every step has prompts.
   const int64_t place = num_beside_prompts_++ % kProbeInterval;
   if (place >= kProbeInterval - kProbeSteps) return step.most;
   if (IsMeasured(step)) return Best(step);
@@ -163,7 +164,7 @@ void DraftCosts::ObserveStep(const TimedStep& step) {
 void DraftCosts::ObserveRow(const VerifiedDrafts& row) {
   CHECK(0 <= row.num_accepted && row.num_accepted <= row.num_drafts) << row.num_accepted;
   const int64_t most_rows = std::max<int64_t>(kMeanRows, int64_t{kMeanSteps} * row.num_rows);
-  // The drafts behind the first wrong one say nothing.
+  // Drafts after the first rejected draft were not reached and are not counted.
   const int num_places = std::min({row.num_accepted + 1, row.num_drafts, kMaxDrafts});
   for (int i = 0; i < num_places; ++i) {
     Place& place = places_[i];

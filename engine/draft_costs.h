@@ -1,32 +1,34 @@
-// How many drafts bring the most tokens a second, by measured times: verifying more of them takes
-// longer, and so do further passes of a draft model, while each draft is accepted more rarely than
-// the one before it (docs/speculation.md).
+// Chooses the draft count with the highest throughput, from measured step times. Verifying more
+// drafts takes longer, and so do additional passes of a draft model, while each draft is accepted
+// less often than the draft before it (docs/speculation.md).
 //
-//   DraftCosts costs({1, 2, 4, 8});                  // numbers of drafts that steps have graphs for
+//   DraftCosts costs({1, 2, 4, 8});                  // draft counts that have graphs
 //   const int num_drafts = costs.Choose({.num_rows = 32, .num_drafting = 32, .most = 8});
-//   costs.ObserveStep({.num_rows = 32, .num_drafts = 4, .us = 7200});        // when it is done
-//   costs.ObserveRow({.num_drafts = 4, .num_accepted = 3, .num_rows = 32});  // of each of its rows
+//   costs.ObserveStep({.num_rows = 32, .num_drafts = 4, .us = 7200});        // after the step
+//   costs.ObserveRow({.num_drafts = 4, .num_accepted = 3, .num_rows = 32});  // for each row
 //
-// For numbers of rows that are alike (1, 2 to 3, 4 to 7, ...) it keeps the median time of the last
-// steps with each number of drafts, and of plain ones; for all together the probability that a draft
-// is accepted, by place. A step has the number whose expected tokens over its time are the most.
+// Row counts are grouped: 1, 2 to 3, 4 to 7, ... For each group, the class keeps the median time of
+// the last steps with each draft count, including 0. The acceptance probability per draft position
+// is shared by all groups. A step gets the draft count that maximises expected tokens / median
+// time.
 //
-// Numbers are measured before they are compared: first the largest, which tells what is accepted, then
-// plain steps, then those between that could be the best, if they took no longer than the next smaller
-// measured one. From then on kProbeSteps of kProbeInterval steps have another number: the largest, and
-// the one whose measurement is the oldest, in turn.
+// Draft counts are measured before they are compared, in this order: the largest, which also
+// measures acceptance; 0; then the draft counts in between that would have the highest throughput
+// if they took no longer than the next smaller measured draft count. After that, kProbeSteps of
+// every kProbeInterval steps are probes. Probes alternate between the largest draft count and the
+// draft count with the oldest measurement.
 //
-// Where the host launches steps ahead, the time of a step may be in part that of the next one. So a
-// step counts only behind one with the same number of drafts. Where numbers of rows take turns, each
-// with another number of drafts, or with steps that are not measured, there is none: then one of every
-// kMostSkipped + 1 steps counts.
+// If the host launches steps ahead, the measured time of a step may include time of the next step.
+// A time therefore counts only if the previous step had the same draft count and was measured, too.
+// If draft counts alternate, because row counts alternate or unmeasured steps intervene, no step
+// would count; then one of every kMostSkipped + 1 steps counts.
 //
-// Steps with chunks of prompts are not measured, for their times are those of the chunks. If what
-// decodes alone take is not known, acceptance decides: a step has as many drafts as are likely enough
-// to be accepted (kLeastReached).
+// Steps with prefill chunks are not measured, because the chunks dominate their time. These steps
+// use the draft count that is best for decodes only. If it has not been measured, they use the
+// largest draft count whose last draft is accepted with a probability of at least kLeastReached.
 //
-// Thread safety: none; one owner. No allocation after construction. Choose() computes for less than a
-// microsecond.
+// Thread safety: not thread-safe; one owner. Cost: Choose() takes less than a microsecond. Does not
+// allocate after construction.
 
 #ifndef REPRISE_ENGINE_DRAFT_COSTS_H_
 #define REPRISE_ENGINE_DRAFT_COSTS_H_
@@ -41,73 +43,79 @@
 
 namespace reprise {
 
-// A step of decodes that is to be made.
+// A step for which a draft count is chosen.
 struct DraftableStep {
   int num_rows = 0;      // at least 1
-  int num_drafting = 0;  // of them, those that may have drafts
-  int most = 0;          // drafts that a row may have, of trees levels: at least 0
+  int num_drafting = 0;  // rows that may have drafts
+  int most = 0;          // maximum number of drafts per row (levels for trees), at least 0
 };
 
-// A step of decodes that was measured.
+// A measured step of decodes.
 struct TimedStep {
   int num_rows = 0;    // at least 1
-  int num_drafts = 0;  // of the row with the most, of trees levels; 0: a plain step
-  double us = 0;       // above 0, else it is not counted
+  int num_drafts = 0;  // maximum over the rows (levels for trees); 0: a step without drafts
+  double us = 0;       // must be above 0, otherwise the step is not counted
 };
 
 // A row whose drafts were verified.
 struct VerifiedDrafts {
-  int num_drafts = 0;    // at least 1, of trees levels
-  int num_accepted = 0;  // the first ones, at most num_drafts
-  int num_rows = 0;      // of its step, at least 1
+  int num_drafts = 0;    // at least 1 (levels for trees)
+  int num_accepted = 0;  // leading drafts, at most num_drafts
+  int num_rows = 0;      // rows of the step, at least 1
 };
 
 class DraftCosts {
  public:
-  static constexpr int kNumTimes = 7;    // of each number of drafts, of which the median is taken
-  static constexpr int kLeastTimes = 3;  // before it is compared
-  static constexpr int kFirstRows = 16;  // with drafts, before anything is compared
+  static constexpr int kNumTimes = 7;         // samples per draft count; their median is used
+  static constexpr int kLeastTimes = 3;       // samples before a draft count is compared
+  static constexpr int kFirstRows = 16;       // rows with drafts before draft counts are compared
   static constexpr int kProbeInterval = 256;  // steps
-  static constexpr int kProbeSteps = 4;       // the last of them
-  // Probabilities are means over so many rows, or over the rows of so many steps if those are more.
+  static constexpr int kProbeSteps = 4;       // the last steps of each interval
+  // Acceptance is averaged over kMeanRows rows, or over the rows of kMeanSteps steps if they are
+  // more.
   static constexpr int kMeanRows = 32;
   static constexpr int kMeanSteps = 8;
-  static constexpr int kMostSkipped = 8;  // steps in a row that do not count
-  // The number of drafts changes for one that brings more by this part.
+  static constexpr int kMostSkipped = 8;  // consecutive steps that do not count
+  // Another draft count must have a throughput higher by this fraction to replace the current one.
   static constexpr double kMargin = 0.02;
-  // Of drafts that are verified beside prompts, where no times are known: the least probability that the
-  // last one is reached and accepted. It adds a token to products that have many, so one in four pays.
+  // For steps with prefill chunks, if no times are known: minimum probability that the last draft
+  // is reached and accepted. An additional draft adds one token to GEMMs that have many, so an
+  // acceptance of one in four is enough.
   static constexpr double kLeastReached = 0.25;
 
-  // `numbers`: ascending, in [1, kMaxDrafts]. A step whose rows have up to n drafts takes as long as
-  // one of the smallest number that is not below n. Empty: there are no drafts.
+  // `numbers`: the draft counts to choose from, ascending, in [1, kMaxDrafts]. A step whose rows
+  // have up to n drafts takes as long as a step with the smallest of these draft counts that is at
+  // least n. Empty: no drafts.
   explicit DraftCosts(absl::Span<const int> numbers);
 
-  // The number of drafts of the next step's rows, at most step.most; 0: a plain step. Counts the call,
-  // for probes.
+  // Returns the draft count of the next step's rows, at most step.most; 0: no drafts. Counts the
+  // call, to schedule probes.
   int Choose(const DraftableStep& step);
 
-  // The same of a step that is not measured, such as one with chunks of prompts: Best() where times
-  // are known, else by acceptance. Counts the call, for probes of the largest number.
+  // The same for a step that is not measured, such as a step with prefill chunks. Returns Best() if
+  // times are known, and otherwise a draft count by acceptance. Counts the call, to schedule probes
+  // of the largest draft count.
   int ChooseBesidePrompts(const DraftableStep& step);
 
-  // What brings the most by the times that were measured; step.most before they are.
+  // Returns the draft count with the highest throughput by the measured times, or step.most if they
+  // have not been measured.
   int Best(const DraftableStep& step) const;
 
-  // The next step that is done.
+  // Records the time of the next completed step.
   void ObserveStep(const TimedStep& step);
-  // The same for a step with chunks of prompts, or one that failed: it is not measured.
+  // Records that the next completed step is not measured, because it had prefill chunks or failed.
   void ObserveOtherStep() { last_ = std::nullopt; }
 
-  // What became of a row's drafts, in any step.
+  // Records the acceptance of one row's drafts, in any step.
   void ObserveRow(const VerifiedDrafts& row);
 
-  // The probability that a draft is accepted if the `place` drafts before it are: 1 before the first.
-  // REQUIRES: 0 <= place < kMaxDrafts.
+  // Returns the probability that draft `place` of a row is accepted if all drafts before it are; 1
+  // before the first row. REQUIRES: 0 <= place < kMaxDrafts.
   double acceptance(int place) const;
 
  private:
-  // Of the last kNumTimes steps. A few that waited for something else than their work do not matter.
+  // Times of the last kNumTimes steps. The median is robust against a few steps that were delayed
+  // by unrelated work.
   class Times {
    public:
     void Add(double us, int64_t now);
@@ -122,11 +130,11 @@ class DraftCosts {
     double median_ = 0;
   };
   struct Rows {
-    std::array<Times, kMaxDrafts + 1> times;           // by number of drafts
-    std::array<int, kMaxDrafts + 1> num_skipped = {};  // since the last time of each
-    int chosen = 0;                                    // among the measured ones: the last
-    int64_t num_calls = 0;                             // that were not first measurements
-    int probed = 0;
+    std::array<Times, kMaxDrafts + 1> times;           // by draft count
+    std::array<int, kMaxDrafts + 1> num_skipped = {};  // by draft count, since its last sample
+    int chosen = 0;                                    // draft count chosen last by throughput
+    int64_t num_calls = 0;  // calls of Choose() after the first measurements
+    int probed = 0;         // draft count of the current probes
   };
   struct Place {
     double mean = 1;
@@ -135,28 +143,32 @@ class DraftCosts {
   using Gains = std::array<double, kMaxDrafts + 1>;
 
   static int IndexOf(int num_rows);
-  // Whether the times of the step's largest number and of plain steps are known, and acceptance is.
+  // Whether acceptance and the times of draft count 0 and of the step's largest draft count are
+  // known.
   bool IsMeasured(const DraftableStep& step) const;
-  // The smallest of the numbers that is not below `num_drafts`; 0 for 0.
+  // Returns the smallest of numbers_ that is at least `num_drafts`, or the largest number if all
+  // are smaller.
   int NumberFor(int num_drafts) const;
-  // [n]: accepted drafts of a row with n, on average.
+  // Returns the expected number of accepted drafts per row; entry n is for rows with n drafts.
   Gains ExpectedGains() const;
-  // Expected tokens a microsecond. REQUIRES: number <= NumberFor(step.most) has been measured.
+  // Returns the expected tokens per microsecond. REQUIRES: number <= NumberFor(step.most), and
+  // steps with this draft count have been measured.
   static double Rate(const Rows& rows, const DraftableStep& step, const Gains& gains, int number);
-  // The best of what has been measured, but rows.chosen unless that is worse by kMargin. REQUIRES: plain
-  // steps have been.
+  // Returns the measured draft count with the highest rate; the rate of rows.chosen counts kMargin
+  // more. REQUIRES: draft count 0 has been measured.
   int BestMeasured(const Rows& rows, const DraftableStep& step, const Gains& gains) const;
-  // What is to be measured before the step's choice can be made; nullopt: nothing.
+  // Returns the next draft count to measure, or nullopt if the measured draft counts suffice to
+  // choose.
   std::optional<int> NumberToMeasure(const Rows& rows, const DraftableStep& step,
                                      const Gains& gains) const;
-  // The number that a probe has.
+  // Returns the draft count of the next probe.
   int NumberToProbe(const Rows& rows, const DraftableStep& step) const;
 
-  std::vector<int> numbers_;   // with 0
-  std::array<Rows, 16> rows_;  // [i]: of 2^i rows and more, below 2^(i + 1); the last: and more
+  std::vector<int> numbers_;   // the draft counts, including 0
+  std::array<Rows, 16> rows_;  // [i]: row counts in [2^i, 2^(i + 1)); the last: all larger ones
   std::array<Place, kMaxDrafts> places_;
-  int64_t num_beside_prompts_ = 0;  // calls of ChooseBesidePrompts() when acceptance was known
-  std::optional<int> last_;         // the number of the step before, if it was measured
+  int64_t num_beside_prompts_ = 0;  // calls of ChooseBesidePrompts() with known acceptance
+  std::optional<int> last_;         // draft count of the previous step, if it was measured
   int64_t num_observed_ = 0;        // steps
 };
 

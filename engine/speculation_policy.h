@@ -1,11 +1,11 @@
-// How many drafts a row gets: a limit by the batch, and a length that follows what each sequence
-// accepts (docs/speculation.md).
+// The number of drafts per row: limits for a step, and a draft count that adapts to the acceptance
+// of each sequence (docs/speculation.md).
 //
-//   DraftLength length;                          // one a sequence
-//   row.num_drafts = length.Next(most);          // for each row that could have drafts
+//   DraftLength length;                          // one per sequence
+//   row.num_drafts = length.Next(most);          // for each row that may have drafts
 //   length.Observe(row.num_drafts, accepted);    // when the row's tokens are known
 //
-// Thread safety: plain values.
+// Thread safety: plain values, without synchronisation.
 
 #ifndef REPRISE_ENGINE_SPECULATION_POLICY_H_
 #define REPRISE_ENGINE_SPECULATION_POLICY_H_
@@ -19,47 +19,48 @@
 namespace reprise {
 
 struct SpeculationPolicy {
-  // The most drafts of a row, of trees the most levels, 0 to kMaxDrafts and what the runner serves; 0:
-  // no speculation.
+  // Maximum number of drafts per row (levels for trees), at most kMaxDrafts and at most what the
+  // runner supports. 0: no speculation.
   int num_drafts = 0;
-  // Steps of more rows have no drafts: from so many on, verifying drafts costs more time than the
-  // accepted ones save. 0: any number of rows.
+  // Steps with more rows than this do not speculate, because verifying drafts would cost more time
+  // than accepted drafts save. 0: no limit.
   int max_speculating_rows = 0;
-  // Measures what steps take, by the numbers of rows and drafts, and what is accepted: the rows of a
-  // step have the number of drafts that brings the most tokens a second, or none (engine/draft_costs.h),
-  // in place of a number by what each sequence accepts (DraftLength). Which steps have drafts then
-  // depends on the clock; texts do not, except by rejection sampling (DraftAcceptance).
+  // Measures step times by row count and draft count, and the acceptance of drafts. Every row of a
+  // step then has the draft count with the highest throughput, which may be 0
+  // (engine/draft_costs.h), instead of a draft count by the acceptance of its sequence
+  // (DraftLength). Which steps have drafts then depends on the clock. The texts do not, except with
+  // DraftAcceptance::kRejection.
   bool measures_steps = false;
 };
 
-// InvalidArgument naming the field.
+// Returns InvalidArgument if a field is out of range; the message names the field.
 absl::Status CheckSpeculationPolicy(const SpeculationPolicy& policy);
 
-// The number of drafts of one sequence's rows, from the mean number that its last rows accepted: one
-// more than that mean, rounded. So it grows by about one a row while all drafts are accepted, and
-// shrinks when they are not. Below kLeastAccepted the sequence has none, but for a probe: one draft
-// in every kProbeInterval-th row. Depends on nothing but the calls.
+// The draft count of one sequence's rows: the average number of drafts that its last rows accepted,
+// rounded, plus 1. The draft count grows by about one per row while all drafts are accepted, and
+// shrinks otherwise. If the average is below kLeastAccepted, the sequence has no drafts, except for
+// a probe with one draft in every kProbeInterval-th row. Deterministic: depends only on the calls.
 class DraftLength {
  public:
-  // Of the exponential average: the weight of the newest row.
+  // Weight of the newest row in the exponential average.
   static constexpr float kWeight = 0.25f;
-  // Fewer accepted drafts a row do not pay for their verification.
+  // Average number of accepted drafts per row below which verification costs more than it saves.
   static constexpr float kLeastAccepted = 0.25f;
-  static constexpr int kProbeInterval = 16;
+  static constexpr int kProbeInterval = 16;  // rows
 
-  // The number of drafts of the next row, which may have up to `most`. At first it is all of them.
-  // REQUIRES: most >= 0.
+  // Returns the draft count of the next row, at most `most`. Returns `most` before the first
+  // Observe(). REQUIRES: most >= 0.
   int Next(int most);
 
-  // A row had `num_drafts` > 0, of which `num_accepted` were accepted. Before the first, all are taken
-  // to be accepted, which counts half then. A row whose few drafts were all accepted says nothing
-  // against more.
+  // Records a row with `num_drafts` drafts, of which `num_accepted` were accepted. The average
+  // before the first row counts as num_drafts, with a weight of 1/2. A row whose drafts were all
+  // accepted does not lower the average. REQUIRES: num_drafts > 0.
   void Observe(int num_drafts, int num_accepted);
 
-  // The mean; negative before the first row.
+  // The average number of accepted drafts per row; negative before the first row.
   float mean_accepted() const { return mean_accepted_; }
 
-  // Whether the sequence accepts enough for rows to have drafts that are no probes.
+  // Whether the sequence accepts enough drafts to speculate in every row, not only in probes.
   bool pays() const { return mean_accepted_ < 0 || mean_accepted_ >= kLeastAccepted; }
 
  private:
@@ -67,27 +68,28 @@ class DraftLength {
   int num_rows_without_ = 0;  // since the last draft
 };
 
-// What drafts have come to. Rows whose tokens were not taken, such as those of preempted sequences,
-// are not counted.
+// Counts of proposed and accepted drafts. Rows whose tokens were discarded, such as the rows of
+// preempted sequences, are not counted.
 struct SpeculationStatistics {
   int64_t num_rows = 0;  // with drafts
   int64_t num_drafts = 0;
   int64_t num_accepted = 0;
-  // By place behind the last token: [0] is the first draft of a row, or all of a tree's first level.
+  // By position after the last token: [0] is the first draft of a row, or the first level of a
+  // tree.
   std::array<int64_t, kMaxDrafts> num_drafts_at = {};
   std::array<int64_t, kMaxDrafts> num_accepted_at = {};
-  // Rows with drafts in which the drafter only saw tokens that had been decoded without it, and proposed
-  // none (DrafterKeys). The counts above are without them.
+  // Catch-up rows: rows with drafts in which the drafter only read tokens that were decoded without
+  // it, and proposed nothing (DrafterKeys). Not included in the counts above.
   int64_t num_catch_up_rows = 0;
-  // Steps whose rows could have had drafts, and had none: those of more than max_speculating_rows, and
-  // those of numbers of rows where drafts do not pay by what was measured.
+  // Steps that could have had drafts and had none: because they had more than max_speculating_rows
+  // rows, or because drafts do not pay at their row count by the measured times.
   int64_t num_too_large_steps = 0;
   int64_t num_unpaid_steps = 0;
 
-  // Of a row with drafts at so many places, of a tree more drafts than that. REQUIRES:
-  // 0 <= accepted <= places <= kMaxDrafts, places <= drafts.
+  // Counts a row with `drafts` drafts at `places` positions (levels for trees), of which the first
+  // `accepted` were accepted. REQUIRES: 0 <= accepted <= places <= kMaxDrafts, places <= drafts.
   void Add(int places, int accepted, int drafts);
-  // New tokens of a row with drafts, on average; 0 before the first.
+  // Average number of new tokens per row with drafts; 0 before the first row.
   double tokens_per_row() const;
 };
 

@@ -1,15 +1,16 @@
-// Of each block of the cache, how many of its leading tokens a drafter with keys of its own has seen:
-// those whose keys are there in the drafter's layers, too. Sequences that find a block which others
-// computed know by it what their drafter has still to see (SlotJoin::num_undrafted).
+// Records, for each block of the cache, how many of its leading tokens a drafter with a KV cache
+// has read. The drafter's keys of these tokens are valid. A sequence that reuses blocks of another
+// sequence derives from it which tokens its drafter has yet to read (SlotJoin::num_undrafted).
 //
 //   DraftedBlocks drafted({.num_blocks = 1024, .block_size = 16});
 //   drafted.Set(blocks, {.first = 40, .end = 48}, /*num_seen=*/45);  // a sequence commits tokens
 //   drafted.NumSeen(blocks, 48);                                     // 45
 //
-// A block's number is that of the last Set() of tokens in it. What is found in the cache was committed,
-// so blocks need not be cleared when they are handed out again.
+// The last Set() that covers a token of a block determines the block's count. Only committed tokens
+// are found in the cache, and every commit calls Set(), so counts need not be cleared when a block
+// is reallocated.
 //
-// Thread safety: none; one owner. Cost: O(1) a block.
+// Thread safety: not thread-safe; one owner. Cost: O(1) per block.
 
 #ifndef REPRISE_ENGINE_SPECULATION_DRAFTED_BLOCKS_H_
 #define REPRISE_ENGINE_SPECULATION_DRAFTED_BLOCKS_H_
@@ -27,7 +28,7 @@ struct DraftedBlocksOptions {
   int block_size = 0;  // tokens
 };
 
-// Tokens of a sequence, by index.
+// The tokens [first, end) of a sequence.
 struct TokenSpan {
   int first = 0;
   int end = 0;
@@ -35,23 +36,24 @@ struct TokenSpan {
 
 class DraftedBlocks {
  public:
-  // Nothing has been seen.
+  // Starts with a count of 0 for every block.
   explicit DraftedBlocks(const DraftedBlocksOptions& options)
       : block_size_(options.block_size), num_seen_(options.num_blocks) {}
 
-  // Of a sequence in `blocks` the first `num_seen` tokens were seen: notes it of the blocks that hold
-  // tokens of `range`. REQUIRES: the blocks hold them.
+  // Records that the drafter has read the first `num_seen` tokens of the sequence in `blocks`.
+  // Updates the blocks that hold tokens of `range`. REQUIRES: `blocks` cover `range`.
   void Set(absl::Span<const BlockId> blocks, const TokenSpan& range, int num_seen);
 
-  // Of the first `num_tokens` tokens of a sequence in `blocks`, those before the first that was not seen.
+  // Returns how many of the first `num_tokens` tokens of the sequence in `blocks` precede the first
+  // token that the drafter has not read.
   int NumSeen(absl::Span<const BlockId> blocks, int num_tokens) const;
 
-  // A copy of `from` has been made.
+  // Copies the count of `from` to `to`, after the block was copied.
   void Copy(BlockId from, BlockId to) { num_seen_[to.value()] = num_seen_[from.value()]; }
 
  private:
   int block_size_;
-  std::vector<int32_t> num_seen_;  // by block
+  std::vector<int32_t> num_seen_;  // by block, in tokens
 };
 
 }  // namespace reprise

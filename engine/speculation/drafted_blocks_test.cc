@@ -17,12 +17,12 @@ TEST(DraftedBlocksTest, WhatWasSeenIsKnownOfTheBlocks) {
   drafted.Set(blocks, {.first = 0, .end = 6}, /*num_seen=*/6);
   EXPECT_EQ(drafted.NumSeen(blocks, 12), 6);
   EXPECT_EQ(drafted.NumSeen(blocks, 5), 5);
-  // Two more are committed, one of which was seen.
+  // The sequence commits two more tokens. The drafter has read one of them.
   drafted.Set(blocks, {.first = 6, .end = 8}, /*num_seen=*/7);
   EXPECT_EQ(drafted.NumSeen(blocks, 8), 7);
   drafted.Set(blocks, {.first = 8, .end = 12}, /*num_seen=*/7);
   EXPECT_EQ(drafted.NumSeen(blocks, 12), 7);
-  // It catches up.
+  // The drafter catches up.
   drafted.Set(blocks, {.first = 7, .end = 11}, /*num_seen=*/11);
   EXPECT_EQ(drafted.NumSeen(blocks, 12), 11);
   EXPECT_EQ(drafted.NumSeen({BlockId(7), BlockId(2)}, 8), 8);
@@ -36,7 +36,7 @@ TEST(DraftedBlocksTest, ABlockThatIsHandedOutAgainHasWhatIsCommittedToIt) {
   drafted.Set(blocks, {.first = 0, .end = 3}, /*num_seen=*/0);
   EXPECT_EQ(drafted.NumSeen(blocks, 8), 0);
   drafted.Set(blocks, {.first = 3, .end = 3}, /*num_seen=*/8);
-  EXPECT_EQ(drafted.NumSeen(blocks, 8), 0) << "no token";
+  EXPECT_EQ(drafted.NumSeen(blocks, 8), 0) << "an empty range";
 }
 
 TEST(DraftedBlocksTest, ACopyIsSeenAsItsSource) {

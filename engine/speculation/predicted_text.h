@@ -1,17 +1,19 @@
-// Where a text is in another one that was expected of it: what may come next are the tokens that follow
-// there. For requests that say what their answer will probably be, such as a file with few changes
-// ("predicted outputs"): Request::predicted_tokens.
+// Finds the end of the generated text in the predicted text. The tokens that follow the match are
+// proposed as drafts. For requests that supply most of their answer, such as a file with few
+// changes ("predicted outputs"): Request::predicted_tokens.
 //
-//   PredictedText predicted(tokens);             // which begin as the text is expected to
-//   predicted.Follow(text);                      // of each new token: the text so far
-//   predicted.After(/*num_ahead=*/0, /*most=*/8);   // drafts
+//   PredictedText predicted(tokens);               // the predicted text, from its beginning
+//   predicted.Follow(text);                        // for each new token; `text` ends with it
+//   predicted.After(/*num_ahead=*/0, /*most=*/8);  // drafts
 //
-// While the text goes on as expected, so does the place. When it does not, the place is behind the longest
-// end of the text, of up to kMostCompared tokens, that occurs in the expected one; of several the next one
-// behind the place before, else the last. Where the newest token does not occur there is none.
+// If a new token is the predicted one, the position moves forward by one token. Otherwise Follow()
+// searches the prediction for the longest suffix of the text, of up to kMostCompared tokens. The
+// new position is the end of this match. Of several matches of equal length, the first one after
+// the previous position is used, or the last one if none follows. If the prediction does not
+// contain the newest token, there is no position, and After() returns no tokens.
 //
-// Thread safety: none; one owner. Cost of Follow(): O(1), and O(tokens * kMostCompared) where the text
-// goes on otherwise.
+// Thread safety: not thread-safe; one owner. Cost of Follow(): O(1) for a predicted token, and
+// O(tokens * kMostCompared) otherwise.
 
 #ifndef REPRISE_ENGINE_SPECULATION_PREDICTED_TEXT_H_
 #define REPRISE_ENGINE_SPECULATION_PREDICTED_TEXT_H_
@@ -27,19 +29,21 @@ class PredictedText {
  public:
   static constexpr int kMostCompared = 16;
 
-  // `tokens` must outlive it.
+  // `tokens` must outlive this object.
   explicit PredictedText(absl::Span<const int32_t> tokens) : tokens_(tokens) {}
 
-  // `text` has a new token, its last one; before, it was that of the last call, or empty.
+  // Updates the position for a new token, the last of `text`. REQUIRES: without it, `text` is the
+  // text of the previous call, or empty at the first call.
   void Follow(absl::Span<const int32_t> text);
 
-  // Up to `most` tokens that are expected behind the next `num_ahead`. Valid as long as the tokens.
+  // Returns up to `most` predicted tokens, after skipping `num_ahead` tokens. A view of the tokens
+  // that the constructor received.
   absl::Span<const int32_t> After(int num_ahead, int most) const;
 
  private:
   absl::Span<const int32_t> tokens_;
-  int next_ = 0;          // the place: the token that is expected
-  bool is_known_ = true;  // else next_ is the last place
+  int next_ = 0;          // the position: index of the next predicted token
+  bool is_known_ = true;  // false: the text was not found, and next_ is the previous position
 };
 
 }  // namespace reprise

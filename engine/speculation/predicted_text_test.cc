@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// A text that grows, and follows what was expected.
+// A growing text, and its position in the predicted text.
 class Follower {
  public:
   explicit Follower(std::vector<int32_t> expected)
@@ -42,7 +42,7 @@ TEST(PredictedTextTest, ATextThatIsAsExpectedGoesOnSo) {
   EXPECT_THAT(follower.After(2, 3), ElementsAre(3, 4, 5)) << "two tokens are in flight";
   follower.Add({1, 2});
   EXPECT_THAT(follower.After(0, 2), ElementsAre(3, 4));
-  EXPECT_THAT(follower.After(3, 2), ElementsAre(6)) << "the end of what is expected";
+  EXPECT_THAT(follower.After(3, 2), ElementsAre(6)) << "the end of the prediction";
   EXPECT_THAT(follower.After(4, 2), IsEmpty());
   EXPECT_THAT(follower.After(0, 0), IsEmpty());
   follower.Add({3, 4, 5, 6});
@@ -53,7 +53,7 @@ TEST(PredictedTextTest, ATextThatIsAsExpectedGoesOnSo) {
 TEST(PredictedTextTest, AnotherTokenInPlaceOfOneIsFollowed) {
   Follower follower({1, 2, 3, 4, 5, 6});
   follower.Add({1, 2, 9});
-  EXPECT_THAT(follower.After(0, 2), IsEmpty()) << "no end of the text is there";
+  EXPECT_THAT(follower.After(0, 2), IsEmpty()) << "the prediction does not contain 9";
   follower.Add({4});
   EXPECT_THAT(follower.After(0, 2), ElementsAre(5, 6));
 }
@@ -72,9 +72,9 @@ TEST(PredictedTextTest, TheLongestEndOfTheTextSaysWhere) {
   follower.Add({1, 5, 2, 3});
   EXPECT_THAT(follower.After(0, 1), ElementsAre(8));
   follower.Add({6, 2, 3});
-  EXPECT_THAT(follower.After(0, 1), ElementsAre(4)) << "of equal ones the next";
+  EXPECT_THAT(follower.After(0, 1), ElementsAre(4)) << "the next of equally long matches";
   follower.Add({6, 2, 3});
-  EXPECT_THAT(follower.After(0, 1), ElementsAre(4)) << "or the last";
+  EXPECT_THAT(follower.After(0, 1), ElementsAre(4)) << "no match follows: the last one";
 }
 
 TEST(PredictedTextTest, LongTextsAreComparedInPart) {

@@ -1,4 +1,4 @@
-// Drafts that a request gives: what its text will probably be.
+// Drafts from the predicted text of a request (Request::predicted_tokens).
 
 #include <algorithm>
 #include <cstdint>
@@ -44,10 +44,10 @@ TEST(SchedulerPredictionsTest, DraftsAreWhatIsPredictedBehindTheText) {
   const ScheduledBatch& batch = scheduler->Schedule();
   EXPECT_THAT(Drafts(batch.rows[0]), ElementsAre(6, 7, 8));
   EXPECT_EQ(batch.rows[0].num_drafts, 0);
-  EXPECT_THAT(DraftsOf(batch), ElementsAre(3, 0)) << "the other has no prediction";
+  EXPECT_THAT(DraftsOf(batch), ElementsAre(3, 0)) << "the second request has no prediction";
   scheduler->Commit(NewTokens(3, {{6, 11}, {5}}).output(), events);
   scheduler->CheckInvariants();
-  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0)) << "11 is not expected";
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0)) << "11 is not predicted";
   scheduler->Commit({7, 5}, events);
   EXPECT_THAT(Drafts(scheduler->Schedule().rows[0]), ElementsAre(8, 9, 10));
   scheduler->Commit(NewTokens(3, {{8, 9, 10, 12}, {5}}).output(), events);
@@ -64,14 +64,15 @@ TEST(SchedulerPredictionsTest, TokensInFlightAreTakenToBeAsPredicted) {
   Add(*scheduler,
       {.prompt = {1, 2, 3}, .max_new_tokens = 20, .predicted_tokens = {5, 6, 7, 8, 9, 10, 11}});
   scheduler->Schedule();
-  EXPECT_THAT(Drafts(scheduler->Schedule().rows[0]), ElementsAre(6, 7)) << "behind 5";
-  EXPECT_THAT(Drafts(scheduler->Schedule().rows[0]), ElementsAre(9, 10)) << "behind 5, 6, 7, 8";
+  EXPECT_THAT(Drafts(scheduler->Schedule().rows[0]), ElementsAre(6, 7)) << "after 5";
+  EXPECT_THAT(Drafts(scheduler->Schedule().rows[0]), ElementsAre(9, 10)) << "after 5, 6, 7, 8";
   scheduler->Commit({5}, events);
   scheduler->Commit(NewTokens(2, {{6, 7, 8}}).output(), events);
   scheduler->CheckInvariants();
 }
 
-// Drafters are asked where nothing is predicted; one with keys has not seen what was given.
+// The drafter proposes if the prediction has no tokens. A drafter with a KV cache has not read the
+// tokens that were proposed from the prediction.
 TEST(SchedulerPredictionsTest, ADrafterProposesWhereNothingIsPredicted) {
   for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
     SchedulerOptions options = OptionsWithDrafts(2);
@@ -89,7 +90,7 @@ TEST(SchedulerPredictionsTest, ADrafterProposesWhereNothingIsPredicted) {
     EXPECT_EQ(scheduler->speculation_statistics().num_accepted, 3);
     EXPECT_EQ(scheduler->Schedule().rows[0].num_drafts, 2);
     scheduler->Commit(NewTokens(2, {{11}}).output(), events);
-    // Of 5 to 9 it has seen none: three a row.
+    // The drafter has read none of the tokens 5 to 9. It reads three per row.
     EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows,
               keys == DrafterKeys::kNone ? 0 : 1);
     scheduler->CheckInvariants();
@@ -115,10 +116,10 @@ TEST(SchedulerPredictionsTest, RequestsWithoutDraftsHaveNone) {
   output.tokens = fives;
   scheduler->Commit(output, events);
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 1, 0, 1))
-      << "the row itself brings the second of three";
+      << "the row itself generates the second of three tokens";
 }
 
-// ---- Whatever is predicted, the texts are the same.
+// ---- The text does not depend on the prediction.
 
 struct Case {
   std::string name;
@@ -147,7 +148,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-// Of every request, by number.
+// The generated texts of all requests, by sequence id.
 std::map<int64_t, PuppetText> TextsOf(Scheduler& scheduler, PuppetDevice& device, int& num_steps) {
   std::map<int64_t, PuppetText> texts;
   std::vector<TokenEvent> events;
@@ -174,7 +175,8 @@ class PredictedTextsTest : public testing::TestWithParam<int> {};
 
 TEST_P(PredictedTextsTest, AreThoseOfPlainDecoding) {
   for (const Case& c : Cases()) {
-    for (const int changed_every : {0, 7, 1}) {  // 0: the prediction is right; 1: nothing of it is
+    for (const int changed_every :
+         {0, 7, 1}) {  // 0: the prediction is right; 1: every token is wrong
       SCOPED_TRACE(testing::Message() << c.name << ", " << changed_every);
       SchedulerOptions options = c.options;
       options.shape.max_steps_in_flight = GetParam();
@@ -185,7 +187,7 @@ TEST_P(PredictedTextsTest, AreThoseOfPlainDecoding) {
       int64_t num_tokens = 0;
       std::vector<PuppetText> want;
       for (int i = 0; i < 6; ++i) {
-        // Half of them begin alike: prefixes are found.
+        // Half of the prompts share a prefix, so the cache has hits.
         Request request = {.prompt = std::vector<int32_t>(9 + 2 * i, 3), .max_new_tokens = 60};
         std::iota(request.prompt.begin() + 4 * (i % 2), request.prompt.end(), i);
         if (i % 3 == 1) request.sampling = {.temperature = 1, .seed = 70u + i};
