@@ -11,7 +11,7 @@
 namespace reprise {
 namespace {
 
-// The end of a longer wait may lie beyond the range of the clock that ends it.
+// A longer wait could overflow the clock of std::condition_variable.
 constexpr absl::Duration kLongestIdleInterval = absl::Hours(24);
 
 }  // namespace
@@ -46,7 +46,7 @@ absl::StatusOr<SequenceId> AsyncEngine::Add(Request request, Listener listener) 
 
 void AsyncEngine::Cancel(SequenceId id) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (is_stopping_) return;  // all are cancelled
+  if (is_stopping_) return;  // Shutdown() cancels all requests
   commands_.push_back({.kind = Command::Kind::kCancel, .id = id});
   changed_.notify_one();
 }
@@ -137,7 +137,8 @@ void AsyncEngine::Run() {
     Publish();
   }
   CancelAll();
-  // The engine takes each request, so that a cancel has an event for each of its sequences.
+  // Queued requests are added first, so that the cancellation has an event for each of their
+  // sequences.
   for (Command& command : commands) {
     const bool is_request = command.kind == Command::Kind::kAdd;
     const SequenceId id = command.id;
@@ -165,7 +166,7 @@ bool AsyncEngine::TakeCommands(std::vector<Command>& commands) {
   while (!engine_->has_work() &&
          !changed_.wait_for(lock, absl::ToChronoNanoseconds(idle_interval_), has_command)) {
     lock.unlock();
-    // What has failed, the next request is told.
+    // Errors are logged only: the next request fails with the same error.
     const absl::Status idle = engine_->Idle();
     if (!idle.ok()) {
       LOG_FIRST_N(ERROR, 1) << idle;
@@ -204,7 +205,7 @@ void AsyncEngine::Admit(SequenceId id, NewRequest added) {
 
 void AsyncEngine::CancelOne(SequenceId id) {
   const auto it = inner_.find(id);
-  if (it == inner_.end()) return;  // it has ended
+  if (it == inner_.end()) return;  // the request has ended
   const absl::Status cancelled = engine_->Cancel(it->second, events_);
   LOG_IF(WARNING, !cancelled.ok()) << cancelled;
   Deliver();
@@ -212,7 +213,7 @@ void AsyncEngine::CancelOne(SequenceId id) {
 
 void AsyncEngine::StepOnce() {
   const absl::Status status = engine_->Step(events_);
-  if (!status.ok()) {  // known before the listeners hear of it
+  if (!status.ok()) {  // status_ changes before the listeners get the events
     const std::lock_guard<std::mutex> lock(mutex_);
     LOG_IF(ERROR, status_.ok()) << "the engine can run no more steps: " << status;
     status_.Update(status);
@@ -225,7 +226,7 @@ void AsyncEngine::Deliver() {
     TokenEvent event = std::move(events_[i]);
     const SequenceId inner = event.sequence;
     const auto it = running_.find(inner);
-    CHECK(it != running_.end()) << "an event of sequence " << inner << ", which has ended";
+    CHECK(it != running_.end()) << "event of sequence " << inner << ", which has ended";
     Running& running = it->second;
     event.sequence = running.id;
     const bool returned = Tell(running.listener, event);
@@ -235,7 +236,7 @@ void AsyncEngine::Deliver() {
       Forget();
     } else if (!returned) {
       running.listener = nullptr;
-      // Adds events. NotFound: the request's last events are among events_ already.
+      // Appends to events_. NotFound: the request's last events are in events_ already.
       engine_->Cancel(inner, events_).IgnoreError();
     }
   }
@@ -251,7 +252,7 @@ bool AsyncEngine::Tell(const Listener& listener, const TokenEvent& event) {
 
 void AsyncEngine::Refuse(SequenceId id, NewRequest added, const absl::Status& why) {
   Tell(added.listener, {.sequence = id, .finish = FinishReason::kRefused, .error = why});
-  added.listener = nullptr;  // before Forget(): Drain() may return then
+  added.listener = nullptr;  // before Forget(), after which Drain() may return
   Forget();
 }
 

@@ -1,4 +1,5 @@
-// An engine on a thread of its own: requests and cancels from any thread, tokens by callbacks.
+// An engine that runs on its own thread. Requests and cancellations may come from any thread;
+// tokens are delivered by callbacks.
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateEngine(&model, options));
 //   AsyncEngine async(std::move(engine));
@@ -17,16 +18,16 @@
 //   draining  Unavailable   Shutdown(), the destructor -> stopped
 //   stopped   Unavailable
 //
-// Listeners. A request's listener is called on the engine's thread, one event after the other, the
-// last with a finish for each of the request's sequences; then it is destroyed, on that thread. The
-// engine waits for it meanwhile: hand slow work to another thread. It may call Add() and Cancel(). A
-// listener that throws is destroyed at once and gets no further event, and its request is cancelled;
-// the exception is logged. A request that the engine refuses gets one event for all its sequences,
-// kRefused, with the reason in TokenEvent::error. TokenEvent::sequence is the id that Add()
-// returned, not the inner engine's.
+// Listeners. A request's listener is called on the engine's thread, with one event at a time. The
+// last event of each of the request's sequences has a FinishReason; after the last of these events,
+// the listener is destroyed on the engine's thread. The engine waits while a listener runs: hand
+// slow work to another thread. A listener may call Add() and Cancel(). A listener that throws is
+// destroyed at once and gets no further event, its request is cancelled, and the exception is
+// logged. A request that the engine refuses gets one event for all its sequences, kRefused, with
+// the reason in TokenEvent::error. TokenEvent::sequence is the id that Add() returned.
 //
-// Thread safety: all methods from any thread, except that Drain() and Shutdown() are refused on the
-// engine's thread. The destructor: when no other call is under way.
+// Thread safety: thread-safe, except that Drain() and Shutdown() fail on the engine's thread, and
+// that no call may be active when the destructor is called.
 
 #ifndef REPRISE_ENGINE_ASYNC_ENGINE_H_
 #define REPRISE_ENGINE_ASYNC_ENGINE_H_
@@ -55,62 +56,63 @@ namespace reprise {
 // A copy of PrefixEvents that owns its memory.
 struct OwnedPrefixEvents {
   std::vector<PrefixEvent> events = {};  // oldest first
-  int64_t num_lost = 0;                  // events after those
+  int64_t num_lost = 0;                  // later events that were dropped
 };
 
 class AsyncEngine {
  public:
   using Listener = std::function<void(const TokenEvent&)>;
 
-  // Starts the thread. From now on the engine is used by that thread only. `idle_interval`: the
-  // time between two calls of Engine::Idle() while there is no work; it must be well below the
-  // timeout of ranks. At most a
-  // day: so it is for absl::InfiniteDuration().
+  // Starts the thread; from then on, only this thread uses the engine. `idle_interval`: the time
+  // between two calls of Engine::Idle() while there is no work. It must be well below the timeout
+  // of the ranks' Collectives. Limited to one day, also for absl::InfiniteDuration().
   explicit AsyncEngine(std::unique_ptr<Engine> engine,
                        absl::Duration idle_interval = absl::Seconds(5));
-  ~AsyncEngine();  // Shutdown()
+  ~AsyncEngine();  // calls Shutdown()
 
   AsyncEngine(const AsyncEngine&) = delete;
   AsyncEngine& operator=(const AsyncEngine&) = delete;
 
-  // Hands the request over and returns at once: errors of the engine go to the listener. The
-  // request's StopMatchers are made and called on the engine's thread.
-  // Errors: Unavailable when draining or stopped; the listener is never called then.
+  // Queues the request for the engine's thread and returns without waiting. Errors of the engine go
+  // to the listener. The request's StopMatchers are made and called on the engine's thread.
+  // Errors: Unavailable if draining or stopped; the listener is then never called.
   absl::StatusOr<SequenceId> Add(Request request, Listener listener);
 
-  // Ends the request's unfinished sequences with kCancelled. No effect if they have ended: the
-  // tokens on their way when it is called may still come.
+  // Ends the request's unfinished sequences with kCancelled. Has no effect on sequences that have
+  // ended. Does not wait: tokens of steps in flight may still be delivered.
   void Cancel(SequenceId id);
 
-  // Nothing that has been computed so far is found as a prefix by requests that are added after this
-  // call (Engine::ForgetPrefixes()).
+  // Requests added after this call do not reuse any prefix computed before it
+  // (Engine::ForgetPrefixes()).
   void ForgetPrefixes();
 
-  // Returns the events of Engine::TakePrefixEvents() since the last call, also after Shutdown(). Each
-  // event goes to one caller. Waits until the engine's thread has finished its step and the
-  // listeners, unless a listener is the caller. Allocates.
+  // Returns the events of Engine::TakePrefixEvents() since the last call, also after Shutdown(). If
+  // several threads call it, each event is returned once. Waits until the engine's thread has
+  // finished its step and the listeners, unless a listener is the caller. Allocates.
   OwnedPrefixEvents TakePrefixEvents();
 
-  // Calls `visit` with the engine between two of its steps, on the engine's thread, and returns when
-  // `visit` has returned: for all that an Engine tells, such as its graph report, and for the logits
-  // of an event (LogitsOf()), which a listener can read while it has the event. A listener that calls
-  // it, and calls after Shutdown(), visit on their own thread. Errors: Internal if `visit` throws.
+  // Calls `visit` with the engine on the engine's thread, between two steps, and returns when
+  // `visit` has returned. For everything that an Engine reports, such as its graph report, and for
+  // the logits of an event (LogitsOf()), which a listener can read while it handles the event.
+  // Calls by a listener, and calls after Shutdown(), run `visit` on the calling thread. Errors:
+  // Internal if `visit` throws.
   absl::Status Inspect(absl::FunctionRef<void(const Engine& engine)> visit);
 
-  // Refuses new requests, and returns when all others have ended and their listeners are gone.
+  // Refuses new requests. Returns when all earlier requests have ended and their listeners have
+  // been destroyed.
   // Errors: FailedPrecondition if called by a listener.
   absl::Status Drain();
 
-  // Refuses new requests, ends all sequences of the others with kCancelled, waits for the steps in flight
-  // and for the thread. A request that the engine has not taken yet ends in the same way, or with
-  // kRefused if the engine refuses it. Any number of times. Errors: FailedPrecondition if called by a
-  // listener.
+  // Refuses new requests, ends all sequences of earlier requests with kCancelled, and waits for the
+  // steps in flight and for the thread. A request that is still queued ends in the same way, or
+  // with kRefused if the engine refuses it. May be called any number of times. Errors:
+  // FailedPrecondition if called by a listener.
   absl::Status Shutdown();
 
-  // Of the engine, as they were after its last step.
+  // The engine's metrics as of its last step.
   EngineMetrics metrics() const;
 
-  // OK, or why the engine can run no more steps. Requests are refused from then on.
+  // OK, or the reason why the engine can run no more steps; it then refuses requests.
   absl::Status status() const;
 
  private:
@@ -127,54 +129,55 @@ class AsyncEngine {
     std::function<void()> work = nullptr;         // kRun
   };
   struct Running {
-    SequenceId id;  // as Add() returned it
+    SequenceId id;  // as returned by Add()
     Listener listener;
     int num_unfinished = 0;
   };
 
-  // Runs `work` on the engine's thread, between two steps, and returns when it has been run. On the
-  // calling thread if that is the engine's, or the engine's has ended.
+  // Runs `work` on the engine's thread, between two steps, and waits until it has returned. Runs it
+  // on the calling thread if that is the engine's thread, or if the engine's thread has ended.
   void OnThread(absl::FunctionRef<void()> work);
 
   // ---- On the engine's thread.
   void Run();
-  // Takes the commands, after waiting for some if the engine has nothing to do. False: stop.
+  // Takes all queued commands; waits for one if the engine has no work. Returns false if the thread
+  // must stop.
   bool TakeCommands(std::vector<Command>& commands);
-  // Takes the commands that were sent after the stop. Returns true if no command was sent and none
-  // can follow.
+  // Takes the commands that were queued after the stop. Returns true if there are none; later
+  // commands then run on the caller's thread.
   bool HasEnded(std::vector<Command>& commands);
   void Obey(Command command);
   void Admit(SequenceId id, NewRequest added);
   void CancelOne(SequenceId id);
   void StepOnce();
   void Deliver();  // events_
-  // Calls the listener, if there is one. False: it threw.
+  // Calls the listener, if there is one. Returns false if it threw.
   static bool Tell(const Listener& listener, const TokenEvent& event);
   void Refuse(SequenceId id, NewRequest added, const absl::Status& why);
-  void Forget();  // a request whose listener is gone
+  void Forget();  // counts a request as ended, after its listener was destroyed
   void CancelAll();
   void Publish();
 
   // Used by the engine's thread; guarded by ended_mutex_ once has_ended_ is set.
   const std::unique_ptr<Engine> engine_;
   const absl::Duration idle_interval_;
-  absl::flat_hash_map<SequenceId, Running> running_;   // the thread's; by the engine's id
-  absl::flat_hash_map<SequenceId, SequenceId> inner_;  // the thread's; id to the engine's
-  std::vector<TokenEvent> events_;                     // the thread's
+  absl::flat_hash_map<SequenceId, Running> running_;   // thread only; by the id in engine_
+  absl::flat_hash_map<SequenceId, SequenceId> inner_;  // thread only; from our id to engine_'s
+  std::vector<TokenEvent> events_;                     // thread only; not delivered yet
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // commands_, is_stopping_
-  std::condition_variable idle_;     // num_open_
+  std::condition_variable changed_;  // commands_ or is_stopping_ changed
+  std::condition_variable idle_;     // num_open_ is 0
   std::vector<Command> commands_;
   int64_t next_id_ = 0;
   int64_t num_open_ = 0;  // requests that were accepted and have not ended
   bool is_open_ = true;
   bool is_stopping_ = false;
-  bool has_ended_ = false;  // the thread uses the engine no more, and obeys no command
+  bool has_ended_ = false;  // the thread no longer uses engine_ or runs commands
   EngineMetrics metrics_;
   absl::Status status_;
 
-  std::recursive_mutex ended_mutex_;  // a visitor may inspect again
+  std::recursive_mutex ended_mutex_;  // recursive: a visitor may call Inspect()
   std::mutex join_mutex_;
   std::thread thread_;
   std::thread::id thread_id_;

@@ -23,7 +23,7 @@ EngineOptions EngineOptionsOf(const ModelEngineOptions& options) {
       .scheduler = options.scheduler, .clock = options.clock, .trace = options.runner.debug.trace};
 }
 
-// The runner of one of the ranks, or an error on all of them.
+// Creates the runner of this rank. If one rank fails, all ranks return an error.
 absl::StatusOr<std::unique_ptr<ModelRunner>> CreateRunner(Model* model,
                                                           const ModelEngineOptions& options) {
   Collectives* const collectives = options.runner.ranks.collectives;
@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(Model* model,
   Collectives* const collectives = options.runner.ranks.collectives;
   if (RanksOf(collectives).rank != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "runner.ranks.collectives must be those of rank 0; other ranks call FollowEngine(): "
+        "runner.ranks.collectives must belong to rank 0; other ranks call FollowEngine(): "
         "got rank ",
         collectives->ranks().rank));
   }
@@ -64,9 +64,8 @@ absl::Status FollowEngine(Model* model, const ModelEngineOptions& options) {
   Collectives* const collectives = options.runner.ranks.collectives;
   if (RanksOf(collectives).rank == 0) {
     return absl::InvalidArgumentError(
-        "runner.ranks.collectives must be those of another rank than 0, whose engine is followed: "
-        "got "
-        "rank 0");
+        "runner.ranks.collectives must belong to a rank other than 0, which calls CreateEngine(): "
+        "got rank 0");
   }
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRunner> runner, CreateRunner(model, options));
   return FollowSteps(*runner, *collectives);

@@ -1,9 +1,9 @@
-// An engine over a Model, in one call: makes the ModelRunner and the Engine.
+// Creates an engine for a Model in one call: the ModelRunner and the Engine.
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto engine, CreateEngine(&model, {.runner = {.max_num_seqs = 8}}));
 //   REPRISE_ASSIGN_OR_RETURN(SequenceId id, engine->Add({.prompt = {1, 2, 3}}));
 //
-// A model that is divided over ranks (RankOptions::collectives) has its engine on rank 0. The
+// The engine of a model that is sharded over ranks (RankOptions::collectives) runs on rank 0. All
 // other ranks call FollowEngine() with the same options.
 
 #ifndef REPRISE_ENGINE_CREATE_ENGINE_H_
@@ -33,29 +33,30 @@ struct ModelEngineOptions {
   std::function<absl::Time()> clock = absl::Now;  // EngineOptions::clock
 };
 
-// The model must outlive the engine. Errors: those of ModelRunner::Create() and Engine::Create();
-// with several ranks also the reason why another rank's runner could not be made, and
-// FailedPrecondition if the options of the ranks differ.
+// The model must outlive the engine. Errors: the errors of ModelRunner::Create() and
+// Engine::Create(). With several ranks, also the reason why another rank's runner could not be
+// created, and FailedPrecondition if the options of the ranks differ.
 absl::StatusOr<std::unique_ptr<Engine>> CreateEngine(Model* model,
                                                      const ModelEngineOptions& options = {});
 
-// On the other ranks: runs the steps of rank 0's engine until that engine is destroyed. Errors: those
-// of CreateEngine() and FollowSteps().
+// Runs the steps of rank 0's engine until that engine is destroyed. Call it on all ranks but rank
+// 0. Errors: the errors of CreateEngine() and FollowSteps().
 absl::Status FollowEngine(Model* model, const ModelEngineOptions& options);
 
-// The runner of an engine that CreateEngine() made.
+// Returns the runner of an engine that CreateEngine() made.
 const ModelRunner& ModelRunnerOf(const Engine& engine);
 
-// The logits [vocab_size] from which the token of an event of the last Step() was chosen, valid until
-// the next Step(). REQUIRES: CreateEngine() made the engine. Errors: those of ModelRunner::logits();
-// InvalidArgument for an event without a token that the step computed.
+// Returns the logits [vocab_size] from which the token of an event of the last Step() was chosen,
+// valid until the next Step(). REQUIRES: CreateEngine() made the engine. Errors: the errors of
+// ModelRunner::logits(); InvalidArgument for an event without a token, or whose row is unknown
+// (TokenEvent::row).
 absl::StatusOr<at::Tensor> LogitsOf(const Engine& engine, const TokenEvent& event);
 
-// For Request::embeddings: `rows` [tokens, dim] of the model's dtype, on the host or on the model's
-// GPU. The result keeps the memory alive. If another stream writes the rows, it must have finished
-// before Engine::Add().
-// Errors: InvalidArgument for a tensor of another rank, without elements, of an unknown dtype, or
-// whose rows are not contiguous.
+// Returns `rows` [tokens, dim], in the model's dtype, as an entry of Request::embeddings. They may
+// be on the host or on the model's GPU. The result keeps the memory alive. If another stream writes
+// the rows, it must have finished before Engine::Add().
+// Errors: InvalidArgument if the tensor does not have two dimensions, is empty, has an unsupported
+// dtype, or has rows that are not contiguous.
 absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at::Tensor& rows,
                                                       std::string content = {});
 

@@ -29,7 +29,7 @@ absl::Status CheckLogits(const StepRunner& runner, const Request& request) {
   return absl::Status(status.code(), absl::StrCat("of the prompt: ", status.message()));
 }
 
-// The options of a scheduler for the runner, with the times of steps that the runner has measured.
+// Returns scheduler options for the runner, with the step times that the runner has measured.
 absl::StatusOr<SchedulerOptions> SchedulerOptionsFor(const StepRunner& runner,
                                                      SchedulerPolicy policy) {
   const int max_levels = runner.shape().drafts.max_levels();

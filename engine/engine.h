@@ -8,7 +8,7 @@
 //     REPRISE_RETURN_IF_ERROR(engine->Step(events));
 //     for (const TokenEvent& event : events) {
 //       if (event.token.has_value()) ...   // event.sequence has a new token
-//       if (event.finish == FinishReason::kError) ...   // it has ended: event.error says why
+//       if (event.finish == FinishReason::kError) ...   // event.error is the reason
 //     }
 //   }
 //
@@ -16,17 +16,17 @@
 // CreateEngine() (engine/create_engine.h) makes both for a Model in one call. AsyncEngine
 // (engine/async_engine.h) runs an engine on its own thread.
 //
-// Requests may be added and cancelled between steps. A sequence that ends makes room for one that
-// waits.
+// Requests may be added and cancelled between steps. When a sequence ends, a waiting sequence can
+// take its slot and blocks.
 //
 // Failures. A failed step, a row without a token and a batch that the runner refuses end the
-// sequences concerned with FinishReason::kError; TokenEvent::error gives the reason. All other
-// sequences get the tokens that they would get anyway. A runner that can run no more steps ends all
-// sequences. No exception leaves the engine: a callback of a request that throws ends its sequence
-// (engine/request.h), a runner that throws has refused the batch or failed the step.
+// sequences concerned with FinishReason::kError; TokenEvent::error gives the reason. The tokens of
+// all other sequences do not change. A runner that can run no more steps ends all sequences. The
+// engine does not propagate exceptions: if a callback of a request throws, its sequence ends
+// (engine/request.h); if the runner throws, it has refused the batch or failed the step.
 //
-// Thread safety: none; one owner. Host only, without LibTorch. A step allocates nothing in the
-// steady state.
+// Thread safety: not thread-safe; one owner. Host only, without LibTorch. A step does not allocate
+// in the steady state.
 
 #ifndef REPRISE_ENGINE_ENGINE_H_
 #define REPRISE_ENGINE_ENGINE_H_
@@ -54,10 +54,11 @@ namespace reprise {
 
 struct EngineOptions {
   SchedulerPolicy scheduler = {};
-  // Gives the time that deadlines are compared with and latencies are measured by. If it throws,
-  // its last time counts.
+  // The clock for deadlines and latencies. If a call throws, the engine uses the last time that it
+  // returned.
   std::function<absl::Time()> clock = absl::Now;
-  // Gets the spans of the engine (runner/trace/step_trace.h); must outlive it. Null: none.
+  // Records the spans of the engine (runner/trace/step_trace.h). Must outlive the engine. Null: no
+  // trace.
   StepTrace* trace = nullptr;
 };
 
@@ -76,35 +77,36 @@ class Engine {
   // the runner can run no more steps.
   absl::StatusOr<SequenceId> Add(Request request);
 
-  // Ends the request's unfinished sequences: appends an event kCancelled for each. They get no other
-  // event. Errors: NotFound if all sequences of the request have ended, or if it is unknown.
+  // Ends the request's unfinished sequences: appends a kCancelled event for each of them, their
+  // last event. Errors: NotFound if the request is unknown or all its sequences have ended.
   absl::Status Cancel(SequenceId id, std::vector<TokenEvent>& events);
 
-  // Whether Step() has anything to do.
+  // Whether a sequence is unfinished or a step is in flight.
   bool has_work() const { return scheduler_->has_work(); }
 
   // Launches the next step. If max_steps_in_flight steps are in flight or no step can be launched,
   // waits for the tokens of the oldest step. Appends an event for each new token and for each
   // sequence that ended to `events`.
-  // Errors: the reason why the runner can run no more steps; all sequences have had their last event
-  // then. A failure that ends some sequences only is in their events, and the result is OK.
+  // Errors: the reason why the runner can run no more steps; all sequences have then had their last
+  // event. If a failure ends only some sequences, their events contain the error, and the result is
+  // OK.
   absl::Status Step(std::vector<TokenEvent>& events);
 
-  // Keeps the other ranks of a divided model from timing out: call it from time to time while there
-  // is no work. Errors: those of StepRunner::Idle().
+  // Keeps the other ranks of a sharded model from timing out. Call it regularly while there is no
+  // work, at intervals well below their timeout. Errors: the errors of StepRunner::Idle().
   absl::Status Idle();
 
-  // Makes all that has been computed so far impossible to find as a prefix: for weights that have
-  // changed. Call it between two calls of Step(). Running sequences keep the keys that they have.
+  // Makes the prefix index forget all content: call it after the weights changed, between two calls
+  // of Step(). Running sequences keep their keys.
   void ForgetPrefixes() { scheduler_->ForgetPrefixes(); }
 
-  // The prefixes that became available or unavailable since the last call, at most
-  // SchedulerPolicy::num_prefix_events: for a router that sends requests to the process that has
-  // their prefix (cache/prefix/prefix_events.h). Valid until the next call.
+  // Returns the prefixes that were cached or evicted since the last call, at most
+  // SchedulerPolicy::num_prefix_events. For a router that sends requests to the process with their
+  // prefix (cache/prefix/prefix_events.h). Valid until the next call.
   PrefixEvents TakePrefixEvents() { return scheduler_->TakePrefixEvents(); }
 
   EngineMetrics metrics() const;
-  // How many steps replayed a graph, and how many ran eagerly for which reason.
+  // Numbers of steps that replayed a graph, and of steps that ran eagerly, by reason.
   const GraphReport& graph_report() const { return runner_->graph_report(); }
   const Scheduler& scheduler() const { return *scheduler_; }
   const StepRunner& runner() const { return *runner_; }
@@ -115,7 +117,7 @@ class Engine {
     absl::Time added;
     std::vector<absl::Time> last_token;  // by sample; `added` before the first token
     int num_unfinished = 0;
-    bool is_forced = false;  // its tokens are given, not generated
+    bool is_forced = false;  // the request has forced_tokens
   };
   struct LaunchedStep {
     int64_t step = 0;
@@ -124,9 +126,9 @@ class Engine {
 
   Engine(std::unique_ptr<StepRunner> runner, std::unique_ptr<Scheduler> scheduler,
          const EngineOptions& options);
-  absl::Time Now();  // of the clock
+  absl::Time Now();  // reads clock_
   absl::Status RunStep(std::vector<TokenEvent>& events);
-  // Whether this call launched a step.
+  // Launches the next step if possible. Returns whether it did.
   bool LaunchNext(std::vector<TokenEvent>& events);
   void AwaitOldest(std::vector<TokenEvent>& events);
   // Ends all sequences if the runner can run no more steps, and returns the reason.
@@ -136,7 +138,7 @@ class Engine {
   std::unique_ptr<StepRunner> runner_;
   std::unique_ptr<Scheduler> scheduler_;
   std::function<absl::Time()> clock_;
-  absl::Time now_ = absl::UnixEpoch();            // the last value of clock_
+  absl::Time now_ = absl::UnixEpoch();            // last value of clock_
   StepTrace* trace_;                              // null: none
   std::vector<LaunchedStep> in_flight_;           // oldest first
   bool measures_steps_ = false;                   // SpeculationPolicy::measures_steps

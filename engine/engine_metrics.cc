@@ -10,7 +10,7 @@
 namespace reprise {
 namespace {
 
-// The lines of one metric after another.
+// Appends the lines of one metric per call.
 class PrometheusLines {
  public:
   explicit PrometheusLines(std::string_view prefix) : prefix_(prefix) {}
@@ -37,7 +37,7 @@ class PrometheusLines {
     }
   }
 
-  // By place of the draft.
+  // One counter per draft position.
   void Drafts(absl::string_view name, absl::string_view help,
               const std::array<int64_t, kMaxDrafts>& counts) {
     Begin(name, help, "counter");
@@ -46,7 +46,7 @@ class PrometheusLines {
     }
   }
 
-  // Of steps that could have had drafts.
+  // Counters of steps that could have had drafts and had none.
   void PlainSteps(const SpeculationStatistics& speculation) {
     constexpr char kName[] = "steps_without_drafts_total";
     Begin(kName, "Steps whose rows could have had drafts and had none, by reason.", "counter");
@@ -64,7 +64,7 @@ class PrometheusLines {
   void Histogram(absl::string_view name, absl::string_view help,
                  const LatencyHistogram& latencies) {
     Begin(name, help, "histogram");
-    int64_t count = 0;  // of a bucket and all before it
+    int64_t count = 0;  // cumulative, as Prometheus expects
     for (int i = 0; i < LatencyHistogram::kNumBuckets; ++i) {
       count += latencies.bucket(i);
       const bool is_last = i + 1 == LatencyHistogram::kNumBuckets;
@@ -105,7 +105,7 @@ std::string PrometheusText(const EngineMetrics& metrics, std::string_view prefix
   lines.Gauge("running_sequences", "Sequences that have a slot.", metrics.num_running);
   lines.Gauge("cache_blocks", "Blocks of the KV cache.", metrics.num_blocks);
   lines.Gauge("cache_blocks_used", "Blocks that running sequences hold.", metrics.num_blocks_used);
-  lines.Gauge("swap_blocks", "Blocks of host memory for sequences that gave theirs up.",
+  lines.Gauge("swap_blocks", "Blocks of host memory for preempted sequences.",
               metrics.num_swap_blocks);
   lines.Gauge("swap_blocks_used", "Host blocks that waiting sequences hold.",
               metrics.num_swap_blocks_used);
@@ -113,14 +113,14 @@ std::string PrometheusText(const EngineMetrics& metrics, std::string_view prefix
   lines.Counter("refused_requests_total", "Requests that were refused.", metrics.num_refused);
   lines.Counter("prompt_tokens_total", "Tokens of the prompts of added requests.",
                 metrics.num_prompt_tokens);
-  lines.Counter("generated_tokens_total", "Tokens that sequences have got.",
+  lines.Counter("generated_tokens_total", "Tokens that were generated.",
                 metrics.num_generated_tokens);
-  lines.Counter("forced_tokens_total", "Tokens that were fed in place of generated ones.",
+  lines.Counter("forced_tokens_total", "Tokens that were fed instead of sampled tokens.",
                 metrics.num_forced_tokens);
   lines.Finished(metrics.num_finished);
-  lines.Counter("preemptions_total", "Sequences that gave up their blocks to others.",
+  lines.Counter("preemptions_total", "Preemptions of sequences whose blocks were needed.",
                 metrics.num_preemptions);
-  lines.Counter("swap_preemptions_total", "Of them, those whose blocks went to host memory.",
+  lines.Counter("swap_preemptions_total", "Preemptions that moved the blocks to host memory.",
                 metrics.num_swap_preemptions);
   lines.Counter("swapped_out_bytes_total", "Bytes of blocks that went to host memory.",
                 metrics.num_swapped_out_bytes);
@@ -130,24 +130,24 @@ std::string PrometheusText(const EngineMetrics& metrics, std::string_view prefix
                 metrics.num_forks);
   lines.Counter("prefix_tokens_total", "Tokens that were looked up in the cache.",
                 metrics.num_prefix_tokens);
-  lines.Counter("prefix_hit_tokens_total", "Tokens that were found there.",
+  lines.Counter("prefix_hit_tokens_total", "Tokens that were found in the cache.",
                 metrics.num_prefix_tokens_hit);
   lines.Counter("steps_total", "Steps that were launched.", metrics.num_steps);
   lines.Counter("failed_steps_total", "Steps that were refused or failed.",
                 metrics.num_failed_steps);
   lines.Counter("draft_rows_total", "Rows of steps that had drafts.", metrics.speculation.num_rows);
-  lines.Drafts("draft_tokens_total", "Drafts that were verified, by their place in the row.",
+  lines.Drafts("draft_tokens_total", "Drafts that were verified, by position in the row.",
                metrics.speculation.num_drafts_at);
-  lines.Drafts("accepted_draft_tokens_total", "Of them, those that were accepted.",
+  lines.Drafts("accepted_draft_tokens_total", "Drafts that were accepted, by position in the row.",
                metrics.speculation.num_accepted_at);
   lines.Counter("draft_catch_up_rows_total",
-                "Rows in which a drafter saw tokens decoded without it, and proposed none.",
+                "Rows in which a drafter read tokens decoded without it, and proposed none.",
                 metrics.speculation.num_catch_up_rows);
   lines.PlainSteps(metrics.speculation);
-  lines.Average("tokens_per_draft_row", "New tokens of a row with drafts, on average.",
+  lines.Average("tokens_per_draft_row", "Average number of new tokens per row with drafts.",
                 metrics.speculation.tokens_per_row());
   lines.Counter("graph_replays_total", "Steps that replayed a graph.", metrics.num_graph_replays);
-  lines.Counter("eager_steps_total", "Steps that did not.", metrics.num_eager_steps);
+  lines.Counter("eager_steps_total", "Steps that ran without a graph.", metrics.num_eager_steps);
   lines.Histogram("time_to_first_token_seconds", "From a request to a sequence's first token.",
                   metrics.time_to_first_token);
   lines.Histogram("inter_token_latency_seconds", "Between two tokens of a sequence.",

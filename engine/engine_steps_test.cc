@@ -202,7 +202,7 @@ TEST_F(EngineStepsTest, ANanRowEndsItsSequenceAlone) {
   runner_->fate_of_next = {.nan_rows = {0}};
   RunAll();
   EXPECT_EQ(texts_[hit].finish, FinishReason::kError);
-  EXPECT_THAT(std::string(errors_[hit].message()), HasSubstr("no token could be chosen"));
+  EXPECT_THAT(std::string(errors_[hit].message()), HasSubstr("all logits are NaN or -inf"));
   ExpectWhole(spared);
 }
 

@@ -31,7 +31,8 @@ absl::Status CheckRanges(absl::Span<const PlaceholderRange> ranges, size_t num_s
                          int64_t{before.first_position} + before.length <= range.first_position);
     if (!sorted) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "ranges[", i, "]: expected it after the one before, which ends at position ",
+          "ranges[", i,
+          "] must not precede the end of the previous range: expected at least position ",
           int64_t{before.first_position} + before.length, " of sequence ", before.sequence,
           ", got position ", range.first_position, " of sequence ", range.sequence));
     }
@@ -39,7 +40,7 @@ absl::Status CheckRanges(absl::Span<const PlaceholderRange> ranges, size_t num_s
   return absl::OkStatus();
 }
 
-// The ranges of one sequence.
+// Returns the ranges of one sequence.
 absl::Span<const PlaceholderRange> RangesOf(absl::Span<const PlaceholderRange> ranges,
                                             int sequence) {
   const auto begin = absl::c_lower_bound(
@@ -75,7 +76,8 @@ absl::StatusOr<int> MapPlaceholders(absl::Span<const BatchSequence> sequences,
       if (begin >= end) continue;
       if (num_copies == copies.size()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("copies: expected room for more, got ", copies.size()));
+            absl::StrCat("copies must have room for the copies of the step: expected more, got ",
+                         copies.size()));
       }
       copies[num_copies++] = {
           .first_token = static_cast<int>(first_token + begin - sequence.num_computed),

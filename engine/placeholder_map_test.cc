@@ -16,14 +16,14 @@ namespace {
 using ::testing::ElementsAre;
 
 TEST(PlaceholderMapTest, AChunkTakesItsPartOfARange) {
-  // Sequence 1's tokens 4 .. 9 are rows 0 .. 5; the step computes its tokens 6 .. 13.
+  // Tokens 4 .. 9 of sequence 1 are rows 0 .. 5. The step computes its tokens 6 .. 13.
   const std::vector<BatchSequence> sequences = {{0, 17, 1}, {1, 6, 8}};
   const std::vector<PlaceholderRange> ranges = {{.sequence = 1, .first_position = 4, .length = 6}};
   std::vector<PlaceholderCopy> copies(1);
   EXPECT_EQ(*MapPlaceholders(sequences, {}, ranges, absl::MakeSpan(copies)), 1);
   EXPECT_THAT(copies,
               ElementsAre(PlaceholderCopy{.first_token = 1, .first_source = 2, .length = 4}));
-  // Prefill first: the same copy elsewhere.
+  // With the prefill first, the same copy goes to other tokens.
   const std::vector<int32_t> order = {1, 0};
   EXPECT_EQ(*MapPlaceholders(sequences, order, ranges, absl::MakeSpan(copies)), 1);
   EXPECT_THAT(copies,
@@ -52,14 +52,16 @@ TEST(PlaceholderMapTest, BadRangesAreRefusedWithTheirValues) {
   EXPECT_EQ(refusal({{0, -1, 2, 3}}),
             "ranges[0]: expected first_position, length and first_source of at least 0, got -1, 2, "
             "3");
-  EXPECT_EQ(refusal({{0, 2, 4, 0}, {0, 5, 1, 4}}),
-            "ranges[1]: expected it after the one before, which ends at position 6 of sequence 0, "
-            "got position 5 of sequence 0");
-  EXPECT_EQ(refusal({{0, 2, 4, 0}, {1, 5, 1, 4}}), "copies: expected room for more, got 1");
+  EXPECT_EQ(
+      refusal({{0, 2, 4, 0}, {0, 5, 1, 4}}),
+      "ranges[1] must not precede the end of the previous range: expected at least position 6 "
+      "of sequence 0, got position 5 of sequence 0");
+  EXPECT_EQ(refusal({{0, 2, 4, 0}, {1, 5, 1, 4}}),
+            "copies must have room for the copies of the step: expected more, got 1");
   EXPECT_EQ(refusal({}, {5}), "order[0]: expected 0 to 1, got 5");
 }
 
-// By the definition: each token of the batch that is a placeholder gets its row, no other does.
+// Checks the definition: each placeholder token of the batch gets its row, and no other token does.
 TEST(PlaceholderMapTest, EveryPlaceholderOfTheStepGetsItsRowUnderAnyPermutation) {
   for (uint64_t seed = 0; seed < 5000; ++seed) {
     SCOPED_TRACE(seed);

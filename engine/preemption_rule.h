@@ -1,16 +1,16 @@
-// Whether a sequence that must give up its blocks is better moved to host memory and back, or
-// computed again: estimated by measured costs.
+// Estimates from measured costs whether a preempted sequence is better swapped to host memory and
+// back, or recomputed.
 //
 //   const PreemptionCosts costs = H200PreemptionCosts();
 //   // 4,000 tokens of 128 KB each, all of which would have to be computed again:
 //   SwapOutPays(costs, {.num_recomputed = 4000, .num_left = 1, .swap_bytes = int64_t{500} << 20});
 //
-//   recomputing   us_per_prompt_token * (tokens - num_hidden_tokens), at least 0: so few tokens as
-//                 a step computes while it reads its weights cost nothing
+//   recomputing   us_per_prompt_token * (tokens - num_hidden_tokens), at least 0: tokens that a
+//                 step computes while it reads its weights cost nothing
 //   a swap        us_per_swap + bytes / rate, out and in, and recomputing the tokens that are left
 //
-// So long sequences are swapped and short ones computed again. The costs decide about speed only,
-// never about texts.
+// Long sequences are therefore swapped, and short sequences are recomputed. The choice affects the
+// speed, but never the output.
 //
 // Thread safety: values and pure functions.
 
@@ -24,31 +24,32 @@
 
 namespace reprise {
 
-// What becomes of the keys of a sequence that is preempted.
+// How a preempted sequence gets its keys back.
 enum class PreemptionMode : int8_t {
-  kAuto,       // whichever is estimated to cost less time
-  kRecompute,  // computed again
-  kSwap,       // moved to host memory, while there is room
+  kAuto,       // by the method with the lower estimated time
+  kRecompute,  // by computing them again
+  kSwap,       // by a swap to host memory and back, if host memory has room
 };
 
 std::ostream& operator<<(std::ostream& out, PreemptionMode mode);
 
 struct PreemptionCosts {
-  // Microseconds that a step takes longer for each token of a prompt in it. Depends on the model:
-  // in proportion to its weights.
+  // Additional microseconds per prompt token in a step. Proportional to the number of weights of
+  // the model.
   double us_per_prompt_token = 0;
-  // Tokens of a prompt that a step computes without taking longer.
+  // Number of prompt tokens that a step computes without taking longer.
   int num_hidden_tokens = 0;
-  // 1e9 bytes a second between pinned host memory and the device.
+  // Transfer rates between pinned host memory and the device, in units of 1e9 bytes per second.
   double out_gb_per_s = 0;
   double in_gb_per_s = 0;
-  // Microseconds of a swap of few bytes, each way.
+  // Microseconds of a swap of a few bytes, per direction.
   double us_per_swap = 0;
 };
 
-// One H200 behind PCIe 5 x16, and a model of 8e9 parameters of 16 bits; docs/performance.md has the
-// measurements. The products of 128 rows take 12 % more time than those of one, those of 256 rows
-// take 25 us a row. Blocks of 2 MB go out and come in at 52 GB/s, one alone in 40 us.
+// Costs for one H200 on PCIe 5 x16 and a 16-bit model with 8e9 parameters, from the measurements in
+// docs/performance.md. A step of 128 rows takes 12 % more GEMM time than a step of one row; at 256
+// rows, GEMMs take 25 us per row. Blocks of 2 MB are copied at 52 GB/s in both directions; a single
+// block takes 40 us.
 constexpr PreemptionCosts H200PreemptionCosts() {
   return {.us_per_prompt_token = 25,
           .num_hidden_tokens = 128,
@@ -57,9 +58,10 @@ constexpr PreemptionCosts H200PreemptionCosts() {
           .us_per_swap = 10};
 }
 
-// `costs` with the times of a model's own steps: one of `num_tokens` tokens of prompts, and one of a
-// single token, which takes the time of reading the weights. REQUIRES: num_tokens >= 1. Times that
-// are not above 0 leave `costs` as they are.
+// Returns `costs` with the step times of the model: `largest_us` for a step of `num_tokens` prompt
+// tokens, and `least_us` for a step of one token, which takes as long as reading the weights.
+// Returns `costs` unchanged if a time is not positive or largest_us is infinite. REQUIRES:
+// num_tokens >= 1.
 PreemptionCosts WithMeasuredSteps(PreemptionCosts costs, int num_tokens, double largest_us,
                                   double least_us);
 
@@ -67,17 +69,17 @@ PreemptionCosts WithMeasuredSteps(PreemptionCosts costs, int num_tokens, double 
 // that are negative.
 absl::Status CheckPreemptionCosts(const PreemptionCosts& costs);
 
-// A sequence that must leave its blocks, or whose blocks are in host memory.
+// A sequence that is preempted, or that waits with its blocks in host memory.
 struct PreemptionCase {
-  int64_t num_recomputed = 0;  // tokens to compute without a swap: those that no cached block has
-  int64_t num_left = 0;        // tokens to compute in spite of a swap
-  int64_t swap_bytes = 0;      // one way
+  int64_t num_recomputed = 0;  // tokens to compute without a swap: tokens without a cached block
+  int64_t num_left = 0;        // tokens to compute even with a swap
+  int64_t swap_bytes = 0;      // per direction
 };
 
-// Whether moving the blocks out now, and in later, takes less time than computing.
+// Whether swapping the blocks out now and in later takes less time than recomputing.
 bool SwapOutPays(const PreemptionCosts& costs, const PreemptionCase& preempted);
 
-// Whether moving blocks in that are in host memory takes less time than computing.
+// Whether swapping blocks in from host memory takes less time than recomputing.
 bool SwapInPays(const PreemptionCosts& costs, const PreemptionCase& preempted);
 
 // Counts of swaps and of swapped blocks.

@@ -26,13 +26,13 @@ absl::Status CheckEmbeddings(const Request& request) {
     const RequestEmbeddings& range = request.embeddings[i];
     const int64_t end = int64_t{range.first_token} + range.rows.num_rows;
     if (range.first_token < 0 || range.rows.num_rows < 1 || end > num_prompt) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("embeddings[", i, "] must be of tokens of the prompt: expected some in [0, ",
-                       num_prompt, "), got [", range.first_token, ", ", end, ")"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "embeddings[", i, "] must lie within the prompt: expected a non-empty range in [0, ",
+          num_prompt, "), got [", range.first_token, ", ", end, ")"));
     }
     if (range.first_token < end_before) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "embeddings[", i, "] must come after the one before: expected first_token of at least ",
+          "embeddings[", i, "] must follow the previous range: expected first_token of at least ",
           end_before, ", got ", range.first_token));
     }
     end_before = end;
@@ -40,7 +40,7 @@ absl::Status CheckEmbeddings(const Request& request) {
   return absl::OkStatus();
 }
 
-// The bytes of embeddings whose content has no name.
+// Returns a digest of the bytes of embeddings in host memory.
 std::string DigestOf(const EmbeddingRows& rows, const PrefixHasher& hasher) {
   PrefixHash digest = hasher.Root();
   for (int i = 0; i < rows.num_rows; ++i) {
@@ -64,7 +64,7 @@ ContentKey KeyOf(const RequestEmbeddings& range, const PrefixHasher& hasher, int
   return key;
 }
 
-// The positions of a prompt, and of what follows it.
+// The positions of a prompt and of the tokens after it.
 class PromptPositions {
  public:
   PromptPositions(const Request& request, int num_dims, int delta)
@@ -78,7 +78,8 @@ class PromptPositions {
                                : int64_t{token} + delta_;
   }
 
-  // Whether they do not all grow by one from the token before; the first token's would be 0.
+  // Whether the position of `token` is not the position of the previous token + 1 in all
+  // dimensions; for token 0, whether the position is not 0.
   bool IsNew(int token) const {
     for (int dim = 0; dim < num_dims_; ++dim) {
       const int64_t expected = token == 0 ? 0 : At(dim, token - 1) + 1;
@@ -87,7 +88,8 @@ class PromptPositions {
     return false;
   }
 
-  // A key for every stretch of new positions. The last may be of the first token after the prompt.
+  // Appends a key for each run of tokens with new positions. The last run may include the first
+  // token after the prompt.
   void AppendKeys(const PrefixHasher& hasher, std::vector<ContentKey>& keys) const {
     std::vector<int32_t> stretch;
     for (int token = 0; token <= num_tokens_ + 1; ++token) {
@@ -123,12 +125,12 @@ absl::Status CheckPromptContent(const Request& request, const PositionLimits& li
   const size_t num_dims = static_cast<size_t>(limits.num_position_dims);
   if (num_dims == 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("positions are for models whose positions have several dimensions: expected ",
+        absl::StrCat("positions require a model whose positions have several dimensions: expected ",
                      "none, got ", request.positions.size()));
   }
   if (request.positions.size() != num_dims * request.prompt.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "positions must be of every token of the prompt in ", num_dims, " dimensions: expected ",
+        "positions must have ", num_dims, " dimensions for every token of the prompt: expected ",
         num_dims * request.prompt.size(), ", got ", request.positions.size()));
   }
   for (size_t i = 0; i < request.positions.size(); ++i) {

@@ -1,11 +1,11 @@
-// What a prompt holds beside its token ids: embeddings and positions. Which of a step's tokens they
-// are for, and what tells the cached keys of two prompts apart.
+// Embeddings and positions of a prompt. Maps them to the tokens of a step, and derives the hash
+// keys that keep prompts with different embeddings or positions apart in the prefix cache.
 //
-// Embeddings of an image are placeholders in the prompt, which are alike for all images; so each
-// range has a key of its own, and a block's hash depends on the keys of the ranges that it holds
-// (cache/blocks/sequence_content.h). Positions are keyed where they do not follow from those before:
-// the tokens of an image in M-RoPE, and the first token after it. Prompts that agree up to some
-// token have the same keys up to there.
+// The prompt has the same placeholder ids for every image. Each range of embeddings therefore has a
+// key, and the hash of a block depends on the keys of the ranges that overlap it
+// (cache/blocks/sequence_content.h). Positions get a key if they are not the previous position + 1:
+// for example the tokens of an image in M-RoPE, and the first token after it. Two prompts that are
+// equal up to some token have equal keys up to it.
 //
 // No LibTorch. Thread safety: plain values and pure functions.
 
@@ -27,10 +27,11 @@ namespace reprise {
 
 struct PositionLimits {
   int num_position_dims = 1;
-  int max_position = 0;  // beyond all positions; read only with several dimensions
+  int max_position = 0;  // exclusive bound of all positions; read only with several dimensions
 };
 
-// Content of tokens [first_token, first_token + num_tokens) that their ids do not tell.
+// Identifies content of tokens [first_token, first_token + num_tokens) that their ids do not
+// determine.
 struct ContentKey {
   ExtraKeyKind kind = ExtraKeyKind::kOther;
   std::string value = {};
@@ -41,35 +42,37 @@ struct ContentKey {
 };
 
 struct PromptContent {
-  // Of the prompt's tokens to the rows of all its embeddings, counted from first to last.
+  // Maps tokens of the prompt to rows of its embeddings. Rows are numbered across all ranges.
   std::vector<PlaceholderRange> ranges = {};
   std::vector<ContentKey> keys = {};  // ascending by first_token
-  // SlotJoin::position_delta: what follows the prompt continues one beyond its largest position.
+  // SlotJoin::position_delta: tokens after the prompt continue from its largest position + 1.
   int position_delta = 0;
 };
 
-// Errors: InvalidArgument naming what does not fit: ranges of embeddings that leave the prompt, do
-// not ascend or overlap; positions in another number, out of range, or of a model with one
-// dimension. Whether a runner takes the rows, it says itself (StepRunner::CheckEmbeddings).
+// Errors: InvalidArgument if ranges of embeddings leave the prompt, do not ascend or overlap; if
+// positions have the wrong count, are out of range, or are given for a model with one dimension.
+// StepRunner::CheckEmbeddings() checks the rows of embeddings.
 absl::Status CheckPromptContent(const Request& request, const PositionLimits& limits);
 
-// `hasher`: makes the keys; null: they are not needed. `unique`: a value that no other request
-// has, for embeddings whose content is not known. REQUIRES: CheckPromptContent() is OK.
-// Cost: a pass over positions, and over embeddings in host memory without a `content`.
+// `hasher`: makes the keys; null: no keys. `unique`: a value that no other request has, to identify
+// embeddings on a GPU without a `content`. REQUIRES: CheckPromptContent() is OK.
+// Cost: one pass over the positions, and over embeddings in host memory without a `content`.
 PromptContent MakePromptContent(const Request& request, const PositionLimits& limits,
                                 const PrefixHasher* hasher, int64_t unique);
 
-// How many of the first `num_tokens` tokens, whose ids are equal, have equal content too.
+// Returns how many of the first `num_tokens` tokens of two prompts have equal content. REQUIRES:
+// the ids of these tokens are equal.
 int NumEqualTokens(absl::Span<const ContentKey> a, absl::Span<const ContentKey> b, int num_tokens);
 
-// Appends what a row of the prompt's tokens [first_token, first_token + num_tokens) brings, as row
-// `row` of its batch. `copies`: memory that is reused. REQUIRES: `content` is the request's.
+// Appends the embeddings of the prompt tokens [first_token, first_token + num_tokens), for row
+// `row` of the batch. `copies`: scratch memory that is reused. REQUIRES: `content` was made from
+// `request`.
 void AppendEmbeddings(const Request& request, const PromptContent& content, int first_token,
                       int num_tokens, int row, std::vector<PlaceholderCopy>& copies,
                       std::vector<ScheduledEmbeddings>& embeddings);
 
-// The positions of a row of `num_tokens` tokens of the sequence from `first_token` on: those that
-// the request brings.
+// Returns the request's positions for a row with the tokens [first_token, first_token + num_tokens)
+// of the sequence. Empty if the request has no positions, or if the row begins after the prompt.
 RowPositions PositionsOf(const Request& request, int first_token, int num_tokens);
 
 }  // namespace reprise

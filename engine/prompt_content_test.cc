@@ -53,18 +53,18 @@ TEST(PromptContentTest, EmbeddingsAreToldApartByTheirBytesOrTheirName) {
   EXPECT_EQ(keys(Range(2, kCat)), keys(Range(2, kCatAgain), 7));
   EXPECT_NE(keys(Range(2, kCat)), keys(Range(2, kDog)));
   EXPECT_NE(keys(Range(2, kCat)), keys(Range(3, kCat)));
-  // The name alone counts where there is one.
+  // If the embeddings have a name, only the name counts.
   EXPECT_EQ(keys(Range(2, kCat, "pet")), keys(Range(2, kDog, "pet"), 7));
   EXPECT_NE(keys(Range(2, kCat, "cat")), keys(Range(2, kCat, "dog")));
   EXPECT_NE(keys(Range(2, kCat, "cat")), keys(Range(2, kCat)));
-  // What cannot be read is the request's alone, unless it has a name.
+  // Rows that the host cannot read belong to one request, unless they have a name.
   RequestEmbeddings on_gpu = Range(2, kCat);
   on_gpu.rows.gpu = 0;
   EXPECT_EQ(keys(on_gpu, 7), keys(on_gpu, 7));
   EXPECT_NE(keys(on_gpu, 7), keys(on_gpu, 8));
   on_gpu.content = "cat";
   EXPECT_EQ(keys(on_gpu, 7), keys(Range(2, kCat, "cat"), 8));
-  // Rows apart from each other are those rows, not what is between.
+  // The key of strided rows does not depend on the memory between them.
   const std::vector<float> apart = {1, 9, 2, 8, 3, 7};
   RequestEmbeddings strided = Range(2, kCat);
   strided.rows.data = apart.data();
@@ -72,7 +72,7 @@ TEST(PromptContentTest, EmbeddingsAreToldApartByTheirBytesOrTheirName) {
   EXPECT_EQ(keys(strided), keys(Range(2, kCat)));
 }
 
-// Positions [3, n] of 4 tokens of text, an image of 2 x 3, and `num_text` more.
+// Positions [3, n] of 4 tokens of text, an image of 2 x 3, and `num_text` more tokens of text.
 std::vector<int32_t> ImagePositions(int num_text) {
   std::vector<std::vector<int32_t>> dims = {{0, 1, 2, 3, 4, 4, 4, 4, 4, 4},
                                             {0, 1, 2, 3, 4, 4, 4, 5, 5, 5},
@@ -91,10 +91,11 @@ TEST(PromptContentTest, PositionsAreKeyedWhereTheyDoNotFollowFromThoseBefore) {
   for (int dim = 0; dim < 3; ++dim) {
     for (int i = 0; i < 5; ++i) text.positions.push_back(i);
   }
-  EXPECT_THAT(KeysOf(text, kThreeDims), IsEmpty());  // said or not, they are the same
+  EXPECT_THAT(KeysOf(text, kThreeDims), IsEmpty());  // positions of plain text need no key
   EXPECT_EQ(MakePromptContent(text, kThreeDims, nullptr, 0).position_delta, 0);
 
-  // Tokens 5 to 9 of the image, and the first behind it: one key, however the prompt goes on.
+  // Tokens 5 to 9 of the image and the first token after it have one key, for any text after the
+  // image.
   std::vector<ContentKey> keys;
   for (const int num_text : {1, 2, 9}) {
     const Request image = {.prompt = std::vector<int32_t>(10 + num_text, 0),
@@ -109,12 +110,12 @@ TEST(PromptContentTest, PositionsAreKeyedWhereTheyDoNotFollowFromThoseBefore) {
     keys = these;
     EXPECT_EQ(MakePromptContent(image, kThreeDims, nullptr, 0).position_delta, 7 - 10);
   }
-  // The token that follows a prompt which ends with the image belongs to it in the same way.
+  // If the prompt ends with the image, the key includes the first generated token.
   const Request ends = {.prompt = std::vector<int32_t>(10, 0), .positions = ImagePositions(0)};
   EXPECT_EQ(KeysOf(ends, kThreeDims), keys);
 }
 
-// Prompts that agree up to some token agree in their keys up to there, and never beyond.
+// Prompts that are equal up to some token have equal keys up to this token, and not beyond.
 TEST(PromptContentTest, EqualKeysMeanEqualContent) {
   std::mt19937 random(5);
   const auto below = [&](int n) { return static_cast<int>(random() % n); };
@@ -128,7 +129,7 @@ TEST(PromptContentTest, EqualKeysMeanEqualContent) {
       for (int token = below(3); token + 3 <= kTokens; token += 3 + below(4)) {
         request.embeddings.push_back(Range(token, *images[below(3)]));
       }
-      // Positions with few jumps, alike in all dimensions or not.
+      // Positions with few jumps, in all dimensions or in some of them.
       std::vector<std::vector<int32_t>> dims(3);
       int32_t next[3] = {};
       for (int token = 0; token < kTokens; ++token) {
@@ -218,15 +219,16 @@ TEST(PromptContentTest, RefusesWhatDoesNotFitThePrompt) {
   };
   Request request = {.prompt = {1, 2, 3, 4, 5, 6}};
   request.embeddings = {Range(4, kCat)};
-  EXPECT_THAT(refused(request, kOneDim), HasSubstr("embeddings[0] must be of tokens of the prompt: "
-                                                   "expected some in [0, 6), got [4, 7)"));
+  EXPECT_THAT(refused(request, kOneDim),
+              HasSubstr("embeddings[0] must lie within the prompt: "
+                        "expected a non-empty range in [0, 6), got [4, 7)"));
   request.embeddings = {Range(-1, kCat)};
   EXPECT_THAT(refused(request, kOneDim), HasSubstr("got [-1, 2)"));
   request.embeddings = {Range(1, {})};
   EXPECT_THAT(refused(request, kOneDim), HasSubstr("got [1, 1)"));
   request.embeddings = {Range(0, kCat), Range(2, kDog)};
   EXPECT_THAT(refused(request, kOneDim),
-              HasSubstr("embeddings[1] must come after the one before: expected first_token of at "
+              HasSubstr("embeddings[1] must follow the previous range: expected first_token of at "
                         "least 3, got 2"));
   request.embeddings = {Range(0, kCat), Range(3, kDog)};
   EXPECT_TRUE(CheckPromptContent(request, kOneDim).ok());

@@ -21,12 +21,12 @@ constexpr int64_t kStep = 1;
 constexpr int64_t kEnd = 2;
 constexpr int64_t kIdle = 3;
 
-// What rank 0 sends, before the bytes of the batch.
+// The header of each message of rank 0; the bytes of the batch follow.
 struct StepHeader {
   int64_t kind = 0;
-  int64_t num_bytes = 0;  // of the batch
-  // Before this step, on rank 0: batches that were refused, steps that were awaited, and how many
-  // of those have failed.
+  int64_t num_bytes = 0;  // size of the batch
+  // Totals on rank 0 before this step: refused batches, awaited steps, and failed steps among the
+  // awaited steps.
   int64_t num_refused = 0;
   int64_t num_awaited = 0;
   int64_t num_failed = 0;
@@ -44,7 +44,7 @@ absl::Status Differs(std::string_view what, const absl::Status& own, std::string
                                           std::string(rank_0), " on rank 0"));
 }
 
-// A step's output, or the failure of a rank without which the device would not go on.
+// Returns the output of a step, or the error of a failed rank that the device would wait for.
 absl::StatusOr<StepResult> AwaitOnDevice(StepRunner& steps, Collectives& collectives,
                                          int64_t ticket) {
   absl::StatusOr<StepResult> output;
@@ -55,7 +55,7 @@ absl::StatusOr<StepResult> AwaitOnDevice(StepRunner& steps, Collectives& collect
   return output;
 }
 
-// One rank that follows.
+// Runs the steps of rank 0 on another rank.
 class Follower {
  public:
   Follower(StepRunner& steps, Collectives& collectives)
@@ -86,7 +86,7 @@ class Follower {
   }
 
  private:
-  // Takes what rank 0 has taken, and compares.
+  // Awaits the steps that rank 0 has awaited, and compares the outcomes.
   absl::Status CatchUp(const StepHeader& header) {
     if (header.num_refused != num_refused_) {
       return header.num_refused < num_refused_
@@ -115,7 +115,7 @@ class Follower {
                : Differs("no step failed", absl::OkStatus(), "but one failed");
   }
 
-  // The batch, valid until the next call.
+  // Receives the batch. Valid until the next call.
   absl::StatusOr<const ScheduledBatch*> Receive(int64_t num_bytes) {
     const char* bytes = DataOf(message_) + sizeof(StepHeader);
     if (num_bytes > kBytesInMessage) {
@@ -136,7 +136,7 @@ class Follower {
   BatchReader reader_;
   std::deque<int64_t> in_flight_;  // tickets, oldest first
   int64_t num_refused_ = 0, num_awaited_ = 0, num_failed_ = 0;
-  absl::Status refusal_, failure_;  // the last of each
+  absl::Status refusal_, failure_;  // the last refused batch, the last failed step
 };
 
 }  // namespace
@@ -149,9 +149,9 @@ RankedSteps::RankedSteps(std::unique_ptr<StepRunner> steps, Collectives* collect
 RankedSteps::~RankedSteps() {
   bytes_.clear();
   TellIfDead();
-  if (!status().ok()) return;  // the others know it
+  if (!status().ok()) return;  // the other ranks have the error already
   if (const absl::Status told = Send(kEnd); !told.ok()) {
-    LOG(ERROR) << "the other ranks could not be told to stop: " << told;
+    LOG(ERROR) << "failed to stop the other ranks: " << told;
   }
 }
 

@@ -1,24 +1,29 @@
-// Keeps the ranks of a divided model in step: rank 0 schedules, and all ranks run the same steps.
+// Runs the same steps on all ranks of a sharded model: rank 0 schedules and broadcasts the batches.
 //
-//   // On rank 0, around the steps of its own runner:
-//   RankedSteps steps(std::move(own_runner), collectives);   // then as any StepRunner
-//   // On every other rank, until rank 0's RankedSteps is gone:
+//   // On rank 0, wraps the local runner:
+//   RankedSteps steps(std::move(own_runner), collectives);   // used like any StepRunner
+//   // On every other rank, until rank 0's RankedSteps is destroyed:
 //   REPRISE_RETURN_IF_ERROR(FollowSteps(*own_runner, *collectives));
 //
-// Launch() broadcasts the batch as bytes (runner/slots/batch_bytes.h) and then launches it; the
-// others launch what they receive. Nothing else travels: slots, tables and sampling follow from the
-// batches alone. Between steps the others wait for the next, no longer than the timeout of the
-// Collectives: an engine without work calls Idle() from time to time, which AsyncEngine does.
+// Launch() broadcasts the batch as bytes (runner/slots/batch_bytes.h) and then launches it. All
+// other ranks launch the batch that they receive. No other data is sent: slots, tables and sampling
+// follow from the batches. Between steps, the other ranks wait for the next batch, at most for the
+// timeout of the Collectives. An engine without work must therefore call Idle() regularly;
+// AsyncEngine does.
 //
-// Failures. With each step rank 0 says how many batches its runner has refused and how many steps
-// have failed; the others await the same steps before they launch. A batch that all refuse, or a
-// step that fails on all, is as without ranks. A rank that differs can not go on with the others:
-// it returns Internal, which says what it got and rank 0 did not, or the other way round, and tells
-// the others (Collectives::Fail()); so does a rank, rank 0 among them, whose steps can not go on
-// (status()). That, and a rank that has ended or does not come in time, is an
-// error of the Collectives on all others, and then of status(): no further step can be run.
+// Failures. With each step, rank 0 sends how many batches its runner has refused, and how many
+// steps it has awaited and have failed. The other ranks await the same steps before they launch,
+// and compare:
+//   1. A batch that all ranks refuse, and a step that fails on all ranks, have the same effect as
+//      with a single rank.
+//   2. A rank whose outcome differs from rank 0's returns Internal with both outcomes, and fails
+//      the Collectives (Collectives::Fail()).
+//   3. A rank that can run no further steps (status()), rank 0 included, fails the Collectives.
+//   4. After a failure of the Collectives, and if a rank ends or times out, status() of all other
+//      ranks returns the error, and no further step can run.
 //
-// Thread safety: none; one owner. A step of up to 8 KB of bytes is one broadcast, a longer one two.
+// Thread safety: not thread-safe; one owner. Cost: one broadcast per step, or two if the header and
+// the batch exceed 8 KB.
 
 #ifndef REPRISE_ENGINE_RANKED_STEPS_H_
 #define REPRISE_ENGINE_RANKED_STEPS_H_
@@ -46,9 +51,9 @@ namespace reprise {
 
 class RankedSteps final : public StepRunner {
  public:
-  // The collectives must outlive it. REQUIRES: collectives->ranks().rank is 0.
+  // `collectives` must outlive this object. REQUIRES: collectives->ranks().rank is 0.
   RankedSteps(std::unique_ptr<StepRunner> steps, Collectives* collectives);
-  // Tells the others to stop.
+  // Stops the other ranks.
   ~RankedSteps() override;
 
   const RunnerShape& shape() const override { return steps_->shape(); }
@@ -59,17 +64,18 @@ class RankedSteps final : public StepRunner {
     return steps_->CheckTokens(argument, tokens);
   }
 
-  // Also InvalidArgument for rows on a GPU, which do not travel.
+  // Errors: also InvalidArgument for rows on a GPU, because only host memory is sent to other
+  // ranks.
   absl::Status CheckEmbeddings(std::string_view argument, const EmbeddingRows& rows) const override;
 
   absl::Status CheckLogits(const LogitsRequest& request) const override {
     return steps_->CheckLogits(request);
   }
 
-  // Errors: also those of Collectives::Broadcast().
+  // Errors: also the errors of Collectives::Broadcast().
   absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override;
   absl::StatusOr<StepResult> Await(int64_t step) override;
-  // Tells the others to wait on. Errors: those of Collectives::Broadcast().
+  // Restarts the timeout of the other ranks. Errors: the errors of Collectives::Broadcast().
   absl::Status Idle() override;
   absl::Status status() const override;
 
@@ -78,20 +84,21 @@ class RankedSteps final : public StepRunner {
 
  private:
   absl::Status Send(int64_t kind);
-  // Tells the others where this rank's steps can not go on.
+  // Fails the Collectives if this rank can run no further steps.
   void TellIfDead();
 
   std::unique_ptr<StepRunner> steps_;
   Collectives& collectives_;
-  absl::Status sent_;  // the first failure to send
+  absl::Status sent_;  // OK, or the error of the last broadcast
   int64_t num_refused_ = 0, num_awaited_ = 0, num_failed_ = 0;
   std::vector<std::byte> bytes_;
-  at::Tensor message_;  // uint8, on the host
+  at::Tensor message_;  // [8192] uint8, on the host
 };
 
-// Runs the steps of rank 0 until its RankedSteps is destroyed. Errors: those of
-// Collectives::Broadcast(); Internal if this rank's steps do not go as rank 0's; steps.status().
-// REQUIRES: this is another rank, and its steps are of the same model and options.
+// Runs the steps of rank 0 until its RankedSteps is destroyed. Errors: the errors of
+// Collectives::Broadcast(); Internal if the outcome of a step differs from rank 0's;
+// steps.status(). REQUIRES: this rank is not 0, and `steps` has the same model and options as rank
+// 0's runner.
 absl::Status FollowSteps(StepRunner& steps, Collectives& collectives);
 
 }  // namespace reprise

@@ -41,7 +41,7 @@ absl::Status CheckLevels(const SchedulerOptions& options) {
     const int before = i == 0 ? 0 : drafts[i - 1];
     if (drafts[i] > before) continue;
     return absl::InvalidArgumentError(absl::StrCat("level_drafts[", i, "] must be above ", before,
-                                                   ", the drafts before: got ", drafts[i]));
+                                                   ", the previous entry: got ", drafts[i]));
   }
   return absl::OkStatus();
 }
@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOpti
     REPRISE_RETURN_IF_ERROR(at_least("num_swap_blocks", options.shape.num_swap_blocks, 2));
     if (options.shape.bytes_per_block < 1) {
       return absl::InvalidArgumentError(
-          absl::StrCat("bytes_per_block must be at least 1 where num_swap_blocks are given: got ",
+          absl::StrCat("bytes_per_block must be at least 1 if num_swap_blocks is above 0: got ",
                        options.shape.bytes_per_block));
     }
     REPRISE_RETURN_IF_ERROR(CheckPreemptionCosts(*options.policy.preemption_costs));

@@ -35,11 +35,11 @@
 // ends its sequence the same way: in Commit(), without the token that it was given; or, if
 // TokenMasker::Fill() threw in Schedule(), in the next Commit() of a row of the sequence.
 //
-// Invariants, checked by CheckInvariants(), besides those of each part:
+// Invariants, checked by CheckInvariants() together with the invariants of each part:
 //   1. The block manager holds, for every running sequence, blocks for all tokens scheduled so far,
 //      and counts the tokens of committed batches as committed. It holds no other blocks.
 //   2. Batches are committed in the order in which they were scheduled.
-//   3. Each request has as many open rows as its sequences have in open batches.
+//   3. RequestState::num_open_rows is the number of rows of its sequences in open batches.
 //
 // Thread safety: none; one owner. Host only; no heap allocation in the steady state.
 
@@ -231,7 +231,7 @@ class Scheduler {
 
   SchedulerOptions options_;
   BlockManager blocks_;
-  absl::Time next_deadline_ = absl::InfiniteFuture();  // of all sequences, or earlier
+  absl::Time next_deadline_ = absl::InfiniteFuture();  // at most the earliest deadline
   std::unique_ptr<CacheLimits> limits_;                // of blocks_
   std::unique_ptr<SequenceTable> table_;
   std::unique_ptr<BatchInProgress> batch_;

@@ -108,7 +108,7 @@ void Scheduler::CommitDrafts(OpenRow row, int row_idx, const StepResult& result,
   const absl::Span<const int32_t> tokens = result.NewTokens(row_idx);
   drafts_->Accept(row, tokens, static_cast<int>(result.tokens.size()));
   row.first_token = sequence.num_known - 1;
-  // The keys of a token are committed when it is known that the text goes on behind it.
+  // Commits the keys of a token only if the sequence has a token after it.
   for (const int32_t token : tokens) {
     CommitTokens(sequence, 1);
     if (!TakeToken(row, row_idx, token, result, events)) return;
@@ -146,7 +146,7 @@ bool Scheduler::TakeToken(const OpenRow& row, int row_idx, int32_t sampled,
                     .sample = sequence.sample,
                     .token = token,
                     .index = sequence.num_generated() - 1,
-                    // Of a tree only the device knows the node.
+                    // For a tree, the host does not know which node the token was chosen at.
                     .row = row.num_levels < row.num_drafts ? -1 : row_idx,
                     .earlier = row.num_levels < row.num_drafts ? -1 : EarlierOf(row, fed),
                     .log_probs = std::move(log_probs),
@@ -166,9 +166,9 @@ void Scheduler::EndBroken(SequenceState& sequence, std::vector<TokenEvent>& even
   const absl::Status forgotten = blocks_.ForgetContent(*sequence.slot);
   CHECK(forgotten.ok()) << forgotten;
   End(sequence, FinishReason::kError,
-      absl::InternalError(absl::StrCat("no token could be chosen or scored behind ",
-                                       sequence.num_known, " tokens of the sequence: expected a ",
-                                       "logit above -inf, got none")),
+      absl::InternalError(absl::StrCat("all logits are NaN or -inf after ", sequence.num_known,
+                                       " tokens of the sequence: expected a logit above -inf, got ",
+                                       "none")),
       events);
 }
 

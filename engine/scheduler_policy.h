@@ -25,25 +25,26 @@ struct SchedulerPolicy {
   int max_prefill_tokens_while_decoding = 0;
   // Maximum number of sequences that wait before Add() refuses. 0: no limit.
   int max_waiting = 0;
-  // Number of drafts per row, at most what the runner verifies. nullopt: as many as the runner
-  // verifies, in steps where measured times say that they pay (SpeculationPolicy::measures_steps);
-  // with DraftAcceptance::kRejection in all steps, since the text then depends on which steps have
-  // drafts.
+  // Draft counts and limits; at most the runner's maximum number of drafts. nullopt: the runner's
+  // maximum. Each step then has the draft count with the highest measured throughput
+  // (SpeculationPolicy::measures_steps). With DraftAcceptance::kRejection, every step has drafts
+  // instead, because the output depends on which steps have drafts.
   std::optional<SpeculationPolicy> speculation = std::nullopt;
-  // Whether a prompt reuses the cached keys of an equal prefix. Texts are the same as without it,
-  // provided that the kernels compute the same keys for other lengths of chunks.
+  // Whether a prompt reuses the cached keys of an equal prefix. Does not change the output if the
+  // kernels compute keys independently of the chunk length.
   PrefixReuse prefix_reuse = PrefixReuse::kOn;
-  // kCopied: a cached prefix may end within a block, which saves up to block_size - 1 tokens of a
-  // prompt for a copy of a block. The scheduler then keeps the cache's tokens, 4 bytes each.
+  // kCopied: a cached prefix may end within a block, which is then copied. This saves computing up
+  // to block_size - 1 tokens of the prompt. The scheduler then keeps the tokens of all cached
+  // blocks, 4 bytes per token.
   PartialHits partial_hits = PartialHits::kNone;
-  // Seed of the prefix hashes. nullopt: random. Processes behind one router share a seed, which no
-  // client may know.
+  // Seed of the prefix hashes. nullopt: random. All processes of one router must use the same seed.
+  // Keep it secret from clients.
   std::optional<PrefixSeed> prefix_seed = std::nullopt;
   // Maximum number of events per TakePrefixEvents(); 0: none. 96 bytes each.
   int64_t num_prefix_events = 0;
   // How a sequence gives up its blocks. Swaps require shape.num_swap_blocks.
   PreemptionMode preemption = PreemptionMode::kAuto;
-  // nullopt: H200PreemptionCosts(); an Engine replaces the times of steps by those that its runner
+  // nullopt: H200PreemptionCosts(); an Engine replaces the step times with times that its runner
   // has measured (StepRunner::step_times()).
   std::optional<PreemptionCosts> preemption_costs = std::nullopt;
   // Seed of the generator that draws seeds for requests without one. nullopt: from the operating

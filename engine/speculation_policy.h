@@ -52,7 +52,7 @@ class DraftLength {
   // Observe(). REQUIRES: most >= 0.
   int Next(int most);
 
-  // Records a row with `num_drafts` drafts, of which `num_accepted` were accepted. The average
+  // Records that the model accepted `num_accepted` of a row's `num_drafts` drafts. The average
   // before the first row counts as num_drafts, with a weight of 1/2. A row whose drafts were all
   // accepted does not lower the average. REQUIRES: num_drafts > 0.
   void Observe(int num_drafts, int num_accepted);

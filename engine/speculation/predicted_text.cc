@@ -22,7 +22,7 @@ void PredictedText::Follow(absl::Span<const int32_t> text) {
            tokens_[end - 1 - num_equal] == text[text.size() - 1 - num_equal]) {
       ++num_equal;
     }
-    // Of equally long matches, prefer the first one after next_, then the last one before it.
+    // Prefers the longest match, then the first match after next_, then the last match.
     const bool is_better = num_equal == longest && place <= next_;
     if (num_equal == 0 || (num_equal < longest || (num_equal == longest && !is_better))) continue;
     longest = num_equal;
