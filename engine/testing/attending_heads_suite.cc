@@ -27,7 +27,7 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA does not instantiate the suite for GPUs.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(AttendingHeadsSuite);
 
 namespace {
@@ -39,7 +39,8 @@ constexpr int kVocab = 61;
 constexpr int kMaxSeqLen = 96;
 constexpr int kHeadDim = 16;
 
-// [positions.size(0), kMaxSeqLen]: element p of a row at position p is 1; of one before 0 none is.
+// [positions.size(0), kMaxSeqLen]: in a row at position p, element p is 1 and all others are 0. If
+// p < 0, all elements are 0.
 at::Tensor OneHot(const at::Tensor& positions, at::ScalarType dtype) {
   const at::Tensor all = at::arange(kMaxSeqLen, positions.options()).unsqueeze(0);
   return (positions.unsqueeze(1) == all).to(dtype);
@@ -85,9 +86,9 @@ class KeepsNoStates : public LayeredModel {
   }
 };
 
-// The model itself as heads: their drafts are right if all their keys are. Counts tokens that come with
-// another state than that of the token before: the model's own or, in passes over drafts, the one that
-// the heads returned, twice as large.
+// Draft heads that are the model itself: their drafts are right if all their keys are right. They
+// count tokens with a wrong hidden state. The right state of a token is the model's state of the
+// previous token, or, in passes over drafts, twice this state, which the heads returned.
 class ModelAsHeads : public DraftHeads {
  public:
   explicit ModelAsHeads(const LayeredModelOptions& options)
@@ -113,7 +114,7 @@ class ModelAsHeads : public DraftHeads {
         .hidden = OneHot(positions.index_select(0, step.logits_indices()), at::kFloat) * 2};
   }
 
-  // Forgets the steps before the first: none, but those that are captured. They must be done.
+  // Forgets the steps that ran during capture. REQUIRES: these steps are done.
   void Reset() {
     num_wrong_.zero_();
     num_tokens_.zero_();
@@ -130,7 +131,8 @@ class ModelAsHeads : public DraftHeads {
   at::Tensor num_first_pass_tokens_;
 };
 
-// One layer over what it makes of tokens and states, all weights random; it returns no states.
+// Draft heads of one layer over a function of tokens and states, with random weights. Does not
+// return states.
 class RandomHeads : public DraftHeads {
  public:
   explicit RandomHeads(c10::Device device) : layers_(FullAttention()) {
@@ -230,8 +232,8 @@ class Generation {
   Texts texts_;
 };
 
-// Prompts in chunks, beside decodes and drafts: heads see each token with the state of the one before,
-// and have the keys of all that their layers see.
+// Prompts run in chunks, in steps with decodes and drafts. The heads read each token with the state
+// of the previous token, and have the keys of all tokens that their layers attend to.
 TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
   const LayerSpec layer = {.params = SomeParams()};
   for (const std::vector<LayerSpec>& layers :
@@ -254,15 +256,15 @@ TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
       EXPECT_EQ(heads.num_wrong(), 0);
       EXPECT_GT(run.drafts().num_drafts, 100);
       EXPECT_GT(heads.num_first_pass_tokens(), run.drafts().num_accepted / 2)
-          << "accepted drafts are seen again, with the model's states";
+          << "the heads read accepted drafts again, with the model's states";
       EXPECT_GT(run.accepted(), 0.97);
       EXPECT_EQ(run.engine().runner().graph_report().num_eager_steps(), 0);
     }
   }
 }
 
-// A chunk with more tokens than states are kept overwrites the state before it. A second pass of the
-// heads over the chunk would find no state for its first token.
+// A chunk with more tokens than kept states overwrites the state before the chunk. A second pass of
+// the heads over the chunk would have no state for its first token.
 TEST_P(AttendingHeadsSuite, HeadsRunOnceInAReplayThatIsChecked) {
   const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
   LayeredModel model(model_options);
@@ -285,7 +287,7 @@ TEST_P(AttendingHeadsSuite, HeadsRunOnceInAReplayThatIsChecked) {
   EXPECT_GT(run.engine().graph_report().num_replays(), 5);
 }
 
-// Tokens that were decoded without drafts are seen in the steps with drafts that follow.
+// Later steps with drafts read the tokens that were decoded without drafts.
 TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
   for (const auto& [num_plain, layers] :
        {std::pair(20, FullAttention()), {60, FullAttention()}, {20, WindowsAndChunks()}}) {
@@ -308,7 +310,7 @@ TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
       EXPECT_EQ(heads.num_wrong(), 0);
       EXPECT_GT(run.drafts().num_accepted, 30);
     } else {
-      EXPECT_GT(heads.num_wrong(), 10) << "more tokens than states are kept";
+      EXPECT_GT(heads.num_wrong(), 10) << "more tokens than kept states";
     }
   }
 }
@@ -319,7 +321,7 @@ LayerSpec SmallLayer() {
           .num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = kHeadDim, .head_dim_v = kHeadDim}};
 }
 
-// Of a model and of its drafter, which are the same.
+// Options of a model and of its drafter, which is the same model.
 LayeredModelOptions ModelAndDrafter(c10::Device device,
                                     std::vector<LayerSpec> layers = {SmallLayer(), SmallLayer()}) {
   return {.layers = std::move(layers),
@@ -336,16 +338,17 @@ ModelEngineOptions OfTwoSequences(int max_seq_len, int num_blocks) {
                      .cache = {.block_size = 4, .size = NumBlocks{num_blocks}}}};
 }
 
-// Drafts for the sequence that is left when the other has ended.
+// Only the sequence that still runs after the other has ended gets drafts.
 void SpeculateAlone(int num_drafts, Model& draft, ModelEngineOptions& options) {
   options.runner.speculation = {.max_drafts = num_drafts, .proposer = ModelProposer{draft}};
   options.scheduler.speculation =
       SpeculationPolicy{.num_drafts = num_drafts, .max_speculating_rows = 1};
 }
 
-// A draft model that is the model: all that it proposes is accepted, if it has the keys of all tokens.
-// While two sequences run there are no drafts; the one that is left has far more tokens to catch up with
-// than its windows are long. Then prompts are found in the cache, and sequences make way for others.
+// The draft model is the model itself: all its drafts are accepted if it has the keys of all
+// tokens. While two sequences run, there are no drafts. The remaining sequence then has far more
+// tokens to catch up on than its windows hold. Afterwards, prompts hit the cache, and sequences are
+// preempted.
 TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
   const LayerSpec full = SmallLayer();
   LayerSpec window = full;
@@ -380,14 +383,14 @@ TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
       const auto texts = RunAll(**engine);
       EXPECT_EQ(texts, want);
       const SpeculationStatistics first = (*engine)->metrics().speculation;
-      // 48 tokens, but for those that rows bring meanwhile.
+      // 48 tokens, less the tokens that the catch-up rows generate.
       const int num_behind = num_drafts == 1 ? 48 : 12;
       EXPECT_GE(first.num_catch_up_rows, num_behind * 4 / 5);
       EXPECT_LE(first.num_catch_up_rows, num_behind + 4);
       EXPECT_GT(first.num_drafts, num_drafts == 1 ? 20 : 60);
       EXPECT_GE(first.num_accepted, first.num_drafts - 2);
 
-      // The text so far as a prompt, whose keys are found, those of the drafter with them.
+      // Uses the text so far as a prompt. The cache has its keys, and the drafter's keys.
       Request longer = plain_request;
       const std::vector<int32_t>& text = texts.begin()->second;
       longer.prompt.insert(longer.prompt.end(), text.begin(), text.begin() + 100);
@@ -404,8 +407,9 @@ TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
   }
 }
 
-// The second of two sequences that decode without drafts is swapped out, and comes back when the first
-// has ended: the drafter, which is the model, has still to see what it decoded, and is right from then on.
+// Two sequences decode without drafts. The second is swapped out, and returns when the first has
+// ended. The drafter, which is the model itself, catches up on the tokens that were decoded without
+// it; then all its drafts are right.
 TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
   LayeredModel model(ModelAndDrafter(GetParam()));
   LayeredModel draft(ModelAndDrafter(GetParam()));
@@ -427,22 +431,23 @@ TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
   const auto want = texts_of(**plain);
   EXPECT_EQ((*plain)->metrics().num_preemptions, 0);
 
-  options.runner.cache.size = NumBlocks{1 + 24};  // 48 tokens each
+  options.runner.cache.size = NumBlocks{1 + 24};  // 48 tokens per sequence
   SpeculateAlone(/*num_drafts=*/4, draft, options);
   auto engine = CreateEngine(&model, options);
   ASSERT_TRUE(engine.ok()) << engine.status();
   EXPECT_EQ(texts_of(**engine), want);
   const EngineMetrics metrics = (*engine)->metrics();
   EXPECT_EQ(metrics.num_swap_preemptions, 1);
-  // 45 tokens, 4 a row; the first sequence ends before its drafter has caught up.
+  // 45 tokens, 4 per row. The first sequence ends before its drafter has caught up.
   EXPECT_GE(metrics.speculation.num_catch_up_rows, 10);
   EXPECT_LE(metrics.speculation.num_catch_up_rows, 14);
   EXPECT_GE(metrics.speculation.num_drafts, 16);
   EXPECT_GE(metrics.speculation.num_accepted, metrics.speculation.num_drafts - 2);
 }
 
-// A text that was decoded without drafts, as a prompt: its keys are found, those of the drafter are not
-// there, and it makes them. Forks of a prompt that it was not shown do the same.
+// The prompt is a text that was decoded without drafts. The cache has its keys, but not the
+// drafter's keys, which the drafter computes. The same happens for forks of a prompt that the
+// drafter has not read.
 TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpWithPrefixesThatItHasNotSeen) {
   LayeredModel model(ModelAndDrafter(GetParam()));
   LayeredModel draft(ModelAndDrafter(GetParam()));
@@ -486,7 +491,7 @@ TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpWithPrefixesThatItHasNotSeen) {
   EXPECT_GE(drafts.num_accepted, drafts.num_drafts - 4);
 }
 
-// With prefixes that are found, preemptions and swaps, and heads that are mostly wrong.
+// Runs with prefix hits, preemptions and swaps, and heads that are mostly wrong.
 TEST_P(AttendingHeadsSuite, TextsAreThoseOfPlainDecodingWithAnyHeads) {
   int64_t num_prefix_tokens_hit = 0;
   int64_t num_preemptions = 0;
@@ -519,7 +524,7 @@ TEST_P(AttendingHeadsSuite, TextsAreThoseOfPlainDecodingWithAnyHeads) {
   EXPECT_GT(num_preemptions, 0);
 }
 
-// Rows have fewer and fewer drafts, at last none; no pass of the heads is beyond the context.
+// The draft count of the rows decreases to 0, and no pass of the heads exceeds the context.
 TEST_P(AttendingHeadsSuite, SequencesGrowToTheEndOfTheContext) {
   for (const std::vector<LayerSpec>& layers : {FullAttention(), WindowsAndChunks()}) {
     const LayeredModelOptions model_options = ModelOptions(GetParam(), layers);

@@ -1,5 +1,5 @@
-// Drafters with keys under an engine, on every device: heads with layers of their own, and draft models
-// that were left out. Instantiated for the CPU and for CUDA.
+// Engines with drafters that have a KV cache: draft heads with attention, and draft models that
+// must catch up. Instantiated for the CPU and for CUDA.
 
 #ifndef REPRISE_ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_
 #define REPRISE_ENGINE_TESTING_ATTENDING_HEADS_SUITE_H_

@@ -1,10 +1,11 @@
-// A StepRunner that a test keeps while an engine uses it:
+// A StepRunner that forwards to a runner of the test, so that the test can use the runner during
+// the engine's life:
 //
 //   PuppetRunner runner(options);
 //   auto engine = CreateEngine(Borrowed(runner), {});
 //   runner.fate_of_next = {.fails = true};
 //
-// Thread safety: as the runner, which must outlive it.
+// Thread safety: the thread safety of the runner. The runner must outlive this object.
 
 #ifndef REPRISE_ENGINE_TESTING_BORROWED_RUNNER_H_
 #define REPRISE_ENGINE_TESTING_BORROWED_RUNNER_H_

@@ -24,14 +24,15 @@ namespace {
 
 constexpr int kVocab = 37;
 constexpr int kMaxEncoderTokens = 24;
-// What float32 may change in a logit of these models (runner/testing/layered_model.h).
+// Maximum rounding error of a float32 logit of these models (runner/testing/layered_model.h).
 constexpr float kRounding = 2e-4f;
 
 LayerSpec Full() {
   return {.params = {.num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 16, .head_dim_v = 16}};
 }
 
-// Whether the maskers of these tests allow `token` behind `last`; -1: behind the prompt.
+// Whether the maskers of these tests allow `token` after the generated token `last`; -1: no token
+// has been generated.
 bool IsAllowed(int32_t last, int32_t token) { return (token * 5 + last * 3 + 1) % 4 != 0; }
 
 class TestMasker final : public TokenMasker {
@@ -51,7 +52,7 @@ class TestMasker final : public TokenMasker {
   int32_t last_ = -1;
 };
 
-// Matrices of random numbers over states and tokens, and perhaps a layer over both.
+// Random matrices over hidden states and tokens, optionally followed by a layer with attention.
 class TrafficHeads final : public DraftHeads {
  public:
   TrafficHeads(int hidden_dim, bool attends, uint64_t seed, c10::Device device) {
@@ -101,7 +102,7 @@ double LogSumExp(const std::vector<float>& logits) {
   return most + std::log(sum);
 }
 
-// The token that sampling chooses from these logits.
+// Returns the token that sampling chooses from `logits`.
 int32_t Choose(const std::vector<float>& logits, const SamplingParams& params, int64_t index) {
   const int32_t slot = 0;
   int32_t last_token = 0;
@@ -175,7 +176,8 @@ LayeredModelOptions EngineTraffic::RandomModel(c10::Device device) {
 }
 
 void EngineTraffic::AddDrafts(ModelRunnerOptions& runner) {
-  std::mt19937 rng(options_.seed);  // the rest of the traffic is the same without drafts
+  std::mt19937 rng(
+      options_.seed);  // a separate generator: the rest of the traffic is the same without drafts
   if (options_.seed % 3 == 0) return;
   SpeculationOptions& speculation = runner.speculation;
   speculation.max_drafts = 1 + static_cast<int>(rng() % 6);
@@ -188,7 +190,7 @@ void EngineTraffic::AddDrafts(ModelRunnerOptions& runner) {
     speculation.proposer = HeadsProposer{*draft_heads_};
   }
   if (options_.seed % 3 == 1 || has_encoder_) return;
-  // The model itself, whose drafts are right, or one that shares its first layer only.
+  // The model itself, whose drafts are right, or a model that shares only its first layer.
   LayeredModelOptions draft = model_options_;
   if (rng() % 2 == 0) draft.layers.resize(1);
   draft_model_ = std::make_unique<LayeredModel>(draft);
@@ -213,7 +215,7 @@ ModelEngineOptions EngineTraffic::RandomEngine() {
   runner.max_seq_len = max_seq_len_;
   runner.cache.block_size = Uniform(1, 6);
   AddDrafts(runner);
-  // Room for one sequence, and somewhat more: many seeds preempt.
+  // The cache holds little more than one sequence, which causes preemptions with many seeds.
   const int num_groups =
       static_cast<int>(model_->spec().layers.size() +
                        (draft_model_ == nullptr ? 0 : draft_model_->spec().layers.size()) +
@@ -281,7 +283,7 @@ void EngineTraffic::Step() {
   for (const TokenEvent& event : events) {
     ASSERT_TRUE(event.error.ok()) << event.error;
     Text& text = texts_[{event.sequence, event.sample}];
-    ASSERT_EQ(text.finish, FinishReason::kNone) << "an event after the last";
+    ASSERT_EQ(text.finish, FinishReason::kNone) << "an event after the last event";
     if (event.token.has_value()) text.tokens.push_back(*event.token);
     if (event.log_probs.has_value()) text.log_probs.push_back(*event.log_probs);
     text.finish = event.finish;
@@ -379,7 +381,7 @@ void EngineTraffic::CheckText(const Request& request, int sample, const Text& te
                   2 * kRounding);
     }
     if (Expected(request, sample, logits, generated) == text.tokens[i]) continue;
-    // Unless another token is as near as rounding, it is wrong.
+    // A different token is an error unless rounding of the logits can lead to it.
     bool is_near = false;
     for (int trial = 0; trial < 64 && !is_near; ++trial) {
       std::vector<float> rounded = logits;

@@ -1,8 +1,14 @@
-// Random traffic over a whole engine: arrivals, cancels, priorities, several sequences a request, salts,
-// shared prefixes, preemptions by both means, several steps in flight, mixed graphs, penalties, biases,
-// masks, drafts of n-grams, of a draft model and of heads with layers and without, models with windows,
-// chunks, latents and encoders. Every sequence must get the text that it would get alone: each token is what its logits by a dense forward pass in float64 say, after the stages that it
-// asks for, for its seed and its index in the sequence; so do its log-probabilities.
+// Random traffic over a whole engine, with:
+//   - arrivals, cancellations, priorities, several sequences per request, salts, shared prefixes;
+//   - preemptions by swap and by recomputation, several steps in flight, mixed graphs;
+//   - penalties, biases, masks;
+//   - drafts by n-grams, by a draft model, and by draft heads with and without attention;
+//   - models with windows, chunked attention, MLA and encoders.
+//
+// The output of every sequence must not depend on other sequences. Each token must be the token
+// that is sampled from the logits of a dense forward pass in float64, after the sequence's stages,
+// with the sequence's seed and the token's index. Log-probabilities are checked against the same
+// logits.
 //
 //   EngineTraffic traffic({.device = c10::kCPU, .seed = 17});
 //   traffic.Run();   // gtest expectations
@@ -39,24 +45,25 @@ class EngineTraffic {
  public:
   explicit EngineTraffic(const EngineTrafficOptions& options);
 
-  // Runs all requests to their ends, and checks their texts, that each sequence ends once, and that
-  // no block is held afterwards.
+  // Runs all requests until they have ended. Checks their outputs, that each sequence ends once,
+  // and that no block is held afterwards.
   void Run();
 
-  // After Run().
+  // Statistics of Run().
   int64_t num_preemptions() const;
   int64_t num_swaps() const;
   int64_t num_prefix_tokens_hit() const { return engine_->metrics().num_prefix_tokens_hit; }
   int64_t num_replays() const;
   SpeculationStatistics drafts() const { return engine_->metrics().speculation; }
   int num_tokens() const { return num_tokens_; }
-  // Tokens that only a rounding of the logits explains.
+  // Number of tokens that differ from the expected token, but are within the rounding of the
+  // logits.
   int num_near_ties() const { return num_near_ties_; }
 
  private:
   struct Text {
     std::vector<int32_t> tokens;
-    std::vector<TokenLogProbs> log_probs;  // of the tokens; empty unless asked for
+    std::vector<TokenLogProbs> log_probs;  // one per token; empty unless requested
     FinishReason finish = FinishReason::kNone;
   };
 
@@ -64,14 +71,15 @@ class EngineTraffic {
   bool Chance(int percent) { return Uniform(1, 100) <= percent; }
   LayeredModelOptions RandomModel(c10::Device device);
   ModelEngineOptions RandomEngine();
-  // Drafts in two seeds of three. Sets max_num_tokens and what proposes them.
+  // Enables drafts for two of three seeds. Sets max_num_tokens and the proposer.
   void AddDrafts(ModelRunnerOptions& runner);
   bool HasHeads() const { return options_.seed % 6 == 1 && !has_encoder_; }
   bool HasAttendingHeads() const { return HasHeads() && options_.seed % 12 == 1; }
   Request RandomRequest();
   std::vector<int32_t> RandomTokens(int count);
   void Step();
-  // The token that follows the request's prompt and `generated`, from the raw logits of that place.
+  // Returns the token that follows the request's prompt and `generated`, sampled from `logits`, the
+  // raw logits at this position.
   int32_t Expected(const Request& request, int sample, std::vector<float> logits,
                    absl::Span<const int32_t> generated) const;
   void CheckText(const Request& request, int sample, const Text& text);
@@ -81,10 +89,10 @@ class EngineTraffic {
   int max_seq_len_ = 0;
   bool has_encoder_ = false;
   bool has_stages_ = false;
-  std::vector<std::vector<int32_t>> prefixes_;  // that prompts begin with
+  std::vector<std::vector<int32_t>> prefixes_;  // shared prefixes of prompts
   std::unique_ptr<LayeredModel> model_;
   std::unique_ptr<LayeredModel> draft_model_;  // null: none
-  std::unique_ptr<DraftHeads> draft_heads_;    // likewise
+  std::unique_ptr<DraftHeads> draft_heads_;    // null: none
   LayeredModelOptions model_options_;
   std::unique_ptr<Engine> engine_;
   std::map<SequenceId, Request> requests_;

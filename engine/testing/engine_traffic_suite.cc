@@ -11,12 +11,13 @@
 
 namespace reprise {
 
-// A build without CUDA has no GPU to instantiate it for.
+// A build without CUDA does not instantiate the suite for GPUs.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(EngineTrafficSuite);
 
 namespace {
 
-// 300 on the CPU, 50 on a GPU, or REPRISE_TRAFFIC_SEEDS; REPRISE_SEED=<seed> runs that one alone.
+// 300 seeds on the CPU and 50 on a GPU, or REPRISE_TRAFFIC_SEEDS. REPRISE_SEED=<seed> runs one
+// seed.
 std::vector<unsigned> Seeds(c10::Device device) {
   const char* text = std::getenv("REPRISE_TRAFFIC_SEEDS");
   const int count = text != nullptr ? std::atoi(text) : device.is_cuda() ? 50 : 300;
@@ -30,7 +31,7 @@ TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
   int64_t num_swaps = 0;
   int64_t num_replays = 0;
   int64_t num_accepted = 0;
-  // Of runs with accepted drafts.
+  // Counts over runs with accepted drafts.
   int64_t num_drafting_preemptions = 0;
   int64_t num_drafting_swaps = 0;
   int64_t num_drafting_hits = 0;

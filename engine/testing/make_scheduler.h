@@ -1,4 +1,4 @@
-// What tests of the scheduler begin with.
+// Options, schedulers and requests for tests of the scheduler.
 
 #ifndef REPRISE_ENGINE_TESTING_MAKE_SCHEDULER_H_
 #define REPRISE_ENGINE_TESTING_MAKE_SCHEDULER_H_
@@ -13,7 +13,7 @@
 
 namespace reprise {
 
-// Four sequences of up to 100 tokens, whose rows have up to num_drafts drafts.
+// Four sequences of up to 100 tokens, with up to `num_drafts` drafts per row.
 inline SchedulerOptions OptionsWithDrafts(int num_drafts) {
   return {.shape = {.max_num_seqs = 4,
                     .max_num_tokens = 64,
@@ -23,14 +23,14 @@ inline SchedulerOptions OptionsWithDrafts(int num_drafts) {
           .policy = {.speculation = SpeculationPolicy{.num_drafts = num_drafts}}};
 }
 
-// The options must be good.
+// REQUIRES: the options are valid.
 inline std::unique_ptr<Scheduler> Make(const SchedulerOptions& options) {
   auto scheduler = Scheduler::Create(options);
   EXPECT_TRUE(scheduler.ok()) << scheduler.status();
   return *std::move(scheduler);
 }
 
-// The request must be accepted.
+// REQUIRES: the scheduler accepts the request.
 inline SequenceId Add(Scheduler& scheduler, Request request) {
   const auto id = scheduler.Add(std::move(request));
   EXPECT_TRUE(id.ok()) << id.status();

@@ -1,4 +1,4 @@
-// What a step with drafts brings, for tests of the scheduler.
+// Results of a step with drafts, for tests of the scheduler.
 
 #ifndef REPRISE_ENGINE_TESTING_NEW_TOKENS_H_
 #define REPRISE_ENGINE_TESTING_NEW_TOKENS_H_
@@ -11,7 +11,8 @@
 
 namespace reprise {
 
-// New tokens of the rows of a step, as a runner of `num_drafts` returns them.
+// New tokens of the rows of a step, in the format of a runner with up to `num_drafts` drafts per
+// row.
 class NewTokens {
  public:
   NewTokens(int num_drafts, const std::vector<std::vector<int32_t>>& rows)
@@ -36,7 +37,7 @@ class NewTokens {
   std::vector<int32_t> tokens_, counts_, all_;
 };
 
-// Of the rows of a batch.
+// Returns the draft count of each row of a batch.
 inline std::vector<int> DraftsOf(const ScheduledBatch& batch) {
   std::vector<int> drafts;
   for (const ScheduledRow& row : batch.rows) drafts.push_back(row.draft_count());

@@ -38,7 +38,8 @@ PuppetLogits LogitsOf(const LogitsRequest& request) {
   return logits;
 }
 
-// The options of a scheduler that a runner serves, without drafts unless the policy names some.
+// Returns the scheduler options with the capabilities of the fake runner; no drafts unless the
+// policy has some.
 SchedulerOptions Served(SchedulerOptions options) {
   RunnerShape& shape = options.shape;
   if (!options.policy.speculation.has_value()) options.policy.speculation.emplace();
@@ -49,7 +50,7 @@ SchedulerOptions Served(SchedulerOptions options) {
   return options;
 }
 
-// The same of a runner that takes embeddings, with earlier logits for all drafts too.
+// Returns the shape of a runner that accepts embeddings, and has earlier logits for all drafts.
 RunnerShape ShapeOfMirror(const SchedulerOptions& served) {
   RunnerShape shape = served.shape;
   shape.drafts.has_proposer = true;
@@ -328,9 +329,10 @@ void PuppetDevice::RunRow(const ScheduledRow& row, absl::Span<const ScheduledEmb
   for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
     if (groups_[group].retention == KvRetention::kCross) continue;
     if (slot.is_doomed) continue;
-    // The keys that the row's first token sees, and all after them.
+    // Checks the keys that the row's first token attends to, up to the row.
     for (int i = static_cast<int>(FirstNeededPosition(groups_[group], first)); i < first; ++i) {
-      ASSERT_NE(BlockAt(slot, group, i), 0) << "token " << i << " of group " << group << " is gone";
+      ASSERT_NE(BlockAt(slot, group, i), 0)
+          << "token " << i << " of group " << group << " has no block";
       ASSERT_EQ(Memory(slot, group, i), slot.text[i])
           << "token " << i << " of group " << group << " has been overwritten";
     }
@@ -353,7 +355,8 @@ void PuppetDevice::Join(const ScheduledBatch& batch) {
   }
   for (const LogitsRequest& request : batch.logits_requests) {
     const int slot = request.slot.value();
-    ASSERT_EQ(joined.erase(slot), 1u) << "slot " << slot << " does not join, or asks twice";
+    ASSERT_EQ(joined.erase(slot), 1u)
+        << "slot " << slot << " does not join, or has two logits requests";
     slots_[slot].logits = LogitsOf(request);
     ASSERT_EQ(static_cast<int64_t>(request.output.size()), slots_[slot].sample_index);
   }
@@ -362,7 +365,7 @@ void PuppetDevice::Join(const ScheduledBatch& batch) {
 void PuppetDevice::Choose(const ScheduledRow& row, Slot& slot, bool is_nan, Output& output) {
   const absl::Span<const int32_t> text = slot.text;
   const int num_known_top = slot.logits.params.num_known_log_probs;
-  // Of the token behind the first `count` of the text.
+  // Scores `token` after the first `count` tokens of the text.
   const auto score = [&](LogProbArrays& arrays, size_t count, int32_t token, int num_top) {
     if (num_top < 0 || token < 0 || slot.is_doomed) {
       arrays.Add(nullptr);
@@ -407,8 +410,8 @@ void PuppetDevice::RunDrafts(const ScheduledRow& row, Slot& slot, bool is_nan, O
   ASSERT_TRUE(row.tokens.empty() && row.output == RowOutput::kToken &&
               row.logits == RowLogits::kLast && row.next_token == -1 && row.allowed_tokens.empty());
   ASSERT_TRUE(slot.logits.params == LogitsParams() && slot.logits.stages == 0);
-  // Of a tree one draft of each level can be right; the keys of a path move to its order, so wrong
-  // ones are behind those that are right, as they are behind a chain.
+  // At most one draft per tree level is right. After verification, the keys of the accepted path
+  // come first and wrong drafts follow, as for a chain.
   const std::vector<int>& levels = options_.shape.drafts.level_drafts;
   const int num_drafts = row.draft_count();
   int num_levels = num_drafts;
@@ -474,9 +477,9 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
       std::any_of(batch.rows.begin(), batch.rows.end(),
                   [](const ScheduledRow& row) { return row.draft_count() > 0; });
   std::set<int> seen;
-  size_t next_range = 0;  // of embeddings
+  size_t next_range = 0;  // index into batch.embeddings
   for (const ScheduledRow& row : batch.rows) {
-    ASSERT_TRUE(slots_.contains(row.slot.value())) << "row of a slot that never joined";
+    ASSERT_TRUE(slots_.contains(row.slot.value())) << "a row's slot never joined";
     ASSERT_TRUE(seen.insert(row.slot.value()).second) << "slot " << row.slot << " has two rows";
     Slot& slot = slots_[row.slot.value()];
     const bool tells = row.output == RowOutput::kToken ||
@@ -503,7 +506,7 @@ void PuppetDevice::Launch(const ScheduledBatch& batch, const Fate& fate) {
     }
   }
   ASSERT_LE(num_tokens, options_.shape.max_num_tokens);
-  ASSERT_EQ(next_range, batch.embeddings.size()) << "embeddings of no row";
+  ASSERT_EQ(next_range, batch.embeddings.size()) << "embeddings without a row";
   ASSERT_LE(num_earlier_logits, options_.shape.max_earlier_logits);
   Step step = {.output = std::move(output),
                .unsettled = {mirror_.unsettled_rows().begin(), mirror_.unsettled_rows().end()}};

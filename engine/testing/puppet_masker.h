@@ -1,5 +1,5 @@
-// A TokenMasker over the vocabulary of a PuppetDevice: what it allows depends on all tokens that it
-// has accepted. Fails the test if a token was not allowed.
+// A TokenMasker over the vocabulary of a PuppetDevice. The allowed tokens depend on all accepted
+// tokens. Fails the test if a token was not allowed.
 //
 // Thread safety: none; one owner.
 
@@ -21,7 +21,7 @@ namespace reprise {
 
 class PuppetMasker : public TokenMasker {
  public:
-  // Allows about one token in three. Ends texts of `num_tokens`.
+  // Allows about one token in three. Ends the sequence after `num_tokens` tokens.
   PuppetMasker(uint64_t seed, int num_tokens) : state_(seed), num_tokens_(num_tokens) {}
 
   void Fill(absl::Span<int32_t> mask) override {

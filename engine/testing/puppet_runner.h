@@ -36,7 +36,7 @@ class PuppetRunner : public StepRunner {
 
   const RunnerShape& shape() const override { return device_.shape(); }
 
-  // Serves all but more log-probabilities than `max_log_probs`.
+  // Supports all logits requests with at most `max_log_probs` log-probabilities.
   absl::Status CheckLogits(const LogitsRequest& request) const override {
     if (request.params.num_log_probs > max_log_probs) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -77,18 +77,19 @@ class PuppetRunner : public StepRunner {
 
   void set_right_drafts(int per_thousand) { device_.set_right_drafts(per_thousand); }
 
-  // What happens to the next launch. Once death is an error, the runner is dead.
+  // Injected failures: the fate or refusal of the next launch. While `death` is an error, the
+  // runner is dead.
   PuppetDevice::Fate fate_of_next = {};
   int max_log_probs = kMaxTopLogProbs;
   absl::Status refusal_of_next = absl::OkStatus();
   absl::Status death = absl::OkStatus();
-  // Calls throw: the next Launch(), the next Await(), or each Idle() and status().
+  // Injected exceptions: in the next Launch(), the next Await(), or every Idle() and status().
   bool next_launch_throws = false;
   bool next_await_throws = false;
   bool is_broken = false;
 
  private:
-  // The report of the one graph that serves all steps.
+  // One graph serves all steps.
   static constexpr GraphKey kKey = {.padded_num_seqs = 1 << 20};
 
   PuppetDevice device_;

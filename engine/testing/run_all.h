@@ -1,4 +1,4 @@
-// Runs an engine to the end of all its requests.
+// Runs an engine until all its requests have ended.
 
 #ifndef REPRISE_ENGINE_TESTING_RUN_ALL_H_
 #define REPRISE_ENGINE_TESTING_RUN_ALL_H_
@@ -12,7 +12,8 @@
 
 namespace reprise {
 
-// The texts by request; -1 for an end without a token. No step and no sequence may fail.
+// Returns the generated tokens by request, with -1 for an end without a token. Fails the test if a
+// step or a sequence fails.
 inline std::map<int64_t, std::vector<int32_t>> RunAll(Engine& engine) {
   std::map<int64_t, std::vector<int32_t>> texts;
   std::vector<TokenEvent> events;

@@ -1,4 +1,4 @@
-// A StopMatcher and a TokenMasker that throw, for tests of what an exception of a user's code ends.
+// A StopMatcher and a TokenMasker that throw, for tests of exceptions in callbacks.
 //
 // Thread safety: none; one owner.
 
@@ -16,7 +16,7 @@
 
 namespace reprise {
 
-// Throws in one of its calls.
+// Throws in one of its calls of Burn(), and in all later calls.
 struct Fuse {
   int num_calls_before = 0;     // calls that return
   bool throws_integer = false;  // instead of a std::runtime_error("burnt")

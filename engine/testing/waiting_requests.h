@@ -30,7 +30,7 @@ inline RunnerShape SmallShape() {
           .block_size = 4};
 }
 
-// No drafts; the shape's step in one chunk; known costs.
+// No drafts, chunks of up to max_num_tokens, and fixed preemption costs.
 inline SchedulerPolicy SmallPolicy() {
   return {.prefill_chunk = 16,
           .speculation = SpeculationPolicy{},
@@ -47,7 +47,8 @@ inline BlockManager MakeBlocks(const RunnerShape& shape,
   return *std::move(blocks);
 }
 
-// Adds a request to the table, with the counts that Admission gives to its waiting sequences.
+// Adds a request to the table. Sets the fields of its sequences as Admission does for waiting
+// sequences.
 inline RequestState& AddRequest(SequenceTable& table, Request request) {
   auto added = std::make_unique<RequestState>();
   added->sequences.resize(request.num_sequences);
@@ -62,7 +63,7 @@ inline RequestState& AddRequest(SequenceTable& table, Request request) {
   return table.Add(std::move(added));
 }
 
-// Adds a request of one sequence, which runs with a committed prompt, but for the last token.
+// Adds a request with one running sequence. Its prompt is committed, except for the last token.
 inline SequenceState& RunRequest(SequenceTable& table, BlockManager& blocks, Request request) {
   SequenceState& sequence = AddRequest(table, std::move(request)).sequences[0];
   table.Admit(sequence);
