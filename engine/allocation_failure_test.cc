@@ -1,5 +1,5 @@
-// Tensor memory that cannot be had, at every point: making an engine fails with a Status, a step that
-// fails ends its own sequences, and all that comes later is as if nothing had happened.
+// Fails tensor allocations at every point. Creating an engine returns a Status, a failed step ends
+// only its own sequences, and later requests are not affected.
 
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// LibTorch's allocator of the CPU while it lives, which fails once on request.
+// Replaces LibTorch's CPU allocator during its lifetime. Fails one allocation on request.
 class FailingAllocator final : public c10::Allocator {
  public:
   FailingAllocator() : allocator_(c10::GetAllocator(c10::kCPU)) {
@@ -31,7 +31,7 @@ class FailingAllocator final : public c10::Allocator {
   }
   ~FailingAllocator() override { c10::SetAllocator(c10::kCPU, allocator_, kPriority); }
 
-  // The allocation after `count` others fails; -1: none.
+  // Fails the allocation after the next `count` allocations. -1: no failure.
   void FailAfter(int count) {
     num_left_ = count;
     has_failed_ = false;
@@ -79,7 +79,8 @@ struct Answer {
   absl::Status error;
 };
 
-// The answers to the requests, in their order; the allocation after `num_allocations` others fails.
+// Runs the requests and returns their answers in order. The allocation after `num_allocations`
+// allocations fails.
 std::vector<Answer> RunAll(Engine& engine, FailingAllocator& allocator, int num_allocations) {
   std::map<SequenceId, Answer> answers;
   for (const Request& request : Requests()) {
@@ -124,7 +125,7 @@ TEST(AllocationFailureTest, MakingAnEngineFailsWithAStatusWhereverMemoryEnds) {
   EXPECT_GT(num_failures, 10);
 }
 
-// Mapped memory and fences come from the driver.
+// A driver whose mapped memory and fences are limited.
 class NothingLeft final : public ForwardingDriver {
  public:
   NothingLeft(std::unique_ptr<DeviceDriver> driver, int* num_left)
@@ -185,7 +186,7 @@ TEST(AllocationFailureTest, AStepThatFindsNoMemoryEndsItsSequencesAndNothingElse
         }
         ++num_errors;
         EXPECT_THAT(answers[r].error.message(), HasSubstr("no memory for"));
-        // What it had got before was right.
+        // The tokens before the failure are correct.
         ASSERT_LE(answers[r].tokens.size(), expected[r].tokens.size());
         EXPECT_TRUE(std::equal(answers[r].tokens.begin(), answers[r].tokens.end(),
                                expected[r].tokens.begin()))

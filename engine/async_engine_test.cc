@@ -36,7 +36,7 @@ using ::testing::SizeIs;
 constexpr int kMaxSeqLen = 16384;
 constexpr int kForever = 1 << 30;  // longer than a test takes
 
-// Collects a request's events and lets other threads wait for its end.
+// Collects the events of a request. Other threads can wait for its end.
 class Inbox {
  public:
   AsyncEngine::Listener listener() {
@@ -56,7 +56,7 @@ class Inbox {
     return events_[n - 1];
   }
 
-  // Waits for the end of `num_sequences`, and returns all that came.
+  // Waits until `num_sequences` sequences have ended, and returns all events.
   std::vector<TokenEvent> WaitForEnd(int num_sequences = 1) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] {
@@ -97,7 +97,7 @@ SchedulerOptions Options() {
                     .block_size = 4}};
 }
 
-// Dies or fails on demand of another thread, and counts the calls of Idle().
+// A runner that another thread can make die or fail. Counts the calls of Idle().
 class RemoteRunner final : public PuppetRunner {
  public:
   using PuppetRunner::PuppetRunner;
@@ -119,7 +119,7 @@ class RemoteRunner final : public PuppetRunner {
   std::atomic<bool> fails_next = false;
 };
 
-// An engine, and its runner.
+// An engine and its runner.
 struct Puppet {
   std::unique_ptr<Engine> engine;
   RemoteRunner* runner = nullptr;
@@ -269,7 +269,7 @@ TEST(AsyncEngineTest, InspectsTheEngineFromAnyThread) {
   EXPECT_EQ(num_steps(), num_running);
 }
 
-// Also under tsan.
+// Run it under tsan, too.
 TEST(AsyncEngineTest, InspectsBetweenStepsWhileTheEngineIsShutDown) {
   std::atomic<int> num_visits = 0;
   AsyncEngine engine(MakeEngine());
@@ -381,7 +381,7 @@ TEST(AsyncEngineTest, TellsTheListenerWhatIsRefused) {
   EXPECT_THAT(inbox.events(), SizeIs(1));
 }
 
-// The engine on its thread counts only the requests that it takes: its numbers are others.
+// The inner engine numbers only accepted requests, so its ids differ.
 TEST(AsyncEngineTest, ListenersHearTheNumberThatAddGave) {
   AsyncEngine engine(MakeEngine());
   Inbox refused;
@@ -404,10 +404,10 @@ TEST(AsyncEngineTest, CancelsFromAnotherThread) {
   inbox.WaitFor(5);
   engine.Cancel(*id);
   engine.Cancel(*id);               // no effect
-  engine.Cancel(SequenceId(1000));  // likewise
+  engine.Cancel(SequenceId(1000));  // no effect
   const std::vector<TokenEvent> events = inbox.WaitForEnd();
   EXPECT_TRUE(engine.Drain().ok());
-  EXPECT_THAT(inbox.events(), SizeIs(events.size()));  // it was the last
+  EXPECT_THAT(inbox.events(), SizeIs(events.size()));  // no event follows
   EXPECT_THAT(events.back().finish,
               testing::AnyOf(FinishReason::kCancelled, FinishReason::kLength));
 }
@@ -453,12 +453,12 @@ TEST(AsyncEngineTest, DrainWaitsForTheEndsAndRefusesWhatComesLater) {
   for (Inbox& inbox : inboxes) EXPECT_EQ(TextOf(inbox.events()).finish, FinishReason::kLength);
   const auto late = engine.Add({.prompt = {1}}, [](const TokenEvent&) { FAIL(); });
   EXPECT_EQ(late.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(engine.Drain().ok());  // again
+  EXPECT_TRUE(engine.Drain().ok());  // may be repeated
 }
 
 TEST(AsyncEngineTest, ShutdownEndsWhatRunsAndWhatWaits) {
   AsyncEngine engine(MakeEngine());
-  std::vector<Inbox> inboxes(9);  // more than run at a time
+  std::vector<Inbox> inboxes(9);  // more than can run at the same time
   for (Inbox& inbox : inboxes) {
     ASSERT_TRUE(engine.Add({.prompt = {1}, .max_new_tokens = kForever}, inbox.listener()).ok());
   }
@@ -469,13 +469,13 @@ TEST(AsyncEngineTest, ShutdownEndsWhatRunsAndWhatWaits) {
     EXPECT_EQ(events.back().finish, FinishReason::kCancelled);
   }
   EXPECT_TRUE(absl::IsUnavailable(engine.Add({.prompt = {1}}, nullptr).status()));
-  EXPECT_TRUE(engine.Shutdown().ok());  // again
+  EXPECT_TRUE(engine.Shutdown().ok());  // may be repeated
   engine.Cancel(SequenceId(0));         // no effect
 }
 
 TEST(AsyncEngineTest, ShutdownCancelsEachSequenceOfARequestThatTheEngineHasNotTaken) {
   AsyncEngine engine(MakeEngine());
-  // The first request's listener holds the engine's thread until the shutdown has begun.
+  // The listener of the first request blocks the engine's thread until the shutdown has begun.
   std::promise<void> is_held;
   std::promise<void> is_stopping;
   Inbox held;

@@ -23,12 +23,12 @@ using ::testing::Pair;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int kInterval = DraftCosts::kProbeInterval;
 
-// Steps as a device takes them.
+// Simulates the step times and the acceptance of a device.
 struct Device {
-  std::map<int, double> us;        // of steps whose rows have up to so many drafts
-  std::vector<double> acceptance;  // by place
+  std::map<int, double> us;        // step time by draft count of the graph
+  std::vector<double> acceptance;  // by draft position
   int num_rows = 1;
-  int most = 8;  // of a row
+  int most = 8;  // maximum number of drafts per row
   std::mt19937 rng{7};
 
   int Accepted(int num_drafts) {
@@ -40,7 +40,7 @@ struct Device {
     return accepted;
   }
 
-  // The number of drafts of the step.
+  // Runs a step. Returns its draft count.
   int Run(DraftCosts& costs) {
     const int num_drafts =
         costs.Choose({.num_rows = num_rows, .num_drafting = num_rows, .most = most});
@@ -53,14 +53,14 @@ struct Device {
     return num_drafts;
   }
 
-  // How many of the steps had each number.
+  // Runs `num_steps` steps. Returns the number of steps by draft count.
   std::map<int, int> Count(DraftCosts& costs, int num_steps) {
     std::map<int, int> counts;
     for (int i = 0; i < num_steps; ++i) ++counts[Run(costs)];
     return counts;
   }
 
-  // Tokens a second of steps with so many drafts.
+  // Returns the tokens per second of steps with `num_drafts` drafts.
   double Rate(int num_drafts) const {
     double tokens = 1;
     double all_before = 1;
@@ -69,7 +69,7 @@ struct Device {
   }
 };
 
-// Its steps of 32 rows on an H200.
+// Step times of SmallModel() with 32 rows on an H200.
 const std::map<int, double> kSmallUs32 = {{0, 198}, {1, 380}, {2, 500}, {4, 736}, {8, 1208}};
 
 int Best(const DraftCosts& costs, const Device& device) {
@@ -77,7 +77,8 @@ int Best(const DraftCosts& costs, const Device& device) {
       {.num_rows = device.num_rows, .num_drafting = device.num_rows, .most = device.most});
 }
 
-// A model of 6.6 M parameters with a draft model of 1 M: 4.3 tokens a row with 4 drafts, 5.6 with 8.
+// A model of 6.6 M parameters with a draft model of 1 M: 4.3 tokens per row with 4 drafts, 5.6 with
+// 8.
 Device SmallModel(int num_rows, std::map<int, double> us) {
   return {.us = std::move(us),
           .acceptance = {0.94, 0.93, 0.92, 0.91, 0.68, 0.68, 0.68, 0.68},
@@ -99,14 +100,14 @@ TEST(DraftCostsTest, TheNumberIsTheOneThatBringsTheMostTokensASecond) {
     DraftCosts costs({1, 2, 4, 8});
     device.Count(costs, 200);
     const int chosen = Best(costs, device);
-    EXPECT_GT(device.Rate(chosen), 0.97 * device.Rate(best)) << chosen << " for " << best;
+    EXPECT_GT(device.Rate(chosen), 0.97 * device.Rate(best)) << chosen << " instead of " << best;
     const std::map<int, int> counts = device.Count(costs, 8 * kInterval);
     for (const auto& [number, count] : counts) {
       if (count < kInterval) continue;
       EXPECT_GT(device.Rate(number), 0.97 * device.Rate(best)) << number;
     }
   }
-  // Eight drafts would be slower than plain steps.
+  // With eight drafts, the throughput would be lower than without drafts.
   Device device = SmallModel(32, kSmallUs32);
   ASSERT_LT(device.Rate(8), device.Rate(4));
   DraftCosts costs({1, 2, 4, 8});
@@ -117,13 +118,14 @@ TEST(DraftCostsTest, TheNumberIsTheOneThatBringsTheMostTokensASecond) {
 TEST(DraftCostsTest, FewStepsAreForMeasurementsOnly) {
   Device device = SmallModel(32, kSmallUs32);
   DraftCosts costs({1, 2, 4, 8});
-  constexpr int kEach = 1 + DraftCosts::kLeastTimes;  // the first of its kind does not count
+  constexpr int kEach =
+      1 + DraftCosts::kLeastTimes;  // the first step with a new draft count does not count
   for (const int number : {8, 0, 4, 2, 1}) {
     for (int i = 0; i < kEach; ++i) EXPECT_EQ(device.Run(costs), number) << i;
   }
   for (int i = 0; i < 50; ++i) EXPECT_EQ(device.Run(costs), 4) << i;
 
-  // Verification alone costs little: smaller numbers cannot be better, whatever they take.
+  // If verification costs little, smaller draft counts cannot be better, so they are not measured.
   Device cheap = {.us = {{0, 100}, {1, 102}, {2, 104}, {4, 106}, {8, 110}},
                   .acceptance = std::vector<double>(8, 0.9),
                   .num_rows = 16};
@@ -144,12 +146,12 @@ TEST(DraftCostsTest, AtLowAcceptanceStepsArePlain) {
   }
 }
 
-// Up and down again: within so many steps the number is the right one.
+// Acceptance falls and rises. Checks how many steps the draft count takes to follow.
 TEST(DraftCostsTest, TheNumberFollowsAChangeOfAcceptance) {
   struct Change {
     int num_rows;
     int down_steps;
-    int up_steps;  // rows are plain, and probes find it
+    int up_steps;  // steps have no drafts, so only probes measure acceptance
   };
   for (const Change& change : {Change{1, 100, 6 * kInterval}, Change{8, 60, 4 * kInterval},
                                Change{32, 40, 4 * kInterval}}) {
@@ -170,7 +172,7 @@ TEST(DraftCostsTest, TheNumberFollowsAChangeOfAcceptance) {
   }
 }
 
-// Probes find that steps have become quicker or slower, too.
+// Probes also find changes of step times.
 TEST(DraftCostsTest, TheNumberFollowsAChangeOfTimes) {
   Device device = SmallModel(8, {{0, 100}, {1, 125}, {2, 150}, {4, 190}, {8, 500}});
   DraftCosts costs({1, 2, 4, 8});
@@ -178,7 +180,7 @@ TEST(DraftCostsTest, TheNumberFollowsAChangeOfTimes) {
   EXPECT_EQ(Best(costs, device), 4);
   device.us = {{0, 100}, {1, 400}, {2, 500}, {4, 700}, {8, 800}};
   device.Count(costs, 40);
-  EXPECT_NE(Best(costs, device), 4) << "its own times are always new";
+  EXPECT_NE(Best(costs, device), 4) << "the times of the current draft count are always recent";
   device.Count(costs, 20 * kInterval);
   EXPECT_EQ(Best(costs, device), 0);
   device.us = {{0, 100}, {1, 105}, {2, 110}, {4, 120}, {8, 130}};
@@ -189,7 +191,7 @@ TEST(DraftCostsTest, TheNumberFollowsAChangeOfTimes) {
 TEST(DraftCostsTest, ARateThatIsHardlyBetterIsNotChangedFor) {
   DraftCosts costs({1, 2});
   Device device = {.us = {{0, 100}, {1, 100}, {2, 145}}, .acceptance = {1, 1}, .most = 2};
-  device.Count(costs, 100);  // 2 tokens a 100 us, or 3 a 145
+  device.Count(costs, 100);  // 2 tokens per 100 us, or 3 tokens per 145 us
   const int chosen = Best(costs, device);
   device.us = {{0, 100}, {1, 100}, {2, 155}};
   int num_changes = 0;
@@ -203,7 +205,7 @@ TEST(DraftCostsTest, ARateThatIsHardlyBetterIsNotChangedFor) {
   EXPECT_LE(num_changes, 1);
 }
 
-// The host is a step ahead: what Await() of a step takes is what the launch of the next one does.
+// The host launches one step ahead: the measured time of a step is the time of the next step.
 TEST(DraftCostsTest, StepsThatTakeTheTimeOfTheNextAreTakenForWhatTheyAre) {
   for (const double drafts_us : {150.0, 250.0}) {
     SCOPED_TRACE(testing::Message() << drafts_us);
@@ -222,7 +224,8 @@ TEST(DraftCostsTest, StepsThatTakeTheTimeOfTheNextAreTakenForWhatTheyAre) {
   }
 }
 
-// Steps with prompts only, in each of which a row is verified. Returns how many had each number.
+// Runs `num_steps` steps that all have prefill chunks and rows with drafts. Returns the number of
+// steps by draft count.
 std::map<int, int> CountBesidePrompts(DraftCosts& costs, Device& device, int num_steps) {
   std::map<int, int> counts;
   for (int i = 0; i < num_steps; ++i) {
@@ -247,11 +250,11 @@ TEST(DraftCostsTest, WhereAllStepsHavePromptsAcceptanceDecides) {
     DraftCosts costs({1, 2, 4});
     EXPECT_THAT(CountBesidePrompts(costs, device, 16 / num_rows),
                 ElementsAre(Pair(4, 16 / num_rows)))
-        << "until acceptance is known";
+        << "acceptance is not known yet";
     EXPECT_THAT(CountBesidePrompts(costs, device, 4 * kInterval),
                 ElementsAre(Pair(0, 4 * (kInterval - DraftCosts::kProbeSteps)),
                             Pair(4, 4 * DraftCosts::kProbeSteps)));
-    // Probes find that it has risen: 0.9^4 = 0.66. Of 32 rows eight intervals have.
+    // Probes find that acceptance has risen: 0.9^4 = 0.66. Eight intervals have 32 probes.
     device.acceptance = std::vector<double>(4, 0.9);
     CountBesidePrompts(costs, device, 12 * kInterval);
     EXPECT_THAT(CountBesidePrompts(costs, device, 100)[4], Ge(95));
@@ -263,7 +266,7 @@ TEST(DraftCostsTest, WhereAllStepsHavePromptsAcceptanceDecides) {
   EXPECT_THAT(CountBesidePrompts(costs, device, 100)[4], Ge(90));
 }
 
-// Decodes alone between steps with prompts: what they take is found, if later.
+// Steps of decodes alternate with steps with prompts. Their times are measured less often.
 TEST(DraftCostsTest, StepsBehindThoseWithPromptsAreMeasuredNowAndThen) {
   for (const double acceptance : {0.0, 0.95}) {
     SCOPED_TRACE(acceptance);
@@ -304,10 +307,10 @@ TEST(DraftCostsTest, NumbersOfRowsAreMeasuredApart) {
     EXPECT_EQ(Best(costs, dear), 0);
   }
   dear.num_rows = 200;
-  EXPECT_EQ(Best(costs, dear), 8) << "never seen";
+  EXPECT_EQ(Best(costs, dear), 8) << "this row count was never measured";
 }
 
-// As where some sequences take part in every other step only (TokenMasker).
+// For example if some sequences take part only in every other step (TokenMasker).
 TEST(DraftCostsTest, NumbersOfRowsThatTakeTurnsAreMeasured) {
   DraftCosts costs({1, 2, 4, 8});
   Device cheap = SmallModel(1, {{0, 100}, {1, 101}, {2, 102}, {4, 104}, {8, 108}});
@@ -324,7 +327,7 @@ TEST(DraftCostsTest, NumbersOfRowsThatTakeTurnsAreMeasured) {
     num_plain += dear.Run(costs) == 0;
   }
   EXPECT_GE(num_plain, 2 * (kInterval - DraftCosts::kProbeSteps));
-  // What steps take is followed, too.
+  // Changes of step times are found, too.
   dear.us = cheap.us;
   for (int i = 0; i < 16 * kInterval; ++i) {
     cheap.Run(costs);
@@ -333,8 +336,8 @@ TEST(DraftCostsTest, NumbersOfRowsThatTakeTurnsAreMeasured) {
   EXPECT_EQ(Best(costs, dear), 8);
 }
 
-// Rows of requests that allow fewer drafts than there are graphs for: the step takes the time of the
-// next larger graph, and brings what the fewer drafts do.
+// The requests limit drafts to fewer than the captured draft counts. A step then takes the time of
+// the next larger graph, and generates the tokens of the smaller draft count.
 TEST(DraftCostsTest, LimitsOfRowsAreKept) {
   for (const int most : {1, 2, 3, 5}) {
     SCOPED_TRACE(most);
@@ -349,7 +352,7 @@ TEST(DraftCostsTest, LimitsOfRowsAreKept) {
   EXPECT_EQ(costs.Best({.num_rows = 3, .num_drafting = 0, .most = 0}), 0);
 }
 
-// Rows that cannot have drafts wait for those that have.
+// Rows without drafts are delayed by rows with drafts.
 TEST(DraftCostsTest, RowsWithoutDraftsCount) {
   Device device = SmallModel(16, {{0, 100}, {1, 130}, {2, 160}, {4, 200}, {8, 280}});
   DraftCosts costs({1, 2, 4, 8});
@@ -358,7 +361,7 @@ TEST(DraftCostsTest, RowsWithoutDraftsCount) {
   EXPECT_EQ(costs.Best({.num_rows = 16, .num_drafting = 1, .most = 8}), 0);
 }
 
-// Steps that waited for something else are no measure of what steps take.
+// A few steps that are delayed by other work do not change the median.
 TEST(DraftCostsTest, AFewLongStepsDecideNothing) {
   DraftCosts costs({4});
   Device device = {.us = {{0, 100}, {4, 120}}, .acceptance = {1, 0, 0, 0}, .most = 4};
@@ -383,10 +386,11 @@ TEST(DraftCostsTest, TimesOfAClockThatWasSetBackDoNotCount) {
     costs.ObserveRow({.num_drafts = 4, .num_accepted = 0, .num_rows = 1});
   }
   EXPECT_EQ(costs.Choose({.num_rows = 1, .num_drafting = 1, .most = 4}), 4)
-      << "nothing is measured";
+      << "no time is measured";
 }
 
-// What is accepted is a mean over many rows: a passage whose drafts are all wrong is none.
+// Acceptance is an average over many rows: a few rows with wrong drafts do not change the draft
+// count.
 TEST(DraftCostsTest, AFewStepsWithoutAcceptedDraftsDecideNothing) {
   DraftCosts costs({4});
   Device device = {.us = {{0, 100}, {4, 120}}, .acceptance = {1, 1, 0, 0}, .most = 4};
@@ -406,7 +410,7 @@ TEST(DraftCostsTest, AcceptanceIsByPlace) {
   EXPECT_NEAR(costs.acceptance(0), 0.75, 0.05);
   EXPECT_NEAR(costs.acceptance(1), 1, 1e-9);
   EXPECT_NEAR(costs.acceptance(2), 0, 1e-9);
-  EXPECT_NEAR(costs.acceptance(3), 0, 1e-9) << "as the last known place";
+  EXPECT_NEAR(costs.acceptance(3), 0, 1e-9) << "equal to the last known position";
   EXPECT_EQ(DraftCosts({4}).acceptance(2), 1);
 }
 

@@ -1,5 +1,5 @@
-// Drafters with keys of their own that are behind a sequence: which rows show them what they have not
-// seen, and that those rows do not count.
+// Drafters with a KV cache that lag behind a sequence: catch-up rows, and their exclusion from the
+// statistics.
 
 #include <algorithm>
 #include <cstdint>
@@ -23,7 +23,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
 
-// A sequence that has decoded 11 tokens beside another one, without drafts.
+// A sequence that has decoded 11 tokens without drafts, because a second sequence ran at the same
+// time.
 class LeftOutDrafter {
  public:
   explicit LeftOutDrafter(DrafterKeys keys, int max_new_tokens = 60,
@@ -40,7 +41,7 @@ class LeftOutDrafter {
     }
   }
 
-  // A step, `num_right` of whose drafts are accepted; how many there were.
+  // Runs a step that accepts up to `num_right` drafts. Returns the draft count.
   int Step(int num_right) {
     const std::vector<int> drafts = DraftsOf(scheduler_->Schedule());
     EXPECT_THAT(drafts, SizeIs(1));
@@ -61,7 +62,8 @@ class LeftOutDrafter {
 TEST(DrafterKeysTest, RowsInWhichADrafterCatchesUpDoNotCount) {
   for (const DrafterKeys keys : {DrafterKeys::kOfDrafts, DrafterKeys::kOfTokens}) {
     LeftOutDrafter left_out(keys);
-    // It has seen none of 11 tokens before the newest; a row shows it 4, and brings one.
+    // The drafter has read none of the 11 tokens before the newest. It reads 4 per row, and each
+    // row adds one.
     for (int i = 0; i < 3; ++i) EXPECT_EQ(left_out.Step(/*num_right=*/0), 3);
     EXPECT_EQ(left_out.statistics().num_catch_up_rows, 3);
     EXPECT_EQ(left_out.statistics().num_rows, 0);
@@ -70,14 +72,14 @@ TEST(DrafterKeysTest, RowsInWhichADrafterCatchesUpDoNotCount) {
     EXPECT_EQ(left_out.statistics().num_rows, 5);
     EXPECT_EQ(left_out.statistics().num_accepted, 15);
   }
-  // One without keys has nothing to catch up with.
+  // A drafter without a KV cache does not catch up.
   LeftOutDrafter left_out(DrafterKeys::kNone);
   EXPECT_EQ(left_out.Step(/*num_right=*/0), 3);
   EXPECT_EQ(left_out.statistics().num_catch_up_rows, 0);
   EXPECT_EQ(left_out.statistics().num_rows, 1);
 }
 
-// Three rows to catch up would leave one of four tokens: a row's own.
+// Catching up takes three rows and leaves only one of the four tokens.
 TEST(DrafterKeysTest, ASequenceThatEndsBeforeItsDrafterHasCaughtUpHasNoDrafts) {
   LeftOutDrafter ends(DrafterKeys::kOfDrafts, /*max_new_tokens=*/15);
   EXPECT_EQ(ends.Step(0), 0);
@@ -94,7 +96,7 @@ TEST(DrafterKeysTest, ADrafterWithKeysThatIsMostlyWrongIsNotProbed) {
     EXPECT_EQ(num_rows, num_counted + left_out.statistics().num_catch_up_rows);
     EXPECT_GT(num_counted, 4);
     EXPECT_LT(num_counted, 20);
-    // Of the last 16 rows one is a probe.
+    // One of the last 16 rows is a probe.
     int num_last = 0;
     LeftOutDrafter longer(keys, /*max_new_tokens=*/80);
     for (int i = 0; i < 60; ++i) {
@@ -105,10 +107,11 @@ TEST(DrafterKeysTest, ADrafterWithKeysThatIsMostlyWrongIsNotProbed) {
   }
 }
 
-// Steps with chunks of prompts show it the tokens of all rows that it has seen so far.
+// Steps with prefill chunks feed the tokens of all rows to a drafter that has read all earlier
+// tokens.
 TEST(DrafterKeysTest, PromptsAreSeenWithTheirStep) {
   LeftOutDrafter left_out(DrafterKeys::kOfDrafts, /*max_new_tokens=*/60, {3, 4, 5});
-  // Its own prompt, of three tokens, was: 10 are left, and a row more is not needed.
+  // The drafter has read the prompt of three tokens. 10 tokens are left, which take three rows.
   for (int i = 0; i < 3; ++i) EXPECT_EQ(left_out.Step(/*num_right=*/0), 3);
   EXPECT_EQ(left_out.statistics().num_catch_up_rows, 3);
   EXPECT_EQ(left_out.Step(/*num_right=*/3), 3);
@@ -122,7 +125,7 @@ TEST(DrafterKeysTest, PromptsAreSeenWithTheirStep) {
   Add(*scheduler, {.prompt = {3, 4, 5}, .max_new_tokens = 60});
   scheduler->Schedule();
   scheduler->Commit({7}, events);
-  for (int i = 0; i < 12; ++i) {  // a prompt beside it in each step
+  for (int i = 0; i < 12; ++i) {  // each step also has a prompt
     Add(*scheduler, {.prompt = {8, 9, 10}, .max_new_tokens = 1});
     EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0));
     scheduler->Commit({7, 7}, events);
@@ -133,7 +136,8 @@ TEST(DrafterKeysTest, PromptsAreSeenWithTheirStep) {
   EXPECT_EQ(scheduler->speculation_statistics().num_accepted, 3);
 }
 
-// Both keys are swapped: the drafter's are those of what it had seen.
+// A swap moves the keys of the model and of the drafter, so the drafter keeps the tokens that it
+// has read.
 TEST(DrafterKeysTest, ASequenceComesBackFromTheHostWithWhatItsDrafterHadSeen) {
   for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
     SCOPED_TRACE(static_cast<int>(keys));
@@ -154,7 +158,7 @@ TEST(DrafterKeysTest, ASequenceComesBackFromTheHostWithWhatItsDrafterHadSeen) {
       ASSERT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0)) << i;
       scheduler->Commit({7, 7}, events);
     }
-    // 12 tokens of each fill six blocks.
+    // The two sequences have 12 tokens each and fill six blocks.
     EXPECT_THAT(scheduler->Schedule().swap_outs, SizeIs(3));
     scheduler->Commit(NewTokens(3, {{7}}).output(), events);
     while (scheduler->num_running() > 0) {
@@ -165,7 +169,7 @@ TEST(DrafterKeysTest, ASequenceComesBackFromTheHostWithWhatItsDrafterHadSeen) {
     EXPECT_THAT(back.swap_ins, SizeIs(3));
     ASSERT_THAT(back.joins, SizeIs(1));
     EXPECT_EQ(back.joins[0].seq_len, 12);
-    // The prompt was shown to it.
+    // The drafter has read the prompt.
     EXPECT_EQ(back.joins[0].num_undrafted, keys == DrafterKeys::kNone ? 0 : 10);
     scheduler->Commit({7}, events);
     EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
@@ -185,7 +189,7 @@ TEST(DrafterKeysTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1}, .max_new_tokens = 250});
-  // With drafts it takes as long as 3.9 plain ones.
+  // Runs a step. With drafts, it takes 3.9 times as long as without.
   const auto step = [&](int num_right) {
     const int num_drafts = DraftsOf(scheduler->Schedule())[0];
     const int num_new = 1 + std::min(num_right, num_drafts);
@@ -194,7 +198,7 @@ TEST(DrafterKeysTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {
     scheduler->Commit(tokens.output(), events);
     return num_drafts;
   };
-  EXPECT_EQ(step(/*num_right=*/0), 0) << "the prompt";
+  EXPECT_EQ(step(/*num_right=*/0), 0) << "a prompt";
   int num_first = 0;
   while (step(/*num_right=*/3) == 3) ++num_first;
   EXPECT_EQ(num_first, DraftCosts::kFirstRows);
@@ -202,13 +206,14 @@ TEST(DrafterKeysTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {
   while (step(/*num_right=*/0) == 0) ++num_plain;
   EXPECT_EQ(num_plain, DraftCosts::kLeastTimes + 1);
   EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 1);
-  // Had this one counted, a row with drafts would bring 3.8 tokens.
+  // If the catch-up row counted, the average would be 3.8 tokens per row with drafts, and drafts
+  // would not pay.
   for (int i = 0; i < 40; ++i) EXPECT_EQ(step(/*num_right=*/3), 3);
   EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 1);
 }
 
-// What a text that others decoded without drafts leaves in the cache: keys of the model, and of the
-// drafter those of the prompt alone.
+// A sequence that was decoded without drafts leaves all keys of the model in the cache, but only
+// the drafter's keys of the prompt.
 TEST(DrafterKeysTest, APrefixIsSeenAsFarAsTheDrafterSawIt) {
   for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
     SCOPED_TRACE(static_cast<int>(keys));
@@ -237,18 +242,20 @@ TEST(DrafterKeysTest, APrefixIsSeenAsFarAsTheDrafterSawIt) {
     };
     const bool has_keys = keys != DrafterKeys::kNone;
     EXPECT_EQ(num_undrafted(text), has_keys ? 11 : 0);
-    // 20 tokens before the newest, of which it has seen five: four rows show it four each, less one.
+    // The drafter has read 5 of the 20 tokens before the newest. Four rows feed it four tokens
+    // each, and each adds one.
     while (scheduler->num_running() > 0) {
       ASSERT_THAT(DraftsOf(scheduler->Schedule()), SizeIs(1));
       scheduler->Commit(NewTokens(3, {{7}}).output(), events);
     }
     EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, has_keys ? 4 : 0);
-    EXPECT_EQ(num_undrafted(text), 0) << "it has caught up";
+    EXPECT_EQ(num_undrafted(text), 0) << "the drafter has caught up";
     scheduler->CheckInvariants();
   }
 }
 
-// Chunks of one token are not shown to a drafter, which is behind its prompt then; so are the forks.
+// Chunks of one token are not fed to a drafter. The drafter has then not read the whole prompt, and
+// must catch up in the first sequence and in its fork.
 TEST(DrafterKeysTest, ForksAreBehindAsTheirSibling) {
   for (const int prefill_chunk : {1, 0}) {
     SCOPED_TRACE(prefill_chunk);

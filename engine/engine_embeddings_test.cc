@@ -35,7 +35,7 @@ RequestEmbeddings Embeddings(int first_token, const at::Tensor& rows, std::strin
   return *std::move(embeddings);
 }
 
-// The greedy text behind n tokens with these embeddings at these positions [dims][n].
+// Returns the greedy text after n tokens with these embeddings and positions [dims][n].
 std::vector<int32_t> DenseGreedy(const ToyModel& model, at::Tensor embeddings,
                                  std::vector<std::vector<int32_t>> positions, int num_new) {
   std::vector<int32_t> tokens;
@@ -92,14 +92,14 @@ TEST(EngineEmbeddingsTest, ATextAndTheEmbeddingsOfItsTokensGetTheSameTokens) {
   }
 }
 
-// The placeholders are all alike: only the rows tell images apart.
+// All images have the same placeholder ids. Only their rows differ.
 TEST(EngineEmbeddingsTest, ImagesWithEqualPlaceholdersAreThemselvesHoweverTheyComeAndGo) {
   ToyModel model({.takes_embeddings = true});
   const std::vector<int32_t> prompt(19, 7);
   const at::Tensor own = model.Embeddings(prompt);
   std::vector<at::Tensor> images;
   for (int i = 0; i < 3; ++i) images.push_back(model.Embeddings(SomeText(9, 40 + i)));
-  // Roomy, in chunks, and with so few blocks that sequences are preempted.
+  // The second case has chunks, and too few blocks for all sequences, which causes preemptions.
   for (const int num_blocks : {60, 16}) {
     SCOPED_TRACE(testing::Message() << num_blocks << " blocks");
     ModelEngineOptions options = Small(/*prefill_chunk=*/6);
@@ -110,7 +110,8 @@ TEST(EngineEmbeddingsTest, ImagesWithEqualPlaceholdersAreThemselvesHoweverTheyCo
     for (int round = 0; round < 3; ++round) {
       for (int i = 0; i < 3; ++i) {
         const Request request = {.prompt = prompt,
-                                 // By bytes, and by name.
+                                 // Identified by bytes in the first round, and by name in the
+                                 // second.
                                  .embeddings = {Embeddings(
                                      6, images[i], round == 1 ? "image " + std::to_string(i) : "")},
                                  .max_new_tokens = 12};

@@ -50,7 +50,8 @@ class EngineLayersTest : public testing::Test {
  protected:
   EngineLayersTest() { at::set_num_threads(1); }
 
-  // Runs the requests through an engine; every token must be the dense forward's choice.
+  // Runs the requests through an engine. Every token must have the largest logit of the dense
+  // forward pass.
   void ExpectDense(const LayeredModelOptions& model_options, const ModelEngineOptions& options,
                    const std::vector<Request>& requests) {
     LayeredModelOptions sized = model_options;
@@ -82,7 +83,7 @@ class EngineLayersTest : public testing::Test {
       ASSERT_EQ(static_cast<int>(text.size()), request.max_new_tokens);
       for (size_t i = 0; i < text.size(); ++i) {
         const at::Tensor row = logits[static_cast<int64_t>(request.prompt.size() + i) - 1];
-        // Its logit is the largest, up to the rounding of float32.
+        // The token's logit is the largest, up to the rounding of float32.
         EXPECT_GT(row[text[i]].item<double>(), row.max().item<double>() - 2e-4)
             << "sequence " << id << ", token " << i;
       }

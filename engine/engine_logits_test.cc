@@ -1,5 +1,5 @@
-// What requests ask of logits, through an engine over a model, against the definitions on dense
-// logits.
+// Penalties, biases, masks and log-probabilities of requests, through an engine over a model.
+// Compares with their definitions on dense logits.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/abs.h>
@@ -31,7 +31,8 @@ using ::testing::SizeIs;
 constexpr int kVocab = 61;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Allows every third token, beginning with another one each time. Complete after `num_tokens`.
+// Allows every third token; the first allowed token changes with each token. Complete after
+// `num_tokens`.
 class Thirds : public TokenMasker {
  public:
   explicit Thirds(int num_tokens) : num_left_(num_tokens) {}
@@ -58,7 +59,7 @@ std::vector<float> ToVector(const at::Tensor& logits) {
   return {row.const_data_ptr<float>(), row.const_data_ptr<float>() + row.numel()};
 }
 
-// What a sequence gets, and its log-probabilities.
+// The generated tokens of a sequence, and their log-probabilities.
 struct Text {
   std::vector<int32_t> tokens = {};
   FinishReason finish = FinishReason::kNone;
@@ -83,7 +84,7 @@ TokenLogProbs DenseLogProbs(const ToyModel& model, absl::Span<const int32_t> tex
   return result;
 }
 
-// The definitions of logits_params.h, for a greedy request.
+// Computes the output of a greedy request by the definitions of logits_params.h.
 Text DenseText(const ToyModel& model, const Request& request) {
   const SamplingOptions& sampling = request.sampling;
   Text expected;
@@ -96,7 +97,7 @@ Text DenseText(const ToyModel& model, const Request& request) {
   if (request.new_token_masker) masker = request.new_token_masker();
   const size_t most =
       request.forced_tokens.empty() ? request.max_new_tokens : request.forced_tokens.size();
-  std::map<int32_t, int> counts;  // of the output
+  std::map<int32_t, int> counts;  // occurrences in the output
   while (expected.tokens.size() < most) {
     std::vector<float> logits = ToVector(model.DenseLogits(text));
     for (int32_t token = 0; token < kVocab; ++token) {

@@ -1,5 +1,6 @@
-// The engine with drafts over a real runner: rejection sampling keeps the model's distribution, texts
-// are those of their seeds in any order, and drafts beside prompts replay graphs.
+// An engine with drafts over a real runner. Rejection sampling keeps the model's distribution,
+// outputs depend only on the seed and not on the order of requests, and steps with drafts and
+// prompts replay graphs.
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -56,7 +57,8 @@ class EngineSpeculationTest : public testing::TestWithParam<Proposer> {
 
   static std::vector<int32_t> Prompt() { return {0, 1, 2, 3, 4, 5, 6, 2, 0, 3, 1}; }
 
-  // Of seeds [0, num_texts), by seed; they are added in this order, or in the reverse one.
+  // Runs requests with the seeds [0, num_texts), added in this or in reverse order. Returns their
+  // texts by seed.
   std::vector<std::vector<int32_t>> Texts(Engine& engine, int num_texts, int max_new_tokens,
                                           bool reverse) {
     for (int i = 0; i < num_texts; ++i) {
@@ -73,7 +75,7 @@ class EngineSpeculationTest : public testing::TestWithParam<Proposer> {
     return texts;
   }
 
-  // The probabilities of what may follow, in float64.
+  // Returns the probabilities of the next token, in float64.
   std::map<int32_t, double> Kept(const std::vector<int32_t>& text) const {
     const at::Tensor logits = model_.DenseLogits(text, {});
     const auto [values, ids] = logits[logits.size(0) - 1].topk(kTopK);
@@ -85,7 +87,7 @@ class EngineSpeculationTest : public testing::TestWithParam<Proposer> {
     return result;
   }
 
-  // Of all texts of `length` tokens behind `text`.
+  // Adds the probabilities of all continuations of `text` up to `length` tokens.
   void AddProbabilities(const std::vector<int32_t>& text, size_t length, double probability,
                         std::map<std::vector<int32_t>, double>& all) const {
     if (text.size() == Prompt().size() + length) {
@@ -139,13 +141,13 @@ TEST_P(EngineSpeculationTest, RejectionLeavesTheModelsDistributionOfTexts) {
     chi_square += (num_rare - rare) * (num_rare - rare) / rare;
     ++num_cells;
   }
-  EXPECT_EQ(num_found, kNumTexts) << "others than top_k allows";
+  EXPECT_EQ(num_found, kNumTexts) << "texts that top_k does not allow";
   ASSERT_GT(num_cells, 8);
   EXPECT_LT(chi_square, (num_cells - 1) + 4.5 * std::sqrt(2.0 * (num_cells - 1)));
 }
 
-// Whatever other sequences take part, and whether their prompts are found in the cache: a drafter knows
-// the tokens of blocks that others have computed, so drafts are the same.
+// The text of a seed does not depend on the other sequences, nor on prefix hits: a drafter can read
+// the tokens of blocks that other sequences have computed, so the drafts are the same.
 TEST_P(EngineSpeculationTest, RejectionGivesASeedItsTextInAnyBatch) {
   constexpr int kNumTexts = 40;
   constexpr int kLength = 20;
@@ -153,7 +155,7 @@ TEST_P(EngineSpeculationTest, RejectionGivesASeedItsTextInAnyBatch) {
   ASSERT_TRUE(engine.ok()) << engine.status();
   const auto want = Texts(**engine, kNumTexts, kLength, /*reverse=*/false);
   ASSERT_EQ(want.size(), static_cast<size_t>(kNumTexts));
-  EXPECT_EQ(Texts(**engine, kNumTexts, kLength, /*reverse=*/true), want) << "prompts are found";
+  EXPECT_EQ(Texts(**engine, kNumTexts, kLength, /*reverse=*/true), want) << "with prefix hits";
   EXPECT_GT((*engine)->metrics().num_prefix_tokens_hit, 0);
 
   ModelEngineOptions alone = Options(GetParam(), 3, &draft_);
@@ -164,11 +166,11 @@ TEST_P(EngineSpeculationTest, RejectionGivesASeedItsTextInAnyBatch) {
   EXPECT_EQ((*other)->metrics().num_prefix_tokens_hit, 0);
 }
 
-// Sequences come while others decode with drafts; no step runs eagerly.
+// Sequences arrive while other sequences decode with drafts. No step runs eagerly.
 TEST_P(EngineSpeculationTest, DraftsBesidePromptsAreReplayed) {
   ModelEngineOptions options = Options(GetParam(), 8, &draft_);
   options.runner.speculation.acceptance = DraftAcceptance::kSameText;
-  options.scheduler.speculation = SpeculationPolicy{.num_drafts = 2};  // whatever steps take
+  options.scheduler.speculation = SpeculationPolicy{.num_drafts = 2};  // independent of step times
   ModelEngineOptions plain = options;
   plain.runner.speculation = {};
   plain.scheduler.speculation = std::nullopt;
@@ -202,7 +204,8 @@ TEST_P(EngineSpeculationTest, DraftsBesidePromptsAreReplayed) {
   EXPECT_GT(num_mixed, 5) << report.ToString();
 }
 
-// Takes a time by the clock of the test, which nothing else moves much.
+// A model whose forward pass advances the clock of the test. All other calls together advance it by
+// far less.
 class TakesTime : public LayeredModel {
  public:
   TakesTime(const LayeredModelOptions& options, absl::Duration time, absl::Time* now)
@@ -218,8 +221,8 @@ class TakesTime : public LayeredModel {
   absl::Time* now_;
 };
 
-// Without a policy the engine measures. A draft model whose drafts are all right is left out if its
-// passes take too long; a quick one is not. Eagerly and in graphs.
+// Without a policy, the engine measures. It uses a fast draft model whose drafts are all right, and
+// does not use a slow one. Runs eagerly and with graphs.
 TEST(MeasuredDraftsTest, StepsHaveDraftsWhereTheyPay) {
   at::set_num_threads(1);
   for (const auto mode : {GraphSetOptions::Mode::kOff, GraphSetOptions::Mode::kEager}) {
@@ -263,7 +266,7 @@ TEST(MeasuredDraftsTest, StepsHaveDraftsWhereTheyPay) {
   }
 }
 
-// By rejection the text would depend on the clock.
+// With rejection sampling and measured steps, the text would depend on the clock.
 TEST(MeasuredDraftsTest, NotByRejection) {
   absl::Time now = absl::UnixEpoch();
   TakesTime model(OneLayer(1), absl::Microseconds(100), &now);

@@ -53,7 +53,7 @@ class EngineStepsTest : public testing::Test {
     return *id;
   }
 
-  // A step of one second; the events that it brings.
+  // Runs a step of one second. Returns its events.
   std::vector<TokenEvent> Step() {
     now_ += absl::Seconds(1);
     std::vector<TokenEvent> events;
@@ -74,7 +74,7 @@ class EngineStepsTest : public testing::Test {
     }
   }
 
-  // Each request has got the text that it gets alone.
+  // Expects the complete text that the request gets without other requests.
   void ExpectWhole(SequenceId id) {
     EXPECT_EQ(texts_[id], ExpectedText(requests_.at(id), 0, options_, 64)) << "sequence " << id;
   }
@@ -116,7 +116,7 @@ TEST_F(EngineStepsTest, CountsDraftsAndGivesTheSameTexts) {
   EXPECT_EQ(metrics.num_steps, 9);
 }
 
-// A step takes 100 us, and with drafts 300; nothing else takes time.
+// A step takes 100 us without drafts, and 300 us with drafts.
 class SlowWithDrafts : public PuppetRunner {
  public:
   SlowWithDrafts(const SchedulerOptions& options, absl::Time* now)
@@ -143,7 +143,8 @@ class SlowWithDrafts : public PuppetRunner {
   std::vector<bool> has_drafts_;  // by step
 };
 
-// Two drafts a row, of which 6 in 10 are right, do not pay for a step that takes three times as long.
+// With two drafts per row, of which 60 % are right, drafts do not pay if they make a step three
+// times as long.
 TEST_F(EngineStepsTest, DraftsThatDoNotPayFallToProbesByMeasuredTimes) {
   for (const bool measures : {false, true}) {
     SCOPED_TRACE(testing::Message() << "measures " << measures);
@@ -241,7 +242,7 @@ TEST_F(EngineStepsTest, ADeadRunnerEndsAllWithTheCauseAndTakesNoMore) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("uncorrectable ECC error"));
 }
 
-// Dies while it is awaited, like a device.
+// A runner that dies in Await(), like a device.
 class DyingRunner : public PuppetRunner {
  public:
   using PuppetRunner::PuppetRunner;
@@ -257,7 +258,7 @@ TEST_F(EngineStepsTest, ARunnerThatDiesInAStepEndsTheOthersInTheSameStep) {
   ASSERT_TRUE(engine.ok()) << engine.status();
   for (int i = 0; i < 5; ++i) ASSERT_TRUE((*engine)->Add({.prompt = {i}}).ok());
   std::vector<TokenEvent> events;
-  EXPECT_TRUE((*engine)->Step(events).ok());  // two may be in flight
+  EXPECT_TRUE((*engine)->Step(events).ok());  // two steps may be in flight
   EXPECT_EQ((*engine)->Step(events), runner.death);
   EXPECT_THAT(events, SizeIs(5));
   EXPECT_FALSE((*engine)->has_work());
@@ -270,7 +271,7 @@ TEST_F(EngineStepsTest, DeadlinesFollowTheClock) {
   const SequenceId spared = Add({.prompt = {2}, .max_new_tokens = 20});
   RunAll();
   EXPECT_EQ(texts_[late].finish, FinishReason::kDeadline);
-  // Launched at 1 to 4 s, and awaited one step later each; the one at 5 s is not.
+  // Steps are launched at 1 to 4 s, and each is awaited one step later. No step is launched at 5 s.
   EXPECT_THAT(texts_[late].tokens, SizeIs(3));
   ExpectWhole(spared);
 }
@@ -301,8 +302,8 @@ TEST_F(EngineStepsTest, CountsWhatItDoes) {
   options_.shape.max_steps_in_flight = 1;
   options_.shape.max_num_seqs = 1;
   Start();
-  Add({.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 3});  // tokens at 1, 2 and 3 s
-  Add({.prompt = {1, 2, 3, 4, 6}, .max_new_tokens = 2});  // at 4 and 5 s
+  Add({.prompt = {1, 2, 3, 4, 5}, .max_new_tokens = 3});  // tokens after 1, 2 and 3 s
+  Add({.prompt = {1, 2, 3, 4, 6}, .max_new_tokens = 2});  // tokens after 4 and 5 s
   Step();
   EngineMetrics now = engine_->metrics();
   EXPECT_EQ(now.num_waiting, 1);
@@ -352,7 +353,7 @@ TEST_F(EngineStepsTest, CountsWhatMovesToTheHostAndBack) {
   EXPECT_EQ(now.num_swapped_in_bytes, num_swapped_out_bytes);
 }
 
-// Gives every row token 5, without allocating.
+// Returns token 5 for every row, without allocating.
 class FlatRunner : public StepRunner {
  public:
   explicit FlatRunner(const RunnerShape& shape) : shape_(shape) { shape_.vocab_size = 10; }
@@ -370,13 +371,13 @@ class FlatRunner : public StepRunner {
   const std::vector<int32_t> tokens_ = std::vector<int32_t>(4, 5);
 };
 
-// Ends no text.
+// A matcher that never ends a sequence.
 class Unending : public StopMatcher {
  public:
   bool Ends(int32_t) override { return false; }
 };
 
-// Allows all.
+// A masker that allows all tokens.
 class Permissive : public TokenMasker {
  public:
   void Fill(absl::Span<int32_t> mask) override { absl::c_fill(mask, -1); }
@@ -454,8 +455,8 @@ TEST_F(EngineStepsTest, StepsAreTraced) {
   Start();
   Add({.prompt = {1, 2, 3}, .max_new_tokens = 4});
   RunAll();
-  std::map<std::string, std::vector<int>> steps;  // by span
-  std::pair<double, double> engine;               // the last one's begin and end
+  std::map<std::string, std::vector<int>> steps;  // by name of the span
+  std::pair<double, double> engine;               // begin and end of the last span
   const nlohmann::json trace = nlohmann::json::parse(trace_.ToJson());
   for (const nlohmann::json& event : trace.at("traceEvents")) {
     if (event.at("ph") != "X") continue;
@@ -472,7 +473,7 @@ TEST_F(EngineStepsTest, StepsAreTraced) {
       EXPECT_LE(end, engine.second + 0.01) << name;
     }
   }
-  // The last step's token ends the sequence; the step behind it may have been launched.
+  // The last token ends the sequence. One more step may have been launched.
   const int64_t num_steps = engine_->metrics().num_steps;
   ASSERT_GE(num_steps, 4);
   ASSERT_EQ(steps["commit"].size(), static_cast<size_t>(num_steps));

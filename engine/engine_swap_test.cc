@@ -1,4 +1,4 @@
-// Preemption by a swap, over models: the logits of every token, bit for bit.
+// Preemption by swaps, over models: the logits of every token are bitwise identical.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/equal.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kVocab = 37;
 
-// By sequence and index: the token, and the logits that it was chosen from.
+// Tokens and the logits that they were chosen from, by sequence and index.
 using Tokens = std::map<std::pair<int64_t, int>, std::pair<int32_t, at::Tensor>>;
 
 std::vector<Request> Requests() {
@@ -78,7 +78,7 @@ class EngineSwapTest : public testing::Test {
     return tokens;
   }
 
-  EngineMetrics metrics_;  // of the last run
+  EngineMetrics metrics_;  // metrics of the last run
   int64_t bytes_per_block_ = 0;
   StepTimes times_;
 };
@@ -137,7 +137,7 @@ TEST_F(EngineSwapTest, ComputingCostsWhatTheRunnerHasMeasuredUnlessTheOptionsSay
       .us_per_prompt_token = 3, .num_hidden_tokens = 5, .out_gb_per_s = 7, .in_gb_per_s = 9};
   EXPECT_EQ(costs_of(options).us_per_prompt_token, 3);
   EXPECT_EQ(costs_of(options).num_hidden_tokens, 5);
-  // Nothing is measured for an engine without swaps.
+  // An engine without swaps does not measure.
   times_ = {};
   options.scheduler.preemption_costs.reset();
   options.runner.cache.swap = NumBlocks{0};

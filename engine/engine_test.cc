@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 
 constexpr int kVocab = 61;
 
-// Greedy text of a sequence alone, without a cache.
+// Returns the greedy text of one sequence, computed without a cache.
 std::vector<int32_t> DenseGreedy(const ToyModel& model, std::vector<int32_t> text, int num_new) {
   std::vector<int32_t> tokens;
   for (int i = 0; i < num_new; ++i) {
@@ -96,8 +96,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineCaseTest,
 
 TEST(EngineTest, TextsDoNotDependOnWhatIsFoundInTheCache) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
-  // One after the other: a prompt, itself again, a longer one, one that leaves it, and the first
-  // with what was generated for it.
+  // Runs these prompts one after the other: a prompt; the same prompt; a longer one; one that
+  // differs from token 6 on; and the first prompt with its generated tokens.
   const std::vector<int32_t> first = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   std::vector<std::vector<int32_t>> prompts = {first, first, first, first, first};
   prompts[2].insert(prompts[2].end(), {10, 11, 12, 13, 14});
@@ -111,9 +111,11 @@ TEST(EngineTest, TextsDoNotDependOnWhatIsFoundInTheCache) {
   };
   const Reuse reuses[] = {
       {PrefixReuse::kOff, PartialHits::kNone, 0},
-      // 8 of 9, 8 of 14, 4 of 9, and 16 of 17: the keys of 9 + 7 tokens were computed.
+      // Hits of 8 of 9, 8 of 14, 4 of 9, and 16 of 17 tokens. The last prompt has 9 + 7 tokens
+      // whose keys were computed.
       {PrefixReuse::kOn, PartialHits::kNone, 8 + 8 + 4 + 16},
-      // One more of the third block of the longer one, two more of the second block of the next.
+      // One more token of the third block of the longer prompt, and two more of the second block of
+      // the next prompt.
       {PrefixReuse::kOn, PartialHits::kCopied, 8 + 9 + 6 + 16},
   };
   for (const Reuse& reuse : reuses) {
@@ -135,7 +137,7 @@ TEST(EngineTest, TextsDoNotDependOnWhatIsFoundInTheCache) {
   }
 }
 
-// Looks at what its layers are told of a shared prefix.
+// A model that checks the shared prefix length in its batches.
 class WatchfulModel : public ToyModel {
  public:
   WatchfulModel() : ToyModel({.vocab_size = kVocab, .max_position = 256}) {}
@@ -170,7 +172,7 @@ TEST(EngineTest, ASystemPromptIsReadOnceAndTheTextsAreThoseOfAFlatRun) {
     const std::vector<int32_t> own = random(1 + i);
     prompts.back().insert(prompts.back().end(), own.begin(), own.end());
   }
-  prompts[7] = random(40);  // somebody else's
+  prompts[7] = random(40);  // without the system prompt
 
   std::map<int64_t, std::vector<int32_t>> flat_texts;
   for (const CascadeMode cascade : {CascadeMode::kOff, CascadeMode::kAuto}) {
@@ -187,7 +189,7 @@ TEST(EngineTest, ASystemPromptIsReadOnceAndTheTextsAreThoseOfAFlatRun) {
                                              {.read_tb_per_s = 1, .reread_tb_per_s = 1e-6})}}});
       ASSERT_TRUE(engine.ok()) << engine.status();
       std::map<int64_t, std::vector<int32_t>> texts;
-      // The first runs alone: the others find the keys that it computes.
+      // The first prompt runs alone. All later prompts hit the keys that it computed.
       for (size_t i = 0; i < prompts.size(); ++i) {
         const auto id =
             (*engine)->Add({.prompt = prompts[i], .max_new_tokens = 5 + static_cast<int>(i)});
@@ -209,7 +211,8 @@ TEST(EngineTest, ASystemPromptIsReadOnceAndTheTextsAreThoseOfAFlatRun) {
         EXPECT_EQ(model.longest(), 0);
         continue;
       }
-      // Steps of the first alone, of prompts, with the stranger, and of those that share.
+      // There are steps with the first prompt only, steps with prefill, steps with the prompt
+      // without a shared prefix, and steps whose rows all share a prefix.
       EXPECT_GE(decisions->num_steps(CascadeReason::kFewRows), 4);
       EXPECT_GT(decisions->num_steps(CascadeReason::kManyQueries), 0);
       EXPECT_GT(decisions->num_steps(CascadeReason::kNoPrefix), 0);
@@ -244,7 +247,7 @@ TEST(EngineTest, ASeededRequestGivesTheSameTextInAnyBatch) {
   }
   EXPECT_EQ(texts[1], texts[0]);
   EXPECT_EQ(texts[2], texts[0]);
-  EXPECT_NE(texts[0], DenseGreedy(model, request.prompt, 20));  // it does sample
+  EXPECT_NE(texts[0], DenseGreedy(model, request.prompt, 20));  // the text is sampled
 }
 
 TEST(EngineTest, ABadRequestIsRefusedAndTheOthersHearNothingOfIt) {
@@ -334,8 +337,8 @@ TEST(EngineTest, CancelsLeaveTheOthersAsTheyAre) {
   for (int step = 0; (*engine)->has_work(); ++step) {
     events.clear();
     if (step == 5) {
-      ASSERT_TRUE((*engine)->Cancel(ids[0], events).ok());  // runs
-      ASSERT_TRUE((*engine)->Cancel(ids[2], events).ok());  // waits
+      ASSERT_TRUE((*engine)->Cancel(ids[0], events).ok());  // a running request
+      ASSERT_TRUE((*engine)->Cancel(ids[2], events).ok());  // a waiting request
     }
     ASSERT_TRUE((*engine)->Step(events).ok());
     for (const TokenEvent& event : events) {
@@ -349,7 +352,7 @@ TEST(EngineTest, CancelsLeaveTheOthersAsTheyAre) {
   EXPECT_EQ((*engine)->scheduler().blocks().pool().num_used(), 0);
 }
 
-// Fails or throws in one of its passes.
+// A model that fails or throws in one of its forward passes.
 class FallibleModel : public ToyModel {
  public:
   enum class Fault { kStatus, kInvalidArgument, kException };
@@ -410,7 +413,7 @@ TEST(EngineTest, AModelThatFailsEndsTheSequencesOfItsStep) {
   }
 }
 
-// Rows join, end and change places between the steps in flight.
+// Rows join, end and move between the steps in flight.
 TEST(EngineTest, EachTokenHasTheLogitsItWasChosenFrom) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   auto created =
@@ -475,7 +478,7 @@ TEST(EngineTest, EveryDecodeStepIsReplayed) {
   }
   RunAll(**engine);
   const GraphReport& report = ModelRunnerOf(**engine).graph_report();
-  EXPECT_EQ(report.num_eager_steps(), 1);  // the prefill of all four
+  EXPECT_EQ(report.num_eager_steps(), 1);  // the prefill of all four requests
   EXPECT_EQ(report.num_eager_steps(EagerReason::kQueryTooLong), 1);
   EXPECT_EQ(report.num_replays(), 9);
 }

@@ -1,5 +1,6 @@
-// Runners that get the same batches, as bytes, keep the same slots and choose the same tokens: what
-// the ranks of a divided model rely on. Only the first knows a scheduler; no token travels.
+// Two runners that receive the same batches as bytes keep the same slots and sample the same
+// tokens. The ranks of a sharded model rely on this. Only the first runner has a scheduler; sampled
+// tokens are not sent.
 
 #include <cstdint>
 #include <memory>
@@ -26,7 +27,8 @@ using ::testing::ElementsAreArray;
 
 constexpr int kVocab = 61;
 
-// Runs every step on two runners: on the first as it is, on the second as it arrives.
+// Runs every step on two runners: the first gets the batch, the second gets the batch that was read
+// back from its bytes.
 class TwoRanks final : public StepRunner {
  public:
   TwoRanks(ModelRunner* leader, ModelRunner* follower) : leader_(*leader), follower_(*follower) {}
@@ -40,7 +42,8 @@ class TwoRanks final : public StepRunner {
   absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override {
     WriteBatch(batch, bytes_);
     REPRISE_ASSIGN_OR_RETURN(const int64_t step, leader_.Launch(batch));
-    const std::vector<std::byte> received = bytes_;  // elsewhere, until Launch() has read it
+    const std::vector<std::byte> received =
+        bytes_;  // at another address, and valid until Launch() returns
     REPRISE_ASSIGN_OR_RETURN(const ScheduledBatch* same, reader_.Read(received));
     REPRISE_ASSIGN_OR_RETURN(const int64_t other, follower_.Launch(*same));
     EXPECT_EQ(other, step);
@@ -70,7 +73,7 @@ class TwoRanks final : public StepRunner {
 TEST(FollowersTest, ARunnerThatGetsTheBatchesAsBytesChoosesTheSameTokens) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   ToyModel same_model({.vocab_size = kVocab, .max_position = 64});
-  // A small cache: sequences are preempted. Forks copy blocks.
+  // The small cache causes preemptions. Forks copy blocks.
   const ModelRunnerOptions options = {.max_num_seqs = 4,
                                       .max_num_tokens = 16,
                                       .max_steps_in_flight = 2,

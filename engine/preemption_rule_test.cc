@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// 10 us a token beyond 4; 1e6 bytes take 1,000 us out and 500 us in, and 7 us more each way.
+// 10 us per token beyond 4. 1e6 bytes take 1,000 us out and 500 us in, plus 7 us per direction.
 constexpr PreemptionCosts kCosts = {.us_per_prompt_token = 10,
                                     .num_hidden_tokens = 4,
                                     .out_gb_per_s = 1,
@@ -36,7 +36,7 @@ TEST(PreemptionRuleTest, WhatIsOnTheHostIsWeighedWithTheWayInAlone) {
 
 TEST(PreemptionRuleTest, TokensThatASwapLeavesAreComputedEitherWay) {
   PreemptionCase preempted = {.num_recomputed = 4 + 60, .num_left = 4, .swap_bytes = 1000000};
-  EXPECT_TRUE(SwapInPays(kCosts, preempted));  // hidden
+  EXPECT_TRUE(SwapInPays(kCosts, preempted));  // within num_hidden_tokens
   preempted.num_left = 4 + 9;
   EXPECT_TRUE(SwapInPays(kCosts, preempted));  // 90 + 507 us against 600
   preempted.num_left = 4 + 10;
@@ -72,10 +72,10 @@ TEST(PreemptionRuleTest, MeasuredStepsGiveTheCostOfComputing) {
   EXPECT_EQ(costs.in_gb_per_s, kCosts.in_gb_per_s);
   EXPECT_EQ(costs.us_per_swap, kCosts.us_per_swap);
   EXPECT_TRUE(CheckPreemptionCosts(costs).ok());
-  // A full step takes no longer than one of a token, or, by noise, less.
+  // The largest step takes as long as a step of one token, or less because of noise.
   EXPECT_EQ(WithMeasuredSteps(kCosts, 512, 2000, 2000).num_hidden_tokens, 512);
   EXPECT_EQ(WithMeasuredSteps(kCosts, 512, 1000, 2000).num_hidden_tokens, 512);
-  // Times that mean nothing.
+  // Invalid times.
   for (const auto& [largest, least] : std::vector<std::pair<double, double>>{
            {0, 1}, {1, 0}, {-1, 1}, {std::nan(""), 1}, {1, std::nan("")}, {INFINITY, 1}}) {
     const PreemptionCosts kept = WithMeasuredSteps(kCosts, 512, largest, least);

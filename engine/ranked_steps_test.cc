@@ -33,7 +33,7 @@ SchedulerOptions Options() {
                     .block_size = 8}};
 }
 
-// The requests of a test: texts of some lengths, one longer than a message.
+// Returns requests with prompts of several lengths. One prompt is longer than a message.
 std::vector<Request> Requests() {
   std::vector<Request> requests;
   for (int i = 0; i < 9; ++i) {
@@ -46,7 +46,7 @@ std::vector<Request> Requests() {
 
 using Texts = std::map<int64_t, PuppetText>;
 
-// Runs the requests to their ends; `before_step` may change the runner.
+// Runs the requests until they have ended. `before_step` may change the runner.
 template <typename BeforeStep>
 absl::StatusOr<Texts> RunRequests(StepRunner& runner, const BeforeStep& before_step) {
   REPRISE_ASSIGN_OR_RETURN(const auto engine,
@@ -68,7 +68,8 @@ absl::StatusOr<Texts> TextsOfOneRank() {
   return RunRequests(runner, [](int) {});
 }
 
-// `change` gets each rank's runner before its steps: on rank 0 before each, on others once.
+// Calls `change` with the runner of each rank: on rank 0 before each step, and once on all other
+// ranks.
 template <typename Change>
 std::vector<absl::Status> RunRanks(int world, Texts& texts, const Change& change) {
   return RunThreadRanks(world, [&](Collectives& collectives) -> absl::Status {
@@ -89,7 +90,8 @@ TEST(RankedStepsTest, AllRanksRunTheStepsOfRankZero) {
   ASSERT_TRUE(alone.ok()) << alone.status();
   for (const int world : {2, 4}) {
     Texts texts;
-    // The devices of the followers check that slots and blocks follow from what they receive.
+    // The fake devices of the other ranks check that slots and blocks are consistent with the
+    // batches that they receive.
     EXPECT_THAT(RunRanks(world, texts, [](int, int, PuppetRunner&) {}), Each(absl::OkStatus()));
     EXPECT_EQ(texts, *alone);
   }
@@ -141,7 +143,7 @@ TEST(RankedStepsTest, ABatchThatAllRanksRefuseChangesNothing) {
   EXPECT_EQ(texts.size(), Requests().size());
 }
 
-// Rank 0 counts the calls that throw, so the others stay in step with it.
+// Rank 0 counts calls that throw, so all other ranks stay in step.
 TEST(RankedStepsTest, ARunnerThatThrowsOnAllRanksEndsTheSequencesOfTheStepAlone) {
   for (const bool in_launch : {false, true}) {
     SCOPED_TRACE(in_launch);
@@ -217,7 +219,7 @@ TEST(RankedStepsTest, ADeadRunnerOfRankZeroEndsAll) {
   }
 }
 
-// A runner that is found dead when there is nothing to do any more.
+// The runner dies after the last step.
 TEST(RankedStepsTest, ADeadRunnerOfRankZeroWithoutWorkEndsAll) {
   const std::vector<absl::Status> results =
       RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {
@@ -230,7 +232,7 @@ TEST(RankedStepsTest, ADeadRunnerOfRankZeroWithoutWorkEndsAll) {
   EXPECT_EQ(results[1], absl::UnavailableError("rank 0: the device is gone"));
 }
 
-// A rank of which a wait for the device ends with the failure of another rank.
+// A rank on which one AwaitDevice() returns the failure of another rank.
 class LosingRank final : public ForwardingCollectives {
  public:
   LosingRank(Collectives* ranks, int losing_wait)
@@ -248,7 +250,7 @@ class LosingRank final : public ForwardingCollectives {
   int num_left_;
 };
 
-// Whichever wait it is: for a launch, or for a step's output.
+// Fails each wait in turn: for a launch, or for the output of a step.
 TEST(RankedStepsTest, ARankThatIsLostWhileTheDeviceIsAwaitedEndsAll) {
   for (const int losing : {0, 1}) {
     for (const int wait : {0, 5, 6, 7, 8}) {

@@ -1,4 +1,4 @@
-// Who is admitted when, with which keys, and who is refused.
+// Admission of requests: order, cached keys and refusals.
 
 #include <limits>
 #include <memory>
@@ -64,7 +64,7 @@ TEST(SchedulerAdmissionTest, EqualRequestsWithoutASeedHaveDifferentOnes) {
   EXPECT_NE(drawn[1], drawn[2]);
   EXPECT_NE(seeds_of(request), drawn);  // another run
   options.policy.seed = 5;
-  EXPECT_EQ(seeds_of(request), seeds_of(request));  // but not if it is to be repeated
+  EXPECT_EQ(seeds_of(request), seeds_of(request));  // equal seeds of the policy give equal seeds
   EXPECT_THAT(seeds_of({.prompt = {1}, .sampling = {.temperature = 1, .seed = 7}}),
               ElementsAre(7, 7, 7));
 }
@@ -128,7 +128,7 @@ TEST(SchedulerAdmissionTest, HigherPrioritiesAreAdmittedFirst) {
 }
 
 TEST(SchedulerAdmissionTest, TheLowestPriorityIsPreemptedFirst) {
-  // Blocks of one token, 8 of them, for three sequences that want 1 + 4 each.
+  // 8 blocks of one token, for three sequences of 1 + 4 tokens.
   auto scheduler = Make({.shape = {.max_num_seqs = 3,
                                    .max_num_tokens = 8,
                                    .max_seq_len = 16,
@@ -139,11 +139,12 @@ TEST(SchedulerAdmissionTest, TheLowestPriorityIsPreemptedFirst) {
   Add(*scheduler, {.prompt = {2}, .max_new_tokens = 5, .priority = -1});
   Add(*scheduler, {.prompt = {3}, .max_new_tokens = 5});
   std::vector<TokenEvent> events;
-  for (int step = 0; step < 2; ++step) {  // 3, then 6 of 8 blocks
+  for (int step = 0; step < 2; ++step) {  // uses 3, then 6 of 8 blocks
     ASSERT_THAT(scheduler->Schedule().rows, SizeIs(3));
     scheduler->Commit({11, 12, 13}, events);
   }
-  // Two more blocks than there are: the second leaves, not the last one.
+  // The next step needs more blocks than are free. The second sequence is preempted, not the last
+  // one.
   const ScheduledBatch& third = scheduler->Schedule();
   EXPECT_EQ(scheduler->num_preemptions(), 1);
   EXPECT_THAT(third.rows, SizeIs(2));
@@ -164,17 +165,18 @@ TEST(SchedulerAdmissionTest, PromptsTakeNoMoreThanTheirShareWhileOthersDecode) {
                                    .block_size = 4},
                          .policy = {.max_prefill_tokens_while_decoding = 3}});
   Add(*scheduler, {.prompt = std::vector<int32_t>(10, 1), .max_new_tokens = 9});
-  EXPECT_THAT(scheduler->Schedule().rows[0].tokens, SizeIs(10));  // none decodes yet
+  EXPECT_THAT(scheduler->Schedule().rows[0].tokens, SizeIs(10));  // no decodes yet
   std::vector<TokenEvent> events;
   scheduler->Commit({5}, events);
   Add(*scheduler, {.prompt = {2, 2}, .max_new_tokens = 9});
   Add(*scheduler, {.prompt = {3, 3, 3, 3, 3}, .max_new_tokens = 9});
-  const ScheduledBatch& second = scheduler->Schedule();  // 1 decode, 2 and the first of 5
+  const ScheduledBatch& second =
+      scheduler->Schedule();  // 1 decode, a prompt of 2, and the first of 5 tokens
   ASSERT_THAT(second.rows, SizeIs(3));
   EXPECT_THAT(second.rows[1].tokens, ElementsAre(2, 2));
   EXPECT_THAT(second.rows[2].tokens, ElementsAre(3));
   scheduler->Commit({5, 6, -1}, events);
-  const ScheduledBatch& third = scheduler->Schedule();  // 2 decodes and 3 of the other 4
+  const ScheduledBatch& third = scheduler->Schedule();  // 2 decodes, and 3 of the other 4 tokens
   ASSERT_THAT(third.rows, SizeIs(3));
   EXPECT_THAT(third.rows[2].tokens, ElementsAre(3, 3, 3));
   EXPECT_EQ(third.rows[2].output, RowOutput::kNone);
@@ -193,7 +195,8 @@ TEST(SchedulerAdmissionTest, AnEqualPromptWaitsForTheKeysThatAreBeingComputed) {
   const ScheduledBatch& first = scheduler->Schedule();
   ASSERT_THAT(first.rows, SizeIs(2));
   EXPECT_THAT(first.rows[0].tokens, SizeIs(5));
-  EXPECT_THAT(first.rows[1].tokens, ElementsAre(1, 9));  // the third has overtaken the second
+  EXPECT_THAT(first.rows[1].tokens,
+              ElementsAre(1, 9));  // the third request is admitted before the second
   std::vector<TokenEvent> events;
   scheduler->Commit({7, 8}, events);
   const ScheduledBatch& second = scheduler->Schedule();
@@ -233,7 +236,7 @@ TEST(SchedulerAdmissionTest, AnEqualPromptThatWaitedInVainBeginsByItself) {
   scheduler->Commit({7}, events);
   const ScheduledBatch& second = scheduler->Schedule();
   ASSERT_THAT(second.joins, SizeIs(1));
-  EXPECT_EQ(second.joins[0].seq_len, 0);  // nothing was committed
+  EXPECT_EQ(second.joins[0].seq_len, 0);  // no keys were committed
   EXPECT_THAT(second.rows[0].tokens, SizeIs(3));
 }
 
@@ -307,7 +310,7 @@ TEST(SchedulerAdmissionTest, TheSequencesOfARequestShareOnePrefill) {
     std::vector<TokenEvent> events;
     scheduler->Commit(*device.Await(), events);
 
-    // The two others feed the last prompt token, in copies of the second block.
+    // The other two sequences feed the last prompt token, in copies of the second block.
     const ScheduledBatch& second = scheduler->Schedule();
     EXPECT_EQ(scheduler->num_forks(), 2);
     ASSERT_THAT(second.joins, SizeIs(2));
@@ -343,7 +346,7 @@ TEST(SchedulerAdmissionTest, TheSequencesOfARequestShareOnePrefill) {
   }
 }
 
-// A cross group, whose blocks are given back before those of the full group.
+// Options with a cross group, whose blocks are freed before the blocks of the full group.
 SchedulerOptions EncoderOptions() {
   return {.shape = {.max_num_seqs = 2,
                     .max_num_tokens = 8,
@@ -364,7 +367,7 @@ TEST(SchedulerAdmissionTest, AnEncodersPassIsCommittedBeforeItsSequenceIsForked)
     const ScheduledBatch& first = scheduler->Schedule();
     EXPECT_THAT(first.joins, SizeIs(1));
     EXPECT_THAT(first.encodes, SizeIs(1));
-    EXPECT_THAT(scheduler->Schedule().joins, IsEmpty());  // the pass is in flight
+    EXPECT_THAT(scheduler->Schedule().joins, IsEmpty());  // the encoder pass is in flight
     std::vector<TokenEvent> events;
     if (fails) {
       scheduler->CommitFailed(absl::InternalError("the device caught fire"), events);
@@ -393,13 +396,14 @@ TEST(SchedulerAdmissionTest, ASequenceThatEncodesAgainIsForkedWhenThatIsCommitte
       ASSERT_THAT(scheduler->Schedule().rows, SizeIs(2));
       scheduler->Commit({token, token + 1}, events);
     }
-    // The other one takes a block of the encoder's keys; those of the tokens are still there.
+    // The other sequence takes a block of the encoder's keys. The keys of the tokens are still
+    // cached.
     ASSERT_THAT(scheduler->Schedule().rows, SizeIs(1));
     ASSERT_EQ(scheduler->num_preemptions(), 1);
     scheduler->Commit({26}, events);
     ASSERT_TRUE(scheduler->Cancel(other, events).ok());
     const ScheduledBatch& back = scheduler->Schedule();
-    ASSERT_THAT(back.joins, SizeIs(1));  // and not the second one, too
+    ASSERT_THAT(back.joins, SizeIs(1));  // the second sequence does not join yet
     EXPECT_EQ(back.joins[0].seq_len, 4);
     EXPECT_EQ(back.joins[0].encoder_is_cached, 0);
     EXPECT_THAT(back.encodes, SizeIs(1));
@@ -435,16 +439,18 @@ TEST(SchedulerAdmissionTest, SequencesOfARequestThatFindNoSlotComeLater) {
     scheduler->Commit(*device.Await(), events);
     scheduler->CheckInvariants();
   }
-  EXPECT_EQ(scheduler->num_forks(), 0);  // the first has ended when the second gets its slot
+  EXPECT_EQ(scheduler->num_forks(),
+            0);  // the first sequence has ended before the second gets its slot
   std::vector<std::vector<int32_t>> texts(2);
   for (const TokenEvent& event : events) {
     if (event.sequence == id) texts[event.sample].push_back(*event.token);
   }
-  const PuppetText expected = ExpectedText(request, 0, options, 16);  // greedy: both are equal
+  const PuppetText expected =
+      ExpectedText(request, 0, options, 16);  // greedy, so both texts are equal
   EXPECT_THAT(texts, ElementsAre(expected.tokens, expected.tokens));
 }
 
-// Ends at the second token that is even.
+// A matcher that ends a sequence at the second even token.
 class SecondEven : public StopMatcher {
  public:
   bool Ends(int32_t token) override {

@@ -1,4 +1,4 @@
-// Prompts with embeddings and positions: what their chunks bring, and which cached keys they find.
+// Prompts with embeddings and positions: the contents of their chunks, and their prefix hits.
 
 #include <algorithm>
 #include <map>
@@ -23,7 +23,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Images of up to 9 tokens; those of one number are equal.
+// Returns an image of up to 9 tokens. Images with the same number are equal.
 const std::vector<float>& Image(int number) {
   static const auto* const images = [] {
     auto* made = new std::vector<std::vector<float>>(4);
@@ -40,7 +40,7 @@ RequestEmbeddings Range(int first_token, int image, int num_tokens = 9) {
           .rows = {.data = Image(image).data(), .row_stride = 1, .num_rows = num_tokens, .dim = 1}};
 }
 
-// What the request's sequence alone would get, greedily.
+// Returns the greedy text of a request without other requests.
 std::vector<int32_t> TextAlone(const Request& request, int num_dims) {
   const int num_prompt = static_cast<int>(request.prompt.size());
   std::vector<const float*> given(num_prompt, nullptr);
@@ -72,7 +72,7 @@ std::vector<int32_t> TextAlone(const Request& request, int num_dims) {
   return tokens;
 }
 
-// Runs a scheduler until nothing is left; the texts by request and sample.
+// Runs a scheduler until it has no work. Collects the texts by request and sample.
 class SchedulerRun {
  public:
   explicit SchedulerRun(const SchedulerOptions& options) : device_(options) {
@@ -136,9 +136,9 @@ Request Placeholders(std::vector<RequestEmbeddings> embeddings) {
 TEST(SchedulerEmbeddingsTest, EqualPlaceholdersShareOnlyWhatTheirImagesShare) {
   struct Case {
     Request second;
-    int num_found;  // tokens, of 4 full blocks
+    int num_found;  // tokens in 4 full blocks
   };
-  // The first has image 0 at tokens 5 to 13, behind a block of text.
+  // The first prompt has image 0 at tokens 5 to 13, after a block of text.
   const std::vector<Case> cases = {{Placeholders({Range(5, 0)}), 16},
                                    {Placeholders({Range(5, 1)}), 4},
                                    {Placeholders({}), 4},
@@ -170,12 +170,12 @@ TEST(SchedulerEmbeddingsTest, APrefixMayEndWithinAnImageAndTheRestIsBrought) {
   run.Add(first);
   run.Finish();
   Request other = first;
-  other.prompt[15] = 8;  // text behind the image
+  other.prompt[15] = 8;  // text after the image
   EXPECT_EQ(run.num_hit(), 0);
   const int64_t id = run.Add(other);
   const int64_t shorter = [&] {
     Request cut = first;
-    cut.prompt.resize(14);  // 13 of them may be found: 3 blocks, up to token 12 of the image
+    cut.prompt.resize(14);  // at most 13 tokens can be hit: 3 blocks, up to token 12 of the image
     return run.Add(cut);
   }();
   run.Finish();
@@ -200,8 +200,8 @@ TEST(SchedulerEmbeddingsTest, OnlyEqualContentIsWaitedFor) {
   EXPECT_EQ(num_first_rows(Placeholders({Range(0, 0), Range(12, 1, 2)})), 1u);
 }
 
-// Random prompts of text, images from a small stock and M-RoPE's positions, so that prefixes end
-// anywhere; chunks, forks, preemption and steps in flight.
+// Returns a random prompt with text, a few different images and M-RoPE positions, so that shared
+// prefixes end anywhere. Used with chunks, forks, preemption and several steps in flight.
 Request RandomRequest(std::mt19937& random, int num_dims) {
   const auto below = [&](int n) { return static_cast<int>(random() % n); };
   Request request = {.max_new_tokens = 1 + below(8), .num_sequences = below(5) == 0 ? 3 : 1};
@@ -285,7 +285,7 @@ TEST(SchedulerEmbeddingsTest, EveryRequestGetsTheTextItWouldGetAlone) {
 
 // ---- Positions.
 
-// [2, n]: text, but for token 5 on, which is `jump` further in the second dimension.
+// Returns positions [2, n] of text. Tokens from 5 are `jump` further in the second dimension.
 std::vector<int32_t> JumpAt5(int n, int jump) {
   std::vector<int32_t> positions;
   for (int dim = 0; dim < 2; ++dim) {
@@ -321,7 +321,7 @@ TEST(SchedulerEmbeddingsTest, ASequenceEndsWithTheModelsPositions) {
   options.shape.max_seq_len = 40;
   options.shape.max_position = 40;
   SchedulerRun run(options);
-  // Generated tokens continue at 31: 9 of them have a position, and one more needs none.
+  // Generated tokens continue at 31. 9 of them have a position; the last token needs none.
   Request request = {
       .prompt = std::vector<int32_t>(18, 7), .positions = JumpAt5(18, 13), .max_new_tokens = 100};
   const int64_t id = run.Add(request);

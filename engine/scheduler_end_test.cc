@@ -1,4 +1,4 @@
-// Sequences that end before their time: cancelled, late, or by a failure.
+// Sequences that end early: by a cancellation, a deadline or a failure.
 
 #include <memory>
 #include <string>
@@ -65,7 +65,7 @@ TEST(SchedulerCancelTest, OneThatRunsGivesBackItsBlocksAndItsTokensInFlightAreDi
   ASSERT_TRUE(scheduler->Cancel(id, events).ok());
   EXPECT_THAT(events, ElementsAre(Ended(id, 1, FinishReason::kCancelled)));
   EXPECT_EQ(scheduler->blocks().pool().num_used(), 0);
-  EXPECT_TRUE(scheduler->has_work());  // two batches
+  EXPECT_TRUE(scheduler->has_work());  // two open batches
   scheduler->CheckInvariants();
   scheduler->Commit({6}, events);
   scheduler->Commit({7}, events);
@@ -80,7 +80,7 @@ TEST(SchedulerCancelTest, NothingIsCancelledTwice) {
   std::vector<TokenEvent> events;
   scheduler->Schedule();
   ASSERT_TRUE(scheduler->Cancel(id, events).ok());
-  EXPECT_TRUE(absl::IsNotFound(scheduler->Cancel(id, events)));  // its row is still in flight
+  EXPECT_TRUE(absl::IsNotFound(scheduler->Cancel(id, events)));  // the row is still in flight
   scheduler->Commit({5}, events);
   EXPECT_TRUE(absl::IsNotFound(scheduler->Cancel(id, events)));
   EXPECT_TRUE(absl::IsNotFound(scheduler->Cancel(SequenceId(77), events)));
@@ -93,7 +93,7 @@ TEST(SchedulerCancelTest, ARequestIsCancelledInAllItsSequences) {
   const SequenceId id =
       Add(*scheduler, {.prompt = {1, 2, 3}, .sampling = {.temperature = 1}, .num_sequences = 2});
   std::vector<TokenEvent> events;
-  scheduler->Schedule();  // one runs, the other waits for its keys
+  scheduler->Schedule();  // one sequence runs, the other waits for its keys
   ASSERT_TRUE(scheduler->Cancel(id, events).ok());
   TokenEvent other = Ended(id, 0, FinishReason::kCancelled);
   other.sample = 1;
@@ -118,7 +118,8 @@ TEST(SchedulerDeadlineTest, LateSequencesEndWaitingOrRunning) {
   events.clear();
   scheduler->EndExpired(start + absl::Milliseconds(999), events);
   EXPECT_THAT(events, IsEmpty());
-  scheduler->EndExpired(start + absl::Seconds(2), events);  // at the deadline it has passed
+  scheduler->EndExpired(start + absl::Seconds(2),
+                        events);  // a deadline that equals `now` has passed
   EXPECT_THAT(events, UnorderedElementsAre(Ended(early, 1, FinishReason::kDeadline),
                                            Ended(waits, 0, FinishReason::kDeadline)));
   scheduler->CheckInvariants();
@@ -150,15 +151,15 @@ TEST(SchedulerFailureTest, AFailedStepEndsItsSequencesAndNoOthers) {
   std::vector<TokenEvent> events;
   scheduler->Schedule();
   scheduler->Commit({5}, events);
-  scheduler->Schedule();  // fails: the first alone
+  scheduler->Schedule();  // a step with only the first sequence, which fails
   const SequenceId second = Add(*scheduler, {.prompt = {7, 8, 9}});
-  EXPECT_THAT(scheduler->Schedule().rows, SizeIs(2));  // in flight behind it
+  EXPECT_THAT(scheduler->Schedule().rows, SizeIs(2));  // the next step in flight
   events.clear();
   scheduler->CommitFailed(Cause(), events);
   EXPECT_THAT(events, ElementsAre(Ended(first, 1, FinishReason::kError, Cause())));
   scheduler->CheckInvariants();
   events.clear();
-  scheduler->Commit({6, 10}, events);  // the first's token is discarded
+  scheduler->Commit({6, 10}, events);  // the token of the first sequence is discarded
   ASSERT_THAT(events, SizeIs(1));
   EXPECT_EQ(events[0].sequence, second);
   EXPECT_EQ(events[0].token, 10);
@@ -170,8 +171,8 @@ TEST(SchedulerFailureTest, KeysOfAFailedStepAreNotFound) {
   auto scheduler = Make(kOptions);
   Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9}, .max_new_tokens = 1});
   std::vector<TokenEvent> events;
-  scheduler->Schedule();  // the first 8
-  scheduler->Schedule();  // the last one
+  scheduler->Schedule();  // the first 8 tokens
+  scheduler->Schedule();  // the remaining tokens
   scheduler->Commit({-1}, events);
   scheduler->CommitFailed(Cause(), events);
   Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, .max_new_tokens = 1});
@@ -217,7 +218,7 @@ TEST(SchedulerFailureTest, ARowWithoutATokenFailsAlone) {
   EXPECT_EQ(events[1].sequence, second);
   EXPECT_EQ(events[1].token, 4);
   scheduler->CheckInvariants();
-  // Its keys are not found.
+  // The keys of the failed sequence are not found.
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 1});
   EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 0);
 }
@@ -236,7 +237,7 @@ TEST(SchedulerFailureTest, ARefusedLaunchEndsWhatRunsAndTellsTheRunnerOnce) {
   const SequenceId two_more[] = {Add(*scheduler, {.prompt = {3}}),
                                  Add(*scheduler, {.prompt = {4}})};
   const SequenceId waits = Add(*scheduler, {.prompt = {5}});
-  // Slot 0 is left and joined again, slot 2 is joined for the first time, slot 1 has a row.
+  // Slot 0 leaves and joins again, slot 2 joins for the first time, and slot 1 has a row.
   const ScheduledBatch& refused = scheduler->Schedule();
   ASSERT_THAT(refused.leaves, ElementsAre(SlotId(0)));
   ASSERT_THAT(refused.rows, SizeIs(3));
@@ -247,7 +248,7 @@ TEST(SchedulerFailureTest, ARefusedLaunchEndsWhatRunsAndTellsTheRunnerOnce) {
                                            Ended(two_more[1], 0, FinishReason::kError, Cause())));
   EXPECT_EQ(scheduler->blocks().pool().num_used(), 0);
   scheduler->CheckInvariants();
-  // The runner still knows slots 0 and 1 by their former sequences.
+  // The runner still has the former sequences in slots 0 and 1.
   const ScheduledBatch& next = scheduler->Schedule();
   EXPECT_THAT(next.leaves, UnorderedElementsAre(SlotId(0), SlotId(1)));
   EXPECT_THAT(next.joins, SizeIs(1));

@@ -1,5 +1,5 @@
-// What requests ask of logits: parameters that sequences join with, masks, and log-probabilities of
-// sampled tokens, of forced ones and of prompts.
+// Logits requests: parameters in the joins of sequences, masks, and log-probabilities of sampled
+// tokens, forced tokens and prompts.
 
 #include <algorithm>
 #include <cstdint>
@@ -31,7 +31,7 @@ std::vector<int32_t> Tokens(int num_tokens) {
   return tokens;
 }
 
-// A scheduler whose batches a puppet runs, one Step() after the other.
+// A scheduler whose batches run on a PuppetDevice, one Step() at a time.
 class SchedulerLogitsTest : public testing::Test {
  protected:
   SchedulerLogitsTest() {
@@ -64,7 +64,7 @@ class SchedulerLogitsTest : public testing::Test {
     return std::string(status.message());
   }
 
-  // The next batch, launched.
+  // Schedules and launches the next batch.
   const ScheduledBatch& Launch(const PuppetDevice::Fate& fate = {}) {
     const ScheduledBatch& batch = scheduler_->Schedule();
     if (!batch.rows.empty()) device_->Launch(batch, fate);
@@ -83,7 +83,7 @@ class SchedulerLogitsTest : public testing::Test {
     return events;
   }
 
-  // Runs to the end; how many steps that took.
+  // Runs all requests to the end. Returns the number of steps.
   int RunAll() {
     int num_steps = 0;
     while (scheduler_->has_work() && num_steps < 1000) {
@@ -131,7 +131,7 @@ TEST_F(SchedulerLogitsTest, SequencesJoinWithWhatTheyAskFor) {
        .num_prompt_log_probs = 4});
   const ScheduledBatch& batch = Launch();
   ASSERT_THAT(batch.joins, SizeIs(2));
-  ASSERT_THAT(batch.logits_requests, SizeIs(1));  // the first asks for nothing
+  ASSERT_THAT(batch.logits_requests, SizeIs(1));  // the first sequence has no logits request
   const LogitsRequest& request = batch.logits_requests[0];
   EXPECT_EQ(request.slot, batch.joins[1].slot);
   EXPECT_EQ(request.params, (LogitsParams{.repetition_penalty = 1.5f,
@@ -169,7 +169,7 @@ TEST_F(SchedulerLogitsTest, APreemptedSequenceJoinsAgainWithTheTokensItHasGot) {
   }
   EXPECT_GT(scheduler_->num_preemptions(), 0);
   EXPECT_EQ(num_with_output, scheduler_->num_preemptions());
-  ExpectWhole();  // the puppet's tokens depend on what was counted
+  ExpectWhole();  // the tokens of the PuppetDevice depend on the counts
 }
 
 // ---- Masks.
@@ -182,7 +182,7 @@ TEST_F(SchedulerLogitsTest, ASequenceWithAMaskerTakesPartInEveryNthStepOfN) {
     texts_.clear();
     Add({.prompt = {1, 2}, .max_new_tokens = 30});
     Add({.prompt = {3}, .max_new_tokens = 8, .new_token_masker = PuppetMasker::Factory(5, 99)});
-    // The other one has a row in every step.
+    // The other sequence has a row in every step.
     EXPECT_EQ(RunAll(), 30);
     ExpectWhole();
   }
@@ -204,9 +204,9 @@ TEST_F(SchedulerLogitsTest, MasksComeWithTheRowsThatSample) {
   EXPECT_EQ(second.rows[0].allowed_tokens, absl::MakeConstSpan(mask));
   const SlotId first_slot = second.rows[0].slot;
   Await();
-  // All its tokens but the one in flight are known.
+  // All tokens are known, except the token in flight.
   const ScheduledBatch& third = Launch();
-  ASSERT_THAT(third.rows, SizeIs(1));  // its sibling's, forked
+  ASSERT_THAT(third.rows, SizeIs(1));  // a row of the forked sequence
   EXPECT_NE(third.rows[0].slot, first_slot);
   Await();
   RunAll();
@@ -222,7 +222,7 @@ TEST_F(SchedulerLogitsTest, AGrammarEndsItsText) {
   EXPECT_EQ(texts_[0][0].finish, FinishReason::kStop);
 }
 
-// Allows nothing.
+// A masker that allows no token.
 class Censor : public TokenMasker {
  public:
   void Fill(absl::Span<int32_t> mask) override { std::fill(mask.begin(), mask.end(), 0); }
@@ -304,7 +304,7 @@ TEST_F(SchedulerLogitsTest, AScoredPromptIsComputedAndThenFoundByOthers) {
   RunAll();
   Add({.prompt = prompt, .max_new_tokens = 2, .num_prompt_log_probs = 0});
   const ScheduledBatch& scored = Launch();
-  EXPECT_EQ(scored.joins[0].seq_len, 0);  // not what the first one has computed
+  EXPECT_EQ(scored.joins[0].seq_len, 0);  // does not hit the keys of the first request
   EXPECT_EQ(scored.rows[0].logits, RowLogits::kAll);
   EXPECT_EQ(scored.rows[0].output, RowOutput::kToken);
   const std::vector<TokenEvent> events = Await();
@@ -335,7 +335,7 @@ TEST_F(SchedulerLogitsTest, APreemptedPromptIsScoredFromWhereItWas) {
   options_.shape.num_blocks = 6;
   Start();
   Add({.prompt = {1}, .max_new_tokens = 19});
-  for (int i = 0; i < 6; ++i) {  // it holds two blocks
+  for (int i = 0; i < 6; ++i) {  // the sequence holds two blocks
     Launch();
     Await();
   }
@@ -363,7 +363,7 @@ TEST_F(SchedulerLogitsTest, ForcedTokensAreFedInChunksWhereTheirLogitsCome) {
     int num_log_probs;
     int num_steps;
   };
-  // The prompt, and 20 - 1 tokens in chunks; or token by token.
+  // The prompt and 20 - 1 tokens are fed in chunks, or one token per step.
   for (const Case& c :
        {Case{16, -1, 3}, Case{16, 2, 3}, Case{4, 0, 5}, Case{0, -1, 20}, Case{0, 2, 20}}) {
     SCOPED_TRACE(testing::Message() << c.max_earlier_logits << ", " << c.num_log_probs);
@@ -381,7 +381,9 @@ TEST_F(SchedulerLogitsTest, ForcedTokensAreFedInChunksWhereTheirLogitsCome) {
 TEST_F(SchedulerLogitsTest, EventsOfAChunkSayWhichLogitsAreTheirs) {
   options_.shape.max_earlier_logits = 16;
   Start();
-  Add({.prompt = Tokens(6), .max_new_tokens = 0, .num_prompt_log_probs = 0});  // 5 earlier ones
+  Add({.prompt = Tokens(6),
+       .max_new_tokens = 0,
+       .num_prompt_log_probs = 0});  // uses 5 earlier logits
   Add({.prompt = {1}, .num_log_probs = 0, .forced_tokens = {4, 5, 6, 7}});
   Launch();
   const std::vector<TokenEvent> events = Await();
@@ -390,7 +392,7 @@ TEST_F(SchedulerLogitsTest, EventsOfAChunkSayWhichLogitsAreTheirs) {
   for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(events[1 + i].token, 4 + i);
     EXPECT_EQ(events[1 + i].row, 1);
-    EXPECT_EQ(events[1 + i].earlier, i < 3 ? 5 + i : -1);  // -1: of the row's last token
+    EXPECT_EQ(events[1 + i].earlier, i < 3 ? 5 + i : -1);  // -1: the last token of the row
   }
   EXPECT_EQ(events[4].finish, FinishReason::kLength);
   ExpectWhole();
@@ -417,7 +419,7 @@ TEST_F(SchedulerLogitsTest, WhatABrokenSequenceHasCommittedIsNotFound) {
   options_.policy.prefill_chunk = 4;
   options_.shape.max_earlier_logits = 4;
   Start();
-  // Whether the row that shows it samples or is scored.
+  // The failure appears in a row that samples, or in a row that is scored.
   for (const Request& request :
        {Request{.prompt = Tokens(12), .max_new_tokens = 3},
         Request{.prompt = Tokens(12), .max_new_tokens = 0, .num_prompt_log_probs = 0},
@@ -435,7 +437,7 @@ TEST_F(SchedulerLogitsTest, WhatABrokenSequenceHasCommittedIsNotFound) {
     EXPECT_THAT(std::string(events.back().error.message()), HasSubstr("tokens of the sequence"));
     Add({.prompt = Tokens(12), .max_new_tokens = 1});
     EXPECT_EQ(Launch().joins[0].seq_len, 0);
-    // Its own keys, which are sound, must not help the next case.
+    // The next case must not hit the valid keys of this request.
     std::vector<TokenEvent> ended;
     EXPECT_TRUE(device_->Await().ok());
     scheduler_->CommitFailed(absl::InternalError("next"), ended);

@@ -1,4 +1,4 @@
-// Sequences that give up their blocks: by a swap or to be computed again, and their return.
+// Preempted sequences: swaps, recomputation, and their return.
 
 #include <map>
 #include <memory>
@@ -26,8 +26,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// 6 blocks of one token, of the cache and of the host. Two sequences that want 1 + 4 each: when
-// both have 3, the second one must go.
+// 6 blocks of one token in the cache and 6 on the host, for two sequences of 1 + 4 tokens. When
+// both have 3 tokens, the second must be preempted.
 SchedulerOptions Options(PreemptionMode mode = PreemptionMode::kSwap) {
   return {.shape = {.max_num_seqs = 2,
                     .max_num_tokens = 8,
@@ -39,7 +39,8 @@ SchedulerOptions Options(PreemptionMode mode = PreemptionMode::kSwap) {
           .policy = {.prefix_reuse = PrefixReuse::kOff, .preemption = mode}};
 }
 
-// Two requests {1} and {2}, three steps that give tokens 11, 13, 15 and 12, 14, 16.
+// Adds two requests {1} and {2}, and runs three steps, which generate the tokens 11, 13, 15 and 12,
+// 14, 16.
 void FillTheCache(Scheduler& scheduler, std::vector<TokenEvent>& events) {
   const SamplingOptions sampling = {.temperature = 1, .seed = 5};
   Add(scheduler, {.prompt = {1}, .max_new_tokens = 5, .sampling = sampling});
@@ -84,19 +85,19 @@ TEST(SchedulerPreemptTest, ASequenceComesBackFromTheHostAsItWasWhenItLeft) {
   EXPECT_EQ(scheduler->swap_store()->host_pool().num_used(), 3);
   scheduler->CheckInvariants();
   scheduler->Commit({17}, events);
-  EXPECT_THAT(scheduler->Schedule().swap_outs, IsEmpty());  // told once
+  EXPECT_THAT(scheduler->Schedule().swap_outs, IsEmpty());  // swapped out once
   scheduler->Commit({18}, events);
 
   events.clear();
   const ScheduledBatch& in = scheduler->Schedule();
   ASSERT_THAT(in.joins, SizeIs(1));
   EXPECT_EQ(in.joins[0].seq_len, 3);       // 2, 12, 14
-  EXPECT_EQ(in.joins[0].sample_index, 3);  // 12, 14 and 16 have been drawn
+  EXPECT_EQ(in.joins[0].sample_index, 3);  // 12, 14 and 16 have been sampled
   EXPECT_EQ(in.joins[0].sampling.seed, 5u);
   EXPECT_EQ(Sources(in.swap_ins), host_blocks);
   EXPECT_THAT(in.swap_outs, IsEmpty());
   ASSERT_THAT(in.rows, SizeIs(1));
-  EXPECT_THAT(in.rows[0].tokens, ElementsAre(16));  // by the host, for the slot is another one's
+  EXPECT_THAT(in.rows[0].tokens, ElementsAre(16));  // fed by the host: the slot was reassigned
   EXPECT_EQ(in.rows[0].output, RowOutput::kToken);
   std::vector<int32_t> backed;
   for (const BlockTableUpdate& update : in.updates) backed.push_back(update.block.value());
@@ -117,7 +118,7 @@ TEST(SchedulerPreemptTest, WithoutHostBlocksOrTheirUseSequencesAreComputedAgain)
   SchedulerOptions without = Options();
   without.shape.num_swap_blocks = 0;
   SchedulerOptions two = Options();
-  two.shape.num_swap_blocks = 3;  // and 3 are needed
+  two.shape.num_swap_blocks = 3;  // two usable blocks, but the swap needs 3
   for (const SchedulerOptions& options : {without, two, Options(PreemptionMode::kRecompute)}) {
     auto scheduler = Make(options);
     std::vector<TokenEvent> events;
@@ -137,7 +138,7 @@ TEST(SchedulerPreemptTest, WithoutHostBlocksOrTheirUseSequencesAreComputedAgain)
 }
 
 TEST(SchedulerPreemptTest, TheRuleWeighsTokensAgainstBytes) {
-  // Moving 3 blocks takes 2 * 3 us, and a token is left to compute.
+  // Swapping 3 blocks out and in takes 2 * 3 us, and one token is left to compute.
   for (const double us_per_token : {1.9, 2.1}) {
     SchedulerOptions options = Options(PreemptionMode::kAuto);
     options.policy.preemption_costs =
@@ -150,15 +151,16 @@ TEST(SchedulerPreemptTest, TheRuleWeighsTokensAgainstBytes) {
 }
 
 TEST(SchedulerPreemptTest, BlocksThatOthersHoldCountAsFound) {
-  // Blocks of two tokens. Both prompts begin with the same 4 tokens, in blocks that both hold.
+  // Blocks hold two tokens. Both prompts begin with the same 4 tokens, in shared blocks.
   SchedulerOptions options = Options(PreemptionMode::kAuto);
   options.shape.block_size = 2;
   options.policy.prefix_reuse = PrefixReuse::kOn;
   options.policy.preemption_costs =
       PreemptionCosts{.us_per_prompt_token = 1, .out_gb_per_s = 1, .in_gb_per_s = 1};
   for (const bool is_shared : {false, true}) {
-    // 8 tokens committed and one known: 4 blocks take 5.6 us out and in, and a token is left. That
-    // is less than 9 tokens, and more than the 5 that are not shared.
+    // 8 tokens are committed and one more is known. Swapping 4 blocks out and in takes 5.6 us, and
+    // one token is left to compute. This is less than computing 9 tokens, but more than computing
+    // the 5 tokens that are not shared.
     options.shape.bytes_per_block = 700;
     options.shape.num_blocks = is_shared ? 7 : 9;
     auto scheduler = Make(options);
@@ -180,13 +182,15 @@ TEST(SchedulerPreemptTest, BlocksThatOthersHoldCountAsFound) {
 }
 
 TEST(SchedulerPreemptTest, WhatIsStillInTheCacheNeedNotBeMovedIn) {
-  // Blocks of two tokens. The second sequence leaves two blocks, of which the first takes one.
+  // Blocks hold two tokens. The second sequence frees two blocks, and the first sequence takes one
+  // of them.
   for (const PreemptionMode mode : {PreemptionMode::kSwap, PreemptionMode::kAuto}) {
     SchedulerOptions options = Options(mode);
     options.policy.prefix_reuse = PrefixReuse::kOn;
     options.shape.block_size = 2;
     options.shape.num_blocks = 5;
-    // Out and in 0.5 + 6.7 us, a token left, against 5 tokens: out. In, against 3 tokens: not in.
+    // Swapping out and in takes 0.5 + 6.7 us, and one token is left: less than computing 5 tokens.
+    // Swapping in takes longer than computing 3 tokens.
     options.policy.preemption_costs =
         PreemptionCosts{.us_per_prompt_token = 3, .out_gb_per_s = 4, .in_gb_per_s = 0.3};
     auto scheduler = Make(options);
@@ -197,7 +201,7 @@ TEST(SchedulerPreemptTest, WhatIsStillInTheCacheNeedNotBeMovedIn) {
       scheduler->Schedule();
       scheduler->Commit({token, token + 1}, events);
     }
-    EXPECT_THAT(scheduler->Schedule().swap_outs, SizeIs(2));  // 4 5 | 6 12, and 14 is known
+    EXPECT_THAT(scheduler->Schedule().swap_outs, SizeIs(2));  // 4 5 | 6 12; token 14 is known
     ASSERT_TRUE(scheduler->Cancel(first, events).ok());
     scheduler->Commit({15}, events);
     const ScheduledBatch& back = scheduler->Schedule();
@@ -264,7 +268,7 @@ TEST(SchedulerPreemptTest, MovesOfARefusedBatchAreInTheNextOne) {
   ASSERT_THAT(sources, SizeIs(3));
   scheduler->AbandonLaunch(absl::InvalidArgumentError("refused"), events);
   scheduler->CheckInvariants();
-  // The first sequence has ended; the second comes back at once. Moves out come first.
+  // The first sequence has ended, and the second returns in the next batch. Swap-outs come first.
   const ScheduledBatch& next = scheduler->Schedule();
   EXPECT_EQ(Sources(next.swap_outs), sources);
   EXPECT_EQ(Destinations(next.swap_outs), destinations);
@@ -274,11 +278,12 @@ TEST(SchedulerPreemptTest, MovesOfARefusedBatchAreInTheNextOne) {
   EXPECT_EQ(scheduler->blocks().pool().num_used(), 0);
   EXPECT_EQ(scheduler->swap_store()->host_pool().num_used(), 0);
   Add(*scheduler, {.prompt = {3}, .max_new_tokens = 1});
-  EXPECT_THAT(scheduler->Schedule().swap_ins, SizeIs(3));  // no harm: before the rows
+  EXPECT_THAT(scheduler->Schedule().swap_ins, SizeIs(3));  // harmless: swaps run before the rows
   scheduler->CheckInvariants();
 }
 
-// Requests that do not fit together, by a puppet: each must get the text that it would get alone.
+// Runs requests that do not fit into the cache together. Each must get the text that it gets
+// without other requests. Returns the number of swaps.
 int64_t ExpectTextsOfSwaps(const SchedulerOptions& options, const std::vector<Request>& requests) {
   auto scheduler = Make(options);
   PuppetDevice device(options);
@@ -386,7 +391,7 @@ TEST(SchedulerPreemptTest, OptionsThatDoNotFitAreRefusedByName) {
   EXPECT_THAT(refusal([](auto& options) { options.shape.num_swap_blocks = 1; }),
               HasSubstr("num_swap_blocks must be at least 2: got 1"));
   EXPECT_THAT(refusal([](auto& options) { options.shape.bytes_per_block = 0; }),
-              HasSubstr("bytes_per_block must be at least 1 where num_swap_blocks are given"));
+              HasSubstr("bytes_per_block must be at least 1 if num_swap_blocks is above 0"));
   EXPECT_THAT(refusal([](auto& options) {
                 options.policy.preemption_costs = H200PreemptionCosts();
                 options.policy.preemption_costs->in_gb_per_s = 0;

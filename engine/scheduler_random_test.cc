@@ -1,8 +1,8 @@
-// Random traffic. Every sequence gets the tokens it would get alone, whatever the batching, the
-// chunks, the steps in flight, the priorities, the preemptions by either means, the forks, the drafts
-// and the failures of others.
+// Random traffic. The tokens of a sequence must not depend on other sequences, batching, chunks,
+// steps in flight, priorities, preemptions by swap or recomputation, forks, drafts, or failures of
+// other sequences.
 //
-// REPRISE_SEED=<seed> takes the place of every case's own seed.
+// REPRISE_SEED=<seed> replaces the seed of every case.
 
 #include <algorithm>
 #include <cstdint>
@@ -32,19 +32,19 @@
 namespace reprise {
 namespace {
 
-// How often, in 1,000 steps.
+// Failure rates per 1,000 steps.
 struct Mishaps {
   int fails = 0;     // a step fails after its launch
   int nan_rows = 0;  // a row is NaN
   int refusals = 0;  // a launch is refused
   int cancels = 0;
-  int deaths = 0;  // the runner gives up
-  int throws = 0;  // in 1,000 requests: a matcher or a masker throws
+  int deaths = 0;  // the runner dies
+  int throws = 0;  // per 1,000 requests: a matcher or a masker throws
 };
 
 class Traffic {
  public:
-  // `swaps`: how often, in 1,000, there is host memory.
+  // `swaps`: probability of host memory, per 1,000.
   Traffic(unsigned seed, const Mishaps& mishaps, int swaps = 660)
       : rng_(seed), draft_rng_(seed), throw_rng_(seed), mishaps_(mishaps) {
     options_.policy.speculation.emplace();
@@ -99,7 +99,7 @@ class Traffic {
       if (draft_rng_() % 4 == 0) {
         options_.policy.speculation->max_speculating_rows = 1 + static_cast<int>(draft_rng_() % 5);
       }
-      // None, all, or some of them.
+      // No drafts, all, or some of them are right.
       constexpr int kRight[] = {0, 1000, 300, 700, 950};
       right_drafts_ = kRight[draft_rng_() % 5];
     }
@@ -110,7 +110,8 @@ class Traffic {
     device_->set_right_drafts(right_drafts_);
   }
 
-  // Runs `num_requests`, at most `num_at_once` of them unfinished at a time, to their ends.
+  // Runs `num_requests` requests to the end, with at most `num_at_once` unfinished requests at any
+  // time.
   void Run(int num_requests, int num_at_once, int steps_between_checks) {
     int num_to_add = num_requests;
     for (int64_t step = 0; num_to_add > 0 || scheduler_->has_work(); ++step) {
@@ -151,7 +152,7 @@ class Traffic {
   void AddOne() {
     const int longest_prompt = scheduler_->max_cached_tokens();
     Request request;
-    if (!stems_.empty() && Chance(660)) {  // begins as an earlier one
+    if (!stems_.empty() && Chance(660)) {  // begins like an earlier prompt
       request.prompt = stems_[Uniform(0, static_cast<int>(stems_.size()) - 1)];
       if (Chance(700)) request.prompt.resize(Uniform(0, static_cast<int>(request.prompt.size())));
     }
@@ -181,7 +182,7 @@ class Traffic {
     }
     if (Chance(150)) request.new_token_masker = PuppetMasker::Factory(rng_(), Uniform(1, 20));
     if (options_.shape.max_encoder_tokens > 0 && Chance(800)) {
-      // Few different ones, so that some are found.
+      // Few different inputs, so that the cache has hits.
       request.encoder_tokens.resize(Uniform(1, options_.shape.max_encoder_tokens), Uniform(0, 1));
     }
     if (Chance(300)) request.num_sequences = Uniform(1, options_.shape.max_num_seqs);
@@ -200,7 +201,7 @@ class Traffic {
     live.request = std::move(request);
   }
 
-  // Gives `throwing` a callback that throws, and `request` the one that it is without the exception.
+  // Gives `throwing` a callback that throws, and `request` the same callback without the exception.
   void AddThrow(Request& request, Request& throwing) {
     const Fuse fuse = {.num_calls_before = static_cast<int>(throw_rng_() % 6)};
     const unsigned kind = throw_rng_() % 3;
@@ -242,7 +243,7 @@ class Traffic {
     EXPECT_EQ(scheduler_->swap_store()->host_pool().num_used(), 0) << "leaked host blocks";
   }
 
-  // After EndAll() a scheduler serves no other runner: a new one takes over.
+  // After EndAll(), the scheduler cannot be used with another runner. Makes a new one.
   void Restart() {
     EXPECT_EQ(scheduler_->blocks().pool().num_used(), 0) << "leaked blocks";
     ExpectNothingStored();
@@ -265,7 +266,7 @@ class Traffic {
       }
       PuppetDevice::Fate fate = {.fails = Chance(mishaps_.fails)};
       if (launched && Chance(mishaps_.nan_rows)) {
-        const int last = static_cast<int>(batch.rows.size()) - 1;  // often that of a prompt
+        const int last = static_cast<int>(batch.rows.size()) - 1;  // often a prompt
         fate.nan_rows.insert(Chance(500) ? last : Uniform(0, last));
       }
       if (launched) device_->Launch(batch, fate);
@@ -286,10 +287,10 @@ class Traffic {
 
   void Take(const TokenEvent& event) {
     const auto it = live_.find(event.sequence.value());
-    ASSERT_TRUE(it != live_.end()) << "an event of " << event.sequence << " behind its end";
+    ASSERT_TRUE(it != live_.end()) << "an event of " << event.sequence << " after its end";
     Live& live = it->second;
     PuppetText& text = live.texts[event.sample];
-    EXPECT_EQ(text.finish, FinishReason::kNone) << "an event behind the end";
+    EXPECT_EQ(text.finish, FinishReason::kNone) << "an event after the end";
     EXPECT_EQ(event.index, static_cast<int>(text.tokens.size()));
     text.Add(event);
     EXPECT_EQ(event.error.ok(), event.finish != FinishReason::kError);
@@ -381,7 +382,7 @@ TEST(SchedulerLongRunTest, TenThousandRequestsOfOneSchedulerLeakNothing) {
       num_finished[FinishReason(r)] += traffic.num_finished(FinishReason(r));
     }
   }
-  // The traffic is what it is meant to be.
+  // The traffic has enough preemptions of both kinds.
   EXPECT_GT(num_preemptions - num_swaps, 100);
   EXPECT_GT(num_swaps, 100);
   EXPECT_GT(num_returns, 100);

@@ -1,4 +1,4 @@
-// Rows with drafts: how many they have, what becomes of their tokens, and that no text changes.
+// Rows with drafts: their draft counts, their new tokens, and unchanged outputs.
 
 #include <algorithm>
 #include <cstdint>
@@ -40,7 +40,7 @@ SchedulerOptions Options(int num_drafts) {
   return options;
 }
 
-// Trees with 2 drafts in the first level, 3 in the second, 1 in the third.
+// Options for trees with 2 drafts in the first level, 3 in the second and 1 in the third.
 SchedulerOptions TreeOptions() {
   SchedulerOptions options = Options(3);
   options.shape.drafts.level_drafts = {2, 5, 6};
@@ -64,7 +64,7 @@ TEST(SchedulerSpeculationTest, ARowBringsItsAcceptedDraftsAndOneMoreToken) {
   ASSERT_THAT(DraftsOf(batch), ElementsAre(3));
   EXPECT_THAT(batch.rows[0].tokens, IsEmpty());
   EXPECT_EQ(batch.rows[0].output, RowOutput::kToken);
-  EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 7);  // room for 4 and three drafts
+  EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 7);  // room for token 4 and three drafts
   events.clear();
   scheduler->Commit(NewTokens(3, {{5, 6}}).output(), events);
   scheduler->CheckInvariants();
@@ -73,14 +73,14 @@ TEST(SchedulerSpeculationTest, ARowBringsItsAcceptedDraftsAndOneMoreToken) {
   EXPECT_EQ(events[1].index, 2);
   EXPECT_EQ(events[0].earlier, 0);
   EXPECT_EQ(events[1].earlier, 1);
-  EXPECT_EQ(scheduler->blocks().num_committed(SlotId(0)), 5);  // 6 has no keys yet
-  EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 7) << "kept for the next row";
+  EXPECT_EQ(scheduler->blocks().num_committed(SlotId(0)), 5);  // token 6 has no keys yet
+  EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 7) << "room is kept for the next row";
 
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
   events.clear();
   scheduler->Commit(NewTokens(3, {{7, 8, 9, 10}}).output(), events);
   EXPECT_THAT(TokensOf(events), ElementsAre(7, 8, 9, 10));
-  EXPECT_EQ(events[3].earlier, -1) << "behind all drafts: the row's own logits";
+  EXPECT_EQ(events[3].earlier, -1) << "after the last draft: the row's logits";
   EXPECT_EQ(scheduler->speculation_statistics().num_rows, 2);
   EXPECT_EQ(scheduler->speculation_statistics().num_drafts, 6);
   EXPECT_EQ(scheduler->speculation_statistics().num_accepted, 4);
@@ -95,13 +95,13 @@ TEST(SchedulerSpeculationTest, OfATreeOneDraftOfEachLevelIsAcceptedAtMost) {
   scheduler->Commit({4}, events);
 
   ASSERT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(6));
-  EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 10);  // room for 4 and all drafts
+  EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 10);  // room for token 4 and all drafts
   events.clear();
   scheduler->Commit(NewTokens(6, {{5, 6, 7, 8}}).output(), events);
   scheduler->CheckInvariants();
   EXPECT_THAT(TokensOf(events), ElementsAre(5, 6, 7, 8));
   for (const TokenEvent& event : events) {
-    EXPECT_EQ(event.row, -1) << "the row of logits of a node is not known";
+    EXPECT_EQ(event.row, -1) << "the host does not know the row of a node's logits";
     EXPECT_EQ(event.earlier, -1);
   }
   EXPECT_EQ(scheduler->blocks().num_committed(SlotId(0)), 7);
@@ -114,7 +114,7 @@ TEST(SchedulerSpeculationTest, OfATreeOneDraftOfEachLevelIsAcceptedAtMost) {
 TEST(SchedulerSpeculationTest, ATreeIsCutToWholeLevels) {
   auto scheduler = Make(TreeOptions());
   std::vector<TokenEvent> events;
-  // Two more tokens: one level and the token behind it.
+  // Two more tokens: one level, and the token after it.
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 3});
   scheduler->Schedule();
   scheduler->Commit({4}, events);
@@ -156,7 +156,7 @@ TEST(SchedulerSpeculationTest, WhatFollowsAStopTokenIsDropped) {
   EXPECT_EQ(events[1].finish, FinishReason::kStop);
   EXPECT_FALSE(scheduler->has_work());
   EXPECT_EQ(scheduler->blocks().pool().num_used(), 0);
-  // Only the keys of the text are found.
+  // Only keys of tokens before the stop token are found.
   Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13}, .max_new_tokens = 1});
   const ScheduledBatch& batch = scheduler->Schedule();
   EXPECT_EQ(batch.joins[0].seq_len, 4);
@@ -168,7 +168,8 @@ TEST(SchedulerSpeculationTest, RejectedDraftsAreNotFoundAsAPrefix) {
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 3});
   scheduler->Schedule();
   scheduler->Commit({4}, events);
-  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(1)) << "no more than are wanted";
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(1))
+      << "no more than the request still needs";
   scheduler->Commit(NewTokens(4, {{5}}).output(), events);
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0));
   scheduler->Commit({6}, events);
@@ -215,16 +216,17 @@ TEST(SchedulerSpeculationTest, DecodesHaveThemBesideChunksOfPrompts) {
   EXPECT_THAT(first.rows[1].tokens, SizeIs(4));
   events.clear();
   scheduler->Commit(NewTokens(3, {{3, 4, 5, 6}, {}}).output(), events);
-  EXPECT_THAT(TokensOf(events), ElementsAre(3, 4, 5, 6)) << "none of half a prompt";
+  EXPECT_THAT(TokensOf(events), ElementsAre(3, 4, 5, 6)) << "half a prompt generates no token";
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3, 0));
   events.clear();
   scheduler->Commit(NewTokens(3, {{7}, {8}}).output(), events);
   EXPECT_THAT(TokensOf(events), ElementsAre(7, 8));
   scheduler->CheckInvariants();
-  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2, 3)) << "one rejected three";
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2, 3))
+      << "the first row has rejected three drafts";
 }
 
-// Logits of earlier tokens come in the order of the rows, whichever got theirs first.
+// Earlier logits are in the order of the rows, although prompts reserve them before drafts do.
 TEST(SchedulerSpeculationTest, PromptsWhoseLogProbabilitiesAreWantedLeaveThemTheirPlaces) {
   SchedulerOptions options = Options(3);
   options.shape.max_num_seqs = 2;
@@ -247,7 +249,7 @@ TEST(SchedulerSpeculationTest, PromptsWhoseLogProbabilitiesAreWantedLeaveThemThe
   const Request scored = {
       .prompt = {5, 6, 7, 8, 9, 10, 11}, .max_new_tokens = 2, .num_prompt_log_probs = 0};
   const SequenceId id = Add(*scheduler, scored);
-  // Of six rows of logits the prompt has five.
+  // The prompt uses five of the six rows of earlier logits.
   EXPECT_THAT(step(), ElementsAre(1, 0));
   PuppetText text;
   for (int i = 0; i < 4; ++i) {
@@ -312,14 +314,15 @@ TEST(SchedulerSpeculationTest, StepsOfManyRowsHaveNone) {
   scheduler->Commit({1, 2, 3}, events);
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(0, 0, 0));
   EXPECT_EQ(scheduler->speculation_statistics().num_too_large_steps, 1)
-      << "prompts have none anyway";
+      << "a step with prompts only could not have drafts";
   scheduler->Commit({1, 2, 3}, events);
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3, 3));
   EXPECT_EQ(scheduler->speculation_statistics().num_too_large_steps, 1);
   EXPECT_EQ(scheduler->speculation_statistics().num_unpaid_steps, 0);
 }
 
-// Of numbers of rows apart: two rows are slow with drafts, one is not.
+// Row counts are measured separately: steps of two rows are slow with drafts, steps of one row are
+// not.
 TEST(SchedulerSpeculationTest, StepsWhoseDraftsDoNotPayHaveNone) {
   SchedulerOptions options = Options(3);
   options.shape.max_seq_len = 400;
@@ -346,13 +349,13 @@ TEST(SchedulerSpeculationTest, StepsWhoseDraftsDoNotPayHaveNone) {
   int num_with_drafts = 0;
   int num_steps = 0;
   for (; scheduler->num_running() != 1; ++num_steps) num_with_drafts += run_step() ? 1 : 0;
-  // Of three drafts until 16 rows had them, then of two and of one.
+  // Steps have three drafts until 16 rows had drafts, then two and one.
   EXPECT_GE(num_with_drafts, DraftCosts::kFirstRows / 2 + 2 * DraftCosts::kLeastTimes);
   EXPECT_LE(num_with_drafts, DraftCosts::kFirstRows / 2 + 2 * DraftCosts::kLeastTimes + 4);
   EXPECT_GT(num_steps, 2 * num_with_drafts);
   EXPECT_EQ(scheduler->draft_costs().Best({.num_rows = 2, .num_drafting = 2, .most = 3}), 0);
   const int64_t num_unpaid = scheduler->speculation_statistics().num_unpaid_steps;
-  EXPECT_EQ(num_unpaid, num_steps - num_with_drafts - 1) << "the first one brings the prompts";
+  EXPECT_EQ(num_unpaid, num_steps - num_with_drafts - 1) << "the first step has the prompts";
 
   int num_plain = 0;
   while (scheduler->has_work()) num_plain += run_step() ? 0 : 1;
@@ -360,8 +363,8 @@ TEST(SchedulerSpeculationTest, StepsWhoseDraftsDoNotPayHaveNone) {
   EXPECT_LE(num_plain, DraftCosts::kLeastTimes + 3);
 }
 
-// Steps whose drafts are right, but take longer and longer: the number of the best rate, of those that
-// have graphs.
+// Drafts are right, but cost more from case to case. Steps use the captured draft count with the
+// highest throughput.
 TEST(SchedulerSpeculationTest, StepsHaveTheNumberOfDraftsThatPaysMost) {
   for (const int per_draft_us : {1, 30, 200}) {
     SCOPED_TRACE(per_draft_us);
@@ -375,11 +378,11 @@ TEST(SchedulerSpeculationTest, StepsHaveTheNumberOfDraftsThatPaysMost) {
     for (const int token : {1, 2}) {
       Add(*scheduler, {.prompt = {token}, .max_new_tokens = 3000});
     }
-    std::map<int, int> num_steps;  // by number of drafts
+    std::map<int, int> num_steps;  // by draft count
     for (int i = 0; i < 300; ++i) {
       const std::vector<int> drafts = DraftsOf(scheduler->Schedule());
       ASSERT_EQ(drafts[0], drafts[1]);
-      // Of all drafts behind the fourth half the first are wrong.
+      // The fifth draft is right in every other step, and all later drafts are wrong.
       const int num_right = i % 2 == 0 ? 4 : 5;
       const std::vector<int32_t> row(1 + std::min(drafts[0], num_right), 7);
       const NewTokens tokens(8, {row, row});
@@ -387,13 +390,13 @@ TEST(SchedulerSpeculationTest, StepsHaveTheNumberOfDraftsThatPaysMost) {
       scheduler->Commit(tokens.output(), events);
       if (i >= 60) ++num_steps[drafts[0]];
     }
-    // (1 + n) tokens a 100 + n * x us, up to n = 4, and 5.5 for n = 8.
+    // (1 + n) tokens per 100 + n * x us up to n = 4, and 5.5 tokens for n = 8.
     const int best = per_draft_us == 200 ? 0 : per_draft_us == 30 ? 4 : 8;
     EXPECT_GE(num_steps[best], 240 - 2 * DraftCosts::kProbeSteps);
   }
 }
 
-// A prompt arrives in every step, so that none is of decodes alone: what is accepted decides.
+// A prompt arrives in every step. No step has decodes only, so acceptance decides.
 TEST(SchedulerSpeculationTest, DraftsThatAreNeverRightEndBesidePromptsToo) {
   for (const bool is_right : {false, true}) {
     SCOPED_TRACE(is_right);
@@ -445,17 +448,18 @@ TEST(SchedulerSpeculationTest, TheHostMayBeStepsBehindTheCountOfNewTokens) {
   auto scheduler = Make(options);
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 12});
-  scheduler->Schedule();  // the prompt: token 1 of 12
+  scheduler->Schedule();  // the prompt, which generates token 1 of 12
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(3));
   EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 3 + 4 + 4);
   scheduler->Commit({4}, events);
-  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2)) << "at most 9 have come by then";
+  EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2))
+      << "at most 9 tokens are generated by then";
   scheduler->CheckInvariants();
   EXPECT_EQ(scheduler->blocks().num_tokens(SlotId(0)), 3 + 4 + 4 + 3);
   scheduler->Commit(NewTokens(3, {{5}}).output(), events);
   scheduler->CheckInvariants();
-  // 2 known, at most 4 and 3 in flight.
+  // 2 tokens are known, and at most 4 and 3 are in flight.
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2));
   scheduler->CheckInvariants();
   scheduler->Commit(NewTokens(3, {{6, 7, 8, 9}}).output(), events);
@@ -479,13 +483,13 @@ TEST(SchedulerSpeculationTest, DraftsTakeOnlyBlocksThatAreFree) {
   Add(*scheduler, {.prompt = {1, 2, 3, 4}, .max_new_tokens = 8});
   scheduler->Schedule();
   scheduler->Commit({1, 2}, events);
-  // One block is free, and the first row's drafts would take two: both rows' drafts get what is left
-  // of their last blocks.
+  // One block is free, and the drafts of the first row would need two. The drafts of both rows
+  // therefore use only the rest of their last blocks.
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(1, 3));
   EXPECT_EQ(scheduler->num_preemptions(), 0);
   scheduler->Commit(NewTokens(6, {{3}, {3}}).output(), events);
   scheduler->CheckInvariants();
-  // The first takes the block; the other has room left from drafts that were rejected.
+  // The first row takes the block. The other row uses the room of its rejected drafts.
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2, 2));
   EXPECT_EQ(scheduler->num_preemptions(), 0);
 }
@@ -533,7 +537,7 @@ TEST(SchedulerSpeculationTest, AllocatesNothingInTheSteadyState) {
   EXPECT_GT(scheduler->speculation_statistics().num_drafts, 2000);
 }
 
-// ---- Whatever is accepted, the texts are those of plain decoding.
+// ---- The texts match plain decoding for any acceptance.
 
 struct Case {
   std::string name;
@@ -600,7 +604,7 @@ std::vector<Case> Cases() {
 
 class SpeculatedTextsTest : public testing::TestWithParam<std::tuple<int, int>> {};
 
-// The texts by request and sample.
+// Runs the scheduler to the end. Returns the texts by request and sample.
 std::map<std::pair<int64_t, int>, PuppetText> RunAll(Scheduler& scheduler, PuppetDevice& device) {
   std::map<std::pair<int64_t, int>, PuppetText> texts;
   std::vector<TokenEvent> events;
@@ -621,7 +625,7 @@ std::map<std::pair<int64_t, int>, PuppetText> RunAll(Scheduler& scheduler, Puppe
     for (const TokenEvent& event : events) {
       PuppetText& text = texts[{event.sequence.value(), event.sample}];
       EXPECT_EQ(event.index, static_cast<int>(text.tokens.size()));
-      EXPECT_EQ(text.finish, FinishReason::kNone) << "an event behind the end";
+      EXPECT_EQ(text.finish, FinishReason::kNone) << "an event after the end";
       text.Add(event);
     }
     scheduler.CheckInvariants();

@@ -25,14 +25,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-// Runs until all is done, committing only when the scheduler requires it.
+// Runs the scheduler to the end. Commits only if no further batch may be scheduled.
 std::map<int64_t, PuppetText> RunAll(Scheduler& scheduler, const SchedulerOptions& options) {
   PuppetDevice device(options);
   std::map<int64_t, PuppetText> outcomes;
   std::vector<TokenEvent> events;
   for (int step = 0; scheduler.has_work(); ++step) {
     if (step > 100000) {
-      ADD_FAILURE() << "no end";
+      ADD_FAILURE() << "the scheduler does not finish";
       break;
     }
     bool launched = false;
@@ -43,7 +43,7 @@ std::map<int64_t, PuppetText> RunAll(Scheduler& scheduler, const SchedulerOption
     }
     scheduler.CheckInvariants();
     if (scheduler.num_in_flight() == 0) {
-      EXPECT_TRUE(launched) << "work left, but nothing to do";
+      EXPECT_TRUE(launched) << "unfinished work, but an empty batch";
       if (!launched) break;
     }
     if (launched && scheduler.can_schedule()) continue;
@@ -71,7 +71,8 @@ TEST(SchedulerTest, DecodesGoFirstAndPromptsFillTheBudgetInChunks) {
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2}, .max_new_tokens = 9}).ok());
   ASSERT_TRUE(scheduler->Add({.prompt = {3, 4, 5, 6, 7}, .max_new_tokens = 9}).ok());
 
-  const ScheduledBatch& first = scheduler->Schedule();  // 2 + the first 2 of 5
+  const ScheduledBatch& first =
+      scheduler->Schedule();  // a prompt of 2, and the first 2 of 5 tokens
   ASSERT_THAT(first.rows, SizeIs(2));
   EXPECT_THAT(first.rows[0].tokens, ElementsAre(1, 2));
   EXPECT_EQ(first.rows[0].output, RowOutput::kToken);
@@ -83,7 +84,7 @@ TEST(SchedulerTest, DecodesGoFirstAndPromptsFillTheBudgetInChunks) {
 
   const ScheduledBatch& second = scheduler->Schedule();
   ASSERT_THAT(second.rows, SizeIs(2));
-  EXPECT_THAT(second.rows[0].tokens, SizeIs(0));  // the slot's own
+  EXPECT_THAT(second.rows[0].tokens, SizeIs(0));  // the slot's last token
   EXPECT_THAT(second.rows[1].tokens, ElementsAre(5, 6, 7));
   EXPECT_EQ(second.rows[1].output, RowOutput::kToken);
   EXPECT_THAT(second.joins, SizeIs(0));
@@ -127,14 +128,14 @@ TEST(SchedulerTest, ATokenBehindTheEndOfItsSequenceIsDiscarded) {
   scheduler->Commit({9}, events);
   ASSERT_THAT(events, SizeIs(1));
   EXPECT_EQ(events[0].finish, FinishReason::kStop);
-  EXPECT_TRUE(scheduler->has_work());  // the step in flight
+  EXPECT_TRUE(scheduler->has_work());  // a step is in flight
   scheduler->Commit({3}, events);
   EXPECT_THAT(events, SizeIs(1));
   EXPECT_FALSE(scheduler->has_work());
 }
 
 TEST(SchedulerTest, TheLastAdmittedIsPreemptedAndGoesOnWithTheSameTokens) {
-  // Blocks of one token, 6 of them; two sequences want 1 + 4 each.
+  // 6 blocks of one token, for two sequences of 1 + 4 tokens.
   const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
                                               .max_num_tokens = 8,
                                               .max_seq_len = 16,
@@ -168,15 +169,15 @@ TEST(SchedulerTest, APromptBeginsBehindWhatAnEarlierOneHasComputed) {
     scheduler->Schedule();
     scheduler->Commit({token}, events);
   }
-  // The second finds the first block, and computes what it does not share.
+  // The second prompt hits the first block, and computes the remaining tokens.
   const ScheduledBatch& second = scheduler->Schedule();
   ASSERT_THAT(second.joins, SizeIs(1));
   EXPECT_EQ(second.joins[0].seq_len, 4);
   ASSERT_THAT(second.rows, SizeIs(1));
   EXPECT_THAT(second.rows[0].tokens, ElementsAre(9));
-  EXPECT_THAT(second.updates, SizeIs(2));  // the block that was found is told to the device too
+  EXPECT_THAT(second.updates, SizeIs(2));  // includes the table entry of the block that was hit
   scheduler->Commit({7}, events);
-  // The third is that block alone: its last token is computed again, for its logits.
+  // The third prompt is exactly this block. Its last token must be computed again, for its logits.
   const ScheduledBatch& third = scheduler->Schedule();
   EXPECT_EQ(third.joins[0].seq_len, 0);
   EXPECT_THAT(third.rows[0].tokens, SizeIs(4));
@@ -223,7 +224,7 @@ TEST(SchedulerTest, RoutersHearOfPrefixesUntilTheyAreForgotten) {
   EXPECT_EQ(hits_of_prompt(), 0);
   const PrefixEvents forgotten = scheduler->TakePrefixEvents();
   ASSERT_THAT(kinds(forgotten), ElementsAre(Kind::kCleared, Kind::kStored));
-  EXPECT_EQ(forgotten.events[1].hash, hash);  // as in any process with this seed
+  EXPECT_EQ(forgotten.events[1].hash, hash);  // equal in all processes with this seed
   EXPECT_EQ(hits_of_prompt(), 4);
 }
 
@@ -239,7 +240,8 @@ TEST(SchedulerTest, APartialHitCopiesTheBlockItEndsWithin) {
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5, 6, 7, 8}, .max_new_tokens = 2}).ok());
   EXPECT_THAT(scheduler->Schedule().copies, SizeIs(0));
   scheduler->Commit({9}, events);
-  // While the first continues, a second has a block and two tokens of the next in common with it.
+  // While the first sequence runs, a second prompt shares one block and two tokens of the next
+  // block with it.
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3, 4, 5, 6, 30, 31}, .max_new_tokens = 1}).ok());
   const ScheduledBatch& second = scheduler->Schedule();
   ASSERT_THAT(second.joins, SizeIs(1));
@@ -267,11 +269,12 @@ TEST(SchedulerTest, TokensInFlightAreNotFound) {
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 2}).ok());
   EXPECT_THAT(scheduler->Schedule().rows, SizeIs(1));
   ASSERT_TRUE(scheduler->Add({.prompt = {1, 2, 3}, .max_new_tokens = 2}).ok());
-  EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 0);  // no full block: it does not wait
+  EXPECT_EQ(scheduler->Schedule().joins[0].seq_len,
+            0);  // no full block, so the prompt does not wait
 }
 
 TEST(SchedulerTest, APreemptedSequenceFindsWhatItComputed) {
-  // As above, with more room: what is taken from the second one is not all used at once.
+  // As above, with more blocks: not all freed blocks of the second sequence are reused immediately.
   const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
                                               .max_num_tokens = 8,
                                               .max_seq_len = 16,
@@ -309,7 +312,7 @@ TEST(SchedulerTest, BlocksThatLeftAWindowAreGivenBackAsBatchesAreCommitted) {
                                         .block_size = 2}};
   options.shape.groups = {{.retention = KvRetention::kSlidingWindow, .span = 4}};
   auto scheduler = Make(options);
-  EXPECT_EQ(scheduler->max_cached_tokens(), 40);  // 20 blocks, of which a few at a time
+  EXPECT_EQ(scheduler->max_cached_tokens(), 40);  // 20 blocks; the sequence uses a few at a time
   ASSERT_TRUE(scheduler->Add({.prompt = std::vector<int32_t>(30, 1), .max_new_tokens = 8}).ok());
   std::vector<TokenEvent> events;
   int most_used = 0;
@@ -349,8 +352,8 @@ TEST(SchedulerTest, CutsTheChunksOfAWindowModelToThePool) {
   }
 }
 
-// 64 tokens have 16 of the 19 blocks in the full group, and the 8 of the window have 2. The next token
-// would need 17 blocks and 3.
+// 64 tokens use 16 of the 19 blocks in the full group, and 2 blocks for the 8 tokens of the window.
+// One more token would need 17 and 3 blocks.
 TEST(SchedulerTest, ServesPromptsAsLongAsThePoolCanHold) {
   for (const int max_steps_in_flight : {1, 2, 3}) {
     for (const int max_num_seqs : {1, 3}) {
@@ -477,7 +480,7 @@ TEST(SchedulerTest, AnEncodersInputIsEncodedOnceWhileItsKeysAreThere) {
   ASSERT_TRUE(scheduler->Add(request).ok());
   ASSERT_TRUE(scheduler->Add(request).ok());
   std::vector<TokenEvent> events;
-  // Two inputs of 4 are more than a step encodes.
+  // A step cannot encode two inputs of 4 tokens.
   const ScheduledBatch& first = scheduler->Schedule();
   ASSERT_THAT(first.joins, SizeIs(1));
   EXPECT_EQ(first.joins[0].num_encoder_tokens, 4);
@@ -485,7 +488,7 @@ TEST(SchedulerTest, AnEncodersInputIsEncodedOnceWhileItsKeysAreThere) {
   ASSERT_THAT(first.encodes, SizeIs(1));
   EXPECT_EQ(first.encodes[0].slot, first.rows[0].slot);
   EXPECT_THAT(first.encodes[0].tokens, ElementsAre(7, 8, 9, 10));
-  EXPECT_THAT(first.updates, SizeIs(3));  // a block of the prompt, two of the input
+  EXPECT_THAT(first.updates, SizeIs(3));  // one block of the prompt, two of the encoder input
   scheduler->Commit({5}, events);
   const ScheduledBatch& second = scheduler->Schedule();
   ASSERT_THAT(second.joins, SizeIs(1));

@@ -16,7 +16,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// The lengths of `num_rows` rows, of whose drafts up to `num_right` are accepted.
+// Returns the draft counts of `num_rows` rows. The model accepts up to `num_right` drafts per row.
 std::vector<int> Lengths(DraftLength& length, int num_rows, int most, int num_right) {
   std::vector<int> lengths;
   for (int i = 0; i < num_rows; ++i) {
@@ -39,7 +39,7 @@ TEST(DraftLengthTest, BeginsWithTheMostAndShrinksToNone) {
   EXPECT_EQ(lengths.front(), 4);
   EXPECT_TRUE(std::is_sorted(lengths.begin(), lengths.begin() + 20, std::greater<>()));
   EXPECT_EQ(lengths[19], 0);
-  // From then on a probe now and then.
+  // From then on, there are only probes.
   EXPECT_EQ(std::count(lengths.begin() + 20, lengths.begin() + 52, 1), 2);
   EXPECT_EQ(std::count(lengths.begin() + 20, lengths.begin() + 52, 0), 30);
 }
