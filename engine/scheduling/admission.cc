@@ -168,7 +168,7 @@ std::optional<Admitted> Admission::Next(BatchInProgress& batch) {
     if (sequence.num_encoder_tokens() > batch.encoder_tokens_left()) return std::nullopt;
     const SlotId slot = table_->next_slot();
     const absl::StatusOr<Start> start = TakeSlot(sequence, slot, batch);
-    if (!start.ok()) {  // first come, first served
+    if (!start.ok()) {  // later sequences must wait, too
       CHECK(absl::IsResourceExhausted(start.status())) << start.status();
       return std::nullopt;
     }
@@ -229,7 +229,7 @@ absl::StatusOr<Admission::Start> Admission::TakeSlot(SequenceState& sequence, Sl
 
 absl::StatusOr<PromptHits> Admission::AddToCache(const SequenceState& sequence, SlotId slot,
                                                  int max_chunk) {
-  // The pool may not hold the chunk after the tokens that are found; it holds at least one token.
+  // After the hit tokens, the pool may be too small for the chunk, but it holds at least one token.
   int chunk = limits_->FittingChunk(/*num_cached=*/0, sequence.num_encoder_tokens(), max_chunk);
   const auto add = [&] {
     return AsPrompt(sequence, chunk,
@@ -271,7 +271,7 @@ absl::StatusOr<PromptHits> Admission::AsPrompt(
 // ---- Keys that other sequences compute.
 
 bool Admission::AwaitsKeys(SequenceState& sequence) const {
-  if (sequence.stored_as.has_value()) return false;  // it has its own
+  if (sequence.stored_as.has_value()) return false;  // the keys are in host memory
   if (sequence.awaited.has_value()) {
     const SequenceState* const other = table_->in_slot(sequence.awaited->slot);
     if (other != nullptr && other->admission == sequence.awaited->admission &&
@@ -286,8 +286,8 @@ bool Admission::AwaitsKeys(SequenceState& sequence) const {
 
 namespace {
 
-// Number of tokens of a request's prompt that its first sequence must have committed before the
-// others fork it. They compute the last token themselves. With an encoder all tokens must be
+// Number of tokens of a request's prompt that its first sequence must have committed before its
+// siblings fork it. Each sibling computes the last token again. With an encoder all tokens must be
 // committed: only the commit of a row shows that the encoder's keys are written.
 int NumForkable(const Request& request) {
   return static_cast<int>(request.prompt.size()) - (request.encoder_tokens.empty() ? 1 : 0);
@@ -301,7 +301,8 @@ const SequenceState* Admission::ForkableSibling(const SequenceState& sequence) c
   for (const SequenceState& sibling : sequence.added->sequences) {
     if (!sibling.slot.has_value()) continue;
     if (blocks_->num_committed(*sibling.slot) < NumForkable(request)) continue;
-    // One that came back may have found its tokens in the cache, and be encoding its input again.
+    // A sibling that returned after a preemption may have hit its tokens in the cache, and may
+    // still be encoding its input again.
     if (!request.encoder_tokens.empty() && !blocks_->has_encoder(*sibling.slot)) continue;
     return &sibling;
   }
@@ -326,7 +327,8 @@ bool Admission::AwaitsEqualPrefix(SequenceState& sequence) const {
   const auto first = sequence.tokens.begin();
   const Request& request = sequence.request();
   for (const SequenceState* const other : table_->running()) {
-    if (other->request().priority < request.priority) break;  // it may take long
+    if (other->request().priority < request.priority)
+      break;  // the lower priority may delay the prompt
     const int num_committed = blocks_->num_committed(*other->slot);
     if (num_committed >= other->prefill_end) continue;
     const int num_compared = std::min(sequence.num_known - 1, other->prefill_end);
@@ -346,11 +348,11 @@ bool Admission::AwaitsEqualPrefix(SequenceState& sequence) const {
 }
 
 std::optional<PromptHits> Admission::Fork(const SequenceState& sibling, SlotId slot) {
-  // The last token of the prompt is computed again: its logits are wanted once more.
+  // The last token of the prompt is computed again, because the fork needs its logits.
   const int num_shared = sibling.num_prompt() - 1;
   if (!blocks_->Fork(*sibling.slot, slot).ok()) return std::nullopt;
-  // The sibling may have lost blocks before the prompt's end to a window, and the begun block may
-  // have to be copied.
+  // A window may have released some of the sibling's prompt blocks, and the partial last block may
+  // need a copy.
   if (!blocks_->Truncate(slot, num_shared).ok() || !blocks_->Append(slot, 1).ok()) {
     const absl::Status freed = blocks_->Free(slot);
     CHECK(freed.ok()) << freed;

@@ -1,25 +1,25 @@
 // From Scheduler::Add() to the first row: checks requests, and admits waiting sequences to slots.
 //
 // Order. Sequences are admitted by priority, then in order of arrival. A waiting sequence does not
-// displace a running one. If a sequence finds too few blocks, the ones after it wait too. No
-// sequence is admitted while a running one lacks blocks for its next chunk.
+// displace a running sequence. If a sequence finds too few blocks, all later sequences wait, too.
+// No sequence is admitted while a running sequence lacks blocks for its next chunk.
 //
 // Prefix reuse. Computed keys stay in the cache until their blocks are needed for other content. A
 // prompt, or a preempted sequence, begins after its longest cached prefix (SlotJoin::seq_len). Only
-// keys of committed batches are found. If a running sequence of no lower priority is computing full
-// blocks that a waiting sequence begins with, the waiting sequence is admitted once these blocks are
-// committed, and a slot is kept for it. With partial hits a prompt also reuses the leading tokens of
-// the next block, in a copy of the block (ScheduledBatch::copies). Requests with different salts
-// share nothing. Embeddings and positions are part of a block's hash key: placeholders of different
-// images differ, and placeholders of equal images are equal.
+// keys of committed batches are found. If a running sequence with at least the same priority is
+// computing full blocks of a waiting sequence's prefix, the waiting sequence is admitted once these
+// blocks are committed. A slot is reserved for the waiting sequence until then. With partial hits a
+// prompt also reuses the leading tokens of the next block, in a copy of the block
+// (ScheduledBatch::copies). Requests with different salts share nothing. Embeddings and positions
+// are part of a block's hash key, so placeholders of different images never match.
 //
-// Several sequences of one request. The first to be admitted computes the prompt. The others wait
-// until the prompt and the encoder's pass are committed; then they fork its blocks and compute the
-// last prompt token again, each for its own logits. A sequence that is admitted when no other one of
-// its request is running begins like any prompt.
+// Several sequences of one request. The first admitted sequence computes the prompt. Its siblings
+// wait until the prompt and the encoder pass are committed. Then they fork its blocks, and each
+// computes the last prompt token again to get logits. A sequence without a running sibling is
+// admitted like any prompt.
 //
-// Swapped sequences return by a swap or are computed again, whichever Preemptor::ReturnsBySwap()
-// prefers.
+// Swapped sequences return by a swap if Preemptor::ReturnsBySwap() is true. Otherwise their tokens
+// are computed again.
 //
 // Encoders. The input of a sequence is encoded in the step that admits it, unless the keys of the
 // same input are in the cache or are swapped in.
@@ -54,11 +54,11 @@
 
 namespace reprise {
 
-// A sequence that has just got a slot and blocks.
+// A newly admitted sequence, with a slot and blocks.
 struct Admitted {
   SequenceState* sequence = nullptr;
-  SlotJoin join = {};       // complete but for num_undrafted; the caller adds it to the batch
-  bool swapped_in = false;  // its keys return from host memory
+  SlotJoin join = {};       // without num_undrafted; the caller adds the join to the batch
+  bool swapped_in = false;  // whether the keys return from host memory
 };
 
 class Admission {
@@ -68,15 +68,16 @@ class Admission {
             const CacheLimits* limits, SequenceTable* table, Preemptor* preemptor);
 
   // Adds a request to the table; its sequences wait. Leaves RequestState::max_drafts 0.
-  // Errors: those of Scheduler::Add(); nothing has changed then.
+  // Errors: the errors of Scheduler::Add(). A failed call changes nothing.
   absl::StatusOr<RequestState*> Add(Request request);
 
   // Starts over with the first waiting sequence: call it once per batch.
   void BeginBatch() { num_put_off_ = 0; }
 
-  // Admits the next sequence for which the batch has tokens, and the cache has a slot and blocks;
-  // its next tokens are to be added to the batch before the next call. Adds its swap and its encoder
-  // input to the batch. Returns nullopt if no further sequence can be admitted to the batch.
+  // Admits the next sequence if the batch has tokens left, and a slot and blocks are free. Adds its
+  // swap and its encoder input to the batch. The caller must add the sequence's next tokens to the
+  // batch before the next call. Returns nullopt if no further sequence can be admitted to the
+  // batch.
   std::optional<Admitted> Next(BatchInProgress& batch);
 
   // Sequences that began with the forked blocks of another sequence of their request.
@@ -100,10 +101,10 @@ class Admission {
     bool swapped_in = false;
   };
   // Puts the sequence's known tokens into the slot, by a swap, a fork or the prefix cache. Errors:
-  // ResourceExhausted if the blocks do not suffice; nothing has changed then.
+  // ResourceExhausted if too few blocks are free; a failed call changes nothing.
   absl::StatusOr<Start> TakeSlot(SequenceState& sequence, SlotId slot, BatchInProgress& batch);
   absl::StatusOr<PromptHits> AddToCache(const SequenceState& sequence, SlotId slot, int max_chunk);
-  // Moves a sequence with blocks in the table's next slot to the running ones.
+  // Moves a sequence with blocks in the table's next slot to the running sequences.
   Admitted Admit(SequenceState& sequence, const Start& start, BatchInProgress& batch);
   // Forks the blocks of `sibling` into the slot. Returns nullopt, with nothing changed, if the sibling
   // has lost blocks that are needed, or the pool has no block left.
@@ -124,7 +125,7 @@ class Admission {
   SequenceTable* table_;
   Preemptor* preemptor_;
   std::mt19937_64 seeds_;
-  size_t num_put_off_ = 0;  // leading waiting sequences that await keys; slots are kept for them
+  size_t num_put_off_ = 0;  // leading waiting sequences that await keys; each reserves a slot
   int64_t num_forks_ = 0;
 };
 

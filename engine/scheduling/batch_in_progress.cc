@@ -184,7 +184,7 @@ void BatchInProgress::CheckInvariants() const {
   CHECK_EQ(num_tokens, num_tokens_) << "2";
   CHECK_LE(num_tokens, max_num_tokens_) << "2";
   CHECK_EQ(num_earlier_logits, num_earlier_logits_) << "2";
-  if (open_rows_.empty()) return;  // none, or taken for OpenBatches
+  if (open_rows_.empty()) return;  // no rows, or moved to OpenBatches
   CHECK_EQ(open_rows_.size(), rows_.size()) << "1";
   for (size_t i = 0; i < rows_.size(); ++i) {
     CHECK_EQ(open_rows_[i].num_tokens, rows_[i].query_len()) << "1: row " << i;

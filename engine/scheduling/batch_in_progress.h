@@ -10,8 +10,8 @@
 //
 // Invariants, checked by CheckInvariants():
 //   1. rows() and open_rows() have one entry per row, in the same order.
-//   2. The counters of tokens and of earlier logits are the sums over the rows. The rows have at
-//      most max_num_tokens tokens, and max_num_seqs rows at most.
+//   2. The counters of tokens and of earlier logits are sums over the rows. There are at most
+//      max_num_seqs rows, with at most max_num_tokens tokens in total.
 //   3. The slots of the rows are distinct.
 //
 // Thread safety: none; one owner. Allocates in construction, and later only for embeddings, swaps
@@ -50,16 +50,16 @@ class BatchInProgress {
   void Begin();
 
   // Ends the batch, and returns a view that is valid until the next Begin(). The view is empty if
-  // the batch has no rows; pass no updates and copies then, since they would be lost.
+  // the batch has no rows; `updates` and `copies` must then be empty, because they would be lost.
   const ScheduledBatch& Finish(absl::Span<const BlockTableUpdate> updates,
                                absl::Span<const BlockCopy> copies);
 
   // Whether the batch is finished and has rows, and no slot was left since.
   bool can_take_back() const { return was_launched_ && next_leaves_.empty(); }
 
-  // Takes back the finished batch, which the runner has refused: its joins have not happened. The
-  // leaves stay for the next batch. So do leaves since Finish(), except of slots that this batch
-  // joined. REQUIRES: can_take_back() was true after Finish(); only Leave() was called since.
+  // Takes back the finished batch, because the runner has refused it. Its joins are dropped. Its
+  // leaves stay for the next batch, and so do leaves since Finish(), except of slots that only this
+  // batch joined. REQUIRES: can_take_back() was true after Finish(); only Leave() was called since.
   void TakeBack();
 
   // ---- Slots.
@@ -109,16 +109,17 @@ class BatchInProgress {
 
   // ---- Budgets.
 
-  // Maximum number of tokens of the next prompt row: of what the step, the prefill chunk and, beside
-  // decodes, max_prefill_tokens_while_decoding leave. At most 0 if nothing is left.
+  // Maximum number of tokens of the next prompt row: the minimum of the tokens left in the step,
+  // the prefill chunk, and, with decodes, the rest of max_prefill_tokens_while_decoding. May be
+  // negative.
   int prompt_tokens_left() const;
   int tokens_left() const { return max_num_tokens_ - num_tokens_; }
   int num_prompt_tokens() const { return num_prompt_tokens_; }
   int num_earlier_logits() const { return num_earlier_logits_; }
   // Encoder tokens that the step can still encode.
   int encoder_tokens_left() const { return max_encoder_step_tokens_ - num_encoder_tokens_; }
-  // Whether a running sequence found no blocks for its next tokens. Blocks that are freed are for
-  // this sequence: no other is admitted then, and no drafts are added.
+  // Whether a running sequence found no blocks for its next tokens. Freed blocks are reserved for
+  // this sequence: no sequence is admitted, and no drafts are added.
   bool lacks_blocks() const { return lacks_blocks_; }
   void NoteLackOfBlocks() { lacks_blocks_ = true; }
 
@@ -134,7 +135,7 @@ class BatchInProgress {
 
   bool was_launched_ = true;
   std::vector<SlotId> leaves_;
-  std::vector<SlotId> next_leaves_;  // left since the last Begin()
+  std::vector<SlotId> next_leaves_;  // slots left since the last Begin()
   std::vector<SlotJoin> joins_;
   std::vector<LogitsRequest> logits_requests_;
   std::vector<BlockCopy> swap_outs_;

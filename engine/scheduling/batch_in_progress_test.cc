@@ -112,7 +112,7 @@ TEST_F(BatchInProgressTest, APreemptedSlotLeavesInTheSameBatchWithoutItsLogitsRe
   batch.Begin();
   batch.AddLogitsRequest({.slot = SlotId(1)});
   batch.AddLogitsRequest({.slot = SlotId(2)});
-  batch.Leave(SlotId(3));  // of the next batch
+  batch.Leave(SlotId(3));  // in the next batch
   batch.LeaveNow(SlotId(2));
   AddDecode(batch, sequence);
   const ScheduledBatch& made = Finish(batch);

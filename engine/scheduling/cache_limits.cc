@@ -5,8 +5,8 @@
 
 namespace reprise {
 
-// A sequence that is alone can wait until all but its newest token are committed
-// (Preemptor::MakeRoom), so one token is not.
+// If only one sequence runs, it can wait until all tokens but its newest are committed
+// (Preemptor::MakeRoom), so one token is uncommitted.
 CacheLimits::CacheLimits(const RunnerShape& shape, const BlockManager& blocks)
     : blocks_(&blocks),
       lengths_(LengthLimitsOf(blocks, shape.max_seq_len, /*num_uncommitted=*/1,
@@ -27,7 +27,7 @@ int CacheLimits::FittingChunk(int num_cached, int num_encoder_tokens, int most) 
   int chunk = most;
   while (chunk > 1 && blocks_->NumBlocksFor(num_cached + chunk, num_cached, num_encoder_tokens) >
                           blocks_->options().num_blocks - 1) {
-    // Without the tokens in the chunk's last block.
+    // Drops the tokens in the chunk's last block.
     const int begin = (num_cached + chunk - 1) / block_size * block_size;
     chunk = std::max(begin - num_cached, 1);
   }

@@ -1,12 +1,12 @@
 // Maximum lengths of sequences and of prompt chunks in a scheduler's KV cache.
 //
 //   const CacheLimits limits(shape, blocks);
-//   limits.max_tokens();                          // of any sequence
+//   limits.max_tokens();                          // for any sequence
 //   limits.FittingChunk(cached, encoder, 512);    // at most 512 tokens of a prompt
 //
-// Groups with a window release blocks when batches are committed. So prompts get their blocks chunk
-// by chunk, and a chunk must not need more blocks than the whole pool has. Without windows a prompt
-// gets all its blocks at once, and chunks have no such limit.
+// Groups with a window release blocks when batches are committed. Prompts therefore get their
+// blocks chunk by chunk, and a chunk must not need more blocks than the whole pool has. Without
+// windows a prompt gets all its blocks at once, and chunks have no such limit.
 //
 // Thread safety: constant after construction. Cost: construction searches for the longest sequence
 // (BlockManager::max_tokens()).
@@ -29,11 +29,11 @@ class CacheLimits {
   // Maximum number of tokens of a sequence whose keys can be cached: max_seq_len, or the tokens of a
   // sequence that has the whole pool.
   int max_tokens() const { return lengths_.max_tokens; }
-  // The same for one sequence: its position_delta may leave less, with positions of several
-  // dimensions.
+  // The same for one sequence. With positions of several dimensions, its position_delta may reduce
+  // the maximum.
   int MaxTokens(const SequenceState& sequence) const;
-  // Whether a sequence that has the whole pool can be longer than the pool allows: it ends with
-  // FinishReason::kCacheFull.
+  // Whether the size of the pool, not max_seq_len, limits max_tokens(). If so, a sequence that
+  // would exceed max_tokens() ends with FinishReason::kCacheFull.
   bool is_pool_the_limit() const { return lengths_.is_pool_the_limit; }
 
   // Whether a group releases blocks that left its window.

@@ -11,7 +11,7 @@
 namespace reprise {
 namespace {
 
-// The numbers of levels that steps choose from.
+// Returns the draft counts (levels for trees) that steps choose from.
 std::vector<int> MeasuredLevels(const DraftCapability& drafts, int most) {
   std::vector<int> levels = drafts.graph_levels;
   for (int level = 1; drafts.graph_levels.empty() && level < most; level *= 2) {
@@ -62,7 +62,7 @@ int DraftPlanner::Join(SequenceState& sequence, SlotId slot, int num_hits, bool 
     sequence.num_drafted = num_hits;
   } else {
     const absl::Span<const BlockId> blocks = blocks_->blocks(slot, drafted_group_);
-    // The last block may be a copy that is still to be made, of its source's first tokens.
+    // The last block may be a pending copy of another block's leading tokens.
     const BlockId last = blocks[(num_hits - 1) / blocks_->options().block_size];
     drafted_blocks_->Copy(blocks_->OriginOf(last), last);
     sequence.num_drafted = drafted_blocks_->NumSeen(blocks, num_hits);
@@ -176,8 +176,8 @@ int DraftPlanner::LevelsOf(int num_drafts) const {
 bool DraftPlanner::HasProposed(const OpenRow& row, absl::Span<const int32_t> new_tokens) const {
   if (!has_drafter_keys() || row.has_given_drafts) return true;
   if (row.sequence->num_unseen() <= row.num_drafts) return true;
-  // A drafter that proposes nothing leaves token 0 in place of each draft, and 0 may be accepted.
-  // All other accepted drafts, which are the new tokens before the last, are proposals.
+  // A drafter without proposals leaves token 0 as each draft, and 0 may be accepted. All other
+  // accepted drafts, which are the new tokens before the last, are proposals.
   return !new_tokens.empty() && absl::c_any_of(new_tokens.first(new_tokens.size() - 1),
                                                [](int32_t token) { return token != 0; });
 }

@@ -5,12 +5,12 @@
 //   planner.Accept(row, new_tokens, num_rows);           // for each row with drafts
 //   planner.NoteCommitted(sequence, {first, end});       // tokens whose keys are committed
 //
-// Number of drafts. A decode gets drafts if the policy and the sequence's acceptance so far are in
-// favour (engine/speculation_policy.h), also in batches with chunks of prompts. Its row generates 1
-// to 1 + drafts tokens; until the commit the sequence's length is an upper bound. Drafts use the
-// tokens and blocks that the batch's rows leave, and preempt no sequence. Room of rejected drafts is
-// kept for the next row. Rows of sequences with a masker, forced tokens, penalties, biases, stages
-// or log-probabilities get no drafts.
+// Draft counts. A decode gets drafts if the policy and the acceptance of the sequence allow them
+// (engine/speculation_policy.h), also in batches with prefill chunks. Its row generates 1 to 1 +
+// drafts tokens; until the commit the sequence's length is an upper bound. Drafts use the tokens
+// and blocks that the batch's rows leave, and preempt no sequence. Room of rejected drafts is kept
+// for the next row. Rows of sequences with a masker, forced tokens, penalties, biases, stages or
+// log-probabilities get no drafts.
 //
 // Predictions. If a request has predicted_tokens, the sequence's drafts are the tokens that follow
 // the end of its generated text in the prediction, as long as this end is found there. These drafts
@@ -69,16 +69,16 @@ class DraftPlanner {
   // KV cache. Call it after all rows were added.
   void AddDrafts(BatchInProgress& batch);
 
-  // Records the time of a step, unless it has chunks of prompts or catch-up rows. REQUIRES: `rows` are
-  // the step's; earlier batches are committed.
+  // Records the time of a step, unless it has prefill chunks or catch-up rows. REQUIRES: `rows` are
+  // the rows of this step, and earlier batches are committed.
   void ObserveStep(absl::Duration duration, absl::Span<const OpenRow> rows,
                    const StepResult& result);
   // Records a step that failed.
   void ObserveFailedStep() { costs_.ObserveOtherStep(); }
 
-  // Records the acceptance of a row's drafts, and takes rejected drafts off the sequence's counts.
-  // `num_rows`: of the step. REQUIRES: row.num_drafts > 0; 1 to 1 + row.num_levels new tokens, which
-  // are not committed yet.
+  // Records the acceptance of a row's drafts, and subtracts rejected drafts from the sequence's
+  // counts. `num_rows`: number of rows of the step. REQUIRES: row.num_drafts > 0; 1 to 1 +
+  // row.num_levels new tokens, which are not committed yet.
   void Accept(const OpenRow& row, absl::Span<const int32_t> new_tokens, int num_rows);
   // Records the tokens that a step has fed to a drafter. Call it before the commit of a row without
   // drafts.

@@ -60,7 +60,7 @@ class DraftPlannerTest : public ::testing::Test {
                    {.sequence = &sequence, .output = RowOutput::kToken, .num_new_tokens = 1});
   }
 
-  // Adds a sequence, with a prompt chunk of `num_tokens` in the batch.
+  // Adds a sequence whose batch row is a prefill chunk of `num_tokens` tokens.
   SequenceState& AddChunk(int num_tokens, RowLogits logits = RowLogits::kLast) {
     SequenceState& sequence =
         AddRequest(table_, {.prompt = std::vector<int32_t>(num_tokens, 1)}).sequences[0];
@@ -124,7 +124,7 @@ TEST_F(DraftPlannerTest, DraftsUseTheTokensThatTheStepLeaves) {
   RunDecode();
   RunDecode();
   AddChunk(9);
-  EXPECT_THAT(Drafts(), ElementsAre(4, 1, 0)) << "16 tokens less 2 decodes and 9 of a prompt";
+  EXPECT_THAT(Drafts(), ElementsAre(4, 1, 0)) << "16 tokens less 2 decodes and 9 prompt tokens";
 }
 
 // The runner has earlier logits for one draft of each of 4 rows. A scored prompt takes 3 of them.
@@ -256,7 +256,7 @@ TEST_F(DraftPlannerTest, SequencesThatAcceptLittleHaveFewerDrafts) {
   }
   EXPECT_EQ(drafts[0], 4);
   EXPECT_LT(drafts[3], 4);
-  EXPECT_EQ(drafts[12], 0) << "a rejected row costs more than it brings";
+  EXPECT_EQ(drafts[12], 0) << "rejected drafts do not pay";
 }
 
 // A step with drafts takes 100 times as long as a plain one, and no draft is accepted.
@@ -328,7 +328,7 @@ TEST_F(DrafterKeysTest, ADrafterThatLagsGetsCatchUpRows) {
   sequence.draft_length.Observe(1, 0);  // next: fewer than 4 drafts
   AddDecode(sequence);
   ASSERT_THAT(Drafts(), ElementsAre(4));
-  // It proposes nothing: token 0 in all places of drafts, of which one happened to be right.
+  // The drafter proposes nothing: all drafts are token 0, and one of them happens to be right.
   planner.Accept(batch_->open_rows()[0], std::vector<int32_t>{0, 9}, 1);
   EXPECT_EQ(sequence.num_in_flight, 2) << "1 + 4 less the 3 drafts that were wrong";
   EXPECT_EQ(sequence.num_drafted, 5);

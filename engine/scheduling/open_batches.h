@@ -1,14 +1,15 @@
-// The batches in flight: what the host needs to commit each of them. A queue, oldest first.
+// The queue of batches in flight, oldest first. Holds the data that the host needs to commit each
+// batch.
 //
 //   OpenBatches open(shape);
-//   open.Push(rows);                        // takes the rows; returns empty memory in their place
+//   open.Push(rows);                        // takes the rows; leaves `rows` empty
 //   std::vector<OpenRow> rows = open.TakeOldest();
 //   open.Recycle(std::move(rows));          // keeps the memory for a later batch
 //
 // Invariants, checked by CheckInvariants():
 //   1. At most max_steps_in_flight batches are open, and none of them is empty.
-//   2. A batch that was taken is recycled before the next Push(): open and spare batches are
-//      max_steps_in_flight in total.
+//   2. A batch that was taken is recycled before the next Push(). The number of open and spare
+//      batches is max_steps_in_flight in total.
 //
 // Thread safety: none; one owner. Does not allocate after construction.
 
@@ -28,8 +29,8 @@ namespace reprise {
 // A row of a batch that is being built or in flight.
 struct OpenRow {
   SequenceState* sequence = nullptr;
-  // SequenceState::admission when the row was made. The row is discarded if the sequence has another
-  // value at the commit: it has left its slot in between.
+  // SequenceState::admission when the row was made. If the value differs at the commit, the
+  // sequence has left its slot since, and the row is discarded.
   int64_t admission = 0;
   int first_token = 0;  // index of the row's first token; an upper bound after drafts in flight
   int num_tokens = 0;
@@ -54,8 +55,8 @@ class OpenBatches {
   int size() const { return static_cast<int>(open_.size()); }
   bool empty() const { return open_.empty(); }
 
-  // Appends `rows` as the newest batch, and exchanges their memory for that of a recycled batch:
-  // `rows` is empty afterwards. REQUIRES: size() < max_steps_in_flight; `rows` is not empty.
+  // Appends `rows` as the newest batch. Replaces `rows` with the empty memory of a recycled batch.
+  // REQUIRES: size() < max_steps_in_flight; `rows` is not empty.
   void Push(std::vector<OpenRow>& rows);
 
   // The rows of the oldest batch. REQUIRES: !empty().

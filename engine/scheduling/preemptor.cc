@@ -54,8 +54,8 @@ bool Preemptor::MakeRoom(SequenceState& sequence, int num_tokens, int num_in_fli
   if (num_lacking <= 0) return true;
   while (!blocks_->Append(*sequence.slot, num_lacking).ok()) {
     if (table_->num_running() == 1) {
-      // A sequence that is alone has the whole pool, which holds CacheLimits::max_tokens() once the
-      // batches in flight are committed: blocks leave the windows then.
+      // The only running sequence has the whole pool. The pool holds CacheLimits::max_tokens()
+      // tokens once the batches in flight are committed, because the windows then release blocks.
       CHECK(limits_->has_windows() && num_in_flight > 0) << num_tokens << " tokens of one sequence";
       batch.NoteLackOfBlocks();
       return false;
@@ -144,7 +144,7 @@ absl::StatusOr<PromptHits> Preemptor::SwapIn(SequenceState& sequence, SlotId slo
                                              : num_left;
   const int64_t num_needed =
       blocks_->NumBlocksFor(num_stored + num_new, num_stored, num_encoder_tokens);
-  // Checked first: the plan would evict cached blocks even if it cannot be carried out.
+  // Checked first, because making the plan evicts cached blocks even if the plan fails.
   if (num_needed > blocks_->pool().num_allocatable()) {
     return absl::ResourceExhaustedError("too few free blocks for a sequence to return");
   }

@@ -1,25 +1,27 @@
 // Frees blocks when the pool runs out: chooses the running sequence to preempt, and swaps it to host
 // memory or lets it be recomputed.
 //
-// The victim is the last running sequence: the lowest priority, and of several the newest admission.
-// Its blocks are freed, and its tokens are computed again later; or their content is moved to host
-// memory and back, if the rule (engine/preemption_rule.h) expects that to take less time and host
-// blocks are free. Only committed tokens are moved. The generated tokens are the same either way:
-// the sampling counter continues. Rows of the victim in flight are discarded. Host blocks are freed
-// when the sequence returns or ends.
+// The victim is the running sequence with the lowest priority, and among these the newest
+// admission. Its blocks are freed, and its tokens are computed again later. Alternatively, the
+// content of its blocks is moved to host memory and back, if host blocks are free and the rule
+// (engine/preemption_rule.h) expects this to take less time. Only committed tokens are moved. The
+// generated tokens are the same either way: the sampling counter continues. Rows of the victim in
+// flight are discarded. Host blocks are freed when the sequence returns or ends.
 //
-// A swap is part of the batch in progress, and the runner moves blocks out first, then in, then
-// copies, then runs rows. As soon as a move is in the batch, the block that it frees can be used by
-// everything later in this order:
+// A swap is part of the batch in progress. The runner executes a batch in this order: moves out,
+// moves in, copies, rows. A block that a move frees can be reused by operations later in this
+// order:
 //
 //   a cache block that was moved out   by moves in, copies and rows of the same batch
 //   a host block that was read         by moves out of the next batch, not of the same batch
 //
-// Content that this batch still moves in or copies cannot be moved out in the same batch.
+// Blocks that are destinations of moves in or copies in this batch cannot be moved out in the same
+// batch.
 //
 // Invariants, checked by CheckInvariants():
-//   1. Those of the swap store, whose plan is empty between calls.
-//   2. The sequences in the store are those with SequenceState::stored_as. They wait.
+//   1. The invariants of the swap store. Its plan is empty between calls.
+//   2. The store holds exactly the sequences with SequenceState::stored_as, and these sequences
+//      wait.
 //
 // Thread safety: none; one owner. Cost: O(blocks) per preemption; swaps allocate.
 
@@ -56,19 +58,19 @@ class Preemptor {
                                                            SequenceTable* table);
 
   // Allocates blocks for the first `num_tokens` tokens of a running sequence, and preempts the last
-  // running sequences as necessary. Returns false if this preempted the sequence itself. Also returns
-  // false, with its blocks unchanged, if the sequence is alone and must wait for the commit of its
-  // batches in flight; `batch` records this (NoteLackOfBlocks). REQUIRES: no sequence that would be
-  // preempted has a row in `batch`.
+  // running sequences as necessary. Returns false if this preempted the sequence itself. Also
+  // returns false, with its blocks unchanged, if no other sequence runs and the sequence must wait
+  // for the commit of its batches in flight; `batch` records this (NoteLackOfBlocks). REQUIRES: no
+  // sequence that would be preempted has a row in `batch`.
   bool MakeRoom(SequenceState& sequence, int num_tokens, int num_in_flight, BatchInProgress& batch);
 
-  // Whether a sequence in the swap store returns by a swap, not by computing its tokens again, if
-  // the cache has its first `num_found` tokens.
+  // Whether a sequence in the swap store should return by a swap rather than by recomputing its
+  // tokens, if the cache has its first `num_found` tokens.
   bool ReturnsBySwap(const SequenceState& sequence, int num_found) const;
 
   // Puts a sequence in the swap store into the slot, with room for its next chunk of at most
-  // `max_chunk` tokens. Returns its tokens as prefix hits. Errors: ResourceExhausted; nothing has
-  // changed then.
+  // `max_chunk` tokens. Returns its tokens as prefix hits. Errors: ResourceExhausted if too few
+  // blocks are free; a failed call changes nothing.
   absl::StatusOr<PromptHits> SwapIn(SequenceState& sequence, SlotId slot, int max_chunk,
                                     BatchInProgress& batch);
 
@@ -88,9 +90,10 @@ class Preemptor {
 
   void PreemptLast(BatchInProgress& batch);
   // Moves the blocks of a running sequence to the host and empties its slot. Returns false, with
-  // nothing changed, if the rule or the lack of host blocks is against it.
+  // nothing changed, if the rule prefers recomputation, or too few host blocks are free.
   bool SwapOut(SequenceState& sequence, BatchInProgress& batch);
-  // Leading tokens of the sequence in a slot whose blocks other sequences use too.
+  // Number of leading tokens of the sequence in a slot whose blocks are shared with other
+  // sequences.
   int NumTokensUsedByOthers(SlotId slot) const;
 
   BlockManager* blocks_;

@@ -168,7 +168,7 @@ TEST_F(PreemptorTest, ASwapMovesTheCommittedBlocksOutAndIn) {
   EXPECT_EQ(outs[0].src, blocks[0]);
   EXPECT_EQ(outs[1].src, blocks[1]);
 
-  // Its 4 tokens and the token that is left need 3 blocks.
+  // The 4 swapped tokens and the remaining token need 3 blocks.
   batch_.Begin();
   EXPECT_TRUE(
       absl::IsResourceExhausted(preemptor->SwapIn(third, table_.next_slot(), 16, batch_).status()));

@@ -23,7 +23,7 @@ int ScoredChunk(const SequenceState& sequence, int chunk, const EarlierLogits& e
   } else if (!FeedsForcedInChunks(sequence, earlier.max)) {
     return chunk;
   } else if (first < sequence.last_fed()) {
-    // The tokens before the first scored token get a row without earlier logits.
+    // Tokens before the first scored token are computed in a row without earlier logits.
     return std::min(chunk, sequence.last_fed() + 1 - first);
   }
   return std::min(chunk, earlier.max - earlier.used + 1);
@@ -33,7 +33,7 @@ std::optional<LogitsRequest> LogitsRequestOf(const SequenceState& sequence) {
   LogitsRequest request = ToLogitsRequest(sequence.request());
   if (request.params == LogitsParams() && request.stages == 0) return std::nullopt;
   request.slot = *sequence.slot;
-  // After a preemption, the tokens that the sequence has generated count.
+  // After a preemption, generated tokens count as output, not as prompt.
   const absl::Span<const int32_t> tokens = sequence.tokens;
   request.prompt = tokens.first(sequence.num_prompt());
   request.output = tokens.subspan(sequence.num_prompt(), sequence.num_generated());
@@ -91,7 +91,7 @@ TokenLogProbs LogProbsOf(const RowPosition& position, const StepResult& result, 
   const RowLogProbsView& view = earlier < 0 ? result.log_probs : result.earlier_log_probs;
   const int entry = earlier < 0 ? position.row_idx : earlier;
   CHECK_LT(static_cast<size_t>(entry), view.token_log_probs.size())
-      << "a step without the log-probabilities that it was asked for";
+      << "the step has not returned the requested log-probabilities";
   TokenLogProbs log_probs = {
       .token = token, .log_prob = view.token_log_probs[entry], .rank = view.token_ranks[entry]};
   const absl::Span<const int32_t> top_tokens = view.top_tokens_of(entry);

@@ -4,9 +4,9 @@
 // Maskers. A sequence with a TokenMasker has a row only when all its tokens are known, and the row
 // carries the mask for the token after them. Other sequences do not wait.
 //
-// Scoring. A prompt whose log-probabilities are wanted is computed from its first token whose logits
+// Scoring. A prompt with requested log-probabilities is computed from its first token whose logits
 // are missing. Its chunks, and chunks of forced tokens, request the logits of all their tokens
-// (RowLogits::kAll), as far as max_earlier_logits allows.
+// (RowLogits::kAll), limited by max_earlier_logits.
 //
 // Thread safety: pure functions of their arguments. Allocate only for log-probabilities.
 
@@ -28,7 +28,8 @@ namespace reprise {
 
 // ---- Before the step.
 
-// The earlier logits of a step: RunnerShape::max_earlier_logits, and those of the rows so far.
+// The earlier logits of a step: the maximum (RunnerShape::max_earlier_logits), and the number that
+// the rows added so far use.
 struct EarlierLogits {
   int max = 0;
   int used = 0;
@@ -37,8 +38,8 @@ struct EarlierLogits {
 // Whether the sequence's forced tokens are fed in chunks, like a prompt.
 bool FeedsForcedInChunks(const SequenceState& sequence, int max_earlier_logits);
 
-// Returns how many of the `chunk` next tokens of a prompt to compute, given the earlier logits that
-// the row needs. REQUIRES: earlier.used <= earlier.max, unless earlier.max is 0.
+// Returns how many of the next `chunk` tokens of a prompt to compute, so that the row's earlier
+// logits fit. REQUIRES: earlier.used <= earlier.max, unless earlier.max is 0.
 int ScoredChunk(const SequenceState& sequence, int chunk, const EarlierLogits& earlier);
 
 // Returns the request for the logits of a sequence that joins, or nullopt if it has none. The request
@@ -49,7 +50,7 @@ std::optional<LogitsRequest> LogitsRequestOf(const SequenceState& sequence);
 // output, num_new_tokens and scores_prompt of `open`.
 void SetOutput(const SequenceState& sequence, ScheduledRow& row, OpenRow& open);
 
-// Whether the row needs a mask: SetMask().
+// Whether SetMask() must be called for the row.
 bool NeedsMask(const SequenceState& sequence, const OpenRow& open);
 
 // Fills `mask` for the row. If the masker throws, the row generates no token and
@@ -58,15 +59,15 @@ void SetMask(SequenceState& sequence, absl::Span<int32_t> mask, ScheduledRow& ro
 
 // ---- After the step.
 
-// Index in the step's earlier logits of the token at `position`, which is in the row; -1 for the
-// row's last token.
+// Returns the index in the step's earlier logits of the row's token at `position`; -1 for the row's
+// last token.
 int EarlierOf(const OpenRow& row, int position);
 
 // A token of a row of a step.
 struct RowPosition {
   const OpenRow& row;
   int row_idx = 0;
-  int position = 0;  // index in the sequence; within the row
+  int position = 0;  // index in the sequence; must lie in the row
 };
 
 // Returns the log-probability of `token` after the token at `position`, and the `num_top` most
@@ -74,8 +75,8 @@ struct RowPosition {
 TokenLogProbs LogProbsOf(const RowPosition& position, const StepResult& result, int32_t token,
                          int num_top);
 
-// Appends the prompt's log-probabilities that a row has computed to the request's. Returns false if
-// one of them is NaN.
+// Appends the log-probabilities of prompt tokens that a row has computed to
+// RequestState::prompt_log_probs. Returns false if one of them is NaN.
 bool CollectPromptLogProbs(const OpenRow& row, int row_idx, const StepResult& result);
 
 }  // namespace reprise

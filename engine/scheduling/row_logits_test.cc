@@ -1,4 +1,4 @@
-// What rows ask of logits, and the log-probabilities that steps return.
+// The logits requests of rows, and the log-probabilities that steps return.
 
 #include "reprise/engine/scheduling/row_logits.h"
 

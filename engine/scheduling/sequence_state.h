@@ -92,7 +92,8 @@ struct SequenceState {
   // Index of the token whose logits give the first token that no batch in flight generates.
   int last_fed() const { return num_known + num_in_flight - 1; }
   inline bool needs_prompt_log_probs() const;
-  // Maximum number of drafts per row; 0 if the rows ask for more than tokens.
+  // Maximum number of drafts per row; 0 if the sequence cannot have drafts
+  // (DraftPlanner::MaxDraftsOf()).
   inline int max_drafts() const;
   // Returns up to `most` drafts from the request's predicted tokens, for the sequence's row in the
   // batch being built. Tokens in flight are assumed to be as predicted.

@@ -62,7 +62,7 @@ void SequenceTable::Vacate(SequenceState& sequence) {
 }
 
 void SequenceTable::Wait(SequenceState& sequence) {
-  // Most sequences come last.
+  // Fast path: most sequences belong at the end.
   if (waiting_.empty() || ArrivedBefore(waiting_.back(), &sequence)) {
     waiting_.push_back(&sequence);
     return;

@@ -59,12 +59,13 @@ class SequenceTable {
 
   // ---- Sequences.
 
-  // Moves a waiting sequence to the running ones, in the slot next_slot(), and numbers the admission.
+  // Moves a waiting sequence to the running sequences, in the slot next_slot(), and numbers the
+  // admission.
   // REQUIRES: has_free_slot().
   void Admit(SequenceState& sequence);
   // Takes a running sequence out of its slot. It is in no list until Wait() or Finish().
   void Vacate(SequenceState& sequence);
-  // Inserts a sequence that is in no list into the waiting ones, in their order.
+  // Inserts a sequence that is in no list into the waiting sequences, in their order.
   void Wait(SequenceState& sequence);
   // Takes a waiting sequence out of the list, to Finish() it.
   void StopWaiting(SequenceState& sequence);
