@@ -78,8 +78,8 @@ class PromptPositions {
                                : int64_t{token} + delta_;
   }
 
-  // Whether the position of `token` is not the position of the previous token + 1 in all
-  // dimensions; for token 0, whether the position is not 0.
+  // Whether the position of `token` differs from the expected position in any dimension. Expected
+  // is the previous token's position + 1, and 0 for token 0.
   bool IsNew(int token) const {
     for (int dim = 0; dim < num_dims_; ++dim) {
       const int64_t expected = token == 0 ? 0 : At(dim, token - 1) + 1;

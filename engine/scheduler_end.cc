@@ -37,7 +37,7 @@ void Scheduler::EndExpired(absl::Time now, std::vector<TokenEvent>& events) {
     for (size_t i = 0; i < sequences().size();) {
       SequenceState& sequence = *sequences()[i];
       const absl::Time deadline = sequence.added->request.deadline;
-      // A clock at its end is no reason to end a sequence without a deadline.
+      // A sequence without a deadline does not end, even if `now` is InfiniteFuture().
       if (now < deadline || deadline == absl::InfiniteFuture()) {
         next_deadline_ = std::min(next_deadline_, deadline);
         ++i;

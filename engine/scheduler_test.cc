@@ -128,7 +128,7 @@ TEST(SchedulerTest, ATokenBehindTheEndOfItsSequenceIsDiscarded) {
   scheduler->Commit({9}, events);
   ASSERT_THAT(events, SizeIs(1));
   EXPECT_EQ(events[0].finish, FinishReason::kStop);
-  EXPECT_TRUE(scheduler->has_work());  // a step is in flight
+  EXPECT_TRUE(scheduler->has_work());  // one step is in flight
   scheduler->Commit({3}, events);
   EXPECT_THAT(events, SizeIs(1));
   EXPECT_FALSE(scheduler->has_work());
