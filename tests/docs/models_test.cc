@@ -235,7 +235,7 @@ TEST(SpeculationPageTest, PredictionsDoNotChangeTheText) {
   const std::vector<int32_t> file = TextOf(model, options, plain);
   // [prediction begin]
   Request request = {.prompt = question};
-  request.predicted_tokens = file;  // what the answer will probably be
+  request.predicted_tokens = file;  // the predicted answer
   // [prediction end]
   options.runner.speculation.max_drafts = 4;
   options.scheduler.speculation = SpeculationPolicy{.num_drafts = 4};
