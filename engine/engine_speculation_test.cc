@@ -123,7 +123,7 @@ TEST_P(EngineSpeculationTest, RejectionLeavesTheModelsDistributionOfTexts) {
   double chi_square = 0;
   int num_cells = 0;
   int num_found = 0;
-  double rare = 0;  // expected of all cells with too few each
+  double rare = 0;  // total expectation of the cells that are too rare to test separately
   int num_rare = 0;
   for (const auto& [text, probability] : probabilities) {
     const double expected = kNumTexts * probability;

@@ -271,7 +271,8 @@ TEST_F(EngineStepsTest, DeadlinesFollowTheClock) {
   const SequenceId spared = Add({.prompt = {2}, .max_new_tokens = 20});
   RunAll();
   EXPECT_EQ(texts_[late].finish, FinishReason::kDeadline);
-  // Steps are launched at 1 to 4 s, and each is awaited one step later. No step is launched at 5 s.
+  // The steps launched at 1, 2 and 3 s are awaited one step later. At 5 s, the sequence ends before
+  // the step launched at 4 s is awaited.
   EXPECT_THAT(texts_[late].tokens, SizeIs(3));
   ExpectWhole(spared);
 }

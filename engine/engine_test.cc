@@ -96,8 +96,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineCaseTest,
 
 TEST(EngineTest, TextsDoNotDependOnWhatIsFoundInTheCache) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
-  // Runs these prompts one after the other: a prompt; the same prompt; a longer one; one that
-  // differs from token 6 on; and the first prompt with its generated tokens.
+  // Runs these prompts one after the other: a prompt; the same prompt; a longer one; one with a
+  // different token 6; and the first prompt with its generated tokens.
   const std::vector<int32_t> first = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   std::vector<std::vector<int32_t>> prompts = {first, first, first, first, first};
   prompts[2].insert(prompts[2].end(), {10, 11, 12, 13, 14});

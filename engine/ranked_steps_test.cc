@@ -232,7 +232,7 @@ TEST(RankedStepsTest, ADeadRunnerOfRankZeroWithoutWorkEndsAll) {
   EXPECT_EQ(results[1], absl::UnavailableError("rank 0: the device is gone"));
 }
 
-// A rank on which one AwaitDevice() returns the failure of another rank.
+// A rank whose AwaitDevice() call number `losing_wait` fails, because another rank is lost.
 class LosingRank final : public ForwardingCollectives {
  public:
   LosingRank(Collectives* ranks, int losing_wait)

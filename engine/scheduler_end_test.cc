@@ -172,7 +172,7 @@ TEST(SchedulerFailureTest, KeysOfAFailedStepAreNotFound) {
   Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9}, .max_new_tokens = 1});
   std::vector<TokenEvent> events;
   scheduler->Schedule();  // the first 8 tokens
-  scheduler->Schedule();  // the remaining tokens
+  scheduler->Schedule();  // the last token
   scheduler->Commit({-1}, events);
   scheduler->CommitFailed(Cause(), events);
   Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, .max_new_tokens = 1});
