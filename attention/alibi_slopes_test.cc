@@ -12,13 +12,13 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::FloatNear;
 
-TEST(AlibiSlopesTest, APowerOfTwoIsAGeometricSeries) {
+TEST(AlibiSlopesTest, PowersOfTwoMakeAGeometricSeries) {
   EXPECT_THAT(AlibiSlopes(1), ElementsAre(1.0f / 256));
   EXPECT_THAT(AlibiSlopes(8), ElementsAre(1.0f / 2, 1.0f / 4, 1.0f / 8, 1.0f / 16, 1.0f / 32,
                                           1.0f / 64, 1.0f / 128, 1.0f / 256));
 }
 
-TEST(AlibiSlopesTest, OtherNumbersOfHeadsTakeEveryOtherSlopeOfTwiceAsMany) {
+TEST(AlibiSlopesTest, OtherHeadCountsUseEveryOtherSlopeOfTheDoubledCount) {
   // 4 heads: 2^-2, 2^-4, 2^-6, 2^-8. Then the first and third slope of 8 heads: 2^-1, 2^-3.
   EXPECT_THAT(AlibiSlopes(6), ElementsAre(0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f));
   // The paper's 12 heads: the slopes of 8 heads, and every other slope of 16 heads, from 2^-0.5.
@@ -26,7 +26,7 @@ TEST(AlibiSlopesTest, OtherNumbersOfHeadsTakeEveryOtherSlopeOfTwiceAsMany) {
   EXPECT_EQ(AlibiSlopes(12).size(), 12u);
 }
 
-TEST(AlibiSlopesTest, EverySlopeOfEveryNumberIsOwnAndWithinOne) {
+TEST(AlibiSlopesTest, SlopesAreDistinctAndBelowOneForAnyHeadCount) {
   for (int num_heads = 1; num_heads <= 130; ++num_heads) {
     std::vector<float> slopes = AlibiSlopes(num_heads);
     ASSERT_EQ(slopes.size(), static_cast<size_t>(num_heads));

@@ -80,7 +80,7 @@ float Distance(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kFloat) - b.to(at::kFloat)).abs().max().item<float>();
 }
 
-TEST(AttentionExtrasTest, NewKeysStandInThePlaceOfTheCaches) {
+TEST(AttentionExtrasTest, NewKeysReplaceCachedKeys) {
   Call call;
   ASSERT_TRUE(call.Run().ok());
   const at::Tensor expected = call.out.clone();
@@ -112,7 +112,7 @@ TEST(AttentionExtrasTest, OutIsQuantisedWithOneScale) {
   EXPECT_GT(call.out.to(at::kFloat).max().item<float>(), 50.0f);
 }
 
-TEST(AttentionExtrasTest, EachBlockOfOutGetsAScaleThatMakesItsLargestValueTheLargestOfTheType) {
+TEST(AttentionExtrasTest, BlockScalesMapTheLargestValueToTheLargestOfTheType) {
   Call call;
   ASSERT_TRUE(call.Run().ok());
   const at::Tensor exact = call.out;
@@ -125,7 +125,7 @@ TEST(AttentionExtrasTest, EachBlockOfOutGetsAScaleThatMakesItsLargestValueTheLar
   EXPECT_EQ(stored.abs().amax(3).min().item<float>(), 448.0f);
 }
 
-TEST(AttentionExtrasTest, RefusesWhatDoesNotFitByName) {
+TEST(AttentionExtrasTest, RejectsInvalidExtrasByName) {
   Call call;
   at::Tensor keys = at::rand({2, 1, 16});
   at::Tensor short_keys = at::rand({1, 1, 16});
@@ -152,7 +152,7 @@ TEST(AttentionExtrasTest, RefusesWhatDoesNotFitByName) {
   EXPECT_TRUE(call.Run().ok());
 }
 
-TEST(AttentionExtrasTest, ContiguousFp8KeysAreThoseOfACacheWithTheSameScales) {
+TEST(AttentionExtrasTest, ContiguousFp8KeysMatchACacheWithTheSameScales) {
   Call call;
   const std::vector<int32_t> key_start_loc = {0, 5};
   const std::vector<float> k_scales = {0.25f}, v_scales = {3.0f};
@@ -186,7 +186,7 @@ TEST(AttentionExtrasTest, ContiguousFp8KeysAreThoseOfACacheWithTheSameScales) {
   }
 }
 
-TEST(AttentionExtrasTest, QueriesMayBeQuantisedAndThenOutHasATypeOfItsOwn) {
+TEST(AttentionExtrasTest, Fp8QueriesAllowADifferentOutDtype) {
   Call call;
   call.q = call.q.to(at::kFloat8_e4m3fn);
   ASSERT_TRUE(call.Run().ok());

@@ -7,7 +7,7 @@
 namespace reprise {
 namespace {
 
-TEST(AttentionKindTest, EachNameIsThatOfItsKind) {
+TEST(AttentionKindTest, NamesRoundTrip) {
   for (const char* name : {"decoder", "encoder", "encoder-only", "encoder-decoder"}) {
     const absl::StatusOr<AttentionKind> kind = ParseAttentionKind(name);
     ASSERT_TRUE(kind.ok()) << kind.status();
@@ -17,7 +17,7 @@ TEST(AttentionKindTest, EachNameIsThatOfItsKind) {
   EXPECT_EQ(*ParseAttentionKind("encoder"), AttentionKind::kEncoder);
 }
 
-TEST(AttentionKindTest, OtherNamesAreRefusedWithTheFour) {
+TEST(AttentionKindTest, RejectsOtherNamesAndListsTheValidOnes) {
   for (const char* name : {"", "Decoder", "encoder_only", "cross"}) {
     EXPECT_EQ(ParseAttentionKind(name).status().message(),
               std::string("kind of attention: expected decoder, encoder, encoder-only or "

@@ -60,7 +60,7 @@ void ExpectClose(const ReferenceResult<double>& expected, const at::Tensor& out,
   }
 }
 
-TEST(AttentionTest, PagedAttentionOverAnyBatchAgreesWithTheReferenceOnAnyThreads) {
+TEST(AttentionTest, PagedAttentionMatchesTheReferenceForAnyThreadCount) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const PagedFixture fixture = MakePagedFixture({.seed = seed, .max_seq_len = 700});
     SCOPED_TRACE(fixture.description);
@@ -84,7 +84,7 @@ TEST(AttentionTest, PagedAttentionOverAnyBatchAgreesWithTheReferenceOnAnyThreads
   }
 }
 
-TEST(AttentionTest, RaggedAttentionAgreesWithTheReference) {
+TEST(AttentionTest, RaggedAttentionMatchesTheReference) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const RaggedFixture fixture = MakeRaggedFixture({.seed = seed});
     SCOPED_TRACE(fixture.description);
@@ -153,14 +153,14 @@ class PagedCall {
   KvMemory memory_;
 };
 
-TEST(AttentionTest, QueriesOfZerosAverageTheValuesTheySee) {
+TEST(AttentionTest, ZeroQueriesAverageTheirVisibleValues) {
   PagedCall call;
   ASSERT_TRUE(call.Run().ok());
   EXPECT_FLOAT_EQ(call.out[0][0][0].item<float>(), 0.5f);  // keys 0 and 1
   EXPECT_FLOAT_EQ(call.out[1][1][3].item<float>(), 1.0f);  // keys 0, 1 and 2
 }
 
-TEST(AttentionTest, RowsOfOutAndLseBeyondTheBatchAreClearedEachByItsOwnLength) {
+TEST(AttentionTest, ClearsRowsOfOutAndLseAfterTheBatch) {
   PagedCall call;
   call.out = Poisoned({5, 2, 4}, at::kFloat);
   call.lse = Poisoned({3, 2}, at::kFloat);
@@ -194,7 +194,7 @@ std::string RefusalOf(const Change& change) {
   return std::string(status.message());
 }
 
-TEST(AttentionTest, ArgumentsThatDoNotFitAreRefusedByName) {
+TEST(AttentionTest, RejectsInvalidArgumentsByName) {
   EXPECT_THAT(RefusalOf([](PagedCall& call) {
                 call.q = at::zeros({1, 2, 4});
               }),
@@ -234,7 +234,7 @@ TEST(AttentionTest, ArgumentsThatDoNotFitAreRefusedByName) {
               HasSubstr("seq_lens"));
 }
 
-TEST(AttentionTest, OnTheCpuTheArraysAreCheckedBeforeAnythingIsWritten) {
+TEST(AttentionTest, CpuChecksArraysBeforeItWrites) {
   EXPECT_THAT(RefusalOf([](PagedCall& call) { call.block_table[0] = 3; }),
               HasSubstr("block_table[0][0]: expected 0 to 2"));
   EXPECT_THAT(RefusalOf([](PagedCall& call) { call.seq_lens[0] = 5; }), HasSubstr("seq_lens[0]"));
@@ -242,7 +242,7 @@ TEST(AttentionTest, OnTheCpuTheArraysAreCheckedBeforeAnythingIsWritten) {
               HasSubstr("query_start_loc[1]"));
 }
 
-TEST(AttentionTest, ADeviceThatIsNeitherCpuNorCudaIsUnimplemented) {
+TEST(AttentionTest, OtherDevicesAreUnimplemented) {
   PagedCall call;
   const auto meta = at::TensorOptions().device(at::kMeta).dtype(at::kFloat);
   call.q = at::empty({2, 2, 4}, meta);
@@ -253,7 +253,7 @@ TEST(AttentionTest, ADeviceThatIsNeitherCpuNorCudaIsUnimplemented) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("got meta"));
 }
 
-TEST(AttentionTest, RaggedArgumentsThatDoNotFitAreRefusedByName) {
+TEST(AttentionTest, RejectsInvalidRaggedArgumentsByName) {
   const std::vector<int32_t> loc = {0, 2};
   const RaggedBatch batch = {.query_start_loc = loc.data(),
                              .key_start_loc = loc.data(),

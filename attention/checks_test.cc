@@ -34,7 +34,7 @@ std::string RefusalOf(const Change& change) {
   return Refusal(CheckAttentionParams(params));
 }
 
-TEST(ParamsCheckTest, GoodParametersPass) {
+TEST(ParamsCheckTest, AcceptsValidParameters) {
   AttentionParams params = GoodParams();
   EXPECT_TRUE(CheckAttentionParams(params).ok());
   params.num_q_heads = 14;  // any ratio
@@ -46,7 +46,7 @@ TEST(ParamsCheckTest, GoodParametersPass) {
   EXPECT_TRUE(CheckAttentionParams(params).ok());
 }
 
-TEST(ParamsCheckTest, RefusalsNameTheFieldWhatWasExpectedAndWhatWasGot) {
+TEST(ParamsCheckTest, ErrorsNameTheFieldTheExpectedAndTheActualValue) {
   EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.num_q_heads = 7; }),
             "num_q_heads: expected a multiple of num_kv_heads (2), got 7");
   EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.num_kv_heads = 0; }),
@@ -60,7 +60,7 @@ TEST(ParamsCheckTest, RefusalsNameTheFieldWhatWasExpectedAndWhatWasGot) {
   EXPECT_THAT(RefusalOf([](AttentionParams& p) { p.scale = NAN; }), HasSubstr("scale"));
 }
 
-TEST(ParamsCheckTest, SlopesOfSequencesAreAtLeastARowOfHeadsApart) {
+TEST(ParamsCheckTest, RejectsAlibiRowStridesBelowTheHeadCount) {
   const std::array<float, 16> slopes = {};
   AttentionParams params = GoodParams();
   params.alibi_slopes = slopes.data();
@@ -78,7 +78,7 @@ TEST(ParamsCheckTest, SlopesOfSequencesAreAtLeastARowOfHeadsApart) {
             "alibi_slopes, with alibi_row_stride: expected an array, got none");
 }
 
-TEST(ParamsCheckTest, RotaryNeedsAnEvenPartOfTheHead) {
+TEST(ParamsCheckTest, RejectsInvalidRotaryParams) {
   EXPECT_EQ(RefusalOf([](AttentionParams& p) { p.rotary = RotaryParams{.rotary_dim = 66}; }),
             "rotary.rotary_dim: expected an even number up to head_dim_qk (64), got 66");
   EXPECT_THAT(RefusalOf([](AttentionParams& p) { p.rotary = RotaryParams{.rotary_dim = 3}; }),
@@ -92,13 +92,13 @@ TEST(ParamsCheckTest, RotaryNeedsAnEvenPartOfTheHead) {
               HasSubstr("rotary.rope_scale"));
 }
 
-TEST(ParamsCheckTest, SparsePatternsNeedStridesFromZero) {
+TEST(ParamsCheckTest, RejectsNegativeSparseStrides) {
   EXPECT_THAT(
       RefusalOf([](AttentionParams& p) { p.sparse = BlockSparseParams{.vertical_stride = -1}; }),
       HasSubstr("sparse.vertical_stride"));
 }
 
-TEST(ParamsCheckTest, TheOffValuesOfOtherSystemsPass) {
+TEST(ParamsCheckTest, AcceptsDisablingValuesOfOtherSystems) {
   AttentionParams params = GoodParams();
   params.softcap = 0.0f;
   params.sparse = BlockSparseParams{.vertical_stride = 0};
@@ -135,14 +135,14 @@ std::string BatchRefusal(const Change& change) {
   return Refusal(CheckBatchFields(params, batch));
 }
 
-TEST(ParamsCheckTest, AGoodBatchAndAnIdleOnePass) {
+TEST(ParamsCheckTest, AcceptsValidAndEmptyBatches) {
   const Arrays arrays;
   EXPECT_TRUE(CheckBatchFields(GoodParams(), arrays.Batch()).ok());
   const PagedBatch idle = {.query_start_loc = arrays.loc.data()};
   EXPECT_TRUE(CheckBatchFields(GoodParams(), idle).ok());
 }
 
-TEST(ParamsCheckTest, MissingArraysAreNamed) {
+TEST(ParamsCheckTest, RejectsMissingArraysByName) {
   using Params = AttentionParams;
   EXPECT_EQ(BatchRefusal([](PagedBatch& b, Params&, const Arrays&) { b.seq_lens = nullptr; }),
             "seq_lens: expected an array, got none");
@@ -151,7 +151,7 @@ TEST(ParamsCheckTest, MissingArraysAreNamed) {
       HasSubstr("tail_mask, with tail_len"));
 }
 
-TEST(ParamsCheckTest, TablesMustHoldEveryRow) {
+TEST(ParamsCheckTest, RejectsTablesWithTooFewRows) {
   using Params = AttentionParams;
   EXPECT_EQ(BatchRefusal([](PagedBatch& b, Params&, const Arrays&) { b.num_tables = 0; }),
             "num_tables: expected at least 1, got 0");
@@ -162,7 +162,7 @@ TEST(ParamsCheckTest, TablesMustHoldEveryRow) {
             "block_table_stride: expected at least 9, got 1");
 }
 
-TEST(ParamsCheckTest, ContextParallelismExcludesTailsAndNeedsPositions) {
+TEST(ParamsCheckTest, ContextParallelismRejectsTailsAndRequiresPositions) {
   using Params = AttentionParams;
   EXPECT_EQ(BatchRefusal([](PagedBatch& b, Params&, const Arrays& a) {
               b.key_positions = {.rank = 1, .world = 2};
@@ -185,7 +185,7 @@ TEST(ParamsCheckTest, ContextParallelismExcludesTailsAndNeedsPositions) {
   EXPECT_TRUE(CheckBatchFields(GoodParams(), cross).ok());
 }
 
-TEST(ParamsCheckTest, CustomMasksNeedOffsetsAndExcludeTailsAndRanks) {
+TEST(ParamsCheckTest, CustomMasksRequireOffsetsAndRejectTailsAndRanks) {
   using Params = AttentionParams;
   const std::array<uint8_t, 1> bits = {1};
   const std::array<int64_t, 1> offset = {0};
@@ -233,7 +233,7 @@ TEST(ParamsCheckTest, CustomMasksNeedOffsetsAndExcludeTailsAndRanks) {
   EXPECT_TRUE(CheckBatchFields(ragged).ok());
 }
 
-TEST(ParamsCheckTest, RaggedBatchesNeedBothPrefixSums) {
+TEST(ParamsCheckTest, RaggedBatchesRequireBothPrefixSums) {
   const Arrays arrays;
   RaggedBatch batch = {.query_start_loc = arrays.loc.data(), .key_start_loc = arrays.loc.data()};
   EXPECT_TRUE(CheckBatchFields(batch).ok());
@@ -244,7 +244,7 @@ TEST(ParamsCheckTest, RaggedBatchesNeedBothPrefixSums) {
   EXPECT_THAT(Refusal(CheckBatchFields(batch)), HasSubstr("key_start_loc"));
 }
 
-TEST(ParamsCheckTest, TheCacheMustBeThatOfTheLayer) {
+TEST(ParamsCheckTest, RejectsACacheThatDoesNotFitTheLayer) {
   float memory = 0;
   const KvView view = {.data = &memory, .dim_chunk = 64};
   const KvLayer good = {.k = view,
@@ -273,7 +273,7 @@ TEST(ParamsCheckTest, TheCacheMustBeThatOfTheLayer) {
   EXPECT_TRUE(CheckKvLayer(sparse, good).ok());
 }
 
-TEST(ParamsCheckTest, ARopePartBelongsToALatent) {
+TEST(ParamsCheckTest, RejectsRopePartsOutsideMla) {
   float memory[2] = {};
   AttentionParams layer = GoodParams();
   layer.head_dim_qk = 80;
@@ -313,7 +313,7 @@ TEST(ParamsCheckTest, ARopePartBelongsToALatent) {
   EXPECT_THAT(Refusal(CheckKvLayer(layer, good)), HasSubstr("rotary: expected none"));
 }
 
-TEST(ParamsCheckTest, ACacheMayHaveNoBlocksAndThenNoMemory) {
+TEST(ParamsCheckTest, AcceptsACacheWithoutBlocksOrMemory) {
   const KvView view = {.dim_chunk = 64};
   KvLayer kv = {.k = view,
                 .v = view,
@@ -372,7 +372,7 @@ std::string RefusalOfRows(const Change& change) {
   return std::string(status.message());
 }
 
-TEST(BatchCheckTest, DescendingOrLateStartLocsAreRefused) {
+TEST(BatchCheckTest, RejectsDecreasingOrNonzeroStartLocs) {
   EXPECT_EQ(RefusalOfRows([](TwoRows& rows) {
               rows.query_start_loc = {0, 2, 1};
             }),
@@ -387,7 +387,7 @@ TEST(BatchCheckTest, DescendingOrLateStartLocsAreRefused) {
             "query_start_loc[2]: expected 0 to 4 (num_tokens), got 5");
 }
 
-TEST(BatchCheckTest, LengthsBeyondTheCapacityOrTheTableAreRefused) {
+TEST(BatchCheckTest, RejectsLengthsBeyondTheCapacityOrTheTable) {
   EXPECT_EQ(RefusalOfRows([](TwoRows& rows) { rows.seq_lens[1] = 7; }),
             "seq_lens[1]: expected 0 to 6 (max_seq_len), got 7");
   EXPECT_EQ(RefusalOfRows([](TwoRows& rows) { rows.seq_lens[0] = -1; }),
@@ -397,12 +397,12 @@ TEST(BatchCheckTest, LengthsBeyondTheCapacityOrTheTableAreRefused) {
             "key_start[1]: expected 0 to 3 (max_blocks * block_size - seq_len), got 4");
 }
 
-TEST(BatchCheckTest, RowsOutsideTheTablesAreRefused) {
+TEST(BatchCheckTest, RejectsRowsOutsideTheTables) {
   EXPECT_EQ(RefusalOfRows([](TwoRows& rows) { rows.table_row[0] = 2; }),
             "table_row[0]: expected 0 to 1 (num_tables - 1), got 2");
 }
 
-TEST(BatchCheckTest, BlocksOutsideTheCacheAreRefusedWhereTheyAreRead) {
+TEST(BatchCheckTest, RejectsOutOfRangeBlocksOnlyIfRead) {
   EXPECT_EQ(RefusalOfRows([](TwoRows& rows) { rows.block_table[1] = 6; }),
             "block_table[0][1]: expected 0 to 5 (a block of the cache), got 6");
   TwoRows rows;  // window of 1 token: queries at 3 and 4, so keys before 3 are not read
@@ -411,12 +411,12 @@ TEST(BatchCheckTest, BlocksOutsideTheCacheAreRefusedWhereTheyAreRead) {
   EXPECT_TRUE(rows.Check().ok());
 }
 
-TEST(BatchCheckTest, TailsLongerThanTheRowAreRefused) {
+TEST(BatchCheckTest, RejectsTailsLongerThanTheRow) {
   EXPECT_EQ(RefusalOfRows([](TwoRows& rows) { rows.tail_len[1] = 4; }),
             "tail_len[1]: expected 0 to 3 (64 and seq_len), got 4");
 }
 
-TEST(BatchCheckTest, MasksBeyondTheirArrayAreRefused) {
+TEST(BatchCheckTest, RejectsMasksBeyondTheirArray) {
   // Row 0 has 2 queries and 5 keys: 10 bits.
   EXPECT_EQ(RefusalOfRows([](TwoRows& rows) { rows.custom_mask_offset[0] = 3; }),
             "custom_mask_offset[0]: expected 0 to 2 (custom_mask_bytes minus the row's mask bytes, "
@@ -428,7 +428,7 @@ TEST(BatchCheckTest, MasksBeyondTheirArrayAreRefused) {
   EXPECT_TRUE(rows.Check().ok());
 }
 
-TEST(BatchCheckTest, RowsWithoutKeysOrQueriesMayHoldGarbage) {
+TEST(BatchCheckTest, AcceptsGarbageInRowsWithoutKeysOrQueries) {
   TwoRows rows;
   rows.seq_lens[1] = 0;
   rows.custom_mask_offset[1] = -999;
@@ -439,7 +439,7 @@ TEST(BatchCheckTest, RowsWithoutKeysOrQueriesMayHoldGarbage) {
   EXPECT_TRUE(rows.Check().ok());
 }
 
-TEST(BatchCheckTest, EveryGeneratedBatchPassesWithoutAnAllocation) {
+TEST(BatchCheckTest, AcceptsGeneratedBatchesWithoutAllocating) {
   for (uint64_t seed = 0; seed < 1000; ++seed) {
     const PagedFixture fixture = MakePagedFixture({.seed = seed});
     SCOPED_TRACE(fixture.description);

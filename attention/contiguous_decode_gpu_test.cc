@@ -52,7 +52,7 @@ void DecodeInAGraph(ContiguousCaseOptions options) {
   }
 }
 
-TEST_F(ContiguousDecodeGpuTest, AReplayedGraphFollowsTheNumberOfKeysInBothLayouts) {
+TEST_F(ContiguousDecodeGpuTest, ReplaysFollowTheNumberOfKeysInBothLayouts) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     for (const bool is_hnd : {false, true}) {
       for (const int max_query_len : {1, 4}) {
@@ -66,7 +66,7 @@ TEST_F(ContiguousDecodeGpuTest, AReplayedGraphFollowsTheNumberOfKeysInBothLayout
   }
 }
 
-TEST_F(ContiguousDecodeGpuTest, AReplayedGraphFollowsTheScalesOfKeysInFp8) {
+TEST_F(ContiguousDecodeGpuTest, ReplaysFollowTheScalesOfFp8Keys) {
   for (const DType q_dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     for (const DType kv_dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
       for (const bool is_hnd : {false, true}) {
@@ -82,7 +82,7 @@ TEST_F(ContiguousDecodeGpuTest, AReplayedGraphFollowsTheScalesOfKeysInFp8) {
   }
 }
 
-TEST_F(ContiguousDecodeSmallGpuTest, AReplayedGraphFollowsTheScalesOfKeysInFp8) {
+TEST_F(ContiguousDecodeSmallGpuTest, ReplaysFollowTheScalesOfFp8Keys) {
   for (const int max_query_len : {1, 4}) {
     DecodeInAGraph({.q_dtype = DType::kBFloat16,
                     .kv_dtype = DType::kFp8E4M3,

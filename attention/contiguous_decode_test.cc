@@ -35,7 +35,7 @@ TEST(ContiguousDecodeTest, FollowsTheNumberOfKeysInBothLayouts) {
   }
 }
 
-TEST(ContiguousDecodeTest, KeysInFp8FollowScalesInMemory) {
+TEST(ContiguousDecodeTest, Fp8KeysFollowScalesInMemory) {
   for (const DType q_dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const DType kv_dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
       for (const bool is_hnd : {false, true}) {

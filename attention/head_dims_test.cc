@@ -12,7 +12,7 @@ constexpr DType kQTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16,
                              DType::kFp8E5M2};
 
 // Head dims listed by vLLM's PagedAttention and its FlashInfer backend, and DeepSeek's shapes.
-TEST(HeadDimsTest, TheSizesThatOtherSystemsListAreSupported) {
+TEST(HeadDimsTest, SupportsHeadDimsOfOtherSystems) {
   for (const AttentionDevice device : kDevices) {
     for (const DType q_dtype : kQTypes) {
       for (const int size : {32, 64, 80, 96, 112, 120, 128, 192, 256}) {
@@ -24,7 +24,7 @@ TEST(HeadDimsTest, TheSizesThatOtherSystemsListAreSupported) {
   }
 }
 
-TEST(HeadDimsTest, ImpossibleDimsAndDtypesAreNot) {
+TEST(HeadDimsTest, RejectsImpossibleDimsAndDtypes) {
   for (const AttentionDevice device : kDevices) {
     EXPECT_FALSE(SupportsHeadDims(device, DType::kFloat32, {0, 64}));
     EXPECT_FALSE(SupportsHeadDims(device, DType::kFloat32, {64, 0}));
@@ -35,14 +35,14 @@ TEST(HeadDimsTest, ImpossibleDimsAndDtypesAreNot) {
   }
 }
 
-TEST(HeadDimsTest, TheCpuServesAnySize) {
+TEST(HeadDimsTest, CpuSupportsAnySize) {
   EXPECT_TRUE(SupportsHeadDims(AttentionDevice::kCpu, DType::kBFloat16, {5000, 7000}));
   EXPECT_EQ(SupportedHeadDims(AttentionDevice::kCpu, DType::kBFloat16), "any head dims");
 }
 
 // The limits match those of PlanWorkMap(): the next larger size is rejected with
 // SupportedHeadDims().
-TEST(HeadDimsTest, OnCudaTheLimitsAreThoseOfThePlan) {
+TEST(HeadDimsTest, CudaLimitsMatchPlanWorkMap) {
   for (const DType q_dtype : kQTypes) {
     const auto plan = [&](int head_dim_qk, int head_dim_v) {
       return PlanWorkMap({.dtype = q_dtype,
@@ -76,7 +76,7 @@ TEST(HeadDimsTest, OnCudaTheLimitsAreThoseOfThePlan) {
   }
 }
 
-TEST(HeadDimsTest, TheLimitsInWords) {
+TEST(HeadDimsTest, DescribesTheLimitsInWords) {
   EXPECT_EQ(SupportedHeadDims(AttentionDevice::kCuda, DType::kFp8E4M3),
             "head dims to 512, or to 576 and 512 where V is the first columns of K");
 }

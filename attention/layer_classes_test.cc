@@ -51,7 +51,7 @@ TEST(LayerClassesTest, LlamaFourHasChunkedClassesWithAChunkedGroup) {
                           KvGroupSpec{}));
 }
 
-TEST(LayerClassesTest, EncodersHaveNoCacheAndCrossAttentionAGroupOfItsOwn) {
+TEST(LayerClassesTest, EncodersHaveNoCacheAndCrossAttentionHasASeparateGroup) {
   std::vector<LayerSpec> layers(4, Layer());
   layers[0].kind = AttentionKind::kEncoder;
   layers[2].kind = AttentionKind::kEncoderDecoder;
@@ -83,7 +83,7 @@ TEST(LayerClassesTest, ALayerThatSharesACacheIsInItsOwnersGroup) {
   EXPECT_THAT(classes.class_of_layer, ElementsAre(0, 1, 2));
 }
 
-TEST(LayerClassesTest, WhatIsALayersOwnMakesNoClass) {
+TEST(LayerClassesTest, PerLayerParametersDoNotSplitAClass) {
   std::vector<LayerSpec> layers(4, Layer());
   const float sinks[8] = {};
   layers[1].params.softcap = 30.0f;
@@ -92,7 +92,7 @@ TEST(LayerClassesTest, WhatIsALayersOwnMakesNoClass) {
   EXPECT_THAT(ClassesOf(layers).class_of_layer, ElementsAre(0, 0, 0, 0));
 }
 
-TEST(LayerClassesTest, EachThingThatMetadataDependsOnMakesAClass) {
+TEST(LayerClassesTest, EachMetadataParameterSplitsAClass) {
   std::vector<LayerSpec> layers(10, Layer());
   layers[1].params.num_q_heads = 16;
   layers[2].params.num_kv_heads = 4;
@@ -106,7 +106,7 @@ TEST(LayerClassesTest, EachThingThatMetadataDependsOnMakesAClass) {
   EXPECT_THAT(ClassesOf(layers).class_of_layer, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
 }
 
-TEST(LayerClassesTest, AWindowAsLongAsAnIntKeepsEverything) {
+TEST(LayerClassesTest, WindowOfIntMaxKeepsAllKeys) {
   std::vector<LayerSpec> layers(1, Layer());
   layers[0].params.window_left = INT32_MAX;
   EXPECT_THAT(ClassesOf(layers).groups, ElementsAre(KvGroupSpec{}));
@@ -118,11 +118,11 @@ std::string RefusalOf(const std::vector<LayerSpec>& layers) {
   return std::string(status.message());
 }
 
-TEST(LayerClassesTest, AnEmptySetOfLayersIsRefused) {
+TEST(LayerClassesTest, RejectsAnEmptySetOfLayers) {
   EXPECT_EQ(RefusalOf({}), "layers: expected at least one attention layer, got none");
 }
 
-TEST(LayerClassesTest, ImpossibleLayersAreRefusedByNameAndValue) {
+TEST(LayerClassesTest, RejectsInvalidLayersByNameAndValue) {
   const auto refusal = [](auto change) {
     std::vector<LayerSpec> layers(2, Layer());
     change(layers[1]);
@@ -145,7 +145,7 @@ TEST(LayerClassesTest, ImpossibleLayersAreRefusedByNameAndValue) {
 }
 
 // Cross attention works next to layers with windows, but must not have a window.
-TEST(LayerClassesTest, AWindowOfACrossLayerIsRefused) {
+TEST(LayerClassesTest, RejectsAWindowOnCrossAttention) {
   std::vector<LayerSpec> layers(2, Layer());
   layers[0].params.window_left = 7;
   layers[1].kind = AttentionKind::kEncoderDecoder;
@@ -159,7 +159,7 @@ TEST(LayerClassesTest, AWindowOfACrossLayerIsRefused) {
   EXPECT_THAT(RefusalOf(layers), HasSubstr("layers[1].params.window_right: expected none"));
 }
 
-TEST(LayerClassesTest, SharingThatCannotWorkIsRefusedWithTheReason) {
+TEST(LayerClassesTest, RejectsInvalidSharingWithTheReason) {
   const auto refusal = [](auto change) {
     std::vector<LayerSpec> layers(3, Layer());
     layers[2].shares_kv_with = 1;
@@ -191,7 +191,7 @@ TEST(LayerClassesTest, SharingThatCannotWorkIsRefusedWithTheReason) {
 
 // By the definition of the groups: the owner keeps every key that the sharer needs, at every
 // length.
-TEST(LayerClassesTest, SharingIsAllowedExactlyWhereTheOwnerKeepsWhatIsNeeded) {
+TEST(LayerClassesTest, AcceptsSharingOnlyIfTheOwnerKeepsAllNeededKeys) {
   std::vector<LayerSpec> kinds;
   kinds.push_back(Layer());
   for (int span : {1, 2, 3, 4, 6, 8}) {

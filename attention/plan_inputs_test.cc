@@ -74,7 +74,7 @@ TEST_F(PlanInputsTest, PaddedAndPackedTablesBecomeTheSameBatch) {
   }
 }
 
-TEST_F(PlanInputsTest, QueriesAreThoseOfQueryStartLocOrOneARow) {
+TEST_F(PlanInputsTest, HasOneQueryPerRowWithoutQueryStartLoc) {
   PlanInputs inputs = Padded();
   inputs.query_start_loc = Ints({0, 4, 4, 6});
   EXPECT_EQ(space_.Check(inputs, at::kCPU)->num_tokens, 6);
@@ -86,7 +86,7 @@ TEST_F(PlanInputsTest, QueriesAreThoseOfQueryStartLocOrOneARow) {
   EXPECT_EQ(Refusal(inputs), "num_tokens must hold all queries: expected at least 6, got 5");
 }
 
-TEST_F(PlanInputsTest, WhatWasCopiedStaysWhenTheCallersArraysChange) {
+TEST_F(PlanInputsTest, CopiesDoNotFollowTheCallersArrays) {
   const PlanInputs inputs = Padded();
   const PagedBatch batch = Copied(inputs);
   inputs.seq_lens->fill_(99);
@@ -95,7 +95,7 @@ TEST_F(PlanInputsTest, WhatWasCopiedStaysWhenTheCallersArraysChange) {
   EXPECT_EQ(batch.block_table[0], 7);
 }
 
-TEST_F(PlanInputsTest, StridedArraysAreTakenAsTheyAre) {
+TEST_F(PlanInputsTest, AcceptsStridedArrays) {
   PlanInputs inputs = Padded();
   inputs.seq_lens = at::tensor({6, -1, 0, -1, 8, -1}, at::kInt).slice(0, 0, 6, 2);
   inputs.block_table = inputs.block_table->t().contiguous().t();
@@ -104,7 +104,7 @@ TEST_F(PlanInputsTest, StridedArraysAreTakenAsTheyAre) {
   EXPECT_THAT(Row(batch, 2, 2), ElementsAre(5, 9));
 }
 
-TEST_F(PlanInputsTest, MasksAreCopiedAndRowsWithoutOneHaveNoOffset) {
+TEST_F(PlanInputsTest, CopiesMasksAndGivesOtherRowsNoOffset) {
   const PlanInputSpace space({.max_rows = 4,
                               .max_tokens = 9,
                               .max_query_len = 4,
@@ -132,7 +132,7 @@ TEST_F(PlanInputsTest, MasksAreCopiedAndRowsWithoutOneHaveNoOffset) {
   EXPECT_EQ(Copied(Padded()).custom_mask, nullptr) << "no room for masks";
 }
 
-TEST_F(PlanInputsTest, MasksThatDoNotFitAreRefused) {
+TEST_F(PlanInputsTest, RejectsInvalidMasks) {
   const PlanInputSpace space({.max_rows = 4,
                               .max_tokens = 9,
                               .max_query_len = 4,
@@ -165,13 +165,13 @@ TEST_F(PlanInputsTest, MasksThatDoNotFitAreRefused) {
   EXPECT_THAT(Refusal(inputs), HasSubstr("expected 0 to 0, got 1")) << "no room for masks";
 }
 
-TEST_F(PlanInputsTest, NoRowsAreABatch) {
+TEST_F(PlanInputsTest, AcceptsABatchWithoutRows) {
   const PagedBatch batch = Copied({.seq_lens = Ints({}), .block_table = Ints({}).view({0, 2})});
   EXPECT_EQ(batch.num_rows, 0);
   EXPECT_EQ(batch.query_start_loc[0], 0);
 }
 
-TEST_F(PlanInputsTest, APlanIsPaddedOrPackedAndWhole) {
+TEST_F(PlanInputsTest, RequiresACompletePaddedOrPackedTable) {
   EXPECT_THAT(Refusal({}), HasSubstr("got nothing"));
   EXPECT_THAT(Refusal({.seq_lens = Ints({1})}), HasSubstr("got seq_lens"));
   PlanInputs both = Packed();
@@ -180,7 +180,7 @@ TEST_F(PlanInputsTest, APlanIsPaddedOrPackedAndWhole) {
               HasSubstr("got seq_lens, block_indptr, block_indices, last_block_len"));
 }
 
-TEST_F(PlanInputsTest, WhatIsLargerThanReservedIsRefused) {
+TEST_F(PlanInputsTest, RejectsInputsBeyondTheCapacities) {
   PlanInputs inputs = Padded();
   inputs.block_table = at::full({3, 4}, 1, at::kInt);
   EXPECT_EQ(Refusal(inputs),
@@ -197,7 +197,7 @@ TEST_F(PlanInputsTest, WhatIsLargerThanReservedIsRefused) {
   EXPECT_EQ(Refusal(inputs), "num_tokens must fit the planned capacity: expected 0 to 9, got 10");
 }
 
-TEST_F(PlanInputsTest, LengthsOnTheHostAreLookedInto) {
+TEST_F(PlanInputsTest, RejectsInvalidLengthsOnTheHost) {
   PlanInputs inputs = Padded();
   inputs.seq_lens = Ints({6, 0, 9});
   EXPECT_EQ(Refusal(inputs), "seq_lens[2]: expected 0 to 8, got 9");
@@ -212,7 +212,7 @@ TEST_F(PlanInputsTest, LengthsOnTheHostAreLookedInto) {
   EXPECT_EQ(Refusal(inputs), "query_start_loc[0]: expected 0 to 0, got 1");
 }
 
-TEST_F(PlanInputsTest, PackedTablesOnTheHostAreLookedIntoBeforeAnythingIsCopied) {
+TEST_F(PlanInputsTest, RejectsInvalidPackedTablesOnTheHostBeforeCopying) {
   PlanInputs inputs = Packed();
   inputs.last_block_len = Ints({5, 0, 4});
   const absl::StatusOr<PlanShape> shape = space_.Check(inputs, at::kCPU);
@@ -222,7 +222,7 @@ TEST_F(PlanInputsTest, PackedTablesOnTheHostAreLookedIntoBeforeAnythingIsCopied)
   EXPECT_EQ(space_.BatchOf(*shape, memory_).seq_lens[0], 0x7f7f7f7f);
 }
 
-TEST_F(PlanInputsTest, ShapesAndTypesThatAreOffAreNamed) {
+TEST_F(PlanInputsTest, RejectsWrongShapesAndTypesByName) {
   PlanInputs inputs = Padded();
   inputs.seq_lens = inputs.seq_lens->to(at::kLong);
   EXPECT_THAT(Refusal(inputs), HasSubstr("seq_lens must be [num_rows] int32"));
@@ -234,7 +234,7 @@ TEST_F(PlanInputsTest, ShapesAndTypesThatAreOffAreNamed) {
   EXPECT_THAT(Refusal(inputs), HasSubstr("block_indptr must be [4] int32"));
 }
 
-TEST_F(PlanInputsTest, TheFirstInputOnTheHostIsNamed) {
+TEST_F(PlanInputsTest, NamesTheFirstInputOnTheHost) {
   EXPECT_STREQ(FirstInputOnHost(Padded()), "seq_lens");
   EXPECT_STREQ(FirstInputOnHost(Packed()), "block_indptr");
   EXPECT_EQ(FirstInputOnHost({}), nullptr);

@@ -191,7 +191,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
   std::unique_ptr<PlannedAttention> attention_;
 };
 
-TEST_F(PlannedAttentionGpuTest, HostAndDevicePaddedAndPackedGiveTheSameBits) {
+TEST_F(PlannedAttentionGpuTest, AllFormsOfInputsGiveBitwiseIdenticalResults) {
   for (const std::vector<int>& lens : {std::vector<int>{1500, 0, 17, 16, 2000}, {1}, {700, 700}}) {
     const Rows rows = MakeRows(lens, random_);
     const at::Tensor expected = Expected(rows);
@@ -210,7 +210,7 @@ TEST_F(PlannedAttentionGpuTest, HostAndDevicePaddedAndPackedGiveTheSameBits) {
   }
 }
 
-TEST_F(PlannedAttentionGpuTest, HostArraysMayBeOverwrittenWhilePlansAreOnTheirWay) {
+TEST_F(PlannedAttentionGpuTest, HostArraysMayBeOverwrittenAfterPlanReturns) {
   std::vector<at::Tensor> outs, expected;
   std::vector<Rows> steps;
   for (int i = 0; i < 40; ++i) steps.push_back(MakeRows({random_.Int(1, 2000), 33}, random_));
@@ -251,7 +251,7 @@ TEST_F(PlannedAttentionGpuTest, LayersMayHaveNarrowerWindowsThanThePlan) {
 }
 
 // As in FlashInfer: Run() is captured, and Plan() is called before each replay.
-TEST_F(PlannedAttentionGpuTest, ACapturedRunFollowsPlansFromHostAndDevice) {
+TEST_F(PlannedAttentionGpuTest, CapturedRunFollowsPlansFromHostAndDevice) {
   ASSERT_TRUE(attention_->Plan(MakeRows({3, 3, 3}, random_).Padded(at::kCPU)).ok());
   const cudaGraphExec_t exec = Capture([&] { return Run(*attention_); });
   int turn = 0;
@@ -273,7 +273,7 @@ TEST_F(PlannedAttentionGpuTest, ACapturedRunFollowsPlansFromHostAndDevice) {
   }));
 }
 
-TEST_F(PlannedAttentionGpuTest, ACapturedPlanIsMadeAnewByEveryReplayAndForEverySize) {
+TEST_F(PlannedAttentionGpuTest, EveryReplayRebuildsACapturedPlan) {
   std::vector<Rows> held;
   std::vector<PlanInputs> inputs;
   std::vector<cudaGraphExec_t> execs;
@@ -304,7 +304,7 @@ TEST_F(PlannedAttentionGpuTest, ACapturedPlanIsMadeAnewByEveryReplayAndForEveryS
 }
 
 // A row whose mask shows only its first n keys must match a row of n keys.
-TEST_F(PlannedAttentionGpuTest, MasksOfACapturedPlanAreReadByEachReplay) {
+TEST_F(PlannedAttentionGpuTest, EveryReplayReadsTheMasksOfACapturedPlan) {
   constexpr int kMaskBytes = kMaxSeqLen / 8;
   const auto masks_of = [](const std::vector<int>& shown) {
     at::Tensor masks = at::zeros({kMaxRows * kMaskBytes}, at::kByte);
@@ -345,7 +345,7 @@ TEST_F(PlannedAttentionGpuTest, MasksOfACapturedPlanAreReadByEachReplay) {
   ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
 }
 
-TEST_F(PlannedAttentionGpuTest, HostArraysAreRefusedUnderCapture) {
+TEST_F(PlannedAttentionGpuTest, RejectsHostArraysUnderCapture) {
   const Rows rows = MakeRows({5, 6}, random_);
   ASSERT_TRUE(attention_->Plan(rows.Padded(at::kCPU)).ok());
   const cudaGraphExec_t exec = Capture([&] {
@@ -360,7 +360,7 @@ TEST_F(PlannedAttentionGpuTest, HostArraysAreRefusedUnderCapture) {
   ASSERT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
 }
 
-TEST_F(PlannedAttentionGpuTest, WorkspacesStayWhileAGraphLivesAndGoAfterwards) {
+TEST_F(PlannedAttentionGpuTest, RejectsReplacingWorkspacesWhileAGraphExists) {
   const Rows rows = MakeRows({900, 5}, random_);
   ASSERT_TRUE(attention_->Plan(rows.Padded(at::kCPU)).ok());
   const cudaGraphExec_t exec = Capture([&] { return Run(*attention_); });
@@ -376,7 +376,7 @@ TEST_F(PlannedAttentionGpuTest, WorkspacesStayWhileAGraphLivesAndGoAfterwards) {
   EXPECT_TRUE(IsSoonOk([&] { return attention_->Reset(); }));
 }
 
-TEST_F(PlannedAttentionGpuTest, WorkspacesOnAnotherDeviceOrNotAlignedAreRefused) {
+TEST_F(PlannedAttentionGpuTest, RejectsWorkspacesOnAnotherDeviceOrUnaligned) {
   const std::unique_ptr<PlannedAttention> attention = Make();
   const int64_t bytes = attention->map_bytes();
   EXPECT_THAT(std::string(attention->SetMapWorkspace(at::zeros({bytes}, at::kByte)).message()),
@@ -386,7 +386,7 @@ TEST_F(PlannedAttentionGpuTest, WorkspacesOnAnotherDeviceOrNotAlignedAreRefused)
 }
 
 // Layers of two classes, one after the other, share one workspace of partial results.
-TEST_F(PlannedAttentionGpuTest, PartialWorkspacesMayBeShared) {
+TEST_F(PlannedAttentionGpuTest, SupportsASharedPartialWorkspace) {
   const std::unique_ptr<PlannedAttention> other = Make();
   const at::Tensor partials = Poison(attention_->partial_bytes());
   ASSERT_TRUE(attention_->SetPartialWorkspace(partials).ok());

@@ -101,7 +101,7 @@ class PlannedAttentionTest : public ::testing::Test {
   at::Tensor k_, v_, q_, out_, lse_;
 };
 
-TEST_F(PlannedAttentionTest, GivesWhatPagedAttentionGives) {
+TEST_F(PlannedAttentionTest, MatchesPagedAttention) {
   const std::unique_ptr<PlannedAttention> attention = MakeSet();
   const std::vector<int32_t> starts = {0, 1, 2, 3}, lens = {6, 0, 8}, table = {7, 2, -5, -5, 5, 9};
   const PagedBatch batch = {.query_start_loc = starts.data(),
@@ -128,7 +128,7 @@ TEST_F(PlannedAttentionTest, GivesWhatPagedAttentionGives) {
 
 // A mask without set bits hides all keys; a mask with all bits set also shows the keys after a
 // query.
-TEST_F(PlannedAttentionTest, CustomMasksOfAPlanAreThoseOfItsRun) {
+TEST_F(PlannedAttentionTest, RunUsesTheCustomMasksOfItsPlan) {
   PlannedAttentionOptions options = Options();
   options.window = {};
   options.max_custom_mask_bytes = 8;
@@ -159,7 +159,7 @@ TEST_F(PlannedAttentionTest, CustomMasksOfAPlanAreThoseOfItsRun) {
   EXPECT_TRUE(at::equal(run(std::nullopt, std::nullopt), causal)) << "masks of the plan before";
 }
 
-TEST_F(PlannedAttentionTest, WorkspacesComeBeforePlanAndPlanBeforeRun) {
+TEST_F(PlannedAttentionTest, RequiresWorkspacesThenPlanThenRun) {
   const std::unique_ptr<PlannedAttention> attention = Make();
   EXPECT_EQ(attention->partial_bytes(), 0);
   EXPECT_THAT(std::string(attention->Plan(Inputs()).message()),
@@ -171,7 +171,7 @@ TEST_F(PlannedAttentionTest, WorkspacesComeBeforePlanAndPlanBeforeRun) {
   EXPECT_TRUE(Run(*attention).ok());
 }
 
-TEST_F(PlannedAttentionTest, ANewWorkspaceWantsANewPlan) {
+TEST_F(PlannedAttentionTest, NewWorkspaceInvalidatesThePlan) {
   const std::unique_ptr<PlannedAttention> attention = MakeSet();
   ASSERT_TRUE(attention->Plan(Inputs()).ok());
   ASSERT_TRUE(attention->SetMapWorkspace(Bytes(attention->map_bytes() + 100)).ok());
@@ -182,7 +182,7 @@ TEST_F(PlannedAttentionTest, ANewWorkspaceWantsANewPlan) {
   EXPECT_EQ(attention->Plan(Inputs()).code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(PlannedAttentionTest, AWorkspaceThatIsTooSmallOrOfAnotherTypeIsRefused) {
+TEST_F(PlannedAttentionTest, RejectsWorkspacesOfWrongSizeOrType) {
   const std::unique_ptr<PlannedAttention> attention = Make();
   const int64_t bytes = attention->map_bytes();
   EXPECT_THAT(std::string(attention->SetMapWorkspace(Bytes(bytes - 1)).message()),
@@ -196,7 +196,7 @@ TEST_F(PlannedAttentionTest, AWorkspaceThatIsTooSmallOrOfAnotherTypeIsRefused) {
 }
 
 // A recorded call, the CPU's form of a graph, holds its pin.
-TEST_F(PlannedAttentionTest, WorkspacesStayWhileAGraphLives) {
+TEST_F(PlannedAttentionTest, RejectsReplacingWorkspacesWhileAGraphExists) {
   const std::unique_ptr<PlannedAttention> attention = MakeSet();
   ASSERT_TRUE(attention->Plan(Inputs()).ok());
   std::function<absl::Status()> graph = [&, pin = attention->pins().Take()] {
@@ -213,7 +213,7 @@ TEST_F(PlannedAttentionTest, WorkspacesStayWhileAGraphLives) {
   EXPECT_TRUE(attention->Reset().ok());
 }
 
-TEST_F(PlannedAttentionTest, APlanThatIsRefusedLeavesNothingToRun) {
+TEST_F(PlannedAttentionTest, RejectedPlanInvalidatesTheEarlierPlan) {
   const std::unique_ptr<PlannedAttention> attention = MakeSet();
   ASSERT_TRUE(attention->Plan(Inputs()).ok());
   const PlanInputs broken = {
@@ -222,7 +222,7 @@ TEST_F(PlannedAttentionTest, APlanThatIsRefusedLeavesNothingToRun) {
   EXPECT_EQ(Run(*attention).code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(PlannedAttentionTest, ALayerSeesNoMoreThanWasPlannedFor) {
+TEST_F(PlannedAttentionTest, RejectsWiderWindowsAndOtherBlockSizesThanPlanned) {
   const std::unique_ptr<PlannedAttention> attention = MakeSet();
   ASSERT_TRUE(attention->Plan(Inputs()).ok());
   AttentionParams layer = Layer();
@@ -241,7 +241,7 @@ TEST_F(PlannedAttentionTest, ALayerSeesNoMoreThanWasPlannedFor) {
               HasSubstr("block_size"));
 }
 
-TEST_F(PlannedAttentionTest, OptionsThatCannotBePlannedAreNamed) {
+TEST_F(PlannedAttentionTest, RejectsInvalidOptionsByName) {
   PlannedAttentionOptions options = Options();
   options.work.num_q_heads = 3;
   EXPECT_THAT(std::string(PlannedAttention::Create(options).status().message()),

@@ -73,7 +73,7 @@ struct Call {
   at::Tensor lse = at::full({2, 2}, kUnwritten);
 };
 
-TEST(ValidateTest, TheDefaultScaleIsOneOverTheRootOfTheHeadDim) {
+TEST(ValidateTest, DefaultScaleIsTheInverseRootOfTheHeadDim) {
   Call call;
   const at::Tensor by_default = call.Out();
   call.layer.scale = 0.25f;  // 1 / sqrt(16)
@@ -92,7 +92,7 @@ TEST(ValidateTest, SoftcapAndRotaryAreOffByDefault) {
   EXPECT_FALSE(at::equal(call.Out(), by_default));
 }
 
-TEST(ValidateTest, RotaryWithoutValuesHasLlamasAndTurnsTheWholeHead) {
+TEST(ValidateTest, DefaultRotaryParamsMatchLlamaAndRotateTheWholeHead) {
   Call call;
   call.layer.rotary = RotaryParams{};
   const at::Tensor by_default = call.Out();
@@ -106,7 +106,7 @@ TEST(ValidateTest, RotaryWithoutValuesHasLlamasAndTurnsTheWholeHead) {
   EXPECT_FALSE(at::equal(call.Out(), by_default));
 }
 
-TEST(ValidateTest, WhatDoesNotFitIsRefusedByNameAndNothingIsWritten) {
+TEST(ValidateTest, RejectsInvalidTensorsByNameWithoutWriting) {
   const struct {
     std::string message;
     std::function<void(Call&)> spoil;
@@ -160,7 +160,7 @@ TEST(ValidateTest, WhatDoesNotFitIsRefusedByNameAndNothingIsWritten) {
   }
 }
 
-TEST(ValidateTest, ContiguousKeysAreOfTheQueriesTypeOrFp8) {
+TEST(ValidateTest, ContiguousKeysMustHaveTheDtypeOfQOrFp8) {
   const std::vector<int32_t> query_start_loc = {0, 2}, key_start_loc = {0, 5};
   const AttentionParams layer = {
       .num_q_heads = 2, .num_kv_heads = 1, .head_dim_qk = 16, .head_dim_v = 16};

@@ -36,13 +36,13 @@ TEST(VisibilityTest, ADecodeQuerySeesTheWholeRow) {
   EXPECT_THAT(Positions(OneHead(), row, 0), ElementsAre(0, 1, 2, 3));
 }
 
-TEST(VisibilityTest, AChunkOfQueriesIsCausalFromItsEnd) {
+TEST(VisibilityTest, QueriesOfAChunkAreAlignedToTheLastKey) {
   const BatchRow row = {.query_len = 2, .seq_len = 4};  // positions 2 and 3
   EXPECT_THAT(Positions(OneHead(), row, 0), ElementsAre(0, 1, 2));
   EXPECT_THAT(Positions(OneHead(), row, 1), ElementsAre(0, 1, 2, 3));
 }
 
-TEST(VisibilityTest, AVirtualRowCountsPositionsFromKeyStart) {
+TEST(VisibilityTest, VirtualRowPositionsBeginAtKeyStart) {
   const BatchRow row = {.query_len = 1, .seq_len = 3, .key_start = 8};
   EXPECT_EQ(QueryPosition(row, 0), 10);
   EXPECT_THAT(Positions(OneHead(), row, 0), ElementsAre(8, 9, 10));
@@ -53,13 +53,13 @@ TEST(VisibilityTest, CrossAttentionSeesAllKeysFromEveryQuery) {
   EXPECT_THAT(Positions(OneHead(), row, 0), ElementsAre(0, 1));
 }
 
-TEST(VisibilityTest, CausalQueriesBeforeTheFirstKeySeeNone) {
+TEST(VisibilityTest, CausalQueriesBeforeTheFirstKeySeeNoKeys) {
   const BatchRow row = {.query_len = 3, .seq_len = 2};  // positions -1, 0, 1
   EXPECT_THAT(Positions(OneHead(), row, 0), IsEmpty());
   EXPECT_THAT(Positions(OneHead(), row, 1), ElementsAre(0));
 }
 
-TEST(VisibilityTest, AWindowOfThreeTokensIsTwoToTheLeftBothSidesInclusive) {
+TEST(VisibilityTest, WindowLeftOfTwoSpansThreeTokens) {
   AttentionParams layer = OneHead();
   layer.window_left = 2;
   const BatchRow row = {.query_len = 2, .seq_len = 8};
@@ -99,7 +99,7 @@ TEST(VisibilityTest, AWindowCountsDepthInATreeNotSlots) {
 }
 
 // Bits of 2 queries and 5 keys, least significant bit first: query 1 begins at bit 5.
-TEST(VisibilityTest, ACustomMaskTakesThePlaceOfCausality) {
+TEST(VisibilityTest, CustomMaskReplacesCausality) {
   const std::array<uint8_t, 2> mask = {0b10111001, 0b10};  // keys 0, 3, 4; then 0, 2, 4
   const BatchRow row = {.query_len = 2, .seq_len = 5, .custom_mask = mask.data()};
   EXPECT_THAT(Positions(OneHead(), row, 0), ElementsAre(0, 3, 4));
@@ -112,7 +112,7 @@ TEST(VisibilityTest, ACustomMaskTakesThePlaceOfCausality) {
   EXPECT_THAT(Positions(layer, row, 1), ElementsAre(2, 4));
 }
 
-TEST(VisibilityTest, RowsOfABatchHaveAMaskEachOrNone) {
+TEST(VisibilityTest, EachRowHasItsOwnMaskOrNoMask) {
   const std::array<int32_t, 4> loc = {0, 1, 2, 3};
   const std::array<int32_t, 3> seq_lens = {5, 1, 0};
   const std::array<uint8_t, 4> mask = {};
@@ -136,7 +136,7 @@ TEST(VisibilityTest, RowsOfABatchHaveAMaskEachOrNone) {
   EXPECT_EQ(RowOf(ragged, 2).custom_mask, nullptr);
 }
 
-TEST(VisibilityTest, ARankOfTwoHoldsEverySecondRunOfTokens) {
+TEST(VisibilityTest, RankOfTwoSeesEverySecondRunOfTokens) {
   const std::array<int32_t, 1> positions = {9};
   const BatchRow row = {.query_len = 1,
                         .seq_len = 6,
@@ -146,7 +146,7 @@ TEST(VisibilityTest, ARankOfTwoHoldsEverySecondRunOfTokens) {
   EXPECT_THAT(Positions(OneHead(), row, 0), ElementsAre(2, 3, 6, 7));
 }
 
-TEST(VisibilityTest, ASparseHeadSeesLocalBlocksAndEveryStrideth) {
+TEST(VisibilityTest, SparseHeadSeesLocalAndStridedBlocks) {
   AttentionParams layer = OneHead();
   layer.num_q_heads = 2;
   layer.sparse = BlockSparseParams{
@@ -265,7 +265,7 @@ RandomRow DrawRow(Random& random) {
   return drawn;
 }
 
-TEST(VisibilityTest, RandomRowsAgreeWithBruteForceMasks) {
+TEST(VisibilityTest, RandomRowsMatchBruteForceMasks) {
   for (uint64_t seed = 0; seed < 10000; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -294,7 +294,7 @@ TEST(VisibilityTest, RandomRowsAgreeWithBruteForceMasks) {
   }
 }
 
-TEST(VisibilityTest, RowsOfABatchResolveItsAbsentArrays) {
+TEST(VisibilityTest, RowOfReplacesAbsentArraysWithDefaults) {
   const std::array<int32_t, 3> loc = {0, 2, 3};
   const std::array<int32_t, 2> seq_lens = {5, 1};
   PagedBatch batch;
@@ -321,7 +321,7 @@ TEST(VisibilityTest, RowsOfABatchResolveItsAbsentArrays) {
   EXPECT_EQ(QueryPosition(given, 0), 99);
 }
 
-TEST(VisibilityTest, ARowWithoutKeysIsReadNoFurther) {
+TEST(VisibilityTest, RowOfReadsOnlyQueriesOfRowsWithoutKeys) {
   const std::array<int32_t, 2> loc = {0, 1};
   const std::array<int32_t, 1> none = {0};
   const std::array<int32_t, 1> garbage = {-123456789};
@@ -339,7 +339,7 @@ TEST(VisibilityTest, ARowWithoutKeysIsReadNoFurther) {
   EXPECT_EQ(row.tail_len, 0);
 }
 
-TEST(VisibilityTest, RowsOfARaggedBatchCountTheirKeys) {
+TEST(VisibilityTest, RowOfComputesSeqLenOfRaggedBatches) {
   const std::array<int32_t, 3> loc = {0, 3, 5};
   const RaggedBatch batch = {
       .query_start_loc = loc.data(), .key_start_loc = loc.data(), .causal = false, .num_rows = 2};

@@ -22,7 +22,7 @@ TEST(CatchAllTest, ConvertsExceptionsOfTheStandardLibrary) {
             absl::ResourceExhaustedError("host memory ran out"));
 }
 
-TEST(CatchAllTest, ConvertsThrownValuesThatAreNoExceptions) {
+TEST(CatchAllTest, ConvertsThrownObjectsThatAreNotStdExceptions) {
   const absl::Status expected = absl::InternalError("threw something that is not a std::exception");
   EXPECT_EQ(CatchAll([]() -> absl::Status { throw 5; }), expected);
   EXPECT_EQ(CatchAll([]() -> absl::Status { throw "text"; }), expected);

@@ -16,7 +16,7 @@ std::string Message(const absl::Status& status) {
   return std::string(status.message());
 }
 
-TEST(CheckTest, BoundsBelongToTheRange) {
+TEST(CheckTest, AcceptsTheBoundsOfTheRange) {
   EXPECT_TRUE(CheckAtLeast("n", 0, 0).ok());
   EXPECT_TRUE(CheckAtMost("n", 7, 7).ok());
   EXPECT_TRUE(CheckBetween("n", 1, 1, 64).ok());
@@ -25,7 +25,7 @@ TEST(CheckTest, BoundsBelongToTheRange) {
   EXPECT_TRUE(CheckAtLeast("n", std::numeric_limits<int64_t>::max(), INT64_MAX).ok());
 }
 
-TEST(CheckTest, WhatIsRefusedIsNamedWithBothValues) {
+TEST(CheckTest, ErrorsContainNameExpectedAndActualValue) {
   EXPECT_EQ(Message(CheckAtLeast("num_rows", -1, 0)), "num_rows: expected at least 0, got -1");
   EXPECT_EQ(Message(CheckAtMost("sizes", 9, 8)), "sizes: expected at most 8, got 9");
   EXPECT_EQ(Message(CheckBetween("num_nodes", 65, 1, 64)), "num_nodes: expected 1 to 64, got 65");
@@ -49,7 +49,7 @@ TEST(CheckTest, OnlyPositiveFiniteNumbersPass) {
   }
 }
 
-TEST(CheckTest, AMissingArrayIsRefused) {
+TEST(CheckTest, RejectsNullArray) {
   const int cell = 0;
   EXPECT_TRUE(CheckGiven("seq_lens", &cell).ok());
   EXPECT_EQ(Message(CheckGiven("seq_lens", nullptr)), "seq_lens: expected an array, got none");

@@ -52,14 +52,14 @@ class CudaFenceTest : public ::testing::Test {
   cudaStream_t stream_ = nullptr;
 };
 
-TEST_F(CudaFenceTest, AFenceThatWasNeverArmedHasPassed) {
+TEST_F(CudaFenceTest, UnarmedFenceIsComplete) {
   const auto fence = MakeFence();
   StreamGate gate(stream_);
   EXPECT_TRUE(fence->Passed());
   EXPECT_EQ(fence->Wait(), absl::OkStatus());
 }
 
-TEST_F(CudaFenceTest, PassesWhenTheStreamHasReachedItAndNotBefore) {
+TEST_F(CudaFenceTest, CompletesOnlyWhenTheStreamReachesTheFence) {
   const auto fence = MakeFence();
   StreamGate gate(stream_);
   fence->Arm();
@@ -69,7 +69,7 @@ TEST_F(CudaFenceTest, PassesWhenTheStreamHasReachedItAndNotBefore) {
   EXPECT_TRUE(fence->Passed());
 }
 
-TEST_F(CudaFenceTest, WaitBlocksUntilTheStreamHasReachedIt) {
+TEST_F(CudaFenceTest, WaitBlocksUntilTheStreamReachesTheFence) {
   for (const auto waiting : {CudaFenceOptions::Waiting::kSpin, CudaFenceOptions::Waiting::kSleep}) {
     const auto fence = *MakeCudaFence({.stream = stream_, .waiting = waiting});
     StreamGate gate(stream_);
@@ -86,7 +86,7 @@ TEST_F(CudaFenceTest, WaitBlocksUntilTheStreamHasReachedIt) {
   }
 }
 
-TEST_F(CudaFenceTest, WorkBehindTheFenceDoesNotHoldIt) {
+TEST_F(CudaFenceTest, LaterWorkDoesNotDelayTheFence) {
   const auto fence = MakeFence();
   fence->Arm();
   StreamGate gate(stream_);  // closes the stream after the fence
@@ -94,7 +94,7 @@ TEST_F(CudaFenceTest, WorkBehindTheFenceDoesNotHoldIt) {
   EXPECT_TRUE(fence->Passed());
 }
 
-TEST_F(CudaFenceTest, ArmingAnewForgetsTheEarlierArming) {
+TEST_F(CudaFenceTest, SecondArmReplacesTheFirst) {
   const auto fence = MakeFence();
   fence->Arm();
   EXPECT_EQ(fence->Wait(), absl::OkStatus());
@@ -105,7 +105,7 @@ TEST_F(CudaFenceTest, ArmingAnewForgetsTheEarlierArming) {
   EXPECT_EQ(fence->Wait(), absl::OkStatus());
 }
 
-TEST_F(CudaFenceTest, EndsWhileTheStreamHasNotReachedIt) {
+TEST_F(CudaFenceTest, MayBeDestroyedBeforeTheStreamReachesTheFence) {
   StreamGate gate(stream_);
   {
     const auto fence = MakeFence();
@@ -114,7 +114,7 @@ TEST_F(CudaFenceTest, EndsWhileTheStreamHasNotReachedIt) {
   gate.Open();
 }
 
-TEST_F(CudaFenceTest, AFenceArmedInsideACapturePassesAndHarmsNothing) {
+TEST_F(CudaFenceTest, FenceArmedInsideACaptureCompletesAndStaysUsable) {
   const auto fence = MakeFence();
   ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   fence->Arm();

@@ -10,7 +10,7 @@ namespace reprise {
 namespace {
 
 // Tests on a GPU are in base/cuda_fence_gpu_test.cc.
-TEST(CudaFenceTest, WithoutAGpuOrCudaThereIsAnErrorOrAFenceThatHasPassed) {
+TEST(CudaFenceTest, WithoutAGpuReturnsAnErrorOrACompleteFence) {
   const absl::StatusOr<std::unique_ptr<Fence>> fence = MakeCudaFence({});
 #ifndef REPRISE_WITH_CUDA
   EXPECT_EQ(fence.status().code(), absl::StatusCode::kUnimplemented);

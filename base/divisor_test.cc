@@ -34,7 +34,7 @@ TEST(DivisorTest, DividesAllSmallNumbers) {
 }
 
 // A rounded reciprocal first fails next to multiples of the divisor and at the end of the range.
-TEST(DivisorTest, DividesBesideTheMultiplesOfAnyDivisor) {
+TEST(DivisorTest, DividesNumbersNextToMultiplesOfTheDivisor) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);

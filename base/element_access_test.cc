@@ -74,7 +74,7 @@ TEST(ElementAccessTest, RoundsToTheNearerNeighbourAndTiesToEven) {
   }
 }
 
-TEST(ElementAccessTest, WhatIsTooLargeSaturatesInFp8AndIsInfiniteElsewhere) {
+TEST(ElementAccessTest, OverflowSaturatesInFp8AndIsInfiniteInOtherTypes) {
   EXPECT_EQ(RoundTo(DType::kFp8E4M3, 1e9), 448.0);
   EXPECT_EQ(RoundTo(DType::kFp8E4M3, -kInf), -448.0);
   EXPECT_EQ(RoundTo(DType::kFp8E5M2, 1e300), 57344.0);

@@ -55,12 +55,12 @@ class GraphPinsGpuTest : public ::testing::Test {
   GraphPins pins_;
 };
 
-TEST_F(GraphPinsGpuTest, WorkThatIsNotCapturedPinsNothing) {
+TEST_F(GraphPinsGpuTest, WorkOutsideACaptureAddsNoPin) {
   EXPECT_TRUE(pins_.PinIfCaptured(stream_).ok());
   EXPECT_EQ(pins_.count(), 0);
 }
 
-TEST_F(GraphPinsGpuTest, AGraphPinsOnceUntilItAndAllThatWasMadeOfItAreDestroyed) {
+TEST_F(GraphPinsGpuTest, GraphAddsOnePinUntilGraphClonesAndExecutablesAreDestroyed) {
   cudaGraph_t graph = Capture(/*times=*/5);
   EXPECT_EQ(pins_.count(), 1);
   cudaGraph_t clone = nullptr;
@@ -78,7 +78,7 @@ TEST_F(GraphPinsGpuTest, AGraphPinsOnceUntilItAndAllThatWasMadeOfItAreDestroyed)
   EXPECT_TRUE(IsSoon(0));
 }
 
-TEST_F(GraphPinsGpuTest, EveryGraphPins) {
+TEST_F(GraphPinsGpuTest, EachGraphAddsAPin) {
   cudaGraph_t a = Capture(1);
   cudaGraph_t b = Capture(2);
   EXPECT_EQ(pins_.count(), 2);
@@ -88,7 +88,7 @@ TEST_F(GraphPinsGpuTest, EveryGraphPins) {
   EXPECT_TRUE(IsSoon(0));
 }
 
-TEST_F(GraphPinsGpuTest, ALaunchInFlightStillPins) {
+TEST_F(GraphPinsGpuTest, LaunchInFlightKeepsThePin) {
   cudaGraph_t graph = Capture(1);
   cudaGraphExec_t exec = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
@@ -104,7 +104,7 @@ TEST_F(GraphPinsGpuTest, ALaunchInFlightStillPins) {
   EXPECT_TRUE(IsSoon(0));
 }
 
-TEST_F(GraphPinsGpuTest, ACaptureThatFailsPinsNoLonger) {
+TEST_F(GraphPinsGpuTest, FailedCaptureReleasesThePin) {
   ASSERT_EQ(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   EXPECT_TRUE(pins_.PinIfCaptured(stream_).ok());
   EXPECT_EQ(pins_.count(), 1);

@@ -24,7 +24,7 @@ TEST(GraphPinsTest, CountsPinsAndTheirCopiesOnce) {
   EXPECT_EQ(pins.count(), 1);  // held by the copy
 }
 
-TEST(GraphPinsTest, ARecordedCallPinsAsLongAsItIsKept) {
+TEST(GraphPinsTest, RecordedCallHoldsThePinUntilDestroyed) {
   GraphPins pins;
   std::function<void()> recorded = [pin = pins.Take()] {};
   std::function<void()> clone = recorded;
@@ -35,7 +35,7 @@ TEST(GraphPinsTest, ARecordedCallPinsAsLongAsItIsKept) {
   EXPECT_TRUE(pins.CheckNone("workspace").ok());
 }
 
-TEST(GraphPinsTest, APinMayOutliveWhatItPinned) {
+TEST(GraphPinsTest, PinMayOutliveTheGraphPins) {
   std::optional<GraphPins> pins(std::in_place);
   const GraphPins::Pin pin = pins->Take();
   pins.reset();

@@ -59,7 +59,7 @@ TEST_F(MappedBufferGpuTest, TheHostReadsWhatTheDeviceWrote) {
   EXPECT_THAT(buffer.host_bytes(), Each(std::byte{0x5a}));
 }
 
-TEST_F(MappedBufferGpuTest, MovingKeepsTheAddressesAndTheEndFreesOnce) {
+TEST_F(MappedBufferGpuTest, MoveKeepsTheAddressesAndFreesTheMemoryOnce) {
   MappedBuffer a = *MappedBuffer::AllocateMapped(64);
   void* const address = a.device<void>();
   {
@@ -72,7 +72,7 @@ TEST_F(MappedBufferGpuTest, MovingKeepsTheAddressesAndTheEndFreesOnce) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
-TEST_F(MappedBufferGpuTest, MoreThanTheMachineHasIsRefusedAndLeavesNoError) {
+TEST_F(MappedBufferGpuTest, RejectsMoreMemoryThanTheMachineHasWithoutPendingError) {
   const absl::StatusOr<MappedBuffer> buffer = MappedBuffer::AllocateMapped(int64_t{1} << 50);
   EXPECT_FALSE(buffer.ok());
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);

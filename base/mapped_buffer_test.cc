@@ -29,13 +29,13 @@ TEST(MappedBufferTest, HostMemoryIsZeroedAlignedAndHasOneAddress) {
   }
 }
 
-TEST(MappedBufferTest, WhatIsWrittenThroughOneAddressIsReadThroughTheOther) {
+TEST(MappedBufferTest, HostAndDeviceAddressesReferToTheSameMemory) {
   const MappedBuffer buffer = *MappedBuffer::AllocateOnHost(1024);
   buffer.host<int64_t>()[127] = 42;  // the last element
   EXPECT_EQ(buffer.device<int64_t>()[127], 42);
 }
 
-TEST(MappedBufferTest, RefusesSizesThatNoBufferHas) {
+TEST(MappedBufferTest, RejectsInvalidSizes) {
   for (const int64_t bytes : {int64_t{0}, int64_t{-1}, std::numeric_limits<int64_t>::min(),
                               std::numeric_limits<int64_t>::max()}) {
     for (const auto& status : {MappedBuffer::AllocateOnHost(bytes).status(),
@@ -46,7 +46,7 @@ TEST(MappedBufferTest, RefusesSizesThatNoBufferHas) {
   }
 }
 
-TEST(MappedBufferTest, MovingKeepsTheAddressesAndLeavesNothingBehind) {
+TEST(MappedBufferTest, MoveKeepsTheAddressesAndEmptiesTheSource) {
   MappedBuffer a = *MappedBuffer::AllocateOnHost(64);
   int32_t* const address = a.host<int32_t>();
   MappedBuffer b = std::move(a);

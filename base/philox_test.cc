@@ -18,7 +18,7 @@ static_assert(Philox4x32({{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}},
                          {{0xa4093822, 0x299f31d0}}) ==
               PhiloxBlock{{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}});
 
-TEST(PhiloxTest, AtRunTimeAsAtCompileTime) {
+TEST(PhiloxTest, RunTimeMatchesCompileTime) {
   volatile uint32_t digit_of_pi = 0x243f6a88;
   EXPECT_EQ(Philox4x32({{digit_of_pi, 0x85a308d3, 0x13198a2e, 0x03707344}},
                        PhiloxKeyOf(0x299f31d0a4093822)),

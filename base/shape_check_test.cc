@@ -45,7 +45,7 @@ TEST(ShapeCheckTest, AFailedCheckBindsNothing) {
   EXPECT_EQ(dims.size("num_tokens"), 7);
 }
 
-TEST(ShapeCheckTest, ANameMayStandTwiceInOneShape) {
+TEST(ShapeCheckTest, NameMayOccurTwiceInOneShape) {
   ShapeChecker dims;
   EXPECT_TRUE(dims.Check("a", Tensor({3, 3}), {"n", "n"}).ok());
   EXPECT_EQ(ShapeChecker().Check("a", Tensor({3, 4}), {"n", "n"}),
@@ -59,19 +59,19 @@ TEST(ShapeCheckTest, ChecksTheNumberOfDimensions) {
             Invalid("scale must be []: expected [], got [1]"));
 }
 
-TEST(ShapeCheckTest, RefusesAnUndefinedTensor) {
+TEST(ShapeCheckTest, RejectsUndefinedTensor) {
   EXPECT_EQ(ShapeChecker().Check("k", at::Tensor(), {"num_tokens"}),
             Invalid("k must be [num_tokens]: expected a tensor, got an undefined one"));
 }
 
-TEST(ShapeCheckTest, EmptyDimensionsAreSizesLikeOthers) {
+TEST(ShapeCheckTest, SizeZeroBindsANameLikeAnySize) {
   ShapeChecker dims;
   EXPECT_TRUE(dims.Check("k", Tensor({0, 2}), {"num_tokens", 2}).ok());
   EXPECT_EQ(dims.size("num_tokens"), 0);
   EXPECT_FALSE(dims.Check("v", Tensor({1, 2}), {"num_tokens", 2}).ok());
 }
 
-TEST(ShapeCheckDeathTest, RebindingANameToAnotherSizeIsAProgrammingError) {
+TEST(ShapeCheckDeathTest, DiesIfANameIsBoundToAnotherSize) {
   ShapeChecker dims;
   dims.Bind("num_tokens", 4);
   dims.Bind("num_tokens", 4);
@@ -91,7 +91,7 @@ TEST(CheckDeviceTest, NamesBothDevices) {
             Invalid("k has the wrong device: expected cuda:1, got cpu"));
 }
 
-TEST(CheckLastStrideIsOneTest, AcceptsSlicesAndRefusesTransposes) {
+TEST(CheckLastStrideIsOneTest, AcceptsSlicesAndRejectsTransposes) {
   const at::Tensor fused = Tensor({5, 3, 8});
   EXPECT_TRUE(CheckLastStrideIsOne("q", fused.narrow(2, 4, 4)).ok());
   EXPECT_EQ(CheckLastStrideIsOne("q", fused.transpose(1, 2)),

@@ -38,7 +38,7 @@ struct FakeRing {
   std::optional<StagingRing> ring;
 };
 
-TEST(StagingRingTest, HandsOutSlotsInTurn) {
+TEST(StagingRingTest, AcquiresSlotsInRoundRobinOrder) {
   FakeRing fake(2);
   EXPECT_EQ(fake.ring->num_slots(), 2);
   EXPECT_EQ(fake.ring->slot_bytes(), 8);
@@ -54,7 +54,7 @@ TEST(StagingRingTest, HandsOutSlotsInTurn) {
   EXPECT_EQ(fake.ring->Acquire().offset_bytes(), 0);
 }
 
-TEST(StagingRingTest, ASlotIsNotHandedOutBeforeItsReaderIsDone) {
+TEST(StagingRingTest, SlotIsNotReusedBeforeTheReaderCompletes) {
   FakeRing fake(2);
   fake.ring->Acquire().Submit();
   fake.ring->Acquire().Submit();
@@ -64,7 +64,7 @@ TEST(StagingRingTest, ASlotIsNotHandedOutBeforeItsReaderIsDone) {
   ASSERT_TRUE(fake.ring->TryAcquire().has_value());
 }
 
-TEST(StagingRingTest, TheEndOfASlotArmsItsFenceOnce) {
+TEST(StagingRingTest, DestroyingASlotArmsTheFenceOnce) {
   FakeRing fake(1);
   {
     StagingSlot slot = fake.ring->Acquire();
@@ -86,7 +86,7 @@ TEST(StagingRingTest, SlotsSurviveAMoveOfTheRing) {
   EXPECT_TRUE(moved.TryAcquire().has_value());
 }
 
-TEST(StagingRingTest, AcquireBlocksUntilTheFencePasses) {
+TEST(StagingRingTest, AcquireBlocksUntilTheFenceCompletes) {
   FakeRing fake(1);
   fake.ring->Acquire().Submit();
   std::thread reader([&] {
@@ -98,13 +98,13 @@ TEST(StagingRingTest, AcquireBlocksUntilTheFencePasses) {
   reader.join();
 }
 
-TEST(StagingRingDeathTest, AHeldSlotCannotBeHandedOutAgain) {
+TEST(StagingRingDeathTest, DiesIfAHeldSlotIsAcquired) {
   FakeRing fake(1);
   StagingSlot slot = fake.ring->Acquire();
   EXPECT_DEATH(fake.ring->Acquire(), "slot 0 is acquired before it is submitted");
 }
 
-TEST(StagingRingTest, RefusesMemoryThatDoesNotDivide) {
+TEST(StagingRingTest, RejectsMemoryThatDoesNotDivideIntoSlots) {
   std::vector<std::byte> memory(9);
   const auto create = [&](int num_fences) {
     std::vector<std::unique_ptr<Fence>> fences;
@@ -221,7 +221,7 @@ std::vector<int> SendThroughRing(int num_steps, DelayedStream& stream, MakeFence
   return received;
 }
 
-TEST(StagingRingTest, ADelayedReaderReadsWhatWasWrittenForIt) {
+TEST(StagingRingTest, DelayedReaderReadsTheDataOfTheSameStep) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);

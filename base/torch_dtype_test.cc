@@ -5,7 +5,7 @@
 namespace reprise {
 namespace {
 
-TEST(TorchDTypeTest, EveryTypeComesBackAndKeepsItsSize) {
+TEST(TorchDTypeTest, RoundTripKeepsTypeAndSize) {
   for (DType dtype : {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16,
                       DType::kFp8E4M3, DType::kFp8E5M2}) {
     EXPECT_EQ(FromScalarType(ToScalarType(dtype)), dtype);
@@ -13,7 +13,7 @@ TEST(TorchDTypeTest, EveryTypeComesBackAndKeepsItsSize) {
   }
 }
 
-TEST(TorchDTypeTest, TypesThatHoldNoNumbersOfAModelAreNothing) {
+TEST(TorchDTypeTest, UnsupportedTypesConvertToNullopt) {
   EXPECT_EQ(FromScalarType(at::ScalarType::Long), std::nullopt);
   EXPECT_EQ(FromScalarType(at::ScalarType::Bool), std::nullopt);
   EXPECT_EQ(FromScalarType(at::ScalarType::Undefined), std::nullopt);

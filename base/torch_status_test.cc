@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(CatchTorchTest, ReturnsWhatTheBodyReturns) {
+TEST(CatchTorchTest, ReturnsTheResultOfTheBody) {
   EXPECT_TRUE(CatchTorch([] { return absl::OkStatus(); }).ok());
   EXPECT_EQ(CatchTorch([] { return absl::NotFoundError("x"); }), absl::NotFoundError("x"));
 }
@@ -53,7 +53,7 @@ TEST(CatchTorchTest, ExceptionsOfTheStandardLibraryDoNotEscape) {
             absl::InternalError("far out"));
 }
 
-TEST(CatchTorchTest, ConvertsAThrownValueThatIsNoException) {
+TEST(CatchTorchTest, ConvertsThrownObjectThatIsNotAStdException) {
   EXPECT_EQ(CatchTorch([]() -> absl::Status { throw 5; }),
             absl::InternalError("threw something that is not a std::exception"));
 }

@@ -23,7 +23,7 @@ TEST(GroupRetentionTest, AFullGroupNeedsAllBlocks) {
   EXPECT_FALSE(HoldsOwnTokens(kCross));
 }
 
-TEST(GroupRetentionTest, AWindowNeedsTheBlocksOfItsLastTokensButOne) {
+TEST(GroupRetentionTest, WindowNeedsTheBlocksOfItsLastSpanMinusOneTokens) {
   // The window holds tokens n - 3 .. n - 1, in blocks of 2.
   EXPECT_EQ(FirstNeededBlock(kWindow4, 3, 2), 0);  // from 0
   EXPECT_EQ(FirstNeededBlock(kWindow4, 4, 2), 0);  // from 1
@@ -33,13 +33,13 @@ TEST(GroupRetentionTest, AWindowNeedsTheBlocksOfItsLastTokensButOne) {
   EXPECT_EQ(FirstNeededBlock({.retention = KvRetention::kSlidingWindow, .span = 1}, 8, 2), 4);
 }
 
-TEST(GroupRetentionTest, AChunkNeedsTheBlocksOfTheNextTokensChunk) {
+TEST(GroupRetentionTest, ChunkedGroupNeedsTheBlocksOfTheNextTokensChunk) {
   EXPECT_EQ(FirstNeededBlock(kChunk6, 5, 4), 0);
   EXPECT_EQ(FirstNeededBlock(kChunk6, 6, 4), 1);  // the chunk of 6 .. 11 begins within block 1
   EXPECT_EQ(FirstNeededBlock(kChunk6, 12, 4), 3);
 }
 
-TEST(GroupRetentionTest, TheShortestSequenceIsWhereOneFewerWouldNeedAnEarlierBlock) {
+TEST(GroupRetentionTest, OneTokenFewerThanTheShortestNeedsAnEarlierBlock) {
   for (const KvGroupSpec& group : {kWindow4, kChunk6}) {
     for (int block_size = 1; block_size < 9; ++block_size) {
       for (int first = 1; first < 20; ++first) {
@@ -52,7 +52,7 @@ TEST(GroupRetentionTest, TheShortestSequenceIsWhereOneFewerWouldNeedAnEarlierBlo
   EXPECT_EQ(ShortestWithFirstBlock(kFull, 0, 4), 0);
 }
 
-TEST(GroupRetentionTest, RefusesGroupsByName) {
+TEST(GroupRetentionTest, RejectsInvalidGroups) {
   const auto message = [](std::vector<KvGroupSpec> groups) {
     const absl::Status status = CheckGroups(groups);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

@@ -19,7 +19,7 @@ int64_t FirstVisible(const KvGroupSpec& group, int64_t num_tokens) {
   return num_tokens;
 }
 
-TEST(KvGroupTest, KeepsExactlyWhatTheNextQuerySees) {
+TEST(KvGroupTest, KeepsExactlyTheKeysOfTheNextQuery) {
   for (const KvRetention retention :
        {KvRetention::kFull, KvRetention::kSlidingWindow, KvRetention::kChunkedLocal}) {
     for (int span = retention == KvRetention::kFull ? 0 : 1; span <= 9; ++span) {
@@ -32,7 +32,7 @@ TEST(KvGroupTest, KeepsExactlyWhatTheNextQuerySees) {
   }
 }
 
-TEST(KvGroupTest, CrossAttentionKeepsTheWholeInputHoweverLongTheSequence) {
+TEST(KvGroupTest, CrossGroupKeepsTheWholeInputAtEveryLength) {
   EXPECT_EQ(FirstNeededPosition({.retention = KvRetention::kCross}, int64_t{1} << 40), 0);
 }
 

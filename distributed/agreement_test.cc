@@ -23,7 +23,7 @@ TEST(AgreementTest, OneRankAgreesWithItself) {
   EXPECT_TRUE(*IsSameTextOverRanks(nullptr, "a=1"));
 }
 
-TEST(AgreementTest, TheLeastValueIsEveryRanks) {
+TEST(AgreementTest, EveryRankGetsTheSmallestValue) {
   const std::vector<absl::Status> results = RunThreadRanks(3, [](Collectives& collectives) {
     const int64_t values[] = {int64_t{1} << 40, 17, 30};
     const absl::StatusOr<int64_t> least =
@@ -35,7 +35,7 @@ TEST(AgreementTest, TheLeastValueIsEveryRanks) {
   EXPECT_THAT(results, Each(absl::OkStatus()));
 }
 
-TEST(AgreementTest, ARankWithoutAValueIsNamedOnceHoweverOftenTheyAgree) {
+TEST(AgreementTest, RepeatedAgreementsNameTheFailedRankOnce) {
   const std::vector<absl::Status> results = RunThreadRanks(3, [](Collectives& collectives) {
     const absl::StatusOr<int64_t> own =
         collectives.ranks().rank == 1 ? absl::StatusOr<int64_t>(absl::NotFoundError("no memory"))
@@ -56,7 +56,7 @@ TEST(AgreementTest, EveryRankGetsTheFirstFailure) {
   EXPECT_THAT(results, Each(absl::NotFoundError("rank 2: no such file")));
 }
 
-TEST(AgreementTest, AFailureOfAllRanksNamesNone) {
+TEST(AgreementTest, EqualFailureOnAllRanksNamesNoRank) {
   const std::vector<absl::Status> results = RunThreadRanks(3, [](Collectives& collectives) {
     return StatusOverRanks(&collectives, absl::NotFoundError("no such file"));
   });
@@ -75,7 +75,7 @@ TEST(AgreementTest, LongMessagesAreCut) {
   }
 }
 
-TEST(AgreementTest, NamesTheFirstValueThatDiffers) {
+TEST(AgreementTest, NamesTheFirstDifferingValue) {
   const std::vector<std::string_view> names = {"max_num_seqs", "block_size"};
   const std::vector<absl::Status> results = RunThreadRanks(3, [&](Collectives& collectives) {
     const int rank = collectives.ranks().rank;
@@ -105,7 +105,7 @@ absl::Status ToldOfTexts(const std::string& first, const std::string& other) {
   return results[0];
 }
 
-TEST(AgreementTest, NamesTheFirstLineOfATextThatDiffers) {
+TEST(AgreementTest, NamesTheFirstDifferingLine) {
   EXPECT_TRUE(ToldOfTexts("", "").ok());
   EXPECT_TRUE(ToldOfTexts("a=1\nb=2\n", "a=1\nb=2\n").ok());
   EXPECT_EQ(ToldOfTexts("a=1\nsizes=1,2\nc=3\n", "a=1\nsizes=1,2,4\nc=4\n"),
@@ -127,7 +127,7 @@ TEST(AgreementTest, NamesTheFirstLineOfATextThatDiffers) {
                 "\"...ffffffffffffffffffffc\" on rank 1"));
 }
 
-TEST(AgreementTest, ARankThatHasEndedIsAnErrorOfTheOthers) {
+TEST(AgreementTest, EndedRankFailsTheAgreementOfOtherRanks) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [](Collectives& collectives) {
     if (collectives.ranks().rank == 1) return absl::OkStatus();
     return LeastOverRanks(&collectives, 1).status();

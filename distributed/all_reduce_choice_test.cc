@@ -19,7 +19,7 @@ AllReduceCase Usual(int64_t bytes, bool in_buffer) {
           .limits = kLimits};
 }
 
-TEST(ChooseAllReduceTest, SmallSumsGoThroughSymmetricMemory) {
+TEST(ChooseAllReduceTest, SmallSumsUseSymmetricMemory) {
   EXPECT_EQ(ChooseAllReduce(Usual(8192, true)), AllReduceWay::kTwoShot);
   EXPECT_EQ(ChooseAllReduce(Usual(4 * kMiB, true)), AllReduceWay::kTwoShot);
   EXPECT_EQ(ChooseAllReduce(Usual(16, false)), AllReduceWay::kOneShot);
@@ -30,7 +30,7 @@ TEST(ChooseAllReduceTest, SmallSumsGoThroughSymmetricMemory) {
   EXPECT_EQ(ChooseAllReduce(Usual(kMiB, true)), AllReduceWay::kTwoShot);
 }
 
-TEST(ChooseAllReduceTest, SmallSumsArePushedFromAnyMemory) {
+TEST(ChooseAllReduceTest, SmallSumsUsePushInAnyMemory) {
   for (bool in_buffer : {false, true}) {
     AllReduceCase sum = Usual(16, in_buffer);
     sum.limits.max_push_bytes = 4096;
@@ -50,7 +50,7 @@ TEST(ChooseAllReduceTest, SmallSumsArePushedFromAnyMemory) {
   }
 }
 
-TEST(ChooseAllReduceTest, LargeSumsGoThroughNccl) {
+TEST(ChooseAllReduceTest, LargeSumsUseNccl) {
   for (bool in_buffer : {false, true}) {
     EXPECT_EQ(ChooseAllReduce(Usual(4 * kMiB + 16, in_buffer)), AllReduceWay::kNccl);
     AllReduceCase off = Usual(16, in_buffer);
@@ -59,7 +59,7 @@ TEST(ChooseAllReduceTest, LargeSumsGoThroughNccl) {
   }
 }
 
-TEST(ChooseAllReduceTest, WhatTheKernelsCannotGoesThroughNccl) {
+TEST(ChooseAllReduceTest, UnsupportedTensorsUseNccl) {
   for (bool in_buffer : {false, true}) {
     AllReduceCase other = Usual(8192, in_buffer);
     other.has_kernel = false;

@@ -44,7 +44,7 @@ void ExpectInvalid(const absl::Status& status, const std::string& text) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(text));
 }
 
-TEST(OneRankTest, ResultsAreTheOnlyRanksTensors) {
+TEST(OneRankTest, ResultsEqualTheInputs) {
   auto one = OneRank();
   EXPECT_EQ(one->ranks(), (Ranks{.rank = 0, .world = 1}));
   at::Tensor in = at::arange(6, at::kFloat).view({2, 3});
@@ -64,7 +64,7 @@ TEST(OneRankTest, ResultsAreTheOnlyRanksTensors) {
   EXPECT_TRUE(one->status().ok());
 }
 
-TEST(OneRankTest, ARankThatHasFailedFails) {
+TEST(OneRankTest, CallsFailAfterFail) {
   auto one = OneRank();
   one->Fail(absl::InternalError("first"));
   one->Fail(absl::InternalError("second"));
@@ -72,7 +72,7 @@ TEST(OneRankTest, ARankThatHasFailedFails) {
   EXPECT_EQ(one->Barrier(), absl::InternalError("first"));
 }
 
-TEST(OneRankTest, ABufferIsZeros) {
+TEST(OneRankTest, NewBufferIsZeroed) {
   auto buffer = OneRank()->NewBuffer({3, 2}, at::kBFloat16, at::kCPU);
   ASSERT_TRUE(buffer.ok());
   EXPECT_TRUE(buffer->equal(at::zeros({3, 2}, at::kBFloat16)));
@@ -89,7 +89,7 @@ TEST(CollectivesTest, EmptyTensorsSendNothing) {
   EXPECT_TRUE(ranks.calls.empty());
 }
 
-TEST(CollectivesTest, GoodArgumentsReachTheForm) {
+TEST(CollectivesTest, ValidArgumentsReachTheImplementation) {
   Recorded ranks;
   at::Tensor one = at::zeros({4}), all = at::zeros({3, 4}), scalar = at::zeros({});
   at::Tensor own = all[1], scalars = at::zeros({3});
@@ -105,7 +105,7 @@ TEST(CollectivesTest, GoodArgumentsReachTheForm) {
                                      "ReduceScatter", "Broadcast", "Barrier"));
 }
 
-TEST(CollectivesTest, BadArgumentsAreNamedAndSendNothing) {
+TEST(CollectivesTest, RejectsInvalidArgumentsWithoutSending) {
   Recorded ranks;
   at::Tensor none, one = at::zeros({4}), all = at::zeros({3, 4}), two = at::zeros({2, 4});
   at::Tensor strided = at::zeros({4, 4}).t(), flags = at::zeros({4}, at::kBool);
@@ -144,7 +144,7 @@ class Lending final : public Collectives {
   absl::Status DoBarrier() override { return absl::OkStatus(); }
 };
 
-TEST(CollectivesTest, APushedSumIsTheFormsAndHasTheArgumentsOfAllReduce) {
+TEST(CollectivesTest, PushedSumChecksArgumentsLikeAllReduce) {
   Lending ranks;
   const auto sum = ranks.PushedSum(at::zeros({3, 4}));
   ASSERT_TRUE(sum.ok() && sum->has_value()) << sum.status();
@@ -159,7 +159,7 @@ TEST(CollectivesTest, APushedSumIsTheFormsAndHasTheArgumentsOfAllReduce) {
   EXPECT_TRUE(none.ok() && !none->has_value()) << none.status();
 }
 
-TEST(CollectivesTest, AfterAFailureEveryCallSaysSo) {
+TEST(CollectivesTest, EveryCallReturnsTheFirstFailure) {
   Recorded ranks;
   ranks.failure = absl::UnavailableError("rank 2 has ended");
   at::Tensor one = at::zeros({4}), all = at::zeros({3, 4});

@@ -37,14 +37,14 @@ void ExpectInvalid(const Map& map, const std::string& text) {
   EXPECT_THAT(std::string(place.status().message()), HasSubstr(text));
 }
 
-TEST(RanksFromVariablesTest, NoVariablesAreAWorldOfOne) {
+TEST(RanksFromVariablesTest, WorldIsOneRankWithoutVariables) {
   const auto place = From({{"HOME", "/root"}});
   ASSERT_TRUE(place.ok());
   EXPECT_EQ(place->ranks, Ranks{});
   EXPECT_EQ(place->store, "");
 }
 
-TEST(RanksFromVariablesTest, Torchrun) {
+TEST(RanksFromVariablesTest, ReadsVariablesOfTorchrun) {
   Map map = {{"RANK", "5"},         {"WORLD_SIZE", "8"},           {"LOCAL_RANK", "1"},
              {"MASTER_PORT", "77"}, {"MASTER_ADDR", "10.0.0.1"},   {"LOCAL_WORLD_SIZE", "4"},
              {"PMI_RANK", "3"},     {"OMPI_COMM_WORLD_RANK", "2"}, {"SLURM_STEP_ID", "0"}};
@@ -65,7 +65,7 @@ TEST(RanksFromVariablesTest, Torchrun) {
   EXPECT_EQ(place->run, "job/2") << "a restart uses different keys in the store";
 }
 
-TEST(RanksFromVariablesTest, OpenMpi) {
+TEST(RanksFromVariablesTest, ReadsVariablesOfOpenMpi) {
   Map map = {{"OMPI_COMM_WORLD_RANK", "0"},
              {"OMPI_COMM_WORLD_SIZE", "2"},
              {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
@@ -83,7 +83,7 @@ TEST(RanksFromVariablesTest, OpenMpi) {
   EXPECT_EQ(From(map)->store, "tcp:head:29500");
 }
 
-TEST(RanksFromVariablesTest, Pmi) {
+TEST(RanksFromVariablesTest, ReadsVariablesOfPmi) {
   const auto place =
       From({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MASTER_ADDR", "a"}});
   ASSERT_TRUE(place.ok()) << place.status();
@@ -91,7 +91,7 @@ TEST(RanksFromVariablesTest, Pmi) {
   EXPECT_EQ(place->local_rank, 1);
 }
 
-TEST(RanksFromVariablesTest, Slurm) {
+TEST(RanksFromVariablesTest, ReadsVariablesOfSlurm) {
   Map map = {{"SLURM_PROCID", "1"},           {"SLURM_NTASKS", "4"},
              {"SLURM_LOCALID", "1"},          {"SLURM_JOB_ID", "123456"},
              {"SLURM_JOB_NODELIST", "other"}, {"SLURM_STEP_NODELIST", "gpu[07-09,12],login"}};
@@ -121,13 +121,13 @@ TEST(RanksFromVariablesTest, Slurm) {
   EXPECT_EQ(From(map)->store, "tcp:x:9");
 }
 
-TEST(RanksFromVariablesTest, AWorldOfOneMeetsNowhere) {
+TEST(RanksFromVariablesTest, WorldOfOneRankNeedsNoStore) {
   const auto place = From({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
   ASSERT_TRUE(place.ok()) << place.status();
   EXPECT_EQ(place->store, "");
 }
 
-TEST(RanksFromVariablesTest, BadVariablesAreNamed) {
+TEST(RanksFromVariablesTest, RejectsInvalidVariables) {
   ExpectInvalid({{"RANK", "1"}}, "WORLD_SIZE is not set");
   ExpectInvalid({{"WORLD_SIZE", "2"}}, "RANK is not set");
   ExpectInvalid({{"RANK", "one"}, {"WORLD_SIZE", "2"}}, "RANK must be a number >= 0: got \"one\"");
@@ -152,7 +152,7 @@ std::string Touch(const std::string& name) {
   return path;
 }
 
-TEST(RunRanksTest, EveryRankRunsAndSeesItsPlace) {
+TEST(RunRanksTest, EveryRankRunsWithItsPlace) {
   const std::string folder = std::getenv("TEST_TMPDIR");
   const absl::Status status = RunRanks(3, [&](const RankPlace& place) -> absl::Status {
     const std::string rank = std::to_string(place.ranks.rank);
@@ -184,7 +184,7 @@ TEST(RunRanksTest, AWorldOfOneHasNoStore) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST(RunRanksTest, TheFirstFailureIsReturned) {
+TEST(RunRanksTest, ReturnsTheFirstFailure) {
   const absl::Status status = RunRanks(3, [](const RankPlace& place) -> absl::Status {
     if (place.ranks.rank == 1) return absl::NotFoundError(std::string(100000, 'x') + "no weights");
     absl::SleepFor(absl::Milliseconds(300));
@@ -195,7 +195,7 @@ TEST(RunRanksTest, TheFirstFailureIsReturned) {
       << "a message larger than a pipe comes whole";
 }
 
-TEST(RunRanksTest, ARankThatIsKilledOrExitsIsNamed) {
+TEST(RunRanksTest, NamesARankThatIsKilledOrExits) {
   const auto quick = RunRanksOptions{.grace = absl::Milliseconds(200)};
   absl::Status status = RunRanks(
       2,
@@ -222,7 +222,7 @@ TEST(RunRanksTest, ARankThatIsKilledOrExitsIsNamed) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("thrown"));
 }
 
-TEST(RunRanksTest, OthersAreKilledAfterTheGrace) {
+TEST(RunRanksTest, KillsRemainingRanksAfterTheGrace) {
   const absl::Time start = absl::Now();
   const absl::Status status = RunRanks(
       4,
@@ -271,7 +271,7 @@ TEST(RunRanksTest, ChildrenEndWithTheirParent) {
   EXPECT_LT(absl::Now(), deadline) << "the child has not ended";
 }
 
-TEST(RunRanksTest, AProcessWithThreadsIsRefused) {
+TEST(RunRanksTest, RejectsProcessWithThreads) {
   bool done = false;
   std::thread thread([&] {
     while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE)) absl::SleepFor(absl::Milliseconds(1));

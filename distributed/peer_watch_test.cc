@@ -62,7 +62,7 @@ void ExpectReport(const RankReports& reports, int rank, absl::StatusCode code,
   EXPECT_THAT(std::string(reports.of(rank)->message()), HasSubstr(text));
 }
 
-TEST(PeerWatchTest, ARankThatIsKilledEndsTheWaitOfTheOthers) {
+TEST(PeerWatchTest, KilledRankEndsTheWaitOfOtherRanks) {
   const RankReports reports(3, [](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(auto rank, Watched::Create(place));
     if (place.ranks.rank == 1) {
@@ -81,7 +81,7 @@ TEST(PeerWatchTest, ARankThatIsKilledEndsTheWaitOfTheOthers) {
   EXPECT_LT(reports.took(), absl::Seconds(10));
 }
 
-TEST(PeerWatchTest, ARankThatDoesNotComeIsNamedAfterTheLimit) {
+TEST(PeerWatchTest, LateRankIsNamedAfterTheLimit) {
   for (const bool own_limit : {false, true}) {
     const RankReports reports(2, [&](const RankPlace& place) -> absl::Status {
       REPRISE_ASSIGN_OR_RETURN(auto rank,
@@ -99,7 +99,7 @@ TEST(PeerWatchTest, ARankThatDoesNotComeIsNamedAfterTheLimit) {
 
 // The rank's own watch reports the hang as a failure of device work, while the other rank waits in
 // the next call.
-TEST(PeerWatchTest, ARankThatHangsInDeviceWorkIsNamedByBoth) {
+TEST(PeerWatchTest, BothRanksNameTheRankThatHangsInDeviceWork) {
   const RankReports reports(2, [](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(auto rank,
                              Watched::Create(place, absl::Seconds(20), absl::Seconds(1)));
@@ -114,7 +114,7 @@ TEST(PeerWatchTest, ARankThatHangsInDeviceWorkIsNamedByBoth) {
   }
 }
 
-TEST(PeerWatchTest, AFailureOfAllRanksDeviceWorkBlamesNone) {
+TEST(PeerWatchTest, NoRankIsNamedIfDeviceWorkOfAllRanksFails) {
   const RankReports reports(2, [](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(auto rank,
                              Watched::Create(place, absl::Seconds(20), absl::Seconds(1)));
@@ -125,7 +125,7 @@ TEST(PeerWatchTest, AFailureOfAllRanksDeviceWorkBlamesNone) {
   }
 }
 
-TEST(PeerWatchTest, ARankThatGivesUpTellsWhy) {
+TEST(PeerWatchTest, OtherRanksReturnTheReasonOfFail) {
   const RankReports reports(2, [](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(auto rank, Watched::Create(place));
     if (place.ranks.rank == 0) return rank->AwaitRelease();
@@ -143,7 +143,7 @@ TEST(PeerWatchTest, ARankThatGivesUpTellsWhy) {
 
 // Includes the rank that serves the store, if it ends after the grace period and its store ends
 // with it.
-TEST(PeerWatchTest, ARankThatLeavesHasNotFailed) {
+TEST(PeerWatchTest, RankThatLeavesIsNotAFailure) {
   for (const int leaving : {0, 1}) {
     SCOPED_TRACE(testing::Message() << "rank " << leaving);
     const int port = FreePort();
@@ -183,7 +183,7 @@ TEST(PeerWatchTest, TheRankThatServesTheStoreLeavesLast) {
   EXPECT_TRUE(reports.ok()) << reports.text();
 }
 
-TEST(PeerWatchTest, OnlyTheTimeOfAWaitCounts) {
+TEST(PeerWatchTest, LimitAppliesOnlyDuringAWait) {
   const RankReports reports(2, [](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(auto rank, Watched::Create(place, kSoon));
     absl::SleepFor(2 * kSoon);

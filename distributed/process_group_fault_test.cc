@@ -68,7 +68,7 @@ absl::Status SumUntilFailure(Collectives& ranks, int steps, int64_t size = 100) 
   return absl::OkStatus();
 }
 
-TEST_P(FaultTest, AKilledRankIsNamed) {
+TEST_P(FaultTest, OtherRanksNameAKilledRank) {
   for (int victim : {0, 1, 2}) {
     SCOPED_TRACE(absl::StrCat("rank ", victim));
     const RankReports reports(3, [&](const RankPlace& place) -> absl::Status {
@@ -89,7 +89,7 @@ TEST_P(FaultTest, AKilledRankIsNamed) {
   }
 }
 
-TEST_P(FaultTest, ARankKilledWithinACollectiveIsNamed) {
+TEST_P(FaultTest, OtherRanksNameARankKilledInACollective) {
   const RankReports reports(3, [&](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(auto ranks, Connect(place));
     std::thread killer;
@@ -105,7 +105,7 @@ TEST_P(FaultTest, ARankKilledWithinACollectiveIsNamed) {
   EXPECT_LT(reports.took(), absl::Seconds(15));
 }
 
-TEST_P(FaultTest, ARankThatHangsIsNamed) {
+TEST_P(FaultTest, OtherRanksNameARankThatHangs) {
   for (int victim : {0, 2}) {
     const RankReports reports(
         3,
@@ -128,7 +128,7 @@ TEST_P(FaultTest, ARankThatHangsIsNamed) {
 
 // The failed rank's process, and the store with it, may end immediately. The other ranks do not
 // wait for their timeout.
-TEST_P(FaultTest, ARankThatGivesUpTellsWhy) {
+TEST_P(FaultTest, OtherRanksReturnTheReasonOfFail) {
   for (const int victim : {0, 1}) {
     SCOPED_TRACE(absl::StrCat("rank ", victim));
     const RankReports reports(3, [&](const RankPlace& place) -> absl::Status {
@@ -151,7 +151,7 @@ TEST_P(FaultTest, ARankThatGivesUpTellsWhy) {
   }
 }
 
-TEST_P(FaultTest, ARankThatDoesNotComeIsNamed) {
+TEST_P(FaultTest, NamesARankThatDoesNotJoin) {
   const RankReports reports(2, [&](const RankPlace& forked) -> absl::Status {
     RankPlace place = forked;
     place.ranks.world = 4;
@@ -163,7 +163,7 @@ TEST_P(FaultTest, ARankThatDoesNotComeIsNamed) {
   EXPECT_LT(reports.took(), absl::Seconds(8));
 }
 
-TEST_P(FaultTest, AWrongWorldIsNamed) {
+TEST_P(FaultTest, RejectsDifferentWorldSizes) {
   const RankReports reports(3, [&](const RankPlace& forked) -> absl::Status {
     RankPlace place = forked;
     if (place.ranks.rank == 1) place.ranks.world = 5;
@@ -173,7 +173,7 @@ TEST_P(FaultTest, AWrongWorldIsNamed) {
   EXPECT_LT(reports.took(), absl::Seconds(8));
 }
 
-TEST_P(FaultTest, ARankThatComesTwiceIsNamed) {
+TEST_P(FaultTest, RejectsARankThatJoinsTwice) {
   const RankReports reports(3, [&](const RankPlace& forked) -> absl::Status {
     RankPlace place = forked;
     if (place.ranks.rank == 2) {
@@ -185,7 +185,7 @@ TEST_P(FaultTest, ARankThatComesTwiceIsNamed) {
   ExpectReports(reports, {0, 1, 2}, absl::StatusCode::kInvalidArgument, "is not the first rank 1");
 }
 
-TEST_P(FaultTest, UnequalConfigsAreNamed) {
+TEST_P(FaultTest, RejectsDifferentConfigs) {
   const RankReports reports(3, [&](const RankPlace& place) -> absl::Status {
     ConnectOptions options = kQuick;
     options.config = place.ranks.rank == 2 ? "llama, bf16, block 32" : "llama, bf16, block 16";
@@ -197,7 +197,7 @@ TEST_P(FaultTest, UnequalConfigsAreNamed) {
   ExpectReports(reports, {0, 1, 2}, absl::StatusCode::kFailedPrecondition, "block 16");
 }
 
-TEST_P(FaultTest, RanksInUnlikeCallsEnd) {
+TEST_P(FaultTest, RanksInDifferentCallsFail) {
   const RankReports reports(2, [&](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(auto ranks, Connect(place));
     if (place.ranks.rank == 0) return ranks->Barrier();
@@ -210,7 +210,7 @@ TEST_P(FaultTest, RanksInUnlikeCallsEnd) {
   EXPECT_LT(reports.took(), absl::Seconds(10));
 }
 
-TEST(PortTest, APortInUseIsNamed) {
+TEST(PortTest, NamesAPortInUse) {
   // Listens on the port without answering.
   const int listener = socket(AF_INET6, SOCK_STREAM, 0);
   sockaddr_in6 address = {};
@@ -239,7 +239,7 @@ TEST(PortTest, APortInUseIsNamed) {
   EXPECT_LT(reports.took(), absl::Seconds(10));
 }
 
-TEST(StoreTest, AFileThatCannotBeOpenedIsNamed) {
+TEST(StoreTest, NamesAFileThatCannotBeOpened) {
   const RankPlace place = {
       .ranks = {.rank = 0, .world = 2}, .store = "file:/no/such/folder/store", .run = ""};
   const auto ranks = ConnectRanks(place, at::kCPU, kQuick);

@@ -20,7 +20,7 @@ namespace {
 
 class ProcessGroupTest : public ::testing::TestWithParam<int> {};
 
-TEST_P(ProcessGroupTest, EveryCollectiveGivesPlainResults) {
+TEST_P(ProcessGroupTest, EveryCollectiveMatchesPlainSums) {
   const RankReports reports(GetParam(), [](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, at::kCPU));
     EXPECT_EQ(ranks->ranks(), place.ranks);
@@ -34,7 +34,7 @@ TEST_P(ProcessGroupTest, EveryCollectiveGivesPlainResults) {
   EXPECT_TRUE(reports.ok()) << reports.text();
 }
 
-TEST_P(ProcessGroupTest, NoRankPassesABarrierBeforeAllHaveCome) {
+TEST_P(ProcessGroupTest, BarrierBlocksUntilAllRanksCallIt) {
   const std::string folder = std::string(std::getenv("TEST_TMPDIR")) + "/";
   const RankReports reports(GetParam(), [&](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(auto ranks, ConnectRanks(place, at::kCPU));
@@ -53,7 +53,7 @@ TEST_P(ProcessGroupTest, NoRankPassesABarrierBeforeAllHaveCome) {
   EXPECT_TRUE(reports.ok()) << reports.text();
 }
 
-TEST_P(ProcessGroupTest, RanksMeetOverTcpAndMeetAgainAfterARestart) {
+TEST_P(ProcessGroupTest, RanksConnectOverTcpAndReconnectAfterARestart) {
   const std::string store = absl::StrCat("tcp:127.0.0.1:", FreePort());
   const RankReports reports(GetParam(), [&](const RankPlace& forked) -> absl::Status {
     RankPlace place = forked;
@@ -75,7 +75,7 @@ TEST_P(ProcessGroupTest, RanksMeetOverTcpAndMeetAgainAfterARestart) {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ProcessGroupTest, ::testing::Values(1, 2, 4));
 
-TEST(ConnectRanksTest, BadPlacesAndDevicesAreNamed) {
+TEST(ConnectRanksTest, RejectsInvalidPlacesAndDevices) {
   const auto message = [](const RankPlace& place, at::Device device) {
     const auto ranks = ConnectRanks(place, device);
     EXPECT_EQ(ranks.status().code(), absl::StatusCode::kInvalidArgument) << ranks.status();

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 
 const ConnectOptions kQuick = {.timeout = absl::Seconds(3), .grace = absl::Seconds(1)};
 
-TEST(RankGridProcessTest, EveryGroupGivesPlainResults) {
+TEST(RankGridProcessTest, EveryGroupMatchesPlainSums) {
   const RankReports reports(4, [](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(const auto grid, ConnectGrid(place, at::kCPU, /*context_ranks=*/2));
     EXPECT_EQ(grid->all().ranks(), place.ranks);
@@ -47,7 +47,7 @@ TEST(RankGridProcessTest, EveryGroupGivesPlainResults) {
   EXPECT_TRUE(reports.ok()) << reports.text();
 }
 
-TEST(RankGridProcessTest, OneDimensionNeedsNoGroupsOfItsOwn) {
+TEST(RankGridProcessTest, GridWithOneDimensionCreatesNoSubgroups) {
   for (const int context_ranks : {1, 2}) {
     const RankReports reports(2, [&](const RankPlace& place) -> absl::Status {
       REPRISE_ASSIGN_OR_RETURN(const auto grid, ConnectGrid(place, at::kCPU, context_ranks));
@@ -59,7 +59,7 @@ TEST(RankGridProcessTest, OneDimensionNeedsNoGroupsOfItsOwn) {
   }
 }
 
-TEST(RankGridProcessTest, GridsThatAreNoneOrDifferAreRefused) {
+TEST(RankGridProcessTest, RejectsInvalidAndDifferentGrids) {
   const RankPlace place = {.ranks = {.rank = 0, .world = 4}, .store = "file:/x", .run = ""};
   const auto none = ConnectGrid(place, at::kCPU, 3);
   EXPECT_EQ(none.status().code(), absl::StatusCode::kInvalidArgument) << none.status();
@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, RankGridFaultTest, ::testing::Bool(),
 
 // Includes the rank that shares only the group of all ranks with the victim. All fail long before
 // the timeout.
-TEST_P(RankGridFaultTest, AKilledRankIsNamedByAll) {
+TEST_P(RankGridFaultTest, AllRanksNameAKilledRank) {
   for (const int victim : {1, 3}) {
     SCOPED_TRACE(absl::StrCat("rank ", victim));
     const RankReports reports(4, [&](const RankPlace& place) -> absl::Status {
@@ -148,7 +148,7 @@ TEST_P(RankGridFaultTest, AKilledRankIsNamedByAll) {
   }
 }
 
-TEST_P(RankGridFaultTest, ARankThatHangsIsNamedByAll) {
+TEST_P(RankGridFaultTest, AllRanksNameARankThatHangs) {
   for (const int victim : {1, 2}) {
     SCOPED_TRACE(absl::StrCat("rank ", victim));
     const RankReports reports(
@@ -165,7 +165,7 @@ TEST_P(RankGridFaultTest, ARankThatHangsIsNamedByAll) {
   }
 }
 
-TEST_P(RankGridFaultTest, ARankThatGivesUpTellsAllWhy) {
+TEST_P(RankGridFaultTest, AllRanksReturnTheReasonOfFail) {
   const RankReports reports(4, [&](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(const auto grid, Connect(place));
     REPRISE_RETURN_IF_ERROR(StepUntilFailure(*grid, 3));

@@ -26,7 +26,7 @@ TEST(CheckGridTest, ContextRanksDivideTheWorld) {
   }
 }
 
-TEST(PlaceInGridTest, NeighboursDivideWeights) {
+TEST(PlaceInGridTest, NeighbouringRanksShardWeights) {
   const Ranks third = {.rank = 3, .world = 6};
   EXPECT_EQ(PlaceInGrid(third, 2), (GridPlace{.weights = {0, 3}, .context = {1, 2}}));
   EXPECT_THAT(WeightsGroup(third, 2), ElementsAre(3, 4, 5));
@@ -36,7 +36,7 @@ TEST(PlaceInGridTest, NeighboursDivideWeights) {
   EXPECT_THAT(ContextGroup(third, 3), ElementsAre(1, 3, 5));
 }
 
-TEST(PlaceInGridTest, OneDimensionHasAllRanks) {
+TEST(PlaceInGridTest, GridWithOneDimensionHasAllRanksInIt) {
   const Ranks last = {.rank = 3, .world = 4};
   EXPECT_EQ(PlaceInGrid(last, 1), (GridPlace{.weights = last, .context = {0, 1}}));
   EXPECT_EQ(PlaceInGrid(last, 4), (GridPlace{.weights = {0, 1}, .context = last}));
@@ -45,7 +45,7 @@ TEST(PlaceInGridTest, OneDimensionHasAllRanks) {
 }
 
 // In both groups, a rank's coordinate equals its index in the list of members.
-TEST(PlaceInGridTest, GroupsAndPlacesAgree) {
+TEST(PlaceInGridTest, GroupsMatchPlaces) {
   for (const int context_ranks : {1, 2, 4, 8}) {
     for (int rank = 0; rank < 8; ++rank) {
       const Ranks all = {.rank = rank, .world = 8};
@@ -56,7 +56,7 @@ TEST(PlaceInGridTest, GroupsAndPlacesAgree) {
   }
 }
 
-TEST(RankGridTest, SumsAreOfEachGroup) {
+TEST(RankGridTest, EachGroupSumsOverItsRanks) {
   for (const int context_ranks : {1, 2, 4}) {
     const std::vector<absl::Status> results =
         RunThreadGrid(4, context_ranks, [&](RankGrid& grid) -> absl::Status {

@@ -46,7 +46,7 @@ TEST(ShareTest, CutsAtUnits) {
   EXPECT_EQ(ShareOf(100, {.rank = 0, .world = 1}, 16), (Share{0, 100}));
 }
 
-TEST(ShareTest, AlignedSharesAreNeverEmptyWhileElementsLast) {
+TEST(ShareTest, AlignedSharesAreNotEmptyIfThereAreEnoughElements) {
   for (const int64_t size : {4, 5, 37, 96, 257, 4096, 50257, 151936}) {
     for (const int world : {1, 2, 3, 4}) {
       const std::vector<Share> shares = SharesOf(size, world, AlignedShareOf);
@@ -60,7 +60,7 @@ TEST(ShareTest, AlignedSharesAreNeverEmptyWhileElementsLast) {
   }
 }
 
-TEST(ShareTest, AlignedSharesBeginAtTheWidestUnitThatGivesEachRankOne) {
+TEST(ShareTest, AlignedSharesUseTheLargestUnitThatServesEveryRank) {
   EXPECT_EQ(AlignedShareOf(50257, {.rank = 1, .world = 2}), (Share{25152, 25105}));
   EXPECT_EQ(AlignedShareOf(96, {.rank = 1, .world = 2}), (Share{64, 32}));
   EXPECT_EQ(AlignedShareOf(96, {.rank = 1, .world = 4}), (Share{24, 24}));
@@ -72,7 +72,7 @@ TEST(ShareTest, ALargeDimensionDoesNotOverflow) {
   EXPECT_EQ(ShareOf(size, {.rank = 63, .world = 64}), (Share{size / 64 * 63, size / 64}));
 }
 
-TEST(ShareTest, RefusesDimensionsShorterThanTheRanks) {
+TEST(ShareTest, RejectsDimensionsSmallerThanTheWorld) {
   EXPECT_TRUE(CheckDivides("inner", 4, {.rank = 0, .world = 4}).ok());
   const absl::Status status = CheckDivides("inner", 3, {.rank = 0, .world = 4});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -112,7 +112,7 @@ TEST(HeadShareTest, EveryQHeadIsOnOneRankWithItsKvHead) {
   }
 }
 
-TEST(HeadShareTest, RefusesRanksWithoutAHead) {
+TEST(HeadShareTest, RejectsRanksWithoutAHead) {
   const absl::StatusOr<HeadShare> share = HeadShareOf(4, 4, {.rank = 0, .world = 8});
   EXPECT_EQ(share.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(share.status().message(), HasSubstr("expected at least 8 q heads"));

@@ -10,7 +10,7 @@
 namespace reprise {
 namespace {
 
-TEST(TimedCallTest, GivesWhatTheCallReturns) {
+TEST(TimedCallTest, ReturnsTheResultOfTheCall) {
   EXPECT_EQ(CallWithin<std::string>(absl::Seconds(60), [] { return std::string("here"); }), "here");
   const auto owned =
       CallWithin<std::unique_ptr<int>>(absl::Seconds(60), [] { return std::make_unique<int>(3); });
@@ -18,7 +18,7 @@ TEST(TimedCallTest, GivesWhatTheCallReturns) {
   EXPECT_EQ(**owned, 3);
 }
 
-TEST(TimedCallTest, ACallThatDoesNotReturnIsLeftAlone) {
+TEST(TimedCallTest, ReturnsNullIfTheCallDoesNotReturn) {
   struct Gate {
     absl::Notification opens, returns;
   };

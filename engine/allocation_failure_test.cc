@@ -108,7 +108,7 @@ std::vector<Answer> RunAll(Engine& engine, FailingAllocator& allocator, int num_
   return result;
 }
 
-TEST(AllocationFailureTest, MakingAnEngineFailsWithAStatusWhereverMemoryEnds) {
+TEST(AllocationFailureTest, CreateReturnsAStatusIfAnyAllocationFails) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   FailingAllocator allocator;
   int num_failures = 0;
@@ -143,7 +143,7 @@ class NothingLeft final : public ForwardingDriver {
   int* num_left_;
 };
 
-TEST(AllocationFailureTest, MakingARunnerFailsWithTheDriversStatus) {
+TEST(AllocationFailureTest, RunnerCreateReturnsTheStatusOfTheDriver) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   int num_failures = 0;
   for (int i = 0;; ++i) {
@@ -162,7 +162,7 @@ TEST(AllocationFailureTest, MakingARunnerFailsWithTheDriversStatus) {
   EXPECT_GT(num_failures, 5);
 }
 
-TEST(AllocationFailureTest, AStepThatFindsNoMemoryEndsItsSequencesAndNothingElse) {
+TEST(AllocationFailureTest, OutOfMemoryInAStepFailsOnlyItsSequences) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   FailingAllocator allocator;
   for (const auto graphs : {GraphSetOptions::Mode::kOff, GraphSetOptions::Mode::kLazy}) {

@@ -137,7 +137,7 @@ std::unique_ptr<Engine> MakeEngine(const SchedulerOptions& options = Options()) 
   return MakePuppet(options).engine;
 }
 
-TEST(AsyncEngineTest, AnEngineWithoutWorkIsToldSoFromTimeToTime) {
+TEST(AsyncEngineTest, CallsIdleRegularlyWithoutWork) {
   Puppet puppet = MakePuppet();
   AsyncEngine engine(std::move(puppet.engine), absl::Milliseconds(1));
   while (puppet.runner->num_idles.load() < 3) std::this_thread::yield();
@@ -146,7 +146,7 @@ TEST(AsyncEngineTest, AnEngineWithoutWorkIsToldSoFromTimeToTime) {
   EXPECT_EQ(inbox.WaitForEnd().size(), 3u);
 }
 
-TEST(AsyncEngineTest, PrefixesAreForgottenForRequestsThatAreAddedLater) {
+TEST(AsyncEngineTest, LaterRequestsDoNotHitForgottenPrefixes) {
   AsyncEngine engine(MakeEngine());
   const auto num_cached_tokens = [&] {
     Inbox inbox;
@@ -201,7 +201,7 @@ TEST_F(AsyncPrefixEventsTest, TakesTheEventsSinceTheLastCall) {
   EXPECT_THAT(Kinds(engine_->TakePrefixEvents()), ElementsAre(Kind::kCleared));
 }
 
-TEST_F(AsyncPrefixEventsTest, CountsEventsThatTheEngineHasLost) {
+TEST_F(AsyncPrefixEventsTest, CountsLostEvents) {
   Serve(/*first=*/1, /*num_blocks=*/2);
   Serve(/*first=*/2, /*num_blocks=*/4);
   const OwnedPrefixEvents taken = engine_->TakePrefixEvents();
@@ -295,7 +295,7 @@ TEST(AsyncEngineTest, InspectsBetweenStepsWhileTheEngineIsShutDown) {
   EXPECT_EQ(num_visits, 800);
 }
 
-TEST(AsyncEngineTest, AListenerMayInspectAndAVisitorMayInspectAgain) {
+TEST(AsyncEngineTest, ListenersAndVisitorsMayCallInspect) {
   AsyncEngine engine(MakeEngine());
   std::atomic<int> num_visits = 0;
   Inbox inbox;
@@ -327,7 +327,7 @@ TEST(AsyncEngineTest, ReturnsTheErrorOfAVisitorThatThrows) {
   EXPECT_EQ(inbox.WaitForEnd().back().finish, FinishReason::kLength);
 }
 
-TEST(AsyncEngineTest, AnInfiniteIdleIntervalIsLong) {
+TEST(AsyncEngineTest, AcceptsAnInfiniteIdleInterval) {
   Puppet puppet = MakePuppet();
   AsyncEngine engine(std::move(puppet.engine), absl::InfiniteDuration());
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -337,7 +337,7 @@ TEST(AsyncEngineTest, AnInfiniteIdleIntervalIsLong) {
   EXPECT_EQ(puppet.runner->num_idles.load(), 0);
 }
 
-TEST(AsyncEngineTest, RunsRequestsOfManyThreads) {
+TEST(AsyncEngineTest, RunsRequestsFromManyThreads) {
   const SchedulerOptions options = Options();
   AsyncEngine engine(MakeEngine());
   std::vector<std::thread> threads;
@@ -367,7 +367,7 @@ TEST(AsyncEngineTest, RunsRequestsOfManyThreads) {
   EXPECT_EQ(engine.metrics().num_blocks_used, 0);
 }
 
-TEST(AsyncEngineTest, TellsTheListenerWhatIsRefused) {
+TEST(AsyncEngineTest, ReportsRefusedRequestsToTheListener) {
   AsyncEngine engine(MakeEngine());
   Inbox inbox;
   const auto id = engine.Add({.prompt = {1, -5}, .num_sequences = 3}, inbox.listener());
@@ -382,7 +382,7 @@ TEST(AsyncEngineTest, TellsTheListenerWhatIsRefused) {
 }
 
 // The inner engine numbers only accepted requests, so its ids differ.
-TEST(AsyncEngineTest, ListenersHearTheNumberThatAddGave) {
+TEST(AsyncEngineTest, EventsHaveTheIdThatAddReturned) {
   AsyncEngine engine(MakeEngine());
   Inbox refused;
   ASSERT_TRUE(engine.Add({.prompt = {}}, refused.listener()).ok());
@@ -429,7 +429,7 @@ TEST(AsyncEngineTest, AListenerMayAddAndCancel) {
   EXPECT_EQ(second.WaitForEnd().back().finish, FinishReason::kLength);
 }
 
-TEST(AsyncEngineTest, DrainAndShutdownAreRefusedInAListener) {
+TEST(AsyncEngineTest, DrainAndShutdownFailInAListener) {
   AsyncEngine engine(MakeEngine());
   Inbox inbox;
   ASSERT_TRUE(engine
@@ -443,7 +443,7 @@ TEST(AsyncEngineTest, DrainAndShutdownAreRefusedInAListener) {
   EXPECT_EQ(inbox.WaitForEnd().back().finish, FinishReason::kLength);
 }
 
-TEST(AsyncEngineTest, DrainWaitsForTheEndsAndRefusesWhatComesLater) {
+TEST(AsyncEngineTest, DrainWaitsForRequestsAndRefusesLaterRequests) {
   AsyncEngine engine(MakeEngine());
   std::vector<Inbox> inboxes(9);
   for (Inbox& inbox : inboxes) {
@@ -456,7 +456,7 @@ TEST(AsyncEngineTest, DrainWaitsForTheEndsAndRefusesWhatComesLater) {
   EXPECT_TRUE(engine.Drain().ok());  // may be repeated
 }
 
-TEST(AsyncEngineTest, ShutdownEndsWhatRunsAndWhatWaits) {
+TEST(AsyncEngineTest, ShutdownCancelsRunningAndWaitingRequests) {
   AsyncEngine engine(MakeEngine());
   std::vector<Inbox> inboxes(9);  // more than can run at the same time
   for (Inbox& inbox : inboxes) {
@@ -473,7 +473,7 @@ TEST(AsyncEngineTest, ShutdownEndsWhatRunsAndWhatWaits) {
   engine.Cancel(SequenceId(0));         // no effect
 }
 
-TEST(AsyncEngineTest, ShutdownCancelsEachSequenceOfARequestThatTheEngineHasNotTaken) {
+TEST(AsyncEngineTest, ShutdownCancelsEachSequenceOfAQueuedRequest) {
   AsyncEngine engine(MakeEngine());
   // The listener of the first request blocks the engine's thread until the shutdown has begun.
   std::promise<void> is_held;
@@ -593,7 +593,7 @@ TEST(AsyncEngineTest, EndsTheSequencesOfCallbacksThatThrow) {
   EXPECT_TRUE(engine.Drain().ok());
 }
 
-TEST(AsyncEngineTest, AFailedStepIsToldAndOthersGoOn) {
+TEST(AsyncEngineTest, FailedStepIsReportedAndOtherRequestsContinue) {
   Puppet puppet = MakePuppet();
   RemoteRunner& inner = *puppet.runner;
   AsyncEngine engine(std::move(puppet.engine));
@@ -608,7 +608,7 @@ TEST(AsyncEngineTest, AFailedStepIsToldAndOthersGoOn) {
   EXPECT_EQ(next.WaitForEnd().back().finish, FinishReason::kLength);
 }
 
-TEST(AsyncEngineTest, ADeadEngineEndsAllAndRefusesTheRest) {
+TEST(AsyncEngineTest, DeadRunnerFailsAllRequestsAndRefusesLaterRequests) {
   Puppet puppet = MakePuppet();
   RemoteRunner& inner = *puppet.runner;
   AsyncEngine engine(std::move(puppet.engine));

@@ -85,7 +85,7 @@ Device SmallModel(int num_rows, std::map<int, double> us) {
           .num_rows = num_rows};
 }
 
-TEST(DraftCostsTest, TheNumberIsTheOneThatBringsTheMostTokensASecond) {
+TEST(DraftCostsTest, ChoosesTheDraftCountWithTheHighestThroughput) {
   const std::map<int, double>& small = kSmallUs32;
   const std::map<int, double> large = {{0, 5597}, {1, 5830}, {2, 6190}, {4, 6750}, {8, 8100}};
   const std::map<int, double> bound = {{0, 100}, {1, 190}, {2, 290}, {4, 480}, {8, 900}};
@@ -115,7 +115,7 @@ TEST(DraftCostsTest, TheNumberIsTheOneThatBringsTheMostTokensASecond) {
   EXPECT_EQ(Best(costs, device), 4);
 }
 
-TEST(DraftCostsTest, FewStepsAreForMeasurementsOnly) {
+TEST(DraftCostsTest, MeasuresEachDraftCountInAFewSteps) {
   Device device = SmallModel(32, kSmallUs32);
   DraftCosts costs({1, 2, 4, 8});
   constexpr int kEach =
@@ -133,7 +133,7 @@ TEST(DraftCostsTest, FewStepsAreForMeasurementsOnly) {
   EXPECT_THAT(cheap.Count(other, 200)[8], Ge(200 - kEach));
 }
 
-TEST(DraftCostsTest, AtLowAcceptanceStepsArePlain) {
+TEST(DraftCostsTest, ChoosesNoDraftsAtLowAcceptance) {
   for (const int num_rows : {1, 8, 32}) {
     SCOPED_TRACE(num_rows);
     Device device = SmallModel(num_rows, {{0, 100}, {1, 130}, {2, 150}, {4, 190}, {8, 270}});
@@ -147,7 +147,7 @@ TEST(DraftCostsTest, AtLowAcceptanceStepsArePlain) {
 }
 
 // Acceptance falls and rises. Checks how many steps the draft count takes to follow.
-TEST(DraftCostsTest, TheNumberFollowsAChangeOfAcceptance) {
+TEST(DraftCostsTest, DraftCountFollowsAcceptance) {
   struct Change {
     int num_rows;
     int down_steps;
@@ -173,7 +173,7 @@ TEST(DraftCostsTest, TheNumberFollowsAChangeOfAcceptance) {
 }
 
 // Probes also find changes of step times.
-TEST(DraftCostsTest, TheNumberFollowsAChangeOfTimes) {
+TEST(DraftCostsTest, DraftCountFollowsStepTimes) {
   Device device = SmallModel(8, {{0, 100}, {1, 125}, {2, 150}, {4, 190}, {8, 500}});
   DraftCosts costs({1, 2, 4, 8});
   device.Count(costs, 200);
@@ -188,7 +188,7 @@ TEST(DraftCostsTest, TheNumberFollowsAChangeOfTimes) {
   EXPECT_EQ(Best(costs, device), 8);
 }
 
-TEST(DraftCostsTest, ARateThatIsHardlyBetterIsNotChangedFor) {
+TEST(DraftCostsTest, KeepsTheDraftCountIfAnotherIsWithinTheMargin) {
   DraftCosts costs({1, 2});
   Device device = {.us = {{0, 100}, {1, 100}, {2, 145}}, .acceptance = {1, 1}, .most = 2};
   device.Count(costs, 100);  // 2 tokens per 100 us, or 3 tokens per 145 us
@@ -206,7 +206,7 @@ TEST(DraftCostsTest, ARateThatIsHardlyBetterIsNotChangedFor) {
 }
 
 // The host launches one step ahead: the measured time of a step is the time of the next step.
-TEST(DraftCostsTest, StepsThatTakeTheTimeOfTheNextAreTakenForWhatTheyAre) {
+TEST(DraftCostsTest, ToleratesTimesThatBelongToTheNextStep) {
   for (const double drafts_us : {150.0, 250.0}) {
     SCOPED_TRACE(testing::Message() << drafts_us);
     DraftCosts costs({1});
@@ -242,7 +242,7 @@ std::map<int, int> CountBesidePrompts(DraftCosts& costs, Device& device, int num
   return counts;
 }
 
-TEST(DraftCostsTest, WhereAllStepsHavePromptsAcceptanceDecides) {
+TEST(DraftCostsTest, ChoosesByAcceptanceIfAllStepsHavePrompts) {
   for (const int num_rows : {1, 8}) {
     SCOPED_TRACE(num_rows);
     Device device = {
@@ -267,7 +267,7 @@ TEST(DraftCostsTest, WhereAllStepsHavePromptsAcceptanceDecides) {
 }
 
 // Steps of decodes alternate with steps with prompts. Their times are measured less often.
-TEST(DraftCostsTest, StepsBehindThoseWithPromptsAreMeasuredNowAndThen) {
+TEST(DraftCostsTest, SomeStepsAfterStepsWithPromptsAreMeasured) {
   for (const double acceptance : {0.0, 0.95}) {
     SCOPED_TRACE(acceptance);
     Device device = {.us = {{0, 100}, {1, 125}, {2, 150}, {4, 190}},
@@ -286,7 +286,7 @@ TEST(DraftCostsTest, StepsBehindThoseWithPromptsAreMeasuredNowAndThen) {
   }
 }
 
-TEST(DraftCostsTest, NumbersOfRowsAreMeasuredApart) {
+TEST(DraftCostsTest, RowCountsAreMeasuredSeparately) {
   DraftCosts costs({1, 2, 4, 8});
   Device cheap = SmallModel(1, {{0, 100}, {1, 105}, {2, 110}, {4, 115}, {8, 120}});
   Device dear = SmallModel(64, {{0, 100}, {1, 400}, {2, 600}, {4, 900}, {8, 1700}});
@@ -311,7 +311,7 @@ TEST(DraftCostsTest, NumbersOfRowsAreMeasuredApart) {
 }
 
 // For example if some sequences take part only in every other step (TokenMasker).
-TEST(DraftCostsTest, NumbersOfRowsThatTakeTurnsAreMeasured) {
+TEST(DraftCostsTest, AlternatingRowCountsAreMeasured) {
   DraftCosts costs({1, 2, 4, 8});
   Device cheap = SmallModel(1, {{0, 100}, {1, 101}, {2, 102}, {4, 104}, {8, 108}});
   Device dear = SmallModel(2, {{0, 100}, {1, 400}, {2, 600}, {4, 900}, {8, 1700}});
@@ -338,7 +338,7 @@ TEST(DraftCostsTest, NumbersOfRowsThatTakeTurnsAreMeasured) {
 
 // The requests limit drafts to fewer than the captured draft counts. A step then takes the time of
 // the next larger graph, and generates the tokens of the smaller draft count.
-TEST(DraftCostsTest, LimitsOfRowsAreKept) {
+TEST(DraftCostsTest, RespectsTheMaximumNumberOfDraftsPerRow) {
   for (const int most : {1, 2, 3, 5}) {
     SCOPED_TRACE(most);
     Device device = SmallModel(4, {{0, 100}, {1, 105}, {2, 110}, {4, 115}, {8, 120}});
@@ -353,7 +353,7 @@ TEST(DraftCostsTest, LimitsOfRowsAreKept) {
 }
 
 // Rows without drafts are delayed by rows with drafts.
-TEST(DraftCostsTest, RowsWithoutDraftsCount) {
+TEST(DraftCostsTest, RowsWithoutDraftsCountInTheThroughput) {
   Device device = SmallModel(16, {{0, 100}, {1, 130}, {2, 160}, {4, 200}, {8, 280}});
   DraftCosts costs({1, 2, 4, 8});
   device.Count(costs, 100);
@@ -362,7 +362,7 @@ TEST(DraftCostsTest, RowsWithoutDraftsCount) {
 }
 
 // A few steps that are delayed by other work do not change the median.
-TEST(DraftCostsTest, AFewLongStepsDecideNothing) {
+TEST(DraftCostsTest, IgnoresAFewLongSteps) {
   DraftCosts costs({4});
   Device device = {.us = {{0, 100}, {4, 120}}, .acceptance = {1, 0, 0, 0}, .most = 4};
   device.Count(costs, 100);
@@ -374,7 +374,7 @@ TEST(DraftCostsTest, AFewLongStepsDecideNothing) {
   EXPECT_EQ(Best(costs, device), 0);
 }
 
-TEST(DraftCostsTest, TimesOfAClockThatWasSetBackDoNotCount) {
+TEST(DraftCostsTest, IgnoresTimesThatAreNotPositive) {
   DraftCosts costs({4});
   for (int i = 0; i < 100; ++i) {
     for (const double us : {0.0, -5.0, kNan}) {
@@ -391,7 +391,7 @@ TEST(DraftCostsTest, TimesOfAClockThatWasSetBackDoNotCount) {
 
 // Acceptance is an average over many rows: a few rows with wrong drafts do not change the draft
 // count.
-TEST(DraftCostsTest, AFewStepsWithoutAcceptedDraftsDecideNothing) {
+TEST(DraftCostsTest, IgnoresAFewStepsWithoutAcceptedDrafts) {
   DraftCosts costs({4});
   Device device = {.us = {{0, 100}, {4, 120}}, .acceptance = {1, 1, 0, 0}, .most = 4};
   device.Count(costs, 50);
@@ -402,7 +402,7 @@ TEST(DraftCostsTest, AFewStepsWithoutAcceptedDraftsDecideNothing) {
   EXPECT_EQ(Best(costs, device), 0);
 }
 
-TEST(DraftCostsTest, AcceptanceIsByPlace) {
+TEST(DraftCostsTest, AcceptanceIsPerDraftPosition) {
   DraftCosts costs({4});
   for (int i = 0; i < 4000; ++i) {
     costs.ObserveRow({.num_drafts = 3, .num_accepted = i % 4 == 0 ? 0 : 2, .num_rows = 1});

@@ -59,7 +59,7 @@ class LeftOutDrafter {
   std::vector<TokenEvent> events_;
 };
 
-TEST(DrafterKeysTest, RowsInWhichADrafterCatchesUpDoNotCount) {
+TEST(DrafterKeysTest, CatchUpRowsAreExcludedFromTheStatistics) {
   for (const DrafterKeys keys : {DrafterKeys::kOfDrafts, DrafterKeys::kOfTokens}) {
     LeftOutDrafter left_out(keys);
     // The drafter has read none of the 11 tokens before the newest. It reads 4 per row, and each
@@ -80,14 +80,14 @@ TEST(DrafterKeysTest, RowsInWhichADrafterCatchesUpDoNotCount) {
 }
 
 // Catching up takes three rows and leaves only one of the four tokens.
-TEST(DrafterKeysTest, ASequenceThatEndsBeforeItsDrafterHasCaughtUpHasNoDrafts) {
+TEST(DrafterKeysTest, SequenceWithTooFewTokensLeftDoesNotCatchUp) {
   LeftOutDrafter ends(DrafterKeys::kOfDrafts, /*max_new_tokens=*/15);
   EXPECT_EQ(ends.Step(0), 0);
   LeftOutDrafter goes_on(DrafterKeys::kOfDrafts, /*max_new_tokens=*/16);
   EXPECT_EQ(goes_on.Step(0), 3);
 }
 
-TEST(DrafterKeysTest, ADrafterWithKeysThatIsMostlyWrongIsNotProbed) {
+TEST(DrafterKeysTest, DrafterWithAKvCacheIsNotProbedAtLowAcceptance) {
   for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
     LeftOutDrafter left_out(keys);
     int num_rows = 0;
@@ -109,7 +109,7 @@ TEST(DrafterKeysTest, ADrafterWithKeysThatIsMostlyWrongIsNotProbed) {
 
 // Steps with prefill chunks feed the tokens of all rows to a drafter that has read all earlier
 // tokens.
-TEST(DrafterKeysTest, PromptsAreSeenWithTheirStep) {
+TEST(DrafterKeysTest, StepsWithPromptsFeedTheDrafter) {
   LeftOutDrafter left_out(DrafterKeys::kOfDrafts, /*max_new_tokens=*/60, {3, 4, 5});
   // The drafter has read the prompt of three tokens. 10 tokens are left, which take three rows.
   for (int i = 0; i < 3; ++i) EXPECT_EQ(left_out.Step(/*num_right=*/0), 3);
@@ -138,7 +138,7 @@ TEST(DrafterKeysTest, PromptsAreSeenWithTheirStep) {
 
 // A swap moves the keys of the model and of the drafter, so the drafter keeps the tokens that it
 // has read.
-TEST(DrafterKeysTest, ASequenceComesBackFromTheHostWithWhatItsDrafterHadSeen) {
+TEST(DrafterKeysTest, SwappedSequenceKeepsTheTokensReadByItsDrafter) {
   for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
     SCOPED_TRACE(static_cast<int>(keys));
     SchedulerOptions options = OptionsWithDrafts(3);
@@ -180,7 +180,7 @@ TEST(DrafterKeysTest, ASequenceComesBackFromTheHostWithWhatItsDrafterHadSeen) {
   }
 }
 
-TEST(DrafterKeysTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {
+TEST(DrafterKeysTest, CatchUpStepsAreNotMeasured) {
   SchedulerOptions options = OptionsWithDrafts(3);
   options.policy.speculation = SpeculationPolicy{.num_drafts = 3, .measures_steps = true};
   options.shape.drafts.keys = DrafterKeys::kOfDrafts;
@@ -214,7 +214,7 @@ TEST(DrafterKeysTest, StepsInWhichADrafterCatchesUpAreNotMeasured) {
 
 // A sequence that was decoded without drafts leaves all keys of the model in the cache, but only
 // the drafter's keys of the prompt.
-TEST(DrafterKeysTest, APrefixIsSeenAsFarAsTheDrafterSawIt) {
+TEST(DrafterKeysTest, PrefixHitRecordsTheTokensReadByTheDrafter) {
   for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
     SCOPED_TRACE(static_cast<int>(keys));
     SchedulerOptions options = OptionsWithDrafts(3);
@@ -256,7 +256,7 @@ TEST(DrafterKeysTest, APrefixIsSeenAsFarAsTheDrafterSawIt) {
 
 // Chunks of one token are not fed to a drafter. The drafter has then not read the whole prompt, and
 // must catch up in the first sequence and in its fork.
-TEST(DrafterKeysTest, ForksAreBehindAsTheirSibling) {
+TEST(DrafterKeysTest, ForkLagsLikeItsSibling) {
   for (const int prefill_chunk : {1, 0}) {
     SCOPED_TRACE(prefill_chunk);
     SchedulerOptions options = OptionsWithDrafts(3);

@@ -73,7 +73,7 @@ ModelEngineOptions Small(int prefill_chunk = 0) {
           .scheduler = {.prefill_chunk = prefill_chunk}};
 }
 
-TEST(EngineEmbeddingsTest, ATextAndTheEmbeddingsOfItsTokensGetTheSameTokens) {
+TEST(EngineEmbeddingsTest, EmbeddingsOfTokensMatchTheirTokenIds) {
   ToyModel model({.takes_embeddings = true});
   for (const int chunk : {0, 1, 5, 7}) {
     SCOPED_TRACE(testing::Message() << "chunks of " << chunk);
@@ -93,7 +93,7 @@ TEST(EngineEmbeddingsTest, ATextAndTheEmbeddingsOfItsTokensGetTheSameTokens) {
 }
 
 // All images have the same placeholder ids. Only their rows differ.
-TEST(EngineEmbeddingsTest, ImagesWithEqualPlaceholdersAreThemselvesHoweverTheyComeAndGo) {
+TEST(EngineEmbeddingsTest, ImagesWithEqualPlaceholdersAreKeptApart) {
   ToyModel model({.takes_embeddings = true});
   const std::vector<int32_t> prompt(19, 7);
   const at::Tensor own = model.Embeddings(prompt);
@@ -130,7 +130,7 @@ TEST(EngineEmbeddingsTest, ImagesWithEqualPlaceholdersAreThemselvesHoweverTheyCo
   }
 }
 
-TEST(EngineEmbeddingsTest, MropePositionsGoOnBehindThePromptAndThroughPreemption) {
+TEST(EngineEmbeddingsTest, MropePositionsContinueAfterThePromptAndAPreemption) {
   ToyModel model({.takes_embeddings = true, .num_position_dims = 3});
   // 4 tokens of text, an image of 3 x 3, 5 tokens of text.
   std::vector<std::vector<int32_t>> positions(3);
@@ -173,7 +173,7 @@ TEST(EngineEmbeddingsTest, MropePositionsGoOnBehindThePromptAndThroughPreemption
   }
 }
 
-TEST(EngineEmbeddingsTest, RefusesRowsThatTheModelDoesNotTake) {
+TEST(EngineEmbeddingsTest, RejectsUnsupportedEmbeddingRows) {
   ToyModel model({.takes_embeddings = true});
   auto engine = CreateEngine(&model, Small());
   ASSERT_TRUE(engine.ok()) << engine.status();

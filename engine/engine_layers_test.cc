@@ -100,7 +100,7 @@ class EngineLayersTest : public testing::Test {
   int64_t num_found_ = 0;
 };
 
-TEST_F(EngineLayersTest, PromptsWithOnePrefixShareItInEveryGroup) {
+TEST_F(EngineLayersTest, PromptsShareTheirPrefixInEveryGroup) {
   std::mt19937 rng(3);
   const std::vector<int32_t> prefix = RandomTokens(rng, 40);
   std::vector<Request> requests;
@@ -120,7 +120,7 @@ TEST_F(EngineLayersTest, PromptsWithOnePrefixShareItInEveryGroup) {
   EXPECT_GT(num_replays_, 40);
 }
 
-TEST_F(EngineLayersTest, BegunBlocksOfAPrefixAreCopiedInEveryGroup) {
+TEST_F(EngineLayersTest, PartialPrefixBlocksAreCopiedInEveryGroup) {
   std::mt19937 rng(13);
   const std::vector<int32_t> prefix = RandomTokens(rng, 38);
   std::vector<Request> requests;
@@ -140,7 +140,7 @@ TEST_F(EngineLayersTest, BegunBlocksOfAPrefixAreCopiedInEveryGroup) {
   EXPECT_GT(num_replays_, 40);
 }
 
-TEST_F(EngineLayersTest, PreemptedSequencesComeBackWithTheSameTexts) {
+TEST_F(EngineLayersTest, PreemptionDoesNotChangeTexts) {
   std::mt19937 rng(4);
   std::vector<Request> requests;
   for (int i = 0; i < 6; ++i) {
@@ -172,7 +172,7 @@ TEST_F(EngineLayersTest, AWindowModelServesLongSequencesInASmallCache) {
   }
 }
 
-TEST_F(EngineLayersTest, AnEncodersInputMayBeLongerThanAnySequence) {
+TEST_F(EngineLayersTest, EncoderInputMayBeLongerThanMaxSeqLen) {
   std::mt19937 rng(8);
   std::vector<Request> requests;
   for (const int length : {40, 9, 33}) {
@@ -209,7 +209,7 @@ TEST_F(EngineLayersTest, EncodersServeRequestsOfDifferentLengths) {
   EXPECT_GT(num_replays_, 30);
 }
 
-TEST_F(EngineLayersTest, WindowsChunksAndEncodersKeysAreSwapped) {
+TEST_F(EngineLayersTest, SwapsKeysOfWindowsChunksAndEncoders) {
   std::mt19937 rng(6);
   std::vector<Request> requests;
   for (int i = 0; i < 7; ++i) {

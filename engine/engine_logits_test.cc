@@ -194,7 +194,7 @@ LogitsOptions LogitsOf(const Case& c) {
 
 class EngineLogitsTest : public testing::TestWithParam<Case> {};
 
-TEST_P(EngineLogitsTest, EveryRequestGetsWhatItAsksFor) {
+TEST_P(EngineLogitsTest, OutputsMatchDenseLogits) {
   const Case& c = GetParam();
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   auto engine =
@@ -248,7 +248,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineLogitsTest,
                                          Case{8, 13, 5, 2, 3},  // preempts
                                          Case{2, 80, 7, 2, 32}));
 
-TEST(EngineScoresTest, ALongPromptIsScoredInChunksAsTokenByToken) {
+TEST(EngineScoresTest, ScoresInChunksMatchScoresTokenByToken) {
   ToyModel model({.vocab_size = kVocab, .max_position = 512});
   std::vector<std::vector<TokenLogProbs>> scores;
   for (const int max_earlier_logits : {127, 0}) {
@@ -270,7 +270,7 @@ TEST(EngineScoresTest, ALongPromptIsScoredInChunksAsTokenByToken) {
   ExpectNear(scores[0], scores[1]);
 }
 
-TEST(EngineScoresTest, EventsOfForcedTokensHaveTheirLogits) {
+TEST(EngineScoresTest, EventsOfForcedTokensReferToTheirLogits) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   auto created = CreateEngine(
       &model,
@@ -301,7 +301,7 @@ TEST(EngineScoresTest, EventsOfForcedTokensHaveTheirLogits) {
   EXPECT_LT(engine.metrics().num_steps, 8);
 }
 
-TEST(EngineScoresTest, WhatTheRunnerDoesNotProvideForIsRefusedBeforeItWaits) {
+TEST(EngineScoresTest, RejectsUnsupportedLogitsRequests) {
   ToyModel model({.vocab_size = kVocab});
   auto plain = CreateEngine(&model, {});
   ASSERT_TRUE(plain.ok()) << plain.status();

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 
-TEST(LatencyHistogramTest, CountsADurationInTheFirstBucketThatHoldsIt) {
+TEST(LatencyHistogramTest, CountsADurationInTheLowestPossibleBucket) {
   LatencyHistogram latencies;
   latencies.Observe(absl::Milliseconds(1));  // a bound is in its bucket
   latencies.Observe(absl::Microseconds(1001));
@@ -30,7 +30,7 @@ TEST(LatencyHistogramTest, CountsADurationInTheFirstBucketThatHoldsIt) {
   EXPECT_EQ(latencies.count(), 5);
 }
 
-TEST(LatencyHistogramTest, AClockThatWasSetBackCountsAsNoTime) {
+TEST(LatencyHistogramTest, NegativeDurationsCountAsZero) {
   LatencyHistogram latencies;
   latencies.Observe(-absl::Hours(1));
   latencies.Observe(-absl::InfiniteDuration());
@@ -38,7 +38,7 @@ TEST(LatencyHistogramTest, AClockThatWasSetBackCountsAsNoTime) {
   EXPECT_EQ(latencies.sum_seconds(), 0);
 }
 
-TEST(PrometheusTextTest, HasEveryNumberUnderItsName) {
+TEST(PrometheusTextTest, ContainsEveryMetric) {
   EngineMetrics metrics;
   metrics.num_waiting = 3;
   metrics.num_blocks = 1024;

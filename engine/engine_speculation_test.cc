@@ -105,7 +105,7 @@ class EngineSpeculationTest : public testing::TestWithParam<Proposer> {
   LayeredModel draft_;
 };
 
-TEST_P(EngineSpeculationTest, RejectionLeavesTheModelsDistributionOfTexts) {
+TEST_P(EngineSpeculationTest, RejectionSamplingKeepsTheDistributionOfTexts) {
   constexpr int kNumTexts = 2500;
   constexpr int kLength = 5;
   auto engine = CreateEngine(&model_, Options(GetParam(), 32, &draft_));
@@ -148,7 +148,7 @@ TEST_P(EngineSpeculationTest, RejectionLeavesTheModelsDistributionOfTexts) {
 
 // The text of a seed does not depend on the other sequences, nor on prefix hits: a drafter can read
 // the tokens of blocks that other sequences have computed, so the drafts are the same.
-TEST_P(EngineSpeculationTest, RejectionGivesASeedItsTextInAnyBatch) {
+TEST_P(EngineSpeculationTest, RejectionSamplingOfASeedDoesNotDependOnTheBatch) {
   constexpr int kNumTexts = 40;
   constexpr int kLength = 20;
   auto engine = CreateEngine(&model_, Options(GetParam(), 32, &draft_));
@@ -167,7 +167,7 @@ TEST_P(EngineSpeculationTest, RejectionGivesASeedItsTextInAnyBatch) {
 }
 
 // Sequences arrive while other sequences decode with drafts. No step runs eagerly.
-TEST_P(EngineSpeculationTest, DraftsBesidePromptsAreReplayed) {
+TEST_P(EngineSpeculationTest, StepsWithDraftsAndPromptsAreReplayed) {
   ModelEngineOptions options = Options(GetParam(), 8, &draft_);
   options.runner.speculation.acceptance = DraftAcceptance::kSameText;
   options.scheduler.speculation = SpeculationPolicy{.num_drafts = 2};  // independent of step times
@@ -223,7 +223,7 @@ class TakesTime : public LayeredModel {
 
 // Without a policy, the engine measures. It uses a fast draft model whose drafts are all right, and
 // does not use a slow one. Runs eagerly and with graphs.
-TEST(MeasuredDraftsTest, StepsHaveDraftsWhereTheyPay) {
+TEST(MeasuredDraftsTest, StepsHaveDraftsIfDraftsPay) {
   at::set_num_threads(1);
   for (const auto mode : {GraphSetOptions::Mode::kOff, GraphSetOptions::Mode::kEager}) {
     for (const bool is_slow : {false, true}) {
@@ -267,7 +267,7 @@ TEST(MeasuredDraftsTest, StepsHaveDraftsWhereTheyPay) {
 }
 
 // With rejection sampling and measured steps, the text would depend on the clock.
-TEST(MeasuredDraftsTest, NotByRejection) {
+TEST(MeasuredDraftsTest, RejectionSamplingDoesNotMeasureSteps) {
   absl::Time now = absl::UnixEpoch();
   TakesTime model(OneLayer(1), absl::Microseconds(100), &now);
   TakesTime draft(OneLayer(1), absl::Microseconds(900), &now);

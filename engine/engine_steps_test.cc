@@ -89,7 +89,7 @@ class EngineStepsTest : public testing::Test {
   std::map<SequenceId, absl::Status> errors_;
 };
 
-TEST_F(EngineStepsTest, GivesEveryRequestItsText) {
+TEST_F(EngineStepsTest, TextsMatchSingleRequests) {
   Start();
   std::vector<SequenceId> ids;
   for (int i = 0; i < 7; ++i) {
@@ -99,7 +99,7 @@ TEST_F(EngineStepsTest, GivesEveryRequestItsText) {
   for (const SequenceId id : ids) ExpectWhole(id);
 }
 
-TEST_F(EngineStepsTest, CountsDraftsAndGivesTheSameTexts) {
+TEST_F(EngineStepsTest, CountsDraftsAndKeepsTexts) {
   options_.shape.max_num_tokens = 24;
   options_.policy.speculation = SpeculationPolicy{.num_drafts = 4};
   Start();
@@ -145,7 +145,7 @@ class SlowWithDrafts : public PuppetRunner {
 
 // With two drafts per row, of which 60 % are right, drafts do not pay if they make a step three
 // times as long.
-TEST_F(EngineStepsTest, DraftsThatDoNotPayFallToProbesByMeasuredTimes) {
+TEST_F(EngineStepsTest, MeasuredTimesReduceUnprofitableDraftsToProbes) {
   for (const bool measures : {false, true}) {
     SCOPED_TRACE(testing::Message() << "measures " << measures);
     options_.shape.max_num_tokens = 32;
@@ -181,7 +181,7 @@ TEST_F(EngineStepsTest, DraftsThatDoNotPayFallToProbesByMeasuredTimes) {
   }
 }
 
-TEST_F(EngineStepsTest, AFailedStepEndsItsSequencesAndIsNoError) {
+TEST_F(EngineStepsTest, FailedStepFailsItsSequencesButNotStep) {
   Start();
   const SequenceId hit = Add({.prompt = {1}, .max_new_tokens = 9});
   runner_->fate_of_next = {.fails = true};
@@ -196,7 +196,7 @@ TEST_F(EngineStepsTest, AFailedStepEndsItsSequencesAndIsNoError) {
   EXPECT_EQ(engine_->scheduler().blocks().pool().num_used(), 0);
 }
 
-TEST_F(EngineStepsTest, ANanRowEndsItsSequenceAlone) {
+TEST_F(EngineStepsTest, NanRowFailsOnlyItsSequence) {
   Start();
   const SequenceId hit = Add({.prompt = {1}, .max_new_tokens = 9});
   const SequenceId spared = Add({.prompt = {2}, .max_new_tokens = 9});
@@ -207,7 +207,7 @@ TEST_F(EngineStepsTest, ANanRowEndsItsSequenceAlone) {
   ExpectWhole(spared);
 }
 
-TEST_F(EngineStepsTest, ARefusedBatchEndsWhatRunsAndTheEngineGoesOn) {
+TEST_F(EngineStepsTest, RefusedBatchFailsItsSequencesButNotTheEngine) {
   options_.shape.max_num_seqs = 2;
   Start();
   const SequenceId runs = Add({.prompt = {1}, .max_new_tokens = 9});
@@ -224,7 +224,7 @@ TEST_F(EngineStepsTest, ARefusedBatchEndsWhatRunsAndTheEngineGoesOn) {
   ExpectWhole(waits);
 }
 
-TEST_F(EngineStepsTest, ADeadRunnerEndsAllWithTheCauseAndTakesNoMore) {
+TEST_F(EngineStepsTest, DeadRunnerFailsAllSequencesAndLaterRequests) {
   Start();
   std::vector<SequenceId> ids;
   for (int i = 0; i < 5; ++i) ids.push_back(Add({.prompt = {i}, .max_new_tokens = 9}));
@@ -252,7 +252,7 @@ class DyingRunner : public PuppetRunner {
   }
 };
 
-TEST_F(EngineStepsTest, ARunnerThatDiesInAStepEndsTheOthersInTheSameStep) {
+TEST_F(EngineStepsTest, RunnerThatDiesInAwaitFailsAllSequencesInTheSameStep) {
   DyingRunner runner(options_);
   auto engine = Engine::Create(Borrowed(runner), {.scheduler = options_.policy});
   ASSERT_TRUE(engine.ok()) << engine.status();
@@ -277,7 +277,7 @@ TEST_F(EngineStepsTest, DeadlinesFollowTheClock) {
   ExpectWhole(spared);
 }
 
-TEST_F(EngineStepsTest, CancelEndsAtOnce) {
+TEST_F(EngineStepsTest, CancelEndsSequencesImmediately) {
   Start();
   const SequenceId id = Add({.prompt = {1}, .max_new_tokens = 50});
   for (int i = 0; i < 4; ++i) Step();
@@ -290,7 +290,7 @@ TEST_F(EngineStepsTest, CancelEndsAtOnce) {
   EXPECT_TRUE(absl::IsNotFound(engine_->Cancel(id, events)));
 }
 
-TEST_F(EngineStepsTest, RefusesTokensOutsideTheVocabulary) {
+TEST_F(EngineStepsTest, RejectsTokensOutsideTheVocabulary) {
   Start();
   EXPECT_THAT(std::string(engine_->Add({.prompt = {-1}}).status().message()), HasSubstr("prompt"));
   EXPECT_THAT(std::string(engine_->Add({.prompt = {1}, .forced_tokens = {50}}).status().message()),
@@ -299,7 +299,7 @@ TEST_F(EngineStepsTest, RefusesTokensOutsideTheVocabulary) {
   EXPECT_FALSE(engine_->has_work());
 }
 
-TEST_F(EngineStepsTest, CountsWhatItDoes) {
+TEST_F(EngineStepsTest, CountsRequestsTokensAndSteps) {
   options_.shape.max_steps_in_flight = 1;
   options_.shape.max_num_seqs = 1;
   Start();
@@ -328,7 +328,7 @@ TEST_F(EngineStepsTest, CountsWhatItDoes) {
   EXPECT_EQ(now.inter_token_latency.sum_seconds(), 3);
 }
 
-TEST_F(EngineStepsTest, CountsWhatMovesToTheHostAndBack) {
+TEST_F(EngineStepsTest, CountsSwappedBytes) {
   options_.shape.max_num_seqs = 2;
   options_.shape.block_size = 1;
   options_.shape.num_blocks = 7;
@@ -421,7 +421,7 @@ TEST_F(EngineStepsTest, SteadyDecodingAllocatesNothingOnTheHeap) {
   }
 }
 
-TEST_F(EngineStepsTest, WhatTheRunnerDoesNotServeIsRefusedByName) {
+TEST_F(EngineStepsTest, RejectsUnsupportedRequests) {
   Start();
   runner_->max_log_probs = 2;
   const auto refusal = [&](const Request& request) {

@@ -83,7 +83,7 @@ class EngineSwapTest : public testing::Test {
   StepTimes times_;
 };
 
-TEST_F(EngineSwapTest, LogitsOfSwappedSequencesAreThoseOfALargeCache) {
+TEST_F(EngineSwapTest, LogitsOfSwappedSequencesMatchALargeCache) {
   const Tokens alone = Run(400, 0, PreemptionMode::kSwap);
   EXPECT_EQ(metrics_.num_preemptions, 0);
   const Tokens swapped = Run(36, 100, PreemptionMode::kSwap);
@@ -103,7 +103,7 @@ TEST_F(EngineSwapTest, LogitsOfSwappedSequencesAreThoseOfALargeCache) {
   }
 }
 
-TEST_F(EngineSwapTest, AFullHostMakesTheOthersRecompute) {
+TEST_F(EngineSwapTest, SequencesRecomputeIfHostMemoryIsFull) {
   const Tokens alone = Run(400, 0, PreemptionMode::kSwap);
   const Tokens swapped = Run(36, 12, PreemptionMode::kSwap);
   EXPECT_GT(metrics_.num_swap_preemptions, 0);
@@ -113,7 +113,7 @@ TEST_F(EngineSwapTest, AFullHostMakesTheOthersRecompute) {
   for (const auto& [at, chosen] : alone) EXPECT_EQ(swapped.at(at).first, chosen.first);
 }
 
-TEST_F(EngineSwapTest, ComputingCostsWhatTheRunnerHasMeasuredUnlessTheOptionsSay) {
+TEST_F(EngineSwapTest, PreemptionCostsAreMeasuredUnlessGiven) {
   LayeredModel model(
       {.layers =
            {{.params = {.num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 16, .head_dim_v = 16}}},

@@ -50,7 +50,7 @@ struct EngineCase {
 
 class EngineCaseTest : public testing::TestWithParam<EngineCase> {};
 
-TEST_P(EngineCaseTest, EveryRequestGetsTheTextItWouldGetAlone) {
+TEST_P(EngineCaseTest, TextsDoNotDependOnOtherRequests) {
   const EngineCase& c = GetParam();
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   auto engine = CreateEngine(
@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineCaseTest,
                                          EngineCase{9, 64, 5, 12, 4, 3, kLazy},  // preempts
                                          EngineCase{3, 8, 4, 20, 0, 1, kOff}));
 
-TEST(EngineTest, TextsDoNotDependOnWhatIsFoundInTheCache) {
+TEST(EngineTest, TextsDoNotDependOnPrefixHits) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   // Runs these prompts one after the other: a prompt; the same prompt; a longer one; one with a
   // different token 6; and the first prompt with its generated tokens.
@@ -158,7 +158,7 @@ class WatchfulModel : public ToyModel {
   int32_t longest_ = 0;
 };
 
-TEST(EngineTest, ASystemPromptIsReadOnceAndTheTextsAreThoseOfAFlatRun) {
+TEST(EngineTest, CascadeReadsASystemPromptOnceAndKeepsTexts) {
   std::mt19937 rng(21);
   const auto random = [&](int length) {
     std::vector<int32_t> tokens;
@@ -227,7 +227,7 @@ TEST(EngineTest, ASystemPromptIsReadOnceAndTheTextsAreThoseOfAFlatRun) {
   }
 }
 
-TEST(EngineTest, ASeededRequestGivesTheSameTextInAnyBatch) {
+TEST(EngineTest, TextOfASeedDoesNotDependOnTheBatch) {
   const Request request = {
       .prompt = {1, 2, 3},
       .max_new_tokens = 20,
@@ -250,7 +250,7 @@ TEST(EngineTest, ASeededRequestGivesTheSameTextInAnyBatch) {
   EXPECT_NE(texts[0], DenseGreedy(model, request.prompt, 20));  // the text is sampled
 }
 
-TEST(EngineTest, ABadRequestIsRefusedAndTheOthersHearNothingOfIt) {
+TEST(EngineTest, InvalidRequestIsRejectedWithoutEffectOnOtherRequests) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   auto engine = CreateEngine(&model, {.runner = {.max_num_seqs = 4}});
   ASSERT_TRUE(engine.ok()) << engine.status();
@@ -286,7 +286,7 @@ TEST(EngineTest, EqualRequestsWithoutASeedGetDifferentTexts) {
   EXPECT_NE(texts.at(0), texts.at(1));
 }
 
-TEST(EngineTest, SequencesOfARequestGetTheTextsOfRequestsWithTheirSeeds) {
+TEST(EngineTest, SequencesOfARequestMatchSingleRequestsWithTheirSeeds) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   const Request request = {.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9},
                            .max_new_tokens = 12,
@@ -321,7 +321,7 @@ TEST(EngineTest, SequencesOfARequestGetTheTextsOfRequestsWithTheirSeeds) {
   }
 }
 
-TEST(EngineTest, CancelsLeaveTheOthersAsTheyAre) {
+TEST(EngineTest, CancelDoesNotChangeOtherTexts) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   auto engine = CreateEngine(
       &model, {.runner = {.max_num_seqs = 2, .cache = {.block_size = 4, .size = NumBlocks{20}}}});
@@ -370,7 +370,7 @@ class FallibleModel : public ToyModel {
   Fault fault = Fault::kStatus;
 };
 
-TEST(EngineTest, AModelThatFailsEndsTheSequencesOfItsStep) {
+TEST(EngineTest, FailingModelFailsTheSequencesOfItsStep) {
   for (const auto fault : {FallibleModel::Fault::kStatus, FallibleModel::Fault::kInvalidArgument,
                            FallibleModel::Fault::kException}) {
     for (const int max_steps_in_flight : {1, 2}) {
@@ -414,7 +414,7 @@ TEST(EngineTest, AModelThatFailsEndsTheSequencesOfItsStep) {
 }
 
 // Rows join, end and move between the steps in flight.
-TEST(EngineTest, EachTokenHasTheLogitsItWasChosenFrom) {
+TEST(EngineTest, LogitsOfReturnsTheLogitsOfEachToken) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   auto created =
       CreateEngine(&model, {.runner = {.max_num_seqs = 3,
@@ -448,7 +448,7 @@ TEST(EngineTest, EachTokenHasTheLogitsItWasChosenFrom) {
             "event must have a token that a step computed: got none");
 }
 
-TEST(EngineTest, AnAsyncEngineGivesTheSameTexts) {
+TEST(EngineTest, AsyncEngineMatchesDenseForward) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   auto inner = CreateEngine(&model, {.runner = {.max_num_seqs = 3, .max_steps_in_flight = 2}});
   ASSERT_TRUE(inner.ok()) << inner.status();
@@ -483,7 +483,7 @@ TEST(EngineTest, EveryDecodeStepIsReplayed) {
   EXPECT_EQ(report.num_replays(), 9);
 }
 
-TEST(EngineTest, RefusesTokensOutsideTheVocabulary) {
+TEST(EngineTest, RejectsTokensOutsideTheVocabulary) {
   ToyModel model({.vocab_size = kVocab});
   auto engine = CreateEngine(&model, {});
   ASSERT_TRUE(engine.ok()) << engine.status();

@@ -70,7 +70,7 @@ class TwoRanks final : public StepRunner {
   size_t num_tokens_ = 0;
 };
 
-TEST(FollowersTest, ARunnerThatGetsTheBatchesAsBytesChoosesTheSameTokens) {
+TEST(FollowersTest, RunnerWithBatchesFromBytesSamplesTheSameTokens) {
   ToyModel model({.vocab_size = kVocab, .max_position = 64});
   ToyModel same_model({.vocab_size = kVocab, .max_position = 64});
   // The small cache causes preemptions. Forks copy blocks.

@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(PlaceholderMapTest, AChunkTakesItsPartOfARange) {
+TEST(PlaceholderMapTest, ChunkCopiesItsPartOfARange) {
   // Tokens 4 .. 9 of sequence 1 are rows 0 .. 5. The step computes its tokens 6 .. 13.
   const std::vector<BatchSequence> sequences = {{0, 17, 1}, {1, 6, 8}};
   const std::vector<PlaceholderRange> ranges = {{.sequence = 1, .first_position = 4, .length = 6}};
@@ -30,7 +30,7 @@ TEST(PlaceholderMapTest, AChunkTakesItsPartOfARange) {
               ElementsAre(PlaceholderCopy{.first_token = 0, .first_source = 2, .length = 4}));
 }
 
-TEST(PlaceholderMapTest, RangesOutsideTheStepGiveNoCopies) {
+TEST(PlaceholderMapTest, RangesOutsideTheStepHaveNoCopies) {
   const std::vector<BatchSequence> sequences = {{0, 6, 8}};
   const std::vector<PlaceholderRange> ranges = {{.first_position = 0, .length = 6},
                                                 {.first_position = 10, .length = 0},
@@ -38,7 +38,7 @@ TEST(PlaceholderMapTest, RangesOutsideTheStepGiveNoCopies) {
   EXPECT_EQ(*MapPlaceholders(sequences, {}, ranges, {}), 0);
 }
 
-TEST(PlaceholderMapTest, BadRangesAreRefusedWithTheirValues) {
+TEST(PlaceholderMapTest, RejectsInvalidRanges) {
   const std::vector<BatchSequence> sequences = {{0, 0, 8}, {1, 0, 8}};
   const auto refusal = [&](const std::vector<PlaceholderRange>& ranges,
                            const std::vector<int32_t>& order = {}) {
@@ -62,7 +62,7 @@ TEST(PlaceholderMapTest, BadRangesAreRefusedWithTheirValues) {
 }
 
 // Checks the definition: each placeholder token of the batch gets its row, and no other token does.
-TEST(PlaceholderMapTest, EveryPlaceholderOfTheStepGetsItsRowUnderAnyPermutation) {
+TEST(PlaceholderMapTest, MatchesTheDefinitionForAnyOrderOfSequences) {
   for (uint64_t seed = 0; seed < 5000; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);

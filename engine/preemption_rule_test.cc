@@ -22,19 +22,19 @@ constexpr PreemptionCosts kCosts = {.us_per_prompt_token = 10,
                                     .in_gb_per_s = 2,
                                     .us_per_swap = 7};
 
-TEST(PreemptionRuleTest, ASwapOutIsWeighedWithItsWayBack) {
+TEST(PreemptionRuleTest, SwapOutCostIncludesTheSwapIn) {
   // 1,514 us.
   EXPECT_FALSE(SwapOutPays(kCosts, {.num_recomputed = 4 + 151, .swap_bytes = 1000000}));
   EXPECT_TRUE(SwapOutPays(kCosts, {.num_recomputed = 4 + 152, .swap_bytes = 1000000}));
 }
 
-TEST(PreemptionRuleTest, WhatIsOnTheHostIsWeighedWithTheWayInAlone) {
+TEST(PreemptionRuleTest, SwapInCostExcludesTheSwapOut) {
   // 507 us.
   EXPECT_FALSE(SwapInPays(kCosts, {.num_recomputed = 4 + 50, .swap_bytes = 1000000}));
   EXPECT_TRUE(SwapInPays(kCosts, {.num_recomputed = 4 + 51, .swap_bytes = 1000000}));
 }
 
-TEST(PreemptionRuleTest, TokensThatASwapLeavesAreComputedEitherWay) {
+TEST(PreemptionRuleTest, TokensLeftByASwapAddToItsCost) {
   PreemptionCase preempted = {.num_recomputed = 4 + 60, .num_left = 4, .swap_bytes = 1000000};
   EXPECT_TRUE(SwapInPays(kCosts, preempted));  // within num_hidden_tokens
   preempted.num_left = 4 + 9;
@@ -43,14 +43,14 @@ TEST(PreemptionRuleTest, TokensThatASwapLeavesAreComputedEitherWay) {
   EXPECT_FALSE(SwapInPays(kCosts, preempted));
 }
 
-TEST(PreemptionRuleTest, TokensThatAStepHidesAreNeverSwapped) {
+TEST(PreemptionRuleTest, HiddenTokensAreNeverSwapped) {
   EXPECT_FALSE(SwapOutPays(kCosts, {.num_recomputed = 4, .swap_bytes = 1}));
   EXPECT_FALSE(SwapInPays(kCosts, {.num_recomputed = 4, .swap_bytes = 0}));
   EXPECT_FALSE(SwapInPays(kCosts, {}));
 }
 
 // Blocks of 16 tokens of llama-3.1-8b take 2 MB.
-TEST(PreemptionRuleTest, OnAnH200LongSequencesAreSwappedAndShortOnesComputed) {
+TEST(PreemptionRuleTest, H200CostsSwapLongSequencesAndRecomputeShortSequences) {
   const auto pays = [](int64_t num_tokens) {
     return SwapOutPays(
         H200PreemptionCosts(),
@@ -62,7 +62,7 @@ TEST(PreemptionRuleTest, OnAnH200LongSequencesAreSwappedAndShortOnesComputed) {
   EXPECT_TRUE(CheckPreemptionCosts(H200PreemptionCosts()).ok());
 }
 
-TEST(PreemptionRuleTest, MeasuredStepsGiveTheCostOfComputing) {
+TEST(PreemptionRuleTest, MeasuredStepsDetermineTheCostOfRecomputing) {
   // 512 tokens in 8 ms; a step reads its weights in 2 ms, the time of 128 tokens.
   const PreemptionCosts costs =
       WithMeasuredSteps(kCosts, /*num_tokens=*/512, /*largest_us=*/8000, /*least_us=*/2000);
@@ -84,7 +84,7 @@ TEST(PreemptionRuleTest, MeasuredStepsGiveTheCostOfComputing) {
   }
 }
 
-TEST(PreemptionRuleTest, CostsThatMeanNothingAreRefusedByName) {
+TEST(PreemptionRuleTest, RejectsInvalidCosts) {
   const auto refusal = [](auto change) {
     PreemptionCosts costs = kCosts;
     change(costs);

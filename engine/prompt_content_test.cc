@@ -45,7 +45,7 @@ const std::vector<float> kCat = {1, 2, 3};
 const std::vector<float> kCatAgain = {1, 2, 3};
 const std::vector<float> kDog = {1, 2, 4};
 
-TEST(PromptContentTest, EmbeddingsAreToldApartByTheirBytesOrTheirName) {
+TEST(PromptContentTest, EmbeddingsAreIdentifiedByBytesOrByName) {
   const std::vector<int32_t> prompt(8, 0);
   const auto keys = [&](const RequestEmbeddings& range, int64_t unique = 0) {
     return KeysOf({.prompt = prompt, .embeddings = {range}}, kOneDim, unique);
@@ -85,7 +85,7 @@ std::vector<int32_t> ImagePositions(int num_text) {
   return all;
 }
 
-TEST(PromptContentTest, PositionsAreKeyedWhereTheyDoNotFollowFromThoseBefore) {
+TEST(PromptContentTest, PositionsHaveKeysUnlessTheyAreConsecutive) {
   Request text = {.prompt = std::vector<int32_t>(5, 0)};
   EXPECT_THAT(KeysOf(text, kThreeDims), IsEmpty());
   for (int dim = 0; dim < 3; ++dim) {
@@ -171,7 +171,7 @@ TEST(PromptContentTest, EqualKeysMeanEqualContent) {
 
 // ---- Rows.
 
-TEST(PromptContentTest, ChunksBringEveryRowOnce) {
+TEST(PromptContentTest, ChunksContainEveryRowOnce) {
   const std::vector<float> first = {10, 11, 12};
   const std::vector<float> second = {20, 21, 22, 23};
   const Request request = {.prompt = std::vector<int32_t>(14, 0),
@@ -199,7 +199,7 @@ TEST(PromptContentTest, ChunksBringEveryRowOnce) {
   }
 }
 
-TEST(PromptContentTest, RowsBeyondThePromptHaveNoPositionsOfTheRequest) {
+TEST(PromptContentTest, RowsAfterThePromptHaveNoPositions) {
   const Request request = {.prompt = std::vector<int32_t>(12, 0), .positions = ImagePositions(2)};
   const RowPositions some = PositionsOf(request, 8, 3);
   EXPECT_EQ(some.count, 3);
@@ -211,7 +211,7 @@ TEST(PromptContentTest, RowsBeyondThePromptHaveNoPositionsOfTheRequest) {
 
 // ---- Refusals.
 
-TEST(PromptContentTest, RefusesWhatDoesNotFitThePrompt) {
+TEST(PromptContentTest, RejectsContentThatDoesNotFitThePrompt) {
   const auto refused = [](const Request& request, const PositionLimits& limits) {
     const absl::Status status = CheckPromptContent(request, limits);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

@@ -97,7 +97,7 @@ TEST(RankedStepsTest, AllRanksRunTheStepsOfRankZero) {
   }
 }
 
-TEST(RankedStepsTest, ALongBatchIsSentWhole) {
+TEST(RankedStepsTest, LongBatchIsSentInTwoMessages) {
   SchedulerOptions options = Options();
   options.shape.max_num_tokens = options.shape.max_seq_len = 5000;
   options.shape.num_blocks = 700;
@@ -120,7 +120,7 @@ TEST(RankedStepsTest, ALongBatchIsSentWhole) {
   EXPECT_EQ(text.tokens.size(), 4u);
 }
 
-TEST(RankedStepsTest, AStepThatFailsOnAllRanksEndsItsSequencesAlone) {
+TEST(RankedStepsTest, StepThatFailsOnAllRanksFailsOnlyItsSequences) {
   Texts texts;
   const auto change = [](int, int step, PuppetRunner& runner) {
     if (step == 0) runner.fate_of_next = {.fails = true};
@@ -134,7 +134,7 @@ TEST(RankedStepsTest, AStepThatFailsOnAllRanksEndsItsSequencesAlone) {
   EXPECT_GT(num_served, 0);
 }
 
-TEST(RankedStepsTest, ABatchThatAllRanksRefuseChangesNothing) {
+TEST(RankedStepsTest, BatchRefusedByAllRanksDoesNotFailTheRanks) {
   Texts texts;
   const auto change = [](int, int step, PuppetRunner& runner) {
     if (step == 0) runner.refusal_of_next = absl::InvalidArgumentError("refused");
@@ -144,7 +144,7 @@ TEST(RankedStepsTest, ABatchThatAllRanksRefuseChangesNothing) {
 }
 
 // Rank 0 counts calls that throw, so all other ranks stay in step.
-TEST(RankedStepsTest, ARunnerThatThrowsOnAllRanksEndsTheSequencesOfTheStepAlone) {
+TEST(RankedStepsTest, RunnerThatThrowsOnAllRanksFailsOnlyItsSequences) {
   for (const bool in_launch : {false, true}) {
     SCOPED_TRACE(in_launch);
     Texts texts;
@@ -157,7 +157,7 @@ TEST(RankedStepsTest, ARunnerThatThrowsOnAllRanksEndsTheSequencesOfTheStepAlone)
   }
 }
 
-TEST(RankedStepsTest, AStepThatFailsOnOneRankEndsAll) {
+TEST(RankedStepsTest, StepThatFailsOnOneRankFailsAllRanks) {
   Texts texts;
   const std::vector<absl::Status> results =
       RunRanks(3, texts, [](int rank, int, PuppetRunner& runner) {
@@ -170,7 +170,7 @@ TEST(RankedStepsTest, AStepThatFailsOnOneRankEndsAll) {
   EXPECT_EQ(results[1].code(), absl::StatusCode::kUnavailable) << results[1];
 }
 
-TEST(RankedStepsTest, AStepThatFailsOnRankZeroAloneEndsAll) {
+TEST(RankedStepsTest, StepThatFailsOnlyOnRankZeroFailsAllRanks) {
   Texts texts;
   const std::vector<absl::Status> results =
       RunRanks(2, texts, [](int rank, int step, PuppetRunner& runner) {
@@ -180,7 +180,7 @@ TEST(RankedStepsTest, AStepThatFailsOnRankZeroAloneEndsAll) {
   EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable) << results[0];
 }
 
-TEST(RankedStepsTest, ABatchThatOneRankRefusesEndsAll) {
+TEST(RankedStepsTest, BatchRefusedByOneRankFailsAllRanks) {
   for (const int refusing : {0, 1}) {
     SCOPED_TRACE(refusing);
     Texts texts;
@@ -197,7 +197,7 @@ TEST(RankedStepsTest, ABatchThatOneRankRefusesEndsAll) {
   }
 }
 
-TEST(RankedStepsTest, ADeadRunnerEndsAll) {
+TEST(RankedStepsTest, DeadRunnerFailsAllRanks) {
   Texts texts;
   const std::vector<absl::Status> results =
       RunRanks(2, texts, [](int rank, int, PuppetRunner& runner) {
@@ -207,7 +207,7 @@ TEST(RankedStepsTest, ADeadRunnerEndsAll) {
   EXPECT_EQ(results[0].code(), absl::StatusCode::kUnavailable) << results[0];
 }
 
-TEST(RankedStepsTest, ADeadRunnerOfRankZeroEndsAll) {
+TEST(RankedStepsTest, DeadRunnerOfRankZeroFailsAllRanks) {
   Texts texts;
   const std::vector<absl::Status> results =
       RunRanks(3, texts, [](int rank, int step, PuppetRunner& runner) {
@@ -220,7 +220,7 @@ TEST(RankedStepsTest, ADeadRunnerOfRankZeroEndsAll) {
 }
 
 // The runner dies after the last step.
-TEST(RankedStepsTest, ADeadRunnerOfRankZeroWithoutWorkEndsAll) {
+TEST(RankedStepsTest, DeadRunnerOfRankZeroWithoutWorkFailsAllRanks) {
   const std::vector<absl::Status> results =
       RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {
         PuppetRunner own(Options());
@@ -251,7 +251,7 @@ class LosingRank final : public ForwardingCollectives {
 };
 
 // Fails each wait in turn: for a launch, or for the output of a step.
-TEST(RankedStepsTest, ARankThatIsLostWhileTheDeviceIsAwaitedEndsAll) {
+TEST(RankedStepsTest, RankLostDuringADeviceWaitFailsAllRanks) {
   for (const int losing : {0, 1}) {
     for (const int wait : {0, 5, 6, 7, 8}) {
       SCOPED_TRACE(testing::Message() << "wait " << wait << " of rank " << losing);
@@ -270,7 +270,7 @@ TEST(RankedStepsTest, ARankThatIsLostWhileTheDeviceIsAwaitedEndsAll) {
   }
 }
 
-TEST(RankedStepsTest, AnEngineWithoutWorkKeepsTheOthersWaiting) {
+TEST(RankedStepsTest, IdleKeepsOtherRanksWaiting) {
   Texts texts;
   const std::vector<absl::Status> results =
       RunThreadRanks(2, [&](Collectives& collectives) -> absl::Status {
@@ -285,7 +285,7 @@ TEST(RankedStepsTest, AnEngineWithoutWorkKeepsTheOthersWaiting) {
   EXPECT_EQ(texts, *TextsOfOneRank());
 }
 
-TEST(RankedStepsTest, IdleSaysThatARankHasEnded) {
+TEST(RankedStepsTest, IdleReturnsTheErrorOfAnEndedRank) {
   const std::vector<absl::Status> results =
       RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {
         PuppetRunner own(Options());
@@ -298,7 +298,7 @@ TEST(RankedStepsTest, IdleSaysThatARankHasEnded) {
   EXPECT_EQ(results[0], absl::UnavailableError("rank 1 has ended"));
 }
 
-TEST(RankedStepsTest, RefusesEmbeddingsThatDoNotTravel) {
+TEST(RankedStepsTest, RejectsEmbeddingsOnAGpu) {
   const std::vector<absl::Status> results =
       RunThreadRanks(2, [](Collectives& collectives) -> absl::Status {
         PuppetRunner own(Options());

@@ -26,7 +26,7 @@ using ::testing::SizeIs;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-TEST(SchedulerAdmissionTest, RefusesSamplingThatNoStepCouldServe) {
+TEST(SchedulerAdmissionTest, RejectsInvalidSampling) {
   auto scheduler = Make({.shape = {.max_num_seqs = 1,
                                    .max_num_tokens = 8,
                                    .max_seq_len = 8,
@@ -44,7 +44,7 @@ TEST(SchedulerAdmissionTest, RefusesSamplingThatNoStepCouldServe) {
   EXPECT_FALSE(scheduler->has_work());
 }
 
-TEST(SchedulerAdmissionTest, EqualRequestsWithoutASeedHaveDifferentOnes) {
+TEST(SchedulerAdmissionTest, EqualRequestsWithoutASeedGetDifferentSeeds) {
   SchedulerOptions options = {.shape = {.max_num_seqs = 3,
                                         .max_num_tokens = 8,
                                         .max_seq_len = 8,
@@ -69,7 +69,7 @@ TEST(SchedulerAdmissionTest, EqualRequestsWithoutASeedHaveDifferentOnes) {
               ElementsAre(7, 7, 7));
 }
 
-TEST(SchedulerAdmissionTest, RefusesWhenTooManyWait) {
+TEST(SchedulerAdmissionTest, RejectsRequestsBeyondMaxWaiting) {
   auto scheduler = Make({.shape = {.max_num_seqs = 2,
                                    .max_num_tokens = 8,
                                    .max_seq_len = 8,
@@ -86,7 +86,7 @@ TEST(SchedulerAdmissionTest, RefusesWhenTooManyWait) {
   Add(*scheduler, {.prompt = {3}, .num_sequences = 2});
 }
 
-TEST(SchedulerAdmissionTest, RefusesNumbersOfSequencesThatNeverFit) {
+TEST(SchedulerAdmissionTest, RejectsNumSequencesThatNeverFit) {
   SchedulerOptions options = {.shape = {.max_num_seqs = 3,
                                         .max_num_tokens = 8,
                                         .max_seq_len = 8,
@@ -157,7 +157,7 @@ TEST(SchedulerAdmissionTest, TheLowestPriorityIsPreemptedFirst) {
   EXPECT_EQ(events[1].sequence, SequenceId(2));
 }
 
-TEST(SchedulerAdmissionTest, PromptsTakeNoMoreThanTheirShareWhileOthersDecode) {
+TEST(SchedulerAdmissionTest, LimitsPromptTokensInStepsWithDecodes) {
   auto scheduler = Make({.shape = {.max_num_seqs = 3,
                                    .max_num_tokens = 12,
                                    .max_seq_len = 32,
@@ -182,7 +182,7 @@ TEST(SchedulerAdmissionTest, PromptsTakeNoMoreThanTheirShareWhileOthersDecode) {
   EXPECT_EQ(third.rows[2].output, RowOutput::kNone);
 }
 
-TEST(SchedulerAdmissionTest, AnEqualPromptWaitsForTheKeysThatAreBeingComputed) {
+TEST(SchedulerAdmissionTest, EqualPromptWaitsForKeysThatAreBeingComputed) {
   auto scheduler = Make({.shape = {.max_num_seqs = 3,
                                    .max_num_tokens = 8,
                                    .max_seq_len = 16,
@@ -207,7 +207,7 @@ TEST(SchedulerAdmissionTest, AnEqualPromptWaitsForTheKeysThatAreBeingComputed) {
   scheduler->CheckInvariants();
 }
 
-TEST(SchedulerAdmissionTest, ASlotIsKeptForASequenceThatWaitsForKeys) {
+TEST(SchedulerAdmissionTest, SlotIsReservedForASequenceThatWaitsForKeys) {
   auto scheduler = Make({.shape = {.max_num_seqs = 2,
                                    .max_num_tokens = 8,
                                    .max_seq_len = 16,
@@ -222,7 +222,7 @@ TEST(SchedulerAdmissionTest, ASlotIsKeptForASequenceThatWaitsForKeys) {
   EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 2);
 }
 
-TEST(SchedulerAdmissionTest, AnEqualPromptThatWaitedInVainBeginsByItself) {
+TEST(SchedulerAdmissionTest, DuplicatePromptStartsIfTheFirstIsCancelled) {
   auto scheduler = Make({.shape = {.max_num_seqs = 2,
                                    .max_num_tokens = 8,
                                    .max_seq_len = 16,
@@ -240,7 +240,7 @@ TEST(SchedulerAdmissionTest, AnEqualPromptThatWaitedInVainBeginsByItself) {
   EXPECT_THAT(second.rows[0].tokens, SizeIs(3));
 }
 
-TEST(SchedulerAdmissionTest, AnEqualPromptDoesNotWaitForALowerPriority) {
+TEST(SchedulerAdmissionTest, EqualPromptDoesNotWaitForALowerPriority) {
   for (const int priority : {0, 1}) {
     auto scheduler = Make({.shape = {.max_num_seqs = 2,
                                      .max_num_tokens = 8,
@@ -359,7 +359,7 @@ SchedulerOptions EncoderOptions() {
                     .max_encoder_step_tokens = 4}};
 }
 
-TEST(SchedulerAdmissionTest, AnEncodersPassIsCommittedBeforeItsSequenceIsForked) {
+TEST(SchedulerAdmissionTest, SequenceIsForkedAfterItsEncoderPassIsCommitted) {
   for (const bool fails : {false, true}) {
     auto scheduler = Make(EncoderOptions());
     Add(*scheduler,
@@ -385,7 +385,7 @@ TEST(SchedulerAdmissionTest, AnEncodersPassIsCommittedBeforeItsSequenceIsForked)
   }
 }
 
-TEST(SchedulerAdmissionTest, ASequenceThatEncodesAgainIsForkedWhenThatIsCommitted) {
+TEST(SchedulerAdmissionTest, SequenceThatEncodesAgainIsForkedAfterTheCommit) {
   for (const bool fails : {false, true}) {
     auto scheduler = Make(EncoderOptions());
     const SequenceId other = Add(*scheduler, {.prompt = {3}, .max_new_tokens = 9, .priority = 1});
@@ -422,7 +422,7 @@ TEST(SchedulerAdmissionTest, ASequenceThatEncodesAgainIsForkedWhenThatIsCommitte
   }
 }
 
-TEST(SchedulerAdmissionTest, SequencesOfARequestThatFindNoSlotComeLater) {
+TEST(SchedulerAdmissionTest, SequencesWithoutASlotAreAdmittedLater) {
   const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
                                               .max_num_tokens = 8,
                                               .max_seq_len = 16,
@@ -462,7 +462,7 @@ class SecondEven : public StopMatcher {
   int num_even_ = 0;
 };
 
-TEST(SchedulerAdmissionTest, EachSequenceHasAStopMatcherOfItsOwn) {
+TEST(SchedulerAdmissionTest, EachSequenceHasASeparateStopMatcher) {
   const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
                                               .max_num_tokens = 8,
                                               .max_seq_len = 64,
@@ -490,7 +490,7 @@ TEST(SchedulerAdmissionTest, EachSequenceHasAStopMatcherOfItsOwn) {
   EXPECT_FALSE(scheduler->has_work());
 }
 
-TEST(SchedulerAdmissionTest, AMatcherSeesEachTokenOnceThoughItsSequenceIsPreempted) {
+TEST(SchedulerAdmissionTest, MatcherGetsEachTokenOnceDespitePreemption) {
   class Recorder : public StopMatcher {
    public:
     explicit Recorder(std::vector<int32_t>* seen) : seen_(*seen) {}

@@ -133,7 +133,7 @@ Request Placeholders(std::vector<RequestEmbeddings> embeddings) {
           .max_new_tokens = 3};
 }
 
-TEST(SchedulerEmbeddingsTest, EqualPlaceholdersShareOnlyWhatTheirImagesShare) {
+TEST(SchedulerEmbeddingsTest, PromptsShareKeysOnlyIfTheirImagesAreEqual) {
   struct Case {
     Request second;
     int num_found;  // tokens in 4 full blocks
@@ -162,7 +162,7 @@ TEST(SchedulerEmbeddingsTest, EqualPlaceholdersShareOnlyWhatTheirImagesShare) {
   }
 }
 
-TEST(SchedulerEmbeddingsTest, APrefixMayEndWithinAnImageAndTheRestIsBrought) {
+TEST(SchedulerEmbeddingsTest, PrefixHitMayEndWithinAnImage) {
   SchedulerOptions options = Roomy();
   options.policy.prefill_chunk = 3;
   SchedulerRun run(options);
@@ -184,7 +184,7 @@ TEST(SchedulerEmbeddingsTest, APrefixMayEndWithinAnImageAndTheRestIsBrought) {
   EXPECT_THAT(run.text(shorter), SizeIs(3));
 }
 
-TEST(SchedulerEmbeddingsTest, OnlyEqualContentIsWaitedFor) {
+TEST(SchedulerEmbeddingsTest, PromptsWaitOnlyForEqualContent) {
   SchedulerOptions options = Roomy();
   options.policy.prefill_chunk = 8;
   const auto num_first_rows = [&](const Request& second) {
@@ -231,7 +231,7 @@ Request RandomRequest(std::mt19937& random, int num_dims) {
   return request;
 }
 
-TEST(SchedulerEmbeddingsTest, EveryRequestGetsTheTextItWouldGetAlone) {
+TEST(SchedulerEmbeddingsTest, TextsDoNotDependOnOtherRequests) {
   struct Case {
     int num_dims;
     int max_num_seqs;
@@ -294,7 +294,7 @@ std::vector<int32_t> JumpAt5(int n, int jump) {
   return positions;
 }
 
-TEST(SchedulerEmbeddingsTest, EqualTokensAtOtherPositionsDoNotShare) {
+TEST(SchedulerEmbeddingsTest, EqualTokensAtDifferentPositionsDoNotShareKeys) {
   SchedulerOptions options = Roomy();
   options.shape.num_position_dims = 2;
   options.shape.max_position = 64;
@@ -315,7 +315,7 @@ TEST(SchedulerEmbeddingsTest, EqualTokensAtOtherPositionsDoNotShare) {
   }
 }
 
-TEST(SchedulerEmbeddingsTest, ASequenceEndsWithTheModelsPositions) {
+TEST(SchedulerEmbeddingsTest, SequenceEndsAtTheMaximumPosition) {
   SchedulerOptions options = Roomy();
   options.shape.num_position_dims = 2;
   options.shape.max_seq_len = 40;
@@ -332,7 +332,7 @@ TEST(SchedulerEmbeddingsTest, ASequenceEndsWithTheModelsPositions) {
   EXPECT_EQ(run.text(id), TextAlone(request, 2));
 }
 
-TEST(SchedulerEmbeddingsTest, ForcedTokensEndWithTheModelsPositionsInChunksToo) {
+TEST(SchedulerEmbeddingsTest, ForcedTokensInChunksEndAtTheMaximumPosition) {
   SchedulerOptions options = Roomy();
   options.shape.num_position_dims = 2;
   options.shape.max_seq_len = 40;
@@ -347,7 +347,7 @@ TEST(SchedulerEmbeddingsTest, ForcedTokensEndWithTheModelsPositionsInChunksToo) 
   EXPECT_EQ(run.finish(id), FinishReason::kLength);
 }
 
-TEST(SchedulerEmbeddingsTest, RefusesRequestsWithNothingChanged) {
+TEST(SchedulerEmbeddingsTest, RejectsInvalidEmbeddingsPositionsAndOptions) {
   SchedulerRun run(Roomy());
   const auto refused = [&](const Request& request) {
     const auto id = run.scheduler().Add(request);
@@ -368,7 +368,7 @@ TEST(SchedulerEmbeddingsTest, RefusesRequestsWithNothingChanged) {
 
 // ---- The engine.
 
-TEST(SchedulerEmbeddingsTest, ARunnerThatTakesNoneRefusesThemAtAdd) {
+TEST(SchedulerEmbeddingsTest, AddRejectsEmbeddingsIfTheRunnerTakesNone) {
   PuppetRunner runner(Roomy());
   auto engine = Engine::Create(Borrowed(runner), {.scheduler = Roomy().policy});
   ASSERT_TRUE(engine.ok()) << engine.status();
@@ -378,7 +378,7 @@ TEST(SchedulerEmbeddingsTest, ARunnerThatTakesNoneRefusesThemAtAdd) {
   EXPECT_FALSE((*engine)->has_work());
 }
 
-TEST(SchedulerEmbeddingsTest, TheOwnerIsReleasedWhenNothingReadsTheRows) {
+TEST(SchedulerEmbeddingsTest, OwnerIsReleasedAfterTheLastStepThatReadsTheRows) {
   SchedulerOptions options = Roomy();
   options.shape.max_steps_in_flight = 2;
   auto scheduler = Scheduler::Create(options);

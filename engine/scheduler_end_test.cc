@@ -40,7 +40,7 @@ const absl::Status& Cause() {
   return cause;
 }
 
-TEST(SchedulerCancelTest, OneThatWaitsIsNeverAdmitted) {
+TEST(SchedulerCancelTest, WaitingSequenceIsNeverAdmitted) {
   auto scheduler = Make(kOptions);
   const SequenceId first = Add(*scheduler, {.prompt = {1}});
   const SequenceId second = Add(*scheduler, {.prompt = {2}});
@@ -53,7 +53,7 @@ TEST(SchedulerCancelTest, OneThatWaitsIsNeverAdmitted) {
   scheduler->CheckInvariants();
 }
 
-TEST(SchedulerCancelTest, OneThatRunsGivesBackItsBlocksAndItsTokensInFlightAreDiscarded) {
+TEST(SchedulerCancelTest, RunningSequenceFreesItsBlocksAndDropsTokensInFlight) {
   auto scheduler = Make(kOptions);
   const SequenceId id = Add(*scheduler, {.prompt = {1, 2, 3}});
   std::vector<TokenEvent> events;
@@ -74,7 +74,7 @@ TEST(SchedulerCancelTest, OneThatRunsGivesBackItsBlocksAndItsTokensInFlightAreDi
   scheduler->CheckInvariants();
 }
 
-TEST(SchedulerCancelTest, NothingIsCancelledTwice) {
+TEST(SchedulerCancelTest, SecondCancelReturnsNotFound) {
   auto scheduler = Make(kOptions);
   const SequenceId id = Add(*scheduler, {.prompt = {1}});
   std::vector<TokenEvent> events;
@@ -88,7 +88,7 @@ TEST(SchedulerCancelTest, NothingIsCancelledTwice) {
   EXPECT_THAT(events, SizeIs(1));
 }
 
-TEST(SchedulerCancelTest, ARequestIsCancelledInAllItsSequences) {
+TEST(SchedulerCancelTest, CancelEndsAllSequencesOfARequest) {
   auto scheduler = Make(kOptions);
   const SequenceId id =
       Add(*scheduler, {.prompt = {1, 2, 3}, .sampling = {.temperature = 1}, .num_sequences = 2});
@@ -103,7 +103,7 @@ TEST(SchedulerCancelTest, ARequestIsCancelledInAllItsSequences) {
   scheduler->CheckInvariants();
 }
 
-TEST(SchedulerDeadlineTest, LateSequencesEndWaitingOrRunning) {
+TEST(SchedulerDeadlineTest, ExpiredSequencesEndWhetherWaitingOrRunning) {
   auto scheduler = Make(kOptions);
   const absl::Time start = absl::UnixEpoch();
   const SequenceId early = Add(*scheduler, {.prompt = {1}, .deadline = start + absl::Seconds(1)});
@@ -133,7 +133,7 @@ TEST(SchedulerDeadlineTest, LateSequencesEndWaitingOrRunning) {
   ASSERT_TRUE(scheduler->Cancel(never, events).ok());
 }
 
-TEST(SchedulerDeadlineTest, ADeadlineInThePastNeverRuns) {
+TEST(SchedulerDeadlineTest, RequestWithAPastDeadlineNeverRuns) {
   auto scheduler = Make(kOptions);
   const SequenceId id = Add(*scheduler, {.prompt = {1}, .deadline = absl::InfinitePast()});
   EXPECT_TRUE(scheduler->has_work());
@@ -143,7 +143,7 @@ TEST(SchedulerDeadlineTest, ADeadlineInThePastNeverRuns) {
   EXPECT_FALSE(scheduler->has_work());
 }
 
-TEST(SchedulerFailureTest, AFailedStepEndsItsSequencesAndNoOthers) {
+TEST(SchedulerFailureTest, FailedStepFailsOnlyItsSequences) {
   SchedulerOptions options = kOptions;
   options.shape.max_num_seqs = 3;
   auto scheduler = Make(options);
@@ -167,7 +167,7 @@ TEST(SchedulerFailureTest, AFailedStepEndsItsSequencesAndNoOthers) {
   scheduler->CheckInvariants();
 }
 
-TEST(SchedulerFailureTest, KeysOfAFailedStepAreNotFound) {
+TEST(SchedulerFailureTest, KeysOfAFailedStepAreNotHit) {
   auto scheduler = Make(kOptions);
   Add(*scheduler, {.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9}, .max_new_tokens = 1});
   std::vector<TokenEvent> events;
@@ -184,7 +184,7 @@ TEST(SchedulerFailureTest, KeysOfAFailedStepAreNotFound) {
   EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 8);  // and not 10
 }
 
-TEST(SchedulerFailureTest, AnEncodersInputOfAFailedStepIsEncodedAgain) {
+TEST(SchedulerFailureTest, EncoderInputOfAFailedStepIsEncodedAgain) {
   SchedulerOptions options = kOptions;
   options.shape.groups = {{}, {.retention = KvRetention::kCross}};
   options.shape.max_encoder_tokens = 5;
@@ -203,7 +203,7 @@ TEST(SchedulerFailureTest, AnEncodersInputOfAFailedStepIsEncodedAgain) {
   scheduler->CheckInvariants();
 }
 
-TEST(SchedulerFailureTest, ARowWithoutATokenFailsAlone) {
+TEST(SchedulerFailureTest, RowWithoutATokenFailsOnlyItsSequence) {
   auto scheduler = Make(kOptions);
   const SequenceId first = Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 1});
   const SequenceId second = Add(*scheduler, {.prompt = {7, 8, 9}, .max_new_tokens = 1});
@@ -223,7 +223,7 @@ TEST(SchedulerFailureTest, ARowWithoutATokenFailsAlone) {
   EXPECT_EQ(scheduler->Schedule().joins[0].seq_len, 0);
 }
 
-TEST(SchedulerFailureTest, ARefusedLaunchEndsWhatRunsAndTellsTheRunnerOnce) {
+TEST(SchedulerFailureTest, RefusedLaunchFailsRunningSequencesAndReportsLeavesOnce) {
   SchedulerOptions options = kOptions;
   options.shape.max_num_seqs = 3;
   auto scheduler = Make(options);
@@ -257,7 +257,7 @@ TEST(SchedulerFailureTest, ARefusedLaunchEndsWhatRunsAndTellsTheRunnerOnce) {
   EXPECT_EQ(events[0].sequence, waits);
 }
 
-TEST(SchedulerFailureTest, ADeadRunnerEndsEverything) {
+TEST(SchedulerFailureTest, DeadRunnerFailsAllSequences) {
   auto scheduler = Make(kOptions);
   const SequenceId ids[] = {Add(*scheduler, {.prompt = {1}}), Add(*scheduler, {.prompt = {2}}),
                             Add(*scheduler, {.prompt = {3}})};

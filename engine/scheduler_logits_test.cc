@@ -120,7 +120,7 @@ class SchedulerLogitsTest : public testing::Test {
 
 // ---- Parameters.
 
-TEST_F(SchedulerLogitsTest, SequencesJoinWithWhatTheyAskFor) {
+TEST_F(SchedulerLogitsTest, SequencesJoinWithTheirLogitsRequests) {
   Start();
   Add({.prompt = {1, 2}, .max_new_tokens = 2});
   Add({.prompt = {3, 4},
@@ -149,7 +149,7 @@ TEST_F(SchedulerLogitsTest, SequencesJoinWithWhatTheyAskFor) {
   ExpectWhole();
 }
 
-TEST_F(SchedulerLogitsTest, APreemptedSequenceJoinsAgainWithTheTokensItHasGot) {
+TEST_F(SchedulerLogitsTest, PreemptedSequenceRejoinsWithItsGeneratedTokens) {
   options_.shape.max_num_seqs = 2;
   options_.shape.num_blocks = 7;
   Start();
@@ -188,7 +188,7 @@ TEST_F(SchedulerLogitsTest, ASequenceWithAMaskerTakesPartInEveryNthStepOfN) {
   }
 }
 
-TEST_F(SchedulerLogitsTest, MasksComeWithTheRowsThatSample) {
+TEST_F(SchedulerLogitsTest, OnlySamplingRowsHaveMasks) {
   options_.shape.max_steps_in_flight = 2;
   options_.policy.prefill_chunk = 2;
   Start();
@@ -213,7 +213,7 @@ TEST_F(SchedulerLogitsTest, MasksComeWithTheRowsThatSample) {
   ExpectWhole();
 }
 
-TEST_F(SchedulerLogitsTest, AGrammarEndsItsText) {
+TEST_F(SchedulerLogitsTest, MaskerEndsItsSequence) {
   Start();
   Add({.prompt = {1}, .max_new_tokens = 50, .new_token_masker = PuppetMasker::Factory(7, 5)});
   RunAll();
@@ -229,7 +229,7 @@ class Censor : public TokenMasker {
   bool Accept(int32_t) override { return true; }
 };
 
-TEST_F(SchedulerLogitsTest, AMaskThatAllowsNothingEndsItsSequenceAlone) {
+TEST_F(SchedulerLogitsTest, EmptyMaskFailsOnlyItsSequence) {
   Start();
   Add({.prompt = {1}, .max_new_tokens = 5, .new_token_masker = [] {
          return std::make_unique<Censor>();
@@ -240,7 +240,7 @@ TEST_F(SchedulerLogitsTest, AMaskThatAllowsNothingEndsItsSequenceAlone) {
   EXPECT_THAT(texts_[1][0].tokens, SizeIs(5));
 }
 
-TEST_F(SchedulerLogitsTest, MaskersAreRefusedWhereTheRunnerHasNoMasks) {
+TEST_F(SchedulerLogitsTest, RejectsMaskersIfTheRunnerHasNoMasks) {
   options_.shape.mask_words = 0;
   Start();
   EXPECT_THAT(Refusal({.prompt = {1}, .new_token_masker = PuppetMasker::Factory(1, 1)}),
@@ -250,7 +250,7 @@ TEST_F(SchedulerLogitsTest, MaskersAreRefusedWhereTheRunnerHasNoMasks) {
 
 // ---- Log-probabilities.
 
-TEST_F(SchedulerLogitsTest, EventsBringAsManyLogProbabilitiesAsWereAskedFor) {
+TEST_F(SchedulerLogitsTest, EventsHaveTheRequestedNumberOfLogProbs) {
   options_.shape.max_earlier_logits = 1;
   Start();
   Add({.prompt = {1, 2}, .max_new_tokens = 2});
@@ -296,7 +296,7 @@ TEST_F(SchedulerLogitsTest, APromptIsScoredInChunksOrTokenByToken) {
   EXPECT_EQ(texts[0], texts[2]);
 }
 
-TEST_F(SchedulerLogitsTest, AScoredPromptIsComputedAndThenFoundByOthers) {
+TEST_F(SchedulerLogitsTest, ScoredPromptIsComputedAndLaterHitByOtherRequests) {
   options_.shape.max_earlier_logits = 16;
   Start();
   const std::vector<int32_t> prompt = Tokens(13);
@@ -318,7 +318,7 @@ TEST_F(SchedulerLogitsTest, AScoredPromptIsComputedAndThenFoundByOthers) {
   ExpectWhole();
 }
 
-TEST_F(SchedulerLogitsTest, TheSequencesOfARequestShareTheScoresOfTheirPrompt) {
+TEST_F(SchedulerLogitsTest, SequencesOfARequestShareThePromptLogProbs) {
   options_.shape.max_earlier_logits = 3;
   options_.shape.max_steps_in_flight = 2;
   Start();
@@ -329,7 +329,7 @@ TEST_F(SchedulerLogitsTest, TheSequencesOfARequestShareTheScoresOfTheirPrompt) {
   ExpectWhole();
 }
 
-TEST_F(SchedulerLogitsTest, APreemptedPromptIsScoredFromWhereItWas) {
+TEST_F(SchedulerLogitsTest, PreemptedPromptContinuesScoring) {
   options_.shape.max_earlier_logits = 3;
   options_.shape.max_num_seqs = 2;
   options_.shape.num_blocks = 6;
@@ -345,7 +345,7 @@ TEST_F(SchedulerLogitsTest, APreemptedPromptIsScoredFromWhereItWas) {
   ExpectWhole();
 }
 
-TEST_F(SchedulerLogitsTest, NoTokensAreGeneratedOnlyWherePromptsAreScored) {
+TEST_F(SchedulerLogitsTest, RejectsZeroMaxNewTokensUnlessThePromptIsScored) {
   Start();
   EXPECT_THAT(Refusal({.prompt = {1}, .max_new_tokens = 0}), HasSubstr("max_new_tokens"));
   EXPECT_THAT(Refusal({.prompt = {1}, .max_new_tokens = -1, .num_prompt_log_probs = 0}),
@@ -357,7 +357,7 @@ TEST_F(SchedulerLogitsTest, NoTokensAreGeneratedOnlyWherePromptsAreScored) {
 
 // ---- Of forced tokens.
 
-TEST_F(SchedulerLogitsTest, ForcedTokensAreFedInChunksWhereTheirLogitsCome) {
+TEST_F(SchedulerLogitsTest, ForcedTokensAreFedInChunksIfEarlierLogitsExist) {
   struct Case {
     int max_earlier_logits;
     int num_log_probs;
@@ -378,7 +378,7 @@ TEST_F(SchedulerLogitsTest, ForcedTokensAreFedInChunksWhereTheirLogitsCome) {
   }
 }
 
-TEST_F(SchedulerLogitsTest, EventsOfAChunkSayWhichLogitsAreTheirs) {
+TEST_F(SchedulerLogitsTest, EventsOfAChunkHaveTheIndexOfTheirLogits) {
   options_.shape.max_earlier_logits = 16;
   Start();
   Add({.prompt = Tokens(6),
@@ -398,7 +398,7 @@ TEST_F(SchedulerLogitsTest, EventsOfAChunkSayWhichLogitsAreTheirs) {
   ExpectWhole();
 }
 
-TEST_F(SchedulerLogitsTest, APromptAndTheForcedTokensBehindItAreScored) {
+TEST_F(SchedulerLogitsTest, ScoresAPromptAndItsForcedTokens) {
   for (const int max_earlier_logits : {0, 5, 16}) {
     options_.shape.max_earlier_logits = max_earlier_logits;
     Start();
@@ -415,7 +415,7 @@ TEST_F(SchedulerLogitsTest, APromptAndTheForcedTokensBehindItAreScored) {
 
 // ---- Broken rows.
 
-TEST_F(SchedulerLogitsTest, WhatABrokenSequenceHasCommittedIsNotFound) {
+TEST_F(SchedulerLogitsTest, CommittedKeysOfABrokenSequenceAreNotHit) {
   options_.policy.prefill_chunk = 4;
   options_.shape.max_earlier_logits = 4;
   Start();

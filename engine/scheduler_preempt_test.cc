@@ -68,7 +68,7 @@ std::vector<int32_t> Destinations(absl::Span<const BlockCopy> copies) {
   return blocks;
 }
 
-TEST(SchedulerPreemptTest, ASequenceComesBackFromTheHostAsItWasWhenItLeft) {
+TEST(SchedulerPreemptTest, SwapRestoresTheStateOfASequence) {
   auto scheduler = Make(Options());
   std::vector<TokenEvent> events;
   FillTheCache(*scheduler, events);
@@ -114,7 +114,7 @@ TEST(SchedulerPreemptTest, ASequenceComesBackFromTheHostAsItWasWhenItLeft) {
   EXPECT_THAT(scheduler->Schedule().swap_ins, IsEmpty());
 }
 
-TEST(SchedulerPreemptTest, WithoutHostBlocksOrTheirUseSequencesAreComputedAgain) {
+TEST(SchedulerPreemptTest, SequencesAreRecomputedWithoutHostBlocks) {
   SchedulerOptions without = Options();
   without.shape.num_swap_blocks = 0;
   SchedulerOptions two = Options();
@@ -137,7 +137,7 @@ TEST(SchedulerPreemptTest, WithoutHostBlocksOrTheirUseSequencesAreComputedAgain)
   }
 }
 
-TEST(SchedulerPreemptTest, TheRuleWeighsTokensAgainstBytes) {
+TEST(SchedulerPreemptTest, RuleComparesRecomputedTokensWithSwappedBytes) {
   // Swapping 3 blocks out and in takes 2 * 3 us, and one token is left to compute.
   for (const double us_per_token : {1.9, 2.1}) {
     SchedulerOptions options = Options(PreemptionMode::kAuto);
@@ -150,7 +150,7 @@ TEST(SchedulerPreemptTest, TheRuleWeighsTokensAgainstBytes) {
   }
 }
 
-TEST(SchedulerPreemptTest, BlocksThatOthersHoldCountAsFound) {
+TEST(SchedulerPreemptTest, SharedBlocksCountAsHits) {
   // Blocks hold two tokens. Both prompts begin with the same 4 tokens, in shared blocks.
   SchedulerOptions options = Options(PreemptionMode::kAuto);
   options.shape.block_size = 2;
@@ -181,7 +181,7 @@ TEST(SchedulerPreemptTest, BlocksThatOthersHoldCountAsFound) {
   }
 }
 
-TEST(SchedulerPreemptTest, WhatIsStillInTheCacheNeedNotBeMovedIn) {
+TEST(SchedulerPreemptTest, TokensStillInTheCacheAreNotSwappedIn) {
   // Blocks hold two tokens. The second sequence frees two blocks, and the first sequence takes one
   // of them.
   for (const PreemptionMode mode : {PreemptionMode::kSwap, PreemptionMode::kAuto}) {
@@ -222,7 +222,7 @@ TEST(SchedulerPreemptTest, WhatIsStillInTheCacheNeedNotBeMovedIn) {
   }
 }
 
-TEST(SchedulerPreemptTest, WaitingSequencesThatEndGiveBackTheirHostBlocks) {
+TEST(SchedulerPreemptTest, WaitingSequencesFreeTheirHostBlocksAtTheEnd) {
   enum class End { kCancel, kDeadline, kAll };
   for (const End end : {End::kCancel, End::kDeadline, End::kAll}) {
     auto scheduler = Make(Options());
@@ -258,7 +258,7 @@ TEST(SchedulerPreemptTest, WaitingSequencesThatEndGiveBackTheirHostBlocks) {
   }
 }
 
-TEST(SchedulerPreemptTest, MovesOfARefusedBatchAreInTheNextOne) {
+TEST(SchedulerPreemptTest, SwapsOfARefusedBatchMoveToTheNextBatch) {
   auto scheduler = Make(Options());
   std::vector<TokenEvent> events;
   FillTheCache(*scheduler, events);
@@ -334,7 +334,7 @@ TEST(SchedulerPreemptTest, TokensInFlightAreComputedAgain) {
   }
 }
 
-TEST(SchedulerPreemptTest, WindowsAndEncodersInputsAreMovedToo) {
+TEST(SchedulerPreemptTest, WindowsAndEncoderInputsAreSwapped) {
   SchedulerOptions options = Options();
   options.shape.groups = {{.retention = KvRetention::kCross},
                           {.retention = KvRetention::kSlidingWindow, .span = 3},
@@ -378,7 +378,7 @@ TEST(SchedulerPreemptTest, SteadyDecodingWithAStoreAllocatesNothingOnTheHeap) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-TEST(SchedulerPreemptTest, OptionsThatDoNotFitAreRefusedByName) {
+TEST(SchedulerPreemptTest, RejectsInvalidSwapOptions) {
   const auto refusal = [](auto change) {
     SchedulerOptions options = Options();
     change(options);

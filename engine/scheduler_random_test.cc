@@ -339,14 +339,14 @@ unsigned SeedOr(unsigned otherwise) {
   return std::getenv("REPRISE_SEED") == nullptr ? otherwise : TestSeed();
 }
 
-TEST_P(SchedulerRandomTest, EverySequenceGetsTheTokensItWouldGetAlone) {
+TEST_P(SchedulerRandomTest, TokensDoNotDependOnOtherSequences) {
   const unsigned seed = SeedOr(GetParam());
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Traffic traffic(seed, {});
   traffic.Run(/*num_requests=*/12, /*num_at_once=*/12, /*steps_between_checks=*/1);
 }
 
-TEST_P(SchedulerRandomTest, SequencesThatFailOrAreCancelledLeaveTheOthersAsTheyAre) {
+TEST_P(SchedulerRandomTest, FailuresAndCancellationsDoNotChangeOtherSequences) {
   const unsigned seed = SeedOr(GetParam() + 1000);
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   Traffic traffic(

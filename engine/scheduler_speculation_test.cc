@@ -53,7 +53,7 @@ std::vector<int32_t> TokensOf(absl::Span<const TokenEvent> events) {
   return tokens;
 }
 
-TEST(SchedulerSpeculationTest, ARowBringsItsAcceptedDraftsAndOneMoreToken) {
+TEST(SchedulerSpeculationTest, RowGeneratesItsAcceptedDraftsAndOneMoreToken) {
   auto scheduler = Make(Options(3));
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 20});
@@ -87,7 +87,7 @@ TEST(SchedulerSpeculationTest, ARowBringsItsAcceptedDraftsAndOneMoreToken) {
   EXPECT_EQ(scheduler->speculation_statistics().num_accepted_at[0], 2);
 }
 
-TEST(SchedulerSpeculationTest, OfATreeOneDraftOfEachLevelIsAcceptedAtMost) {
+TEST(SchedulerSpeculationTest, TreeAcceptsAtMostOneDraftPerLevel) {
   auto scheduler = Make(TreeOptions());
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 20});
@@ -111,7 +111,7 @@ TEST(SchedulerSpeculationTest, OfATreeOneDraftOfEachLevelIsAcceptedAtMost) {
   EXPECT_EQ(scheduler->speculation_statistics().num_drafts_at[3], 0);
 }
 
-TEST(SchedulerSpeculationTest, ATreeIsCutToWholeLevels) {
+TEST(SchedulerSpeculationTest, TreeIsTruncatedToWholeLevels) {
   auto scheduler = Make(TreeOptions());
   std::vector<TokenEvent> events;
   // Two more tokens: one level, and the token after it.
@@ -132,7 +132,7 @@ TEST(SchedulerSpeculationTest, ATreeIsCutToWholeLevels) {
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(2));
 }
 
-TEST(SchedulerSpeculationTest, RefusesLevelsThatDoNotFit) {
+TEST(SchedulerSpeculationTest, RejectsInvalidLevels) {
   const auto message = [](const std::vector<int>& level_drafts) {
     SchedulerOptions options = Options(3);
     options.shape.drafts.level_drafts = level_drafts;
@@ -143,7 +143,7 @@ TEST(SchedulerSpeculationTest, RefusesLevelsThatDoNotFit) {
   EXPECT_THAT(message({0, 2, 3}), HasSubstr("level_drafts[0] must be above 0"));
 }
 
-TEST(SchedulerSpeculationTest, WhatFollowsAStopTokenIsDropped) {
+TEST(SchedulerSpeculationTest, TokensAfterAStopTokenAreDropped) {
   auto scheduler = Make(Options(4));
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 20, .stop_tokens = {7}});
@@ -162,7 +162,7 @@ TEST(SchedulerSpeculationTest, WhatFollowsAStopTokenIsDropped) {
   EXPECT_EQ(batch.joins[0].seq_len, 4);
 }
 
-TEST(SchedulerSpeculationTest, RejectedDraftsAreNotFoundAsAPrefix) {
+TEST(SchedulerSpeculationTest, RejectedDraftsAreNeverPrefixHits) {
   auto scheduler = Make(Options(4));
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1, 2, 3}, .max_new_tokens = 3});
@@ -200,7 +200,7 @@ TEST(SchedulerSpeculationTest, DraftsStayWithinTheContextAndTheStep) {
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(6, 1, 0));
 }
 
-TEST(SchedulerSpeculationTest, DecodesHaveThemBesideChunksOfPrompts) {
+TEST(SchedulerSpeculationTest, DecodesHaveDraftsInStepsWithPrefillChunks) {
   SchedulerOptions options = Options(3);
   options.policy.prefill_chunk = 4;
   auto scheduler = Make(options);
@@ -227,7 +227,7 @@ TEST(SchedulerSpeculationTest, DecodesHaveThemBesideChunksOfPrompts) {
 }
 
 // Earlier logits are in the order of the rows, although prompts reserve them before drafts do.
-TEST(SchedulerSpeculationTest, PromptsWhoseLogProbabilitiesAreWantedLeaveThemTheirPlaces) {
+TEST(SchedulerSpeculationTest, ScoredPromptsLeaveEarlierLogitsForDrafts) {
   SchedulerOptions options = Options(3);
   options.shape.max_num_seqs = 2;
   options.shape.max_earlier_logits = 5;
@@ -261,7 +261,7 @@ TEST(SchedulerSpeculationTest, PromptsWhoseLogProbabilitiesAreWantedLeaveThemThe
   EXPECT_EQ(text, ExpectedText(scored, 0, options, 100));
 }
 
-TEST(SchedulerSpeculationTest, SequencesThatAskForMoreThanTokensRideAlongAsPlainRows) {
+TEST(SchedulerSpeculationTest, SequencesWithLogitsRequestsHaveNoDrafts) {
   SchedulerOptions options = Options(3);
   options.shape.max_num_seqs = 8;
   auto scheduler = Make(options);
@@ -288,7 +288,7 @@ TEST(SchedulerSpeculationTest, SequencesThatAskForMoreThanTokensRideAlongAsPlain
   device.Launch(batch);
 }
 
-TEST(SchedulerSpeculationTest, ARequestMayHaveFewerDraftsOrNone) {
+TEST(SchedulerSpeculationTest, RequestMayLimitItsDrafts) {
   auto scheduler = Make(Options(3));
   std::vector<TokenEvent> events;
   for (const int max_drafts : {0, 2, -1, 9}) {
@@ -302,7 +302,7 @@ TEST(SchedulerSpeculationTest, ARequestMayHaveFewerDraftsOrNone) {
   EXPECT_THAT(refused.status().message(), HasSubstr("max_drafts must be at least -1: got -2"));
 }
 
-TEST(SchedulerSpeculationTest, StepsOfManyRowsHaveNone) {
+TEST(SchedulerSpeculationTest, StepsAboveMaxSpeculatingRowsHaveNoDrafts) {
   SchedulerOptions options = Options(3);
   options.policy.speculation->max_speculating_rows = 2;
   auto scheduler = Make(options);
@@ -323,7 +323,7 @@ TEST(SchedulerSpeculationTest, StepsOfManyRowsHaveNone) {
 
 // Row counts are measured separately: steps of two rows are slow with drafts, steps of one row are
 // not.
-TEST(SchedulerSpeculationTest, StepsWhoseDraftsDoNotPayHaveNone) {
+TEST(SchedulerSpeculationTest, MeasuredStepsHaveNoDraftsIfDraftsDoNotPay) {
   SchedulerOptions options = Options(3);
   options.shape.max_seq_len = 400;
   options.shape.num_blocks = 400;
@@ -365,7 +365,7 @@ TEST(SchedulerSpeculationTest, StepsWhoseDraftsDoNotPayHaveNone) {
 
 // Drafts are right, but cost more from case to case. Steps use the captured draft count with the
 // highest throughput.
-TEST(SchedulerSpeculationTest, StepsHaveTheNumberOfDraftsThatPaysMost) {
+TEST(SchedulerSpeculationTest, StepsHaveTheDraftCountWithTheHighestThroughput) {
   for (const int per_draft_us : {1, 30, 200}) {
     SCOPED_TRACE(per_draft_us);
     SchedulerOptions options = Options(8);
@@ -397,7 +397,7 @@ TEST(SchedulerSpeculationTest, StepsHaveTheNumberOfDraftsThatPaysMost) {
 }
 
 // A prompt arrives in every step. No step has decodes only, so acceptance decides.
-TEST(SchedulerSpeculationTest, DraftsThatAreNeverRightEndBesidePromptsToo) {
+TEST(SchedulerSpeculationTest, StepsWithPromptsStopSpeculatingIfDraftsAreNeverRight) {
   for (const bool is_right : {false, true}) {
     SCOPED_TRACE(is_right);
     SchedulerOptions options = Options(3);
@@ -427,7 +427,7 @@ TEST(SchedulerSpeculationTest, DraftsThatAreNeverRightEndBesidePromptsToo) {
   }
 }
 
-TEST(SchedulerSpeculationTest, TheNumberOfDraftsFollowsWhatASequenceAccepts) {
+TEST(SchedulerSpeculationTest, DraftCountFollowsTheAcceptanceOfASequence) {
   auto scheduler = Make(Options(4));
   std::vector<TokenEvent> events;
   Add(*scheduler, {.prompt = {1}, .max_new_tokens = 90});
@@ -442,7 +442,7 @@ TEST(SchedulerSpeculationTest, TheNumberOfDraftsFollowsWhatASequenceAccepts) {
   EXPECT_THAT(DraftsOf(scheduler->Schedule()), ElementsAre(4, 0));
 }
 
-TEST(SchedulerSpeculationTest, TheHostMayBeStepsBehindTheCountOfNewTokens) {
+TEST(SchedulerSpeculationTest, HostSchedulesBeforeItKnowsTheNumberOfNewTokens) {
   SchedulerOptions options = Options(3);
   options.shape.max_steps_in_flight = 3;
   auto scheduler = Make(options);
@@ -634,7 +634,7 @@ std::map<std::pair<int64_t, int>, PuppetText> RunAll(Scheduler& scheduler, Puppe
   return texts;
 }
 
-TEST_P(SpeculatedTextsTest, AreThoseOfPlainDecoding) {
+TEST_P(SpeculatedTextsTest, OutputMatchesPlainDecoding) {
   const auto [right_drafts, num_steps_in_flight] = GetParam();
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
@@ -693,7 +693,7 @@ TEST(SchedulerSpeculationTest, AcceptedDraftsSaveSteps) {
   }
 }
 
-TEST(SchedulerSpeculationTest, SequencesThatLeaveWithDraftsInFlightGiveBackTheirBlocks) {
+TEST(SchedulerSpeculationTest, SequencesWithDraftsInFlightFreeTheirBlocks) {
   SchedulerOptions options = Options(5);
   options.shape.max_steps_in_flight = 3;
   auto scheduler = Make(options);

@@ -90,7 +90,7 @@ TEST(SchedulerTest, DecodesGoFirstAndPromptsFillTheBudgetInChunks) {
   EXPECT_THAT(second.joins, SizeIs(0));
 }
 
-TEST(SchedulerTest, ASlotIsHandedOnWhenItsSequenceEnds) {
+TEST(SchedulerTest, SlotOfAFinishedSequenceIsReused) {
   const SchedulerOptions options = {.shape = {.max_num_seqs = 1,
                                               .max_num_tokens = 8,
                                               .max_seq_len = 8,
@@ -113,7 +113,7 @@ TEST(SchedulerTest, ASlotIsHandedOnWhenItsSequenceEnds) {
   EXPECT_EQ(batch.joins[0].slot, SlotId(0));
 }
 
-TEST(SchedulerTest, ATokenBehindTheEndOfItsSequenceIsDiscarded) {
+TEST(SchedulerTest, TokenAfterTheEndOfItsSequenceIsDiscarded) {
   const SchedulerOptions options = {.shape = {.max_num_seqs = 1,
                                               .max_num_tokens = 8,
                                               .max_seq_len = 8,
@@ -134,7 +134,7 @@ TEST(SchedulerTest, ATokenBehindTheEndOfItsSequenceIsDiscarded) {
   EXPECT_FALSE(scheduler->has_work());
 }
 
-TEST(SchedulerTest, TheLastAdmittedIsPreemptedAndGoesOnWithTheSameTokens) {
+TEST(SchedulerTest, LastAdmittedSequenceIsPreemptedAndContinues) {
   // 6 blocks of one token, for two sequences of 1 + 4 tokens.
   const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
                                               .max_num_tokens = 8,
@@ -152,7 +152,7 @@ TEST(SchedulerTest, TheLastAdmittedIsPreemptedAndGoesOnWithTheSameTokens) {
   EXPECT_EQ(outcomes.at(1).tokens, ExpectedText(request, 0, options, 6).tokens);
 }
 
-TEST(SchedulerTest, APromptBeginsBehindWhatAnEarlierOneHasComputed) {
+TEST(SchedulerTest, PromptBeginsAfterItsCachedPrefix) {
   const SchedulerOptions options = {.shape = {.max_num_seqs = 1,
                                               .max_num_tokens = 8,
                                               .max_seq_len = 16,
@@ -186,7 +186,7 @@ TEST(SchedulerTest, APromptBeginsBehindWhatAnEarlierOneHasComputed) {
   EXPECT_EQ(scheduler->prefix_statistics().num_tokens_hit, 4);
 }
 
-TEST(SchedulerTest, RoutersHearOfPrefixesUntilTheyAreForgotten) {
+TEST(SchedulerTest, PrefixEventsReportCachedAndForgottenPrefixes) {
   const SchedulerOptions options = {
       .shape = {.max_num_seqs = 1,
                 .max_num_tokens = 8,
@@ -228,7 +228,7 @@ TEST(SchedulerTest, RoutersHearOfPrefixesUntilTheyAreForgotten) {
   EXPECT_EQ(hits_of_prompt(), 4);
 }
 
-TEST(SchedulerTest, APartialHitCopiesTheBlockItEndsWithin) {
+TEST(SchedulerTest, PartialHitCopiesItsLastBlock) {
   const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
                                               .max_num_tokens = 8,
                                               .max_seq_len = 16,
@@ -258,7 +258,7 @@ TEST(SchedulerTest, APartialHitCopiesTheBlockItEndsWithin) {
   EXPECT_EQ(scheduler->prefix_statistics().num_tokens_hit, 6);
 }
 
-TEST(SchedulerTest, TokensInFlightAreNotFound) {
+TEST(SchedulerTest, TokensInFlightAreNeverPrefixHits) {
   const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
                                               .max_num_tokens = 8,
                                               .max_seq_len = 8,
@@ -273,7 +273,7 @@ TEST(SchedulerTest, TokensInFlightAreNotFound) {
             0);  // no full block, so the prompt does not wait
 }
 
-TEST(SchedulerTest, APreemptedSequenceFindsWhatItComputed) {
+TEST(SchedulerTest, PreemptedSequenceHitsItsCachedTokens) {
   // As above, with more blocks: not all freed blocks of the second sequence are reused immediately.
   const SchedulerOptions options = {.shape = {.max_num_seqs = 2,
                                               .max_num_tokens = 8,
@@ -288,7 +288,7 @@ TEST(SchedulerTest, APreemptedSequenceFindsWhatItComputed) {
   EXPECT_GT(scheduler->prefix_statistics().num_tokens_hit, 0);
 }
 
-TEST(SchedulerTest, NothingIsFoundWithoutReuse) {
+TEST(SchedulerTest, NoPrefixHitsWithoutReuse) {
   SchedulerOptions options = {.shape = {.max_num_seqs = 1,
                                         .max_num_tokens = 8,
                                         .max_seq_len = 8,
@@ -304,7 +304,7 @@ TEST(SchedulerTest, NothingIsFoundWithoutReuse) {
   }
 }
 
-TEST(SchedulerTest, BlocksThatLeftAWindowAreGivenBackAsBatchesAreCommitted) {
+TEST(SchedulerTest, CommitFreesBlocksThatLeftAWindow) {
   SchedulerOptions options = {.shape = {.max_num_seqs = 1,
                                         .max_num_tokens = 4,
                                         .max_seq_len = 40,
@@ -327,7 +327,7 @@ TEST(SchedulerTest, BlocksThatLeftAWindowAreGivenBackAsBatchesAreCommitted) {
 }
 
 // A window of 7 tokens touches 2 of the 3 blocks of 16. The default chunk is 512 tokens.
-TEST(SchedulerTest, CutsTheChunksOfAWindowModelToThePool) {
+TEST(SchedulerTest, LimitsChunksOfAWindowModelToThePool) {
   for (const int max_steps_in_flight : {1, 2, 3}) {
     SCOPED_TRACE(testing::Message() << max_steps_in_flight << " steps in flight");
     SchedulerOptions options = {.shape = {.max_num_seqs = 1,
@@ -416,7 +416,7 @@ TEST(SchedulerTest, SteadyDecodingAllocatesNothingOnTheHeap) {
   EXPECT_THAT(events, SizeIs(4));
 }
 
-TEST(SchedulerTest, RefusesWhatCanNeverRun) {
+TEST(SchedulerTest, RejectsRequestsThatCanNeverRun) {
   auto scheduler = Make({.shape = {.max_num_seqs = 1,
                                    .max_num_tokens = 8,
                                    .max_seq_len = 8,
@@ -435,7 +435,7 @@ TEST(SchedulerTest, RefusesWhatCanNeverRun) {
   EXPECT_FALSE(scheduler->has_work());
 }
 
-TEST(SchedulerTest, RefusesOptionsByName) {
+TEST(SchedulerTest, RejectsInvalidOptions) {
   const SchedulerOptions good = {.shape = {.max_num_seqs = 2,
                                            .max_num_tokens = 4,
                                            .max_seq_len = 8,
@@ -466,7 +466,7 @@ TEST(SchedulerTest, RefusesOptionsByName) {
   EXPECT_THAT(message(bad), HasSubstr("num_blocks"));
 }
 
-TEST(SchedulerTest, AnEncodersInputIsEncodedOnceWhileItsKeysAreThere) {
+TEST(SchedulerTest, EncoderInputIsNotEncodedAgainWhileItsKeysAreCached) {
   SchedulerOptions options = {.shape = {.max_num_seqs = 2,
                                         .max_num_tokens = 8,
                                         .max_seq_len = 8,

@@ -26,12 +26,12 @@ std::vector<int> Lengths(DraftLength& length, int num_rows, int most, int num_ri
   return lengths;
 }
 
-TEST(DraftLengthTest, StaysAtTheMostWhileAllAreAccepted) {
+TEST(DraftLengthTest, StaysAtTheMaximumWhileAllDraftsAreAccepted) {
   DraftLength length;
   EXPECT_THAT(Lengths(length, 20, 4, 4), Each(4));
 }
 
-TEST(DraftLengthTest, BeginsWithTheMostAndShrinksToNone) {
+TEST(DraftLengthTest, StartsWithTheMaximumAndShrinksToZero) {
   DraftLength length;
   EXPECT_EQ(length.Next(4), 4);
   length.Observe(4, 4);
@@ -44,7 +44,7 @@ TEST(DraftLengthTest, BeginsWithTheMostAndShrinksToNone) {
   EXPECT_EQ(std::count(lengths.begin() + 20, lengths.begin() + 52, 0), 30);
 }
 
-TEST(DraftLengthTest, ASequenceWhoseFirstDraftsAreAllRejectedIsGivenSomeRows) {
+TEST(DraftLengthTest, SpeculatesForSomeRowsIfTheFirstDraftsAreRejected) {
   DraftLength length;
   const std::vector<int> lengths = Lengths(length, 11 + DraftLength::kProbeInterval, 8, 0);
   EXPECT_EQ(lengths.front(), 8);
@@ -61,13 +61,13 @@ TEST(DraftLengthTest, GrowsAgainFromAcceptedProbes) {
   EXPECT_EQ(lengths.back(), 6);
 }
 
-TEST(DraftLengthTest, FollowsWhatIsAcceptedAndOneMore) {
+TEST(DraftLengthTest, DraftCountIsOneMoreThanTheAcceptedAverage) {
   DraftLength length;
   const std::vector<int> lengths = Lengths(length, 30, 8, 2);
   EXPECT_EQ(lengths.back(), 3);
 }
 
-TEST(DraftLengthTest, ARowThatCouldNotHaveMoreDoesNotShortenTheNext) {
+TEST(DraftLengthTest, FullyAcceptedShortRowDoesNotShortenTheNextRow) {
   DraftLength length;
   length.Observe(6, 6);
   for (int i = 0; i < 20; ++i) {
@@ -78,7 +78,7 @@ TEST(DraftLengthTest, ARowThatCouldNotHaveMoreDoesNotShortenTheNext) {
   EXPECT_EQ(length.Next(0), 0);
 }
 
-TEST(SpeculationPolicyTest, RefusesWhatIsOutOfRange) {
+TEST(SpeculationPolicyTest, RejectsValuesOutOfRange) {
   EXPECT_TRUE(CheckSpeculationPolicy({}).ok());
   EXPECT_TRUE(CheckSpeculationPolicy({.num_drafts = kMaxDrafts}).ok());
   const absl::Status many = CheckSpeculationPolicy({.num_drafts = kMaxDrafts + 1});
@@ -89,7 +89,7 @@ TEST(SpeculationPolicyTest, RefusesWhatIsOutOfRange) {
               HasSubstr("speculation.max_speculating_rows must be at least 0: got -2"));
 }
 
-TEST(SpeculationStatisticsTest, CountsByPlace) {
+TEST(SpeculationStatisticsTest, CountsByDraftPosition) {
   SpeculationStatistics statistics;
   EXPECT_EQ(statistics.tokens_per_row(), 0);
   statistics.Add(3, 2, 3);

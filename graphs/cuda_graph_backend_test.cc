@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Tests on a GPU are in graphs/cuda_graph_gpu_test.cc.
-TEST(CudaGraphBackendTest, WithoutAGpuOrCudaCreationIsAnError) {
+TEST(CudaGraphBackendTest, CreateFailsWithoutAGpu) {
 #ifdef REPRISE_WITH_CUDA
   if (c10::cuda::device_count() > 0) GTEST_SKIP() << "this machine has a GPU";
   const absl::Status status = CudaGraphBackend::Create({}).status();

@@ -140,7 +140,7 @@ struct Net {
   at::Tensor w1, w2, in, out;
 };
 
-TEST_F(CudaGraphTest, ReplayComputesFromTheBuffersAsTheyAreThen) {
+TEST_F(CudaGraphTest, ReplayReadsTheCurrentContentsOfTheBuffers) {
   const Net net(64);
   const Graph graph = Captured(net.Step(64));
   for (int round = 0; round < 5; ++round) {
@@ -214,7 +214,7 @@ TEST_F(CudaGraphTest, WorkBetweenGraphsRunsOnTheHostAtEachReplay) {
   EXPECT_EQ(num_works, 4);
 }
 
-TEST_F(CudaGraphTest, WorksSideBySideHaveNoGraphBetweenThem) {
+TEST_F(CudaGraphTest, ConsecutiveWorkHasNoGraphInBetween) {
   const at::Tensor out = at::zeros({1}, OnGpu());
   const auto add = [&out] {
     out.add_(1);
@@ -234,7 +234,7 @@ TEST_F(CudaGraphTest, WorksSideBySideHaveNoGraphBetweenThem) {
 }
 
 // A step that ignores the error of RunBetweenGraphs() with a forked stream that is not joined.
-TEST_F(CudaGraphTest, AGraphThatCannotEndBeforeWorkFailsTheCapture) {
+TEST_F(CudaGraphTest, CaptureFailsIfAGraphCannotEndBeforeWork) {
   const at::Tensor out = at::zeros({1}, OnGpu());
   const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool();
   bool warmed_up = false;
@@ -286,7 +286,7 @@ TEST_F(CudaGraphTest, SizesLargestFirstShareOnePoolAndReplayInAnyOrder) {
   }
 }
 
-TEST_F(CudaGraphTest, EagerTensorsNeverLieInTheMemoryOfAGraph) {
+TEST_F(CudaGraphTest, EagerTensorsNeverUseTheMemoryOfAGraph) {
   const Net net(1024, 512);
   const Graph graph = Captured(net.Step(1024));
   std::vector<at::Tensor> eager;
@@ -298,7 +298,7 @@ TEST_F(CudaGraphTest, EagerTensorsNeverLieInTheMemoryOfAGraph) {
   EXPECT_TRUE(at::equal(net.out, net.Compute(1024)));
 }
 
-TEST_F(CudaGraphTest, MeasuresWhatAGraphTakes) {
+TEST_F(CudaGraphTest, MeasuresTheMemoryOfAGraph) {
   const at::Tensor out = at::zeros({1}, OnGpu());
   const int64_t bytes = int64_t{64} << 20;
   const Graph graph = Captured([&] {
@@ -312,7 +312,7 @@ TEST_F(CudaGraphTest, MeasuresWhatAGraphTakes) {
   EXPECT_EQ(graph->bytes().total(), graph->bytes().pool + graph->bytes().driver);
 }
 
-TEST_F(CudaGraphTest, ATrialGivesBackWhatItMeasured) {
+TEST_F(CudaGraphTest, TrialFreesTheMeasuredMemory) {
   const Net net(4096, 512);
   net.Compute(4096);  // allocates LibTorch's workspaces and the eager memory of this shape
   Synchronize();
@@ -331,7 +331,7 @@ TEST_F(CudaGraphTest, ATrialGivesBackWhatItMeasured) {
   EXPECT_TRUE(at::equal(net.out, net.Compute(4096)));
 }
 
-TEST_F(CudaGraphTest, GraphsAndBackendGiveTheirMemoryBackTogether) {
+TEST_F(CudaGraphTest, DestroyingGraphsAndBackendFreesAllMemory) {
   const at::Tensor out = at::zeros({1}, OnGpu());
   const auto step = [&] {
     out.copy_(at::zeros({int64_t{64} << 20}, OnGpu(at::kByte)).narrow(0, 0, 1));
@@ -351,7 +351,7 @@ TEST_F(CudaGraphTest, GraphsAndBackendGiveTheirMemoryBackTogether) {
   EXPECT_EQ(ReservedBytes(), reserved);
 }
 
-TEST_F(CudaGraphTest, AGraphCanBeCapturedAfterAllOthersAreGone) {
+TEST_F(CudaGraphTest, CapturesAgainAfterAllGraphsAreDestroyed) {
   const Net net(64);
   for (int round = 0; round < 3; ++round) {
     const Graph graph = Captured(net.Step(64));
@@ -369,7 +369,7 @@ struct Accident {
   std::string message;
 };
 
-TEST_F(CudaGraphTest, AnAccidentInsideACaptureEndsItAndHarmsNothing) {
+TEST_F(CudaGraphTest, ErrorInsideACaptureEndsTheCaptureAndBackendStaysUsable) {
   const at::Tensor buffer = at::zeros({1000}, OnGpu());
   const at::Tensor other = at::zeros({7}, OnGpu());
   const c10::cuda::CUDAStream side = c10::cuda::getStreamFromPool();
@@ -448,7 +448,7 @@ TEST_F(CudaGraphTest, AnAccidentInsideACaptureEndsItAndHarmsNothing) {
   EXPECT_EQ(cudaStreamSynchronize(side), cudaSuccess);
 }
 
-TEST_F(CudaGraphTest, AnAccidentInATrialHarmsNothing) {
+TEST_F(CudaGraphTest, BackendStaysUsableAfterAnErrorInATrial) {
   int num_calls = 0;
   const int64_t reserved = ReservedBytes();
   const at::Tensor out = at::zeros({1}, OnGpu());
@@ -475,7 +475,7 @@ TEST_F(CudaGraphTest, AFailingWarmUpIsReturnedAndNothingIsCaptured) {
   ExpectBackendIsUsable();
 }
 
-TEST_F(CudaGraphTest, AStepThatEnqueuesNothingIsRefused) {
+TEST_F(CudaGraphTest, RejectsAStepThatEnqueuesNothing) {
   const absl::Status nothing = backend_->Capture([] { return absl::OkStatus(); }).status();
   EXPECT_EQ(nothing.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(nothing.message()), HasSubstr("must enqueue work"));
@@ -484,7 +484,7 @@ TEST_F(CudaGraphTest, AStepThatEnqueuesNothingIsRefused) {
   ExpectBackendIsUsable();
 }
 
-TEST_F(CudaGraphTest, ACaptureInsideACaptureIsRefused) {
+TEST_F(CudaGraphTest, RejectsACaptureInsideACapture) {
   absl::Status inner;
   int num_calls = 0;
   const at::Tensor out = at::zeros({1}, OnGpu());
@@ -552,7 +552,7 @@ TEST_F(CudaGraphTest, OtherThreadsMayAllocateAndSynchroniseDuringACapture) {
   EXPECT_EQ(out.item<float>(), 2);
 }
 
-TEST_F(CudaGraphTest, ReplayGoesBehindTheStreamsWorkWithoutWaitingForIt) {
+TEST_F(CudaGraphTest, ReplayIsEnqueuedAfterEarlierWorkWithoutWaiting) {
   const at::Tensor in = at::zeros({1000}, OnGpu());
   const at::Tensor out = at::zeros({1000}, OnGpu());
   const Graph graph = Captured([&] {
@@ -587,7 +587,7 @@ TEST_F(CudaGraphTest, ReplayAllocatesNothing) {
   EXPECT_EQ(ReservedBytes(), reserved);
 }
 
-TEST_F(CudaGraphTest, AGraphThatEndsWaitsForItsReplays) {
+TEST_F(CudaGraphTest, DestroyingAGraphWaitsForReplays) {
   const at::Tensor out = at::zeros({1000}, OnGpu());
   Graph graph = Captured([&] {
     out.add_(1);
@@ -607,7 +607,7 @@ TEST_F(CudaGraphTest, AGraphThatEndsWaitsForItsReplays) {
   EXPECT_TRUE(at::equal(out, at::full({1000}, 3.0, OnGpu())));
 }
 
-TEST_F(CudaGraphTest, RefusesStreamsAndDevicesThatCannotCapture) {
+TEST_F(CudaGraphTest, RejectsStreamsAndDevicesThatCannotCapture) {
   for (const cudaStream_t stream : {cudaStream_t{nullptr}, cudaStreamLegacy, cudaStreamPerThread}) {
     const absl::Status status = CudaGraphBackend::Create({.stream = stream}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -620,7 +620,7 @@ TEST_F(CudaGraphTest, RefusesStreamsAndDevicesThatCannotCapture) {
   }
 }
 
-TEST_F(CudaGraphTest, UsesTheStreamItIsGiven) {
+TEST_F(CudaGraphTest, UsesTheStreamOfTheOptions) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
   {
@@ -675,7 +675,7 @@ class CudaGraphSetTest : public CudaGraphTest {
   std::unique_ptr<GraphSet> set_;
 };
 
-TEST_F(CudaGraphSetTest, EveryLiveCountIsServedAsTheSameStepRunEagerly) {
+TEST_F(CudaGraphSetTest, ReplayMatchesEagerStepForEveryLiveCount) {
   for (const auto mode : {GraphSetOptions::Mode::kEager, GraphSetOptions::Mode::kLazy}) {
     Make({.mode = mode});
     ASSERT_TRUE(set_->CaptureAll(make_step_, fingerprint_).ok());
@@ -705,7 +705,7 @@ TEST_F(CudaGraphSetTest, EveryLiveCountIsServedAsTheSameStepRunEagerly) {
   }
 }
 
-TEST_F(CudaGraphSetTest, AChangedAddressIsRefusedBeforeTheGraphReadsIt) {
+TEST_F(CudaGraphSetTest, RejectsAChangedAddressBeforeTheReplay) {
   Make({});
   ASSERT_TRUE(set_->CaptureAll(make_step_, fingerprint_).ok());
   const at::Tensor moved = net_->in.clone();
@@ -721,7 +721,7 @@ TEST_F(CudaGraphSetTest, AChangedAddressIsRefusedBeforeTheGraphReadsIt) {
   EXPECT_TRUE(set_->Replay(key, make_step_, fingerprint_).ok());
 }
 
-TEST_F(CudaGraphSetTest, TheEstimateIsNotBelowWhatIsTaken) {
+TEST_F(CudaGraphSetTest, EstimateIsAtLeastTheUsedMemory) {
   Make({});
   const absl::StatusOr<int64_t> estimate = set_->EstimateBytes(make_step_);
   ASSERT_TRUE(estimate.ok()) << estimate.status();
@@ -731,7 +731,7 @@ TEST_F(CudaGraphSetTest, TheEstimateIsNotBelowWhatIsTaken) {
   EXPECT_LE(set_->report().graph_bytes(), *estimate + (int64_t{32} << 20));
 }
 
-TEST_F(CudaGraphSetTest, ACaptureOverTheBudgetIsUndoneAndTheOthersServe) {
+TEST_F(CudaGraphSetTest, UndoesACaptureOverTheBudgetAndKeepsEarlierGraphs) {
   Make({.memory_budget_bytes = 0});
   ASSERT_TRUE(set_->CaptureAll(make_step_, fingerprint_).ok());
   const GraphDecision decision = set_->Decide({.num_seqs = 16, .num_tokens = 16});

@@ -62,18 +62,18 @@ TEST(FingerprintTest, NamesTheEntryThatIsMissingOrNew) {
   ExpectRefused(two, {}, "expected a, got the end of the list");
 }
 
-TEST(FingerprintTest, OrderCounts) {
+TEST(FingerprintTest, ComparisonDependsOnTheOrder) {
   ExpectRefused(Of({{"a", 1}, {"b", 1}}), Of({{"b", 1}, {"a", 1}}), "entry 0: expected a, got b");
 }
 
-TEST(FingerprintTest, AnAddressIsNoValue) {
+TEST(FingerprintTest, AddressDiffersFromAnEqualValue) {
   Fingerprint value, address;
   value.AddValue("x", 16);
   address.AddAddress("x", Address(16));
   ExpectRefused(value, address, "x: expected 16, got 0x10");
 }
 
-TEST(FingerprintTest, NamesAreNotRunTogether) {
+TEST(FingerprintTest, NameBoundariesCount) {
   ExpectRefused(Of({{"ab", 0}, {"c", 0}}), Of({{"a", 0}, {"bc", 0}}), "expected ab, got a");
   // A shorter name padded with zero bytes is a different name.
   ExpectRefused(Of({{"a", 1}}), Of({{std::string("a\0", 2), 1}}), std::string("got a\0", 6));
@@ -90,7 +90,7 @@ TEST(FingerprintTest, ExtremeValuesPrintAndCompare) {
   EXPECT_NE(null, Fingerprint());
 }
 
-TEST(FingerprintTest, PrintsOneLineAnEntry) {
+TEST(FingerprintTest, PrintsOneLinePerEntry) {
   Fingerprint fingerprint;
   fingerprint.AddValue("max_rows", -3);
   fingerprint.AddAddress("lse", Address(0x1000));
@@ -116,7 +116,7 @@ TEST(FingerprintTest, CopiesAreIndependent) {
   EXPECT_EQ(a.ToString(), "a = 1\n");
 }
 
-TEST(FingerprintTest, ClearForgetsEverything) {
+TEST(FingerprintTest, ClearRemovesAllEntries) {
   Fingerprint fingerprint = Of({{"a", 1}, {"b", 2}});
   fingerprint.Clear();
   EXPECT_EQ(fingerprint.size(), 0);
@@ -126,7 +126,7 @@ TEST(FingerprintTest, ClearForgetsEverything) {
   EXPECT_EQ(fingerprint, Of({{"c", 3}}));
 }
 
-TEST(FingerprintTest, FillingItAnewAndComparingAllocatesNothing) {
+TEST(FingerprintTest, RefillingAndComparingDoNotAllocate) {
   const auto fill = [](Fingerprint& fingerprint) {
     fingerprint.Clear();
     for (int i = 0; i < 50; ++i) {

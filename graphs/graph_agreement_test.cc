@@ -95,7 +95,7 @@ std::vector<int> CapturedSizes(Mode mode, int64_t bytes,
   return sizes;
 }
 
-TEST(GraphAgreementTest, RanksCaptureTheSameKeysAtUnlikeCosts) {
+TEST(GraphAgreementTest, RanksWithDifferentCostsCaptureTheSameKeys) {
   for (const Mode mode : {Mode::kEager, Mode::kLazy}) {
     EXPECT_THAT(CapturedSizes(mode, 60, nullptr), ElementsAre(8, 4, 2, 1)) << "alone";
     Agreement agreement;
@@ -108,7 +108,7 @@ TEST(GraphAgreementTest, RanksCaptureTheSameKeysAtUnlikeCosts) {
   }
 }
 
-TEST(GraphAgreementTest, ARankThatCannotAgreeFailsTheCapture) {
+TEST(GraphAgreementTest, CaptureFailsIfTheAgreementFails) {
   PricedBackend backend(10);
   const auto set = GraphSet::Create({.max_num_seqs = 1,
                                      .max_seq_len = 64,

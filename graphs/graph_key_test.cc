@@ -13,7 +13,7 @@ namespace {
 
 constexpr GraphKey kDecode{.padded_num_seqs = 16, .padded_num_tokens = 16};
 
-TEST(GraphKeyTest, ReadsAsASentence) {
+TEST(GraphKeyTest, PrintsRowsQueryLengthAndInput) {
   EXPECT_EQ(ToString(kDecode), "16 seqs x 1, tokens");
   EXPECT_EQ(ToString(GraphKey{.padded_num_seqs = 8,
                               .padded_num_tokens = 40,
@@ -23,7 +23,7 @@ TEST(GraphKeyTest, ReadsAsASentence) {
             "8 seqs x 5, embeddings, cascade");
 }
 
-TEST(GraphKeyTest, SaysTheTokensWhereTheyAreNoMultipleOfTheRows) {
+TEST(GraphKeyTest, PrintsTheTokensIfTheyDifferFromRowsTimesQueryLength) {
   const GraphKey live{.padded_num_seqs = 3, .padded_num_tokens = 20, .max_query_len = 18};
   EXPECT_EQ(ToString(live), "3 seqs x 18 (20 tokens), tokens");
   GraphKey all_logits = live;
@@ -37,7 +37,7 @@ TEST(GraphKeyTest, LargestCountsDoNotOverflow) {
   EXPECT_EQ(ToString(huge), "2147483647 seqs x 2147483647 (1 tokens), tokens");
 }
 
-TEST(GraphKeyTest, EveryFieldTellsKeysApart) {
+TEST(GraphKeyTest, KeysWithAnyDifferentFieldAreUnequal) {
   std::vector<GraphKey> keys(8, kDecode);
   keys[1].padded_num_seqs = 17;
   keys[2].padded_num_tokens = 17;
@@ -60,11 +60,11 @@ TEST(GraphKeyTest, EveryReasonHasItsOwnName) {
   }
 }
 
-TEST(GraphKeyDeathTest, AReasonThatIsNoneDies) {
+TEST(GraphKeyDeathTest, UnknownEagerReasonDies) {
   EXPECT_DEATH(EagerReasonName(static_cast<EagerReason>(kNumEagerReasons)), "unknown EagerReason");
 }
 
-TEST(GraphKeyTest, DecisionsReadAsSentences) {
+TEST(GraphKeyTest, PrintsDecisions) {
   std::ostringstream out;
   out << GraphDecision{
       .kind = GraphDecision::Kind::kReplay, .reason = EagerReason::kNone, .key = kDecode};

@@ -36,7 +36,7 @@ TEST(GraphReportTest, StartsAtZero) {
   for (const auto& [name, value] : FieldsOf(report)) EXPECT_EQ(value, 0) << name;
 }
 
-TEST(GraphReportTest, KeepsWhatEachGraphCostInTheOrderOfCapture) {
+TEST(GraphReportTest, KeepsTheCostOfEachGraphInCaptureOrder) {
   GraphReport report;
   report.AddGraph(Key(16), {.pool = 3 << 20, .driver = 1 << 20}, 12.5);
   report.AddGraph(Key(8), {.pool = 0, .driver = 1 << 20}, 2.5);
@@ -48,7 +48,7 @@ TEST(GraphReportTest, KeepsWhatEachGraphCostInTheOrderOfCapture) {
   EXPECT_EQ(report.capture_ms(), 15.0);
 }
 
-TEST(GraphReportTest, EveryStepIsAReplayOrAnEagerStepOfOneReason) {
+TEST(GraphReportTest, CountsEachStepAsReplayOrAsEagerWithOneReason) {
   GraphReport report;
   report.AddGraph(Key(16), {}, 0);
   report.AddReplay(Key(16), 13);                           // 3 padded
@@ -91,7 +91,7 @@ TEST(GraphReportTest, FieldsNameEveryReasonAndAddUp) {
   }
 }
 
-TEST(GraphReportTest, TableHasALineAGraphTotalsAndTheReasonsThatOccurred) {
+TEST(GraphReportTest, TableHasOneLinePerGraphTotalsAndTheReasonsThatOccurred) {
   GraphReport report;
   report.AddGraph(Key(16, 5), {.pool = 1 << 20, .driver = 1 << 19}, 7.25);
   report.AddReplay(Key(16, 5), 10);
@@ -122,7 +122,7 @@ TEST(GraphReportTest, CountingAStepAllocatesNothing) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-TEST(GraphReportDeathTest, WhatCannotHaveHappenedDies) {
+TEST(GraphReportDeathTest, DiesOnImpossibleCounts) {
   GraphReport report;
   report.AddGraph(Key(4), {}, 0);
   EXPECT_DEATH(report.AddGraph(Key(4), {}, 0), "recorded twice: 4 seqs x 1, tokens");

@@ -42,7 +42,7 @@ class GraphSetDraftsTest : public ::testing::Test {
   std::unique_ptr<GraphSet> set_;
 };
 
-TEST_F(GraphSetDraftsTest, KeysHoldLogitsOfAllTokens) {
+TEST_F(GraphSetDraftsTest, KeysHaveLogitsForAllTokens) {
   std::vector<GraphKey> with_drafts;
   for (const GraphKey& key : set_->keys()) {
     const bool is_mixed = key.max_query_len == key.padded_num_tokens && key.padded_num_seqs > 1;
@@ -58,7 +58,7 @@ TEST_F(GraphSetDraftsTest, KeysHoldLogitsOfAllTokens) {
   EXPECT_EQ(ToString(largest), "16 seqs x 5, tokens, 4 drafts");
 }
 
-TEST_F(GraphSetDraftsTest, TheSmallestThatHoldsTheStepServesIt) {
+TEST_F(GraphSetDraftsTest, UsesTheSmallestGraphThatHoldsTheStep) {
   const GraphDecision decision = set_->Decide(Drafts(3, 3));
   EXPECT_EQ(decision.kind, Kind::kReplay);
   EXPECT_EQ(ToString(decision.key), "4 seqs x 5, tokens, 4 drafts");
@@ -71,7 +71,7 @@ TEST_F(GraphSetDraftsTest, TheSmallestThatHoldsTheStepServesIt) {
 }
 
 // One step with rows with drafts, prompt chunks and plain rows.
-TEST_F(GraphSetDraftsTest, StepsWithPromptsHaveMixedGraphsOfTheirOwn) {
+TEST_F(GraphSetDraftsTest, StepsWithPromptsUseMixedGraphsWithDrafts) {
   const StepShape shape = {.num_seqs = 3,
                            .num_tokens = 5 + 1 + 30,
                            .max_query_len = 30,
@@ -140,7 +140,7 @@ TEST(GraphSetOfOneRowTest, HasNoMixedGraphWithDrafts) {
                                          "1 seqs x 64, tokens", "1 seqs x 5, tokens"));
 }
 
-TEST_F(GraphSetDraftsTest, StepsWithoutDraftsHaveOtherGraphs) {
+TEST_F(GraphSetDraftsTest, StepsWithoutDraftsUseGraphsWithoutDrafts) {
   StepShape prompt = Drafts(4, 2);
   prompt.num_drafts = 0;
   prompt.num_earlier_logits = 0;
@@ -164,7 +164,7 @@ TEST_F(GraphSetDraftsTest, LogitsOfEarlierTokensMakeTheStepEager) {
   EXPECT_EQ(set_->Replay(key, make_step, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(GraphSetDraftsTest, WhatNoneHoldsIsEagerWithItsReason) {
+TEST_F(GraphSetDraftsTest, StepsThatNoGraphHoldsRunEagerlyWithAReason) {
   EXPECT_EQ(set_->Decide(Drafts(17, 2)).reason, EagerReason::kTooManySeqs);
   EXPECT_EQ(set_->Decide(Drafts(1, 5)).reason, EagerReason::kQueryTooLong);
   StepShape longer = Drafts(1, 2);
@@ -180,7 +180,7 @@ TEST_F(GraphSetDraftsTest, WhatNoneHoldsIsEagerWithItsReason) {
   EXPECT_EQ(decision.key.num_earlier_logits, 4);
 }
 
-TEST_F(GraphSetDraftsTest, AreReplayedAndEstimatedLikeOthers) {
+TEST_F(GraphSetDraftsTest, ReplaysAndEstimatesGraphsWithDrafts) {
   std::vector<GraphKey> runs;
   const GraphSet::StepMaker make_step = [&](const GraphKey& key) {
     return [&runs, key] {
@@ -203,7 +203,7 @@ TEST_F(GraphSetDraftsTest, AreReplayedAndEstimatedLikeOthers) {
   EXPECT_EQ(runs.size(), 5u);
 }
 
-TEST(GraphSetOptionsDraftsTest, RefusesWhatIsOutOfRange) {
+TEST(GraphSetOptionsDraftsTest, RejectsDraftCountsOutOfRange) {
   const GraphSetOptions good = {.max_num_seqs = 4, .num_drafts = {1, 4}, .max_seq_len = 64};
   EXPECT_TRUE(CheckedOptions(good).ok());
   const auto message = [&](std::vector<int> num_drafts) {

@@ -22,7 +22,7 @@ GraphSetOptions Options(Mode mode) {
   return {.mode = mode, .max_num_seqs = 16, .sizes = {1, 2, 4, 8, 16}, .max_seq_len = 1024};
 }
 
-TEST(DefaultGraphSizesTest, GrowFromSinglesToEightsToSixteens) {
+TEST(DefaultGraphSizesTest, StepsAreDoublingThenEightThenSixteen) {
   EXPECT_THAT(DefaultGraphSizes(1), ElementsAre(1));
   EXPECT_THAT(DefaultGraphSizes(2), ElementsAre(1, 2));
   EXPECT_THAT(DefaultGraphSizes(3), ElementsAre(1, 2, 3));
@@ -39,7 +39,7 @@ TEST(DefaultGraphSizesTest, GrowFromSinglesToEightsToSixteens) {
   EXPECT_FALSE(std::binary_search(sizes.begin(), sizes.end(), 264));
 }
 
-TEST(DefaultGraphSizesTest, EndAt512HoweverManySequencesThereMayBe) {
+TEST(DefaultGraphSizesTest, EndAt512AtMost) {
   EXPECT_EQ(DefaultGraphSizes(513), DefaultGraphSizes(512));
   EXPECT_EQ(DefaultGraphSizes(std::numeric_limits<int>::max()), DefaultGraphSizes(512));
 }
@@ -53,11 +53,11 @@ TEST(DefaultGraphSizesTest, AreAscendingAndEndAtTheMaximumForEveryMaximum) {
   }
 }
 
-TEST(DefaultGraphSizesDeathTest, NoSequencesHaveNoSizes) {
+TEST(DefaultGraphSizesDeathTest, DiesWithoutSequences) {
   EXPECT_DEATH(DefaultGraphSizes(0), "0 vs. 1");
 }
 
-TEST(DefaultMixedTokensTest, AreMultiplesOf64UpToTheMostTokensOrTo512) {
+TEST(DefaultMixedTokensTest, AreMultiplesOf64UpToTheMaximumOr512) {
   EXPECT_THAT(DefaultMixedTokens(1), ElementsAre(1));
   EXPECT_THAT(DefaultMixedTokens(64), ElementsAre(64));
   EXPECT_THAT(DefaultMixedTokens(65), ElementsAre(64, 65));
@@ -73,7 +73,7 @@ TEST(DefaultMixedSizesTest, AreFewAndEndAtTheMaximumOrAt512) {
   EXPECT_THAT(DefaultMixedSizes(4096), ElementsAre(16, 128, 512));
 }
 
-TEST(GraphSetOptionsTest, MixedSizesAreFilledInOnlyForMixedTokens) {
+TEST(GraphSetOptionsTest, FillsInMixedSizesOnlyWithMixedTokens) {
   GraphSetOptions options{.max_num_seqs = 20, .max_seq_len = 64};
   EXPECT_TRUE(CheckedOptions(options)->mixed_sizes.empty());
   options.mixed_tokens = {64};
@@ -82,7 +82,7 @@ TEST(GraphSetOptionsTest, MixedSizesAreFilledInOnlyForMixedTokens) {
   EXPECT_THAT(CheckedOptions(options)->mixed_sizes, ElementsAre(3));
 }
 
-TEST(GraphSetOptionsTest, SizesAreFilledInIfNoneAreGivenAndKeptIfSome) {
+TEST(GraphSetOptionsTest, FillsInSizesOnlyIfEmpty) {
   GraphSetOptions options{.max_num_seqs = 13, .max_seq_len = 64};
   EXPECT_THAT(CheckedOptions(options)->sizes, ElementsAre(1, 2, 4, 8, 13));
   options.sizes = {3, 7};
@@ -97,7 +97,7 @@ TEST(GraphSetOptionsTest, AcceptsTheBounds) {
   EXPECT_TRUE(CheckedOptions(options).ok());
 }
 
-TEST(GraphSetOptionsTest, RefusesHostileOptionsByName) {
+TEST(GraphSetOptionsTest, RejectsInvalidOptionsAndNamesTheField) {
   struct Case {
     std::string name;
     std::function<void(GraphSetOptions&)> spoil;

@@ -15,7 +15,7 @@ namespace reprise {
 namespace {
 
 // For all options and shapes, a replayed graph holds the step, and no smaller graph does.
-TEST(GraphSetRandomTest, RandomShapesAreServedByTheSmallestGraphThatHoldsThem) {
+TEST(GraphSetRandomTest, SmallestGraphThatHoldsARandomShapeServesTheShape) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937 random(seed);

@@ -124,7 +124,7 @@ class GraphSetTest : public ::testing::Test {
   std::unique_ptr<GraphSet> set_;
 };
 
-TEST_F(GraphSetTest, RefusesOptionsThatAreOutOfRange) {
+TEST_F(GraphSetTest, RejectsOptionsOutOfRange) {
   GraphSetOptions options = Options();
   options.sizes = {1, 17};
   const absl::Status status = GraphSet::Create(options, &backend_).status();
@@ -132,7 +132,7 @@ TEST_F(GraphSetTest, RefusesOptionsThatAreOutOfRange) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("sizes must not pass max_num_seqs"));
 }
 
-TEST_F(GraphSetTest, OnlyASwitchedOffSetNeedsNoBackend) {
+TEST_F(GraphSetTest, RejectsNullBackendUnlessModeIsOff) {
   EXPECT_TRUE(GraphSet::Create(Options(Mode::kOff), nullptr).ok());
   for (const Mode mode : {Mode::kEager, Mode::kLazy}) {
     const absl::Status status = GraphSet::Create(Options(mode), nullptr).status();
@@ -141,12 +141,12 @@ TEST_F(GraphSetTest, OnlyASwitchedOffSetNeedsNoBackend) {
   }
 }
 
-TEST_F(GraphSetTest, TakesTheDefaultSizesIfNoneAreGiven) {
+TEST_F(GraphSetTest, UsesTheDefaultSizesIfSizesIsEmpty) {
   Make({.max_num_seqs = 13, .max_seq_len = 64});
   EXPECT_THAT(set_->keys(), ElementsAre(Key(13), Key(8), Key(4), Key(2), Key(1)));
 }
 
-TEST_F(GraphSetTest, KeysAreTheWholeProductLargestFirst) {
+TEST_F(GraphSetTest, KeysAreAllCombinationsLargestFirst) {
   GraphSetOptions options = Options();
   options.sizes = {1, 5, 16};
   options.query_lens = {1, 5};
@@ -170,7 +170,7 @@ TEST_F(GraphSetTest, KeysAreTheWholeProductLargestFirst) {
   EXPECT_EQ(keys.back().padded_num_tokens, 1);
 }
 
-TEST_F(GraphSetTest, EveryLiveCountIsPaddedToTheSmallestSizeThatHoldsIt) {
+TEST_F(GraphSetTest, PadsEveryLiveCountToTheSmallestSufficientSize) {
   MakeCaptured(Options());
   const std::vector<int> padded = {1, 2, 4, 4, 8, 8, 8, 8, 16, 16, 16, 16, 16, 16, 16, 16};
   for (int num_seqs = 1; num_seqs <= 16; ++num_seqs) {
@@ -185,7 +185,7 @@ TEST_F(GraphSetTest, EveryLiveCountIsPaddedToTheSmallestSizeThatHoldsIt) {
   EXPECT_EQ(decision.key, Key(17));  // live counts
 }
 
-TEST_F(GraphSetTest, OneVerifyGraphServesEveryDraftLengthUpToItsOwn) {
+TEST_F(GraphSetTest, VerifyGraphServesAllShorterDraftLengths) {
   GraphSetOptions options = Options();
   options.query_lens = {1, 3, 5};
   MakeCaptured(options);
@@ -201,7 +201,7 @@ TEST_F(GraphSetTest, OneVerifyGraphServesEveryDraftLengthUpToItsOwn) {
             EagerReason::kQueryTooLong);
 }
 
-TEST_F(GraphSetTest, APrefillRowMakesTheStepEagerAndItsCountsStayLive) {
+TEST_F(GraphSetTest, PrefillRowMakesTheStepEagerWithLiveCounts) {
   MakeCaptured(Options());
   const GraphDecision decision =
       set_->Decide({.num_seqs = 3, .num_tokens = 20, .max_query_len = 18});
@@ -272,7 +272,7 @@ GraphKey CascadeKey(int num_seqs) {
 }
 
 // A step that allows a cascade uses a flat graph rather than run eagerly.
-TEST_F(GraphSetTest, WhatMayReadAPrefixOnceIsReplayedFlatWithoutSuchAGraph) {
+TEST_F(GraphSetTest, CascadeStepUsesFlatGraphIfNoCascadeGraphExists) {
   for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
     GraphSetOptions options = Options(mode);
     MakeCaptured(options);
@@ -291,7 +291,7 @@ TEST_F(GraphSetTest, WhatMayReadAPrefixOnceIsReplayedFlatWithoutSuchAGraph) {
   }
 }
 
-TEST_F(GraphSetTest, ABudgetIsSpentOnFlatGraphsFirst) {
+TEST_F(GraphSetTest, CapturesFlatGraphsBeforeCascadeGraphsUnderABudget) {
   backend_.set_price({.pool = 100, .driver = 0});
   GraphSetOptions options = Options();
   options.cascade = GraphSetOptions::Cascade::kCaptured;
@@ -303,7 +303,7 @@ TEST_F(GraphSetTest, ABudgetIsSpentOnFlatGraphsFirst) {
   EXPECT_EQ(ReasonOf(DecodeOf(1)), EagerReason::kNone);
 }
 
-TEST_F(GraphSetTest, EveryKindOfStepFindsItsOwnGraph) {
+TEST_F(GraphSetTest, EachKindOfStepUsesTheMatchingGraph) {
   GraphSetOptions options = Options();
   options.inputs = {StepInput::kEmbeddings, StepInput::kTokens};
   options.cascade = GraphSetOptions::Cascade::kCaptured;
@@ -332,7 +332,7 @@ TEST_F(GraphSetTest, TheFirstReasonInOrderIsNamed) {
             EagerReason::kQueryTooLong);
 }
 
-TEST_F(GraphSetTest, NothingIsReplayedBeforeItIsCaptured) {
+TEST_F(GraphSetTest, RejectsReplayBeforeCapture) {
   Make(Options());
   const GraphDecision decision = set_->Decide(DecodeOf(13));
   EXPECT_EQ(decision.reason, EagerReason::kNotCaptured);
@@ -356,7 +356,7 @@ TEST_F(GraphSetTest, CapturesEveryKeyOnceLargestFirst) {
   EXPECT_THAT(runs_, IsEmpty());  // every key has been captured already
 }
 
-TEST_F(GraphSetTest, AFailedCaptureKeepsWhatWasCapturedBeforeAndCanBeTakenUpAgain) {
+TEST_F(GraphSetTest, CaptureCanContinueAfterAFailureWithTheEarlierGraphs) {
   Make(Options());
   const GraphSet::StepMaker fails_at_4 = [&](const GraphKey& key) -> std::function<absl::Status()> {
     if (key.padded_num_seqs == 4) return [] { return absl::InternalError("no kernel"); };
@@ -395,7 +395,7 @@ TEST_F(GraphSetTest, ALazyCaptureThatFailsLeavesTheKeyUncaptured) {
   EXPECT_TRUE(set_->Replay(Key(4), make_step_, fingerprint_).ok());
 }
 
-TEST_F(GraphSetTest, KeysThatAreNotTheSetsOwnAreNeverCaptured) {
+TEST_F(GraphSetTest, NeverCapturesKeysOutsideKeys) {
   GraphSetOptions options = Options(Mode::kLazy);
   options.query_lens = {1, 3};
   Make(options);
@@ -416,7 +416,7 @@ TEST_F(GraphSetTest, KeysThatAreNotTheSetsOwnAreNeverCaptured) {
   EXPECT_EQ(backend_.num_live(), 0);
 }
 
-TEST_F(GraphSetTest, SwitchedOffItPadsTheSameButRunsNothing) {
+TEST_F(GraphSetTest, ModeOffPadsTheSameButRunsNothing) {
   Make(Options(Mode::kOff));
   ASSERT_TRUE(set_->CaptureAll(make_step_, fingerprint_).ok());
   EXPECT_THAT(runs_, IsEmpty());
@@ -433,7 +433,7 @@ TEST_F(GraphSetTest, SwitchedOffItPadsTheSameButRunsNothing) {
   EXPECT_EQ(*set_->EstimateBytes(make_step_), 0);
 }
 
-TEST_F(GraphSetTest, AReplayWithAnotherFingerprintIsRefusedAndRunsNothing) {
+TEST_F(GraphSetTest, RejectsReplayWithADifferentFingerprint) {
   fingerprint_.AddValue("max_seq_len", 1024);
   fingerprint_.AddAddress("block_table", &backend_);
   for (const Mode mode : {Mode::kEager, Mode::kLazy}) {
@@ -454,7 +454,7 @@ TEST_F(GraphSetTest, AReplayWithAnotherFingerprintIsRefusedAndRunsNothing) {
   }
 }
 
-TEST_F(GraphSetTest, EachGraphIsHeldToTheFingerprintOfItsOwnCapture) {
+TEST_F(GraphSetTest, ComparesEachReplayWithTheFingerprintOfThatCapture) {
   Make(Options(Mode::kLazy));
   Fingerprint first, second;
   first.AddValue("generation", 1);
@@ -472,7 +472,7 @@ TEST_F(GraphSetTest, AnErrorOfTheReplayedStepIsReturned) {
   EXPECT_EQ(set_->Replay(Key(2), make_step_, fingerprint_).status(), step_status_);
 }
 
-TEST_F(GraphSetTest, TheCaptureThatPassesTheBudgetIsUndoneAndTheLast) {
+TEST_F(GraphSetTest, UndoesTheCaptureOverTheBudgetAndCapturesNoMore) {
   backend_.set_price({.pool = 0, .driver = 100});
   GraphSetOptions options = Options();
   options.memory_budget_bytes = 299;  // 16 and 8 fit, 4 does not
@@ -491,7 +491,7 @@ TEST_F(GraphSetTest, TheCaptureThatPassesTheBudgetIsUndoneAndTheLast) {
             absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(GraphSetTest, ABudgetThatIsJustMetHoldsEveryGraph) {
+TEST_F(GraphSetTest, CapturesEveryGraphIfTheBudgetIsExactlyMet) {
   backend_.set_price({.pool = 40, .driver = 60});
   GraphSetOptions options = Options();
   options.memory_budget_bytes = 500;
@@ -500,7 +500,7 @@ TEST_F(GraphSetTest, ABudgetThatIsJustMetHoldsEveryGraph) {
   EXPECT_EQ(ReasonOf(DecodeOf(1)), EagerReason::kNone);
 }
 
-TEST_F(GraphSetTest, ABudgetOfZeroHoldsGraphsThatCostNothing) {
+TEST_F(GraphSetTest, BudgetOfZeroAllowsGraphsWithoutMemory) {
   GraphSetOptions options = Options();
   options.memory_budget_bytes = 0;
   MakeCaptured(options);
@@ -512,7 +512,7 @@ TEST_F(GraphSetTest, ABudgetOfZeroHoldsGraphsThatCostNothing) {
   EXPECT_EQ(backend_.num_live(), 0);
 }
 
-TEST_F(GraphSetTest, ALazyCaptureThatPassesTheBudgetHasRunTheStepOnceAndCountsAsEager) {
+TEST_F(GraphSetTest, LazyCaptureOverTheBudgetRunsTheStepOnceAndCountsAsEager) {
   backend_.set_price({.pool = 100, .driver = 0});
   GraphSetOptions options = Options(Mode::kLazy);
   options.memory_budget_bytes = 150;
@@ -534,7 +534,7 @@ TEST_F(GraphSetTest, ALazyCaptureThatPassesTheBudgetHasRunTheStepOnceAndCountsAs
   EXPECT_EQ(set_->report().num_replays(), 2);
 }
 
-TEST_F(GraphSetTest, EstimatesThePoolOnceAndTheDriversShareForEveryKey) {
+TEST_F(GraphSetTest, EstimateCountsThePoolOnceAndDriverMemoryPerKey) {
   GraphSetOptions options = Options();
   options.query_lens = {1, 4};
   Make(options);
@@ -568,7 +568,7 @@ TEST_F(GraphSetTest, AFailingTrialFailsTheEstimate) {
   EXPECT_EQ(set_->EstimateBytes(make_step_).status(), step_status_);
 }
 
-TEST_F(GraphSetTest, CountersSayWhichWayEveryStepWent) {
+TEST_F(GraphSetTest, CountsEveryStepAsReplayOrEager) {
   MakeCaptured(Options());
   for (int num_seqs = 1; num_seqs <= 17; ++num_seqs) Step(DecodeOf(num_seqs));
   Step({.num_seqs = 2, .num_tokens = 9, .max_query_len = 8});
@@ -586,7 +586,7 @@ TEST_F(GraphSetTest, CountersSayWhichWayEveryStepWent) {
   EXPECT_EQ(runs_.size(), 16u);
 }
 
-TEST_F(GraphSetTest, DecidingCountsNothing) {
+TEST_F(GraphSetTest, DecideDoesNotCount) {
   MakeCaptured(Options());
   for (int i = 0; i < 5; ++i) set_->Decide(DecodeOf(3));
   EXPECT_EQ(set_->report().num_steps(), 0);
@@ -644,14 +644,14 @@ GraphSetOptions MixedOptions(Mode mode = Mode::kEager) {
   return options;
 }
 
-TEST_F(GraphSetTest, MixedKeysComeLastLargestFirstWithAtMostAsManyRowsAsTokens) {
+TEST_F(GraphSetTest, MixedKeysComeLastAndHaveNoMoreRowsThanTokens) {
   Make(MixedOptions());
   EXPECT_THAT(set_->keys(),
               ElementsAre(Key(16), Key(8), Key(4), Key(2), Key(1), Mixed(32, 128), Mixed(4, 128),
                           Mixed(32, 64), Mixed(4, 64), Mixed(8, 8), Mixed(4, 8)));
 }
 
-TEST_F(GraphSetTest, AMixedStepIsPaddedToTheFewestTokensThenSequencesThatHoldIt) {
+TEST_F(GraphSetTest, PadsMixedStepToMinimalTokensThenMinimalSequences) {
   for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
     MakeCaptured(MixedOptions(mode));
     EXPECT_EQ(set_->Decide(MixedOf(1, 2, 2)).key, Mixed(4, 8));
@@ -668,7 +668,7 @@ TEST_F(GraphSetTest, AMixedStepIsPaddedToTheFewestTokensThenSequencesThatHoldIt)
   }
 }
 
-TEST_F(GraphSetTest, DecodesTakeMixedGraphsOnlyWhereNoOtherHoldsThem) {
+TEST_F(GraphSetTest, DecodesUseMixedGraphsOnlyIfNoOtherGraphHoldsTheStep) {
   MakeCaptured(MixedOptions());
   for (int num_seqs = 1; num_seqs <= 16; ++num_seqs) {
     EXPECT_EQ(set_->Decide(DecodeOf(num_seqs)).key.max_query_len, 1);
@@ -689,7 +689,7 @@ TEST_F(GraphSetTest, DraftsAreVerifiedByTheGraphsOfTheirQueryLength) {
   EXPECT_EQ(set_->Decide(MixedOf(3, 8, 5)).key, Mixed(4, 8));
 }
 
-TEST_F(GraphSetTest, WhatNoMixedGraphHoldsNamesTheReasonThatItHadWithoutThem) {
+TEST_F(GraphSetTest, ReasonIsUnchangedIfNoMixedGraphHoldsTheStep) {
   MakeCaptured(MixedOptions());
   EXPECT_EQ(ReasonOf(MixedOf(3, 129, 100)), EagerReason::kQueryTooLong);
   EXPECT_EQ(ReasonOf(MixedOf(33, 64, 2)), EagerReason::kTooManySeqs);
@@ -738,7 +738,7 @@ TEST_F(GraphSetTest, MixedGraphsOfEmbeddingsMayServeTokensToo) {
   }
 }
 
-TEST_F(GraphSetTest, MixedKeysOfOtherSplitsAreNotTheSetsOwn) {
+TEST_F(GraphSetTest, RejectsMixedKeysOfOtherSizes) {
   Make(MixedOptions(Mode::kLazy));
   GraphKey split = Mixed(4, 64);
   split.max_query_len = 32;
@@ -756,7 +756,7 @@ TEST_F(GraphSetTest, MixedKeysOfOtherSplitsAreNotTheSetsOwn) {
   EXPECT_EQ(set_->report().padded_rows(), 2);
 }
 
-TEST_F(GraphSetTest, ABudgetIsSpentOnDecodesBeforeMixedSteps) {
+TEST_F(GraphSetTest, CapturesDecodesBeforeMixedStepsUnderABudget) {
   backend_.set_price({.pool = 0, .driver = 10});
   GraphSetOptions options = MixedOptions();
   options.memory_budget_bytes = 70;  // 5 decode graphs, 2 mixed graphs
@@ -784,7 +784,7 @@ TEST_F(GraphSetTest, TheEstimateAddsThePoolOfMixedStepsAndCountsTheirKeys) {
 
 using GraphSetDeathTest = GraphSetTest;
 
-TEST_F(GraphSetDeathTest, ShapesThatNoBatchHasDie) {
+TEST_F(GraphSetDeathTest, DiesOnImpossibleShapes) {
   Make(Options());
   EXPECT_DEATH(set_->Decide({.num_seqs = -1}), "-1 vs. 0");
   EXPECT_DEATH(set_->Decide({.num_seqs = 1, .num_tokens = -1}), "-1 vs. 0");

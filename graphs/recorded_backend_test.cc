@@ -25,7 +25,7 @@ std::unique_ptr<CapturedGraph> Captured(GraphBackend& backend, std::function<abs
   return graph.ok() ? *std::move(graph) : nullptr;
 }
 
-TEST(RecordedBackendTest, RunsTheCallOnceAsWarmUpAndOnceAReplay) {
+TEST(RecordedBackendTest, RunsTheCallOnceAsWarmUpAndOncePerReplay) {
   const auto backend = MakeRecordedBackend();
   int num_runs = 0;
   const auto graph = Captured(*backend, [&] {
@@ -38,7 +38,7 @@ TEST(RecordedBackendTest, RunsTheCallOnceAsWarmUpAndOnceAReplay) {
   EXPECT_EQ(num_runs, 3);
 }
 
-TEST(RecordedBackendTest, WorkBetweenGraphsRunsInItsPlace) {
+TEST(RecordedBackendTest, WorkBetweenGraphsRunsInOrder) {
   const auto backend = MakeRecordedBackend();
   std::vector<int> order;
   const auto note = [&order](int what) {
@@ -59,7 +59,7 @@ TEST(RecordedBackendTest, WorkBetweenGraphsRunsInItsPlace) {
   EXPECT_EQ(Captured(*backend, [] { return absl::OkStatus(); })->num_graphs(), 1);
 }
 
-TEST(RecordedBackendTest, WorkBetweenGraphsThatFailsFailsTheReplay) {
+TEST(RecordedBackendTest, ReplayFailsIfWorkBetweenGraphsFails) {
   const auto backend = MakeRecordedBackend();
   bool fails = false;
   const auto graph = Captured(*backend, [&] {
@@ -88,7 +88,7 @@ struct Doubling {
   }
 };
 
-TEST(RecordedBackendTest, ReplayReadsTheBuffersAsTheyAreThen) {
+TEST(RecordedBackendTest, ReplayReadsTheCurrentContentsOfTheBuffers) {
   const auto backend = MakeRecordedBackend();
   Doubling doubling;
   const auto graph = Captured(*backend, doubling.Step(4));
@@ -97,7 +97,7 @@ TEST(RecordedBackendTest, ReplayReadsTheBuffersAsTheyAreThen) {
   EXPECT_THAT(doubling.out, ElementsAre(2, 4, 6, 8));
 }
 
-TEST(RecordedBackendTest, HostValuesHeldByValueAreFrozenHoweverTheyAreScrambled) {
+TEST(RecordedBackendTest, ScramblingDoesNotChangeValuesCapturedByValue) {
   const auto backend = MakeRecordedBackend();
   Doubling doubling;
   doubling.in = {1, 2, 3, 4};
@@ -109,7 +109,7 @@ TEST(RecordedBackendTest, HostValuesHeldByValueAreFrozenHoweverTheyAreScrambled)
 }
 
 // Scrambling finds a host value that a GPU would read only at the capture.
-TEST(RecordedBackendTest, HostValuesHeldByReferenceShowWhenTheyAreScrambled) {
+TEST(RecordedBackendTest, ScramblingRevealsValuesCapturedByReference) {
   const auto backend = MakeRecordedBackend();
   std::vector<int> out(4, -1);
   int rows = 2;
@@ -161,7 +161,7 @@ TEST(RecordedBackendTest, AnErrorAtReplayIsReturnedAndTheNextReplayRuns) {
   EXPECT_TRUE(graph->Replay().ok());
 }
 
-TEST(RecordedBackendTest, AnEmptyCallIsRefused) {
+TEST(RecordedBackendTest, RejectsEmptyCalls) {
   const auto backend = MakeRecordedBackend();
   const absl::Status captured = backend->Capture(nullptr).status();
   EXPECT_EQ(captured.code(), absl::StatusCode::kInvalidArgument);
@@ -169,7 +169,7 @@ TEST(RecordedBackendTest, AnEmptyCallIsRefused) {
   EXPECT_EQ(backend->TrialCapture(nullptr).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(RecordedBackendTest, TheCallLivesAsLongAsItsGraphAndNoLonger) {
+TEST(RecordedBackendTest, DestroysTheCallWithTheGraph) {
   const auto backend = MakeRecordedBackend();
   auto held = std::make_shared<int>(0);
   std::weak_ptr<int> alive = held;

@@ -50,7 +50,7 @@ void ExpectInvalid(const absl::Status& status, const std::string& message) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(message));
 }
 
-TEST(StepBuffersTest, CountsBytesBeforeThereIsMemory) {
+TEST(StepBuffersTest, CountsBytesBeforeBinding) {
   StepBuffers buffers;
   EXPECT_EQ(buffers.bytes(), 0);
   Planned<int32_t>(buffers, "seq_lens", 1);  // 4 bytes -> 256
@@ -64,7 +64,7 @@ TEST(StepBuffersTest, CountsBytesBeforeThereIsMemory) {
   EXPECT_FALSE(buffers.is_bound());
 }
 
-TEST(StepBuffersTest, BindsEachBufferToItsOwnAlignedPlace) {
+TEST(StepBuffersTest, BindsEachBufferToASeparateAlignedAddress) {
   StepBuffers buffers;
   const auto a = Planned<int32_t>(buffers, "a", 3);
   const auto b = Planned<double>(buffers, "b", 40);
@@ -89,7 +89,7 @@ TEST(StepBuffersTest, ABufferWithoutElementsHasNoAddress) {
   buffers.Poison(std::byte{0xff});
 }
 
-TEST(StepBuffersTest, RefusesAnEmptyOrRepeatedName) {
+TEST(StepBuffersTest, RejectsEmptyOrRepeatedNames) {
   StepBuffers buffers;
   Planned<int32_t>(buffers, "seq_lens", 4);
   ExpectInvalid(buffers.Plan<int32_t>("", 4).status(), "name must not be empty");
@@ -98,7 +98,7 @@ TEST(StepBuffersTest, RefusesAnEmptyOrRepeatedName) {
   EXPECT_EQ(buffers.bytes(), 256);  // unchanged
 }
 
-TEST(StepBuffersTest, RefusesCountsThatNoMemoryHas) {
+TEST(StepBuffersTest, RejectsNegativeAndHugeCounts) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   StepBuffers buffers;
   ExpectInvalid(buffers.Plan<int32_t>("x", -1).status(), "count of x: expected at least 0, got -1");
@@ -115,7 +115,7 @@ TEST(StepBuffersTest, RefusesCountsThatNoMemoryHas) {
   Planned<char>(buffers, "other", 1);
 }
 
-TEST(StepBuffersTest, RefusesMemoryThatCannotHoldThePlan) {
+TEST(StepBuffersTest, RejectsMemoryThatCannotHoldThePlan) {
   StepBuffers buffers;
   const auto a = Planned<int32_t>(buffers, "a", 100);  // 512 bytes
   const Memory memory = AllocateFor(buffers);
@@ -128,7 +128,7 @@ TEST(StepBuffersTest, RefusesMemoryThatCannotHoldThePlan) {
   EXPECT_EQ(static_cast<void*>(buffers.data(a)), memory.get());
 }
 
-TEST(StepBuffersTest, NothingIsPlannedOrBoundAnewWhileBound) {
+TEST(StepBuffersTest, RejectsPlanAndBindWhileBound) {
   StepBuffers buffers;
   const auto a = Planned<int32_t>(buffers, "a", 4);
   const Memory memory = AllocateFor(buffers);
@@ -141,7 +141,7 @@ TEST(StepBuffersTest, NothingIsPlannedOrBoundAnewWhileBound) {
   EXPECT_EQ(buffers.bytes(), 256);
 }
 
-TEST(StepBuffersTest, AfterUnbindThePlanStandsAndMayGrow) {
+TEST(StepBuffersTest, UnbindKeepsThePlanAndAllowsMoreBuffers) {
   StepBuffers buffers;
   const auto a = Planned<int32_t>(buffers, "a", 4);
   const Memory memory = AllocateFor(buffers);
@@ -155,7 +155,7 @@ TEST(StepBuffersTest, AfterUnbindThePlanStandsAndMayGrow) {
   EXPECT_EQ(static_cast<void*>(buffers.data(b)), larger.get() + 256);
 }
 
-TEST(StepBuffersTest, PoisonFillsEverythingAndNothingBehind) {
+TEST(StepBuffersTest, PoisonFillsExactlyTheBoundMemory) {
   StepBuffers buffers;
   const auto a = Planned<int32_t>(buffers, "a", 3);
   Planned<float>(buffers, "b", 65);
@@ -169,7 +169,7 @@ TEST(StepBuffersTest, PoisonFillsEverythingAndNothingBehind) {
   EXPECT_THAT(guard, Each(std::byte{0x11}));
 }
 
-TEST(StepBuffersTest, FingerprintTellsMemoryNamesAndSizesApart) {
+TEST(StepBuffersTest, FingerprintDependsOnMemoryNamesAndSizes) {
   const auto fingerprint_of = [](std::string_view name, int64_t count, void* memory) {
     StepBuffers buffers;
     Planned<int32_t>(buffers, name, count);
@@ -237,7 +237,7 @@ TEST(StepBuffersTest, RandomPlansNeverOverlapAndStayInside) {
   }
 }
 
-TEST(StepBuffersDeathTest, UsingBuffersWithoutMemoryDies) {
+TEST(StepBuffersDeathTest, DiesIfUnboundBuffersAreUsed) {
   StepBuffers buffers;
   const auto a = Planned<int32_t>(buffers, "seq_lens", 4);
   EXPECT_DEATH(buffers.data(a), "seq_lens has no memory before the buffers are bound");

@@ -68,7 +68,7 @@ class StreamCaptureTest : public ::testing::Test {
   at::Tensor out_;
 };
 
-TEST_F(StreamCaptureTest, GivesTheGraphOfWhatWasEnqueued) {
+TEST_F(StreamCaptureTest, ReturnsTheGraphOfTheEnqueuedWork) {
   const auto capture = Begin();
   EXPECT_TRUE(IsCapturing());
   out_.add_(1);
@@ -82,7 +82,7 @@ TEST_F(StreamCaptureTest, GivesTheGraphOfWhatWasEnqueued) {
   EXPECT_EQ(out_.sum().item<float>(), 0);  // recorded, not run
 }
 
-TEST_F(StreamCaptureTest, ACaptureThatIsNotEndedIsDropped) {
+TEST_F(StreamCaptureTest, DestructorDiscardsACaptureThatHasNotEnded) {
   for (int round = 0; round < 3; ++round) {
     {
       const auto capture = Begin();
@@ -94,7 +94,7 @@ TEST_F(StreamCaptureTest, ACaptureThatIsNotEndedIsDropped) {
   EXPECT_EQ(out_.sum().item<float>(), 1000);
 }
 
-TEST_F(StreamCaptureTest, AStreamThatIsBeingCapturedIsRefused) {
+TEST_F(StreamCaptureTest, RejectsAStreamThatIsBeingCaptured) {
   const auto capture = Begin();
   const absl::Status again = StreamCapture::Begin(*stream_, *pool_).status();
   EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
@@ -105,7 +105,7 @@ TEST_F(StreamCaptureTest, AStreamThatIsBeingCapturedIsRefused) {
   EXPECT_EQ(cudaGraphDestroy(*graph), cudaSuccess);
 }
 
-TEST_F(StreamCaptureTest, ABrokenCaptureEndsWithAnErrorAndTheNextIsGood) {
+TEST_F(StreamCaptureTest, NextCaptureSucceedsAfterABrokenCapture) {
   {
     const auto capture = Begin();
     out_.add_(1);

@@ -32,14 +32,14 @@ CachePlan PlanFor(ModelRunnerOptions options, const ModelSpec& spec) {
   return *plan;
 }
 
-TEST(CachePlanTest, TheCacheHoldsEveryRowAtFullLengthIfNothingIsAsked) {
+TEST(CachePlanTest, DefaultSizeHoldsEveryRowAtFullLength) {
   // ceil(64 / 4) blocks for each of 2 sequences, and the null block.
   const auto num_blocks = PlanFor({.max_num_seqs = 2}, Spec()).ChooseNumBlocks(std::nullopt, 0);
   ASSERT_TRUE(num_blocks.ok()) << num_blocks.status();
   EXPECT_EQ(*num_blocks, 1 + 2 * 16);
 }
 
-TEST(CachePlanTest, GroupsThatLoseBlocksNeedFewer) {
+TEST(CachePlanTest, GroupsWithWindowsNeedFewerBlocks) {
   ModelSpec spec = Spec();
   spec.layers[0].params.window_left = 7;
   // Full attention: 16 blocks. A window of 8 tokens, a step of 4 and a block of 4: ceil(16 / 4)
@@ -50,7 +50,7 @@ TEST(CachePlanTest, GroupsThatLoseBlocksNeedFewer) {
   EXPECT_EQ(*num_blocks, 1 + 2 * (16 + 4));
 }
 
-TEST(CachePlanTest, TheCacheKeepsWithinTheBytesAskedFor) {
+TEST(CachePlanTest, CacheStaysWithinTheRequestedBytes) {
   const auto choose = [](int64_t bytes) {
     return PlanFor({.cache = {.size = NumBytes{bytes}}}, Spec()).ChooseNumBlocks(std::nullopt, 0);
   };
@@ -67,7 +67,7 @@ TEST(CachePlanTest, TheCacheLeavesRoomForGraphsOnAGpu) {
   EXPECT_EQ(none.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST(CachePlanTest, LayersThatAreAlikeHaveTensorsOfTheirOwn) {
+TEST(CachePlanTest, IdenticalLayersHaveSeparateTensors) {
   const CachePlan plan = PlanFor({}, Spec());
   EXPECT_FALSE(plan.has_pages());
   EXPECT_EQ(plan.bytes_per_block(), kBlockBytes);
@@ -76,7 +76,7 @@ TEST(CachePlanTest, LayersThatAreAlikeHaveTensorsOfTheirOwn) {
   EXPECT_EQ(plan.LayersOf(*cache).size(), 3u);
 }
 
-TEST(CachePlanTest, WhateverDiffersPutsLayersIntoPages) {
+TEST(CachePlanTest, AnyDifferenceBetweenLayersRequiresPages) {
   const auto has_pages = [](const std::function<void(ModelSpec&)>& spoil) {
     ModelSpec spec = Spec();
     spoil(spec);
@@ -97,7 +97,7 @@ TEST(CachePlanTest, WhateverDiffersPutsLayersIntoPages) {
   }));
 }
 
-TEST(CachePlanTest, LayersThatShareHaveOneMemoryAndLayersWithoutACacheNone) {
+TEST(CachePlanTest, SharingLayersShareMemoryAndOthersHaveNoCache) {
   ModelSpec spec = Spec();
   spec.layers[0].kind = AttentionKind::kEncoder;
   spec.layers[2].shares_kv_with = 1;
@@ -113,7 +113,7 @@ TEST(CachePlanTest, LayersThatShareHaveOneMemoryAndLayersWithoutACacheNone) {
   EXPECT_EQ(plan.bytes_per_block(), 2 * 256);
 }
 
-TEST(CachePlanTest, ALatentIsStoredOnce) {
+TEST(CachePlanTest, MlaStoresOneLatent) {
   ModelSpec spec = Spec();
   for (LayerSpec& layer : spec.layers) {
     layer = {.params = {.num_q_heads = 4, .num_kv_heads = 1, .head_dim_qk = 12, .head_dim_v = 8},

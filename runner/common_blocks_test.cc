@@ -60,7 +60,7 @@ class Tables {
   std::vector<std::vector<int32_t>> tables_;
 };
 
-TEST(CommonBlocksTest, RowsShareTheBlocksThatAllOfThemBeginWith) {
+TEST(CommonBlocksTest, CountsTheLeadingBlocksThatAllRowsShare) {
   Tables tables(4, 8);
   tables.Fill(0, {7, 2, 9, 4});
   tables.Fill(1, {7, 2, 6});
@@ -75,7 +75,7 @@ TEST(CommonBlocksTest, RowsShareTheBlocksThatAllOfThemBeginWith) {
   EXPECT_EQ(tables.Count({2, 0}), 3);
 }
 
-TEST(CommonBlocksTest, ABlockThatIsReplacedEndsWhatIsShared) {
+TEST(CommonBlocksTest, ReplacedBlockEndsTheCommonPrefix) {
   Tables tables(2, 8);
   tables.Fill(0, {7, 2, 9});
   tables.Fill(1, {7, 2, 9});
@@ -120,7 +120,7 @@ TEST(CommonBlocksTest, AllocatesNothing) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-TEST(CommonBlocksTest, OtherGroupsAreNotLookedAt) {
+TEST(CommonBlocksTest, IgnoresUpdatesOfOtherGroups) {
   CommonBlocks blocks({.num_slots = 2, .max_blocks = 4, .group = 1});
   const BlockTableUpdate updates[] = {
       {.slot = SlotId(0), .column = 0, .block = BlockId(5), .group = 1},
@@ -132,7 +132,7 @@ TEST(CommonBlocksTest, OtherGroupsAreNotLookedAt) {
 }
 
 // Few prefixes and few blocks, so that tables often agree and often differ.
-TEST(CommonBlocksTest, RandomTrafficCountsAsIfComparedAnew) {
+TEST(CommonBlocksTest, IncrementalCountMatchesFullComparison) {
   const int seed = 12;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 rng(seed);

@@ -81,7 +81,7 @@ class ModelRunnerGpuTest : public DeviceSuite {};
 INSTANTIATE_TEST_SUITE_P(Cuda, ModelRunnerGpuTest, testing::Values(c10::kCUDA));
 
 // Weights are often filled on a stream of the caller.
-TEST_P(ModelRunnerGpuTest, StepsReadWhatTheCallersStreamWroteBeforeCreate) {
+TEST_P(ModelRunnerGpuTest, StepsReadWritesOfTheCallersStreamBeforeCreate) {
   ProductModel model;
   {
     auto runner = ModelRunner::Create(&model, {.max_num_seqs = 1, .max_num_tokens = 4});
@@ -106,7 +106,7 @@ TEST_P(ModelRunnerGpuTest, StepsReadWhatTheCallersStreamWroteBeforeCreate) {
 }
 
 // Nested work, also if the outer work makes another stream current.
-TEST_P(ModelRunnerGpuTest, WorkWithinWorkIsOnTheDriversStream) {
+TEST_P(ModelRunnerGpuTest, NestedWorkRunsOnTheDriversStream) {
   auto made = *MakeDeviceDriver(c10::kCUDA, {});
   DeviceDriver& driver = *made;
   const c10::cuda::CUDAStream before = c10::cuda::getCurrentCUDAStream();
@@ -131,7 +131,7 @@ TEST_P(ModelRunnerGpuTest, WorkWithinWorkIsOnTheDriversStream) {
   EXPECT_EQ(current(), before.unwrap());
 }
 
-TEST_P(ModelRunnerGpuTest, EveryModeTimesTheProductsOfTheSizesThatGraphsServe) {
+TEST_P(ModelRunnerGpuTest, EveryModeTimesTheGemmsOfCapturedSizes) {
   using Mode = GraphSetOptions::Mode;
   for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
     SCOPED_TRACE(static_cast<int>(mode));
@@ -150,7 +150,7 @@ TEST_P(ModelRunnerGpuTest, EveryModeTimesTheProductsOfTheSizesThatGraphsServe) {
   }
 }
 
-TEST_P(ModelRunnerGpuTest, EveryModeTimesTheProductsOfMixedSteps) {
+TEST_P(ModelRunnerGpuTest, EveryModeTimesTheGemmsOfMixedSteps) {
   using Mode = GraphSetOptions::Mode;
   for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
     SCOPED_TRACE(static_cast<int>(mode));

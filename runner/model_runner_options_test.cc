@@ -51,7 +51,7 @@ class NoDrafter final : public Drafter {
   absl::Status Propose(const DraftStep&) override { return absl::OkStatus(); }
 };
 
-TEST(ModelRunnerOptionsTest, FewDraftsHaveGraphsOfTheirOwn) {
+TEST(ModelRunnerOptionsTest, SmallDraftCountsHaveGraphs) {
   const auto sizes = [](const SpeculationOptions& speculation) {
     return Resolved({.speculation = speculation}).speculation.graph_num_drafts;
   };
@@ -86,7 +86,7 @@ class SomeRanks final : public Collectives {
   absl::Status DoBarrier() override { return absl::OkStatus(); }
 };
 
-TEST(ModelRunnerOptionsTest, BlocksOfDividedKeysAreThoseOfAllRanks) {
+TEST(ModelRunnerOptionsTest, BlockSizeOfShardedKeysSpansAllRanks) {
   SomeRanks ranks;
   EXPECT_EQ(Resolved({.ranks = {.collectives = &ranks}}).cache.block_size, 4);
   const ModelRunnerOptions divided =
@@ -99,7 +99,7 @@ TEST(ModelRunnerOptionsTest, BlocksOfDividedKeysAreThoseOfAllRanks) {
   EXPECT_FALSE(alone.ranks.divides_context());
 }
 
-TEST(ModelRunnerOptionsTest, OfAGridSomeRanksDivideKeys) {
+TEST(ModelRunnerOptionsTest, ContextRanksMayBePartOfTheRanks) {
   SomeRanks ranks(6);
   const auto resolved = [&](int context_ranks) {
     return Resolved({.ranks = {.collectives = &ranks, .context_ranks = context_ranks}});
@@ -125,7 +125,7 @@ TEST(ModelRunnerOptionsTest, OfAGridSomeRanksDivideKeys) {
   }
 }
 
-TEST(ModelRunnerOptionsTest, ASwapOfNothingIsNone) {
+TEST(ModelRunnerOptionsTest, SwapOfZeroMeansNoSwap) {
   EXPECT_FALSE(Resolved({}).cache.swaps());
   EXPECT_FALSE(Resolved({.cache = {.swap = NumBlocks{0}}}).cache.swaps());
   EXPECT_FALSE(Resolved({.cache = {.swap = NumBytes{0}}}).cache.swaps());
@@ -133,7 +133,7 @@ TEST(ModelRunnerOptionsTest, ASwapOfNothingIsNone) {
   EXPECT_EQ(Resolved({.cache = {.swap = NumBytes{9}}}).cache.swap, BlockMemory(NumBytes{9}));
 }
 
-TEST(ModelRunnerOptionsTest, WhatNeedsAllKeysIsNotDivided) {
+TEST(ModelRunnerOptionsTest, RejectsContextRanksWithFeaturesThatNeedAllKeys) {
   SomeRanks ranks;
   const auto refused = [&](const std::function<void(ModelRunnerOptions&)>& change,
                            const std::function<void(ModelSpec&)>& change_spec = nullptr) {
@@ -197,7 +197,7 @@ TEST(ModelRunnerOptionsTest, MixedGraphsAreForGpusOrOnRequest) {
   EXPECT_THAT(on_gpu->debug.mixed_graph_sizes, testing::ElementsAre(8));
 }
 
-TEST(ModelRunnerOptionsTest, RefusesOptionsByNameAndValue) {
+TEST(ModelRunnerOptionsTest, RejectsOptionsByNameAndValue) {
   const auto refused = [](ModelRunnerOptions options) {
     const auto resolved = ResolveRunnerOptions(options, Spec());
     EXPECT_EQ(resolved.status().code(), absl::StatusCode::kInvalidArgument);
@@ -223,7 +223,7 @@ TEST(ModelRunnerOptionsTest, RefusesOptionsByNameAndValue) {
   EXPECT_THAT(refused({.logits = {.max_earlier_logits = -1}}), HasSubstr("max_earlier_logits"));
 }
 
-TEST(ModelRunnerOptionsTest, PrefixesAreReadOnceWhereThatIsMeasuredAndAllowed) {
+TEST(ModelRunnerOptionsTest, CascadeDefaultsToAutoIfMeasuredAndAllowed) {
   EXPECT_EQ(Resolved({}).device.cascade, CascadeMode::kOff);
   EXPECT_EQ(Resolved({.device = {.cascade = CascadeMode::kAuto}}).device.cascade,
             CascadeMode::kAuto);
@@ -241,7 +241,7 @@ TEST(ModelRunnerOptionsTest, PrefixesAreReadOnceWhereThatIsMeasuredAndAllowed) {
   EXPECT_EQ(ResolveRunnerOptions({}, spec)->device.cascade, CascadeMode::kOff);
 }
 
-TEST(ModelRunnerOptionsTest, RefusesSpecsByField) {
+TEST(ModelRunnerOptionsTest, RejectsSpecsByField) {
   const auto refused = [](const std::function<void(ModelSpec&)>& spoil) {
     ModelSpec spec = Spec();
     spoil(spec);
@@ -252,7 +252,7 @@ TEST(ModelRunnerOptionsTest, RefusesSpecsByField) {
   EXPECT_THAT(refused([](ModelSpec& s) { s.max_position = -1; }), HasSubstr("max_position"));
 }
 
-TEST(ModelRunnerOptionsTest, TheEncodersLengthComesFromTheModelThatHasOne) {
+TEST(ModelRunnerOptionsTest, MaxEncoderTokensDefaultsToTheModelsLimit) {
   ModelSpec spec = Spec();
   spec.layers[1].kind = AttentionKind::kEncoderDecoder;
   const auto refused = [&](ModelRunnerOptions options) {
@@ -272,7 +272,7 @@ TEST(ModelRunnerOptionsTest, TheEncodersLengthComesFromTheModelThatHasOne) {
   EXPECT_THAT(refused({}), HasSubstr("must be 0, because it has no encoder-decoder layer: got 40"));
 }
 
-TEST(ModelRunnerOptionsTest, EncoderOnlyModelsAreRefused) {
+TEST(ModelRunnerOptionsTest, RejectsEncoderOnlyModels) {
   ModelSpec spec = Spec();
   spec.layers[2].kind = AttentionKind::kEncoderOnly;
   const auto resolved = ResolveRunnerOptions({}, spec);

@@ -58,7 +58,7 @@ class ModelErrorTest : public testing::Test {
   std::unique_ptr<ModelRunner> runner_;
 };
 
-TEST_F(ModelErrorTest, LogitsOfAnotherShapeAreRefused) {
+TEST_F(ModelErrorTest, RejectsLogitsOfAnotherShape) {
   model_.wrong_shape = true;
   const absl::Status status = FirstStep();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -195,7 +195,7 @@ class NotingModel : public ToyModel {
   int max_query_len = 0;
 };
 
-TEST(ModelRunnerTest, TheCacheGetsWhatTheLargestStepLeaves) {
+TEST(ModelRunnerTest, CacheGetsTheMemoryThatTheLargestStepLeaves) {
   NotingModel model;
   auto created =
       ModelRunner::Create(&model, {.max_num_seqs = 3, .max_num_tokens = 20, .max_seq_len = 16},
@@ -220,7 +220,7 @@ TEST(ModelRunnerTest, TheCacheGetsWhatTheLargestStepLeaves) {
   EXPECT_EQ(result->tokens[0], model.DenseLogits(tokens).argmax().item<int32_t>());
 }
 
-TEST(ModelRunnerTest, OnlyProposersThatReadHistoriesHaveThem) {
+TEST(ModelRunnerTest, HistoriesExistOnlyForProposersThatReadThem) {
   const auto step_bytes = [](const DraftProposer& proposer, int max_seq_len) {
     ToyModel model({.max_position = 4096});
     const auto runner =
@@ -282,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(
                     PartCase{"Embeddings", {}, "is_embedded", {.takes_embeddings = true}}),
     [](const auto& info) { return info.param.name; });
 
-TEST(ModelRunnerTest, CountsTheMemoryOfWhatRequestsMayAskFor) {
+TEST(ModelRunnerTest, CountsTheMemoryOfLogitsFeatures) {
   const auto step_bytes = [](const LogitsOptions& logits) {
     ToyModel model({});
     const auto runner =
@@ -295,7 +295,7 @@ TEST(ModelRunnerTest, CountsTheMemoryOfWhatRequestsMayAskFor) {
   EXPECT_GT(step_bytes({.max_biases = 300}), plain);
 }
 
-TEST(ModelRunnerTest, RefusesTokensOutsideTheVocabularyByArgumentAndIndex) {
+TEST(ModelRunnerTest, RejectsTokensOutsideTheVocabularyByArgumentAndIndex) {
   ToyModel model({});
   auto runner = ModelRunner::Create(&model, {.max_num_seqs = 1, .max_num_tokens = 8});
   ASSERT_TRUE(runner.ok()) << runner.status();

@@ -110,7 +110,7 @@ TEST(ReplayCheckTest, RowsOfPaddingAreNotCompared) {
 }
 
 // Four rows with a token and a draft each: eight rows of logits, six of them live.
-TEST(ReplayCheckTest, LogitsOfEarlierTokensHavePaddingOfTheirOwn) {
+TEST(ReplayCheckTest, EarlierLogitsHaveSeparatePadding) {
   const GraphKey key = {.padded_num_seqs = 4,
                         .padded_num_tokens = 8,
                         .max_query_len = 2,
@@ -122,7 +122,7 @@ TEST(ReplayCheckTest, LogitsOfEarlierTokensHavePaddingOfTheirOwn) {
   EXPECT_THAT(RowsCompared(8, WatchedRows::kTokens, key, shape), ElementsAre(0, 1, 2, 3, 4, 5));
 }
 
-TEST(ReplayCheckTest, AWatchedTensorHasTheRowsThatItsKindNames) {
+TEST(ReplayCheckTest, RejectsWatchedTensorsWithTheWrongNumberOfRows) {
   const Named a = {"a", at::ones({7, 2}), WatchedRows::kTokens};
   const absl::Status status = Check({a}, {a});
   EXPECT_EQ(status.message(),
@@ -130,12 +130,12 @@ TEST(ReplayCheckTest, AWatchedTensorHasTheRowsThatItsKindNames) {
             "WatchedRows::kAll: expected 8 rows, got 'a' [7, 2] float");
 }
 
-TEST(ReplayCheckTest, BitsAreComparedNotValues) {
+TEST(ReplayCheckTest, ComparesBitsInsteadOfValues) {
   EXPECT_THAT(MessageOf(Check({{"a", at::zeros({1})}}, {{"a", -at::zeros({1})}})),
               HasSubstr("'a' at [0] -0 as"));
 }
 
-TEST(ReplayCheckTest, OtherTensorsThanTheReplaysAreNamed) {
+TEST(ReplayCheckTest, ReportsMissingAndUnexpectedTensors) {
   const Named a = {"a", at::ones({2, 3})};
   const Named b = {"b", at::ones({2, 3})};
   EXPECT_THAT(MessageOf(Check({a}, {b})),
@@ -147,7 +147,7 @@ TEST(ReplayCheckTest, OtherTensorsThanTheReplaysAreNamed) {
   EXPECT_THAT(MessageOf(Check({a, b}, {a})), HasSubstr("expected no more tensors as in the eager"));
 }
 
-TEST(ReplayCheckTest, ACapturedStepMustWatchTheSameEachTime) {
+TEST(ReplayCheckTest, RejectsPassesThatWatchDifferentTensors) {
   const Named a = {"a", at::ones({2})};
   const Named b = {"b", at::ones({2})};
   for (const auto& second :
@@ -160,7 +160,7 @@ TEST(ReplayCheckTest, ACapturedStepMustWatchTheSameEachTime) {
   }
 }
 
-TEST(ReplayCheckTest, KeysShareMemoryWhichLargerOnesDoNotTakeFromSmallerOnes) {
+TEST(ReplayCheckTest, LargerKeysKeepTheMemoryOfSmallerKeysAlive) {
   GraphKey large = kKey;
   large.padded_num_tokens = large.max_query_len = 64;
   ReplayChecker checker;

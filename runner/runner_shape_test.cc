@@ -44,7 +44,7 @@ TEST(RunnerShapeTest, GivesABlockManagerItsSizesAndGroups) {
   EXPECT_EQ(options.prefix_reuse, PrefixReuse::kOff);
 }
 
-TEST(RunnerShapeTest, ABlockManagerStoresTokensForPartialHitsOnly) {
+TEST(RunnerShapeTest, BlockManagerStoresTokensOnlyForPartialHits) {
   const RunnerShape shape = {.max_num_seqs = 5, .max_seq_len = 40, .num_blocks = 30};
   const BlockManagerOptions whole = BlockOptionsOf(shape, PrefixReuse::kOn, PartialHits::kNone);
   EXPECT_EQ(whole.num_blocks, 30);

@@ -215,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(StepsInFlight, StepBuilderTest, testing::Values(1, 2, 3
 
 // ---- Texts.
 
-TEST_P(StepBuilderTest, ContinuesSeveralPromptsAsOneAlone) {
+TEST_P(StepBuilderTest, ContinuesSeveralPromptsIndependently) {
   const SlotId a = Join(Prompt(1, 3)), b = Join(Prompt(2, 5));
   RunTo(a, 12);
   const SlotId c = Join(Prompt(3, 1));
@@ -225,7 +225,7 @@ TEST_P(StepBuilderTest, ContinuesSeveralPromptsAsOneAlone) {
   ExpectText(c, Prompt(3, 1));
 }
 
-TEST_P(StepBuilderTest, CutsPromptsIntoChunksBesideDecodes) {
+TEST_P(StepBuilderTest, SplitsPromptsIntoChunksNextToDecodes) {
   const SlotId short_one = Join(Prompt(1, 2));
   RunTo(short_one, 4);
   const SlotId long_one = Join(Prompt(5, 30));
@@ -335,7 +335,7 @@ TEST_P(StepBuilderTest, ContinuesATextWithItsNextTurn) {
   ExpectText(slot, both);
 }
 
-TEST_P(StepBuilderTest, PutsANextTurnBehindTheTokensInFlight) {
+TEST_P(StepBuilderTest, AppendsANextTurnAfterTheTokensInFlight) {
   const SlotId slot = Join(Prompt(1, 5));
   RunTo(slot, 7);
   for (int i = steps_->num_in_flight(); i < GetParam(); ++i) ASSERT_TRUE(steps_->Launch().ok());
@@ -369,7 +369,7 @@ TEST_P(StepBuilderTest, ForksContinueTheirOwnTexts) {
   steps_->blocks().CheckInvariants();
 }
 
-TEST_P(StepBuilderTest, PassesLogitsRequestsWithBiasesOfItsOwn) {
+TEST_P(StepBuilderTest, PassesLogitsRequestsWithCopiedBiases) {
   std::vector<LogitBias> biases = {{.token = 4, .bias = 2}};
   LogitsRequest request = {.params = {.num_biases = 1, .num_log_probs = 1}};
   request.biases = biases;
@@ -437,7 +437,7 @@ TEST_P(StepBuilderTest, RejectsOptionsAndTurnsThatDoNotFit) {
 
 // ---- Block shortage and failures.
 
-TEST_P(StepBuilderTest, GoesOnAfterALeaveIfBlocksRunOut) {
+TEST_P(StepBuilderTest, ContinuesAfterALeaveIfBlocksRunOut) {
   RunnerShape shape = WithSteps(GetParam());
   shape.num_blocks = 9;  // 8 blocks: 32 tokens
   Make(shape, {.prefix_reuse = PrefixReuse::kOff});
@@ -454,7 +454,7 @@ TEST_P(StepBuilderTest, GoesOnAfterALeaveIfBlocksRunOut) {
   ExpectText(a, Prompt(1, 14));
 }
 
-TEST_P(StepBuilderTest, BuildsARefusedStepAgain) {
+TEST_P(StepBuilderTest, RebuildsARejectedStep) {
   const SlotId gone = Join(Prompt(4, 6)), kept = Join(Prompt(1, 10));
   runner_->refuses = true;
   EXPECT_EQ(steps_->Run().status().message(), "no memory for the step");
@@ -470,7 +470,7 @@ TEST_P(StepBuilderTest, BuildsARefusedStepAgain) {
   EXPECT_THAT(steps_->failed_slots(), IsEmpty());
 }
 
-TEST_P(StepBuilderTest, FailsSequencesWhoseCopiesWereRefused) {
+TEST_P(StepBuilderTest, FailsSequencesWhoseCopiesWereRejected) {
   Make(WithSteps(GetParam()), {.partial_hits = PartialHits::kCopied});
   const SlotId first = Join(Prompt(1, 12));
   RunTo(first, 14);

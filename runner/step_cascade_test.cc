@@ -88,7 +88,7 @@ TEST_F(StepCascadeTest, RowsThatBeginWithTheSameBlocksReadThemOnce) {
   EXPECT_EQ(cascade_.num_steps(CascadeReason::kUse), 1);
 }
 
-TEST_F(StepCascadeTest, WhoJoinsLeavesOrWaitsChangesIt) {
+TEST_F(StepCascadeTest, JoinsLeavesAndMissingRowsChangeThePrefix) {
   for (int slot = 0; slot < 4; ++slot) Join(slot, 200, 10);
   EXPECT_EQ(Step({0, 1, 2, 3}).common_prefix_len, 160);
   Join(4, 200, 6);
@@ -111,7 +111,7 @@ TEST_F(StepCascadeTest, APrefixEndsBeforeTheRowsOwnQueries) {
   EXPECT_EQ(Step({0, 1, 2}).common_prefix_len, 112);
 }
 
-TEST_F(StepCascadeTest, RefusalsHaveAReason) {
+TEST_F(StepCascadeTest, DecisionsAgainstCascadeHaveAReason) {
   for (int slot = 0; slot < 3; ++slot) Join(slot, 200, 12);
   Join(3, 200, 3);
   Join(4, 200, 4);
@@ -130,7 +130,7 @@ TEST_F(StepCascadeTest, RefusalsHaveAReason) {
   EXPECT_EQ(cascade_.num_steps(CascadeReason::kUse), 1);
 }
 
-TEST_F(StepCascadeTest, TheLeastNumberOfRowsIsThatOfTheLongestPrefix) {
+TEST_F(StepCascadeTest, LeastRowsAssumesTheLongestPrefix) {
   EXPECT_EQ(cascade_.least_rows(), 2);  // rereading 960 keys takes 0.96 us
   StepCascadeOptions options = options_;
   options.costs.prefix_us = 3;  // 3.04 us: faster with 5 rows or more
@@ -146,7 +146,7 @@ class TwoGroupsTest : public StepCascadeTest {
   TwoGroupsTest() : StepCascadeTest({0, 2}, 3) {}
 };
 
-TEST_F(TwoGroupsTest, AllGroupsOfSuchLayersMustShare) {
+TEST_F(TwoGroupsTest, AllGroupsMustShareThePrefix) {
   for (int slot = 0; slot < 4; ++slot) {
     Join(slot, 200, 12);
     Join(slot, 200, 0, /*group=*/1);  // for example the group of a window

@@ -153,7 +153,7 @@ class StepFailureTest : public testing::Test {
   std::unique_ptr<ModelRunner> runner_;
 };
 
-TEST_F(StepFailureTest, AFailingForwardFailsTheRowsOfItsStepAndNoOthers) {
+TEST_F(StepFailureTest, FailingForwardFailsOnlyTheRowsOfItsStep) {
   const std::vector<int32_t> expected = Alone(1, 4);
   EXPECT_THAT(*Step({0, 1}, {0, 1}), ElementsAre(Alone(0, 1)[0], expected[0]));
   for (const bool throws : {false, true}) {
@@ -178,7 +178,7 @@ TEST_F(StepFailureTest, AFailingForwardFailsTheRowsOfItsStepAndNoOthers) {
               ElementsAre(Alone(2, 1)[0], expected[3], Alone(0, 1)[0]));
 }
 
-TEST_F(StepFailureTest, ASpecThatThrowsFailsTheCreationOfTheRunner) {
+TEST_F(StepFailureTest, CreateFailsIfTheSpecThrows) {
   class NoSpec : public ToyModel {
    public:
     using ToyModel::ToyModel;
@@ -191,7 +191,7 @@ TEST_F(StepFailureTest, ASpecThatThrowsFailsTheCreationOfTheRunner) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("no weights were loaded"));
 }
 
-TEST_F(StepFailureTest, AStepThatFailedHasNoLogits) {
+TEST_F(StepFailureTest, FailedStepHasNoLogits) {
   for (const StepLogits step_logits : {StepLogits::kIfSynchronous, StepLogits::kOfEvery}) {
     Make(1, step_logits);
     ASSERT_TRUE(Step({0}, {0}).ok());
@@ -206,7 +206,7 @@ TEST_F(StepFailureTest, AStepThatFailedHasNoLogits) {
   }
 }
 
-TEST_F(StepFailureTest, LogitsThatTheNextLaunchOverwritesAreRefused) {
+TEST_F(StepFailureTest, RejectsReadsOfOverwrittenLogits) {
   for (const StepLogits step_logits : {StepLogits::kIfSynchronous, StepLogits::kOfEvery}) {
     Make(1, step_logits);
     ASSERT_TRUE(Step({0}, {0}).ok());
@@ -249,7 +249,7 @@ class DriverWithoutPlans : public ForwardingDriver {
   int* num_on_stream_;
 };
 
-TEST_F(StepFailureTest, ADriverOutlivesItsWorkWhenTheCreationFails) {
+TEST_F(StepFailureTest, DriverOutlivesItsWorkIfCreateFails) {
   int num_on_stream = -1;
   const absl::Status refused =
       ModelRunner::Create(&model_, {.max_num_seqs = 1, .max_num_tokens = 4},
@@ -271,7 +271,7 @@ TEST_F(StepFailureTest, AnEarlierStepInFlightKeepsItsTokens) {
   EXPECT_THAT(*Step({1}, {}, {0}), ElementsAre(Alone(1, 2)[1]));
 }
 
-TEST_F(StepFailureTest, AfterAFaultOfTheDeviceTheOldTokensInTheRingAreNotReported) {
+TEST_F(StepFailureTest, DeviceFaultDoesNotReportOldTokens) {
   for (int i = 0; i < 4; ++i)
     ASSERT_TRUE(Step({0}, i == 0 ? std::vector{0} : std::vector<int>()).ok());
   const auto ticket = Launch({0}, {});
@@ -284,7 +284,7 @@ TEST_F(StepFailureTest, AfterAFaultOfTheDeviceTheOldTokensInTheRingAreNotReporte
   EXPECT_THAT(std::string(next.message()), HasSubstr("an illegal memory access"));
 }
 
-TEST_F(StepFailureTest, AFaultThatAStepMeetsEndsTheRunner) {
+TEST_F(StepFailureTest, DeviceFaultInAStepFailsTheRunner) {
   ASSERT_TRUE(Step({0}, {0}).ok());
   faults_.sample = absl::InternalError("launch failure");
   faults_.health = absl::InternalError("the device is lost");
@@ -294,7 +294,7 @@ TEST_F(StepFailureTest, AFaultThatAStepMeetsEndsTheRunner) {
   EXPECT_EQ(runner_->Await(*ticket).status(), faults_.sample);
 }
 
-TEST_F(StepFailureTest, ASamplingThatFailsOnAHealthyDeviceFailsTheStep) {
+TEST_F(StepFailureTest, SamplingErrorOnAHealthyDeviceFailsTheStep) {
   ASSERT_TRUE(Step({1, 0}, {0, 1}).ok());
   faults_.sample = absl::ResourceExhaustedError("no memory");
   EXPECT_EQ(Step({0}).status(), faults_.sample);
@@ -303,7 +303,7 @@ TEST_F(StepFailureTest, ASamplingThatFailsOnAHealthyDeviceFailsTheStep) {
 }
 
 // The slots on the device then differ permanently from the host's mirror.
-TEST_F(StepFailureTest, ARefillThatFailsEndsTheRunner) {
+TEST_F(StepFailureTest, RefillErrorFailsTheRunner) {
   ASSERT_TRUE(Step({0}, {0}).ok());
   faults_.refill = absl::InternalError("launch failure");
   EXPECT_EQ(Step({0}).status(), faults_.refill);
@@ -312,7 +312,7 @@ TEST_F(StepFailureTest, ARefillThatFailsEndsTheRunner) {
   EXPECT_EQ(Step({0}).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(StepFailureTest, ARefusedBatchChangesNothing) {
+TEST_F(StepFailureTest, RejectedBatchChangesNothing) {
   const std::vector<int32_t> expected = Alone(0, 3);
   EXPECT_THAT(*Step({0}, {0}), ElementsAre(expected[0]));
   EXPECT_EQ(Launch({0, 2}, {}).status().code(), absl::StatusCode::kInvalidArgument);
@@ -322,7 +322,7 @@ TEST_F(StepFailureTest, ARefusedBatchChangesNothing) {
   EXPECT_THAT(*Step({0}), ElementsAre(expected[2]));
 }
 
-TEST_F(StepFailureTest, MoreUpdatesThanTheDeltaHoldsAreRefused) {
+TEST_F(StepFailureTest, RejectsMoreUpdatesThanTheDeltaHolds) {
   const std::vector<SlotJoin> join = {JoinOf(SlotId(0), {}, 1)};
   const int num_entries = 3 * kColumns;  // entries of all slots
   const std::vector<BlockTableUpdate> updates(
@@ -333,7 +333,7 @@ TEST_F(StepFailureTest, MoreUpdatesThanTheDeltaHoldsAreRefused) {
   EXPECT_TRUE(runner_->Step({.joins = join, .updates = most}).ok());
 }
 
-TEST_F(StepFailureTest, StepsOutOfTurnAreRefused) {
+TEST_F(StepFailureTest, RejectsAwaitOutOfOrder) {
   EXPECT_EQ(runner_->Await(0).status().code(), absl::StatusCode::kFailedPrecondition);
   const auto first = Launch({0}, {0});
   EXPECT_EQ(Launch({0}, {}).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -344,7 +344,7 @@ TEST_F(StepFailureTest, StepsOutOfTurnAreRefused) {
   EXPECT_THAT(*Step({0}), ElementsAre(Alone(0, 2)[1]));
 }
 
-TEST_F(StepFailureTest, EachStepInFlightHasLogitsOfItsOwn) {
+TEST_F(StepFailureTest, EachStepInFlightHasSeparateLogits) {
   Make(3, StepLogits::kOfEvery);
   std::vector<int64_t> tickets = {*Launch({0, 1}, {0, 1}), *Launch({1}, {}), *Launch({0, 1}, {})};
   for (const int64_t ticket : tickets) {

@@ -173,7 +173,7 @@ TEST_F(StepGraphsTest, CollectsTheFingerprintOfAPart) {
 }
 
 // A graph contains addresses, so its replay would read the old memory.
-TEST_F(StepGraphsTest, RefusesAReplayIfABufferHasMoved) {
+TEST_F(StepGraphsTest, RejectsAReplayIfABufferHasMoved) {
   Start(/*checks_replays=*/true);
   ASSERT_EQ(RunDecode(), absl::OkStatus());
   const void* const captured = std::exchange(part_->buffer, this);
@@ -184,7 +184,7 @@ TEST_F(StepGraphsTest, RefusesAReplayIfABufferHasMoved) {
   EXPECT_EQ(RunDecode(), absl::OkStatus());
 }
 
-TEST_F(StepGraphsTest, RefusesAReplayIfTheCacheHasMoved) {
+TEST_F(StepGraphsTest, RejectsAReplayIfTheCacheHasMoved) {
   Start(/*checks_replays=*/true);
   ASSERT_EQ(RunDecode(), absl::OkStatus());
   const ModelRunnerOptions options = {.max_seq_len = 16,

@@ -129,7 +129,7 @@ TEST_F(StepMetadataTest, LayersShareTheirClasses) {
   EXPECT_TRUE(metadata_->ClassesOf(2, 2).empty());
 }
 
-TEST_F(StepMetadataTest, DecodesHaveMapsOfTheirOwnWhichServeEveryClass) {
+TEST_F(StepMetadataTest, DecodesHaveSeparateSchedulesForEveryClass) {
   Make(WorkMapMode::kBalanced);
   const GraphKey prompts = {
       .padded_num_seqs = 4, .padded_num_tokens = kTokens, .max_query_len = 128};
@@ -163,7 +163,7 @@ int NumSharedItems(const WorkMap& map) {
                     [](const WorkItem& item) { return item.row == kSharedRow; }));
 }
 
-TEST_F(StepMetadataTest, CascadeStepsReadACommonPrefixOnceWhereAllKeysAreSeen) {
+TEST_F(StepMetadataTest, CascadeStepsReadAPrefixOnceIfAllKeysAreRead) {
   Make(WorkMapMode::kBalanced, SharedPrefix::kTaken);
   GraphKey key = DecodeKey(kRows);
   for (const int prefix : {0, 300, 48, 0, 130}) {
@@ -188,7 +188,7 @@ TEST_F(StepMetadataTest, CascadeStepsReadACommonPrefixOnceWhereAllKeysAreSeen) {
   }
 }
 
-TEST_F(StepMetadataTest, InInvariantModeAllStepsAreCutAlike) {
+TEST_F(StepMetadataTest, InvariantModeSplitsAllStepsEqually) {
   Make(WorkMapMode::kDeterministic);
   const StepBatches decode = Refilled(DecodeKey(kRows), kRows, 1);
   const absl::Status built = Build(decode);
@@ -201,7 +201,7 @@ TEST_F(StepMetadataTest, InInvariantModeAllStepsAreCutAlike) {
   }
 }
 
-TEST_F(StepMetadataTest, InInvariantModeDraftsAreCutAsDecodes) {
+TEST_F(StepMetadataTest, InvariantModeSplitsDraftsLikeDecodes) {
   Make(WorkMapMode::kDeterministic);
   const StepBatches drafts = Refilled(
       {.padded_num_seqs = 4, .padded_num_tokens = 20, .max_query_len = 5, .num_drafts = 4}, 4, 5);

@@ -146,7 +146,7 @@ class Layer {
 
 class StepOpsGpuTest : public DeviceTest {};
 
-TEST_F(StepOpsGpuTest, AReplayedStepIsTheEagerOneBitForBit) {
+TEST_F(StepOpsGpuTest, ReplayedStepIsBitwiseIdenticalToTheEagerStep) {
   const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(false, 0);
   const c10::cuda::CUDAStreamGuard guard(stream);
   Layer layer(device());

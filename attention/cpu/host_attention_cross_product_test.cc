@@ -216,7 +216,7 @@ void CheckRagged(const CrossProductCase& c) {
       });
 }
 
-TEST(HostAttentionCrossProductTest, EveryPairOfChoicesAgreesWithTheReferenceOnceAndAgain) {
+TEST(HostAttentionCrossProductTest, EveryPairOfChoicesMatchesTheReferenceInRepeatedRuns) {
   for (uint64_t seed = 0; seed < 2; ++seed) {
     for (const CrossProductCase& c : CrossProductCases(seed, CrossProductSpace::kAll)) {
       c.keys == KeySource::kPaged ? CheckPaged(c) : CheckRagged(c);

@@ -146,7 +146,7 @@ World SmallWorld() { return World(8, 16, KvMemoryLayout::kNhd, /*seed=*/1); }
 const std::vector<BatchSequence> kMixed = {{3, 600, 1}, {0, 0, 77},   {5, 10, 3}, {1, 699, 1},
                                            {2, 0, 1},   {7, 512, 40}, {4, 127, 2}};
 
-TEST(HostAttentionPropertyTest, APromptInChunksIsThePromptAtOnce) {
+TEST(HostAttentionPropertyTest, ChunkedPromptMatchesTheWholePrompt) {
   const World world = SmallWorld();
   constexpr int kPrompt = 333;
   const World::Result whole = world.Step({{0, 0, kPrompt}});
@@ -160,7 +160,7 @@ TEST(HostAttentionPropertyTest, APromptInChunksIsThePromptAtOnce) {
   }
 }
 
-TEST(HostAttentionPropertyTest, ARowHasTheSameBitsAloneAndInABatchInAnyOrder) {
+TEST(HostAttentionPropertyTest, RowInAnyBatchIsBitwiseIdenticalToTheSingleRow) {
   const World world = SmallWorld();
   std::vector<BatchSequence> sequences = kMixed;
   Random random(4);
@@ -176,7 +176,7 @@ TEST(HostAttentionPropertyTest, ARowHasTheSameBitsAloneAndInABatchInAnyOrder) {
 }
 
 // As in the verification of drafts.
-TEST(HostAttentionPropertyTest, ATokenHasTheSameBitsInARowOfOneAndOfSeveral) {
+TEST(HostAttentionPropertyTest, TokenInARowOfSeveralIsBitwiseIdenticalToADecode) {
   const World world = SmallWorld();
   for (const std::optional<int> window : {std::optional<int>(), {5}, {100}}) {
     AttentionParams layer = kLayer;
@@ -198,7 +198,7 @@ TEST(HostAttentionPropertyTest, ATokenHasTheSameBitsInARowOfOneAndOfSeveral) {
   }
 }
 
-TEST(HostAttentionPropertyTest, DecodesAndPrefillsApartAreTheBatch) {
+TEST(HostAttentionPropertyTest, SeparateDecodesAndPrefillsMatchTheBatch) {
   const World world = SmallWorld();
   std::vector<int32_t> order(kMixed.size());
   const absl::StatusOr<BatchSplit> split =
@@ -226,7 +226,7 @@ TEST(HostAttentionPropertyTest, PaddingAddsOnlyInertRows) {
   }
 }
 
-TEST(HostAttentionPropertyTest, BlockSizeAndLayoutDoNotShowInTheBits) {
+TEST(HostAttentionPropertyTest, ResultsAreBitwiseIndependentOfBlockSizeAndLayout) {
   const World::Result expected = SmallWorld().Step(kMixed);
   for (int block_size : {1, 5, 64}) {
     for (KvMemoryLayout layout :
@@ -255,7 +255,7 @@ World::Result Merged(const std::vector<World::Result>& parts) {
   return merged;
 }
 
-TEST(HostAttentionPropertyTest, PartsOfTheKeysMergeByTheirLse) {
+TEST(HostAttentionPropertyTest, PartsOfTheKeysMergeByLse) {
   const World world = SmallWorld();
   const World::Result whole = world.Step({{2, 640, 4}});
   BatchBuilder builder = *BatchBuilder::Create({.max_rows = 1, .max_tokens = 4});
@@ -278,7 +278,7 @@ TEST(HostAttentionPropertyTest, PartsOfTheKeysMergeByTheirLse) {
   }
 }
 
-TEST(HostAttentionPropertyTest, RanksOfContextParallelismMergeByTheirLse) {
+TEST(HostAttentionPropertyTest, RanksOfContextParallelismMergeByLse) {
   // Two ranks with separate tokens: sequence 6, read through key positions.
   const World world(8, 1, KvMemoryLayout::kNhd, /*seed=*/1);  // so that a table can name any token
   const World::Result whole = world.Step({{6, 299, 2}});
@@ -309,7 +309,7 @@ TEST(HostAttentionPropertyTest, RanksOfContextParallelismMergeByTheirLse) {
   }
 }
 
-TEST(HostAttentionPropertyTest, TheCommonPrefixIsOnlyAHint) {
+TEST(HostAttentionPropertyTest, CommonPrefixDoesNotChangeResults) {
   const World world = SmallWorld();
   BatchBuilder builder = *BatchBuilder::Create({.max_rows = 2, .max_tokens = 2});
   const std::vector<BatchSequence> forks = {{1, 300, 1}, {1, 200, 1}};  // forks of one sequence

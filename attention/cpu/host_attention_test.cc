@@ -189,7 +189,7 @@ class HostAttentionRandomTest : public ::testing::TestWithParam<int> {};
 // Number of shards of seeds that run in parallel.
 constexpr int kNumShards = 4;
 
-TEST_P(HostAttentionRandomTest, AnyBatchAgreesWithTheReference) {
+TEST_P(HostAttentionRandomTest, RandomBatchesMatchTheReference) {
   for (uint64_t seed = GetParam(); seed < 3000; seed += kNumShards) {
     FixtureOptions options = {.seed = seed, .allowed = FeatureSet::All()};
     // Quantises q for some seeds.
@@ -199,7 +199,7 @@ TEST_P(HostAttentionRandomTest, AnyBatchAgreesWithTheReference) {
   }
 }
 
-TEST_P(HostAttentionRandomTest, LongRowsAgreeWithTheReference) {
+TEST_P(HostAttentionRandomTest, LongRowsMatchTheReference) {
   for (uint64_t seed = GetParam(); seed < 60; seed += kNumShards) {
     CheckPaged(MakePagedFixture({.seed = seed,
                                  .max_rows = 3,
@@ -213,7 +213,7 @@ TEST_P(HostAttentionRandomTest, LongRowsAgreeWithTheReference) {
   }
 }
 
-TEST_P(HostAttentionRandomTest, AnyRaggedBatchAgreesWithTheReference) {
+TEST_P(HostAttentionRandomTest, RandomRaggedBatchesMatchTheReference) {
   for (uint64_t seed = GetParam(); seed < 1000; seed += kNumShards) {
     const RaggedFixture fixture = MakeRaggedFixture({.seed = seed});
     SCOPED_TRACE(fixture.description);
@@ -236,7 +236,7 @@ TEST_P(HostAttentionRandomTest, AnyRaggedBatchAgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Shards, HostAttentionRandomTest, ::testing::Range(0, kNumShards));
 
-TEST(HostAttentionTest, RowsThatEndAtTheBordersOfBlocksAndSegmentsAgreeWithTheReference) {
+TEST(HostAttentionTest, RowsThatEndAtBlockOrSegmentBoundariesMatchTheReference) {
   for (const int border : {kKeyBlockLen, kSegmentLen, 2 * kSegmentLen}) {
     for (const int seq_len : {border - 1, border, border + 1, border + 2}) {
       CheckPaged(MakePagedFixture({.seed = static_cast<uint64_t>(seq_len),
@@ -254,7 +254,7 @@ TEST(HostAttentionTest, RowsThatEndAtTheBordersOfBlocksAndSegmentsAgreeWithTheRe
   }
 }
 
-TEST(HostAttentionTest, AllocatesNothingOnceItHasSeenTheSizes) {
+TEST(HostAttentionTest, RepeatedCallsDoNotAllocate) {
   const PagedFixture fixture = MakePagedFixture({.seed = 5, .max_seq_len = 1500});
   const AttentionParams layer = fixture.Layer(OnHost);
   const PagedBatch batch = fixture.Batch(OnHost);
@@ -269,7 +269,7 @@ TEST(HostAttentionTest, AllocatesNothingOnceItHasSeenTheSizes) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-TEST(HostAttentionTest, SharesMayRunSideBySide) {
+TEST(HostAttentionTest, SharesMayRunConcurrently) {
   const auto on_threads = [](int num_shares, absl::FunctionRef<void(int)> run_share) {
     std::vector<std::thread> threads;
     for (int share = 0; share < num_shares; ++share) threads.emplace_back(run_share, share);

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::FloatNear;
 
-TEST(HostRotaryTest, PairsAreHalfTheDimsApartAndTurnAtFallingFrequencies) {
+TEST(HostRotaryTest, PairsAreHalfTheDimsApartWithDescendingFrequencies) {
   HostRotary rotary;
   rotary.Prepare({.rope_theta = 100.0f}, 4);  // frequencies 1 and 100^(-2/4) = 0.1
   std::array<float, 4> x = {1, 1, 0, 0};
@@ -21,7 +21,7 @@ TEST(HostRotaryTest, PairsAreHalfTheDimsApartAndTurnAtFallingFrequencies) {
                              FloatNear(std::sin(2.0f), 1e-6f), FloatNear(std::sin(0.2f), 1e-6f)));
 }
 
-TEST(HostRotaryTest, DimsPastRotaryDimStay) {
+TEST(HostRotaryTest, DimsPastRotaryDimAreUnchanged) {
   HostRotary rotary;
   rotary.Prepare({.rotary_dim = 2}, 4);
   std::array<float, 4> x = {1, 0, 5, 6};
@@ -51,7 +51,7 @@ TEST(HostRotaryTest, NewParametersReplaceTheOld) {
   EXPECT_NEAR(y[7], std::sin(std::pow(1e4, -0.75) / 2), 1e-9);
 }
 
-TEST(HostRotaryTest, AnglesAreExactAtFarPositions) {
+TEST(HostRotaryTest, AnglesAreExactAtLargePositions) {
   HostRotary rotary;
   rotary.Prepare({}, 2);
   std::array<float, 2> x = {1, 0};

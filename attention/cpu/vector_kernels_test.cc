@@ -28,7 +28,7 @@ std::vector<float> RandomFloats(int count, Random& random, double magnitude = 1.
   return values;
 }
 
-TEST(VectorKernelsTest, BaselineIsAlwaysThereAndBestIsTheWidest) {
+TEST(VectorKernelsTest, BaselineIsAlwaysSupportedAndBestIsTheWidest) {
   EXPECT_STREQ(SupportedVectorKernels().front()->name, "baseline");
   for (const VectorKernels* kernels : SupportedVectorKernels()) {
     EXPECT_LE(kernels->lanes, BestVectorKernels().lanes);
@@ -89,7 +89,7 @@ TEST_P(VectorKernelsTest, StoresTheNearestValue) {
   }
 }
 
-TEST_P(VectorKernelsTest, DotsAreRightAndTheSameWhereverTheyStand) {
+TEST_P(VectorKernelsTest, DotsAreCorrectAndIndependentOfThePosition) {
   Random random(2);
   for (int dim : {16, 48, 64, 128}) {
     const std::vector<float> q = RandomFloats(9 * dim, random);
@@ -115,7 +115,7 @@ TEST_P(VectorKernelsTest, DotsAreRightAndTheSameWhereverTheyStand) {
   }
 }
 
-TEST_P(VectorKernelsTest, AccumulateIsRightAndTheSameWhereverARowStands) {
+TEST_P(VectorKernelsTest, AccumulateIsCorrectAndIndependentOfThePosition) {
   Random random(3);
   for (int dim : {16, 32, 48, 64, 80, 256}) {
     const std::vector<float> v = RandomFloats(7 * dim, random);
@@ -143,7 +143,7 @@ TEST_P(VectorKernelsTest, AccumulateIsRightAndTheSameWhereverARowStands) {
   }
 }
 
-TEST_P(VectorKernelsTest, ExpIsGoodToTwoUnitsAndSumsOnlyWhatCounts) {
+TEST_P(VectorKernelsTest, ExpIsAccurateToTwoUnitsAndSumExcludesPadding) {
   for (int count : {1, 3, 4, 15, 16, 17, 31, 100}) {
     std::vector<float> scores(112, NAN);  // garbage past the end
     Random random(count);
@@ -166,13 +166,13 @@ TEST_P(VectorKernelsTest, ExpIsGoodToTwoUnitsAndSumsOnlyWhatCounts) {
   }
 }
 
-TEST_P(VectorKernelsTest, ANaNScoreIsNotSweptUnderTheCarpet) {
+TEST_P(VectorKernelsTest, ExpSumOfNaNIsNaN) {
   std::vector<float> scores(16, 0.0f);
   scores[3] = NAN;
   EXPECT_TRUE(std::isnan(kernels_.exp_sum(scores.data(), 16, 0.0f)));
 }
 
-TEST_P(VectorKernelsTest, MaxLooksAtEveryScoreAndNoFurther) {
+TEST_P(VectorKernelsTest, MaxReadsAllScoresAndNoPadding) {
   for (int count = 1; count <= 40; ++count) {
     for (int at = 0; at < count; ++at) {
       std::vector<float> scores(48, kInf);

@@ -150,7 +150,7 @@ const std::vector<int32_t> kLens[] = {
     {5000},     {4000, 3000, 4001, 17},       {100}, {500, 33, 1}, {900, 1000},
     {760, 700}, std::vector<int32_t>(50, 600)};
 
-TEST_P(AttentionAheadSmallGpuTest, BlockTablesMayChangeUntilTheKernelBeforeEnds) {
+TEST_P(AttentionAheadSmallGpuTest, PreviousKernelMayChangeBlockTablesUntilItEnds) {
   for (const std::vector<int32_t>& lens : kLens) {
     Layer layer(std::min(GetParam(), lens.back()), lens);
     SCOPED_TRACE(lens.size());
@@ -163,7 +163,7 @@ TEST_P(AttentionAheadSmallGpuTest, BlockTablesMayChangeUntilTheKernelBeforeEnds)
   }
 }
 
-TEST_P(AttentionAheadSmallGpuTest, QueriesAndKeysMayChangeUntilTheKernelBeforeEnds) {
+TEST_P(AttentionAheadSmallGpuTest, PreviousKernelMayChangeQueriesAndKeysUntilItEnds) {
   for (const std::vector<int32_t>& lens : kLens) {
     Layer layer(std::min(GetParam(), lens.back()), lens);
     SCOPED_TRACE(lens.size());

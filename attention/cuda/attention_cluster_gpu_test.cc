@@ -72,7 +72,7 @@ class AttentionClusterSmallGpuTest : public ::testing::Test {
   std::array<int, kMostClusterColumns + 1> num_of_cluster_ = {};
 };
 
-TEST_F(AttentionClusterSmallGpuTest, PiecesAddUpToTheReference) {
+TEST_F(AttentionClusterSmallGpuTest, CombinedSplitsMatchTheReference) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     CheckMany(dtype, dtype, 4, 250, 8, kSeed);
     CheckMany(dtype, dtype, 4, 500, 8, kSeed + 1);
@@ -86,7 +86,7 @@ TEST_F(AttentionClusterSmallGpuTest, PiecesAddUpToTheReference) {
   }
 }
 
-TEST_F(AttentionClusterSmallGpuTest, CachesOfFp8AddUpToTheReference) {
+TEST_F(AttentionClusterSmallGpuTest, Fp8CachesMatchTheReference) {
   for (const DType kv_dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
     CheckMany(DType::kBFloat16, kv_dtype, 4, 400, 6, kSeed + 3);
     CheckMany(DType::kFloat16, kv_dtype, 2, 1000, 3, kSeed + 4);

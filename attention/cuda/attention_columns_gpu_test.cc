@@ -192,7 +192,7 @@ class AttentionColumnsGpuTest : public ::testing::Test {
   }
 };
 
-TEST_F(AttentionColumnsGpuTest, RowsOfDraftsHaveTheSameBits) {
+TEST_F(AttentionColumnsGpuTest, DraftRowsAreBitwiseEqualForAnyNumberOfQueues) {
   std::vector<int> query_lens;
   for (int r = 0; r < 24; ++r) query_lens.push_back(1 + r % 5);
   for (const Heads& heads : AllHeads()) {
@@ -203,7 +203,7 @@ TEST_F(AttentionColumnsGpuTest, RowsOfDraftsHaveTheSameBits) {
 }
 
 // Prompts of different lengths, which use large tiles, in a batch with drafts.
-TEST_F(AttentionColumnsGpuTest, LongRowsHaveTheSameBits) {
+TEST_F(AttentionColumnsGpuTest, LongRowsAreBitwiseEqualForAnyNumberOfQueues) {
   std::vector<int> query_lens;
   for (int r = 0; r < 16; ++r) query_lens.push_back(r % 4 == 3 ? 1 + r % 5 : 40 + 17 * (r % 7));
   int num_by_column = 0;

@@ -118,7 +118,7 @@ class CrossProductGpuTest : public ::testing::Test {
 
 // Covers every pair of choices of every two fields, in over 5,000 cases with two sets of contents
 // each.
-TEST_F(CrossProductGpuTest, EveryPairOfChoicesAgreesWithTheReferenceEagerlyAndReplayed) {
+TEST_F(CrossProductGpuTest, EveryPairOfOptionsMatchesTheReferenceEagerlyAndReplayed) {
   const int64_t least = FromEnvironment("REPRISE_CROSS_PRODUCT_CASES", 5000);
   const uint64_t first = FromEnvironment("REPRISE_CROSS_PRODUCT_SEED", 0);
   uint64_t seed = first;

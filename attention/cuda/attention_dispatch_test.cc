@@ -31,7 +31,7 @@ std::string NameFor(const AttentionKernelKey& key) {
   return kernel.ok() ? (*kernel)->name() : std::string(kernel.status().message());
 }
 
-TEST(AttentionDispatchTest, TakesTheLeastHeadDimThatHoldsBoth) {
+TEST(AttentionDispatchTest, TakesTheSmallestSufficientHeadDim) {
   const auto name_for = [](int head_dim_qk, int head_dim_v) {
     return NameFor({.q_dtype = DType::kFloat16,
                     .kv_dtype = DType::kFloat16,
@@ -48,7 +48,7 @@ TEST(AttentionDispatchTest, TakesTheLeastHeadDimThatHoldsBoth) {
   EXPECT_THAT(name_for(513, 512), HasSubstr("supported are V that is the first columns of K"));
 }
 
-TEST(AttentionDispatchTest, TunedKernelsServeTheCardTheyAreMadeForAndWhatTheyCanLoad) {
+TEST(AttentionDispatchTest, TunedKernelsServeOnlyTheirCardAndLoading) {
   AttentionKernelKey key = KeyOf(DType::kFloat16, DType::kFloat16, 100, 128);
   EXPECT_EQ(NameFor(key), "float16.d128.rows128.direct");
   key.compute_capability = 90;
@@ -110,7 +110,7 @@ TEST(AttentionDispatchTest, LargeTilesForHeadDimsTo256ExcludeGeneralKernels) {
 }
 
 // A plan takes the smallest tile that holds a Q tile, or the largest tile.
-TEST(AttentionDispatchTest, WithoutAMapTheRowsChooseTheTile) {
+TEST(AttentionDispatchTest, RowsChooseTheTileWithoutASchedule) {
   const auto rows_for = [](DType dtype, int head_dim, int rows) {
     AttentionKernelKey key = KeyOf(dtype, dtype, head_dim, rows);
     key.is_planned = false;
@@ -149,7 +149,7 @@ TEST(AttentionDispatchTest, HeadDimsTo96HaveATunedKernel) {
   EXPECT_EQ(NameFor(key), "float16.d96.rows128.warpgroup.fp8");
 }
 
-TEST(AttentionDispatchTest, AFewQueriesARowHaveKernelsOfTheirSize) {
+TEST(AttentionDispatchTest, SmallQueryCountsHaveKernelsWith32Rows) {
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 128, 32);
   for (const int capability : {80, 90}) {
     key.compute_capability = capability;
@@ -174,7 +174,7 @@ TEST(AttentionDispatchTest, AFewQueriesARowHaveKernelsOfTheirSize) {
             "float16.d256.rows64.direct");
 }
 
-TEST(AttentionDispatchTest, ConvertsWhatCannotBeLoadedAsItIs) {
+TEST(AttentionDispatchTest, ChoosesConvertingKernelsForConvertedLoading) {
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kFp8E4M3, 128, 128);
   key.loading = KvLoading::kConverted;
   EXPECT_EQ(NameFor(key), "bfloat16.d128.rows128.converted");
@@ -182,7 +182,7 @@ TEST(AttentionDispatchTest, ConvertsWhatCannotBeLoadedAsItIs) {
   EXPECT_EQ(NameFor(key), "bfloat16.d128.rows128.converted");
 }
 
-TEST(AttentionDispatchTest, CachesOfFp8AreLoadedAsTheyAreForQueriesOfAnyNarrowType) {
+TEST(AttentionDispatchTest, Fp8CachesAreLoadedUnconvertedForNarrowQueryTypes) {
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kFp8E4M3, 128, 16);
   key.loading = KvLoading::kFp8;
   for (const DType kv_dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
@@ -219,7 +219,7 @@ TEST(AttentionDispatchTest, QuantisedQueriesAreMultipliedInTheTypeOfA16BitCacheO
   EXPECT_EQ(NameFor(key), "float16.d64.rows16.converted");
 }
 
-TEST(AttentionDispatchTest, LatentHeadsWantTheirValuesInTheKeys) {
+TEST(AttentionDispatchTest, MlaRequiresValuesInTheKeys) {
   AttentionKernelKey key = {.q_dtype = DType::kBFloat16,
                             .kv_dtype = DType::kBFloat16,
                             .head_dim_qk = 576,
@@ -245,7 +245,7 @@ TEST(AttentionDispatchTest, LatentHeadsWantTheirValuesInTheKeys) {
   EXPECT_THAT(NameFor(key), HasSubstr("cards with the shared memory"));
 }
 
-TEST(AttentionDispatchTest, LatentHeadsOfManyRowsHaveATunedKernelForWhatItLoadsAsItIs) {
+TEST(AttentionDispatchTest, MlaTilesOf64RowsHaveATunedKernelForDirectLoading) {
   AttentionKernelKey key = {.q_dtype = DType::kBFloat16,
                             .kv_dtype = DType::kBFloat16,
                             .head_dim_qk = 576,
@@ -272,7 +272,7 @@ TEST(AttentionDispatchTest, LatentHeadsOfManyRowsHaveATunedKernelForWhatItLoadsA
   EXPECT_EQ(NameFor(key), "bfloat16.d256.rows64.direct");
 }
 
-TEST(AttentionDispatchTest, HeadDimsTo512HaveKernelsForValuesOfTheirOwn) {
+TEST(AttentionDispatchTest, HeadDimsTo512HaveKernelsForSeparateValues) {
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 512, 64);
   key.compute_capability = 90;
   EXPECT_EQ(NameFor(key), "bfloat16.d512.rows64.direct");
@@ -293,7 +293,7 @@ TEST(AttentionDispatchTest, HeadDimsTo512HaveKernelsForValuesOfTheirOwn) {
 
 // In a plan for such a card (WorkMapOptions::max_shared_bytes), prefills also have tiles of 16
 // rows.
-TEST(AttentionDispatchTest, SmallCardsServeEveryHeadDimOf16BitsInTheTilesThatAreTheirs) {
+TEST(AttentionDispatchTest, CardsWith99KbServeEveryHeadDimIn16Bits) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     for (const int head_dim : {64, 128, 256, 300, 512}) {
       for (const int max_query_len : {1, 512}) {
@@ -324,7 +324,7 @@ TEST(AttentionDispatchTest, SmallCardsServeEveryHeadDimOf16BitsInTheTilesThatAre
   }
 }
 
-TEST(AttentionDispatchTest, RopePartsOfTheirOwnAreConverted) {
+TEST(AttentionDispatchTest, SeparateRopePartsAreConverted) {
   AttentionKernelKey key = {.q_dtype = DType::kBFloat16,
                             .kv_dtype = DType::kFp8E4M3,
                             .head_dim_qk = 576,
@@ -353,7 +353,7 @@ TEST(AttentionDispatchTest, CustomMasksAndScalesPerQHeadHaveGeneralKernels) {
                         "masks, scales per q head and slopes per sequence"));
 }
 
-TEST(AttentionDispatchTest, TheProductsCanBeChosen) {
+TEST(AttentionDispatchTest, ProductTypeCanBeChosen) {
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 128, 16);
   key.products = DType::kFloat32;  // CUDA cores
   key.loading = KvLoading::kConverted;
@@ -395,7 +395,7 @@ TEST(AttentionDispatchTest, HasAKernelForEveryTileThatAPlanChooses) {
   }
 }
 
-TEST(AttentionDispatchTest, AnUnsupportedCombinationNamesWhatIsSupported) {
+TEST(AttentionDispatchTest, ErrorListsTheSupportedOptions) {
   EXPECT_THAT(NameFor(KeyOf(DType::kBFloat16, DType::kFloat16, 128, 16)),
               HasSubstr("q of bfloat16, KV of float16, head dims 128 and 128, tiles of 16 rows: "
                         "supported are KV in q's type, in fp8"));
@@ -413,7 +413,7 @@ TEST(AttentionDispatchTest, TheTableHasALineForEachKernel) {
   EXPECT_THAT(reasons, HasSubstr("float16.d64.rows16.direct           requires head dims to 512"));
 }
 
-TEST(AttentionDispatchTest, TheTableInTheDocumentationIsThisOne) {
+TEST(AttentionDispatchTest, TableMatchesTheDocumentation) {
   std::ifstream file("docs/kernels.md");
   ASSERT_TRUE(file.is_open()) << "must run from the root of the repository";
   std::string text;

@@ -134,7 +134,7 @@ class AttentionFp8SmallGpuTest : public ::testing::TestWithParam<at::ScalarType>
   at::Tensor Stored(const at::Tensor& floats) const { return floats.to(GetParam()); }
 };
 
-TEST_P(AttentionFp8SmallGpuTest, QueriesOfAnyMagnitudeGiveTheSameBits) {
+TEST_P(AttentionFp8SmallGpuTest, QueryMagnitudeDoesNotChangeResultsBitwise) {
   const at::Tensor q = at::randn({1, kHeads, 128}, Floats()).to(at::kBFloat16);
   const at::Tensor k = Stored(at::randn({300, 128}, Floats()));
   const at::Tensor v = Stored(at::randn({300, 128}, Floats()));
@@ -147,7 +147,7 @@ TEST_P(AttentionFp8SmallGpuTest, QueriesOfAnyMagnitudeGiveTheSameBits) {
   }
 }
 
-TEST_P(AttentionFp8SmallGpuTest, PromptsOfAnyMagnitudeGiveTheSameBits) {
+TEST_P(AttentionFp8SmallGpuTest, PromptMagnitudeDoesNotChangeResultsBitwise) {
   for (const int head_dim : {64, 112, 128}) {
     const at::Tensor q = at::randn({70, kHeads, head_dim}, Floats()).to(at::kBFloat16);
     const at::Tensor k = Stored(at::randn({300, head_dim}, Floats()));
@@ -164,7 +164,7 @@ TEST_P(AttentionFp8SmallGpuTest, PromptsOfAnyMagnitudeGiveTheSameBits) {
 
 // Scales normally distributed queries by 2^-10 to 2^9: from equal weights for all keys to all
 // weight on one key.
-TEST_P(AttentionFp8SmallGpuTest, RowsOfAPromptHaveTheirOwnMagnitudes) {
+TEST_P(AttentionFp8SmallGpuTest, PromptRowsOfDifferentMagnitudesMatchTheReference) {
   at::Tensor q = at::randn({60, kHeads, 128}, Floats());
   for (int row = 0; row < 60; ++row) q[row] *= std::ldexp(1.0, (row - 30) / 3);
   q = q.to(at::kBFloat16);
@@ -178,7 +178,7 @@ TEST_P(AttentionFp8SmallGpuTest, RowsOfAPromptHaveTheirOwnMagnitudes) {
 
 // The factor that undoes the scaling of a row of zeros is tiny, and underflows to 0 when multiplied
 // by a small scale.
-TEST_P(AttentionFp8SmallGpuTest, RowsOfZerosSeeTheirKeysAlike) {
+TEST_P(AttentionFp8SmallGpuTest, ZeroQueriesWeighVisibleKeysEqually) {
   at::Tensor q = at::randn({70, kHeads, 128}, Floats()).to(at::kBFloat16);
   q.slice(0, 5, 40).zero_();
   const at::Tensor k = Stored(at::randn({300, 128}, Floats()));
@@ -204,7 +204,7 @@ TEST_P(AttentionFp8SmallGpuTest, QueriesOfEveryTypeAgreeWithTheDefinition) {
 
 // Keys after the last visible key and before the window hold every bit pattern of the type,
 // including NaN and the infinities of e5m2.
-TEST_P(AttentionFp8SmallGpuTest, NobodySeesWhatKeysOutOfSightHold) {
+TEST_P(AttentionFp8SmallGpuTest, ContentsOfUnseenKeysDoNotAffectResults) {
   at::Tensor k = at::randn({500, 128}, Floats()).to(GetParam());
   at::Tensor v = at::randn({500, 128}, Floats()).to(GetParam());
   const at::Tensor patterns =
@@ -225,7 +225,7 @@ TEST_P(AttentionFp8SmallGpuTest, NobodySeesWhatKeysOutOfSightHold) {
 
 // One key with logit 17 and value 0, and 100,000 keys with logit 0 and value 1: e^-17 is 0.69 of
 // the smallest float16.
-TEST_P(AttentionFp8SmallGpuTest, ManyKeysOfLittleWeightCount) {
+TEST_P(AttentionFp8SmallGpuTest, ManyKeysWithSmallWeightsAreNotLost) {
   constexpr int kNumKeys = 100'001;
   at::Tensor q = at::zeros({1, kHeads, 128}, Floats().dtype(at::kBFloat16));
   q.select(2, 0).fill_(1);
@@ -241,7 +241,7 @@ TEST_P(AttentionFp8SmallGpuTest, ManyKeysOfLittleWeightCount) {
   EXPECT_NEAR(out.max().item<double>(), expected, 1e-3 * expected);
 }
 
-TEST_P(AttentionFp8SmallGpuTest, NanThatIsSeenReachesOutAndNothingElseDoes) {
+TEST_P(AttentionFp8SmallGpuTest, VisibleNanReachesOnlyItsColumnOfOut) {
   const at::Tensor q = at::randn({1, kHeads, 64}, Floats()).to(at::kHalf);
   const at::Tensor k = Stored(at::randn({70, 64}, Floats()));
   at::Tensor v = at::randn({70, 64}, Floats());

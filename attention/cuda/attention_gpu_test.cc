@@ -262,16 +262,16 @@ void CheckLatentParts(int rounds, int max_seq_len, uint64_t seed) {
   }
 }
 
-TEST_F(AttentionGpuTest, LatentsWithRopePartsInTensorsOfTheirOwnAgreeWithTheReference) {
+TEST_F(AttentionGpuTest, MlaWithSeparateRopeTensorsMatchesTheReference) {
   CheckLatentParts(16, 300, kSeed + 9);
 }
 
-TEST_F(AttentionSmallGpuTest, LatentsWithRopePartsInTensorsOfTheirOwnAgreeWithTheReference) {
+TEST_F(AttentionSmallGpuTest, MlaWithSeparateRopeTensorsMatchesTheReference) {
   CheckLatentParts(2, 150, kSeed + 10);
 }
 
 // The tiles that cards of compute capability 8.6 and 8.9 use for prompts with head dims beyond 256.
-TEST_F(AttentionGpuTest, LargeHeadsInTheTilesOfSmallCardsAgreeWithTheReference) {
+TEST_F(AttentionGpuTest, LargeHeadDimsMatchTheReferenceInTilesForSmallCards) {
   for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     Random random(kSeed + 11);
     for (int round = 0; round < 8; ++round) {
@@ -311,7 +311,7 @@ TEST_F(AttentionSmallGpuTest, PagedAndRaggedBatchesAgreeWithTheReference) {
 
 // Before an engine has blocks, no row has keys. Runs in a graph, which is replayed with different
 // q.
-TEST_F(AttentionSmallGpuTest, ACacheOfNoBlocksServesRowsWithoutKeys) {
+TEST_F(AttentionSmallGpuTest, CacheWithoutBlocksServesRowsWithoutKeys) {
   for (const KvMemoryLayout layout : {KvMemoryLayout::kNhd, KvMemoryLayout::kHnd}) {
     for (const int head_dim : {64, 512}) {
       SCOPED_TRACE(testing::Message() << layout << ", head dim " << head_dim);
@@ -356,7 +356,7 @@ TEST_F(AttentionSmallGpuTest, ACacheOfNoBlocksServesRowsWithoutKeys) {
   }
 }
 
-TEST_F(AttentionSmallGpuTest, RefusesWhatItCannotDoBeforeAnyLaunch) {
+TEST_F(AttentionSmallGpuTest, RejectsUnsupportedCallsBeforeAnyLaunch) {
   const FixtureOptions options = {.seed = 1,
                                   .allowed = FeatureSet(),
                                   .q_dtype = DType::kBFloat16,

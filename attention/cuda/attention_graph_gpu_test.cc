@@ -379,7 +379,7 @@ TEST_F(AttentionGraphGpuTest, VerifyReplaysWithAnyLiveCountAndLengths) {
   ReplayEveryLiveCount(step);
 }
 
-TEST_F(AttentionGraphGpuTest, VerifyReplaysByTheGeneralKernelsAsWell) {
+TEST_F(AttentionGraphGpuTest, VerifyReplaysWithTheGeneralKernels) {
   Step step({.max_rows = 5, .max_query_len = 5, .max_seq_len = 1000, .max_tier = 1});
   ReplayEveryLiveCount(step);
 }
@@ -399,7 +399,7 @@ TEST_F(AttentionGraphGpuTest, DeterministicModeReplaysAsWell) {
 
 // Decodes, chunks of prompts and padded rows in one step: one kernel for the short rows, another
 // for the long rows.
-TEST_F(AttentionGraphGpuTest, ShortAndLongRowsReplayBesideOneAnother) {
+TEST_F(AttentionGraphGpuTest, ShortAndLongRowsReplayInOneStep) {
   for (WorkMapMode mode : {WorkMapMode::kBalanced, WorkMapMode::kDeterministic}) {
     Step step({.max_rows = 12,
                .max_query_len = 150,
@@ -422,7 +422,7 @@ TEST_F(AttentionGraphGpuTest, ShortAndLongRowsReplayBesideOneAnother) {
 }
 
 // The batch's bounds select one schedule, round-robin or split depending on the lengths.
-TEST_F(AttentionGraphGpuTest, ShortRowsReplayInTheKernelOfLongOnes) {
+TEST_F(AttentionGraphGpuTest, ShortRowsReplayInTheKernelForLongRows) {
   for (int max_seq_len : {700, 1900}) {
     Step step({.max_rows = 24, .max_query_len = 150, .max_seq_len = max_seq_len});
     ASSERT_GE(step.map().most_joined_steps, 24 * (max_seq_len / kWorkStepKeys + 1));
@@ -530,7 +530,7 @@ std::vector<StepOptions> StepsThatMerge() {
   };
 }
 
-TEST_F(AttentionGraphGpuTest, AnAbortedReplayLeavesNothingBehind) {
+TEST_F(AttentionGraphGpuTest, AbortedReplayDoesNotAffectLaterReplays) {
   for (const StepOptions& options : StepsThatMerge()) {
     SCOPED_TRACE(NameOf(options));
     Step step(options);
@@ -558,7 +558,7 @@ TEST_F(AttentionGraphGpuTest, AnAbortedReplayLeavesNothingBehind) {
   }
 }
 
-TEST_F(AttentionGraphGpuTest, TwoHundredRunsGiveTheSameBits) {
+TEST_F(AttentionGraphGpuTest, TwoHundredRunsAreBitwiseIdentical) {
   for (const StepOptions& options : StepsThatMerge()) {
     SCOPED_TRACE(NameOf(options));
     Step step(options);
@@ -580,7 +580,7 @@ TEST_F(AttentionGraphGpuTest, TwoHundredRunsGiveTheSameBits) {
 
 // More splits than are combined at once, so there are two levels. Deterministic mode has few
 // splits, and one level.
-TEST_F(AttentionGraphGpuTest, RangesInManyPiecesAreMergedAlikeInEveryRun) {
+TEST_F(AttentionGraphGpuTest, TwoLevelCombinesAreBitwiseIdenticalInEveryRun) {
   for (int max_query_len : {1, 3}) {
     StepOptions options = {
         .max_rows = 4, .max_query_len = max_query_len, .max_seq_len = 20000, .num_kv_heads = 1};
@@ -614,7 +614,7 @@ TEST_F(AttentionGraphGpuTest, RangesInManyPiecesAreMergedAlikeInEveryRun) {
 }
 
 // The kernel may start before earlier work has ended: kernels, copies, work on other streams.
-TEST_F(AttentionGraphGpuTest, WaitsForAllThatIsBeforeItOnTheStream) {
+TEST_F(AttentionGraphGpuTest, WaitsForAllEarlierWorkOnTheStream) {
   Step step({.max_rows = 4});
   step.SetRows({3000, 700, 1, 2000}, {1, 1, 1, 1});
   ASSERT_TRUE(step.Launch().ok());
@@ -674,7 +674,7 @@ TEST_F(AttentionGraphGpuTest, WaitsForAllThatIsBeforeItOnTheStream) {
   cudaEventDestroy(join);
 }
 
-TEST_F(AttentionGraphGpuTest, InDeterministicModeARowGivesTheSameBitsInAnyCompany) {
+TEST_F(AttentionGraphGpuTest, DeterministicRowIsBitwiseIndependentOfOtherRows) {
   Step step({.max_rows = 6, .mode = WorkMapMode::kDeterministic});
   const std::vector<std::vector<int>> companies = {
       {2500, 0, 0, 0, 0, 0}, {2500, 3000, 3000, 3000, 3000, 3000}, {2500, 1, 900, 0, 64, 3}};
@@ -688,7 +688,7 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeARowGivesTheSameBitsInAnyCompan
 }
 
 // A decode uses the same tile with and without prompts in the batch.
-TEST_F(AttentionGraphGpuTest, InDeterministicModeADecodeGivesTheSameBitsBesidePrompts) {
+TEST_F(AttentionGraphGpuTest, DeterministicDecodeIsBitwiseIndependentOfPrompts) {
   Step step({.max_rows = 4, .max_query_len = 150, .mode = WorkMapMode::kDeterministic});
   const std::vector<std::vector<int>> companies = {{1}, {1, 1, 1, 1}, {1, 150, 0, 150}, {1, 5, 4}};
   at::Tensor alone;
@@ -704,7 +704,7 @@ TEST_F(AttentionGraphGpuTest, InDeterministicModeADecodeGivesTheSameBitsBesidePr
 
 // A row of up to 17 queries, with or without a prompt in the batch, is bitwise identical to the
 // same number of consecutive decode steps.
-TEST_F(AttentionGraphGpuTest, InDeterministicModeQueriesOfDraftsGiveTheBitsOfDecodes) {
+TEST_F(AttentionGraphGpuTest, DeterministicDraftQueriesMatchDecodesBitwise) {
   constexpr int kQueries = 17;
   std::vector<StepOptions> cases = {
       {.group_size = 1, .head_dim = 64, .head_dim_v = 64},

@@ -123,7 +123,7 @@ TEST_F(AttentionGroupsGpuTest, ConvertedKeysAddUpToTheReference) {
          .min_seq_len = 24000});
 }
 
-TEST_F(AttentionGroupsGpuTest, GroupsAreMergedBehindASharedPrefix) {
+TEST_F(AttentionGroupsGpuTest, GroupsAreCombinedAfterASharedPrefix) {
   Check({.kernel = "float32.d64.rows16.converted",
          .seed = 4,
          .rounds = 1,

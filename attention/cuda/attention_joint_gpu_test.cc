@@ -105,7 +105,7 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
   int most_ctas_ = 0;  // maximum number of CTAs with items per schedule
 };
 
-TEST_F(AttentionJointSmallGpuTest, PiecesThatWaitForEachOtherAddUpToTheReference) {
+TEST_F(AttentionJointSmallGpuTest, SplitsOfWaitingCtasMatchTheReference) {
   Check({.seed = 1, .rounds = 8});
   Check({.seed = 2, .q_dtype = DType::kFloat16, .kv_dtype = DType::kFloat16});
   Check({.seed = 3, .kv_dtype = DType::kFp8E4M3});
@@ -113,7 +113,7 @@ TEST_F(AttentionJointSmallGpuTest, PiecesThatWaitForEachOtherAddUpToTheReference
   EXPECT_GE(num_pieces_, 200);
 }
 
-TEST_F(AttentionJointSmallGpuTest, PiecesOfCtasWithMoreToDoAreLeftToTheLast) {
+TEST_F(AttentionJointSmallGpuTest, LastArriverCombinesSlicesOfBusyCtas) {
   Check({.seed = 5,
          .rounds = 8,
          .num_sms = 3,
@@ -132,14 +132,14 @@ TEST_F(AttentionJointSmallGpuTest, PiecesOfCtasWithMoreToDoAreLeftToTheLast) {
   EXPECT_GE(num_that_do_not_wait_, 20);
 }
 
-TEST_F(AttentionJointSmallGpuTest, RowsThatAreCutByTheirOwnDataAddUpToTheReference) {
+TEST_F(AttentionJointSmallGpuTest, DeterministicSplitsMatchTheReference) {
   Check({.seed = 7, .rounds = 10, .mode = WorkMapMode::kDeterministic, .max_rows = 12});
   Check({.seed = 8, .num_sms = 2, .mode = WorkMapMode::kDeterministic, .max_rows = 12});
   EXPECT_GE(num_pieces_, 60);
 }
 
 // A GPU with 132 SMs runs 264 CTAs at a time.
-TEST_F(AttentionJointSmallGpuTest, AMapMayHaveMoreCtasThanRunAtATime) {
+TEST_F(AttentionJointSmallGpuTest, ScheduleMayHaveMoreCtasThanRunAtATime) {
   Check({.seed = 9, .rounds = 6, .num_sms = 1000, .max_rows = 40, .max_query_len = 4});
   EXPECT_GT(most_ctas_, 264);
   EXPECT_GE(num_pieces_, 200);

@@ -158,7 +158,7 @@ class AttentionPlainSmallGpuTest : public ::testing::Test {
   }
 };
 
-TEST_F(AttentionPlainSmallGpuTest, BothKernelsGiveTheSameBits) {
+TEST_F(AttentionPlainSmallGpuTest, BothWarpgroupKernelsAreBitwiseIdentical) {
   const at::Tensor one = at::ones({1}, at::TensorOptions(at::kCUDA).dtype(at::kFloat));
   for (const Call& call : Calls()) {
     const Layer layer(call);
@@ -170,7 +170,7 @@ TEST_F(AttentionPlainSmallGpuTest, BothKernelsGiveTheSameBits) {
 }
 
 // The kernels round weights and out differently.
-TEST_F(AttentionPlainSmallGpuTest, TheyAgreeWithTheGeneralKernels) {
+TEST_F(AttentionPlainSmallGpuTest, WarpgroupKernelsMatchTheGeneralKernels) {
   for (const Call& call : Calls()) {
     const Layer layer(call);
     const at::Tensor tuned = layer.Attend(0, {}).to(at::kFloat);

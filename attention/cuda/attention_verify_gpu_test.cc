@@ -76,7 +76,7 @@ class AttentionVerifySmallGpuTest : public ::testing::Test {
   ErrorTotals totals_;
 };
 
-TEST_F(AttentionVerifySmallGpuTest, RowsOfFewQueriesAgreeWithTheReference) {
+TEST_F(AttentionVerifySmallGpuTest, SmallQueryCountsMatchTheReference) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     CheckMany(dtype, dtype, 12, 200, kSeed);
     CheckMany(dtype, dtype, 3, 1500, kSeed + 1);  // many splits
@@ -84,7 +84,7 @@ TEST_F(AttentionVerifySmallGpuTest, RowsOfFewQueriesAgreeWithTheReference) {
   ExpectServed();
 }
 
-TEST_F(AttentionVerifySmallGpuTest, CachesOfFp8AgreeWithTheReference) {
+TEST_F(AttentionVerifySmallGpuTest, Fp8CachesMatchTheReference) {
   for (const DType kv_dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
     CheckMany(DType::kBFloat16, kv_dtype, 6, 200, kSeed + 2);
     CheckMany(DType::kFloat16, kv_dtype, 2, 1500, kSeed + 3);

@@ -129,7 +129,7 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
   int num_in_groups_ = 0;  // with wide CTAs and a combine in two levels
 };
 
-TEST_F(AttentionWholeRangesSmallGpuTest, WholeRangesAttendAsTheReference) {
+TEST_F(AttentionWholeRangesSmallGpuTest, UnsplitTilesMatchTheReference) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     CheckManyRows(dtype, dtype, 1, 30, kSeed);
     CheckManyRows(dtype, dtype, 4, 12, kSeed + 1);
@@ -138,7 +138,7 @@ TEST_F(AttentionWholeRangesSmallGpuTest, WholeRangesAttendAsTheReference) {
   EXPECT_GE(num_whole_, 15);
 }
 
-TEST_F(AttentionWholeRangesSmallGpuTest, WideCtasAttendAsTheReference) {
+TEST_F(AttentionWholeRangesSmallGpuTest, WideCtasMatchTheReference) {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     CheckLongRows(dtype, dtype, 5000, 8, kSeed + 3);
     CheckLongRows(dtype, dtype, 17000, 3, kSeed + 4);

@@ -83,7 +83,7 @@ TEST(KernelKeyTest, LoadingIsDirectUnlessSomethingNeedsAConversion) {
   EXPECT_EQ(LoadingOf(kv), KvLoading::kConverted);
 }
 
-TEST(KernelKeyTest, VIsInKIfMemoryAndStridesAreEqual) {
+TEST(KernelKeyTest, FindsVInKIfMemoryAndStridesAreEqual) {
   const auto values_of = [](const KvLayer& kv) { return KernelKeyOf(Layer(), kv, {}, {}).values; };
   EXPECT_EQ(values_of(Kv()), ValueSource::kOwn);
   KvLayer kv = Kv();

@@ -35,7 +35,7 @@ TEST(TilesTest, Fp8KernelsMultiplyInFloat16AndBFloat16HasAllOtherKernels) {
   EXPECT_EQ(num_bfloat16, num_half - num_fp8);
 }
 
-TEST(TilesTest, StepsOfFp8HaveTwiceTheKeysWithinTheThreadsOfTheGroup) {
+TEST(TilesTest, Fp8KvTilesHaveTwiceTheKeysUpToTheGroupsThreads) {
   for (const AttentionKernelEntry& kernel : kAttentionKernels) {
     const AttentionTile& tile = kernel.tile;
     if (kernel.loading != KvLoading::kFp8 || kernel.tier() == 2) continue;
@@ -51,7 +51,7 @@ TEST(TilesTest, StepsOfFp8HaveTwiceTheKeysWithinTheThreadsOfTheGroup) {
   }
 }
 
-TEST(TilesTest, TilesToVerifyDifferFromADecodesInWarpsAndKeysOnly) {
+TEST(TilesTest, VerifyTilesDifferFromDecodeTilesOnlyInWarpsAndKeys) {
   int count = 0;
   for (const AttentionKernelEntry& kernel : kAttentionKernels) {
     const AttentionTile& tile = kernel.tile;

@@ -32,7 +32,7 @@ constexpr CascadeCosts kCosts = {.read_tb_per_s = 1,
                                  .merge_us = 0.25,
                                  .merge_us_per_token = 0.01};
 
-TEST(CascadeRuleTest, TheModelIsThatOfTheHeader) {
+TEST(CascadeRuleTest, MatchesTheCostModelOfTheHeader) {
   const CascadeDecision decision = ChooseCascade(kShape, kCosts);
   EXPECT_TRUE(decision.use());
   EXPECT_DOUBLE_EQ(decision.flat_us, 2 + 3 + 9 * 0.25);  // 3000 keys, 9 rereads of 1000 keys
@@ -110,7 +110,7 @@ constexpr Measured kOneLaunch[] = {
     {64, 4096, 1024, 165.5, 111.4},    {256, 1024, 1024, 289.1, 407.3},
     {256, 4096, 1024, 617.0, 422.5}};
 
-TEST(CascadeRuleTest, OnAnH200ItChoosesWhatWasQuicker) {
+TEST(CascadeRuleTest, ChoosesTheFasterFormOnAnH200) {
   for (const Measured& measured : kThreeLaunches) {
     const CascadeDecision decision =
         DecideOnAnH200(measured, /*tile_queries=*/0, H200Profile().cascade_launches);
@@ -139,7 +139,7 @@ constexpr Measured kHeldOut[] = {
     {256, 1024, 128, 180, 151},  {256, 4096, 128, 580, 363},   {256, 16384, 128, 2466, 1238}};
 
 // The chosen form is at most 5 % slower than the faster form.
-TEST(CascadeRuleTest, OnTimesThatItWasNotFittedToItLosesLittle) {
+TEST(CascadeRuleTest, LosesAtMostFivePercentOnHeldOutTimes) {
   int num_used = 0;
   for (const Measured& measured : kHeldOut) {
     const CascadeDecision decision =
@@ -153,11 +153,11 @@ TEST(CascadeRuleTest, OnTimesThatItWasNotFittedToItLosesLittle) {
 }
 
 // Two rows with 16,384 common keys: a single launch saved 8 of 41 us, but the rule chooses flat.
-TEST(CascadeRuleTest, OnAnH200TwoRowsStayFlat) {
+TEST(CascadeRuleTest, TwoRowsStayFlatOnAnH200) {
   EXPECT_FALSE(DecideOnAnH200({2, 16384, 128, 41.3, 33.3}, 4, H200Profile().cascade_map).use());
 }
 
-TEST(CascadeRuleTest, RefusalsSayWhy) {
+TEST(CascadeRuleTest, FlatDecisionsHaveAReason) {
   const auto reason = [](const CascadeShape& shape) { return ChooseCascade(shape, kCosts).reason; };
   CascadeShape shape = kShape;
   shape.num_rows = 1;
@@ -175,7 +175,7 @@ TEST(CascadeRuleTest, RefusalsSayWhy) {
   EXPECT_EQ(reason(shape), CascadeReason::kNotQuicker);
 }
 
-TEST(CascadeRuleTest, MoreRowsAndLongerPrefixesNeverSpeakAgainstIt) {
+TEST(CascadeRuleTest, LongerPrefixesNeverRevertToFlat) {
   for (int rows = 2; rows <= 256; rows *= 2) {
     bool used = false;
     for (int64_t prefix = 16; prefix <= 65536; prefix *= 2) {

@@ -46,7 +46,7 @@ class PrefixOfTwo : public ::testing::Test {
   CommonPrefixArgs args;
 };
 
-TEST_F(PrefixOfTwo, WholeBlocksInFrontOfTheQueriesAreCommon) {
+TEST_F(PrefixOfTwo, FindsWholeBlocksBeforeTheQueries) {
   EXPECT_EQ(CommonPrefixOnHost(args), 32);
   EXPECT_EQ(len, 32);
   seq_lens[1] = 32;  // its query is token 31, the last token of the second block
@@ -55,18 +55,18 @@ TEST_F(PrefixOfTwo, WholeBlocksInFrontOfTheQueriesAreCommon) {
   EXPECT_EQ(CommonPrefixOnHost(args), 32);
 }
 
-TEST_F(PrefixOfTwo, EqualBlocksBehindADifferentOneAreNotAPrefix) {
+TEST_F(PrefixOfTwo, EqualBlocksAfterADifferentBlockAreNotAPrefix) {
   table_row[1] = 2;
   EXPECT_EQ(CommonPrefixOnHost(args), 0);
 }
 
-TEST_F(PrefixOfTwo, ATreeIsNoPartOfThePrefix) {
+TEST_F(PrefixOfTwo, PrefixExcludesTheTree) {
   const int32_t tail_len[] = {9, 1};
   args.batch.tail_len = tail_len;
   EXPECT_EQ(CommonPrefixOnHost(args), 16);  // 40 - 9 = 31 keys
 }
 
-TEST_F(PrefixOfTwo, RowsWithoutQueriesOrKeysTakeNoPart) {
+TEST_F(PrefixOfTwo, IgnoresRowsWithoutQueriesOrKeys) {
   table_row[1] = 2;
   seq_lens[1] = 0;
   EXPECT_EQ(CommonPrefixOnHost(args), 32);  // row 0 only
@@ -76,7 +76,7 @@ TEST_F(PrefixOfTwo, RowsWithoutQueriesOrKeysTakeNoPart) {
   EXPECT_EQ(CommonPrefixOnHost(args), 0);
 }
 
-TEST_F(PrefixOfTwo, KeysStartAtTheSamePlaceOrNothingIsCommon) {
+TEST_F(PrefixOfTwo, RowsWithDifferentKeyStartsShareNothing) {
   int32_t key_start[] = {10, 10};
   seq_lens[0] = 30;
   seq_lens[1] = 30;
@@ -96,7 +96,7 @@ TEST_F(PrefixOfTwo, RowsOutsideTheTableShareNothing) {
   EXPECT_EQ(CommonPrefixOnHost(args), 0);
 }
 
-TEST_F(PrefixOfTwo, BadArgumentsAreRefusedWithNamesInBothForms) {
+TEST_F(PrefixOfTwo, RejectsInvalidArgumentsByNameInBothForms) {
   const CommonPrefixArgs good = args;
   const auto refusal = [&] {
     const absl::Status status = CheckCommonPrefix(args);
@@ -157,7 +157,7 @@ int PrefixByDefinition(const CommonPrefixArgs& args) {
   return len;
 }
 
-TEST(CommonPrefixTest, IsTheLongestRunOfWholeBlocksOverRandomBatches) {
+TEST(CommonPrefixTest, MatchesTheDefinitionOnRandomBatches) {
   int num_found = 0;
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);
@@ -176,7 +176,7 @@ TEST(CommonPrefixTest, IsTheLongestRunOfWholeBlocksOverRandomBatches) {
 
 // Cascade: each row's keys are the keys of the prefix, in shared items, followed by its own keys
 // (invariant 1 of a tile schedule), for the prefix that was found or a shorter one.
-TEST(CommonPrefixTest, AWorkMapSharesWholeStepsOfThePrefix) {
+TEST(CommonPrefixTest, TileScheduleSharesWholeKvTilesOfThePrefix) {
   int num_shared = 0;
   for (uint64_t seed = 0; seed < 5000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

@@ -141,15 +141,15 @@ void MergeOnBoth(uint64_t seed) {
   }
 }
 
-TEST_F(MergeStatesGpuTest, MergesAreThoseOfTheHost) {
+TEST_F(MergeStatesGpuTest, MergesMatchTheHost) {
   for (uint64_t seed = 0; seed < 150 && !HasFatalFailure(); ++seed) MergeOnBoth(seed);
 }
 
-TEST_F(MergeStatesSmallGpuTest, MergesAreThoseOfTheHost) {
+TEST_F(MergeStatesSmallGpuTest, MergesMatchTheHost) {
   for (uint64_t seed = 0; seed < 10 && !HasFatalFailure(); ++seed) MergeOnBoth(seed);
 }
 
-TEST_F(MergeStatesGpuTest, AReplayedGraphConvertsLseBetweenBasesAndOrders) {
+TEST_F(MergeStatesGpuTest, ReplaysConvertLseBetweenBasesAndOrders) {
   constexpr int kTokens = 37;
   constexpr int kHeads = 11;
   Random random(3);

@@ -45,14 +45,14 @@ class TwoParts : public ::testing::Test {
   MergeStatesArgs args;
 };
 
-TEST_F(TwoParts, PartsWeighAsTheirKeysDo) {
+TEST_F(TwoParts, WeightsPartsByTheExponentialOfTheirLse) {
   ASSERT_TRUE(MergeStates(args).ok());
   EXPECT_FLOAT_EQ(out[0], 2);
   EXPECT_FLOAT_EQ(out[1], 3);
   EXPECT_FLOAT_EQ(lse, std::log(4.0f));
 }
 
-TEST_F(TwoParts, APartWithoutKeysIsLeftOutWhateverItHolds) {
+TEST_F(TwoParts, IgnoresPartsWithoutKeys) {
   lse_1 = -kInf;
   out_1[0] = out_1[1] = kNan;
   ASSERT_TRUE(MergeStates(args).ok());
@@ -61,7 +61,7 @@ TEST_F(TwoParts, APartWithoutKeysIsLeftOutWhateverItHolds) {
   EXPECT_FLOAT_EQ(lse, std::log(3.0f));
 }
 
-TEST_F(TwoParts, WithoutAnyKeyOutIsZeroSinksOrNot) {
+TEST_F(TwoParts, OutIsZeroWithoutKeysWithOrWithoutSinks) {
   const float sink = 3;
   for (const float* sinks : {static_cast<const float*>(nullptr), &sink}) {
     args.sinks = sinks;
@@ -96,7 +96,7 @@ TEST_F(TwoParts, HugeLogitsDoNotOverflow) {
   EXPECT_EQ(lse, 1e30f);
 }
 
-TEST_F(TwoParts, ThePartsMayBeOverwritten) {
+TEST_F(TwoParts, SupportsWritingIntoAPart) {
   args.out.data = out_0;
   args.lse.data = &lse_0;
   ASSERT_TRUE(MergeStates(args).ok());
@@ -104,7 +104,7 @@ TEST_F(TwoParts, ThePartsMayBeOverwritten) {
   EXPECT_FLOAT_EQ(lse_0, std::log(4.0f));
 }
 
-TEST_F(TwoParts, BadArgumentsAreRefusedWithNamesInBothForms) {
+TEST_F(TwoParts, RejectsInvalidArgumentsByNameInBothForms) {
   const auto refusal = [&] {
     const absl::Status status = MergeStates(args);
 #ifdef REPRISE_WITH_CUDA
@@ -128,7 +128,7 @@ TEST_F(TwoParts, BadArgumentsAreRefusedWithNamesInBothForms) {
 }
 
 // Softmax over all keys in float64, compared with merged parts; any strides and dtypes.
-TEST(MergeStatesTest, IsTheSoftmaxOverAllKeys) {
+TEST(MergeStatesTest, MatchesTheSoftmaxOverAllKeys) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -205,7 +205,7 @@ TEST(MergeStatesTest, IsTheSoftmaxOverAllKeys) {
   }
 }
 
-TEST(ConvertLseTest, BasesAndOrdersGoThereAndBack) {
+TEST(ConvertLseTest, BasesAndOrdersRoundTrip) {
   // 2 tokens, 3 heads: from base 2, token-major, to natural, head-major.
   std::vector<float> theirs = {0, 1, 2, -kInf, 4, 5};
   std::vector<float> ours(6, kNan), back(6, kNan);
@@ -227,7 +227,7 @@ TEST(ConvertLseTest, BasesAndOrdersGoThereAndBack) {
   for (int i = 0; i < 6; ++i) EXPECT_FLOAT_EQ(back[i], theirs[i]) << i;
 }
 
-TEST(ConvertLseTest, BadArgumentsAreRefusedWithNamesInBothForms) {
+TEST(ConvertLseTest, RejectsInvalidArgumentsByNameInBothForms) {
   const auto refusal = [](const ConvertLseArgs& args) {
     const absl::Status status = ConvertLse(args);
 #ifdef REPRISE_WITH_CUDA

@@ -58,7 +58,7 @@ TEST(BatchBuilderTest, ADecodeAndAPrefillChunkShareABatch) {
   EXPECT_THAT(built->slot_mapping, ElementsAre(23, 30, 31, 8, 9));
 }
 
-TEST(BatchBuilderTest, WhatIsNotLiveIsInertWhateverStoodThereBefore) {
+TEST(BatchBuilderTest, PaddedRowsAndTokensAreInertInReusedBuffers) {
   BatchBuilder builder = BuilderOf(4, 8);
   const std::vector<BatchSequence> full = {{0, 0, 2}, {0, 2, 2}, {0, 4, 2}, {0, 6, 2}};
   ASSERT_TRUE(builder.Build({.sequences = full, .table = kTable}).ok());
@@ -77,7 +77,7 @@ TEST(BatchBuilderTest, WhatIsNotLiveIsInertWhateverStoodThereBefore) {
   EXPECT_THAT(built->slot_mapping, ElementsAre(21, -1, -1, -1, -1, -1));
 }
 
-TEST(BatchBuilderTest, ASequenceThatSitsOutIsAnEmptyRowAndItsRowIsNotLookedAt) {
+TEST(BatchBuilderTest, SequenceWithoutNewTokensBecomesAnEmptyRow) {
   BatchBuilder builder = BuilderOf(2, 2);
   const std::vector<BatchSequence> sequences = {{-99, 7, 0}, {0, 0, 1}};
   const absl::StatusOr<BuiltBatch> built = builder.Build({.sequences = sequences, .table = kTable});
@@ -108,7 +108,7 @@ TEST(BatchBuilderTest, TokensOlderThanTheWriteWindowAreNotWritten) {
             "write_window: expected at least 1, got 0");
 }
 
-TEST(BatchBuilderTest, ASequenceMayBeginBehindSomethingElseInItsTableRow) {
+TEST(BatchBuilderTest, SequenceMayStartAtAKeyStartInTheTableRow) {
   absl::StatusOr<BatchBuilder> builder =
       BatchBuilder::Create({.max_rows = 3, .max_tokens = 4, .key_starts = KeyStarts::kGiven});
   const std::vector<BatchSequence> sequences = {
@@ -136,7 +136,7 @@ TEST(BatchBuilderTest, ASequenceMayBeginBehindSomethingElseInItsTableRow) {
             "sequences[0].key_start: expected at least 0, got -1");
 }
 
-TEST(BatchBuilderTest, ABatchOfSequencesSentAsBytesIsTheSameBatch) {
+TEST(BatchBuilderTest, SequencesCopiedAsBytesBuildTheSameBatch) {
   const std::vector<BatchSequence> sequences = {{1, 3, 1}, {0, 2, 4}};
   std::vector<char> bytes(sequences.size() * sizeof(BatchSequence));
   std::memcpy(bytes.data(), sequences.data(), bytes.size());
@@ -151,7 +151,7 @@ TEST(BatchBuilderTest, ABatchOfSequencesSentAsBytesIsTheSameBatch) {
   EXPECT_EQ(one->positions, other->positions);
 }
 
-TEST(BatchBuilderTest, AnIdleBatchHasNoRowsAndMayBePadded) {
+TEST(BatchBuilderTest, EmptyBatchHasNoRowsAndMayBePadded) {
   BatchBuilder builder = BuilderOf(2, 2);
   const absl::StatusOr<BuiltBatch> idle = builder.Build({.table = kTable});
   ASSERT_TRUE(idle.ok()) << idle.status();
@@ -166,7 +166,7 @@ TEST(BatchBuilderTest, AnIdleBatchHasNoRowsAndMayBePadded) {
   EXPECT_THAT(padded->slot_mapping, Each(-1));
 }
 
-TEST(BatchBuilderTest, BadRequestsAreRefusedWithNamesAndValues) {
+TEST(BatchBuilderTest, RejectsInvalidRequests) {
   BatchBuilder builder = BuilderOf(2, 4);
   const auto refusal = [&](const std::vector<BatchSequence>& sequences,
                            const BatchRequest& request = {.table = kTable}) {
@@ -249,7 +249,7 @@ int64_t SlotByDefinition(const BlockTableView& table, int row, int position) {
   return int64_t{block} * table.block_size + position % table.block_size;
 }
 
-TEST(BatchBuilderTest, TheKeysThatQueriesSeeThroughTheTableAreThoseOfTheDefinition) {
+TEST(BatchBuilderTest, VisibleKeysMatchTheDefinition) {
   const AttentionParams layer = {
       .num_q_heads = 1, .num_kv_heads = 1, .head_dim_qk = 1, .head_dim_v = 1};
   for (uint64_t seed = 0; seed < 3000; ++seed) {

@@ -60,7 +60,7 @@ class TwoChains : public ::testing::Test {
   BatchGatherArgs args;
 };
 
-TEST_F(TwoChains, DraftsThatWouldPassTheContextLimitAreClipped) {
+TEST_F(TwoChains, DraftsBeyondTheContextLimitAreClipped) {
   const absl::StatusOr<PagedBatch> batch = BuildBatchGather(args);
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 4, 5, 5));
@@ -78,14 +78,14 @@ TEST_F(TwoChains, DraftsThatWouldPassTheContextLimitAreClipped) {
   EXPECT_EQ(batch->max_query_len, 4);
 }
 
-TEST_F(TwoChains, ASequenceAtItsLimitIsAnEmptyRowAndNoFault) {
+TEST_F(TwoChains, SequenceAtTheLimitBecomesAnEmptyRowWithoutFault) {
   seq_len[0] = 10;
   ASSERT_TRUE(BuildBatchGather(args).ok());
   EXPECT_THAT(Ints(query_start_loc, 4), ElementsAre(0, 0, 1, 1));
   EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(0, 10, 0));
 }
 
-TEST_F(TwoChains, PositionsOfAllRanksTogetherAreClippedWhereInt32Ends) {
+TEST_F(TwoChains, GlobalPositionsAreClippedToInt32) {
   // 4096 blocks of 2^20 tokens: two ranks together have room for more tokens than int32 can count.
   std::vector<int32_t> wide_table(2 * 4096, 1);
   args.table = {wide_table.data(), 4096, 2, 4096, 1 << 20, 2};
@@ -101,7 +101,7 @@ TEST_F(TwoChains, PositionsOfAllRanksTogetherAreClippedWhereInt32Ends) {
               ElementsAre(INT32_MAX / 2, 0, 0));  // odd positions belong to rank 1
 }
 
-TEST_F(TwoChains, TheContextPartHasTheKeysBeforeTheStepAndIsNotCausal) {
+TEST_F(TwoChains, ContextPartHasOnlyEarlierKeysAndIsNotCausal) {
   args.part = KeyPart::kContext;
   const absl::StatusOr<PagedBatch> batch = BuildBatchGather(args);
   ASSERT_TRUE(batch.ok()) << batch.status();
@@ -110,7 +110,7 @@ TEST_F(TwoChains, TheContextPartHasTheKeysBeforeTheStepAndIsNotCausal) {
   EXPECT_EQ(batch->query_positions, positions);
 }
 
-TEST_F(TwoChains, ARowThatCannotBeServedIsInertAndTheOthersAreServed) {
+TEST_F(TwoChains, RowWithoutABlockIsInertAndTheNextRowIsLive) {
   entries[1] = 0;  // row 0's first new tokens are in the null block
   BatchGatherOnHost(args);
   EXPECT_THAT(Ints(row_faults, 3), ElementsAre(static_cast<int>(RowFault::kNoBlock), 0, 0));
@@ -120,7 +120,7 @@ TEST_F(TwoChains, ARowThatCannotBeServedIsInertAndTheOthersAreServed) {
               ElementsAre(-1, -1, -1, -1, 21));
 }
 
-TEST_F(TwoChains, TokensOfNullBlocksAreNotWrittenIfTheyMayBeNull) {
+TEST_F(TwoChains, TokensInAllowedNullBlocksAreNotWritten) {
   entries[1] = 0;
   args.null_blocks = NullBlocks::kAllowed;
   ASSERT_TRUE(BuildBatchGather(args).ok());
@@ -129,7 +129,7 @@ TEST_F(TwoChains, TokensOfNullBlocksAreNotWrittenIfTheyMayBeNull) {
               ElementsAre(-1, -1, -1, 16, 21));
 }
 
-TEST_F(TwoChains, TokensBeyondTheLimitAreAFaultUnlessTheyAreClipped) {
+TEST_F(TwoChains, TokensBeyondTheLimitCauseAFaultWithoutClipping) {
   args.past_limit = PastLimit::kFault;
   int32_t num_faults = -1;
   args.num_faults = &num_faults;
@@ -139,7 +139,7 @@ TEST_F(TwoChains, TokensBeyondTheLimitAreAFaultUnlessTheyAreClipped) {
   EXPECT_EQ(num_faults, 1);
 }
 
-TEST_F(TwoChains, LengthsMayComeByRowInAnyForm) {
+TEST_F(TwoChains, AcceptsLengthsByRowInAnyForm) {
   const int32_t with_step[] = {9, 13, 0};  // the drafts of row 1 exceed the limit
   args.table_seq_lens = nullptr;
   args.seq_lens = with_step;
@@ -164,7 +164,7 @@ TEST_F(TwoChains, TokensBeyondTheCapacityMakeTheirRowInert) {
   EXPECT_THAT(Ints(seq_lens, 3), ElementsAre(0, 0, 0));
 }
 
-TEST_F(TwoChains, BadInputIsRefusedWithNamesAndValues) {
+TEST_F(TwoChains, RejectsInvalidArguments) {
   const auto refusal = [&] {
     const absl::Status status = BuildBatchGather(args).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -312,7 +312,7 @@ TEST(GatheredChainsTest, RanksMatchTheDefinition) {
   }
 }
 
-TEST(GatheredChainsTest, NonsenseMakesRowsInertAndNothingElse) {
+TEST(GatheredChainsTest, InvalidValuesMakeRowsInertWithoutOtherEffects) {
   int num_faults = 0;
   for (uint64_t seed = 0; seed < 5000; ++seed) {
     Random random(seed);

@@ -169,13 +169,13 @@ void Compare(uint64_t num_batches, Values values) {
   }
 }
 
-TEST_F(BatchGatherGpuTest, AgreesWithTheHostFieldByField) { Compare(20000, Values::kGood); }
+TEST_F(BatchGatherGpuTest, MatchesTheHostOnValidArrays) { Compare(20000, Values::kGood); }
 
-TEST_F(BatchGatherGpuTest, AgreesWithTheHostOnHostileArrays) { Compare(20000, Values::kHostile); }
+TEST_F(BatchGatherGpuTest, MatchesTheHostOnInvalidArrays) { Compare(20000, Values::kHostile); }
 
-TEST_F(BatchGatherSmallGpuTest, AgreesWithTheHostOnHostileArrays) { Compare(30, Values::kHostile); }
+TEST_F(BatchGatherSmallGpuTest, MatchesTheHostOnInvalidArrays) { Compare(30, Values::kHostile); }
 
-TEST_F(BatchGatherGpuTest, AReplayedGraphGathersEachBatch) {
+TEST_F(BatchGatherGpuTest, ReplayedGraphMatchesTheHost) {
   const uint64_t seed = 4;
   Random random(seed);
   const PaddedSize padded = {.num_rows = 24, .num_tokens = 600};
@@ -210,7 +210,7 @@ TEST_F(BatchGatherGpuTest, AReplayedGraphGathersEachBatch) {
 }
 
 // More rows and tokens than threads per CTA, rows with many blocks, and tokens beyond num_tokens.
-TEST_F(BatchGatherGpuTest, AnyNumberOfRowsAgrees) {
+TEST_F(BatchGatherGpuTest, MatchesTheHostForAnyNumberOfRows) {
   Random random(5);
   for (int num_rows : {1, 256, 1023, 1024, 1025, 3000}) {
     for (int longest : {1, 5, 900}) {

@@ -68,7 +68,7 @@ BatchGatherArgs GatherOf(const Inputs& inputs, Memory& memory) {
           .num_faults = &memory.num_faults};
 }
 
-TEST(BatchGatherTest, ADecodeAndAPrefillChunkAreGatheredAndTheRestIsPadded) {
+TEST(BatchGatherTest, GathersADecodeAndAPrefillChunkAndPadsTheRest) {
   const Inputs inputs = {.table_row = {1, 0, 0}, .query_lens = {1, 4, 0}, .seq_lens = {4, 6, 3}};
   Memory memory(4, 8);
   BatchGatherArgs gather = GatherOf(inputs, memory);
@@ -88,7 +88,7 @@ TEST(BatchGatherTest, ADecodeAndAPrefillChunkAreGatheredAndTheRestIsPadded) {
   EXPECT_EQ(batch.key_start, nullptr);
 }
 
-TEST(BatchGatherTest, LengthsMayCountAsTheEngineDoes) {
+TEST(BatchGatherTest, AcceptsLengthsInAnyForm) {
   // 2 cached tokens and 4 new tokens, in all three forms.
   for (const auto& [meaning, seq_len] :
        std::vector<std::pair<SeqLenForm, int>>{{SeqLenForm::kWithStep, 6},
@@ -114,7 +114,7 @@ TEST(BatchGatherTest, TokensOlderThanTheWriteWindowAreNotWritten) {
   EXPECT_THAT(memory.slot_mapping, ElementsAre(-1, -1, -1, 31, 8, 20));
 }
 
-TEST(BatchGatherTest, KeysMayFollowAnEncodersInTheSameTable) {
+TEST(BatchGatherTest, KeysMayFollowTheEncodersKeysInOneTable) {
   const Inputs inputs = {.table_row = {0}, .query_lens = {2}, .seq_lens = {3}};
   const int32_t key_start[] = {5};
   Memory memory(1, 2);
@@ -162,7 +162,7 @@ TEST(BatchGatherTest, RowsWithFaultsAreInertAndCounted) {
   EXPECT_EQ(fault_of(0, 1, INT32_MIN), RowFault::kLength);
 }
 
-TEST(BatchGatherTest, RowsWithMoreKeysThanTheBoundOrTheTableHaveAFault) {
+TEST(BatchGatherTest, RowsBeyondMaxSeqLenOrTheTableHaveAFault) {
   const Inputs inputs = {.table_row = {0, 0, 0}, .query_lens = {2, 2, 2}, .seq_lens = {7, 8, 7}};
   const int32_t key_start[] = {5, 0, 6};  // part of the table's limit, not of max_seq_len
   Memory memory(3, 6);
@@ -177,7 +177,7 @@ TEST(BatchGatherTest, RowsWithMoreKeysThanTheBoundOrTheTableHaveAFault) {
   EXPECT_EQ(GatherBatch(gather).max_seq_len, 7);
 }
 
-TEST(BatchGatherTest, RowsThatDoNotFitAreInertAndSoAreAllLaterOnes) {
+TEST(BatchGatherTest, RowWithoutRoomAndAllLaterRowsAreInert) {
   const Inputs inputs = {
       .table_row = {0, 0, 0, 0}, .query_lens = {2, 3, 1, 0}, .seq_lens = {2, 5, 6, 0}};
   Memory memory(4, 4);
@@ -190,7 +190,7 @@ TEST(BatchGatherTest, RowsThatDoNotFitAreInertAndSoAreAllLaterOnes) {
   EXPECT_THAT(memory.row_faults, ElementsAre(0, no_room, no_room, 0));
 }
 
-TEST(BatchGatherTest, ARowCountOutOfRangeIsCut) {
+TEST(BatchGatherTest, RowCountOutOfRangeIsClamped) {
   const Inputs inputs = {.table_row = {0, 1}, .query_lens = {1, 1}, .seq_lens = {1, 1}};
   for (const auto& [count, live] :
        std::vector<std::pair<int32_t, int>>{{-5, 0}, {0, 0}, {1, 1}, {99, 2}}) {
@@ -202,7 +202,7 @@ TEST(BatchGatherTest, ARowCountOutOfRangeIsCut) {
   }
 }
 
-TEST(BatchGatherTest, AnIdleBatchIsAllPadding) {
+TEST(BatchGatherTest, EmptyBatchIsAllPadding) {
   Memory memory(0, 3);
   BatchGatherOnHost(GatherOf({}, memory));
   EXPECT_THAT(memory.query_start_loc, ElementsAre(0));
@@ -237,7 +237,7 @@ Defined ByDefinition(const Schedule& schedule, const PaddedSize& padded) {
   return defined;
 }
 
-TEST(BatchGatherTest, GoodBatchesMatchTheDefinition) {
+TEST(BatchGatherTest, ValidBatchesMatchTheDefinition) {
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);
     const Schedule schedule = DrawSchedule({}, random);
@@ -296,7 +296,7 @@ TEST(BatchGatherTest, GoodBatchesMatchTheDefinition) {
 constexpr SeqLenForm kForms[] = {SeqLenForm::kBeforeStep, SeqLenForm::kWithoutDrafts,
                                  SeqLenForm::kWithStep};
 
-TEST(SeqLenFormTest, ARowOfTenTokensWithOneCertainAndThreeDraftsHasALengthInEachForm) {
+TEST(SeqLenFormTest, ConvertsBetweenAllForms) {
   constexpr int64_t kLengths[] = {10, 11, 14};
   for (int from = 0; from < 3; ++from) {
     for (int to = 0; to < 3; ++to) {

@@ -77,12 +77,12 @@ TEST(BatchSplitTest, UniformDecodesHaveExactlyTheThreshold) {
   EXPECT_EQ(result.split.decode.num_tokens, 8);
 }
 
-TEST(BatchSplitTest, AnAbsentKindCountsZero) {
+TEST(BatchSplitTest, AbsentKindHasZeroCounts) {
   EXPECT_EQ(SplitOf({1, 1}).split.prefill, (BatchKind{.first_row = 2}));
   EXPECT_EQ(SplitOf({8}).split.decode, BatchKind{});
 }
 
-TEST(BatchSplitTest, AnIdleBatchIsNoError) {
+TEST(BatchSplitTest, AcceptsAnEmptyBatch) {
   const Split result = SplitOf({});
   EXPECT_THAT(result.order, IsEmpty());
   EXPECT_EQ(result.split.decode, BatchKind{});
@@ -90,7 +90,7 @@ TEST(BatchSplitTest, AnIdleBatchIsNoError) {
   EXPECT_EQ(result.split.num_empty_rows, 0);
 }
 
-TEST(BatchSplitTest, BadLengthsAreRefusedAndTheOrderIsLeftAlone) {
+TEST(BatchSplitTest, RejectsInvalidLengthsWithoutChangingTheOrder) {
   std::vector<int32_t> order = {-5, -5};
   const auto refusal = [&](const std::vector<BatchSequence>& sequences,
                            const SplitOptions& options = {}) {
@@ -108,7 +108,7 @@ TEST(BatchSplitTest, BadLengthsAreRefusedAndTheOrderIsLeftAlone) {
   EXPECT_EQ(refusal({{}}), "order: expected [1], got [2]");
 }
 
-TEST(BatchSplitTest, AnySplitIsAStablePermutationWithTheCountsOfItsRows) {
+TEST(BatchSplitTest, SplitIsAStablePermutationWithCorrectCounts) {
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);

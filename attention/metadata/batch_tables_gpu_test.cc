@@ -99,11 +99,11 @@ void Compare(uint64_t num_batches) {
   }
 }
 
-TEST_F(BatchTablesGpuTest, AllFormsAgreeWithTheHost) { Compare(5000); }
+TEST_F(BatchTablesGpuTest, AllFormsMatchTheHost) { Compare(5000); }
 
-TEST_F(BatchTablesSmallGpuTest, AllFormsAgreeWithTheHost) { Compare(20); }
+TEST_F(BatchTablesSmallGpuTest, AllFormsMatchTheHost) { Compare(20); }
 
-TEST_F(BatchTablesGpuTest, AReplayedGraphMakesTheTablesOfEachBatch) {
+TEST_F(BatchTablesGpuTest, ReplayedGraphMatchesTheHost) {
   const uint64_t seed = 3;
   Random random(seed);
   const BlockTableView shape = {

@@ -72,7 +72,7 @@ class BatchTablesTest : public ::testing::Test {
                        .max_blocks = 3};
 };
 
-TEST_F(BatchTablesTest, RowsHoldTheirBlocksAndNoLookAheadBlocks) {
+TEST_F(BatchTablesTest, RowsDoNotContainLookAheadBlocks) {
   Tables tables(3, 3, 5);
   const absl::Status status = tables.Convert(batch_);
   ASSERT_TRUE(status.ok()) << status;
@@ -94,7 +94,7 @@ TEST_F(BatchTablesTest, VirtualRowsBeginAtTheirKeyStart) {
   EXPECT_THAT(tables.entries, ElementsAre(2, 0, 0, 0, 0, 0, 5, 3, 0));
 }
 
-TEST_F(BatchTablesTest, OutputsTooSmallAreNamedAndNothingIsWritten) {
+TEST_F(BatchTablesTest, RejectsSmallOutputsWithoutWriting) {
   Tables narrow(3, 1, 5);
   EXPECT_THAT(std::string(narrow.Convert(batch_).message()),
               HasSubstr("rows[0]: its tokens pass the capacity of the result: seq_len 6, table row "
@@ -112,7 +112,7 @@ TEST_F(BatchTablesTest, OutputsTooSmallAreNamedAndNothingIsWritten) {
   EXPECT_THAT(small.block_indptr, Each(77));
 }
 
-TEST_F(BatchTablesTest, AnIdleBatchPacksToOneZero) {
+TEST_F(BatchTablesTest, EmptyBatchPacksToOneZero) {
   batch_.num_rows = 0;
   Tables tables(0, 3, 0);
   const absl::Status status = tables.Convert(batch_);
@@ -140,7 +140,7 @@ class SelectedBatchTablesTest : public ::testing::Test {
   Tables tables_{3, 6, 8};
 };
 
-TEST_F(SelectedBatchTablesTest, AllBlocksOfTheSequences) {
+TEST_F(SelectedBatchTablesTest, SelectsAllBlocksByDefault) {
   ASSERT_TRUE(tables_.Convert(batch_).ok());
   EXPECT_THAT(tables_.block_indptr, ElementsAre(0, 6, 8, 8));
   EXPECT_THAT(tables_.block_indices, ElementsAre(11, 12, 13, 14, 15, 16, 21, 22));
@@ -148,14 +148,14 @@ TEST_F(SelectedBatchTablesTest, AllBlocksOfTheSequences) {
   EXPECT_THAT(tables_.key_start_loc, ElementsAre(0, 21, 26, 26));
 }
 
-TEST_F(SelectedBatchTablesTest, BlocksCachedBeforeTheStepAreNoneInAPurePrefill) {
+TEST_F(SelectedBatchTablesTest, PurePrefillHasNoBlocksCachedBeforeTheStep) {
   ASSERT_TRUE(tables_.Convert(batch_, {.keys = TableKeys::kComputed}).ok());
   EXPECT_THAT(tables_.block_indptr, ElementsAre(0, 5, 5, 5));
   EXPECT_THAT(tables_.last_block_len, ElementsAre(2, 0, 0));
   EXPECT_THAT(tables_.seq_lens, ElementsAre(18, 0, 0));
 }
 
-TEST_F(SelectedBatchTablesTest, AWindowTakesTheLastBlocks) {
+TEST_F(SelectedBatchTablesTest, WindowSelectsTheLastBlocks) {
   Tables tables(3, 3, 8);
   ASSERT_TRUE(tables.Convert(batch_, {.keys = TableKeys::kWindow, .window_left = 5}).ok());
   EXPECT_THAT(tables.block_indptr, ElementsAre(0, 3, 5, 5));
@@ -260,7 +260,7 @@ TEST_F(LocalTablesTest, ColumnsBeyondTheTableAreNotRead) {
   EXPECT_THAT(absl::MakeConstSpan(memory_.entries()).subspan(10, 2), ElementsAre(18, 0));
 }
 
-TEST_F(LocalTablesTest, RejectsRowsWithoutATable) {
+TEST_F(LocalTablesTest, RejectsRowsThatCannotBeConverted) {
   const PagedBatch local = Local();
   const auto refusal = [&](const ConvertTablesArgs& args) {
     const absl::Status status = ConvertTables(args);
@@ -285,7 +285,7 @@ TEST_F(LocalTablesTest, RejectsRowsWithoutATable) {
   EXPECT_EQ(refusal(small), "out.table.num_tables: expected at least 10, got 9");
 }
 
-TEST_F(LocalTablesTest, RowsWithoutATableBecomeEmptyAndHaveAReason) {
+TEST_F(LocalTablesTest, RowsThatCannotBeConvertedBecomeEmptyWithAFault) {
   int32_t seq_lens[] = {2, 4, -1, 2, 2, 0}, table_row[] = {1, 0, 0, 3, 0, 9},
           key_start[] = {4, 18, 0, 0, 1, -5};
   const PagedBatch local = {.seq_lens = seq_lens,

@@ -46,7 +46,7 @@ void Check(const Fixture& fixture, const ReferenceResult<double>& dense) {
   ASSERT_LE(error.lse, error.lse_limit);
 }
 
-TEST_P(BuilderAttentionGpuTest, AgreesWithADenseComputationInFloat64) {
+TEST_P(BuilderAttentionGpuTest, MatchesADenseComputationInFloat64) {
   for (DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     Random random(kSeed);
     for (int round = 0; round < 60; ++round) {

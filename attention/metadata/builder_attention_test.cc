@@ -68,7 +68,7 @@ Attended Attend(const BuilderCase& drawn) {
 
 class BuilderAttentionTest : public ::testing::TestWithParam<BuilderKind> {};
 
-TEST_P(BuilderAttentionTest, AgreesWithADenseComputationInFloat64) {
+TEST_P(BuilderAttentionTest, MatchesADenseComputationInFloat64) {
   Random random(kSeed);
   for (int round = 0; round < 200; ++round) {
     const BuilderCase drawn = DrawBuilderCase(GetParam(), DType::kFloat32, random);

@@ -24,7 +24,7 @@ static_assert(!IsValid({.rank = 2, .world = 2}) && !IsValid({.interleave = 0}));
 static_assert(!IsValid({.world = 0}) && IsValid({}));
 
 // The expected values come from assigning the tokens to ranks one by one.
-TEST(ContextParallelTest, EveryTokenIsHeldOnceWhereCountingPutsIt) {
+TEST(ContextParallelTest, EveryTokenHasOneOwnerAndLocalIndex) {
   for (int world = 1; world <= 4; ++world) {
     for (int interleave : {1, 2, 3, 16}) {
       std::vector<int64_t> held(world, 0);
@@ -47,7 +47,7 @@ TEST(ContextParallelTest, EveryTokenIsHeldOnceWhereCountingPutsIt) {
   }
 }
 
-TEST(ContextParallelTest, NoRankNeedsMoreThanTheCapacityFromWhichTheLimitCame) {
+TEST(ContextParallelTest, GlobalCapacityFitsOnEveryRank) {
   for (int world = 1; world <= 4; ++world) {
     for (int interleave : {1, 2, 3, 16}) {
       for (int64_t capacity = 0; capacity < 70; ++capacity) {
@@ -69,7 +69,7 @@ TEST(ContextParallelTest, NoRankNeedsMoreThanTheCapacityFromWhichTheLimitCame) {
   }
 }
 
-TEST(ContextParallelTest, LengthsBeyond32BitsAreCounted) {
+TEST(ContextParallelTest, SupportsLengthsBeyond32Bits) {
   constexpr KeyPositions kRanks = {.rank = 3, .world = 4, .interleave = 16};
   constexpr int64_t kLong = int64_t{1} << 40;
   static_assert(LocalLen(kLong, kRanks) == kLong / 4);
@@ -82,7 +82,7 @@ static_assert(RankSlot(3 * 4 + 3, 4, {.rank = 0, .world = 2}) == -1);
 static_assert(RankSlot((int64_t{1} << 40) * 8, 8, {.world = 4}) == (int64_t{1} << 40) * 2);
 
 // One rank keeps each token, in the slot that the rank's own table with smaller blocks gives.
-TEST(RankRowsTest, SlotsAreThoseOfTheRanksOwnTable) {
+TEST(RankRowsTest, SlotsMatchTheRanksTable) {
   Random random(/*seed=*/1);
   for (int world = 1; world <= 4; ++world) {
     for (const int interleave : {1, 2, 3, 8}) {
@@ -141,7 +141,7 @@ struct Arrays {
   }
 };
 
-TEST(RankRowsTest, EachRankGetsItsLengthsAndSlotsAndNothingElseIsWritten) {
+TEST(RankRowsTest, WritesOnlyTheRanksLengthsAndSlots) {
   Arrays of[2];
   for (int rank = 0; rank < 2; ++rank) {
     const RankRowsArgs args = of[rank].args(rank);
@@ -167,7 +167,7 @@ TEST(RankRowsTest, ContextLensMayBeAbsent) {
   EXPECT_THAT(arrays.rank_context_lens, ElementsAre(77, 77, 77));
 }
 
-TEST(RankRowsTest, WhatCannotBeServedIsNamed) {
+TEST(RankRowsTest, RejectsInvalidArguments) {
   Arrays arrays;
   const auto refused = [&](auto change) {
     RankRowsArgs args = arrays.args(0);

@@ -45,7 +45,7 @@ void Draw(Random& random, bool hostile, int num_live, const CrossBatchArgs& args
   }
 }
 
-TEST(CrossBatchGpuTest, AReplayedGraphGathersTheLengthsOfEachBatch) {
+TEST(CrossBatchGpuTest, ReplayedGraphMatchesTheHost) {
   if (!HasCudaDevice()) GTEST_SKIP() << "no GPU on this machine";
   const uint64_t seed = 1;
   Random random(seed);

@@ -18,7 +18,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-TEST(CrossBatchTest, RowsSeeTheEncoderKeysOfTheirSlots) {
+TEST(CrossBatchTest, RowsAttendToTheEncoderKeysOfTheirSlots) {
   // Rows in slots 2 and 0, and a padded row.
   const int32_t loc[] = {0, 1, 4, 4};
   const int32_t lens[] = {9, 5, 0};
@@ -66,7 +66,7 @@ TEST(CrossBatchTest, RowsSeeTheEncoderKeysOfTheirSlots) {
   EXPECT_EQ(refusal(), "rows[0]: its table row is not one of the table: table row 2 of 2");
 }
 
-TEST(CrossBatchTest, RowsThatCannotBeServedSeeNothingAndSayWhy) {
+TEST(CrossBatchTest, InvalidRowsHaveNoKeysAndAFault) {
   const int32_t lens[] = {1, 1, 1, 1, 0, 1};
   const int32_t table_row[] = {1, -1, 3, 2, 99, 0};
   const int32_t encoder_lens[] = {3, -1, 9};
@@ -112,7 +112,7 @@ Encoders DrawEncoders(int num_tables, Random& random) {
   return encoders;
 }
 
-TEST(CrossBatchTest, EveryQuerySeesAllKeysOfItsOwnEncoder) {
+TEST(CrossBatchTest, EveryQueryAttendsToAllKeysOfTheSequencesEncoder) {
   int64_t num_pairs = 0;
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);
@@ -156,7 +156,7 @@ TEST(CrossBatchTest, EveryQuerySeesAllKeysOfItsOwnEncoder) {
 }
 
 // A batch of BuildPagedBatch() gives the slots of the encoder's tokens.
-TEST(CrossBatchTest, TheEncoderTokensHaveSlotsOfTheirOwn) {
+TEST(CrossBatchTest, EncoderTokensGetSlotsFromAPagedBatch) {
   const int32_t entries[] = {4, 9, 8, 6};
   const BlockTableView table = {
       .entries = entries, .row_stride = 2, .num_tables = 2, .max_blocks = 2, .block_size = 4};

@@ -158,13 +158,13 @@ void CompareEager(uint64_t num_batches) {
   }
 }
 
-TEST_F(LocalVirtualBatchGpuTest, AgreesWithTheHostFieldByField) { CompareEager(20000); }
+TEST_F(LocalVirtualBatchGpuTest, MatchesTheHost) { CompareEager(20000); }
 
-TEST_F(LocalVirtualBatchSmallGpuTest, AgreesWithTheHostFieldByField) { CompareEager(30); }
+TEST_F(LocalVirtualBatchSmallGpuTest, MatchesTheHost) { CompareEager(30); }
 
 // 200 replays each for decode, verification and chunked prefill, with large and small batches in
 // turn.
-TEST_F(LocalVirtualBatchGpuTest, AReplayedGraphMakesTheRowsOfEachBatch) {
+TEST_F(LocalVirtualBatchGpuTest, ReplayedGraphMatchesTheHost) {
   const uint64_t seed = 3;
   Random random(seed);
   for (const auto& [max_rows, max_query_len, chunk_size] :
@@ -196,7 +196,7 @@ TEST_F(LocalVirtualBatchGpuTest, AReplayedGraphMakesTheRowsOfEachBatch) {
 }
 
 // More rows and virtual rows than threads per CTA.
-TEST_F(LocalVirtualBatchGpuTest, AnyNumberOfRowsAgrees) {
+TEST_F(LocalVirtualBatchGpuTest, MatchesTheHostForAnyNumberOfRows) {
   Random random(4);
   for (int num_rows : {1, 31, 32, 33, 256, 1023, 1024, 1025, 3000}) {
     for (int chunk_size : {1, 3, 1000}) {
@@ -224,7 +224,7 @@ TEST_F(LocalVirtualBatchGpuTest, AnyNumberOfRowsAgrees) {
 }
 
 // Converts virtual rows from the device to a table with one row per virtual row.
-TEST_F(LocalVirtualBatchGpuTest, ConvertedTablesAgreeWithTheHost) {
+TEST_F(LocalVirtualBatchGpuTest, ConvertedTablesMatchTheHost) {
   const uint64_t seed = 6;
   Random random(seed);
   for (int i = 0; i < 500 && !HasFatalFailure(); ++i) {
@@ -288,7 +288,7 @@ TEST_F(LocalVirtualBatchGpuTest, ConvertedTablesAgreeWithTheHost) {
 
 // BuildLocalVirtualBatch() rejects these arrays. The host form and the device form write the same
 // values, and do not write outside their buffers.
-TEST_F(LocalVirtualBatchGpuTest, GarbageInTheArraysStaysWithinTheBuffers) {
+TEST_F(LocalVirtualBatchGpuTest, InvalidArraysDoNotCauseWritesOutsideTheBuffers) {
   Random random(5);
   for (int round = 0; round < 300; ++round) {
     const int num_rows = random.Int(1, 70);

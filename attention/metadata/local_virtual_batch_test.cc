@@ -68,7 +68,7 @@ struct Rows {
 };
 
 // The example of the local attention virtual batches in SGLang and vLLM.
-TEST(LocalVirtualBatchTest, TheWorkedExampleComesOutLiterally) {
+TEST(LocalVirtualBatchTest, MatchesTheWorkedExample) {
   const Rows rows({4, 10, 5}, {6, 17, 9});
   const int num_rows = MaxLocalRows(3, 19, 4);
   EXPECT_EQ(num_rows, 10);  // 2 * 3 + 19 / 4
@@ -86,7 +86,7 @@ TEST(LocalVirtualBatchTest, TheWorkedExampleComesOutLiterally) {
   EXPECT_THAT(Ints(local->key_start, 10), ElementsAre(0, 4, 4, 8, 12, 16, 4, 8, 0, 0));
 }
 
-TEST(LocalVirtualBatchTest, DecodesStayOneRowEach) {
+TEST(LocalVirtualBatchTest, DecodesHaveOneVirtualRowEach) {
   const Rows rows({1, 1, 1}, {8, 9, 1});
   EXPECT_EQ(MaxLocalRows(3, 3, 8), 3);
   Memory memory(3);
@@ -97,7 +97,7 @@ TEST(LocalVirtualBatchTest, DecodesStayOneRowEach) {
   EXPECT_THAT(Ints(local->key_start, 3), ElementsAre(0, 8, 0));
 }
 
-TEST(LocalVirtualBatchTest, RowsWithoutQueriesVanishAndRowsWithoutKeysSeeNothing) {
+TEST(LocalVirtualBatchTest, RowsWithoutQueriesHaveNoVirtualRows) {
   const Rows rows({0, 3, 0, 2, 0}, {7, 0, 0, 5, 0});
   Memory memory(MaxLocalRows(5, 5, 2));
   const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(memory.Args(rows.Batch(), 2));
@@ -109,7 +109,7 @@ TEST(LocalVirtualBatchTest, RowsWithoutQueriesVanishAndRowsWithoutKeysSeeNothing
   EXPECT_THAT(Ints(local->table_row, 5), ElementsAre(0, 0, 3, 3, 0));
 }
 
-TEST(LocalVirtualBatchTest, AnIdleBatchIsNoError) {
+TEST(LocalVirtualBatchTest, AcceptsAnEmptyBatch) {
   const Rows rows({}, {});
   Memory memory(0);
   const absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(memory.Args(rows.Batch(), 4));
@@ -118,7 +118,7 @@ TEST(LocalVirtualBatchTest, AnIdleBatchIsNoError) {
   EXPECT_EQ(local->query_start_loc[0], 0);
 }
 
-TEST(LocalVirtualBatchTest, ChunksAreOfPositionsNotOfLocalKeys) {
+TEST(LocalVirtualBatchTest, ChunksFollowPositionsRatherThanLocalKeys) {
   // The row's keys begin at token 5 of its table row. Keys: positions 5 .. 9; queries: 7, 8, 9.
   const Rows rows({3}, {5});
   const int32_t key_start[] = {5};
@@ -166,7 +166,7 @@ TEST(LocalVirtualBatchTest, LongSequencesAndChunksDoNotOverflow) {
   }
 }
 
-TEST(LocalVirtualBatchTest, BadRowsAreRefusedWithTheirValues) {
+TEST(LocalVirtualBatchTest, RejectsInvalidRows) {
   const Rows rows({4, 10}, {6, 17});
   Memory memory(20);
   const auto refusal = [&](const PagedBatch& batch) {
@@ -200,7 +200,7 @@ TEST(LocalVirtualBatchTest, BadRowsAreRefusedWithTheirValues) {
   EXPECT_EQ(refusal(batch), "query_positions[5]: expected 8 (its position among the keys), got 0");
 }
 
-TEST(LocalVirtualBatchTest, RowsThatCannotBeServedSeeNothingAndSayWhy) {
+TEST(LocalVirtualBatchTest, InvalidRowsHaveNoKeysAndAFault) {
   // Rows: more queries than keys; valid; negative seq_len, no queries; positions beyond int32;
   // valid.
   Rows rows({3, 2, 0, 2, 1}, {2, 6, -1, 9, 3});
@@ -241,7 +241,7 @@ TEST(LocalVirtualBatchTest, NoVirtualRowIsWrittenBeyondTheBound) {
   EXPECT_EQ(num_faults, 3);
 }
 
-TEST(LocalVirtualBatchTest, TheKeysSeenAreThoseOfTheQuerysOwnChunk) {
+TEST(LocalVirtualBatchTest, VisibleKeysMatchTheDefinition) {
   int64_t num_pairs = 0;
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);

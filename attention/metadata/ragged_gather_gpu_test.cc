@@ -40,7 +40,7 @@ void Draw(Random& random, bool hostile, int num_live, const RaggedGatherArgs& ar
   }
 }
 
-TEST(RaggedGatherGpuTest, AReplayedGraphMakesEachBatch) {
+TEST(RaggedGatherGpuTest, ReplayedGraphMatchesTheHost) {
   if (!HasCudaDevice()) GTEST_SKIP() << "no GPU on this machine";
   const uint64_t seed = 1;
   Random random(seed);

@@ -45,7 +45,7 @@ struct Memory {
   int32_t num_faults = -77;
 };
 
-TEST(RaggedGatherTest, EncoderInputsSeeThemselvesInBothDirections) {
+TEST(RaggedGatherTest, EncoderInputsAttendInBothDirections) {
   Memory memory({3, 0, 2, 0}, 7);
   const absl::StatusOr<RaggedBatch> batch = BuildRaggedGather(memory.Args(RaggedKind::kEncoder, 3));
   ASSERT_TRUE(batch.ok()) << batch.status();
@@ -61,7 +61,7 @@ TEST(RaggedGatherTest, EncoderInputsSeeThemselvesInBothDirections) {
   EXPECT_EQ(VisibleSet(PlainLayer(), *batch).size(), 3 * 3 + 2 * 2);
 }
 
-TEST(RaggedGatherTest, AProfileRunOfZerosSeesNothing) {
+TEST(RaggedGatherTest, ProfileRunOfZerosHasNoVisibleKeys) {
   Memory memory({3, 2}, 5);
   RaggedGatherArgs args = memory.Args(RaggedKind::kProfileZeros, 3);
   args.slot_mapping = nullptr;  // optional, as are the next two
@@ -75,7 +75,7 @@ TEST(RaggedGatherTest, AProfileRunOfZerosSeesNothing) {
   EXPECT_TRUE(VisibleSet(PlainLayer(), *batch).empty());
 }
 
-TEST(RaggedGatherTest, ProfileLengthsAreAlikeButForOneToken) {
+TEST(RaggedGatherTest, ProfileLengthsDifferByAtMostOneToken) {
   std::vector<int32_t> lens(3);
   ASSERT_TRUE(FillProfileLens(11, absl::MakeSpan(lens)).ok());
   EXPECT_THAT(lens, ElementsAre(4, 4, 3));
@@ -87,7 +87,7 @@ TEST(RaggedGatherTest, ProfileLengthsAreAlikeButForOneToken) {
   EXPECT_FALSE(FillProfileLens(-1, absl::MakeSpan(lens)).ok());
 }
 
-TEST(RaggedGatherTest, RowsThatCannotBeServedAreEmptyAndSayWhy) {
+TEST(RaggedGatherTest, InvalidRowsAreEmptyAndHaveAFault) {
   // Rows: valid; negative; above max_len; valid; no room; no room after the previous row; empty.
   Memory memory({4, -1, 7, 5, 2, 1, 0}, 10);
   const RaggedGatherArgs args = memory.Args(RaggedKind::kEncoder, 6);
@@ -106,7 +106,7 @@ TEST(RaggedGatherTest, RowsThatCannotBeServedAreEmptyAndSayWhy) {
             "rows[2]: its tokens pass the capacity of the result: len 2, max_len 6, num_tokens 10");
 }
 
-TEST(RaggedGatherTest, TokensSeeWhatTheDefinitionSays) {
+TEST(RaggedGatherTest, VisibleKeysMatchTheDefinition) {
   for (uint64_t seed = 0; seed < 20000; ++seed) {
     Random random(seed);
     std::vector<int32_t> lens(random.Int(0, 6));

@@ -11,7 +11,7 @@
 namespace reprise {
 namespace {
 
-TEST(RankRowsGpuTest, AReplayedGraphMakesWhatTheHostMakes) {
+TEST(RankRowsGpuTest, ReplayedGraphMatchesTheHost) {
   if (!HasCudaDevice()) GTEST_SKIP() << "no GPU on this machine";
   const uint64_t seed = 1;
   Random random(seed);

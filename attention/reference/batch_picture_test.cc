@@ -8,7 +8,7 @@
 namespace reprise {
 namespace {
 
-TEST(BatchPictureTest, QueriesAreLinesAndKeysAreColumnsInBlocks) {
+TEST(BatchPictureTest, DrawsQueriesAsLinesAndKeysAsColumns) {
   const int32_t loc[] = {0, 2, 2, 3};
   const int32_t seq_lens[] = {6, 3, 0};
   const int32_t table[] = {7, 2, 9, 9, 9, 9};
@@ -28,7 +28,7 @@ TEST(BatchPictureTest, QueriesAreLinesAndKeysAreColumnsInBlocks) {
             "row 2: 1 query that sees no key\n");
 }
 
-TEST(BatchPictureTest, KeysThatBeginWithinABlockStandUnderTheirPositions) {
+TEST(BatchPictureTest, AlignsKeysThatStartWithinABlock) {
   const int32_t loc[] = {0, 1};
   const int32_t seq_lens[] = {4};
   const int32_t key_start[] = {3};
@@ -48,7 +48,7 @@ TEST(BatchPictureTest, KeysThatBeginWithinABlockStandUnderTheirPositions) {
             "      0    6 | # ###\n");
 }
 
-TEST(BatchPictureTest, EntriesThatNobodyReadsAreDashesAndNotLookedAt) {
+TEST(BatchPictureTest, DrawsUnreadEntriesAsDashes) {
   const int32_t loc[] = {0, 1};
   const int32_t seq_lens[] = {6};
   const int32_t table[] = {-12345, 8, 3};
@@ -68,7 +68,7 @@ TEST(BatchPictureTest, EntriesThatNobodyReadsAreDashesAndNotLookedAt) {
             "      0    5 | .. .# ##\n");
 }
 
-TEST(BatchPictureTest, ATreesKeysShowThePositionsThatTheirPathsGiveThem) {
+TEST(BatchPictureTest, DrawsKeysOfATreeAsPositions) {
   // Three keys in the cache, then a root with two children. Both children have position 4.
   const int32_t loc[] = {0, 3};
   const int32_t seq_lens[] = {6};
@@ -95,7 +95,7 @@ TEST(BatchPictureTest, ATreesKeysShowThePositionsThatTheirPathsGiveThem) {
             "      2    4 | ###3.4\n");
 }
 
-TEST(BatchPictureTest, OfLongRowsTheLastKeysAreDrawn) {
+TEST(BatchPictureTest, DrawsOnlyTheLastKeysOfLongRows) {
   const int32_t loc[] = {0, 1};
   const int32_t seq_lens[] = {10};
   const int32_t table[] = {1, 2, 3};

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(PictureCaseTest, TheRowsStandBeforeWhatABuilderMakesOfThem) {
+TEST(PictureCaseTest, DrawsTheRowsBeforeTheBuildersResult) {
   const absl::StatusOr<std::string> text =
       DrawCase({.query_lens = {2}, .seq_lens = {3}, .block_size = 2, .chunk_size = 2});
   ASSERT_TRUE(text.ok()) << text.status();
@@ -33,7 +33,7 @@ TEST(PictureCaseTest, TheRowsStandBeforeWhatABuilderMakesOfThem) {
             "      1    2 | #\n");
 }
 
-TEST(PictureCaseTest, WhatCannotBeDrawnIsRefusedWithNamesAndValues) {
+TEST(PictureCaseTest, RejectsInvalidCases) {
   const auto refusal = [](const PictureCase& picture) {
     const absl::Status status = DrawCase(picture).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -61,7 +61,7 @@ TEST(PictureCaseTest, WhatCannotBeDrawnIsRefusedWithNamesAndValues) {
 }
 
 // The drawings in docs/metadata.md must equal the output of show_batch.
-TEST(PictureCaseTest, TheDrawingsInTheDocumentationAreThoseOfTheTool) {
+TEST(PictureCaseTest, DrawingsMatchTheDocumentation) {
   std::ifstream file("docs/metadata.md");
   ASSERT_TRUE(file) << "docs/metadata.md is missing from the test's data";
   std::ostringstream page;

@@ -71,7 +71,7 @@ class OneQuery {
   KvMemory kv_;
 };
 
-TEST(ReferenceTest, OneKeyGivesItsValueAndItsScore) {
+TEST(ReferenceTest, SingleKeyYieldsItsValueAndScore) {
   OneQuery query(1);
   query.SetKey(0, {3, 9}, {5, -7});
   const auto result = query.Attend();
@@ -79,7 +79,7 @@ TEST(ReferenceTest, OneKeyGivesItsValueAndItsScore) {
   EXPECT_THAT(result.lse, ElementsAre(3));  // 1 * 3 + 0 * 9
 }
 
-TEST(ReferenceTest, KeysAreWeighedByTheExponentialOfTheirScores) {
+TEST(ReferenceTest, WeightsKeysByTheExponentialOfTheirScores) {
   OneQuery query(3);
   query.SetKey(0, {0, 0}, {1, 0});
   query.SetKey(1, {std::log(2.0), 0}, {0, 1});
@@ -89,7 +89,7 @@ TEST(ReferenceTest, KeysAreWeighedByTheExponentialOfTheirScores) {
   EXPECT_NEAR(result.lse[0], std::log(4.0), 1e-7);
 }
 
-TEST(ReferenceTest, TheDefaultScaleIsOneOverTheRootOfTheHeadDim) {
+TEST(ReferenceTest, DefaultScaleIsTheInverseRootOfHeadDim) {
   OneQuery query(1);
   query.layer.scale.reset();
   query.SetKey(0, {3, 0}, {1, 1});
@@ -110,7 +110,7 @@ TEST(ReferenceTest, ScalesMultiplyScoresAndValues) {
 
 // A latent and a rope part that are stored separately, with different scales, give the same result
 // as one joined key.
-TEST(ReferenceTest, ALatentAndARopePartApartAreTheKeyOfBoth) {
+TEST(ReferenceTest, SeparateLatentAndRopePartMatchTheJoinedKey) {
   KvMemoryOptions options = {.layout = KvMemoryLayout::kMla,
                              .num_blocks = 2,
                              .block_size = 2,
@@ -183,7 +183,7 @@ TEST(ReferenceTest, ScalesAreReadByTableRowAndKvHead) {
   EXPECT_THAT(result.out, ElementsAre(5, 5, 6, 6));  // two q heads per kv head
 }
 
-TEST(ReferenceTest, SoftcapComesBeforeAlibi) {
+TEST(ReferenceTest, AppliesSoftcapBeforeAlibi) {
   OneQuery query(3);
   const std::array<float, 1> slopes = {0.5f};
   query.layer.alibi_slopes = slopes.data();
@@ -195,7 +195,7 @@ TEST(ReferenceTest, SoftcapComesBeforeAlibi) {
   EXPECT_NEAR(query.Attend().lse[0], std::log(std::exp(1) + std::exp(-2.5) + 1), 1e-12);
 }
 
-TEST(ReferenceTest, AlibiGrowsWithTheDistanceToEitherSide) {
+TEST(ReferenceTest, AlibiGrowsWithDistanceInBothDirections) {
   OneQuery query(4);
   const std::array<float, 1> slopes = {0.5f};
   const std::array<int32_t, 1> positions = {1};
@@ -239,7 +239,7 @@ TEST(ReferenceTest, SlopesAndScalesAreReadByTableRowAndQHead) {
   EXPECT_NEAR(result.lse[1], std::log(std::exp(-3 - 0.25) + std::exp(-3)), 1e-12);
 }
 
-TEST(ReferenceTest, ASinkTakesWeightAndCountsInLse) {
+TEST(ReferenceTest, SinkTakesWeightAndCountsInLse) {
   OneQuery query(1);
   const std::array<float, 1> sinks = {0.0f};
   query.layer.sinks = sinks.data();
@@ -249,7 +249,7 @@ TEST(ReferenceTest, ASinkTakesWeightAndCountsInLse) {
   EXPECT_NEAR(result.lse[0], std::log(2.0), 1e-12);
 }
 
-TEST(ReferenceTest, AQueryThatSeesNothingGivesZeroAndMinusInfinityInSpiteOfSinks) {
+TEST(ReferenceTest, QueryWithoutVisibleKeysYieldsZeroAndMinusInfinityDespiteSinks) {
   OneQuery query(2);  // the keys are NaN
   const std::array<float, 1> sinks = {3.0f};
   const std::array<int32_t, 1> positions = {-1};
@@ -260,7 +260,7 @@ TEST(ReferenceTest, AQueryThatSeesNothingGivesZeroAndMinusInfinityInSpiteOfSinks
   EXPECT_THAT(result.lse, ElementsAre(-kInf));
 }
 
-TEST(ReferenceTest, ScoresFarBeyondTheRangeOfExpDoNotOverflow) {
+TEST(ReferenceTest, ScoresBeyondTheRangeOfExpDoNotOverflow) {
   OneQuery query(2);
   query.SetKey(0, {5000, 0}, {1, 2});
   query.SetKey(1, {-5000, 0}, {3, 4});
@@ -269,7 +269,7 @@ TEST(ReferenceTest, ScoresFarBeyondTheRangeOfExpDoNotOverflow) {
   EXPECT_THAT(result.lse, ElementsAre(5000));
 }
 
-TEST(ReferenceTest, RotaryTurnsQueryAndKeyByTheirPositions) {
+TEST(ReferenceTest, RotatesQueryAndKeyByTheirPositions) {
   OneQuery query(2);  // frequency 1: rotates the query at position 1 by 1 rad, the key at 0 by 0
   query.layer.rotary = RotaryParams{};
   query.layer.window_right = 0;
@@ -283,7 +283,7 @@ TEST(ReferenceTest, RotaryTurnsQueryAndKeyByTheirPositions) {
   EXPECT_NEAR(query.Attend().lse[0], std::log(std::exp(std::cos(0.25)) + std::exp(1.0)), 1e-12);
 }
 
-TEST(ReferenceTest, RotaryLeavesDimsPastRotaryDim) {
+TEST(ReferenceTest, DoesNotRotateDimsBeyondRotaryDim) {
   const std::array<int32_t, 2> loc = {0, 1};
   std::array<float, 4> q = {0, 0, 1, 1};
   std::array<float, 4> k = {5, 5, 2, 3};
@@ -307,7 +307,7 @@ TEST(ReferenceTest, RotaryLeavesDimsPastRotaryDim) {
 }
 
 // Compares the results of the same rows as a paged batch and as a ragged batch.
-TEST(ReferenceTest, PagedAndRaggedAgreeOnTheSameKeys) {
+TEST(ReferenceTest, PagedMatchesRaggedOnTheSameKeys) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const RaggedFixture fixture = MakeRaggedFixture({.seed = seed});
     SCOPED_TRACE(fixture.description);

@@ -99,7 +99,7 @@ class AcceptOneRow : public AcceptOneSequence<4> {
   int32_t row_fault_ = -9;
 };
 
-TEST_F(AcceptOneRow, DraftsAreAcceptedUpToTheFirstThatDiffers) {
+TEST_F(AcceptOneRow, AcceptsDraftsUpToTheFirstMismatch) {
   EXPECT_THAT(Accept({5, 9, 4, 8}), ElementsAre(5, 9, 4));
   EXPECT_EQ(token_, 4);
   EXPECT_EQ(last_token_, 4);
@@ -109,7 +109,7 @@ TEST_F(AcceptOneRow, DraftsAreAcceptedUpToTheFirstThatDiffers) {
   EXPECT_THAT(std::vector<int32_t>(history_ + 20, history_ + 24), ElementsAre(-9, 5, 9, -9));
 }
 
-TEST_F(AcceptOneRow, AllDraftsAndOneMore) {
+TEST_F(AcceptOneRow, AcceptsAllDraftsAndOneMoreToken) {
   EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre(5, 9, 2, 8));
   EXPECT_EQ(last_token_, 8);
   EXPECT_EQ(seq_len_, 24);
@@ -117,7 +117,7 @@ TEST_F(AcceptOneRow, AllDraftsAndOneMore) {
   EXPECT_THAT(std::vector<int32_t>(history_ + 20, history_ + 25), ElementsAre(-9, 5, 9, 2, -9));
 }
 
-TEST_F(AcceptOneRow, AcceptedDraftsAreKeptWhereTheirKeysAre) {
+TEST_F(AcceptOneRow, StoresAcceptedDraftsByCacheSlot) {
   int32_t places[8];
   std::fill_n(places, 8, -9);
   const int64_t slots[8] = {0, 0, 0, 0, 3, 6, -1, 1};  // in group 1
@@ -129,7 +129,7 @@ TEST_F(AcceptOneRow, AcceptedDraftsAreKeptWhereTheirKeysAre) {
   EXPECT_THAT(places, ElementsAre(-9, 2, -9, -9, -9, -9, 5, -9)) << "the last token has no keys";
 }
 
-TEST_F(AcceptOneRow, OneTokenIfTheFirstDraftIsWrongWhateverTheOthersAre) {
+TEST_F(AcceptOneRow, FirstDraftMismatchYieldsOneToken) {
   EXPECT_THAT(Accept({6, 9, 2, 8}), ElementsAre(6));
   EXPECT_EQ(last_token_, 6);
   EXPECT_EQ(sample_index_, (int64_t{1} << 40) + 1);
@@ -138,7 +138,7 @@ TEST_F(AcceptOneRow, OneTokenIfTheFirstDraftIsWrongWhateverTheOthersAre) {
   EXPECT_EQ(history_[21], -9);
 }
 
-TEST_F(AcceptOneRow, ATokenThatCannotBeChosenEndsThoseBeforeIt) {
+TEST_F(AcceptOneRow, NanEndsTheAcceptedDrafts) {
   EXPECT_THAT(Accept({5, kNan, 2, 8}), ElementsAre(5));
   EXPECT_EQ(token_, 5);
   EXPECT_EQ(last_token_, 5);
@@ -146,13 +146,13 @@ TEST_F(AcceptOneRow, ATokenThatCannotBeChosenEndsThoseBeforeIt) {
   EXPECT_EQ(seq_len_, 21);
 }
 
-TEST_F(AcceptOneRow, ANanBehindTheLastDraftKeepsTheDrafts) {
+TEST_F(AcceptOneRow, NanAfterTheLastDraftKeepsTheDrafts) {
   EXPECT_THAT(Accept({5, 9, 2, kNan}), ElementsAre(5, 9, 2));
   EXPECT_EQ(last_token_, 2);
   EXPECT_EQ(seq_len_, 23);
 }
 
-TEST_F(AcceptOneRow, ANanAtTheFirstPlaceIsTheRows) {
+TEST_F(AcceptOneRow, NanAfterTheFirstTokenYieldsNanRow) {
   EXPECT_THAT(Accept({kNan, 9, 2, 8}), ElementsAre());
   EXPECT_EQ(token_, kNanRow);
   EXPECT_EQ(last_token_, 0);
@@ -160,13 +160,13 @@ TEST_F(AcceptOneRow, ANanAtTheFirstPlaceIsTheRows) {
   EXPECT_EQ(seq_len_, 21);
 }
 
-TEST_F(AcceptOneRow, ADraftThatIsNoTokenIsNeverRight) {
+TEST_F(AcceptOneRow, NegativeDraftIsNeverAccepted) {
   token_ids_[1] = kNanRow;
   EXPECT_THAT(Accept({kNan, 9, 2, 8}), ElementsAre());
   EXPECT_EQ(token_, kNanRow);
 }
 
-TEST_F(AcceptOneRow, ARowWithoutDraftsHasOneToken) {
+TEST_F(AcceptOneRow, RowWithoutDraftsHasOneNewToken) {
   first_verified_ = -1;  // a chunk of a prompt
   EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre(8));
   EXPECT_EQ(last_token_, 8);
@@ -175,7 +175,7 @@ TEST_F(AcceptOneRow, ARowWithoutDraftsHasOneToken) {
   EXPECT_EQ(drafted_len_, 24);
 }
 
-TEST_F(AcceptOneRow, ARowThatDoesNotSampleChangesNothing) {
+TEST_F(AcceptOneRow, RowWithoutSamplingChangesNoState) {
   for (const int32_t slot : {-1, 1}) {  // num_slots is 1
     slot_ = slot;
     EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre());
@@ -190,13 +190,13 @@ TEST_F(AcceptOneRow, ARowThatDoesNotSampleChangesNothing) {
 
 // With max_drafts below the row's number of drafts, the last new token is the choice after the last
 // accepted draft.
-TEST_F(AcceptOneRow, MoreDraftsThanThereIsRoomForAreCut) {
+TEST_F(AcceptOneRow, DraftsBeyondMaxDraftsAreNotAccepted) {
   args_.max_drafts = 2;
   EXPECT_THAT(Accept({5, 9, 2, 8}), ElementsAre(5, 9, 2));
   EXPECT_EQ(seq_len_, 23);
 }
 
-TEST_F(AcceptOneRow, WithoutFirstVerifiedEachTokenHasItsChoice) {
+TEST_F(AcceptOneRow, ChosenIsIndexedByTokenWithoutFirstVerified) {
   args_.first_verified = nullptr;
   std::copy_n(std::vector<int32_t>{5, 9, 2, 8}.begin(), 4, chosen_);
   AcceptDraftsOnHost(args_);
@@ -210,7 +210,7 @@ TEST_F(AcceptOneRow, StateMayBeAbsent) {
   EXPECT_EQ(last_token_, 7);
 }
 
-TEST_F(AcceptOneRow, ResultsGoToTheOutputThatRefillNames) {
+TEST_F(AcceptOneRow, WritesResultsToTheSelectedOutput) {
   int32_t results[3 * 7];  // three outputs, each with a token, a count and five tokens
   std::fill_n(results, 21, -9);
   int32_t output = 0;
@@ -256,7 +256,7 @@ TEST_F(AcceptOneRow, ResultsGoToTheOutputThatRefillNames) {
   EXPECT_EQ(Refusal(args_), "output_stride: expected at least 0, got -1");
 }
 
-TEST_F(AcceptOneRow, BadInputIsRefusedWithNamesAndValues) {
+TEST_F(AcceptOneRow, RejectsInvalidArguments) {
   args_.num_rows = -1;
   EXPECT_EQ(Refusal(args_), "num_rows: expected at least 0, got -1");
   args_.num_rows = 1;
@@ -272,7 +272,7 @@ TEST_F(AcceptOneRow, BadInputIsRefusedWithNamesAndValues) {
   EXPECT_EQ(Refusal(args_), "");
 }
 
-TEST_F(AcceptOneRow, ARowOutOfBoundsIsRefusedWithItsValuesAndItsStateStays) {
+TEST_F(AcceptOneRow, RejectsRowsOutOfBoundsWithoutChangingState) {
   const auto refusal = [&] {
     const absl::Status status = AcceptDrafts(args_);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -332,7 +332,7 @@ class AcceptOneTree : public AcceptOneSequence<5> {
   int64_t move_to_[12] = {};
 };
 
-TEST_F(AcceptOneTree, APathIsAcceptedAndItsKeysMoveToItsOrder) {
+TEST_F(AcceptOneTree, AcceptsAPathAndPlansTheMovesOfItsKeys) {
   EXPECT_THAT(Accept({9, 0, 9, 0, 8}), ElementsAre(9, 9, 8));
   EXPECT_EQ(token_, 8);
   EXPECT_EQ(last_token_, 8);
@@ -345,7 +345,7 @@ TEST_F(AcceptOneTree, APathIsAcceptedAndItsKeysMoveToItsOrder) {
   EXPECT_THAT(Moves(2), ElementsAre());
 }
 
-TEST_F(AcceptOneTree, TokensAreKeptWhereKeysMoveTo) {
+TEST_F(AcceptOneTree, StoresAcceptedDraftsByDestinationSlot) {
   int32_t places[15];
   std::fill_n(places, 15, -9);
   args_.place_tokens = {.tokens = places, .num_places = 15, .group = 1};
@@ -356,32 +356,32 @@ TEST_F(AcceptOneTree, TokensAreKeptWhereKeysMoveTo) {
   EXPECT_EQ(places[12], 9);
 }
 
-TEST_F(AcceptOneTree, ANodeThatIsWhereThePathWantsItStays) {
+TEST_F(AcceptOneTree, NodeAtTheCorrectSlotDoesNotMove) {
   EXPECT_THAT(Accept({5, 2, 0, 8, 0}), ElementsAre(5, 2, 8));
   EXPECT_THAT(Moves(0), ElementsAre(Pair(21, 20)));
   EXPECT_EQ(seq_len_, 23);
 }
 
-TEST_F(AcceptOneTree, ThePathEndsWhereTheSequenceGoesOnOtherwise) {
+TEST_F(AcceptOneTree, PathEndsIfNoChildMatchesTheChoice) {
   EXPECT_THAT(Accept({9, 0, 4, 0, 0}), ElementsAre(9, 4));
   EXPECT_THAT(Moves(0), ElementsAre(Pair(20, 39)));
   EXPECT_EQ(seq_len_, 22);
   EXPECT_EQ(last_token_, 4);
 }
 
-TEST_F(AcceptOneTree, OnlyNodesThatFollowAreAccepted) {
+TEST_F(AcceptOneTree, AcceptsOnlyChildrenOfTheLastNode) {
   // Draft 2 follows 5, not 7. No draft 9 follows 5.
   EXPECT_THAT(Accept({2, 9, 9, 9, 9}), ElementsAre(2));
   EXPECT_THAT(Moves(0), ElementsAre());
   EXPECT_EQ(seq_len_, 21);
 }
 
-TEST_F(AcceptOneTree, OfEqualNodesTheFirstIsAccepted) {
+TEST_F(AcceptOneTree, AcceptsTheFirstOfEqualChildren) {
   token_ids_[1] = 9;
   EXPECT_THAT(Accept({9, 2, 9, 8, 8}), ElementsAre(9, 2, 8));
 }
 
-TEST_F(AcceptOneTree, ANanEndsWhatIsBeforeIt) {
+TEST_F(AcceptOneTree, NanEndsThePath) {
   EXPECT_THAT(Accept({9, 0, kNan, 0, 8}), ElementsAre(9));
   EXPECT_EQ(token_, 9);
   EXPECT_EQ(last_token_, 9);
@@ -389,20 +389,20 @@ TEST_F(AcceptOneTree, ANanEndsWhatIsBeforeIt) {
 }
 
 // As in a chain, the key of the last new token is not kept.
-TEST_F(AcceptOneTree, ADraftWithoutAChoiceAfterItNeitherMovesNorEntersTheHistory) {
+TEST_F(AcceptOneTree, LastNewTokenIsNeitherMovedNorStored) {
   EXPECT_THAT(Accept({9, 0, kNan, 0, 8}), ElementsAre(9));
   EXPECT_THAT(Moves(0), ElementsAre());
   EXPECT_THAT(history_, Each(-9));
 }
 
-TEST_F(AcceptOneTree, ANanAtTheFirstNodeIsTheRows) {
+TEST_F(AcceptOneTree, NanAfterTheFirstNodeYieldsNanRow) {
   EXPECT_THAT(Accept({kNan, 0, 9, 0, 8}), ElementsAre());
   EXPECT_EQ(token_, kNanRow);
   EXPECT_EQ(last_token_, 0);
   EXPECT_EQ(sample_index_, (int64_t{1} << 40) + 1);
 }
 
-TEST_F(AcceptOneTree, ARowThatDoesNotSampleChangesNothing) {
+TEST_F(AcceptOneTree, RowWithoutSamplingChangesNoState) {
   slot_ = -1;
   EXPECT_THAT(Accept({9, 0, 9, 0, 8}), ElementsAre());
   EXPECT_EQ(token_, kNotSampled);
@@ -411,13 +411,13 @@ TEST_F(AcceptOneTree, ARowThatDoesNotSampleChangesNothing) {
   EXPECT_THAT(Moves(0), ElementsAre());
 }
 
-TEST_F(AcceptOneTree, NoMoreDraftsAreAcceptedThanCanMove) {
+TEST_F(AcceptOneTree, AcceptsAtMostMaxDrafts) {
   args_.max_drafts = 2;
   EXPECT_THAT(Accept({5, 2, 0, 8, 0}), ElementsAre(5, 2));  // node 3 is not considered
 }
 
 // A move is omitted if either slot is missing.
-TEST_F(AcceptOneTree, AMoveWithoutABlockAtEitherEndIsLeftOut) {
+TEST_F(AcceptOneTree, OmitsMovesWithoutASlot) {
   slot_mapping_[1] = -1;  // destination of node 2
   Accept({9, 0, 9, 0, 8});
   EXPECT_THAT(Moves(0), ElementsAre(Pair(22, 20)));
@@ -427,14 +427,14 @@ TEST_F(AcceptOneTree, AMoveWithoutABlockAtEitherEndIsLeftOut) {
   EXPECT_THAT(Moves(0), ElementsAre(Pair(20, 39)));
 }
 
-TEST_F(AcceptOneTree, OfAChainNothingMoves) {
+TEST_F(AcceptOneTree, ChainNeedsNoMoves) {
   args_.parents = {};
   args_.move_from = args_.move_to = nullptr;
   EXPECT_THAT(Accept({5, 9, 2, 8, 0}), ElementsAre(5, 9, 2, 8));
   EXPECT_EQ(seq_len_, 24);
 }
 
-TEST_F(AcceptOneTree, AParentThatIsNoEarlierNodeHasNoChildren) {
+TEST_F(AcceptOneTree, NodeWithAnInvalidParentIsNotAccepted) {
   for (const int32_t no_parent : {2, 3, 5, -1, -2, INT32_MAX, INT32_MIN}) {
     parents_[2] = no_parent;
     EXPECT_THAT(Accept({9, 0, 9, 0, 8}), ElementsAre(9)) << no_parent;
@@ -446,7 +446,7 @@ TEST_F(AcceptOneTree, AllRowsMayHaveTheSameTree) {
   EXPECT_THAT(Accept({9, 0, 9, 0, 8}), ElementsAre(9, 9, 8));
 }
 
-TEST_F(AcceptOneTree, BadInputIsRefusedWithNamesAndValues) {
+TEST_F(AcceptOneTree, RejectsInvalidArguments) {
   args_.num_groups = 0;
   EXPECT_THAT(Refusal(args_), HasSubstr("num_groups"));
   args_.num_groups = 3;
@@ -481,7 +481,7 @@ int64_t NumAccepted(const AcceptDraftsArgs& args) {
   return count;
 }
 
-TEST(AcceptDraftsTest, FollowsTheDefinition) {
+TEST(AcceptDraftsTest, MatchesTheDefinition) {
   int64_t num_accepted = 0;
   ForEachRandomShape(3000, DrawAcceptShape, [&](Random& random, const AcceptShape& shape) {
     Twins twins(shape, random, 0);
@@ -492,7 +492,7 @@ TEST(AcceptDraftsTest, FollowsTheDefinition) {
   EXPECT_GT(num_accepted, 20000);
 }
 
-TEST(AcceptDraftsTest, NonsenseMakesRowsInertAndNothingElse) {
+TEST(AcceptDraftsTest, InvalidValuesMakeRowsInertWithoutOtherEffects) {
   int num_faults = 0;
   ForEachRandomShape(3000, DrawAcceptShape, [&](Random& random, const AcceptShape& shape) {
     Twins twins(shape, random, 0.1);
@@ -506,7 +506,7 @@ TEST(AcceptDraftsTest, NonsenseMakesRowsInertAndNothingElse) {
   EXPECT_GT(num_faults, 500);
 }
 
-TEST(AcceptDraftsTest, ATreeOfALineGivesTheResultsOfTheChain) {
+TEST(AcceptDraftsTest, LinearTreeMatchesTheChain) {
   int64_t num_accepted = 0;
   const auto draw = [](Random& random) {
     AcceptShape shape = DrawAcceptShape(random);
@@ -536,7 +536,7 @@ TEST(AcceptDraftsTest, ATreeOfALineGivesTheResultsOfTheChain) {
 
 // Before the moves, each cache slot holds the node that was written to the slot. After the moves,
 // the row's first slots hold the accepted nodes in the order of the path.
-TEST(AcceptDraftsTest, AfterTheMovesTheCacheHoldsTheAcceptedTokensInOrder) {
+TEST(AcceptDraftsTest, MovesPutAcceptedKeysInPathOrder) {
   int num_moves = 0;
   const auto draw = [](Random& random) {
     AcceptShape shape = DrawAcceptShape(random);

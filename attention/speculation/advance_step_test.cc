@@ -50,7 +50,7 @@ class ThreeRows : public ::testing::Test {
   AdvanceStepArgs args;
 };
 
-TEST_F(ThreeRows, PrefillsTurnIntoDecodesInPlace) {
+TEST_F(ThreeRows, PrefillsBecomeDecodesInPlace) {
   const absl::StatusOr<PagedBatch> batch = AdvanceStep(args);
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_THAT(token_ids, ElementsAre(70, 71, 0, 0, 0, 0));
@@ -62,7 +62,7 @@ TEST_F(ThreeRows, PrefillsTurnIntoDecodesInPlace) {
   EXPECT_EQ(batch->max_query_len, 1);
 }
 
-TEST_F(ThreeRows, ARowWithoutABlockIsInertFromThenOn) {
+TEST_F(ThreeRows, RowWithoutABlockStaysInert) {
   entries[0] = 0;
   entries[2] = 0;  // block of old tokens: not checked
   ASSERT_FALSE(AdvanceStep(args).ok());
@@ -74,7 +74,7 @@ TEST_F(ThreeRows, ARowWithoutABlockIsInertFromThenOn) {
   EXPECT_THAT(seq_lens, ElementsAre(20, 0, 0));
 }
 
-TEST_F(ThreeRows, SampledTokensMayLieWhereTheNextTokensGo) {
+TEST_F(ThreeRows, SampledMayAliasTokenIds) {
   args.sampled = token_ids;
   ASSERT_TRUE(AdvanceStep(args).ok());
   EXPECT_THAT(token_ids, ElementsAre(1, 2, 0, 0, 0, 0));
@@ -85,7 +85,7 @@ TEST_F(ThreeRows, SampledTokensMayLieWhereTheNextTokensGo) {
 }
 
 // The example of the header: row 0 is in its second block, and row 1 stays in its first block.
-TEST_F(ThreeRows, ThePackedTableGrowsWithTheRows) {
+TEST_F(ThreeRows, PackedTableGrowsWithTheRows) {
   int32_t indptr[4] = {9, 9, 9, 9}, indices[5] = {-7, -7, -7, -7, -7}, last[3] = {9, 9, 9};
   args.packed = {indptr, indices, last, 3, 5, 16};
   ASSERT_TRUE(AdvanceStep(args).ok());
@@ -101,7 +101,7 @@ TEST_F(ThreeRows, ThePackedTableGrowsWithTheRows) {
   EXPECT_THAT(last, ElementsAre(14, 1, 0));
 }
 
-TEST_F(ThreeRows, ARowThatThePackedTableDoesNotHoldIsInertAndSoAreThoseAfterIt) {
+TEST_F(ThreeRows, RowWithoutRoomInThePackedTableAndLaterRowsAreInert) {
   int32_t indptr[4], indices[2], last[3];
   args.packed = {indptr, indices, last, 3, 2, 16};
   seq_lens[2] = 1;
@@ -117,7 +117,7 @@ TEST_F(ThreeRows, ARowThatThePackedTableDoesNotHoldIsInertAndSoAreThoseAfterIt) 
   EXPECT_THAT(last, ElementsAre(3, 0, 0));
 }
 
-TEST_F(ThreeRows, FaultsAreToldApart) {
+TEST_F(ThreeRows, EachFaultIsReported) {
   seq_lens[0] = 30;
   sampled[1] = -1;
   seq_lens[2] = 1;
@@ -133,7 +133,7 @@ TEST_F(ThreeRows, FaultsAreToldApart) {
   EXPECT_EQ(AdvanceStep(args).status().message(), "num_tokens: expected at least 3, got 2");
 }
 
-TEST(AdvanceStepTest, TheNextTokenSeesAllTokensOfItsSequence) {
+TEST(AdvanceStepTest, NextTokenAttendsToAllTokensOfTheSequence) {
   ForEachRandomShape(20000, DrawDraftShape, [&](Random& random, const DraftShape& shape) {
     Memory memory([&](ArrayCarver& carver) { return CarveAdvanceStep(shape, carver); });
     AdvanceStepArgs& args = memory.args();
@@ -206,7 +206,7 @@ TEST(AdvanceStepTest, PackedTablesHoldTheBlocksOfEachLiveRow) {
   EXPECT_GT(num_full, 500);
 }
 
-TEST(AdvanceStepTest, NonsenseMakesRowsInertAndNothingElse) {
+TEST(AdvanceStepTest, InvalidValuesMakeRowsInertWithoutOtherEffects) {
   int num_faults = 0;
   ForEachRandomShape(5000, DrawDraftShape, [&](Random& random, const DraftShape& shape) {
     Memory memory([&](ArrayCarver& carver) { return CarveAdvanceStep(shape, carver); });

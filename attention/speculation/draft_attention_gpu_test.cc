@@ -133,43 +133,35 @@ class DraftAttentionGpuTest : public ::testing::Test {
   }
 };
 
-TEST_F(DraftAttentionGpuTest, ChainsAttendAsTheDefinitionSays) { RunSeeds(AttendThroughChain); }
+TEST_F(DraftAttentionGpuTest, ChainsMatchTheDefinition) { RunSeeds(AttendThroughChain); }
 
-TEST_F(DraftAttentionGpuTest, ChunksAttendAsTheDefinitionSays) { RunSeeds(AttendThroughChunks); }
+TEST_F(DraftAttentionGpuTest, ChunksMatchTheDefinition) { RunSeeds(AttendThroughChunks); }
 
-TEST_F(DraftAttentionGpuTest, EncodersKeysAreSeenAsTheDefinitionSays) {
-  RunSeeds(AttendThroughCross);
-}
+TEST_F(DraftAttentionGpuTest, CrossAttentionMatchesTheDefinition) { RunSeeds(AttendThroughCross); }
 
-TEST_F(DraftAttentionGpuTest, TreesAttendAsTheDefinitionSays) { RunSeeds(AttendThroughTree); }
+TEST_F(DraftAttentionGpuTest, TreesMatchTheDefinition) { RunSeeds(AttendThroughTree); }
 
-TEST_F(DraftAttentionGpuTest, TreesOfMoreThan64NodesAttendAsTheDefinitionSays) {
+TEST_F(DraftAttentionGpuTest, TreesOfMoreThan64NodesMatchTheDefinition) {
   RunSeeds(AttendThroughLargeTree, 6);
 }
 
-TEST_F(DraftAttentionGpuTest, LevelsOfTreesAttendAsTheDefinitionSays) {
-  RunSeeds(AttendThroughDraftLevels);
-}
+TEST_F(DraftAttentionGpuTest, TreeLevelsMatchTheDefinition) { RunSeeds(AttendThroughDraftLevels); }
 
-TEST_F(DraftAttentionGpuTest, RanksTogetherAttendAsTheDefinitionSays) {
-  RunSeeds(AttendThroughRanks);
-}
+TEST_F(DraftAttentionGpuTest, MergedRanksMatchTheDefinition) { RunSeeds(AttendThroughRanks); }
 
-TEST_F(DraftAttentionGpuTest, ContextsOfRanksAndNewTokensAttendAsTheDefinitionSays) {
+TEST_F(DraftAttentionGpuTest, MergedRankContextsAndNewTokensMatchTheDefinition) {
   RunSeeds(AttendThroughContextsOfRanks);
 }
 
-TEST_F(DraftAttentionGpuTest, RowsWithACommonPrefixAttendAsTheDefinitionSays) {
+TEST_F(DraftAttentionGpuTest, SharedPrefixMatchesTheDefinition) {
   RunSeeds(AttendThroughSharedPrefix);
 }
 
-TEST_F(DraftAttentionGpuTest, APrefixApartMergedWithTheRestAttendsAsTheDefinitionSays) {
+TEST_F(DraftAttentionGpuTest, SeparatePrefixMergedWithTheRestMatchesTheDefinition) {
   RunSeeds(AttendThroughPrefixApart);
 }
 
-TEST_F(DraftAttentionGpuTest, GatheredRowsAttendAsTheDefinitionSays) {
-  RunSeeds(AttendThroughGather);
-}
+TEST_F(DraftAttentionGpuTest, GatheredRowsMatchTheDefinition) { RunSeeds(AttendThroughGather); }
 
 }  // namespace
 }  // namespace reprise

@@ -87,37 +87,33 @@ void RunSeeds(Suite suite, uint64_t num_seeds = 20) {
   }
 }
 
-TEST(DraftAttentionTest, ChainsAttendAsTheDefinitionSays) { RunSeeds(AttendThroughChain); }
+TEST(DraftAttentionTest, ChainsMatchTheDefinition) { RunSeeds(AttendThroughChain); }
 
-TEST(DraftAttentionTest, ChunksAttendAsTheDefinitionSays) { RunSeeds(AttendThroughChunks); }
+TEST(DraftAttentionTest, ChunksMatchTheDefinition) { RunSeeds(AttendThroughChunks); }
 
-TEST(DraftAttentionTest, EncodersKeysAreSeenAsTheDefinitionSays) { RunSeeds(AttendThroughCross); }
+TEST(DraftAttentionTest, CrossAttentionMatchesTheDefinition) { RunSeeds(AttendThroughCross); }
 
-TEST(DraftAttentionTest, TreesAttendAsTheDefinitionSays) { RunSeeds(AttendThroughTree); }
+TEST(DraftAttentionTest, TreesMatchTheDefinition) { RunSeeds(AttendThroughTree); }
 
-TEST(DraftAttentionTest, TreesOfMoreThan64NodesAttendAsTheDefinitionSays) {
+TEST(DraftAttentionTest, TreesOfMoreThan64NodesMatchTheDefinition) {
   RunSeeds(AttendThroughLargeTree, 4);
 }
 
-TEST(DraftAttentionTest, LevelsOfTreesAttendAsTheDefinitionSays) {
-  RunSeeds(AttendThroughDraftLevels);
-}
+TEST(DraftAttentionTest, TreeLevelsMatchTheDefinition) { RunSeeds(AttendThroughDraftLevels); }
 
-TEST(DraftAttentionTest, RanksTogetherAttendAsTheDefinitionSays) { RunSeeds(AttendThroughRanks); }
+TEST(DraftAttentionTest, MergedRanksMatchTheDefinition) { RunSeeds(AttendThroughRanks); }
 
-TEST(DraftAttentionTest, ContextsOfRanksAndNewTokensAttendAsTheDefinitionSays) {
+TEST(DraftAttentionTest, MergedRankContextsAndNewTokensMatchTheDefinition) {
   RunSeeds(AttendThroughContextsOfRanks);
 }
 
-TEST(DraftAttentionTest, RowsWithACommonPrefixAttendAsTheDefinitionSays) {
-  RunSeeds(AttendThroughSharedPrefix);
-}
+TEST(DraftAttentionTest, SharedPrefixMatchesTheDefinition) { RunSeeds(AttendThroughSharedPrefix); }
 
-TEST(DraftAttentionTest, APrefixApartMergedWithTheRestAttendsAsTheDefinitionSays) {
+TEST(DraftAttentionTest, SeparatePrefixMergedWithTheRestMatchesTheDefinition) {
   RunSeeds(AttendThroughPrefixApart);
 }
 
-TEST(DraftAttentionTest, GatheredRowsAttendAsTheDefinitionSays) { RunSeeds(AttendThroughGather); }
+TEST(DraftAttentionTest, GatheredRowsMatchTheDefinition) { RunSeeds(AttendThroughGather); }
 
 }  // namespace
 }  // namespace reprise

@@ -105,7 +105,7 @@ TEST_F(DraftBuildersGpuTest, GatheredChainsMatchTheHost) {
                                      [](const BatchGatherArgs& args) { return args.table_row; });
 }
 
-TEST_F(DraftBuildersGpuTest, RanksHaveTheBatchesOfTheHost) {
+TEST_F(DraftBuildersGpuTest, BatchesOfRanksMatchTheHost) {
   Random random(kSeed);
   for (int round = 0; round < 100; ++round) {
     const DraftShape shape = round % 5 == 0 ? LargeShape(random) : DrawDraftShape(random);
@@ -129,7 +129,7 @@ TEST_F(DraftBuildersGpuTest, RanksHaveTheBatchesOfTheHost) {
   }
 }
 
-TEST_F(DraftBuildersGpuTest, TreeBatchesAreThoseOfTheHost) {
+TEST_F(DraftBuildersGpuTest, TreeBatchesMatchTheHost) {
   CompareManyShapes<TreeBatchArgs>(CarveTreeBatch, LaunchTreeBatch, DrawTreeBatch, TreeBatchOnHost,
                                    150);
   ReplayManyBatches<TreeBatchArgs>(CarveTreeBatch, LaunchTreeBatch, DrawTreeBatch, TreeBatchOnHost,
@@ -161,7 +161,7 @@ void CompareTrees(int num_shapes) {
   }
 }
 
-TEST_F(DraftBuildersGpuTest, TokensOfTreesAreThoseOfTheHost) { CompareTrees(300); }
+TEST_F(DraftBuildersGpuTest, TreeTokensMatchTheHost) { CompareTrees(300); }
 
 // Captures a graph per shape, and replays it over several steps.
 void CompareDraftRows(int num_shapes, DraftRowsShape (*draw_shape)(Random&)) {
@@ -182,11 +182,9 @@ void CompareDraftRows(int num_shapes, DraftRowsShape (*draw_shape)(Random&)) {
   }
 }
 
-TEST_F(DraftBuildersGpuTest, RowsOfADraftModelAreThoseOfTheHost) {
-  CompareDraftRows(250, DrawDraftRowsShape);
-}
+TEST_F(DraftBuildersGpuTest, DraftRowsMatchTheHost) { CompareDraftRows(250, DrawDraftRowsShape); }
 
-TEST_F(DraftBuildersGpuTest, LevelsOfADraftModelsTreeAreThoseOfTheHost) {
+TEST_F(DraftBuildersGpuTest, DraftTreeLevelsMatchTheHost) {
   CompareDraftRows(400, DrawDraftTreeShape);
 }
 
@@ -209,7 +207,7 @@ void CompareAcceptances(int num_shapes) {
   }
 }
 
-TEST_F(DraftBuildersGpuTest, AcceptanceIsThatOfTheHost) { CompareAcceptances(400); }
+TEST_F(DraftBuildersGpuTest, AcceptedDraftsMatchTheHost) { CompareAcceptances(400); }
 
 TEST_F(DraftBuildersGpuTest, AcceptanceMayWriteItsResultsToMappedHostMemory) {
   const AcceptShape shape = {.num_rows = 40, .num_slots = 44, .max_drafts = 8};
@@ -228,7 +226,7 @@ TEST_F(DraftBuildersGpuTest, AcceptanceMayWriteItsResultsToMappedHostMemory) {
   CheckCuda(cudaFreeHost(mapped));
 }
 
-TEST_F(DraftBuildersGpuTest, AdvancedStepsAreThoseOfTheHost) {
+TEST_F(DraftBuildersGpuTest, AdvancedStepsMatchTheHost) {
   CompareManyShapes<AdvanceStepArgs>(CarveAdvanceStep, LaunchAdvanceStep, DrawAdvanceStep,
                                      AdvanceStepOnHost, 150);
   Random random(kSeed + 3);
@@ -249,7 +247,7 @@ TEST_F(DraftBuildersGpuTest, AdvancedStepsAreThoseOfTheHost) {
   }
 }
 
-TEST_F(DraftBuildersGpuTest, PackedTablesOfAdvancedStepsAreThoseOfTheHost) {
+TEST_F(DraftBuildersGpuTest, PackedTablesOfAdvancedStepsMatchTheHost) {
   // Room for half of the blocks of the longest rows, so that some batches have rows without room.
   const auto carve = [](DraftShape shape, ArrayCarver& carver) {
     shape.packed_indices = shape.num_rows * shape.max_blocks / 2;
@@ -275,7 +273,7 @@ TEST_F(DraftBuildersGpuTest, PackedTablesOfAdvancedStepsAreThoseOfTheHost) {
   }
 }
 
-TEST_F(DraftBuildersGpuTest, CommonPrefixesAreThoseOfTheHost) {
+TEST_F(DraftBuildersGpuTest, CommonPrefixesMatchTheHost) {
   Random random(kSeed + 4);
   for (int round = 0; round < 120; ++round) {
     PrefixShape shape = DrawPrefixShape(random);
@@ -291,7 +289,7 @@ TEST_F(DraftBuildersGpuTest, CommonPrefixesAreThoseOfTheHost) {
 }
 
 // A small test for the sanitizer, which is slow: 8 shapes per builder.
-TEST_F(DraftBuildersSmallGpuTest, EveryBuilderRunsOverAFewHostileBatches) {
+TEST_F(DraftBuildersSmallGpuTest, BuildersMatchTheHostOnAFewInvalidBatches) {
   CompareManyShapes<BatchGatherArgs>(CarveChainBatch, LaunchBatchGather, DrawChainBatch,
                                      BatchGatherOnHost, 8);
   CompareManyShapes<TreeBatchArgs>(CarveTreeBatch, LaunchTreeBatch, DrawTreeBatch, TreeBatchOnHost,

@@ -96,7 +96,7 @@ class TwoSequences : public ::testing::Test {
 };
 
 // The tree of the header, for a sequence at position 9 in blocks 2, 3, 5, 6, with block_size 4.
-TEST(DraftTreeRowsTest, ALevelIsFedAtOnceAndItsNodesSeeTheirPaths) {
+TEST(DraftTreeRowsTest, FeedsALevelPerPassWithPathMasks) {
   int32_t table[] = {2, 3, 5, 6};
   int32_t drafted_len = 9;
   int32_t history[16] = {};
@@ -253,7 +253,7 @@ TEST(DraftTreeRowsTest, NodesMayFollowAnyNodeOfAnEarlierLevel) {
   }
 }
 
-TEST_F(TwoSequences, AStepOfTwoDrafts) {
+TEST_F(TwoSequences, BuildsTheRowsOfAStepWithTwoDrafts) {
   Run(0);  // tokens that the draft model has not processed
   EXPECT_THAT(Ints(starts_, 4), ElementsAre(0, 2, 4, 4));
   EXPECT_THAT(Ints(ids_, 9), ElementsAre(208, 209, 106, 107, 0, 0, 0, 0, 0));
@@ -290,7 +290,7 @@ TEST_F(TwoSequences, AStepOfTwoDrafts) {
   EXPECT_THAT(Ints(drafted_len_, 2), ElementsAre(9, 11));
 }
 
-TEST_F(TwoSequences, ARowEndsWithItsLastDraftAndTheOthersGoOn) {
+TEST_F(TwoSequences, RowEndsAfterItsLastDraftAndOtherRowsContinue) {
   num_proposed_[0] = 1;
   Run(0);
   Choose({40, 50, kNotSampled});
@@ -305,7 +305,7 @@ TEST_F(TwoSequences, ARowEndsWithItsLastDraftAndTheOthersGoOn) {
   EXPECT_THAT(Ints(drafted_len_, 2), ElementsAre(9, 10));
 }
 
-TEST_F(TwoSequences, AModelThatIsFarBehindOnlyCatchesUp) {
+TEST_F(TwoSequences, DraftModelWithManyMissingTokensOnlyCatchesUp) {
   drafted_len_[0] = 2;
   Run(0);
   EXPECT_THAT(Ints(starts_, 4), ElementsAre(0, 2, 5, 5));
@@ -320,7 +320,7 @@ TEST_F(TwoSequences, AModelThatIsFarBehindOnlyCatchesUp) {
   EXPECT_THAT(Ints(token_ids_, 6), ElementsAre(209, 40, 0, 107, 0, 0));
 }
 
-TEST_F(TwoSequences, AModelThatIsAheadSeesTheLastTokenAgain) {
+TEST_F(TwoSequences, DraftedLenBeyondTheSequenceFeedsTheLastToken) {
   drafted_len_[0] = 12;
   Run(0);
   EXPECT_THAT(Ints(contexts_, 3), ElementsAre(8, 7, 0));
@@ -333,7 +333,7 @@ TEST_F(TwoSequences, UnknownTokensOfTheHistoryAreZero) {
   EXPECT_THAT(Ints(ids_, 4), ElementsAre(208, 209, 0, 107));
 }
 
-TEST_F(TwoSequences, ARowThatCannotChooseHasTheDraftsBefore) {
+TEST_F(TwoSequences, RowWithoutAChoiceKeepsEarlierDrafts) {
   Run(0);
   Choose({40, 50, kNotSampled});
   Run(1);
@@ -342,7 +342,7 @@ TEST_F(TwoSequences, ARowThatCannotChooseHasTheDraftsBefore) {
   EXPECT_THAT(Ints(token_ids_, 6), ElementsAre(209, 40, 0, 107, 50, 51));
 }
 
-TEST_F(TwoSequences, ARowWithoutABlockIsInertAndKeepsItsPlace) {
+TEST_F(TwoSequences, RowWithoutABlockIsInertAndKeepsItsTokens) {
   table_[3 + 2] = 0;  // positions 8 to 11 of slot 1
   Run(0);
   EXPECT_THAT(Ints(starts_, 4), ElementsAre(0, 2, 4, 4));
@@ -356,7 +356,7 @@ TEST_F(TwoSequences, ARowWithoutABlockIsInertAndKeepsItsPlace) {
   EXPECT_THAT(Ints(seq_lens_, 3), ElementsAre(0, 9, 0));
 }
 
-TEST_F(TwoSequences, ADraftBeyondTheTableIsNotRun) {
+TEST_F(TwoSequences, DraftBeyondTheTableIsNotFed) {
   context_lens_[0] = 11;  // the last position
   drafted_len_[1] = 11;
   Run(0);
@@ -368,7 +368,7 @@ TEST_F(TwoSequences, ADraftBeyondTheTableIsNotRun) {
   EXPECT_THAT(Ints(token_ids_, 6), ElementsAre(209, 40, 0, 107, 50, 0));
 }
 
-TEST_F(TwoSequences, BadInputIsRefusedWithNamesAndValues) {
+TEST_F(TwoSequences, RejectsInvalidArguments) {
   const auto refusal = [&] { return std::string(CheckDraftRows(args_).message()); };
   args_.rows.num_tokens = 9;
   EXPECT_EQ(refusal(), "");
@@ -413,7 +413,7 @@ void Compare(Random& random, const DraftRowsShape& shape, const DraftHostility& 
   }
 }
 
-TEST(DraftRowsTest, FollowsTheDefinition) {
+TEST(DraftRowsTest, MatchesTheDefinition) {
   int num_live = 0;
   int num_faults = 0;
   ForEachRandomShape(2000, DrawDraftRowsShape, [&](Random& random, const DraftRowsShape& shape) {
@@ -423,7 +423,7 @@ TEST(DraftRowsTest, FollowsTheDefinition) {
   EXPECT_GT(num_faults, 1000);
 }
 
-TEST(DraftTreeRowsTest, FollowsTheDefinition) {
+TEST(DraftTreeRowsTest, MatchesTheDefinition) {
   int num_live = 0;
   int num_faults = 0;
   ForEachRandomShape(3000, DrawDraftTreeShape, [&](Random& random, const DraftRowsShape& shape) {
@@ -432,7 +432,7 @@ TEST(DraftTreeRowsTest, FollowsTheDefinition) {
   EXPECT_GT(num_live, 3000);
 }
 
-TEST(DraftRowsTest, NonsenseMakesRowsInertAndNothingElse) {
+TEST(DraftRowsTest, InvalidValuesMakeRowsInertWithoutOtherEffects) {
   int num_live = 0;
   int num_faults = 0;
   const auto draw = [](Random& random) {
@@ -462,11 +462,11 @@ void CompareVisibleKeys(Random& random, DraftRowsShape shape) {
   EXPECT_EQ(DifferenceOf(VisibleSet(layer, DraftRowsBatch(args), shape.block_size), expected), "");
 }
 
-TEST(DraftRowsTest, QueriesOfEveryStepSeeWhatTheDefinitionSays) {
+TEST(DraftRowsTest, VisibleKeysMatchTheDefinition) {
   ForEachRandomShape(500, DrawDraftRowsShape, CompareVisibleKeys);
 }
 
-TEST(DraftTreeRowsTest, NodesOfEveryLevelSeeTheCacheAndTheirPath) {
+TEST(DraftTreeRowsTest, VisibleKeysMatchTheDefinition) {
   ForEachRandomShape(500, DrawDraftTreeShape, CompareVisibleKeys);
 }
 

@@ -46,9 +46,9 @@ void MoveOnBoth(int num_cases) {
   }
 }
 
-TEST_F(MoveKvGpuTest, TokensMoveInAllLayoutsDtypesAndLayers) { MoveOnBoth(300); }
+TEST_F(MoveKvGpuTest, MovesTokensInAllLayoutsDtypesAndLayers) { MoveOnBoth(300); }
 
-TEST_F(MoveKvSmallGpuTest, TokensMoveInAllLayoutsDtypesAndLayers) { MoveOnBoth(20); }
+TEST_F(MoveKvSmallGpuTest, MovesTokensInAllLayoutsDtypesAndLayers) { MoveOnBoth(20); }
 
 }  // namespace
 }  // namespace reprise

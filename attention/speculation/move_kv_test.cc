@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(MoveKvTest, TokensMoveInAllLayoutsDtypesAndLayers) {
+TEST(MoveKvTest, MovesTokensInAllLayoutsDtypesAndLayers) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
     Random random(seed);
     MoveCase moves(random);
@@ -30,7 +30,7 @@ TEST(MoveKvTest, TokensMoveInAllLayoutsDtypesAndLayers) {
   }
 }
 
-TEST(MoveKvTest, LayersThatDifferNeedALaunchOfTheirOwn) {
+TEST(MoveKvTest, RejectsLayersThatDiffer) {
   float memory[64] = {};
   const KvView view = {.data = memory,
                        .block_stride = 8,
@@ -56,7 +56,7 @@ TEST(MoveKvTest, LayersThatDifferNeedALaunchOfTheirOwn) {
   EXPECT_FALSE(MakeMoveKvArgs({layer})->v_within_k);
 }
 
-TEST(MoveKvTest, ARopePartMovesWithItsLatent) {
+TEST(MoveKvTest, RopePartMovesWithTheLatent) {
   float latents[12], ropes[8];
   for (int i = 0; i < 12; ++i) latents[i] = static_cast<float>(i);
   for (int i = 0; i < 8; ++i) ropes[i] = static_cast<float>(100 + i);
@@ -85,7 +85,7 @@ TEST(MoveKvTest, ARopePartMovesWithItsLatent) {
               HasSubstr("layers[0].rope_dtype: expected elements of 4 bytes"));
 }
 
-TEST(MoveKvTest, SlotsOutsideTheCacheAreNoMoves) {
+TEST(MoveKvTest, SkipsMovesWithSlotsOutsideTheCache) {
   MoveKvArgs args;
   args.block_size = 4;
   args.num_blocks = 3;

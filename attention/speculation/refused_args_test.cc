@@ -581,7 +581,7 @@ TEST(RefusedArgsTest, EmptyBatchesNeedNoArraysOfRowsOrTokens) {
   EXPECT_EQ(query_start_loc[0], 0);
 }
 
-TEST(RefusedArgsTest, TheHostFormsNeedRowFaultsToNameTheRow) {
+TEST(RefusedArgsTest, HostFormsRequireRowFaults) {
   BuilderMemory<BatchGatherArgs> chain(
       [](ArrayCarver& carver) { return CarveChainBatch(kShape, carver); });
   chain.args().arrays.row_faults = nullptr;

@@ -54,7 +54,7 @@ class OneTree : public ::testing::Test {
   TreeBatchArgs args;
 };
 
-TEST_F(OneTree, PositionsCarryDepthAndSlotsCarryOrder) {
+TEST_F(OneTree, PositionsEncodeDepthAndSlotsEncodeOrder) {
   const absl::StatusOr<PagedBatch> batch = BuildTreeBatch(args);
   ASSERT_TRUE(batch.ok()) << batch.status();
   EXPECT_EQ(seq_lens[0], 15);
@@ -68,7 +68,7 @@ TEST_F(OneTree, PositionsCarryDepthAndSlotsCarryOrder) {
   EXPECT_EQ(batch->max_query_len, 5);
 }
 
-TEST_F(OneTree, OneShapeServesAllRowsAndTheRootMayLieBySlot) {
+TEST_F(OneTree, RowsMayShareParentsAndReadTheRootFromFirstToken) {
   const int32_t first_token[1] = {7};
   args.first_token = first_token;
   args.parent_stride = 0;
@@ -76,7 +76,7 @@ TEST_F(OneTree, OneShapeServesAllRowsAndTheRootMayLieBySlot) {
   EXPECT_THAT(token_ids, ElementsAre(7, 70, 71, 72, 73, 0));
 }
 
-TEST_F(OneTree, ATreeAtTheContextLimitIsClippedToItsFirstNodes) {
+TEST_F(OneTree, TreeAtTheContextLimitIsClippedToItsFirstNodes) {
   args.max_context_len = 13;
   ASSERT_TRUE(BuildTreeBatch(args).ok());
   EXPECT_EQ(seq_lens[0], 13);
@@ -88,7 +88,7 @@ TEST_F(OneTree, ATreeAtTheContextLimitIsClippedToItsFirstNodes) {
   EXPECT_EQ(query_start_loc[1], 0);
 }
 
-TEST_F(OneTree, BadInputIsRefusedWithNamesAndValues) {
+TEST_F(OneTree, RejectsInvalidArguments) {
   const auto refusal = [&] {
     const absl::Status status = BuildTreeBatch(args).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -111,7 +111,7 @@ TEST_F(OneTree, BadInputIsRefusedWithNamesAndValues) {
   EXPECT_EQ(refusal(), "arrays.tail_mask: expected an array, got none");
 }
 
-TEST(TreeBatchTest, NodesSeeTheCacheAndTheirPathAndNothingElse) {
+TEST(TreeBatchTest, VisibleKeysMatchTheDefinition) {
   int num_nodes = 0;
   ForEachRandomShape(20000, DrawDraftShape, [&](Random& random, const DraftShape& shape) {
     Memory memory([&](ArrayCarver& carver) { return CarveTreeBatch(shape, carver); });
@@ -138,7 +138,7 @@ TEST(TreeBatchTest, NodesSeeTheCacheAndTheirPathAndNothingElse) {
   EXPECT_GT(num_nodes, 100000);
 }
 
-TEST(TreeBatchTest, NonsenseMakesRowsInertAndNothingElse) {
+TEST(TreeBatchTest, InvalidValuesMakeRowsInertWithoutOtherEffects) {
   int num_faults = 0;
   const auto draw = [](Random& random) {
     DraftShape shape = DrawDraftShape(random);

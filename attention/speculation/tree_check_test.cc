@@ -21,7 +21,7 @@ std::string Refusal(const std::vector<int32_t>& parents) {
   return std::string(status.message());
 }
 
-TEST(TreeCheckTest, MasksArePathsAndDepthsAreTheirLengths) {
+TEST(TreeCheckTest, MasksContainThePathsOfNodes) {
   const absl::StatusOr<std::vector<uint64_t>> masks =
       TreeMasks(std::vector<int32_t>{-1, 0, 0, 1, 2});
   ASSERT_TRUE(masks.ok()) << masks.status();
@@ -30,7 +30,7 @@ TEST(TreeCheckTest, MasksArePathsAndDepthsAreTheirLengths) {
   EXPECT_EQ(NodePosition(10, (*masks)[4]), 12);
 }
 
-TEST(TreeCheckTest, SixtyFourNodesInALineFillTheMask) {
+TEST(TreeCheckTest, ChainOf64NodesFillsTheMask) {
   std::vector<int32_t> parents(64);
   for (int node = 0; node < 64; ++node) parents[node] = node - 1;
   const absl::StatusOr<std::vector<uint64_t>> masks = TreeMasks(parents);
@@ -41,7 +41,7 @@ TEST(TreeCheckTest, SixtyFourNodesInALineFillTheMask) {
   EXPECT_EQ(Refusal(parents), "num_nodes: expected 1 to 64, got 65");
 }
 
-TEST(TreeCheckTest, WhatIsNoTreeIsRefusedWithTheNode) {
+TEST(TreeCheckTest, RejectsParentsThatDoNotFormATree) {
   EXPECT_EQ(Refusal({}), "num_nodes: expected 1 to 64, got 0");
   EXPECT_EQ(Refusal({-1, 0, 3}), "parents[2]: expected -1 to 2, got 3");
   EXPECT_EQ(Refusal({-1, -2}), "parents[1]: expected -1 to 1, got -2");
@@ -55,7 +55,7 @@ TEST(TreeCheckTest, WhatIsNoTreeIsRefusedWithTheNode) {
             "parents[1]: expected -1 to 0 (a parent comes before its children), got 2");
 }
 
-TEST(TreeCheckTest, RandomTreesAreTreesAndTheirMasksFollowTheParents) {
+TEST(TreeCheckTest, AcceptsRandomTreesAndReturnsTheirMasks) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     Random random(seed);
     const std::vector<int32_t> parents = DrawTree(random, random.Int(1, 64));

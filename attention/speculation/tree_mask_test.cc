@@ -20,7 +20,7 @@ const std::vector<int32_t> kTree = {-1, 0, 0, 1, 2};
 
 bool Bit(const std::vector<uint8_t>& mask, int64_t bit) { return mask[bit / 8] >> bit % 8 & 1; }
 
-TEST(TreeMaskTest, TheTreeOfTheHeaderBehindThreeKeys) {
+TEST(TreeMaskTest, MatchesTheExampleOfTheHeader) {
   std::vector<uint8_t> mask(6, 0xee);
   ASSERT_EQ(TreeMaskBytes(5, 3), 5);
   ASSERT_EQ(WriteTreeMask(kTree, 3, absl::MakeSpan(mask)), absl::OkStatus());
@@ -28,7 +28,7 @@ TEST(TreeMaskTest, TheTreeOfTheHeaderBehindThreeKeys) {
   EXPECT_THAT(*TreeDepths(kTree), ElementsAre(0, 1, 1, 2, 2));
 }
 
-TEST(TreeMaskTest, WithoutKeysBeforeItTheLastBitsAreZero) {
+TEST(TreeMaskTest, UnusedBitsAreZero) {
   std::vector<uint8_t> mask(TreeMaskBytes(5, 0), 0xff);
   ASSERT_EQ(mask.size(), 4u);  // 25 bits
   ASSERT_EQ(WriteTreeMask(kTree, 0, absl::MakeSpan(mask)), absl::OkStatus());
@@ -37,7 +37,7 @@ TEST(TreeMaskTest, WithoutKeysBeforeItTheLastBitsAreZero) {
 }
 
 // For up to 64 nodes, the tail mask has the same bits.
-TEST(TreeMaskTest, SmallTreesHaveTheBitsOfTheirTailMasks) {
+TEST(TreeMaskTest, SmallTreesMatchTheirTailMasks) {
   Random random(7);
   for (int round = 0; round < 200; ++round) {
     const int n = random.Int(1, 64), prefix = random.Int(0, 70);
@@ -54,7 +54,7 @@ TEST(TreeMaskTest, SmallTreesHaveTheBitsOfTheirTailMasks) {
   }
 }
 
-TEST(TreeMaskTest, LargeTreesSeeTheirAncestorsAndNothingElse) {
+TEST(TreeMaskTest, NodesOfLargeTreesAttendToAncestorsOnly) {
   Random random(8);
   for (int round = 0; round < 50; ++round) {
     const int n = random.Int(65, 300), prefix = random.Int(0, 200);
@@ -75,7 +75,7 @@ TEST(TreeMaskTest, LargeTreesSeeTheirAncestorsAndNothingElse) {
   }
 }
 
-TEST(TreeMaskTest, WhatIsNoTreeOrDoesNotFitIsRefusedAndNothingIsWritten) {
+TEST(TreeMaskTest, RejectsInvalidTreesAndSmallBuffersWithoutWriting) {
   std::vector<uint8_t> mask(5, 0xee);
   const auto message = [&](const std::vector<int32_t>& parents, int prefix) {
     const absl::Status status = WriteTreeMask(parents, prefix, absl::MakeSpan(mask));

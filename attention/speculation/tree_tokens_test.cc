@@ -53,7 +53,7 @@ class TreeTokensOfThreeRows : public ::testing::Test {
   TreeTokensArgs args_;
 };
 
-TEST_F(TreeTokensOfThreeRows, ATreeHasThePositionsMasksAndNumbersOfItsNodes) {
+TEST_F(TreeTokensOfThreeRows, WritesPositionsMasksAndSampleOffsets) {
   for (int repeat = 0; repeat < 2; ++repeat) {
     ASSERT_EQ(CheckTreeTokens(args_), absl::OkStatus());
     TreeTokensOnHost(args_);
@@ -65,7 +65,7 @@ TEST_F(TreeTokensOfThreeRows, ATreeHasThePositionsMasksAndNumbersOfItsNodes) {
   }
 }
 
-TEST_F(TreeTokensOfThreeRows, AChainStaysWhatRefillMadeOfIt) {
+TEST_F(TreeTokensOfThreeRows, ChainDoesNotChange) {
   for (int i = 0; i < 5; ++i) parents_[1 + i] = i - 1;
   TreeTokensOnHost(args_);
   EXPECT_THAT(positions_, ElementsAre(4, 10, 11, 12, 13, 14, 0, 0));
@@ -73,7 +73,7 @@ TEST_F(TreeTokensOfThreeRows, AChainStaysWhatRefillMadeOfIt) {
   EXPECT_THAT(tail_mask_, ElementsAre(0, 1, 3, 7, 15, 31, 0, 0));
 }
 
-TEST_F(TreeTokensOfThreeRows, WhatTheModelSeesIsThePositionAndTheSlotsDelta) {
+TEST_F(TreeTokensOfThreeRows, ModelPositionsIncludeTheSlotsDelta) {
   args_.model_positions = {
       .positions = model_positions_, .delta = position_delta_, .num_dims = 2, .stride = 8};
   TreeTokensOnHost(args_);
@@ -90,7 +90,7 @@ TEST_F(TreeTokensOfThreeRows, WithoutFirstVerifiedAllLiveRowsAreTrees) {
   EXPECT_THAT(tail_mask_, ElementsAre(0b1, 0b1, 0b11, 0b101, 0b1011, 0b10101, 0, 0));
 }
 
-TEST_F(TreeTokensOfThreeRows, ACycleMakesTheRowAndItsTokensInert) {
+TEST_F(TreeTokensOfThreeRows, CycleMakesTheRowAndItsTokensInert) {
   parents_[1 + 1] = 3;  // node 3 follows node 1
   TreeTokensOnHost(args_);
   EXPECT_THAT(row_faults_, ElementsAre(0, static_cast<int32_t>(RowFault::kTree), 0));
@@ -107,7 +107,7 @@ TEST_F(TreeTokensOfThreeRows, MoreNodesThanAllowedMakeTheRowInert) {
   EXPECT_THAT(seq_lens_, ElementsAre(5, 0, 0));
 }
 
-TEST_F(TreeTokensOfThreeRows, BadInputIsRefusedWithNamesAndValues) {
+TEST_F(TreeTokensOfThreeRows, RejectsInvalidArguments) {
   const auto refusal = [&] { return std::string(CheckTreeTokens(args_).message()); };
   args_.num_rows = -1;
   EXPECT_EQ(refusal(), "num_rows: expected at least 0, got -1");
@@ -129,7 +129,7 @@ struct Twins : DefinitionTwins<TreeTokensArgs> {
   }
 };
 
-TEST(TreeTokensTest, FollowsTheDefinition) {
+TEST(TreeTokensTest, MatchesTheDefinition) {
   int num_forks = 0;
   ForEachRandomShape(2000, DrawTreeShape, [&](Random& random, const TreeShape& shape) {
     Twins twins(shape, random, 0);
@@ -144,7 +144,7 @@ TEST(TreeTokensTest, FollowsTheDefinition) {
   EXPECT_GT(num_forks, 5000);
 }
 
-TEST(TreeTokensTest, NonsenseMakesRowsInertAndNothingElse) {
+TEST(TreeTokensTest, InvalidValuesMakeRowsInertWithoutOtherEffects) {
   int num_faults = 0;
   const auto draw = [](Random& random) {
     TreeShape shape = DrawTreeShape(random);

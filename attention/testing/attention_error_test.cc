@@ -42,7 +42,7 @@ class AttentionErrorTest : public ::testing::Test {
   AttentionValues got_;
 };
 
-TEST_F(AttentionErrorTest, WhatIsRightIsWithinItsLimits) {
+TEST_F(AttentionErrorTest, CorrectResultIsWithinTheLimits) {
   const AttentionError error = Error();
   EXPECT_EQ(error.wrong, "");
   EXPECT_LE(error.out, error.out_limit);
@@ -50,7 +50,7 @@ TEST_F(AttentionErrorTest, WhatIsRightIsWithinItsLimits) {
   EXPECT_GT(error.out_limit, 0);
 }
 
-TEST_F(AttentionErrorTest, NaNOfOutOrLseIsWrongWhereverItStands) {
+TEST_F(AttentionErrorTest, DetectsNaNInEveryElementOfOutAndLse) {
   for (size_t i = 0; i < got_.out.size(); ++i) {
     const double was = got_.out[i];
     got_.out[i] = i % 2 == 0 ? kNan : kInf;
@@ -65,7 +65,7 @@ TEST_F(AttentionErrorTest, NaNOfOutOrLseIsWrongWhereverItStands) {
   }
 }
 
-TEST_F(AttentionErrorTest, AQueryWithoutKeysMustHaveZerosAndMinusInfinity) {
+TEST_F(AttentionErrorTest, QueryWithoutKeysRequiresZerosAndMinusInfinity) {
   got_.out[kHeadDim + 3] = 1e-30;
   EXPECT_EQ(Error().wrong.substr(0, 5), "out 1");
   got_.out[kHeadDim + 3] = 0;
@@ -76,7 +76,7 @@ TEST_F(AttentionErrorTest, AQueryWithoutKeysMustHaveZerosAndMinusInfinity) {
   EXPECT_EQ(Error().wrong.substr(0, 5), "lse 0");
 }
 
-TEST_F(AttentionErrorTest, OneElementThatIsOffIsBeyondTheLimit) {
+TEST_F(AttentionErrorTest, ErrorInOneElementExceedsTheLimit) {
   // 2 x 2^-8 roundings of the largest out, and twice the error of the same arithmetic.
   for (size_t i : {size_t{0}, got_.out.size() - 1}) {
     const double was = got_.out[i];
@@ -86,12 +86,12 @@ TEST_F(AttentionErrorTest, OneElementThatIsOffIsBeyondTheLimit) {
   }
 }
 
-TEST_F(AttentionErrorTest, AnLseThatLostAKeyIsBeyondTheLimit) {
+TEST_F(AttentionErrorTest, LseWithoutOneKeyExceedsTheLimit) {
   got_.lse[2] += std::log(299.0 / 300);  // one of 300 equal keys
   EXPECT_GT(Error().lse, Error().lse_limit);
 }
 
-TEST_F(AttentionErrorTest, SmallErrorsInEveryCaseShowInTheTotals) {
+TEST_F(AttentionErrorTest, TotalsRevealSmallErrorsInEveryCase) {
   ErrorTotals totals;
   for (int round = 0; round < 10; ++round) totals.Add(Error());
   EXPECT_LE(totals.OutRatio(), 2);

@@ -22,7 +22,7 @@ TEST(BatchGeneratorTest, EqualSeedsGiveEqualFixtures) {
   EXPECT_EQ(a.q.bytes, b.q.bytes);
 }
 
-TEST(BatchGeneratorTest, EveryFeatureIsDrawnAndTakenBackOnRequest) {
+TEST(BatchGeneratorTest, DrawsEveryAllowedFeature) {
   std::map<int, int> counts;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const PagedFixture fixture =
@@ -38,7 +38,7 @@ TEST(BatchGeneratorTest, EveryFeatureIsDrawnAndTakenBackOnRequest) {
   }
 }
 
-TEST(BatchGeneratorTest, RequiredFeaturesAndSizesAreMade) {
+TEST(BatchGeneratorTest, FixturesHaveRequiredFeaturesAndSizes) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const PagedFixture fixture = MakePagedFixture({.seed = seed,
                                                    .allowed = {},
@@ -60,7 +60,7 @@ TEST(BatchGeneratorTest, RequiredFeaturesAndSizesAreMade) {
   }
 }
 
-TEST(BatchGeneratorTest, NothingThatAQuerySeesIsNaN) {
+TEST(BatchGeneratorTest, VisibleKeysAreNeverNaN) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const PagedFixture fixture = MakePagedFixture({.seed = seed});
     SCOPED_TRACE(fixture.description);
@@ -71,7 +71,7 @@ TEST(BatchGeneratorTest, NothingThatAQuerySeesIsNaN) {
   }
 }
 
-TEST(BatchGeneratorTest, RowsAskForBlocksOfTheCacheOnly) {
+TEST(BatchGeneratorTest, RowsReferOnlyToBlocksOfTheCache) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     const PagedFixture fixture = MakePagedFixture({.seed = seed});
     SCOPED_TRACE(fixture.description);
@@ -97,7 +97,7 @@ TEST(BatchGeneratorTest, RowsAskForBlocksOfTheCacheOnly) {
   }
 }
 
-TEST(BatchGeneratorTest, TheCommonPrefixIsTheSameBlocksInEveryRow) {
+TEST(BatchGeneratorTest, CommonPrefixHasTheSameBlocksInEveryRow) {
   int num_prefixes = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const PagedFixture fixture =
@@ -127,7 +127,7 @@ TEST(BatchGeneratorTest, TheCommonPrefixIsTheSameBlocksInEveryRow) {
 }
 
 // A device test copies every array. This test copies to other host memory and wipes the originals.
-TEST(BatchGeneratorTest, AFixtureMayBePlacedElsewhere) {
+TEST(BatchGeneratorTest, FixtureWorksFromCopies) {
   PagedFixture fixture = MakePagedFixture({.seed = 11});
   const auto result = ReferencePagedAttention<double>(fixture.Layer(OnHost), fixture.Batch(OnHost),
                                                       fixture.Q(OnHost), fixture.Kv(OnHost));
@@ -145,7 +145,7 @@ TEST(BatchGeneratorTest, AFixtureMayBePlacedElsewhere) {
   EXPECT_EQ(ReferencePagedAttention<double>(layer, batch, q, kv).out, result.out);
 }
 
-TEST(BatchGeneratorTest, RaggedFixturesAreFiniteWhereTheyAreSeen) {
+TEST(BatchGeneratorTest, VisibleKeysOfRaggedFixturesAreFinite) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const RaggedFixture fixture = MakeRaggedFixture({.seed = seed});
     SCOPED_TRACE(fixture.description);
@@ -181,7 +181,7 @@ void ExpectFinite(const ReferenceResult<double>& result) {
   for (double x : result.lse) ASSERT_TRUE(std::isfinite(x) || x == -INFINITY);
 }
 
-TEST(BatchGeneratorTest, APairHasOneShapeAndTwoContents) {
+TEST(BatchGeneratorTest, PairHasEqualShapesAndDifferentContents) {
   int num_differ = 0;
   int num_padded = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
@@ -219,7 +219,7 @@ TEST(BatchGeneratorTest, APairHasOneShapeAndTwoContents) {
   EXPECT_GT(num_padded, 50);
 }
 
-TEST(BatchGeneratorTest, ThePaddingOfAPairChangesNoResult) {
+TEST(BatchGeneratorTest, PaddingOfAPairDoesNotChangeResults) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const PagedFixture alone = MakePagedFixture({.seed = seed});
     const PagedFixture padded = MakePagedFixturePair({.seed = seed}).first;
@@ -238,7 +238,7 @@ TEST(BatchGeneratorTest, ThePaddingOfAPairChangesNoResult) {
   }
 }
 
-TEST(BatchGeneratorTest, ARaggedPairHasOneShapeAndTwoContents) {
+TEST(BatchGeneratorTest, RaggedPairHasEqualShapesAndDifferentContents) {
   int num_differ = 0;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const auto [first, second] = MakeRaggedFixturePair({.seed = seed});

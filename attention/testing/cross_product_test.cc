@@ -57,7 +57,7 @@ std::vector<std::string> TraitsOf(const CrossProductCase& c) {
   return traits;
 }
 
-TEST(CrossProductTest, EqualSeedsGiveEqualCasesAndOthersOthers) {
+TEST(CrossProductTest, EqualSeedsGiveEqualCasesAndDifferentSeedsDifferentCases) {
   for (CrossProductSpace space : kSpaces) {
     const auto a = CrossProductCases(5, space);
     const auto b = CrossProductCases(5, space);
@@ -74,7 +74,7 @@ TEST(CrossProductTest, EqualSeedsGiveEqualCasesAndOthersOthers) {
 }
 
 // Counts in the fixtures themselves, which omit dropped choices.
-TEST(CrossProductTest, EveryPairOfFeaturesAndEveryFeatureWithEveryTraitIsMade) {
+TEST(CrossProductTest, CoversPairsOfFeaturesAndFeaturesWithTraits) {
   constexpr int kNum = static_cast<int>(Feature::kNumFeatures);
   std::set<std::pair<int, int>> pairs;
   std::map<int, std::set<std::string>> traits_of;
@@ -121,7 +121,7 @@ TEST(CrossProductTest, EveryPairOfFeaturesAndEveryFeatureWithEveryTraitIsMade) {
   }
 }
 
-TEST(CrossProductTest, EveryPairOfTraitsIsMade) {
+TEST(CrossProductTest, CoversPairsOfTraits) {
   for (CrossProductSpace space : kSpaces) {
     std::set<std::pair<std::string, std::string>> pairs;
     std::map<std::string, std::set<std::string>> values;  // by field: "q", "kv", ...
@@ -154,7 +154,7 @@ TEST(CrossProductTest, EveryPairOfTraitsIsMade) {
   }
 }
 
-TEST(CrossProductTest, EverySplitBoundAndEveryChunkOfKPackedKeysIsMade) {
+TEST(CrossProductTest, CoversSplitBoundsAndChunksOfKPackedKeys) {
   std::set<int> max_splits;
   std::set<std::pair<int, int>> chunks;  // with the element size
   for (uint64_t seed = 0; seed < 10; ++seed) {

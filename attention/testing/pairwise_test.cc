@@ -27,7 +27,7 @@ TEST(PairwiseTest, EveryPairOfChoicesOccursInFewRows) {
   EXPECT_LE(rows.size(), 15u);
 }
 
-TEST(PairwiseTest, ThirtySwitchesAndTwoLongFieldsNeedLittleMoreRowsThanTheLongOnes) {
+TEST(PairwiseTest, ThirtySwitchesAndTwoLongFieldsNeedAtMost100Rows) {
   std::vector<int> num_choices(30, 2);
   num_choices.push_back(9);
   num_choices.push_back(8);

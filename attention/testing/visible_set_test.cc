@@ -40,7 +40,7 @@ TEST(VisibleSetTest, KeysOfARaggedBatchAreRowsOfK) {
       ElementsAre(VisiblePair{0, 0, 0, 0}, VisiblePair{1, 1, 0, 1}, VisiblePair{1, 1, 1, 2}));
 }
 
-TEST(VisibleSetTest, ADifferenceIsToldInWords) {
+TEST(VisibleSetTest, DescribesTheFirstDifference) {
   const VisiblePairs one = {{0, 1, 0, 14}};
   EXPECT_EQ(DifferenceOf(one, one), "");
   EXPECT_THAT(DifferenceOf({}, one), HasSubstr("got nothing, expected token 0 at 1 sees slot 14"));
@@ -48,7 +48,7 @@ TEST(VisibleSetTest, ADifferenceIsToldInWords) {
 }
 
 // The batch of a schedule agrees with the definition of causal attention.
-TEST(VisibleSetTest, TheBatchOfAScheduleShowsWhatTheDefinitionSays) {
+TEST(VisibleSetTest, BatchOfAScheduleMatchesTheDefinition) {
   int64_t num_pairs = 0;
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     Random random(seed);

@@ -35,7 +35,7 @@ std::string Refusal(const KvTensors& tensors) {
   return std::string(layer.status().message());
 }
 
-TEST(KvTensorsTest, NhdAndHndNameTheSameElements) {
+TEST(KvTensorsTest, NhdAndHndAddressTheSameElements) {
   const at::Tensor k = Cache({4, 8, 2, 32});
   const at::Tensor v = Cache({4, 8, 2, 16});
   for (const bool is_hnd : {false, true}) {
@@ -64,7 +64,7 @@ TEST(KvTensorsTest, ViewsOfOneTensorKeepTheirStrides) {
   EXPECT_EQ(mla.v.token_stride, 576);
 }
 
-TEST(KvTensorsTest, KPackedFindsTheDimsThatStandTogether) {
+TEST(KvTensorsTest, KPackedUsesTheChunkSizeOfTheTensor) {
   const at::Tensor k = Cache({3, 2, 4, 16, 8});  // head_dim_qk 32
   const at::Tensor v = Cache({3, 2, 32, 16});
   const KvLayer kv = *KvLayerOf({.k_cache = k, .v_cache = v, .layout = "K-packed"});
@@ -76,7 +76,7 @@ TEST(KvTensorsTest, KPackedFindsTheDimsThatStandTogether) {
             v.select(0, 2).select(0, 1).select(0, 21).select(0, 9).const_data_ptr());
 }
 
-TEST(KvTensorsTest, XOfAKPackedCacheIsTheTensors) {
+TEST(KvTensorsTest, KPackedFp8KeepsTheChunkSizeOfTheModel) {
   // vLLM keeps the x of the model's dtype in fp8 caches, here 8. The 24 dims are not a multiple of
   // 16 bytes.
   const at::Tensor k = Cache({3, 2, 3, 16, 8}, at::kByte);
@@ -98,7 +98,7 @@ TEST(KvTensorsTest, ACacheMayHaveNoBlocks) {
   EXPECT_EQ(kv.block_size, 8);
 }
 
-TEST(KvTensorsTest, BytesAreFp8IfTheCallerSaysSo) {
+TEST(KvTensorsTest, Uint8IsFp8IfKvDtypeNamesAnFp8Type) {
   const at::Tensor bytes = Cache({4, 8, 2, 32}, at::kByte);
   const KvLayer kv = *KvLayerOf({.k_cache = bytes, .v_cache = bytes, .kv_dtype = "fp8_e5m2"});
   EXPECT_EQ(kv.dtype, DType::kFp8E5M2);
@@ -114,7 +114,7 @@ TEST(KvTensorsTest, BytesAreFp8IfTheCallerSaysSo) {
   EXPECT_EQ(Fp8Of(bytes, std::nullopt).scalar_type(), at::kByte);
 }
 
-TEST(KvTensorsTest, ScalesComeInEveryForm) {
+TEST(KvTensorsTest, AcceptsScalesOfEveryForm) {
   const auto scale = [](const at::Tensor& tensor) {
     return ScaleOf("k_scale", tensor, /*num_kv_heads=*/2, at::kCPU);
   };
@@ -137,7 +137,7 @@ TEST(KvTensorsTest, ScalesComeInEveryForm) {
               HasSubstr("dtype"));
 }
 
-TEST(KvTensorsTest, ARopePartHasATypeAndAScaleOfItsOwn) {
+TEST(KvTensorsTest, RopePartHasASeparateTypeAndScale) {
   const at::Tensor latent = at::zeros({4, 8, 1, 512}, at::kByte);
   const at::Tensor rope = Cache({4, 8, 1, 80}).slice(3, 0, 64);
   const at::Tensor scale = at::full({1, 1}, 0.5f).expand({7, 1});
@@ -179,7 +179,7 @@ TEST(KvTensorsTest, ARopePartHasATypeAndAScaleOfItsOwn) {
   EXPECT_THAT(Refusal(other), HasSubstr("rope_cache_scale: expected none without rope_cache"));
 }
 
-TEST(KvTensorsTest, RefusesTensorsThatAreNoCache) {
+TEST(KvTensorsTest, RejectsTensorsThatAreNotACache) {
   const at::Tensor good = Cache({4, 8, 2, 32});
   EXPECT_THAT(Refusal({.k_cache = good, .v_cache = Cache({4, 8, 3, 32})}),
               HasSubstr("v_cache must be"));

@@ -123,7 +123,7 @@ TEST(OperatorCallTest, ReadsEveryTypeInTheOrderOfTheSchema) {
   EXPECT_TRUE(stack[0].toTensor().is_same(x));
 }
 
-TEST(OperatorCallTest, AnErrorIsAnExceptionWithItsText) {
+TEST(OperatorCallTest, ErrorBecomesAnExceptionWithTheSameText) {
   OperatorCall::Stack stack = {One()};
   try {
     Call("refuses", stack);
@@ -135,7 +135,7 @@ TEST(OperatorCallTest, AnErrorIsAnExceptionWithItsText) {
 
 at::Tensor WithoutMemory() { return at::empty({2, 3}, at::TensorOptions(at::kMeta)); }
 
-TEST(OperatorCallTest, ATraceGivesShapesWithoutRunningAnything) {
+TEST(OperatorCallTest, TraceReturnsShapesWithoutRunningTheOperator) {
   OperatorCall::Stack stack = {WithoutMemory()};
   Call("doubles", stack);
   ASSERT_EQ(stack.size(), 1u);
@@ -143,7 +143,7 @@ TEST(OperatorCallTest, ATraceGivesShapesWithoutRunningAnything) {
   EXPECT_EQ(stack[0].toTensor().sizes(), (std::vector<int64_t>{2, 3}));
 }
 
-TEST(OperatorCallTest, ATraceOfAliasesReturnsTheArgumentsThemselves) {
+TEST(OperatorCallTest, TraceReturnsAliasedArguments) {
   const at::Tensor x = WithoutMemory();
   const at::Tensor y = WithoutMemory();
   OperatorCall::Stack stack = {std::vector<at::Tensor>{x}, x, y};
@@ -153,7 +153,7 @@ TEST(OperatorCallTest, ATraceOfAliasesReturnsTheArgumentsThemselves) {
   EXPECT_TRUE(stack[1].toTensor().is_same(x));
 }
 
-TEST(OperatorCallTest, TensorsWithMemoryAreRefusedBesideSomeWithout) {
+TEST(OperatorCallTest, TraceRejectsTensorsWithMemory) {
   for (const bool in_list : {true, false}) {
     const at::Tensor x = WithoutMemory();
     OperatorCall::Stack stack = {std::vector<at::Tensor>{in_list ? One() : x}, x,
@@ -168,7 +168,7 @@ TEST(OperatorCallTest, TensorsWithMemoryAreRefusedBesideSomeWithout) {
   }
 }
 
-TEST(OperatorCallDeathTest, AFunctionThatDoesNotFitItsSchemaDies) {
+TEST(OperatorCallDeathTest, DiesIfTheFunctionDoesNotMatchTheSchema) {
   OperatorCall::Stack stack = {One()};
   EXPECT_DEATH(Call("reads_another_name", stack), "reads_another_name");
   EXPECT_DEATH(Call("returns_too_few", stack), "results of");

@@ -187,7 +187,7 @@ absl::Status RunDirectly(const PagedFixture& fixture, at::Tensor& out, at::Tenso
   return PagedAttention(layer, batch, {}, q, fixture.Kv(OnHost), {out, &lse}, extras);
 }
 
-TEST(PagedOperatorTest, AnyCallGivesTheBitsOfThePlainOne) {
+TEST(PagedOperatorTest, AnyCallIsBitwiseIdenticalToPagedAttention) {
   std::map<int, int> counts;  // number of cases per feature
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const PagedFixture fixture =
@@ -227,7 +227,7 @@ TEST(PagedOperatorTest, AnyCallGivesTheBitsOfThePlainOne) {
   for (const auto& [feature, count] : counts) EXPECT_GT(count, 5) << feature;
 }
 
-TEST(RaggedOperatorTest, AnyCallGivesTheBitsOfThePlainOne) {
+TEST(RaggedOperatorTest, AnyCallIsBitwiseIdenticalToRaggedAttention) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     const RaggedFixture fixture = MakeRaggedFixture({.seed = seed});
     SCOPED_TRACE(fixture.description);
@@ -274,7 +274,7 @@ std::string TextOf(const char* overload, const Arguments& arguments,
   return "nothing was thrown";
 }
 
-TEST(PagedOperatorTest, AStatusIsAnExceptionOfTheSameText) {
+TEST(PagedOperatorTest, StatusBecomesAnExceptionWithTheSameText) {
   const PagedFixture fixture = MakePagedFixture({.seed = 5,
                                                  .allowed = {},
                                                  .q_dtype = DType::kFloat32,
@@ -343,7 +343,7 @@ TEST(PagedOperatorTest, AStatusIsAnExceptionOfTheSameText) {
   EXPECT_THAT(TextOf("out", call), HasSubstr("max_seq_len"));
 }
 
-TEST(WriteKvOperatorTest, AStatusIsAnExceptionOfTheSameText) {
+TEST(WriteKvOperatorTest, StatusBecomesAnExceptionWithTheSameText) {
   const at::Tensor cache = at::full({3, 4, 2, 16}, 0.0f);
   const KvView view = {.data = cache.data_ptr(),
                        .block_stride = cache.stride(0),

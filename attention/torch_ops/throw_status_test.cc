@@ -21,7 +21,7 @@ std::string TextOf(const absl::Status& status) {
 
 TEST(ThrowStatusTest, OkThrowsNothing) { EXPECT_NO_THROW(ThrowIfError(absl::OkStatus())); }
 
-TEST(ThrowStatusTest, EachCodeHasTheExceptionThatPythonKnows) {
+TEST(ThrowStatusTest, EachCodeMapsToAPythonException) {
   EXPECT_EQ(TextOf<c10::ValueError>(absl::InvalidArgumentError("k: expected 1, got 2")),
             "k: expected 1, got 2");
   EXPECT_EQ(TextOf<c10::NotImplementedError>(absl::UnimplementedError("no such kernel")),

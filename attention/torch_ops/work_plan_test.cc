@@ -27,12 +27,12 @@ WorkMapOptions Options() {
           .max_splits = 3};
 }
 
-TEST(WorkPlanTest, APlanSaysHowMuchWorkspaceItsMapNeeds) {
+TEST(WorkPlanTest, PlanContainsTheWorkspaceSize) {
   const at::Tensor plan = *MakePlanTensor(Options());
   EXPECT_EQ(plan[0].item<int64_t>(), PlanWorkMap(Options())->workspace_bytes);
 }
 
-TEST(WorkPlanTest, TheOptionsComeBackAsTheyWere) {
+TEST(WorkPlanTest, PlanTensorKeepsTheOptions) {
   const WorkMapOptions read = *ReadPlanTensor(*MakePlanTensor(Options()));
   const WorkMapOptions made = Options();
   EXPECT_EQ(read.dtype, made.dtype);
@@ -59,7 +59,7 @@ TEST(WorkPlanTest, AllocatedWorkspaceServesAMap) {
   }
 }
 
-TEST(WorkPlanTest, RefusesPlansAndWorkspacesOfOtherMaking) {
+TEST(WorkPlanTest, RejectsInvalidPlansAndWorkspaces) {
   const auto refusal = [](const at::Tensor& plan, const at::Tensor& workspace) {
     return std::string(WorkMapOver(plan, workspace, at::kCPU).status().message());
   };

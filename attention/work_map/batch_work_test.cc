@@ -52,7 +52,7 @@ TEST(BatchWorkTest, BuildersReturnTheValueOfWorkOf) {
   }
 }
 
-TEST(BatchWorkTest, AnotherNumberOfRowsIsRefused) {
+TEST(BatchWorkTest, RejectsADifferentNumberOfRows) {
   const Rows four = Decodes(4), five = Decodes(5);
   HostWorkMap work(OptionsWith(16));
   const BatchWork of_four = WorkOf(four.batch, {}, work.map());
@@ -69,7 +69,7 @@ TEST(BatchWorkTest, AnotherNumberOfRowsIsRefused) {
 
 // Captured graphs of several batches share a schedule. A replay does not change the values of other
 // batches.
-TEST(BatchWorkTest, LaterBuildsDoNotChangeAValue) {
+TEST(BatchWorkTest, LaterBuildsDoNotChangeEarlierBatchWork) {
   const Rows two = Decodes(2), five = Decodes(5);
   HostWorkMap work(OptionsWith(16));
   const BatchWork of_two = *WorkMapOnHost(two.batch, {.left = 400}, work.map());
@@ -83,7 +83,7 @@ TEST(BatchWorkTest, LaterBuildsDoNotChangeAValue) {
   EXPECT_THAT(MessageFor(five.batch, {}, of_two), HasSubstr("expected num_rows 2, got 5"));
 }
 
-TEST(BatchWorkTest, AWiderWindowIsRefusedAndANarrowerOneIsNot) {
+TEST(BatchWorkTest, RejectsAWiderWindowButNotANarrowerWindow) {
   const Rows decodes = Decodes(2);
   HostWorkMap work(OptionsWith(16));
   BatchWork value = WorkOf(decodes.batch, {.left = 400, .right = 3}, work.map());
@@ -101,7 +101,7 @@ TEST(BatchWorkTest, AWiderWindowIsRefusedAndANarrowerOneIsNot) {
 
 // A narrower window would have clusters, whose kernel has fewer queues than the schedule. The items
 // of the last queues would then have no CTA.
-TEST(BatchWorkTest, TheWindowOfTheBuildDeterminesTheClusters) {
+TEST(BatchWorkTest, ClusterSizeFollowsTheWindowOfTheBuild) {
   const Rows decodes = Decodes(2);
   HostWorkMap work(OptionsWith(16));
   const TileMap& map = work.map().main;
@@ -122,7 +122,7 @@ TEST(BatchWorkTest, TheWindowOfTheBuildDeterminesTheClusters) {
 }
 
 // A kernel with wide CTAs has half the queues.
-TEST(BatchWorkTest, TheWindowOfTheBuildDeterminesWideCtas) {
+TEST(BatchWorkTest, WideCtasFollowTheWindowOfTheBuild) {
   const Rows decodes = Decodes(2);
   WorkMapOptions options = OptionsWith(16);
   options.num_kv_heads = 1;
@@ -138,7 +138,7 @@ TEST(BatchWorkTest, TheWindowOfTheBuildDeterminesWideCtas) {
 }
 
 // The bounds of the batch decide whether short rows use the second schedule.
-TEST(BatchWorkTest, BoundsThatDivideTheRowsInAnotherWayAreRefused) {
+TEST(BatchWorkTest, RejectsBoundsThatChangeTheAssignmentOfRows) {
   Rows rows = Decodes(16);
   rows.batch.max_query_len = 100;
   rows.batch.num_tokens = 115;
@@ -152,7 +152,7 @@ TEST(BatchWorkTest, BoundsThatDivideTheRowsInAnotherWayAreRefused) {
   EXPECT_THAT(MessageFor(other, {}, value), HasSubstr("other bounds"));
 }
 
-TEST(BatchWorkTest, MapsThatDivideByRowTakeAnyBatch) {
+TEST(BatchWorkTest, SchedulesWithSplitByRowAcceptAnyBatch) {
   const Rows four = Decodes(4), five = Decodes(5);
   HostWorkMap work(OptionsWith(16, RowSplit::kByRow));
   const BatchWork value = WorkOf(four.batch, {.left = 5}, work.map());

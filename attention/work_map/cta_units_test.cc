@@ -130,7 +130,7 @@ class CtaUnitsTest : public ::testing::Test {
   }
 };
 
-TEST_F(CtaUnitsTest, DealsInAlternatingTurns) {
+TEST_F(CtaUnitsTest, RoundRobinAlternatesItsDirection) {
   int32_t counts[4] = {4, 0, 4, 0};
   int32_t order[4] = {2, 0, 3, 1};
   TileMap map;
@@ -146,7 +146,7 @@ TEST_F(CtaUnitsTest, DealsInAlternatingTurns) {
   EXPECT_THAT(PlacesOf(map, 2), ElementsAre(Place(0, 0), Place(0, 1)));
 }
 
-TEST_F(CtaUnitsTest, EveryOtherCtaGoesBackwardsIfTheMapSaysSo) {
+TEST_F(CtaUnitsTest, OddCtasReverseTheirUnitsIfTheCountsRequestIt) {
   int32_t counts[4] = {4, 0, 4, true};
   int32_t order[4] = {2, 0, 3, 1};
   WorkItem items[4];
@@ -171,7 +171,7 @@ TEST_F(CtaUnitsTest, EveryOtherCtaGoesBackwardsIfTheMapSaysSo) {
   EXPECT_THAT(PlacesOf(map, 1), ElementsAre(Place(2, 1), Place(3, 0), Place(1, 1)));
 }
 
-TEST_F(CtaUnitsTest, ColumnsLeaveCtasBeyondThemWithoutUnits) {
+TEST_F(CtaUnitsTest, CtasWithoutAQueueHaveNoUnits) {
   int32_t counts[4] = {3, 0, 0, 0};
   int32_t column_items[3] = {0, 1, 3};
   TileMap map;
@@ -187,7 +187,7 @@ TEST_F(CtaUnitsTest, ColumnsLeaveCtasBeyondThemWithoutUnits) {
   EXPECT_THAT(PlacesOf(map, 4), ElementsAre());
 }
 
-TEST_F(CtaUnitsTest, PromptsAreDealtEvenly) {
+TEST_F(CtaUnitsTest, RoundRobinBalancesPrompts) {
   for (const Prompts& prompts :
        {Prompts{{2048}, {2048}}, Prompts{{8192}, {8192}},
         Prompts{{2048, 2048, 2048}, {2048, 9000, 2100}}, Prompts{{1024, 1024}, {4096, 1024}},
@@ -211,24 +211,24 @@ Prompts Mixed(int new_tokens, int keys, int num_decodes, int keys_of_decodes, bo
   return mixed;
 }
 
-TEST_F(CtaUnitsTest, DecodesAndPromptsAreUnderWayAtTheSameTime) {
+TEST_F(CtaUnitsTest, ReversedOrderOverlapsDecodesWithPrompts) {
   StepsOfCtas(Mixed(1024, 1024, 64, 4096, true), /*is_dealt=*/true);
   StepsOfCtas(Mixed(1024, 4096, 64, 4096, true), /*is_dealt=*/true);
   StepsOfCtas(Mixed(2048, 2048, 32, 1024, true), /*is_dealt=*/true);
 }
 
-TEST_F(CtaUnitsTest, DecodesMuchShorterThanPromptsComeLast) {
+TEST_F(CtaUnitsTest, MuchShorterDecodesRunLast) {
   StepsOfCtas(Mixed(512, 512, 64, 256, false), /*is_dealt=*/true);
   StepsOfCtas(Mixed(256, 1280, 128, 512, false), /*is_dealt=*/true);
 }
 
-TEST_F(CtaUnitsTest, RowsOfAboutATurnAreDealtWhole) {
+TEST_F(CtaUnitsTest, RowsOfAboutOneRoundAreNotSplit) {
   StepsOfCtas({{512}, {8704}}, /*is_dealt=*/true);
   StepsOfCtas({std::vector<int32_t>(6, 300), std::vector<int32_t>(6, 300), 4, 4}, true);
   StepsOfCtas({std::vector<int32_t>(5, 632), std::vector<int32_t>(5, 632), 4, 4}, true);
 }
 
-TEST_F(CtaUnitsTest, FewLongRangesAreCut) {
+TEST_F(CtaUnitsTest, SmallNumbersOfLongTilesAreSplit) {
   const std::vector<int64_t> steps = StepsOfCtas({{128}, {65536}}, /*is_dealt=*/false);
   // Four Q tiles of 1,024 KV tiles in 16 queues.
   EXPECT_LE(*std::max_element(steps.begin(), steps.end()), 4 * 1024 / 16 + 1);
@@ -240,9 +240,9 @@ TEST_F(CtaUnitsTest, FewLongRangesAreCut) {
   StepsOfCtas(many_short, false);
 }
 
-TEST_F(CtaUnitsTest, LongRangesAreOrderedRoughly) { StepsOfCtas({{4096}, {40000}}, true); }
+TEST_F(CtaUnitsTest, LongTilesAreOrderedByBucket) { StepsOfCtas({{4096}, {40000}}, true); }
 
-TEST_F(CtaUnitsTest, MorePairsOfHeadsThanCtas) {
+TEST_F(CtaUnitsTest, SupportsMoreHeadsThanCtas) {
   StepsOfCtas({{300, 500}, {300, 500}, 256, 256}, true);
 }
 

@@ -26,7 +26,7 @@ using ::testing::Field;
 using ::testing::HasSubstr;
 
 // Checks each number of the worked example in attention/work_map/work_map.h.
-TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
+TEST(WorkMapBuildTest, MatchesTheWorkedExampleOfTheHeader) {
   Rows rows({500, 64, 1000, 100, 300});
   HostWorkMap work({.num_q_heads = 1,
                     .num_kv_heads = 1,
@@ -80,7 +80,7 @@ TEST(WorkMapBuildTest, TheExampleOfTheHeaderIsWhatTheBuilderMakes) {
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
 }
 
-TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
+TEST(WorkMapBuildTest, SplitsTilesAtQueueBorders) {
   // Costs of 1/2 + 2, 1/2 + 16 and 1/2 + 1 KV tiles: 20 1/2 in 3 queues that begin at 0, 7 and 14.
   Rows rows({128, 1000, 10});
   WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/2);
@@ -101,7 +101,7 @@ TEST(WorkMapBuildTest, CutsAreWhereColumnsBegin) {
 }
 
 // Large Q tiles have a higher cost without their keys: a queue of short Q tiles gets fewer keys.
-TEST(WorkMapBuildTest, TilesOfManyRowsCostMoreBesideTheirKeys) {
+TEST(WorkMapBuildTest, LargeTilesHaveAHigherFixedCost) {
   // Q tiles of 32 queries cost 3 + 1, 3 + 1, 3 + 2 and 3 + 2 KV tiles: 18 in 2 queues of 9.
   Rows rows({128}, /*query_len=*/128);
   WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
@@ -135,7 +135,7 @@ TEST(WorkMapBuildTest, KeysRightOfTheLastQueryOfARangeAreSkipped) {
               ElementsAre(KeysOfRow(0, 0, 32), KeysOfRow(0, 0, 64), KeysOfRow(0, 0, 80)));
 }
 
-TEST(WorkMapBuildTest, ATailIsNeverClipped) {
+TEST(WorkMapBuildTest, WindowDoesNotClipTheTail) {
   Rows rows({100});
   const int32_t tail_len = 30;
   const uint64_t tail_mask = uint64_t{1} << 29 | 1;  // the first and the last
@@ -152,7 +152,7 @@ TEST(WorkMapBuildTest, ATailIsNeverClipped) {
   EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 99, 100)));
 }
 
-TEST(WorkMapBuildTest, PaddedAndEmptyRowsGetItemsWithoutKeysOrNone) {
+TEST(WorkMapBuildTest, PaddedRowsGetItemsWithoutKeysAndEmptyRowsGetNoItems) {
   Rows rows({0, 64, 0, 0});
   rows.query_start_loc = {0, 1, 2, 2, 3};  // row 2 has no query
   rows.batch.num_tokens = 3;
@@ -163,7 +163,7 @@ TEST(WorkMapBuildTest, PaddedAndEmptyRowsGetItemsWithoutKeysOrNone) {
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
 }
 
-TEST(WorkMapBuildTest, ABatchWithoutQueriesGivesAnEmptyMap) {
+TEST(WorkMapBuildTest, BatchWithoutQueriesMakesAnEmptySchedule) {
   Rows rows({0, 0});
   rows.query_start_loc = {0, 0, 0};
   HostWorkMap work(OptionsFor(rows.batch));
@@ -172,7 +172,7 @@ TEST(WorkMapBuildTest, ABatchWithoutQueriesGivesAnEmptyMap) {
   EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
 }
 
-TEST(WorkMapBuildTest, ALargerMapLeavesNothingBehind) {
+TEST(WorkMapBuildTest, RebuildClearsALargerSchedule) {
   Rows large(std::vector<int32_t>(64, 8000));
   Rows small(std::vector<int32_t>(64, 0));
   small.seq_lens[7] = 100;
@@ -195,7 +195,7 @@ std::vector<int32_t> Skewed(int num_short, bool long_first) {
   return lens;
 }
 
-TEST(WorkMapBuildTest, ColumnsAreEvenWhateverTheLengths) {
+TEST(WorkMapBuildTest, QueuesAreBalancedForAnyLengths) {
   const std::vector<int32_t> cases[] = {std::vector<int32_t>(64, 1024),
                                         std::vector<int32_t>(256, 1024),
                                         std::vector<int32_t>(16, 4096),
@@ -217,7 +217,7 @@ TEST(WorkMapBuildTest, ColumnsAreEvenWhateverTheLengths) {
   }
 }
 
-TEST(WorkMapBuildTest, LargeBatchesUseTheColumnsThatMakeTheFullestShorter) {
+TEST(WorkMapBuildTest, LargeBatchesUseTheFewestQueuesOfMinimumLength) {
   for (const std::vector<int32_t>& lens :
        {std::vector<int32_t>(8, 1024), std::vector<int32_t>(64, 1024), Skewed(31, false)}) {
     Rows rows(lens);
@@ -247,7 +247,7 @@ WorkMapOptions WithoutClusters(WorkMapOptions options) {
 }
 
 // 33 queues, with two CTAs per SM.
-TEST(WorkMapBuildTest, FewRowsThatAreAlikeAreCutInPiecesOfOneSize) {
+TEST(WorkMapBuildTest, SmallBatchesOfEqualRowsGetEvenSplits) {
   for (const auto& [num_rows, len, piece] :
        {std::tuple{1, 16384, 512}, std::tuple{2, 4096, 256}, std::tuple{4, 1024, 128},
         std::tuple{8, 4096, 1024}, std::tuple{16, 4096, 2048}, std::tuple{10, 4096, 1408},
@@ -265,7 +265,7 @@ TEST(WorkMapBuildTest, FewRowsThatAreAlikeAreCutInPiecesOfOneSize) {
   }
 }
 
-TEST(WorkMapBuildTest, ShortRowsThatFillHalfTheColumnsAreWhole) {
+TEST(WorkMapBuildTest, ShortRowsThatFillHalfTheQueuesAreNotSplit) {
   // Q tiles of 28 KV tiles have 2 splits of 14.
   for (const auto& [len, num_cuts] :
        {std::tuple{1024, 0}, std::tuple{1536, 0}, std::tuple{1792, 16}}) {
@@ -282,7 +282,7 @@ TEST(WorkMapBuildTest, ShortRowsThatFillHalfTheColumnsAreWhole) {
   EXPECT_FALSE(CutsOf(work.map().main).empty());
 }
 
-TEST(WorkMapBuildTest, PaddedRowsDoNotCountAmongThoseThatAreAlike) {
+TEST(WorkMapBuildTest, PaddedRowsDoNotPreventEvenSplits) {
   std::vector<int32_t> lens(16, 0);
   std::fill_n(lens.begin(), 8, 4096);
   Rows rows(lens);
@@ -300,7 +300,7 @@ TEST(WorkMapBuildTest, PaddedRowsDoNotCountAmongThoseThatAreAlike) {
   EXPECT_EQ(map.column_items[33], 40);
 }
 
-TEST(WorkMapBuildTest, AShortRowAloneIsNotCutIntoSingleSteps) {
+TEST(WorkMapBuildTest, SingleShortRowGetsSplitsOfSeveralKvTiles) {
   Rows rows({1024});
   HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
@@ -308,7 +308,7 @@ TEST(WorkMapBuildTest, AShortRowAloneIsNotCutIntoSingleSteps) {
   EXPECT_EQ(work.map().main.counts[0], 8);
 }
 
-TEST(WorkMapBuildTest, GroupsOfPiecesBeginWithNoArrivals) {
+TEST(WorkMapBuildTest, GroupArrivalCountersBeginAtZero) {
   Rows rows({20000, 50, 9000});
   HostWorkMap work(OptionsFor(rows.batch, 2));
   work.Poison();
@@ -326,7 +326,7 @@ TEST(WorkMapBuildTest, GroupsOfPiecesBeginWithNoArrivals) {
   EXPECT_GT(num_groups, 2);
 }
 
-TEST(WorkMapBuildTest, PiecesAreMergedJointlyAndNeitherWholeRangesNorThoseOfSharedItems) {
+TEST(WorkMapBuildTest, OnlySplitTilesWithoutSharedItemsCombineCooperatively) {
   const auto num_joint = [](const Rows& rows, SharedPrefix shared_prefix) {
     WorkMapOptions options = OptionsFor(rows.batch);
     options.shared_prefix = shared_prefix;
@@ -354,7 +354,7 @@ TEST(WorkMapBuildTest, PiecesAreMergedJointlyAndNeitherWholeRangesNorThoseOfShar
   EXPECT_EQ(num_with_prefix, 0);
 }
 
-TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
+TEST(WorkMapBuildTest, DeterministicSplitsDoNotDependOnOtherRows) {
   const auto cuts_of_row = [](const std::vector<int32_t>& lens, int row) {
     Rows rows(lens);
     rows.batch.max_seq_len = 1 << 17;
@@ -378,7 +378,7 @@ TEST(WorkMapBuildTest, InDeterministicModeARowIsCutAlikeInAnyCompany) {
   EXPECT_THAT(cuts_of_row({1100}, 0), ElementsAre(384, 768, 1100));  // 18 KV tiles: 3 splits of 6
 }
 
-TEST(WorkMapBuildTest, InDeterministicModeTheCallerSaysHowOftenARowIsCutAtMost) {
+TEST(WorkMapBuildTest, DeterministicModeLimitsSplitsToMaxSplits) {
   for (int max_splits : {1, 2, 5, 16}) {
     Rows rows({100000, 700, 5000});
     WorkMapOptions options = OptionsFor(rows.batch);
@@ -411,7 +411,7 @@ std::vector<std::array<int, 6>> PiecesOf(const WorkMap& work, int row, int query
 // In rows of several queries, each query has the splits of a row of one query: with small tiles
 // next to larger ones, with the only tile of float32, and with groups of more heads than a tile has
 // rows.
-TEST(WorkMapBuildTest, InDeterministicModeQueriesOfDraftsAreCutAsDecodes) {
+TEST(WorkMapBuildTest, DeterministicDraftQueriesAreSplitLikeDecodes) {
   struct Heads {
     DType dtype;
     int kv_heads, group, head_dim;
@@ -458,7 +458,7 @@ TEST(WorkMapBuildTest, InDeterministicModeQueriesOfDraftsAreCutAsDecodes) {
 // Q tiles that end in their queue use the same partials one after the other, and Q tiles that
 // continue in the next queue use other partials. The splits are the same as with separate partials
 // per Q tile.
-TEST(WorkMapBuildTest, InDeterministicModeManyRowsHaveTheirPartialsByColumn) {
+TEST(WorkMapBuildTest, LargeDeterministicBatchesSharePartialsWithinAQueue) {
   constexpr int kQueries = 5;
   std::vector<int32_t> seq_lens;  // six splits each
   for (int r = 0; r < 60; ++r) seq_lens.push_back(3000 - r % 5 * kWorkStepKeys);
@@ -512,7 +512,7 @@ std::vector<int> RowsOf(const TileMap& map) {
   return rows;
 }
 
-TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
+TEST(WorkMapBuildTest, ShortAndLongRowsHaveSeparateSchedules) {
   for (RowSplit split : {RowSplit::kByBatch, RowSplit::kByRow}) {
     Rows rows = DecodesAndAPrompt();
     WorkMapOptions options = OptionsFor(rows.batch);
@@ -529,7 +529,7 @@ TEST(WorkMapBuildTest, ShortAndLongRowsAreInMapsOfTheirOwn) {
   }
 }
 
-TEST(WorkMapBuildTest, ShortRowsJoinTheLongOnesIfBothHaveFewKeys) {
+TEST(WorkMapBuildTest, ShortRowsJoinLongRowsIfBothHaveShortSequences) {
   Rows rows = DecodesAndAPrompt();
   WorkMapOptions options = OptionsFor(rows.batch);  // 6 rows of up to 32 KV tiles
   options.costs->joined_steps = 12;                 // 132 CTAs, 8 heads: 198 KV tiles
@@ -557,7 +557,7 @@ TEST(WorkMapBuildTest, ShortRowsJoinTheLongOnesIfBothHaveFewKeys) {
 }
 
 // The bounds of 64 decodes and a prompt, and of other measured batches (docs/performance.md).
-TEST(WorkMapBuildTest, ShortRowsJoinLongOnesWithAsMuchToDo) {
+TEST(WorkMapBuildTest, ShortRowsJoinLongRowsOfComparableCost) {
   const auto join = [](int num_decodes, int new_tokens, int max_seq_len, int num_q_heads = 32,
                        int num_kv_heads = 8, int head_dim = 128) {
     const PagedBatch batch = {.num_rows = num_decodes + 1,
@@ -580,7 +580,7 @@ TEST(WorkMapBuildTest, ShortRowsJoinLongOnesWithAsMuchToDo) {
   EXPECT_FALSE(join(64, 1024, 4096, 32, 8, 64));
 }
 
-TEST(WorkMapBuildTest, ADecodeStepOfAPlanForPromptsHasShortRowsOnly) {
+TEST(WorkMapBuildTest, DecodeStepWithAPrefillPlanHasOnlyShortRows) {
   Rows rows = DecodesAndAPrompt();
   HostWorkMap work(OptionsFor(rows.batch));
   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
@@ -591,7 +591,7 @@ TEST(WorkMapBuildTest, ADecodeStepOfAPlanForPromptsHasShortRowsOnly) {
   EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre(0, 1, 2, 3));
 }
 
-TEST(WorkMapBuildTest, BatchesWhoseRowsAreAlikeByTheirBoundsTakeOneMap) {
+TEST(WorkMapBuildTest, UsesOneScheduleIfTheBoundsShowRowsOfOneKind) {
   Rows longest({300, 300}, /*query_len=*/200);
   const auto longest_short_row = [&](const PagedBatch& batch, RowSplit split) {
     WorkMapOptions options = OptionsFor(longest.batch);
@@ -634,14 +634,14 @@ TEST(WorkMapBuildTest, LengthsBeyondThePlanStayWithinTheWorkspace) {
   }
 }
 
-TEST(WorkMapBuildTest, RefusesAnEmptyMapAndSaysHowToMakeOne) {
+TEST(WorkMapBuildTest, RejectsAnEmptyWorkMapAndNamesPlanWorkMap) {
   Rows rows({5});
   const absl::Status status = WorkMapOnHost(rows.batch, {}, WorkMap{}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("PlanWorkMap"));
 }
 
-TEST(WorkMapBuildTest, RefusesTailsWithoutMasks) {
+TEST(WorkMapBuildTest, RejectsTailsWithoutMasks) {
   Rows rows({128, 200});
   HostWorkMap work(OptionsFor(rows.batch));
   const std::vector<int32_t> tail_len = {3, 3};
@@ -650,7 +650,7 @@ TEST(WorkMapBuildTest, RefusesTailsWithoutMasks) {
             absl::InvalidArgumentError("tail_mask, with tail_len: expected an array, got none"));
 }
 
-TEST(WorkMapBuildTest, RefusesABatchThatMayExceedThePlan) {
+TEST(WorkMapBuildTest, RejectsBatchesWhoseBoundsExceedThePlan) {
   Rows rows({100, 100});
   for (int PagedBatch::*field : {&PagedBatch::num_rows, &PagedBatch::num_tokens,
                                  &PagedBatch::max_query_len, &PagedBatch::max_seq_len}) {

@@ -62,7 +62,7 @@ TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
 
 // Twelve decodes of two splits each. Some Q tiles end in their queue, and some continue in the
 // next.
-TEST(WorkMapCheckTest, FindsPartialsOfRangesThatMayRunAtTheSameTime) {
+TEST(WorkMapCheckTest, FindsPartialsSharedByConcurrentTiles) {
   constexpr int kRows = 12;
   const Rows rows(std::vector<int32_t>(kRows, 1024));
   const PagedBatch& batch = rows.batch;
@@ -121,7 +121,7 @@ std::string VerdictOnClustersAfter(const std::function<void(const TileMap&)>& ha
   });
 }
 
-TEST(WorkMapCheckTest, FindsPiecesOutsideOfTheirClusters) {
+TEST(WorkMapCheckTest, FindsSplitsOutsideTheirCluster) {
   using Map = const TileMap&;
   // The last split is in the queue of the split before it.
   EXPECT_THAT(VerdictOnClustersAfter([](Map m) { m.column_items[3] = 4; }),

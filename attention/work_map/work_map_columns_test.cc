@@ -52,7 +52,7 @@ int NumMerges(const Rows& rows, const WorkMapOptions& options) {
 }
 
 // 33 queues.
-TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheColumnsAreNotCut) {
+TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheQueuesAreNotSplit) {
   for (const auto& [num_rows, of_column] : {std::pair{64, 2}, std::pair{63, 2}, std::pair{66, 2},
                                             std::pair{96, 3}, std::pair{128, 4}}) {
     for (const int len : {1024, 1065, 4096, 16384}) {
@@ -74,7 +74,7 @@ TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheColumnsAreNotCut) {
 }
 
 // The cost of Stream-K borders decreases with the number of Q tiles per queue.
-TEST(WorkMapWholeTest, RowsOfWhichAColumnWouldHaveManyAreCut) {
+TEST(WorkMapWholeTest, LongQueuesUseStreamK) {
   for (const auto& [num_rows, len] :
        {std::pair{128, 1024}, std::pair{128, 16384}, std::pair{160, 4096}, std::pair{256, 16384}}) {
     const Rows rows(std::vector<int32_t>(num_rows, len));
@@ -82,7 +82,7 @@ TEST(WorkMapWholeTest, RowsOfWhichAColumnWouldHaveManyAreCut) {
   }
 }
 
-TEST(WorkMapWholeTest, DraftsToVerifyAreNotCutEither) {
+TEST(WorkMapWholeTest, DraftsThatNearlyFillTheQueuesAreNotSplit) {
   for (const int query_len : {4, 6}) {  // 16 and 24 query rows
     const Rows rows(std::vector<int32_t>(128, 4096), query_len);
     EXPECT_EQ(NumMerges(rows, OptionsFor(rows.batch)), 0) << query_len;
@@ -90,14 +90,14 @@ TEST(WorkMapWholeTest, DraftsToVerifyAreNotCutEither) {
 }
 
 // Idle queues: 62 rows in pairs make 31 queues that are 6.5 % wider than 33 Stream-K queues.
-TEST(WorkMapWholeTest, RowsThatLeaveManyColumnsIdleAreCut) {
+TEST(WorkMapWholeTest, RowsThatWouldLeaveQueuesIdleAreSplit) {
   for (const int num_rows : {34, 40, 62, 70, 90, 100}) {
     const Rows rows(std::vector<int32_t>(num_rows, 1024));
     EXPECT_GT(NumMerges(rows, OptionsFor(rows.batch)), 0) << num_rows;
   }
 }
 
-TEST(WorkMapWholeTest, RowsOfUnlikeLengthsAreCut) {
+TEST(WorkMapWholeTest, RowsOfDifferentLengthsAreSplit) {
   std::vector<int32_t> lens(64, 4096);
   lens[7] += 4 * kWorkStepKeys;
   const Rows alike(lens);
@@ -109,7 +109,7 @@ TEST(WorkMapWholeTest, RowsOfUnlikeLengthsAreCut) {
 }
 
 // Larger kernel tiles are compute bound, so idle CTAs cost time.
-TEST(WorkMapWholeTest, OnlyTilesThatReadingBoundsHaveSeveralWholeRanges) {
+TEST(WorkMapWholeTest, OnlyMemoryBoundTilesShareAQueueUnsplit) {
   const auto is_bound_by_reading = [](const WorkMapOptions& options) {
     return PlanWorkMap(options)->shape.main.costs.is_bound_by_reading;
   };
@@ -132,7 +132,7 @@ TEST(WorkMapWholeTest, OnlyTilesThatReadingBoundsHaveSeveralWholeRanges) {
 }
 
 // 33 queues, with two CTAs per SM.
-TEST(WorkMapWholeTest, TheCostsDecideWhetherRowsOfTwoColumnsAreCut) {
+TEST(WorkMapWholeTest, CostsDecideWhetherRowsOfTwoQueuesAreSplit) {
   const auto num_merges = [](int len, const WorkMapCosts& costs) {
     const Rows rows(std::vector<int32_t>(16, len));
     WorkMapOptions options = OptionsFor(rows.batch);
@@ -157,7 +157,7 @@ TEST(WorkMapWholeTest, TheCostsDecideWhetherRowsOfTwoColumnsAreCut) {
 }
 
 // A row without keys takes a place in the queues if a row with keys follows it.
-TEST(WorkMapWholeTest, RowsWithoutKeysBetweenOthersTakePlaces) {
+TEST(WorkMapWholeTest, RowsWithoutKeysBetweenLiveRowsOccupyAPlace) {
   std::vector<int32_t> lens(33, 4096);
   const Rows full(lens);
   EXPECT_EQ(NumMerges(full, OptionsFor(full.batch)), 0);
@@ -170,7 +170,7 @@ TEST(WorkMapWholeTest, RowsWithoutKeysBetweenOthersTakePlaces) {
   for (const int64_t steps : work.ColumnSteps()) EXPECT_LE(steps, 65);
 }
 
-TEST(WorkMapWholeTest, PaddedRowsDoNotCount) {
+TEST(WorkMapWholeTest, PaddedRowsOccupyNoPlace) {
   for (const int live : {32, 64, 128}) {
     std::vector<int32_t> lens(live, 2048);
     lens.resize(live + live / 4, 0);
@@ -224,7 +224,7 @@ std::vector<int> ColumnsOf(const TileMap& map) {
   return columns;
 }
 
-TEST(WorkMapClusterTest, RowsOfTwoColumnsEachAreCutInHalvesOfAClusterEach) {
+TEST(WorkMapClusterTest, RowsWithTwoQueuesAreHalvedWithinACluster) {
   std::vector<int32_t> lens(14, 1024);
   lens[1] = 900;  // 15 KV tiles: 8 and 7
   lens[2] = 64;   // one KV tile: one split
@@ -243,7 +243,7 @@ TEST(WorkMapClusterTest, RowsOfTwoColumnsEachAreCutInHalvesOfAClusterEach) {
                           KeysOfRow(1, 512, 900), KeysOfRow(2, 0, 64), KeysOfRow(3, 0, 0)));
 }
 
-TEST(WorkMapClusterTest, RowsOfUnlikeLengthsShareTheColumnsOfClusters) {
+TEST(WorkMapClusterTest, RowsOfDifferentLengthsUseStreamKOverTheClusterQueues) {
   std::vector<int32_t> lens(16, 1024);
   lens[7] = 20000;
   const Rows rows(lens);
@@ -255,7 +255,7 @@ TEST(WorkMapClusterTest, RowsOfUnlikeLengthsShareTheColumnsOfClusters) {
   EXPECT_EQ(map.column_items[32], map.counts[0]);  // the last of 33 queues is unused
 }
 
-TEST(WorkMapClusterTest, PaddedRowsLeaveColumnsToTheOthers) {
+TEST(WorkMapClusterTest, PaddedRowsLeaveTheirQueuesToLiveRows) {
   std::vector<int32_t> lens(16, 0);
   std::fill_n(lens.begin(), 8, 4096);
   const Rows rows(lens);
@@ -267,7 +267,7 @@ TEST(WorkMapClusterTest, PaddedRowsLeaveColumnsToTheOthers) {
 }
 
 // Resident clusters with 8 heads, for cluster sizes 2 to 8: 16, 10, 7, 5, 4, 3 and 3.
-TEST(WorkMapClusterTest, RowsOfFewKeysHaveClustersAsLargeAsTheirKeysNeed) {
+TEST(WorkMapClusterTest, ClusterSizeFollowsTheNumberOfKeys) {
   struct Case {
     int num_rows, len, cluster, steps;  // steps: KV tiles per split
   };
@@ -295,7 +295,7 @@ TEST(WorkMapClusterTest, RowsOfFewKeysHaveClustersAsLargeAsTheirKeysNeed) {
   }
 }
 
-TEST(WorkMapClusterTest, OtherRowsHaveNone) {
+TEST(WorkMapClusterTest, LongRowsAndLargeBatchesHaveNoClusters) {
   for (const auto& [num_rows, len] :
        {std::pair{1, 128}, std::pair{3, 128}, std::pair{1, 1537}, std::pair{2, 1537},
         std::pair{3, 2049}, std::pair{4, 1537}, std::pair{5, 1281}, std::pair{7, 1025},
@@ -326,7 +326,7 @@ TEST(WorkMapClusterTest, LengthsMayChangeWithinTheBounds) {
   }
 }
 
-TEST(WorkMapClusterTest, AnyHeadsAndSizesStayWithinTheColumns) {
+TEST(WorkMapClusterTest, ClustersStayWithinTheQueuesForAnyShape) {
   Random random(5);
   std::array<int, kMostClusterColumns + 1> num_of_cluster = {};
   for (int round = 0; round < 400; ++round) {
@@ -347,7 +347,7 @@ TEST(WorkMapClusterTest, AnyHeadsAndSizesStayWithinTheColumns) {
   for (int n = 2; n <= kMostClusterColumns; ++n) EXPECT_GE(num_of_cluster[n], 2) << n;
 }
 
-TEST(WorkMapClusterTest, AWindowMakesKeysFew) {
+TEST(WorkMapClusterTest, WindowEnablesClusters) {
   const Rows rows({30000, 200});
   HostWorkMap work(OptionsFor(rows.batch));
   const LayerWindow window = {.left = 600};
@@ -367,7 +367,7 @@ bool HasWideCtas(const HostWorkMap& work, const Rows& rows, int window_left = -1
 }
 
 // 132 SMs are at least 32 for each of four Q tiles.
-TEST(WorkMapWideTest, FewLongRowsOfFewHeadsHaveWideCtas) {
+TEST(WorkMapWideTest, SmallBatchesOfLongRowsHaveWideCtas) {
   struct Case {
     int num_rows, num_kv_heads, len;
     bool is_wide;
@@ -391,7 +391,7 @@ TEST(WorkMapWideTest, FewLongRowsOfFewHeadsHaveWideCtas) {
   }
 }
 
-TEST(WorkMapWideTest, NoRowsHaveNone) {
+TEST(WorkMapWideTest, EmptyBatchesHaveNoWideCtas) {
   for (const int num_kv_heads : {1, 8}) {
     Rows rows({8192});
     HostWorkMap work(OptionsFor(rows.batch, num_kv_heads));
@@ -399,7 +399,7 @@ TEST(WorkMapWideTest, NoRowsHaveNone) {
   }
 }
 
-TEST(WorkMapWideTest, AWindowMakesKeysTooFew) {
+TEST(WorkMapWideTest, NarrowWindowDisablesWideCtas) {
   const Rows rows({20000});
   HostWorkMap work(OptionsFor(rows.batch, 1));
   Build(rows, work, {.left = 4096});

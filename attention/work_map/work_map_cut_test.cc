@@ -22,19 +22,19 @@ WorkMapSumsOf SumsOfPlan(int max_rows, int max_query_len, int max_seq_len,
                     ->shape.main);
 }
 
-TEST(WorkMapCutTest, ThirtyTwoBitsServeAServersBatches) {
+TEST(WorkMapCutTest, TypicalServerBatchesNeed32BitSums) {
   EXPECT_TRUE(SumsOfPlan(1, 1, 131072).is_narrow);
   EXPECT_TRUE(SumsOfPlan(256, 1, 131072).is_narrow);
   EXPECT_TRUE(SumsOfPlan(4, 2048, 8192).is_narrow);
   EXPECT_TRUE(SumsOfPlan(1, 16384, 131072).is_narrow);
 }
 
-TEST(WorkMapCutTest, LongCostsAndManyItemsTakeMore) {
+TEST(WorkMapCutTest, LargeCostsOrItemCountsNeed64BitSums) {
   EXPECT_FALSE(SumsOfPlan(4096, 1, 1 << 22).is_narrow);
   EXPECT_FALSE(SumsOfPlan(1 << 16, 1, 64, WorkMapMode::kDeterministic).is_narrow);
 }
 
-TEST(WorkMapCutTest, EachCountHasRoomForAsManyAsThePlanAllows) {
+TEST(WorkMapCutTest, PackedCountsHoldThePlanCapacities) {
   for (int max_rows : {1, 100, 256}) {
     for (int max_query_len : {1, 4, 60}) {
       const TileMap map = PlanWorkMap({.num_q_heads = 32,
@@ -55,7 +55,7 @@ TEST(WorkMapCutTest, EachCountHasRoomForAsManyAsThePlanAllows) {
   }
 }
 
-TEST(WorkMapCutTest, RangesOfManyRowsOfManyPiecesOrOfLongOnesAreMergedJointly) {
+TEST(WorkMapCutTest, LargeTilesAndTilesWithLongOrNumerousSplitsCombineCooperatively) {
   TileMap map;
   map.least_joint_queries = 2;
   map.costs = {.joint_pieces = 16, .joint_keys = 384};
@@ -72,7 +72,7 @@ TEST(WorkMapCutTest, RangesOfManyRowsOfManyPiecesOrOfLongOnesAreMergedJointly) {
   EXPECT_FALSE(MergesJointly(map, 4, 16, 1 << 20));
 }
 
-TEST(WorkMapCutTest, KernelsThatBeginAheadMergeRangesOfEightRowsJointly) {
+TEST(WorkMapCutTest, DecodeKernelsCombineTilesOfEightRowsCooperatively) {
   const auto least_queries = [](int num_q_heads, int head_dim, DType dtype, int max_query_len) {
     return PlanWorkMap({.dtype = dtype,
                         .num_q_heads = num_q_heads,
@@ -104,14 +104,14 @@ int LeastWidthOf(int num_tiles, int steps, int merges_per_step) {
                              CostsOf(/*tile=*/4, merges_per_step));
 }
 
-TEST(WorkMapCutTest, ColumnsAreAsWideAsItTakesToMergeTheirPieces) {
+TEST(WorkMapCutTest, MinimumQueueWidthBalancesCombining) {
   EXPECT_EQ(LeastWidthOf(1, 64, 5), 3 + 1);  // 3.6, and half a KV tile for the Q tile
   EXPECT_EQ(LeastWidthOf(1, 64, 20), 1 + 1);
   EXPECT_EQ(LeastWidthOf(7, 64, 20), 1 + 1);
   EXPECT_EQ(LeastWidthOf(0, 0, 20), 1 + 1);
 }
 
-TEST(WorkMapCutTest, ALittleWiderColumnsSaveALevelOfMerging) {
+TEST(WorkMapCutTest, SlightlyWiderQueuesSaveACombineLevel) {
   EXPECT_EQ(LeastWidthOf(1, 128, 20), 4);  // 32 splits instead of 43
   EXPECT_EQ(LeastWidthOf(3, 128, 20), 4);
   EXPECT_EQ(LeastWidthOf(1, 192, 20), 6);      // 32 splits instead of 48
@@ -130,7 +130,7 @@ constexpr CutCosts kEnds = {.tile = 4,
                             .ctas_per_sm = 2,
                             .lone_percent = 56};
 
-TEST(WorkMapCutTest, CutsCostAFilledColumnAStepOrAShareOfItsWidth) {
+TEST(WorkMapCutTest, StreamKBordersCostAMinimumOrAFractionOfTheWidth) {
   EXPECT_EQ(EndOfFilled(40, 1, kEnds), 48);
   EXPECT_EQ(EndOfFilled(1000, 1, kEnds), 1120);
   EXPECT_EQ(EndOfFilled(1000, 2, kEnds), 1060);
@@ -139,7 +139,7 @@ TEST(WorkMapCutTest, CutsCostAFilledColumnAStepOrAShareOfItsWidth) {
   EXPECT_EQ(EndOfFilled(int64_t{1} << 30, 3, kEnds), (int64_t{1} << 30) * 104 / 100);
 }
 
-TEST(WorkMapCutTest, StepsOfARangeThatIsAloneOnItsMultiprocessorAreFaster) {
+TEST(WorkMapCutTest, LoneCtaOfAnSmIsFaster) {
   const RangeTotals ranges = {.with_keys = 16, .to_place = 16, .longest_steps = 25};
   EXPECT_EQ(EndOfPieces(25), 200);
   EXPECT_EQ(EndOfWholeRanges(ranges, 32, kEnds), 112);
@@ -151,7 +151,7 @@ TEST(WorkMapCutTest, StepsOfARangeThatIsAloneOnItsMultiprocessorAreFaster) {
 }
 
 // 132 CTAs, 8 heads.
-TEST(WorkMapCutTest, DealtRangesEndWithTheLongestTheMostLongOnesOrTheLastTurn) {
+TEST(WorkMapCutTest, RoundRobinEndIsTheMaximumOfThreeCosts) {
   TileMap map;
   map.num_ctas = 132;
   map.num_virtual_heads = 8;

@@ -128,7 +128,7 @@ void ExpectEven(const std::string& name, const TileMap& map) {
   EXPECT_LE(most, most_expected) << name << ": " << most / mean << " in " << keys.size() << " CTAs";
 }
 
-TEST(WorkMapEvennessTest, TheFullestCtaHasAtMostATenthMoreThanTheMean) {
+TEST(WorkMapEvennessTest, LargestCtaExceedsTheMeanByAtMostTenPercent) {
   for (const Workload& w : Workloads()) {
     std::vector<int32_t> query_start_loc = {0};
     for (const int32_t query_len : w.query_lens) {

@@ -117,19 +117,19 @@ void ComparePaged(uint64_t seed, Random& random) {
                random);
 }
 
-TEST_F(WorkMapGpuTest, PagedFixturesGiveTheMapOfTheHost) {
+TEST_F(WorkMapGpuTest, PagedFixturesMatchTheHostSchedule) {
   Random random(kSeed);
   for (int round = 0; round < 300 && !HasFatalFailure(); ++round)
     ComparePaged(random.Bits(), random);
 }
 
-TEST_F(WorkMapSmallGpuTest, PagedFixturesGiveTheMapOfTheHost) {
+TEST_F(WorkMapSmallGpuTest, PagedFixturesMatchTheHostSchedule) {
   Random random(kSeed + 1);
   for (int round = 0; round < 10 && !HasFatalFailure(); ++round)
     ComparePaged(random.Bits(), random);
 }
 
-TEST_F(WorkMapGpuTest, RaggedFixturesGiveTheMapOfTheHost) {
+TEST_F(WorkMapGpuTest, RaggedFixturesMatchTheHostSchedule) {
   Random random(kSeed + 2);
   for (int round = 0; round < 100 && !HasFatalFailure(); ++round) {
     const RaggedFixture fixture = MakeRaggedFixture(
@@ -152,7 +152,7 @@ PagedBatch OnGpu(const PagedBatch& host, GpuMemory& memory) {
 }
 
 // More rows, Q tiles and items than a CTA has threads, and than fit into shared memory.
-TEST_F(WorkMapGpuTest, AnyNumberOfRowsGivesTheMapOfTheHost) {
+TEST_F(WorkMapGpuTest, AnyNumberOfRowsMatchesTheHostSchedule) {
   Random random(kSeed + 3);
   for (int num_rows : {0, 1, 1, 1, 2, 31, 128, 129, 256, 1023, 1024, 1025, 1500, 5000}) {
     for (int max_query_len : {1, 4, 5, 300}) {
@@ -195,7 +195,7 @@ void ExpectTheMapOfTheHost(const PagedBatch& host, const WorkMapOptions& options
 
 // Queues of unsplit Q tiles: rows of similar lengths, and padded rows, in one round of the CTA's
 // threads and in several.
-TEST_F(WorkMapGpuTest, WholeRangesGiveTheMapOfTheHost) {
+TEST_F(WorkMapGpuTest, UnsplitTilesMatchTheHostSchedule) {
   Random random(kSeed + 5);
   int num_whole = 0;
   for (const int live : {30, 64, 65, 128, 250, 1100, 3000}) {
@@ -232,7 +232,7 @@ TEST_F(WorkMapGpuTest, WholeRangesGiveTheMapOfTheHost) {
 
 // Prompts with round-robin Q tiles: fewer Q tiles than a warp has threads, and more than shared
 // memory holds; Q tiles of equal length, and of more lengths than there are buckets.
-TEST_F(WorkMapGpuTest, DealtRangesGiveTheMapOfTheHost) {
+TEST_F(WorkMapGpuTest, RoundRobinTilesMatchTheHostSchedule) {
   Random random(kSeed + 4);
   int num_dealt = 0;
   int num_both_ways = 0;

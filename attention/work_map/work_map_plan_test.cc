@@ -35,7 +35,7 @@ TileMap ShapeOf(const WorkMapOptions& options) {
   return plan->shape.main;
 }
 
-TEST(WorkMapPlanTest, TilesAreThoseOfTheProductsThatAreAskedFor) {
+TEST(WorkMapPlanTest, TileFollowsTheRequestedMmaType) {
   WorkMapOptions options = LlamaDecode();
   options.max_query_len = 8;
   EXPECT_GT(ShapeOf(options).tile_rows, 16);
@@ -44,7 +44,7 @@ TEST(WorkMapPlanTest, TilesAreThoseOfTheProductsThatAreAskedFor) {
   EXPECT_EQ(ShapeOf(options).dtype, DType::kBFloat16);  // the type of q
 }
 
-TEST(WorkMapPlanTest, AMapAndItsPartialsTakeAsMuchApartAsTogether) {
+TEST(WorkMapPlanTest, SeparateAllocationsNeedTheSameTotalMemory) {
   const WorkMapPlan plan = *PlanWorkMap(LlamaDecode());
   EXPECT_GT(plan.map_bytes, 0);
   EXPECT_GT(plan.partial_bytes, plan.map_bytes);
@@ -61,7 +61,7 @@ TEST(WorkMapPlanTest, AMapAndItsPartialsTakeAsMuchApartAsTogether) {
             of(together.partial_out) - of(together.partial_lse));
 }
 
-TEST(WorkMapPlanTest, ADecodeStepGetsSmallTilesAndAColumnForEveryEightCtas) {
+TEST(WorkMapPlanTest, DecodeGetsSmallTilesAndOneQueuePerEightCtas) {
   const TileMap shape = ShapeOf(LlamaDecode());
   EXPECT_EQ(shape.tile_rows, 16);
   EXPECT_EQ(shape.tile_queries, 1);  // max_query_len
@@ -75,7 +75,7 @@ TEST(WorkMapPlanTest, ADecodeStepGetsSmallTilesAndAColumnForEveryEightCtas) {
   EXPECT_EQ(shape.max_partials, 64);
 }
 
-TEST(WorkMapPlanTest, APrefillGetsLargeTilesThatHoldTheQueriesOfAGroup) {
+TEST(WorkMapPlanTest, PrefillGetsLargeTilesForAGroupOfHeads) {
   WorkMapOptions options = LlamaDecode();
   options.max_tokens = 1000;
   options.max_query_len = 500;
@@ -95,7 +95,7 @@ TEST(WorkMapPlanTest, VerifyRowsOfFourQueriesStayInSmallTiles) {
   EXPECT_EQ(shape.max_tiles, 64);
 }
 
-TEST(WorkMapPlanTest, DraftsToVerifyGetATileOfTheirSize) {
+TEST(WorkMapPlanTest, TileSizeFollowsTheNumberOfDrafts) {
   WorkMapOptions options = LlamaDecode();
   options.max_query_len = 5;  // 20 query rows
   options.max_tokens = 320;
@@ -112,7 +112,7 @@ TEST(WorkMapPlanTest, DraftsToVerifyGetATileOfTheirSize) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
 }
 
-TEST(WorkMapPlanTest, ADecodeOfLargeGroupsGetsATileOfItsSize) {
+TEST(WorkMapPlanTest, DecodeTileFollowsTheGroupSize) {
   WorkMapOptions options = LlamaDecode();
   options.num_kv_heads = 1;  // a group of 32
   const WorkMap map = PlanWorkMap(options)->shape;
@@ -126,7 +126,7 @@ TEST(WorkMapPlanTest, ADecodeOfLargeGroupsGetsATileOfItsSize) {
   EXPECT_EQ(mixed.short_rows.max_query_len, 1);
 }
 
-TEST(WorkMapPlanTest, BesideLongRowsShortOnesHaveAMapOfTheirOwn) {
+TEST(WorkMapPlanTest, PlansWithLongRowsHaveASecondScheduleForShortRows) {
   WorkMapOptions options = LlamaDecode();
   options.max_tokens = 2048;
   options.max_query_len = 2048;
@@ -142,7 +142,7 @@ TEST(WorkMapPlanTest, BesideLongRowsShortOnesHaveAMapOfTheirOwn) {
   EXPECT_EQ(shape.short_rows.max_partials, 64 * 4);
 }
 
-TEST(WorkMapPlanTest, OneMapIsEnoughWhereOneTileServesAllRows) {
+TEST(WorkMapPlanTest, HasOneScheduleIfOneTileFitsAllRows) {
   WorkMapOptions options = LlamaDecode();
   EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
   options.max_query_len = 4;  // for 4 heads
@@ -160,14 +160,14 @@ TEST(WorkMapPlanTest, OneMapIsEnoughWhereOneTileServesAllRows) {
   EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
 }
 
-TEST(WorkMapPlanTest, InDeterministicModeRowsAreSplitByThemselves) {
+TEST(WorkMapPlanTest, DeterministicModeUsesRowSplitByRow) {
   WorkMapOptions options = LlamaDecode();
   EXPECT_EQ(PlanWorkMap(options)->shape.split, RowSplit::kByBatch);
   options.mode = WorkMapMode::kDeterministic;
   EXPECT_EQ(PlanWorkMap(options)->shape.split, RowSplit::kByRow);
 }
 
-TEST(WorkMapPlanTest, RowsMayJoinForSoManyStepsOfEachCta) {
+TEST(WorkMapPlanTest, JoinLimitScalesWithTheNumberOfCtas) {
   WorkMapOptions options = LlamaDecode();  // 8 KV heads
   options.max_tokens = options.max_query_len = 2048;
   options.costs->joined_steps = 3;
@@ -211,7 +211,7 @@ TEST(WorkMapPlanTest, MapsOfShortAndLongRowsDoNotOverlap) {
             (intptr_t{1} << 20) + plan.workspace_bytes);
 }
 
-TEST(WorkMapPlanTest, AGroupLargerThanATileTakesSeveralVirtualHeads) {
+TEST(WorkMapPlanTest, GroupsLargerThanATileGetSeveralHeadTiles) {
   WorkMapOptions options = LlamaDecode();
   options.num_q_heads = 135;
   options.num_kv_heads = 1;
@@ -221,7 +221,7 @@ TEST(WorkMapPlanTest, AGroupLargerThanATileTakesSeveralVirtualHeads) {
   EXPECT_EQ(shape.num_virtual_heads, 2);  // 128 heads, and 7 heads
 }
 
-TEST(WorkMapPlanTest, MoreHeadsThanCtasShareOneColumnAndNothingIsCut) {
+TEST(WorkMapPlanTest, MoreHeadsThanCtasUseOneQueueWithoutSplits) {
   WorkMapOptions options = LlamaDecode();
   options.num_q_heads = options.num_kv_heads = 500;
   const TileMap shape = ShapeOf(options);
@@ -231,7 +231,7 @@ TEST(WorkMapPlanTest, MoreHeadsThanCtasShareOneColumnAndNothingIsCut) {
   EXPECT_EQ(shape.max_partials, 0);
 }
 
-TEST(WorkMapPlanTest, RowsThatFitInOneStepAreNeverCut) {
+TEST(WorkMapPlanTest, RowsOfOneKvTileAreNeverSplit) {
   WorkMapOptions options = LlamaDecode();
   options.max_seq_len = kWorkStepKeys;
   EXPECT_EQ(ShapeOf(options).max_partials, 0);
@@ -239,7 +239,7 @@ TEST(WorkMapPlanTest, RowsThatFitInOneStepAreNeverCut) {
   EXPECT_EQ(ShapeOf(options).max_partials, 64);
 }
 
-TEST(WorkMapPlanTest, LatentHeadsGetTilesOfTheirOwn) {
+TEST(WorkMapPlanTest, MlaHeadsGetMlaTiles) {
   WorkMapOptions options = LlamaDecode();
   options.num_q_heads = 128;
   options.num_kv_heads = 1;
@@ -253,7 +253,7 @@ TEST(WorkMapPlanTest, LatentHeadsGetTilesOfTheirOwn) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
 }
 
-TEST(WorkMapPlanTest, HeadDimsTo512HaveTilesWhateverTheirValuesAre) {
+TEST(WorkMapPlanTest, HeadDim512HasTilesForEveryType) {
   WorkMapOptions options = LlamaDecode();  // groups of 4
   options.head_dim_qk = options.head_dim_v = 512;
   TileMap shape = ShapeOf(options);
@@ -268,7 +268,7 @@ TEST(WorkMapPlanTest, HeadDimsTo512HaveTilesWhateverTheirValuesAre) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
 }
 
-TEST(WorkMapPlanTest, TilesForHeadDimsTo256DependOnTheCardAndTheTier) {
+TEST(WorkMapPlanTest, TilesForHeadDimsUpTo256DependOnTheCardAndTheTier) {
   WorkMapOptions options = LlamaDecode();  // groups of 4
   options.head_dim_qk = 192;
   options.max_query_len = 64;
@@ -301,7 +301,7 @@ TEST(WorkMapPlanTest, TilesForHeadDimsTo256DependOnTheCardAndTheTier) {
               HasSubstr("kernels.max_tier of WorkMapOptions: expected >= 1, got 0"));
 }
 
-TEST(WorkMapPlanTest, ShortRangesOfHeadDim256UseGeneralKernels) {
+TEST(WorkMapPlanTest, SmallTilesOfHeadDim256UseGeneralKernels) {
   WorkMapOptions options = LlamaDecode();
   options.head_dim_qk = options.head_dim_v = 256;
   options.max_query_len = 16;
@@ -316,7 +316,7 @@ TEST(WorkMapPlanTest, ShortRangesOfHeadDim256UseGeneralKernels) {
   EXPECT_EQ(shape.num_virtual_heads, 2);
 }
 
-TEST(WorkMapPlanTest, OnCardsOfLittleSharedMemoryLargeHeadsHaveTheTileOfADecode) {
+TEST(WorkMapPlanTest, LargeHeadsUseTheDecodeTileOnCardsWithLittleSharedMemory) {
   constexpr int kSmallCard = 99 * 1024;  // compute capability 8.6 and 8.9
   constexpr int kA100 = 163 * 1024;
   for (const int head_dim : {257, 320, 512}) {
@@ -350,7 +350,7 @@ TEST(WorkMapPlanTest, OnCardsOfLittleSharedMemoryLargeHeadsHaveTheTileOfADecode)
 }
 
 // Tiles of 128 rows: 32 rows of 4 heads share one pass over the prefix.
-TEST(WorkMapPlanTest, ASharedPrefixTakesLargeTilesAndAPartialForEveryToken) {
+TEST(WorkMapPlanTest, SharedPrefixUsesLargeTilesAndOnePartialPerToken) {
   WorkMapOptions options = LlamaDecode();
   options.shared_prefix = SharedPrefix::kTaken;
   const TileMap shape = ShapeOf(options);
@@ -365,7 +365,7 @@ TEST(WorkMapPlanTest, ASharedPrefixTakesLargeTilesAndAPartialForEveryToken) {
 }
 
 // The decode tile: 16 query rows are 4 rows of 4 heads, in 33 queues of 8 heads.
-TEST(WorkMapPlanTest, OrOfSmallOnesWhichReadTheRowsOwnKeysBest) {
+TEST(WorkMapPlanTest, SharedPrefixWithSmallTilesUsesTheDecodeTile) {
   WorkMapOptions options = LlamaDecode();
   options.shared_prefix = SharedPrefix::kTaken;
   options.shared_tiles = SharedTiles::kSmall;
@@ -390,7 +390,7 @@ TEST(WorkMapPlanTest, DeterministicModeBoundsTheSplitsOfARow) {
   EXPECT_EQ(ShapeOf(options).max_items, 64 * 4);
 }
 
-TEST(WorkMapPlanTest, RowsOfDraftsAddThePiecesOfAsManyDecodes) {
+TEST(WorkMapPlanTest, DraftRowsAddTheSplitsOfTheirQueries) {
   WorkMapOptions options = LlamaDecode();
   options.mode = WorkMapMode::kDeterministic;
   options.max_tokens = options.max_query_len = 8192;
@@ -410,7 +410,7 @@ TEST(WorkMapPlanTest, RowsOfDraftsAddThePiecesOfAsManyDecodes) {
 }
 
 // MLA partials are large: 128 heads of 512 floats.
-TEST(WorkMapPlanTest, DraftsOfManyRowsTakeNoMorePartialsThanTheColumnsNeed) {
+TEST(WorkMapPlanTest, PartialsOfDraftsAreCappedPerQueue) {
   WorkMapOptions options = {.num_q_heads = 128,
                             .num_kv_heads = 1,
                             .head_dim_qk = 576,
@@ -441,7 +441,7 @@ TEST(WorkMapPlanTest, DraftsOfManyRowsTakeNoMorePartialsThanTheColumnsNeed) {
   EXPECT_EQ(PlanWorkMap(options)->shape.main.column_partials, 0);
 }
 
-TEST(WorkMapPlanTest, ColumnsBoundThePartialsOfEveryHeadDim) {
+TEST(WorkMapPlanTest, PartialsAreCappedPerQueueForEveryHeadDim) {
   WorkMapOptions options = LlamaDecode();
   options.mode = WorkMapMode::kDeterministic;
   options.max_tokens = options.max_query_len = 8192;
@@ -455,7 +455,7 @@ TEST(WorkMapPlanTest, ColumnsBoundThePartialsOfEveryHeadDim) {
   }
 }
 
-TEST(WorkMapPlanTest, TheWorkspaceIsLaidOutByTheCodeThatCountsIt) {
+TEST(WorkMapPlanTest, WorkspaceLayoutMatchesItsSize) {
   const absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(LlamaDecode());
   ASSERT_TRUE(plan.ok());
   auto* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
@@ -477,7 +477,7 @@ TEST(WorkMapPlanTest, NoRowsNeedNoItems) {
   EXPECT_EQ(ShapeOf(options).max_tiles, 0);
 }
 
-TEST(WorkMapPlanTest, RefusesWhatItCannotPlanByName) {
+TEST(WorkMapPlanTest, RejectsInvalidOptionsByName) {
   const auto message = [](auto change) {
     WorkMapOptions options = LlamaDecode();
     change(options);
@@ -519,7 +519,7 @@ TEST(WorkMapPlanTest, RefusesWhatItCannotPlanByName) {
               HasSubstr("costs.merges_per_step_few_rows"));
 }
 
-TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
+TEST(WorkMapPlanTest, CostsFollowTheChosenTile) {
   WorkMapOptions options = LlamaDecode();  // groups of 4: tiles of 16 rows, with 4 live rows
   options.costs = WorkMapCosts{.decode_tile = 1,
                                .tile = 2,
@@ -549,7 +549,7 @@ TEST(WorkMapPlanTest, CostsAreThoseOfTheTileThatThePlanChooses) {
   EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 11 * kStepCost);
 }
 
-TEST(WorkMapPlanTest, CostsThatAreNotGivenAreThoseOfTheDevice) {
+TEST(WorkMapPlanTest, CostsDefaultToTheDeviceProfile) {
   WorkMapOptions options = LlamaDecode();
   options.costs.reset();
   const WorkMapCosts of_device = ProfileOf(options.device).work_map;
@@ -562,7 +562,7 @@ TEST(WorkMapPlanTest, CostsThatAreNotGivenAreThoseOfTheDevice) {
 
 // A field that is missing in the table would not be checked. A static_assert checks the table's
 // size.
-TEST(WorkMapPlanTest, TheTableNamesEachCostOnce) {
+TEST(WorkMapPlanTest, CostTableNamesEachFieldOnce) {
   WorkMapCosts costs;
   int value = 1;
   for (const WorkMapCostField& cost : WorkMapCostFields()) costs.*cost.field = value++;
@@ -582,7 +582,7 @@ TEST(WorkMapPlanTest, TheTableNamesEachCostOnce) {
 }
 
 // The profile's clusters_of, divided by 8 heads.
-TEST(WorkMapPlanTest, HeadsShareTheClustersThatRunAtTheSameTime) {
+TEST(WorkMapPlanTest, HeadsDivideTheResidentClusters) {
   const TileMap map = ShapeOf(LlamaDecode());
   EXPECT_THAT(map.clusters_of, ::testing::ElementsAre(0, 0, 16, 10, 7, 5, 4, 3, 3));
   EXPECT_EQ(ColumnsInUse(map, 1), 33);
@@ -605,7 +605,7 @@ TEST(WorkMapPlanTest, HeadsShareTheClustersThatRunAtTheSameTime) {
   EXPECT_THAT(ShapeOf(small).clusters_of, ::testing::ElementsAre(0, 0, 2, 1, 1, 1, 0, 0, 0));
 }
 
-TEST(WorkMapPlanTest, OnlyDecodesThatBeginAheadHaveClusters) {
+TEST(WorkMapPlanTest, OnlyDecodeKernelsHaveClusters) {
   const auto has_clusters = [](const WorkMapOptions& options) {
     return ShapeOf(options).clusters_of[2] > 0;
   };

@@ -106,7 +106,7 @@ int BuildAndCheckShared(const PagedFixture& fixture, Random& random) {
   return shared_keys;
 }
 
-TEST(WorkMapRandomTest, CommonPrefixesAreSharedWhereEveryQuerySeesThem) {
+TEST(WorkMapRandomTest, SharesCommonPrefixesThatEveryQuerySees) {
   Random random(kSeed + 3);
   int num_shared = 0;
   for (int round = 0; round < 600; ++round) {

@@ -70,7 +70,7 @@ class ParallelForTest : public ::testing::Test {
   const int num_threads_ = at::get_num_threads();
 };
 
-TEST_F(ParallelForTest, EachThreadTakesAShare) {
+TEST_F(ParallelForTest, EachThreadRunsOneRange) {
   Calls calls;
   ParallelFor(10, 20, 1, calls.body());
   EXPECT_THAT(calls.shares(), ElementsAre(std::pair(10, 13), std::pair(13, 16), std::pair(16, 19),
@@ -80,7 +80,7 @@ TEST_F(ParallelForTest, EachThreadTakesAShare) {
   EXPECT_FALSE(at::in_parallel_region());
 }
 
-TEST_F(ParallelForTest, SharesAreTakenSideBySide) {
+TEST_F(ParallelForTest, RangesRunConcurrently) {
   absl::Barrier* const all_have_begun = new absl::Barrier(kNumThreads);
   std::set<std::thread::id> threads;
   std::mutex mutex;
@@ -96,7 +96,7 @@ TEST_F(ParallelForTest, SharesAreTakenSideBySide) {
   EXPECT_THAT(threads, SizeIs(kNumThreads));
 }
 
-TEST_F(ParallelForTest, NoShareButTheLastIsSmallerThanTheGrain) {
+TEST_F(ParallelForTest, OnlyTheLastRangeIsSmallerThanTheGrain) {
   Calls calls;
   ParallelFor(0, 10, 4, calls.body());
   EXPECT_THAT(calls.shares(), ElementsAre(std::pair(0, 4), std::pair(4, 8), std::pair(8, 10)));
@@ -108,7 +108,7 @@ TEST_F(ParallelForTest, FewerIndicesThanThreads) {
   EXPECT_THAT(calls.shares(), ElementsAre(std::pair(0, 1), std::pair(1, 2), std::pair(2, 3)));
 }
 
-TEST_F(ParallelForTest, SharesOfALargeRangeCoverItOnce) {
+TEST_F(ParallelForTest, RangesCoverALargeLoopOnce) {
   constexpr int64_t kBegin = (int64_t{1} << 40) + 7;
   for (const int64_t size : {5, 6, 7, 8, 1000, 1023}) {
     Calls calls;
@@ -142,7 +142,7 @@ TEST_F(ParallelForTest, AnEmptyRangeMakesNoCall) {
   EXPECT_THAT(calls.shares(), IsEmpty());
 }
 
-TEST_F(ParallelForTest, ALoopWithinALoopIsOneCall) {
+TEST_F(ParallelForTest, NestedLoopMakesOneCall) {
   Calls calls;
   ParallelFor(0, 2, 1, [&](int64_t first, int64_t) {
     ParallelFor(100 * first, 100 * first + 50, 1,
@@ -151,7 +151,7 @@ TEST_F(ParallelForTest, ALoopWithinALoopIsOneCall) {
   EXPECT_THAT(calls.shares(), UnorderedElementsAre(std::pair(0, 50), std::pair(100, 150)));
 }
 
-TEST_F(ParallelForTest, AnExceptionEndsTheLoopAfterAllCalls) {
+TEST_F(ParallelForTest, RethrowsAnExceptionAfterAllCallsHaveEnded) {
   std::atomic<int> num_calls = 0;
   const auto body = [&](int64_t first, int64_t) {
     ++num_calls;

@@ -27,13 +27,13 @@ class TestSeedTest : public testing::Test {
   std::optional<std::string> before_;
 };
 
-TEST_F(TestSeedTest, TheEnvironmentSaysWhichRunIsRepeated) {
+TEST_F(TestSeedTest, EnvironmentVariableSetsTheSeed) {
   Set("4294967295");
   EXPECT_EQ(TestSeed(), 4294967295u);
   EXPECT_THAT(TestSeeds({1, 2}), ElementsAre(4294967295u));
 }
 
-TEST_F(TestSeedTest, WithoutItSeedsAreFreshAndListsAsGiven) {
+TEST_F(TestSeedTest, WithoutVariableSeedsAreRandomAndListsUnchanged) {
   unsetenv("REPRISE_SEED");
   EXPECT_THAT(TestSeeds({1, 2}), ElementsAre(1, 2));
   // Four equal seeds occur by chance once in 2^96 runs.
@@ -41,7 +41,7 @@ TEST_F(TestSeedTest, WithoutItSeedsAreFreshAndListsAsGiven) {
   EXPECT_FALSE(TestSeed() == first && TestSeed() == first && TestSeed() == first);
 }
 
-TEST_F(TestSeedTest, WhatIsNoNumberIsNamed) {
+TEST_F(TestSeedTest, DiesIfTheVariableIsNotANumber) {
   for (const char* const value : {"", "-1", "4294967296", "7x"}) {
     Set(value);
     EXPECT_DEATH(TestSeed(), "REPRISE_SEED must be a number");

@@ -44,7 +44,7 @@ TEST(BlockManagerForkTest, AForkSharesTheBlocksOfCommittedTokens) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerForkTest, TheFirstToWriteCopiesAndTheLastOneDoesNot) {
+TEST(BlockManagerForkTest, FirstWriterCopiesAndLastWriterDoesNot) {
   BlockManager manager = ManagerOf();
   AddCommitted(manager, kA, 6);
   ASSERT_TRUE(manager.Fork(kA, kB).ok());
@@ -72,7 +72,7 @@ TEST(BlockManagerForkTest, AFullLastBlockIsNeverCopied) {
   EXPECT_EQ(manager.pool().num_used(), 4);  // 2 shared, and 1 each
 }
 
-TEST(BlockManagerForkTest, ACopyOfWhatIsStillToBeCopiedIsMadeFromItsOrigin) {
+TEST(BlockManagerForkTest, CopyOfAPendingDestinationReadsFromItsOrigin) {
   BlockManager manager = ManagerOf();
   AddCommitted(manager, kA, 2);
   ASSERT_TRUE(manager.Fork(kA, kB).ok());
@@ -84,7 +84,7 @@ TEST(BlockManagerForkTest, ACopyOfWhatIsStillToBeCopiedIsMadeFromItsOrigin) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerForkTest, ASourceStaysUntilItsCopyIsTaken) {
+TEST(BlockManagerForkTest, SourceIsHeldUntilItsCopyIsTaken) {
   BlockManager manager = ManagerOf();
   AddCommitted(manager, kA, 2);
   ASSERT_TRUE(manager.Fork(kA, kB).ok());
@@ -96,7 +96,7 @@ TEST(BlockManagerForkTest, ASourceStaysUntilItsCopyIsTaken) {
   EXPECT_EQ(manager.pool().num_used(), 1);
 }
 
-TEST(BlockManagerForkTest, CopiesAreCountedBeforeAnythingChanges) {
+TEST(BlockManagerForkTest, AppendBatchCountsCopiesBeforeItChangesState) {
   BlockManager manager = ManagerOf({.num_blocks = 4});  // 3 blocks
   AddCommitted(manager, kA, 6);                         // 2
   ASSERT_TRUE(manager.Fork(kA, kB).ok());
@@ -127,7 +127,7 @@ TEST(BlockManagerForkTest, TruncationIntoSharedBlocksShortensOneSequenceOnly) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerForkTest, WithLookAheadTheForkCopiesAtOnce) {
+TEST(BlockManagerForkTest, ForkWithLookAheadCopiesImmediately) {
   BlockManager manager = ManagerOf({.num_lookahead_tokens = 3});
   AddCommitted(manager, kA, 6);  // 6 + 3: blocks 1, 2, 3
   ASSERT_TRUE(manager.Fork(kA, kB).ok());
@@ -142,7 +142,7 @@ TEST(BlockManagerForkTest, WithLookAheadTheForkCopiesAtOnce) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerForkTest, ATruncationThatNeedsABlockOfItsOwnMayBeRefused) {
+TEST(BlockManagerForkTest, TruncationThatNeedsANewBlockMayBeRejected) {
   BlockManager manager = ManagerOf({.num_blocks = 5, .num_lookahead_tokens = 3});
   AddCommitted(manager, kA, 4);            // 4 + 3: blocks 1, 2
   ASSERT_TRUE(manager.Fork(kA, kB).ok());  // shares 1, and 3
@@ -157,7 +157,7 @@ TEST(BlockManagerForkTest, ATruncationThatNeedsABlockOfItsOwnMayBeRefused) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerForkTest, ATruncationMayCopyToTheBlockThatItGivesBack) {
+TEST(BlockManagerForkTest, TruncationMayCopyToABlockThatItReleases) {
   BlockManager manager = ManagerOf({.num_blocks = 5, .num_lookahead_tokens = 1});
   AddCommitted(manager, kA, 8);            // 8 + 1: blocks 1, 2, 3
   ASSERT_TRUE(manager.Fork(kA, kB).ok());  // shares 1, 2, and 4
@@ -168,7 +168,7 @@ TEST(BlockManagerForkTest, ATruncationMayCopyToTheBlockThatItGivesBack) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerForkTest, ATruncationMayCopyToTheSourceOfACopyThatItDrops) {
+TEST(BlockManagerForkTest, TruncationMayCopyToTheSourceOfADroppedCopy) {
   BlockManager manager = ManagerOf({.num_blocks = 6, .num_lookahead_tokens = 3});
   AddCommitted(manager, kA, 9);            // 9 + 3: blocks 1, 2, 3
   ASSERT_TRUE(manager.Fork(kA, kB).ok());  // shares 1, 2, and 4 is a copy of 3
@@ -186,7 +186,7 @@ TEST(BlockManagerForkTest, ATruncationMayCopyToTheSourceOfACopyThatItDrops) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerForkTest, BadForksAreNamed) {
+TEST(BlockManagerForkTest, RejectsInvalidForks) {
   BlockManager manager = ManagerOf();
   AddCommitted(manager, kA, 3);
   AddCommitted(manager, kB, 3);

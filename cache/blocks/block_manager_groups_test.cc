@@ -44,7 +44,7 @@ std::vector<int32_t> Row(const BlockManager& manager, SlotId slot, int group) {
   return {blocks.begin(), blocks.end()};
 }
 
-TEST(BlockManagerGroupsTest, EachGroupHasItsOwnBlocksOfOnePool) {
+TEST(BlockManagerGroupsTest, GroupsHaveSeparateBlocksFromOnePool) {
   BlockManager manager = ManagerOf({kFull, kWindow4});
   ASSERT_TRUE(manager.Add(kA, 3).ok());
   EXPECT_THAT(Row(manager, kA, 0), ElementsAre(1, 2));
@@ -59,7 +59,7 @@ TEST(BlockManagerGroupsTest, EachGroupHasItsOwnBlocksOfOnePool) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerGroupsTest, BlocksThatLeftTheWindowGoBackWhenTokensAreCommitted) {
+TEST(BlockManagerGroupsTest, CommitReleasesBlocksThatLeftTheWindow) {
   BlockManager manager = ManagerOf({kFull, kWindow4});
   ASSERT_TRUE(manager.Add(kA, 8).ok());
   manager.TakeUpdates();
@@ -81,7 +81,7 @@ TEST(BlockManagerGroupsTest, BlocksThatLeftTheWindowGoBackWhenTokensAreCommitted
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerGroupsTest, TruncationEndsWhereAWindowWouldNeedWhatItGaveBack) {
+TEST(BlockManagerGroupsTest, RejectsTruncationThatNeedsReleasedWindowBlocks) {
   BlockManager manager = ManagerOf({kFull, kWindow4});
   ASSERT_TRUE(manager.Add(kA, 8).ok());
   ASSERT_TRUE(manager.Commit(kA, Tokens(8)).ok());
@@ -97,7 +97,7 @@ TEST(BlockManagerGroupsTest, TruncationEndsWhereAWindowWouldNeedWhatItGaveBack) 
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerGroupsTest, AChunkIsGivenBackAsAWhole) {
+TEST(BlockManagerGroupsTest, AllBlocksOfAChunkAreReleasedTogether) {
   BlockManager manager = ManagerOf({kChunk4});
   ASSERT_TRUE(manager.Add(kA, 7).ok());
   ASSERT_TRUE(manager.Commit(kA, Tokens(7)).ok());
@@ -111,7 +111,7 @@ TEST(BlockManagerGroupsTest, AChunkIsGivenBackAsAWhole) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerGroupsTest, HitsAreWhatAllGroupsAgreeOn) {
+TEST(BlockManagerGroupsTest, HitsAreThePrefixCachedInAllGroups) {
   BlockManager manager = ManagerOf({kFull, kWindow4});
   ASSERT_TRUE(manager.Add(kA, 12).ok());
   ASSERT_TRUE(manager.Commit(kA, Tokens(12)).ok());
@@ -129,7 +129,7 @@ TEST(BlockManagerGroupsTest, HitsAreWhatAllGroupsAgreeOn) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerGroupsTest, AWindowThatLostItsBlocksShortensTheHitsOfAll) {
+TEST(BlockManagerGroupsTest, EvictedWindowBlocksShortenTheHitsOfAllGroups) {
   BlockManager manager = ManagerOf({kFull, kWindow4}, {.num_blocks = 21});  // 20 allocatable
   ASSERT_TRUE(manager.Add(kA, 12).ok());                                    // 12
   ASSERT_TRUE(manager.Commit(kA, Tokens(12)).ok());
@@ -143,7 +143,7 @@ TEST(BlockManagerGroupsTest, AWindowThatLostItsBlocksShortensTheHitsOfAll) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerGroupsTest, ALongPromptInChunksNeedsFewBlocksOfAWindow) {
+TEST(BlockManagerGroupsTest, ChunkedPromptNeedsFewBlocksInAWindow) {
   BlockManager manager = ManagerOf({kWindow4}, {.num_blocks = 6});  // 5 blocks, of 2 tokens
   const std::vector<int32_t> tokens = Tokens(20);
   EXPECT_EQ(manager.Add(kA, {.tokens = tokens}).status().code(),
@@ -157,7 +157,7 @@ TEST(BlockManagerGroupsTest, ALongPromptInChunksNeedsFewBlocksOfAWindow) {
   EXPECT_EQ(manager.num_committed(kA), 20);
 }
 
-TEST(BlockManagerGroupsTest, RoomThatOnlyCommitsCanMakeIsAskedForAgain) {
+TEST(BlockManagerGroupsTest, AppendSucceedsAfterCommitsReleaseWindowBlocks) {
   BlockManager manager = ManagerOf({kWindow4}, {.num_blocks = 6});
   ASSERT_TRUE(manager.Add(kA, 10).ok());  // all 5 blocks
   EXPECT_EQ(manager.Append(kA, 1).code(), absl::StatusCode::kResourceExhausted);
@@ -167,7 +167,7 @@ TEST(BlockManagerGroupsTest, RoomThatOnlyCommitsCanMakeIsAskedForAgain) {
   EXPECT_EQ(manager.max_tokens(), 10);                       // tokens are never committed
 }
 
-TEST(BlockManagerGroupsTest, TheEncodersBlocksAreWrittenOnceAndShared) {
+TEST(BlockManagerGroupsTest, EncoderBlocksAreWrittenOnceAndShared) {
   BlockManager manager = ManagerOf({kFull, kCross});
   const ExtraKey input = {.kind = ExtraKeyKind::kAudio, .value = "a song"};
   const std::vector<int32_t> tokens = Tokens(3);
@@ -191,7 +191,7 @@ TEST(BlockManagerGroupsTest, TheEncodersBlocksAreWrittenOnceAndShared) {
   EXPECT_TRUE(manager.Add(kB, prompt)->has_encoder);  // cached
 }
 
-TEST(BlockManagerGroupsTest, WhatTheDecoderComputedDependsOnTheEncodersInput) {
+TEST(BlockManagerGroupsTest, DecoderHitsDependOnTheEncoderInput) {
   BlockManager manager = ManagerOf({kFull, kCross});
   const ExtraKey one = {.kind = ExtraKeyKind::kAudio, .value = "one"};
   const ExtraKey two = {.kind = ExtraKeyKind::kAudio, .value = "two"};
@@ -215,7 +215,7 @@ TEST(BlockManagerGroupsTest, WhatTheDecoderComputedDependsOnTheEncodersInput) {
   EXPECT_EQ(hits_with({}, 0), 0);
 }
 
-TEST(BlockManagerGroupsTest, AForgottenEncoderIsNotFoundThoughItIsCommittedLater) {
+TEST(BlockManagerGroupsTest, ForgottenEncoderIsNotFoundEvenIfCommittedLater) {
   BlockManager manager = ManagerOf({kFull, kCross});
   const ExtraKey input = {.kind = ExtraKeyKind::kAudio, .value = "audio"};
   const std::vector<int32_t> tokens = Tokens(3);
@@ -230,7 +230,7 @@ TEST(BlockManagerGroupsTest, AForgottenEncoderIsNotFoundThoughItIsCommittedLater
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerGroupsTest, TokensWithoutIdsDoNotHideTheEncoder) {
+TEST(BlockManagerGroupsTest, TokensWithoutIdsDoNotPreventEncoderHits) {
   BlockManager manager = ManagerOf({kFull, kCross});
   const ExtraKey input = {.kind = ExtraKeyKind::kAudio, .value = "audio"};
   const std::vector<int32_t> tokens = Tokens(3);
@@ -242,7 +242,7 @@ TEST(BlockManagerGroupsTest, TokensWithoutIdsDoNotHideTheEncoder) {
   EXPECT_TRUE(manager.Add(kB, prompt)->has_encoder);
 }
 
-TEST(BlockManagerGroupsTest, GroupsAndRowsThatDoNotExistAreNamed) {
+TEST(BlockManagerGroupsTest, RejectsGroupsAndRowsThatDoNotExist) {
   BlockManager manager = ManagerOf({kFull, kWindow4});
   ASSERT_TRUE(manager.Add(kA, 7).ok());
   std::vector<int32_t> row(6, -7);
@@ -265,7 +265,7 @@ TEST(BlockManagerGroupsTest, GroupsAndRowsThatDoNotExistAreNamed) {
   EXPECT_DEATH(manager.blocks(kA, 2), "group 2 does not exist");
 }
 
-TEST(BlockManagerGroupsTest, OptionsThatDoNotFitTheGroupsAreNamed) {
+TEST(BlockManagerGroupsTest, RejectsOptionsThatDoNotFitTheGroups) {
   const auto message = [](const BlockManagerOptions& options) {
     const absl::StatusOr<BlockManager> manager = BlockManager::Create(options);
     EXPECT_EQ(manager.status().code(), absl::StatusCode::kInvalidArgument);

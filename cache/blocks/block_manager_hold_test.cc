@@ -31,7 +31,7 @@ void AddCommitted(BlockManager& manager, SlotId slot, const std::vector<int32_t>
   ASSERT_TRUE(manager.Commit(slot, absl::MakeConstSpan(tokens).subspan(num_hits)).ok());
 }
 
-TEST(BlockManagerHoldTest, AHeldBlockIsNotHandedOut) {
+TEST(BlockManagerHoldTest, HeldBlockIsNotReallocated) {
   BlockManager manager = ManagerOf();
   AddCommitted(manager, kA, kEightTokens);  // blocks 1, 2
   manager.Hold(BlockId(2));
@@ -80,7 +80,7 @@ TEST(BlockManagerHoldTest, CommittedTokensOfAHeldBlockAreNotOverwritten) {
 
 // With look-ahead, Truncate() needs a copy of each held block in its range. Its own releases do not
 // free blocks that are held, too.
-TEST(BlockManagerHoldTest, TruncateIsRefusedIfHeldBlocksLeaveTooFewForItsCopy) {
+TEST(BlockManagerHoldTest, RejectsTruncateIfHeldBlocksLeaveTooFewForItsCopy) {
   BlockManager manager = ManagerOf({.num_blocks = 4, .num_lookahead_tokens = 1});
   AddCommitted(manager, kA, {1, 2, 3, 4, 5, 6, 7, 8, 9});  // all 3 blocks
   for (const int block : {1, 2, 3}) manager.Hold(BlockId(block));
@@ -93,7 +93,7 @@ TEST(BlockManagerHoldTest, TruncateIsRefusedIfHeldBlocksLeaveTooFewForItsCopy) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerHoldTest, APromptFindsAHeldBlockAndKeepsItAfterTheHold) {
+TEST(BlockManagerHoldTest, PromptSharesAHeldBlockAndKeepsItAfterTheHold) {
   BlockManager manager = ManagerOf({.prefix_reuse = PrefixReuse::kOn});
   AddCommitted(manager, kA, kEightTokens);
   manager.Hold(BlockId(2));
@@ -161,7 +161,7 @@ TEST(BlockManagerHoldTest, DroppingTheHeldDestinationOfAPendingCopyCancelsTheCop
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerHoldDeathTest, WrongCallsAreBrokenInvariants) {
+TEST(BlockManagerHoldDeathTest, DiesOnInvalidHoldsAndDrops) {
   BlockManager manager = ManagerOf();
   AddCommitted(manager, kA, kEightTokens);
   EXPECT_DEATH(manager.Drop(BlockId(1)), "Drop of block 1, which is not held");

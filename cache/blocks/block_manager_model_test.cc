@@ -24,7 +24,7 @@ int64_t Environment(const char* name, int64_t otherwise) {
 
 class BlockManagerModelTest : public testing::TestWithParam<int> {};
 
-TEST_P(BlockManagerModelTest, EverySequencesTokensAreWhereItsTablesSay) {
+TEST_P(BlockManagerModelTest, RandomCallsMatchAPlainModel) {
   const int64_t num_calls = Environment("REPRISE_MODEL_CALLS", 100000) / NumModelSetups();
   const unsigned seed = TestSeed();
   // Printed first, because a failure ends the process.

@@ -47,7 +47,7 @@ PromptHits Compute(BlockManager& manager, SlotId slot, const std::vector<int32_t
   return *hits;
 }
 
-TEST(BlockManagerPrefixTest, APromptTakesOverTheFullBlocksOfALivingSequence) {
+TEST(BlockManagerPrefixTest, PromptSharesFullBlocksOfALiveSequence) {
   BlockManager manager = ManagerOf();
   EXPECT_EQ(Compute(manager, kA, Tokens(1, 11)), PromptHits{});  // blocks 1, 2, 3
   std::vector<int32_t> tokens = Tokens(1, 8);
@@ -59,7 +59,7 @@ TEST(BlockManagerPrefixTest, APromptTakesOverTheFullBlocksOfALivingSequence) {
   EXPECT_THAT(manager.TakeCopies(), IsEmpty());
 }
 
-TEST(BlockManagerPrefixTest, OneTokenIsAlwaysLeftToCompute) {
+TEST(BlockManagerPrefixTest, LeavesAtLeastOneTokenToCompute) {
   BlockManager manager = ManagerOf();
   Compute(manager, kA, Tokens(1, 8));
   const absl::StatusOr<PromptHits> hits = manager.Add(kB, {.tokens = Tokens(1, 8)});
@@ -70,7 +70,7 @@ TEST(BlockManagerPrefixTest, OneTokenIsAlwaysLeftToCompute) {
   EXPECT_EQ(none->num_tokens, 0);
 }
 
-TEST(BlockManagerPrefixTest, OnlyWhatIsCommittedIsFound) {
+TEST(BlockManagerPrefixTest, FindsOnlyCommittedTokens) {
   BlockManager manager = ManagerOf();
   const std::vector<int32_t> tokens = Tokens(1, 13);
   ASSERT_TRUE(manager.Add(kA, {.tokens = tokens}).ok());
@@ -79,7 +79,7 @@ TEST(BlockManagerPrefixTest, OnlyWhatIsCommittedIsFound) {
   EXPECT_EQ(manager.Add(kB, {.tokens = tokens})->num_tokens, 4);
 }
 
-TEST(BlockManagerPrefixTest, WhatAFreedSequenceComputedIsFoundUntilItsBlocksAreNeeded) {
+TEST(BlockManagerPrefixTest, FreedBlocksAreFoundUntilTheyAreReallocated) {
   BlockManager manager = ManagerOf();
   Compute(manager, kA, Tokens(1, 20));
   ASSERT_TRUE(manager.Free(kA).ok());
@@ -96,7 +96,7 @@ TEST(BlockManagerPrefixTest, WhatAFreedSequenceComputedIsFoundUntilItsBlocksAreN
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerPrefixTest, APreemptedSequenceFindsItsOwnTokensAgain) {
+TEST(BlockManagerPrefixTest, PreemptedSequenceFindsItsTokensAgain) {
   BlockManager manager = ManagerOf();
   std::vector<int32_t> tokens = Tokens(1, 5);
   Compute(manager, kA, tokens);
@@ -109,7 +109,7 @@ TEST(BlockManagerPrefixTest, APreemptedSequenceFindsItsOwnTokensAgain) {
   EXPECT_EQ(manager.Add(kB, {.tokens = tokens})->num_tokens, 8);  // of 11
 }
 
-TEST(BlockManagerPrefixTest, ALookupSaysWhatAddWouldFindAndChangesNothing) {
+TEST(BlockManagerPrefixTest, LookupReturnsTheHitsOfAddAndChangesNothing) {
   BlockManager manager = ManagerOf();
   Compute(manager, kA, Tokens(1, 11));
   const std::vector<int32_t> tokens = Tokens(1, 10);
@@ -134,7 +134,7 @@ TEST(BlockManagerPrefixTest, ALookupSaysWhatAddWouldFindAndChangesNothing) {
   EXPECT_EQ(manager.Lookup(kA, {.tokens = Tokens(1, 24)})->num_tokens, 8);
 }
 
-TEST(BlockManagerPrefixTest, AdaptersSaltsAndImagesKeepPrefixesApart) {
+TEST(BlockManagerPrefixTest, AdaptersSaltsAndImagesDistinguishPrefixes) {
   BlockManager manager = ManagerOf();
   const std::vector<int32_t> tokens = Tokens(1, 12);
   const ExtraKey adapter = {.kind = ExtraKeyKind::kAdapter, .value = "x"};
@@ -166,7 +166,7 @@ TEST(BlockManagerPrefixTest, AdaptersSaltsAndImagesKeepPrefixesApart) {
             4);
 }
 
-TEST(BlockManagerPrefixTest, ABegunBlockIsCopiedAsFarAsItIsTheSame) {
+TEST(BlockManagerPrefixTest, PartialHitCopiesTheMatchingTokensOfABlock) {
   BlockManager manager =
       ManagerOf({.prefix_tokens = PrefixTokens::kStored, .partial_hits = PartialHits::kCopied});
   Compute(manager, kA, Tokens(1, 12));  // blocks 1, 2, 3
@@ -185,7 +185,7 @@ TEST(BlockManagerPrefixTest, ABegunBlockIsCopiedAsFarAsItIsTheSame) {
   EXPECT_EQ(manager.Add(kC, {.tokens = Tokens(1, 12)})->num_tokens, 11);
 }
 
-TEST(BlockManagerPrefixTest, ABegunBlockIsNotCopiedWhereThereIsNoRoomBesideIt) {
+TEST(BlockManagerPrefixTest, PartialHitIsSkippedIfItsSourceLeavesTooFewBlocks) {
   BlockManager manager = *BlockManager::Create({.num_blocks = 4,
                                                 .block_size = 4,
                                                 .num_slots = 3,
@@ -204,7 +204,7 @@ TEST(BlockManagerPrefixTest, ABegunBlockIsNotCopiedWhereThereIsNoRoomBesideIt) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerPrefixTest, ACopyToASequenceThatIsGoneIsDropped) {
+TEST(BlockManagerPrefixTest, CopyToAFreedSequenceIsDropped) {
   BlockManager manager =
       ManagerOf({.prefix_tokens = PrefixTokens::kStored, .partial_hits = PartialHits::kCopied});
   Compute(manager, kA, Tokens(1, 4));
@@ -216,7 +216,7 @@ TEST(BlockManagerPrefixTest, ACopyToASequenceThatIsGoneIsDropped) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerPrefixTest, TokensWithoutIdsEndWhatIsFound) {
+TEST(BlockManagerPrefixTest, TokensWithoutIdsEndTheFindablePrefix) {
   BlockManager manager = ManagerOf();
   const std::vector<int32_t> tokens = Tokens(1, 12);
   ASSERT_TRUE(manager.Add(kA, {.tokens = tokens}).ok());
@@ -227,7 +227,7 @@ TEST(BlockManagerPrefixTest, TokensWithoutIdsEndWhatIsFound) {
   EXPECT_EQ(manager.Add(kB, {.tokens = tokens})->num_tokens, 4);
 }
 
-TEST(BlockManagerPrefixTest, WritingOverATruncatedBlockTakesItOutOfTheIndex) {
+TEST(BlockManagerPrefixTest, OverwritingATruncatedBlockRemovesItFromTheIndex) {
   BlockManager manager = ManagerOf();
   Compute(manager, kA, Tokens(1, 8));
   ASSERT_TRUE(manager.Truncate(kA, 6).ok());
@@ -239,7 +239,7 @@ TEST(BlockManagerPrefixTest, WritingOverATruncatedBlockTakesItOutOfTheIndex) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerPrefixTest, NothingIsFoundThatWasComputedBeforePrefixesWereForgotten) {
+TEST(BlockManagerPrefixTest, ForgetPrefixesHidesAllEarlierContent) {
   BlockManager manager = ManagerOf();
   const std::vector<int32_t> tokens = Tokens(1, 13);
   Compute(manager, kA, Tokens(1, 5));
@@ -251,7 +251,7 @@ TEST(BlockManagerPrefixTest, NothingIsFoundThatWasComputedBeforePrefixesWereForg
   EXPECT_EQ(manager.Add(kC, {.tokens = tokens})->num_tokens, 12);
 }
 
-TEST(BlockManagerPrefixTest, ContentThatIsForgottenIsFoundByNoneAndKeptByThoseWhoShareIt) {
+TEST(BlockManagerPrefixTest, ForgottenContentIsNotFoundButStaysWithItsUsers) {
   BlockManager manager = ManagerOf();
   Compute(manager, kA, Tokens(1, 13));
   std::vector<int32_t> tokens = Tokens(1, 8);
@@ -273,7 +273,7 @@ TEST(BlockManagerPrefixTest, ContentThatIsForgottenIsFoundByNoneAndKeptByThoseWh
   EXPECT_EQ(manager.ForgetContent(SlotId(3)).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(BlockManagerPrefixTest, ForgettingReachesCopiesBlocksBehindAWindowAndTheEncoder) {
+TEST(BlockManagerPrefixTest, ForgetContentCoversCopiesReleasedWindowBlocksAndEncoder) {
   BlockManager manager =
       ManagerOf({.groups = {{},
                             {.retention = KvRetention::kSlidingWindow, .span = 4},
@@ -299,7 +299,7 @@ TEST(BlockManagerPrefixTest, ForgettingReachesCopiesBlocksBehindAWindowAndTheEnc
   EXPECT_EQ(manager.pool().num_used(), 0);
 }
 
-TEST(BlockManagerPrefixTest, APromptTakesNoMoreFromTheCacheThanItWants) {
+TEST(BlockManagerPrefixTest, MaxHitTokensLimitsTheHits) {
   for (const PartialHits partial : {PartialHits::kNone, PartialHits::kCopied}) {
     BlockManager manager =
         ManagerOf({.prefix_tokens = PrefixTokens::kStored, .partial_hits = partial});
@@ -319,7 +319,7 @@ TEST(BlockManagerPrefixTest, APromptTakesNoMoreFromTheCacheThanItWants) {
   }
 }
 
-TEST(BlockManagerPrefixTest, ARefusedPromptChangesNothing) {
+TEST(BlockManagerPrefixTest, RejectedPromptChangesNothing) {
   BlockManager manager = ManagerOf();
   Compute(manager, kA, Tokens(1, 8));
   ASSERT_TRUE(manager.Free(kA).ok());     // cached: blocks 2, 1, in this order
@@ -349,7 +349,7 @@ TEST(BlockManagerPrefixTest, ARefusedPromptChangesNothing) {
   EXPECT_EQ(small.Add(kA, {.tokens = Tokens(1, 16)})->num_tokens, 8);
 }
 
-TEST(BlockManagerPrefixTest, RoomMayBeMadeForAPartOfThePrompt) {
+TEST(BlockManagerPrefixTest, AddMayAllocateOnlyAPartOfThePrompt) {
   BlockManager manager = ManagerOf();
   Compute(manager, kA, Tokens(1, 8));
   ASSERT_TRUE(manager.Add(kB, {.tokens = Tokens(1, 20), .num_new_tokens = 5}).ok());
@@ -359,7 +359,7 @@ TEST(BlockManagerPrefixTest, RoomMayBeMadeForAPartOfThePrompt) {
   EXPECT_EQ(manager.num_tokens(kB), 20);
 }
 
-TEST(BlockManagerPrefixTest, PromptsThatMakeNoSenseAreRefusedByName) {
+TEST(BlockManagerPrefixTest, RejectsInvalidPrompts) {
   BlockManager manager = ManagerOf();
   const auto message = [&](const SequencePrompt& prompt) {
     const absl::StatusOr<PromptHits> hits = manager.Add(kA, prompt);
@@ -378,7 +378,7 @@ TEST(BlockManagerPrefixTest, PromptsThatMakeNoSenseAreRefusedByName) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerPrefixTest, CommitsAreWithinTheRoom) {
+TEST(BlockManagerPrefixTest, RejectsCommitsBeyondTheAllocatedTokens) {
   BlockManager manager = ManagerOf();
   ASSERT_TRUE(manager.Add(kA, 5).ok());
   ASSERT_TRUE(manager.Commit(kA, Tokens(1, 3)).ok());
@@ -391,7 +391,7 @@ TEST(BlockManagerPrefixTest, CommitsAreWithinTheRoom) {
   EXPECT_EQ(manager.CommitUnknown(kA, -1).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(BlockManagerPrefixTest, PartialHitsNeedStoredTokens) {
+TEST(BlockManagerPrefixTest, PartialHitsRequireStoredTokens) {
   const absl::StatusOr<BlockManager> manager =
       BlockManager::Create({.num_blocks = 9,
                             .num_slots = 1,
@@ -402,7 +402,7 @@ TEST(BlockManagerPrefixTest, PartialHitsNeedStoredTokens) {
   EXPECT_THAT(std::string(manager.status().message()), HasSubstr("partial_hits"));
 }
 
-TEST(BlockManagerPrefixTest, StepsAndPromptsAllocateNoMemory) {
+TEST(BlockManagerPrefixTest, StepsAndPromptsDoNotAllocateMemory) {
   BlockManager manager = ManagerOf();
   const std::vector<int32_t> prompt = Tokens(1, 9);
   const std::vector<int32_t> sampled = {7};

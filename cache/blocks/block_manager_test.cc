@@ -41,7 +41,7 @@ std::string MessageOf(const absl::Status& status, absl::StatusCode code) {
   return std::string(status.message());
 }
 
-TEST(BlockManagerTest, ASequenceHoldsTheBlocksOfItsTokens) {
+TEST(BlockManagerTest, SequenceHasTheBlocksOfItsTokens) {
   BlockManager manager = SmallManager();
   ASSERT_TRUE(manager.Add(kA, 9).ok());  // ceil(9 / 4) = 3
   EXPECT_THAT(manager.blocks(kA), ElementsAre(BlockId(1), BlockId(2), BlockId(3)));
@@ -53,7 +53,7 @@ TEST(BlockManagerTest, ASequenceHoldsTheBlocksOfItsTokens) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerTest, AnEmptySequenceHoldsNoBlock) {
+TEST(BlockManagerTest, EmptySequenceHasNoBlocks) {
   BlockManager manager = SmallManager();
   ASSERT_TRUE(manager.Add(kA, 0).ok());
   EXPECT_TRUE(manager.contains(kA));
@@ -77,7 +77,7 @@ TEST(BlockManagerTest, ReportsEveryNewEntryOnce) {
   EXPECT_THAT(manager.TakeUpdates(), ElementsAre(Update(kA, 1, 4)));
 }
 
-TEST(BlockManagerTest, AnEntryThatChangesTwiceIsReportedOnceAsItIs) {
+TEST(BlockManagerTest, EntryThatChangesTwiceIsReportedOnceWithItsLastValue) {
   BlockManager manager = SmallManager();
   ASSERT_TRUE(manager.Add(kA, 8).ok());       // blocks 1, 2
   ASSERT_TRUE(manager.Truncate(kA, 4).ok());  // releases block 2
@@ -87,7 +87,7 @@ TEST(BlockManagerTest, AnEntryThatChangesTwiceIsReportedOnceAsItIs) {
               ElementsAre(Update(kA, 0, 1), Update(kA, 1, 3), Update(kB, 0, 2)));
 }
 
-TEST(BlockManagerTest, NothingIsReportedForASequenceThatIsGone) {
+TEST(BlockManagerTest, FreedSequencesAreNotReported) {
   BlockManager manager = SmallManager();
   ASSERT_TRUE(manager.Add(kA, 8).ok());
   ASSERT_TRUE(manager.Free(kA).ok());
@@ -96,7 +96,7 @@ TEST(BlockManagerTest, NothingIsReportedForASequenceThatIsGone) {
   EXPECT_THAT(manager.TakeUpdates(), ElementsAre(Update(kA, 0, 1)));
 }
 
-TEST(BlockManagerTest, TruncateGivesBackTheBlocksPastTheEnd) {
+TEST(BlockManagerTest, TruncateReleasesTheBlocksPastTheEnd) {
   BlockManager manager = SmallManager();
   ASSERT_TRUE(manager.Add(kA, 17).ok());  // 5 blocks
   ASSERT_TRUE(manager.Truncate(kA, 8).ok());
@@ -109,7 +109,7 @@ TEST(BlockManagerTest, TruncateGivesBackTheBlocksPastTheEnd) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerTest, LookaheadIsHeldBesideTheTokens) {
+TEST(BlockManagerTest, LookAheadBlocksAreAllocatedWithTheTokens) {
   BlockManager manager = ManagerOf({.num_blocks = 10,
                                     .block_size = 4,
                                     .num_slots = 3,
@@ -126,7 +126,7 @@ TEST(BlockManagerTest, LookaheadIsHeldBesideTheTokens) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerTest, ABatchIsAppendedAllOrNothing) {
+TEST(BlockManagerTest, AppendBatchIsAllOrNothing) {
   BlockManager manager = SmallManager();
   ASSERT_TRUE(manager.Add(kA, 16).ok());  // 4 blocks
   ASSERT_TRUE(manager.Add(kB, 16).ok());  // 4 blocks: 1 of 9 is left
@@ -161,7 +161,7 @@ TEST(BlockManagerTest, ASlotMayAppearTwiceInABatch) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerTest, SaysWhetherWaitingHelps) {
+TEST(BlockManagerTest, StatusTellsTemporaryFromPermanentLackOfBlocks) {
   BlockManager manager =
       ManagerOf({.num_blocks = 6, .block_size = 4, .num_slots = 2, .max_blocks = 8});
   ASSERT_TRUE(manager.Add(kA, 12).ok());  // 3 of 5 blocks
@@ -184,7 +184,7 @@ BlockManager ManagerWithReserve() {
                     .num_reserved_blocks = 2});
 }
 
-TEST(BlockManagerTest, TheReserveIsForSequencesThatRun) {
+TEST(BlockManagerTest, OnlyRunningSequencesUseTheReserve) {
   BlockManager manager = ManagerWithReserve();
   EXPECT_THAT(MessageOf(manager.Add(kA, 4), absl::StatusCode::kInvalidArgument),
               HasSubstr("at most 3 blocks"));
@@ -193,7 +193,7 @@ TEST(BlockManagerTest, TheReserveIsForSequencesThatRun) {
   EXPECT_TRUE(manager.Append(kA, 2).ok());
 }
 
-TEST(BlockManagerTest, ASequenceThatGrewIntoTheReserveComesBack) {
+TEST(BlockManagerTest, SequenceThatGrewIntoTheReserveCanBeRestored) {
   BlockManager manager = ManagerWithReserve();
   for (const int num_tokens : {3, 4, 5}) {
     ASSERT_TRUE(manager.Add(kA, 1).ok());
@@ -221,7 +221,7 @@ TEST(BlockManagerTest, ASequenceThatGrewIntoTheReserveComesBack) {
               HasSubstr("at most 5 blocks"));
 }
 
-TEST(BlockManagerTest, BadInputIsNamedAndChangesNothing) {
+TEST(BlockManagerTest, RejectsInvalidInputWithoutChanges) {
   BlockManager manager = SmallManager();
   ASSERT_TRUE(manager.Add(kA, 4).ok());
   EXPECT_THAT(MessageOf(manager.Add(kA, 1), absl::StatusCode::kAlreadyExists),
@@ -251,7 +251,7 @@ TEST(BlockManagerTest, BadInputIsNamedAndChangesNothing) {
   manager.CheckInvariants();
 }
 
-TEST(BlockManagerTest, DecodeStepsAllocateNoMemory) {
+TEST(BlockManagerTest, DecodeStepsDoNotAllocateMemory) {
   BlockManager manager =
       ManagerOf({.num_blocks = 200, .block_size = 2, .num_slots = 8, .max_blocks = 20});
   std::vector<SlotAppend> batch;
@@ -270,7 +270,7 @@ TEST(BlockManagerTest, DecodeStepsAllocateNoMemory) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-TEST(BlockManagerTest, OptionsOutOfRangeAreNamed) {
+TEST(BlockManagerTest, RejectsOptionsOutOfRange) {
   const auto message = [](BlockManagerOptions options) {
     return MessageOf(BlockManager::Create(options).status(), absl::StatusCode::kInvalidArgument);
   };
@@ -301,7 +301,7 @@ TEST(BlockManagerTest, OptionsOutOfRangeAreNamed) {
               HasSubstr("expected at least 11, got 10 with 1 groups and num_lookahead_tokens 36"));
 }
 
-TEST(BlockManagerDeathTest, AskingForASequenceThatIsNotThereIsABrokenInvariant) {
+TEST(BlockManagerDeathTest, DiesOnAccessToAnEmptySlot) {
   BlockManager manager = SmallManager();
   EXPECT_DEATH(manager.blocks(kA), "slot 0 holds no sequence");
   EXPECT_DEATH(manager.num_tokens(SlotId(99)), "slot 99 holds no sequence");

@@ -144,7 +144,7 @@ class RandomPool {
   int peak_used_ = 0;
 };
 
-TEST(BlockPoolRandomTest, AgreesWithAModelOverRandomCalls) {
+TEST(BlockPoolRandomTest, RandomCallsMatchAPlainModel) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   RandomPool pool(seed);

@@ -24,7 +24,7 @@ BlockId AllocateOne(BlockPool& pool) {
   return block;
 }
 
-TEST(BlockPoolTest, HandsOutDistinctBlocksAndNeverTheNullBlock) {
+TEST(BlockPoolTest, AllocatesDistinctBlocksButNeverTheNullBlock) {
   BlockPool pool = PoolOf({.num_blocks = 5});
   std::array<BlockId, 4> blocks;
   ASSERT_TRUE(pool.Allocate(absl::MakeSpan(blocks)).ok());
@@ -47,7 +47,7 @@ TEST(BlockPoolTest, AllocatesAllOrNothing) {
   EXPECT_EQ(pool.num_allocatable(), 1);
 }
 
-TEST(BlockPoolTest, RefusesForGoodWhatThePoolCanNeverGive) {
+TEST(BlockPoolTest, RejectsMoreBlocksThanThePoolHas) {
   BlockPool pool = PoolOf({.num_blocks = 5});
   std::array<BlockId, 5> blocks;  // one more than 4
   absl::Status status = pool.Allocate(absl::MakeSpan(blocks));
@@ -55,13 +55,13 @@ TEST(BlockPoolTest, RefusesForGoodWhatThePoolCanNeverGive) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("at most 4, got 5"));
 }
 
-TEST(BlockPoolTest, AllocatingNothingSucceedsEvenWhenNothingIsLeft) {
+TEST(BlockPoolTest, AllocatingZeroBlocksSucceedsInAFullPool) {
   BlockPool pool = PoolOf({.num_blocks = 2});
   AllocateOne(pool);
   EXPECT_TRUE(pool.Allocate({}).ok());
 }
 
-TEST(BlockPoolTest, OnlyReservedWorkTakesTheReserve) {
+TEST(BlockPoolTest, OnlyAllocateReservedUsesTheReserve) {
   BlockPool pool = PoolOf({.num_blocks = 6, .num_reserved_blocks = 2});  // 3 + 2 allocatable blocks
   std::array<BlockId, 4> four;
   EXPECT_EQ(pool.Allocate(absl::MakeSpan(four)).code(), absl::StatusCode::kInvalidArgument);
@@ -86,7 +86,7 @@ TEST(BlockPoolTest, ReleasingASharedBlockKeepsItInUse) {
   EXPECT_EQ(pool.num_allocatable(), 1);
 }
 
-TEST(BlockPoolTest, AReleasedBlockIsHandedOutAgain) {
+TEST(BlockPoolTest, ReleasedBlockIsReallocated) {
   BlockPool pool = PoolOf({.num_blocks = 2});
   for (int i = 0; i < 3; ++i) {
     const BlockId block = AllocateOne(pool);
@@ -95,7 +95,7 @@ TEST(BlockPoolTest, AReleasedBlockIsHandedOutAgain) {
   }
 }
 
-TEST(BlockPoolTest, RemembersTheMostThatWasUsed) {
+TEST(BlockPoolTest, PeakUsedIsTheMaximumOfUsedBlocks) {
   BlockPool pool = PoolOf({.num_blocks = 5});
   EXPECT_EQ(pool.peak_used(), 0);
   std::array<BlockId, 3> blocks;
@@ -110,7 +110,7 @@ TEST(BlockPoolTest, Takes16BytesPerBlock) {
   EXPECT_EQ(PoolOf({.num_blocks = 1000}).num_bytes(), 1000 * 16);
 }
 
-TEST(BlockPoolContentTest, ABlockWithContentIsCachedByItsLastRelease) {
+TEST(BlockPoolContentTest, LastReleaseCachesABlockWithContent) {
   BlockPool pool = PoolOf({.num_blocks = 3});
   const BlockId block = AllocateOne(pool);
   pool.KeepContent(block);
@@ -129,7 +129,7 @@ TEST(BlockPoolContentTest, ABlockWithContentIsCachedByItsLastRelease) {
   pool.CheckInvariants();
 }
 
-TEST(BlockPoolContentTest, FreeBlocksGoBeforeCachedOnesAndThoseOldestFirst) {
+TEST(BlockPoolContentTest, AllocatesFreeBlocksThenCachedBlocksInLruOrder) {
   BlockPool pool = PoolOf({.num_blocks = 5});
   std::array<BlockId, 3> blocks;
   ASSERT_TRUE(pool.Allocate(absl::MakeSpan(blocks)).ok());  // 1 remains
@@ -149,7 +149,7 @@ TEST(BlockPoolContentTest, FreeBlocksGoBeforeCachedOnesAndThoseOldestFirst) {
   pool.CheckInvariants();
 }
 
-TEST(BlockPoolContentTest, DroppingContentFreesACachedBlockAndKeepsAUsedOne) {
+TEST(BlockPoolContentTest, DropContentFreesACachedBlockAndKeepsAUsedBlock) {
   BlockPool pool = PoolOf({.num_blocks = 4});
   const BlockId cached = AllocateOne(pool);
   pool.KeepContent(cached);
@@ -167,7 +167,7 @@ TEST(BlockPoolContentTest, DroppingContentFreesACachedBlockAndKeepsAUsedOne) {
   EXPECT_EQ(pool.state(used), BlockState::kFree);
 }
 
-TEST(BlockPoolTest, OptionsOutOfRangeAreNamed) {
+TEST(BlockPoolTest, RejectsOptionsOutOfRange) {
   const auto message = [](const BlockPoolOptions& options) {
     absl::Status status = BlockPool::Create(options).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -180,7 +180,7 @@ TEST(BlockPoolTest, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(message({.num_blocks = 4, .num_reserved_blocks = -1}), HasSubstr("got -1"));
 }
 
-TEST(BlockPoolDeathTest, ReleasingWhatIsNotUsedIsABrokenInvariant) {
+TEST(BlockPoolDeathTest, DiesOnReleaseOfAnUnusedBlock) {
   BlockPool pool = PoolOf({.num_blocks = 3});
   const BlockId block = AllocateOne(pool);
   pool.Release(block);

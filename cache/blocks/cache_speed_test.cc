@@ -59,7 +59,7 @@ std::string_view BytesOf(const std::vector<int32_t>& tokens, int i) {
 }
 
 // Baseline: malloc and free of 64 bytes, the closest counterpart of the pool. Measured: 1.5.
-TEST(CacheSpeedTest, ABlockIsTakenAndGivenBackInAFewTimesTheTimeOfAMalloc) {
+TEST(CacheSpeedTest, AllocateAndReleaseCostAFewTimesAMalloc) {
   constexpr int kNumCalls = 4096;
   BlockPool pool = *BlockPool::Create({.num_blocks = kNumBlocks});
   const double blocks = SecondsOf([&] {
@@ -92,7 +92,7 @@ TEST(CacheSpeedTest, ABlockIsTakenAndGivenBackInAFewTimesTheTimeOfAMalloc) {
 
 // The cost does not grow with the pool: with 200 times the blocks, the time is equal except for
 // cache misses.
-TEST(CacheSpeedTest, TakingABlockCostsTheSameInALargePool) {
+TEST(CacheSpeedTest, AllocationCostIsIndependentOfThePoolSize) {
   const auto seconds = [](int num_blocks) {
     BlockPool pool = *BlockPool::Create({.num_blocks = num_blocks});
     std::vector<BlockId> all(num_blocks - 1);
@@ -117,7 +117,7 @@ TEST(CacheSpeedTest, TakingABlockCostsTheSameInALargePool) {
 }
 
 // Baseline: std::hash of the same bytes, 64 bits instead of 128. Measured: 5.2.
-TEST(CacheSpeedTest, NamingABlockTakesAFewTimesTheTimeOfHashingItsBytes) {
+TEST(CacheSpeedTest, PrefixHashCostsAFewTimesStdHash) {
   const std::vector<int32_t> tokens = RandomTokens(kNumPromptBlocks);
   const PrefixHasher hasher({.low = 1, .high = 2});
   std::vector<PrefixHash> hashes(kNumPromptBlocks);
@@ -137,7 +137,7 @@ TEST(CacheSpeedTest, NamingABlockTakesAFewTimesTheTimeOfHashingItsBytes) {
 }
 
 // Baseline: finding each block's tokens alone in a std::unordered_map. Measured: 1.9.
-TEST(CacheSpeedTest, ALookupTakesAFewTimesTheTimeOfAMapOfStrings) {
+TEST(CacheSpeedTest, LookupCostsAFewTimesAnUnorderedMap) {
   const std::vector<int32_t> tokens = RandomTokens(kNumBlocks - 1);
   PrefixIndex index = *PrefixIndex::Create({.num_blocks = kNumBlocks,
                                             .block_size = kBlockSize,
@@ -177,7 +177,7 @@ TEST(CacheSpeedTest, ALookupTakesAFewTimesTheTimeOfAMapOfStrings) {
 
 // The same prompt in an index with 32 times the blocks takes the same time, except for cache
 // misses.
-TEST(CacheSpeedTest, ALookupCostsTheSameAmongMoreBlocks) {
+TEST(CacheSpeedTest, LookupCostIsIndependentOfTheIndexSize) {
   const auto seconds = [](int num_indexed) {
     const std::vector<int32_t> tokens = RandomTokens(num_indexed);
     PrefixIndex index = *PrefixIndex::Create({.num_blocks = num_indexed + 1,
@@ -232,7 +232,7 @@ double SecondsOfStep(int num_tokens) {
 }
 
 // Baseline: appends one token to each of 256 vectors, in random order. Measured: 38.
-TEST(CacheSpeedTest, AStepOfManySequencesTakesSomeTimesTheTimeOfAsManyVectors) {
+TEST(CacheSpeedTest, StepOfManySequencesCostsAFewTimesPushBack) {
   std::vector<std::vector<int32_t>> texts(256);
   std::vector<int> order(256);
   for (int i = 0; i < 256; ++i) {
@@ -249,7 +249,7 @@ TEST(CacheSpeedTest, AStepOfManySequencesTakesSomeTimesTheTimeOfAsManyVectors) {
   EXPECT_LE(step, 150 * vectors);
 }
 
-TEST(CacheSpeedTest, AStepCostsTheSameForLongSequences) {
+TEST(CacheSpeedTest, StepCostIsIndependentOfTheSequenceLength) {
   EXPECT_LE(SecondsOfStep(16 * 1024), 5 * SecondsOfStep(512));
 }
 

@@ -19,7 +19,7 @@ std::vector<BlockId> Released(DeferredReleases& releases, int64_t last_passed) {
   return released;
 }
 
-TEST(DeferredReleasesTest, ReleasesBlocksInOrderUpToTheEventThatHasPassed) {
+TEST(DeferredReleasesTest, ReleasesBlocksInOrderUpToTheCompletedEvent) {
   DeferredReleases releases;
   releases.Push(BlockId(7), 1);
   releases.Push(BlockId(8), 1);
@@ -43,7 +43,7 @@ TEST(DeferredReleasesTest, ABlockMayWaitForSeveralEvents) {
   EXPECT_THAT(Released(releases, 2), ElementsAre(BlockId(5)));
 }
 
-TEST(DeferredReleasesTest, AnOlderEventAfterAYoungerOneWaitsForTheYounger) {
+TEST(DeferredReleasesTest, OlderEventAfterANewerEventWaitsForTheNewerEvent) {
   DeferredReleases releases;
   releases.Push(BlockId(1), 5);
   releases.Push(BlockId(2), 4);

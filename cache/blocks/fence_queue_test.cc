@@ -38,7 +38,7 @@ struct FakeQueue {
   FenceQueue queue;
 };
 
-TEST(FenceQueueTest, EventsPassInOrder) {
+TEST(FenceQueueTest, EventsCompleteInOrder) {
   FakeQueue fake(3);
   EXPECT_EQ(fake.queue.Arm(), 1);
   EXPECT_EQ(fake.queue.Arm(), 2);
@@ -49,12 +49,12 @@ TEST(FenceQueueTest, EventsPassInOrder) {
   EXPECT_EQ(fake.queue.Poll(), 2);
 }
 
-TEST(FenceQueueTest, BeforeTheFirstEventNothingHasPassed) {
+TEST(FenceQueueTest, PollReturnsZeroBeforeTheFirstEvent) {
   FakeQueue fake(2);
   EXPECT_EQ(fake.queue.Poll(), 0);
 }
 
-TEST(FenceQueueTest, FencesAreUsedInTurn) {
+TEST(FenceQueueTest, FencesAreReusedInOrder) {
   FakeQueue fake(2);
   for (int64_t event = 1; event <= 6; ++event) {
     EXPECT_EQ(fake.queue.Arm(), event);
@@ -64,7 +64,7 @@ TEST(FenceQueueTest, FencesAreUsedInTurn) {
   EXPECT_EQ(fake.fences[0]->num_armings(), 3);
 }
 
-TEST(FenceQueueTest, WhenAllFencesWaitTheNewestStandsForTheNewEventToo) {
+TEST(FenceQueueTest, NewestFenceIsArmedAgainIfAllFencesAreArmed) {
   FakeQueue fake(2);
   for (int i = 0; i < 4; ++i) fake.queue.Arm();  // fence 0: 1; fence 1: 2, then 2..4
   EXPECT_EQ(fake.fences[0]->num_armings(), 1);
@@ -76,7 +76,7 @@ TEST(FenceQueueTest, WhenAllFencesWaitTheNewestStandsForTheNewEventToo) {
   EXPECT_EQ(fake.queue.Poll(), 4);
 }
 
-TEST(FenceQueueTest, ArmingAndPollingAllocateNothing) {
+TEST(FenceQueueTest, ArmAndPollDoNotAllocate) {
   FakeQueue fake(2);
   const AllocationCounter allocations;
   for (int i = 0; i < 100; ++i) {
@@ -87,7 +87,7 @@ TEST(FenceQueueTest, ArmingAndPollingAllocateNothing) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-TEST(FenceQueueTest, RefusesTooFewFencesAndNullOnes) {
+TEST(FenceQueueTest, RejectsTooFewFencesAndNullFences) {
   const auto message = [](std::vector<std::unique_ptr<Fence>> fences) {
     const absl::Status status = FenceQueue::Create(std::move(fences)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -118,7 +118,7 @@ class Consumer {
   int64_t num_done = 0;
 };
 
-TEST(FenceQueueTest, NoEventPassesBeforeItsWorkIsDoneHoweverFewTheFences) {
+TEST(FenceQueueTest, NoEventCompletesBeforeItsWorkForAnyNumberOfFences) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);

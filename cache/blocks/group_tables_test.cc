@@ -37,7 +37,7 @@ std::vector<Update> Taken(GroupTables& tables) {
   return updates;
 }
 
-TEST(GroupTablesTest, NewBlocksAreToldOnce) {
+TEST(GroupTablesTest, NewBlocksAreReportedOnce) {
   GroupTables tables = TablesOf(2);
   Add(tables, kB, 1, {7, 8});
   Add(tables, kA, 0, {3});
@@ -48,7 +48,7 @@ TEST(GroupTablesTest, NewBlocksAreToldOnce) {
   EXPECT_THAT(Taken(tables), ElementsAre(Update(1, 1, 2, 9)));
 }
 
-TEST(GroupTablesTest, BlocksThatLeftAtTheFrontBecomeNullBlocks) {
+TEST(GroupTablesTest, BlocksRemovedAtTheFrontBecomeNullBlocks) {
   GroupTables tables = TablesOf(1);
   Add(tables, kA, 0, {3, 4, 5});
   Taken(tables);
@@ -59,14 +59,14 @@ TEST(GroupTablesTest, BlocksThatLeftAtTheFrontBecomeNullBlocks) {
   EXPECT_THAT(Taken(tables), IsEmpty());
 }
 
-TEST(GroupTablesTest, WhatTheDeviceNeverHeardOfIsNotTakenBack) {
+TEST(GroupTablesTest, BlocksThatWereNeverReportedAreNotCleared) {
   GroupTables tables = TablesOf(1);
   Add(tables, kA, 0, {3, 4, 5});
   tables.RemoveFront(kA, 0);
   EXPECT_THAT(Taken(tables), ElementsAre(Update(0, 0, 1, 4), Update(0, 0, 2, 5)));
 }
 
-TEST(GroupTablesTest, ColumnsThatWereLeftAtTheEndAreClearedWhenTheFrontPassesThem) {
+TEST(GroupTablesTest, RemovedTailColumnsAreClearedWhenTheFrontPassesThem) {
   GroupTables tables = TablesOf(1);
   Add(tables, kA, 0, {2, 3, 4, 5});
   Taken(tables);
@@ -80,7 +80,7 @@ TEST(GroupTablesTest, ColumnsThatWereLeftAtTheEndAreClearedWhenTheFrontPassesThe
                                          Update(0, 0, 3, 0), Update(0, 0, 4, 8)));
 }
 
-TEST(GroupTablesTest, AReplacedBlockIsToldAgain) {
+TEST(GroupTablesTest, ReplacedBlockIsReportedAgain) {
   GroupTables tables = TablesOf(1);
   Add(tables, kA, 0, {3, 4});
   Taken(tables);
@@ -89,7 +89,7 @@ TEST(GroupTablesTest, AReplacedBlockIsToldAgain) {
   EXPECT_EQ(tables.table(0).row(kA)[1], BlockId(9));
 }
 
-TEST(GroupTablesTest, ARowMayBeginBehindNullBlocks) {
+TEST(GroupTablesTest, RowMayBeginAfterNullBlocks) {
   GroupTables tables = TablesOf(1);
   tables.StartAt(kA, 0, 2);
   Add(tables, kA, 0, {5});
@@ -98,7 +98,7 @@ TEST(GroupTablesTest, ARowMayBeginBehindNullBlocks) {
   EXPECT_THAT(Taken(tables), ElementsAre(Update(0, 0, 2, 5)));
 }
 
-TEST(GroupTablesTest, NothingIsToldOfARowThatWasEmptied) {
+TEST(GroupTablesTest, EmptiedRowsAreNotReported) {
   GroupTables tables = TablesOf(1);
   Add(tables, kA, 0, {3, 4});
   tables.RemoveBack(kA, 0);
@@ -109,7 +109,7 @@ TEST(GroupTablesTest, NothingIsToldOfARowThatWasEmptied) {
   EXPECT_THAT(Taken(tables), ElementsAre(Update(0, 0, 0, 5)));
 }
 
-TEST(GroupTablesTest, SizesThatMakeNoSenseAreNamed) {
+TEST(GroupTablesTest, RejectsInvalidSizes) {
   const auto message = [](GroupTablesOptions options) {
     return std::string(GroupTables::Create(options).status().message());
   };
@@ -118,7 +118,7 @@ TEST(GroupTablesTest, SizesThatMakeNoSenseAreNamed) {
   EXPECT_THAT(message({.num_slots = 1, .max_blocks = -1}), HasSubstr("max_blocks"));
 }
 
-TEST(GroupTablesDeathTest, ABlockTwiceInASlotIsABrokenInvariant) {
+TEST(GroupTablesDeathTest, CheckInvariantsDiesOnADuplicateBlockInASlot) {
   GroupTables tables = TablesOf(2);
   Add(tables, kA, 0, {3});
   tables.Extend(kA, 1, 1)[0] = BlockId(3);

@@ -20,7 +20,7 @@ BlockManager BlocksOf(int num_blocks, std::vector<KvGroupSpec> groups = {{}}) {
   return *std::move(blocks);
 }
 
-TEST(LengthLimitsTest, ALargePoolLeavesMaxSeqLen) {
+TEST(LengthLimitsTest, MaxSeqLenIsTheLimitInALargePool) {
   const LengthLimits limits = LengthLimitsOf(BlocksOf(21), 40, /*num_uncommitted=*/1);
   EXPECT_EQ(limits.max_tokens, 40);
   EXPECT_FALSE(limits.is_pool_the_limit);
@@ -28,7 +28,7 @@ TEST(LengthLimitsTest, ALargePoolLeavesMaxSeqLen) {
 }
 
 // The null block does not count.
-TEST(LengthLimitsTest, APoolOfExactlyTheLongestSequenceIsNotTheLimit) {
+TEST(LengthLimitsTest, PoolThatFitsExactlyMaxSeqLenIsNotTheLimit) {
   const LengthLimits exact = LengthLimitsOf(BlocksOf(11), 40, /*num_uncommitted=*/1);
   EXPECT_EQ(exact.max_tokens, 40);
   EXPECT_FALSE(exact.is_pool_the_limit);
@@ -37,7 +37,7 @@ TEST(LengthLimitsTest, APoolOfExactlyTheLongestSequenceIsNotTheLimit) {
   EXPECT_TRUE(less.is_pool_the_limit);
 }
 
-TEST(LengthLimitsTest, TheLastBlockMayHaveRoomBeyondMaxSeqLen) {
+TEST(LengthLimitsTest, LastBlockMayExtendPastMaxSeqLen) {
   const LengthLimits limits = LengthLimitsOf(BlocksOf(11), 38, /*num_uncommitted=*/1);
   EXPECT_EQ(limits.max_tokens, 38);
   EXPECT_FALSE(limits.is_pool_the_limit);
@@ -45,7 +45,7 @@ TEST(LengthLimitsTest, TheLastBlockMayHaveRoomBeyondMaxSeqLen) {
 
 // 5 blocks hold 20 tokens. A window allows longer sequences, because it releases blocks before the
 // window.
-TEST(LengthLimitsTest, TokensThatAreNotCommittedKeepTheBlocksOfAWindow) {
+TEST(LengthLimitsTest, UncommittedTokensKeepBlocksInAWindow) {
   const BlockManager blocks = BlocksOf(6, {{.retention = KvRetention::kSlidingWindow, .span = 4}});
   const LengthLimits one = LengthLimitsOf(blocks, 40, /*num_uncommitted=*/1);
   EXPECT_TRUE(one.has_windows);
@@ -57,7 +57,7 @@ TEST(LengthLimitsTest, TokensThatAreNotCommittedKeepTheBlocksOfAWindow) {
   EXPECT_TRUE(all.is_pool_the_limit);
 }
 
-TEST(LengthLimitsTest, AnEncodersInputTakesBlocks) {
+TEST(LengthLimitsTest, EncoderInputUsesBlocks) {
   const BlockManager blocks = BlocksOf(8, {{}, {.retention = KvRetention::kCross}});
   EXPECT_EQ(LengthLimitsOf(blocks, 40, 1).max_tokens, 28);
   EXPECT_EQ(LengthLimitsOf(blocks, 40, 1, /*num_encoder_tokens=*/8).max_tokens, 20);

@@ -21,7 +21,7 @@ TEST(PendingCopiesTest, AreTakenOnce) {
   EXPECT_THAT(copies.Take(), IsEmpty());
 }
 
-TEST(PendingCopiesTest, KnowWhereTheContentOfADestinationIsNow) {
+TEST(PendingCopiesTest, OriginOfADestinationIsItsSource) {
   PendingCopies copies;
   copies.Add(BlockId(1), BlockId(2));
   EXPECT_EQ(copies.Origin(BlockId(2)), BlockId(1));
@@ -31,7 +31,7 @@ TEST(PendingCopiesTest, KnowWhereTheContentOfADestinationIsNow) {
   EXPECT_EQ(copies.Origin(BlockId(2)), BlockId(2));
 }
 
-TEST(PendingCopiesTest, ADestinationMayBeDropped) {
+TEST(PendingCopiesTest, DropRemovesADestination) {
   PendingCopies copies;
   copies.Add(BlockId(1), BlockId(2));
   copies.Add(BlockId(3), BlockId(4));

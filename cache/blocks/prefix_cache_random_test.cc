@@ -220,7 +220,7 @@ class RandomCache {
 
 class PrefixCacheRandomTest : public testing::TestWithParam<Releases> {};
 
-TEST_P(PrefixCacheRandomTest, ServesOnlyWhatWasWrittenAndEvictsChildrenFirst) {
+TEST_P(PrefixCacheRandomTest, HitsHaveTheWrittenContentAndChildrenAreEvictedFirst) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   RandomCache cache(seed, GetParam());

@@ -100,7 +100,7 @@ std::vector<int32_t> TokensFrom(int32_t first, int num_tokens) {
   return tokens;
 }
 
-TEST(PrefixCacheTest, ASequenceThatComesAgainFindsItsBlocks) {
+TEST(PrefixCacheTest, RepeatedSequenceFindsItsBlocks) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 10}});
   Sequence first = SequenceOf(cache, TokensFrom(100, 14));  // 3 full blocks
   ASSERT_TRUE(Start(cache, first).ok());
@@ -146,7 +146,7 @@ TEST(PrefixCacheTest, AnEvictedBlockIsNoLongerFound) {
   cache.CheckInvariants();
 }
 
-TEST(PrefixCacheTest, AcquireChangesNothingWhenItIsRefused) {
+TEST(PrefixCacheTest, RejectedAcquireChangesNothing) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 6}});  // 5 to give
   Sequence old = SequenceOf(cache, TokensFrom(0, 12));       // 3
   ASSERT_TRUE(Start(cache, old).ok());
@@ -170,7 +170,7 @@ TEST(PrefixCacheTest, AcquireChangesNothingWhenItIsRefused) {
   cache.CheckInvariants();
 }
 
-TEST(PrefixCacheTest, HitsAreNotEvictedForTheRestOfTheirOwnSequence) {
+TEST(PrefixCacheTest, HitsAreNotEvictedForTheRestOfTheSameSequence) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 6}});
   Sequence old = SequenceOf(cache, TokensFrom(0, 12)), other = SequenceOf(cache, TokensFrom(50, 8));
   ASSERT_TRUE(Start(cache, old).ok());
@@ -188,7 +188,7 @@ TEST(PrefixCacheTest, HitsAreNotEvictedForTheRestOfTheirOwnSequence) {
   cache.CheckInvariants();
 }
 
-TEST(PrefixCacheTest, NullBlocksAmongHitsTakeNothing) {
+TEST(PrefixCacheTest, NullBlocksAmongHitsNeedNoBlocks) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 5}});
   BlockId block;
   ASSERT_TRUE(cache.AllocateReserved(absl::MakeSpan(&block, 1)).ok());
@@ -197,7 +197,7 @@ TEST(PrefixCacheTest, NullBlocksAmongHitsTakeNothing) {
   EXPECT_FALSE(cache.CheckAcquirable(hits, 4).ok());
 }
 
-TEST(PrefixCacheTest, OnlyReservedWorkAcquiresTheReserve) {
+TEST(PrefixCacheTest, OnlyReservedCallsUseTheReserve) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 5, .num_reserved_blocks = 2}});
   std::array<BlockId, 3> fresh;
   EXPECT_FALSE(cache.CheckAcquirable({}, 3).ok());
@@ -208,7 +208,7 @@ TEST(PrefixCacheTest, OnlyReservedWorkAcquiresTheReserve) {
   EXPECT_EQ(cache.pool().num_free(), 0);
 }
 
-TEST(PrefixCacheTest, OfTwoCopiesTheOneNobodyUsesIsFreed) {
+TEST(PrefixCacheTest, UnusedDuplicateIsFreed) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 10}});
   Sequence one = SequenceOf(cache, TokensFrom(0, 8)), two = one;
   ASSERT_TRUE(Start(cache, one).ok());
@@ -230,7 +230,7 @@ TEST(PrefixCacheTest, OfTwoCopiesTheOneNobodyUsesIsFreed) {
   cache.CheckInvariants();
 }
 
-TEST(PrefixCacheTest, ACachedCopyIsFreedWhenOneInUseIsInserted) {
+TEST(PrefixCacheTest, InsertingAUsedBlockFreesItsCachedDuplicate) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 10}});
   Sequence one = SequenceOf(cache, TokensFrom(0, 8)), two = one;
   ASSERT_TRUE(Start(cache, one).ok());
@@ -247,7 +247,7 @@ TEST(PrefixCacheTest, ACachedCopyIsFreedWhenOneInUseIsInserted) {
 
 // Violates the rule above: B computes the parent again, like A, and a child. A ends before B, so
 // A's parent is the oldest block when the child is cached.
-TEST(PrefixCacheTest, AParentThatWasComputedTwiceOutlivesTheChildOfEither) {
+TEST(PrefixCacheTest, ParentComputedTwiceOutlivesItsChildren) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 6}});  // 5 to give
   Sequence a = SequenceOf(cache, TokensFrom(0, 4)), b = SequenceOf(cache, TokensFrom(0, 8));
   ASSERT_TRUE(Start(cache, a).ok());
@@ -264,7 +264,7 @@ TEST(PrefixCacheTest, AParentThatWasComputedTwiceOutlivesTheChildOfEither) {
 
 // A window of one block: blocks that left the window are evicted first, and the blocks that the
 // next sequence needs remain.
-TEST(PrefixCacheTest, WhatAWindowLeftBehindIsEvictedFirst) {
+TEST(PrefixCacheTest, BlocksThatLeftAWindowAreEvictedFirst) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 5}});  // 4 to give
   Sequence sequence = SequenceOf(cache, TokensFrom(0, 16));
   ASSERT_TRUE(Start(cache, sequence).ok());
@@ -280,7 +280,7 @@ TEST(PrefixCacheTest, WhatAWindowLeftBehindIsEvictedFirst) {
   cache.CheckInvariants();
 }
 
-TEST(PrefixCacheTest, AForgottenBlockIsNotFoundAndNotKept) {
+TEST(PrefixCacheTest, ForgottenBlockIsNeitherFoundNorCached) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 5}});
   Sequence sequence = SequenceOf(cache, TokensFrom(0, 8));
   ASSERT_TRUE(Start(cache, sequence).ok());
@@ -297,7 +297,7 @@ TEST(PrefixCacheTest, AForgottenBlockIsNotFoundAndNotKept) {
   cache.CheckInvariants();
 }
 
-TEST(PrefixCacheTest, ClearForgetsEverythingAndKeepsWhatIsInUse) {
+TEST(PrefixCacheTest, ClearEmptiesTheIndexAndKeepsUsedBlocks) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 10}, .num_events = 16});
   Sequence used = SequenceOf(cache, TokensFrom(0, 8)),
            cached = SequenceOf(cache, TokensFrom(50, 8));
@@ -319,7 +319,7 @@ TEST(PrefixCacheTest, ClearForgetsEverythingAndKeepsWhatIsInUse) {
   EXPECT_EQ(cache.pool().num_free(), 9);
 }
 
-TEST(PrefixCacheTest, WithReuseOffNothingIsEverFound) {
+TEST(PrefixCacheTest, NoBlockIsFoundWithReuseOff) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 10}, .reuse = PrefixReuse::kOff});
   Sequence sequence = SequenceOf(cache, TokensFrom(0, 12));
   ASSERT_TRUE(Start(cache, sequence).ok());
@@ -332,7 +332,7 @@ TEST(PrefixCacheTest, WithReuseOffNothingIsEverFound) {
   cache.CheckInvariants();
 }
 
-TEST(PrefixCacheTest, EvictionsReachTheEvents) {
+TEST(PrefixCacheTest, EvictionsCauseEvents) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 2}, .num_events = 8});
   Sequence sequence = SequenceOf(cache, TokensFrom(0, 4));
   ASSERT_TRUE(Start(cache, sequence).ok());
@@ -353,7 +353,7 @@ TEST(PrefixCacheTest, EvictionsReachTheEvents) {
   EXPECT_THAT(cache.TakeEvents().events, ElementsAre(stored, removed));
 }
 
-TEST(PrefixCacheTest, OptionsOutOfRangeAreNamed) {
+TEST(PrefixCacheTest, RejectsOptionsOutOfRange) {
   const auto message = [](const PrefixCacheOptions& options) {
     const absl::Status status = PrefixCache::Create(options).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -371,20 +371,20 @@ TEST(PrefixCacheTest, OptionsOutOfRangeAreNamed) {
               HasSubstr("num_events must be at least 0, got -1"));
 }
 
-TEST(PrefixCacheDeathTest, InsertingABlockThatNobodyUsesIsABrokenInvariant) {
+TEST(PrefixCacheDeathTest, DiesOnInsertOfAnUnusedBlock) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 4}});
   const Sequence sequence = SequenceOf(cache, TokensFrom(0, 4));
   EXPECT_DEATH(cache.Insert(BlockId(1), KeyOf(cache, sequence, 0)), "block 1, which is not used");
   EXPECT_DEATH(cache.Insert(kNullBlock, KeyOf(cache, sequence, 0)), "block 0, which is not used");
 }
 
-TEST(PrefixCacheTest, TakesAtMost64BytesABlockWithoutTokens) {
+TEST(PrefixCacheTest, UsesAtMost64BytesPerBlockWithoutTokens) {
   constexpr int kNumBlocks = 100000;
   PrefixCache cache = CacheOf({.pool = {.num_blocks = kNumBlocks}});
   EXPECT_LE(cache.num_bytes(), int64_t{64} * kNumBlocks);
 }
 
-TEST(PrefixCacheTest, SteadyWorkAllocatesNoMemory) {
+TEST(PrefixCacheTest, SteadyStateDoesNotAllocateMemory) {
   PrefixCache cache =
       CacheOf({.pool = {.num_blocks = 64}, .tokens = PrefixTokens::kStored, .num_events = 4096});
   std::vector<Sequence> sequences;

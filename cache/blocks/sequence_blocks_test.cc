@@ -36,7 +36,7 @@ void Add(SequenceBlocks& sequences, SlotId slot, const std::vector<int32_t>& tok
   sequences.Commit(slot, tokens);
 }
 
-TEST(SequenceBlocksTest, ASequenceHasTheBlocksOfItsTokensInEachGroup) {
+TEST(SequenceBlocksTest, SequenceHasTheBlocksOfItsTokensInEachGroup) {
   SequenceBlocks sequences = SequencesOf({kFull, kWindowOf4});
   Add(sequences, kA, {1, 2, 3, 4, 5, 6, 7, 8, 9});
   EXPECT_THAT(sequences.tables().blocks(kA, 0), ElementsAre(BlockId(1), BlockId(2), BlockId(3)));
@@ -62,7 +62,7 @@ TEST(SequenceBlocksTest, MakeOwnCopiesTheKeptTokensOfSharedBlocksOnly) {
   sequences.CheckInvariants();
 }
 
-TEST(SequenceBlocksTest, NumFreedBeyondCountsTheBlocksThatShrinkToFrees) {
+TEST(SequenceBlocksTest, NumFreedBeyondMatchesShrinkTo) {
   SequenceBlocks sequences = SequencesOf({kFull});
   Add(sequences, kA, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});  // blocks 1, 2, 3
   sequences.Hold(BlockId(2));
@@ -78,7 +78,7 @@ TEST(SequenceBlocksTest, NumFreedBeyondCountsTheBlocksThatShrinkToFrees) {
   sequences.CheckInvariants();
 }
 
-TEST(SequenceBlocksTest, ALoadedSequenceIsFoundOnceItIsConfirmed) {
+TEST(SequenceBlocksTest, LoadedSequenceIsFoundAfterConfirmLoaded) {
   SequenceBlocks sequences = SequencesOf({kFull, kWindowOf4}, /*num_lookahead_tokens=*/3);
   Add(sequences, kA, {1, 2, 3, 4, 5, 6, 7, 8, 9});
   const SavedSequence saved = sequences.Save(kA);
@@ -96,7 +96,7 @@ TEST(SequenceBlocksTest, ALoadedSequenceIsFoundOnceItIsConfirmed) {
   sequences.CheckInvariants();
 }
 
-TEST(SequenceBlocksDeathTest, CheckInvariantsFindsWrongLengths) {
+TEST(SequenceBlocksDeathTest, CheckInvariantsDiesOnWrongLengths) {
   SequenceBlocks sequences = SequencesOf({kFull});
   Add(sequences, kA, {1, 2, 3, 4, 5});
   sequences[kA].num_committed = 6;
@@ -105,14 +105,14 @@ TEST(SequenceBlocksDeathTest, CheckInvariantsFindsWrongLengths) {
   EXPECT_DEATH(sequences.CheckInvariants(), "invariant 2, slot 0");
 }
 
-TEST(SequenceBlocksDeathTest, CheckInvariantsFindsAReferenceWithoutAnOwner) {
+TEST(SequenceBlocksDeathTest, CheckInvariantsDiesOnAReferenceWithoutAnOwner) {
   SequenceBlocks sequences = SequencesOf({kFull});
   Add(sequences, kA, {1, 2, 3, 4, 5});
   sequences.cache().Share(BlockId(2));
   EXPECT_DEATH(sequences.CheckInvariants(), "invariant 3, block 2");
 }
 
-TEST(SequenceBlocksDeathTest, CheckInvariantsFindsALookAheadBlockInTheIndex) {
+TEST(SequenceBlocksDeathTest, CheckInvariantsDiesOnAnIndexedLookAheadBlock) {
   SequenceBlocks sequences = SequencesOf({kFull}, /*num_lookahead_tokens=*/3);
   Add(sequences, kA, {1, 2, 3, 4, 5});
   sequences.cache().Insert(BlockId(2), {.hash = {.low = 1, .high = 2}});

@@ -58,7 +58,7 @@ TEST(SequenceContentTest, APromptIsHashedBeforeItIsCommitted) {
   EXPECT_EQ(content.Key(kA, 0, 0).hash, HashOf(Hasher().Root(), {1, 2, 3}));
 }
 
-TEST(SequenceContentTest, HashesOfAPromptHoldOnlyAsFarAsItIsCommitted) {
+TEST(SequenceContentTest, PromptHashesAreKeptOnlyForMatchingCommits) {
   SequenceContent content = Content();
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6};
   content.Begin(kA, {.tokens = prompt});
@@ -67,7 +67,7 @@ TEST(SequenceContentTest, HashesOfAPromptHoldOnlyAsFarAsItIsCommitted) {
   EXPECT_EQ(content.Key(kA, 1, 0).hash, HashOf(HashOf(Hasher().Root(), {1, 2, 3}), {4, 9, 6}));
 }
 
-TEST(SequenceContentTest, AForgottenSequenceIsKnownNoMore) {
+TEST(SequenceContentTest, ForgottenSequenceHasNoKnownTokens) {
   SequenceContent content = Content();
   const ExtraKey input = {.kind = ExtraKeyKind::kAudio, .value = "audio"};
   content.Begin(kA, {.num_encoder_tokens = 2, .encoder_keys = absl::MakeConstSpan(&input, 1)});
@@ -80,7 +80,7 @@ TEST(SequenceContentTest, AForgottenSequenceIsKnownNoMore) {
   EXPECT_EQ(content.Commit(kB, {7, 8, 9}), 0);
 }
 
-TEST(SequenceContentTest, ATruncatedSequenceGoesOnWithOtherTokens) {
+TEST(SequenceContentTest, TruncatedSequenceAcceptsOtherTokens) {
   SequenceContent content = Content();
   content.Begin(kA, {});
   content.Commit(kA, {1, 2, 3, 4, 5, 6});
@@ -92,7 +92,7 @@ TEST(SequenceContentTest, ATruncatedSequenceGoesOnWithOtherTokens) {
   EXPECT_EQ(content.num_known(kA), 6);
 }
 
-TEST(SequenceContentTest, ImagesAreInTheHashesOfTheBlocksThatTheyTouch) {
+TEST(SequenceContentTest, ImagesChangeTheHashesOfOverlappingBlocks) {
   SequenceContent content = Content();
   const RangeKey image = {
       .kind = ExtraKeyKind::kImage, .value = "cat", .first_token = 4, .num_tokens = 3};
@@ -109,7 +109,7 @@ TEST(SequenceContentTest, ImagesAreInTheHashesOfTheBlocksThatTheyTouch) {
   EXPECT_EQ(key.hash, Hasher().Extend(key.parent, key.tokens, key.extra));
 }
 
-TEST(SequenceContentTest, ACopyKnowsWhatItsOriginKnew) {
+TEST(SequenceContentTest, CopyHasTheKnownTokensOfItsSource) {
   SequenceContent content = Content();
   content.Begin(kA, {});
   content.Commit(kA, {1, 2, 3, 4});
@@ -123,7 +123,7 @@ TEST(SequenceContentTest, ACopyKnowsWhatItsOriginKnew) {
   EXPECT_EQ(content.Commit(kB, {7, 8}), 1);
 }
 
-TEST(SequenceContentTest, ComesBackFromASave) {
+TEST(SequenceContentTest, LoadRestoresASave) {
   SequenceContent content = Content();
   const RangeKey image = {
       .kind = ExtraKeyKind::kImage, .value = "cat", .first_token = 1, .num_tokens = 9};
@@ -136,7 +136,7 @@ TEST(SequenceContentTest, ComesBackFromASave) {
   EXPECT_EQ(content.Key(kB, 1, 0).hash, PrefixHash(content.Key(kA, 1, 0).hash));
 }
 
-TEST(SequenceContentTest, TheEncoderIsPartOfTheRoot) {
+TEST(SequenceContentTest, EncoderInputIsPartOfTheRoot) {
   SequenceContent content = Content();
   const ExtraKey song = {.kind = ExtraKeyKind::kAudio, .value = "song"};
   content.Begin(kA, {.num_encoder_tokens = 4, .encoder_keys = absl::MakeConstSpan(&song, 1)});
@@ -147,7 +147,7 @@ TEST(SequenceContentTest, TheEncoderIsPartOfTheRoot) {
   EXPECT_EQ(content.Commit(kA, {1, 2, 3}), 0);
 }
 
-TEST(SequenceContentTest, RowsThatNoMemoryHoldsAreRefused) {
+TEST(SequenceContentTest, RejectsRowsThatExceedMemory) {
   const auto content = SequenceContent::Create(
       {.num_slots = 1 << 20, .max_blocks = 1 << 20, .block_size = 1 << 20}, Hasher());
   EXPECT_EQ(content.status().code(), absl::StatusCode::kInvalidArgument);

@@ -173,7 +173,7 @@ class SwapRun {
   int num_swaps_ = 0;
 };
 
-TEST(SequenceSwapTest, SequencesComeBackToAnySlotBitForBit) {
+TEST(SequenceSwapTest, SequencesReturnToAnySlotBitwiseIdentical) {
   for (unsigned seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     SwapRun run(seed);

@@ -63,7 +63,7 @@ class SwapStoreTest : public testing::Test {
   std::unique_ptr<SwapStore> store_;
 };
 
-TEST_F(SwapStoreTest, ASequenceLeavesAndComesBackToAnotherSlot) {
+TEST_F(SwapStoreTest, SequenceIsSwappedOutAndInToAnotherSlot) {
   AddCommitted(kA, 6);  // device blocks 1, 2
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   EXPECT_EQ(store_->state(kOne), SwapState::kPlanned);
@@ -91,7 +91,7 @@ TEST_F(SwapStoreTest, ASequenceLeavesAndComesBackToAnotherSlot) {
   EXPECT_EQ(store_->state(kOne), std::nullopt);
 }
 
-TEST_F(SwapStoreTest, DeviceBlocksAreNotHandedOutBeforeTheyHaveBeenRead) {
+TEST_F(SwapStoreTest, DeviceBlocksAreNotReallocatedBeforeTheyAreRead) {
   AddCommitted(kA, 24);  // 6 of 9
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
@@ -107,7 +107,7 @@ TEST_F(SwapStoreTest, DeviceBlocksAreNotHandedOutBeforeTheyHaveBeenRead) {
   Check();
 }
 
-TEST_F(SwapStoreTest, HostBlocksAreNotHandedOutBeforeTheyHaveBeenRead) {
+TEST_F(SwapStoreTest, HostBlocksAreNotReallocatedBeforeTheyAreRead) {
   AddCommitted(kA, 24);  // 6 of 7 host blocks
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
@@ -122,7 +122,7 @@ TEST_F(SwapStoreTest, HostBlocksAreNotHandedOutBeforeTheyHaveBeenRead) {
   Check();
 }
 
-TEST_F(SwapStoreTest, WhatIsInFlightIsNotStored) {
+TEST_F(SwapStoreTest, TokensInFlightAreNotStored) {
   AddCommitted(kA, 5);
   ASSERT_TRUE(manager_->Append(kA, 7).ok());  // 12 tokens, 3 blocks
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -133,7 +133,7 @@ TEST_F(SwapStoreTest, WhatIsInFlightIsNotStored) {
   Check();
 }
 
-TEST_F(SwapStoreTest, ForksGoOnWhileOneOfThemIsAway) {
+TEST_F(SwapStoreTest, ForkContinuesWhileItsParentIsSwappedOut) {
   AddCommitted(kA, 6);
   ASSERT_TRUE(manager_->Fork(kA, kB).ok());
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -150,7 +150,7 @@ TEST_F(SwapStoreTest, ForksGoOnWhileOneOfThemIsAway) {
   EXPECT_EQ(manager_->num_tokens(kB), 7);
 }
 
-TEST_F(SwapStoreTest, ADroppedSequenceGivesItsHostBlocksBack) {
+TEST_F(SwapStoreTest, DropReleasesHostBlocks) {
   AddCommitted(kA, 24);
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   EXPECT_EQ(store_->Drop(kOne).code(), absl::StatusCode::kFailedPrecondition);
@@ -164,7 +164,7 @@ TEST_F(SwapStoreTest, ADroppedSequenceGivesItsHostBlocksBack) {
   Check();
 }
 
-TEST_F(SwapStoreTest, ComingBackIsRefusedWithoutRoomAndTheSequenceStays) {
+TEST_F(SwapStoreTest, RejectsPlanInWithoutBlocksAndKeepsTheSequence) {
   AddCommitted(kA, 24);
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
@@ -180,7 +180,7 @@ TEST_F(SwapStoreTest, ComingBackIsRefusedWithoutRoomAndTheSequenceStays) {
   Check();
 }
 
-TEST_F(SwapStoreTest, BadPlansAreNamed) {
+TEST_F(SwapStoreTest, RejectsInvalidPlans) {
   AddCommitted(kA, 4);
   AddCommitted(kB, 4);
   EXPECT_EQ(store_->PlanOut(kC, kOne).code(), absl::StatusCode::kNotFound);
@@ -208,7 +208,7 @@ TEST_F(SwapStoreTest, BadPlansAreNamed) {
   Check();
 }
 
-TEST_F(SwapStoreTest, ASequenceThatComesBackWithoutTheStoreMustArriveBeforeItLeaves) {
+TEST_F(SwapStoreTest, RejectsPlanOutOfAnArrivingSequence) {
   AddCommitted(kA, 4);
   const SavedSequence saved = manager_->Save(kA);
   ASSERT_TRUE(manager_->Restore(kB, saved).ok());
@@ -223,7 +223,7 @@ TEST_F(SwapStoreTest, ASequenceThatComesBackWithoutTheStoreMustArriveBeforeItLea
   Check();
 }
 
-TEST_F(SwapStoreTest, SwapsOutComeBeforeSwapsInOfAPlan) {
+TEST_F(SwapStoreTest, RejectsSwapOutAfterSwapInInAPlan) {
   AddCommitted(kA, 4);
   AddCommitted(kB, 4);
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -235,7 +235,7 @@ TEST_F(SwapStoreTest, SwapsOutComeBeforeSwapsInOfAPlan) {
   EXPECT_TRUE(store_->PlanOut(kA, kTwo).ok());
 }
 
-TEST_F(SwapStoreTest, CopiesOfForksComeBeforeASwapOut) {
+TEST_F(SwapStoreTest, RejectsSwapOutWithPendingForkCopies) {
   AddCommitted(kA, 6);
   ASSERT_TRUE(manager_->Fork(kA, kB).ok());
   ASSERT_TRUE(manager_->Append(kB, 1).ok());
@@ -244,7 +244,7 @@ TEST_F(SwapStoreTest, CopiesOfForksComeBeforeASwapOut) {
   EXPECT_TRUE(store_->PlanOut(kB, kOne).ok());
 }
 
-TEST_F(SwapStoreTest, ASequenceOfAnAbandonedPlanStaysWhereItWas) {
+TEST_F(SwapStoreTest, AbandonedPlanLeavesSequencesUnmoved) {
   AddCommitted(kA, 8);
   AddCommitted(kB, 6);
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -277,7 +277,7 @@ TEST_F(SwapStoreTest, ASequenceOfAnAbandonedPlanStaysWhereItWas) {
   Check();
 }
 
-TEST_F(SwapStoreTest, CopiesOfAnAbandonedPlanKeepTheBlocksThatTheyWrite) {
+TEST_F(SwapStoreTest, AbandonedPlanHoldsBlocksThatItsCopiesWrite) {
   AddCommitted(kA, 24);  // 6 of 9 on the device, of 7 on the host
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   stream_.Submit([] {});  // launched, but the launch after it failed
@@ -301,7 +301,7 @@ TEST_F(SwapStoreTest, CopiesOfAnAbandonedPlanKeepTheBlocksThatTheyWrite) {
 }
 
 // The copy of the first swap-in plan has not run when the sequence is planned in again.
-TEST_F(SwapStoreTest, ARestoreThatIsAbandonedTwiceHoldsTheBlocksOfBothCopies) {
+TEST_F(SwapStoreTest, RestoreAbandonedTwiceHoldsTheBlocksOfBothCopies) {
   AddCommitted(kA, 12);  // 3 of 9
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
@@ -324,7 +324,7 @@ TEST_F(SwapStoreTest, ARestoreThatIsAbandonedTwiceHoldsTheBlocksOfBothCopies) {
   Check();
 }
 
-TEST_F(SwapStoreTest, AnEmptyPlanArmsNoFence) {
+TEST_F(SwapStoreTest, EmptyPlanArmsNoFence) {
   std::vector<std::unique_ptr<Fence>> fences;
   fences.push_back(std::make_unique<FakeFence>());
   fences.push_back(std::make_unique<FakeFence>());
@@ -340,7 +340,7 @@ TEST_F(SwapStoreTest, AnEmptyPlanArmsNoFence) {
 }
 
 // As on the CPU, or if the swaps run on the stream of the steps.
-TEST_F(SwapStoreTest, CopiesThatEndBeforeLaunchedHoldNoBlock) {
+TEST_F(SwapStoreTest, CopiesThatCompleteBeforeLaunchedHoldNoBlocks) {
   AddCommitted(kA, 12);
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   stream_.Submit([] {});
@@ -355,7 +355,7 @@ TEST_F(SwapStoreTest, CopiesThatEndBeforeLaunchedHoldNoBlock) {
   Check();
 }
 
-TEST_F(SwapStoreTest, AnEventThatPassesBetweenPlanOutAndLaunchedReleasesOnlyItsOwnBlocks) {
+TEST_F(SwapStoreTest, EventDuringPlanningReleasesOnlyEarlierBlocks) {
   AddCommitted(kA, 8);
   AddCommitted(kB, 12);
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -371,7 +371,7 @@ TEST_F(SwapStoreTest, AnEventThatPassesBetweenPlanOutAndLaunchedReleasesOnlyItsO
 }
 
 // Fewer fences than plans in flight: a block may be held for longer, never shorter.
-TEST_F(SwapStoreTest, ABlockOfAPendingCopyStaysHeldAfterTheStoreEnds) {
+TEST_F(SwapStoreTest, BlockOfAPendingCopyStaysHeldAfterTheStoreEnds) {
   AddCommitted(kA, 24);  // 6 of 9
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
@@ -387,7 +387,7 @@ TEST_F(SwapStoreTest, ABlockOfAPendingCopyStaysHeldAfterTheStoreEnds) {
   manager_->CheckInvariants();
 }
 
-TEST_F(SwapStoreTest, PlansMayBeMoreThanFences) {
+TEST_F(SwapStoreTest, MorePlansThanFencesAreAllowed) {
   for (int i = 0; i < 5; ++i) {  // 3 fences
     AddCommitted(kA, 4);
     ASSERT_TRUE(store_->PlanOut(kA, SequenceId(i)).ok());
@@ -403,7 +403,7 @@ TEST_F(SwapStoreTest, PlansMayBeMoreThanFences) {
   EXPECT_EQ(store_->num_held(), 0);
 }
 
-TEST_F(SwapStoreTest, APlanReleasesTheBlocksOfCopiesThatHaveEnded) {
+TEST_F(SwapStoreTest, PlanReleasesTheBlocksOfCompletedCopies) {
   AddCommitted(kA, 24);  // 6 of 9
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
   Launch();
@@ -415,7 +415,7 @@ TEST_F(SwapStoreTest, APlanReleasesTheBlocksOfCopiesThatHaveEnded) {
 }
 
 // The only block that could become free is read by a copy. The fork still has it after the copy.
-TEST_F(SwapStoreTest, ABlockOfAForkStaysInUseAfterTheCopyOfTheOther) {
+TEST_F(SwapStoreTest, SharedBlockStaysInUseAfterTheSwapOutOfItsFork) {
   AddCommitted(kA, 8);  // blocks 1, 2
   ASSERT_TRUE(manager_->Fork(kA, kB).ok());
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -432,7 +432,7 @@ TEST_F(SwapStoreTest, ABlockOfAForkStaysInUseAfterTheCopyOfTheOther) {
   Check();
 }
 
-TEST_F(SwapStoreTest, ABlockWaitsForTheEndOfBothItsCopies) {
+TEST_F(SwapStoreTest, BlockIsHeldUntilBothCopiesComplete) {
   AddCommitted(kA, 4);  // block 1
   ASSERT_TRUE(manager_->Fork(kA, kB).ok());
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -450,7 +450,7 @@ TEST_F(SwapStoreTest, ABlockWaitsForTheEndOfBothItsCopies) {
   Check();
 }
 
-TEST_F(SwapStoreTest, OptionsAreNamed) {
+TEST_F(SwapStoreTest, RejectsInvalidOptions) {
   const auto message = [&](int num_host_blocks, int num_fences) {
     std::vector<std::unique_ptr<Fence>> fences = FencesOf(stream_);
     fences.resize(num_fences);
@@ -472,7 +472,7 @@ class SwapStoreGroupsTest : public SwapStoreTest {
                        .prefix_reuse = PrefixReuse::kOn}) {}
 };
 
-TEST_F(SwapStoreGroupsTest, OnlyTheBlocksThatAreStillNeededTravel) {
+TEST_F(SwapStoreGroupsTest, OnlyBlocksThatAreStillNeededAreCopied) {
   const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   ASSERT_TRUE(manager_->Add(kA, {.tokens = tokens}).ok());
   ASSERT_TRUE(manager_->Commit(kA, tokens).ok());
@@ -490,7 +490,7 @@ TEST_F(SwapStoreGroupsTest, OnlyTheBlocksThatAreStillNeededTravel) {
   Check();
 }
 
-TEST_F(SwapStoreGroupsTest, WhatWasForgottenOnTheDeviceIsNotFoundAfterASwap) {
+TEST_F(SwapStoreGroupsTest, ContentForgottenBeforeASwapIsNotFoundAfterIt) {
   const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   ASSERT_TRUE(manager_->Add(kA, {.tokens = tokens}).ok());
   ASSERT_TRUE(manager_->Commit(kA, tokens).ok());
@@ -505,7 +505,7 @@ TEST_F(SwapStoreGroupsTest, WhatWasForgottenOnTheDeviceIsNotFoundAfterASwap) {
   Check();
 }
 
-TEST_F(SwapStoreGroupsTest, WhatWasForgottenWhileItWasAwayIsNotFoundWhenItIsBack) {
+TEST_F(SwapStoreGroupsTest, ContentForgottenWhileSwappedOutIsNotFoundLater) {
   const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   ASSERT_TRUE(manager_->Add(kA, {.tokens = tokens}).ok());
   ASSERT_TRUE(manager_->Commit(kA, tokens).ok());
@@ -534,7 +534,7 @@ class SwapStorePrefixTest : public SwapStoreTest {
   }
 };
 
-TEST_F(SwapStorePrefixTest, APromptSharesBlocksThatACopyStillReads) {
+TEST_F(SwapStorePrefixTest, PromptSharesBlocksThatACopyStillReads) {
   const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   AddPrompt(kA, tokens);  // blocks 1, 2, 3
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -551,7 +551,7 @@ TEST_F(SwapStorePrefixTest, APromptSharesBlocksThatACopyStillReads) {
   Check();
 }
 
-TEST_F(SwapStorePrefixTest, BlocksOfAnEndedCopyAreEvictedChildrenFirst) {
+TEST_F(SwapStorePrefixTest, BlocksOfACompletedCopyAreEvictedChildrenFirst) {
   const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13};
   AddPrompt(kA, tokens);  // blocks 1 to 4
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -601,7 +601,7 @@ class SwapStorePartialHitsTest : public SwapStoreTest {
   }
 };
 
-TEST_F(SwapStorePartialHitsTest, WhatComesBackIsFoundFromLaunchedOn) {
+TEST_F(SwapStorePartialHitsTest, SwappedInContentIsFoundAfterLaunched) {
   PlanIn();
   // A copy for this prompt, launched with the next step, would read unfilled blocks.
   EXPECT_EQ(manager_->Add(kA, {.tokens = {1, 2, 3, 4, 5, 6, 0}})->num_tokens, 0);
@@ -615,7 +615,7 @@ TEST_F(SwapStorePartialHitsTest, WhatComesBackIsFoundFromLaunchedOn) {
   Check();
 }
 
-TEST_F(SwapStorePartialHitsTest, WhatComesBackIsForkedFromLaunchedOn) {
+TEST_F(SwapStorePartialHitsTest, SwappedInSequenceCanBeForkedAfterLaunched) {
   PlanIn();
   const absl::Status refused = manager_->Fork(kB, kC);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
@@ -626,7 +626,7 @@ TEST_F(SwapStorePartialHitsTest, WhatComesBackIsForkedFromLaunchedOn) {
   Check();
 }
 
-TEST_F(SwapStorePartialHitsTest, BlocksThatCopiesAreAimedAtAreNotGivenBackBeforeLaunched) {
+TEST_F(SwapStorePartialHitsTest, DestinationBlocksAreNotReleasedBeforeLaunched) {
   PlanIn();
   const std::vector<BlockCopy> copies(store_->copies_in().begin(), store_->copies_in().end());
   EXPECT_EQ(manager_->Free(kB).code(), absl::StatusCode::kFailedPrecondition);

@@ -91,7 +91,7 @@ std::vector<BlockCopy> RandomCopies(std::mt19937& random, int n, int num_src, in
   return copies;
 }
 
-TEST_F(CopyBlocksGpuTest, SmallAgreesWithTheHostInEveryLayout) {
+TEST_F(CopyBlocksGpuTest, SmallCopiesMatchTheHostInEveryLayout) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -118,7 +118,7 @@ TEST_F(CopyBlocksGpuTest, SmallAgreesWithTheHostInEveryLayout) {
   }
 }
 
-TEST_F(CopyBlocksGpuTest, SmallGoesToPinnedMemoryAndBack) {
+TEST_F(CopyBlocksGpuTest, SmallBlocksAreCopiedToPinnedMemoryAndBack) {
   std::mt19937 random(3);
   for (KvSides sides : {KvSides::kBoth, KvSides::kKeys, KvSides::kValues}) {
     for (CopyPath path : {CopyPath::kAuto, CopyPath::kKernel, CopyPath::kCopyEngine}) {
@@ -145,7 +145,7 @@ TEST_F(CopyBlocksGpuTest, SmallGoesToPinnedMemoryAndBack) {
 
 // Copies from one cache to another with a different number of blocks on the same GPU: by lists in
 // host memory on each path, then by a list in device memory in a captured graph.
-TEST_F(CopyBlocksGpuTest, BlocksMoveBetweenTwoCaches) {
+TEST_F(CopyBlocksGpuTest, CopiesBlocksBetweenTwoCaches) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -212,7 +212,7 @@ TEST_F(CopyBlocksGpuTest, BlocksMoveBetweenTwoCaches) {
 
 // A page is used by a group with heads, swapped to the host, and swapped in to a page that was used
 // by a latent group.
-TEST_F(CopyBlocksGpuTest, SmallPagesServeOneGroupAfterAnother) {
+TEST_F(CopyBlocksGpuTest, SmallPagesAreReusedByAnotherGroup) {
   const KvPageLayer heads = {.group = 0,
                              .num_kv_heads = 2,
                              .head_dim_qk = 64,
@@ -282,7 +282,7 @@ TEST_F(CopyBlocksGpuTest, SmallUnalignedBlocksAreCopiedByteByByte) {
 
 // A long list with one source and many destinations, in one graph node that rereads the list in
 // each replay.
-TEST_F(CopyBlocksGpuTest, AListOnTheDeviceIsOneLaunchOfAGraph) {
+TEST_F(CopyBlocksGpuTest, DeviceListIsOneGraphNode) {
   KvLayoutOptions options = Options(KvForm::kPair, KvOrder::kNHD, KvLayers::kApart);
   options.num_blocks = 9000;
   const KvLayout layout = *KvLayout::Create(options);
@@ -334,7 +334,7 @@ TEST_F(CopyBlocksGpuTest, AListOnTheDeviceIsOneLaunchOfAGraph) {
 }
 
 // One graph copies the keys and another the values, over one list that changes.
-TEST_F(CopyBlocksGpuTest, SmallKeysAndValuesAreCopiedApartInAGraph) {
+TEST_F(CopyBlocksGpuTest, SmallKeysAndValuesAreCopiedSeparatelyInAGraph) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -378,7 +378,7 @@ TEST_F(CopyBlocksGpuTest, SmallKeysAndValuesAreCopiedApartInAGraph) {
 }
 
 // More copies than fit in one launch, and blocks beyond 2^32 bytes.
-TEST_F(CopyBlocksGpuTest, LongListsAndFarBlocks) {
+TEST_F(CopyBlocksGpuTest, CopiesLongListsAndBlocksBeyond4GiB) {
   size_t free_bytes = 0, total_bytes = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
   if (free_bytes < size_t{9} << 30) GTEST_SKIP() << "needs 9 GiB of free device memory";

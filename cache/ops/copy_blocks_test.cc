@@ -90,7 +90,7 @@ TEST(CopyBlocksTest, CopiesAllLayersOfEveryLayout) {
   }
 }
 
-TEST(CopyBlocksTest, AListIsDoneInItsOrder) {
+TEST(CopyBlocksTest, CopiesRunInListOrder) {
   KvCache cache = MakeCache(KvForm::kPair, KvOrder::kNHD);
   Number(cache);
   BlockStore store = *BlockStore::Over(cache, {});
@@ -99,7 +99,7 @@ TEST(CopyBlocksTest, AListIsDoneInItsOrder) {
   EXPECT_THAT(Numbers(cache), testing::ElementsAre(0, 4, 1, 1, 5, 7, 6, 7));
 }
 
-TEST(CopyBlocksTest, PagesAreCopiedWhicheverGroupTheyServe) {
+TEST(CopyBlocksTest, CopiesPagesOfEveryGroup) {
   const KvPageLayout layout = *KvPageLayout::Create(
       {.num_blocks = 6,
        .block_size = 4,
@@ -119,7 +119,7 @@ TEST(CopyBlocksTest, PagesAreCopiedWhicheverGroupTheyServe) {
 
 // A page is used by a group with heads, swapped to the host, and swapped in to a page that was used
 // by a latent group.
-TEST(CopyBlocksTest, PagesServeOneGroupAfterAnother) {
+TEST(CopyBlocksTest, PagesAreReusedByAnotherGroup) {
   const KvPageLayer heads = {.group = 0,
                              .num_kv_heads = 2,
                              .head_dim_qk = 64,
@@ -166,7 +166,7 @@ TEST(CopyBlocksTest, PagesServeOneGroupAfterAnother) {
   EXPECT_TRUE(cache.tensors(2)[1][3].isnan().all().item<bool>());
 }
 
-TEST(CopyBlocksTest, KAndVMayBeCopiedApart) {
+TEST(CopyBlocksTest, CopiesKeysAndValuesSeparately) {
   KvCache from = MakeCache(KvForm::kPair, KvOrder::kNHD),
           to = MakeCache(KvForm::kPair, KvOrder::kNHD, 3);
   Number(from);
@@ -182,7 +182,7 @@ TEST(CopyBlocksTest, KAndVMayBeCopiedApart) {
   EXPECT_THAT(Numbers(to), testing::ElementsAre(0, 7, 2));
 }
 
-TEST(CopyBlocksTest, ToTheHostAndBackBitForBit) {
+TEST(CopyBlocksTest, RoundTripToTheHostIsBitwiseIdentical) {
   KvCache cache = MakeCache(KvForm::kDiffKv, KvOrder::kHND);
   Number(cache);
   BlockStore device = *BlockStore::Over(cache, {});
@@ -198,7 +198,7 @@ TEST(CopyBlocksTest, ToTheHostAndBackBitForBit) {
   EXPECT_TRUE(cache.tensors(1)[0][2].eq(41).all().item<bool>());
 }
 
-TEST(CopyBlocksTest, WhatGoesWithABlockIsCopiedToo) {
+TEST(CopyBlocksTest, CopiesAdditionalTensorsWithTheirBlocks) {
   KvCache cache = MakeCache(KvForm::kPair, KvOrder::kNHD);
   Number(cache);
   const at::Tensor marks = at::arange(8 * 3, at::kLong).view({8, 3});
@@ -208,7 +208,7 @@ TEST(CopyBlocksTest, WhatGoesWithABlockIsCopiedToo) {
   EXPECT_TRUE(at::equal(marks[5], at::tensor({3, 4, 5}, at::kLong))) << marks;
 }
 
-TEST(CopyBlocksTest, AListInATensorLeavesOutIdsOutsideOfTheStore) {
+TEST(CopyBlocksTest, TensorListSkipsIdsOutsideTheStore) {
   KvCache cache = MakeCache(KvForm::kPair, KvOrder::kNHD);
   Number(cache);
   BlockStore store = *BlockStore::Over(cache, {});
@@ -219,7 +219,7 @@ TEST(CopyBlocksTest, AListInATensorLeavesOutIdsOutsideOfTheStore) {
   EXPECT_THAT(Numbers(cache), testing::ElementsAre(0, 1, 2, 3, 4, 1, 4, 7));
 }
 
-TEST(CopyBlocksTest, WhatDoesNotFitIsNamedAndNothingIsCopied) {
+TEST(CopyBlocksTest, RejectsInvalidCopiesWithoutCopying) {
   KvCache cache = MakeCache(KvForm::kPair, KvOrder::kNHD);
   KvCache other = MakeCache(KvForm::kDiffKv, KvOrder::kNHD);
   Number(cache);
@@ -249,7 +249,7 @@ TEST(CopyBlocksTest, WhatDoesNotFitIsNamedAndNothingIsCopied) {
 }
 
 // Compares the copies with a model of numbers, with lists of every kind.
-TEST(CopyBlocksTest, RandomListsAreDoneInTheirOrder) {
+TEST(CopyBlocksTest, RandomListsMatchSequentialCopies) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);

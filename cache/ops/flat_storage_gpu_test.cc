@@ -49,7 +49,7 @@ struct Form {
   float value;         // host scale, if there is no tensor
 };
 
-TEST_F(FlatStorageGpuTest, BytesAreWrittenAndReadInAGraphByScalesOfEveryForm) {
+TEST_F(FlatStorageGpuTest, GraphWritesAndReadsBytesWithScalesOfEveryShape) {
   const KvLayout layout = *KvLayout::Create({.num_blocks = kBlocks,
                                              .block_size = kBlockSize,
                                              .num_kv_heads = kHeads,

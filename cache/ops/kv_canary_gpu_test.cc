@@ -33,7 +33,7 @@ class KvCanaryGpuTest : public testing::Test {
 
 at::Tensor Ints(const std::vector<int>& values) { return at::tensor(values, at::kInt); }
 
-TEST_F(KvCanaryGpuTest, SmallCountsWhatTheHostCounts) {
+TEST_F(KvCanaryGpuTest, SmallChecksMatchTheHost) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -78,7 +78,7 @@ TEST_F(KvCanaryGpuTest, SmallCountsWhatTheHostCounts) {
   }
 }
 
-TEST_F(KvCanaryGpuTest, SmallACapturedCheckFindsWhatHappensLater) {
+TEST_F(KvCanaryGpuTest, SmallCapturedCheckFindsLaterFaults) {
   KvCanary canary = *KvCanary::Create({.num_blocks = 4, .block_size = 2, .device = kGpu});
   const at::Tensor slots = at::tensor({2, 3}, at::kLong).to(kGpu);
   at::Tensor sequences = Ints({7, 7}).to(kGpu);

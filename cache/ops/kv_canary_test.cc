@@ -50,14 +50,14 @@ class KvCanaryTest : public testing::Test {
   KvCanaryRows rows_;
 };
 
-TEST_F(KvCanaryTest, FindsNothingWhereAllIsWell) {
+TEST_F(KvCanaryTest, ReportsNoFaultForCorrectKeys) {
   EXPECT_EQ(Check().num_wrong, 0);
   rows_.seq_lens = Ints({0, 2});  // padding reads nothing
   rows_.sequences = Ints({-1, 8});
   EXPECT_EQ(Check().num_wrong, 0);
 }
 
-TEST_F(KvCanaryTest, SaysWhatItFoundWhere) {
+TEST_F(KvCanaryTest, ReportsExpectedAndFoundKeys) {
   ASSERT_TRUE(canary_.Mark(Slots({9}), Ints({8}), Ints({6})).ok());  // a block allocated twice
   const KvCanaryReport report = Check();
   EXPECT_EQ(report.num_wrong, 1);
@@ -71,7 +71,7 @@ TEST_F(KvCanaryTest, SaysWhatItFoundWhere) {
   EXPECT_THAT(canary_.report().first, IsEmpty());  // cleared
 }
 
-TEST_F(KvCanaryTest, KeysNeverWrittenAndPlacesThatDoNotExistAreFaults) {
+TEST_F(KvCanaryTest, UnwrittenKeysAndMissingColumnsAreFaults) {
   // One key was never written; one is in column 2, whose block is -1.
   rows_.seq_lens = Ints({4, 5});
   KvCanaryReport report = Check();
@@ -87,7 +87,7 @@ TEST_F(KvCanaryTest, KeysNeverWrittenAndPlacesThatDoNotExistAreFaults) {
   EXPECT_EQ(Check().num_wrong, 4);
 }
 
-TEST_F(KvCanaryTest, OfSharedKeysOnlyThePositionIsChecked) {
+TEST_F(KvCanaryTest, ChecksOnlyThePositionOfSharedKeys) {
   // Sequence 9 was forked from 7 at 2 keys: it reads block 4, and writes its key 2 to block 3.
   rows_.block_table = Ints({4, 3}).view({1, 2});
   rows_.seq_lens = Ints({3});
@@ -100,7 +100,7 @@ TEST_F(KvCanaryTest, OfSharedKeysOnlyThePositionIsChecked) {
   EXPECT_EQ(Check().num_wrong, 2);
 }
 
-TEST_F(KvCanaryTest, RowsMayStartLateAndWindowsMayBeCut) {
+TEST_F(KvCanaryTest, ChecksRowsWithKeyStartAndFirstKeys) {
   // One row has only keys 2 and 3 of sequence 8; in the other, the first block has left the window.
   rows_.block_table = Ints({0, 1, 2, 5}).view({2, 2});
   rows_.table_row = Ints({1, 0});
@@ -112,7 +112,7 @@ TEST_F(KvCanaryTest, RowsMayStartLateAndWindowsMayBeCut) {
   EXPECT_EQ(Check().num_wrong, 0);
 }
 
-TEST_F(KvCanaryTest, CountsMoreThanItKeeps) {
+TEST_F(KvCanaryTest, CountsAllFaultsButKeepsTheFirst) {
   rows_.sequences = Ints({1, 1});
   rows_.seq_lens = Ints({6, 4});
   rows_.block_table = Ints({2, 2, 2, 2, 2, 2}).view({2, 3});
@@ -124,7 +124,7 @@ TEST_F(KvCanaryTest, CountsMoreThanItKeeps) {
   EXPECT_EQ(report.first.size(), kMaxCanaryFaults);
 }
 
-TEST_F(KvCanaryTest, MarksGoWithTheirBlocks) {
+TEST_F(KvCanaryTest, MarksAreCopiedWithTheirBlocks) {
   KvCache cache = *KvCache::Create(
       *KvLayout::Create(
           {.num_blocks = 6, .block_size = 2, .num_kv_heads = 1, .head_dim_qk = 4, .head_dim_v = 4}),
@@ -135,7 +135,7 @@ TEST_F(KvCanaryTest, MarksGoWithTheirBlocks) {
   EXPECT_EQ(Check().num_wrong, 0);
 }
 
-TEST_F(KvCanaryTest, BadArgumentsAreNamed) {
+TEST_F(KvCanaryTest, RejectsInvalidArguments) {
   const auto message = [](const absl::Status& status) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());

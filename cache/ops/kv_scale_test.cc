@@ -39,7 +39,7 @@ TEST(KvScaleTest, TensorsOfEveryShapeBecomeScales) {
   EXPECT_EQ(At(*ScaleFromTensor("k_scale", heads.expand({5, 3}), 3), 4, 1), 2);
 }
 
-TEST(KvScaleTest, OtherTensorsAreRefused) {
+TEST(KvScaleTest, RejectsTensorsOfOtherShapes) {
   const auto message = [](const at::Tensor& tensor) {
     absl::Status status = ScaleFromTensor("v_scale", tensor, 3).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -60,7 +60,7 @@ at::Tensor Values() {
       .view({3, 2, 2});
 }
 
-TEST(KvScaleTest, IsTheLargestMagnitudeOverTheRange) {
+TEST(KvScaleTest, ScaleIsTheLargestMagnitudeDividedByTheRange) {
   const at::Tensor slots = at::tensor({5, 0}, at::kLong);  // the third token is not written
   const at::Tensor per_head = at::full({2}, kNan), one = at::full({1}, kNan);
   ASSERT_TRUE(ComputeKvScales(Values(), slots, per_head, {}).ok());
@@ -72,7 +72,7 @@ TEST(KvScaleTest, IsTheLargestMagnitudeOverTheRange) {
   EXPECT_EQ(one[0].item<float>(), 8.0f / 200);
 }
 
-TEST(KvScaleTest, PaddingAndValuesThatAreNotFiniteDoNotCount) {
+TEST(KvScaleTest, IgnoresPaddingAndNonFiniteValues) {
   const at::Tensor scales = at::full({2}, kNan);
   ASSERT_TRUE(
       ComputeKvScales(Values(), at::tensor({-1, -1, 3}, at::kLong), scales, {.range = 1.0f}).ok());
@@ -84,7 +84,7 @@ TEST(KvScaleTest, PaddingAndValuesThatAreNotFiniteDoNotCount) {
   EXPECT_EQ(scales[1].item<float>(), 1);  // only zeros
 }
 
-TEST(KvScaleTest, BadArgumentsAreNamed) {
+TEST(KvScaleTest, RejectsInvalidArguments) {
   const at::Tensor slots = at::tensor({5, 0}, at::kLong);
   const auto message = [&](const at::Tensor& values, const at::Tensor& scales,
                            const KvScaleOptions& options,

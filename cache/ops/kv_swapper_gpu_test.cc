@@ -189,7 +189,7 @@ class KvSwapperGpuTest : public testing::Test {
   }
 };
 
-TEST_F(KvSwapperGpuTest, TenThousandSwapsBesideLateStepsGarbleNothing) {
+TEST_F(KvSwapperGpuTest, TenThousandSwapsDuringLateStepsKeepAllValues) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   EXPECT_EQ(SwapRun(seed).Run(10000), 0);
@@ -249,7 +249,7 @@ class KvSwapperOrderGpuTest : public KvSwapperGpuTest {
   at::Tensor seen_;                             // the values that a step has read
 };
 
-TEST_F(KvSwapperOrderGpuTest, ASwapOutReadsWhatTheStreamBeforeItWrites) {
+TEST_F(KvSwapperOrderGpuTest, SwapOutWaitsForEarlierWritesOnTheStream) {
   for (const bool is_ordered : {true, false}) {
     SCOPED_TRACE(is_ordered);
     const c10::cuda::CUDAStreamGuard guard(*steps_);
@@ -271,7 +271,7 @@ TEST_F(KvSwapperOrderGpuTest, ASwapOutReadsWhatTheStreamBeforeItWrites) {
   }
 }
 
-TEST_F(KvSwapperOrderGpuTest, ABlockThatWentOutIsWrittenAfterAwait) {
+TEST_F(KvSwapperOrderGpuTest, WriteAfterAwaitWaitsForTheSwapOut) {
   for (const bool is_ordered : {true, false}) {
     SCOPED_TRACE(is_ordered);
     const c10::cuda::CUDAStreamGuard guard(*steps_);
@@ -294,7 +294,7 @@ TEST_F(KvSwapperOrderGpuTest, ABlockThatWentOutIsWrittenAfterAwait) {
   }
 }
 
-TEST_F(KvSwapperOrderGpuTest, ABlockThatCameInIsReadAfterAwait) {
+TEST_F(KvSwapperOrderGpuTest, ReadAfterAwaitWaitsForTheSwapIn) {
   for (const bool is_ordered : {true, false}) {
     SCOPED_TRACE(is_ordered);
     const c10::cuda::CUDAStreamGuard guard(*steps_);
@@ -317,7 +317,7 @@ TEST_F(KvSwapperOrderGpuTest, ABlockThatCameInIsReadAfterAwait) {
   }
 }
 
-TEST_F(KvSwapperGpuTest, SmallTicketsPassInTheirOrderAndFencesFollowTheStream) {
+TEST_F(KvSwapperGpuTest, SmallTicketsCompleteInOrderAndFencesFollowTheStream) {
   KvCache cache = *KvCache::Create(
       *KvLayout::Create({.num_blocks = 4, .num_kv_heads = 1, .head_dim_qk = 64, .head_dim_v = 64}),
       at::Device(at::kCUDA, 0));

@@ -27,7 +27,7 @@ KvCache MakeCache() {
   return cache;
 }
 
-TEST(KvSwapperTest, WhatWentOutComesBackElsewhere) {
+TEST(KvSwapperTest, SwapInRestoresContentInOtherBlocks) {
   KvCache cache = MakeCache();
   std::unique_ptr<KvSwapper> swapper = *KvSwapper::Create(cache, {.num_host_blocks = 3});
   EXPECT_EQ(swapper->host_blocks().num_blocks(), 3);
@@ -51,7 +51,7 @@ TEST(KvSwapperTest, WhatWentOutComesBackElsewhere) {
   EXPECT_EQ(swapper->stream(), nullptr);
 }
 
-TEST(KvSwapperTest, BlocksOutsideOfTheirPoolAreRefused) {
+TEST(KvSwapperTest, RejectsBlocksOutsideTheirStore) {
   KvCache cache = MakeCache();
   std::unique_ptr<KvSwapper> swapper = *KvSwapper::Create(cache, {.num_host_blocks = 3});
   const BlockCopy copies[] = {{.src = 1, .dst = 3}};
@@ -62,12 +62,12 @@ TEST(KvSwapperTest, BlocksOutsideOfTheirPoolAreRefused) {
   EXPECT_EQ(swapper->SwapOut({})->value(), 1);  // rejected calls use no ticket
 }
 
-TEST(KvSwapperTest, OptionsOutOfRangeAreRefused) {
+TEST(KvSwapperTest, RejectsOptionsOutOfRange) {
   KvCache cache = MakeCache();
   EXPECT_EQ(KvSwapper::Create(cache, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(KvSwapperDeathTest, ATicketOfNobodyIsABrokenInvariant) {
+TEST(KvSwapperDeathTest, DiesOnUnknownTickets) {
   KvCache cache = MakeCache();
   std::unique_ptr<KvSwapper> swapper = *KvSwapper::Create(cache, {.num_host_blocks = 1});
   EXPECT_DEATH(swapper->Passed(SwapTicket(1)), "no swap has ticket 1");

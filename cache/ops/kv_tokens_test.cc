@@ -21,7 +21,7 @@ TEST(SlotPlacesTest, FindsBlockAndOffset) {
   }
 }
 
-TEST(SlotPlacesTest, SlotsOutsideOfTheCacheAreNotThere) {
+TEST(SlotPlacesTest, SlotsOutsideTheCacheAreInvalid) {
   const SlotPlaces places(KvLayer{.num_blocks = 4, .block_size = 3});
   for (int64_t slot : {int64_t{-1}, int64_t{-2}, int64_t{12}, int64_t{INT32_MAX} + 1,
                        std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()}) {
@@ -48,7 +48,7 @@ TEST(ScaleOfHeadTest, StridesOfZeroBroadcast) {
 
 // An access is 8 bf16 elements. Changes the tokens, then the cache, from a good case to addresses
 // and strides that are not aligned.
-TEST(ElementsPerAccessTest, OneIsMovedWhereAnAddressOrStrideIsNotAligned) {
+TEST(ElementsPerAccessTest, UsesSingleElementsIfAnAddressOrStrideIsUnaligned) {
   alignas(16) char memory[64] = {};
   const KvLayer kv = {
       .dtype = DType::kBFloat16, .num_blocks = 4, .block_size = 2, .num_kv_heads = 3};
@@ -89,7 +89,7 @@ TEST(ElementsPerAccessTest, OneIsMovedWhereAnAddressOrStrideIsNotAligned) {
   EXPECT_EQ(elements(side), 8);
 }
 
-TEST(CheckKvLayerTest, SizesAndMemoryAreNamed) {
+TEST(CheckKvLayerTest, RejectsInvalidSizesAndMissingMemory) {
   char memory[1] = {};
   const KvLayer good = {.k = {.data = memory, .dim_chunk = 1},
                         .v = {.data = memory, .dim_chunk = 1},
@@ -119,7 +119,7 @@ TEST(CheckKvLayerTest, SizesAndMemoryAreNamed) {
   EXPECT_EQ(message([](KvLayer& kv) { kv.k.data = nullptr; }), "kv.k: expected an array, got none");
 }
 
-TEST(CheckKvLayerTest, ARopePartBelongsToALatent) {
+TEST(CheckKvLayerTest, RejectsARopePartWithoutALatent) {
   char memory[2] = {};
   const KvLayer good = {.k = {.data = memory, .dim_chunk = 3},
                         .v = {.data = memory, .dim_chunk = 3},

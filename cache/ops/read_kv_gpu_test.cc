@@ -38,7 +38,7 @@ class ReadKvGpuTest : public testing::Test {
   static inline const at::Device kGpu = at::Device(at::kCUDA, 0);
 };
 
-TEST_F(ReadKvGpuTest, SmallAgreesWithTheReferenceOverRandomCases) {
+TEST_F(ReadKvGpuTest, SmallRandomCasesMatchTheReference) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -49,7 +49,7 @@ TEST_F(ReadKvGpuTest, SmallAgreesWithTheReferenceOverRandomCases) {
 
 // Writes a latent cache with DeepSeek's sizes from its two parts, and reads it back, beyond 2^31
 // elements.
-TEST_F(ReadKvGpuTest, LatentsBeyondTwoToThe31AreReadBack) {
+TEST_F(ReadKvGpuTest, ReadsLatentsBeyondTwoToThe31Elements) {
   size_t free_bytes = 0, total_bytes = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
   if (free_bytes < size_t{10} << 30) GTEST_SKIP() << "needs 10 GiB of free device memory";
@@ -75,7 +75,7 @@ TEST_F(ReadKvGpuTest, LatentsBeyondTwoToThe31AreReadBack) {
   EXPECT_EQ(cache.tensors(0)[0][kNumBlocks - 1].isnan().sum().item<int64_t>(), 62 * 576);
 }
 
-TEST_F(ReadKvGpuTest, SmallScalesAreComputedOnTheDeviceAsOnTheHost) {
+TEST_F(ReadKvGpuTest, SmallDeviceScalesMatchTheHost) {
   std::mt19937 random(3);
   for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
     for (int num_scales : {1, 5}) {
@@ -94,7 +94,7 @@ TEST_F(ReadKvGpuTest, SmallScalesAreComputedOnTheDeviceAsOnTheHost) {
 }
 
 // Scales that are computed inside a graph must be used by the write in the same graph.
-TEST_F(ReadKvGpuTest, ACapturedWriteUsesScalesComputedBeforeIt) {
+TEST_F(ReadKvGpuTest, CapturedWriteUsesScalesComputedInTheSameGraph) {
   KvCache cache = *KvCache::Create(*KvLayout::Create({.num_blocks = 4,
                                                       .block_size = 16,
                                                       .num_kv_heads = 2,

@@ -53,7 +53,7 @@ std::vector<float> Column(const at::Tensor& k) {
   return column;
 }
 
-TEST(ReadKvTest, GathersSlotsInTheirOrder) {
+TEST(ReadKvTest, GathersSlotsInOrder) {
   KvCache cache = SmallCache();
   const at::Tensor k = at::full({5, 1, 2}, 7.0f), v = at::full({4, 1, 2}, 7.0f);
   ASSERT_TRUE(ReadKv(cache.layer(0), at::tensor({11, -1, 0, 12}, at::kLong), k, v).ok());
@@ -74,7 +74,7 @@ TEST(ReadKvTest, GathersRowsOfATable) {
   EXPECT_THAT(Column(k), testing::ElementsAre(61, 71, 81, 31, 111, 0, 7, 7));
 }
 
-TEST(ReadKvTest, WhatWasWrittenIsReadBackBitForBit) {
+TEST(ReadKvTest, ReadReturnsWrittenValuesBitwiseIdentical) {
   std::mt19937 random(5);
   for (KvForm form : {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked}) {
     KvCache cache = *KvCache::Create(*KvLayout::Create({.num_blocks = 5,
@@ -96,7 +96,7 @@ TEST(ReadKvTest, WhatWasWrittenIsReadBackBitForBit) {
   }
 }
 
-TEST(ReadKvTest, AgreesWithTheReferenceOverRandomCases) {
+TEST(ReadKvTest, RandomCasesMatchTheReference) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -105,7 +105,7 @@ TEST(ReadKvTest, AgreesWithTheReferenceOverRandomCases) {
   }
 }
 
-TEST(ReadKvTest, BadArgumentsAreNamed) {
+TEST(ReadKvTest, RejectsInvalidArguments) {
   KvCache cache = SmallCache();
   const at::Tensor good = at::zeros({2, 1, 2}), slots = at::tensor({0, 1}, at::kLong);
   const KvRows rows = {.block_table = Ints({1, 2}).view({1, 2}), .start_loc = Ints({0, 2})};

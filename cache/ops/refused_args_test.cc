@@ -63,7 +63,7 @@ KvLayer GoodLayer() {
           .head_dim_v = 1};
 }
 
-TEST(RefusedArgsTest, Writes) {
+TEST(RefusedArgsTest, RejectsInvalidWriteArguments) {
   const WriteKvArgs good = {.kv = GoodLayer(),
                             .k = {.data = memory},
                             .v = {.data = memory},
@@ -85,7 +85,7 @@ TEST(RefusedArgsTest, Writes) {
       CheckWriteKv, LAUNCH(LaunchWriteKv));
 }
 
-TEST(RefusedArgsTest, Reads) {
+TEST(RefusedArgsTest, RejectsInvalidReadArguments) {
   const ReadKvArgs good = {.kv = GoodLayer(),
                            .k = {.data = memory},
                            .v = {.data = memory},
@@ -113,7 +113,7 @@ TEST(RefusedArgsTest, Reads) {
       CheckReadKv, LAUNCH(LaunchReadKv));
 }
 
-TEST(RefusedArgsTest, Scales) {
+TEST(RefusedArgsTest, RejectsInvalidScaleArguments) {
   const KvScaleArgs good = {.values = {.data = memory},
                             .slot_mapping = slots,
                             .num_tokens = 1,
@@ -134,7 +134,7 @@ TEST(RefusedArgsTest, Scales) {
       CheckKvScale, LAUNCH(LaunchKvScale));
 }
 
-TEST(RefusedArgsTest, Marks) {
+TEST(RefusedArgsTest, RejectsInvalidMarkArguments) {
   static KvMark marks[1];
   const KvMarkArgs good = {.marks = marks,
                            .num_slots = 1,
@@ -153,7 +153,7 @@ TEST(RefusedArgsTest, Marks) {
       CheckMarkKv, LAUNCH(LaunchMarkKv));
 }
 
-TEST(RefusedArgsTest, Checks) {
+TEST(RefusedArgsTest, RejectsInvalidCheckArguments) {
   static KvMark marks[1];
   static KvCanaryFindings findings;
   static KvCanaryCounters counters;
@@ -181,7 +181,7 @@ TEST(RefusedArgsTest, Checks) {
       CheckCheckKv, LAUNCH(LaunchCheckKv));
 }
 
-TEST(RefusedArgsTest, Copies) {
+TEST(RefusedArgsTest, RejectsInvalidCopyArguments) {
   static const BlockExtent extents[1] = {};
   static const BlockCopy copies[1] = {};
   const BlockExtentList list = {.extents = extents, .host_extents = extents, .num_extents = 1};

@@ -70,7 +70,7 @@ KvLayoutOptions LlamaLayout(KvForm form, KvOrder order) {
           .form = form};
 }
 
-TEST_F(WriteKvGpuTest, AgreesWithTheReferenceOverRandomCases) {
+TEST_F(WriteKvGpuTest, RandomCasesMatchTheReference) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -84,7 +84,7 @@ TEST_F(WriteKvGpuTest, AgreesWithTheReferenceOverRandomCases) {
 }
 
 // For sanitizers: every layout and conversion with a few tokens.
-TEST_F(WriteKvGpuTest, SmallWritesAgreeWithTheReference) {
+TEST_F(WriteKvGpuTest, SmallWritesMatchTheReference) {
   std::mt19937 random(5);
   for (int i = 0; i < 100; ++i) {
     WriteKvCase c = WriteKvCase::Random(random, {.device = kGpu, .num_tokens = 1 + i % 40});
@@ -94,7 +94,7 @@ TEST_F(WriteKvGpuTest, SmallWritesAgreeWithTheReference) {
   }
 }
 
-TEST_F(WriteKvGpuTest, AnyNumberOfTokens) {
+TEST_F(WriteKvGpuTest, WritesAnyNumberOfTokens) {
   std::mt19937 random(11);
   for (const auto& [form, order] :
        {std::pair(KvForm::kPair, KvOrder::kNHD), std::pair(KvForm::kPair, KvOrder::kHND),
@@ -111,7 +111,7 @@ TEST_F(WriteKvGpuTest, AnyNumberOfTokens) {
 }
 
 // Slots, keys, values and scales change between replays.
-TEST_F(WriteKvGpuTest, ACapturedWriteFollowsItsInputs) {
+TEST_F(WriteKvGpuTest, ReplayUsesCurrentInputs) {
   std::mt19937 random(13);
   for (int i = 0; i < 8 * kNumForms; ++i) {
     const KvForm form = kForms[i % kNumForms];
@@ -147,7 +147,7 @@ TEST_F(WriteKvGpuTest, ACapturedWriteFollowsItsInputs) {
   }
 }
 
-TEST_F(WriteKvGpuTest, SmallSlotsInTwoDimensionsAreReadByEachReplay) {
+TEST_F(WriteKvGpuTest, SmallReplayReadsSlotsInTwoDimensions) {
   KvCache cache = *KvCache::Create(*KvLayout::Create({.num_blocks = 3,
                                                       .block_size = 4,
                                                       .num_kv_heads = 2,
@@ -182,7 +182,7 @@ TEST_F(WriteKvGpuTest, SmallSlotsInTwoDimensionsAreReadByEachReplay) {
   }
 }
 
-TEST_F(WriteKvGpuTest, AGraphSeesNewScales) {
+TEST_F(WriteKvGpuTest, ReplayUsesCurrentScales) {
   KvLayoutOptions options = {.num_blocks = 2,
                              .block_size = 1,
                              .num_kv_heads = 2,
@@ -210,7 +210,7 @@ TEST_F(WriteKvGpuTest, AGraphSeesNewScales) {
 }
 
 // MLA in two tensors: a replay uses new scales of both parts, which are read back as one key.
-TEST_F(WriteKvGpuTest, ALatentAndItsRopePartFollowTheirScalesInAGraph) {
+TEST_F(WriteKvGpuTest, ReplayUsesCurrentScalesOfLatentAndRope) {
   for (const DType rope_dtype : {DType::kFp8E4M3, DType::kBFloat16}) {
     SCOPED_TRACE(testing::Message() << rope_dtype);
     const at::Tensor latents = at::zeros({2, 4, 512}, at::TensorOptions(kGpu).dtype(at::kByte));
@@ -295,7 +295,7 @@ TEST_F(WriteKvGpuTest, NanStaysNanAndInfinitySaturatesFp8) {
   }
 }
 
-TEST_F(WriteKvGpuTest, Fp8KeysAreCopiedWhateverTheScales) {
+TEST_F(WriteKvGpuTest, Fp8KeysAreCopiedRegardlessOfTheScales) {
   for (DType dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
     for (KvForm form : {KvForm::kPair, KvForm::kKPacked}) {
       SCOPED_TRACE(testing::Message() << dtype << " " << form);
@@ -325,7 +325,7 @@ TEST_F(WriteKvGpuTest, Fp8KeysAreCopiedWhateverTheScales) {
 
 // A cache of more than 2^31 elements and 2^32 bytes. Writes next to the offsets where 32-bit
 // arithmetic would wrap; no other element may change.
-TEST_F(WriteKvGpuTest, OffsetsPassTwoToThe31) {
+TEST_F(WriteKvGpuTest, WritesBeyondTwoToThe31Elements) {
   size_t free_bytes = 0, total_bytes = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
   if (free_bytes < size_t{9} << 30) GTEST_SKIP() << "needs 9 GiB of free device memory";
@@ -368,7 +368,7 @@ TEST_F(WriteKvGpuTest, OffsetsPassTwoToThe31) {
   EXPECT_EQ(num_written, num_tokens * 2 * 8 * 128);
 }
 
-TEST_F(WriteKvGpuTest, WhatCudaDoesNotServeIsNamed) {
+TEST_F(WriteKvGpuTest, RejectsArgumentsThatCudaDoesNotSupport) {
   KvLayoutOptions options = LlamaLayout(KvForm::kPair, KvOrder::kNHD);
   KvCache cache = *KvCache::Create(*KvLayout::Create(options), kGpu);
   const at::Tensor k = at::zeros({1, 8, 128}, at::TensorOptions(kGpu).dtype(at::kDouble));

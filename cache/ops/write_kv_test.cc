@@ -65,7 +65,7 @@ std::vector<std::pair<int, float>> Written(const KvCache& cache, int tensor) {
   return written;
 }
 
-TEST(WriteKvTest, WritesEachTokenIntoItsSlot) {
+TEST(WriteKvTest, WritesEachTokenToItsSlot) {
   KvCache cache = SmallCache();
   const at::Tensor k = Values({1, 2, 3, 4, 5, 6}), v = Values({10, 20, 30, 40, 50, 60});
   ASSERT_TRUE(WriteKv(cache.layer(0), k, v, Slots({7, -1, 3})).ok());
@@ -75,7 +75,7 @@ TEST(WriteKvTest, WritesEachTokenIntoItsSlot) {
                                                       std::pair(14, 10), std::pair(15, 20)));
 }
 
-TEST(WriteKvTest, TheLengthOfSlotMappingSaysHowManyAreWritten) {
+TEST(WriteKvTest, LengthOfSlotMappingIsTheNumberOfTokens) {
   KvCache cache = SmallCache();
   ASSERT_TRUE(
       WriteKv(cache.layer(0), Values({1, 2, 3, 4}), Values({1, 2, 3, 4, 5, 6}), Slots({3})).ok());
@@ -84,7 +84,7 @@ TEST(WriteKvTest, TheLengthOfSlotMappingSaysHowManyAreWritten) {
   EXPECT_EQ(Written(cache, 0).size(), 2);
 }
 
-TEST(WriteKvTest, ASlotOutsideTheCacheIsRefusedAndNothingIsWritten) {
+TEST(WriteKvTest, RejectsSlotsOutsideTheCacheWithoutWriting) {
   KvCache cache = SmallCache();
   const at::Tensor values = Values({1, 2, 3, 4});
   for (int64_t slot : {int64_t{12}, int64_t{-2}, std::numeric_limits<int64_t>::max(),
@@ -112,7 +112,7 @@ TEST(WriteKvTest, Fp8DividesByTheScaleAndSaturates) {
   }
 }
 
-TEST(WriteKvTest, Fp8KeysAreCopiedWhateverTheScales) {
+TEST(WriteKvTest, Fp8KeysAreCopiedRegardlessOfTheScales) {
   for (const auto& [dtype, other] :
        {std::pair(DType::kFp8E4M3, DType::kFp8E5M2), std::pair(DType::kFp8E5M2, DType::kFp8E4M3)}) {
     SCOPED_TRACE(testing::Message() << dtype);
@@ -135,7 +135,7 @@ TEST(WriteKvTest, Fp8KeysAreCopiedWhateverTheScales) {
   }
 }
 
-TEST(WriteKvTest, ACacheWithoutBlocksTakesNothing) {
+TEST(WriteKvTest, CacheWithoutBlocksAcceptsNoTokens) {
   KvLayer kv = SmallCache().layer(0);
   kv.num_blocks = 0;
   kv.k.data = kv.v.data = nullptr;
@@ -144,7 +144,7 @@ TEST(WriteKvTest, ACacheWithoutBlocksTakesNothing) {
   EXPECT_EQ(WriteKv(kv, keys, keys, Slots({-1, 0})).code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(WriteKvTest, LatentCachesWithoutBlocksTakeNothing) {
+TEST(WriteKvTest, LatentCacheWithoutBlocksAcceptsNoTokens) {
   const KvView view = {.dim_chunk = 4};
   const KvLayer whole = {
       .k = view, .v = view, .block_size = 2, .num_kv_heads = 1, .head_dim_qk = 6, .head_dim_v = 4};
@@ -187,7 +187,7 @@ TEST(WriteKvTest, ScalesMayDifferByHead) {
   EXPECT_TRUE(v.equal(at::full({1, 1, 3, 1}, 2.0f))) << v;
 }
 
-TEST(WriteKvTest, SlotsMayStandInTwoDimensions) {
+TEST(WriteKvTest, SlotMappingMayHaveTwoDimensions) {
   KvCache cache = SmallCache();
   const at::Tensor values = Values({1, 2, 3, 4, 5, 6, 7, 8});
   ASSERT_TRUE(WriteKv(cache.layer(0), values, values, Slots({0, -1, -1, 2}).view({2, 2})).ok());
@@ -270,7 +270,7 @@ struct LatentParts {
   KvLayer kv;
 };
 
-TEST(WriteKvTest, ALatentAndItsRopePartAreWrittenToTensorsOfTheirOwn) {
+TEST(WriteKvTest, LatentAndRopePartAreWrittenToSeparateTensors) {
   constexpr auto kE4M3 = at::kFloat8_e4m3fn;
   for (const auto& [types, dtypes] :
        {std::pair(std::pair(kE4M3, kE4M3), std::pair(DType::kFp8E4M3, DType::kFp8E4M3)),
@@ -298,7 +298,7 @@ TEST(WriteKvTest, ALatentAndItsRopePartAreWrittenToTensorsOfTheirOwn) {
   }
 }
 
-TEST(WriteKvTest, WhatDoesNotFitALatentAndItsRopePartIsRefusedBeforeEitherIsWritten) {
+TEST(WriteKvTest, RejectsInvalidLatentOrRopeBeforeWritingEither) {
   LatentParts cache(at::kFloat8_e4m3fn, DType::kFp8E4M3, at::kBFloat16, DType::kBFloat16);
   const at::Tensor latent = at::ones({2, 3}), rope = at::ones({2, 2});
   const auto message = [&](const KvLayer& kv, const at::Tensor& a, const at::Tensor& b,
@@ -322,7 +322,7 @@ TEST(WriteKvTest, WhatDoesNotFitALatentAndItsRopePartIsRefusedBeforeEitherIsWrit
   EXPECT_THAT(std::string(joined.message()), HasSubstr("kv.rope_dim: expected 0, got 2"));
 }
 
-TEST(WriteKvTest, BadArgumentsAreNamed) {
+TEST(WriteKvTest, RejectsInvalidArguments) {
   KvCache cache = SmallCache();
   const at::Tensor good = Values({1, 2});
   const auto message = [&](const KvLayer& kv, const at::Tensor& k, const at::Tensor& v,
@@ -375,7 +375,7 @@ TEST(WriteKvTest, BadArgumentsAreNamed) {
   EXPECT_THAT(Written(cache, 0), testing::IsEmpty());
 }
 
-TEST(WriteKvTest, OffsetsPassTwoToThe31) {
+TEST(WriteKvTest, WritesBeyondTwoToThe31Elements) {
   // 2^31 + 2^20 bytes of fp8. The operating system provides only the touched pages.
   constexpr int kNumBlocks = (1 << 15) + 16;
   KvLayout layout = *KvLayout::Create({.num_blocks = kNumBlocks,
@@ -395,7 +395,7 @@ TEST(WriteKvTest, OffsetsPassTwoToThe31) {
   EXPECT_TRUE(kv[kNumBlocks - 1].select(1, 63)[1].to(at::kFloat).eq(5).all().item<bool>());
 }
 
-TEST(WriteKvTest, AgreesWithTheReferenceOverRandomCases) {
+TEST(WriteKvTest, RandomCasesMatchTheReference) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -411,7 +411,7 @@ TEST(WriteKvTest, AgreesWithTheReferenceOverRandomCases) {
   }
 }
 
-TEST(WriteKvTest, ManyTokensAreSplitAmongThreads) {
+TEST(WriteKvTest, ManyTokensAreSplitOverThreads) {
   std::mt19937 random(7);
   at::set_num_threads(4);
   WriteKvCase c = WriteKvCase::Random(random, {.device = at::kCPU,

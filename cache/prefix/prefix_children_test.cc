@@ -24,7 +24,7 @@ std::vector<BlockId> Newest(const PrefixChildren& children, uint64_t tag, int nu
   return found;
 }
 
-TEST(PrefixChildrenTest, TheNewestComeFirst) {
+TEST(PrefixChildrenTest, FindsTheNewestChildrenFirst) {
   PrefixChildren children(10);
   for (const int block : {3, 1, 7}) children.Add(BlockId(block), 42);
   EXPECT_THAT(Newest(children, 42), ElementsAre(BlockId(7), BlockId(1), BlockId(3)));
@@ -32,7 +32,7 @@ TEST(PrefixChildrenTest, TheNewestComeFirst) {
   EXPECT_THAT(Newest(children, 43), IsEmpty());
 }
 
-TEST(PrefixChildrenTest, RemovedOnesAreGoneFromAnyPlace) {
+TEST(PrefixChildrenTest, RemovesChildrenFromAnyPosition) {
   for (const int removed : {1, 2, 3}) {
     PrefixChildren children(4);
     for (const int block : {1, 2, 3}) children.Add(BlockId(block), 5);
@@ -43,7 +43,7 @@ TEST(PrefixChildrenTest, RemovedOnesAreGoneFromAnyPlace) {
   }
 }
 
-TEST(PrefixChildrenTest, AReplacementTakesTheSamePlace) {
+TEST(PrefixChildrenTest, ReplacementKeepsThePosition) {
   PrefixChildren children(10);
   for (const int block : {1, 2, 3}) children.Add(BlockId(block), 5);
   children.Replace(BlockId(2), BlockId(9));
@@ -52,7 +52,7 @@ TEST(PrefixChildrenTest, AReplacementTakesTheSamePlace) {
   EXPECT_THAT(Newest(children, 5), ElementsAre(BlockId(2), BlockId(9), BlockId(1)));
 }
 
-TEST(PrefixChildrenTest, GivesUpRatherThanStepOverManyOfOthers) {
+TEST(PrefixChildrenTest, LookupStopsAfterPassingManyOtherChildren) {
   PrefixChildren children(1000);
   children.Add(BlockId(1), 7);  // tags that differ in their low half share a bucket
   for (int block = 2; block < 1000; ++block) children.Add(BlockId(block), 8);
@@ -60,18 +60,18 @@ TEST(PrefixChildrenTest, GivesUpRatherThanStepOverManyOfOthers) {
   EXPECT_THAT(Newest(children, 8, 2), ElementsAre(BlockId(999), BlockId(998)));
 }
 
-TEST(PrefixChildrenTest, ForNoBlocksThereAreNone) {
+TEST(PrefixChildrenTest, ListsWithoutBlocksHaveNoChildren) {
   PrefixChildren children(0);
   EXPECT_THAT(Newest(children, 7), IsEmpty());
   EXPECT_EQ(children.num_bytes(), 0);
   children.Clear();
 }
 
-TEST(PrefixChildrenTest, TakesTheBytesThatTheHeaderSays) {
+TEST(PrefixChildrenTest, UsesTheDocumentedBytes) {
   EXPECT_EQ(PrefixChildren(100).num_bytes(), 100 * 20);
 }
 
-TEST(PrefixChildrenDeathTest, WrongCallsAreBrokenInvariants) {
+TEST(PrefixChildrenDeathTest, DiesOnInvalidCalls) {
   PrefixChildren children(4);
   children.Add(BlockId(1), 5);
   children.Add(BlockId(2), 5);
@@ -81,7 +81,7 @@ TEST(PrefixChildrenDeathTest, WrongCallsAreBrokenInvariants) {
   EXPECT_DEATH(children.Replace(BlockId(1), BlockId(2)), "block 2 is a child already");
 }
 
-TEST(PrefixChildrenTest, AgreesWithAMapOverRandomCalls) {
+TEST(PrefixChildrenTest, RandomCallsMatchAMap) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);

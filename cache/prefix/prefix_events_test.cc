@@ -25,7 +25,7 @@ TEST(PrefixEventsTest, AreTakenOnceInOrder) {
   EXPECT_THAT(queue.Take().events, IsEmpty());
 }
 
-TEST(PrefixEventsTest, WhatIsTakenStaysWhileNewOnesCome) {
+TEST(PrefixEventsTest, TakenEventsStayValidWhileEventsAreAdded) {
   PrefixEventQueue queue(4);
   queue.Push(EventOf(1));
   const PrefixEvents taken = queue.Take();
@@ -34,7 +34,7 @@ TEST(PrefixEventsTest, WhatIsTakenStaysWhileNewOnesCome) {
   EXPECT_THAT(queue.Take().events, ElementsAre(EventOf(2)));
 }
 
-TEST(PrefixEventsTest, WhatDoesNotFitIsCountedAndFollowsWhatWasKept) {
+TEST(PrefixEventsTest, LostEventsAreCountedAfterTheKeptEvents) {
   PrefixEventQueue queue(2);
   for (int i = 1; i <= 5; ++i) queue.Push(EventOf(i));
   const PrefixEvents taken = queue.Take();
@@ -46,7 +46,7 @@ TEST(PrefixEventsTest, WhatDoesNotFitIsCountedAndFollowsWhatWasKept) {
   EXPECT_EQ(later.num_lost, 0);
 }
 
-TEST(PrefixEventsTest, AQueueOfNoSizeKeepsNothingAndLosesNothing) {
+TEST(PrefixEventsTest, QueueOfSizeZeroKeepsAndLosesNoEvents) {
   PrefixEventQueue queue(0);
   queue.Push(EventOf(1));
   EXPECT_THAT(queue.Take().events, IsEmpty());
@@ -54,7 +54,7 @@ TEST(PrefixEventsTest, AQueueOfNoSizeKeepsNothingAndLosesNothing) {
   EXPECT_EQ(queue.num_bytes(), 0);
 }
 
-TEST(PrefixEventsTest, PushingAndTakingAllocateNothing) {
+TEST(PrefixEventsTest, PushAndTakeDoNotAllocate) {
   PrefixEventQueue queue(8);
   const AllocationCounter allocations;
   for (int i = 0; i < 100; ++i) {
@@ -64,7 +64,7 @@ TEST(PrefixEventsTest, PushingAndTakingAllocateNothing) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-TEST(PrefixEventsTest, AnEventTakesTheBytesThatTheHeaderSays) {
+TEST(PrefixEventsTest, EventUsesTheDocumentedBytes) {
   EXPECT_EQ(PrefixEventQueue(10).num_bytes(), 10 * 96);
 }
 

@@ -43,7 +43,7 @@ PrefixHash SlowHash(const PrefixHasher& hasher, PrefixHash parent,
   return {.low = hash.low(), .high = hash.high()};
 }
 
-TEST(PrefixHashTest, IsThePolynomialThatTheHeaderSays) {
+TEST(PrefixHashTest, MatchesTheDocumentedPolynomial) {
   const PrefixHasher hasher(kSeed);
   for (int num_tokens = 0; num_tokens <= 40; ++num_tokens) {
     const std::vector<int32_t> tokens = TokensFrom(-7, num_tokens);
@@ -52,7 +52,7 @@ TEST(PrefixHashTest, IsThePolynomialThatTheHeaderSays) {
   }
 }
 
-TEST(PrefixHashTest, AChainIsOneBlockAfterTheOther) {
+TEST(PrefixHashTest, ChainMatchesRepeatedExtend) {
   const PrefixHasher hasher(kSeed);
   const std::vector<int32_t> tokens = TokensFrom(0, 37);
   for (const int block_size : {1, 2, 3, 7, 16, 37}) {
@@ -67,7 +67,7 @@ TEST(PrefixHashTest, AChainIsOneBlockAfterTheOther) {
   }
 }
 
-TEST(PrefixHashTest, TheSeedDecides) {
+TEST(PrefixHashTest, DifferentSeedsHaveDifferentHashes) {
   const std::vector<int32_t> tokens = TokensFrom(0, 16);
   const auto hash = [&](PrefixSeed seed) {
     const PrefixHasher hasher(seed);
@@ -85,7 +85,7 @@ TEST(PrefixHashTest, TheSeedDecides) {
 }
 
 // Returns inputs that a weak hash could confuse.
-TEST(PrefixHashTest, WhatIsDifferentHasADifferentHash) {
+TEST(PrefixHashTest, DifferentInputsHaveDifferentHashes) {
   const PrefixHasher hasher(kSeed);
   const PrefixHash root = hasher.Root();
   std::vector<PrefixHash> hashes;
@@ -136,7 +136,7 @@ TEST(PrefixHashTest, WhatIsDifferentHasADifferentHash) {
   EXPECT_EQ(distinct.size(), hashes.size());
 }
 
-TEST(PrefixHashTest, ExtraKeysOfABlockAreThoseOfItsSaltedParent) {
+TEST(PrefixHashTest, ExtendWithExtraKeysMatchesExtendOfASaltedParent) {
   const PrefixHasher hasher(kSeed);
   const std::vector<ExtraKey> extra = {{.kind = ExtraKeyKind::kImage, .value = "cat", .offset = 3}};
   const std::vector<int32_t> tokens = TokensFrom(0, 16);
@@ -149,7 +149,7 @@ TEST(PrefixHashTest, PrintsAs32Digits) {
   EXPECT_EQ((PrefixHash{.low = 0xABC, .high = 1}).ToString(), "00000000000000010000000000000abc");
 }
 
-TEST(PrefixHashTest, HashingAllocatesNothing) {
+TEST(PrefixHashTest, HashingDoesNotAllocate) {
   const PrefixHasher hasher(kSeed);
   const std::vector<int32_t> tokens = TokensFrom(0, 160);
   std::array<PrefixHash, 10> hashes;
@@ -162,7 +162,7 @@ TEST(PrefixHashTest, HashingAllocatesNothing) {
 // Hashes 260,000 prefixes that are as similar as real prompts: they differ in one token or in
 // length. All 128-bit hashes must differ. Any 32 bits of them must collide about as often as random
 // bits: n^2 / 2^33 = 7.9 times. 40 collisions are more than ten standard deviations away.
-TEST(PrefixHashTest, AnyThirtyTwoBitsCollideNoMoreThanRandomOnes) {
+TEST(PrefixHashTest, Any32BitsCollideNoMoreThanRandomBits) {
   const PrefixSeed seed = PrefixSeed::Random();
   SCOPED_TRACE(testing::Message() << "seed " << seed.low << ", " << seed.high);
   const PrefixHasher hasher(seed);
@@ -198,7 +198,7 @@ TEST(PrefixHashTest, AnyThirtyTwoBitsCollideNoMoreThanRandomOnes) {
 
 // Over all seeds, changing a bit of any token changes each bit of the hash in half of the cases:
 // 4,000 cases, standard deviation 0.0079. Allows six standard deviations for each of the 128 bits.
-TEST(PrefixHashTest, AChangedBitChangesHalfOfTheBits) {
+TEST(PrefixHashTest, ChangedInputBitChangesHalfOfTheHashBits) {
   const unsigned random_seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << random_seed);
   std::mt19937_64 random(random_seed);
@@ -224,7 +224,7 @@ TEST(PrefixHashTest, AChangedBitChangesHalfOfTheBits) {
   }
 }
 
-TEST(PrefixHashDeathTest, AChainLongerThanItsTokensIsABrokenInvariant) {
+TEST(PrefixHashDeathTest, DiesOnAChainLongerThanItsTokens) {
   const PrefixHasher hasher(kSeed);
   std::vector<PrefixHash> hashes(3);
   EXPECT_DEATH(hasher.Chain(hasher.Root(), TokensFrom(0, 47), 16, absl::MakeSpan(hashes)),

@@ -208,7 +208,7 @@ class RandomIndex {
 
 class PrefixIndexRandomTest : public testing::TestWithParam<PrefixTokens> {};
 
-TEST_P(PrefixIndexRandomTest, AgreesWithAModelOverRandomCalls) {
+TEST_P(PrefixIndexRandomTest, RandomCallsMatchAPlainModel) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   RandomIndex index(seed, GetParam());

@@ -79,7 +79,7 @@ TEST(PrefixIndexTest, FindsTheLongestPrefix) {
   index.CheckInvariants();
 }
 
-TEST(PrefixIndexTest, ABlockIsFoundBehindItsOwnPrefixOnly) {
+TEST(PrefixIndexTest, FindsABlockOnlyAfterItsPrefix) {
   PrefixIndex index = IndexOf();
   const Prompt prompt(index, {1, 1, 1, 1, 5, 5, 5, 5}), other(index, {2, 2, 2, 2, 5, 5, 5, 5});
   index.Insert(BlockId(1), prompt.key(0));
@@ -89,7 +89,7 @@ TEST(PrefixIndexTest, ABlockIsFoundBehindItsOwnPrefixOnly) {
   EXPECT_EQ(index.Find(0, prompt.hashes[1]), BlockId(2));
 }
 
-TEST(PrefixIndexTest, GroupsAreApart) {
+TEST(PrefixIndexTest, GroupsAreSeparate) {
   PrefixIndex index = IndexOf({.num_groups = 3});
   const Prompt prompt(index, TokensFrom(0, 4));
   index.Insert(BlockId(1), prompt.key(0, 0));
@@ -103,7 +103,7 @@ TEST(PrefixIndexTest, GroupsAreApart) {
 }
 
 // With only two buckets, half of the lookups meet the hash of another group.
-TEST(PrefixIndexTest, GroupsAreApartWhereTheyShareABucket) {
+TEST(PrefixIndexTest, GroupsAreSeparateInASharedBucket) {
   PrefixIndex index = IndexOf({.num_blocks = 2, .num_groups = 1000});
   const Prompt prompt(index, TokensFrom(0, 4));
   index.Insert(BlockId(1), prompt.key(0, 7));
@@ -112,7 +112,7 @@ TEST(PrefixIndexTest, GroupsAreApartWhereTheyShareABucket) {
   }
 }
 
-TEST(PrefixIndexTest, OfSeveralBlocksOfAKeyTheOldestIsFound) {
+TEST(PrefixIndexTest, FindsTheOldestOfSeveralBlocksWithOneKey) {
   PrefixIndex index = IndexOf({.tokens = PrefixTokens::kStored});
   const Prompt prompt(index, TokensFrom(0, 4));
   EXPECT_EQ(index.Insert(BlockId(3), prompt.key(0)), PrefixInsertion::kFirst);
@@ -136,7 +136,7 @@ TEST(PrefixIndexTest, OfSeveralBlocksOfAKeyTheOldestIsFound) {
   index.CheckInvariants();
 }
 
-TEST(PrefixIndexTest, EventsTellOfKeysNotOfCopies) {
+TEST(PrefixIndexTest, EventsReportKeysButNotDuplicates) {
   PrefixIndex index = IndexOf({.num_groups = 2, .num_events = 8});
   const Prompt prompt(index, TokensFrom(0, 8));
   index.Insert(BlockId(1), prompt.key(1, 1));
@@ -157,7 +157,7 @@ TEST(PrefixIndexTest, EventsTellOfKeysNotOfCopies) {
   EXPECT_THAT(index.TakeEvents().events, ElementsAre(stored, removed));
 }
 
-TEST(PrefixIndexTest, ASnapshotIsWhatTheEventsWouldHaveTold) {
+TEST(PrefixIndexTest, SnapshotMatchesTheEvents) {
   PrefixIndex index = IndexOf({.num_events = 1});
   const Prompt prompt(index, TokensFrom(0, 12));
   for (const int i : {0, 1, 2}) index.Insert(BlockId(5 + i), prompt.key(i));
@@ -172,7 +172,7 @@ TEST(PrefixIndexTest, ASnapshotIsWhatTheEventsWouldHaveTold) {
   EXPECT_THAT(index.Snapshot(), ElementsAre(event(5, 0), event(7, 2)));
 }
 
-TEST(PrefixIndexTest, AHashOfOtherTokensIsNoHit) {
+TEST(PrefixIndexTest, HashOfOtherTokensIsNotAHit) {
   PrefixIndex index = IndexOf({.tokens = PrefixTokens::kStored});
   const Prompt prompt(index, TokensFrom(0, 8));
   Prompt forged(index, TokensFrom(50, 8));
@@ -190,7 +190,7 @@ TEST(PrefixIndexTest, AHashOfOtherTokensIsNoHit) {
   index.CheckInvariants();
 }
 
-TEST(PrefixIndexTest, TheChildWithMostTokensInCommonIsThePartialHit) {
+TEST(PrefixIndexTest, PartialHitIsTheChildWithTheLongestCommonPrefix) {
   PrefixIndex index = IndexOf({.num_groups = 2, .tokens = PrefixTokens::kStored});
   const Prompt one(index, {1, 2, 3, 4, 5, 6, 70, 80}), two(index, {1, 2, 3, 4, 5, 6, 7, 80});
   index.Insert(BlockId(1), one.key(0));
@@ -212,7 +212,7 @@ TEST(PrefixIndexTest, TheChildWithMostTokensInCommonIsThePartialHit) {
   EXPECT_EQ(index.FindPartial(0, one.root, {1, 2}), (PartialHit{BlockId(1), 2}));
 }
 
-TEST(PrefixIndexTest, APartialHitHasTheSameExtraKeys) {
+TEST(PrefixIndexTest, PartialHitRequiresTheSameExtraKeys) {
   PrefixIndex index = IndexOf({.tokens = PrefixTokens::kStored});
   const PrefixHash root = index.hasher().Root();
   const std::vector<int32_t> tokens = TokensFrom(0, 4);
@@ -229,7 +229,7 @@ TEST(PrefixIndexTest, APartialHitHasTheSameExtraKeys) {
 
 // Children are listed under 64 bits of their parent's hash. Here, another hash has the same 64
 // bits.
-TEST(PrefixIndexTest, APartialHitIsOfTheParentByItsWholeHash) {
+TEST(PrefixIndexTest, PartialHitComparesTheWholeHashOfTheParent) {
   PrefixIndex index = IndexOf({.tokens = PrefixTokens::kStored});
   const Prompt prompt(index, TokensFrom(0, 4));
   index.Insert(BlockId(1), prompt.key(0));
@@ -238,7 +238,7 @@ TEST(PrefixIndexTest, APartialHitIsOfTheParentByItsWholeHash) {
   EXPECT_EQ(index.FindPartial(0, prompt.root, {0, 1}), (PartialHit{BlockId(1), 2}));
 }
 
-TEST(PrefixIndexTest, APartialHitOutlivesTheFirstOfItsCopies) {
+TEST(PrefixIndexTest, PartialHitIsFoundAfterItsFirstDuplicateIsRemoved) {
   PrefixIndex index = IndexOf({.tokens = PrefixTokens::kStored});
   const Prompt prompt(index, TokensFrom(0, 4));
   index.Insert(BlockId(1), prompt.key(0));
@@ -249,14 +249,14 @@ TEST(PrefixIndexTest, APartialHitOutlivesTheFirstOfItsCopies) {
   EXPECT_EQ(index.FindPartial(0, prompt.root, {0, 1, 9}), std::nullopt);
 }
 
-TEST(PrefixIndexTest, WithoutStoredTokensThereAreNoPartialHits) {
+TEST(PrefixIndexTest, NoPartialHitsWithoutStoredTokens) {
   PrefixIndex index = IndexOf();
   const Prompt prompt(index, TokensFrom(0, 4));
   index.Insert(BlockId(1), prompt.key(0));
   EXPECT_EQ(index.FindPartial(0, prompt.root, {0, 1}), std::nullopt);
 }
 
-TEST(PrefixIndexTest, ClearTakesOutEverything) {
+TEST(PrefixIndexTest, ClearRemovesAllBlocks) {
   PrefixIndex index = IndexOf({.tokens = PrefixTokens::kStored, .num_events = 8});
   const Prompt prompt(index, TokensFrom(0, 8));
   index.Insert(BlockId(1), prompt.key(0));
@@ -273,7 +273,7 @@ TEST(PrefixIndexTest, ClearTakesOutEverything) {
   EXPECT_EQ(index.Insert(BlockId(1), prompt.key(0)), PrefixInsertion::kFirst);
 }
 
-TEST(PrefixIndexTest, StatisticsCountWhatTheySay) {
+TEST(PrefixIndexTest, StatisticsMatchTheCalls) {
   PrefixIndex index = IndexOf();
   const Prompt prompt(index, TokensFrom(0, 8));
   index.Insert(BlockId(1), prompt.key(0));
@@ -292,19 +292,19 @@ TEST(PrefixIndexTest, StatisticsCountWhatTheySay) {
   EXPECT_EQ(statistics.num_collisions, 0);
 }
 
-TEST(PrefixIndexTest, TakesTheBytesThatTheHeaderSays) {
+TEST(PrefixIndexTest, UsesTheDocumentedBytes) {
   EXPECT_EQ(IndexOf({.num_blocks = 100}).num_bytes(), 100 * 36);
   EXPECT_EQ(IndexOf({.num_blocks = 100, .tokens = PrefixTokens::kStored}).num_bytes(),
             100 * (36 + 20 + 4 * kBlockSize));
 }
 
-TEST(PrefixIndexTest, WithoutASeedTwoIndexesDoNotAgree) {
+TEST(PrefixIndexTest, IndexesWithoutASeedHaveDifferentHashes) {
   const PrefixIndexOptions options = {.num_blocks = 4, .block_size = kBlockSize};
   const PrefixIndex one = *PrefixIndex::Create(options), two = *PrefixIndex::Create(options);
   EXPECT_NE(one.hasher().Root(), two.hasher().Root());
 }
 
-TEST(PrefixIndexDeathTest, WrongCallsAreBrokenInvariants) {
+TEST(PrefixIndexDeathTest, DiesOnInvalidCalls) {
   PrefixIndex index = IndexOf({.num_blocks = 4, .tokens = PrefixTokens::kStored});
   const Prompt prompt(index, TokensFrom(0, 8));
   index.Insert(BlockId(1), prompt.key(0));
@@ -322,7 +322,7 @@ TEST(PrefixIndexDeathTest, WrongCallsAreBrokenInvariants) {
                "4 tokens for 2 blocks");
 }
 
-TEST(PrefixIndexTest, OptionsOutOfRangeAreNamed) {
+TEST(PrefixIndexTest, RejectsOptionsOutOfRange) {
   const auto message = [](const PrefixIndexOptions& options) {
     const absl::Status status = PrefixIndex::Create(options).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

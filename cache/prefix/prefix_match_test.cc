@@ -92,13 +92,13 @@ class Case {
   std::vector<std::vector<bool>> is_here_;
 };
 
-TEST(PrefixMatchTest, AFullGroupNeedsEveryBlockFromTheLeft) {
+TEST(PrefixMatchTest, FullGroupNeedsEveryBlockFromTheLeft) {
   Case c({kFull}, 5);
   c.Insert(0, {0, 1, 3, 4});
   EXPECT_EQ(c.Match(), 2);
 }
 
-TEST(PrefixMatchTest, AWindowNeedsTheLastBlocksOnly) {
+TEST(PrefixMatchTest, WindowNeedsOnlyTheLastBlocks) {
   Case c({WindowOf(4)}, 6);  // 3 tokens and the query's token: 2 blocks
   c.Insert(0, {1, 2, 4});
   EXPECT_EQ(c.Match(), 3);
@@ -106,7 +106,7 @@ TEST(PrefixMatchTest, AWindowNeedsTheLastBlocksOnly) {
   EXPECT_EQ(c.Match(), 6);
 }
 
-TEST(PrefixMatchTest, AChunkNeedsNothingAtItsBorder) {
+TEST(PrefixMatchTest, ChunkedGroupNeedsNoBlocksAtAChunkBoundary) {
   Case c({ChunksOf(4)}, 6);
   EXPECT_EQ(c.Match(), 6);  // 12 tokens: the next token begins a chunk
   Case odd({ChunksOf(4)}, 5);
@@ -115,7 +115,7 @@ TEST(PrefixMatchTest, AChunkNeedsNothingAtItsBorder) {
   EXPECT_EQ(odd.Match(), 5);
 }
 
-TEST(PrefixMatchTest, TheShortestOfAllGroupsIsAskedOfTheOthersAgain) {
+TEST(PrefixMatchTest, ShorterHitOfOneGroupIsSearchedInAllGroups) {
   Case c({kFull, WindowOf(3), WindowOf(5)}, 6);
   c.Insert(0, {0, 1, 2, 3, 4, 5});
   c.Insert(1, {1, 2, 5});     // needs one block: hits of 6, 3 or 2
@@ -123,13 +123,13 @@ TEST(PrefixMatchTest, TheShortestOfAllGroupsIsAskedOfTheOthersAgain) {
   EXPECT_EQ(c.Match(), 2);
 }
 
-TEST(PrefixMatchTest, CrossGroupsHaveNoSay) {
+TEST(PrefixMatchTest, CrossGroupsDoNotAffectTheMatch) {
   Case c({kFull, kCross}, 3);
   c.Insert(0, {0, 1});
   EXPECT_EQ(c.Match(), 2);
 }
 
-TEST(PrefixMatchTest, AgreesWithTryingEveryLength) {
+TEST(PrefixMatchTest, MatchesTryingEveryLength) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);

@@ -100,7 +100,7 @@ std::vector<Halves> HostileValues() {
           {kMax - 160, kMax}};
 }
 
-TEST(PrimeField128Test, AgreesWithSchoolArithmeticAtTheEdges) {
+TEST(PrimeField128Test, MatchesSchoolbookArithmeticAtTheBounds) {
   for (const Halves& a : HostileValues()) {
     for (const Halves& b : HostileValues()) {
       SCOPED_TRACE(testing::Message()
@@ -113,7 +113,7 @@ TEST(PrimeField128Test, AgreesWithSchoolArithmeticAtTheEdges) {
   }
 }
 
-TEST(PrimeField128Test, AgreesWithSchoolArithmeticOnRandomValues) {
+TEST(PrimeField128Test, MatchesSchoolbookArithmeticOnRandomValues) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
@@ -132,7 +132,7 @@ TEST(PrimeField128Test, AgreesWithSchoolArithmeticOnRandomValues) {
   }
 }
 
-TEST(PrimeField128Test, EveryNumberHasOneForm) {
+TEST(PrimeField128Test, EveryNumberHasOneCanonicalForm) {
   const uint64_t kMax = ~uint64_t{0};
   // 2^128 - 1 is congruent to 158.
   EXPECT_EQ(HalvesOf(PrimeField128::FromHalves(kMax, kMax)), Halves(158, 0));
@@ -141,7 +141,7 @@ TEST(PrimeField128Test, EveryNumberHasOneForm) {
 }
 
 // Fermat: x^(p - 1) is 1 for every x except 0 if p is prime. Wrong carries would violate it.
-TEST(PrimeField128Test, EveryNumberToThePowerOfThePrimeLessOneIsOne) {
+TEST(PrimeField128Test, FermatsTheoremHolds) {
   for (const uint64_t number : {2ull, 3ull, 0x123456789ABCDEFull}) {
     const PrimeField128 x = PrimeField128::FromHalves(number, number >> 7);
     PrimeField128 power = PrimeField128::FromHalves(1, 0);

@@ -52,7 +52,7 @@ std::vector<int64_t> Sizes(const std::vector<BlockExtent>& extents) {
   return sizes;
 }
 
-TEST(BlockExtentsTest, APairHasOneExtentASideAndLayer) {
+TEST(BlockExtentsTest, PairHasOneExtentPerSideAndLayer) {
   const Cache cache(kSmall);
   std::vector<BlockExtent> extents = *BlockExtentsOf(cache.layers, KvSides::kBoth);
   EXPECT_THAT(Sizes(extents), ElementsAre(128, 128, 128, 128, 128, 128));  // 4*2*8*2
@@ -65,7 +65,7 @@ TEST(BlockExtentsTest, APairHasOneExtentASideAndLayer) {
   EXPECT_EQ(extents[2].data, cache.layers[2].v.data);
 }
 
-TEST(BlockExtentsTest, WhatIsContiguousIsJoined) {
+TEST(BlockExtentsTest, ContiguousRangesAreJoined) {
   KvLayoutOptions options = kSmall;
   for (KvForm form : {KvForm::kPacked, KvForm::kDiffKv}) {
     options.form = form;
@@ -80,7 +80,7 @@ TEST(BlockExtentsTest, WhatIsContiguousIsJoined) {
   }
 }
 
-TEST(BlockExtentsTest, ASideOfJoinedTensorsIsInPieces) {
+TEST(BlockExtentsTest, OneSideOfJoinedTensorsHasSeveralExtents) {
   KvLayoutOptions options = kSmall;
   options.num_layers = 1;
   options.form = KvForm::kDiffKv;  // [.., token, head, k then v]
@@ -90,7 +90,7 @@ TEST(BlockExtentsTest, ASideOfJoinedTensorsIsInPieces) {
   EXPECT_THAT(Sizes(*BlockExtentsOf(Cache(options).layers, KvSides::kKeys)), ElementsAre(128));
 }
 
-TEST(BlockExtentsTest, ALatentIsKeys) {
+TEST(BlockExtentsTest, LatentCountsAsKeys) {
   KvLayoutOptions options = kSmall;
   options.form = KvForm::kLatent;
   options.num_kv_heads = 1;
@@ -99,7 +99,7 @@ TEST(BlockExtentsTest, ALatentIsKeys) {
   EXPECT_EQ(BlockExtentsOf(cache.layers, KvSides::kValues)->size(), 0);
 }
 
-TEST(BlockExtentsTest, ARopePartOfItsOwnIsKeys) {
+TEST(BlockExtentsTest, SeparateRopePartCountsAsKeys) {
   KvLayoutOptions options = kSmall;
   options.form = KvForm::kLatent;
   options.num_kv_heads = 1;
@@ -118,13 +118,13 @@ TEST(BlockExtentsTest, ARopePartOfItsOwnIsKeys) {
   EXPECT_EQ(BlockExtentsOf({layer}, KvSides::kValues)->size(), 0);
 }
 
-TEST(BlockExtentsTest, LayersThatShareCountOnce) {
+TEST(BlockExtentsTest, SharedLayersCountOnce) {
   Cache cache(kSmall);
   cache.layers.push_back(cache.layers[1]);
   EXPECT_EQ(BlockExtentsOf(cache.layers, KvSides::kBoth)->size(), 6);
 }
 
-TEST(BlockExtentsTest, PagesAreOneExtentHoweverTheGroupsDiffer) {
+TEST(BlockExtentsTest, PagesHaveOneExtentForDifferentGroups) {
   KvPageLayout layout = *KvPageLayout::Create(
       {.num_blocks = 3,
        .block_size = 4,
@@ -180,7 +180,7 @@ TEST(BlockExtentsTest, ExtentsCoverExactlyTheElements) {
   }
 }
 
-TEST(BlockExtentsTest, CachesOfOneLayoutHaveTheSameSizesInTheSameOrder) {
+TEST(BlockExtentsTest, CachesOfOneLayoutHaveEqualExtentSizes) {
   KvLayoutOptions options = kSmall;
   options.head_dim_v = 24;
   const Cache one(options);
@@ -190,7 +190,7 @@ TEST(BlockExtentsTest, CachesOfOneLayoutHaveTheSameSizesInTheSameOrder) {
             Sizes(*BlockExtentsOf(two.layers, KvSides::kBoth)));
 }
 
-TEST(BlockExtentsTest, WhatIsNoCacheIsRefused) {
+TEST(BlockExtentsTest, RejectsInvalidLayers) {
   const auto message = [](std::vector<KvLayer> layers) {
     absl::Status status = BlockExtentsOf(layers, KvSides::kBoth).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

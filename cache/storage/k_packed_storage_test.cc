@@ -32,7 +32,7 @@ KvLayout LayoutOf(KvForm form, DType dtype) {
 }
 
 // Element (block 2, head 1, dim 13, token 3) must have the offset that vLLM's view() gives it.
-TEST(KPackedStorageTest, ViewsStandWhereVllmHasThem) {
+TEST(KPackedStorageTest, ViewsMatchTheOffsetsOfVllm) {
   const at::Tensor storage = at::zeros({2, 3, 4 * 2 * 16}, at::kHalf);
   const KvLayout layout = LayoutOf(KvForm::kKPacked, DType::kFloat16);
   std::vector<at::Tensor> views = *SplitKPackedStorage(layout, storage);
@@ -52,7 +52,7 @@ TEST(KPackedStorageTest, ViewsStandWhereVllmHasThem) {
   EXPECT_EQ(storage.sum().item<float>(), 3 * 2 * 2 * 16);
 }
 
-TEST(KPackedStorageTest, BytesServeFp8) {
+TEST(KPackedStorageTest, AcceptsBytesForFp8) {
   const KvLayout layout = LayoutOf(KvForm::kKPacked, DType::kFp8E4M3);
   const at::Tensor storage = at::zeros(*KPackedStorageShape(layout), at::kByte);
   KvCache cache = *KvCache::Wrap(layout, {*SplitKPackedStorage(layout, storage)});
@@ -62,7 +62,7 @@ TEST(KPackedStorageTest, BytesServeFp8) {
 }
 
 // Matches vLLM's get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size).
-TEST(KPackedStorageTest, TheShapeIsThatOfVllm) {
+TEST(KPackedStorageTest, ShapeMatchesVllm) {
   EXPECT_THAT(*KPackedStorageShape(LayoutOf(KvForm::kKPacked, DType::kFloat16)),
               ElementsAre(2, 3, 4 * 2 * 16));
   const absl::Status refused =
@@ -71,7 +71,7 @@ TEST(KPackedStorageTest, TheShapeIsThatOfVllm) {
             "layout must be K-packed with equal head dims: got packed with 16 and 16");
 }
 
-TEST(KPackedStorageTest, OtherStoragesAreRefused) {
+TEST(KPackedStorageTest, RejectsOtherStorage) {
   const auto message = [](KvForm form, const at::Tensor& storage) {
     absl::Status status = SplitKPackedStorage(LayoutOf(form, DType::kFloat32), storage).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

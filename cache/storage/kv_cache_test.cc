@@ -39,7 +39,7 @@ at::Tensor Zeros(at::IntArrayRef shape, at::ScalarType dtype = at::kFloat) {
   return at::zeros(shape, at::TensorOptions().dtype(dtype));
 }
 
-TEST(KvCacheTest, GivesLayersThatPointIntoItsTensors) {
+TEST(KvCacheTest, LayersPointIntoTheTensors) {
   for (KvForm form : {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv}) {
     for (KvOrder order : {KvOrder::kNHD, KvOrder::kHND}) {
       SCOPED_TRACE(testing::Message() << form << " " << order);
@@ -60,7 +60,7 @@ TEST(KvCacheTest, GivesLayersThatPointIntoItsTensors) {
   }
 }
 
-TEST(KvCacheTest, FillPoisonsEveryType) {
+TEST(KvCacheTest, FillSetsEveryDType) {
   for (DType dtype :
        {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFp8E4M3, DType::kFp8E5M2}) {
     SCOPED_TRACE(testing::Message() << dtype);
@@ -74,14 +74,14 @@ TEST(KvCacheTest, FillPoisonsEveryType) {
   }
 }
 
-TEST(KvCacheTest, CountsItsBytes) {
+TEST(KvCacheTest, ReportsItsBytes) {
   KvLayout layout = LayoutOf(KvForm::kDiffKv, KvOrder::kNHD, DType::kBFloat16);
   KvCache cache = *KvCache::Create(layout, at::kCPU);
   EXPECT_EQ(cache.bytes(), layout.bytes());
   EXPECT_EQ(cache.bytes(), 2 * 5 * 4 * 3 * 16 * 2);
 }
 
-TEST(KvCacheTest, LayersAreAlignedWhateverTheirSize) {
+TEST(KvCacheTest, LayersOfAnySizeAreAligned) {
   KvLayoutOptions options = kSmall;
   options.head_dim_qk = options.num_kv_heads = options.block_size = 1;
   options.head_dim_v = 3;
@@ -92,7 +92,7 @@ TEST(KvCacheTest, LayersAreAlignedWhateverTheirSize) {
   EXPECT_EQ((address(1) - address(0)) % 256, 0);
 }
 
-TEST(KvCacheTest, ScalesAreTheLayers) {
+TEST(KvCacheTest, SetScalesChangesTheLayer) {
   KvCache cache = *KvCache::Create(LayoutOf(KvForm::kPair, KvOrder::kNHD), at::kCPU);
   cache.SetScales(1, {.value = 2.0f}, {.value = 3.0f});
   EXPECT_EQ(cache.layer(0).k_scale.value, 1.0f);
@@ -100,7 +100,7 @@ TEST(KvCacheTest, ScalesAreTheLayers) {
   EXPECT_EQ(cache.layers()[1].v_scale.value, 3.0f);
 }
 
-TEST(KvCacheTest, LayersMayShareTheMemoryAndScalesOfEarlierOnes) {
+TEST(KvCacheTest, LayersMayShareMemoryAndScalesOfEarlierLayers) {
   const int storage_layers[] = {0, 1, 1, 0};
   KvCache cache =
       *KvCache::Create(LayoutOf(KvForm::kPair, KvOrder::kNHD), at::kCPU, storage_layers);
@@ -191,7 +191,7 @@ TEST(KvCacheTest, PagesHoldTheLayersOfAnyOneGroup) {
   }
 }
 
-TEST(KvCacheTest, NanPoisonsPagesForGroupsOfEveryType) {
+TEST(KvCacheTest, NanFillsPagesForGroupsOfEveryDType) {
   KvPageLayoutOptions options = {.num_blocks = 3, .block_size = 2};
   const DType dtypes[] = {DType::kBFloat16, DType::kFp8E4M3, DType::kFloat32, DType::kFp8E5M2,
                           DType::kFloat16};
@@ -213,7 +213,7 @@ TEST(KvCacheTest, NanPoisonsPagesForGroupsOfEveryType) {
   }
 }
 
-TEST(KvCacheTest, TooLittleMemoryIsAnErrorNotAnException) {
+TEST(KvCacheTest, LackOfMemoryIsAStatusNotAnException) {
   KvLayoutOptions options = kSmall;
   options.num_blocks = std::numeric_limits<int>::max();
   options.block_size = 1 << 20;
@@ -221,7 +221,7 @@ TEST(KvCacheTest, TooLittleMemoryIsAnErrorNotAnException) {
             absl::StatusCode::kResourceExhausted);
 }
 
-TEST(KvCacheWrapTest, TakesTensorsOfAnyStrides) {
+TEST(KvCacheWrapTest, AcceptsTensorsWithAnyStrides) {
   // An engine's HND tensors inside a larger allocation, with separate K and V. Layer 1 shares the
   // tensors of layer 0.
   const at::Tensor k = Zeros({5, 3, 6, 8}).narrow(2, 1, 4).transpose(1, 2);
@@ -236,7 +236,7 @@ TEST(KvCacheWrapTest, TakesTensorsOfAnyStrides) {
   EXPECT_EQ(v[4][3][2][7].item<float>(), 9);
 }
 
-TEST(KvCacheWrapTest, TakesBytesAsFp8) {
+TEST(KvCacheWrapTest, AcceptsBytesAsFp8) {
   const at::Tensor k = Zeros({5, 4, 3, 8}, at::kByte), v = Zeros({5, 4, 3, 8}, at::kByte);
   absl::StatusOr<KvCache> cache =
       KvCache::Wrap(LayoutOf(KvForm::kPair, KvOrder::kNHD, DType::kFp8E5M2), {{k, v}, {k, v}});
@@ -246,7 +246,7 @@ TEST(KvCacheWrapTest, TakesBytesAsFp8) {
 }
 
 // vLLM's layout for a cache of bytes: its x follows from the model's 16-bit dtype.
-TEST(KvCacheWrapTest, TakesKPackedBytesOfTheLayoutsX) {
+TEST(KvCacheWrapTest, AcceptsKPackedBytesWithTheLayoutsX) {
   KvLayoutOptions options = {.num_blocks = 5,
                              .block_size = 4,
                              .num_kv_heads = 3,
@@ -264,7 +264,7 @@ TEST(KvCacheWrapTest, TakesKPackedBytesOfTheLayoutsX) {
   EXPECT_FALSE(KvCache::Wrap(*KvLayout::Create(options), {{k.reshape({5, 3, 6, 4, 4}), v}}).ok());
 }
 
-TEST(KvCacheWrapTest, TakesLatentsOfThreeDimensions) {
+TEST(KvCacheWrapTest, AcceptsLatentsWithThreeDimensions) {
   KvLayout layout = *KvLayout::Create({.num_blocks = 5,
                                        .block_size = 4,
                                        .num_kv_heads = 1,
@@ -279,7 +279,7 @@ TEST(KvCacheWrapTest, TakesLatentsOfThreeDimensions) {
   EXPECT_FALSE(KvCache::Wrap(layout, {{Zeros({5, 4, 25})}}).ok());
 }
 
-TEST(KvCacheWrapTest, RefusesWhatDoesNotFitAndNamesIt) {
+TEST(KvCacheWrapTest, RejectsTensorsThatDoNotFitTheLayout) {
   const auto message = [](std::vector<std::vector<at::Tensor>> layers,
                           KvForm form = KvForm::kPair) {
     absl::Status status = KvCache::Wrap(LayoutOf(form, KvOrder::kNHD), std::move(layers)).status();
@@ -307,7 +307,7 @@ TEST(KvCacheWrapTest, RefusesWhatDoesNotFitAndNamesIt) {
               HasSubstr("tensor 0 of layer 1 must have stride 1 in its last dimension"));
 }
 
-TEST(KvCacheWrapTest, RefusesTensorsWithoutStrides) {
+TEST(KvCacheWrapTest, RejectsTensorsWithoutStrides) {
   const at::Tensor good = Zeros({5, 4, 3, 8});
   const absl::Status status = KvCache::Wrap(LayoutOf(KvForm::kPair, KvOrder::kNHD),
                                             {{good, good}, {good, good.to_sparse()}})
@@ -335,7 +335,7 @@ TEST(KvCacheWrapTest, ExceptionsOfLibTorchBecomeStatus) {
   EXPECT_EQ(cache.status().code(), absl::StatusCode::kInternal) << cache.status();
 }
 
-TEST(KvCacheDeathTest, ALayerOutOfRangeIsABrokenInvariant) {
+TEST(KvCacheDeathTest, DiesOnALayerOutOfRange) {
   KvCache cache = *KvCache::Create(LayoutOf(KvForm::kPair, KvOrder::kNHD), at::kCPU);
   EXPECT_DEATH(cache.layer(2), "layer 2 of 2");
   EXPECT_DEATH(cache.tensors(-1), "layer -1 of 2");

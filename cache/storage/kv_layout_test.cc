@@ -34,7 +34,7 @@ KvLayer LayerOf(const KvLayout& layout, std::vector<void*> data) {
   return layout.MakeKvLayer(refs);
 }
 
-TEST(KvLayoutTest, PairIsIndexedAlikeInBothOrders) {
+TEST(KvLayoutTest, PairHasEqualIndicesInBothOrders) {
   KvLayout nhd = *KvLayout::Create(SmallOptions(KvForm::kPair, KvOrder::kNHD));
   KvLayout hnd = *KvLayout::Create(SmallOptions(KvForm::kPair, KvOrder::kHND));
   ASSERT_EQ(nhd.tensors().size(), 2);
@@ -44,7 +44,7 @@ TEST(KvLayoutTest, PairIsIndexedAlikeInBothOrders) {
   EXPECT_THAT(hnd.tensors()[0].strides, ElementsAre(96, 8, 32, 1));  // 4*3*8, 8, 4*8
 }
 
-TEST(KvLayoutTest, PackedHoldsVBesideKInEachBlock) {
+TEST(KvLayoutTest, PackedHasVAfterKInEachBlock) {
   KvLayout layout = *KvLayout::Create(SmallOptions(KvForm::kPacked, KvOrder::kHND));
   ASSERT_EQ(layout.tensors().size(), 1);
   EXPECT_THAT(layout.tensors()[0].shape, ElementsAre(5, 2, 4, 3, 8));
@@ -54,7 +54,7 @@ TEST(KvLayoutTest, PackedHoldsVBesideKInEachBlock) {
   EXPECT_EQ(static_cast<char*>(layer.v.data) - memory, 96 * 2);  // 2 bytes per element
 }
 
-TEST(KvLayoutTest, DiffKvPutsVBehindKInTheLastDimension) {
+TEST(KvLayoutTest, DiffKvHasVAfterKInTheLastDimension) {
   KvLayoutOptions options = SmallOptions(KvForm::kDiffKv, KvOrder::kNHD);
   options.head_dim_v = 6;
   KvLayout layout = *KvLayout::Create(options);
@@ -66,7 +66,7 @@ TEST(KvLayoutTest, DiffKvPutsVBehindKInTheLastDimension) {
   EXPECT_EQ(layer.v.dim_chunk, 6);
 }
 
-TEST(KvLayoutTest, KPackedKeepsSixteenBytesTogether) {
+TEST(KvLayoutTest, KPackedKeepsSixteenBytesContiguous) {
   KvLayout layout = *KvLayout::Create(SmallOptions(KvForm::kKPacked, KvOrder::kNHD));
   EXPECT_THAT(layout.tensors()[0].shape, ElementsAre(5, 3, 1, 4, 8));  // x = 16 / 2
   EXPECT_THAT(layout.tensors()[1].shape, ElementsAre(5, 3, 8, 4));
@@ -76,7 +76,7 @@ TEST(KvLayoutTest, KPackedKeepsSixteenBytesTogether) {
   EXPECT_EQ(layer.v.Offset(1, 2, 1, 5), 96 + 32 + 5 * 4 + 2);
 }
 
-TEST(KvLayoutTest, KPackedKeepsSoManyDimsTogetherAsAreAskedFor) {
+TEST(KvLayoutTest, KPackedKeepsTheRequestedDimsContiguous) {
   KvLayoutOptions options = SmallOptions(KvForm::kKPacked, KvOrder::kNHD);
   options.k_packed_x = 4;
   KvLayout layout = *KvLayout::Create(options);
@@ -114,7 +114,7 @@ TEST(KvLayoutTest, LatentKeepsVWithinK) {
 
 // The order of vLLM: NHD (num_blocks, num_layers, block_size, heads, dim), HND (num_blocks, heads,
 // num_layers, block_size, dim). A packed cache has its dimension of 2 before the block_size.
-TEST(KvLayoutTest, LayersWithinABlockStandWhereTheOrderSays) {
+TEST(KvLayoutTest, LayersWithinABlockHaveTheStridesOfTheirOrder) {
   const auto layout = [](KvForm form, KvOrder order) {
     KvLayoutOptions options = SmallOptions(form, order);
     options.num_layers = 7;
@@ -135,7 +135,7 @@ TEST(KvLayoutTest, LayersWithinABlockStandWhereTheOrderSays) {
   EXPECT_EQ(k_packed.layer_stride(1), 96);
 }
 
-TEST(KvLayoutTest, LayersApartBeginAligned) {
+TEST(KvLayoutTest, SeparateLayersBeginAligned) {
   KvLayoutOptions options = SmallOptions(KvForm::kPair, KvOrder::kNHD);
   options.num_layers = 3;
   options.head_dim_v = 1;
@@ -148,7 +148,7 @@ TEST(KvLayoutTest, LayersApartBeginAligned) {
 }
 
 // Places all layers in one allocation, in both ways.
-TEST(KvLayoutTest, NoTwoLayersMeet) {
+TEST(KvLayoutTest, LayersDoNotOverlap) {
   for (KvForm form :
        {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked, KvForm::kLatent}) {
     for (KvOrder order : {KvOrder::kNHD, KvOrder::kHND}) {
@@ -193,7 +193,7 @@ TEST(KvLayoutTest, NoTwoLayersMeet) {
   }
 }
 
-TEST(KvLayoutTest, EveryLayoutGivesEachElementAPlaceOfItsOwn) {
+TEST(KvLayoutTest, EveryElementHasADistinctAddressInEveryLayout) {
   for (KvForm form : {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked}) {
     for (KvOrder order : {KvOrder::kNHD, KvOrder::kHND}) {
       SCOPED_TRACE(testing::Message() << form << " " << order);
@@ -225,7 +225,7 @@ TEST(KvLayoutTest, EveryLayoutGivesEachElementAPlaceOfItsOwn) {
   }
 }
 
-TEST(KvLayoutTest, CallersStridesReplaceItsOwn) {
+TEST(KvLayoutTest, StridesOfTheCallerAreUsed) {
   KvLayout layout = *KvLayout::Create(SmallOptions(KvForm::kPair, KvOrder::kNHD));
   char k[1], v[1];
   // k is transposed to [.., dim, head]: dims have stride 3, in chunks of one.
@@ -236,7 +236,7 @@ TEST(KvLayoutTest, CallersStridesReplaceItsOwn) {
   EXPECT_EQ(layer.v.dim_chunk, 8);
 }
 
-TEST(KvLayoutTest, CountsTheBytesOfAllLayers) {
+TEST(KvLayoutTest, ReportsTheBytesOfAllLayers) {
   KvLayoutOptions options = SmallOptions(KvForm::kPair, KvOrder::kNHD);
   options.num_layers = 7;
   KvLayout layout = *KvLayout::Create(options);
@@ -244,7 +244,7 @@ TEST(KvLayoutTest, CountsTheBytesOfAllLayers) {
   EXPECT_EQ(layout.bytes(), 5 * layout.bytes_per_block());
 }
 
-TEST(KvLayoutTest, ABudgetBuysWholeBlocks) {
+TEST(KvLayoutTest, BudgetIsRoundedDownToWholeBlocks) {
   KvLayoutOptions options = SmallOptions(KvForm::kPair, KvOrder::kNHD);  // 384 bytes per block
   EXPECT_EQ(*NumBlocksForBytes(options, 384 * 10 + 383), 10);
   EXPECT_EQ(*NumBlocksForBytes(options, 384 * 2), 2);
@@ -254,7 +254,7 @@ TEST(KvLayoutTest, ABudgetBuysWholeBlocks) {
   EXPECT_FALSE(NumBlocksForBytes(options, -1).ok());
 }
 
-TEST(KvLayoutTest, OptionsOutOfRangeAreNamed) {
+TEST(KvLayoutTest, RejectsOptionsOutOfRange) {
   const auto message = [](auto change, KvForm form = KvForm::kPair) {
     KvLayoutOptions options = SmallOptions(form, KvOrder::kNHD);
     change(options);
@@ -302,7 +302,7 @@ TEST(KvLayoutTest, CacheDTypesHaveNames) {
   EXPECT_FALSE(ParseKvCacheDType("", DType::kFloat16).ok());
 }
 
-TEST(KvLayoutTest, NamesParseAndUnknownOnesAreRefused) {
+TEST(KvLayoutTest, ParsesNamesAndRejectsUnknownNames) {
   EXPECT_EQ(*ParseKvOrder("NHD"), KvOrder::kNHD);
   EXPECT_EQ(*ParseKvOrder("HND"), KvOrder::kHND);
   EXPECT_THAT(std::string(ParseKvOrder("nhd").status().message()),
@@ -310,7 +310,7 @@ TEST(KvLayoutTest, NamesParseAndUnknownOnesAreRefused) {
   EXPECT_FALSE(ParseKvOrder("").ok());
 }
 
-TEST(KvLayoutDeathTest, ARefATensor) {
+TEST(KvLayoutDeathTest, DiesUnlessEveryTensorHasARef) {
   KvLayout layout = *KvLayout::Create(SmallOptions(KvForm::kPair, KvOrder::kNHD));
   EXPECT_DEATH(layout.MakeKvLayer({{nullptr, layout.tensors()[0].strides}}),
                "one entry per tensor");

@@ -42,7 +42,7 @@ TEST(KvPageLayoutTest, APageIsAsLargeAsTheLargestGroup) {
   EXPECT_EQ(layout.bytes(), 10 * layout.page_bytes());
 }
 
-TEST(KvPageLayoutTest, LayersStandAtFixedOffsetsAndStepByPages) {
+TEST(KvPageLayoutTest, LayersHaveFixedOffsetsAndAStrideOfPages) {
   KvPageLayout layout = *KvPageLayout::Create(Options({kLocal, kGlobal, kLocal}));
   constexpr int64_t kTensor = 16 * 8 * 128 * 2;
   EXPECT_EQ(layout.tensors(0)[0].offset_bytes, 0);
@@ -61,7 +61,7 @@ TEST(KvPageLayoutTest, LayersStandAtFixedOffsetsAndStepByPages) {
   EXPECT_EQ(layer.block_size, 16);
 }
 
-TEST(KvPageLayoutTest, ALayerThatSharesTakesNoRoom) {
+TEST(KvPageLayoutTest, SharedLayerUsesNoMemory) {
   KvPageLayer sharing = kLocal;
   sharing.shares_with = 0;
   KvPageLayer further = kLocal;
@@ -90,7 +90,7 @@ TEST(KvPageLayoutTest, EveryTensorIsAligned) {
 }
 
 // Builds random models. Within a group, no byte belongs to two elements or is outside the page.
-TEST(KvPageLayoutTest, LayersOfAGroupNeverMeetInRandomModels) {
+TEST(KvPageLayoutTest, LayersOfAGroupDoNotOverlapInRandomModels) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -146,7 +146,7 @@ TEST(KvPageLayoutTest, LayersOfAGroupNeverMeetInRandomModels) {
   }
 }
 
-TEST(KvPageLayoutTest, ABudgetBuysWholePages) {
+TEST(KvPageLayoutTest, BudgetIsRoundedDownToWholePages) {
   const KvPageLayoutOptions options = Options({kLocal, kGlobal});
   const int64_t page = KvPageLayout::Create(options)->page_bytes();
   EXPECT_EQ(*NumBlocksForBytes(options, 10 * page + page - 1), 10);
@@ -155,7 +155,7 @@ TEST(KvPageLayoutTest, ABudgetBuysWholePages) {
               HasSubstr("budget_bytes must hold the null block and one more"));
 }
 
-TEST(KvPageLayoutTest, WhatDoesNotFitIsNamed) {
+TEST(KvPageLayoutTest, RejectsInvalidOptions) {
   const auto message = [](const KvPageLayoutOptions& options) {
     absl::Status status = KvPageLayout::Create(options).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

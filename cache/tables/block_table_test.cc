@@ -17,13 +17,13 @@ BlockTableUpdate Update(int slot, int column, int block) {
   return {.slot = SlotId(slot), .column = column, .block = BlockId(block)};
 }
 
-TEST(BlockTableTest, StartsFullOfNullBlocks) {
+TEST(BlockTableTest, InitialEntriesAreNullBlocks) {
   BlockTable table = *BlockTable::Create({.num_slots = 2, .max_blocks = 3});
   EXPECT_THAT(table.row(SlotId(0)), Each(kNullBlock));
   EXPECT_THAT(table.row(SlotId(1)), Each(kNullBlock));
 }
 
-TEST(BlockTableTest, KernelsReadItByRowStride) {
+TEST(BlockTableTest, DataIsIndexedByRowStride) {
   BlockTable table = *BlockTable::Create({.num_slots = 3, .max_blocks = 2, .row_stride = 4});
   EXPECT_EQ(table.row_stride(), 4);
   table.mutable_row(SlotId(2))[1] = BlockId(77);
@@ -31,7 +31,7 @@ TEST(BlockTableTest, KernelsReadItByRowStride) {
   EXPECT_THAT(AsInts(table.row(SlotId(2))), ElementsAre(0, 77));
 }
 
-TEST(BlockTableTest, AViewFindsTheSlotsOfATokensBlock) {
+TEST(BlockTableTest, ViewFindsTheSlotOfAToken) {
   BlockTable table = *BlockTable::Create({.num_slots = 3, .max_blocks = 2, .row_stride = 4});
   table.mutable_row(SlotId(2))[1] = BlockId(77);
   const BlockTableView view = table.view(/*block_size=*/16, /*num_blocks=*/78);
@@ -49,7 +49,7 @@ TEST(BlockTableTest, KeepsItsAddressWhenMoved) {
   EXPECT_EQ(moved.data(), data);
 }
 
-TEST(BlockTableTest, TheLastUpdateOfAnEntryWins) {
+TEST(BlockTableTest, LastUpdateOfAnEntryWins) {
   BlockTable table = *BlockTable::Create({.num_slots = 2, .max_blocks = 2});
   const BlockTableUpdate updates[] = {Update(1, 0, 5), Update(1, 1, 6), Update(1, 0, 7)};
   ASSERT_TRUE(table.Apply(updates).ok());
@@ -57,7 +57,7 @@ TEST(BlockTableTest, TheLastUpdateOfAnEntryWins) {
   EXPECT_THAT(table.row(SlotId(0)), Each(kNullBlock));
 }
 
-TEST(BlockTableTest, AnUpdateOutOfRangeChangesNothing) {
+TEST(BlockTableTest, RejectsUpdatesOutOfRangeWithoutChanges) {
   BlockTable table = *BlockTable::Create({.num_slots = 2, .max_blocks = 2, .row_stride = 8});
   for (const BlockTableUpdate& bad :
        {Update(2, 0, 1), Update(-1, 0, 1), Update(0, 2, 1), Update(0, -1, 1), Update(0, 0, -1)}) {
@@ -70,7 +70,7 @@ TEST(BlockTableTest, AnUpdateOutOfRangeChangesNothing) {
               HasSubstr("column < 2, block >= 0, got slot 1, column 2, block 9"));
 }
 
-TEST(BlockTableTest, OptionsOutOfRangeAreNamed) {
+TEST(BlockTableTest, RejectsOptionsOutOfRange) {
   const auto message = [](const BlockTableOptions& options) {
     return std::string(BlockTable::Create(options).status().message());
   };
@@ -82,7 +82,7 @@ TEST(BlockTableTest, OptionsOutOfRangeAreNamed) {
               HasSubstr("got 2 * 9223372036854775807"));
 }
 
-TEST(BlockTableDeathTest, ARowOfAnotherTableIsABrokenInvariant) {
+TEST(BlockTableDeathTest, DiesOnARowOutOfRange) {
   BlockTable table = *BlockTable::Create({.num_slots = 2, .max_blocks = 1});
   EXPECT_DEATH(table.row(SlotId(2)), "slot 2 is not of this table of 2");
   EXPECT_DEATH(table.mutable_row(SlotId(-1)), "slot -1 is not of this table");

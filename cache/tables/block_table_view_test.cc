@@ -26,7 +26,7 @@ TEST(BlockTableViewTest, ASlotIsBlockTimesBlockSizePlusOffset) {
   EXPECT_EQ(TableCapacity(table), 12);
 }
 
-TEST(BlockTableViewTest, SlotsAndCapacitiesPass32Bits) {
+TEST(BlockTableViewTest, SlotsAndCapacitiesMayExceed32Bits) {
   const int32_t entries[] = {INT32_MAX - 1};
   const BlockTableView table = {entries, 1, 1, 1, 1 << 20, INT32_MAX};
   EXPECT_EQ(TableSlot(table, 0, 5), (int64_t{INT32_MAX} - 1) * (1 << 20) + 5);

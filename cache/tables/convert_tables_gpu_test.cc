@@ -55,12 +55,12 @@ void ConvertTablesGpuTest::Compare(int num_shapes, int num_replays) {
   }
 }
 
-TEST_F(ConvertTablesGpuTest, AllFormsAgreeWithTheHost) { Compare(300, 20); }
+TEST_F(ConvertTablesGpuTest, AllFormatsMatchTheHost) { Compare(300, 20); }
 
-TEST_F(ConvertTablesSmallGpuTest, AllFormsAgreeWithTheHost) { Compare(4, 4); }
+TEST_F(ConvertTablesSmallGpuTest, AllFormatsMatchTheHost) { Compare(4, 4); }
 
 // Needs no GPU: the arguments are rejected before any launch.
-TEST(ConvertTablesLaunchTest, RefusesWhatTheCheckRefuses) {
+TEST(ConvertTablesLaunchTest, RejectsTheArgumentsThatTheCheckRejects) {
   for (const RefusedConversion& refused : RefusedConversions()) {
     EXPECT_EQ(LaunchConvertTables(refused.args, nullptr).message(), refused.message);
   }

@@ -130,7 +130,7 @@ struct Faults {
   int32_t count = kGarbage;
 };
 
-TEST(ConvertTablesTest, APaddedTableIsPacked) {
+TEST(ConvertTablesTest, PacksAPaddedTable) {
   Padded padded = ExamplePadded();
   Packed packed = EmptyPacked(3, 5, 4);
   std::vector<int32_t> key_start_loc(4, kGarbage);
@@ -143,7 +143,7 @@ TEST(ConvertTablesTest, APaddedTableIsPacked) {
   EXPECT_THAT(key_start_loc, ElementsAre(0, 6, 6, 14));
 }
 
-TEST(ConvertTablesTest, APackedTableIsPaddedAndColumnsAfterEachRowAreCleared) {
+TEST(ConvertTablesTest, PadsAPackedTableAndClearsColumnsAfterEachRow) {
   Packed packed = ExamplePacked();
   Padded padded = EmptyPadded(3, 4, 3, 4);
   ExpectOk(ConvertTables(To(FromPacked(packed), padded)));
@@ -152,7 +152,7 @@ TEST(ConvertTablesTest, APackedTableIsPaddedAndColumnsAfterEachRowAreCleared) {
   EXPECT_THAT(padded.seq_lens, ElementsAre(6, 0, 8));
 }
 
-TEST(ConvertTablesTest, RowsAreAnyRowsOfTheTableInAnyOrder) {
+TEST(ConvertTablesTest, ConvertsAnyRowsInAnyOrder) {
   Padded padded = ExamplePadded();
   Packed packed = EmptyPacked(4, 8, 4);
   const std::vector<int32_t> table_row = {2, 0, 2, -5}, seq_lens = {5, 6, 8, 0};
@@ -166,7 +166,7 @@ TEST(ConvertTablesTest, RowsAreAnyRowsOfTheTableInAnyOrder) {
   EXPECT_THAT(packed.last_block_len, ElementsAre(1, 2, 4, 0));
 }
 
-TEST(ConvertTablesTest, BothFormsAreWrittenAtOnce) {
+TEST(ConvertTablesTest, WritesBothFormatsInOneCall) {
   Padded from = ExamplePadded(), padded = EmptyPadded(3, 2, 2, 4);
   Packed packed = EmptyPacked(3, 4, 4);
   ExpectOk(ConvertTables(To(To(FromPadded(from), packed), padded)));
@@ -174,14 +174,14 @@ TEST(ConvertTablesTest, BothFormsAreWrittenAtOnce) {
   EXPECT_THAT(padded.entries, ElementsAre(7, 2, 0, 0, 5, 9, kGarbage));
 }
 
-TEST(ConvertTablesTest, NoRowsPackToOneZero) {
+TEST(ConvertTablesTest, ZeroRowsPackToOneZero) {
   int32_t block_indptr = kGarbage;
   ExpectOk(ConvertTables({.table = {.block_size = 4},
                           .out = {.packed = {.block_indptr = &block_indptr, .block_size = 4}}}));
   EXPECT_EQ(block_indptr, 0);
 }
 
-TEST(ConvertTablesTest, CumulativeLengthsNeedNoTable) {
+TEST(ConvertTablesTest, ComputesKeyStartLocWithoutATable) {
   const std::vector<int32_t> seq_lens = {6, 0, 8};
   std::vector<int32_t> key_start_loc(4, kGarbage);
   ExpectOk(ConvertTables({.table = {.block_size = 1},
@@ -191,7 +191,7 @@ TEST(ConvertTablesTest, CumulativeLengthsNeedNoTable) {
   EXPECT_THAT(key_start_loc, ElementsAre(0, 6, 6, 14));
 }
 
-TEST(ConvertTablesTest, BlocksBecomeTokensAndTokensBlocks) {
+TEST(ConvertTablesTest, ConvertsBlocksToTokensAndBack) {
   Padded blocks = ExamplePadded(), tokens = EmptyPadded(3, 9, 8, 1);
   ExpectOk(ConvertTables(To(FromPadded(blocks), tokens)));
   const int32_t x = kGarbage;
@@ -204,7 +204,7 @@ TEST(ConvertTablesTest, BlocksBecomeTokensAndTokensBlocks) {
   EXPECT_THAT(back.seq_lens, ElementsAre(6, 0, 8));
 }
 
-TEST(ConvertTablesTest, ADecodersTokensAreReadBehindItsEncoders) {
+TEST(ConvertTablesTest, ReadsDecoderTokensAfterEncoderTokens) {
   Padded tokens = ExampleTokens(), blocks = EmptyPadded(3, 2, 2, 4);
   const std::vector<int32_t> requests = {2, 0, 2}, lens = {3, 6, 4}, starts = {4, 0, 0};
   ConvertTablesArgs args = To(FromPadded(tokens), blocks);
@@ -216,7 +216,7 @@ TEST(ConvertTablesTest, ADecodersTokensAreReadBehindItsEncoders) {
   EXPECT_THAT(blocks.seq_lens, ElementsAre(3, 6, 4));
 }
 
-TEST(ConvertTablesTest, BlocksOfOneTokenAreTheSlots) {
+TEST(ConvertTablesTest, BlocksOfOneTokenEqualSlots) {
   Padded tokens = ExampleTokens(), blocks = EmptyPadded(3, 8, 8, 1);
   tokens.seq_lens = {2, 0, 1};
   ExpectOk(ConvertTables(To(FromPadded(tokens), blocks)));
@@ -224,7 +224,7 @@ TEST(ConvertTablesTest, BlocksOfOneTokenAreTheSlots) {
   EXPECT_THAT(absl::MakeConstSpan(blocks.entries).subspan(16, 2), ElementsAre(20, 0));
 }
 
-TEST(ConvertTablesTest, LargeBlocksAreCutIntoSmallOnesAndJoinedAgain) {
+TEST(ConvertTablesTest, SplitsLargeBlocksAndJoinsThemAgain) {
   Padded large = {.entries = {3, 1, 2, 5},
                   .row_stride = 2,
                   .max_blocks = 2,
@@ -237,7 +237,7 @@ TEST(ConvertTablesTest, LargeBlocksAreCutIntoSmallOnesAndJoinedAgain) {
   EXPECT_THAT(back.entries, ElementsAre(3, 1, 2, 0, kGarbage));
 }
 
-TEST(ConvertTablesTest, ABlockThatIsNotARunOfTokensIsNamed) {
+TEST(ConvertTablesTest, RejectsBlocksWithNonconsecutiveTokens) {
   const auto message = [](std::vector<int32_t> slots) {
     Padded tokens = {.entries = std::move(slots),
                      .row_stride = 4,
@@ -262,7 +262,7 @@ TEST(ConvertTablesTest, ABlockThatIsNotARunOfTokensIsNamed) {
   EXPECT_THAT(message({-4, -3, -2, -1}), HasSubstr("no block of the cache"));
 }
 
-TEST(ConvertTablesTest, SlotsThatAreNotInt32AreRefused) {
+TEST(ConvertTablesTest, RejectsSlotsThatExceedInt32) {
   const auto status = [](int32_t entry, Padded& tokens) {
     Padded blocks = {.entries = {1, 2, 7, entry},
                      .row_stride = 2,
@@ -285,7 +285,7 @@ TEST(ConvertTablesTest, SlotsThatAreNotInt32AreRefused) {
                                           INT32_MAX - 2, INT32_MAX - 1, 0, kGarbage));
 }
 
-TEST(ConvertTablesTest, SlotsBeyondTheCacheAreRefusedWhereItsSizeIsGiven) {
+TEST(ConvertTablesTest, RejectsSlotsOutsideACacheOfKnownSize) {
   Padded tokens = ExampleTokens(), blocks = EmptyPadded(3, 2, 2, 4);
   ConvertTablesArgs args = To(FromPadded(tokens), blocks);
   args.table.num_blocks = 39;  // slots 0 to 38
@@ -309,7 +309,7 @@ TEST(ConvertTablesTest, EntriesPastARowsEndDoNotMatter) {
 // Tests each faulty row, followed by a good row. The host call rejects the faulty row before it
 // writes. Inside a graph, the faulty row becomes an empty row with a reason, and the good row is
 // converted.
-TEST(ConvertTablesTest, ARowThatCannotBeConvertedIsAnEmptyRowAndAFault) {
+TEST(ConvertTablesTest, RowThatCannotBeConvertedBecomesEmptyWithAFault) {
   struct Case {
     const char* what;
     int32_t table_row, seq_len, key_start, first_query, end_query;
@@ -365,7 +365,7 @@ TEST(ConvertTablesTest, ARowThatCannotBeConvertedIsAnEmptyRowAndAFault) {
   }
 }
 
-TEST(ConvertTablesTest, APackedTableThatContradictsItselfGivesEmptyRows) {
+TEST(ConvertTablesTest, InconsistentPackedTableYieldsEmptyRows) {
   // Rows: good; last_block_len 0; descending; beyond the indices; last_block_len 3 of 2; an empty
   // row with a last_block_len.
   Packed packed = {.block_indptr = {0, 2, 3, 1, 9, 4, 4},
@@ -393,7 +393,7 @@ TEST(ConvertTablesTest, APackedTableThatContradictsItselfGivesEmptyRows) {
   EXPECT_THAT(Faults(To(FromPacked(packed), padded)).rows, ElementsAre(length));
 }
 
-TEST(ConvertTablesTest, AfterTheFirstRowWithoutRoomNoLaterOneIsPacked) {
+TEST(ConvertTablesTest, NoRowIsPackedAfterTheFirstThatDoesNotFit) {
   Padded from = {.entries = {1, 2, 3, 4, 5, 6},
                  .row_stride = 3,
                  .max_blocks = 3,
@@ -418,7 +418,7 @@ TEST(ConvertTablesTest, AfterTheFirstRowWithoutRoomNoLaterOneIsPacked) {
   EXPECT_THAT(key_start_loc, ElementsAre(0, 4, 4, 4, 9, 9, 9, 9));
 }
 
-TEST(ConvertTablesTest, MoreKeysThanInt32CountsDoNotFit) {
+TEST(ConvertTablesTest, RejectsMoreKeysThanInt32) {
   const std::vector<int32_t> seq_lens = {INT_MAX, 1, 0};
   std::vector<int32_t> key_start_loc(4, kGarbage);
   const ConvertTablesArgs args = {.table = {.block_size = 1},
@@ -430,7 +430,7 @@ TEST(ConvertTablesTest, MoreKeysThanInt32CountsDoNotFit) {
   EXPECT_THAT(key_start_loc, ElementsAre(0, INT_MAX, INT_MAX, INT_MAX));
 }
 
-TEST(ConvertTablesTest, RandomTablesComeBackAsTheyWere) {
+TEST(ConvertTablesTest, RandomTablesSurviveARoundTrip) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -493,7 +493,7 @@ int64_t FirstKey(const ConvertTablesArgs& args, int r) {
   return first_seen / args.out.table.block_size * args.out.table.block_size;
 }
 
-TEST(ConvertTablesTest, EveryKeyOfEveryRowStaysInItsSlotWhateverTheArraysHold) {
+TEST(ConvertTablesTest, KeysKeepTheirSlotsInRandomAndHostileTables) {
   const unsigned seed = TestSeed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
@@ -558,7 +558,7 @@ TEST(ConvertTablesTest, EveryKeyOfEveryRowStaysInItsSlotWhateverTheArraysHold) {
   EXPECT_GT(num_faulty, 500);
 }
 
-TEST(ConvertTablesTest, ArgumentsThatContradictThemselvesAreNamed) {
+TEST(ConvertTablesTest, RejectsInconsistentArguments) {
   for (const RefusedConversion& refused : RefusedConversions()) {
     EXPECT_EQ(CheckConvertTables(refused.args).message(), refused.message);
     EXPECT_EQ(ConvertTables(refused.args).message(), refused.message);

@@ -21,7 +21,7 @@ std::vector<int64_t> Slots(std::vector<int32_t> row, int block_size, int64_t fir
   return slots;
 }
 
-TEST(SlotMappingTest, CrossesBlockBorders) {
+TEST(SlotMappingTest, CrossesBlockBoundaries) {
   EXPECT_THAT(Slots({7, 2}, 4, 3, 3), ElementsAre(7 * 4 + 3, 2 * 4, 2 * 4 + 1));
   EXPECT_THAT(Slots({7, 2}, 4, 0, 8), ElementsAre(28, 29, 30, 31, 8, 9, 10, 11));
 }
@@ -34,16 +34,16 @@ TEST(SlotMappingTest, NullBlocksAreNotWritten) {
   EXPECT_THAT(Slots({0, 2}, 2, 0, 4), ElementsAre(kNoSlot, kNoSlot, 4, 5));
 }
 
-TEST(SlotMappingTest, SlotsPassInt32) {
+TEST(SlotMappingTest, SlotsMayExceedInt32) {
   EXPECT_THAT(Slots({INT_MAX}, 16, 15, 1), ElementsAre(int64_t{INT_MAX} * 16 + 15));
 }
 
-TEST(SlotMappingTest, NoTokensMayStandAtTheEndOfTheRow) {
+TEST(SlotMappingTest, ZeroTokensAreAllowedAtTheEndOfTheRow) {
   EXPECT_THAT(Slots({1}, 4, 4, 0), ElementsAre());
   EXPECT_THAT(Slots({}, 4, 0, 0), ElementsAre());
 }
 
-TEST(SlotMappingTest, RefusesTokensOutsideTheRowAndWritesNothing) {
+TEST(SlotMappingTest, RejectsTokensOutsideTheRowWithoutWriting) {
   std::vector<int64_t> slots(3, -99);
   const auto message = [&](std::vector<int32_t> row, int block_size, int64_t first) {
     absl::Status status = FillSlotMapping(row, block_size, first, absl::MakeSpan(slots));

@@ -132,7 +132,7 @@ TEST_F(AdmissionTest, RefusesWhileTooManySequencesWait) {
   EXPECT_TRUE(admission.Add({.prompt = {1}}).ok());
 }
 
-TEST_F(AdmissionTest, AFactoryThatThrowsAddsNothing) {
+TEST_F(AdmissionTest, ThrowingFactoryAddsNoRequest) {
   Admission& admission = Make();
   const auto added =
       admission.Add({.prompt = {1}, .new_stop_matcher = []() -> std::unique_ptr<StopMatcher> {
@@ -142,7 +142,7 @@ TEST_F(AdmissionTest, AFactoryThatThrowsAddsNothing) {
   EXPECT_EQ(table_->num_waiting(), 0);
 }
 
-TEST_F(AdmissionTest, SequencesHaveTheirOwnSeedsAndTokens) {
+TEST_F(AdmissionTest, EachSequenceHasASeparateSeedAndTokens) {
   Make();
   const RequestState& seeded =
       Add({.prompt = {1, 2}, .sampling = {.seed = 5}, .forced_tokens = {8, 9}, .num_sequences = 2});
@@ -193,7 +193,7 @@ TEST_F(AdmissionTest, AdmitsWhileTheBatchHasTokensAndBlocksAreNotLacking) {
   EXPECT_TRUE(Next().has_value());
 }
 
-TEST_F(AdmissionTest, ASequenceWithoutBlocksKeepsLaterOnesWaiting) {
+TEST_F(AdmissionTest, SequenceWithoutBlocksBlocksLaterSequences) {
   shape_.num_blocks = 6;  // 5 blocks
   Make();
   Add({.prompt = Tokens(9)});
@@ -207,7 +207,7 @@ TEST_F(AdmissionTest, ASequenceWithoutBlocksKeepsLaterOnesWaiting) {
   EXPECT_EQ(blocks_->pool().num_allocatable(), 2);
 }
 
-TEST_F(AdmissionTest, AReadmittedSequenceContinuesWhereItWas) {
+TEST_F(AdmissionTest, ReadmittedSequenceContinuesAfterItsKnownTokens) {
   Make();
   Add({.prompt = Tokens(5)});
   SequenceState& sequence = *Next()->sequence;

@@ -141,7 +141,7 @@ TEST_F(BatchInProgressTest, ARefusedBatchKeepsItsLeavesAndDropsItsJoins) {
   EXPECT_THAT(made.joins, IsEmpty());
 }
 
-TEST_F(BatchInProgressTest, PromptsGetTheLeastOfThreeBudgets) {
+TEST_F(BatchInProgressTest, PromptsGetTheMinimumOfThreeBudgets) {
   SequenceState& first = Run({.prompt = std::vector<int32_t>(12, 1)});
   SequenceState& second = Run({.prompt = std::vector<int32_t>(12, 1)});
   SequenceState& decoding = Run();
@@ -227,7 +227,7 @@ TEST_F(BatchInProgressTest, ATreeOfDraftsCountsNodesAndLevels) {
   batch.CheckInvariants();
 }
 
-TEST_F(BatchInProgressTest, GivenDraftsAreTheRows) {
+TEST_F(BatchInProgressTest, GivenDraftsBecomeTheDraftsOfTheRow) {
   BatchInProgress batch = Make();
   SequenceState& sequence = Run();
   const std::vector<int32_t> drafts = {8, 9};
@@ -242,7 +242,7 @@ TEST_F(BatchInProgressTest, GivenDraftsAreTheRows) {
   EXPECT_TRUE(batch.open_rows()[0].feeds_drafter);
 }
 
-TEST_F(BatchInProgressTest, EachRowHasItsOwnMask) {
+TEST_F(BatchInProgressTest, EachRowHasASeparateMask) {
   BatchInProgress batch = Make();
   EXPECT_DEATH(batch.NextMask(), "ReserveMasks");
   batch.ReserveMasks();

@@ -89,7 +89,7 @@ class DraftPlannerTest : public ::testing::Test {
   std::unique_ptr<DraftPlanner> planner_;
 };
 
-TEST_F(DraftPlannerTest, RowsThatAskForMoreThanTokensHaveNoDrafts) {
+TEST_F(DraftPlannerTest, RowsWithLogitsRequestsHaveNoDrafts) {
   const DraftPlanner& planner = Make();
   EXPECT_EQ(planner.MaxDraftsOf({.prompt = {1}}), 4);
   EXPECT_EQ(planner.MaxDraftsOf({.prompt = {1}, .max_drafts = 3}), 3);
@@ -102,7 +102,7 @@ TEST_F(DraftPlannerTest, RowsThatAskForMoreThanTokensHaveNoDrafts) {
   EXPECT_EQ(planner.MaxDraftsOf({.prompt = {1}, .new_token_masker = [] { return nullptr; }}), 0);
 }
 
-TEST_F(DraftPlannerTest, ANewSequenceHasAllDraftsAndRoomForThem) {
+TEST_F(DraftPlannerTest, NewSequenceHasTheMaximumNumberOfDraftsAndAllocatedRoom) {
   Make();
   const SequenceState& sequence = RunDecode();
   EXPECT_THAT(Drafts(), ElementsAre(4));
@@ -304,7 +304,7 @@ TEST_F(DrafterKeysTest, ADrafterHasReadTheTokensThatItsBlocksRecord) {
   EXPECT_EQ(planner.Join(fork, *fork.slot, 0, /*swapped_in=*/false), 0);
 }
 
-TEST_F(DrafterKeysTest, ASwappedSequenceKeepsWhatTheDrafterHasRead) {
+TEST_F(DrafterKeysTest, SwappedSequenceKeepsTheCountReadByTheDrafter) {
   DraftPlanner& planner = Make();
   SequenceState& sequence = Run({.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9}});
   sequence.num_drafted = 9;

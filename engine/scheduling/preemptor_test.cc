@@ -102,7 +102,7 @@ TEST_F(PreemptorTest, PreemptsTheLastAdmittedSequence) {
   preemptor->CheckInvariants();
 }
 
-TEST_F(PreemptorTest, PreemptsTheLowestPriorityAndAsManySequencesAsNecessary) {
+TEST_F(PreemptorTest, PreemptsSequencesByAscendingPriorityUntilBlocksSuffice) {
   auto preemptor = Make(PreemptionMode::kRecompute);
   SequenceState& low = Run(/*priority=*/-1);
   SequenceState& middle = Run();
@@ -114,7 +114,7 @@ TEST_F(PreemptorTest, PreemptsTheLowestPriorityAndAsManySequencesAsNecessary) {
   EXPECT_THAT(Finish(high).leaves, ElementsAre(SlotId(0), SlotId(1))) << "the lowest first";
 }
 
-TEST_F(PreemptorTest, ASequencePreemptsItselfIfItIsTheLast) {
+TEST_F(PreemptorTest, LastSequencePreemptsItself) {
   auto preemptor = Make(PreemptionMode::kRecompute);
   SequenceState& first = Run();
   SequenceState& second = Run();
@@ -125,14 +125,14 @@ TEST_F(PreemptorTest, ASequencePreemptsItselfIfItIsTheLast) {
   EXPECT_FALSE(batch_.lacks_blocks());
 }
 
-TEST_F(PreemptorTest, ASequenceThatIsAloneHasThePoolAndDiesBeyondIt) {
+TEST_F(PreemptorTest, DiesIfTheOnlySequenceNeedsMoreThanThePool) {
   auto preemptor = Make();
   SequenceState& only = Run();
   EXPECT_TRUE(preemptor->MakeRoom(only, 12, 1, batch_));
   EXPECT_DEATH(preemptor->MakeRoom(only, 13, 1, batch_), "13 tokens of one sequence");
 }
 
-TEST_F(PreemptorTest, WithWindowsASequenceThatIsAloneWaitsForItsBatchesInFlight) {
+TEST_F(PreemptorTest, OnlySequenceWithWindowsWaitsForItsBatchesInFlight) {
   shape_.groups = {{.retention = KvRetention::kSlidingWindow, .span = 4}};
   blocks_ = MakeBlocks(shape_);
   limits_ = CacheLimits(shape_, blocks_);

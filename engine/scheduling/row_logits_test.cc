@@ -90,7 +90,7 @@ TEST_F(RowLogitsTest, OnlyTheLastChunkOfAPromptGeneratesAToken) {
   EXPECT_EQ(row.logits, RowLogits::kLast);
 }
 
-TEST_F(RowLogitsTest, AScoredChunkAsksForAllLogitsAndNamesTheTokenAfterIt) {
+TEST_F(RowLogitsTest, ScoredChunkRequestsAllLogitsAndSetsTheNextToken) {
   SequenceState& sequence = Run({.prompt = {1, 2, 3, 4}, .num_prompt_log_probs = 1});
   OpenRow open{.sequence = &sequence};
   ScheduledRow row = RowOf(sequence, 2);
@@ -217,7 +217,7 @@ struct ScoredStep {
   }
 };
 
-TEST_F(RowLogitsTest, LogProbsAreTheRowsOrTheEarlierOnes) {
+TEST_F(RowLogitsTest, LogProbsComeFromTheRowOrFromEarlierLogits) {
   const OpenRow row = {.num_tokens = 3, .has_earlier = true};
   const ScoredStep step;
   EXPECT_EQ(
@@ -249,7 +249,7 @@ TEST_F(RowLogitsTest, CollectsEachPromptTokenOnce) {
   EXPECT_TRUE(CollectPromptLogProbs(row, 0, StepResult()));
 }
 
-TEST_F(RowLogitsTest, ANanLogProbabilityIsRefused) {
+TEST_F(RowLogitsTest, RejectsANanLogProbability) {
   SequenceState& sequence = Run({.prompt = {1, 2, 3, 4}, .num_prompt_log_probs = 1});
   const OpenRow row = {
       .sequence = &sequence, .num_tokens = 3, .scores_prompt = true, .has_earlier = true};

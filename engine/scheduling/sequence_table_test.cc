@@ -91,7 +91,7 @@ TEST(SequenceTableTest, AdmitsToTheSlotThatWasLeftLast) {
   table.Wait(a);
 }
 
-TEST(SequenceTableTest, EveryAdmissionHasANumberThatNoOtherAdmissionHas) {
+TEST(SequenceTableTest, AdmissionNumbersAreUnique) {
   SequenceTable table(1);
   SequenceState& sequence = AddOne(table);
   EXPECT_EQ(sequence.admission, 0);

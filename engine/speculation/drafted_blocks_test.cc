@@ -10,7 +10,7 @@ namespace {
 // Blocks of four tokens.
 constexpr DraftedBlocksOptions kOptions = {.num_blocks = 10, .block_size = 4};
 
-TEST(DraftedBlocksTest, WhatWasSeenIsKnownOfTheBlocks) {
+TEST(DraftedBlocksTest, CountsTheTokensReadByTheDrafterPerBlock) {
   DraftedBlocks drafted(kOptions);
   const std::vector<BlockId> blocks = {BlockId(7), BlockId(2), BlockId(5)};
   EXPECT_EQ(drafted.NumSeen(blocks, 12), 0);
@@ -29,7 +29,7 @@ TEST(DraftedBlocksTest, WhatWasSeenIsKnownOfTheBlocks) {
   EXPECT_EQ(drafted.NumSeen({BlockId(7), BlockId(3)}, 8), 4) << "a block of another sequence";
 }
 
-TEST(DraftedBlocksTest, ABlockThatIsHandedOutAgainHasWhatIsCommittedToIt) {
+TEST(DraftedBlocksTest, ReallocatedBlockHasTheCountOfItsNewTokens) {
   DraftedBlocks drafted(kOptions);
   const std::vector<BlockId> blocks = {BlockId(1), BlockId(2)};
   drafted.Set(blocks, {.first = 0, .end = 8}, /*num_seen=*/8);
@@ -39,7 +39,7 @@ TEST(DraftedBlocksTest, ABlockThatIsHandedOutAgainHasWhatIsCommittedToIt) {
   EXPECT_EQ(drafted.NumSeen(blocks, 8), 0) << "an empty range";
 }
 
-TEST(DraftedBlocksTest, ACopyIsSeenAsItsSource) {
+TEST(DraftedBlocksTest, CopyHasTheCountOfItsSource) {
   DraftedBlocks drafted(kOptions);
   drafted.Set({BlockId(1)}, {.first = 0, .end = 4}, /*num_seen=*/3);
   drafted.Copy(BlockId(1), BlockId(8));

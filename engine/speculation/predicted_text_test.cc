@@ -36,7 +36,7 @@ class Follower {
   PredictedText predicted_;
 };
 
-TEST(PredictedTextTest, ATextThatIsAsExpectedGoesOnSo) {
+TEST(PredictedTextTest, ContinuesWhileTheTextMatchesThePrediction) {
   Follower follower({1, 2, 3, 4, 5, 6});
   EXPECT_THAT(follower.After(0, 3), ElementsAre(1, 2, 3));
   EXPECT_THAT(follower.After(2, 3), ElementsAre(3, 4, 5)) << "two tokens are in flight";
@@ -50,7 +50,7 @@ TEST(PredictedTextTest, ATextThatIsAsExpectedGoesOnSo) {
   EXPECT_THAT(Follower({}).After(0, 2), IsEmpty());
 }
 
-TEST(PredictedTextTest, AnotherTokenInPlaceOfOneIsFollowed) {
+TEST(PredictedTextTest, FindsThePositionAfterAReplacedToken) {
   Follower follower({1, 2, 3, 4, 5, 6});
   follower.Add({1, 2, 9});
   EXPECT_THAT(follower.After(0, 2), IsEmpty()) << "the prediction does not contain 9";
@@ -58,7 +58,7 @@ TEST(PredictedTextTest, AnotherTokenInPlaceOfOneIsFollowed) {
   EXPECT_THAT(follower.After(0, 2), ElementsAre(5, 6));
 }
 
-TEST(PredictedTextTest, WhatIsLeftOutOrInsertedIsFollowed) {
+TEST(PredictedTextTest, FindsThePositionAfterDeletionsAndInsertions) {
   Follower shorter({1, 2, 3, 4, 5, 6});
   shorter.Add({1, 5});
   EXPECT_THAT(shorter.After(0, 2), ElementsAre(6));
@@ -67,7 +67,7 @@ TEST(PredictedTextTest, WhatIsLeftOutOrInsertedIsFollowed) {
   EXPECT_THAT(longer.After(0, 2), ElementsAre(4, 5));
 }
 
-TEST(PredictedTextTest, TheLongestEndOfTheTextSaysWhere) {
+TEST(PredictedTextTest, LongestSuffixMatchDeterminesThePosition) {
   Follower follower({1, 2, 3, 9, 5, 2, 3, 8, 7, 2, 3, 4});
   follower.Add({1, 5, 2, 3});
   EXPECT_THAT(follower.After(0, 1), ElementsAre(8));
@@ -77,7 +77,7 @@ TEST(PredictedTextTest, TheLongestEndOfTheTextSaysWhere) {
   EXPECT_THAT(follower.After(0, 1), ElementsAre(4)) << "no match follows: the last one";
 }
 
-TEST(PredictedTextTest, LongTextsAreComparedInPart) {
+TEST(PredictedTextTest, ComparesOnlyTheEndOfLongTexts) {
   std::vector<int32_t> expected(100, 1);
   expected.push_back(2);
   Follower follower(expected);

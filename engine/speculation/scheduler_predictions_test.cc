@@ -33,7 +33,7 @@ std::vector<int32_t> Drafts(const ScheduledRow& row) {
   return {row.drafts.begin(), row.drafts.end()};
 }
 
-TEST(SchedulerPredictionsTest, DraftsAreWhatIsPredictedBehindTheText) {
+TEST(SchedulerPredictionsTest, DraftsAreThePredictedTokensAfterTheText) {
   auto scheduler = Make(Options(3));
   std::vector<TokenEvent> events;
   Add(*scheduler,
@@ -56,7 +56,7 @@ TEST(SchedulerPredictionsTest, DraftsAreWhatIsPredictedBehindTheText) {
   EXPECT_EQ(scheduler->speculation_statistics().num_accepted, 4);
 }
 
-TEST(SchedulerPredictionsTest, TokensInFlightAreTakenToBeAsPredicted) {
+TEST(SchedulerPredictionsTest, AssumesThatTokensInFlightMatchThePrediction) {
   SchedulerOptions options = Options(2);
   options.shape.max_steps_in_flight = 3;
   auto scheduler = Make(options);
@@ -73,7 +73,7 @@ TEST(SchedulerPredictionsTest, TokensInFlightAreTakenToBeAsPredicted) {
 
 // The drafter proposes if the prediction has no tokens. A drafter with a KV cache has not read the
 // tokens that were proposed from the prediction.
-TEST(SchedulerPredictionsTest, ADrafterProposesWhereNothingIsPredicted) {
+TEST(SchedulerPredictionsTest, DrafterProposesIfThePredictionHasNoTokens) {
   for (const DrafterKeys keys : {DrafterKeys::kNone, DrafterKeys::kOfDrafts}) {
     SchedulerOptions options = OptionsWithDrafts(2);
     options.shape.drafts.keys = keys;
@@ -97,7 +97,7 @@ TEST(SchedulerPredictionsTest, ADrafterProposesWhereNothingIsPredicted) {
   }
 }
 
-TEST(SchedulerPredictionsTest, RequestsWithoutDraftsHaveNone) {
+TEST(SchedulerPredictionsTest, RequestLimitsApplyToPredictedDrafts) {
   auto scheduler = Make(Options(3));
   std::vector<TokenEvent> events;
   const std::vector<int32_t> predicted = {5, 6, 7, 8, 9, 10};
@@ -173,7 +173,7 @@ std::map<int64_t, PuppetText> TextsOf(Scheduler& scheduler, PuppetDevice& device
 
 class PredictedTextsTest : public testing::TestWithParam<int> {};
 
-TEST_P(PredictedTextsTest, AreThoseOfPlainDecoding) {
+TEST_P(PredictedTextsTest, OutputMatchesPlainDecoding) {
   for (const Case& c : Cases()) {
     for (const int changed_every :
          {0, 7, 1}) {  // 0: the prediction is right; 1: every token is wrong

@@ -234,7 +234,7 @@ class Generation {
 
 // Prompts run in chunks, in steps with decodes and drafts. The heads read each token with the state
 // of the previous token, and have the keys of all tokens that their layers attend to.
-TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
+TEST_P(AttendingHeadsSuite, DraftsOfHeadsThatEqualTheModelAreAccepted) {
   const LayerSpec layer = {.params = SomeParams()};
   for (const std::vector<LayerSpec>& layers :
        {FullAttention(), {layer, layer}, WindowsAndChunks()}) {
@@ -265,7 +265,7 @@ TEST_P(AttendingHeadsSuite, HeadsThatAreTheModelAreRight) {
 
 // A chunk with more tokens than kept states overwrites the state before the chunk. A second pass of
 // the heads over the chunk would have no state for its first token.
-TEST_P(AttendingHeadsSuite, HeadsRunOnceInAReplayThatIsChecked) {
+TEST_P(AttendingHeadsSuite, ReplayCheckRunsHeadsOnce) {
   const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
   LayeredModel model(model_options);
   std::vector<Request> requests = SomeRequests(3);
@@ -288,7 +288,7 @@ TEST_P(AttendingHeadsSuite, HeadsRunOnceInAReplayThatIsChecked) {
 }
 
 // Later steps with drafts read the tokens that were decoded without drafts.
-TEST_P(AttendingHeadsSuite, StepsWithoutDraftsAreCaughtUp) {
+TEST_P(AttendingHeadsSuite, HeadsCatchUpAfterStepsWithoutDrafts) {
   for (const auto& [num_plain, layers] :
        {std::pair(20, FullAttention()), {60, FullAttention()}, {20, WindowsAndChunks()}}) {
     SCOPED_TRACE(testing::Message() << num_plain << " steps, " << layers.size() << " layers");
@@ -349,7 +349,7 @@ void SpeculateAlone(int num_drafts, Model& draft, ModelEngineOptions& options) {
 // tokens. While two sequences run, there are no drafts. The remaining sequence then has far more
 // tokens to catch up on than its windows hold. Afterwards, prompts hit the cache, and sequences are
 // preempted.
-TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
+TEST_P(AttendingHeadsSuite, DraftModelCatchesUpAfterStepsWithoutDrafts) {
   const LayerSpec full = SmallLayer();
   LayerSpec window = full;
   window.params.window_left = 5;
@@ -410,7 +410,7 @@ TEST_P(AttendingHeadsSuite, ADraftModelThatWasLeftOutCatchesUp) {
 // Two sequences decode without drafts. The second is swapped out, and returns when the first has
 // ended. The drafter, which is the model itself, catches up on the tokens that were decoded without
 // it; then all its drafts are right.
-TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
+TEST_P(AttendingHeadsSuite, DraftModelCatchesUpAfterASwap) {
   LayeredModel model(ModelAndDrafter(GetParam()));
   LayeredModel draft(ModelAndDrafter(GetParam()));
   ModelEngineOptions options = OfTwoSequences(/*max_seq_len=*/96, /*num_blocks=*/1 + 2 * 24);
@@ -448,7 +448,7 @@ TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpBehindASwap) {
 // The prompt is a text that was decoded without drafts. The cache has its keys, but not the
 // drafter's keys, which the drafter computes. The same happens for forks of a prompt that the
 // drafter has not read.
-TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpWithPrefixesThatItHasNotSeen) {
+TEST_P(AttendingHeadsSuite, DraftModelCatchesUpOnUnreadPrefixes) {
   LayeredModel model(ModelAndDrafter(GetParam()));
   LayeredModel draft(ModelAndDrafter(GetParam()));
   ModelEngineOptions options = OfTwoSequences(/*max_seq_len=*/240, /*num_blocks=*/1 + 3 * 60);
@@ -492,7 +492,7 @@ TEST_P(AttendingHeadsSuite, ADraftModelCatchesUpWithPrefixesThatItHasNotSeen) {
 }
 
 // Runs with prefix hits, preemptions and swaps, and heads that are mostly wrong.
-TEST_P(AttendingHeadsSuite, TextsAreThoseOfPlainDecodingWithAnyHeads) {
+TEST_P(AttendingHeadsSuite, TextsMatchPlainDecodingWithAnyHeads) {
   int64_t num_prefix_tokens_hit = 0;
   int64_t num_preemptions = 0;
   for (const std::vector<LayerSpec>& layers : {FullAttention(), WindowsAndChunks()}) {
@@ -552,7 +552,7 @@ TEST_P(AttendingHeadsSuite, SequencesGrowToTheEndOfTheContext) {
   }
 }
 
-TEST_P(AttendingHeadsSuite, ByRejectionGreedyTextsAreTheSame) {
+TEST_P(AttendingHeadsSuite, RejectionSamplingKeepsGreedyTexts) {
   const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
   LayeredModel model(model_options);
   const std::vector<Request> requests = SomeRequests(8, /*is_greedy=*/true);
@@ -572,7 +572,7 @@ TEST_P(AttendingHeadsSuite, ByRejectionGreedyTextsAreTheSame) {
   EXPECT_GT(sampled.accepted(), 0.97);
 }
 
-TEST_P(AttendingHeadsSuite, WhatTheyCannotHaveIsRefused) {
+TEST_P(AttendingHeadsSuite, RejectsUnsupportedHeadsAndModels) {
   const LayeredModelOptions model_options = ModelOptions(GetParam(), FullAttention());
   ModelAsHeads heads(model_options);
   KeepsNoStates no_states(model_options);

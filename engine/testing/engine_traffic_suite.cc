@@ -26,7 +26,7 @@ std::vector<unsigned> Seeds(c10::Device device) {
   return std::getenv("REPRISE_SEED") != nullptr ? TestSeeds({0u}) : seeds;
 }
 
-TEST_P(EngineTrafficSuite, EverySequenceGetsTheTextItWouldGetAlone) {
+TEST_P(EngineTrafficSuite, TextsDoNotDependOnOtherSequences) {
   int64_t num_preemptions = 0;
   int64_t num_swaps = 0;
   int64_t num_replays = 0;

@@ -33,7 +33,7 @@ LayerClasses ClassesOf(const std::vector<LayerSpec>& layers, int first_draft_lay
   return classes.ok() ? *std::move(classes) : LayerClasses{};
 }
 
-TEST(ClassesWithDrafterTest, LayersOfADrafterKeepAllKeysAndSeeWhatTheySee) {
+TEST(ClassesWithDrafterTest, DraftLayersRetainAllKeysAndKeepTheirWindows) {
   const LayerClasses classes =
       ClassesOf({Window(9), Layer(), Window(9), Layer(), Chunks(16)}, /*first_draft_layer=*/2);
   EXPECT_THAT(classes.groups,
@@ -52,7 +52,7 @@ TEST(ClassesWithDrafterTest, LayersOfADrafterKeepAllKeysAndSeeWhatTheySee) {
   EXPECT_THAT(classes.classes[3].kv_group, Optional(1));
 }
 
-TEST(ClassesWithDrafterTest, AModelOfWindowsAloneGetsAGroupForItsDrafter) {
+TEST(ClassesWithDrafterTest, ModelWithOnlyWindowsGetsAGroupForItsDrafter) {
   const LayerClasses classes =
       ClassesOf({Window(9), Window(4), Window(4)}, /*first_draft_layer=*/1);
   EXPECT_THAT(classes.groups,
@@ -61,7 +61,7 @@ TEST(ClassesWithDrafterTest, AModelOfWindowsAloneGetsAGroupForItsDrafter) {
   EXPECT_THAT(classes.class_of_layer, ElementsAre(0, 1, 1));
 }
 
-TEST(ClassesWithDrafterTest, WithoutDrafterTheyAreTheModels) {
+TEST(ClassesWithDrafterTest, WithoutADrafterClassesEqualTheModelsClasses) {
   std::vector<LayerSpec> layers = {Window(9), Layer(), Chunks(16), Window(9), Layer()};
   layers[4].shares_kv_with = 1;
   const LayerClasses classes = ClassesOf(layers, /*first_draft_layer=*/5);
@@ -78,7 +78,7 @@ TEST(ClassesWithDrafterTest, WithoutDrafterTheyAreTheModels) {
   }
 }
 
-TEST(ClassesWithDrafterTest, RefusesWhatTheModelsLayersMayNotBe) {
+TEST(ClassesWithDrafterTest, RejectsInvalidLayers) {
   std::vector<LayerSpec> layers = {Layer(), Chunks(0)};
   const absl::Status status = CollectClassesWithDrafter(layers, 1).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;

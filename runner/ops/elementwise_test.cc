@@ -75,7 +75,7 @@ TEST_F(GateMulTest, LargeGatesNeitherOverflowNorBecomeNan) {
   }
 }
 
-TEST_F(GateMulTest, TheClampedGateKeepsWithinItsLimits) {
+TEST_F(GateMulTest, ClampedGateStaysWithinItsLimits) {
   const float infinity = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   // Pairs of (gate, up).
@@ -131,7 +131,7 @@ TEST_F(GeluTest, AgreesWithFloat64ForAnySizeAndStride) {
   }
 }
 
-TEST_F(GeluTest, IsTheDefinitionAndNotItsTanhFormula) {
+TEST_F(GeluTest, MatchesTheErfDefinitionNotTheTanhFormula) {
   const at::Tensor x =
       at::tensor(std::vector<float>{-100, -5, -1, 0, 1, 5, 100}).view({1, 7}).to(device());
   ASSERT_TRUE(Gelu(x).ok());
@@ -194,7 +194,7 @@ TEST_F(SoftcapTest, AgreesWithFloat64ForAnySizeAndStride) {
   }
 }
 
-TEST_F(SoftcapTest, NothingPassesTheCap) {
+TEST_F(SoftcapTest, ResultsStayWithinTheCap) {
   const float infinity = std::numeric_limits<float>::infinity();
   const at::Tensor x =
       at::tensor(std::vector<float>{-infinity, -1e30f, -30, 0, 30, 1e30f, infinity})
@@ -253,7 +253,7 @@ TEST_F(QueryTemperatureTest, AgreesWithFloat64AtAnyPositionAndStride) {
   }
 }
 
-TEST_F(QueryTemperatureTest, TheFirstQueriesKeepTheirBitsAndTheOneThatFillsTheFloorDoesNot) {
+TEST_F(QueryTemperatureTest, QueriesChangeOnlyFromPositionFloorScaleMinusOne) {
   std::mt19937 random(2);
   const at::Tensor q = RandomNormal(random, {4, 3, 8}, at::kBFloat16);
   const at::Tensor got = q.clone().to(device());

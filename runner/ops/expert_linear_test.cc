@@ -150,7 +150,7 @@ TEST_F(ExpertLinearTest, NamesTheArgumentThatIsWrong) {
   EXPECT_FALSE(linear->ApplyAll(*context_, x, out).ok());
 }
 
-TEST_F(ExpertLinearTest, AnExpertThatDoesNotExistIsNeverRead) {
+TEST_F(ExpertLinearTest, UnknownExpertIsNotRead) {
   const at::TensorOptions options = at::TensorOptions(device()).dtype(at::kFloat);
   const auto linear = ExpertLinear::Create(at::zeros({4, 6, 8}, options) + 1, std::nullopt);
   ASSERT_TRUE(linear.ok());

@@ -47,7 +47,7 @@ TEST_F(GatherRowsTest, CopiesRowsOfAnyTypeSizeAndStride) {
   }
 }
 
-TEST_F(GatherRowsTest, AnIndexOutOfRangeNeverReadsTheTable) {
+TEST_F(GatherRowsTest, IndexOutOfRangeDoesNotReadTheTable) {
   const at::TensorOptions options = at::TensorOptions(device()).dtype(at::kFloat);
   const at::Tensor table = at::empty({4, 3}, options).fill_(7);
   for (int32_t index :
@@ -93,7 +93,7 @@ TEST_F(GatherRowsTest, NamesTheArgumentThatIsWrong) {
   EXPECT_TRUE(GatherRows(table, Indices({}), at::empty({0, 3}, options)).ok());
 }
 
-TEST(GatherRowsHostTest, SaysWhichIndexIsOutOfRange) {
+TEST(GatherRowsHostTest, ReportsTheIndexOutOfRange) {
   const at::Tensor table = at::empty({4, 3});
   EXPECT_EQ(
       GatherRows(table, at::tensor({2, 9}, at::TensorOptions().dtype(at::kInt)), at::empty({2, 3})),

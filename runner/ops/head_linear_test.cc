@@ -35,7 +35,7 @@ at::Tensor Product(const at::Tensor& x, const at::Tensor& weight, at::ScalarType
       .transpose(0, 1);
 }
 
-TEST_F(HeadLinearTest, EachHeadIsMultipliedByItsOwnWeight) {
+TEST_F(HeadLinearTest, EachHeadUsesItsWeight) {
   std::mt19937 random(1);
   for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
     for (const auto& [num_tokens, num_heads, in, out] :

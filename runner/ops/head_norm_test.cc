@@ -50,7 +50,7 @@ Projection Views(const at::Tensor& memory, int64_t num_q, int64_t num_kv, int64_
   return {memory, heads(0, num_q), heads(num_q, num_kv), heads(num_q + num_kv, num_kv)};
 }
 
-TEST_F(HeadNormTest, AgreesWithFloat64ForAnyHeadsAndLeavesVAlone) {
+TEST_F(HeadNormTest, MatchesFloat64ForAnyHeadsAndDoesNotChangeV) {
   std::mt19937 random(1);
   for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
     for (int64_t head_dim : {1, 2, 10, 64, 80, 128, 256, 1000}) {

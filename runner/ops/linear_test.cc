@@ -166,7 +166,7 @@ TEST_F(LinearTest, InDeterministicModeARowDoesNotDependOnTheBatch) {
   for (const LinearChoice& choice : context->Choices()) EXPECT_EQ(choice.split_k, 1);
 }
 
-TEST_F(LinearTest, ReportsWhatItChose) {
+TEST_F(LinearTest, ReportsItsChoices) {
   std::mt19937 random(5);
   const std::unique_ptr<LinearContext> context = Context();
   // 8 MiB: large enough to be timed.
@@ -186,7 +186,7 @@ TEST_F(LinearTest, ReportsWhatItChose) {
   EXPECT_THAT(ToString(choice), HasSubstr("rows 4, 2048 -> 2048 bfloat16"));
 }
 
-TEST_F(LinearTest, TimesOnlyLargeWeightsAndOnlyWhereTimingIsOn) {
+TEST_F(LinearTest, TimesOnlyLargeWeightsAndOnlyIfTimingIsOn) {
   if (device().is_cpu()) GTEST_SKIP() << "there is nothing to choose on the CPU";
   std::mt19937 random(6);
   const std::unique_ptr<LinearContext> context = Context();
@@ -243,7 +243,7 @@ class GatedLinearTest : public LinearTest {
   }
 };
 
-TEST_F(GatedLinearTest, HasTheBitsOfTheProductAndItsGate) {
+TEST_F(GatedLinearTest, MatchesGemmThenGateBitwise) {
   std::mt19937 random(8);
   const std::unique_ptr<LinearContext> context = Context();
   for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
@@ -287,7 +287,7 @@ TEST_F(GatedLinearTest, InDeterministicModeARowDoesNotDependOnTheBatch) {
   }
 }
 
-TEST_F(GatedLinearTest, ServesLargeWeightsByWhatIsQuickest) {
+TEST_F(GatedLinearTest, UsesTheFastestKernelForLargeWeights) {
   if (device().is_cpu()) GTEST_SKIP() << "there is nothing to choose on the CPU";
   std::mt19937 random(10);
   const std::unique_ptr<LinearContext> context = Context();
@@ -344,7 +344,7 @@ TEST_F(GatedLinearTest, NamesTheArgumentThatIsWrong) {
   EXPECT_THAT(std::string(odd.message()), HasSubstr("expected an even number, got 5"));
 }
 
-TEST(LinearCreateTest, RefusesBadWeights) {
+TEST(LinearCreateTest, RejectsBadWeights) {
   EXPECT_FALSE(Linear::Create(at::Tensor(), std::nullopt).ok());
   EXPECT_FALSE(Linear::Create(at::empty({4}), std::nullopt).ok());
   EXPECT_FALSE(Linear::Create(at::empty({4, 0}), std::nullopt).ok());
@@ -354,7 +354,7 @@ TEST(LinearCreateTest, RefusesBadWeights) {
       absl::InvalidArgumentError("bias must be [out_features] float32: expected [4], got [5]"));
 }
 
-TEST(MakeLinearContextTest, RefusesBadOptionsAndDevices) {
+TEST(MakeLinearContextTest, RejectsBadOptionsAndDevices) {
   EXPECT_EQ(
       MakeLinearContext(at::kCPU, {.workspace_bytes = -1}).status(),
       absl::InvalidArgumentError("workspace_bytes must not be negative: expected >= 0, got -1"));
@@ -363,7 +363,7 @@ TEST(MakeLinearContextTest, RefusesBadOptionsAndDevices) {
   EXPECT_EQ(MakeLinearContext(at::kMeta, {}).status().code(), absl::StatusCode::kUnimplemented);
 }
 
-TEST(LinearChoiceTest, PrintsWhyItWasChosen) {
+TEST(LinearChoiceTest, PrintsTheReasonForTheChoice) {
   LinearChoice choice = {.num_rows = 16,
                          .in_features = 4096,
                          .out_features = 6144,

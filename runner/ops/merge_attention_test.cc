@@ -59,7 +59,7 @@ TEST_F(MergeAttentionTest, WeighsPartsByTheirLse) {
   }
 }
 
-TEST_F(MergeAttentionTest, APartWithoutKeysCountsForNothingWhateverItHolds) {
+TEST_F(MergeAttentionTest, PartWithoutKeysIsIgnoredForAnyContents) {
   std::mt19937 random(2);
   const at::Tensor a = RandomNormal(random, {3, 2, 8}, at::kFloat).to(device());
   const at::Tensor b = at::full_like(a, std::numeric_limits<float>::quiet_NaN());
@@ -73,7 +73,7 @@ TEST_F(MergeAttentionTest, APartWithoutKeysCountsForNothingWhateverItHolds) {
   EXPECT_TRUE(Equals(out, at::zeros_like(a)));
 }
 
-TEST_F(MergeAttentionTest, MorePartsThanALaunchTakesAreMergedInGroups) {
+TEST_F(MergeAttentionTest, MergesMorePartsThanOneLaunchSupportsInGroups) {
   std::mt19937 random(3);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     for (const int64_t num_parts : {64, 65, 130}) {
@@ -95,7 +95,7 @@ TEST_F(MergeAttentionTest, MorePartsThanALaunchTakesAreMergedInGroups) {
   }
 }
 
-TEST_F(MergeAttentionTest, NamesWhatDoesNotFit) {
+TEST_F(MergeAttentionTest, NamesTheMismatchedArgument) {
   const at::Tensor part = at::zeros({3, 2, 8}, at::TensorOptions(device()).dtype(at::kFloat));
   const at::Tensor lse = at::zeros({3, 2}, part.options());
   const auto error = [&](const std::vector<at::Tensor>& outs, const std::vector<at::Tensor>& lses,

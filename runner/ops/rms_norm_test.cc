@@ -68,7 +68,7 @@ TEST_F(RmsNormTest, AddsTheResidualAndKeepsTheRoundedSum) {
   }
 }
 
-TEST_F(RmsNormTest, RoundsBeforeTheWeightAsTheReferenceModelDoes) {
+TEST_F(RmsNormTest, RoundsBeforeTheWeightAsInLlama) {
   std::mt19937 random(3);
   const at::Tensor x = RandomNormal(random, {64, 512}, at::kBFloat16);
   const at::Tensor weight = RandomNormal(random, {512}, at::kBFloat16);
@@ -79,7 +79,7 @@ TEST_F(RmsNormTest, RoundsBeforeTheWeightAsTheReferenceModelDoes) {
   EXPECT_GT(num_equal, 64 * 512 * 99 / 100);
 }
 
-TEST_F(RmsNormTest, OnePlusTheWeightIsRoundedOnceAsGemmaDoes) {
+TEST_F(RmsNormTest, OnePlusWeightIsRoundedOnceAsInGemma) {
   std::mt19937 random(6);
   for (at::ScalarType dtype : kTypes) {
     for (int64_t size : {5, 2304}) {
@@ -141,7 +141,7 @@ TEST_F(RmsNormTest, ZerosAndHugeValuesStayFinite) {
   EXPECT_NEAR(out.select(0, 1).max().item<float>(), 2, 1e-6);
 }
 
-TEST_F(RmsNormTest, NoRowsIsNoWork) {
+TEST_F(RmsNormTest, AcceptsZeroRows) {
   const at::TensorOptions options = at::TensorOptions(device()).dtype(at::kFloat);
   const at::Tensor none = at::empty({0, 8}, options);
   EXPECT_TRUE(RmsNorm(none, at::empty({8}, options), kEps, none).ok());

@@ -33,7 +33,7 @@ TEST(RotaryTableTest, ScalesByTheAttentionFactor) {
   EXPECT_TRUE(scaled.equal(plain * 2));
 }
 
-TEST(RotaryTableTest, AnglesAreFloat32ProductsEvenFarOut) {
+TEST(RotaryTableTest, AnglesAreFloat32ProductsAtLargePositions) {
   const float frequency = 0.7498942f;  // 10000^(-2 / 64)
   const int position = 131071;
   const std::vector<float> frequencies = {frequency};

@@ -93,7 +93,7 @@ class RotaryTest : public DeviceTest {
   }
 };
 
-TEST_F(RotaryTest, TurnsQAndKInPlace) {
+TEST_F(RotaryTest, RotatesQAndKInPlace) {
   std::mt19937 random(1);
   for (at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
     for (const auto& [dim, rotary_dim] :
@@ -226,7 +226,7 @@ TEST_F(RotaryTest, WritesRotatedKeysAndValuesIntoEveryLayout) {
 
 // Covers heads that one launch can normalise and rotate (all dims are rotated; their number is a
 // power of two or not), and heads that need two launches.
-TEST_F(RotaryTest, NormalisesHeadsBeforeTheyTurn) {
+TEST_F(RotaryTest, NormalisesHeadsBeforeTheRotation) {
   std::mt19937 random(6);
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
     for (const auto& [dim, rotary_dim] :
@@ -281,7 +281,7 @@ TEST_F(RotaryTest, NormalisesHeadsBeforeTheyTurn) {
   }
 }
 
-TEST_F(RotaryTest, RefusesANormThatDoesNotFit) {
+TEST_F(RotaryTest, RejectsNormWeightsOfTheWrongShape) {
   std::mt19937 random(7);
   const Projection p = MakeProjection(random, 2, 4, 2, 64, 64, at::kFloat, device());
   const HeadNormOptions norm = {.q_weight = RandomNormal(random, {32}, at::kFloat).to(device())};
@@ -316,7 +316,7 @@ TEST_F(RotaryTest, DividesByTheScaleOfEachHead) {
   }
 }
 
-TEST_F(RotaryTest, PositionsAndSlotsOutOfRangeTouchNothingElse) {
+TEST_F(RotaryTest, OutOfRangePositionsAndSlotsWriteNothingElse) {
   std::mt19937 random(3);
   const KvLayout layout = *KvLayout::Create({.num_layers = 1,
                                              .num_blocks = 4,
@@ -375,7 +375,7 @@ TEST_F(RotaryTest, NamesTheArgumentThatIsWrong) {
           "slot_mapping must not be longer than q: expected at most 3, got 6"));
 }
 
-TEST_F(RotaryTest, WithoutSlotsOnlyQTurns) {
+TEST_F(RotaryTest, RotatesOnlyQWithoutSlots) {
   std::mt19937 random(5);
   Projection p = MakeProjection(random, 2, 4, 2, 8, 8, at::kFloat, device());
   const KvLayout layout = *KvLayout::Create({.num_layers = 1,

@@ -64,7 +64,7 @@ SkinnyLinearArgs ArgsOf(const at::Tensor& x, const at::Tensor& weight,
           .in_features = static_cast<int>(weight.size(1))};
 }
 
-TEST_F(SkinnyLinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
+TEST_F(SkinnyLinearTest, MatchesTheReferenceForEveryTypeShapeAndRowCount) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (const Shape& shape : kShapes) {
@@ -119,7 +119,7 @@ TEST_F(SkinnyLinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
   }
 }
 
-TEST_F(SkinnyLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
+TEST_F(SkinnyLinearTest, GatedGemmMatchesGemmThenGateBitwise) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   int turn = 0;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
@@ -196,7 +196,7 @@ TEST_F(SkinnyLinearTest, EarlyWeightsWaitForXInACapturedChain) {
   }
 }
 
-TEST_F(SkinnyLinearTest, ALinearTakesItWhereItIsQuickAndSaysSo) {
+TEST_F(SkinnyLinearTest, LinearUsesAndReportsTheKernelIfItIsFastest) {
   const auto context = MakeLinearContext(c10::Device(c10::kCUDA, 0), {});
   ASSERT_TRUE(context.ok()) << context.status();
   const at::Tensor weight = at::randn({4096, 4096}, Options(DType::kBFloat16)) * 0.02;
@@ -219,7 +219,7 @@ TEST_F(SkinnyLinearTest, ALinearTakesItWhereItIsQuickAndSaysSo) {
   }
 }
 
-TEST_F(SkinnyLinearTest, RefusesWhatItDoesNotServe) {
+TEST_F(SkinnyLinearTest, RejectsUnsupportedArguments) {
   const at::Tensor x = at::randn({2, 1024}, Options(DType::kBFloat16));
   const at::Tensor weight = at::randn({64, 1024}, Options(DType::kBFloat16));
   const at::Tensor out = at::empty({2, 64}, Options(DType::kBFloat16));

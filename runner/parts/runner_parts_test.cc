@@ -76,7 +76,7 @@ class RunnerPartsTest : public testing::Test {
   RunnerParts parts_;
 };
 
-TEST_F(RunnerPartsTest, HasNothingAtFirst) {
+TEST_F(RunnerPartsTest, IsEmptyAtFirst) {
   EXPECT_THAT(parts_.all(), IsEmpty());
   EXPECT_EQ(parts_.bytes(), 0);
   EXPECT_EQ(parts_.Check({}), absl::OkStatus());
@@ -111,7 +111,7 @@ TEST_F(RunnerPartsTest, CallsThePartsInTheOrderOfTheList) {
                                 "a check", "b check"));
 }
 
-TEST_F(RunnerPartsTest, StopsAtTheFirstPartThatRefuses) {
+TEST_F(RunnerPartsTest, StopsAtTheFirstPartThatRejects) {
   Add("a")->check_status = absl::InvalidArgumentError("no");
   Add("b")->check_status = absl::InternalError("never asked");
   EXPECT_EQ(parts_.Check({}), absl::InvalidArgumentError("no"));

@@ -83,7 +83,7 @@ TEST(MergeOverRanksTest, AllRanksGetTheSoftmaxOfAllKeys) {
   }
 }
 
-TEST(MergeOverRanksTest, AnErrorOfTheRankItselfIsReturned) {
+TEST(MergeOverRanksTest, ReturnsTheErrorOfAttend) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [&](Collectives& context) {
     return MergeOverRanks(context, {.num_tokens = 1, .num_heads = 1, .head_dim_v = 1},
                           [&](const at::Tensor&, const at::Tensor&) -> absl::Status {
@@ -96,7 +96,7 @@ TEST(MergeOverRanksTest, AnErrorOfTheRankItselfIsReturned) {
   }
 }
 
-TEST(CopyFromFirstRankTest, AllRanksHaveWhatRankZeroHas) {
+TEST(CopyFromFirstRankTest, AllRanksGetTheTensorOfRankZero) {
   const std::vector<absl::Status> results = RunThreadRanks(kWorld, [](Collectives& context) {
     const at::Tensor logits = at::full({2, 5}, 7 + context.ranks().rank);
     const absl::Status status = CopyFromFirstRank(&context, logits);
@@ -109,7 +109,7 @@ TEST(CopyFromFirstRankTest, AllRanksHaveWhatRankZeroHas) {
   EXPECT_TRUE(alone.equal(at::full({2}, 3)));
 }
 
-TEST(OfFirstRankTest, TakesAnyStridesAndGivesOneRankItsOwnTensor) {
+TEST(OfFirstRankTest, AcceptsAnyStridesAndReturnsTheTensorWithOneRank) {
   const std::vector<absl::Status> results = RunThreadRanks(kWorld, [](Collectives& ranks) {
     const at::Tensor columns = at::full({5, 2}, 7 + ranks.ranks().rank).t();
     const auto same = OfFirstRank(&ranks, columns);
@@ -123,7 +123,7 @@ TEST(OfFirstRankTest, TakesAnyStridesAndGivesOneRankItsOwnTensor) {
   EXPECT_TRUE(OfFirstRank(nullptr, alone)->is_same(alone));
 }
 
-TEST(CheckDivisionsTest, TheSameRanksDoNotDivideWeightsAndKeys) {
+TEST(CheckDivisionsTest, RejectsWeightsAndKeysShardedOverTheSameRanks) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [](Collectives& ranks) {
     EXPECT_TRUE(CheckDivisions(&ranks, nullptr).ok());
     EXPECT_TRUE(CheckDivisions(nullptr, &ranks).ok());

@@ -67,7 +67,7 @@ TEST(OverRanksTest, SumsTheRanks) {
 
 // With more than two ranks and deterministic GEMMs, summands are added in rank order: 1e8 and -1e8
 // come first.
-TEST(OverRanksTest, SumsOfDeterministicProductsHaveTheOrderOfTheRanks) {
+TEST(OverRanksTest, SumsOfDeterministicGemmsUseRankOrder) {
   for (const bool deterministic : {false, true}) {
     for (const int world : {1, 2, 3}) {
       const std::vector<absl::Status> results =
@@ -129,7 +129,7 @@ at::Tensor RowsOf(SumBuffer& memory, int64_t num_rows) {
   return *std::move(rows);
 }
 
-TEST(SumBufferTest, RowsAreInOneBufferAsFarAsTheyFit) {
+TEST(SumBufferTest, RowsThatFitShareOneBuffer) {
   BufferCollectives collectives(/*max_buffer_bytes=*/5 * kHidden * 4 + 3);
   SumBuffer memory(&collectives, kHidden, at::TensorOptions(at::kFloat));
   EXPECT_TRUE(collectives.buffers().empty());
@@ -147,7 +147,7 @@ TEST(SumBufferTest, RowsAreInOneBufferAsFarAsTheyFit) {
   EXPECT_EQ(collectives.buffers().size(), 1u);
 }
 
-TEST(SumBufferTest, WithoutQuickMemoryRowsAreNew) {
+TEST(SumBufferTest, RowsAreNewWithoutBufferMemory) {
   BufferCollectives none(/*max_buffer_bytes=*/0), narrow(/*max_buffer_bytes=*/kHidden * 4 - 1);
   for (Collectives* collectives :
        {static_cast<Collectives*>(&none), static_cast<Collectives*>(&narrow),
@@ -160,7 +160,7 @@ TEST(SumBufferTest, WithoutQuickMemoryRowsAreNew) {
   EXPECT_TRUE(narrow.buffers().empty());
 }
 
-TEST(SumBufferTest, ABufferThatCouldNotBeMadeIsTriedAgain) {
+TEST(SumBufferTest, RetriesAFailedBufferAllocation) {
   BufferCollectives collectives(/*max_buffer_bytes=*/1 << 20);
   SumBuffer memory(&collectives, kHidden, at::TensorOptions(at::kFloat));
   collectives.next_buffer = absl::UnavailableError("rank 1 has ended");
@@ -171,7 +171,7 @@ TEST(SumBufferTest, ABufferThatCouldNotBeMadeIsTriedAgain) {
 }
 
 // Vocabulary sizes with shares of equal and of two different sizes.
-TEST(OverRanksTest, EmbeddingAndHeadAreThoseOfTheWholeVocabulary) {
+TEST(OverRanksTest, ShardedEmbeddingAndHeadMatchTheWholeVocabulary) {
   for (const int64_t vocab_size : {5, 8, 37, 128, 200, 257}) {
     const at::Tensor table = at::randn({vocab_size, kHidden});
     const at::Tensor ids = at::randint(vocab_size, {17}, at::kInt);
@@ -244,7 +244,7 @@ TEST(OverRanksTest, EachRankFinishesItsShareBeforeItIsGathered) {
   }
 }
 
-TEST(OverRanksTest, AnErrorOfTheFinishEndsTheLogits) {
+TEST(OverRanksTest, LogitsReturnsTheErrorOfFinish) {
   const DividedVocabulary vocabulary(8, nullptr);
   const at::Tensor logits = at::empty({3, 8});
   EXPECT_EQ(vocabulary.Logits(Made(at::randn({8, kHidden})), *Context(), at::randn({3, kHidden}),
@@ -253,7 +253,7 @@ TEST(OverRanksTest, AnErrorOfTheFinishEndsTheLogits) {
             absl::InternalError("no bias"));
 }
 
-TEST(OverRanksTest, RefusesLogitsOfAnotherVocabulary) {
+TEST(OverRanksTest, RejectsLogitsWithAnotherVocabularySize) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [&](Collectives& collectives) {
     const DividedVocabulary vocabulary(128, &collectives);
     return vocabulary.Logits(Made(at::randn({64, kHidden})), *Context(), at::randn({3, kHidden}),

@@ -47,7 +47,7 @@ TEST(RankOptionsTest, ValuesAreWords) {
   EXPECT_THAT(text, Not(HasSubstr("cascade_map")));  // the cascade is off
 }
 
-TEST(RankOptionsTest, WhatRanksMayHaveOfTheirOwnIsLeftOut) {
+TEST(RankOptionsTest, ExcludesOptionsThatMayDifferBetweenRanks) {
   const std::string text = TextOf({}, SpecWithHeads(8, 2));
   EXPECT_EQ(TextOf({.cache = {.size = NumBytes{1 << 20}},
                     .device = {.linear_choices_file = "/of/this/rank"}},
@@ -69,7 +69,7 @@ std::vector<absl::Status> ExpectCascade(const std::vector<int>& heads, CascadeMo
   });
 }
 
-TEST(RankOptionsTest, ACascadeIsOffOnAllRanksWhereOneHasOtherHeads) {
+TEST(RankOptionsTest, CascadeIsOffOnAllRanksIfHeadCountsDiffer) {
   constexpr CascadeMode kAuto = CascadeMode::kAuto;
   constexpr CascadeMode kOff = CascadeMode::kOff;
   EXPECT_THAT(ExpectCascade({3, 3, 3}, kAuto, kAuto), Each(absl::OkStatus()));

@@ -31,7 +31,7 @@ class RankModel final : public Model {
   float rank_;
 };
 
-TEST(ReplicatedModelTest, AllRanksHaveTheResultsOfRankZero) {
+TEST(ReplicatedModelTest, AllRanksReturnTheResultsOfRankZero) {
   const auto run = [](Collectives& collectives) -> absl::Status {
     const auto rank = static_cast<float>(collectives.ranks().rank);
     const std::unique_ptr<Model> model =
@@ -52,7 +52,7 @@ TEST(ReplicatedModelTest, AllRanksHaveTheResultsOfRankZero) {
   EXPECT_THAT(RunThreadRanks(3, run), Each(absl::OkStatus()));
 }
 
-TEST(ReplicatedModelTest, OneRankHasTheModelItself) {
+TEST(ReplicatedModelTest, OneRankReturnsTheModelItself) {
   auto model = std::make_unique<RankModel>(0);
   const Model* const itself = model.get();
   EXPECT_EQ(ReplicateOverRanks(std::move(model), nullptr).get(), itself);

@@ -116,7 +116,7 @@ TEST(ShardSamplerTest, ChoosesTheTokensOfTheWholeLogitsOnAllRanks) {
   }
 }
 
-TEST(ShardSamplerTest, GreedyStepsGatherOneChoiceARow) {
+TEST(ShardSamplerTest, GreedyStepsGatherOneChoicePerRow) {
   const Rows rows({{}, {.top_p = 0.5f}});
   const at::Tensor logits = at::randn({2, 300}).to(at::kBFloat16);
   const State expected = OfWhole(logits, rows.params);
@@ -161,7 +161,7 @@ class NoCollectives final : public Collectives {
   absl::Status DoBarrier() override { return Refuse(); }
 };
 
-TEST(ShardSamplerTest, RowsThatSampleDecideWhatIsServed) {
+TEST(ShardSamplerTest, ServesDependsOnlyOnRowsThatSample) {
   NoCollectives collectives;
   DividedLogits divided(1000, &collectives);
   const auto sampler = ShardSampler::Create({.logits = &divided, .max_rows = 4, .max_logits = 4});
@@ -199,7 +199,7 @@ TEST(ShardSamplerTest, RowsThatSampleDecideWhatIsServed) {
 }
 
 // The head of a model's forward pass, with the runner's memory and without.
-TEST(DividedLogitsTest, AForwardPassLeavesItsPart) {
+TEST(DividedLogitsTest, ForwardPassWritesItsShard) {
   NoCollectives collectives;
   const DividedVocabulary vocabulary(130, &collectives);
   DividedLogits& logits = *vocabulary.logits();
@@ -223,7 +223,7 @@ TEST(DividedLogitsTest, AForwardPassLeavesItsPart) {
               HasSubstr("no collectives"));
 }
 
-TEST(DividedLogitsTest, ModelsWithoutThemAndOneRankHaveNone) {
+TEST(DividedLogitsTest, LogitsOfIsNullWithoutShardedLogitsOrWithOneRank) {
   NoCollectives collectives;
   DividedLogits alone(10, nullptr), divided(10, &collectives);
   EXPECT_EQ(ShardSampler::LogitsOf({}), nullptr);

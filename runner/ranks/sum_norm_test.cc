@@ -25,7 +25,7 @@ using testing::HasSubstr;
 
 constexpr float kEps = 1e-5f;
 
-TEST(SumNormTest, IsTheSumAndThenTheNorm) {
+TEST(SumNormTest, MatchesTheSumFollowedByTheNorm) {
   for (const int world : {1, 2, 3}) {
     for (const bool deterministic : {false, true}) {
       const auto results = RunThreadRanks(world, [&](Collectives& ranks) -> absl::Status {
@@ -67,7 +67,7 @@ TEST(SumNormTest, IsTheSumAndThenTheNorm) {
   }
 }
 
-TEST(SumNormTest, WithoutCollectivesItIsTheNormAndRefusesWhatThatRefuses) {
+TEST(SumNormTest, WithoutCollectivesMatchesTheNormAndItsErrors) {
   const auto context = MakeLinearContext(at::kCPU, {});
   ASSERT_TRUE(context.ok()) << context.status();
   const at::Tensor delta = at::full({2, 8}, 1.0f), residual = at::full({2, 8}, 2.0f);

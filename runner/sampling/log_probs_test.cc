@@ -71,14 +71,14 @@ TEST(LogProbsTest, AreTheLogarithmsOfProbabilities) {
                           FloatNear(-3 * log2, 1e-6), FloatNear(-3 * log2, 1e-6)));
 }
 
-TEST(LogProbsTest, OfASingleTokenAreZero) {
+TEST(LogProbsTest, SingleTokenHasLogProbZero) {
   const Result result = LogProbsOf({-123.5f}, 0, 1, 1);
   EXPECT_EQ(result.token_log_prob, 0);
   EXPECT_EQ(result.token_rank, 1);
   EXPECT_THAT(result.top_log_probs, ElementsAre(0));
 }
 
-TEST(LogProbsTest, WritesAsManyOfTheTopAsTheRowAsksFor) {
+TEST(LogProbsTest, WritesOnlyTheRequestedTopTokens) {
   EXPECT_THAT(LogProbsOf({1, 3, 2}, 0, 2, 4).top_tokens, ElementsAre(1, 2, 7, 7));
   EXPECT_THAT(LogProbsOf({1, 3, 2}, 0, 0, 4).top_tokens, Each(7));
   EXPECT_THAT(LogProbsOf({1, 3, 2}, 0, 20, 2).top_tokens, ElementsAre(1, 2));
@@ -114,7 +114,7 @@ TEST(LogProbsTest, PlusInfinityTakesAllProbability) {
   EXPECT_EQ(result.top_log_probs[2], -kInfinity);
 }
 
-TEST(LogProbsTest, ARowWithoutAChoiceAndATokenOutsideTheVocabularyHaveNone) {
+TEST(LogProbsTest, IsNanForRowsWithoutAChoiceAndTokensOutsideTheVocabulary) {
   for (const std::vector<float>& row :
        {std::vector<float>{kNan, kNan}, {-kInfinity, -kInfinity}, {kNan, -kInfinity}}) {
     const Result result = LogProbsOf(row, 1, 2, 2);
@@ -157,7 +157,7 @@ Expected ByDefinition(const LogProbsArgs& args, int row) {
   return expected;
 }
 
-TEST(LogProbsTest, FollowTheDefinitionForManyShapes) {
+TEST(LogProbsTest, MatchesFloat64ForManyShapes) {
   double largest_error = 0;
   int num_rows = 0;
   for (unsigned seed = 0; seed < 80; ++seed) {
@@ -197,7 +197,7 @@ TEST(LogProbsTest, FollowTheDefinitionForManyShapes) {
   EXPECT_LT(largest_error, 3e-6);
 }
 
-TEST(LogProbsTest, RowsOfOneSlotHaveTokensOfTheirOwn) {
+TEST(LogProbsTest, RowTokensReplaceTheTokenOfTheSlot) {
   const std::vector<float> logits = {0, 0, 0, 0, /**/ 1, 2, 3, 4, /**/ 4, 3, 2, 1};
   const int32_t sample_slot[] = {0, -1, 0};
   const int32_t row_tokens[] = {2, 3, 0};
@@ -239,7 +239,7 @@ TEST(LogProbsTest, AllocateNothingInSteadyState) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-TEST(LogProbsTest, RefuseWhatNeitherFormCanServe) {
+TEST(LogProbsTest, BothFormsRejectBadArguments) {
   BuilderMemory<LogProbsArgs> memory(
       [](ArrayCarver& carver) { return CarveLogProbs(LogitsShape{}, carver); });
   const LogProbsArgs good = memory.args();
@@ -279,7 +279,7 @@ TEST(LogProbsTest, RefuseWhatNeitherFormCanServe) {
   EXPECT_EQ(CheckLogProbs({.vocab_size = 1}), absl::OkStatus());
 }
 
-TEST(RawLogitsTest, KeepsTheRowsThatAskBitForBitAndNoOthers) {
+TEST(RawLogitsTest, CopiesOnlyTheRequestedRowsBitwise) {
   for (unsigned seed = 0; seed < 30; ++seed) {
     std::mt19937 random(seed);
     const LogitsShape shape = DrawLogitsShape(random);
@@ -304,7 +304,7 @@ TEST(RawLogitsTest, KeepsTheRowsThatAskBitForBitAndNoOthers) {
   }
 }
 
-TEST(RawLogitsTest, RefusesWhatNeitherFormCanServe) {
+TEST(RawLogitsTest, BothFormsRejectBadArguments) {
   BuilderMemory<RawLogitsArgs> memory(
       [](ArrayCarver& carver) { return CarveRawLogits(LogitsShape{}, carver); });
   const RawLogitsArgs good = memory.args();

@@ -38,7 +38,7 @@ TEST(TokenCountTest, RowsBeginAtMultiplesOf16Bytes) {
   EXPECT_EQ(TokenCountStride(50257), 50264);
 }
 
-TEST(LogitsParamsTest, OnlyWhatDiffersFromTheDefaultPenalises) {
+TEST(LogitsParamsTest, OnlyNonDefaultParametersPenalise) {
   EXPECT_FALSE(HasPenalties({}));
   EXPECT_FALSE(HasPenalties({.num_biases = 3, .num_log_probs = 5}));
   EXPECT_TRUE(HasPenalties({.repetition_penalty = 1.1f}));
@@ -48,7 +48,7 @@ TEST(LogitsParamsTest, OnlyWhatDiffersFromTheDefaultPenalises) {
   EXPECT_FALSE(slots.counts_tokens({.frequency_penalty = 0.1f}));  // no memory for counts
 }
 
-TEST(LogitsParamsTest, ListsAreNeverLongerThanTheirMemory) {
+TEST(LogitsParamsTest, ListLengthIsLimitedToItsMemory) {
   LogitsSlots slots;
   slots.max_biases = 4;
   EXPECT_EQ(slots.num_biases({.num_biases = 3}), 3);

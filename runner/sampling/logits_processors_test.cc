@@ -59,14 +59,14 @@ TEST(LogitsProcessorsTest, RepetitionPenalisesPromptAndOutputTowardsZeroProbabil
   EXPECT_THAT(row.Processed(), ElementsAre(2, -8, 0, 2, -8, 4));
 }
 
-TEST(LogitsProcessorsTest, PresenceAndFrequencyCountTheOutputAlone) {
+TEST(LogitsProcessorsTest, PresenceAndFrequencyCountOnlyTheOutput) {
   OneRow row = {.logits = {1, 1, 1, 1},
                 .params = {.presence_penalty = 0.5f, .frequency_penalty = 0.25f},
                 .counts = {0, kInPrompt, 1, kInPrompt | 4}};
   EXPECT_THAT(row.Processed(), ElementsAre(1, 1, 0.25f, -0.5f));
 }
 
-TEST(LogitsProcessorsTest, RepetitionComesFirstThenTheOthersThenBiasThenMask) {
+TEST(LogitsProcessorsTest, AppliesRepetitionThenOtherPenaltiesThenBiasThenMask) {
   OneRow row = {.logits = {8, 8, 8},
                 .params = {.repetition_penalty = 2, .presence_penalty = 1, .frequency_penalty = 2},
                 .biases = {{1, 10}, {2, 100}},
@@ -76,7 +76,7 @@ TEST(LogitsProcessorsTest, RepetitionComesFirstThenTheOthersThenBiasThenMask) {
   EXPECT_THAT(row.Processed(), ElementsAre(-1, 11, -kInfinity));
 }
 
-TEST(LogitsProcessorsTest, OfSeveralBiasesOfATokenTheLastCountsAndAbsurdTokensNone) {
+TEST(LogitsProcessorsTest, LastBiasOfATokenWinsAndInvalidTokensAreIgnored) {
   OneRow row = {.logits = {1, 1, 1},
                 .biases = {{1, 5}, {-1, 9}, {1, 7}, {3, 9}, {1 << 30, 9}, {2, -kInfinity}}};
   EXPECT_THAT(row.Processed(), ElementsAre(1, 8, -kInfinity));
@@ -116,7 +116,7 @@ TEST(LogitsProcessorsTest, InfinitiesStayAndNoNewNanArises) {
               ElementsAre(kInfinity, -kInfinity, -kInfinity, -kInfinity, -kInfinity, -kInfinity));
 }
 
-TEST(LogitsProcessorsTest, LeavesRowsThatDoNotAskAlone) {
+TEST(LogitsProcessorsTest, DoesNotChangeRowsWithoutProcessing) {
   std::mt19937 random(1);
   LogitsShape shape = {.num_rows = 6, .num_slots = 6, .num_masks = 1};
   BuilderMemory<LogitsProcessorsArgs> memory(
@@ -236,7 +236,7 @@ TEST(LogitsProcessorsTest, AllocatesNothingInSteadyState) {
   EXPECT_EQ(allocations.count(), 0);
 }
 
-TEST(LogitsProcessorsTest, RefusesWhatNeitherFormCanServe) {
+TEST(LogitsProcessorsTest, BothFormsRejectBadArguments) {
   BuilderMemory<LogitsProcessorsArgs> memory(
       [](ArrayCarver& carver) { return CarveLogitsProcessors(LogitsShape{}, carver); });
   const LogitsProcessorsArgs good = memory.args();

@@ -397,7 +397,7 @@ class Traffic {
   int output_ = 0;
 };
 
-TEST_F(LogitsStagesTest, EverySequenceGetsTheTokensThatItGetsAlone) {
+TEST_F(LogitsStagesTest, BatchedSequencesMatchSequencesRunSeparately) {
   for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     for (unsigned seed = 0; seed < 5; ++seed) {
       SCOPED_TRACE(testing::Message() << dtype << ", seed " << seed);
@@ -418,7 +418,7 @@ TEST_F(LogitsStagesTest, EverySequenceGetsTheTokensThatItGetsAlone) {
   }
 }
 
-TEST_F(LogitsStagesTest, AStepWithoutRowsThatAskHasNoStage) {
+TEST_F(LogitsStagesTest, StepWithoutRequestsRunsNoStage) {
   Bonus bonus(kSlots, device());
   const std::unique_ptr<LogitsStages> stages = Make(Options(DType::kFloat32, {&bonus}));
   const LogitsRequest request[] = {
@@ -452,7 +452,7 @@ TEST_F(LogitsStagesTest, AStepWithoutRowsThatAskHasNoStage) {
   EXPECT_EQ(bonus.num_calls, 0);
 }
 
-TEST_F(LogitsStagesTest, KnownTokensAreScoredForSlotsThatAskAndNothingElseRuns) {
+TEST_F(LogitsStagesTest, ScoresKnownTokensOfRequestingSlotsWithoutOtherStages) {
   Bonus bonus(kSlots, device());
   LogitsStagesOptions options = Options(DType::kFloat32, {&bonus});
   options.max_earlier_logits = 3;
@@ -511,7 +511,7 @@ TEST_F(LogitsStagesTest, KnownTokensAreScoredForSlotsThatAskAndNothingElseRuns) 
                    .ok());
 }
 
-TEST_F(LogitsStagesTest, MasksOfAStepThatWasGivenUpDoNotReachTheNext) {
+TEST_F(LogitsStagesTest, MasksOfAnAbandonedStepDoNotAffectTheNextStep) {
   const std::unique_ptr<LogitsStages> stages = Make(Options(DType::kFloat32, {}));
   const std::vector<int32_t> nothing(MaskWords(kVocab), 0);
   const std::vector<int32_t> sample_slot = {0};
@@ -564,7 +564,7 @@ TEST_F(LogitsStagesTest, RequestsLargerThanTheRingTakeSeveralLaunches) {
   EXPECT_TRUE(Equals(logits, expected));
 }
 
-TEST_F(LogitsStagesTest, RefusesBatchesThatDoNotFitAndNamesThePart) {
+TEST_F(LogitsStagesTest, RejectsBadBatchesAndNamesThePart) {
   Bonus bonus(kSlots, device());
   const std::unique_ptr<LogitsStages> stages = Make(Options(DType::kFloat32, {&bonus}));
   LogitsStagesOptions nothing = Options(DType::kFloat32, {});
@@ -630,7 +630,7 @@ TEST_F(LogitsStagesTest, RefusesBatchesThatDoNotFitAndNamesThePart) {
               HasSubstr("masks: the options do not provide for them"));
 }
 
-TEST_F(LogitsStagesTest, RefusesOptionsAndStepsThatDoNotFit) {
+TEST_F(LogitsStagesTest, RejectsBadOptionsAndSteps) {
   const auto message = [&](auto spoil) {
     LogitsStagesOptions options = Options(DType::kFloat32, {});
     spoil(options);
@@ -692,7 +692,7 @@ TEST_F(LogitsStagesTest, ReturnsAnErrorIfAStageThrows) {
             absl::InternalError("threw something that is not a std::exception"));
 }
 
-TEST_F(LogitsStagesTest, TakesTheMemoryThatTheOptionsSay) {
+TEST_F(LogitsStagesTest, AllocatesTheDocumentedMemory) {
   LogitsStagesOptions options = Options(DType::kBFloat16, {});
   options.num_slots = options.max_rows = 256;
   options.vocab_size = 1000;

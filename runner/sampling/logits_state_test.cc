@@ -95,7 +95,7 @@ TEST(JoinLogitsTest, SeveralJoinsShareTheStepsLists) {
   EXPECT_EQ(memory.CountsOf(0)[9], 1);
 }
 
-TEST(JoinLogitsTest, SkipsAbsurdSlotsAndTokens) {
+TEST(JoinLogitsTest, SkipsSlotsAndTokensOutOfRange) {
   Memory memory;
   constexpr int kFar = 1 << 30;
   memory.Join({{.slot = -1, .params = kPenalised, .num_prompt_tokens = 1},
@@ -108,7 +108,7 @@ TEST(JoinLogitsTest, SkipsAbsurdSlotsAndTokens) {
   EXPECT_EQ(memory.params[kSlots], LogitsParams());
 }
 
-TEST(JoinLogitsTest, GivesTheDefaultToAJoinWhoseListsAreNotThere) {
+TEST(JoinLogitsTest, SetsTheDefaultIfListsAreOutOfRange) {
   constexpr int kFar = 0x7fffffff;
   LogitsParams biased = kPenalised;
   biased.num_biases = 2;
@@ -137,7 +137,7 @@ TEST(JoinLogitsTest, GivesTheDefaultToAJoinWhoseListsAreNotThere) {
   }
 }
 
-TEST(CountTokensTest, CountsWhatPenalisedRowsSampled) {
+TEST(CountTokensTest, CountsSampledTokensOfPenalisedRows) {
   Memory memory;
   memory.params = {kPenalised, {}, kPenalised};
   memory.counts.assign(memory.counts.size(), 0);
@@ -167,7 +167,7 @@ TEST(CountTokensTest, SkipsTokensOutsideTheVocabulary) {
   EXPECT_THAT(memory.counts, testing::Each(0xabcd));
 }
 
-TEST(LogitsStateTest, RefusesWhatNeitherFormCanServe) {
+TEST(LogitsStateTest, BothFormsRejectBadArguments) {
   Memory memory;
   const JoinLogitsArgs joins = {.slots = memory.slots()};
   EXPECT_EQ(CheckJoinLogits(joins), absl::OkStatus());

@@ -63,27 +63,27 @@ void CompareManyShapes(Carve carve, Launch launch, Draw draw, OnHost on_host) {
   }
 }
 
-TEST_F(LogitsUnitsGpuTest, JoinsSetTheStateThatTheHostSets) {
+TEST_F(LogitsUnitsGpuTest, JoinsMatchTheHost) {
   CompareManyShapes<JoinLogitsArgs>(CarveJoinLogits, LaunchJoinLogits, DrawJoinLogits,
                                     JoinLogitsOnHost);
 }
 
-TEST_F(LogitsUnitsGpuTest, TokensAreCountedAsOnTheHost) {
+TEST_F(LogitsUnitsGpuTest, TokenCountsMatchTheHost) {
   CompareManyShapes<CountTokensArgs>(CarveCountTokens, LaunchCountTokens, DrawCountTokens,
                                      CountTokensOnHost);
 }
 
-TEST_F(LogitsUnitsGpuTest, ProcessedLogitsAreThoseOfTheHost) {
+TEST_F(LogitsUnitsGpuTest, ProcessedLogitsMatchTheHost) {
   CompareManyShapes<LogitsProcessorsArgs>(CarveLogitsProcessors, LaunchLogitsProcessors,
                                           DrawLogitsProcessors, LogitsProcessorsOnHost);
 }
 
-TEST_F(LogitsUnitsGpuTest, RawLogitsAreKeptAsOnTheHost) {
+TEST_F(LogitsUnitsGpuTest, RawLogitsMatchTheHost) {
   CompareManyShapes<RawLogitsArgs>(CarveRawLogits, LaunchKeepRawLogits, DrawRawLogits,
                                    KeepRawLogitsOnHost);
 }
 
-TEST_F(LogitsUnitsGpuTest, LogProbsAreThoseOfTheHost) {
+TEST_F(LogitsUnitsGpuTest, LogProbsMatchTheHost) {
   CompareManyShapes<LogProbsArgs>(CarveLogProbs, LaunchLogProbs, DrawLogProbs, LogProbsOnHost);
 }
 

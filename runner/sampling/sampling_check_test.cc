@@ -17,7 +17,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kTiny = std::numeric_limits<float>::denorm_min();
 
-TEST(SamplingCheckTest, TakesTheWholeRangeOfEachField) {
+TEST(SamplingCheckTest, AcceptsTheWholeRangeOfEachField) {
   EXPECT_TRUE(CheckSampling({}).ok());
   for (const float temperature : {0.0f, -0.0f, kTiny, 1e30f, std::numeric_limits<float>::max()}) {
     EXPECT_TRUE(CheckSampling({.temperature = temperature}).ok()) << temperature;
@@ -31,7 +31,7 @@ TEST(SamplingCheckTest, TakesTheWholeRangeOfEachField) {
   EXPECT_TRUE(CheckSampling({.top_k = std::numeric_limits<int32_t>::max()}).ok());
 }
 
-TEST(SamplingCheckTest, RefusesWhatIsOutOfRangeByName) {
+TEST(SamplingCheckTest, RejectsFieldsOutOfRangeByName) {
   const auto message = [](const SamplingParams& params) {
     const absl::Status status = CheckSampling(params);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

@@ -14,7 +14,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-TEST(OrderKeyTest, OrdersAsFloatsDoWithNanBelowAll) {
+TEST(OrderKeyTest, MatchesTheOrderOfFloatsWithNanBelowAll) {
   const float ascending[] = {-kInfinity, -3e38f, -1.0f, -1e-40f,  0.0f,
                              1e-40f,     1.0f,   3e38f, kInfinity};
   EXPECT_GT(OrderKey(-kInfinity), OrderKey(kNan));
@@ -35,7 +35,7 @@ TEST(PackChoiceTest, TheLargerKeyWinsThenTheLowerToken) {
   EXPECT_EQ(KeyOf(PackChoice(7, 128255)), 7);
 }
 
-TEST(PackChoiceTest, OnlyWhatIsAboveMinusInfinityCanBeChosen) {
+TEST(PackChoiceTest, OnlyLogitsAboveMinusInfinityCanBeChosen) {
   EXPECT_EQ(OrderKey(-kInfinity), kLowestKey);
   EXPECT_FALSE(CanBeChosen(kNoChoice));
   EXPECT_FALSE(CanBeChosen(PackChoice(OrderKey(kNan), 3)));
@@ -68,7 +68,7 @@ TEST(GumbelOfTest, IsTheLogarithmOfALogarithm) {
   }
 }
 
-TEST(GumbelOfTest, LiesBetweenItsBounds) {
+TEST(GumbelOfTest, StaysWithinItsBounds) {
   EXPECT_LT(GumbelOf(0), kMaxGumbel);
   EXPECT_GT(GumbelOf(0), kMaxGumbel - 0.2f);
   EXPECT_GT(GumbelOf(0xffffffff), kMinGumbel);
@@ -125,7 +125,7 @@ TEST(MinPTargetTest, IsAFractionOfTheLargestMassAndKeepsTheLargestAlways) {
   EXPECT_FALSE(KeepsMass(MinPTarget(1), -1e-6f));
 }
 
-TEST(RandomBitsOfTest, SeedIndexAndTokenAllCount) {
+TEST(RandomBitsOfTest, DependsOnSeedIndexAndToken) {
   const PhiloxBlock base = RandomBitsOf({.seed = 1}, 5, 7);
   EXPECT_EQ(base, Philox4x32({{7, 0, 5, 0}}, {{1, 0}}));
   EXPECT_NE(base, RandomBitsOf({.seed = 1 + (uint64_t{1} << 32)}, 5, 7));

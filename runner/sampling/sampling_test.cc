@@ -147,7 +147,7 @@ TEST_F(SamplingTest, ANanIsNeverChosen) {
   }
 }
 
-TEST_F(SamplingTest, ARowWithNothingAboveMinusInfinityIsReportedAndLeavesAValidToken) {
+TEST_F(SamplingTest, RowWithoutAChoiceIsReportedAndLeavesAValidToken) {
   const at::Tensor logits = Logits({{kNan, kNan, kNan, kNan},
                                     {-kInfinity, -kInfinity, -kInfinity, -kInfinity},
                                     {kNan, kNan, -kInfinity, kNan},
@@ -164,7 +164,7 @@ TEST_F(SamplingTest, ARowWithNothingAboveMinusInfinityIsReportedAndLeavesAValidT
   }
 }
 
-TEST_F(SamplingTest, AdvancesTheSlotsThatSampleAndNoOthers) {
+TEST_F(SamplingTest, AdvancesOnlyTheSlotsThatSample) {
   Batch batch(Logits({{0, 1, 0}, {2, 1, 0}, {0, 0, 5}, {1, 0, 0}}), std::vector<SamplingParams>(4));
   batch.sample_slot = {2, -1, 0, 4};  // slot 4 does not exist
   const Result result = Run(batch);
@@ -173,7 +173,7 @@ TEST_F(SamplingTest, AdvancesTheSlotsThatSampleAndNoOthers) {
   EXPECT_THAT(result.sample_index, ElementsAre(1, 100, 201, 300));
 }
 
-TEST_F(SamplingTest, OffsetsDrawWhatTheSlotWillDrawAndLeaveItAsItIs) {
+TEST_F(SamplingTest, OffsetsDrawFutureTokensWithoutChangingTheSlot) {
   constexpr int kPlaces = 6;
   constexpr int kVocabSize = 300;
   std::mt19937 random(8);
@@ -298,7 +298,7 @@ std::vector<SamplingParams> ManyParams(std::mt19937& random, int num_rows, int v
   return params;
 }
 
-TEST_F(SamplingTest, FollowsTheDefinitionForManySeeds) {
+TEST_F(SamplingTest, MatchesTheDefinitionForManySeeds) {
   std::mt19937 random(1);
   int num_compared = 0;
   for (int vocab_size : {1, 2, 5, 100, 1003, 4096}) {
@@ -368,7 +368,7 @@ TEST_F(SamplingTest, HostAndDeviceChooseTheSameTokens) {
   }
 }
 
-TEST_F(SamplingTest, ATokenDependsOnSeedAndIndexAloneNotOnTheBatch) {
+TEST_F(SamplingTest, TokenDependsOnlyOnSeedAndIndex) {
   std::mt19937 random(3);
   const at::Tensor row = RandomNormal(random, {1, 500}, at::kFloat);
   const SamplingParams params = {.temperature = 1, .seed = 42};
@@ -417,7 +417,7 @@ TEST_F(SamplingTest, DrawsInProportionToTheProbabilities) {
   EXPECT_LT(chi_square, 35);  // 7 degrees of freedom: one in 100,000 is above
 }
 
-TEST_F(SamplingTest, DrawsWhatMinPKeepsInProportionToTheProbabilities) {
+TEST_F(SamplingTest, DrawsTokensKeptByMinPInProportion) {
   // At temperature 0.8, exp((row[v] - 2) / 0.8) is 1, 0.535, 0.287, 0.153, 0.082, 0.044, ...
   const std::vector<float> row = {2, 1.5f, 1, 0.5f, 0, -0.5f, -1, -1.5f};
   constexpr int kDraws = 40000;
@@ -440,7 +440,7 @@ TEST_F(SamplingTest, DrawsWhatMinPKeepsInProportionToTheProbabilities) {
   EXPECT_EQ(std::accumulate(count.begin() + kKept, count.end(), 0), 0);
 }
 
-TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
+TEST_F(SamplingTest, DrawsEachKeptTokenAndNoOtherToken) {
   // Probabilities 0.4, 0.2, 0.2, 0.1, 0.1, not in order.
   const float half = std::log(0.5f);
   const at::Tensor logits = Logits({{2 * half, 0, half, 2 * half, half}}).expand({400, 5});
@@ -483,7 +483,7 @@ TEST_F(SamplingTest, DrawsFromTheKeptTokensAndFromAllOfThem) {
   }
 }
 
-TEST_F(SamplingTest, SmallRowsKeepNoTokenBeyondTheOneWithWhichTopPIsReached) {
+TEST_F(SamplingTest, TopPStopsAtTheTokenThatReachesTheTarget) {
   // The first two candidates have the same mass, 2^40, and different logits. One of them is exactly
   // half of the total.
   constexpr int kRows = 64;

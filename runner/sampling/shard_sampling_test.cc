@@ -233,7 +233,7 @@ std::vector<SamplingParams> ManyParams(std::mt19937& random, int num_rows, int v
   return params;
 }
 
-TEST_F(ShardSamplingTest, GivesTheTokensOfTheWholeVocabulary) {
+TEST_F(ShardSamplingTest, MatchesSamplingOfTheWholeVocabulary) {
   std::mt19937 random(1);
   for (const int vocab_size : {2, 5, 100, 1003, 4096}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
@@ -264,7 +264,7 @@ TEST_F(ShardSamplingTest, ShardsMayBeginAnywhere) {
 
 // Logits with few distinct values: all logits equal to the k-th are kept and count for top_p,
 // however they are distributed over shards. Greedy rows choose the lowest token.
-TEST_F(ShardSamplingTest, EqualLogitsInSeveralShards) {
+TEST_F(ShardSamplingTest, KeepsEqualLogitsOfAllShards) {
   std::mt19937 random(3);
   for (const int num_values : {1, 2, 4, 30}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
@@ -289,7 +289,7 @@ TEST_F(ShardSamplingTest, GreedyTakesTheLowestOfEqualsOfAllShards) {
 }
 
 // A shard may have no number, or fewer numbers than top_k.
-TEST_F(ShardSamplingTest, NansInfinitiesAndShardsWithoutCandidates) {
+TEST_F(ShardSamplingTest, HandlesNansInfinitiesAndShardsWithoutCandidates) {
   const std::vector<std::vector<float>> rows = {
       {kNan, kNan, kNan, 1, kNan, 2},
       {kNan, kNan, kNan, kNan, kNan, kNan},
@@ -314,7 +314,7 @@ TEST_F(ShardSamplingTest, NansInfinitiesAndShardsWithoutCandidates) {
   }
 }
 
-TEST_F(ShardSamplingTest, AdvancesTheSlotsThatSampleAndNoOthers) {
+TEST_F(ShardSamplingTest, AdvancesOnlyTheSlotsThatSample) {
   Slots slots({{}, {.temperature = 1, .top_k = 1}, {}}, device());
   slots.Omit(1);
   Shards shards(Logits({{0, 1, 0}, {0, 1, 0}, {0, 0, 5}}), {2}, device());
@@ -360,7 +360,7 @@ TEST_F(ShardSamplingTest, TheTopIsTheKthKeyItsCountAndTheKeysAbove) {
 }
 
 // The low bits of a key depend on the dtype.
-TEST_F(ShardSamplingTest, TopsOfSixteenBitsHoldTheLogitsKeys) {
+TEST_F(ShardSamplingTest, TopsOfSixteenBitLogitsHoldTheirKeys) {
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
     const Slots slots({{.temperature = 1, .top_k = 2}}, device());
     Shards shards(Logits({{-3, -1.5f, -2, -2, 0}}).to(dtype), {4}, device());
@@ -377,7 +377,7 @@ TEST(ShardSamplingRulesTest, FloatOfKeyUndoesOrderKey) {
   }
 }
 
-TEST(ShardSamplingRulesTest, WhatShardsServe) {
+TEST(ShardSamplingRulesTest, ShardsServeGreedyTopKAndPlainRows) {
   const auto serves = [](const SamplingParams& params) { return ShardsServe(params, 1000); };
   EXPECT_TRUE(serves({}));
   EXPECT_TRUE(serves({.top_p = 0.5f}));  // greedy, so top_p is ignored
@@ -394,7 +394,7 @@ TEST(ShardSamplingRulesTest, WhatShardsServe) {
   EXPECT_EQ(ShardTopOf({.temperature = 1, .top_k = 1000}, 1000), 1);
 }
 
-TEST(ShardSamplingCheckTest, RefusalsNameTheField) {
+TEST(ShardSamplingCheckTest, ErrorsNameTheField) {
   const float logits[8] = {};
   const SamplingParams params = {};
   int32_t token = 0, slot = 0, out = 0;

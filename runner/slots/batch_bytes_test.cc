@@ -91,7 +91,7 @@ class FullBatch {
   ScheduledBatch batch_;
 };
 
-TEST(BatchBytesTest, EveryFieldArrives) {
+TEST(BatchBytesTest, RoundTripKeepsEveryField) {
   const FullBatch full;
   std::vector<std::byte> bytes;
   WriteBatch(*full, bytes);
@@ -184,7 +184,7 @@ TEST(BatchBytesTest, AnEmptyBatchIsABatch) {
   EXPECT_EQ((*read)->idle, IdleStep::kSkipModel);
 }
 
-TEST(BatchBytesTest, AReaderForgetsTheBatchBefore) {
+TEST(BatchBytesTest, ReadReplacesThePreviousBatch) {
   const FullBatch full;
   std::vector<std::byte> bytes;
   WriteBatch(*full, bytes);
@@ -199,7 +199,7 @@ TEST(BatchBytesTest, AReaderForgetsTheBatchBefore) {
   EXPECT_TRUE((*read)->logits_requests.empty());
 }
 
-TEST(BatchBytesTest, RefusesEveryTruncationAndWhatFollows) {
+TEST(BatchBytesTest, RejectsTruncatedAndTrailingBytes) {
   const FullBatch full;
   std::vector<std::byte> bytes;
   WriteBatch(*full, bytes);
@@ -212,7 +212,7 @@ TEST(BatchBytesTest, RefusesEveryTruncationAndWhatFollows) {
   EXPECT_THAT(reader.Read(bytes).status().message(), HasSubstr("8 bytes too many"));
 }
 
-TEST(BatchBytesTest, RefusesAnotherBuildAndUnknownEnumerators) {
+TEST(BatchBytesTest, RejectsOtherBuildsAndUnknownEnumerators) {
   std::vector<std::byte> bytes;
   WriteBatch({}, bytes);
   BatchReader reader;

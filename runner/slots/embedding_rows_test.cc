@@ -27,7 +27,7 @@ TEST(EmbeddingRowsTest, APartBeginsAtItsFirstRow) {
   EXPECT_EQ(part.row(1), kData + 10);
 }
 
-TEST(EmbeddingRowsTest, TakesRowsOfTheHostOrOfTheRunnersGpu) {
+TEST(EmbeddingRowsTest, AcceptsRowsOfTheHostAndOfTheRunnersGpu) {
   EXPECT_TRUE(CheckEmbeddingRows("image", kRows, kOnHost).ok());
   EmbeddingFormat format = kOnHost;
   format.gpu = 1;
@@ -40,7 +40,7 @@ TEST(EmbeddingRowsTest, TakesRowsOfTheHostOrOfTheRunnersGpu) {
   EXPECT_EQ(Refused(rows, kOnHost), "image: rows must be in memory of the host: got GPU 0");
 }
 
-TEST(EmbeddingRowsTest, NamesWhatDoesNotFit) {
+TEST(EmbeddingRowsTest, RejectsRowsThatDoNotMatchTheFormat) {
   EXPECT_THAT(Refused(kRows, {}), HasSubstr("the model takes token ids only"));
   EmbeddingRows rows = kRows;
   rows.dim = 3;

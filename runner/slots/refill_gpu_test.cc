@@ -99,7 +99,7 @@ void ExpectAgreement(const RefillShape& shape, double hostility, int num_steps) 
   }
 }
 
-TEST_F(RefillGpuTest, AgreesWithTheHostOverManyHostileSteps) {
+TEST_F(RefillGpuTest, MatchesTheHostOverManyHostileSteps) {
   const RefillShape shapes[] = {
       {},
       {.num_slots = 64,
@@ -159,7 +159,7 @@ TEST_F(RefillGpuTest, AgreesWithTheHostOverManyHostileSteps) {
   }
 }
 
-TEST_F(RefillGpuTest, KeepsTokensForDraftersAsTheHost) {
+TEST_F(RefillGpuTest, TokensForDraftersMatchTheHost) {
   const RefillShape shapes[] = {
       {.num_blocks = 49, .max_updates = 40, .place_group = 0},
       {.num_slots = 256,
@@ -178,7 +178,7 @@ TEST_F(RefillGpuTest, KeepsTokensForDraftersAsTheHost) {
 // A smaller set of cases for compute-sanitizer.
 using RefillSmallGpuTest = RefillGpuTest;
 
-TEST_F(RefillSmallGpuTest, AgreesWithTheHost) {
+TEST_F(RefillSmallGpuTest, MatchesTheHost) {
   const RefillShape shapes[] = {
       {.max_earlier_logits = 20},
       {.groups = {{}, {.retention = KvRetention::kSlidingWindow, .span = 9}},
@@ -187,7 +187,7 @@ TEST_F(RefillSmallGpuTest, AgreesWithTheHost) {
   for (const RefillShape& shape : shapes) ExpectAgreement(shape, 0.1, 6);
 }
 
-TEST_F(RefillGpuTest, OfManyUpdatesOfOneEntryTheLastOneHolds) {
+TEST_F(RefillGpuTest, LastOfManyUpdatesOfAnEntryWins) {
   const RefillShape shape = {.max_updates = 1000};
   Twins twins(shape);
   for (int num_updates : {1, 31, 32, 33, 64, 256, 257, 1000}) {
@@ -200,7 +200,7 @@ TEST_F(RefillGpuTest, OfManyUpdatesOfOneEntryTheLastOneHolds) {
   }
 }
 
-TEST_F(RefillGpuTest, RefusesSizesBeyondTheArrays) {
+TEST_F(RefillGpuTest, RejectsSizesBeyondTheArrays) {
   Twins twins(RefillShape{});
   RefillArgs args = twins.host_args();
   args.padded_num_rows = args.arrays.max_rows + 1;

@@ -229,7 +229,7 @@ class NaiveModel {
   std::map<int32_t, Sequence> sequences_;
 };
 
-TEST(RefillRandomTest, AgreesWithTheNaiveModelOverManySteps) {
+TEST(RefillRandomTest, MatchesTheNaiveModelOverManySteps) {
   const RefillShape shapes[] = {
       {},
       {.num_slots = 20,

@@ -62,7 +62,7 @@ class RefillTest : public ::testing::Test {
   StepDeltaCounts counts_;
 };
 
-TEST_F(RefillTest, AStepJoinsWithWhatItsDrafterHasSeen) {
+TEST_F(RefillTest, JoinSetsDraftedLen) {
   std::vector<int32_t> drafted_len(slots().num_slots, -7);
   args().slots.drafted_len = drafted_len.data();
   Join({.slot = 0, .seq_len = 6, .num_undrafted = 2});
@@ -74,7 +74,7 @@ TEST_F(RefillTest, AStepJoinsWithWhatItsDrafterHasSeen) {
   EXPECT_EQ(num_faults(), 2);
 }
 
-TEST_F(RefillTest, APromptThenATokenOfTheDevice) {
+TEST_F(RefillTest, DecodeAfterAPromptReadsTheLastToken) {
   Join({.slot = 3, .sample_index = 5});
   Update(3, 0, 7);
   Update(3, 1, 9);
@@ -102,7 +102,7 @@ TEST_F(RefillTest, APromptThenATokenOfTheDevice) {
   EXPECT_EQ(slots().seq_len[3], 6);
 }
 
-TEST_F(RefillTest, TheCommonPrefixIsThatOfTheStepAtHand) {
+TEST_F(RefillTest, CommonPrefixLenIsCopiedFromTheDelta) {
   Join({.slot = 0, .seq_len = 8});
   Update(0, 2, 7);
   Row({.slot = 0});
@@ -117,7 +117,7 @@ TEST_F(RefillTest, TheCommonPrefixIsThatOfTheStepAtHand) {
   EXPECT_EQ(*arrays().common_prefix_len, 0);
 }
 
-TEST_F(RefillTest, ASlotLeavesAndIsJoinedAnewInOneDelta) {
+TEST_F(RefillTest, SlotMayLeaveAndBeJoinedInOneDelta) {
   Join({.slot = 2, .seq_len = 4, .sampling = {.temperature = 1, .seed = 9}});
   Update(2, 0, 5);
   Update(2, 5, 6);
@@ -136,7 +136,7 @@ TEST_F(RefillTest, ASlotLeavesAndIsJoinedAnewInOneDelta) {
   EXPECT_EQ(slots().sampling[2].top_k, 3);
 }
 
-TEST_F(RefillTest, OfSeveralUpdatesOfAnEntryTheLastOneHolds) {
+TEST_F(RefillTest, LastUpdateOfAnEntryWins) {
   for (int block : {4, 9, 6}) Update(1, 2, block);
   Refill(1, 1);
   EXPECT_EQ(slots().block_table[slots().block_table_stride + 2], 6);
@@ -145,7 +145,7 @@ TEST_F(RefillTest, OfSeveralUpdatesOfAnEntryTheLastOneHolds) {
   EXPECT_EQ(slots().block_table[slots().block_table_stride + 2], 0);
 }
 
-TEST_F(RefillTest, ARowThatCannotBeServedIsAsAPaddedOne) {
+TEST_F(RefillTest, RowThatIsNotServedEqualsAPaddedRow) {
   Join({.slot = 0});
   Join({.slot = 1});
   Join({.slot = 2});
@@ -164,7 +164,7 @@ TEST_F(RefillTest, ARowThatCannotBeServedIsAsAPaddedOne) {
   EXPECT_EQ(slots().seq_len[1], 0);
 }
 
-TEST_F(RefillTest, EveryRowThatIsNotServedSaysWhy) {
+TEST_F(RefillTest, EachRowThatIsNotServedHasItsRowFault) {
   Join({.slot = 0});
   Join({.slot = 1, .seq_len = 24});  // as many tokens as the table holds
   Join({.slot = 2});                 // without a block
@@ -201,7 +201,7 @@ TEST_F(RefillTest, TheSecondRowOfASlotIsInertEvenIfTheFirstWasBad) {
   EXPECT_THAT(First(arrays().query_start_loc, 3), Each(0));
 }
 
-TEST_F(RefillTest, RowsStopWhereTheTokensNoLongerFit) {
+TEST_F(RefillTest, RowsAfterTheFirstThatDoesNotFitAreInert) {
   for (int slot : {0, 1, 2}) {
     Join({.slot = slot});
     Update(slot, 0, slot + 1);
@@ -300,7 +300,7 @@ TEST_F(RefillScoresTest, RowsWhoseEarlierLogitsDoNotFitAreInertAndCounted) {
   EXPECT_EQ(slots().seq_len[3], 2);
 }
 
-TEST_F(RefillScoresTest, RefusesEarlierLogitsWithoutRoomOrScores) {
+TEST_F(RefillScoresTest, RejectsEarlierLogitsWithoutCapacityOrScores) {
   args().padded_num_earlier_logits = 1;
   EXPECT_EQ(CheckRefill(args()).message(), "padded_num_earlier_logits: expected 0 to 0, got 1");
   args().has_scored_rows = true;
@@ -349,7 +349,7 @@ class RefillTreesTest : public RefillScoresTest {
   int32_t host_parents_[32] = {};
 };
 
-TEST_F(RefillTreesTest, ParentsAreTheHostsOrThoseOfTheProposedTree) {
+TEST_F(RefillTreesTest, ParentsComeFromTheHostOrTheProposedTree) {
   const int32_t tree[] = {0, 0, 1};
   args().tree = tree;
   args().tree_size = 3;
@@ -366,7 +366,7 @@ TEST_F(RefillTreesTest, ParentsAreTheHostsOrThoseOfTheProposedTree) {
   EXPECT_THAT(First(first_verified_, 3), ElementsAre(3, 7, -1));
 }
 
-TEST_F(RefillTreesTest, OfDraftsThereAreNoLogitsYetAndTheOutputIsTheSteps) {
+TEST_F(RefillTreesTest, DraftLogitsAreResetAndOutputIsWritten) {
   std::vector<int32_t> draft_logits(32, 7);
   int32_t output = -9;
   args().arrays.draft_logits = draft_logits.data();
@@ -383,7 +383,7 @@ TEST_F(RefillTreesTest, OfDraftsThereAreNoLogitsYetAndTheOutputIsTheSteps) {
   EXPECT_EQ(output, 0);
 }
 
-TEST_F(RefillTreesTest, WhatIsNoNodeBeforeATokenBecomesTheOneBeforeIt) {
+TEST_F(RefillTreesTest, InvalidParentsBecomeThePreviousNode) {
   args().padded_num_earlier_logits = 8;
   const int32_t given[] = {1, -1, 2, 99};
   std::copy_n(given, 4, host_parents_);
@@ -416,7 +416,7 @@ TEST_F(RefillTest, PositionsEndWithTheTable) {
   EXPECT_EQ(slots().seq_len[4], 24);
 }
 
-TEST_F(RefillTest, WhatLiesBeyondThePaddedSizesIsNotTouched) {
+TEST_F(RefillTest, EntriesBeyondThePaddedSizesAreNotWritten) {
   Join({.slot = 0});
   Update(0, 0, 5);
   PromptRow(0, {1});
@@ -434,7 +434,7 @@ TEST_F(RefillTest, LargeBlocksDoNotOverflowTheSlotMapping) {
   EXPECT_EQ(arrays().slot_mapping[1], ((int64_t{1} << 30) - 1) * 4 + 1);
 }
 
-TEST_F(RefillTest, EveryLiveCountOfAPaddedSizeResetsTheRest) {
+TEST_F(RefillTest, EachLiveCountResetsThePadding) {
   for (int slot = 0; slot < 8; ++slot) {
     Join({.slot = slot});
     for (int column = 0; column < 6; ++column) Update(slot, column % 6, 1 + slot);
@@ -555,7 +555,7 @@ TEST_F(RefillGroupsTest, ASlotThatLeavesIsClearedInEveryGroup) {
   EXPECT_EQ(slots().encoder_len[4], 0);
 }
 
-TEST_F(RefillGroupsTest, UpdatesOfGroupsThatAreNotThereAreSkippedAndCounted) {
+TEST_F(RefillGroupsTest, UpdatesOfUnknownGroupsAreSkippedAndCounted) {
   Update(0, 0, 5, -1);
   Update(0, 0, 5, 4);
   Join({.slot = 0, .num_encoder_tokens = 25});  // 6 blocks of 4 hold 24
@@ -570,7 +570,7 @@ class RefillPositionsTest : public RefillTest {
   RefillPositionsTest() : RefillTest({.num_position_dims = 3}) {}
 };
 
-TEST_F(RefillPositionsTest, PromptsBringTheirsAndWhatFollowsKeepsTheDistance) {
+TEST_F(RefillPositionsTest, PromptsUseGivenPositionsAndDecodesAddPositionDelta) {
   const StepArrays& arrays = memory_.args().arrays;
   const auto of_dim = [&](int dim, int count) {
     return First(arrays.model_positions + dim * arrays.max_tokens, count);

@@ -36,13 +36,13 @@ TEST(FirstEarlierLogitsTest, CountsRowsWithDraftsAmongRowsWithAllLogits) {
   EXPECT_EQ(FirstEarlierLogits(rows, 4), 3 + 4 + 2);
 }
 
-TEST(FirstEarlierLogitsDeathTest, RefusesARowThatIsNotThere) {
+TEST(FirstEarlierLogitsDeathTest, DiesIfTheRowDoesNotExist) {
   const std::vector<ScheduledRow> rows(2);
   EXPECT_DEATH(FirstEarlierLogits(rows, 2), "row");
   EXPECT_DEATH(FirstEarlierLogits(rows, -1), "row");
 }
 
-TEST(ScheduledRowTest, IsScoredByTokensThatTheCallerKnows) {
+TEST(ScheduledRowTest, IsScoredIfTheCallerKnowsTheTokens) {
   EXPECT_TRUE((ScheduledRow{.tokens = kFive, .logits = RowLogits::kAll}).is_scored());
   EXPECT_TRUE(
       (ScheduledRow{.tokens = kFive, .output = RowOutput::kNone, .next_token = 3}).is_scored());

@@ -88,7 +88,7 @@ TEST(SlotMirrorTest, RejectsAnOutputOfAChunkThatIsNotTheLast) {
   EXPECT_TRUE(mirror.Advance({.rows = last}).ok());
 }
 
-TEST(SlotMirrorTest, RejectsARowThatMistakesAHitForTheBeginning) {
+TEST(SlotMirrorTest, RejectsARowThatIgnoresAPrefixHit) {
   // Two of three tokens are cached, but the join states a seq_len of 0. The row with the last token
   // would overwrite the keys of the first tokens.
   SlotMirror mirror(kLimits);
@@ -112,7 +112,7 @@ TEST(SlotMirrorTest, RejectsADecodeAfterALastChunkWithoutOutput) {
   EXPECT_TRUE(mirror.Advance({.rows = next}).ok());
 }
 
-TEST(SlotMirrorTest, TakesTheChunksOfANextPromptBehindTheFirst) {
+TEST(SlotMirrorTest, AcceptsChunksOfALaterPrompt) {
   SlotMirror mirror(kLimits);
   ASSERT_TRUE(mirror.Advance(Enter()).ok());
   const BlockTableUpdate second[] = {{.slot = SlotId(0), .column = 1, .block = BlockId(2)}};
@@ -123,7 +123,7 @@ TEST(SlotMirrorTest, TakesTheChunksOfANextPromptBehindTheFirst) {
   EXPECT_TRUE(mirror.Advance({.rows = last}).ok());
 }
 
-TEST(SlotMirrorTest, ARefusedBatchChangesNothing) {
+TEST(SlotMirrorTest, RejectedBatchChangesNothing) {
   SlotMirror mirror(kLimits);
   ASSERT_TRUE(mirror.Advance(Enter()).ok());
   const SlotId leaves[] = {SlotId(0)};
@@ -159,7 +159,7 @@ TEST(SlotMirrorTest, NamesTheFeaturesThatSamplingNeeds) {
   EXPECT_EQ(demand->features, SamplingFeatures::kGeneral);
 }
 
-TEST(SlotMirrorTest, CountsLogitsOfEarlierTokensAndRefusesTooManyWithNothingChanged) {
+TEST(SlotMirrorTest, CountsEarlierLogitsAndRejectsTooManyWithoutChanges) {
   RunnerShape limits = kLimits;
   limits.max_earlier_logits = 2;
   SlotMirror mirror(limits);
@@ -193,7 +193,7 @@ TEST(SlotMirrorTest, CountsLogitsOfEarlierTokensAndRefusesTooManyWithNothingChan
   EXPECT_EQ(plain->shape.num_earlier_logits, 0);
 }
 
-TEST(SlotMirrorTest, TheNextTokenIsOneOfTheVocabularyAndOfARowThatDoesNotSample) {
+TEST(SlotMirrorTest, RejectsANextTokenOutsideTheVocabularyOrInARowThatSamples) {
   SlotMirror mirror(kLimits);
   ScheduledRow rows[] = {{.slot = SlotId(0), .tokens = kPrompt, .next_token = 5}};
   const ScheduledBatch batch = {.joins = kJoin0, .updates = kBlock0, .rows = rows};
@@ -227,7 +227,7 @@ TEST(SlotMirrorTest, ARowWithoutAnOutputLeavesNoLastToken) {
   EXPECT_TRUE(mirror.Advance({.rows = rows}).ok());
 }
 
-TEST(SlotMirrorTest, RefusesBatchesThatDoNotFitByPartAndValue) {
+TEST(SlotMirrorTest, RejectsBadBatchesNamingThePartAndTheValue) {
   SlotMirror mirror(kLimits);
   const SlotId bad_leave[] = {SlotId(2)};
   EXPECT_THAT(Refused(mirror, {.leaves = bad_leave}),
@@ -335,7 +335,7 @@ TEST_F(SlotMirrorGroupsTest, ColumnsBeforeTheWindowAndTheChunkMayBeNull) {
   EXPECT_EQ(JoinAt17(updates), "");
 }
 
-TEST_F(SlotMirrorGroupsTest, ColumnsThatTheFirstQuerySeesMayNot) {
+TEST_F(SlotMirrorGroupsTest, ColumnsThatTheFirstQueryReadsMustNotBeNull) {
   std::vector<BlockTableUpdate> updates;
   Fill(0, 0, 5, updates);
   Fill(1, 4, 5, updates);
@@ -350,7 +350,7 @@ TEST_F(SlotMirrorGroupsTest, ColumnsThatTheFirstQuerySeesMayNot) {
   EXPECT_THAT(JoinAt17(updates), HasSubstr("group 0 must be in [0, 0]"));
 }
 
-TEST_F(SlotMirrorGroupsTest, OnlyColumnsThatNobodyNeedsMayBeCleared) {
+TEST_F(SlotMirrorGroupsTest, OnlyUnneededColumnsMayBeCleared) {
   std::vector<BlockTableUpdate> updates;
   for (int group : {0, 1, 2}) Fill(group, 0, 5, updates);
   ASSERT_EQ(JoinAt17(updates), "");
@@ -372,7 +372,7 @@ TEST_F(SlotMirrorGroupsTest, OnlyColumnsThatNobodyNeedsMayBeCleared) {
   EXPECT_TRUE(mirror_.Advance({.rows = row}).ok());
 }
 
-TEST_F(SlotMirrorGroupsTest, TheEncodersKeysComeBeforeTheFirstRow) {
+TEST_F(SlotMirrorGroupsTest, RejectsARowBeforeItsEncode) {
   const SlotJoin join[] = {
       {.slot = SlotId(0), .seq_len = 0, .prompt_len = 1, .num_encoder_tokens = 5}};
   std::vector<BlockTableUpdate> updates;
@@ -399,7 +399,7 @@ TEST_F(SlotMirrorGroupsTest, TheEncodersKeysComeBeforeTheFirstRow) {
       mirror_.Advance({.leaves = leave, .joins = cached, .updates = updates, .rows = row}).ok());
 }
 
-TEST_F(SlotMirrorGroupsTest, RefusesEncodesThatDoNotFit) {
+TEST_F(SlotMirrorGroupsTest, RejectsInvalidEncodes) {
   const std::vector<int32_t> five = {1, 2, 3, 4, 5};
   const ScheduledEncode encode[] = {{.slot = SlotId(0), .tokens = five}};
   EXPECT_THAT(Refused(mirror_, {.encodes = encode}), HasSubstr("encodes: slot 0 has no sequence"));
@@ -434,7 +434,7 @@ constexpr int16_t kRows[4 * 3] = {};
 constexpr EmbeddingRows kTwoRows = {
     .data = kRows, .row_stride = 3, .num_rows = 2, .dim = 3, .dtype = DType::kBFloat16};
 
-TEST(SlotMirrorTest, StepsWithEmbeddingsAreOfThatInput) {
+TEST(SlotMirrorTest, StepsWithEmbeddingsHaveEmbeddingInput) {
   SlotMirror mirror(LimitsWithEmbeddings());
   ScheduledBatch batch = Enter();
   const ScheduledEmbeddings ranges[] = {{.first_token = 0, .rows = kTwoRows.Part(0, 1)},
@@ -449,7 +449,7 @@ TEST(SlotMirrorTest, StepsWithEmbeddingsAreOfThatInput) {
   EXPECT_EQ(demand->shape.input, StepInput::kTokens);
 }
 
-TEST(SlotMirrorTest, RefusesEmbeddingsThatDoNotFitWithNothingChanged) {
+TEST(SlotMirrorTest, RejectsInvalidEmbeddingsWithoutChanges) {
   SlotMirror mirror(LimitsWithEmbeddings());
   const auto refused = [&](std::vector<ScheduledEmbeddings> ranges) {
     ScheduledBatch batch = Enter();
@@ -487,7 +487,7 @@ TEST(SlotMirrorTest, RefusesEmbeddingsThatDoNotFitWithNothingChanged) {
   EXPECT_THAT(Refused(plain, batch), HasSubstr("the model takes token ids only"));
 }
 
-TEST(SlotMirrorTest, RefusesPositionsThatTheModelDoesNotHave) {
+TEST(SlotMirrorTest, RejectsInvalidPositions) {
   const int32_t positions[] = {0, 1, 2, 0, 1, 7};
   const auto refused = [&](const RunnerShape& limits, const RowPositions& given, int delta) {
     SlotMirror mirror(limits);
@@ -522,7 +522,7 @@ TEST(SlotMirrorTest, RefusesPositionsThatTheModelDoesNotHave) {
   EXPECT_THAT(refused(kLimits, {}, 1), HasSubstr("position_delta of slot 0 must be 0"));
 }
 
-TEST_F(SlotMirrorGroupsTest, RefusesGroupsThatAreNotThere) {
+TEST_F(SlotMirrorGroupsTest, RejectsUnknownGroups) {
   const SlotJoin join[] = {JoinOf(SlotId(0), {}, 1)};
   for (int group : {-1, 4}) {
     const BlockTableUpdate update[] = {
@@ -531,7 +531,7 @@ TEST_F(SlotMirrorGroupsTest, RefusesGroupsThatAreNotThere) {
   }
 }
 
-TEST(SlotMirrorTest, SwapsAreBetweenBlocksOfTheCacheAndOfTheHost) {
+TEST(SlotMirrorTest, RejectsSwapsOutsideTheCacheAndHostBlocks) {
   RunnerShape limits = kLimits;  // 5 blocks
   const auto one = [](const BlockCopy& copy) { return absl::MakeConstSpan(&copy, 1); };
   SlotMirror without(limits);

@@ -25,7 +25,7 @@ class StepDeltaLayoutTest : public testing::Test {
   std::vector<Line> memory_ = std::vector<Line>(StepDeltaBytes(kCapacity) / sizeof(Line));
 };
 
-TEST_F(StepDeltaLayoutTest, ArraysOfFullCapacityLieWithinTheBytesAndApart) {
+TEST_F(StepDeltaLayoutTest, ArraysOfFullCapacityDoNotOverlap) {
   const StepDelta delta = StepDeltaAt(kCapacity, base());
   const std::byte* previous_end = base();
   const auto follows = [&](const auto* array, int64_t count) {
@@ -118,7 +118,7 @@ TEST_F(StepDeltaLayoutTest, WritesScoresOfAllRowsIfOneHasAny) {
   EXPECT_EQ(delta.scores[1].next_token, 5);
 }
 
-TEST(StepDeltaPositionsTest, GoWithTheTokensOfTheHostThatHaveThem) {
+TEST(StepDeltaPositionsTest, PositionsFollowTheHostTokens) {
   constexpr StepDeltaCapacity kThreeDims = {
       .num_slots = 3, .max_updates = 5, .max_rows = 3, .max_tokens = 7, .num_position_dims = 3};
   std::vector<Line> memory(StepDeltaBytes(kThreeDims) / sizeof(Line));
@@ -151,7 +151,7 @@ TEST(StepDeltaPositionsTest, GoWithTheTokensOfTheHostThatHaveThem) {
   EXPECT_EQ(delta.counts->has_positions, 0);
 }
 
-TEST(StepDeltaParentsTest, GoWithTheDraftsOfTheHost) {
+TEST(StepDeltaParentsTest, ParentsFollowTheHostDrafts) {
   StepDeltaCapacity capacity = kCapacity;
   capacity.max_rows = 3;
   capacity.has_trees = true;

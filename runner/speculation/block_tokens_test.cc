@@ -56,7 +56,7 @@ class TwoSlots {
   SlotState state_;
 };
 
-TEST(BlockTokensTest, FollowsTheGroupThatKeepsTheMost) {
+TEST(BlockTokensTest, PrefersAGroupOfFullAttention) {
   EXPECT_EQ(Tokens({kFull}).group(), 0);
   EXPECT_EQ(Tokens({kWindow, kCross, kFull}).group(), 2);
   EXPECT_EQ(Tokens({kCross, kWindow}).group(), 1);
@@ -76,7 +76,7 @@ TEST(BlockTokensTest, AJoinedSlotHasTheTokensOfItsBlocks) {
   EXPECT_EQ(slots.History(0, 6), std::vector<int32_t>(6, 0));
 }
 
-TEST(BlockTokensTest, WhatWasNeverWrittenIsNoToken) {
+TEST(BlockTokensTest, UnwrittenPositionsHoldMinusOne) {
   const BlockTokens tokens = Tokens({kFull});
   const TwoSlots slots;
   Keep(tokens, {{4, 7}, {-1, 9}});
@@ -102,7 +102,7 @@ TEST(BlockTokensTest, TokensMoveWithTheirBlocks) {
   EXPECT_EQ(slots.History(0, 8), std::vector<int32_t>({20, 21, 22, 23, 24, 25, 26, 0}));
 }
 
-TEST(BlockTokensTest, ASlotThatJoinsWithoutKeysIsLeftAsItIs) {
+TEST(BlockTokensTest, RecallWithoutKeysKeepsTheHistory) {
   const BlockTokens tokens = Tokens({kFull});
   const TwoSlots slots;
   std::iota(slots.state().history.row(0), slots.state().history.row(0) + 4, 1);

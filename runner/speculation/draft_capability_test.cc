@@ -9,14 +9,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(DraftCapabilityTest, OfARunnerWithoutSpeculation) {
+TEST(DraftCapabilityTest, RunnerWithoutSpeculationHasNoDrafts) {
   const DraftCapability capability = DraftCapabilityOf({}, /*heads_attend=*/false);
   EXPECT_EQ(capability.max_drafts, 0);
   EXPECT_EQ(capability.max_levels(), 0);
   EXPECT_EQ(capability.keys, DrafterKeys::kNone);
 }
 
-TEST(DraftCapabilityTest, OfChains) {
+TEST(DraftCapabilityTest, ChainsHaveOneLevelPerDraft) {
   const DraftCapability capability =
       DraftCapabilityOf({.max_drafts = 5, .proposer = NgramProposer{}, .graph_num_drafts = {2, 5}},
                         /*heads_attend=*/false);
@@ -27,14 +27,14 @@ TEST(DraftCapabilityTest, OfChains) {
   EXPECT_THAT(capability.graph_levels, ElementsAre(2, 5));
 }
 
-TEST(DraftCapabilityTest, OfDraftsThatTheCallerGives) {
+TEST(DraftCapabilityTest, NoProposerMeansTheCallerSuppliesDrafts) {
   EXPECT_FALSE(DraftCapabilityOf({.max_drafts = 5, .proposer = NoProposer{}},
                                  /*heads_attend=*/false)
                    .has_proposer);
 }
 
 // Nodes 1 and 2 follow the last token, nodes 3 and 4 follow node 1, and node 5 follows node 3.
-TEST(DraftCapabilityTest, OfATree) {
+TEST(DraftCapabilityTest, TreesReportDraftsPerLevel) {
   const DraftCapability capability = DraftCapabilityOf({.max_drafts = 5,
                                                         .shape = DraftShape::kTree,
                                                         .tree = {0, 0, 1, 1, 3},
@@ -48,11 +48,11 @@ TEST(DraftCapabilityTest, OfATree) {
   EXPECT_THAT(capability.graph_levels, ElementsAre(1, 3));
 }
 
-TEST(DraftCapabilityTest, CountsLevelsOfChainsUpToTheMostThatAnyRunnerVerifies) {
+TEST(DraftCapabilityTest, LimitsLevelsOfChainsToMaxDrafts) {
   EXPECT_EQ((DraftCapability{.max_drafts = 60}).max_levels(), kMaxDrafts);
 }
 
-TEST(DraftCapabilityTest, OfHeadsThatAttend) {
+TEST(DraftCapabilityTest, HeadsWithAttentionHaveAKvCache) {
   EXPECT_EQ(DraftCapabilityOf({.max_drafts = 2},
                               /*heads_attend=*/true)
                 .keys,

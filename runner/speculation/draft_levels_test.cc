@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(DraftLevelsTest, ATreeIsMadeOfWidths) {
+TEST(DraftLevelsTest, TreeOfWidthsExpandsEachLevel) {
   EXPECT_THAT(*TreeOfWidths({2, 1}, 3), ElementsAre(0, 0, 1, 2, 3, 4));
   EXPECT_THAT(*TreeOfWidths({3}, 1), ElementsAre(0, 0, 0));
   EXPECT_THAT(*TreeOfWidths({1}, 3), ElementsAre(0, 1, 2));
@@ -20,7 +20,7 @@ TEST(DraftLevelsTest, ATreeIsMadeOfWidths) {
   EXPECT_EQ(TreeOfWidths({4, 2, 1, 1, 1, 1, 1, 1}, 8)->size(), 60);
 }
 
-TEST(DraftLevelsTest, WidthsThatMakeNoTreeAreRefused) {
+TEST(DraftLevelsTest, RejectsWidthsThatMakeNoTree) {
   const auto message = [](const std::vector<int>& widths, int depth) {
     return std::string(TreeOfWidths(widths, depth).status().message());
   };
@@ -33,7 +33,7 @@ TEST(DraftLevelsTest, WidthsThatMakeNoTreeAreRefused) {
   EXPECT_THAT(message({1000000000}, 1), HasSubstr("width of a level"));
 }
 
-TEST(DraftLevelsTest, LevelsAndRanksAreThoseOfTheNodes) {
+TEST(DraftLevelsTest, FindsLevelsAndChildIndicesOfNodes) {
   const std::vector<int> tree = {0, 0, 1, 2, 1, 3, 5};
   const DraftLevels levels = LevelsOf(tree, 7);
   EXPECT_TRUE(levels.is_tree);
@@ -55,7 +55,7 @@ TEST(DraftLevelsTest, AChainHasALevelForEachDraft) {
   EXPECT_EQ(LevelsOf({}, 0).num_levels(), 0);
 }
 
-TEST(DraftLevelsTest, WhatIsNoTreeIsRefused) {
+TEST(DraftLevelsTest, RejectsListsThatAreNotTrees) {
   const auto message = [](const std::vector<int>& tree) {
     return std::string(CheckDraftTree(tree).message());
   };

@@ -38,17 +38,17 @@ void CompareManyShapes(int num_shapes, Carve carve, Launch launch, Draw draw, On
   }
 }
 
-TEST_F(DrawnDraftsGpuTest, DraftsAreRejectedAsOnTheHost) {
+TEST_F(DrawnDraftsGpuTest, RejectDraftsMatchesTheHost) {
   CompareManyShapes<RejectDraftsArgs>(150, CarveRejectDrafts, LaunchRejectDrafts, DrawRejectDrafts,
                                       RejectDraftsOnHost);
 }
 
-TEST_F(DrawnDraftsGpuTest, DraftsArePlacedAsOnTheHost) {
+TEST_F(DrawnDraftsGpuTest, PlaceDraftsMatchesTheHost) {
   CompareManyShapes<PlaceDraftsArgs>(60, CarvePlaceDrafts, LaunchPlaceDrafts, DrawPlaceDrafts,
                                      PlaceDraftsOnHost);
 }
 
-TEST_F(DrawnDraftsGpuTest, StatesOfTheLastTokensAreKeptAsOnTheHost) {
+TEST_F(DrawnDraftsGpuTest, KeepStatesMatchesTheHost) {
   CompareManyShapes<KeepStatesArgs>(60, CarveKeepStates, LaunchKeepStates, DrawKeepStates,
                                     KeepStatesOnHost);
 }

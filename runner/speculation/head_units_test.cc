@@ -20,7 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(PlaceDraftsTest, ARowGetsAsManyAsItWants) {
+TEST(PlaceDraftsTest, WritesTheRequestedNumberOfDraftsPerRow) {
   int32_t token_ids[] = {7, 0, 0, 0, 8, 5, 5, 9, 0, 0, 0};
   int32_t draft_logits[] = {-9, -1, -1, -1, -9, -1, -1, -9, -1, -1, -1};
   int32_t query_start_loc[] = {0, 4, 7, 11};
@@ -52,7 +52,7 @@ TEST(PlaceDraftsTest, ARowGetsAsManyAsItWants) {
 
 // Two drafts in the first level, and two children of each: all nodes of a level get the same
 // children.
-TEST(PlaceDraftsTest, OfATreeAPassChoosesALevel) {
+TEST(PlaceDraftsTest, EachPassOfATreeWritesOneLevel) {
   int32_t token_ids[] = {7, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0};
   int32_t query_start_loc[] = {0, 7, 11};
   int32_t num_proposed[] = {6, 3};
@@ -79,7 +79,7 @@ TEST(PlaceDraftsTest, OfATreeAPassChoosesALevel) {
   EXPECT_THAT(std::string(CheckPlaceDrafts(args).message()), HasSubstr("num_levels"));
 }
 
-TEST(PlaceDraftsTest, RefusesArgumentsThatDoNotFit) {
+TEST(PlaceDraftsTest, RejectsInvalidArguments) {
   std::mt19937 random(1);
   const RejectionShape shape;
   BuilderMemory<PlaceDraftsArgs> memory(
@@ -127,7 +127,7 @@ struct TwoSlotsOfThree {
   }
 };
 
-TEST(KeepStatesTest, TheLastTokensOfARowAreKept) {
+TEST(KeepStatesTest, KeepsTheStatesOfARowsLastTokens) {
   TwoSlotsOfThree slots;
   ASSERT_EQ(CheckKeepStates(slots.args()), absl::OkStatus());
   KeepStatesOnHost(slots.args());
@@ -145,7 +145,7 @@ TEST(KeepStatesTest, TheLastTokensOfARowAreKept) {
   EXPECT_THAT(slots.states, ElementsAre(1, 1, 60, 80, 40, 50)) << "slot indices out of range";
 }
 
-TEST(KeepStatesTest, APassHasOneStateARow) {
+TEST(KeepStatesTest, WithLastTokenEachRowHasOneState) {
   TwoSlotsOfThree slots;
   KeepStatesArgs args = slots.args();
   const int32_t last_token[] = {4, 5, 6};
@@ -160,7 +160,7 @@ TEST(KeepStatesTest, APassHasOneStateARow) {
 }
 
 // Heads without layers keep one state: the state that the newest token was sampled from.
-TEST(KeepStatesTest, ARowsStateMayBeAtAnyPlace) {
+TEST(KeepStatesTest, PlaceSelectsTheRowOfHidden) {
   TwoSlotsOfThree slots;
   const int32_t last_token[] = {4, 5, 6};
   const int32_t sample_slot[] = {1, 0, -1};
@@ -186,7 +186,7 @@ TEST(KeepStatesTest, ARowsStateMayBeAtAnyPlace) {
   EXPECT_THAT(slots.states, ElementsAre(90, 90));
 }
 
-TEST(KeepStatesTest, RefusesArgumentsThatDoNotFit) {
+TEST(KeepStatesTest, RejectsInvalidArguments) {
   TwoSlotsOfThree slots;
   const auto message = [](const KeepStatesArgs& args) {
     return std::string(CheckKeepStates(args).message());

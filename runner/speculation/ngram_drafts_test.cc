@@ -53,27 +53,27 @@ class OneText : public ::testing::Test {
   NgramDraftsArgs args_;
 };
 
-TEST_F(OneText, WhatFollowedTheLastTokensBefore) {
+TEST_F(OneText, ProposesTokensAfterTheEarlierOccurrence) {
   EXPECT_THAT(Propose({5, 6, 7, 9, 7, 5, 6}), ElementsAre(7, 9, 7, 5));
 }
 
-TEST_F(OneText, ALoopGoesOn) {
+TEST_F(OneText, ContinuesALoop) {
   EXPECT_THAT(Propose({1, 2, 3, 2, 3}), ElementsAre(2, 3, 2, 3));
   EXPECT_THAT(Propose({1, 4, 4}), ElementsAre(4, 4, 4, 4));
   EXPECT_THAT(Propose({1, 2, 3, 1, 2, 3, 1}), ElementsAre(2, 3, 1, 2));
 }
 
-TEST_F(OneText, ALongerMatchIsBetterThanANewerOne) {
+TEST_F(OneText, PrefersALongerMatchToALaterMatch) {
   EXPECT_THAT(Propose({8, 5, 6, 1, 6, 2, 8, 5, 6}), ElementsAre(1, 6, 2, 8));
 }
 
-TEST_F(OneText, OfEqualsTheNewestCounts) {
+TEST_F(OneText, PrefersTheLatestOfEqualMatches) {
   EXPECT_THAT(Propose({5, 6, 1, 9, 5, 6, 2, 8, 5, 6}), ElementsAre(2, 8, 5, 6));
   args_.max_ngram = 1;  // all matches then have the same length
   EXPECT_THAT(Propose({8, 5, 6, 1, 6, 2, 8, 5, 6}), ElementsAre(2, 8, 5, 6));
 }
 
-TEST_F(OneText, ShortMatchesDoNotCount) {
+TEST_F(OneText, IgnoresMatchesBelowMinNgram) {
   args_.min_ngram = 2;
   EXPECT_THAT(Propose({6, 1, 2, 6}), ::testing::Each(kUntouched));
   EXPECT_THAT(Propose({2, 6, 1, 2, 6}), ElementsAre(1, 2, 6, 1));
@@ -93,7 +93,7 @@ TEST_F(OneText, UnknownTokensMatchNothingAndAreNoDrafts) {
   EXPECT_THAT(Propose({-1, 6, 1, 6, 2, -1, 6}), ElementsAre(2, 0, 6, 2));
 }
 
-TEST_F(OneText, RowsWithoutDraftsOrSlotsStayAsTheyAre) {
+TEST_F(OneText, KeepsTokenIdsOfRowsWithoutDraftsOrSlots) {
   num_proposed_ = 0;
   EXPECT_THAT(Propose({6, 6, 6}), ::testing::Each(kUntouched));
   num_proposed_ = 4;
@@ -103,7 +103,7 @@ TEST_F(OneText, RowsWithoutDraftsOrSlotsStayAsTheyAre) {
   }
 }
 
-TEST_F(OneText, BadInputIsRefusedWithNamesAndValues) {
+TEST_F(OneText, RejectsBadInputWithNamesAndValues) {
   const auto refusal = [&] { return std::string(CheckNgramDrafts(args_).message()); };
   args_.num_rows = 2;
   EXPECT_EQ(refusal(), "num_rows: expected at most 1, got 2");

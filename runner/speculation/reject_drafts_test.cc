@@ -74,11 +74,11 @@ class OnePlace : public ::testing::Test {
   RejectDraftsArgs args_;
 };
 
-TEST_F(OnePlace, ADraftThatIsAsLikelyWithBothIsAlwaysAccepted) {
+TEST_F(OnePlace, AlwaysAcceptsADraftIfPEqualsQ) {
   EXPECT_THAT(Count(500), testing::ElementsAre(0, 500, 0, 0));
 }
 
-TEST_F(OnePlace, ADraftThatTheModelExcludesIsNeverAccepted) {
+TEST_F(OnePlace, NeverAcceptsADraftThatTheModelExcludes) {
   logits_[1] = -INFINITY;
   EXPECT_EQ(Count(500)[1], 0);
   params_.top_k = 2;
@@ -92,7 +92,7 @@ TEST_F(OnePlace, ADraftThatTheModelExcludesIsNeverAccepted) {
 
 // p is 1/4 for each token, and q is 1/2 for the draft: half of the drafts are accepted. After a
 // rejection, max(0, p - q) lowers the probability of the other token that the drafter prefers.
-TEST_F(OnePlace, ARejectedDraftsPlaceIsDrawnFromWhatTheDrafterHasTooLittleOf) {
+TEST_F(OnePlace, SamplesTheReplacementFromTheResidual) {
   draft_logits_[1] = std::log(3.0f);  // q = 1/6, 1/2, 1/6, 1/6
   const std::vector<int> counts = Count(20000);
   EXPECT_NEAR(counts[1], 10000, 300);
@@ -104,7 +104,7 @@ TEST_F(OnePlace, ARejectedDraftsPlaceIsDrawnFromWhatTheDrafterHasTooLittleOf) {
   EXPECT_EQ(others[0], 0);
 }
 
-TEST_F(OnePlace, ACertainDraftIsAcceptedWithItsProbability) {
+TEST_F(OnePlace, AcceptsADraftWithoutLogitsWithProbabilityP) {
   for (const int32_t row : {-1, 1, -7}) {  // not sampled, or out of range
     draft_rows_[1] = row;
     EXPECT_NEAR(Count(20000)[1], 5000, 250);
@@ -134,7 +134,7 @@ TEST_F(OnePlace, TheSameSeedAndIndexGiveTheSameToken) {
   EXPECT_NE(tokens, others);
 }
 
-TEST_F(OnePlace, PlacesWithoutAnythingToDecideStayAsTheyAre) {
+TEST_F(OnePlace, KeepsChosenTokensWithoutADraft) {
   logits_[3] = 1;
   const auto stays = [&] { return Count(50)[3] == 50; };
   draft_logits_[1] = 5;
@@ -163,7 +163,7 @@ TEST_F(OnePlace, PlacesWithoutAnythingToDecideStayAsTheyAre) {
   EXPECT_EQ(chosen_, kNanRow);
 }
 
-TEST_F(OnePlace, RefusesArgumentsThatDoNotFit) {
+TEST_F(OnePlace, RejectsInvalidArguments) {
   const auto message = [](const RejectDraftsArgs& args) {
     return std::string(CheckRejectDrafts(args).message());
   };
@@ -254,7 +254,7 @@ TEST(RejectDraftsTest, TokensHaveTheModelsDistributionWithCertainDrafts) {
 
 // Shows that the tests above can fail: neither the drafter's tokens nor tokens that are sampled
 // from p after a rejection have the model's distribution.
-TEST(RejectDraftsTest, TheCountNoticesAnotherDistribution) {
+TEST(RejectDraftsTest, ChiSquareDetectsAWrongDistribution) {
   const MarkovModels models = SomeMarkovModels({.temperature = 1.0f}, /*drafts_drawn=*/true);
   const MarkovTexts accepted = GenerateTexts(models, 20000, 4, 1, [](const RejectDraftsArgs& args) {
     for (int row = args.first_row; row < args.first_row + args.num_rows; ++row) {

@@ -20,7 +20,7 @@ class SpeculationUnitsGpuTest : public ::testing::Test {
 };
 
 // Captures each shape once, and replays the graph over several steps.
-TEST_F(SpeculationUnitsGpuTest, NgramsAreThoseOfTheHost) {
+TEST_F(SpeculationUnitsGpuTest, NgramDraftsMatchTheHost) {
   std::mt19937 random(1);
   for (int i = 0; i < 120; ++i) {
     const SpeculationShape shape = DrawSpeculationShape(random);

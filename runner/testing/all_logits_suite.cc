@@ -133,7 +133,7 @@ at::Tensor LogProbs(const at::Tensor& logits) {
 
 // Random chunks of texts in several slots, with all or only the last logits, and decodes between
 // them.
-TEST_P(AllLogitsSuite, EarlierLogitsAreThoseOfShorterTexts) {
+TEST_P(AllLogitsSuite, EarlierLogitsMatchShorterTexts) {
   constexpr int kSlots = 4;
   Runner runner(GetParam(),
                 {.max_num_seqs = kSlots,
@@ -208,7 +208,7 @@ TEST_P(AllLogitsSuite, EarlierLogitsAreThoseOfShorterTexts) {
 
 // The model's GEMMs do not depend on the number of rows, so results must be bitwise independent of
 // it.
-TEST_P(AllLogitsSuite, OnACpuTheyHaveTheBitsOfATextFedTokenByToken) {
+TEST_P(AllLogitsSuite, EarlierLogitsMatchTokenByTokenStepsBitwiseOnACpu) {
   if (!GetParam().is_cpu()) GTEST_SKIP() << "products of a GPU depend on the number of rows";
   const ModelRunnerOptions options = {.max_num_seqs = 3,
                                       .max_num_tokens = 128,
@@ -274,7 +274,7 @@ std::vector<float> PromptLogProbs(Runner& runner, const Text& text,
   return log_probs;
 }
 
-TEST_P(AllLogitsSuite, PromptLogProbabilitiesInChunksAreThoseOfOnePass) {
+TEST_P(AllLogitsSuite, ChunkedPromptLogProbsMatchOnePass) {
   std::mt19937 random(23);
   constexpr int kLength = 2000;
   const Text text = RandomText(random, kLength);
@@ -354,7 +354,7 @@ TEST_P(AllLogitsSuite, NoStageAppliesToEarlierLogitsAndTheirTopIsReported) {
   }
 }
 
-TEST_P(AllLogitsSuite, AForcedTokenIsScoredByAGraph) {
+TEST_P(AllLogitsSuite, GraphScoresForcedTokens) {
   Runner runner(GetParam(), {.max_num_seqs = 2,
                              .max_num_tokens = 32,
                              .max_seq_len = 64,
@@ -383,7 +383,7 @@ TEST_P(AllLogitsSuite, AForcedTokenIsScoredByAGraph) {
   }
 }
 
-TEST_P(AllLogitsSuite, StepsWithoutThemAreAsInARunnerWithoutThem) {
+TEST_P(AllLogitsSuite, StepsWithoutEarlierLogitsMatchARunnerWithoutThem) {
   ModelRunnerOptions options = {
       .max_num_seqs = 4,
       .max_num_tokens = 64,
@@ -420,7 +420,7 @@ TEST_P(AllLogitsSuite, StepsWithoutThemAreAsInARunnerWithoutThem) {
   }
 }
 
-TEST_P(AllLogitsSuite, EarlierLogitsAreKeptAsLogitsAre) {
+TEST_P(AllLogitsSuite, EarlierLogitsFollowStepLogits) {
   std::mt19937 random(27);
   const Text text = RandomText(random, 9);
   for (const int max_steps_in_flight : {1, 2}) {
@@ -443,7 +443,7 @@ TEST_P(AllLogitsSuite, EarlierLogitsAreKeptAsLogitsAre) {
   }
 }
 
-TEST_P(AllLogitsSuite, RefusesWhatTheOptionsDoNotProvideForWithNothingChanged) {
+TEST_P(AllLogitsSuite, RejectsRequestsBeyondTheOptionsAndChangesNothing) {
   std::mt19937 random(28);
   const Text text = RandomText(random, 9);
   for (const int max_earlier_logits : {0, 7}) {

@@ -161,7 +161,7 @@ constexpr double kRounding = 4.0 / 256;
 
 }  // namespace
 
-TEST_P(AttendOptionsSuite, OutAndLseGoWhereTheCallerWants) {
+TEST_P(AttendOptionsSuite, WritesOutAndLseToTheGivenTensors) {
   const auto options = at::TensorOptions(GetParam());
   at::Tensor out = at::zeros({kMaxTokens, kQHeads, kDim}, options.dtype(at::kFloat));
   at::Tensor lse = at::zeros({kQHeads, kMaxTokens}, options.dtype(at::kFloat)).t();
@@ -209,7 +209,7 @@ TEST_P(AttendOptionsSuite, ExactNewKeysAreNotRoundedToTheCache) {
 
 // Compares with the definition over quantised q, k and v. Scales are powers of two, so the order of
 // divisions does not matter, and only the result is rounded.
-TEST_P(AttendOptionsSuite, Fp8QueriesWithScalesThatChangeBetweenReplays) {
+TEST_P(AttendOptionsSuite, Fp8QueryScalesMayChangeBetweenReplays) {
   constexpr float kKScale = 1.0f / 32;
   constexpr float kVScale = 1.0f / 64;
   // Scales of q by kv head, one pair per step.
@@ -268,7 +268,7 @@ TEST_P(AttendOptionsSuite, Fp8QueriesWithScalesThatChangeBetweenReplays) {
   }
 }
 
-TEST_P(AttendOptionsSuite, QueriesOfAnotherDtypeThanTheSpecSaysAreRefused) {
+TEST_P(AttendOptionsSuite, RejectsQueriesWithTheWrongDtype) {
   OneLayerModel model(GetParam(),
                       [](const Step& step, const auto& q, const auto& k, const auto& v) {
                         return step.Attend(0, q.to(at::kFloat8_e4m3fn), k, v).status();
@@ -319,7 +319,7 @@ TEST_P(AttendOptionsSuite, AQuantisedOutFollowsAScaleInMemory) {
 }
 
 // A graph would freeze the number. Work between graphs reads it in every step.
-TEST_P(AttendOptionsSuite, WorkBetweenGraphsReadsValuesOfTheHost) {
+TEST_P(AttendOptionsSuite, WorkBetweenGraphsReadsHostValues) {
   at::Tensor out =
       at::zeros({kMaxTokens, kQHeads, kDim}, at::TensorOptions(GetParam()).dtype(at::kFloat));
   float factor = 1;
@@ -343,7 +343,7 @@ TEST_P(AttendOptionsSuite, WorkBetweenGraphsReadsValuesOfTheHost) {
   });
 }
 
-TEST_P(AttendOptionsSuite, WorkBetweenGraphsThatIsMissingIsRefused) {
+TEST_P(AttendOptionsSuite, RejectsMissingWorkBetweenGraphs) {
   OneLayerModel model(GetParam(), [](const Step& step, const auto&, const auto&, const auto&) {
     return step.RunBetweenGraphs(nullptr);
   });
@@ -353,7 +353,7 @@ TEST_P(AttendOptionsSuite, WorkBetweenGraphsThatIsMissingIsRefused) {
   EXPECT_THAT(std::string(runner.status().message()), HasSubstr("work must be callable"));
 }
 
-TEST_P(AttendOptionsSuite, WhatDoesNotFitIsRefusedWithTheStep) {
+TEST_P(AttendOptionsSuite, BadOptionsFailTheStep) {
   const auto refusal = [&](const AttendOptions& options) {
     OneLayerModel model(
         GetParam(),

@@ -192,7 +192,7 @@ std::vector<Image> OwnEmbeddings(const ToyModel& model, const std::vector<int32_
   return {};
 }
 
-TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBit) {
+TEST_P(InputEmbeddingsSuite, EmbeddingsOfATextsTokensMatchTheTextBitwise) {
   const std::vector<std::vector<int>> all_chunks = {{23}, {1, 22}, {5, 9, 9}, {16, 6, 1}};
   for (const Mode mode : {Mode::kOff, Mode::kLazy, Mode::kEager}) {
     ModelRunnerOptions options = SmallRunner();
@@ -262,7 +262,7 @@ TEST_P(InputEmbeddingsSuite, TheEmbeddingsOfATextsOwnTokensGiveItsLogitsBitForBi
   }
 }
 
-TEST_P(InputEmbeddingsSuite, NothingOfAnEarlierStepsEmbeddingsShows) {
+TEST_P(InputEmbeddingsSuite, EmbeddingsDoNotAffectLaterSteps) {
   Driver driver(EmbeddingsModel(GetParam()), SmallRunner());
   const std::vector<int32_t> prompt = TextOf(20, 2);
   const at::Tensor positions = at::arange(20, at::TensorOptions(GetParam()).dtype(at::kInt));
@@ -335,7 +335,7 @@ TEST_P(InputEmbeddingsSuite, AMixedGraphServesTokensAfterEmbeddings) {
   }
 }
 
-TEST_P(InputEmbeddingsSuite, TwoStepsInFlightReadTheirOwnRows) {
+TEST_P(InputEmbeddingsSuite, StepsInFlightReadSeparateEmbeddings) {
   ModelRunnerOptions options = SmallRunner();
   options.max_steps_in_flight = 2;
   Driver driver(EmbeddingsModel(GetParam()), options);
@@ -399,7 +399,7 @@ at::Tensor TensorOf(const std::vector<std::vector<int32_t>>& positions, c10::Dev
   return at::tensor(Part(positions, 0, static_cast<int>(n)), at::kInt).view({3, n}).to(device);
 }
 
-TEST_P(InputEmbeddingsSuite, MropePositionsFollowTheirDefinition) {
+TEST_P(InputEmbeddingsSuite, MropePositionsMatchTheDefinition) {
   for (const Mode mode : {Mode::kOff, Mode::kLazy, Mode::kEager}) {
     for (const std::vector<int>& chunks : std::vector<std::vector<int>>{{22}, {7, 9, 6}, {21, 1}}) {
       SCOPED_TRACE(testing::Message()
@@ -490,7 +490,7 @@ TEST_P(InputEmbeddingsSuite, PositionsMayEndWithinARow) {
 
 // ---- Errors.
 
-TEST_P(InputEmbeddingsSuite, ARefusedBatchLeavesTheRunnerUsable) {
+TEST_P(InputEmbeddingsSuite, RunnerStaysUsableAfterARejectedBatch) {
   Driver driver(EmbeddingsModel(GetParam()), SmallRunner());
   driver.Join(0);
   const std::vector<int32_t> prompt = TextOf(9, 7);
@@ -535,7 +535,7 @@ class CarelessModel : public ToyModel {
   at::ScalarType dtype = at::kFloat;
 };
 
-TEST_P(InputEmbeddingsSuite, AModelThatMixesUpItsEmbeddingsIsToldSo) {
+TEST_P(InputEmbeddingsSuite, ReportsModelsThatRequestTheWrongEmbeddings) {
   CarelessModel model(GetParam());
   // Without graphs, because a graph would already have requested the embeddings during its capture.
   auto runner = ModelRunner::Create(

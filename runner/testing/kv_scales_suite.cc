@@ -76,7 +76,7 @@ std::vector<double> Errors(RunnerHarness& harness) {
 
 // Dividing keys by a power of two and multiplying them again is exact: the results are bitwise
 // identical to those of a model whose keys are smaller by this factor.
-TEST_P(KvScalesSuite, ScalesOfTheSpecAreWrittenWithAndReadWith) {
+TEST_P(KvScalesSuite, ScalesOfTheSpecApplyToWritesAndReads) {
   auto plain = Make(GetParam(), {});
   auto scaled = Make(GetParam(), {.kv_factor = 1024, .kv_scale = 1024.0f});
   ASSERT_TRUE(plain != nullptr && scaled != nullptr);
@@ -143,7 +143,7 @@ TEST_P(KvScalesSuite, AnIdleStepLeavesTheCalibrationToTheFirstStepWithRows) {
   EXPECT_GT(harness->runner().kv_scales()->layer(0).k.min().item<float>(), 1.5f * 3000 / 448);
 }
 
-TEST_P(KvScalesSuite, HeadsHaveScalesOfTheirOwn) {
+TEST_P(KvScalesSuite, HeadsHaveSeparateScales) {
   auto harness = Make(GetParam(), {.kv_factor = 256, .shape = KvScaleShape::kPerHead});
   ASSERT_NE(harness, nullptr);
   {
@@ -159,7 +159,7 @@ TEST_P(KvScalesSuite, HeadsHaveScalesOfTheirOwn) {
   EXPECT_THAT(Errors(*harness), Each(testing::Lt(kFp8Error)));
 }
 
-TEST_P(KvScalesSuite, EveryFormAndOrderOfTheCacheServes) {
+TEST_P(KvScalesSuite, SupportsEveryFormAndOrderOfTheCache) {
   for (const DType dtype : {DType::kFloat32, DType::kFp8E4M3}) {
     for (const KvForm form : {KvForm::kPair, KvForm::kPacked, KvForm::kDiffKv, KvForm::kKPacked}) {
       for (const KvOrder order : {KvOrder::kNHD, KvOrder::kHND}) {
@@ -174,7 +174,7 @@ TEST_P(KvScalesSuite, EveryFormAndOrderOfTheCacheServes) {
   }
 }
 
-TEST_P(KvScalesSuite, OptionsThatDoNotFitAreRefused) {
+TEST_P(KvScalesSuite, RejectsBadOptions) {
   const auto refusal = [&](const ModelRunnerOptions& options, const ToyModelOptions& model) {
     ToyModel toy(model);
     return std::string(ModelRunner::Create(&toy, options).status().message());

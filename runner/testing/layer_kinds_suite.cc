@@ -141,7 +141,7 @@ std::unique_ptr<LayeredHarness> Make(c10::Device device, const Case& c,
     ASSERT_TRUE(step_status.ok()) << step_status;  \
   } while (false)
 
-TEST_P(LayerKindsSuite, EveryLiveCountIsReplayedAndRight) {
+TEST_P(LayerKindsSuite, EveryRowCountIsReplayedAndMatchesTheReference) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
     auto harness = Make(GetParam(), c,
@@ -172,7 +172,7 @@ TEST_P(LayerKindsSuite, EveryLiveCountIsReplayedAndRight) {
 
 // Sequences join, leave and grow past windows, chunks and block boundaries. Prompts arrive in
 // chunks of any size, together with decodes.
-TEST_P(LayerKindsSuite, RandomTrafficKeepsEveryRowRight) {
+TEST_P(LayerKindsSuite, RandomTrafficMatchesTheReference) {
   const int num_slots = 5;
   for (const Case& c : Cases()) {
     const uint32_t seed = 23;
@@ -222,7 +222,7 @@ TEST_P(LayerKindsSuite, RandomTrafficKeepsEveryRowRight) {
   }
 }
 
-TEST_P(LayerKindsSuite, GraphsOnAndOffComputeTheSameBits) {
+TEST_P(LayerKindsSuite, GraphsMatchEagerStepsBitwise) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
     ModelRunnerOptions options = {
@@ -252,7 +252,7 @@ TEST_P(LayerKindsSuite, GraphsOnAndOffComputeTheSameBits) {
 }
 
 // Chunks of prompts and decodes in one step are always replayed, for all kinds of layers.
-TEST_P(LayerKindsSuite, MixedStepsAreReplayedWithTheBitsOfEagerOnes) {
+TEST_P(LayerKindsSuite, MixedReplaysMatchEagerStepsBitwise) {
   for (const Case& c : Cases()) {
     const uint32_t seed = 31;
     SCOPED_TRACE(testing::Message() << c.name << ", seed " << seed);
@@ -356,7 +356,7 @@ TEST_P(LayerKindsSuite, BlocksStayBoundedFarBeyondWindowAndChunk) {
   }
 }
 
-TEST_P(LayerKindsSuite, InInvariantModeARowDoesNotDependOnItsBatch) {
+TEST_P(LayerKindsSuite, RowDoesNotDependOnItsBatchInInvariantMode) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
     const ModelRunnerOptions options = {.max_num_seqs = 6,
@@ -387,7 +387,7 @@ TEST_P(LayerKindsSuite, InInvariantModeARowDoesNotDependOnItsBatch) {
   }
 }
 
-TEST_P(LayerKindsSuite, CallsThatALayerHasNotAreRefused) {
+TEST_P(LayerKindsSuite, RejectsCallsThatALayerDoesNotSupport) {
   // Makes calls that the layers' kinds do not support.
   class WrongCalls : public LayeredModel {
    public:
@@ -419,7 +419,7 @@ TEST_P(LayerKindsSuite, CallsThatALayerHasNotAreRefused) {
   EXPECT_GT(model.num_calls, 0);
 }
 
-TEST_P(LayerKindsSuite, AModelWithoutAnEncoderTakesNoEncoderTokens) {
+TEST_P(LayerKindsSuite, RejectsEncoderTokensIfTheModelHasNoEncoder) {
   auto harness = Make(GetParam(), {"full", {.layers = {Full()}}}, {.max_num_seqs = 1});
   ASSERT_NE(harness, nullptr);
   const SlotJoin join[] = {

@@ -85,7 +85,7 @@ std::vector<int32_t> MaskOf(int32_t token) {
   return mask;
 }
 
-TEST_P(LogitsStagesSuite, PenalisesTokensOfStepsThatTheHostHasNotSeen) {
+TEST_P(LogitsStagesSuite, PenalisesTokensOfStepsInFlight) {
   Runner runner(GetParam(), {.penalties = true});
   const std::vector<int32_t> prompt = {1, 2, 3};
   const LogitsRequest request = {
@@ -107,7 +107,7 @@ TEST_P(LogitsStagesSuite, PenalisesTokensOfStepsThatTheHostHasNotSeen) {
   EXPECT_EQ(std::set<int32_t>(tokens.begin(), tokens.end()).size(), tokens.size());
 }
 
-TEST_P(LogitsStagesSuite, AMaskHoldsForItsRowAndItsStep) {
+TEST_P(LogitsStagesSuite, MaskAppliesToItsRowAndStepOnly) {
   Runner runner(GetParam(), {.allowed_tokens = true});
   const std::vector<int32_t> prompt = {1, 2, 3};
   const std::vector<int32_t> only_nine = MaskOf(9);
@@ -128,7 +128,7 @@ TEST_P(LogitsStagesSuite, AMaskHoldsForItsRowAndItsStep) {
   }
 }
 
-TEST_P(LogitsStagesSuite, AMaskThatAllowsNothingFailsItsRowAlone) {
+TEST_P(LogitsStagesSuite, MaskThatAllowsNothingFailsOnlyItsRow) {
   Runner runner(GetParam(), {.allowed_tokens = true});
   const std::vector<int32_t> prompt = {1, 2, 3};
   const std::vector<int32_t> nothing(MaskWords(kVocab), 0);
@@ -166,7 +166,7 @@ TEST_P(LogitsStagesSuite, ReportsLogProbabilitiesOfRawLogits) {
   }
 }
 
-TEST_P(LogitsStagesSuite, RefusesWhatTheOptionsDoNotProvideForWithNothingChanged) {
+TEST_P(LogitsStagesSuite, RejectsRequestsBeyondTheOptionsAndChangesNothing) {
   Runner runner(GetParam(), {});
   const std::vector<int32_t> prompt = {1, 2, 3};
   const auto refused = runner.Join(0, prompt, {.params = {.presence_penalty = 1}});

@@ -67,7 +67,7 @@ std::vector<SlotId> FirstSlots(int n) {
   } while (false)
 
 // Prompts of these lengths, with decodes of other sequences, and the graph that serves them.
-TEST_P(MixedGraphsSuite, EveryShapeIsServedByTheSmallestGraphThatHoldsIt) {
+TEST_P(MixedGraphsSuite, UsesTheSmallestGraphThatFits) {
   struct Case {
     std::vector<int> prompts;
     int num_decodes;
@@ -119,7 +119,7 @@ TEST_P(MixedGraphsSuite, EveryShapeIsServedByTheSmallestGraphThatHoldsIt) {
 }
 
 // The tokens of a step do not affect the next step, whichever step is larger.
-TEST_P(MixedGraphsSuite, StepsOfOtherKindsBeforeItLeaveNothingBehind) {
+TEST_P(MixedGraphsSuite, EarlierStepsOfOtherKindsDoNotAffectAStep) {
   auto harness = Make(GetParam(), Options());
   ASSERT_NE(harness, nullptr);
   std::mt19937 rng(4);
@@ -144,7 +144,7 @@ TEST_P(MixedGraphsSuite, StepsOfOtherKindsBeforeItLeaveNothingBehind) {
   }
 }
 
-TEST_P(MixedGraphsSuite, LargerStepsAndThoseWithMoreRowsRunEagerly) {
+TEST_P(MixedGraphsSuite, StepsWithTooManyTokensOrRowsRunEagerly) {
   ModelRunnerOptions options = Options();
   options.debug.mixed_graph_sizes = {4};
   auto harness = Make(GetParam(), options);
@@ -161,7 +161,7 @@ TEST_P(MixedGraphsSuite, LargerStepsAndThoseWithMoreRowsRunEagerly) {
   harness->ExpectTokensAndLogits();
 }
 
-TEST_P(MixedGraphsSuite, SwitchedOffMixedStepsRunEagerlyAtTheirOwnSize) {
+TEST_P(MixedGraphsSuite, MixedStepsRunEagerlyWithoutPaddingIfSwitchedOff) {
   ModelRunnerOptions options = Options();
   options.graphs.mixed = MixedGraphs::kOff;
   options.graphs.mode = Mode::kEager;
@@ -179,7 +179,7 @@ TEST_P(MixedGraphsSuite, SwitchedOffMixedStepsRunEagerlyAtTheirOwnSize) {
 // Prompts and decodes join and leave at random. Graphs that are captured at creation, graphs that
 // are captured at first use, and eager steps compute bitwise identical results. With graphs, every
 // step is a replay.
-TEST_P(MixedGraphsSuite, RandomTrafficGivesTheSameBitsWithAndWithoutGraphs) {
+TEST_P(MixedGraphsSuite, RandomTrafficWithGraphsMatchesEagerStepsBitwise) {
   const uint32_t seed = 6;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::vector<std::unique_ptr<RunnerHarness>> harnesses;
@@ -272,7 +272,7 @@ TEST_P(MixedGraphsSuite, AMixedGraphReadsNewScalesOfAnFp8Cache) {
   }
 }
 
-TEST_P(MixedGraphsSuite, TheStepThatCalibratesIsPaddedAsItsGraph) {
+TEST_P(MixedGraphsSuite, CalibratingStepIsPaddedLikeItsGraph) {
   ModelRunnerOptions options = Options();
   options.cache.dtype = DType::kFp8E4M3;
   options.cache.calibration = KvCalibration::kFirstStep;
@@ -290,7 +290,7 @@ TEST_P(MixedGraphsSuite, TheStepThatCalibratesIsPaddedAsItsGraph) {
   EXPECT_LT(harness->MaxLogitsError(), 0.5);
 }
 
-TEST_P(MixedGraphsSuite, ChunksOfAPromptGiveTheTokenOfTheWholePrompt) {
+TEST_P(MixedGraphsSuite, ChunkedPromptMatchesTheWholePrompt) {
   auto harness = Make(GetParam(), Options());
   ASSERT_NE(harness, nullptr);
   ModelRunner& runner = harness->runner();

@@ -46,7 +46,7 @@ std::vector<SlotId> FirstSlots(int n) {
     ASSERT_TRUE(step_status.ok()) << step_status;  \
   } while (false)
 
-TEST_P(ModelRunnerSuite, EveryLiveCountIsServedByTheNextGraphOrNamesItsReason) {
+TEST_P(ModelRunnerSuite, EveryRowCountUsesTheNextGraphOrReportsAReason) {
   auto harness =
       Make(GetParam(), {.max_num_seqs = 17,
                         .max_num_tokens = 256,
@@ -87,7 +87,7 @@ TEST_P(ModelRunnerSuite, EveryLiveCountIsServedByTheNextGraphOrNamesItsReason) {
             17 * 4);
 }
 
-TEST_P(ModelRunnerSuite, GraphsOnAndOffComputeTheSameBits) {
+TEST_P(ModelRunnerSuite, GraphsMatchEagerStepsBitwise) {
   ModelRunnerOptions options = {
       .max_num_seqs = 6, .max_num_tokens = 64, .max_seq_len = 64, .cache = {.block_size = 5}};
   auto on = Make(GetParam(), options);
@@ -113,7 +113,7 @@ TEST_P(ModelRunnerSuite, GraphsOnAndOffComputeTheSameBits) {
 }
 
 // Rows join, leave, shrink and grow past block boundaries. The order of rows changes between steps.
-TEST_P(ModelRunnerSuite, RandomTrafficKeepsEveryRowRight) {
+TEST_P(ModelRunnerSuite, RandomTrafficMatchesTheReference) {
   const int seed = 9;
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 rng(seed);
@@ -149,7 +149,7 @@ TEST_P(ModelRunnerSuite, RandomTrafficKeepsEveryRowRight) {
   EXPECT_GT(harness->runner().graph_report().num_replays(), 500);
 }
 
-TEST_P(ModelRunnerSuite, AnIdleStepIsLegalAndTakesItsDeltas) {
+TEST_P(ModelRunnerSuite, IdleStepAppliesItsDeltas) {
   auto harness = Make(GetParam(), {.max_num_seqs = 2, .max_num_tokens = 16, .max_seq_len = 16});
   ASSERT_STEP(harness->Step({}));
   EXPECT_EQ(harness->decision().reason, EagerReason::kIdle);
@@ -162,7 +162,7 @@ TEST_P(ModelRunnerSuite, AnIdleStepIsLegalAndTakesItsDeltas) {
   harness->ExpectTokensAndLogits();
 }
 
-TEST_P(ModelRunnerSuite, AnIdleStepRunsTheModelOnRequestByAGraph) {
+TEST_P(ModelRunnerSuite, IdleStepReplaysAGraphOnRequest) {
   auto harness = Make(GetParam(), {.max_num_seqs = 2, .max_num_tokens = 16, .max_seq_len = 16});
   harness->Join(SlotId(1), {1, 2, 3});
   ASSERT_STEP(harness->Step({SlotId(1)}));
@@ -177,7 +177,7 @@ TEST_P(ModelRunnerSuite, AnIdleStepRunsTheModelOnRequestByAGraph) {
   harness->ExpectTokensAndLogits();
 }
 
-TEST_P(ModelRunnerSuite, ForkedSequencesGoOnInBlocksOfTheirOwn) {
+TEST_P(ModelRunnerSuite, ForkedSequencesContinueInSeparateBlocks) {
   // The last block of a prompt of 7 tokens holds 2 of 5 tokens; with 9 tokens, it holds 4.
   for (const int num_prompt : {7, 9}) {
     SCOPED_TRACE(testing::Message() << num_prompt << " tokens");
@@ -212,7 +212,7 @@ int64_t NumCascadeReplays(const ModelRunner& runner) {
 // Reading once is free, and reading again is extremely slow.
 constexpr CascadeCosts kAlwaysOnce = {.read_tb_per_s = 1, .reread_tb_per_s = 1e-6};
 
-TEST_P(ModelRunnerSuite, APrefixThatAllRowsShareIsReadOnce) {
+TEST_P(ModelRunnerSuite, SharedPrefixOfAllRowsIsReadOnce) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     SCOPED_TRACE(DTypeName(dtype));
     ModelRunnerOptions options = {
@@ -280,7 +280,7 @@ TEST_P(ModelRunnerSuite, APrefixThatAllRowsShareIsReadOnce) {
   }
 }
 
-TEST_P(ModelRunnerSuite, WithoutAPrefixToShareThereIsNothingBesideThePlainGraphs) {
+TEST_P(ModelRunnerSuite, CascadeExistsOnlyIfAPrefixCanBeShared) {
   // There is no cascade if max_seq_len is too small for every rule, or if it is not requested.
   ModelRunnerOptions options = {
       .max_num_seqs = 2,
@@ -294,7 +294,7 @@ TEST_P(ModelRunnerSuite, WithoutAPrefixToShareThereIsNothingBesideThePlainGraphs
   EXPECT_EQ(Make(GetParam(), options)->runner().cascade(), nullptr);
 }
 
-TEST_P(ModelRunnerSuite, ARefusedBatchLeavesTheRunnerUsable) {
+TEST_P(ModelRunnerSuite, RunnerStaysUsableAfterARejectedBatch) {
   auto harness = Make(GetParam(), {.max_num_seqs = 2, .max_num_tokens = 16, .max_seq_len = 16});
   harness->Join(SlotId(0), {1, 2, 3});
   ASSERT_STEP(harness->Step({SlotId(0)}));

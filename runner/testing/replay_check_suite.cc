@@ -142,7 +142,7 @@ TEST_P(ReplayCheckSuite, NamesTheFirstTensorThatAFrozenHostValueChanges) {
   }
 }
 
-TEST_P(ReplayCheckSuite, TensorsThatOnlyOneOfTheTwoWatchesAreNamed) {
+TEST_P(ReplayCheckSuite, NamesTensorsThatOnlyOneRunWatches) {
   Driver driver(GetParam(), HostValueModel::Where::kNowhere, ReplayCheck::kEveryReplay);
   ASSERT_EQ(driver.Prompt(0), absl::OkStatus());
   ASSERT_EQ(driver.Decode(0), absl::OkStatus());
@@ -154,7 +154,7 @@ TEST_P(ReplayCheckSuite, TensorsThatOnlyOneOfTheTwoWatchesAreNamed) {
   EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'another'"), HasSubstr("'stream'")));
 }
 
-TEST_P(ReplayCheckSuite, AStepThatFailsSoFailsAloneAndTheRunnerGoesOn) {
+TEST_P(ReplayCheckSuite, FailedCheckFailsOnlyItsStep) {
   Driver driver(GetParam(), HostValueModel::Where::kNowhere, ReplayCheck::kEveryReplay);
   ASSERT_EQ(driver.Prompt(0), absl::OkStatus());
   ASSERT_EQ(driver.Prompt(1), absl::OkStatus());
@@ -167,7 +167,7 @@ TEST_P(ReplayCheckSuite, AStepThatFailsSoFailsAloneAndTheRunnerGoesOn) {
   EXPECT_EQ(driver.Prompt(0), absl::OkStatus());
 }
 
-TEST_P(ReplayCheckSuite, SwitchedOffNothingIsComparedOrRunTwice) {
+TEST_P(ReplayCheckSuite, DoesNothingIfSwitchedOff) {
   Driver driver(GetParam(), HostValueModel::Where::kStream, ReplayCheck::kOff);
   EXPECT_EQ(driver.Prompt(0), absl::OkStatus());
   EXPECT_EQ(driver.Decode(0), absl::OkStatus());
@@ -181,7 +181,7 @@ std::vector<int32_t> RandomText(std::mt19937& rng, int length) {
 }
 
 // Covers windows, chunks, MLA, shared keys and an encoder; prompts, chunks of prompts, and decodes.
-TEST_P(ReplayCheckSuite, FindsNoDifferenceInRandomTrafficOfAModelThatReadsNoHostValue) {
+TEST_P(ReplayCheckSuite, FindsNoDifferenceInRandomTrafficWithoutHostValues) {
   const AttentionParams heads = {
       .num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 32, .head_dim_v = 32};
   AttentionParams window = heads;
@@ -243,7 +243,7 @@ TEST_P(ReplayCheckSuite, FindsNoDifferenceInRandomTrafficOfAModelThatReadsNoHost
   }
 }
 
-TEST_P(ReplayCheckSuite, AGraphThatIsCheckedGivesTheBitsOfOneThatIsNot) {
+TEST_P(ReplayCheckSuite, CheckedGraphMatchesUncheckedGraphBitwise) {
   std::vector<std::vector<int32_t>> texts;
   for (const ReplayCheck check : {ReplayCheck::kOff, ReplayCheck::kEveryReplay}) {
     auto harness = RunnerHarness::Create(

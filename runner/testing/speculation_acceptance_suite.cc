@@ -115,7 +115,7 @@ class KnownText : public DraftHeads {
   std::vector<at::Tensor> tables_;
 };
 
-TEST_P(SpeculationAcceptanceSuite, TextsAreThoseOfPlainDecodingWithHeads) {
+TEST_P(SpeculationAcceptanceSuite, OutputWithHeadsMatchesPlainDecoding) {
   const LayeredModelOptions model = WithHidden(TwoLayers(GetParam(), 1), Hidden::kStream);
   const std::vector<Request> requests = SomeRequests(21);
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
@@ -136,7 +136,7 @@ TEST_P(SpeculationAcceptanceSuite, TextsAreThoseOfPlainDecodingWithHeads) {
 
 // The state that heads read belongs to the position from which the newest token was chosen,
 // whatever was accepted before. Drafts are therefore wrong only where the heads are wrong.
-TEST_P(SpeculationAcceptanceSuite, HeadsSeeTheStateThatTheNewestTokenWasChosenFrom) {
+TEST_P(SpeculationAcceptanceSuite, HeadsReadTheStateOfTheNewestTokensChoice) {
   const LayeredModelOptions model = WithHidden(TwoLayers(GetParam(), 1), Hidden::kPosition);
   // One text for four sequences that start at different steps.
   std::vector<Request> requests(4, SomeRequests(22)[1]);
@@ -179,7 +179,7 @@ TEST_P(SpeculationAcceptanceSuite, HeadsSeeTheStateThatTheNewestTokenWasChosenFr
 
 // The known token is only the second most probable token, so chains are never right. The tree has
 // two drafts after the newest token, and two after the second draft of each level.
-TEST_P(SpeculationAcceptanceSuite, TreesOfHeadsHoldMoreThanTheLikeliestToken) {
+TEST_P(SpeculationAcceptanceSuite, TreesOfHeadsContainLessProbableTokens) {
   const LayeredModelOptions model = WithHidden(TwoLayers(GetParam(), 1), Hidden::kPosition);
   const Request request = SomeRequests(22)[1];
   const std::vector<int32_t> want = PlainTexts(model, {request})[0];
@@ -249,7 +249,7 @@ std::vector<std::vector<int32_t>> TextsOf(SpeculationHarness& harness,
   return texts;
 }
 
-TEST_P(SpeculationAcceptanceSuite, RejectionGivesTheSameTextForTheSameSeedAndDrafts) {
+TEST_P(SpeculationAcceptanceSuite, RejectionIsReproducibleForTheSameSeedAndDrafts) {
   const LayeredModelOptions model = WithHidden(TwoLayers(GetParam(), 1), Hidden::kStream);
   std::vector<Request> requests = SomeRequests(23);
   const std::vector<std::vector<int32_t>> plain = PlainTexts(model, requests);
@@ -291,7 +291,7 @@ TEST_P(SpeculationAcceptanceSuite, RejectionAcceptsTheModelsOwnDrafts) {
 
 // Counts the first two tokens after a prompt over many seeds. The second token is at the position
 // of a draft.
-TEST_P(SpeculationAcceptanceSuite, RejectedDraftsLeaveTheModelsDistribution) {
+TEST_P(SpeculationAcceptanceSuite, RejectionPreservesTheModelsDistribution) {
   constexpr int kSlots = 32;
   constexpr int kRounds = 70;
   const std::vector<int32_t> prompt = {3, 1, 4};
@@ -381,7 +381,7 @@ class CountingDriver : public ForwardingDriver {
 
 // On the CPU, a replay also counts the calls within the graph; on a GPU, these calls were made
 // once, at capture.
-TEST_P(SpeculationAcceptanceSuite, AReplayVerifiesItsDraftsUnlessStagesComeBefore) {
+TEST_P(SpeculationAcceptanceSuite, ReplayVerifiesDraftsUnlessStagesRunBefore) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(25);
   ModelRunnerOptions options = Options(Proposer::kNgram);
@@ -476,15 +476,15 @@ void ExpectInvariantTextsOfAll(c10::Device device, DType dtype) {
   }
 }
 
-TEST_P(SpeculationAcceptanceSuite, TextsInBFloat16AreThoseOfPlainDecoding) {
+TEST_P(SpeculationAcceptanceSuite, BFloat16OutputMatchesPlainDecoding) {
   ExpectInvariantTextsOfAll(GetParam(), DType::kBFloat16);
 }
 
-TEST_P(SpeculationAcceptanceSuite, InvariantTextsInFloat32AreThoseOfPlainDecoding) {
+TEST_P(SpeculationAcceptanceSuite, InvariantFloat32OutputMatchesPlainDecoding) {
   ExpectInvariantTextsOfAll(GetParam(), DType::kFloat32);
 }
 
-TEST_P(SpeculationAcceptanceSuite, RefusesOptionsThatDoNotFit) {
+TEST_P(SpeculationAcceptanceSuite, RejectsBadOptions) {
   const LayeredModelOptions plain = TwoLayers(GetParam(), 1);
   RandomHeads heads(48, GetParam());
   const auto message = [&](const SpeculationOptions& speculation,

@@ -207,7 +207,7 @@ void GrowToTheEnd(SpeculationHarness& harness, const Drafts& drafts, int most,
               HasSubstr("would be longer than max_seq_len"));
 }
 
-TEST_P(SpeculationSuite, SequencesGrowToTheEndOfTheContext) {
+TEST_P(SpeculationSuite, SequencesMayGrowToTheEndOfTheContext) {
   for (LayeredModelOptions model :
        {speculation_tests::TwoLayers(GetParam(), 5), speculation_tests::Windows(GetParam(), 5),
         speculation_tests::Latents(GetParam(), 5),
@@ -235,7 +235,7 @@ TEST_P(SpeculationSuite, SequencesGrowToTheEndOfTheContext) {
 
 // Nodes of a tree attend to their path through masks. With batch invariance, the results are
 // bitwise identical to those of a row of one token.
-TEST_P(SpeculationSuite, TextsOfTreesInBFloat16AreThoseOfPlainDecoding) {
+TEST_P(SpeculationSuite, BFloat16OutputWithTreesMatchesPlainDecoding) {
   for (LayeredModelOptions model :
        {speculation_tests::TwoLayers(GetParam(), 6), speculation_tests::Windows(GetParam(), 6),
         speculation_tests::Latents(GetParam(), 6)}) {
@@ -310,7 +310,7 @@ class Counting : public Drafter {
   }
 };
 
-TEST_P(SpeculationSuite, ACallersDrafterMayProposeATree) {
+TEST_P(SpeculationSuite, CustomDrafterMayProposeATree) {
   if (!GetParam().is_cpu()) GTEST_SKIP() << "this one runs on the host";
   const LayeredModelOptions model = speculation_tests::TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(32);

@@ -57,7 +57,7 @@ class Repeat : public Drafter {
   int num_calls = 0;
 };
 
-TEST_P(SpeculationSuite, TextsAreThoseOfPlainDecodingWithAnyDrafter) {
+TEST_P(SpeculationSuite, OutputWithAnyDrafterMatchesPlainDecoding) {
   for (const bool full : {true, false}) {
     const LayeredModelOptions model =
         full ? TwoLayers(GetParam(), 1) : WindowsAndChunks(GetParam(), 1);
@@ -82,7 +82,7 @@ TEST_P(SpeculationSuite, TextsAreThoseOfPlainDecodingWithAnyDrafter) {
   }
 }
 
-TEST_P(SpeculationSuite, GivenDraftsMayBeRightWrongOrAnything) {
+TEST_P(SpeculationSuite, OutputWithGivenDraftsMatchesPlainDecoding) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(8);
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
@@ -143,7 +143,7 @@ SpeculationRow RandomTree(std::mt19937& rng, int num_drafts, int percent_right,
   return row;
 }
 
-TEST_P(SpeculationSuite, GivenTreesMayBeRightWrongOrAnything) {
+TEST_P(SpeculationSuite, OutputWithGivenTreesMatchesPlainDecoding) {
   const LayeredModelOptions models[] = {TwoLayers(GetParam(), 1), Windows(GetParam(), 1),
                                         Latents(GetParam(), 1)};
   for (const LayeredModelOptions& model : models) {
@@ -205,7 +205,7 @@ TEST_P(SpeculationSuite, ATreeMayHave64Nodes) {
   EXPECT_GT(num_steps, 2);
 }
 
-TEST_P(SpeculationSuite, ReplaysOfTreesAreWhatEagerStepsCompute) {
+TEST_P(SpeculationSuite, TreeReplaysMatchEagerSteps) {
   const LayeredModelOptions model = Windows(GetParam(), 1);
   std::vector<Request> requests = SomeRequests(15);
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
@@ -231,7 +231,7 @@ ModelRunnerOptions ThreeLevels() {
   return options;
 }
 
-TEST_P(SpeculationSuite, TextsAreThoseOfPlainDecodingWithADraftModelsTrees) {
+TEST_P(SpeculationSuite, OutputWithDraftModelTreesMatchesPlainDecoding) {
   for (const bool full : {true, false}) {
     const LayeredModelOptions model = full ? TwoLayers(GetParam(), 1) : Windows(GetParam(), 1);
     const std::vector<Request> requests = SomeRequests(16);
@@ -251,7 +251,7 @@ TEST_P(SpeculationSuite, TextsAreThoseOfPlainDecodingWithADraftModelsTrees) {
   }
 }
 
-TEST_P(SpeculationSuite, TreesOfADraftModelThatAgreesAreAcceptedToTheirLastLevel) {
+TEST_P(SpeculationSuite, TreesOfAnEqualDraftModelAreAcceptedToTheLastLevel) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(17);
   auto harness = SpeculationHarness::Create(ThreeLevels(), model, model);
@@ -318,7 +318,7 @@ TEST_P(SpeculationSuite, TreesAcceptMoreThanChainsOfTheirDepth) {
   EXPECT_GT(num_new[0], 12 * 4);
 }
 
-TEST_P(SpeculationSuite, StepsWithTreesAreLaunchedBeforeTheHostKnowsHowManyTokensThereAre) {
+TEST_P(SpeculationSuite, StepsWithTreesMayBeLaunchedWithUnknownLengths) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(19);
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
@@ -349,7 +349,7 @@ TEST_P(SpeculationSuite, StepsWithTreesAreLaunchedBeforeTheHostKnowsHowManyToken
   }
 }
 
-TEST_P(SpeculationSuite, RefusesTreesThatDoNotFit) {
+TEST_P(SpeculationSuite, RejectsBadTrees) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   auto made = SpeculationHarness::Create(TreeOptions(Proposer::kNone), model);
   ASSERT_TRUE(made.ok()) << made.status();
@@ -398,7 +398,7 @@ TEST_P(SpeculationSuite, RefusesTreesThatDoNotFit) {
 
 // A draft model that equals the model has all drafts accepted at any temperature, because both use
 // the same noise.
-TEST_P(SpeculationSuite, ADraftModelThatAgreesIsAcceptedWhateverTheTemperature) {
+TEST_P(SpeculationSuite, EqualDraftModelIsAcceptedAtAnyTemperature) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(9);
   auto harness = SpeculationHarness::Create(Options(Proposer::kModel), model, model);
@@ -417,7 +417,7 @@ TEST_P(SpeculationSuite, ADraftModelThatAgreesIsAcceptedWhateverTheTemperature) 
 }
 
 // The draft model reads tokens that were decoded without drafts later, a few per step.
-TEST_P(SpeculationSuite, ADraftModelCatchesUpWithWhatWasDecodedWithoutIt) {
+TEST_P(SpeculationSuite, DraftModelCatchesUpWithTokensDecodedWithoutDrafts) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(10);
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
@@ -491,7 +491,7 @@ TEST_P(SpeculationSuite, PromptsAndDraftsReplayOneGraph) {
 }
 
 // With more tokens than the largest mixed graph, the step runs eagerly.
-TEST_P(SpeculationSuite, LongPromptsBesideDraftsRunEagerly) {
+TEST_P(SpeculationSuite, LongPromptsWithDraftsRunEagerly) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   std::vector<Request> requests = SomeRequests(20);
   requests.resize(2);
@@ -520,7 +520,7 @@ TEST_P(SpeculationSuite, LongPromptsBesideDraftsRunEagerly) {
   }
 }
 
-TEST_P(SpeculationSuite, StepsAreLaunchedBeforeTheHostKnowsHowManyTokensThereAre) {
+TEST_P(SpeculationSuite, StepsMayBeLaunchedWithUnknownLengths) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(12);
   const std::vector<std::vector<int32_t>> want = PlainTexts(model, requests);
@@ -553,7 +553,7 @@ TEST_P(SpeculationSuite, StepsAreLaunchedBeforeTheHostKnowsHowManyTokensThereAre
   }
 }
 
-TEST_P(SpeculationSuite, ReplaysAreWhatEagerStepsCompute) {
+TEST_P(SpeculationSuite, ReplaysMatchEagerSteps) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   ModelRunnerOptions options = Options(Proposer::kModel);
   options.debug.replay_check = ReplayCheck::kEveryReplay;
@@ -564,7 +564,7 @@ TEST_P(SpeculationSuite, ReplaysAreWhatEagerStepsCompute) {
   for (int i = 0; i < 5; ++i) ASSERT_STEP((*harness)->Step({{.slot = 0, .num_drafts = 4}}));
 }
 
-TEST_P(SpeculationSuite, ACallersDrafterIsAsked) {
+TEST_P(SpeculationSuite, CallsTheCustomDrafter) {
   if (!GetParam().is_cpu()) GTEST_SKIP() << "this one runs on the host";
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const std::vector<Request> requests = SomeRequests(13);
@@ -599,7 +599,7 @@ class Reader : public Drafter {
 
 // Blocks computed by another sequence include their tokens: in a prefix, in a fork that copies a
 // partly shared block, after a swap, and for accepted drafts of a tree.
-TEST_P(SpeculationSuite, HistoriesBeginWithTheTokensOfBlocksThatOthersComputed) {
+TEST_P(SpeculationSuite, HistoriesIncludeTokensOfBlocksComputedByOtherSequences) {
   for (const bool tree : {false, true}) {
     SCOPED_TRACE(testing::Message() << "tree " << tree);
     const LayeredModelOptions model = TwoLayers(GetParam(), 1);
@@ -671,7 +671,7 @@ TEST_P(SpeculationSuite, HistoriesBeginWithTheTokensOfBlocksThatOthersComputed) 
   }
 }
 
-TEST_P(SpeculationSuite, RefusesDraftsThatDoNotFitAndChangesNothing) {
+TEST_P(SpeculationSuite, RejectsBadDraftsAndChangesNothing) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   ModelRunnerOptions options = Options(Proposer::kNgram);
   options.max_steps_in_flight = 2;
@@ -706,7 +706,7 @@ TEST_P(SpeculationSuite, RefusesDraftsThatDoNotFitAndChangesNothing) {
   ASSERT_STEP(harness.Step({{.slot = 0, .num_drafts = 2}}));
 }
 
-TEST_P(SpeculationSuite, RefusesOptionsThatDoNotFit) {
+TEST_P(SpeculationSuite, RejectsBadOptions) {
   const LayeredModelOptions model = TwoLayers(GetParam(), 1);
   const auto message = [&](const SpeculationOptions& speculation,
                            const LayeredModelOptions& draft = {}) {

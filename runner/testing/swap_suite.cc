@@ -133,14 +133,14 @@ void ExpectSwapsAreNotSeen(Twins& twins, bool has_encoder) {
 
 }  // namespace
 
-TEST_P(SwapSuite, SequencesComeBackBitForBit) {
+TEST_P(SwapSuite, SwappedSequencesMatchBitwise) {
   Twins twins([&] { return std::make_unique<ToyModel>(ToyModelOptions{.device = GetParam()}); },
               Options(), 17);
   ASSERT_TRUE(twins.ok());
   ExpectSwapsAreNotSeen(twins, false);
 }
 
-TEST_P(SwapSuite, EveryFormOfTheCacheIsMoved) {
+TEST_P(SwapSuite, SwapsEveryFormOfTheCache) {
   for (const DType dtype : {DType::kFloat32, DType::kFp8E4M3}) {
     for (const KvForm form : {KvForm::kPair, KvForm::kPacked, KvForm::kKPacked}) {
       for (const KvOrder order : {KvOrder::kNHD, KvOrder::kHND}) {
@@ -160,7 +160,7 @@ TEST_P(SwapSuite, EveryFormOfTheCacheIsMoved) {
   }
 }
 
-TEST_P(SwapSuite, WindowsAndEncodersKeysAreMoved) {
+TEST_P(SwapSuite, SwapsWindowsAndEncoderKeys) {
   const LayerSpec full = {
       .params = {.num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 16, .head_dim_v = 16}};
   LayerSpec window = full;
@@ -177,7 +177,7 @@ TEST_P(SwapSuite, WindowsAndEncodersKeysAreMoved) {
   ExpectSwapsAreNotSeen(twins, true);
 }
 
-TEST_P(SwapSuite, MovesAreInOrderWithStepsInFlight) {
+TEST_P(SwapSuite, SwapsStayInOrderWithStepsInFlight) {
   Twins twins([&] { return std::make_unique<ToyModel>(ToyModelOptions{.device = GetParam()}); },
               Options(), 20);
   ASSERT_TRUE(twins.ok());
@@ -207,7 +207,7 @@ TEST_P(SwapSuite, MovesAreInOrderWithStepsInFlight) {
   EXPECT_GT(twins.swapped().num_reused(), 20);
 }
 
-TEST_P(SwapSuite, ARefusedSwapChangesNothing) {
+TEST_P(SwapSuite, RejectedSwapChangesNothing) {
   Twins twins([&] { return std::make_unique<ToyModel>(ToyModelOptions{.device = GetParam()}); },
               Options(), 13);
   ASSERT_TRUE(twins.ok());

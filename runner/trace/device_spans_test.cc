@@ -111,7 +111,7 @@ TEST_F(DeviceSpansTest, PartsFollowEachOtherAndTheForwardPassHasItsKey) {
   EXPECT_NE(trace_.ToJson().find(ToString(kReplay.key)), std::string::npos);
 }
 
-TEST_F(DeviceSpansTest, StepsInFlightAreAsFarApartAsTheDeviceSays) {
+TEST_F(DeviceSpansTest, StepsKeepTheRelativeTimesOfTheDevice) {
   Launch(0, 0);
   Launch(1, 7);
   Launch(2, 50);
@@ -123,7 +123,7 @@ TEST_F(DeviceSpansTest, StepsInFlightAreAsFarApartAsTheDeviceSays) {
   EXPECT_NEAR(spans[6].begin_us - spans[3].begin_us, 24 + 50, 0.01);
 }
 
-TEST_F(DeviceSpansTest, NoStepBeginsBeforeItsLaunchOrEndsAfterItWasSeen) {
+TEST_F(DeviceSpansTest, StepsLieBetweenLaunchAndCompletion) {
   double launched_us = 0;
   for (int step = 0; step < 20; ++step) {
     Sleep(step % 3);
@@ -143,7 +143,7 @@ TEST_F(DeviceSpansTest, NoStepBeginsBeforeItsLaunchOrEndsAfterItWasSeen) {
   }
 }
 
-TEST_F(DeviceSpansTest, AStepHasTheSpansOfItsPartsAlone) {
+TEST_F(DeviceSpansTest, StepHasOnlyTheSpansOfItsParts) {
   spans_.Begin(0);
   device_.now_ns += 2e3;
   spans_.End(0, DevicePart::kRefill);
@@ -167,7 +167,7 @@ TEST_F(DeviceSpansTest, AStepHasTheSpansOfItsPartsAlone) {
   EXPECT_NEAR(spans[2].us, 4, 2e-3);
 }
 
-TEST_F(DeviceSpansTest, ADeviceThatTellsNothingLeavesOutItsStepsOnly) {
+TEST_F(DeviceSpansTest, StepsWithoutDeviceTimesHaveNoSpans) {
   for (int step = 0; step < 3; ++step) {
     device_.tells = step != 1;
     Launch(step, 0);

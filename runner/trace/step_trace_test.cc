@@ -32,12 +32,12 @@ std::vector<std::string> NamesOf(const std::vector<json>& events) {
   return names;
 }
 
-TEST(StepTraceTest, AnEmptyTraceIsJson) {
+TEST(StepTraceTest, EmptyTraceIsValidJson) {
   EXPECT_TRUE(EventsOf(StepTrace()).empty());
   EXPECT_EQ(StepTrace().num_events(), 0);
 }
 
-TEST(StepTraceTest, SpansContainThoseThatBeginAndEndInThem) {
+TEST(StepTraceTest, OuterSpansPrecedeInnerSpans) {
   StepTrace trace;
   {
     const StepTrace::Span launch(&trace, "launch", 7);
@@ -69,7 +69,7 @@ TEST(StepTraceTest, SpansContainThoseThatBeginAndEndInThem) {
   EXPECT_FALSE(events[2].at("args").contains("reason"));
 }
 
-TEST(StepTraceTest, SpansOfTheDeviceHaveATrackOfTheirOwn) {
+TEST(StepTraceTest, DeviceSpansHaveASeparateTrack) {
   StepTrace trace;
   const int64_t now = trace.now_ns();
   trace.AddDeviceSpan("forward", 3, now + 5000, now + 7500,
@@ -89,7 +89,7 @@ TEST(StepTraceTest, SpansOfTheDeviceHaveATrackOfTheirOwn) {
   EXPECT_THAT(tracks, testing::ElementsAre("host", "device"));
 }
 
-TEST(StepTraceTest, AnEagerStepNamesItsReason) {
+TEST(StepTraceTest, EagerStepHasItsReason) {
   StepTrace trace;
   for (int reason = 1; reason < kNumEagerReasons; ++reason) {
     StepTrace::Span span(&trace, "forward", reason);
@@ -110,7 +110,7 @@ TEST(StepTraceTest, AnEagerStepNamesItsReason) {
   EXPECT_EQ(events.back().at("name"), "forward");
 }
 
-TEST(StepTraceTest, CountsAreTwoCounters) {
+TEST(StepTraceTest, CountsBecomeTwoCounters) {
   StepTrace trace;
   trace.AddCounts({.num_seqs = 3, .num_tokens = 20},
                   {.padded_num_seqs = 8, .padded_num_tokens = 64});
@@ -121,7 +121,7 @@ TEST(StepTraceTest, CountsAreTwoCounters) {
   EXPECT_EQ(events[1].at("args"), (json{{"live", 20}, {"padding", 44}}));
 }
 
-TEST(StepTraceTest, TheNewestEventsAreKept) {
+TEST(StepTraceTest, KeepsTheNewestEvents) {
   StepTrace trace(/*capacity=*/3);
   for (int step = 0; step < 10; ++step) {
     const StepTrace::Span span(&trace, "launch", step);

@@ -84,7 +84,7 @@ class Range {
 
 constexpr int kUntilAll = 1 << 30;
 
-TEST(JointMergeTest, ACtaThatWaitsTakesItsOwnShare) {
+TEST(JointMergeTest, WaitingCtaCombinesItsSlice) {
   for (const int num_pieces : {1, 2, 15, 16, 17, 33}) {
     Range range(num_pieces, std::min(num_pieces, kMostShares));
     std::vector<std::thread> ctas;
@@ -97,7 +97,7 @@ TEST(JointMergeTest, ACtaThatWaitsTakesItsOwnShare) {
   }
 }
 
-TEST(JointMergeTest, TheLastTakesWhatIsLeftToIt) {
+TEST(JointMergeTest, LastArriverCombinesHandedOverSlices) {
   for (const int num_pieces : {1, 2, 16, 40, kMostJointPieces}) {
     for (const int num_shares : {1, 8, kMostShares}) {
       if (num_shares > num_pieces) continue;
@@ -111,7 +111,7 @@ TEST(JointMergeTest, TheLastTakesWhatIsLeftToIt) {
   }
 }
 
-TEST(JointMergeTest, ACtaThatHasWaitedForLongLeavesItsShare) {
+TEST(JointMergeTest, CtaHandsOverItsSliceIfItsPollsRunOut) {
   constexpr int kPieces = 20;
   Range range(kPieces, kMostShares);
   int num_looks = 0;
@@ -125,7 +125,7 @@ TEST(JointMergeTest, ACtaThatHasWaitedForLongLeavesItsShare) {
   range.ExpectDone();
 }
 
-TEST(JointMergeTest, ACtaTakesItsShareIfTheLastArrivesBeforeItLeaves) {
+TEST(JointMergeTest, CtaCombinesItsSliceIfTheLastCtaArrivesDuringItsPolls) {
   for (int arrives_at_look = 1; arrives_at_look <= 4; ++arrives_at_look) {
     Range range(2, 2);
     int num_looks = 0;
@@ -141,7 +141,7 @@ TEST(JointMergeTest, ACtaTakesItsShareIfTheLastArrivesBeforeItLeaves) {
 
 // Split 1 arrives between the last poll of split 0 and the addition by which split 0 hands its
 // slice over.
-TEST(JointMergeTest, TheLastMayArriveBehindTheLastLook) {
+TEST(JointMergeTest, LastCtaMayArriveAfterTheFinalPoll) {
   struct Late {
     std::atomic<uint32_t>& value;
     int num_additions = 0;
@@ -170,7 +170,7 @@ TEST(JointMergeTest, TheLastMayArriveBehindTheLastLook) {
   EXPECT_TRUE(IsLastToGo(arrival, 2));
 }
 
-TEST(JointMergeTest, EveryShareIsTakenOnceWhateverTheTiming) {
+TEST(JointMergeTest, EachSliceIsCombinedOnceUnderRandomTiming) {
   std::mt19937 random(3);
   const auto pick = [&](int least, int most) {
     return least + static_cast<int>(random() % static_cast<uint32_t>(most - least + 1));

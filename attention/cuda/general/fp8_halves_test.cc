@@ -27,7 +27,7 @@ double Float16(int bits) {
   return bits & 0x8000 ? -magnitude : magnitude;
 }
 
-TEST(Fp8HalvesTest, EveryPairOfValuesIsExact) {
+TEST(Fp8HalvesTest, ConvertsEveryPairOfValuesExactly) {
   for (uint32_t low = 0; low < 256; ++low) {
     for (uint32_t high = 0; high < 256; ++high) {
       const uint32_t other_bytes = 0x00a50000u | (low * 37 & 255);

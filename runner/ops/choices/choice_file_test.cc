@@ -43,7 +43,7 @@ class ChoiceFileTest : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(ChoiceFileTest, KeepsChoicesForWhoOpensItLater) {
+TEST_F(ChoiceFileTest, LaterObjectsFindStoredChoices) {
   ChoiceFile file(Path());
   EXPECT_EQ(file.Find("a"), std::nullopt);
   ASSERT_EQ(*file.Put("a", "1 2"), "1 2");
@@ -63,7 +63,7 @@ TEST_F(ChoiceFileTest, KeepsChoicesForWhoOpensItLater) {
   EXPECT_EQ(files, 1);
 }
 
-TEST_F(ChoiceFileTest, AChoiceThatAnotherMadeStaysAndIsReturned) {
+TEST_F(ChoiceFileTest, PutReturnsAnExistingChoice) {
   ChoiceFile one(Path()), other(Path());
   ASSERT_EQ(*one.Put("a", "mine"), "mine");
   ASSERT_EQ(*other.Put("b", "theirs"), "theirs");
@@ -73,7 +73,7 @@ TEST_F(ChoiceFileTest, AChoiceThatAnotherMadeStaysAndIsReturned) {
   EXPECT_EQ(*one.Put("b", "late"), "theirs");
 }
 
-TEST_F(ChoiceFileTest, AProcessFindsWhatAnotherPut) {
+TEST_F(ChoiceFileTest, FindsChoicesOfAnotherProcess) {
   const pid_t child = fork();
   if (child == 0) {
     ChoiceFile file(Path());
@@ -96,7 +96,7 @@ TEST_F(ChoiceFileTest, AProcessFindsWhatAnotherPut) {
   }
 }
 
-TEST_F(ChoiceFileTest, DamageAtAnyPlaceIsFoundWarnedOfOnceAndMended) {
+TEST_F(ChoiceFileTest, DamageIsDetectedWarnedAboutOnceAndRepaired) {
   {
     ChoiceFile file(Path());
     ASSERT_TRUE(file.Put("a key", "a choice").ok());
@@ -130,7 +130,7 @@ TEST_F(ChoiceFileTest, DamageAtAnyPlaceIsFoundWarnedOfOnceAndMended) {
   EXPECT_THAT(*internal::ParseChoices(Text()), ElementsAre(Pair("c", "3")));
 }
 
-TEST_F(ChoiceFileTest, RefusesTextsThatWouldBreakLinesAndFilesThatCannotBe) {
+TEST_F(ChoiceFileTest, RejectsTextsWithTabsOrLineEndsAndInvalidPaths) {
   ChoiceFile file(Path());
   EXPECT_THAT(file.Put("a\tb", "1").status().message(), HasSubstr("key must be a text"));
   EXPECT_THAT(file.Put("a", "1\n").status().message(), HasSubstr("choice must be a text"));

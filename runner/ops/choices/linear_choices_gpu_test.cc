@@ -84,7 +84,7 @@ TEST_F(LinearChoicesTest, OfAnotherProcess) {
   std::ofstream(bits, std::ios::binary) << products.bits;
 }
 
-TEST_F(LinearChoicesTest, ProcessesThatShareAFileComputeTheSameBits) {
+TEST_F(LinearChoicesTest, ProcessesThatShareAFileMatchBitwise) {
   const Products first = Multiply(path_);
   ASSERT_EQ(first.choices.size(), 2 * std::size(kRows));
   for (const LinearChoice& choice : first.choices) {
@@ -128,7 +128,7 @@ TEST_F(LinearChoicesTest, ADamagedFileIsIgnoredAndReplaced) {
   EXPECT_TRUE(second.bits == first.bits);
 }
 
-TEST_F(LinearChoicesTest, AFileThatCannotBeWrittenChangesNothing) {
+TEST_F(LinearChoicesTest, UnwritableFileDoesNotAffectResults) {
   const Products products = Multiply("/proc/no_such_folder/choices");
   EXPECT_EQ(products.choices.size(), 2 * std::size(kRows));
   for (const LinearChoice& choice : products.choices) {

@@ -12,7 +12,7 @@ RememberedChoice Algorithm() {
   return {.algorithm = {0, 1, 0x1f, std::numeric_limits<uint64_t>::max(), 4, 5, 6, 0xabc}};
 }
 
-TEST(RememberedChoice, IsTheSameAfterItWasAText) {
+TEST(RememberedChoice, SurvivesARoundTripThroughText) {
   RememberedChoice choice = Algorithm();
   EXPECT_EQ(RememberedChoiceFrom(ToText(choice)), choice);
   for (int strip = 1; strip <= 3; ++strip) {
@@ -29,7 +29,7 @@ TEST(RememberedChoice, IsTheSameAfterItWasAText) {
   EXPECT_EQ(ToText(choice).find_first_of("\t\n"), std::string::npos);
 }
 
-TEST(RememberedChoice, RefusesOtherTexts) {
+TEST(RememberedChoice, RejectsOtherTexts) {
   const std::string words = ToText(Algorithm()).substr(std::string("library 0 0 0 0 0").size());
   ASSERT_TRUE(RememberedChoiceFrom("library 0 0 0 0 0" + words).has_value());
   ASSERT_TRUE(RememberedChoiceFrom("strip 3 0 0 0 0" + words).has_value());

@@ -148,7 +148,7 @@ class TileLinearProductTest : public TileLinearTest {
   int num_too_large_ = 0;  // the form is too large for the rows
 };
 
-TEST_F(TileLinearProductTest, IsTheProductForEverySizeOfX) {
+TEST_F(TileLinearProductTest, MatchesFloat64ForEverySizeOfX) {
   for (const Shape& shape : kShapes) {
     CheckShape(shape, DType::kBFloat16, DType::kBFloat16,
                {1, 9, 16, 17, 31, 32, 33, 40, 41, 48, 64});
@@ -156,7 +156,7 @@ TEST_F(TileLinearProductTest, IsTheProductForEverySizeOfX) {
   EXPECT_GT(num_checked_, 8 * num_too_large_);
 }
 
-TEST_F(TileLinearProductTest, IsTheProductOfWideX) {
+TEST_F(TileLinearProductTest, MatchesFloat64ForWideX) {
   for (const Shape& shape : kShapes) {
     CheckShape(shape, DType::kBFloat16, DType::kBFloat16, {65, 72, 95, 96, 97, 120, 127, 128});
     CheckShape(shape, DType::kFloat16, DType::kFloat16, {66, 96, 100, 128});
@@ -165,7 +165,7 @@ TEST_F(TileLinearProductTest, IsTheProductOfWideX) {
   EXPECT_EQ(num_checked_, 2 * 12 * static_cast<int>(std::size(kShapes)));
 }
 
-TEST_F(TileLinearProductTest, IsTheProductForEveryType) {
+TEST_F(TileLinearProductTest, MatchesFloat64ForEveryType) {
   for (const Shape& shape : kShapes) {
     CheckShape(shape, DType::kBFloat16, DType::kFloat32, {3, 31, 40});
     CheckShape(shape, DType::kFloat16, DType::kFloat16, {3, 31, 40});
@@ -177,7 +177,7 @@ using TileLinearSmallTest = TileLinearTest;
 
 // A small number of GEMMs, for compute-sanitizer. Clusters of several CTAs compute two tiles, so
 // that buffers are reused.
-TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
+TEST_F(TileLinearSmallTest, ConsecutiveTilesReuseBuffers) {
   constexpr int kInFeatures = 256, kRepeats = 17;
   int num_checked = 0;
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
@@ -202,7 +202,7 @@ TEST_F(TileLinearSmallTest, TilesFollowOneAnother) {
   EXPECT_GT(num_checked, 13);
 }
 
-TEST_F(TileLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
+TEST_F(TileLinearTest, GatedGemmMatchesGemmThenGateBitwise) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   int num_checked = 0, turn = 0;
   for (const Shape& shape : {Shape{64, 16},
@@ -251,7 +251,7 @@ TEST_F(TileLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
   EXPECT_GT(num_checked, 200);
 }
 
-TEST_F(TileLinearTest, ANanOfTheWeightOrOfXReachesWhatItIsPartOf) {
+TEST_F(TileLinearTest, NanPropagatesOnlyToDependentResults) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   const at::Tensor weight = AmongNans(300, 520, DType::kBFloat16);
   const at::Tensor x = AmongNans(20, 520, DType::kBFloat16);
@@ -311,7 +311,7 @@ TEST_F(TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
   }
 }
 
-TEST_F(TileLinearTest, ALinearTakesItWhereItIsQuickAndSaysSo) {
+TEST_F(TileLinearTest, LinearUsesAndReportsTheKernelIfItIsFastest) {
   const auto context = MakeLinearContext(c10::Device(c10::kCUDA, 0), {});
   ASSERT_TRUE(context.ok()) << context.status();
   // The kernel for up to 8 rows does not support these in_features.
@@ -337,7 +337,7 @@ TEST_F(TileLinearTest, ALinearTakesItWhereItIsQuickAndSaysSo) {
   EXPECT_GE(num_tiles, 1);
 }
 
-TEST_F(TileLinearTest, AWideLinearTakesItOnlyWithTheActivation) {
+TEST_F(TileLinearTest, WideLinearUsesTheKernelOnlyWithTheActivation) {
   const auto context = MakeLinearContext(c10::Device(c10::kCUDA, 0), {});
   ASSERT_TRUE(context.ok()) << context.status();
   constexpr int kSize = 14336;
@@ -363,7 +363,7 @@ TEST_F(TileLinearTest, AWideLinearTakesItOnlyWithTheActivation) {
   }
 }
 
-TEST_F(TileLinearTest, RefusesWhatItDoesNotServe) {
+TEST_F(TileLinearTest, RejectsUnsupportedArguments) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   const at::Tensor x = at::randn({20, 1024}, Options(DType::kBFloat16));
   const at::Tensor weight = at::randn({64, 1024}, Options(DType::kBFloat16));

@@ -27,7 +27,7 @@ std::vector<TileForm> AllForms() {
   return forms;
 }
 
-TEST(TileColumnsTest, AreTheNextSizeOfTheProduct) {
+TEST(TileColumnsTest, RoundUpToTheNextMmaSize) {
   EXPECT_EQ(TileColumns(1), 16);
   EXPECT_EQ(TileColumns(16), 16);
   EXPECT_EQ(TileColumns(17), 32);
@@ -117,7 +117,7 @@ TEST(TileLinearPlanTest, TilesOfOneSourceNeedNoMemoryForSums) {
   }
 }
 
-TEST(TileLinearPlanTest, UsesAsFewRoundsAsTheLargestTilesAndEqualTiles) {
+TEST(TileLinearPlanTest, UsesTheMinimumNumberOfRoundsWithEqualTiles) {
   const TileForm form = {.cluster = 4, .row_groups = 3, .turns = 1, .boxes = 1};
   // 32 clusters of 192 rows.
   TileLinearPlan plan = PlanTileLinear(form, 32, 6144, 4096, 33);
@@ -145,7 +145,7 @@ TEST(TileLinearPlanTest, EveryFormServesUpTo32Rows) {
   }
 }
 
-TEST(IsTileFormTest, KnowsTheForms) {
+TEST(IsTileFormTest, AcceptsExactlyTheValidForms) {
   for (const TileForm& form : AllForms()) EXPECT_TRUE(IsTileForm(form));
   EXPECT_TRUE(IsTileForm({}));
   EXPECT_FALSE(IsTileForm({.cluster = 0}));
@@ -163,7 +163,7 @@ TEST(IsTileFormTest, KnowsTheForms) {
 }
 
 // Wide GEMMs have no adding threads.
-TEST(TileLinearPlanTest, WideProductsHaveFormsOfOneSource) {
+TEST(TileLinearPlanTest, WideGemmsRequireFormsWithOneSource) {
   for (const TileForm& form : AllForms()) {
     for (const int num_rows : {kMaxTileLinearRows + 1, kMaxWideTileRows}) {
       const TileLinearPlan plan = PlanTileLinear(form, num_rows, 4096, 4096, 132);
@@ -175,7 +175,7 @@ TEST(TileLinearPlanTest, WideProductsHaveFormsOfOneSource) {
   }
 }
 
-TEST(TileLinearPlanTest, SaysWhereAFormIsTooLarge) {
+TEST(TileLinearPlanTest, ReportsFormsThatAreTooLarge) {
   // 256 rows of the weight and 64 rows of x, 4 boxes: 160 KB per stage.
   const TileForm large = {.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 4};
   EXPECT_EQ(PlanTileLinear(large, 64, 1 << 20, 4096, 1).stages, 0);
@@ -186,7 +186,7 @@ TEST(TileLinearPlanTest, SaysWhereAFormIsTooLarge) {
   EXPECT_EQ(PlanTileLinear(form, 32, 1 << 20, 4096, 1).stages, 0);
 }
 
-TEST(TileFormsToTryTest, AreFormsThatServeLargeWeights) {
+TEST(TileFormsToTryTest, SupportLargeWeights) {
   for (int num_rows = 1; num_rows <= kMaxWideTileRows; ++num_rows) {
     const absl::Span<const TileForm> forms = TileFormsToTry(num_rows);
     EXPECT_FALSE(forms.empty());
@@ -198,12 +198,12 @@ TEST(TileFormsToTryTest, AreFormsThatServeLargeWeights) {
   }
 }
 
-TEST(TileFormTest, SaysWhatItIs) {
+TEST(TileFormTest, PrintsItsFields) {
   EXPECT_EQ(ToString(TileForm{.cluster = 1, .row_groups = 2, .turns = 2, .boxes = 4}),
             "cluster 1 rows 128 turns 2 boxes 4");
 }
 
-TEST(TileLinearPlanTest, TakesTheLargestSizes) {
+TEST(TileLinearPlanTest, AcceptsTheLargestSizes) {
   constexpr int kMost = std::numeric_limits<int>::max();
   const TileLinearPlan plan = PlanTileLinear({}, 1, kMost, kMost, 132);
   EXPECT_EQ(plan.tile_rows, 64);

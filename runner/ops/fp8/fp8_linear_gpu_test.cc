@@ -86,7 +86,7 @@ TEST_F(Fp8LinearTest, EveryValueIsDequantised) {
   }
 }
 
-TEST_F(Fp8LinearTest, IsTheProductForEveryTypeShapeAndNumberOfRows) {
+TEST_F(Fp8LinearTest, MatchesFloat64ForEveryTypeShapeAndRowCount) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   struct Shape {
     int in_features, out_features;
@@ -188,7 +188,7 @@ TEST_F(Fp8LinearTest, EarlyWeightsWaitForXInACapturedChain) {
   }
 }
 
-TEST_F(Fp8LinearTest, ACapturedLinearComputesTheSameBits) {
+TEST_F(Fp8LinearTest, CapturedLinearMatchesBitwise) {
   const auto context = MakeLinearContext(c10::Device(c10::kCUDA, 0), {});
   ASSERT_TRUE(context.ok()) << context.status();
   const QuantisedWeight small =
@@ -229,7 +229,7 @@ TEST_F(Fp8LinearTest, ACapturedLinearComputesTheSameBits) {
   }
 }
 
-TEST_F(Fp8LinearTest, RefusesWhatItDoesNotServe) {
+TEST_F(Fp8LinearTest, RejectsUnsupportedArguments) {
   const at::Tensor x = at::randn({2, 2048}, Options(at::kBFloat16));
   const QuantisedWeight small =
       *QuantiseWeight(at::randn({64, 2048}, Options(at::kFloat)), ScaledBy::kBlock);

@@ -104,7 +104,7 @@ at::Tensor Exact(const at::Tensor& values, const at::Tensor& scales) {
   return Linear::CreateScaled(values, scales, std::nullopt)->Dequantised(at::kDouble);
 }
 
-TEST_F(Fp8TileLinearTest, IsTheProductForEveryTypeFormShapeAndNumberOfRows) {
+TEST_F(Fp8TileLinearTest, MatchesFloat64ForEveryTypeFormShapeAndRowCount) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     for (const Shape& shape : kShapes) {
@@ -165,7 +165,7 @@ TEST_F(Fp8TileLinearTest, IsTheProductForEveryTypeFormShapeAndNumberOfRows) {
   }
 }
 
-TEST_F(Fp8TileLinearTest, EveryValueCounts) {
+TEST_F(Fp8TileLinearTest, MultipliesEveryFp8Value) {
   // All 254 finite values, including subnormal numbers and -0; one value per product.
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   const at::Tensor bits = at::arange(256, Options(at::kByte)).reshape({256, 1});
@@ -186,7 +186,7 @@ TEST_F(Fp8TileLinearTest, EveryValueCounts) {
 }
 
 // Sums are kept in units of a group's scale. Scales may differ by any factor, and may be 0.
-TEST_F(Fp8TileLinearTest, ScalesOfNeighbouringGroupsMayBeOfAnySize) {
+TEST_F(Fp8TileLinearTest, ScalesOfNeighbouringGroupsMayHaveAnyRatio) {
   constexpr int kIn = 1024, kOut = 192, kRows = 20;
   const at::Tensor values = RandomValues(kOut, kIn);
   const at::Tensor scales = RandomScales(kOut, kIn / kFp8Group);
@@ -252,7 +252,7 @@ TEST_F(Fp8TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
   }
 }
 
-TEST_F(Fp8TileLinearTest, RefusesWhatItDoesNotServe) {
+TEST_F(Fp8TileLinearTest, RejectsUnsupportedArguments) {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
   const at::Tensor x = at::randn({20, 1024}, Options(at::kBFloat16));
   const at::Tensor values = RandomValues(64, 1024);

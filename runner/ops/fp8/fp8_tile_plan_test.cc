@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kSharedBytesOfAnSm = 227 * 1024;
 
-TEST(Fp8TilePlanTest, StagesFitAnSmAndHaveTwoBoxesOfXForOneOfTheWeight) {
+TEST(Fp8TilePlanTest, StagesFitAnSmAndHaveTwoBoxesOfXPerWeightBox) {
   for (const TileForm& form : {TileForm{.cluster = 1, .row_groups = 4, .turns = 1, .boxes = 1},
                                TileForm{.cluster = 2, .row_groups = 2, .turns = 2, .boxes = 1},
                                TileForm{.cluster = 4, .row_groups = 1, .turns = 4, .boxes = 2}}) {
@@ -39,7 +39,7 @@ TEST(Fp8TilePlanTest, StagesFitAnSmAndHaveTwoBoxesOfXForOneOfTheWeight) {
   }
 }
 
-TEST(Fp8TilePlanTest, APartOfABoxIsABox) {
+TEST(Fp8TilePlanTest, PartialBoxCountsAsABox) {
   EXPECT_EQ(PlanFp8Tile({}, 1, 64, 1, 132).num_boxes, 1);
   EXPECT_EQ(PlanFp8Tile({}, 1, 64, 128, 132).num_boxes, 1);
   EXPECT_EQ(PlanFp8Tile({}, 1, 64, 129, 132).num_boxes, 2);

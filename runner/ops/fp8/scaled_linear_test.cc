@@ -57,7 +57,7 @@ class ScaledLinearTest : public DeviceTest {
   }
 };
 
-TEST_F(ScaledLinearTest, IsTheProductWithTheDequantisedWeightInFloat64) {
+TEST_F(ScaledLinearTest, MatchesTheDequantisedWeightInFloat64) {
   const std::unique_ptr<LinearContext> context = Context();
   // Shapes that the 8-bit kernels support, and shapes that none of them supports: odd sizes, and a
   // partial last group.
@@ -106,7 +106,7 @@ TEST_F(ScaledLinearTest, IsTheProductWithTheDequantisedWeightInFloat64) {
   }
 }
 
-TEST_F(ScaledLinearTest, AGatedProductHasTheBitsOfTheProductAndItsGate) {
+TEST_F(ScaledLinearTest, GatedGemmMatchesGemmThenGateBitwise) {
   const std::unique_ptr<LinearContext> context = Context();
   for (const ScaledBy scaled_by : {ScaledBy::kRow, ScaledBy::kBlock}) {
     const Linear linear =
@@ -158,7 +158,7 @@ TEST_F(ScaledLinearTest, RowsDoNotDependOnTheBatchInDeterministicMode) {
   }
 }
 
-TEST_F(ScaledLinearTest, ScalesAreOfTheirRowsAndGroups) {
+TEST_F(ScaledLinearTest, ScalesApplyToTheirRowsAndGroups) {
   const std::unique_ptr<LinearContext> context = Context();
   // All values are 1: an output is the sum of 128 times each scale of its row.
   const at::Tensor values = at::ones({32, 2048}, Options(at::kFloat)).to(kFp8);
@@ -195,7 +195,7 @@ TEST_F(ScaledLinearTest, ALargeWeightIsMultipliedInParts) {
   }
 }
 
-TEST_F(ScaledLinearTest, QuantisedValuesAreAsCloseAsEightBitsAre) {
+TEST_F(ScaledLinearTest, QuantisationErrorStaysWithinFp8Precision) {
   const at::Tensor weight = at::randn({200, 300}, Options(at::kFloat));
   weight[7].zero_();
   for (const ScaledBy scaled_by : {ScaledBy::kRow, ScaledBy::kBlock}) {
@@ -219,7 +219,7 @@ TEST_F(ScaledLinearTest, QuantisedValuesAreAsCloseAsEightBitsAre) {
   }
 }
 
-TEST_F(ScaledLinearTest, RefusesWhatItCannotMultiply) {
+TEST_F(ScaledLinearTest, RejectsUnsupportedArguments) {
   const at::Tensor values = at::ones({32, 300}, Options(at::kFloat)).to(kFp8);
   const at::Tensor scales = at::ones({32, 3}, Options(at::kFloat));
   const auto message = [](const absl::StatusOr<Linear>& linear) {
