@@ -72,7 +72,7 @@ absl::Status CheckIsHost(const at::Tensor& q) {
 }  // namespace
 
 absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batch,
-                            const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
+                            const BatchSchedule& work, const at::Tensor& q, const KvLayer& kv,
                             const AttentionOutput& output, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(ValidatePagedAttention(layer, batch, q, kv, output, extras));
@@ -90,8 +90,9 @@ absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batc
 }
 
 absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
-                             const BatchWork& work, const at::Tensor& q, const ContiguousKeys& keys,
-                             const AttentionOutput& output, const AttentionExtras& extras) {
+                             const BatchSchedule& work, const at::Tensor& q,
+                             const ContiguousKeys& keys, const AttentionOutput& output,
+                             const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(ValidateRaggedAttention(layer, batch, q, keys, output, extras));
     if (q.is_cuda()) return RaggedAttentionCuda(layer, batch, work, q, keys, output, extras);

@@ -38,18 +38,19 @@
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/ragged_batch.h"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
 
 absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batch,
-                            const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
+                            const BatchSchedule& work, const at::Tensor& q, const KvLayer& kv,
                             const AttentionOutput& output, const AttentionExtras& extras = {});
 
 absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
-                             const BatchWork& work, const at::Tensor& q, const ContiguousKeys& keys,
-                             const AttentionOutput& output, const AttentionExtras& extras = {});
+                             const BatchSchedule& work, const at::Tensor& q,
+                             const ContiguousKeys& keys, const AttentionOutput& output,
+                             const AttentionExtras& extras = {});
 
 }  // namespace reprise
 

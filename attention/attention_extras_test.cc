@@ -61,7 +61,9 @@ class Call {
             .head_dim_v = 16};
   }
 
-  absl::Status Run() { return PagedAttention(layer, batch, BatchWork{}, q, Kv(), {out}, extras); }
+  absl::Status Run() {
+    return PagedAttention(layer, batch, BatchSchedule{}, q, Kv(), {out}, extras);
+  }
   std::string Message() { return std::string(Run().message()); }
 
   const std::vector<int32_t> query_start_loc = {0, 2};
@@ -171,14 +173,15 @@ TEST(AttentionExtrasTest, ContiguousFp8KeysMatchACacheWithTheSameScales) {
     kv.k_scale = {.data = k_scales.data()};
     kv.v_scale = {.data = v_scales.data()};
     at::Tensor expected = at::empty({2, 2, 16});
-    ASSERT_TRUE(PagedAttention(call.layer, call.batch, BatchWork{}, call.q, kv, {expected}).ok());
+    ASSERT_TRUE(
+        PagedAttention(call.layer, call.batch, BatchSchedule{}, call.q, kv, {expected}).ok());
 
     const auto contiguous = [](const at::Tensor& cache) {  // blocks 2 and 1
       const at::Tensor bytes = cache.view(at::kByte);
       return at::cat({bytes[2], bytes[1].narrow(0, 0, 1)}).view(cache.scalar_type());
     };
     const at::Tensor k = contiguous(call.k), v = contiguous(call.v);
-    ASSERT_TRUE(RaggedAttention(call.layer, ragged, BatchWork{}, call.q,
+    ASSERT_TRUE(RaggedAttention(call.layer, ragged, BatchSchedule{}, call.q,
                                 {k, v, kv.k_scale, kv.v_scale}, {call.out})
                     .ok());
     EXPECT_LT(Distance(call.out, expected), 1e-6f);

@@ -75,7 +75,7 @@ TEST(AttentionTest, PagedAttentionMatchesTheReferenceForAnyThreadCount) {
       at::Tensor out = Poisoned({batch.num_tokens, layer.num_q_heads, layer.head_dim_v},
                                 seed % 2 == 0 ? at::kFloat : q.scalar_type());
       at::Tensor lse = Poisoned({batch.num_tokens, layer.num_q_heads}, at::kFloat);
-      const absl::Status status = PagedAttention(layer, batch, BatchWork{}, q, kv, {out, &lse});
+      const absl::Status status = PagedAttention(layer, batch, BatchSchedule{}, q, kv, {out, &lse});
       ASSERT_TRUE(status.ok()) << status;
       ExpectClose(ReferencePagedAttention<double>(layer, batch, fixture.Q(OnHost), kv), out, lse);
       outs.push_back(out);
@@ -97,7 +97,7 @@ TEST(AttentionTest, RaggedAttentionMatchesTheReference) {
         Poisoned({batch.num_tokens, layer.num_q_heads, layer.head_dim_v}, ToScalarType(q.dtype));
     at::Tensor lse = Poisoned({batch.num_tokens, layer.num_q_heads}, at::kFloat);
     const absl::Status status =
-        RaggedAttention(layer, batch, BatchWork{},
+        RaggedAttention(layer, batch, BatchSchedule{},
                         AsTensor(q, batch.num_tokens, layer.num_q_heads, layer.head_dim_qk),
                         {AsTensor(k, batch.num_keys, layer.num_kv_heads, layer.head_dim_qk),
                          AsTensor(v, batch.num_keys, layer.num_kv_heads, layer.head_dim_v)},
@@ -136,7 +136,7 @@ class PagedCall {
   }
 
   absl::Status Run() {
-    return PagedAttention(layer, batch, BatchWork{}, q, kv, {out, lse ? &*lse : nullptr});
+    return PagedAttention(layer, batch, BatchSchedule{}, q, kv, {out, lse ? &*lse : nullptr});
   }
 
   std::vector<int32_t> query_start_loc = {0, 2};
@@ -268,17 +268,19 @@ TEST(AttentionTest, RejectsInvalidRaggedArgumentsByName) {
   const at::Tensor k = at::zeros({2, 1, 4});
   const at::Tensor v = at::zeros({2, 1, 3});
   at::Tensor out = at::zeros({2, 2, 3});
-  EXPECT_TRUE(RaggedAttention(layer, batch, BatchWork{}, q, {k, v}, {out}).ok());
-  EXPECT_THAT(std::string(RaggedAttention(layer, batch, BatchWork{}, q, {k, k}, {out}).message()),
-              HasSubstr("v must be"));
+  EXPECT_TRUE(RaggedAttention(layer, batch, BatchSchedule{}, q, {k, v}, {out}).ok());
+  EXPECT_THAT(
+      std::string(RaggedAttention(layer, batch, BatchSchedule{}, q, {k, k}, {out}).message()),
+      HasSubstr("v must be"));
   EXPECT_THAT(
       std::string(
-          RaggedAttention(layer, batch, BatchWork{}, q, {k.to(at::kHalf), v}, {out}).message()),
+          RaggedAttention(layer, batch, BatchSchedule{}, q, {k.to(at::kHalf), v}, {out}).message()),
       HasSubstr("k"));
   RaggedBatch longer = batch;
   longer.max_seq_len = 1;
-  EXPECT_THAT(std::string(RaggedAttention(layer, longer, BatchWork{}, q, {k, v}, {out}).message()),
-              HasSubstr("key_start_loc[1]"));
+  EXPECT_THAT(
+      std::string(RaggedAttention(layer, longer, BatchSchedule{}, q, {k, v}, {out}).message()),
+      HasSubstr("key_start_loc[1]"));
 }
 
 }  // namespace

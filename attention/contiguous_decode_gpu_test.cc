@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "reprise/attention/testing/contiguous_case.h"
 #include "reprise/attention/testing/gpu_memory.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 #include "reprise/base/testing/device_array.h"
 
 namespace reprise {
@@ -32,14 +32,14 @@ void DecodeInAGraph(ContiguousCaseOptions options) {
                                   << (options.is_hnd ? ", HND, " : ", NHD, ")
                                   << options.max_query_len << " queries");
   ContiguousCase decode(options);
-  GpuWorkMap work(decode.work_map_options());
+  GpuTileSchedule work(decode.tile_schedule_options());
   decode.Write(1, 1);
   CheckCuda(cudaDeviceSynchronize());
   CapturedWork graph([&](cudaStream_t stream) {
     const c10::cuda::CUDAStreamGuard guard(
         c10::cuda::getStreamFromExternal(stream, c10::cuda::current_device()));
-    const absl::StatusOr<BatchWork> built =
-        LaunchWorkMap(decode.batch(), WindowOf(decode.layer()), work.map(), stream);
+    const absl::StatusOr<BatchSchedule> built =
+        LaunchTileSchedule(decode.batch(), WindowOf(decode.layer()), work.map(), stream);
     ASSERT_TRUE(built.ok()) << built.status();
     ASSERT_EQ(decode.Run(*built), absl::OkStatus());
   });

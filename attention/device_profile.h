@@ -2,7 +2,7 @@
 //
 //   REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, DeviceLimitsOf(device));
 //   const DeviceProfile profile = ProfileOf(limits);
-//   WorkMapOptions options = {..., .device = limits, .costs = profile.work_map};
+//   TileScheduleOptions options = {..., .device = limits, .costs = profile.tile_schedule};
 //   ChooseCascade(shape, profile.cascade_launches);
 //
 // A profile affects speed and rounding, not correctness. To fit a new GPU, measure it with
@@ -24,9 +24,9 @@ namespace reprise {
 
 // Costs with which the tile schedule divides attention among the CTAs (plan and builder). Unless
 // the field's name gives a unit, the unit is an eighth of the time of a KV tile of 64 keys
-// (kStepCost in attention/work_map/work_map.h). The estimates are in
-// attention/work_map/work_map_cut.h.
-struct WorkMapCosts {
+// (kStepCost in attention/tile_schedule/tile_schedule.h). The estimates are in
+// attention/tile_schedule/tile_schedule_cut.h.
+struct TileScheduleCosts {
   // Fixed cost of a Q tile, without its keys: loading q, a first KV tile whose load is not hidden,
   // writing the result. One value per kernel tile size: decode tiles (16 rows), other tiles, and
   // warpgroup tiles (128 rows).
@@ -88,22 +88,22 @@ struct WorkMapCosts {
   int cluster_steps = 0;
 
   // Wide CTAs are used if there are at least this many SMs per decode tile and KV head
-  // (TileMap::most_wide_rows). 0: never. Cards with less than 227 KB of shared memory per CTA have
-  // no such kernels.
+  // (KernelSchedule::most_wide_rows). 0: never. Cards with less than 227 KB of shared memory per
+  // CTA have no such kernels.
   int sms_of_wide_range = 0;
   // Wide CTAs are used only for Q tiles with more keys than this.
   int wide_keys = 0;
 };
 
-// Describes a field of WorkMapCosts.
-struct WorkMapCostField {
+// Describes a field of TileScheduleCosts.
+struct TileScheduleCostField {
   absl::string_view name;
-  int WorkMapCosts::*field;
+  int TileScheduleCosts::*field;
   int least;  // the smallest valid value
 };
 
 // All fields except clusters_of.
-absl::Span<const WorkMapCostField> WorkMapCostFields();
+absl::Span<const TileScheduleCostField> TileScheduleCostFields();
 
 // Costs of the attention kernels over a shared prefix (attention/merge/cascade_rule.h).
 struct CascadeCosts {
@@ -122,11 +122,12 @@ struct CascadeCosts {
 };
 
 struct DeviceProfile {
-  WorkMapCosts work_map;
+  TileScheduleCosts tile_schedule;
   // For the general kernels (tier 1): three launches, for the prefix, the suffixes and the merge.
   CascadeCosts cascade_launches;
   // For a single launch: decodes with a tile schedule that was planned for a shared prefix in small
-  // tiles (SharedPrefix::kTaken, SharedTiles::kSmall of attention/work_map/work_map_plan.h).
+  // tiles (SharedPrefix::kTaken, SharedTiles::kSmall of
+  // attention/tile_schedule/tile_schedule_plan.h).
   CascadeCosts cascade_map;
 };
 
@@ -136,32 +137,33 @@ constexpr DeviceProfile H200Profile() {
       // Small tiles share their SM with other CTAs, which progress in the meantime, so their fixed
       // cost is low. Warpgroup tiles took 17,000 cycles without their keys, and 2,600 per KV tile.
       // The cost here is lower, so that queues also stay balanced in keys.
-      .work_map = {.decode_tile = 4,
-                   .tile = 8,
-                   .warpgroup_tile = 24,
-                   .border = 8,
-                   .border_percent = 12,
-                   .warpgroup_border = 24,
-                   .merge = 12,
-                   .warpgroup_merge = 56,
-                   .merges_per_step_few_rows = 20,
-                   .merges_per_step = 5,
-                   .merge_level_steps = 2,
-                   .joint_rows = 8,
-                   .joint_pieces = 16,
-                   .joint_keys = 384,
-                   .lone_loss_percent = 12,
-                   .joined_steps = 40,
-                   .joined_steps_beside_prompts = 256,
-                   .joined_short_rows = 4,
-                   .both_ways_steps = 8,
-                   // CUDA reports the values for 2, 4 and 8. They allow two divisions of the SMs
-                   // into GPCs of 12 to 18 SMs. The other values are lower bounds for both
-                   // divisions.
-                   .clusters_of = {0, 0, 132, 84, 62, 46, 36, 30, 30},
-                   .cluster_steps = 4,
-                   .sms_of_wide_range = 32,
-                   .wide_keys = 4096},
+      .tile_schedule =
+          {.decode_tile = 4,
+           .tile = 8,
+           .warpgroup_tile = 24,
+           .border = 8,
+           .border_percent = 12,
+           .warpgroup_border = 24,
+           .merge = 12,
+           .warpgroup_merge = 56,
+           .merges_per_step_few_rows = 20,
+           .merges_per_step = 5,
+           .merge_level_steps = 2,
+           .joint_rows = 8,
+           .joint_pieces = 16,
+           .joint_keys = 384,
+           .lone_loss_percent = 12,
+           .joined_steps = 40,
+           .joined_steps_beside_prompts = 256,
+           .joined_short_rows = 4,
+           .both_ways_steps = 8,
+           // CUDA reports the values for 2, 4 and 8. They allow two divisions of the SMs
+           // into GPCs of 12 to 18 SMs. The other values are lower bounds for both
+           // divisions.
+           .clusters_of = {0, 0, 132, 84, 62, 46, 36, 30, 30},
+           .cluster_steps = 4,
+           .sms_of_wide_range = 32,
+           .wide_keys = 4096},
       .cascade_launches = {.read_tb_per_s = 4.6,
                            .reread_tb_per_s = 7.8,
                            .products_tflops = 180,

@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 
 namespace reprise {
 namespace {
@@ -40,20 +40,20 @@ TEST(HeadDimsTest, CpuSupportsAnySize) {
   EXPECT_EQ(SupportedHeadDims(AttentionDevice::kCpu, DType::kBFloat16), "any head dims");
 }
 
-// The limits match those of PlanWorkMap(): the next larger size is rejected with
+// The limits match those of PlanTileSchedule(): the next larger size is rejected with
 // SupportedHeadDims().
-TEST(HeadDimsTest, CudaLimitsMatchPlanWorkMap) {
+TEST(HeadDimsTest, CudaLimitsMatchPlanTileSchedule) {
   for (const DType q_dtype : kQTypes) {
     const auto plan = [&](int head_dim_qk, int head_dim_v) {
-      return PlanWorkMap({.dtype = q_dtype,
-                          .num_q_heads = 1,
-                          .num_kv_heads = 1,
-                          .head_dim_qk = head_dim_qk,
-                          .head_dim_v = head_dim_v,
-                          .max_rows = 1,
-                          .max_tokens = 1,
-                          .max_query_len = 1,
-                          .max_seq_len = 1})
+      return PlanTileSchedule({.dtype = q_dtype,
+                               .num_q_heads = 1,
+                               .num_kv_heads = 1,
+                               .head_dim_qk = head_dim_qk,
+                               .head_dim_v = head_dim_v,
+                               .max_rows = 1,
+                               .max_tokens = 1,
+                               .max_query_len = 1,
+                               .max_seq_len = 1})
           .status();
     };
     int num_refused = 0;

@@ -1,5 +1,5 @@
 // The choice of CUDA kernels for the attention of a layer. It is part of a tile schedule's plan
-// (WorkMapOptions::kernels, LayerSpec::kernels), and all calls with the schedule follow it.
+// (TileScheduleOptions::kernels, LayerSpec::kernels), and all calls with the schedule follow it.
 
 #ifndef REPRISE_ATTENTION_KERNEL_CHOICE_H_
 #define REPRISE_ATTENTION_KERNEL_CHOICE_H_

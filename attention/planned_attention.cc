@@ -7,7 +7,7 @@
 #include "glog/logging.h"
 #include "reprise/attention/attention.h"
 #include "reprise/attention/cuda/device_limits.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_status.h"
@@ -45,7 +45,7 @@ absl::StatusOr<bool> IsCapturing(at::Device device) {
 }
 
 // Returns the device with its index, and sets work.device to its limits.
-absl::StatusOr<at::Device> ResolveDevice(at::Device device, WorkMapOptions& work) {
+absl::StatusOr<at::Device> ResolveDevice(at::Device device, TileScheduleOptions& work) {
   if (device.is_cpu()) return at::Device(at::kCPU);
 #ifdef REPRISE_WITH_CUDA
   if (device.is_cuda()) {
@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<PlannedAttention>> PlannedAttention::Create(
     PlannedAttentionOptions own = options;
     if (own.max_custom_mask_bytes > 0) own.work.kernels.max_tier = 1;
     REPRISE_ASSIGN_OR_RETURN(own.device, ResolveDevice(options.device, own.work));
-    REPRISE_ASSIGN_OR_RETURN(WorkMapPlan plan, PlanWorkMap(own.work));
+    REPRISE_ASSIGN_OR_RETURN(TileSchedulePlan plan, PlanTileSchedule(own.work));
     if (own.max_custom_mask_bytes < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("max_custom_mask_bytes of PlannedAttentionOptions: expected 0 or more, got ",
@@ -92,7 +92,8 @@ absl::StatusOr<std::unique_ptr<PlannedAttention>> PlannedAttention::Create(
   });
 }
 
-PlannedAttention::PlannedAttention(const PlannedAttentionOptions& options, const WorkMapPlan& plan)
+PlannedAttention::PlannedAttention(const PlannedAttentionOptions& options,
+                                   const TileSchedulePlan& plan)
     : options_(options),
       plan_(plan),
       inputs_({.max_rows = options.work.max_rows,
@@ -159,8 +160,9 @@ void PlannedAttention::MakeMap() {
   work_ = {};
   if (options_.device.is_cpu() || !CheckIsSet().ok()) return;
   auto* const base = static_cast<std::byte*>(map_workspace_.mutable_data_ptr());
-  map_ = MakeWorkMap(plan_, base + inputs_.num_bytes(),
-                     plan_.partial_bytes > 0 ? partial_workspace_.mutable_data_ptr() : nullptr);
+  map_ =
+      MakeTileSchedule(plan_, base + inputs_.num_bytes(),
+                       plan_.partial_bytes > 0 ? partial_workspace_.mutable_data_ptr() : nullptr);
 }
 
 absl::Status PlannedAttention::CheckIsSet() const {
@@ -208,7 +210,7 @@ absl::Status PlannedAttention::Plan(const PlanInputs& inputs) {
     if (!options_.device.is_cpu()) {
       PagedBatch batch = inputs_.BatchOf(shape, map_workspace_);
       batch.causal = options_.causal;
-      REPRISE_ASSIGN_OR_RETURN(work_, LaunchWorkMap(batch, options_.window, map_, stream));
+      REPRISE_ASSIGN_OR_RETURN(work_, LaunchTileSchedule(batch, options_.window, map_, stream));
     }
 #endif
     planned_ = shape;

@@ -59,9 +59,9 @@
 #include "reprise/attention/attention_extras.h"
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/plan_inputs.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_build_args.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build_args.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/graph_pins.h"
 #include "reprise/cache/storage/kv_layer.h"
 
@@ -70,7 +70,7 @@ namespace reprise {
 struct PlannedAttentionOptions {
   // Heads, types, upper bounds and kernels. Calls that need general kernels (see KernelChoice) must
   // have planned for them; custom masks do so automatically. The limits are read from the device.
-  WorkMapOptions work = {};
+  TileScheduleOptions work = {};
   int block_size = 16;
   // Capacity of block_indices of packed tables, over all rows. Rows that share blocks list them
   // once per row, so the capacity may exceed the number of blocks in the cache. Absent: enough for
@@ -86,7 +86,7 @@ struct PlannedAttentionOptions {
 
 class PlannedAttention {
  public:
-  // Errors: InvalidArgument naming the option; the errors of PlanWorkMap().
+  // Errors: InvalidArgument naming the option; the errors of PlanTileSchedule().
   static absl::StatusOr<std::unique_ptr<PlannedAttention>> Create(
       const PlannedAttentionOptions& options);
 
@@ -117,7 +117,7 @@ class PlannedAttention {
   const GraphPins& pins() const { return pins_; }
 
  private:
-  PlannedAttention(const PlannedAttentionOptions& options, const WorkMapPlan& plan);
+  PlannedAttention(const PlannedAttentionOptions& options, const TileSchedulePlan& plan);
 
   absl::Status CheckReplaceable(const char* name, const at::Tensor& workspace, int64_t bytes) const;
   absl::Status CheckIsSet() const;
@@ -127,13 +127,13 @@ class PlannedAttention {
   void MakeMap();
 
   const PlannedAttentionOptions options_;
-  const WorkMapPlan plan_;  // has no bytes on the CPU
+  const TileSchedulePlan plan_;  // has no bytes on the CPU
   const PlanInputSpace inputs_;
   int64_t map_bytes_ = 0;
   at::Tensor map_workspace_;      // [>= map_bytes] uint8: the inputs, then the schedule
   at::Tensor partial_workspace_;  // [>= partial_bytes] uint8
-  WorkMap map_;
-  BatchWork work_;  // set by Plan()
+  TileSchedule map_;
+  BatchSchedule work_;  // set by Plan()
 
   std::optional<PlanShape> planned_;
   uint64_t plan_capture_ = 0;  // the capture of Plan(); 0: Plan() ran eagerly

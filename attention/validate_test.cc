@@ -46,7 +46,7 @@ struct Call {
 
   at::Tensor Out() {
     at::Tensor result = at::full({2, 2, 16}, kUnwritten);
-    const absl::Status status = PagedAttention(layer, batch, BatchWork{}, q, Kv(), {result});
+    const absl::Status status = PagedAttention(layer, batch, BatchSchedule{}, q, Kv(), {result});
     EXPECT_TRUE(status.ok()) << status;
     return result;
   }
@@ -152,7 +152,7 @@ TEST(ValidateTest, RejectsInvalidTensorsByNameWithoutWriting) {
         ValidatePagedAttention(call.layer, call.batch, call.q, call.Kv(), {call.out, &call.lse});
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << refusal.message;
     EXPECT_NE(status.message().find(refusal.message), absl::string_view::npos) << status;
-    EXPECT_EQ(PagedAttention(call.layer, call.batch, BatchWork{}, call.q, call.Kv(),
+    EXPECT_EQ(PagedAttention(call.layer, call.batch, BatchSchedule{}, call.q, call.Kv(),
                              {call.out, &call.lse}),
               status);
     EXPECT_TRUE(at::equal(call.out, at::full_like(call.out, kUnwritten))) << refusal.message;

@@ -18,7 +18,7 @@
 #include "reprise/attention/layer_classes.h"
 #include "reprise/attention/layer_spec.h"
 #include "reprise/attention/ragged_batch.h"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/cache/storage/kv_layer.h"
 #include "reprise/runner/ops/linear_context.h"
 
@@ -35,7 +35,7 @@ class EncoderStep {
     absl::Span<const KvLayer> kv;  // one per layer
     const LayerClasses* classes = nullptr;
     RaggedBatch batch;
-    absl::Span<const BatchWork> work;  // one per class; only for classes without a cache
+    absl::Span<const BatchSchedule> work;  // one per class; only for classes without a cache
     LinearContext* linears = nullptr;
   };
   explicit EncoderStep(Parts parts) : parts_(std::move(parts)) {}

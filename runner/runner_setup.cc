@@ -145,23 +145,23 @@ RunnerMemoryOptions RunnerSetup::MemoryOptions(const ModelSpec& spec, const Laye
                                 .classes = classes,
                                 .block_size = options_.cache.block_size,
                                 .has_histories = ReadsHistories(drafts)};
-  memory.metadata = {.layers = spec.layers,
-                     .classes = classes,
-                     .within = spec.within,
-                     .dtype = spec.dtype,
-                     .device = device,
-                     .max_rows = options_.max_num_seqs,
-                     .max_tokens = options_.max_num_tokens,
-                     .max_seq_len = max_attended_len,
-                     .max_encoder_tokens = *options_.max_encoder_tokens,
-                     .max_drafts = drafts.max_drafts,
-                     .costs = options_.device.profile->work_map,
-                     .mode = invariant ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced,
-                     // Nodes of a tree read keys through masks, which decodes do not support.
-                     .decode_query_len = has_trees ? 1 : 1 + drafts.max_drafts,
-                     .shared_prefix = options_.device.cascade == CascadeMode::kAuto
-                                          ? SharedPrefix::kTaken
-                                          : SharedPrefix::kIgnored};
+  memory.metadata = {
+      .layers = spec.layers,
+      .classes = classes,
+      .within = spec.within,
+      .dtype = spec.dtype,
+      .device = device,
+      .max_rows = options_.max_num_seqs,
+      .max_tokens = options_.max_num_tokens,
+      .max_seq_len = max_attended_len,
+      .max_encoder_tokens = *options_.max_encoder_tokens,
+      .max_drafts = drafts.max_drafts,
+      .costs = options_.device.profile->tile_schedule,
+      .mode = invariant ? TileScheduleMode::kDeterministic : TileScheduleMode::kBalanced,
+      // Nodes of a tree read keys through masks, which decodes do not support.
+      .decode_query_len = has_trees ? 1 : 1 + drafts.max_drafts,
+      .shared_prefix = options_.device.cascade == CascadeMode::kAuto ? SharedPrefix::kTaken
+                                                                     : SharedPrefix::kIgnored};
   memory.steps = {.max_rows = options_.max_num_seqs,
                   .max_tokens = options_.max_num_tokens,
                   .max_blocks = runner_->shape_.max_blocks(),

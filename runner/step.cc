@@ -44,7 +44,7 @@ at::Tensor Borrowed(const at::Tensor& tensor) {
 struct Paged {
   AttentionParams params;
   PagedBatch batch;
-  BatchWork work;
+  BatchSchedule work;
   at::Tensor q;
   KvLayer kv;
   at::Tensor out;
@@ -73,7 +73,7 @@ struct Paged {
 struct Ragged {
   AttentionParams params;
   RaggedBatch batch;
-  BatchWork work;
+  BatchSchedule work;
   at::Tensor q;
   at::Tensor k;
   at::Tensor v;
@@ -297,7 +297,7 @@ const PagedBatch& Step::batch(int layer) const {
   return parts_.batches.of_class[classes().class_of_layer.at(place(layer))];
 }
 
-const BatchWork& Step::work(int layer) const {
+const BatchSchedule& Step::work(int layer) const {
   return parts_.batches.work[classes().class_of_layer.at(place(layer))];
 }
 

@@ -39,7 +39,7 @@
 #include "reprise/attention/layer_classes.h"
 #include "reprise/attention/layer_spec.h"
 #include "reprise/attention/paged_batch.h"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/base/dtype.h"
 #include "reprise/cache/storage/kv_layer.h"
 #include "reprise/graphs/graph_backend.h"
@@ -212,7 +212,7 @@ class Step {
   // The layer's metadata of this step, for the model's own ops (attention/attention.h). REQUIRES: a
   // layer of the spec that has a cache.
   const PagedBatch& batch(int layer) const;
-  const BatchWork& work(int layer) const;
+  const BatchSchedule& work(int layer) const;
 
   // Runs `work` between two captured graphs if the step is captured: each replay runs it again, on
   // the host (GraphBackend::RunBetweenGraphs()). For work that cannot be captured, for example

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 
 namespace reprise {
 namespace {

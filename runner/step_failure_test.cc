@@ -240,7 +240,7 @@ class DriverWithoutPlans : public ForwardingDriver {
     --depth_;
     return status;
   }
-  absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions&) override {
+  absl::StatusOr<TileSchedulePlan> PlanWork(const TileScheduleOptions&) override {
     return absl::ResourceExhaustedError("no room for plans");
   }
 

@@ -9,7 +9,7 @@
 #include "reprise/attention/cuda/kernel_key.h"
 #include "reprise/attention/metadata/batch_tables.h"
 #include "reprise/attention/metadata/cross_batch.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
@@ -27,14 +27,14 @@ absl::StatusOr<std::unique_ptr<StepMetadata>> StepMetadata::Create(
 StepMetadata::StepMetadata(const StepMetadataOptions& options, DeviceDriver* driver)
     : options_(options),
       driver_(driver),
-      work_maps_(options.classes.num_classes()),
+      tile_schedules_(options.classes.num_classes()),
       decode_maps_(options.classes.num_classes()),
       draft_maps_(options.classes.num_classes()),
       cascade_maps_(options.classes.num_classes()),
       local_rows_(options.classes.num_classes()) {}
 
-WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params, DType q_dtype,
-                                        const KernelChoice& kernels) const {
+TileScheduleOptions StepMetadata::MapOptions(const AttentionParams& params, DType q_dtype,
+                                             const KernelChoice& kernels) const {
   return {.dtype = q_dtype,
           .num_q_heads = params.num_q_heads,
           .num_kv_heads = params.num_kv_heads,
@@ -50,32 +50,33 @@ WorkMapOptions StepMetadata::MapOptions(const AttentionParams& params, DType q_d
           .costs = options_.costs};
 }
 
-absl::StatusOr<WorkMap> StepMetadata::NewMap(const WorkMapOptions& options) {
-  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan, driver_->PlanWork(options));
+absl::StatusOr<TileSchedule> StepMetadata::NewMap(const TileScheduleOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(const TileSchedulePlan plan, driver_->PlanWork(options));
   memory_.push_back(
       at::empty({plan.workspace_bytes}, at::TensorOptions(options_.device).dtype(at::kByte)));
-  return MakeWorkMap(plan, memory_.back().data_ptr());
+  return MakeTileSchedule(plan, memory_.back().data_ptr());
 }
 
 absl::Status StepMetadata::AllocateWithin() {
-  before_maps_.resize(work_maps_.size());
-  for (size_t i = 0; i < work_maps_.size(); ++i) {
+  before_maps_.resize(tile_schedules_.size());
+  for (size_t i = 0; i < tile_schedules_.size(); ++i) {
     const LayerClass& layer_class = options_.classes.classes[i];
     if (layer_class.batch != ClassBatch::kRows) continue;
     REPRISE_ASSIGN_OR_RETURN(before_maps_[i],
                              NewMap(MapOptions(options_.layers[layer_class.first_layer])));
   }
   for (const AttentionParams& params : options_.within) {
-    WorkMapOptions plan = MapOptions(params, options_.dtype, {});
+    TileScheduleOptions plan = MapOptions(params, options_.dtype, {});
     plan.max_seq_len = options_.max_tokens;
     REPRISE_ASSIGN_OR_RETURN(within_maps_.emplace_back(), NewMap(plan));
   }
   return absl::OkStatus();
 }
 
-WorkMapOptions StepMetadata::ClassMapOptions(int index, int max_tokens, int max_query_len) const {
+TileScheduleOptions StepMetadata::ClassMapOptions(int index, int max_tokens,
+                                                  int max_query_len) const {
   const LayerClass& layer_class = options_.classes.classes[index];
-  WorkMapOptions plan = MapOptions(options_.layers[layer_class.first_layer]);
+  TileScheduleOptions plan = MapOptions(options_.layers[layer_class.first_layer]);
   plan.max_tokens = max_tokens;
   plan.max_query_len = max_query_len;
   if (layer_class.batch == ClassBatch::kLocalRows) {
@@ -99,21 +100,21 @@ bool StepMetadata::TakesPrefix(int index) const {
 absl::Status StepMetadata::Allocate(int index) {
   const LayerClass& layer_class = options_.classes.classes[index];
   if (layer_class.batch == ClassBatch::kContiguous) return absl::OkStatus();
-  const WorkMapOptions largest =
+  const TileScheduleOptions largest =
       ClassMapOptions(index, options_.max_tokens, /*max_query_len=*/options_.max_tokens);
   if (layer_class.batch == ClassBatch::kLocalRows) AllocateLocalRows(index, largest.max_rows);
-  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan, driver_->PlanWork(largest));
+  REPRISE_ASSIGN_OR_RETURN(const TileSchedulePlan plan, driver_->PlanWork(largest));
   const auto plan_for = [&](int query_len) {
     return driver_->PlanWork(
-        options_.mode == WorkMapMode::kDeterministic
+        options_.mode == TileScheduleMode::kDeterministic
             ? largest
             : ClassMapOptions(index, options_.max_rows * query_len, query_len));
   };
-  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan decode_plan, plan_for(1));
-  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan draft_plan, plan_for(1 + options_.max_drafts));
-  WorkMapPlan cascade_plan;
+  REPRISE_ASSIGN_OR_RETURN(const TileSchedulePlan decode_plan, plan_for(1));
+  REPRISE_ASSIGN_OR_RETURN(const TileSchedulePlan draft_plan, plan_for(1 + options_.max_drafts));
+  TileSchedulePlan cascade_plan;
   if (TakesPrefix(index)) {
-    WorkMapOptions cascade = ClassMapOptions(index, options_.max_rows, /*max_query_len=*/1);
+    TileScheduleOptions cascade = ClassMapOptions(index, options_.max_rows, /*max_query_len=*/1);
     cascade.shared_prefix = SharedPrefix::kTaken;
     cascade.shared_tiles = SharedTiles::kSmall;
     REPRISE_ASSIGN_OR_RETURN(cascade_plan, driver_->PlanWork(cascade));
@@ -122,11 +123,11 @@ absl::Status StepMetadata::Allocate(int index) {
   const int64_t bytes = std::max({plan.workspace_bytes, decode_plan.workspace_bytes,
                                   draft_plan.workspace_bytes, cascade_plan.workspace_bytes});
   memory_.push_back(at::empty({bytes}, at::TensorOptions(options_.device).dtype(at::kByte)));
-  work_maps_[index] = MakeWorkMap(plan, memory_.back().data_ptr());
-  decode_maps_[index] = MakeWorkMap(decode_plan, memory_.back().data_ptr());
-  draft_maps_[index] = MakeWorkMap(draft_plan, memory_.back().data_ptr());
+  tile_schedules_[index] = MakeTileSchedule(plan, memory_.back().data_ptr());
+  decode_maps_[index] = MakeTileSchedule(decode_plan, memory_.back().data_ptr());
+  draft_maps_[index] = MakeTileSchedule(draft_plan, memory_.back().data_ptr());
   if (TakesPrefix(index)) {
-    cascade_maps_[index] = MakeWorkMap(cascade_plan, memory_.back().data_ptr());
+    cascade_maps_[index] = MakeTileSchedule(cascade_plan, memory_.back().data_ptr());
   }
   return absl::OkStatus();
 }
@@ -193,9 +194,9 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepArrays& array
   // The decode schedules hold one token per row.
   const bool is_decode = key.max_query_len <= 1 && key.padded_num_tokens <= options_.max_rows;
   const bool is_drafts = key.num_drafts > 0 && key.max_query_len <= 1 + options_.max_drafts;
-  const std::vector<WorkMap>& maps = is_decode   ? decode_maps_
-                                     : is_drafts ? draft_maps_
-                                                 : work_maps_;
+  const std::vector<TileSchedule>& maps = is_decode   ? decode_maps_
+                                          : is_drafts ? draft_maps_
+                                                      : tile_schedules_;
   for (int i = 0; i < options_.classes.num_classes(); ++i) {
     const bool takes_prefix = key.cascade && is_decode && TakesPrefix(i);
     if (takes_prefix) batches.of_class[i].common_prefix_len = arrays.common_prefix_len;

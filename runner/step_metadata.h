@@ -18,8 +18,8 @@
 // Decode steps (one query per row) have their own schedules, because prompt tiles hold many queries
 // of a row, and a decode would fill only one of them. So do steps with drafts
 // (GraphKey::num_drafts), whose rows have up to 1 + max_drafts queries. With
-// WorkMapMode::kDeterministic, all steps use schedules with the same plan, because a row's result
-// must be bitwise independent of the other rows of its step.
+// TileScheduleMode::kDeterministic, all steps use schedules with the same plan, because a row's
+// result must be bitwise independent of the other rows of its step.
 //
 // If drafts may be trees (StepArrays::has_trees()), the batches of steps with drafts have tree mask
 // regions. Layers with chunks, and attention within a step, are then not supported.
@@ -54,9 +54,9 @@
 #include "reprise/attention/metadata/local_virtual_batch.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/ragged_batch.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_build_args.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build_args.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/dtype.h"
 #include "reprise/graphs/fingerprint.h"
 #include "reprise/graphs/graph_key.h"
@@ -76,11 +76,11 @@ struct StepMetadataOptions {
   int max_rows = 0;
   int max_tokens = 0;
   int max_seq_len = 0;
-  int max_encoder_tokens = 0;              // maximum per sequence
-  int max_drafts = 0;                      // maximum per row
-  std::optional<WorkMapCosts> costs = {};  // as in WorkMapOptions
-  WorkMapMode mode = WorkMapMode::kBalanced;
-  int decode_query_len = 1;  // as in WorkMapOptions
+  int max_encoder_tokens = 0;                   // maximum per sequence
+  int max_drafts = 0;                           // maximum per row
+  std::optional<TileScheduleCosts> costs = {};  // as in TileScheduleOptions
+  TileScheduleMode mode = TileScheduleMode::kBalanced;
+  int decode_query_len = 1;  // as in TileScheduleOptions
   // kTaken: cascade steps are used; requires the balanced mode.
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
 };
@@ -89,14 +89,14 @@ struct StepMetadataOptions {
 struct StepBatches {
   PagedBatch rows;                   // the step's rows, over the first group
   std::vector<PagedBatch> of_class;  // one per class
-  std::vector<BatchWork> work;       // one per class, planned for the row lengths of this shape
+  std::vector<BatchSchedule> work;   // one per class, planned for the row lengths of this shape
   // For models with attention within steps, in steps whose rows may have several tokens; otherwise
   // empty.
   // One per class: keys before the step; empty batches except for kRows.
   std::vector<PagedBatch> before;
-  std::vector<BatchWork> before_work;  // one per class
-  RaggedBatch within;                  // the step's tokens
-  std::vector<BatchWork> within_work;  // one per entry of StepMetadata::within()
+  std::vector<BatchSchedule> before_work;  // one per class
+  RaggedBatch within;                      // the step's tokens
+  std::vector<BatchSchedule> within_work;  // one per entry of StepMetadata::within()
 
   bool has_within() const { return !before.empty(); }
 };
@@ -124,7 +124,7 @@ class StepMetadata {
   // Returns whether the class reads a common prefix once in cascade steps, and its schedule for
   // these steps.
   bool TakesPrefix(int index) const;
-  const WorkMap& cascade_map(int index) const { return cascade_maps_[index]; }
+  const TileSchedule& cascade_map(int index) const { return cascade_maps_[index]; }
 
   void AddTo(Fingerprint& fingerprint) const;
 
@@ -133,14 +133,14 @@ class StepMetadata {
   absl::Status Allocate(int index);
   // Returns the options of the schedule for steps with up to `max_query_len` queries per row and
   // `max_tokens` queries in total.
-  WorkMapOptions ClassMapOptions(int index, int max_tokens, int max_query_len) const;
+  TileScheduleOptions ClassMapOptions(int index, int max_tokens, int max_query_len) const;
   absl::Status AllocateWithin();
   // Allocates memory for a schedule, and returns the schedule over it.
-  absl::StatusOr<WorkMap> NewMap(const WorkMapOptions& options);
+  absl::StatusOr<TileSchedule> NewMap(const TileScheduleOptions& options);
   // Returns the options of the schedule for the largest step.
-  WorkMapOptions MapOptions(const AttentionParams& params, DType q_dtype,
-                            const KernelChoice& kernels) const;
-  WorkMapOptions MapOptions(const LayerSpec& layer) const {
+  TileScheduleOptions MapOptions(const AttentionParams& params, DType q_dtype,
+                                 const KernelChoice& kernels) const;
+  TileScheduleOptions MapOptions(const LayerSpec& layer) const {
     return MapOptions(layer.params, layer.q_dtype.value_or(options_.dtype), layer.kernels);
   }
   LayerWindow WindowOfClass(int index) const;
@@ -150,12 +150,12 @@ class StepMetadata {
 
   StepMetadataOptions options_;
   DeviceDriver* driver_;
-  std::vector<WorkMap> before_maps_;           // one per class; empty without `within`
-  std::vector<WorkMap> within_maps_;           // one per entry of `within`
-  std::vector<WorkMap> work_maps_;             // one per class
-  std::vector<WorkMap> decode_maps_;           // one per class; share the memory of work_maps_
-  std::vector<WorkMap> draft_maps_;            // one per class; share the same memory
-  std::vector<WorkMap> cascade_maps_;          // one per class; share the same memory
+  std::vector<TileSchedule> before_maps_;      // one per class; empty without `within`
+  std::vector<TileSchedule> within_maps_;      // one per entry of `within`
+  std::vector<TileSchedule> tile_schedules_;   // one per class
+  std::vector<TileSchedule> decode_maps_;      // one per class; share the memory of tile_schedules_
+  std::vector<TileSchedule> draft_maps_;       // one per class; share the same memory
+  std::vector<TileSchedule> cascade_maps_;     // one per class; share the same memory
   std::vector<LocalBatchBuffers> local_rows_;  // one per class; empty except for chunks
   std::vector<at::Tensor> memory_;             // owns the memory of the members above
 };

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_check.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_check.h"
 #include "reprise/runner/device/device_driver.h"
 #include "reprise/runner/step_memory.h"
 #include "reprise/runner/testing/forwarding_driver.h"
@@ -26,24 +26,24 @@ class PlanningDriver : public ForwardingDriver {
  public:
   using ForwardingDriver::ForwardingDriver;
 
-  absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
-    return PlanWorkMap(options);
+  absl::StatusOr<TileSchedulePlan> PlanWork(const TileScheduleOptions& options) override {
+    return PlanTileSchedule(options);
   }
   absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
-                         const WorkMap& map) override {
-    absl::Status status = WorkMapOnHost(batch, WindowOf(layer), map).status();
-    status.Update(CheckWorkMap(map, batch, WindowOf(layer)));
+                         const TileSchedule& map) override {
+    absl::Status status = TileScheduleOnHost(batch, WindowOf(layer), map).status();
+    status.Update(CheckTileSchedule(map, batch, WindowOf(layer)));
     return status;
   }
   absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
-                         const WorkMap& map) override {
-    return WorkMapOnHost(batch, WindowOf(layer), map).status();
+                         const TileSchedule& map) override {
+    return TileScheduleOnHost(batch, WindowOf(layer), map).status();
   }
 };
 
 class StepMetadataTest : public testing::Test {
  protected:
-  void Make(WorkMapMode mode, SharedPrefix shared_prefix = SharedPrefix::kIgnored) {
+  void Make(TileScheduleMode mode, SharedPrefix shared_prefix = SharedPrefix::kIgnored) {
     const AttentionParams params = {
         .num_q_heads = 32, .num_kv_heads = 8, .head_dim_qk = 128, .head_dim_v = 128};
     AttentionParams window = params;
@@ -106,7 +106,7 @@ GraphKey DecodeKey(int num_rows) {
 }
 
 TEST_F(StepMetadataTest, StepsWithDraftsHaveTilesOfTheirSize) {
-  Make(WorkMapMode::kBalanced);
+  Make(TileScheduleMode::kBalanced);
   for (const int padded : {1, 3, kRows}) {
     const GraphKey key = {.padded_num_seqs = padded,
                           .padded_num_tokens = padded * 5,
@@ -117,20 +117,20 @@ TEST_F(StepMetadataTest, StepsWithDraftsHaveTilesOfTheirSize) {
       const StepBatches batches = Refilled(key, live, 5);
       const absl::Status built = Build(batches);
       ASSERT_TRUE(built.ok()) << built;
-      for (const BatchWork& work : batches.work) EXPECT_EQ(work.map.main.max_query_len, 5);
+      for (const BatchSchedule& work : batches.work) EXPECT_EQ(work.map.main.max_query_len, 5);
     }
   }
 }
 
 TEST_F(StepMetadataTest, LayersShareTheirClasses) {
-  Make(WorkMapMode::kBalanced);
+  Make(TileScheduleMode::kBalanced);
   EXPECT_EQ(metadata_->ClassesOf(0, 4), (std::vector<int>{0, 1, 2, 3}));
   EXPECT_EQ(metadata_->ClassesOf(1, 3), (std::vector<int>{1, 2}));
   EXPECT_TRUE(metadata_->ClassesOf(2, 2).empty());
 }
 
 TEST_F(StepMetadataTest, DecodesHaveSeparateSchedulesForEveryClass) {
-  Make(WorkMapMode::kBalanced);
+  Make(TileScheduleMode::kBalanced);
   const GraphKey prompts = {
       .padded_num_seqs = 4, .padded_num_tokens = kTokens, .max_query_len = 128};
   const StepBatches prefill = Refilled(prompts, 4, 128);
@@ -157,14 +157,14 @@ TEST_F(StepMetadataTest, DecodesHaveSeparateSchedulesForEveryClass) {
   EXPECT_TRUE(built.ok()) << built;
 }
 
-int NumSharedItems(const WorkMap& map) {
+int NumSharedItems(const TileSchedule& map) {
   return static_cast<int>(
       std::count_if(map.main.items, map.main.items + map.main.counts[0],
                     [](const WorkItem& item) { return item.row == kSharedRow; }));
 }
 
 TEST_F(StepMetadataTest, CascadeStepsReadAPrefixOnceIfAllKeysAreRead) {
-  Make(WorkMapMode::kBalanced, SharedPrefix::kTaken);
+  Make(TileScheduleMode::kBalanced, SharedPrefix::kTaken);
   GraphKey key = DecodeKey(kRows);
   for (const int prefix : {0, 300, 48, 0, 130}) {
     SCOPED_TRACE(testing::Message() << "prefix " << prefix);
@@ -189,7 +189,7 @@ TEST_F(StepMetadataTest, CascadeStepsReadAPrefixOnceIfAllKeysAreRead) {
 }
 
 TEST_F(StepMetadataTest, InvariantModeSplitsAllStepsEqually) {
-  Make(WorkMapMode::kDeterministic);
+  Make(TileScheduleMode::kDeterministic);
   const StepBatches decode = Refilled(DecodeKey(kRows), kRows, 1);
   const absl::Status built = Build(decode);
   EXPECT_TRUE(built.ok()) << built;
@@ -202,13 +202,13 @@ TEST_F(StepMetadataTest, InvariantModeSplitsAllStepsEqually) {
 }
 
 TEST_F(StepMetadataTest, InvariantModeSplitsDraftsLikeDecodes) {
-  Make(WorkMapMode::kDeterministic);
+  Make(TileScheduleMode::kDeterministic);
   const StepBatches drafts = Refilled(
       {.padded_num_seqs = 4, .padded_num_tokens = 20, .max_query_len = 5, .num_drafts = 4}, 4, 5);
   const absl::Status built = Build(drafts);
   ASSERT_TRUE(built.ok()) << built;
   for (int c = 0; c < 4; ++c) {
-    const TileMap& map = drafts.work[c].map.short_rows;
+    const KernelSchedule& map = drafts.work[c].map.short_rows;
     EXPECT_GE(map.counts[0], 20) << "class " << c;
     for (int i = 0; i < map.counts[0]; ++i) {
       EXPECT_EQ(map.items[i].query_end - map.items[i].query_begin, 1);

@@ -81,9 +81,9 @@ def metadata_line(line):
     match = METADATA_LINE.match(line.rstrip())
     if not match:
         return []
-    layers, rows, refill, _, work_maps, together, host = match.groups()
+    layers, rows, refill, _, tile_schedules, together, host = match.groups()
     return [printed(f"{layers}, rows {rows}: {name}", text) for name, text in
-            (("refill", refill), ("work maps", work_maps), ("together", together), ("host", host))]
+            (("refill", refill), ("tile schedules", tile_schedules), ("together", together), ("host", host))]
 
 
 STEP = json_lines(("batch",), ("step_us", "launch_us", "products_us", "kernels"))

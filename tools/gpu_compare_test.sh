@@ -122,7 +122,7 @@ case $program in
     echo "{\"bytes\":1.0,\"operation\":\"write\",\"shape\":\"32 tokens into bfloat16\",\"us\":$x}"
     ;;
   metadata_step)
-    printf '%-24s %5s %8s %10s %10s %9s %8s\n' layers rows refill "local rows" "work maps" together "host us"
+    printf '%-24s %5s %8s %10s %10s %9s %8s\n' layers rows refill "local rows" "tile schedules" together "host us"
     printf '%-24s %5d %8.2f %10.2f %10.2f %9.2f %8.1f\n' "window + full" 8 2.5 0 4 "$x" 13
     ;;
   launch_bench)
@@ -184,7 +184,7 @@ expect_equal "$(row '8b.qkv rows 8')" "8b.qkv rows 8: cublaslt 20.00 20.00 1.000
 8b.qkv rows 8: tiles alone 5.60 5.70 1.0179 0.0179" "the cells of a table"
 expect_equal "$(row 'write 32 tokens')" "write 32 tokens into bfloat16: us 8.00 8.00 1.0000 0.2500" "slow runs"
 expect_equal "$(row 'window + full')" "window + full, rows 8: refill 2.50 2.50 1.0000 0.0040
-window + full, rows 8: work maps 4.00 4.00 1.0000 0.0025
+window + full, rows 8: tile schedules 4.00 4.00 1.0000 0.0025
 window + full, rows 8: together 6.40 4.80 0.7500 0.0156 LOWER
 window + full, rows 8: host 13.00 13.00 1.0000 0.0077" "a table of numbers"
 expect_output "launch: launch_bench is not in old" "a program that only the new commit has"

@@ -22,8 +22,8 @@
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/testing/gpu_memory.h"
 #include "reprise/attention/testing/late_copy.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/torch_dtype.h"
 
 namespace reprise {
@@ -66,17 +66,17 @@ class Layer {
               .max_seq_len = longest,
               .num_tables = num_rows,
               .max_blocks = max_blocks};
-    work_.emplace(WorkMapOptions{.dtype = DType::kBFloat16,
-                                 .num_q_heads = kHeads,
-                                 .num_kv_heads = kKvHeads,
-                                 .head_dim_qk = kHeadDim,
-                                 .head_dim_v = kHeadDim,
-                                 .max_rows = num_rows,
-                                 .max_tokens = starts.back(),
-                                 .max_query_len = query_len,
-                                 .max_seq_len = longest});
+    work_.emplace(TileScheduleOptions{.dtype = DType::kBFloat16,
+                                      .num_q_heads = kHeads,
+                                      .num_kv_heads = kKvHeads,
+                                      .head_dim_qk = kHeadDim,
+                                      .head_dim_v = kHeadDim,
+                                      .max_rows = num_rows,
+                                      .max_tokens = starts.back(),
+                                      .max_query_len = query_len,
+                                      .max_seq_len = longest});
     work_->Poison();
-    EXPECT_TRUE(LaunchWorkMap(batch_, WindowOf(layer_), work_->map(), Stream()).ok());
+    EXPECT_TRUE(LaunchTileSchedule(batch_, WindowOf(layer_), work_->map(), Stream()).ok());
   }
 
   static cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
@@ -114,7 +114,7 @@ class Layer {
   at::Tensor start_loc_, seq_lens_, v_;
   int num_blocks_ = 0;
   PagedBatch batch_;
-  std::optional<GpuWorkMap> work_;
+  std::optional<GpuTileSchedule> work_;
 };
 
 class AttentionAheadSmallGpuTest : public ::testing::TestWithParam<int> {

@@ -10,10 +10,10 @@
 #include "reprise/attention/testing/cross_product.h"
 #include "reprise/attention/testing/gpu_check.h"
 #include "reprise/attention/testing/gpu_memory.h"
-#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
@@ -31,9 +31,9 @@ class AttentionClusterSmallGpuTest : public ::testing::Test {
   static int ClusterOfFixture(const PagedFixture& fixture, DType q_dtype) {
     const PagedBatch batch = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
-    HostWorkMap work(OptionsFor(batch, layer, q_dtype));
-    EXPECT_TRUE(WorkMapOnHost(batch, WindowOf(layer), work.map()).ok());
-    const TileMap& map = work.map().main;
+    HostTileSchedule work(OptionsFor(batch, layer, q_dtype));
+    EXPECT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.map()).ok());
+    const KernelSchedule& map = work.map().main;
     if (map.counts[1] == 0 || map.counts[4] == 0) return 1;
     return ClusterOf(map, batch.num_rows, layer.window_left.value_or(-1));
   }

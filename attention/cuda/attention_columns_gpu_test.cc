@@ -1,8 +1,8 @@
-// Tests that partial slots per CTA queue ("Partials by column" of attention/work_map/work_map.h)
-// give results that are bitwise identical to separate slots per Q tile. The splits of deterministic
-// mode do not depend on the number of queues. Schedules for many SMs, whose Q tiles have separate
-// slots, must therefore agree in every row with schedules for few SMs, where the Q tiles of a queue
-// reuse slots.
+// Tests that partial slots per CTA queue ("Partials by column" of
+// attention/tile_schedule/tile_schedule.h) give results that are bitwise identical to separate
+// slots per Q tile. The splits of deterministic mode do not depend on the number of queues.
+// Schedules for many SMs, whose Q tiles have separate slots, must therefore agree in every row with
+// schedules for few SMs, where the Q tiles of a queue reuse slots.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
@@ -22,8 +22,8 @@
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/testing/gpu_memory.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/torch_dtype.h"
 
 namespace reprise {
@@ -105,19 +105,19 @@ class Layer {
                                    .num_kv_heads = heads_.kv_heads,
                                    .head_dim_qk = heads_.head_dim,
                                    .head_dim_v = heads_.head_dim_v()};
-    GpuWorkMap work({.dtype = *FromScalarType(heads_.q),
-                     .num_q_heads = heads_.q_heads(),
-                     .num_kv_heads = heads_.kv_heads,
-                     .head_dim_qk = heads_.head_dim,
-                     .head_dim_v = heads_.head_dim_v(),
-                     .max_rows = batch_.num_rows,
-                     .max_tokens = batch_.num_tokens,
-                     .max_query_len = batch_.max_query_len,
-                     .max_seq_len = kMaxSeqLen,
-                     .device = {.num_sms = num_sms},
-                     .mode = WorkMapMode::kDeterministic,
-                     .decode_query_len = decode_query_len_,
-                     .kernels = {.max_tier = heads_.max_tier}});
+    GpuTileSchedule work({.dtype = *FromScalarType(heads_.q),
+                          .num_q_heads = heads_.q_heads(),
+                          .num_kv_heads = heads_.kv_heads,
+                          .head_dim_qk = heads_.head_dim,
+                          .head_dim_v = heads_.head_dim_v(),
+                          .max_rows = batch_.num_rows,
+                          .max_tokens = batch_.num_tokens,
+                          .max_query_len = batch_.max_query_len,
+                          .max_seq_len = kMaxSeqLen,
+                          .device = {.num_sms = num_sms},
+                          .mode = TileScheduleMode::kDeterministic,
+                          .decode_query_len = decode_query_len_,
+                          .kernels = {.max_tier = heads_.max_tier}});
     work.Poison();
     const KvLayer kv = {.k = ViewOf(k_),
                         .v = ViewOf(v_),
@@ -130,8 +130,8 @@ class Layer {
     at::Tensor out =
         at::full({batch_.num_tokens, heads_.q_heads(), heads_.head_dim_v()}, NAN, Gpu(heads_.q));
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    const absl::StatusOr<BatchWork> built =
-        LaunchWorkMap(batch_, WindowOf(layer), work.map(), stream);
+    const absl::StatusOr<BatchSchedule> built =
+        LaunchTileSchedule(batch_, WindowOf(layer), work.map(), stream);
     EXPECT_TRUE(built.ok()) << built.status();
     const absl::Status status = PagedAttention(layer, batch_, *built, q_, kv, {out});
     EXPECT_TRUE(status.ok()) << status;

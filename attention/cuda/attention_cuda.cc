@@ -1,6 +1,6 @@
 #include "reprise/attention/cuda/attention_cuda.h"
 
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
 #ifdef REPRISE_WITH_CUDA
@@ -55,7 +55,7 @@ absl::Status CheckPlannedFor(const char* name, int64_t planned, int64_t got) {
                                                  name, " ", planned, ", got ", got));
 }
 
-absl::Status CheckLayer(const AttentionParams& layer, const TileMap& work, DType q_dtype) {
+absl::Status CheckLayer(const AttentionParams& layer, const KernelSchedule& work, DType q_dtype) {
   REPRISE_RETURN_IF_ERROR(CheckPlannedFor("num_q_heads", work.num_q_heads, layer.num_q_heads));
   REPRISE_RETURN_IF_ERROR(CheckPlannedFor("num_kv_heads", work.num_kv_heads, layer.num_kv_heads));
   REPRISE_RETURN_IF_ERROR(CheckPlannedFor("head_dim_qk", work.head_dim_qk, layer.head_dim_qk));
@@ -211,9 +211,9 @@ struct ChosenKernel {
 template <typename Batch>
 absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
     const AttentionKernelKey& key, const AttentionKernelParams& params, const Batch& batch,
-    const BatchWork& work, const AttentionExtras& extras) {
+    const BatchSchedule& work, const AttentionExtras& extras) {
   absl::InlinedVector<ChosenKernel, 2> chosen;
-  const auto add = [&](const TileMap& map, const LaunchForm& form) -> absl::Status {
+  const auto add = [&](const KernelSchedule& map, const LaunchForm& form) -> absl::Status {
     ChosenKernel& added = chosen.emplace_back(ChosenKernel{nullptr, params});
     added.params.work = map;
     added.params.cluster = form.cluster;
@@ -235,7 +235,7 @@ absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
 
 template <typename Batch>
 absl::StatusOr<AttentionKernelKey> KeyOf(const AttentionParams& layer, const Batch& batch,
-                                         const BatchWork& work, const at::Tensor& q,
+                                         const BatchSchedule& work, const at::Tensor& q,
                                          const KvLayer& kv, const AttentionExtras& extras) {
   REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, DeviceLimitsOf(q.device().index()));
   AttentionKernelKey key = KernelKeyOf(layer, kv,
@@ -250,7 +250,7 @@ absl::StatusOr<AttentionKernelKey> KeyOf(const AttentionParams& layer, const Bat
 
 template <typename Batch>
 absl::Status Launch(const AttentionKernelKey& key, const AttentionKernelParams& params,
-                    const Batch& batch, const BatchWork& work, const AttentionExtras& extras,
+                    const Batch& batch, const BatchSchedule& work, const AttentionExtras& extras,
                     const at::Device& device) {
   const c10::cuda::CUDAGuard guard(device);
   REPRISE_ASSIGN_OR_RETURN(const auto kernels, ChooseKernels(key, params, batch, work, extras));
@@ -265,7 +265,7 @@ absl::Status Launch(const AttentionKernelKey& key, const AttentionKernelParams& 
 template <typename Batch>
 absl::StatusOr<std::string> NamesOf(const AttentionKernelKey& key,
                                     const AttentionKernelParams& params, const Batch& batch,
-                                    const BatchWork& work, const AttentionExtras& extras) {
+                                    const BatchSchedule& work, const AttentionExtras& extras) {
   REPRISE_ASSIGN_OR_RETURN(const auto kernels, ChooseKernels(key, params, batch, work, extras));
   return absl::StrJoin(kernels, " + ", [](std::string* names, const ChosenKernel& chosen) {
     absl::StrAppend(names, chosen.kernel->name());
@@ -279,9 +279,9 @@ absl::StatusOr<DType> DTypeOf(const at::Tensor& q) {
 }
 
 template <typename Batch>
-absl::Status CheckWork(const AttentionParams& layer, const Batch& batch, const BatchWork& work,
+absl::Status CheckWork(const AttentionParams& layer, const Batch& batch, const BatchSchedule& work,
                        const at::Tensor& q) {
-  REPRISE_RETURN_IF_ERROR(CheckBatchWork(batch, WindowOf(layer), work));
+  REPRISE_RETURN_IF_ERROR(CheckBatchSchedule(batch, WindowOf(layer), work));
   REPRISE_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(q));
   return CheckLayer(layer, work.map.main, dtype);
 }
@@ -318,7 +318,7 @@ void TakeBatch(const RaggedBatch& batch, AttentionKernelParams& params) {
 }  // namespace
 
 absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
-                                const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
+                                const BatchSchedule& work, const at::Tensor& q, const KvLayer& kv,
                                 const AttentionOutput& output, const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
@@ -331,7 +331,7 @@ absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& 
 }
 
 absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch& batch,
-                                 const BatchWork& work, const at::Tensor& q,
+                                 const BatchSchedule& work, const at::Tensor& q,
                                  const ContiguousKeys& keys, const AttentionOutput& output,
                                  const AttentionExtras& extras) {
   return CatchTorch([&]() -> absl::Status {
@@ -346,9 +346,9 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
 }
 
 absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& layer,
-                                                     const PagedBatch& batch, const BatchWork& work,
-                                                     const at::Tensor& q, const KvLayer& kv,
-                                                     at::Tensor& out,
+                                                     const PagedBatch& batch,
+                                                     const BatchSchedule& work, const at::Tensor& q,
+                                                     const KvLayer& kv, at::Tensor& out,
                                                      const AttentionExtras& extras) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
     REPRISE_RETURN_IF_ERROR(CheckWork(layer, batch, work, q));
@@ -362,7 +362,8 @@ absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& laye
 
 absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& layer,
                                                       const RaggedBatch& batch,
-                                                      const BatchWork& work, const at::Tensor& q,
+                                                      const BatchSchedule& work,
+                                                      const at::Tensor& q,
                                                       const ContiguousKeys& keys, at::Tensor& out,
                                                       const AttentionExtras& extras) {
   return CatchTorchOr([&]() -> absl::StatusOr<std::string> {
@@ -379,28 +380,29 @@ absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& lay
 #else  // REPRISE_WITH_CUDA
 
 absl::Status PagedAttentionCuda(const AttentionParams&, const PagedBatch& batch,
-                                const BatchWork& work, const at::Tensor&, const KvLayer&,
+                                const BatchSchedule& work, const at::Tensor&, const KvLayer&,
                                 const AttentionOutput&, const AttentionExtras&) {
-  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work.map));
+  REPRISE_RETURN_IF_ERROR(CheckTileScheduleCapacity(batch, work.map));
   return absl::UnimplementedError("PagedAttentionCuda: this build has no CUDA");
 }
 
 absl::Status RaggedAttentionCuda(const AttentionParams&, const RaggedBatch& batch,
-                                 const BatchWork& work, const at::Tensor&, const ContiguousKeys&,
-                                 const AttentionOutput&, const AttentionExtras&) {
-  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work.map));
+                                 const BatchSchedule& work, const at::Tensor&,
+                                 const ContiguousKeys&, const AttentionOutput&,
+                                 const AttentionExtras&) {
+  REPRISE_RETURN_IF_ERROR(CheckTileScheduleCapacity(batch, work.map));
   return absl::UnimplementedError("RaggedAttentionCuda: this build has no CUDA");
 }
 
 absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams&, const PagedBatch&,
-                                                     const BatchWork&, const at::Tensor&,
+                                                     const BatchSchedule&, const at::Tensor&,
                                                      const KvLayer&, at::Tensor&,
                                                      const AttentionExtras&) {
   return absl::UnimplementedError("PagedAttentionKernelName: this build has no CUDA");
 }
 
 absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams&, const RaggedBatch&,
-                                                      const BatchWork&, const at::Tensor&,
+                                                      const BatchSchedule&, const at::Tensor&,
                                                       const ContiguousKeys&, at::Tensor&,
                                                       const AttentionExtras&) {
   return absl::UnimplementedError("RaggedAttentionKernelName: this build has no CUDA");

@@ -2,17 +2,17 @@
 // and batches to kernel parameters and launches the kernel on LibTorch's current stream.
 //
 // A call launches one kernel, or two kernels if short and long rows have separate tile schedules
-// (attention/work_map/work_map.h). It neither synchronises nor allocates, so it may be captured.
-// All pointers of batch, layer, kv and work are on the device of q.
+// (attention/tile_schedule/tile_schedule.h). It neither synchronises nor allocates, so it may be
+// captured. All pointers of batch, layer, kv and work are on the device of q.
 //
 // REQUIRES: the checks of PagedAttention() have passed (shapes, last strides of 1, devices, ranges
 // of options). The schedule of `work` was planned for a layer with these heads and head dims and
-// for q's dtype, and was built earlier on the stream by LaunchWorkMap(), which returned `work`. No
-// other kernel uses the schedule at the same time.
+// for q's dtype, and was built earlier on the stream by LaunchTileSchedule(), which returned
+// `work`. No other kernel uses the schedule at the same time.
 //
 // Errors, returned before anything is launched:
 //   InvalidArgument  The schedule was not made, or was planned for other sizes; or `work` belongs
-//                    to another batch or to a narrower window (CheckBatchWork()).
+//                    to another batch or to a narrower window (CheckBatchSchedule()).
 //   Unimplemented    No kernel serves the dtypes and head dims; the message gives the supported
 //                    ones (attention/cuda/attention_dispatch.h). Also in builds without CUDA.
 //   Internal         A launch fails.
@@ -30,7 +30,7 @@
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/ragged_batch.h"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/cache/storage/kv_layer.h"
 
 namespace reprise {
@@ -40,11 +40,11 @@ namespace reprise {
 KvLayer RaggedKv(const AttentionParams& layer, const ContiguousKeys& keys);
 
 absl::Status PagedAttentionCuda(const AttentionParams& layer, const PagedBatch& batch,
-                                const BatchWork& work, const at::Tensor& q, const KvLayer& kv,
+                                const BatchSchedule& work, const at::Tensor& q, const KvLayer& kv,
                                 const AttentionOutput& output, const AttentionExtras& extras = {});
 
 absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch& batch,
-                                 const BatchWork& work, const at::Tensor& q,
+                                 const BatchSchedule& work, const at::Tensor& q,
                                  const ContiguousKeys& keys, const AttentionOutput& output,
                                  const AttentionExtras& extras = {});
 
@@ -52,13 +52,14 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
 // "bfloat16.d128.rows128.warpgroup", or both names, joined by " + ". For logs, benchmarks and
 // tests. Launches nothing. Errors: as above.
 absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& layer,
-                                                     const PagedBatch& batch, const BatchWork& work,
-                                                     const at::Tensor& q, const KvLayer& kv,
-                                                     at::Tensor& out,
+                                                     const PagedBatch& batch,
+                                                     const BatchSchedule& work, const at::Tensor& q,
+                                                     const KvLayer& kv, at::Tensor& out,
                                                      const AttentionExtras& extras = {});
 absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& layer,
                                                       const RaggedBatch& batch,
-                                                      const BatchWork& work, const at::Tensor& q,
+                                                      const BatchSchedule& work,
+                                                      const at::Tensor& q,
                                                       const ContiguousKeys& keys, at::Tensor& out,
                                                       const AttentionExtras& extras = {});
 

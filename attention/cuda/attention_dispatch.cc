@@ -89,7 +89,8 @@ constexpr Rule kRules[] = {
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return kernel.loading == KvLoading::kConverted || kernel.loading == key.loading;
      }},
-    {"tiles of at least the rows of the work map, which was planned for other products, keys or "
+    {"tiles of at least the rows of the tile schedule, which was planned for other products, keys "
+     "or "
      "masks",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return !key.is_planned || kernel.tile.rows() >= key.rows;

@@ -34,8 +34,8 @@ struct AttentionKernelKey {
   int head_dim_qk = 0;
   int head_dim_v = 0;
   int rows = 0;  // query rows that a tile should hold
-  // Whether `rows` is TileMap::tile_rows of a planned tile schedule. If true, smaller tiles are
-  // excluded.
+  // Whether `rows` is KernelSchedule::tile_rows of a planned tile schedule. If true, smaller tiles
+  // are excluded.
   bool is_planned = false;
   ValueSource values = ValueSource::kOwn;  // whether V is the first columns of K
   KvLoading loading = KvLoading::kDirect;  // the cheapest loading that the call allows

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/attention/cuda/tiles.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 
 namespace reprise {
 namespace {
@@ -90,7 +90,7 @@ TEST(AttentionDispatchTest, HeadDimsTo256HaveTunedKernelsOf128Rows) {
 // For these head dims the general kernels have tiles of 64 rows, which cannot hold a Q tile of 128
 // rows.
 TEST(AttentionDispatchTest, LargeTilesForHeadDimsTo256ExcludeGeneralKernels) {
-  constexpr char kRefusal[] = "supported are tiles of at least the rows of the work map";
+  constexpr char kRefusal[] = "supported are tiles of at least the rows of the tile schedule";
   AttentionKernelKey key = KeyOf(DType::kBFloat16, DType::kBFloat16, 256, 128);
   EXPECT_THAT(NameFor(key), HasSubstr(kRefusal));  // another card
   key.compute_capability = 90;
@@ -291,22 +291,23 @@ TEST(AttentionDispatchTest, HeadDimsTo512HaveKernelsForSeparateValues) {
   EXPECT_THAT(NameFor(key), HasSubstr("cards with the shared memory"));
 }
 
-// In a plan for such a card (WorkMapOptions::max_shared_bytes), prefills also have tiles of 16
+// In a plan for such a card (TileScheduleOptions::max_shared_bytes), prefills also have tiles of 16
 // rows.
 TEST(AttentionDispatchTest, CardsWith99KbServeEveryHeadDimIn16Bits) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     for (const int head_dim : {64, 128, 256, 300, 512}) {
       for (const int max_query_len : {1, 512}) {
-        const WorkMapPlan plan = *PlanWorkMap({.dtype = dtype,
-                                               .num_q_heads = 8,
-                                               .num_kv_heads = 2,
-                                               .head_dim_qk = head_dim,
-                                               .head_dim_v = head_dim,
-                                               .max_rows = 4,
-                                               .max_tokens = 2048,
-                                               .max_query_len = max_query_len,
-                                               .max_seq_len = 4096,
-                                               .device = {.max_shared_bytes = 99 * 1024}});
+        const TileSchedulePlan plan =
+            *PlanTileSchedule({.dtype = dtype,
+                               .num_q_heads = 8,
+                               .num_kv_heads = 2,
+                               .head_dim_qk = head_dim,
+                               .head_dim_v = head_dim,
+                               .max_rows = 4,
+                               .max_tokens = 2048,
+                               .max_query_len = max_query_len,
+                               .max_seq_len = 4096,
+                               .device = {.max_shared_bytes = 99 * 1024}});
         for (const KvLoading loading :
              {KvLoading::kDirect, KvLoading::kConverted, KvLoading::kFp8}) {
           AttentionKernelKey key =
@@ -359,7 +360,8 @@ TEST(AttentionDispatchTest, ProductTypeCanBeChosen) {
   key.loading = KvLoading::kConverted;
   EXPECT_EQ(NameFor(key), "float32.d128.rows16.converted");
   key.rows = 64;
-  EXPECT_THAT(NameFor(key), HasSubstr("supported are tiles of at least the rows of the work map"));
+  EXPECT_THAT(NameFor(key),
+              HasSubstr("supported are tiles of at least the rows of the tile schedule"));
 }
 
 // Calls that convert keys can use any planned schedule, except schedules for the tuned tiles of

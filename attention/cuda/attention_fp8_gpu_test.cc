@@ -21,8 +21,8 @@
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/testing/gpu_memory.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/torch_dtype.h"
 
 namespace reprise {
@@ -83,20 +83,20 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  .head_dim_v = head_dim,
                                  .scale = static_cast<float>(scale),
                                  .window_left = options.window};
-  GpuWorkMap work({.dtype = q_dtype,
-                   .num_q_heads = kHeads,
-                   .num_kv_heads = 1,
-                   .head_dim_qk = head_dim,
-                   .head_dim_v = head_dim,
-                   .max_rows = 1,
-                   .max_tokens = num_queries,
-                   .max_query_len = num_queries,
-                   .max_seq_len = num_keys,
-                   .device = {.num_sms = options.num_sms},
-                   .kernels = {.max_tier = options.max_tier}});
+  GpuTileSchedule work({.dtype = q_dtype,
+                        .num_q_heads = kHeads,
+                        .num_kv_heads = 1,
+                        .head_dim_qk = head_dim,
+                        .head_dim_v = head_dim,
+                        .max_rows = 1,
+                        .max_tokens = num_queries,
+                        .max_query_len = num_queries,
+                        .max_seq_len = num_keys,
+                        .device = {.num_sms = options.num_sms},
+                        .kernels = {.max_tier = options.max_tier}});
   work.Poison();
-  const absl::StatusOr<BatchWork> built =
-      LaunchWorkMap(batch, WindowOf(layer), work.map(), c10::cuda::getCurrentCUDAStream());
+  const absl::StatusOr<BatchSchedule> built =
+      LaunchTileSchedule(batch, WindowOf(layer), work.map(), c10::cuda::getCurrentCUDAStream());
   EXPECT_TRUE(built.ok()) << built.status();
   at::Tensor out = at::full({num_queries, kHeads, head_dim}, NAN, q.options().dtype(at::kFloat));
   const absl::Status status = PagedAttention(layer, batch, *built, q, kv, {out});

@@ -30,7 +30,7 @@
 #include "reprise/attention/testing/gpu_memory.h"
 #include "reprise/attention/testing/ragged_generator.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 #include "reprise/base/testing/device_array.h"
 
 namespace reprise {
@@ -78,7 +78,7 @@ CrossProductCase DrawCase(const FixtureOptions& options, Random& random) {
   c.num_sms = random.Pick({1, 3, 132});
   c.out.dtype = random.OneIn(3) ? DType::kFloat32 : c.products;
   const int map = random.Int(0, 3);
-  if (map == 0) c.mode = WorkMapMode::kDeterministic;
+  if (map == 0) c.mode = TileScheduleMode::kDeterministic;
   if (map == 1) c.shared_prefix = SharedPrefix::kTaken;
   c.max_tier = random.Pick({1, 2, 2});
   return c;
@@ -187,7 +187,7 @@ TEST_F(AttentionGpuTest, SharedPrefixesAgreeWithTheReference) {
                     .group_size = random.Pick({1, 4, 5}),
                     .head_dim_qk = random.Pick({16, 64})},
                    random);
-      c.mode = WorkMapMode::kBalanced;
+      c.mode = TileScheduleMode::kBalanced;
       c.shared_prefix = SharedPrefix::kTaken;
       CheckPaged(c, totals);
     }
@@ -338,8 +338,8 @@ TEST_F(AttentionSmallGpuTest, CacheWithoutBlocksServesRowsWithoutKeys) {
       CapturedWork graph([&](cudaStream_t stream) {
         const c10::cuda::CUDAStreamGuard guard(
             c10::cuda::getStreamFromExternal(stream, c10::cuda::current_device()));
-        const absl::StatusOr<BatchWork> work =
-            LaunchWorkMap(batch, WindowOf(layer), gpu.work().map(), stream);
+        const absl::StatusOr<BatchSchedule> work =
+            LaunchTileSchedule(batch, WindowOf(layer), gpu.work().map(), stream);
         ASSERT_TRUE(work.ok()) << work.status();
         ASSERT_EQ(PagedAttentionCuda(layer, batch, *work, q, kv, {out, &lse}), absl::OkStatus());
       });
@@ -371,12 +371,12 @@ TEST_F(AttentionSmallGpuTest, RejectsUnsupportedCallsBeforeAnyLaunch) {
                                 layer.head_dim_qk);
   GpuAttention gpu(fixture, {});
   at::Tensor out = gpu.out();
-  const auto message = [&](const WorkMap& map) {
-    const BatchWork work = WorkOf(batch, WindowOf(layer), map);
+  const auto message = [&](const TileSchedule& map) {
+    const BatchSchedule work = WorkOf(batch, WindowOf(layer), map);
     return std::string(PagedAttentionCuda(layer, batch, work, q, kv, {out}).message());
   };
-  EXPECT_THAT(message(WorkMap{}), HasSubstr("make one with PlanWorkMap()"));
-  WorkMap other = gpu.work().map();
+  EXPECT_THAT(message(TileSchedule{}), HasSubstr("make one with PlanTileSchedule()"));
+  TileSchedule other = gpu.work().map();
   other.main.num_q_heads += 1;
   EXPECT_THAT(message(other), HasSubstr("num_q_heads"));
   other = gpu.work().map();
@@ -384,7 +384,7 @@ TEST_F(AttentionSmallGpuTest, RejectsUnsupportedCallsBeforeAnyLaunch) {
   EXPECT_THAT(message(other), HasSubstr("num_rows"));
   PagedBatch fewer = batch;
   --fewer.num_rows;
-  const BatchWork work = WorkOf(batch, WindowOf(layer), gpu.work().map());
+  const BatchSchedule work = WorkOf(batch, WindowOf(layer), gpu.work().map());
   const absl::Status refused = PagedAttentionCuda(layer, fewer, work, q, kv, {out});
   EXPECT_THAT(std::string(refused.message()), HasSubstr("work is for another batch"));
   kv.dtype = DType::kFloat16;

@@ -31,7 +31,7 @@
 #include "reprise/attention/cuda/tiles.h"
 #include "reprise/attention/testing/gpu_memory.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 #include "reprise/base/torch_dtype.h"
 
 namespace reprise {
@@ -59,7 +59,7 @@ struct StepOptions {
   bool has_sinks = false;
   std::optional<float> softcap = {};
   std::optional<int> window_left = {};
-  WorkMapMode mode = WorkMapMode::kBalanced;
+  TileScheduleMode mode = TileScheduleMode::kBalanced;
   int decode_query_len = 1;
   RowSplit split = RowSplit::kByBatch;
   int max_tier = 2;
@@ -127,7 +127,7 @@ class Step {
 
   // Whether the schedule of the shortest rows has partial slots per CTA queue.
   bool HasPartialsByColumn() const {
-    const WorkMap& map = work_.map();
+    const TileSchedule& map = work_.map();
     return (map.has_short_rows() ? map.short_rows : map.main).column_partials > 0;
   }
 
@@ -142,8 +142,8 @@ class Step {
   void Abort(const std::vector<int>& seq_lens, const std::vector<int>& query_lens) {
     SetRows(seq_lens, query_lens);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    ASSERT_TRUE(LaunchWorkMap(Batch(), WindowOf(layer_), work_.map(), stream).ok());
-    for (const TileMap& map : {work_.map().main, work_.map().short_rows}) {
+    ASSERT_TRUE(LaunchTileSchedule(Batch(), WindowOf(layer_), work_.map(), stream).ok());
+    for (const KernelSchedule& map : {work_.map().main, work_.map().short_rows}) {
       std::vector<uint32_t> arrivals(int64_t{map.max_merges} * map.num_virtual_heads);
       for (uint32_t& arrival : arrivals) arrival = random_.Int(0, 40);
       ASSERT_EQ(cudaMemcpy(map.arrivals, arrivals.data(), arrivals.size() * sizeof(uint32_t),
@@ -160,7 +160,7 @@ class Step {
   absl::Status Launch() {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     const absl::Status built =
-        LaunchWorkMap(Batch(), WindowOf(layer_), work_.map(), stream).status();
+        LaunchTileSchedule(Batch(), WindowOf(layer_), work_.map(), stream).status();
     return built.ok() ? Attend() : built;
   }
 
@@ -170,7 +170,7 @@ class Step {
                               Kv(), {out_, &lse_});
   }
 
-  const WorkMap& map() const { return work_.map(); }
+  const TileSchedule& map() const { return work_.map(); }
   at::Tensor q() { return q_; }
   at::Tensor out() { return out_; }
   const at::Tensor& lse() const { return lse_; }
@@ -191,7 +191,7 @@ class Step {
   at::Tensor Expected(int row, int token, int num_keys) const;
 
  private:
-  WorkMapOptions WorkOptions() const {
+  TileScheduleOptions WorkOptions() const {
     return {.num_q_heads = options_.num_kv_heads * options_.group_size,
             .num_kv_heads = options_.num_kv_heads,
             .head_dim_qk = options_.head_dim,
@@ -241,7 +241,7 @@ class Step {
   }
 
   StepOptions options_;
-  GpuWorkMap work_;
+  GpuTileSchedule work_;
   Random random_;
   int max_tokens_ = 0;
   AttentionParams layer_;
@@ -393,14 +393,14 @@ TEST_F(AttentionGraphGpuTest, ChunksOfPromptsReplayAsWell) {
 }
 
 TEST_F(AttentionGraphGpuTest, DeterministicModeReplaysAsWell) {
-  Step step({.max_rows = 5, .mode = WorkMapMode::kDeterministic});
+  Step step({.max_rows = 5, .mode = TileScheduleMode::kDeterministic});
   ReplayEveryLiveCount(step);
 }
 
 // Decodes, chunks of prompts and padded rows in one step: one kernel for the short rows, another
 // for the long rows.
 TEST_F(AttentionGraphGpuTest, ShortAndLongRowsReplayInOneStep) {
-  for (WorkMapMode mode : {WorkMapMode::kBalanced, WorkMapMode::kDeterministic}) {
+  for (TileScheduleMode mode : {TileScheduleMode::kBalanced, TileScheduleMode::kDeterministic}) {
     Step step({.max_rows = 12,
                .max_query_len = 150,
                .max_seq_len = 1500,
@@ -506,14 +506,14 @@ std::vector<StepOptions> StepsThatMerge() {
   return {
       {.max_rows = 8},
       {.max_rows = 8, .shared_prefix_len = 512},
-      {.max_rows = 8, .mode = WorkMapMode::kDeterministic},
+      {.max_rows = 8, .mode = TileScheduleMode::kDeterministic},
       {.max_rows = 4, .max_query_len = 5, .max_tier = 1},
       {.max_rows = 4, .max_query_len = 5},
       {.max_rows = 4, .max_query_len = 200, .max_tier = 1},
       {.max_rows = 4, .max_query_len = 200},
       {.max_rows = 4, .max_query_len = 200, .shared_prefix_len = 256},
       {.max_rows = 4, .max_query_len = 200, .split = RowSplit::kByRow},
-      {.max_rows = 4, .max_query_len = 200, .mode = WorkMapMode::kDeterministic},
+      {.max_rows = 4, .max_query_len = 200, .mode = TileScheduleMode::kDeterministic},
       {.max_rows = 8, .kv_type = at::kFloat8_e4m3fn},
       {.max_rows = 4, .max_query_len = 4, .kv_type = at::kFloat8_e5m2},
       {.max_rows = 4, .head_dim = 256, .head_dim_v = 256},
@@ -602,7 +602,7 @@ TEST_F(AttentionGraphGpuTest, TwoLevelCombinesAreBitwiseIdenticalInEveryRun) {
       ASSERT_TRUE(at::equal(step.out(), out)) << "run " << run;
       ASSERT_TRUE(at::equal(step.lse(), lse)) << "run " << run;
     }
-    options.mode = WorkMapMode::kDeterministic;
+    options.mode = TileScheduleMode::kDeterministic;
     at::manual_seed(kSeed);  // the same keys
     Step deterministic(options);
     deterministic.SetRows(seq_lens, query_lens);
@@ -675,7 +675,7 @@ TEST_F(AttentionGraphGpuTest, WaitsForAllEarlierWorkOnTheStream) {
 }
 
 TEST_F(AttentionGraphGpuTest, DeterministicRowIsBitwiseIndependentOfOtherRows) {
-  Step step({.max_rows = 6, .mode = WorkMapMode::kDeterministic});
+  Step step({.max_rows = 6, .mode = TileScheduleMode::kDeterministic});
   const std::vector<std::vector<int>> companies = {
       {2500, 0, 0, 0, 0, 0}, {2500, 3000, 3000, 3000, 3000, 3000}, {2500, 1, 900, 0, 64, 3}};
   at::Tensor alone;
@@ -689,7 +689,7 @@ TEST_F(AttentionGraphGpuTest, DeterministicRowIsBitwiseIndependentOfOtherRows) {
 
 // A decode uses the same tile with and without prompts in the batch.
 TEST_F(AttentionGraphGpuTest, DeterministicDecodeIsBitwiseIndependentOfPrompts) {
-  Step step({.max_rows = 4, .max_query_len = 150, .mode = WorkMapMode::kDeterministic});
+  Step step({.max_rows = 4, .max_query_len = 150, .mode = TileScheduleMode::kDeterministic});
   const std::vector<std::vector<int>> companies = {{1}, {1, 1, 1, 1}, {1, 150, 0, 150}, {1, 5, 4}};
   at::Tensor alone;
   for (const std::vector<int>& query_lens : companies) {
@@ -731,7 +731,7 @@ TEST_F(AttentionGraphGpuTest, DeterministicDraftQueriesMatchDecodesBitwise) {
   for (StepOptions options : cases) {
     options.max_rows = 80;  // enough rows for partial slots per CTA queue
     options.max_query_len = 60;
-    options.mode = WorkMapMode::kDeterministic;
+    options.mode = TileScheduleMode::kDeterministic;
     options.decode_query_len = kQueries;
     SCOPED_TRACE(testing::Message()
                  << "group " << options.group_size << ", head_dim " << options.head_dim

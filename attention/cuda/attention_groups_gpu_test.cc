@@ -12,8 +12,8 @@
 #include "reprise/attention/testing/gpu_check.h"
 #include "reprise/attention/testing/gpu_memory.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {

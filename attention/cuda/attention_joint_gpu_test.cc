@@ -12,11 +12,11 @@
 #include "reprise/attention/testing/cross_product.h"
 #include "reprise/attention/testing/gpu_check.h"
 #include "reprise/attention/testing/gpu_memory.h"
-#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
@@ -27,7 +27,7 @@ struct Rows {
   uint64_t seed = 0;
   int rounds = 4;
   int num_sms = 132;
-  WorkMapMode mode = WorkMapMode::kBalanced;
+  TileScheduleMode mode = TileScheduleMode::kBalanced;
   int max_rows = 2;
   int max_query_len = 8;
   std::array<int, 2> group_sizes = {2, 4};  // drawn from these
@@ -47,16 +47,16 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
   void Count(const PagedFixture& fixture, const CrossProductCase& c) {
     const PagedBatch batch = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
-    WorkMapOptions options = OptionsFor(batch, layer, *c.fixture.q_dtype);
+    TileScheduleOptions options = OptionsFor(batch, layer, *c.fixture.q_dtype);
     options.device.num_sms = c.num_sms;
     options.mode = c.mode;
-    HostWorkMap work(options);
-    ASSERT_TRUE(WorkMapOnHost(batch, WindowOf(layer), work.map()).ok());
+    HostTileSchedule work(options);
+    ASSERT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.map()).ok());
     Count(work.map().main);
     if (work.map().has_short_rows()) Count(work.map().short_rows);
   }
 
-  void Count(const TileMap& map) {
+  void Count(const KernelSchedule& map) {
     int num_columns = 0;
     for (int column = 0; column < map.num_columns; ++column) {
       const int begin = map.column_items[column];
@@ -133,8 +133,8 @@ TEST_F(AttentionJointSmallGpuTest, LastArriverCombinesSlicesOfBusyCtas) {
 }
 
 TEST_F(AttentionJointSmallGpuTest, DeterministicSplitsMatchTheReference) {
-  Check({.seed = 7, .rounds = 10, .mode = WorkMapMode::kDeterministic, .max_rows = 12});
-  Check({.seed = 8, .num_sms = 2, .mode = WorkMapMode::kDeterministic, .max_rows = 12});
+  Check({.seed = 7, .rounds = 10, .mode = TileScheduleMode::kDeterministic, .max_rows = 12});
+  Check({.seed = 8, .num_sms = 2, .mode = TileScheduleMode::kDeterministic, .max_rows = 12});
   EXPECT_GE(num_pieces_, 60);
 }
 

@@ -24,8 +24,8 @@
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/testing/gpu_memory.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/torch_dtype.h"
 
 namespace reprise {
@@ -97,19 +97,19 @@ class Layer {
                                    .head_dim_v = call_.head_dim_v(),
                                    .window_left = call_.window,
                                    .q_scale = q_scale};
-    GpuWorkMap work({.dtype = kv_.dtype,
-                     .num_q_heads = kHeads,
-                     .num_kv_heads = kKvHeads,
-                     .head_dim_qk = call_.head_dim,
-                     .head_dim_v = call_.head_dim_v(),
-                     .max_rows = batch_.num_rows,
-                     .max_tokens = batch_.num_tokens,
-                     .max_query_len = batch_.max_query_len,
-                     .max_seq_len = batch_.max_seq_len,
-                     .device = {.num_sms = call_.num_sms},
-                     .kernels = {.max_tier = max_tier}});
+    GpuTileSchedule work({.dtype = kv_.dtype,
+                          .num_q_heads = kHeads,
+                          .num_kv_heads = kKvHeads,
+                          .head_dim_qk = call_.head_dim,
+                          .head_dim_v = call_.head_dim_v(),
+                          .max_rows = batch_.num_rows,
+                          .max_tokens = batch_.num_tokens,
+                          .max_query_len = batch_.max_query_len,
+                          .max_seq_len = batch_.max_seq_len,
+                          .device = {.num_sms = call_.num_sms},
+                          .kernels = {.max_tier = max_tier}});
     work.Poison();
-    const absl::StatusOr<BatchWork> built = LaunchWorkMap(
+    const absl::StatusOr<BatchSchedule> built = LaunchTileSchedule(
         batch_, WindowOf(layer), work.map(), c10::cuda::getCurrentCUDAStream().stream());
     EXPECT_TRUE(built.ok()) << built.status();
     const int64_t pitch = call_.head_dim_v() + head_gap;

@@ -59,7 +59,7 @@ class AttentionVerifySmallGpuTest : public ::testing::Test {
       c.products = IsFp8(kv_dtype) ? DType::kFloat16 : q_dtype;
       c.out.dtype = random.OneIn(4) ? DType::kFloat32 : q_dtype;
       c.num_sms = random.Pick({1, 3, 16, 132});
-      if (random.OneIn(4)) c.mode = WorkMapMode::kDeterministic;
+      if (random.OneIn(4)) c.mode = TileScheduleMode::kDeterministic;
       Check(c);
     }
   }

@@ -1,6 +1,6 @@
-// Tests decodes whose CTA queues have unsplit Q tiles (attention/work_map/work_map.h), with more
-// rows than queues and similar lengths, and a few long rows, which have wide CTAs. In graphs whose
-// contents change. Small, for compute-sanitizer.
+// Tests decodes whose CTA queues have unsplit Q tiles (attention/tile_schedule/tile_schedule.h),
+// with more rows than queues and similar lengths, and a few long rows, which have wide CTAs. In
+// graphs whose contents change. Small, for compute-sanitizer.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,11 +10,11 @@
 #include "reprise/attention/testing/cross_product.h"
 #include "reprise/attention/testing/gpu_check.h"
 #include "reprise/attention/testing/gpu_memory.h"
-#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
@@ -30,8 +30,8 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
   }
 
   // The options of the fixture's schedule.
-  static WorkMapOptions OptionsOf(const PagedFixture& fixture, const CrossProductCase& c) {
-    WorkMapOptions options =
+  static TileScheduleOptions OptionsOf(const PagedFixture& fixture, const CrossProductCase& c) {
+    TileScheduleOptions options =
         OptionsFor(fixture.Batch(OnHost), fixture.Layer(OnHost), *c.fixture.q_dtype);
     options.device.num_sms = c.num_sms;
     return options;
@@ -40,11 +40,12 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
   // Whether the fixture's CTA queues have several unsplit Q tiles each, although a Stream-K
   // schedule would split them.
   static bool HasWholeRanges(const PagedFixture& fixture, const CrossProductCase& c) {
-    WorkMapOptions options = OptionsOf(fixture, c);
+    TileScheduleOptions options = OptionsOf(fixture, c);
     const auto num_merges = [&] {
-      HostWorkMap work(options);
+      HostTileSchedule work(options);
       EXPECT_TRUE(
-          WorkMapOnHost(fixture.Batch(OnHost), WindowOf(fixture.Layer(OnHost)), work.map()).ok());
+          TileScheduleOnHost(fixture.Batch(OnHost), WindowOf(fixture.Layer(OnHost)), work.map())
+              .ok());
       return work.map().main.counts[1];
     };
     if (num_merges() > 0) return false;
@@ -56,9 +57,9 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
   static int PiecesInWideCtas(const PagedFixture& fixture, const CrossProductCase& c) {
     const PagedBatch batch = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
-    HostWorkMap work(OptionsOf(fixture, c));
-    EXPECT_TRUE(WorkMapOnHost(batch, WindowOf(layer), work.map()).ok());
-    const TileMap& map = work.map().main;
+    HostTileSchedule work(OptionsOf(fixture, c));
+    EXPECT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.map()).ok());
+    const KernelSchedule& map = work.map().main;
     const int window_left = layer.window_left.value_or(-1);
     const int cluster = ClusterOf(map, batch.num_rows, window_left);
     if (!IsWide(map, cluster, batch.num_rows, window_left)) return 0;

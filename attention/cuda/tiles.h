@@ -100,7 +100,7 @@ inline constexpr int kMaxLatentHeadDimV = 512;
 inline constexpr int kMaxHeadDimOfOneWarp = 256;
 
 // The decode tile for this head dim also has an 8-warp variant with one CTA per SM, for 16-bit MMA
-// types (IsWide() of attention/work_map/work_map.h).
+// types (IsWide() of attention/tile_schedule/tile_schedule.h).
 inline constexpr int kHeadDimOfWideTiles = 128;
 
 struct AttentionKernelEntry {
@@ -122,7 +122,7 @@ struct AttentionKernelEntry {
   // (attention/cuda/general/first_keys.cuh). Such kernels also combine splits in clusters and
   // cooperatively, and may have wide CTAs.
   constexpr bool begins_ahead() const { return family == KernelFamily::kDecode; }
-  // Whether the kernel supports round-robin schedules (attention/work_map/cta_units.h).
+  // Whether the kernel supports round-robin schedules (attention/tile_schedule/cta_units.h).
   constexpr bool may_be_dealt() const {
     return tile.rows() == kWarpgroupRows && tile.head_dim_qk <= 128;
   }

@@ -49,7 +49,7 @@ struct CascadeShape {
   int head_dim_v = 0;
   bool v_in_k = false;        // V is the first columns of K and is not read separately
   int bytes_per_element = 2;  // element size of the cache
-  // queries that read the prefix together (TileMap::tile_queries); 0: all queries
+  // queries that read the prefix together (KernelSchedule::tile_queries); 0: all queries
   int tile_queries = 0;
   std::optional<int> window_left = {};
 };

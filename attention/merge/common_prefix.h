@@ -10,7 +10,7 @@
 // same block-table columns. The rows must have the same key_start, and the run ends before their
 // first query or tree token. Except for windows, every query sees the whole prefix. 0 if there is
 // no such row. A tile schedule that was planned for a shared prefix reads it once for several rows
-// (attention/work_map/work_map_plan.h). ChooseCascade() decides whether this is faster
+// (attention/tile_schedule/tile_schedule_plan.h). ChooseCascade() decides whether this is faster
 // (attention/merge/cascade_rule.h).
 //
 // Lengths and rows may hold any values: a row that reaches outside the table shares nothing. Block

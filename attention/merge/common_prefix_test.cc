@@ -8,12 +8,12 @@
 
 #include "gtest/gtest.h"
 #include "reprise/attention/attention_params.h"
-#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
 #include "reprise/attention/testing/prefix_generator.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_check.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_check.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/dtype.h"
 #include "reprise/base/testing/allocation_counter.h"
 #include "reprise/base/testing/builder_memory.h"
@@ -196,13 +196,13 @@ TEST(CommonPrefixTest, TileScheduleSharesWholeKvTilesOfThePrefix) {
     AttentionParams layer = {
         .num_q_heads = 4, .num_kv_heads = 2, .head_dim_qk = 64, .head_dim_v = 64};
     if (random.OneIn(3)) layer.window_left = random.Int(0, 100);
-    WorkMapOptions options = OptionsFor(batch, layer, DType::kBFloat16);
+    TileScheduleOptions options = OptionsFor(batch, layer, DType::kBFloat16);
     options.device.num_sms = random.Pick({1, 7, 132});
     options.shared_prefix = SharedPrefix::kTaken;
     options.shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall});
-    HostWorkMap work(options);
-    ASSERT_EQ(WorkMapOnHost(batch, WindowOf(layer), work.map()).status(), absl::OkStatus());
-    ASSERT_EQ(CheckWorkMap(work.map(), batch, WindowOf(layer)), absl::OkStatus());
+    HostTileSchedule work(options);
+    ASSERT_EQ(TileScheduleOnHost(batch, WindowOf(layer), work.map()).status(), absl::OkStatus());
+    ASSERT_EQ(CheckTileSchedule(work.map(), batch, WindowOf(layer)), absl::OkStatus());
     int shared_keys = 0;
     for (int i = 0; i < work.map().main.counts[0]; ++i) {
       const WorkItem& item = work.map().main.items[i];

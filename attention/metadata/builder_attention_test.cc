@@ -49,14 +49,14 @@ Attended Attend(const BuilderCase& drawn) {
   if (is_paged) {
     const PagedBatch batch = drawn.paged->Batch(OnHost);
     const KvLayer kv = drawn.paged->Kv(OnHost);
-    attended.status = PagedAttention(layer, batch, BatchWork{}, q, kv, {out, &lse});
+    attended.status = PagedAttention(layer, batch, BatchSchedule{}, q, kv, {out, &lse});
     attended.own = ReferencePagedAttention<float>(layer, batch, q_view, kv);
   } else {
     const RaggedBatch batch = drawn.ragged->Batch(OnHost);
     const TokenView k = drawn.ragged->k.View(OnHost);
     const TokenView v = drawn.ragged->v.View(OnHost);
     attended.status =
-        RaggedAttention(layer, batch, BatchWork{}, q,
+        RaggedAttention(layer, batch, BatchSchedule{}, q,
                         {AsTensor(k, batch.num_keys, layer.num_kv_heads, layer.head_dim_qk),
                          AsTensor(v, batch.num_keys, layer.num_kv_heads, layer.head_dim_v)},
                         {out, &lse});

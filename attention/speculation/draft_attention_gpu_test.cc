@@ -25,7 +25,7 @@
 #include "reprise/attention/speculation/tree_batch.h"
 #include "reprise/attention/testing/draft_attention.h"
 #include "reprise/attention/testing/gpu_memory.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 #include "reprise/base/testing/device_array.h"
 #include "reprise/base/torch_dtype.h"
 #include "reprise/cache/tables/convert_tables.h"
@@ -41,23 +41,23 @@ template <typename Batch, typename Run>
 AttendPlan PlanFor(const AttentionParams& layer, const Batch& batch, const at::Tensor& q,
                    SharedPrefix shared_prefix, const Run& run) {
   const bool is_bounded = shared_prefix == SharedPrefix::kIgnored && batch.max_seq_len > 1000;
-  const auto work = std::make_shared<GpuWorkMap>(
-      WorkMapOptions{.dtype = *FromScalarType(q.scalar_type()),
-                     .num_q_heads = layer.num_q_heads,
-                     .num_kv_heads = layer.num_kv_heads,
-                     .head_dim_qk = layer.head_dim_qk,
-                     .head_dim_v = layer.head_dim_v,
-                     .max_rows = batch.num_rows,
-                     .max_tokens = batch.num_tokens,
-                     .max_query_len = std::max(1, batch.max_query_len),
-                     .max_seq_len = batch.max_seq_len,
-                     .device = {.num_sms = 7},
-                     .mode = is_bounded ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced,
-                     .max_splits = 2 + batch.num_tokens % 4,
-                     .shared_prefix = shared_prefix});
+  const auto work = std::make_shared<GpuTileSchedule>(TileScheduleOptions{
+      .dtype = *FromScalarType(q.scalar_type()),
+      .num_q_heads = layer.num_q_heads,
+      .num_kv_heads = layer.num_kv_heads,
+      .head_dim_qk = layer.head_dim_qk,
+      .head_dim_v = layer.head_dim_v,
+      .max_rows = batch.num_rows,
+      .max_tokens = batch.num_tokens,
+      .max_query_len = std::max(1, batch.max_query_len),
+      .max_seq_len = batch.max_seq_len,
+      .device = {.num_sms = 7},
+      .mode = is_bounded ? TileScheduleMode::kDeterministic : TileScheduleMode::kBalanced,
+      .max_splits = 2 + batch.num_tokens % 4,
+      .shared_prefix = shared_prefix});
   return {.run = [=]() -> absl::Status {
-            const absl::StatusOr<BatchWork> built =
-                LaunchWorkMap(batch, WindowOf(layer), work->map(), Stream());
+            const absl::StatusOr<BatchSchedule> built =
+                LaunchTileSchedule(batch, WindowOf(layer), work->map(), Stream());
             return built.ok() ? run(*built) : built.status();
           },
           .poison = [work] { work->Poison(); }};
@@ -67,7 +67,7 @@ AttendPlan PlanOnGpu(const AttentionParams& layer, const PagedBatch& batch, cons
                      const KvLayer& kv, at::Tensor& out, at::Tensor& lse) {
   const SharedPrefix shared_prefix =
       batch.common_prefix_len ? SharedPrefix::kTaken : SharedPrefix::kIgnored;
-  return PlanFor(layer, batch, q, shared_prefix, [=, &out, &lse](const BatchWork& built) {
+  return PlanFor(layer, batch, q, shared_prefix, [=, &out, &lse](const BatchSchedule& built) {
     return PagedAttentionCuda(layer, batch, built, q, kv, {out, &lse});
   });
 }
@@ -75,9 +75,10 @@ AttendPlan PlanOnGpu(const AttentionParams& layer, const PagedBatch& batch, cons
 AttendPlan PlanRaggedOnGpu(const AttentionParams& layer, const RaggedBatch& batch,
                            const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            at::Tensor& out, at::Tensor& lse) {
-  return PlanFor(layer, batch, q, SharedPrefix::kIgnored, [=, &out, &lse](const BatchWork& built) {
-    return RaggedAttentionCuda(layer, batch, built, q, {k, v}, {out, &lse});
-  });
+  return PlanFor(layer, batch, q, SharedPrefix::kIgnored,
+                 [=, &out, &lse](const BatchSchedule& built) {
+                   return RaggedAttentionCuda(layer, batch, built, q, {k, v}, {out, &lse});
+                 });
 }
 
 // Captures the step as a graph.

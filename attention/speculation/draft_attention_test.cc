@@ -53,7 +53,7 @@ DraftAttentionDevice Cpu() {
                  const KvLayer& kv, at::Tensor& out, at::Tensor& lse) -> AttendPlan {
         return {.run =
                     [=, &out, &lse] {
-                      return PagedAttention(layer, batch, BatchWork(), q, kv, {out, &lse});
+                      return PagedAttention(layer, batch, BatchSchedule(), q, kv, {out, &lse});
                     },
                 .poison = {}};
       },
@@ -62,7 +62,7 @@ DraftAttentionDevice Cpu() {
                         at::Tensor& lse) -> AttendPlan {
         return {.run =
                     [=, &out, &lse] {
-                      return RaggedAttention(layer, batch, BatchWork(), q, {k, v}, {out, &lse});
+                      return RaggedAttention(layer, batch, BatchSchedule(), q, {k, v}, {out, &lse});
                     },
                 .poison = {}};
       },

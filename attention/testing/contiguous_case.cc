@@ -75,7 +75,7 @@ void ContiguousCase::Write(int num_keys, int num_queries) {
   FillWithNan(out_);
 }
 
-absl::Status ContiguousCase::Run(const BatchWork& work) {
+absl::Status ContiguousCase::Run(const BatchSchedule& work) {
   const at::Tensor k = options_.is_hnd ? TokensOfHnd(k_memory_) : k_memory_;
   const at::Tensor v = options_.is_hnd ? TokensOfHnd(v_memory_) : v_memory_;
   const auto scale_of = [this](const at::Tensor& scales) {
@@ -108,7 +108,7 @@ double ContiguousCase::Error() const {
   return error.abs().nan_to_num(std::numeric_limits<double>::infinity()).max().item<double>();
 }
 
-WorkMapOptions ContiguousCase::work_map_options() const {
+TileScheduleOptions ContiguousCase::tile_schedule_options() const {
   return {.dtype = options_.q_dtype,
           .num_q_heads = layer_.num_q_heads,
           .num_kv_heads = layer_.num_kv_heads,

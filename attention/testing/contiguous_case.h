@@ -2,7 +2,7 @@
 // change in place, for tests of a call that runs repeatedly, like a captured graph.
 //
 //   ContiguousCase decode({.device = at::kCUDA, .kv_dtype = DType::kFp8E4M3, .is_hnd = true});
-//   ... capture: LaunchWorkMap(decode.batch(), ...), decode.Run(work) ...
+//   ... capture: LaunchTileSchedule(decode.batch(), ...), decode.Run(work) ...
 //   decode.Write(300, 4);   // 300 keys, 4 queries; other keys and scales
 //   ... replay ...
 //   EXPECT_LT(decode.Error(), 1e-5);
@@ -23,8 +23,8 @@
 #include "reprise/attention/attention_extras.h"
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/ragged_batch.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
@@ -51,7 +51,7 @@ class ContiguousCase {
   void Write(int num_keys, int num_queries);
 
   // Runs the call, with the same arguments each time.
-  absl::Status Run(const BatchWork& work);
+  absl::Status Run(const BatchSchedule& work);
 
   // Returns the largest error of out against the float64 definition. Covers the queries of the last
   // Write() and the later tokens, whose out must be 0. Infinite if out has a NaN. Waits.
@@ -59,7 +59,7 @@ class ContiguousCase {
 
   const RaggedBatch& batch() const { return batch_; }
   const AttentionParams& layer() const { return layer_; }
-  WorkMapOptions work_map_options() const;
+  TileScheduleOptions tile_schedule_options() const;
 
  private:
   bool is_quantised() const { return IsFp8(options_.kv_dtype); }

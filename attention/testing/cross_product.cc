@@ -341,7 +341,7 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
   made.num_sms = row.Of(kSms, kSmCounts);
   const Map map = favours_tuned && random.OneIn(2) ? Map::kBalanced : row.Of(kMap, kMaps);
   if (map == Map::kDeterministic) {
-    made.mode = WorkMapMode::kDeterministic;
+    made.mode = TileScheduleMode::kDeterministic;
     made.max_splits = random.Pick({1, 2, 5, kMaxDeterministicSplits});
   }
   if (map == Map::kShared || map == Map::kSharedInSmallTiles) {

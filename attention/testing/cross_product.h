@@ -26,8 +26,8 @@
 
 #include "reprise/attention/testing/attention_error.h"
 #include "reprise/attention/testing/fixture_options.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
@@ -57,7 +57,7 @@ struct CrossProductCase {
   // Parameters of the tile schedule.
   int num_sms = 132;
   int max_shared_bytes = 0;
-  WorkMapMode mode = WorkMapMode::kBalanced;
+  TileScheduleMode mode = TileScheduleMode::kBalanced;
   int max_splits = kMaxDeterministicSplits;
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;

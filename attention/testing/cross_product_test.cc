@@ -159,7 +159,7 @@ TEST(CrossProductTest, CoversSplitBoundsAndChunksOfKPackedKeys) {
   std::set<std::pair<int, int>> chunks;  // with the element size
   for (uint64_t seed = 0; seed < 10; ++seed) {
     for (const CrossProductCase& c : CrossProductCases(seed, CrossProductSpace::kAll)) {
-      if (c.mode == WorkMapMode::kDeterministic) max_splits.insert(c.max_splits);
+      if (c.mode == TileScheduleMode::kDeterministic) max_splits.insert(c.max_splits);
       if (c.fixture.layout != KvMemoryLayout::kKPacked) continue;
       chunks.insert({*c.fixture.k_chunk, SizeOf(*c.fixture.kv_dtype)});
     }

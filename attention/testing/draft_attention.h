@@ -45,8 +45,9 @@ struct DraftAttentionTypes {
 
 // Attention over tensors and arrays that stay in place.
 struct AttendPlan {
-  std::function<absl::Status()> run;  // builds the work map, if any, and computes the attention
-  std::function<void()> poison;       // poisons the work map; may be empty
+  std::function<absl::Status()>
+      run;                       // builds the tile schedule, if any, and computes the attention
+  std::function<void()> poison;  // poisons the tile schedule; may be empty
 };
 
 // The functions of a device: host forms over host memory, or launches on LibTorch's current stream.
@@ -60,7 +61,7 @@ struct DraftAttentionDevice {
   std::function<void(const ConvertTablesArgs&)> convert;
   std::function<void(const CommonPrefixArgs&)> common_prefix;
   std::function<void(const MergeStatesArgs&)> merge;
-  // If it uses a work map, reads the common prefix of a batch with common_prefix_len once. The
+  // If it uses a tile schedule, reads the common prefix of a batch with common_prefix_len once. The
   // tensors outlive the plan.
   std::function<AttendPlan(const AttentionParams&, const PagedBatch&, const at::Tensor& q,
                            const KvLayer&, at::Tensor& out, at::Tensor& lse)>

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "reprise/attention/cuda/attention_cuda.h"
 #include "reprise/attention/cuda/kernel_key.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
 
@@ -84,23 +84,23 @@ void GpuAttention::Plan(const Batch& batch, const GpuAttentionOptions& options, 
   } else if (options.out_scale) {
     extras_.out_scale.value = *options.out_scale;
   }
-  work_.emplace(WorkMapOptions{.dtype = q_dtype,
-                               .num_q_heads = layer_.num_q_heads,
-                               .num_kv_heads = layer_.num_kv_heads,
-                               .head_dim_qk = layer_.head_dim_qk,
-                               .head_dim_v = layer_.head_dim_v,
-                               .max_rows = batch.num_rows,
-                               .max_tokens = batch.num_tokens,
-                               .max_query_len = std::max(1, batch.max_query_len),
-                               .max_seq_len = batch.max_seq_len,
-                               .device = {.num_sms = options.num_sms,
-                                          .max_shared_bytes = options.max_shared_bytes,
-                                          .compute_capability = ComputeCapability()},
-                               .mode = options.mode,
-                               .max_splits = options.max_splits,
-                               .kernels = KernelsOf(batch, options.kernels, q_dtype),
-                               .shared_prefix = options.shared_prefix,
-                               .shared_tiles = options.shared_tiles});
+  work_.emplace(TileScheduleOptions{.dtype = q_dtype,
+                                    .num_q_heads = layer_.num_q_heads,
+                                    .num_kv_heads = layer_.num_kv_heads,
+                                    .head_dim_qk = layer_.head_dim_qk,
+                                    .head_dim_v = layer_.head_dim_v,
+                                    .max_rows = batch.num_rows,
+                                    .max_tokens = batch.num_tokens,
+                                    .max_query_len = std::max(1, batch.max_query_len),
+                                    .max_seq_len = batch.max_seq_len,
+                                    .device = {.num_sms = options.num_sms,
+                                               .max_shared_bytes = options.max_shared_bytes,
+                                               .compute_capability = ComputeCapability()},
+                                    .mode = options.mode,
+                                    .max_splits = options.max_splits,
+                                    .kernels = KernelsOf(batch, options.kernels, q_dtype),
+                                    .shared_prefix = options.shared_prefix,
+                                    .shared_tiles = options.shared_tiles});
 }
 
 void GpuAttention::Place(const PagedFixture& fixture) {
@@ -161,13 +161,13 @@ absl::Status GpuAttention::Run() {
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   const LayerWindow window = WindowOf(layer_);
   if (const auto* paged = std::get_if<PagedBatch>(&batch_)) {
-    REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
-                             LaunchWorkMap(*paged, window, work_->map(), stream));
+    REPRISE_ASSIGN_OR_RETURN(const BatchSchedule work,
+                             LaunchTileSchedule(*paged, window, work_->map(), stream));
     return PagedAttentionCuda(layer_, *paged, work, q_, kv_, {out_, &lse_}, extras_);
   }
   const auto& ragged = std::get<RaggedBatch>(batch_);
-  REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
-                           LaunchWorkMap(ragged, window, work_->map(), stream));
+  REPRISE_ASSIGN_OR_RETURN(const BatchSchedule work,
+                           LaunchTileSchedule(ragged, window, work_->map(), stream));
   return RaggedAttentionCuda(layer_, ragged, work, q_, Keys(), {out_, &lse_}, extras_);
 }
 

@@ -1,5 +1,5 @@
-// Runs a fixture on the GPU: uploads the fixture, plans and builds a work map over poisoned memory,
-// and downloads out and lse. Also runs it in a captured graph over changing contents.
+// Runs a fixture on the GPU: uploads the fixture, plans and builds a tile schedule over poisoned
+// memory, and downloads out and lse. Also runs it in a captured graph over changing contents.
 //
 //   GpuAttention gpu(pair.first, {.out_dtype = DType::kBFloat16, .num_sms = 3});
 //   ASSERT_TRUE(gpu.Run().ok());
@@ -34,7 +34,7 @@
 #include "reprise/attention/testing/batch_generator.h"
 #include "reprise/attention/testing/gpu_memory.h"
 #include "reprise/attention/testing/ragged_generator.h"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/base/dtype.h"
 
 struct CUgraphExec_st;
@@ -52,7 +52,7 @@ struct GpuAttentionOptions {
   int out_token_gap = 0;
   int num_sms = 132;
   int max_shared_bytes = 0;
-  WorkMapMode mode = WorkMapMode::kBalanced;
+  TileScheduleMode mode = TileScheduleMode::kBalanced;
   int max_splits = kMaxDeterministicSplits;
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kLarge;
@@ -78,7 +78,7 @@ class GpuAttention {
   // Overwrites the scale of out at its address. REQUIRES: out_scale_in_memory.
   void WriteOutScale(float scale);
 
-  // Launches the captured graph over a poisoned work map, out and lse. Waits.
+  // Launches the captured graph over a poisoned tile schedule, out and lse. Waits.
   // REQUIRES: Capture() has returned OK.
   absl::Status Replay();
 
@@ -103,7 +103,7 @@ class GpuAttention {
   const at::Tensor& out() const { return out_; }
   const at::Tensor& lse() const { return lse_; }
   const at::Tensor& block_scales() const { return out_block_scales_; }
-  GpuWorkMap& work() { return *work_; }
+  GpuTileSchedule& work() { return *work_; }
   const AttentionParams& layer() const { return layer_; }
   const KvLayer& kv() const { return kv_; }  // for a paged batch
   const PagedBatch& paged_batch() const { return std::get<PagedBatch>(batch_); }
@@ -138,7 +138,7 @@ class GpuAttention {
   Scale v_scale_;
   AttentionExtras extras_;
   int num_tokens_ = 0;
-  std::optional<GpuWorkMap> work_;
+  std::optional<GpuTileSchedule> work_;
   std::shared_ptr<CUgraphExec_st> graph_;
 };
 

@@ -60,9 +60,9 @@ struct GpuOutcome {
   std::string fault;
 };
 
-// Runs the first contents eagerly, and captures the work map and the attention in one graph. Then
-// overwrites every array, q, the keys and a scale of out in memory with the second contents, and
-// replays. Finally writes the first contents again and replays; the result must be bitwise
+// Runs the first contents eagerly, and captures the tile schedule and the attention in one graph.
+// Then overwrites every array, q, the keys and a scale of out in memory with the second contents,
+// and replays. Finally writes the first contents again and replays; the result must be bitwise
 // identical to the eager run. All runs use poisoned maps and results.
 // Errors: errors of PagedAttention().
 template <typename Fixture>

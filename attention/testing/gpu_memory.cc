@@ -56,22 +56,22 @@ at::Tensor TensorOf(const TokenView& view, int64_t num_tokens, int num_heads, in
                            .device(at::kCUDA, c10::cuda::current_device()));
 }
 
-GpuWorkMap::GpuWorkMap(const WorkMapOptions& options) {
-  absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(options);
+GpuTileSchedule::GpuTileSchedule(const TileScheduleOptions& options) {
+  absl::StatusOr<TileSchedulePlan> plan = PlanTileSchedule(options);
   CHECK(plan.ok()) << plan.status();
   plan_ = *plan;
   workspace_ = BytesOnGpu(plan_.workspace_bytes);
-  map_ = MakeWorkMap(plan_, workspace_.data_ptr());
+  map_ = MakeTileSchedule(plan_, workspace_.data_ptr());
   Poison();
 }
 
-void GpuWorkMap::Poison() {
+void GpuTileSchedule::Poison() {
   const cudaError_t error = cudaMemsetAsync(workspace_.data_ptr(), 0x7f, plan_.workspace_bytes,
                                             c10::cuda::getCurrentCUDAStream());
   CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
 }
 
-int MostPieces(const TileMap& map) {
+int MostPieces(const KernelSchedule& map) {
   const auto read = [](const auto* from, int count, auto* to) {
     const cudaError_t error = cudaMemcpy(to, from, count * sizeof(*to), cudaMemcpyDeviceToHost);
     CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
@@ -86,7 +86,7 @@ int MostPieces(const TileMap& map) {
   return most;
 }
 
-int MostPieces(const WorkMap& map) {
+int MostPieces(const TileSchedule& map) {
   const int most = MostPieces(map.main);
   return map.has_short_rows() ? std::max(most, MostPieces(map.short_rows)) : most;
 }

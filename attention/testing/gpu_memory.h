@@ -1,10 +1,10 @@
-// Test data on a GPU: copies of host arrays, and a work map with its workspace.
+// Test data on a GPU: copies of host arrays, and a tile schedule with its workspace.
 //
 //   GpuMemory memory;
 //   PagedBatch batch = fixture.Batch(memory.Placement());   // on the current device
-//   GpuWorkMap work(options);
+//   GpuTileSchedule work(options);
 //   work.Poison();
-//   ASSERT_TRUE(LaunchWorkMap(batch, window, work.map(), stream).ok());
+//   ASSERT_TRUE(LaunchTileSchedule(batch, window, work.map(), stream).ok());
 //
 // Thread safety: not thread-safe; one owner. Destroying an object frees its memory after the
 // pending work of LibTorch's current stream.
@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "reprise/attention/testing/kv_memory.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/attention/token_view.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_plan.h"
 
 namespace reprise {
 
@@ -52,28 +52,28 @@ class GpuMemory {
 // Returns a view of device memory as a tensor [num_tokens, num_heads, head_dim].
 at::Tensor TensorOf(const TokenView& view, int64_t num_tokens, int num_heads, int head_dim);
 
-class GpuWorkMap {
+class GpuTileSchedule {
  public:
   // CHECK-fails if the options cannot be planned.
-  explicit GpuWorkMap(const WorkMapOptions& options);
+  explicit GpuTileSchedule(const TileScheduleOptions& options);
 
-  const WorkMap& map() const { return map_; }
-  const WorkMapPlan& plan() const { return plan_; }
+  const TileSchedule& map() const { return map_; }
+  const TileSchedulePlan& plan() const { return plan_; }
 
   // Fills the workspace with bytes that give huge counts and floats, on the current stream.
   void Poison();
 
  private:
-  WorkMapPlan plan_;
+  TileSchedulePlan plan_;
   at::Tensor workspace_;  // [bytes] uint8
-  WorkMap map_;
+  TileSchedule map_;
 };
 
 // Returns the maximum number of KV splits of a Q tile in a map in device memory. Returns 0 if no
 // tile is split, or if the map was not built since it was poisoned. Waits.
-int MostPieces(const TileMap& map);
+int MostPieces(const KernelSchedule& map);
 // Returns the maximum over both maps of `map`.
-int MostPieces(const WorkMap& map);
+int MostPieces(const TileSchedule& map);
 
 }  // namespace reprise
 

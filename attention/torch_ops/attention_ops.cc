@@ -222,7 +222,7 @@ absl::StatusOr<Outputs> RunPaged(PagedArguments& arguments, OutputArguments outp
   if (q.is_cuda() && FromScalarType(q.scalar_type())) {
     TakeNeeds(layer, batch, q, kv, extras, kernels);
   }
-  REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
+  REPRISE_ASSIGN_OR_RETURN(const BatchSchedule work,
                            WorkFor(arguments.work, kernels, layer, batch, q, keep_alive));
   REPRISE_RETURN_IF_ERROR(
       PagedAttention(layer, batch, work, q, kv, {outputs.given->out, lse}, extras));
@@ -319,7 +319,7 @@ absl::StatusOr<Outputs> RunRagged(RaggedArguments& arguments, OutputArguments ou
   if (q.is_cuda() && FromScalarType(q.scalar_type()) && FromScalarType(k.scalar_type())) {
     TakeNeeds(layer, batch, q, RaggedKv(layer, keys), extras, kernels);
   }
-  REPRISE_ASSIGN_OR_RETURN(const BatchWork work,
+  REPRISE_ASSIGN_OR_RETURN(const BatchSchedule work,
                            WorkFor(arguments.work, kernels, layer, batch, q, keep_alive));
   REPRISE_RETURN_IF_ERROR(
       RaggedAttention(layer, batch, work, q, keys, {outputs.given->out, lse}, extras));

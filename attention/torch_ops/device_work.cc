@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "reprise/attention/checks.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/attention/torch_ops/work_plan.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_plan.h"
 #include "reprise/base/shape_check.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
@@ -21,13 +21,13 @@ namespace reprise {
 namespace {
 
 template <typename Batch>
-absl::StatusOr<BatchWork> BuildOn(const Batch& batch, const LayerWindow& window, const WorkMap& map,
-                                  at::Device device) {
-  if (device.is_cpu()) return WorkMapOnHost(batch, window, map);
+absl::StatusOr<BatchSchedule> BuildOn(const Batch& batch, const LayerWindow& window,
+                                      const TileSchedule& map, at::Device device) {
+  if (device.is_cpu()) return TileScheduleOnHost(batch, window, map);
 #ifdef REPRISE_WITH_CUDA
   const c10::cuda::CUDAGuard guard(device);
-  return LaunchWorkMap(batch, window, map,
-                       c10::cuda::getCurrentCUDAStream(device.index()).stream());
+  return LaunchTileSchedule(batch, window, map,
+                            c10::cuda::getCurrentCUDAStream(device.index()).stream());
 #else
   return absl::UnimplementedError(
       absl::StrCat("tensors must be on the CPU in a build without CUDA, got ", device.str()));
@@ -42,43 +42,45 @@ absl::Status CheckBatch(const AttentionParams&, const RaggedBatch& batch) {
 }
 
 template <typename Batch>
-absl::StatusOr<BatchWork> WorkForCall(const WorkTensors& work, const KernelChoice& kernels,
-                                      const AttentionParams& layer, const Batch& batch,
-                                      const at::Tensor& q, at::Tensor& keep_alive) {
+absl::StatusOr<BatchSchedule> WorkForCall(const WorkTensors& work, const KernelChoice& kernels,
+                                          const AttentionParams& layer, const Batch& batch,
+                                          const at::Tensor& q, at::Tensor& keep_alive) {
   if (work.plan.has_value() != work.workspace.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "plan and workspace must be given together: expected both or neither, got only ",
         work.plan ? "plan" : "workspace"));
   }
   if (work.plan) {
-    REPRISE_ASSIGN_OR_RETURN(WorkMap map, WorkMapOver(*work.plan, *work.workspace, q.device()));
+    REPRISE_ASSIGN_OR_RETURN(TileSchedule map,
+                             TileScheduleOver(*work.plan, *work.workspace, q.device()));
     if (kernels.products) map.kernels.products = kernels.products;
     map.kernels.max_tier = std::min(map.kernels.max_tier, kernels.max_tier);
     return WorkOf(batch, WindowOf(layer), map);
   }
-  if (q.is_cpu()) return BatchWork{};
+  if (q.is_cpu()) return BatchSchedule{};
   // The map is built before the call checks the following.
   REPRISE_RETURN_IF_ERROR(CheckAttentionParams(layer));
   REPRISE_RETURN_IF_ERROR(CheckBatch(layer, batch));
   REPRISE_RETURN_IF_ERROR(CheckDType(
       "q", q, {at::kFloat, at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn, at::kFloat8_e5m2}));
   REPRISE_ASSIGN_OR_RETURN(const DeviceLimits limits, LimitsOf(q.device()));
-  REPRISE_ASSIGN_OR_RETURN(const at::Tensor plan,
-                           MakePlanTensor({.dtype = *FromScalarType(q.scalar_type()),
-                                           .num_q_heads = layer.num_q_heads,
-                                           .num_kv_heads = layer.num_kv_heads,
-                                           .head_dim_qk = layer.head_dim_qk,
-                                           .head_dim_v = layer.head_dim_v,
-                                           .max_rows = batch.num_rows,
-                                           .max_tokens = batch.num_tokens,
-                                           .max_query_len = batch.max_query_len,
-                                           .max_seq_len = batch.max_seq_len,
-                                           .device = limits,
-                                           .mode = work.deterministic ? WorkMapMode::kDeterministic
-                                                                      : WorkMapMode::kBalanced,
-                                           .kernels = kernels}));
+  REPRISE_ASSIGN_OR_RETURN(
+      const at::Tensor plan,
+      MakePlanTensor({.dtype = *FromScalarType(q.scalar_type()),
+                      .num_q_heads = layer.num_q_heads,
+                      .num_kv_heads = layer.num_kv_heads,
+                      .head_dim_qk = layer.head_dim_qk,
+                      .head_dim_v = layer.head_dim_v,
+                      .max_rows = batch.num_rows,
+                      .max_tokens = batch.num_tokens,
+                      .max_query_len = batch.max_query_len,
+                      .max_seq_len = batch.max_seq_len,
+                      .device = limits,
+                      .mode = work.deterministic ? TileScheduleMode::kDeterministic
+                                                 : TileScheduleMode::kBalanced,
+                      .kernels = kernels}));
   REPRISE_ASSIGN_OR_RETURN(keep_alive, AllocateWorkspace(plan, q.device()));
-  REPRISE_ASSIGN_OR_RETURN(WorkMap map, WorkMapOver(plan, keep_alive, q.device()));
+  REPRISE_ASSIGN_OR_RETURN(TileSchedule map, TileScheduleOver(plan, keep_alive, q.device()));
   // The map is built and used with the same batch.
   if (!work.deterministic) map.split = RowSplit::kByBatch;
   return BuildOn(batch, WindowOf(layer), map, q.device());
@@ -96,28 +98,28 @@ absl::StatusOr<DeviceLimits> LimitsOf(at::Device device) {
   return DeviceLimits{};
 }
 
-absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map,
+absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const TileSchedule& map,
                        at::Device device) {
   REPRISE_RETURN_IF_ERROR(
       CheckBatchFields({.window_left = window.left, .window_right = window.right}, batch));
   return BuildOn(batch, window, map, device).status();
 }
 
-absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map,
+absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, const TileSchedule& map,
                        at::Device device) {
   REPRISE_RETURN_IF_ERROR(CheckBatchFields(batch));
   return BuildOn(batch, window, map, device).status();
 }
 
-absl::StatusOr<BatchWork> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
-                                  const AttentionParams& layer, const PagedBatch& batch,
-                                  const at::Tensor& q, at::Tensor& keep_alive) {
+absl::StatusOr<BatchSchedule> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
+                                      const AttentionParams& layer, const PagedBatch& batch,
+                                      const at::Tensor& q, at::Tensor& keep_alive) {
   return WorkForCall(work, kernels, layer, batch, q, keep_alive);
 }
 
-absl::StatusOr<BatchWork> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
-                                  const AttentionParams& layer, const RaggedBatch& batch,
-                                  const at::Tensor& q, at::Tensor& keep_alive) {
+absl::StatusOr<BatchSchedule> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
+                                      const AttentionParams& layer, const RaggedBatch& batch,
+                                      const at::Tensor& q, at::Tensor& keep_alive) {
   return WorkForCall(work, kernels, layer, batch, q, keep_alive);
 }
 

@@ -1,5 +1,5 @@
-// Work maps for the device of an operator's tensors. A map is built on the current stream of a GPU,
-// or by the host form.
+// Tile schedules for the device of an operator's tensors. A map is built on the current stream of a
+// GPU, or by the host form.
 
 #ifndef REPRISE_ATTENTION_TORCH_OPS_DEVICE_WORK_H_
 #define REPRISE_ATTENTION_TORCH_OPS_DEVICE_WORK_H_
@@ -15,8 +15,8 @@
 #include "reprise/attention/kernel_choice.h"
 #include "reprise/attention/paged_batch.h"
 #include "reprise/attention/ragged_batch.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_build_args.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build_args.h"
 
 namespace reprise {
 
@@ -25,9 +25,9 @@ namespace reprise {
 absl::StatusOr<DeviceLimits> LimitsOf(at::Device device);
 
 // Fills `map` from the batch, on the device of the batch.
-absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map,
+absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const TileSchedule& map,
                        at::Device device);
-absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map,
+absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, const TileSchedule& map,
                        at::Device device);
 
 // The caller's plan and workspace. Either both are given or neither.
@@ -39,12 +39,12 @@ struct WorkTensors {
 // Returns the map for the attention of `layer` over `batch` on q's device, for the kernels that the
 // call requires. Uses the caller's map if it is given. Otherwise allocates a map, which
 // `keep_alive` holds, and builds it. The CPU needs no map.
-absl::StatusOr<BatchWork> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
-                                  const AttentionParams& layer, const PagedBatch& batch,
-                                  const at::Tensor& q, at::Tensor& keep_alive);
-absl::StatusOr<BatchWork> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
-                                  const AttentionParams& layer, const RaggedBatch& batch,
-                                  const at::Tensor& q, at::Tensor& keep_alive);
+absl::StatusOr<BatchSchedule> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
+                                      const AttentionParams& layer, const PagedBatch& batch,
+                                      const at::Tensor& q, at::Tensor& keep_alive);
+absl::StatusOr<BatchSchedule> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
+                                      const AttentionParams& layer, const RaggedBatch& batch,
+                                      const at::Tensor& q, at::Tensor& keep_alive);
 
 }  // namespace reprise
 

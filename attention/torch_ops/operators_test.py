@@ -145,15 +145,15 @@ class OperatorsTest(unittest.TestCase):
             got, _ = OPS.paged_attention(batch.q, *hnd, *batch.arguments()[3:], layout="HND")
             self.assertTrue(torch.equal(got, want))
 
-    def test_one_work_map_serves_all_layers(self):
+    def test_one_tile_schedule_serves_all_layers(self):
         for device in DEVICES:
             batch = Batch([300, 17, 0, 900], [1, 1, 0, 1], device)
             batch.write()
             want, want_lse = OPS.paged_attention(*batch.arguments(), max_query_len=1)
-            plan = OPS.work_map_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=32, head_dim_v=32,
+            plan = OPS.tile_schedule_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=32, head_dim_v=32,
                                      max_rows=4, max_tokens=3, max_query_len=1, max_seq_len=1024,
                                      dtype=torch.float32, device=device)
-            workspace = OPS.work_map(*batch.arguments()[3:], plan)
+            workspace = OPS.tile_schedule(*batch.arguments()[3:], plan)
             self.assertGreaterEqual(workspace.numel(), plan[0].item())
             for _ in range(2):
                 out, lse = OPS.paged_attention(*batch.arguments(), max_query_len=1,
@@ -234,10 +234,10 @@ class OperatorsTest(unittest.TestCase):
                         run()
                     self.assertIn(text, str(raised.exception))
 
-    def test_work_maps_are_not_made_of_batches_that_lack_something(self):
+    def test_tile_schedules_are_not_made_of_batches_that_lack_something(self):
         for device in DEVICES:
             batch = Batch([9, 17], [1, 1], device)
-            plan = OPS.work_map_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=32, head_dim_v=32,
+            plan = OPS.tile_schedule_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=32, head_dim_v=32,
                                      max_rows=2, max_tokens=2, max_query_len=1, max_seq_len=64,
                                      dtype=torch.float32, device=device)
             table, lens, starts = batch.arguments()[3:]
@@ -249,7 +249,7 @@ class OperatorsTest(unittest.TestCase):
             for keywords, text in cases:
                 with self.subTest(device=device, text=text):
                     with self.assertRaises(ValueError) as raised:
-                        OPS.work_map(table, lens, starts, plan, **keywords)
+                        OPS.tile_schedule(table, lens, starts, plan, **keywords)
                     self.assertIn(text, str(raised.exception))
 
     def test_what_was_written_is_read_back(self):
@@ -359,10 +359,10 @@ class OperatorsTest(unittest.TestCase):
             out, lse = OPS.paged_attention(*batch.arguments(), softcap=0.0, window_left=-1,
                                            window_right=-1, block_sparse=[0, 0, 7])
             self.assertTrue(torch.equal(out, want) and torch.equal(lse, want_lse))
-            plan = OPS.work_map_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=32, head_dim_v=32,
+            plan = OPS.tile_schedule_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=32, head_dim_v=32,
                                      max_rows=2, max_tokens=2, max_seq_len=96,
                                      dtype=torch.float32, device=device)
-            map_of = lambda **window: OPS.work_map(*batch.arguments()[3:], plan, num_tokens=2,
+            map_of = lambda **window: OPS.tile_schedule(*batch.arguments()[3:], plan, num_tokens=2,
                                                    **window)
             out, _ = OPS.paged_attention(*batch.arguments(), max_query_len=1, max_seq_len=96,
                                          plan=plan, workspace=map_of(window_left=-1))
@@ -379,9 +379,9 @@ class OperatorsTest(unittest.TestCase):
                          max_tokens=2, max_seq_len=4096, dtype=torch.float32, device=device)
             needed = []
             for max_splits in (1, 2, 16):
-                plan = OPS.work_map_plan(**sizes, max_splits=max_splits)
+                plan = OPS.tile_schedule_plan(**sizes, max_splits=max_splits)
                 needed.append(plan[0].item())
-                workspace = OPS.work_map(*batch.arguments()[3:], plan)
+                workspace = OPS.tile_schedule(*batch.arguments()[3:], plan)
                 out, lse = OPS.paged_attention(*batch.arguments(), max_query_len=1,
                                                max_seq_len=4096, plan=plan, workspace=workspace)
                 self.close(out, want, 2e-5)
@@ -389,7 +389,7 @@ class OperatorsTest(unittest.TestCase):
             self.assertEqual(needed, sorted(set(needed)))  # room for more partial results
             for wrong in (0, 17):
                 with self.assertRaises(ValueError) as raised:
-                    OPS.work_map_plan(**sizes, max_splits=wrong)
+                    OPS.tile_schedule_plan(**sizes, max_splits=wrong)
                 self.assertIn("max_splits", str(raised.exception))
 
     def test_latents_are_written_from_their_two_parts(self):
@@ -576,9 +576,9 @@ class OperatorsTest(unittest.TestCase):
             sizes = dict(num_q_heads=4, num_kv_heads=2, head_dim_qk=64, head_dim_v=64, max_rows=2,
                          max_tokens=2, max_query_len=1, max_seq_len=300, dtype=torch.bfloat16,
                          device=device)
-            plan = OPS.work_map_plan(**sizes, shared_prefix=True)
+            plan = OPS.tile_schedule_plan(**sizes, shared_prefix=True)
             prefix = dict(common_prefix_len=ints([128], device))
-            workspace = OPS.work_map(*batch.arguments()[3:], plan, **prefix)
+            workspace = OPS.tile_schedule(*batch.arguments()[3:], plan, **prefix)
             out, lse = OPS.paged_attention(*batch.arguments(), max_query_len=1, max_seq_len=300,
                                            plan=plan, workspace=workspace, **prefix)
             self.close(out, want, 1e-2)
@@ -712,13 +712,13 @@ class OperatorsTest(unittest.TestCase):
                                 for c in (batch.k_cache, batch.v_cache))
             cache = dict(kv_dtype="fp8_e4m3")
         bounds = dict(max_query_len=2, max_seq_len=512)
-        plan = OPS.work_map_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=64, head_dim_v=64,
+        plan = OPS.tile_schedule_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=64, head_dim_v=64,
                                  max_rows=2, max_tokens=3, **bounds, dtype=torch.bfloat16,
                                  deterministic=mode == "deterministic",
                                  shared_prefix=mode == "shared")
         key_start = ints([0, 300, 470], "cuda")
         rows = (batch.query_start_loc, key_start)
-        build = OPS.ragged_work_map if mode == "ragged" else OPS.work_map
+        build = OPS.ragged_tile_schedule if mode == "ragged" else OPS.tile_schedule
         arrays = rows if mode == "ragged" else batch.arguments()[3:]
         workspace = build(*arrays, plan)
         out, lse = torch.empty_like(batch.q), torch.empty(3, 4, device="cuda")
@@ -765,14 +765,14 @@ class OperatorsTest(unittest.TestCase):
     def test_out_forms_are_captured_and_allocate_nothing(self):
         batch = Batch([300, 17], [1, 1], "cuda", dtype=torch.bfloat16, dims=(64, 64))
         batch.write()
-        plan = OPS.work_map_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=64, head_dim_v=64,
+        plan = OPS.tile_schedule_plan(num_q_heads=4, num_kv_heads=2, head_dim_qk=64, head_dim_v=64,
                                  max_rows=2, max_tokens=2, max_query_len=1, max_seq_len=512,
                                  dtype=torch.bfloat16)
-        workspace = OPS.work_map(*batch.arguments()[3:], plan)
+        workspace = OPS.tile_schedule(*batch.arguments()[3:], plan)
         out = torch.empty_like(batch.q)
 
         def step():
-            OPS.work_map.out(*batch.arguments()[3:], plan, workspace=workspace)
+            OPS.tile_schedule.out(*batch.arguments()[3:], plan, workspace=workspace)
             OPS.paged_attention.out(*batch.arguments(), max_query_len=1, max_seq_len=512,
                                     plan=plan, workspace=workspace, out=out)
 

@@ -41,15 +41,15 @@ enum PlanField {
   kNumFields,
 };
 
-absl::StatusOr<WorkMapPlan> CheckedPlan(const at::Tensor& plan) {
-  REPRISE_ASSIGN_OR_RETURN(const WorkMapOptions options, ReadPlanTensor(plan));
-  return PlanWorkMap(options);
+absl::StatusOr<TileSchedulePlan> CheckedPlan(const at::Tensor& plan) {
+  REPRISE_ASSIGN_OR_RETURN(const TileScheduleOptions options, ReadPlanTensor(plan));
+  return PlanTileSchedule(options);
 }
 
 }  // namespace
 
-absl::StatusOr<at::Tensor> MakePlanTensor(const WorkMapOptions& options) {
-  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan, PlanWorkMap(options));
+absl::StatusOr<at::Tensor> MakePlanTensor(const TileScheduleOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(const TileSchedulePlan plan, PlanTileSchedule(options));
   at::Tensor tensor = at::empty({kNumFields}, at::TensorOptions().dtype(at::kLong));
   int64_t* const fields = tensor.mutable_data_ptr<int64_t>();
   fields[kWorkspaceBytes] = plan.workspace_bytes;
@@ -74,7 +74,7 @@ absl::StatusOr<at::Tensor> MakePlanTensor(const WorkMapOptions& options) {
   return tensor;
 }
 
-absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan) {
+absl::StatusOr<TileScheduleOptions> ReadPlanTensor(const at::Tensor& plan) {
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("plan", plan, {int{kNumFields}}, at::kLong));
   REPRISE_RETURN_IF_ERROR(CheckDevice("plan", plan, at::kCPU));
@@ -83,52 +83,54 @@ absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan) {
   for (int i = kDType; i < kNumFields; ++i) {
     if (fields[i] < 0 || fields[i] > std::numeric_limits<int>::max()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("plan must come from work_map_plan: expected a 32-bit count at ", i,
+          absl::StrCat("plan must come from tile_schedule_plan: expected a 32-bit count at ", i,
                        ", got ", fields[i]));
     }
   }
   if (fields[kDType] > static_cast<int64_t>(DType::kFp8E5M2) ||
       fields[kProducts] > 1 + static_cast<int64_t>(DType::kFp8E5M2) ||
       fields[kSharedPrefix] > static_cast<int64_t>(SharedPrefix::kTaken) ||
-      fields[kMode] > static_cast<int64_t>(WorkMapMode::kDeterministic)) {
+      fields[kMode] > static_cast<int64_t>(TileScheduleMode::kDeterministic)) {
     return absl::InvalidArgumentError(
-        "plan must come from work_map_plan: its dtype, products, prefix or mode does not exist");
+        "plan must come from tile_schedule_plan: its dtype, products, prefix or mode does not "
+        "exist");
   }
   const auto field = [fields](PlanField i) { return static_cast<int>(fields[i]); };
   std::optional<DType> products;
   if (field(kProducts) > 0) products = static_cast<DType>(field(kProducts) - 1);
-  return WorkMapOptions{.dtype = static_cast<DType>(field(kDType)),
-                        .num_q_heads = field(kNumQHeads),
-                        .num_kv_heads = field(kNumKvHeads),
-                        .head_dim_qk = field(kHeadDimQk),
-                        .head_dim_v = field(kHeadDimV),
-                        .max_rows = field(kMaxRows),
-                        .max_tokens = field(kMaxTokens),
-                        .max_query_len = field(kMaxQueryLen),
-                        .max_seq_len = field(kMaxSeqLen),
-                        .device = {.num_sms = field(kNumSms),
-                                   .max_shared_bytes = field(kMaxSharedBytes),
-                                   .compute_capability = field(kComputeCapability)},
-                        .mode = static_cast<WorkMapMode>(field(kMode)),
-                        .max_splits = field(kMaxSplits),
-                        .kernels = {.products = products, .max_tier = field(kMaxTier)},
-                        .shared_prefix = static_cast<SharedPrefix>(field(kSharedPrefix)),
-                        // The bounds that an operator receives when it builds a map may differ from
-                        // those of the operator that uses the map.
-                        .split = RowSplit::kByRow};
+  return TileScheduleOptions{
+      .dtype = static_cast<DType>(field(kDType)),
+      .num_q_heads = field(kNumQHeads),
+      .num_kv_heads = field(kNumKvHeads),
+      .head_dim_qk = field(kHeadDimQk),
+      .head_dim_v = field(kHeadDimV),
+      .max_rows = field(kMaxRows),
+      .max_tokens = field(kMaxTokens),
+      .max_query_len = field(kMaxQueryLen),
+      .max_seq_len = field(kMaxSeqLen),
+      .device = {.num_sms = field(kNumSms),
+                 .max_shared_bytes = field(kMaxSharedBytes),
+                 .compute_capability = field(kComputeCapability)},
+      .mode = static_cast<TileScheduleMode>(field(kMode)),
+      .max_splits = field(kMaxSplits),
+      .kernels = {.products = products, .max_tier = field(kMaxTier)},
+      .shared_prefix = static_cast<SharedPrefix>(field(kSharedPrefix)),
+      // The bounds that an operator receives when it builds a map may differ from
+      // those of the operator that uses the map.
+      .split = RowSplit::kByRow};
 }
 
 absl::StatusOr<at::Tensor> AllocateWorkspace(const at::Tensor& plan, at::Device device) {
-  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan shape, CheckedPlan(plan));
+  REPRISE_ASSIGN_OR_RETURN(const TileSchedulePlan shape, CheckedPlan(plan));
   const at::Tensor bytes =
       at::empty({shape.workspace_bytes + kAlignment}, at::TensorOptions(device).dtype(at::kByte));
   const int64_t address = reinterpret_cast<intptr_t>(bytes.const_data_ptr());
   return bytes.narrow(0, (kAlignment - address % kAlignment) % kAlignment, shape.workspace_bytes);
 }
 
-absl::StatusOr<WorkMap> WorkMapOver(const at::Tensor& plan, const at::Tensor& workspace,
-                                    at::Device device) {
-  REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan shape, CheckedPlan(plan));
+absl::StatusOr<TileSchedule> TileScheduleOver(const at::Tensor& plan, const at::Tensor& workspace,
+                                              at::Device device) {
+  REPRISE_ASSIGN_OR_RETURN(const TileSchedulePlan shape, CheckedPlan(plan));
   ShapeChecker dims;
   dims.Bind("plan[0]", shape.workspace_bytes);
   REPRISE_RETURN_IF_ERROR(dims.Check("workspace", workspace, {AtLeast("plan[0]")}, at::kByte));
@@ -140,7 +142,7 @@ absl::StatusOr<WorkMap> WorkMapOver(const at::Tensor& plan, const at::Tensor& wo
         absl::StrCat("workspace must be aligned: expected a multiple of ", kAlignment,
                      " bytes, got ", reinterpret_cast<intptr_t>(data) % kAlignment, " beyond one"));
   }
-  return MakeWorkMap(shape, data);
+  return MakeTileSchedule(shape, data);
 }
 
 }  // namespace reprise

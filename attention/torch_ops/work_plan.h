@@ -1,8 +1,9 @@
-// A work map's plan as a tensor. torch.ops.reprise.work_map_plan returns it, and operators take it
-// as `plan`.
+// A tile schedule's plan as a tensor. torch.ops.reprise.tile_schedule_plan returns it, and
+// operators take it as `plan`.
 //
 // A plan is an int64 tensor on the CPU, so reading it never waits for a device. Its first element
-// is the size of the workspace in bytes. The other elements are the WorkMapOptions of the plan.
+// is the size of the workspace in bytes. The other elements are the TileScheduleOptions of the
+// plan.
 //
 // Thread safety: pure functions.
 
@@ -12,18 +13,18 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/statusor.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 
 namespace reprise {
 
 // Returns the plan for `options`.
-// Errors: see PlanWorkMap().
-absl::StatusOr<at::Tensor> MakePlanTensor(const WorkMapOptions& options);
+// Errors: see PlanTileSchedule().
+absl::StatusOr<at::Tensor> MakePlanTensor(const TileScheduleOptions& options);
 
 // Returns the options from which `plan` was made.
 // Errors: InvalidArgument if `plan` is not a plan tensor.
-absl::StatusOr<WorkMapOptions> ReadPlanTensor(const at::Tensor& plan);
+absl::StatusOr<TileScheduleOptions> ReadPlanTensor(const at::Tensor& plan);
 
 // Allocates an uninitialised workspace for `plan`, aligned to 256 bytes.
 // Errors: see ReadPlanTensor().
@@ -32,8 +33,8 @@ absl::StatusOr<at::Tensor> AllocateWorkspace(const at::Tensor& plan, at::Device 
 // Returns the map over `workspace`, a uint8 tensor of at least plan[0] bytes, aligned to 256 bytes,
 // on `device`.
 // Errors: InvalidArgument that names `plan` or `workspace`.
-absl::StatusOr<WorkMap> WorkMapOver(const at::Tensor& plan, const at::Tensor& workspace,
-                                    at::Device device);
+absl::StatusOr<TileSchedule> TileScheduleOver(const at::Tensor& plan, const at::Tensor& workspace,
+                                              at::Device device);
 
 }  // namespace reprise
 

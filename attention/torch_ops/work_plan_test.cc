@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-WorkMapOptions Options() {
+TileScheduleOptions Options() {
   return {.dtype = DType::kBFloat16,
           .num_q_heads = 8,
           .num_kv_heads = 2,
@@ -23,18 +23,18 @@ WorkMapOptions Options() {
           .max_query_len = 4,
           .max_seq_len = 333,
           .device = {.num_sms = 78},
-          .mode = WorkMapMode::kDeterministic,
+          .mode = TileScheduleMode::kDeterministic,
           .max_splits = 3};
 }
 
 TEST(WorkPlanTest, PlanContainsTheWorkspaceSize) {
   const at::Tensor plan = *MakePlanTensor(Options());
-  EXPECT_EQ(plan[0].item<int64_t>(), PlanWorkMap(Options())->workspace_bytes);
+  EXPECT_EQ(plan[0].item<int64_t>(), PlanTileSchedule(Options())->workspace_bytes);
 }
 
 TEST(WorkPlanTest, PlanTensorKeepsTheOptions) {
-  const WorkMapOptions read = *ReadPlanTensor(*MakePlanTensor(Options()));
-  const WorkMapOptions made = Options();
+  const TileScheduleOptions read = *ReadPlanTensor(*MakePlanTensor(Options()));
+  const TileScheduleOptions made = Options();
   EXPECT_EQ(read.dtype, made.dtype);
   EXPECT_EQ(read.max_splits, made.max_splits);
   EXPECT_EQ(read.num_q_heads, made.num_q_heads);
@@ -53,7 +53,7 @@ TEST(WorkPlanTest, AllocatedWorkspaceServesAMap) {
   const at::Tensor plan = *MakePlanTensor(Options());
   for (int i = 0; i < 8; ++i) {
     const at::Tensor workspace = *AllocateWorkspace(plan, at::kCPU);
-    const WorkMap map = *WorkMapOver(plan, workspace, at::kCPU);
+    const TileSchedule map = *TileScheduleOver(plan, workspace, at::kCPU);
     EXPECT_EQ(map.main.max_rows, 5);
     EXPECT_NE(map.main.items, nullptr);
   }
@@ -61,7 +61,7 @@ TEST(WorkPlanTest, AllocatedWorkspaceServesAMap) {
 
 TEST(WorkPlanTest, RejectsInvalidPlansAndWorkspaces) {
   const auto refusal = [](const at::Tensor& plan, const at::Tensor& workspace) {
-    return std::string(WorkMapOver(plan, workspace, at::kCPU).status().message());
+    return std::string(TileScheduleOver(plan, workspace, at::kCPU).status().message());
   };
   const at::Tensor plan = *MakePlanTensor(Options());
   const at::Tensor workspace = *AllocateWorkspace(plan, at::kCPU);
@@ -72,7 +72,7 @@ TEST(WorkPlanTest, RejectsInvalidPlansAndWorkspaces) {
   EXPECT_THAT(refusal(spoiled, workspace), HasSubstr("32-bit count at 3, got -1"));
   spoiled = plan.clone();
   spoiled[1] = 99;
-  EXPECT_THAT(refusal(spoiled, workspace), HasSubstr("work_map_plan"));
+  EXPECT_THAT(refusal(spoiled, workspace), HasSubstr("tile_schedule_plan"));
   EXPECT_THAT(refusal(plan, workspace.narrow(0, 0, workspace.size(0) - 1)),
               HasSubstr("workspace must be"));
   EXPECT_THAT(

@@ -22,7 +22,7 @@ def whole():
     d.box(36, 262, 150, 66, ["refill"], "device", "ink bold", ("applies the delta,", "fills the step's arrays"))
     d.rect(226, 254, 440, 82, "violet", 8)
     d.text(446, 272, "captured graph, fixed number of rows", "soft small", "middle")
-    d.box(240, 280, 120, 46, ["metadata"], "plain", notes=("work maps, rows",))
+    d.box(240, 280, 120, 46, ["metadata"], "plain", notes=("tile schedules, rows",))
     d.box(386, 280, 140, 46, ["forward"], "plain", notes=("your Model, attention",))
     d.box(552, 280, 100, 46, ["logits"], "plain", notes=("of last tokens",))
     d.path([(360, 303), (386, 303)])

@@ -98,11 +98,13 @@ class CpuDeviceDriver : public DeviceDriver {
   absl::Status MoveKeys(const MoveKvArgs& args) override { return MoveKv(args); }
 
   // Attention on the CPU divides its own work.
-  absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions&) override { return WorkMapPlan{}; }
-  absl::Status BuildWork(const AttentionParams&, const PagedBatch&, const WorkMap&) override {
+  absl::StatusOr<TileSchedulePlan> PlanWork(const TileScheduleOptions&) override {
+    return TileSchedulePlan{};
+  }
+  absl::Status BuildWork(const AttentionParams&, const PagedBatch&, const TileSchedule&) override {
     return absl::OkStatus();
   }
-  absl::Status BuildWork(const AttentionParams&, const RaggedBatch&, const WorkMap&) override {
+  absl::Status BuildWork(const AttentionParams&, const RaggedBatch&, const TileSchedule&) override {
     return absl::OkStatus();
   }
 

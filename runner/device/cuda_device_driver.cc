@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "reprise/attention/cuda/device_limits.h"
 #include "reprise/attention/metadata/local_virtual_batch.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 #include "reprise/base/cuda_device_scope.h"
 #include "reprise/base/cuda_fence.h"
 #include "reprise/base/cuda_status.h"
@@ -184,22 +184,22 @@ class CudaDeviceDriver : public DeviceDriver {
     return LaunchMoveKv(args, graphs_->stream());
   }
 
-  absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
-    WorkMapOptions with_device = options;
+  absl::StatusOr<TileSchedulePlan> PlanWork(const TileScheduleOptions& options) override {
+    TileScheduleOptions with_device = options;
     with_device.device = limits_;
-    return PlanWorkMap(with_device);
+    return PlanTileSchedule(with_device);
   }
 
   absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
-                         const WorkMap& map) override {
+                         const TileSchedule& map) override {
     const CudaDeviceScope scope(device_.index());
-    return LaunchWorkMap(batch, WindowOf(layer), map, lanes_->stream()).status();
+    return LaunchTileSchedule(batch, WindowOf(layer), map, lanes_->stream()).status();
   }
 
   absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
-                         const WorkMap& map) override {
+                         const TileSchedule& map) override {
     const CudaDeviceScope scope(device_.index());
-    return LaunchWorkMap(batch, WindowOf(layer), map, lanes_->stream()).status();
+    return LaunchTileSchedule(batch, WindowOf(layer), map, lanes_->stream()).status();
   }
 
   absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) override {

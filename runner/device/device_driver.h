@@ -38,8 +38,8 @@
 #include "reprise/attention/speculation/draft_rows.h"
 #include "reprise/attention/speculation/move_kv.h"
 #include "reprise/attention/speculation/tree_tokens.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/fence.h"
 #include "reprise/base/mapped_buffer.h"
 #include "reprise/graphs/graph_backend.h"
@@ -109,12 +109,12 @@ class DeviceDriver {
 
   // Plans the tile schedule of a layer class for this device; sets options.device. Returns a plan
   // without workspace if the device needs no schedule.
-  virtual absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) = 0;
+  virtual absl::StatusOr<TileSchedulePlan> PlanWork(const TileScheduleOptions& options) = 0;
   // Builds the tile schedule of a step for layers like `layer`.
   virtual absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
-                                 const WorkMap& map) = 0;
+                                 const TileSchedule& map) = 0;
   virtual absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
-                                 const WorkMap& map) = 0;
+                                 const TileSchedule& map) = 0;
   // Splits the rows of a step at attention chunks, into buffers on the device.
   virtual absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) = 0;
 

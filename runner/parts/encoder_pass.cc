@@ -9,7 +9,7 @@
 
 #include "reprise/attention/cuda/kernel_key.h"
 #include "reprise/attention/metadata/ragged_gather.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_status.h"
 
@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<EncoderPass>> EncoderPass::Create(const EncoderPa
 }
 
 EncoderPass::EncoderPass(const EncoderPassOptions& options, DeviceDriver* driver)
-    : options_(options), driver_(driver), work_maps_(options.metadata.classes.num_classes()) {
+    : options_(options), driver_(driver), tile_schedules_(options.metadata.classes.num_classes()) {
   tables_.resize(size_t{1} * num_groups() * options.metadata.max_rows * options.max_blocks);
 }
 
@@ -38,17 +38,17 @@ absl::Status EncoderPass::Allocate() {
                            StagingRing::Create(staging_memory_->host_bytes(), std::move(read)));
   device_memory_ =
       at::empty({PassBytes()}, at::TensorOptions(options_.metadata.device).dtype(at::kByte));
-  return AllocateWorkMaps();
+  return AllocateTileSchedules();
 }
 
-absl::Status EncoderPass::AllocateWorkMaps() {
+absl::Status EncoderPass::AllocateTileSchedules() {
   const StepMetadataOptions& metadata = options_.metadata;
   for (int i = 0; i < metadata.classes.num_classes(); ++i) {
     const LayerClass& layer_class = metadata.classes.classes[i];
     if (layer_class.batch != ClassBatch::kContiguous) continue;
     const LayerSpec& layer = metadata.layers[layer_class.first_layer];
     const AttentionParams& params = layer.params;
-    REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan,
+    REPRISE_ASSIGN_OR_RETURN(const TileSchedulePlan plan,
                              driver_->PlanWork({.dtype = layer.q_dtype.value_or(metadata.dtype),
                                                 .num_q_heads = params.num_q_heads,
                                                 .num_kv_heads = params.num_kv_heads,
@@ -61,9 +61,9 @@ absl::Status EncoderPass::AllocateWorkMaps() {
                                                 .mode = metadata.mode,
                                                 .kernels = KernelsFor(params, layer.kernels),
                                                 .costs = metadata.costs}));
-    work_map_memory_.push_back(
+    tile_schedule_memory_.push_back(
         at::empty({plan.workspace_bytes}, at::TensorOptions(metadata.device).dtype(at::kByte)));
-    work_maps_[i] = MakeWorkMap(plan, work_map_memory_.back().data_ptr());
+    tile_schedules_[i] = MakeTileSchedule(plan, tile_schedule_memory_.back().data_ptr());
   }
   return absl::OkStatus();
 }
@@ -145,13 +145,13 @@ absl::Status EncoderPass::Run(absl::Span<const ScheduledEncode> encodes, Model& 
   const Arrays arrays = ArraysAt(static_cast<std::byte*>(device_memory_.data_ptr()));
   batch.query_start_loc = arrays.query_start_loc;
   batch.key_start_loc = arrays.query_start_loc;
-  std::vector<BatchWork> work(metadata.classes.num_classes());
+  std::vector<BatchSchedule> work(metadata.classes.num_classes());
   for (int i = 0; i < metadata.classes.num_classes(); ++i) {
     const LayerClass& layer_class = metadata.classes.classes[i];
     if (layer_class.batch != ClassBatch::kContiguous) continue;
     const AttentionParams& params = metadata.layers[layer_class.first_layer].params;
-    work[i] = WorkOf(batch, WindowOf(params), work_maps_[i]);
-    REPRISE_RETURN_IF_ERROR(driver_->BuildWork(params, batch, work_maps_[i]));
+    work[i] = WorkOf(batch, WindowOf(params), tile_schedules_[i]);
+    REPRISE_RETURN_IF_ERROR(driver_->BuildWork(params, batch, tile_schedules_[i]));
   }
   return driver_->OnStream([&]() -> absl::Status {
     return CatchTorch([&] {

@@ -69,7 +69,7 @@ class EncoderPass {
 
   EncoderPass(const EncoderPassOptions& options, DeviceDriver* driver);
   absl::Status Allocate();
-  absl::Status AllocateWorkMaps();
+  absl::Status AllocateTileSchedules();
   int64_t PassBytes() const;
   Arrays ArraysAt(std::byte* base) const;
   // Writes the inputs. Returns their batch, which points to the device's arrays.
@@ -84,8 +84,9 @@ class EncoderPass {
   std::optional<MappedBuffer> staging_memory_;
   std::optional<StagingRing> staging_;
   at::Tensor device_memory_;
-  std::vector<at::Tensor> work_map_memory_;
-  std::vector<WorkMap> work_maps_;  // one per class; empty except for classes without a cache
+  std::vector<at::Tensor> tile_schedule_memory_;
+  std::vector<TileSchedule>
+      tile_schedules_;  // one per class; empty except for classes without a cache
 };
 
 }  // namespace reprise

@@ -4,7 +4,8 @@
 //   class NoSampling : public ForwardingDriver {
 //    public:
 //     using ForwardingDriver::ForwardingDriver;
-//     absl::Status Sample(const SampleArgs&) override { return absl::InternalError("no sampling"); }
+//     absl::Status Sample(const SampleArgs&) override { return absl::InternalError("no sampling");
+//     }
 //   };
 //   auto runner = ModelRunner::Create(
 //       &model, {}, std::make_unique<NoSampling>(*MakeDeviceDriver(c10::kCPU, {})));
@@ -56,15 +57,15 @@ class ForwardingDriver : public DeviceDriver {
   absl::Status KeepStates(const KeepStatesArgs& args) override { return driver_->KeepStates(args); }
   absl::Status TreeTokens(const TreeTokensArgs& args) override { return driver_->TreeTokens(args); }
   absl::Status MoveKeys(const MoveKvArgs& args) override { return driver_->MoveKeys(args); }
-  absl::StatusOr<WorkMapPlan> PlanWork(const WorkMapOptions& options) override {
+  absl::StatusOr<TileSchedulePlan> PlanWork(const TileScheduleOptions& options) override {
     return driver_->PlanWork(options);
   }
   absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
-                         const WorkMap& map) override {
+                         const TileSchedule& map) override {
     return driver_->BuildWork(layer, batch, map);
   }
   absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
-                         const WorkMap& map) override {
+                         const TileSchedule& map) override {
     return driver_->BuildWork(layer, batch, map);
   }
   absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) override {

@@ -114,7 +114,7 @@ class Batch {
 void RunAttention(benchmark::State& state, Batch& batch) {
   for (auto _ : state) {
     const absl::Status status =
-        PagedAttention(batch.layer, batch.batch, BatchWork{}, batch.q, batch.kv, {batch.out});
+        PagedAttention(batch.layer, batch.batch, BatchSchedule{}, batch.q, batch.kv, {batch.out});
     if (!status.ok()) state.SkipWithError(std::string(status.message()).c_str());
   }
 }

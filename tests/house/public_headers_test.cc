@@ -24,7 +24,7 @@ TEST(PublicHeadersTest, EveryRoomIsCompiledTogetherWithTheOthers) {
                                       "attention/metadata/",
                                       "attention/speculation/",
                                       "attention/merge/",
-                                      "attention/work_map/",
+                                      "attention/tile_schedule/",
                                       "attention/cuda/",
                                       "attention/cpu/",
                                       "graphs/",

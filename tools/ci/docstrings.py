@@ -34,7 +34,7 @@ WAITING = {
     "attention/metadata/cross_batch.h": {"CrossRowOf", "WriteCrossRow"},
     "attention/metadata/ragged_gather_args.h": {"RaggedRow"},
     "attention/reference/reference.h": {"ReferenceRaggedAttention"},
-    "attention/work_map/work_map_builder.h": {"KeyHull::Add", "WorkCounts", "ItemSpan"},
+    "attention/tile_schedule/tile_schedule_builder.h": {"KeyHull::Add", "WorkCounts", "ItemSpan"},
     "cache/blocks/block_manager.h": {"BlockManager::contains"},
     "cache/blocks/block_pool.h": {"BlockState", "BlockPool::has_content"},
     "cache/prefix/prefix_events.h": {"PrefixEventQueue", "PrefixEventQueue::Push"},

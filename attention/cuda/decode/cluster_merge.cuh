@@ -1,8 +1,8 @@
 // The DSMEM reduction: the CTAs of a cluster, which have the KV splits of one Q tile, combine the
-// splits by reading each other's shared memory (attention/work_map/work_map.h, "Clusters"). A
-// combine through global memory takes a store, an atomic and a load in sequence, each with the
-// latency of the L2 cache, and a single CTA performs it. A cluster synchronises in a fraction of
-// that time, and each of its CTAs combines a part of the columns.
+// splits by reading each other's shared memory (attention/tile_schedule/tile_schedule.h,
+// "Clusters"). A combine through global memory takes a store, an atomic and a load in sequence,
+// each with the latency of the L2 cache, and a single CTA performs it. A cluster synchronises in a
+// fraction of that time, and each of its CTAs combines a part of the columns.
 //
 // Protocol of FinishInCluster():
 // 1. Each CTA writes its split's out and lse to its shared memory.
@@ -24,7 +24,7 @@
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/unit_results.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/base/cluster.cuh"
 
 namespace reprise {
@@ -97,7 +97,8 @@ __device__ __forceinline__ void AddPieces(
 }
 
 // The epilogue of a unit in a cluster, instead of FinishThroughShared(). Each CTA calls it once,
-// with all threads. REQUIRES: Q tiles have clusters (TileMap::counts); out has no block scales.
+// with all threads. REQUIRES: Q tiles have clusters (KernelSchedule::counts); out has no block
+// scales.
 template <typename Traits>
 __device__ __forceinline__ void FinishInCluster(const AttentionKernelParams& p,
                                                 const WorkUnit& unit,

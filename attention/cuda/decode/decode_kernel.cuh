@@ -26,7 +26,7 @@
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
 #include "reprise/attention/cuda/tiles.h"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/base/cluster.cuh"
 #include "reprise/base/dependent_launch.cuh"
 
@@ -34,7 +34,7 @@ namespace reprise {
 
 // A decode tile with eight warps instead of four, one CTA per SM, and three stages: three times the
 // keys in flight per CTA. For rows with few KV heads, whose CTAs do not fill the card (IsWide() of
-// attention/work_map/work_map.h).
+// attention/tile_schedule/tile_schedule.h).
 template <typename Base>
 struct WideTraits : Base {
   static constexpr AttentionTile Widened() {
@@ -130,7 +130,7 @@ cudaError_t LaunchColumns(const AttentionKernelParams& params, int columns, cuda
 
 template <typename Traits>
 cudaError_t LaunchFewRows(const AttentionKernelParams& params, cudaStream_t stream) {
-  const TileMap& work = params.work;
+  const KernelSchedule& work = params.work;
   if (!params.is_wide) {
     return LaunchColumns<Traits>(params, ColumnsInUse(work, params.cluster), stream);
   }

@@ -32,7 +32,7 @@
 
 #include <cstdint>
 
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/base/host_device.h"
 
 namespace reprise {

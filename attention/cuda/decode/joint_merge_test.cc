@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 
 namespace reprise {
 namespace {

@@ -3,11 +3,11 @@
 // attention/attention_extras.h).
 //
 // Algorithm. FlashAttention-2's loop over KV tiles with online softmax (Dao 2023), applied to the
-// items of a tile schedule (attention/work_map/work_map.h). Items are split over keys as in
-// Flash-Decoding, with equal work per CTA as in Stream-K (Osama et al. 2023). The grid is fixed;
-// attention/work_map/cta_units.h assigns units to CTAs. The rows of a tile are the item's queries
-// times the q heads of one KV head, so each key is loaded once for the whole group of q heads. A KV
-// tile is called a step in identifiers.
+// items of a tile schedule (attention/tile_schedule/tile_schedule.h). Items are split over keys as
+// in Flash-Decoding, with equal work per CTA as in Stream-K (Osama et al. 2023). The grid is fixed;
+// attention/tile_schedule/cta_units.h assigns units to CTAs. The rows of a tile are the item's
+// queries times the q heads of one KV head, so each key is loaded once for the whole group of q
+// heads. A KV tile is called a step in identifiers.
 //
 // Bound. Decode: memory. Each K and V element is read once, for 2 x group_size x queries FLOP. Each
 // CTA has about 64 KB of K and V buffers, two KV tiles per warp group, and two or three CTAs run
@@ -16,7 +16,8 @@
 // FFMA and shared memory.
 //
 // The kernel has five independent mechanisms, each in its own files:
-//   work        assigns queries and keys to CTAs         work_unit.cuh, work_map/work_map.h
+//   work        assigns queries and keys to CTAs         work_unit.cuh,
+//   tile_schedule/tile_schedule.h
 //   loader      copies Q, K and V to shared memory,      key_places.cuh, query_loader.cuh,
 //               unconverted or through a conversion,     key_loader.cuh, converting_loader.cuh,
 //               and applies rotary embedding             rotation.cuh
@@ -56,7 +57,7 @@
 #include "reprise/attention/cuda/general/unit_results.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
 #include "reprise/attention/cuda/tiles.h"
-#include "reprise/attention/work_map/cta_units.h"
+#include "reprise/attention/tile_schedule/cta_units.h"
 #include "reprise/base/dependent_launch.cuh"
 
 namespace reprise {
@@ -510,13 +511,15 @@ __device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams&
 // CTAs per queue, one per head; CTAs of the same queue are adjacent.
 class ColumnWalk {
  public:
-  static dim3 GridOf(const TileMap& work) { return dim3(work.heads_per_column, work.num_columns); }
+  static dim3 GridOf(const KernelSchedule& work) {
+    return dim3(work.heads_per_column, work.num_columns);
+  }
   // Address of the CTA's first item. Valid memory even if the CTA has no item.
-  static __device__ __forceinline__ const WorkItem* FirstItem(const TileMap& work) {
+  static __device__ __forceinline__ const WorkItem* FirstItem(const KernelSchedule& work) {
     return work.column_first + blockIdx.y;
   }
 
-  __device__ __forceinline__ explicit ColumnWalk(const TileMap& work)
+  __device__ __forceinline__ explicit ColumnWalk(const KernelSchedule& work)
       : work_(work),
         item_(work.column_items[blockIdx.y]),
         end_item_(work.column_items[blockIdx.y + 1]),
@@ -533,19 +536,20 @@ class ColumnWalk {
   }
 
  private:
-  const TileMap& work_;
+  const KernelSchedule& work_;
   int item_, end_item_, head_;
 };
 
-// ColumnWalk for tile schedules that may be round-robin (TileMap::may_be_dealt).
+// ColumnWalk for tile schedules that may be round-robin (KernelSchedule::may_be_dealt).
 class DealtWalk {
  public:
-  static dim3 GridOf(const TileMap& work) { return dim3(work.num_ctas); }
-  static __device__ __forceinline__ const WorkItem* FirstItem(const TileMap& work) {
+  static dim3 GridOf(const KernelSchedule& work) { return dim3(work.num_ctas); }
+  static __device__ __forceinline__ const WorkItem* FirstItem(const KernelSchedule& work) {
     return CtaUnits(work, blockIdx.x).FirstItem();
   }
 
-  __device__ __forceinline__ explicit DealtWalk(const TileMap& work) : units_(work, blockIdx.x) {}
+  __device__ __forceinline__ explicit DealtWalk(const KernelSchedule& work)
+      : units_(work, blockIdx.x) {}
 
   __device__ __forceinline__ bool HasUnit() const { return n_ < units_.count(); }
   __device__ __forceinline__ int Item() const { return units_.ItemOf(n_); }

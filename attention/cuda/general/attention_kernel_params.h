@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "reprise/attention/cuda/tiles.h"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/base/divisor.h"
 #include "reprise/base/dtype.h"
 #include "reprise/cache/storage/kv_layer.h"
@@ -83,7 +83,7 @@ struct AttentionKernelParams {
   int32_t q_is_aligned, new_is_aligned;
   int32_t out_is_aligned;  // whether they allow 4-element stores
 
-  TileMap work;
+  KernelSchedule work;
   int32_t cluster;  // CTA queues per cluster of the launch (LaunchForm)
   int32_t is_wide;  // 1: the launch has wide CTAs (LaunchForm)
 

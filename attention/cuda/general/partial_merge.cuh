@@ -2,7 +2,8 @@
 // depend on which CTA arrives last, so results are bitwise identical from run to run.
 //
 // The last CTA to arrive performs the combine. A Q tile with more than kMostPiecesAtOnce splits is
-// combined in two levels (attention/work_map/work_map.h), so that several CTAs share the work:
+// combined in two levels (attention/tile_schedule/tile_schedule.h), so that several CTAs share the
+// work:
 // 1. The last CTA to arrive at a group of kMergeGroup splits writes the group's sum over the
 //    group's first partial.
 // 2. The last group to arrive adds up the sums of the groups.
@@ -23,7 +24,7 @@
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/unit_results.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 
 namespace reprise {
 

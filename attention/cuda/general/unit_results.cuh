@@ -20,7 +20,7 @@
 #include "reprise/attention/cuda/general/products.cuh"
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 
 namespace reprise {
 
@@ -137,7 +137,8 @@ __device__ __forceinline__ float FinishRow(const AttentionKernelParams& p, const
 
 // Index of a row's lse among the partials. This index times PartialPitch(head_dim_v) is the index
 // of the row's out.
-__device__ __forceinline__ int64_t PartialAt(const TileMap& work, int partial, const TileRow& row) {
+__device__ __forceinline__ int64_t PartialAt(const KernelSchedule& work, int partial,
+                                             const TileRow& row) {
   return static_cast<int64_t>(partial + row.query) * work.num_q_heads + row.q_head;
 }
 

@@ -9,7 +9,7 @@
 
 #include "reprise/attention/cuda/general/attention_kernel_params.h"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 
 namespace reprise {
 

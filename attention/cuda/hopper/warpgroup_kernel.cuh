@@ -36,7 +36,7 @@
 #include "reprise/attention/cuda/hopper/warpgroup_shared.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_traits.cuh"
 #include "reprise/attention/cuda/tiles.h"
-#include "reprise/attention/work_map/cta_units.h"
+#include "reprise/attention/tile_schedule/cta_units.h"
 #include "reprise/base/dependent_launch.cuh"
 
 namespace reprise {

@@ -35,7 +35,7 @@
 #include "reprise/attention/cuda/hopper/warpgroup_rows.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_shared.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_unit.cuh"
-#include "reprise/attention/work_map/cta_units.h"
+#include "reprise/attention/tile_schedule/cta_units.h"
 
 namespace reprise {
 
@@ -419,7 +419,7 @@ class WarpgroupLoader {
   const AttentionKernelParams& p_;
   WarpgroupShared<Traits>& shared_;
   const int thread_;  // index in the warpgroup
-  bool is_dealt_;     // whether the schedule is round-robin (attention/work_map/cta_units.h)
+  bool is_dealt_;     // whether the schedule is round-robin (attention/tile_schedule/cta_units.h)
   // The full barrier of the copied tile that has not been announced, or null.
   Barrier* copied_ = nullptr;
   uint32_t copied_tile_;  // a SharedAddress()

@@ -16,7 +16,7 @@
 #include "reprise/attention/cuda/general/device_primitives.cuh"
 #include "reprise/attention/cuda/general/logits.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {

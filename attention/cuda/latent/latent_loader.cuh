@@ -22,7 +22,7 @@
 #include "reprise/attention/cuda/hopper/warpgroup_products.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_unit.cuh"
 #include "reprise/attention/cuda/latent/latent_shared.cuh"
-#include "reprise/attention/work_map/cta_units.h"
+#include "reprise/attention/tile_schedule/cta_units.h"
 
 namespace reprise {
 

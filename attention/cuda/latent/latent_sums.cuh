@@ -13,7 +13,7 @@
 #include "reprise/attention/cuda/hopper/wgmma.cuh"
 #include "reprise/attention/cuda/latent/latent_results.cuh"
 #include "reprise/attention/cuda/latent/latent_shared.cuh"
-#include "reprise/attention/work_map/cta_units.h"
+#include "reprise/attention/tile_schedule/cta_units.h"
 
 namespace reprise {
 

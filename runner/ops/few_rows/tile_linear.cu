@@ -232,12 +232,12 @@ absl::Status LaunchTileLinear(const SkinnyLinearArgs& args, const TileForm& form
   CUtensorMap weight, x;
   const TileMatrix weight_matrix = {args.dtype, args.weight, args.weight_stride, args.out_features,
                                     args.in_features};
-  REPRISE_RETURN_IF_ERROR(args.is_gated
-                              ? MakePairedTileMap(weight_matrix, plan.tile_rows, num_boxes, weight)
-                              : MakeTileMap(weight_matrix, plan.tile_rows, num_boxes, weight));
   REPRISE_RETURN_IF_ERROR(
-      MakeTileMap({args.dtype, args.x, args.x_stride, args.num_rows, args.in_features},
-                  plan.columns, num_boxes, x));
+      args.is_gated ? MakePairedKernelSchedule(weight_matrix, plan.tile_rows, num_boxes, weight)
+                    : MakeKernelSchedule(weight_matrix, plan.tile_rows, num_boxes, weight));
+  REPRISE_RETURN_IF_ERROR(
+      MakeKernelSchedule({args.dtype, args.x, args.x_stride, args.num_rows, args.in_features},
+                         plan.columns, num_boxes, x));
   return VisitLauncher(args, [&](auto launcher) {
     return launcher.Launch("TileLinear", plan, stream, weight, x, args, plan, copy);
   });

@@ -7,11 +7,11 @@
 //
 // Prints a JSON line a shape, then a table: time of a call, spread, TB/s of keys and values or
 // TFLOP/s, that as a share of the read-only kernel of the same run, and the best peer's time where
-// it is known (tests/benchmarks/device/attention_grid.h). Above the table: how many clusters of 2 to
-// 8 CTAs of a decode run at the same time (WorkMapCosts::clusters_of). For random shapes it prints
-// the time over the roofline of each instead of a peer's time, and how these ratios are distributed,
-// by kind. The roofline is the largest of three: all bytes at 93 % of the read-only kernel's rate,
-// the products at 620 TFLOP/s, and 6 us.
+// it is known (tests/benchmarks/device/attention_grid.h). Above the table: how many clusters of 2
+// to 8 CTAs of a decode run at the same time (TileScheduleCosts::clusters_of). For random shapes it
+// prints the time over the roofline of each instead of a peer's time, and how these ratios are
+// distributed, by kind. The roofline is the largest of three: all bytes at 93 % of the read-only
+// kernel's rate, the products at 620 TFLOP/s, and 6 us.
 
 #include <algorithm>
 #include <cstdint>
@@ -36,7 +36,7 @@
 #include "nlohmann/json.hpp"
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/device_profile.h"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/base/dtype.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/cache/storage/kv_layout.h"
@@ -71,9 +71,10 @@ ABSL_FLAG(
     std::string, clusters, "2,3,4,5,6,7,8",
     "the sizes of clusters in which decodes of few rows may run, 2 among them, or none; for the "
     "grid, too");
-ABSL_FLAG(std::vector<std::string>, costs, {},
-          "fields of WorkMapCosts that differ from those of the card, as border=0,merge=8; for the "
-          "grid, too");
+ABSL_FLAG(
+    std::vector<std::string>, costs, {},
+    "fields of TileScheduleCosts that differ from those of the card, as border=0,merge=8; for the "
+    "grid, too");
 ABSL_FLAG(bool, deterministic, false, "split points by the row alone; for the grid, too");
 
 namespace reprise {
@@ -149,23 +150,23 @@ absl::StatusOr<std::vector<AttentionCase>> RandomCases() {
 }
 
 // Leaves only clusters of the sizes that are named.
-void KeepClusters(const std::vector<std::string>& sizes, WorkMapCosts& costs) {
+void KeepClusters(const std::vector<std::string>& sizes, TileScheduleCosts& costs) {
   for (int n = 2; n <= kMostClusterColumns; ++n) {
     if (!absl::c_linear_search(sizes, absl::StrCat(n))) costs.clusters_of[n] = 0;
   }
 }
 
 // Sets the field that `text` names, as in "merge=8".
-absl::Status SetCost(absl::string_view text, WorkMapCosts& costs) {
+absl::Status SetCost(absl::string_view text, TileScheduleCosts& costs) {
   const std::pair<absl::string_view, absl::string_view> name_and_value =
       absl::StrSplit(text, absl::MaxSplits('=', 1));
-  for (const WorkMapCostField& cost : WorkMapCostFields()) {
+  for (const TileScheduleCostField& cost : TileScheduleCostFields()) {
     if (cost.name != name_and_value.first) continue;
     if (absl::SimpleAtoi(name_and_value.second, &(costs.*cost.field))) return absl::OkStatus();
     break;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("--costs: expected a field of WorkMapCosts and an integer, got ", text));
+      absl::StrCat("--costs: expected a field of TileScheduleCosts and an integer, got ", text));
 }
 
 absl::StatusOr<std::vector<AttentionCase>> Cases() {
@@ -199,7 +200,7 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
     for (const std::string& text : absl::GetFlag(FLAGS_costs)) {
       REPRISE_RETURN_IF_ERROR(SetCost(text, c.costs));
     }
-    if (absl::GetFlag(FLAGS_deterministic)) c.mode = WorkMapMode::kDeterministic;
+    if (absl::GetFlag(FLAGS_deterministic)) c.mode = TileScheduleMode::kDeterministic;
   }
   return cases;
 }
@@ -227,12 +228,12 @@ nlohmann::json ToJson(const AttentionCase& c, const AttentionResult& r, const Me
                          {"order", KvOrderName(c.order)},
                          {"form", KvFormName(c.form)},
                          {"rotary", c.rotary.has_value()},
-                         {"deterministic", c.mode == WorkMapMode::kDeterministic},
+                         {"deterministic", c.mode == TileScheduleMode::kDeterministic},
                          {"kernel", r.kernel},
                          {"us", r.call.median_us},
                          {"min_us", r.call.min_us},
                          {"max_us", r.call.max_us},
-                         {"work_map_us", r.work_map.median_us},
+                         {"tile_schedule_us", r.tile_schedule.median_us},
                          {"layers", r.num_layers},
                          {"tb_per_s", r.tb_per_s()},
                          {"tflop_per_s", r.tflop_per_s()},
@@ -249,8 +250,9 @@ bool IsRandom() { return !absl::GetFlag(FLAGS_random).empty(); }
 int NameWidth() { return IsRandom() ? 44 : 26; }
 
 std::string Row(const AttentionCase& c, const AttentionResult& r, const MemoryRates& limits) {
-  std::string row = absl::StrFormat("%-*s %9.1f %5.1f%% %7.1f ", NameWidth(), c.name,
-                                    r.call.median_us, 100 * r.call.spread(), r.work_map.median_us);
+  std::string row =
+      absl::StrFormat("%-*s %9.1f %5.1f%% %7.1f ", NameWidth(), c.name, r.call.median_us,
+                      100 * r.call.spread(), r.tile_schedule.median_us);
   if (r.is_compute_bound()) {
     absl::StrAppendFormat(&row, "%7.0f TFLOP/s      ", r.tflop_per_s());
   } else {

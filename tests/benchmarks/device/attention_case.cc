@@ -20,8 +20,8 @@
 #include "reprise/attention/cuda/device_limits.h"
 #include "reprise/attention/cuda/kernel_key.h"
 #include "reprise/attention/paged_batch.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_dtype.h"
 #include "reprise/base/torch_status.h"
@@ -200,29 +200,29 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
     if (c.num_sms > 0) limits.num_sms = c.num_sms;
     const KernelChoice kernels =
         KernelsFor(params, {.products = c.products, .max_tier = c.max_tier});
-    REPRISE_ASSIGN_OR_RETURN(const WorkMapPlan plan,
-                             PlanWorkMap({.dtype = c.dtype,
-                                          .num_q_heads = c.num_q_heads,
-                                          .num_kv_heads = c.num_kv_heads,
-                                          .head_dim_qk = c.head_dim_qk,
-                                          .head_dim_v = c.head_dim_v,
-                                          .max_rows = made.batch.num_rows,
-                                          .max_tokens = made.batch.num_tokens,
-                                          .max_query_len = made.batch.max_query_len,
-                                          .max_seq_len = made.batch.max_seq_len,
-                                          .device = limits,
-                                          .mode = c.mode,
-                                          .kernels = kernels,
-                                          .shared_prefix = c.shared_prefix,
-                                          .shared_tiles = c.shared_tiles,
-                                          .costs = c.costs}));
+    REPRISE_ASSIGN_OR_RETURN(const TileSchedulePlan plan,
+                             PlanTileSchedule({.dtype = c.dtype,
+                                               .num_q_heads = c.num_q_heads,
+                                               .num_kv_heads = c.num_kv_heads,
+                                               .head_dim_qk = c.head_dim_qk,
+                                               .head_dim_v = c.head_dim_v,
+                                               .max_rows = made.batch.num_rows,
+                                               .max_tokens = made.batch.num_tokens,
+                                               .max_query_len = made.batch.max_query_len,
+                                               .max_seq_len = made.batch.max_seq_len,
+                                               .device = limits,
+                                               .mode = c.mode,
+                                               .kernels = kernels,
+                                               .shared_prefix = c.shared_prefix,
+                                               .shared_tiles = c.shared_tiles,
+                                               .costs = c.costs}));
     const at::Tensor workspace =
         at::empty({plan.workspace_bytes}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
-    const WorkMap map = MakeWorkMap(plan, workspace.mutable_data_ptr());
-    const BatchWork work = WorkOf(made.batch, WindowOf(params), map);
+    const TileSchedule map = MakeTileSchedule(plan, workspace.mutable_data_ptr());
+    const BatchSchedule work = WorkOf(made.batch, WindowOf(params), map);
     const auto build = [&] {
-      return LaunchWorkMap(made.batch, WindowOf(params), map,
-                           c10::cuda::getCurrentCUDAStream().stream())
+      return LaunchTileSchedule(made.batch, WindowOf(params), map,
+                                c10::cuda::getCurrentCUDAStream().stream())
           .status();
     };
     at::Tensor first_out = out[0];
@@ -239,7 +239,7 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
     // Calls are timed on separate streams: the writes above must be complete, and no pending work
     // may write memory that was freed in between.
     c10::cuda::device_synchronize();
-    REPRISE_ASSIGN_OR_RETURN(result.work_map, TimeReplays(build, {}));
+    REPRISE_ASSIGN_OR_RETURN(result.tile_schedule, TimeReplays(build, {}));
     REPRISE_ASSIGN_OR_RETURN(result.call, TimeReplays(call_layers, {}));
     result.call.median_us /= result.num_layers;
     result.call.min_us /= result.num_layers;

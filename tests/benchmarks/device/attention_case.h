@@ -1,8 +1,8 @@
 // One point of the attention benchmark: a layer, a batch of lengths, a cache; timed.
 //
-// A call is timed as in a step: as one of many layers that share a work map, in a replayed graph.
-// Each layer has its own cache, queries and outputs, together larger than the L2, so every call
-// finds cold memory. Block tables are shuffled. The map is timed separately.
+// A call is timed as in a step: as one of many layers that share a tile schedule, in a replayed
+// graph. Each layer has its own cache, queries and outputs, together larger than the L2, so every
+// call finds cold memory. Block tables are shuffled. The map is timed separately.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_ATTENTION_CASE_H_
 #define TESTS_BENCHMARKS_DEVICE_ATTENTION_CASE_H_
@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/device_profile.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/dtype.h"
 #include "reprise/cache/storage/kv_layout.h"
 #include "tests/benchmarks/device/replay_timer.h"
@@ -39,7 +39,7 @@ struct AttentionCase {
   // kTaken: those keys are read once for all rows if the map shares them.
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kSmall;
-  WorkMapCosts costs = H200Profile().work_map;
+  TileScheduleCosts costs = H200Profile().tile_schedule;
   bool causal = true;
   std::optional<int> window_left = {};
   std::optional<float> softcap = {};
@@ -48,7 +48,7 @@ struct AttentionCase {
   std::optional<DType> kv_dtype = {};  // dtype
   KvOrder order = KvOrder::kNHD;
   KvForm form = KvForm::kPair;
-  WorkMapMode mode = WorkMapMode::kBalanced;
+  TileScheduleMode mode = TileScheduleMode::kBalanced;
   // As AttentionExtras has them.
   std::optional<DType> products = {};
   int max_tier = 2;
@@ -60,7 +60,7 @@ struct AttentionCase {
 
 struct AttentionResult {
   Timing call;
-  Timing work_map;
+  Timing tile_schedule;
   std::string kernel;    // its name
   int num_layers = 0;    // that were called in turn
   double kv_bytes = 0;   // of a call: visible keys and values, once

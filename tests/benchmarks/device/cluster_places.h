@@ -1,5 +1,5 @@
 // How many clusters of CTAs run on the card at the same time, by CUDA's answer: for
-// WorkMapCosts::clusters_of of attention/device_profile.h. Thread safety: yes. Torch-free.
+// TileScheduleCosts::clusters_of of attention/device_profile.h. Thread safety: yes. Torch-free.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_CLUSTER_PLACES_H_
 #define TESTS_BENCHMARKS_DEVICE_CLUSTER_PLACES_H_

@@ -10,19 +10,32 @@ struct Pattern {
 
 // The first that occurs in the name decides: our own kernels, then the families of cuBLASLt.
 constexpr Pattern kPatterns[] = {
-    {"WorkMap", KernelClass::kWorkMap},       {"Refill", KernelClass::kRefill},
-    {"LocalVirtual", KernelClass::kWorkMap},  {"Attention", KernelClass::kAttention},
-    {"Rotary", KernelClass::kRotaryWrite},    {"WriteKv", KernelClass::kRotaryWrite},
-    {"RmsNorm", KernelClass::kNorm},          {"ElementwiseKernel", KernelClass::kActivation},
-    {"GatherRows", KernelClass::kGather},     {"Sample", KernelClass::kSampling},
-    {"Shard", KernelClass::kSampling},        {"Argmax", KernelClass::kSampling},
-    {"gemm", KernelClass::kProducts},         {"gemv", KernelClass::kProducts},
-    {"nvjet", KernelClass::kProducts},        {"splitK", KernelClass::kProducts},
-    {"cublas", KernelClass::kProducts},       {"cutlass", KernelClass::kProducts},
-    {"SkinnyLinear", KernelClass::kProducts}, {"TileLinear", KernelClass::kProducts},
-    {"Fp8Linear", KernelClass::kProducts},    {"Dequantise", KernelClass::kProducts},
-    {"nccl", KernelClass::kCollectives},      {"all_reduce", KernelClass::kCollectives},
-    {"PushSum", KernelClass::kCollectives},   {"RankRows", KernelClass::kWorkMap},
+    {"TileSchedule", KernelClass::kTileSchedule},
+    {"Refill", KernelClass::kRefill},
+    {"LocalVirtual", KernelClass::kTileSchedule},
+    {"Attention", KernelClass::kAttention},
+    {"Rotary", KernelClass::kRotaryWrite},
+    {"WriteKv", KernelClass::kRotaryWrite},
+    {"RmsNorm", KernelClass::kNorm},
+    {"ElementwiseKernel", KernelClass::kActivation},
+    {"GatherRows", KernelClass::kGather},
+    {"Sample", KernelClass::kSampling},
+    {"Shard", KernelClass::kSampling},
+    {"Argmax", KernelClass::kSampling},
+    {"gemm", KernelClass::kProducts},
+    {"gemv", KernelClass::kProducts},
+    {"nvjet", KernelClass::kProducts},
+    {"splitK", KernelClass::kProducts},
+    {"cublas", KernelClass::kProducts},
+    {"cutlass", KernelClass::kProducts},
+    {"SkinnyLinear", KernelClass::kProducts},
+    {"TileLinear", KernelClass::kProducts},
+    {"Fp8Linear", KernelClass::kProducts},
+    {"Dequantise", KernelClass::kProducts},
+    {"nccl", KernelClass::kCollectives},
+    {"all_reduce", KernelClass::kCollectives},
+    {"PushSum", KernelClass::kCollectives},
+    {"RankRows", KernelClass::kTileSchedule},
     {"MergeStates", KernelClass::kAttention},
 };
 
@@ -34,8 +47,8 @@ std::string_view KernelClassName(KernelClass kernel_class) {
       return "products";
     case KernelClass::kAttention:
       return "attention";
-    case KernelClass::kWorkMap:
-      return "work_map";
+    case KernelClass::kTileSchedule:
+      return "tile_schedule";
     case KernelClass::kRotaryWrite:
       return "rotary_write";
     case KernelClass::kNorm:

@@ -11,7 +11,7 @@ namespace reprise {
 enum class KernelClass {
   kProducts,  // matrix products, split-k reductions included
   kAttention,
-  kWorkMap,
+  kTileSchedule,
   kRotaryWrite,  // rotary embedding and the write into the cache
   kNorm,
   kActivation,

@@ -8,8 +8,8 @@ namespace {
 TEST(KernelClassTest, KnowsOurKernelsBeforeTheLibrarys) {
   EXPECT_EQ(ClassOfKernel("void reprise::AttentionKernel<reprise::TileTraits<...>>(...)"),
             KernelClass::kAttention);
-  EXPECT_EQ(ClassOfKernel("reprise::(anonymous namespace)::BuildWorkMapKernel(...)"),
-            KernelClass::kWorkMap);
+  EXPECT_EQ(ClassOfKernel("reprise::(anonymous namespace)::BuildTileScheduleKernel(...)"),
+            KernelClass::kTileSchedule);
   EXPECT_EQ(ClassOfKernel("void reprise::(anonymous namespace)::SkinnyLinearKernel<__half, ...>"),
             KernelClass::kProducts);
   EXPECT_EQ(ClassOfKernel("void reprise::(anonymous namespace)::TileLinearKernel<__half, ...>"),

@@ -4,8 +4,8 @@
 //   metadata_step --rows 64,256 --context 4096
 //
 // Uses models without weights but with the layers of real ones. Prints a line for each: the refill
-// kernel, the virtual rows, the work maps, all together from refill's start to the last one's end,
-// and the host's time in ModelRunner::Launch().
+// kernel, the virtual rows, the tile schedules, all together from refill's start to the last one's
+// end, and the host's time in ModelRunner::Launch().
 
 #include <ATen/core/Tensor.h>
 
@@ -93,7 +93,7 @@ class BareModel : public Model {
 struct Times {
   double refill_us = 0;
   double local_rows_us = 0;
-  double work_maps_us = 0;
+  double tile_schedules_us = 0;
   double together_us = 0;  // from refill's start to the end of the last of these
   double launch_us = 0;
 };
@@ -181,8 +181,8 @@ absl::StatusOr<Times> Measure(const Kind& kind, int num_rows, int context) {
       begin_us = event.start_us;
     } else if (is("LocalVirtual")) {
       times.local_rows_us += event.duration_us;
-    } else if (is("WorkMap")) {
-      times.work_maps_us += event.duration_us;
+    } else if (is("TileSchedule")) {
+      times.tile_schedules_us += event.duration_us;
     } else {
       continue;
     }
@@ -190,7 +190,7 @@ absl::StatusOr<Times> Measure(const Kind& kind, int num_rows, int context) {
   }
   times.together_us += end_us - begin_us;
   for (double* us :
-       {&times.refill_us, &times.local_rows_us, &times.work_maps_us, &times.together_us}) {
+       {&times.refill_us, &times.local_rows_us, &times.tile_schedules_us, &times.together_us}) {
     *us /= kNumTracedSteps;
   }
   return times;
@@ -199,14 +199,14 @@ absl::StatusOr<Times> Measure(const Kind& kind, int num_rows, int context) {
 absl::Status RunAll() {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<int> rows, ParseLengths(absl::GetFlag(FLAGS_rows)));
   std::cout << absl::StrFormat("%-24s %5s %8s %10s %10s %9s %8s\n", "layers", "rows", "refill",
-                               "local rows", "work maps", "together", "host us");
+                               "local rows", "tile schedules", "together", "host us");
   for (const Kind& kind : Kinds()) {
     for (const int num_rows : rows) {
       REPRISE_ASSIGN_OR_RETURN(const Times times,
                                Measure(kind, num_rows, absl::GetFlag(FLAGS_context)));
       std::cout << absl::StrFormat("%-24s %5d %8.2f %10.2f %10.2f %9.2f %8.1f\n", kind.name,
                                    num_rows, times.refill_us, times.local_rows_us,
-                                   times.work_maps_us, times.together_us, times.launch_us)
+                                   times.tile_schedules_us, times.together_us, times.launch_us)
                 << std::flush;
     }
   }

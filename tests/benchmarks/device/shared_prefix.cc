@@ -6,7 +6,7 @@
 // For rows of one query each, with `prefix` keys in the same blocks and 128 of their own:
 //
 //   flat     one call: every row reads the prefix
-//   once     one call, through a work map planned for a shared prefix; and its map
+//   once     one call, through a tile schedule planned for a shared prefix; and its map
 //   prefix   all rows' queries over the prefix, read once: one row of that many queries
 //   suffix   each row's own keys
 //   merge    of the two, by MergeStates()
@@ -33,7 +33,7 @@
 #include "reprise/attention/device_profile.h"
 #include "reprise/attention/merge/cascade_rule.h"
 #include "reprise/attention/merge/merge_states.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/status_macros.h"
 #include "tests/benchmarks/device/attention_case.h"
 #include "tests/benchmarks/device/replay_timer.h"
@@ -160,7 +160,7 @@ absl::Status Run() {
       REPRISE_ASSIGN_OR_RETURN(const AttentionResult once,
                                MeasureCall(num_rows, prefix, suffix, SharedPrefix::kTaken));
       std::printf("%5d %7d %7d %8.1f %8.1f %6.1f", num_rows, prefix, suffix, flat.call.median_us,
-                  once.call.median_us, once.work_map.median_us);
+                  once.call.median_us, once.tile_schedule.median_us);
       if (three_launches) {
         REPRISE_ASSIGN_OR_RETURN(const double prefix_us, PrefixUs(num_rows, prefix));
         std::printf(" %8.1f %8.1f %6.1f %8.1f", prefix_us, suffix_us, merge_us,

@@ -17,7 +17,7 @@ from ._build import LIBRARIES, TORCH_VERSION, __version__
 
 __all__ = [
     "advance_step", "copy_blocks", "local_virtual_batches", "merge_states", "paged_attention", "ragged_attention",
-    "ragged_work_map", "read_kv", "swap_blocks", "work_map", "work_map_plan", "write_kv", "write_latent_kv",
+    "ragged_tile_schedule", "read_kv", "swap_blocks", "tile_schedule", "tile_schedule_plan", "write_kv", "write_latent_kv",
 ]
 
 if torch.__version__.split("+")[0].split(".")[:2] != TORCH_VERSION.split(".")[:2]:

@@ -122,14 +122,14 @@ class _RaggedAttention:
 ragged_attention: _RaggedAttention
 
 
-class _RaggedWorkMap:
+class _RaggedTileSchedule:
     def __call__(
             self, query_start_loc: Tensor, key_start_loc: Tensor, plan: Tensor, *,
             query_positions: Tensor | None = None, causal: bool = True, max_query_len: int | None = None,
             max_seq_len: int | None = None, custom_mask: Tensor | None = None,
             custom_mask_offset: Tensor | None = None, num_tokens: int | None = None,
             window_left: int | None = None, window_right: int | None = None) -> Tensor:
-        """As work_map(), for ragged_attention()."""
+        """As tile_schedule(), for ragged_attention()."""
 
     def out(
             self, query_start_loc: Tensor, key_start_loc: Tensor, plan: Tensor, *,
@@ -140,7 +140,7 @@ class _RaggedWorkMap:
         """The same into tensors of the caller."""
 
 
-ragged_work_map: _RaggedWorkMap
+ragged_tile_schedule: _RaggedTileSchedule
 
 
 class _ReadKv:
@@ -165,7 +165,7 @@ def swap_blocks(
     """Copies blocks between lists of tensors on any two devices, on the current stream."""
 
 
-class _WorkMap:
+class _TileSchedule:
     def __call__(
             self, block_table: Tensor, seq_lens: Tensor, query_start_loc: Tensor, plan: Tensor, *,
             table_row: Tensor | None = None, key_start: Tensor | None = None,
@@ -190,15 +190,15 @@ class _WorkMap:
         """The same into tensors of the caller."""
 
 
-work_map: _WorkMap
+tile_schedule: _TileSchedule
 
 
-def work_map_plan(
+def tile_schedule_plan(
         *, num_q_heads: int, num_kv_heads: int, head_dim_qk: int, head_dim_v: int, max_rows: int,
         max_tokens: int, max_query_len: int = 1, max_seq_len: int, dtype: dtype, deterministic: bool = False,
         device: device | str = "cuda", shared_prefix: bool = False, products: dtype | None = None,
         max_splits: int | None = None, max_tier: int = 2) -> Tensor:
-    """The sizes of a work map; int64 on the CPU, plan[0] is the bytes of workspace."""
+    """The sizes of a tile schedule; int64 on the CPU, plan[0] is the bytes of workspace."""
 
 
 def write_kv(

@@ -1,7 +1,7 @@
 // Input of a tile schedule's builder, from a batch and a layer: plain data for host and device.
 
-#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_ARGS_H_
-#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_ARGS_H_
+#ifndef REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_BUILD_ARGS_H_
+#define REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_BUILD_ARGS_H_
 
 #include <cstdint>
 #include <optional>
@@ -31,7 +31,7 @@ struct QueryLens {
 // The arrays of PagedBatch; a ragged batch has key_start_loc instead of seq_lens and key_start.
 // With custom masks any key may be visible, so rows are split like those of a batch that is not
 // causal and has no common prefix.
-struct WorkMapRows {
+struct TileScheduleRows {
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
   const int32_t* key_start_loc;
@@ -48,7 +48,7 @@ struct WorkMapRows {
   int window_right;  // -1: none
 };
 
-inline WorkMapRows RowsOf(const PagedBatch& batch, const LayerWindow& window) {
+inline TileScheduleRows RowsOf(const PagedBatch& batch, const LayerWindow& window) {
   return {.query_start_loc = batch.query_start_loc,
           .seq_lens = batch.seq_lens,
           .key_start_loc = nullptr,
@@ -65,7 +65,7 @@ inline WorkMapRows RowsOf(const PagedBatch& batch, const LayerWindow& window) {
           .window_right = window.right.value_or(-1)};
 }
 
-inline WorkMapRows RowsOf(const RaggedBatch& batch, const LayerWindow& window) {
+inline TileScheduleRows RowsOf(const RaggedBatch& batch, const LayerWindow& window) {
   return {.query_start_loc = batch.query_start_loc,
           .seq_lens = nullptr,
           .key_start_loc = batch.key_start_loc,
@@ -84,4 +84,4 @@ inline WorkMapRows RowsOf(const RaggedBatch& batch, const LayerWindow& window) {
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILD_ARGS_H_
+#endif  // REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_BUILD_ARGS_H_

@@ -1,4 +1,4 @@
-#include "reprise/attention/work_map/work_map_check.h"
+#include "reprise/attention/tile_schedule/tile_schedule_check.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,9 +7,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "reprise/attention/attention_params.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_cut.h"
 #include "reprise/attention/visibility.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_cut.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
@@ -18,7 +18,7 @@ namespace {
 template <typename... Parts>
 absl::Status Broken(int invariant, const Parts&... what) {
   return absl::InternalError(
-      absl::StrCat("invariant ", invariant, " of WorkMap is broken: ", what...));
+      absl::StrCat("invariant ", invariant, " of TileSchedule is broken: ", what...));
 }
 
 // The range from the first to the last key that any query of [query_begin, query_end) sees.
@@ -373,7 +373,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  const TileMap& map_;
+  const KernelSchedule& map_;
   const LaunchForm form_;
   const QueryLens lens_;
   AttentionParams layer_;  // only its window is set
@@ -389,7 +389,7 @@ class Checker {
 };
 
 template <typename Batch>
-absl::Status Check(const WorkMap& map, const Batch& batch, const LayerWindow& window) {
+absl::Status Check(const TileSchedule& map, const Batch& batch, const LayerWindow& window) {
   for (const WorkPart& part : PartsOf(WorkOf(batch, window, map))) {
     REPRISE_RETURN_IF_ERROR(Checker(part, window).Check(batch));
   }
@@ -398,11 +398,13 @@ absl::Status Check(const WorkMap& map, const Batch& batch, const LayerWindow& wi
 
 }  // namespace
 
-absl::Status CheckWorkMap(const WorkMap& map, const PagedBatch& batch, const LayerWindow& window) {
+absl::Status CheckTileSchedule(const TileSchedule& map, const PagedBatch& batch,
+                               const LayerWindow& window) {
   return Check(map, batch, window);
 }
 
-absl::Status CheckWorkMap(const WorkMap& map, const RaggedBatch& batch, const LayerWindow& window) {
+absl::Status CheckTileSchedule(const TileSchedule& map, const RaggedBatch& batch,
+                               const LayerWindow& window) {
   return Check(map, batch, window);
 }
 

@@ -7,29 +7,30 @@
 
 #include "gtest/gtest.h"
 #include "reprise/attention/testing/batch_generator.h"
-#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
 #include "reprise/attention/testing/ragged_generator.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_check.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_check.h"
 
 namespace reprise {
 namespace {
 
 constexpr uint64_t kSeed = 20261121;
 
-WorkMapOptions DrawOptions(const AttentionParams& layer, Random& random) {
-  WorkMapOptions options = {.num_q_heads = layer.num_q_heads,
-                            .num_kv_heads = layer.num_kv_heads,
-                            .head_dim_qk = layer.head_dim_qk,
-                            .head_dim_v = layer.head_dim_v,
-                            .max_query_len = random.Pick({1, 1, 500}),  // at least
-                            .device = {.num_sms = random.Pick({1, 2, 5, 132})},
-                            .shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall}),
-                            .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
+TileScheduleOptions DrawOptions(const AttentionParams& layer, Random& random) {
+  TileScheduleOptions options = {
+      .num_q_heads = layer.num_q_heads,
+      .num_kv_heads = layer.num_kv_heads,
+      .head_dim_qk = layer.head_dim_qk,
+      .head_dim_v = layer.head_dim_v,
+      .max_query_len = random.Pick({1, 1, 500}),  // at least
+      .device = {.num_sms = random.Pick({1, 2, 5, 132})},
+      .shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall}),
+      .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
   const int kind = random.Int(0, 2);
   if (kind == 1) {
-    options.mode = WorkMapMode::kDeterministic;
+    options.mode = TileScheduleMode::kDeterministic;
     options.decode_query_len = random.Pick({1, 5, 17, 64});
   }
   if (kind == 2) options.shared_prefix = SharedPrefix::kTaken;
@@ -37,23 +38,23 @@ WorkMapOptions DrawOptions(const AttentionParams& layer, Random& random) {
 }
 
 template <typename Batch>
-void BuildAndCheck(const Batch& batch, const AttentionParams& layer, WorkMapOptions options) {
+void BuildAndCheck(const Batch& batch, const AttentionParams& layer, TileScheduleOptions options) {
   options.max_rows = batch.num_rows;
   options.max_tokens = batch.num_tokens;
   options.max_query_len = std::max(options.max_query_len, batch.max_query_len);
   options.max_seq_len = batch.max_seq_len;
-  HostWorkMap work(options);
+  HostTileSchedule work(options);
   // the second round builds over the content of the first
   for (int round = 0; round < 2; ++round) {
-    const absl::Status built = WorkMapOnHost(batch, WindowOf(layer), work.map()).status();
+    const absl::Status built = TileScheduleOnHost(batch, WindowOf(layer), work.map()).status();
     ASSERT_TRUE(built.ok()) << built;
-    const absl::Status checked = CheckWorkMap(work.map(), batch, WindowOf(layer));
+    const absl::Status checked = CheckTileSchedule(work.map(), batch, WindowOf(layer));
     EXPECT_TRUE(checked.ok()) << checked;
     EXPECT_TRUE(work.IsGuardIntact());
   }
 }
 
-TEST(WorkMapRandomTest, PagedFixturesAreCoveredExactlyOnce) {
+TEST(TileScheduleRandomTest, PagedFixturesAreCoveredExactlyOnce) {
   Random random(kSeed);
   for (int round = 0; round < 1500; ++round) {
     const uint64_t seed = random.Bits();
@@ -70,7 +71,7 @@ TEST(WorkMapRandomTest, PagedFixturesAreCoveredExactlyOnce) {
   }
 }
 
-TEST(WorkMapRandomTest, RaggedFixturesAreCoveredExactlyOnce) {
+TEST(TileScheduleRandomTest, RaggedFixturesAreCoveredExactlyOnce) {
   Random random(kSeed + 1);
   for (int round = 0; round < 500; ++round) {
     const uint64_t seed = random.Bits();
@@ -87,16 +88,16 @@ TEST(WorkMapRandomTest, RaggedFixturesAreCoveredExactlyOnce) {
 int BuildAndCheckShared(const PagedFixture& fixture, Random& random) {
   const AttentionParams layer = fixture.Layer(OnHost);
   const PagedBatch batch = fixture.Batch(OnHost);
-  WorkMapOptions options = DrawOptions(layer, random);
-  options.mode = WorkMapMode::kBalanced;
+  TileScheduleOptions options = DrawOptions(layer, random);
+  options.mode = TileScheduleMode::kBalanced;
   options.shared_prefix = SharedPrefix::kTaken;
   options.max_rows = batch.num_rows;
   options.max_tokens = batch.num_tokens;
   options.max_query_len = std::max(1, batch.max_query_len);
   options.max_seq_len = batch.max_seq_len;
-  HostWorkMap work(options);
-  EXPECT_TRUE(WorkMapOnHost(batch, WindowOf(layer), work.map()).ok());
-  const absl::Status checked = CheckWorkMap(work.map(), batch, WindowOf(layer));
+  HostTileSchedule work(options);
+  EXPECT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.map()).ok());
+  const absl::Status checked = CheckTileSchedule(work.map(), batch, WindowOf(layer));
   EXPECT_TRUE(checked.ok()) << checked;
   int shared_keys = 0;
   for (int i = 0; i < work.map().main.counts[0]; ++i) {
@@ -106,7 +107,7 @@ int BuildAndCheckShared(const PagedFixture& fixture, Random& random) {
   return shared_keys;
 }
 
-TEST(WorkMapRandomTest, SharesCommonPrefixesThatEveryQuerySees) {
+TEST(TileScheduleRandomTest, SharesCommonPrefixesThatEveryQuerySees) {
   Random random(kSeed + 3);
   int num_shared = 0;
   for (int round = 0; round < 600; ++round) {
@@ -131,7 +132,7 @@ TEST(WorkMapRandomTest, SharesCommonPrefixesThatEveryQuerySees) {
 }
 
 // Only lengths, of any magnitude, up to the exact bounds of the plan.
-TEST(WorkMapRandomTest, AnyLengthsStayWithinThePlan) {
+TEST(TileScheduleRandomTest, AnyLengthsStayWithinThePlan) {
   Random random(kSeed + 2);
   for (int round = 0; round < 2000; ++round) {
     SCOPED_TRACE("seed " + std::to_string(kSeed + 2) + " round " + std::to_string(round));

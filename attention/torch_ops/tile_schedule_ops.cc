@@ -1,5 +1,5 @@
-// torch.ops.reprise.work_map_plan, work_map and ragged_work_map: one map per step for all layers of
-// a group (attention/work_map/work_map.h). See docs/operators.md.
+// torch.ops.reprise.tile_schedule_plan, tile_schedule and ragged_tile_schedule: one map per step
+// for all layers of a group (attention/tile_schedule/tile_schedule.h). See docs/operators.md.
 
 #include <torch/library.h>
 
@@ -20,8 +20,8 @@ namespace {
 #define REPRISE_MAP_WINDOW_SCHEMA \
   "int? num_tokens=None, int? window_left=None, int? window_right=None"
 
-absl::Status WorkMapPlanOp(OperatorCall& call) {
-  WorkMapOptions options;
+absl::Status TileSchedulePlanOp(OperatorCall& call) {
+  TileScheduleOptions options;
   struct Field {
     const char* name;
     int* value;
@@ -48,7 +48,8 @@ absl::Status WorkMapPlanOp(OperatorCall& call) {
         c10::toString(type)));
   }
   options.dtype = *dtype;
-  options.mode = call.Bool("deterministic") ? WorkMapMode::kDeterministic : WorkMapMode::kBalanced;
+  options.mode =
+      call.Bool("deterministic") ? TileScheduleMode::kDeterministic : TileScheduleMode::kBalanced;
   REPRISE_ASSIGN_OR_RETURN(options.device, LimitsOf(call.Device("device")));
   if (call.Bool("shared_prefix")) options.shared_prefix = SharedPrefix::kTaken;
   if (const std::optional<at::ScalarType> products = call.MaybeDType("products")) {
@@ -61,7 +62,7 @@ absl::Status WorkMapPlanOp(OperatorCall& call) {
     }
   }
   if (const std::optional<int64_t> max_splits = call.MaybeInt("max_splits")) {
-    options.mode = WorkMapMode::kDeterministic;
+    options.mode = TileScheduleMode::kDeterministic;
     REPRISE_ASSIGN_OR_RETURN(options.max_splits, CountArgument("max_splits", *max_splits));
   }
   REPRISE_ASSIGN_OR_RETURN(options.kernels.max_tier,
@@ -94,15 +95,17 @@ absl::StatusOr<at::Tensor> Build(const MapRequest& request, const Batch& batch, 
   if (!workspace) {
     REPRISE_ASSIGN_OR_RETURN(workspace, AllocateWorkspace(request.plan, device));
   }
-  REPRISE_ASSIGN_OR_RETURN(const WorkMap map, WorkMapOver(request.plan, *workspace, device));
+  REPRISE_ASSIGN_OR_RETURN(const TileSchedule map,
+                           TileScheduleOver(request.plan, *workspace, device));
   REPRISE_RETURN_IF_ERROR(BuildWork(batch, request.window, map, device));
   return *workspace;
 }
 
 // The plan contains the size of the workspace in bytes, and a trace does not read the plan.
-absl::Status TraceWorkMap(OperatorCall&) {
+absl::Status TraceTileSchedule(OperatorCall&) {
   return absl::UnimplementedError(
-      "work_map and ragged_work_map cannot be traced, because the size of the workspace is data of "
+      "tile_schedule and ragged_tile_schedule cannot be traced, because the size of the workspace "
+      "is data of "
       "the plan: allocate a workspace outside, and call the out= form");
 }
 
@@ -110,7 +113,7 @@ absl::Status TraceWorkMap(OperatorCall&) {
 enum class Form { kFunctional, kOut };
 
 template <Form form>
-absl::Status WorkMapOp(OperatorCall& call) {
+absl::Status TileScheduleOp(OperatorCall& call) {
   BatchArguments arguments;
   MapRequest request;
   ReadBatchArguments(call, arguments);
@@ -119,7 +122,7 @@ absl::Status WorkMapOp(OperatorCall& call) {
   REPRISE_RETURN_IF_ERROR(ReadWindow(call, request));
   std::optional<at::Tensor> workspace;
   if constexpr (form == Form::kOut) workspace = call.Tensor("workspace");
-  REPRISE_ASSIGN_OR_RETURN(const WorkMapOptions options, ReadPlanTensor(request.plan));
+  REPRISE_ASSIGN_OR_RETURN(const TileScheduleOptions options, ReadPlanTensor(request.plan));
   if (!arguments.max_query_len) arguments.max_query_len = options.max_query_len;
   if (!arguments.max_seq_len) arguments.max_seq_len = options.max_seq_len;
   const at::Device device = arguments.seq_lens.device();
@@ -133,7 +136,7 @@ absl::Status WorkMapOp(OperatorCall& call) {
 }
 
 template <Form form>
-absl::Status RaggedWorkMapOp(OperatorCall& call) {
+absl::Status RaggedTileScheduleOp(OperatorCall& call) {
   RaggedBatchArguments arguments;
   MapRequest request;
   arguments.query_start_loc = call.Tensor("query_start_loc");
@@ -148,7 +151,7 @@ absl::Status RaggedWorkMapOp(OperatorCall& call) {
   REPRISE_RETURN_IF_ERROR(ReadWindow(call, request));
   std::optional<at::Tensor> workspace;
   if constexpr (form == Form::kOut) workspace = call.Tensor("workspace");
-  REPRISE_ASSIGN_OR_RETURN(const WorkMapOptions options, ReadPlanTensor(request.plan));
+  REPRISE_ASSIGN_OR_RETURN(const TileScheduleOptions options, ReadPlanTensor(request.plan));
   if (!arguments.max_query_len) arguments.max_query_len = options.max_query_len;
   if (!arguments.max_seq_len) arguments.max_seq_len = options.max_seq_len;
   const at::Device device = arguments.query_start_loc.device();
@@ -161,11 +164,11 @@ absl::Status RaggedWorkMapOp(OperatorCall& call) {
   return absl::OkStatus();
 }
 
-#define REPRISE_WORK_MAP_SCHEMA                                          \
+#define REPRISE_TILE_SCHEDULE_SCHEMA                                     \
   REPRISE_BATCH_SCHEMA ", Tensor plan, *, " REPRISE_BATCH_OPTIONS_SCHEMA \
                        ", " REPRISE_MAP_WINDOW_SCHEMA
 
-#define REPRISE_RAGGED_WORK_MAP_SCHEMA                                        \
+#define REPRISE_RAGGED_TILE_SCHEDULE_SCHEMA                                   \
   "Tensor query_start_loc, Tensor key_start_loc, Tensor plan, *, "            \
   "Tensor? query_positions=None, bool causal=True, int? max_query_len=None, " \
   "int? max_seq_len=None, " REPRISE_CUSTOM_MASK_SCHEMA ", " REPRISE_MAP_WINDOW_SCHEMA
@@ -174,24 +177,25 @@ absl::Status RaggedWorkMapOp(OperatorCall& call) {
 
 TORCH_LIBRARY_FRAGMENT(reprise, library) {
   DefineOperator(library,
-                 "work_map_plan(*, int num_q_heads, int num_kv_heads, int head_dim_qk, "
+                 "tile_schedule_plan(*, int num_q_heads, int num_kv_heads, int head_dim_qk, "
                  "int head_dim_v, int max_rows, int max_tokens, int max_query_len=1, "
                  "int max_seq_len, ScalarType dtype, bool deterministic=False, "
                  "Device device=\"cuda\", bool shared_prefix=False, ScalarType? products=None, "
                  "int? max_splits=None, int max_tier=2) "
                  "-> Tensor",
-                 WorkMapPlanOp);
-  DefineOperator(library, "work_map(" REPRISE_WORK_MAP_SCHEMA ") -> Tensor",
-                 WorkMapOp<Form::kFunctional>, TraceWorkMap);
+                 TileSchedulePlanOp);
+  DefineOperator(library, "tile_schedule(" REPRISE_TILE_SCHEDULE_SCHEMA ") -> Tensor",
+                 TileScheduleOp<Form::kFunctional>, TraceTileSchedule);
   DefineOperator(library,
-                 "work_map.out(" REPRISE_WORK_MAP_SCHEMA ", Tensor(a!) workspace) -> Tensor(a!)",
-                 WorkMapOp<Form::kOut>);
-  DefineOperator(library, "ragged_work_map(" REPRISE_RAGGED_WORK_MAP_SCHEMA ") -> Tensor",
-                 RaggedWorkMapOp<Form::kFunctional>, TraceWorkMap);
-  DefineOperator(library,
-                 "ragged_work_map.out(" REPRISE_RAGGED_WORK_MAP_SCHEMA
+                 "tile_schedule.out(" REPRISE_TILE_SCHEDULE_SCHEMA
                  ", Tensor(a!) workspace) -> Tensor(a!)",
-                 RaggedWorkMapOp<Form::kOut>);
+                 TileScheduleOp<Form::kOut>);
+  DefineOperator(library, "ragged_tile_schedule(" REPRISE_RAGGED_TILE_SCHEDULE_SCHEMA ") -> Tensor",
+                 RaggedTileScheduleOp<Form::kFunctional>, TraceTileSchedule);
+  DefineOperator(library,
+                 "ragged_tile_schedule.out(" REPRISE_RAGGED_TILE_SCHEDULE_SCHEMA
+                 ", Tensor(a!) workspace) -> Tensor(a!)",
+                 RaggedTileScheduleOp<Form::kOut>);
 }
 
 }  // namespace reprise

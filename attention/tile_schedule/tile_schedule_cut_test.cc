@@ -1,52 +1,52 @@
-#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/attention/tile_schedule/tile_schedule_cut.h"
 
 #include "gtest/gtest.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
 namespace {
 
-WorkMapSumsOf SumsOfPlan(int max_rows, int max_query_len, int max_seq_len,
-                         WorkMapMode mode = WorkMapMode::kBalanced) {
-  return SumsOf(PlanWorkMap({.num_q_heads = 32,
-                             .num_kv_heads = 8,
-                             .head_dim_qk = 128,
-                             .head_dim_v = 128,
-                             .max_rows = max_rows,
-                             .max_tokens = max_rows * max_query_len,
-                             .max_query_len = max_query_len,
-                             .max_seq_len = max_seq_len,
-                             .mode = mode})
+TileScheduleSumsOf SumsOfPlan(int max_rows, int max_query_len, int max_seq_len,
+                              TileScheduleMode mode = TileScheduleMode::kBalanced) {
+  return SumsOf(PlanTileSchedule({.num_q_heads = 32,
+                                  .num_kv_heads = 8,
+                                  .head_dim_qk = 128,
+                                  .head_dim_v = 128,
+                                  .max_rows = max_rows,
+                                  .max_tokens = max_rows * max_query_len,
+                                  .max_query_len = max_query_len,
+                                  .max_seq_len = max_seq_len,
+                                  .mode = mode})
                     ->shape.main);
 }
 
-TEST(WorkMapCutTest, TypicalServerBatchesNeed32BitSums) {
+TEST(TileScheduleCutTest, TypicalServerBatchesNeed32BitSums) {
   EXPECT_TRUE(SumsOfPlan(1, 1, 131072).is_narrow);
   EXPECT_TRUE(SumsOfPlan(256, 1, 131072).is_narrow);
   EXPECT_TRUE(SumsOfPlan(4, 2048, 8192).is_narrow);
   EXPECT_TRUE(SumsOfPlan(1, 16384, 131072).is_narrow);
 }
 
-TEST(WorkMapCutTest, LargeCostsOrItemCountsNeed64BitSums) {
+TEST(TileScheduleCutTest, LargeCostsOrItemCountsNeed64BitSums) {
   EXPECT_FALSE(SumsOfPlan(4096, 1, 1 << 22).is_narrow);
-  EXPECT_FALSE(SumsOfPlan(1 << 16, 1, 64, WorkMapMode::kDeterministic).is_narrow);
+  EXPECT_FALSE(SumsOfPlan(1 << 16, 1, 64, TileScheduleMode::kDeterministic).is_narrow);
 }
 
-TEST(WorkMapCutTest, PackedCountsHoldThePlanCapacities) {
+TEST(TileScheduleCutTest, PackedCountsHoldThePlanCapacities) {
   for (int max_rows : {1, 100, 256}) {
     for (int max_query_len : {1, 4, 60}) {
-      const TileMap map = PlanWorkMap({.num_q_heads = 32,
-                                       .num_kv_heads = 8,
-                                       .head_dim_qk = 128,
-                                       .head_dim_v = 128,
-                                       .max_rows = max_rows,
-                                       .max_tokens = max_rows * max_query_len,
-                                       .max_query_len = max_query_len,
-                                       .max_seq_len = 100000})
-                              ->shape.main;
-      const WorkMapSumsOf sums = SumsOf(map);
+      const KernelSchedule map = PlanTileSchedule({.num_q_heads = 32,
+                                                   .num_kv_heads = 8,
+                                                   .head_dim_qk = 128,
+                                                   .head_dim_v = 128,
+                                                   .max_rows = max_rows,
+                                                   .max_tokens = max_rows * max_query_len,
+                                                   .max_query_len = max_query_len,
+                                                   .max_seq_len = 100000})
+                                     ->shape.main;
+      const TileScheduleSumsOf sums = SumsOf(map);
       ASSERT_TRUE(sums.is_narrow);
       EXPECT_LT(map.max_merges, int64_t{1} << sums.sums.partial_shift);
       EXPECT_LT(map.max_partials, int64_t{1} << (sums.sums.item_shift - sums.sums.partial_shift));
@@ -55,8 +55,8 @@ TEST(WorkMapCutTest, PackedCountsHoldThePlanCapacities) {
   }
 }
 
-TEST(WorkMapCutTest, LargeTilesAndTilesWithLongOrNumerousSplitsCombineCooperatively) {
-  TileMap map;
+TEST(TileScheduleCutTest, LargeTilesAndTilesWithLongOrNumerousSplitsCombineCooperatively) {
+  KernelSchedule map;
   map.least_joint_queries = 2;
   map.costs = {.joint_pieces = 16, .joint_keys = 384};
   EXPECT_TRUE(MergesJointly(map, 2, 2, 128));
@@ -72,17 +72,17 @@ TEST(WorkMapCutTest, LargeTilesAndTilesWithLongOrNumerousSplitsCombineCooperativ
   EXPECT_FALSE(MergesJointly(map, 4, 16, 1 << 20));
 }
 
-TEST(WorkMapCutTest, DecodeKernelsCombineTilesOfEightRowsCooperatively) {
+TEST(TileScheduleCutTest, DecodeKernelsCombineTilesOfEightRowsCooperatively) {
   const auto least_queries = [](int num_q_heads, int head_dim, DType dtype, int max_query_len) {
-    return PlanWorkMap({.dtype = dtype,
-                        .num_q_heads = num_q_heads,
-                        .num_kv_heads = 2,
-                        .head_dim_qk = head_dim,
-                        .head_dim_v = head_dim,
-                        .max_rows = 4,
-                        .max_tokens = 4 * max_query_len,
-                        .max_query_len = max_query_len,
-                        .max_seq_len = 4096})
+    return PlanTileSchedule({.dtype = dtype,
+                             .num_q_heads = num_q_heads,
+                             .num_kv_heads = 2,
+                             .head_dim_qk = head_dim,
+                             .head_dim_v = head_dim,
+                             .max_rows = 4,
+                             .max_tokens = 4 * max_query_len,
+                             .max_query_len = max_query_len,
+                             .max_seq_len = 4096})
         ->shape.main.least_joint_queries;
   };
   EXPECT_EQ(least_queries(2, 128, DType::kBFloat16, 1), 8);
@@ -104,14 +104,14 @@ int LeastWidthOf(int num_tiles, int steps, int merges_per_step) {
                              CostsOf(/*tile=*/4, merges_per_step));
 }
 
-TEST(WorkMapCutTest, MinimumQueueWidthBalancesCombining) {
+TEST(TileScheduleCutTest, MinimumQueueWidthBalancesCombining) {
   EXPECT_EQ(LeastWidthOf(1, 64, 5), 3 + 1);  // 3.6, and half a KV tile for the Q tile
   EXPECT_EQ(LeastWidthOf(1, 64, 20), 1 + 1);
   EXPECT_EQ(LeastWidthOf(7, 64, 20), 1 + 1);
   EXPECT_EQ(LeastWidthOf(0, 0, 20), 1 + 1);
 }
 
-TEST(WorkMapCutTest, SlightlyWiderQueuesSaveACombineLevel) {
+TEST(TileScheduleCutTest, SlightlyWiderQueuesSaveACombineLevel) {
   EXPECT_EQ(LeastWidthOf(1, 128, 20), 4);  // 32 splits instead of 43
   EXPECT_EQ(LeastWidthOf(3, 128, 20), 4);
   EXPECT_EQ(LeastWidthOf(1, 192, 20), 6);      // 32 splits instead of 48
@@ -130,7 +130,7 @@ constexpr CutCosts kEnds = {.tile = 4,
                             .ctas_per_sm = 2,
                             .lone_percent = 56};
 
-TEST(WorkMapCutTest, StreamKBordersCostAMinimumOrAFractionOfTheWidth) {
+TEST(TileScheduleCutTest, StreamKBordersCostAMinimumOrAFractionOfTheWidth) {
   EXPECT_EQ(EndOfFilled(40, 1, kEnds), 48);
   EXPECT_EQ(EndOfFilled(1000, 1, kEnds), 1120);
   EXPECT_EQ(EndOfFilled(1000, 2, kEnds), 1060);
@@ -139,7 +139,7 @@ TEST(WorkMapCutTest, StreamKBordersCostAMinimumOrAFractionOfTheWidth) {
   EXPECT_EQ(EndOfFilled(int64_t{1} << 30, 3, kEnds), (int64_t{1} << 30) * 104 / 100);
 }
 
-TEST(WorkMapCutTest, LoneCtaOfAnSmIsFaster) {
+TEST(TileScheduleCutTest, LoneCtaOfAnSmIsFaster) {
   const RangeTotals ranges = {.with_keys = 16, .to_place = 16, .longest_steps = 25};
   EXPECT_EQ(EndOfPieces(25), 200);
   EXPECT_EQ(EndOfWholeRanges(ranges, 32, kEnds), 112);
@@ -151,8 +151,8 @@ TEST(WorkMapCutTest, LoneCtaOfAnSmIsFaster) {
 }
 
 // 132 CTAs, 8 heads.
-TEST(WorkMapCutTest, RoundRobinEndIsTheMaximumOfThreeCosts) {
-  TileMap map;
+TEST(TileScheduleCutTest, RoundRobinEndIsTheMaximumOfThreeCosts) {
+  KernelSchedule map;
   map.num_ctas = 132;
   map.num_virtual_heads = 8;
   map.costs.tile = 24;

@@ -13,24 +13,24 @@
 #include "reprise/attention/device_profile.h"
 #include "reprise/attention/testing/batch_generator.h"
 #include "reprise/attention/testing/gpu_memory.h"
-#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
 #include "reprise/attention/testing/ragged_generator.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 
 namespace reprise {
 namespace {
 
 constexpr uint64_t kSeed = 5;
 
-class WorkMapGpuTest : public ::testing::Test {
+class TileScheduleGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
   }
 };
 
-class WorkMapSmallGpuTest : public WorkMapGpuTest {};
+class TileScheduleSmallGpuTest : public TileScheduleGpuTest {};
 
 template <typename T>
 std::vector<T> ToHost(const T* device, int64_t count) {
@@ -48,7 +48,7 @@ void ExpectSame(const char* what, const T* device, const T* host, int64_t count)
   }
 }
 
-void ExpectSameMap(const TileMap& device, const TileMap& host) {
+void ExpectSameMap(const KernelSchedule& device, const KernelSchedule& host) {
   ExpectSame("count", device.counts, host.counts, kNumMapCounts);
   ExpectSame("column", device.column_items, host.column_items, host.num_columns + 1);
   const std::vector<WorkItem> first = ToHost(device.column_first, device.num_columns);
@@ -72,7 +72,7 @@ void ExpectSameMap(const TileMap& device, const TileMap& host) {
 template <typename Batch>
 void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const AttentionParams& layer,
                   Random& random) {
-  WorkMapOptions options = {
+  TileScheduleOptions options = {
       .num_q_heads = layer.num_q_heads,
       .num_kv_heads = layer.num_kv_heads,
       .head_dim_qk = layer.head_dim_qk,
@@ -85,16 +85,16 @@ void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const Attenti
       .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
   const int kind = random.Int(0, 2);
   if (kind == 1) {
-    options.mode = WorkMapMode::kDeterministic;
+    options.mode = TileScheduleMode::kDeterministic;
     options.decode_query_len = random.Pick({1, 5, 17});
   }
   if (kind == 2) options.shared_prefix = SharedPrefix::kTaken;
-  HostWorkMap host(options);
-  GpuWorkMap gpu(options);
+  HostTileSchedule host(options);
+  GpuTileSchedule gpu(options);
   const LayerWindow window = WindowOf(layer);
-  ASSERT_TRUE(WorkMapOnHost(host_batch, window, host.map()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(host_batch, window, host.map()).ok());
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  ASSERT_TRUE(LaunchWorkMap(gpu_batch, window, gpu.map(), stream).ok());
+  ASSERT_TRUE(LaunchTileSchedule(gpu_batch, window, gpu.map(), stream).ok());
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   ExpectSameMap(gpu.map().main, host.map().main);
   ASSERT_EQ(gpu.map().has_short_rows(), host.map().has_short_rows());
@@ -117,19 +117,19 @@ void ComparePaged(uint64_t seed, Random& random) {
                random);
 }
 
-TEST_F(WorkMapGpuTest, PagedFixturesMatchTheHostSchedule) {
+TEST_F(TileScheduleGpuTest, PagedFixturesMatchTheHostSchedule) {
   Random random(kSeed);
   for (int round = 0; round < 300 && !HasFatalFailure(); ++round)
     ComparePaged(random.Bits(), random);
 }
 
-TEST_F(WorkMapSmallGpuTest, PagedFixturesMatchTheHostSchedule) {
+TEST_F(TileScheduleSmallGpuTest, PagedFixturesMatchTheHostSchedule) {
   Random random(kSeed + 1);
   for (int round = 0; round < 10 && !HasFatalFailure(); ++round)
     ComparePaged(random.Bits(), random);
 }
 
-TEST_F(WorkMapGpuTest, RaggedFixturesMatchTheHostSchedule) {
+TEST_F(TileScheduleGpuTest, RaggedFixturesMatchTheHostSchedule) {
   Random random(kSeed + 2);
   for (int round = 0; round < 100 && !HasFatalFailure(); ++round) {
     const RaggedFixture fixture = MakeRaggedFixture(
@@ -152,7 +152,7 @@ PagedBatch OnGpu(const PagedBatch& host, GpuMemory& memory) {
 }
 
 // More rows, Q tiles and items than a CTA has threads, and than fit into shared memory.
-TEST_F(WorkMapGpuTest, AnyNumberOfRowsMatchesTheHostSchedule) {
+TEST_F(TileScheduleGpuTest, AnyNumberOfRowsMatchesTheHostSchedule) {
   Random random(kSeed + 3);
   for (int num_rows : {0, 1, 1, 1, 2, 31, 128, 129, 256, 1023, 1024, 1025, 1500, 5000}) {
     for (int max_query_len : {1, 4, 5, 300}) {
@@ -182,20 +182,20 @@ TEST_F(WorkMapGpuTest, AnyNumberOfRowsMatchesTheHostSchedule) {
 }
 
 // Builds the schedule of `of_host`, which has these options, on the host and on the device.
-void ExpectTheMapOfTheHost(const PagedBatch& host, const WorkMapOptions& options,
-                           HostWorkMap& of_host) {
+void ExpectTheMapOfTheHost(const PagedBatch& host, const TileScheduleOptions& options,
+                           HostTileSchedule& of_host) {
   GpuMemory memory;
-  GpuWorkMap of_gpu(options);
-  ASSERT_TRUE(WorkMapOnHost(host, {}, of_host.map()).ok());
+  GpuTileSchedule of_gpu(options);
+  ASSERT_TRUE(TileScheduleOnHost(host, {}, of_host.map()).ok());
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  ASSERT_TRUE(LaunchWorkMap(OnGpu(host, memory), {}, of_gpu.map(), stream).ok());
+  ASSERT_TRUE(LaunchTileSchedule(OnGpu(host, memory), {}, of_gpu.map(), stream).ok());
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   ExpectSameMap(of_gpu.map().main, of_host.map().main);
 }
 
 // Queues of unsplit Q tiles: rows of similar lengths, and padded rows, in one round of the CTA's
 // threads and in several.
-TEST_F(WorkMapGpuTest, UnsplitTilesMatchTheHostSchedule) {
+TEST_F(TileScheduleGpuTest, UnsplitTilesMatchTheHostSchedule) {
   Random random(kSeed + 5);
   int num_whole = 0;
   for (const int live : {30, 64, 65, 128, 250, 1100, 3000}) {
@@ -214,16 +214,16 @@ TEST_F(WorkMapGpuTest, UnsplitTilesMatchTheHostSchedule) {
                                .num_tokens = num_rows,
                                .max_query_len = 1,
                                .max_seq_len = longest};
-      const WorkMapOptions options = {.num_q_heads = 32,
-                                      .num_kv_heads = 8,
-                                      .head_dim_qk = 128,
-                                      .head_dim_v = 128,
-                                      .max_rows = num_rows,
-                                      .max_tokens = num_rows,
-                                      .max_seq_len = longest};
-      HostWorkMap of_host(options);
+      const TileScheduleOptions options = {.num_q_heads = 32,
+                                           .num_kv_heads = 8,
+                                           .head_dim_qk = 128,
+                                           .head_dim_v = 128,
+                                           .max_rows = num_rows,
+                                           .max_tokens = num_rows,
+                                           .max_seq_len = longest};
+      HostTileSchedule of_host(options);
       ASSERT_NO_FATAL_FAILURE(ExpectTheMapOfTheHost(host, options, of_host));
-      const TileMap& map = of_host.map().main;
+      const KernelSchedule& map = of_host.map().main;
       num_whole += num_rows > map.num_columns && map.counts[1] == 0;
     }
   }
@@ -232,11 +232,11 @@ TEST_F(WorkMapGpuTest, UnsplitTilesMatchTheHostSchedule) {
 
 // Prompts with round-robin Q tiles: fewer Q tiles than a warp has threads, and more than shared
 // memory holds; Q tiles of equal length, and of more lengths than there are buckets.
-TEST_F(WorkMapGpuTest, RoundRobinTilesMatchTheHostSchedule) {
+TEST_F(TileScheduleGpuTest, RoundRobinTilesMatchTheHostSchedule) {
   Random random(kSeed + 4);
   int num_dealt = 0;
   int num_both_ways = 0;
-  WorkMapCosts costs = H200Profile().work_map;
+  TileScheduleCosts costs = H200Profile().tile_schedule;
   costs.joined_steps = 1 << 16;  // decodes are in the same schedule
   for (int round = 0; round < 60 && !HasFatalFailure(); ++round) {
     const int num_rows = random.Int(1, random.Pick({1, 4, 60}));
@@ -260,16 +260,16 @@ TEST_F(WorkMapGpuTest, RoundRobinTilesMatchTheHostSchedule) {
                              .max_query_len = longest_query,
                              .max_seq_len = longest_query + longest_before};
     const int num_kv_heads = random.Pick({1, 4, 8});
-    const WorkMapOptions options = {.num_q_heads = num_kv_heads * random.Pick({1, 4, 7}),
-                                    .num_kv_heads = num_kv_heads,
-                                    .head_dim_qk = 128,
-                                    .head_dim_v = 128,
-                                    .max_rows = host.num_rows,
-                                    .max_tokens = host.num_tokens,
-                                    .max_query_len = host.max_query_len,
-                                    .max_seq_len = host.max_seq_len,
-                                    .costs = costs};
-    HostWorkMap of_host(options);
+    const TileScheduleOptions options = {.num_q_heads = num_kv_heads * random.Pick({1, 4, 7}),
+                                         .num_kv_heads = num_kv_heads,
+                                         .head_dim_qk = 128,
+                                         .head_dim_v = 128,
+                                         .max_rows = host.num_rows,
+                                         .max_tokens = host.num_tokens,
+                                         .max_query_len = host.max_query_len,
+                                         .max_seq_len = host.max_seq_len,
+                                         .costs = costs};
+    HostTileSchedule of_host(options);
     ASSERT_NO_FATAL_FAILURE(ExpectTheMapOfTheHost(host, options, of_host));
     num_dealt += of_host.map().main.counts[2] > 0;
     num_both_ways += of_host.map().main.counts[3];

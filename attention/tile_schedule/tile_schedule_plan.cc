@@ -1,4 +1,4 @@
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,7 @@
 #include "reprise/attention/cuda/tiles.h"
 #include "reprise/attention/device_profile.h"
 #include "reprise/attention/head_dims.h"
-#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/attention/tile_schedule/tile_schedule_cut.h"
 #include "reprise/base/divisor.h"
 #include "reprise/base/status_macros.h"
 
@@ -33,7 +33,7 @@ constexpr int kSharedBytesOfWarpgroups = 227 * 1024;
 absl::Status CheckAtLeast(absl::string_view name, int least, int got) {
   if (got >= least) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " of WorkMapOptions: expected >= ", least, ", got ", got));
+      absl::StrCat(name, " of TileScheduleOptions: expected >= ", least, ", got ", got));
 }
 
 // Products of costs stay within int32.
@@ -43,11 +43,11 @@ absl::Status CheckCost(absl::string_view name, int least, int got) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast(name, least, got));
   if (got <= kMostCost) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " of WorkMapOptions: expected <= ", kMostCost, ", got ", got));
+      absl::StrCat(name, " of TileScheduleOptions: expected <= ", kMostCost, ", got ", got));
 }
 
-absl::Status CheckCosts(const WorkMapCosts& costs) {
-  for (const WorkMapCostField& cost : WorkMapCostFields()) {
+absl::Status CheckCosts(const TileScheduleCosts& costs) {
+  for (const TileScheduleCostField& cost : TileScheduleCostFields()) {
     REPRISE_RETURN_IF_ERROR(
         CheckCost(absl::StrCat("costs.", cost.name), cost.least, costs.*cost.field));
   }
@@ -57,7 +57,7 @@ absl::Status CheckCosts(const WorkMapCosts& costs) {
   return absl::OkStatus();
 }
 
-absl::Status CheckOptions(const WorkMapOptions& options) {
+absl::Status CheckOptions(const TileScheduleOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_q_heads", 1, options.num_q_heads));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_kv_heads", 1, options.num_kv_heads));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("head_dim_qk", 1, options.head_dim_qk));
@@ -76,19 +76,21 @@ absl::Status CheckOptions(const WorkMapOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("decode_query_len", 1, options.decode_query_len));
   if (options.max_splits > kMaxDeterministicSplits) {
     return absl::InvalidArgumentError(
-        absl::StrCat("max_splits of WorkMapOptions: expected <= ", kMaxDeterministicSplits,
+        absl::StrCat("max_splits of TileScheduleOptions: expected <= ", kMaxDeterministicSplits,
                      ", got ", options.max_splits));
   }
   REPRISE_RETURN_IF_ERROR(CheckCosts(*options.costs));
-  if (options.shared_prefix == SharedPrefix::kTaken && options.mode != WorkMapMode::kBalanced) {
+  if (options.shared_prefix == SharedPrefix::kTaken &&
+      options.mode != TileScheduleMode::kBalanced) {
     return absl::InvalidArgumentError(
-        "shared_prefix of WorkMapOptions must be kIgnored in deterministic mode, where results do "
+        "shared_prefix of TileScheduleOptions must be kIgnored in deterministic mode, where "
+        "results do "
         "not "
         "depend on the other rows: got kTaken");
   }
   if (options.num_q_heads % options.num_kv_heads != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("num_q_heads of WorkMapOptions: expected a multiple of num_kv_heads ",
+        absl::StrCat("num_q_heads of TileScheduleOptions: expected a multiple of num_kv_heads ",
                      options.num_kv_heads, ", got ", options.num_q_heads));
   }
   return absl::OkStatus();
@@ -134,15 +136,16 @@ Bounds WithDecodes(const Bounds& bounds, int64_t decodes, int64_t steps, int64_t
 // Maximum number of partials per Q tile, if they may be by column; otherwise 0. The Q tiles of a
 // queue can share partial slots, because a Q tile of several queries needs only one kernel tile per
 // KV head: the slots of a CTA's heads do not depend on the number of queries.
-int64_t ColumnPartials(const WorkMapOptions& options, const TileMap& map, int64_t steps) {
+int64_t ColumnPartials(const TileScheduleOptions& options, const KernelSchedule& map,
+                       int64_t steps) {
   const int64_t queries = options.max_query_len <= map.decode_query_len ? 1 : map.tile_queries;
-  if (options.mode != WorkMapMode::kDeterministic) return 0;
+  if (options.mode != TileScheduleMode::kDeterministic) return 0;
   return std::min<int64_t>(options.max_splits, CeilDiv(steps, kMinDeterministicSteps)) * queries;
 }
 
 // Every Q tile of a row is combined. Partials are counted per query: one for each token, and at
 // most tile_queries for each split beyond the first and for each shared Q tile.
-Bounds SharedBounds(int64_t tiles, int64_t shared_tiles, const TileMap& map, int64_t steps) {
+Bounds SharedBounds(int64_t tiles, int64_t shared_tiles, const KernelSchedule& map, int64_t steps) {
   const Bounds bounds = BalancedBounds(tiles + shared_tiles, map.num_columns, steps);
   const int64_t cuts = bounds.items - tiles - shared_tiles;
   return {bounds.items, tiles, map.max_tokens + (cuts + shared_tiles) * map.tile_queries};
@@ -166,7 +169,7 @@ class Allotter {
   int64_t bytes_ = 0;
 };
 
-void LayOutItems(TileMap& map, Allotter& allotter) {
+void LayOutItems(KernelSchedule& map, Allotter& allotter) {
   allotter.Give(map.counts, kNumMapCounts);
   allotter.Give(map.column_items, map.num_columns + 1);
   allotter.Give(map.column_first, map.num_columns + 1);
@@ -176,24 +179,24 @@ void LayOutItems(TileMap& map, Allotter& allotter) {
   allotter.Give(map.arrivals, int64_t{map.max_merges} * map.num_virtual_heads);
   allotter.Give(map.group_arrivals, int64_t{map.max_partials} * map.num_virtual_heads);
   std::byte* scratch = nullptr;
-  allotter.Give(scratch, WorkMapScratch::Bytes(map));
+  allotter.Give(scratch, TileScheduleScratch::Bytes(map));
   map.scratch = scratch;
 }
 
-void LayOutPartials(TileMap& map, Allotter& allotter) {
+void LayOutPartials(KernelSchedule& map, Allotter& allotter) {
   const int64_t partials = int64_t{map.max_partials} * map.num_q_heads;
   allotter.Give(map.partial_lse, partials);
   allotter.Give(map.partial_out, partials * PartialPitch(map.head_dim_v));
 }
 
-int64_t LayOutMap(void* memory, WorkMap& map) {
+int64_t LayOutMap(void* memory, TileSchedule& map) {
   Allotter allotter(memory);
   LayOutItems(map.main, allotter);
   if (map.has_short_rows()) LayOutItems(map.short_rows, allotter);
   return allotter.bytes();
 }
 
-int64_t LayOutPartials(void* memory, WorkMap& map) {
+int64_t LayOutPartials(void* memory, TileSchedule& map) {
   Allotter allotter(memory);
   LayOutPartials(map.main, allotter);
   if (map.has_short_rows()) LayOutPartials(map.short_rows, allotter);
@@ -208,7 +211,7 @@ constexpr int kMostRowsOfReading = 32;
 // The value of CutCosts::merges_per_step. `rows`: live rows of the kernel tile. Tiles of up to
 // kFewRows rows have small partials. Larger partials are combined by several CTAs, or by more
 // warps.
-int MergesPerStep(const AttentionKernelEntry& kernel, int rows, const WorkMapCosts& costs) {
+int MergesPerStep(const AttentionKernelEntry& kernel, int rows, const TileScheduleCosts& costs) {
   const int of_few = costs.merges_per_step_few_rows * kStepCost;
   if (rows <= kFewRows) return of_few;
   return kernel.begins_ahead() || kernel.tile.rows() >= kWarpgroupRows
@@ -217,7 +220,7 @@ int MergesPerStep(const AttentionKernelEntry& kernel, int rows, const WorkMapCos
 }
 
 // The costs for schedules whose kernel tiles have up to `rows` live rows.
-CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const WorkMapCosts& costs) {
+CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const TileScheduleCosts& costs) {
   CutCosts of_tile = {.tile = costs.tile,
                       .merges_per_step = MergesPerStep(kernel, rows, costs),
                       .merge = costs.merge,
@@ -246,14 +249,14 @@ CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const WorkMapC
 }
 
 // Maximum number of queries in a kernel tile, of one row or of several rows.
-int MostQueries(const WorkMapOptions& options) {
+int MostQueries(const TileScheduleOptions& options) {
   return options.shared_prefix == SharedPrefix::kTaken
              ? std::max(options.max_tokens, options.max_query_len)
              : options.max_query_len;
 }
 
 // The kernel for Q tiles of up to `num_queries` queries, with keys that need no conversion.
-absl::StatusOr<const AttentionKernelEntry*> KernelFor(const WorkMapOptions& options,
+absl::StatusOr<const AttentionKernelEntry*> KernelFor(const TileScheduleOptions& options,
                                                       int num_queries) {
   const int64_t rows = int64_t{num_queries} * (options.num_q_heads / options.num_kv_heads);
   const bool is_latent = options.head_dim_qk > kMaxAttentionHeadDim;
@@ -270,27 +273,29 @@ absl::StatusOr<const AttentionKernelEntry*> KernelFor(const WorkMapOptions& opti
 }
 
 // The number of queries that the plan's largest kernel tile should hold.
-int QueriesToHold(const WorkMapOptions& options) {
+int QueriesToHold(const TileScheduleOptions& options) {
   return options.shared_tiles == SharedTiles::kSmall ? options.max_query_len : MostQueries(options);
 }
 
 // Whether the card has clusters and warpgroup kernels.
-bool MayHaveWarpgroups(const WorkMapOptions& options) {
+bool MayHaveWarpgroups(const TileScheduleOptions& options) {
   return options.device.max_shared_bytes == 0 ||
          options.device.max_shared_bytes >= kSharedBytesOfWarpgroups;
 }
 
 // Adds clusters and wide CTAs. Skips deterministic mode, where results must not depend on the
 // number of rows.
-void PlanFewRows(const WorkMapOptions& options, const AttentionKernelEntry& kernel, TileMap& map) {
-  const bool may_merge = options.mode == WorkMapMode::kBalanced &&
+void PlanFewRows(const TileScheduleOptions& options, const AttentionKernelEntry& kernel,
+                 KernelSchedule& map) {
+  const bool may_merge = options.mode == TileScheduleMode::kBalanced &&
                          options.split == RowSplit::kByBatch &&
                          options.shared_prefix != SharedPrefix::kTaken;
   if (!kernel.begins_ahead() || kernel.tile.rows() != kDecodeRows || !may_merge ||
       !MayHaveWarpgroups(options) || map.heads_per_column < map.num_virtual_heads) {
     return;
   }
-  static_assert(std::tuple_size_v<decltype(WorkMapCosts::clusters_of)> == kMostClusterColumns + 1);
+  static_assert(std::tuple_size_v<decltype(TileScheduleCosts::clusters_of)> ==
+                kMostClusterColumns + 1);
   for (int n = 2; n <= kMostClusterColumns; ++n) {
     map.clusters_of[n] =
         std::min({options.costs->clusters_of[n] / map.heads_per_column, map.num_columns / n,
@@ -304,11 +309,11 @@ void PlanFewRows(const WorkMapOptions& options, const AttentionKernelEntry& kern
 }
 
 // The schedule for the rows of `kernel`, with null pointers.
-absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
-                                  const AttentionKernelEntry& kernel) {
+absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
+                                         const AttentionKernelEntry& kernel) {
   const AttentionTile& tile = kernel.tile;
   const int group_size = options.num_q_heads / options.num_kv_heads;
-  TileMap map;
+  KernelSchedule map;
   map.max_rows = options.max_rows;
   map.max_tokens = options.max_tokens;
   map.max_query_len = options.max_query_len;
@@ -320,7 +325,7 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
   map.head_dim_v = options.head_dim_v;
   map.mode = options.mode;
   map.max_splits = options.max_splits;
-  if (options.mode == WorkMapMode::kDeterministic) {
+  if (options.mode == TileScheduleMode::kDeterministic) {
     map.decode_query_len = std::min(options.decode_query_len, options.max_query_len);
   }
 
@@ -334,7 +339,7 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
   map.heads_per_column = std::min(map.num_virtual_heads, ctas);
   map.num_columns = std::min(ctas / map.heads_per_column, kMostColumns);
   PlanFewRows(options, kernel, map);
-  map.may_be_dealt = kernel.may_be_dealt() && options.mode == WorkMapMode::kBalanced &&
+  map.may_be_dealt = kernel.may_be_dealt() && options.mode == TileScheduleMode::kBalanced &&
                      options.shared_prefix != SharedPrefix::kTaken;
   map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_column * map.num_columns;
   if (kernel.begins_ahead()) {
@@ -350,7 +355,7 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
                       : rows + std::min((options.max_tokens - rows) / map.tile_queries,
                                         rows * (most_row_tiles - 1));
   const int64_t steps = CeilDiv(options.max_seq_len, kWorkStepKeys);
-  Bounds bounds = options.mode == WorkMapMode::kBalanced
+  Bounds bounds = options.mode == TileScheduleMode::kBalanced
                       ? BalancedBounds(tiles, map.num_columns, steps)
                       : DeterministicBounds(tiles, rows, most_row_tiles, steps, options.max_splits);
   bounds.partials *= std::min(map.tile_queries, options.max_query_len);
@@ -378,9 +383,9 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
   if (bounds.items >= kMostItems || bounds.partials >= kMostPartials ||
       bounds.merges >= kMostMerges) {
     return absl::InvalidArgumentError(
-        absl::StrCat("max_tokens of WorkMapOptions: expected fewer than ", kMostItems, " items, ",
-                     kMostPartials, " partials and ", kMostMerges, " merges, got ", bounds.items,
-                     ", ", bounds.partials, " and ", bounds.merges));
+        absl::StrCat("max_tokens of TileScheduleOptions: expected fewer than ", kMostItems,
+                     " items, ", kMostPartials, " partials and ", kMostMerges, " merges, got ",
+                     bounds.items, ", ", bounds.partials, " and ", bounds.merges));
   }
   // The builder also keeps a Q tile for each row without queries.
   map.max_shared_tiles = static_cast<int>(shared_tiles);
@@ -393,16 +398,16 @@ absl::StatusOr<TileMap> PlanTiles(const WorkMapOptions& options,
 
 // Maximum length of the rows in the second schedule, which has the tile `least` (the tile for a row
 // of one query). 0: the plan has one schedule.
-int ShortRowsOf(const WorkMapOptions& options, const AttentionTile& tile,
+int ShortRowsOf(const TileScheduleOptions& options, const AttentionTile& tile,
                 const AttentionTile& least) {
   if (least.rows() >= tile.rows() || options.shared_prefix == SharedPrefix::kTaken) return 0;
   const int held = least.rows() / (options.num_q_heads / options.num_kv_heads);
-  if (options.mode != WorkMapMode::kDeterministic) return held;
+  if (options.mode != TileScheduleMode::kDeterministic) return held;
   return std::max(held, std::min(options.decode_query_len, options.max_query_len));
 }
 
 // Sets the limits up to which all rows join the schedule of long rows.
-void PlanJoins(const WorkMapOptions& options, WorkMap& map) {
+void PlanJoins(const TileScheduleOptions& options, TileSchedule& map) {
   map.joined_short_rows = options.costs->joined_short_rows;
   if (!map.main.may_be_dealt || !MayHaveWarpgroups(options)) return;
   const auto of_all_ctas = [&](int64_t steps) {
@@ -417,9 +422,9 @@ void PlanJoins(const WorkMapOptions& options, WorkMap& map) {
 
 }  // namespace
 
-absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& given) {
-  WorkMapOptions options = given;
-  if (!options.costs) options.costs = ProfileOf(options.device).work_map;
+absl::StatusOr<TileSchedulePlan> PlanTileSchedule(const TileScheduleOptions& given) {
+  TileScheduleOptions options = given;
+  if (!options.costs) options.costs = ProfileOf(options.device).tile_schedule;
   REPRISE_RETURN_IF_ERROR(CheckOptions(options));
   const auto is_served = [&](bool v_in_k) {
     return SupportsHeadDims(AttentionDevice::kCuda, options.dtype,
@@ -436,16 +441,16 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& given) {
   REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* const kernel,
                            KernelFor(options, std::max(1, QueriesToHold(options))));
   REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* const least, KernelFor(options, 1));
-  WorkMapPlan plan;
-  WorkMap& map = plan.shape;
-  map.split = options.mode == WorkMapMode::kDeterministic ? RowSplit::kByRow : options.split;
+  TileSchedulePlan plan;
+  TileSchedule& map = plan.shape;
+  map.split = options.mode == TileScheduleMode::kDeterministic ? RowSplit::kByRow : options.split;
   map.kernels = options.kernels;
   const int longest = ShortRowsOf(options, kernel->tile, least->tile);
-  WorkMapOptions main = options;
+  TileScheduleOptions main = options;
   if (longest > 0) main.decode_query_len = 1;  // the decode rows are in short_rows
   REPRISE_ASSIGN_OR_RETURN(map.main, PlanTiles(main, *kernel));
   if (longest > 0) {
-    WorkMapOptions short_rows = options;
+    TileScheduleOptions short_rows = options;
     short_rows.max_query_len = longest;
     short_rows.max_tokens = static_cast<int>(
         std::min<int64_t>(options.max_tokens, int64_t{options.max_rows} * longest));
@@ -458,12 +463,13 @@ absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& given) {
   return plan;
 }
 
-WorkMap MakeWorkMap(const WorkMapPlan& plan, void* workspace) {
-  return MakeWorkMap(plan, workspace, static_cast<std::byte*>(workspace) + plan.map_bytes);
+TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* workspace) {
+  return MakeTileSchedule(plan, workspace, static_cast<std::byte*>(workspace) + plan.map_bytes);
 }
 
-WorkMap MakeWorkMap(const WorkMapPlan& plan, void* map_memory, void* partial_memory) {
-  WorkMap map = plan.shape;
+TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* map_memory,
+                              void* partial_memory) {
+  TileSchedule map = plan.shape;
   LayOutMap(map_memory, map);
   LayOutPartials(partial_memory, map);
   return map;

@@ -1,12 +1,12 @@
-// Batches of bare rows, and matchers for the items of their work map.
+// Batches of bare rows, and matchers for the items of their tile schedule.
 //
 //   const Rows rows({500, 64, 1000});  // decode rows with these numbers of keys
-//   HostWorkMap work(OptionsFor(rows.batch));
-//   ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+//   HostTileSchedule work(OptionsFor(rows.batch));
+//   ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
 //   EXPECT_THAT(ItemsOf(work.map().main), Contains(KeysOfRow(1, 0, 64)));
 
-#ifndef REPRISE_ATTENTION_TESTING_WORK_MAP_ROWS_H_
-#define REPRISE_ATTENTION_TESTING_WORK_MAP_ROWS_H_
+#ifndef REPRISE_ATTENTION_TESTING_TILE_SCHEDULE_ROWS_H_
+#define REPRISE_ATTENTION_TESTING_TILE_SCHEDULE_ROWS_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -17,9 +17,9 @@
 #include "gmock/gmock.h"
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/paged_batch.h"
-#include "reprise/attention/testing/host_work_map.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
@@ -51,7 +51,7 @@ struct Rows {
 };
 
 // Returns a plan whose bounds equal the batch's, for groups of 4 q heads with 128 dims.
-inline WorkMapOptions OptionsFor(const PagedBatch& batch, int num_kv_heads = 8) {
+inline TileScheduleOptions OptionsFor(const PagedBatch& batch, int num_kv_heads = 8) {
   const AttentionParams layer = {.num_q_heads = 4 * num_kv_heads,
                                  .num_kv_heads = num_kv_heads,
                                  .head_dim_qk = 128,
@@ -59,7 +59,7 @@ inline WorkMapOptions OptionsFor(const PagedBatch& batch, int num_kv_heads = 8) 
   return OptionsFor(batch, layer, DType::kBFloat16);
 }
 
-inline std::vector<WorkItem> ItemsOf(const TileMap& map) {
+inline std::vector<WorkItem> ItemsOf(const KernelSchedule& map) {
   return {map.items, map.items + map.counts[0]};
 }
 
@@ -72,4 +72,4 @@ inline auto KeysOfRow(int row, int begin, int end) {
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_TESTING_WORK_MAP_ROWS_H_
+#endif  // REPRISE_ATTENTION_TESTING_TILE_SCHEDULE_ROWS_H_

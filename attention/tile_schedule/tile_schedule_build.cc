@@ -1,4 +1,4 @@
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "reprise/attention/work_map/work_map_builder.h"
-#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/attention/tile_schedule/tile_schedule_builder.h"
+#include "reprise/attention/tile_schedule/tile_schedule_cut.h"
 #include "reprise/base/status_macros.h"
 
 namespace reprise {
@@ -94,15 +94,15 @@ struct HostTeam {
 };
 
 template <typename Cutter, typename Sum>
-void CutBy(const WorkMapRows& rows, const WorkPart& part, const WorkMapSums& sums) {
+void CutBy(const TileScheduleRows& rows, const WorkPart& part, const TileScheduleSums& sums) {
   HostTeam team;
-  WorkMapBuilder<HostTeam, Cutter, Sum>(team, rows, part.lens, sums, part.map, part.form,
-                                        WorkMapScratch::At(part.map.scratch, part.map))
+  TileScheduleBuilder<HostTeam, Cutter, Sum>(team, rows, part.lens, sums, part.map, part.form,
+                                             TileScheduleScratch::At(part.map.scratch, part.map))
       .Run();
 }
 
 template <typename Cutter>
-void CutBy(const WorkMapRows& rows, const WorkPart& part) {
+void CutBy(const TileScheduleRows& rows, const WorkPart& part) {
   const auto [sums, is_narrow] = SumsOf(part.map);
   if (is_narrow) {
     CutBy<Cutter, int32_t>(rows, part, sums);
@@ -111,8 +111,8 @@ void CutBy(const WorkMapRows& rows, const WorkPart& part) {
   }
 }
 
-void Cut(const WorkMapRows& rows, const WorkPart& part) {
-  if (part.map.mode == WorkMapMode::kDeterministic) {
+void Cut(const TileScheduleRows& rows, const WorkPart& part) {
+  if (part.map.mode == TileScheduleMode::kDeterministic) {
     CutBy<DeterministicCut>(rows, part);
   } else {
     CutBy<BalancedCut>(rows, part);
@@ -120,7 +120,7 @@ void Cut(const WorkMapRows& rows, const WorkPart& part) {
 }
 
 template <typename Batch>
-int LongestShort(const Batch& batch, const WorkMap& map) {
+int LongestShort(const Batch& batch, const TileSchedule& map) {
   if (!map.has_short_rows()) return 0;
   const int longest = map.short_rows.max_query_len;
   if (batch.max_query_len <= longest || map.split == RowSplit::kByRow) return longest;
@@ -144,11 +144,12 @@ absl::Status CheckAtMost(const char* name, int most, int got) {
 }
 
 template <typename Batch>
-absl::Status CheckCapacity(const Batch& batch, const WorkMap& map) {
+absl::Status CheckCapacity(const Batch& batch, const TileSchedule& map) {
   if (map.main.items == nullptr) {
     return absl::InvalidArgumentError(
-        "work is an empty WorkMap, which CUDA cannot use: make one with PlanWorkMap() and "
-        "MakeWorkMap(), and fill it each step with LaunchWorkMap()");
+        "work is an empty TileSchedule, which CUDA cannot use: make one with PlanTileSchedule() "
+        "and "
+        "MakeTileSchedule(), and fill it each step with LaunchTileSchedule()");
   }
   REPRISE_RETURN_IF_ERROR(CheckAtMost("num_rows", map.main.max_rows, batch.num_rows));
   REPRISE_RETURN_IF_ERROR(CheckAtMost("num_tokens", map.main.max_tokens, batch.num_tokens));
@@ -157,13 +158,13 @@ absl::Status CheckCapacity(const Batch& batch, const WorkMap& map) {
   return CheckAtMost("max_seq_len", map.main.max_seq_len, batch.max_seq_len);
 }
 
-LaunchForm FormOf(const TileMap& map, int num_rows, int window_left) {
+LaunchForm FormOf(const KernelSchedule& map, int num_rows, int window_left) {
   const int cluster = ClusterOf(map, num_rows, window_left);
   return {.cluster = cluster, .is_wide = IsWide(map, cluster, num_rows, window_left)};
 }
 
 template <typename Batch>
-BatchWork WorkOfBatch(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
+BatchSchedule WorkOfBatch(const Batch& batch, const LayerWindow& window, const TileSchedule& map) {
   const int window_left = window.left.value_or(-1);
   return {.map = map,
           .main_form = FormOf(map.main, batch.num_rows, window_left),
@@ -182,7 +183,7 @@ absl::Status CheckSide(const char* name, int built, const std::optional<int>& si
 }
 
 template <typename Batch>
-absl::Status CheckWork(const Batch& batch, const LayerWindow& window, const BatchWork& work) {
+absl::Status CheckWork(const Batch& batch, const LayerWindow& window, const BatchSchedule& work) {
   if (work.map.split == RowSplit::kByRow) return absl::OkStatus();
   if (batch.num_rows != work.num_rows) {
     return absl::InvalidArgumentError(absl::StrCat("work is for another batch: expected num_rows ",
@@ -199,48 +200,49 @@ absl::Status CheckWork(const Batch& batch, const LayerWindow& window, const Batc
 }
 
 template <typename Batch>
-absl::StatusOr<BatchWork> Build(const Batch& batch, const LayerWindow& window, const WorkMap& map) {
-  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, map));
-  const BatchWork work = WorkOfBatch(batch, window, map);
-  const WorkMapRows rows = RowsOf(batch, window);
+absl::StatusOr<BatchSchedule> Build(const Batch& batch, const LayerWindow& window,
+                                    const TileSchedule& map) {
+  REPRISE_RETURN_IF_ERROR(CheckTileScheduleCapacity(batch, map));
+  const BatchSchedule work = WorkOfBatch(batch, window, map);
+  const TileScheduleRows rows = RowsOf(batch, window);
   for (const WorkPart& part : PartsOf(work)) Cut(rows, part);
   return work;
 }
 
 }  // namespace
 
-absl::Status CheckWorkMapCapacity(const PagedBatch& batch, const WorkMap& map) {
+absl::Status CheckTileScheduleCapacity(const PagedBatch& batch, const TileSchedule& map) {
   if (batch.tail_len != nullptr && batch.tail_mask == nullptr && batch.num_tokens > 0) {
     return absl::InvalidArgumentError("tail_mask, with tail_len: expected an array, got none");
   }
   return CheckCapacity(batch, map);
 }
 
-absl::Status CheckWorkMapCapacity(const RaggedBatch& batch, const WorkMap& map) {
+absl::Status CheckTileScheduleCapacity(const RaggedBatch& batch, const TileSchedule& map) {
   return CheckCapacity(batch, map);
 }
 
-BatchWork WorkOf(const PagedBatch& batch, const LayerWindow& window, const WorkMap& map) {
+BatchSchedule WorkOf(const PagedBatch& batch, const LayerWindow& window, const TileSchedule& map) {
   return WorkOfBatch(batch, window, map);
 }
 
-BatchWork WorkOf(const RaggedBatch& batch, const LayerWindow& window, const WorkMap& map) {
+BatchSchedule WorkOf(const RaggedBatch& batch, const LayerWindow& window, const TileSchedule& map) {
   return WorkOfBatch(batch, window, map);
 }
 
-absl::Status CheckBatchWork(const PagedBatch& batch, const LayerWindow& window,
-                            const BatchWork& work) {
-  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work.map));
+absl::Status CheckBatchSchedule(const PagedBatch& batch, const LayerWindow& window,
+                                const BatchSchedule& work) {
+  REPRISE_RETURN_IF_ERROR(CheckTileScheduleCapacity(batch, work.map));
   return CheckWork(batch, window, work);
 }
 
-absl::Status CheckBatchWork(const RaggedBatch& batch, const LayerWindow& window,
-                            const BatchWork& work) {
-  REPRISE_RETURN_IF_ERROR(CheckWorkMapCapacity(batch, work.map));
+absl::Status CheckBatchSchedule(const RaggedBatch& batch, const LayerWindow& window,
+                                const BatchSchedule& work) {
+  REPRISE_RETURN_IF_ERROR(CheckTileScheduleCapacity(batch, work.map));
   return CheckWork(batch, window, work);
 }
 
-absl::InlinedVector<WorkPart, 2> PartsOf(const BatchWork& work) {
+absl::InlinedVector<WorkPart, 2> PartsOf(const BatchSchedule& work) {
   absl::InlinedVector<WorkPart, 2> parts;
   parts.push_back({work.map.main, work.main_form, {.least = work.longest_short_row + 1}});
   if (work.map.has_short_rows()) {
@@ -249,13 +251,14 @@ absl::InlinedVector<WorkPart, 2> PartsOf(const BatchWork& work) {
   return parts;
 }
 
-absl::StatusOr<BatchWork> WorkMapOnHost(const PagedBatch& batch, const LayerWindow& window,
-                                        const WorkMap& map) {
+absl::StatusOr<BatchSchedule> TileScheduleOnHost(const PagedBatch& batch, const LayerWindow& window,
+                                                 const TileSchedule& map) {
   return Build(batch, window, map);
 }
 
-absl::StatusOr<BatchWork> WorkMapOnHost(const RaggedBatch& batch, const LayerWindow& window,
-                                        const WorkMap& map) {
+absl::StatusOr<BatchSchedule> TileScheduleOnHost(const RaggedBatch& batch,
+                                                 const LayerWindow& window,
+                                                 const TileSchedule& map) {
   return Build(batch, window, map);
 }
 

@@ -1,4 +1,5 @@
-// BatchWork: attention rejects other batches, and launches its kernels in the form of the build.
+// BatchSchedule: attention rejects other batches, and launches its kernels in the form of the
+// build.
 
 #include <cstdint>
 #include <string>
@@ -6,9 +7,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reprise/attention/testing/host_work_map.h"
-#include "reprise/attention/testing/work_map_rows.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
+#include "reprise/attention/testing/tile_schedule_rows.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 
 namespace reprise {
 namespace {
@@ -17,7 +18,7 @@ using ::testing::HasSubstr;
 
 Rows Decodes(int num_rows) { return Rows(std::vector<int32_t>(num_rows, 8192)); }
 
-WorkMapOptions OptionsWith(int max_tokens, RowSplit split = RowSplit::kByBatch) {
+TileScheduleOptions OptionsWith(int max_tokens, RowSplit split = RowSplit::kByBatch) {
   return {.num_q_heads = 32,
           .num_kv_heads = 8,
           .head_dim_qk = 128,
@@ -29,20 +30,21 @@ WorkMapOptions OptionsWith(int max_tokens, RowSplit split = RowSplit::kByBatch) 
           .split = split};
 }
 
-std::string MessageFor(const PagedBatch& batch, const LayerWindow& window, const BatchWork& work) {
-  const absl::Status status = CheckBatchWork(batch, window, work);
+std::string MessageFor(const PagedBatch& batch, const LayerWindow& window,
+                       const BatchSchedule& work) {
+  const absl::Status status = CheckBatchSchedule(batch, window, work);
   EXPECT_EQ(status.code(),
             status.ok() ? absl::StatusCode::kOk : absl::StatusCode::kInvalidArgument);
   return std::string(status.message());
 }
 
-TEST(BatchWorkTest, BuildersReturnTheValueOfWorkOf) {
+TEST(BatchScheduleTest, BuildersReturnTheValueOfWorkOf) {
   const Rows decodes = Decodes(4);
-  HostWorkMap work(OptionsWith(16));
+  HostTileSchedule work(OptionsWith(16));
   const LayerWindow window = {.left = 400, .right = 3};
-  const absl::StatusOr<BatchWork> built = WorkMapOnHost(decodes.batch, window, work.map());
+  const absl::StatusOr<BatchSchedule> built = TileScheduleOnHost(decodes.batch, window, work.map());
   ASSERT_TRUE(built.ok()) << built.status();
-  for (const BatchWork& value : {*built, WorkOf(decodes.batch, window, work.map())}) {
+  for (const BatchSchedule& value : {*built, WorkOf(decodes.batch, window, work.map())}) {
     EXPECT_EQ(value.map.main.items, work.map().main.items);
     EXPECT_EQ(value.num_rows, 4);
     EXPECT_EQ(value.longest_short_row, 0);
@@ -52,41 +54,42 @@ TEST(BatchWorkTest, BuildersReturnTheValueOfWorkOf) {
   }
 }
 
-TEST(BatchWorkTest, RejectsADifferentNumberOfRows) {
+TEST(BatchScheduleTest, RejectsADifferentNumberOfRows) {
   const Rows four = Decodes(4), five = Decodes(5);
-  HostWorkMap work(OptionsWith(16));
-  const BatchWork of_four = WorkOf(four.batch, {}, work.map());
+  HostTileSchedule work(OptionsWith(16));
+  const BatchSchedule of_four = WorkOf(four.batch, {}, work.map());
   EXPECT_EQ(MessageFor(four.batch, {}, of_four), "");
   EXPECT_THAT(MessageFor(five.batch, {}, of_four), HasSubstr("expected num_rows 4, got 5"));
   RaggedBatch ragged = {.num_rows = 4, .num_tokens = 4, .max_query_len = 1, .max_seq_len = 8192};
-  const BatchWork of_five = WorkOf(five.batch, {}, work.map());
-  EXPECT_THAT(std::string(CheckBatchWork(ragged, {}, of_five).message()),
+  const BatchSchedule of_five = WorkOf(five.batch, {}, work.map());
+  EXPECT_THAT(std::string(CheckBatchSchedule(ragged, {}, of_five).message()),
               HasSubstr("expected num_rows 5, got 4"));
-  EXPECT_THAT(MessageFor(four.batch, {}, BatchWork{.map = work.map()}),
+  EXPECT_THAT(MessageFor(four.batch, {}, BatchSchedule{.map = work.map()}),
               HasSubstr("expected num_rows 0, got 4"));
-  EXPECT_THAT(MessageFor(four.batch, {}, BatchWork{}), HasSubstr("work is an empty WorkMap"));
+  EXPECT_THAT(MessageFor(four.batch, {}, BatchSchedule{}),
+              HasSubstr("work is an empty TileSchedule"));
 }
 
 // Captured graphs of several batches share a schedule. A replay does not change the values of other
 // batches.
-TEST(BatchWorkTest, LaterBuildsDoNotChangeEarlierBatchWork) {
+TEST(BatchScheduleTest, LaterBuildsDoNotChangeEarlierBatchWork) {
   const Rows two = Decodes(2), five = Decodes(5);
-  HostWorkMap work(OptionsWith(16));
-  const BatchWork of_two = *WorkMapOnHost(two.batch, {.left = 400}, work.map());
-  const BatchWork of_five = *WorkMapOnHost(five.batch, {}, work.map());
+  HostTileSchedule work(OptionsWith(16));
+  const BatchSchedule of_two = *TileScheduleOnHost(two.batch, {.left = 400}, work.map());
+  const BatchSchedule of_five = *TileScheduleOnHost(five.batch, {}, work.map());
   ASSERT_EQ(of_two.main_form.cluster, 4);
   ASSERT_EQ(of_five.main_form.cluster, 1);
   // As a replay of the first batch's graph would.
-  ASSERT_TRUE(WorkMapOnHost(two.batch, {.left = 400}, work.map()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(two.batch, {.left = 400}, work.map()).ok());
   EXPECT_EQ(MessageFor(two.batch, {.left = 400}, of_two), "");
   EXPECT_EQ(of_two.main_form.cluster, 4);
   EXPECT_THAT(MessageFor(five.batch, {}, of_two), HasSubstr("expected num_rows 2, got 5"));
 }
 
-TEST(BatchWorkTest, RejectsAWiderWindowButNotANarrowerWindow) {
+TEST(BatchScheduleTest, RejectsAWiderWindowButNotANarrowerWindow) {
   const Rows decodes = Decodes(2);
-  HostWorkMap work(OptionsWith(16));
-  BatchWork value = WorkOf(decodes.batch, {.left = 400, .right = 3}, work.map());
+  HostTileSchedule work(OptionsWith(16));
+  BatchSchedule value = WorkOf(decodes.batch, {.left = 400, .right = 3}, work.map());
   EXPECT_EQ(MessageFor(decodes.batch, {.left = 400, .right = 3}, value), "");
   EXPECT_EQ(MessageFor(decodes.batch, {.left = 0, .right = 0}, value), "");
   EXPECT_THAT(MessageFor(decodes.batch, {.left = 401, .right = 3}, value),
@@ -101,20 +104,20 @@ TEST(BatchWorkTest, RejectsAWiderWindowButNotANarrowerWindow) {
 
 // A narrower window would have clusters, whose kernel has fewer queues than the schedule. The items
 // of the last queues would then have no CTA.
-TEST(BatchWorkTest, ClusterSizeFollowsTheWindowOfTheBuild) {
+TEST(BatchScheduleTest, ClusterSizeFollowsTheWindowOfTheBuild) {
   const Rows decodes = Decodes(2);
-  HostWorkMap work(OptionsWith(16));
-  const TileMap& map = work.map().main;
+  HostTileSchedule work(OptionsWith(16));
+  const KernelSchedule& map = work.map().main;
   ASSERT_EQ(ClusterOf(map, 2, -1), 1);
   ASSERT_EQ(ClusterOf(map, 2, 400), 4);
-  BatchWork built = *WorkMapOnHost(decodes.batch, {}, work.map());
+  BatchSchedule built = *TileScheduleOnHost(decodes.batch, {}, work.map());
   EXPECT_EQ(built.main_form.cluster, 1);
   EXPECT_EQ(MessageFor(decodes.batch, {.left = 400}, built), "");
   EXPECT_EQ(ColumnsOf(map, built.main_form), map.num_columns);
   // Some items are in queues that a kernel with clusters of four does not have.
   ASSERT_LT(ColumnsInUse(map, 4), map.num_columns);
   EXPECT_LT(map.column_items[ColumnsInUse(map, 4)], map.counts[0]);
-  built = *WorkMapOnHost(decodes.batch, {.left = 400}, work.map());
+  built = *TileScheduleOnHost(decodes.batch, {.left = 400}, work.map());
   EXPECT_EQ(built.main_form.cluster, 4);
   EXPECT_EQ(MessageFor(decodes.batch, {.left = 100}, built), "");
   EXPECT_EQ(ColumnsOf(map, built.main_form), ColumnsInUse(map, 4));
@@ -122,29 +125,29 @@ TEST(BatchWorkTest, ClusterSizeFollowsTheWindowOfTheBuild) {
 }
 
 // A kernel with wide CTAs has half the queues.
-TEST(BatchWorkTest, WideCtasFollowTheWindowOfTheBuild) {
+TEST(BatchScheduleTest, WideCtasFollowTheWindowOfTheBuild) {
   const Rows decodes = Decodes(2);
-  WorkMapOptions options = OptionsWith(16);
+  TileScheduleOptions options = OptionsWith(16);
   options.num_kv_heads = 1;
   options.num_q_heads = 4;
-  HostWorkMap work(options);
-  const TileMap& map = work.map().main;
-  BatchWork built = *WorkMapOnHost(decodes.batch, {}, work.map());
+  HostTileSchedule work(options);
+  const KernelSchedule& map = work.map().main;
+  BatchSchedule built = *TileScheduleOnHost(decodes.batch, {}, work.map());
   EXPECT_TRUE(built.main_form.is_wide);
   EXPECT_EQ(ColumnsOf(map, built.main_form), map.wide_columns);
   EXPECT_EQ(map.column_items[map.wide_columns], map.counts[0]);
-  built = *WorkMapOnHost(decodes.batch, {.left = 400}, work.map());
+  built = *TileScheduleOnHost(decodes.batch, {.left = 400}, work.map());
   EXPECT_FALSE(built.main_form.is_wide);
 }
 
 // The bounds of the batch decide whether short rows use the second schedule.
-TEST(BatchWorkTest, RejectsBoundsThatChangeTheAssignmentOfRows) {
+TEST(BatchScheduleTest, RejectsBoundsThatChangeTheAssignmentOfRows) {
   Rows rows = Decodes(16);
   rows.batch.max_query_len = 100;
   rows.batch.num_tokens = 115;
-  HostWorkMap work(OptionsWith(16 * 512));
+  HostTileSchedule work(OptionsWith(16 * 512));
   ASSERT_TRUE(work.map().has_short_rows());
-  const BatchWork value = WorkOf(rows.batch, {}, work.map());
+  const BatchSchedule value = WorkOf(rows.batch, {}, work.map());
   EXPECT_EQ(MessageFor(rows.batch, {}, value), "");
   PagedBatch other = rows.batch;
   other.max_seq_len = 64;
@@ -152,10 +155,10 @@ TEST(BatchWorkTest, RejectsBoundsThatChangeTheAssignmentOfRows) {
   EXPECT_THAT(MessageFor(other, {}, value), HasSubstr("other bounds"));
 }
 
-TEST(BatchWorkTest, SchedulesWithSplitByRowAcceptAnyBatch) {
+TEST(BatchScheduleTest, SchedulesWithSplitByRowAcceptAnyBatch) {
   const Rows four = Decodes(4), five = Decodes(5);
-  HostWorkMap work(OptionsWith(16, RowSplit::kByRow));
-  const BatchWork value = WorkOf(four.batch, {.left = 5}, work.map());
+  HostTileSchedule work(OptionsWith(16, RowSplit::kByRow));
+  const BatchSchedule value = WorkOf(four.batch, {.left = 5}, work.map());
   EXPECT_EQ(MessageFor(five.batch, {}, value), "");
   Rows many = Decodes(17);
   EXPECT_THAT(MessageFor(many.batch, {}, value),

@@ -1,4 +1,4 @@
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 
 #include <cstdint>
 #include <set>
@@ -8,14 +8,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/attention/device_profile.h"
-#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/attention/tile_schedule/tile_schedule_cut.h"
 
 namespace reprise {
 namespace {
 
 using ::testing::HasSubstr;
 
-WorkMapOptions LlamaDecode() {
+TileScheduleOptions LlamaDecode() {
   return {.dtype = DType::kBFloat16,
           .num_q_heads = 32,
           .num_kv_heads = 8,
@@ -26,17 +26,17 @@ WorkMapOptions LlamaDecode() {
           .max_query_len = 1,
           .max_seq_len = 8192,
           .device = {.num_sms = 132},
-          .costs = H200Profile().work_map};
+          .costs = H200Profile().tile_schedule};
 }
 
-TileMap ShapeOf(const WorkMapOptions& options) {
-  const absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(options);
+KernelSchedule ShapeOf(const TileScheduleOptions& options) {
+  const absl::StatusOr<TileSchedulePlan> plan = PlanTileSchedule(options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return plan->shape.main;
 }
 
-TEST(WorkMapPlanTest, TileFollowsTheRequestedMmaType) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, TileFollowsTheRequestedMmaType) {
+  TileScheduleOptions options = LlamaDecode();
   options.max_query_len = 8;
   EXPECT_GT(ShapeOf(options).tile_rows, 16);
   options.kernels.products = DType::kFloat32;  // CUDA cores
@@ -44,14 +44,14 @@ TEST(WorkMapPlanTest, TileFollowsTheRequestedMmaType) {
   EXPECT_EQ(ShapeOf(options).dtype, DType::kBFloat16);  // the type of q
 }
 
-TEST(WorkMapPlanTest, SeparateAllocationsNeedTheSameTotalMemory) {
-  const WorkMapPlan plan = *PlanWorkMap(LlamaDecode());
+TEST(TileSchedulePlanTest, SeparateAllocationsNeedTheSameTotalMemory) {
+  const TileSchedulePlan plan = *PlanTileSchedule(LlamaDecode());
   EXPECT_GT(plan.map_bytes, 0);
   EXPECT_GT(plan.partial_bytes, plan.map_bytes);
   EXPECT_EQ(plan.map_bytes + plan.partial_bytes, plan.workspace_bytes);
   const auto place = [](intptr_t address) { return reinterpret_cast<void*>(address); };
-  const TileMap together = MakeWorkMap(plan, place(1 << 20)).main;
-  const TileMap apart = MakeWorkMap(plan, place(1 << 20), place(1 << 30)).main;
+  const KernelSchedule together = MakeTileSchedule(plan, place(1 << 20)).main;
+  const KernelSchedule apart = MakeTileSchedule(plan, place(1 << 20), place(1 << 30)).main;
   EXPECT_EQ(apart.items, together.items);
   EXPECT_EQ(apart.arrivals, together.arrivals);
   const auto of = [](const float* partials) { return reinterpret_cast<intptr_t>(partials); };
@@ -61,8 +61,8 @@ TEST(WorkMapPlanTest, SeparateAllocationsNeedTheSameTotalMemory) {
             of(together.partial_out) - of(together.partial_lse));
 }
 
-TEST(WorkMapPlanTest, DecodeGetsSmallTilesAndOneQueuePerEightCtas) {
-  const TileMap shape = ShapeOf(LlamaDecode());
+TEST(TileSchedulePlanTest, DecodeGetsSmallTilesAndOneQueuePerEightCtas) {
+  const KernelSchedule shape = ShapeOf(LlamaDecode());
   EXPECT_EQ(shape.tile_rows, 16);
   EXPECT_EQ(shape.tile_queries, 1);  // max_query_len
   EXPECT_EQ(shape.num_virtual_heads, 8);
@@ -75,31 +75,31 @@ TEST(WorkMapPlanTest, DecodeGetsSmallTilesAndOneQueuePerEightCtas) {
   EXPECT_EQ(shape.max_partials, 64);
 }
 
-TEST(WorkMapPlanTest, PrefillGetsLargeTilesForAGroupOfHeads) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, PrefillGetsLargeTilesForAGroupOfHeads) {
+  TileScheduleOptions options = LlamaDecode();
   options.max_tokens = 1000;
   options.max_query_len = 500;
-  const TileMap shape = ShapeOf(options);
+  const KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 32);                  // for 4 heads
   EXPECT_EQ(shape.max_tiles, 64 + (1000 - 64) / 32);  // 64 rows of at least one token
 }
 
-TEST(WorkMapPlanTest, VerifyRowsOfFourQueriesStayInSmallTiles) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, VerifyRowsOfFourQueriesStayInSmallTiles) {
+  TileScheduleOptions options = LlamaDecode();
   options.max_query_len = 4;
   options.max_tokens = 256;
-  const TileMap shape = ShapeOf(options);
+  const KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 16);
   EXPECT_EQ(shape.tile_queries, 4);
   EXPECT_EQ(shape.max_tiles, 64);
 }
 
-TEST(WorkMapPlanTest, TileSizeFollowsTheNumberOfDrafts) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, TileSizeFollowsTheNumberOfDrafts) {
+  TileScheduleOptions options = LlamaDecode();
   options.max_query_len = 5;  // 20 query rows
   options.max_tokens = 320;
-  const WorkMap map = PlanWorkMap(options)->shape;
+  const TileSchedule map = PlanTileSchedule(options)->shape;
   EXPECT_EQ(map.main.tile_rows, 32);
   EXPECT_EQ(map.main.tile_queries, 5);
   EXPECT_EQ(map.main.num_virtual_heads, 8);
@@ -112,25 +112,25 @@ TEST(WorkMapPlanTest, TileSizeFollowsTheNumberOfDrafts) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
 }
 
-TEST(WorkMapPlanTest, DecodeTileFollowsTheGroupSize) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, DecodeTileFollowsTheGroupSize) {
+  TileScheduleOptions options = LlamaDecode();
   options.num_kv_heads = 1;  // a group of 32
-  const WorkMap map = PlanWorkMap(options)->shape;
+  const TileSchedule map = PlanTileSchedule(options)->shape;
   EXPECT_EQ(map.main.tile_rows, 32);
   EXPECT_EQ(map.main.num_virtual_heads, 1);
   EXPECT_FALSE(map.has_short_rows());
   options.max_query_len = options.max_tokens = 500;
-  const WorkMap mixed = PlanWorkMap(options)->shape;
+  const TileSchedule mixed = PlanTileSchedule(options)->shape;
   EXPECT_EQ(mixed.main.tile_rows, 128);
   EXPECT_EQ(mixed.short_rows.tile_rows, 32);
   EXPECT_EQ(mixed.short_rows.max_query_len, 1);
 }
 
-TEST(WorkMapPlanTest, PlansWithLongRowsHaveASecondScheduleForShortRows) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, PlansWithLongRowsHaveASecondScheduleForShortRows) {
+  TileScheduleOptions options = LlamaDecode();
   options.max_tokens = 2048;
   options.max_query_len = 2048;
-  const WorkMap shape = PlanWorkMap(options)->shape;
+  const TileSchedule shape = PlanTileSchedule(options)->shape;
   ASSERT_TRUE(shape.has_short_rows());
   EXPECT_EQ(shape.main.tile_rows, 128);
   EXPECT_EQ(shape.main.max_rows, 64);  // any row may be long
@@ -142,42 +142,42 @@ TEST(WorkMapPlanTest, PlansWithLongRowsHaveASecondScheduleForShortRows) {
   EXPECT_EQ(shape.short_rows.max_partials, 64 * 4);
 }
 
-TEST(WorkMapPlanTest, HasOneScheduleIfOneTileFitsAllRows) {
-  WorkMapOptions options = LlamaDecode();
-  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+TEST(TileSchedulePlanTest, HasOneScheduleIfOneTileFitsAllRows) {
+  TileScheduleOptions options = LlamaDecode();
+  EXPECT_FALSE(PlanTileSchedule(options)->shape.has_short_rows());
   options.max_query_len = 4;  // for 4 heads
-  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  EXPECT_FALSE(PlanTileSchedule(options)->shape.has_short_rows());
   options.max_query_len = 500;
   options.dtype = DType::kFloat32;  // its tiles are small
-  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  EXPECT_FALSE(PlanTileSchedule(options)->shape.has_short_rows());
   options.dtype = DType::kBFloat16;
   options.num_q_heads = 100;
   options.num_kv_heads = 1;  // a query of 100 heads needs the largest tile
-  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  EXPECT_FALSE(PlanTileSchedule(options)->shape.has_short_rows());
   options.num_q_heads = 32;
   options.num_kv_heads = 8;
   options.shared_prefix = SharedPrefix::kTaken;
-  EXPECT_FALSE(PlanWorkMap(options)->shape.has_short_rows());
+  EXPECT_FALSE(PlanTileSchedule(options)->shape.has_short_rows());
 }
 
-TEST(WorkMapPlanTest, DeterministicModeUsesRowSplitByRow) {
-  WorkMapOptions options = LlamaDecode();
-  EXPECT_EQ(PlanWorkMap(options)->shape.split, RowSplit::kByBatch);
-  options.mode = WorkMapMode::kDeterministic;
-  EXPECT_EQ(PlanWorkMap(options)->shape.split, RowSplit::kByRow);
+TEST(TileSchedulePlanTest, DeterministicModeUsesRowSplitByRow) {
+  TileScheduleOptions options = LlamaDecode();
+  EXPECT_EQ(PlanTileSchedule(options)->shape.split, RowSplit::kByBatch);
+  options.mode = TileScheduleMode::kDeterministic;
+  EXPECT_EQ(PlanTileSchedule(options)->shape.split, RowSplit::kByRow);
 }
 
-TEST(WorkMapPlanTest, JoinLimitScalesWithTheNumberOfCtas) {
-  WorkMapOptions options = LlamaDecode();  // 8 KV heads
+TEST(TileSchedulePlanTest, JoinLimitScalesWithTheNumberOfCtas) {
+  TileScheduleOptions options = LlamaDecode();  // 8 KV heads
   options.max_tokens = options.max_query_len = 2048;
   options.costs->joined_steps = 3;
   options.costs->joined_steps_beside_prompts = 6;
-  const auto most_steps = [&] { return PlanWorkMap(options)->shape.most_joined_steps; };
+  const auto most_steps = [&] { return PlanTileSchedule(options)->shape.most_joined_steps; };
   EXPECT_EQ(most_steps(), 3 * 132 / 8);
-  EXPECT_EQ(PlanWorkMap(options)->shape.most_joined_steps_beside_prompts, 6 * 132 / 8);
+  EXPECT_EQ(PlanTileSchedule(options)->shape.most_joined_steps_beside_prompts, 6 * 132 / 8);
   options.head_dim_qk = options.head_dim_v = 64;
   EXPECT_EQ(most_steps(), 3 * 132 / 8);
-  EXPECT_EQ(PlanWorkMap(options)->shape.most_joined_steps_beside_prompts, 0);
+  EXPECT_EQ(PlanTileSchedule(options)->shape.most_joined_steps_beside_prompts, 0);
   options.head_dim_qk = options.head_dim_v = 128;
   options.device.num_sms = 4;
   EXPECT_EQ(most_steps(), 1);
@@ -191,61 +191,61 @@ TEST(WorkMapPlanTest, JoinLimitScalesWithTheNumberOfCtas) {
   options.head_dim_qk = options.head_dim_v = 512;  // no warpgroup kernels either
   EXPECT_EQ(most_steps(), 0);
   options.head_dim_qk = options.head_dim_v = 128;
-  options.mode = WorkMapMode::kDeterministic;
+  options.mode = TileScheduleMode::kDeterministic;
   EXPECT_EQ(most_steps(), 0);
 }
 
-TEST(WorkMapPlanTest, MapsOfShortAndLongRowsDoNotOverlap) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, MapsOfShortAndLongRowsDoNotOverlap) {
+  TileScheduleOptions options = LlamaDecode();
   options.max_tokens = 2048;
   options.max_query_len = 2048;
-  const WorkMapPlan plan = *PlanWorkMap(options);
-  const WorkMap map = MakeWorkMap(plan, reinterpret_cast<void*>(intptr_t{1} << 20));
+  const TileSchedulePlan plan = *PlanTileSchedule(options);
+  const TileSchedule map = MakeTileSchedule(plan, reinterpret_cast<void*>(intptr_t{1} << 20));
   const auto of = [](const void* part) { return reinterpret_cast<intptr_t>(part); };
-  EXPECT_GE(of(map.short_rows.counts), of(map.main.scratch) + WorkMapScratch::Bytes(map.main));
+  EXPECT_GE(of(map.short_rows.counts), of(map.main.scratch) + TileScheduleScratch::Bytes(map.main));
   EXPECT_GE(of(map.main.partial_lse),
-            of(map.short_rows.scratch) + WorkMapScratch::Bytes(map.short_rows));
+            of(map.short_rows.scratch) + TileScheduleScratch::Bytes(map.short_rows));
   EXPECT_GE(of(map.short_rows.partial_lse),
             of(map.main.partial_out) + int64_t{map.main.max_partials} * 32 * 128 * 4);
   EXPECT_LE(of(map.short_rows.partial_out) + int64_t{map.short_rows.max_partials} * 32 * 128 * 4,
             (intptr_t{1} << 20) + plan.workspace_bytes);
 }
 
-TEST(WorkMapPlanTest, GroupsLargerThanATileGetSeveralHeadTiles) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, GroupsLargerThanATileGetSeveralHeadTiles) {
+  TileScheduleOptions options = LlamaDecode();
   options.num_q_heads = 135;
   options.num_kv_heads = 1;
-  const TileMap shape = ShapeOf(options);
+  const KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 1);
   EXPECT_EQ(shape.num_virtual_heads, 2);  // 128 heads, and 7 heads
 }
 
-TEST(WorkMapPlanTest, MoreHeadsThanCtasUseOneQueueWithoutSplits) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, MoreHeadsThanCtasUseOneQueueWithoutSplits) {
+  TileScheduleOptions options = LlamaDecode();
   options.num_q_heads = options.num_kv_heads = 500;
-  const TileMap shape = ShapeOf(options);
+  const KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.heads_per_column, 264);
   EXPECT_EQ(shape.num_columns, 1);
   EXPECT_EQ(shape.max_items, 64);
   EXPECT_EQ(shape.max_partials, 0);
 }
 
-TEST(WorkMapPlanTest, RowsOfOneKvTileAreNeverSplit) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, RowsOfOneKvTileAreNeverSplit) {
+  TileScheduleOptions options = LlamaDecode();
   options.max_seq_len = kWorkStepKeys;
   EXPECT_EQ(ShapeOf(options).max_partials, 0);
   options.max_seq_len = kWorkStepKeys + 1;
   EXPECT_EQ(ShapeOf(options).max_partials, 64);
 }
 
-TEST(WorkMapPlanTest, MlaHeadsGetMlaTiles) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, MlaHeadsGetMlaTiles) {
+  TileScheduleOptions options = LlamaDecode();
   options.num_q_heads = 128;
   options.num_kv_heads = 1;
   options.head_dim_qk = 576;
   options.head_dim_v = 512;
-  const TileMap shape = ShapeOf(options);
+  const KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 64);
   EXPECT_EQ(shape.num_virtual_heads, 2);
   EXPECT_EQ(shape.num_columns, 66);  // one CTA per SM
@@ -253,10 +253,10 @@ TEST(WorkMapPlanTest, MlaHeadsGetMlaTiles) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
 }
 
-TEST(WorkMapPlanTest, HeadDim512HasTilesForEveryType) {
-  WorkMapOptions options = LlamaDecode();  // groups of 4
+TEST(TileSchedulePlanTest, HeadDim512HasTilesForEveryType) {
+  TileScheduleOptions options = LlamaDecode();  // groups of 4
   options.head_dim_qk = options.head_dim_v = 512;
-  TileMap shape = ShapeOf(options);
+  KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 16);
   EXPECT_EQ(shape.tile_queries, 1);
   EXPECT_EQ(shape.num_ctas / shape.heads_per_column, shape.num_columns);
@@ -268,11 +268,11 @@ TEST(WorkMapPlanTest, HeadDim512HasTilesForEveryType) {
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
 }
 
-TEST(WorkMapPlanTest, TilesForHeadDimsUpTo256DependOnTheCardAndTheTier) {
-  WorkMapOptions options = LlamaDecode();  // groups of 4
+TEST(TileSchedulePlanTest, TilesForHeadDimsUpTo256DependOnTheCardAndTheTier) {
+  TileScheduleOptions options = LlamaDecode();  // groups of 4
   options.head_dim_qk = 192;
   options.max_query_len = 64;
-  TileMap shape = ShapeOf(options);
+  KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 32);
   EXPECT_EQ(shape.num_virtual_heads, 8);
@@ -297,15 +297,15 @@ TEST(WorkMapPlanTest, TilesForHeadDimsUpTo256DependOnTheCardAndTheTier) {
     EXPECT_EQ(shape.num_columns, 33);  // two CTAs per SM
   }
   options.kernels.max_tier = 0;
-  EXPECT_THAT(std::string(PlanWorkMap(options).status().message()),
-              HasSubstr("kernels.max_tier of WorkMapOptions: expected >= 1, got 0"));
+  EXPECT_THAT(std::string(PlanTileSchedule(options).status().message()),
+              HasSubstr("kernels.max_tier of TileScheduleOptions: expected >= 1, got 0"));
 }
 
-TEST(WorkMapPlanTest, SmallTilesOfHeadDim256UseGeneralKernels) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, SmallTilesOfHeadDim256UseGeneralKernels) {
+  TileScheduleOptions options = LlamaDecode();
   options.head_dim_qk = options.head_dim_v = 256;
   options.max_query_len = 16;
-  TileMap shape = ShapeOf(options);
+  KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 64);
   EXPECT_EQ(shape.tile_queries, 16);
   EXPECT_EQ(shape.num_virtual_heads, 8);
@@ -316,44 +316,44 @@ TEST(WorkMapPlanTest, SmallTilesOfHeadDim256UseGeneralKernels) {
   EXPECT_EQ(shape.num_virtual_heads, 2);
 }
 
-TEST(WorkMapPlanTest, LargeHeadsUseTheDecodeTileOnCardsWithLittleSharedMemory) {
+TEST(TileSchedulePlanTest, LargeHeadsUseTheDecodeTileOnCardsWithLittleSharedMemory) {
   constexpr int kSmallCard = 99 * 1024;  // compute capability 8.6 and 8.9
   constexpr int kA100 = 163 * 1024;
   for (const int head_dim : {257, 320, 512}) {
-    WorkMapOptions options = LlamaDecode();
+    TileScheduleOptions options = LlamaDecode();
     options.head_dim_qk = options.head_dim_v = head_dim;
     options.max_tokens = 4096;
     options.max_query_len = 512;
     for (const int enough : {0, kA100}) {
       options.device.max_shared_bytes = enough;
-      const WorkMap map = PlanWorkMap(options)->shape;
+      const TileSchedule map = PlanTileSchedule(options)->shape;
       EXPECT_EQ(map.main.tile_rows, 64);
       EXPECT_EQ(map.short_rows.tile_rows, 16);
     }
     options.device.max_shared_bytes = kSmallCard;
-    const WorkMap map = PlanWorkMap(options)->shape;
+    const TileSchedule map = PlanTileSchedule(options)->shape;
     EXPECT_EQ(map.main.tile_rows, 16);
     EXPECT_EQ(map.main.tile_queries, 4);
     EXPECT_EQ(map.main.max_query_len, 512);
     EXPECT_EQ(map.short_rows.max_items, 0);
   }
   // Smaller heads have large tiles on every card.
-  WorkMapOptions options = LlamaDecode();
+  TileScheduleOptions options = LlamaDecode();
   options.head_dim_qk = options.head_dim_v = 256;
   options.max_tokens = 4096;
   options.max_query_len = 512;
   options.device.max_shared_bytes = kSmallCard;
   EXPECT_EQ(ShapeOf(options).tile_rows, 64);
   options.device.max_shared_bytes = -1;
-  EXPECT_THAT(std::string(PlanWorkMap(options).status().message()),
-              HasSubstr("device.max_shared_bytes of WorkMapOptions: expected >= 0, got -1"));
+  EXPECT_THAT(std::string(PlanTileSchedule(options).status().message()),
+              HasSubstr("device.max_shared_bytes of TileScheduleOptions: expected >= 0, got -1"));
 }
 
 // Tiles of 128 rows: 32 rows of 4 heads share one pass over the prefix.
-TEST(WorkMapPlanTest, SharedPrefixUsesLargeTilesAndOnePartialPerToken) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, SharedPrefixUsesLargeTilesAndOnePartialPerToken) {
+  TileScheduleOptions options = LlamaDecode();
   options.shared_prefix = SharedPrefix::kTaken;
-  const TileMap shape = ShapeOf(options);
+  const KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 32);
   EXPECT_EQ(shape.max_shared_tiles, 2);
@@ -365,11 +365,11 @@ TEST(WorkMapPlanTest, SharedPrefixUsesLargeTilesAndOnePartialPerToken) {
 }
 
 // The decode tile: 16 query rows are 4 rows of 4 heads, in 33 queues of 8 heads.
-TEST(WorkMapPlanTest, SharedPrefixWithSmallTilesUsesTheDecodeTile) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, SharedPrefixWithSmallTilesUsesTheDecodeTile) {
+  TileScheduleOptions options = LlamaDecode();
   options.shared_prefix = SharedPrefix::kTaken;
   options.shared_tiles = SharedTiles::kSmall;
-  const TileMap shape = ShapeOf(options);
+  const KernelSchedule shape = ShapeOf(options);
   options.shared_prefix = SharedPrefix::kIgnored;
   EXPECT_EQ(shape.tile_rows, ShapeOf(options).tile_rows);
   EXPECT_EQ(shape.num_ctas, ShapeOf(options).num_ctas);
@@ -381,49 +381,49 @@ TEST(WorkMapPlanTest, SharedPrefixWithSmallTilesUsesTheDecodeTile) {
   EXPECT_EQ(shape.max_partials, 64 + (32 + 16) * 4);
 }
 
-TEST(WorkMapPlanTest, DeterministicModeBoundsTheSplitsOfARow) {
-  WorkMapOptions options = LlamaDecode();
-  options.mode = WorkMapMode::kDeterministic;
+TEST(TileSchedulePlanTest, DeterministicModeBoundsTheSplitsOfARow) {
+  TileScheduleOptions options = LlamaDecode();
+  options.mode = TileScheduleMode::kDeterministic;
   EXPECT_EQ(ShapeOf(options).max_partials, 64 * 16);
   options.max_seq_len = 2048;  // 32 KV tiles: at most 4 splits of 8
   EXPECT_EQ(ShapeOf(options).max_partials, 64 * 4);
   EXPECT_EQ(ShapeOf(options).max_items, 64 * 4);
 }
 
-TEST(WorkMapPlanTest, DraftRowsAddTheSplitsOfTheirQueries) {
-  WorkMapOptions options = LlamaDecode();
-  options.mode = WorkMapMode::kDeterministic;
+TEST(TileSchedulePlanTest, DraftRowsAddTheSplitsOfTheirQueries) {
+  TileScheduleOptions options = LlamaDecode();
+  options.mode = TileScheduleMode::kDeterministic;
   options.max_tokens = options.max_query_len = 8192;
   options.decode_query_len = 17;
-  const WorkMap map = PlanWorkMap(options)->shape;
+  const TileSchedule map = PlanTileSchedule(options)->shape;
   EXPECT_EQ(map.main.decode_query_len, 1);
   EXPECT_EQ(map.short_rows.max_query_len, 17);
   EXPECT_EQ(map.short_rows.decode_query_len, 17);
   EXPECT_EQ(map.short_rows.tile_rows, 16);
   EXPECT_EQ(map.short_rows.max_partials, 2 * map.short_rows.num_columns * 16);
   options.dtype = DType::kFloat32;  // one tile for all rows
-  const WorkMap one = PlanWorkMap(options)->shape;
+  const TileSchedule one = PlanTileSchedule(options)->shape;
   EXPECT_FALSE(one.has_short_rows());
   EXPECT_EQ(one.main.decode_query_len, 17);
-  options.mode = WorkMapMode::kBalanced;
-  EXPECT_EQ(PlanWorkMap(options)->shape.main.decode_query_len, 1);
+  options.mode = TileScheduleMode::kBalanced;
+  EXPECT_EQ(PlanTileSchedule(options)->shape.main.decode_query_len, 1);
 }
 
 // MLA partials are large: 128 heads of 512 floats.
-TEST(WorkMapPlanTest, PartialsOfDraftsAreCappedPerQueue) {
-  WorkMapOptions options = {.num_q_heads = 128,
-                            .num_kv_heads = 1,
-                            .head_dim_qk = 576,
-                            .head_dim_v = 512,
-                            .max_rows = 256,
-                            .max_tokens = 8192,
-                            .max_query_len = 8192,
-                            .max_seq_len = 32768,
-                            .mode = WorkMapMode::kDeterministic};
-  const WorkMapPlan plain = *PlanWorkMap(options);
+TEST(TileSchedulePlanTest, PartialsOfDraftsAreCappedPerQueue) {
+  TileScheduleOptions options = {.num_q_heads = 128,
+                                 .num_kv_heads = 1,
+                                 .head_dim_qk = 576,
+                                 .head_dim_v = 512,
+                                 .max_rows = 256,
+                                 .max_tokens = 8192,
+                                 .max_query_len = 8192,
+                                 .max_seq_len = 32768,
+                                 .mode = TileScheduleMode::kDeterministic};
+  const TileSchedulePlan plain = *PlanTileSchedule(options);
   options.decode_query_len = 5;
-  const WorkMapPlan drafts = *PlanWorkMap(options);
-  const TileMap& map = drafts.shape.main;  // a kernel tile holds half of the heads
+  const TileSchedulePlan drafts = *PlanTileSchedule(options);
+  const KernelSchedule& map = drafts.shape.main;  // a kernel tile holds half of the heads
   EXPECT_FALSE(drafts.shape.has_short_rows());
   EXPECT_EQ(map.column_partials, 16);
   EXPECT_EQ(map.max_partials, 2 * map.num_columns * 16);
@@ -434,32 +434,32 @@ TEST(WorkMapPlanTest, PartialsOfDraftsAreCappedPerQueue) {
   // If rows need fewer partials, Q tiles do not share them.
   options.max_rows = 1;
   options.max_query_len = 5;
-  EXPECT_EQ(PlanWorkMap(options)->shape.main.column_partials, 0);
-  EXPECT_EQ(PlanWorkMap(options)->shape.main.max_partials, 5 * 16);
+  EXPECT_EQ(PlanTileSchedule(options)->shape.main.column_partials, 0);
+  EXPECT_EQ(PlanTileSchedule(options)->shape.main.max_partials, 5 * 16);
   options.max_rows = 256;
-  options.mode = WorkMapMode::kBalanced;
-  EXPECT_EQ(PlanWorkMap(options)->shape.main.column_partials, 0);
+  options.mode = TileScheduleMode::kBalanced;
+  EXPECT_EQ(PlanTileSchedule(options)->shape.main.column_partials, 0);
 }
 
-TEST(WorkMapPlanTest, PartialsAreCappedPerQueueForEveryHeadDim) {
-  WorkMapOptions options = LlamaDecode();
-  options.mode = WorkMapMode::kDeterministic;
+TEST(TileSchedulePlanTest, PartialsAreCappedPerQueueForEveryHeadDim) {
+  TileScheduleOptions options = LlamaDecode();
+  options.mode = TileScheduleMode::kDeterministic;
   options.max_tokens = options.max_query_len = 8192;
   options.device.num_sms = 4;
   for (const int head_dim : {64, 128, 192, 256, 512}) {
     options.head_dim_qk = options.head_dim_v = head_dim;
-    const TileMap map = PlanWorkMap(options)->shape.main;
+    const KernelSchedule map = PlanTileSchedule(options)->shape.main;
     EXPECT_EQ(map.num_virtual_heads, map.num_kv_heads);
     EXPECT_EQ(map.column_partials, 16 * map.tile_queries);
     EXPECT_EQ(map.max_partials, 2 * map.num_columns * 16 * map.tile_queries);
   }
 }
 
-TEST(WorkMapPlanTest, WorkspaceLayoutMatchesItsSize) {
-  const absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(LlamaDecode());
+TEST(TileSchedulePlanTest, WorkspaceLayoutMatchesItsSize) {
+  const absl::StatusOr<TileSchedulePlan> plan = PlanTileSchedule(LlamaDecode());
   ASSERT_TRUE(plan.ok());
   auto* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
-  const TileMap map = MakeWorkMap(*plan, base).main;
+  const KernelSchedule map = MakeTileSchedule(*plan, base).main;
   // The out partials come last: 64 partials x 32 heads x 128 floats.
   EXPECT_EQ(reinterpret_cast<char*>(map.partial_out) + int64_t{64} * 32 * 128 * 4,
             base + plan->workspace_bytes);
@@ -471,66 +471,70 @@ TEST(WorkMapPlanTest, WorkspaceLayoutMatchesItsSize) {
   }
 }
 
-TEST(WorkMapPlanTest, NoRowsNeedNoItems) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, NoRowsNeedNoItems) {
+  TileScheduleOptions options = LlamaDecode();
   options.max_rows = options.max_tokens = 0;
   EXPECT_EQ(ShapeOf(options).max_tiles, 0);
 }
 
-TEST(WorkMapPlanTest, RejectsInvalidOptionsByName) {
+TEST(TileSchedulePlanTest, RejectsInvalidOptionsByName) {
   const auto message = [](auto change) {
-    WorkMapOptions options = LlamaDecode();
+    TileScheduleOptions options = LlamaDecode();
     change(options);
-    return std::string(PlanWorkMap(options).status().message());
+    return std::string(PlanTileSchedule(options).status().message());
   };
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.num_kv_heads = 5; }),
-              HasSubstr("num_q_heads of WorkMapOptions: expected a multiple of num_kv_heads 5, "
-                        "got 32"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.num_kv_heads = 0; }), HasSubstr("num_kv_heads"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_query_len = 0; }), HasSubstr("max_query_len"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_rows = -1; }), HasSubstr("max_rows"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.device.num_sms = 0; }), HasSubstr("num_sms"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_splits = 0; }), HasSubstr("max_splits"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_splits = 17; }),
-              HasSubstr("max_splits of WorkMapOptions: expected <= 16, got 17"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.head_dim_qk = 577; }), HasSubstr("577"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.head_dim_v = 513; }), HasSubstr("513"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.dtype = DType::kFloat64; }), HasSubstr("float64"));
-  EXPECT_THAT(message([](WorkMapOptions& o) {
-                o.mode = WorkMapMode::kDeterministic;
+  EXPECT_THAT(
+      message([](TileScheduleOptions& o) { o.num_kv_heads = 5; }),
+      HasSubstr("num_q_heads of TileScheduleOptions: expected a multiple of num_kv_heads 5, "
+                "got 32"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.num_kv_heads = 0; }),
+              HasSubstr("num_kv_heads"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.max_query_len = 0; }),
+              HasSubstr("max_query_len"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.max_rows = -1; }), HasSubstr("max_rows"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.device.num_sms = 0; }), HasSubstr("num_sms"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.max_splits = 0; }), HasSubstr("max_splits"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.max_splits = 17; }),
+              HasSubstr("max_splits of TileScheduleOptions: expected <= 16, got 17"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.head_dim_qk = 577; }), HasSubstr("577"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.head_dim_v = 513; }), HasSubstr("513"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.dtype = DType::kFloat64; }),
+              HasSubstr("float64"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) {
+                o.mode = TileScheduleMode::kDeterministic;
                 o.shared_prefix = SharedPrefix::kTaken;
               }),
               HasSubstr("shared_prefix"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.max_rows = o.max_tokens = 1 << 24; }),
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.max_rows = o.max_tokens = 1 << 24; }),
               HasSubstr("max_tokens"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->tile = -1; }),
-              HasSubstr("costs.tile of WorkMapOptions: expected >= 0, got -1"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->decode_tile = -1; }),
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs->tile = -1; }),
+              HasSubstr("costs.tile of TileScheduleOptions: expected >= 0, got -1"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs->decode_tile = -1; }),
               HasSubstr("costs.decode_tile"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->warpgroup_tile = 1 << 30; }),
-              HasSubstr("costs.warpgroup_tile of WorkMapOptions: expected <= 65536"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->merges_per_step = 0; }),
-              HasSubstr("costs.merges_per_step of WorkMapOptions: expected >= 1, got 0"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->joined_steps = -1; }),
-              HasSubstr("costs.joined_steps of WorkMapOptions: expected >= 0, got -1"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs->joined_steps_beside_prompts = -1; }),
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs->warpgroup_tile = 1 << 30; }),
+              HasSubstr("costs.warpgroup_tile of TileScheduleOptions: expected <= 65536"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs->merges_per_step = 0; }),
+              HasSubstr("costs.merges_per_step of TileScheduleOptions: expected >= 1, got 0"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs->joined_steps = -1; }),
+              HasSubstr("costs.joined_steps of TileScheduleOptions: expected >= 0, got -1"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs->joined_steps_beside_prompts = -1; }),
               HasSubstr("costs.joined_steps_beside_prompts"));
-  EXPECT_THAT(message([](WorkMapOptions& o) { o.costs = WorkMapCosts(); }),
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs = TileScheduleCosts(); }),
               HasSubstr("costs.merges_per_step_few_rows"));
 }
 
-TEST(WorkMapPlanTest, CostsFollowTheChosenTile) {
-  WorkMapOptions options = LlamaDecode();  // groups of 4: tiles of 16 rows, with 4 live rows
-  options.costs = WorkMapCosts{.decode_tile = 1,
-                               .tile = 2,
-                               .warpgroup_tile = 3,
-                               .border = 4,
-                               .border_percent = 5,
-                               .warpgroup_border = 6,
-                               .merges_per_step_few_rows = 7,
-                               .merges_per_step = 11,
-                               .joint_rows = 8,
-                               .joint_pieces = 16};
+TEST(TileSchedulePlanTest, CostsFollowTheChosenTile) {
+  TileScheduleOptions options = LlamaDecode();  // groups of 4: tiles of 16 rows, with 4 live rows
+  options.costs = TileScheduleCosts{.decode_tile = 1,
+                                    .tile = 2,
+                                    .warpgroup_tile = 3,
+                                    .border = 4,
+                                    .border_percent = 5,
+                                    .warpgroup_border = 6,
+                                    .merges_per_step_few_rows = 7,
+                                    .merges_per_step = 11,
+                                    .joint_rows = 8,
+                                    .joint_pieces = 16};
   EXPECT_EQ(ShapeOf(options).costs.tile, 1);
   EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 7 * kStepCost);
   options.max_query_len = 4;  // 16 live rows, combined cooperatively
@@ -549,10 +553,10 @@ TEST(WorkMapPlanTest, CostsFollowTheChosenTile) {
   EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 11 * kStepCost);
 }
 
-TEST(WorkMapPlanTest, CostsDefaultToTheDeviceProfile) {
-  WorkMapOptions options = LlamaDecode();
+TEST(TileSchedulePlanTest, CostsDefaultToTheDeviceProfile) {
+  TileScheduleOptions options = LlamaDecode();
   options.costs.reset();
-  const WorkMapCosts of_device = ProfileOf(options.device).work_map;
+  const TileScheduleCosts of_device = ProfileOf(options.device).tile_schedule;
   EXPECT_EQ(ShapeOf(options).costs.tile, of_device.decode_tile);
   EXPECT_EQ(ShapeOf(options).costs.merge, of_device.merge);
   options.costs = of_device;
@@ -562,28 +566,28 @@ TEST(WorkMapPlanTest, CostsDefaultToTheDeviceProfile) {
 
 // A field that is missing in the table would not be checked. A static_assert checks the table's
 // size.
-TEST(WorkMapPlanTest, CostTableNamesEachFieldOnce) {
-  WorkMapCosts costs;
+TEST(TileSchedulePlanTest, CostTableNamesEachFieldOnce) {
+  TileScheduleCosts costs;
   int value = 1;
-  for (const WorkMapCostField& cost : WorkMapCostFields()) costs.*cost.field = value++;
+  for (const TileScheduleCostField& cost : TileScheduleCostFields()) costs.*cost.field = value++;
   value = 1;
   std::set<absl::string_view> names;
-  for (const WorkMapCostField& cost : WorkMapCostFields()) {
+  for (const TileScheduleCostField& cost : TileScheduleCostFields()) {
     EXPECT_EQ(costs.*cost.field, value++) << cost.name;
     EXPECT_TRUE(names.insert(cost.name).second) << cost.name;
   }
-  for (const WorkMapCostField& cost : WorkMapCostFields()) {
-    WorkMapOptions options = LlamaDecode();
+  for (const TileScheduleCostField& cost : TileScheduleCostFields()) {
+    TileScheduleOptions options = LlamaDecode();
     (*options.costs).*cost.field = cost.least - 1;
-    EXPECT_THAT(PlanWorkMap(options).status().message(),
+    EXPECT_THAT(PlanTileSchedule(options).status().message(),
                 HasSubstr(absl::StrCat("costs.", cost.name,
-                                       " of WorkMapOptions: expected >= ", cost.least)));
+                                       " of TileScheduleOptions: expected >= ", cost.least)));
   }
 }
 
 // The profile's clusters_of, divided by 8 heads.
-TEST(WorkMapPlanTest, HeadsDivideTheResidentClusters) {
-  const TileMap map = ShapeOf(LlamaDecode());
+TEST(TileSchedulePlanTest, HeadsDivideTheResidentClusters) {
+  const KernelSchedule map = ShapeOf(LlamaDecode());
   EXPECT_THAT(map.clusters_of, ::testing::ElementsAre(0, 0, 16, 10, 7, 5, 4, 3, 3));
   EXPECT_EQ(ColumnsInUse(map, 1), 33);
   EXPECT_EQ(ColumnsInUse(map, 2), 32);
@@ -600,19 +604,19 @@ TEST(WorkMapPlanTest, HeadsDivideTheResidentClusters) {
   EXPECT_EQ(ClusterOf(map, 8, 128), 2);
   EXPECT_EQ(ClusterOf(map, 0, -1), 1);
   // Fewer SMs have fewer queues.
-  WorkMapOptions small = LlamaDecode();
+  TileScheduleOptions small = LlamaDecode();
   small.device.num_sms = 20;
   EXPECT_THAT(ShapeOf(small).clusters_of, ::testing::ElementsAre(0, 0, 2, 1, 1, 1, 0, 0, 0));
 }
 
-TEST(WorkMapPlanTest, OnlyDecodeKernelsHaveClusters) {
-  const auto has_clusters = [](const WorkMapOptions& options) {
+TEST(TileSchedulePlanTest, OnlyDecodeKernelsHaveClusters) {
+  const auto has_clusters = [](const TileScheduleOptions& options) {
     return ShapeOf(options).clusters_of[2] > 0;
   };
-  const WorkMapOptions decode = LlamaDecode();
+  const TileScheduleOptions decode = LlamaDecode();
   EXPECT_TRUE(has_clusters(decode));
-  WorkMapOptions other = decode;
-  other.mode = WorkMapMode::kDeterministic;
+  TileScheduleOptions other = decode;
+  other.mode = TileScheduleMode::kDeterministic;
   EXPECT_FALSE(has_clusters(other));
   other = decode;
   // builder and attention may be called with different numbers of rows

@@ -30,16 +30,16 @@
 //
 // Round-robin. If there are enough Q tiles for all CTAs, as in prefill, splitting costs more than
 // it balances. Then no Q tile is split, and the (item, head) pairs are assigned to the CTAs
-// round-robin, longest items first: attention/work_map/cta_units.h. The builder chooses by cost.
-// Only schedules in balanced mode whose kernel supports it (AttentionKernelEntry::may_be_dealt())
-// use it. Decode rows are memory bound and prefill rows are compute bound. If a round-robin
-// schedule has both, and their lengths are comparable, odd CTAs process their tiles in reverse
-// order. The two kinds then overlap.
+// round-robin, longest items first: attention/tile_schedule/cta_units.h. The builder chooses by
+// cost. Only schedules in balanced mode whose kernel supports it
+// (AttentionKernelEntry::may_be_dealt()) use it. Decode rows are memory bound and prefill rows are
+// compute bound. If a round-robin schedule has both, and their lengths are comparable, odd CTAs
+// process their tiles in reverse order. The two kinds then overlap.
 //
 // Even splits. If Q tiles have similar lengths, Stream-K borders make splits of uneven size, and
 // every split must be combined. Then the builder splits each Q tile evenly, or not at all. Example:
 // 64 equal rows use 32 of 33 queues, two rows each, and the last queue is empty. The choice depends
-// on the costs (attention/work_map/work_map_cut.h).
+// on the costs (attention/tile_schedule/tile_schedule_cut.h).
 //
 // Clusters. Combining through global memory takes 1 to 2 us. For some small batches, the kernel is
 // launched in clusters of CTAs of the same head and adjacent queues (ClusterOf()). The builder may
@@ -74,10 +74,11 @@
 //
 // The schedule is data on the device, built in each step from seq_lens, so a captured graph adapts
 // to the current lengths. Only the plan (capacities, kernel tile and workspace sizes) is fixed
-// under capture: attention/work_map/work_map_plan.h. attention/work_map/work_map_build.h builds the
-// schedule.
+// under capture: attention/tile_schedule/tile_schedule_plan.h.
+// attention/tile_schedule/tile_schedule_build.h builds the schedule.
 //
-// Invariants of a schedule, checked by CheckWorkMap() (attention/work_map/work_map_check.h):
+// Invariants of a schedule, checked by CheckTileSchedule()
+// (attention/tile_schedule/tile_schedule_check.h):
 //   1. The items of a Q tile, together with the shared items over its queries, cover the keys from
 //      the first to the last that any of its queries may see, without gap or overlap, and no other
 //      keys. (Sparse patterns are ignored.)
@@ -96,8 +97,8 @@
 // Thread safety: a schedule is written by one kernel and read by later ones on the same stream.
 // Kernels that use the same schedule (its partials and arrival counters) must not run concurrently.
 
-#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_H_
-#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_H_
+#ifndef REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_H_
+#define REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_H_
 
 #include <cstdint>
 
@@ -107,7 +108,7 @@
 
 namespace reprise {
 
-enum class WorkMapMode : int32_t {
+enum class TileScheduleMode : int32_t {
   kBalanced,  // rows are split wherever that balances the queues
   // A row is split by its own data only, so its results are bitwise independent of the rest of the
   // batch. Each of a row's n Q tiles has at most max_splits / n splits (at least 1), and at most
@@ -121,9 +122,10 @@ enum class WorkMapMode : int32_t {
 enum class RowSplit : int32_t {
   // Puts all rows into `main`, which saves a launch, if the batch's bounds show one of: all rows
   // are long; long rows are barely longer than short ones; the rows have few keys
-  // (WorkMap::most_joined_steps). Batches with few rows run in clusters. All calls with a BatchWork
-  // must have batches with the same num_rows, num_tokens, max_query_len and max_seq_len, and a
-  // window that is not wider. CheckBatchWork() rejects calls that the schedule would not fit.
+  // (TileSchedule::most_joined_steps). Batches with few rows run in clusters. All calls with a
+  // BatchSchedule must have batches with the same num_rows, num_tokens, max_query_len and
+  // max_seq_len, and a window that is not wider. CheckBatchSchedule() rejects calls that the
+  // schedule would not fit.
   kByBatch,
   kByRow,  // by the row's number of queries only; deterministic mode uses this
 };
@@ -194,7 +196,8 @@ struct WorkMerge {
 // The largest cluster size that every card with clusters supports.
 inline constexpr int kMostClusterColumns = 8;
 
-// WorkMapCosts (attention/device_profile.h) for one kernel tile. Costs have the unit of kStepCost.
+// TileScheduleCosts (attention/device_profile.h) for one kernel tile. Costs have the unit of
+// kStepCost.
 struct CutCosts {
   int tile = 0;             // a Q tile, without its keys
   int merges_per_step = 0;  // partials combined in the time of a KV tile, times kStepCost
@@ -217,7 +220,7 @@ struct CutCosts {
 
 // The schedule for one kernel tile size, that is, for one kernel: views of its storage, all on the
 // device of the queries, and the values that the plan fixed.
-struct TileMap {
+struct KernelSchedule {
   WorkItem* items = nullptr;    // [max_items]
   WorkMerge* merges = nullptr;  // [max_merges]
   // [kNumMapCounts] num_items; num_merges; number of round-robin items (all or none); whether odd
@@ -277,9 +280,9 @@ struct TileMap {
   // The grid of the kernels: heads_per_column * num_columns, or, if items may be round-robin, all
   // CTAs that can be resident at once.
   int num_ctas = 0;
-  WorkMapMode mode = WorkMapMode::kBalanced;
+  TileScheduleMode mode = TileScheduleMode::kBalanced;
   int max_splits = kMaxDeterministicSplits;  // deterministic mode only
-  int decode_query_len = 1;  // deterministic mode only: WorkMapOptions::decode_query_len
+  int decode_query_len = 1;  // deterministic mode only: TileScheduleOptions::decode_query_len
 
   bool may_be_dealt = false;
   // [max_tiles] if may_be_dealt: the round-robin items, longest first
@@ -294,7 +297,7 @@ inline constexpr int kNumMapCounts = 5;
 inline constexpr int kStepsUnderWay = 2;
 
 // Maximum number of keys that a Q tile may see, by the plan's bounds and the window.
-inline int MostKeys(const TileMap& map, int window_left) {
+inline int MostKeys(const KernelSchedule& map, int window_left) {
   if (window_left < 0 || window_left >= map.max_seq_len - map.max_query_len) return map.max_seq_len;
   return window_left + map.max_query_len;
 }
@@ -304,7 +307,7 @@ inline int MostKeys(const TileMap& map, int window_left) {
 // split that is combined through global memory. Clusters of more than 2 leave some queues unused,
 // so they only serve short rows (CutCosts::cluster_steps). Clusters of 2 use all queues, or all but
 // one.
-inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
+inline int ClusterOf(const KernelSchedule& map, int num_rows, int window_left) {
   if (num_rows < 1 || num_rows > map.clusters_of[2]) return 1;
   const int keys = MostKeys(map, window_left);
   const int steps = (keys + kWorkStepKeys - 1) / kWorkStepKeys;
@@ -328,35 +331,36 @@ inline int ClusterOf(const TileMap& map, int num_rows, int window_left) {
 }
 
 // The queues of the clusters of this size that are resident at once; without clusters, all queues.
-REPRISE_HOST_DEVICE inline int ColumnsInUse(const TileMap& map, int cluster) {
+REPRISE_HOST_DEVICE inline int ColumnsInUse(const KernelSchedule& map, int cluster) {
   return cluster > 1 ? cluster * map.clusters_of[cluster] : map.num_columns;
 }
 
 // Whether to launch wide CTAs. A wide CTA keeps three times the keys in flight, at half the
 // occupancy. Used if every split can have its own SM, and if a split is longer than a normal CTA
 // keeps in flight. `cluster`: ClusterOf().
-inline bool IsWide(const TileMap& map, int cluster, int num_rows, int window_left) {
+inline bool IsWide(const KernelSchedule& map, int cluster, int num_rows, int window_left) {
   return cluster == 1 && num_rows > 0 && num_rows <= map.most_wide_rows &&
          MostKeys(map, window_left) > map.costs.wide_keys;
 }
 
-// How the kernel for a TileMap is launched: queues per cluster (ClusterOf()), and whether its CTAs
-// are wide (IsWide()).
+// How the kernel for a KernelSchedule is launched: queues per cluster (ClusterOf()), and whether
+// its CTAs are wide (IsWide()).
 struct LaunchForm {
   int cluster = 1;
   bool is_wide = false;
 };
 
 // The queues that have items if the kernel is launched in this form.
-REPRISE_HOST_DEVICE inline int ColumnsOf(const TileMap& map, const LaunchForm& form) {
+REPRISE_HOST_DEVICE inline int ColumnsOf(const KernelSchedule& map, const LaunchForm& form) {
   return form.is_wide ? map.wide_columns : ColumnsInUse(map, form.cluster);
 }
 
-// Made by MakeWorkMap() (attention/work_map/work_map_plan.h) from a plan and a workspace.
-struct WorkMap {
+// Made by MakeTileSchedule() (attention/tile_schedule/tile_schedule_plan.h) from a plan and a
+// workspace.
+struct TileSchedule {
   // Rows of at most short_rows.max_query_len queries; num_ctas is 0 if the plan has only `main`.
-  TileMap short_rows;
-  TileMap main;  // the other rows
+  KernelSchedule short_rows;
+  KernelSchedule main;  // the other rows
   RowSplit split = RowSplit::kByBatch;
   KernelChoice kernels = {};
   // kByBatch: if a batch of short and long rows has at most this many KV tiles by its bounds
@@ -365,18 +369,18 @@ struct WorkMap {
   // The same limit for a batch whose long rows may have at least one Q tile per three rows of the
   // batch.
   int64_t most_joined_steps_beside_prompts = 0;
-  int joined_short_rows = 0;  // WorkMapCosts::joined_short_rows
+  int joined_short_rows = 0;  // TileScheduleCosts::joined_short_rows
 
   bool has_short_rows() const { return short_rows.num_ctas > 0; }
 };
 
 // The work of one batch: a schedule, and the launch decisions that follow from the batch's bounds
 // on the host. The schedule's builder and all attention calls of the batch get the same value, from
-// WorkOf() (attention/work_map/work_map_build.h), so a captured graph keeps the value of its
-// capture. A schedule holds the work of one batch at a time: a value is valid from its build to the
-// next build of the same schedule. The CPU needs no work: pass BatchWork{}.
-struct BatchWork {
-  WorkMap map;
+// WorkOf() (attention/tile_schedule/tile_schedule_build.h), so a captured graph keeps the value of
+// its capture. A schedule holds the work of one batch at a time: a value is valid from its build to
+// the next build of the same schedule. The CPU needs no work: pass BatchSchedule{}.
+struct BatchSchedule {
+  TileSchedule map;
   LaunchForm main_form = {};   // launches the kernel for map.main
   LaunchForm short_form = {};  // launches the kernel for map.short_rows
   int num_rows = 0;
@@ -388,4 +392,4 @@ struct BatchWork {
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_H_
+#endif  // REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_H_

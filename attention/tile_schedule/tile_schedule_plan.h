@@ -1,21 +1,21 @@
-// Capacities and memory of a tile schedule (attention/work_map/work_map.h): planned once, fixed
-// under capture.
+// Capacities and memory of a tile schedule (attention/tile_schedule/tile_schedule.h): planned once,
+// fixed under capture.
 //
 //   REPRISE_ASSIGN_OR_RETURN(
-//       WorkMapPlan plan,
-//       PlanWorkMap({.dtype = DType::kBFloat16, .num_q_heads = 32, .num_kv_heads = 8,
+//       TileSchedulePlan plan,
+//       PlanTileSchedule({.dtype = DType::kBFloat16, .num_q_heads = 32, .num_kv_heads = 8,
 //                    .head_dim_qk = 128, .head_dim_v = 128, .max_rows = 64, .max_tokens = 64,
 //                    .max_query_len = 1, .max_seq_len = 8192, .device = limits}));
 //   // Allocate plan.workspace_bytes on the device, once. Plans whose schedules are never used
 //   // concurrently can share the largest workspace.
-//   WorkMap map = MakeWorkMap(plan, workspace);
-//   // then in each step, before the first layer: LaunchWorkMap(batch, window, map, stream)
+//   TileSchedule map = MakeTileSchedule(plan, workspace);
+//   // then in each step, before the first layer: LaunchTileSchedule(batch, window, map, stream)
 //
 // Two schedules. If the smallest kernel tile holds at least one query but fewer than max_query_len,
-// the rows that fit into it get a separate schedule with that tile (WorkMap::short_rows): decodes
-// in a step with prefills, and decode steps that use the schedule of prefills. In deterministic
-// mode, rows of at most decode_query_len queries are always included. SharedPrefix::kTaken has a
-// single schedule.
+// the rows that fit into it get a separate schedule with that tile (TileSchedule::short_rows):
+// decodes in a step with prefills, and decode steps that use the schedule of prefills. In
+// deterministic mode, rows of at most decode_query_len queries are always included.
+// SharedPrefix::kTaken has a single schedule.
 //
 // Capacities of each schedule. Let T = max_tokens, R = min(max_rows, T), q = tile_queries.
 //
@@ -26,7 +26,7 @@
 //                  D = decode_query_len > 1 queries add up to min(T, R * D) Q tiles, each with the
 //                  partials of a row. The number of partials is capped at 2 * max_splits * q per
 //                  queue, or 2 * max_splits if Q tiles have one query ("Partials by column" in
-//                  work_map.h).
+//                  tile_schedule.h).
 //   kTaken         SharedTiles selects the tile size. Q tiles also end at multiples of q tokens,
 //                  there are ceil(T / q) additional shared Q tiles, and every item writes partials.
 //
@@ -35,8 +35,8 @@
 //
 // A plan is a value. Thread safety: const data. Planning does not allocate.
 
-#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_PLAN_H_
-#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_PLAN_H_
+#ifndef REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_PLAN_H_
+#define REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_PLAN_H_
 
 #include <cstdint>
 #include <optional>
@@ -45,7 +45,7 @@
 #include "reprise/attention/cuda/device_limits.h"
 #include "reprise/attention/device_profile.h"
 #include "reprise/attention/kernel_choice.h"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
@@ -62,7 +62,7 @@ enum class SharedTiles : int8_t {
   kSmall,  // the decode tile: reads the rows' own keys fastest
 };
 
-struct WorkMapOptions {
+struct TileScheduleOptions {
   DType dtype = DType::kBFloat16;  // type of q: float32, float16, bfloat16 or fp8
   int num_q_heads = 0;             // a multiple of num_kv_heads
   int num_kv_heads = 0;
@@ -74,7 +74,7 @@ struct WorkMapOptions {
   int max_query_len = 1;
   int max_seq_len = 0;
   DeviceLimits device = {};
-  WorkMapMode mode = WorkMapMode::kBalanced;
+  TileScheduleMode mode = TileScheduleMode::kBalanced;
   // Deterministic mode: maximum number of splits per row, at most kMaxDeterministicSplits; 1: rows
   // are never split.
   int max_splits = kMaxDeterministicSplits;
@@ -90,11 +90,11 @@ struct WorkMapOptions {
   RowSplit split = RowSplit::kByBatch;             // ignored in deterministic mode
   // The costs of the card; nullopt: the costs in ProfileOf(device). Costs do not affect
   // correctness.
-  std::optional<WorkMapCosts> costs = {};
+  std::optional<TileScheduleCosts> costs = {};
 };
 
-struct WorkMapPlan {
-  WorkMap shape;                // capacities and sizes; pointers are null
+struct TileSchedulePlan {
+  TileSchedule shape;           // capacities and sizes; pointers are null
   int64_t workspace_bytes = 0;  // map_bytes + partial_bytes
   int64_t map_bytes = 0;        // the schedule itself, read by all layers of the step
   int64_t partial_bytes = 0;    // partial results of split rows; unused after a layer's kernel
@@ -102,18 +102,18 @@ struct WorkMapPlan {
 
 // Errors: InvalidArgument, naming the option; Unimplemented for a dtype or head dim that no CUDA
 // kernel supports.
-absl::StatusOr<WorkMapPlan> PlanWorkMap(const WorkMapOptions& options);
+absl::StatusOr<TileSchedulePlan> PlanTileSchedule(const TileScheduleOptions& options);
 
-// The schedule over `workspace`: plan.workspace_bytes of device memory (for WorkMapOnHost(): host
-// memory) with any content, aligned to 256 bytes. The caller owns the memory; it must outlive
+// The schedule over `workspace`: plan.workspace_bytes of device memory (for TileScheduleOnHost():
+// host memory) with any content, aligned to 256 bytes. The caller owns the memory; it must outlive
 // graphs that use the schedule.
-WorkMap MakeWorkMap(const WorkMapPlan& plan, void* workspace);
+TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* workspace);
 
 // As above, over two allocations: plan.map_bytes and plan.partial_bytes. Schedules whose kernels
 // never run concurrently, for example those of all layer classes of a step, can share the second
 // allocation, which is the larger one.
-WorkMap MakeWorkMap(const WorkMapPlan& plan, void* map_memory, void* partial_memory);
+TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* map_memory, void* partial_memory);
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_PLAN_H_
+#endif  // REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_PLAN_H_

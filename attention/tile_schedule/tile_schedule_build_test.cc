@@ -1,4 +1,4 @@
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 
 #include <algorithm>
 #include <array>
@@ -13,10 +13,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reprise/attention/testing/host_work_map.h"
-#include "reprise/attention/testing/work_map_rows.h"
-#include "reprise/attention/work_map/work_map_check.h"
-#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
+#include "reprise/attention/testing/tile_schedule_rows.h"
+#include "reprise/attention/tile_schedule/tile_schedule_check.h"
+#include "reprise/attention/tile_schedule/tile_schedule_cut.h"
 
 namespace reprise {
 namespace {
@@ -25,33 +25,33 @@ using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
 
-// Checks each number of the worked example in attention/work_map/work_map.h.
-TEST(WorkMapBuildTest, MatchesTheWorkedExampleOfTheHeader) {
+// Checks each number of the worked example in attention/tile_schedule/tile_schedule.h.
+TEST(TileScheduleBuildTest, MatchesTheWorkedExampleOfTheHeader) {
   Rows rows({500, 64, 1000, 100, 300});
-  HostWorkMap work({.num_q_heads = 1,
-                    .num_kv_heads = 1,
-                    .head_dim_qk = 128,
-                    .head_dim_v = 128,
-                    .max_rows = 5,
-                    .max_tokens = 5,
-                    .max_query_len = 1,
-                    .max_seq_len = 1000,
-                    .device = {.num_sms = 2},  // two CTAs each
-                    .costs = WorkMapCosts{.decode_tile = 4,
-                                          .tile = 8,
-                                          .warpgroup_tile = 24,
-                                          .merges_per_step_few_rows = 10,
-                                          .merges_per_step = 5,
-                                          .joint_rows = 8,
-                                          .joint_pieces = 16}});
-  const TileMap& map = work.map().main;
+  HostTileSchedule work({.num_q_heads = 1,
+                         .num_kv_heads = 1,
+                         .head_dim_qk = 128,
+                         .head_dim_v = 128,
+                         .max_rows = 5,
+                         .max_tokens = 5,
+                         .max_query_len = 1,
+                         .max_seq_len = 1000,
+                         .device = {.num_sms = 2},  // two CTAs each
+                         .costs = TileScheduleCosts{.decode_tile = 4,
+                                                    .tile = 8,
+                                                    .warpgroup_tile = 24,
+                                                    .merges_per_step_few_rows = 10,
+                                                    .merges_per_step = 5,
+                                                    .joint_rows = 8,
+                                                    .joint_pieces = 16}});
+  const KernelSchedule& map = work.map().main;
   ASSERT_EQ(map.num_columns, 4);
   ASSERT_EQ(map.costs.tile, 4);
   ASSERT_EQ(kWorkStepKeys, 64);
   ASSERT_EQ(kStepCost, 8);
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
 
-  const WorkMapScratch scratch = WorkMapScratch::At(map.scratch, map);
+  const TileScheduleScratch scratch = TileScheduleScratch::At(map.scratch, map);
   constexpr int kSteps[] = {8, 1, 16, 2, 5};
   constexpr int kCostBefore[] = {0, 68, 80, 212, 232};
   for (int r = 0; r < 5; ++r) {
@@ -77,16 +77,16 @@ TEST(WorkMapBuildTest, MatchesTheWorkedExampleOfTheHeader) {
   EXPECT_EQ(map.merges[0].row, 2);
   EXPECT_EQ(map.merges[0].first_partial, 0);
   EXPECT_EQ(map.merges[0].num_partials, 2);
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
 }
 
-TEST(WorkMapBuildTest, SplitsTilesAtQueueBorders) {
+TEST(TileScheduleBuildTest, SplitsTilesAtQueueBorders) {
   // Costs of 1/2 + 2, 1/2 + 16 and 1/2 + 1 KV tiles: 20 1/2 in 3 queues that begin at 0, 7 and 14.
   Rows rows({128, 1000, 10});
-  WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/2);
+  TileScheduleOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/2);
   options.device.num_sms = 3;  // 6 CTAs
-  HostWorkMap work(options);
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  HostTileSchedule work(options);
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
   // Row 1 costs from 2 1/2 to 19. Its KV tiles begin at 3, so its KV tiles 4 and 11 are at the
   // borders.
   EXPECT_THAT(ItemsOf(work.map().main),
@@ -97,45 +97,45 @@ TEST(WorkMapBuildTest, SplitsTilesAtQueueBorders) {
   ASSERT_EQ(work.map().main.counts[1], 1);
   EXPECT_EQ(work.map().main.merges[0].row, 1);
   EXPECT_EQ(work.map().main.merges[0].num_partials, 3);
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
 }
 
 // Large Q tiles have a higher cost without their keys: a queue of short Q tiles gets fewer keys.
-TEST(WorkMapBuildTest, LargeTilesHaveAHigherFixedCost) {
+TEST(TileScheduleBuildTest, LargeTilesHaveAHigherFixedCost) {
   // Q tiles of 32 queries cost 3 + 1, 3 + 1, 3 + 2 and 3 + 2 KV tiles: 18 in 2 queues of 9.
   Rows rows({128}, /*query_len=*/128);
-  WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
+  TileScheduleOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/1);
   options.num_q_heads = 2;
   // tiles of 64 rows, which do not support round-robin
   options.head_dim_qk = options.head_dim_v = 512;
   options.costs->tile = 3 * kStepCost;
   options.device.num_sms = 2;  // one CTA each
-  HostWorkMap work(options);
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  HostTileSchedule work(options);
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 0, 32), KeysOfRow(0, 0, 64),
                                                     KeysOfRow(0, 0, 96), KeysOfRow(0, 0, 128)));
   // The third Q tile's KV tiles begin at 8 + 3, after the border.
   EXPECT_THAT(std::vector<int32_t>(work.map().main.column_items, work.map().main.column_items + 3),
               ElementsAre(0, 2, 4));
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
 }
 
-TEST(WorkMapBuildTest, KeysLeftOfTheWindowAreSkipped) {
+TEST(TileScheduleBuildTest, KeysLeftOfTheWindowAreSkipped) {
   Rows rows({1000, 50});
-  HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));  // one queue: no splits
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {.left = 99}, work.map()).ok());
+  HostTileSchedule work(OptionsFor(rows.batch, /*num_kv_heads=*/500));  // one queue: no splits
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {.left = 99}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 900, 1000), KeysOfRow(1, 0, 50)));
 }
 
-TEST(WorkMapBuildTest, KeysRightOfTheLastQueryOfARangeAreSkipped) {
+TEST(TileScheduleBuildTest, KeysRightOfTheLastQueryOfARangeAreSkipped) {
   Rows rows({80}, /*query_len=*/80);  // prefill in Q tiles of 32 queries
-  HostWorkMap work(OptionsFor(rows.batch, /*num_kv_heads=*/500));
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  HostTileSchedule work(OptionsFor(rows.batch, /*num_kv_heads=*/500));
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main),
               ElementsAre(KeysOfRow(0, 0, 32), KeysOfRow(0, 0, 64), KeysOfRow(0, 0, 80)));
 }
 
-TEST(WorkMapBuildTest, WindowDoesNotClipTheTail) {
+TEST(TileScheduleBuildTest, WindowDoesNotClipTheTail) {
   Rows rows({100});
   const int32_t tail_len = 30;
   const uint64_t tail_mask = uint64_t{1} << 29 | 1;  // the first and the last
@@ -143,47 +143,47 @@ TEST(WorkMapBuildTest, WindowDoesNotClipTheTail) {
   rows.batch.tail_len = &tail_len;
   rows.batch.tail_mask = &tail_mask;
   rows.batch.query_positions = &position;
-  HostWorkMap work(OptionsFor(rows.batch));
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  HostTileSchedule work(OptionsFor(rows.batch));
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
   EXPECT_EQ(work.map().main.items[work.map().main.counts[0] - 1].key_end, 100);
   // The keys of the path are at positions 70 and 71: a window of one key leaves only the last slot.
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {.left = 0}, work.map()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {.left = 0}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 99, 100)));
 }
 
-TEST(WorkMapBuildTest, PaddedRowsGetItemsWithoutKeysAndEmptyRowsGetNoItems) {
+TEST(TileScheduleBuildTest, PaddedRowsGetItemsWithoutKeysAndEmptyRowsGetNoItems) {
   Rows rows({0, 64, 0, 0});
   rows.query_start_loc = {0, 1, 2, 2, 3};  // row 2 has no query
   rows.batch.num_tokens = 3;
-  HostWorkMap work(OptionsFor(rows.batch));
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  HostTileSchedule work(OptionsFor(rows.batch));
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_THAT(ItemsOf(work.map().main),
               ElementsAre(KeysOfRow(0, 0, 0), KeysOfRow(1, 0, 64), KeysOfRow(3, 0, 0)));
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
 }
 
-TEST(WorkMapBuildTest, BatchWithoutQueriesMakesAnEmptySchedule) {
+TEST(TileScheduleBuildTest, BatchWithoutQueriesMakesAnEmptySchedule) {
   Rows rows({0, 0});
   rows.query_start_loc = {0, 0, 0};
-  HostWorkMap work(OptionsFor(rows.batch));
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  HostTileSchedule work(OptionsFor(rows.batch));
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
   EXPECT_EQ(work.map().main.counts[0], 0);
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
 }
 
-TEST(WorkMapBuildTest, RebuildClearsALargerSchedule) {
+TEST(TileScheduleBuildTest, RebuildClearsALargerSchedule) {
   Rows large(std::vector<int32_t>(64, 8000));
   Rows small(std::vector<int32_t>(64, 0));
   small.seq_lens[7] = 100;
-  HostWorkMap work(OptionsFor(large.batch));
-  ASSERT_TRUE(WorkMapOnHost(large.batch, {}, work.map()).ok());
-  ASSERT_TRUE(WorkMapOnHost(small.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckWorkMap(work.map(), small.batch, {}).ok());
+  HostTileSchedule work(OptionsFor(large.batch));
+  ASSERT_TRUE(TileScheduleOnHost(large.batch, {}, work.map()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(small.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.map(), small.batch, {}).ok());
 }
 
 // KV tiles per queue in use. Small batches leave some queues empty, to have fewer partials.
-std::vector<int64_t> UsedSteps(const HostWorkMap& work) {
+std::vector<int64_t> UsedSteps(const HostTileSchedule& work) {
   std::vector<int64_t> steps = work.ColumnSteps();
   std::erase(steps, 0);
   return steps;
@@ -195,7 +195,7 @@ std::vector<int32_t> Skewed(int num_short, bool long_first) {
   return lens;
 }
 
-TEST(WorkMapBuildTest, QueuesAreBalancedForAnyLengths) {
+TEST(TileScheduleBuildTest, QueuesAreBalancedForAnyLengths) {
   const std::vector<int32_t> cases[] = {std::vector<int32_t>(64, 1024),
                                         std::vector<int32_t>(256, 1024),
                                         std::vector<int32_t>(16, 4096),
@@ -205,9 +205,9 @@ TEST(WorkMapBuildTest, QueuesAreBalancedForAnyLengths) {
   for (const std::vector<int32_t>& lens : cases) {
     for (int num_kv_heads : {1, 4, 8}) {
       Rows rows(lens);
-      HostWorkMap work(OptionsFor(rows.batch, num_kv_heads));
-      ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-      EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+      HostTileSchedule work(OptionsFor(rows.batch, num_kv_heads));
+      ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+      EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
       const std::vector<int64_t> steps = UsedSteps(work);
       const double mean = std::accumulate(steps.begin(), steps.end(), 0.0) / steps.size();
       // A short queue can be one KV tile too long.
@@ -217,12 +217,12 @@ TEST(WorkMapBuildTest, QueuesAreBalancedForAnyLengths) {
   }
 }
 
-TEST(WorkMapBuildTest, LargeBatchesUseTheFewestQueuesOfMinimumLength) {
+TEST(TileScheduleBuildTest, LargeBatchesUseTheFewestQueuesOfMinimumLength) {
   for (const std::vector<int32_t>& lens :
        {std::vector<int32_t>(8, 1024), std::vector<int32_t>(64, 1024), Skewed(31, false)}) {
     Rows rows(lens);
-    HostWorkMap work(OptionsFor(rows.batch));
-    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    HostTileSchedule work(OptionsFor(rows.batch));
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
     const std::vector<int64_t> steps = UsedSteps(work);
     const int64_t used = static_cast<int64_t>(steps.size());
     const int64_t most = *std::max_element(steps.begin(), steps.end());
@@ -233,7 +233,7 @@ TEST(WorkMapBuildTest, LargeBatchesUseTheFewestQueuesOfMinimumLength) {
   }
 }
 
-std::vector<int> CutsOf(const TileMap& map) {
+std::vector<int> CutsOf(const KernelSchedule& map) {
   std::vector<int> cuts;
   for (const WorkItem& item : ItemsOf(map)) {
     if (item.key_begin > 0) cuts.push_back(item.key_begin);
@@ -241,21 +241,21 @@ std::vector<int> CutsOf(const TileMap& map) {
   return cuts;
 }
 
-WorkMapOptions WithoutClusters(WorkMapOptions options) {
+TileScheduleOptions WithoutClusters(TileScheduleOptions options) {
   options.costs->clusters_of = {};
   return options;
 }
 
 // 33 queues, with two CTAs per SM.
-TEST(WorkMapBuildTest, SmallBatchesOfEqualRowsGetEvenSplits) {
+TEST(TileScheduleBuildTest, SmallBatchesOfEqualRowsGetEvenSplits) {
   for (const auto& [num_rows, len, piece] :
        {std::tuple{1, 16384, 512}, std::tuple{2, 4096, 256}, std::tuple{4, 1024, 128},
         std::tuple{8, 4096, 1024}, std::tuple{16, 4096, 2048}, std::tuple{10, 4096, 1408},
         std::tuple{32, 4096, 4096}, std::tuple{30, 1024, 1024}}) {
     Rows rows(std::vector<int32_t>(num_rows, len));
-    HostWorkMap work(WithoutClusters(OptionsFor(rows.batch)));
-    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+    HostTileSchedule work(WithoutClusters(OptionsFor(rows.batch)));
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
     std::vector<int> expected;
     for (int r = 0; r < num_rows; ++r) {
       for (int cut = piece; cut < len; cut += piece) expected.push_back(cut);
@@ -265,32 +265,32 @@ TEST(WorkMapBuildTest, SmallBatchesOfEqualRowsGetEvenSplits) {
   }
 }
 
-TEST(WorkMapBuildTest, ShortRowsThatFillHalfTheQueuesAreNotSplit) {
+TEST(TileScheduleBuildTest, ShortRowsThatFillHalfTheQueuesAreNotSplit) {
   // Q tiles of 28 KV tiles have 2 splits of 14.
   for (const auto& [len, num_cuts] :
        {std::tuple{1024, 0}, std::tuple{1536, 0}, std::tuple{1792, 16}}) {
     Rows rows(std::vector<int32_t>(16, len));
-    HostWorkMap work(WithoutClusters(OptionsFor(rows.batch)));
-    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    HostTileSchedule work(WithoutClusters(OptionsFor(rows.batch)));
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
     EXPECT_EQ(CutsOf(work.map().main).size(), static_cast<size_t>(num_cuts)) << len;
   }
   // One Q tile is longer than the others: Stream-K queues.
   Rows rows({1024, 1024, 1024, 1024, 1024, 1024, 1100, 1024, 1024, 1024, 1024, 1024});
-  HostWorkMap work(WithoutClusters(OptionsFor(rows.batch)));
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  HostTileSchedule work(WithoutClusters(OptionsFor(rows.batch)));
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
   EXPECT_FALSE(CutsOf(work.map().main).empty());
 }
 
-TEST(WorkMapBuildTest, PaddedRowsDoNotPreventEvenSplits) {
+TEST(TileScheduleBuildTest, PaddedRowsDoNotPreventEvenSplits) {
   std::vector<int32_t> lens(16, 0);
   std::fill_n(lens.begin(), 8, 4096);
   Rows rows(lens);
-  HostWorkMap work(WithoutClusters(OptionsFor(rows.batch)));
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+  HostTileSchedule work(WithoutClusters(OptionsFor(rows.batch)));
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
   // 8 rows of 4 splits have the first 32 queues; rows without keys share the last queue.
-  const TileMap& map = work.map().main;
+  const KernelSchedule& map = work.map().main;
   ASSERT_EQ(map.counts[0], 32 + 8);
   for (int column = 0; column < 32; ++column) {
     EXPECT_EQ(map.column_items[column], column);
@@ -300,20 +300,20 @@ TEST(WorkMapBuildTest, PaddedRowsDoNotPreventEvenSplits) {
   EXPECT_EQ(map.column_items[33], 40);
 }
 
-TEST(WorkMapBuildTest, SingleShortRowGetsSplitsOfSeveralKvTiles) {
+TEST(TileScheduleBuildTest, SingleShortRowGetsSplitsOfSeveralKvTiles) {
   Rows rows({1024});
-  HostWorkMap work(OptionsFor(rows.batch));
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  HostTileSchedule work(OptionsFor(rows.batch));
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
   // 16 KV tiles, and the cost of half a KV tile: 8 queues of 2
   EXPECT_EQ(work.map().main.counts[0], 8);
 }
 
-TEST(WorkMapBuildTest, GroupArrivalCountersBeginAtZero) {
+TEST(TileScheduleBuildTest, GroupArrivalCountersBeginAtZero) {
   Rows rows({20000, 50, 9000});
-  HostWorkMap work(OptionsFor(rows.batch, 2));
+  HostTileSchedule work(OptionsFor(rows.batch, 2));
   work.Poison();
-  const TileMap& map = work.map().main;
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  const KernelSchedule& map = work.map().main;
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
   int num_groups = 0;
   for (const WorkItem& item : ItemsOf(map)) {
     if (item.num_partials <= kMostPiecesAtOnce) continue;
@@ -326,14 +326,14 @@ TEST(WorkMapBuildTest, GroupArrivalCountersBeginAtZero) {
   EXPECT_GT(num_groups, 2);
 }
 
-TEST(WorkMapBuildTest, OnlySplitTilesWithoutSharedItemsCombineCooperatively) {
+TEST(TileScheduleBuildTest, OnlySplitTilesWithoutSharedItemsCombineCooperatively) {
   const auto num_joint = [](const Rows& rows, SharedPrefix shared_prefix) {
-    WorkMapOptions options = OptionsFor(rows.batch);
+    TileScheduleOptions options = OptionsFor(rows.batch);
     options.shared_prefix = shared_prefix;
     options.shared_tiles = SharedTiles::kSmall;
-    HostWorkMap work(options);
-    EXPECT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-    const absl::Status check = CheckWorkMap(work.map(), rows.batch, {});
+    HostTileSchedule work(options);
+    EXPECT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+    const absl::Status check = CheckTileSchedule(work.map(), rows.batch, {});
     EXPECT_TRUE(check.ok()) << check;
     const std::vector<WorkItem> items = ItemsOf(work.map().main);
     for (const WorkItem& item : items) EXPECT_TRUE(item.is_joint == 0 || item.partial >= 0);
@@ -354,15 +354,15 @@ TEST(WorkMapBuildTest, OnlySplitTilesWithoutSharedItemsCombineCooperatively) {
   EXPECT_EQ(num_with_prefix, 0);
 }
 
-TEST(WorkMapBuildTest, DeterministicSplitsDoNotDependOnOtherRows) {
+TEST(TileScheduleBuildTest, DeterministicSplitsDoNotDependOnOtherRows) {
   const auto cuts_of_row = [](const std::vector<int32_t>& lens, int row) {
     Rows rows(lens);
     rows.batch.max_seq_len = 1 << 17;
-    WorkMapOptions options = OptionsFor(rows.batch);
-    options.mode = WorkMapMode::kDeterministic;
-    HostWorkMap work(options);
-    EXPECT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+    TileScheduleOptions options = OptionsFor(rows.batch);
+    options.mode = TileScheduleMode::kDeterministic;
+    HostTileSchedule work(options);
+    EXPECT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
     std::vector<int> cuts;
     for (const WorkItem& item : ItemsOf(work.map().main)) {
       if (item.row == row) cuts.push_back(item.key_end);
@@ -378,15 +378,15 @@ TEST(WorkMapBuildTest, DeterministicSplitsDoNotDependOnOtherRows) {
   EXPECT_THAT(cuts_of_row({1100}, 0), ElementsAre(384, 768, 1100));  // 18 KV tiles: 3 splits of 6
 }
 
-TEST(WorkMapBuildTest, DeterministicModeLimitsSplitsToMaxSplits) {
+TEST(TileScheduleBuildTest, DeterministicModeLimitsSplitsToMaxSplits) {
   for (int max_splits : {1, 2, 5, 16}) {
     Rows rows({100000, 700, 5000});
-    WorkMapOptions options = OptionsFor(rows.batch);
-    options.mode = WorkMapMode::kDeterministic;
+    TileScheduleOptions options = OptionsFor(rows.batch);
+    options.mode = TileScheduleMode::kDeterministic;
     options.max_splits = max_splits;
-    HostWorkMap work(options);
-    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+    HostTileSchedule work(options);
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
     std::array<int, 3> pieces = {};
     for (const WorkItem& item : ItemsOf(work.map().main)) ++pieces[item.row];
     // 11 and 79 KV tiles; at most one split per 8, rounded up.
@@ -395,9 +395,9 @@ TEST(WorkMapBuildTest, DeterministicModeLimitsSplitsToMaxSplits) {
 }
 
 // The splits of query `query` of row `row`: key ranges, and the other fields that affect rounding.
-std::vector<std::array<int, 6>> PiecesOf(const WorkMap& work, int row, int query) {
+std::vector<std::array<int, 6>> PiecesOf(const TileSchedule& work, int row, int query) {
   std::vector<std::array<int, 6>> pieces;
-  for (const TileMap* map : {&work.main, &work.short_rows}) {
+  for (const KernelSchedule* map : {&work.main, &work.short_rows}) {
     if (map->num_ctas == 0) continue;
     for (const WorkItem& item : ItemsOf(*map)) {
       if (item.row != row || query < item.query_begin || query >= item.query_end) continue;
@@ -411,7 +411,7 @@ std::vector<std::array<int, 6>> PiecesOf(const WorkMap& work, int row, int query
 // In rows of several queries, each query has the splits of a row of one query: with small tiles
 // next to larger ones, with the only tile of float32, and with groups of more heads than a tile has
 // rows.
-TEST(WorkMapBuildTest, DeterministicDraftQueriesAreSplitLikeDecodes) {
+TEST(TileScheduleBuildTest, DeterministicDraftQueriesAreSplitLikeDecodes) {
   struct Heads {
     DType dtype;
     int kv_heads, group, head_dim;
@@ -425,31 +425,31 @@ TEST(WorkMapBuildTest, DeterministicDraftQueriesAreSplitLikeDecodes) {
       rows.query_start_loc = {0, 5, 5 + kMostQueries, 23, 26, 226, 226 + kMostQueries + 1};
       rows.batch.num_tokens = rows.query_start_loc.back();
       rows.batch.max_query_len = 200;
-      WorkMapOptions options = OptionsFor(rows.batch, heads.kv_heads);
+      TileScheduleOptions options = OptionsFor(rows.batch, heads.kv_heads);
       options.dtype = heads.dtype;
       options.num_q_heads = heads.kv_heads * heads.group;
       options.head_dim_qk = heads.head_dim;
       options.head_dim_v = std::min(heads.head_dim, 512);
-      options.mode = WorkMapMode::kDeterministic;
-      HostWorkMap plain(options);
+      options.mode = TileScheduleMode::kDeterministic;
+      HostTileSchedule plain(options);
       options.decode_query_len = kMostQueries;
-      HostWorkMap work(options);
+      HostTileSchedule work(options);
       const LayerWindow layer_window = {.left = window};
-      ASSERT_TRUE(WorkMapOnHost(rows.batch, layer_window, work.map()).ok());
-      const absl::Status checked = CheckWorkMap(work.map(), rows.batch, layer_window);
+      ASSERT_TRUE(TileScheduleOnHost(rows.batch, layer_window, work.map()).ok());
+      const absl::Status checked = CheckTileSchedule(work.map(), rows.batch, layer_window);
       ASSERT_TRUE(checked.ok()) << checked;
       for (int r = 0; r < 4; ++r) {
         const int query_len = rows.query_start_loc[r + 1] - rows.query_start_loc[r];
         for (int i = 0; i < query_len; ++i) {
           Rows alone({rows.seq_lens[r] - (query_len - 1 - i)});
-          ASSERT_TRUE(WorkMapOnHost(alone.batch, layer_window, plain.map()).ok());
+          ASSERT_TRUE(TileScheduleOnHost(alone.batch, layer_window, plain.map()).ok());
           EXPECT_EQ(PiecesOf(work.map(), r, i), PiecesOf(plain.map(), 0, 0))
               << "row " << r << " query " << i << " window " << window.value_or(-1) << " group "
               << heads.group;
         }
       }
       // decode_query_len does not change the splits of longer rows.
-      ASSERT_TRUE(WorkMapOnHost(rows.batch, layer_window, plain.map()).ok());
+      ASSERT_TRUE(TileScheduleOnHost(rows.batch, layer_window, plain.map()).ok());
       for (const int r : {4, 5}) EXPECT_EQ(PiecesOf(work.map(), r, 0), PiecesOf(plain.map(), r, 0));
     }
   }
@@ -458,22 +458,23 @@ TEST(WorkMapBuildTest, DeterministicDraftQueriesAreSplitLikeDecodes) {
 // Q tiles that end in their queue use the same partials one after the other, and Q tiles that
 // continue in the next queue use other partials. The splits are the same as with separate partials
 // per Q tile.
-TEST(WorkMapBuildTest, LargeDeterministicBatchesSharePartialsWithinAQueue) {
+TEST(TileScheduleBuildTest, LargeDeterministicBatchesSharePartialsWithinAQueue) {
   constexpr int kQueries = 5;
   std::vector<int32_t> seq_lens;  // six splits each
   for (int r = 0; r < 60; ++r) seq_lens.push_back(3000 - r % 5 * kWorkStepKeys);
   Rows rows(seq_lens, kQueries);
   for (const int num_sms : {20, 40, 132}) {
-    WorkMapOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/8);
-    options.mode = WorkMapMode::kDeterministic;
+    TileScheduleOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/8);
+    options.mode = TileScheduleMode::kDeterministic;
     options.decode_query_len = kQueries;
     options.device.num_sms = num_sms;
-    HostWorkMap work(options);
-    const TileMap& map = work.map().has_short_rows() ? work.map().short_rows : work.map().main;
+    HostTileSchedule work(options);
+    const KernelSchedule& map =
+        work.map().has_short_rows() ? work.map().short_rows : work.map().main;
     ASSERT_EQ(map.column_partials, 6);
     ASSERT_EQ(map.max_partials, 2 * map.num_columns * 6);
-    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-    const absl::Status checked = CheckWorkMap(work.map(), rows.batch, {});
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+    const absl::Status checked = CheckTileSchedule(work.map(), rows.batch, {});
     ASSERT_TRUE(checked.ok()) << checked;
     ASSERT_EQ(map.counts[0], 60 * kQueries * 6);
     std::set<int> firsts;
@@ -504,7 +505,7 @@ Rows DecodesAndAPrompt() {
   return rows;
 }
 
-std::vector<int> RowsOf(const TileMap& map) {
+std::vector<int> RowsOf(const KernelSchedule& map) {
   std::vector<int> rows;
   for (const WorkItem& item : ItemsOf(map)) {
     if (rows.empty() || rows.back() != item.row) rows.push_back(item.row);
@@ -512,16 +513,16 @@ std::vector<int> RowsOf(const TileMap& map) {
   return rows;
 }
 
-TEST(WorkMapBuildTest, ShortAndLongRowsHaveSeparateSchedules) {
+TEST(TileScheduleBuildTest, ShortAndLongRowsHaveSeparateSchedules) {
   for (RowSplit split : {RowSplit::kByBatch, RowSplit::kByRow}) {
     Rows rows = DecodesAndAPrompt();
-    WorkMapOptions options = OptionsFor(rows.batch);
+    TileScheduleOptions options = OptionsFor(rows.batch);
     options.split = split;
     options.costs->joined_steps = options.costs->joined_steps_beside_prompts = 0;
-    HostWorkMap work(options);
+    HostTileSchedule work(options);
     EXPECT_EQ(WorkOf(rows.batch, {}, work.map()).longest_short_row, 4);
-    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-    EXPECT_TRUE(CheckWorkMap(work.map(), rows.batch, {}).ok());
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+    EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
     EXPECT_THAT(RowsOf(work.map().main), ElementsAre(2));
     EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre(0, 1, 3, 5));
     EXPECT_EQ(work.map().short_rows.items[0].first_token, 0);
@@ -529,27 +530,27 @@ TEST(WorkMapBuildTest, ShortAndLongRowsHaveSeparateSchedules) {
   }
 }
 
-TEST(WorkMapBuildTest, ShortRowsJoinLongRowsIfBothHaveShortSequences) {
+TEST(TileScheduleBuildTest, ShortRowsJoinLongRowsIfBothHaveShortSequences) {
   Rows rows = DecodesAndAPrompt();
-  WorkMapOptions options = OptionsFor(rows.batch);  // 6 rows of up to 32 KV tiles
-  options.costs->joined_steps = 12;                 // 132 CTAs, 8 heads: 198 KV tiles
+  TileScheduleOptions options = OptionsFor(rows.batch);  // 6 rows of up to 32 KV tiles
+  options.costs->joined_steps = 12;                      // 132 CTAs, 8 heads: 198 KV tiles
   options.costs->joined_steps_beside_prompts = 0;
   const auto longest_short_row = [&] {
-    return WorkOf(rows.batch, {}, HostWorkMap(options).map()).longest_short_row;
+    return WorkOf(rows.batch, {}, HostTileSchedule(options).map()).longest_short_row;
   };
   EXPECT_EQ(longest_short_row(), 0);
-  HostWorkMap work(options);
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
-  const absl::Status check = CheckWorkMap(work.map(), rows.batch, {});
+  HostTileSchedule work(options);
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+  const absl::Status check = CheckTileSchedule(work.map(), rows.batch, {});
   EXPECT_TRUE(check.ok()) << check;
   EXPECT_THAT(RowsOf(work.map().main), ElementsAre(0, 1, 2, 3, 5));
   EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre());
   options.split = RowSplit::kByRow;
   EXPECT_EQ(longest_short_row(), 4);
   options.split = RowSplit::kByBatch;
-  options.mode = WorkMapMode::kDeterministic;
+  options.mode = TileScheduleMode::kDeterministic;
   EXPECT_EQ(longest_short_row(), 4);
-  options.mode = WorkMapMode::kBalanced;
+  options.mode = TileScheduleMode::kBalanced;
   options.costs->joined_steps = 11;  // 181
   EXPECT_EQ(longest_short_row(), 4);
   rows.batch.max_seq_len = 1900;  // 30 KV tiles
@@ -557,18 +558,18 @@ TEST(WorkMapBuildTest, ShortRowsJoinLongRowsIfBothHaveShortSequences) {
 }
 
 // The bounds of 64 decodes and a prompt, and of other measured batches (docs/performance.md).
-TEST(WorkMapBuildTest, ShortRowsJoinLongRowsOfComparableCost) {
+TEST(TileScheduleBuildTest, ShortRowsJoinLongRowsOfComparableCost) {
   const auto join = [](int num_decodes, int new_tokens, int max_seq_len, int num_q_heads = 32,
                        int num_kv_heads = 8, int head_dim = 128) {
     const PagedBatch batch = {.num_rows = num_decodes + 1,
                               .num_tokens = num_decodes + new_tokens,
                               .max_query_len = new_tokens,
                               .max_seq_len = max_seq_len};
-    WorkMapOptions options = OptionsFor(batch);
+    TileScheduleOptions options = OptionsFor(batch);
     options.num_q_heads = num_q_heads;
     options.num_kv_heads = num_kv_heads;
     options.head_dim_qk = options.head_dim_v = head_dim;
-    return WorkOf(batch, {}, HostWorkMap(options).map()).longest_short_row == 0;
+    return WorkOf(batch, {}, HostTileSchedule(options).map()).longest_short_row == 0;
   };
   EXPECT_TRUE(join(64, 1024, 4096));
   EXPECT_TRUE(join(32, 2048, 2048));
@@ -580,24 +581,24 @@ TEST(WorkMapBuildTest, ShortRowsJoinLongRowsOfComparableCost) {
   EXPECT_FALSE(join(64, 1024, 4096, 32, 8, 64));
 }
 
-TEST(WorkMapBuildTest, DecodeStepWithAPrefillPlanHasOnlyShortRows) {
+TEST(TileScheduleBuildTest, DecodeStepWithAPrefillPlanHasOnlyShortRows) {
   Rows rows = DecodesAndAPrompt();
-  HostWorkMap work(OptionsFor(rows.batch));
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+  HostTileSchedule work(OptionsFor(rows.batch));
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
   Rows decodes({100, 200, 300, 400});
-  ASSERT_TRUE(WorkMapOnHost(decodes.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckWorkMap(work.map(), decodes.batch, {}).ok());
+  ASSERT_TRUE(TileScheduleOnHost(decodes.batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.map(), decodes.batch, {}).ok());
   EXPECT_THAT(RowsOf(work.map().main), ElementsAre());
   EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre(0, 1, 2, 3));
 }
 
-TEST(WorkMapBuildTest, UsesOneScheduleIfTheBoundsShowRowsOfOneKind) {
+TEST(TileScheduleBuildTest, UsesOneScheduleIfTheBoundsShowRowsOfOneKind) {
   Rows longest({300, 300}, /*query_len=*/200);
   const auto longest_short_row = [&](const PagedBatch& batch, RowSplit split) {
-    WorkMapOptions options = OptionsFor(longest.batch);
+    TileScheduleOptions options = OptionsFor(longest.batch);
     options.split = split;
     options.costs->joined_steps = options.costs->joined_steps_beside_prompts = 0;
-    return WorkOf(batch, {}, HostWorkMap(options).map()).longest_short_row;
+    return WorkOf(batch, {}, HostTileSchedule(options).map()).longest_short_row;
   };
   // The maximum number of tokens: no row is short.
   EXPECT_EQ(longest_short_row(longest.batch, RowSplit::kByBatch), 0);
@@ -618,46 +619,46 @@ TEST(WorkMapBuildTest, UsesOneScheduleIfTheBoundsShowRowsOfOneKind) {
   EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByBatch), 4);
 }
 
-TEST(WorkMapBuildTest, LengthsBeyondThePlanStayWithinTheWorkspace) {
-  for (WorkMapMode mode : {WorkMapMode::kBalanced, WorkMapMode::kDeterministic}) {
+TEST(TileScheduleBuildTest, LengthsBeyondThePlanStayWithinTheWorkspace) {
+  for (TileScheduleMode mode : {TileScheduleMode::kBalanced, TileScheduleMode::kDeterministic}) {
     Rows rows = DecodesAndAPrompt();
-    WorkMapOptions options = OptionsFor(rows.batch);
+    TileScheduleOptions options = OptionsFor(rows.batch);
     options.mode = mode;
-    HostWorkMap work(options);
+    HostTileSchedule work(options);
     const int32_t huge = std::numeric_limits<int32_t>::max();
     std::fill(rows.seq_lens.begin(), rows.seq_lens.end(), huge);
-    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
     EXPECT_TRUE(work.IsGuardIntact());
     rows.query_start_loc = {0, 1000000, 2000000, 3000000, huge - 2, huge - 1, huge};
-    ASSERT_TRUE(WorkMapOnHost(rows.batch, {}, work.map()).ok());
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
     EXPECT_TRUE(work.IsGuardIntact());
   }
 }
 
-TEST(WorkMapBuildTest, RejectsAnEmptyWorkMapAndNamesPlanWorkMap) {
+TEST(TileScheduleBuildTest, RejectsAnEmptyTileScheduleAndNamesPlanTileSchedule) {
   Rows rows({5});
-  const absl::Status status = WorkMapOnHost(rows.batch, {}, WorkMap{}).status();
+  const absl::Status status = TileScheduleOnHost(rows.batch, {}, TileSchedule{}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("PlanWorkMap"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("PlanTileSchedule"));
 }
 
-TEST(WorkMapBuildTest, RejectsTailsWithoutMasks) {
+TEST(TileScheduleBuildTest, RejectsTailsWithoutMasks) {
   Rows rows({128, 200});
-  HostWorkMap work(OptionsFor(rows.batch));
+  HostTileSchedule work(OptionsFor(rows.batch));
   const std::vector<int32_t> tail_len = {3, 3};
   rows.batch.tail_len = tail_len.data();
-  EXPECT_EQ(WorkMapOnHost(rows.batch, {}, work.map()).status(),
+  EXPECT_EQ(TileScheduleOnHost(rows.batch, {}, work.map()).status(),
             absl::InvalidArgumentError("tail_mask, with tail_len: expected an array, got none"));
 }
 
-TEST(WorkMapBuildTest, RejectsBatchesWhoseBoundsExceedThePlan) {
+TEST(TileScheduleBuildTest, RejectsBatchesWhoseBoundsExceedThePlan) {
   Rows rows({100, 100});
   for (int PagedBatch::*field : {&PagedBatch::num_rows, &PagedBatch::num_tokens,
                                  &PagedBatch::max_query_len, &PagedBatch::max_seq_len}) {
-    HostWorkMap work(OptionsFor(rows.batch));
+    HostTileSchedule work(OptionsFor(rows.batch));
     PagedBatch larger = rows.batch;
     ++(larger.*field);
-    EXPECT_EQ(WorkMapOnHost(larger, {}, work.map()).status().code(),
+    EXPECT_EQ(TileScheduleOnHost(larger, {}, work.map()).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
 }

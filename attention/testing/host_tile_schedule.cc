@@ -1,4 +1,4 @@
-#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
 
 #include <algorithm>
 
@@ -16,32 +16,32 @@ constexpr uint8_t kGuard = 0xa5;
 
 }  // namespace
 
-HostWorkMap::HostWorkMap(const WorkMapOptions& options) {
-  absl::StatusOr<WorkMapPlan> plan = PlanWorkMap(options);
+HostTileSchedule::HostTileSchedule(const TileScheduleOptions& options) {
+  absl::StatusOr<TileSchedulePlan> plan = PlanTileSchedule(options);
   CHECK(plan.ok()) << plan.status();
   plan_ = *plan;
-  const WorkMap elsewhere = MakeWorkMap(plan_, reinterpret_cast<void*>(kAlignment));
+  const TileSchedule elsewhere = MakeTileSchedule(plan_, reinterpret_cast<void*>(kAlignment));
   workspace_bytes_ = reinterpret_cast<intptr_t>(elsewhere.main.partial_lse) - kAlignment;
   memory_.assign(workspace_bytes_ + kAlignment + kGuardBytes, kGuard);
   const auto address = reinterpret_cast<uintptr_t>(memory_.data());
   workspace_begin_ = static_cast<int64_t>(-address % kAlignment);
-  map_ = MakeWorkMap(plan_, memory_.data() + workspace_begin_);
+  map_ = MakeTileSchedule(plan_, memory_.data() + workspace_begin_);
   Poison();
 }
 
-void HostWorkMap::Poison() {
+void HostTileSchedule::Poison() {
   std::fill_n(memory_.begin() + workspace_begin_, workspace_bytes_, kPoison);
 }
 
-bool HostWorkMap::IsGuardIntact() const {
+bool HostTileSchedule::IsGuardIntact() const {
   const auto end = memory_.begin() + workspace_begin_ + workspace_bytes_;
   const auto is_guard = [](uint8_t byte) { return byte == kGuard; };
   return std::all_of(memory_.begin(), memory_.begin() + workspace_begin_, is_guard) &&
          std::all_of(end, memory_.end(), is_guard);
 }
 
-std::vector<int64_t> HostWorkMap::ColumnSteps() const {
-  const TileMap& map = map_.main;
+std::vector<int64_t> HostTileSchedule::ColumnSteps() const {
+  const KernelSchedule& map = map_.main;
   std::vector<int64_t> steps(map.num_columns, 0);
   for (int column = 0; column < map.num_columns; ++column) {
     for (int i = map.column_items[column]; i < map.column_items[column + 1]; ++i) {
@@ -52,7 +52,7 @@ std::vector<int64_t> HostWorkMap::ColumnSteps() const {
   return steps;
 }
 
-WorkMapOptions OptionsFor(const PagedBatch& batch, const AttentionParams& layer, DType dtype) {
+TileScheduleOptions OptionsFor(const PagedBatch& batch, const AttentionParams& layer, DType dtype) {
   return {.dtype = dtype,
           .num_q_heads = layer.num_q_heads,
           .num_kv_heads = layer.num_kv_heads,
@@ -62,7 +62,7 @@ WorkMapOptions OptionsFor(const PagedBatch& batch, const AttentionParams& layer,
           .max_tokens = batch.num_tokens,
           .max_query_len = batch.max_query_len,
           .max_seq_len = batch.max_seq_len,
-          .costs = H200Profile().work_map};
+          .costs = H200Profile().tile_schedule};
 }
 
 }  // namespace reprise

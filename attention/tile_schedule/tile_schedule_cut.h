@@ -1,6 +1,6 @@
 // How a tile schedule splits Q tiles: the builder's scratch memory
-// (attention/work_map/work_map_builder.h), the ways to split, and their costs. Arithmetic for host
-// and device. attention/work_map/work_map.h has the terms and a worked example.
+// (attention/tile_schedule/tile_schedule_builder.h), the ways to split, and their costs. Arithmetic
+// for host and device. attention/tile_schedule/tile_schedule.h has the terms and a worked example.
 //
 // Cost. A Q tile with n KV tiles costs n * kStepCost + t. CutCosts::tile is t: the cost of the Q
 // tile's queries, block table and result.
@@ -30,8 +30,8 @@
 // unsplit Q tiles, 3 % wider than Stream-K queues, took 0.97 to 0.98 of the Stream-K time. Queues
 // of four took 0.98 to 1.02.
 
-#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
-#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
+#ifndef REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_CUT_H_
+#define REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_CUT_H_
 
 #include <algorithm>
 #include <bit>
@@ -40,13 +40,13 @@
 #include <type_traits>
 
 #include "reprise/attention/cuda/tiles.h"
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/base/host_device.h"
 
 namespace reprise {
 
 // A row. Absent arrays of the batch are replaced by their defaults.
-struct alignas(16) WorkMapRow {
+struct alignas(16) TileScheduleRow {
   int32_t first_token;
   int32_t query_len;
   int32_t seq_len;
@@ -73,20 +73,20 @@ struct alignas(16) WorkTile {
   int32_t first_partial;
 };
 
-struct WorkMapScratch {
+struct TileScheduleScratch {
   WorkTile* tiles;        // [max_tiles]
-  WorkMapRow* rows;       // [max_rows]
+  TileScheduleRow* rows;  // [max_rows]
   int32_t* tile_of_item;  // [max_items]
 
-  static constexpr int64_t Bytes(const TileMap& map) {
+  static constexpr int64_t Bytes(const KernelSchedule& map) {
     return map.max_tiles * static_cast<int64_t>(sizeof(WorkTile)) +
-           map.max_rows * static_cast<int64_t>(sizeof(WorkMapRow)) +
+           map.max_rows * static_cast<int64_t>(sizeof(TileScheduleRow)) +
            map.max_items * static_cast<int64_t>(sizeof(int32_t));
   }
 
-  REPRISE_HOST_DEVICE static WorkMapScratch At(void* memory, const TileMap& map) {
+  REPRISE_HOST_DEVICE static TileScheduleScratch At(void* memory, const KernelSchedule& map) {
     WorkTile* tiles = static_cast<WorkTile*>(memory);
-    WorkMapRow* rows = reinterpret_cast<WorkMapRow*>(tiles + map.max_tiles);
+    TileScheduleRow* rows = reinterpret_cast<TileScheduleRow*>(tiles + map.max_tiles);
     return {tiles, rows, reinterpret_cast<int32_t*>(rows + map.max_rows)};
   }
 };
@@ -94,21 +94,21 @@ struct WorkMapScratch {
 // How the builder packs and adds up costs and counts. int32_t is used if it suffices for any
 // content of the batch's arrays, because scans then take half the time. The counts of items,
 // partials and combines share one number, with combines in the low bits.
-struct WorkMapSums {
+struct TileScheduleSums {
   int partial_shift = 19;
   int item_shift = 42;
 };
 
-struct WorkMapSumsOf {
-  WorkMapSums sums;
+struct TileScheduleSumsOf {
+  TileScheduleSums sums;
   bool is_narrow = false;  // int32_t suffices
 };
 
 // Computed from the capacities of the schedule.
-inline WorkMapSumsOf SumsOf(const TileMap& map) {
+inline TileScheduleSumsOf SumsOf(const KernelSchedule& map) {
   const int64_t tiles = map.max_tiles;
   const int64_t steps = map.max_seq_len / kWorkStepKeys + 1;
-  const bool is_balanced = map.mode == WorkMapMode::kBalanced;
+  const bool is_balanced = map.mode == TileScheduleMode::kBalanced;
   // Splits beyond the first of each Q tile.
   const int64_t cuts = is_balanced ? map.num_columns : tiles * (kMaxDeterministicSplits - 1);
   const int64_t most_cost =
@@ -127,8 +127,8 @@ inline WorkMapSumsOf SumsOf(const TileMap& map) {
 // (attention/cuda/decode/joint_merge.h). The builder decides, because a decision in the kernel
 // would delay the arrival after a split's last key. REQUIRES: the Q tile has partials, and no
 // shared item covers it.
-REPRISE_HOST_DEVICE inline bool MergesJointly(const TileMap& map, int num_queries, int num_pieces,
-                                              int num_keys) {
+REPRISE_HOST_DEVICE inline bool MergesJointly(const KernelSchedule& map, int num_queries,
+                                              int num_pieces, int num_keys) {
   if (map.least_joint_queries == 0 || num_pieces > kMostJointPieces) return false;
   return num_queries >= map.least_joint_queries || num_pieces > kMostPiecesAtOnce ||
          (num_pieces >= map.costs.joint_pieces && num_keys >= num_pieces * map.costs.joint_keys);
@@ -383,7 +383,7 @@ REPRISE_HOST_DEVICE inline int64_t EndOfWholeRanges(const RangeTotals& ranges, i
   return EndOfPieces(ranges.longest_steps) * (are_alone ? costs.lone_percent : 100) / 100;
 }
 
-// Limits of Team::RankByBucket() (attention/work_map/work_map_builder.h).
+// Limits of Team::RankByBucket() (attention/tile_schedule/tile_schedule_builder.h).
 inline constexpr int kNumRankBuckets = 256;
 inline constexpr int kMostRanked = 0x7fff;
 
@@ -398,7 +398,8 @@ REPRISE_HOST_DEVICE inline int DealBucket(int steps, int longest_steps) {
 // Whether a Q tile is a whole row with at most kDecodeRows query rows: a decode, or drafts to
 // verify. Such a Q tile is memory bound in a kernel tile of any size.
 template <typename Range>
-REPRISE_HOST_DEVICE bool IsOfShortRow(const Range& range, int row_queries, const TileMap& map) {
+REPRISE_HOST_DEVICE bool IsOfShortRow(const Range& range, int row_queries,
+                                      const KernelSchedule& map) {
   return range.query_begin == 0 && range.query_end == row_queries &&
          row_queries * map.num_q_heads <= kDecodeRows * map.num_kv_heads;
 }
@@ -425,7 +426,8 @@ struct LongRanges {
 // that costs fall linearly from the longest Q tile. `total_cost` is the cost of all Q tiles for one
 // head. REQUIRES: ranges.count() > 0.
 REPRISE_HOST_DEVICE inline int64_t EndOfDealt(int64_t total_cost, const RangeTotals& ranges,
-                                              const LongRanges& long_ranges, const TileMap& map) {
+                                              const LongRanges& long_ranges,
+                                              const KernelSchedule& map) {
   const int64_t ctas = map.num_ctas;
   const int64_t heads = map.num_virtual_heads;
   const int64_t longest = int64_t{ranges.longest_steps} * kStepCost + map.costs.tile;
@@ -448,4 +450,4 @@ REPRISE_HOST_DEVICE inline int64_t EndOfDealt(int64_t total_cost, const RangeTot
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_CUT_H_
+#endif  // REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_CUT_H_

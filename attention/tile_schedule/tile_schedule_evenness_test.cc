@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "reprise/attention/paged_batch.h"
-#include "reprise/attention/testing/host_work_map.h"
-#include "reprise/attention/work_map/cta_units.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
+#include "reprise/attention/tile_schedule/cta_units.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 
 namespace reprise {
 namespace {
@@ -103,7 +103,7 @@ std::vector<Workload> Workloads() {
 }
 
 // Keys of each CTA that has keys.
-std::vector<int64_t> KeysOfCtas(const TileMap& map) {
+std::vector<int64_t> KeysOfCtas(const KernelSchedule& map) {
   std::vector<int64_t> keys;
   for (int cta = 0; cta < map.num_ctas; ++cta) {
     const CtaUnits units(map, cta);
@@ -117,7 +117,7 @@ std::vector<int64_t> KeysOfCtas(const TileMap& map) {
   return keys;
 }
 
-void ExpectEven(const std::string& name, const TileMap& map) {
+void ExpectEven(const std::string& name, const KernelSchedule& map) {
   const std::vector<int64_t> keys = KeysOfCtas(map);
   if (keys.empty()) return;  // all rows belong to the other schedule
   const double mean = static_cast<double>(std::accumulate(keys.begin(), keys.end(), int64_t{0})) /
@@ -128,7 +128,7 @@ void ExpectEven(const std::string& name, const TileMap& map) {
   EXPECT_LE(most, most_expected) << name << ": " << most / mean << " in " << keys.size() << " CTAs";
 }
 
-TEST(WorkMapEvennessTest, LargestCtaExceedsTheMeanByAtMostTenPercent) {
+TEST(TileScheduleEvennessTest, LargestCtaExceedsTheMeanByAtMostTenPercent) {
   for (const Workload& w : Workloads()) {
     std::vector<int32_t> query_start_loc = {0};
     for (const int32_t query_len : w.query_lens) {
@@ -146,15 +146,15 @@ TEST(WorkMapEvennessTest, LargestCtaExceedsTheMeanByAtMostTenPercent) {
         .num_tokens = query_start_loc.back(),
         .max_query_len = *std::max_element(w.query_lens.begin(), w.query_lens.end()),
         .max_seq_len = *std::max_element(w.lens.begin(), w.lens.end())};
-    HostWorkMap work({.num_q_heads = w.num_q_heads,
-                      .num_kv_heads = w.num_kv_heads,
-                      .head_dim_qk = w.head_dim,
-                      .head_dim_v = w.head_dim,
-                      .max_rows = batch.num_rows,
-                      .max_tokens = batch.num_tokens,
-                      .max_query_len = batch.max_query_len,
-                      .max_seq_len = batch.max_seq_len});
-    ASSERT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok()) << w.name;
+    HostTileSchedule work({.num_q_heads = w.num_q_heads,
+                           .num_kv_heads = w.num_kv_heads,
+                           .head_dim_qk = w.head_dim,
+                           .head_dim_v = w.head_dim,
+                           .max_rows = batch.num_rows,
+                           .max_tokens = batch.num_tokens,
+                           .max_query_len = batch.max_query_len,
+                           .max_seq_len = batch.max_seq_len});
+    ASSERT_TRUE(TileScheduleOnHost(batch, {}, work.map()).ok()) << w.name;
     ExpectEven(w.name, work.map().main);
     if (work.map().has_short_rows()) ExpectEven(w.name + ", short rows", work.map().short_rows);
   }

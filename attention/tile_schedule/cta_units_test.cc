@@ -1,4 +1,4 @@
-#include "reprise/attention/work_map/cta_units.h"
+#include "reprise/attention/tile_schedule/cta_units.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,11 +11,11 @@
 
 #include "reprise/attention/device_profile.h"
 #include "reprise/attention/paged_batch.h"
-#include "reprise/attention/testing/host_work_map.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_check.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_check.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 
 namespace reprise {
 namespace {
@@ -23,7 +23,7 @@ namespace {
 using ::testing::ElementsAre;
 using Place = std::pair<int, int>;  // item, head
 
-std::vector<Place> PlacesOf(const TileMap& map, int cta) {
+std::vector<Place> PlacesOf(const KernelSchedule& map, int cta) {
   const CtaUnits units(map, cta);
   std::vector<Place> places;
   for (int n = 0; n < units.count(); ++n) places.emplace_back(units.ItemOf(n), units.HeadOf(n));
@@ -43,8 +43,8 @@ struct Prompts {
 class CtaUnitsTest : public ::testing::Test {
  protected:
   // All rows of a batch are in one schedule.
-  static WorkMapCosts CostsWithoutSplit() {
-    WorkMapCosts costs = H200Profile().work_map;
+  static TileScheduleCosts CostsWithoutSplit() {
+    TileScheduleCosts costs = H200Profile().tile_schedule;
     costs.joined_steps = 1 << 16;
     return costs;
   }
@@ -61,20 +61,20 @@ class CtaUnitsTest : public ::testing::Test {
         .num_tokens = query_start_loc.back(),
         .max_query_len = *std::max_element(prompts.query_lens.begin(), prompts.query_lens.end()),
         .max_seq_len = *std::max_element(prompts.lens.begin(), prompts.lens.end())};
-    HostWorkMap work({.num_q_heads = prompts.num_q_heads,
-                      .num_kv_heads = prompts.num_kv_heads,
-                      .head_dim_qk = 128,
-                      .head_dim_v = 128,
-                      .max_rows = batch.num_rows,
-                      .max_tokens = batch.num_tokens,
-                      .max_query_len = batch.max_query_len,
-                      .max_seq_len = batch.max_seq_len,
-                      .costs = CostsWithoutSplit()});
-    EXPECT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
+    HostTileSchedule work({.num_q_heads = prompts.num_q_heads,
+                           .num_kv_heads = prompts.num_kv_heads,
+                           .head_dim_qk = 128,
+                           .head_dim_v = 128,
+                           .max_rows = batch.num_rows,
+                           .max_tokens = batch.num_tokens,
+                           .max_query_len = batch.max_query_len,
+                           .max_seq_len = batch.max_seq_len,
+                           .costs = CostsWithoutSplit()});
+    EXPECT_TRUE(TileScheduleOnHost(batch, {}, work.map()).ok());
     EXPECT_TRUE(work.IsGuardIntact());
-    const absl::Status check = CheckWorkMap(work.map(), batch, {});
+    const absl::Status check = CheckTileSchedule(work.map(), batch, {});
     EXPECT_TRUE(check.ok()) << check;
-    const TileMap& map = work.map().main;
+    const KernelSchedule& map = work.map().main;
     EXPECT_EQ(map.counts[2] > 0, is_dealt);
     std::set<Place> seen;
     std::vector<int64_t> steps(map.num_ctas, 0);
@@ -94,7 +94,7 @@ class CtaUnitsTest : public ::testing::Test {
   }
 
   // About half of the CTAs begin with a short row, and the other half end with one.
-  static void ExpectBothKindsUnderWay(const TileMap& map) {
+  static void ExpectBothKindsUnderWay(const KernelSchedule& map) {
     int num_begin = 0;
     int num_end = 0;
     for (int cta = 0; cta < map.num_ctas; ++cta) {
@@ -111,7 +111,7 @@ class CtaUnitsTest : public ::testing::Test {
 
   // Lengths are compared in KV tiles or, if the longest exceeds 255 KV tiles, in units of 1/128 to
   // 1/256 of its length. Items of equal length are in item order.
-  static void ExpectLongestFirst(const TileMap& map) {
+  static void ExpectLongestFirst(const KernelSchedule& map) {
     const auto steps_of = [&](int item) {
       const WorkItem& range = map.items[item];
       return (range.key_end - range.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
@@ -133,7 +133,7 @@ class CtaUnitsTest : public ::testing::Test {
 TEST_F(CtaUnitsTest, RoundRobinAlternatesItsDirection) {
   int32_t counts[4] = {4, 0, 4, 0};
   int32_t order[4] = {2, 0, 3, 1};
-  TileMap map;
+  KernelSchedule map;
   map.counts = counts;
   map.deal_order = order;
   map.num_virtual_heads = 2;
@@ -151,7 +151,7 @@ TEST_F(CtaUnitsTest, OddCtasReverseTheirUnitsIfTheCountsRequestIt) {
   int32_t order[4] = {2, 0, 3, 1};
   WorkItem items[4];
   WorkItem first[4];
-  TileMap map;
+  KernelSchedule map;
   map.counts = counts;
   map.deal_order = order;
   map.items = items;
@@ -174,7 +174,7 @@ TEST_F(CtaUnitsTest, OddCtasReverseTheirUnitsIfTheCountsRequestIt) {
 TEST_F(CtaUnitsTest, CtasWithoutAQueueHaveNoUnits) {
   int32_t counts[4] = {3, 0, 0, 0};
   int32_t column_items[3] = {0, 1, 3};
-  TileMap map;
+  KernelSchedule map;
   map.counts = counts;
   map.column_items = column_items;
   map.num_virtual_heads = 2;

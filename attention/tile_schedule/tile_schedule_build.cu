@@ -1,7 +1,7 @@
-// The device form of the builder (attention/work_map/work_map_builder.h): a few CTAs per schedule,
-// with one thread per row, then one thread per Q tile. If there are more rows or Q tiles than
-// threads, each CTA processes them in rounds. Every CTA processes all rows and Q tiles, which it
-// holds in shared memory, and writes its part of the items.
+// The device form of the builder (attention/tile_schedule/tile_schedule_builder.h): a few CTAs per
+// schedule, with one thread per row, then one thread per Q tile. If there are more rows or Q tiles
+// than threads, each CTA processes them in rounds. Every CTA processes all rows and Q tiles, which
+// it holds in shared memory, and writes its part of the items.
 //
 // Bound: latency, 2.2 us beyond the launch for one row and 2.4 us for 256 rows on an H200. A load
 // from global memory takes 0.3 us of that; the rest are dependent instructions of about five cycles
@@ -16,22 +16,22 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_build_args.h"
-#include "reprise/attention/work_map/work_map_builder.h"
-#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build_args.h"
+#include "reprise/attention/tile_schedule/tile_schedule_builder.h"
+#include "reprise/attention/tile_schedule/tile_schedule_cut.h"
 #include "reprise/base/cuda_status.h"
 
 namespace reprise {
 namespace {
 
-// The kernel's parameter. A work map has one or two tile schedules.
-struct WorkMapJob {
-  WorkMapRows rows = {};
-  TileMap maps[2] = {};
+// The kernel's parameter. A tile schedule has one or two tile schedules.
+struct TileScheduleJob {
+  TileScheduleRows rows = {};
+  KernelSchedule maps[2] = {};
   LaunchForm forms[2] = {};
   QueryLens lens[2] = {};
-  WorkMapSums sums[2] = {};  // set by LaunchKernel()
+  TileScheduleSums sums[2] = {};  // set by LaunchKernel()
   int num_maps = 0;
 };
 
@@ -308,10 +308,10 @@ enum class Rows {
 enum class Scratch { kShared, kGlobal };
 
 template <typename Cutter, typename Sum, Rows kRows, Scratch kScratch>
-__device__ __forceinline__ void Build(const WorkMapJob& job, int index,
+__device__ __forceinline__ void Build(const TileScheduleJob& job, int index,
                                       unsigned char* shared_scratch, ScanMemory& scan_memory) {
-  WorkMapRows rows = job.rows;
-  TileMap map = job.maps[index];
+  TileScheduleRows rows = job.rows;
+  KernelSchedule map = job.maps[index];
   if constexpr (kRows == Rows::kPlain) {
     rows.query_positions = nullptr;
     rows.tail_len = nullptr;
@@ -321,13 +321,14 @@ __device__ __forceinline__ void Build(const WorkMapJob& job, int index,
   }
   void* const memory = kScratch == Scratch::kShared ? shared_scratch : map.scratch;
   CtaTeam team(scan_memory);
-  WorkMapBuilder<CtaTeam, Cutter, Sum>(team, rows, job.lens[index], job.sums[index], map,
-                                       job.forms[index], WorkMapScratch::At(memory, map))
+  TileScheduleBuilder<CtaTeam, Cutter, Sum>(team, rows, job.lens[index], job.sums[index], map,
+                                            job.forms[index], TileScheduleScratch::At(memory, map))
       .Run();
 }
 
 template <typename Cutter, typename Sum, Rows kRows, Scratch kScratch>
-__global__ void __launch_bounds__(kThreads) WorkMapKernel(const __grid_constant__ WorkMapJob job) {
+__global__ void __launch_bounds__(kThreads)
+    TileScheduleKernel(const __grid_constant__ TileScheduleJob job) {
   __shared__ ScanMemory scan_memory;
   extern __shared__ __align__(16) unsigned char shared_scratch[];
   if constexpr (kRows == Rows::kAny) {
@@ -345,9 +346,9 @@ __global__ void __launch_bounds__(kThreads) WorkMapKernel(const __grid_constant_
 
 template <typename Cutter, typename Sum>
 auto ChooseKernel(bool is_plain, bool is_shared) {
-  if (!is_shared) return &WorkMapKernel<Cutter, Sum, Rows::kAny, Scratch::kGlobal>;
-  return is_plain ? &WorkMapKernel<Cutter, Sum, Rows::kPlain, Scratch::kShared>
-                  : &WorkMapKernel<Cutter, Sum, Rows::kAny, Scratch::kShared>;
+  if (!is_shared) return &TileScheduleKernel<Cutter, Sum, Rows::kAny, Scratch::kGlobal>;
+  return is_plain ? &TileScheduleKernel<Cutter, Sum, Rows::kPlain, Scratch::kShared>
+                  : &TileScheduleKernel<Cutter, Sum, Rows::kAny, Scratch::kShared>;
 }
 
 template <typename Cutter>
@@ -356,26 +357,26 @@ auto ChooseKernel(bool is_narrow, bool is_plain, bool is_shared) {
                    : ChooseKernel<Cutter, int64_t>(is_plain, is_shared);
 }
 
-cudaError_t LaunchKernel(WorkMapJob job, cudaStream_t stream) {
-  const WorkMapRows& rows = job.rows;
+cudaError_t LaunchKernel(TileScheduleJob job, cudaStream_t stream) {
+  const TileScheduleRows& rows = job.rows;
   bool is_plain =
       rows.query_positions == nullptr && rows.tail_len == nullptr && rows.key_positions.world <= 1;
   bool is_narrow = true;
   int64_t scratch_bytes = 0;
   int most_items = 0;
   for (int i = 0; i < job.num_maps; ++i) {
-    const TileMap& map = job.maps[i];
-    const WorkMapSumsOf sums = SumsOf(map);
+    const KernelSchedule& map = job.maps[i];
+    const TileScheduleSumsOf sums = SumsOf(map);
     job.sums[i] = sums.sums;
     is_narrow = is_narrow && sums.is_narrow;
     is_plain = is_plain && map.max_shared_tiles == 0;
-    scratch_bytes = std::max(scratch_bytes, WorkMapScratch::Bytes(map));
+    scratch_bytes = std::max(scratch_bytes, TileScheduleScratch::Bytes(map));
     most_items = std::max(most_items, map.max_items);
   }
   const bool is_shared = scratch_bytes <= kMaxSharedScratch;
   // Scratch in global memory supports only one CTA.
   const int ctas = is_shared ? std::clamp(most_items / 32, 1, kMaxCtas) : 1;
-  const auto kernel = job.maps[0].mode == WorkMapMode::kDeterministic
+  const auto kernel = job.maps[0].mode == TileScheduleMode::kDeterministic
                           ? ChooseKernel<DeterministicCut>(is_narrow, is_plain, is_shared)
                           : ChooseKernel<BalancedCut>(is_narrow, is_plain, is_shared);
   if (is_shared && scratch_bytes > kFreeSharedScratch) {
@@ -389,17 +390,18 @@ cudaError_t LaunchKernel(WorkMapJob job, cudaStream_t stream) {
 }
 
 template <typename Batch>
-absl::StatusOr<BatchWork> Launch(const Batch& batch, const LayerWindow& window, const WorkMap& map,
-                                 CUstream_st* stream) {
-  if (absl::Status status = CheckWorkMapCapacity(batch, map); !status.ok()) return status;
-  const BatchWork work = WorkOf(batch, window, map);
-  WorkMapJob job = {.rows = RowsOf(batch, window)};
+absl::StatusOr<BatchSchedule> Launch(const Batch& batch, const LayerWindow& window,
+                                     const TileSchedule& map, CUstream_st* stream) {
+  if (absl::Status status = CheckTileScheduleCapacity(batch, map); !status.ok()) return status;
+  const BatchSchedule work = WorkOf(batch, window, map);
+  TileScheduleJob job = {.rows = RowsOf(batch, window)};
   for (const WorkPart& part : PartsOf(work)) {
     job.maps[job.num_maps] = part.map;
     job.forms[job.num_maps] = part.form;
     job.lens[job.num_maps++] = part.lens;
   }
-  if (absl::Status status = CudaStatus(LaunchKernel(job, stream), "LaunchWorkMap"); !status.ok()) {
+  if (absl::Status status = CudaStatus(LaunchKernel(job, stream), "LaunchTileSchedule");
+      !status.ok()) {
     return status;
   }
   return work;
@@ -407,13 +409,14 @@ absl::StatusOr<BatchWork> Launch(const Batch& batch, const LayerWindow& window, 
 
 }  // namespace
 
-absl::StatusOr<BatchWork> LaunchWorkMap(const PagedBatch& batch, const LayerWindow& window,
-                                        const WorkMap& map, CUstream_st* stream) {
+absl::StatusOr<BatchSchedule> LaunchTileSchedule(const PagedBatch& batch, const LayerWindow& window,
+                                                 const TileSchedule& map, CUstream_st* stream) {
   return Launch(batch, window, map, stream);
 }
 
-absl::StatusOr<BatchWork> LaunchWorkMap(const RaggedBatch& batch, const LayerWindow& window,
-                                        const WorkMap& map, CUstream_st* stream) {
+absl::StatusOr<BatchSchedule> LaunchTileSchedule(const RaggedBatch& batch,
+                                                 const LayerWindow& window, const TileSchedule& map,
+                                                 CUstream_st* stream) {
   return Launch(batch, window, map, stream);
 }
 

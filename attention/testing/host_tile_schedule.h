@@ -1,7 +1,7 @@
-// A work map on the host with poisoned memory, for tests.
+// A tile schedule on the host with poisoned memory, for tests.
 //
-//   HostWorkMap work({.num_q_heads = 8, .num_kv_heads = 2, ...});
-//   ASSERT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
+//   HostTileSchedule work({.num_q_heads = 8, .num_kv_heads = 2, ...});
+//   ASSERT_TRUE(TileScheduleOnHost(batch, {}, work.map()).ok());
 //   EXPECT_TRUE(work.IsGuardIntact());
 //
 // Does not allocate the partials' memory, which the builder does not access, so that large plans
@@ -9,27 +9,27 @@
 //
 // Thread safety: not thread-safe; one owner.
 
-#ifndef REPRISE_ATTENTION_TESTING_HOST_WORK_MAP_H_
-#define REPRISE_ATTENTION_TESTING_HOST_WORK_MAP_H_
+#ifndef REPRISE_ATTENTION_TESTING_HOST_TILE_SCHEDULE_H_
+#define REPRISE_ATTENTION_TESTING_HOST_TILE_SCHEDULE_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "reprise/attention/attention_params.h"
 #include "reprise/attention/paged_batch.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 #include "reprise/base/dtype.h"
 
 namespace reprise {
 
-class HostWorkMap {
+class HostTileSchedule {
  public:
   // CHECK-fails if the options cannot be planned.
-  explicit HostWorkMap(const WorkMapOptions& options);
+  explicit HostTileSchedule(const TileScheduleOptions& options);
 
-  const WorkMap& map() const { return map_; }
-  const WorkMapPlan& plan() const { return plan_; }
+  const TileSchedule& map() const { return map_; }
+  const TileSchedulePlan& plan() const { return plan_; }
 
   // Fills the workspace with bytes that give huge counts and NaN.
   void Poison();
@@ -41,16 +41,16 @@ class HostWorkMap {
   std::vector<int64_t> ColumnSteps() const;
 
  private:
-  WorkMapPlan plan_;
+  TileSchedulePlan plan_;
   std::vector<uint8_t> memory_;
   int64_t workspace_begin_ = 0;
   int64_t workspace_bytes_ = 0;  // size up to the partials
-  WorkMap map_;
+  TileSchedule map_;
 };
 
 // Returns the options of a plan for this batch only.
-WorkMapOptions OptionsFor(const PagedBatch& batch, const AttentionParams& layer, DType dtype);
+TileScheduleOptions OptionsFor(const PagedBatch& batch, const AttentionParams& layer, DType dtype);
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_TESTING_HOST_WORK_MAP_H_
+#endif  // REPRISE_ATTENTION_TESTING_HOST_TILE_SCHEDULE_H_

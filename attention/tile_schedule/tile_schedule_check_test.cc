@@ -1,4 +1,4 @@
-#include "reprise/attention/work_map/work_map_check.h"
+#include "reprise/attention/tile_schedule/tile_schedule_check.h"
 
 #include <cstdint>
 #include <functional>
@@ -7,9 +7,9 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reprise/attention/testing/host_work_map.h"
-#include "reprise/attention/testing/work_map_rows.h"
-#include "reprise/attention/work_map/work_map_build.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
+#include "reprise/attention/testing/tile_schedule_rows.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
 
 namespace reprise {
 namespace {
@@ -18,33 +18,33 @@ using ::testing::HasSubstr;
 
 // Returns the checker's message for a valid schedule after `harm`. Decodes of two rows.
 std::string VerdictOn(const std::vector<int32_t>& seq_lens, int num_sms,
-                      const std::function<void(const TileMap&)>& harm) {
+                      const std::function<void(const KernelSchedule&)>& harm) {
   const Rows rows(seq_lens);
   const PagedBatch& batch = rows.batch;
-  HostWorkMap work({.num_q_heads = 2,
-                    .num_kv_heads = 2,
-                    .head_dim_qk = 128,
-                    .head_dim_v = 128,
-                    .max_rows = 2,
-                    .max_tokens = 2,
-                    .max_seq_len = seq_lens[0],
-                    .device = {.num_sms = num_sms}});
-  EXPECT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
+  HostTileSchedule work({.num_q_heads = 2,
+                         .num_kv_heads = 2,
+                         .head_dim_qk = 128,
+                         .head_dim_v = 128,
+                         .max_rows = 2,
+                         .max_tokens = 2,
+                         .max_seq_len = seq_lens[0],
+                         .device = {.num_sms = num_sms}});
+  EXPECT_TRUE(TileScheduleOnHost(batch, {}, work.map()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.map(), batch, {}).ok());
   harm(work.map().main);
-  return std::string(CheckWorkMap(work.map(), batch, {}).message());
+  return std::string(CheckTileSchedule(work.map(), batch, {}).message());
 }
 
 // Row 0 in three splits, row 1 unsplit: costs 11 + 2, in queues of 4 or 5.
-std::string VerdictAfter(const std::function<void(const TileMap&)>& harm) {
-  return VerdictOn({640, 64}, /*num_sms=*/3, [&harm](const TileMap& map) {
+std::string VerdictAfter(const std::function<void(const KernelSchedule&)>& harm) {
+  return VerdictOn({640, 64}, /*num_sms=*/3, [&harm](const KernelSchedule& map) {
     EXPECT_EQ(map.counts[0], 4);
     harm(map);
   });
 }
 
-TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
-  using Map = const TileMap&;
+TEST(TileScheduleCheckTest, FindsEachBrokenInvariant) {
+  using Map = const KernelSchedule&;
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[1].key_begin; }), HasSubstr("invariant 1"));
   EXPECT_THAT(VerdictAfter([](Map m) { --m.items[2].key_end; }), HasSubstr("invariant 1"));
   EXPECT_THAT(VerdictAfter([](Map m) { m.items[3].row = 0; }), HasSubstr("invariant 2"));
@@ -62,23 +62,23 @@ TEST(WorkMapCheckTest, FindsEachBrokenInvariant) {
 
 // Twelve decodes of two splits each. Some Q tiles end in their queue, and some continue in the
 // next.
-TEST(WorkMapCheckTest, FindsPartialsSharedByConcurrentTiles) {
+TEST(TileScheduleCheckTest, FindsPartialsSharedByConcurrentTiles) {
   constexpr int kRows = 12;
   const Rows rows(std::vector<int32_t>(kRows, 1024));
   const PagedBatch& batch = rows.batch;
-  HostWorkMap work({.num_q_heads = 2,
-                    .num_kv_heads = 2,
-                    .head_dim_qk = 128,
-                    .head_dim_v = 128,
-                    .max_rows = kRows,
-                    .max_tokens = kRows,
-                    .max_seq_len = 1024,
-                    .device = {.num_sms = 5},
-                    .mode = WorkMapMode::kDeterministic});
-  const TileMap& map = work.map().main;
+  HostTileSchedule work({.num_q_heads = 2,
+                         .num_kv_heads = 2,
+                         .head_dim_qk = 128,
+                         .head_dim_v = 128,
+                         .max_rows = kRows,
+                         .max_tokens = kRows,
+                         .max_seq_len = 1024,
+                         .device = {.num_sms = 5},
+                         .mode = TileScheduleMode::kDeterministic});
+  const KernelSchedule& map = work.map().main;
   ASSERT_EQ(map.column_partials, 2);
-  ASSERT_TRUE(WorkMapOnHost(batch, {}, work.map()).ok());
-  ASSERT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
+  ASSERT_TRUE(TileScheduleOnHost(batch, {}, work.map()).ok());
+  ASSERT_TRUE(CheckTileSchedule(work.map(), batch, {}).ok());
   ASSERT_EQ(map.counts[0], 2 * kRows);
   // Q tiles that end in queue 0 may share partials, and do.
   ASSERT_GE(map.column_items[1], 4);
@@ -97,16 +97,17 @@ TEST(WorkMapCheckTest, FindsPartialsSharedByConcurrentTiles) {
   // Moves the partials of the last Q tile, in the last queue, to those of the first Q tile.
   const int own = map.items[2 * kRows - 2].partial;
   move(kRows - 1, map.items[0].partial);
-  EXPECT_THAT(std::string(CheckWorkMap(work.map(), batch, {}).message()), HasSubstr("invariant 3"));
+  EXPECT_THAT(std::string(CheckTileSchedule(work.map(), batch, {}).message()),
+              HasSubstr("invariant 3"));
   move(kRows - 1, own);
-  ASSERT_TRUE(CheckWorkMap(work.map(), batch, {}).ok());
+  ASSERT_TRUE(CheckTileSchedule(work.map(), batch, {}).ok());
   // Moves the partials of a Q tile that continues in the next queue to the slots of Q tiles that
   // end in its first queue.
   for (int range = 0; range < kRows; ++range) {
     const int partial = map.items[2 * range].partial;
     if (partial / map.column_partials % 2 == 0) continue;
     move(range, partial - map.column_partials);
-    EXPECT_THAT(std::string(CheckWorkMap(work.map(), batch, {}).message()),
+    EXPECT_THAT(std::string(CheckTileSchedule(work.map(), batch, {}).message()),
                 HasSubstr("invariant 3"));
     return;
   }
@@ -114,15 +115,15 @@ TEST(WorkMapCheckTest, FindsPartialsSharedByConcurrentTiles) {
 }
 
 // Row 0 in queues 0 to 3, row 1 in queue 4.
-std::string VerdictOnClustersAfter(const std::function<void(const TileMap&)>& harm) {
-  return VerdictOn({500, 64}, /*num_sms=*/132, [&harm](const TileMap& map) {
+std::string VerdictOnClustersAfter(const std::function<void(const KernelSchedule&)>& harm) {
+  return VerdictOn({500, 64}, /*num_sms=*/132, [&harm](const KernelSchedule& map) {
     EXPECT_EQ(map.counts[4], 1);
     harm(map);
   });
 }
 
-TEST(WorkMapCheckTest, FindsSplitsOutsideTheirCluster) {
-  using Map = const TileMap&;
+TEST(TileScheduleCheckTest, FindsSplitsOutsideTheirCluster) {
+  using Map = const KernelSchedule&;
   // The last split is in the queue of the split before it.
   EXPECT_THAT(VerdictOnClustersAfter([](Map m) { m.column_items[3] = 4; }),
               HasSubstr("invariant 7"));

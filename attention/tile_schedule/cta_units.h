@@ -11,15 +11,15 @@
 //
 //   CTA 0   8   3   2       CTA 1   7   4   1       CTA 2   6   5
 //
-// If TileMap::counts requests it, odd CTAs process their list in reverse, here 1 4 7. Memory-bound
-// and compute-bound units then overlap even if one kind is longer.
+// If KernelSchedule::counts requests it, odd CTAs process their list in reverse, here 1 4 7.
+// Memory-bound and compute-bound units then overlap even if one kind is longer.
 //
 // Thread safety: const. On the device, `map` must be the kernel's parameter.
 
-#ifndef REPRISE_ATTENTION_WORK_MAP_CTA_UNITS_H_
-#define REPRISE_ATTENTION_WORK_MAP_CTA_UNITS_H_
+#ifndef REPRISE_ATTENTION_TILE_SCHEDULE_CTA_UNITS_H_
+#define REPRISE_ATTENTION_TILE_SCHEDULE_CTA_UNITS_H_
 
-#include "reprise/attention/work_map/work_map.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
 #include "reprise/base/host_device.h"
 
 namespace reprise {
@@ -27,7 +27,7 @@ namespace reprise {
 class CtaUnits {
  public:
   // REQUIRES: 0 <= cta < map.num_ctas; the schedule has been built.
-  REPRISE_HOST_DEVICE CtaUnits(const TileMap& map, int cta) : map_(map), cta_(cta) {
+  REPRISE_HOST_DEVICE CtaUnits(const KernelSchedule& map, int cta) : map_(map), cta_(cta) {
     num_dealt_ = map.may_be_dealt ? map.counts[2] * map.num_virtual_heads : 0;
     if (num_dealt_ > 0) {
       is_backwards_ = cta % 2 != 0 && map.counts[3] != 0;
@@ -74,7 +74,7 @@ class CtaUnits {
     return n * map_.num_ctas + (n % 2 == 0 ? cta_ : map_.num_ctas - 1 - cta_);
   }
 
-  const TileMap& map_;
+  const KernelSchedule& map_;
   const int cta_;
   int num_dealt_;              // round-robin units of all CTAs; 0: units are in queues
   bool is_backwards_ = false;  // round-robin only: the last round comes first
@@ -84,4 +84,4 @@ class CtaUnits {
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_WORK_MAP_CTA_UNITS_H_
+#endif  // REPRISE_ATTENTION_TILE_SCHEDULE_CTA_UNITS_H_

@@ -3,7 +3,7 @@
 // First, the keys that the queries of a Q tile may see: the contract of attention/paged_batch.h as
 // interval arithmetic. Then three passes: the keys and cost of each Q tile (preceded by the Q tiles
 // of each row, if a row can have several); the splits of each Q tile; the items.
-// attention/work_map/work_map_cut.h decides where Q tiles are split.
+// attention/tile_schedule/tile_schedule_cut.h decides where Q tiles are split.
 //
 // A Team runs the passes. The host's team runs them serially. The device's team is a few CTAs:
 // every CTA runs the first two passes completely, and the CTAs divide the items of the third.
@@ -30,22 +30,22 @@
 //                               writes are visible to the next kernel.
 //   team.ForEachAside(n, f)     Like ForEach(), on the threads that have the least other work.
 
-#ifndef REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
-#define REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
+#ifndef REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_BUILDER_H_
+#define REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_BUILDER_H_
 
 #include <cstdint>
 #include <limits>
 
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_build_args.h"
-#include "reprise/attention/work_map/work_map_cut.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build_args.h"
+#include "reprise/attention/tile_schedule/tile_schedule_cut.h"
 #include "reprise/base/divisor.h"
 #include "reprise/base/host_device.h"
 
 namespace reprise {
 
 // Loads a row. All loads are independent of each other.
-REPRISE_HOST_DEVICE inline WorkMapRow LoadRow(const WorkMapRows& rows, int r) {
+REPRISE_HOST_DEVICE inline TileScheduleRow LoadRow(const TileScheduleRows& rows, int r) {
   const int32_t begin = rows.query_start_loc[r];
   const int32_t end = rows.query_start_loc[r + 1];
   const int32_t keys_begin = rows.key_start_loc ? rows.key_start_loc[r] : 0;
@@ -53,7 +53,7 @@ REPRISE_HOST_DEVICE inline WorkMapRow LoadRow(const WorkMapRows& rows, int r) {
   const int32_t key_start = rows.key_start ? rows.key_start[r] : 0;
   const int32_t table_row = rows.table_row ? rows.table_row[r] : r;
   const int32_t tail_len = rows.tail_len ? rows.tail_len[r] : 0;
-  WorkMapRow row;
+  TileScheduleRow row;
   row.first_token = begin;
   row.query_len = end - begin;
   row.seq_len = rows.seq_lens ? keys_end : keys_end - keys_begin;
@@ -66,7 +66,7 @@ REPRISE_HOST_DEVICE inline WorkMapRow LoadRow(const WorkMapRows& rows, int r) {
 }
 
 // p() of the row's first query if the batch has no query_positions.
-REPRISE_HOST_DEVICE inline int64_t FirstPosition(const WorkMapRow& row) {
+REPRISE_HOST_DEVICE inline int64_t FirstPosition(const TileScheduleRow& row) {
   return static_cast<int64_t>(row.key_start) + row.seq_len - row.query_len;
 }
 
@@ -118,8 +118,9 @@ struct KeyHull {
 
 // The keys that the queries see if the batch has no positions, tails or ranks: local keys are
 // consecutive, and the last query is at the last key.
-REPRISE_HOST_DEVICE inline KeyHull KeysInLine(const WorkMapRows& rows, const WorkMapRow& row,
-                                              int query_begin, int query_end) {
+REPRISE_HOST_DEVICE inline KeyHull KeysInLine(const TileScheduleRows& rows,
+                                              const TileScheduleRow& row, int query_begin,
+                                              int query_end) {
   const int first = row.seq_len - row.query_len + query_begin;
   const int last = row.seq_len - row.query_len + query_end - 1;
   KeyHull hull;
@@ -134,8 +135,9 @@ REPRISE_HOST_DEVICE inline KeyHull KeysInLine(const WorkMapRows& rows, const Wor
 
 // Adds the keys seen from positions first..last. REQUIRES: each position in the range belongs to a
 // query.
-REPRISE_HOST_DEVICE inline void AddPositions(const WorkMapRows& rows, const WorkMapRow& row,
-                                             int64_t first, int64_t last, KeyHull& hull) {
+REPRISE_HOST_DEVICE inline void AddPositions(const TileScheduleRows& rows,
+                                             const TileScheduleRow& row, int64_t first,
+                                             int64_t last, KeyHull& hull) {
   const int prefix_len = row.seq_len - row.tail_len;
   const bool causal = rows.causal && row.tail_len == 0;
   const int begin = rows.window_left < 0 ? 0
@@ -150,7 +152,7 @@ REPRISE_HOST_DEVICE inline void AddPositions(const WorkMapRows& rows, const Work
 }
 
 // Adds the tail keys that the query with `mask` at `position` sees.
-REPRISE_HOST_DEVICE inline void AddTail(const WorkMapRows& rows, const WorkMapRow& row,
+REPRISE_HOST_DEVICE inline void AddTail(const TileScheduleRows& rows, const TileScheduleRow& row,
                                         int64_t position, uint64_t mask, KeyHull& hull) {
   if (row.tail_len < 64) mask &= (uint64_t{1} << row.tail_len) - 1;
   const int tail_begin = row.seq_len - row.tail_len;
@@ -173,8 +175,9 @@ REPRISE_HOST_DEVICE inline void AddTail(const WorkMapRows& rows, const WorkMapRo
 
 // The range from the first to the last local key that any query of [query_begin, query_end) may
 // see.
-REPRISE_HOST_DEVICE inline KeyHull KeysSeen(const WorkMapRows& rows, const WorkMapRow& row,
-                                            int query_begin, int query_end) {
+REPRISE_HOST_DEVICE inline KeyHull KeysSeen(const TileScheduleRows& rows,
+                                            const TileScheduleRow& row, int query_begin,
+                                            int query_end) {
   KeyHull hull;
   if (row.seq_len <= 0) return hull;
   const bool has_tail = rows.tail_len != nullptr && row.tail_len > 0;
@@ -199,7 +202,8 @@ REPRISE_HOST_DEVICE inline KeyHull KeysSeen(const WorkMapRows& rows, const WorkM
 
 // The number of the row's first keys that may be shared with other rows: keys that all of its
 // queries see, excluding its tail and its new tokens. REQUIRES: no left window, no ranks.
-REPRISE_HOST_DEVICE inline int KeysToShare(const WorkMapRows& rows, const WorkMapRow& row) {
+REPRISE_HOST_DEVICE inline int KeysToShare(const TileScheduleRows& rows,
+                                           const TileScheduleRow& row) {
   const int own = row.query_len > row.tail_len ? row.query_len : row.tail_len;
   int64_t most = row.seq_len - own;
   const bool causal = rows.causal && row.tail_len == 0;
@@ -258,12 +262,13 @@ REPRISE_HOST_DEVICE int LastAtOrBefore(int value, int count, ValueOf value_of) {
 
 // Sum: the type in which costs and counts are added, from SumsOf().
 template <typename Team, typename Cutter, typename Sum>
-class WorkMapBuilder {
+class TileScheduleBuilder {
  public:
   // `lens` selects the rows of the schedule. REQUIRES: it selects all rows if prefixes are shared.
-  REPRISE_HOST_DEVICE WorkMapBuilder(Team& team, const WorkMapRows& rows, const QueryLens& lens,
-                                     const WorkMapSums& sums, const TileMap& map,
-                                     const LaunchForm& form, const WorkMapScratch& scratch)
+  REPRISE_HOST_DEVICE TileScheduleBuilder(Team& team, const TileScheduleRows& rows,
+                                          const QueryLens& lens, const TileScheduleSums& sums,
+                                          const KernelSchedule& map, const LaunchForm& form,
+                                          const TileScheduleScratch& scratch)
       : team_(team),
         rows_(rows),
         lens_(lens),
@@ -301,23 +306,23 @@ class WorkMapBuilder {
     return shared_keys_ > 0 && tile.row == kSharedRow;
   }
 
-  REPRISE_HOST_DEVICE bool IsOurs(const WorkMapRow& row) const {
+  REPRISE_HOST_DEVICE bool IsOurs(const TileScheduleRow& row) const {
     return row.query_len >= lens_.least && row.query_len <= lens_.most;
   }
 
   // Whether each query of the row is split like a row of one query.
-  REPRISE_HOST_DEVICE bool IsOfDecodes(const WorkMapRow& row) const {
+  REPRISE_HOST_DEVICE bool IsOfDecodes(const TileScheduleRow& row) const {
     return map_.decode_query_len > 1 && row.query_len <= map_.decode_query_len;
   }
 
   // Maximum number of queries per Q tile of the row.
-  REPRISE_HOST_DEVICE int RangeQueries(const WorkMapRow& row) const {
+  REPRISE_HOST_DEVICE int RangeQueries(const TileScheduleRow& row) const {
     return IsOfDecodes(row) ? 1 : map_.tile_queries;
   }
 
   // The number of Q tiles of a row. If prefixes are shared, a row's Q tiles also end at the ends of
   // the shared Q tiles (every tile_queries tokens), so that each is inside one shared Q tile.
-  REPRISE_HOST_DEVICE int RowTiles(const WorkMapRow& row) const {
+  REPRISE_HOST_DEVICE int RowTiles(const TileScheduleRow& row) const {
     if (!IsOurs(row)) return 0;
     if (rows_are_tiles_) return 1;
     const int begin = row.first_token;
@@ -373,7 +378,7 @@ class WorkMapBuilder {
   }
 
   // Sets the queries of Q tile t, as indices within the row.
-  REPRISE_HOST_DEVICE void FindQueries(int t, const WorkMapRow& row, WorkTile& tile) const {
+  REPRISE_HOST_DEVICE void FindQueries(int t, const TileScheduleRow& row, WorkTile& tile) const {
     const int size = RangeQueries(row);
     const int n = rows_are_tiles_ ? 0 : t - num_shared_tiles_ - row.first_tile;
     if (shared_keys_ == 0) {
@@ -409,7 +414,7 @@ class WorkMapBuilder {
       cost = Cutter::template CostOf<Sum>(map_.max_splits, map_.costs.tile, tile);
     } else {
       tile.row = RowOfTile(t);
-      const WorkMapRow row = rows_are_loaded_ ? row_[tile.row] : LoadRow(rows_, tile.row);
+      const TileScheduleRow row = rows_are_loaded_ ? row_[tile.row] : LoadRow(rows_, tile.row);
       if (!rows_are_loaded_) row_[tile.row] = row;
       if (IsOurs(row)) {
         FindQueries(t, row, tile);
@@ -673,7 +678,7 @@ class WorkMapBuilder {
   REPRISE_HOST_DEVICE WorkItem SharedItemOf(int t, const WorkTile& tile, int piece,
                                             const Columns<Sum>& columns, int num_tiles,
                                             int num_items) const {
-    const WorkMapRow row = row_[shared_from_row_];
+    const TileScheduleRow row = row_[shared_from_row_];
     WorkItem item = PieceOf(tile, piece, columns);
     item.first_token = t * map_.tile_queries;
     item.key_start = row.key_start;
@@ -691,7 +696,7 @@ class WorkMapBuilder {
 
   REPRISE_HOST_DEVICE WorkItem ItemOf(const WorkTile& tile, int piece,
                                       const Columns<Sum>& columns) const {
-    const WorkMapRow row = row_[tile.row];
+    const TileScheduleRow row = row_[tile.row];
     WorkItem item = PieceOf(tile, piece, columns);
     item.first_token = row.first_token + item.query_begin;
     item.query_len = row.query_len;
@@ -764,12 +769,12 @@ class WorkMapBuilder {
   }
 
   Team& team_;
-  const WorkMapRows& rows_;
+  const TileScheduleRows& rows_;
   const QueryLens lens_;
-  const WorkMapSums sums_;
-  const TileMap& map_;
+  const TileScheduleSums sums_;
+  const KernelSchedule& map_;
   WorkTile* const tiles_;
-  WorkMapRow* const row_;
+  TileScheduleRow* const row_;
   int32_t* const tile_of_item_;
   const int cluster_;             // queues per cluster
   const int num_columns_;         // queues in use
@@ -786,4 +791,4 @@ class WorkMapBuilder {
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_WORK_MAP_WORK_MAP_BUILDER_H_
+#endif  // REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_BUILDER_H_

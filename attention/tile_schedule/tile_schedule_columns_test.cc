@@ -11,14 +11,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/attention/device_profile.h"
-#include "reprise/attention/testing/host_work_map.h"
+#include "reprise/attention/testing/host_tile_schedule.h"
 #include "reprise/attention/testing/random.h"
-#include "reprise/attention/testing/work_map_rows.h"
-#include "reprise/attention/work_map/work_map.h"
-#include "reprise/attention/work_map/work_map_build.h"
-#include "reprise/attention/work_map/work_map_check.h"
-#include "reprise/attention/work_map/work_map_cut.h"
-#include "reprise/attention/work_map/work_map_plan.h"
+#include "reprise/attention/testing/tile_schedule_rows.h"
+#include "reprise/attention/tile_schedule/tile_schedule.h"
+#include "reprise/attention/tile_schedule/tile_schedule_build.h"
+#include "reprise/attention/tile_schedule/tile_schedule_check.h"
+#include "reprise/attention/tile_schedule/tile_schedule_cut.h"
+#include "reprise/attention/tile_schedule/tile_schedule_plan.h"
 
 namespace reprise {
 namespace {
@@ -27,16 +27,16 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::Field;
 
-void Build(const Rows& rows, HostWorkMap& work, const LayerWindow& window = {}) {
+void Build(const Rows& rows, HostTileSchedule& work, const LayerWindow& window = {}) {
   work.Poison();
-  ASSERT_TRUE(WorkMapOnHost(rows.batch, window, work.map()).ok());
-  const absl::Status checked = CheckWorkMap(work.map(), rows.batch, window);
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, window, work.map()).ok());
+  const absl::Status checked = CheckTileSchedule(work.map(), rows.batch, window);
   ASSERT_TRUE(checked.ok()) << checked;
   EXPECT_TRUE(work.IsGuardIntact());
 }
 
 // Items per non-empty queue.
-std::vector<int> ItemsOfColumns(const TileMap& map) {
+std::vector<int> ItemsOfColumns(const KernelSchedule& map) {
   std::vector<int> counts;
   for (int column = 0; column < map.num_columns; ++column) {
     const int count = map.column_items[column + 1] - map.column_items[column];
@@ -45,28 +45,28 @@ std::vector<int> ItemsOfColumns(const TileMap& map) {
   return counts;
 }
 
-int NumMerges(const Rows& rows, const WorkMapOptions& options) {
-  HostWorkMap work(options);
+int NumMerges(const Rows& rows, const TileScheduleOptions& options) {
+  HostTileSchedule work(options);
   Build(rows, work);
   return work.map().main.counts[1];
 }
 
 // 33 queues.
-TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheQueuesAreNotSplit) {
+TEST(TileScheduleWholeTest, EqualRowsThatNearlyFillTheQueuesAreNotSplit) {
   for (const auto& [num_rows, of_column] : {std::pair{64, 2}, std::pair{63, 2}, std::pair{66, 2},
                                             std::pair{96, 3}, std::pair{128, 4}}) {
     for (const int len : {1024, 1065, 4096, 16384}) {
       if (of_column == 4 && len != 4096) continue;
       SCOPED_TRACE(std::to_string(num_rows) + " x " + std::to_string(len));
       const Rows rows(std::vector<int32_t>(num_rows, len));
-      HostWorkMap work(OptionsFor(rows.batch));
+      HostTileSchedule work(OptionsFor(rows.batch));
       Build(rows, work);
-      const TileMap& map = work.map().main;
+      const KernelSchedule& map = work.map().main;
       EXPECT_EQ(map.counts[0], num_rows);
       EXPECT_EQ(map.counts[1], 0);
       const std::vector<int> counts = ItemsOfColumns(map);
       for (size_t c = 0; c + 1 < counts.size(); ++c) EXPECT_EQ(counts[c], of_column) << c;
-      WorkMapOptions filled = OptionsFor(rows.batch);
+      TileScheduleOptions filled = OptionsFor(rows.batch);
       filled.costs->border = filled.costs->border_percent = 0;
       EXPECT_GE(NumMerges(rows, filled), num_rows == 66 ? 0 : 20);
     }
@@ -74,7 +74,7 @@ TEST(WorkMapWholeTest, EqualRowsThatNearlyFillTheQueuesAreNotSplit) {
 }
 
 // The cost of Stream-K borders decreases with the number of Q tiles per queue.
-TEST(WorkMapWholeTest, LongQueuesUseStreamK) {
+TEST(TileScheduleWholeTest, LongQueuesUseStreamK) {
   for (const auto& [num_rows, len] :
        {std::pair{128, 1024}, std::pair{128, 16384}, std::pair{160, 4096}, std::pair{256, 16384}}) {
     const Rows rows(std::vector<int32_t>(num_rows, len));
@@ -82,7 +82,7 @@ TEST(WorkMapWholeTest, LongQueuesUseStreamK) {
   }
 }
 
-TEST(WorkMapWholeTest, DraftsThatNearlyFillTheQueuesAreNotSplit) {
+TEST(TileScheduleWholeTest, DraftsThatNearlyFillTheQueuesAreNotSplit) {
   for (const int query_len : {4, 6}) {  // 16 and 24 query rows
     const Rows rows(std::vector<int32_t>(128, 4096), query_len);
     EXPECT_EQ(NumMerges(rows, OptionsFor(rows.batch)), 0) << query_len;
@@ -90,14 +90,14 @@ TEST(WorkMapWholeTest, DraftsThatNearlyFillTheQueuesAreNotSplit) {
 }
 
 // Idle queues: 62 rows in pairs make 31 queues that are 6.5 % wider than 33 Stream-K queues.
-TEST(WorkMapWholeTest, RowsThatWouldLeaveQueuesIdleAreSplit) {
+TEST(TileScheduleWholeTest, RowsThatWouldLeaveQueuesIdleAreSplit) {
   for (const int num_rows : {34, 40, 62, 70, 90, 100}) {
     const Rows rows(std::vector<int32_t>(num_rows, 1024));
     EXPECT_GT(NumMerges(rows, OptionsFor(rows.batch)), 0) << num_rows;
   }
 }
 
-TEST(WorkMapWholeTest, RowsOfDifferentLengthsAreSplit) {
+TEST(TileScheduleWholeTest, RowsOfDifferentLengthsAreSplit) {
   std::vector<int32_t> lens(64, 4096);
   lens[7] += 4 * kWorkStepKeys;
   const Rows alike(lens);
@@ -109,13 +109,13 @@ TEST(WorkMapWholeTest, RowsOfDifferentLengthsAreSplit) {
 }
 
 // Larger kernel tiles are compute bound, so idle CTAs cost time.
-TEST(WorkMapWholeTest, OnlyMemoryBoundTilesShareAQueueUnsplit) {
-  const auto is_bound_by_reading = [](const WorkMapOptions& options) {
-    return PlanWorkMap(options)->shape.main.costs.is_bound_by_reading;
+TEST(TileScheduleWholeTest, OnlyMemoryBoundTilesShareAQueueUnsplit) {
+  const auto is_bound_by_reading = [](const TileScheduleOptions& options) {
+    return PlanTileSchedule(options)->shape.main.costs.is_bound_by_reading;
   };
-  const WorkMapOptions decode = OptionsFor(Rows(std::vector<int32_t>(64, 1024)).batch);
+  const TileScheduleOptions decode = OptionsFor(Rows(std::vector<int32_t>(64, 1024)).batch);
   EXPECT_TRUE(is_bound_by_reading(decode));
-  WorkMapOptions other = decode;
+  TileScheduleOptions other = decode;
   other.max_query_len = 8;  // kernel tiles of 32 rows
   other.max_tokens = 8 * other.max_rows;
   EXPECT_TRUE(is_bound_by_reading(other));
@@ -126,58 +126,58 @@ TEST(WorkMapWholeTest, OnlyMemoryBoundTilesShareAQueueUnsplit) {
   EXPECT_FALSE(is_bound_by_reading(other));
   // 31 Q tiles of 128 query rows in 16 queues: two of them are 3 % wider than a Stream-K queue.
   const Rows long_rows(std::vector<int32_t>(31, 2048), /*query_len=*/32);
-  WorkMapOptions options = OptionsFor(long_rows.batch);
+  TileScheduleOptions options = OptionsFor(long_rows.batch);
   options.head_dim_qk = options.head_dim_v = 256;  // no round-robin
   EXPECT_GT(NumMerges(long_rows, options), 0);
 }
 
 // 33 queues, with two CTAs per SM.
-TEST(WorkMapWholeTest, CostsDecideWhetherRowsOfTwoQueuesAreSplit) {
-  const auto num_merges = [](int len, const WorkMapCosts& costs) {
+TEST(TileScheduleWholeTest, CostsDecideWhetherRowsOfTwoQueuesAreSplit) {
+  const auto num_merges = [](int len, const TileScheduleCosts& costs) {
     const Rows rows(std::vector<int32_t>(16, len));
-    WorkMapOptions options = OptionsFor(rows.batch);
+    TileScheduleOptions options = OptionsFor(rows.batch);
     options.costs = costs;
     options.costs->clusters_of = {};
     return NumMerges(rows, options);
   };
-  WorkMapCosts costs = H200Profile().work_map;
+  TileScheduleCosts costs = H200Profile().tile_schedule;
   EXPECT_EQ(num_merges(1024, costs), 0);
   EXPECT_EQ(num_merges(4096, costs), 16);
   costs.merge = 1000;
   EXPECT_EQ(num_merges(4096, costs), 0);
   costs.merge = 0;
   EXPECT_EQ(num_merges(1024, costs), 16);
-  costs = H200Profile().work_map;
+  costs = H200Profile().tile_schedule;
   costs.lone_loss_percent = 100;  // A lone CTA is no faster than one of two.
   EXPECT_EQ(num_merges(1024, costs), 16);
-  costs = H200Profile().work_map;
+  costs = H200Profile().tile_schedule;
   costs.border = costs.border_percent =
       0;  // 16 whole steps, at 56 %, end after 8 1/2 of filled columns.
   EXPECT_EQ(num_merges(1024, costs), 16);
 }
 
 // A row without keys takes a place in the queues if a row with keys follows it.
-TEST(WorkMapWholeTest, RowsWithoutKeysBetweenLiveRowsOccupyAPlace) {
+TEST(TileScheduleWholeTest, RowsWithoutKeysBetweenLiveRowsOccupyAPlace) {
   std::vector<int32_t> lens(33, 4096);
   const Rows full(lens);
   EXPECT_EQ(NumMerges(full, OptionsFor(full.batch)), 0);
   lens[5] = 0;
   lens.push_back(4096);  // 33 with keys, 34 to place
   const Rows rows(lens);
-  HostWorkMap work(OptionsFor(rows.batch));
+  HostTileSchedule work(OptionsFor(rows.batch));
   Build(rows, work);
   EXPECT_GT(work.map().main.counts[1], 0);
   for (const int64_t steps : work.ColumnSteps()) EXPECT_LE(steps, 65);
 }
 
-TEST(WorkMapWholeTest, PaddedRowsOccupyNoPlace) {
+TEST(TileScheduleWholeTest, PaddedRowsOccupyNoPlace) {
   for (const int live : {32, 64, 128}) {
     std::vector<int32_t> lens(live, 2048);
     lens.resize(live + live / 4, 0);
     const Rows rows(lens);
-    HostWorkMap work(OptionsFor(rows.batch));
+    HostTileSchedule work(OptionsFor(rows.batch));
     Build(rows, work);
-    const TileMap& map = work.map().main;
+    const KernelSchedule& map = work.map().main;
     EXPECT_EQ(map.counts[1], 0) << live;
     EXPECT_EQ(map.counts[0], live + live / 4);
     for (int column = 0; column < 32; ++column) {
@@ -186,17 +186,17 @@ TEST(WorkMapWholeTest, PaddedRowsOccupyNoPlace) {
   }
   // All rows are padded.
   const Rows rows(std::vector<int32_t>(64, 1024));
-  HostWorkMap work(OptionsFor(rows.batch));
+  HostTileSchedule work(OptionsFor(rows.batch));
   Rows padded = rows;
   std::fill(padded.seq_lens.begin(), padded.seq_lens.end(), 0);
   Build(padded, work);
 }
 
-TEST(WorkMapWholeTest, LengthsMayChangeUnderOnePlan) {
+TEST(TileScheduleWholeTest, LengthsMayChangeUnderOnePlan) {
   Random random(3);
   for (const int num_kv_heads : {1, 2, 8}) {
     Rows rows(std::vector<int32_t>(2 * (264 / num_kv_heads) + 5, 5000));
-    HostWorkMap work(OptionsFor(rows.batch, num_kv_heads));
+    HostTileSchedule work(OptionsFor(rows.batch, num_kv_heads));
     int num_whole = 0;
     for (int round = 0; round < 60; ++round) {
       const int live = random.Int(0, static_cast<int>(rows.seq_lens.size()));
@@ -206,7 +206,7 @@ TEST(WorkMapWholeTest, LengthsMayChangeUnderOnePlan) {
         rows.seq_lens[r] = r < live ? std::clamp(len - random.Int(0, spread), 1, 5000) : 0;
       }
       Build(rows, work);
-      const TileMap& map = work.map().main;
+      const KernelSchedule& map = work.map().main;
       num_whole += live > map.num_columns && map.counts[1] == 0;
     }
     EXPECT_GE(num_whole, 2) << num_kv_heads;
@@ -214,7 +214,7 @@ TEST(WorkMapWholeTest, LengthsMayChangeUnderOnePlan) {
 }
 
 // The queues of the items, row by row. Each item must be the only one in its queue.
-std::vector<int> ColumnsOf(const TileMap& map) {
+std::vector<int> ColumnsOf(const KernelSchedule& map) {
   std::vector<int> columns;
   for (int column = 0; column < map.num_columns; ++column) {
     const int count = map.column_items[column + 1] - map.column_items[column];
@@ -224,15 +224,15 @@ std::vector<int> ColumnsOf(const TileMap& map) {
   return columns;
 }
 
-TEST(WorkMapClusterTest, RowsWithTwoQueuesAreHalvedWithinACluster) {
+TEST(TileScheduleClusterTest, RowsWithTwoQueuesAreHalvedWithinACluster) {
   std::vector<int32_t> lens(14, 1024);
   lens[1] = 900;  // 15 KV tiles: 8 and 7
   lens[2] = 64;   // one KV tile: one split
   lens[3] = 0;
   const Rows rows(lens);
-  HostWorkMap work(OptionsFor(rows.batch));
+  HostTileSchedule work(OptionsFor(rows.batch));
   Build(rows, work);
-  const TileMap& map = work.map().main;
+  const KernelSchedule& map = work.map().main;
   ASSERT_EQ(ClusterOf(map, 14, -1), 2);
   ASSERT_EQ(map.counts[4], 1);
   std::vector<int> expected = {0, 1, 2, 3, 4, 6};
@@ -243,23 +243,23 @@ TEST(WorkMapClusterTest, RowsWithTwoQueuesAreHalvedWithinACluster) {
                           KeysOfRow(1, 512, 900), KeysOfRow(2, 0, 64), KeysOfRow(3, 0, 0)));
 }
 
-TEST(WorkMapClusterTest, RowsOfDifferentLengthsUseStreamKOverTheClusterQueues) {
+TEST(TileScheduleClusterTest, RowsOfDifferentLengthsUseStreamKOverTheClusterQueues) {
   std::vector<int32_t> lens(16, 1024);
   lens[7] = 20000;
   const Rows rows(lens);
-  HostWorkMap work(OptionsFor(rows.batch));
+  HostTileSchedule work(OptionsFor(rows.batch));
   Build(rows, work);
-  const TileMap& map = work.map().main;
+  const KernelSchedule& map = work.map().main;
   ASSERT_EQ(ClusterOf(map, 16, -1), 2);
   EXPECT_EQ(map.counts[4], 0);
   EXPECT_EQ(map.column_items[32], map.counts[0]);  // the last of 33 queues is unused
 }
 
-TEST(WorkMapClusterTest, PaddedRowsLeaveTheirQueuesToLiveRows) {
+TEST(TileScheduleClusterTest, PaddedRowsLeaveTheirQueuesToLiveRows) {
   std::vector<int32_t> lens(16, 0);
   std::fill_n(lens.begin(), 8, 4096);
   const Rows rows(lens);
-  HostWorkMap work(OptionsFor(rows.batch));
+  HostTileSchedule work(OptionsFor(rows.batch));
   Build(rows, work);
   // In a cluster of two, each row would have two queues for the work of 16 queues.
   EXPECT_EQ(work.map().main.counts[4], 0);
@@ -267,7 +267,7 @@ TEST(WorkMapClusterTest, PaddedRowsLeaveTheirQueuesToLiveRows) {
 }
 
 // Resident clusters with 8 heads, for cluster sizes 2 to 8: 16, 10, 7, 5, 4, 3 and 3.
-TEST(WorkMapClusterTest, ClusterSizeFollowsTheNumberOfKeys) {
+TEST(TileScheduleClusterTest, ClusterSizeFollowsTheNumberOfKeys) {
   struct Case {
     int num_rows, len, cluster, steps;  // steps: KV tiles per split
   };
@@ -284,9 +284,9 @@ TEST(WorkMapClusterTest, ClusterSizeFollowsTheNumberOfKeys) {
         Case{6, 1024, 4, 4}, Case{7, 1024, 4, 4}, Case{5, 1280, 5, 4}, Case{10, 768, 3, 4}}) {
     SCOPED_TRACE(std::to_string(c.num_rows) + " x " + std::to_string(c.len));
     const Rows rows(std::vector<int32_t>(c.num_rows, c.len));
-    HostWorkMap work(OptionsFor(rows.batch));
+    HostTileSchedule work(OptionsFor(rows.batch));
     Build(rows, work);
-    const TileMap& map = work.map().main;
+    const KernelSchedule& map = work.map().main;
     EXPECT_EQ(ClusterOf(map, c.num_rows, -1), c.cluster);
     EXPECT_EQ(map.counts[4], 1);
     for (const WorkItem& item : ItemsOf(map)) {
@@ -295,7 +295,7 @@ TEST(WorkMapClusterTest, ClusterSizeFollowsTheNumberOfKeys) {
   }
 }
 
-TEST(WorkMapClusterTest, LongRowsAndLargeBatchesHaveNoClusters) {
+TEST(TileScheduleClusterTest, LongRowsAndLargeBatchesHaveNoClusters) {
   for (const auto& [num_rows, len] :
        {std::pair{1, 128}, std::pair{3, 128}, std::pair{1, 1537}, std::pair{2, 1537},
         std::pair{3, 2049}, std::pair{4, 1537}, std::pair{5, 1281}, std::pair{7, 1025},
@@ -303,7 +303,7 @@ TEST(WorkMapClusterTest, LongRowsAndLargeBatchesHaveNoClusters) {
         std::pair{17, 300}, std::pair{33, 500}}) {
     SCOPED_TRACE(std::to_string(num_rows) + " x " + std::to_string(len));
     const Rows rows(std::vector<int32_t>(num_rows, len));
-    HostWorkMap work(OptionsFor(rows.batch));
+    HostTileSchedule work(OptionsFor(rows.batch));
     Build(rows, work);
     EXPECT_EQ(ClusterOf(work.map().main, num_rows, -1), 1);
     EXPECT_EQ(work.map().main.counts[4], 0);
@@ -311,12 +311,12 @@ TEST(WorkMapClusterTest, LongRowsAndLargeBatchesHaveNoClusters) {
 }
 
 // Q tiles keep their clusters for any lengths within the bounds, even if other rows get few queues.
-TEST(WorkMapClusterTest, LengthsMayChangeWithinTheBounds) {
+TEST(TileScheduleClusterTest, LengthsMayChangeWithinTheBounds) {
   Random random(4);
   for (const auto& [num_rows, len] : {std::pair{4, 1536}, std::pair{7, 1024}, std::pair{3, 2048},
                                       std::pair{10, 768}, std::pair{1, 1536}, std::pair{11, 512}}) {
     Rows rows(std::vector<int32_t>(num_rows, len));
-    HostWorkMap work(OptionsFor(rows.batch));
+    HostTileSchedule work(OptionsFor(rows.batch));
     for (int round = 0; round < 40; ++round) {
       for (int32_t& l : rows.seq_lens) l = random.Pick({0, 1, 64, len, random.Int(1, len)});
       Build(rows, work);
@@ -326,7 +326,7 @@ TEST(WorkMapClusterTest, LengthsMayChangeWithinTheBounds) {
   }
 }
 
-TEST(WorkMapClusterTest, ClustersStayWithinTheQueuesForAnyShape) {
+TEST(TileScheduleClusterTest, ClustersStayWithinTheQueuesForAnyShape) {
   Random random(5);
   std::array<int, kMostClusterColumns + 1> num_of_cluster = {};
   for (int round = 0; round < 400; ++round) {
@@ -334,11 +334,11 @@ TEST(WorkMapClusterTest, ClustersStayWithinTheQueuesForAnyShape) {
     Rows rows(std::vector<int32_t>(random.Int(1, 132 / num_kv_heads), random.Int(1, 3000)),
               random.Pick({1, 1, 4}));
     for (int32_t& l : rows.seq_lens) l = random.Pick({l, l, l - random.Int(0, l)});
-    WorkMapOptions options = OptionsFor(rows.batch, num_kv_heads);
+    TileScheduleOptions options = OptionsFor(rows.batch, num_kv_heads);
     options.device.num_sms = random.Pick({132, 132, 20});
-    HostWorkMap work(options);
+    HostTileSchedule work(options);
     Build(rows, work);
-    const TileMap& map = work.map().main;
+    const KernelSchedule& map = work.map().main;
     const int cluster = ClusterOf(map, rows.batch.num_rows, -1);
     EXPECT_LE(ColumnsInUse(map, cluster), map.num_columns);
     EXPECT_EQ(ColumnsInUse(map, cluster) % cluster, 0);
@@ -347,12 +347,12 @@ TEST(WorkMapClusterTest, ClustersStayWithinTheQueuesForAnyShape) {
   for (int n = 2; n <= kMostClusterColumns; ++n) EXPECT_GE(num_of_cluster[n], 2) << n;
 }
 
-TEST(WorkMapClusterTest, WindowEnablesClusters) {
+TEST(TileScheduleClusterTest, WindowEnablesClusters) {
   const Rows rows({30000, 200});
-  HostWorkMap work(OptionsFor(rows.batch));
+  HostTileSchedule work(OptionsFor(rows.batch));
   const LayerWindow window = {.left = 600};
   Build(rows, work, window);
-  const TileMap& map = work.map().main;
+  const KernelSchedule& map = work.map().main;
   EXPECT_EQ(ClusterOf(map, 2, -1), 1);
   // 601 keys touch 11 KV tiles if the first key is inside a KV tile.
   EXPECT_EQ(ClusterOf(map, 2, 600), 6);
@@ -360,14 +360,14 @@ TEST(WorkMapClusterTest, WindowEnablesClusters) {
   EXPECT_EQ(map.items[0].key_begin, 30000 - 601);
 }
 
-bool HasWideCtas(const HostWorkMap& work, const Rows& rows, int window_left = -1) {
-  const TileMap& map = work.map().main;
+bool HasWideCtas(const HostTileSchedule& work, const Rows& rows, int window_left = -1) {
+  const KernelSchedule& map = work.map().main;
   const int num_rows = rows.batch.num_rows;
   return IsWide(map, ClusterOf(map, num_rows, window_left), num_rows, window_left);
 }
 
 // 132 SMs are at least 32 for each of four Q tiles.
-TEST(WorkMapWideTest, SmallBatchesOfLongRowsHaveWideCtas) {
+TEST(TileScheduleWideTest, SmallBatchesOfLongRowsHaveWideCtas) {
   struct Case {
     int num_rows, num_kv_heads, len;
     bool is_wide;
@@ -380,10 +380,10 @@ TEST(WorkMapWideTest, SmallBatchesOfLongRowsHaveWideCtas) {
     SCOPED_TRACE(std::to_string(c.num_rows) + " x " + std::to_string(c.len) + " of " +
                  std::to_string(c.num_kv_heads));
     const Rows rows(std::vector<int32_t>(c.num_rows, c.len));
-    HostWorkMap work(OptionsFor(rows.batch, c.num_kv_heads));
+    HostTileSchedule work(OptionsFor(rows.batch, c.num_kv_heads));
     Build(rows, work);
     EXPECT_EQ(HasWideCtas(work, rows), c.is_wide);
-    const TileMap& map = work.map().main;
+    const KernelSchedule& map = work.map().main;
     if (!c.is_wide) continue;
     EXPECT_EQ(map.wide_columns, 132 / c.num_kv_heads);
     EXPECT_EQ(map.column_items[map.wide_columns], map.counts[0]);
@@ -391,29 +391,29 @@ TEST(WorkMapWideTest, SmallBatchesOfLongRowsHaveWideCtas) {
   }
 }
 
-TEST(WorkMapWideTest, EmptyBatchesHaveNoWideCtas) {
+TEST(TileScheduleWideTest, EmptyBatchesHaveNoWideCtas) {
   for (const int num_kv_heads : {1, 8}) {
     Rows rows({8192});
-    HostWorkMap work(OptionsFor(rows.batch, num_kv_heads));
+    HostTileSchedule work(OptionsFor(rows.batch, num_kv_heads));
     EXPECT_FALSE(IsWide(work.map().main, 1, 0, -1));
   }
 }
 
-TEST(WorkMapWideTest, NarrowWindowDisablesWideCtas) {
+TEST(TileScheduleWideTest, NarrowWindowDisablesWideCtas) {
   const Rows rows({20000});
-  HostWorkMap work(OptionsFor(rows.batch, 1));
+  HostTileSchedule work(OptionsFor(rows.batch, 1));
   Build(rows, work, {.left = 4096});
   EXPECT_TRUE(HasWideCtas(work, rows, 4096));
   Build(rows, work, {.left = 4000});
   EXPECT_FALSE(HasWideCtas(work, rows, 4000));
 }
 
-TEST(WorkMapWideTest, LengthsMayChangeWithinTheBounds) {
+TEST(TileScheduleWideTest, LengthsMayChangeWithinTheBounds) {
   Random random(6);
   for (const int query_len : {1, 4}) {
     for (const int num_rows : {1, 3, 4}) {
       Rows rows(std::vector<int32_t>(num_rows, 100000), query_len);
-      HostWorkMap work(OptionsFor(rows.batch, 1));
+      HostTileSchedule work(OptionsFor(rows.batch, 1));
       for (int round = 0; round < 40; ++round) {
         for (int32_t& l : rows.seq_lens) {
           l = random.Pick({0, 5, 700, 9000, 100000, random.Int(4, 100000)});
@@ -425,13 +425,13 @@ TEST(WorkMapWideTest, LengthsMayChangeWithinTheBounds) {
   }
 }
 
-TEST(WorkMapWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
-  const auto most_rows = [](const WorkMapOptions& options) {
-    return PlanWorkMap(options)->shape.main.most_wide_rows;
+TEST(TileScheduleWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
+  const auto most_rows = [](const TileScheduleOptions& options) {
+    return PlanTileSchedule(options)->shape.main.most_wide_rows;
   };
-  const WorkMapOptions decode = OptionsFor(Rows({8192}).batch, 1);
+  const TileScheduleOptions decode = OptionsFor(Rows({8192}).batch, 1);
   EXPECT_EQ(most_rows(decode), 4);
-  WorkMapOptions other = decode;
+  TileScheduleOptions other = decode;
   other.dtype = DType::kFp8E4M3;
   EXPECT_EQ(most_rows(other), 4);
   other.dtype = DType::kFloat32;
@@ -442,7 +442,7 @@ TEST(WorkMapWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
     EXPECT_EQ(most_rows(other), 0) << head_dim;
   }
   other = decode;
-  other.mode = WorkMapMode::kDeterministic;  // results of a row would depend on the other rows
+  other.mode = TileScheduleMode::kDeterministic;  // results of a row would depend on the other rows
   EXPECT_EQ(most_rows(other), 0);
   other = decode;
   other.split = RowSplit::kByRow;
