@@ -124,7 +124,7 @@ class WarpgroupAttention {
     turns.Await();
     StartLogits(n, begin, s);
     turns.Pass();
-    WaitForProducts<0>();
+    WgmmaWait<0>();
     Release(shared_.keys.free(begin));
     Weigh(first, begin, s, softmax, rescale);
     PackWeights(s, p);
@@ -137,17 +137,17 @@ class WarpgroupAttention {
       StartSum(step - 1, p, softmax.out);
       turns.Pass();
       first += Traits::kKeys;
-      WaitForProducts<1>();
+      WgmmaWait<1>();
       Release(shared_.keys.free(step));
       Weigh(first, step, s, softmax, rescale);
-      WaitForProducts<0>();
+      WgmmaWait<0>();
       Release(shared_.values.free(step - 1));
       PackWeights(s, p);
       softmax.Rescale(rescale);
     }
     TakeValues(end - 1, first);
     StartSum(end - 1, p, softmax.out);
-    WaitForProducts<0>();
+    WgmmaWait<0>();
     Release(shared_.values.free(end - 1));
   }
 
@@ -199,26 +199,26 @@ class WarpgroupAttention {
     const auto q =
         ProductTile::Rows(SharedAddress(shared_.q(n)) + OwnFirstRow() * Traits::kPanelChunks * 16);
     const auto k = ProductTile::Rows(SharedAddress(StageOf(step).k()));
-    FenceProducts();
+    WgmmaFence();
 #pragma unroll
     for (int d = 0; d < Traits::kProductDims / 16; ++d) {
       WarpgroupProduct<Element, Traits::kKeys>::Rows(
           s, q.At(d / 4 * Traits::kQueryPanelBytes + d % 4 * 32),
           k.At(d / 4 * Traits::kPanelBytes + d % 4 * 32), d == 0);
     }
-    CommitProducts();
+    WgmmaCommit();
   }
 
   // out += P V.
   __device__ __forceinline__ void StartSum(int step, const uint32_t (&p)[Traits::kKeys / 16][4],
                                            float (&out)[Traits::kOutTiles][4]) const {
     const auto v = ProductTile::Columns(SharedAddress(StageOf(step).v()), Traits::kPanelBytes);
-    FenceProducts();
+    WgmmaFence();
 #pragma unroll
     for (int k = 0; k < Traits::kKeys / 16; ++k) {
       WarpgroupProduct<Element, Traits::kOutColumns>::Columns(out, p[k], v.At(k * 16 * 128));
     }
-    CommitProducts();
+    WgmmaCommit();
   }
 
   __device__ __forceinline__ static void PackWeights(const float (&s)[Traits::kKeyTiles][4],
@@ -245,7 +245,7 @@ class WarpgroupAttention {
     if (!kPlain) {
       QueryRow rows[2] = {{.logit_scale = scale_}, {.logit_scale = scale_}};
       if (is_special_) {
-        WaitForProducts<0>();  // function calls need the registers of MMAs in flight
+        WgmmaWait<0>();  // function calls need the registers of MMAs in flight
         rows[0] = LoadQueryRow(p_, unit_, LaneRow());
         rows[1] = LoadQueryRow(p_, unit_, LaneRow() + 8);
       }
@@ -303,7 +303,7 @@ class WarpgroupAttention {
       uint32_t* const seen = shared_.seen[step % 3];
       Traits::Meet();
       ZeroUnseen<Traits, Traits::kThreads>(seen, StageOf(step).v(), threadIdx.x);
-      ShowToProducts();
+      FenceProxyAsync();
       Traits::Meet();
       if (threadIdx.x < Traits::kKeys / 32) seen[threadIdx.x] = 0;
     }

@@ -85,10 +85,10 @@ __global__ void __launch_bounds__(Traits::kAllThreads, 1)
   AwaitKernelBefore();
   LetNextKernelIn();
   if (threadIdx.x >= Traits::kThreads) {
-    ReduceRegisters<Traits::kLoaderRegisters>();
+    RegDealloc<Traits::kLoaderRegisters>();
     WarpgroupLoader<Traits>(p, shared).Load();
   } else {
-    RaiseRegisters<Traits::kRegisters>();
+    RegAlloc<Traits::kRegisters>();
     AttendUnits<Traits>(p, shared);
   }
 }

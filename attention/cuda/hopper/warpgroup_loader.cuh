@@ -222,7 +222,7 @@ class WarpgroupLoader {
     WaitForCopies<kPending>();
     if (copied_ == nullptr) return;
     if constexpr (Traits::kArrivesAsFp8) ConvertCopied();
-    ShowToProducts();
+    FenceProxyAsync();
     copied_->Arrive();
     copied_ = nullptr;
   }

@@ -6,7 +6,7 @@
 // in row l / 4 + 8.
 //
 // wgmma is asynchronous: the registers that it reads or writes must not be touched between
-// FenceProducts() and WaitForProducts() for its group. Tiles in shared memory have rows of 128
+// WgmmaFence() and WgmmaWait() for its group. Tiles in shared memory have rows of 128
 // bytes (64 elements), aligned to 1024 bytes. The eight 16-byte chunks of a row are swizzled by the
 // row index: chunk c of row r is at c ^ r % 8. (PTX ISA, "Matrix Descriptor", 128-byte swizzle.)
 
@@ -18,33 +18,33 @@
 namespace reprise {
 
 // Raises the number of registers per thread of the warpgroup to kRegisters, a multiple of 8. Waits
-// until other warpgroups have released enough registers (ReduceRegisters()).
+// until other warpgroups have released enough registers (RegDealloc()).
 template <int kRegisters>
-__device__ __forceinline__ void RaiseRegisters() {
+__device__ __forceinline__ void RegAlloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void ReduceRegisters() {
+__device__ __forceinline__ void RegDealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
 // Makes this thread's writes to shared memory visible to wgmma (the async proxy). Called after the
 // writes, and before the thread signals them at a barrier.
-__device__ __forceinline__ void ShowToProducts() {
+__device__ __forceinline__ void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
-__device__ __forceinline__ void FenceProducts() {
+__device__ __forceinline__ void WgmmaFence() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
 
-__device__ __forceinline__ void CommitProducts() {
+__device__ __forceinline__ void WgmmaCommit() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
 
 // Waits until at most the kPending newest wgmma groups are in flight.
 template <int kPending>
-__device__ __forceinline__ void WaitForProducts() {
+__device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 

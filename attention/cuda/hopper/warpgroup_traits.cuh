@@ -98,7 +98,7 @@ struct WarpgroupTraits {
                                           : kLoadsMore || kOutColumns == 96 ? 56
                                                                             : 40;
   static constexpr int kRegisters = 232 - (kLoaderRegisters - 40) / 2;
-  // Number of registers of the CTA at launch; a multiple of 8 per thread. RaiseRegisters() to a
+  // Number of registers of the CTA at launch; a multiple of 8 per thread. RegAlloc() to a
   // larger total never returns.
   static constexpr int kAllThreads = kThreads + kLoaderThreads;
   static constexpr int kCtaRegisters = 65536 / kAllThreads / 8 * 8 * kAllThreads;

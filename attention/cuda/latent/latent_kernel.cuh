@@ -79,13 +79,13 @@ __global__ void __launch_bounds__(Traits::kCtaThreads, 1)
   LetNextKernelIn();
   AwaitKernelBefore();
   if (threadIdx.x >= Traits::kThreads + Traits::kWeigherThreads) {
-    ReduceRegisters<Traits::kLoaderRegisters>();
+    RegDealloc<Traits::kLoaderRegisters>();
     LatentLoader<Traits>(p, shared).Load();
   } else if (threadIdx.x >= Traits::kThreads) {
-    RaiseRegisters<Traits::kWeigherRegisters>();
+    RegAlloc<Traits::kWeigherRegisters>();
     WeighUnits<Traits>(p, shared);
   } else {
-    RaiseRegisters<Traits::kRegisters>();
+    RegAlloc<Traits::kRegisters>();
     AddUpUnits<Traits>(p, shared);
   }
 }

@@ -132,7 +132,7 @@ class LatentLoader {
   template <int kPending>
   __device__ __forceinline__ void Announce(uint32_t there) const {
     WaitForCopies<kPending>();
-    ShowToProducts();
+    FenceProxyAsync();
     __syncwarp();
     reinterpret_cast<Barrier*>(reinterpret_cast<char*>(&shared_) + there)->ArriveAsWarp();
   }

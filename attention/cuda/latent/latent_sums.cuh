@@ -42,7 +42,7 @@ __device__ __forceinline__ void AddStep(const uint4* stage, LatentSums<Traits>& 
   const auto values = ProductTile::Columns(
       keys + threadIdx.x / Traits::kGroupThreads * (Traits::kPartPanels * Traits::kPanelBytes),
       Traits::kPanelBytes);
-  FenceProducts();
+  WgmmaFence();
 #pragma unroll
   for (int k = 0; k < Traits::kKeys / 16; ++k) {
 #pragma unroll
@@ -51,8 +51,8 @@ __device__ __forceinline__ void AddStep(const uint4* stage, LatentSums<Traits>& 
           sums[half], weights.At(k * 32), values.At(half * 2 * Traits::kPanelBytes + k * 16 * 128));
     }
   }
-  CommitProducts();
-  WaitForProducts<0>();
+  WgmmaCommit();
+  WgmmaWait<0>();
 }
 
 // Waits for the logits of the next KV tile, if its keys have arrived. Otherwise both warpgroups

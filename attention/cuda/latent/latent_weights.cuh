@@ -73,7 +73,7 @@ class LatentWeights {
     for (int step = begin; step < end; ++step, first += Traits::kKeys) {
       float s[Traits::kKeyTiles][4];
       StartLogits(step, held, s);
-      WaitForProducts<0>();
+      WgmmaWait<0>();
       ComputeHere(s);
       Release(shared_.logits.there(step));
       if (step + 1 == end) Release(shared_.queries.free(n));
@@ -82,7 +82,7 @@ class LatentWeights {
       Meet();  // no warp reads the last panel of the keys any more
       LeaveWeights(step, s, rescale);
       if (step + 1 == end) LeaveTotals(softmax);
-      ShowToProducts();
+      FenceProxyAsync();
       __syncwarp();
       Release(shared_.weights.there(step));
     }
@@ -121,7 +121,7 @@ class LatentWeights {
 #pragma unroll
     for (int part = 0; part < Traits::kParts; ++part) {
       shared_.keys.WaitUntilThere(step * Traits::kParts + part);
-      FenceProducts();
+      WgmmaFence();
 #pragma unroll
       for (int d = part * kPartSteps; d < (part == 0 ? kPartSteps : Traits::kPanels * 4); ++d) {
         const int at = d / 4 * Traits::kPanelBytes + d % 4 * 32;
@@ -131,7 +131,7 @@ class LatentWeights {
           WarpgroupProduct<Element, Traits::kKeys>::Rows(s, q.At(at), k.At(at), d == 0);
         }
       }
-      CommitProducts();
+      WgmmaCommit();
     }
   }
 
