@@ -2,14 +2,14 @@
 // capability 9.0 or later). This hides most of the launch latency of about 1 us.
 //
 //   __global__ void ScaleKernel(ScaleParams params) {
-//     LetNextKernelIn();
+//     TriggerDependents();
 //     const int64_t i = ...;        // uses only parameters and indices
-//     AwaitKernelBefore();
+//     GridDependencySync();
 //     params.x[i] *= params.scale;  // memory has the same contents as in a plain launch
 //   }
 //   cudaError_t error = LaunchDependent(ScaleKernel, grid, threads, shared_bytes, stream, params);
 //
-// Every thread of such a kernel must call AwaitKernelBefore() before it accesses memory. A thread
+// Every thread of such a kernel must call GridDependencySync() before it accesses memory. A thread
 // without work must call it too, because later work relies on the kernel ending after all earlier
 // work. The stream's work is then ordered as usual, including kernels with plain launches. May be
 // captured. On older devices this is a plain launch.
@@ -24,23 +24,23 @@
 namespace reprise {
 
 // Allows the next kernel of the stream, if launched by LaunchDependent(), to start once all CTAs of
-// this kernel have called this function or ended. AwaitKernelBefore() in the next kernel still
+// this kernel have called this function or ended. GridDependencySync() in the next kernel still
 // waits until this kernel has ended.
-__device__ inline void LetNextKernelIn() {
+__device__ inline void TriggerDependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
 // Waits until all preceding kernels have ended and their writes are visible.
-__device__ inline void AwaitKernelBefore() {
+__device__ inline void GridDependencySync() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
 // Starts loading the memory at `address` into the L2 cache. May be called before
-// AwaitKernelBefore(): it returns no value, and later writes update the L2 cache.
+// GridDependencySync(): it returns no value, and later writes update the L2 cache.
 __device__ inline void PrefetchToL2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }

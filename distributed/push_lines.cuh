@@ -1,6 +1,6 @@
 // Device functions of the one-shot push all-reduce, for kernels that fuse it with other work.
 //
-//   AwaitKernelBefore();
+//   GridDependencySync();
 //   const PushedSum sum(args);
 //   for (each line i of a part) sum.Push(i);                  // to all other ranks
 //   PushLine lines[2] = {own line i, own line i + 1};
@@ -71,7 +71,7 @@ struct PushLineSum<PushType::kBFloat16> {
 // One all-reduce. `args` must outlive it.
 class PushedSum {
  public:
-  // REQUIRES: called after AwaitKernelBefore() and before any thread of the grid calls End().
+  // REQUIRES: called after GridDependencySync() and before any thread of the grid calls End().
   __device__ explicit PushedSum(const PushSumArgs& args)
       : args_(args), num_sums_(Load(args.state + kPushNumSums)) {}
 

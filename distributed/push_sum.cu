@@ -21,8 +21,8 @@ constexpr int kMaxCtas = 128;
 template <PushType kType>
 __global__ void __launch_bounds__(kThreads)
     PushSumKernel(const __grid_constant__ PushSumArgs args) {
-  LetNextKernelIn();
-  AwaitKernelBefore();
+  TriggerDependents();
+  GridDependencySync();
   const PushedSum sum(args);
   const int64_t num_lines = args.num_bytes / kPushDataBytes;
   PushLine* const data = static_cast<PushLine*>(args.data);

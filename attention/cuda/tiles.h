@@ -126,7 +126,7 @@ struct AttentionKernelEntry {
   constexpr bool may_be_dealt() const {
     return tile.rows() == kWarpgroupRows && tile.head_dim_qk <= 128;
   }
-  // Whether the kernel triggers its dependents only after AwaitKernelBefore()
+  // Whether the kernel triggers its dependents only after GridDependencySync()
   // (base/dependent_launch.cuh). The co-scheduled kernel for a call's other rows then need not wait
   // for the end of this kernel.
   constexpr bool lets_sibling_in() const { return family == KernelFamily::kWarpgroup; }

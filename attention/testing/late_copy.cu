@@ -15,8 +15,8 @@ __device__ uint64_t NowNs() {
 }
 
 __global__ void LateCopyKernel(int32_t* to, const int32_t* from, int count, int delay_us) {
-  LetNextKernelIn();
-  AwaitKernelBefore();
+  TriggerDependents();
+  GridDependencySync();
   const uint64_t end = NowNs() + static_cast<uint64_t>(delay_us) * 1000;
   while (NowNs() < end) {
   }

@@ -33,7 +33,7 @@ struct HostTeam {
     Fill(n, body);
   }
 
-  void Meet() {}
+  void Sync() {}
 
   template <typename Value>
   int Total(int n, Value value) {

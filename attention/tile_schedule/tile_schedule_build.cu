@@ -83,7 +83,7 @@ class CtaTeam {
 #endif
   }
 
-  REPRISE_HOST_DEVICE void Meet() {
+  REPRISE_HOST_DEVICE void Sync() {
 #if defined(__CUDA_ARCH__)
     __syncthreads();
 #endif

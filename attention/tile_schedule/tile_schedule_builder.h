@@ -18,14 +18,14 @@
 //   team.Least(n, f)            Returns the minimum of f(i) for i in [0, n); INT32_MAX if n is 0.
 //   team.TallyOf(n, f)          Returns the sum of f(i).total and the maxima of f(i).most and
 //                               f(i).last, each at least 0, for i in [0, n), on Fill()'s threads.
-//                               Makes earlier writes visible, like Meet().
+//                               Makes earlier writes visible, like Sync().
 //   team.RankByBucket(n, bucket_of, use)
 //                               Calls use(i, rank), in every CTA, for each i in [0, n) whose
 //                               bucket_of(i) is not negative. The rank is the number of such j with
 //                               a smaller bucket, or with the same bucket and j < i. Buckets are
 //                               below kNumRankBuckets; n is at most kMostRanked. Does not use
 //                               Fill()'s threads.
-//   team.Meet()                 Makes these writes visible to every thread of the CTA (a barrier).
+//   team.Sync()                 Makes these writes visible to every thread of the CTA (a barrier).
 //   team.ForEach(n, f)          Calls f(i) for i in [0, n), each on one thread of all CTAs. Its
 //                               writes are visible to the next kernel.
 //   team.ForEachAside(n, f)     Like ForEach(), on the threads that have the least other work.
@@ -338,7 +338,7 @@ class TileScheduleBuilder {
     if (rows_.window_left >= 0 || rows_.key_positions.world > 1) return;
     const int hint = *rows_.common_prefix_len;
     if (hint < kWorkStepKeys) return;
-    team_.Meet();
+    team_.Sync();
     const auto is_live = [&](int r) { return row_[r].query_len > 0 && row_[r].seq_len > 0; };
     const int most = team_.Least(rows_.num_rows, [&](int r) -> int {
       return is_live(r) ? KeysToShare(rows_, row_[r]) : hint;
@@ -360,13 +360,13 @@ class TileScheduleBuilder {
   REPRISE_HOST_DEVICE int FindTiles() {
     const int most = map_.max_tiles;
     if (rows_are_tiles_) {
-      if (num_shared_tiles_ > 0) team_.Meet();
+      if (num_shared_tiles_ > 0) team_.Sync();
       return AtMost(num_shared_tiles_ + AtMost(rows_.num_rows, map_.max_rows), most);
     }
     const Sum tiles = team_.Scan(
         rows_.num_rows, [&](int r) -> Sum { return RowTiles(row_[r]); },
         [&](int r, Sum before) { row_[r].first_tile = static_cast<int32_t>(before); });
-    team_.Meet();
+    team_.Sync();
     return tiles + num_shared_tiles_ < most ? static_cast<int>(tiles) + num_shared_tiles_ : most;
   }
 
@@ -637,7 +637,7 @@ class TileScheduleBuilder {
         [&](int t, int item) {
           if (item < map_.max_items) tile_of_item_[item] = t;
         });
-    team_.Meet();
+    team_.Sync();
   }
 
   // The queue of item i; -1 if i < 0.

@@ -71,7 +71,7 @@ __device__ void WriteAccess(const KernelParams& params, const Side& side) {
   Dst* const to = static_cast<Dst*>(view.data) + head * view.head_stride +
                   chunk * view.dim_chunk_stride + (dim - chunk * view.dim_chunk);
 
-  AwaitKernelBefore();
+  GridDependencySync();
   if (token_in_cta >= side.tokens_per_cta || access >= side.accesses_per_token ||
       token >= params.num_tokens) {
     return;
@@ -87,7 +87,7 @@ __device__ void WriteAccess(const KernelParams& params, const Side& side) {
 template <typename Src, typename Dst>
 __global__ void __launch_bounds__(kThreads, kMinCtasPerSm<Dst>)
     WriteKvKernel(const __grid_constant__ KernelParams params) {
-  LetNextKernelIn();
+  TriggerDependents();
   const Side& side = params.sides[blockIdx.y];
   if (side.elements_per_access == 1) {
     WriteAccess<Src, Dst, 1>(params, side);

@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kN = kAccessBytes / sizeof(Dst);
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ Tokens tokens;
-  LetNextKernelIn();
+  TriggerDependents();
   Dst* const tile = reinterpret_cast<Dst*>(shared);
   const Side& side = params.sides[blockIdx.z];
   const int head = blockIdx.y;
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kThreads)
   const int pitch = side.kv.head_dim + kTilePadBytes / static_cast<int>(sizeof(Dst));
   Dst* const to = static_cast<Dst*>(side.kv.view.data) + head * side.kv.view.head_stride;
 
-  AwaitKernelBefore();
+  GridDependencySync();
   LoadTile<Src>(side, head, first_token, num_tokens, pitch, tile);
   if (threadIdx.x < kMaxTileTokens) {
     FindPieces<kN>(params, side, first_token, num_tokens, tokens);

@@ -26,8 +26,8 @@ constexpr int kThreads = 256;
 template <typename Function, typename T, int kVector>
 __global__ void ElementwiseKernel(ElementwiseArgs args) {
   if constexpr (Function::kIsGated) {
-    LetNextKernelIn();
-    AwaitKernelBefore();
+    TriggerDependents();
+    GridDependencySync();
   }
   const int64_t row = blockIdx.x;
   const int64_t first = (static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kVector;

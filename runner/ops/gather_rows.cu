@@ -19,8 +19,8 @@ constexpr int kThreads = 256;
 
 template <typename Word>
 __global__ void GatherRowsKernel(GatherRowsArgs args) {
-  LetNextKernelIn();
-  AwaitKernelBefore();
+  TriggerDependents();
+  GridDependencySync();
   const int64_t i = blockIdx.x;
   const int64_t num_words = args.row_bytes / static_cast<int64_t>(sizeof(Word));
   const int64_t word = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;

@@ -207,7 +207,7 @@ __device__ Work WorkOf(const KernelParams& params, int index) {
 template <typename T, typename C, int kVector, bool kNorm>
 __global__ void __launch_bounds__(kThreads)
     RotaryKernel(const __grid_constant__ KernelParams params) {
-  LetNextKernelIn();
+  TriggerDependents();
   const RotaryArgs& args = params.args;
   const int token = blockIdx.x;
   const int half = args.rotary_dim / 2;
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool is_cached = args.slot_mapping != nullptr && part != Part::kQ;
   const Scale& scale_of = part == Part::kV ? args.kv.v_scale : args.kv.k_scale;
 
-  AwaitKernelBefore();
+  GridDependencySync();
   if (part == Part::kNone) return;
   int64_t slot = -1;
   float scale = 1;

@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int end_unit = static_cast<int>(num_units * (blockIdx.x + 1) / gridDim.x);
   const int num_steps = args.in_features / kStepFeatures;
 
-  LetNextKernelIn();
-  if (args.weights != SkinnyWeights::kEarly) AwaitKernelBefore();
+  TriggerDependents();
+  if (args.weights != SkinnyWeights::kEarly) GridDependencySync();
   WeightRing<kStrip> weights({.data = static_cast<const char*>(args.weight),
                               .row_bytes = args.weight_stride * 2,
                               .num_steps = num_steps,
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                              ring, first_unit, end_unit);
 #pragma unroll
   for (int stage = 0; stage < Shape::kStages - 1; ++stage) weights.CopyNext();
-  if (args.weights == SkinnyWeights::kEarly) AwaitKernelBefore();
+  if (args.weights == SkinnyWeights::kEarly) GridDependencySync();
 
   // Rows beyond the last row repeat the last row and are not stored.
   const T* const x = static_cast<const T*>(args.x) + min(g, args.num_rows - 1) * args.x_stride +

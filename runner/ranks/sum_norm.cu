@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kMaxNormThreads, 1)
     PushedRmsNormKernel(const __grid_constant__ SumNormArgs args) {
   constexpr int kVector = kFullVector<T>;
   __shared__ float sums[kMaxNormWarps];
-  LetNextKernelIn();
+  TriggerDependents();
   const NormArgs& norm = args.norm;
   const int64_t row = blockIdx.x;
   const bool normalises = blockIdx.y == 0;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kMaxNormThreads, 1)
   const bool has_first = first < num_vectors;
   if (normalises && has_first) PrefetchToL2(weight + first * kVector);
 
-  AwaitKernelBefore();
+  GridDependencySync();
   const PushedSum sum(args.sum);
   const int num_lines = num_vectors * kLines;
   const int64_t first_line = row * num_lines;

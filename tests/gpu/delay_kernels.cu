@@ -8,8 +8,8 @@ namespace reprise {
 namespace {
 
 __global__ void DelayKernel(const volatile uint32_t* microseconds) {
-  LetNextKernelIn();
-  AwaitKernelBefore();
+  TriggerDependents();
+  GridDependencySync();
   const uint64_t wanted = uint64_t{*microseconds} * 1000;
   uint64_t begin, now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin)::"memory");
@@ -20,9 +20,9 @@ __global__ void DelayKernel(const volatile uint32_t* microseconds) {
 }
 
 __global__ void AddOneKernel(const volatile int32_t* from, int32_t* to, ReadOrder order) {
-  LetNextKernelIn();
+  TriggerDependents();
   int32_t value = order == ReadOrder::kBeforeWait ? *from : 0;
-  AwaitKernelBefore();
+  GridDependencySync();
   if (order == ReadOrder::kAfterWait) value = *from;
   *to = value + 1;
 }

@@ -105,9 +105,9 @@ __device__ __forceinline__ void FinishInCluster(const AttentionKernelParams& p,
                                                 const OnlineSoftmax<Traits>& softmax,
                                                 AttentionShared<Traits>& shared) {
   const bool is_piece = unit.item.partial >= 0;
-  Traits::Meet();  // the results reuse the memory of the keys
+  Traits::Sync();  // the results reuse the memory of the keys
   LeaveResults<Traits>(unit, softmax, shared.results);
-  Traits::Meet();
+  Traits::Sync();
   if (is_piece) {
     LeavePiece<Traits>(p, unit, shared.results);
   } else {
@@ -121,7 +121,7 @@ __device__ __forceinline__ void FinishInCluster(const AttentionKernelParams& p,
 }
 
 // The cluster barriers of FinishInCluster(), for a CTA without a unit.
-__device__ __forceinline__ void MeetClusterWithoutUnit() {
+__device__ __forceinline__ void SyncClusterWithoutUnit() {
   ArriveAtCluster();
   AwaitCluster();
   ArriveAfterReads();

@@ -89,7 +89,7 @@ class FewRowsFinish {
   }
 
   __device__ __forceinline__ void End() {
-    if (meets_cluster_) MeetClusterWithoutUnit();
+    if (meets_cluster_) SyncClusterWithoutUnit();
   }
 
  private:

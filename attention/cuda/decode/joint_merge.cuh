@@ -63,7 +63,7 @@ __device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParam
   const JointShares<Traits> shares(unit);
   uint32_t* const arrivals = ArrivalsAt(p, unit);
   JointArrival arrival = {};
-  Traits::Meet();
+  Traits::Sync();
   if (threadIdx.x == 0) {
     MergeCounter counter(arrivals);
     const int piece = (item.partial - item.first_partial) / (item.query_end - item.query_begin);
@@ -71,7 +71,7 @@ __device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParam
                             waits ? kMostLooks : 0);
     shared.shares_to_merge = arrival.shares;
   }
-  Traits::Meet();
+  Traits::Sync();
   const MergePoint point = {arrivals, 0, {0, 0, 0}, OwnPartials(p, item), -1};
 #pragma unroll 1
   for (uint32_t mine = shared.shares_to_merge; mine != 0;) {

@@ -208,7 +208,7 @@ __device__ __forceinline__ void AttendSteps(const TileContext<Traits>& tile,
     const int step_first = steps.first + i * kStride;
     const StepKeys keys = {step_first, stages[stage].k(), stages[stage].v()};
     WaitForCopies<Traits::kStages - 1>();  // KV tile i
-    MeetGroup<Traits>();
+    SyncGroup<Traits>();
     const SeenKeys& seen = terms.seen.by_any;
     if (terms.is_plain && step_first >= seen.begin &&
         min(step_first + Traits::kKeys, terms.key_end) <= seen.end) {
@@ -223,7 +223,7 @@ __device__ __forceinline__ void AttendSteps(const TileContext<Traits>& tile,
     }
     // The block table entry was requested in the previous iteration.
     places.Note(offsets[stage], place);
-    MeetGroup<Traits>();
+    SyncGroup<Traits>();
     const int next = step_first + Traits::kStages * kStride;
     if (i + Traits::kStages < steps.count) {
       loader.Load(stages[stage].k(), stages[stage].v(), offsets[stage], next);
@@ -271,7 +271,7 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   const auto note = [&] {
 #pragma unroll
     for (int i = 0; i < kStages; ++i) places.Note(offsets[i], first_places[i]);
-    MeetGroup<Traits>();
+    SyncGroup<Traits>();
   };
   if constexpr (!kBeginsAhead) {
     if constexpr (!Traits::kFp8) LoadQueries<Traits>(p, unit, shared.tiles.q);
@@ -344,15 +344,15 @@ __device__ __forceinline__ void RotateStep(const TileContext<Traits>& tile,
                                            int thread) {
   const WorkUnit& unit = tile.unit;
   if (pass > 0) {
-    MeetGroup<Traits>();  // all warps have used the keys as rotated for the previous query
+    SyncGroup<Traits>();  // all warps have used the keys as rotated for the previous query
     loader.GatherKeys(stage.k(), offsets, first);
-    MeetGroup<Traits>();
+    SyncGroup<Traits>();
     if (tile.p.new_k) loader.TakeNew(stage.k(), stage.v(), first);
-    MeetGroup<Traits>();
+    SyncGroup<Traits>();
   }
   RotateKeys<Traits>(tile.p, unit, tile.shared.turns, stage.k(), first,
                      unit.item.first_token + pass, thread);
-  MeetGroup<Traits>();
+  SyncGroup<Traits>();
 }
 
 // AttendKeys() for KvLoading::kConverted. Unconverted keys arrive in a buffer, and each thread
@@ -389,7 +389,7 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
   LoadQueries<Traits>(p, unit, shared.tiles.q);
   CommitCopies();
   for (int i = 0; i < 3; ++i) places.Note(offsets[i], places.Find(steps.first + i * kStride));
-  MeetGroup<Traits>();
+  SyncGroup<Traits>();
   for (int i = 0; i < depth; ++i) start(i);
   KeyPlace place = places.Find(steps.first + 3 * kStride);
 
@@ -421,15 +421,15 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
       WaitForCopies<0>();
     }
     loader.Fill(stage.k(), stage.v(), loader.ArrivalOf(arriving, i), step_offsets, first);
-    MeetGroup<Traits>();  // the tile and the next two tiles' addresses are complete
+    SyncGroup<Traits>();  // the tile and the next two tiles' addresses are complete
     start(i + depth);
     if (p.rope_dim > 0) {
       loader.TakeRope(stage.k(), step_offsets, first);
-      MeetGroup<Traits>();
+      SyncGroup<Traits>();
     }
     if (p.new_k) {
       loader.TakeNew(stage.k(), stage.v(), first);
-      MeetGroup<Traits>();
+      SyncGroup<Traits>();
     }
     const int num_passes = NumPasses<Traits>(p, unit.item, first);
     for (int pass = 0; pass < num_passes; ++pass) {
@@ -450,7 +450,7 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
         AttendStep<Traits>(tile, pass_rows, view, {first, stage.k(), stage.v()});
       }
     }
-    MeetGroup<Traits>();  // all warps have used the tile
+    SyncGroup<Traits>();  // all warps have used the tile
     places.Note(step_offsets, place);
     place = places.Find(first + 4 * kStride);
   }
@@ -492,9 +492,9 @@ template <typename Traits>
 __device__ __forceinline__ void LeaveUnit(const AttentionKernelParams& p, const WorkUnit& unit,
                                           const OnlineSoftmax<Traits>& softmax,
                                           AttentionShared<Traits>& shared) {
-  Traits::Meet();  // the results reuse the memory of the keys
+  Traits::Sync();  // the results reuse the memory of the keys
   LeaveResults<Traits>(unit, softmax, shared.results);
-  Traits::Meet();
+  Traits::Sync();
   WriteUnit<Traits>(p, unit, shared.results);
 }
 
@@ -593,7 +593,7 @@ __device__ __forceinline__ FirstKeys<Traits> BeginUnits(const AttentionKernelPar
     first = NoteFirstKeys<Traits>(p, shared.units[0], shared);
   }
   // If the kernel follows its co-scheduled kernel, all earlier work has already ended.
-  if (!p.follows_sibling) AwaitKernelBefore();
+  if (!p.follows_sibling) GridDependencySync();
   return first;
 }
 
@@ -634,10 +634,10 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     AttentionKernel(const __grid_constant__ AttentionKernelParams p) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
-  PrepareToMeet<Traits>();
-  LetNextKernelIn();
+  PrepareToSync<Traits>();
+  TriggerDependents();
   if constexpr (!Traits::kBeginsAhead) {
-    if (!p.follows_sibling) AwaitKernelBefore();
+    if (!p.follows_sibling) GridDependencySync();
     if constexpr (Traits::kRotates) {
       if (p.rotary_dim > 0) FindTurns<Traits>(p, shared.turns);
     }
@@ -652,13 +652,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
     CopyAsync4(SharedAddress(&shared.first_inert_token), p.query_start_loc + p.num_rows);
   }
   CommitCopies();
-  if (Traits::kBeginsAhead && first.are_noted) MeetGroup<Traits>();  // the addresses are visible
+  if (Traits::kBeginsAhead && first.are_noted) SyncGroup<Traits>();  // the addresses are visible
   AttendUnits<Traits>(p, walk, first, finish, shared);
   WaitForCopies<0>();  // first_inert_token, and the unused item of a CTA without units
   __syncthreads();
   const int first_inert_token = shared.first_inert_token;
   if (first_inert_token < p.num_out_tokens) ClearTokens<Traits>(p, first_inert_token);
-  if (p.follows_sibling) AwaitKernelBefore();
+  if (p.follows_sibling) GridDependencySync();
 }
 
 template <int kKernel>

@@ -51,7 +51,7 @@ __device__ __forceinline__ void WaitForCopies() {
 
 // Synchronises `num_threads` threads (whole warps) at named barrier `index` of the CTA.
 // __syncthreads() uses barrier 0.
-__device__ __forceinline__ void MeetAt(int index, int num_threads) {
+__device__ __forceinline__ void NamedBarrierSync(int index, int num_threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(index), "r"(num_threads) : "memory");
 }
 

@@ -3,7 +3,7 @@
 // call with few keys would otherwise spend a third of its time on this chain of loads: the item,
 // the blocks of its keys, the keys.
 //
-// Before AwaitKernelBefore(), a CTA
+// Before GridDependencySync(), a CTA
 // 1. reads the tile schedule, which is complete: the kernel that builds schedules triggers its
 //    dependents only at its end, and its threads end after their writes are visible;
 // 2. reads current entries of the block table. They are read again after the previous kernel has
@@ -12,8 +12,8 @@
 // 3. prefetches the first keys into the L2 cache, at most 26 MB per launch on an H200. It does not
 //    read them, and later writes update the L2 cache.
 //
-// All other reads come after AwaitKernelBefore(), and so do reads of the block table through the L1
-// cache.
+// All other reads come after GridDependencySync(), and so do reads of the block table through the
+// L1 cache.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_FIRST_KEYS_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_FIRST_KEYS_CUH_

@@ -23,9 +23,9 @@ __device__ __forceinline__ uint64_t* GroupBarriers() {
   return barriers;
 }
 
-// Called once, by all threads of the CTA, before MeetGroup().
+// Called once, by all threads of the CTA, before SyncGroup().
 template <typename Traits>
-__device__ __forceinline__ void PrepareToMeet() {
+__device__ __forceinline__ void PrepareToSync() {
   if constexpr (kHasGroupBarriers<Traits>) {
     if (threadIdx.x < Traits::kWarpsN) {
       asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(
@@ -38,7 +38,7 @@ __device__ __forceinline__ void PrepareToMeet() {
 }
 
 template <typename Traits>
-__device__ __forceinline__ void MeetAtGroupBarrier() {
+__device__ __forceinline__ void SyncAtGroupBarrier() {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -54,23 +54,24 @@ __device__ __forceinline__ void MeetAtGroupBarrier() {
 #else
 
 template <typename Traits>
-__device__ __forceinline__ void PrepareToMeet() {}
+__device__ __forceinline__ void PrepareToSync() {}
 
 // Uses named barrier 1 + group index; __syncthreads() uses barrier 0.
 template <typename Traits>
-__device__ __forceinline__ void MeetAtGroupBarrier() {
-  MeetAt(1 + static_cast<int>(threadIdx.x) / Traits::kGroupThreads, Traits::kGroupThreads);
+__device__ __forceinline__ void SyncAtGroupBarrier() {
+  NamedBarrierSync(1 + static_cast<int>(threadIdx.x) / Traits::kGroupThreads,
+                   Traits::kGroupThreads);
 }
 
 #endif
 
 // Synchronises the warps that share a KV tile.
 template <typename Traits>
-__device__ __forceinline__ void MeetGroup() {
+__device__ __forceinline__ void SyncGroup() {
   if constexpr (Traits::kGroupWarps == 1) {
     __syncwarp();
   } else if constexpr (kHasGroupBarriers<Traits>) {
-    MeetAtGroupBarrier<Traits>();
+    SyncAtGroupBarrier<Traits>();
   } else {
     __syncthreads();
   }

@@ -115,12 +115,12 @@ __device__ __forceinline__ MergePoint GroupMerge(const AttentionKernelParams& p,
 template <typename Traits>
 __device__ __forceinline__ bool IsLastArrival(uint32_t* arrivals, uint32_t num_arrivals,
                                               int& is_last) {
-  Traits::Meet();
+  Traits::Sync();
   if (threadIdx.x == 0) {
     // The last arrival wraps the counter to 0, which resets it for the next layer.
     is_last = IncrementAcquireRelease(arrivals, num_arrivals - 1) == num_arrivals - 1;
   }
-  Traits::Meet();
+  Traits::Sync();
   return is_last;
 }
 
@@ -310,7 +310,7 @@ class PartialAdder {
     // The sum overwrites the group's first partial. The barrier ensures that all threads of the row
     // have read its lse.
     if constexpr (kRowParts > 32) {
-      Traits::Meet();
+      Traits::Sync();
     } else {
       __syncwarp();
     }
@@ -351,7 +351,7 @@ __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, co
   }
   WaitForCopies<0>();  // empty groups
   if (point.to < 0 && p.out_block_scales != nullptr) {
-    Traits::Meet();
+    Traits::Sync();
     StoreBlocks<Traits>(p, unit, shared.results);
   }
 }
@@ -370,13 +370,13 @@ __device__ __forceinline__ void ArriveAndMerge(const AttentionKernelParams& p, W
     bool in_group = !is_shared && unit.item.num_partials > kMostPiecesAtOnce;
     if (is_shared) {
       if (child >= end_child) return;
-      Traits::Meet();  // the previous unit is no longer in use
+      Traits::Sync();  // the previous unit is no longer in use
       LoadItem(p.work.items + child, unit);
       CommitCopies();
       WaitForCopies<0>();
-      Traits::Meet();
+      Traits::Sync();
       if (threadIdx.x == 0) CompleteUnit<Traits>(p, unit.virtual_head, unit);
-      Traits::Meet();
+      Traits::Sync();
       // Only a batch that exceeds the plan has a Q tile without partials.
       if (unit.item.num_partials == 0) {
         ++child;

@@ -246,7 +246,7 @@ __device__ __forceinline__ void MultiplyKeys(const Products<Traits>& products, c
     for (int n = 0; n < Traits::kKeyTiles; ++n) {
       parts[own][n][lane] = {s[n][0], s[n][1], s[n][2], s[n][3]};
     }
-    MeetAt(1 + warp_m, Traits::kWarpsD * 32);
+    NamedBarrierSync(1 + warp_m, Traits::kWarpsD * 32);
 #pragma unroll
     for (int n = 0; n < Traits::kKeyTiles; ++n) {
       float4 sum = parts[0][n][lane];

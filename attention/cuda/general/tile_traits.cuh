@@ -111,7 +111,7 @@ struct TileTraits {
   static_assert(kKeysPerPass == 1 || kKeysPerPass % 2 == 0);
 
   // Synchronises all threads that compute.
-  static __device__ __forceinline__ void Meet() { __syncthreads(); }
+  static __device__ __forceinline__ void Sync() { __syncthreads(); }
 
   static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
     return row * kKeyChunks + (chunk ^ (row & 7));

@@ -179,7 +179,7 @@ __device__ __forceinline__ void WeighRows(const WorkUnit& unit, Results& results
 #pragma unroll
     for (int g = 0; g < Traits::kWarpsN; ++g) results.sum[g][row] = weight[g] * factor;
   }
-  Traits::Meet();
+  Traits::Sync();
 }
 
 // Adds up the warp groups' sums of 4 columns of a row. REQUIRES: WeighRows() has been called.
@@ -317,7 +317,7 @@ __device__ __forceinline__ void WriteUnit(const AttentionKernelParams& p, const 
     }
   });
   if (is_partial || p.out_block_scales == nullptr) return;
-  Traits::Meet();
+  Traits::Sync();
   StoreBlocks<Traits>(p, unit, results);
 }
 

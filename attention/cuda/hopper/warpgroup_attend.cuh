@@ -56,7 +56,7 @@ class Turns {
       : warpgroup_(warpgroup), are_taken_(are_taken) {}
 
   __device__ __forceinline__ void Await() const {
-    if (are_taken_) MeetAt(Traits::kTurnBarriers + warpgroup_, Traits::kThreads);
+    if (are_taken_) NamedBarrierSync(Traits::kTurnBarriers + warpgroup_, Traits::kThreads);
   }
   // Called after the warpgroup has started the MMAs of its round.
   __device__ __forceinline__ void Pass() const {
@@ -271,11 +271,11 @@ class WarpgroupAttention {
                               LoadQueryRow(p_, unit_, LaneRow() + 8)};
     const WarpView own = ViewOf(rows);
     if (threadIdx.x % 32 == 0) shared_.warp_views[threadIdx.x / 32] = own;
-    Traits::Meet();
+    Traits::Sync();
     if (threadIdx.x == 0) {
       shared_.view = ViewOfWarps<Traits::kWarpsM>(own, shared_.warp_views);
     }
-    Traits::Meet();
+    Traits::Sync();
   }
 
   // Whether some row of the tile does not see every key of the KV tile.
@@ -301,10 +301,10 @@ class WarpgroupAttention {
     shared_.values.WaitUntilThere(step);
     if (is_special_ && IsMasked(first)) {
       uint32_t* const seen = shared_.seen[step % 3];
-      Traits::Meet();
+      Traits::Sync();
       ZeroUnseen<Traits, Traits::kThreads>(seen, StageOf(step).v(), threadIdx.x);
       FenceProxyAsync();
-      Traits::Meet();
+      Traits::Sync();
       if (threadIdx.x < Traits::kKeys / 32) seen[threadIdx.x] = 0;
     }
   }

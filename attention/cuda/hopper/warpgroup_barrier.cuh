@@ -11,7 +11,7 @@
 
 namespace reprise {
 
-// Arrives at named barrier `index` of the CTA (MeetAt()) without waiting, as one of its
+// Arrives at named barrier `index` of the CTA (NamedBarrierSync()) without waiting, as one of its
 // `num_threads` threads.
 __device__ __forceinline__ void ArriveAt(int index, int num_threads) {
   asm volatile("bar.arrive %0, %1;\n" ::"r"(index), "r"(num_threads) : "memory");

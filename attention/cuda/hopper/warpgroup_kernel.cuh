@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(Traits::kAllThreads, 1)
   }
   if (threadIdx.x < 3 * Traits::kKeys / 32) (&shared.seen[0][0])[threadIdx.x] = 0;
   __syncthreads();
-  AwaitKernelBefore();
-  LetNextKernelIn();
+  GridDependencySync();
+  TriggerDependents();
   if (threadIdx.x >= Traits::kThreads) {
     RegDealloc<Traits::kLoaderRegisters>();
     WarpgroupLoader<Traits>(p, shared).Load();

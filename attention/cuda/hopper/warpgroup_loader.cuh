@@ -92,7 +92,9 @@ class WarpgroupLoader {
   }
   static_assert(3 * kThreads <= Traits::kOffsetSteps * Traits::kKeys, "room for each thread's row");
 
-  __device__ __forceinline__ void Meet() const { MeetAt(Traits::kLoaderBarrier, kThreads); }
+  __device__ __forceinline__ void Sync() const {
+    NamedBarrierSync(Traits::kLoaderBarrier, kThreads);
+  }
 
   // Starts copying the item of unit n from `item`.
   __device__ __forceinline__ void FetchItem(int n, const WorkItem* item) const {
@@ -265,7 +267,7 @@ class WarpgroupLoader {
   __device__ __forceinline__ void Prepare(const CtaUnits& units, int n) const {
     PreparedUnit<Traits>& prepared = shared_.unit(n);
     const WorkUnit& unit = prepared.unit;
-    Meet();
+    Sync();
     const RowPlaces places = PlacesOf(unit.item);
     FetchBlock(places, 0, unit.item.key_begin);
     FetchBlock(places, 1, unit.item.key_begin + Traits::kKeys);
@@ -281,7 +283,7 @@ class WarpgroupLoader {
     }
     CommitCopies();
     if (thread_ == 0) PrepareUnit(p_, units.HeadOf(n), prepared);
-    Meet();
+    Sync();
     NoteRow(p_, thread_, prepared);
     NoteQuery(unit);
   }

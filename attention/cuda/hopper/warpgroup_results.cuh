@@ -98,7 +98,7 @@ __device__ __forceinline__ void WriteOut(const AttentionKernelParams& p,
   const int lane = threadIdx.x % 32;
   float factor[2];
   FinishRows(p, prepared, softmax, factor);
-  MeetAt(Traits::kResultBarriers + threadIdx.x / 128, 128);
+  NamedBarrierSync(Traits::kResultBarriers + threadIdx.x / 128, 128);
   const int store_row = WarpRow<Traits>() + lane % 16;
 #pragma unroll
   for (int i = 0; i < Traits::kOutTiles / 2; ++i) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void FinishWarpgroupUnit(const AttentionKernelParams&
   WritePartial<Traits>(p, prepared, softmax);
   if (ArriveAtMerge<Traits>(p, unit, shared.attention.is_last_arrival)) {
     MergeRows<Traits>(p, prepared);
-    Traits::Meet();  // the next unit may overwrite these partials
+    Traits::Sync();  // the next unit may overwrite these partials
   }
 }
 

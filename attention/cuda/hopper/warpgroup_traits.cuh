@@ -111,7 +111,7 @@ struct WarpgroupTraits {
   static constexpr int kResultBarriers = 5;  // one per consumer warpgroup
 
   // Synchronises all consumer threads.
-  static __device__ __forceinline__ void Meet() { MeetAt(kComputeBarrier, kThreads); }
+  static __device__ __forceinline__ void Sync() { NamedBarrierSync(kComputeBarrier, kThreads); }
 
   // Index of a chunk of a query row.
   static __device__ __forceinline__ int ChunkAt(int row, int chunk) {

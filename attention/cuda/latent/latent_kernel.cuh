@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(Traits::kCtaThreads, 1)
   }
   if (threadIdx.x < Traits::kKeys / 32) shared.seen[threadIdx.x] = 0;
   __syncthreads();
-  LetNextKernelIn();
-  AwaitKernelBefore();
+  TriggerDependents();
+  GridDependencySync();
   if (threadIdx.x >= Traits::kThreads + Traits::kWeigherThreads) {
     RegDealloc<Traits::kLoaderRegisters>();
     LatentLoader<Traits>(p, shared).Load();

@@ -71,7 +71,9 @@ class LatentLoader {
   static constexpr int kPasses = kRowsOfWarp / kRowsPerPass;
   static_assert(kRowsPerPass == 4 && kPasses == 4, "Rows assumes 4 passes of 4 rows");
 
-  __device__ __forceinline__ void Meet() const { MeetAt(Traits::kLoaderBarrier, kThreads); }
+  __device__ __forceinline__ void Sync() const {
+    NamedBarrierSync(Traits::kLoaderBarrier, kThreads);
+  }
 
   // The row whose address this lane looks up; kKeys for lanes other than the first kRowsOfWarp.
   __device__ __forceinline__ int OwnRow() const {
@@ -162,11 +164,11 @@ class LatentLoader {
       reinterpret_cast<uint4*>(&unit.item)[thread_] =
           __ldcg(reinterpret_cast<const uint4*>(item) + thread_);
     }
-    Meet();
+    Sync();
     if (thread_ == 0) PrepareUnit(p_, units.HeadOf(n), prepared);
-    Meet();
+    Sync();
     if (thread_ < Traits::kRows) NoteRow(p_, thread_, prepared);
-    Meet();
+    Sync();
     shared_.unit_ring.there(n).ArriveAsWarp();
   }
 

@@ -175,7 +175,7 @@ __device__ __forceinline__ void FinishLatentThroughShared(const AttentionKernelP
                                                           const LatentSums<Traits>& sums,
                                                           AttentionShared<Traits>& shared) {
   WorkUnit& work = unit.prepared.unit;
-  Traits::Meet();  // the results reuse the memory of the keys
+  Traits::Sync();  // the results reuse the memory of the keys
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4 + r * 8;
@@ -190,7 +190,7 @@ __device__ __forceinline__ void FinishLatentThroughShared(const AttentionKernelP
           sums[n / 16][n % 16][r * 2], sums[n / 16][n % 16][r * 2 + 1]};
     }
   }
-  Traits::Meet();
+  Traits::Sync();
   WriteUnit<Traits>(p, work, shared.results);
   if (work.item.partial >= 0) ArriveAndMerge<Traits>(p, work, shared);
 }
@@ -219,7 +219,7 @@ __device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
       return;
     }
     MergeLatentRows<Traits>(p, work, point);
-    Traits::Meet();  // the next unit may overwrite these partials
+    Traits::Sync();  // the next unit may overwrite these partials
     if (!in_group) return;
     in_group = false;
   }

@@ -95,7 +95,7 @@ struct LatentTraits {
   static constexpr int kLoaderBarrier = 3;
 
   // Synchronises the accumulation warpgroups.
-  static __device__ __forceinline__ void Meet() { MeetAt(kSumBarrier, kThreads); }
+  static __device__ __forceinline__ void Sync() { NamedBarrierSync(kSumBarrier, kThreads); }
 
   static __device__ __forceinline__ int ChunkAt(int row, int chunk) {
     return chunk / kPanelChunks * (kRows * kPanelChunks) + row * kPanelChunks +

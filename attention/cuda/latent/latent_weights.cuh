@@ -79,7 +79,7 @@ class LatentWeights {
       if (step + 1 == end) Release(shared_.queries.free(n));
       float rescale[2];
       FindWeights(first, step, s, softmax, rescale);
-      Meet();  // no warp reads the last panel of the keys any more
+      Sync();  // no warp reads the last panel of the keys any more
       LeaveWeights(step, s, rescale);
       if (step + 1 == end) LeaveTotals(softmax);
       FenceProxyAsync();
@@ -93,8 +93,8 @@ class LatentWeights {
   // The first dims of the lane's query rows, in the register layout of the MMA.
   using HeldQueries = uint32_t[Traits::kHeldSteps][4];
 
-  static __device__ __forceinline__ void Meet() {
-    MeetAt(Traits::kWeigherBarrier, Traits::kWeigherThreads);
+  static __device__ __forceinline__ void Sync() {
+    NamedBarrierSync(Traits::kWeigherBarrier, Traits::kWeigherThreads);
   }
   static __device__ __forceinline__ int OwnThread() { return threadIdx.x - Traits::kThreads; }
   // The first of the lane's two rows.
@@ -193,11 +193,11 @@ class LatentWeights {
                               LoadQueryRow(p_, unit_, LaneRow() + 8)};
     const WarpView own = ViewOf(rows);
     if (threadIdx.x % 32 == 0) shared_.warp_views[OwnThread() / 32] = own;
-    Meet();
+    Sync();
     if (OwnThread() == 0) {
       shared_.view = ViewOfWarps<Traits::kWarpsM>(own, shared_.warp_views);
     }
-    Meet();
+    Sync();
   }
 
   // Masks a KV tile, and zeroes its keys that no row of the tile sees:
@@ -214,9 +214,9 @@ class LatentWeights {
     const uint32_t seen = MaskLogits<Traits>(p_, unit_, rows, first, s);
     if (!is_masked) return;
     NoteSeen<Traits::kKeys>(seen, shared_.seen);
-    Meet();
+    Sync();
     ZeroUnseen<Traits, Traits::kWeigherThreads>(shared_.seen, shared_.stage(step), OwnThread());
-    Meet();
+    Sync();
     if (OwnThread() < Traits::kKeys / 32) shared_.seen[OwnThread()] = 0;
   }
 

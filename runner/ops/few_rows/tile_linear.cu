@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
                      const __grid_constant__ SkinnyLinearArgs args,
                      const __grid_constant__ TileLinearPlan plan, const StageCopy copy) {
   extern __shared__ __align__(128) char shared[];
-  LetNextKernelIn();
+  TriggerDependents();
   const TileMemory memory(SharedAddressOf(shared), plan);
   const int rank = static_cast<int>(ClusterRank());
   const int cluster_id = static_cast<int>(blockIdx.x) / plan.form.cluster;
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
     EndTileCta();
     return;
   }
-  AwaitKernelBefore();
+  GridDependencySync();
   AwaitCluster();  // all CTAs have initialised their barriers
   if (warp < num_warps) {
     MultiplyTiles<T, Out, kColumns>(args, plan, memory, rank, cluster_id);

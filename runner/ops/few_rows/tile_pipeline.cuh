@@ -169,7 +169,7 @@ template <typename Plan>
 __device__ void CopyTiles(const Plan& plan, const TileMemory& memory, const StagePart& weight,
                           const StagePart& x, SkinnyWeights when, StageCopy copy, int warp,
                           int rank, int cluster_id) {
-  if (warp != 0 || when != SkinnyWeights::kEarly) AwaitKernelBefore();
+  if (warp != 0 || when != SkinnyWeights::kEarly) GridDependencySync();
   if (threadIdx.x % 32 == 0) {
     if (warp == 0) {
       CopyStages<true>(plan, memory, weight, copy, rank, cluster_id);
@@ -177,7 +177,7 @@ __device__ void CopyTiles(const Plan& plan, const TileMemory& memory, const Stag
       CopyStages<false>(plan, memory, x, copy, rank, cluster_id);
     }
   }
-  AwaitKernelBefore();
+  GridDependencySync();
   __syncwarp();
 }
 

@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int end_unit = static_cast<int>(num_units * (blockIdx.x + 1) / gridDim.x);
   const int num_steps = args.weight.in_features / kStepFeatures;
 
-  LetNextKernelIn();
-  if (args.weights != SkinnyWeights::kEarly) AwaitKernelBefore();
+  TriggerDependents();
+  if (args.weights != SkinnyWeights::kEarly) GridDependencySync();
   using Ring = WeightRing<kStrip, RingPiece::kBytes8>;
   Ring weights({.data = reinterpret_cast<const char*>(args.weight.values),
                 .row_bytes = args.weight.stride,
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                ring, first_unit, end_unit);
 #pragma unroll
   for (int stage = 0; stage < Shape::kStages - 1; ++stage) weights.CopyNext();
-  if (args.weights == SkinnyWeights::kEarly) AwaitKernelBefore();
+  if (args.weights == SkinnyWeights::kEarly) GridDependencySync();
 
   // Rows beyond the last row repeat the last row and are not stored.
   const T* x[kTiles];

@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
                         const __grid_constant__ Fp8LinearArgs args,
                         const __grid_constant__ Fp8TilePlan plan, const StageCopy copy) {
   extern __shared__ __align__(128) char shared[];
-  LetNextKernelIn();
+  TriggerDependents();
   const TileMemory memory(SharedAddressOf(shared), plan);
   const int rank = static_cast<int>(ClusterRank());
   const int cluster_id = static_cast<int>(blockIdx.x) / plan.form.cluster;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
     EndTileCta();
     return;
   }
-  AwaitKernelBefore();
+  GridDependencySync();
   AwaitCluster();  // all CTAs have initialised their barriers
   if (warp < num_warps) {
     MultiplyTiles<T, kColumns, kHasGroups>(plan, memory, args.weight, args.num_rows, rank,

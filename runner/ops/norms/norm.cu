@@ -50,7 +50,7 @@ __device__ Vector<T, kVector> LoadSummed(const T* x, T* residual, int i) {
 template <typename T, int kVector, bool kResidual, bool kOnePlus>
 __global__ void RmsNormKernel(NormArgs args) {
   __shared__ float sums[kMaxNormWarps];
-  LetNextKernelIn();
+  TriggerDependents();
   const int64_t row = blockIdx.x;
   const T* x = static_cast<const T*>(args.x) + row * args.x_stride;  // [size]
   T* residual = static_cast<T*>(args.residual) + row * args.residual_stride;
@@ -62,7 +62,7 @@ __global__ void RmsNormKernel(NormArgs args) {
   // A prefetch does not return data, so the previous kernel may still write the weight.
   if (has_first) PrefetchToL2(weight + first * kVector);
 
-  AwaitKernelBefore();
+  GridDependencySync();
   Vector<T, kVector> kept = {}, kept_weight = {};
   float sum = 0;
   if (has_first) {
