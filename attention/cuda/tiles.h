@@ -121,7 +121,7 @@ struct AttentionKernelEntry {
   // Whether a CTA prepares its first unit before the previous kernel has ended
   // (attention/cuda/general/first_keys.cuh). Such kernels also combine splits in clusters and
   // cooperatively, and may have wide CTAs.
-  constexpr bool begins_ahead() const { return family == KernelFamily::kDecode; }
+  constexpr bool prefetches_in_prologue() const { return family == KernelFamily::kDecode; }
   // Whether the kernel supports round-robin schedules (attention/tile_schedule/cta_units.h).
   constexpr bool may_be_dealt() const {
     return tile.rows() == kWarpgroupRows && tile.head_dim_qk <= 128;

@@ -57,7 +57,7 @@ TEST(TilesTest, VerifyTilesDifferFromDecodeTilesOnlyInWarpsAndKeys) {
     const AttentionTile& tile = kernel.tile;
     if (tile.rows() != 32) continue;
     ++count;
-    EXPECT_TRUE(kernel.begins_ahead());
+    EXPECT_TRUE(kernel.prefetches_in_prologue());
     EXPECT_EQ(tile.threads(), 128);
     const int index = KernelIndex(tile.dtype, tile.head_dim_qk, kDecodeRows, kernel.loading,
                                   KernelFamily::kDecode);

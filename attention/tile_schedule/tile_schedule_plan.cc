@@ -214,7 +214,7 @@ constexpr int kMostRowsOfReading = 32;
 int MergesPerStep(const AttentionKernelEntry& kernel, int rows, const TileScheduleCosts& costs) {
   const int of_few = costs.merges_per_step_few_rows * kStepCost;
   if (rows <= kFewRows) return of_few;
-  return kernel.begins_ahead() || kernel.tile.rows() >= kWarpgroupRows
+  return kernel.prefetches_in_prologue() || kernel.tile.rows() >= kWarpgroupRows
              ? std::max(of_few / 2, 1)
              : costs.merges_per_step * kStepCost;
 }
@@ -290,7 +290,7 @@ void PlanFewRows(const TileScheduleOptions& options, const AttentionKernelEntry&
   const bool may_merge = options.mode == TileScheduleMode::kBalanced &&
                          options.split == RowSplit::kByBatch &&
                          options.shared_prefix != SharedPrefix::kTaken;
-  if (!kernel.begins_ahead() || kernel.tile.rows() != kDecodeRows || !may_merge ||
+  if (!kernel.prefetches_in_prologue() || kernel.tile.rows() != kDecodeRows || !may_merge ||
       !MayHaveWarpgroups(options) || map.heads_per_column < map.num_virtual_heads) {
     return;
   }
@@ -342,7 +342,7 @@ absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
   map.may_be_dealt = kernel.may_be_dealt() && options.mode == TileScheduleMode::kBalanced &&
                      options.shared_prefix != SharedPrefix::kTaken;
   map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_column * map.num_columns;
-  if (kernel.begins_ahead()) {
+  if (kernel.prefetches_in_prologue()) {
     map.least_joint_queries = static_cast<int>(CeilDiv(options.costs->joint_rows, group_size));
   }
 

@@ -246,7 +246,7 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
                                            AttentionShared<Traits>& shared,
                                            OnlineSoftmax<Traits>& softmax) {
   static_assert(!Traits::kConverts);
-  constexpr bool kBeginsAhead = Traits::kBeginsAhead;
+  constexpr bool kPrefetchesInPrologue = Traits::kPrefetchesInPrologue;
   constexpr int kStages = Traits::kStages;
   constexpr int kStride = GroupSteps<Traits>::kStride;
   const GroupSteps<Traits> steps(unit.item);
@@ -273,18 +273,18 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
     for (int i = 0; i < kStages; ++i) places.Note(offsets[i], first_places[i]);
     SyncGroup<Traits>();
   };
-  if constexpr (!kBeginsAhead) {
+  if constexpr (!kPrefetchesInPrologue) {
     if constexpr (!Traits::kFp8) LoadQueries<Traits>(p, unit, shared.tiles.q);
     CommitCopies();
   }
-  if (!kBeginsAhead || !noted.are_noted) note();
-  if constexpr (kBeginsAhead) {
+  if (!kPrefetchesInPrologue || !noted.are_noted) note();
+  if constexpr (kPrefetchesInPrologue) {
     load_step(0);
     if constexpr (!Traits::kFp8) LoadQueries<Traits>(p, unit, shared.tiles.q);
     CommitCopies();
   }
-#pragma unroll(kBeginsAhead ? kStages : 1)
-  for (int i = kBeginsAhead ? 1 : 0; i < kStages; ++i) {
+#pragma unroll(kPrefetchesInPrologue ? kStages : 1)
+  for (int i = kPrefetchesInPrologue ? 1 : 0; i < kStages; ++i) {
     load_step(i);
     CommitCopies();
   }
@@ -295,7 +295,7 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   }
   LaneRows first_rows = LoadLaneRows<Traits>(p, unit);
   StepTerms terms = TermsOf(p, unit, first_rows);
-  if constexpr (kBeginsAhead) {
+  if constexpr (kPrefetchesInPrologue) {
     bool has_changed = false;
 #pragma unroll
     for (int i = 0; i < kStages; ++i) {
@@ -607,7 +607,7 @@ __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p, Unit
 #pragma unroll 1
   while (walk.HasUnit()) {
     WorkUnit& unit = shared.units[slot];
-    const bool is_complete = Traits::kBeginsAhead && first.are_noted;
+    const bool is_complete = Traits::kPrefetchesInPrologue && first.are_noted;
     if (!is_complete) {
       WaitForCopies<0>();
       __syncthreads();  // the item is visible; the previous unit's results are written
@@ -636,7 +636,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
   auto& shared = *reinterpret_cast<AttentionShared<Traits>*>(shared_memory);
   PrepareToSync<Traits>();
   TriggerDependents();
-  if constexpr (!Traits::kBeginsAhead) {
+  if constexpr (!Traits::kPrefetchesInPrologue) {
     if (!p.follows_sibling) GridDependencySync();
     if constexpr (Traits::kRotates) {
       if (p.rotary_dim > 0) FindTurns<Traits>(p, shared.turns);
@@ -647,12 +647,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
   CommitCopies();
   Finish finish(p);
   FirstKeys<Traits> first;
-  if constexpr (Traits::kBeginsAhead) first = BeginUnits<Traits>(p, walk, shared);
+  if constexpr (Traits::kPrefetchesInPrologue) first = BeginUnits<Traits>(p, walk, shared);
   if (threadIdx.x == 0) {
     CopyAsync4(SharedAddress(&shared.first_inert_token), p.query_start_loc + p.num_rows);
   }
   CommitCopies();
-  if (Traits::kBeginsAhead && first.are_noted) SyncGroup<Traits>();  // the addresses are visible
+  if (Traits::kPrefetchesInPrologue && first.are_noted)
+    SyncGroup<Traits>();  // the addresses are visible
   AttendUnits<Traits>(p, walk, first, finish, shared);
   WaitForCopies<0>();  // first_inert_token, and the unused item of a CTA without units
   __syncthreads();

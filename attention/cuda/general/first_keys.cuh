@@ -1,7 +1,7 @@
-// The PDL prologue prefetch of kernels that begin ahead (AttentionKernelEntry::begins_ahead()): a
-// CTA prepares its first unit before the previous kernel has ended (base/dependent_launch.cuh). A
-// call with few keys would otherwise spend a third of its time on this chain of loads: the item,
-// the blocks of its keys, the keys.
+// The PDL prologue prefetch of kernels that begin ahead
+// (AttentionKernelEntry::prefetches_in_prologue()): a CTA prepares its first unit before the
+// previous kernel has ended (base/dependent_launch.cuh). A call with few keys would otherwise spend
+// a third of its time on this chain of loads: the item, the blocks of its keys, the keys.
 //
 // Before GridDependencySync(), a CTA
 // 1. reads the tile schedule, which is complete: the kernel that builds schedules triggers its

@@ -57,7 +57,7 @@ struct TileTraits {
   static constexpr bool kServesRareTerms = true;
   static constexpr bool kConverts = kLoading == KvLoading::kConverted;
   static constexpr bool kFp8 = kLoading == KvLoading::kFp8;
-  static constexpr bool kBeginsAhead = kAttentionKernels[kKernel].begins_ahead();
+  static constexpr bool kPrefetchesInPrologue = kAttentionKernels[kKernel].prefetches_in_prologue();
   static constexpr bool kRotates = kConverts && !kValuesInKeys;  // V is not rotated
   static constexpr bool kQueriesAhead =
       false;  // whether the next unit's q is loaded while results are written

@@ -117,7 +117,7 @@ class Layer {
   std::optional<GpuTileSchedule> work_;
 };
 
-class AttentionAheadSmallGpuTest : public ::testing::TestWithParam<int> {
+class AttentionPrologueSmallGpuTest : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
@@ -150,7 +150,7 @@ const std::vector<int32_t> kLens[] = {
     {5000},     {4000, 3000, 4001, 17},       {100}, {500, 33, 1}, {900, 1000},
     {760, 700}, std::vector<int32_t>(50, 600)};
 
-TEST_P(AttentionAheadSmallGpuTest, PreviousKernelMayChangeBlockTablesUntilItEnds) {
+TEST_P(AttentionPrologueSmallGpuTest, PreviousKernelMayChangeBlockTablesUntilItEnds) {
   for (const std::vector<int32_t>& lens : kLens) {
     Layer layer(std::min(GetParam(), lens.back()), lens);
     SCOPED_TRACE(lens.size());
@@ -163,7 +163,7 @@ TEST_P(AttentionAheadSmallGpuTest, PreviousKernelMayChangeBlockTablesUntilItEnds
   }
 }
 
-TEST_P(AttentionAheadSmallGpuTest, PreviousKernelMayChangeQueriesAndKeysUntilItEnds) {
+TEST_P(AttentionPrologueSmallGpuTest, PreviousKernelMayChangeQueriesAndKeysUntilItEnds) {
   for (const std::vector<int32_t>& lens : kLens) {
     Layer layer(std::min(GetParam(), lens.back()), lens);
     SCOPED_TRACE(lens.size());
@@ -173,7 +173,7 @@ TEST_P(AttentionAheadSmallGpuTest, PreviousKernelMayChangeQueriesAndKeysUntilItE
 }
 
 // Number of queries per row: 1 uses the decode tile, 6 the tile for verification of drafts.
-INSTANTIATE_TEST_SUITE_P(QueryLens, AttentionAheadSmallGpuTest, ::testing::Values(1, 6));
+INSTANTIATE_TEST_SUITE_P(QueryLens, AttentionPrologueSmallGpuTest, ::testing::Values(1, 6));
 
 }  // namespace
 }  // namespace reprise
