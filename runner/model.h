@@ -62,7 +62,7 @@
 
 namespace reprise {
 
-class DividedLogits;
+class ShardedLogits;
 
 struct ModelSpec {
   // One entry per attention layer, indexed by `layer` of Step::Attend(): what the layer computes,
@@ -91,10 +91,10 @@ struct ModelSpec {
   // elements have type `dtype`. 0: draft heads cannot read the model.
   int hidden_dim = 0;
   // Set by a model that shards its logits over ranks and can write its shard to
-  // Step::divided_logits(). If the parameters of all rows allow it, sampling then gathers
+  // Step::sharded_logits(). If the parameters of all rows allow it, sampling then gathers
   // candidates instead of logits (runner/ranks/shard_sampler.h). Null: logits are whole. Must live
   // as long as the model.
-  DividedLogits* divided_logits = nullptr;
+  ShardedLogits* sharded_logits = nullptr;
   // A GPU without an index: the GPU that is current in ModelRunner::Create().
   c10::Device device = c10::kCPU;
 };

@@ -203,7 +203,7 @@ struct DebugOptions {
   std::vector<int> mixed_graph_sizes = {};
   // Whether ranks sample from sharded logits: they then gather candidates instead of logits if the
   // parameters of all rows allow it. For models with sharded logits
-  // (runner/ranks/divided_logits.h). nullopt: yes on the CPU, no on a GPU, whose graphs contain the
+  // (runner/ranks/sharded_logits.h). nullopt: yes on the CPU, no on a GPU, whose graphs contain the
   // gather.
   std::optional<bool> sample_shards = {};
   // If ranks shard the keys: number of consecutive tokens that one rank stores; at least 1.

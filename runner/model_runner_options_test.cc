@@ -89,11 +89,11 @@ class SomeRanks final : public Collectives {
 TEST(ModelRunnerOptionsTest, BlockSizeOfShardedKeysSpansAllRanks) {
   SomeRanks ranks;
   EXPECT_EQ(Resolved({.ranks = {.collectives = &ranks}}).cache.block_size, 4);
-  const ModelRunnerOptions divided =
+  const ModelRunnerOptions sharded =
       Resolved({.ranks = {.collectives = &ranks, .context_ranks = RankOptions::kAllRanks},
                 .debug = {.context_interleave = 2}});
-  EXPECT_EQ(divided.cache.block_size, 8);
-  EXPECT_EQ(divided.device.cascade, CascadeMode::kOff);
+  EXPECT_EQ(sharded.cache.block_size, 8);
+  EXPECT_EQ(sharded.device.cascade, CascadeMode::kOff);
   const ModelRunnerOptions alone = Resolved({.ranks = {.context_ranks = RankOptions::kAllRanks}});
   EXPECT_EQ(alone.cache.block_size, 4);
   EXPECT_FALSE(alone.ranks.divides_context());

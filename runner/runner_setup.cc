@@ -302,14 +302,14 @@ absl::Status RunnerSetup::AddEmbeddings() {
 absl::Status RunnerSetup::AddShards() {
   ModelRunner& runner = *runner_;
   const RunnerMemory& memory = *runner.memory_;
-  DividedLogits* const divided = ShardSampler::LogitsOf(model_.spec());
+  ShardedLogits* const sharded = ShardSampler::LogitsOf(model_.spec());
   // ReplayCheck compares the logits, so they must be gathered.
   const bool checks_replays = options_.debug.replay_check == ReplayCheck::kEveryReplay;
-  if (!*options_.debug.sample_shards || divided == nullptr || checks_replays) {
+  if (!*options_.debug.sample_shards || sharded == nullptr || checks_replays) {
     return absl::OkStatus();
   }
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<ShardSampler> sampler,
-                           ShardSampler::Create({.logits = divided,
+                           ShardSampler::Create({.logits = sharded,
                                                  .max_rows = runner.shape_.max_num_seqs,
                                                  .max_logits = runner.shape_.max_num_seqs +
                                                                runner.shape_.max_earlier_logits,

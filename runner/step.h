@@ -104,9 +104,9 @@ class Step {
     const KvScales* calibrated = nullptr;
     // Receives the hidden states of the step; null: not needed.
     std::function<absl::Status(const Step& step, const at::Tensor& hidden)> take_hidden = nullptr;
-    // Destination of logits that stay sharded over ranks (runner/ranks/divided_logits.h);
+    // Destination of logits that stay sharded over ranks (runner/ranks/sharded_logits.h);
     // undefined: the step needs whole logits.
-    at::Tensor divided_logits = {};
+    at::Tensor sharded_logits = {};
     StepWatch* watch = nullptr;      // receives the tensors of Watch(); null: none
     GraphBackend* graphs = nullptr;  // the backend that captures the step; null: not captured
     bool attends_between_graphs = false;
@@ -136,9 +136,9 @@ class Step {
   // persistent.
   const at::Tensor& logits() const { return parts_.logits; }
 
-  // If defined, a model with ModelSpec::divided_logits must write its shard of the logits here, and
+  // If defined, a model with ModelSpec::sharded_logits must write its shard of the logits here, and
   // not gather logits(). If undefined, the model returns whole logits.
-  const at::Tensor& divided_logits() const { return parts_.divided_logits; }
+  const at::Tensor& sharded_logits() const { return parts_.sharded_logits; }
 
   // Passes the step's hidden states to draft heads. hidden: [num_tokens, hidden_dim] of the model's
   // dtype, for all tokens: the states that logits are computed from. Models with

@@ -39,7 +39,7 @@ void SetSensibleThreads(int64_t num_parameters, DType dtype, int world) {
 // Options that show the progress of loading. `progress` must outlive them.
 LoadModelOptions LoadOptionsOf(ProgressLine& progress, std::optional<DType> dtype,
                                c10::Device device, int max_position, RankOfRun rank,
-                               Undivided undivided) {
+                               Unsharded unsharded) {
   progress.Show("loading weights");
   return {.weights = {.device = device,
                       .dtype = dtype,
@@ -49,7 +49,7 @@ LoadModelOptions LoadOptionsOf(ProgressLine& progress, std::optional<DType> dtyp
                           }},
           .max_position = max_position,
           .collectives = rank.grid == nullptr ? nullptr : &rank.grid->weights(),
-          .undivided = undivided,
+          .unsharded = unsharded,
           .context = rank.grid == nullptr ? nullptr : &rank.grid->context()};
 }
 
@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadDraft(const DecodeOptions& options,
   REPRISE_ASSIGN_OR_RETURN(
       LoadedModel draft,
       LoadModel(*options.draft->model, LoadOptionsOf(progress, spec.dtype, spec.device, max_seq_len,
-                                                     rank, Undivided::kReplicated)));
+                                                     rank, Unsharded::kReplicated)));
   return std::move(draft.model);
 }
 
@@ -84,7 +84,7 @@ absl::StatusOr<DecodeModels> LoadOnRank(const DecodeOptions& options, RankOfRun 
   REPRISE_ASSIGN_OR_RETURN(
       loaded.model, LoadModel(loaded.folder->path, loaded.folder->config,
                               LoadOptionsOf(progress, options.dtype, device, *runner.max_seq_len,
-                                            rank, Undivided::kRefused)));
+                                            rank, Unsharded::kRefused)));
   const ModelSpec& spec = loaded.model->spec();
   if (device.is_cpu()) {
     SetSensibleThreads(NumParameters(loaded.folder->config), spec.dtype,

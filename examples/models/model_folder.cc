@@ -51,16 +51,16 @@ absl::Status CheckWeightOptions(const LoadWeightsOptions& options) {
 }
 
 // Why the family or the sizes of a model cannot be divided, or OK.
-absl::Status CheckCanBeDivided(const LlamaConfig& config, const LoadModelOptions& options) {
+absl::Status CheckCanBeSharded(const LlamaConfig& config, const LoadModelOptions& options) {
   return LlamaConfigOfRank(config, options.weights.ranks).status();
 }
-absl::Status CheckCanBeDivided(const MlaConfig& config, const LoadModelOptions& options) {
+absl::Status CheckCanBeSharded(const MlaConfig& config, const LoadModelOptions& options) {
   return MlaConfigOfRank(config, options.weights.ranks).status();
 }
-absl::Status CheckCanBeDivided(const GptConfig& config, const LoadModelOptions& options) {
+absl::Status CheckCanBeSharded(const GptConfig& config, const LoadModelOptions& options) {
   return GptShareOf(config, options.weights.ranks).status();
 }
-absl::Status CheckCanBeDivided(const BartConfig& config, const LoadModelOptions& options) {
+absl::Status CheckCanBeSharded(const BartConfig& config, const LoadModelOptions& options) {
   return BartShareOf(config, options.weights.ranks).status();
 }
 
@@ -158,8 +158,8 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& path, const 
   REPRISE_RETURN_IF_ERROR(CheckWeightOptions(options.weights));
   LoadModelOptions own = options;
   own.weights.ranks = RanksOf(options.collectives);
-  const auto check = [&](const auto& family) { return CheckCanBeDivided(family, own); };
-  if (options.undivided == Undivided::kRefused || std::visit(check, config).ok()) {
+  const auto check = [&](const auto& family) { return CheckCanBeSharded(family, own); };
+  if (options.unsharded == Unsharded::kRefused || std::visit(check, config).ok()) {
     return std::visit([&](const auto& family) { return Load(path, family, own); }, config);
   }
   own.collectives = nullptr;

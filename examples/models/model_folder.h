@@ -55,7 +55,7 @@ struct ModelFolder {
 };
 
 // What becomes of a model that cannot be divided over the ranks, as it has too few heads.
-enum class Undivided : int8_t {
+enum class Unsharded : int8_t {
   kRefused,
   kReplicated,  // each rank has all of it (runner/ranks/replicated_model.h)
 };
@@ -69,18 +69,18 @@ struct LoadModelOptions {
   // The ranks that the model is divided over, this process among them; must outlive the model.
   // Null: one rank. weights.ranks is ignored.
   Collectives* collectives = nullptr;
-  Undivided undivided = Undivided::kRefused;
+  Unsharded unsharded = Unsharded::kRefused;
   // The ranks that keys are divided over (RankOptions::context_ranks), which have the same
   // weights; must outlive the model. Null: none. With `collectives`: groups of a grid
   // (distributed/rank_grid.h).
   Collectives* context = nullptr;
 };
 
-// Loads the weights of the folder `path`, whose config is `config`. load_model.h has the one-call form.
-// Errors: those of CheckDevice(), of LoadWeights() and of the model's Create(). InvalidArgument if
-// weights.dtype is not float32, float16 or bfloat16, or for a model of fewer heads than ranks, unless it is
-// to be replicated. Unimplemented for a context of several ranks and a family that does not divide keys
-// (BART).
+// Loads the weights of the folder `path`, whose config is `config`. load_model.h has the one-call
+// form. Errors: those of CheckDevice(), of LoadWeights() and of the model's Create().
+// InvalidArgument if weights.dtype is not float32, float16 or bfloat16, or for a model of fewer
+// heads than ranks, unless it is to be replicated. Unimplemented for a context of several ranks and
+// a family that does not divide keys (BART).
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& path, const ModelConfig& config,
                                                  const LoadModelOptions& options);
 

@@ -28,7 +28,7 @@ absl::Status ShardPart::Apply(const ScheduledBatch& batch, const StepPlan&) {
 }
 
 void ShardPart::Fill(const GraphKey& key, const StepVariant&, Step::Parts& parts) const {
-  if (key.num_drafts == 0) parts.divided_logits = sampler_->memory();
+  if (key.num_drafts == 0) parts.sharded_logits = sampler_->memory();
 }
 
 bool ShardPart::SamplesShards(const StepPlan& plan) const {

@@ -55,11 +55,11 @@ absl::StatusOr<at::Tensor> SumBuffer::Rows(int64_t num_rows) {
   return buffer_.narrow(0, 0, num_rows);
 }
 
-DividedVocabulary::DividedVocabulary(int64_t vocab_size, Collectives* collectives)
+ShardedVocabulary::ShardedVocabulary(int64_t vocab_size, Collectives* collectives)
     : collectives_(collectives),
-      logits_(std::make_unique<DividedLogits>(vocab_size, collectives)) {}
+      logits_(std::make_unique<ShardedLogits>(vocab_size, collectives)) {}
 
-absl::Status DividedVocabulary::Embed(const at::Tensor& table, const at::Tensor& token_ids,
+absl::Status ShardedVocabulary::Embed(const at::Tensor& table, const at::Tensor& token_ids,
                                       const at::Tensor& out) const {
   if (RanksOf(collectives_).world == 1) return GatherRows(table, token_ids, out);
   REPRISE_RETURN_IF_ERROR(GatherSomeRows(table, share().begin, token_ids, out));
@@ -67,7 +67,7 @@ absl::Status DividedVocabulary::Embed(const at::Tensor& table, const at::Tensor&
   return SumOverRanks(collectives_, out);
 }
 
-absl::Status DividedVocabulary::Logits(const Linear& head, LinearContext& context,
+absl::Status ShardedVocabulary::Logits(const Linear& head, LinearContext& context,
                                        const at::Tensor& x, const LogitsOut& out,
                                        Finish finish) const {
   const at::Tensor& logits = out.whole;
@@ -79,9 +79,9 @@ absl::Status DividedVocabulary::Logits(const Linear& head, LinearContext& contex
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("logits", logits, {x.size(0), logits_->vocab_size()}));
   const int64_t num_rows = logits.size(0);
-  const bool is_left = out.divided.defined();
+  const bool is_left = out.sharded.defined();
   const at::Tensor memory =
-      is_left ? out.divided : at::empty({logits_->PartsSize(num_rows)}, logits.options());
+      is_left ? out.sharded : at::empty({logits_->PartsSize(num_rows)}, logits.options());
   const at::Tensor parts = logits_->PartsIn(memory, num_rows);
   const at::Tensor own = parts[ranks.rank];
   if (num_rows > 0) {

@@ -6,7 +6,7 @@
 //   REPRISE_RETURN_IF_ERROR(down.Apply(step.linears(), gated, out));
 //   REPRISE_RETURN_IF_ERROR(SumOverRanks(collectives, step.linears(), out));
 //
-//   const DividedVocabulary vocabulary(vocab_size, collectives);
+//   const ShardedVocabulary vocabulary(vocab_size, collectives);
 //   REPRISE_RETURN_IF_ERROR(vocabulary.Embed(embedding, step.token_ids(), hidden));
 //   REPRISE_RETURN_IF_ERROR(vocabulary.Logits(lm_head, step.linears(), last, step.logits()));
 //   // To transform each rank's logits before they are gathered:
@@ -35,7 +35,7 @@
 #include "reprise/distributed/share.h"
 #include "reprise/runner/ops/linear.h"
 #include "reprise/runner/ops/linear_context.h"
-#include "reprise/runner/ranks/divided_logits.h"
+#include "reprise/runner/ranks/sharded_logits.h"
 
 namespace reprise {
 
@@ -79,21 +79,21 @@ class SumBuffer {
   at::Tensor buffer_;  // [max_rows_, row_size_]; undefined before the first call of Rows()
 };
 
-// Destination of a step's logits (Step::logits(), Step::divided_logits()).
+// Destination of a step's logits (Step::logits(), Step::sharded_logits()).
 struct LogitsOut {
   at::Tensor whole;  // [num_rows, vocab_size]
-  // Memory for at least DividedLogits::PartsSize(num_rows) elements. Undefined: gathers into
+  // Memory for at least ShardedLogits::PartsSize(num_rows) elements. Undefined: gathers into
   // `whole`.
-  at::Tensor divided = {};
+  at::Tensor sharded = {};
 };
 
 // An embedding and a head that are sharded over the vocabulary. Each rank has the rows of its
 // AlignedShareOf() the vocabulary.
-class DividedVocabulary {
+class ShardedVocabulary {
  public:
   // `collectives` must outlive this object; null: one rank. REQUIRES: vocab_size >= the number of
   // ranks.
-  DividedVocabulary(int64_t vocab_size, Collectives* collectives);
+  ShardedVocabulary(int64_t vocab_size, Collectives* collectives);
 
   // Writes the embedding of token_ids[i] to out[i], on every rank. table: [share().size, size];
   // token_ids: [num_tokens] int32; out: [num_tokens, size], contiguous if there are several ranks.
@@ -112,18 +112,18 @@ class DividedVocabulary {
   // order of the vocabulary; otherwise writes only this rank's share, to out.divided. head: a
   // Linear with share().size outputs; x and the dtype of the logits as in Linear::Apply(). Errors:
   // InvalidArgument if the shape of the logits is wrong; as Linear::Apply(), `finish` and
-  // DividedLogits::Gather(). May throw LibTorch's exceptions.
+  // ShardedLogits::Gather(). May throw LibTorch's exceptions.
   absl::Status Logits(
       const Linear& head, LinearContext& context, const at::Tensor& x, const LogitsOut& out,
       Finish finish = [](const at::Tensor&) { return absl::OkStatus(); }) const;
 
   const Share& share() const { return logits_->share(); }
-  // For ModelSpec::divided_logits.
-  DividedLogits* logits() const { return logits_.get(); }
+  // For ModelSpec::sharded_logits.
+  ShardedLogits* logits() const { return logits_.get(); }
 
  private:
   Collectives* collectives_;
-  std::unique_ptr<DividedLogits> logits_;
+  std::unique_ptr<ShardedLogits> logits_;
 };
 
 }  // namespace reprise

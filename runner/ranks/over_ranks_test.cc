@@ -45,7 +45,7 @@ TEST(OverRanksTest, OneRankComputesTheOperationItself) {
   EXPECT_TRUE(SumOverRanks(nullptr, x).ok());
   EXPECT_TRUE(x.equal(before));
   const at::Tensor table = at::randn({10, kHidden});
-  const DividedVocabulary vocabulary(10, nullptr);
+  const ShardedVocabulary vocabulary(10, nullptr);
   EXPECT_EQ(vocabulary.share(), (Share{0, 10}));
   const at::Tensor ids = at::arange(10, at::kInt);
   const at::Tensor out = at::empty({10, kHidden});
@@ -180,7 +180,7 @@ TEST(OverRanksTest, ShardedEmbeddingAndHeadMatchTheWholeVocabulary) {
     for (const int world : {2, 3, 4}) {
       SCOPED_TRACE(testing::Message() << vocab_size << " over " << world << " ranks");
       const auto run = [&](Collectives& collectives) -> absl::Status {
-        const DividedVocabulary vocabulary(vocab_size, &collectives);
+        const ShardedVocabulary vocabulary(vocab_size, &collectives);
         const Share share = vocabulary.share();
         const at::Tensor own = table.narrow(0, share.begin, share.size);
         const at::Tensor embedded = at::full({17, kHidden}, 9.0f);
@@ -205,7 +205,7 @@ TEST(OverRanksTest, LogitsInMemoryThatIsWiderThanTheVocabulary) {
   const at::Tensor table = at::randn({128, kHidden});
   const at::Tensor x = at::randn({3, kHidden});
   const std::vector<absl::Status> results = RunThreadRanks(2, [&](Collectives& collectives) {
-    const DividedVocabulary vocabulary(128, &collectives);
+    const ShardedVocabulary vocabulary(128, &collectives);
     const at::Tensor wide = at::full({3, 140}, 7.0f);
     const absl::Status status =
         vocabulary.Logits(Made(table.narrow(0, vocabulary.share().begin, 64)), *Context(), x,
@@ -226,7 +226,7 @@ TEST(OverRanksTest, EachRankFinishesItsShareBeforeItIsGathered) {
   for (const int world : {1, 2, 3}) {
     SCOPED_TRACE(testing::Message() << world << " ranks");
     const auto run = [&](Collectives& collectives) -> absl::Status {
-      const DividedVocabulary vocabulary(kVocabSize, &collectives);
+      const ShardedVocabulary vocabulary(kVocabSize, &collectives);
       const Share share = vocabulary.share();
       const at::Tensor got = at::full({6, kVocabSize}, 9.0f);
       const absl::Status status = vocabulary.Logits(
@@ -245,7 +245,7 @@ TEST(OverRanksTest, EachRankFinishesItsShareBeforeItIsGathered) {
 }
 
 TEST(OverRanksTest, LogitsReturnsTheErrorOfFinish) {
-  const DividedVocabulary vocabulary(8, nullptr);
+  const ShardedVocabulary vocabulary(8, nullptr);
   const at::Tensor logits = at::empty({3, 8});
   EXPECT_EQ(vocabulary.Logits(Made(at::randn({8, kHidden})), *Context(), at::randn({3, kHidden}),
                               {.whole = logits},
@@ -255,7 +255,7 @@ TEST(OverRanksTest, LogitsReturnsTheErrorOfFinish) {
 
 TEST(OverRanksTest, RejectsLogitsWithAnotherVocabularySize) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [&](Collectives& collectives) {
-    const DividedVocabulary vocabulary(128, &collectives);
+    const ShardedVocabulary vocabulary(128, &collectives);
     return vocabulary.Logits(Made(at::randn({64, kHidden})), *Context(), at::randn({3, kHidden}),
                              {.whole = at::empty({3, 127})});
   });

@@ -43,9 +43,9 @@ constexpr auto kLaunchTokens = kLaunchTop;
 
 }  // namespace
 
-DividedLogits* ShardSampler::LogitsOf(const ModelSpec& spec) {
-  DividedLogits* const divided = spec.divided_logits;
-  return divided == nullptr || divided->ranks().world == 1 ? nullptr : divided;
+ShardedLogits* ShardSampler::LogitsOf(const ModelSpec& spec) {
+  ShardedLogits* const sharded = spec.sharded_logits;
+  return sharded == nullptr || sharded->ranks().world == 1 ? nullptr : sharded;
 }
 
 ShardSampler::ShardSampler(const ShardSamplerOptions& options)
@@ -88,7 +88,7 @@ absl::Status ShardSampler::Exchange(const at::Tensor& all, int64_t count) const 
 
 absl::Status ShardSampler::Sample(const ShardSampleArgs& args) {
   return CatchTorch([&]() -> absl::Status {
-    const DividedLogits& logits = *options_.logits;
+    const ShardedLogits& logits = *options_.logits;
     const int64_t width = logits.largest_share();
     const Ranks ranks = logits.ranks();
     const int64_t num_words = int64_t{args.num_rows} * ShardTopWords(num_top_);

@@ -3,7 +3,7 @@
 // (runner/sampling/shard_sampling.h). A runner owns one if its model has sharded logits.
 //
 //   // Once per captured shape, when the step's work is created:
-//   Step::Parts{..., .divided_logits = sampler->memory()};
+//   Step::Parts{..., .sharded_logits = sampler->memory()};
 //   // Each step, when its batch is accepted:
 //   sampler->Plan(batch);
 //   // After the forward pass is enqueued, on the step's stream:
@@ -34,7 +34,7 @@
 #include "reprise/base/dtype.h"
 #include "reprise/graphs/fingerprint.h"
 #include "reprise/runner/model.h"
-#include "reprise/runner/ranks/divided_logits.h"
+#include "reprise/runner/ranks/sharded_logits.h"
 #include "reprise/runner/sampling/sampling_params.h"
 #include "reprise/runner/sampling/shard_sampling_args.h"
 #include "reprise/runner/slots/scheduled_batch.h"
@@ -42,7 +42,7 @@
 namespace reprise {
 
 struct ShardSamplerOptions {
-  DividedLogits* logits = nullptr;  // must outlive the sampler
+  ShardedLogits* logits = nullptr;  // must outlive the sampler
   int max_rows = 0;                 // maximum number of rows per step, and number of slots
   int max_logits = 0;  // maximum number of rows of logits in a step that keeps them sharded
   DType logits_dtype = DType::kFloat32;
@@ -61,13 +61,13 @@ struct ShardSampleArgs {
 class ShardSampler {
  public:
   // Returns the sharded logits of a model; null if it has none or if there is one rank.
-  static DividedLogits* LogitsOf(const ModelSpec& spec);
+  static ShardedLogits* LogitsOf(const ModelSpec& spec);
 
   // Allocates on LibTorch's current stream. Errors: ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<ShardSampler>> Create(const ShardSamplerOptions& options);
 
   // The logits of forward passes, and the memory for their shards.
-  DividedLogits* logits() const { return options_.logits; }
+  ShardedLogits* logits() const { return options_.logits; }
   const at::Tensor& memory() const { return memory_; }
 
   // Records the sampling parameters of sequences that join and the requirements of the batch's
@@ -85,7 +85,7 @@ class ShardSampler {
   absl::Status Sample(const ShardSampleArgs& args);
 
   // Gathers the logits that the forward pass has written into `logits` [num_logits, vocab_size].
-  // Errors: as DividedLogits::Gather().
+  // Errors: as ShardedLogits::Gather().
   absl::Status Gather(int num_logits, const at::Tensor& logits);
 
   // Makes each kind of collective call once, so that the calls allocate their memory before the

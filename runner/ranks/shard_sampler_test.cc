@@ -84,12 +84,12 @@ TEST(ShardSamplerTest, ChoosesTheTokensOfTheWholeLogitsOnAllRanks) {
       const State expected = OfWhole(logits.narrow(0, 0, 6), rows.params);
       const auto run = [&](Collectives& ranks) -> absl::Status {
         CountingCollectives collectives(ranks);
-        DividedLogits divided(vocab_size, &collectives);
+        ShardedLogits sharded(vocab_size, &collectives);
         REPRISE_ASSIGN_OR_RETURN(
             const auto sampler,
-            ShardSampler::Create({.logits = &divided, .max_rows = 6, .max_logits = 10}));
-        const Share share = divided.share();
-        divided.PartsIn(sampler->memory(), 8)[ranks.ranks().rank]
+            ShardSampler::Create({.logits = &sharded, .max_rows = 6, .max_logits = 10}));
+        const Share share = sharded.share();
+        sharded.PartsIn(sampler->memory(), 8)[ranks.ranks().rank]
             .narrow(1, 0, share.size)
             .copy_(logits.narrow(1, share.begin, share.size));
         sampler->Plan(rows.batch());
@@ -122,15 +122,15 @@ TEST(ShardSamplerTest, GreedyStepsGatherOneChoicePerRow) {
   const State expected = OfWhole(logits, rows.params);
   const auto run = [&](Collectives& ranks) -> absl::Status {
     CountingCollectives collectives(ranks);
-    DividedLogits divided(300, &collectives);
+    ShardedLogits sharded(300, &collectives);
     REPRISE_ASSIGN_OR_RETURN(const auto sampler,
-                             ShardSampler::Create({.logits = &divided,
+                             ShardSampler::Create({.logits = &sharded,
                                                    .max_rows = 2,
                                                    .max_logits = 2,
                                                    .logits_dtype = DType::kBFloat16}));
-    divided.PartsIn(sampler->memory(), 2)[ranks.ranks().rank]
-        .narrow(1, 0, divided.share().size)
-        .copy_(logits.narrow(1, divided.share().begin, divided.share().size));
+    sharded.PartsIn(sampler->memory(), 2)[ranks.ranks().rank]
+        .narrow(1, 0, sharded.share().size)
+        .copy_(logits.narrow(1, sharded.share().begin, sharded.share().size));
     sampler->Plan(rows.batch());
     EXPECT_TRUE(sampler->serves());
     State state(2);
@@ -163,8 +163,8 @@ class NoCollectives final : public Collectives {
 
 TEST(ShardSamplerTest, ServesDependsOnlyOnRowsThatSample) {
   NoCollectives collectives;
-  DividedLogits divided(1000, &collectives);
-  const auto sampler = ShardSampler::Create({.logits = &divided, .max_rows = 4, .max_logits = 4});
+  ShardedLogits sharded(1000, &collectives);
+  const auto sampler = ShardSampler::Create({.logits = &sharded, .max_rows = 4, .max_logits = 4});
   ASSERT_TRUE(sampler.ok()) << sampler.status();
   Rows rows({{.temperature = 1, .top_p = 0.9f},
              {.temperature = 1, .top_k = 3},
@@ -199,10 +199,10 @@ TEST(ShardSamplerTest, ServesDependsOnlyOnRowsThatSample) {
 }
 
 // The head of a model's forward pass, with the runner's memory and without.
-TEST(DividedLogitsTest, ForwardPassWritesItsShard) {
+TEST(ShardedLogitsTest, ForwardPassWritesItsShard) {
   NoCollectives collectives;
-  const DividedVocabulary vocabulary(130, &collectives);
-  DividedLogits& logits = *vocabulary.logits();
+  const ShardedVocabulary vocabulary(130, &collectives);
+  ShardedLogits& logits = *vocabulary.logits();
   const int64_t size = logits.share().size;
   const at::Tensor weight = at::randn({size, 16});
   const absl::StatusOr<Linear> head = Linear::Create(weight, std::nullopt);
@@ -212,7 +212,7 @@ TEST(DividedLogitsTest, ForwardPassWritesItsShard) {
   const at::Tensor x = at::randn({3, 16});
   const at::Tensor whole = at::full({3, 130}, 7.0f);
   const at::Tensor memory = at::full({logits.PartsSize(5)}, 7.0f);
-  EXPECT_EQ(vocabulary.Logits(*head, **context, x, {.whole = whole, .divided = memory}),
+  EXPECT_EQ(vocabulary.Logits(*head, **context, x, {.whole = whole, .sharded = memory}),
             absl::OkStatus());
   EXPECT_TRUE(whole.equal(at::full({3, 130}, 7.0f)));
   const at::Tensor own = logits.PartsIn(memory, 3)[0];
@@ -223,15 +223,15 @@ TEST(DividedLogitsTest, ForwardPassWritesItsShard) {
               HasSubstr("no collectives"));
 }
 
-TEST(DividedLogitsTest, LogitsOfIsNullWithoutShardedLogitsOrWithOneRank) {
+TEST(ShardedLogitsTest, LogitsOfIsNullWithoutShardedLogitsOrWithOneRank) {
   NoCollectives collectives;
-  DividedLogits alone(10, nullptr), divided(10, &collectives);
+  ShardedLogits alone(10, nullptr), sharded(10, &collectives);
   EXPECT_EQ(ShardSampler::LogitsOf({}), nullptr);
   ModelSpec spec;
-  spec.divided_logits = &alone;
+  spec.sharded_logits = &alone;
   EXPECT_EQ(ShardSampler::LogitsOf(spec), nullptr);
-  spec.divided_logits = &divided;
-  EXPECT_EQ(ShardSampler::LogitsOf(spec), &divided);
+  spec.sharded_logits = &sharded;
+  EXPECT_EQ(ShardSampler::LogitsOf(spec), &sharded);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The golden models divided over ranks that are processes, by LibTorch's process groups: gloo on CPUs,
-// and with REPRISE_TEST_ON_GPU NCCL on two GPUs. Ranks are forked, so nothing here touches CUDA.
+// The golden models divided over ranks that are processes, by LibTorch's process groups: gloo on
+// CPUs, and with REPRISE_TEST_ON_GPU NCCL on two GPUs. Ranks are forked, so nothing here touches
+// CUDA.
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -91,17 +92,17 @@ void ExpectOnAll(int world, absl::FunctionRef<absl::Status(const RankPlace&)> bo
   EXPECT_TRUE(reports.ok()) << reports.text();
 }
 
-void CheckOverProcesses(const std::string& name, int world, const DividedGoldenCheck& check) {
+void CheckOverProcesses(const std::string& name, int world, const ShardedGoldenCheck& check) {
   const absl::StatusOr<Golden> golden = LoadGolden(name);
   ASSERT_TRUE(golden.ok()) << golden.status();
   ExpectOnAll(world, [&](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
     REPRISE_ASSIGN_OR_RETURN(const auto collectives, ConnectRanks(place, device));
-    REPRISE_RETURN_IF_ERROR(CheckDividedGolden(*golden, *collectives, device, check,
+    REPRISE_RETURN_IF_ERROR(CheckShardedGolden(*golden, *collectives, device, check,
                                                {.graphs = Mode::kEager, .block_size = 4}));
-    DividedGoldenCheck eager = check;
+    ShardedGoldenCheck eager = check;
     eager.replays = false;
-    return CheckDividedGolden(*golden, *collectives, device, eager,
+    return CheckShardedGolden(*golden, *collectives, device, eager,
                               {.graphs = Mode::kOff, .prefill_chunk = 7});
   });
 }
@@ -145,8 +146,8 @@ class RecordedSteps final : public StepRunner {
   std::string tokens_;
 };
 
-// Runs the prompts of a golden on all ranks, some tokens sampled, and compares what each rank's runner
-// has done.
+// Runs the prompts of a golden on all ranks, some tokens sampled, and compares what each rank's
+// runner has done.
 absl::Status CheckSameSteps(const Golden& golden, Model& model, Collectives& collectives) {
   REPRISE_ASSIGN_OR_RETURN(const auto runner,
                            ModelRunner::Create(&model, {.max_num_seqs = 4,
@@ -201,7 +202,7 @@ TEST_P(ContextProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
   const auto [name, world, dtype] = GetParam();
   CheckOverProcesses(
       name, world,
-      {.tolerance = kTolerance, .dtype = dtype, .divided = DividedGoldenCheck::Divided::kContext});
+      {.tolerance = kTolerance, .dtype = dtype, .sharded = ShardedGoldenCheck::Sharded::kContext});
 }
 
 // A golden, the ranks, and how many of them divide the keys.
@@ -216,9 +217,9 @@ TEST_P(GridProcessesTest, LogitsAreGoldenWithGraphsAndWithout) {
     REPRISE_ASSIGN_OR_RETURN(const c10::Device device, DeviceOf(place));
     REPRISE_ASSIGN_OR_RETURN(const auto grid, ConnectGrid(place, device, context_ranks));
     REPRISE_RETURN_IF_ERROR(
-        CheckDividedGolden(*golden, *grid, device, {.tolerance = kTolerance},
+        CheckShardedGolden(*golden, *grid, device, {.tolerance = kTolerance},
                            {.graphs = Mode::kEager, .block_size = 4, .context_interleave = 2}));
-    return CheckDividedGolden(*golden, *grid, device, {.tolerance = kTolerance, .replays = false},
+    return CheckShardedGolden(*golden, *grid, device, {.tolerance = kTolerance, .replays = false},
                               {.graphs = Mode::kOff, .prefill_chunk = 7});
   });
 }
@@ -525,7 +526,8 @@ TEST(FaultProcessesTest, ARankThatIsKilledWhileItsRunnerIsMadeIsNamedByTheEngine
 // Of ranks, and how many of them divide the keys.
 class LoadingFaultProcessesTest : public testing::TestWithParam<std::tuple<int, int>> {};
 
-// What survivors get, and when, if one of the ranks of a grid does `fault` while it reads its weights.
+// What survivors get, and when, if one of the ranks of a grid does `fault` while it reads its
+// weights.
 void ExpectFaultWhileLoading(const std::tuple<int, int>& ranks, void (*fault)(),
                              absl::StatusCode code, const std::string& text) {
   const int world = std::get<0>(ranks);

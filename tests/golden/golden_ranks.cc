@@ -40,7 +40,7 @@ absl::Status CheckFloat32(const Golden& golden, const GoldenRun& run, double tol
   return absl::OkStatus();
 }
 
-absl::Status CheckRun(const GoldenRun& run, const DividedGoldenCheck& check) {
+absl::Status CheckRun(const GoldenRun& run, const ShardedGoldenCheck& check) {
   if ((run.report.num_replays() > 0) != check.replays) {
     return absl::InternalError(absl::StrCat("replays: got ", run.report.num_replays()));
   }
@@ -67,7 +67,7 @@ struct Groups {
 };
 
 absl::Status CheckGroups(const Golden& golden, const Groups& groups, c10::Device device,
-                         const DividedGoldenCheck& check, GoldenRunOptions options) {
+                         const ShardedGoldenCheck& check, GoldenRunOptions options) {
   REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                            LoadGoldenModel(golden, device, check.dtype, check.mla_cache,
                                            groups.weights, groups.context));
@@ -98,17 +98,17 @@ absl::Status CheckGroups(const Golden& golden, const Groups& groups, c10::Device
 
 }  // namespace
 
-absl::Status CheckDividedGolden(const Golden& golden, Collectives& collectives, c10::Device device,
-                                const DividedGoldenCheck& check, GoldenRunOptions options) {
-  const bool divides_context = check.divided == DividedGoldenCheck::Divided::kContext;
+absl::Status CheckShardedGolden(const Golden& golden, Collectives& collectives, c10::Device device,
+                                const ShardedGoldenCheck& check, GoldenRunOptions options) {
+  const bool divides_context = check.sharded == ShardedGoldenCheck::Sharded::kContext;
   const Groups groups = {.all = &collectives,
                          .weights = divides_context ? nullptr : &collectives,
                          .context = divides_context ? &collectives : nullptr};
   return CheckGroups(golden, groups, device, check, options);
 }
 
-absl::Status CheckDividedGolden(const Golden& golden, RankGrid& grid, c10::Device device,
-                                const DividedGoldenCheck& check, GoldenRunOptions options) {
+absl::Status CheckShardedGolden(const Golden& golden, RankGrid& grid, c10::Device device,
+                                const ShardedGoldenCheck& check, GoldenRunOptions options) {
   const Groups groups = {
       .all = &grid.all(), .weights = &grid.weights(), .context = &grid.context()};
   return CheckGroups(golden, groups, device, check, options);

@@ -49,17 +49,17 @@ Golden Loaded(const std::string& name) {
   return golden.ok() ? *std::move(golden) : Golden();
 }
 
-std::vector<absl::Status> Check(const Golden& golden, int world, const DividedGoldenCheck& check,
+std::vector<absl::Status> Check(const Golden& golden, int world, const ShardedGoldenCheck& check,
                                 const GoldenRunOptions& options) {
   return RunThreadRanks(world, [&](Collectives& collectives) {
     at::set_num_threads(1);  // of this thread's products
-    return CheckDividedGolden(golden, collectives, c10::kCPU, check, options);
+    return CheckShardedGolden(golden, collectives, c10::kCPU, check, options);
   });
 }
 
-class DividedGoldenTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
+class ShardedGoldenTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
 
-TEST_P(DividedGoldenTest, LogitsAreGolden) {
+TEST_P(ShardedGoldenTest, LogitsAreGolden) {
   const auto [name, world] = GetParam();
   const Golden golden = Loaded(name);
   EXPECT_THAT(Check(golden, world, {.tolerance = kTolerance}, {.block_size = 4}),
@@ -69,12 +69,12 @@ TEST_P(DividedGoldenTest, LogitsAreGolden) {
               Each(absl::OkStatus()));
 }
 
-// Of KV heads there are 2 and of q heads 8, but for gqa5 (10), bias-untied (6 and 6), MLA and BLOOM (8
-// each) and GPT-2 and BART (4):
+// Of KV heads there are 2 and of q heads 8, but for gqa5 (10), bias-untied (6 and 6), MLA and BLOOM
+// (8 each) and GPT-2 and BART (4):
 // with 4 ranks a KV head is on two of them, and in the first two of these shares are of different
 // sizes.
 INSTANTIATE_TEST_SUITE_P(
-    All, DividedGoldenTest,
+    All, ShardedGoldenTest,
     testing::Combine(testing::Values("llama-rope-llama3", "llama-bias-untied", "llama-gqa5",
                                      "mistral-window", "llama4-chunked", "qwen2", "qwen3",
                                      "qwen3-moe", "gemma2", "gemma3", "gpt-oss-sinks",
@@ -88,22 +88,22 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 // Ranks that divide the keys of each sequence. The goldens' contexts are of 40 to 100 tokens.
-class DividedContextTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
+class ShardedContextTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
 
-constexpr auto kContext = DividedGoldenCheck::Divided::kContext;
+constexpr auto kContext = ShardedGoldenCheck::Sharded::kContext;
 
-TEST_P(DividedContextTest, LogitsAreGolden) {
+TEST_P(ShardedContextTest, LogitsAreGolden) {
   const auto [name, world] = GetParam();
   const Golden golden = Loaded(name);
-  EXPECT_THAT(Check(golden, world, {.tolerance = kTolerance, .divided = kContext},
+  EXPECT_THAT(Check(golden, world, {.tolerance = kTolerance, .sharded = kContext},
                     {.block_size = 4, .context_interleave = 2}),
               Each(absl::OkStatus()));
-  EXPECT_THAT(Check(golden, world, {.tolerance = kTolerance, .replays = false, .divided = kContext},
+  EXPECT_THAT(Check(golden, world, {.tolerance = kTolerance, .replays = false, .sharded = kContext},
                     {.graphs = Mode::kOff, .block_size = 3, .prefill_chunk = 7}),
               Each(absl::OkStatus()));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DividedContextTest,
+INSTANTIATE_TEST_SUITE_P(All, ShardedContextTest,
                          testing::Combine(testing::Values("llama-rope-llama3", "mistral-window",
                                                           "qwen3", "gemma2", "gpt-oss-sinks",
                                                           "deepseek-mla", "gpt2", "bloom-alibi"),
@@ -115,26 +115,26 @@ INSTANTIATE_TEST_SUITE_P(All, DividedContextTest,
                          });
 
 // Of models with experts and without: rounding may choose other experts over ranks, too.
-class DividedSixteenBitsTest
-    : public testing::TestWithParam<std::tuple<const char*, DividedGoldenCheck::Divided>> {};
+class ShardedSixteenBitsTest
+    : public testing::TestWithParam<std::tuple<const char*, ShardedGoldenCheck::Sharded>> {};
 
-TEST_P(DividedSixteenBitsTest, TheErrorIsAtMostTwiceThatOfTransformers) {
-  const auto [name, divided] = GetParam();
+TEST_P(ShardedSixteenBitsTest, TheErrorIsAtMostTwiceThatOfTransformers) {
+  const auto [name, sharded] = GetParam();
   const Golden golden = Loaded(name);
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    EXPECT_THAT(Check(golden, 2, {.dtype = dtype, .divided = divided}, {.block_size = 4}),
+    EXPECT_THAT(Check(golden, 2, {.dtype = dtype, .sharded = sharded}, {.block_size = 4}),
                 Each(absl::OkStatus()));
-    EXPECT_THAT(Check(golden, 2, {.dtype = dtype, .replays = false, .divided = divided},
+    EXPECT_THAT(Check(golden, 2, {.dtype = dtype, .replays = false, .sharded = sharded},
                       {.graphs = Mode::kOff, .prefill_chunk = 7}),
                 Each(absl::OkStatus()));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DividedSixteenBitsTest,
+INSTANTIATE_TEST_SUITE_P(All, ShardedSixteenBitsTest,
                          testing::Combine(testing::Values("qwen3", "qwen3-moe", "gpt-oss-sinks"),
-                                          testing::Values(DividedGoldenCheck::Divided::kWeights,
+                                          testing::Values(ShardedGoldenCheck::Sharded::kWeights,
                                                           kContext)),
-                         [](const testing::TestParamInfo<DividedSixteenBitsTest::ParamType>& info) {
+                         [](const testing::TestParamInfo<ShardedSixteenBitsTest::ParamType>& info) {
                            std::string name = std::get<0>(info.param);
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name +
@@ -160,22 +160,22 @@ TEST(SixteenBitsTest, LargeErrorsAndTooFewPositionsAreNamed) {
               HasSubstr("prompt 1, random track: an rms error of nan in the first 14 positions"));
 }
 
-TEST(DividedContextTest, ExpandedMla) {
+TEST(ShardedContextTest, ExpandedMla) {
   EXPECT_THAT(
       Check(Loaded("deepseek-mla"), 2,
-            {.tolerance = kTolerance, .mla_cache = MlaCache::kExpanded, .divided = kContext}, {}),
+            {.tolerance = kTolerance, .mla_cache = MlaCache::kExpanded, .sharded = kContext}, {}),
       Each(absl::OkStatus()));
 }
 
-TEST(DividedContextTest, PreemptedSequencesGetGoldenLogits) {
+TEST(ShardedContextTest, PreemptedSequencesGetGoldenLogits) {
   EXPECT_THAT(Check(Loaded("llama-rope-llama3"), 2,
-                    {.tolerance = kTolerance, .divided = kContext, .preempts = true},
+                    {.tolerance = kTolerance, .sharded = kContext, .preempts = true},
                     {.block_size = 2, .num_blocks = 64, .prefill_chunk = 16}),
               Each(absl::OkStatus()));
 }
 
-TEST(DividedContextTest, MixedGraphsAndHeadMajorBlocks) {
-  EXPECT_THAT(Check(Loaded("qwen3"), 2, {.tolerance = kTolerance, .divided = kContext},
+TEST(ShardedContextTest, MixedGraphsAndHeadMajorBlocks) {
+  EXPECT_THAT(Check(Loaded("qwen3"), 2, {.tolerance = kTolerance, .sharded = kContext},
                     {.mixed_graphs = MixedGraphs::kOn,
                      .block_size = 8,
                      .prefill_chunk = 9,
@@ -185,15 +185,15 @@ TEST(DividedContextTest, MixedGraphsAndHeadMajorBlocks) {
 }
 
 // Of what all ranks are told, with the golden's model as `options` have it.
-std::vector<absl::Status> ContextStatuses(const char* name, const DividedGoldenCheck& check,
+std::vector<absl::Status> ContextStatuses(const char* name, const ShardedGoldenCheck& check,
                                           const GoldenRunOptions& options) {
-  DividedGoldenCheck own = check;
-  own.divided = kContext;
+  ShardedGoldenCheck own = check;
+  own.sharded = kContext;
   return Check(Loaded(name), 2, own, options);
 }
 
-TEST(DividedContextTest, WhatCannotBeDividedIsRefusedByAll) {
-  const DividedGoldenCheck check = {.tolerance = kTolerance};
+TEST(ShardedContextTest, WhatCannotBeDividedIsRefusedByAll) {
+  const ShardedGoldenCheck check = {.tolerance = kTolerance};
   for (const absl::Status& status : ContextStatuses("llama4-chunked", check, {})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(status.message(),
@@ -211,7 +211,7 @@ TEST(DividedContextTest, WhatCannotBeDividedIsRefusedByAll) {
 }
 
 // A runner that divides the keys of a model that knows nothing of it.
-TEST(DividedContextTest, AModelThatDoesNotMergeIsRefused) {
+TEST(ShardedContextTest, AModelThatDoesNotMergeIsRefused) {
   const Golden golden = Loaded("qwen3");
   const std::vector<absl::Status> results =
       RunThreadRanks(2, [&](Collectives& collectives) -> absl::Status {
@@ -230,23 +230,23 @@ TEST(DividedContextTest, AModelThatDoesNotMergeIsRefused) {
   EXPECT_THAT(results[0].message(), HasSubstr("are divided over 2 ranks"));
 }
 
-TEST(DividedModelTest, OneRankWithCollectivesIsAsWithout) {
+TEST(ShardedModelTest, OneRankWithCollectivesIsAsWithout) {
   EXPECT_THAT(Check(Loaded("qwen3"), 1, {.tolerance = kTolerance}, {}), Each(absl::OkStatus()));
 }
 
-TEST(DividedModelTest, ExpandedMla) {
+TEST(ShardedModelTest, ExpandedMla) {
   EXPECT_THAT(Check(Loaded("deepseek-mla"), 2,
                     {.tolerance = kTolerance, .mla_cache = MlaCache::kExpanded}, {}),
               Each(absl::OkStatus()));
 }
 
-TEST(DividedModelTest, PreemptedSequencesGetGoldenLogits) {
+TEST(ShardedModelTest, PreemptedSequencesGetGoldenLogits) {
   EXPECT_THAT(Check(Loaded("llama-rope-llama3"), 2, {.tolerance = kTolerance, .preempts = true},
                     {.block_size = 4, .num_blocks = 64, .prefill_chunk = 16}),
               Each(absl::OkStatus()));
 }
 
-TEST(DividedModelTest, MoreRanksThanQHeadsAreRefusedByAll) {
+TEST(ShardedModelTest, MoreRanksThanQHeadsAreRefusedByAll) {
   for (const absl::Status& status :
        Check(Loaded("llama-bias-untied"), 7, {.tolerance = kTolerance}, {})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -254,24 +254,24 @@ TEST(DividedModelTest, MoreRanksThanQHeadsAreRefusedByAll) {
   }
 }
 
-TEST(DividedModelTest, MoreRanksThanHeadsOfBartAreRefusedByAll) {
+TEST(ShardedModelTest, MoreRanksThanHeadsOfBartAreRefusedByAll) {
   for (const absl::Status& status : Check(Loaded("bart"), 5, {.tolerance = kTolerance}, {})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(status.message(), HasSubstr("encoder.num_heads"));
   }
 }
 
-TEST(DividedModelTest, MoreRanksThanHeadsOfGptAreRefusedByAll) {
+TEST(ShardedModelTest, MoreRanksThanHeadsOfGptAreRefusedByAll) {
   for (const absl::Status& status : Check(Loaded("gpt2"), 5, {.tolerance = kTolerance}, {})) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_THAT(status.message(), HasSubstr("num_heads"));
   }
 }
 
-TEST(DividedModelTest, OptionsThatDifferAreRefusedByAll) {
+TEST(ShardedModelTest, OptionsThatDifferAreRefusedByAll) {
   const Golden golden = Loaded("qwen3");
   const std::vector<absl::Status> results = RunThreadRanks(2, [&](Collectives& collectives) {
-    return CheckDividedGolden(golden, collectives, c10::kCPU, {.tolerance = kTolerance},
+    return CheckShardedGolden(golden, collectives, c10::kCPU, {.tolerance = kTolerance},
                               {.block_size = collectives.ranks().rank == 0 ? 4 : 8});
   });
   for (const absl::Status& status : results) {
@@ -280,7 +280,7 @@ TEST(DividedModelTest, OptionsThatDifferAreRefusedByAll) {
   }
 }
 
-TEST(DividedModelTest, WhatOneRankCannotServeAloneIsRefusedByAll) {
+TEST(ShardedModelTest, WhatOneRankCannotServeAloneIsRefusedByAll) {
   const Golden golden = Loaded("qwen3");
   const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
   ASSERT_TRUE(config.ok()) << config.status();
@@ -368,30 +368,30 @@ void CheckTraffic(const std::vector<std::pair<int, int>>& grids) {
   }
 }
 
-TEST(DividedModelTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
+TEST(ShardedModelTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
   CheckTraffic({{2, 1}, {4, 1}});
 }
 
-TEST(DividedContextTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
+TEST(ShardedContextTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
   CheckTraffic({{2, 2}, {4, 4}});
 }
 
-TEST(DividedGridTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
+TEST(ShardedGridTest, PreemptionsPrefixesAndCancelsGiveTheTextsOfOneRank) {
   CheckTraffic({{4, 2}});
 }
 
 // What all ranks return.
 std::vector<absl::Status> CheckGridOf(const char* name, int world, int context_ranks,
-                                      const DividedGoldenCheck& check,
+                                      const ShardedGoldenCheck& check,
                                       const GoldenRunOptions& options) {
   const Golden golden = Loaded(name);
   return RunThreadGrid(world, context_ranks, [&](RankGrid& grid) {
     at::set_num_threads(1);
-    return CheckDividedGolden(golden, grid, c10::kCPU, check, options);
+    return CheckShardedGolden(golden, grid, c10::kCPU, check, options);
   });
 }
 
-TEST(DividedGridTest, LogitsAreGolden) {
+TEST(ShardedGridTest, LogitsAreGolden) {
   for (const auto& [world, context_ranks] :
        std::vector<std::pair<int, int>>{{2, 1}, {2, 2}, {6, 2}, {6, 3}, {8, 2}}) {
     EXPECT_THAT(CheckGridOf("llama-rope-llama3", world, context_ranks, {.tolerance = kTolerance},
@@ -404,14 +404,15 @@ TEST(DividedGridTest, LogitsAreGolden) {
               Each(absl::OkStatus()));
 }
 
-TEST(DividedGridTest, PreemptedSequencesGetGoldenLogits) {
+TEST(ShardedGridTest, PreemptedSequencesGetGoldenLogits) {
   EXPECT_THAT(CheckGridOf("llama-rope-llama3", 4, 2, {.tolerance = kTolerance, .preempts = true},
                           {.block_size = 2, .num_blocks = 64, .prefill_chunk = 16}),
               Each(absl::OkStatus()));
 }
 
-// The model merges over the 2 ranks of a column, and the runner divides keys over all 4, or over none.
-TEST(DividedGridTest, ARunnerThatDividesKeysOverOtherRanksIsRefused) {
+// The model merges over the 2 ranks of a column, and the runner divides keys over all 4, or over
+// none.
+TEST(ShardedGridTest, ARunnerThatDividesKeysOverOtherRanksIsRefused) {
   const Golden golden = Loaded("qwen2");
   for (const int context_ranks : {1, 4}) {
     const auto results = RunThreadGrid(4, 2, [&](RankGrid& grid) -> absl::Status {
@@ -432,7 +433,7 @@ TEST(DividedGridTest, ARunnerThatDividesKeysOverOtherRanksIsRefused) {
   }
 }
 
-TEST(DividedGridTest, WhatIsNoGridIsRefusedByAll) {
+TEST(ShardedGridTest, WhatIsNoGridIsRefusedByAll) {
   const Golden golden = Loaded("qwen2");
   const auto statuses_of = [&](int context_ranks, bool same_ranks) {
     return RunThreadGrid(4, 2, [&](RankGrid& grid) -> absl::Status {
@@ -462,7 +463,7 @@ TEST(DividedGridTest, WhatIsNoGridIsRefusedByAll) {
 
 // 8 blocks of 4 tokens a rank hold 32 tokens, and two ranks together the 60 of the sequence, with
 // which one rank alone refuses it. Drafts are found in the text.
-TEST(DividedContextTest, ASequenceMayBeLongerThanTheCacheOfARank) {
+TEST(ShardedContextTest, ASequenceMayBeLongerThanTheCacheOfARank) {
   const Golden golden = Loaded("qwen2");
   const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
   ASSERT_TRUE(config.ok()) << config.status();
@@ -500,9 +501,9 @@ TEST(DividedContextTest, ASequenceMayBeLongerThanTheCacheOfARank) {
   EXPECT_EQ(got, expected);
 }
 
-// N-grams of a prefix that another sequence computed: ranks that divide its keys know all its tokens, so
-// they accept as many drafts as one rank.
-TEST(DividedContextTest, DraftsAreFoundInPrefixesThatOthersComputed) {
+// N-grams of a prefix that another sequence computed: ranks that divide its keys know all its
+// tokens, so they accept as many drafts as one rank.
+TEST(ShardedContextTest, DraftsAreFoundInPrefixesThatOthersComputed) {
   const Golden golden = Loaded("qwen2");
   const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
   ASSERT_TRUE(config.ok()) << config.status();
@@ -548,9 +549,9 @@ TEST(DividedContextTest, DraftsAreFoundInPrefixesThatOthersComputed) {
   EXPECT_EQ(results[2].num_drafts, results[1].num_drafts);
 }
 
-// A draft model of one head, which two ranks cannot divide: each has all of it, and the text is that of
-// the model alone.
-TEST(DividedModelTest, ADraftModelThatCannotBeDividedIsOnEachRank) {
+// A draft model of one head, which two ranks cannot divide: each has all of it, and the text is
+// that of the model alone.
+TEST(ShardedModelTest, ADraftModelThatCannotBeDividedIsOnEachRank) {
   const Golden golden = Loaded("qwen2");
   const std::string folder = testing::TempDir() + "one_head";
   const nlohmann::json json = {{"architectures", {"LlamaForCausalLM"}},
@@ -582,7 +583,7 @@ TEST(DividedModelTest, ADraftModelThatCannotBeDividedIsOnEachRank) {
     if (collectives.ranks().world > 1) {
       EXPECT_FALSE(LoadModel(folder, *draft_config, load_draft).ok());
     }
-    load_draft.undivided = Undivided::kReplicated;
+    load_draft.unsharded = Unsharded::kReplicated;
     REPRISE_ASSIGN_OR_RETURN(const auto draft, LoadModel(folder, *draft_config, load_draft));
     ModelEngineOptions options = {.runner = {.max_num_seqs = 2,
                                              .max_num_tokens = 64,
@@ -606,9 +607,9 @@ TEST(DividedModelTest, ADraftModelThatCannotBeDividedIsOnEachRank) {
   EXPECT_EQ(drafted, plain);
 }
 
-// The draft is the model itself, and leaves nothing in place of the model's divided logits: behind a prefix
-// that was decoded without drafts, its own differ.
-TEST(DividedModelTest, AModelMayBeItsOwnDraft) {
+// The draft is the model itself, and leaves nothing in place of the model's divided logits: behind
+// a prefix that was decoded without drafts, its own differ.
+TEST(ShardedModelTest, AModelMayBeItsOwnDraft) {
   const Golden golden = Loaded("qwen2");
   const absl::StatusOr<ModelConfig> config = LoadModelConfig(golden.folder);
   ASSERT_TRUE(config.ok()) << config.status();
@@ -650,7 +651,7 @@ TEST(DividedModelTest, AModelMayBeItsOwnDraft) {
   EXPECT_EQ(of_two, of_one);
 }
 
-TEST(DividedModelTest, OddSizesGiveTheLogitsOfOneRank) {
+TEST(ShardedModelTest, OddSizesGiveTheLogitsOfOneRank) {
   const absl::StatusOr<OddSizes> odd = WriteOddSizes("odd_sizes");
   ASSERT_TRUE(odd.ok()) << odd.status();
   std::map<int, std::vector<float>> logits;

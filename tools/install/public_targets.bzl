@@ -176,7 +176,7 @@ PUBLIC_TARGETS = [
     "//runner/ops:rotary_table",
     "//runner/ops/fp8:quantise_weight",
     "//runner/ranks:context_attention",
-    "//runner/ranks:divided_logits",
+    "//runner/ranks:sharded_logits",
     "//runner/ranks:over_ranks",
     "//runner/ranks:replicated_model",
     "//runner/ranks:sum_norm",

@@ -118,7 +118,7 @@ BartModel::BartModel(const BartConfig& config, const BartShare& share, BartWeigh
       vocabulary_(config.vocab_size, options.collectives),
       hidden_memory_(options.collectives, config.d_model, weights_.embedding.options()),
       delta_memory_(options.collectives, config.d_model, weights_.embedding.options()) {
-  spec_.divided_logits = vocabulary_.logits();
+  spec_.sharded_logits = vocabulary_.logits();
 }
 
 absl::Status BartModel::Encode(const EncoderStep& step) {
@@ -161,7 +161,7 @@ absl::StatusOr<at::Tensor> BartModel::Forward(const Step& step) {
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.hidden, step.logits_indices(), last));
     REPRISE_RETURN_IF_ERROR(
         vocabulary_.Logits(weights_.lm_head, step.linears(), last,
-                           {step.logits(), step.divided_logits()}, [this](const at::Tensor& own) {
+                           {step.logits(), step.sharded_logits()}, [this](const at::Tensor& own) {
                              const Share share = vocabulary_.share();
                              own.narrow(1, 0, share.size)
                                  .add_(weights_.logits_bias.narrow(-1, share.begin, share.size));

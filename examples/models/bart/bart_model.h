@@ -38,9 +38,9 @@
 namespace reprise {
 
 struct BartModelOptions {
-  // The ranks that the model is divided over, this process among them; must outlive the model. Null:
-  // one rank. Each has some heads, inner elements and words, and its heads' part of both caches; all
-  // run the same steps (docs/distributed.md).
+  // The ranks that the model is divided over, this process among them; must outlive the model.
+  // Null: one rank. Each has some heads, inner elements and words, and its heads' part of both
+  // caches; all run the same steps (docs/distributed.md).
   Collectives* collectives = nullptr;
 };
 
@@ -96,7 +96,7 @@ class BartModel : public Model {
   const BartWeights weights_;
   ModelSpec spec_;
   Collectives* const collectives_;
-  const DividedVocabulary vocabulary_;
+  const ShardedVocabulary vocabulary_;
   SumBuffer hidden_memory_, delta_memory_;  // of both stacks, whose steps follow each other
 };
 

@@ -139,7 +139,7 @@ MlaModel::MlaModel(const MlaConfig& config, MlaWeights weights, at::Tensor rotar
             .dtype = weights_.dtype,
             .device = weights_.embedding.device()} {
   if (options.cache == MlaCache::kLatent) spec_.within = {ExpandedParams(config)};
-  spec_.divided_logits = vocabulary_.logits();
+  spec_.sharded_logits = vocabulary_.logits();
 }
 
 absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
@@ -165,7 +165,7 @@ absl::StatusOr<at::Tensor> MlaModel::Forward(const Step& step) {
         at::empty({num_logits, config_.hidden_size}, weights_.embedding.options());
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.normed, step.logits_indices(), last));
     REPRISE_RETURN_IF_ERROR(vocabulary_.Logits(
-        weights_.lm_head, step.linears(), last, {step.logits(), step.divided_logits()},
+        weights_.lm_head, step.linears(), last, {step.logits(), step.sharded_logits()},
         [this](const at::Tensor& own) { return CopyFromFirstRank(options_.context, own); }));
     return step.logits();
   });

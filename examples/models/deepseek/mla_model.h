@@ -122,7 +122,7 @@ class MlaModel : public Model {
   MlaWeights weights_;
   at::Tensor rotary_table_;  // [max_position, qk_rope_head_dim] float32
   MlaModelOptions options_;
-  DividedVocabulary vocabulary_;
+  ShardedVocabulary vocabulary_;
   SumBuffer hidden_memory_;  // of Scratch::hidden, which the embedding sums
   SumBuffer summed_memory_;  // of Scratch::summed
   ModelSpec spec_;

@@ -111,7 +111,7 @@ GptModel::GptModel(const GptConfig& config, const GptShare& share, GptWeights we
       vocabulary_(config.vocab_size, options.collectives),
       hidden_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
       delta_memory_(options.collectives, config.hidden_size, weights_.embedding.options()) {
-  spec_.divided_logits = vocabulary_.logits();
+  spec_.sharded_logits = vocabulary_.logits();
 }
 
 absl::StatusOr<at::Tensor> GptModel::Forward(const Step& step) {
@@ -130,7 +130,7 @@ absl::StatusOr<at::Tensor> GptModel::Forward(const Step& step) {
     REPRISE_RETURN_IF_ERROR(GatherRows(scratch.hidden, step.logits_indices(), last));
     REPRISE_RETURN_IF_ERROR(Normalise(last, weights_.final_norm, last));
     REPRISE_RETURN_IF_ERROR(vocabulary_.Logits(
-        weights_.lm_head, step.linears(), last, {step.logits(), step.divided_logits()},
+        weights_.lm_head, step.linears(), last, {step.logits(), step.sharded_logits()},
         [this](const at::Tensor& own) { return CopyFromFirstRank(context_, own); }));
     return step.logits();
   });

@@ -87,7 +87,7 @@ class GptModel : public Model {
   ModelSpec spec_;           // points to slopes_
   Collectives* const collectives_;
   Collectives* const context_;
-  const DividedVocabulary vocabulary_;
+  const ShardedVocabulary vocabulary_;
   SumBuffer hidden_memory_;  // of Scratch::hidden, which the embedding sums
   SumBuffer delta_memory_;   // of Scratch::delta, which sublayers sum
 };

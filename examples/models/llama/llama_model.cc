@@ -165,7 +165,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, LlamaWeights weights, Tables t
       vocabulary_(config.vocab_size, options.collectives),
       hidden_memory_(options.collectives, config.hidden_size, weights_.embedding.options()),
       summed_memory_(options.collectives, config.hidden_size, weights_.embedding.options()) {
-  spec_.divided_logits = vocabulary_.logits();
+  spec_.sharded_logits = vocabulary_.logits();
 }
 
 absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
@@ -197,7 +197,7 @@ absl::StatusOr<at::Tensor> LlamaModel::Forward(const Step& step) {
       return CopyFromFirstRank(context_, own);
     };
     REPRISE_RETURN_IF_ERROR(vocabulary_.Logits(weights_.lm_head, step.linears(), last,
-                                               {step.logits(), step.divided_logits()}, finish));
+                                               {step.logits(), step.sharded_logits()}, finish));
     return step.logits();
   });
 }

@@ -109,7 +109,7 @@ class LlamaModel : public Model {
   double embedding_scale_;  // rounded to the dtype
   Collectives* collectives_;
   Collectives* context_;
-  DividedVocabulary vocabulary_;
+  ShardedVocabulary vocabulary_;
   SumBuffer hidden_memory_;  // of Scratch::hidden, which the embedding sums
   SumBuffer summed_memory_;  // of Scratch::summed
 };

@@ -47,7 +47,7 @@ const at::Device kGpu = at::Device(at::kCUDA, 0);
 
 at::TensorOptions On(at::ScalarType dtype) { return at::TensorOptions(kGpu).dtype(dtype); }
 
-Timing Divided(const Timing& timing, int n) {
+Timing Sharded(const Timing& timing, int n) {
   return {
       .median_us = timing.median_us / n, .min_us = timing.min_us / n, .max_us = timing.max_us / n};
 }
@@ -123,7 +123,7 @@ absl::StatusOr<CachePoint> MeasureTokens(const WriteCase& c, bool is_write,
   return CachePoint{.operation = is_write ? "write" : "read",
                     .shape = Describe(c),
                     .bytes = bytes,
-                    .timing = Divided(timing, num_calls),
+                    .timing = Sharded(timing, num_calls),
                     .plain_us = bytes / limits.copy_tb_per_s / 1e6,
                     .plain = "bytes / copy bandwidth"};
 }

@@ -175,9 +175,9 @@ struct Case {
   int num_top;  // -1: logits are gathered
 };
 
-class DividedLogitsStepTest : public testing::TestWithParam<int> {};  // the number of ranks
+class ShardedLogitsStepTest : public testing::TestWithParam<int> {};  // the number of ranks
 
-TEST_P(DividedLogitsStepTest, AStepGathersWhatItsRowsNeedAndGivesTheTokensOfOneRank) {
+TEST_P(ShardedLogitsStepTest, AStepGathersWhatItsRowsNeedAndGivesTheTokensOfOneRank) {
   const int world = GetParam();
   const std::string folder = Folder(301, false);
   const int64_t share = LargestAlignedShare(301, world);
@@ -203,7 +203,7 @@ TEST_P(DividedLogitsStepTest, AStepGathersWhatItsRowsNeedAndGivesTheTokensOfOneR
 }
 
 // What else reads logits: they are gathered, and the tokens are the same.
-TEST_P(DividedLogitsStepTest, LogitsThatAreReadAreGathered) {
+TEST_P(ShardedLogitsStepTest, LogitsThatAreReadAreGathered) {
   const int world = GetParam();
   const std::string folder = Folder(301, false);
   const int64_t gathered = (world - 1) * kPaddedRows * 4 * LargestAlignedShare(301, world);
@@ -227,14 +227,14 @@ TEST_P(DividedLogitsStepTest, LogitsThatAreReadAreGathered) {
   }
 }
 
-TEST_P(DividedLogitsStepTest, ASoftcapIsOfEachPart) {
+TEST_P(ShardedLogitsStepTest, ASoftcapIsOfEachPart) {
   const std::vector<SamplingParams> params = {kGreedy, kPlain, kTopKAndP};
   const std::string folder = Folder(130, true);
   EXPECT_EQ(RunOver(GetParam(), folder, Options(), params).tokens,
             RunOver(1, folder, Options(), params).tokens);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, DividedLogitsStepTest, testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, ShardedLogitsStepTest, testing::Values(2, 3, 4));
 
 }  // namespace
 }  // namespace reprise

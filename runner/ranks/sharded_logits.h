@@ -1,8 +1,8 @@
 // Logits that are sharded over the vocabulary: each rank holds its shard until a step needs whole
 // rows.
 //
-//   // In the runner, for a model whose spec has divided_logits:
-//   Step::Parts{..., .divided_logits = memory}   // the forward pass writes its shard to `memory`
+//   // In the runner, for a model whose spec has sharded_logits:
+//   Step::Parts{..., .sharded_logits = memory}   // the forward pass writes its shard to `memory`
 //   // After the step, if whole rows are needed:
 //   REPRISE_RETURN_IF_ERROR(logits->Gather(logits->PartsIn(memory, num_rows), step_logits));
 //
@@ -12,8 +12,8 @@
 //
 // Thread safety: one thread per Collectives.
 
-#ifndef REPRISE_RUNNER_RANKS_DIVIDED_LOGITS_H_
-#define REPRISE_RUNNER_RANKS_DIVIDED_LOGITS_H_
+#ifndef REPRISE_RUNNER_RANKS_SHARDED_LOGITS_H_
+#define REPRISE_RUNNER_RANKS_SHARDED_LOGITS_H_
 
 #include <ATen/core/Tensor.h>
 
@@ -25,13 +25,13 @@
 
 namespace reprise {
 
-class DividedLogits {
+class ShardedLogits {
  public:
   // `collectives` must outlive this object; null: one rank. REQUIRES: vocab_size >= the number of
   // ranks.
-  DividedLogits(int64_t vocab_size, Collectives* collectives);
-  DividedLogits(const DividedLogits&) = delete;
-  DividedLogits& operator=(const DividedLogits&) = delete;
+  ShardedLogits(int64_t vocab_size, Collectives* collectives);
+  ShardedLogits(const ShardedLogits&) = delete;
+  ShardedLogits& operator=(const ShardedLogits&) = delete;
 
   int64_t vocab_size() const { return vocab_size_; }
   Ranks ranks() const { return RanksOf(collectives_); }
@@ -60,4 +60,4 @@ class DividedLogits {
 
 }  // namespace reprise
 
-#endif  // REPRISE_RUNNER_RANKS_DIVIDED_LOGITS_H_
+#endif  // REPRISE_RUNNER_RANKS_SHARDED_LOGITS_H_

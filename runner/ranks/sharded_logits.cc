@@ -1,4 +1,4 @@
-#include "reprise/runner/ranks/divided_logits.h"
+#include "reprise/runner/ranks/sharded_logits.h"
 
 #include <utility>
 
@@ -7,17 +7,17 @@
 
 namespace reprise {
 
-DividedLogits::DividedLogits(int64_t vocab_size, Collectives* collectives)
+ShardedLogits::ShardedLogits(int64_t vocab_size, Collectives* collectives)
     : vocab_size_(vocab_size),
       collectives_(collectives),
       share_(AlignedShareOf(vocab_size, RanksOf(collectives))),
       largest_share_(LargestAlignedShare(vocab_size, RanksOf(collectives).world)) {}
 
-at::Tensor DividedLogits::PartsIn(const at::Tensor& memory, int64_t num_rows) const {
+at::Tensor ShardedLogits::PartsIn(const at::Tensor& memory, int64_t num_rows) const {
   return memory.narrow(0, 0, PartsSize(num_rows)).view({ranks().world, num_rows, largest_share_});
 }
 
-absl::Status DividedLogits::Gather(at::Tensor parts, const at::Tensor& logits) const {
+absl::Status ShardedLogits::Gather(at::Tensor parts, const at::Tensor& logits) const {
   const int world = ranks().world;
   ShapeChecker dims;
   REPRISE_RETURN_IF_ERROR(dims.Check("logits", logits, {parts.size(1), vocab_size_}));
