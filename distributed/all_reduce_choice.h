@@ -9,7 +9,7 @@ namespace reprise {
 
 enum class AllReduceWay {
   kNccl,     // NCCL chooses the algorithm
-  kPush,     // each rank writes its tensor to every rank's memory (distributed/push_sum.h)
+  kPush,     // each rank writes its tensor to every rank's memory (distributed/push_all_reduce.h)
   kOneShot,  // each rank reads the tensors of all ranks and sums them
   kTwoShot,  // each rank sums one part of the elements, then all gather the parts
 };
@@ -22,7 +22,7 @@ struct AllReduceLimits {
   // ranks, it is divided by world - 1, because each rank writes to every other rank. 0: kPush is
   // not used.
   int64_t max_push_bytes = int64_t{512} << 10;
-  // Maximum size for which PushedSum() of Collectives lets the caller's kernel perform the push
+  // Maximum size for which PushAllReduce() of Collectives lets the caller's kernel perform the push
   // all-reduce itself. 0: never.
   int64_t max_fused_bytes = int64_t{512} << 10;
   int64_t max_one_shot_bytes = int64_t{64} << 10;

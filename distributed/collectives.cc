@@ -90,14 +90,17 @@ absl::Status Collectives::AllReduce(at::Tensor& tensor) {
   return CatchTorch([&] { return DoAllReduce(tensor); });
 }
 
-absl::StatusOr<std::optional<PushSumArgs>> Collectives::PushedSum(const at::Tensor& tensor) {
+absl::StatusOr<std::optional<PushAllReduceArgs>> Collectives::PushAllReduce(
+    const at::Tensor& tensor) {
   REPRISE_RETURN_IF_ERROR(CheckSummable(tensor));
   REPRISE_RETURN_IF_ERROR(status());
   if (tensor.numel() == 0) return std::nullopt;
-  return DoPushedSum(tensor);
+  return DoPushAllReduce(tensor);
 }
 
-std::optional<PushSumArgs> Collectives::DoPushedSum(const at::Tensor&) { return std::nullopt; }
+std::optional<PushAllReduceArgs> Collectives::DoPushAllReduce(const at::Tensor&) {
+  return std::nullopt;
+}
 
 absl::Status Collectives::AllGather(const at::Tensor& in, at::Tensor& out) {
   REPRISE_RETURN_IF_ERROR(CheckStacked(ranks_.world, "out", out, "in", in));

@@ -41,7 +41,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "reprise/distributed/push_sum_args.h"
+#include "reprise/distributed/push_all_reduce_args.h"
 #include "reprise/distributed/ranks.h"
 
 namespace reprise {
@@ -65,7 +65,7 @@ class Collectives {
   // nullopt if AllReduce(tensor) would use another algorithm; then call AllReduce(). Enqueue
   // exactly one of the two, in the order of all calls. The kernel need not store the sum in
   // `tensor`. Other ranks may use AllReduce() for the same sum. Errors: as AllReduce().
-  absl::StatusOr<std::optional<PushSumArgs>> PushedSum(const at::Tensor& tensor);
+  absl::StatusOr<std::optional<PushAllReduceArgs>> PushAllReduce(const at::Tensor& tensor);
 
   // Gathers `in` of all ranks on every rank: out[r] = `in` of rank r. in: [...]. out: [world, ...],
   // with the same dtype (any) and device. Both are contiguous and must not overlap, except that
@@ -124,9 +124,9 @@ class Collectives {
 
  protected:
   // The arguments have been checked. By default, DoNewBuffer() allocates ordinary memory and
-  // DoPushedSum() returns nullopt.
+  // DoPushAllReduce() returns nullopt.
   virtual absl::Status DoAllReduce(at::Tensor& tensor) = 0;
-  virtual std::optional<PushSumArgs> DoPushedSum(const at::Tensor& tensor);
+  virtual std::optional<PushAllReduceArgs> DoPushAllReduce(const at::Tensor& tensor);
   virtual absl::Status DoAllGather(const at::Tensor& in, at::Tensor& out) = 0;
   virtual absl::Status DoReduceScatter(const at::Tensor& in, at::Tensor& out) = 0;
   virtual absl::Status DoBroadcast(at::Tensor& tensor, int root) = 0;

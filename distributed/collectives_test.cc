@@ -135,8 +135,9 @@ class Lending final : public Collectives {
 
  protected:
   absl::Status DoAllReduce(at::Tensor&) override { return absl::OkStatus(); }
-  std::optional<PushSumArgs> DoPushedSum(const at::Tensor& tensor) override {
-    return PushSumArgs{.num_bytes = static_cast<int64_t>(tensor.nbytes()), .rank = ranks().rank};
+  std::optional<PushAllReduceArgs> DoPushAllReduce(const at::Tensor& tensor) override {
+    return PushAllReduceArgs{.num_bytes = static_cast<int64_t>(tensor.nbytes()),
+                             .rank = ranks().rank};
   }
   absl::Status DoAllGather(const at::Tensor&, at::Tensor&) override { return absl::OkStatus(); }
   absl::Status DoReduceScatter(const at::Tensor&, at::Tensor&) override { return absl::OkStatus(); }
@@ -144,18 +145,19 @@ class Lending final : public Collectives {
   absl::Status DoBarrier() override { return absl::OkStatus(); }
 };
 
-TEST(CollectivesTest, PushedSumChecksArgumentsLikeAllReduce) {
+TEST(CollectivesTest, PushAllReduceChecksArgumentsLikeAllReduce) {
   Lending ranks;
-  const auto sum = ranks.PushedSum(at::zeros({3, 4}));
+  const auto sum = ranks.PushAllReduce(at::zeros({3, 4}));
   ASSERT_TRUE(sum.ok() && sum->has_value()) << sum.status();
   EXPECT_EQ((*sum)->num_bytes, 48);
   EXPECT_EQ((*sum)->rank, 1);
-  const auto empty = ranks.PushedSum(at::zeros({0, 4}));
+  const auto empty = ranks.PushAllReduce(at::zeros({0, 4}));
   EXPECT_TRUE(empty.ok() && !empty->has_value()) << empty.status();
-  ExpectInvalid(ranks.PushedSum(at::Tensor()).status(), "tensor is not defined");
-  ExpectInvalid(ranks.PushedSum(at::zeros({4, 4}).t()).status(), "tensor must be contiguous");
-  ExpectInvalid(ranks.PushedSum(at::zeros({4}, at::kBool)).status(), "tensor has the wrong dtype");
-  const auto none = OneRank()->PushedSum(at::zeros({4}));
+  ExpectInvalid(ranks.PushAllReduce(at::Tensor()).status(), "tensor is not defined");
+  ExpectInvalid(ranks.PushAllReduce(at::zeros({4, 4}).t()).status(), "tensor must be contiguous");
+  ExpectInvalid(ranks.PushAllReduce(at::zeros({4}, at::kBool)).status(),
+                "tensor has the wrong dtype");
+  const auto none = OneRank()->PushAllReduce(at::zeros({4}));
   EXPECT_TRUE(none.ok() && !none->has_value()) << none.status();
 }
 
@@ -164,7 +166,7 @@ TEST(CollectivesTest, EveryCallReturnsTheFirstFailure) {
   ranks.failure = absl::UnavailableError("rank 2 has ended");
   at::Tensor one = at::zeros({4}), all = at::zeros({3, 4});
   EXPECT_EQ(ranks.AllReduce(one), ranks.failure);
-  EXPECT_EQ(ranks.PushedSum(one).status(), ranks.failure);
+  EXPECT_EQ(ranks.PushAllReduce(one).status(), ranks.failure);
   EXPECT_EQ(ranks.AllGather(one, all), ranks.failure);
   EXPECT_EQ(ranks.ReduceScatter(all, one), ranks.failure);
   EXPECT_EQ(ranks.Broadcast(one, 0), ranks.failure);

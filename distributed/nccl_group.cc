@@ -29,7 +29,7 @@
 #include "reprise/base/status_macros.h"
 #include "reprise/base/torch_status.h"
 #include "reprise/distributed/agreement.h"
-#include "reprise/distributed/push_sum.h"
+#include "reprise/distributed/push_all_reduce.h"
 #include "reprise/distributed/timed_call.h"
 
 namespace reprise {
@@ -185,8 +185,8 @@ absl::Status NcclGroup::ConnectInboxes() {
   return host_->Barrier();
 }
 
-PushSumArgs NcclGroup::PushArgs(const at::Tensor& tensor) const {
-  PushSumArgs args = {
+PushAllReduceArgs NcclGroup::PushArgs(const at::Tensor& tensor) const {
+  PushAllReduceArgs args = {
       .data = tensor.mutable_data_ptr(),
       .num_bytes = static_cast<int64_t>(tensor.nbytes()),
       .type = tensor.scalar_type() == at::kFloat ? PushType::kFloat32 : PushType::kBFloat16,
@@ -300,7 +300,7 @@ AllReduceWay NcclGroup::WayOf(const at::Tensor& tensor) const {
        .limits = limits_});
 }
 
-std::optional<PushSumArgs> NcclGroup::DoPushedSum(const at::Tensor& tensor) {
+std::optional<PushAllReduceArgs> NcclGroup::DoPushAllReduce(const at::Tensor& tensor) {
   if (tensor.device() != device_ ||
       static_cast<int64_t>(tensor.nbytes()) > limits_.max_fused_bytes ||
       WayOf(tensor) != AllReduceWay::kPush) {
@@ -323,7 +323,7 @@ absl::Status NcclGroup::DoAllReduce(at::Tensor& tensor) {
   }
   if (way == AllReduceWay::kPush) {
     const c10::cuda::CUDAGuard guard(device_);
-    return LaunchPushSum(PushArgs(tensor), c10::cuda::getCurrentCUDAStream(device_.index()));
+    return LaunchPushAllReduce(PushArgs(tensor), c10::cuda::getCurrentCUDAStream(device_.index()));
   }
   if (IsInBuffer(tensor)) {
     CallSymmetric("symm_mem::two_shot_all_reduce_", {Flat(tensor), "sum", symmetric_group_});

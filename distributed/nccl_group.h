@@ -55,7 +55,7 @@ class NcclGroup : public Collectives {
 
  protected:
   absl::Status DoAllReduce(at::Tensor& tensor) override;
-  std::optional<PushSumArgs> DoPushedSum(const at::Tensor& tensor) override;
+  std::optional<PushAllReduceArgs> DoPushAllReduce(const at::Tensor& tensor) override;
   absl::Status DoAllGather(const at::Tensor& in, at::Tensor& out) override;
   absl::Status DoReduceScatter(const at::Tensor& in, at::Tensor& out) override;
   absl::Status DoBroadcast(at::Tensor& tensor, int root) override;
@@ -77,7 +77,7 @@ class NcclGroup : public Collectives {
   // Allocates the inboxes into which each rank pushes its data. Collective.
   absl::Status ConnectInboxes();
   AllReduceWay WayOf(const at::Tensor& tensor) const;
-  PushSumArgs PushArgs(const at::Tensor& tensor) const;
+  PushAllReduceArgs PushArgs(const at::Tensor& tensor) const;
   // Calls NCCL unless the group has failed.
   absl::Status CallNccl(absl::FunctionRef<void()> call);
   // Ends the work that the device waits for. Runs on the watch thread.
@@ -95,7 +95,7 @@ class NcclGroup : public Collectives {
   std::string symmetric_group_;                           // the group's name, unique in the process
   c10::intrusive_ptr<torch::CustomClassHolder> members_;  // the group, as registered with LibTorch
   AllReduceLimits limits_ = {.max_symmetric_bytes = 0};
-  at::Tensor inbox_;            // u8, symmetric (distributed/push_sum.h)
+  at::Tensor inbox_;            // u8, symmetric (distributed/push_all_reduce.h)
   at::Tensor push_state_;       // [kPushStateSize] int32
   std::vector<void*> inboxes_;  // one per rank, mapped into this process
   at::Tensor scratch_;          // symmetric; for tensors in ordinary memory

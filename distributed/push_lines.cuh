@@ -1,7 +1,7 @@
 // Device functions of the one-shot push all-reduce, for kernels that fuse it with other work.
 //
 //   GridDependencySync();
-//   const PushedSum sum(args);
+//   const PushAllReduce sum(args);
 //   for (each line i of a part) sum.Push(i);                  // to all other ranks
 //   PushLine lines[2] = {own line i, own line i + 1};
 //   sum.Replace<PushType::kBFloat16>(i, lines);               // with the sum over all ranks
@@ -22,7 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "reprise/distributed/push_sum_args.h"
+#include "reprise/distributed/push_all_reduce_args.h"
 
 namespace reprise {
 
@@ -69,10 +69,10 @@ struct PushLineSum<PushType::kBFloat16> {
 };
 
 // One all-reduce. `args` must outlive it.
-class PushedSum {
+class PushAllReduce {
  public:
   // REQUIRES: called after GridDependencySync() and before any thread of the grid calls End().
-  __device__ explicit PushedSum(const PushSumArgs& args)
+  __device__ explicit PushAllReduce(const PushAllReduceArgs& args)
       : args_(args), num_sums_(Load(args.state + kPushNumSums)) {}
 
   // Writes line `i` of this rank's data to the inboxes of all other ranks.
@@ -153,7 +153,7 @@ class PushedSum {
     }
   }
 
-  const PushSumArgs& args_;
+  const PushAllReduceArgs& args_;
   uint32_t num_sums_;
 };
 

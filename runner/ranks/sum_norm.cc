@@ -20,7 +20,8 @@ absl::Status SumAddRmsNorm(Collectives* collectives, const LinearContext& contex
 #ifdef REPRISE_WITH_CUDA
   const int world = RanksOf(collectives).world;
   if (world > 1 && delta.is_cuda() && AreSummedByAllReduce(world, context)) {
-    REPRISE_ASSIGN_OR_RETURN(const std::optional<PushSumArgs> sum, collectives->PushedSum(delta));
+    REPRISE_ASSIGN_OR_RETURN(const std::optional<PushAllReduceArgs> sum,
+                             collectives->PushAllReduce(delta));
     if (sum.has_value()) {
       REPRISE_ASSIGN_OR_RETURN(const NormArgs norm,
                                AddRmsNormArgs(delta, residual, weight, eps, out, form));

@@ -1,4 +1,4 @@
-// Fuses a push all-reduce (distributed/push_sum.h) with a residual add and an RMS norm
+// Fuses a push all-reduce (distributed/push_all_reduce.h) with a residual add and an RMS norm
 // (runner/ops/norms/norm.cu).
 //
 // One CTA per row normalises the row. It uses the threads of RmsNormKernel in the same order, so
@@ -39,7 +39,7 @@ constexpr PushType kPushTypeOf = sizeof(T) == sizeof(float) ? PushType::kFloat32
 // Returns vector `i` of the row whose first line is `first_line`: x summed over ranks, plus the
 // residual. Stores the result to `residual`.
 template <typename T, int kVector>
-__device__ Vector<T, kVector> LoadSummed(const PushedSum& sum, int64_t first_line, const T* x,
+__device__ Vector<T, kVector> LoadSummed(const PushAllReduce& sum, int64_t first_line, const T* x,
                                          T* residual, int i) {
   Vector<T, kVector> v = LoadVector<T, kVector>(x + i * kVector);
   const Vector<T, kVector> r = LoadVector<T, kVector>(residual + i * kVector);
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kMaxNormThreads, 1)
   if (normalises && has_first) PrefetchToL2(weight + first * kVector);
 
   GridDependencySync();
-  const PushedSum sum(args.sum);
+  const PushAllReduce sum(args.sum);
   const int num_lines = num_vectors * kLines;
   const int64_t first_line = row * num_lines;
   const int num_pushers = gridDim.y - 1;

@@ -6,7 +6,7 @@
 //                                         1e-5f, normed));
 //
 // The result is bitwise identical to SumOverRanks(delta) followed by AddRmsNorm(delta, residual,
-// weight, eps, out, form). On GPUs whose ranks push their sums (Collectives::PushedSum()), the
+// weight, eps, out, form). On GPUs whose ranks push their sums (Collectives::PushAllReduce()), the
 // norm's kernel also computes the sum: each row's CTA adds the summands of all ranks as they
 // arrive. The sum is then never stored, which saves a kernel, and `delta` keeps this rank's
 // summands. If `out` is `delta`, two kernels are used.

@@ -4,7 +4,7 @@
 #define REPRISE_RUNNER_RANKS_SUM_NORM_ARGS_H_
 
 #include "absl/status/status.h"
-#include "reprise/distributed/push_sum_args.h"
+#include "reprise/distributed/push_all_reduce_args.h"
 #include "reprise/runner/ops/norms/norm_args.h"
 
 struct CUstream_st;  // cudaStream_t
@@ -12,8 +12,8 @@ struct CUstream_st;  // cudaStream_t
 namespace reprise {
 
 struct SumNormArgs {
-  NormArgs norm;    // an RMS norm with a residual; x is sum.data
-  PushSumArgs sum;  // the sum of norm's rows, contiguous
+  NormArgs norm;          // an RMS norm with a residual; x is sum.data
+  PushAllReduceArgs sum;  // the sum of norm's rows, contiguous
 };
 
 // Returns whether the kernel supports `norm` on the current device. Requires float32 or bfloat16;

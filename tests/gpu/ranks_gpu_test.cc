@@ -115,7 +115,7 @@ TEST(RanksGpuTest, WithoutSymmetricMemoryTheResultsAreTheSame) {
   });
 }
 
-TEST(RanksGpuTest, WithoutPushedSumsTheResultsAreTheSame) {
+TEST(RanksGpuTest, WithoutPushAllReducesTheResultsAreTheSame) {
   OnTwoGpus([](const RankPlace& place, CudaGraphBackend&) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(
         auto ranks, ConnectRanks(place, DeviceOf(place), {.limits = {.max_push_bytes = 0}}));

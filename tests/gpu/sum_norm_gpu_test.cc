@@ -61,8 +61,8 @@ std::vector<NormCase> AllCases() {
 // Which ranks let the norm do the sum; the others do it by AllReduce().
 enum class Fused { kOnAll, kOnRank0 };
 
-// Steps of norms in both ways. Each run has other values, made on the device from a count of the runs,
-// and counts on the device the elements of which the bits differ.
+// Steps of norms in both ways. Each run has other values, made on the device from a count of the
+// runs, and counts on the device the elements of which the bits differ.
 class NormStep {
  public:
   NormStep(Collectives& ranks, const LinearContext& context, at::Device device,
@@ -189,7 +189,7 @@ TEST(RanksGpuTest, WithoutFusedSumsNormsComeBehindTheSum) {
     REPRISE_ASSIGN_OR_RETURN(auto ranks,
                              ConnectRanks(place, device, {.limits = {.max_fused_bytes = 0}}));
     const at::Tensor tensor = at::zeros({1, 4096}, at::TensorOptions(device).dtype(at::kBFloat16));
-    REPRISE_ASSIGN_OR_RETURN(const auto sum, ranks->PushedSum(tensor));
+    REPRISE_ASSIGN_OR_RETURN(const auto sum, ranks->PushAllReduce(tensor));
     EXPECT_FALSE(sum.has_value());
     return ranks->Barrier();
   });

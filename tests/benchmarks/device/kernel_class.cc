@@ -34,7 +34,7 @@ constexpr Pattern kPatterns[] = {
     {"Dequantise", KernelClass::kProducts},
     {"nccl", KernelClass::kCollectives},
     {"all_reduce", KernelClass::kCollectives},
-    {"PushSum", KernelClass::kCollectives},
+    {"PushAllReduce", KernelClass::kCollectives},
     {"RankRows", KernelClass::kTileSchedule},
     {"MergeStates", KernelClass::kAttention},
 };

@@ -9,8 +9,8 @@
 
 #include "reprise/base/cuda_status.h"
 #include "reprise/base/dependent_launch.cuh"
+#include "reprise/distributed/push_all_reduce.h"
 #include "reprise/distributed/push_lines.cuh"
-#include "reprise/distributed/push_sum.h"
 
 namespace reprise {
 namespace {
@@ -20,10 +20,10 @@ constexpr int kMaxCtas = 128;
 
 template <PushType kType>
 __global__ void __launch_bounds__(kThreads)
-    PushSumKernel(const __grid_constant__ PushSumArgs args) {
+    PushAllReduceKernel(const __grid_constant__ PushAllReduceArgs args) {
   TriggerDependents();
   GridDependencySync();
-  const PushedSum sum(args);
+  const PushAllReduce sum(args);
   const int64_t num_lines = args.num_bytes / kPushDataBytes;
   PushLine* const data = static_cast<PushLine*>(args.data);
   const int64_t step = int64_t{gridDim.x} * kThreads;
@@ -40,15 +40,15 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-absl::Status LaunchPushSum(const PushSumArgs& args, CUstream_st* stream) {
+absl::Status LaunchPushAllReduce(const PushAllReduceArgs& args, CUstream_st* stream) {
   const int64_t num_lines = args.num_bytes / kPushDataBytes;
   if (num_lines == 0) return absl::OkStatus();
   const dim3 grid(
       static_cast<unsigned>(std::min<int64_t>((num_lines + kThreads - 1) / kThreads, kMaxCtas)));
-  const auto kernel = args.type == PushType::kFloat32 ? PushSumKernel<PushType::kFloat32>
-                                                      : PushSumKernel<PushType::kBFloat16>;
+  const auto kernel = args.type == PushType::kFloat32 ? PushAllReduceKernel<PushType::kFloat32>
+                                                      : PushAllReduceKernel<PushType::kBFloat16>;
   return CudaStatus(LaunchDependent(kernel, grid, dim3(kThreads), 0, stream, args),
-                    "LaunchPushSum");
+                    "LaunchPushAllReduce");
 }
 
 }  // namespace reprise

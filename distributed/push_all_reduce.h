@@ -12,26 +12,26 @@
 //
 // All ranks sum in rank order, in float32, so results are bitwise identical on all ranks.
 //
-//   PushSumArgs args = {.data = rows, .num_bytes = 8192, ...};
-//   REPRISE_RETURN_IF_ERROR(LaunchPushSum(args, stream));
+//   PushAllReduceArgs args = {.data = rows, .num_bytes = 8192, ...};
+//   REPRISE_RETURN_IF_ERROR(LaunchPushAllReduce(args, stream));
 //
 // Thread safety: calls with different inboxes and states may run concurrently.
 
-#ifndef REPRISE_DISTRIBUTED_PUSH_SUM_H_
-#define REPRISE_DISTRIBUTED_PUSH_SUM_H_
+#ifndef REPRISE_DISTRIBUTED_PUSH_ALL_REDUCE_H_
+#define REPRISE_DISTRIBUTED_PUSH_ALL_REDUCE_H_
 
 #include "absl/status/status.h"
-#include "reprise/distributed/push_sum_args.h"
+#include "reprise/distributed/push_all_reduce_args.h"
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
 // Enqueues the kernel, which replaces args.data with the sum. All ranks enqueue sums of the same
-// sizes in the same order, one at a time. May be captured. REQUIRES: the conditions in PushSumArgs.
-// Errors: Internal if the launch fails. Only in builds with CUDA.
-absl::Status LaunchPushSum(const PushSumArgs& args, CUstream_st* stream);
+// sizes in the same order, one at a time. May be captured. REQUIRES: the conditions in
+// PushAllReduceArgs. Errors: Internal if the launch fails. Only in builds with CUDA.
+absl::Status LaunchPushAllReduce(const PushAllReduceArgs& args, CUstream_st* stream);
 
 }  // namespace reprise
 
-#endif  // REPRISE_DISTRIBUTED_PUSH_SUM_H_
+#endif  // REPRISE_DISTRIBUTED_PUSH_ALL_REDUCE_H_

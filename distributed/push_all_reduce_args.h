@@ -1,8 +1,8 @@
-// Arguments of the one-shot push all-reduce (distributed/push_sum.h). distributed/push_lines.cuh
-// has the device code. No LibTorch, no CUDA.
+// Arguments of the one-shot push all-reduce (distributed/push_all_reduce.h).
+// distributed/push_lines.cuh has the device code. No LibTorch, no CUDA.
 
-#ifndef REPRISE_DISTRIBUTED_PUSH_SUM_ARGS_H_
-#define REPRISE_DISTRIBUTED_PUSH_SUM_ARGS_H_
+#ifndef REPRISE_DISTRIBUTED_PUSH_ALL_REDUCE_ARGS_H_
+#define REPRISE_DISTRIBUTED_PUSH_ALL_REDUCE_ARGS_H_
 
 #include <cstdint>
 
@@ -28,7 +28,7 @@ inline constexpr int kPushGivesUp = 2;
 
 enum class PushType : int8_t { kFloat32, kBFloat16 };
 
-struct PushSumArgs {
+struct PushAllReduceArgs {
   void* data = nullptr;   // this rank's data; address and size are multiples of kPushDataBytes
   int64_t num_bytes = 0;  // at most max_bytes
   PushType type = PushType::kFloat32;
@@ -42,4 +42,4 @@ struct PushSumArgs {
 
 }  // namespace reprise
 
-#endif  // REPRISE_DISTRIBUTED_PUSH_SUM_ARGS_H_
+#endif  // REPRISE_DISTRIBUTED_PUSH_ALL_REDUCE_ARGS_H_
