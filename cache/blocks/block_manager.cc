@@ -135,7 +135,7 @@ absl::Status BlockManager::CheckLive(SlotId slot) const {
 
 absl::Status BlockManager::CheckFilled(SlotId slot) const {
   REPRISE_RETURN_IF_ERROR(CheckLive(slot));
-  if (!sequences_[slot].is_arriving) return absl::OkStatus();
+  if (!sequences_[slot].is_swapping_in) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("slot ", slot.value(),
                    " must not be arriving: expected a sequence with filled blocks, got "

@@ -145,7 +145,7 @@ class BlockManager {
   absl::Status Free(SlotId slot);
 
   // Returns OK if Save() may be called. Errors: InvalidArgument if the slot does not exist,
-  // NotFound if it is empty, FailedPrecondition if the sequence is swapping in (is_arriving()).
+  // NotFound if it is empty, FailedPrecondition if the sequence is swapping in (is_swapping_in()).
   absl::Status CheckFilled(SlotId slot) const;
 
   // Returns the state of the committed tokens for Restore(), for stores that keep the blocks
@@ -154,7 +154,7 @@ class BlockManager {
   SavedSequence Save(SlotId slot) const;
 
   // Adds a saved sequence to an empty slot, with new blocks in its previous columns. The sequence
-  // is swapping in (is_arriving()): the caller fills the blocks. Until ConfirmRestored(), the
+  // is swapping in (is_swapping_in()): the caller fills the blocks. Until ConfirmRestored(), the
   // blocks are neither read nor released. Other sequences do not find them, and Fork() of the
   // sequence, Commit(), CommitUnknown(), CommitEncoder(), ForgetContent(), Truncate() and Free()
   // return FailedPrecondition. Append() is allowed. Leaves the reserved blocks free; if the
@@ -164,11 +164,11 @@ class BlockManager {
 
   // Reports that the copies which fill the sequence's blocks run before every copy and step
   // launched from now on. The sequence is then restored, and other sequences find its blocks.
-  // REQUIRES: is_arriving(slot).
+  // REQUIRES: is_swapping_in(slot).
   void ConfirmRestored(SlotId slot);
 
   // Removes a sequence that is swapping in from its slot. If a copy may still write a block, the
-  // caller must hold the block until the copy has completed. REQUIRES: is_arriving(slot).
+  // caller must hold the block until the copy has completed. REQUIRES: is_swapping_in(slot).
   void AbandonRestored(SlotId slot);
 
   // ---- Holds, for copies that access blocks after their sequence has left its slot.
@@ -213,7 +213,7 @@ class BlockManager {
   // REQUIRES, for the accessors up to first_column(): contains(slot), and the group exists. Whether
   // the sequence is swapping in: its blocks have not been filled yet, from Restore() to
   // ConfirmRestored().
-  bool is_arriving(SlotId slot) const { return live(slot).is_arriving; }
+  bool is_swapping_in(SlotId slot) const { return live(slot).is_swapping_in; }
   int num_tokens(SlotId slot) const { return live(slot).num_tokens; }
   int num_committed(SlotId slot) const { return live(slot).num_committed; }
   int num_encoder_tokens(SlotId slot) const { return live(slot).num_encoder_tokens; }

@@ -203,8 +203,8 @@ absl::Status BlockManager::ForgetContent(SlotId slot) {
 // ---- Saving and restoring.
 
 SavedSequence BlockManager::Save(SlotId slot) const {
-  CHECK(!live(slot).is_arriving) << "slot " << slot
-                                 << " holds blocks that have not been filled yet";
+  CHECK(!live(slot).is_swapping_in)
+      << "slot " << slot << " holds blocks that have not been filled yet";
   return sequences_.Save(slot);
 }
 
@@ -224,12 +224,12 @@ absl::Status BlockManager::Restore(SlotId slot, const SavedSequence& saved) {
 }
 
 void BlockManager::ConfirmRestored(SlotId slot) {
-  CHECK(is_arriving(slot)) << "slot " << slot << " holds no arriving sequence";
+  CHECK(is_swapping_in(slot)) << "slot " << slot << " holds no arriving sequence";
   sequences_.ConfirmLoaded(slot);
 }
 
 void BlockManager::AbandonRestored(SlotId slot) {
-  CHECK(is_arriving(slot)) << "slot " << slot << " holds no arriving sequence";
+  CHECK(is_swapping_in(slot)) << "slot " << slot << " holds no arriving sequence";
   sequences_.End(slot);
 }
 

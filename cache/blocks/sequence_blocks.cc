@@ -191,7 +191,7 @@ void SequenceBlocks::Fork(SlotId from, SlotId to) {
 
 void SequenceBlocks::Load(SlotId slot, const SavedSequence& saved) {
   Sequence& loaded = Start(slot);
-  loaded.is_arriving = true;
+  loaded.is_swapping_in = true;
   loaded.num_tokens = saved.num_tokens;
   loaded.num_committed = saved.num_tokens;
   loaded.num_encoder_tokens = saved.num_encoder_tokens;

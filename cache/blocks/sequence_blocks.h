@@ -44,7 +44,8 @@ namespace reprise {
 
 // Invariants, checked by CheckInvariants():
 //   1. The invariants of the pool, the index and the tables.
-//   2. In each group, a sequence has a block in every column of its tokens and its look-ahead, except
+//   2. In each group, a sequence has a block in every column of its tokens and its look-ahead,
+//   except
 //      in columns that have left the group's window as of its committed tokens. In cross groups it
 //      has a block in every column of the encoder's tokens. Empty slots have no blocks.
 //   3. A block's ref_count is the number of its table entries, of pending copies from it, and of
@@ -62,9 +63,9 @@ class SequenceBlocks {
     // Maximum num_tokens without a new column.
     int num_tokens_with_columns = 0;
     int num_encoder_tokens = 0;
-    bool has_encoder = false;  // the encoder's blocks have been written
-    bool is_live = false;      // false: the slot is empty
-    bool is_arriving = false;  // swapping in: restored, but its blocks have not been filled yet
+    bool has_encoder = false;     // the encoder's blocks have been written
+    bool is_live = false;         // false: the slot is empty
+    bool is_swapping_in = false;  // swapping in: restored, but its blocks have not been filled yet
     // Whether the tokens after num_tokens may fall into blocks that have other users or are in the
     // index. Always false with look-ahead.
     bool may_share_tail = false;
@@ -209,7 +210,7 @@ class SequenceBlocks {
   void Advance(SlotId slot, int num_tokens);
   void CheckRow(SlotId slot, int group) const;
   void CheckLookAhead(SlotId slot, absl::Span<const int> num_references) const;
-  void CheckArriving(SlotId slot) const;
+  void CheckSwappingIn(SlotId slot) const;
 
   BlockManagerOptions options_;
   int num_own_groups_ = 0;

@@ -27,7 +27,7 @@ void SequenceBlocks::CheckInvariants() const {
       CHECK_EQ(checked.num_tokens_with_columns, TokensWithColumns(NumColumns(checked.num_tokens)))
           << "invariant 2, slot " << i;
     }
-    if (checked.is_arriving) CheckArriving(slot);
+    if (checked.is_swapping_in) CheckSwappingIn(slot);
     for (int group = 0; group < num_groups(); ++group) {
       CheckRow(slot, group);
       const int first = tables_.first(slot, group);
@@ -90,7 +90,7 @@ void SequenceBlocks::CheckLookAhead(SlotId slot, absl::Span<const int> num_refer
   }
 }
 
-void SequenceBlocks::CheckArriving(SlotId slot) const {
+void SequenceBlocks::CheckSwappingIn(SlotId slot) const {
   CHECK((*this)[slot].is_live) << "invariant 6, slot " << slot;
   for (int group = 0; group < num_groups(); ++group) {
     const absl::Span<const BlockId> row = tables_.blocks(slot, group);

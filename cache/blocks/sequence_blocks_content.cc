@@ -65,7 +65,7 @@ void SequenceBlocks::IndexEncoder(SlotId slot) {
 
 void SequenceBlocks::ConfirmLoaded(SlotId slot) {
   Sequence& loaded = (*this)[slot];
-  loaded.is_arriving = false;
+  loaded.is_swapping_in = false;
   if (!cache_.is_on()) return;
   Index(slot, 0, content_.num_known_blocks(slot));
   if (loaded.has_encoder) IndexEncoder(slot);

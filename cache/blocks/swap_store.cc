@@ -39,11 +39,11 @@ std::ostream& operator<<(std::ostream& out, SwapState state) {
   switch (state) {
     case SwapState::kPlanned:
       return out << "planned";
-    case SwapState::kLeaving:
+    case SwapState::kSwappingOut:
       return out << "leaving";
     case SwapState::kStored:
       return out << "stored";
-    case SwapState::kArriving:
+    case SwapState::kSwappingIn:
       return out << "arriving";
   }
   return out << "SwapState(" << static_cast<int>(state) << ")";
@@ -206,8 +206,8 @@ std::optional<SwapState> SwapStore::state(SequenceId id) {
   const auto found = stored_.find(id);
   if (found == stored_.end()) return std::nullopt;
   if (found->second.planned_from.has_value()) return SwapState::kPlanned;
-  if (found->second.planned_to.has_value()) return SwapState::kArriving;
-  return events_.Poll() >= found->second.written ? SwapState::kStored : SwapState::kLeaving;
+  if (found->second.planned_to.has_value()) return SwapState::kSwappingIn;
+  return events_.Poll() >= found->second.written ? SwapState::kStored : SwapState::kSwappingOut;
 }
 
 int SwapStore::num_tokens(SequenceId id) const { return stored_.at(id).saved.num_tokens; }
@@ -225,7 +225,7 @@ void SwapStore::CheckInvariants() const {
     for (const HostBlockId block : stored.blocks) ++num_owners[block.value()];
     if (stored.planned_to.has_value()) {
       ++num_planned_in;
-      CHECK(manager_->is_arriving(*stored.planned_to)) << "invariant 3, sequence " << id;
+      CHECK(manager_->is_swapping_in(*stored.planned_to)) << "invariant 3, sequence " << id;
     }
     if (!stored.planned_from.has_value()) continue;
     ++num_planned_out;

@@ -74,14 +74,14 @@ TEST_F(SwapStoreTest, SequenceIsSwappedOutAndInToAnotherSlot) {
   Launch();
   EXPECT_FALSE(manager_->contains(kA));
   EXPECT_THAT(store_->copies_out(), IsEmpty());
-  EXPECT_EQ(store_->state(kOne), SwapState::kLeaving);
+  EXPECT_EQ(store_->state(kOne), SwapState::kSwappingOut);
   EXPECT_EQ(store_->num_tokens(kOne), 6);
   EXPECT_THAT(store_->blocks(kOne), ElementsAre(HostBlockId(1), HostBlockId(2)));
   stream_.RunAll();
   EXPECT_EQ(store_->state(kOne), SwapState::kStored);
 
   ASSERT_TRUE(store_->PlanIn(kOne, kB).ok());
-  EXPECT_EQ(store_->state(kOne), SwapState::kArriving);
+  EXPECT_EQ(store_->state(kOne), SwapState::kSwappingIn);
   EXPECT_EQ(manager_->num_tokens(kB), 6);
   EXPECT_EQ(manager_->num_committed(kB), 6);
   const absl::Span<const BlockId> blocks = manager_->blocks(kB);
@@ -367,7 +367,7 @@ TEST_F(SwapStoreTest, EventDuringPlanningReleasesOnlyEarlierBlocks) {
   EXPECT_EQ(store_->num_held(), 3);
   EXPECT_EQ(manager_->pool().num_used(), 3);
   EXPECT_EQ(store_->state(kOne), SwapState::kStored);
-  EXPECT_EQ(store_->state(kTwo), SwapState::kLeaving);
+  EXPECT_EQ(store_->state(kTwo), SwapState::kSwappingOut);
 }
 
 // Fewer fences than plans in flight: a block may be held for longer, never shorter.

@@ -97,7 +97,7 @@ SlotId BlockManagerModel::AnyEmptySlot() {
 std::optional<SlotId> BlockManagerModel::AnySequence() {
   if (live_.empty()) return std::nullopt;
   const auto it = std::next(live_.begin(), Below(static_cast<int>(live_.size())));
-  if (it->second.is_leaving || it->second.is_arriving) return std::nullopt;
+  if (it->second.is_swapping_out || it->second.is_swapping_in) return std::nullopt;
   return it->first;
 }
 

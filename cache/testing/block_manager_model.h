@@ -76,9 +76,9 @@ class BlockManagerModel {
     bool is_known = true;  // other sequences can hit its committed blocks
     bool encoder_is_written = false;
     bool encoder_is_committed = false;
-    bool is_leaving = false;   // planned to be swapped out
-    bool is_arriving = false;  // planned to be swapped in
-    SequenceId id{0};          // while leaving, stored or arriving
+    bool is_swapping_out = false;  // planned to be swapped out
+    bool is_swapping_in = false;   // planned to be swapped in
+    SequenceId id{0};              // while leaving, stored or arriving
 
     int num_tokens() const { return static_cast<int>(tokens.size()); }
   };

@@ -55,7 +55,7 @@ void BlockManagerModel::AppendBatch() {
   std::map<SlotId, int64_t> lengths;
   for (SlotAppend& append : batch) {
     append = {.slot = AnySlot(), .num_tokens = choices_->OneIn(4) ? AnyCount() : 1 + Below(2)};
-    if (live_.contains(append.slot) && live_[append.slot].is_leaving) append.num_tokens = 0;
+    if (live_.contains(append.slot) && live_[append.slot].is_swapping_out) append.num_tokens = 0;
   }
   const int num_own = static_cast<int>(absl::c_count_if(manager_->groups(), HoldsOwnTokens));
   int64_t num_lacking = 0;
@@ -146,7 +146,7 @@ void BlockManagerModel::Fork() {
     codes = {StatusCode::kInvalidArgument};
   } else if (!live_.contains(from)) {
     codes = {StatusCode::kNotFound};
-  } else if (live_[from].is_arriving) {
+  } else if (live_[from].is_swapping_in) {
     codes = {StatusCode::kFailedPrecondition};
   } else if (!IsSlot(to)) {
     codes = {StatusCode::kInvalidArgument};
@@ -169,7 +169,7 @@ void BlockManagerModel::Fork() {
   child.tokens.resize(child.num_committed);
   child.values.resize(child.num_committed);
   child.num_written = child.num_committed;
-  child.is_leaving = false;
+  child.is_swapping_out = false;
   live_[to] = std::move(child);
   ++counts_["forks"];
 }
@@ -211,7 +211,7 @@ void BlockManagerModel::Truncate() {
   call_ = "Truncate";
   const SlotId slot = AnySlot();
   const auto found = live_.find(slot);
-  if (found != live_.end() && found->second.is_leaving) return;
+  if (found != live_.end() && found->second.is_swapping_out) return;
   const int count = found == live_.end() || choices_->OneIn(4)
                         ? AnyCount()
                         : found->second.num_tokens() - Below(3 * block_size_);
@@ -221,7 +221,7 @@ void BlockManagerModel::Truncate() {
     codes = {StatusCode::kInvalidArgument};
   } else if (found == live_.end()) {
     codes = {StatusCode::kNotFound};
-  } else if (found->second.is_arriving) {
+  } else if (found->second.is_swapping_in) {
     codes = {StatusCode::kFailedPrecondition};
   } else if (count < 0 || count > found->second.num_tokens()) {
     codes = {StatusCode::kInvalidArgument};
@@ -254,14 +254,14 @@ void BlockManagerModel::Leave(SlotId slot) {
 void BlockManagerModel::Free() {
   call_ = "Free";
   const SlotId slot = AnySlot();
-  if (live_.contains(slot) && live_[slot].is_leaving) return;
+  if (live_.contains(slot) && live_[slot].is_swapping_out) return;
   const std::vector<int64_t> before = Snapshot();
   const absl::Status status = manager_->Free(slot);
   Expect(status,
-         {!IsSlot(slot)             ? StatusCode::kInvalidArgument
-          : !live_.contains(slot)   ? StatusCode::kNotFound
-          : live_[slot].is_arriving ? StatusCode::kFailedPrecondition
-                                    : StatusCode::kOk},
+         {!IsSlot(slot)                ? StatusCode::kInvalidArgument
+          : !live_.contains(slot)      ? StatusCode::kNotFound
+          : live_[slot].is_swapping_in ? StatusCode::kFailedPrecondition
+                                       : StatusCode::kOk},
          before);
   if (status.ok()) Leave(slot);
 }
@@ -284,12 +284,12 @@ void BlockManagerModel::BadCall() {
   if (is_live) {
     const int num_uncommitted = live_[slot].num_tokens() - live_[slot].num_committed;
     const std::vector<int32_t> tokens(num_uncommitted + 1 + Below(3));
-    const bool is_arriving = live_[slot].is_arriving;
+    const bool is_swapping_in = live_[slot].is_swapping_in;
     const StatusCode refused =
-        is_arriving ? StatusCode::kFailedPrecondition : StatusCode::kInvalidArgument;
+        is_swapping_in ? StatusCode::kFailedPrecondition : StatusCode::kInvalidArgument;
     Expect(manager_->Commit(slot, tokens), {refused}, before);
     Expect(manager_->CommitUnknown(slot, -1), {refused}, before);
-    if (is_arriving || live_[slot].origin.num_encoder_tokens == 0) {
+    if (is_swapping_in || live_[slot].origin.num_encoder_tokens == 0) {
       Expect(manager_->CommitEncoder(slot), {refused}, before);
     }
   } else {

@@ -130,7 +130,7 @@ int BlockManagerModel::LongestKnownPrefix(const Sequence& sequence) const {
   if (absl::c_any_of(manager_->groups(), LosesBlocks)) return 0;
   int longest = 0;
   for (const auto& [slot, other] : live_) {
-    if (!other.is_known || other.is_arriving) continue;
+    if (!other.is_known || other.is_swapping_in) continue;
     const int num_compared = std::min(other.num_committed, sequence.num_tokens() - 1);
     int num_same = 0;
     while (num_same < num_compared && other.values[num_same] == sequence.values[num_same])

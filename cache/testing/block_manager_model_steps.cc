@@ -46,7 +46,7 @@ void BlockManagerModel::LaunchStep() {
 
   for (auto& [slot, sequence] : live_) {
     CheckDeviceRows(slot);
-    if (sequence.is_leaving || sequence.is_arriving || choices_->OneIn(5)) continue;
+    if (sequence.is_swapping_out || sequence.is_swapping_in || choices_->OneIn(5)) continue;
     WriteTokens(slot, sequence);
     if (choices_->OneIn(2)) WriteEncoder(slot, sequence);
   }
@@ -99,12 +99,12 @@ void BlockManagerModel::Check() {
   manager_->CheckInvariants();
   store_->CheckInvariants();
   CHECK_EQ(manager_->num_sequences(), static_cast<int>(live_.size())) << Where();
-  CHECK_EQ(store_->num_sequences(),
-           static_cast<int>(stored_.size()) + absl::c_count_if(live_,
-                                                               [](const auto& entry) {
-                                                                 return entry.second.is_leaving ||
-                                                                        entry.second.is_arriving;
-                                                               }))
+  CHECK_EQ(store_->num_sequences(), static_cast<int>(stored_.size()) +
+                                        absl::c_count_if(live_,
+                                                         [](const auto& entry) {
+                                                           return entry.second.is_swapping_out ||
+                                                                  entry.second.is_swapping_in;
+                                                         }))
       << Where();
   for (const auto& [slot, sequence] : live_) {
     CHECK(manager_->contains(slot)) << Where();
@@ -129,7 +129,7 @@ void BlockManagerModel::CheckContent() {
         << block;
   };
   for (const auto& [slot, sequence] : live_) {
-    if (sequence.is_arriving) continue;
+    if (sequence.is_swapping_in) continue;
     for (int group = 0; group < manager_->num_groups(); ++group) {
       if (!HoldsOwnTokens(manager_->groups()[group])) {
         if (!sequence.encoder_is_written) continue;

@@ -31,7 +31,7 @@ void BlockManagerModel::PlanOut() {
   if (found == live_.end()) {
     const bool is_slot = slot.value() >= 0 && slot.value() < manager_->options().num_slots;
     codes = {is_slot ? StatusCode::kNotFound : StatusCode::kInvalidArgument};
-  } else if (found->second.is_leaving || manager_->has_copies() || NumPlannedIn() > 0) {
+  } else if (found->second.is_swapping_out || manager_->has_copies() || NumPlannedIn() > 0) {
     codes = {StatusCode::kFailedPrecondition};
   } else {
     const int64_t at_most = manager_->NumBlocksFor(found->second.num_committed, 0,
@@ -45,7 +45,7 @@ void BlockManagerModel::PlanOut() {
   const absl::Status status = store_->PlanOut(slot, id);
   Expect(status, codes, before);
   if (!status.ok()) return;
-  found->second.is_leaving = true;
+  found->second.is_swapping_out = true;
   found->second.id = id;
   CHECK(store_->state(id) == SwapState::kPlanned);
 }
@@ -75,10 +75,10 @@ void BlockManagerModel::PlanIn() {
   Expect(status, codes, before);
   if (!status.ok()) return;
   live_[slot] = std::move(found->second);
-  live_[slot].is_arriving = true;
+  live_[slot].is_swapping_in = true;
   stored_.erase(found);
   CHECK_EQ(manager_->num_tokens(slot), live_[slot].num_committed);
-  CHECK(store_->state(live_[slot].id) == SwapState::kArriving);
+  CHECK(store_->state(live_[slot].id) == SwapState::kSwappingIn);
   ++counts_["swaps in"];
 }
 
@@ -93,7 +93,7 @@ void BlockManagerModel::Drop() {
 
 int BlockManagerModel::NumPlannedIn() const {
   return static_cast<int>(
-      absl::c_count_if(live_, [](const auto& entry) { return entry.second.is_arriving; }));
+      absl::c_count_if(live_, [](const auto& entry) { return entry.second.is_swapping_in; }));
 }
 
 // Submits the copies to the stream, which runs them later. Swapped-out blocks are read only then.
@@ -121,12 +121,12 @@ void BlockManagerModel::LaunchSwaps() {
   store_->Launched();
   std::vector<SlotId> leaving;
   for (auto& [slot, sequence] : live_) {
-    sequence.is_arriving = false;
-    if (sequence.is_leaving) leaving.push_back(slot);
+    sequence.is_swapping_in = false;
+    if (sequence.is_swapping_out) leaving.push_back(slot);
   }
   for (const SlotId slot : leaving) {
     Sequence& sequence = live_[slot];
-    CHECK(store_->state(sequence.id) == SwapState::kLeaving);
+    CHECK(store_->state(sequence.id) == SwapState::kSwappingOut);
     CHECK_EQ(store_->num_tokens(sequence.id), sequence.num_committed);
     Store(slot);
     ++counts_["swaps out"];
@@ -139,9 +139,9 @@ void BlockManagerModel::AbandonSwaps() {
   store_->Abandon();
   std::vector<SlotId> arriving;
   for (auto& [slot, sequence] : live_) {
-    counts_["swaps abandoned"] += sequence.is_leaving || sequence.is_arriving;
-    sequence.is_leaving = false;
-    if (sequence.is_arriving) arriving.push_back(slot);
+    counts_["swaps abandoned"] += sequence.is_swapping_out || sequence.is_swapping_in;
+    sequence.is_swapping_out = false;
+    if (sequence.is_swapping_in) arriving.push_back(slot);
   }
   for (const SlotId slot : arriving) {
     CHECK(!manager_->contains(slot)) << Where();
@@ -152,8 +152,8 @@ void BlockManagerModel::AbandonSwaps() {
 // From now on, host memory has the sequence's only content.
 void BlockManagerModel::Store(SlotId slot) {
   Sequence& sequence = live_[slot];
-  sequence.is_leaving = false;
-  sequence.is_arriving = false;
+  sequence.is_swapping_out = false;
+  sequence.is_swapping_in = false;
   sequence.tokens.resize(sequence.num_committed);
   sequence.values.resize(sequence.num_committed);
   sequence.num_written = sequence.num_committed;
