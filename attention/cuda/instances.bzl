@@ -116,9 +116,9 @@ def hopper_instances():
         if loading != "fp8" or head_dim != 192
     })
 
-def latent_instances():
-    """Writes the instances of latent_kernel.cuh. Returns the names of the files."""
-    return _write_instances("latent/latent_kernel.cuh", "Latent", {
+def mla_instances():
+    """Writes the instances of mla_kernel.cuh. Returns the names of the files."""
+    return _write_instances("latent/mla_kernel.cuh", "Latent", {
         "latent_" + dtype: [(dtype, 576, 64, "direct")]
         for dtype in ["bf16", "f16"]
     })

@@ -24,7 +24,7 @@ constexpr Launcher LauncherOf() {
   } else if constexpr (kFamily == KernelFamily::kWarpgroup) {
     return &LaunchWarpgroupAttention<kKernel>;
   } else {
-    return &LaunchLatentAttention<kKernel>;
+    return &LaunchMlaAttention<kKernel>;
   }
 }
 

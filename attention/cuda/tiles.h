@@ -82,7 +82,7 @@ enum class KernelFamily : int8_t {
   kGeneral,    // attention/cuda/general: every combination
   kDecode,     // attention/cuda/decode: a few rows, with a PDL prologue prefetch
   kWarpgroup,  // attention/cuda/hopper: wgmma
-  kLatent,     // attention/cuda/latent: absorbed MLA with wgmma
+  kMla,        // attention/cuda/mla: absorbed MLA with wgmma
 };
 
 // Query rows of the tiles.
@@ -115,7 +115,7 @@ struct AttentionKernelEntry {
   constexpr int tier() const { return compute_capability() > 0 ? 2 : 1; }
   // The compute capability that the kernel requires; 90 means 9.0, and 0 means any.
   constexpr int compute_capability() const {
-    return family == KernelFamily::kWarpgroup || family == KernelFamily::kLatent ? 90 : 0;
+    return family == KernelFamily::kWarpgroup || family == KernelFamily::kMla ? 90 : 0;
   }
   constexpr int shared_bytes() const { return shared_kilobytes * 1024; }
   // Whether a CTA prepares its first unit before the previous kernel has ended
@@ -147,7 +147,7 @@ inline constexpr KvLoading kFp8 = KvLoading::kFp8;
 inline constexpr KernelFamily kGeneral = KernelFamily::kGeneral;
 inline constexpr KernelFamily kDecode = KernelFamily::kDecode;
 inline constexpr KernelFamily kWarpgroup = KernelFamily::kWarpgroup;
-inline constexpr KernelFamily kLatent = KernelFamily::kLatent;
+inline constexpr KernelFamily kMla = KernelFamily::kMla;
 
 // The kernels with MMA type float16. bfloat16 has the same kernels, except for the fp8 kernels.
 //
@@ -166,7 +166,7 @@ inline constexpr AttentionKernelEntry kOf16Bits[] = {
     {{kHalf, 192, 128, 8, 1, 1, 128, 1}, kDirect, kWarpgroup, 227},
     {{kHalf, 256, 256, 8, 1, 1, 64, 1}, kDirect, kWarpgroup, 227},
     {{kHalf, 256, 256, 8, 1, 1, 64, 1}, kFp8, kWarpgroup, 227},
-    {{kHalf, 576, 512, 4, 2, 1, 32, 1, kInKeys}, kDirect, kLatent, 227},
+    {{kHalf, 576, 512, 4, 2, 1, 32, 1, kInKeys}, kDirect, kMla, 227},
 
     {{kHalf, 64, 64, 1, 1, 4, 32, 2}, kDirect, kDecode, 99},
     {{kHalf, 64, 64, 1, 1, 4, 32, 2}, kFp8, kDecode, 99},

@@ -22,7 +22,7 @@ cudaError_t LaunchDecodeAttention(const AttentionKernelParams& params, cudaStrea
 template <int kKernel>
 cudaError_t LaunchWarpgroupAttention(const AttentionKernelParams& params, cudaStream_t stream);
 template <int kKernel>
-cudaError_t LaunchLatentAttention(const AttentionKernelParams& params, cudaStream_t stream);
+cudaError_t LaunchMlaAttention(const AttentionKernelParams& params, cudaStream_t stream);
 
 }  // namespace reprise
 

@@ -3,8 +3,8 @@
 // row are in two warps. A partial has 128 KB, so several CTAs combine a large number of splits in
 // two levels.
 
-#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
-#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_RESULTS_CUH_
+#define REPRISE_ATTENTION_CUDA_MLA_MLA_RESULTS_CUH_
 
 #include <cmath>
 #include <cstdint>
@@ -16,14 +16,14 @@
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/unit_results.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_results.cuh"
-#include "reprise/attention/cuda/latent/latent_shared.cuh"
+#include "reprise/attention/cuda/mla/mla_shared.cuh"
 
 namespace reprise {
 
 // A lane's accumulators of its two rows, in the register layout of the MMA: 16 times 8 columns at a
 // time.
 template <typename Traits>
-using LatentSums = float[Traits::kOutTiles / 16][16][4];
+using MlaSums = float[Traits::kOutTiles / 16][16][4];
 
 // The first column of out of this warpgroup.
 template <typename Traits>
@@ -33,7 +33,7 @@ __device__ __forceinline__ int FirstOwnColumn() {
 
 // The softmax total of one of the lane's rows.
 template <typename Traits>
-__device__ __forceinline__ RowTotal TotalOf(const LatentUnit<Traits>& unit, int r) {
+__device__ __forceinline__ RowTotal TotalOf(const MlaUnit<Traits>& unit, int r) {
   const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4 + r * 8;
   if (unit.prepared.num_steps == 0) return {-INFINITY, 0.0f};
   return {unit.max[row], unit.sum[row]};
@@ -41,9 +41,9 @@ __device__ __forceinline__ RowTotal TotalOf(const LatentUnit<Traits>& unit, int 
 
 // Writes out and lse.
 template <typename Traits>
-__device__ __forceinline__ void WriteLatentOut(const AttentionKernelParams& p,
-                                               const LatentUnit<Traits>& unit,
-                                               const LatentSums<Traits>& sums) {
+__device__ __forceinline__ void WriteMlaOut(const AttentionKernelParams& p,
+                                            const MlaUnit<Traits>& unit,
+                                            const MlaSums<Traits>& sums) {
   using Element = typename Traits::Element;
   const bool is_odd = threadIdx.x % 2;
 #pragma unroll
@@ -69,9 +69,9 @@ __device__ __forceinline__ void WriteLatentOut(const AttentionKernelParams& p,
 
 // Writes the unit's partial: out, normalised by its sum of weights, and lse in base 2.
 template <typename Traits>
-__device__ __forceinline__ void WriteLatentPartial(const AttentionKernelParams& p,
-                                                   const LatentUnit<Traits>& unit,
-                                                   const LatentSums<Traits>& sums) {
+__device__ __forceinline__ void WriteMlaPartial(const AttentionKernelParams& p,
+                                                const MlaUnit<Traits>& unit,
+                                                const MlaSums<Traits>& sums) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const ResultRow result = ResultRowAt<Traits>(unit.prepared, r);
@@ -95,8 +95,8 @@ __device__ __forceinline__ void WriteLatentPartial(const AttentionKernelParams& 
 // Each warp has one row at a time. REQUIRES: no shared partials. Called by all threads of the
 // accumulation warpgroups.
 template <typename Traits>
-__device__ __forceinline__ void MergeLatentRows(const AttentionKernelParams& p,
-                                                const WorkUnit& unit, const MergePoint& point) {
+__device__ __forceinline__ void MergeMlaRows(const AttentionKernelParams& p, const WorkUnit& unit,
+                                             const MergePoint& point) {
   using Element = typename Traits::Element;
   constexpr int kWarps = Traits::kThreads / 32;
   constexpr int kParts = Traits::kHeadDimV / 128;  // groups of 4 columns per lane
@@ -170,10 +170,10 @@ __device__ __forceinline__ void MergeLatentRows(const AttentionKernelParams& p,
 
 // FinishThroughShared() of attention_kernel.cuh, for the accumulators of this kernel.
 template <typename Traits>
-__device__ __forceinline__ void FinishLatentThroughShared(const AttentionKernelParams& p,
-                                                          LatentUnit<Traits>& unit,
-                                                          const LatentSums<Traits>& sums,
-                                                          AttentionShared<Traits>& shared) {
+__device__ __forceinline__ void FinishMlaThroughShared(const AttentionKernelParams& p,
+                                                       MlaUnit<Traits>& unit,
+                                                       const MlaSums<Traits>& sums,
+                                                       AttentionShared<Traits>& shared) {
   WorkUnit& work = unit.prepared.unit;
   Traits::Sync();  // the results reuse the memory of the keys
 #pragma unroll
@@ -198,18 +198,17 @@ __device__ __forceinline__ void FinishLatentThroughShared(const AttentionKernelP
 // Writes the results of a unit. Called by all threads of the accumulation warpgroups.
 // `num_indirect`: number of earlier units that do not use the register epilogue.
 template <typename Traits>
-__device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
-                                                 LatentUnit<Traits>& unit,
-                                                 const LatentSums<Traits>& sums,
-                                                 LatentShared<Traits>& shared, int num_indirect) {
+__device__ __forceinline__ void FinishMlaUnit(const AttentionKernelParams& p, MlaUnit<Traits>& unit,
+                                              const MlaSums<Traits>& sums,
+                                              MlaShared<Traits>& shared, int num_indirect) {
   const WorkUnit& work = unit.prepared.unit;
   if (!unit.prepared.writes_directly) {
-    FinishLatentThroughShared<Traits>(p, unit, sums, shared.attention);
+    FinishMlaThroughShared<Traits>(p, unit, sums, shared.attention);
     shared.results_are_out[num_indirect % 2].Arrive();
     return;
   }
-  if (work.item.partial < 0) return WriteLatentOut<Traits>(p, unit, sums);
-  WriteLatentPartial<Traits>(p, unit, sums);
+  if (work.item.partial < 0) return WriteMlaOut<Traits>(p, unit, sums);
+  WriteMlaPartial<Traits>(p, unit, sums);
   bool in_group = work.item.num_partials > kMostPiecesAtOnce;
 #pragma unroll 1
   for (;;) {
@@ -218,7 +217,7 @@ __device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
                                shared.attention.is_last_arrival)) {
       return;
     }
-    MergeLatentRows<Traits>(p, work, point);
+    MergeMlaRows<Traits>(p, work, point);
     Traits::Sync();  // the next unit may overwrite these partials
     if (!in_group) return;
     in_group = false;
@@ -227,4 +226,4 @@ __device__ __forceinline__ void FinishLatentUnit(const AttentionKernelParams& p,
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_RESULTS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_MLA_MLA_RESULTS_CUH_

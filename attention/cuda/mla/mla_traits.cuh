@@ -1,8 +1,8 @@
-// Traits of the absorbed MLA kernel (latent_kernel.cuh): 64 query rows against KV tiles of 64 keys.
+// Traits of the absorbed MLA kernel (mla_kernel.cuh): 64 query rows against KV tiles of 64 keys.
 // Members have the same names as in tile_traits.cuh, because the general mechanisms use them.
 
-#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_TRAITS_CUH_
-#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_TRAITS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_TRAITS_CUH_
+#define REPRISE_ATTENTION_CUDA_MLA_MLA_TRAITS_CUH_
 
 #include <cstdint>
 
@@ -14,10 +14,10 @@
 namespace reprise {
 
 template <DType kDType>
-struct LatentTraits {
+struct MlaTraits {
   static constexpr AttentionTile kTile =
       kAttentionKernels[KernelIndex(kDType, kMaxLatentHeadDimQk, kLatentRows, KvLoading::kDirect,
-                                    KernelFamily::kLatent)]
+                                    KernelFamily::kMla)]
           .tile;
   static constexpr KvLoading kLoading = KvLoading::kDirect;
   using Element = typename ElementOf<kDType>::Type;
@@ -109,4 +109,4 @@ struct LatentTraits {
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_TRAITS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_MLA_MLA_TRAITS_CUH_

@@ -2,8 +2,8 @@
 // the weights and the first columns of the keys. They also write the results, while the other
 // warpgroups process the next unit.
 
-#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
-#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_SUMS_CUH_
+#define REPRISE_ATTENTION_CUDA_MLA_MLA_SUMS_CUH_
 
 #include "reprise/attention/cuda/general/attention_kernel.cuh"
 #include "reprise/attention/cuda/general/attention_kernel_params.h"
@@ -11,8 +11,8 @@
 #include "reprise/attention/cuda/hopper/warpgroup_products.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_unit.cuh"
 #include "reprise/attention/cuda/hopper/wgmma.cuh"
-#include "reprise/attention/cuda/latent/latent_results.cuh"
-#include "reprise/attention/cuda/latent/latent_shared.cuh"
+#include "reprise/attention/cuda/mla/mla_results.cuh"
+#include "reprise/attention/cuda/mla/mla_shared.cuh"
 #include "reprise/attention/tile_schedule/cta_units.h"
 
 namespace reprise {
@@ -20,7 +20,7 @@ namespace reprise {
 // sums *= the rescale factors of the KV tile.
 template <typename Traits>
 __device__ __forceinline__ void RescaleSums(const float (&factors)[Traits::kRows],
-                                            LatentSums<Traits>& sums) {
+                                            MlaSums<Traits>& sums) {
   const int row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
   const float rescale[2] = {factors[row], factors[row + 8]};
   if (__all_sync(kFullWarp, rescale[0] == 1.0f && rescale[1] == 1.0f)) return;
@@ -36,7 +36,7 @@ __device__ __forceinline__ void RescaleSums(const float (&factors)[Traits::kRows
 
 // sums += P V of a KV tile, in the warpgroup's half of the columns.
 template <typename Traits>
-__device__ __forceinline__ void AddStep(const uint4* stage, LatentSums<Traits>& sums) {
+__device__ __forceinline__ void AddStep(const uint4* stage, MlaSums<Traits>& sums) {
   const uint32_t keys = SharedAddress(stage);
   const auto weights = ProductTile::Rows(keys + Traits::kValuePanels * Traits::kPanelBytes);
   const auto values = ProductTile::Columns(
@@ -59,7 +59,7 @@ __device__ __forceinline__ void AddStep(const uint4* stage, LatentSums<Traits>& 
 // would accumulate at the same time, and the tensor cores would idle while the next weights are
 // computed.
 template <typename Traits>
-__device__ __forceinline__ void AwaitNextLogits(LatentShared<Traits>& shared, int step) {
+__device__ __forceinline__ void AwaitNextLogits(MlaShared<Traits>& shared, int step) {
   const int last_part = (step + 2) * Traits::kParts - 1;
   const int fill = last_part / (Traits::kStages * Traits::kParts);
   if (__all_sync(kFullWarp, shared.keys.there(last_part).IsOver(fill))) {
@@ -70,7 +70,7 @@ __device__ __forceinline__ void AwaitNextLogits(LatentShared<Traits>& shared, in
 // The accumulation warpgroups' loop over the units of the CTA.
 template <typename Traits>
 __device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
-                                           LatentShared<Traits>& shared) {
+                                           MlaShared<Traits>& shared) {
   const CtaUnits units(p.work, blockIdx.x);
   const int part = threadIdx.x / Traits::kGroupThreads;
   int step = 0;
@@ -78,10 +78,10 @@ __device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
 #pragma unroll 1
   for (int n = 0; n < units.count(); ++n) {
     shared.unit_ring.WaitUntilThere(n);
-    LatentUnit<Traits>& unit = shared.unit(n);
+    MlaUnit<Traits>& unit = shared.unit(n);
     const bool writes_directly = unit.prepared.writes_directly;
     const int end = step + unit.prepared.num_steps;
-    LatentSums<Traits> sums = {};
+    MlaSums<Traits> sums = {};
 #pragma unroll 1
     for (; step < end; ++step) {
       shared.weights.WaitUntilThere(step);
@@ -90,7 +90,7 @@ __device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
       AddStep<Traits>(shared.stage(step), sums);
       shared.keys.free(step * Traits::kParts + part).ArriveAsWarp();
     }
-    FinishLatentUnit<Traits>(p, unit, sums, shared, num_indirect);
+    FinishMlaUnit<Traits>(p, unit, sums, shared, num_indirect);
     if (!writes_directly) ++num_indirect;
     __syncwarp();
     shared.unit_ring.free(n).ArriveAsWarp();
@@ -100,4 +100,4 @@ __device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_SUMS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_MLA_MLA_SUMS_CUH_

@@ -4,9 +4,9 @@
 // Algorithm. The algorithm of attention_kernel.cuh over the same items. 64 x 512 accumulators of
 // out in float32 take half of an SM's registers. Two warpgroups hold them, 256 columns each, and
 // two more warpgroups use the other registers:
-//   producer           copies keys and queries, ahead if stages are empty   latent_loader.cuh
-//   softmax            S = Q K^T, masks, online softmax: P                  latent_weights.cuh
-//   accumulation (2)   out = out * rescale + P V, half of the columns each  latent_sums.cuh
+//   producer           copies keys and queries, ahead if stages are empty   mla_loader.cuh
+//   softmax            S = Q K^T, masks, online softmax: P                  mla_weights.cuh
+//   accumulation (2)   out = out * rescale + P V, half of the columns each  mla_sums.cuh
 //
 // Queries take 72 KB of shared memory, and each of two stages of 64 keys takes 72 KB. P therefore
 // overwrites the last 64 dims of its KV tile's keys, which are not values. The warpgroups
@@ -41,32 +41,32 @@
 // units, keys that no row of the tile sees are zeroed after Q K^T, so memory that no query sees may
 // hold NaN.
 
-#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_KERNEL_CUH_
-#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_KERNEL_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_KERNEL_CUH_
+#define REPRISE_ATTENTION_CUDA_MLA_MLA_KERNEL_CUH_
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
 #include "reprise/attention/cuda/general/attention_launchers.h"
-#include "reprise/attention/cuda/latent/latent_loader.cuh"
-#include "reprise/attention/cuda/latent/latent_shared.cuh"
-#include "reprise/attention/cuda/latent/latent_sums.cuh"
-#include "reprise/attention/cuda/latent/latent_traits.cuh"
-#include "reprise/attention/cuda/latent/latent_weights.cuh"
+#include "reprise/attention/cuda/mla/mla_loader.cuh"
+#include "reprise/attention/cuda/mla/mla_shared.cuh"
+#include "reprise/attention/cuda/mla/mla_sums.cuh"
+#include "reprise/attention/cuda/mla/mla_traits.cuh"
+#include "reprise/attention/cuda/mla/mla_weights.cuh"
 #include "reprise/base/dependent_launch.cuh"
 
 namespace reprise {
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kCtaThreads, 1)
-    LatentKernel(const __grid_constant__ AttentionKernelParams p) {
+    MlaKernel(const __grid_constant__ AttentionKernelParams p) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  auto& shared = *reinterpret_cast<LatentShared<Traits>*>(shared_memory);
+  auto& shared = *reinterpret_cast<MlaShared<Traits>*>(shared_memory);
   if (threadIdx.x == 0) {
     constexpr int kSummers = kArrivalsOfWarp * (Traits::kThreads / 32);
-    constexpr int kLoaders = LatentLoader<Traits>::kArrivals;
-    constexpr int kWeighers = LatentWeights<Traits>::kArrivals;
+    constexpr int kLoaders = MlaLoader<Traits>::kArrivals;
+    constexpr int kWeighers = MlaSoftmaxWeights<Traits>::kArrivals;
     shared.unit_ring.Init(kLoaders, kWeighers + kSummers);
     shared.queries.Init(kLoaders, kWeighers);
     shared.keys.Init(kLoaders, kSummers / Traits::kParts);
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(Traits::kCtaThreads, 1)
   GridDependencySync();
   if (threadIdx.x >= Traits::kThreads + Traits::kWeigherThreads) {
     RegDealloc<Traits::kLoaderRegisters>();
-    LatentLoader<Traits>(p, shared).Load();
+    MlaLoader<Traits>(p, shared).Load();
   } else if (threadIdx.x >= Traits::kThreads) {
     RegAlloc<Traits::kWeigherRegisters>();
     WeighUnits<Traits>(p, shared);
@@ -91,12 +91,12 @@ __global__ void __launch_bounds__(Traits::kCtaThreads, 1)
 }
 
 template <int kKernel>
-cudaError_t LaunchLatentAttention(const AttentionKernelParams& params, cudaStream_t stream) {
-  static_assert(kAttentionKernels[kKernel].family == KernelFamily::kLatent);
-  using Traits = LatentTraits<kAttentionKernels[kKernel].tile.dtype>;
-  constexpr int kSharedBytes = sizeof(LatentShared<Traits>);
+cudaError_t LaunchMlaAttention(const AttentionKernelParams& params, cudaStream_t stream) {
+  static_assert(kAttentionKernels[kKernel].family == KernelFamily::kMla);
+  using Traits = MlaTraits<kAttentionKernels[kKernel].tile.dtype>;
+  constexpr int kSharedBytes = sizeof(MlaShared<Traits>);
   static_assert(kSharedBytes <= kAttentionKernels[kKernel].shared_bytes());
-  const auto kernel = &LatentKernel<Traits>;
+  const auto kernel = &MlaKernel<Traits>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
@@ -106,4 +106,4 @@ cudaError_t LaunchLatentAttention(const AttentionKernelParams& params, cudaStrea
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_KERNEL_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_MLA_MLA_KERNEL_CUH_

@@ -8,8 +8,8 @@
 // sees. They may be NaN, and would be accumulated with a weight of 0. In other units such keys are
 // not loaded.
 
-#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_WEIGHTS_CUH_
-#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_WEIGHTS_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_WEIGHTS_CUH_
+#define REPRISE_ATTENTION_CUDA_MLA_MLA_WEIGHTS_CUH_
 
 #include <climits>
 #include <cmath>
@@ -24,13 +24,13 @@
 #include "reprise/attention/cuda/hopper/warpgroup_special.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_unit.cuh"
 #include "reprise/attention/cuda/hopper/wgmma.cuh"
-#include "reprise/attention/cuda/latent/latent_shared.cuh"
+#include "reprise/attention/cuda/mla/mla_shared.cuh"
 #include "reprise/attention/tile_schedule/cta_units.h"
 
 namespace reprise {
 
 template <typename Traits>
-class LatentWeights {
+class MlaSoftmaxWeights {
  public:
   using Element = typename Traits::Element;
 
@@ -38,8 +38,8 @@ class LatentWeights {
   static constexpr int kArrivals = kArrivalsOfWarp * (Traits::kWeigherThreads / 32);
 
   // Called by all threads of the warpgroup.
-  __device__ __forceinline__ LatentWeights(const AttentionKernelParams& p,
-                                           LatentUnit<Traits>& result, LatentShared<Traits>& shared)
+  __device__ __forceinline__ MlaSoftmaxWeights(const AttentionKernelParams& p,
+                                               MlaUnit<Traits>& result, MlaShared<Traits>& shared)
       : p_(p),
         result_(result),
         unit_(result.prepared.unit),
@@ -221,9 +221,9 @@ class LatentWeights {
   }
 
   const AttentionKernelParams& p_;
-  LatentUnit<Traits>& result_;
+  MlaUnit<Traits>& result_;
   const WorkUnit& unit_;
-  LatentShared<Traits>& shared_;
+  MlaShared<Traits>& shared_;
   const bool is_special_;
   // For units that are not special:
   float scale_;
@@ -234,15 +234,15 @@ class LatentWeights {
 // The softmax warpgroup's loop over the units of the CTA.
 template <typename Traits>
 __device__ __forceinline__ void WeighUnits(const AttentionKernelParams& p,
-                                           LatentShared<Traits>& shared) {
+                                           MlaShared<Traits>& shared) {
   const CtaUnits units(p.work, blockIdx.x);
   int step = 0;
 #pragma unroll 1
   for (int n = 0; n < units.count(); ++n) {
     shared.unit_ring.WaitUntilThere(n);
-    LatentUnit<Traits>& unit = shared.unit(n);
+    MlaUnit<Traits>& unit = shared.unit(n);
     const int num_steps = unit.prepared.num_steps;
-    LatentWeights<Traits>(p, unit, shared).Weigh(n, step, num_steps);
+    MlaSoftmaxWeights<Traits>(p, unit, shared).Weigh(n, step, num_steps);
     step += num_steps;
     __syncwarp();
     shared.unit_ring.free(n).ArriveAsWarp();
@@ -251,4 +251,4 @@ __device__ __forceinline__ void WeighUnits(const AttentionKernelParams& p,
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_WEIGHTS_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_MLA_MLA_WEIGHTS_CUH_

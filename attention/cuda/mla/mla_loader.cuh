@@ -9,8 +9,8 @@
 // as the accumulation warpgroup of that part has released the previous contents. A part is
 // announced when the next two parts are in flight, or immediately if no stage is empty.
 
-#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
-#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_LOADER_CUH_
+#define REPRISE_ATTENTION_CUDA_MLA_MLA_LOADER_CUH_
 
 #include <cstdint>
 
@@ -21,19 +21,18 @@
 #include "reprise/attention/cuda/general/work_unit.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_products.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_unit.cuh"
-#include "reprise/attention/cuda/latent/latent_shared.cuh"
+#include "reprise/attention/cuda/mla/mla_shared.cuh"
 #include "reprise/attention/tile_schedule/cta_units.h"
 
 namespace reprise {
 
 template <typename Traits>
-class LatentLoader {
+class MlaLoader {
  public:
   // Number of arrivals at a full barrier: kArrivalsOfWarp per warp.
   static constexpr int kArrivals = kArrivalsOfWarp * (Traits::kLoaderThreads / 32);
 
-  __device__ __forceinline__ LatentLoader(const AttentionKernelParams& p,
-                                          LatentShared<Traits>& shared)
+  __device__ __forceinline__ MlaLoader(const AttentionKernelParams& p, MlaShared<Traits>& shared)
       : p_(p),
         shared_(shared),
         thread_(threadIdx.x - (Traits::kCtaThreads - Traits::kLoaderThreads)) {
@@ -239,7 +238,7 @@ class LatentLoader {
   }
 
   const AttentionKernelParams& p_;
-  LatentShared<Traits>& shared_;
+  MlaShared<Traits>& shared_;
   const int thread_;  // index in the warpgroup
   int panels_;        // number of panels that contain this thread's chunk
   uint32_t place_;    // offset of this thread's chunk in the first panel of a tile, in bytes
@@ -250,4 +249,4 @@ class LatentLoader {
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_LOADER_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_MLA_MLA_LOADER_CUH_

@@ -1,7 +1,7 @@
-// Shared memory of the absorbed MLA kernel (latent_kernel.cuh).
+// Shared memory of the absorbed MLA kernel (mla_kernel.cuh).
 
-#ifndef REPRISE_ATTENTION_CUDA_LATENT_LATENT_SHARED_CUH_
-#define REPRISE_ATTENTION_CUDA_LATENT_LATENT_SHARED_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_SHARED_CUH_
+#define REPRISE_ATTENTION_CUDA_MLA_MLA_SHARED_CUH_
 
 #include <cstdint>
 
@@ -15,7 +15,7 @@ namespace reprise {
 // A unit, and the softmax totals of its rows. The totals are valid after the weights of its last KV
 // tile have been stored.
 template <typename Traits>
-struct LatentUnit {
+struct MlaUnit {
   PreparedUnit<Traits> prepared;
   float max[Traits::kRows];
   float sum[Traits::kRows];
@@ -23,7 +23,7 @@ struct LatentUnit {
 
 // KV tiles are counted over all units of the CTA.
 template <typename Traits>
-struct LatentShared {
+struct MlaShared {
   // The unit whose results are being written, the current unit, and the next unit.
   static constexpr int kUnits = 3;
 
@@ -31,7 +31,7 @@ struct LatentShared {
   // weights of a KV tile overwrite the last panel of its keys.
   AttentionShared<Traits> attention;
 
-  LatentUnit<Traits> units[kUnits];
+  MlaUnit<Traits> units[kUnits];
   // Rescale factors of out, applied before the KV tile is accumulated.
   float rescale[Traits::kStages][Traits::kRows];
 
@@ -52,13 +52,13 @@ struct LatentShared {
   // completion of the previous such unit.
   Barrier results_are_out[2];
 
-  // Special units (latent_weights.cuh): the combined view of all rows of the tile, and the keys of
+  // Special units (mla_weights.cuh): the combined view of all rows of the tile, and the keys of
   // a KV tile that some row sees.
   WarpView view;
   WarpView warp_views[Traits::kWarpsM];
   uint32_t seen[Traits::kKeys / 32];
 
-  __device__ __forceinline__ LatentUnit<Traits>& unit(int n) { return units[n % kUnits]; }
+  __device__ __forceinline__ MlaUnit<Traits>& unit(int n) { return units[n % kUnits]; }
   __device__ __forceinline__ uint4* stage(int step) {
     return attention.tiles.stages[0][step % Traits::kStages].k();
   }
@@ -67,4 +67,4 @@ struct LatentShared {
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_LATENT_LATENT_SHARED_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_MLA_MLA_SHARED_CUH_
