@@ -88,7 +88,7 @@ struct TileScheduleCosts {
   int cluster_steps = 0;
 
   // Wide CTAs are used if there are at least this many SMs per decode tile and KV head
-  // (KernelSchedule::most_wide_rows). 0: never. Cards with less than 227 KB of shared memory per
+  // (KernelSchedule::max_wide_rows). 0: never. Cards with less than 227 KB of shared memory per
   // CTA have no such kernels.
   int sms_of_wide_range = 0;
   // Wide CTAs are used only for Q tiles with more keys than this.
@@ -118,7 +118,7 @@ struct CascadeCosts {
   double prefix_us = 0;        // per pass over the prefix, independent of the bytes read
   double merge_us = 0;  // per merge of prefix and suffix; merge_us_per_token: per query in it
   double merge_us_per_token = 0;
-  double least_gain = 0.05;  // cascade must save at least this fraction of the flat time
+  double min_gain = 0.05;  // cascade must save at least this fraction of the flat time
 };
 
 struct DeviceProfile {

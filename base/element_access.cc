@@ -27,14 +27,14 @@ uint32_t Encode(const SmallFloat& format, double value) {
   const double magnitude = std::abs(value);
   if (magnitude == 0) return sign;
   if (std::isinf(magnitude)) return sign | format.overflow;
-  const int least_exponent = 2 - (1 << (format.exponent_bits - 1));  // for normal numbers
-  const int exponent = std::max(std::ilogb(magnitude), least_exponent);
-  if (exponent > -least_exponent + 1 + 1) return sign | format.overflow;
+  const int min_exponent = 2 - (1 << (format.exponent_bits - 1));  // for normal numbers
+  const int exponent = std::max(std::ilogb(magnitude), min_exponent);
+  if (exponent > -min_exponent + 1 + 1) return sign | format.overflow;
   // In units of the last place, with the hidden bit. A carry correctly increments the exponent.
   const auto units =
       static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - exponent)));
   const uint32_t bits =
-      (static_cast<uint32_t>(exponent - least_exponent) << format.mantissa_bits) + units;
+      (static_cast<uint32_t>(exponent - min_exponent) << format.mantissa_bits) + units;
   return sign | (bits > format.largest ? format.overflow : bits);
 }
 

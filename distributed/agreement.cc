@@ -67,8 +67,8 @@ absl::StatusOr<std::vector<std::string>> GatherTexts(Collectives& collectives,
 // Formats both values for a message. If one is long, shows only the part around the first
 // difference.
 std::string ValuesText(const std::string& expected, const std::string& got, int rank) {
-  constexpr size_t kMostShown = 120;
-  if (std::max(expected.size(), got.size()) > kMostShown) {
+  constexpr size_t kMaxShown = 120;
+  if (std::max(expected.size(), got.size()) > kMaxShown) {
     return absl::StrCat(TextDifference(expected, got), " on rank ", rank);
   }
   return absl::StrCat("expected ", expected, " as on rank 0, got ", got, " on rank ", rank);
@@ -100,8 +100,8 @@ absl::Status LinesDiffer(const std::string& first, const std::string& other, int
 
 }  // namespace
 
-absl::StatusOr<int64_t> LeastOverRanks(Collectives* collectives,
-                                       const absl::StatusOr<int64_t>& value) {
+absl::StatusOr<int64_t> MinOverRanks(Collectives* collectives,
+                                     const absl::StatusOr<int64_t>& value) {
   if (RanksOf(collectives).world == 1) return value;
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, value.status()));
   REPRISE_ASSIGN_OR_RETURN(const at::Tensor values, GatherValues(*collectives, {*value}));

@@ -3,7 +3,7 @@
 //
 //   absl::StatusOr<Weights> weights = Load(...);
 //   REPRISE_RETURN_IF_ERROR(StatusOverRanks(collectives, weights.status()));  // on all, or on none
-//   REPRISE_ASSIGN_OR_RETURN(const int64_t blocks, LeastOverRanks(collectives, own_blocks));
+//   REPRISE_ASSIGN_OR_RETURN(const int64_t blocks, MinOverRanks(collectives, own_blocks));
 //
 // Every rank makes the same calls in the same order. A call performs one or two gathers of host
 // tensors and blocks until they have completed. Without Collectives (null), there is one rank:
@@ -27,8 +27,8 @@ namespace reprise {
 
 // Returns the smallest value of all ranks. If `value` is an error on any rank, returns
 // StatusOverRanks() of the statuses.
-absl::StatusOr<int64_t> LeastOverRanks(Collectives* collectives,
-                                       const absl::StatusOr<int64_t>& value);
+absl::StatusOr<int64_t> MinOverRanks(Collectives* collectives,
+                                     const absl::StatusOr<int64_t>& value);
 
 // Returns OK if the status of every rank is OK. Otherwise every rank returns the code and message
 // of the first rank whose status is an error. The message is prefixed with "rank <n>: ", unless all

@@ -15,7 +15,7 @@ using testing::Each;
 using testing::HasSubstr;
 
 TEST(AgreementTest, OneRankAgreesWithItself) {
-  EXPECT_EQ(*LeastOverRanks(nullptr, 7), 7);
+  EXPECT_EQ(*MinOverRanks(nullptr, 7), 7);
   EXPECT_TRUE(StatusOverRanks(nullptr, absl::OkStatus()).ok());
   EXPECT_EQ(StatusOverRanks(nullptr, absl::NotFoundError("x")), absl::NotFoundError("x"));
   EXPECT_TRUE(CheckSameOverRanks(nullptr, {"a"}, {1}).ok());
@@ -27,7 +27,7 @@ TEST(AgreementTest, EveryRankGetsTheSmallestValue) {
   const std::vector<absl::Status> results = RunThreadRanks(3, [](Collectives& collectives) {
     const int64_t values[] = {int64_t{1} << 40, 17, 30};
     const absl::StatusOr<int64_t> least =
-        LeastOverRanks(&collectives, values[collectives.ranks().rank]);
+        MinOverRanks(&collectives, values[collectives.ranks().rank]);
     EXPECT_TRUE(least.ok()) << least.status();
     EXPECT_EQ(*least, 17);
     return least.status();
@@ -40,7 +40,7 @@ TEST(AgreementTest, RepeatedAgreementsNameTheFailedRankOnce) {
     const absl::StatusOr<int64_t> own =
         collectives.ranks().rank == 1 ? absl::StatusOr<int64_t>(absl::NotFoundError("no memory"))
                                       : absl::StatusOr<int64_t>(5);
-    return StatusOverRanks(&collectives, LeastOverRanks(&collectives, own).status());
+    return StatusOverRanks(&collectives, MinOverRanks(&collectives, own).status());
   });
   EXPECT_THAT(results, Each(absl::NotFoundError("rank 1: no memory")));
 }
@@ -130,7 +130,7 @@ TEST(AgreementTest, NamesTheFirstDifferingLine) {
 TEST(AgreementTest, EndedRankFailsTheAgreementOfOtherRanks) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [](Collectives& collectives) {
     if (collectives.ranks().rank == 1) return absl::OkStatus();
-    return LeastOverRanks(&collectives, 1).status();
+    return MinOverRanks(&collectives, 1).status();
   });
   EXPECT_EQ(results[0], absl::UnavailableError("rank 1 has ended"));
 }

@@ -57,10 +57,10 @@ absl::StatusOr<HeadShare> HeadShareOf(int num_q_heads, int num_kv_heads, const R
   const auto first_rank = [&](int64_t head) {
     return (head * world + num_kv_heads - 1) / num_kv_heads;
   };
-  const int64_t most_ranks_a_head = (world + num_kv_heads - 1) / num_kv_heads;
-  if (group < most_ranks_a_head) {
+  const int64_t max_ranks_a_head = (world + num_kv_heads - 1) / num_kv_heads;
+  if (group < max_ranks_a_head) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "num_q_heads must give each rank one: expected at least ", most_ranks_a_head * num_kv_heads,
+        "num_q_heads must give each rank one: expected at least ", max_ranks_a_head * num_kv_heads,
         " q heads over ", num_kv_heads, " KV heads for ", world, " ranks, got ", num_q_heads));
   }
   const int64_t head = int64_t{ranks.rank} * num_kv_heads / world;

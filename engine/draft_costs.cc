@@ -144,7 +144,7 @@ int DraftCosts::ChooseBesidePrompts(const DraftableStep& step) {
   if (IsMeasured(step)) return Best(step);
   int num_drafts = 0;
   double reached = 1;
-  while (num_drafts < step.most && (reached *= acceptance(num_drafts)) >= kLeastReached) {
+  while (num_drafts < step.most && (reached *= acceptance(num_drafts)) >= kMinReached) {
     ++num_drafts;
   }
   return num_drafts;
@@ -156,19 +156,19 @@ void DraftCosts::ObserveStep(const TimedStep& step) {
   ++num_observed_;
   if (!(step.us > 0)) return;
   Rows& rows = rows_[IndexOf(step.num_rows)];
-  if (before != number && ++rows.num_skipped[number] <= kMostSkipped) return;
+  if (before != number && ++rows.num_skipped[number] <= kMaxSkipped) return;
   rows.num_skipped[number] = 0;
   rows.times[number].Add(step.us, num_observed_);
 }
 
 void DraftCosts::ObserveRow(const VerifiedDrafts& row) {
   CHECK(0 <= row.num_accepted && row.num_accepted <= row.num_drafts) << row.num_accepted;
-  const int64_t most_rows = std::max<int64_t>(kMeanRows, int64_t{kMeanSteps} * row.num_rows);
+  const int64_t max_rows = std::max<int64_t>(kMeanRows, int64_t{kMeanSteps} * row.num_rows);
   // Drafts after the first rejected draft were not reached and are not counted.
   const int num_places = std::min({row.num_accepted + 1, row.num_drafts, kMaxDrafts});
   for (int i = 0; i < num_places; ++i) {
     Place& place = places_[i];
-    const double num_rows = static_cast<double>(std::min(++place.num_rows, most_rows));
+    const double num_rows = static_cast<double>(std::min(++place.num_rows, max_rows));
     place.mean += ((i < row.num_accepted ? 1.0 : 0.0) - place.mean) / num_rows;
   }
 }

@@ -21,11 +21,11 @@
 // If the host launches steps ahead, the measured time of a step may include time of the next step.
 // A time therefore counts only if the previous step had the same draft count and was measured, too.
 // If draft counts alternate, because row counts alternate or unmeasured steps intervene, no step
-// would count; then one of every kMostSkipped + 1 steps counts.
+// would count; then one of every kMaxSkipped + 1 steps counts.
 //
 // Steps with prefill chunks are not measured, because the chunks dominate their time. These steps
 // use the draft count that is best for decodes only. If it has not been measured, they use the
-// largest draft count whose last draft is accepted with a probability of at least kLeastReached.
+// largest draft count whose last draft is accepted with a probability of at least kMinReached.
 //
 // Thread safety: not thread-safe; one owner. Cost: Choose() takes less than a microsecond. Does not
 // allocate after construction.
@@ -67,7 +67,7 @@ struct VerifiedDrafts {
 class DraftCosts {
  public:
   static constexpr int kNumTimes = 7;         // samples per draft count; their median is used
-  static constexpr int kLeastTimes = 3;       // samples before a draft count is compared
+  static constexpr int kMinTimes = 3;         // samples before a draft count is compared
   static constexpr int kFirstRows = 16;       // rows with drafts before draft counts are compared
   static constexpr int kProbeInterval = 256;  // steps
   static constexpr int kProbeSteps = 4;       // the last steps of each interval
@@ -75,13 +75,13 @@ class DraftCosts {
   // more.
   static constexpr int kMeanRows = 32;
   static constexpr int kMeanSteps = 8;
-  static constexpr int kMostSkipped = 8;  // consecutive steps that do not count
+  static constexpr int kMaxSkipped = 8;  // consecutive steps that do not count
   // Another draft count must have a throughput higher by this fraction to replace the current one.
   static constexpr double kMargin = 0.02;
   // For steps with prefill chunks, if no times are known: minimum probability that the last draft
   // is reached and accepted. An additional draft adds one token to GEMMs that have many, so an
   // acceptance of one in four is enough.
-  static constexpr double kLeastReached = 0.25;
+  static constexpr double kMinReached = 0.25;
 
   // `numbers`: the draft counts to choose from, ascending, in [1, kMaxDrafts]. A step whose rows
   // have up to n drafts takes as long as a step with the smallest of these draft counts that is at
@@ -119,7 +119,7 @@ class DraftCosts {
   class Times {
    public:
     void Add(double us, int64_t now);
-    bool is_known() const { return count_ >= kLeastTimes; }
+    bool is_known() const { return count_ >= kMinTimes; }
     double median() const { return median_; }
     int64_t last() const { return last_; }  // `now` of the last call; 0 before the first
 

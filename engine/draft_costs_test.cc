@@ -119,7 +119,7 @@ TEST(DraftCostsTest, MeasuresEachDraftCountInAFewSteps) {
   Device device = SmallModel(32, kSmallUs32);
   DraftCosts costs({1, 2, 4, 8});
   constexpr int kEach =
-      1 + DraftCosts::kLeastTimes;  // the first step with a new draft count does not count
+      1 + DraftCosts::kMinTimes;  // the first step with a new draft count does not count
   for (const int number : {8, 0, 4, 2, 1}) {
     for (int i = 0; i < kEach; ++i) EXPECT_EQ(device.Run(costs), number) << i;
   }

@@ -204,7 +204,7 @@ TEST(DrafterKeysTest, CatchUpStepsAreNotMeasured) {
   EXPECT_EQ(num_first, DraftCosts::kFirstRows);
   int num_plain = 1;
   while (step(/*num_right=*/0) == 0) ++num_plain;
-  EXPECT_EQ(num_plain, DraftCosts::kLeastTimes + 1);
+  EXPECT_EQ(num_plain, DraftCosts::kMinTimes + 1);
   EXPECT_EQ(scheduler->speculation_statistics().num_catch_up_rows, 1);
   // If the catch-up row counted, the average would be 3.8 tokens per row with drafts, and drafts
   // would not pay.

@@ -41,7 +41,7 @@ absl::StatusOr<SchedulerOptions> SchedulerOptionsFor(const StepRunner& runner,
   const std::optional<StepTimes> times = runner.step_times();
   if (!policy.preemption_costs.has_value() && times.has_value()) {
     policy.preemption_costs = WithMeasuredSteps(H200PreemptionCosts(), times->num_tokens,
-                                                times->largest_us, times->least_us);
+                                                times->largest_us, times->min_us);
   }
   return SchedulerOptions{.shape = runner.shape(), .policy = policy};
 }

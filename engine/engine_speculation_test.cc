@@ -258,7 +258,7 @@ TEST(MeasuredDraftsTest, StepsHaveDraftsIfDraftsPay) {
         EXPECT_GT(metrics.speculation.num_unpaid_steps, 100);
         EXPECT_LE(metrics.speculation.num_rows, DraftCosts::kFirstRows + 10);
       } else {
-        EXPECT_LE(metrics.speculation.num_unpaid_steps, DraftCosts::kLeastTimes + 3);
+        EXPECT_LE(metrics.speculation.num_unpaid_steps, DraftCosts::kMinTimes + 3);
       }
       const bool is_captured = mode == GraphSetOptions::Mode::kEager;
       EXPECT_EQ(ModelRunnerOf(**engine).graph_report().num_eager_steps() == 0, is_captured);

@@ -32,15 +32,15 @@ std::ostream& operator<<(std::ostream& out, PreemptionMode mode) {
 }
 
 PreemptionCosts WithMeasuredSteps(PreemptionCosts costs, int num_tokens, double largest_us,
-                                  double least_us) {
+                                  double min_us) {
   // Comparisons that are false for NaN.
-  if (!(largest_us > 0) || !(least_us > 0) || std::isinf(largest_us)) return costs;
+  if (!(largest_us > 0) || !(min_us > 0) || std::isinf(largest_us)) return costs;
   // A token costs its share of the largest step, in which GEMMs are the bottleneck. Every step
-  // takes at least least_us, and num_hidden_tokens is the number of tokens whose shares fill this
+  // takes at least min_us, and num_hidden_tokens is the number of tokens whose shares fill this
   // time.
   costs.us_per_prompt_token = largest_us / num_tokens;
   costs.num_hidden_tokens =
-      static_cast<int>(std::min(least_us / costs.us_per_prompt_token, 1.0 * num_tokens));
+      static_cast<int>(std::min(min_us / costs.us_per_prompt_token, 1.0 * num_tokens));
   return costs;
 }
 

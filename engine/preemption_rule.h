@@ -59,11 +59,11 @@ constexpr PreemptionCosts H200PreemptionCosts() {
 }
 
 // Returns `costs` with the step times of the model: `largest_us` for a step of `num_tokens` prompt
-// tokens, and `least_us` for a step of one token, which takes as long as reading the weights.
+// tokens, and `min_us` for a step of one token, which takes as long as reading the weights.
 // Returns `costs` unchanged if a time is not positive or largest_us is infinite. REQUIRES:
 // num_tokens >= 1.
 PreemptionCosts WithMeasuredSteps(PreemptionCosts costs, int num_tokens, double largest_us,
-                                  double least_us);
+                                  double min_us);
 
 // Errors: InvalidArgument, naming the field, for rates that are not positive and times or counts
 // that are negative.

@@ -65,7 +65,7 @@ TEST(PreemptionRuleTest, H200CostsSwapLongSequencesAndRecomputeShortSequences) {
 TEST(PreemptionRuleTest, MeasuredStepsDetermineTheCostOfRecomputing) {
   // 512 tokens in 8 ms; a step reads its weights in 2 ms, the time of 128 tokens.
   const PreemptionCosts costs =
-      WithMeasuredSteps(kCosts, /*num_tokens=*/512, /*largest_us=*/8000, /*least_us=*/2000);
+      WithMeasuredSteps(kCosts, /*num_tokens=*/512, /*largest_us=*/8000, /*min_us=*/2000);
   EXPECT_DOUBLE_EQ(costs.us_per_prompt_token, 8000.0 / 512);
   EXPECT_EQ(costs.num_hidden_tokens, 128);
   EXPECT_EQ(costs.out_gb_per_s, kCosts.out_gb_per_s);

@@ -350,8 +350,8 @@ TEST(SchedulerSpeculationTest, MeasuredStepsHaveNoDraftsIfDraftsDoNotPay) {
   int num_steps = 0;
   for (; scheduler->num_running() != 1; ++num_steps) num_with_drafts += run_step() ? 1 : 0;
   // Steps have three drafts until 16 rows had drafts, then two and one.
-  EXPECT_GE(num_with_drafts, DraftCosts::kFirstRows / 2 + 2 * DraftCosts::kLeastTimes);
-  EXPECT_LE(num_with_drafts, DraftCosts::kFirstRows / 2 + 2 * DraftCosts::kLeastTimes + 4);
+  EXPECT_GE(num_with_drafts, DraftCosts::kFirstRows / 2 + 2 * DraftCosts::kMinTimes);
+  EXPECT_LE(num_with_drafts, DraftCosts::kFirstRows / 2 + 2 * DraftCosts::kMinTimes + 4);
   EXPECT_GT(num_steps, 2 * num_with_drafts);
   EXPECT_EQ(scheduler->draft_costs().Best({.num_rows = 2, .num_drafting = 2, .most = 3}), 0);
   const int64_t num_unpaid = scheduler->speculation_statistics().num_unpaid_steps;
@@ -360,7 +360,7 @@ TEST(SchedulerSpeculationTest, MeasuredStepsHaveNoDraftsIfDraftsDoNotPay) {
   int num_plain = 0;
   while (scheduler->has_work()) num_plain += run_step() ? 0 : 1;
   EXPECT_GT(scheduler->draft_costs().Best({.num_rows = 1, .num_drafting = 1, .most = 3}), 0);
-  EXPECT_LE(num_plain, DraftCosts::kLeastTimes + 3);
+  EXPECT_LE(num_plain, DraftCosts::kMinTimes + 3);
 }
 
 // Drafts are right, but cost more from case to case. Steps use the captured draft count with the

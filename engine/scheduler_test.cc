@@ -315,15 +315,15 @@ TEST(SchedulerTest, CommitFreesBlocksThatLeftAWindow) {
   EXPECT_EQ(scheduler->max_cached_tokens(), 40);  // 20 blocks; the sequence uses a few at a time
   ASSERT_TRUE(scheduler->Add({.prompt = std::vector<int32_t>(30, 1), .max_new_tokens = 8}).ok());
   std::vector<TokenEvent> events;
-  int most_used = 0;
+  int max_used = 0;
   while (scheduler->has_work()) {
     ASSERT_THAT(scheduler->Schedule().rows, SizeIs(1));
-    most_used = std::max(most_used, scheduler->blocks().pool().num_used());
+    max_used = std::max(max_used, scheduler->blocks().pool().num_used());
     scheduler->Commit({2}, events);
     scheduler->CheckInvariants();
   }
   EXPECT_EQ(events.size(), 8u);
-  EXPECT_LE(most_used, 4);  // the 3 tokens before a chunk of 4, and the chunk
+  EXPECT_LE(max_used, 4);  // the 3 tokens before a chunk of 4, and the chunk
 }
 
 // A window of 7 tokens touches 2 of the 3 blocks of 16. The default chunk is 512 tokens.

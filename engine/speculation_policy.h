@@ -38,14 +38,14 @@ absl::Status CheckSpeculationPolicy(const SpeculationPolicy& policy);
 
 // The draft count of one sequence's rows: the average number of drafts that its last rows accepted,
 // rounded, plus 1. The draft count grows by about one per row while all drafts are accepted, and
-// shrinks otherwise. If the average is below kLeastAccepted, the sequence has no drafts, except for
+// shrinks otherwise. If the average is below kMinAccepted, the sequence has no drafts, except for
 // a probe with one draft in every kProbeInterval-th row. Deterministic: depends only on the calls.
 class DraftLength {
  public:
   // Weight of the newest row in the exponential average.
   static constexpr float kWeight = 0.25f;
   // Average number of accepted drafts per row below which verification costs more than it saves.
-  static constexpr float kLeastAccepted = 0.25f;
+  static constexpr float kMinAccepted = 0.25f;
   static constexpr int kProbeInterval = 16;  // rows
 
   // Returns the draft count of the next row, at most `most`. Returns `most` before the first
@@ -61,7 +61,7 @@ class DraftLength {
   float mean_accepted() const { return mean_accepted_; }
 
   // Whether the sequence accepts enough drafts to speculate in every row, not only in probes.
-  bool pays() const { return mean_accepted_ < 0 || mean_accepted_ >= kLeastAccepted; }
+  bool pays() const { return mean_accepted_ < 0 || mean_accepted_ >= kMinAccepted; }
 
  private:
   float mean_accepted_ = -1.0f;

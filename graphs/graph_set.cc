@@ -51,7 +51,7 @@ bool ComesFirst(const GraphKey& a, const GraphKey& b) {
 }
 
 // The largest captured draft count, the only one that mixed graphs use. 0: no drafts are captured.
-int MostDrafts(const GraphSetOptions& options) {
+int MaxDrafts(const GraphSetOptions& options) {
   return options.num_drafts.empty() ? 0 : options.num_drafts.back();
 }
 
@@ -115,7 +115,7 @@ std::vector<GraphKey> GraphSet::keys() const {
           if (IsMixed(key)) mixed.push_back(key);
         };
         add(/*num_drafts=*/0);
-        if (MostDrafts(options_) > 0) add(MostDrafts(options_));
+        if (MaxDrafts(options_) > 0) add(MaxDrafts(options_));
       }
       if (num_seqs >= num_tokens) break;  // larger sizes give the same key
     }
@@ -186,7 +186,7 @@ std::optional<GraphKey> GraphSet::MixedKey(const StepShape& shape) const {
   if (num_seqs == options_.mixed_sizes.end() || shape.num_seqs > *num_tokens) return std::nullopt;
   int num_drafts = 0;
   if (shape.num_drafts > 0) {
-    num_drafts = MostDrafts(options_);
+    num_drafts = MaxDrafts(options_);
     if (shape.num_drafts > num_drafts) return std::nullopt;
   }
   const GraphKey key = MixedKeyOf(*num_seqs, *num_tokens, MixedInput(shape.input), num_drafts);
@@ -211,9 +211,9 @@ bool GraphSet::HasRowsKey(const GraphKey& key) const {
          key.padded_num_tokens == key.padded_num_seqs * key.max_query_len &&
          key.num_earlier_logits == 0 && key.num_drafts == 0 && HasInput(key.input) &&
          (key.input == StepInput::kTokens ||
-          key.max_query_len >= options_.least_embedding_query_len) &&
+          key.max_query_len >= options_.min_embedding_query_len) &&
          (!key.cascade || (options_.cascade == GraphSetOptions::Cascade::kCaptured &&
-                           key.padded_num_seqs >= options_.least_cascade_seqs));
+                           key.padded_num_seqs >= options_.min_cascade_seqs));
 }
 
 bool GraphSet::HasDraftsKey(const GraphKey& key) const {
@@ -225,7 +225,7 @@ bool GraphSet::HasMixedKey(const GraphKey& key) const {
   const int num_tokens = key.padded_num_tokens;
   // A mixed graph with drafts needs two rows: a single row has either drafts or given tokens.
   const bool has_drafts = key.num_drafts > 0;
-  if (has_drafts && (key.num_drafts != MostDrafts(options_) || key.padded_num_seqs < 2)) {
+  if (has_drafts && (key.num_drafts != MaxDrafts(options_) || key.padded_num_seqs < 2)) {
     return false;
   }
   return Has(options_.mixed_tokens, num_tokens) && HasInput(key.input) &&

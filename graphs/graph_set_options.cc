@@ -92,8 +92,8 @@ absl::Status CheckOptions(const GraphSetOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckMixed(options));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", options.max_seq_len, 1));
   REPRISE_RETURN_IF_ERROR(
-      CheckAtLeast("least_embedding_query_len", options.least_embedding_query_len, 1));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("least_cascade_seqs", options.least_cascade_seqs, 1));
+      CheckAtLeast("min_embedding_query_len", options.min_embedding_query_len, 1));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("min_cascade_seqs", options.min_cascade_seqs, 1));
   REPRISE_RETURN_IF_ERROR(
       CheckBounded("query_lens", options.query_lens.back(), "max_seq_len", options.max_seq_len));
   const int64_t max_tokens = int64_t{options.sizes.back()} * options.query_lens.back();

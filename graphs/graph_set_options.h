@@ -67,12 +67,12 @@ struct GraphSetOptions {
   // Embedding steps use graphs only for keys with max_query_len at least this large. Other
   // embedding steps run eagerly, padded like token steps. Does not apply to mixed graphs. 2: for
   // models whose embeddings only occur in prompts.
-  int least_embedding_query_len = 1;
+  int min_embedding_query_len = 1;
   MixedInputs mixed_inputs = MixedInputs::kApart;
   Cascade cascade = Cascade::kNotCaptured;
   // Minimum number of sequences of a cascade graph. With fewer sequences, reading the common prefix
   // once is not faster.
-  int least_cascade_seqs = 1;
+  int min_cascade_seqs = 1;
   // Maximum measured memory of all graphs in bytes. A capture that exceeds the budget is undone,
   // and no further key is captured: keys without a graph then run eagerly with kOverBudget.
   // nullopt: no limit.

@@ -235,7 +235,7 @@ TEST_F(GraphSetTest, EmbeddingsArePaddedLikeTokensWhetherTheyHaveGraphsOrNot) {
     GraphSetOptions options = Options(mode);
     options.query_lens = {1, 3};
     options.inputs = {StepInput::kTokens, StepInput::kEmbeddings};
-    options.least_embedding_query_len = 2;
+    options.min_embedding_query_len = 2;
     MakeCaptured(options);
     EXPECT_EQ(set_->keys().size(), 5u * 2 + 5u);  // embeddings only for 3 tokens per row
     for (int query_len = 1; query_len <= 4; ++query_len) {
@@ -281,7 +281,7 @@ TEST_F(GraphSetTest, CascadeStepUsesFlatGraphIfNoCascadeGraphExists) {
     set_.reset();
 
     options.cascade = GraphSetOptions::Cascade::kCaptured;
-    options.least_cascade_seqs = 3;
+    options.min_cascade_seqs = 3;
     MakeCaptured(options);
     EXPECT_EQ(set_->keys().size(), 5u + 3u);  // cascade keys have 4, 8 or 16 sequences
     EXPECT_EQ(set_->Decide(CascadeOf(2)).key, Key(2));
@@ -713,7 +713,7 @@ TEST_F(GraphSetTest, MixedGraphsOfEmbeddingsMayServeTokensToo) {
     const size_t num_rows_keys = options.sizes.size();
     ASSERT_GT(num_keys, num_rows_keys);
     options.inputs = {StepInput::kTokens, StepInput::kEmbeddings};
-    options.least_embedding_query_len = 2;
+    options.min_embedding_query_len = 2;
     MakeCaptured(options);
     EXPECT_EQ(set_->keys().size(), num_rows_keys + 2 * (num_keys - num_rows_keys));
     const GraphDecision apart = set_->Decide(MixedOf(3, 60, 50));

@@ -57,7 +57,7 @@ absl::Status RankSession::MeetBeforeCapture(DeviceDriver& driver) {
 std::function<absl::StatusOr<bool>(bool)> RankSession::agree_over_budget() const {
   if (RanksOf(collectives_).world == 1) return nullptr;
   return [collectives = collectives_](bool is_over) -> absl::StatusOr<bool> {
-    REPRISE_ASSIGN_OR_RETURN(const int64_t least, LeastOverRanks(collectives, is_over ? 0 : 1));
+    REPRISE_ASSIGN_OR_RETURN(const int64_t least, MinOverRanks(collectives, is_over ? 0 : 1));
     return least == 0;
   };
 }

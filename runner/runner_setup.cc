@@ -351,7 +351,7 @@ void RunnerSetup::AddCascade() {
   }
   if (options.classes.empty()) return;
   StepCascade cascade(options);
-  if (cascade.least_rows().has_value()) runner_->cascade_.emplace(std::move(cascade));
+  if (cascade.min_rows().has_value()) runner_->cascade_.emplace(std::move(cascade));
 }
 
 absl::Status RunnerSetup::CreateGraphs() {
@@ -369,11 +369,11 @@ absl::Status RunnerSetup::CreateGraphs() {
                                   .max_seq_len = shape.max_seq_len,
                                   .inputs = inputs,
                                   // Callers do not pass embeddings for sampled tokens.
-                                  .least_embedding_query_len = 2,
+                                  .min_embedding_query_len = 2,
                                   .mixed_inputs = GraphSetOptions::MixedInputs::kShared,
                                   .cascade = cascade ? GraphSetOptions::Cascade::kCaptured
                                                      : GraphSetOptions::Cascade::kNotCaptured,
-                                  .least_cascade_seqs = cascade ? *cascade->least_rows() : 1,
+                                  .min_cascade_seqs = cascade ? *cascade->min_rows() : 1,
                                   .memory_budget_bytes = options_.graphs.memory_budget_bytes,
                                   .agree_over_budget = runner.ranks_.agree_over_budget()};
   REPRISE_ASSIGN_OR_RETURN(
@@ -438,8 +438,8 @@ absl::Status RunnerSetup::SizeCache() {
   REPRISE_RETURN_IF_ERROR(MeasureSteps(plan));
   REPRISE_ASSIGN_OR_RETURN(
       const int64_t num_blocks,
-      LeastOverRanks(collectives,
-                     plan.ChooseNumBlocks(use.free_bytes, use.eager_bytes + use.graph_bytes)));
+      MinOverRanks(collectives,
+                   plan.ChooseNumBlocks(use.free_bytes, use.eager_bytes + use.graph_bytes)));
   runner.shape_.num_blocks = static_cast<int>(num_blocks);
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(
       collectives, CatchTorch([&] { return AllocateCache(plan, runner.shape_.num_blocks); })));
@@ -471,7 +471,7 @@ absl::Status RunnerSetup::AllocateSwapBlocks() {
   }
   // Ranks with more heads have larger blocks.
   REPRISE_ASSIGN_OR_RETURN(const int64_t num_swap_blocks,
-                           LeastOverRanks(options_.ranks.collectives, own_blocks));
+                           MinOverRanks(options_.ranks.collectives, own_blocks));
   const absl::Status allocated = mover_->AllocateHostBlocks(static_cast<int>(num_swap_blocks));
   REPRISE_RETURN_IF_ERROR(StatusOverRanks(options_.ranks.collectives, allocated));
   runner_->shape_.num_swap_blocks = static_cast<int>(num_swap_blocks);
@@ -540,7 +540,7 @@ absl::Status RunnerSetup::TimeSteps() {
   REPRISE_ASSIGN_OR_RETURN(times.largest_us,
                            TimeStepOf(shape.max_num_seqs, num_tokens, timer.get()));
   REPRISE_RETURN_IF_ERROR(TimeStepOf(1, 1, timer.get()).status());
-  REPRISE_ASSIGN_OR_RETURN(times.least_us, TimeStepOf(1, 1, timer.get()));
+  REPRISE_ASSIGN_OR_RETURN(times.min_us, TimeStepOf(1, 1, timer.get()));
   runner_->step_times_ = times;
   return absl::OkStatus();
 }

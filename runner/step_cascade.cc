@@ -18,10 +18,10 @@ StepCascade::StepCascade(const StepCascadeOptions& options) : options_(options) 
     blocks_.emplace_back(CommonBlocksOptions{
         .num_slots = options_.num_slots, .max_blocks = options_.max_blocks, .group = group});
   }
-  least_rows_ = FindLeastRows();
+  min_rows_ = FindMinRows();
 }
 
-std::optional<int> StepCascade::FindLeastRows() const {
+std::optional<int> StepCascade::FindMinRows() const {
   const int64_t prefix = WholeSteps(options_.max_seq_len - 1);
   for (int rows = 2; rows <= options_.num_slots; ++rows) {
     const Lengths lengths = {.num_rows = rows, .sum = rows * (prefix + 1), .max = prefix + 1};
@@ -44,7 +44,7 @@ CascadeDecision StepCascade::Rule(const Lengths& lengths, int64_t common_prefix_
     all.flat_us += layers.num_layers * one.flat_us;
     all.cascade_us += layers.num_layers * one.cascade_us;
   }
-  if (all.cascade_us < (1 - options_.costs.least_gain) * all.flat_us) {
+  if (all.cascade_us < (1 - options_.costs.min_gain) * all.flat_us) {
     all.reason = CascadeReason::kUse;
   }
   return all;

@@ -58,7 +58,7 @@ class StepCascade {
 
   // The smallest number of rows for which cascade attention can be faster, if the sequences share
   // all tokens except the last; nullopt if there is no such number.
-  std::optional<int> least_rows() const { return least_rows_; }
+  std::optional<int> min_rows() const { return min_rows_; }
 
   // Decides for one batch. Must be called for every batch. REQUIRES: `mirror` has advanced by it.
   Decision Decide(const ScheduledBatch& batch, const SlotMirror& mirror);
@@ -77,11 +77,11 @@ class StepCascade {
   Decision Choose(const ScheduledBatch& batch, const SlotMirror& mirror);
   // REQUIRES: common_prefix_len is not negative.
   CascadeDecision Rule(const Lengths& lengths, int64_t common_prefix_len) const;
-  std::optional<int> FindLeastRows() const;
+  std::optional<int> FindMinRows() const;
 
   StepCascadeOptions options_;
   std::vector<CommonBlocks> blocks_;  // one per group
-  std::optional<int> least_rows_;
+  std::optional<int> min_rows_;
   std::array<int64_t, kNumCascadeReasons> num_steps_ = {};
 };
 

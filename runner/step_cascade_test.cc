@@ -131,14 +131,14 @@ TEST_F(StepCascadeTest, DecisionsAgainstCascadeHaveAReason) {
 }
 
 TEST_F(StepCascadeTest, LeastRowsAssumesTheLongestPrefix) {
-  EXPECT_EQ(cascade_.least_rows(), 2);  // rereading 960 keys takes 0.96 us
+  EXPECT_EQ(cascade_.min_rows(), 2);  // rereading 960 keys takes 0.96 us
   StepCascadeOptions options = options_;
   options.costs.prefix_us = 3;  // 3.04 us: faster with 5 rows or more
-  EXPECT_EQ(StepCascade(options).least_rows(), 5);
+  EXPECT_EQ(StepCascade(options).min_rows(), 5);
   options.max_seq_len = 64;  // less than one KV tile before the last token
-  EXPECT_EQ(StepCascade(options).least_rows(), std::nullopt);
+  EXPECT_EQ(StepCascade(options).min_rows(), std::nullopt);
   options.max_seq_len = 512;
-  EXPECT_EQ(StepCascade(options).least_rows(), std::nullopt);  // 7 x 0.448 us is not enough
+  EXPECT_EQ(StepCascade(options).min_rows(), std::nullopt);  // 7 x 0.448 us is not enough
 }
 
 class TwoGroupsTest : public StepCascadeTest {

@@ -37,7 +37,7 @@ namespace reprise {
 struct StepTimes {
   int num_tokens = 0;     // number of tokens in the largest step
   double largest_us = 0;  // duration of the largest step
-  double least_us = 0;    // duration of a step with one token, which also reads all weights
+  double min_us = 0;      // duration of a step with one token, which also reads all weights
 };
 
 class StepRunner {

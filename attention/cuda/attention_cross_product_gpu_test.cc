@@ -103,7 +103,7 @@ class CrossProductGpuTest : public ::testing::Test {
   }
 
   // The smallest number of cases that a kernel for this card has served.
-  int64_t LeastServed() {
+  int64_t MinServed() {
     int64_t least = num_cases_;
     for (const AttentionKernelEntry& kernel : kAttentionKernels) {
       if (IsForThisCard(kernel)) least = std::min(least, of_kernel_[kernel.name()]);
@@ -124,7 +124,7 @@ TEST_F(CrossProductGpuTest, EveryPairOfOptionsMatchesTheReferenceEagerlyAndRepla
   uint64_t seed = first;
   // Adds covering arrays until every kernel has served enough cases. Only a few cases qualify for
   // tier 2.
-  for (; num_cases_ < least || (LeastServed() < least / 1000 && num_cases_ < 3 * least); ++seed) {
+  for (; num_cases_ < least || (MinServed() < least / 1000 && num_cases_ < 3 * least); ++seed) {
     for (CrossProductSpace space : kSpaces) CheckArray(seed, space);
     if (HasFailure()) return;
   }

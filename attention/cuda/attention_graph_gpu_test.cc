@@ -425,7 +425,7 @@ TEST_F(AttentionGraphGpuTest, ShortAndLongRowsReplayInOneStep) {
 TEST_F(AttentionGraphGpuTest, ShortRowsReplayInTheKernelForLongRows) {
   for (int max_seq_len : {700, 1900}) {
     Step step({.max_rows = 24, .max_query_len = 150, .max_seq_len = max_seq_len});
-    ASSERT_GE(step.map().most_joined_steps, 24 * (max_seq_len / kWorkStepKeys + 1));
+    ASSERT_GE(step.map().max_joined_steps, 24 * (max_seq_len / kWorkStepKeys + 1));
     CapturedStep captured(step);
     for (int round = 0; round < 12; ++round) {
       std::vector<int> seq_lens, query_lens;
@@ -591,7 +591,7 @@ TEST_F(AttentionGraphGpuTest, TwoLevelCombinesAreBitwiseIdenticalInEveryRun) {
     CapturedStep captured(step);
     step.SetRows(seq_lens, query_lens);
     captured.Replay();
-    EXPECT_GT(MostPieces(step.map().main), kMostPiecesAtOnce);
+    EXPECT_GT(MaxPieces(step.map().main), kMaxPiecesAtOnce);
     const at::Tensor out = step.out().clone();
     const at::Tensor lse = step.lse().clone();
     for (int run = 0; run < 50; ++run) {
@@ -607,7 +607,7 @@ TEST_F(AttentionGraphGpuTest, TwoLevelCombinesAreBitwiseIdenticalInEveryRun) {
     Step deterministic(options);
     deterministic.SetRows(seq_lens, query_lens);
     ASSERT_TRUE(deterministic.Launch().ok());
-    ASSERT_LE(MostPieces(deterministic.map().main), kMaxDeterministicSplits);
+    ASSERT_LE(MaxPieces(deterministic.map().main), kMaxDeterministicSplits);
     EXPECT_TRUE(at::allclose(step.out(), deterministic.out(), 1e-2, 2e-4));
     EXPECT_TRUE(at::allclose(step.lse(), deterministic.lse(), 1e-5, 1e-5));
   }

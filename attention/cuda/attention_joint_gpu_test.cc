@@ -69,7 +69,7 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
         if (i + 1 < end) ++num_that_do_not_wait_;
       }
     }
-    most_ctas_ = std::max(most_ctas_, num_columns * map.heads_per_column);
+    max_ctas_ = std::max(max_ctas_, num_columns * map.heads_per_column);
   }
 
   // Runs cases eagerly and in a replayed graph, and compares both with the reference.
@@ -102,7 +102,7 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
 
   int num_pieces_ = 0;  // splits that are combined cooperatively
   int num_that_do_not_wait_ = 0;
-  int most_ctas_ = 0;  // maximum number of CTAs with items per schedule
+  int max_ctas_ = 0;  // maximum number of CTAs with items per schedule
 };
 
 TEST_F(AttentionJointSmallGpuTest, SplitsOfWaitingCtasMatchTheReference) {
@@ -141,7 +141,7 @@ TEST_F(AttentionJointSmallGpuTest, DeterministicSplitsMatchTheReference) {
 // A GPU with 132 SMs runs 264 CTAs at a time.
 TEST_F(AttentionJointSmallGpuTest, ScheduleMayHaveMoreCtasThanRunAtATime) {
   Check({.seed = 9, .rounds = 6, .num_sms = 1000, .max_rows = 40, .max_query_len = 4});
-  EXPECT_GT(most_ctas_, 264);
+  EXPECT_GT(max_ctas_, 264);
   EXPECT_GE(num_pieces_, 200);
 }
 

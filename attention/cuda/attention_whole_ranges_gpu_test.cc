@@ -72,7 +72,7 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
     num_whole_ += HasWholeRanges(fixture, c);
     const int pieces = PiecesInWideCtas(fixture, c);
     num_wide_ += pieces > 0;
-    num_in_groups_ += pieces > kMostPiecesAtOnce;
+    num_in_groups_ += pieces > kMaxPiecesAtOnce;
   }
 
   // Runs a case eagerly and in a replayed graph, and compares both with the reference.

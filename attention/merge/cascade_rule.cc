@@ -37,7 +37,7 @@ CascadeDecision ChooseCascade(const CascadeShape& shape, const CascadeCosts& cos
       prefix_us + Us(suffix_bytes, given(costs.suffix_tb_per_s, costs.read_tb_per_s)) +
       (num_tiles - 1) * Us(prefix_bytes, given(costs.tile_reread_tb_per_s, costs.reread_tb_per_s)) +
       costs.prefix_us + products_us + costs.merge_us + costs.merge_us_per_token * shape.num_tokens;
-  decision.reason = decision.cascade_us < (1 - costs.least_gain) * decision.flat_us
+  decision.reason = decision.cascade_us < (1 - costs.min_gain) * decision.flat_us
                         ? CascadeReason::kUse
                         : CascadeReason::kNotQuicker;
   return decision;

@@ -15,9 +15,9 @@
 namespace reprise {
 namespace {
 
-constexpr int kMostNodes = 200;
-constexpr int kMostKeys = 60;  // before a tree
-constexpr int64_t kBytesOfRow = TreeMaskBytes(kMostNodes, kMostKeys);
+constexpr int kMaxNodes = 200;
+constexpr int kMaxKeys = 60;  // before a tree
+constexpr int64_t kBytesOfRow = TreeMaskBytes(kMaxNodes, kMaxKeys);
 
 // Rows with trees of 65 to 200 nodes, or fewer nodes in some contents. Lengths, table and masks are
 // on the host, with copies on the device for a captured graph.
@@ -39,7 +39,7 @@ class LargeTrees {
         device_offsets_(Placed(device, offsets_, at::kLong)),
         device_masks_(Placed(device, masks_, at::kByte)) {}
 
-  int num_tokens() const { return num_rows_ * kMostNodes; }
+  int num_tokens() const { return num_rows_ * kMaxNodes; }
   int num_rows() const { return num_rows_; }
 
   BlockTableView table() const {
@@ -60,8 +60,8 @@ class LargeTrees {
             .custom_mask_offset = device_offsets_.const_data_ptr<int64_t>(),
             .num_rows = num_rows_,
             .num_tokens = num_tokens(),
-            .max_query_len = kMostNodes,
-            .max_seq_len = kMostKeys + kMostNodes,
+            .max_query_len = kMaxNodes,
+            .max_seq_len = kMaxKeys + kMaxNodes,
             .num_tables = num_rows_,
             .max_blocks = max_blocks(),
             .custom_mask_bytes = static_cast<int64_t>(masks_.size())};
@@ -75,8 +75,8 @@ class LargeTrees {
     std::ranges::fill(masks_, 0xa5);
     attended.Clear();
     for (int r = 0; r < num_rows_; ++r) {
-      const int num_nodes = random_.OneIn(4) ? random_.Int(1, 64) : random_.Int(65, kMostNodes);
-      const int prefix_len = random_.Int(0, kMostKeys);
+      const int num_nodes = random_.OneIn(4) ? random_.Int(1, 64) : random_.Int(65, kMaxNodes);
+      const int prefix_len = random_.Int(0, kMaxKeys);
       trees_[r] = DrawTree(random_, num_nodes);
       seq_lens_[r] = prefix_len + num_nodes;
       query_start_loc_[r + 1] = query_start_loc_[r] + num_nodes;
@@ -127,7 +127,7 @@ class LargeTrees {
                                at::TensorOptions().dtype(device.scalar_type())));
   }
 
-  int max_blocks() const { return NumBlocksFor(kMostKeys + kMostNodes, block_size_); }
+  int max_blocks() const { return NumBlocksFor(kMaxKeys + kMaxNodes, block_size_); }
   int num_blocks() const { return num_rows_ * max_blocks() + 1; }
 
   Random& random_;

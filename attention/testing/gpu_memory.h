@@ -71,9 +71,9 @@ class GpuTileSchedule {
 
 // Returns the maximum number of KV splits of a Q tile in a map in device memory. Returns 0 if no
 // tile is split, or if the map was not built since it was poisoned. Waits.
-int MostPieces(const KernelSchedule& map);
+int MaxPieces(const KernelSchedule& map);
 // Returns the maximum over both maps of `map`.
-int MostPieces(const TileSchedule& map);
+int MaxPieces(const TileSchedule& map);
 
 }  // namespace reprise
 

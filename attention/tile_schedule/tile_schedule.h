@@ -122,7 +122,7 @@ enum class TileScheduleMode : int32_t {
 enum class RowSplit : int32_t {
   // Puts all rows into `main`, which saves a launch, if the batch's bounds show one of: all rows
   // are long; long rows are barely longer than short ones; the rows have few keys
-  // (TileSchedule::most_joined_steps). Batches with few rows run in clusters. All calls with a
+  // (TileSchedule::max_joined_steps). Batches with few rows run in clusters. All calls with a
   // BatchSchedule must have batches with the same num_rows, num_tokens, max_query_len and
   // max_seq_len, and a window that is not wider. CheckBatchSchedule() rejects calls that the
   // schedule would not fit.
@@ -175,13 +175,13 @@ struct alignas(16) WorkItem {
 
 inline constexpr int32_t kSharedRow = -1;
 
-// A Q tile with more than kMostPiecesAtOnce splits may be combined in two levels: first groups of
+// A Q tile with more than kMaxPiecesAtOnce splits may be combined in two levels: first groups of
 // kMergeGroup splits, then the groups.
 inline constexpr int kMergeGroup = 16;
-inline constexpr int kMostPiecesAtOnce = 32;
+inline constexpr int kMaxPiecesAtOnce = 32;
 
 // Maximum number of splits in a cooperative combine (attention/cuda/decode/joint_merge.h).
-inline constexpr int kMostJointPieces = 128;
+inline constexpr int kMaxJointPieces = 128;
 
 // Floats between the out partials of adjacent q heads: head_dim_v, rounded up to whole chunks of 4.
 constexpr int PartialPitch(int head_dim_v) { return (head_dim_v + 3) / 4 * 4; }
@@ -194,7 +194,7 @@ struct WorkMerge {
 };
 
 // The largest cluster size that every card with clusters supports.
-inline constexpr int kMostClusterColumns = 8;
+inline constexpr int kMaxClusterColumns = 8;
 
 // TileScheduleCosts (attention/device_profile.h) for one kernel tile. Costs have the unit of
 // kStepCost.
@@ -264,7 +264,7 @@ struct KernelSchedule {
   int tile_queries = 0;  // maximum number of queries per item
   // Minimum number of queries for the cooperative combine (MergesJointly()). 0: the tile's kernels
   // do not support it.
-  int least_joint_queries = 0;
+  int min_joint_queries = 0;
   // Number of head tiles: KV heads, times the kernel tiles per KV head if its q heads exceed
   // tile_rows.
   int num_virtual_heads = 0;
@@ -272,10 +272,10 @@ struct KernelSchedule {
   int num_columns = 0;
   // [n]: how many clusters of n queues of a head can be resident at once; 0: none. [2] is the
   // largest.
-  int clusters_of[kMostClusterColumns + 1] = {};
+  int clusters_of[kMaxClusterColumns + 1] = {};
   // Batches of at most this many rows may have a kernel of wide CTAs, one per SM, which then has
   // wide_columns queues. 0: there is no such kernel. IsWide().
-  int most_wide_rows = 0;
+  int max_wide_rows = 0;
   int wide_columns = 0;
   // The grid of the kernels: heads_per_column * num_columns, or, if items may be round-robin, all
   // CTAs that can be resident at once.
@@ -297,7 +297,7 @@ inline constexpr int kNumMapCounts = 5;
 inline constexpr int kStepsUnderWay = 2;
 
 // Maximum number of keys that a Q tile may see, by the plan's bounds and the window.
-inline int MostKeys(const KernelSchedule& map, int window_left) {
+inline int MaxKeys(const KernelSchedule& map, int window_left) {
   if (window_left < 0 || window_left >= map.max_seq_len - map.max_query_len) return map.max_seq_len;
   return window_left + map.max_query_len;
 }
@@ -309,7 +309,7 @@ inline int MostKeys(const KernelSchedule& map, int window_left) {
 // one.
 inline int ClusterOf(const KernelSchedule& map, int num_rows, int window_left) {
   if (num_rows < 1 || num_rows > map.clusters_of[2]) return 1;
-  const int keys = MostKeys(map, window_left);
+  const int keys = MaxKeys(map, window_left);
   const int steps = (keys + kWorkStepKeys - 1) / kWorkStepKeys;
   if (steps <= kStepsUnderWay) return 1;
   const auto piece = [](int steps, int columns) {
@@ -320,7 +320,7 @@ inline int ClusterOf(const KernelSchedule& map, int num_rows, int window_left) {
   const int touched = steps + (keys < map.max_seq_len ? 1 : 0);
   int best = 1;
   int64_t end = int64_t{piece(steps, map.num_columns / num_rows)} * kStepCost + map.costs.merge;
-  for (int cluster = 2; cluster <= kMostClusterColumns; ++cluster) {
+  for (int cluster = 2; cluster <= kMaxClusterColumns; ++cluster) {
     const int longest = piece(touched, cluster);
     if (num_rows > map.clusters_of[cluster] || int64_t{longest} * kStepCost > end) continue;
     if (cluster > 2 && longest > map.costs.cluster_steps) continue;
@@ -339,8 +339,8 @@ REPRISE_HOST_DEVICE inline int ColumnsInUse(const KernelSchedule& map, int clust
 // occupancy. Used if every split can have its own SM, and if a split is longer than a normal CTA
 // keeps in flight. `cluster`: ClusterOf().
 inline bool IsWide(const KernelSchedule& map, int cluster, int num_rows, int window_left) {
-  return cluster == 1 && num_rows > 0 && num_rows <= map.most_wide_rows &&
-         MostKeys(map, window_left) > map.costs.wide_keys;
+  return cluster == 1 && num_rows > 0 && num_rows <= map.max_wide_rows &&
+         MaxKeys(map, window_left) > map.costs.wide_keys;
 }
 
 // How the kernel for a KernelSchedule is launched: queues per cluster (ClusterOf()), and whether
@@ -365,10 +365,10 @@ struct TileSchedule {
   KernelChoice kernels = {};
   // kByBatch: if a batch of short and long rows has at most this many KV tiles by its bounds
   // (num_rows times those of max_seq_len), all rows are in `main`.
-  int64_t most_joined_steps = 0;
+  int64_t max_joined_steps = 0;
   // The same limit for a batch whose long rows may have at least one Q tile per three rows of the
   // batch.
-  int64_t most_joined_steps_beside_prompts = 0;
+  int64_t max_joined_steps_beside_prompts = 0;
   int joined_short_rows = 0;  // TileScheduleCosts::joined_short_rows
 
   bool has_short_rows() const { return short_rows.num_ctas > 0; }

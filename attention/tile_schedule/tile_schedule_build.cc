@@ -127,9 +127,9 @@ int LongestShort(const Batch& batch, const TileSchedule& map) {
   if (batch.max_query_len <= map.joined_short_rows * longest) return 0;
   const int64_t steps_of_row = (int64_t{batch.max_seq_len} + kWorkStepKeys - 1) / kWorkStepKeys;
   const int64_t steps = batch.num_rows * steps_of_row;
-  if (steps <= map.most_joined_steps) return 0;
+  if (steps <= map.max_joined_steps) return 0;
   const int64_t long_ranges = (batch.num_tokens - batch.num_rows) / map.main.tile_queries;
-  if (steps <= map.most_joined_steps_beside_prompts && 3 * long_ranges >= batch.num_rows) return 0;
+  if (steps <= map.max_joined_steps_beside_prompts && 3 * long_ranges >= batch.num_rows) return 0;
   // The batch has a short row only if num_tokens leaves at most `longest` tokens for one row while
   // all other rows have the maximum length.
   const int64_t others = static_cast<int64_t>(batch.num_rows - 1) * batch.max_query_len;

@@ -54,7 +54,7 @@ struct ScanMemory {
 };
 static_assert(sizeof(ScanMemory) <= 5 * 1024);
 static_assert(kNumRankBuckets == kThreads, "a thread for each bucket");
-static_assert(kMostRanked <= UINT16_MAX);
+static_assert(kMaxRanked <= UINT16_MAX);
 
 class CtaTeam {
  public:
@@ -363,7 +363,7 @@ cudaError_t LaunchKernel(TileScheduleJob job, cudaStream_t stream) {
       rows.query_positions == nullptr && rows.tail_len == nullptr && rows.key_positions.world <= 1;
   bool is_narrow = true;
   int64_t scratch_bytes = 0;
-  int most_items = 0;
+  int max_items = 0;
   for (int i = 0; i < job.num_maps; ++i) {
     const KernelSchedule& map = job.maps[i];
     const TileScheduleSumsOf sums = SumsOf(map);
@@ -371,11 +371,11 @@ cudaError_t LaunchKernel(TileScheduleJob job, cudaStream_t stream) {
     is_narrow = is_narrow && sums.is_narrow;
     is_plain = is_plain && map.max_shared_tiles == 0;
     scratch_bytes = std::max(scratch_bytes, TileScheduleScratch::Bytes(map));
-    most_items = std::max(most_items, map.max_items);
+    max_items = std::max(max_items, map.max_items);
   }
   const bool is_shared = scratch_bytes <= kMaxSharedScratch;
   // Scratch in global memory supports only one CTA.
-  const int ctas = is_shared ? std::clamp(most_items / 32, 1, kMaxCtas) : 1;
+  const int ctas = is_shared ? std::clamp(max_items / 32, 1, kMaxCtas) : 1;
   const auto kernel = job.maps[0].mode == TileScheduleMode::kDeterministic
                           ? ChooseKernel<DeterministicCut>(is_narrow, is_plain, is_shared)
                           : ChooseKernel<BalancedCut>(is_narrow, is_plain, is_shared);

@@ -59,7 +59,7 @@ TEST(TileScheduleBuildTest, MatchesTheWorkedExampleOfTheHeader) {
     EXPECT_EQ(scratch.tiles[r].cost_begin, kCostBefore[r]);
   }
   EXPECT_EQ(kCostBefore[4] + kSteps[4] * kStepCost + map.costs.tile, 276);
-  const Columns<int32_t> columns(/*total_cost=*/276, /*least_steps=*/1, map.num_columns,
+  const Columns<int32_t> columns(/*total_cost=*/276, /*min_steps=*/1, map.num_columns,
                                  map.costs.tile);
   EXPECT_EQ(columns.steps(), 9);
   EXPECT_EQ(columns.Border(1), 72);
@@ -316,7 +316,7 @@ TEST(TileScheduleBuildTest, GroupArrivalCountersBeginAtZero) {
   ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
   int num_groups = 0;
   for (const WorkItem& item : ItemsOf(map)) {
-    if (item.num_partials <= kMostPiecesAtOnce) continue;
+    if (item.num_partials <= kMaxPiecesAtOnce) continue;
     if ((item.partial - item.first_partial) % kMergeGroup != 0) continue;
     ++num_groups;
     for (int head = 0; head < map.num_virtual_heads; ++head) {
@@ -416,13 +416,13 @@ TEST(TileScheduleBuildTest, DeterministicDraftQueriesAreSplitLikeDecodes) {
     DType dtype;
     int kv_heads, group, head_dim;
   };
-  constexpr int kMostQueries = 17;
+  constexpr int kMaxQueries = 17;
   for (const Heads& heads : {Heads{DType::kBFloat16, 8, 4, 128}, Heads{DType::kBFloat16, 2, 1, 64},
                              Heads{DType::kBFloat16, 2, 32, 256}, Heads{DType::kFloat32, 2, 4, 128},
                              Heads{DType::kBFloat16, 1, 128, 576}}) {
     for (const std::optional<int> window : {std::optional<int>(), {100}, {5000}}) {
       Rows rows({70, 1000, 1088, 9000, 700, 3000});
-      rows.query_start_loc = {0, 5, 5 + kMostQueries, 23, 26, 226, 226 + kMostQueries + 1};
+      rows.query_start_loc = {0, 5, 5 + kMaxQueries, 23, 26, 226, 226 + kMaxQueries + 1};
       rows.batch.num_tokens = rows.query_start_loc.back();
       rows.batch.max_query_len = 200;
       TileScheduleOptions options = OptionsFor(rows.batch, heads.kv_heads);
@@ -432,7 +432,7 @@ TEST(TileScheduleBuildTest, DeterministicDraftQueriesAreSplitLikeDecodes) {
       options.head_dim_v = std::min(heads.head_dim, 512);
       options.mode = TileScheduleMode::kDeterministic;
       HostTileSchedule plain(options);
-      options.decode_query_len = kMostQueries;
+      options.decode_query_len = kMaxQueries;
       HostTileSchedule work(options);
       const LayerWindow layer_window = {.left = window};
       ASSERT_TRUE(TileScheduleOnHost(rows.batch, layer_window, work.map()).ok());

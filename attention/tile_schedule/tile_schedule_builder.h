@@ -23,7 +23,7 @@
 //                               Calls use(i, rank), in every CTA, for each i in [0, n) whose
 //                               bucket_of(i) is not negative. The rank is the number of such j with
 //                               a smaller bucket, or with the same bucket and j < i. Buckets are
-//                               below kNumRankBuckets; n is at most kMostRanked. Does not use
+//                               below kNumRankBuckets; n is at most kMaxRanked. Does not use
 //                               Fill()'s threads.
 //   team.Sync()                 Makes these writes visible to every thread of the CTA (a barrier).
 //   team.ForEach(n, f)          Calls f(i) for i in [0, n), each on one thread of all CTAs. Its
@@ -290,7 +290,7 @@ class TileScheduleBuilder {
     FindSharedKeys();
     const int num_tiles = FindTiles();
     const Sum total_cost = FindKeys(num_tiles);
-    const int least = LeastWidth<Sum>(total_cost, num_tiles, map_.costs);
+    const int least = MinWidth<Sum>(total_cost, num_tiles, map_.costs);
     Columns<Sum> columns(total_cost, least, num_columns_, map_.costs.tile);
     ChooseCut(total_cost, num_tiles, least, columns);
     const WorkCounts counts = CutTiles(num_tiles, columns);
@@ -424,8 +424,8 @@ class TileScheduleBuilder {
         tile.key_end = AtMost(keys.end, map_.max_seq_len);
         if (tile.key_end < tile.key_begin) tile.key_end = tile.key_begin;
         tile.num_pieces = 1;
-        const int most_pieces = map_.max_splits / (IsOfDecodes(row) ? 1 : RowTiles(row));
-        cost = Cutter::template CostOf<Sum>(most_pieces, map_.costs.tile, tile);
+        const int max_pieces = map_.max_splits / (IsOfDecodes(row) ? 1 : RowTiles(row));
+        cost = Cutter::template CostOf<Sum>(max_pieces, map_.costs.tile, tile);
       }
     }
     tiles_[t] = tile;
@@ -478,8 +478,8 @@ class TileScheduleBuilder {
 
   // Maximum number of Q tiles for TotalsOf().
   static constexpr int kCountBits = 15;
-  static constexpr int kMostCounted = (1 << kCountBits) - 1;
-  static_assert(kMostCounted <= kMostRanked);
+  static constexpr int kMaxCounted = (1 << kCountBits) - 1;
+  static_assert(kMaxCounted <= kMaxRanked);
 
   // Also makes the costs of all Q tiles visible.
   REPRISE_HOST_DEVICE RangeTotals TotalsOf(int num_tiles) {
@@ -489,7 +489,7 @@ class TileScheduleBuilder {
       if (tile.key_begin >= tile.key_end) return {.total = 1 << kCountBits};
       return {.total = 1, .most = NumSteps(tile), .last = t + 1};
     });
-    const int with_keys = tally.total & kMostCounted;
+    const int with_keys = tally.total & kMaxCounted;
     const int without_keys = tally.total >> kCountBits;
     return {.with_keys = with_keys,
             .without_keys = without_keys,
@@ -506,7 +506,7 @@ class TileScheduleBuilder {
       const int64_t steps = NumSteps(tiles_[t]);
       return (steps * 2 > longest ? 1 : 0) + (steps * 8 > longest * 7 ? 1 << kCountBits : 0);
     });
-    const LongRanges long_ranges = {.num_over_half = both & kMostCounted,
+    const LongRanges long_ranges = {.num_over_half = both & kMaxCounted,
                                     .num_near_longest = both >> kCountBits};
     // A queue's cost is for one head, and its CTAs have several heads if there are more heads than
     // CTAs.
@@ -536,23 +536,23 @@ class TileScheduleBuilder {
 
   // Whether there is a queue for each split, if a split has at most `steps` KV tiles.
   REPRISE_HOST_DEVICE bool FitColumns(int num_tiles, const RangeTotals& ranges, int steps) {
-    const int most_pieces = num_columns_ - ranges.places_without_keys();
-    if (ranges.with_keys * CeilOf(ranges.longest_steps, steps) <= most_pieces) return true;
+    const int max_pieces = num_columns_ - ranges.places_without_keys();
+    if (ranges.with_keys * CeilOf(ranges.longest_steps, steps) <= max_pieces) return true;
     return team_.Total(num_tiles, [&](int t) -> int {
       return CeilOf(NumSteps(tiles_[t]), steps);
-    }) <= most_pieces;
+    }) <= max_pieces;
   }
 
   // The even cut that ends first among the cuts with one queue per split, or EvenCut{} if Stream-K
-  // queues end first. A queue should have at least `least_steps` KV tiles. REQUIRES: there is a
+  // queues end first. A queue should have at least `min_steps` KV tiles. REQUIRES: there is a
   // queue for each Q tile.
   REPRISE_HOST_DEVICE EvenCut ChoosePieces(Sum total_cost, int num_tiles, const RangeTotals& ranges,
-                                           int least_steps, int64_t filled_end) {
+                                           int min_steps, int64_t filled_end) {
     const Sum of_tiles = static_cast<Sum>(ranges.count()) * map_.costs.tile;
     const int columns_of_range = (num_columns_ - ranges.places_without_keys()) / ranges.with_keys;
     const int even = CeilOf(static_cast<int>(DivideBy<Sum>(total_cost - of_tiles, kStepCost)),
                             ranges.with_keys * columns_of_range);
-    const int steps = even > least_steps ? even : least_steps;
+    const int steps = even > min_steps ? even : min_steps;
     const int64_t whole_end = EndOfWholeRanges(ranges, num_columns_, map_.costs);
     const bool may_be_whole = whole_end <= filled_end;
     const bool may_be_cut = steps < ranges.longest_steps && EndOfPieces(steps) <= filled_end &&
@@ -563,9 +563,9 @@ class TileScheduleBuilder {
   }
 
   // Decides how the Q tiles are split.
-  REPRISE_HOST_DEVICE void ChooseCut(Sum total_cost, int num_tiles, int least_steps,
+  REPRISE_HOST_DEVICE void ChooseCut(Sum total_cost, int num_tiles, int min_steps,
                                      Columns<Sum>& columns) {
-    if (!Cutter::kMayCutEvenly || shared_keys_ > 0 || num_tiles > kMostCounted) return;
+    if (!Cutter::kMayCutEvenly || shared_keys_ > 0 || num_tiles > kMaxCounted) return;
     const RangeTotals ranges = TotalsOf(num_tiles);
     if (ranges.with_keys == 0) return;
     const int of_column = CeilOf(ranges.to_place, num_columns_);
@@ -578,7 +578,7 @@ class TileScheduleBuilder {
       columns.CutEvenly(
           {.piece_steps = CeilOf(ranges.longest_steps, cluster_), .cluster = cluster_});
     } else if (of_column == 1) {
-      columns.CutEvenly(ChoosePieces(total_cost, num_tiles, ranges, least_steps, filled_end));
+      columns.CutEvenly(ChoosePieces(total_cost, num_tiles, ranges, min_steps, filled_end));
     } else if (map_.costs.is_bound_by_reading &&
                WholeRangesEndFirst(total_cost, num_tiles, of_column, filled_end)) {
       columns.CutEvenly({.piece_steps = ranges.longest_steps, .pieces_of_column = of_column});
@@ -608,16 +608,16 @@ class TileScheduleBuilder {
   // Orders the round-robin Q tiles, longest first.
   REPRISE_HOST_DEVICE void RankTiles(int num_tiles, int longest_steps) {
     // Maximum number of KV tiles per Q tile of short rows, or of other rows.
-    const auto most_steps = [&](bool of_short_rows) {
+    const auto max_steps = [&](bool of_short_rows) {
       return -team_.Least(num_tiles, [&](int t) -> int {
         const WorkTile& tile = tiles_[t];
         const bool counts = tile.num_pieces > 0 && IsOfShortRow(tile) == of_short_rows;
         return counts ? -NumSteps(tile) : 0;
       });
     };
-    const int of_short_rows = most_steps(true);
+    const int of_short_rows = max_steps(true);
     are_both_ways_ =
-        of_short_rows > 0 && AreDealtBothWays(of_short_rows, most_steps(false), map_.costs);
+        of_short_rows > 0 && AreDealtBothWays(of_short_rows, max_steps(false), map_.costs);
     team_.RankByBucket(
         num_tiles,
         [&](int t) -> int {
@@ -730,7 +730,7 @@ class TileScheduleBuilder {
                               ? SharedItemOf(t, tile, piece, columns, num_tiles, num_items)
                               : ItemOf(tile, piece, columns);
     map_.items[i] = item;
-    if (item.partial >= 0 && tile.num_pieces > kMostPiecesAtOnce && piece % kMergeGroup == 0) {
+    if (item.partial >= 0 && tile.num_pieces > kMaxPiecesAtOnce && piece % kMergeGroup == 0) {
       uint32_t* arrivals =
           map_.group_arrivals + static_cast<int64_t>(item.partial) * map_.num_virtual_heads;
       for (int head = 0; head < map_.num_virtual_heads; ++head) arrivals[head] = 0;

@@ -328,7 +328,7 @@ TEST(TileScheduleClusterTest, LengthsMayChangeWithinTheBounds) {
 
 TEST(TileScheduleClusterTest, ClustersStayWithinTheQueuesForAnyShape) {
   Random random(5);
-  std::array<int, kMostClusterColumns + 1> num_of_cluster = {};
+  std::array<int, kMaxClusterColumns + 1> num_of_cluster = {};
   for (int round = 0; round < 400; ++round) {
     const int num_kv_heads = random.Pick({1, 2, 4, 8, 20});
     Rows rows(std::vector<int32_t>(random.Int(1, 132 / num_kv_heads), random.Int(1, 3000)),
@@ -344,7 +344,7 @@ TEST(TileScheduleClusterTest, ClustersStayWithinTheQueuesForAnyShape) {
     EXPECT_EQ(ColumnsInUse(map, cluster) % cluster, 0);
     if (map.counts[4] != 0) ++num_of_cluster[cluster];
   }
-  for (int n = 2; n <= kMostClusterColumns; ++n) EXPECT_GE(num_of_cluster[n], 2) << n;
+  for (int n = 2; n <= kMaxClusterColumns; ++n) EXPECT_GE(num_of_cluster[n], 2) << n;
 }
 
 TEST(TileScheduleClusterTest, WindowEnablesClusters) {
@@ -426,39 +426,39 @@ TEST(TileScheduleWideTest, LengthsMayChangeWithinTheBounds) {
 }
 
 TEST(TileScheduleWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
-  const auto most_rows = [](const TileScheduleOptions& options) {
-    return PlanTileSchedule(options)->shape.main.most_wide_rows;
+  const auto max_rows = [](const TileScheduleOptions& options) {
+    return PlanTileSchedule(options)->shape.main.max_wide_rows;
   };
   const TileScheduleOptions decode = OptionsFor(Rows({8192}).batch, 1);
-  EXPECT_EQ(most_rows(decode), 4);
+  EXPECT_EQ(max_rows(decode), 4);
   TileScheduleOptions other = decode;
   other.dtype = DType::kFp8E4M3;
-  EXPECT_EQ(most_rows(other), 4);
+  EXPECT_EQ(max_rows(other), 4);
   other.dtype = DType::kFloat32;
-  EXPECT_EQ(most_rows(other), 0);
+  EXPECT_EQ(max_rows(other), 0);
   for (const int head_dim : {64, 256}) {
     other = decode;
     other.head_dim_qk = other.head_dim_v = head_dim;
-    EXPECT_EQ(most_rows(other), 0) << head_dim;
+    EXPECT_EQ(max_rows(other), 0) << head_dim;
   }
   other = decode;
   other.mode = TileScheduleMode::kDeterministic;  // results of a row would depend on the other rows
-  EXPECT_EQ(most_rows(other), 0);
+  EXPECT_EQ(max_rows(other), 0);
   other = decode;
   other.split = RowSplit::kByRow;
-  EXPECT_EQ(most_rows(other), 0);
+  EXPECT_EQ(max_rows(other), 0);
   other = decode;
   other.device.max_shared_bytes = 163 * 1024;
-  EXPECT_EQ(most_rows(other), 0);
+  EXPECT_EQ(max_rows(other), 0);
   other = decode;
   other.max_query_len = 8;  // kernel tiles of 32 rows
-  EXPECT_EQ(most_rows(other), 0);
+  EXPECT_EQ(max_rows(other), 0);
   other = decode;
   other.device.num_sms = 31;
-  EXPECT_EQ(most_rows(other), 0);
+  EXPECT_EQ(max_rows(other), 0);
   other = decode;
   other.costs->sms_of_wide_range = 0;
-  EXPECT_EQ(most_rows(other), 0);
+  EXPECT_EQ(max_rows(other), 0);
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ inline TileScheduleSumsOf SumsOf(const KernelSchedule& map) {
   const bool is_balanced = map.mode == TileScheduleMode::kBalanced;
   // Splits beyond the first of each Q tile.
   const int64_t cuts = is_balanced ? map.num_columns : tiles * (kMaxDeterministicSplits - 1);
-  const int64_t most_cost =
+  const int64_t max_cost =
       tiles * (steps * kStepCost + map.costs.tile) + (cuts + map.num_columns) * map.costs.tile;
   // If prefixes are shared, every Q tile writes partials.
   const int64_t merges = is_balanced && map.max_shared_tiles == 0 ? cuts : tiles;
@@ -119,7 +119,7 @@ inline TileScheduleSumsOf SumsOf(const KernelSchedule& map) {
   const auto bits = [](int64_t most) { return std::bit_width(static_cast<uint64_t>(most)); };
   const int partial_shift = bits(merges);
   const int item_shift = partial_shift + bits(partials);
-  if (most_cost >= int64_t{1} << 30 || item_shift + bits(tiles + cuts) > 31) return {};
+  if (max_cost >= int64_t{1} << 30 || item_shift + bits(tiles + cuts) > 31) return {};
   return {.sums = {.partial_shift = partial_shift, .item_shift = item_shift}, .is_narrow = true};
 }
 
@@ -129,8 +129,8 @@ inline TileScheduleSumsOf SumsOf(const KernelSchedule& map) {
 // shared item covers it.
 REPRISE_HOST_DEVICE inline bool MergesJointly(const KernelSchedule& map, int num_queries,
                                               int num_pieces, int num_keys) {
-  if (map.least_joint_queries == 0 || num_pieces > kMostJointPieces) return false;
-  return num_queries >= map.least_joint_queries || num_pieces > kMostPiecesAtOnce ||
+  if (map.min_joint_queries == 0 || num_pieces > kMaxJointPieces) return false;
+  return num_queries >= map.min_joint_queries || num_pieces > kMaxPiecesAtOnce ||
          (num_pieces >= map.costs.joint_pieces && num_keys >= num_pieces * map.costs.joint_keys);
 }
 
@@ -163,7 +163,7 @@ REPRISE_HOST_DEVICE inline float RoughRatio(float a, float b) {
 // p partials to combine, m of them in the time of a KV tile. The sum is smallest for p = sqrt(m n),
 // that is, for splits of sqrt(n / m) KV tiles. `merges`: m * kStepCost.
 template <typename Sum>
-REPRISE_HOST_DEVICE int LeastSteps(Sum total_cost, int num_tiles, int merges) {
+REPRISE_HOST_DEVICE int MinSteps(Sum total_cost, int num_tiles, int merges) {
   const int64_t unit = int64_t{merges} * (num_tiles > 0 ? num_tiles : 1);
   const float ratio = RoughRatio(static_cast<float>(total_cost), static_cast<float>(unit));
   int steps = static_cast<int>(RoughRoot(ratio));
@@ -177,17 +177,17 @@ REPRISE_HOST_DEVICE inline int CeilOf(int a, int b) {
   return static_cast<int>(static_cast<uint32_t>(a + b - 1) / static_cast<uint32_t>(b));
 }
 
-// The minimum number of KV tiles per queue: LeastSteps() plus the time of the Q tile. Slightly
+// The minimum number of KV tiles per queue: MinSteps() plus the time of the Q tile. Slightly
 // larger if a Q tile of mean length can then be combined in one level.
 template <typename Sum>
-REPRISE_HOST_DEVICE int LeastWidth(Sum total_cost, int num_tiles, const CutCosts& costs) {
+REPRISE_HOST_DEVICE int MinWidth(Sum total_cost, int num_tiles, const CutCosts& costs) {
   const int least =
-      LeastSteps<Sum>(total_cost, num_tiles, costs.merges_per_step) + CeilOf(costs.tile, kStepCost);
+      MinSteps<Sum>(total_cost, num_tiles, costs.merges_per_step) + CeilOf(costs.tile, kStepCost);
   if (num_tiles == 0) return least;
   const Sum of_steps = total_cost - static_cast<Sum>(num_tiles) * costs.tile;
   const int mean =
       of_steps > 0 ? static_cast<int>(DivideBy<Sum>(of_steps, Sum{num_tiles} * kStepCost)) : 0;
-  const int of_one_level = CeilOf(mean, kMostPiecesAtOnce);
+  const int of_one_level = CeilOf(mean, kMaxPiecesAtOnce);
   const bool pays = of_one_level > least && of_one_level <= least + costs.merge_level_steps;
   return pays ? of_one_level : least;
 }
@@ -203,12 +203,12 @@ struct EvenCut {
 template <typename Sum>
 class Columns {
  public:
-  // Queues are at least `least_steps` wide, so some may stay empty.
-  REPRISE_HOST_DEVICE Columns(Sum total_cost, int least_steps, int num_columns, int tile_cost)
+  // Queues are at least `min_steps` wide, so some may stay empty.
+  REPRISE_HOST_DEVICE Columns(Sum total_cost, int min_steps, int num_columns, int tile_cost)
       : tile_cost_(tile_cost), last_(num_columns - 1) {
     const Sum unit = static_cast<Sum>(num_columns) * kStepCost;
     Sum steps = DivideBy<Sum>(total_cost + unit - 1, unit);
-    if (steps < least_steps) steps = least_steps;
+    if (steps < min_steps) steps = min_steps;
     width_ = steps * kStepCost;
     inverse_width_ = RoughRatio(1.0f, static_cast<float>(width_));
   }
@@ -329,9 +329,9 @@ struct DeterministicCut {
   }
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static Sum CostOf(int most_pieces, int tile_cost, WorkTile& tile) {
+  REPRISE_HOST_DEVICE static Sum CostOf(int max_pieces, int tile_cost, WorkTile& tile) {
     const int steps = NumSteps(tile);
-    tile.cut = ChunkOf(steps, most_pieces);
+    tile.cut = ChunkOf(steps, max_pieces);
     tile.num_pieces = steps > 0 ? (steps + tile.cut - 1) / tile.cut : 1;
     return static_cast<Sum>(tile.num_pieces) * tile_cost + static_cast<Sum>(steps) * kStepCost;
   }
@@ -385,7 +385,7 @@ REPRISE_HOST_DEVICE inline int64_t EndOfWholeRanges(const RangeTotals& ranges, i
 
 // Limits of Team::RankByBucket() (attention/tile_schedule/tile_schedule_builder.h).
 inline constexpr int kNumRankBuckets = 256;
-inline constexpr int kMostRanked = 0x7fff;
+inline constexpr int kMaxRanked = 0x7fff;
 
 // The bucket of a round-robin Q tile with `steps` KV tiles; longer Q tiles have smaller buckets. If
 // there are fewer buckets than lengths, each bucket covers a power of two of lengths.

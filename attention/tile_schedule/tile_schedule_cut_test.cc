@@ -57,23 +57,23 @@ TEST(TileScheduleCutTest, PackedCountsHoldThePlanCapacities) {
 
 TEST(TileScheduleCutTest, LargeTilesAndTilesWithLongOrNumerousSplitsCombineCooperatively) {
   KernelSchedule map;
-  map.least_joint_queries = 2;
+  map.min_joint_queries = 2;
   map.costs = {.joint_pieces = 16, .joint_keys = 384};
   EXPECT_TRUE(MergesJointly(map, 2, 2, 128));
   EXPECT_FALSE(MergesJointly(map, 1, 2, 128));
-  EXPECT_FALSE(MergesJointly(map, 1, kMostPiecesAtOnce, 4096));
-  EXPECT_TRUE(MergesJointly(map, 1, kMostPiecesAtOnce + 1, 4096));
+  EXPECT_FALSE(MergesJointly(map, 1, kMaxPiecesAtOnce, 4096));
+  EXPECT_TRUE(MergesJointly(map, 1, kMaxPiecesAtOnce + 1, 4096));
   EXPECT_TRUE(MergesJointly(map, 1, 16, 16 * 384));
   EXPECT_FALSE(MergesJointly(map, 1, 16, 16 * 384 - 1));
   EXPECT_FALSE(MergesJointly(map, 1, 15, 1 << 20));
-  EXPECT_TRUE(MergesJointly(map, 4, kMostJointPieces, 1 << 20));
-  EXPECT_FALSE(MergesJointly(map, 4, kMostJointPieces + 1, 1 << 20));
-  map.least_joint_queries = 0;
+  EXPECT_TRUE(MergesJointly(map, 4, kMaxJointPieces, 1 << 20));
+  EXPECT_FALSE(MergesJointly(map, 4, kMaxJointPieces + 1, 1 << 20));
+  map.min_joint_queries = 0;
   EXPECT_FALSE(MergesJointly(map, 4, 16, 1 << 20));
 }
 
 TEST(TileScheduleCutTest, DecodeKernelsCombineTilesOfEightRowsCooperatively) {
-  const auto least_queries = [](int num_q_heads, int head_dim, DType dtype, int max_query_len) {
+  const auto min_queries = [](int num_q_heads, int head_dim, DType dtype, int max_query_len) {
     return PlanTileSchedule({.dtype = dtype,
                              .num_q_heads = num_q_heads,
                              .num_kv_heads = 2,
@@ -83,44 +83,44 @@ TEST(TileScheduleCutTest, DecodeKernelsCombineTilesOfEightRowsCooperatively) {
                              .max_tokens = 4 * max_query_len,
                              .max_query_len = max_query_len,
                              .max_seq_len = 4096})
-        ->shape.main.least_joint_queries;
+        ->shape.main.min_joint_queries;
   };
-  EXPECT_EQ(least_queries(2, 128, DType::kBFloat16, 1), 8);
-  EXPECT_EQ(least_queries(6, 128, DType::kFloat16, 1), 3);
-  EXPECT_EQ(least_queries(8, 64, DType::kBFloat16, 8), 2);
-  EXPECT_EQ(least_queries(32, 64, DType::kBFloat16, 1), 1);
-  EXPECT_EQ(least_queries(8, 256, DType::kBFloat16, 1), 0);
-  EXPECT_EQ(least_queries(8, 128, DType::kFloat32, 1), 0);
-  EXPECT_EQ(least_queries(8, 128, DType::kBFloat16, 512), 0);
+  EXPECT_EQ(min_queries(2, 128, DType::kBFloat16, 1), 8);
+  EXPECT_EQ(min_queries(6, 128, DType::kFloat16, 1), 3);
+  EXPECT_EQ(min_queries(8, 64, DType::kBFloat16, 8), 2);
+  EXPECT_EQ(min_queries(32, 64, DType::kBFloat16, 1), 1);
+  EXPECT_EQ(min_queries(8, 256, DType::kBFloat16, 1), 0);
+  EXPECT_EQ(min_queries(8, 128, DType::kFloat32, 1), 0);
+  EXPECT_EQ(min_queries(8, 128, DType::kBFloat16, 512), 0);
 }
 
 CutCosts CostsOf(int tile, int merges_per_step) {
   return {.tile = tile, .merges_per_step = merges_per_step * kStepCost, .merge_level_steps = 2};
 }
 
-// LeastWidth() for `num_tiles` Q tiles of `steps` KV tiles.
-int LeastWidthOf(int num_tiles, int steps, int merges_per_step) {
-  return LeastWidth<int32_t>(num_tiles * (steps * kStepCost + 4), num_tiles,
-                             CostsOf(/*tile=*/4, merges_per_step));
+// MinWidth() for `num_tiles` Q tiles of `steps` KV tiles.
+int MinWidthOf(int num_tiles, int steps, int merges_per_step) {
+  return MinWidth<int32_t>(num_tiles * (steps * kStepCost + 4), num_tiles,
+                           CostsOf(/*tile=*/4, merges_per_step));
 }
 
 TEST(TileScheduleCutTest, MinimumQueueWidthBalancesCombining) {
-  EXPECT_EQ(LeastWidthOf(1, 64, 5), 3 + 1);  // 3.6, and half a KV tile for the Q tile
-  EXPECT_EQ(LeastWidthOf(1, 64, 20), 1 + 1);
-  EXPECT_EQ(LeastWidthOf(7, 64, 20), 1 + 1);
-  EXPECT_EQ(LeastWidthOf(0, 0, 20), 1 + 1);
+  EXPECT_EQ(MinWidthOf(1, 64, 5), 3 + 1);  // 3.6, and half a KV tile for the Q tile
+  EXPECT_EQ(MinWidthOf(1, 64, 20), 1 + 1);
+  EXPECT_EQ(MinWidthOf(7, 64, 20), 1 + 1);
+  EXPECT_EQ(MinWidthOf(0, 0, 20), 1 + 1);
 }
 
 TEST(TileScheduleCutTest, SlightlyWiderQueuesSaveACombineLevel) {
-  EXPECT_EQ(LeastWidthOf(1, 128, 20), 4);  // 32 splits instead of 43
-  EXPECT_EQ(LeastWidthOf(3, 128, 20), 4);
-  EXPECT_EQ(LeastWidthOf(1, 192, 20), 6);      // 32 splits instead of 48
-  EXPECT_EQ(LeastWidthOf(1, 256, 20), 3 + 1);  // 8 KV tiles per split would take longer
+  EXPECT_EQ(MinWidthOf(1, 128, 20), 4);  // 32 splits instead of 43
+  EXPECT_EQ(MinWidthOf(3, 128, 20), 4);
+  EXPECT_EQ(MinWidthOf(1, 192, 20), 6);      // 32 splits instead of 48
+  EXPECT_EQ(MinWidthOf(1, 256, 20), 3 + 1);  // 8 KV tiles per split would take longer
   // The cost of a Q tile that costs one KV tile is not counted as a KV tile.
-  EXPECT_EQ(LeastWidth<int32_t>(256 * kStepCost + 8, 1, CostsOf(8, 5)), 8);
-  EXPECT_EQ(LeastWidth<int32_t>(257 * kStepCost + 8, 1, CostsOf(8, 5)), 9);
+  EXPECT_EQ(MinWidth<int32_t>(256 * kStepCost + 8, 1, CostsOf(8, 5)), 8);
+  EXPECT_EQ(MinWidth<int32_t>(257 * kStepCost + 8, 1, CostsOf(8, 5)), 9);
   // Q tiles of the other schedule may add to the count, but not to the cost.
-  EXPECT_EQ(LeastWidth<int32_t>(8, 64, CostsOf(8, 5)), 1 + 1);
+  EXPECT_EQ(MinWidth<int32_t>(8, 64, CostsOf(8, 5)), 1 + 1);
 }
 
 constexpr CutCosts kEnds = {.tile = 4,

@@ -123,9 +123,9 @@ void ExpectEven(const std::string& name, const KernelSchedule& map) {
   const double mean = static_cast<double>(std::accumulate(keys.begin(), keys.end(), int64_t{0})) /
                       static_cast<double>(keys.size());
   const double most = static_cast<double>(*std::max_element(keys.begin(), keys.end()));
-  const double most_expected =
+  const double max_expected =
       map.counts[4] == 0 ? 1.1 * mean : std::max(1.1 * mean, mean + kWorkStepKeys);
-  EXPECT_LE(most, most_expected) << name << ": " << most / mean << " in " << keys.size() << " CTAs";
+  EXPECT_LE(most, max_expected) << name << ": " << most / mean << " in " << keys.size() << " CTAs";
 }
 
 TEST(TileScheduleEvennessTest, LargestCtaExceedsTheMeanByAtMostTenPercent) {

@@ -21,11 +21,11 @@ namespace reprise {
 namespace {
 
 // The builder packs the three counts into 64 bits.
-constexpr int64_t kMostItems = int64_t{1} << 21;
-constexpr int64_t kMostPartials = int64_t{1} << 23;
-constexpr int64_t kMostMerges = int64_t{1} << 19;
+constexpr int64_t kMaxItems = int64_t{1} << 21;
+constexpr int64_t kMaxPartials = int64_t{1} << 23;
+constexpr int64_t kMaxMerges = int64_t{1} << 19;
 // The queues are a dimension of the grid.
-constexpr int kMostColumns = 65535;
+constexpr int kMaxColumns = 65535;
 
 // Cards with at least this much shared memory per CTA have clusters and warpgroup kernels.
 constexpr int kSharedBytesOfWarpgroups = 227 * 1024;
@@ -37,13 +37,13 @@ absl::Status CheckAtLeast(absl::string_view name, int least, int got) {
 }
 
 // Products of costs stay within int32.
-constexpr int kMostCost = 1 << 16;
+constexpr int kMaxCost = 1 << 16;
 
 absl::Status CheckCost(absl::string_view name, int least, int got) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast(name, least, got));
-  if (got <= kMostCost) return absl::OkStatus();
+  if (got <= kMaxCost) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " of TileScheduleOptions: expected <= ", kMostCost, ", got ", got));
+      absl::StrCat(name, " of TileScheduleOptions: expected <= ", kMaxCost, ", got ", got));
 }
 
 absl::Status CheckCosts(const TileScheduleCosts& costs) {
@@ -110,12 +110,12 @@ Bounds BalancedBounds(int64_t tiles, int64_t columns, int64_t steps) {
   return {tiles + cuts, merges, cuts + merges};
 }
 
-Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t most_row_tiles, int64_t steps,
+Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t max_row_tiles, int64_t steps,
                            int64_t max_splits) {
   const int64_t longest = CeilDiv(steps, kMinDeterministicSteps);
   Bounds a_row;  // per row, beyond one item per Q tile
-  most_row_tiles = std::min<int64_t>(most_row_tiles, max_splits / 2);
-  for (int64_t row_tiles = 1; row_tiles <= most_row_tiles; ++row_tiles) {
+  max_row_tiles = std::min<int64_t>(max_row_tiles, max_splits / 2);
+  for (int64_t row_tiles = 1; row_tiles <= max_row_tiles; ++row_tiles) {
     const int64_t pieces = std::min(max_splits / row_tiles, longest);
     if (pieces < 2) continue;
     a_row.items = std::max(a_row.items, row_tiles * (pieces - 1));
@@ -128,7 +128,7 @@ Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t most_row_tiles, 
 // Adds `decodes` Q tiles of one query each, which are split like rows of one query.
 Bounds WithDecodes(const Bounds& bounds, int64_t decodes, int64_t steps, int64_t max_splits) {
   const Bounds added =
-      DeterministicBounds(decodes, decodes, /*most_row_tiles=*/1, steps, max_splits);
+      DeterministicBounds(decodes, decodes, /*max_row_tiles=*/1, steps, max_splits);
   return {bounds.items + added.items, bounds.merges + added.merges,
           bounds.partials + added.partials};
 }
@@ -206,7 +206,7 @@ int64_t LayOutPartials(void* memory, TileSchedule& map) {
 constexpr int kFewRows = 8;
 
 // Kernel tiles of at most this many rows are memory bound.
-constexpr int kMostRowsOfReading = 32;
+constexpr int kMaxRowsOfReading = 32;
 
 // The value of CutCosts::merges_per_step. `rows`: live rows of the kernel tile. Tiles of up to
 // kFewRows rows have small partials. Larger partials are combined by several CTAs, or by more
@@ -233,7 +233,7 @@ CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const TileSche
                       .both_ways_steps = costs.both_ways_steps,
                       .wide_keys = costs.wide_keys};
   of_tile.is_bound_by_reading =
-      kernel.tile.rows() <= kMostRowsOfReading && kernel.tile.dtype != DType::kFloat32;
+      kernel.tile.rows() <= kMaxRowsOfReading && kernel.tile.dtype != DType::kFloat32;
   of_tile.ctas_per_sm = kernel.tile.ctas_per_sm;
   if (of_tile.ctas_per_sm > 1) {
     of_tile.lone_percent = (100 + costs.lone_loss_percent) / of_tile.ctas_per_sm;
@@ -249,7 +249,7 @@ CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const TileSche
 }
 
 // Maximum number of queries in a kernel tile, of one row or of several rows.
-int MostQueries(const TileScheduleOptions& options) {
+int MaxQueries(const TileScheduleOptions& options) {
   return options.shared_prefix == SharedPrefix::kTaken
              ? std::max(options.max_tokens, options.max_query_len)
              : options.max_query_len;
@@ -274,7 +274,7 @@ absl::StatusOr<const AttentionKernelEntry*> KernelFor(const TileScheduleOptions&
 
 // The number of queries that the plan's largest kernel tile should hold.
 int QueriesToHold(const TileScheduleOptions& options) {
-  return options.shared_tiles == SharedTiles::kSmall ? options.max_query_len : MostQueries(options);
+  return options.shared_tiles == SharedTiles::kSmall ? options.max_query_len : MaxQueries(options);
 }
 
 // Whether the card has clusters and warpgroup kernels.
@@ -295,15 +295,15 @@ void PlanFewRows(const TileScheduleOptions& options, const AttentionKernelEntry&
     return;
   }
   static_assert(std::tuple_size_v<decltype(TileScheduleCosts::clusters_of)> ==
-                kMostClusterColumns + 1);
-  for (int n = 2; n <= kMostClusterColumns; ++n) {
+                kMaxClusterColumns + 1);
+  for (int n = 2; n <= kMaxClusterColumns; ++n) {
     map.clusters_of[n] =
         std::min({options.costs->clusters_of[n] / map.heads_per_column, map.num_columns / n,
                   n > 2 ? map.clusters_of[2] : map.num_columns});
   }
   if (kernel.tile.head_dim_qk == kHeadDimOfWideTiles && options.costs->sms_of_wide_range > 0) {
     const int ranges = options.device.num_sms / options.costs->sms_of_wide_range;
-    map.most_wide_rows = ranges / map.heads_per_column;
+    map.max_wide_rows = ranges / map.heads_per_column;
     map.wide_columns = std::min(options.device.num_sms / map.heads_per_column, map.num_columns);
   }
 }
@@ -330,34 +330,34 @@ absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
   }
 
   map.tile_rows = tile.rows();
-  map.tile_queries = std::clamp(tile.rows() / group_size, 1, MostQueries(options));
+  map.tile_queries = std::clamp(tile.rows() / group_size, 1, MaxQueries(options));
   const int64_t head_tiles = CeilDiv(int64_t{map.tile_queries} * group_size, tile.rows());
   map.num_virtual_heads = static_cast<int>(options.num_kv_heads * head_tiles);
   map.costs =
       CutCostsOf(kernel, std::min(tile.rows(), map.tile_queries * group_size), *options.costs);
   const int ctas = options.device.num_sms * tile.ctas_per_sm;
   map.heads_per_column = std::min(map.num_virtual_heads, ctas);
-  map.num_columns = std::min(ctas / map.heads_per_column, kMostColumns);
+  map.num_columns = std::min(ctas / map.heads_per_column, kMaxColumns);
   PlanFewRows(options, kernel, map);
   map.may_be_dealt = kernel.may_be_dealt() && options.mode == TileScheduleMode::kBalanced &&
                      options.shared_prefix != SharedPrefix::kTaken;
   map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_column * map.num_columns;
   if (kernel.prefetches_in_prologue()) {
-    map.least_joint_queries = static_cast<int>(CeilDiv(options.costs->joint_rows, group_size));
+    map.min_joint_queries = static_cast<int>(CeilDiv(options.costs->joint_rows, group_size));
   }
 
   const bool shares = options.shared_prefix == SharedPrefix::kTaken;
   const int64_t rows = std::min(options.max_rows, options.max_tokens);
-  const int64_t most_row_tiles = CeilDiv(options.max_query_len, map.tile_queries);
+  const int64_t max_row_tiles = CeilDiv(options.max_query_len, map.tile_queries);
   const int64_t shared_tiles = shares ? CeilDiv(options.max_tokens, map.tile_queries) : 0;
   int64_t tiles = shares && options.max_query_len > 1
                       ? rows + shared_tiles
                       : rows + std::min((options.max_tokens - rows) / map.tile_queries,
-                                        rows * (most_row_tiles - 1));
+                                        rows * (max_row_tiles - 1));
   const int64_t steps = CeilDiv(options.max_seq_len, kWorkStepKeys);
   Bounds bounds = options.mode == TileScheduleMode::kBalanced
                       ? BalancedBounds(tiles, map.num_columns, steps)
-                      : DeterministicBounds(tiles, rows, most_row_tiles, steps, options.max_splits);
+                      : DeterministicBounds(tiles, rows, max_row_tiles, steps, options.max_splits);
   bounds.partials *= std::min(map.tile_queries, options.max_query_len);
   if (map.decode_query_len > 1) {
     const int64_t decodes = std::min<int64_t>(options.max_tokens, rows * map.decode_query_len);
@@ -380,11 +380,10 @@ absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
     bounds = {std::max(bounds.items, shared.items), std::max(bounds.merges, shared.merges),
               std::max(bounds.partials, shared.partials)};
   }
-  if (bounds.items >= kMostItems || bounds.partials >= kMostPartials ||
-      bounds.merges >= kMostMerges) {
+  if (bounds.items >= kMaxItems || bounds.partials >= kMaxPartials || bounds.merges >= kMaxMerges) {
     return absl::InvalidArgumentError(
-        absl::StrCat("max_tokens of TileScheduleOptions: expected fewer than ", kMostItems,
-                     " items, ", kMostPartials, " partials and ", kMostMerges, " merges, got ",
+        absl::StrCat("max_tokens of TileScheduleOptions: expected fewer than ", kMaxItems,
+                     " items, ", kMaxPartials, " partials and ", kMaxMerges, " merges, got ",
                      bounds.items, ", ", bounds.partials, " and ", bounds.merges));
   }
   // The builder also keeps a Q tile for each row without queries.
@@ -413,10 +412,10 @@ void PlanJoins(const TileScheduleOptions& options, TileSchedule& map) {
   const auto of_all_ctas = [&](int64_t steps) {
     return steps * map.main.num_ctas / map.main.num_virtual_heads;
   };
-  map.most_joined_steps = of_all_ctas(options.costs->joined_steps);
+  map.max_joined_steps = of_all_ctas(options.costs->joined_steps);
   // A KV tile of smaller heads has the same softmax time, but half the read time.
   if (std::min(options.head_dim_qk, options.head_dim_v) > 64) {
-    map.most_joined_steps_beside_prompts = of_all_ctas(options.costs->joined_steps_beside_prompts);
+    map.max_joined_steps_beside_prompts = of_all_ctas(options.costs->joined_steps_beside_prompts);
   }
 }
 

@@ -172,27 +172,27 @@ TEST(TileSchedulePlanTest, JoinLimitScalesWithTheNumberOfCtas) {
   options.max_tokens = options.max_query_len = 2048;
   options.costs->joined_steps = 3;
   options.costs->joined_steps_beside_prompts = 6;
-  const auto most_steps = [&] { return PlanTileSchedule(options)->shape.most_joined_steps; };
-  EXPECT_EQ(most_steps(), 3 * 132 / 8);
-  EXPECT_EQ(PlanTileSchedule(options)->shape.most_joined_steps_beside_prompts, 6 * 132 / 8);
+  const auto max_steps = [&] { return PlanTileSchedule(options)->shape.max_joined_steps; };
+  EXPECT_EQ(max_steps(), 3 * 132 / 8);
+  EXPECT_EQ(PlanTileSchedule(options)->shape.max_joined_steps_beside_prompts, 6 * 132 / 8);
   options.head_dim_qk = options.head_dim_v = 64;
-  EXPECT_EQ(most_steps(), 3 * 132 / 8);
-  EXPECT_EQ(PlanTileSchedule(options)->shape.most_joined_steps_beside_prompts, 0);
+  EXPECT_EQ(max_steps(), 3 * 132 / 8);
+  EXPECT_EQ(PlanTileSchedule(options)->shape.max_joined_steps_beside_prompts, 0);
   options.head_dim_qk = options.head_dim_v = 128;
   options.device.num_sms = 4;
-  EXPECT_EQ(most_steps(), 1);
+  EXPECT_EQ(max_steps(), 1);
   options.costs->joined_steps = 0;
-  EXPECT_EQ(most_steps(), 0);
+  EXPECT_EQ(max_steps(), 0);
   options.costs->joined_steps = 3;
   options.device.max_shared_bytes = 163 * 1024;  // no warpgroup kernels
-  EXPECT_EQ(most_steps(), 0);
+  EXPECT_EQ(max_steps(), 0);
   options.device.max_shared_bytes = 227 * 1024;
-  EXPECT_EQ(most_steps(), 1);
+  EXPECT_EQ(max_steps(), 1);
   options.head_dim_qk = options.head_dim_v = 512;  // no warpgroup kernels either
-  EXPECT_EQ(most_steps(), 0);
+  EXPECT_EQ(max_steps(), 0);
   options.head_dim_qk = options.head_dim_v = 128;
   options.mode = TileScheduleMode::kDeterministic;
-  EXPECT_EQ(most_steps(), 0);
+  EXPECT_EQ(max_steps(), 0);
 }
 
 TEST(TileSchedulePlanTest, MapsOfShortAndLongRowsDoNotOverlap) {

@@ -91,10 +91,10 @@ bool HasWords(const CopyBlocksArgs& args) {
   return std::min(args.src.word_bytes, args.dst.word_bytes) == sizeof(uint4);
 }
 
-dim3 GridOf(const CopyBlocksArgs& args, int most_copies) {
+dim3 GridOf(const CopyBlocksArgs& args, int max_copies) {
   const int64_t bytes_per_cta = kThreads * (HasWords(args) ? sizeof(uint4) : 1);
   return dim3(static_cast<unsigned>((args.src.max_bytes + bytes_per_cta - 1) / bytes_per_cta),
-              static_cast<unsigned>(std::min<int64_t>(args.num_copies, most_copies)),
+              static_cast<unsigned>(std::min<int64_t>(args.num_copies, max_copies)),
               std::min(args.src.num_extents, kMaxGridYZ));
 }
 

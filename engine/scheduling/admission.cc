@@ -39,10 +39,10 @@ Admission::Admission(const RunnerShape& shape, const SchedulerPolicy& policy, Bl
 absl::Status Admission::CheckRequest(const Request& request) const {
   const int64_t num_prompt = static_cast<int64_t>(request.prompt.size());
   if (num_prompt == 0) return absl::InvalidArgumentError("prompt must have at least one token");
-  const int least_new_tokens = request.num_prompt_log_probs >= 0 ? 0 : 1;
-  if (request.max_new_tokens < least_new_tokens) {
+  const int min_new_tokens = request.num_prompt_log_probs >= 0 ? 0 : 1;
+  if (request.max_new_tokens < min_new_tokens) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "max_new_tokens must be at least ", least_new_tokens, ": got ", request.max_new_tokens));
+        "max_new_tokens must be at least ", min_new_tokens, ": got ", request.max_new_tokens));
   }
   if (num_prompt > shape_.max_seq_len) {
     return absl::InvalidArgumentError(

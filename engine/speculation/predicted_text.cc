@@ -13,7 +13,7 @@ void PredictedText::Follow(absl::Span<const int32_t> text) {
     ++next_;
     return;
   }
-  const int most = std::min(kMostCompared, static_cast<int>(text.size()));
+  const int most = std::min(kMaxCompared, static_cast<int>(text.size()));
   int longest = 0;
   int place = next_;
   for (int end = 1; end <= num_tokens; ++end) {

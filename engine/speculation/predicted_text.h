@@ -7,13 +7,13 @@
 //   predicted.After(/*num_ahead=*/0, /*most=*/8);  // drafts
 //
 // If a new token is the predicted one, the position moves forward by one token. Otherwise Follow()
-// searches the prediction for the longest suffix of the text, of up to kMostCompared tokens. The
+// searches the prediction for the longest suffix of the text, of up to kMaxCompared tokens. The
 // new position is the end of this match. Among matches of equal length, Follow() uses the first
 // match after the previous position, or the last match if all lie before it. If the prediction does
 // not contain the newest token, there is no position, and After() returns no tokens.
 //
 // Thread safety: not thread-safe; one owner. Cost of Follow(): O(1) for a predicted token, and
-// O(tokens * kMostCompared) otherwise.
+// O(tokens * kMaxCompared) otherwise.
 
 #ifndef REPRISE_ENGINE_SPECULATION_PREDICTED_TEXT_H_
 #define REPRISE_ENGINE_SPECULATION_PREDICTED_TEXT_H_
@@ -27,7 +27,7 @@ namespace reprise {
 
 class PredictedText {
  public:
-  static constexpr int kMostCompared = 16;
+  static constexpr int kMaxCompared = 16;
 
   // `tokens` must outlive this object.
   explicit PredictedText(absl::Span<const int32_t> tokens) : tokens_(tokens) {}

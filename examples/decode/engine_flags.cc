@@ -22,7 +22,7 @@ using Kind = EngineFlag::Kind;
 using Arguments = DecodeArguments;
 using Mode = GraphSetOptions::Mode;
 
-constexpr int kMostSequences = 1 << 16;
+constexpr int kMaxSequences = 1 << 16;
 
 ModelRunnerOptions& RunnerOf(Arguments& arguments) { return arguments.engine.runner; }
 CacheOptions& CacheOf(Arguments& arguments) { return arguments.engine.runner.cache; }
@@ -43,12 +43,12 @@ absl::Status Count(const char* name, const std::string& value, int least, Out& o
 
 // A number of gigabytes.
 absl::StatusOr<int64_t> Bytes(const char* name, const std::string& value) {
-  constexpr double kMostGb = 1e6;
+  constexpr double kMaxGb = 1e6;
   double gb = 0;
   if (!absl::SimpleAtod(value, &gb)) return absl::UnknownError("no number");
-  if (gb > 0 && gb <= kMostGb) return static_cast<int64_t>(gb * 1e9);
+  if (gb > 0 && gb <= kMaxGb) return static_cast<int64_t>(gb * 1e9);
   return absl::InvalidArgumentError(
-      absl::StrCat("--", name, ": expected a number in (0, ", kMostGb, "], got ", gb));
+      absl::StrCat("--", name, ": expected a number in (0, ", kMaxGb, "], got ", gb));
 }
 
 // The value with this name.
@@ -261,7 +261,7 @@ const EngineFlag kEngineFlags[] = {
      "8",
      [](const char* name, const std::string& value, Arguments& arguments) -> absl::Status {
        REPRISE_ASSIGN_OR_RETURN(RunnerOf(arguments).graphs.sizes,
-                                CountsOf(name, value, kMostSequences));
+                                CountsOf(name, value, kMaxSequences));
        return absl::OkStatus();
      }},
     {"graph_memory_gb", Kind::kNumber, "",
@@ -325,9 +325,9 @@ const EngineFlag kEngineFlags[] = {
 absl::Status SetMaxNumSeqs(const char* name, const std::string& value, Arguments& arguments) {
   int number = 0;
   if (!absl::SimpleAtoi(value, &number)) return absl::UnknownError("no number");
-  if (number < 1 || number > kMostSequences) {
+  if (number < 1 || number > kMaxSequences) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--", name, ": expected 1 to ", kMostSequences, ", got ", number));
+        absl::StrCat("--", name, ": expected 1 to ", kMaxSequences, ", got ", number));
   }
   RunnerOf(arguments).max_num_seqs = number;
   return absl::OkStatus();

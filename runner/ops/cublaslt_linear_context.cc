@@ -49,7 +49,7 @@ constexpr int kTimedRuns = 5;
 
 // Smaller weights are not timed: reading them takes no longer than a launch. A measurement would be
 // mostly noise, and the same model would not compute bitwise identical results in another run.
-constexpr int64_t kLeastTimedWeightBytes = int64_t{4} << 20;
+constexpr int64_t kMinTimedWeightBytes = int64_t{4} << 20;
 
 // The first candidate whose time is at most this factor times the shortest time is kept.
 constexpr float kCloseToBest = 1.05f;
@@ -79,9 +79,9 @@ constexpr int64_t kMaxSmallTileRows = 32;  // rows of x
 constexpr int kOwnKernels = 4;
 
 // An 8-bit weight is multiplied in parts of about kPartBytes in x's dtype, which stay in the L2
-// cache from one kernel to the next. A part has at least kLeastPartRows rows.
+// cache from one kernel to the next. A part has at least kMinPartRows rows.
 constexpr int64_t kPartBytes = int64_t{24} << 20;
-constexpr int64_t kLeastPartRows = 256;
+constexpr int64_t kMinPartRows = 256;
 
 // The time assigned to a candidate that fails.
 constexpr float kCannotRun = std::numeric_limits<float>::infinity();
@@ -323,7 +323,7 @@ class CublasLtLinearContext : public LinearContext {
     const int64_t row_bytes = weight.in_features * x.element_size();
     const int64_t part_rows = std::min<int64_t>(
         weight.out_features,
-        std::max(kLeastPartRows, kPartBytes / row_bytes / kLeastPartRows * kLeastPartRows));
+        std::max(kMinPartRows, kPartBytes / row_bytes / kMinPartRows * kMinPartRows));
     if (!part_.defined() || part_.numel() < part_rows * row_bytes) {
       if (capturing) {
         return absl::FailedPreconditionError(
@@ -399,7 +399,7 @@ class CublasLtLinearContext : public LinearContext {
     REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
     const int64_t weight_bytes =
         key.num_products * key.out_features * key.in_features * SizeOf(key.dtype);
-    const bool may_time = options_.num_candidates > 1 && weight_bytes >= kLeastTimedWeightBytes;
+    const bool may_time = options_.num_candidates > 1 && weight_bytes >= kMinTimedWeightBytes;
     const bool timed = may_time && timing_ == LinearTiming::kOn && !capturing;
     if (may_time && remembered_.has_value()) {
       Entry entry{.key = key, .plan = std::move(plan), .algorithm = {}};
@@ -487,12 +487,12 @@ class CublasLtLinearContext : public LinearContext {
       // Some proposed algorithms cannot run.
       times_us.push_back(Time(entry, pointers, flush, stream).value_or(kCannotRun));
     }
-    const float least_us = *std::min_element(times_us.begin(), times_us.end());
-    if (least_us == kCannotRun) {
+    const float min_us = *std::min_element(times_us.begin(), times_us.end());
+    if (min_us == kCannotRun) {
       return absl::InternalError("none of the algorithms that cuBLASLt proposed could run");
     }
     const auto chosen = std::find_if(times_us.begin(), times_us.end(), [&](float time_us) {
-      return time_us <= kCloseToBest * least_us;
+      return time_us <= kCloseToBest * min_us;
     });
     choice.first_us = times_us.front();
     choice.best_us = *chosen;
@@ -538,12 +538,12 @@ class CublasLtLinearContext : public LinearContext {
       times_us.push_back(Time(entry, pointers, flush, stream).value_or(kCannotRun));
     }
     entry.tile_form.reset();
-    const float least_us = *std::min_element(times_us.begin(), times_us.end());
+    const float min_us = *std::min_element(times_us.begin(), times_us.end());
     const float early_us =
         entry.key.num_rows <= kMaxSmallTileRows ? kEarlyStartOfSmallTilesUs : kEarlyStartOfTilesUs;
-    if (least_us >= choice.best_us + early_us) return absl::OkStatus();
+    if (min_us >= choice.best_us + early_us) return absl::OkStatus();
     const auto chosen = std::find_if(times_us.begin(), times_us.end(), [&](float time_us) {
-      return time_us <= kCloseToBestForm * least_us;
+      return time_us <= kCloseToBestForm * min_us;
     });
     entry.tile_form = forms[chosen - times_us.begin()];
     choice.tile_form = entry.tile_form;

@@ -94,7 +94,7 @@ void AddGraphs(const ModelRunnerOptions& options, OptionLines& lines) {
       "device.profile.cascade_map",
       absl::StrJoin({costs.read_tb_per_s, costs.reread_tb_per_s, costs.tile_reread_tb_per_s,
                      costs.suffix_tb_per_s, costs.products_tflops, costs.call_us, costs.prefix_us,
-                     costs.merge_us, costs.merge_us_per_token, costs.least_gain},
+                     costs.merge_us, costs.merge_us_per_token, costs.min_gain},
                     ","));
 }
 

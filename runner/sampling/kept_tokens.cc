@@ -91,7 +91,7 @@ uint64_t DrawKept(const float* logits, int size, int32_t first_token, const Kept
     if (key < kept.threshold || key == 0) continue;
     const float distance = ScaledDistance(logits[i], kept.max_logit, kept.temperature);
     if (distance + kMaxGumbel < best_score) continue;  // cannot win
-    if (!KeepsMass(kept.least_mass, distance)) continue;
+    if (!KeepsMass(kept.min_mass, distance)) continue;
     const int32_t token = first_token + i;
     if (token / 4 != bits_group) {
       bits_group = token / 4;

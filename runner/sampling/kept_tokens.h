@@ -27,9 +27,9 @@ namespace reprise {
 struct KeptTokens {
   float max_logit = 0.0f;
   float temperature = 1.0f;
-  uint32_t threshold = 0;   // the smallest order key that top_k and top_p keep
-  uint64_t least_mass = 0;  // the smallest mass that min_p keeps
-  uint64_t total = 0;       // sum of the masses of all kept tokens; at least 2^40
+  uint32_t threshold = 0;  // the smallest order key that top_k and top_p keep
+  uint64_t min_mass = 0;   // the smallest mass that min_p keeps
+  uint64_t total = 0;      // sum of the masses of all kept tokens; at least 2^40
 
   // Returns the mass of a token, in units of 2^-40 of the most probable token's mass. 0: the token
   // is not kept.
@@ -37,7 +37,7 @@ struct KeptTokens {
     const uint32_t key = OrderKey(logit);
     if (key < threshold || key == 0) return 0;
     const uint64_t mass = MassOf(ScaledDistance(logit, max_logit, temperature));
-    return mass < least_mass ? 0 : mass;
+    return mass < min_mass ? 0 : mass;
   }
 
   constexpr double ProbabilityOf(float logit) const {
@@ -51,7 +51,7 @@ constexpr KeptTokens WithThreshold(uint32_t threshold, float max_logit,
   return {.max_logit = max_logit,
           .temperature = params.temperature,
           .threshold = threshold,
-          .least_mass = LeastMass(params)};
+          .min_mass = MinMass(params)};
 }
 
 // Returns `size` logits beginning at element `first` as floats: a pointer into `logits` for

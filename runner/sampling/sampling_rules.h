@@ -134,11 +134,11 @@ constexpr bool HasMinP(const SamplingParams& params) { return params.min_p > 0.0
 
 // Returns the smallest mass that min_p keeps, or 0 without min_p. Only tokens that could win the
 // draw are tested, so min_p needs no separate pass.
-constexpr uint64_t LeastMass(const SamplingParams& params) {
+constexpr uint64_t MinMass(const SamplingParams& params) {
   return HasMinP(params) ? MinPTarget(params.min_p) : 0;
 }
-constexpr bool KeepsMass(uint64_t least_mass, float distance) {
-  return least_mass == 0 || MassOf(distance) >= least_mass;
+constexpr bool KeepsMass(uint64_t min_mass, float distance) {
+  return min_mass == 0 || MassOf(distance) >= min_mass;
 }
 
 // Returns the random bits of tokens 4 * group .. 4 * group + 3.

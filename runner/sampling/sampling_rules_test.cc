@@ -116,9 +116,9 @@ TEST(MinPTargetTest, IsAFractionOfTheLargestMassAndKeepsTheLargestAlways) {
   EXPECT_EQ(MinPTarget(1e-20f), 1);
   EXPECT_EQ(MinPTarget(0x1.8p-40f), 2);  // rounded up
   for (float all : {1.0f, 1.5f, kInfinity, kNan}) EXPECT_EQ(MinPTarget(all), MassOf(0)) << all;
-  EXPECT_EQ(LeastMass({}), 0);
-  EXPECT_EQ(LeastMass({.min_p = kNan}), 0);
-  EXPECT_EQ(LeastMass({.min_p = -1}), 0);
+  EXPECT_EQ(MinMass({}), 0);
+  EXPECT_EQ(MinMass({.min_p = kNan}), 0);
+  EXPECT_EQ(MinMass({.min_p = -1}), 0);
   EXPECT_TRUE(KeepsMass(0, -kInfinity));
   EXPECT_FALSE(KeepsMass(1, -kInfinity));
   EXPECT_TRUE(KeepsMass(MinPTarget(1), 0));

@@ -191,7 +191,7 @@ template <typename T, int kVector>
 __device__ uint64_t Draw(const LogitsRow<T, kVector>& row, Team& team, uint32_t threshold,
                          int32_t first_token, const SamplingParams& params, int64_t sample_index,
                          float max_logit) {
-  const uint64_t least_mass = LeastMass(params);
+  const uint64_t min_mass = MinMass(params);
   uint64_t best = kNoChoice;
   // The token of the largest logit is kept, and its score is at least kMinGumbel.
   float best_score = kMinGumbel;
@@ -204,7 +204,7 @@ __device__ uint64_t Draw(const LogitsRow<T, kVector>& row, Team& team, uint32_t 
       if (key < threshold || key == 0) continue;
       const float distance = ScaledDistance(logits[j], max_logit, params.temperature);
       if (distance + kMaxGumbel < best_score) continue;  // cannot win
-      if (!KeepsMass(least_mass, distance)) continue;
+      if (!KeepsMass(min_mass, distance)) continue;
       const int token = first_token + first + j;
       if (token / 4 != bits_group) {
         bits_group = token / 4;

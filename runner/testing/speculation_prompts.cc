@@ -280,9 +280,9 @@ TEST_P(SpeculationSuite, ARowMayHave16Drafts) {
     auto harness = SpeculationHarness::Create(options, model, model);
     ASSERT_TRUE(harness.ok()) << harness.status();
     std::mt19937 rng(12);
-    int most_new = 0;
+    int max_new = 0;
     ExpectTexts(**harness, requests, want, [&](int slot, int room) {
-      for (const int num_new : (*harness)->num_new()) most_new = std::max(most_new, num_new);
+      for (const int num_new : (*harness)->num_new()) max_new = std::max(max_new, num_new);
       const int count = std::min(room, 9 + static_cast<int>(rng() % (kMaxDrafts - 8)));
       SpeculationRow row = {.slot = slot, .num_drafts = count};
       if (proposer == Proposer::kNone) {
@@ -292,7 +292,7 @@ TEST_P(SpeculationSuite, ARowMayHave16Drafts) {
       }
       return row;
     });
-    EXPECT_GE(most_new, proposer == Proposer::kNgram ? 1 : 10);
+    EXPECT_GE(max_new, proposer == Proposer::kNgram ? 1 : 10);
   }
 }
 

@@ -1,5 +1,5 @@
-// Times a whole engine over a Llama with random weights: how many tokens a second it serves, and how
-// long users wait for the first token and for each next one.
+// Times a whole engine over a Llama with random weights: how many tokens a second it serves, and
+// how long users wait for the first token and for each next one.
 //
 //   serving --device cuda --preset llama-3.1-8b --scenario trace --rows 64 --requests 256
 //   serving --device cuda --preset llama-3.1-8b --scenario latency --rows 32
@@ -183,17 +183,17 @@ class Serving {
   }
 
   absl::StatusOr<nlohmann::json> Trace() {
-    const int most_prompt = 4 * absl::GetFlag(FLAGS_prompt);
-    const int most_output = 4 * absl::GetFlag(FLAGS_output);
-    REPRISE_ASSIGN_OR_RETURN(const auto engine, NewEngine(most_prompt + most_output));
+    const int max_prompt = 4 * absl::GetFlag(FLAGS_prompt);
+    const int max_output = 4 * absl::GetFlag(FLAGS_output);
+    REPRISE_ASSIGN_OR_RETURN(const auto engine, NewEngine(max_prompt + max_output));
     std::vector<Request> requests;
     std::vector<double> arrivals;
     int64_t num_prompt_tokens = 0;
     double arrival = 0;
     const double rate = absl::GetFlag(FLAGS_rate);
     for (int i = 0; i < absl::GetFlag(FLAGS_requests); ++i) {
-      const int prompt = RandomLength(absl::GetFlag(FLAGS_prompt), most_prompt);
-      const int output = RandomLength(absl::GetFlag(FLAGS_output), most_output);
+      const int prompt = RandomLength(absl::GetFlag(FLAGS_prompt), max_prompt);
+      const int output = RandomLength(absl::GetFlag(FLAGS_output), max_output);
       requests.push_back(NewRequest(prompt, output));
       num_prompt_tokens += prompt;
       if (rate > 0) arrival += std::exponential_distribution<double>(rate)(rng_);

@@ -123,7 +123,7 @@ absl::StatusOr<SixteenBitRun> RunSixteenBits(Model& model, const Golden& golden,
 }
 
 absl::Status CheckSmall(const std::vector<SixteenBitError>& errors, const Golden& golden,
-                        int most_to_one) {
+                        int max_to_one) {
   std::string large;
   size_t num_positions = 0;
   size_t num_judged = 0;
@@ -138,7 +138,7 @@ absl::Status CheckSmall(const std::vector<SixteenBitError>& errors, const Golden
     num_judged += errors[i].num_positions;
   }
   if (!large.empty()) return absl::InternalError(absl::StrCat("logits in 16 bits", large));
-  if (most_to_one * num_judged >= num_positions) return absl::OkStatus();
+  if (max_to_one * num_judged >= num_positions) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("the routing agrees in ", num_judged, " of ",
                                           num_positions, " positions, too few for a test"));
 }

@@ -51,14 +51,15 @@ struct SixteenBitRun {
 };
 
 // The experts that a model, in float32, chooses at each input of both tracks (TrackInputs()), each
-// [inputs, experts of all layers]. Errors: those of RunGolden(); Internal if a track was not routed.
+// [inputs, experts of all layers]. Errors: those of RunGolden(); Internal if a track was not
+// routed.
 absl::StatusOr<std::vector<at::Tensor>> GoldenRouting(Model& model, const Golden& golden,
                                                       const GoldenRunOptions& options);
 
-// `routing` of a model with experts: GoldenRouting() of the same in float32. Where rounding chooses other
-// experts, the logits differ by more than rounding, and so do those of later positions, which attend to
-// it. So only positions whose routing agrees are judged: in all layers, and so that of all inputs before
-// them. Empty: all positions are judged.
+// `routing` of a model with experts: GoldenRouting() of the same in float32. Where rounding chooses
+// other experts, the logits differ by more than rounding, and so do those of later positions, which
+// attend to it. So only positions whose routing agrees are judged: in all layers, and so that of
+// all inputs before them. Empty: all positions are judged.
 //
 // Errors: those of RunGolden(); Internal for other tokens than the tracks', or for a track that was
 // not routed.
@@ -66,14 +67,14 @@ absl::StatusOr<SixteenBitRun> RunSixteenBits(Model& model, const Golden& golden,
                                              const GoldenRunOptions& options,
                                              const std::vector<at::Tensor>& routing = {});
 
-// OK if no error is larger than allowed, and at least one in `most_to_one` of all positions is
+// OK if no error is larger than allowed, and at least one in `max_to_one` of all positions is
 // judged; else Internal, which names the tracks. In bfloat16 the routing of the models with experts
 // agrees in 223 and 257 of 400 positions on one CPU, and in 171 to 217 over two ranks, which round
 // sums once more.
 inline constexpr int kPositionsToOne = 2;
 inline constexpr int kPositionsToOneOverRanks = 3;
 absl::Status CheckSmall(const std::vector<SixteenBitError>& errors, const Golden& golden,
-                        int most_to_one = kPositionsToOne);
+                        int max_to_one = kPositionsToOne);
 
 }  // namespace reprise
 

@@ -98,11 +98,11 @@ class FewRowsFinish {
 
 // Maximum shared memory per CTA in bytes: on the smaller cards of compute capability 8.x, and on
 // cards that run wide CTAs.
-inline constexpr int kMostSharedBytes = 99 * 1024;
-inline constexpr int kMostWideSharedBytes = 227 * 1024;
+inline constexpr int kMaxSharedBytes = 99 * 1024;
+inline constexpr int kMaxWideSharedBytes = 227 * 1024;
 
 // Gets the maximum shared memory per CTA on the current device, in bytes.
-inline cudaError_t FindMostSharedBytes(int& bytes) {
+inline cudaError_t FindMaxSharedBytes(int& bytes) {
   int device = 0;
   const cudaError_t error = cudaGetDevice(&device);
   if (error != cudaSuccess) return error;
@@ -114,7 +114,7 @@ template <typename Traits>
 cudaError_t LaunchColumns(const AttentionKernelParams& params, int columns, cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
   static_assert(kSharedBytes <=
-                (Traits::kTile.ctas_per_sm > 1 ? kMostSharedBytes : kMostWideSharedBytes));
+                (Traits::kTile.ctas_per_sm > 1 ? kMaxSharedBytes : kMaxWideSharedBytes));
   const auto kernel = &AttentionKernel<Traits, FewRowsFinish<Traits>>;
   // Applies to the current device. Cheap enough to repeat at each launch.
   const cudaError_t error =
@@ -135,11 +135,11 @@ cudaError_t LaunchFewRows(const AttentionKernelParams& params, cudaStream_t stre
     return LaunchColumns<Traits>(params, ColumnsInUse(work, params.cluster), stream);
   }
   // If the plan was made without the device's limits, the device may not support wide CTAs.
-  int most_shared_bytes = 0;
-  const cudaError_t error = FindMostSharedBytes(most_shared_bytes);
+  int max_shared_bytes = 0;
+  const cudaError_t error = FindMaxSharedBytes(max_shared_bytes);
   if (error != cudaSuccess) return error;
   if constexpr (kMayBeWide<Traits>) {
-    if (most_shared_bytes >= kMostWideSharedBytes) {
+    if (max_shared_bytes >= kMaxWideSharedBytes) {
       return LaunchColumns<WideTraits<Traits>>(params, work.wide_columns, stream);
     }
   }

@@ -21,13 +21,13 @@ namespace reprise {
 
 // Maximum number of polls before a CTA hands its slice over: about 150 us. Splits that have not
 // arrived by then belong to CTAs that have not started.
-inline constexpr int kMostLooks = 256;
+inline constexpr int kMaxLooks = 256;
 
 // The slices of a Q tile: adjacent rows, a multiple of the rows of a warp each.
 template <typename Traits>
 struct JointShares {
   __device__ __forceinline__ explicit JointShares(const WorkUnit& unit) {
-    const int most = min(kMostShares, unit.item.num_partials);
+    const int most = min(kMaxShares, unit.item.num_partials);
     const int even = (unit.num_rows + most - 1) / most;
     rows = (even + kRowsOfWarp<Traits> - 1) / kRowsOfWarp<Traits> * kRowsOfWarp<Traits>;
     count = (unit.num_rows + rows - 1) / rows;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParam
     MergeCounter counter(arrivals);
     const int piece = (item.partial - item.first_partial) / (item.query_end - item.query_begin);
     arrival = ArriveJointly(counter, item.num_partials, piece < shares.count ? 1u << piece : 0,
-                            waits ? kMostLooks : 0);
+                            waits ? kMaxLooks : 0);
     shared.shares_to_merge = arrival.shares;
   }
   Traits::Sync();

@@ -37,7 +37,7 @@
 
 namespace reprise {
 
-inline constexpr int kMostShares = 16;
+inline constexpr int kMaxShares = 16;
 
 struct JointArrival {
   uint32_t shares;  // bit n: this CTA combines slice n
@@ -53,14 +53,14 @@ REPRISE_HOST_DEVICE inline bool IsLastToGo(const JointArrival& arrival, int num_
 
 // Arrives. Returns when all splits have arrived, or earlier without slices. `own_share`: the bit of
 // the CTA's slice, or 0. `looks`: maximum number of polls; 0: does not wait. Writes of the CTA
-// before this call are visible to all CTAs that get slices. REQUIRES: 1 to kMostJointPieces splits.
+// before this call are visible to all CTAs that get slices. REQUIRES: 1 to kMaxJointPieces splits.
 template <typename Counter>
 REPRISE_HOST_DEVICE inline JointArrival ArriveJointly(Counter& counter, int num_pieces,
                                                       uint32_t own_share, int looks) {
   constexpr uint32_t kArrival = 1;
   constexpr uint32_t kGoing = 1 << 8;
   constexpr int kSharesAt = 16;
-  static_assert(kMostJointPieces < 1 << 8, "a counter field holds the number of splits");
+  static_assert(kMaxJointPieces < 1 << 8, "a counter field holds the number of splits");
   const auto have_all_arrived = [num_pieces](uint32_t value) {
     return (value & 0xff) == static_cast<uint32_t>(num_pieces);
   };

@@ -86,7 +86,7 @@ constexpr int kUntilAll = 1 << 30;
 
 TEST(JointMergeTest, WaitingCtaCombinesItsSlice) {
   for (const int num_pieces : {1, 2, 15, 16, 17, 33}) {
-    Range range(num_pieces, std::min(num_pieces, kMostShares));
+    Range range(num_pieces, std::min(num_pieces, kMaxShares));
     std::vector<std::thread> ctas;
     for (int piece = 0; piece < num_pieces; ++piece) {
       ctas.emplace_back(
@@ -98,8 +98,8 @@ TEST(JointMergeTest, WaitingCtaCombinesItsSlice) {
 }
 
 TEST(JointMergeTest, LastArriverCombinesHandedOverSlices) {
-  for (const int num_pieces : {1, 2, 16, 40, kMostJointPieces}) {
-    for (const int num_shares : {1, 8, kMostShares}) {
+  for (const int num_pieces : {1, 2, 16, 40, kMaxJointPieces}) {
+    for (const int num_shares : {1, 8, kMaxShares}) {
       if (num_shares > num_pieces) continue;
       Range range(num_pieces, num_shares);
       for (int piece = 0; piece < num_pieces; ++piece) {
@@ -113,15 +113,15 @@ TEST(JointMergeTest, LastArriverCombinesHandedOverSlices) {
 
 TEST(JointMergeTest, CtaHandsOverItsSliceIfItsPollsRunOut) {
   constexpr int kPieces = 20;
-  Range range(kPieces, kMostShares);
+  Range range(kPieces, kMaxShares);
   int num_looks = 0;
   for (int piece = kPieces - 1; piece > 0; --piece) {
     range.Arrive(piece, 5, [&] { ++num_looks; });
     EXPECT_EQ(range.num_taken(), 0);
   }
-  EXPECT_EQ(num_looks, 5 * (kMostShares - 1));  // splits without a slice do not poll
+  EXPECT_EQ(num_looks, 5 * (kMaxShares - 1));  // splits without a slice do not poll
   range.Arrive(0, 5, [&] { ++num_looks; });
-  EXPECT_EQ(num_looks, 5 * (kMostShares - 1));
+  EXPECT_EQ(num_looks, 5 * (kMaxShares - 1));
   range.ExpectDone();
 }
 

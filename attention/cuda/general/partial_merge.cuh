@@ -1,7 +1,7 @@
 // The combine of KV splits: adds up the partials of a row's splits in key order. The order does not
 // depend on which CTA arrives last, so results are bitwise identical from run to run.
 //
-// The last CTA to arrive performs the combine. A Q tile with more than kMostPiecesAtOnce splits is
+// The last CTA to arrive performs the combine. A Q tile with more than kMaxPiecesAtOnce splits is
 // combined in two levels (attention/tile_schedule/tile_schedule.h), so that several CTAs share the
 // work:
 // 1. The last CTA to arrive at a group of kMergeGroup splits writes the group's sum over the
@@ -84,7 +84,7 @@ __device__ __forceinline__ MergePoint WholeMerge(const AttentionKernelParams& p,
   point.shared = SharedPartials(p, item);
   point.own = OwnPartials(p, item);
   point.to = -1;
-  if (item.num_partials > kMostPiecesAtOnce) {
+  if (item.num_partials > kMaxPiecesAtOnce) {
     point.own.count = (item.num_partials + kMergeGroup - 1) / kMergeGroup;
     point.own.stride *= kMergeGroup;
   }
@@ -367,7 +367,7 @@ __device__ __forceinline__ void ArriveAndMerge(const AttentionKernelParams& p, W
   int child = unit.item.first_child;
 #pragma unroll 1
   do {
-    bool in_group = !is_shared && unit.item.num_partials > kMostPiecesAtOnce;
+    bool in_group = !is_shared && unit.item.num_partials > kMaxPiecesAtOnce;
     if (is_shared) {
       if (child >= end_child) return;
       Traits::Sync();  // the previous unit is no longer in use

@@ -197,8 +197,8 @@ class WarpgroupLoader {
     const int warp = thread_ / 32;
     const int64_t* const own = offsets + (warp * 32 + row - warp * Rows::kRowsOfWarp) * 2;
     // Number of offsets read at a time.
-    constexpr int kMostInBatch = Rows::kChunkPasses > 1 ? 4 : 8;
-    constexpr int kBatch = Rows::kPasses < kMostInBatch ? Rows::kPasses : kMostInBatch;
+    constexpr int kMaxInBatch = Rows::kChunkPasses > 1 ? 4 : 8;
+    constexpr int kBatch = Rows::kPasses < kMaxInBatch ? Rows::kPasses : kMaxInBatch;
 #pragma unroll
     for (int pass = 0; pass < Rows::kPasses; pass += kBatch) {
       int64_t offset[kBatch];

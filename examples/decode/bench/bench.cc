@@ -43,8 +43,8 @@ ModelEngineOptions BenchEngineOptions(const DecodeOptions& options, int max_posi
   ModelEngineOptions engine = ServingEngineOptions(serving, max_position);
   const BenchPoint largest = {serving.engine.runner.max_num_seqs, context, bench.num_tokens};
   const int64_t longest =
-      int64_t{context} + MostNewTokens(largest, LeastPromptTokens(engine, largest.batch),
-                                       engine.runner.speculation.max_drafts);
+      int64_t{context} + MaxNewTokens(largest, MinPromptTokens(engine, largest.batch),
+                                      engine.runner.speculation.max_drafts);
   engine.runner.max_seq_len = static_cast<int>(std::min<int64_t>(longest, max_position));
   engine.runner.logits = {};
   return engine;
@@ -71,7 +71,7 @@ double BenchResult::ms_per_token() const {
   return 1000 * decode_seconds * point.batch / static_cast<double>(num_decoded);
 }
 
-int LeastPromptTokens(const ModelEngineOptions& engine, int batch) {
+int MinPromptTokens(const ModelEngineOptions& engine, int batch) {
   const int beside_decodes = std::max(engine.runner.max_num_tokens - batch, 1);
   const int limit = engine.scheduler.max_prefill_tokens_while_decoding;
   return limit == 0 ? beside_decodes : std::min(limit, beside_decodes);
@@ -83,13 +83,13 @@ int PromptSteps(const BenchPoint& point, int prompt_tokens) {
   return static_cast<int>(std::min<int64_t>(num_chunks + point.batch, int64_t{1} << 24));
 }
 
-int MostNewTokens(const BenchPoint& point, int prompt_tokens, int num_drafts) {
+int MaxNewTokens(const BenchPoint& point, int prompt_tokens, int num_drafts) {
   const int64_t num_steps = int64_t{point.num_tokens} + PromptSteps(point, prompt_tokens);
   return static_cast<int>(std::min<int64_t>(num_steps * (1 + num_drafts), int64_t{1} << 30));
 }
 
 absl::StatusOr<BenchResult> MeasurePoint(Engine& engine, const BenchPoint& point, int vocab_size,
-                                         int most_new_tokens,
+                                         int max_new_tokens,
                                          const std::function<absl::Time()>& clock) {
   BenchResult result = {.point = point, .num_prompt_tokens = int64_t{point.batch} * point.context};
   std::mt19937 random(static_cast<uint32_t>(point.batch * 65537 + point.context));
@@ -97,7 +97,7 @@ absl::StatusOr<BenchResult> MeasurePoint(Engine& engine, const BenchPoint& point
   for (int i = 0; i < point.batch; ++i) {
     REPRISE_ASSIGN_OR_RETURN(ids.emplace_back(),
                              engine.Add({.prompt = RandomTokens(point.context, vocab_size, random),
-                                         .max_new_tokens = most_new_tokens}));
+                                         .max_new_tokens = max_new_tokens}));
   }
   const int64_t wanted = int64_t{point.batch} * point.num_tokens;
   int num_begun = 0;
@@ -189,7 +189,7 @@ absl::Status RunBench(const DecodeOptions& options, const BenchStreams& streams,
     progress.Show(absl::StrCat("batch ", point.batch, ", context ", point.context));
     return MeasurePoint(
         *engine, point, vocab_size,
-        MostNewTokens(point, LeastPromptTokens(engine_options, point.batch), num_drafts));
+        MaxNewTokens(point, MinPromptTokens(engine_options, point.batch), num_drafts));
   };
   const int largest = engine_options.runner.max_num_seqs;
   REPRISE_RETURN_IF_ERROR(

@@ -39,23 +39,24 @@ struct BenchResult {
   double ms_per_token() const;  // of each sequence
 };
 
-// The least number of prompt tokens in a step while prompts remain, beside decodes of `batch` sequences.
-int LeastPromptTokens(const ModelEngineOptions& engine, int batch);
+// The least number of prompt tokens in a step while prompts remain, beside decodes of `batch`
+// sequences.
+int MinPromptTokens(const ModelEngineOptions& engine, int batch);
 
-// The most steps that the prompts of a point take. In these steps the first sequences decode already.
-// `prompt_tokens`: LeastPromptTokens().
+// The most steps that the prompts of a point take. In these steps the first sequences decode
+// already. `prompt_tokens`: MinPromptTokens().
 int PromptSteps(const BenchPoint& point, int prompt_tokens);
 
-// The most new tokens of a sequence of a point, in those steps and until it has been measured. A step
-// gives a sequence up to 1 + num_drafts tokens.
-int MostNewTokens(const BenchPoint& point, int prompt_tokens, int num_drafts);
+// The most new tokens of a sequence of a point, in those steps and until it has been measured. A
+// step gives a sequence up to 1 + num_drafts tokens.
+int MaxNewTokens(const BenchPoint& point, int prompt_tokens, int num_drafts);
 
 // Measures one point, with prompts of random tokens below `vocab_size`, which are the same for the
-// same point, and sequences of up to `most_new_tokens`: MostNewTokens().
+// same point, and sequences of up to `max_new_tokens`: MaxNewTokens().
 // REQUIRES: the engine has no work, point.batch rows, and no prefix reuse.
 // Errors: those of the engine; why a sequence failed; Internal if sequences end before they should.
 absl::StatusOr<BenchResult> MeasurePoint(Engine& engine, const BenchPoint& point, int vocab_size,
-                                         int most_new_tokens,
+                                         int max_new_tokens,
                                          const std::function<absl::Time()>& clock = absl::Now);
 
 // Lines of a table, with their ends.

@@ -66,8 +66,8 @@ absl::StatusOr<BenchResult> MeasureFour(int max_seq_len) {
   return result;
 }
 
-// Steps of 10 tokens: 10 of the first prompt; a decode and 9; a decode, 1 and 8; 2 decodes, 2 and 6;
-// 3 decodes and 4. Then all four decode.
+// Steps of 10 tokens: 10 of the first prompt; a decode and 9; a decode, 1 and 8; 2 decodes, 2 and
+// 6; 3 decodes and 4. Then all four decode.
 TEST(BenchTest, PromptsAreMeasuredUntilAllHaveBegunAndTextsFromThenOn) {
   const auto result = MeasureFour(/*max_seq_len=*/64);
   ASSERT_TRUE(result.ok()) << result.status();
@@ -94,20 +94,18 @@ ModelEngineOptions EngineWith(int max_num_tokens, int max_prefill_tokens_while_d
 }
 
 TEST(BenchTest, DecodesTakeTheirPartOfEachStep) {
-  EXPECT_EQ(LeastPromptTokens(EngineWith(512, 0), 32), 480);
-  EXPECT_EQ(LeastPromptTokens(EngineWith(512, 0), 512), 1);
-  EXPECT_EQ(LeastPromptTokens(EngineWith(512, 192), 32), 192);
-  EXPECT_EQ(LeastPromptTokens(EngineWith(512, 500), 32), 480);
+  EXPECT_EQ(MinPromptTokens(EngineWith(512, 0), 32), 480);
+  EXPECT_EQ(MinPromptTokens(EngineWith(512, 0), 512), 1);
+  EXPECT_EQ(MinPromptTokens(EngineWith(512, 192), 32), 192);
+  EXPECT_EQ(MinPromptTokens(EngineWith(512, 500), 32), 480);
 }
 
 TEST(BenchTest, EachPromptMayEndWithAShortChunk) {
   EXPECT_EQ(PromptSteps({.batch = 1, .context = 100}, 511), 2);
   EXPECT_EQ(PromptSteps({.batch = 32, .context = 1024}, 480), (32 * 1024 + 479) / 480 + 32);
   EXPECT_EQ(PromptSteps({.batch = 512, .context = 1024}, 1), 512 * 1024 + 512);
-  EXPECT_EQ(MostNewTokens({.batch = 1, .context = 100, .num_tokens = 8}, 511, /*num_drafts=*/0),
-            10);
-  EXPECT_EQ(MostNewTokens({.batch = 1, .context = 100, .num_tokens = 8}, 511, /*num_drafts=*/4),
-            50);
+  EXPECT_EQ(MaxNewTokens({.batch = 1, .context = 100, .num_tokens = 8}, 511, /*num_drafts=*/0), 10);
+  EXPECT_EQ(MaxNewTokens({.batch = 1, .context = 100, .num_tokens = 8}, 511, /*num_drafts=*/4), 50);
 }
 
 DecodeOptions BenchOptions() {

@@ -102,7 +102,7 @@ __device__ void MultiplyTiles(const SkinnyLinearArgs& args, const TileLinearPlan
 }
 
 template <typename T, typename Out, int kColumns>
-__global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
+__global__ void __launch_bounds__(MaxTileThreads(kColumns), 1)
     TileLinearKernel(const __grid_constant__ CUtensorMap weight_map,
                      const __grid_constant__ CUtensorMap x_map,
                      const __grid_constant__ SkinnyLinearArgs args,

@@ -101,7 +101,7 @@ class TileLinearProductTest : public TileLinearTest {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(0);
     const at::Tensor weight = AmongNans(shape.out_features, shape.in_features, dtype);
     const at::Tensor bias = at::randn({shape.out_features}, Options(dtype));
-    const at::Tensor most_x = AmongNans(kMaxWideTileRows, shape.in_features, dtype);
+    const at::Tensor max_x = AmongNans(kMaxWideTileRows, shape.in_features, dtype);
     for (const TileForm& form : kForms) {
       at::Tensor first;  // row 0 of the first result with these columns
       int columns = 0;
@@ -112,7 +112,7 @@ class TileLinearProductTest : public TileLinearTest {
                      << " " << form.boxes);
         // Rows after the last row are NaN.
         const at::Tensor x = AmongNans(num_rows, shape.in_features, dtype);
-        x.copy_(most_x.narrow(0, 0, num_rows));
+        x.copy_(max_x.narrow(0, 0, num_rows));
         const at::Tensor sums =
             at::mm(x.to(at::kDouble), weight.to(at::kDouble).t()) + bias.to(at::kDouble);
         const at::Tensor magnitudes =

@@ -11,14 +11,14 @@ namespace {
 // A CTA's shared memory is more than half of an SM's: if two CTAs fitted on an SM, a dependent
 // launch would place two CTAs on the SM that has room first, and none on another SM. It is small
 // enough that an attention CTA, which uses up to 48 KB, can run on the same SM.
-constexpr int kLeastSharedBytes = 116 * 1024;
-constexpr int kMostSharedBytes = 172 * 1024;
+constexpr int kMinSharedBytes = 116 * 1024;
+constexpr int kMaxSharedBytes = 172 * 1024;
 // For the largest tiles. They serve weights with many rows, whose GEMMs do not follow attention.
-constexpr int kMostSharedBytesOfLarge = 222 * 1024;
-constexpr int kMostStages = 16;
+constexpr int kMaxSharedBytesOfLarge = 222 * 1024;
+constexpr int kMaxStages = 16;
 
 constexpr int kAlignmentBytes = 1024;  // lost to the alignment of the stages
-constexpr int kBarrierBytes = (2 * kMostStages + 2) * 8;
+constexpr int kBarrierBytes = (2 * kMaxStages + 2) * 8;
 
 }  // namespace
 
@@ -74,8 +74,8 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
   // Uses the number of rounds that the largest tiles need, with tiles of nearly equal size.
   const int unit = rows == TileRows::kGated ? kGatedTileUnit : kTileUnit;
   const int units = CeilDiv(out_features, unit);
-  const int most_units = form.row_groups * kTileGroupRows / unit;
-  const int rounds = CeilDiv(CeilDiv(units, most_units), max_clusters);
+  const int max_units = form.row_groups * kTileGroupRows / unit;
+  const int rounds = CeilDiv(CeilDiv(units, max_units), max_clusters);
   // rounds * max_clusters may exceed int.
   const int64_t shares = int64_t{rounds} * max_clusters;
   plan.tile_rows = static_cast<int>((units + shares - 1) / shares) * unit;
@@ -88,15 +88,15 @@ TileLinearPlan PlanTileLinear(const TileForm& form, int num_rows, int out_featur
   plan.stores_directly = plan.num_sources() == 1;
   const int sums_bytes = plan.stores_directly ? 0 : plan.sums_bytes();
   const int tail_bytes = std::max(sums_bytes, unused_bytes);
-  const int most = form.row_groups == kMaxTileGroups ? kMostSharedBytesOfLarge : kMostSharedBytes;
+  const int most = form.row_groups == kMaxTileGroups ? kMaxSharedBytesOfLarge : kMaxSharedBytes;
   const int room = most - kAlignmentBytes - kBarrierBytes - tail_bytes;
-  plan.stages = std::clamp(room / plan.stage_bytes(), 0, kMostStages);
+  plan.stages = std::clamp(room / plan.stage_bytes(), 0, kMaxStages);
   // A stage always belongs to the same groups of the rotation. Otherwise a fast group could mistake
   // the phase before last of a barrier for the phase it waits for.
   plan.stages -= plan.stages % form.turns;
   if (plan.stages < 2 || (num_rows > kMaxTileLinearRows && !plan.stores_directly)) plan.stages = 0;
-  plan.shared_bytes = std::max(kLeastSharedBytes, kAlignmentBytes + kBarrierBytes + tail_bytes +
-                                                      plan.stages * plan.stage_bytes());
+  plan.shared_bytes = std::max(kMinSharedBytes, kAlignmentBytes + kBarrierBytes + tail_bytes +
+                                                    plan.stages * plan.stage_bytes());
   return plan;
 }
 

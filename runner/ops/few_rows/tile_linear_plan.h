@@ -55,11 +55,11 @@ inline constexpr int kTileUnit = 8;            // rows of the weight
 inline constexpr int kGatedTileUnit = 16;
 
 // Returns the number of threads of a CTA that add sources, in a kernel for `columns` columns.
-// MostTileThreads() is the maximum number of threads of such a CTA, which limits its registers.
+// MaxTileThreads() is the maximum number of threads of such a CTA, which limits its registers.
 REPRISE_HOST_DEVICE constexpr int AddThreads(int columns) {
   return columns > kMaxTileLinearRows ? 0 : kAddThreads;
 }
-REPRISE_HOST_DEVICE constexpr int MostTileThreads(int columns) {
+REPRISE_HOST_DEVICE constexpr int MaxTileThreads(int columns) {
   return kMaxTileGroups * kGroupThreads + AddThreads(columns) + kCopyThreads;
 }
 

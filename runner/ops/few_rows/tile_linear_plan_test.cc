@@ -68,7 +68,7 @@ TEST(TileLinearPlanTest, TilesCoverTheWeightOnceAndFitAnSm) {
           EXPECT_EQ(plan.sums_stride() % 16, 4);
           EXPECT_LE(plan.shared_bytes, kSharedBytesOfAnSm);
           EXPECT_GT(plan.shared_bytes, kSharedBytesOfAnSm / 2);  // one CTA per SM
-          EXPECT_LE(plan.threads(), MostTileThreads(plan.columns));
+          EXPECT_LE(plan.threads(), MaxTileThreads(plan.columns));
           if (plan.stages == 0) continue;
           EXPECT_GE(plan.stages, 2);
           EXPECT_EQ(plan.stages % form.turns, 0);

@@ -465,7 +465,7 @@ inline absl::Status MakeKernelSchedule(const TileMatrix& matrix, int box_rows, i
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
 }
 
-inline constexpr int kMostTileDevices = 64;
+inline constexpr int kMaxTileDevices = 64;
 
 // Returns the current device if it can run tile kernels. `name`: the kernel's name, for messages.
 inline absl::StatusOr<int> TileDevice(const char* name) {
@@ -474,7 +474,7 @@ inline absl::StatusOr<int> TileDevice(const char* name) {
   REPRISE_RETURN_IF_ERROR(
       CudaStatus(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                  "cudaDeviceGetAttribute"));
-  if (major != 9 || device >= kMostTileDevices) {
+  if (major != 9 || device >= kMaxTileDevices) {
     return absl::UnimplementedError(
         absl::StrCat(name, ": expected compute capability 9.0, got ", major, ".x"));
   }
@@ -489,7 +489,7 @@ struct TileLauncher {
   // `num_rows`: any number of rows of x that fits the kernel's columns.
   static absl::StatusOr<int> MaxClusters(const TileForm& form, int num_rows, int device) {
     // Number of concurrent clusters of 1, 2 and 4 CTAs; 0: not determined yet.
-    static std::array<std::array<std::atomic<int>, 3>, kMostTileDevices> devices = {};
+    static std::array<std::array<std::atomic<int>, 3>, kMaxTileDevices> devices = {};
     std::atomic<int>& known = devices[device][form.cluster == 4 ? 2 : form.cluster - 1];
     int count = known.load(std::memory_order_relaxed);
     if (count > 0) return count;

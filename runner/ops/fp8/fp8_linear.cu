@@ -251,9 +251,9 @@ absl::Status LaunchTiles(const Fp8LinearArgs& args, cudaStream_t stream) {
                  "cudaDeviceGetAttribute"));
   const int num_units = args.weight.out_features / kUnitRows;
   const int grid = std::min(num_sms, num_units);
-  const int most_units = (num_units + grid - 1) / grid;
-  if (most_units == 1) return LaunchStrip<T, 1, kTiles>(args, grid, stream);
-  if (most_units == 2) return LaunchStrip<T, 2, kTiles>(args, grid, stream);
+  const int max_units = (num_units + grid - 1) / grid;
+  if (max_units == 1) return LaunchStrip<T, 1, kTiles>(args, grid, stream);
+  if (max_units == 2) return LaunchStrip<T, 2, kTiles>(args, grid, stream);
   return LaunchStrip<T, 3, kTiles>(args, grid, stream);
 }
 

@@ -55,7 +55,7 @@ __device__ __forceinline__ void LoadFragments(uint32_t line, int half,
 
 // Scales of smaller magnitude are replaced by this value, 0 included. Sums can be divided by it,
 // and values multiplied by it are negligible.
-constexpr float kLeastScale = 0x1p-90f;
+constexpr float kMinScale = 0x1p-90f;
 
 // The scales of a lane's two rows.
 struct RowScales {
@@ -71,7 +71,7 @@ __device__ __forceinline__ RowScales LoadScales(const Fp8Weight& weight, int row
     const int64_t from = min(row + 8 * i, weight.out_features - 1);
     const float scale =
         __ldg(weight.scales + from * weight.scales_stride + min(group, weight.num_groups - 1));
-    scales.value[i] = kHasGroups && fabsf(scale) < kLeastScale ? kLeastScale : scale;
+    scales.value[i] = kHasGroups && fabsf(scale) < kMinScale ? kMinScale : scale;
   }
   return scales;
 }
@@ -137,7 +137,7 @@ __device__ void MultiplyTiles(const Fp8TilePlan& plan, const TileMemory& memory,
 }
 
 template <typename T, int kColumns, bool kHasGroups>
-__global__ void __launch_bounds__(MostTileThreads(kColumns), 1)
+__global__ void __launch_bounds__(MaxTileThreads(kColumns), 1)
     Fp8TileLinearKernel(const __grid_constant__ CUtensorMap weight_map,
                         const __grid_constant__ CUtensorMap x_map,
                         const __grid_constant__ Fp8LinearArgs args,

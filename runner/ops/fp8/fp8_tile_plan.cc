@@ -6,11 +6,11 @@ namespace reprise {
 namespace {
 
 // See the comments in runner/ops/few_rows/tile_linear_plan.cc.
-constexpr int kLeastSharedBytes = 116 * 1024;
-constexpr int kMostSharedBytes = 172 * 1024;
-constexpr int kMostSharedBytesOfLarge = 212 * 1024;
-constexpr int kMostStages = 16;
-constexpr int kOtherBytes = 1024 + (2 * kMostStages + 2) * 8;  // alignment, barriers
+constexpr int kMinSharedBytes = 116 * 1024;
+constexpr int kMaxSharedBytes = 172 * 1024;
+constexpr int kMaxSharedBytesOfLarge = 212 * 1024;
+constexpr int kMaxStages = 16;
+constexpr int kOtherBytes = 1024 + (2 * kMaxStages + 2) * 8;  // alignment, barriers
 
 }  // namespace
 
@@ -39,13 +39,13 @@ Fp8TilePlan PlanFp8Tile(const TileForm& form, int num_rows, int out_features, in
   // The last box of a stage is read as if the tile were full.
   const int unused_bytes = (form.row_groups * kTileGroupRows - plan.tile_rows) * kTileBoxLine;
   const int tail_bytes = std::max(plan.sums_bytes(), unused_bytes);
-  const int most = form.row_groups == kMaxTileGroups ? kMostSharedBytesOfLarge : kMostSharedBytes;
+  const int most = form.row_groups == kMaxTileGroups ? kMaxSharedBytesOfLarge : kMaxSharedBytes;
   const int room = most - kOtherBytes - tail_bytes;
-  plan.stages = std::clamp(room / plan.stage_bytes(), 0, kMostStages);
+  plan.stages = std::clamp(room / plan.stage_bytes(), 0, kMaxStages);
   plan.stages -= plan.stages % form.turns;
   if (plan.stages < 2) plan.stages = 0;
   plan.shared_bytes =
-      std::max(kLeastSharedBytes, kOtherBytes + tail_bytes + plan.stages * plan.stage_bytes());
+      std::max(kMinSharedBytes, kOtherBytes + tail_bytes + plan.stages * plan.stage_bytes());
   return plan;
 }
 

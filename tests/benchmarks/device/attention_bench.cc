@@ -151,7 +151,7 @@ absl::StatusOr<std::vector<AttentionCase>> RandomCases() {
 
 // Leaves only clusters of the sizes that are named.
 void KeepClusters(const std::vector<std::string>& sizes, TileScheduleCosts& costs) {
-  for (int n = 2; n <= kMostClusterColumns; ++n) {
+  for (int n = 2; n <= kMaxClusterColumns; ++n) {
     if (!absl::c_linear_search(sizes, absl::StrCat(n))) costs.clusters_of[n] = 0;
   }
 }
@@ -209,9 +209,9 @@ absl::StatusOr<std::vector<AttentionCase>> Cases() {
 double RooflineUs(const AttentionResult& r, const MemoryRates& limits) {
   constexpr double kShareOfRead = 0.93;
   constexpr double kTflopPerS = 620;
-  constexpr double kLeastUs = 6;
+  constexpr double kMinUs = 6;
   return std::max({r.all_bytes / (kShareOfRead * limits.read_tb_per_s * 1e6),
-                   r.flops / (kTflopPerS * 1e6), kLeastUs});
+                   r.flops / (kTflopPerS * 1e6), kMinUs});
 }
 
 nlohmann::json ToJson(const AttentionCase& c, const AttentionResult& r, const MemoryRates& limits) {
@@ -288,7 +288,7 @@ void PrintSummary(const std::vector<std::pair<std::string, double>>& ratios) {
 std::string ClustersAtOnce() {
   std::string sizes;
   std::string counts;
-  for (int cluster = 2; cluster <= kMostClusterColumns; ++cluster) {
+  for (int cluster = 2; cluster <= kMaxClusterColumns; ++cluster) {
     int count = 0;
     if (CountClustersAtOnce(cluster, count) != cudaSuccess) return "none";
     absl::StrAppend(&sizes, sizes.empty() ? "" : " ", cluster);

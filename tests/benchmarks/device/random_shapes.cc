@@ -11,8 +11,8 @@
 namespace reprise {
 namespace {
 
-constexpr int kMostKeys = 1 << 18;
-constexpr int kMostQueries = 1 << 14;
+constexpr int kMaxKeys = 1 << 18;
+constexpr int kMaxQueries = 1 << 14;
 
 // The distributions of the standard library differ between its implementations.
 class Draw {
@@ -39,13 +39,13 @@ class Draw {
 void AddRow(int len, int query_len, RandomShape& shape) {
   const int keys = std::accumulate(shape.lens.begin(), shape.lens.end(), len);
   const int queries = std::accumulate(shape.query_lens.begin(), shape.query_lens.end(), query_len);
-  if (keys > kMostKeys || queries > kMostQueries) return;
+  if (keys > kMaxKeys || queries > kMaxQueries) return;
   shape.lens.push_back(len);
   shape.query_lens.push_back(query_len);
 }
 
-void AddShortRows(int most_rows, int query_len, Draw& draw, RandomShape& shape) {
-  const int num_rows = draw.Log(1, most_rows);
+void AddShortRows(int max_rows, int query_len, Draw& draw, RandomShape& shape) {
+  const int num_rows = draw.Log(1, max_rows);
   const int longest = draw.Log(256, 32768);
   const bool are_alike = draw.Int(0, 1) == 0;
   for (int r = 0; r < num_rows; ++r) {
