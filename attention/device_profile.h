@@ -43,20 +43,20 @@ struct TileScheduleCosts {
   int warpgroup_border = 0;
   // Cost of a combine through global memory.
   int merge = 0;
-  int warpgroup_merge = 0;
+  int warpgroup_combine = 0;
 
   // Partials combined in the time of a KV tile. The first value applies to tiles of at most 8 live
   // rows. Half of it applies to other warpgroup tiles, and to other tiles of kernels that can
   // combine cooperatively. The second value applies to all other tiles.
-  int merges_per_step_few_rows = 0;
-  int merges_per_step = 0;
+  int combines_per_step_few_rows = 0;
+  int combines_per_step = 0;
   // Maximum number of KV tiles by which the builder lengthens splits, if one combine level then
   // suffices.
-  int merge_level_steps = 0;
-  // All CTAs that have splits of a Q tile combine it cooperatively (MergesJointly()) if it has at
-  // least joint_rows query rows, or at least joint_pieces splits of at least joint_keys keys. With
-  // fewer splits, a single CTA combines them quickly. With shorter splits, all CTAs reach the
-  // combine together and contend for instruction fetches.
+  int combine_level_steps = 0;
+  // All CTAs that have splits of a Q tile combine it cooperatively (CombinesCooperatively()) if it
+  // has at least joint_rows query rows, or at least joint_pieces splits of at least joint_keys
+  // keys. With fewer splits, a single CTA combines them quickly. With shorter splits, all CTAs
+  // reach the combine together and contend for instruction fetches.
   int joint_rows = 0;
   int joint_pieces = 0;
   int joint_keys = 0;
@@ -145,10 +145,10 @@ constexpr DeviceProfile H200Profile() {
            .border_percent = 12,
            .warpgroup_border = 24,
            .merge = 12,
-           .warpgroup_merge = 56,
-           .merges_per_step_few_rows = 20,
-           .merges_per_step = 5,
-           .merge_level_steps = 2,
+           .warpgroup_combine = 56,
+           .combines_per_step_few_rows = 20,
+           .combines_per_step = 5,
+           .combine_level_steps = 2,
            .joint_rows = 8,
            .joint_pieces = 16,
            .joint_keys = 384,

@@ -1,6 +1,7 @@
-// Tests decodes whose KV splits are combined in clusters (attention/cuda/decode/cluster_merge.cuh):
-// clusters of 2 to 8 CTAs, Q tiles with and without a split in every CTA, empty rows and windows,
-// in graphs whose contents change. Small, for compute-sanitizer.
+// Tests decodes whose KV splits are combined in clusters
+// (attention/cuda/decode/cluster_combine.cuh): clusters of 2 to 8 CTAs, Q tiles with and without a
+// split in every CTA, empty rows and windows, in graphs whose contents change. Small, for
+// compute-sanitizer.
 
 #include <array>
 #include <cstdint>

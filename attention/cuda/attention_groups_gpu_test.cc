@@ -1,4 +1,4 @@
-// Tests the combine in two levels (attention/cuda/general/partial_merge.cuh), eagerly and in a
+// Tests the combine in two levels (attention/cuda/general/partial_combine.cuh), eagerly and in a
 // graph that is replayed over different contents, against the float64 reference. Each test checks
 // that the schedules have enough splits for two levels.
 

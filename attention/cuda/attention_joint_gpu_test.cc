@@ -1,7 +1,7 @@
-// Tests the cooperative combine (attention/cuda/decode/joint_merge.h): with all CTAs waiting for
-// each other, with CTAs that have more units to process, and with more CTAs in the schedule than
-// the card runs at a time. Runs eagerly and in graphs whose contents change, against the float64
-// reference. Small, for compute-sanitizer.
+// Tests the cooperative combine (attention/cuda/decode/cooperative_combine.h): with all CTAs
+// waiting for each other, with CTAs that have more units to process, and with more CTAs in the
+// schedule than the card runs at a time. Runs eagerly and in graphs whose contents change, against
+// the float64 reference. Small, for compute-sanitizer.
 
 #include <algorithm>
 #include <array>

@@ -79,10 +79,10 @@ int MaxPieces(const KernelSchedule& map) {
   int32_t num_merges = 0;
   read(map.counts + 1, 1, &num_merges);
   if (num_merges < 0 || num_merges > map.max_merges) return 0;
-  std::vector<WorkMerge> merges(num_merges);
+  std::vector<TileCombine> merges(num_merges);
   if (num_merges > 0) read(map.merges, num_merges, merges.data());
   int most = 0;
-  for (const WorkMerge& merge : merges) most = std::max(most, merge.num_partials);
+  for (const TileCombine& merge : merges) most = std::max(most, merge.num_partials);
   return most;
 }
 

@@ -6,7 +6,7 @@
 // query and key, and assigned in that order to CTA queues of equal cost. A queue is processed by
 // `heads_per_column` CTAs, each with its own heads, so all of them process each item. If the splits
 // of a Q tile are in several queues, each split writes a float32 partial (out, lse) to the
-// workspace. A combine entry (WorkMerge) lists the partials of each query. Either the last CTA to
+// workspace. A combine entry (TileCombine) lists the partials of each query. Either the last CTA to
 // finish combines them, or all contributing CTAs do so together.
 //
 // The identifiers say `column` for a CTA queue, `piece` for a split, `merge` for combine, `dealt`
@@ -86,7 +86,7 @@
 //   3. Counts are within the capacities. Partials are below max_partials and distinct. Exception:
 //      with partials by column, Q tiles that are in the same queue only may share them.
 //   4. An item with partial < 0 is the only item of its queries and writes out directly. For other
-//      items the combine entry lists the partials. is_joint follows MergesJointly().
+//      items the combine entry lists the partials. is_joint follows CombinesCooperatively().
 //   5. Queues hold the items in order, each item in one queue. Round-robin items are unsplit
 //      Q tiles, each once in deal_order.
 //   6. In deterministic mode the splits of a row depend only on that row's data.
@@ -153,7 +153,7 @@ struct alignas(16) WorkItem {
   int32_t merge;          // -1 in a shared item
   int32_t first_partial;  // first partial of the Q tile's own keys
   int32_t num_partials;   // per query
-  int32_t is_joint;       // 1: all CTAs that have these partials combine them: MergesJointly()
+  int32_t is_joint;  // 1: all CTAs that have these partials combine them: CombinesCooperatively()
 
   int32_t first_token;     // index of query_begin in q and out
   int32_t first_position;  // p() of query_begin if query_positions is absent
@@ -176,17 +176,17 @@ struct alignas(16) WorkItem {
 inline constexpr int32_t kSharedRow = -1;
 
 // A Q tile with more than kMaxPiecesAtOnce splits may be combined in two levels: first groups of
-// kMergeGroup splits, then the groups.
-inline constexpr int kMergeGroup = 16;
+// kCombineGroup splits, then the groups.
+inline constexpr int kCombineGroup = 16;
 inline constexpr int kMaxPiecesAtOnce = 32;
 
-// Maximum number of splits in a cooperative combine (attention/cuda/decode/joint_merge.h).
+// Maximum number of splits in a cooperative combine (attention/cuda/decode/cooperative_combine.h).
 inline constexpr int kMaxJointPieces = 128;
 
 // Floats between the out partials of adjacent q heads: head_dim_v, rounded up to whole chunks of 4.
 constexpr int PartialPitch(int head_dim_v) { return (head_dim_v + 3) / 4 * 4; }
 
-struct WorkMerge {
+struct TileCombine {
   int32_t row;
   int32_t query_begin, query_end;
   int32_t first_partial;  // belongs to query_begin; splits are query_end - query_begin apart
@@ -199,10 +199,10 @@ inline constexpr int kMaxClusterColumns = 8;
 // TileScheduleCosts (attention/device_profile.h) for one kernel tile. Costs have the unit of
 // kStepCost.
 struct CutCosts {
-  int tile = 0;             // a Q tile, without its keys
-  int merges_per_step = 0;  // partials combined in the time of a KV tile, times kStepCost
-  int merge = 0;            // a combine through global memory
-  int merge_level_steps = 0;
+  int tile = 0;               // a Q tile, without its keys
+  int combines_per_step = 0;  // partials combined in the time of a KV tile, times kStepCost
+  int merge = 0;              // a combine through global memory
+  int combine_level_steps = 0;
   // The borders of a Stream-K queue cost at least `border`, and at least this percentage of its
   // width.
   int border = 0;
@@ -221,8 +221,8 @@ struct CutCosts {
 // The schedule for one kernel tile size, that is, for one kernel: views of its storage, all on the
 // device of the queries, and the values that the plan fixed.
 struct KernelSchedule {
-  WorkItem* items = nullptr;    // [max_items]
-  WorkMerge* merges = nullptr;  // [max_merges]
+  WorkItem* items = nullptr;      // [max_items]
+  TileCombine* merges = nullptr;  // [max_merges]
   // [kNumMapCounts] num_items; num_merges; number of round-robin items (all or none); whether odd
   // CTAs process their round-robin units in reverse (0 or 1); whether Q tiles have clusters (0 or
   // 1).
@@ -232,7 +232,7 @@ struct KernelSchedule {
   // Saves a dependent read.
   WorkItem* column_first = nullptr;
   // [max_merges, num_virtual_heads] arrival counters, in the format of
-  // attention/cuda/decode/joint_merge.h; zero between kernels.
+  // attention/cuda/decode/cooperative_combine.h; zero between kernels.
   uint32_t* arrivals = nullptr;
   // [max_partials, num_virtual_heads] arrival counters of groups of splits, at a group's first
   // partial; zero between kernels.
@@ -262,8 +262,8 @@ struct KernelSchedule {
   int head_dim_v = 0;
   int tile_rows = 0;     // rows of the kernel tile: queries times q heads per KV head
   int tile_queries = 0;  // maximum number of queries per item
-  // Minimum number of queries for the cooperative combine (MergesJointly()). 0: the tile's kernels
-  // do not support it.
+  // Minimum number of queries for the cooperative combine (CombinesCooperatively()). 0: the tile's
+  // kernels do not support it.
   int min_joint_queries = 0;
   // Number of head tiles: KV heads, times the kernel tiles per KV head if its q heads exceed
   // tile_rows.

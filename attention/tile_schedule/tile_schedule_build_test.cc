@@ -40,8 +40,8 @@ TEST(TileScheduleBuildTest, MatchesTheWorkedExampleOfTheHeader) {
                          .costs = TileScheduleCosts{.decode_tile = 4,
                                                     .tile = 8,
                                                     .warpgroup_tile = 24,
-                                                    .merges_per_step_few_rows = 10,
-                                                    .merges_per_step = 5,
+                                                    .combines_per_step_few_rows = 10,
+                                                    .combines_per_step = 5,
                                                     .joint_rows = 8,
                                                     .joint_pieces = 16}});
   const KernelSchedule& map = work.map().main;
@@ -317,7 +317,7 @@ TEST(TileScheduleBuildTest, GroupArrivalCountersBeginAtZero) {
   int num_groups = 0;
   for (const WorkItem& item : ItemsOf(map)) {
     if (item.num_partials <= kMaxPiecesAtOnce) continue;
-    if ((item.partial - item.first_partial) % kMergeGroup != 0) continue;
+    if ((item.partial - item.first_partial) % kCombineGroup != 0) continue;
     ++num_groups;
     for (int head = 0; head < map.num_virtual_heads; ++head) {
       EXPECT_EQ(map.group_arrivals[item.partial * map.num_virtual_heads + head], 0u);

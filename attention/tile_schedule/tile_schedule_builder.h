@@ -706,8 +706,8 @@ class TileScheduleBuilder {
           tiles_[shared].first_partial + item.first_token - shared * map_.tile_queries;
       item.num_shared_partials = tiles_[shared].num_pieces;
     } else if (item.partial >= 0) {
-      item.is_joint = MergesJointly(map_, tile.query_end - tile.query_begin, tile.num_pieces,
-                                    tile.key_end - tile.key_begin);
+      item.is_joint = CombinesCooperatively(map_, tile.query_end - tile.query_begin,
+                                            tile.num_pieces, tile.key_end - tile.key_begin);
     }
     // The other fields of a padded row may hold anything.
     if (row.seq_len <= 0 || (item.key_begin == item.key_end && shared_keys_ == 0)) return item;
@@ -730,7 +730,7 @@ class TileScheduleBuilder {
                               ? SharedItemOf(t, tile, piece, columns, num_tiles, num_items)
                               : ItemOf(tile, piece, columns);
     map_.items[i] = item;
-    if (item.partial >= 0 && tile.num_pieces > kMaxPiecesAtOnce && piece % kMergeGroup == 0) {
+    if (item.partial >= 0 && tile.num_pieces > kMaxPiecesAtOnce && piece % kCombineGroup == 0) {
       uint32_t* arrivals =
           map_.group_arrivals + static_cast<int64_t>(item.partial) * map_.num_virtual_heads;
       for (int head = 0; head < map_.num_virtual_heads; ++head) arrivals[head] = 0;

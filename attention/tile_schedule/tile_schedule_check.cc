@@ -280,8 +280,8 @@ class Checker {
                       ", next is ", key, " of ", hull.end);
       }
       const bool is_joint = item.partial >= 0 && shared_keys_ == 0 &&
-                            MergesJointly(map_, item.query_end - item.query_begin,
-                                          item.num_partials, hull.end - hull.begin);
+                            CombinesCooperatively(map_, item.query_end - item.query_begin,
+                                                  item.num_partials, hull.end - hull.begin);
       if ((item.is_joint != 0) != is_joint) {
         return Broken(4, "item ", next_item_, is_joint ? " is not" : " is",
                       " combined cooperatively");
@@ -355,7 +355,7 @@ class Checker {
                     map_.items[begin].partial);
     }
     if (next_merge_ >= num_merges_) return Broken(4, "item ", begin, " has no merge");
-    const WorkMerge& merge = map_.merges[next_merge_];
+    const TileCombine& merge = map_.merges[next_merge_];
     const WorkItem& first = map_.items[begin];
     if (merge.row != first.row || merge.query_begin != first.query_begin ||
         merge.query_end != first.query_end || merge.num_partials != end - begin ||

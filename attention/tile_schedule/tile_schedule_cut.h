@@ -124,11 +124,11 @@ inline TileScheduleSumsOf SumsOf(const KernelSchedule& map) {
 }
 
 // Whether all CTAs that have splits of a Q tile combine them cooperatively
-// (attention/cuda/decode/joint_merge.h). The builder decides, because a decision in the kernel
-// would delay the arrival after a split's last key. REQUIRES: the Q tile has partials, and no
-// shared item covers it.
-REPRISE_HOST_DEVICE inline bool MergesJointly(const KernelSchedule& map, int num_queries,
-                                              int num_pieces, int num_keys) {
+// (attention/cuda/decode/cooperative_combine.h). The builder decides, because a decision in the
+// kernel would delay the arrival after a split's last key. REQUIRES: the Q tile has partials, and
+// no shared item covers it.
+REPRISE_HOST_DEVICE inline bool CombinesCooperatively(const KernelSchedule& map, int num_queries,
+                                                      int num_pieces, int num_keys) {
   if (map.min_joint_queries == 0 || num_pieces > kMaxJointPieces) return false;
   return num_queries >= map.min_joint_queries || num_pieces > kMaxPiecesAtOnce ||
          (num_pieces >= map.costs.joint_pieces && num_keys >= num_pieces * map.costs.joint_keys);
@@ -182,13 +182,13 @@ REPRISE_HOST_DEVICE inline int CeilOf(int a, int b) {
 template <typename Sum>
 REPRISE_HOST_DEVICE int MinWidth(Sum total_cost, int num_tiles, const CutCosts& costs) {
   const int least =
-      MinSteps<Sum>(total_cost, num_tiles, costs.merges_per_step) + CeilOf(costs.tile, kStepCost);
+      MinSteps<Sum>(total_cost, num_tiles, costs.combines_per_step) + CeilOf(costs.tile, kStepCost);
   if (num_tiles == 0) return least;
   const Sum of_steps = total_cost - static_cast<Sum>(num_tiles) * costs.tile;
   const int mean =
       of_steps > 0 ? static_cast<int>(DivideBy<Sum>(of_steps, Sum{num_tiles} * kStepCost)) : 0;
   const int of_one_level = CeilOf(mean, kMaxPiecesAtOnce);
-  const bool pays = of_one_level > least && of_one_level <= least + costs.merge_level_steps;
+  const bool pays = of_one_level > least && of_one_level <= least + costs.combine_level_steps;
   return pays ? of_one_level : least;
 }
 

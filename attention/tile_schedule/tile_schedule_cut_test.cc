@@ -59,17 +59,17 @@ TEST(TileScheduleCutTest, LargeTilesAndTilesWithLongOrNumerousSplitsCombineCoope
   KernelSchedule map;
   map.min_joint_queries = 2;
   map.costs = {.joint_pieces = 16, .joint_keys = 384};
-  EXPECT_TRUE(MergesJointly(map, 2, 2, 128));
-  EXPECT_FALSE(MergesJointly(map, 1, 2, 128));
-  EXPECT_FALSE(MergesJointly(map, 1, kMaxPiecesAtOnce, 4096));
-  EXPECT_TRUE(MergesJointly(map, 1, kMaxPiecesAtOnce + 1, 4096));
-  EXPECT_TRUE(MergesJointly(map, 1, 16, 16 * 384));
-  EXPECT_FALSE(MergesJointly(map, 1, 16, 16 * 384 - 1));
-  EXPECT_FALSE(MergesJointly(map, 1, 15, 1 << 20));
-  EXPECT_TRUE(MergesJointly(map, 4, kMaxJointPieces, 1 << 20));
-  EXPECT_FALSE(MergesJointly(map, 4, kMaxJointPieces + 1, 1 << 20));
+  EXPECT_TRUE(CombinesCooperatively(map, 2, 2, 128));
+  EXPECT_FALSE(CombinesCooperatively(map, 1, 2, 128));
+  EXPECT_FALSE(CombinesCooperatively(map, 1, kMaxPiecesAtOnce, 4096));
+  EXPECT_TRUE(CombinesCooperatively(map, 1, kMaxPiecesAtOnce + 1, 4096));
+  EXPECT_TRUE(CombinesCooperatively(map, 1, 16, 16 * 384));
+  EXPECT_FALSE(CombinesCooperatively(map, 1, 16, 16 * 384 - 1));
+  EXPECT_FALSE(CombinesCooperatively(map, 1, 15, 1 << 20));
+  EXPECT_TRUE(CombinesCooperatively(map, 4, kMaxJointPieces, 1 << 20));
+  EXPECT_FALSE(CombinesCooperatively(map, 4, kMaxJointPieces + 1, 1 << 20));
   map.min_joint_queries = 0;
-  EXPECT_FALSE(MergesJointly(map, 4, 16, 1 << 20));
+  EXPECT_FALSE(CombinesCooperatively(map, 4, 16, 1 << 20));
 }
 
 TEST(TileScheduleCutTest, DecodeKernelsCombineTilesOfEightRowsCooperatively) {
@@ -94,14 +94,15 @@ TEST(TileScheduleCutTest, DecodeKernelsCombineTilesOfEightRowsCooperatively) {
   EXPECT_EQ(min_queries(8, 128, DType::kBFloat16, 512), 0);
 }
 
-CutCosts CostsOf(int tile, int merges_per_step) {
-  return {.tile = tile, .merges_per_step = merges_per_step * kStepCost, .merge_level_steps = 2};
+CutCosts CostsOf(int tile, int combines_per_step) {
+  return {
+      .tile = tile, .combines_per_step = combines_per_step * kStepCost, .combine_level_steps = 2};
 }
 
 // MinWidth() for `num_tiles` Q tiles of `steps` KV tiles.
-int MinWidthOf(int num_tiles, int steps, int merges_per_step) {
+int MinWidthOf(int num_tiles, int steps, int combines_per_step) {
   return MinWidth<int32_t>(num_tiles * (steps * kStepCost + 4), num_tiles,
-                           CostsOf(/*tile=*/4, merges_per_step));
+                           CostsOf(/*tile=*/4, combines_per_step));
 }
 
 TEST(TileScheduleCutTest, MinimumQueueWidthBalancesCombining) {

@@ -208,23 +208,23 @@ constexpr int kFewRows = 8;
 // Kernel tiles of at most this many rows are memory bound.
 constexpr int kMaxRowsOfReading = 32;
 
-// The value of CutCosts::merges_per_step. `rows`: live rows of the kernel tile. Tiles of up to
+// The value of CutCosts::combines_per_step. `rows`: live rows of the kernel tile. Tiles of up to
 // kFewRows rows have small partials. Larger partials are combined by several CTAs, or by more
 // warps.
-int MergesPerStep(const AttentionKernelEntry& kernel, int rows, const TileScheduleCosts& costs) {
-  const int of_few = costs.merges_per_step_few_rows * kStepCost;
+int CombinesPerStep(const AttentionKernelEntry& kernel, int rows, const TileScheduleCosts& costs) {
+  const int of_few = costs.combines_per_step_few_rows * kStepCost;
   if (rows <= kFewRows) return of_few;
   return kernel.prefetches_in_prologue() || kernel.tile.rows() >= kWarpgroupRows
              ? std::max(of_few / 2, 1)
-             : costs.merges_per_step * kStepCost;
+             : costs.combines_per_step * kStepCost;
 }
 
 // The costs for schedules whose kernel tiles have up to `rows` live rows.
 CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const TileScheduleCosts& costs) {
   CutCosts of_tile = {.tile = costs.tile,
-                      .merges_per_step = MergesPerStep(kernel, rows, costs),
+                      .combines_per_step = CombinesPerStep(kernel, rows, costs),
                       .merge = costs.merge,
-                      .merge_level_steps = costs.merge_level_steps,
+                      .combine_level_steps = costs.combine_level_steps,
                       .border = costs.border,
                       .border_percent = costs.border_percent,
                       .cluster_steps = costs.cluster_steps,
@@ -241,7 +241,7 @@ CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const TileSche
   if (kernel.tile.rows() == kDecodeRows) of_tile.tile = costs.decode_tile;
   if (kernel.tile.rows() == kWarpgroupRows) {
     of_tile.tile = costs.warpgroup_tile;
-    of_tile.merge = costs.warpgroup_merge;
+    of_tile.merge = costs.warpgroup_combine;
     of_tile.border = costs.warpgroup_border;
     of_tile.border_percent = 0;
   }

@@ -513,14 +513,14 @@ TEST(TileSchedulePlanTest, RejectsInvalidOptionsByName) {
               HasSubstr("costs.decode_tile"));
   EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs->warpgroup_tile = 1 << 30; }),
               HasSubstr("costs.warpgroup_tile of TileScheduleOptions: expected <= 65536"));
-  EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs->merges_per_step = 0; }),
-              HasSubstr("costs.merges_per_step of TileScheduleOptions: expected >= 1, got 0"));
+  EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs->combines_per_step = 0; }),
+              HasSubstr("costs.combines_per_step of TileScheduleOptions: expected >= 1, got 0"));
   EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs->joined_steps = -1; }),
               HasSubstr("costs.joined_steps of TileScheduleOptions: expected >= 0, got -1"));
   EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs->joined_steps_beside_prompts = -1; }),
               HasSubstr("costs.joined_steps_beside_prompts"));
   EXPECT_THAT(message([](TileScheduleOptions& o) { o.costs = TileScheduleCosts(); }),
-              HasSubstr("costs.merges_per_step_few_rows"));
+              HasSubstr("costs.combines_per_step_few_rows"));
 }
 
 TEST(TileSchedulePlanTest, CostsFollowTheChosenTile) {
@@ -531,26 +531,26 @@ TEST(TileSchedulePlanTest, CostsFollowTheChosenTile) {
                                     .border = 4,
                                     .border_percent = 5,
                                     .warpgroup_border = 6,
-                                    .merges_per_step_few_rows = 7,
-                                    .merges_per_step = 11,
+                                    .combines_per_step_few_rows = 7,
+                                    .combines_per_step = 11,
                                     .joint_rows = 8,
                                     .joint_pieces = 16};
   EXPECT_EQ(ShapeOf(options).costs.tile, 1);
-  EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 7 * kStepCost);
+  EXPECT_EQ(ShapeOf(options).costs.combines_per_step, 7 * kStepCost);
   options.max_query_len = 4;  // 16 live rows, combined cooperatively
   EXPECT_EQ(ShapeOf(options).costs.tile, 1);
-  EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 7 * kStepCost / 2);
+  EXPECT_EQ(ShapeOf(options).costs.combines_per_step, 7 * kStepCost / 2);
   options.max_query_len = 64;  // 128 rows
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
   EXPECT_EQ(ShapeOf(options).costs.tile, 3);
-  EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 7 * kStepCost / 2);
+  EXPECT_EQ(ShapeOf(options).costs.combines_per_step, 7 * kStepCost / 2);
   options.head_dim_qk = options.head_dim_v = 256;
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
   EXPECT_EQ(ShapeOf(options).costs.tile, 3);
   options.head_dim_qk = options.head_dim_v = 512;
   EXPECT_EQ(ShapeOf(options).tile_rows, 64);
   EXPECT_EQ(ShapeOf(options).costs.tile, 2);
-  EXPECT_EQ(ShapeOf(options).costs.merges_per_step, 11 * kStepCost);
+  EXPECT_EQ(ShapeOf(options).costs.combines_per_step, 11 * kStepCost);
 }
 
 TEST(TileSchedulePlanTest, CostsDefaultToTheDeviceProfile) {

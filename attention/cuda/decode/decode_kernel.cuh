@@ -8,17 +8,17 @@
 // fp8, and 32 keys otherwise. The groups synchronise only at the end of a unit.
 //
 // Launches for few rows may have clusters. If the tile schedule assigns clusters to Q tiles, the
-// CTAs of a cluster combine the splits through DSMEM (cluster_merge.cuh). Outside clusters, splits
-// with many query rows or many keys are combined cooperatively by all CTAs that have such a split
-// (joint_merge.cuh).
+// CTAs of a cluster combine the splits through DSMEM (cluster_combine.cuh). Outside clusters,
+// splits with many query rows or many keys are combined cooperatively by all CTAs that have such a
+// split (cooperative_combine.cuh).
 
 #ifndef REPRISE_ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
 
 #include <cuda_runtime.h>
 
-#include "reprise/attention/cuda/decode/cluster_merge.cuh"
-#include "reprise/attention/cuda/decode/joint_merge.cuh"
+#include "reprise/attention/cuda/decode/cluster_combine.cuh"
+#include "reprise/attention/cuda/decode/cooperative_combine.cuh"
 #include "reprise/attention/cuda/general/attention_kernel.cuh"
 #include "reprise/attention/cuda/general/attention_kernel_params.h"
 #include "reprise/attention/cuda/general/attention_launchers.h"
@@ -59,7 +59,7 @@ inline constexpr bool kMayBeWide =
     Traits::kRows == kDecodeRows&& Traits::kHeadDimQk == kHeadDimOfWideTiles;
 
 // Whether the CTA must synchronise with its cluster. All CTAs of a cluster return the same value.
-__device__ __forceinline__ bool MergesInCluster(const AttentionKernelParams& p) {
+__device__ __forceinline__ bool CombinesInCluster(const AttentionKernelParams& p) {
   return ClusterSize() > 1 && p.out_block_scales == nullptr && p.work.counts[4] != 0;
 }
 
@@ -70,7 +70,7 @@ template <typename Traits>
 class FewRowsFinish {
  public:
   __device__ __forceinline__ explicit FewRowsFinish(const AttentionKernelParams& p)
-      : meets_cluster_(MergesInCluster(p)) {}
+      : meets_cluster_(CombinesInCluster(p)) {}
 
   __device__ __forceinline__ void operator()(const AttentionKernelParams& p, WorkUnit& unit,
                                              const OnlineSoftmax<Traits>& softmax,
@@ -81,9 +81,9 @@ class FewRowsFinish {
     } else {
       LeaveUnit<Traits>(p, unit, softmax, shared);
       if (unit.item.is_joint != 0 && p.out_block_scales == nullptr) {
-        ArriveAndMergeJointly<Traits>(p, unit, is_last, shared);
+        ArriveAndCombineCooperatively<Traits>(p, unit, is_last, shared);
       } else if (unit.item.partial >= 0) {
-        ArriveAndMerge<Traits>(p, unit, shared);
+        ArriveAndCombine<Traits>(p, unit, shared);
       }
     }
   }

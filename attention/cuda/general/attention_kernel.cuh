@@ -23,7 +23,7 @@
 //               and applies rotary embedding             rotation.cuh
 //   transform   dot product -> logit                     logits.cuh, ScaleLogits
 //   visibility  keys that a query sees, key positions    logits.cuh, MaskLogits
-//   store       out, lse, partials, combine              unit_results.cuh, partial_merge.cuh
+//   store       out, lse, partials, combine              unit_results.cuh, partial_combine.cuh
 //
 // A KV tile that is fully visible to every row of a warp takes a path without masks. A KV tile that
 // no row of the warp sees is skipped. In all other KV tiles, logits of unseen keys become -inf, and
@@ -49,7 +49,7 @@
 #include "reprise/attention/cuda/general/key_places.cuh"
 #include "reprise/attention/cuda/general/logits.cuh"
 #include "reprise/attention/cuda/general/online_softmax.cuh"
-#include "reprise/attention/cuda/general/partial_merge.cuh"
+#include "reprise/attention/cuda/general/partial_combine.cuh"
 #include "reprise/attention/cuda/general/products.cuh"
 #include "reprise/attention/cuda/general/query_loader.cuh"
 #include "reprise/attention/cuda/general/rotation.cuh"
@@ -504,7 +504,7 @@ __device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams&
                                                     const OnlineSoftmax<Traits>& softmax,
                                                     AttentionShared<Traits>& shared) {
   LeaveUnit<Traits>(p, unit, softmax, shared);
-  if (unit.item.partial >= 0) ArriveAndMerge<Traits>(p, unit, shared);
+  if (unit.item.partial >= 0) ArriveAndCombine<Traits>(p, unit, shared);
 }
 
 // Iterates over the units of a CTA in the order of its CTA queue. The grid has heads_per_column

@@ -192,17 +192,17 @@ struct AttentionShared {
     float lse[Traits::kRows];
   };
   // Layout while partials are combined: 4 columns per thread and partial.
-  static constexpr int kMergeSlotsOfOut =  // slots that overlap group 0's sums
+  static constexpr int kCombineSlotsOfOut =  // slots that overlap group 0's sums
       (sizeof(Results::out[0]) + 16 * Traits::kThreads - 1) / (16 * Traits::kThreads);
-  static constexpr int kMergeSlotsOfTiles = static_cast<int>(
+  static constexpr int kCombineSlotsOfTiles = static_cast<int>(
       (Traits::kQueriesAhead ? sizeof(Tiles::stages) : sizeof(Tiles)) / (16 * Traits::kThreads));
   // If group 0's sums are larger than Tiles, two more slots for partials follow them.
-  static constexpr int kMergeSlots =
-      kMergeSlotsOfTiles >= kMergeSlotsOfOut ? kMergeSlotsOfTiles : kMergeSlotsOfOut + 2;
+  static constexpr int kCombineSlots =
+      kCombineSlotsOfTiles >= kCombineSlotsOfOut ? kCombineSlotsOfTiles : kCombineSlotsOfOut + 2;
   struct Merge {
-    uint4 slots[kMergeSlots][Traits::kThreads];
+    uint4 slots[kCombineSlots][Traits::kThreads];
   };
-  static_assert(kMergeSlots > kMergeSlotsOfOut);
+  static_assert(kCombineSlots > kCombineSlotsOfOut);
   // Partial logits of a KV tile, exchanged between warps with the same rows. If Q is in registers,
   // they reuse the memory of Q's rows.
   using Parts = float4[Traits::kWarpsD][Traits::kKeyTiles][32];

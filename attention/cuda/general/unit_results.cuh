@@ -1,6 +1,6 @@
 // The epilogue of a unit. Adds up the sums of the CTA's warp groups, and writes the result to out
 // and lse, or stores it as a partial, which is combined later with the partials of other splits
-// (partial_merge.cuh). First one thread per row computes the rescale factors. Then all threads
+// (partial_combine.cuh). First one thread per row computes the rescale factors. Then all threads
 // process 4 columns of a row at a time.
 //
 // This code runs once or twice per unit, and most of its instructions must be fetched first. It is

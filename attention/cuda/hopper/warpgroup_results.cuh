@@ -13,7 +13,7 @@
 #include "reprise/attention/cuda/general/attention_kernel_params.h"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
 #include "reprise/attention/cuda/general/online_softmax.cuh"
-#include "reprise/attention/cuda/general/partial_merge.cuh"
+#include "reprise/attention/cuda/general/partial_combine.cuh"
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/unit_results.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
@@ -176,8 +176,8 @@ __device__ __forceinline__ void WritePartial(const AttentionKernelParams& p,
 // Combines the partials of the unit's queries and writes out. Adds in key order, which does not
 // depend on the order of arrival.
 template <typename Traits>
-__device__ __forceinline__ void MergeRows(const AttentionKernelParams& p,
-                                          const PreparedUnit<Traits>& prepared) {
+__device__ __forceinline__ void CombineRows(const AttentionKernelParams& p,
+                                            const PreparedUnit<Traits>& prepared) {
   const PartialList partials = OwnPartials(p, prepared.unit.item);
 #pragma unroll 1
   for (int r = 0; r < 2; ++r) {
@@ -234,8 +234,8 @@ __device__ __forceinline__ void FinishWarpgroupUnit(const AttentionKernelParams&
   }
   if (unit.item.partial < 0) return WriteOut<Traits>(p, prepared, softmax, shared.q(n));
   WritePartial<Traits>(p, prepared, softmax);
-  if (ArriveAtMerge<Traits>(p, unit, shared.attention.is_last_arrival)) {
-    MergeRows<Traits>(p, prepared);
+  if (ArriveAtCombine<Traits>(p, unit, shared.attention.is_last_arrival)) {
+    CombineRows<Traits>(p, prepared);
     Traits::Sync();  // the next unit may overwrite these partials
   }
 }

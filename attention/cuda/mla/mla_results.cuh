@@ -12,7 +12,7 @@
 #include "reprise/attention/cuda/general/attention_kernel_params.h"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
 #include "reprise/attention/cuda/general/online_softmax.cuh"
-#include "reprise/attention/cuda/general/partial_merge.cuh"
+#include "reprise/attention/cuda/general/partial_combine.cuh"
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/unit_results.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_results.cuh"
@@ -95,8 +95,8 @@ __device__ __forceinline__ void WriteMlaPartial(const AttentionKernelParams& p,
 // Each warp has one row at a time. REQUIRES: no shared partials. Called by all threads of the
 // accumulation warpgroups.
 template <typename Traits>
-__device__ __forceinline__ void MergeMlaRows(const AttentionKernelParams& p, const WorkUnit& unit,
-                                             const MergePoint& point) {
+__device__ __forceinline__ void CombineMlaRows(const AttentionKernelParams& p, const WorkUnit& unit,
+                                               const CombinePoint& point) {
   using Element = typename Traits::Element;
   constexpr int kWarps = Traits::kThreads / 32;
   constexpr int kParts = Traits::kHeadDimV / 128;  // groups of 4 columns per lane
@@ -192,7 +192,7 @@ __device__ __forceinline__ void FinishMlaThroughShared(const AttentionKernelPara
   }
   Traits::Sync();
   WriteUnit<Traits>(p, work, shared.results);
-  if (work.item.partial >= 0) ArriveAndMerge<Traits>(p, work, shared);
+  if (work.item.partial >= 0) ArriveAndCombine<Traits>(p, work, shared);
 }
 
 // Writes the results of a unit. Called by all threads of the accumulation warpgroups.
@@ -212,12 +212,12 @@ __device__ __forceinline__ void FinishMlaUnit(const AttentionKernelParams& p, Ml
   bool in_group = work.item.num_partials > kMaxPiecesAtOnce;
 #pragma unroll 1
   for (;;) {
-    const MergePoint point = in_group ? GroupMerge(p, work) : WholeMerge(p, work);
+    const CombinePoint point = in_group ? GroupCombine(p, work) : WholeCombine(p, work);
     if (!IsLastArrival<Traits>(point.arrivals, point.num_arrivals,
                                shared.attention.is_last_arrival)) {
       return;
     }
-    MergeMlaRows<Traits>(p, work, point);
+    CombineMlaRows<Traits>(p, work, point);
     Traits::Sync();  // the next unit may overwrite these partials
     if (!in_group) return;
     in_group = false;

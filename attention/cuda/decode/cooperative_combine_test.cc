@@ -1,4 +1,4 @@
-#include "reprise/attention/cuda/decode/joint_merge.h"
+#include "reprise/attention/cuda/decode/cooperative_combine.h"
 
 #include <algorithm>
 #include <atomic>
@@ -84,7 +84,7 @@ class Range {
 
 constexpr int kUntilAll = 1 << 30;
 
-TEST(JointMergeTest, WaitingCtaCombinesItsSlice) {
+TEST(CooperativeCombineTest, WaitingCtaCombinesItsSlice) {
   for (const int num_pieces : {1, 2, 15, 16, 17, 33}) {
     Range range(num_pieces, std::min(num_pieces, kMaxShares));
     std::vector<std::thread> ctas;
@@ -97,7 +97,7 @@ TEST(JointMergeTest, WaitingCtaCombinesItsSlice) {
   }
 }
 
-TEST(JointMergeTest, LastArriverCombinesHandedOverSlices) {
+TEST(CooperativeCombineTest, LastArriverCombinesHandedOverSlices) {
   for (const int num_pieces : {1, 2, 16, 40, kMaxJointPieces}) {
     for (const int num_shares : {1, 8, kMaxShares}) {
       if (num_shares > num_pieces) continue;
@@ -111,7 +111,7 @@ TEST(JointMergeTest, LastArriverCombinesHandedOverSlices) {
   }
 }
 
-TEST(JointMergeTest, CtaHandsOverItsSliceIfItsPollsRunOut) {
+TEST(CooperativeCombineTest, CtaHandsOverItsSliceIfItsPollsRunOut) {
   constexpr int kPieces = 20;
   Range range(kPieces, kMaxShares);
   int num_looks = 0;
@@ -125,7 +125,7 @@ TEST(JointMergeTest, CtaHandsOverItsSliceIfItsPollsRunOut) {
   range.ExpectDone();
 }
 
-TEST(JointMergeTest, CtaCombinesItsSliceIfTheLastCtaArrivesDuringItsPolls) {
+TEST(CooperativeCombineTest, CtaCombinesItsSliceIfTheLastCtaArrivesDuringItsPolls) {
   for (int arrives_at_look = 1; arrives_at_look <= 4; ++arrives_at_look) {
     Range range(2, 2);
     int num_looks = 0;
@@ -141,7 +141,7 @@ TEST(JointMergeTest, CtaCombinesItsSliceIfTheLastCtaArrivesDuringItsPolls) {
 
 // Split 1 arrives between the last poll of split 0 and the addition by which split 0 hands its
 // slice over.
-TEST(JointMergeTest, LastCtaMayArriveAfterTheFinalPoll) {
+TEST(CooperativeCombineTest, LastCtaMayArriveAfterTheFinalPoll) {
   struct Late {
     std::atomic<uint32_t>& value;
     int num_additions = 0;
@@ -170,7 +170,7 @@ TEST(JointMergeTest, LastCtaMayArriveAfterTheFinalPoll) {
   EXPECT_TRUE(IsLastToGo(arrival, 2));
 }
 
-TEST(JointMergeTest, EachSliceIsCombinedOnceUnderRandomTiming) {
+TEST(CooperativeCombineTest, EachSliceIsCombinedOnceUnderRandomTiming) {
   std::mt19937 random(3);
   const auto pick = [&](int least, int most) {
     return least + static_cast<int>(random() % static_cast<uint32_t>(most - least + 1));

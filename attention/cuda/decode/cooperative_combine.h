@@ -1,6 +1,6 @@
-// Synchronisation of the cooperative combine (joint_merge.cuh): an arrival counter that assigns
-// slices of a Q tile's rows to the CTAs that have its KV splits. ("Joint", "piece" and "share" in
-// identifiers are cooperative, KV split and slice.)
+// Synchronisation of the cooperative combine (cooperative_combine.cuh): an arrival counter that
+// assigns slices of a Q tile's rows to the CTAs that have its KV splits. ("Joint", "piece" and
+// "share" in identifiers are cooperative, KV split and slice.)
 //
 // Split n has slice n, or no slice if there are fewer slices than splits. The protocol of one Q
 // tile:
@@ -27,8 +27,8 @@
 //   uint32_t Add(uint32_t value)                 adds, returns the previous value; relaxed
 //   uint32_t Look()                              returns the value; acquire
 
-#ifndef REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_H_
-#define REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_H_
+#ifndef REPRISE_ATTENTION_CUDA_DECODE_COOPERATIVE_COMBINE_H_
+#define REPRISE_ATTENTION_CUDA_DECODE_COOPERATIVE_COMBINE_H_
 
 #include <cstdint>
 
@@ -81,4 +81,4 @@ REPRISE_HOST_DEVICE inline JointArrival ArriveJointly(Counter& counter, int num_
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_H_
+#endif  // REPRISE_ATTENTION_CUDA_DECODE_COOPERATIVE_COMBINE_H_

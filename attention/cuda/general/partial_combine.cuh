@@ -4,7 +4,7 @@
 // The last CTA to arrive performs the combine. A Q tile with more than kMaxPiecesAtOnce splits is
 // combined in two levels (attention/tile_schedule/tile_schedule.h), so that several CTAs share the
 // work:
-// 1. The last CTA to arrive at a group of kMergeGroup splits writes the group's sum over the
+// 1. The last CTA to arrive at a group of kCombineGroup splits writes the group's sum over the
 //    group's first partial.
 // 2. The last group to arrive adds up the sums of the groups.
 //
@@ -12,8 +12,8 @@
 // (cp.async) fill the memory that held the keys, up to 32 partials. Each thread adds up the 4
 // columns that it copied itself, so no thread waits for another.
 
-#ifndef REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
-#define REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_COMBINE_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_COMBINE_CUH_
 
 #include <cmath>
 #include <cstdint>
@@ -53,7 +53,7 @@ __device__ __forceinline__ PartialList OwnPartials(const AttentionKernelParams& 
 }
 
 // An arrival counter, and the combine that the last CTA to arrive performs.
-struct MergePoint {
+struct CombinePoint {
   uint32_t* arrivals;
   uint32_t num_arrivals;
   PartialList shared;
@@ -76,17 +76,17 @@ __device__ __forceinline__ uint32_t* ArrivalsAt(const AttentionKernelParams& p,
 
 // The combine of an item's queries: adds up its splits, or, in two levels, the sums of its groups
 // of splits.
-__device__ __forceinline__ MergePoint WholeMerge(const AttentionKernelParams& p,
-                                                 const WorkUnit& unit) {
+__device__ __forceinline__ CombinePoint WholeCombine(const AttentionKernelParams& p,
+                                                     const WorkUnit& unit) {
   const WorkItem& item = unit.item;
-  MergePoint point;
+  CombinePoint point;
   point.arrivals = ArrivalsAt(p, unit);
   point.shared = SharedPartials(p, item);
   point.own = OwnPartials(p, item);
   point.to = -1;
   if (item.num_partials > kMaxPiecesAtOnce) {
-    point.own.count = (item.num_partials + kMergeGroup - 1) / kMergeGroup;
-    point.own.stride *= kMergeGroup;
+    point.own.count = (item.num_partials + kCombineGroup - 1) / kCombineGroup;
+    point.own.stride *= kCombineGroup;
   }
   point.num_arrivals = point.shared.count + point.own.count;
   return point;
@@ -94,18 +94,18 @@ __device__ __forceinline__ MergePoint WholeMerge(const AttentionKernelParams& p,
 
 // The first-level combine of the item's group of splits. REQUIRES: the item's Q tile is combined in
 // two levels.
-__device__ __forceinline__ MergePoint GroupMerge(const AttentionKernelParams& p,
-                                                 const WorkUnit& unit) {
+__device__ __forceinline__ CombinePoint GroupCombine(const AttentionKernelParams& p,
+                                                     const WorkUnit& unit) {
   const WorkItem& item = unit.item;
   const int num_queries = item.query_end - item.query_begin;
   const int first_piece =
-      (item.partial - item.first_partial) / num_queries / kMergeGroup * kMergeGroup;
-  MergePoint point;
+      (item.partial - item.first_partial) / num_queries / kCombineGroup * kCombineGroup;
+  CombinePoint point;
   point.to = item.first_partial + first_piece * num_queries;
   point.arrivals = p.work.group_arrivals +
                    static_cast<int64_t>(point.to) * p.work.num_virtual_heads + unit.virtual_head;
   point.shared = {0, 0, 0};
-  point.own = {point.to, min(kMergeGroup, item.num_partials - first_piece), PieceStride(p, item)};
+  point.own = {point.to, min(kCombineGroup, item.num_partials - first_piece), PieceStride(p, item)};
   point.num_arrivals = point.own.count;
   return point;
 }
@@ -126,8 +126,8 @@ __device__ __forceinline__ bool IsLastArrival(uint32_t* arrivals, uint32_t num_a
 
 // Arrives at the combine of all splits of the unit's queries.
 template <typename Traits>
-__device__ __forceinline__ bool ArriveAtMerge(const AttentionKernelParams& p, const WorkUnit& unit,
-                                              int& is_last) {
+__device__ __forceinline__ bool ArriveAtCombine(const AttentionKernelParams& p,
+                                                const WorkUnit& unit, int& is_last) {
   const WorkItem& item = unit.item;
   return IsLastArrival<Traits>(ArrivalsAt(p, unit), item.num_shared_partials + item.num_partials,
                                is_last);
@@ -147,16 +147,16 @@ class PartialAdder {
  public:
   // REQUIRES: rows.begin is a multiple of kRowsOfWarp<Traits>.
   __device__ __forceinline__ PartialAdder(const AttentionKernelParams& p, const WorkUnit& unit,
-                                          const MergePoint& point, const RowRange& rows,
+                                          const CombinePoint& point, const RowRange& rows,
                                           AttentionShared<Traits>& shared)
       : p_(p), unit_(unit), point_(point), shared_(shared) {
     // With block scales of out, the buffer must not overlap group 0's sums, where finished rows
     // wait for StoreBlocks().
-    const int taken = p.out_block_scales == nullptr ? 0 : Shared::kMergeSlotsOfOut;
+    const int taken = p.out_block_scales == nullptr ? 0 : Shared::kCombineSlotsOfOut;
     slots_ = shared.merge.slots[taken] + threadIdx.x;
-    const int half = min(kLanes, (Shared::kMergeSlots - taken) / 2);
+    const int half = min(kLanes, (Shared::kCombineSlots - taken) / 2);
     is_ahead_ = point.own.count <= half && (!kHasShared || point.shared.count <= half);
-    turn_size_ = is_ahead_ ? half : min(kLanes, Shared::kMergeSlots - taken);
+    turn_size_ = is_ahead_ ? half : min(kLanes, Shared::kCombineSlots - taken);
     first_part_ = rows.begin * kRowParts + static_cast<int>(threadIdx.x);
     end_part_ = rows.end * kRowParts;
   }
@@ -188,7 +188,7 @@ class PartialAdder {
   static constexpr int kRowParts = Traits::kHeadDimV / 4;
   // Threads of a warp with the same row. Each loads the lse of one partial per round.
   static constexpr int kLanes = kRowParts < 32 ? kRowParts : 32;
-  static_assert(Shared::kMergeSlots - Shared::kMergeSlotsOfOut >= 2);
+  static_assert(Shared::kCombineSlots - Shared::kCombineSlotsOfOut >= 2);
 
   struct Turn {
     int part;  // row * kRowParts + column / 4
@@ -322,7 +322,7 @@ class PartialAdder {
 
   const AttentionKernelParams& p_;
   const WorkUnit& unit_;
-  const MergePoint& point_;
+  const CombinePoint& point_;
   Shared& shared_;
   uint4* slots_;
   int turn_size_;
@@ -334,16 +334,16 @@ class PartialAdder {
 // Not inlined or tuned, because few batches have shared items.
 template <typename Traits>
 __device__ __noinline__ void AddSharedPartials(const AttentionKernelParams& p, const WorkUnit& unit,
-                                               const MergePoint& point,
+                                               const CombinePoint& point,
                                                AttentionShared<Traits>& shared) {
   PartialAdder<Traits, true>(p, unit, point, {0, unit.num_rows}, shared).Run();
 }
 
 // Adds up the partials of a combine. Called by all threads.
 template <typename Traits>
-__device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, const WorkUnit& unit,
-                                              const MergePoint& point,
-                                              AttentionShared<Traits>& shared) {
+__device__ __forceinline__ void CombinePartials(const AttentionKernelParams& p,
+                                                const WorkUnit& unit, const CombinePoint& point,
+                                                AttentionShared<Traits>& shared) {
   if (point.shared.count > 0) {
     AddSharedPartials<Traits>(p, unit, point, shared);
   } else {
@@ -360,8 +360,8 @@ __device__ __forceinline__ void MergePartials(const AttentionKernelParams& p, co
 // A shared item arrives at the combine of every row that has queries in it. `unit` may be
 // overwritten. Called by all threads.
 template <typename Traits>
-__device__ __forceinline__ void ArriveAndMerge(const AttentionKernelParams& p, WorkUnit& unit,
-                                               AttentionShared<Traits>& shared) {
+__device__ __forceinline__ void ArriveAndCombine(const AttentionKernelParams& p, WorkUnit& unit,
+                                                 AttentionShared<Traits>& shared) {
   const bool is_shared = unit.item.row == kSharedRow;
   const int end_child = unit.item.end_child;
   int child = unit.item.first_child;
@@ -386,9 +386,9 @@ __device__ __forceinline__ void ArriveAndMerge(const AttentionKernelParams& p, W
     }
 #pragma unroll 1
     for (;;) {
-      const MergePoint point = in_group ? GroupMerge(p, unit) : WholeMerge(p, unit);
+      const CombinePoint point = in_group ? GroupCombine(p, unit) : WholeCombine(p, unit);
       if (!IsLastArrival<Traits>(point.arrivals, point.num_arrivals, shared.is_last_arrival)) break;
-      MergePartials<Traits>(p, unit, point, shared);
+      CombinePartials<Traits>(p, unit, point, shared);
       if (!in_group) break;
       in_group = false;
     }
@@ -397,4 +397,4 @@ __device__ __forceinline__ void ArriveAndMerge(const AttentionKernelParams& p, W
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_MERGE_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_COMBINE_CUH_

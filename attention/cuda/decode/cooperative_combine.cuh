@@ -1,19 +1,19 @@
 // The cooperative combine: the CTAs that have the KV splits of a Q tile synchronise through global
 // memory, and each CTA adds up the partials of a slice of the rows. If a single CTA combined the
-// splits (attention/cuda/general/partial_merge.cuh), it would read 260 KB through one SM for 16
+// splits (attention/cuda/general/partial_combine.cuh), it would read 260 KB through one SM for 16
 // rows in 32 splits. Both ways produce bitwise identical results.
 //
 // Bound: the latency of an atomic, a poll of the counter, and a read of the partials.
 
-#ifndef REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
-#define REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_DECODE_COOPERATIVE_COMBINE_CUH_
+#define REPRISE_ATTENTION_CUDA_DECODE_COOPERATIVE_COMBINE_CUH_
 
 #include <cstdint>
 
-#include "reprise/attention/cuda/decode/joint_merge.h"
+#include "reprise/attention/cuda/decode/cooperative_combine.h"
 #include "reprise/attention/cuda/general/attention_kernel_params.h"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
-#include "reprise/attention/cuda/general/partial_merge.cuh"
+#include "reprise/attention/cuda/general/partial_combine.cuh"
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
 
@@ -52,13 +52,13 @@ class MergeCounter {
   uint32_t* counter_;
 };
 
-// The cooperative counterpart of ArriveAndMerge(). `waits`: whether the CTA may wait for other
+// The cooperative counterpart of ArriveAndCombine(). `waits`: whether the CTA may wait for other
 // CTAs. Called by all threads, after the partial has been written. REQUIRES: unit.item.is_joint,
 // and out has no block scales.
 template <typename Traits>
-__device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParams& p,
-                                                      const WorkUnit& unit, bool waits,
-                                                      AttentionShared<Traits>& shared) {
+__device__ __forceinline__ void ArriveAndCombineCooperatively(const AttentionKernelParams& p,
+                                                              const WorkUnit& unit, bool waits,
+                                                              AttentionShared<Traits>& shared) {
   const WorkItem& item = unit.item;
   const JointShares<Traits> shares(unit);
   uint32_t* const arrivals = ArrivalsAt(p, unit);
@@ -72,7 +72,7 @@ __device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParam
     shared.shares_to_merge = arrival.shares;
   }
   Traits::Sync();
-  const MergePoint point = {arrivals, 0, {0, 0, 0}, OwnPartials(p, item), -1};
+  const CombinePoint point = {arrivals, 0, {0, 0, 0}, OwnPartials(p, item), -1};
 #pragma unroll 1
   for (uint32_t mine = shared.shares_to_merge; mine != 0;) {
     // Each iteration combines a run of adjacent slices.
@@ -88,4 +88,4 @@ __device__ __forceinline__ void ArriveAndMergeJointly(const AttentionKernelParam
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_DECODE_JOINT_MERGE_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_DECODE_COOPERATIVE_COMBINE_CUH_

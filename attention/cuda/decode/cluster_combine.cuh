@@ -13,8 +13,8 @@
 //
 // Bound: the latency of two cluster barriers and one read of another CTA's shared memory.
 
-#ifndef REPRISE_ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
-#define REPRISE_ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_DECODE_CLUSTER_COMBINE_CUH_
+#define REPRISE_ATTENTION_CUDA_DECODE_CLUSTER_COMBINE_CUH_
 
 #include <cmath>
 #include <cstdint>
@@ -130,4 +130,4 @@ __device__ __forceinline__ void SyncClusterWithoutUnit() {
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_DECODE_CLUSTER_MERGE_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_DECODE_CLUSTER_COMBINE_CUH_
