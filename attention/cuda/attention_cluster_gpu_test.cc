@@ -70,7 +70,7 @@ class AttentionClusterSmallGpuTest : public ::testing::Test {
     }
   }
 
-  std::array<int, kMaxClusterColumns + 1> num_of_cluster_ = {};
+  std::array<int, kMaxClusterQueues + 1> num_of_cluster_ = {};
 };
 
 TEST_F(AttentionClusterSmallGpuTest, CombinedSplitsMatchTheReference) {
@@ -82,7 +82,7 @@ TEST_F(AttentionClusterSmallGpuTest, CombinedSplitsMatchTheReference) {
       CheckMany(dtype, dtype, 4, max_seq_len, 5, kSeed + max_seq_len);
     }
   }
-  for (int cluster = 2; cluster <= kMaxClusterColumns; ++cluster) {
+  for (int cluster = 2; cluster <= kMaxClusterQueues; ++cluster) {
     EXPECT_GE(num_of_cluster_[cluster], 4) << cluster;
   }
 }
@@ -93,7 +93,7 @@ TEST_F(AttentionClusterSmallGpuTest, Fp8CachesMatchTheReference) {
     CheckMany(DType::kFloat16, kv_dtype, 2, 1000, 3, kSeed + 4);
   }
   int num_in_clusters = 0;
-  for (int cluster = 2; cluster <= kMaxClusterColumns; ++cluster) {
+  for (int cluster = 2; cluster <= kMaxClusterQueues; ++cluster) {
     num_in_clusters += num_of_cluster_[cluster];
   }
   EXPECT_GE(num_in_clusters, 10);

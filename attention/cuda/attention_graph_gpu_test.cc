@@ -126,9 +126,9 @@ class Step {
   }
 
   // Whether the schedule of the shortest rows has partial slots per CTA queue.
-  bool HasPartialsByColumn() const {
+  bool HasPartialsByQueue() const {
     const TileSchedule& map = work_.map();
-    return (map.has_short_rows() ? map.short_rows : map.main).column_partials > 0;
+    return (map.has_short_rows() ? map.short_rows : map.main).queue_partials > 0;
   }
 
   void Poison() {
@@ -737,7 +737,7 @@ TEST_F(AttentionGraphGpuTest, DeterministicDraftQueriesMatchDecodesBitwise) {
                  << "group " << options.group_size << ", head_dim " << options.head_dim
                  << ", window " << options.window_left.value_or(-1));
     Step step(options);
-    EXPECT_TRUE(step.HasPartialsByColumn());
+    EXPECT_TRUE(step.HasPartialsByQueue());
     const at::Tensor q = step.q().slice(0, 0, kQueries).clone();
     for (const int num_keys : {0, 50, 1000, 2500}) {  // keys before the row's queries
       std::vector<at::Tensor> outs, lses;

@@ -57,11 +57,11 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
   }
 
   void Count(const KernelSchedule& map) {
-    int num_columns = 0;
-    for (int column = 0; column < map.num_columns; ++column) {
-      const int begin = map.column_items[column];
-      const int end = map.column_items[column + 1];
-      num_columns += begin < end;
+    int num_queues = 0;
+    for (int column = 0; column < map.num_queues; ++column) {
+      const int begin = map.queue_items[column];
+      const int end = map.queue_items[column + 1];
+      num_queues += begin < end;
       for (int i = begin; i < end; ++i) {
         const WorkItem& item = map.items[i];
         if (item.is_joint == 0) continue;
@@ -69,7 +69,7 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
         if (i + 1 < end) ++num_that_do_not_wait_;
       }
     }
-    max_ctas_ = std::max(max_ctas_, num_columns * map.heads_per_column);
+    max_ctas_ = std::max(max_ctas_, num_queues * map.heads_per_queue);
   }
 
   // Runs cases eagerly and in a replayed graph, and compares both with the reference.

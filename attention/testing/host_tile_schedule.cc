@@ -40,11 +40,11 @@ bool HostTileSchedule::IsGuardIntact() const {
          std::all_of(end, memory_.end(), is_guard);
 }
 
-std::vector<int64_t> HostTileSchedule::ColumnSteps() const {
+std::vector<int64_t> HostTileSchedule::QueueSteps() const {
   const KernelSchedule& map = map_.main;
-  std::vector<int64_t> steps(map.num_columns, 0);
-  for (int column = 0; column < map.num_columns; ++column) {
-    for (int i = map.column_items[column]; i < map.column_items[column + 1]; ++i) {
+  std::vector<int64_t> steps(map.num_queues, 0);
+  for (int column = 0; column < map.num_queues; ++column) {
+    for (int i = map.queue_items[column]; i < map.queue_items[column + 1]; ++i) {
       const WorkItem& item = map.items[i];
       steps[column] += (item.key_end - item.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
     }

@@ -38,7 +38,7 @@ class HostTileSchedule {
   bool IsGuardIntact() const;
 
   // Returns the number of KV tiles of each queue of map().main, to measure the balance.
-  std::vector<int64_t> ColumnSteps() const;
+  std::vector<int64_t> QueueSteps() const;
 
  private:
   TileSchedulePlan plan_;

@@ -113,15 +113,15 @@ TEST(BatchScheduleTest, ClusterSizeFollowsTheWindowOfTheBuild) {
   BatchSchedule built = *TileScheduleOnHost(decodes.batch, {}, work.map());
   EXPECT_EQ(built.main_form.cluster, 1);
   EXPECT_EQ(MessageFor(decodes.batch, {.left = 400}, built), "");
-  EXPECT_EQ(ColumnsOf(map, built.main_form), map.num_columns);
+  EXPECT_EQ(QueuesOf(map, built.main_form), map.num_queues);
   // Some items are in queues that a kernel with clusters of four does not have.
-  ASSERT_LT(ColumnsInUse(map, 4), map.num_columns);
-  EXPECT_LT(map.column_items[ColumnsInUse(map, 4)], map.counts[0]);
+  ASSERT_LT(QueuesInUse(map, 4), map.num_queues);
+  EXPECT_LT(map.queue_items[QueuesInUse(map, 4)], map.counts[0]);
   built = *TileScheduleOnHost(decodes.batch, {.left = 400}, work.map());
   EXPECT_EQ(built.main_form.cluster, 4);
   EXPECT_EQ(MessageFor(decodes.batch, {.left = 100}, built), "");
-  EXPECT_EQ(ColumnsOf(map, built.main_form), ColumnsInUse(map, 4));
-  EXPECT_EQ(map.column_items[ColumnsInUse(map, 4)], map.counts[0]);
+  EXPECT_EQ(QueuesOf(map, built.main_form), QueuesInUse(map, 4));
+  EXPECT_EQ(map.queue_items[QueuesInUse(map, 4)], map.counts[0]);
 }
 
 // A kernel with wide CTAs has half the queues.
@@ -134,8 +134,8 @@ TEST(BatchScheduleTest, WideCtasFollowTheWindowOfTheBuild) {
   const KernelSchedule& map = work.map().main;
   BatchSchedule built = *TileScheduleOnHost(decodes.batch, {}, work.map());
   EXPECT_TRUE(built.main_form.is_wide);
-  EXPECT_EQ(ColumnsOf(map, built.main_form), map.wide_columns);
-  EXPECT_EQ(map.column_items[map.wide_columns], map.counts[0]);
+  EXPECT_EQ(QueuesOf(map, built.main_form), map.wide_queues);
+  EXPECT_EQ(map.queue_items[map.wide_queues], map.counts[0]);
   built = *TileScheduleOnHost(decodes.batch, {.left = 400}, work.map());
   EXPECT_FALSE(built.main_form.is_wide);
 }

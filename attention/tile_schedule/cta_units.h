@@ -1,8 +1,8 @@
 // The units that a CTA of an attention kernel processes, in order. A unit is a pair (item of the
 // tile schedule, head tile).
 //
-// In queues: CTA c has the items of queue c / heads_per_column, for the heads c % heads_per_column,
-// c % heads_per_column + heads_per_column, ...
+// In queues: CTA c has the items of queue c / heads_per_queue, for the heads c % heads_per_queue,
+// c % heads_per_queue + heads_per_queue, ...
 //
 // Round-robin: units are in the order of map.deal_order, with the heads of an item adjacent, so
 // that CTAs that run concurrently read the same keys. The n-th unit of CTA c is n * num_ctas + c in
@@ -35,13 +35,13 @@ class CtaUnits {
       if (UnitOfTurn(count_) < num_dealt_) ++count_;
       return;
     }
-    const int column = cta / map.heads_per_column;
-    if (column >= map.num_columns) return;
-    first_head_ = cta - column * map.heads_per_column;
+    const int queue = cta / map.heads_per_queue;
+    if (queue >= map.num_queues) return;
+    first_head_ = cta - queue * map.heads_per_queue;
     num_heads_ =
-        (map.num_virtual_heads - first_head_ + map.heads_per_column - 1) / map.heads_per_column;
-    first_item_ = map.column_items[column];
-    count_ = (map.column_items[column + 1] - first_item_) * num_heads_;
+        (map.num_virtual_heads - first_head_ + map.heads_per_queue - 1) / map.heads_per_queue;
+    first_item_ = map.queue_items[queue];
+    count_ = (map.queue_items[queue + 1] - first_item_) * num_heads_;
   }
 
   REPRISE_HOST_DEVICE int count() const { return count_; }
@@ -53,14 +53,14 @@ class CtaUnits {
   }
   REPRISE_HOST_DEVICE int HeadOf(int n) const {
     if (num_dealt_ > 0) return DealtUnit(n) % map_.num_virtual_heads;
-    return first_head_ + n % num_heads_ * map_.heads_per_column;
+    return first_head_ + n % num_heads_ * map_.heads_per_queue;
   }
 
-  // The address of the first unit's item, if the CTA has units. It is usually in map.column_first,
+  // The address of the first unit's item, if the CTA has units. It is usually in map.queue_first,
   // which saves a dependent read.
   REPRISE_HOST_DEVICE const WorkItem* FirstItem() const {
     if (is_backwards_ && count_ > 0) return map_.items + ItemOf(0);
-    return map_.column_first + cta_ / map_.heads_per_column;
+    return map_.queue_first + cta_ / map_.heads_per_queue;
   }
 
   // Round-robin only: the index of the n-th unit's item in map.deal_order.

@@ -137,8 +137,8 @@ TEST_F(CtaUnitsTest, RoundRobinAlternatesItsDirection) {
   map.counts = counts;
   map.deal_order = order;
   map.num_virtual_heads = 2;
-  map.heads_per_column = 2;
-  map.num_columns = 1;
+  map.heads_per_queue = 2;
+  map.num_queues = 1;
   map.num_ctas = 3;
   map.may_be_dealt = true;
   EXPECT_THAT(PlacesOf(map, 0), ElementsAre(Place(2, 0), Place(3, 1), Place(1, 0)));
@@ -155,10 +155,10 @@ TEST_F(CtaUnitsTest, OddCtasReverseTheirUnitsIfTheCountsRequestIt) {
   map.counts = counts;
   map.deal_order = order;
   map.items = items;
-  map.column_first = first;
+  map.queue_first = first;
   map.num_virtual_heads = 2;
-  map.heads_per_column = 2;
-  map.num_columns = 1;
+  map.heads_per_queue = 2;
+  map.num_queues = 1;
   map.num_ctas = 3;
   map.may_be_dealt = true;
   EXPECT_THAT(PlacesOf(map, 0), ElementsAre(Place(2, 0), Place(3, 1), Place(1, 0)));
@@ -173,13 +173,13 @@ TEST_F(CtaUnitsTest, OddCtasReverseTheirUnitsIfTheCountsRequestIt) {
 
 TEST_F(CtaUnitsTest, CtasWithoutAQueueHaveNoUnits) {
   int32_t counts[4] = {3, 0, 0, 0};
-  int32_t column_items[3] = {0, 1, 3};
+  int32_t queue_items[3] = {0, 1, 3};
   KernelSchedule map;
   map.counts = counts;
-  map.column_items = column_items;
+  map.queue_items = queue_items;
   map.num_virtual_heads = 2;
-  map.heads_per_column = 2;
-  map.num_columns = 2;
+  map.heads_per_queue = 2;
+  map.num_queues = 2;
   map.num_ctas = 5;
   map.may_be_dealt = true;
   EXPECT_THAT(PlacesOf(map, 1), ElementsAre(Place(0, 1)));

@@ -4,12 +4,12 @@
 // A query range of a row is a Q tile, and kWorkStepKeys keys are a KV tile. A work item is a pair
 // (Q tile, key range). The key ranges of a Q tile are its KV splits. Items are ordered by row,
 // query and key, and assigned in that order to CTA queues of equal cost. A queue is processed by
-// `heads_per_column` CTAs, each with its own heads, so all of them process each item. If the splits
+// `heads_per_queue` CTAs, each with its own heads, so all of them process each item. If the splits
 // of a Q tile are in several queues, each split writes a float32 partial (out, lse) to the
 // workspace. A combine entry (TileCombine) lists the partials of each query. Either the last CTA to
 // finish combines them, or all contributing CTAs do so together.
 //
-// The identifiers say `column` for a CTA queue, `piece` for a split, `merge` for combine, `dealt`
+// The identifiers say `queue` for a CTA queue, `piece` for a split, `merge` for combine, `dealt`
 // for round-robin, and `step` for a KV tile.
 //
 // Worked example: decode of five rows, with one KV head and four queues. A Q tile costs 4.
@@ -58,7 +58,7 @@
 // left window, under context parallelism, or in deterministic mode, where the result would depend
 // on the other rows.
 //
-// Partials by column. In deterministic mode, rows are split even if the other rows already fill the
+// Partials by queue. In deterministic mode, rows are split even if the other rows already fill the
 // card, so large batches would need many partials. Most Q tiles, however, are in a single queue.
 // Its CTA combines a tile before it starts the next one, so both can use the same partial slots. At
 // most one more tile, which continues in the next queue, needs extra slots. A plan that would need
@@ -84,14 +84,14 @@
 //      keys. (Sparse patterns are ignored.)
 //   2. Every query of every row is in the items of exactly one Q tile, even if it sees no key.
 //   3. Counts are within the capacities. Partials are below max_partials and distinct. Exception:
-//      with partials by column, Q tiles that are in the same queue only may share them.
+//      with partials by queue, Q tiles that are in the same queue only may share them.
 //   4. An item with partial < 0 is the only item of its queries and writes out directly. For other
 //      items the combine entry lists the partials. is_joint follows CombinesCooperatively().
 //   5. Queues hold the items in order, each item in one queue. Round-robin items are unsplit
 //      Q tiles, each once in deal_order.
 //   6. In deterministic mode the splits of a row depend only on that row's data.
 //   7. If Q tiles have clusters, Q tile t has one split in each of ClusterOf() queues, beginning
-//      with queue t * ClusterOf(). If the kernel has wide CTAs, only the first wide_columns queues
+//      with queue t * ClusterOf(). If the kernel has wide CTAs, only the first wide_queues queues
 //      have items.
 //
 // Thread safety: a schedule is written by one kernel and read by later ones on the same stream.
@@ -194,7 +194,7 @@ struct TileCombine {
 };
 
 // The largest cluster size that every card with clusters supports.
-inline constexpr int kMaxClusterColumns = 8;
+inline constexpr int kMaxClusterQueues = 8;
 
 // TileScheduleCosts (attention/device_profile.h) for one kernel tile. Costs have the unit of
 // kStepCost.
@@ -227,10 +227,10 @@ struct KernelSchedule {
   // CTAs process their round-robin units in reverse (0 or 1); whether Q tiles have clusters (0 or
   // 1).
   int32_t* counts = nullptr;
-  int32_t* column_items = nullptr;  // [num_columns + 1] first item of each queue
-  // [num_columns + 1] at c / heads_per_column, the item with which CTA c begins, if there is one.
+  int32_t* queue_items = nullptr;  // [num_queues + 1] first item of each queue
+  // [num_queues + 1] at c / heads_per_queue, the item with which CTA c begins, if there is one.
   // Saves a dependent read.
-  WorkItem* column_first = nullptr;
+  WorkItem* queue_first = nullptr;
   // [max_merges, num_virtual_heads] arrival counters, in the format of
   // attention/cuda/decode/cooperative_combine.h; zero between kernels.
   uint32_t* arrivals = nullptr;
@@ -251,9 +251,9 @@ struct KernelSchedule {
   int max_items = 0;
   int max_merges = 0;
   int max_partials = 0;  // one query each
-  // Deterministic mode: maximum number of partials per Q tile if they are by column. 0: each Q tile
+  // Deterministic mode: maximum number of partials per Q tile if they are by queue. 0: each Q tile
   // has its own partials.
-  int column_partials = 0;
+  int queue_partials = 0;
 
   DType dtype = DType::kBFloat16;
   int num_q_heads = 0;
@@ -268,16 +268,16 @@ struct KernelSchedule {
   // Number of head tiles: KV heads, times the kernel tiles per KV head if its q heads exceed
   // tile_rows.
   int num_virtual_heads = 0;
-  int heads_per_column = 0;
-  int num_columns = 0;
+  int heads_per_queue = 0;
+  int num_queues = 0;
   // [n]: how many clusters of n queues of a head can be resident at once; 0: none. [2] is the
   // largest.
-  int clusters_of[kMaxClusterColumns + 1] = {};
+  int clusters_of[kMaxClusterQueues + 1] = {};
   // Batches of at most this many rows may have a kernel of wide CTAs, one per SM, which then has
-  // wide_columns queues. 0: there is no such kernel. IsWide().
+  // wide_queues queues. 0: there is no such kernel. IsWide().
   int max_wide_rows = 0;
-  int wide_columns = 0;
-  // The grid of the kernels: heads_per_column * num_columns, or, if items may be round-robin, all
+  int wide_queues = 0;
+  // The grid of the kernels: heads_per_queue * num_queues, or, if items may be round-robin, all
   // CTAs that can be resident at once.
   int num_ctas = 0;
   TileScheduleMode mode = TileScheduleMode::kBalanced;
@@ -312,15 +312,15 @@ inline int ClusterOf(const KernelSchedule& map, int num_rows, int window_left) {
   const int keys = MaxKeys(map, window_left);
   const int steps = (keys + kWorkStepKeys - 1) / kWorkStepKeys;
   if (steps <= kStepsUnderWay) return 1;
-  const auto piece = [](int steps, int columns) {
-    const int even = (steps + columns - 1) / columns;
+  const auto piece = [](int steps, int queues) {
+    const int even = (steps + queues - 1) / queues;
     return even > kStepsUnderWay ? even : kStepsUnderWay;
   };
   // A window may begin within a KV tile.
   const int touched = steps + (keys < map.max_seq_len ? 1 : 0);
   int best = 1;
-  int64_t end = int64_t{piece(steps, map.num_columns / num_rows)} * kStepCost + map.costs.merge;
-  for (int cluster = 2; cluster <= kMaxClusterColumns; ++cluster) {
+  int64_t end = int64_t{piece(steps, map.num_queues / num_rows)} * kStepCost + map.costs.merge;
+  for (int cluster = 2; cluster <= kMaxClusterQueues; ++cluster) {
     const int longest = piece(touched, cluster);
     if (num_rows > map.clusters_of[cluster] || int64_t{longest} * kStepCost > end) continue;
     if (cluster > 2 && longest > map.costs.cluster_steps) continue;
@@ -331,8 +331,8 @@ inline int ClusterOf(const KernelSchedule& map, int num_rows, int window_left) {
 }
 
 // The queues of the clusters of this size that are resident at once; without clusters, all queues.
-REPRISE_HOST_DEVICE inline int ColumnsInUse(const KernelSchedule& map, int cluster) {
-  return cluster > 1 ? cluster * map.clusters_of[cluster] : map.num_columns;
+REPRISE_HOST_DEVICE inline int QueuesInUse(const KernelSchedule& map, int cluster) {
+  return cluster > 1 ? cluster * map.clusters_of[cluster] : map.num_queues;
 }
 
 // Whether to launch wide CTAs. A wide CTA keeps three times the keys in flight, at half the
@@ -351,8 +351,8 @@ struct LaunchForm {
 };
 
 // The queues that have items if the kernel is launched in this form.
-REPRISE_HOST_DEVICE inline int ColumnsOf(const KernelSchedule& map, const LaunchForm& form) {
-  return form.is_wide ? map.wide_columns : ColumnsInUse(map, form.cluster);
+REPRISE_HOST_DEVICE inline int QueuesOf(const KernelSchedule& map, const LaunchForm& form) {
+  return form.is_wide ? map.wide_queues : QueuesInUse(map, form.cluster);
 }
 
 // Made by MakeTileSchedule() (attention/tile_schedule/tile_schedule_plan.h) from a plan and a

@@ -45,7 +45,7 @@ TEST(TileScheduleBuildTest, MatchesTheWorkedExampleOfTheHeader) {
                                                     .joint_rows = 8,
                                                     .joint_pieces = 16}});
   const KernelSchedule& map = work.map().main;
-  ASSERT_EQ(map.num_columns, 4);
+  ASSERT_EQ(map.num_queues, 4);
   ASSERT_EQ(map.costs.tile, 4);
   ASSERT_EQ(kWorkStepKeys, 64);
   ASSERT_EQ(kStepCost, 8);
@@ -59,11 +59,10 @@ TEST(TileScheduleBuildTest, MatchesTheWorkedExampleOfTheHeader) {
     EXPECT_EQ(scratch.tiles[r].cost_begin, kCostBefore[r]);
   }
   EXPECT_EQ(kCostBefore[4] + kSteps[4] * kStepCost + map.costs.tile, 276);
-  const Columns<int32_t> columns(/*total_cost=*/276, /*min_steps=*/1, map.num_columns,
-                                 map.costs.tile);
-  EXPECT_EQ(columns.steps(), 9);
-  EXPECT_EQ(columns.Border(1), 72);
-  EXPECT_EQ(columns.Border(3), 216);
+  const Queues<int32_t> queues(/*total_cost=*/276, /*min_steps=*/1, map.num_queues, map.costs.tile);
+  EXPECT_EQ(queues.steps(), 9);
+  EXPECT_EQ(queues.Border(1), 72);
+  EXPECT_EQ(queues.Border(3), 216);
 
   const auto item = [](int row, int key_begin, int key_end, int partial) {
     return AllOf(KeysOfRow(row, key_begin, key_end), Field(&WorkItem::partial, partial));
@@ -71,7 +70,7 @@ TEST(TileScheduleBuildTest, MatchesTheWorkedExampleOfTheHeader) {
   EXPECT_THAT(ItemsOf(map),
               ElementsAre(item(0, 0, 500, -1), item(1, 0, 64, -1), item(2, 0, 512, 0),
                           item(2, 512, 1000, 1), item(3, 0, 100, -1), item(4, 0, 300, -1)));
-  EXPECT_THAT(std::vector<int32_t>(map.column_items, map.column_items + 5),
+  EXPECT_THAT(std::vector<int32_t>(map.queue_items, map.queue_items + 5),
               ElementsAre(0, 1, 3, 4, 6));
   ASSERT_EQ(map.counts[1], 1);
   EXPECT_EQ(map.merges[0].row, 2);
@@ -92,7 +91,7 @@ TEST(TileScheduleBuildTest, SplitsTilesAtQueueBorders) {
   EXPECT_THAT(ItemsOf(work.map().main),
               ElementsAre(KeysOfRow(0, 0, 128), KeysOfRow(1, 0, 256), KeysOfRow(1, 256, 704),
                           KeysOfRow(1, 704, 1000), KeysOfRow(2, 0, 10)));
-  EXPECT_THAT(std::vector<int32_t>(work.map().main.column_items, work.map().main.column_items + 4),
+  EXPECT_THAT(std::vector<int32_t>(work.map().main.queue_items, work.map().main.queue_items + 4),
               ElementsAre(0, 2, 3, 5));
   ASSERT_EQ(work.map().main.counts[1], 1);
   EXPECT_EQ(work.map().main.merges[0].row, 1);
@@ -115,7 +114,7 @@ TEST(TileScheduleBuildTest, LargeTilesHaveAHigherFixedCost) {
   EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 0, 32), KeysOfRow(0, 0, 64),
                                                     KeysOfRow(0, 0, 96), KeysOfRow(0, 0, 128)));
   // The third Q tile's KV tiles begin at 8 + 3, after the border.
-  EXPECT_THAT(std::vector<int32_t>(work.map().main.column_items, work.map().main.column_items + 3),
+  EXPECT_THAT(std::vector<int32_t>(work.map().main.queue_items, work.map().main.queue_items + 3),
               ElementsAre(0, 2, 4));
   EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
 }
@@ -184,7 +183,7 @@ TEST(TileScheduleBuildTest, RebuildClearsALargerSchedule) {
 
 // KV tiles per queue in use. Small batches leave some queues empty, to have fewer partials.
 std::vector<int64_t> UsedSteps(const HostTileSchedule& work) {
-  std::vector<int64_t> steps = work.ColumnSteps();
+  std::vector<int64_t> steps = work.QueueSteps();
   std::erase(steps, 0);
   return steps;
 }
@@ -228,7 +227,7 @@ TEST(TileScheduleBuildTest, LargeBatchesUseTheFewestQueuesOfMinimumLength) {
     const int64_t most = *std::max_element(steps.begin(), steps.end());
     const int64_t all = std::accumulate(steps.begin(), steps.end(), int64_t{0});
     const int64_t tiles = static_cast<int64_t>(lens.size() + 1) / 2;  // half a KV tile each
-    EXPECT_LT((most - 1) * work.map().main.num_columns, all + tiles);
+    EXPECT_LT((most - 1) * work.map().main.num_queues, all + tiles);
     EXPECT_LT((used - 1) * most, all + tiles);
   }
 }
@@ -292,12 +291,12 @@ TEST(TileScheduleBuildTest, PaddedRowsDoNotPreventEvenSplits) {
   // 8 rows of 4 splits have the first 32 queues; rows without keys share the last queue.
   const KernelSchedule& map = work.map().main;
   ASSERT_EQ(map.counts[0], 32 + 8);
-  for (int column = 0; column < 32; ++column) {
-    EXPECT_EQ(map.column_items[column], column);
-    EXPECT_EQ(map.items[column].key_end - map.items[column].key_begin, 1024);
+  for (int queue = 0; queue < 32; ++queue) {
+    EXPECT_EQ(map.queue_items[queue], queue);
+    EXPECT_EQ(map.items[queue].key_end - map.items[queue].key_begin, 1024);
   }
-  EXPECT_EQ(map.column_items[32], 32);
-  EXPECT_EQ(map.column_items[33], 40);
+  EXPECT_EQ(map.queue_items[32], 32);
+  EXPECT_EQ(map.queue_items[33], 40);
 }
 
 TEST(TileScheduleBuildTest, SingleShortRowGetsSplitsOfSeveralKvTiles) {
@@ -471,8 +470,8 @@ TEST(TileScheduleBuildTest, LargeDeterministicBatchesSharePartialsWithinAQueue) 
     HostTileSchedule work(options);
     const KernelSchedule& map =
         work.map().has_short_rows() ? work.map().short_rows : work.map().main;
-    ASSERT_EQ(map.column_partials, 6);
-    ASSERT_EQ(map.max_partials, 2 * map.num_columns * 6);
+    ASSERT_EQ(map.queue_partials, 6);
+    ASSERT_EQ(map.max_partials, 2 * map.num_queues * 6);
     ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
     const absl::Status checked = CheckTileSchedule(work.map(), rows.batch, {});
     ASSERT_TRUE(checked.ok()) << checked;
@@ -480,19 +479,19 @@ TEST(TileScheduleBuildTest, LargeDeterministicBatchesSharePartialsWithinAQueue) 
     std::set<int> firsts;
     int num_going_on = 0;
     for (int i = 0; i < map.counts[0]; i += 6) {
-      const int32_t* const begin = map.column_items;
-      const auto column_of = [&](int item) {
-        return std::upper_bound(begin, begin + map.num_columns, item) - begin - 1;
+      const int32_t* const begin = map.queue_items;
+      const auto queue_of = [&](int item) {
+        return std::upper_bound(begin, begin + map.num_queues, item) - begin - 1;
       };
-      const bool goes_on = column_of(i) != column_of(i + 5);
+      const bool goes_on = queue_of(i) != queue_of(i + 5);
       num_going_on += goes_on;
-      EXPECT_EQ(map.items[i].partial, (2 * column_of(i) + goes_on) * 6) << "item " << i;
+      EXPECT_EQ(map.items[i].partial, (2 * queue_of(i) + goes_on) * 6) << "item " << i;
       firsts.insert(map.items[i].partial);
     }
     // There are more Q tiles than sets of partials, and both kinds of Q tiles.
     EXPECT_LT(firsts.size(), size_t{60 * kQueries});
     EXPECT_GT(num_going_on, 0);
-    EXPECT_LT(num_going_on, map.num_columns);
+    EXPECT_LT(num_going_on, map.num_queues);
   }
 }
 

@@ -278,7 +278,7 @@ class TileScheduleBuilder {
         row_(scratch.rows),
         tile_of_item_(scratch.tile_of_item),
         cluster_(form.cluster),
-        num_columns_(ColumnsOf(map, form)),
+        num_queues_(QueuesOf(map, form)),
         rows_are_tiles_(map.max_query_len <= map.tile_queries && map.decode_query_len == 1) {}
 
   // Builds the schedule. Called by all threads of the team.
@@ -291,12 +291,12 @@ class TileScheduleBuilder {
     const int num_tiles = FindTiles();
     const Sum total_cost = FindKeys(num_tiles);
     const int least = MinWidth<Sum>(total_cost, num_tiles, map_.costs);
-    Columns<Sum> columns(total_cost, least, num_columns_, map_.costs.tile);
-    ChooseCut(total_cost, num_tiles, least, columns);
-    const WorkCounts counts = CutTiles(num_tiles, columns);
-    if (is_dealt_) RankTiles(num_tiles, columns.even().piece_steps);
+    Queues<Sum> queues(total_cost, least, num_queues_, map_.costs.tile);
+    ChooseCut(total_cost, num_tiles, least, queues);
+    const WorkCounts counts = CutTiles(num_tiles, queues);
+    if (is_dealt_) RankTiles(num_tiles, queues.even().piece_steps);
     NoteItems(num_tiles);
-    WriteItems(counts, num_tiles, columns);
+    WriteItems(counts, num_tiles, queues);
   }
 
  private:
@@ -449,24 +449,24 @@ class TileScheduleBuilder {
   }
 
   // Items, partials and combines of the Q tile, packed so that one scan sums them.
-  REPRISE_HOST_DEVICE Sum CutTile(const Columns<Sum>& columns, int t) {
+  REPRISE_HOST_DEVICE Sum CutTile(const Queues<Sum>& queues, int t) {
     WorkTile tile = tiles_[t];
     if (tile.num_pieces == 0) return 0;
-    Cutter::Cut(columns, tile);
+    Cutter::Cut(queues, tile);
     tiles_[t].num_pieces = tile.num_pieces;
     tiles_[t].cut = tile.cut;
     const Sum pieces = tile.num_pieces;
     if (!IsMerged(tile)) return pieces << sums_.item_shift;
-    const Sum partials = map_.column_partials > 0 ? 0 : pieces * PartialStride(tile);
+    const Sum partials = map_.queue_partials > 0 ? 0 : pieces * PartialStride(tile);
     return pieces << sums_.item_shift | partials << sums_.partial_shift | (IsShared(tile) ? 0 : 1);
   }
 
-  // The first partial of a Q tile whose partials are by column.
-  REPRISE_HOST_DEVICE int PartialOfColumn(const Columns<Sum>& columns, const WorkTile& tile,
-                                          int t) const {
-    const int begin = Cutter::ColumnOf(columns, tile, t, 0);
-    const bool goes_on = Cutter::ColumnOf(columns, tile, t, tile.num_pieces - 1) > begin;
-    return (2 * begin + (goes_on ? 1 : 0)) * map_.column_partials;
+  // The first partial of a Q tile whose partials are by queue.
+  REPRISE_HOST_DEVICE int PartialOfQueue(const Queues<Sum>& queues, const WorkTile& tile,
+                                         int t) const {
+    const int begin = Cutter::QueueOf(queues, tile, t, 0);
+    const bool goes_on = Cutter::QueueOf(queues, tile, t, tile.num_pieces - 1) > begin;
+    return (2 * begin + (goes_on ? 1 : 0)) * map_.queue_partials;
   }
 
   REPRISE_HOST_DEVICE WorkCounts Unpack(Sum packed) const {
@@ -510,33 +510,33 @@ class TileScheduleBuilder {
                                     .num_near_longest = both >> kCountBits};
     // A queue's cost is for one head, and its CTAs have several heads if there are more heads than
     // CTAs.
-    return EndOfDealt(total_cost, ranges, long_ranges, map_) * map_.heads_per_column <=
+    return EndOfDealt(total_cost, ranges, long_ranges, map_) * map_.heads_per_queue <=
            (filled_end + map_.costs.merge) * map_.num_virtual_heads;
   }
 
   // Whether clusters, one per Q tile, end before Stream-K queues.
   REPRISE_HOST_DEVICE bool ClustersEndFirst(int num_tiles, const RangeTotals& ranges,
                                             int64_t filled_end) const {
-    if (cluster_ == 1 || !rows_are_tiles_ || num_tiles * cluster_ > num_columns_) return false;
+    if (cluster_ == 1 || !rows_are_tiles_ || num_tiles * cluster_ > num_queues_) return false;
     const int longest = CeilOf(ranges.longest_steps, cluster_);
     return EndOfPieces(longest) <= filled_end + map_.costs.merge;
   }
 
-  // Whether queues of `of_column` unsplit Q tiles each end before Stream-K queues.
-  REPRISE_HOST_DEVICE bool WholeRangesEndFirst(Sum total_cost, int num_tiles, int of_column,
+  // Whether queues of `of_queue` unsplit Q tiles each end before Stream-K queues.
+  REPRISE_HOST_DEVICE bool WholeRangesEndFirst(Sum total_cost, int num_tiles, int of_queue,
                                                int64_t filled_end) {
-    const auto cost_before = [&](int column) -> Sum {
-      const int t = column < num_columns_ ? AtMost(column * of_column, num_tiles) : num_tiles;
+    const auto cost_before = [&](int queue) -> Sum {
+      const int t = queue < num_queues_ ? AtMost(queue * of_queue, num_tiles) : num_tiles;
       return t < num_tiles ? static_cast<Sum>(tiles_[t].cost_begin) : total_cost;
     };
-    return team_.Total(num_columns_, [&](int column) -> int {
-      return cost_before(column + 1) - cost_before(column) > filled_end;
+    return team_.Total(num_queues_, [&](int queue) -> int {
+      return cost_before(queue + 1) - cost_before(queue) > filled_end;
     }) == 0;
   }
 
   // Whether there is a queue for each split, if a split has at most `steps` KV tiles.
-  REPRISE_HOST_DEVICE bool FitColumns(int num_tiles, const RangeTotals& ranges, int steps) {
-    const int max_pieces = num_columns_ - ranges.places_without_keys();
+  REPRISE_HOST_DEVICE bool FitQueues(int num_tiles, const RangeTotals& ranges, int steps) {
+    const int max_pieces = num_queues_ - ranges.places_without_keys();
     if (ranges.with_keys * CeilOf(ranges.longest_steps, steps) <= max_pieces) return true;
     return team_.Total(num_tiles, [&](int t) -> int {
       return CeilOf(NumSteps(tiles_[t]), steps);
@@ -549,50 +549,50 @@ class TileScheduleBuilder {
   REPRISE_HOST_DEVICE EvenCut ChoosePieces(Sum total_cost, int num_tiles, const RangeTotals& ranges,
                                            int min_steps, int64_t filled_end) {
     const Sum of_tiles = static_cast<Sum>(ranges.count()) * map_.costs.tile;
-    const int columns_of_range = (num_columns_ - ranges.places_without_keys()) / ranges.with_keys;
+    const int queues_of_range = (num_queues_ - ranges.places_without_keys()) / ranges.with_keys;
     const int even = CeilOf(static_cast<int>(DivideBy<Sum>(total_cost - of_tiles, kStepCost)),
-                            ranges.with_keys * columns_of_range);
+                            ranges.with_keys * queues_of_range);
     const int steps = even > min_steps ? even : min_steps;
-    const int64_t whole_end = EndOfWholeRanges(ranges, num_columns_, map_.costs);
+    const int64_t whole_end = EndOfWholeRanges(ranges, num_queues_, map_.costs);
     const bool may_be_whole = whole_end <= filled_end;
     const bool may_be_cut = steps < ranges.longest_steps && EndOfPieces(steps) <= filled_end &&
                             !(may_be_whole && whole_end <= EndOfPieces(steps) + map_.costs.merge) &&
-                            FitColumns(num_tiles, ranges, steps);
+                            FitQueues(num_tiles, ranges, steps);
     if (may_be_cut) return {.piece_steps = steps};
     return may_be_whole ? EvenCut{.piece_steps = ranges.longest_steps} : EvenCut{};
   }
 
   // Decides how the Q tiles are split.
   REPRISE_HOST_DEVICE void ChooseCut(Sum total_cost, int num_tiles, int min_steps,
-                                     Columns<Sum>& columns) {
+                                     Queues<Sum>& queues) {
     if (!Cutter::kMayCutEvenly || shared_keys_ > 0 || num_tiles > kMaxCounted) return;
     const RangeTotals ranges = TotalsOf(num_tiles);
     if (ranges.with_keys == 0) return;
-    const int of_column = CeilOf(ranges.to_place, num_columns_);
-    const int64_t filled_end = EndOfFilled(columns.width(), of_column, map_.costs);
+    const int of_queue = CeilOf(ranges.to_place, num_queues_);
+    const int64_t filled_end = EndOfFilled(queues.width(), of_queue, map_.costs);
     if (DealtEndFirst(total_cost, num_tiles, ranges, filled_end)) {
       is_dealt_ = true;
-      columns.CutEvenly({.piece_steps = ranges.longest_steps});
+      queues.CutEvenly({.piece_steps = ranges.longest_steps});
     } else if (ClustersEndFirst(num_tiles, ranges, filled_end)) {
       have_clusters_ = true;
-      columns.CutEvenly(
+      queues.CutEvenly(
           {.piece_steps = CeilOf(ranges.longest_steps, cluster_), .cluster = cluster_});
-    } else if (of_column == 1) {
-      columns.CutEvenly(ChoosePieces(total_cost, num_tiles, ranges, min_steps, filled_end));
+    } else if (of_queue == 1) {
+      queues.CutEvenly(ChoosePieces(total_cost, num_tiles, ranges, min_steps, filled_end));
     } else if (map_.costs.is_bound_by_reading &&
-               WholeRangesEndFirst(total_cost, num_tiles, of_column, filled_end)) {
-      columns.CutEvenly({.piece_steps = ranges.longest_steps, .pieces_of_column = of_column});
+               WholeRangesEndFirst(total_cost, num_tiles, of_queue, filled_end)) {
+      queues.CutEvenly({.piece_steps = ranges.longest_steps, .pieces_of_queue = of_queue});
     }
   }
 
-  REPRISE_HOST_DEVICE WorkCounts CutTiles(int num_tiles, const Columns<Sum>& columns) {
+  REPRISE_HOST_DEVICE WorkCounts CutTiles(int num_tiles, const Queues<Sum>& queues) {
     WorkCounts counts = Unpack(team_.Scan(
-        num_tiles, [&](int t) -> Sum { return CutTile(columns, t); },
+        num_tiles, [&](int t) -> Sum { return CutTile(queues, t); },
         [&](int t, Sum packed) {
           const WorkCounts before = Unpack(packed);
           tiles_[t].first_item = before.items;
-          tiles_[t].first_partial = map_.column_partials > 0 && tiles_[t].num_pieces > 0
-                                        ? PartialOfColumn(columns, tiles_[t], t)
+          tiles_[t].first_partial = map_.queue_partials > 0 && tiles_[t].num_pieces > 0
+                                        ? PartialOfQueue(queues, tiles_[t], t)
                                         : before.partials;
           tiles_[t].merge = before.merges;
         }));
@@ -641,30 +641,29 @@ class TileScheduleBuilder {
   }
 
   // The queue of item i; -1 if i < 0.
-  REPRISE_HOST_DEVICE int ColumnOfItem(const Columns<Sum>& columns, int i) const {
+  REPRISE_HOST_DEVICE int QueueOfItem(const Queues<Sum>& queues, int i) const {
     if (i < 0) return -1;
     const int t = tile_of_item_[i];
     const WorkTile tile = tiles_[t];
-    return Cutter::ColumnOf(columns, tile, t, i - tile.first_item);
+    return Cutter::QueueOf(queues, tile, t, i - tile.first_item);
   }
 
-  REPRISE_HOST_DEVICE int KeyAt(const Columns<Sum>& columns, const WorkTile& tile,
-                                int piece) const {
+  REPRISE_HOST_DEVICE int KeyAt(const Queues<Sum>& queues, const WorkTile& tile, int piece) const {
     if (piece == 0) return tile.key_begin;
     if (piece == tile.num_pieces) return tile.key_end;
-    return (StepOfKey(tile.key_begin) + Cutter::StepOf(columns, tile, piece)) * kWorkStepKeys;
+    return (StepOfKey(tile.key_begin) + Cutter::StepOf(queues, tile, piece)) * kWorkStepKeys;
   }
 
   // Sets the fields that every item has: its queries, keys and partials.
   REPRISE_HOST_DEVICE WorkItem PieceOf(const WorkTile& tile, int piece,
-                                       const Columns<Sum>& columns) const {
+                                       const Queues<Sum>& queues) const {
     const int stride = PartialStride(tile);
     WorkItem item = {};
     item.row = tile.row;
     item.query_begin = tile.query_begin;
     item.query_end = tile.query_end;
-    item.key_begin = KeyAt(columns, tile, piece);
-    item.key_end = KeyAt(columns, tile, piece + 1);
+    item.key_begin = KeyAt(queues, tile, piece);
+    item.key_end = KeyAt(queues, tile, piece + 1);
     // Always holds for batches within the plan. Larger batches must not write past the workspace.
     const bool is_cut = IsMerged(tile) && (IsShared(tile) || tile.merge < map_.max_merges) &&
                         tile.first_partial + tile.num_pieces * stride <= map_.max_partials;
@@ -676,10 +675,10 @@ class TileScheduleBuilder {
   }
 
   REPRISE_HOST_DEVICE WorkItem SharedItemOf(int t, const WorkTile& tile, int piece,
-                                            const Columns<Sum>& columns, int num_tiles,
+                                            const Queues<Sum>& queues, int num_tiles,
                                             int num_items) const {
     const TileScheduleRow row = row_[shared_from_row_];
-    WorkItem item = PieceOf(tile, piece, columns);
+    WorkItem item = PieceOf(tile, piece, queues);
     item.first_token = t * map_.tile_queries;
     item.key_start = row.key_start;
     item.first_key = row.key_start;
@@ -695,9 +694,9 @@ class TileScheduleBuilder {
   }
 
   REPRISE_HOST_DEVICE WorkItem ItemOf(const WorkTile& tile, int piece,
-                                      const Columns<Sum>& columns) const {
+                                      const Queues<Sum>& queues) const {
     const TileScheduleRow row = row_[tile.row];
-    WorkItem item = PieceOf(tile, piece, columns);
+    WorkItem item = PieceOf(tile, piece, queues);
     item.first_token = row.first_token + item.query_begin;
     item.query_len = row.query_len;
     if (shared_keys_ > 0) {
@@ -722,27 +721,27 @@ class TileScheduleBuilder {
 
   // Writes item i, its combine entry, and the beginnings of the queues that begin with it.
   REPRISE_HOST_DEVICE void WriteItem(int i, int num_tiles, int num_items,
-                                     const Columns<Sum>& columns) {
+                                     const Queues<Sum>& queues) {
     const int t = tile_of_item_[i];
     const WorkTile tile = tiles_[t];
     const int piece = i - tile.first_item;
     const WorkItem item = IsShared(tile)
-                              ? SharedItemOf(t, tile, piece, columns, num_tiles, num_items)
-                              : ItemOf(tile, piece, columns);
+                              ? SharedItemOf(t, tile, piece, queues, num_tiles, num_items)
+                              : ItemOf(tile, piece, queues);
     map_.items[i] = item;
     if (item.partial >= 0 && tile.num_pieces > kMaxPiecesAtOnce && piece % kCombineGroup == 0) {
       uint32_t* arrivals =
           map_.group_arrivals + static_cast<int64_t>(item.partial) * map_.num_virtual_heads;
       for (int head = 0; head < map_.num_virtual_heads; ++head) arrivals[head] = 0;
     }
-    const int column = Cutter::ColumnOf(columns, tile, t, piece);
-    const int before = ColumnOfItem(columns, i - 1);
-    for (int c = before + 1; c <= column; ++c) map_.column_items[c] = i;
+    const int queue = Cutter::QueueOf(queues, tile, t, piece);
+    const int before = QueueOfItem(queues, i - 1);
+    for (int c = before + 1; c <= queue; ++c) map_.queue_items[c] = i;
     if (is_dealt_) {
       map_.deal_order[tile.cut] = i;
-      if (tile.cut <= map_.num_columns) map_.column_first[tile.cut] = item;
-    } else if (before < column) {
-      map_.column_first[column] = item;
+      if (tile.cut <= map_.num_queues) map_.queue_first[tile.cut] = item;
+    } else if (before < queue) {
+      map_.queue_first[queue] = item;
     }
     if (piece == 0 && item.merge >= 0) {
       map_.merges[item.merge] = {item.row, item.query_begin, item.query_end, item.first_partial,
@@ -751,15 +750,15 @@ class TileScheduleBuilder {
   }
 
   REPRISE_HOST_DEVICE void WriteItems(const WorkCounts& counts, int num_tiles,
-                                      const Columns<Sum>& columns) {
-    team_.ForEach(counts.items, [&](int i) { WriteItem(i, num_tiles, counts.items, columns); });
+                                      const Queues<Sum>& queues) {
+    team_.ForEach(counts.items, [&](int i) { WriteItem(i, num_tiles, counts.items, queues); });
     // Queues after the last item, the counts, and the arrival counters.
-    const int num_columns = map_.num_columns;
+    const int num_queues = map_.num_queues;
     const int num_arrivals = counts.merges * map_.num_virtual_heads;
-    team_.ForEachAside(num_arrivals > num_columns ? num_arrivals : num_columns + 1, [&](int i) {
+    team_.ForEachAside(num_arrivals > num_queues ? num_arrivals : num_queues + 1, [&](int i) {
       if (i < num_arrivals) map_.arrivals[i] = 0;
-      if (i > num_columns) return;
-      if (i > ColumnOfItem(columns, counts.items - 1)) map_.column_items[i] = counts.items;
+      if (i > num_queues) return;
+      if (i > QueueOfItem(queues, counts.items - 1)) map_.queue_items[i] = counts.items;
       if (i == 0) map_.counts[0] = counts.items;
       if (i == 1) map_.counts[1] = counts.merges;
       if (i == 1) map_.counts[2] = is_dealt_ ? counts.items : 0;
@@ -777,7 +776,7 @@ class TileScheduleBuilder {
   TileScheduleRow* const row_;
   int32_t* const tile_of_item_;
   const int cluster_;             // queues per cluster
-  const int num_columns_;         // queues in use
+  const int num_queues_;          // queues in use
   bool rows_are_loaded_ = false;  // false: FindKeysOf() loads the only row of each Q tile
   // Every row has at most one Q tile, at a fixed index.
   bool rows_are_tiles_;

@@ -84,31 +84,31 @@ class Checker {
       return Broken(4, next_merge_, " of ", num_merges_, " merges used");
     }
     REPRISE_RETURN_IF_ERROR(CheckChildren());
-    return CheckColumns();
+    return CheckQueues();
   }
 
  private:
   static constexpr int kNoUser = -1;
   static constexpr int kOneRange = -2;
 
-  absl::Status CheckColumns() const {
-    if (map_.column_items[0] != 0 || map_.column_items[map_.num_columns] != num_items_) {
-      return Broken(5, "queues hold items ", map_.column_items[0], " to ",
-                    map_.column_items[map_.num_columns], " of ", num_items_);
+  absl::Status CheckQueues() const {
+    if (map_.queue_items[0] != 0 || map_.queue_items[map_.num_queues] != num_items_) {
+      return Broken(5, "queues hold items ", map_.queue_items[0], " to ",
+                    map_.queue_items[map_.num_queues], " of ", num_items_);
     }
-    for (int column = 0; column < map_.num_columns; ++column) {
-      const int begin = map_.column_items[column];
-      const int end = map_.column_items[column + 1];
-      if (end < begin) return Broken(5, "queue ", column, " ends at ", end);
-      const bool begins_so = map_.counts[2] > 0 || map_.column_first[column] == map_.items[begin];
+    for (int queue = 0; queue < map_.num_queues; ++queue) {
+      const int begin = map_.queue_items[queue];
+      const int end = map_.queue_items[queue + 1];
+      if (end < begin) return Broken(5, "queue ", queue, " ends at ", end);
+      const bool begins_so = map_.counts[2] > 0 || map_.queue_first[queue] == map_.items[begin];
       if (begin < end && !begins_so) {
-        return Broken(5, "queue ", column, " does not begin with item ", begin);
+        return Broken(5, "queue ", queue, " does not begin with item ", begin);
       }
     }
     if (map_.counts[2] > 0) return CheckDeal();
-    if (form_.is_wide && map_.column_items[map_.wide_columns] != num_items_) {
-      return Broken(7, "the ", map_.wide_columns, " queues of wide CTAs hold ",
-                    map_.column_items[map_.wide_columns], " of ", num_items_, " items");
+    if (form_.is_wide && map_.queue_items[map_.wide_queues] != num_items_) {
+      return Broken(7, "the ", map_.wide_queues, " queues of wide CTAs hold ",
+                    map_.queue_items[map_.wide_queues], " of ", num_items_, " items");
     }
     return map_.counts[4] == 0 ? absl::OkStatus() : CheckClusters();
   }
@@ -117,16 +117,16 @@ class Checker {
   absl::Status CheckClusters() const {
     const int cluster = form_.cluster;
     if (cluster == 1) return Broken(7, "Q tiles have clusters, but the kernel has none");
-    for (int column = 0; column < map_.num_columns; ++column) {
-      const int i = map_.column_items[column];
-      const int num_items = map_.column_items[column + 1] - i;
+    for (int queue = 0; queue < map_.num_queues; ++queue) {
+      const int i = map_.queue_items[queue];
+      const int num_items = map_.queue_items[queue + 1] - i;
       if (num_items == 0) continue;
       const WorkItem& item = map_.items[i];
       const int piece = item.partial < 0 ? 0
                                          : (item.partial - item.first_partial) /
                                                (item.query_end - item.query_begin);
-      if (num_items > 1 || column >= ColumnsInUse(map_, cluster) || column % cluster != piece) {
-        return Broken(7, "queue ", column, " of clusters of ", cluster, " has ", num_items,
+      if (num_items > 1 || queue >= QueuesInUse(map_, cluster) || queue % cluster != piece) {
+        return Broken(7, "queue ", queue, " of clusters of ", cluster, " has ", num_items,
                       " items, the first is split ", piece);
       }
     }
@@ -134,7 +134,7 @@ class Checker {
   }
 
   // Round-robin items are unsplit Q tiles, in the order of DealBucket() (longest first), then of
-  // item index. column_first must hold the first item of every CTA.
+  // item index. queue_first must hold the first item of every CTA.
   absl::Status CheckDeal() const {
     if (!map_.may_be_dealt || map_.counts[2] != num_items_ || num_merges_ != 0) {
       return Broken(5, map_.counts[2], " of ", num_items_, " items are round-robin, with ",
@@ -164,8 +164,8 @@ class Checker {
       if (at < before)
         return Broken(5, "item ", i, " must precede the item before it in deal_order");
       before = at;
-      const bool is_first = rank <= (map_.num_ctas - 1) / map_.heads_per_column;
-      if (is_first && !(map_.column_first[rank] == map_.items[i])) {
+      const bool is_first = rank <= (map_.num_ctas - 1) / map_.heads_per_queue;
+      if (is_first && !(map_.queue_first[rank] == map_.items[i])) {
         return Broken(5, "a CTA must begin with item ", i, ", which is in deal_order at ", rank);
       }
     }
@@ -336,16 +336,16 @@ class Checker {
     return absl::OkStatus();
   }
 
-  int ColumnOf(int item) const {
-    const int32_t* const begin = map_.column_items;
-    return static_cast<int>(std::upper_bound(begin, begin + map_.num_columns, item) - begin) - 1;
+  int QueueOf(int item) const {
+    const int32_t* const begin = map_.queue_items;
+    return static_cast<int>(std::upper_bound(begin, begin + map_.num_queues, item) - begin) - 1;
   }
 
-  // The user of the partials of items [begin, end): their queue if partials are by column and the
+  // The user of the partials of items [begin, end): their queue if partials are by queue and the
   // items are in one queue, otherwise kOneRange.
   int UserOf(int begin, int end) const {
-    const int column = ColumnOf(begin);
-    return map_.column_partials > 0 && column == ColumnOf(end - 1) ? column : kOneRange;
+    const int queue = QueueOf(begin);
+    return map_.queue_partials > 0 && queue == QueueOf(end - 1) ? queue : kOneRange;
   }
 
   absl::Status CheckMerge(int begin, int end) {

@@ -52,9 +52,9 @@ TEST(TileScheduleCheckTest, FindsEachBrokenInvariant) {
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[1].partial; }), HasSubstr("invariant 4"));
   EXPECT_THAT(VerdictAfter([](Map m) { --m.merges[0].num_partials; }), HasSubstr("invariant 4"));
   EXPECT_THAT(VerdictAfter([](Map m) { m.items[3].partial = 0; }), HasSubstr("invariant 4"));
-  EXPECT_THAT(VerdictAfter([](Map m) { ++m.column_items[3]; }), HasSubstr("invariant 5"));
-  EXPECT_THAT(VerdictAfter([](Map m) { m.column_items[2] = 0; }), HasSubstr("invariant 5"));
-  EXPECT_THAT(VerdictAfter([](Map m) { ++m.column_first[0].key_end; }), HasSubstr("invariant 5"));
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.queue_items[3]; }), HasSubstr("invariant 5"));
+  EXPECT_THAT(VerdictAfter([](Map m) { m.queue_items[2] = 0; }), HasSubstr("invariant 5"));
+  EXPECT_THAT(VerdictAfter([](Map m) { ++m.queue_first[0].key_end; }), HasSubstr("invariant 5"));
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[3].first_token; }), HasSubstr("invariant 2"));
   EXPECT_THAT(VerdictAfter([](Map m) { ++m.items[0].num_partials; }), HasSubstr("invariant 4"));
   EXPECT_THAT(VerdictAfter([](Map m) { m.items[1].is_joint ^= 1; }), HasSubstr("invariant 4"));
@@ -76,12 +76,12 @@ TEST(TileScheduleCheckTest, FindsPartialsSharedByConcurrentTiles) {
                          .device = {.num_sms = 5},
                          .mode = TileScheduleMode::kDeterministic});
   const KernelSchedule& map = work.map().main;
-  ASSERT_EQ(map.column_partials, 2);
+  ASSERT_EQ(map.queue_partials, 2);
   ASSERT_TRUE(TileScheduleOnHost(batch, {}, work.map()).ok());
   ASSERT_TRUE(CheckTileSchedule(work.map(), batch, {}).ok());
   ASSERT_EQ(map.counts[0], 2 * kRows);
   // Q tiles that end in queue 0 may share partials, and do.
-  ASSERT_GE(map.column_items[1], 4);
+  ASSERT_GE(map.queue_items[1], 4);
   EXPECT_EQ(map.items[0].partial, map.items[2].partial);
   const auto move = [&](int range, int partial) {
     map.merges[range].first_partial = partial;
@@ -89,8 +89,8 @@ TEST(TileScheduleCheckTest, FindsPartialsSharedByConcurrentTiles) {
       WorkItem& item = map.items[2 * range + piece];
       item.first_partial = partial;
       item.partial = partial + piece;
-      for (int c = 0; c < map.num_columns; ++c) {
-        if (map.column_items[c] == 2 * range + piece) map.column_first[c] = item;
+      for (int c = 0; c < map.num_queues; ++c) {
+        if (map.queue_items[c] == 2 * range + piece) map.queue_first[c] = item;
       }
     }
   };
@@ -105,8 +105,8 @@ TEST(TileScheduleCheckTest, FindsPartialsSharedByConcurrentTiles) {
   // end in its first queue.
   for (int range = 0; range < kRows; ++range) {
     const int partial = map.items[2 * range].partial;
-    if (partial / map.column_partials % 2 == 0) continue;
-    move(range, partial - map.column_partials);
+    if (partial / map.queue_partials % 2 == 0) continue;
+    move(range, partial - map.queue_partials);
     EXPECT_THAT(std::string(CheckTileSchedule(work.map(), batch, {}).message()),
                 HasSubstr("invariant 3"));
     return;
@@ -125,12 +125,12 @@ std::string VerdictOnClustersAfter(const std::function<void(const KernelSchedule
 TEST(TileScheduleCheckTest, FindsSplitsOutsideTheirCluster) {
   using Map = const KernelSchedule&;
   // The last split is in the queue of the split before it.
-  EXPECT_THAT(VerdictOnClustersAfter([](Map m) { m.column_items[3] = 4; }),
+  EXPECT_THAT(VerdictOnClustersAfter([](Map m) { m.queue_items[3] = 4; }),
               HasSubstr("invariant 7"));
   // Row 1 is one queue too far.
   EXPECT_THAT(VerdictOnClustersAfter([](Map m) {
-                m.column_items[5] = 4;
-                m.column_first[5] = m.items[4];
+                m.queue_items[5] = 4;
+                m.queue_first[5] = m.items[4];
               }),
               HasSubstr("invariant 7"));
 }

@@ -110,9 +110,9 @@ inline TileScheduleSumsOf SumsOf(const KernelSchedule& map) {
   const int64_t steps = map.max_seq_len / kWorkStepKeys + 1;
   const bool is_balanced = map.mode == TileScheduleMode::kBalanced;
   // Splits beyond the first of each Q tile.
-  const int64_t cuts = is_balanced ? map.num_columns : tiles * (kMaxDeterministicSplits - 1);
+  const int64_t cuts = is_balanced ? map.num_queues : tiles * (kMaxDeterministicSplits - 1);
   const int64_t max_cost =
-      tiles * (steps * kStepCost + map.costs.tile) + (cuts + map.num_columns) * map.costs.tile;
+      tiles * (steps * kStepCost + map.costs.tile) + (cuts + map.num_queues) * map.costs.tile;
   // If prefixes are shared, every Q tile writes partials.
   const int64_t merges = is_balanced && map.max_shared_tiles == 0 ? cuts : tiles;
   const int64_t partials = (cuts + merges) * map.tile_queries;
@@ -194,19 +194,19 @@ REPRISE_HOST_DEVICE int MinWidth(Sum total_cost, int num_tiles, const CutCosts& 
 
 // How all Q tiles are split evenly.
 struct EvenCut {
-  int piece_steps = 0;       // maximum number of KV tiles per split; 0: Stream-K
-  int pieces_of_column = 1;  // number of adjacent splits per queue, in the order of items
-  int cluster = 1;           // above 1: Q tile t has the queues [t * cluster, (t + 1) * cluster)
+  int piece_steps = 0;      // maximum number of KV tiles per split; 0: Stream-K
+  int pieces_of_queue = 1;  // number of adjacent splits per queue, in the order of items
+  int cluster = 1;          // above 1: Q tile t has the queues [t * cluster, (t + 1) * cluster)
 };
 
 // The CTA queues over which the costs of all Q tiles are distributed.
 template <typename Sum>
-class Columns {
+class Queues {
  public:
   // Queues are at least `min_steps` wide, so some may stay empty.
-  REPRISE_HOST_DEVICE Columns(Sum total_cost, int min_steps, int num_columns, int tile_cost)
-      : tile_cost_(tile_cost), last_(num_columns - 1) {
-    const Sum unit = static_cast<Sum>(num_columns) * kStepCost;
+  REPRISE_HOST_DEVICE Queues(Sum total_cost, int min_steps, int num_queues, int tile_cost)
+      : tile_cost_(tile_cost), last_(num_queues - 1) {
+    const Sum unit = static_cast<Sum>(num_queues) * kStepCost;
     Sum steps = DivideBy<Sum>(total_cost + unit - 1, unit);
     if (steps < min_steps) steps = min_steps;
     width_ = steps * kStepCost;
@@ -220,13 +220,13 @@ class Columns {
   REPRISE_HOST_DEVICE void CutEvenly(const EvenCut& even) { even_ = even; }
 
   // The queue of a split of Q tile t. The split is item `item`. REQUIRES: !are_filled().
-  REPRISE_HOST_DEVICE int EvenColumn(int t, int piece, int item) const {
+  REPRISE_HOST_DEVICE int EvenQueue(int t, int piece, int item) const {
     if (even_.cluster > 1) return t * even_.cluster + piece;
-    const int column = even_.pieces_of_column > 1
-                           ? static_cast<int>(static_cast<uint32_t>(item) /
-                                              static_cast<uint32_t>(even_.pieces_of_column))
-                           : item;
-    return column < last_ ? column : last_;
+    const int queue = even_.pieces_of_queue > 1
+                          ? static_cast<int>(static_cast<uint32_t>(item) /
+                                             static_cast<uint32_t>(even_.pieces_of_queue))
+                          : item;
+    return queue < last_ ? queue : last_;
   }
 
   // Width of a Stream-K queue.
@@ -236,16 +236,16 @@ class Columns {
   REPRISE_HOST_DEVICE int tile_cost() const { return tile_cost_; }
 
   // The cost at which the queue begins.
-  REPRISE_HOST_DEVICE Sum Border(int column) const { return column * width_; }
+  REPRISE_HOST_DEVICE Sum Border(int queue) const { return queue * width_; }
 
   // The last queue that begins at or before `cost`.
   REPRISE_HOST_DEVICE int At(Sum cost) const {
     // A float represents the number of queues exactly, so the result is off by one at most.
-    int column = static_cast<int>(static_cast<float>(cost) * inverse_width_);
-    const Sum rest = cost - Border(column);
-    if (rest < 0) --column;
-    if (rest >= width_) ++column;
-    return column;
+    int queue = static_cast<int>(static_cast<float>(cost) * inverse_width_);
+    const Sum rest = cost - Border(queue);
+    if (rest < 0) --queue;
+    if (rest >= width_) ++queue;
+    return queue;
   }
 
  private:
@@ -269,7 +269,7 @@ REPRISE_HOST_DEVICE inline int NumSteps(const WorkTile& tile) {
 
 // The two ways to split a Q tile. CostOf() returns its cost, given the maximum number of splits.
 // Cut() sets the number of splits, once all costs are known. StepOf() returns the KV tile of the Q
-// tile at which a split after the first begins. ColumnOf() returns the queue of a split of Q tile
+// tile at which a split after the first begins. QueueOf() returns the queue of a split of Q tile
 // t.
 
 struct BalancedCut {
@@ -282,37 +282,37 @@ struct BalancedCut {
 
   // The cost at which the Q tile's first KV tile begins.
   template <typename Sum>
-  REPRISE_HOST_DEVICE static Sum StepsBegin(const Columns<Sum>& columns, const WorkTile& tile) {
-    return static_cast<Sum>(tile.cost_begin) + columns.tile_cost();
+  REPRISE_HOST_DEVICE static Sum StepsBegin(const Queues<Sum>& queues, const WorkTile& tile) {
+    return static_cast<Sum>(tile.cost_begin) + queues.tile_cost();
   }
 
   // Stream-K: splits at the queue borders between the begin of the first and of the last KV tile.
   template <typename Sum>
-  REPRISE_HOST_DEVICE static void Cut(const Columns<Sum>& columns, WorkTile& tile) {
+  REPRISE_HOST_DEVICE static void Cut(const Queues<Sum>& queues, WorkTile& tile) {
     const int steps = NumSteps(tile);
-    if (!columns.are_filled()) {
-      tile.num_pieces = AtLeastOne(CeilOf(steps, columns.even().piece_steps));
+    if (!queues.are_filled()) {
+      tile.num_pieces = AtLeastOne(CeilOf(steps, queues.even().piece_steps));
       tile.cut = CeilOf(steps, tile.num_pieces);
       return;
     }
-    const Sum begin = steps > 0 ? StepsBegin(columns, tile) : static_cast<Sum>(tile.cost_begin);
+    const Sum begin = steps > 0 ? StepsBegin(queues, tile) : static_cast<Sum>(tile.cost_begin);
     const Sum last = begin + static_cast<Sum>(steps > 0 ? steps - 1 : 0) * kStepCost;
-    tile.cut = columns.At(begin);
-    tile.num_pieces = columns.At(last) - tile.cut + 1;
+    tile.cut = queues.At(begin);
+    tile.num_pieces = queues.At(last) - tile.cut + 1;
   }
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static int StepOf(const Columns<Sum>& columns, const WorkTile& tile,
+  REPRISE_HOST_DEVICE static int StepOf(const Queues<Sum>& queues, const WorkTile& tile,
                                         int piece) {
-    if (!columns.are_filled()) return piece * tile.cut;
-    const Sum cost = columns.Border(tile.cut + piece) - StepsBegin(columns, tile);
+    if (!queues.are_filled()) return piece * tile.cut;
+    const Sum cost = queues.Border(tile.cut + piece) - StepsBegin(queues, tile);
     return static_cast<int>(DivideBy<Sum>(cost + kStepCost - 1, kStepCost));
   }
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>& columns, const WorkTile& tile, int t,
-                                          int piece) {
-    if (!columns.are_filled()) return columns.EvenColumn(t, piece, tile.first_item + piece);
+  REPRISE_HOST_DEVICE static int QueueOf(const Queues<Sum>& queues, const WorkTile& tile, int t,
+                                         int piece) {
+    if (!queues.are_filled()) return queues.EvenQueue(t, piece, tile.first_item + piece);
     return tile.cut + piece;
   }
 };
@@ -337,18 +337,18 @@ struct DeterministicCut {
   }
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static void Cut(const Columns<Sum>&, WorkTile&) {}
+  REPRISE_HOST_DEVICE static void Cut(const Queues<Sum>&, WorkTile&) {}
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static int StepOf(const Columns<Sum>&, const WorkTile& tile, int piece) {
+  REPRISE_HOST_DEVICE static int StepOf(const Queues<Sum>&, const WorkTile& tile, int piece) {
     return piece * tile.cut;
   }
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static int ColumnOf(const Columns<Sum>& columns, const WorkTile& tile, int,
-                                          int piece) {
-    const Sum piece_cost = columns.tile_cost() + static_cast<Sum>(tile.cut) * kStepCost;
-    return columns.At(static_cast<Sum>(tile.cost_begin) + piece * piece_cost);
+  REPRISE_HOST_DEVICE static int QueueOf(const Queues<Sum>& queues, const WorkTile& tile, int,
+                                         int piece) {
+    const Sum piece_cost = queues.tile_cost() + static_cast<Sum>(tile.cut) * kStepCost;
+    return queues.At(static_cast<Sum>(tile.cost_begin) + piece * piece_cost);
   }
 };
 
@@ -365,10 +365,10 @@ struct RangeTotals {
   REPRISE_HOST_DEVICE int places_without_keys() const { return to_place - with_keys; }
 };
 
-// The end of Stream-K queues of `width`, if a queue has up to `ranges_of_column` Q tiles.
-REPRISE_HOST_DEVICE inline int64_t EndOfFilled(int64_t width, int ranges_of_column,
+// The end of Stream-K queues of `width`, if a queue has up to `ranges_of_queue` Q tiles.
+REPRISE_HOST_DEVICE inline int64_t EndOfFilled(int64_t width, int ranges_of_queue,
                                                const CutCosts& costs) {
-  const int64_t share = width * costs.border_percent / (int64_t{100} * ranges_of_column);
+  const int64_t share = width * costs.border_percent / (int64_t{100} * ranges_of_queue);
   return width + (share > costs.border ? share : costs.border);
 }
 
@@ -377,9 +377,9 @@ REPRISE_HOST_DEVICE inline int64_t EndOfFilled(int64_t width, int ranges_of_colu
 REPRISE_HOST_DEVICE inline int64_t EndOfPieces(int steps) { return int64_t{steps} * kStepCost; }
 
 // The end of unsplit Q tiles with one queue each.
-REPRISE_HOST_DEVICE inline int64_t EndOfWholeRanges(const RangeTotals& ranges, int num_columns,
+REPRISE_HOST_DEVICE inline int64_t EndOfWholeRanges(const RangeTotals& ranges, int num_queues,
                                                     const CutCosts& costs) {
-  const bool are_alone = ranges.to_place * costs.ctas_per_sm <= num_columns;
+  const bool are_alone = ranges.to_place * costs.ctas_per_sm <= num_queues;
   return EndOfPieces(ranges.longest_steps) * (are_alone ? costs.lone_percent : 100) / 100;
 }
 

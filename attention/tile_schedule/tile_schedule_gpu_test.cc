@@ -50,17 +50,17 @@ void ExpectSame(const char* what, const T* device, const T* host, int64_t count)
 
 void ExpectSameMap(const KernelSchedule& device, const KernelSchedule& host) {
   ExpectSame("count", device.counts, host.counts, kNumMapCounts);
-  ExpectSame("column", device.column_items, host.column_items, host.num_columns + 1);
-  const std::vector<WorkItem> first = ToHost(device.column_first, device.num_columns);
-  for (int c = 0; c < host.num_columns; ++c) {
-    if (host.counts[2] > 0 || host.column_items[c] == host.column_items[c + 1]) continue;
-    ASSERT_TRUE(first[c] == host.column_first[c]) << "first item of column " << c;
+  ExpectSame("queue", device.queue_items, host.queue_items, host.num_queues + 1);
+  const std::vector<WorkItem> first = ToHost(device.queue_first, device.num_queues);
+  for (int c = 0; c < host.num_queues; ++c) {
+    if (host.counts[2] > 0 || host.queue_items[c] == host.queue_items[c + 1]) continue;
+    ASSERT_TRUE(first[c] == host.queue_first[c]) << "first item of queue " << c;
   }
   if (host.counts[2] > 0) {
     ExpectSame("dealt item", device.deal_order, host.deal_order, host.counts[2]);
-    const int num_first = (host.num_ctas - 1) / host.heads_per_column + 1;
+    const int num_first = (host.num_ctas - 1) / host.heads_per_queue + 1;
     for (int rank = 0; rank < std::min(num_first, host.counts[2]); ++rank) {
-      ASSERT_TRUE(ToHost(device.column_first + rank, 1)[0] == host.column_first[rank]) << rank;
+      ASSERT_TRUE(ToHost(device.queue_first + rank, 1)[0] == host.queue_first[rank]) << rank;
     }
   }
   ExpectSame("item", device.items, host.items, host.counts[0]);
@@ -224,7 +224,7 @@ TEST_F(TileScheduleGpuTest, UnsplitTilesMatchTheHostSchedule) {
       HostTileSchedule of_host(options);
       ASSERT_NO_FATAL_FAILURE(ExpectTheMapOfTheHost(host, options, of_host));
       const KernelSchedule& map = of_host.map().main;
-      num_whole += num_rows > map.num_columns && map.counts[1] == 0;
+      num_whole += num_rows > map.num_queues && map.counts[1] == 0;
     }
   }
   EXPECT_GE(num_whole, 8);

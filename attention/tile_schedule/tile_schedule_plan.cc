@@ -25,7 +25,7 @@ constexpr int64_t kMaxItems = int64_t{1} << 21;
 constexpr int64_t kMaxPartials = int64_t{1} << 23;
 constexpr int64_t kMaxMerges = int64_t{1} << 19;
 // The queues are a dimension of the grid.
-constexpr int kMaxColumns = 65535;
+constexpr int kMaxQueues = 65535;
 
 // Cards with at least this much shared memory per CTA have clusters and warpgroup kernels.
 constexpr int kSharedBytesOfWarpgroups = 227 * 1024;
@@ -103,9 +103,9 @@ struct Bounds {
 };
 
 // Here, `partials` counts splits that write partials.
-Bounds BalancedBounds(int64_t tiles, int64_t columns, int64_t steps) {
+Bounds BalancedBounds(int64_t tiles, int64_t queues, int64_t steps) {
   // A Q tile is split at the queue borders inside it; with n KV tiles, at most n - 1 times.
-  const int64_t cuts = std::min(columns - 1, tiles * std::max<int64_t>(0, steps - 1));
+  const int64_t cuts = std::min(queues - 1, tiles * std::max<int64_t>(0, steps - 1));
   const int64_t merges = std::min(cuts, tiles);
   return {tiles + cuts, merges, cuts + merges};
 }
@@ -133,11 +133,11 @@ Bounds WithDecodes(const Bounds& bounds, int64_t decodes, int64_t steps, int64_t
           bounds.partials + added.partials};
 }
 
-// Maximum number of partials per Q tile, if they may be by column; otherwise 0. The Q tiles of a
+// Maximum number of partials per Q tile, if they may be by queue; otherwise 0. The Q tiles of a
 // queue can share partial slots, because a Q tile of several queries needs only one kernel tile per
 // KV head: the slots of a CTA's heads do not depend on the number of queries.
-int64_t ColumnPartials(const TileScheduleOptions& options, const KernelSchedule& map,
-                       int64_t steps) {
+int64_t QueuePartials(const TileScheduleOptions& options, const KernelSchedule& map,
+                      int64_t steps) {
   const int64_t queries = options.max_query_len <= map.decode_query_len ? 1 : map.tile_queries;
   if (options.mode != TileScheduleMode::kDeterministic) return 0;
   return std::min<int64_t>(options.max_splits, CeilDiv(steps, kMinDeterministicSteps)) * queries;
@@ -146,7 +146,7 @@ int64_t ColumnPartials(const TileScheduleOptions& options, const KernelSchedule&
 // Every Q tile of a row is combined. Partials are counted per query: one for each token, and at
 // most tile_queries for each split beyond the first and for each shared Q tile.
 Bounds SharedBounds(int64_t tiles, int64_t shared_tiles, const KernelSchedule& map, int64_t steps) {
-  const Bounds bounds = BalancedBounds(tiles + shared_tiles, map.num_columns, steps);
+  const Bounds bounds = BalancedBounds(tiles + shared_tiles, map.num_queues, steps);
   const int64_t cuts = bounds.items - tiles - shared_tiles;
   return {bounds.items, tiles, map.max_tokens + (cuts + shared_tiles) * map.tile_queries};
 }
@@ -171,8 +171,8 @@ class Allotter {
 
 void LayOutItems(KernelSchedule& map, Allotter& allotter) {
   allotter.Give(map.counts, kNumMapCounts);
-  allotter.Give(map.column_items, map.num_columns + 1);
-  allotter.Give(map.column_first, map.num_columns + 1);
+  allotter.Give(map.queue_items, map.num_queues + 1);
+  allotter.Give(map.queue_first, map.num_queues + 1);
   if (map.may_be_dealt) allotter.Give(map.deal_order, map.max_tiles);
   allotter.Give(map.items, map.max_items);
   allotter.Give(map.merges, map.max_merges);
@@ -291,20 +291,20 @@ void PlanFewRows(const TileScheduleOptions& options, const AttentionKernelEntry&
                          options.split == RowSplit::kByBatch &&
                          options.shared_prefix != SharedPrefix::kTaken;
   if (!kernel.prefetches_in_prologue() || kernel.tile.rows() != kDecodeRows || !may_merge ||
-      !MayHaveWarpgroups(options) || map.heads_per_column < map.num_virtual_heads) {
+      !MayHaveWarpgroups(options) || map.heads_per_queue < map.num_virtual_heads) {
     return;
   }
   static_assert(std::tuple_size_v<decltype(TileScheduleCosts::clusters_of)> ==
-                kMaxClusterColumns + 1);
-  for (int n = 2; n <= kMaxClusterColumns; ++n) {
+                kMaxClusterQueues + 1);
+  for (int n = 2; n <= kMaxClusterQueues; ++n) {
     map.clusters_of[n] =
-        std::min({options.costs->clusters_of[n] / map.heads_per_column, map.num_columns / n,
-                  n > 2 ? map.clusters_of[2] : map.num_columns});
+        std::min({options.costs->clusters_of[n] / map.heads_per_queue, map.num_queues / n,
+                  n > 2 ? map.clusters_of[2] : map.num_queues});
   }
   if (kernel.tile.head_dim_qk == kHeadDimOfWideTiles && options.costs->sms_of_wide_range > 0) {
     const int ranges = options.device.num_sms / options.costs->sms_of_wide_range;
-    map.max_wide_rows = ranges / map.heads_per_column;
-    map.wide_columns = std::min(options.device.num_sms / map.heads_per_column, map.num_columns);
+    map.max_wide_rows = ranges / map.heads_per_queue;
+    map.wide_queues = std::min(options.device.num_sms / map.heads_per_queue, map.num_queues);
   }
 }
 
@@ -336,12 +336,12 @@ absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
   map.costs =
       CutCostsOf(kernel, std::min(tile.rows(), map.tile_queries * group_size), *options.costs);
   const int ctas = options.device.num_sms * tile.ctas_per_sm;
-  map.heads_per_column = std::min(map.num_virtual_heads, ctas);
-  map.num_columns = std::min(ctas / map.heads_per_column, kMaxColumns);
+  map.heads_per_queue = std::min(map.num_virtual_heads, ctas);
+  map.num_queues = std::min(ctas / map.heads_per_queue, kMaxQueues);
   PlanFewRows(options, kernel, map);
   map.may_be_dealt = kernel.may_be_dealt() && options.mode == TileScheduleMode::kBalanced &&
                      options.shared_prefix != SharedPrefix::kTaken;
-  map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_column * map.num_columns;
+  map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_queue * map.num_queues;
   if (kernel.prefetches_in_prologue()) {
     map.min_joint_queries = static_cast<int>(CeilDiv(options.costs->joint_rows, group_size));
   }
@@ -356,7 +356,7 @@ absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
                                         rows * (max_row_tiles - 1));
   const int64_t steps = CeilDiv(options.max_seq_len, kWorkStepKeys);
   Bounds bounds = options.mode == TileScheduleMode::kBalanced
-                      ? BalancedBounds(tiles, map.num_columns, steps)
+                      ? BalancedBounds(tiles, map.num_queues, steps)
                       : DeterministicBounds(tiles, rows, max_row_tiles, steps, options.max_splits);
   bounds.partials *= std::min(map.tile_queries, options.max_query_len);
   if (map.decode_query_len > 1) {
@@ -369,11 +369,11 @@ absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
     tiles += decodes;
     bounds = WithDecodes(bounds, decodes, steps, options.max_splits);
   }
-  const int64_t column_partials = ColumnPartials(options, map, steps);
-  const int64_t of_columns = 2 * int64_t{map.num_columns} * column_partials;
-  if (column_partials > 0 && of_columns < bounds.partials) {
-    map.column_partials = static_cast<int>(column_partials);
-    bounds.partials = of_columns;
+  const int64_t queue_partials = QueuePartials(options, map, steps);
+  const int64_t of_queues = 2 * int64_t{map.num_queues} * queue_partials;
+  if (queue_partials > 0 && of_queues < bounds.partials) {
+    map.queue_partials = static_cast<int>(queue_partials);
+    bounds.partials = of_queues;
   }
   if (shares) {
     const Bounds shared = SharedBounds(tiles, shared_tiles, map, steps);

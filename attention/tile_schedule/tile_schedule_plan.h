@@ -20,12 +20,12 @@
 // Capacities of each schedule. Let T = max_tokens, R = min(max_rows, T), q = tile_queries.
 //
 //   Q tiles        at most R + min((T - R) / q, R * ((max_query_len - 1) / q))
-//   balanced       Q tiles are split at queue borders: at most num_columns - 1 items beyond one per
+//   balanced       Q tiles are split at queue borders: at most num_queues - 1 items beyond one per
 //                  Q tile, and at most twice that number of splits that write partials
 //   deterministic  At most max_splits splits per row write partials. Rows of at most
 //                  D = decode_query_len > 1 queries add up to min(T, R * D) Q tiles, each with the
 //                  partials of a row. The number of partials is capped at 2 * max_splits * q per
-//                  queue, or 2 * max_splits if Q tiles have one query ("Partials by column" in
+//                  queue, or 2 * max_splits if Q tiles have one query ("Partials by queue" in
 //                  tile_schedule.h).
 //   kTaken         SharedTiles selects the tile size. Q tiles also end at multiples of q tokens,
 //                  there are ceil(T / q) additional shared Q tiles, and every item writes partials.

@@ -66,8 +66,8 @@ TEST(TileSchedulePlanTest, DecodeGetsSmallTilesAndOneQueuePerEightCtas) {
   EXPECT_EQ(shape.tile_rows, 16);
   EXPECT_EQ(shape.tile_queries, 1);  // max_query_len
   EXPECT_EQ(shape.num_virtual_heads, 8);
-  EXPECT_EQ(shape.heads_per_column, 8);
-  EXPECT_EQ(shape.num_columns, 33);  // 2 * 132 / 8
+  EXPECT_EQ(shape.heads_per_queue, 8);
+  EXPECT_EQ(shape.num_queues, 33);  // 2 * 132 / 8
   EXPECT_EQ(shape.num_ctas, 264);
   EXPECT_EQ(shape.max_tiles, 64);
   EXPECT_EQ(shape.max_items, 64 + 32);  // one extra item per border between queues
@@ -137,7 +137,7 @@ TEST(TileSchedulePlanTest, PlansWithLongRowsHaveASecondScheduleForShortRows) {
   EXPECT_EQ(shape.short_rows.tile_rows, 16);
   EXPECT_EQ(shape.short_rows.max_query_len, 4);  // for 4 heads
   EXPECT_EQ(shape.short_rows.max_tokens, 256);
-  EXPECT_EQ(shape.short_rows.num_columns, 33);
+  EXPECT_EQ(shape.short_rows.num_queues, 33);
   EXPECT_EQ(shape.short_rows.max_items, 64 + 32);
   EXPECT_EQ(shape.short_rows.max_partials, 64 * 4);
 }
@@ -225,8 +225,8 @@ TEST(TileSchedulePlanTest, MoreHeadsThanCtasUseOneQueueWithoutSplits) {
   TileScheduleOptions options = LlamaDecode();
   options.num_q_heads = options.num_kv_heads = 500;
   const KernelSchedule shape = ShapeOf(options);
-  EXPECT_EQ(shape.heads_per_column, 264);
-  EXPECT_EQ(shape.num_columns, 1);
+  EXPECT_EQ(shape.heads_per_queue, 264);
+  EXPECT_EQ(shape.num_queues, 1);
   EXPECT_EQ(shape.max_items, 64);
   EXPECT_EQ(shape.max_partials, 0);
 }
@@ -248,7 +248,7 @@ TEST(TileSchedulePlanTest, MlaHeadsGetMlaTiles) {
   const KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 64);
   EXPECT_EQ(shape.num_virtual_heads, 2);
-  EXPECT_EQ(shape.num_columns, 66);  // one CTA per SM
+  EXPECT_EQ(shape.num_queues, 66);  // one CTA per SM
   options.num_q_heads = 16;
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
 }
@@ -259,7 +259,7 @@ TEST(TileSchedulePlanTest, HeadDim512HasTilesForEveryType) {
   KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 16);
   EXPECT_EQ(shape.tile_queries, 1);
-  EXPECT_EQ(shape.num_ctas / shape.heads_per_column, shape.num_columns);
+  EXPECT_EQ(shape.num_ctas / shape.heads_per_queue, shape.num_queues);
   options.max_query_len = 64;
   shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 64);
@@ -276,8 +276,8 @@ TEST(TileSchedulePlanTest, TilesForHeadDimsUpTo256DependOnTheCardAndTheTier) {
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 32);
   EXPECT_EQ(shape.num_virtual_heads, 8);
-  EXPECT_EQ(shape.heads_per_column, 8);
-  EXPECT_EQ(shape.num_columns, 16);  // one CTA per SM
+  EXPECT_EQ(shape.heads_per_queue, 8);
+  EXPECT_EQ(shape.num_queues, 16);  // one CTA per SM
   EXPECT_EQ(shape.num_ctas, 128);
   EXPECT_FALSE(shape.may_be_dealt);
   options.head_dim_qk = options.head_dim_v = 256;
@@ -294,7 +294,7 @@ TEST(TileSchedulePlanTest, TilesForHeadDimsUpTo256DependOnTheCardAndTheTier) {
     EXPECT_EQ(shape.tile_rows, 64);
     EXPECT_EQ(shape.tile_queries, 16);
     EXPECT_EQ(shape.num_virtual_heads, 8);
-    EXPECT_EQ(shape.num_columns, 33);  // two CTAs per SM
+    EXPECT_EQ(shape.num_queues, 33);  // two CTAs per SM
   }
   options.kernels.max_tier = 0;
   EXPECT_THAT(std::string(PlanTileSchedule(options).status().message()),
@@ -358,7 +358,7 @@ TEST(TileSchedulePlanTest, SharedPrefixUsesLargeTilesAndOnePartialPerToken) {
   EXPECT_EQ(shape.tile_queries, 32);
   EXPECT_EQ(shape.max_shared_tiles, 2);
   EXPECT_EQ(shape.max_tiles, 64 + 2);
-  EXPECT_EQ(shape.num_columns, 16);  // 132 / 8
+  EXPECT_EQ(shape.num_queues, 16);  // 132 / 8
   EXPECT_EQ(shape.max_items, 66 + 15);
   EXPECT_EQ(shape.max_merges, 64);
   EXPECT_EQ(shape.max_partials, 64 + (15 + 2) * 32);
@@ -400,7 +400,7 @@ TEST(TileSchedulePlanTest, DraftRowsAddTheSplitsOfTheirQueries) {
   EXPECT_EQ(map.short_rows.max_query_len, 17);
   EXPECT_EQ(map.short_rows.decode_query_len, 17);
   EXPECT_EQ(map.short_rows.tile_rows, 16);
-  EXPECT_EQ(map.short_rows.max_partials, 2 * map.short_rows.num_columns * 16);
+  EXPECT_EQ(map.short_rows.max_partials, 2 * map.short_rows.num_queues * 16);
   options.dtype = DType::kFloat32;  // one tile for all rows
   const TileSchedule one = PlanTileSchedule(options)->shape;
   EXPECT_FALSE(one.has_short_rows());
@@ -425,8 +425,8 @@ TEST(TileSchedulePlanTest, PartialsOfDraftsAreCappedPerQueue) {
   const TileSchedulePlan drafts = *PlanTileSchedule(options);
   const KernelSchedule& map = drafts.shape.main;  // a kernel tile holds half of the heads
   EXPECT_FALSE(drafts.shape.has_short_rows());
-  EXPECT_EQ(map.column_partials, 16);
-  EXPECT_EQ(map.max_partials, 2 * map.num_columns * 16);
+  EXPECT_EQ(map.queue_partials, 16);
+  EXPECT_EQ(map.max_partials, 2 * map.num_queues * 16);
   EXPECT_EQ(drafts.partial_bytes, plain.partial_bytes);
   // Separate splits of all Q tiles would need at least 256 * 5 * 16 partials.
   EXPECT_EQ(map.max_partials, 2112);
@@ -434,11 +434,11 @@ TEST(TileSchedulePlanTest, PartialsOfDraftsAreCappedPerQueue) {
   // If rows need fewer partials, Q tiles do not share them.
   options.max_rows = 1;
   options.max_query_len = 5;
-  EXPECT_EQ(PlanTileSchedule(options)->shape.main.column_partials, 0);
+  EXPECT_EQ(PlanTileSchedule(options)->shape.main.queue_partials, 0);
   EXPECT_EQ(PlanTileSchedule(options)->shape.main.max_partials, 5 * 16);
   options.max_rows = 256;
   options.mode = TileScheduleMode::kBalanced;
-  EXPECT_EQ(PlanTileSchedule(options)->shape.main.column_partials, 0);
+  EXPECT_EQ(PlanTileSchedule(options)->shape.main.queue_partials, 0);
 }
 
 TEST(TileSchedulePlanTest, PartialsAreCappedPerQueueForEveryHeadDim) {
@@ -450,8 +450,8 @@ TEST(TileSchedulePlanTest, PartialsAreCappedPerQueueForEveryHeadDim) {
     options.head_dim_qk = options.head_dim_v = head_dim;
     const KernelSchedule map = PlanTileSchedule(options)->shape.main;
     EXPECT_EQ(map.num_virtual_heads, map.num_kv_heads);
-    EXPECT_EQ(map.column_partials, 16 * map.tile_queries);
-    EXPECT_EQ(map.max_partials, 2 * map.num_columns * 16 * map.tile_queries);
+    EXPECT_EQ(map.queue_partials, 16 * map.tile_queries);
+    EXPECT_EQ(map.max_partials, 2 * map.num_queues * 16 * map.tile_queries);
   }
 }
 
@@ -589,11 +589,11 @@ TEST(TileSchedulePlanTest, CostTableNamesEachFieldOnce) {
 TEST(TileSchedulePlanTest, HeadsDivideTheResidentClusters) {
   const KernelSchedule map = ShapeOf(LlamaDecode());
   EXPECT_THAT(map.clusters_of, ::testing::ElementsAre(0, 0, 16, 10, 7, 5, 4, 3, 3));
-  EXPECT_EQ(ColumnsInUse(map, 1), 33);
-  EXPECT_EQ(ColumnsInUse(map, 2), 32);
-  EXPECT_EQ(ColumnsInUse(map, 4), 28);
-  EXPECT_EQ(ColumnsInUse(map, 6), 24);
-  EXPECT_EQ(ColumnsInUse(map, 8), 24);
+  EXPECT_EQ(QueuesInUse(map, 1), 33);
+  EXPECT_EQ(QueuesInUse(map, 2), 32);
+  EXPECT_EQ(QueuesInUse(map, 4), 28);
+  EXPECT_EQ(QueuesInUse(map, 6), 24);
+  EXPECT_EQ(QueuesInUse(map, 8), 24);
   // 17 rows do not have two queues each. 11 rows have three.
   EXPECT_EQ(ClusterOf(map, 17, -1), 1);
   EXPECT_EQ(ClusterOf(map, 16, -1), 2);

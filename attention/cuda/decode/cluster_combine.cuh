@@ -64,10 +64,10 @@ __device__ __forceinline__ void AddPieces(
     if (column >= p.head_dim_v) continue;
     const uint32_t lse_here = SharedAddress(&results.lse[r]);
     const uint32_t out_here = SharedAddress(&results.out[0][r][column]);
-    float lse[kMaxClusterColumns];
-    float4 out[kMaxClusterColumns];
+    float lse[kMaxClusterQueues];
+    float4 out[kMaxClusterQueues];
 #pragma unroll
-    for (int n = 0; n < kMaxClusterColumns; ++n) {
+    for (int n = 0; n < kMaxClusterQueues; ++n) {
       lse[n] = -INFINITY;
       out[n] = {0.0f, 0.0f, 0.0f, 0.0f};
       if (n >= num_pieces) continue;
@@ -76,11 +76,11 @@ __device__ __forceinline__ void AddPieces(
     }
     RowTotal total = {-INFINITY, 0.0f};
 #pragma unroll
-    for (int n = 0; n < kMaxClusterColumns; ++n) total.max = fmaxf(total.max, lse[n]);
+    for (int n = 0; n < kMaxClusterQueues; ++n) total.max = fmaxf(total.max, lse[n]);
     const float reference = Reference(total.max);
     float value[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-    for (int n = 0; n < kMaxClusterColumns; ++n) {
+    for (int n = 0; n < kMaxClusterQueues; ++n) {
       const float weight = Exp2<Traits>(lse[n] - reference);
       total.sum += weight;
       value[0] = fmaf(weight, out[n].x, value[0]);

@@ -111,7 +111,7 @@ inline cudaError_t FindMaxSharedBytes(int& bytes) {
 
 // Launches the kernel for the first `columns` CTA queues of the tile schedule.
 template <typename Traits>
-cudaError_t LaunchColumns(const AttentionKernelParams& params, int columns, cudaStream_t stream) {
+cudaError_t LaunchQueues(const AttentionKernelParams& params, int columns, cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
   static_assert(kSharedBytes <=
                 (Traits::kTile.ctas_per_sm > 1 ? kMaxSharedBytes : kMaxWideSharedBytes));
@@ -120,7 +120,7 @@ cudaError_t LaunchColumns(const AttentionKernelParams& params, int columns, cuda
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(params.work.heads_per_column, columns);
+  const dim3 grid(params.work.heads_per_queue, columns);
   if (params.cluster == 1) {
     return LaunchDependent(kernel, grid, Traits::kThreads, kSharedBytes, stream, params);
   }
@@ -132,7 +132,7 @@ template <typename Traits>
 cudaError_t LaunchFewRows(const AttentionKernelParams& params, cudaStream_t stream) {
   const KernelSchedule& work = params.work;
   if (!params.is_wide) {
-    return LaunchColumns<Traits>(params, ColumnsInUse(work, params.cluster), stream);
+    return LaunchQueues<Traits>(params, QueuesInUse(work, params.cluster), stream);
   }
   // If the plan was made without the device's limits, the device may not support wide CTAs.
   int max_shared_bytes = 0;
@@ -140,10 +140,10 @@ cudaError_t LaunchFewRows(const AttentionKernelParams& params, cudaStream_t stre
   if (error != cudaSuccess) return error;
   if constexpr (kMayBeWide<Traits>) {
     if (max_shared_bytes >= kMaxWideSharedBytes) {
-      return LaunchColumns<WideTraits<Traits>>(params, work.wide_columns, stream);
+      return LaunchQueues<WideTraits<Traits>>(params, work.wide_queues, stream);
     }
   }
-  return LaunchColumns<Traits>(params, work.wide_columns, stream);
+  return LaunchQueues<Traits>(params, work.wide_queues, stream);
 }
 
 template <int kKernel>

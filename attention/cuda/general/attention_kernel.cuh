@@ -507,29 +507,29 @@ __device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams&
   if (unit.item.partial >= 0) ArriveAndCombine<Traits>(p, unit, shared);
 }
 
-// Iterates over the units of a CTA in the order of its CTA queue. The grid has heads_per_column
+// Iterates over the units of a CTA in the order of its CTA queue. The grid has heads_per_queue
 // CTAs per queue, one per head; CTAs of the same queue are adjacent.
-class ColumnWalk {
+class QueueWalk {
  public:
   static dim3 GridOf(const KernelSchedule& work) {
-    return dim3(work.heads_per_column, work.num_columns);
+    return dim3(work.heads_per_queue, work.num_queues);
   }
   // Address of the CTA's first item. Valid memory even if the CTA has no item.
   static __device__ __forceinline__ const WorkItem* FirstItem(const KernelSchedule& work) {
-    return work.column_first + blockIdx.y;
+    return work.queue_first + blockIdx.y;
   }
 
-  __device__ __forceinline__ explicit ColumnWalk(const KernelSchedule& work)
+  __device__ __forceinline__ explicit QueueWalk(const KernelSchedule& work)
       : work_(work),
-        item_(work.column_items[blockIdx.y]),
-        end_item_(work.column_items[blockIdx.y + 1]),
+        item_(work.queue_items[blockIdx.y]),
+        end_item_(work.queue_items[blockIdx.y + 1]),
         head_(blockIdx.x) {}
 
   __device__ __forceinline__ bool HasUnit() const { return item_ < end_item_; }
   __device__ __forceinline__ int Item() const { return item_; }
   __device__ __forceinline__ int Head() const { return head_; }
   __device__ __forceinline__ void Next() {
-    head_ += work_.heads_per_column;
+    head_ += work_.heads_per_queue;
     if (head_ < work_.num_virtual_heads) return;
     head_ = blockIdx.x;
     ++item_;
@@ -540,7 +540,7 @@ class ColumnWalk {
   int item_, end_item_, head_;
 };
 
-// ColumnWalk for tile schedules that may be round-robin (KernelSchedule::may_be_dealt).
+// QueueWalk for tile schedules that may be round-robin (KernelSchedule::may_be_dealt).
 class DealtWalk {
  public:
   static dim3 GridOf(const KernelSchedule& work) { return dim3(work.num_ctas); }
@@ -562,7 +562,7 @@ class DealtWalk {
 };
 
 template <typename Traits>
-using UnitWalk = std::conditional_t<Traits::kRows == kWarpgroupRows, DealtWalk, ColumnWalk>;
+using UnitWalk = std::conditional_t<Traits::kRows == kWarpgroupRows, DealtWalk, QueueWalk>;
 
 // The epilogue of a unit: writes the accumulators to out or to a partial, and combines partials.
 // All threads call operator() once per unit, and End() after the last unit.

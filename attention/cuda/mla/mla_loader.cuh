@@ -47,7 +47,7 @@ class MlaLoader {
     int step = 0;
     int num_indirect = 0;
     if (units.count() > 0) {
-      Prepare(units, 0, p_.work.column_first + blockIdx.x / p_.work.heads_per_column);
+      Prepare(units, 0, p_.work.queue_first + blockIdx.x / p_.work.heads_per_queue);
     }
 #pragma unroll 1
     for (int n = 0; n < units.count(); ++n) {

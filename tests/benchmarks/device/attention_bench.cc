@@ -151,7 +151,7 @@ absl::StatusOr<std::vector<AttentionCase>> RandomCases() {
 
 // Leaves only clusters of the sizes that are named.
 void KeepClusters(const std::vector<std::string>& sizes, TileScheduleCosts& costs) {
-  for (int n = 2; n <= kMaxClusterColumns; ++n) {
+  for (int n = 2; n <= kMaxClusterQueues; ++n) {
     if (!absl::c_linear_search(sizes, absl::StrCat(n))) costs.clusters_of[n] = 0;
   }
 }
@@ -288,7 +288,7 @@ void PrintSummary(const std::vector<std::pair<std::string, double>>& ratios) {
 std::string ClustersAtOnce() {
   std::string sizes;
   std::string counts;
-  for (int cluster = 2; cluster <= kMaxClusterColumns; ++cluster) {
+  for (int cluster = 2; cluster <= kMaxClusterQueues; ++cluster) {
     int count = 0;
     if (CountClustersAtOnce(cluster, count) != cudaSuccess) return "none";
     absl::StrAppend(&sizes, sizes.empty() ? "" : " ", cluster);

@@ -98,7 +98,7 @@ class Layer {
   // The out of all rows, and for each schedule whether its partial slots are per CTA queue.
   struct Attended {
     at::Tensor out;
-    bool short_by_column = false, main_by_column = false;
+    bool short_by_queue = false, main_by_queue = false;
   };
   Attended Attend(int num_sms) const {
     const AttentionParams layer = {.num_q_heads = heads_.q_heads(),
@@ -137,8 +137,8 @@ class Layer {
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     return {.out = out,
-            .short_by_column = work.map().short_rows.column_partials > 0,
-            .main_by_column = work.map().main.column_partials > 0};
+            .short_by_queue = work.map().short_rows.queue_partials > 0,
+            .main_by_queue = work.map().main.queue_partials > 0};
   }
 
  private:
@@ -148,7 +148,7 @@ class Layer {
   PagedBatch batch_;
 };
 
-class AttentionColumnsGpuTest : public ::testing::Test {
+class AttentionQueuesGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
@@ -180,19 +180,19 @@ class AttentionColumnsGpuTest : public ::testing::Test {
   static int Compare(const Heads& heads, const std::vector<int>& query_lens, int decode_query_len) {
     const Layer layer(heads, query_lens, decode_query_len);
     const Layer::Attended own = layer.Attend(/*num_sms=*/8192);
-    EXPECT_FALSE(own.short_by_column || own.main_by_column);
+    EXPECT_FALSE(own.short_by_queue || own.main_by_queue);
     EXPECT_FALSE(own.out.isnan().any().item<bool>());
-    int num_by_column = 0;
+    int num_by_queue = 0;
     for (const int num_sms : {132, 9, 2}) {
       const Layer::Attended few = layer.Attend(num_sms);
       EXPECT_TRUE(few.out.equal(own.out)) << num_sms << " SMs";
-      num_by_column = few.short_by_column + few.main_by_column;
+      num_by_queue = few.short_by_queue + few.main_by_queue;
     }
-    return num_by_column;
+    return num_by_queue;
   }
 };
 
-TEST_F(AttentionColumnsGpuTest, DraftRowsAreBitwiseEqualForAnyNumberOfQueues) {
+TEST_F(AttentionQueuesGpuTest, DraftRowsAreBitwiseEqualForAnyNumberOfQueues) {
   std::vector<int> query_lens;
   for (int r = 0; r < 24; ++r) query_lens.push_back(1 + r % 5);
   for (const Heads& heads : AllHeads()) {
@@ -203,16 +203,16 @@ TEST_F(AttentionColumnsGpuTest, DraftRowsAreBitwiseEqualForAnyNumberOfQueues) {
 }
 
 // Prompts of different lengths, which use large tiles, in a batch with drafts.
-TEST_F(AttentionColumnsGpuTest, LongRowsAreBitwiseEqualForAnyNumberOfQueues) {
+TEST_F(AttentionQueuesGpuTest, LongRowsAreBitwiseEqualForAnyNumberOfQueues) {
   std::vector<int> query_lens;
   for (int r = 0; r < 16; ++r) query_lens.push_back(r % 4 == 3 ? 1 + r % 5 : 40 + 17 * (r % 7));
-  int num_by_column = 0;
+  int num_by_queue = 0;
   for (const Heads& heads : AllHeads()) {
     SCOPED_TRACE(testing::Message()
                  << heads.head_dim << ", group " << heads.group << ", tier " << heads.max_tier);
-    num_by_column += Compare(heads, query_lens, /*decode_query_len=*/5);
+    num_by_queue += Compare(heads, query_lens, /*decode_query_len=*/5);
   }
-  EXPECT_GT(num_by_column, static_cast<int>(AllHeads().size()));
+  EXPECT_GT(num_by_queue, static_cast<int>(AllHeads().size()));
 }
 
 }  // namespace

@@ -36,10 +36,10 @@ void Build(const Rows& rows, HostTileSchedule& work, const LayerWindow& window =
 }
 
 // Items per non-empty queue.
-std::vector<int> ItemsOfColumns(const KernelSchedule& map) {
+std::vector<int> ItemsOfQueues(const KernelSchedule& map) {
   std::vector<int> counts;
-  for (int column = 0; column < map.num_columns; ++column) {
-    const int count = map.column_items[column + 1] - map.column_items[column];
+  for (int queue = 0; queue < map.num_queues; ++queue) {
+    const int count = map.queue_items[queue + 1] - map.queue_items[queue];
     if (count > 0) counts.push_back(count);
   }
   return counts;
@@ -53,10 +53,10 @@ int NumMerges(const Rows& rows, const TileScheduleOptions& options) {
 
 // 33 queues.
 TEST(TileScheduleWholeTest, EqualRowsThatNearlyFillTheQueuesAreNotSplit) {
-  for (const auto& [num_rows, of_column] : {std::pair{64, 2}, std::pair{63, 2}, std::pair{66, 2},
-                                            std::pair{96, 3}, std::pair{128, 4}}) {
+  for (const auto& [num_rows, of_queue] : {std::pair{64, 2}, std::pair{63, 2}, std::pair{66, 2},
+                                           std::pair{96, 3}, std::pair{128, 4}}) {
     for (const int len : {1024, 1065, 4096, 16384}) {
-      if (of_column == 4 && len != 4096) continue;
+      if (of_queue == 4 && len != 4096) continue;
       SCOPED_TRACE(std::to_string(num_rows) + " x " + std::to_string(len));
       const Rows rows(std::vector<int32_t>(num_rows, len));
       HostTileSchedule work(OptionsFor(rows.batch));
@@ -64,8 +64,8 @@ TEST(TileScheduleWholeTest, EqualRowsThatNearlyFillTheQueuesAreNotSplit) {
       const KernelSchedule& map = work.map().main;
       EXPECT_EQ(map.counts[0], num_rows);
       EXPECT_EQ(map.counts[1], 0);
-      const std::vector<int> counts = ItemsOfColumns(map);
-      for (size_t c = 0; c + 1 < counts.size(); ++c) EXPECT_EQ(counts[c], of_column) << c;
+      const std::vector<int> counts = ItemsOfQueues(map);
+      for (size_t c = 0; c + 1 < counts.size(); ++c) EXPECT_EQ(counts[c], of_queue) << c;
       TileScheduleOptions filled = OptionsFor(rows.batch);
       filled.costs->border = filled.costs->border_percent = 0;
       EXPECT_GE(NumMerges(rows, filled), num_rows == 66 ? 0 : 20);
@@ -152,7 +152,7 @@ TEST(TileScheduleWholeTest, CostsDecideWhetherRowsOfTwoQueuesAreSplit) {
   EXPECT_EQ(num_merges(1024, costs), 16);
   costs = H200Profile().tile_schedule;
   costs.border = costs.border_percent =
-      0;  // 16 whole steps, at 56 %, end after 8 1/2 of filled columns.
+      0;  // 16 whole steps, at 56 %, end after 8 1/2 of filled queues.
   EXPECT_EQ(num_merges(1024, costs), 16);
 }
 
@@ -167,7 +167,7 @@ TEST(TileScheduleWholeTest, RowsWithoutKeysBetweenLiveRowsOccupyAPlace) {
   HostTileSchedule work(OptionsFor(rows.batch));
   Build(rows, work);
   EXPECT_GT(work.map().main.counts[1], 0);
-  for (const int64_t steps : work.ColumnSteps()) EXPECT_LE(steps, 65);
+  for (const int64_t steps : work.QueueSteps()) EXPECT_LE(steps, 65);
 }
 
 TEST(TileScheduleWholeTest, PaddedRowsOccupyNoPlace) {
@@ -180,8 +180,8 @@ TEST(TileScheduleWholeTest, PaddedRowsOccupyNoPlace) {
     const KernelSchedule& map = work.map().main;
     EXPECT_EQ(map.counts[1], 0) << live;
     EXPECT_EQ(map.counts[0], live + live / 4);
-    for (int column = 0; column < 32; ++column) {
-      EXPECT_EQ(map.column_items[column + 1] - map.column_items[column], live / 32) << live;
+    for (int queue = 0; queue < 32; ++queue) {
+      EXPECT_EQ(map.queue_items[queue + 1] - map.queue_items[queue], live / 32) << live;
     }
   }
   // All rows are padded.
@@ -207,21 +207,21 @@ TEST(TileScheduleWholeTest, LengthsMayChangeUnderOnePlan) {
       }
       Build(rows, work);
       const KernelSchedule& map = work.map().main;
-      num_whole += live > map.num_columns && map.counts[1] == 0;
+      num_whole += live > map.num_queues && map.counts[1] == 0;
     }
     EXPECT_GE(num_whole, 2) << num_kv_heads;
   }
 }
 
 // The queues of the items, row by row. Each item must be the only one in its queue.
-std::vector<int> ColumnsOf(const KernelSchedule& map) {
-  std::vector<int> columns;
-  for (int column = 0; column < map.num_columns; ++column) {
-    const int count = map.column_items[column + 1] - map.column_items[column];
-    EXPECT_LE(count, 1) << column;
-    if (count > 0) columns.push_back(column);
+std::vector<int> QueuesOf(const KernelSchedule& map) {
+  std::vector<int> queues;
+  for (int queue = 0; queue < map.num_queues; ++queue) {
+    const int count = map.queue_items[queue + 1] - map.queue_items[queue];
+    EXPECT_LE(count, 1) << queue;
+    if (count > 0) queues.push_back(queue);
   }
-  return columns;
+  return queues;
 }
 
 TEST(TileScheduleClusterTest, RowsWithTwoQueuesAreHalvedWithinACluster) {
@@ -236,8 +236,8 @@ TEST(TileScheduleClusterTest, RowsWithTwoQueuesAreHalvedWithinACluster) {
   ASSERT_EQ(ClusterOf(map, 14, -1), 2);
   ASSERT_EQ(map.counts[4], 1);
   std::vector<int> expected = {0, 1, 2, 3, 4, 6};
-  for (int column = 8; column < 28; ++column) expected.push_back(column);
-  EXPECT_EQ(ColumnsOf(map), expected);
+  for (int queue = 8; queue < 28; ++queue) expected.push_back(queue);
+  EXPECT_EQ(QueuesOf(map), expected);
   EXPECT_THAT(std::vector<WorkItem>(map.items, map.items + 6),
               ElementsAre(KeysOfRow(0, 0, 512), KeysOfRow(0, 512, 1024), KeysOfRow(1, 0, 512),
                           KeysOfRow(1, 512, 900), KeysOfRow(2, 0, 64), KeysOfRow(3, 0, 0)));
@@ -252,7 +252,7 @@ TEST(TileScheduleClusterTest, RowsOfDifferentLengthsUseStreamKOverTheClusterQueu
   const KernelSchedule& map = work.map().main;
   ASSERT_EQ(ClusterOf(map, 16, -1), 2);
   EXPECT_EQ(map.counts[4], 0);
-  EXPECT_EQ(map.column_items[32], map.counts[0]);  // the last of 33 queues is unused
+  EXPECT_EQ(map.queue_items[32], map.counts[0]);  // the last of 33 queues is unused
 }
 
 TEST(TileScheduleClusterTest, PaddedRowsLeaveTheirQueuesToLiveRows) {
@@ -328,7 +328,7 @@ TEST(TileScheduleClusterTest, LengthsMayChangeWithinTheBounds) {
 
 TEST(TileScheduleClusterTest, ClustersStayWithinTheQueuesForAnyShape) {
   Random random(5);
-  std::array<int, kMaxClusterColumns + 1> num_of_cluster = {};
+  std::array<int, kMaxClusterQueues + 1> num_of_cluster = {};
   for (int round = 0; round < 400; ++round) {
     const int num_kv_heads = random.Pick({1, 2, 4, 8, 20});
     Rows rows(std::vector<int32_t>(random.Int(1, 132 / num_kv_heads), random.Int(1, 3000)),
@@ -340,11 +340,11 @@ TEST(TileScheduleClusterTest, ClustersStayWithinTheQueuesForAnyShape) {
     Build(rows, work);
     const KernelSchedule& map = work.map().main;
     const int cluster = ClusterOf(map, rows.batch.num_rows, -1);
-    EXPECT_LE(ColumnsInUse(map, cluster), map.num_columns);
-    EXPECT_EQ(ColumnsInUse(map, cluster) % cluster, 0);
+    EXPECT_LE(QueuesInUse(map, cluster), map.num_queues);
+    EXPECT_EQ(QueuesInUse(map, cluster) % cluster, 0);
     if (map.counts[4] != 0) ++num_of_cluster[cluster];
   }
-  for (int n = 2; n <= kMaxClusterColumns; ++n) EXPECT_GE(num_of_cluster[n], 2) << n;
+  for (int n = 2; n <= kMaxClusterQueues; ++n) EXPECT_GE(num_of_cluster[n], 2) << n;
 }
 
 TEST(TileScheduleClusterTest, WindowEnablesClusters) {
@@ -385,8 +385,8 @@ TEST(TileScheduleWideTest, SmallBatchesOfLongRowsHaveWideCtas) {
     EXPECT_EQ(HasWideCtas(work, rows), c.is_wide);
     const KernelSchedule& map = work.map().main;
     if (!c.is_wide) continue;
-    EXPECT_EQ(map.wide_columns, 132 / c.num_kv_heads);
-    EXPECT_EQ(map.column_items[map.wide_columns], map.counts[0]);
+    EXPECT_EQ(map.wide_queues, 132 / c.num_kv_heads);
+    EXPECT_EQ(map.queue_items[map.wide_queues], map.counts[0]);
     EXPECT_TRUE(c.len != 8192 || map.counts[0] == c.num_rows * 32);  // four KV tiles per split
   }
 }
