@@ -19,7 +19,7 @@ constexpr TileScheduleCostField kFields[] = {
     {"combines_per_step", &TileScheduleCosts::combines_per_step, 1},
     {"combine_level_steps", &TileScheduleCosts::combine_level_steps, 0},
     {"joint_rows", &TileScheduleCosts::joint_rows, 1},
-    {"joint_pieces", &TileScheduleCosts::joint_pieces, 1},
+    {"joint_splits", &TileScheduleCosts::joint_splits, 1},
     {"joint_keys", &TileScheduleCosts::joint_keys, 0},
     {"lone_loss_percent", &TileScheduleCosts::lone_loss_percent, 0},
     {"joined_steps", &TileScheduleCosts::joined_steps, 0},

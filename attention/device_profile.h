@@ -54,11 +54,11 @@ struct TileScheduleCosts {
   // suffices.
   int combine_level_steps = 0;
   // All CTAs that have splits of a Q tile combine it cooperatively (CombinesCooperatively()) if it
-  // has at least joint_rows query rows, or at least joint_pieces splits of at least joint_keys
+  // has at least joint_rows query rows, or at least joint_splits splits of at least joint_keys
   // keys. With fewer splits, a single CTA combines them quickly. With shorter splits, all CTAs
   // reach the combine together and contend for instruction fetches.
   int joint_rows = 0;
-  int joint_pieces = 0;
+  int joint_splits = 0;
   int joint_keys = 0;
 
   // An SM with a single CTA takes this much longer than a fully occupied SM to read the same bytes.
@@ -150,7 +150,7 @@ constexpr DeviceProfile H200Profile() {
            .combines_per_step = 5,
            .combine_level_steps = 2,
            .joint_rows = 8,
-           .joint_pieces = 16,
+           .joint_splits = 16,
            .joint_keys = 384,
            .lone_loss_percent = 12,
            .joined_steps = 40,

@@ -61,7 +61,7 @@ struct StepOptions {
   std::optional<int> window_left = {};
   TileScheduleMode mode = TileScheduleMode::kBalanced;
   int decode_query_len = 1;
-  RowSplit split = RowSplit::kByBatch;
+  RowAssignment row_assignment = RowAssignment::kByBatch;
   int max_tier = 2;
 };
 
@@ -205,7 +205,7 @@ class Step {
             .kernels = {.max_tier = options_.max_tier},
             .shared_prefix =
                 options_.shared_prefix_len > 0 ? SharedPrefix::kTaken : SharedPrefix::kIgnored,
-            .split = options_.split};
+            .row_assignment = options_.row_assignment};
   }
 
   PagedBatch Batch() const {
@@ -405,7 +405,7 @@ TEST_F(AttentionGraphGpuTest, ShortAndLongRowsReplayInOneStep) {
                .max_query_len = 150,
                .max_seq_len = 1500,
                .mode = mode,
-               .split = RowSplit::kByRow});
+               .row_assignment = RowAssignment::kByRow});
     ReplayEveryLiveCount(step);
     CapturedStep captured(step);
     for (int round = 0; round < 15; ++round) {
@@ -470,7 +470,7 @@ std::string NameOf(const StepOptions& options) {
          ", KV of " + c10::toString(options.kv_type) + ", shared " +
          std::to_string(options.shared_prefix_len) + ", mode " +
          std::to_string(static_cast<int>(options.mode)) + ", split " +
-         std::to_string(static_cast<int>(options.split));
+         std::to_string(static_cast<int>(options.row_assignment));
 }
 
 // Replays switch sharing off and on, depending on the lengths of the rows. Sinks count once, in the
@@ -512,7 +512,7 @@ std::vector<StepOptions> StepsThatMerge() {
       {.max_rows = 4, .max_query_len = 200, .max_tier = 1},
       {.max_rows = 4, .max_query_len = 200},
       {.max_rows = 4, .max_query_len = 200, .shared_prefix_len = 256},
-      {.max_rows = 4, .max_query_len = 200, .split = RowSplit::kByRow},
+      {.max_rows = 4, .max_query_len = 200, .row_assignment = RowAssignment::kByRow},
       {.max_rows = 4, .max_query_len = 200, .mode = TileScheduleMode::kDeterministic},
       {.max_rows = 8, .kv_type = at::kFloat8_e4m3fn},
       {.max_rows = 4, .max_query_len = 4, .kv_type = at::kFloat8_e5m2},
@@ -591,7 +591,7 @@ TEST_F(AttentionGraphGpuTest, TwoLevelCombinesAreBitwiseIdenticalInEveryRun) {
     CapturedStep captured(step);
     step.SetRows(seq_lens, query_lens);
     captured.Replay();
-    EXPECT_GT(MaxPieces(step.map().main), kMaxPiecesAtOnce);
+    EXPECT_GT(MaxSplits(step.map().main), kMaxSplitsAtOnce);
     const at::Tensor out = step.out().clone();
     const at::Tensor lse = step.lse().clone();
     for (int run = 0; run < 50; ++run) {
@@ -607,7 +607,7 @@ TEST_F(AttentionGraphGpuTest, TwoLevelCombinesAreBitwiseIdenticalInEveryRun) {
     Step deterministic(options);
     deterministic.SetRows(seq_lens, query_lens);
     ASSERT_TRUE(deterministic.Launch().ok());
-    ASSERT_LE(MaxPieces(deterministic.map().main), kMaxDeterministicSplits);
+    ASSERT_LE(MaxSplits(deterministic.map().main), kMaxDeterministicSplits);
     EXPECT_TRUE(at::allclose(step.out(), deterministic.out(), 1e-2, 2e-4));
     EXPECT_TRUE(at::allclose(step.lse(), deterministic.lse(), 1e-5, 1e-5));
   }

@@ -87,8 +87,8 @@ class AttentionGroupsGpuTest : public ::testing::Test {
   static void CheckCase(const CrossProductCase& c, const std::string& kernel) {
     ExpectNoFault(c, [&](const ExpectedPair<PagedFixture>&, const GpuOutcome& outcome) {
       EXPECT_THAT(outcome.kernel, StartsWith(kernel));
-      EXPECT_GT(outcome.eager_pieces, kMaxPiecesAtOnce);
-      EXPECT_GT(outcome.replayed_pieces, kMaxPiecesAtOnce);
+      EXPECT_GT(outcome.eager_splits, kMaxSplitsAtOnce);
+      EXPECT_GT(outcome.replayed_splits, kMaxSplitsAtOnce);
     });
   }
 };

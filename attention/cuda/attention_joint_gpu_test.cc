@@ -65,7 +65,7 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
       for (int i = begin; i < end; ++i) {
         const WorkItem& item = map.items[i];
         if (item.is_joint == 0) continue;
-        ++num_pieces_;
+        ++num_splits_;
         if (i + 1 < end) ++num_that_do_not_wait_;
       }
     }
@@ -100,7 +100,7 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
     }
   }
 
-  int num_pieces_ = 0;  // splits that are combined cooperatively
+  int num_splits_ = 0;  // splits that are combined cooperatively
   int num_that_do_not_wait_ = 0;
   int max_ctas_ = 0;  // maximum number of CTAs with items per schedule
 };
@@ -110,7 +110,7 @@ TEST_F(AttentionJointSmallGpuTest, SplitsOfWaitingCtasMatchTheReference) {
   Check({.seed = 2, .q_dtype = DType::kFloat16, .kv_dtype = DType::kFloat16});
   Check({.seed = 3, .kv_dtype = DType::kFp8E4M3});
   Check({.seed = 4, .max_rows = 1, .max_query_len = 1, .min_seq_len = 15000, .max_seq_len = 17000});
-  EXPECT_GE(num_pieces_, 200);
+  EXPECT_GE(num_splits_, 200);
 }
 
 TEST_F(AttentionJointSmallGpuTest, LastArriverCombinesSlicesOfBusyCtas) {
@@ -135,14 +135,14 @@ TEST_F(AttentionJointSmallGpuTest, LastArriverCombinesSlicesOfBusyCtas) {
 TEST_F(AttentionJointSmallGpuTest, DeterministicSplitsMatchTheReference) {
   Check({.seed = 7, .rounds = 10, .mode = TileScheduleMode::kDeterministic, .max_rows = 12});
   Check({.seed = 8, .num_sms = 2, .mode = TileScheduleMode::kDeterministic, .max_rows = 12});
-  EXPECT_GE(num_pieces_, 60);
+  EXPECT_GE(num_splits_, 60);
 }
 
 // A GPU with 132 SMs runs 264 CTAs at a time.
 TEST_F(AttentionJointSmallGpuTest, ScheduleMayHaveMoreCtasThanRunAtATime) {
   Check({.seed = 9, .rounds = 6, .num_sms = 1000, .max_rows = 40, .max_query_len = 4});
   EXPECT_GT(max_ctas_, 264);
-  EXPECT_GE(num_pieces_, 200);
+  EXPECT_GE(num_splits_, 200);
 }
 
 }  // namespace

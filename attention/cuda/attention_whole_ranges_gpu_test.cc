@@ -54,7 +54,7 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
   }
 
   // The maximum number of splits of a Q tile if the fixture has wide CTAs; otherwise 0.
-  static int PiecesInWideCtas(const PagedFixture& fixture, const CrossProductCase& c) {
+  static int SplitsInWideCtas(const PagedFixture& fixture, const CrossProductCase& c) {
     const PagedBatch batch = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
     HostTileSchedule work(OptionsOf(fixture, c));
@@ -70,9 +70,9 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
 
   void Count(const PagedFixture& fixture, const CrossProductCase& c) {
     num_whole_ += HasWholeRanges(fixture, c);
-    const int pieces = PiecesInWideCtas(fixture, c);
-    num_wide_ += pieces > 0;
-    num_in_groups_ += pieces > kMaxPiecesAtOnce;
+    const int splits = SplitsInWideCtas(fixture, c);
+    num_wide_ += splits > 0;
+    num_in_groups_ += splits > kMaxSplitsAtOnce;
   }
 
   // Runs a case eagerly and in a replayed graph, and compares both with the reference.

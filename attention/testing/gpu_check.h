@@ -51,9 +51,9 @@ struct GpuOutcome {
   // `replayed` for the second contents, replayed.
   AttentionError eager;
   AttentionError replayed;
-  // Maximum number of KV splits of a Q tile in each run (MaxPieces() of gpu_memory.h).
-  int eager_pieces = 0;
-  int replayed_pieces = 0;
+  // Maximum number of KV splits of a Q tile in each run (MaxSplits() of gpu_memory.h).
+  int eager_splits = 0;
+  int replayed_splits = 0;
   // Empty, or a description of the fault: an error beyond its limit, NaN, a result for a query
   // without keys, a write outside of out and lse, or a replay that differs bitwise from the eager
   // run.

@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 
 Rows Decodes(int num_rows) { return Rows(std::vector<int32_t>(num_rows, 8192)); }
 
-TileScheduleOptions OptionsWith(int max_tokens, RowSplit split = RowSplit::kByBatch) {
+TileScheduleOptions OptionsWith(int max_tokens,
+                                RowAssignment row_assignment = RowAssignment::kByBatch) {
   return {.num_q_heads = 32,
           .num_kv_heads = 8,
           .head_dim_qk = 128,
@@ -27,7 +28,7 @@ TileScheduleOptions OptionsWith(int max_tokens, RowSplit split = RowSplit::kByBa
           .max_tokens = max_tokens,
           .max_query_len = max_tokens / 16,
           .max_seq_len = 8192,
-          .split = split};
+          .row_assignment = row_assignment};
 }
 
 std::string MessageFor(const PagedBatch& batch, const LayerWindow& window,
@@ -157,7 +158,7 @@ TEST(BatchScheduleTest, RejectsBoundsThatChangeTheAssignmentOfRows) {
 
 TEST(BatchScheduleTest, SchedulesWithSplitByRowAcceptAnyBatch) {
   const Rows four = Decodes(4), five = Decodes(5);
-  HostTileSchedule work(OptionsWith(16, RowSplit::kByRow));
+  HostTileSchedule work(OptionsWith(16, RowAssignment::kByRow));
   const BatchSchedule value = WorkOf(four.batch, {.left = 5}, work.map());
   EXPECT_EQ(MessageFor(five.batch, {}, value), "");
   Rows many = Decodes(17);

@@ -9,7 +9,7 @@
 // workspace. A combine entry (TileCombine) lists the partials of each query. Either the last CTA to
 // finish combines them, or all contributing CTAs do so together.
 //
-// The identifiers say `queue` for a CTA queue, `piece` for a split, `merge` for combine, `dealt`
+// The identifiers say `queue` for a CTA queue, `split` for a split, `merge` for combine, `dealt`
 // for round-robin, and `step` for a KV tile.
 //
 // Worked example: decode of five rows, with one KV head and four queues. A Q tile costs 4.
@@ -70,7 +70,7 @@
 // plan has two schedules: short rows (few queries) are in `short_rows`, the others in `main`. Every
 // call then launches one kernel for each. The number of queries decides whether a row is short.
 // However, if a batch's bounds show that all rows belong to one schedule, or that the rows have few
-// keys (RowSplit::kByBatch), all rows are in one schedule, and only its kernel is launched.
+// keys (RowAssignment::kByBatch), all rows are in one schedule, and only its kernel is launched.
 //
 // The schedule is data on the device, built in each step from seq_lens, so a captured graph adapts
 // to the current lengths. Only the plan (capacities, kernel tile and workspace sizes) is fixed
@@ -119,7 +119,7 @@ enum class TileScheduleMode : int32_t {
 };
 
 // How rows are assigned to the plan's two schedules.
-enum class RowSplit : int32_t {
+enum class RowAssignment : int32_t {
   // Puts all rows into `main`, which saves a launch, if the batch's bounds show one of: all rows
   // are long; long rows are barely longer than short ones; the rows have few keys
   // (TileSchedule::max_joined_steps). Batches with few rows run in clusters. All calls with a
@@ -175,13 +175,13 @@ struct alignas(16) WorkItem {
 
 inline constexpr int32_t kSharedRow = -1;
 
-// A Q tile with more than kMaxPiecesAtOnce splits may be combined in two levels: first groups of
+// A Q tile with more than kMaxSplitsAtOnce splits may be combined in two levels: first groups of
 // kCombineGroup splits, then the groups.
 inline constexpr int kCombineGroup = 16;
-inline constexpr int kMaxPiecesAtOnce = 32;
+inline constexpr int kMaxSplitsAtOnce = 32;
 
 // Maximum number of splits in a cooperative combine (attention/cuda/decode/cooperative_combine.h).
-inline constexpr int kMaxJointPieces = 128;
+inline constexpr int kMaxJointSplits = 128;
 
 // Floats between the out partials of adjacent q heads: head_dim_v, rounded up to whole chunks of 4.
 constexpr int PartialPitch(int head_dim_v) { return (head_dim_v + 3) / 4 * 4; }
@@ -212,7 +212,7 @@ struct CutCosts {
   int ctas_per_sm = 1;
   int lone_percent = 100;  // the time of a KV tile if the SM has only one CTA
   int cluster_steps = 0;
-  int joint_pieces = 0;
+  int joint_splits = 0;
   int joint_keys = 0;
   int both_ways_steps = 0;
   int wide_keys = 0;
@@ -312,16 +312,16 @@ inline int ClusterOf(const KernelSchedule& map, int num_rows, int window_left) {
   const int keys = MaxKeys(map, window_left);
   const int steps = (keys + kWorkStepKeys - 1) / kWorkStepKeys;
   if (steps <= kStepsUnderWay) return 1;
-  const auto piece = [](int steps, int queues) {
+  const auto split = [](int steps, int queues) {
     const int even = (steps + queues - 1) / queues;
     return even > kStepsUnderWay ? even : kStepsUnderWay;
   };
   // A window may begin within a KV tile.
   const int touched = steps + (keys < map.max_seq_len ? 1 : 0);
   int best = 1;
-  int64_t end = int64_t{piece(steps, map.num_queues / num_rows)} * kStepCost + map.costs.merge;
+  int64_t end = int64_t{split(steps, map.num_queues / num_rows)} * kStepCost + map.costs.merge;
   for (int cluster = 2; cluster <= kMaxClusterQueues; ++cluster) {
-    const int longest = piece(touched, cluster);
+    const int longest = split(touched, cluster);
     if (num_rows > map.clusters_of[cluster] || int64_t{longest} * kStepCost > end) continue;
     if (cluster > 2 && longest > map.costs.cluster_steps) continue;
     best = cluster;
@@ -361,7 +361,7 @@ struct TileSchedule {
   // Rows of at most short_rows.max_query_len queries; num_ctas is 0 if the plan has only `main`.
   KernelSchedule short_rows;
   KernelSchedule main;  // the other rows
-  RowSplit split = RowSplit::kByBatch;
+  RowAssignment row_assignment = RowAssignment::kByBatch;
   KernelChoice kernels = {};
   // kByBatch: if a batch of short and long rows has at most this many KV tiles by its bounds
   // (num_rows times those of max_seq_len), all rows are in `main`.

@@ -123,7 +123,7 @@ template <typename Batch>
 int LongestShort(const Batch& batch, const TileSchedule& map) {
   if (!map.has_short_rows()) return 0;
   const int longest = map.short_rows.max_query_len;
-  if (batch.max_query_len <= longest || map.split == RowSplit::kByRow) return longest;
+  if (batch.max_query_len <= longest || map.row_assignment == RowAssignment::kByRow) return longest;
   if (batch.max_query_len <= map.joined_short_rows * longest) return 0;
   const int64_t steps_of_row = (int64_t{batch.max_seq_len} + kWorkStepKeys - 1) / kWorkStepKeys;
   const int64_t steps = batch.num_rows * steps_of_row;
@@ -184,7 +184,7 @@ absl::Status CheckSide(const char* name, int built, const std::optional<int>& si
 
 template <typename Batch>
 absl::Status CheckWork(const Batch& batch, const LayerWindow& window, const BatchSchedule& work) {
-  if (work.map.split == RowSplit::kByRow) return absl::OkStatus();
+  if (work.map.row_assignment == RowAssignment::kByRow) return absl::OkStatus();
   if (batch.num_rows != work.num_rows) {
     return absl::InvalidArgumentError(absl::StrCat("work is for another batch: expected num_rows ",
                                                    work.num_rows, ", got ", batch.num_rows));

@@ -67,8 +67,8 @@ absl::StatusOr<BatchSchedule> LaunchTileSchedule(const RaggedBatch& batch,
                                                  CUstream_st* stream);
 
 // Checks the schedule's capacity, and that `work` is the work of a batch with the same bounds and
-// with a window at least as wide, so that its items fit the call. With RowSplit::kByRow, any batch
-// within the capacity may use a schedule. PagedAttention() calls it on CUDA. Errors:
+// with a window at least as wide, so that its items fit the call. With RowAssignment::kByRow, any
+// batch within the capacity may use a schedule. PagedAttention() calls it on CUDA. Errors:
 // InvalidArgument.
 absl::Status CheckBatchSchedule(const PagedBatch& batch, const LayerWindow& window,
                                 const BatchSchedule& work);

@@ -43,7 +43,7 @@ TEST(TileScheduleBuildTest, MatchesTheWorkedExampleOfTheHeader) {
                                                     .combines_per_step_few_rows = 10,
                                                     .combines_per_step = 5,
                                                     .joint_rows = 8,
-                                                    .joint_pieces = 16}});
+                                                    .joint_splits = 16}});
   const KernelSchedule& map = work.map().main;
   ASSERT_EQ(map.num_queues, 4);
   ASSERT_EQ(map.costs.tile, 4);
@@ -247,7 +247,7 @@ TileScheduleOptions WithoutClusters(TileScheduleOptions options) {
 
 // 33 queues, with two CTAs per SM.
 TEST(TileScheduleBuildTest, SmallBatchesOfEqualRowsGetEvenSplits) {
-  for (const auto& [num_rows, len, piece] :
+  for (const auto& [num_rows, len, split] :
        {std::tuple{1, 16384, 512}, std::tuple{2, 4096, 256}, std::tuple{4, 1024, 128},
         std::tuple{8, 4096, 1024}, std::tuple{16, 4096, 2048}, std::tuple{10, 4096, 1408},
         std::tuple{32, 4096, 4096}, std::tuple{30, 1024, 1024}}) {
@@ -257,10 +257,10 @@ TEST(TileScheduleBuildTest, SmallBatchesOfEqualRowsGetEvenSplits) {
     EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
     std::vector<int> expected;
     for (int r = 0; r < num_rows; ++r) {
-      for (int cut = piece; cut < len; cut += piece) expected.push_back(cut);
+      for (int cut = split; cut < len; cut += split) expected.push_back(cut);
     }
     EXPECT_EQ(CutsOf(work.map().main), expected) << num_rows << " x " << len;
-    for (const int64_t steps : UsedSteps(work)) EXPECT_LE(steps, piece / kWorkStepKeys);
+    for (const int64_t steps : UsedSteps(work)) EXPECT_LE(steps, split / kWorkStepKeys);
   }
 }
 
@@ -315,7 +315,7 @@ TEST(TileScheduleBuildTest, GroupArrivalCountersBeginAtZero) {
   ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
   int num_groups = 0;
   for (const WorkItem& item : ItemsOf(map)) {
-    if (item.num_partials <= kMaxPiecesAtOnce) continue;
+    if (item.num_partials <= kMaxSplitsAtOnce) continue;
     if ((item.partial - item.first_partial) % kCombineGroup != 0) continue;
     ++num_groups;
     for (int head = 0; head < map.num_virtual_heads; ++head) {
@@ -341,9 +341,9 @@ TEST(TileScheduleBuildTest, OnlySplitTilesWithoutSharedItemsCombineCooperatively
                                static_cast<int>(items.size()));
   };
   // Drafts: 16 query rows.
-  const auto [num_cut, num_pieces] = num_joint(Rows({4096}, 4), SharedPrefix::kIgnored);
-  EXPECT_GT(num_pieces, 1);
-  EXPECT_EQ(num_cut, num_pieces);
+  const auto [num_cut, num_splits] = num_joint(Rows({4096}, 4), SharedPrefix::kIgnored);
+  EXPECT_GT(num_splits, 1);
+  EXPECT_EQ(num_cut, num_splits);
   EXPECT_EQ(num_joint(Rows({64, 64}, 4), SharedPrefix::kIgnored), std::pair(0, 2));  // unsplit
   Rows rows({4096, 4096}, 4);
   const int32_t prefix_len = 2048;
@@ -386,25 +386,25 @@ TEST(TileScheduleBuildTest, DeterministicModeLimitsSplitsToMaxSplits) {
     HostTileSchedule work(options);
     ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
     EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
-    std::array<int, 3> pieces = {};
-    for (const WorkItem& item : ItemsOf(work.map().main)) ++pieces[item.row];
+    std::array<int, 3> splits = {};
+    for (const WorkItem& item : ItemsOf(work.map().main)) ++splits[item.row];
     // 11 and 79 KV tiles; at most one split per 8, rounded up.
-    EXPECT_THAT(pieces, ElementsAre(max_splits, std::min(max_splits, 2), std::min(max_splits, 10)));
+    EXPECT_THAT(splits, ElementsAre(max_splits, std::min(max_splits, 2), std::min(max_splits, 10)));
   }
 }
 
 // The splits of query `query` of row `row`: key ranges, and the other fields that affect rounding.
-std::vector<std::array<int, 6>> PiecesOf(const TileSchedule& work, int row, int query) {
-  std::vector<std::array<int, 6>> pieces;
+std::vector<std::array<int, 6>> SplitsOf(const TileSchedule& work, int row, int query) {
+  std::vector<std::array<int, 6>> splits;
   for (const KernelSchedule* map : {&work.main, &work.short_rows}) {
     if (map->num_ctas == 0) continue;
     for (const WorkItem& item : ItemsOf(*map)) {
       if (item.row != row || query < item.query_begin || query >= item.query_end) continue;
-      pieces.push_back({item.key_begin, item.key_end, item.num_partials, item.first_position,
+      splits.push_back({item.key_begin, item.key_end, item.num_partials, item.first_position,
                         item.query_end - item.query_begin, map->tile_rows});
     }
   }
-  return pieces;
+  return splits;
 }
 
 // In rows of several queries, each query has the splits of a row of one query: with small tiles
@@ -442,14 +442,14 @@ TEST(TileScheduleBuildTest, DeterministicDraftQueriesAreSplitLikeDecodes) {
         for (int i = 0; i < query_len; ++i) {
           Rows alone({rows.seq_lens[r] - (query_len - 1 - i)});
           ASSERT_TRUE(TileScheduleOnHost(alone.batch, layer_window, plain.map()).ok());
-          EXPECT_EQ(PiecesOf(work.map(), r, i), PiecesOf(plain.map(), 0, 0))
+          EXPECT_EQ(SplitsOf(work.map(), r, i), SplitsOf(plain.map(), 0, 0))
               << "row " << r << " query " << i << " window " << window.value_or(-1) << " group "
               << heads.group;
         }
       }
       // decode_query_len does not change the splits of longer rows.
       ASSERT_TRUE(TileScheduleOnHost(rows.batch, layer_window, plain.map()).ok());
-      for (const int r : {4, 5}) EXPECT_EQ(PiecesOf(work.map(), r, 0), PiecesOf(plain.map(), r, 0));
+      for (const int r : {4, 5}) EXPECT_EQ(SplitsOf(work.map(), r, 0), SplitsOf(plain.map(), r, 0));
     }
   }
 }
@@ -513,10 +513,10 @@ std::vector<int> RowsOf(const KernelSchedule& map) {
 }
 
 TEST(TileScheduleBuildTest, ShortAndLongRowsHaveSeparateSchedules) {
-  for (RowSplit split : {RowSplit::kByBatch, RowSplit::kByRow}) {
+  for (RowAssignment row_assignment : {RowAssignment::kByBatch, RowAssignment::kByRow}) {
     Rows rows = DecodesAndAPrompt();
     TileScheduleOptions options = OptionsFor(rows.batch);
-    options.split = split;
+    options.row_assignment = row_assignment;
     options.costs->joined_steps = options.costs->joined_steps_beside_prompts = 0;
     HostTileSchedule work(options);
     EXPECT_EQ(WorkOf(rows.batch, {}, work.map()).longest_short_row, 4);
@@ -544,9 +544,9 @@ TEST(TileScheduleBuildTest, ShortRowsJoinLongRowsIfBothHaveShortSequences) {
   EXPECT_TRUE(check.ok()) << check;
   EXPECT_THAT(RowsOf(work.map().main), ElementsAre(0, 1, 2, 3, 5));
   EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre());
-  options.split = RowSplit::kByRow;
+  options.row_assignment = RowAssignment::kByRow;
   EXPECT_EQ(longest_short_row(), 4);
-  options.split = RowSplit::kByBatch;
+  options.row_assignment = RowAssignment::kByBatch;
   options.mode = TileScheduleMode::kDeterministic;
   EXPECT_EQ(longest_short_row(), 4);
   options.mode = TileScheduleMode::kBalanced;
@@ -593,29 +593,29 @@ TEST(TileScheduleBuildTest, DecodeStepWithAPrefillPlanHasOnlyShortRows) {
 
 TEST(TileScheduleBuildTest, UsesOneScheduleIfTheBoundsShowRowsOfOneKind) {
   Rows longest({300, 300}, /*query_len=*/200);
-  const auto longest_short_row = [&](const PagedBatch& batch, RowSplit split) {
+  const auto longest_short_row = [&](const PagedBatch& batch, RowAssignment row_assignment) {
     TileScheduleOptions options = OptionsFor(longest.batch);
-    options.split = split;
+    options.row_assignment = row_assignment;
     options.costs->joined_steps = options.costs->joined_steps_beside_prompts = 0;
     return WorkOf(batch, {}, HostTileSchedule(options).map()).longest_short_row;
   };
   // The maximum number of tokens: no row is short.
-  EXPECT_EQ(longest_short_row(longest.batch, RowSplit::kByBatch), 0);
-  EXPECT_EQ(longest_short_row(longest.batch, RowSplit::kByRow), 4);
+  EXPECT_EQ(longest_short_row(longest.batch, RowAssignment::kByBatch), 0);
+  EXPECT_EQ(longest_short_row(longest.batch, RowAssignment::kByRow), 4);
   PagedBatch fewer = longest.batch;
   fewer.num_tokens = 204;  // one row may have 4
-  EXPECT_EQ(longest_short_row(fewer, RowSplit::kByBatch), 4);
+  EXPECT_EQ(longest_short_row(fewer, RowAssignment::kByBatch), 4);
   fewer.num_tokens = 205;
-  EXPECT_EQ(longest_short_row(fewer, RowSplit::kByBatch), 0);
+  EXPECT_EQ(longest_short_row(fewer, RowAssignment::kByBatch), 0);
   // Drafts to verify, barely longer than short rows.
   Rows drafts({300, 300}, /*query_len=*/16);
   drafts.batch.num_tokens = 20;
-  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByBatch), 0);
-  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByRow), 4);
+  EXPECT_EQ(longest_short_row(drafts.batch, RowAssignment::kByBatch), 0);
+  EXPECT_EQ(longest_short_row(drafts.batch, RowAssignment::kByRow), 4);
   drafts.batch.max_query_len = 17;
-  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByBatch), 4);
+  EXPECT_EQ(longest_short_row(drafts.batch, RowAssignment::kByBatch), 4);
   drafts.batch.max_query_len = 4;
-  EXPECT_EQ(longest_short_row(drafts.batch, RowSplit::kByBatch), 4);
+  EXPECT_EQ(longest_short_row(drafts.batch, RowAssignment::kByBatch), 4);
 }
 
 TEST(TileScheduleBuildTest, LengthsBeyondThePlanStayWithinTheWorkspace) {

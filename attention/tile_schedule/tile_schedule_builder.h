@@ -294,7 +294,7 @@ class TileScheduleBuilder {
     Queues<Sum> queues(total_cost, least, num_queues_, map_.costs.tile);
     ChooseCut(total_cost, num_tiles, least, queues);
     const WorkCounts counts = CutTiles(num_tiles, queues);
-    if (is_dealt_) RankTiles(num_tiles, queues.even().piece_steps);
+    if (is_dealt_) RankTiles(num_tiles, queues.even().split_steps);
     NoteItems(num_tiles);
     WriteItems(counts, num_tiles, queues);
   }
@@ -410,7 +410,7 @@ class TileScheduleBuilder {
       tile.query_end =
           AtMost(map_.tile_queries, rows_.query_start_loc[rows_.num_rows] - t * map_.tile_queries);
       tile.key_end = shared_keys_;
-      tile.num_pieces = 1;
+      tile.num_splits = 1;
       cost = Cutter::template CostOf<Sum>(map_.max_splits, map_.costs.tile, tile);
     } else {
       tile.row = RowOfTile(t);
@@ -423,9 +423,9 @@ class TileScheduleBuilder {
         // Lengths beyond the plan must not make sums overflow.
         tile.key_end = AtMost(keys.end, map_.max_seq_len);
         if (tile.key_end < tile.key_begin) tile.key_end = tile.key_begin;
-        tile.num_pieces = 1;
-        const int max_pieces = map_.max_splits / (IsOfDecodes(row) ? 1 : RowTiles(row));
-        cost = Cutter::template CostOf<Sum>(max_pieces, map_.costs.tile, tile);
+        tile.num_splits = 1;
+        const int max_splits = map_.max_splits / (IsOfDecodes(row) ? 1 : RowTiles(row));
+        cost = Cutter::template CostOf<Sum>(max_splits, map_.costs.tile, tile);
       }
     }
     tiles_[t] = tile;
@@ -441,7 +441,7 @@ class TileScheduleBuilder {
 
   // Whether the Q tile writes partials.
   REPRISE_HOST_DEVICE bool IsMerged(const WorkTile& tile) const {
-    return tile.num_pieces > (shared_keys_ > 0 ? 0 : 1);
+    return tile.num_splits > (shared_keys_ > 0 ? 0 : 1);
   }
   // The distance from a query's partial to the query's next partial, in partials.
   REPRISE_HOST_DEVICE int PartialStride(const WorkTile& tile) const {
@@ -451,21 +451,21 @@ class TileScheduleBuilder {
   // Items, partials and combines of the Q tile, packed so that one scan sums them.
   REPRISE_HOST_DEVICE Sum CutTile(const Queues<Sum>& queues, int t) {
     WorkTile tile = tiles_[t];
-    if (tile.num_pieces == 0) return 0;
+    if (tile.num_splits == 0) return 0;
     Cutter::Cut(queues, tile);
-    tiles_[t].num_pieces = tile.num_pieces;
+    tiles_[t].num_splits = tile.num_splits;
     tiles_[t].cut = tile.cut;
-    const Sum pieces = tile.num_pieces;
-    if (!IsMerged(tile)) return pieces << sums_.item_shift;
-    const Sum partials = map_.queue_partials > 0 ? 0 : pieces * PartialStride(tile);
-    return pieces << sums_.item_shift | partials << sums_.partial_shift | (IsShared(tile) ? 0 : 1);
+    const Sum splits = tile.num_splits;
+    if (!IsMerged(tile)) return splits << sums_.item_shift;
+    const Sum partials = map_.queue_partials > 0 ? 0 : splits * PartialStride(tile);
+    return splits << sums_.item_shift | partials << sums_.partial_shift | (IsShared(tile) ? 0 : 1);
   }
 
   // The first partial of a Q tile whose partials are by queue.
   REPRISE_HOST_DEVICE int PartialOfQueue(const Queues<Sum>& queues, const WorkTile& tile,
                                          int t) const {
     const int begin = Cutter::QueueOf(queues, tile, t, 0);
-    const bool goes_on = Cutter::QueueOf(queues, tile, t, tile.num_pieces - 1) > begin;
+    const bool goes_on = Cutter::QueueOf(queues, tile, t, tile.num_splits - 1) > begin;
     return (2 * begin + (goes_on ? 1 : 0)) * map_.queue_partials;
   }
 
@@ -485,7 +485,7 @@ class TileScheduleBuilder {
   REPRISE_HOST_DEVICE RangeTotals TotalsOf(int num_tiles) {
     const Tally tally = team_.TallyOf(num_tiles, [&](int t) -> Tally {
       const WorkTile& tile = tiles_[t];
-      if (tile.num_pieces == 0) return {};
+      if (tile.num_splits == 0) return {};
       if (tile.key_begin >= tile.key_end) return {.total = 1 << kCountBits};
       return {.total = 1, .most = NumSteps(tile), .last = t + 1};
     });
@@ -519,7 +519,7 @@ class TileScheduleBuilder {
                                             int64_t filled_end) const {
     if (cluster_ == 1 || !rows_are_tiles_ || num_tiles * cluster_ > num_queues_) return false;
     const int longest = CeilOf(ranges.longest_steps, cluster_);
-    return EndOfPieces(longest) <= filled_end + map_.costs.merge;
+    return EndOfSplits(longest) <= filled_end + map_.costs.merge;
   }
 
   // Whether queues of `of_queue` unsplit Q tiles each end before Stream-K queues.
@@ -536,17 +536,17 @@ class TileScheduleBuilder {
 
   // Whether there is a queue for each split, if a split has at most `steps` KV tiles.
   REPRISE_HOST_DEVICE bool FitQueues(int num_tiles, const RangeTotals& ranges, int steps) {
-    const int max_pieces = num_queues_ - ranges.places_without_keys();
-    if (ranges.with_keys * CeilOf(ranges.longest_steps, steps) <= max_pieces) return true;
+    const int max_splits = num_queues_ - ranges.places_without_keys();
+    if (ranges.with_keys * CeilOf(ranges.longest_steps, steps) <= max_splits) return true;
     return team_.Total(num_tiles, [&](int t) -> int {
       return CeilOf(NumSteps(tiles_[t]), steps);
-    }) <= max_pieces;
+    }) <= max_splits;
   }
 
   // The even cut that ends first among the cuts with one queue per split, or EvenCut{} if Stream-K
   // queues end first. A queue should have at least `min_steps` KV tiles. REQUIRES: there is a
   // queue for each Q tile.
-  REPRISE_HOST_DEVICE EvenCut ChoosePieces(Sum total_cost, int num_tiles, const RangeTotals& ranges,
+  REPRISE_HOST_DEVICE EvenCut ChooseSplits(Sum total_cost, int num_tiles, const RangeTotals& ranges,
                                            int min_steps, int64_t filled_end) {
     const Sum of_tiles = static_cast<Sum>(ranges.count()) * map_.costs.tile;
     const int queues_of_range = (num_queues_ - ranges.places_without_keys()) / ranges.with_keys;
@@ -555,11 +555,11 @@ class TileScheduleBuilder {
     const int steps = even > min_steps ? even : min_steps;
     const int64_t whole_end = EndOfWholeRanges(ranges, num_queues_, map_.costs);
     const bool may_be_whole = whole_end <= filled_end;
-    const bool may_be_cut = steps < ranges.longest_steps && EndOfPieces(steps) <= filled_end &&
-                            !(may_be_whole && whole_end <= EndOfPieces(steps) + map_.costs.merge) &&
+    const bool may_be_cut = steps < ranges.longest_steps && EndOfSplits(steps) <= filled_end &&
+                            !(may_be_whole && whole_end <= EndOfSplits(steps) + map_.costs.merge) &&
                             FitQueues(num_tiles, ranges, steps);
-    if (may_be_cut) return {.piece_steps = steps};
-    return may_be_whole ? EvenCut{.piece_steps = ranges.longest_steps} : EvenCut{};
+    if (may_be_cut) return {.split_steps = steps};
+    return may_be_whole ? EvenCut{.split_steps = ranges.longest_steps} : EvenCut{};
   }
 
   // Decides how the Q tiles are split.
@@ -572,16 +572,16 @@ class TileScheduleBuilder {
     const int64_t filled_end = EndOfFilled(queues.width(), of_queue, map_.costs);
     if (DealtEndFirst(total_cost, num_tiles, ranges, filled_end)) {
       is_dealt_ = true;
-      queues.CutEvenly({.piece_steps = ranges.longest_steps});
+      queues.CutEvenly({.split_steps = ranges.longest_steps});
     } else if (ClustersEndFirst(num_tiles, ranges, filled_end)) {
       have_clusters_ = true;
       queues.CutEvenly(
-          {.piece_steps = CeilOf(ranges.longest_steps, cluster_), .cluster = cluster_});
+          {.split_steps = CeilOf(ranges.longest_steps, cluster_), .cluster = cluster_});
     } else if (of_queue == 1) {
-      queues.CutEvenly(ChoosePieces(total_cost, num_tiles, ranges, min_steps, filled_end));
+      queues.CutEvenly(ChooseSplits(total_cost, num_tiles, ranges, min_steps, filled_end));
     } else if (map_.costs.is_bound_by_reading &&
                WholeRangesEndFirst(total_cost, num_tiles, of_queue, filled_end)) {
-      queues.CutEvenly({.piece_steps = ranges.longest_steps, .pieces_of_queue = of_queue});
+      queues.CutEvenly({.split_steps = ranges.longest_steps, .splits_of_queue = of_queue});
     }
   }
 
@@ -591,7 +591,7 @@ class TileScheduleBuilder {
         [&](int t, Sum packed) {
           const WorkCounts before = Unpack(packed);
           tiles_[t].first_item = before.items;
-          tiles_[t].first_partial = map_.queue_partials > 0 && tiles_[t].num_pieces > 0
+          tiles_[t].first_partial = map_.queue_partials > 0 && tiles_[t].num_splits > 0
                                         ? PartialOfQueue(queues, tiles_[t], t)
                                         : before.partials;
           tiles_[t].merge = before.merges;
@@ -611,7 +611,7 @@ class TileScheduleBuilder {
     const auto max_steps = [&](bool of_short_rows) {
       return -team_.Least(num_tiles, [&](int t) -> int {
         const WorkTile& tile = tiles_[t];
-        const bool counts = tile.num_pieces > 0 && IsOfShortRow(tile) == of_short_rows;
+        const bool counts = tile.num_splits > 0 && IsOfShortRow(tile) == of_short_rows;
         return counts ? -NumSteps(tile) : 0;
       });
     };
@@ -622,7 +622,7 @@ class TileScheduleBuilder {
         num_tiles,
         [&](int t) -> int {
           const WorkTile& tile = tiles_[t];
-          return tile.num_pieces == 0 ? -1 : DealBucket(NumSteps(tile), longest_steps);
+          return tile.num_splits == 0 ? -1 : DealBucket(NumSteps(tile), longest_steps);
         },
         [&](int t, int rank) { tiles_[t].cut = rank; });
   }
@@ -632,7 +632,7 @@ class TileScheduleBuilder {
     team_.Spread(
         num_tiles,
         [&](int t) {
-          return ItemSpan{tiles_[t].first_item, tiles_[t].num_pieces};
+          return ItemSpan{tiles_[t].first_item, tiles_[t].num_splits};
         },
         [&](int t, int item) {
           if (item < map_.max_items) tile_of_item_[item] = t;
@@ -648,37 +648,37 @@ class TileScheduleBuilder {
     return Cutter::QueueOf(queues, tile, t, i - tile.first_item);
   }
 
-  REPRISE_HOST_DEVICE int KeyAt(const Queues<Sum>& queues, const WorkTile& tile, int piece) const {
-    if (piece == 0) return tile.key_begin;
-    if (piece == tile.num_pieces) return tile.key_end;
-    return (StepOfKey(tile.key_begin) + Cutter::StepOf(queues, tile, piece)) * kWorkStepKeys;
+  REPRISE_HOST_DEVICE int KeyAt(const Queues<Sum>& queues, const WorkTile& tile, int split) const {
+    if (split == 0) return tile.key_begin;
+    if (split == tile.num_splits) return tile.key_end;
+    return (StepOfKey(tile.key_begin) + Cutter::StepOf(queues, tile, split)) * kWorkStepKeys;
   }
 
   // Sets the fields that every item has: its queries, keys and partials.
-  REPRISE_HOST_DEVICE WorkItem PieceOf(const WorkTile& tile, int piece,
+  REPRISE_HOST_DEVICE WorkItem SplitOf(const WorkTile& tile, int split,
                                        const Queues<Sum>& queues) const {
     const int stride = PartialStride(tile);
     WorkItem item = {};
     item.row = tile.row;
     item.query_begin = tile.query_begin;
     item.query_end = tile.query_end;
-    item.key_begin = KeyAt(queues, tile, piece);
-    item.key_end = KeyAt(queues, tile, piece + 1);
+    item.key_begin = KeyAt(queues, tile, split);
+    item.key_end = KeyAt(queues, tile, split + 1);
     // Always holds for batches within the plan. Larger batches must not write past the workspace.
     const bool is_cut = IsMerged(tile) && (IsShared(tile) || tile.merge < map_.max_merges) &&
-                        tile.first_partial + tile.num_pieces * stride <= map_.max_partials;
-    item.partial = is_cut ? tile.first_partial + piece * stride : -1;
+                        tile.first_partial + tile.num_splits * stride <= map_.max_partials;
+    item.partial = is_cut ? tile.first_partial + split * stride : -1;
     item.merge = is_cut && !IsShared(tile) ? tile.merge : -1;
     item.first_partial = is_cut ? tile.first_partial : -1;
-    item.num_partials = is_cut ? tile.num_pieces : 0;
+    item.num_partials = is_cut ? tile.num_splits : 0;
     return item;
   }
 
-  REPRISE_HOST_DEVICE WorkItem SharedItemOf(int t, const WorkTile& tile, int piece,
+  REPRISE_HOST_DEVICE WorkItem SharedItemOf(int t, const WorkTile& tile, int split,
                                             const Queues<Sum>& queues, int num_tiles,
                                             int num_items) const {
     const TileScheduleRow row = row_[shared_from_row_];
-    WorkItem item = PieceOf(tile, piece, queues);
+    WorkItem item = SplitOf(tile, split, queues);
     item.first_token = t * map_.tile_queries;
     item.key_start = row.key_start;
     item.first_key = row.key_start;
@@ -693,20 +693,20 @@ class TileScheduleBuilder {
     return item;
   }
 
-  REPRISE_HOST_DEVICE WorkItem ItemOf(const WorkTile& tile, int piece,
+  REPRISE_HOST_DEVICE WorkItem ItemOf(const WorkTile& tile, int split,
                                       const Queues<Sum>& queues) const {
     const TileScheduleRow row = row_[tile.row];
-    WorkItem item = PieceOf(tile, piece, queues);
+    WorkItem item = SplitOf(tile, split, queues);
     item.first_token = row.first_token + item.query_begin;
     item.query_len = row.query_len;
     if (shared_keys_ > 0) {
       const int shared = item.first_token / map_.tile_queries;
       item.first_shared_partial =
           tiles_[shared].first_partial + item.first_token - shared * map_.tile_queries;
-      item.num_shared_partials = tiles_[shared].num_pieces;
+      item.num_shared_partials = tiles_[shared].num_splits;
     } else if (item.partial >= 0) {
       item.is_joint = CombinesCooperatively(map_, tile.query_end - tile.query_begin,
-                                            tile.num_pieces, tile.key_end - tile.key_begin);
+                                            tile.num_splits, tile.key_end - tile.key_begin);
     }
     // The other fields of a padded row may hold anything.
     if (row.seq_len <= 0 || (item.key_begin == item.key_end && shared_keys_ == 0)) return item;
@@ -724,17 +724,17 @@ class TileScheduleBuilder {
                                      const Queues<Sum>& queues) {
     const int t = tile_of_item_[i];
     const WorkTile tile = tiles_[t];
-    const int piece = i - tile.first_item;
+    const int split = i - tile.first_item;
     const WorkItem item = IsShared(tile)
-                              ? SharedItemOf(t, tile, piece, queues, num_tiles, num_items)
-                              : ItemOf(tile, piece, queues);
+                              ? SharedItemOf(t, tile, split, queues, num_tiles, num_items)
+                              : ItemOf(tile, split, queues);
     map_.items[i] = item;
-    if (item.partial >= 0 && tile.num_pieces > kMaxPiecesAtOnce && piece % kCombineGroup == 0) {
+    if (item.partial >= 0 && tile.num_splits > kMaxSplitsAtOnce && split % kCombineGroup == 0) {
       uint32_t* arrivals =
           map_.group_arrivals + static_cast<int64_t>(item.partial) * map_.num_virtual_heads;
       for (int head = 0; head < map_.num_virtual_heads; ++head) arrivals[head] = 0;
     }
-    const int queue = Cutter::QueueOf(queues, tile, t, piece);
+    const int queue = Cutter::QueueOf(queues, tile, t, split);
     const int before = QueueOfItem(queues, i - 1);
     for (int c = before + 1; c <= queue; ++c) map_.queue_items[c] = i;
     if (is_dealt_) {
@@ -743,7 +743,7 @@ class TileScheduleBuilder {
     } else if (before < queue) {
       map_.queue_first[queue] = item;
     }
-    if (piece == 0 && item.merge >= 0) {
+    if (split == 0 && item.merge >= 0) {
       map_.merges[item.merge] = {item.row, item.query_begin, item.query_end, item.first_partial,
                                  item.num_partials};
     }

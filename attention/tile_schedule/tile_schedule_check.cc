@@ -122,12 +122,12 @@ class Checker {
       const int num_items = map_.queue_items[queue + 1] - i;
       if (num_items == 0) continue;
       const WorkItem& item = map_.items[i];
-      const int piece = item.partial < 0 ? 0
+      const int split = item.partial < 0 ? 0
                                          : (item.partial - item.first_partial) /
                                                (item.query_end - item.query_begin);
-      if (num_items > 1 || queue >= QueuesInUse(map_, cluster) || queue % cluster != piece) {
+      if (num_items > 1 || queue >= QueuesInUse(map_, cluster) || queue % cluster != split) {
         return Broken(7, "queue ", queue, " of clusters of ", cluster, " has ", num_items,
-                      " items, the first is split ", piece);
+                      " items, the first is split ", split);
       }
     }
     return absl::OkStatus();

@@ -85,12 +85,12 @@ TEST(TileScheduleCheckTest, FindsPartialsSharedByConcurrentTiles) {
   EXPECT_EQ(map.items[0].partial, map.items[2].partial);
   const auto move = [&](int range, int partial) {
     map.merges[range].first_partial = partial;
-    for (int piece = 0; piece < 2; ++piece) {
-      WorkItem& item = map.items[2 * range + piece];
+    for (int split = 0; split < 2; ++split) {
+      WorkItem& item = map.items[2 * range + split];
       item.first_partial = partial;
-      item.partial = partial + piece;
+      item.partial = partial + split;
       for (int c = 0; c < map.num_queues; ++c) {
-        if (map.queue_items[c] == 2 * range + piece) map.queue_first[c] = item;
+        if (map.queue_items[c] == 2 * range + split) map.queue_first[c] = item;
       }
     }
   };

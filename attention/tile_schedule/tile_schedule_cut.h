@@ -69,7 +69,7 @@ struct alignas(16) WorkTile {
   // tile's rank in the order of lengths.
   int32_t cut;
   int32_t first_item;
-  int32_t num_pieces;  // 0: the row has no query, or belongs to the other schedule
+  int32_t num_splits;  // 0: the row has no query, or belongs to the other schedule
   int32_t first_partial;
 };
 
@@ -128,10 +128,10 @@ inline TileScheduleSumsOf SumsOf(const KernelSchedule& map) {
 // kernel would delay the arrival after a split's last key. REQUIRES: the Q tile has partials, and
 // no shared item covers it.
 REPRISE_HOST_DEVICE inline bool CombinesCooperatively(const KernelSchedule& map, int num_queries,
-                                                      int num_pieces, int num_keys) {
-  if (map.min_joint_queries == 0 || num_pieces > kMaxJointPieces) return false;
-  return num_queries >= map.min_joint_queries || num_pieces > kMaxPiecesAtOnce ||
-         (num_pieces >= map.costs.joint_pieces && num_keys >= num_pieces * map.costs.joint_keys);
+                                                      int num_splits, int num_keys) {
+  if (map.min_joint_queries == 0 || num_splits > kMaxJointSplits) return false;
+  return num_queries >= map.min_joint_queries || num_splits > kMaxSplitsAtOnce ||
+         (num_splits >= map.costs.joint_splits && num_keys >= num_splits * map.costs.joint_keys);
 }
 
 // `Sum` is the type of costs: int32_t if the plan's costs fit. Costs are not negative.
@@ -187,15 +187,15 @@ REPRISE_HOST_DEVICE int MinWidth(Sum total_cost, int num_tiles, const CutCosts& 
   const Sum of_steps = total_cost - static_cast<Sum>(num_tiles) * costs.tile;
   const int mean =
       of_steps > 0 ? static_cast<int>(DivideBy<Sum>(of_steps, Sum{num_tiles} * kStepCost)) : 0;
-  const int of_one_level = CeilOf(mean, kMaxPiecesAtOnce);
+  const int of_one_level = CeilOf(mean, kMaxSplitsAtOnce);
   const bool pays = of_one_level > least && of_one_level <= least + costs.combine_level_steps;
   return pays ? of_one_level : least;
 }
 
 // How all Q tiles are split evenly.
 struct EvenCut {
-  int piece_steps = 0;      // maximum number of KV tiles per split; 0: Stream-K
-  int pieces_of_queue = 1;  // number of adjacent splits per queue, in the order of items
+  int split_steps = 0;      // maximum number of KV tiles per split; 0: Stream-K
+  int splits_of_queue = 1;  // number of adjacent splits per queue, in the order of items
   int cluster = 1;          // above 1: Q tile t has the queues [t * cluster, (t + 1) * cluster)
 };
 
@@ -215,16 +215,16 @@ class Queues {
 
   REPRISE_HOST_DEVICE int steps() const { return static_cast<int>(width_ / kStepCost); }
 
-  REPRISE_HOST_DEVICE bool are_filled() const { return even_.piece_steps == 0; }
+  REPRISE_HOST_DEVICE bool are_filled() const { return even_.split_steps == 0; }
   REPRISE_HOST_DEVICE const EvenCut& even() const { return even_; }
   REPRISE_HOST_DEVICE void CutEvenly(const EvenCut& even) { even_ = even; }
 
   // The queue of a split of Q tile t. The split is item `item`. REQUIRES: !are_filled().
-  REPRISE_HOST_DEVICE int EvenQueue(int t, int piece, int item) const {
-    if (even_.cluster > 1) return t * even_.cluster + piece;
-    const int queue = even_.pieces_of_queue > 1
+  REPRISE_HOST_DEVICE int EvenQueue(int t, int split, int item) const {
+    if (even_.cluster > 1) return t * even_.cluster + split;
+    const int queue = even_.splits_of_queue > 1
                           ? static_cast<int>(static_cast<uint32_t>(item) /
-                                             static_cast<uint32_t>(even_.pieces_of_queue))
+                                             static_cast<uint32_t>(even_.splits_of_queue))
                           : item;
     return queue < last_ ? queue : last_;
   }
@@ -291,29 +291,29 @@ struct BalancedCut {
   REPRISE_HOST_DEVICE static void Cut(const Queues<Sum>& queues, WorkTile& tile) {
     const int steps = NumSteps(tile);
     if (!queues.are_filled()) {
-      tile.num_pieces = AtLeastOne(CeilOf(steps, queues.even().piece_steps));
-      tile.cut = CeilOf(steps, tile.num_pieces);
+      tile.num_splits = AtLeastOne(CeilOf(steps, queues.even().split_steps));
+      tile.cut = CeilOf(steps, tile.num_splits);
       return;
     }
     const Sum begin = steps > 0 ? StepsBegin(queues, tile) : static_cast<Sum>(tile.cost_begin);
     const Sum last = begin + static_cast<Sum>(steps > 0 ? steps - 1 : 0) * kStepCost;
     tile.cut = queues.At(begin);
-    tile.num_pieces = queues.At(last) - tile.cut + 1;
+    tile.num_splits = queues.At(last) - tile.cut + 1;
   }
 
   template <typename Sum>
   REPRISE_HOST_DEVICE static int StepOf(const Queues<Sum>& queues, const WorkTile& tile,
-                                        int piece) {
-    if (!queues.are_filled()) return piece * tile.cut;
-    const Sum cost = queues.Border(tile.cut + piece) - StepsBegin(queues, tile);
+                                        int split) {
+    if (!queues.are_filled()) return split * tile.cut;
+    const Sum cost = queues.Border(tile.cut + split) - StepsBegin(queues, tile);
     return static_cast<int>(DivideBy<Sum>(cost + kStepCost - 1, kStepCost));
   }
 
   template <typename Sum>
   REPRISE_HOST_DEVICE static int QueueOf(const Queues<Sum>& queues, const WorkTile& tile, int t,
-                                         int piece) {
-    if (!queues.are_filled()) return queues.EvenQueue(t, piece, tile.first_item + piece);
-    return tile.cut + piece;
+                                         int split) {
+    if (!queues.are_filled()) return queues.EvenQueue(t, split, tile.first_item + split);
+    return tile.cut + split;
   }
 };
 
@@ -321,34 +321,34 @@ struct DeterministicCut {
   static constexpr bool kMayCutEvenly = false;
 
   // KV tiles per split.
-  REPRISE_HOST_DEVICE static int ChunkOf(int steps, int pieces) {
+  REPRISE_HOST_DEVICE static int ChunkOf(int steps, int splits) {
     const int most = (steps + kMinDeterministicSteps - 1) / kMinDeterministicSteps;
-    if (pieces > most) pieces = most;
-    if (pieces <= 1) return steps > 0 ? steps : 1;
-    return (steps + pieces - 1) / pieces;
+    if (splits > most) splits = most;
+    if (splits <= 1) return steps > 0 ? steps : 1;
+    return (steps + splits - 1) / splits;
   }
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static Sum CostOf(int max_pieces, int tile_cost, WorkTile& tile) {
+  REPRISE_HOST_DEVICE static Sum CostOf(int max_splits, int tile_cost, WorkTile& tile) {
     const int steps = NumSteps(tile);
-    tile.cut = ChunkOf(steps, max_pieces);
-    tile.num_pieces = steps > 0 ? (steps + tile.cut - 1) / tile.cut : 1;
-    return static_cast<Sum>(tile.num_pieces) * tile_cost + static_cast<Sum>(steps) * kStepCost;
+    tile.cut = ChunkOf(steps, max_splits);
+    tile.num_splits = steps > 0 ? (steps + tile.cut - 1) / tile.cut : 1;
+    return static_cast<Sum>(tile.num_splits) * tile_cost + static_cast<Sum>(steps) * kStepCost;
   }
 
   template <typename Sum>
   REPRISE_HOST_DEVICE static void Cut(const Queues<Sum>&, WorkTile&) {}
 
   template <typename Sum>
-  REPRISE_HOST_DEVICE static int StepOf(const Queues<Sum>&, const WorkTile& tile, int piece) {
-    return piece * tile.cut;
+  REPRISE_HOST_DEVICE static int StepOf(const Queues<Sum>&, const WorkTile& tile, int split) {
+    return split * tile.cut;
   }
 
   template <typename Sum>
   REPRISE_HOST_DEVICE static int QueueOf(const Queues<Sum>& queues, const WorkTile& tile, int,
-                                         int piece) {
-    const Sum piece_cost = queues.tile_cost() + static_cast<Sum>(tile.cut) * kStepCost;
-    return queues.At(static_cast<Sum>(tile.cost_begin) + piece * piece_cost);
+                                         int split) {
+    const Sum split_cost = queues.tile_cost() + static_cast<Sum>(tile.cut) * kStepCost;
+    return queues.At(static_cast<Sum>(tile.cost_begin) + split * split_cost);
   }
 };
 
@@ -374,13 +374,13 @@ REPRISE_HOST_DEVICE inline int64_t EndOfFilled(int64_t width, int ranges_of_queu
 
 // The end of queues with one split each. The longest split has `steps` KV tiles. As in
 // EndOfFilled(), combines through global memory are ignored.
-REPRISE_HOST_DEVICE inline int64_t EndOfPieces(int steps) { return int64_t{steps} * kStepCost; }
+REPRISE_HOST_DEVICE inline int64_t EndOfSplits(int steps) { return int64_t{steps} * kStepCost; }
 
 // The end of unsplit Q tiles with one queue each.
 REPRISE_HOST_DEVICE inline int64_t EndOfWholeRanges(const RangeTotals& ranges, int num_queues,
                                                     const CutCosts& costs) {
   const bool are_alone = ranges.to_place * costs.ctas_per_sm <= num_queues;
-  return EndOfPieces(ranges.longest_steps) * (are_alone ? costs.lone_percent : 100) / 100;
+  return EndOfSplits(ranges.longest_steps) * (are_alone ? costs.lone_percent : 100) / 100;
 }
 
 // Limits of Team::RankByBucket() (attention/tile_schedule/tile_schedule_builder.h).

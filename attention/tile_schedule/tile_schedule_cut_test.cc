@@ -58,16 +58,16 @@ TEST(TileScheduleCutTest, PackedCountsHoldThePlanCapacities) {
 TEST(TileScheduleCutTest, LargeTilesAndTilesWithLongOrNumerousSplitsCombineCooperatively) {
   KernelSchedule map;
   map.min_joint_queries = 2;
-  map.costs = {.joint_pieces = 16, .joint_keys = 384};
+  map.costs = {.joint_splits = 16, .joint_keys = 384};
   EXPECT_TRUE(CombinesCooperatively(map, 2, 2, 128));
   EXPECT_FALSE(CombinesCooperatively(map, 1, 2, 128));
-  EXPECT_FALSE(CombinesCooperatively(map, 1, kMaxPiecesAtOnce, 4096));
-  EXPECT_TRUE(CombinesCooperatively(map, 1, kMaxPiecesAtOnce + 1, 4096));
+  EXPECT_FALSE(CombinesCooperatively(map, 1, kMaxSplitsAtOnce, 4096));
+  EXPECT_TRUE(CombinesCooperatively(map, 1, kMaxSplitsAtOnce + 1, 4096));
   EXPECT_TRUE(CombinesCooperatively(map, 1, 16, 16 * 384));
   EXPECT_FALSE(CombinesCooperatively(map, 1, 16, 16 * 384 - 1));
   EXPECT_FALSE(CombinesCooperatively(map, 1, 15, 1 << 20));
-  EXPECT_TRUE(CombinesCooperatively(map, 4, kMaxJointPieces, 1 << 20));
-  EXPECT_FALSE(CombinesCooperatively(map, 4, kMaxJointPieces + 1, 1 << 20));
+  EXPECT_TRUE(CombinesCooperatively(map, 4, kMaxJointSplits, 1 << 20));
+  EXPECT_FALSE(CombinesCooperatively(map, 4, kMaxJointSplits + 1, 1 << 20));
   map.min_joint_queries = 0;
   EXPECT_FALSE(CombinesCooperatively(map, 4, 16, 1 << 20));
 }
@@ -142,7 +142,7 @@ TEST(TileScheduleCutTest, StreamKBordersCostAMinimumOrAFractionOfTheWidth) {
 
 TEST(TileScheduleCutTest, LoneCtaOfAnSmIsFaster) {
   const RangeTotals ranges = {.with_keys = 16, .to_place = 16, .longest_steps = 25};
-  EXPECT_EQ(EndOfPieces(25), 200);
+  EXPECT_EQ(EndOfSplits(25), 200);
   EXPECT_EQ(EndOfWholeRanges(ranges, 32, kEnds), 112);
   EXPECT_EQ(EndOfWholeRanges(ranges, 31, kEnds), 200);
   CutCosts one_cta = kEnds;

@@ -82,7 +82,7 @@ void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const Attenti
       .max_query_len = std::max(1, host_batch.max_query_len) * random.Pick({1, 30}),
       .max_seq_len = host_batch.max_seq_len,
       .device = {.num_sms = random.Pick({1, 3, 132})},
-      .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
+      .row_assignment = random.Pick({RowAssignment::kByBatch, RowAssignment::kByRow})};
   const int kind = random.Int(0, 2);
   if (kind == 1) {
     options.mode = TileScheduleMode::kDeterministic;

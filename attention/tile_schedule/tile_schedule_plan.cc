@@ -116,10 +116,10 @@ Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t max_row_tiles, i
   Bounds a_row;  // per row, beyond one item per Q tile
   max_row_tiles = std::min<int64_t>(max_row_tiles, max_splits / 2);
   for (int64_t row_tiles = 1; row_tiles <= max_row_tiles; ++row_tiles) {
-    const int64_t pieces = std::min(max_splits / row_tiles, longest);
-    if (pieces < 2) continue;
-    a_row.items = std::max(a_row.items, row_tiles * (pieces - 1));
-    a_row.partials = std::max(a_row.partials, row_tiles * pieces);
+    const int64_t splits = std::min(max_splits / row_tiles, longest);
+    if (splits < 2) continue;
+    a_row.items = std::max(a_row.items, row_tiles * (splits - 1));
+    a_row.partials = std::max(a_row.partials, row_tiles * splits);
     a_row.merges = row_tiles;
   }
   return {tiles + rows * a_row.items, std::min(tiles, rows * a_row.merges), rows * a_row.partials};
@@ -228,7 +228,7 @@ CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const TileSche
                       .border = costs.border,
                       .border_percent = costs.border_percent,
                       .cluster_steps = costs.cluster_steps,
-                      .joint_pieces = costs.joint_pieces,
+                      .joint_splits = costs.joint_splits,
                       .joint_keys = costs.joint_keys,
                       .both_ways_steps = costs.both_ways_steps,
                       .wide_keys = costs.wide_keys};
@@ -288,7 +288,7 @@ bool MayHaveWarpgroups(const TileScheduleOptions& options) {
 void PlanFewRows(const TileScheduleOptions& options, const AttentionKernelEntry& kernel,
                  KernelSchedule& map) {
   const bool may_merge = options.mode == TileScheduleMode::kBalanced &&
-                         options.split == RowSplit::kByBatch &&
+                         options.row_assignment == RowAssignment::kByBatch &&
                          options.shared_prefix != SharedPrefix::kTaken;
   if (!kernel.prefetches_in_prologue() || kernel.tile.rows() != kDecodeRows || !may_merge ||
       !MayHaveWarpgroups(options) || map.heads_per_queue < map.num_virtual_heads) {
@@ -442,7 +442,8 @@ absl::StatusOr<TileSchedulePlan> PlanTileSchedule(const TileScheduleOptions& giv
   REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* const least, KernelFor(options, 1));
   TileSchedulePlan plan;
   TileSchedule& map = plan.shape;
-  map.split = options.mode == TileScheduleMode::kDeterministic ? RowSplit::kByRow : options.split;
+  map.row_assignment = options.mode == TileScheduleMode::kDeterministic ? RowAssignment::kByRow
+                                                                        : options.row_assignment;
   map.kernels = options.kernels;
   const int longest = ShortRowsOf(options, kernel->tile, least->tile);
   TileScheduleOptions main = options;

@@ -86,8 +86,8 @@ struct TileScheduleOptions {
   int decode_query_len = 1;
   KernelChoice kernels = {};
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
-  SharedTiles shared_tiles = SharedTiles::kLarge;  // only with kTaken
-  RowSplit split = RowSplit::kByBatch;             // ignored in deterministic mode
+  SharedTiles shared_tiles = SharedTiles::kLarge;          // only with kTaken
+  RowAssignment row_assignment = RowAssignment::kByBatch;  // ignored in deterministic mode
   // The costs of the card; nullopt: the costs in ProfileOf(device). Costs do not affect
   // correctness.
   std::optional<TileScheduleCosts> costs = {};

@@ -162,9 +162,9 @@ TEST(TileSchedulePlanTest, HasOneScheduleIfOneTileFitsAllRows) {
 
 TEST(TileSchedulePlanTest, DeterministicModeUsesRowSplitByRow) {
   TileScheduleOptions options = LlamaDecode();
-  EXPECT_EQ(PlanTileSchedule(options)->shape.split, RowSplit::kByBatch);
+  EXPECT_EQ(PlanTileSchedule(options)->shape.row_assignment, RowAssignment::kByBatch);
   options.mode = TileScheduleMode::kDeterministic;
-  EXPECT_EQ(PlanTileSchedule(options)->shape.split, RowSplit::kByRow);
+  EXPECT_EQ(PlanTileSchedule(options)->shape.row_assignment, RowAssignment::kByRow);
 }
 
 TEST(TileSchedulePlanTest, JoinLimitScalesWithTheNumberOfCtas) {
@@ -534,7 +534,7 @@ TEST(TileSchedulePlanTest, CostsFollowTheChosenTile) {
                                     .combines_per_step_few_rows = 7,
                                     .combines_per_step = 11,
                                     .joint_rows = 8,
-                                    .joint_pieces = 16};
+                                    .joint_splits = 16};
   EXPECT_EQ(ShapeOf(options).costs.tile, 1);
   EXPECT_EQ(ShapeOf(options).costs.combines_per_step, 7 * kStepCost);
   options.max_query_len = 4;  // 16 live rows, combined cooperatively
@@ -620,7 +620,7 @@ TEST(TileSchedulePlanTest, OnlyDecodeKernelsHaveClusters) {
   EXPECT_FALSE(has_clusters(other));
   other = decode;
   // builder and attention may be called with different numbers of rows
-  other.split = RowSplit::kByRow;
+  other.row_assignment = RowAssignment::kByRow;
   EXPECT_FALSE(has_clusters(other));
   other = decode;
   other.device.max_shared_bytes = 99 * 1024;

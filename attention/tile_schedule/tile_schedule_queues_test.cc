@@ -445,7 +445,7 @@ TEST(TileScheduleWideTest, OnlySomeDecodeTilesHaveAWideKernel) {
   other.mode = TileScheduleMode::kDeterministic;  // results of a row would depend on the other rows
   EXPECT_EQ(max_rows(other), 0);
   other = decode;
-  other.split = RowSplit::kByRow;
+  other.row_assignment = RowAssignment::kByRow;
   EXPECT_EQ(max_rows(other), 0);
   other = decode;
   other.device.max_shared_bytes = 163 * 1024;

@@ -27,7 +27,7 @@ TileScheduleOptions DrawOptions(const AttentionParams& layer, Random& random) {
       .max_query_len = random.Pick({1, 1, 500}),  // at least
       .device = {.num_sms = random.Pick({1, 2, 5, 132})},
       .shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall}),
-      .split = random.Pick({RowSplit::kByBatch, RowSplit::kByRow})};
+      .row_assignment = random.Pick({RowAssignment::kByBatch, RowAssignment::kByRow})};
   const int kind = random.Int(0, 2);
   if (kind == 1) {
     options.mode = TileScheduleMode::kDeterministic;

@@ -82,7 +82,7 @@ absl::StatusOr<BatchSchedule> WorkForCall(const WorkTensors& work, const KernelC
   REPRISE_ASSIGN_OR_RETURN(keep_alive, AllocateWorkspace(plan, q.device()));
   REPRISE_ASSIGN_OR_RETURN(TileSchedule map, TileScheduleOver(plan, keep_alive, q.device()));
   // The map is built and used with the same batch.
-  if (!work.deterministic) map.split = RowSplit::kByBatch;
+  if (!work.deterministic) map.row_assignment = RowAssignment::kByBatch;
   return BuildOn(batch, WindowOf(layer), map, q.device());
 }
 

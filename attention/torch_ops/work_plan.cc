@@ -117,7 +117,7 @@ absl::StatusOr<TileScheduleOptions> ReadPlanTensor(const at::Tensor& plan) {
       .shared_prefix = static_cast<SharedPrefix>(field(kSharedPrefix)),
       // The bounds that an operator receives when it builds a map may differ from
       // those of the operator that uses the map.
-      .split = RowSplit::kByRow};
+      .row_assignment = RowAssignment::kByRow};
 }
 
 absl::StatusOr<at::Tensor> AllocateWorkspace(const at::Tensor& plan, at::Device device) {

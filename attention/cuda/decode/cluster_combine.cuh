@@ -32,7 +32,7 @@ namespace reprise {
 // Adds up the sums of the CTA's warp groups in place, and stores the split's lse in results.lse.
 // Called by all threads, after a barrier; needs a barrier before other threads read the results.
 template <typename Traits>
-__device__ __forceinline__ void LeavePiece(const AttentionKernelParams& p, const WorkUnit& unit,
+__device__ __forceinline__ void LeaveSplit(const AttentionKernelParams& p, const WorkUnit& unit,
                                            typename AttentionShared<Traits>::Results& results) {
   WeighRows<Traits>(unit, results, [&](int r, const RowTotal& total) {
     return FinishPartialRow<Traits>(total, results.lse[r]);
@@ -48,13 +48,13 @@ __device__ __forceinline__ void LeavePiece(const AttentionKernelParams& p, const
 // Combines this CTA's part of the columns of all splits of the Q tile, and writes it to out. The
 // CTA of cluster rank n has split n. Called by all threads, after the cluster barrier.
 template <typename Traits>
-__device__ __forceinline__ void AddPieces(
+__device__ __forceinline__ void AddSplits(
     const AttentionKernelParams& p, const WorkUnit& unit,
     const typename AttentionShared<Traits>::Results& results) {
   constexpr int kRowParts = Traits::kHeadDimV / 4;
-  const int num_pieces = unit.item.num_partials;
+  const int num_splits = unit.item.num_partials;
   const int num_parts = unit.num_rows * kRowParts;
-  const int of_cta = (num_parts + num_pieces - 1) / num_pieces;
+  const int of_cta = (num_parts + num_splits - 1) / num_splits;
   const int begin = static_cast<int>(ClusterRank()) * of_cta;
   const int end = min(num_parts, begin + of_cta);
 #pragma unroll 1
@@ -70,7 +70,7 @@ __device__ __forceinline__ void AddPieces(
     for (int n = 0; n < kMaxClusterQueues; ++n) {
       lse[n] = -INFINITY;
       out[n] = {0.0f, 0.0f, 0.0f, 0.0f};
-      if (n >= num_pieces) continue;
+      if (n >= num_splits) continue;
       lse[n] = LoadInCluster(ClusterAddress(lse_here, n));
       out[n] = Load4InCluster(ClusterAddress(out_here, n));
     }
@@ -104,18 +104,18 @@ __device__ __forceinline__ void FinishInCluster(const AttentionKernelParams& p,
                                                 const WorkUnit& unit,
                                                 const OnlineSoftmax<Traits>& softmax,
                                                 AttentionShared<Traits>& shared) {
-  const bool is_piece = unit.item.partial >= 0;
+  const bool is_split = unit.item.partial >= 0;
   Traits::Sync();  // the results reuse the memory of the keys
   LeaveResults<Traits>(unit, softmax, shared.results);
   Traits::Sync();
-  if (is_piece) {
-    LeavePiece<Traits>(p, unit, shared.results);
+  if (is_split) {
+    LeaveSplit<Traits>(p, unit, shared.results);
   } else {
     WriteUnit<Traits>(p, unit, shared.results);
   }
   ArriveAtCluster();
   AwaitCluster();
-  if (is_piece) AddPieces<Traits>(p, unit, shared.results);
+  if (is_split) AddSplits<Traits>(p, unit, shared.results);
   ArriveAfterReads();
   AwaitCluster();  // the cluster has read this CTA's memory
 }

@@ -66,8 +66,8 @@ __device__ __forceinline__ void ArriveAndCombineCooperatively(const AttentionKer
   Traits::Sync();
   if (threadIdx.x == 0) {
     MergeCounter counter(arrivals);
-    const int piece = (item.partial - item.first_partial) / (item.query_end - item.query_begin);
-    arrival = ArriveJointly(counter, item.num_partials, piece < shares.count ? 1u << piece : 0,
+    const int split = (item.partial - item.first_partial) / (item.query_end - item.query_begin);
+    arrival = ArriveJointly(counter, item.num_partials, split < shares.count ? 1u << split : 0,
                             waits ? kMaxLooks : 0);
     shared.shares_to_merge = arrival.shares;
   }

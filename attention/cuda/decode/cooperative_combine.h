@@ -1,5 +1,5 @@
 // Synchronisation of the cooperative combine (cooperative_combine.cuh): an arrival counter that
-// assigns slices of a Q tile's rows to the CTAs that have its KV splits. ("Joint", "piece" and
+// assigns slices of a Q tile's rows to the CTAs that have its KV splits. ("Joint", "split" and
 // "share" in identifiers are cooperative, KV split and slice.)
 //
 // Split n has slice n, or no slice if there are fewer slices than splits. The protocol of one Q
@@ -47,22 +47,22 @@ struct JointArrival {
 };
 
 // Whether this CTA is the last to leave, and must reset the counter to 0.
-REPRISE_HOST_DEVICE inline bool IsLastToGo(const JointArrival& arrival, int num_pieces) {
-  return (arrival.counter_before >> 8 & 0xff) + 1 == static_cast<uint32_t>(num_pieces);
+REPRISE_HOST_DEVICE inline bool IsLastToGo(const JointArrival& arrival, int num_splits) {
+  return (arrival.counter_before >> 8 & 0xff) + 1 == static_cast<uint32_t>(num_splits);
 }
 
 // Arrives. Returns when all splits have arrived, or earlier without slices. `own_share`: the bit of
 // the CTA's slice, or 0. `looks`: maximum number of polls; 0: does not wait. Writes of the CTA
-// before this call are visible to all CTAs that get slices. REQUIRES: 1 to kMaxJointPieces splits.
+// before this call are visible to all CTAs that get slices. REQUIRES: 1 to kMaxJointSplits splits.
 template <typename Counter>
-REPRISE_HOST_DEVICE inline JointArrival ArriveJointly(Counter& counter, int num_pieces,
+REPRISE_HOST_DEVICE inline JointArrival ArriveJointly(Counter& counter, int num_splits,
                                                       uint32_t own_share, int looks) {
   constexpr uint32_t kArrival = 1;
   constexpr uint32_t kGoing = 1 << 8;
   constexpr int kSharesAt = 16;
-  static_assert(kMaxJointPieces < 1 << 8, "a counter field holds the number of splits");
-  const auto have_all_arrived = [num_pieces](uint32_t value) {
-    return (value & 0xff) == static_cast<uint32_t>(num_pieces);
+  static_assert(kMaxJointSplits < 1 << 8, "a counter field holds the number of splits");
+  const auto have_all_arrived = [num_splits](uint32_t value) {
+    return (value & 0xff) == static_cast<uint32_t>(num_splits);
   };
   const bool waits = looks > 0 && own_share != 0;
   const uint32_t leaving = kGoing | own_share << kSharesAt;

@@ -18,40 +18,40 @@ namespace {
 // one after another.
 class Range {
  public:
-  Range(int num_pieces, int num_shares)
-      : num_pieces_(num_pieces), partials_(num_pieces, 0), takers_(num_shares) {}
+  Range(int num_splits, int num_shares)
+      : num_splits_(num_splits), partials_(num_splits, 0), takers_(num_shares) {}
 
-  uint32_t ShareOf(int piece) const {
-    return piece < static_cast<int>(takers_.size()) ? 1u << piece : 0;
+  uint32_t ShareOf(int split) const {
+    return split < static_cast<int>(takers_.size()) ? 1u << split : 0;
   }
 
-  // Runs the CTA of split `piece`. Calls `on_look` at each poll of the counter.
+  // Runs the CTA of split `split`. Calls `on_look` at each poll of the counter.
   template <typename OnLook>
-  void Arrive(int piece, int looks, const OnLook& on_look) {
+  void Arrive(int split, int looks, const OnLook& on_look) {
     Counter<OnLook> counter{value_, on_look};
-    partials_[piece] = 1;
-    const JointArrival arrival = ArriveJointly(counter, num_pieces_, ShareOf(piece), looks);
+    partials_[split] = 1;
+    const JointArrival arrival = ArriveJointly(counter, num_splits_, ShareOf(split), looks);
     if (arrival.shares != 0 &&
-        std::accumulate(partials_.begin(), partials_.end(), 0) != num_pieces_) {
+        std::accumulate(partials_.begin(), partials_.end(), 0) != num_splits_) {
       ++num_too_early_;
     }
     for (size_t share = 0; share < takers_.size(); ++share) {
       if (arrival.shares >> share & 1) ++takers_[share];
     }
-    if (IsLastToGo(arrival, num_pieces_)) {
+    if (IsLastToGo(arrival, num_splits_)) {
       ++num_last_;
       value_ = 0;
     }
   }
-  void Arrive(int piece, int looks) {
-    Arrive(piece, looks, [] {});
+  void Arrive(int split, int looks) {
+    Arrive(split, looks, [] {});
   }
 
   // Checks the final state. REQUIRES: all splits have arrived and left.
   void ExpectDone() const {
     for (size_t share = 0; share < takers_.size(); ++share) {
       EXPECT_EQ(takers_[share], 1)
-          << "share " << share << " of " << takers_.size() << ", " << num_pieces_ << " pieces";
+          << "share " << share << " of " << takers_.size() << ", " << num_splits_ << " splits";
     }
     EXPECT_EQ(num_too_early_, 0);
     EXPECT_EQ(num_last_, 1);
@@ -74,7 +74,7 @@ class Range {
     }
   };
 
-  const int num_pieces_;
+  const int num_splits_;
   std::atomic<uint32_t> value_ = 0;
   std::vector<int> partials_;  // not atomic, like the partials in device memory
   std::vector<std::atomic<int>> takers_;
@@ -85,12 +85,12 @@ class Range {
 constexpr int kUntilAll = 1 << 30;
 
 TEST(CooperativeCombineTest, WaitingCtaCombinesItsSlice) {
-  for (const int num_pieces : {1, 2, 15, 16, 17, 33}) {
-    Range range(num_pieces, std::min(num_pieces, kMaxShares));
+  for (const int num_splits : {1, 2, 15, 16, 17, 33}) {
+    Range range(num_splits, std::min(num_splits, kMaxShares));
     std::vector<std::thread> ctas;
-    for (int piece = 0; piece < num_pieces; ++piece) {
+    for (int split = 0; split < num_splits; ++split) {
       ctas.emplace_back(
-          [&range, piece] { range.Arrive(piece, kUntilAll, [] { std::this_thread::yield(); }); });
+          [&range, split] { range.Arrive(split, kUntilAll, [] { std::this_thread::yield(); }); });
     }
     for (std::thread& cta : ctas) cta.join();
     range.ExpectDone();
@@ -98,13 +98,13 @@ TEST(CooperativeCombineTest, WaitingCtaCombinesItsSlice) {
 }
 
 TEST(CooperativeCombineTest, LastArriverCombinesHandedOverSlices) {
-  for (const int num_pieces : {1, 2, 16, 40, kMaxJointPieces}) {
+  for (const int num_splits : {1, 2, 16, 40, kMaxJointSplits}) {
     for (const int num_shares : {1, 8, kMaxShares}) {
-      if (num_shares > num_pieces) continue;
-      Range range(num_pieces, num_shares);
-      for (int piece = 0; piece < num_pieces; ++piece) {
+      if (num_shares > num_splits) continue;
+      Range range(num_splits, num_shares);
+      for (int split = 0; split < num_splits; ++split) {
         EXPECT_EQ(range.num_taken(), 0);
-        range.Arrive(piece, 0);
+        range.Arrive(split, 0);
       }
       range.ExpectDone();
     }
@@ -112,11 +112,11 @@ TEST(CooperativeCombineTest, LastArriverCombinesHandedOverSlices) {
 }
 
 TEST(CooperativeCombineTest, CtaHandsOverItsSliceIfItsPollsRunOut) {
-  constexpr int kPieces = 20;
-  Range range(kPieces, kMaxShares);
+  constexpr int kSplits = 20;
+  Range range(kSplits, kMaxShares);
   int num_looks = 0;
-  for (int piece = kPieces - 1; piece > 0; --piece) {
-    range.Arrive(piece, 5, [&] { ++num_looks; });
+  for (int split = kSplits - 1; split > 0; --split) {
+    range.Arrive(split, 5, [&] { ++num_looks; });
     EXPECT_EQ(range.num_taken(), 0);
   }
   EXPECT_EQ(num_looks, 5 * (kMaxShares - 1));  // splits without a slice do not poll
@@ -176,21 +176,21 @@ TEST(CooperativeCombineTest, EachSliceIsCombinedOnceUnderRandomTiming) {
     return least + static_cast<int>(random() % static_cast<uint32_t>(most - least + 1));
   };
   for (int round = 0; round < 300; ++round) {
-    const int num_pieces = pick(1, 12);
-    Range range(num_pieces, pick(1, num_pieces));
+    const int num_splits = pick(1, 12);
+    Range range(num_splits, pick(1, num_splits));
     // Each thread processes several splits in sequence, just like a CTA with several units. Only
     // its last split may wait.
-    std::vector<int> pieces(num_pieces);
-    std::iota(pieces.begin(), pieces.end(), 0);
-    std::shuffle(pieces.begin(), pieces.end(), random);
+    std::vector<int> splits(num_splits);
+    std::iota(splits.begin(), splits.end(), 0);
+    std::shuffle(splits.begin(), splits.end(), random);
     std::vector<std::thread> ctas;
-    for (int at = 0; at < num_pieces;) {
-      const int end = std::min(num_pieces, at + pick(1, 3));
+    for (int at = 0; at < num_splits;) {
+      const int end = std::min(num_splits, at + pick(1, 3));
       const int looks = pick(0, 2) == 0 ? kUntilAll : pick(0, 4);
-      const std::vector<int> mine(pieces.begin() + at, pieces.begin() + end);
+      const std::vector<int> mine(splits.begin() + at, splits.begin() + end);
       ctas.emplace_back([&range, mine, looks] {
-        for (const int piece : mine) {
-          range.Arrive(piece, piece == mine.back() ? looks : 0, [] { std::this_thread::yield(); });
+        for (const int split : mine) {
+          range.Arrive(split, split == mine.back() ? looks : 0, [] { std::this_thread::yield(); });
         }
       });
       at = end;

@@ -1,7 +1,7 @@
 // The combine of KV splits: adds up the partials of a row's splits in key order. The order does not
 // depend on which CTA arrives last, so results are bitwise identical from run to run.
 //
-// The last CTA to arrive performs the combine. A Q tile with more than kMaxPiecesAtOnce splits is
+// The last CTA to arrive performs the combine. A Q tile with more than kMaxSplitsAtOnce splits is
 // combined in two levels (attention/tile_schedule/tile_schedule.h), so that several CTAs share the
 // work:
 // 1. The last CTA to arrive at a group of kCombineGroup splits writes the group's sum over the
@@ -36,7 +36,7 @@ struct PartialList {
   int64_t stride;
 };
 
-__device__ __forceinline__ int64_t PieceStride(const AttentionKernelParams& p,
+__device__ __forceinline__ int64_t SplitStride(const AttentionKernelParams& p,
                                                const WorkItem& item) {
   return static_cast<int64_t>(item.query_end - item.query_begin) * p.work.num_q_heads;
 }
@@ -49,7 +49,7 @@ __device__ __forceinline__ PartialList SharedPartials(const AttentionKernelParam
 }
 __device__ __forceinline__ PartialList OwnPartials(const AttentionKernelParams& p,
                                                    const WorkItem& item) {
-  return {item.first_partial, item.num_partials, PieceStride(p, item)};
+  return {item.first_partial, item.num_partials, SplitStride(p, item)};
 }
 
 // An arrival counter, and the combine that the last CTA to arrive performs.
@@ -84,7 +84,7 @@ __device__ __forceinline__ CombinePoint WholeCombine(const AttentionKernelParams
   point.shared = SharedPartials(p, item);
   point.own = OwnPartials(p, item);
   point.to = -1;
-  if (item.num_partials > kMaxPiecesAtOnce) {
+  if (item.num_partials > kMaxSplitsAtOnce) {
     point.own.count = (item.num_partials + kCombineGroup - 1) / kCombineGroup;
     point.own.stride *= kCombineGroup;
   }
@@ -98,14 +98,14 @@ __device__ __forceinline__ CombinePoint GroupCombine(const AttentionKernelParams
                                                      const WorkUnit& unit) {
   const WorkItem& item = unit.item;
   const int num_queries = item.query_end - item.query_begin;
-  const int first_piece =
+  const int first_split =
       (item.partial - item.first_partial) / num_queries / kCombineGroup * kCombineGroup;
   CombinePoint point;
-  point.to = item.first_partial + first_piece * num_queries;
+  point.to = item.first_partial + first_split * num_queries;
   point.arrivals = p.work.group_arrivals +
                    static_cast<int64_t>(point.to) * p.work.num_virtual_heads + unit.virtual_head;
   point.shared = {0, 0, 0};
-  point.own = {point.to, min(kCombineGroup, item.num_partials - first_piece), PieceStride(p, item)};
+  point.own = {point.to, min(kCombineGroup, item.num_partials - first_split), SplitStride(p, item)};
   point.num_arrivals = point.own.count;
   return point;
 }
@@ -367,7 +367,7 @@ __device__ __forceinline__ void ArriveAndCombine(const AttentionKernelParams& p,
   int child = unit.item.first_child;
 #pragma unroll 1
   do {
-    bool in_group = !is_shared && unit.item.num_partials > kMaxPiecesAtOnce;
+    bool in_group = !is_shared && unit.item.num_partials > kMaxSplitsAtOnce;
     if (is_shared) {
       if (child >= end_child) return;
       Traits::Sync();  // the previous unit is no longer in use

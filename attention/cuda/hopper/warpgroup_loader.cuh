@@ -74,7 +74,7 @@ class WarpgroupLoader {
 
  private:
   static constexpr int kThreads = Traits::kLoaderThreads;
-  static constexpr int kItemPieces = sizeof(WorkItem) / 16;
+  static constexpr int kItemChunks = sizeof(WorkItem) / 16;
   static constexpr bool kMayBeDealt = Traits::kKernel.may_be_dealt();
   static constexpr bool kQueriesAhead = Traits::kQueryStages > 1;
   using KeyRows = typename Traits::KeyRows;
@@ -98,7 +98,7 @@ class WarpgroupLoader {
 
   // Starts copying the item of unit n from `item`.
   __device__ __forceinline__ void FetchItem(int n, const WorkItem* item) const {
-    if (thread_ >= kItemPieces) return;
+    if (thread_ >= kItemChunks) return;
     CopyAsync16(SharedAddress(&shared_.unit(n).unit.item) + thread_ * 16,
                 reinterpret_cast<const char*>(item) + thread_ * 16, true);
   }
@@ -106,7 +106,7 @@ class WarpgroupLoader {
   // Round-robin schedules: starts copying the index of unit n's item, from the address that
   // CtaUnits::ItemOf() reads.
   __device__ __forceinline__ void FetchNextItemNumber(const CtaUnits& units, int n) const {
-    if (thread_ >= kItemPieces || n >= units.count() || !is_dealt_) return;
+    if (thread_ >= kItemChunks || n >= units.count() || !is_dealt_) return;
     CopyAsync4(SharedAddress(&shared_.next_item[thread_]), p_.work.deal_order + units.RankOf(n));
   }
 
@@ -275,7 +275,7 @@ class WarpgroupLoader {
       int item = 0;
       if (!is_dealt_) {
         item = units.ItemOf(n + 1);
-      } else if (thread_ < kItemPieces) {
+      } else if (thread_ < kItemChunks) {
         item = shared_.next_item[thread_];
       }
       FetchItem(n + 1, p_.work.items + item);

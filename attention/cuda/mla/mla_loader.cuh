@@ -63,7 +63,7 @@ class MlaLoader {
 
  private:
   static constexpr int kThreads = Traits::kLoaderThreads;
-  static constexpr int kItemPieces = sizeof(WorkItem) / 16;
+  static constexpr int kItemChunks = sizeof(WorkItem) / 16;
   static constexpr int kPanelDims = Traits::kPanelChunks * Traits::kChunk;
   static constexpr int kRowsOfWarp = Traits::kKeys / (kThreads / 32);
   static constexpr int kRowsPerPass = 32 / Traits::kPanelChunks;  // per warp
@@ -159,7 +159,7 @@ class MlaLoader {
     AwaitRoom<0>(shared_.unit_ring, n);
     PreparedUnit<Traits>& prepared = shared_.unit(n).prepared;
     WorkUnit& unit = prepared.unit;
-    if (thread_ < kItemPieces) {
+    if (thread_ < kItemChunks) {
       reinterpret_cast<uint4*>(&unit.item)[thread_] =
           __ldcg(reinterpret_cast<const uint4*>(item) + thread_);
     }

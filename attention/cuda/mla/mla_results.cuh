@@ -209,7 +209,7 @@ __device__ __forceinline__ void FinishMlaUnit(const AttentionKernelParams& p, Ml
   }
   if (work.item.partial < 0) return WriteMlaOut<Traits>(p, unit, sums);
   WriteMlaPartial<Traits>(p, unit, sums);
-  bool in_group = work.item.num_partials > kMaxPiecesAtOnce;
+  bool in_group = work.item.num_partials > kMaxSplitsAtOnce;
 #pragma unroll 1
   for (;;) {
     const CombinePoint point = in_group ? GroupCombine(p, work) : WholeCombine(p, work);
