@@ -14,14 +14,14 @@ absl::Status CheckGrid(int world, int context_ranks) {
                                                  world, ": got ", context_ranks));
 }
 
-GridPlace PlaceInGrid(const Ranks& all, int context_ranks) {
+GridCoordinates CoordinatesInGrid(const Ranks& all, int context_ranks) {
   const int weights_ranks = all.world / context_ranks;
   return {.weights = {.rank = all.rank % weights_ranks, .world = weights_ranks},
           .context = {.rank = all.rank / weights_ranks, .world = context_ranks}};
 }
 
 std::vector<int> WeightsGroup(const Ranks& all, int context_ranks) {
-  const GridPlace place = PlaceInGrid(all, context_ranks);
+  const GridCoordinates place = CoordinatesInGrid(all, context_ranks);
   std::vector<int> group;
   for (int rank = 0; rank < place.weights.world; ++rank) {
     group.push_back(place.context.rank * place.weights.world + rank);
@@ -30,7 +30,7 @@ std::vector<int> WeightsGroup(const Ranks& all, int context_ranks) {
 }
 
 std::vector<int> ContextGroup(const Ranks& all, int context_ranks) {
-  const GridPlace place = PlaceInGrid(all, context_ranks);
+  const GridCoordinates place = CoordinatesInGrid(all, context_ranks);
   std::vector<int> group;
   for (int rank = 0; rank < place.context.world; ++rank) {
     group.push_back(rank * place.weights.world + place.weights.rank);

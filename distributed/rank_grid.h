@@ -6,7 +6,7 @@
 //   shards keys with      0, 2    1, 3    0, 2    1, 3      the ranks of a column: same weights
 //
 //   REPRISE_RETURN_IF_ERROR(CheckGrid(ranks.world, context_ranks));
-//   const GridPlace place = PlaceInGrid(ranks, context_ranks);
+//   const GridCoordinates place = CoordinatesInGrid(ranks, context_ranks);
 //
 // Thread safety: the functions are pure. A RankGrid must be used by one thread at a time.
 
@@ -23,11 +23,11 @@
 namespace reprise {
 
 // The coordinates of a rank: its rank and world size in its weights group and in its context group.
-struct GridPlace {
+struct GridCoordinates {
   Ranks weights;
   Ranks context;
 
-  friend bool operator==(const GridPlace&, const GridPlace&) = default;
+  friend bool operator==(const GridCoordinates&, const GridCoordinates&) = default;
 };
 
 // Returns InvalidArgument, naming context_ranks, unless context_ranks is in [1, world] and divides
@@ -35,10 +35,10 @@ struct GridPlace {
 absl::Status CheckGrid(int world, int context_ranks);
 
 // Returns the coordinates of rank `all.rank`. REQUIRES: CheckGrid(all.world, context_ranks).ok().
-GridPlace PlaceInGrid(const Ranks& all, int context_ranks);
+GridCoordinates CoordinatesInGrid(const Ranks& all, int context_ranks);
 
 // Return the members of this rank's weights group and context group, in increasing order. REQUIRES:
-// as PlaceInGrid().
+// as CoordinatesInGrid().
 std::vector<int> WeightsGroup(const Ranks& all, int context_ranks);
 std::vector<int> ContextGroup(const Ranks& all, int context_ranks);
 

@@ -28,7 +28,7 @@ TEST(RankGridProcessTest, EveryGroupMatchesPlainSums) {
   const RankReports reports(4, [](const RankPlace& place) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(const auto grid, ConnectGrid(place, at::kCPU, /*context_ranks=*/2));
     EXPECT_EQ(grid->all().ranks(), place.ranks);
-    const GridPlace expected = PlaceInGrid(place.ranks, 2);
+    const GridCoordinates expected = CoordinatesInGrid(place.ranks, 2);
     EXPECT_EQ(grid->weights().ranks(), expected.weights);
     EXPECT_EQ(grid->context().ranks(), expected.context);
     for (Collectives* group : {&grid->context(), &grid->all(), &grid->weights()}) {

@@ -26,30 +26,30 @@ TEST(CheckGridTest, ContextRanksDivideTheWorld) {
   }
 }
 
-TEST(PlaceInGridTest, NeighbouringRanksShardWeights) {
+TEST(CoordinatesInGridTest, NeighbouringRanksShardWeights) {
   const Ranks third = {.rank = 3, .world = 6};
-  EXPECT_EQ(PlaceInGrid(third, 2), (GridPlace{.weights = {0, 3}, .context = {1, 2}}));
+  EXPECT_EQ(CoordinatesInGrid(third, 2), (GridCoordinates{.weights = {0, 3}, .context = {1, 2}}));
   EXPECT_THAT(WeightsGroup(third, 2), ElementsAre(3, 4, 5));
   EXPECT_THAT(ContextGroup(third, 2), ElementsAre(0, 3));
-  EXPECT_EQ(PlaceInGrid(third, 3), (GridPlace{.weights = {1, 2}, .context = {1, 3}}));
+  EXPECT_EQ(CoordinatesInGrid(third, 3), (GridCoordinates{.weights = {1, 2}, .context = {1, 3}}));
   EXPECT_THAT(WeightsGroup(third, 3), ElementsAre(2, 3));
   EXPECT_THAT(ContextGroup(third, 3), ElementsAre(1, 3, 5));
 }
 
-TEST(PlaceInGridTest, GridWithOneDimensionHasAllRanksInIt) {
+TEST(CoordinatesInGridTest, GridWithOneDimensionHasAllRanksInIt) {
   const Ranks last = {.rank = 3, .world = 4};
-  EXPECT_EQ(PlaceInGrid(last, 1), (GridPlace{.weights = last, .context = {0, 1}}));
-  EXPECT_EQ(PlaceInGrid(last, 4), (GridPlace{.weights = {0, 1}, .context = last}));
+  EXPECT_EQ(CoordinatesInGrid(last, 1), (GridCoordinates{.weights = last, .context = {0, 1}}));
+  EXPECT_EQ(CoordinatesInGrid(last, 4), (GridCoordinates{.weights = {0, 1}, .context = last}));
   EXPECT_THAT(WeightsGroup(last, 4), ElementsAre(3));
   EXPECT_THAT(ContextGroup(last, 4), ElementsAre(0, 1, 2, 3));
 }
 
 // In both groups, a rank's coordinate equals its index in the list of members.
-TEST(PlaceInGridTest, GroupsMatchPlaces) {
+TEST(CoordinatesInGridTest, GroupsMatchPlaces) {
   for (const int context_ranks : {1, 2, 4, 8}) {
     for (int rank = 0; rank < 8; ++rank) {
       const Ranks all = {.rank = rank, .world = 8};
-      const GridPlace place = PlaceInGrid(all, context_ranks);
+      const GridCoordinates place = CoordinatesInGrid(all, context_ranks);
       EXPECT_EQ(WeightsGroup(all, context_ranks).at(place.weights.rank), rank);
       EXPECT_EQ(ContextGroup(all, context_ranks).at(place.context.rank), rank);
     }
@@ -61,7 +61,7 @@ TEST(RankGridTest, EachGroupSumsOverItsRanks) {
     const std::vector<absl::Status> results =
         RunThreadGrid(4, context_ranks, [&](RankGrid& grid) -> absl::Status {
           const Ranks all = grid.all().ranks();
-          const GridPlace place = PlaceInGrid(all, context_ranks);
+          const GridCoordinates place = CoordinatesInGrid(all, context_ranks);
           EXPECT_EQ(grid.weights().ranks(), place.weights);
           EXPECT_EQ(grid.context().ranks(), place.context);
           const auto sum = [&](Collectives& group,

@@ -30,7 +30,7 @@ namespace {
 
 // Returns the ranks that shard the keys. REQUIRES: resolved options.
 Ranks ContextOf(const ModelRunnerOptions& options) {
-  return PlaceInGrid(RanksOf(options.ranks.collectives), options.ranks.context_ranks).context;
+  return CoordinatesInGrid(RanksOf(options.ranks.collectives), options.ranks.context_ranks).context;
 }
 
 // Calls ResolveRunnerOptions(), and sets the profile of the device.

@@ -54,7 +54,7 @@ constexpr float ScaleOfHead(const Scale& scale, int head, int64_t table_row = 0)
 }
 
 // The address of a token in the cache.
-struct SlotPlace {
+struct SlotAddress {
   int64_t block = -1;
   int offset = 0;         // within the block
   bool is_there = false;  // false for -1 and for slots past the end of the cache
@@ -67,7 +67,7 @@ struct SlotPlace {
 
 // Converts slots to addresses. Construct it on the host, and pass it to a kernel as a parameter:
 //
-//   const SlotPlace place = places.Find(slot_mapping[t]);
+//   const SlotAddress place = places.Find(slot_mapping[t]);
 //   if (place.is_there) data[place.Offset(view)] = ...;    // head 0, dim 0
 class SlotPlaces {
  public:
@@ -75,7 +75,7 @@ class SlotPlaces {
   constexpr explicit SlotPlaces(const KvLayer& kv)
       : num_slots_(int64_t{kv.num_blocks} * kv.block_size), block_size_(kv.block_size) {}
 
-  constexpr SlotPlace Find(int64_t slot) const {
+  constexpr SlotAddress Find(int64_t slot) const {
     // Most caches have fewer than 2^31 slots, for which the division takes three instructions.
     const int64_t block = slot <= INT32_MAX ? block_size_.Divide(static_cast<uint32_t>(slot))
                                             : slot / block_size_.value();

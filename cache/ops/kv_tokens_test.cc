@@ -14,7 +14,7 @@ TEST(SlotPlacesTest, FindsBlockAndOffset) {
   const SlotPlaces places(KvLayer{.num_blocks = 4, .block_size = 3});
   EXPECT_EQ(places.num_slots(), 12);
   for (int slot = 0; slot < 12; ++slot) {
-    const SlotPlace place = places.Find(slot);
+    const SlotAddress place = places.Find(slot);
     EXPECT_TRUE(place.is_there);
     EXPECT_EQ(place.block, slot / 3);
     EXPECT_EQ(place.offset, slot % 3);

@@ -37,9 +37,9 @@ template <typename Src, typename Dst>
 void ReadTokens(const ReadKvArgs& args) {
   const SlotPlaces places(args.kv);
   for (int64_t token = 0; token < args.num_tokens; ++token) {
-    const TokenPlace found = PlaceOfToken(args, places, token);
+    const TokenAddress found = PlaceOfToken(args, places, token);
     if (!found.is_wanted) continue;
-    const SlotPlace& place = found.place;
+    const SlotAddress& place = found.place;
     for (int i = 0; i < args.num_sides; ++i) {
       const KvSide<KvTokens> side = SideOf(args, i);
       for (int head = 0; head < args.kv.num_kv_heads; ++head) {

@@ -39,7 +39,7 @@ struct KernelParams {
 // Reads one side of one token, N elements per thread at a time.
 template <typename Src, typename Dst, int N>
 __device__ void ReadToken(const KernelParams& params, const KvSide<KvTokens>& side, int64_t token) {
-  const TokenPlace found = PlaceOfToken(params.args, params.places, token);
+  const TokenAddress found = PlaceOfToken(params.args, params.places, token);
   if (!found.is_wanted) return;
   const KvView& view = side.view;
   const Src* const stored =

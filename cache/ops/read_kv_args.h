@@ -56,14 +56,15 @@ inline absl::Status CheckReadKv(const ReadKvArgs& args) {
 }
 
 // The address of a token in the cache. A token without a valid address is read as 0.
-struct TokenPlace {
+struct TokenAddress {
   bool is_wanted = false;  // false: the token belongs to no row and is not written
-  SlotPlace place = {};
+  SlotAddress place = {};
   int64_t table_row = 0;
 };
 
 // Looks up the address of `token`. REQUIRES: `places` was made from args.kv.
-constexpr TokenPlace PlaceOfToken(const ReadKvArgs& args, const SlotPlaces& places, int64_t token) {
+constexpr TokenAddress PlaceOfToken(const ReadKvArgs& args, const SlotPlaces& places,
+                                    int64_t token) {
   if (args.slot_mapping != nullptr) {
     return {.is_wanted = true, .place = places.Find(args.slot_mapping[token])};
   }
@@ -77,7 +78,7 @@ constexpr TokenPlace PlaceOfToken(const ReadKvArgs& args, const SlotPlaces& plac
       high = middle;
     }
   }
-  TokenPlace found;
+  TokenAddress found;
   if (low == args.num_rows || args.start_loc[low] > token) return found;
   found.is_wanted = true;
   const int64_t table_row = args.table_row == nullptr ? low : args.table_row[low];

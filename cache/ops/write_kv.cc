@@ -73,7 +73,7 @@ void WriteTokens(const WriteKvArgs& args, int64_t begin, int64_t end) {
   for (int64_t token = begin; token < end; ++token) {
     const int64_t slot = args.slot_mapping[token];
     if (slot == kNoSlot) continue;
-    const SlotPlace place = places.Find(slot);
+    const SlotAddress place = places.Find(slot);
     for (int i = 0; i < args.num_sides; ++i) {
       const KvSide<ConstKvTokens> side = SideOf(args, i);
       for (int head = 0; head < args.kv.num_kv_heads; ++head) {

@@ -79,7 +79,7 @@ __device__ void WriteAccess(const KernelParams& params, const Side& side) {
   const int64_t slot = params.slot_mapping[token];
   const auto loaded = *reinterpret_cast<const Elements<Src, N>*>(from);
   const float scale = ScaleOfHead(side.kv.scale, head);
-  const SlotPlace place = params.places.Find(slot);
+  const SlotAddress place = params.places.Find(slot);
   if (!place.is_there) return;
   *reinterpret_cast<Elements<Dst, N>*>(to + place.Offset(view)) = Convert<Dst>(loaded, scale);
 }

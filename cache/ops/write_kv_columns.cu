@@ -110,7 +110,7 @@ __device__ void FindPieces(const KernelParams& params, const Side& side, int64_t
   const bool is_token = t < num_tokens;
   const int64_t slot = is_token ? params.slot_mapping[first_token + t] : -1;
   const int64_t before = is_token && t > 0 ? params.slot_mapping[first_token + t - 1] : -1;
-  const SlotPlace place = params.places.Find(slot);
+  const SlotAddress place = params.places.Find(slot);
   tokens.offset[t] = place.is_there ? place.Offset(side.kv.view) : -1;
   const bool follows = before >= 0 && before + 1 == slot && place.offset % kN != 0;
   const uint32_t starts = __ballot_sync(0xffffffffu, place.is_there && !follows);

@@ -160,7 +160,8 @@ std::vector<absl::Status> RunThreadGrid(int world, int context_ranks,
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
-      const GridPlace place = PlaceInGrid({.rank = rank, .world = world}, context_ranks);
+      const GridCoordinates place =
+          CoordinatesInGrid({.rank = rank, .world = world}, context_ranks);
       Group& row = rows[place.context.rank];
       Group& column = columns[place.weights.rank];
       std::unique_ptr<Collectives> weights, context;

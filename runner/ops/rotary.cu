@@ -116,7 +116,7 @@ struct Destination {
 
 template <typename C>
 __device__ Destination<C> DestinationOf(const KernelParams& params, Part part, int head,
-                                        const SlotPlace& place, float scale) {
+                                        const SlotAddress& place, float scale) {
   const bool is_v = part == Part::kV;
   const KvView& view = is_v ? params.args.kv.v : params.args.kv.k;
   return {.data = static_cast<C*>(view.data) + place.Offset(view) + head * view.head_stride,
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kThreads)
 
   if (part == Part::kTail || part == Part::kV) {
     auto chunk = Chunk<T, kVector>::Load(x + dim);
-    const SlotPlace place = params.places.Find(slot);
+    const SlotAddress place = params.places.Find(slot);
     if (!place.is_there) return;
     DestinationOf<C>(params, part, head, place, scale).Store(dim, chunk.value);
     return;
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kThreads)
     high.Store(x + half + dim);
     return;
   }
-  const SlotPlace place = params.places.Find(slot);
+  const SlotAddress place = params.places.Find(slot);
   if (!place.is_there) return;
   const Destination<C> to = DestinationOf<C>(params, part, head, place, scale);
   to.Store(dim, low.value);

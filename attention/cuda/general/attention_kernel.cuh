@@ -18,7 +18,7 @@
 // The kernel has five independent mechanisms, each in its own files:
 //   work        assigns queries and keys to CTAs         work_unit.cuh,
 //   tile_schedule/tile_schedule.h
-//   loader      copies Q, K and V to shared memory,      key_places.cuh, query_loader.cuh,
+//   loader      copies Q, K and V to shared memory,      page_lookup.cuh, query_loader.cuh,
 //               unconverted or through a conversion,     key_loader.cuh, converting_loader.cuh,
 //               and applies rotary embedding             rotation.cuh
 //   transform   dot product -> logit                     logits.cuh, ScaleLogits
@@ -46,9 +46,9 @@
 #include "reprise/attention/cuda/general/first_keys.cuh"
 #include "reprise/attention/cuda/general/group_barrier.cuh"
 #include "reprise/attention/cuda/general/key_loader.cuh"
-#include "reprise/attention/cuda/general/key_places.cuh"
 #include "reprise/attention/cuda/general/logits.cuh"
 #include "reprise/attention/cuda/general/online_softmax.cuh"
+#include "reprise/attention/cuda/general/page_lookup.cuh"
 #include "reprise/attention/cuda/general/partial_combine.cuh"
 #include "reprise/attention/cuda/general/products.cuh"
 #include "reprise/attention/cuda/general/query_loader.cuh"
@@ -196,8 +196,8 @@ __device__ __forceinline__ void SetScales(const AttentionShared<Traits>& shared,
 template <typename Traits>
 __device__ __forceinline__ void AttendSteps(const TileContext<Traits>& tile,
                                             const GroupSteps<Traits>& steps,
-                                            const KeyPlaces<Traits>& places,
-                                            const KeyLoader<Traits>& loader, KeyPlace place,
+                                            const PageLookup<Traits>& places,
+                                            const KeyLoader<Traits>& loader, KeyAddress place,
                                             const StepTerms& terms) {
   constexpr int kStride = GroupSteps<Traits>::kStride;
   auto* const offsets = tile.shared.offsets[steps.group];
@@ -251,7 +251,7 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
   constexpr int kStride = GroupSteps<Traits>::kStride;
   const GroupSteps<Traits> steps(unit.item);
   const int first = steps.first;
-  const KeyPlaces<Traits> places(p, unit.item, steps.thread);
+  const PageLookup<Traits> places(p, unit.item, steps.thread);
   const KeyLoader<Traits> loader(p, unit, steps.thread);
   auto* const offsets = shared.offsets[steps.group];
   auto* const stages = shared.tiles.stages[steps.group];
@@ -264,10 +264,10 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
 
   // If the addresses are already recorded, these table reads only verify them. The check comes
   // after the copies have been started.
-  KeyPlace first_places[kStages];
+  KeyAddress first_places[kStages];
 #pragma unroll
   for (int i = 0; i < kStages; ++i) first_places[i] = places.Find(first + i * kStride);
-  KeyPlace place = places.Find(first + kStages * kStride);
+  KeyAddress place = places.Find(first + kStages * kStride);
   const auto note = [&] {
 #pragma unroll
     for (int i = 0; i < kStages; ++i) places.Note(offsets[i], first_places[i]);
@@ -372,7 +372,7 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
                                                     OnlineSoftmax<Traits>& softmax) {
   constexpr int kStride = GroupSteps<Traits>::kStride;
   const GroupSteps<Traits> steps(unit.item);
-  const KeyPlaces<Traits> places(p, unit.item, steps.thread);
+  const PageLookup<Traits> places(p, unit.item, steps.thread);
   const ConvertingLoader<Traits> loader(p, unit, places.end(), steps.thread);
   const int depth = loader.depth();
   auto* const offsets = shared.offsets[steps.group];
@@ -391,7 +391,7 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
   for (int i = 0; i < 3; ++i) places.Note(offsets[i], places.Find(steps.first + i * kStride));
   SyncGroup<Traits>();
   for (int i = 0; i < depth; ++i) start(i);
-  KeyPlace place = places.Find(steps.first + 3 * kStride);
+  KeyAddress place = places.Find(steps.first + 3 * kStride);
 
   const int lane_row = WarpRow<Traits>() + threadIdx.x % 32 / 4;
   const QueryRow rows[2] = {LoadQueryRow(p, unit, lane_row), LoadQueryRow(p, unit, lane_row + 8)};

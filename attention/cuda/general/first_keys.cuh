@@ -8,7 +8,7 @@
 //    dependents only at its end, and its threads end after their writes are visible;
 // 2. reads current entries of the block table. They are read again after the previous kernel has
 //    ended, and the keys are copied again if an entry has changed. Block ids out of range are
-//    replaced, as in KeyPlaces;
+//    replaced, as in PageLookup;
 // 3. prefetches the first keys into the L2 cache, at most 26 MB per launch on an H200. It does not
 //    read them, and later writes update the L2 cache.
 //
@@ -21,7 +21,7 @@
 #include <cstdint>
 
 #include "reprise/attention/cuda/general/attention_kernel_params.h"
-#include "reprise/attention/cuda/general/key_places.cuh"
+#include "reprise/attention/cuda/general/page_lookup.cuh"
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
 
@@ -63,13 +63,13 @@ __device__ __forceinline__ FirstKeys<Traits> NoteFirstKeys(const AttentionKernel
                                                            AttentionShared<Traits>& shared) {
   constexpr int kStride = GroupSteps<Traits>::kStride;
   const GroupSteps<Traits> steps(unit.item);
-  const KeyPlaces<Traits> places(p, unit.item, steps.thread);
+  const PageLookup<Traits> places(p, unit.item, steps.thread);
   const int64_t row = unit.item.table_row * p.block_table_stride;
   FirstKeys<Traits> keys = {.are_noted = true};
 #pragma unroll
   for (int i = 0; i < Traits::kStages; ++i) {
     const int key = steps.first + i * kStride + steps.thread;
-    KeyPlace place = {0, 0};
+    KeyAddress place = {0, 0};
     keys.blocks[i] = 0;
     if (steps.thread < Traits::kKeys && key < unit.item.key_end) {
       const int token = unit.item.first_key + key;

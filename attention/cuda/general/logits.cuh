@@ -16,7 +16,7 @@
 
 #include "reprise/attention/cuda/general/attention_kernel_params.h"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
-#include "reprise/attention/cuda/general/key_places.cuh"
+#include "reprise/attention/cuda/general/page_lookup.cuh"
 #include "reprise/attention/cuda/general/tile_traits.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
 #include "reprise/base/divisor.h"

@@ -27,7 +27,7 @@
 
 #include "reprise/attention/cuda/general/attention_kernel_params.h"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
-#include "reprise/attention/cuda/general/key_places.cuh"
+#include "reprise/attention/cuda/general/page_lookup.cuh"
 #include "reprise/attention/cuda/general/query_loader.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_conversion.cuh"
@@ -111,13 +111,13 @@ class WarpgroupLoader {
   }
 
   // The parameters for addresses of a row's keys, from the unit's item.
-  struct RowPlaces {
+  struct RowLookup {
     const int32_t* table;  // null: a single block holds all keys
     int first_key;
     int end;  // end of the local keys
   };
-  __device__ __forceinline__ RowPlaces PlacesOf(const WorkItem& item) const {
-    RowPlaces places = {nullptr, item.first_key, item.key_end};
+  __device__ __forceinline__ RowLookup PlacesOf(const WorkItem& item) const {
+    RowLookup places = {nullptr, item.first_key, item.key_end};
     if (p_.block_table) places.table = p_.block_table + item.table_row * p_.block_table_stride;
     return places;
   }
@@ -129,7 +129,7 @@ class WarpgroupLoader {
 
   // Starts copying this lane's block table entry for KV tile i of a unit. `first`: the KV tile's
   // first local key.
-  __device__ __forceinline__ void FetchBlock(const RowPlaces& places, int i, int first) const {
+  __device__ __forceinline__ void FetchBlock(const RowLookup& places, int i, int first) const {
     const int row = OwnRow<KeyRows>(thread_);
     const int key = first + row;
     if (places.table == nullptr || row >= Traits::kKeys || key >= places.end) return;
@@ -139,7 +139,7 @@ class WarpgroupLoader {
 
   // Records the address of this lane's row of KV tile i. REQUIRES: its block table entry has
   // arrived.
-  __device__ __forceinline__ void NotePlace(const RowPlaces& places, int i, int first,
+  __device__ __forceinline__ void NotePlace(const RowLookup& places, int i, int first,
                                             KeyOffsets* offsets) const {
     const int row = OwnRow<KeyRows>(thread_);
     if (row >= Traits::kKeys) return;
@@ -268,7 +268,7 @@ class WarpgroupLoader {
     PreparedUnit<Traits>& prepared = shared_.unit(n);
     const WorkUnit& unit = prepared.unit;
     Sync();
-    const RowPlaces places = PlacesOf(unit.item);
+    const RowLookup places = PlacesOf(unit.item);
     FetchBlock(places, 0, unit.item.key_begin);
     FetchBlock(places, 1, unit.item.key_begin + Traits::kKeys);
     if (n + 1 < units.count()) {
@@ -365,7 +365,7 @@ class WarpgroupLoader {
   // written; then the first keys and values are copied before the queries.
   __device__ __forceinline__ void LoadUnit(const CtaUnits& units, int n, int step) {
     const WorkUnit& unit = shared_.unit(n).unit;
-    const RowPlaces places = PlacesOf(unit.item);
+    const RowLookup places = PlacesOf(unit.item);
     const auto k = ChunksOf<KeyRows>(p_.k, unit.kv_head, p_.head_dim_qk);
     const auto v = ChunksOf<ValueRows>(p_.v, unit.kv_head, p_.head_dim_v);
     auto* const stages = shared_.attention.tiles.stages[0];

@@ -16,7 +16,7 @@
 
 #include "reprise/attention/cuda/general/attention_kernel_params.h"
 #include "reprise/attention/cuda/general/device_primitives.cuh"
-#include "reprise/attention/cuda/general/key_places.cuh"
+#include "reprise/attention/cuda/general/page_lookup.cuh"
 #include "reprise/attention/cuda/general/query_loader.cuh"
 #include "reprise/attention/cuda/general/work_unit.cuh"
 #include "reprise/attention/cuda/hopper/warpgroup_products.cuh"
@@ -184,7 +184,7 @@ class MlaLoader {
 
   // The byte offset of the key that this lane looks up. The block id of a key that no query sees
   // may be invalid.
-  __device__ __forceinline__ int64_t OffsetOf(const KeyPlace& place) const {
+  __device__ __forceinline__ int64_t OffsetOf(const KeyAddress& place) const {
     const bool is_block = static_cast<unsigned>(place.block) < static_cast<unsigned>(p_.num_blocks);
     const int block = is_block ? place.block : 0;
     return (block * p_.k.block_stride + place.token * p_.k.token_stride) * 2;
@@ -195,10 +195,10 @@ class MlaLoader {
   __device__ __forceinline__ int LoadUnit(const CtaUnits& units, int n, int step, int num_steps) {
     const WorkUnit& unit = shared_.unit(n).prepared.unit;
     const char* const k = static_cast<const char*>(p_.k.data) + unit.kv_head * p_.k.head_stride * 2;
-    const KeyPlaces<Traits> places(p_, unit.item, OwnRow());
+    const PageLookup<Traits> places(p_, unit.item, OwnRow());
     int first = unit.item.key_begin;
-    KeyPlace place = places.Find(first);
-    KeyPlace next = places.Find(first + Traits::kKeys);
+    KeyAddress place = places.Find(first);
+    KeyAddress next = places.Find(first + Traits::kKeys);
     const auto copy_keys = [&] {
       const int64_t offset = OffsetOf(place);
       place = next;

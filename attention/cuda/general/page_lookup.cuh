@@ -5,8 +5,8 @@
 // (Note) for the loaders. Find() runs one KV tile earlier than Note(), so no thread waits for the
 // block table. A group barrier separates Note() from the copies.
 
-#ifndef REPRISE_ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
-#define REPRISE_ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
+#ifndef REPRISE_ATTENTION_CUDA_GENERAL_PAGE_LOOKUP_CUH_
+#define REPRISE_ATTENTION_CUDA_GENERAL_PAGE_LOOKUP_CUH_
 
 #include <climits>
 #include <cstdint>
@@ -23,7 +23,7 @@ __device__ __forceinline__ int64_t DimOffset(const KvView& view, int dim) {
   return dim / view.dim_chunk * view.dim_chunk_stride + dim % view.dim_chunk;
 }
 
-struct KeyPlace {
+struct KeyAddress {
   int block;
   int token;  // within the block
 };
@@ -35,11 +35,11 @@ __device__ __forceinline__ int FirstNewKey(const AttentionKernelParams& p, const
 }
 
 template <typename Traits>
-class KeyPlaces {
+class PageLookup {
  public:
   // `thread`: index in the warp group.
-  __device__ __forceinline__ KeyPlaces(const AttentionKernelParams& p, const WorkItem& item,
-                                       int thread)
+  __device__ __forceinline__ PageLookup(const AttentionKernelParams& p, const WorkItem& item,
+                                        int thread)
       : p_(p), thread_(thread), first_key_(item.first_key), end_(item.key_end) {
     if (p.block_table) table_ = p.block_table + item.table_row * p.block_table_stride;
     if constexpr (Traits::kConverts) end_ = min(end_, FirstNewKey(p, item));
@@ -49,7 +49,7 @@ class KeyPlaces {
   __device__ __forceinline__ int end() const { return end_; }
 
   // Looks up the location of this thread's key in the KV tile that begins at local key `first`.
-  __device__ __forceinline__ KeyPlace Find(int first) const {
+  __device__ __forceinline__ KeyAddress Find(int first) const {
     const int key = first + thread_;
     if (thread_ >= Traits::kKeys || key >= end_) return {0, 0};
     const int token = first_key_ + key;
@@ -58,7 +58,7 @@ class KeyPlaces {
     return {table_[column], token - column * p_.block_size};
   }
 
-  __device__ __forceinline__ void Note(KeyOffsets* offsets, const KeyPlace& place) const {
+  __device__ __forceinline__ void Note(KeyOffsets* offsets, const KeyAddress& place) const {
     if (thread_ >= Traits::kKeys) return;
     int64_t bytes = Traits::kLoading == KvLoading::kFp8 ? 1 : sizeof(typename Traits::Element);
     if constexpr (Traits::kConverts) bytes = SizeOf(p_.kv_dtype);
@@ -104,4 +104,4 @@ struct GroupSteps {
 
 }  // namespace reprise
 
-#endif  // REPRISE_ATTENTION_CUDA_GENERAL_KEY_PLACES_CUH_
+#endif  // REPRISE_ATTENTION_CUDA_GENERAL_PAGE_LOOKUP_CUH_
