@@ -9,8 +9,9 @@
 //               when S is complete: release K(i); logits, mask, P(i)
 //               when out is complete: release V(i - 1); rescale out
 //
-// The two warpgroups start their MMAs in ping-pong order (Turns). Without it, both would wait for
-// MMAs at the same time, and then compute weights at the same time while the tensor cores are idle.
+// The two warpgroups start their MMAs in ping-pong order (PingPongOrder). Without it, both would
+// wait for MMAs at the same time, and then compute weights at the same time while the tensor cores
+// are idle.
 //
 // The loop has two instances: for plain units, whose logits are dot products times a scale, and for
 // all other units. The code for other units would take registers from the loop of plain units.
@@ -45,14 +46,14 @@ namespace reprise {
 //
 // Both warpgroups perform the same number of rounds per unit.
 template <typename Traits>
-class Turns {
+class PingPongOrder {
  public:
   // Called once by both warpgroups, before the first Await().
   static __device__ __forceinline__ void Begin() {
     if (threadIdx.x / 128 != 0) Give(0);
   }
 
-  __device__ __forceinline__ Turns(int warpgroup, bool are_taken)
+  __device__ __forceinline__ PingPongOrder(int warpgroup, bool are_taken)
       : warpgroup_(warpgroup), are_taken_(are_taken) {}
 
   __device__ __forceinline__ void Await() const {
@@ -114,13 +115,13 @@ class WarpgroupAttention {
 
     // Special units have no ping-pong order: to zero values, the two warpgroups wait for each other
     // (TakeValues()), and one of them could be waiting for its round.
-    const Turns<Traits> turns(warpgroup_, kPlain && num_rows > Traits::kRows / 2);
+    const PingPongOrder<Traits> turns(warpgroup_, kPlain && num_rows > Traits::kRows / 2);
     TakeQueryScales(n);
     float s[Traits::kKeyTiles][4];
     uint32_t p[Traits::kKeys / 16][4];
     float rescale[2];
     int first = unit_.item.key_begin;
-    shared_.keys.WaitUntilThere(begin);
+    shared_.keys.WaitUntilFull(begin);
     turns.Await();
     StartLogits(n, begin, s);
     turns.Pass();
@@ -130,7 +131,7 @@ class WarpgroupAttention {
     PackWeights(s, p);
 #pragma unroll 1
     for (int step = begin + 1; step < end; ++step) {
-      shared_.keys.WaitUntilThere(step);
+      shared_.keys.WaitUntilFull(step);
       turns.Await();
       StartLogits(n, step, s);
       TakeValues(step - 1, first);
@@ -182,7 +183,7 @@ class WarpgroupAttention {
     int first = unit_.item.key_begin;
 #pragma unroll 1
     for (; step < end; ++step, first += Traits::kKeys) {
-      shared_.keys.WaitUntilThere(step);
+      shared_.keys.WaitUntilFull(step);
       Release(shared_.keys.free(step));
       TakeValues(step, first);
       Release(shared_.values.free(step));
@@ -298,7 +299,7 @@ class WarpgroupAttention {
   // 3. The threads zero unseen values and issue a proxy fence.
   // 4. Barrier of the consumers: MMAs may read the values. The first threads clear the bits.
   __device__ __forceinline__ void TakeValues(int step, int first) const {
-    shared_.values.WaitUntilThere(step);
+    shared_.values.WaitUntilFull(step);
     if (is_special_ && IsMasked(first)) {
       uint32_t* const seen = shared_.seen[step % 3];
       Traits::Sync();

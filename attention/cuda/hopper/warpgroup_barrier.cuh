@@ -99,9 +99,9 @@ class BarrierRing {
   __device__ __forceinline__ Barrier& there(int n) { return there_[n % kStages]; }
   __device__ __forceinline__ Barrier& free(int n) { return free_[n % kStages]; }
 
-  __device__ __forceinline__ void WaitUntilThere(int n) { there(n).Wait(n / kStages); }
+  __device__ __forceinline__ void WaitUntilFull(int n) { there(n).Wait(n / kStages); }
   __device__ __forceinline__ bool IsFree(int n) { return free(n).IsOver(n / kStages - 1); }
-  __device__ __forceinline__ void WaitUntilFree(int n) { free(n).Wait(n / kStages - 1); }
+  __device__ __forceinline__ void WaitUntilEmpty(int n) { free(n).Wait(n / kStages - 1); }
 
  private:
   Barrier there_[kStages];

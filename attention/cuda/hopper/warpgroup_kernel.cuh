@@ -48,10 +48,10 @@ __device__ __forceinline__ void AttendUnits(const AttentionKernelParams& p,
   const CtaUnits units(p.work, blockIdx.x);
   const int num_units = SameInWarp(units.count());
   int step = 0;
-  Turns<Traits>::Begin();
+  PingPongOrder<Traits>::Begin();
 #pragma unroll 1
   for (int n = 0; n < num_units; ++n) {
-    shared.queries.WaitUntilThere(n);
+    shared.queries.WaitUntilFull(n);
     PreparedUnit<Traits>& prepared = shared.unit(n);
     const int num_steps = SameInWarp(prepared.num_steps);
     OnlineSoftmax<Traits> softmax;

@@ -247,7 +247,7 @@ class WarpgroupLoader {
     // All lanes of a warp take this branch, or none, because the conversion takes whole warps.
     if (!__all_sync(kFullWarp, ring.IsFree(n))) {
       Announce<0>();
-      ring.WaitUntilFree(n);
+      ring.WaitUntilEmpty(n);
     }
     __syncwarp();  // also makes the recorded addresses visible
   }

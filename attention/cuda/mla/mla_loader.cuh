@@ -144,7 +144,7 @@ class MlaLoader {
   __device__ __forceinline__ void AwaitRoom(Ring& ring, int n) {
     if (__all_sync(kFullWarp, ring.IsFree(n))) return;
     Announce<kPending>();
-    ring.WaitUntilFree(n);
+    ring.WaitUntilEmpty(n);
   }
   __device__ __forceinline__ void EndCopy(Barrier& there) {
     CommitCopies();

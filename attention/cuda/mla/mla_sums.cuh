@@ -63,7 +63,7 @@ __device__ __forceinline__ void AwaitNextLogits(MlaShared<Traits>& shared, int s
   const int last_part = (step + 2) * Traits::kParts - 1;
   const int fill = last_part / (Traits::kStages * Traits::kParts);
   if (__all_sync(kFullWarp, shared.keys.there(last_part).IsOver(fill))) {
-    shared.logits.WaitUntilThere(step + 1);
+    shared.logits.WaitUntilFull(step + 1);
   }
 }
 
@@ -77,14 +77,14 @@ __device__ __forceinline__ void AddUpUnits(const AttentionKernelParams& p,
   int num_indirect = 0;
 #pragma unroll 1
   for (int n = 0; n < units.count(); ++n) {
-    shared.unit_ring.WaitUntilThere(n);
+    shared.unit_ring.WaitUntilFull(n);
     MlaUnit<Traits>& unit = shared.unit(n);
     const bool writes_directly = unit.prepared.writes_directly;
     const int end = step + unit.prepared.num_steps;
     MlaSums<Traits> sums = {};
 #pragma unroll 1
     for (; step < end; ++step) {
-      shared.weights.WaitUntilThere(step);
+      shared.weights.WaitUntilFull(step);
       if (part == 1 && step + 1 < end) AwaitNextLogits(shared, step);
       RescaleSums<Traits>(shared.rescale[step % Traits::kStages], sums);
       AddStep<Traits>(shared.stage(step), sums);

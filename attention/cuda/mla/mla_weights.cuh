@@ -63,7 +63,7 @@ class MlaSoftmaxWeights {
 
   // Processes all KV tiles of unit `n`. `begin`: the unit's first KV tile, counted over all units.
   __device__ __forceinline__ void Weigh(int n, int begin, int num_steps) {
-    shared_.queries.WaitUntilThere(n);
+    shared_.queries.WaitUntilFull(n);
     HeldQueries held;
     if (num_steps > 0) TakeQueries(held);
     OnlineSoftmax<Traits> softmax;
@@ -120,7 +120,7 @@ class MlaSoftmaxWeights {
     constexpr int kPartSteps = Traits::kPartPanels * 4;
 #pragma unroll
     for (int part = 0; part < Traits::kParts; ++part) {
-      shared_.keys.WaitUntilThere(step * Traits::kParts + part);
+      shared_.keys.WaitUntilFull(step * Traits::kParts + part);
       WgmmaFence();
 #pragma unroll
       for (int d = part * kPartSteps; d < (part == 0 ? kPartSteps : Traits::kPanels * 4); ++d) {
@@ -239,7 +239,7 @@ __device__ __forceinline__ void WeighUnits(const AttentionKernelParams& p,
   int step = 0;
 #pragma unroll 1
   for (int n = 0; n < units.count(); ++n) {
-    shared.unit_ring.WaitUntilThere(n);
+    shared.unit_ring.WaitUntilFull(n);
     MlaUnit<Traits>& unit = shared.unit(n);
     const int num_steps = unit.prepared.num_steps;
     MlaSoftmaxWeights<Traits>(p, unit, shared).Weigh(n, step, num_steps);
