@@ -144,12 +144,12 @@ class Step {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     ASSERT_TRUE(LaunchTileSchedule(Batch(), WindowOf(layer_), work_.map(), stream).ok());
     for (const KernelSchedule& map : {work_.map().main, work_.map().short_rows}) {
-      std::vector<uint32_t> arrivals(int64_t{map.max_merges} * map.num_virtual_heads);
+      std::vector<uint32_t> arrivals(int64_t{map.max_merges} * map.num_head_tiles);
       for (uint32_t& arrival : arrivals) arrival = random_.Int(0, 40);
       ASSERT_EQ(cudaMemcpy(map.arrivals, arrivals.data(), arrivals.size() * sizeof(uint32_t),
                            cudaMemcpyHostToDevice),
                 cudaSuccess);
-      arrivals.resize(int64_t{map.max_partials} * map.num_virtual_heads);
+      arrivals.resize(int64_t{map.max_partials} * map.num_head_tiles);
       for (uint32_t& arrival : arrivals) arrival = random_.Int(0, 16);
       ASSERT_EQ(cudaMemcpy(map.group_arrivals, arrivals.data(), arrivals.size() * sizeof(uint32_t),
                            cudaMemcpyHostToDevice),

@@ -39,7 +39,7 @@ std::string DescribeRow(const BatchGatherArgs& args, int r) {
   if (args.key_start) absl::StrAppend(&text, ", key_start ", args.key_start[r]);
   return absl::StrCat(text, ", seq_len ",
                       args.table_seq_lens ? args.table_seq_lens[table_row] : args.seq_lens[r],
-                      ", query_len ", int64_t{args.query_lens[r]} + args.num_certain,
+                      ", query_len ", int64_t{args.query_lens[r]} + args.num_verified,
                       ", max_query_len ", args.max_query_len, ", limit ",
                       ContextLimit(args.table, args.max_seq_len, args.key_positions),
                       ", num_tokens ", args.num_tokens);
@@ -64,8 +64,8 @@ absl::Status CheckBatchGather(const BatchGatherArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckTable(args.table));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_rows", args.num_rows, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_tokens", args.num_tokens, 0));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_certain", args.num_certain, 0));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", args.max_query_len, args.num_certain));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("num_verified", args.num_verified, 0));
+  REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_query_len", args.max_query_len, args.num_verified));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("max_seq_len", args.max_seq_len, 0));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("write_window", args.write_window, 0));
   REPRISE_RETURN_IF_ERROR(CheckRanks(args.key_positions));

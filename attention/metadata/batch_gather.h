@@ -14,14 +14,14 @@
 // attention/metadata/batch_builder.h. Forms of the arguments:
 //
 //   lengths    seq_lens by row, or table_seq_lens by table row, each in any SeqLenForm
-//   tokens     query_lens counts all new tokens, or only the drafts after num_certain verified
+//   tokens     query_lens counts all new tokens, or only the drafts after num_verified verified
 //              tokens; token ids come from first_token and `tokens` if arrays.token_ids is present
 //   limit      tokens beyond max_seq_len or the table cause a fault, or are dropped (for drafts)
 //   ranks      the table belongs to one rank; KeyPart::kContext excludes the keys of this step
 //
 // Chains of 3 drafts for two sequences of 5 and 9 tokens, with a limit of 10 and block_size 4:
 //
-//   BatchGatherArgs args = {.table_row = {0, 1}, .query_lens = {3, 3}, .num_certain = 1,
+//   BatchGatherArgs args = {.table_row = {0, 1}, .query_lens = {3, 3}, .num_verified = 1,
 //                           .table_seq_lens = {5, 9}, .seq_len_form = SeqLenForm::kBeforeStep,
 //                           .past_limit = PastLimit::kClip, ..., .max_seq_len = 10, ...};
 //   BuildBatchGather(args)    row 0: positions 5 6 7 8, seq_len 9

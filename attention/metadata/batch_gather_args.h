@@ -24,7 +24,7 @@ namespace reprise {
 //   kWithStep         cache_seqlens; PagedBatch.seq_lens  14  all tokens of this step
 //
 //   int seq_len = ConvertSeqLen(11, SeqLenForm::kWithoutDrafts, SeqLenForm::kWithStep,
-//                               /*num_certain=*/1, /*num_drafts=*/3);   // 14
+//                               /*num_verified=*/1, /*num_drafts=*/3);   // 14
 //
 // An inert row has length 0 in every form.
 enum class SeqLenForm {
@@ -34,14 +34,14 @@ enum class SeqLenForm {
 };
 
 // Returns the number of tokens of this step that a form counts.
-constexpr int64_t CountedTokens(SeqLenForm form, int64_t num_certain, int64_t num_drafts) {
+constexpr int64_t CountedTokens(SeqLenForm form, int64_t num_verified, int64_t num_drafts) {
   switch (form) {
     case SeqLenForm::kBeforeStep:
       return 0;
     case SeqLenForm::kWithoutDrafts:
-      return num_certain;
+      return num_verified;
     case SeqLenForm::kWithStep:
-      return num_certain + num_drafts;
+      return num_verified + num_drafts;
   }
   return 0;
 }
@@ -50,19 +50,19 @@ constexpr int64_t CountedTokens(SeqLenForm form, int64_t num_certain, int64_t nu
 // length is 0. If a length is too small for its form, the result is negative, and the builders
 // reject it.
 constexpr int64_t ConvertSeqLen(int64_t seq_len, SeqLenForm from, SeqLenForm to,
-                                int64_t num_certain, int64_t num_drafts) {
-  if (num_certain + num_drafts == 0) return 0;
-  return seq_len - CountedTokens(from, num_certain, num_drafts) +
-         CountedTokens(to, num_certain, num_drafts);
+                                int64_t num_verified, int64_t num_drafts) {
+  if (num_verified + num_drafts == 0) return 0;
+  return seq_len - CountedTokens(from, num_verified, num_drafts) +
+         CountedTokens(to, num_verified, num_drafts);
 }
 
 struct BatchGatherArgs {
   const int32_t* table_row = nullptr;      // [num_rows] row of `table`; negative: padded row
-  const int32_t* query_lens = nullptr;     // [num_rows] new tokens in addition to num_certain
+  const int32_t* query_lens = nullptr;     // [num_rows] new tokens in addition to num_verified
   const int32_t* num_live_rows = nullptr;  // [1], clamped to 0 .. num_rows; absent: num_rows
   // Number of verified new tokens per row, in addition to query_lens. Set it to 1 if query_lens
   // counts only drafts.
-  int num_certain = 0;
+  int num_verified = 0;
   // The length of each sequence, in one of the next two arrays.
   const int32_t* seq_lens = nullptr;        // [num_rows]
   const int32_t* table_seq_lens = nullptr;  // [num_tables] by table row
@@ -92,7 +92,7 @@ struct BatchGatherArgs {
   // The shape of the result, constant under capture. Attention is planned for these maxima.
   int num_rows = 0;
   int num_tokens = 0;
-  int max_query_len = 0;        // includes num_certain
+  int max_query_len = 0;        // includes num_verified
   int max_seq_len = INT32_MAX;  // keys of a sequence on all ranks; excludes key_start
 
   // token_ids, logits_indices, context_lens and row_faults may be absent. key_start is required if
@@ -128,7 +128,7 @@ REPRISE_HOST_DEVICE constexpr RowRequest GatherRequest(const BatchGatherArgs& ar
   RowRequest request;
   const int32_t table_row = args.table_row[r];
   const int64_t num_listed = args.query_lens[r];
-  const int64_t query_len = num_listed < 0 ? num_listed : num_listed + args.num_certain;
+  const int64_t query_len = num_listed < 0 ? num_listed : num_listed + args.num_verified;
   if (table_row < 0 || query_len == 0) return request;
   request.is_padded = false;
   request.table_row = table_row;

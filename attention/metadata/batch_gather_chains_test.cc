@@ -31,7 +31,7 @@ class TwoChains : public ::testing::Test {
   TwoChains() {
     args.table_row = slots;
     args.query_lens = num_drafts;
-    args.num_certain = 1;
+    args.num_verified = 1;
     args.table_seq_lens = seq_len;
     args.seq_len_form = SeqLenForm::kBeforeStep;
     args.first_token = first_token;

@@ -134,8 +134,8 @@ TEST(RefusedArgsTest, GatheredChains) {
       forms, memory.args(),
       {{"num_rows: expected at least 0, got -1", [](Args& args) { args.num_rows = -1; }},
        {"num_tokens: expected at least 0, got -1", [](Args& args) { args.num_tokens = -1; }},
-       {"num_certain: expected at least 0, got -1", [](Args& args) { args.num_certain = -1; }},
-       {"max_query_len: expected at least 6, got 5", [](Args& args) { args.num_certain = 6; }},
+       {"num_verified: expected at least 0, got -1", [](Args& args) { args.num_verified = -1; }},
+       {"max_query_len: expected at least 6, got 5", [](Args& args) { args.num_verified = 6; }},
        {"key_positions: expected 0 <= rank < world and interleave >= 1, got rank 2, world 2, "
         "interleave 1",
         [](Args& args) { args.key_positions = {.rank = 2, .world = 2, .interleave = 1}; }},

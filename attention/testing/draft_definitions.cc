@@ -61,7 +61,7 @@ std::vector<SeenKey> ChainByDefinition(const BatchGatherArgs& args,
   for (int r = 0; r < args.num_rows; ++r) {
     const int32_t slot = args.table_row[r];
     if (slot < 0) continue;
-    for (int i = 0; i < args.query_lens[r] + args.num_certain; ++i) {
+    for (int i = 0; i < args.query_lens[r] + args.num_verified; ++i) {
       const int32_t position = args.table_seq_lens[slot] + i;
       if (position < limit) seen.AddCausal(token++, slot, position);
     }

@@ -147,7 +147,7 @@ BatchGatherArgs CarveChainBatch(const DraftShape& shape, ArrayCarver& carver) {
   args.table_seq_lens = carver.Take<int32_t>("table_seq_lens", shape.num_tables);
   args.seq_len_form = SeqLenForm::kBeforeStep;
   args.query_lens = carver.Take<int32_t>("query_lens", shape.num_rows);
-  args.num_certain = shape.max_new > 1 ? 1 : 0;
+  args.num_verified = shape.max_new > 1 ? 1 : 0;
   args.first_token = carver.Take<int32_t>("first_token", shape.num_tables);
   args.token_stride = shape.max_new + 1;
   args.tokens = carver.Take<int32_t>("tokens", shape.num_rows * args.token_stride);
@@ -224,7 +224,7 @@ void DrawChainBatch(Random& random, const DraftShape& shape, double hostility,
   DrawSlots(random, shape, hostility, Mutable(args.table_row));
   for (int r = 0; r < shape.num_rows; ++r) {
     int32_t& query_len = Mutable(args.query_lens)[r];
-    query_len = random.Int(0, shape.max_new - args.num_certain);
+    query_len = random.Int(0, shape.max_new - args.num_verified);
     if (IsHostile(random, hostility)) query_len = Absurd(random);
   }
   DrawTokens(random, shape.num_tables, Mutable(args.first_token));

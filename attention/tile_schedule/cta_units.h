@@ -28,7 +28,7 @@ class CtaUnits {
  public:
   // REQUIRES: 0 <= cta < map.num_ctas; the schedule has been built.
   REPRISE_HOST_DEVICE CtaUnits(const KernelSchedule& map, int cta) : map_(map), cta_(cta) {
-    num_dealt_ = map.may_be_dealt ? map.counts[2] * map.num_virtual_heads : 0;
+    num_dealt_ = map.may_be_dealt ? map.counts[2] * map.num_head_tiles : 0;
     if (num_dealt_ > 0) {
       is_backwards_ = cta % 2 != 0 && map.counts[3] != 0;
       count_ = num_dealt_ / map.num_ctas;
@@ -38,8 +38,7 @@ class CtaUnits {
     const int queue = cta / map.heads_per_queue;
     if (queue >= map.num_queues) return;
     first_head_ = cta - queue * map.heads_per_queue;
-    num_heads_ =
-        (map.num_virtual_heads - first_head_ + map.heads_per_queue - 1) / map.heads_per_queue;
+    num_heads_ = (map.num_head_tiles - first_head_ + map.heads_per_queue - 1) / map.heads_per_queue;
     first_item_ = map.queue_items[queue];
     count_ = (map.queue_items[queue + 1] - first_item_) * num_heads_;
   }
@@ -52,7 +51,7 @@ class CtaUnits {
     return first_item_ + n / num_heads_;
   }
   REPRISE_HOST_DEVICE int HeadOf(int n) const {
-    if (num_dealt_ > 0) return DealtUnit(n) % map_.num_virtual_heads;
+    if (num_dealt_ > 0) return DealtUnit(n) % map_.num_head_tiles;
     return first_head_ + n % num_heads_ * map_.heads_per_queue;
   }
 
@@ -64,7 +63,7 @@ class CtaUnits {
   }
 
   // Round-robin only: the index of the n-th unit's item in map.deal_order.
-  REPRISE_HOST_DEVICE int RankOf(int n) const { return DealtUnit(n) / map_.num_virtual_heads; }
+  REPRISE_HOST_DEVICE int RankOf(int n) const { return DealtUnit(n) / map_.num_head_tiles; }
 
  private:
   REPRISE_HOST_DEVICE int DealtUnit(int n) const {

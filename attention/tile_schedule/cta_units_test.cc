@@ -85,7 +85,7 @@ class CtaUnitsTest : public ::testing::Test {
         steps[cta] += (item.key_end - item.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
       }
     }
-    EXPECT_EQ(seen.size(), static_cast<size_t>(map.counts[0]) * map.num_virtual_heads);
+    EXPECT_EQ(seen.size(), static_cast<size_t>(map.counts[0]) * map.num_head_tiles);
     if (is_dealt) ExpectLongestFirst(map);
     EXPECT_EQ(map.counts[3], prompts.are_both_ways);
     const bool are_decodes_longest = prompts.lens.back() >= prompts.lens.front();
@@ -136,7 +136,7 @@ TEST_F(CtaUnitsTest, RoundRobinAlternatesItsDirection) {
   KernelSchedule map;
   map.counts = counts;
   map.deal_order = order;
-  map.num_virtual_heads = 2;
+  map.num_head_tiles = 2;
   map.heads_per_queue = 2;
   map.num_queues = 1;
   map.num_ctas = 3;
@@ -156,7 +156,7 @@ TEST_F(CtaUnitsTest, OddCtasReverseTheirUnitsIfTheCountsRequestIt) {
   map.deal_order = order;
   map.items = items;
   map.queue_first = first;
-  map.num_virtual_heads = 2;
+  map.num_head_tiles = 2;
   map.heads_per_queue = 2;
   map.num_queues = 1;
   map.num_ctas = 3;
@@ -177,7 +177,7 @@ TEST_F(CtaUnitsTest, CtasWithoutAQueueHaveNoUnits) {
   KernelSchedule map;
   map.counts = counts;
   map.queue_items = queue_items;
-  map.num_virtual_heads = 2;
+  map.num_head_tiles = 2;
   map.heads_per_queue = 2;
   map.num_queues = 2;
   map.num_ctas = 5;

@@ -231,10 +231,10 @@ struct KernelSchedule {
   // [num_queues + 1] at c / heads_per_queue, the item with which CTA c begins, if there is one.
   // Saves a dependent read.
   WorkItem* queue_first = nullptr;
-  // [max_merges, num_virtual_heads] arrival counters, in the format of
+  // [max_merges, num_head_tiles] arrival counters, in the format of
   // attention/cuda/decode/cooperative_combine.h; zero between kernels.
   uint32_t* arrivals = nullptr;
-  // [max_partials, num_virtual_heads] arrival counters of groups of splits, at a group's first
+  // [max_partials, num_head_tiles] arrival counters of groups of splits, at a group's first
   // partial; zero between kernels.
   uint32_t* group_arrivals = nullptr;
   float* partial_out = nullptr;  // [max_partials, num_q_heads, PartialPitch(head_dim_v)]
@@ -267,7 +267,7 @@ struct KernelSchedule {
   int min_joint_queries = 0;
   // Number of head tiles: KV heads, times the kernel tiles per KV head if its q heads exceed
   // tile_rows.
-  int num_virtual_heads = 0;
+  int num_head_tiles = 0;
   int heads_per_queue = 0;
   int num_queues = 0;
   // [n]: how many clusters of n queues of a head can be resident at once; 0: none. [2] is the

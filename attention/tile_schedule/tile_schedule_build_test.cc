@@ -318,8 +318,8 @@ TEST(TileScheduleBuildTest, GroupArrivalCountersBeginAtZero) {
     if (item.num_partials <= kMaxSplitsAtOnce) continue;
     if ((item.partial - item.first_partial) % kCombineGroup != 0) continue;
     ++num_groups;
-    for (int head = 0; head < map.num_virtual_heads; ++head) {
-      EXPECT_EQ(map.group_arrivals[item.partial * map.num_virtual_heads + head], 0u);
+    for (int head = 0; head < map.num_head_tiles; ++head) {
+      EXPECT_EQ(map.group_arrivals[item.partial * map.num_head_tiles + head], 0u);
     }
   }
   EXPECT_GT(num_groups, 2);

@@ -511,7 +511,7 @@ class TileScheduleBuilder {
     // A queue's cost is for one head, and its CTAs have several heads if there are more heads than
     // CTAs.
     return EndOfDealt(total_cost, ranges, long_ranges, map_) * map_.heads_per_queue <=
-           (filled_end + map_.costs.merge) * map_.num_virtual_heads;
+           (filled_end + map_.costs.merge) * map_.num_head_tiles;
   }
 
   // Whether clusters, one per Q tile, end before Stream-K queues.
@@ -731,8 +731,8 @@ class TileScheduleBuilder {
     map_.items[i] = item;
     if (item.partial >= 0 && tile.num_splits > kMaxSplitsAtOnce && split % kCombineGroup == 0) {
       uint32_t* arrivals =
-          map_.group_arrivals + static_cast<int64_t>(item.partial) * map_.num_virtual_heads;
-      for (int head = 0; head < map_.num_virtual_heads; ++head) arrivals[head] = 0;
+          map_.group_arrivals + static_cast<int64_t>(item.partial) * map_.num_head_tiles;
+      for (int head = 0; head < map_.num_head_tiles; ++head) arrivals[head] = 0;
     }
     const int queue = Cutter::QueueOf(queues, tile, t, split);
     const int before = QueueOfItem(queues, i - 1);
@@ -754,7 +754,7 @@ class TileScheduleBuilder {
     team_.ForEach(counts.items, [&](int i) { WriteItem(i, num_tiles, counts.items, queues); });
     // Queues after the last item, the counts, and the arrival counters.
     const int num_queues = map_.num_queues;
-    const int num_arrivals = counts.merges * map_.num_virtual_heads;
+    const int num_arrivals = counts.merges * map_.num_head_tiles;
     team_.ForEachAside(num_arrivals > num_queues ? num_arrivals : num_queues + 1, [&](int i) {
       if (i < num_arrivals) map_.arrivals[i] = 0;
       if (i > num_queues) return;

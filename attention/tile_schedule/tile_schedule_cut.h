@@ -429,7 +429,7 @@ REPRISE_HOST_DEVICE inline int64_t EndOfDealt(int64_t total_cost, const RangeTot
                                               const LongRanges& long_ranges,
                                               const KernelSchedule& map) {
   const int64_t ctas = map.num_ctas;
-  const int64_t heads = map.num_virtual_heads;
+  const int64_t heads = map.num_head_tiles;
   const int64_t longest = int64_t{ranges.longest_steps} * kStepCost + map.costs.tile;
   const int64_t half_turns = (long_ranges.num_over_half * heads + ctas - 1) / ctas;
   const int64_t long_turns = (long_ranges.num_near_longest * heads + ctas - 1) / ctas;

@@ -155,7 +155,7 @@ TEST(TileScheduleCutTest, LoneCtaOfAnSmIsFaster) {
 TEST(TileScheduleCutTest, RoundRobinEndIsTheMaximumOfThreeCosts) {
   KernelSchedule map;
   map.num_ctas = 132;
-  map.num_virtual_heads = 8;
+  map.num_head_tiles = 8;
   map.costs.tile = 24;
   const auto end = [&](int64_t steps, int count, int longest, const LongRanges& long_ranges) {
     const RangeTotals ranges = {.with_keys = count, .to_place = count, .longest_steps = longest};

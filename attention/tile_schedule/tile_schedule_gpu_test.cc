@@ -66,7 +66,7 @@ void ExpectSameMap(const KernelSchedule& device, const KernelSchedule& host) {
   ExpectSame("item", device.items, host.items, host.counts[0]);
   ExpectSame("merge", device.merges, host.merges, host.counts[1]);
   ExpectSame("arrivals", device.arrivals, host.arrivals,
-             static_cast<int64_t>(host.counts[1]) * host.num_virtual_heads);
+             static_cast<int64_t>(host.counts[1]) * host.num_head_tiles);
 }
 
 template <typename Batch>

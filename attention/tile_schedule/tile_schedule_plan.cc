@@ -176,8 +176,8 @@ void LayOutItems(KernelSchedule& map, Allotter& allotter) {
   if (map.may_be_dealt) allotter.Give(map.deal_order, map.max_tiles);
   allotter.Give(map.items, map.max_items);
   allotter.Give(map.merges, map.max_merges);
-  allotter.Give(map.arrivals, int64_t{map.max_merges} * map.num_virtual_heads);
-  allotter.Give(map.group_arrivals, int64_t{map.max_partials} * map.num_virtual_heads);
+  allotter.Give(map.arrivals, int64_t{map.max_merges} * map.num_head_tiles);
+  allotter.Give(map.group_arrivals, int64_t{map.max_partials} * map.num_head_tiles);
   std::byte* scratch = nullptr;
   allotter.Give(scratch, TileScheduleScratch::Bytes(map));
   map.scratch = scratch;
@@ -291,7 +291,7 @@ void PlanFewRows(const TileScheduleOptions& options, const AttentionKernelEntry&
                          options.row_assignment == RowAssignment::kByBatch &&
                          options.shared_prefix != SharedPrefix::kTaken;
   if (!kernel.prefetches_in_prologue() || kernel.tile.rows() != kDecodeRows || !may_merge ||
-      !MayHaveWarpgroups(options) || map.heads_per_queue < map.num_virtual_heads) {
+      !MayHaveWarpgroups(options) || map.heads_per_queue < map.num_head_tiles) {
     return;
   }
   static_assert(std::tuple_size_v<decltype(TileScheduleCosts::clusters_of)> ==
@@ -332,11 +332,11 @@ absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
   map.tile_rows = tile.rows();
   map.tile_queries = std::clamp(tile.rows() / group_size, 1, MaxQueries(options));
   const int64_t head_tiles = CeilDiv(int64_t{map.tile_queries} * group_size, tile.rows());
-  map.num_virtual_heads = static_cast<int>(options.num_kv_heads * head_tiles);
+  map.num_head_tiles = static_cast<int>(options.num_kv_heads * head_tiles);
   map.costs =
       CutCostsOf(kernel, std::min(tile.rows(), map.tile_queries * group_size), *options.costs);
   const int ctas = options.device.num_sms * tile.ctas_per_sm;
-  map.heads_per_queue = std::min(map.num_virtual_heads, ctas);
+  map.heads_per_queue = std::min(map.num_head_tiles, ctas);
   map.num_queues = std::min(ctas / map.heads_per_queue, kMaxQueues);
   PlanFewRows(options, kernel, map);
   map.may_be_dealt = kernel.may_be_dealt() && options.mode == TileScheduleMode::kBalanced &&
@@ -410,7 +410,7 @@ void PlanJoins(const TileScheduleOptions& options, TileSchedule& map) {
   map.joined_short_rows = options.costs->joined_short_rows;
   if (!map.main.may_be_dealt || !MayHaveWarpgroups(options)) return;
   const auto of_all_ctas = [&](int64_t steps) {
-    return steps * map.main.num_ctas / map.main.num_virtual_heads;
+    return steps * map.main.num_ctas / map.main.num_head_tiles;
   };
   map.max_joined_steps = of_all_ctas(options.costs->joined_steps);
   // A KV tile of smaller heads has the same softmax time, but half the read time.

@@ -65,7 +65,7 @@ TEST(TileSchedulePlanTest, DecodeGetsSmallTilesAndOneQueuePerEightCtas) {
   const KernelSchedule shape = ShapeOf(LlamaDecode());
   EXPECT_EQ(shape.tile_rows, 16);
   EXPECT_EQ(shape.tile_queries, 1);  // max_query_len
-  EXPECT_EQ(shape.num_virtual_heads, 8);
+  EXPECT_EQ(shape.num_head_tiles, 8);
   EXPECT_EQ(shape.heads_per_queue, 8);
   EXPECT_EQ(shape.num_queues, 33);  // 2 * 132 / 8
   EXPECT_EQ(shape.num_ctas, 264);
@@ -102,7 +102,7 @@ TEST(TileSchedulePlanTest, TileSizeFollowsTheNumberOfDrafts) {
   const TileSchedule map = PlanTileSchedule(options)->shape;
   EXPECT_EQ(map.main.tile_rows, 32);
   EXPECT_EQ(map.main.tile_queries, 5);
-  EXPECT_EQ(map.main.num_virtual_heads, 8);
+  EXPECT_EQ(map.main.num_head_tiles, 8);
   EXPECT_EQ(map.main.num_ctas, 264);  // two per SM, as in a decode
   EXPECT_FALSE(map.main.may_be_dealt);
   EXPECT_EQ(map.short_rows.tile_rows, 16);
@@ -117,7 +117,7 @@ TEST(TileSchedulePlanTest, DecodeTileFollowsTheGroupSize) {
   options.num_kv_heads = 1;  // a group of 32
   const TileSchedule map = PlanTileSchedule(options)->shape;
   EXPECT_EQ(map.main.tile_rows, 32);
-  EXPECT_EQ(map.main.num_virtual_heads, 1);
+  EXPECT_EQ(map.main.num_head_tiles, 1);
   EXPECT_FALSE(map.has_short_rows());
   options.max_query_len = options.max_tokens = 500;
   const TileSchedule mixed = PlanTileSchedule(options)->shape;
@@ -218,7 +218,7 @@ TEST(TileSchedulePlanTest, GroupsLargerThanATileGetSeveralHeadTiles) {
   const KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 1);
-  EXPECT_EQ(shape.num_virtual_heads, 2);  // 128 heads, and 7 heads
+  EXPECT_EQ(shape.num_head_tiles, 2);  // 128 heads, and 7 heads
 }
 
 TEST(TileSchedulePlanTest, MoreHeadsThanCtasUseOneQueueWithoutSplits) {
@@ -247,7 +247,7 @@ TEST(TileSchedulePlanTest, MlaHeadsGetMlaTiles) {
   options.head_dim_v = 512;
   const KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 64);
-  EXPECT_EQ(shape.num_virtual_heads, 2);
+  EXPECT_EQ(shape.num_head_tiles, 2);
   EXPECT_EQ(shape.num_queues, 66);  // one CTA per SM
   options.num_q_heads = 16;
   EXPECT_EQ(ShapeOf(options).tile_rows, 16);
@@ -275,14 +275,14 @@ TEST(TileSchedulePlanTest, TilesForHeadDimsUpTo256DependOnTheCardAndTheTier) {
   KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
   EXPECT_EQ(shape.tile_queries, 32);
-  EXPECT_EQ(shape.num_virtual_heads, 8);
+  EXPECT_EQ(shape.num_head_tiles, 8);
   EXPECT_EQ(shape.heads_per_queue, 8);
   EXPECT_EQ(shape.num_queues, 16);  // one CTA per SM
   EXPECT_EQ(shape.num_ctas, 128);
   EXPECT_FALSE(shape.may_be_dealt);
   options.head_dim_qk = options.head_dim_v = 256;
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
-  EXPECT_EQ(ShapeOf(options).num_virtual_heads, 8);
+  EXPECT_EQ(ShapeOf(options).num_head_tiles, 8);
   options.shared_prefix = SharedPrefix::kTaken;
   EXPECT_EQ(ShapeOf(options).tile_rows, 128);
   options.shared_prefix = SharedPrefix::kIgnored;
@@ -293,7 +293,7 @@ TEST(TileSchedulePlanTest, TilesForHeadDimsUpTo256DependOnTheCardAndTheTier) {
     shape = ShapeOf(options);
     EXPECT_EQ(shape.tile_rows, 64);
     EXPECT_EQ(shape.tile_queries, 16);
-    EXPECT_EQ(shape.num_virtual_heads, 8);
+    EXPECT_EQ(shape.num_head_tiles, 8);
     EXPECT_EQ(shape.num_queues, 33);  // two CTAs per SM
   }
   options.kernels.max_tier = 0;
@@ -308,12 +308,12 @@ TEST(TileSchedulePlanTest, SmallTilesOfHeadDim256UseGeneralKernels) {
   KernelSchedule shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 64);
   EXPECT_EQ(shape.tile_queries, 16);
-  EXPECT_EQ(shape.num_virtual_heads, 8);
+  EXPECT_EQ(shape.num_head_tiles, 8);
   options.num_kv_heads = 1;
   options.num_q_heads = 135;  // two tiles of 128 rows per query
   shape = ShapeOf(options);
   EXPECT_EQ(shape.tile_rows, 128);
-  EXPECT_EQ(shape.num_virtual_heads, 2);
+  EXPECT_EQ(shape.num_head_tiles, 2);
 }
 
 TEST(TileSchedulePlanTest, LargeHeadsUseTheDecodeTileOnCardsWithLittleSharedMemory) {
@@ -449,7 +449,7 @@ TEST(TileSchedulePlanTest, PartialsAreCappedPerQueueForEveryHeadDim) {
   for (const int head_dim : {64, 128, 192, 256, 512}) {
     options.head_dim_qk = options.head_dim_v = head_dim;
     const KernelSchedule map = PlanTileSchedule(options)->shape.main;
-    EXPECT_EQ(map.num_virtual_heads, map.num_kv_heads);
+    EXPECT_EQ(map.num_head_tiles, map.num_kv_heads);
     EXPECT_EQ(map.queue_partials, 16 * map.tile_queries);
     EXPECT_EQ(map.max_partials, 2 * map.num_queues * 16 * map.tile_queries);
   }

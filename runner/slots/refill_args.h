@@ -119,7 +119,7 @@ REPRISE_HOST_DEVICE constexpr void WriteVerifiedRow(const RefillArgs& args, int 
 }
 
 // Returns how many of a live row's tokens are verified; the rest are drafts.
-REPRISE_HOST_DEVICE constexpr int NumCertain(const StepRow& row) {
+REPRISE_HOST_DEVICE constexpr int NumVerified(const StepRow& row) {
   return row.verifies() ? 1 : row.query_len;
 }
 
@@ -161,7 +161,7 @@ REPRISE_HOST_DEVICE constexpr void WriteDraft(const RefillArgs& args, const Step
 REPRISE_HOST_DEVICE constexpr void WriteHistory(const RefillArgs& args, const RowArgs& row_args,
                                                 const StepRow& row, const CheckedRow& checked,
                                                 int i, int32_t token_id) {
-  if (i >= NumCertain(row)) return;
+  if (i >= NumVerified(row)) return;
   const TokenHistory& history = args.slots.history;
   const int64_t position = int64_t{checked.context_len} + i;
   if (history.tokens != nullptr && position < history.stride) {
@@ -175,7 +175,7 @@ REPRISE_HOST_DEVICE constexpr void WriteHistory(const RefillArgs& args, const Ro
 // Updates the lengths of a live row's slot.
 REPRISE_HOST_DEVICE constexpr void AdvanceSlot(const RefillArgs& args, const StepRow& row,
                                                int32_t context_len) {
-  args.slots.seq_len[row.slot] = context_len + NumCertain(row);
+  args.slots.seq_len[row.slot] = context_len + NumVerified(row);
   if (args.slots.drafted_len == nullptr || !args.runs_draft_model || row.verifies()) return;
   int32_t& drafted_len = args.slots.drafted_len[row.slot];
   if (drafted_len >= context_len) drafted_len = context_len + row.query_len;

@@ -530,7 +530,7 @@ class QueueWalk {
   __device__ __forceinline__ int Head() const { return head_; }
   __device__ __forceinline__ void Next() {
     head_ += work_.heads_per_queue;
-    if (head_ < work_.num_virtual_heads) return;
+    if (head_ < work_.num_head_tiles) return;
     head_ = blockIdx.x;
     ++item_;
   }

@@ -71,7 +71,7 @@ struct RowRange {
 // a combine entry.
 __device__ __forceinline__ uint32_t* ArrivalsAt(const AttentionKernelParams& p,
                                                 const WorkUnit& unit) {
-  return p.work.arrivals + unit.item.merge * p.work.num_virtual_heads + unit.virtual_head;
+  return p.work.arrivals + unit.item.merge * p.work.num_head_tiles + unit.head_tile;
 }
 
 // The combine of an item's queries: adds up its splits, or, in two levels, the sums of its groups
@@ -102,8 +102,8 @@ __device__ __forceinline__ CombinePoint GroupCombine(const AttentionKernelParams
       (item.partial - item.first_partial) / num_queries / kCombineGroup * kCombineGroup;
   CombinePoint point;
   point.to = item.first_partial + first_split * num_queries;
-  point.arrivals = p.work.group_arrivals +
-                   static_cast<int64_t>(point.to) * p.work.num_virtual_heads + unit.virtual_head;
+  point.arrivals = p.work.group_arrivals + static_cast<int64_t>(point.to) * p.work.num_head_tiles +
+                   unit.head_tile;
   point.shared = {0, 0, 0};
   point.own = {point.to, min(kCombineGroup, item.num_partials - first_split), SplitStride(p, item)};
   point.num_arrivals = point.own.count;
@@ -375,7 +375,7 @@ __device__ __forceinline__ void ArriveAndCombine(const AttentionKernelParams& p,
       CommitCopies();
       WaitForCopies<0>();
       Traits::Sync();
-      if (threadIdx.x == 0) CompleteUnit<Traits>(p, unit.virtual_head, unit);
+      if (threadIdx.x == 0) CompleteUnit<Traits>(p, unit.head_tile, unit);
       Traits::Sync();
       // Only a batch that exceeds the plan has a Q tile without partials.
       if (unit.item.num_partials == 0) {

@@ -16,7 +16,7 @@ namespace reprise {
 // The same for all threads of the CTA.
 struct __align__(16) WorkUnit {
   WorkItem item;
-  int virtual_head;
+  int head_tile;
   int kv_head;
   int first_row;      // first row of the tile among the item's rows (queries x group heads)
   int num_rows;       // number of rows in the tile
@@ -42,17 +42,17 @@ __device__ __forceinline__ void LoadItem(const WorkItem* from, WorkUnit& unit) {
 
 // Computes the fields that are not in the item. Called by one thread.
 template <typename Traits>
-__device__ __forceinline__ void CompleteUnit(const AttentionKernelParams& p, int virtual_head,
+__device__ __forceinline__ void CompleteUnit(const AttentionKernelParams& p, int head_tile,
                                              WorkUnit& unit) {
-  int kv_head = virtual_head;
+  int kv_head = head_tile;
   unit.first_row = 0;
-  if (p.work.num_virtual_heads != p.num_kv_heads) {  // rare, and divisions are slow
-    const int head_tiles = p.work.num_virtual_heads / p.num_kv_heads;
-    kv_head = virtual_head / head_tiles;
-    unit.first_row = (virtual_head - kv_head * head_tiles) * Traits::kRows;
+  if (p.work.num_head_tiles != p.num_kv_heads) {  // rare, and divisions are slow
+    const int head_tiles = p.work.num_head_tiles / p.num_kv_heads;
+    kv_head = head_tile / head_tiles;
+    unit.first_row = (head_tile - kv_head * head_tiles) * Traits::kRows;
   }
   const int num_rows = (unit.item.query_end - unit.item.query_begin) * p.group_size;
-  unit.virtual_head = virtual_head;
+  unit.head_tile = head_tile;
   unit.kv_head = kv_head;
   unit.num_rows = min(Traits::kRows, num_rows - unit.first_row);
   unit.logit_scale = p.scale;

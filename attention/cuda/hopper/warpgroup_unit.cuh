@@ -112,10 +112,10 @@ struct PreparedUnit {
 // Computes all fields except `rows` and `seen_by_all`. REQUIRES: the unit's item has arrived.
 // Called by one thread.
 template <typename Traits>
-__device__ __forceinline__ void PrepareUnit(const AttentionKernelParams& p, int virtual_head,
+__device__ __forceinline__ void PrepareUnit(const AttentionKernelParams& p, int head_tile,
                                             PreparedUnit<Traits>& prepared) {
   WorkUnit& unit = prepared.unit;
-  CompleteUnit<Traits>(p, virtual_head, unit);
+  CompleteUnit<Traits>(p, head_tile, unit);
   prepared.num_steps = NumSteps<Traits>(unit.item);
   prepared.is_special = IsSpecial<Traits>(p, unit);
   prepared.writes_directly = WritesDirectly<Traits>(p, unit);

@@ -84,7 +84,7 @@ MetadataCase ChainCase(int num_rows, int query_len) {
       [=](ArrayCarver& carver) { return CarveChainBatch(shape, carver); },
       [=](const BatchGatherArgs& args) {
         FillRows(shape, args.table, args.table_row, args.table_seq_lens);
-        Fill(args.query_lens, num_rows, query_len - args.num_certain);
+        Fill(args.query_lens, num_rows, query_len - args.num_verified);
       },
       LaunchBatchGather);
 }
