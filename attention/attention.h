@@ -43,10 +43,13 @@
 
 namespace reprise {
 
+// Computes attention over a paged cache.
 absl::Status PagedAttention(const AttentionParams& layer, const PagedBatch& batch,
                             const BatchSchedule& work, const at::Tensor& q, const KvLayer& kv,
                             const AttentionOutput& output, const AttentionExtras& extras = {});
 
+// Computes attention over contiguous keys and values. `keys` has [num_keys, num_kv_heads, head_dim]
+// tensors of k and v.
 absl::Status RaggedAttention(const AttentionParams& layer, const RaggedBatch& batch,
                              const BatchSchedule& work, const at::Tensor& q,
                              const ContiguousKeys& keys, const AttentionOutput& output,

@@ -9,8 +9,7 @@
 // workspace. A combine entry (TileCombine) lists the partials of each query. Either the last CTA to
 // finish combines them, or all contributing CTAs do so together.
 //
-// The identifiers say `queue` for a CTA queue, `split` for a split, `merge` for combine, `dealt`
-// for round-robin, and `step` for a KV tile.
+// In identifiers, `dealt` means round-robin, `step` means KV tile, and `merge` means combine.
 //
 // Worked example: decode of five rows, with one KV head and four queues. A Q tile costs 4.
 //

@@ -86,6 +86,7 @@ struct SwapStoreOptions {
   int num_host_blocks = 0;  // including the null block; at least 2
 };
 
+// The state of a sequence in the store.
 enum class SwapState : int8_t { kPlanned, kSwappingOut, kStored, kSwappingIn };
 
 std::ostream& operator<<(std::ostream& out, SwapState state);
