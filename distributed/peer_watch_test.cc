@@ -93,7 +93,7 @@ TEST(PeerWatchTest, LateRankIsNamedAfterTheLimit) {
       return absl::OkStatus();
     });
     ExpectReport(reports, 0, absl::StatusCode::kDeadlineExceeded, "rank 1 (process ");
-    ExpectReport(reports, 0, absl::StatusCode::kDeadlineExceeded, "did not come to device work");
+    ExpectReport(reports, 0, absl::StatusCode::kDeadlineExceeded, "did not reach device work");
   }
 }
 
@@ -110,7 +110,7 @@ TEST(PeerWatchTest, BothRanksNameTheRankThatHangsInDeviceWork) {
   for (const int rank : {0, 1}) {
     ExpectReport(reports, rank, absl::StatusCode::kDeadlineExceeded, "rank 1 (process ");
     ExpectReport(reports, rank, absl::StatusCode::kDeadlineExceeded,
-                 "did not come to Broadcast (call 7): device work did not end in time");
+                 "did not reach Broadcast (call 7): device work did not end in time");
   }
 }
 

@@ -390,7 +390,7 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
       const auto behind = reporters.extract(kDeviceWork);
       if (!behind.empty() && reporters.size() == 1) {
         return Settle(absl::DeadlineExceededError(absl::StrCat(
-                          absl::StrJoin(behind.mapped(), ", "), " did not come to ",
+                          absl::StrJoin(behind.mapped(), ", "), " did not reach ",
                           reporters.begin()->first, ": ", kDeviceWork, " did not end in time")),
                       ranks_.world - 1, options_.grace);
       }
@@ -401,8 +401,8 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
                     ranks_.world - 1, options_.grace);
     }
     if (late && !silent.empty()) {
-      return Settle(absl::DeadlineExceededError(absl::StrCat(
-                        absl::StrJoin(silent, ", "), " did not come to ", what, ": ", error)),
+      return Settle(absl::DeadlineExceededError(absl::StrCat(absl::StrJoin(silent, ", "),
+                                                             " did not reach ", what, ": ", error)),
                     ranks_.world - 1 - static_cast<int>(silent.size()), options_.grace);
     }
     absl::SleepFor(kPoll);

@@ -120,8 +120,7 @@ TEST_P(FaultTest, OtherRanksNameARankThatHangs) {
     others.erase(others.begin() + victim);
     ExpectReports(reports, others, absl::StatusCode::kDeadlineExceeded,
                   absl::StrCat("rank ", victim, " (process "));
-    ExpectReports(reports, others, absl::StatusCode::kDeadlineExceeded,
-                  "did not come to AllReduce");
+    ExpectReports(reports, others, absl::StatusCode::kDeadlineExceeded, "did not reach AllReduce");
     EXPECT_LT(reports.took(), absl::Seconds(7));
   }
 }

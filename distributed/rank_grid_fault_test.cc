@@ -160,7 +160,7 @@ TEST_P(RankGridFaultTest, AllRanksNameARankThatHangs) {
           return FailureOf(*grid);
         },
         absl::Seconds(30));
-    ExpectNamed(reports, victim, absl::StatusCode::kDeadlineExceeded, "did not come to");
+    ExpectNamed(reports, victim, absl::StatusCode::kDeadlineExceeded, "did not reach");
     EXPECT_LT(reports.took(), absl::Seconds(10));
   }
 }

@@ -27,7 +27,7 @@ namespace reprise {
 // How a preempted sequence gets its keys back.
 enum class PreemptionMode : int8_t {
   kAuto,       // by the method with the lower estimated time
-  kRecompute,  // by computing them again
+  kRecompute,  // by computing the keys again
   kSwap,       // by a swap to host memory and back, if host memory has room
 };
 

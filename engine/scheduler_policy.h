@@ -16,7 +16,7 @@
 
 namespace reprise {
 
-// How a scheduler chooses what runs. All other limits are facts of the runner (RunnerShape).
+// How a scheduler chooses what runs. All other limits come from the runner (RunnerShape).
 struct SchedulerPolicy {
   // Maximum number of prompt tokens per row and step. 0: shape.max_num_tokens.
   int prefill_chunk = 0;

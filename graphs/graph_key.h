@@ -93,9 +93,9 @@ struct GraphDecision {
   // The shape to pad the step to, and whether a common prefix is read once (key.cascade).
   // - kReplay: the key of the graph. A step whose prefix may be read once uses a flat graph if no
   //   cascade graph holds it.
-  // - kEager: the live counts, with two exceptions that keep results bitwise identical. kDisabled:
-  //   the key that would be replayed, if any. Embeddings without a graph: the key of the same step
-  //   with tokens.
+  // - kEager: the live counts, with two exceptions that keep results bitwise identical. If the reason
+  //   is kDisabled: the key that would be replayed, if any. If the step has embeddings and no graph
+  //   serves them: the key of the same step with tokens.
   GraphKey key;
 
   friend bool operator==(const GraphDecision&, const GraphDecision&) = default;

@@ -607,7 +607,7 @@ TEST(TileScheduleBuildTest, UsesOneScheduleIfTheBoundsShowRowsOfOneKind) {
   EXPECT_EQ(longest_short_row(fewer, RowAssignment::kByBatch), 4);
   fewer.num_tokens = 205;
   EXPECT_EQ(longest_short_row(fewer, RowAssignment::kByBatch), 0);
-  // Drafts to verify, barely longer than short rows.
+  // The long rows have drafts to verify, and are barely longer than short rows.
   Rows drafts({300, 300}, /*query_len=*/16);
   drafts.batch.num_tokens = 20;
   EXPECT_EQ(longest_short_row(drafts.batch, RowAssignment::kByBatch), 0);

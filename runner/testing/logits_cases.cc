@@ -133,7 +133,7 @@ void DrawLogits(std::mt19937& random, const LogitsShape& shape, double hostility
   std::normal_distribution<float> normal(0, 4);
   for (int row = 0; row < shape.num_rows; ++row) {
     const bool has_ties = Happens(random, 0.3);
-    // Rows with a single value: either without a choice, or all equal.
+    // In these rows all logits are equal; if they are NaN or -inf, no token can be chosen.
     const bool is_uniform = Happens(random, hostility);
     const float value = Pick(random, {kNan, -kInfinity, kInfinity, 0.0f, 3e38f});
     for (int v = 0; v < shape.vocab_size; ++v) {

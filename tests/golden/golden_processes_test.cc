@@ -584,7 +584,7 @@ TEST_P(LoadingFaultProcessesTest, ARankThatIsKilledIsNamedByAll) {
 
 TEST_P(LoadingFaultProcessesTest, ARankThatHangsIsNamedByAll) {
   ExpectFaultWhileLoading(GetParam(), HangUntilOthersReturn, absl::StatusCode::kDeadlineExceeded,
-                          "did not come to");
+                          "did not reach");
 }
 
 // How many of the two ranks of a grid divide the keys; 0: no grid.
@@ -639,7 +639,7 @@ void ExpectFaultInAStep(int context_ranks, StepFault fault) {
             return fault == StepFault::kKilled
                        ? ExpectRankOneIsNamed(event.error)
                        : ExpectRankOneIsNamed(event.error, absl::StatusCode::kDeadlineExceeded,
-                                              "did not come to");
+                                              "did not reach");
           }
           REPRISE_RETURN_IF_ERROR(status);
         }

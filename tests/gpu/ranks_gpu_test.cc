@@ -216,7 +216,7 @@ TEST(RanksGpuTest, ARankThatHangsIsNamedAfterTheTimeout) {
         return ranks->status();
       });
   if (reports == nullptr) return;
-  ExpectRank0(*reports, absl::StatusCode::kDeadlineExceeded, "did not come to device work",
+  ExpectRank0(*reports, absl::StatusCode::kDeadlineExceeded, "did not reach device work",
               absl::Seconds(40));
   // When it comes, it learns what the other has said.
   EXPECT_EQ(reports->of(1)->code(), absl::StatusCode::kDeadlineExceeded) << reports->text();
