@@ -71,9 +71,11 @@ absl::Status CheckPreemptionCosts(const PreemptionCosts& costs);
 
 // A sequence that is preempted, or that waits with its blocks in host memory.
 struct PreemptionCase {
-  int64_t num_recomputed = 0;  // tokens to compute without a swap: tokens without a cached block
-  int64_t num_left = 0;        // tokens to compute even with a swap
-  int64_t swap_bytes = 0;      // per direction
+  // Tokens to compute without a swap: tokens whose blocks would not be found again and, at a
+  // swap-out, the encoder's tokens.
+  int64_t num_recomputed = 0;
+  int64_t num_left = 0;    // tokens to compute even with a swap
+  int64_t swap_bytes = 0;  // per direction
 };
 
 // Whether swapping the blocks out now and in later takes less time than recomputing.

@@ -702,8 +702,8 @@ TEST_F(GraphSetTest, ReasonIsUnchangedIfNoMixedGraphHoldsTheStep) {
   EXPECT_EQ(set_->Decide(MixedOf(3, 129, 100)).key.padded_num_tokens, 129);  // live counts
 }
 
-// A model that takes embeddings captures half the mixed graphs; the padding of all steps is
-// unchanged.
+// With MixedInputs::kShared, a model that takes embeddings captures half the mixed graphs that it
+// captures with kApart; the padding of all steps is unchanged.
 TEST_F(GraphSetTest, MixedGraphsOfEmbeddingsMayServeTokensToo) {
   for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
     GraphSetOptions options = MixedOptions(mode);

@@ -187,7 +187,7 @@ absl::Status Step::Write(int layer, const at::Tensor& k, const at::Tensor& v,
     return RotaryWriteKv(rotary.q, k, v, positions(), rotary.table, parts_.kv[layer],
                          slot_mapping(layer), rotary.norm);
   }
-  // Scales and watches need the rotated k, which the fused kernel does not write to memory.
+  // Scales and watches need the rotated k, which the fused kernel writes only to the cache.
   REPRISE_RETURN_IF_ERROR(Rotary(rotary.q, k, positions(), rotary.table, rotary.norm));
   return Write(layer, k, v);
 }

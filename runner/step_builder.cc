@@ -170,7 +170,7 @@ absl::Status StepBuilder::Append(SlotId slot, absl::Span<const int32_t> tokens) 
 }
 
 // Appended tokens are added when no token of a step in flight is pending. The next row then passes
-// them together with the newest token.
+// the newest token and as many of them as the limits of a row allow.
 void StepBuilder::TakeAppended(Sequence& sequence) {
   if (sequence.num_pending > 0 || sequence.appended.empty()) return;
   sequence.tokens.insert(sequence.tokens.end(), sequence.appended.begin(), sequence.appended.end());

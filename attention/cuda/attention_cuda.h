@@ -1,8 +1,8 @@
 // The CUDA path of PagedAttention() and RaggedAttention() (attention/attention.h): converts tensors
 // and batches to kernel parameters and launches the kernel on LibTorch's current stream.
 //
-// A call launches one kernel, or two kernels if short and long rows have separate tile schedules
-// (attention/tile_schedule/tile_schedule.h). It neither synchronises nor allocates, so it may be
+// A call launches one kernel, or two kernels if the batch may have both short and long rows with
+// separate tile schedules (attention/tile_schedule/tile_schedule.h). It neither synchronises nor allocates, so it may be
 // captured. All pointers of batch, layer, kv and work are on the device of q.
 //
 // REQUIRES: the checks of PagedAttention() have passed (shapes, last strides of 1, devices, ranges

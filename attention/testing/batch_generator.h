@@ -13,7 +13,8 @@
 // - NaN fills K and V that no query attends, q of padded rows and inert tokens, and all gaps
 //   between strides.
 // - Padded rows hold garbage in all arrays except query_start_loc and seq_lens (0).
-// - Rows may be empty, lengths are close to block boundaries, and capacities exceed the live sizes.
+// - Rows may be empty, lengths are often close to block boundaries, and capacities may exceed the
+//   live sizes.
 //
 // Thread safety: a fixture is const data after construction. It is movable. Views point into it and
 // stay valid across a move.

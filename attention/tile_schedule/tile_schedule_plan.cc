@@ -20,7 +20,7 @@
 namespace reprise {
 namespace {
 
-// The builder packs the three counts into 64 bits.
+// The builder packs the three counts into at most 64 bits.
 constexpr int64_t kMaxItems = int64_t{1} << 21;
 constexpr int64_t kMaxPartials = int64_t{1} << 23;
 constexpr int64_t kMaxMerges = int64_t{1} << 19;

@@ -414,7 +414,8 @@ TEST_F(SwapStoreTest, PlanReleasesTheBlocksOfCompletedCopies) {
   Check();
 }
 
-// The only block that could become free is read by a copy. The fork still has it after the copy.
+// Block 2 is the only block that could become free, and a copy reads it. After the copy it is free;
+// block 1 still belongs to the fork.
 TEST_F(SwapStoreTest, SharedBlockStaysInUseAfterTheSwapOutOfItsFork) {
   AddCommitted(kA, 8);  // blocks 1, 2
   ASSERT_TRUE(manager_->Fork(kA, kB).ok());

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kWarpsPerCta* kWarpSize) HeadNormKernel(HeadNo
   for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, offset);
   }
-  // In float64, once per head, so that only sums and products are rounded in float32.
+  // The division and the root are in float64, so that the scale is rounded to float32 only once.
   const float scale =
       static_cast<float>(1.0 / sqrt(static_cast<double>(sum) / args.head_dim + args.eps));
 

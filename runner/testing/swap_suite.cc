@@ -187,8 +187,8 @@ TEST_P(SwapSuite, SwapsStayInOrderWithStepsInFlight) {
   });
   twins.Step({0, 1});
   for (int turn = 0; turn < 8; ++turn) {
-    // Launches three steps without waiting: 1 is swapped out; another sequence overwrites its
-    // blocks and leaves; 1 is swapped in to blocks that this sequence has written.
+    // Launches three steps, up to two of them in flight: 1 is swapped out; another sequence
+    // overwrites its blocks and leaves; 1 is swapped in to blocks that this sequence has written.
     twins.Both([&](SwapDriver& driver) {
       driver.Out(1);
       driver.Join(10 + turn, SlotId(2), Text(turn, 17));
