@@ -158,7 +158,8 @@ SkinnyLinearArgs SkinnyArgsOf(const LinearKey& key, const LinearPointers& pointe
     args.out = pointers.gated;
     args.out_stride = key.gated_stride;
   }
-  // A batch of GEMMs, or a size beyond int, is not supported: num_rows stays 0.
+  // A batch of GEMMs, more than kMaxWideTileRows rows, or a size beyond int is not supported:
+  // num_rows stays 0.
   if (key.num_products > 1 || key.num_rows > kMaxWideTileRows ||
       std::max(key.out_features, key.in_features) > std::numeric_limits<int>::max()) {
     return args;
@@ -273,8 +274,9 @@ class CublasLtLinearContext : public LinearContext {
       REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
       Fp8LinearArgs args = Fp8ArgsOf(x, weight, scales, bias, out);
       if (capturing) args.weights = SkinnyWeights::kEarly;
-      // Within one kernel, a row's results do not depend on the number of rows. Between kernels
-      // they differ.
+      // LaunchFp8Linear() computes a row's results independently of the number of rows. The results
+      // of the other kernels differ from these, so deterministic mode prefers LaunchFp8Linear() for
+      // any number of rows.
       if (!options_.deterministic && args.num_rows > kMaxSkinnyRows && Fp8TileLinearServes(args)) {
         const TileForm form = Fp8TileForm(args.num_rows, args.weight.out_features);
         const absl::Status status = LaunchFp8TileLinear(args, form, stream);

@@ -16,8 +16,9 @@
 // bfloat16. Rows may be strided; the last stride is 1. The calls do not allocate or synchronise, so
 // they may be captured.
 //
-// Thread safety: safe for concurrent calls on different tensors. Errors: InvalidArgument, naming
-// the argument. Cost: one launch, which reads its input once and writes its output once.
+// Thread safety: safe for concurrent calls, unless one call writes a tensor that another call uses.
+// Errors: InvalidArgument, naming the argument. Cost: one launch, which reads its input once and
+// writes its output once.
 
 #ifndef REPRISE_RUNNER_OPS_ELEMENTWISE_H_
 #define REPRISE_RUNNER_OPS_ELEMENTWISE_H_

@@ -9,8 +9,8 @@
 // LibTorch's index_select is not used, because its kernel aborts the CUDA context if an index is
 // out of range.
 //
-// Thread safety: safe for concurrent calls on different tensors. Cost: one launch; reads and writes
-// the gathered rows once.
+// Thread safety: safe for concurrent calls, unless one call writes a tensor that another call uses.
+// Cost: one launch; reads and writes the gathered rows once.
 
 #ifndef REPRISE_RUNNER_OPS_GATHER_ROWS_H_
 #define REPRISE_RUNNER_OPS_GATHER_ROWS_H_
@@ -31,8 +31,8 @@ namespace reprise {
 absl::Status GatherRows(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& out);
 
 // Like GatherRows(), for a table of which only the rows [first_row, first_row + num_rows) exist
-// here, in `table`. Rows with an index outside this range become zero, on the CPU too. first_row >=
-// 0.
+// here, in `table`. Rows with an index outside this range become zero, on the CPU too.
+// REQUIRES: first_row >= 0.
 absl::Status GatherSomeRows(const at::Tensor& table, int64_t first_row, const at::Tensor& indices,
                             const at::Tensor& out);
 

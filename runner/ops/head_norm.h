@@ -14,8 +14,8 @@
 // The call does not allocate or synchronise, so it may be captured. On a GPU, the result of a head
 // is bitwise independent of the rest of the batch.
 //
-// Thread safety: safe for concurrent calls on different tensors. Cost: one launch; q and k are read
-// and written.
+// Thread safety: safe for concurrent calls, unless one call writes a tensor that another call uses.
+// Cost: one launch; q and k are read and written.
 
 #ifndef REPRISE_RUNNER_OPS_HEAD_NORM_H_
 #define REPRISE_RUNNER_OPS_HEAD_NORM_H_

@@ -12,8 +12,9 @@
 // latency. A shape first seen during capture also uses the first candidate: warm up before
 // capturing. For 16-bit dtypes, this project's kernels are candidates too:
 // runner/ops/skinny_linear_args.h for up to 8 rows, runner/ops/few_rows/tile_linear.h for up to 64
-// rows. In a captured graph, these kernels read weights while the previous kernel runs, so no
-// kernel of the graph may write the weights. The CPU uses LibTorch's GEMMs (MKL, oneDNN).
+// rows, or 128 rows in ApplyGated(). In a captured graph, these kernels read weights while the
+// previous kernel runs, so no kernel of the graph may write the weights. The CPU uses LibTorch's
+// GEMMs (MKL, oneDNN).
 //
 // Weights may be 8-bit: fp8 values (e4m3) and float32 scales, as stored in checkpoints. x keeps its
 // dtype. On a GPU, GEMMs of up to kMaxFp8Rows 16-bit rows read the fp8 values directly

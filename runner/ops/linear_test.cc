@@ -301,7 +301,7 @@ TEST_F(GatedLinearTest, UsesTheFastestKernelForLargeWeights) {
     };
     const at::Tensor scratch = at::empty({num_rows, 4096}, x.options());
     const at::Tensor after = at::empty({num_rows, 2048}, x.options());
-    // The beginning of the next weight is known the second time.
+    // The first turn chooses the kernel; the second turn uses the choice.
     for (int turn = 0; turn < 2; ++turn) {
       const at::Tensor out = NanRows({num_rows, 2048}, 0, at::kBFloat16, device());
       const absl::Status status = linear.ApplyGated(*context, Activation::kSilu, x, scratch, out);

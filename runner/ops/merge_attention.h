@@ -8,7 +8,7 @@
 // Runs on the device of `out`; on a GPU with one launch on the current stream. The call does not
 // allocate or synchronise, so it may be captured. More than kMaxMergeParts parts need one launch
 // per kMaxMergeParts parts, whose float32 results LibTorch allocates, and one more launch. Thread
-// safety: safe for concurrent calls on different tensors.
+// safety: safe for concurrent calls, unless one call writes a tensor that another call uses.
 
 #ifndef REPRISE_RUNNER_OPS_MERGE_ATTENTION_H_
 #define REPRISE_RUNNER_OPS_MERGE_ATTENTION_H_

@@ -19,9 +19,9 @@
 // calls do not allocate or synchronise, so they may be captured. On a GPU, the result of a row is
 // bitwise independent of the rest of the batch.
 //
-// Thread safety: safe for concurrent calls on different tensors. Errors: InvalidArgument, naming
-// the argument. Cost: one launch; each row is read from memory once. At decode sizes, the launch
-// dominates.
+// Thread safety: safe for concurrent calls, unless one call writes a tensor that another call uses.
+// Errors: InvalidArgument, naming the argument. Cost: one launch; each row is read from memory
+// once. At decode sizes, the launch dominates.
 
 #ifndef REPRISE_RUNNER_OPS_NORM_H_
 #define REPRISE_RUNNER_OPS_NORM_H_

@@ -25,8 +25,8 @@ namespace {
 // Minimum number of tokens per task.
 constexpr int64_t kGrainTokens = 16;
 
-// Values that are too large become the largest finite value, in the fp8 types too, as in CUDA's
-// saturating conversion.
+// Converts `value` to the cache's type. In the fp8 types only, values that are too large become the
+// largest finite value, as in CUDA's saturating conversion.
 template <typename C>
 C ToCache(float value) {
   if constexpr (sizeof(C) == 1) {

@@ -21,11 +21,12 @@
 // They may be strided, for example as views of a fused projection; the last stride is 1. positions
 // [num_tokens] int32. The calls do not allocate or synchronise, so they may be captured.
 //
-// Thread safety: safe for concurrent calls on different tensors. Cost: one launch, which reads and
-// writes q, k and v once. On a GPU, a norm needs a second launch if only some dims are rotated, or
-// if heads are not aligned to 16 bytes. Errors: InvalidArgument, naming the argument. On the CPU, a
-// position outside the table or a slot beyond the cache is an OutOfRange error, before anything is
-// written. On a GPU, the position is clamped to the table, and nothing is written to the slot.
+// Thread safety: safe for concurrent calls, unless one call writes a tensor that another call uses.
+// Cost: one launch, which reads and writes q, k and v once. On a GPU, a norm needs a second launch
+// if only some dims are rotated, or if heads are not aligned to 16 bytes. Errors: InvalidArgument,
+// naming the argument. On the CPU, a position outside the table or a slot beyond the cache is an
+// OutOfRange error, before anything is written. On a GPU, the position is clamped to the table, and
+// nothing is written to the slot.
 
 #ifndef REPRISE_RUNNER_OPS_ROTARY_H_
 #define REPRISE_RUNNER_OPS_ROTARY_H_

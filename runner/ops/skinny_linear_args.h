@@ -24,8 +24,8 @@ enum class SkinnyWeights : int8_t {
   kEarly,
 };
 
-// out = x weight^T + bias. If gated, activation(gate) * up of that result: its first out_features /
-// 2 columns are the gate, the other columns are up. The result is bitwise identical to GateMul()
+// out = x weight^T + bias. If gated, activation(gate) * up of that result: the first half of its
+// columns is the gate, the second half is up. The result is bitwise identical to GateMul()
 // (runner/ops/elementwise.h). Strides are in elements between rows; the last stride is 1.
 struct SkinnyLinearArgs {
   DType dtype = DType::kBFloat16;      // x, weight and bias: float16 or bfloat16
@@ -51,7 +51,7 @@ inline constexpr int kMaxSkinnyRows = 8;
 inline constexpr int kMaxSkinnyStrip = 3;
 
 // Whether the kernel supports the arguments: 1 to kMaxSkinnyRows rows, out_features a multiple of
-// 16, in_features a multiple of 512, all rows aligned to 16 bytes.
+// 16, in_features a multiple of 512, the rows of x and of the weight aligned to 16 bytes.
 bool SkinnyLinearServes(const SkinnyLinearArgs& args);
 
 // Enqueues the kernel with strips of `strip` units, 1 to kMaxSkinnyStrip. Requires compute

@@ -286,7 +286,8 @@ void ProcessorsStage::SetMasks(absl::Span<const AllowedTokens> masks) {
 }
 
 absl::Status ProcessorsStage::BeforeSample(const LogitsStep& step) {
-  // `read` is destroyed after the launch. Until then, the host must not overwrite the masks.
+  // Destroying `read` after the launch ends the right to write the masks and arms their fence: the
+  // ring reuses the memory only after the kernel has read it.
   const std::optional<StagingSlot> read = std::exchange(masks_, std::nullopt);
   LogitsProcessorsArgs args = {.dtype = options_.logits_dtype,
                                .logits = step.logits.mutable_data_ptr(),

@@ -27,7 +27,7 @@ namespace reprise {
 struct KeptTokens {
   float max_logit = 0.0f;
   float temperature = 1.0f;
-  uint32_t threshold = 0;  // the smallest order key that top_k and top_p keep
+  uint32_t threshold = 0;  // top_k and top_p keep tokens with order keys >= threshold
   uint64_t min_mass = 0;   // the smallest mass that min_p keeps
   uint64_t total = 0;      // sum of the masses of all kept tokens; at least 2^40
 
@@ -63,8 +63,8 @@ const float* FloatRow(DType dtype, const void* logits, int64_t first, int size,
 // above -inf.
 int32_t LargestToken(const float* logits, int vocab_size);
 
-// Returns the smallest order key of tokens that top_k and top_p keep. REQUIRES: params.temperature
-// > 0, and `max_logit` is the logit of LargestToken().
+// Returns a threshold: top_k and top_p keep the tokens whose order keys are at least this, except
+// NaN. REQUIRES: params.temperature > 0, and `max_logit` is the logit of LargestToken().
 uint32_t KeptThreshold(const float* logits, int vocab_size, float max_logit,
                        const SamplingParams& params);
 

@@ -14,8 +14,8 @@
 namespace reprise {
 
 // Errors: InvalidArgument, naming the first field that is out of range: a temperature that is
-// negative, NaN or infinite; a negative top_k; a top_p outside (0, 1] or NaN; a min_p outside [0,
-// 1] or NaN.
+// negative, NaN or infinite; a negative top_k; a top_p outside (0, 1] or NaN; a min_p outside
+// [0, 1] or NaN.
 absl::Status CheckSampling(const SamplingParams& params);
 
 }  // namespace reprise

@@ -110,7 +110,7 @@ constexpr uint64_t MassOf(float distance) {
   return static_cast<uint64_t>(y * power);
 }
 
-// Returns the mass that top_p requires, relative to `total`; at least 1.
+// Returns the mass that top_p requires out of `total`; at least 1.
 constexpr uint64_t TopPTarget(float top_p, uint64_t total) {
   const double wanted = static_cast<double>(top_p) * static_cast<double>(total);
   if (!(wanted > 1.0)) return 1;

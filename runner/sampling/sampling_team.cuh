@@ -161,7 +161,7 @@ __device__ uint32_t LargestThreshold(const LogitsRow<T, kVector>& row, Team& tea
   return begin << kShift;
 }
 
-// Returns the smallest key of the tokens that top_k and top_p keep.
+// Returns a threshold: top_k and top_p keep the tokens whose keys are at least this, except NaN.
 template <typename T, int kVector>
 __device__ uint32_t Threshold(const LogitsRow<T, kVector>& row, Team& team,
                               const SamplingParams& params, float max_logit) {

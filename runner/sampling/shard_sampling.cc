@@ -14,8 +14,8 @@
 namespace reprise {
 namespace {
 
-// Returns the largest key k >= `low` for which `weight`, summed over the keys >= k, reaches
-// `target`, or 0.
+// Returns the largest of the keys k >= `low` for which `weight`, summed over the keys >= k, reaches
+// `target`, or 0 if no key does.
 template <typename Weight>
 uint32_t LargestThreshold(const ShardKeys& keys, uint32_t low, uint64_t target, Weight weight) {
   std::vector<int> order;

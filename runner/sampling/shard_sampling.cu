@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kThreads) ShardTopKernel(ShardSamplingArgs arg
   }
 }
 
-// Returns the largest key k >= `low` for which `weight`, summed over the keys >= k, reaches
-// `target`, or 0.
+// Returns the largest of the keys k >= `low` for which `weight`, summed over the keys >= k, reaches
+// `target`, or 0 if no key does.
 template <typename Weight>
 __device__ uint32_t LargestKey(const ShardKeys& keys, Team& team, uint32_t low, uint64_t target,
                                Weight weight) {

@@ -4,7 +4,8 @@
 //   class NoSampling : public ForwardingDriver {
 //    public:
 //     using ForwardingDriver::ForwardingDriver;
-//     absl::Status Sample(const SampleArgs&) override { return absl::InternalError("no sampling");
+//     absl::Status Sample(const SampleArgs&) override {
+//       return absl::InternalError("no sampling");
 //     }
 //   };
 //   auto runner = ModelRunner::Create(

@@ -124,8 +124,8 @@ TEST_P(KvScalesSuite, TheFirstStepCalibrates) {
     EXPECT_EQ(harness->decision().kind, GraphDecision::Kind::kReplay);
     const KvScales::Layer& scales = harness->runner().kv_scales()->layer(0);
     ASSERT_EQ(scales.k.numel(), shape == KvScaleShape::kPerHead ? 2 : 1);
-    // The bound is the largest of 64 normal variates of each of 9 tokens, near 3, times 3000 over
-    // 448.
+    // A scale is the largest of the 64 normal variates of each of 9 tokens, which is near 3, times
+    // 3000 / 448.
     EXPECT_GT(scales.k.min().item<float>(), 1.5f * 3000 / 448);
     EXPECT_LT(scales.v.max().item<float>(), 6.0f * 3000 / 448);
   }

@@ -38,7 +38,8 @@ class LayeredHarness {
   static absl::StatusOr<std::unique_ptr<LayeredHarness>> Create(const ModelRunnerOptions& options,
                                                                 const LayeredModelOptions& model);
 
-  // The sequence enters or leaves with the next Step(). For Join(), that Step() must have its slot.
+  // The sequence of Join() enters with the next Step() that has its slot. The sequence of Leave()
+  // leaves with the next Step().
   void Join(SlotId slot, LayeredSequence sequence);
   void Leave(SlotId slot);
 

@@ -6,7 +6,7 @@
 //   ASSERT_OK(harness->Step({{.slot = 0, .num_drafts = 4}}));     // 1 to 5 tokens
 //   harness->text(0);
 //
-// Each slot has enough blocks for the longest sequence, which it does not share.
+// Each slot has its own blocks, enough for the longest sequence.
 
 #ifndef REPRISE_RUNNER_TESTING_SPECULATION_HARNESS_H_
 #define REPRISE_RUNNER_TESTING_SPECULATION_HARNESS_H_

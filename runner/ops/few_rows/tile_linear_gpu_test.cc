@@ -284,8 +284,8 @@ TEST_F(TileLinearTest, EarlyWeightsWaitForXInACapturedChain) {
       for (int i = 0; i < kLayers; ++i) {
         SkinnyLinearArgs args = ArgsOf(hidden[i], weights[i], std::nullopt, hidden[i + 1]);
         args.weights = when;
-        // Uses any form that is not too large for 64 rows; with more rows, any form with one
-        // source.
+        // kForms[0] replaces a form that is too large for the rows, or, with more than 64 rows,
+        // has several sources.
         TileForm form = kForms[i % std::size(kForms)];
         if (!TileLinearPlanOf(args, form).ok()) form = kForms[0];
         const absl::Status status = LaunchTileLinear(args, form, stream);

@@ -3,11 +3,11 @@
 // ("90a"). See PTX ISA, "wgmma.mma_async".
 //
 // B is a box in shared memory, and so is A unless its fragments are in registers. A box has rows of
-// 128 bytes (64 elements) and is aligned to 1024 bytes; chunk c of 16 bytes of row r is stored at c
-// ^ r % 8. Warp w of the four has rows 16 w .. 16 w + 15 of A and D. Its lane l has d[n][0],
-// d[n][1] of row l / 4, columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2], d[n][3] of row l / 4 + 8.
-// For A in registers, the lane holds, as pairs, elements l % 4 * 2 + {0, 1} of rows l / 4 and l / 4
-// + 8, and then the elements at distance 8 from these.
+// 128 bytes (64 elements) and is aligned to 1024 bytes; chunk c of 16 bytes of row r is stored at
+// chunk c ^ r % 8. Warp w of the four has rows 16 w .. 16 w + 15 of A and D. Its lane l has
+// d[n][0], d[n][1] of row l / 4, columns 8 n + l % 4 * 2 + {0, 1}, and d[n][2], d[n][3] of row
+// l / 4 + 8. For A in registers, the lane holds, as pairs, elements l % 4 * 2 + {0, 1} of rows
+// l / 4 and l / 4 + 8, and then the elements 8 further along these rows.
 
 #ifndef REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_
 #define REPRISE_RUNNER_OPS_FEW_ROWS_TILE_PRODUCTS_CUH_

@@ -17,8 +17,8 @@
 //           bytes at 32 i + 8 t.
 //   banks   The lanes that the hardware serves together use each bank once. With 16-byte pieces
 //           these are 8 lanes of two rows; odd rows have the halves of a line swapped. With 8-byte
-//           pieces these are 16 lanes of four rows; row r stores its quarter i of a line at i ^ r %
-//           4.
+//           pieces these are 16 lanes of four rows; row r stores quarter i of a line at quarter
+//           i ^ r % 4.
 
 #ifndef REPRISE_RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_
 #define REPRISE_RUNNER_OPS_FEW_ROWS_WEIGHT_RING_CUH_
@@ -137,8 +137,8 @@ class WeightRing {
       }
       if (++slot_ == RingShape<kStrip>::kStages) slot_ = 0;
     }
-    asm volatile("cp.async.commit_group;" ::
-                     : "memory");  // an empty group keeps the count of groups
+    // Commits a group even if it is empty, so that each call adds one group.
+    asm volatile("cp.async.commit_group;" ::: "memory");
   }
 
   // Returns the address of this lane's chunk of row g, first half of the line, in the first unit of

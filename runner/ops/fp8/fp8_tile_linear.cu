@@ -53,8 +53,8 @@ __device__ __forceinline__ void LoadFragments(uint32_t line, int half,
   }
 }
 
-// Scales of smaller magnitude are replaced by this value, 0 included. Sums can be divided by it,
-// and values multiplied by it are negligible.
+// With a scale per group, scales of smaller magnitude, including 0, are replaced by this value.
+// Sums can be divided by it, and values multiplied by it are negligible.
 constexpr float kMinScale = 0x1p-90f;
 
 // The scales of a lane's two rows.

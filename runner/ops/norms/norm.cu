@@ -6,8 +6,8 @@
 // RmsNormKernel makes two passes. Pass 1 adds the residual (if any), stores the sum and accumulates
 // squares; pass 2 scales the row and writes it. Each thread keeps its first vector of the row and
 // of the weight in registers between the passes, which covers rows up to 8192 bfloat16; it reads
-// further vectors again, from L1. In pass 2 a thread reads only elements that it wrote in pass 1,
-// so `out` may be `x`.
+// further vectors again, from L1. In pass 2, a thread reads only elements that it read or wrote in
+// pass 1, so `out` may be `x`.
 //
 // LayerNormKernel makes three passes: the sum (with a residual, the row of sums is first stored in
 // `out`), the squares of the differences to the mean, and the result. In passes 2 and 3, a thread
