@@ -11,7 +11,7 @@
 //   Apply      computes only the chosen products and reads only the weights of the chosen experts.
 //              On the CPU, the rows of each expert form one GEMM. On a GPU, a kernel processes up
 //              to eight rows of an expert together, without tensor cores. It is memory bound if
-//              there are few rows per expert, as in decode steps. The results of a row are bitwise
+//              there are few rows per expert, as in decode steps. Its results for a row are bitwise
 //              independent of the rest of the batch.
 //   ApplyAll   multiplies every row by the weights of every expert, in one batched GEMM with tensor
 //              cores. Use it on a GPU if there are many rows per expert.

@@ -13,7 +13,7 @@ namespace reprise {
 enum class Activation : int8_t {
   kSilu,      // x / (1 + exp(-x)): the Llama family
   kGeluTanh,  // the tanh approximation of GELU (Hendrycks and Gimpel, 2016): Gemma
-  // gpt-oss: x / (1 + exp(-1.702 x)) with x = min(gate, 7), times 1 + up clamped to [-7, 7]
+  // gpt-oss: x / (1 + exp(-1.702 x)) with x = min(gate, 7), times 1 + clamp(up, -7, 7)
   kClampedSwiglu,
 };
 

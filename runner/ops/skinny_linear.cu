@@ -25,9 +25,9 @@
 // none on another SM. It is less than 160 KB, so that an attention CTA can run on the same SM.
 //
 // A warp reads a unit as described in runner/ops/few_rows/weight_ring.cuh: lane l = 4 g + t holds
-// 16 bytes of rows g and g + 8. Eight consecutive in_features serve as the columns 2t, 2t + 1, 2t +
-// 8, 2t + 9 of two fragments. x is read with the same permutation of columns, and the permutation
-// does not affect which products are summed.
+// 16 bytes of rows g and g + 8. Eight consecutive in_features serve as the columns 2 t, 2 t + 1,
+// 2 t + 8, 2 t + 9 of two fragments. x is read with the same permutation of columns, and the
+// permutation does not affect which products are summed.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -18,10 +18,10 @@ struct CUstream_st;  // cudaStream_t
 namespace reprise {
 
 // Whether the kernel supports the arguments with some form. x and the weight are 16-bit. `out` has
-// the same dtype with up to kMaxWideTileRows rows, or is float32 with up to kMaxTileLinearRows
-// rows. x and weight are aligned to 16 bytes, and their strides are multiples of 16 bytes and at
-// least in_features. out_features and in_features may be any positive numbers; if gated,
-// out_features must be a multiple of 16 and in_features a multiple of 64.
+// the same dtype with 1 to kMaxWideTileRows rows, or is float32 with 1 to kMaxTileLinearRows rows.
+// x and weight are aligned to 16 bytes, and their strides are multiples of 16 bytes and at least
+// in_features. out_features and in_features may be any positive numbers; if gated, out_features
+// must be a multiple of 16 and in_features a multiple of 64.
 bool TileLinearServes(const SkinnyLinearArgs& args);
 
 // Enqueues the kernel. args.weights has the same meaning as in LaunchSkinnyLinear(). The kernel
