@@ -368,8 +368,8 @@ class CublasLtLinearContext : public LinearContext {
     if (entry.skinny_strip > 0 || entry.tile_form.has_value()) {
       SkinnyLinearArgs args = SkinnyArgsOf(entry.key, pointers);
       REPRISE_ASSIGN_OR_RETURN(const bool capturing, IsCapturing(stream));
-      // Kernels of a graph do not write weights, and a launch of a graph waits for all earlier
-      // work.
+      // Kernels of a graph do not write kKept weights, and a launch of a graph waits for all
+      // earlier work.
       if (capturing && memory == WeightMemory::kKept) args.weights = SkinnyWeights::kEarly;
       return entry.skinny_strip > 0 ? LaunchSkinnyLinear(args, entry.skinny_strip, stream)
                                     : LaunchTileLinear(args, *entry.tile_form, stream);

@@ -51,7 +51,7 @@ inline constexpr int kMaxSkinnyRows = 8;
 inline constexpr int kMaxSkinnyStrip = 3;
 
 // Whether the kernel supports the arguments: 1 to kMaxSkinnyRows rows, out_features a multiple of
-// 16, in_features a multiple of 512, the rows of x and of the weight aligned to 16 bytes.
+// 16, in_features a multiple of 512. Rows of x and weight must be aligned to 16 bytes.
 bool SkinnyLinearServes(const SkinnyLinearArgs& args);
 
 // Enqueues the kernel with strips of `strip` units, 1 to kMaxSkinnyStrip. Requires compute
