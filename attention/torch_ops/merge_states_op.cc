@@ -110,8 +110,8 @@ absl::StatusOr<MergeStatesArgs> MakeArgs(const Parts& parts, const at::Tensor& o
   return args;
 }
 
-absl::Status CombineOnce(const Parts& parts, const at::Tensor& out,
-                         const std::optional<at::Tensor>& lse) {
+absl::Status MergeOnce(const Parts& parts, const at::Tensor& out,
+                       const std::optional<at::Tensor>& lse) {
   REPRISE_ASSIGN_OR_RETURN(const MergeStatesArgs args, MakeArgs(parts, out, lse));
   if (out.is_cpu()) return MergeStates(args);
   return LaunchOn(out.device(), "merge_states", [&]([[maybe_unused]] CUstream_st* stream) {
@@ -132,12 +132,12 @@ absl::StatusOr<Parts> MergeGroups(const Parts& parts) {
                          .lses = {parts.lses.begin() + first, parts.lses.begin() + end},
                          .sinks = {}};
     const auto options = parts.outs[0].options().dtype(at::kFloat);
-    // CombineOnce() checks the parts within a group. This check compares the first part of each
+    // MergeOnce() checks the parts within a group. This check compares the first part of each
     // group with the first part of the list.
     REPRISE_RETURN_IF_ERROR(CheckLike("outs", parts.outs[0], group.outs[0]));
     groups.outs.push_back(at::empty(parts.outs[0].sizes(), options));
     groups.lses.push_back(at::empty(parts.lses[0].sizes(), options));
-    REPRISE_RETURN_IF_ERROR(CombineOnce(group, groups.outs.back(), groups.lses.back()));
+    REPRISE_RETURN_IF_ERROR(MergeOnce(group, groups.outs.back(), groups.lses.back()));
   }
   return groups;
 }
@@ -145,9 +145,9 @@ absl::StatusOr<Parts> MergeGroups(const Parts& parts) {
 absl::Status Merge(const Parts& parts, const at::Tensor& out,
                    const std::optional<at::Tensor>& lse) {
   REPRISE_RETURN_IF_ERROR(CheckLists(parts));
-  if (parts.outs.size() <= kMaxMergeParts) return CombineOnce(parts, out, lse);
+  if (parts.outs.size() <= kMaxMergeParts) return MergeOnce(parts, out, lse);
   REPRISE_ASSIGN_OR_RETURN(const Parts groups, MergeGroups(parts));
-  return CombineOnce(groups, out, lse);
+  return MergeOnce(groups, out, lse);
 }
 
 absl::Status MergeStatesOp(OperatorCall& call) {

@@ -69,10 +69,10 @@ struct SlotAddress {
 //
 //   const SlotAddress place = places.Find(slot_mapping[t]);
 //   if (place.is_there) data[place.Offset(view)] = ...;    // head 0, dim 0
-class SlotPlaces {
+class SlotAddresses {
  public:
-  SlotPlaces() = default;
-  constexpr explicit SlotPlaces(const KvLayer& kv)
+  SlotAddresses() = default;
+  constexpr explicit SlotAddresses(const KvLayer& kv)
       : num_slots_(int64_t{kv.num_blocks} * kv.block_size), block_size_(kv.block_size) {}
 
   constexpr SlotAddress Find(int64_t slot) const {

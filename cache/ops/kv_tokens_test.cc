@@ -11,7 +11,7 @@ namespace reprise {
 namespace {
 
 TEST(SlotPlacesTest, FindsBlockAndOffset) {
-  const SlotPlaces places(KvLayer{.num_blocks = 4, .block_size = 3});
+  const SlotAddresses places(KvLayer{.num_blocks = 4, .block_size = 3});
   EXPECT_EQ(places.num_slots(), 12);
   for (int slot = 0; slot < 12; ++slot) {
     const SlotAddress place = places.Find(slot);
@@ -22,7 +22,7 @@ TEST(SlotPlacesTest, FindsBlockAndOffset) {
 }
 
 TEST(SlotPlacesTest, SlotsOutsideTheCacheAreInvalid) {
-  const SlotPlaces places(KvLayer{.num_blocks = 4, .block_size = 3});
+  const SlotAddresses places(KvLayer{.num_blocks = 4, .block_size = 3});
   for (int64_t slot : {int64_t{-1}, int64_t{-2}, int64_t{12}, int64_t{INT32_MAX} + 1,
                        std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min()}) {
     EXPECT_FALSE(places.Find(slot).is_there) << slot;
@@ -30,7 +30,7 @@ TEST(SlotPlacesTest, SlotsOutsideTheCacheAreInvalid) {
 }
 
 TEST(SlotPlacesTest, CachesMayHaveMoreThanTwoToThe31Slots) {
-  const SlotPlaces places(KvLayer{.num_blocks = 1 << 30, .block_size = 48});
+  const SlotAddresses places(KvLayer{.num_blocks = 1 << 30, .block_size = 48});
   const int64_t slot = (int64_t{1} << 30) * 48 - 5;
   EXPECT_TRUE(places.Find(slot).is_there);
   EXPECT_EQ(places.Find(slot).block, (1 << 30) - 1);

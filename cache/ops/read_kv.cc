@@ -35,7 +35,7 @@ Dst Convert(Src stored, float scale) {
 
 template <typename Src, typename Dst>
 void ReadTokens(const ReadKvArgs& args) {
-  const SlotPlaces places(args.kv);
+  const SlotAddresses places(args.kv);
   for (int64_t token = 0; token < args.num_tokens; ++token) {
     const TokenAddress found = PlaceOfToken(args, places, token);
     if (!found.is_wanted) continue;

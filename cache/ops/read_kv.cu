@@ -32,7 +32,7 @@ struct Side {
 
 struct KernelParams {
   ReadKvArgs args;
-  SlotPlaces places;
+  SlotAddresses places;
   Side sides[2];
 };
 
@@ -93,8 +93,9 @@ absl::Status Launch(const KernelParams& params, dim3 grid, dim3 cta, cudaStream_
 absl::Status LaunchReadKv(const ReadKvArgs& args, cudaStream_t stream) {
   REPRISE_RETURN_IF_ERROR(CheckReadKv(args));
   if (args.num_tokens == 0) return absl::OkStatus();
-  const KernelParams params = {
-      .args = args, .places = SlotPlaces(args.kv), .sides = {MakeSide(args, 0), MakeSide(args, 1)}};
+  const KernelParams params = {.args = args,
+                               .places = SlotAddresses(args.kv),
+                               .sides = {MakeSide(args, 0), MakeSide(args, 1)}};
   // Uses one thread per access of a token, and fills the CTA with tokens.
   int64_t most = 1;
   for (int i = 0; i < args.num_sides; ++i) {

@@ -63,7 +63,7 @@ struct TokenAddress {
 };
 
 // Looks up the address of `token`. REQUIRES: `places` was made from args.kv.
-constexpr TokenAddress PlaceOfToken(const ReadKvArgs& args, const SlotPlaces& places,
+constexpr TokenAddress PlaceOfToken(const ReadKvArgs& args, const SlotAddresses& places,
                                     int64_t token) {
   if (args.slot_mapping != nullptr) {
     return {.is_wanted = true, .place = places.Find(args.slot_mapping[token])};

@@ -69,7 +69,7 @@ void WriteHead(const KvSide<ConstKvTokens>& side, const Src* source, Dst* destin
 
 template <typename Src, typename Dst>
 void WriteTokens(const WriteKvArgs& args, int64_t begin, int64_t end) {
-  const SlotPlaces places(args.kv);
+  const SlotAddresses places(args.kv);
   for (int64_t token = begin; token < end; ++token) {
     const int64_t slot = args.slot_mapping[token];
     if (slot == kNoSlot) continue;
@@ -92,7 +92,7 @@ void WriteTokens(const WriteKvArgs& args, int64_t begin, int64_t end) {
 absl::Status WriteKvOnHost(const WriteKvArgs& args) {
   REPRISE_RETURN_IF_ERROR(CheckWriteKv(args));
   const KvLayer& kv = args.kv;
-  const int64_t num_slots = SlotPlaces(kv).num_slots();
+  const int64_t num_slots = SlotAddresses(kv).num_slots();
   for (int64_t token = 0; token < args.num_tokens; ++token) {
     const int64_t slot = args.slot_mapping[token];
     if (slot >= kNoSlot && slot < num_slots) continue;

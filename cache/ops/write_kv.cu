@@ -51,7 +51,7 @@ struct KernelParams {
   Side sides[2];
   const int64_t* slot_mapping;  // [num_tokens]
   int64_t num_tokens;
-  SlotPlaces places;
+  SlotAddresses places;
 };
 
 // Writes one access of N elements per thread.
@@ -128,7 +128,7 @@ absl::Status LaunchWriteKv(const WriteKvArgs& args, cudaStream_t stream) {
   const KernelParams params = {.sides = {MakeSide(args, 0), MakeSide(args, 1)},
                                .slot_mapping = args.slot_mapping,
                                .num_tokens = args.num_tokens,
-                               .places = SlotPlaces(args.kv)};
+                               .places = SlotAddresses(args.kv)};
   int64_t groups = 0, parts = 0;
   for (int i = 0; i < args.num_sides; ++i) {
     const Side& side = params.sides[i];

@@ -49,7 +49,7 @@ struct KernelParams {
   Side sides[2];
   const int64_t* slot_mapping;  // [num_tokens]
   int64_t num_tokens;
-  SlotPlaces places;
+  SlotAddresses places;
   int tile_shift;  // tokens per tile: 1 << tile_shift
 };
 
@@ -285,7 +285,7 @@ absl::Status LaunchWriteKvColumns(const WriteKvArgs& args, cudaStream_t stream) 
   KernelParams params = {.sides = {MakeSide(args, 0), MakeSide(args, 1)},
                          .slot_mapping = args.slot_mapping,
                          .num_tokens = args.num_tokens,
-                         .places = SlotPlaces(kv),
+                         .places = SlotAddresses(kv),
                          .tile_shift = 0};
   int tile_tokens = kMinTileTokens;
   while (tile_tokens < kMaxTileTokens &&

@@ -68,8 +68,8 @@ TokenView ViewOf(const at::Tensor& heads) {
 }
 
 // REQUIRES: Check() returns OK; at most kMaxMergeParts parts.
-absl::Status CombineOnce(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
-                         const at::Tensor& out, const at::Tensor& lse) {
+absl::Status MergeOnce(absl::Span<const at::Tensor> outs, absl::Span<const at::Tensor> lses,
+                       const at::Tensor& out, const at::Tensor& lse) {
   MergeStatesArgs args = {
       .num_parts = static_cast<int>(outs.size()),
       .part = ViewOf(outs[0]),
@@ -102,17 +102,17 @@ absl::Status MergeAttention(absl::Span<const at::Tensor> outs, absl::Span<const 
                             const at::Tensor& out, const at::Tensor& lse) {
   REPRISE_RETURN_IF_ERROR(Check(outs, lses, out, lse));
   if (out.numel() == 0) return absl::OkStatus();
-  if (outs.size() <= kMaxMergeParts) return CombineOnce(outs, lses, out, lse);
+  if (outs.size() <= kMaxMergeParts) return MergeOnce(outs, lses, out, lse);
   return CatchTorch([&]() -> absl::Status {
     std::vector<at::Tensor> group_outs, group_lses;
     for (size_t first = 0; first < outs.size(); first += kMaxMergeParts) {
       group_outs.push_back(at::empty(out.sizes(), out.options().dtype(at::kFloat)));
       group_lses.push_back(at::empty(lses[0].sizes(), lses[0].options()));
-      REPRISE_RETURN_IF_ERROR(CombineOnce(outs.subspan(first, kMaxMergeParts),
-                                          lses.subspan(first, kMaxMergeParts), group_outs.back(),
-                                          group_lses.back()));
+      REPRISE_RETURN_IF_ERROR(MergeOnce(outs.subspan(first, kMaxMergeParts),
+                                        lses.subspan(first, kMaxMergeParts), group_outs.back(),
+                                        group_lses.back()));
     }
-    return CombineOnce(group_outs, group_lses, out, lse);
+    return MergeOnce(group_outs, group_lses, out, lse);
   });
 }
 

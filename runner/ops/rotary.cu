@@ -34,7 +34,7 @@ constexpr int kThreads = 128;
 
 struct KernelParams {
   RotaryArgs args;
-  SlotPlaces places;
+  SlotAddresses places;
   int num_pair_threads = 0;   // all heads of q and k
   int num_tail_threads = 0;   // all heads of k
   int num_v_threads = 0;      // all heads
@@ -301,7 +301,7 @@ cudaError_t Launch(const RotaryArgs& args, cudaStream_t stream) {
   const int per_v = writes_cache ? args.head_dim_v / kVector : 0;
   const KernelParams params = {
       .args = args,
-      .places = writes_cache ? SlotPlaces(args.kv) : SlotPlaces(),
+      .places = writes_cache ? SlotAddresses(args.kv) : SlotAddresses(),
       .num_pair_threads = (args.q.num_heads + args.k.num_heads) * per_pairs,
       .num_tail_threads = args.k.num_heads * per_tail,
       .num_v_threads = args.v.num_heads * per_v,

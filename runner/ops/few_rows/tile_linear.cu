@@ -233,11 +233,11 @@ absl::Status LaunchTileLinear(const SkinnyLinearArgs& args, const TileForm& form
   const TileMatrix weight_matrix = {args.dtype, args.weight, args.weight_stride, args.out_features,
                                     args.in_features};
   REPRISE_RETURN_IF_ERROR(
-      args.is_gated ? MakePairedKernelSchedule(weight_matrix, plan.tile_rows, num_boxes, weight)
-                    : MakeKernelSchedule(weight_matrix, plan.tile_rows, num_boxes, weight));
+      args.is_gated ? MakePairedTensorMap(weight_matrix, plan.tile_rows, num_boxes, weight)
+                    : MakeTensorMap(weight_matrix, plan.tile_rows, num_boxes, weight));
   REPRISE_RETURN_IF_ERROR(
-      MakeKernelSchedule({args.dtype, args.x, args.x_stride, args.num_rows, args.in_features},
-                         plan.columns, num_boxes, x));
+      MakeTensorMap({args.dtype, args.x, args.x_stride, args.num_rows, args.in_features},
+                    plan.columns, num_boxes, x));
   return VisitLauncher(args, [&](auto launcher) {
     return launcher.Launch("TileLinear", plan, stream, weight, x, args, plan, copy);
   });

@@ -423,8 +423,8 @@ inline absl::Status FromEncoder(CUresult result) {
 
 // Makes the map of a gated GEMM's weight for CopyPairedBoxes(), which copies num_boxes boxes of
 // `box_rows` rows per call. REQUIRES: a row consists of whole boxes.
-inline absl::Status MakePairedKernelSchedule(const TileMatrix& matrix, int box_rows, int num_boxes,
-                                             CUtensorMap& map) {
+inline absl::Status MakePairedTensorMap(const TileMatrix& matrix, int box_rows, int num_boxes,
+                                        CUtensorMap& map) {
   const TileMapEncoder& encoder = TileEncoder();
   REPRISE_RETURN_IF_ERROR(CudaStatus(encoder.error, "cudaGetDriverEntryPointByVersion"));
   const cuuint64_t row = static_cast<cuuint64_t>(matrix.stride) * matrix.element_bytes();
@@ -445,8 +445,8 @@ inline absl::Status MakePairedKernelSchedule(const TileMatrix& matrix, int box_r
 
 // Makes a map whose boxes have `box_rows` rows of 128 bytes. If num_boxes > 0, one copy copies
 // num_boxes boxes as a third dimension, which requires rows of whole boxes.
-inline absl::Status MakeKernelSchedule(const TileMatrix& matrix, int box_rows, int num_boxes,
-                                       CUtensorMap& map) {
+inline absl::Status MakeTensorMap(const TileMatrix& matrix, int box_rows, int num_boxes,
+                                  CUtensorMap& map) {
   const TileMapEncoder& encoder = TileEncoder();
   REPRISE_RETURN_IF_ERROR(CudaStatus(encoder.error, "cudaGetDriverEntryPointByVersion"));
   const bool at_once = num_boxes > 0;

@@ -261,12 +261,12 @@ absl::Status LaunchFp8TileLinear(const Fp8LinearArgs& args, const TileForm& form
   const Fp8Weight& weight = args.weight;
   const bool at_once = weight.in_features % kFp8TileBox == 0;
   CUtensorMap weight_map, x_map;
-  REPRISE_RETURN_IF_ERROR(MakeKernelSchedule(
+  REPRISE_RETURN_IF_ERROR(MakeTensorMap(
       {DType::kFp8E4M3, weight.values, weight.stride, weight.out_features, weight.in_features},
       plan.tile_rows, at_once ? plan.form.boxes : 0, weight_map));
   REPRISE_RETURN_IF_ERROR(
-      MakeKernelSchedule({args.dtype, args.x, args.x_stride, args.num_rows, weight.in_features},
-                         plan.columns, at_once ? plan.form.boxes * kFp8TileXBoxes : 0, x_map));
+      MakeTensorMap({args.dtype, args.x, args.x_stride, args.num_rows, weight.in_features},
+                    plan.columns, at_once ? plan.form.boxes * kFp8TileXBoxes : 0, x_map));
   return VisitLauncher(args, [&](auto launcher) {
     return launcher.Launch("Fp8TileLinear", plan, stream, weight_map, x_map, args, plan,
                            at_once ? StageCopy::kAtOnce : StageCopy::kBoxByBox);
