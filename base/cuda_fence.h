@@ -4,6 +4,7 @@
 //   LaunchRefill(delta, stream);
 //   fence->Arm();
 //   REPRISE_RETURN_IF_ERROR(fence->Wait());   // the delta may be overwritten
+//
 // If the device has failed, its fences complete; each fence logs the failure once, and Wait()
 // returns it. Do not arm a fence while its stream is being captured, because the host cannot query
 // a captured event. In that case the fence logs an error and completes, and Wait() returns the

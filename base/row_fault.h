@@ -1,10 +1,10 @@
 // The reason why a metadata kernel emptied a row, as reported in row_faults.
 //
 // A builder or a conversion inside a graph cannot reject its input. A row that it cannot serve
-// becomes an empty row: it has no keys and no output. row_faults holds the reason for each such
-// row, and num_faults is the number of such rows; either array may be absent. All other rows are
-// served. The host form returns the first fault as a Status with names and values. Padded rows have
-// no fault.
+// becomes an empty row: it has no keys, and nothing is written for it. row_faults holds the reason
+// for each such row, and num_faults is the number of such rows; either array may be absent. All
+// other rows are served. The host form returns the first fault as a Status with names and values.
+// Padded rows have no fault.
 
 #ifndef REPRISE_BASE_ROW_FAULT_H_
 #define REPRISE_BASE_ROW_FAULT_H_
