@@ -8,7 +8,7 @@
 //   now.AddValue("max_seq_len", 8192);
 //   now.AddAddress("block_table", table.data_ptr());
 //   if (absl::Status s = CompareFingerprints(captured, now); !s.ok()) return s;
-// FailedPrecondition: graph fingerprint must match the capture: block_table: expected
+//   // FailedPrecondition: graph fingerprint must match the capture: block_table: expected
 //   // 0x7f0000000400, got 0x7f0000001000
 //
 // Thread safety: not thread-safe; a value, freely copyable. Cost: an Add hashes the name; comparing

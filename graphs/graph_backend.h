@@ -53,7 +53,8 @@ class CapturedGraph {
   // not synchronise or allocate.
   virtual absl::Status Replay() = 0;
 
-  // Number of graphs that a replay launches: 1, plus up to 1 for each call of RunBetweenGraphs().
+  // Number of graphs that a replay launches: at most 1 plus the number of RunBetweenGraphs() calls.
+  // On a GPU, empty graphs are left out.
   virtual int num_graphs() const = 0;
 
   // Memory that the capture of this graph added. `pool` is 0 if the graph fits into the pool's

@@ -74,7 +74,7 @@ class GraphSet {
   //   the step.
   // - With drafts and given tokens: the smallest mixed graph that holds the step, by tokens, then
   //   by sequences.
-  // If no graph holds the step, the reason names why no graph of a query length or draft count does.
+  // If no graph holds the step, the reason is why no graph of a query length or draft count does.
   // For drafts with given tokens, the reason is kDraftsAmongTokens.
   //
   // Does not count the step. The result depends only on the options and the captured graphs. In
@@ -109,7 +109,8 @@ class GraphSet {
   absl::StatusOr<GraphDecision> Replay(const GraphKey& key, const StepMaker& make_step,
                                        const Fingerprint& fingerprint);
 
-  // Counts a step by replay, padded rows, or reason of an eager step. Call it once per step.
+  // Counts a step as a replay of its graph, or as an eager step with its reason, and its live and
+  // padded rows. Call it once per step, replayed or eager.
   void Count(const GraphDecision& decision, const StepShape& shape);
 
   const GraphReport& report() const { return report_; }
