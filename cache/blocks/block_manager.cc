@@ -138,7 +138,7 @@ absl::Status BlockManager::CheckFilled(SlotId slot) const {
   if (!sequences_[slot].is_swapping_in) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("slot ", slot.value(),
-                   " must not be arriving: expected a sequence with filled blocks, got "
+                   " must not be swapping in: expected a sequence with filled blocks, got "
                    "one with copies that have not been launched"));
 }
 

@@ -210,8 +210,9 @@ class BlockManager {
 
   bool contains(SlotId slot) const;
 
-  // REQUIRES, for the accessors up to first_column(): contains(slot), and the group exists. Whether
-  // the sequence is swapping in: its blocks have not been filled yet, from Restore() to
+  // REQUIRES, for the accessors up to first_column(): contains(slot), and the group exists.
+
+  // Whether the sequence is swapping in: its blocks have not been filled yet, from Restore() to
   // ConfirmRestored().
   bool is_swapping_in(SlotId slot) const { return live(slot).is_swapping_in; }
   int num_tokens(SlotId slot) const { return live(slot).num_tokens; }

@@ -224,12 +224,12 @@ absl::Status BlockManager::Restore(SlotId slot, const SavedSequence& saved) {
 }
 
 void BlockManager::ConfirmRestored(SlotId slot) {
-  CHECK(is_swapping_in(slot)) << "slot " << slot << " holds no arriving sequence";
+  CHECK(is_swapping_in(slot)) << "slot " << slot << " holds no sequence that is swapping in";
   sequences_.ConfirmLoaded(slot);
 }
 
 void BlockManager::AbandonRestored(SlotId slot) {
-  CHECK(is_swapping_in(slot)) << "slot " << slot << " holds no arriving sequence";
+  CHECK(is_swapping_in(slot)) << "slot " << slot << " holds no sequence that is swapping in";
   sequences_.End(slot);
 }
 

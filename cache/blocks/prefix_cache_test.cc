@@ -245,8 +245,8 @@ TEST(PrefixCacheTest, InsertingAUsedBlockFreesItsCachedDuplicate) {
   cache.CheckInvariants();
 }
 
-// Violates the rule above: B computes the parent again, like A, and a child. A ends before B, so
-// A's parent is the oldest block when the child is cached.
+// Would fail if unused duplicates were kept: A and B both compute the parent, and B a child. A ends
+// before B, so A's parent would be the oldest block when the child is cached.
 TEST(PrefixCacheTest, ParentComputedTwiceOutlivesItsChildren) {
   PrefixCache cache = CacheOf({.pool = {.num_blocks = 6}});  // 5 to give
   Sequence a = SequenceOf(cache, TokensFrom(0, 4)), b = SequenceOf(cache, TokensFrom(0, 8));

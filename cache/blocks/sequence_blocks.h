@@ -1,5 +1,5 @@
 // The blocks of the sequence in each slot: its table rows in every group of layers, its lengths,
-// the hashes of its committed tokens, and the references to all blocks.
+// its committed tokens with their hashes, and the references to all blocks.
 //
 // The part of BlockManager (cache/blocks/block_manager.h) that executes validated calls. Functions
 // return no errors: the caller has checked the slot, the lengths, and that the pool has the blocks
@@ -45,9 +45,8 @@ namespace reprise {
 // Invariants, checked by CheckInvariants():
 //   1. The invariants of the pool, the index and the tables.
 //   2. In each group, a sequence has a block in every column of its tokens and its look-ahead,
-//   except
-//      in columns that have left the group's window as of its committed tokens. In cross groups it
-//      has a block in every column of the encoder's tokens. Empty slots have no blocks.
+//      except in columns that have left the group's window as of its committed tokens. In cross
+//      groups it has a block in every column of the encoder's tokens. Empty slots have no blocks.
 //   3. A block's ref_count is the number of its table entries, of pending copies from it, and of
 //      its holds.
 //   4. Look-ahead blocks, which the device may write without a further append, have one table entry

@@ -40,11 +40,11 @@ std::ostream& operator<<(std::ostream& out, SwapState state) {
     case SwapState::kPlanned:
       return out << "planned";
     case SwapState::kSwappingOut:
-      return out << "leaving";
+      return out << "swapping out";
     case SwapState::kStored:
       return out << "stored";
     case SwapState::kSwappingIn:
-      return out << "arriving";
+      return out << "swapping in";
   }
   return out << "SwapState(" << static_cast<int>(state) << ")";
 }

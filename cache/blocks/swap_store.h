@@ -28,20 +28,20 @@
 // Order with the manager's copies (BlockManager::TakeCopies): launch the copies that TakeCopies()
 // has returned before the next SwapOut() or SwapIn(). Copies that it returns later may read blocks
 // that were swapped in; run them after Await(). In between, no copy reads an unfilled block: a
-// sequence in the plan for swapping in is arriving (BlockManager::Restore). Until Launched(), its
-// blocks are not found, it cannot be forked, and calls that would release its blocks are refused.
+// sequence that is planned in is swapping in (BlockManager::Restore). Until Launched(), its blocks
+// are not found, it cannot be forked, and calls that would release its blocks are refused.
 //
 // Host blocks have separate ids, 1 to num_host_blocks - 1. Host block 0 is never used.
 //
-//   state      the sequence's blocks                          leaves by
-//   (none)     on the device, in its slot                     PlanOut -> planned
-//   planned    on the device; host blocks are allocated       Launched -> leaving;
+//   state          the sequence's blocks                      leaves by
+//   (none)         on the device, in its slot                 PlanOut -> planned
+//   planned        on the device; host blocks are allocated   Launched -> swapping out;
 //                                                             Abandon -> (none)
-//   leaving    device blocks held, host blocks being          copy completes -> stored;
-//              written                                        PlanIn, Drop
-//   stored     on the host                                    PlanIn -> arriving; Drop -> (none)
-//   arriving   on the host; device blocks allocated in the    Launched -> (none), host blocks
-//              new slot                                       released once read;
+//   swapping out   device blocks held, host blocks being      copy completes -> stored;
+//                  written                                    PlanIn -> swapping in; Drop -> (none)
+//   stored         on the host                                PlanIn -> swapping in; Drop -> (none)
+//   swapping in    on the host; device blocks allocated in    Launched -> (none), host blocks
+//                  the new slot                               released once read;
 //                                                             Abandon -> stored
 //
 // Only committed tokens are swapped out (BlockManager::Commit); tokens in flight are recomputed.
@@ -95,8 +95,8 @@ std::ostream& operator<<(std::ostream& out, SwapState state);
 //   1. The invariants of the host block pool.
 //   2. Every host block in use has one reference, which belongs to a sequence in the store or to a
 //      deferred release.
-//   3. A planned sequence is in its slot, with unchanged committed tokens. An arriving sequence is
-//      arriving in its slot.
+//   3. A planned sequence is in its slot, with unchanged committed tokens. A sequence that is
+//      swapping in is in its slot, and the manager's is_swapping_in() is true for the slot.
 //   4. For each device block, the manager has at least one hold per planned copy out and per
 //      deferred release of the block.
 class SwapStore {
@@ -113,7 +113,7 @@ class SwapStore {
   // Allocates host blocks for the sequence in `slot`, holds its device blocks, and adds the copies
   // to the plan. The caller must not change the slot until Launched(). Errors:
   //   NotFound, InvalidArgument  the slot is empty, or does not exist
-  //   FailedPrecondition         the sequence in the slot is arriving
+  //   FailedPrecondition         the sequence in the slot is swapping in
   //   AlreadyExists              the id is in the store
   //   FailedPrecondition         the slot is in the plan already; the plan has swap-ins, which run
   //                              after swap-outs; the manager has pending copies
@@ -123,7 +123,7 @@ class SwapStore {
 
   // Allocates device blocks for a stored sequence in an empty slot, and adds the copies to the
   // plan. From the next step, the sequence is as it was at its swap-out. Until Launched(), it is
-  // arriving. Errors: NotFound if the id is not in the store. FailedPrecondition if the sequence
+  // swapping in. Errors: NotFound if the id is not in the store. FailedPrecondition if the sequence
   // has not left its slot yet or is in the plan already. Also the errors of
   // BlockManager::Restore().
   absl::Status PlanIn(SequenceId id, SlotId slot);
@@ -172,7 +172,7 @@ class SwapStore {
     SavedSequence saved;
     std::vector<HostBlockId> blocks;
     std::optional<SlotId> planned_from;  // while planned
-    std::optional<SlotId> planned_to;    // while arriving
+    std::optional<SlotId> planned_to;    // while swapping in
     int64_t written = 0;                 // event after which the host blocks have the content
   };
 

@@ -214,7 +214,7 @@ TEST_F(SwapStoreTest, RejectsPlanOutOfAnArrivingSequence) {
   ASSERT_TRUE(manager_->Restore(kB, saved).ok());
   const absl::Status arriving = store_->PlanOut(kB, kOne);
   EXPECT_EQ(arriving.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(arriving.message()), HasSubstr("slot 1 must not be arriving"));
+  EXPECT_THAT(std::string(arriving.message()), HasSubstr("slot 1 must not be swapping in"));
   EXPECT_EQ(store_->state(kOne), std::nullopt);
   Check();
   manager_->ConfirmRestored(kB);
@@ -370,7 +370,6 @@ TEST_F(SwapStoreTest, EventDuringPlanningReleasesOnlyEarlierBlocks) {
   EXPECT_EQ(store_->state(kTwo), SwapState::kSwappingOut);
 }
 
-// Fewer fences than plans in flight: a block may be held for longer, never shorter.
 TEST_F(SwapStoreTest, BlockOfAPendingCopyStaysHeldAfterTheStoreEnds) {
   AddCommitted(kA, 24);  // 6 of 9
   ASSERT_TRUE(store_->PlanOut(kA, kOne).ok());
@@ -387,6 +386,7 @@ TEST_F(SwapStoreTest, BlockOfAPendingCopyStaysHeldAfterTheStoreEnds) {
   manager_->CheckInvariants();
 }
 
+// Fewer fences than plans in flight: a block may be held for longer, never shorter.
 TEST_F(SwapStoreTest, MorePlansThanFencesAreAllowed) {
   for (int i = 0; i < 5; ++i) {  // 3 fences
     AddCommitted(kA, 4);
@@ -620,7 +620,7 @@ TEST_F(SwapStorePartialHitsTest, SwappedInSequenceCanBeForkedAfterLaunched) {
   PlanIn();
   const absl::Status refused = manager_->Fork(kB, kC);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("slot 1 must not be arriving"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("slot 1 must not be swapping in"));
   EXPECT_FALSE(manager_->contains(kC));
   Launch();
   EXPECT_TRUE(manager_->Fork(kB, kC).ok());

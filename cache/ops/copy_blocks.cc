@@ -65,7 +65,8 @@ CopyBlocksArgs ArgsOf(const BlockStore& src, const BlockStore& dst,
           .num_copies = static_cast<int64_t>(copies.size())};
 }
 
-// At this extent size, the copy engine is as fast as the kernel over the bus (docs/performance.md).
+// At or above this extent size, the copy engine is as fast as the kernel over the bus
+// (docs/performance.md).
 constexpr int64_t kEngineExtentBytes = 256 * 1024;
 
 bool IsOneMemory(const BlockStore& src, const BlockStore& dst) {

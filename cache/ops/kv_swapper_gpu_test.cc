@@ -226,7 +226,7 @@ class KvSwapperOrderGpuTest : public KvSwapperGpuTest {
     for (const at::Tensor& tensor : cache_->tensors(0)) tensor.select(0, block).fill_(value);
   }
 
-  // REQUIRES: the device is idle, block 1 and host block 1 have the value 10, and block 2 has 0.
+  // Sets block 1 and host block 1 to 10 and block 2 to 0, and waits until the device is idle.
   void Begin() {
     Write(1, 10);
     Write(2, 0);

@@ -84,7 +84,7 @@ TEST(PrefixHashTest, DifferentSeedsHaveDifferentHashes) {
   EXPECT_TRUE(hashes.insert(hash(PrefixSeed::Random())).second);
 }
 
-// Returns inputs that a weak hash could confuse.
+// Hashes inputs that a weak hash could confuse.
 TEST(PrefixHashTest, DifferentInputsHaveDifferentHashes) {
   const PrefixHasher hasher(kSeed);
   const PrefixHash root = hasher.Root();

@@ -33,7 +33,7 @@ struct ConvertTablesOutputs {
   MutablePackedBlockTable packed = {};
   int32_t* key_start_loc = nullptr;  // [num_rows + 1] prefix sums of the keys of each row
   int32_t* row_faults = nullptr;     // [num_rows] RowFault
-  int32_t* num_faults = nullptr;     // number of rows with a fault
+  int32_t* num_faults = nullptr;     // [1] number of rows with a fault
 };
 
 // All pointers are host pointers, or all are device pointers.

@@ -78,7 +78,7 @@ class BlockManagerModel {
     bool encoder_is_committed = false;
     bool is_swapping_out = false;  // planned to be swapped out
     bool is_swapping_in = false;   // planned to be swapped in
-    SequenceId id{0};              // while leaving, stored or arriving
+    SequenceId id{0};              // while swapping out, stored or swapping in
 
     int num_tokens() const { return static_cast<int>(tokens.size()); }
   };
