@@ -98,7 +98,7 @@ class NcclGroup : public Collectives {
   at::Tensor inbox_;            // u8, symmetric (distributed/push_all_reduce.h)
   at::Tensor push_state_;       // [kPushStateSize] int32
   std::vector<void*> inboxes_;  // one per rank, mapped into this process
-  at::Tensor scratch_;          // symmetric; for tensors in ordinary memory
+  at::Tensor scratch_;  // u8, symmetric, max_symmetric_bytes; for tensors in ordinary memory
   std::vector<at::Tensor> buffers_;
   std::unique_ptr<PeerWatch> watch_;  // last member, because its thread uses the members above
 };

@@ -3,7 +3,7 @@
 //
 //   rank                  0       1       2       3
 //   shards weights with   0, 1    0, 1    2, 3    2, 3      the ranks of a row
-//   shards keys with      0, 2    1, 3    0, 2    1, 3      the ranks of a column: same weights
+//   shards keys with      0, 2    1, 3    0, 2    1, 3      ranks of a column: same weights, heads
 //
 //   REPRISE_RETURN_IF_ERROR(CheckGrid(ranks.world, context_ranks));
 //   const GridCoordinates place = CoordinatesInGrid(ranks, context_ranks);
