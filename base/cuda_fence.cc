@@ -36,7 +36,7 @@ class CudaFence : public Fence {
     if (!is_armed_) return true;
     const cudaError_t error = cudaEventQuery(event_);
     if (error == cudaErrorNotReady) {
-      cudaGetLastError();  // clears the sticky cudaErrorNotReady
+      cudaGetLastError();  // clears the last error, cudaErrorNotReady
       return false;
     }
     failure_ = Checked(error, "cudaEventQuery");

@@ -74,9 +74,9 @@ class Peers {
   // `grace`. Blocks for up to `grace` longer if ranks failed in calls of different groups, and
   // again if this process serves the store.
   //   Unavailable       a rank has ended, or has called Fail()
-  //   DeadlineExceeded  a rank lives, but has not come, or is in kDeviceWork while all others wait in
-  //                     one call
-  //   Internal          all ranks report a failure of the same call: `error`
+  //   DeadlineExceeded  a running rank did not reach the call in time, or is in kDeviceWork while
+  //                     all other ranks wait in one call
+  //   Internal          every rank reports a failure, of this call or of another: `error`
   absl::Status Explain(const std::string& what, const std::string& error);
 
   // Reports to the other ranks why this rank cannot continue.

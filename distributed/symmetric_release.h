@@ -8,7 +8,7 @@
 // undefined.
 //
 // Thread safety: one thread calls Add(), AddFlag() and the destructor; another thread may call
-// Run().
+// Run(). Any thread may call Stop().
 
 #ifndef REPRISE_DISTRIBUTED_SYMMETRIC_RELEASE_H_
 #define REPRISE_DISTRIBUTED_SYMMETRIC_RELEASE_H_

@@ -1,4 +1,5 @@
-// Compares the block pool with a plain model: the references, content and last release of each block.
+// Compares the block pool with a plain model: the references, content and last release of each
+// block.
 
 #include <algorithm>
 #include <cstdint>

@@ -17,9 +17,9 @@
 //     and shared.
 //   - At most one unused block has a given key, and only if no used block has it. Other unused
 //     blocks with the key are freed immediately.
-//   - If every holder of a block also holds its parent (a block with the parent's key), and releases
-//     the parent later, no parent is evicted before its cached children. Groups that release parents
-//     first, such as sliding windows, also evict parents first, as intended.
+//   - If every holder of a block also holds its parent (a block with the parent's key), and
+//     releases the parent later, no parent is evicted before its cached children. Groups that
+//     release parents first, such as sliding windows, also evict parents first, as intended.
 //
 // Before you write to an inserted block, call Forget(). The block must have no other user then.
 //

@@ -4,7 +4,7 @@
 //   const BlockTableUpdate updates[] = {
 //       {.slot = SlotId(3), .column = 0, .block = BlockId(7)},   // tokens 0 to block_size - 1
 //       {.slot = SlotId(3), .column = 1, .block = BlockId(9)},
-//       {.slot = SlotId(5), .column = 0, .block = kNullBlock},   // left the window: clears the entry
+//       {.slot = SlotId(5), .column = 0, .block = kNullBlock},   // left the window: cleared
 //   };
 //
 // A list of updates is applied in order. This struct is used only on the host; kernels read a
