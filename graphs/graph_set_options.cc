@@ -16,8 +16,8 @@ namespace {
 // Larger steps take so long that the launch cost of an eager step is small in comparison.
 constexpr int kLargestDefaultSize = 512;
 
-// Larger mixed steps are limited by their GEMMs. The step of 64 is small because the cost of
-// padding is proportional to the number of padded tokens.
+// Larger mixed steps are limited by their GEMMs. Captured numbers are only 64 tokens apart, because
+// the cost of padding is proportional to the number of padded tokens.
 constexpr int kLargestDefaultTokens = 512;
 constexpr int kDefaultTokenStep = 64;
 

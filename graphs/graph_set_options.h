@@ -57,8 +57,8 @@ struct GraphSetOptions {
   std::vector<int> mixed_tokens = {};
   // Numbers of sequences at which each of mixed_tokens is captured, strictly ascending, at most
   // max_num_seqs. A number that exceeds the step's number of tokens is replaced by the number of
-  // tokens. A padded row costs one row of the GEMM that computes the logits. Empty, with
-  // mixed_tokens: DefaultMixedSizes(max_num_seqs).
+  // tokens. A few numbers suffice: a padded row only costs a row of the GEMM that computes the
+  // logits. Empty, with mixed_tokens: DefaultMixedSizes(max_num_seqs).
   std::vector<int> mixed_sizes = {};
   // Maximum length of a row in a captured step; a capture constant. At least the last of
   // query_lens.
