@@ -70,8 +70,8 @@ class DraftTrees {
   explicit DraftTrees(const DraftTreesOptions& options) : options_(options) {}
 
   DraftTreesOptions options_;
-  at::Tensor tree_;                 // [2, tree_size] int32: parents, ranks
-  at::Tensor moves_;                // [2, tree_size] int32: parents, child indices
+  at::Tensor tree_;                 // [2, tree_size] int32: parents, child indices
+  at::Tensor moves_;                // [2, num_groups * max_num_seqs * max_drafts] int64: from, to
   std::vector<GroupMoves> groups_;  // layers with the same group and layout
 };
 

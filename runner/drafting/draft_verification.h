@@ -46,7 +46,8 @@ struct VerifiedOutput {
   int32_t* tokens = nullptr;
   int32_t* num_new = nullptr;
   int32_t* new_tokens = nullptr;
-  // If above 0, the arrays are rings, and refill writes the output's index on the device.
+  // Above 0: each array is a ring whose outputs are `stride` elements apart, and refill names the
+  // output on the device (StepArrays::output). 0: the arrays hold one output.
   int64_t stride = 0;
   PlaceTokens place_tokens = {};
 };

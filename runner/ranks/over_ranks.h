@@ -108,8 +108,8 @@ class ShardedVocabulary {
   using Finish = absl::FunctionRef<absl::Status(const at::Tensor& own)>;
 
   // Computes the logits of x. Each rank computes its share and post-processes it with `finish`. If
-  // out.divided is undefined, gathers the shares of all ranks into out.whole on every rank, in the
-  // order of the vocabulary; otherwise writes only this rank's share, to out.divided. head: a
+  // out.sharded is undefined, gathers the shares of all ranks into out.whole on every rank, in the
+  // order of the vocabulary; otherwise writes only this rank's share, to out.sharded. head: a
   // Linear with share().size outputs; x and the dtype of the logits as in Linear::Apply(). Errors:
   // InvalidArgument if the shape of the logits is wrong; as Linear::Apply(), `finish` and
   // ShardedLogits::Gather(). May throw LibTorch's exceptions.

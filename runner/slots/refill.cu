@@ -3,8 +3,8 @@
 // Almost all of its time is the latency of a dependent chain, so more CTAs would not be faster: the
 // delta over PCIe (one round trip: counts, rows and the first updates are requested together), then
 // for each row its slot's length, its table entry, a prefix sum, and stores. One thread handles a
-// row with one token. All threads share rows with several tokens, which occur only in steps that
-// take milliseconds.
+// row with one token. All threads share rows with several tokens, which occur in steps that take
+// milliseconds.
 //
 // Phases, with a barrier between them:
 //   fetch    counts, rows and the first updates are copied into shared memory
@@ -350,7 +350,7 @@ __device__ void PlaceEarlierLogits(const RefillArgs& args, int num_rows, StaticS
 }
 
 // Assigns first tokens to rows, and drops rows that do not fit. A row that is not served gets the
-// first token of the next row, or the number of tokens if it is the last row.
+// first token of the next served row, or the number of tokens if no served row follows.
 __device__ void PlaceRows(const RefillArgs& args, int num_rows, StaticShared& shared,
                           const DynamicShared& rows) {
   int64_t carry = 0;

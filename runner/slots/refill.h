@@ -11,10 +11,12 @@
 //
 // Refill applies the delta in this order:
 //
-//   leaves   clears the slot: lengths, last_token, sample_index and sampling are reset, and all
-//            entries of its block tables are null blocks. Does not clear history and drafted_len.
+//   leaves   clears the slot: lengths, position_delta, last_token, sample_index and sampling are
+//            reset, and all entries of its block tables are null blocks. Does not clear history and
+//            drafted_len.
 //   joins    sets the slot's lengths, position_delta, sample_index and sampling. last_token becomes
-//            0, and the history of tokens with cached keys becomes -1.
+//            0, and the history of tokens with cached keys becomes -1. drafted_len becomes seq_len -
+//            num_undrafted.
 //   updates  sets entries of the groups' block tables. Block 0 clears an entry.
 //   rows     seq_len of the row's slot grows by query_len (with drafts, by 1): work that follows on
 //            the stream treats the step's keys as cached. The arrays are filled as described in
@@ -33,7 +35,7 @@
 //              than cross groups. Exception: in a group with a window or chunks, a column may be
 //              null if the row's last query reads none of the keys that the row would write there.
 //              The tokens of the column then get slot -1, and their keys are not in the cache, so
-//              no other query of the row may need these keys.
+//              the row's earlier queries must not need these keys from the cache.
 //   kNoRoom    its tokens do not fit into padded_num_tokens after the tokens of earlier served
 //              rows; then later rows are not served either. Or its earlier tokens with logits do
 //              not fit into padded_num_earlier_logits; then later rows with such tokens are not

@@ -78,8 +78,8 @@ constexpr int NumEarlierLogits(int query_len, const StepRowScore& score) {
   return score.all_logits != 0 ? query_len - 1 : 0;
 }
 
-// The slot that a row of logits chooses a token for, and how many tokens of that slot the row
-// chooses before.
+// The slot whose token is chosen from a row of logits, and how many tokens of the slot's row in the
+// step are chosen before that token.
 struct ChosenToken {
   int32_t slot = -1;
   int32_t offset = 0;
@@ -118,7 +118,8 @@ REPRISE_HOST_DEVICE constexpr void WriteVerifiedRow(const RefillArgs& args, int 
   args.arrays.num_proposed[r] = row.first_host_token < 0 ? num_drafts : 0;
 }
 
-// Returns how many of a live row's tokens are verified; the rest are drafts.
+// Returns how many of a live row's first tokens are known to be tokens of its sequence. The others
+// are drafts that this step verifies.
 REPRISE_HOST_DEVICE constexpr int NumVerified(const StepRow& row) {
   return row.verifies() ? 1 : row.query_len;
 }

@@ -5,8 +5,8 @@
 //
 //   REPRISE_ASSIGN_OR_RETURN(BlockTokens tokens,
 //                            BlockTokens::Allocate(num_blocks, block_size, groups, device));
-// each step: all its tokens except the drafts
-// accepted drafts
+//   RefillArgs{..., .place_tokens = tokens.places()};        // each step: its tokens except drafts
+//   AcceptDraftsArgs{..., .place_tokens = tokens.places()};  // drafts that were accepted
 //   // After the refill by which a sequence joins with tokens in the cache:
 //   REPRISE_RETURN_IF_ERROR(tokens.Recall(slots, join));
 //

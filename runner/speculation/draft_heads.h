@@ -2,7 +2,7 @@
 // kinds: heads without a KV cache (Medusa, Hydra, MLP speculators), and heads with attention
 // (EAGLE, MTP).
 //
-// class OneMatrixPerPass : public DraftHeads {     // Medusa: each pass has its own matrix
+//   class OneMatrixPerPass : public DraftHeads {     // Medusa: each pass has its own matrix
 //     absl::StatusOr<HeadsOutput> Forward(const HeadsStep& step) override {
 //       return HeadsOutput{.logits = step.hidden.matmul(weights_[step.pass])};
 //     }
