@@ -40,9 +40,9 @@ class CachePlan {
                                           const LayerClasses& classes);
 
   // Returns the number of blocks of the cache. `free_bytes`: free memory of the device; nullopt if
-  // unlimited. `other_bytes`: the part of free_bytes that graphs and eager steps will take. Errors:
-  // InvalidArgument if the requested memory is too small for the null block and one more block;
-  // ResourceExhausted if the free memory is.
+  // no limit is known. `other_bytes`: the part of free_bytes that graphs and eager steps will take.
+  // Errors: InvalidArgument if the requested memory is too small for the null block and one more
+  // block; ResourceExhausted if the free memory is.
   absl::StatusOr<int> ChooseNumBlocks(std::optional<int64_t> free_bytes, int64_t other_bytes) const;
 
   // Allocates a cache with undefined content. Errors: as KvCache::Create().

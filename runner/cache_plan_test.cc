@@ -98,6 +98,7 @@ TEST(CachePlanTest, AnyDifferenceBetweenLayersRequiresPages) {
 }
 
 TEST(CachePlanTest, SharingLayersShareMemoryAndOthersHaveNoCache) {
+  // Layer 0 has no cache; layers 1 and 2 share their memory.
   ModelSpec spec = Spec();
   spec.layers[0].kind = AttentionKind::kEncoder;
   spec.layers[2].shares_kv_with = 1;

@@ -216,15 +216,16 @@ class Step {
 
   // Runs `work` between two captured graphs if the step is captured: each replay runs it again, on
   // the host (GraphBackend::RunBetweenGraphs()). For work that cannot be captured, for example
-  // because it depends on host values. `work` must be idempotent. Every captured graph keeps the
-  // memory of the tensors that `work` holds. With AttentionLaunch::kBetweenGraphs, all attention
-  // runs this way. Errors: as `work`; InvalidArgument if `work` is empty; errors of the capture.
+  // because it depends on host values. `work` must be idempotent. The tensors that `work` holds
+  // take separate memory in every captured graph. With AttentionLaunch::kBetweenGraphs, all
+  // attention runs this way. Errors: as `work`; InvalidArgument if `work` is empty; errors of the capture.
   // The model must return the error.
   absl::Status RunBetweenGraphs(std::function<absl::Status()> work) const;
 
   // Registers a tensor of the forward pass with the debug mode that compares replayed with eager
   // steps (ReplayCheck). Without such calls, the mode only compares the tensors of attention
   // ("layer 3 q") and "logits".
+  //
   //   step.Watch("mlp of layer 3", x);
   //
   // `rows` states what the first dimension counts. Rows of padding are not compared, because their

@@ -14,7 +14,7 @@
 
 namespace reprise {
 
-// Which rows of a watched tensor are compared.
+// What the rows of a watched tensor stand for, which tells its live rows from rows of padding.
 enum class WatchedRows : int8_t {
   kTokens,  // one per token of the step: [num_tokens, ...]
   kLogits,  // one per entry of logits_indices: [num_logits, ...]

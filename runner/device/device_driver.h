@@ -107,8 +107,8 @@ class DeviceDriver {
   virtual absl::Status TreeTokens(const TreeTokensArgs& args) = 0;
   virtual absl::Status MoveKeys(const MoveKvArgs& args) = 0;
 
-  // Plans the tile schedule of a layer class for this device; sets options.device. Returns a plan
-  // without workspace if the device needs no schedule.
+  // Plans the tile schedule of a layer class for this device; replaces options.device by the limits
+  // of this device. Returns a plan without workspace if the device needs no schedule.
   virtual absl::StatusOr<TileSchedulePlan> PlanWork(const TileScheduleOptions& options) = 0;
   // Builds the tile schedule of a step for layers like `layer`.
   virtual absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
@@ -118,8 +118,9 @@ class DeviceDriver {
   // Splits the rows of a step at attention chunks, into buffers on the device.
   virtual absl::Status BuildLocalRows(const LocalVirtualBatchArgs& args) = 0;
 
-  // Runs work(0) to work(num_lanes - 1). Work that the calls above enqueue in different lanes may
-  // run concurrently on the device; later work waits for all of it. May be captured.
+  // Runs work(0) to work(num_lanes - 1). Work that BuildWork() and BuildLocalRows() enqueue in
+  // different lanes may run concurrently on the device; later work waits for all of it. May be
+  // captured.
   virtual absl::Status InLanes(int num_lanes, absl::FunctionRef<absl::Status(int lane)> work) = 0;
 
   // Copies data that the host wrote to memory of AllocateMapped() to the device. `from` must not
