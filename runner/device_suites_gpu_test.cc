@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, AttendOptionsSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, InputEmbeddingsSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, KvScalesSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, LayerKindsSuite, testing::Values(c10::kCUDA));
-// The suite makes another device current.
+// The runner's device is not the current device, which is GPU 0.
 INSTANTIATE_TEST_SUITE_P(SecondGpu, LayerKindsSuite, testing::Values(c10::Device(c10::kCUDA, 1)));
 INSTANTIATE_TEST_SUITE_P(Cuda, LogitsStagesSuite, testing::Values(c10::kCUDA));
 INSTANTIATE_TEST_SUITE_P(Cuda, MixedGraphsSuite, testing::Values(c10::kCUDA));

@@ -27,7 +27,7 @@ namespace reprise {
 namespace {
 
 INSTANTIATE_TEST_SUITE_P(Cuda, ModelRunnerSuite, testing::Values(c10::kCUDA));
-// The suite makes another device current.
+// The runner's device is not the current device, which is GPU 0.
 INSTANTIATE_TEST_SUITE_P(SecondGpu, ModelRunnerSuite, testing::Values(c10::Device(c10::kCUDA, 1)));
 
 // The logits of each token are one GEMM with its embedding.

@@ -218,8 +218,8 @@ class Step {
   // the host (GraphBackend::RunBetweenGraphs()). For work that cannot be captured, for example
   // because it depends on host values. `work` must be idempotent. The tensors that `work` holds
   // take separate memory in every captured graph. With AttentionLaunch::kBetweenGraphs, all
-  // attention runs this way. Errors: as `work`; InvalidArgument if `work` is empty; errors of the capture.
-  // The model must return the error.
+  // attention runs this way. Errors: as `work`; InvalidArgument if `work` is empty; errors of the
+  // capture. The model must return the error.
   absl::Status RunBetweenGraphs(std::function<absl::Status()> work) const;
 
   // Registers a tensor of the forward pass with the debug mode that compares replayed with eager

@@ -106,7 +106,8 @@ absl::StatusOr<SlotId> StepBuilder::Join(absl::Span<const int32_t> prompt,
   REPRISE_RETURN_IF_ERROR(CheckOptions(options));
   REPRISE_ASSIGN_OR_RETURN(const SlotId slot, FreeSlot());
   // Allocates blocks for the whole prompt: with blocks for only the first chunk, the prompt could
-  // run out of blocks later. With windows, the whole prompt may need more blocks than the pool has.
+  // run out of blocks later. With windows, the whole prompt may need more blocks than the pool has,
+  // so only the first chunk gets blocks.
   SequencePrompt added = {.tokens = prompt, .extra_keys = options.extra_keys};
   if (limits_.has_windows) added.num_new_tokens = max_chunk_;
   REPRISE_ASSIGN_OR_RETURN(const PromptHits hits, blocks_.Add(slot, added));

@@ -15,8 +15,8 @@
 //            reset, and all entries of its block tables are null blocks. Does not clear history and
 //            drafted_len.
 //   joins    sets the slot's lengths, position_delta, sample_index and sampling. last_token becomes
-//            0, and the history of tokens with cached keys becomes -1. drafted_len becomes seq_len -
-//            num_undrafted.
+//            0, and the history of tokens with cached keys becomes -1. drafted_len becomes
+//            seq_len - num_undrafted.
 //   updates  sets entries of the groups' block tables. Block 0 clears an entry.
 //   rows     seq_len of the row's slot grows by query_len (with drafts, by 1): work that follows on
 //            the stream treats the step's keys as cached. The arrays are filled as described in

@@ -143,7 +143,7 @@ absl::Status SlotMirror::ApplyUpdate(const BlockTableUpdate& update) {
   if (!slot.joined) return Refusal("updates: slot ", id, " has no sequence");
   const KvGroupSpec& group = shape_.groups[update.group];
   Columns& filled = columns(id, update.group);
-  // Any first column is allowed.
+  // True: the group has no blocks, and they may begin at any column.
   const bool is_free = LosesBlocks(group) && filled.begin == filled.end;
   const int least = is_free ? 0 : filled.begin;
   const int most = std::min(is_free ? shape_.max_blocks() : filled.end, shape_.max_blocks() - 1);
@@ -272,8 +272,9 @@ absl::Status SlotMirror::CheckPositions(const ScheduledRow& row) const {
                    ", got ", positions.num_dims);
   }
   if (positions.count < 0 || positions.count > num_tokens) {
-    return Refusal("rows: positions of slot ", id, " must not outnumber its tokens: expected 0 to ",
-                   num_tokens, ", got ", positions.count);
+    return Refusal("rows: positions of slot ", id,
+                   " must not outnumber the row's tokens: expected 0 to ", num_tokens, ", got ",
+                   positions.count);
   }
   if (positions.count > 0 && positions.data == nullptr) {
     return Refusal("rows: positions of slot ", id, " must not be null");
