@@ -14,7 +14,7 @@
 
 namespace reprise {
 
-// What the rows of a watched tensor stand for, which tells its live rows from rows of padding.
+// The meaning of a watched tensor's first dimension. It determines which rows are padding.
 enum class WatchedRows : int8_t {
   kTokens,  // one per token of the step: [num_tokens, ...]
   kLogits,  // one per entry of logits_indices: [num_logits, ...]
