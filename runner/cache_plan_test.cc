@@ -97,7 +97,7 @@ TEST(CachePlanTest, AnyDifferenceBetweenLayersRequiresPages) {
   }));
 }
 
-TEST(CachePlanTest, SharingLayersShareMemoryAndOthersHaveNoCache) {
+TEST(CachePlanTest, SharingLayersShareMemoryAndEncoderLayersHaveNoCache) {
   // Layer 0 has no cache; layers 1 and 2 share their memory.
   ModelSpec spec = Spec();
   spec.layers[0].kind = AttentionKind::kEncoder;

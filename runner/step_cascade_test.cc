@@ -130,7 +130,7 @@ TEST_F(StepCascadeTest, DecisionsAgainstCascadeHaveAReason) {
   EXPECT_EQ(cascade_.num_steps(CascadeReason::kUse), 1);
 }
 
-TEST_F(StepCascadeTest, LeastRowsAssumesTheLongestPrefix) {
+TEST_F(StepCascadeTest, MinRowsAssumesTheLongestPrefix) {
   EXPECT_EQ(cascade_.min_rows(), 2);  // rereading 960 keys takes 0.96 us
   StepCascadeOptions options = options_;
   options.costs.prefix_us = 3;  // 3.04 us: faster with 5 rows or more

@@ -96,7 +96,7 @@ TEST_F(ParallelForTest, RangesRunConcurrently) {
   EXPECT_THAT(threads, SizeIs(kNumThreads));
 }
 
-TEST_F(ParallelForTest, OnlyTheLastRangeIsSmallerThanTheGrain) {
+TEST_F(ParallelForTest, GrainLimitsTheNumberOfRanges) {
   Calls calls;
   ParallelFor(0, 10, 4, calls.body());
   EXPECT_THAT(calls.shares(), ElementsAre(std::pair(0, 4), std::pair(4, 8), std::pair(8, 10)));

@@ -232,7 +232,7 @@ double SecondsOfStep(int num_tokens) {
 }
 
 // Baseline: appends one token to each of 256 vectors, in random order. Measured: 38.
-TEST(CacheSpeedTest, StepOfManySequencesCostsAFewTimesPushBack) {
+TEST(CacheSpeedTest, StepOfManySequencesCostsABoundedMultipleOfPushBack) {
   std::vector<std::vector<int32_t>> texts(256);
   std::vector<int> order(256);
   for (int i = 0; i < 256; ++i) {

@@ -208,7 +208,7 @@ TEST_F(SwapStoreTest, RejectsInvalidPlans) {
   Check();
 }
 
-TEST_F(SwapStoreTest, RejectsPlanOutOfAnArrivingSequence) {
+TEST_F(SwapStoreTest, RejectsPlanOutOfASequenceThatIsSwappingIn) {
   AddCommitted(kA, 4);
   const SavedSequence saved = manager_->Save(kA);
   ASSERT_TRUE(manager_->Restore(kB, saved).ok());

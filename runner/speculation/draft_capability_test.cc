@@ -48,7 +48,7 @@ TEST(DraftCapabilityTest, TreesReportDraftsPerLevel) {
   EXPECT_THAT(capability.graph_levels, ElementsAre(1, 3));
 }
 
-TEST(DraftCapabilityTest, LimitsLevelsOfChainsToMaxDrafts) {
+TEST(DraftCapabilityTest, LimitsLevelsOfChainsToTheLimitOfAllRunners) {
   EXPECT_EQ((DraftCapability{.max_drafts = 60}).max_levels(), kMaxDrafts);
 }
 
