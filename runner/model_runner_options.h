@@ -129,7 +129,7 @@ struct RankOptions {
   static constexpr int kAllRanks = 0;
   int context_ranks = 1;
 
-  bool divides_context() const { return context_ranks > 1; }
+  bool shards_context() const { return context_ranks > 1; }
 };
 
 // Whether rounding may make a row's tokens depend on the other rows of its step.

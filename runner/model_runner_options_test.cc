@@ -96,7 +96,7 @@ TEST(ModelRunnerOptionsTest, BlockSizeOfShardedKeysSpansAllRanks) {
   EXPECT_EQ(sharded.device.cascade, CascadeMode::kOff);
   const ModelRunnerOptions alone = Resolved({.ranks = {.context_ranks = RankOptions::kAllRanks}});
   EXPECT_EQ(alone.cache.block_size, 4);
-  EXPECT_FALSE(alone.ranks.divides_context());
+  EXPECT_FALSE(alone.ranks.shards_context());
 }
 
 TEST(ModelRunnerOptionsTest, ContextRanksMayBePartOfTheRanks) {
@@ -108,8 +108,8 @@ TEST(ModelRunnerOptionsTest, ContextRanksMayBePartOfTheRanks) {
   EXPECT_EQ(resolved(RankOptions::kAllRanks).cache.block_size, 24);
   EXPECT_EQ(resolved(3).ranks.context_ranks, 3);
   EXPECT_EQ(resolved(3).cache.block_size, 12);
-  EXPECT_TRUE(resolved(3).ranks.divides_context());
-  EXPECT_FALSE(resolved(1).ranks.divides_context());
+  EXPECT_TRUE(resolved(3).ranks.shards_context());
+  EXPECT_FALSE(resolved(1).ranks.shards_context());
   EXPECT_EQ(resolved(1).cache.block_size, 4);
   const auto refused = [&](int context_ranks) {
     const absl::Status status =

@@ -85,7 +85,7 @@ ModelSpec RunnerSetup::SpecWithDrafter() const {
   if (const DraftHeads* const heads = options_.speculation.heads()) {
     spec = WithLayersOf(spec, HeadSpecOf(*heads, spec));
   }
-  if (options_.ranks.divides_context() && ContextOf(options_).rank != 0) {
+  if (options_.ranks.shards_context() && ContextOf(options_).rank != 0) {
     for (LayerSpec& layer : spec.layers) layer.params.sinks = nullptr;
   }
   return spec;
@@ -137,7 +137,7 @@ RunnerMemoryOptions RunnerSetup::MemoryOptions(const ModelSpec& spec, const Laye
   const bool invariant = options_.device.batch_invariance == BatchInvariance::kOn;
   const int max_seq_len = *options_.max_seq_len;
   // Maximum number of keys per sequence on one rank.
-  const int max_attended_len = options_.ranks.divides_context()
+  const int max_attended_len = options_.ranks.shards_context()
                                    ? ContextRows(ContextOptions(classes, c10::kCPU)).max_seq_len()
                                    : max_seq_len;
   RunnerMemoryOptions memory = {.spec = spec,
@@ -258,7 +258,7 @@ absl::Status RunnerSetup::AddParts() {
                                                      shape, memory, outputs));
     parts.Add(std::move(speculation));
   }
-  if (options_.ranks.divides_context()) {
+  if (options_.ranks.shards_context()) {
     parts.Add(std::make_unique<ContextPart>(
         ContextOptions(memory->classes(), memory->driver().device()), memory));
   }

@@ -131,7 +131,7 @@ absl::StatusOr<at::Tensor> OfFirstRank(Collectives* collectives, at::Tensor tens
   return tensor;
 }
 
-absl::Status CheckDivisions(const Collectives* weights, const Collectives* context) {
+absl::Status CheckShardings(const Collectives* weights, const Collectives* context) {
   if (RanksOf(weights).world == 1 || weights != context) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("ranks that divide keys must have the same heads: expected collectives and "

@@ -71,7 +71,7 @@ absl::StatusOr<at::Tensor> OfFirstRank(Collectives* collectives, at::Tensor tens
 // Checks a model's options. Errors: InvalidArgument if weights and keys are sharded over the same
 // ranks. Ranks that shard keys must have the same heads, as in the columns of a grid
 // (distributed/rank_grid.h).
-absl::Status CheckDivisions(const Collectives* weights, const Collectives* context);
+absl::Status CheckShardings(const Collectives* weights, const Collectives* context);
 
 }  // namespace reprise
 

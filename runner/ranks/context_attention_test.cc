@@ -123,20 +123,20 @@ TEST(OfFirstRankTest, AcceptsAnyStridesAndReturnsTheTensorWithOneRank) {
   EXPECT_TRUE(OfFirstRank(nullptr, alone)->is_same(alone));
 }
 
-TEST(CheckDivisionsTest, RejectsWeightsAndKeysShardedOverTheSameRanks) {
+TEST(CheckShardingsTest, RejectsWeightsAndKeysShardedOverTheSameRanks) {
   const std::vector<absl::Status> results = RunThreadRanks(2, [](Collectives& ranks) {
-    EXPECT_TRUE(CheckDivisions(&ranks, nullptr).ok());
-    EXPECT_TRUE(CheckDivisions(nullptr, &ranks).ok());
-    EXPECT_TRUE(CheckDivisions(nullptr, nullptr).ok());
-    EXPECT_TRUE(CheckDivisions(&ranks, OneRank().get()).ok());
-    return CheckDivisions(&ranks, &ranks);
+    EXPECT_TRUE(CheckShardings(&ranks, nullptr).ok());
+    EXPECT_TRUE(CheckShardings(nullptr, &ranks).ok());
+    EXPECT_TRUE(CheckShardings(nullptr, nullptr).ok());
+    EXPECT_TRUE(CheckShardings(&ranks, OneRank().get()).ok());
+    return CheckShardings(&ranks, &ranks);
   });
   for (const absl::Status& status : results) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr("got one of 2 ranks as both"));
   }
   const std::vector<absl::Status> grid = RunThreadGrid(4, /*context_ranks=*/2, [](RankGrid& ranks) {
-    return CheckDivisions(&ranks.weights(), &ranks.context());
+    return CheckShardings(&ranks.weights(), &ranks.context());
   });
   EXPECT_THAT(grid, Each(absl::OkStatus()));
 }

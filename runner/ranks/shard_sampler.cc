@@ -142,7 +142,7 @@ int64_t ShardSampler::bytes() const {
 }
 
 void ShardSampler::AddTo(Fingerprint& fingerprint) const {
-  fingerprint.AddAddress("divided logits", memory_.const_data_ptr());
+  fingerprint.AddAddress("sharded logits", memory_.const_data_ptr());
 }
 
 }  // namespace reprise

@@ -72,7 +72,7 @@ absl::Status CheckGroups(const Golden& golden, const Groups& groups, c10::Device
                            LoadGoldenModel(golden, device, check.dtype, check.mla_cache,
                                            groups.weights, groups.context));
   options.collectives = groups.all;
-  options.divides_context = groups.context != nullptr;
+  options.shards_context = groups.context != nullptr;
   options.context_ranks = RanksOf(groups.context).world;
   const bool is_first = groups.all->ranks().rank == 0;
   if (check.dtype != DType::kFloat32) {
@@ -100,10 +100,10 @@ absl::Status CheckGroups(const Golden& golden, const Groups& groups, c10::Device
 
 absl::Status CheckShardedGolden(const Golden& golden, Collectives& collectives, c10::Device device,
                                 const ShardedGoldenCheck& check, GoldenRunOptions options) {
-  const bool divides_context = check.sharded == ShardedGoldenCheck::Sharded::kContext;
+  const bool shards_context = check.sharded == ShardedGoldenCheck::Sharded::kContext;
   const Groups groups = {.all = &collectives,
-                         .weights = divides_context ? nullptr : &collectives,
-                         .context = divides_context ? &collectives : nullptr};
+                         .weights = shards_context ? nullptr : &collectives,
+                         .context = shards_context ? &collectives : nullptr};
   return CheckGroups(golden, groups, device, check, options);
 }
 

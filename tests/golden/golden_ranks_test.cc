@@ -221,7 +221,7 @@ TEST(ShardedContextTest, AModelThatDoesNotMergeIsRefused) {
             const std::unique_ptr<Model> model,
             LoadModel(golden.folder, config, {.weights = {.dtype = DType::kFloat32}}));
         const GoldenRunOptions options = {
-            .graphs = Mode::kOff, .collectives = &collectives, .divides_context = true};
+            .graphs = Mode::kOff, .collectives = &collectives, .shards_context = true};
         const std::vector<Request> requests = {GreedyRequest(golden.prompts[0])};
         if (collectives.ranks().rank != 0) return FollowGolden(*model, requests, options);
         return RunGolden(*model, requests, options).status();
@@ -422,7 +422,7 @@ TEST(ShardedGridTest, ARunnerThatDividesKeysOverOtherRanksIsRefused) {
                                             &grid.weights(), &grid.context()));
       const GoldenRunOptions options = {.graphs = Mode::kOff,
                                         .collectives = &grid.all(),
-                                        .divides_context = context_ranks > 1,
+                                        .shards_context = context_ranks > 1,
                                         .context_ranks = context_ranks};
       const std::vector<Request> requests = {GreedyRequest(golden.prompts[0])};
       if (grid.all().ranks().rank != 0) return FollowGolden(*model, requests, options);
@@ -663,7 +663,7 @@ TEST(ShardedModelTest, OddSizesGiveTheLogitsOfOneRank) {
       at::set_num_threads(1);
       const GoldenRunOptions options = {.block_size = 4,
                                         .collectives = &grid.all(),
-                                        .divides_context = context_ranks > 1,
+                                        .shards_context = context_ranks > 1,
                                         .context_ranks = context_ranks};
       REPRISE_ASSIGN_OR_RETURN(
           const std::unique_ptr<Model> model,

@@ -38,7 +38,7 @@ ModelEngineOptions EngineOptionsFor(absl::Span<const Request> requests,
                             .sizes = options.graph_sizes,
                             .mixed = options.mixed_graphs},
                  .ranks = {.collectives = options.collectives,
-                           .context_ranks = options.divides_context ? options.context_ranks : 1},
+                           .context_ranks = options.shards_context ? options.context_ranks : 1},
                  .debug = {.context_interleave = options.context_interleave}},
       .scheduler = {.prefill_chunk = options.prefill_chunk}};
 }

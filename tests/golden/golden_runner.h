@@ -47,7 +47,7 @@ struct GoldenRunOptions {
     kAlone,     // one after the other
   } batching = Batching::kTogether;
   Collectives* collectives = nullptr;  // of a model that is divided over ranks
-  bool divides_context = false;        // and whether they divide the keys
+  bool shards_context = false;         // and whether they divide the keys
   int context_interleave = 1;
   int context_ranks = 0;  // of a grid; 0: all
 };

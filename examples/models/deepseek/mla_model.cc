@@ -96,7 +96,7 @@ absl::StatusOr<std::unique_ptr<MlaModel>> MlaModel::Create(const MlaConfig& mode
                                                            MlaWeights weights,
                                                            const MlaModelOptions& options) {
   const Ranks ranks = RanksOf(options.collectives);
-  REPRISE_RETURN_IF_ERROR(CheckDivisions(options.collectives, options.context));
+  REPRISE_RETURN_IF_ERROR(CheckShardings(options.collectives, options.context));
   REPRISE_RETURN_IF_ERROR(CheckMlaWeights(model_config, weights, ranks));
   REPRISE_ASSIGN_OR_RETURN(const MlaConfig config, MlaConfigOfRank(model_config, ranks));
   const int max_position = options.max_position.value_or(config.max_seq_len);

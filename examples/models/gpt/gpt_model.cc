@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<GptModel>> GptModel::Create(const GptConfig& conf
                                                            GptWeights weights,
                                                            const GptModelOptions& options) {
   const Ranks ranks = RanksOf(options.collectives);
-  REPRISE_RETURN_IF_ERROR(CheckDivisions(options.collectives, options.context));
+  REPRISE_RETURN_IF_ERROR(CheckShardings(options.collectives, options.context));
   REPRISE_ASSIGN_OR_RETURN(const GptShare share, GptShareOf(config, ranks));
   REPRISE_RETURN_IF_ERROR(CheckGptWeights(config, weights, ranks));
   const int max_position = options.max_position.value_or(config.max_seq_len);

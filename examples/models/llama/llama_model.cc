@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<LlamaModel>> LlamaModel::Create(const LlamaConfig
                                                                LlamaWeights weights,
                                                                const LlamaModelOptions& options) {
   const Ranks ranks = RanksOf(options.collectives);
-  REPRISE_RETURN_IF_ERROR(CheckDivisions(options.collectives, options.context));
+  REPRISE_RETURN_IF_ERROR(CheckShardings(options.collectives, options.context));
   REPRISE_RETURN_IF_ERROR(CheckLlamaWeights(model_config, weights, ranks));
   REPRISE_ASSIGN_OR_RETURN(const LlamaConfig config, LlamaConfigOfRank(model_config, ranks));
   const int max_position = options.max_position.value_or(config.max_seq_len);
