@@ -469,7 +469,7 @@ std::string NameOf(const StepOptions& options) {
          std::to_string(options.head_dim) + ", tier " + std::to_string(options.max_tier) +
          ", KV of " + c10::toString(options.kv_type) + ", shared " +
          std::to_string(options.shared_prefix_len) + ", mode " +
-         std::to_string(static_cast<int>(options.mode)) + ", split " +
+         std::to_string(static_cast<int>(options.mode)) + ", row assignment " +
          std::to_string(static_cast<int>(options.row_assignment));
 }
 
@@ -578,9 +578,8 @@ TEST_F(AttentionGraphGpuTest, TwoHundredRunsAreBitwiseIdentical) {
   }
 }
 
-// More splits than are combined at once, so there are two levels. Deterministic mode has few
-// splits, and one level.
-TEST_F(AttentionGraphGpuTest, TwoLevelCombinesAreBitwiseIdenticalInEveryRun) {
+// More splits than kMaxSplitsAtOnce. Deterministic mode has fewer splits.
+TEST_F(AttentionGraphGpuTest, CombinesOfManySplitsAreBitwiseIdenticalInEveryRun) {
   for (int max_query_len : {1, 3}) {
     StepOptions options = {
         .max_rows = 4, .max_query_len = max_query_len, .max_seq_len = 20000, .num_kv_heads = 1};
