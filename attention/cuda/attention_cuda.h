@@ -10,7 +10,7 @@
 // for q's dtype, and was built earlier on the stream by LaunchTileSchedule(), which returned
 // `work`. No other kernel uses the schedule at the same time.
 //
-// Errors, returned before anything is launched:
+// Errors. All but Internal are returned before anything is launched:
 //   InvalidArgument  The schedule was not made, or was planned for other sizes; or `work` belongs
 //                    to another batch or to a narrower window (CheckBatchSchedule()).
 //   Unimplemented    No kernel serves the dtypes and head dims; the message gives the supported

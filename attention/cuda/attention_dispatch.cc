@@ -90,8 +90,7 @@ constexpr Rule kRules[] = {
        return kernel.loading == KvLoading::kConverted || kernel.loading == key.loading;
      }},
     {"tiles of at least the rows of the tile schedule, which was planned for other products, keys "
-     "or "
-     "masks",
+     "or masks",
      [](const AttentionKernelEntry& kernel, const AttentionKernelKey& key) {
        return !key.is_planned || kernel.tile.rows() >= key.rows;
      }},

@@ -1,6 +1,7 @@
-// Tests the combine in two levels (attention/cuda/general/partial_combine.cuh), eagerly and in a
-// graph that is replayed over different contents, against the float64 reference. Each test checks
-// that the schedules have enough splits for two levels.
+// Tests Q tiles with more splits than kMaxSplitsAtOnce, eagerly and in a graph that is replayed
+// over different contents, against the float64 reference. Decode kernels combine up to
+// kMaxJointSplits splits cooperatively. All other combines have two levels
+// (attention/cuda/general/partial_combine.cuh). Each test checks the number of splits.
 
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-// Tests that partial slots per CTA queue ("Partials by column" of
+// Tests that partial slots per CTA queue ("Partials by queue" of
 // attention/tile_schedule/tile_schedule.h) give results that are bitwise identical to separate
 // slots per Q tile. The splits of deterministic mode do not depend on the number of queues.
 // Schedules for many SMs, whose Q tiles have separate slots, must therefore agree in every row with

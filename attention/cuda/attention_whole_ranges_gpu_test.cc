@@ -127,7 +127,7 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
 
   int num_whole_ = 0;
   int num_wide_ = 0;
-  int num_in_groups_ = 0;  // with wide CTAs and a combine in two levels
+  int num_in_groups_ = 0;  // with wide CTAs and more splits than kMaxSplitsAtOnce
 };
 
 TEST_F(AttentionWholeRangesSmallGpuTest, UnsplitTilesMatchTheReference) {

@@ -8,8 +8,8 @@
 // alternate KV tiles. The warps_d warps with the same rows divide the dims of Q K^T and the columns
 // of P V among them.
 //
-//   decode:  1 x 1 x 4 warps, 16 keys per warp: every warp loads separate keys, and the loop has no
-//            barrier
+//   decode:  1 x 1 x 4 warps, 16 keys per warp, or 32 for head_dim 64 or fp8: every warp loads
+//            separate keys, and the loop has no barrier. 1 x 1 x 2 warps for head dims to 256
 //   verify:  2 x 1 x 2 warps, for 17 to 32 rows: verification of drafts (5 queries of 4 heads per
 //            group are 20 rows), short last chunks of prompts, decodes with more than 16 heads per
 //            group. A tile of 128 rows would be nearly empty, and its single CTA per SM cannot

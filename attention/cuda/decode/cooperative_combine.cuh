@@ -1,7 +1,8 @@
 // The cooperative combine: the CTAs that have the KV splits of a Q tile synchronise through global
 // memory, and each CTA adds up the partials of a slice of the rows. If a single CTA combined the
 // splits (attention/cuda/general/partial_combine.cuh), it would read 260 KB through one SM for 16
-// rows in 32 splits. Both ways produce bitwise identical results.
+// rows in 32 splits. Both ways produce bitwise identical results for up to kMaxSplitsAtOnce splits.
+// For more splits, a single CTA would combine in two levels, whose results may differ in rounding.
 //
 // Bound: the latency of an atomic, a poll of the counter, and a read of the partials.
 
@@ -23,7 +24,8 @@ namespace reprise {
 // arrived by then belong to CTAs that have not started.
 inline constexpr int kMaxLooks = 256;
 
-// The slices of a Q tile: adjacent rows, a multiple of the rows of a warp each.
+// The slices of a Q tile. Each slice has adjacent rows, a multiple of kRowsOfWarp except for the
+// last slice.
 template <typename Traits>
 struct JointShares {
   __device__ __forceinline__ explicit JointShares(const WorkUnit& unit) {

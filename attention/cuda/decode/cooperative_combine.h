@@ -1,16 +1,17 @@
 // Synchronisation of the cooperative combine (cooperative_combine.cuh): an arrival counter that
-// assigns slices of a Q tile's rows to the CTAs that have its KV splits. ("Joint", "split" and
-// "share" in identifiers are cooperative, KV split and slice.)
+// assigns slices of a Q tile's rows to the CTAs that have its KV splits. (In identifiers, "joint"
+// means cooperative, and "share" means slice.)
 //
 // Split n has slice n, or no slice if there are fewer slices than splits. The protocol of one Q
 // tile:
 // 1. Each CTA writes its partial and arrives at the counter. A CTA without a slice, or with more
 //    units to process, does not wait: it hands its slice, if any, over to the last arriver.
 // 2. A CTA that waits polls the counter until all splits have arrived. If its polls run out, it
-//    hands its slice over. This happens if the card runs fewer CTAs at a time than the plan
-//    assumed.
-// 3. When all splits have arrived, each CTA that still waits combines its slice. The last arriver
-//    combines its slice and all slices that were handed over. All partials are visible to them.
+//    hands its slice over, unless the last split arrives before it does. Polls run out if the card
+//    runs fewer CTAs at a time than the plan assumed.
+// 3. When all splits have arrived, each CTA that has not handed its slice over combines it. The
+//    last arriver combines its slice and all slices that were handed over. All partials are visible
+//    to them.
 // 4. The last CTA to leave the counter resets it to 0.
 //
 // No CTA depends on another CTA to make progress. Each slice is combined exactly once, after all

@@ -8,9 +8,9 @@
 // fp8, and 32 keys otherwise. The groups synchronise only at the end of a unit.
 //
 // Launches for few rows may have clusters. If the tile schedule assigns clusters to Q tiles, the
-// CTAs of a cluster combine the splits through DSMEM (cluster_combine.cuh). Outside clusters,
-// splits with many query rows or many keys are combined cooperatively by all CTAs that have such a
-// split (cooperative_combine.cuh).
+// CTAs of a cluster combine the splits through DSMEM (cluster_combine.cuh). Outside clusters, a Q
+// tile with many query rows, many splits or long splits (CombinesCooperatively()) is combined by
+// all CTAs that have its splits (cooperative_combine.cuh).
 
 #ifndef REPRISE_ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_

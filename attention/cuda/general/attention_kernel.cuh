@@ -16,8 +16,7 @@
 // FFMA and shared memory.
 //
 // The kernel has five independent mechanisms, each in its own files:
-//   work        assigns queries and keys to CTAs         work_unit.cuh,
-//   tile_schedule/tile_schedule.h
+//   work        assigns queries and keys to CTAs         work_unit.cuh, tile_schedule.h
 //   loader      copies Q, K and V to shared memory,      page_lookup.cuh, query_loader.cuh,
 //               unconverted or through a conversion,     key_loader.cuh, converting_loader.cuh,
 //               and applies rotary embedding             rotation.cuh

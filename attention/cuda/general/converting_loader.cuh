@@ -44,7 +44,7 @@ class ConvertingLoader {
  public:
   using Element = typename Traits::Element;
 
-  // `end`: the first local key that is not in the cache. `thread`: index in the warp group.
+  // `end`: PageLookup::end(). `thread`: index in the warp group.
   __device__ __forceinline__ ConvertingLoader(const AttentionKernelParams& p, const WorkUnit& unit,
                                               int end, int thread)
       : p_(p), unit_(unit), end_(end), thread_(thread) {}
