@@ -118,7 +118,7 @@ def hopper_instances():
 
 def mla_instances():
     """Writes the instances of mla_kernel.cuh. Returns the names of the files."""
-    return _write_instances("latent/mla_kernel.cuh", "Latent", {
-        "latent_" + dtype: [(dtype, 576, 64, "direct")]
+    return _write_instances("mla/mla_kernel.cuh", "Mla", {
+        "mla_" + dtype: [(dtype, 576, 64, "direct")]
         for dtype in ["bf16", "f16"]
     })

@@ -109,9 +109,9 @@ inline cudaError_t FindMaxSharedBytes(int& bytes) {
   return cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
 }
 
-// Launches the kernel for the first `columns` CTA queues of the tile schedule.
+// Launches the kernel for the first `queues` CTA queues of the tile schedule.
 template <typename Traits>
-cudaError_t LaunchQueues(const AttentionKernelParams& params, int columns, cudaStream_t stream) {
+cudaError_t LaunchQueues(const AttentionKernelParams& params, int queues, cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(AttentionShared<Traits>);
   static_assert(kSharedBytes <=
                 (Traits::kTile.ctas_per_sm > 1 ? kMaxSharedBytes : kMaxWideSharedBytes));
@@ -120,7 +120,7 @@ cudaError_t LaunchQueues(const AttentionKernelParams& params, int columns, cudaS
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(params.work.heads_per_queue, columns);
+  const dim3 grid(params.work.heads_per_queue, queues);
   if (params.cluster == 1) {
     return LaunchDependent(kernel, grid, Traits::kThreads, kSharedBytes, stream, params);
   }

@@ -27,7 +27,7 @@ using MlaSums = float[Traits::kOutTiles / 16][16][4];
 
 // The first column of out of this warpgroup.
 template <typename Traits>
-__device__ __forceinline__ int FirstOwnQueue() {
+__device__ __forceinline__ int FirstOwnColumn() {
   return threadIdx.x / Traits::kGroupThreads * Traits::kOutColumns;
 }
 
@@ -61,7 +61,7 @@ __device__ __forceinline__ void WriteMlaOut(const AttentionKernelParams& p,
                                          sums[i / 8][i % 8 * 2 + 1][r * 2 + 1] * factor);
       const uint32_t other = __shfl_xor_sync(kFullWarp, is_odd ? even : odd, 1);
       const uint2 four = is_odd ? uint2{other, odd} : uint2{even, other};
-      const int column = FirstOwnQueue<Traits>() + QuadColumn(i);
+      const int column = FirstOwnColumn<Traits>() + QuadColumn(i);
       if (result.is_there && column < p.head_dim_v) *reinterpret_cast<uint2*>(out + column) = four;
     }
   }
@@ -83,7 +83,7 @@ __device__ __forceinline__ void WriteMlaPartial(const AttentionKernelParams& p,
     float* const out = p.work.partial_out + partial * p.head_dim_v;
 #pragma unroll
     for (int n = 0; n < Traits::kOutTiles; ++n) {
-      const int column = FirstOwnQueue<Traits>() + n * 8 + threadIdx.x % 4 * 2;
+      const int column = FirstOwnColumn<Traits>() + n * 8 + threadIdx.x % 4 * 2;
       if (column >= p.head_dim_v) continue;
       *reinterpret_cast<float2*>(out + column) = {sums[n / 16][n % 16][r * 2] * factor,
                                                   sums[n / 16][n % 16][r * 2 + 1] * factor};
@@ -185,7 +185,7 @@ __device__ __forceinline__ void FinishMlaThroughShared(const AttentionKernelPara
     shared.results.sum[0][row] = total.sum;
 #pragma unroll
     for (int n = 0; n < Traits::kOutTiles; ++n) {
-      const int column = FirstOwnQueue<Traits>() + n * 8 + threadIdx.x % 4 * 2;
+      const int column = FirstOwnColumn<Traits>() + n * 8 + threadIdx.x % 4 * 2;
       *reinterpret_cast<float2*>(&shared.results.out[0][row][column]) = {
           sums[n / 16][n % 16][r * 2], sums[n / 16][n % 16][r * 2 + 1]};
     }
