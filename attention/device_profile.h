@@ -83,8 +83,8 @@ struct TileScheduleCosts {
   // to 8. 0: clusters of n are not used. A cluster must fit into one GPC, so on an H200 only 240 of
   // 264 CTAs can be in clusters of 8. attention_bench prints the values of a card.
   std::array<int, 9> clusters_of = {};
-  // Maximum number of KV tiles per split when short rows are split across a cluster of more than
-  // two CTAs. Such clusters leave some CTAs idle.
+  // Maximum number of KV tiles per split in a cluster of more than two CTAs. Such clusters leave
+  // some CTAs idle.
   int cluster_steps = 0;
 
   // Wide CTAs are used if there are at least this many SMs per decode tile and KV head

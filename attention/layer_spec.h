@@ -25,7 +25,7 @@ namespace reprise {
 // "encoder-decoder".
 enum class AttentionKind : int8_t {
   kDecoder,         // self-attention over the sequence's cached keys; causal
-  kEncoder,         // this pass's tokens in both directions, without a cache
+  kEncoder,         // encoder of an encoder-decoder: this pass's tokens, both directions, no cache
   kEncoderOnly,     // like kEncoder, for a model without a decoder
   kEncoderDecoder,  // cross attention: the encoder's keys, cached once; not causal
 };

@@ -88,7 +88,8 @@ struct PagedBatch {
   // [num_tokens]; required with tail_len.
   const uint64_t* tail_mask = nullptr;
   // Packed bits with any pattern: see above. A row's mask has query_len * seq_len bits and begins
-  // at a byte. Excludes tail_len, and world > 1. A batch with masks ignores common_prefix_len.
+  // at a byte boundary. Excludes tail_len, and world > 1. A batch with masks ignores
+  // common_prefix_len.
   const uint8_t* custom_mask = nullptr;         // [custom_mask_bytes]; absent: no row has one
   const int64_t* custom_mask_offset = nullptr;  // [num_rows] bytes, -1: none; any in padded rows;
                                                 // required with custom_mask

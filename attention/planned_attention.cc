@@ -242,8 +242,7 @@ absl::Status PlannedAttention::Run(const AttentionParams& layer, const at::Tenso
     if (plan_capture_ != 0 && capture != plan_capture_) {
       return absl::FailedPreconditionError(
           "Run() requires a plan that has run: Plan() was captured in a graph. Call Run() in the "
-          "same "
-          "capture, or call Plan() again");
+          "same capture, or call Plan() again");
     }
     if (capture != 0 && plan_capture_ == 0) {
       REPRISE_RETURN_IF_ERROR(PinIfCaptured(lone_run_pins_).status());

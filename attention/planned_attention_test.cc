@@ -207,7 +207,7 @@ TEST_F(PlannedAttentionTest, RejectsReplacingWorkspacesWhileAGraphExists) {
                 "map_workspace must stay while captured graphs use it: expected 0 graphs, got 1"));
   EXPECT_EQ(attention->SetPartialWorkspace(Bytes(0)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(attention->Reset().code(), absl::StatusCode::kFailedPrecondition);
-  // Rejected calls have no side effects: the plan is still valid.
+  // These rejected calls have no side effects: the plan is still valid.
   EXPECT_TRUE(graph().ok());
   graph = nullptr;
   EXPECT_TRUE(attention->Reset().ok());

@@ -163,7 +163,7 @@ void KeyBlock::SelectInterval(const HostTile& tile, absl::Span<const KeyRange> i
     locals_[num_keys_] = key;
     num_keys_ += any;
   }
-  // All heads of a query attend the same keys.
+  // All heads of a query see the same keys.
   for (int row = 0; row < tile.num_rows(); ++row) {
     const int first = row - row % tile.num_heads();
     if (row == first) continue;

@@ -3,8 +3,8 @@
 //   block.Select(call, tile, intervals, {128, 256});   // selects the keys and the mask
 //   block.Load(call, tile, rotary);                     // loads their K and V
 //
-// The block omits keys that no query of the tile may attend. K and V of such keys are not read and
-// may contain NaN.
+// The block omits keys that no query of the tile sees. K and V of such keys are not read and may
+// contain NaN.
 //
 // Thread safety: not thread-safe; one owner. Allocates only if a call needs more memory than all
 // earlier calls.
@@ -26,18 +26,19 @@ namespace reprise {
 
 class KeyBlock {
  public:
-  // Selects the keys of `range`, at most kKeyBlockLen, that at least one query of the tile attends.
+  // Selects the keys of `range`, at most kKeyBlockLen, that at least one query of the tile sees.
   // `intervals` holds KeyInterval() of each query of the tile.
   void Select(const HostCall& call, const HostTile& tile, absl::Span<const KeyRange> intervals,
               KeyRange range);
 
   int num_keys() const { return num_keys_; }
 
-  // Whether every row of the tile attends every selected key. If not, seen(row) is the mask.
+  // Whether every row of the tile sees every selected key. If not, seen(row) is the mask.
   bool all_seen() const { return all_seen_; }
   const uint8_t* seen(int tile_row) const { return &seen_[tile_row * kKeyBlockLen]; }
 
-  // key position - query position| of each selected key. REQUIRES: the layer has ALiBi.
+  // |key position - query position| of each selected key for `query`. REQUIRES: the layer has
+  // ALiBi.
   const float* distances(int query) const { return &distances_[query * kKeyBlockLen]; }
 
   // Loads K and V. If the layer has rotary embedding, rotates K by its position.

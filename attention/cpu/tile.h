@@ -4,7 +4,7 @@
 // kMaxTileRows rows of q, against the keys of the row. Keys are processed in blocks of
 // kKeyBlockLen, which are loaded as float once for all rows of the tile. The softmax is carried
 // from block to block within a segment of kSegmentLen keys, and segments are combined in order.
-// Blocks and segments are counted from the row's first key, even if the query does not attend that
+// Blocks and segments are counted from the row's first key, even if the query does not see that
 // key. A row's result therefore depends only on the row, and not on the batch, the threads or the
 // cut into items.
 
@@ -81,7 +81,7 @@ struct HostTile {
 // of exp(score - largest).
 struct TilePartial {
   float* out = nullptr;      // [num_rows, padded head_dim_v]
-  float* largest = nullptr;  // [num_rows], -infinity if no key was attended
+  float* largest = nullptr;  // [num_rows], -infinity if no key was visible
   float* sum = nullptr;      // [num_rows]
 
   static int64_t NumFloats(int num_rows, int padded_dim_v) {

@@ -192,7 +192,7 @@ void TileWorker::AttendBlock(const HostCall& call, const HostTile& tile,
   for (int i = 0; i < num_rows; ++i) {
     float* scores = &scores_[i * kKeyBlockLen];
     const float largest = std::max(partial.largest[i], kernels.max(scores, num_keys));
-    if (largest == kMinusInf) {  // no key attended so far: all weights are 0
+    if (largest == kMinusInf) {  // no visible key so far: all weights are 0
       rescale_[i] = 0.0f;
       std::fill_n(scores, num_keys, 0.0f);
       continue;

@@ -24,7 +24,7 @@
 
 namespace reprise {
 
-// The segments with keys that the tile may attend, counted from the row's first key.
+// The segments with keys that the tile may see, counted from the row's first key.
 struct SegmentRange {
   int begin = 0;
   int end = 0;

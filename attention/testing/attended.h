@@ -176,7 +176,7 @@ class Attended {
     }
   }
 
-  // Copies the written keys to the device, and poisons the results and the map.
+  // Copies the written keys to the device, and poisons the results and the tile schedule.
   void Upload() {
     k_.copy_(host_k_.to(k_.scalar_type()));
     v_.copy_(host_v_.to(v_.scalar_type()));
@@ -206,7 +206,7 @@ class Attended {
     plan_ = device_.plan(layer, batch, q_, kv, out_, lse_);
   }
 
-  // Builds the map and computes the attention. May be captured.
+  // Builds the tile schedule and computes the attention. May be captured.
   absl::Status Run() { return plan_.run(); }
 
   at::Tensor& out() { return out_; }
@@ -335,7 +335,7 @@ inline DraftShape SmallShape(Random& random) {
 struct Suite {
   // Draws contents and copies them to the device, over the previous contents.
   std::function<void()> fill;
-  // Runs the builders, the maps and the attention. Does not wait.
+  // Runs the builders, the tile schedules and the attention. Does not wait.
   std::function<absl::Status()> step;
   // Returns the difference from the definition for the contents of the last fill().
   std::function<std::string()> difference;

@@ -36,7 +36,7 @@ struct AttentionError {
   double out_squares = 0;
   double own_squares = 0;
   // Empty, or an error that is not caused by rounding: NaN, or a wrong out or lse for a query that
-  // attends no key.
+  // sees no key.
   std::string wrong;
 };
 

@@ -17,7 +17,7 @@ constexpr int kHeadDim = 8;
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Three heads of tokens. The second head attends no key.
+// Three heads of tokens. The second head sees no key.
 class AttentionErrorTest : public ::testing::Test {
  protected:
   AttentionErrorTest() {

@@ -109,7 +109,7 @@ int FillBlockTable(PagedFixture& fixture, int block_size, Random& random) {
   return num_blocks;
 }
 
-// Sets K and V only where some query attends them, and q for all rows with keys.
+// Sets K and V only where some query sees them, and q for all rows with keys.
 void FillValues(PagedFixture& fixture, const FixtureShape& shape, Random& random) {
   const PagedBatch batch = fixture.Batch(OnHost);
   const AttentionParams layer = fixture.Layer(OnHost);

@@ -10,7 +10,7 @@
 // Hostile contents:
 // - Block tables are shuffled, and hold invalid IDs in all entries that the contract forbids to
 //   read.
-// - NaN fills K and V that no query attends, q of padded rows and inert tokens, and all gaps
+// - NaN fills K and V that no query sees, q of padded rows and inert tokens, and all gaps
 //   between strides.
 // - Padded rows hold garbage in all arrays except query_start_loc and seq_lens (0).
 // - Rows may be empty, lengths are often close to block boundaries, and capacities may exceed the

@@ -98,7 +98,7 @@ TokenArray DrawTokens(DType dtype, int num_tokens, int num_heads, int head_dim, 
   return tokens;
 }
 
-// Copies the arrays of a batch, and fills the cache slots that some query attends.
+// Copies the arrays of a batch, and fills the cache slots that some query sees.
 class CaseMaker {
  public:
   CaseMaker(BuilderKind kind, DType dtype, Random& random)

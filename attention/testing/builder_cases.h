@@ -5,7 +5,7 @@
 //   SCOPED_TRACE(drawn.description);
 //   // run drawn.paged (or drawn.ragged) on the CPU or the GPU, and compare with drawn.dense
 //
-// K and V are NaN except for keys that some query attends by definition.
+// K and V are NaN except for keys that some query sees by definition.
 //
 // Thread safety: const data after construction.
 
@@ -29,7 +29,7 @@ enum class BuilderKind {
   kWindow,       // on one side and on both, with null blocks left of the window
   kChunked,      // virtual rows
   kLocalTable,   // one table per virtual row
-  kCross,        // attends an encoder's keys
+  kCross,        // attends to an encoder's keys
   kSharedTable,  // decoder keys follow encoder keys in one table
   kEncoder,      // contiguous keys
   kProfile,

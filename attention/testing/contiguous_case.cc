@@ -93,7 +93,7 @@ double ContiguousCase::Error() const {
   };
   const at::Tensor q = q_.slice(0, 0, num_queries_).to(at::kDouble).transpose(0, 1);
   const auto places = q.options().dtype(at::kLong);
-  // The last query attends all keys. Each earlier query attends one key less than its successor.
+  // The last query sees all keys. Each earlier query sees one key less than its successor.
   const at::Tensor last_seen = at::arange(num_keys - num_queries_, num_keys, places).unsqueeze(1);
   const at::Tensor is_hidden = at::arange(num_keys, places).unsqueeze(0) > last_seen;
   const at::Tensor scores =

@@ -45,7 +45,7 @@ struct CrossProductCase {
   FixtureOptions fixture;
   KeySource keys = KeySource::kPaged;
   DType products = DType::kFloat32;  // dtype of the kernels' MMAs for these q and KV
-  // Requested MMA dtype, as in AttentionExtras.
+  // Requested MMA dtype, as in KernelChoice.
   std::optional<DType> asked_products = {};
   int max_tier = 2;
   OutputRounding out;

@@ -147,7 +147,7 @@ TEST(CrossProductTest, CoversPairsOfTraits) {
       }
     }
     // The contract excludes some pairs: a 16-bit cache or 16-bit ragged keys whose type differs
-    // from q's type, shared prefixes in deterministic maps, and scales of out for wide types or
+    // from q's type, shared prefixes in deterministic mode, and scales of out for wide types or
     // together with block scales.
     EXPECT_LT(num_missing, num_pairs / 10) << "space " << static_cast<int>(space);
     EXPECT_GT(num_pairs, 300);

@@ -1,6 +1,6 @@
 // Attention through the builders of gathered, speculative, chunked, cross and context-parallel
 // batches, and over a shared prefix. Compares with a dense float64 computation over the keys that
-// each query attends by definition. One suite for the CPU and GPUs.
+// each query sees by definition. One suite for the CPU and GPUs.
 //
 //   DraftAttentionDevice device = {.torch = at::kCPU, .chain = ..., .plan = ..., .capture = ...};
 //   EXPECT_EQ(AttendThroughTree(device, {.q = DType::kBFloat16, .kv = DType::kFp8E4M3}, seed), "");
@@ -81,7 +81,7 @@ std::string AttendThroughChain(const DraftAttentionDevice& device, const DraftAt
 // Virtual rows of chunks, cut from chains: decodes, draft verification and prompt chunks.
 std::string AttendThroughChunks(const DraftAttentionDevice& device,
                                 const DraftAttentionTypes& types, uint64_t seed);
-// Chains whose rows attend the keys of separate encoders.
+// Chains whose rows attend to the keys of separate encoders.
 std::string AttendThroughCross(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
                                uint64_t seed);
 std::string AttendThroughTree(const DraftAttentionDevice& device, const DraftAttentionTypes& types,

@@ -94,7 +94,7 @@ class LargeTrees {
     return absl::OkStatus();
   }
 
-  // Returns the attended keys, computed from the parents only.
+  // Returns the visible keys, computed from the parents only.
   std::vector<SeenKey> Seen() const {
     std::vector<SeenKey> seen;
     for (int r = 0; r < num_rows_; ++r) {

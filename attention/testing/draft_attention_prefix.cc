@@ -152,8 +152,8 @@ std::string AttendThroughSharedPrefix(const DraftAttentionDevice& device,
 std::string AttendThroughPrefixApart(const DraftAttentionDevice& device,
                                      const DraftAttentionTypes& types, uint64_t seed) {
   Random random(seed);
-  // Some seeds use rows that are long enough to be split even if a map limits the number of splits
-  // per row.
+  // Some seeds use rows that are long enough to be split even if a schedule limits the number of
+  // splits per row.
   const DraftShape shape = PrefixShape(random, seed % 6 == 0 ? 2600 : 300);
   const Sinks sinks(random, device.torch);
   const AttentionParams layer = DrawPrefixLayer(random);

@@ -82,7 +82,7 @@ class NewTokens {
   AttendPlan plan_;
 };
 
-// `part` selects the keys that each rank attends. If it is kContext, the step's keys form a
+// `part` selects the keys that each rank attends to. If it is kContext, the step's keys form a
 // separate part.
 std::string MergeRanks(const DraftAttentionDevice& device, const DraftAttentionTypes& types,
                        KeyPart part, uint64_t seed) {

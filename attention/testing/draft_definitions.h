@@ -1,4 +1,4 @@
-// Computes from the definition which keys the queries of speculative batches attend, without block
+// Computes from the definition which keys the queries of speculative batches see, without block
 // tables, masks or other results of a builder.
 //
 //   const std::vector<SeenKey> seen = TreeByDefinition(args, layer.window_left);
@@ -22,7 +22,7 @@
 
 namespace reprise {
 
-// Token `token` of the batch, at query_position, attends key number `place` of the sequence in
+// Token `token` of the batch, at query_position, sees key number `place` of the sequence in
 // table row `row`, at key_position.
 struct SeenKey {
   int token = 0;

@@ -41,7 +41,7 @@ at::Tensor BytesOf(const at::Tensor& tensor) { return tensor.view(at::kByte); }
 }  // namespace
 
 // For head dims from 129 to kMaxHeadDimOfOneWarp, restricts the kernels to those that the call
-// needs, like a caller that knows its calls. Maps for other head dims serve every call.
+// needs, like a caller that knows its calls. Schedules for other head dims serve every call.
 template <typename Batch>
 KernelChoice GpuAttention::KernelsOf(const Batch& batch, KernelChoice kernels,
                                      DType q_dtype) const {

@@ -63,10 +63,10 @@ class GpuAttention {
   GpuAttention(const PagedFixture& fixture, const GpuAttentionOptions& options);
   GpuAttention(const RaggedFixture& fixture, const GpuAttentionOptions& options);
 
-  // Builds the map and computes the attention, on the current stream. Does not wait.
+  // Builds the tile schedule and computes the attention, on the current stream. Does not wait.
   absl::Status Run();
 
-  // Captures the work of Run(), map and attention, on a separate stream. Waits.
+  // Captures the work of Run(), schedule and attention, on a separate stream. Waits.
   // Errors: errors of Run() and of the capture.
   absl::Status Capture();
 

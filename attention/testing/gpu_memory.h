@@ -69,10 +69,10 @@ class GpuTileSchedule {
   TileSchedule map_;
 };
 
-// Returns the maximum number of KV splits of a Q tile in a map in device memory. Returns 0 if no
-// tile is split, or if the map was not built since it was poisoned. Waits.
+// Returns the maximum number of KV splits of a Q tile in a schedule in device memory. Returns 0 if
+// no tile is split, or if the schedule was not built since it was poisoned. Waits.
 int MaxPieces(const KernelSchedule& map);
-// Returns the maximum over both maps of `map`.
+// Returns the maximum over both schedules of `map`.
 int MaxPieces(const TileSchedule& map);
 
 }  // namespace reprise

@@ -34,7 +34,8 @@ class HostTileSchedule {
   // Fills the workspace with bytes that give huge counts and NaN.
   void Poison();
 
-  // Returns true if the memory before the workspace and after the map's part of it is unchanged.
+  // Returns true if the memory before the workspace and after the schedule's part of it is
+  // unchanged.
   bool IsGuardIntact() const;
 
   // Returns the number of KV tiles of each queue of map().main, to measure the balance.

@@ -23,7 +23,7 @@ const T* Placed(const std::vector<T>& array, const Placement& place) {
   return static_cast<const T*>(place(array.data(), array.size() * sizeof(T)));
 }
 
-// Sets k and v only where some query attends them, and q for all rows with keys.
+// Sets k and v only where some query sees them, and q for all rows with keys.
 void FillValues(RaggedFixture& fixture, Random& random) {
   const RaggedBatch batch = fixture.Batch(OnHost);
   const AttentionParams& layer = fixture.layer.params;

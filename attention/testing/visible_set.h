@@ -1,4 +1,4 @@
-// Computes the keys that each query of a batch attends, from the batch's arrays and block table.
+// Computes the keys that each query of a batch sees, from the batch's arrays and block table.
 // Used to check all batch builders.
 //
 //   absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(batch, 4, buffers);
@@ -7,7 +7,7 @@
 //               return key <= p && key / 4 == p / 4;
 //             }));
 //
-// Sets are sorted vectors. A key that a query attends twice occurs twice, so a comparison fails.
+// Sets are sorted vectors. A key that a query sees twice occurs twice, so a comparison fails.
 //
 // Thread safety: pure functions of host data. Simple rather than fast.
 
@@ -26,7 +26,7 @@
 
 namespace reprise {
 
-// A token of the batch, at query_position, attends the key in `slot` of the cache (block *
+// A token of the batch, at query_position, sees the key in `slot` of the cache (block *
 // block_size + offset; in a ragged batch the row of k), at key_position.
 struct VisiblePair {
   int token = 0;

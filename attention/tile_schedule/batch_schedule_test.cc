@@ -73,7 +73,7 @@ TEST(BatchScheduleTest, RejectsADifferentNumberOfRows) {
 
 // Captured graphs of several batches share a schedule. A replay does not change the values of other
 // batches.
-TEST(BatchScheduleTest, LaterBuildsDoNotChangeEarlierBatchWork) {
+TEST(BatchScheduleTest, LaterBuildsDoNotChangeEarlierBatchSchedules) {
   const Rows two = Decodes(2), five = Decodes(5);
   HostTileSchedule work(OptionsWith(16));
   const BatchSchedule of_two = *TileScheduleOnHost(two.batch, {.left = 400}, work.map());
@@ -156,7 +156,7 @@ TEST(BatchScheduleTest, RejectsBoundsThatChangeTheAssignmentOfRows) {
   EXPECT_THAT(MessageFor(other, {}, value), HasSubstr("other bounds"));
 }
 
-TEST(BatchScheduleTest, SchedulesWithSplitByRowAcceptAnyBatch) {
+TEST(BatchScheduleTest, SchedulesWithAssignmentByRowAcceptAnyBatch) {
   const Rows four = Decodes(4), five = Decodes(5);
   HostTileSchedule work(OptionsWith(16, RowAssignment::kByRow));
   const BatchSchedule value = WorkOf(four.batch, {.left = 5}, work.map());

@@ -4,12 +4,13 @@
 // A query range of a row is a Q tile, and kWorkStepKeys keys are a KV tile. A work item is a pair
 // (Q tile, key range). The key ranges of a Q tile are its KV splits. Items are ordered by row,
 // query and key, and assigned in that order to CTA queues of equal cost. A queue is processed by
-// `heads_per_queue` CTAs, each with its own heads, so all of them process each item. If the splits
-// of a Q tile are in several queues, each split writes a float32 partial (out, lse) to the
-// workspace. A combine entry (TileCombine) lists the partials of each query. Either the last CTA to
-// finish combines them, or all contributing CTAs do so together.
+// `heads_per_queue` CTAs, each with its own heads, so all of them process each item. If a Q tile
+// has several splits, each split writes a float32 partial (out, lse) to the workspace. A combine
+// entry (TileCombine) lists the partials of each query. Either the last CTA to finish combines
+// them, or all contributing CTAs do so together.
 //
-// In identifiers, `dealt` means round-robin, `step` means KV tile, and `merge` means combine.
+// In identifiers, `map` means schedule, `dealt` means round-robin, `step` means KV tile, `cut`
+// means split, `range` means Q tile, and `merge` means combine.
 //
 // Worked example: decode of five rows, with one KV head and four queues. A Q tile costs 4.
 //
@@ -40,10 +41,10 @@
 // 64 equal rows use 32 of 33 queues, two rows each, and the last queue is empty. The choice depends
 // on the costs (attention/tile_schedule/tile_schedule_cut.h).
 //
-// Clusters. Combining through global memory takes 1 to 2 us. For some small batches, the kernel is
-// launched in clusters of CTAs of the same head and adjacent queues (ClusterOf()). The builder may
-// then assign a cluster to each Q tile. Each CTA of the cluster has one split, and the CTAs reduce
-// the splits through distributed shared memory (DSMEM).
+// Clusters. Combining through global memory takes 1 to 2 us. For some batches with few rows, the
+// kernel is launched in clusters of CTAs of the same head and adjacent queues (ClusterOf()). The
+// builder may then assign a cluster to each Q tile. Each CTA of the cluster has one split, and the
+// CTAs reduce the splits through distributed shared memory (DSMEM).
 //
 // Wide CTAs. A single row with one KV head cannot use all SMs: splitting it further costs more in
 // combining than it saves. Then the kernel's CTAs have twice the warps, and there are half the
@@ -304,8 +305,8 @@ inline int MaxKeys(const KernelSchedule& map, int window_left) {
 // The number of queues that form a cluster in the kernel for a batch of `num_rows` rows; 1: the
 // kernel has no clusters. The choice compares the longest split in a cluster with that of an even
 // split that is combined through global memory. Clusters of more than 2 leave some queues unused,
-// so they only serve short rows (CutCosts::cluster_steps). Clusters of 2 use all queues, or all but
-// one.
+// so they only serve rows with few keys (CutCosts::cluster_steps). Clusters of 2 use all queues, or
+// all but one.
 inline int ClusterOf(const KernelSchedule& map, int num_rows, int window_left) {
   if (num_rows < 1 || num_rows > map.clusters_of[2]) return 1;
   const int keys = MaxKeys(map, window_left);

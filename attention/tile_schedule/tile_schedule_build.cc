@@ -148,8 +148,7 @@ absl::Status CheckCapacity(const Batch& batch, const TileSchedule& map) {
   if (map.main.items == nullptr) {
     return absl::InvalidArgumentError(
         "work is an empty TileSchedule, which CUDA cannot use: make one with PlanTileSchedule() "
-        "and "
-        "MakeTileSchedule(), and fill it each step with LaunchTileSchedule()");
+        "and MakeTileSchedule(), and build it in each step with LaunchTileSchedule()");
   }
   REPRISE_RETURN_IF_ERROR(CheckAtMost("num_rows", map.main.max_rows, batch.num_rows));
   REPRISE_RETURN_IF_ERROR(CheckAtMost("num_tokens", map.main.max_tokens, batch.num_tokens));

@@ -25,7 +25,7 @@
 namespace reprise {
 namespace {
 
-// The kernel's parameter. A tile schedule has one or two tile schedules.
+// The kernel's parameter. A TileSchedule has one or two KernelSchedules.
 struct TileScheduleJob {
   TileScheduleRows rows = {};
   KernelSchedule maps[2] = {};

@@ -25,7 +25,8 @@
 //                               a smaller bucket, or with the same bucket and j < i. Buckets are
 //                               below kNumRankBuckets; n is at most kMaxRanked. Does not use
 //                               Fill()'s threads.
-//   team.Sync()                 Makes these writes visible to every thread of the CTA (a barrier).
+//   team.Sync()                 Makes the writes of the calls above visible to every thread of the
+//                               CTA (a barrier).
 //   team.ForEach(n, f)          Calls f(i) for i in [0, n), each on one thread of all CTAs. Its
 //                               writes are visible to the next kernel.
 //   team.ForEachAside(n, f)     Like ForEach(), on the threads that have the least other work.

@@ -231,7 +231,7 @@ class Checker {
         const WorkItem& item = map_.items[shared_[i] + n];
         if (item.first_child != first.first_child || item.end_child != first.end_child) {
           return Broken(4, "shared item ", shared_[i] + n,
-                        " must have the same children as the first shared item");
+                        " must have the same children as the first split of its Q tile");
         }
       }
       if (i > 0 && first.first_child != next_child) {

@@ -406,8 +406,8 @@ REPRISE_HOST_DEVICE bool IsOfShortRow(const Range& range, int row_queries,
 
 // Whether odd CTAs process their round-robin list of units in reverse, given the maximum number of
 // KV tiles per Q tile of short rows and of other rows; 0: no such rows. If the short rows are much
-// shorter, they run last in either order. All CTAs are memory bound at that point, so the order
-// does not matter.
+// shorter, no CTA reverses its list, so they run last. All CTAs are then memory bound at the same
+// time, and none of them falls behind.
 REPRISE_HOST_DEVICE inline bool AreDealtBothWays(int short_steps, int other_steps,
                                                  const CutCosts& costs) {
   return other_steps > 0 && short_steps >= costs.both_ways_steps && 2 * short_steps >= other_steps;

@@ -84,9 +84,7 @@ absl::Status CheckOptions(const TileScheduleOptions& options) {
       options.mode != TileScheduleMode::kBalanced) {
     return absl::InvalidArgumentError(
         "shared_prefix of TileScheduleOptions must be kIgnored in deterministic mode, where "
-        "results do "
-        "not "
-        "depend on the other rows: got kTaken");
+        "results do not depend on the other rows: got kTaken");
   }
   if (options.num_q_heads % options.num_kv_heads != 0) {
     return absl::InvalidArgumentError(

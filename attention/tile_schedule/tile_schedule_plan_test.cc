@@ -160,7 +160,7 @@ TEST(TileSchedulePlanTest, HasOneScheduleIfOneTileFitsAllRows) {
   EXPECT_FALSE(PlanTileSchedule(options)->shape.has_short_rows());
 }
 
-TEST(TileSchedulePlanTest, DeterministicModeUsesRowSplitByRow) {
+TEST(TileSchedulePlanTest, DeterministicModeAssignsRowsByRow) {
   TileScheduleOptions options = LlamaDecode();
   EXPECT_EQ(PlanTileSchedule(options)->shape.row_assignment, RowAssignment::kByBatch);
   options.mode = TileScheduleMode::kDeterministic;
@@ -195,7 +195,7 @@ TEST(TileSchedulePlanTest, JoinLimitScalesWithTheNumberOfCtas) {
   EXPECT_EQ(max_steps(), 0);
 }
 
-TEST(TileSchedulePlanTest, MapsOfShortAndLongRowsDoNotOverlap) {
+TEST(TileSchedulePlanTest, SchedulesOfShortAndLongRowsDoNotOverlap) {
   TileScheduleOptions options = LlamaDecode();
   options.max_tokens = 2048;
   options.max_query_len = 2048;
@@ -428,7 +428,7 @@ TEST(TileSchedulePlanTest, PartialsOfDraftsAreCappedPerQueue) {
   EXPECT_EQ(map.queue_partials, 16);
   EXPECT_EQ(map.max_partials, 2 * map.num_queues * 16);
   EXPECT_EQ(drafts.partial_bytes, plain.partial_bytes);
-  // Separate splits of all Q tiles would need at least 256 * 5 * 16 partials.
+  // Separate partials for each Q tile would be more than 256 * 5 * 16 partials.
   EXPECT_EQ(map.max_partials, 2112);
   EXPECT_EQ(drafts.partial_bytes, int64_t{2112} * 128 * (512 + 1) * 4);
   // If rows need fewer partials, Q tiles do not share them.

@@ -151,8 +151,8 @@ TEST(TileScheduleWholeTest, CostsDecideWhetherRowsOfTwoQueuesAreSplit) {
   costs.lone_loss_percent = 100;  // A lone CTA is no faster than one of two.
   EXPECT_EQ(num_merges(1024, costs), 16);
   costs = H200Profile().tile_schedule;
-  costs.border = costs.border_percent =
-      0;  // 16 whole steps, at 56 %, end after 8 1/2 of filled queues.
+  // Unsplit Q tiles of 16 KV tiles, at 56 %, end later than Stream-K queues of 8 1/2 KV tiles.
+  costs.border = costs.border_percent = 0;
   EXPECT_EQ(num_merges(1024, costs), 16);
 }
 

@@ -113,7 +113,7 @@ absl::StatusOr<KernelChoice> KernelsOf(const ExtraArguments& arguments) {
   return kernels;
 }
 
-// Sets max_tier to 1 if only general kernels support the call, so that a map for this call is
+// Sets max_tier to 1 if only general kernels support the call, so that a schedule for this call is
 // planned for these kernels. REQUIRES: q is on a GPU; attention supports the dtypes of q and of the
 // keys.
 template <typename Batch>

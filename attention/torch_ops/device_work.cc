@@ -58,7 +58,7 @@ absl::StatusOr<BatchSchedule> WorkForCall(const WorkTensors& work, const KernelC
     return WorkOf(batch, WindowOf(layer), map);
   }
   if (q.is_cpu()) return BatchSchedule{};
-  // The map is built before the call checks the following.
+  // The schedule is built before the call checks the following.
   REPRISE_RETURN_IF_ERROR(CheckAttentionParams(layer));
   REPRISE_RETURN_IF_ERROR(CheckBatch(layer, batch));
   REPRISE_RETURN_IF_ERROR(CheckDType(
@@ -81,7 +81,7 @@ absl::StatusOr<BatchSchedule> WorkForCall(const WorkTensors& work, const KernelC
                       .kernels = kernels}));
   REPRISE_ASSIGN_OR_RETURN(keep_alive, AllocateWorkspace(plan, q.device()));
   REPRISE_ASSIGN_OR_RETURN(TileSchedule map, TileScheduleOver(plan, keep_alive, q.device()));
-  // The map is built and used with the same batch.
+  // The schedule is built and used with the same batch.
   if (!work.deterministic) map.row_assignment = RowAssignment::kByBatch;
   return BuildOn(batch, WindowOf(layer), map, q.device());
 }

@@ -1,5 +1,5 @@
-// Tile schedules for the device of an operator's tensors. A map is built on the current stream of a
-// GPU, or by the host form.
+// Tile schedules for the device of an operator's tensors. A schedule is built on the current stream
+// of a GPU, or by the host form.
 
 #ifndef REPRISE_ATTENTION_TORCH_OPS_DEVICE_WORK_H_
 #define REPRISE_ATTENTION_TORCH_OPS_DEVICE_WORK_H_
@@ -33,12 +33,12 @@ absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, cons
 // The caller's plan and workspace. Either both are given or neither.
 struct WorkTensors {
   std::optional<at::Tensor> plan, workspace;
-  bool deterministic = false;  // applies to maps that WorkFor() makes
+  bool deterministic = false;  // applies to schedules that WorkFor() makes
 };
 
-// Returns the map for the attention of `layer` over `batch` on q's device, for the kernels that the
-// call requires. Uses the caller's map if it is given. Otherwise allocates a map, which
-// `keep_alive` holds, and builds it. The CPU needs no map.
+// Returns the schedule for the attention of `layer` over `batch` on q's device, for the kernels
+// that the call requires. Uses the caller's schedule if it is given. Otherwise allocates a
+// schedule, which `keep_alive` holds, and builds it. The CPU needs no schedule.
 absl::StatusOr<BatchSchedule> WorkFor(const WorkTensors& work, const KernelChoice& kernels,
                                       const AttentionParams& layer, const PagedBatch& batch,
                                       const at::Tensor& q, at::Tensor& keep_alive);

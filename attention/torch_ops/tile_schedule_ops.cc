@@ -1,5 +1,5 @@
-// torch.ops.reprise.tile_schedule_plan, tile_schedule and ragged_tile_schedule: one map per step
-// for all layers of a group (attention/tile_schedule/tile_schedule.h). See docs/operators.md.
+// torch.ops.reprise.tile_schedule_plan, tile_schedule and ragged_tile_schedule: one schedule per
+// step for all layers of a class (attention/tile_schedule/tile_schedule.h). See docs/operators.md.
 
 #include <torch/library.h>
 
@@ -88,7 +88,7 @@ absl::Status ReadWindow(OperatorCall& call, MapRequest& request) {
   return read("window_right", request.window.right);
 }
 
-// Builds the map in the caller's workspace, or in a new workspace.
+// Builds the schedule in the caller's workspace, or in a new workspace.
 template <typename Batch>
 absl::StatusOr<at::Tensor> Build(const MapRequest& request, const Batch& batch, at::Device device,
                                  std::optional<at::Tensor> workspace) {
@@ -105,8 +105,7 @@ absl::StatusOr<at::Tensor> Build(const MapRequest& request, const Batch& batch, 
 absl::Status TraceTileSchedule(OperatorCall&) {
   return absl::UnimplementedError(
       "tile_schedule and ragged_tile_schedule cannot be traced, because the size of the workspace "
-      "is data of "
-      "the plan: allocate a workspace outside, and call the out= form");
+      "is data of the plan: allocate a workspace outside, and call the out= form");
 }
 
 // The out= form also takes a workspace.

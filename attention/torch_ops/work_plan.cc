@@ -115,8 +115,8 @@ absl::StatusOr<TileScheduleOptions> ReadPlanTensor(const at::Tensor& plan) {
       .max_splits = field(kMaxSplits),
       .kernels = {.products = products, .max_tier = field(kMaxTier)},
       .shared_prefix = static_cast<SharedPrefix>(field(kSharedPrefix)),
-      // The bounds that an operator receives when it builds a map may differ from
-      // those of the operator that uses the map.
+      // The bounds that an operator receives when it builds a schedule may differ from
+      // those of the operator that uses the schedule.
       .row_assignment = RowAssignment::kByRow};
 }
 

@@ -30,8 +30,8 @@ absl::StatusOr<TileScheduleOptions> ReadPlanTensor(const at::Tensor& plan);
 // Errors: see ReadPlanTensor().
 absl::StatusOr<at::Tensor> AllocateWorkspace(const at::Tensor& plan, at::Device device);
 
-// Returns the map over `workspace`, a uint8 tensor of at least plan[0] bytes, aligned to 256 bytes,
-// on `device`.
+// Returns the schedule over `workspace`, a uint8 tensor of at least plan[0] bytes, aligned to 256
+// bytes, on `device`.
 // Errors: InvalidArgument that names `plan` or `workspace`.
 absl::StatusOr<TileSchedule> TileScheduleOver(const at::Tensor& plan, const at::Tensor& workspace,
                                               at::Device device);

@@ -68,7 +68,7 @@ bool HasBlocksFor(const RowArgs& rows, int32_t slot, int group, int64_t first, i
         rows.table.entries[group * rows.group_stride + slot * rows.table.row_stride + column];
     if (block >= 1 && block < rows.table.num_blocks) continue;
     if (block != 0) return false;
-    // The last token that the row writes to this column, as attended by the row's last query.
+    // The last token that the row writes to this column, as seen by the row's last query.
     const int64_t newest = std::min((column + 1) * rows.table.block_size, end) - 1;
     const int64_t query = end - 1;
     const bool is_seen =
