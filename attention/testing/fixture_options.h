@@ -19,7 +19,7 @@ namespace reprise {
 // independently, in some fixtures. Combinations that the contract excludes do not occur.
 enum class Feature {
   kTableRow,         // permuted, shared and virtual rows
-  kKeyStart,         // default, shifted, or arbitrary
+  kKeyStart,         // 0 to 60; with kCommonPrefix the same in all rows
   kQueryPositions,   // the default ones, shifted, or arbitrary
   kTail,             // tree masks, with garbage in bits beyond tail_len
   kContextParallel,  // 2..4 ranks
