@@ -79,7 +79,7 @@ class AsyncEngine {
   absl::StatusOr<SequenceId> Add(Request request, Listener listener);
 
   // Ends the request's unfinished sequences with kCancelled. Has no effect on sequences that have
-  // ended. Does not wait: tokens of steps in flight may still be delivered.
+  // ended. Does not wait: events of the Engine::Step() that is running may still be delivered.
   void Cancel(SequenceId id);
 
   // Requests added after this call do not reuse any prefix computed before it
@@ -143,8 +143,8 @@ class AsyncEngine {
   // Takes all queued commands; waits for one if the engine has no work. Returns false if the thread
   // must stop.
   bool TakeCommands(std::vector<Command>& commands);
-  // Takes the commands that were queued after the stop. Returns true if there are none; later
-  // commands then run on the caller's thread.
+  // Takes the commands that were queued after the stop. Returns true if there are none; from then
+  // on, OnThread() runs work on the caller's thread.
   bool HasEnded(std::vector<Command>& commands);
   void Obey(Command command);
   void Admit(SequenceId id, NewRequest added);

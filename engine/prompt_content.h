@@ -60,8 +60,8 @@ absl::Status CheckPromptContent(const Request& request, const PositionLimits& li
 PromptContent MakePromptContent(const Request& request, const PositionLimits& limits,
                                 const PrefixHasher* hasher, int64_t unique);
 
-// Returns how many of the first `num_tokens` tokens of two prompts have equal content. REQUIRES:
-// the ids of these tokens are equal.
+// Returns the number of leading tokens, at most `num_tokens`, whose content is equal in two
+// prompts. REQUIRES: the ids of the first `num_tokens` tokens are equal.
 int NumEqualTokens(absl::Span<const ContentKey> a, absl::Span<const ContentKey> b, int num_tokens);
 
 // Appends the embeddings of the prompt tokens [first_token, first_token + num_tokens), for row

@@ -11,9 +11,9 @@
 // timeout of the Collectives. An engine without work must therefore call Idle() regularly;
 // AsyncEngine does.
 //
-// Failures. With each step, rank 0 sends how many batches its runner has refused, and how many
-// steps it has awaited and have failed. The other ranks await the same steps before they launch,
-// and compare:
+// Failures. With each step, rank 0 sends how many batches its runner has refused, how many steps it
+// has awaited, and how many of these have failed. The other ranks await the same steps before they
+// launch, and compare:
 //   1. A batch that all ranks refuse, and a step that fails on all ranks, have the same effect as
 //      with a single rank.
 //   2. A rank whose outcome differs from rank 0's returns Internal with both outcomes, and fails

@@ -327,8 +327,8 @@ bool Admission::AwaitsEqualPrefix(SequenceState& sequence) const {
   const auto first = sequence.tokens.begin();
   const Request& request = sequence.request();
   for (const SequenceState* const other : table_->running()) {
-    if (other->request().priority < request.priority)
-      break;  // the lower priority may delay the prompt
+    // A sequence with a lower priority may be delayed, so the prompt does not wait for its keys.
+    if (other->request().priority < request.priority) break;
     const int num_committed = blocks_->num_committed(*other->slot);
     if (num_committed >= other->prefill_end) continue;
     const int num_compared = std::min(sequence.num_known - 1, other->prefill_end);

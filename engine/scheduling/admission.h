@@ -11,7 +11,8 @@
 // blocks are committed. A slot is reserved for the waiting sequence until then. With partial hits a
 // prompt also reuses the leading tokens of the next block, in a copy of the block
 // (ScheduledBatch::copies). Requests with different salts share nothing. Embeddings and positions
-// are part of a block's hash key, so placeholders of different images never match.
+// are part of a block's hash key, so placeholders of equal images match, and placeholders of
+// different images never do.
 //
 // Several sequences of one request. The first admitted sequence computes the prompt. Its siblings
 // wait until the prompt and the encoder pass are committed. Then they fork its blocks, and each

@@ -58,7 +58,7 @@ class BatchInProgress {
   bool can_take_back() const { return was_launched_ && next_leaves_.empty(); }
 
   // Takes back the finished batch, because the runner has refused it. Its joins are dropped. Its
-  // leaves stay for the next batch, and so do leaves since Finish(), except of slots that only this
+  // leaves stay for the next batch, and so do leaves since Finish(), except of slots that this
   // batch joined. REQUIRES: can_take_back() was true after Finish(); only Leave() was called since.
   void TakeBack();
 
