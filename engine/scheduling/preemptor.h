@@ -16,7 +16,8 @@
 //   a host block that was read         by moves out of the next batch, not of the same batch
 //
 // Blocks that are destinations of moves in or copies in this batch cannot be moved out in the same
-// batch.
+// batch. A batch that already has moves in or copies therefore moves no sequence out; its victims
+// are recomputed.
 //
 // Invariants, checked by CheckInvariants():
 //   1. The invariants of the swap store. Its plan is empty between calls.
