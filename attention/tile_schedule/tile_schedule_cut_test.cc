@@ -22,7 +22,7 @@ TileScheduleSumsOf SumsOfPlan(int max_rows, int max_query_len, int max_seq_len,
                     ->shape.main);
 }
 
-TEST(TileScheduleCutTest, TypicalServerBatchesNeed32BitSums) {
+TEST(TileScheduleCutTest, TypicalServerBatchesFitIn32BitSums) {
   EXPECT_TRUE(SumsOfPlan(1, 1, 131072).is_narrow);
   EXPECT_TRUE(SumsOfPlan(256, 1, 131072).is_narrow);
   EXPECT_TRUE(SumsOfPlan(4, 2048, 8192).is_narrow);
