@@ -65,8 +65,8 @@ TEST(GroupRetentionTest, RejectsInvalidGroups) {
               HasSubstr("span of group 0 must be 0 without a window or chunk"));
   EXPECT_THAT(message({{.retention = static_cast<KvRetention>(9)}}),
               HasSubstr("retention of group 0 is unknown: expected 0 to 3, got 9"));
-  EXPECT_THAT(message({kCross}), HasSubstr("expected one that is not cross attention"));
-  EXPECT_THAT(message({}), HasSubstr("got 0 groups"));
+  EXPECT_THAT(message({kCross}), HasSubstr("expected a group that is not kCross, got 1 cross groups"));
+  EXPECT_THAT(message({}), HasSubstr("got 0 cross groups"));
   EXPECT_TRUE(CheckGroups(std::vector<KvGroupSpec>{kFull, kWindow4, kChunk6, kCross}).ok());
 }
 

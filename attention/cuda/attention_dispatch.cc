@@ -182,8 +182,9 @@ std::string ExplainAttentionKernels(const AttentionKernelKey& key) {
   std::string text = absl::StrCat(Describe(key), "\n");
   for (const AttentionKernelEntry& kernel : kAttentionKernels) {
     const Rule* against = Against(kernel, key);
-    absl::StrAppendFormat(&text, "  %-34s  %s\n", kernel.name(),
-                          against ? absl::StrCat("requires ", against->supported) : "serves");
+    absl::StrAppendFormat(
+        &text, "  %-34s  %s\n", kernel.name(),
+        against ? absl::StrCat("not this one; supported: ", against->supported) : "serves");
   }
   return text;
 }

@@ -396,7 +396,7 @@ REPRISE_HOST_DEVICE inline int DealBucket(int steps, int longest_steps) {
 }
 
 // Whether a Q tile is a whole row with at most kDecodeRows query rows: a decode, or drafts to
-// verify. Such a Q tile is memory bound in a kernel tile of any size.
+// verify. The time of such a Q tile is mostly that of reading its keys.
 template <typename Range>
 REPRISE_HOST_DEVICE bool IsOfShortRow(const Range& range, int row_queries,
                                       const KernelSchedule& map) {

@@ -77,8 +77,7 @@ TEST(KvTensorsTest, KPackedUsesTheChunkSizeOfTheTensor) {
 }
 
 TEST(KvTensorsTest, KPackedFp8KeepsTheChunkSizeOfTheModel) {
-  // vLLM keeps the x of the model's dtype in fp8 caches, here 8. The 24 dims are not a multiple of
-  // 16 bytes.
+  // The x of 16-bit elements in an fp8 cache. The 24 dims are not a multiple of 16 bytes.
   const at::Tensor k = Cache({3, 2, 3, 16, 8}, at::kByte);
   const at::Tensor v = Cache({3, 2, 24, 16}, at::kByte);
   const KvLayer kv =

@@ -103,7 +103,7 @@ class OperatorCacheOraclesTest(OracleTest):
                     self.check(name + ", copied", case, case.attend(), want)
 
     def test_k_packed_fp8_cache_of_vllm(self):
-        """vLLM derives x from the model's dtype, so x is 8 in a uint8 cache."""
+        """A uint8 cache with the x of 16-bit elements, 8."""
         name = "K-packed fp8, x = 8"
         for case in self.cases(name, 4, (torch.bfloat16, torch.float32), layout="K-packed",
                                dims=(72, 64), kv_dtype="fp8_e4m3", x=8):

@@ -245,7 +245,7 @@ TEST(KvCacheWrapTest, AcceptsBytesAsFp8) {
   EXPECT_EQ(k[0][0][0][0].item<uint8_t>(), 0x3c);  // 1.0 in e5m2: exponent 15
 }
 
-// vLLM's layout for a cache of bytes: its x follows from the model's 16-bit dtype.
+// A cache of bytes with the x of 16-bit elements.
 TEST(KvCacheWrapTest, AcceptsKPackedBytesWithTheLayoutsX) {
   KvLayoutOptions options = {.num_blocks = 5,
                              .block_size = 4,

@@ -22,7 +22,8 @@
 //
 // A CTA uses 132 to 156 KB of shared memory. This is deliberately more than half of an SM's: if two
 // CTAs fitted on an SM, a dependent launch would place two CTAs on the SM that has room first, and
-// none on another SM. It is less than 160 KB, so that an attention CTA can run on the same SM.
+// none on another SM. With kStrip 1 and 2 (132 and 136 KB), a 16-bit decode CTA of attention (72 KB)
+// also fits on the SM of an H100; with kStrip 3 (156 KB) it does not.
 //
 // A warp reads a unit as described in runner/ops/few_rows/weight_ring.cuh: lane l = 4 g + t holds
 // 16 bytes of rows g and g + 8. Eight consecutive in_features serve as the columns 2 t, 2 t + 1,

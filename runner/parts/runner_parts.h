@@ -3,7 +3,7 @@
 //
 // The order of the list is the order in which the parts of each role run:
 //
-//   1. block moves             before refill and the graph read or overwrite the blocks
+//   1. block moves             first, before the step reads or overwrites the blocks
 //   2. logits stages           slots that join get their parameters before their first row
 //   3. refill                  slots and step arrays, which all parts below read
 //   4. scales, watch           cover the whole forward pass and nothing after it

@@ -3,8 +3,8 @@
 // Almost all of its time is the latency of a dependent chain, so more CTAs would not be faster: the
 // delta over PCIe (one round trip: counts, rows and the first updates are requested together), then
 // for each row its slot's length, its table entry, a prefix sum, and stores. One thread handles a
-// row with one token. All threads share rows with several tokens, which occur in steps that take
-// milliseconds.
+// row with one token, and one thread per KV group the row's block and slot mapping. All threads share
+// rows with several tokens, which occur in steps that take milliseconds.
 //
 // Phases, with a barrier between them:
 //   fetch    counts, rows and the first updates are copied into shared memory

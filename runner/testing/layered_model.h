@@ -29,7 +29,8 @@ struct LayeredModelOptions {
   std::vector<LayerSpec> layers = {};
   std::vector<int> sink_layers = {};  // layers that get random sinks
   // Whether attention of prompts is computed in two parts (Step::AttendWithin, AttendBefore).
-  // kInTwoParts requires layers with unshared keys and without sinks.
+  // kInTwoParts applies to layers with their own K and V, which must have full attention or a window,
+  // and no sinks. All other layers attend at once.
   enum class Prompts { kAtOnce, kInTwoParts } prompts = Prompts::kAtOnce;
   // The hidden states: none; the residual stream from which the logits are computed; or a token's
   // position as a one-hot vector of max_position elements.
