@@ -363,8 +363,8 @@ TEST(SchedulerSpeculationTest, MeasuredStepsHaveNoDraftsIfDraftsDoNotPay) {
   EXPECT_LE(num_plain, DraftCosts::kMinTimes + 3);
 }
 
-// Drafts are right, but cost more from case to case. Steps use the captured draft count with the
-// highest throughput.
+// The first four drafts are right, and drafts cost more from case to case. Steps use the captured
+// draft count with the highest throughput.
 TEST(SchedulerSpeculationTest, StepsHaveTheDraftCountWithTheHighestThroughput) {
   for (const int per_draft_us : {1, 30, 200}) {
     SCOPED_TRACE(per_draft_us);

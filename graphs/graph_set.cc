@@ -41,7 +41,8 @@ GraphKey DraftsKeyOf(int num_seqs, int num_drafts) {
   return key;
 }
 
-// Descending order. Breaks ties so that the order is deterministic.
+// Keys with a common prefix come last. Otherwise, largest first: by tokens, then by sequences.
+// Breaks ties so that the order is deterministic.
 bool ComesFirst(const GraphKey& a, const GraphKey& b) {
   const auto order = [](const GraphKey& key) {
     return std::make_tuple(key.cascade, -key.padded_num_tokens, -key.padded_num_seqs, key.input,
@@ -181,8 +182,8 @@ std::optional<GraphKey> GraphSet::MixedKey(const StepShape& shape) const {
   if (num_tokens == options_.mixed_tokens.end()) return std::nullopt;
   const auto num_seqs =
       std::lower_bound(options_.mixed_sizes.begin(), options_.mixed_sizes.end(), shape.num_seqs);
-  // Rejects rows without tokens: such a shape can have more rows than tokens, which no runner
-  // produces.
+  // A key has at most as many rows as tokens (MixedKeyOf()). A shape with more rows than that has
+  // rows without tokens, which no runner produces.
   if (num_seqs == options_.mixed_sizes.end() || shape.num_seqs > *num_tokens) return std::nullopt;
   int num_drafts = 0;
   if (shape.num_drafts > 0) {

@@ -46,9 +46,9 @@ namespace reprise {
 
 class GraphSet {
  public:
-  // Makes the work of a step for one key. The backend runs that work as warm-up and during the
-  // capture; the CPU backend also runs it at each replay. The work must be idempotent over
-  // unchanged step buffers (graphs/graph_backend.h).
+  // Makes the work of a step for one key. The backend runs that work as warm-up. The GPU backend
+  // runs it again during the capture, the CPU backend at each replay. The work must be idempotent
+  // over unchanged step buffers (graphs/graph_backend.h).
   using StepMaker = std::function<std::function<absl::Status()>(const GraphKey&)>;
 
   // `backend` must outlive the set. It may be null if mode is kOff.

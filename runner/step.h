@@ -250,7 +250,7 @@ class Step {
   LinearContext& linears() const { return *parts_.linears; }
 
  private:
-  // Runs `attention` in the graph, or between two graphs.
+  // Runs `attention` directly, which captures it in a captured step, or by RunBetweenGraphs().
   template <typename Attention>
   absl::Status Run(Attention attention) const;
   absl::Status CheckHasCache(int layer) const;

@@ -35,7 +35,9 @@ struct PictureCase {
 };
 
 // Returns a drawing of the rows, if there are any, then one drawing per builder. Each drawing has a
-// heading. Errors: InvalidArgument from the builders, or for lists of different lengths.
+// heading. Errors: InvalidArgument for lists of different lengths, a query_len above its seq_len, a
+// query_len that is not the size of the tree, or a block_size, chunk_size, number of ranks or
+// interleave below 1; errors of the builders.
 absl::StatusOr<std::string> DrawCase(const PictureCase& picture);
 
 }  // namespace reprise

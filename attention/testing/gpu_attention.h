@@ -8,8 +8,8 @@
 //   gpu.Write(pair.second);
 //   ASSERT_TRUE(gpu.Replay().ok());
 //
-// out and lse have gaps between their strides, and rows after the batch's tokens. Both are NaN
-// before the run.
+// GpuAttentionOptions may request gaps between the heads and tokens of out, and rows of out and lse
+// after the batch's tokens. out and lse are NaN before the first run.
 //
 // Thread safety: not thread-safe; one owner.
 

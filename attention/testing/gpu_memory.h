@@ -36,8 +36,8 @@ class GpuMemory {
   // bytes.
   void* Copy(const void* host, size_t num_bytes);
 
-  // Makes the following copies overwrite the existing copies in order, at the same addresses. Gives
-  // a captured graph other contents. CHECK-fails if a copy differs in size.
+  // Makes the following copies overwrite the existing copies in order, at the same addresses. A
+  // captured graph then reads the new contents. Copy() CHECK-fails if a copy differs in size.
   void Rewind() { num_placed_ = 0; }
 
   reprise::Placement Placement() {

@@ -229,7 +229,8 @@ struct KernelSchedule {
   int32_t* counts = nullptr;
   int32_t* queue_items = nullptr;  // [num_queues + 1] first item of each queue
   // [num_queues + 1] at c / heads_per_queue, the item with which CTA c begins, if there is one.
-  // Saves a dependent read.
+  // Exception: a CTA that processes its units in reverse begins with another item. Saves a
+  // dependent read.
   WorkItem* queue_first = nullptr;
   // [max_merges, num_head_tiles] arrival counters, in the format of
   // attention/cuda/decode/cooperative_combine.h; zero between kernels.

@@ -269,8 +269,8 @@ def sdpa(row, seen, scale=None):
 
 
 def distance_to_rounding(result, exact):
-    """Returns the distance of each exact value from the values that round to the fp8 result by
-    PyTorch's cast to nearest with saturation: 0 if the exact value rounds to the result."""
+    """Returns the distance of each exact value from the values that round to the fp8 result, to
+    nearest and with saturation: 0 if the exact value rounds to the result."""
     codes = torch.arange(256, dtype=torch.uint8).view(result.dtype).double()
     values = codes[codes.isfinite()].unique()  # ascending
     borders = (values[1:] + values[:-1]) / 2

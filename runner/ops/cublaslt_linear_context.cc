@@ -432,7 +432,8 @@ class CublasLtLinearContext : public LinearContext {
     return absl::StrCat(device_name_, ", ", ToText(key));
   }
 
-  // Uses a remembered choice. Returns false if it cannot run this GEMM.
+  // Uses a remembered choice. Returns false if `text` is not a choice, or if the choice cannot run
+  // this GEMM.
   bool Recall(const std::string& text, Entry& entry, const LinearPointers& pointers) {
     const std::optional<RememberedChoice> found = RememberedChoiceFrom(text);
     if (!found.has_value()) return false;

@@ -93,8 +93,9 @@ class Linear {
   // Apply(context, x, gate_up) and GateMul(activation, gate_up, out) (runner/ops/elementwise.h) if
   // both use the same GEMM algorithm. gate_up [num_rows, out_features] and out [num_rows,
   // out_features / 2] have x's dtype. gate_up is scratch: its contents are unspecified afterwards.
-  // On a GPU, few rows need only one kernel. Errors: those of Apply() with `gate_up` as its out,
-  // and of GateMul().
+  // On a GPU, one kernel may compute both for up to 128 rows of a 16-bit dtype, without scales and
+  // not in deterministic mode; it is used if timing chooses it. Otherwise the call uses several
+  // kernels. Errors: those of Apply() with `gate_up` as its out, and of GateMul().
   absl::Status ApplyGated(LinearContext& context, Activation activation, const at::Tensor& x,
                           const at::Tensor& gate_up, const at::Tensor& out) const;
 

@@ -18,7 +18,8 @@
 // changed.
 //
 // Thread safety: none; one caller at a time for the same arrays. On a GPU: one launch, which may be
-// captured. Does not allocate. Cost: each row reads its history once.
+// captured. Does not allocate. Cost: a row with num_proposed > 0 reads its history once, and up to
+// max_ngram tokens again at each occurrence of its last token. Other rows read no history.
 
 #ifndef REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_H_
 #define REPRISE_RUNNER_SPECULATION_NGRAM_DRAFTS_H_

@@ -90,8 +90,9 @@ TEST_F(OnePlace, NeverAcceptsADraftThatTheModelExcludes) {
   EXPECT_EQ(counts[0] + counts[1], 0);
 }
 
-// p is 1/4 for each token, and q is 1/2 for the draft: half of the drafts are accepted. After a
-// rejection, max(0, p - q) lowers the probability of the other token that the drafter prefers.
+// p is 1/4 for each token. First, q is 1/2 for the draft: half of the drafts are accepted. Then q
+// is 3/8 for the draft and for token 0: two thirds of the drafts are accepted, and a rejection
+// never chooses token 0, because its max(0, p - q) is 0.
 TEST_F(OnePlace, SamplesTheReplacementFromTheResidual) {
   draft_logits_[1] = std::log(3.0f);  // q = 1/6, 1/2, 1/6, 1/6
   const std::vector<int> counts = Count(20000);

@@ -24,10 +24,10 @@
 //   visibility  keys that a query sees, key positions    logits.cuh, MaskLogits
 //   store       out, lse, partials, combine              unit_results.cuh, partial_combine.cuh
 //
-// A KV tile that is fully visible to every row of a warp takes a path without masks. A KV tile that
-// no row of the warp sees is skipped. In all other KV tiles, logits of unseen keys become -inf, and
-// V rows that no row of the warp sees count as zeros. Memory that no query sees may therefore hold
-// NaN.
+// A KV tile that is fully visible to every row of a warp takes a path without masks. A warp skips a
+// KV tile without tail keys whose positions are all before or all after the positions that its rows
+// may see (ViewStep()). In all other KV tiles, logits of unseen keys become -inf, and V rows that
+// no row of the warp sees count as zeros. Memory that no query sees may therefore hold NaN.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_

@@ -9,9 +9,9 @@
 //               when S is complete: release K(i); logits, mask, P(i)
 //               when out is complete: release V(i - 1); rescale out
 //
-// The two warpgroups start their MMAs in ping-pong order (PingPongOrder). Without it, both would
-// wait for MMAs at the same time, and then compute weights at the same time while the tensor cores
-// are idle.
+// In plain units in which both warpgroups have rows, they start their MMAs in ping-pong order
+// (PingPongOrder). Without it, both would wait for MMAs at the same time, and then compute weights
+// at the same time while the tensor cores are idle.
 //
 // The loop has two instances: for plain units, whose logits are dot products times a scale, and for
 // all other units. The code for other units would take registers from the loop of plain units.

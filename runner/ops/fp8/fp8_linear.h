@@ -48,8 +48,9 @@ struct Fp8LinearArgs {
 // Maximum number of rows of x per pass over the weight.
 inline constexpr int kFp8PassRows = 32;
 
-// Whether LaunchFp8Linear() supports the arguments: out_features is a multiple of 16, in_features a
-// multiple of 1024, and the rows of x and of the weight are aligned to 16 bytes.
+// Whether LaunchFp8Linear() supports the arguments: dtypes and num_groups are as above, num_rows is
+// positive, out_features is a multiple of 16, in_features is a multiple of 1024, and the rows of x
+// and of the weight are aligned to 16 bytes.
 bool Fp8LinearServes(const Fp8LinearArgs& args);
 
 // Enqueues one kernel per kFp8PassRows rows. Each kernel starts while the previous kernel ends
