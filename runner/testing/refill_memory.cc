@@ -231,6 +231,7 @@ void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostilit
             .sampling = {.temperature = 0.5f * Between(random, 0, 3),
                          .top_k = Between(random, 0, 50),
                          .top_p = 0.1f * Between(random, 1, 10),
+                         .min_p = 0.1f * Between(random, 0, 5),
                          .seed = random()},
             .num_encoder_tokens = Between(random, 0, max_blocks * shape.block_size)};
     if (shape.num_position_dims > 1) join.position_delta = Between(random, -20, 20);
@@ -304,7 +305,7 @@ std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const
     const SamplingParams& p = a.slots.sampling[i];
     const SamplingParams& q = b.slots.sampling[i];
     if (p.temperature != q.temperature || p.top_k != q.top_k || p.top_p != q.top_p ||
-        p.seed != q.seed) {
+        p.min_p != q.min_p || p.seed != q.seed) {
       difference = "sampling[" + std::to_string(i) + "]";
     }
   }
