@@ -51,7 +51,7 @@ struct GpuOutcome {
   // `replayed` for the second contents, replayed.
   AttentionError eager;
   AttentionError replayed;
-  // Maximum number of KV splits of a Q tile in each run (MaxPieces() of gpu_memory.h).
+  // Maximum number of KV splits of a Q tile in each run (MaxSplits() of gpu_memory.h).
   int eager_splits = 0;
   int replayed_splits = 0;
   // Empty, or a description of the fault: an error beyond its limit, NaN, a result for a query

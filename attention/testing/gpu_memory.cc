@@ -71,7 +71,7 @@ void GpuTileSchedule::Poison() {
   CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
 }
 
-int MaxPieces(const KernelSchedule& map) {
+int MaxSplits(const KernelSchedule& map) {
   const auto read = [](const auto* from, int count, auto* to) {
     const cudaError_t error = cudaMemcpy(to, from, count * sizeof(*to), cudaMemcpyDeviceToHost);
     CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
@@ -86,9 +86,9 @@ int MaxPieces(const KernelSchedule& map) {
   return most;
 }
 
-int MaxPieces(const TileSchedule& map) {
-  const int most = MaxPieces(map.main);
-  return map.has_short_rows() ? std::max(most, MaxPieces(map.short_rows)) : most;
+int MaxSplits(const TileSchedule& map) {
+  const int most = MaxSplits(map.main);
+  return map.has_short_rows() ? std::max(most, MaxSplits(map.short_rows)) : most;
 }
 
 }  // namespace reprise

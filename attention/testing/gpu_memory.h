@@ -71,9 +71,9 @@ class GpuTileSchedule {
 
 // Returns the maximum number of KV splits of a Q tile in a schedule in device memory. Returns 0 if
 // no tile is split, or if the schedule was not built since it was poisoned. Waits.
-int MaxPieces(const KernelSchedule& map);
+int MaxSplits(const KernelSchedule& map);
 // Returns the maximum over both schedules of `map`.
-int MaxPieces(const TileSchedule& map);
+int MaxSplits(const TileSchedule& map);
 
 }  // namespace reprise
 
