@@ -1,5 +1,5 @@
-// GEMMs on a GPU with cuBLASLt. Created by MakeLinearContext() (runner/ops/linear.h), which defines
-// the contract.
+// GEMMs on a GPU with cuBLASLt and this project's kernels. Created by MakeLinearContext()
+// (runner/ops/linear.h), which defines the contract.
 
 #ifndef REPRISE_RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
 #define REPRISE_RUNNER_OPS_CUBLASLT_LINEAR_CONTEXT_H_
@@ -17,7 +17,7 @@ namespace reprise {
 
 struct CublasLtOptions {
   int64_t workspace_bytes = 0;
-  int num_candidates = 1;  // candidates are timed if above 1
+  int num_candidates = 1;  // maximum number of the library's candidates; timed if above 1
   bool deterministic = false;
   std::string choices_file = {};  // empty: no file
 };

@@ -81,17 +81,17 @@ class CublasLtPlan {
   CublasLtPlan(CublasLtPlan&&) = default;
   CublasLtPlan& operator=(CublasLtPlan&&) = default;
 
-  // Returns at most `max_candidates` algorithms that can run this plan within `workspace_bytes`;
-  // the library's first proposal comes first. Algorithms that split in_features sum in float32.
-  // With kNever, no algorithm splits in_features. Errors: Unimplemented if no algorithm can run the
-  // plan.
+  // Returns at most `max_candidates` algorithms that the library proposes for this plan within
+  // `workspace_bytes`, in the library's order; some may fail to run. Algorithms that split
+  // in_features sum in float32. With kNever, no algorithm splits in_features. Errors: Unimplemented
+  // if the library proposes none; Internal if a call of the library fails.
   absl::StatusOr<std::vector<cublasLtMatmulAlgo_t>> Candidates(cublasLtHandle_t handle,
                                                                int64_t workspace_bytes,
                                                                int max_candidates,
                                                                SplitSum split_sum) const;
 
-  // Returns Unimplemented unless `algorithm`, which was found for another number of rows, can also
-  // run this plan.
+  // Returns Unimplemented unless `algorithm`, which was found for another plan or by another
+  // process, can also run this plan within `workspace_bytes`.
   absl::Status CheckAlgorithm(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                               int64_t workspace_bytes) const;
 

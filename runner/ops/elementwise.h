@@ -17,8 +17,8 @@
 // they may be captured.
 //
 // Thread safety: safe for concurrent calls, unless one call writes a tensor that another call uses.
-// Errors: InvalidArgument, naming the argument. Cost: one launch, which reads its input once and
-// writes its output once.
+// Errors: InvalidArgument, naming the argument. Cost: one launch, which reads its input and writes
+// its output at most once.
 
 #ifndef REPRISE_RUNNER_OPS_ELEMENTWISE_H_
 #define REPRISE_RUNNER_OPS_ELEMENTWISE_H_
@@ -41,7 +41,8 @@ absl::Status GateMul(Activation activation, const at::Tensor& gate_up, const at:
 // (1 + erf(x / sqrt(2))), or its tanh approximation. x [num_rows, size].
 absl::Status Gelu(const at::Tensor& x, GeluForm form = GeluForm::kErf);
 
-// Soft cap of logits as in Gemma 2: x = cap * tanh(x / cap). x [num_rows, size], in place; cap > 0.
+// Soft cap of logits as in Gemma 2: x = cap * tanh(x / cap). x [num_rows, size], in place; cap is
+// positive and finite.
 absl::Status Softcap(const at::Tensor& x, float cap);
 
 // Attention temperature that grows with the position, as in Llama 4's layers without rotary

@@ -8,7 +8,7 @@
 // an output does not depend on the rest of the batch.
 //
 // Bound: bytes of the weights of chosen experts, each read once per kRows rows. One token of
-// Qwen3-30B-A3B (8 of 128 experts, 2048 -> 2 x 768, bfloat16) reads 50 MB per layer, 13 us at 4
+// Qwen3-30B-A3B (8 of 128 experts, 2048 -> 2 x 768, bfloat16) reads 50 MB in this GEMM, 13 us at 4
 // TB/s. With many rows per expert, float32 arithmetic is the bound: use ApplyAll() instead.
 //
 //   T         float, __half, __nv_bfloat16

@@ -5,16 +5,16 @@
 //   // chosen [num_tokens * 2]: the two experts of each token
 //   REPRISE_RETURN_IF_ERROR(up.Apply(step.linears(), x, chosen, out));
 //
-// Only the device knows the chosen experts. Shapes are therefore fixed, and the call may be
-// captured. There are two forms:
+// On a GPU, the host does not read the chosen experts. Shapes do not depend on them, and the call
+// may be captured. There are two forms:
 //
 //   Apply      computes only the chosen products and reads only the weights of the chosen experts.
 //              On the CPU, the rows of each expert form one GEMM. On a GPU, a kernel processes up
 //              to eight rows of an expert together, without tensor cores. It is memory bound if
 //              there are few rows per expert, as in decode steps. Its results for a row are bitwise
 //              independent of the rest of the batch.
-//   ApplyAll   multiplies every row by the weights of every expert, in one batched GEMM with tensor
-//              cores. Use it on a GPU if there are many rows per expert.
+//   ApplyAll   multiplies every row by the weights of every expert, in one batched GEMM, which uses
+//              tensor cores for 16-bit dtypes. Use it on a GPU if there are many rows per expert.
 //
 // An ExpertLinear is a value: copies share the weight. Thread safety: see LinearContext.
 

@@ -1,7 +1,8 @@
 // Copies rows by index. Rows with an index out of range become zero.
 //
-// A CTA copies kThreads words of one row; a word is as wide as pointers and strides allow. Rows are
-// on the grid's x, whose limit is large; the CTAs of a row are on y.
+// A CTA copies kThreads words of one row; a word is as wide as pointers, strides and the row's size
+// allow: 16, 4, 2 or 1 bytes. Rows are on the grid's x, whose limit is large; the CTAs of a row are
+// on y.
 //
 // Bound: bytes, twice per row: 256 rows of 8 KB are 4 MB, 1 us at 4 TB/s. Small batches cost two
 // dependent loads and the launch. A step hides most of the launch: this kernel starts before the
@@ -39,7 +40,7 @@ template <typename Word>
 cudaError_t Launch(const GatherRowsArgs& args, cudaStream_t stream) {
   const int64_t num_words = args.row_bytes / static_cast<int64_t>(sizeof(Word));
   const int64_t ctas_a_row = (num_words + kThreads - 1) / kThreads;
-  if (ctas_a_row > 65535) return cudaErrorInvalidValue;  // limit of a grid's y: 268 MB per row
+  if (ctas_a_row > 65535) return cudaErrorInvalidValue;  // grid's y: at most 268 MB per row
   const dim3 grid(args.num_indices, static_cast<unsigned>(ctas_a_row));
   return LaunchDependent(GatherRowsKernel<Word>, grid, kThreads, 0, stream, args);
 }

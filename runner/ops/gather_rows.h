@@ -32,7 +32,7 @@ absl::Status GatherRows(const at::Tensor& table, const at::Tensor& indices, cons
 
 // Like GatherRows(), for a table of which only the rows [first_row, first_row + num_rows) exist
 // here, in `table`. Rows with an index outside this range become zero, on the CPU too.
-// REQUIRES: first_row >= 0.
+// Errors: InvalidArgument, naming the argument, also if first_row is negative.
 absl::Status GatherSomeRows(const at::Tensor& table, int64_t first_row, const at::Tensor& indices,
                             const at::Tensor& out);
 

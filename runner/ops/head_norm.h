@@ -4,12 +4,12 @@
 //   x = x / sqrt(mean(x^2) + eps) * (1 + weight)       Gemma 3: NormWeight::kOnePlus
 //   x = x / sqrt(mean(x^2) + eps)                      Llama 4, without a weight
 //
-// The mean is over the dims of a head. Computed in float32 and rounded as in RmsNorm()
+// The mean is over the dims of a head. Computed in at least float32 and rounded as in RmsNorm()
 // (runner/ops/norm.h). A rotation does not change the length of a vector. Without weights, norm and
 // rotation may therefore be swapped; only the rounding differs.
 //
 //   NormaliseHeads(q, k, {.q_weight = q_norm, .k_weight = k_norm, .eps = 1e-6f});
-//   RotaryWriteKv(q, k, v, ...);  // or pass the options to this: one launch for both
+//   RotaryWriteKv(q, k, v, ...);  // or pass the options to this: usually one launch for both
 //
 // The call does not allocate or synchronise, so it may be captured. On a GPU, the result of a head
 // is bitwise independent of the rest of the batch.

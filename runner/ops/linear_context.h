@@ -1,7 +1,7 @@
-// State shared by the GEMMs of one device. On a GPU: the cuBLASLt handle, a workspace that is not
-// resized or freed while a graph exists, and the algorithm chosen for each shape before capture.
-// The owner is the runner, or another caller that captures. Created by MakeLinearContext()
-// (runner/ops/linear.h).
+// State shared by the GEMMs of one device. On a GPU: the cuBLASLt handle, a workspace of fixed
+// size, and the algorithm chosen for each shape. The context must outlive the graphs that were
+// captured with it. The owner is the runner, or another caller that captures. Created by
+// MakeLinearContext() (runner/ops/linear.h).
 //
 // Thread safety: none. Use one stream at a time, because all GEMMs of a context share its
 // workspace.
@@ -26,10 +26,10 @@ namespace reprise {
 // The algorithm used for a shape, and the reason for it, for reports.
 struct LinearChoice {
   enum class Source {
-    kTimed,       // measured as the fastest of the candidates
-    kHeuristic,   // the library's first proposal: timing is off, or the weight is small
+    kTimed,       // chosen by timing the candidates
+    kHeuristic,   // the library's first proposal: not timed (option, SetTiming() or small weight)
     kCaptured,    // the first proposal: a shape first seen during capture cannot be timed
-    kRemembered,  // measured by another process, or earlier (LinearContextOptions::choices_file)
+    kRemembered,  // timed by another process, or earlier (LinearContextOptions::choices_file)
   };
   int64_t num_rows = 0;  // 0: serves any number of rows (deterministic mode)
   int64_t in_features = 0;
@@ -56,30 +56,32 @@ struct LinearChoice {
 // timing.
 enum class LinearTiming : int8_t { kOn, kOff };
 
-// Maximum number of rows of x for which GEMMs on a GPU read 8-bit weights directly.
+// Maximum number of rows of x for which GEMMs on a GPU read 8-bit weights directly, except in
+// deterministic mode, which has no maximum.
 inline constexpr int64_t kMaxFp8Rows = 64;
 
 class LinearContext {
  public:
   virtual ~LinearContext() = default;
 
-  // out = x weight^T + bias. REQUIRES: the caller (Linear) has checked shapes and devices. `bias`
-  // may be null. With a third, leading dimension, the call is a batch of GEMMs without a bias: x
-  // [num_products, num_rows, in_features], weight [num_products, out_features, in_features], out
-  // [num_products, num_rows, out_features], checked by HeadLinear.
+  // out = x weight^T + bias. REQUIRES: the caller, for example Linear, has checked shapes and
+  // devices. `bias` may be null. With a third, leading dimension, the call is a batch of GEMMs
+  // without a bias: x [num_products, num_rows, in_features], weight [num_products, out_features,
+  // in_features], out [num_products, num_rows, out_features].
   virtual absl::Status Multiply(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor* bias, const at::Tensor& out) = 0;
 
   // out = activation(gate) * up, as GateMul() (runner/ops/elementwise.h) computes it from gate_up =
-  // x weight^T + bias. The result is bitwise identical to two separate calls. gate_up [num_rows,
-  // out_features] is scratch; the project's kernels write only `out` [num_rows, out_features / 2].
+  // x weight^T + bias. The result is bitwise identical to two separate calls if both use the same
+  // GEMM algorithm. gate_up [num_rows, out_features] is scratch; the project's kernels write only
+  // `out` [num_rows, out_features / 2].
   virtual absl::Status MultiplyGated(Activation activation, const at::Tensor& x,
                                      const at::Tensor& weight, const at::Tensor* bias,
                                      const at::Tensor& gate_up, const at::Tensor& out);
 
-  // Multiply() for an 8-bit weight with scales, as in Linear::CreateScaled(). On a GPU, the first
-  // call that needs scratch memory allocates it. Errors: FailedPrecondition if that call is
-  // captured.
+  // Multiply() for an 8-bit weight with scales, as in Linear::CreateScaled(). On a GPU, a call that
+  // needs more scratch memory than the context has allocates it. Errors: FailedPrecondition if that
+  // call is captured; Unimplemented on a GPU if a size of the weight is 2^31 or more.
   virtual absl::Status MultiplyScaled(const at::Tensor& x, const at::Tensor& weight,
                                       const at::Tensor& scales, const at::Tensor* bias,
                                       const at::Tensor& out) = 0;

@@ -6,8 +6,8 @@
 // of a token are numbered through q's pairs, k's pairs, k's dims >= rotary_dim and v. Tokens are on
 // the grid's x, the CTAs of a token on y.
 //
-// Bound: bytes. Llama-3.1-8B (32 q heads, 8 kv heads, 128 dims, bfloat16) moves 20 KB per token:
-// 256 tokens are 5 MB, 1.3 us at 4 TB/s. Small batches cost the launch and two dependent loads (the
+// Bound: bytes. Llama-3.1-8B (32 q heads, 8 kv heads, 128 dims, bfloat16) moves 24 KB per token:
+// 256 tokens are 6 MB, 1.6 us at 4 TB/s. Small batches cost the launch and two dependent loads (the
 // position, then its row of the table); slots, scales and weights are loaded at the same time.
 //
 //   T         q, k, v: float, __half, __nv_bfloat16

@@ -1,5 +1,5 @@
 // Rotary position embedding of q and k, optionally with the write of k and v to the cache in the
-// same launch: all work between a layer's projection and its attention.
+// same launch: in most models, all work between a layer's projection and its attention.
 //
 //   RotaryWriteKv(q, k, v, positions, table, kv_layer, slot_mapping);
 //
@@ -22,11 +22,11 @@
 // [num_tokens] int32. The calls do not allocate or synchronise, so they may be captured.
 //
 // Thread safety: safe for concurrent calls, unless one call writes a tensor that another call uses.
-// Cost: one launch, which reads and writes q, k and v once. On a GPU, a norm needs a second launch
-// if only some dims are rotated, or if heads are not aligned to 16 bytes. Errors: InvalidArgument,
-// naming the argument. On the CPU, a position outside the table or a slot beyond the cache is an
-// OutOfRange error, before anything is written. On a GPU, the position is clamped to the table, and
-// nothing is written to the slot.
+// Cost: one launch, which reads q, k and v once and writes each result once. On a GPU, a norm needs
+// a second launch unless CanNormaliseWhileRotating() (runner/ops/rotary_args.h) is true. Errors:
+// InvalidArgument, naming the argument. On the CPU, a position outside the table or a slot beyond
+// the cache is an OutOfRange error, before anything is written. On a GPU, the position is clamped
+// to the table, and nothing is written to the slot.
 
 #ifndef REPRISE_RUNNER_OPS_ROTARY_H_
 #define REPRISE_RUNNER_OPS_ROTARY_H_
@@ -48,8 +48,9 @@ absl::Status Rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
 // Rotates q in place. Writes rotated k, and v, of the first slot_mapping.size(0) tokens to the
 // cache. v does not change. Without `norm`, k does not change either; with `norm`, the contents of
 // k are unspecified afterwards. slot_mapping [<= num_tokens] int64: block * block_size + offset;
-// negative: not written. `kv` has k's num_kv_heads, head_dim_qk and head_dim_v, any layout and
-// dtype, and is on q's device. Its scales are per tensor or per head.
+// negative: not written. `kv` has k's num_kv_heads, head_dim_qk and head_dim_v, rope_dim 0, any
+// layout and any dtype (float64 on the CPU only), and is on q's device. Its scales are per tensor
+// or per head.
 absl::Status RotaryWriteKv(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const at::Tensor& positions, const at::Tensor& table, const KvLayer& kv,
                            const at::Tensor& slot_mapping,

@@ -42,8 +42,9 @@ struct RotaryArgs {
   RotaryNorm norm;
 };
 
-// Whether LaunchRotary() can apply `args.norm`: all dims are rotated and heads are aligned.
-// REQUIRES: args.norm.is_on. Only in builds with CUDA.
+// Whether LaunchRotary() can apply `args.norm`: all dims are rotated; half a head consists of at
+// most 32 vectors of 16 bytes; heads, weights and the table are aligned to 16 bytes. REQUIRES:
+// args.norm.is_on. Only in builds with CUDA.
 bool CanNormaliseWhileRotating(const RotaryArgs& args);
 
 // Enqueues the kernel. REQUIRES: the arguments pass the checks of rotary.h; args.norm is off, or

@@ -20,8 +20,8 @@ namespace reprise {
 // Returns [max_positions, rotary_dim] float32 on `device`, where rotary_dim = 2 *
 // inverse_frequencies.size(). Row p holds attention_factor * cos(p * f_i) for each i, then
 // attention_factor * sin(p * f_i). The angle is a float32 product, as in Hugging Face's models; its
-// cosine and sine are correctly rounded. Errors: InvalidArgument, naming the argument, if there are
-// no frequencies or no positions, or if a frequency or attention_factor is not finite;
+// cosine and sine are computed in float64. Errors: InvalidArgument, naming the argument, if there
+// are no frequencies or no positions, or if a frequency or attention_factor is not finite;
 // ResourceExhausted if the table does not fit.
 absl::StatusOr<at::Tensor> MakeRotaryTable(absl::Span<const float> inverse_frequencies,
                                            int max_positions, float attention_factor,

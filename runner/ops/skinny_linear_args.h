@@ -1,6 +1,6 @@
 // Arguments of the kernel in skinny_linear.cu, a GEMM of few rows that is bound by reading the
-// weight. The kernel is one of the algorithms among which a GPU's LinearContext chooses. Does not
-// depend on LibTorch.
+// weight, and of the kernel of runner/ops/few_rows/tile_linear.h. Both are among the algorithms
+// from which a GPU's LinearContext chooses. Does not depend on LibTorch.
 
 #ifndef REPRISE_RUNNER_OPS_SKINNY_LINEAR_ARGS_H_
 #define REPRISE_RUNNER_OPS_SKINNY_LINEAR_ARGS_H_
@@ -50,14 +50,15 @@ inline constexpr int kMaxSkinnyRows = 8;
 // depends on the shape. The strip and the number of rows of x do not affect the results.
 inline constexpr int kMaxSkinnyStrip = 3;
 
-// Whether the kernel supports the arguments: 1 to kMaxSkinnyRows rows, out_features a multiple of
-// 16, in_features a multiple of 512. Rows of x and weight must be aligned to 16 bytes.
+// Whether the kernel supports the arguments: dtypes as above, 1 to kMaxSkinnyRows rows,
+// out_features a multiple of 16, in_features a multiple of 512. Rows of x and weight must be
+// aligned to 16 bytes.
 bool SkinnyLinearServes(const SkinnyLinearArgs& args);
 
 // Enqueues the kernel with strips of `strip` units, 1 to kMaxSkinnyStrip. Requires compute
-// capability 8.0; on 9.0 and later, the kernel starts while the previous kernel ends
-// (base/dependent_launch.cuh). Errors: InvalidArgument if the kernel does not support the
-// arguments; those of CudaStatus() (base/cuda_status.h).
+// capability 8.0 or later and up to 156 KB of shared memory per CTA. On 9.0 and later, the kernel
+// starts while the previous kernel ends (base/dependent_launch.cuh). Errors: InvalidArgument if the
+// kernel does not support the arguments; those of CudaStatus() (base/cuda_status.h).
 absl::Status LaunchSkinnyLinear(const SkinnyLinearArgs& args, int strip, CUstream_st* stream);
 
 }  // namespace reprise

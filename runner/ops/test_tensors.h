@@ -28,17 +28,17 @@ at::Tensor NanRows(at::IntArrayRef shape, int64_t gap, at::ScalarType dtype, at:
 at::Tensor ProductInOneChain(const at::Tensor& x, const at::Tensor& weight);
 
 // Succeeds if the largest error of `got` against `reference` (float64) is at most twice the error
-// of `same_maths`, which LibTorch computes in the dtype of `got`, or at most one unit in the last
-// place of the largest value.
+// of `same_maths`, which LibTorch computes in the dtype of `got`, or at most the largest magnitude
+// times the unit roundoff of that dtype.
 ::testing::AssertionResult IsAsGoodAs(const at::Tensor& got, const at::Tensor& same_maths,
                                       const at::Tensor& reference);
 
 // IsAsGoodAs() for sums, whose terms may be larger than the sums. `magnitudes` holds the sums of
-// the terms' absolute values; the unit in the last place refers to the largest of them.
+// the terms' absolute values, and the unit roundoff is multiplied by the largest of them.
 ::testing::AssertionResult IsAsGoodAs(const at::Tensor& got, const at::Tensor& same_maths,
                                       const at::Tensor& reference, const at::Tensor& magnitudes);
 
-// Succeeds if the values are bitwise equal, on any devices; NaN equals NaN.
+// Succeeds if shapes, dtypes and values are equal, on any devices; NaN equals NaN, and -0 equals 0.
 ::testing::AssertionResult Equals(const at::Tensor& got, const at::Tensor& expected);
 
 }  // namespace reprise

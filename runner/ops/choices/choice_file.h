@@ -10,7 +10,8 @@
 // also counts as empty: it causes one warning, and the next Put() replaces it. Does not depend on
 // LibTorch.
 //
-// Thread safety: not thread-safe.
+// Thread safety: not thread-safe. Two ChoiceFiles of one process with the same path must not call
+// Put() at the same time, because they write the same temporary file.
 
 #ifndef REPRISE_RUNNER_OPS_CHOICES_CHOICE_FILE_H_
 #define REPRISE_RUNNER_OPS_CHOICES_CHOICE_FILE_H_
@@ -35,7 +36,7 @@ class ChoiceFile {
   // or nullopt.
   std::optional<std::string> Find(const std::string& key) const;
 
-  // Reads the file, adds the choice unless the file has one for the key, and replaces the file
+  // Reads the file. If it has no choice for the key, adds the choice and replaces the file
   // atomically: concurrent readers find either the old or the new file. If two processes call Put()
   // at the same time, the choice of one may be lost. Returns the choice that the file has for the
   // key. Errors: InvalidArgument if a text is empty or contains tabs or line ends; Unavailable,

@@ -22,7 +22,7 @@ struct RememberedChoice {
   friend bool operator==(const RememberedChoice&, const RememberedChoice&) = default;
 };
 
-// Returns a text such as "tiles 2 1 4 1, 000000000000001f ...".
+// Returns a text such as "tiles 2 1 4 1 0 000000000000001f ...".
 std::string ToText(const RememberedChoice& choice);
 
 // Returns nullopt unless the text is the output of ToText() for a choice whose strip and form

@@ -4,7 +4,8 @@
 //
 // A barrier has 8 bytes. One thread initialises it with the number of arrivals that complete a
 // phase. A phase is identified by its parity; the first phase has parity 0. Arrivals have release
-// semantics and waits have acquire semantics, within the cluster.
+// semantics: ArriveInCluster() within the cluster, the other functions within the CTA. Waits have
+// acquire semantics within the cluster.
 
 #ifndef REPRISE_RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_
 #define REPRISE_RUNNER_OPS_FEW_ROWS_CLUSTER_MEMORY_CUH_

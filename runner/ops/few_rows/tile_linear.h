@@ -28,8 +28,8 @@ bool TileLinearServes(const SkinnyLinearArgs& args);
 // starts while the previous kernel ends (base/dependent_launch.cuh). May be captured. Reads only
 // the num_rows rows of x, the out_features rows of the weight, and in_features elements of each
 // row. Errors: InvalidArgument if the kernel does not support the arguments or the form;
-// Unimplemented if the current device does not have compute capability 9.0; those of CudaStatus()
-// (base/cuda_status.h).
+// Unimplemented if the current device does not have compute capability 9.0 or runs no cluster of
+// this form; those of CudaStatus() (base/cuda_status.h).
 absl::Status LaunchTileLinear(const SkinnyLinearArgs& args, const TileForm& form,
                               CUstream_st* stream);
 

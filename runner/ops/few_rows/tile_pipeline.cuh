@@ -1,9 +1,9 @@
 // Shared by the tile kernels for 16-bit weights (tile_linear.cu) and for 8-bit weights
 // (runner/ops/fp8/fp8_tile_linear.cu): stages, their copies, and the sums at the end of a tile.
 //
-//   copies   Two threads copy stages by TMA. One copies the boxes of the weight; its first copies
-//            start before the wait for the previous kernel. The other copies the boxes of x, after
-//            that wait.
+//   copies   Two threads copy stages by TMA. One copies the boxes of the weight; with
+//            SkinnyWeights::kEarly, its first copies start before the wait for the previous kernel.
+//            The other copies the boxes of x, after that wait.
 //   MMA      A group multiplies its 64 rows of a stage by all of x (wgmma: the weight is A, x is
 //            B). MMAs with few columns are latency bound, so groups alternate on the stages.
 //   sums     At the end of a tile, each warp stores its partial sums in the shared memory of the
@@ -197,7 +197,7 @@ class PartialSums {
     arrived_ = ClusterAddress(memory.summed, owner);
   }
 
-  // Stores the sums of the next tile, for the first num_rows columns.
+  // Stores the sums of the next tile, for at least the first num_rows columns.
   __device__ void Store(const TileSums<kColumns>& sum, int num_rows) {
     // In the first round the buffers are free.
     AwaitPhase(read_, parity_ ^ 1);

@@ -55,9 +55,9 @@ bool Fp8LinearServes(const Fp8LinearArgs& args);
 
 // Enqueues one kernel per kFp8PassRows rows. Each kernel starts while the previous kernel ends
 // (base/dependent_launch.cuh); args.weights applies to values and scales. Sums are float32. A row's
-// results are bitwise independent of the number of rows. Requires compute capability 8.0. May be
-// captured. Errors: InvalidArgument if the kernel does not support the arguments; those of
-// CudaStatus() (base/cuda_status.h).
+// results are bitwise independent of the number of rows. Requires compute capability 8.0 or later
+// and up to 168 KB of shared memory per CTA. May be captured. Errors: InvalidArgument if the kernel
+// does not support the arguments; those of CudaStatus() (base/cuda_status.h).
 absl::Status LaunchFp8Linear(const Fp8LinearArgs& args, CUstream_st* stream);
 
 // Enqueues a kernel that writes the weight's rows [first_row, first_row + num_rows), values times

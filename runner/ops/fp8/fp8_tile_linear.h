@@ -20,15 +20,16 @@ namespace reprise {
 
 // Whether the kernel supports the arguments with some form: 1 to kMaxTileLinearRows 16-bit rows;
 // `out` of the same dtype or float32; x and weight aligned to 16 bytes, with strides that are
-// multiples of 16 bytes and at least in_features. out_features and in_features may be any positive
-// numbers.
+// multiples of 16 bytes and at least in_features; num_groups as in Fp8Weight. out_features and
+// in_features may be any positive numbers.
 bool Fp8TileLinearServes(const Fp8LinearArgs& args);
 
 // Enqueues the kernel. args.weights applies to values and scales. The kernel starts while the
 // previous kernel ends (base/dependent_launch.cuh). May be captured. Reads only the num_rows rows
 // of x, the out_features rows of the weight, and in_features elements of each row. Errors:
 // InvalidArgument if the kernel does not support the arguments or the form; Unimplemented if the
-// current device does not have compute capability 9.0; those of CudaStatus() (base/cuda_status.h).
+// current device does not have compute capability 9.0 or runs no cluster of this form; those of
+// CudaStatus() (base/cuda_status.h).
 absl::Status LaunchFp8TileLinear(const Fp8LinearArgs& args, const TileForm& form,
                                  CUstream_st* stream);
 

@@ -1,8 +1,9 @@
 // How the kernel of fp8_tile_linear.h distributes a GEMM over the CTAs of a GPU. Plain arithmetic,
 // for host code and tests. Does not depend on CUDA or LibTorch.
 //
-// See runner/ops/few_rows/tile_linear_plan.h. Only a box differs: it has 128 in_features, which are
-// 128 bytes of each row of the tile, and two boxes of x, one after the other.
+// See runner/ops/few_rows/tile_linear_plan.h. A box differs: it has 128 in_features, which are 128
+// bytes of each row of the tile, and two boxes of x, one after the other. No GEMM is gated or wide,
+// and `stores_directly` is false.
 //
 // Thread safety: value types.
 
@@ -23,9 +24,8 @@ struct Fp8TilePlan : TileLinearPlan {
   }
 };
 
-// Returns the form that is the fastest on an H200 for a GEMM with `num_rows` rows of x, 1 to
-// kMaxTileLinearRows. This is a fixed rule, not a measurement, so that results are bitwise
-// identical in all processes.
+// Returns the form to use for a GEMM with `num_rows` rows of x, 1 to kMaxTileLinearRows. This is a
+// fixed rule, tuned for an H200, so that results are bitwise identical in all processes.
 TileForm Fp8TileForm(int num_rows, int out_features);
 
 // Returns the plan of such a GEMM for a GPU that can run `max_clusters` clusters of this form

@@ -30,7 +30,7 @@ struct QuantisedWeight {
   at::Tensor scales;
 };
 
-// Quantises weight [out_features, in_features] float32, float16 or bfloat16, without NaN, on the
+// Quantises weight [out_features, in_features] float32, float16 or bfloat16, all finite, on the
 // weight's device. If all values that share a scale are zero, the scale is 1. Errors:
 // InvalidArgument, naming the argument; those of CatchTorch() (base/torch_status.h).
 absl::StatusOr<QuantisedWeight> QuantiseWeight(const at::Tensor& weight, ScaledBy scaled_by);

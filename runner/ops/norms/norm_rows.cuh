@@ -1,6 +1,6 @@
 // Device functions shared by the kernels that normalise rows. A CTA processes one row, and a thread
-// every blockDim.x-th vector of the row. Kernels with the same number of threads therefore compute
-// bitwise identical results.
+// every blockDim.x-th vector of the row. Kernels with the same number of threads and the same
+// kVector therefore compute bitwise identical results.
 //
 //   T         float, __half, __nv_bfloat16
 //   kVector   elements per load: a vector of 16 bytes, or 1 element if rows are not aligned
