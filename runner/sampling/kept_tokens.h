@@ -69,7 +69,7 @@ uint32_t KeptThreshold(const float* logits, int vocab_size, float max_logit,
                        const SamplingParams& params);
 
 // Draws from the kept tokens among `size` logits, whose first one belongs to first_token. Returns
-// the best packed draw, or kNoChoice if no token is kept. Does not read kept.total.
+// the best packed draw, or kNoChoice if no kept token can win. Does not read kept.total.
 uint64_t DrawKept(const float* logits, int size, int32_t first_token, const KeptTokens& kept,
                   const SamplingParams& params, int64_t sample_index);
 

@@ -10,7 +10,7 @@
 //
 // Bound: latency. One SM reads a row of 128256 bfloat16 twice, the second time from cache, 4 us
 // each. Each top token needs a reduction, and one thread reads its 125 logits again, 2 us. Rows run
-// concurrently, two per SM.
+// concurrently, up to two per SM.
 
 #include <cuda_runtime.h>
 

@@ -17,8 +17,8 @@
 //
 // NaN logits count as absent. The log-probability is NaN if the row has no logit above -inf, if the
 // token's logit is NaN, or if the token is outside the vocabulary. The rank of such a token is 0.
-// If a row has fewer tokens than it requests, the remaining entries of its top are token -1 with
-// NaN.
+// If a row has no logit above -inf, or fewer tokens than it requests, the remaining entries of its
+// top are token -1 with NaN.
 //
 // The host and the device form compute bitwise identical results, because they sum integers. The
 // results are within 1e-6 of float64, or within 1e-7 of the value if that is larger.

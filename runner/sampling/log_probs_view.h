@@ -10,9 +10,8 @@
 
 namespace reprise {
 
-// One entry per row (runner/sampling/log_probs.h). Entries of rows that request no
-// log-probabilities are undefined. The runner owns the memory, which is valid as long as
-// StepResult::tokens.
+// One entry per row (runner/sampling/log_probs.h). Entries that a row does not request are
+// undefined. The runner owns the memory, which is valid as long as StepResult::tokens.
 struct RowLogProbsView {
   absl::Span<const float> token_log_probs;  // [rows] of the row's token
   absl::Span<const int32_t> token_ranks;    // [rows] 1 + the number of tokens with a larger logit

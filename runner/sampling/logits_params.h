@@ -28,7 +28,7 @@ namespace reprise {
 inline constexpr int kMaxTopLogProbs = 20;
 
 // Parameters of a sequence. The default changes nothing and costs nothing: rows with the default
-// are not read.
+// and without a mask are not read.
 struct LogitsParams {
   float repetition_penalty = 1.0f;  // > 0; 1: no penalty
   float presence_penalty = 0.0f;

@@ -17,8 +17,8 @@
 //
 // Thread safety: none. The device form uses one launch, does not synchronise or allocate, and may
 // be captured. Cost of a row with penalties: reading its counts (2 bytes per token) and the logits
-// of tokens that have occurred. Cost of a mask: reading its bits and writing the logits that it
-// excludes.
+// at and near tokens that have occurred. Cost of a mask: reading its bits and writing the logits
+// that it excludes.
 
 #ifndef REPRISE_RUNNER_SAMPLING_LOGITS_PROCESSORS_H_
 #define REPRISE_RUNNER_SAMPLING_LOGITS_PROCESSORS_H_

@@ -60,17 +60,17 @@ enum class StepLogits : int8_t {
 // Features between logits and tokens that sequences may request (docs/sampling.md), and which
 // logits are kept. Each option takes memory.
 struct LogitsOptions {
-  // Whether requests may have repetition, presence and frequency penalties: 2 bytes per slot and token
-  // of the vocabulary.
+  // Whether requests may have repetition, presence and frequency penalties: 2 bytes per slot and
+  // token of the vocabulary.
   bool penalties = false;
   // Maximum number of biases per sequence. OpenAI's interface allows 300.
   int max_biases = 0;
-  // Whether requests may have masks of allowed tokens: max_num_seqs * vocab_size / 8 bytes of pinned
-  // memory for each step that may be in flight, and one more.
+  // Whether requests may have masks of allowed tokens: max_num_seqs * vocab_size / 8 bytes of
+  // pinned memory for each step that may be in flight, and one more.
   bool allowed_tokens = false;
   // Maximum number of most probable tokens whose log-probabilities a request may have, at most
   // kMaxTopLogProbs. 0: only the log-probability of the chosen token. -1: no log-probabilities.
-  // Together with any other option, or with stages, takes a copy of the logits [max_num_seqs,
+  // Together with penalties, biases, masks or stages, takes a copy of the logits [max_num_seqs,
   // vocab_size].
   int max_log_probs = -1;
   // The caller's own stages, at most 30; must outlive the runner.

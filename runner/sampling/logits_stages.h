@@ -16,8 +16,8 @@
 //
 // Before the choice, stages run in this order: raw logits are copied if log-probabilities need
 // them; logits processors; the user's stages, in the order of the options. After the choice:
-// log-probabilities are computed, tokens are counted, then the user's stages run. A step in which
-// no sampling row needs a stage enqueues nothing.
+// log-probabilities are computed, tokens are counted, then the user's stages run. If no sampling
+// row of a step needs a stage, BeforeSample() and AfterSample() enqueue nothing.
 //
 // Score() computes log-probabilities of known tokens, as requested by
 // LogitsParams::num_known_log_probs: of the earlier tokens of a row with RowLogits::kAll, and of
@@ -58,8 +58,8 @@ class LogitsStages {
 
   // Checks whether the stages can serve the batch. Changes nothing. Errors: InvalidArgument, naming
   // the part: a request or a mask that the options do not enable, a request that
-  // CheckLogitsParams() rejects, slots or rows that are out of range or occur twice, a mask of the
-  // wrong length or for a row that does not sample.
+  // CheckLogitsParams() rejects, slots or rows that are out of range, two requests for one slot,
+  // two masks for one row, a mask of the wrong length or for a row that does not sample.
   absl::Status Check(const LogitsBatch& batch) const;
 
   // Checks whether a sequence may make this request in any batch; the slot is ignored. Errors:
@@ -78,14 +78,15 @@ class LogitsStages {
   absl::Status Begin(const LogitsBatch& batch);
 
   // Call on the step's stream, before and after Sample(). `output`, in [0, max_steps_in_flight],
-  // selects the buffer for log-probabilities; the host must not be reading it any more. REQUIRES:
-  // at most max_rows rows. Errors: those of the stages.
+  // selects the buffer for log-probabilities; the host must not be reading it any more. Errors:
+  // InvalidArgument, naming the argument, for example if there are more than max_rows rows; those
+  // of the stages.
   absl::Status BeforeSample(const LogitsStep& step);
   absl::Status AfterSample(const LogitsStep& step, int output);
 
   // Computes log-probabilities of known tokens for the slots that request them. Call on the step's
-  // stream, after AfterSample(). REQUIRES: max_log_probs >= 0; `output` as above. Errors: those of
-  // the launch.
+  // stream, after AfterSample(). REQUIRES: max_log_probs >= 0; `output` as above. Errors:
+  // InvalidArgument, naming the argument; those of the launch.
   absl::Status Score(const ScoredLogits& scored, int output);
 
   // Returns the log-probabilities of the step that used `output`: [max_rows + max_earlier_logits]

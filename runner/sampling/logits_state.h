@@ -20,7 +20,8 @@
 //
 // Thread safety: none; one caller at a time for the same slots. The device forms use one launch, do
 // not synchronise or allocate, and may be captured. Joins and their lists may be in mapped host
-// memory. Cost of a join with penalties: writing the slot's counts, 256 KB, and reading its tokens.
+// memory. Cost of a join with penalties: writing the slot's counts (256 KB for a vocabulary of
+// 128,000) and reading its tokens.
 // Cost of CountTokens: a launch.
 
 #ifndef REPRISE_RUNNER_SAMPLING_LOGITS_STATE_H_

@@ -1,13 +1,13 @@
-// Copies the logits of rows that request log-probabilities, before logits processors change them in
-// place: log-probabilities are computed from raw logits (runner/sampling/log_probs.h).
+// Copies the logits of rows that request log-probabilities (num_log_probs), before stages change
+// them in place: log-probabilities are computed from raw logits (runner/sampling/log_probs.h).
 //
 //   LaunchKeepRawLogits({.dtype = DType::kBFloat16, .logits = logits, .logits_stride = vocab_size,
 //                        .raw = raw, .raw_stride = vocab_size, .num_rows = 16,
 //                        .vocab_size = vocab_size, .sample_slot = arrays.sample_slot,
 //                        .params = logits_slots.params, .num_slots = 64}, stream);
 //
-// Needed only in steps that have both rows with log-probabilities and rows with processors. Other
-// rows are neither read nor written.
+// Needed only in steps that have rows with log-probabilities and also rows with processors or with
+// stages of the user. Other rows are neither read nor written.
 //
 // Thread safety: none. The device form uses one launch, does not synchronise or allocate, and may
 // be captured. Cost: reading and writing the rows that request log-probabilities.

@@ -1,7 +1,8 @@
 // Sampling from logits, one launch for all rows.
 //
-// A team of CTAs serves a row: a cluster of up to 8 CTAs on sm_90, otherwise one CTA. Each thread
-// reads the same logits in every pass, so that passes after the first one read from L1.
+// A team of CTAs serves a row: a cluster of up to 8 CTAs on sm_90 and later, otherwise one CTA.
+// Each thread reads the same logits in every pass, so that later passes read from L1 if the part
+// fits.
 // 1. Finds the largest logit, with the lowest token among equals. Greedy rows end here.
 // 2. Top-k: finds the largest threshold that k logits reach. Top-p: finds the largest threshold
 //    whose tokens reach the probability top_p. Each pass narrows an interval of order keys to an
@@ -15,7 +16,7 @@
 // Bound of greedy rows: bytes. 256 rows of 128256 bfloat16 are 66 MB, 17 us at 4 TB/s; a single row
 // costs the launch, a reduction and a cluster barrier, about 5 us. Bound of other rows: 2 to 25
 // passes. A pass reads a CTA's part of the row from L1 and has one exchange between the CTAs (about
-// 2 us); 16-bit logits need 6 passes per threshold.
+// 2 us). A threshold needs up to 6 passes for bfloat16, 7 for float16 and 11 for float32.
 //
 //   T         float, __half, __nv_bfloat16
 //   kVector   logits per load: a vector of 16 bytes, or 1 element if rows are not aligned

@@ -7,8 +7,8 @@
 //           .out = tokens,
 //           .features = SamplingFeatures::kGreedy});
 //
-// The token becomes the slot's last_token, which the refill of the next step reads, and
-// sample_index increases by 1. The host reads `out` later.
+// The token (0 for kNanRow) becomes the slot's last_token, which the refill of the next step reads,
+// and sample_index increases by 1. The host reads `out` later.
 //
 // With sample_offset, Sample() only draws: row r uses sample_index + sample_offset[r], the slots do
 // not change, and a slot may have several rows. Draft verification uses this to compute the tokens
@@ -18,8 +18,8 @@
 // mathematical library.
 //
 // Thread safety: none; one caller at a time for the same slots. On a GPU, one launch on the current
-// stream. Does not allocate or synchronise, so the call may be captured. Cost: greedy rows read
-// their logits once; other rows up to about ten times, from cache.
+// stream, which does not allocate or synchronise, so the call may be captured. Cost on a GPU:
+// greedy rows read their logits once; other rows 2 to 25 times, mostly from cache.
 
 #ifndef REPRISE_RUNNER_SAMPLING_SAMPLING_H_
 #define REPRISE_RUNNER_SAMPLING_SAMPLING_H_

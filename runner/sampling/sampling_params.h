@@ -28,8 +28,8 @@ namespace reprise {
 //
 // The draw is Gumbel-max: argmax over kept tokens v of logit_v / temperature + g(v), g(v) =
 // -log(-log(u)), u uniform from Philox4x32-10 with key = seed and counter words = (v / 4, 0,
-// sample_index low, high), lane v % 4. The draw depends only on the seed, the index of the token in
-// its sequence and the logits. It does not depend on the batch, the row or the device.
+// sample_index low, high), lane v % 4. The draw depends only on these parameters, the index of the
+// token in its sequence and the logits. It does not depend on the batch, the row or the device.
 struct SamplingParams {
   float temperature = 0.0f;  // 0: greedy
   int32_t top_k = 0;         // 0: keep all tokens

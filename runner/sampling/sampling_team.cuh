@@ -1,9 +1,10 @@
-// Shared by the kernels of sampling and of rejection: the team of CTAs that chooses a token from a
-// row of logits, its reductions, the thresholds of top-k and top-p, and draws. Other kernels should
-// not include this header, because its names are very general.
+// Shared by the kernels of sampling, with or without shards, and of rejection: the team of CTAs
+// that chooses a token from a row of logits, its reductions, the thresholds of top-k and top-p, and
+// draws. Other kernels should not include this header, because its names are very general.
 //
-// A team of CTAs serves a row: a cluster of up to 8 CTAs on sm_90, otherwise one CTA. Files that
-// include this header must be compiled without contraction (runner/sampling/sampling_rules.h).
+// A team of CTAs serves a row: a cluster of up to 8 CTAs on sm_90 and later, otherwise one CTA.
+// Files that include this header must be compiled without contraction
+// (runner/sampling/sampling_rules.h).
 
 #ifndef REPRISE_RUNNER_SAMPLING_SAMPLING_TEAM_CUH_
 #define REPRISE_RUNNER_SAMPLING_SAMPLING_TEAM_CUH_
@@ -124,9 +125,9 @@ class Team {
 };
 
 // Returns the largest threshold t >= `low` for which weight(logit), summed over keys >= t, reaches
-// `target`. Weights of keys below `low` are not counted. With `kStopAtEqual`, the result may be any
-// threshold whose sum is exactly `target`. REQUIRES: the sum for `low` reaches `target`; `low` is a
-// multiple of 2^kConstantKeyBits; no key is above max_key.
+// `target`, or `low` if there is none. Weights of keys below `low` are not counted. With
+// `kStopAtEqual`, the result may be any threshold whose sum is exactly `target`. REQUIRES: `low` is
+// a multiple of 2^kConstantKeyBits; no key is above max_key.
 template <bool kStopAtEqual, typename T, int kVector, typename Weight>
 __device__ uint32_t LargestThreshold(const LogitsRow<T, kVector>& row, Team& team, uint32_t low,
                                      uint32_t max_key, uint64_t target, Weight weight) {
@@ -168,7 +169,7 @@ __device__ uint32_t Threshold(const LogitsRow<T, kVector>& row, Team& team,
   const uint32_t max_key = OrderKey(max_logit);
   uint32_t threshold = 0;
   if (HasTopK(params, row.size)) {
-    // The key of NaN is 0, so NaN only counts for a threshold of 0, which is never a pivot.
+    // The key of NaN is 0, so NaN only counts for a threshold of 0, which keeps all tokens.
     threshold = LargestThreshold<true>(row, team, 0, max_key, params.top_k,
                                        [](float) { return uint64_t{1}; });
   }
@@ -186,7 +187,7 @@ __device__ uint32_t Threshold(const LogitsRow<T, kVector>& row, Team& team,
 }
 
 // Draws from the tokens whose keys are at least `threshold` and that min_p keeps. Returns the best
-// packed draw. The row's first logit belongs to first_token.
+// packed draw, or kNoChoice if no such token can win. The row's first logit belongs to first_token.
 template <typename T, int kVector>
 __device__ uint64_t Draw(const LogitsRow<T, kVector>& row, Team& team, uint32_t threshold,
                          int32_t first_token, const SamplingParams& params, int64_t sample_index,

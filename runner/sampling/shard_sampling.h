@@ -16,9 +16,9 @@
 //
 // runner/ranks/shard_sampler.h makes these calls over ranks.
 //
-// Thread safety: none; one caller at a time for the same slots. The device form uses one launch for
-// each of the three calls, does not synchronise or allocate, and may be captured. Cost: that of
-// Sample() for a vocabulary of shard_size, without top_p.
+// Thread safety: none; one caller at a time for the same slots. The device form uses at most one
+// launch for each of the three calls, does not synchronise or allocate, and may be captured. Cost:
+// that of Sample() for a vocabulary of shard_size, without top_p.
 
 #ifndef REPRISE_RUNNER_SAMPLING_SHARD_SAMPLING_H_
 #define REPRISE_RUNNER_SAMPLING_SHARD_SAMPLING_H_
@@ -33,14 +33,15 @@ namespace reprise {
 absl::Status CheckShardSampling(const ShardSamplingArgs& args);
 
 // REQUIRES: CheckShardSampling() is OK; ShardsServe() allows the parameters of the sampled rows; no
-// row needs more than num_top keys. They allocate.
+// row needs more than num_top keys. They may allocate.
 void ShardTopOnHost(const ShardSamplingArgs& args);
 void ShardChoiceOnHost(const ShardSamplingArgs& args);
 void ShardTokensOnHost(const ShardSamplingArgs& args);
 
-// The device forms; `out` may be mapped host memory. A row whose parameters need more than num_top
-// keys is sampled as if top_k were num_top. Errors: those of CheckShardSampling(), before any CUDA
-// call; Internal if the CUDA launch fails. Only in builds with CUDA (target shard_sampling_cuda).
+// The device forms; `out` may be mapped host memory. If num_top is 0, all rows are sampled
+// greedily. Otherwise, a row whose parameters need more than num_top keys is sampled as if top_k
+// were num_top. Errors: those of CheckShardSampling(), before any CUDA call; Internal if the CUDA
+// launch fails. Only in builds with CUDA (target shard_sampling_cuda).
 absl::Status LaunchShardTop(const ShardSamplingArgs& args, CUstream_st* stream);
 absl::Status LaunchShardChoice(const ShardSamplingArgs& args, CUstream_st* stream);
 absl::Status LaunchShardTokens(const ShardSamplingArgs& args, CUstream_st* stream);
