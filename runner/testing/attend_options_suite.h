@@ -1,4 +1,4 @@
-// Tests of the options of Step::Attend() on every device, in captured graphs.
+// Tests of the options of Step::Attend() on every device, most of them in captured graphs.
 
 #ifndef REPRISE_RUNNER_TESTING_ATTEND_OPTIONS_SUITE_H_
 #define REPRISE_RUNNER_TESTING_ATTEND_OPTIONS_SUITE_H_

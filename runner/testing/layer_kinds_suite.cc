@@ -1,5 +1,5 @@
-// Each case is a model, and each test drives the models in another way. All results are compared
-// with a dense forward pass in float64, over hostile memory.
+// Each case is a model, and each test drives models in another way. Most results are compared with
+// a dense forward pass in float64; cache memory that holds no keys is NaN.
 
 #include "reprise/runner/testing/layer_kinds_suite.h"
 

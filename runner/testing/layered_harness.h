@@ -7,7 +7,8 @@
 //   ASSERT_OK(harness->Step({SlotId(0)}));   // prefill (with max_chunk, in chunks), then decode
 //   harness->ExpectTokensAndLogits();        // compares with a dense forward pass in float64
 //
-// Cache memory is filled with NaN initially, and again in each block that returns to the pool.
+// Cache memory is filled with NaN initially. Blocks that have returned to the pool are filled with
+// NaN again by the next Step().
 
 #ifndef REPRISE_RUNNER_TESTING_LAYERED_HARNESS_H_
 #define REPRISE_RUNNER_TESTING_LAYERED_HARNESS_H_

@@ -2,7 +2,7 @@
 // the same model computed densely in float64. For tests of how a runner implements layer specs.
 //
 //   LayeredModel model({.layers = {{.params = p}, {.params = p, .chunk_size = 8}}});
-//   at::Tensor logits = model.DenseLogits({.text = tokens});
+//   at::Tensor logits = model.DenseLogits(tokens, /*encoder_text=*/{});
 //
 // Each layer adds its attention to the residual stream. Positions are embedded, so every token that
 // a layer attends to affects the logits. kEncoder layers compute the encoder's stream, from which
@@ -29,8 +29,8 @@ struct LayeredModelOptions {
   std::vector<LayerSpec> layers = {};
   std::vector<int> sink_layers = {};  // layers that get random sinks
   // Whether attention of prompts is computed in two parts (Step::AttendWithin, AttendBefore).
-  // kInTwoParts applies to layers with their own K and V, which must have full attention or a window,
-  // and no sinks. All other layers attend at once.
+  // kInTwoParts applies to layers with their own K and V, which must have full attention or a
+  // window, and no sinks. All other layers attend at once.
   enum class Prompts { kAtOnce, kInTwoParts } prompts = Prompts::kAtOnce;
   // The hidden states: none; the residual stream from which the logits are computed; or a token's
   // position as a one-hot vector of max_position elements.

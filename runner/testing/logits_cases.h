@@ -1,5 +1,5 @@
-// Random arguments, most of them hostile, for tests of the operations between a model's logits and
-// its tokens: slot state, logits processors, raw logits, log-probabilities.
+// Random arguments, valid or hostile, for tests of the operations between a model's logits and its
+// tokens: slot state, logits processors, raw logits, log-probabilities.
 //
 //   const LogitsShape shape = DrawLogitsShape(random);
 //   BuilderMemory<LogProbsArgs> memory(
@@ -8,7 +8,7 @@
 //   LogProbsOnHost(memory.args());
 //
 // CarveX() allocates the arguments of shape `shape` from a carver; DrawX() fills the inputs of the
-// operation. `hostility` is the probability of an invalid input: NaN and infinite logits; slots,
+// operation. `hostility` controls the probability of invalid inputs: NaN and infinite logits; slots,
 // tokens, masks and lists out of range; parameters that CheckLogitsParams() rejects.
 //
 // Thread safety: pure functions of their arguments.

@@ -1,5 +1,5 @@
 // Memory for tests of refill: slots, step arrays and a delta in one allocation, on the host or on a
-// device. Draws random deltas, most of them hostile.
+// device. Draws random deltas, valid or hostile.
 //
 //   RefillMemory memory(shape);
 //   memory.PoisonArrays();
@@ -39,8 +39,8 @@ struct RefillShape {
 std::ostream& operator<<(std::ostream& out, const RefillShape& shape);
 
 // RefillBytes() returns the bytes of all arrays of a refill. RefillArgsAt() returns the arrays in
-// memory that begins at `base`, which is aligned to 256 bytes. The padded sizes are set to their
-// maximum.
+// memory that begins at `base`, which is aligned to 256 bytes. The padded numbers of rows and
+// tokens are set to their maximum.
 int64_t RefillBytes(const RefillShape& shape);
 RefillArgs RefillArgsAt(const RefillShape& shape, std::byte* base);
 
@@ -56,7 +56,7 @@ class RefillMemory {
   const RefillArgs& args() const { return args_; }
   std::byte* base();
 
-  // Fills the step arrays, which refill must overwrite, with invalid values.
+  // Fills the step arrays that refill must overwrite with invalid values.
   void PoisonArrays();
 
  private:
@@ -66,14 +66,14 @@ class RefillMemory {
 };
 
 // Writes a delta in which random slots leave, join, are updated and have rows. Sets the padded
-// sizes of `args`. `hostility`: probability that an entry is invalid, for example a slot that is
-// out of range or named twice. Most rows belong to slots with blocks and free positions, so that
-// most rows are valid.
+// sizes of `args`. `hostility`: probability that a field is drawn from mostly invalid values, for
+// example a slot that is out of range or named twice.
 void RandomDelta(std::mt19937& random, const RefillShape& shape, double hostility,
                  RefillArgs& args);
 
 // Returns a text such as "seq_lens[3]: 7 and 0" for the first difference of slots or step arrays,
-// compared up to their full capacity. Returns an empty string if they are equal.
+// compared up to their full capacity. Returns an empty string if they are equal. Does not compare
+// SamplingParams::min_p.
 std::string FirstDifference(const RefillShape& shape, const RefillArgs& a, const RefillArgs& b);
 
 }  // namespace reprise

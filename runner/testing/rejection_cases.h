@@ -34,7 +34,7 @@ struct RejectionShape {
 
 std::ostream& operator<<(std::ostream& out, const RejectionShape& shape);
 
-// Draws a shape with a few or many thousand tokens, of any dtype.
+// Draws a shape with a vocabulary of 1 to 20000 tokens, of any dtype.
 RejectionShape DrawRejectionShape(std::mt19937& random);
 
 RejectDraftsArgs CarveRejectDrafts(const RejectionShape& shape, ArrayCarver& carver);
@@ -62,7 +62,7 @@ struct MarkovModels {
 MarkovModels SomeMarkovModels(const SamplingParams& sampling, bool drafts_drawn);
 
 // Returns the probabilities with which each token follows `last`, by the definition of
-// SamplingParams, in float64.
+// SamplingParams for distinct logits, with sums in float64.
 std::vector<double> DistributionAfter(const MarkovModels& models, const std::vector<float>& logits,
                                       int last);
 
@@ -74,14 +74,16 @@ struct MarkovTexts {
 };
 
 // Generates `num_texts` texts of `length` tokens with drafts. `reject` runs on arguments in host
-// memory. Texts start with token 0 and use the seeds first_seed, first_seed + 1, ...
+// memory. Texts follow a token 0, which they do not include, and use the seeds first_seed,
+// first_seed + 1, ...
 MarkovTexts GenerateTexts(const MarkovModels& models, int num_texts, int length,
                           uint64_t first_seed,
                           const std::function<void(const RejectDraftsArgs&)>& reject);
 
-// Returns by how many standard deviations the chi-square of the texts' tokens exceeds its mean;
-// tokens are counted per pair of preceding tokens. Below -3 or above 4, the texts do not have the
-// model's distribution.
+// Returns by how many standard deviations the chi-square of the texts' tokens exceeds its mean, or
+// infinity if a counted token has probability 0. Tokens are counted per pair of preceding tokens;
+// pairs that occur fewer than 1000 times are skipped. Below -3 or above 4, the texts are very
+// unlikely to have the model's distribution.
 double ChiSquareDeviation(const MarkovModels& models, const MarkovTexts& texts);
 
 }  // namespace reprise

@@ -25,8 +25,8 @@ inline constexpr int kNumNew = 40;      // tokens after the prompt
 // The kinds of DraftProposer, for tests that run with several of them.
 enum class Proposer : int8_t { kNone, kNgram, kModel, kCustom, kHeads };
 
-// SpeculationHarness::Create() replaces the model of kModel. For kCustom and kHeads, the result is
-// NoProposer, and the caller sets the proposer.
+// SpeculationHarness::Create() replaces the model of kModel. For kNone, kCustom and kHeads, the
+// result is NoProposer; for kCustom and kHeads, the caller then sets the proposer.
 DraftProposer ProposerOf(Proposer proposer);
 
 // Options of a runner with four slots whose proposed drafts are chains.
@@ -34,7 +34,7 @@ ModelRunnerOptions Options(Proposer proposer);
 
 LayeredModelOptions TwoLayers(c10::Device device, uint64_t seed);
 LayeredModelOptions Windows(c10::Device device, uint64_t seed);
-// TwoLayers() with a short attention window: it often agrees with TwoLayers().
+// TwoLayers() with a short attention window. With the same seed, it often agrees with TwoLayers().
 LayeredModelOptions ShortSighted(c10::Device device, uint64_t seed);
 // MLA: one latent per token; V is a part of it.
 LayeredModelOptions Latents(c10::Device device, uint64_t seed);
@@ -64,8 +64,9 @@ std::vector<std::vector<int32_t>> PlainTexts(const LayeredModelOptions& model,
     ASSERT_TRUE(step_status.ok()) << step_status;  \
   } while (false)
 
-// Generates all texts together; drafts_of(slot, room) returns the row of each slot that is not
-// finished.
+// Generates all texts together and expects them to equal `want`. After the step of the prompts,
+// drafts_of(slot, room) returns the row of each slot that is not finished; `room`: number of tokens
+// up to kMaxSeqLen.
 template <typename DraftsOf>
 void ExpectTexts(SpeculationHarness& harness, const std::vector<Request>& requests,
                  const std::vector<std::vector<int32_t>>& want, DraftsOf drafts_of) {

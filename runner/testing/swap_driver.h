@@ -4,7 +4,7 @@
 //   auto driver = *SwapDriver::Create(&model, {.max_num_seqs = 4, .cache = {.swap = NumBlocks{20}}});
 //   driver->Join(7, SlotId(0), {.text = {1, 2, 3}});
 //   ASSERT_OK(driver->Step({7}));           // prefill, later decode
-//   driver->Out(7);                         // the next step releases its blocks
+//   driver->Out(7);                         // the next step swaps its blocks out
 //   driver->Back(7, SlotId(2));             // the next step swaps its blocks in
 //
 // A runner without host blocks serves as a reference: its Out() and Back() do nothing, and
@@ -48,7 +48,8 @@ class SwapDriver {
   // The sequence enters with its first row.
   void Join(int id, SlotId slot, SwapSequence sequence);
   void Leave(int id);
-  // REQUIRES: no step of the sequence is in flight.
+  // REQUIRES: no step of the sequence is in flight; Back() has not been called since the last
+  // launch.
   void Out(int id);
   void Back(int id, SlotId slot);
 

@@ -34,7 +34,7 @@ struct ToyModelOptions {
   DType dtype = DType::kFloat32;           // dtype of q, k and v; everything else is float32
   std::optional<DType> logits_dtype = {};  // as in ModelSpec
   // Keys and values are multiplied by this factor, which the rest of the layer compensates: it does
-  // not change the logits.
+  // not change the logits, up to rounding.
   float kv_factor = 1;
   // Computes a GEMM per row, so that a row's results are bitwise independent of the other rows.
   // Slow.
@@ -54,7 +54,7 @@ class ToyModel : public Model {
   absl::StatusOr<at::Tensor> Forward(const Step& step) override;
 
   // Returns the logits [vocab_size] after `tokens`, without a cache, in float32. A runner must
-  // reproduce them.
+  // reproduce them, up to rounding.
   at::Tensor DenseLogits(absl::Span<const int32_t> tokens) const;
   // Returns the logits [num_tokens, vocab_size] after each token.
   at::Tensor AllDenseLogits(absl::Span<const int32_t> tokens) const;
