@@ -50,8 +50,8 @@ struct LinearContextOptions {
   // used without timing, and choices_file is not used.
   int num_timed_candidates = 8;
   // Whether a row's results are bitwise independent of the rest of the batch. Each weight then has
-  // one algorithm for any number of rows, which does not split in_features, and nothing is timed.
-  // On the CPU, rows are multiplied one by one.
+  // one algorithm for any number of rows (of one dtype and alignment), which does not split
+  // in_features, and nothing is timed. On the CPU, rows are multiplied one by one.
   bool deterministic = false;
   // A file that stores the choices made by timing (runner/ops/choices/choice_file.h). Other
   // processes that use the file on devices of the same kind, with the same libraries, then make the

@@ -145,7 +145,8 @@ struct NormWeights {
 };
 
 // Normalises a head. Each of its `num_threads` threads passes two chunks; padding threads pass
-// zeros. Rounds as NormaliseHeads() does.
+// zeros. Rounds elements as NormaliseHeads() does; only the scale, here float32, may differ in its
+// last bits.
 template <typename T, int kVector>
 __device__ void Normalise(const RotaryArgs& args, const NormWeights<T, kVector>& weights,
                           int num_threads, Chunk<T, kVector>& first, Chunk<T, kVector>& second) {

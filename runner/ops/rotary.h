@@ -6,7 +6,8 @@
 // Models call Step::Write() with a RotaryWrite, which calls this.
 //
 // With `norm`, the heads of q and k are normalised before the rotation, as by NormaliseHeads()
-// (runner/ops/head_norm.h). Qwen 3's prologue is then one launch too, also with an fp8 cache.
+// (runner/ops/head_norm.h) up to float32 rounding. Qwen 3's prologue is then one launch too, also
+// with an fp8 cache.
 //
 // Dims are paired as in Llama (GPT-NeoX): dims d and d + half of a head are rotated together,
 //

@@ -81,7 +81,8 @@ class LogitsSlotStates {
   std::optional<StagingRing> ring_;
 };
 
-// Applies penalties, biases and masks. After the choice, counts the chosen tokens.
+// Applies penalties, biases and masks. After the choice, counts the chosen tokens of rows with
+// penalties.
 class ProcessorsStage : public LogitsStage {
  public:
   static absl::StatusOr<std::unique_ptr<ProcessorsStage>> Create(const LogitsStagesOptions& options,
@@ -120,7 +121,8 @@ class LogProbsStage : public LogitsStage {
 
   absl::Status BeforeSample(const LogitsStep& step) override;
   absl::Status AfterSample(const LogitsStep& step) override;
-  // Writes only the entries of rows of logits that have a known token.
+  // Writes only the entries of rows of logits that have a known token and whose slot requests its
+  // log-probability.
   absl::Status Score(const ScoredLogits& scored);
 
   RowLogProbsView On(int output) const;
@@ -135,12 +137,12 @@ class LogProbsStage : public LogitsStage {
   LogitsSlots slots_;
   std::optional<MappedBuffer> memory_;
   int64_t output_bytes_ = 0;
-  at::Tensor raw_;  // [max_rows, vocab_size]; undefined if no stage changes logits
+  at::Tensor raw_;  // [max_rows, vocab_size]; undefined if the options enable no other stage
   bool keeps_raw_ = false;
   int output_ = 0;
 };
 
-// Whether the options enable a stage that changes logits.
+// Whether the options enable penalties, biases or masks, which ProcessorsStage applies.
 bool HasProcessors(const LogitsOptions& options);
 
 }  // namespace reprise

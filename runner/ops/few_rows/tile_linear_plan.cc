@@ -10,7 +10,7 @@ namespace {
 
 // A CTA's shared memory is more than half of an SM's: if two CTAs fitted on an SM, a dependent
 // launch would place two CTAs on the SM that has room first, and none on another SM. It is small
-// enough that an attention CTA, which uses up to 48 KB, can run on the same SM.
+// enough that an attention CTA of up to 48 KB can run on the same SM of an H100.
 constexpr int kMinSharedBytes = 116 * 1024;
 constexpr int kMaxSharedBytes = 172 * 1024;
 // For the largest tiles. They serve weights with many rows, whose GEMMs do not follow attention.
