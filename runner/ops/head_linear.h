@@ -5,8 +5,8 @@
 //   REPRISE_RETURN_IF_ERROR(absorb.Apply(step.linears(), q_nope, q_latent));
 //
 // All heads are one batched GEMM through the same context as Linear (runner/ops/linear.h). Its
-// algorithm is chosen and timed in the same way, from the library's candidates only. The call may
-// be captured. A HeadLinear is a value: copies share the weight.
+// algorithm is chosen and timed in the same way; with several heads, from the library's candidates
+// only. The call may be captured. A HeadLinear is a value: copies share the weight.
 
 #ifndef REPRISE_RUNNER_OPS_HEAD_LINEAR_H_
 #define REPRISE_RUNNER_OPS_HEAD_LINEAR_H_

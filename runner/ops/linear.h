@@ -18,9 +18,9 @@
 //
 // Weights may be 8-bit: fp8 values (e4m3) and float32 scales, as stored in checkpoints. x keeps its
 // dtype. On a GPU, GEMMs of up to kMaxFp8Rows 16-bit rows read the fp8 values directly
-// (runner/ops/fp8/fp8_linear.h); in deterministic mode, so do GEMMs of any number of rows.
-// Otherwise, and for shapes that those kernels do not support, the weight is converted to x's dtype
-// part by part, in scratch memory that the context keeps, and each part is multiplied.
+// (runner/ops/fp8/fp8_linear.h); in deterministic mode, GEMMs of any number of 16-bit rows do. All
+// other GEMMs, and shapes that those kernels do not support, convert the weight to x's dtype part
+// by part and multiply each part. On a GPU, the context keeps the scratch memory of a part.
 //
 // A Linear is a value: copies share the weight.
 

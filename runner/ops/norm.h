@@ -5,8 +5,8 @@
 //               out = x / sqrt(mean(x^2) + eps) * (1 + weight)          NormWeight::kOnePlus
 //   LayerNorm   out = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias
 //
-// Computed in float32 and rounded to the dtype at the end; sums on the CPU are float64. kScale also
-// rounds before the multiplication with the weight, as Hugging Face's Llama does.
+// Computed in float32, with sums on the CPU partly in float64, and rounded to the dtype at the end.
+// kScale also rounds before the multiplication with the weight, as Hugging Face's Llama does.
 //
 //   RmsNorm(hidden, layer.input_norm, 1e-5f, normed);             // the first layer
 //   AddRmsNorm(attended, hidden, layer.mlp_norm, 1e-5f, normed);  // hidden += attended, then norm
@@ -21,7 +21,7 @@
 //
 // Thread safety: safe for concurrent calls, unless one call writes a tensor that another call uses.
 // Errors: InvalidArgument, naming the argument. Cost: one launch; each row is read from memory
-// once, and again from cache. At decode sizes, the launch dominates.
+// once. At decode sizes, the launch dominates.
 
 #ifndef REPRISE_RUNNER_OPS_NORM_H_
 #define REPRISE_RUNNER_OPS_NORM_H_
