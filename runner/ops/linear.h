@@ -7,12 +7,12 @@
 // A GPU uses cuBLASLt with float32 accumulation and TF32 off. If in_features is split, partial sums
 // are float32 too. By default, the first Apply() of a shape outside capture gets candidates from
 // the library and times them on the device, which overwrites `out` several times and synchronises.
-// Of the library's candidates, it keeps the first one that is within 5 % of the fastest, so that
-// noise rarely decides. Later calls only launch the chosen algorithm. Weights under 4 MiB use the
-// first candidate, because their times are mostly launch latency. A shape first seen during capture
-// also uses the first candidate, unless the choices file has a choice: warm up before capturing.
-// For 16-bit dtypes, this project's kernels are timed too: runner/ops/skinny_linear_args.h for up
-// to 8 rows, runner/ops/few_rows/tile_linear.h for up to 64 rows, or 128 rows in ApplyGated(). In a
+// It keeps the first of the library's candidates that is within 5 % of the fastest, so that noise
+// rarely decides. Later calls only launch the chosen algorithm. Weights under 4 MiB use the first
+// candidate, because their times are mostly launch latency. A shape first seen during capture also
+// uses the first candidate, unless the choices file has a choice: warm up before capturing. For
+// 16-bit dtypes, this project's kernels are timed too: runner/ops/skinny_linear_args.h for up to 8
+// rows, runner/ops/few_rows/tile_linear.h for up to 64 rows, or 128 rows in ApplyGated(). In a
 // captured graph, these kernels read weights while the previous kernel runs, so no kernel of the
 // graph may write the weights. The CPU uses LibTorch's GEMMs (MKL, oneDNN).
 //

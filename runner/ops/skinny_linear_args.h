@@ -1,6 +1,6 @@
 // Arguments of the kernel in skinny_linear.cu, a GEMM of few rows that is bound by reading the
-// weight, and of the kernel of runner/ops/few_rows/tile_linear.h. Both are among the algorithms
-// from which a GPU's LinearContext chooses. Does not depend on LibTorch.
+// weight. The kernel of runner/ops/few_rows/tile_linear.h has the same arguments. A GPU's
+// LinearContext chooses from both kernels and cuBLASLt. Does not depend on LibTorch.
 
 #ifndef REPRISE_RUNNER_OPS_SKINNY_LINEAR_ARGS_H_
 #define REPRISE_RUNNER_OPS_SKINNY_LINEAR_ARGS_H_
