@@ -8,8 +8,8 @@
 //   LogProbsOnHost(memory.args());
 //
 // CarveX() allocates the arguments of shape `shape` from a carver; DrawX() fills the inputs of the
-// operation. `hostility` controls the probability of invalid inputs: NaN and infinite logits; slots,
-// tokens, masks and lists out of range; parameters that CheckLogitsParams() rejects.
+// operation. `hostility` controls the probability of invalid inputs: NaN and infinite logits;
+// slots, tokens, masks and lists out of range; parameters that CheckLogitsParams() rejects.
 //
 // Thread safety: pure functions of their arguments.
 
