@@ -6,8 +6,8 @@
 // Launches, events and kernel attributes use the current device, which the caller controls. Code
 // that owns a stream of one device must open a scope before it uses the stream.
 //
-// If CUDA rejects the device, the scope has no effect, and the calls inside it return the error.
-// Cost: one query if the device is already current. Only in builds with CUDA (REPRISE_WITH_CUDA).
+// If CUDA rejects the device, the scope has no effect. Cost: one query if the device is already
+// current. Only in builds with CUDA (REPRISE_WITH_CUDA).
 
 #ifndef REPRISE_BASE_CUDA_DEVICE_SCOPE_H_
 #define REPRISE_BASE_CUDA_DEVICE_SCOPE_H_

@@ -7,7 +7,7 @@
 //
 // If the device has failed, its fences complete; each fence logs the failure once, and Wait()
 // returns it. Do not arm a fence while its stream is being captured, because the host cannot query
-// a captured event. In that case the fence logs an error and completes, and Wait() returns the
+// a captured event. In that case the fence logs a warning and completes, and Wait() returns the
 // error.
 //
 // The stream must outlive the last arming of the fence. Cost: Arm() and Passed() take about 1 us

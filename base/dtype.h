@@ -12,7 +12,7 @@
 namespace reprise {
 
 enum class DType : int8_t {
-  kFloat64,  // for references only
+  kFloat64,  // on the CPU only, for references and tests
   kFloat32,
   kFloat16,
   kBFloat16,

@@ -45,10 +45,9 @@ class GraphPins {
   Pin Take() const;
 
   // If `stream` (a cudaStream_t) is being captured, pins the memory until the graph and everything
-  // derived from it are destroyed. Further calls in the same capture add no pin. Returns CUDA's ID
-  // of the capture, which is unique in the process, or 0 if there is no capture. Does nothing in
-  // builds without CUDA.
-  // Errors: Internal if CUDA fails.
+  // derived from it are destroyed. Consecutive calls in the same capture add only one pin. Returns
+  // CUDA's ID of the capture, which is unique in the process, or 0 if there is no capture. Does
+  // nothing in builds without CUDA. Errors: Internal if CUDA fails.
   absl::StatusOr<uint64_t> PinIfCaptured(CUstream_st* stream);
 
   int64_t count() const { return *count_; }

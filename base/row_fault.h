@@ -3,8 +3,8 @@
 // A builder or a conversion inside a graph cannot reject its input. A row that it cannot serve
 // becomes an empty row: it has no keys, and nothing is written for it. row_faults holds the reason
 // for each such row, and num_faults is the number of such rows; either array may be absent. All
-// other rows are served. The host form returns the first fault as a Status with names and values.
-// Padded rows have no fault.
+// other rows are served. The checked host form returns the first fault as a Status with names and
+// values. Padded rows have no fault.
 
 #ifndef REPRISE_BASE_ROW_FAULT_H_
 #define REPRISE_BASE_ROW_FAULT_H_
@@ -23,7 +23,7 @@ enum class RowFault : int32_t {
   kNoRoom,    // the tokens up to and including this row exceed the capacity of the result
   kTree,      // a node does not follow its parent
   // 6 is unused.
-  kToken = 7,  // a token id is negative
+  kToken = 7,  // a token id is negative or was not given
   kNoRun,      // its tokens do not form whole blocks of consecutive slots
 };
 

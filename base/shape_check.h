@@ -88,7 +88,7 @@ absl::Status CheckDType(std::string_view argument, const at::Tensor& tensor,
 absl::Status CheckDevice(std::string_view argument, const at::Tensor& tensor, at::Device expected);
 
 // Message: "q must have stride 1 in its last dimension: expected 1, got 2". If the last dimension
-// has size 1, accepts any stride. REQUIRES: `tensor` is defined and has a dimension.
+// has size 0 or 1, accepts any stride. REQUIRES: `tensor` is defined and has a dimension.
 absl::Status CheckLastStrideIsOne(std::string_view argument, const at::Tensor& tensor);
 
 }  // namespace reprise

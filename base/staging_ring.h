@@ -13,7 +13,7 @@
 //
 //   state    bytes may be    leaves by
 //   idle     unspecified     Acquire -> held
-//   held     writable        the StagingSlot is destroyed: its fence is armed -> read
+//   held     writable        the StagingSlot is submitted or destroyed: its fence is armed -> read
 //   read     read-only       the fence completes -> idle
 //
 // Use one more slot than the number of steps in flight: Acquire() then does not block in the steady

@@ -37,7 +37,8 @@ constexpr int FirstNeededBlock(const KvGroupSpec& group, int num_tokens, int blo
   return static_cast<int>(FirstNeededPosition(group, num_tokens) / block_size);
 }
 
-// Returns the smallest num_tokens for which FirstNeededBlock() >= first_block.
+// Returns the smallest num_tokens for which FirstNeededBlock() >= first_block. REQUIRES:
+// first_block is 0 or LosesBlocks(group).
 constexpr int ShortestWithFirstBlock(const KvGroupSpec& group, int first_block, int block_size) {
   if (first_block == 0) return 0;
   const int64_t position = int64_t{first_block} * block_size;

@@ -9,7 +9,7 @@ namespace reprise {
 
 enum class AllReduceWay {
   kNccl,     // NCCL chooses the algorithm
-  kPush,     // each rank writes its tensor to every rank's memory (distributed/push_all_reduce.h)
+  kPush,     // each rank writes its tensor to every other rank (distributed/push_all_reduce.h)
   kOneShot,  // each rank reads the tensors of all ranks and sums them
   kTwoShot,  // each rank sums one part of the elements, then all gather the parts
 };
@@ -18,9 +18,9 @@ enum class AllReduceWay {
 // defaults are the crossover points measured on two H200s (docs/distributed.md).
 struct AllReduceLimits {
   int64_t max_symmetric_bytes = int64_t{4} << 20;  // larger tensors use NCCL
-  // Tensors up to this size use kPush, in any memory. This is the limit for two ranks. With more
-  // ranks, it is divided by world - 1, because each rank writes to every other rank. 0: kPush is
-  // not used.
+  // Aligned tensors up to this size use kPush, in any memory. This is the limit for two ranks. With
+  // more ranks, it is divided by world - 1, because each rank writes to every other rank. 0, or
+  // more than 8 ranks: kPush is not used.
   int64_t max_push_bytes = int64_t{512} << 10;
   // Maximum size for which PushAllReduce() of Collectives lets the caller's kernel perform the push
   // all-reduce itself. 0: never.
@@ -40,7 +40,9 @@ struct AllReduceCase {
 };
 
 // Chooses the algorithm. A pure function: all ranks pass the same case, so they choose the same
-// algorithm. Above max_push_bytes, an aligned tensor is treated as follows:
+// algorithm. A tensor uses kNccl if it has no kernel, is not aligned, is larger than
+// max_symmetric_bytes, or if its size is not a multiple of 16 bytes. Any other tensor uses kPush up
+// to max_push_bytes. Above that size:
 //   - A tensor in a buffer uses kTwoShot. An in-place one-shot sum would overwrite data that the
 //     peers are still reading.
 //   - Any other tensor uses kOneShot up to max_one_shot_bytes; the kernel copies it.

@@ -139,7 +139,7 @@ class Collectives {
 };
 
 // Returns the implementation for a world of one rank. Supports any device. Every call except
-// Barrier() can be captured.
+// Barrier() and NewBuffer() can be captured.
 std::unique_ptr<Collectives> OneRank();
 
 }  // namespace reprise

@@ -34,7 +34,7 @@ using Variables = absl::FunctionRef<std::optional<std::string>(const std::string
 //
 // The first launcher in this list whose variables are set is used. Without a launcher, the world is
 // one rank. The rendezvous address is MASTER_ADDR:MASTER_PORT. Without MASTER_ADDR, it is the first
-// node of Slurm's list, or this machine if MPI reports that all ranks are on it. Without
+// node of Slurm's list, or this machine if the launcher reports that all ranks are on it. Without
 // MASTER_PORT, it is 29500, or under Slurm a port derived from the job and step numbers. Errors:
 // InvalidArgument names a variable that is missing or is not a valid number.
 absl::StatusOr<RankPlace> RanksFromEnvironment();

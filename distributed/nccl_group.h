@@ -89,7 +89,7 @@ class NcclGroup : public Collectives {
   std::unique_ptr<GlooGroup> host_;
   at::Device device_;
   void* communicator_ = nullptr;
-  std::timed_mutex calls_nccl_;  // held during NCCL calls and the abort
+  std::timed_mutex calls_nccl_;  // held during NCCL calls and the start of the abort
   bool is_released_ = false;     // written on the watch thread, read after it has ended
   std::unique_ptr<SymmetricRelease> symmetric_release_;
   std::string symmetric_group_;                           // the group's name, unique in the process

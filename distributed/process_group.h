@@ -46,15 +46,15 @@ struct ConnectOptions {
 //   Unimplemented       the build has no process groups: LibTorch lacks them, or gloo headers do
 //
 // Every rank that took part in the rendezvous returns the error. Call ConnectRanks() before graphs
-// are captured, because it runs collectives. After the call, the process ignores SIGPIPE unless it
-// has a handler, because gloo may write to a rank that has ended.
+// are captured, because it runs collectives. With several ranks, the process then ignores SIGPIPE
+// unless it has a handler, because gloo may write to a rank that has ended.
 absl::StatusOr<std::unique_ptr<Collectives>> ConnectRanks(const RankPlace& place, at::Device device,
                                                           const ConnectOptions& options = {});
 
-// Connects the ranks and the groups of their grid; each rank is in three groups. Every rank calls
-// it with the same context_ranks. All groups fail together: a rank that has ended or hangs is an
-// error of every group on every rank. `limits` apply to the weights and context groups. On GPUs,
-// sums over all ranks use NCCL.
+// Connects the ranks and the groups of their grid. If both dimensions have several ranks, each rank
+// is in three groups. Every rank calls it with the same context_ranks. All groups fail together: a
+// rank that has ended or hangs is an error of every group on every rank. `limits` then apply to the
+// weights and context groups, and on GPUs sums over all ranks use NCCL.
 //
 // Errors: as ConnectRanks(). InvalidArgument if context_ranks does not divide the world.
 // FailedPrecondition if context_ranks differs between ranks.

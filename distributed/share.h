@@ -60,9 +60,9 @@ struct HeadShare {
 };
 
 // Returns the heads of a rank. If there is at least one KV head per rank, each rank has whole
-// groups. Otherwise several ranks hold the same KV head and shard its q heads. The numbers of heads
-// need not be multiples of the number of ranks. REQUIRES: num_kv_heads divides num_q_heads. Errors:
-// InvalidArgument if a rank would have no q head.
+// groups. Otherwise each rank has one KV head; ranks with the same KV head shard its q heads. The
+// numbers of heads need not be multiples of the number of ranks. REQUIRES: num_kv_heads divides
+// num_q_heads. Errors: InvalidArgument if a rank would have no q head.
 absl::StatusOr<HeadShare> HeadShareOf(int num_q_heads, int num_kv_heads, const Ranks& ranks);
 
 }  // namespace reprise

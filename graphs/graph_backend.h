@@ -82,9 +82,10 @@ class GraphBackend {
   // The captured graph keeps `work`. Everything that `work` uses must stay at its address as long
   // as the graph exists: buffers of the caller, or tensors of the step. The memory of the step's
   // tensors stays in the pool, so `work` need not hold the tensors. `work` must be idempotent, like
-  // the step. The step must join all forked streams before the call.
-  // Errors: InvalidArgument for an empty callable; errors of `work`; errors at the end of a
-  // capture. The step must return these errors; the capture fails even if the step ignores them.
+  // the step. The step must join all forked streams before the call. Errors: InvalidArgument for an
+  // empty callable; errors of `work`; errors at the end of a capture. The step must return these
+  // errors. On a GPU, errors at the end of a capture fail the capture even if the step ignores
+  // them.
   virtual absl::Status RunBetweenGraphs(std::function<absl::Status()> work) = 0;
 
   // Returns the memory that the first Capture() of `step` would add. Captures `step` into a

@@ -32,7 +32,7 @@ struct GraphKey {
   bool cascade = false;  // whether a common prefix of the batch is read once
   // Padded number of logits for tokens that are not the last of their row. The step has
   // padded_num_seqs + num_earlier_logits rows of logits. Keys of a GraphSet have 0, or with drafts
-  // enough for all tokens.
+  // enough for all drafts.
   int num_earlier_logits = 0;
   // Maximum number of drafts that the step proposes and verifies for each row: such a row has up to
   // 1 + num_drafts tokens. A mixed step with drafts also has rows whose tokens come from the host.
@@ -85,7 +85,7 @@ inline constexpr int kNumEagerReasons = 11;
 std::string_view EagerReasonName(EagerReason reason);
 std::ostream& operator<<(std::ostream& out, EagerReason reason);
 
-// The result of GraphSet::Decide().
+// The result of GraphSet::Decide() and GraphSet::Replay().
 struct GraphDecision {
   enum class Kind : int8_t { kReplay, kEager };
   Kind kind = Kind::kEager;
@@ -93,9 +93,10 @@ struct GraphDecision {
   // The shape to pad the step to, and whether a common prefix is read once (key.cascade).
   // - kReplay: the key of the graph. A step whose prefix may be read once uses a flat graph if no
   //   cascade graph holds it.
-  // - kEager: the live counts, with two exceptions that keep results bitwise identical. If the reason
-  //   is kDisabled: the key that would be replayed, if any. If the step has embeddings and no graph
-  //   serves them: the key of the same step with tokens.
+  // - kEager: the live counts, with three exceptions. The first two keep results bitwise identical.
+  //   If the reason is kDisabled: the key that would be replayed, if any. If the step has embeddings
+  //   and no graph serves them: the key of the same step with tokens. If Replay() returns
+  //   kOverBudget: the key that Replay() was given.
   GraphKey key;
 
   friend bool operator==(const GraphDecision&, const GraphDecision&) = default;

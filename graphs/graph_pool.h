@@ -3,7 +3,7 @@
 //
 // A replay reuses the addresses of tensors that were allocated during the capture, so these tensors
 // must not share a pool with eager code. All graphs use the same pool. If the largest graph is
-// captured first, the memory of that graph is enough for all later graphs.
+// captured first, the memory of that graph is usually enough for all later graphs.
 //
 //   GraphPool pool(device);
 //   StreamCapture capture = ... into pool.id() ...          // graphs/stream_capture.h

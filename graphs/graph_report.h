@@ -9,7 +9,7 @@
 // both.
 //
 // Thread safety: not thread-safe. GraphSet fills the report; a reader may copy it. Cost: counting a
-// step is one hash lookup and does not allocate.
+// step is at most one hash lookup and does not allocate.
 
 #ifndef REPRISE_GRAPHS_GRAPH_REPORT_H_
 #define REPRISE_GRAPHS_GRAPH_REPORT_H_

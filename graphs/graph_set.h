@@ -61,7 +61,7 @@ class GraphSet {
 
   // Returns the keys of this set in the order of capture: flat keys, then keys with a common
   // prefix, then mixed keys. Each group is sorted by padded tokens, then by sequences, largest
-  // first. A budget is therefore spent first on the graphs that serve most steps.
+  // first. A budget is therefore spent on flat graphs first.
   std::vector<GraphKey> keys() const;
 
   // Returns the graph that serves `shape`, or the reason for an eager step. The search depends on
@@ -75,13 +75,14 @@ class GraphSet {
   // - With drafts and given tokens: the smallest mixed graph that holds the step, by tokens, then
   //   by sequences.
   // If no graph holds the step, the reason is why no graph of a query length or draft count does.
-  // For drafts with given tokens, the reason is kDraftsAmongTokens.
+  // For drafts with given tokens, the reason is kDraftsAmongTokens. Steps without drafts that need
+  // earlier logits always run eagerly (kEarlierLogits).
   //
-  // Does not count the step. The result depends only on the options and the captured graphs. In
-  // kLazy mode, returns kReplay for a key that is not captured yet, unless the budget has been
-  // exceeded; Replay() captures the key. If tokens have graphs, embeddings are padded like tokens,
-  // even if embeddings have no graph.
-  // REQUIRES: counts are not negative, max_query_len >= 1, num_tokens <= num_seqs * max_query_len.
+  // Does not count the step. The result depends only on the options, the captured graphs and
+  // whether the budget has been exceeded. In kLazy mode, returns kReplay for a key that is not
+  // captured yet, unless the budget has been exceeded; Replay() captures the key. If tokens have
+  // graphs, embeddings are padded like tokens, even if embeddings have no graph. REQUIRES: counts
+  // are not negative, max_query_len >= 1, num_tokens <= num_seqs * max_query_len.
   GraphDecision Decide(const StepShape& shape) const;
 
   // Whether `key` has a graph already. If so, Replay() does not capture.

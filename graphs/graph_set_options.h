@@ -61,7 +61,7 @@ struct GraphSetOptions {
   // logits. Empty, with mixed_tokens: DefaultMixedSizes(max_num_seqs).
   std::vector<int> mixed_sizes = {};
   // Maximum length of a row in a captured step; a capture constant. At least the last of
-  // query_lens.
+  // query_lens, and more than the last of num_drafts.
   int max_seq_len = 0;
   std::vector<StepInput> inputs = {StepInput::kTokens};
   // Embedding steps use graphs only for keys with max_query_len at least this large. Other

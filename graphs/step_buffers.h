@@ -81,7 +81,8 @@ class StepBuffers {
   // the binding then stays.
   absl::Status Bind(void* memory, int64_t memory_bytes);
 
-  // Releases the memory. Graphs that use it must have been destroyed.
+  // Ends the binding; the caller may then free the memory. Graphs that use it must have been
+  // destroyed.
   void Unbind();
 
   bool is_bound() const { return is_bound_; }

@@ -22,9 +22,9 @@
 //
 // Allocated and committed tokens. Add() and Append() allocate tokens: num_tokens() is the number of
 // tokens that may be written. Commit() reports computed tokens, in order; num_committed() is their
-// number. Only committed tokens are shared, found again or released: full blocks enter the prefix
-// index, and blocks that left the window of a group return to the pool. Tokens of a prefix hit are
-// committed.
+// number. Only committed tokens are shared, found again or released: full blocks of known tokens
+// enter the prefix index (with prefix_reuse), and blocks that left the window of a group return to
+// the pool. Tokens of a prefix hit are committed.
 //
 // Writing to shared blocks. Forks and prefix hits share blocks. If new tokens would be written to a
 // shared block, Append() first replaces it with a new block, and adds a copy to TakeCopies()
@@ -53,7 +53,8 @@
 //
 // Thread safety: not thread-safe; one owner. Cost: O(1) per call and per token or block that is
 // added, committed or released, unless documented otherwise. No heap allocation in the steady
-// state: only forks, prompts with extra keys, and steps larger than all previous ones allocate.
+// state: only forks, holds, prompts with range keys, and steps larger than all previous ones
+// allocate.
 
 #ifndef REPRISE_CACHE_BLOCKS_BLOCK_MANAGER_H_
 #define REPRISE_CACHE_BLOCKS_BLOCK_MANAGER_H_
@@ -120,7 +121,7 @@ class BlockManager {
   absl::Status CommitUnknown(SlotId slot, int num_tokens);
 
   // Reports the encoder's blocks as written. If the prompt has encoder keys, other sequences can
-  // find them.
+  // find them (with prefix_reuse).
   absl::Status CommitEncoder(SlotId slot);
 
   // Removes the sequence's content, including its encoder content, from the prefix index, in
@@ -140,8 +141,8 @@ class BlockManager {
   // the pool has available after the call's own releases.
   absl::Status Truncate(SlotId slot, int num_tokens);
 
-  // Ends a sequence and releases its blocks. Its committed blocks can be found until the pool
-  // reuses them. To preempt a sequence, call Free(), and later Add() with its tokens.
+  // Ends a sequence and releases its blocks. Its indexed blocks can be found until the pool
+  // reallocates them. To preempt a sequence, call Free(), and later Add() with its tokens.
   absl::Status Free(SlotId slot);
 
   // Returns OK if Save() may be called. Errors: InvalidArgument if the slot does not exist,
@@ -154,17 +155,17 @@ class BlockManager {
   SavedSequence Save(SlotId slot) const;
 
   // Adds a saved sequence to an empty slot, with new blocks in its previous columns. The sequence
-  // is swapping in (is_swapping_in()): the caller fills the blocks. Until ConfirmRestored(), the
-  // blocks are neither read nor released. Other sequences do not find them, and Fork() of the
-  // sequence, Commit(), CommitUnknown(), CommitEncoder(), ForgetContent(), Truncate() and Free()
-  // return FailedPrecondition. Append() is allowed. Leaves the reserved blocks free; if the
-  // sequence had grown into the reserve, uses only the reserved blocks that it needs. REQUIRES: the
-  // sequence was saved by a manager with the same groups.
+  // is swapping in (is_swapping_in()): the caller fills the blocks. Until ConfirmRestored() or
+  // AbandonRestored(), the blocks are neither read nor released. Other sequences do not find them,
+  // and Fork() of the sequence, Commit(), CommitUnknown(), CommitEncoder(), ForgetContent(),
+  // Truncate() and Free() return FailedPrecondition. Append() is allowed. Leaves the reserved
+  // blocks free; if the sequence had grown into the reserve, uses only the reserved blocks that it
+  // needs. REQUIRES: the sequence was saved by a manager with the same groups.
   absl::Status Restore(SlotId slot, const SavedSequence& saved);
 
   // Reports that the copies which fill the sequence's blocks run before every copy and step
-  // launched from now on. The sequence is then restored, and other sequences find its blocks.
-  // REQUIRES: is_swapping_in(slot).
+  // launched from now on. The sequence is then restored, and its full blocks of known tokens enter
+  // the prefix index. REQUIRES: is_swapping_in(slot).
   void ConfirmRestored(SlotId slot);
 
   // Removes a sequence that is swapping in from its slot. If a copy may still write a block, the
@@ -188,8 +189,9 @@ class BlockManager {
 
   // Returns the changes of the tables since the last call. Each (group, slot, column) occurs at
   // most once, so the changes may be applied in any order. The columns of a row are in ascending
-  // order. Released blocks are not reported: entries past a sequence's end are never read, and the
-  // owner of the device's table must clear the row of a slot that ends. Valid until the next call.
+  // order. A block that left a window is reported as a null block. Blocks released at a row's end
+  // are not reported: entries past a sequence's end are never read, and the owner of the device's
+  // table must clear the row of a slot that ends. Valid until the next call.
   absl::Span<const BlockTableUpdate> TakeUpdates() { return sequences_.tables().TakeUpdates(); }
 
   // Returns the block copies, over all layers, to run before the next step. Destinations are
@@ -226,7 +228,7 @@ class BlockManager {
   // The sequence's blocks by column, including look-ahead blocks, with null blocks in columns that
   // have left the window. Valid until the sequence changes.
   absl::Span<const BlockId> blocks(SlotId slot, int group = 0) const;
-  // The first column of `blocks` that is not a null block.
+  // The first column of `blocks` that is not a null block; blocks.size() if there is none.
   int first_column(SlotId slot, int group) const;
 
   const BlockTable& table(int group = 0) const { return sequences_.tables().table(group); }
@@ -237,8 +239,9 @@ class BlockManager {
   int num_groups() const { return sequences_.num_groups(); }
   int num_sequences() const { return sequences_.num_sequences(); }
 
-  // Number of blocks over all groups of a sequence with `num_tokens` tokens, `num_committed` of
-  // them committed, if it shares no block. A cross group has the blocks of `num_encoder_tokens`.
+  // Number of blocks over all groups, including look-ahead, of a sequence with `num_tokens` tokens,
+  // `num_committed` of them committed, if it shares no block. A cross group has the blocks of
+  // `num_encoder_tokens`.
   int64_t NumBlocksFor(int num_tokens, int num_committed, int num_encoder_tokens = 0) const {
     return sequences_.NumBlocksFor(num_tokens, num_committed, num_encoder_tokens);
   }

@@ -23,7 +23,8 @@ struct BlockManagerOptions {
   int block_size = 16;  // tokens per block; at least 1
   int num_slots = 0;    // maximum number of concurrent sequences
   int max_blocks = 0;   // maximum number of blocks per sequence and group: columns of each table
-  // Blocks that only Append() may allocate. Add() and Fork() leave them to running sequences.
+  // Number of blocks that Add() and Fork() leave free for running sequences. Append() and
+  // Truncate() may allocate them, and Restore() if the sequence had grown into them.
   int num_reserved_blocks = 0;
   int num_lookahead_tokens = 0;
   // The groups of the model's layers. Empty: one full group.

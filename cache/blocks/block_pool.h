@@ -13,9 +13,10 @@
 //   pool->Release(blocks[2]);       // free
 //   pool->Release(blocks[0]);       // cached: kept until the block is needed
 //
-// Each user of a block has a reference. A user is a sequence, or a copy on another stream that
-// still reads or writes the block (cache/blocks/swap_store.h). Steps on one stream take no
-// references, because the stream orders them.
+// Each user of a block has a reference. A user is a sequence, a pending copy
+// (cache/blocks/pending_copies.h), or a copy on another stream that still reads or writes the block
+// (cache/blocks/swap_store.h). Steps on one stream take no references, because the stream orders
+// them.
 //
 // Thread safety: not thread-safe; one owner. Cost: O(1) per block. Does not allocate after
 // Create(), which takes 16 bytes per block.

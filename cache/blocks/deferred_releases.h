@@ -11,7 +11,7 @@
 // Releases keep their order: if the event of a release is older than the event of the release
 // before it, the release waits for the newer event.
 //
-// Thread safety: not thread-safe; one owner. Cost: O(1) per release. Push() allocates.
+// Thread safety: not thread-safe; one owner. Cost: O(1) per release. Push() may allocate.
 
 #ifndef REPRISE_CACHE_BLOCKS_DEFERRED_RELEASES_H_
 #define REPRISE_CACHE_BLOCKS_DEFERRED_RELEASES_H_

@@ -10,16 +10,16 @@
 // A row has blocks in the columns [first, end) and null blocks in all other columns. Columns before
 // `first` have left the group's window. Columns from `end` have not been reached yet.
 //
-// Updates contain the new blocks of a row, and null blocks for blocks that left the window. Two
-// kinds of changes are omitted:
+// Updates contain the new blocks of a row, the blocks after a replaced block, and null blocks for
+// blocks that left the window. Two kinds of changes are omitted:
 //   - Columns from `end`. The device never reads them; its entries there may name blocks that now
 //     belong to other sequences.
 //   - Emptied rows. The runner clears the row of a slot before the slot is reused
 //     (runner/slots/refill.h).
 //
 // Thread safety: not thread-safe; one owner. Cost: O(1) per call and per block; TakeUpdates() is
-// linear in its result. After Create(), allocates only for a list of updates longer than all
-// previous ones.
+// linear in the changed rows and its result. After Create(), allocates only for a list of updates
+// longer than all previous ones.
 
 #ifndef REPRISE_CACHE_BLOCKS_GROUP_TABLES_H_
 #define REPRISE_CACHE_BLOCKS_GROUP_TABLES_H_

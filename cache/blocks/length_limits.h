@@ -15,9 +15,9 @@ namespace reprise {
 
 struct LengthLimits {
   // Maximum number of tokens of a sequence whose keys can be cached: max_seq_len, or less if a
-  // sequence that uses the whole pool is shorter.
+  // table row or the whole pool holds fewer.
   int max_tokens = 0;
-  // Whether max_tokens is less than max_seq_len.
+  // Whether max_tokens is less than max_seq_len, because of the pool or the width of the tables.
   bool is_pool_the_limit = false;
   // Whether a group releases blocks that have left its window.
   bool has_windows = false;

@@ -10,8 +10,8 @@
 // reads from its origin instead. Drop() removes the copy to a destination that is no longer needed.
 //
 // Thread safety: not thread-safe; one owner. Cost: linear in the number of pending copies, which is
-// small: one per fork or partial hit since the last step. Allocates only for a list longer than all
-// previous ones.
+// small: at most a few per fork, partial hit or truncation since the last step. Allocates only for
+// a list longer than all previous ones.
 
 #ifndef REPRISE_CACHE_BLOCKS_PENDING_COPIES_H_
 #define REPRISE_CACHE_BLOCKS_PENDING_COPIES_H_

@@ -13,8 +13,8 @@
 //   for (int i = num_blocks - 1; i >= 0; --i) cache.Release(blocks[i]);
 //
 // After every call:
-//   - A block can be found if and only if it has content. Both used and cached blocks can be found
-//     and shared.
+//   - A block is in the index if and only if it has content. Both used and cached blocks can be
+//     found and shared.
 //   - At most one unused block has a given key, and only if no used block has it. Other unused
 //     blocks with the key are freed immediately.
 //   - If every holder of a block also holds its parent (a block with the parent's key), and
@@ -92,8 +92,8 @@ class PrefixCache {
 
   // Inserts `block` into the index under `key`. The block must be full and have the key's content
   // for all later readers; it may still be written by earlier work on the same stream. No effect if
-  // the block is already inserted or reuse is off. REQUIRES: the block is used, and as
-  // PrefixIndex::Insert().
+  // the block is already inserted, if reuse is off, or if another block has the key with different
+  // stored tokens. REQUIRES: the block is used, and as PrefixIndex::Insert().
   void Insert(BlockId block, const PrefixKey& key);
 
   // Removes `block` from the index. A cached block becomes free. No effect if the block is not

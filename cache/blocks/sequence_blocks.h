@@ -18,7 +18,8 @@
 // MakeOwn() replaces blocks that have another user, and adds copies of their content.
 //
 // Thread safety: not thread-safe; one owner. Cost: O(1) per block that is added, released or
-// indexed, unless stated otherwise. No heap allocation in the steady state.
+// indexed, unless stated otherwise. No heap allocation in the steady state, except for forks and
+// holds.
 
 #ifndef REPRISE_CACHE_BLOCKS_SEQUENCE_BLOCKS_H_
 #define REPRISE_CACHE_BLOCKS_SEQUENCE_BLOCKS_H_
@@ -86,7 +87,7 @@ class SequenceBlocks {
   // Number of columns of a sequence of `num_tokens`, including look-ahead. Not for cross groups.
   int NumColumns(int64_t num_tokens) const;
 
-  // Number of blocks over all groups of a sequence that shares no block.
+  // Number of blocks over all groups, including look-ahead, of a sequence that shares no block.
   int64_t NumBlocksFor(int num_tokens, int num_committed, int num_encoder_tokens = 0) const;
 
   // Number of blocks that Load() allocates. REQUIRES: saved with the same groups.
@@ -151,7 +152,7 @@ class SequenceBlocks {
   int NumFreedBeyond(SlotId slot, int end_column) const;
 
   // Replaces each shared block that holds a token position >= `num_kept` with a new block, which
-  // gets a copy of the kept tokens. Unshared blocks there leave the index.
+  // gets a copy of the block's kept tokens, if any. Unshared blocks there leave the index.
   void MakeOwn(SlotId slot, int num_kept);
 
   // Adds a pending copy. The caller's reference to `source` passes to the copy.
@@ -165,8 +166,8 @@ class SequenceBlocks {
 
   // ---- Content.
 
-  // Marks the next tokens as computed. Full blocks enter the index, and blocks that left a window
-  // are released.
+  // Marks the next tokens as computed. Full blocks of known tokens enter the index, and blocks that
+  // left a window are released.
   void Commit(SlotId slot, absl::Span<const int32_t> tokens);
 
   // Like Commit(), for tokens without ids: no further block of the sequence enters the index.
@@ -175,7 +176,8 @@ class SequenceBlocks {
   // Marks the encoder's blocks as written. They enter the index if the input has a key.
   void CommitEncoder(SlotId slot);
 
-  // Marks the blocks of a sequence that is swapping in as filled. They enter the index.
+  // Marks the blocks of a sequence that is swapping in as filled. Full blocks of known tokens enter
+  // the index.
   void ConfirmLoaded(SlotId slot);
 
   // Removes the sequence's content from the index, and keeps later commits out of it.

@@ -3,16 +3,17 @@
 //   SequenceContent content = *SequenceContent::Create(
 //       {.num_slots = 256, .max_blocks = 512, .block_size = 16}, hasher);
 //   content.Begin(slot, prompt);
-//   content.HashPrompt(slot, 8);                      // the first 8 blocks, for lookups
+//   content.HashPrompt(slot, prompt.tokens, 8);       // the first 8 blocks, for lookups
 //   const int num_known = content.Commit(slot, tokens);   // full blocks with a known key
 //   index.Insert(block, content.Key(slot, column, group));
 //
-// Each hash is computed once: hashes from the lookup of a prompt are reused when its tokens are
-// committed.
+// Hashes from the lookup of a prompt are reused when its tokens are committed. Load() computes them
+// again.
 //
 // Thread safety: not thread-safe; one owner. Cost: one hash per full block, one copy per token.
 // Memory: 4 bytes per token and 16 bytes per block of every slot's maximum length; the operating
-// system provides pages on first use. No heap allocation after Create(), except for range keys.
+// system provides pages on first use. No heap allocation after Create(), except in Save() and
+// Load() and for range keys.
 
 #ifndef REPRISE_CACHE_BLOCKS_SEQUENCE_CONTENT_H_
 #define REPRISE_CACHE_BLOCKS_SEQUENCE_CONTENT_H_
@@ -56,8 +57,8 @@ struct SequencePrompt {
   std::optional<int> max_hit_tokens = std::nullopt;
   // Number of tokens of the encoder's input, for cross groups.
   int num_encoder_tokens = 0;
-  // Identifies the encoder's input. Without a key, no block of a sequence with an encoder is
-  // shared.
+  // Identifies the encoder's input. Without a key, other sequences find no block of a sequence with
+  // an encoder.
   absl::Span<const ExtraKey> encoder_keys = {};
 };
 
@@ -138,7 +139,7 @@ class SequenceContent {
   // The known committed tokens.
   absl::Span<const int32_t> tokens(SlotId slot) const;
 
-  // The hash of the encoder's input, or nullopt if the input has no key.
+  // The hash of the encoder's input; nullopt if the input has no key or was forgotten.
   const std::optional<PrefixHash>& encoder_root(SlotId slot) const {
     return sequences_[slot.value()].encoder_root;
   }

@@ -19,8 +19,8 @@
 // the steps that used the blocks to swap in. A step waits for the swap-ins before it, but not for
 // swap-outs. Instead, the store holds the device blocks that a copy reads (BlockManager::Hold) from
 // PlanOut() until an event after the copy has completed. Held blocks are not reallocated, but
-// prompts can find and share them. Host blocks are kept until the same event, so that the copy has
-// written or read them.
+// prompts can find and share those in the prefix index. Host blocks are kept until the same event,
+// so that the copy has written or read them.
 //
 // The store polls events only in its own calls. If an allocation of the manager fails with
 // ResourceExhausted while num_held() > 0, call Poll() and retry later.
@@ -111,7 +111,7 @@ class SwapStore {
   SwapStore& operator=(SwapStore&&) = default;
 
   // Allocates host blocks for the sequence in `slot`, holds its device blocks, and adds the copies
-  // to the plan. The caller must not change the slot until Launched(). Errors:
+  // to the plan. The caller must not change the slot until Launched() or Abandon(). Errors:
   //   NotFound, InvalidArgument  the slot is empty, or does not exist
   //   FailedPrecondition         the sequence in the slot is swapping in
   //   AlreadyExists              the id is in the store
@@ -122,10 +122,10 @@ class SwapStore {
   absl::Status PlanOut(SlotId slot, SequenceId id);
 
   // Allocates device blocks for a stored sequence in an empty slot, and adds the copies to the
-  // plan. From the next step, the sequence is as it was at its swap-out. Until Launched(), it is
-  // swapping in. Errors: NotFound if the id is not in the store. FailedPrecondition if the sequence
-  // has not left its slot yet or is in the plan already. Also the errors of
-  // BlockManager::Restore().
+  // plan. From the next step, its committed tokens are as they were at its swap-out. Until
+  // Launched(), it is swapping in. Errors: NotFound if the id is not in the store.
+  // FailedPrecondition if the sequence has not left its slot yet or is in the plan already. Also
+  // the errors of BlockManager::Restore().
   absl::Status PlanIn(SequenceId id, SlotId slot);
 
   // The copies of the plan. copies_out: src is a device block, dst a host block; copies_in: the
@@ -134,9 +134,9 @@ class SwapStore {
   absl::Span<const BlockCopy> copies_in() const { return copies_in_; }
 
   // Reports that all copies of the plan have been launched on the swap stream, swap-outs before
-  // swap-ins. The slots planned out become empty, and the sequences planned in leave the store.
-  // Does not arm a fence if the plan is empty. Polls: blocks of copies that have already completed
-  // are released.
+  // swap-ins. The slots planned out become empty, and the sequences planned in leave the store. No
+  // effect if the plan is empty. Otherwise polls: blocks of copies that have already completed are
+  // released.
   void Launched();
 
   // Cancels the plan if its copies cannot all be launched. Sequences planned out stay in their

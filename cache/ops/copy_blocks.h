@@ -5,9 +5,10 @@
 //   const BlockCopy copies[] = {{.src = 5, .dst = 9}, {.src = 5, .dst = 12}};  // one to many
 //   REPRISE_RETURN_IF_ERROR(CopyBlocks(store, store, copies));
 //
-// A list in host memory behaves as if its copies ran one after the other. Independent copies share
-// one launch, up to 3,840 copies. A new launch begins with a copy that reads or writes a block
-// which an earlier copy writes, or that writes a block which an earlier copy reads.
+// A list in host memory behaves as if its copies ran one after the other. With the kernel,
+// independent copies share one launch, up to 3,840 copies. A new launch begins with a copy that
+// reads or writes a block which an earlier copy writes, or that writes a block which an earlier
+// copy reads.
 //
 // A list in device memory is one launch of any length. All its copies run concurrently, so no
 // destination may occur twice or be a source. Copies with ids outside the stores (-1 for padding
@@ -21,8 +22,9 @@
 // call may be captured; a list in host memory is captured with its values.
 //
 // Errors: InvalidArgument, before any copy, for one of these: the id of a copy is outside its store
-// (the message names the copy); the stores have different shapes; a list is not [n, 2] int32.
-// Unimplemented for a path that the device does not support. Internal if CUDA fails.
+// (the message names the copy); the stores have different shapes or devices; a list is not a
+// contiguous [n, 2] int32 tensor on the stores' device. Unimplemented for a path that the device
+// does not support. Internal if CUDA fails.
 //
 // Thread safety: calls that access different blocks may run concurrently.
 
@@ -44,7 +46,7 @@ namespace reprise {
 enum class CopyPath : int8_t {
   kAuto,        // copy engine between host and device if extents are large; otherwise the kernel
   kKernel,      // a kernel that accesses host memory directly over the bus
-  kCopyEngine,  // one transfer per extent and run of adjacent blocks; leaves the SMs free
+  kCopyEngine,  // one transfer per extent and block or run of adjacent blocks; leaves the SMs free
 };
 
 absl::Status CopyBlocks(const BlockStore& src, const BlockStore& dst,

@@ -21,11 +21,11 @@
 // prefix, or shared with the sequence of a fork, have the mark of their writer. Only the position
 // is therefore checked for the first `shared_lens` keys of a row.
 //
-// On CUDA, Mark() and Check() are one launch each on the current stream, without synchronisation or
-// allocation, and may be captured. Checks must not run concurrently. Findings are written to memory
-// that the host reads. report() returns the findings that have arrived, and is complete for all
-// work that the host has waited for. Cost of a check: 8 bytes read per key, about 1/32 of a layer's
-// keys with 1 x 128 in bf16.
+// On CUDA, Mark() and Check() are at most one launch each on the current stream, without
+// synchronisation or allocation, and may be captured. Checks must not run concurrently. Findings
+// are written to memory that the host reads. report() returns the findings that have arrived, and
+// is complete for all work that the host has waited for. Cost of a check: 8 bytes read per key,
+// about 1/32 of a layer's keys with 1 x 128 in bf16.
 //
 // On the CPU, Mark() and Check() complete before they return.
 //
@@ -73,7 +73,8 @@ struct KvCanaryReport {
   int64_t num_wrong = 0;             // number of wrong keys
   std::vector<KvCanaryFault> first;  // the first wrong keys, at most kMaxCanaryFaults
 };
-// Prints one line per fault: its position, the expected key and the found key.
+// Prints the number of wrong keys, then one line per fault in `first`: its position, the expected
+// key and the found key.
 std::ostream& operator<<(std::ostream& out, const KvCanaryReport& report);
 
 class KvCanary {
@@ -91,8 +92,8 @@ class KvCanary {
   absl::Status Mark(const at::Tensor& slot_mapping, const at::Tensor& sequences,
                     const at::Tensor& positions);
 
-  // Checks every key of every row. A key without a column or block is also a fault. Errors: as
-  // Mark().
+  // Checks every key that the rows read. A key without a column or block is also a fault. Errors:
+  // as Mark().
   absl::Status Check(const KvCanaryRows& rows);
 
   // Returns the findings since Create() or the last Reset().

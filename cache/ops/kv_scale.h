@@ -38,7 +38,7 @@ struct KvScaleOptions {
 
 // Computes scales[h] = max |values[t, h, d]| / range over all tokens t with a slot and all d, or
 // one scale for all heads if `scales` has one element. Non-finite values are ignored. If all other
-// values are 0, the scale is 1.
+// values of a scale are 0, the scale is 1.
 //
 //   values        [>= num_tokens, num_kv_heads, head_dim], float32, float16 or bfloat16
 //   slot_mapping  [num_tokens] int64, contiguous: tokens with a negative slot are ignored

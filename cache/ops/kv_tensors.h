@@ -26,7 +26,7 @@ absl::Status CheckKvTensors(const KvLayer& kv, const at::Tensor& k, const at::Te
 // float16, bfloat16 and, on the CPU, float64, and for a float64 cache on CUDA.
 absl::StatusOr<DType> SupportedDType(const char* operation, const KvLayer& kv, const at::Tensor& k);
 
-// Returns default values for an undefined tensor.
+// Return the address and strides of `tensor`, or default values if it is undefined.
 KvTokens TokensOf(const at::Tensor& tensor);
 ConstKvTokens ConstTokensOf(const at::Tensor& tensor);
 

@@ -9,9 +9,10 @@
 //
 //   k[t, head, dim] = cast(k of the cache at token t's slot * k_scale), and the same for v
 //
-// The result is computed in float32 and rounded to nearest even; without conversion and scale, the
-// bits are copied. Tokens without a valid address become 0: slots of -1 or outside the cache, keys
-// whose column is outside the table or whose block is outside the cache.
+// The result is computed in float32 (float64 for a float64 cache) and rounded to nearest even;
+// without conversion and scale, the bits are copied. Tokens without a valid address become 0: slots
+// of -1 or outside the cache, keys whose table row or column is outside the table or whose block is
+// outside the cache.
 //
 //   k, v          [>= num_tokens, num_kv_heads, head_dim], any strides, one dtype: float32,
 //                 float16, bfloat16, and on the CPU float64. Elements past num_tokens are not
@@ -50,7 +51,7 @@ struct KvRows {
   at::Tensor key_start = {};  // [num_rows] int32: the row's first key in the table; undefined: 0
 };
 
-// Fills k[0, start_loc[num_rows]) and the same range of v, up to the end of k.
+// Fills k[0, start_loc[num_rows]) and the same range of v, up to the end of the shorter tensor.
 absl::Status ReadKvRows(const KvLayer& kv, const KvRows& rows, const at::Tensor& k,
                         const at::Tensor& v);
 

@@ -68,7 +68,7 @@ constexpr TokenAddress PlaceOfToken(const ReadKvArgs& args, const SlotAddresses&
   if (args.slot_mapping != nullptr) {
     return {.is_wanted = true, .place = places.Find(args.slot_mapping[token])};
   }
-  // Finds the last row that begins at or before the token. Empty rows may begin at the same token.
+  // Finds the first row that ends after the token. Empty rows may begin at the same token.
   int low = 0, high = args.num_rows;
   while (low < high) {
     const int middle = low + (high - low) / 2;

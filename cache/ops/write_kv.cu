@@ -13,7 +13,7 @@
 //
 // Grid: x over groups of tokens; y = 0 for K, 1 for V (if given); z over the accesses of a token,
 // if it has more accesses than a CTA has threads. Layouts whose innermost dimension is the tokens
-// use a separate kernel (write_kv_columns.cu).
+// use a separate kernel if strides and addresses allow it (write_kv_columns.cu).
 
 #include <algorithm>
 #include <cstdint>

@@ -23,7 +23,8 @@
 //   scales        the scales of kv: host floats, or floats on k's device per head (see
 //                 cache/ops/kv_scale.h). row_stride must be 0, because tokens have no table row
 //
-// All tensors and the cache must be on the device of k. The cache's pointers are not checked.
+// All tensors and the cache must be on the device of k. The device of the cache's pointers is not
+// checked.
 //
 // On the CPU, the write has completed when the call returns. It uses several threads if it writes
 // more than about 128 KB. A slot outside the cache (other than -1) is InvalidArgument, and nothing

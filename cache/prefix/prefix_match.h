@@ -9,11 +9,12 @@
 //   - a full group: all blocks, searched from left to right;
 //   - a window: the last few blocks, searched from right to left;
 //   - a chunked group: the blocks of the current chunk, searched from right to left.
-// A hit must be a hit in all groups. If one group has a shorter hit, the other groups are searched
-// again up to that length, until the length no longer changes.
+// A hit must be a hit in all groups. If a window or chunked group has a shorter hit, the other such
+// groups are searched again up to that length, until the length no longer changes. Full groups have
+// every shorter prefix.
 //
 // Thread safety: not thread-safe; one owner. Cost: O(1) expected per block of the prompt and group,
-// and less for a miss: with a full group, at most kStride blocks after the last hit are hashed.
+// and less for a miss: with a full group, at most 64 blocks after the last hit are hashed.
 
 #ifndef REPRISE_CACHE_PREFIX_PREFIX_MATCH_H_
 #define REPRISE_CACHE_PREFIX_PREFIX_MATCH_H_

@@ -3,7 +3,7 @@
 //
 //   PrimeField128 hash = (hash + coefficient) * point;  // one step of Horner's rule
 //
-// A value type. Thread safety: const. Cost of a multiplication: six 64-bit multiplications.
+// A value type. Thread safety: const. Cost of a multiplication: seven 64-bit multiplications.
 
 #ifndef REPRISE_CACHE_PREFIX_PRIME_FIELD_128_H_
 #define REPRISE_CACHE_PREFIX_PRIME_FIELD_128_H_

@@ -4,15 +4,15 @@
 //   // Byte i of extent e of block b is at extents[e].data + b * extents[e].block_stride + i.
 //
 // Ranges of all layers are merged if they touch in memory. A (K, V) pair of 32 layers in NHD has 64
-// extents. Pages (cache/storage/kv_page_layout.h) and layers within blocks have one extent. A
-// tensor that is a slice of a wider tensor has one extent per row. Memory shared by several layers
-// counts once. If groups overlap in memory, the larger group covers the smaller one.
+// extents. Pages (cache/storage/kv_page_layout.h) have one extent if their tensors have no gaps.
+// Layers within blocks have one extent per tensor. A tensor that is a slice of a wider tensor has
+// one extent per row. Memory shared by several layers counts once. If groups overlap in memory, the
+// larger group covers the smaller one.
 //
-// Two caches of the same layout have extents of the same sizes in the same order, regardless of
-// their addresses and numbers of blocks (at least 2).
+// Two caches that KvCache::Create() allocates for the same layout have extents of the same sizes in
+// the same order, regardless of their addresses and numbers of blocks (at least 2).
 //
-// No LibTorch. Thread safety: pure function. Cost: a few microseconds per layer; O(n log n) in the
-// number of ranges.
+// No LibTorch. Thread safety: pure function. Cost: O(n log n) in the number of ranges.
 
 #ifndef REPRISE_CACHE_STORAGE_BLOCK_EXTENTS_H_
 #define REPRISE_CACHE_STORAGE_BLOCK_EXTENTS_H_

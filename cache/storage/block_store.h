@@ -5,9 +5,9 @@
 //   BlockStore host = *BlockStore::Pinned(device, 512);   // for swapped blocks
 //   REPRISE_RETURN_IF_ERROR(CopyBlocks(device, device, copies));   // cache/ops/copy_blocks.h
 //
-// Blocks may be copied between stores of the same shape: extents of the same sizes in the same
-// order. Stores over caches of one layout have the same shape, and so do the stores that Pinned()
-// creates from them.
+// Blocks may be copied between stores of the same device and shape: extents of the same sizes in
+// the same order. Stores over caches that KvCache::Create() allocates for one layout have the same
+// shape, and so do the stores that Pinned() creates from them.
 //
 // Ownership: a store over a cache keeps the cache's tensors alive; a pinned store owns its memory.
 // When a store is destroyed, no stream may still use its memory. Thread safety: const; the caller

@@ -36,8 +36,9 @@ namespace reprise {
 
 class KvCache {
  public:
-  // Allocates tensors of `layout` on `device`: all layers of a kind in one allocation, each layer
-  // aligned to 256 bytes. The content is undefined, including the null block.
+  // Allocates tensors of `layout` on `device`: each tensor of all layers in one allocation. With
+  // KvLayers::kApart, each layer is aligned to 256 bytes. The content is undefined, including the
+  // null block.
   //
   // `storage_layers`: layer l of the cache uses the memory of layer storage_layers[l] of the
   // layout. Empty: each layer has separate memory. The first cache layer that names a layer of the
@@ -63,7 +64,7 @@ class KvCache {
   int num_layers() const { return static_cast<int>(layers_.size()); }
   int num_blocks() const { return layers_[0].num_blocks; }
   int block_size() const { return layers_[0].block_size; }
-  // Bytes of a block over all layers. With pages, the size of a page.
+  // Bytes of a block over all layers of the layout. With pages, the size of a page.
   int64_t bytes_per_block() const { return bytes_per_block_; }
 
   // REQUIRES: 0 <= layer < num_layers().
@@ -86,8 +87,8 @@ class KvCache {
   void SetScales(int layer, const Scale& k_scale, const Scale& v_scale);
 
   // Sets every element, including the null block, to `value`. NaN reveals reads of elements that
-  // were never written. (If pages contain layers of several dtypes, the last group determines the
-  // bytes.) Errors: Internal if LibTorch fails.
+  // were never written. (In pages of several groups, the last layer determines the bytes; NaN sets
+  // all bits.) Errors: Internal if LibTorch fails.
   absl::Status Fill(float value) const;
 
   // Bytes of the cache: bytes_per_block() * num_blocks().

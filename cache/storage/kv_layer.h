@@ -50,7 +50,7 @@ struct KvView {
   int64_t block_stride = 0;
   int64_t token_stride = 0;
   int64_t head_stride = 0;
-  int dim_chunk = 0;  // contiguous dims; head_dim in all layouts except K-packed
+  int dim_chunk = 0;  // contiguous dims; head_dim if all dims of a head are contiguous
   int64_t dim_chunk_stride = 0;
 
   // Element offset from `data`.

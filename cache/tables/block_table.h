@@ -53,8 +53,8 @@ class BlockTable {
   absl::Span<const BlockId> row(SlotId slot) const;
   absl::Span<BlockId> mutable_row(SlotId slot);
 
-  // Applies updates in order, like the device. Errors: InvalidArgument, naming the first update
-  // that is out of range; then no update is applied.
+  // Applies updates in order, like the device. Ignores their group. Errors: InvalidArgument, naming
+  // the first update that is out of range; then no update is applied.
   absl::Status Apply(absl::Span<const BlockTableUpdate> updates);
 
  private:

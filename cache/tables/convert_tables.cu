@@ -1,5 +1,5 @@
-// Block table conversions. Each CTA computes the output position of every row, then converts some
-// of the rows.
+// Block table conversions. In rounds of kThreads rows, each CTA computes the output position of
+// every row, then converts some of the rows.
 //
 // A row's position in the packed outputs is the sum over the previous rows. Every CTA computes it,
 // with one thread per row, which is cheaper than a second launch or a grid-wide barrier. Then a CTA

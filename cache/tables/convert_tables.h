@@ -31,8 +31,9 @@
 // (base/row_fault.h), and num_faults the number of such rows. All other rows are converted:
 //
 //   kTableRow  table_row is not a row of the table
-//   kLength    a length or start is negative; there are more queries than keys; keys exceed the
-//              table's capacity; block_indptr or last_block_len is invalid
+//   kLength    a length or start is negative; there are more queries than keys (if the selection
+//              reads queries); keys exceed the table's capacity; block_indptr or last_block_len is
+//              invalid
 //   kNoRoom    the row is wider than the output table; or, together with the good rows before it,
 //              its blocks exceed max_indices or its keys exceed int32 in key_start_loc. In the
 //              second case, no later row with keys is converted.
@@ -53,10 +54,10 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// Checks the arguments of the functions below. Rejects a negative size, a block_size below 1, a
-// row_stride below max_blocks, a missing array, an output with too few rows, and packed outputs if
-// the block size changes. Does not read arrays. Errors: InvalidArgument, naming the field, the
-// expected value and the given value.
+// Checks the arguments of the functions below. Rejects, among others, a negative size, a block_size
+// below 1, a row_stride below max_blocks (if there are several rows), a missing array, an output
+// with too few rows, and packed outputs if the block size changes. Does not read arrays. Errors:
+// InvalidArgument, naming the field, the expected value and the given value.
 absl::Status CheckConvertTables(const ConvertTablesArgs& args);
 
 // Converts host arrays. REQUIRES: CheckConvertTables(args).ok().

@@ -12,8 +12,8 @@
 
 namespace reprise {
 
-// The keys of a row to convert. Only whole blocks of the output are omitted, so distances between
-// queries and keys do not change.
+// The keys of a row to convert. At the front, only whole blocks of the output are omitted, so
+// distances between queries and keys do not change.
 //
 //   keys        a row of 3 queries over 21 keys, block_size 4: positions 18, 19, 20
 //   kSeqLen     columns 0 to 5, 21 keys: all keys that the row's queries may attend to

@@ -11,8 +11,8 @@
 
 namespace reprise {
 
-// Runs every collective over all dtypes, odd sizes and roots. Adds failures to the test of this
-// process.
+// Runs AllReduce, ReduceScatter, AllGather and Broadcast over many dtypes, odd sizes and roots.
+// Adds failures to the test of this process.
 absl::Status ExpectPlainResults(Collectives& ranks, at::Device device);
 
 // Sums random float32, bfloat16 and float16 values. Expects results that are bitwise identical on

@@ -1,5 +1,5 @@
-// Collectives that forward all calls to another object. Tests override some calls to change or
-// count them.
+// Collectives that forward the collectives, Barrier(), Fingerprint() and status() to another
+// object. Tests override some calls to change or count them.
 //
 //   class MyCollectives final : public ForwardingCollectives {
 //     using ForwardingCollectives::ForwardingCollectives;
