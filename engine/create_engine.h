@@ -54,9 +54,9 @@ absl::StatusOr<at::Tensor> LogitsOf(const Engine& engine, const TokenEvent& even
 
 // Returns `rows` [tokens, dim], in the model's dtype, as an entry of Request::embeddings. They may
 // be on the host or on the model's GPU. The result keeps the memory alive. If another stream writes
-// the rows, it must have finished before Engine::Add().
-// Errors: InvalidArgument if the tensor does not have two dimensions, is empty, has an unsupported
-// dtype, or has rows that are not contiguous.
+// the rows, it must have finished before Engine::Add(). Errors: InvalidArgument if the tensor is
+// undefined, does not have two dimensions, has an unsupported dtype, or has rows that are not
+// contiguous.
 absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at::Tensor& rows,
                                                       std::string content = {});
 

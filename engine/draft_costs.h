@@ -93,8 +93,8 @@ class DraftCosts {
   int Choose(const DraftableStep& step);
 
   // The same for a step that is not measured, such as a step with prefill chunks. Returns Best() if
-  // times are known, and otherwise a draft count by acceptance. Counts the call, to schedule probes
-  // of the largest draft count.
+  // times are known, and otherwise a draft count by acceptance, which is step.most before the first
+  // kFirstRows rows. Counts the call, to schedule probes of the largest draft count.
   int ChooseBesidePrompts(const DraftableStep& step);
 
   // Returns the draft count with the highest throughput by the measured times, or step.most if they

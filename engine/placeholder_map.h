@@ -13,7 +13,7 @@
 //
 // Copies are sorted by token of the batch.
 //
-// Thread safety: pure functions. Cost: O(rows * log(ranges)). Does not allocate.
+// Thread safety: pure functions. Cost: O(ranges + rows * log(ranges)). Does not allocate.
 
 #ifndef REPRISE_ENGINE_PLACEHOLDER_MAP_H_
 #define REPRISE_ENGINE_PLACEHOLDER_MAP_H_

@@ -65,8 +65,8 @@ constexpr PreemptionCosts H200PreemptionCosts() {
 PreemptionCosts WithMeasuredSteps(PreemptionCosts costs, int num_tokens, double largest_us,
                                   double min_us);
 
-// Errors: InvalidArgument, naming the field, for rates that are not positive and times or counts
-// that are negative.
+// Errors: InvalidArgument, naming the field, for rates that are not positive, and for times or
+// counts that are negative or infinite.
 absl::Status CheckPreemptionCosts(const PreemptionCosts& costs);
 
 // A sequence that is preempted, or that waits with its blocks in host memory.

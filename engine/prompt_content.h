@@ -4,8 +4,8 @@
 // The prompt has the same placeholder ids for every image. Each range of embeddings therefore has a
 // key, and the hash of a block depends on the keys of the ranges that overlap it
 // (cache/blocks/sequence_content.h). Positions get a key if they are not the previous position + 1:
-// for example the tokens of an image in M-RoPE, and the first token after it. Two prompts that are
-// equal up to some token have equal keys up to it.
+// for example the tokens of an image in M-RoPE, and the first token after it. If two prompts are
+// equal up to some token, the keys of ranges that end before that token are equal.
 //
 // No LibTorch. Thread safety: plain values and pure functions.
 

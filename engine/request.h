@@ -30,8 +30,8 @@ struct SamplingOptions {
   int top_k = 0;             // 0: all
   float top_p = 1.0f;        // 1: all
   float min_p = 0.0f;        // 0: all
-  // Equal requests with equal seeds get equal outputs. nullopt: the engine draws a seed, so that
-  // the outputs of equal requests differ.
+  // Equal requests with equal seeds draw the same random numbers. nullopt: the engine draws a seed,
+  // so that the outputs of equal requests differ.
   std::optional<uint64_t> seed = std::nullopt;
   // The following require support by the runner's LogitsOptions.
   float repetition_penalty = 1.0f;  // above 0; 1: none
@@ -125,10 +125,11 @@ struct Request {
   // The predicted output, for example a text that is to be changed in a few places. Drafts are the
   // tokens that follow the generated text in the prediction (engine/speculation/predicted_text.h),
   // or the drafter's proposals if the prediction has none. Used if the runner supports drafts
-  // (SpeculationOptions::max_drafts), even without a proposer. Does not change the output.
+  // (SpeculationOptions::max_drafts), even without a proposer. Does not change the output, except
+  // with DraftAcceptance::kRejection.
   std::vector<int32_t> predicted_tokens = {};
   // Maximum number of drafts per row, if the engine speculates (SpeculationPolicy). 0: none. -1:
-  // the limit of the engine. Does not change the output.
+  // the limit of the engine. Does not change the output, except with DraftAcceptance::kRejection.
   int max_drafts = -1;
   // Number of sequences to generate from the prompt, which is computed once for all of them. At
   // least 1, and at most the maximum number of rows per step. With a seed, sequence i uses seed +
@@ -203,7 +204,8 @@ struct TokenEvent {
   int row = 0;
   // Index into the step's earlier logits (ModelRunner::earlier_logits()), if the token was chosen
   // from them instead of from the row's logits: for forced tokens that were fed in a chunk, and for
-  // accepted drafts. -1: the token was chosen from the row's logits.
+  // accepted drafts. -1: the token was chosen from the row's logits, or this is unknown (`row` is
+  // -1).
   int earlier = -1;
   int64_t step = -1;  // the step that computed the token (StepRunner::Launch()); -1: none
   // Log-probabilities of the token; nullopt unless Request::num_log_probs requests them.

@@ -25,14 +25,14 @@
 // masks and log-probabilities, and cache_limits.h the lengths that the cache can hold.
 //
 // Order. Schedule() adds a decode for each running sequence, then chunks of the prompts of running
-// sequences, then admits waiting sequences, then adds drafts. With layers of several kinds, blocks
-// that left a window are freed when batches are committed. A prompt then gets its blocks chunk by
-// chunk, and a chunk that finds none waits.
+// sequences, then admits waiting sequences, then adds drafts. If layers have a window, blocks that
+// left it are freed when batches are committed. A prompt then gets its blocks chunk by chunk, and a
+// chunk that finds none waits while other work can free blocks.
 //
 // Failures. A failed step (CommitFailed), a row without a token and a batch that the runner refused
 // (AbandonLaunch) end the sequences concerned with FinishReason::kError. Tokens that they did not
-// compute are never found as a prefix. All other sequences continue. A matcher or masker that throws
-// ends its sequence the same way: in Commit(), without the token that it was given; or, if
+// compute are never found as a prefix. All other sequences continue. A matcher or masker that
+// throws ends its sequence the same way: in Commit(), without the token that it was given; or, if
 // TokenMasker::Fill() threw in Schedule(), in the next Commit() of a row of the sequence.
 //
 // Invariants, checked by CheckInvariants() together with the invariants of each part:
@@ -98,9 +98,10 @@ class Scheduler {
   //   InvalidArgument    the request can never run: an empty prompt, max_new_tokens < 1 without
   //                      prompt log-probabilities, a prompt longer than max_seq_len or than the
   //                      whole cache; an encoder input that is too long, or none expected;
-  //                      num_sequences outside [1, max_num_seqs]; sampling that CheckSampling()
-  //                      refuses; a masker without mask_words; embeddings or positions that
-  //                      CheckPromptContent() refuses (engine/prompt_content.h)
+  //                      num_sequences outside [1, max_num_seqs] or above max_waiting; max_drafts
+  //                      below -1; sampling that CheckSampling() refuses; a masker without
+  //                      mask_words; embeddings or positions that CheckPromptContent() refuses
+  //                      (engine/prompt_content.h)
   //   ResourceExhausted  max_waiting sequences wait; retry after some have been admitted
   //   Internal           new_stop_matcher or new_token_masker threw (std::bad_alloc:
   //                      ResourceExhausted)
@@ -128,10 +129,10 @@ class Scheduler {
   // sequence waits for a commit: do not launch or commit it then. REQUIRES: can_schedule().
   const ScheduledBatch& Schedule();
 
-  // Commits the result of the oldest open batch, and appends each sequence's new tokens to `events`.
-  // Ignores the tokens of rows with RowOutput::kNone. A negative token, such as kNanRow, or a
-  // log-probability that is NaN ends the row's sequence with kError; the prefix index forgets all
-  // keys of that sequence. REQUIRES: num_in_flight() > 0; one token per row of that batch; 1 to
+  // Commits the result of the oldest open batch, and appends each sequence's new tokens to
+  // `events`. Ignores the tokens of rows with RowOutput::kNone. A negative token, such as kNanRow,
+  // or a log-probability that is NaN ends the row's sequence with kError; the prefix index forgets
+  // all keys of that sequence. REQUIRES: num_in_flight() > 0; one token per row of that batch; 1 to
   // 1 + drafts new tokens of a row with drafts and a token; the log-probabilities that its rows
   // requested.
   void Commit(const StepResult& result, std::vector<TokenEvent>& events);
@@ -140,9 +141,9 @@ class Scheduler {
     Commit(StepResult{.tokens = tokens}, events);
   }
 
-  // Records the time that the step of the oldest open batch took, from its launch or from the end of
-  // the previous step, whichever was later: for SpeculationPolicy::measures_steps. Ignores steps with
-  // chunks of prompts. Call it before the batch's Commit(). REQUIRES: as Commit().
+  // Records the time that the step of the oldest open batch took, from its launch or from the end
+  // of the previous step, whichever was later: for SpeculationPolicy::measures_steps. Ignores steps
+  // with chunks of prompts. Call it before the batch's Commit(). REQUIRES: as Commit().
   void ObserveStep(absl::Duration duration, const StepResult& result);
 
   // Ends the sequences of the oldest open batch with kError, because its step failed with `cause`.
@@ -158,8 +159,8 @@ class Scheduler {
   // steps. has_work() is false afterwards. REQUIRES: !cause.ok().
   void EndAll(const absl::Status& cause, std::vector<TokenEvent>& events);
 
-  // Maximum number of tokens of a sequence whose keys can be cached: max_seq_len, or the tokens of a
-  // sequence that has the whole pool.
+  // Maximum number of tokens of a sequence whose keys can be cached: max_seq_len, or less if a
+  // sequence that has the whole pool is shorter.
   int max_cached_tokens() const;
 
   int num_waiting() const;
@@ -172,8 +173,8 @@ class Scheduler {
   const SwapStore* swap_store() const;
   // Sequences that began with the forked blocks of another sequence of their request.
   int64_t num_forks() const;
-  // Counts of lookups, and of tokens requested and found. A preempted sequence counts again when it
-  // is readmitted.
+  // Counts of lookups, and of tokens requested and found. A preempted sequence that is recomputed
+  // counts again.
   PrefixStatistics prefix_statistics() const { return blocks_.prefix_cache().index().statistics(); }
   // Returns the prefixes that were cached or evicted since the last call, for a router that sends
   // requests to the process with their prefix (cache/prefix/prefix_events.h). Valid until the next
@@ -197,7 +198,8 @@ class Scheduler {
   // Adds as much of a running sequence's prompt as the budget and the blocks allow.
   void SchedulePrefill(SequenceState& sequence);
   void AdmitWaiting();
-  // Adds a row of the sequence's next tokens. Empty `tokens`: the token that the device sampled last.
+  // Adds a row of the sequence's next tokens. Empty `tokens`: the token that the device sampled
+  // last.
   void AddRow(SequenceState& sequence, BatchRowKind kind, absl::Span<const int32_t> tokens);
 
   // ---- The result of a step (scheduler_commit.cc).

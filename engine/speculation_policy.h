@@ -37,9 +37,10 @@ struct SpeculationPolicy {
 absl::Status CheckSpeculationPolicy(const SpeculationPolicy& policy);
 
 // The draft count of one sequence's rows: the average number of drafts that its last rows accepted,
-// rounded, plus 1. The draft count grows by about one per row while all drafts are accepted, and
-// shrinks otherwise. If the average is below kMinAccepted, the sequence has no drafts, except for
-// a probe with one draft in every kProbeInterval-th row. Deterministic: depends only on the calls.
+// rounded, plus 1. While all drafts are accepted, the draft count grows by one every few rows; it
+// shrinks if fewer than the average are accepted. If the average is below kMinAccepted, the
+// sequence has no drafts, except for a probe with one draft in every kProbeInterval-th row.
+// Deterministic: depends only on the calls.
 class DraftLength {
  public:
   // Weight of the newest row in the exponential average.
@@ -82,7 +83,7 @@ struct SpeculationStatistics {
   // it, and proposed nothing (DrafterKeys). Not included in the counts above.
   int64_t num_catch_up_rows = 0;
   // Steps that could have had drafts and had none: because they had more than max_speculating_rows
-  // rows, or because drafts do not pay at their row count by the measured times.
+  // rows, or because the step got a draft count of 0 by the measured times, or to measure it.
   int64_t num_too_large_steps = 0;
   int64_t num_unpaid_steps = 0;
 

@@ -94,9 +94,9 @@ struct GraphDecision {
   // - kReplay: the key of the graph. A step whose prefix may be read once uses a flat graph if no
   //   cascade graph holds it.
   // - kEager: the live counts, with three exceptions. The first two keep results bitwise identical.
-  //   If the reason is kDisabled: the key that would be replayed, if any. If the step has embeddings
-  //   and no graph serves them: the key of the same step with tokens. If Replay() returns
-  //   kOverBudget: the key that Replay() was given.
+  //   If the reason is kDisabled: the key that would be replayed, if any. If the step has
+  //   embeddings and no graph serves them: the key of the same step with tokens. If Replay()
+  //   returns kOverBudget: the key that Replay() was given.
   GraphKey key;
 
   friend bool operator==(const GraphDecision&, const GraphDecision&) = default;

@@ -93,8 +93,8 @@ struct KvLayoutOptions {
   KvOrder order = KvOrder::kNHD;
   KvForm form = KvForm::kPair;
   KvLayers layers = KvLayers::kApart;
-  // K-packed: number of adjacent dims of a head; 0: 16 / element size. An fp8 cache may have another
-  // x, such as the 8 of 16-bit elements.
+  // K-packed: number of adjacent dims of a head; 0: 16 / element size. An fp8 cache may have
+  // another x, such as the 8 of 16-bit elements.
   int k_packed_x = 0;
 };
 

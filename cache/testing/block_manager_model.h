@@ -12,10 +12,9 @@
 // address that the manager reports. This immediately detects a hit on the wrong prefix, a block
 // that is reallocated too early, and a missing copy or update.
 //
-// It fails within a second for each of these injected faults: no copy-on-write; no holds for swaps;
-// in-place writes to blocks that a swap still reads; windows one token too small; hits on
-// overwritten content; hits on keys of old weights; hits on blocks that a swap has not filled yet;
-// and lost updates.
+// It detects each of these injected faults: no copy-on-write; no holds for swaps; in-place writes
+// to blocks that a swap still reads; windows one token too small; hits on overwritten content; hits
+// on keys of old weights; hits on blocks that a swap has not filled yet; and lost updates.
 //
 // CHECK-fails with the number and name of the call at the first difference. For tests and fuzzers.
 

@@ -7,7 +7,7 @@
 
 namespace reprise {
 
-// Returns a hash of a pair. Has no collisions in the tests.
+// Returns a hash of a pair. The tests assume that it has no collisions.
 constexpr uint64_t Mix(uint64_t a, uint64_t b) {
   const uint64_t h = (a ^ (b + 0x9E3779B97F4A7C15u + (a << 6) + (a >> 2))) * 0xBF58476D1CE4E5B9u;
   return h ^ (h >> 29);

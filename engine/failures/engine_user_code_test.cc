@@ -1,4 +1,5 @@
-// Code of users that throws under an Engine: stages, drafters and models fail the step that calls them.
+// Code of users that throws under an Engine: stages, drafters and models fail the step that calls
+// them.
 
 #include <cstdint>
 #include <functional>

@@ -1,4 +1,5 @@
-// Callbacks of users that throw under an Engine: an exception ends what it concerns, and nothing else.
+// Callbacks of users that throw under an Engine: an exception ends what it concerns, and nothing
+// else.
 
 #include <functional>
 #include <map>

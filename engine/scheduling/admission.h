@@ -15,9 +15,9 @@
 // different images never do.
 //
 // Several sequences of one request. The first admitted sequence computes the prompt. Its siblings
-// wait until the prompt and the encoder pass are committed. Then they fork its blocks, and each
-// computes the last prompt token again to get logits. A sequence without a running sibling is
-// admitted like any prompt.
+// wait until the prompt (without an encoder: all but its last token) is committed. Then they fork
+// its blocks, and each computes the last prompt token again to get logits. A sequence without a
+// running sibling is admitted like any prompt.
 //
 // Swapped sequences return by a swap if Preemptor::ReturnsBySwap() is true. Otherwise their tokens
 // are computed again.
@@ -107,8 +107,8 @@ class Admission {
   absl::StatusOr<PromptHits> AddToCache(const SequenceState& sequence, SlotId slot, int max_chunk);
   // Moves a sequence with blocks in the table's next slot to the running sequences.
   Admitted Admit(SequenceState& sequence, const Start& start, BatchInProgress& batch);
-  // Forks the blocks of `sibling` into the slot. Returns nullopt, with nothing changed, if the sibling
-  // has lost blocks that are needed, or the pool has no block left.
+  // Forks the blocks of `sibling` into the slot. Returns nullopt, with nothing changed, if the
+  // sibling has lost blocks that are needed, or the pool has no block left.
   std::optional<PromptHits> Fork(const SequenceState& sibling, SlotId slot);
   // Returns a running sequence of the same request that has computed the tokens which `sequence`
   // needs, or nullptr if there is none, or no token to share.

@@ -1,5 +1,5 @@
-// The batch that a scheduler is building: its rows, the changes of slots, and the remaining budgets of
-// the step.
+// The batch that a scheduler is building: its rows, the changes of slots, and the remaining budgets
+// of the step.
 //
 //   BatchInProgress batch(shape, policy);
 //   batch.Begin();
@@ -66,8 +66,8 @@ class BatchInProgress {
 
   // Reports in the next batch that the slot's sequence has left it.
   void Leave(SlotId slot) { next_leaves_.push_back(slot); }
-  // Reports in this batch that the slot's sequence was preempted, so that the slot can be joined again
-  // in the same batch. Drops the slot's logits request.
+  // Reports in this batch that the slot's sequence was preempted, so that the slot can be joined
+  // again in the same batch. Drops the slot's logits request.
   void LeaveNow(SlotId slot);
   void Join(const SlotJoin& join) { joins_.push_back(join); }
   void AddLogitsRequest(const LogitsRequest& request) { logits_requests_.push_back(request); }
@@ -84,14 +84,15 @@ class BatchInProgress {
   // ---- Rows.
 
   // Adds a row, without drafts. `open` needs the sequence, the output, num_new_tokens and
-  // scores_prompt; this call fills in the other fields. REQUIRES: the budgets hold the row's tokens.
+  // scores_prompt; this call fills in the other fields. REQUIRES: the budgets hold the row's
+  // tokens.
   void AddRow(BatchRowKind kind, const ScheduledRow& row, const OpenRow& open);
   // Adds the embeddings of the next row's tokens: `num_tokens` tokens of the prompt from
   // `first_token`. Call it before AddRow().
   void AddEmbeddings(const RequestState& added, int first_token, int num_tokens);
-  // Adds `num_drafts` drafts in `num_levels` levels to a decode: the drafts `given`, or proposals of
-  // the drafter if `given` is empty. Counts them in the sequence's num_scheduled and num_in_flight.
-  // REQUIRES: the row has no drafts, num_drafts >= 1, and the budget holds them.
+  // Adds `num_drafts` drafts in `num_levels` levels to a decode: the drafts `given`, or proposals
+  // of the drafter if `given` is empty. Counts them in the sequence's num_scheduled and
+  // num_in_flight. REQUIRES: the row has no drafts, num_drafts >= 1, and the budget holds them.
   void AddDrafts(int row, int num_levels, int num_drafts, absl::Span<const int32_t> given);
   // Memory for the mask of the next row, [mask_words]. REQUIRES: ReserveMasks() was called.
   absl::Span<int32_t> NextMask();

@@ -1,4 +1,5 @@
-// A batch that is built without a scheduler: its view, its budgets, and what stays for the next one.
+// A batch that is built without a scheduler: its view, its budgets, and what stays for the next
+// one.
 
 #include "reprise/engine/scheduling/batch_in_progress.h"
 

@@ -26,8 +26,8 @@ class CacheLimits {
   // `blocks` must outlive the limits, and stay at its address.
   CacheLimits(const RunnerShape& shape, const BlockManager& blocks);
 
-  // Maximum number of tokens of a sequence whose keys can be cached: max_seq_len, or the tokens of a
-  // sequence that has the whole pool.
+  // Maximum number of tokens of a sequence whose keys can be cached: max_seq_len, or less if a
+  // sequence that has the whole pool is shorter.
   int max_tokens() const { return lengths_.max_tokens; }
   // The same for one sequence. With positions of several dimensions, its position_delta may reduce
   // the maximum.

@@ -47,8 +47,8 @@ TEST(CacheLimitsTest, WithoutWindowsAChunkIsNotLimited) {
   EXPECT_EQ(limits.FittingChunk(0, 0, 100), 100);
 }
 
-// A window of 4 tokens and 5 blocks of 4 tokens. After 6 cached tokens the window begins at token 3,
-// so block 0 is still held, and a chunk of n tokens needs the blocks of tokens 0 to 5 + n.
+// A window of 4 tokens and 5 blocks of 4 tokens. After 6 cached tokens the window begins at token
+// 3, so block 0 is still held, and a chunk of n tokens needs the blocks of tokens 0 to 5 + n.
 TEST(CacheLimitsTest, AChunkNeedsNoMoreBlocksThanThePoolHas) {
   RunnerShape shape = SmallShape();
   shape.num_blocks = 6;

@@ -18,9 +18,9 @@
 //
 // Drafters with a KV cache (DrafterKeys). Such a drafter reads at most 1 + drafts tokens per row. A
 // drafter that lags by more tokens gets catch-up rows with the maximum number of drafts. A catch-up
-// row generates one token, and is excluded from acceptance and timing statistics. Sequences that are
-// about to end, or accept too few drafts, do not catch up. The planner records per block how many of
-// its tokens the drafter has read, so that prefix hits reuse the drafter's keys.
+// row generates one token, and is excluded from acceptance and timing statistics. Sequences that
+// are about to end, or accept too few drafts, do not catch up. The planner records per block how
+// many of its tokens the drafter has read, so that prefix hits reuse the drafter's keys.
 //
 // Thread safety: none; one owner. Does not allocate after construction.
 
@@ -69,8 +69,8 @@ class DraftPlanner {
   // KV cache. Call it after all rows were added.
   void AddDrafts(BatchInProgress& batch);
 
-  // Records the time of a step, unless it has prefill chunks or catch-up rows. REQUIRES: `rows` are
-  // the rows of this step, and earlier batches are committed.
+  // Records the time of a step, unless it has prefill chunks of several tokens or catch-up rows.
+  // REQUIRES: `rows` are the rows of this step, and earlier batches are committed.
   void ObserveStep(absl::Duration duration, absl::Span<const OpenRow> rows,
                    const StepResult& result);
   // Records a step that failed.

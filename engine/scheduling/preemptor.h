@@ -1,5 +1,5 @@
-// Frees blocks when the pool runs out: chooses the running sequence to preempt, and swaps it to host
-// memory or lets it be recomputed.
+// Frees blocks when the pool runs out: chooses the running sequence to preempt, and swaps it to
+// host memory or lets it be recomputed.
 //
 // The victim is the running sequence with the lowest priority, and among these the newest
 // admission. Its blocks are freed, and its tokens are computed again later. Alternatively, the

@@ -42,8 +42,8 @@ bool FeedsForcedInChunks(const SequenceState& sequence, int max_earlier_logits);
 // logits fit. REQUIRES: earlier.used <= earlier.max, unless earlier.max is 0.
 int ScoredChunk(const SequenceState& sequence, int chunk, const EarlierLogits& earlier);
 
-// Returns the request for the logits of a sequence that joins, or nullopt if it has none. The request
-// views the sequence.
+// Returns the request for the logits of a sequence that joins, or nullopt if it has none. The
+// request views the sequence.
 std::optional<LogitsRequest> LogitsRequestOf(const SequenceState& sequence);
 
 // Sets the output, logits and next_token of the sequence's next row, whose tokens are set; and the
@@ -60,7 +60,7 @@ void SetMask(SequenceState& sequence, absl::Span<int32_t> mask, ScheduledRow& ro
 // ---- After the step.
 
 // Returns the index in the step's earlier logits of the row's token at `position`; -1 for the row's
-// last token.
+// last token, and if the row has no earlier logits.
 int EarlierOf(const OpenRow& row, int position);
 
 // A token of a row of a step.

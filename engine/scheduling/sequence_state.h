@@ -44,8 +44,8 @@ struct RequestState;
 //
 // While the prompt is computed, num_in_flight = 0 and num_scheduled < num_known. Afterwards
 // num_scheduled = num_known + num_in_flight - 1, because the newest token has no keys yet. With two
-// or more batches in flight num_scheduled exceeds num_known. A tree of drafts in flight adds all its
-// nodes to num_scheduled, and its depth to num_in_flight.
+// or more batches in flight num_scheduled exceeds num_known. A tree of drafts in flight adds all
+// its nodes to num_scheduled, and its depth to num_in_flight.
 struct SequenceState {
   // Keys that a running sequence is computing. They are cached once it has committed num_tokens.
   struct Awaited {
@@ -73,7 +73,7 @@ struct SequenceState {
   // Lower bound of the leading tokens that a drafter with a KV cache has read, as of the committed
   // batches.
   int num_drafted = 0;
-  // Prompt tokens found in the cache at the first admission; nullopt before it.
+  // Prompt tokens found in the cache, or forked, at the first admission; nullopt before it.
   std::optional<int> num_cached_tokens;
   int64_t admission = 0;  // number of the admission that gave the slot; 0: no slot
   bool finished = false;

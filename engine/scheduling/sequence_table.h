@@ -60,8 +60,7 @@ class SequenceTable {
   // ---- Sequences.
 
   // Moves a waiting sequence to the running sequences, in the slot next_slot(), and numbers the
-  // admission.
-  // REQUIRES: has_free_slot().
+  // admission. REQUIRES: num_free_slots() > 0.
   void Admit(SequenceState& sequence);
   // Takes a running sequence out of its slot. It is in no list until Wait() or Finish().
   void Vacate(SequenceState& sequence);

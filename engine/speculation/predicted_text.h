@@ -7,10 +7,10 @@
 //   predicted.After(/*num_ahead=*/0, /*most=*/8);  // drafts
 //
 // If a new token is the predicted one, the position moves forward by one token. Otherwise Follow()
-// searches the prediction for the longest suffix of the text, of up to kMaxCompared tokens. The
-// new position is the end of this match. Among matches of equal length, Follow() uses the first
-// match after the previous position, or the last match if all lie before it. If the prediction does
-// not contain the newest token, there is no position, and After() returns no tokens.
+// searches the prediction for the longest suffix of the text, of up to kMaxCompared tokens. The new
+// position is the end of this match. Among matches of equal length, Follow() uses the first match
+// after the previous position, or the last match if none lies after it. If the prediction does not
+// contain the newest token, there is no position, and After() returns no tokens.
 //
 // Thread safety: not thread-safe; one owner. Cost of Follow(): O(1) for a predicted token, and
 // O(tokens * kMaxCompared) otherwise.
