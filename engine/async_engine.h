@@ -2,8 +2,9 @@
 // tokens are delivered by callbacks.
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, CreateEngine(&model, options));
-//   AsyncEngine async(std::move(engine)); REPRISE_ASSIGN_OR_RETURN(SequenceId id,
-//   async.Add({.prompt = {1, 2, 3}}, [](const TokenEvent& e) {
+//   AsyncEngine async(std::move(engine));
+//   REPRISE_ASSIGN_OR_RETURN(
+//       SequenceId id, async.Add({.prompt = {1, 2, 3}}, [](const TokenEvent& e) {
 //     if (e.token.has_value()) Send(*e.token);
 //     if (e.finish != FinishReason::kNone) Close(e.finish, e.error);
 //   }));

@@ -3,7 +3,7 @@
 //
 //   BatchInProgress batch(shape, policy);
 //   batch.Begin();
-//   batch.AddRow(BatchRowKind::kDecode, row, open_row);   // decodes, then prompts; drafts at the end
+//   batch.AddRow(BatchRowKind::kDecode, row, open_row);   // decodes, then prompts; drafts last
 //   if (batch.has_rows()) Launch(batch.Finish(updates, copies));
 //
 // A batch without rows is not launched. Its leaves and swaps stay for the next batch with rows.

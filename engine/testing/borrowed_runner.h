@@ -1,7 +1,8 @@
 // A StepRunner that forwards to a runner of the test, so that the test can use the runner during
 // the engine's life:
 //
-//   PuppetRunner runner(options); auto engine = Engine::Create(Borrowed(runner), {});
+//   PuppetRunner runner(options);
+//   auto engine = Engine::Create(Borrowed(runner), {});
 //   runner.fate_of_next = {.fails = true};
 //
 // Thread safety: the thread safety of the runner. The runner must outlive this object.
