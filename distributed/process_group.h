@@ -24,7 +24,8 @@
 namespace reprise {
 
 struct ConnectOptions {
-  // Time limit of the rendezvous, and of every collective on host tensors.
+  // Time limit of the rendezvous, of every collective on host tensors, and by default of
+  // AwaitDevice().
   absl::Duration timeout = absl::Seconds(60);
   // Grace period after a failure: the time that the other ranks have to detect it, too. Ranks that
   // do not report it in time are named as the cause.

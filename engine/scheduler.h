@@ -102,7 +102,8 @@ class Scheduler {
   //                      below -1; sampling that CheckSampling() refuses; a masker without
   //                      mask_words; embeddings or positions that CheckPromptContent() refuses
   //                      (engine/prompt_content.h)
-  //   ResourceExhausted  max_waiting sequences wait; retry after some have been admitted
+  //   ResourceExhausted  more than max_waiting sequences would wait; retry after some have been
+  //                      admitted
   //   Internal           new_stop_matcher or new_token_masker threw (std::bad_alloc:
   //                      ResourceExhausted)
   // REQUIRES: the runner accepts the request's ToLogitsRequest().

@@ -4,7 +4,7 @@
 //
 //   DraftedBlocks drafted({.num_blocks = 1024, .block_size = 16});
 //   drafted.Set(blocks, {.first = 40, .end = 48}, /*num_seen=*/45);  // a sequence commits tokens
-//   drafted.NumSeen(blocks, 48);                                     // 45
+//   drafted.NumSeen(blocks, 48);           // 45, if all tokens of earlier blocks were read
 //
 // The last Set() that covers a token of a block determines the block's count. Only committed tokens
 // are found in the cache, and every commit calls Set(), so counts need not be cleared when a block
