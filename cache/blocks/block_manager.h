@@ -37,9 +37,10 @@
 //
 // Look-ahead. A sequence has blocks for num_tokens + num_lookahead_tokens, so that the device may
 // write look-ahead tokens before the host has appended them. Use (1 + drafts) * (steps in flight +
-// 1) look-ahead tokens. Look-ahead blocks are never shared: Fork() and Truncate() immediately copy
-// shared blocks in that range. Look-ahead beyond the table's width is ignored. Truncate() releases
-// blocks past the look-ahead; call it when no step in flight can write them.
+// 1) look-ahead tokens. Look-ahead blocks are never shared: Fork() and Truncate() immediately
+// replace shared blocks in that range, and copy their kept tokens. Look-ahead beyond the table's
+// width is ignored. Truncate() releases blocks past the look-ahead; call it when no step in flight
+// can write them.
 //
 // Errors change nothing:
 //   ResourceExhausted   the pool has too few available blocks; retry after Free(), Drop(), or a
