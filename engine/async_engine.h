@@ -113,7 +113,9 @@ class AsyncEngine {
   // The engine's metrics as of its last step.
   EngineMetrics metrics() const;
 
-  // OK, or the reason why the engine can run no more steps; it then refuses requests.
+  // OK, or the error of the first Engine::Step() that failed: the engine can run no more steps and
+  // refuses requests. Does not include a failure that only Engine::Idle() or Engine::Add() has
+  // found.
   absl::Status status() const;
 
  private:
