@@ -4,11 +4,11 @@
 //   REPRISE_RETURN_IF_ERROR(PagedAttention(params, batch, work, q, kv, {out}));
 //
 // Runs on the device of `q`. On the CPU it is synchronous and multi-threaded. On CUDA it launches
-// on the current stream, without synchronisation or allocation. The only host values that it reads
-// are the capacities of `batch`, so it may be captured.
+// on the current stream, without synchronisation or allocation of device memory. The content of the
+// batch's arrays is read on the device only, so the call may be captured.
 //
-// q: [>= num_tokens, num_q_heads, head_dim_qk] float32, float16, bfloat16 or, with layer.q_scale,
-// an fp8 type. Any strides, the last one 1, so a slice of a fused projection needs no copy.
+// q: [>= num_tokens, num_q_heads, head_dim_qk] float32, float16, bfloat16 or an fp8 type, scaled by
+// layer.q_scale. Any strides, the last one 1, so a slice of a fused projection needs no copy.
 // out: [>= num_tokens, num_q_heads, head_dim_v], last stride 1. Its dtype is q's dtype, float32, a
 // 16-bit type if q is fp8, or an fp8 type (scaled as AttentionExtras describes).
 // lse (optional): [>= num_tokens, num_q_heads] float32, natural logarithm, any strides: a
@@ -16,14 +16,16 @@
 // Rows of out and lse after the last live token are set to 0 and -inf. NaNs in memory that no query
 // sees do not reach out or lse.
 //
-// On CUDA the cache must have q's dtype or an fp8 type; if q is float32 or fp8, the cache may have
-// any dtype. The CPU supports any pair.
+// On CUDA the cache must have q's dtype or an fp8 type. If q is fp8, it may also have a 16-bit
+// dtype, and if q or KernelChoice::products is float32, any dtype. The CPU supports any pair.
+// Contiguous keys have q's dtype or an fp8 type on both devices.
 //
 // Errors: InvalidArgument naming the argument, the expected and the actual value (shapes, dtypes,
 // devices, head counts that do not divide, a window or softcap out of range, context parallelism
 // together with a tail mask). Unimplemented, naming the supported values, if no kernel supports the
-// combination. LibTorch exceptions become Internal. On the CPU the batch's arrays are checked too:
-// if lengths, tables or blocks are out of range, returns InvalidArgument and writes nothing.
+// combination. LibTorch exceptions are converted by CatchTorch() (base/torch_status.h). On the CPU
+// the batch's arrays are checked too: if lengths, tables or blocks are out of range, returns
+// InvalidArgument and writes nothing.
 //
 // Thread safety: calls on different streams with different `work` may run concurrently. Cost: on
 // CUDA, the host work does not grow with the batch.

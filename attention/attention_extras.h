@@ -45,7 +45,7 @@ struct AttentionExtras {
   // Alternatively, each `block` columns of a head get their own scale, which maps their largest
   // absolute value to the largest value of out's type. The scales are written to this tensor: [>=
   // num_tokens, num_q_heads, head_dim_v / block] float32, last stride 1. head_dim_v and block must
-  // be multiples of 4. A block of zeros gets the scale for a maximum of 1e-10. Excludes out_scale.
+  // be multiples of 4. Maxima below 1e-10 count as 1e-10. Excludes out_scale.
   at::Tensor* out_block_scales = nullptr;
 };
 

@@ -79,7 +79,7 @@ struct AttentionParams {
   int head_dim_v = 0;
   std::optional<float> scale = {};       // absent: 1 / sqrt(head_dim_qk)
   std::optional<int> window_left = {};   // keys before the query's key: W - 1 for W tokens
-  std::optional<int> window_right = {};  // keys after the query's key; causal batches imply 0
+  std::optional<int> window_right = {};  // keys after the query's key; causal rows imply 0
   std::optional<float> softcap = {};     // 0: none
   // [num_q_heads]; or per sequence, [table rows, num_q_heads], with alibi_row_stride elements
   // between rows. The stride is 0 or at least num_q_heads.

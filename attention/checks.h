@@ -17,8 +17,8 @@
 
 namespace reprise {
 
-// Checks that num_kv_heads divides num_q_heads, and that dims, window, softcap, rotary parameters
-// and sparse pattern are in range.
+// Checks that num_kv_heads divides num_q_heads, and that dims, scale, window, softcap, slopes'
+// stride, rotary parameters and sparse pattern are in range.
 absl::Status CheckAttentionParams(const AttentionParams& layer);
 
 // Checks that capacities are not negative, that required arrays are present, and that tails, masks,
@@ -26,12 +26,14 @@ absl::Status CheckAttentionParams(const AttentionParams& layer);
 absl::Status CheckBatchFields(const AttentionParams& layer, const PagedBatch& batch);
 absl::Status CheckBatchFields(const RaggedBatch& batch);
 
-// Checks that the cache has the layer's heads and dims, and that its memory is present.
+// Checks that the cache has the layer's heads and dims, and a supported dtype, that its memory is
+// present, and that its rope part and the layer's sparse pattern fit it.
 absl::Status CheckKvLayer(const AttentionParams& layer, const KvLayer& kv);
 
 // Checks that prefix sums do not decrease, lengths fit the capacities, table rows are within the
-// tables, tails are within rows, and every block that may be read is within the cache. Rows without
-// keys, and table entries that are never read, may hold anything. Cost: O(tokens + blocks).
+// tables, tails are within rows, custom masks are within their array, and every block that may be
+// read is within the cache. The other arrays may hold anything for rows without keys, as may table
+// entries that are never read. Cost: O(rows + tokens + blocks).
 // REQUIRES: the fields of the batch are valid.
 absl::Status CheckBatchArrays(const AttentionParams& layer, const PagedBatch& batch,
                               const KvLayer& kv);

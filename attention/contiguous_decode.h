@@ -7,7 +7,8 @@
 //       RaggedAttention(layer, batch, work, q, {TokensOfHnd(k), TokensOfHnd(v)}, {out}));
 //
 // The number of keys is device data, so a captured call adapts to a growing sequence. Plan the tile
-// schedule with max_rows 1, max_tokens = max_query_len, max_seq_len = capacity.
+// schedule with max_rows 1, max_seq_len = capacity, and these options' max_query_len for both
+// max_query_len and max_tokens.
 //
 // Pure functions. The results are views of the arguments, without copies. Thread safety: const
 // data.
@@ -25,7 +26,7 @@ namespace reprise {
 
 struct ContiguousDecodeOptions {
   int capacity = 0;       // capacity of K and V, in keys
-  int max_query_len = 1;  // queries per call; the last query sees all keys
+  int max_query_len = 1;  // maximum number of queries per call; the last one is at the last key
 };
 
 // `bounds` is [4] on the device of the queries: 0, the number of queries, 0, the number of keys.

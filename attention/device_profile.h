@@ -22,9 +22,9 @@
 
 namespace reprise {
 
-// Costs with which the tile schedule divides attention among the CTAs (plan and builder). Unless
-// the field's name gives a unit, the unit is an eighth of the time of a KV tile of 64 keys
-// (kStepCost in attention/tile_schedule/tile_schedule.h). The estimates are in
+// Costs with which the tile schedule divides attention among the CTAs (plan and builder). Unless a
+// field's name or comment gives another unit, the unit is an eighth of the time of a KV tile of 64
+// keys (kStepCost in attention/tile_schedule/tile_schedule.h). The estimates are in
 // attention/tile_schedule/tile_schedule_cut.h.
 struct TileScheduleCosts {
   // Fixed cost of a Q tile, without its keys: loading q, a first KV tile whose load is not hidden,
@@ -53,10 +53,11 @@ struct TileScheduleCosts {
   // Maximum number of KV tiles by which the builder lengthens splits, if one combine level then
   // suffices.
   int combine_level_steps = 0;
-  // All CTAs that have splits of a Q tile combine it cooperatively (CombinesCooperatively()) if it
-  // has at least joint_rows query rows, or at least joint_splits splits of at least joint_keys
-  // keys. With fewer splits, a single CTA combines them quickly. With shorter splits, all CTAs
-  // reach the combine together and contend for instruction fetches.
+  // In kernels that support it, all CTAs that have splits of a Q tile combine it cooperatively if
+  // it has at least joint_rows query rows, or at least joint_splits splits of at least joint_keys
+  // keys on average. CombinesCooperatively() has further limits on the number of splits. With fewer
+  // splits, a single CTA combines them quickly. With shorter splits, all CTAs reach the combine
+  // together and contend for instruction fetches.
   int joint_rows = 0;
   int joint_splits = 0;
   int joint_keys = 0;
@@ -87,9 +88,9 @@ struct TileScheduleCosts {
   // some CTAs idle.
   int cluster_steps = 0;
 
-  // Wide CTAs are used if there are at least this many SMs per decode tile and KV head
-  // (KernelSchedule::max_wide_rows). 0: never. Cards with less than 227 KB of shared memory per
-  // CTA have no such kernels.
+  // Wide CTAs may be used if there are at least this many SMs per decode tile and KV head
+  // (KernelSchedule::max_wide_rows). 0: never. Plans for cards with less than 227 KB of shared
+  // memory per CTA do not use them.
   int sms_of_wide_range = 0;
   // Wide CTAs are used only for Q tiles with more keys than this.
   int wide_keys = 0;

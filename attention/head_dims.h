@@ -8,9 +8,9 @@
 //   // "head dims to 512, or to 576 and 512 where V is the first columns of K"
 //
 // Every size from 1 to the limit is supported. On CUDA the limits follow from the kernels' tiles
-// (attention/cuda/tiles.h). The largest tiles need more shared memory than the smaller cards of
-// compute capability 8.x have; there, attention rejects some head dims (docs/kernels.md). The CPU
-// has no limit.
+// (attention/cuda/tiles.h), whatever the card. The largest tiles need more shared memory than the
+// smaller cards of compute capability 8.x have; there, attention rejects some of these head dims
+// (docs/kernels.md). The CPU has no limit.
 //
 // Thread safety: pure functions.
 

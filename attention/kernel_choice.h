@@ -11,13 +11,14 @@
 namespace reprise {
 
 struct KernelChoice {
-  // The MMA type, if it differs from the type of q. float32 selects CUDA cores; tensor cores were
-  // faster for all measured shapes.
+  // The MMA type. Absent: chosen by the types of q and of the cache. float32 selects CUDA cores;
+  // tensor cores were faster for all measured shapes.
   std::optional<DType> products = {};
   // 1 excludes tuned kernels. Some calls need a general kernel: those with a custom mask, a scale
-  // per q head, slopes per sequence, rotary embedding, new keys from tensors, or keys that are not
-  // whole 16-byte chunks. For head dims of 129 to 256, such a call needs a schedule that was
-  // planned with 1. For other head dims, it can use any schedule.
+  // per q head, slopes per sequence, rotary embedding, new keys from tensors, a separate rope part,
+  // keys that are not whole 16-byte chunks, or keys whose type is neither fp8 nor the type of q and
+  // of the products. For head dims of 129 to 256, such a call needs a schedule that was planned
+  // with 1. For other head dims, it can use any schedule.
   int max_tier = 2;
 
   friend bool operator==(const KernelChoice&, const KernelChoice&) = default;

@@ -2,9 +2,9 @@
 //
 // A class is a set of layers that use the same step metadata: one batch (the step's rows, virtual
 // rows of chunks, the encoder's keys, or contiguous keys) and one tile schedule. Layers of a class
-// have the same kind, heads, head sizes, window, chunk size, v_in_k, q_dtype, kernel choice and KV
-// group. They may differ in scale, softcap, sinks and slopes, which are read from each layer's
-// AttentionParams.
+// have the same kind, heads, head sizes, window, chunk size, v_in_k, q_dtype, kernel choice
+// (KernelsFor()) and KV group. They may differ in scales, softcap, sinks and slopes, which are read
+// from each layer's AttentionParams.
 //
 // A KV group is a set of layers that keep the same keys (cache/kv_group.h). Each group has one
 // block table. The group depends on the keys that a layer can see: a window of window_left + 1

@@ -76,14 +76,16 @@ class PlanInputSpace {
   int64_t num_bytes() const { return 4 * size_; }
 
   // Checks that the inputs are complete, fit the capacities, and are on the host or on `device`,
-  // and that lengths on the host are valid. Errors: InvalidArgument naming the array.
+  // and that query_start_loc, mask offsets, and the lengths of padded tables are in range if they
+  // are on the host. Errors: InvalidArgument naming the array.
   absl::StatusOr<PlanShape> Check(const PlanInputs& inputs, at::Device device) const;
 
   // Copies checked inputs into `memory`, [>= num_bytes] uint8 on the device. Host inputs are copied
-  // through LibTorch's pinned memory, which LibTorch keeps until the copy has run. Device inputs
-  // are copied in the order of the current stream, which must be `stream`. May be captured if no
-  // input is on the host. Errors: InvalidArgument for an invalid packed table on the host; then
-  // nothing is copied. An invalid row of a packed table on the device becomes an empty row.
+  // to a GPU through LibTorch's pinned memory, which LibTorch keeps until the copy has run. Device
+  // inputs are copied in the order of the current stream, which must be `stream`. May be captured
+  // if no input is on the host. Errors: InvalidArgument for an invalid packed table on the host;
+  // then nothing is copied. If any array of a packed table is on the device, an invalid row becomes
+  // an empty row instead.
   absl::Status Copy(const PlanInputs& inputs, const PlanShape& shape, const at::Tensor& memory,
                     CUstream_st* stream) const;
 

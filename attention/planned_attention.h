@@ -25,25 +25,26 @@
 // the batch with rows of seq_len 0 instead.
 //
 //   state       calls allowed                    leaves by
-//   bare        Set*, Reset                      both workspaces are set -> set
+//   bare        Set*, Reset                      all needed workspaces are set -> set
 //   set         Set*, Reset, Plan                Plan -> planned
 //   planned     Set*, Reset, Plan, Run           Set* or Reset -> set or bare
 //
 // Run() uses the preceding Plan(), which must be eager or in the same capture. Graphs of several
 // sizes may share one PlannedAttention if each of them has captured its own Plan().
 //
-// The CPU has no tile schedule: the map workspace holds the inputs, and the partial workspace is
-// empty.
+// The CPU has no tile schedule: the map workspace holds the inputs, and no partial workspace is
+// needed. The same holds for plans without partials: partial_bytes() is 0.
 //
 // Errors: FailedPrecondition for a call that the state does not allow, for host arrays under
 // capture, and for a call that an existing graph forbids. InvalidArgument naming the argument. The
-// errors of PagedAttention(). The content of device arrays is not checked: lengths beyond their
-// capacity are clipped when packed tables are unpacked, and are undefined behaviour otherwise.
+// errors of PagedAttention(). The content of device arrays is not checked by Plan(): a row of a
+// packed table whose lengths are out of range becomes an empty row. On a GPU, other lengths beyond
+// their capacity are undefined behaviour.
 //
 // Thread safety: none; one owner. Ownership: shares ownership of the workspaces; must outlive the
 // graphs that have captured a call. Several objects that never run concurrently may share one
-// partial workspace. Cost: Plan() is a copy and two or three launches, without synchronisation;
-// Run() has the cost of PagedAttention().
+// partial workspace. Cost: Plan() copies each input and, on a GPU, launches up to three kernels,
+// without synchronisation; Run() has the cost of PagedAttention().
 
 #ifndef REPRISE_ATTENTION_PLANNED_ATTENTION_H_
 #define REPRISE_ATTENTION_PLANNED_ATTENTION_H_
@@ -69,7 +70,8 @@ namespace reprise {
 
 struct PlannedAttentionOptions {
   // Heads, types, upper bounds and kernels. Calls that need general kernels (see KernelChoice) must
-  // have planned for them; custom masks do so automatically. The limits are read from the device.
+  // have planned for them; max_custom_mask_bytes does so automatically. On a GPU, `work.device` is
+  // replaced by the limits of the device.
   TileScheduleOptions work = {};
   int block_size = 16;
   // Capacity of block_indices of packed tables, over all rows. Rows that share blocks list them
@@ -77,7 +79,8 @@ struct PlannedAttentionOptions {
   // max_rows rows of max_seq_len keys.
   std::optional<int64_t> max_block_indices = {};
   // Capacity of PlanInputs::custom_mask, over all rows; 0: batches have no masks. If positive, all
-  // keys are read for every query of a causal row, because a mask may make any key visible.
+  // keys in the window are read even for the queries of causal rows, because a mask may make any
+  // key visible.
   int64_t max_custom_mask_bytes = 0;
   LayerWindow window = {};  // the widest window of the layers
   bool causal = true;
@@ -99,11 +102,11 @@ class PlannedAttention {
   int64_t map_bytes() const { return map_bytes_; }
   int64_t partial_bytes() const { return plan_.partial_bytes; }
 
-  // Sets or replaces a workspace: uint8, contiguous, on the device, aligned to 256 bytes, with any
-  // content.
+  // Sets or replaces a workspace: [any size from the minimum] uint8, contiguous, on the device,
+  // aligned to 256 bytes (4 on the CPU), with any content. Discards the plan.
   absl::Status SetMapWorkspace(at::Tensor workspace);
   absl::Status SetPartialWorkspace(at::Tensor workspace);
-  // Releases both workspaces.
+  // Releases both workspaces, and discards the plan.
   absl::Status Reset();
 
   absl::Status Plan(const PlanInputs& inputs);
@@ -112,8 +115,8 @@ class PlannedAttention {
   absl::Status Run(const AttentionParams& layer, const at::Tensor& q, const KvLayer& kv,
                    const AttentionOutput& output, const AttentionExtras& extras = {});
 
-  // Captured graphs that use this object. On the CPU, each recorded call takes its own pin from
-  // these pins.
+  // Captured graphs that use this object. Calls on the CPU are not pinned: a recorder of CPU calls
+  // takes its own pins from these.
   const GraphPins& pins() const { return pins_; }
 
  private:

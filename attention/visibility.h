@@ -6,9 +6,9 @@
 //     // key.local: index in the row's seq_len keys; key.position: its position
 //   }
 //
-// VisibleKeys() is simple rather than fast; the reference and the tests of builders call it. The
-// CPU path computes whole intervals with KeyInterval(), and calls KeyPosition() only for rows whose
-// visible keys are not an interval.
+// VisibleKeys() is simple rather than fast; the reference and tests call it. The CPU path computes
+// whole intervals with KeyInterval(), and calls KeyPosition() only for rows whose visible keys are
+// not an interval.
 //
 // Pure functions of host data. Thread safety: const data.
 
@@ -41,9 +41,9 @@ struct BatchRow {
   bool causal = true;
 };
 
-// Reads the arrays of the batch at `row`. For a row without keys, only the queries are read (other
-// elements may be garbage), and the result has defaults. REQUIRES: 0 <= row < num_rows; host
-// pointers.
+// Reads the arrays of the batch at `row`. For a row without keys, a paged batch's other arrays are
+// not read (their elements may be garbage), and the result has defaults. REQUIRES: 0 <= row <
+// num_rows; host pointers.
 BatchRow RowOf(const PagedBatch& batch, int row);
 BatchRow RowOf(const RaggedBatch& batch, int row);
 
@@ -75,8 +75,9 @@ struct KeyRange {
   friend bool operator==(const KeyRange&, const KeyRange&) = default;
 };
 
-// An interval that contains every key that `query` sees; the smallest one that does not require
-// checks of individual keys. If IsInterval(), the query sees all its keys. Cost: O(1).
+// An interval that contains every key that `query` sees, from causality and window alone: it
+// contains all tail keys, and ignores custom masks and sparse patterns. If IsInterval(), the query
+// sees all its keys. Cost: O(1).
 KeyRange KeyInterval(const AttentionParams& layer, const BatchRow& row, int query);
 
 // Whether the visible keys of every query of this row are an interval: no tail, no custom mask, no

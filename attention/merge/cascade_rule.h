@@ -18,8 +18,9 @@
 // flat: every row reads the prefix. The first read comes from memory, and the reads of the other,
 // concurrent rows from L2. cascade: the prefix is read in a pass of all queries over it
 // (`products`: 2 N P num_q_heads (head_dim_qk + head_dim_v) operations), each row reads its suffix,
-// and the two results are merged (attention/merge/merge_states.h, or within the launch). The costs
-// are measured per GPU: attention/device_profile.h.
+// and the two results are merged (attention/merge/merge_states.h, or within the launch). Cascade is
+// used if it saves at least the fraction CascadeCosts::min_gain of `flat`. The costs are measured
+// per GPU: attention/device_profile.h.
 //
 // Pure functions of host values.
 
@@ -58,9 +59,9 @@ enum class CascadeReason {
   kUse,
   kFewRows,      // fewer than two rows
   kNoPrefix,     // no common whole block
-  kWindow,       // the window hides part of the prefix from some row
+  kWindow,       // the window is shorter than max_seq_len, so it hides keys from some row
   kNotQuicker,   // the cost model predicts no gain
-  kManyQueries,  // a row has several queries, but the caller supports only decodes
+  kManyQueries,  // for callers that support only decodes: a row has several queries
 };
 inline constexpr int kNumCascadeReasons = 6;
 

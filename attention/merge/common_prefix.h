@@ -7,9 +7,10 @@
 // On a GPU, over device memory: LaunchCommonPrefix(args, stream).
 //
 // The result is the longest run of whole blocks that all rows with queries and keys have in the
-// same block-table columns. The rows must have the same key_start, and the run ends before their
-// first query or tree token. Except for windows, every query sees the whole prefix. 0 if there is
-// no such row. A tile schedule that was planned for a shared prefix reads it once for several rows
+// same block-table columns. The run ends before the first query of causal rows, and before the
+// first tree token. Every query sees the whole prefix, except for windows, sparse patterns, custom
+// masks and query_positions. 0 if there is no such row, or if rows differ in key_start. A tile
+// schedule that was planned for a shared prefix reads it once for several rows
 // (attention/tile_schedule/tile_schedule_plan.h). ChooseCascade() decides whether this is faster
 // (attention/merge/cascade_rule.h).
 //

@@ -20,7 +20,7 @@ struct CommonPrefixArgs {
 };
 
 struct PrefixRow {
-  // Number of keys that all queries of the row see, except for windows; -1: the row is ignored.
+  // Number of keys that may be in the prefix; -1: the row is ignored.
   int64_t num_keys = -1;
   int64_t key_start = 0;
   int64_t table_row = 0;

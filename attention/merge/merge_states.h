@@ -12,7 +12,8 @@
 // without sinks, or compute one part with sinks and pass no sinks here.
 //
 // Parts and out are float32, float16 or bfloat16; out may differ in dtype from the parts. Sums are
-// float32. out and lse may each be one of the parts; other overlaps are not allowed.
+// float32. out and lse may each be one of the parts, with the same dtype and strides; other
+// overlaps are not allowed.
 //
 // lse is a natural logarithm, as everywhere in this toolkit. ConvertLse() converts it from and to
 // the formats of other systems: base 2, and [heads, tokens] instead of [tokens, heads].
@@ -33,8 +34,8 @@ struct CUstream_st;
 namespace reprise {
 
 // Checks sizes, dtypes and the presence of arrays. Errors: InvalidArgument for no parts or more
-// than kMaxMergeParts, for a missing address, and for a negative size. Unimplemented for an
-// unsupported dtype; the message lists the supported ones.
+// than kMaxMergeParts, for a missing address, for a negative number of tokens, and for less than
+// one head or dim. Unimplemented for an unsupported dtype; the message lists the supported ones.
 absl::Status CheckMergeStates(const MergeStatesArgs& args);
 
 // The host form: like LaunchMergeStates(), over host memory. REQUIRES: CheckMergeStates(args) is

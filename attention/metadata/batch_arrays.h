@@ -15,8 +15,8 @@
 //   tail_mask        the tree's keys that a query sees     0
 //   row_faults       0                                     0 if padded, otherwise the RowFault
 //
-// token_ids, logits_indices, context_lens, key_start and row_faults may be absent. Only tree
-// builders write tail_len and tail_mask. Each KV group has its own slot_mapping, group_stride
+// token_ids, logits_indices, context_lens, key_start and row_faults may be absent. tail_len and
+// tail_mask are only for tree builders. Each KV group has its own slot_mapping, group_stride
 // elements after the previous group's slot_mapping. BatchArrays is a value and owns no memory.
 
 #ifndef REPRISE_ATTENTION_METADATA_BATCH_ARRAYS_H_

@@ -19,7 +19,8 @@
 //                    buffers have key_start
 //   positions        num_computed + i                        0
 //   slot_mapping     block * block_size + offset; -1 if the  -1
-//                    entry is the null block
+//                    entry is the null block, and before
+//                    the write_window
 //
 // A sequence with no new token (query_len 0) becomes an empty row: its seq_len is 0, and no query
 // attends to its keys. Padded and empty rows have seq_len kPaddedSeqLen.
@@ -32,7 +33,7 @@
 // The device form is attention/metadata/batch_gather.h.
 //
 // Thread safety: BuildPagedBatch() is a pure function; BatchBuilder is not thread-safe and has one
-// owner. Cost: linear in rows and new tokens; no allocation after Create().
+// owner. Cost: linear in rows and padded tokens; no allocation after Create() without an error.
 
 #ifndef REPRISE_ATTENTION_METADATA_BATCH_BUILDER_H_
 #define REPRISE_ATTENTION_METADATA_BATCH_BUILDER_H_
@@ -93,9 +94,10 @@ struct BuiltBatch {
 // Builds the batch in `buffers`.
 // Errors: InvalidArgument that names the row, the expected and the actual value, for a negative
 // length, a table row outside the table, positions beyond the table's width, a negative table entry
-// for a new token, an index out of range in `order`, a key_start without a key_start buffer, a
-// write_window below 1, or more rows or tokens than the padded size or the buffers hold. On error
-// the content of the buffers is undefined.
+// for a new token, an index out of range in `order`, a key_start that is negative or without a
+// buffer, a write_window below 1, an invalid table, or more rows or tokens than the padded size or
+// the buffers hold. Only the lengths of a sequence without new tokens are checked. On error the
+// content of the buffers is undefined.
 absl::StatusOr<BuiltBatch> BuildPagedBatch(const BatchRequest& request,
                                            const BatchBuffers& buffers);
 

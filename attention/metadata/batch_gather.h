@@ -47,8 +47,8 @@
 // A graph captured for (num_rows, num_tokens, max_query_len) accepts rows of any length up to
 // max_query_len. An invalid row becomes inert and is reported (base/row_fault.h):
 //   kTableRow  table_row is at least num_tables
-//   kLength    the row has more than max_query_len tokens, its length is negative or beyond the
-//              limit, its length is too small for its form, or its key_start is negative
+//   kLength    the row has more than max_query_len tokens, its query_len is negative, its length is
+//              beyond the limit or too small for its form, or its key_start is negative
 //   kNoBlock   the block of a new token is outside [0, num_blocks), or is null and null_blocks is
 //              kByRetention
 //   kNoRoom    the tokens of this and all previous rows exceed num_tokens
@@ -70,9 +70,9 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace reprise {
 
-// Returns the batch over the arrays, on the host or on the device. The batch is causal unless
-// args.part is KeyPart::kContext. It has query_positions only if args.part is KeyPart::kContext or
-// there are several ranks.
+// Returns the batch over the arrays, which are on the host or on the device. The batch is causal
+// unless args.part is KeyPart::kContext. It has query_positions only if args.part is
+// KeyPart::kContext or there are several ranks.
 PagedBatch GatherBatch(const BatchGatherArgs& args);
 
 // Checks sizes, strides and the presence of arrays, but not the content of arrays.

@@ -66,6 +66,7 @@ struct BatchGatherArgs {
   // The length of each sequence, in one of the next two arrays.
   const int32_t* seq_lens = nullptr;        // [num_rows]
   const int32_t* table_seq_lens = nullptr;  // [num_tables] by table row
+  // kWithoutDrafts counts one token of this step, whatever num_verified is.
   SeqLenForm seq_len_form = SeqLenForm::kWithStep;
   // [num_rows] index of the sequence's first token in its table row, as in BatchSequence. Absent:
   // 0. Only with one rank and KeyPart::kAll.
@@ -73,7 +74,7 @@ struct BatchGatherArgs {
   // [num_tables] first new token, by table row. Absent: `tokens` also holds the first new token.
   const int32_t* first_token = nullptr;
   // [num_rows, token_stride] the new tokens, without the first if first_token is given. Read only
-  // if arrays.token_ids is present. Absent: all ids are 0.
+  // if arrays.token_ids is present. Absent: their ids are 0.
   const int32_t* tokens = nullptr;
   int64_t token_stride = 0;
 

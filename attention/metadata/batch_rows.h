@@ -1,11 +1,10 @@
 // Functions that make one row of a batch, and the row's tokens, from lengths: cached tokens and new
 // tokens of a sequence. They run on the host and on the device.
 //
-// All builders call these functions: BuildPagedBatch() and BatchGather (attention/metadata), the
-// passes of a draft model and the advance from one decode step to the next (attention/speculation),
-// and the runner's refill (runner/slots/refill.h). A builder supplies the rows and assigns them to
-// threads. This file defines which rows are valid, where their tokens are written and what the
-// arrays hold.
+// Callers: BuildPagedBatch() and BatchGather (attention/metadata), the passes of a draft model and
+// the advance from one decode step to the next (attention/speculation), and the runner's refill
+// (runner/slots/refill.h). A builder supplies the rows and assigns them to threads. This file
+// defines which rows are valid, where their tokens are written and what the arrays hold.
 //
 //   RowArgs args = PrepareRows(RowArgs{.table = table, .num_rows = 16, .num_tokens = 32,
 //                                      .max_query_len = 8, .arrays = arrays});
@@ -27,7 +26,8 @@
 // Positions are positions in the whole sequence. Under context parallelism a token's index in the
 // rank's table is its local index, and other ranks' tokens get slot -1.
 //
-// All functions are pure and constexpr, so that nvcc compiles them for the device. No allocation.
+// The functions write only to the arrays. They are constexpr or marked for host and device, so that
+// nvcc compiles them for the device. No allocation.
 
 #ifndef REPRISE_ATTENTION_METADATA_BATCH_ROWS_H_
 #define REPRISE_ATTENTION_METADATA_BATCH_ROWS_H_

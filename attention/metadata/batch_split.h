@@ -9,7 +9,7 @@
 // Pass the order to BuildPagedBatch() (attention/metadata/batch_builder.h), and permute any other
 // per-sequence data with it.
 //
-// Thread safety: pure functions. Cost: two passes; no allocation.
+// Thread safety: pure functions. Cost: linear in the sequences; no allocation without an error.
 
 #ifndef REPRISE_ATTENTION_METADATA_BATCH_SPLIT_H_
 #define REPRISE_ATTENTION_METADATA_BATCH_SPLIT_H_
@@ -36,7 +36,7 @@ struct SplitOptions {
   SplitOrder order = SplitOrder::kDecodeFirst;
 };
 
-// Sums and maxima over the rows of one kind. All are 0 if there is no such row.
+// Sums and maxima over the rows of one kind. They are 0 if there is no such row.
 struct BatchKind {
   int first_row = 0;  // in the new order
   int num_rows = 0;

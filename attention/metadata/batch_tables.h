@@ -49,8 +49,9 @@ constexpr ConvertTablesArgs ConversionOf(const PagedBatch& batch, int block_size
 
 // Returns the batch over out.table and out.seq_lens. Row r reads row r of the table. Positions of
 // queries and keys count from the first converted key, so the distances between them do not change.
-// REQUIRES: the selection is kSeqLen or kWindow, the block size does not change, and the batch has
-// no query_positions.
+// Scales and slopes per table row become per row of the batch. REQUIRES: the selection is kSeqLen
+// or kWindow, the block size does not change, and the batch has no query_positions. With kWindow,
+// it has neither custom masks nor a common_prefix_len.
 constexpr PagedBatch ConvertedBatch(const PagedBatch& batch, const ConvertTablesOutputs& out) {
   PagedBatch converted = batch;
   converted.seq_lens = out.seq_lens;

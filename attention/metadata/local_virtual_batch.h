@@ -33,8 +33,8 @@
 // query_positions may be given, but must have the same values.
 //
 // The queries of an invalid row see no key, and row_faults holds the reason:
-//   kLength    a negative length, more queries than keys, positions beyond int32, or a
-//              query_start_loc that decreases or exceeds num_tokens (then without virtual rows)
+//   kLength    a negative length or key_start, more queries than keys, positions beyond int32, or
+//              a query_start_loc that decreases or exceeds num_tokens (then without virtual rows)
 //   kNoRoom    more virtual rows than the bound; possible only if query_start_loc decreases
 //
 // For kernels that need one table row per virtual row, see attention/metadata/batch_tables.h.

@@ -6,7 +6,7 @@
 //   RaggedGatherArgs args{.lens = lens, .kind = RaggedKind::kEncoder, .num_rows = 2,
 //                         .num_tokens = 5, .max_len = 3, .query_start_loc = loc, ...};
 //   absl::StatusOr<RaggedBatch> batch = BuildRaggedGather(args);
-//   RaggedAttention(layer, *batch, q, k, v, ...);
+//   RaggedAttention(layer, *batch, work, q, {k, v}, ...);
 //   // on a GPU: RaggedGatherBatch(args) once per shape, LaunchRaggedGather(args, stream) each step
 //
 //   // A profile run of 8,192 tokens in 256 sequences has .kind = RaggedKind::kProfile and
@@ -23,7 +23,7 @@
 // Every entry of slot_mapping is -1: no key is written, and no cache is needed. Padded rows are
 // empty, and padded tokens are inert.
 //
-// An invalid row becomes an empty row, and row_faults holds the reason:
+// An invalid row becomes an empty row, and row_faults, if present, holds the reason:
 //   kLength    the row's length is outside 0 .. max_len
 //   kNoRoom    the tokens of this row and all valid previous rows exceed num_tokens; then all later
 //              rows with tokens have this fault too, unless they have kLength

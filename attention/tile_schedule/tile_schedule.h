@@ -5,9 +5,9 @@
 // (Q tile, key range). The key ranges of a Q tile are its KV splits. Items are ordered by row,
 // query and key, and assigned in that order to CTA queues of equal cost. A queue is processed by
 // `heads_per_queue` CTAs, each with its own heads, so all of them process each item. If a Q tile
-// has several splits, each split writes a float32 partial (out, lse) to the workspace. A combine
-// entry (TileCombine) lists the partials of each query. Either the last CTA to finish combines
-// them, or all contributing CTAs do so together.
+// has several splits, each split writes a float32 partial (out, lse) to the workspace, unless they
+// are combined in a cluster (see below). A combine entry (TileCombine) lists the partials of each
+// query. Either the last CTA to finish combines them, or all contributing CTAs do so together.
 //
 // In identifiers, `map` means schedule, `dealt` means round-robin, `step` means KV tile, `cut`
 // means split, `range` means Q tile, and `merge` means combine.
@@ -31,10 +31,10 @@
 // Round-robin. If there are enough Q tiles for all CTAs, as in prefill, splitting costs more than
 // it balances. Then no Q tile is split, and the (item, head) pairs are assigned to the CTAs
 // round-robin, longest items first: attention/tile_schedule/cta_units.h. The builder chooses by
-// cost. Only schedules in balanced mode whose kernel supports it
+// cost. Only schedules in balanced mode, without a shared prefix, whose kernel supports it
 // (AttentionKernelEntry::may_be_dealt()) use it. Decode rows are memory bound and prefill rows are
 // compute bound. If a round-robin schedule has both, and their lengths are comparable, odd CTAs
-// process their tiles in reverse order. The two kinds then overlap.
+// process their tiles in reverse order (AreDealtBothWays()). The two kinds then overlap.
 //
 // Even splits. If Q tiles have similar lengths, Stream-K borders make splits of uneven size, and
 // every split must be combined. Then the builder splits each Q tile evenly, or not at all. Example:
@@ -43,23 +43,23 @@
 //
 // Clusters. Combining through global memory takes 1 to 2 us. For some batches with few rows, the
 // kernel is launched in clusters of CTAs of the same head and adjacent queues (ClusterOf()). The
-// builder may then assign a cluster to each Q tile. Each CTA of the cluster has one split, and the
-// CTAs reduce the splits through distributed shared memory (DSMEM).
+// builder may then assign a cluster to each Q tile. Each CTA of the cluster has at most one split,
+// and the CTAs reduce the splits through distributed shared memory (DSMEM).
 //
 // Wide CTAs. A single row with one KV head cannot use all SMs: splitting it further costs more in
-// combining than it saves. Then the kernel's CTAs have twice the warps, and there are half the
-// queues (IsWide()).
+// combining than it saves. Then the kernel's CTAs have twice the warps, and there is at most one
+// CTA per SM (IsWide()).
 //
 // Shared prefix (cascade). A schedule planned for it uses the hint PagedBatch::common_prefix_len.
 // Keys that all rows have in common are read once per tile_queries tokens, by shared items whose
 // queries belong to several rows. The rows' own items begin after those keys, and the partials of
 // both are combined like those of KV splits. Shared keys are whole KV tiles that are visible to
 // every live query. A row's tail and new tokens are never shared. Prefixes are not shared with a
-// left window, under context parallelism, or in deterministic mode, where the result would depend
-// on the other rows.
+// left window, with custom masks, under context parallelism, or in deterministic mode, where the
+// result would depend on the other rows.
 //
 // Partials by queue. In deterministic mode, rows are split even if the other rows already fill the
-// card, so large batches would need many partials. Most Q tiles, however, are in a single queue.
+// card, so large batches would need many partials. But most Q tiles are then in a single queue.
 // Its CTA combines a tile before it starts the next one, so both can use the same partial slots. At
 // most one more tile, which continues in the next queue, needs extra slots. A plan that would need
 // more partials than that therefore gives each queue slots for two Q tiles: one set for the tiles
@@ -90,7 +90,7 @@
 //   5. Queues hold the items in order, each item in one queue. Round-robin items are unsplit
 //      Q tiles, each once in deal_order.
 //   6. In deterministic mode the splits of a row depend only on that row's data.
-//   7. If Q tiles have clusters, Q tile t has one split in each of ClusterOf() queues, beginning
+//   7. If Q tiles have clusters, Q tile t has at most ClusterOf() splits, one per queue, beginning
 //      with queue t * ClusterOf(). If the kernel has wide CTAs, only the first wide_queues queues
 //      have items.
 //
@@ -130,7 +130,7 @@ enum class RowAssignment : int32_t {
   kByRow,  // by the row's number of queries only; deterministic mode uses this
 };
 
-// Keys per KV tile: a CTA loads this many at a time. Splits begin at multiples of it (local keys).
+// Keys per KV tile of the schedule. A Q tile is split at multiples of it (local keys).
 inline constexpr int kWorkStepKeys = 64;
 
 // The cost of a KV tile, in the unit of CutCosts.
@@ -140,7 +140,7 @@ inline constexpr int kMaxDeterministicSplits = 16;
 inline constexpr int kMinDeterministicSteps = 8;
 
 // Everything that a CTA needs to know about its work, in 96 contiguous bytes. From the batch the
-// CTA reads only the block table and per-token arrays.
+// CTA reads only the block table, per-token arrays and custom masks, and the rows of shared items.
 struct alignas(16) WorkItem {
   // kSharedRow: a shared item. Its queries belong to several rows, and all of them see all its
   // keys.
@@ -204,7 +204,7 @@ struct CutCosts {
   int merge = 0;              // a combine through global memory
   int combine_level_steps = 0;
   // The borders of a Stream-K queue cost at least `border`, and at least this percentage of its
-  // width.
+  // width, divided by its number of Q tiles.
   int border = 0;
   int border_percent = 0;
   // Whether Q tiles are memory bound. Then idle CTAs cost nothing.
@@ -297,7 +297,8 @@ inline constexpr int kNumMapCounts = 5;
 // gains nothing.
 inline constexpr int kStepsUnderWay = 2;
 
-// Maximum number of keys that a Q tile may see, by the plan's bounds and the window.
+// Maximum number of keys that a Q tile of a causal batch may see, by the plan's bounds and the
+// window.
 inline int MaxKeys(const KernelSchedule& map, int window_left) {
   if (window_left < 0 || window_left >= map.max_seq_len - map.max_query_len) return map.max_seq_len;
   return window_left + map.max_query_len;
@@ -337,8 +338,8 @@ REPRISE_HOST_DEVICE inline int QueuesInUse(const KernelSchedule& map, int cluste
 }
 
 // Whether to launch wide CTAs. A wide CTA keeps three times the keys in flight, at half the
-// occupancy. Used if every split can have its own SM, and if a split is longer than a normal CTA
-// keeps in flight. `cluster`: ClusterOf().
+// occupancy. Used without clusters, for few rows (max_wide_rows) whose Q tiles may have more than
+// CutCosts::wide_keys keys. `cluster`: ClusterOf().
 inline bool IsWide(const KernelSchedule& map, int cluster, int num_rows, int window_left) {
   return cluster == 1 && num_rows > 0 && num_rows <= map.max_wide_rows &&
          MaxKeys(map, window_left) > map.costs.wide_keys;

@@ -1,7 +1,8 @@
 // The device form of the builder (attention/tile_schedule/tile_schedule_builder.h): a few CTAs per
 // schedule, with one thread per row, then one thread per Q tile. If there are more rows or Q tiles
 // than threads, each CTA processes them in rounds. Every CTA processes all rows and Q tiles, which
-// it holds in shared memory, and writes its part of the items.
+// it holds in shared memory, and writes its part of the items. If they do not fit there, a single
+// CTA holds them in global memory.
 //
 // Bound: latency, 2.2 us beyond the launch for one row and 2.4 us for 256 rows on an H200. A load
 // from global memory takes 0.3 us of that; the rest are dependent instructions of about five cycles

@@ -14,8 +14,8 @@
 //
 // Both forms run the same code (attention/tile_schedule/tile_schedule_builder.h) and build the same
 // schedule. Pointers of the batch and the schedule are on the host, or on the device of `stream`.
-// The window belongs to the layer class; layers that differ in heads or window need separate
-// schedules.
+// The window belongs to the layer class (attention/layer_classes.h); layers of different classes
+// need separate schedules.
 //
 // LaunchTileSchedule() may be captured: everything that changes between steps is read from the
 // arrays. It does not synchronise or allocate.
@@ -43,8 +43,9 @@ struct CUstream_st;
 
 namespace reprise {
 
-// Checks that `map` was made by MakeTileSchedule(), and that the host upper bounds of the batch are
-// within the schedule's capacity. Both builders call it. Errors: InvalidArgument.
+// Checks that `map` has memory from MakeTileSchedule(), that the host upper bounds of the batch are
+// within the schedule's capacity, and that tail_len has a tail_mask. Both builders call it. Errors:
+// InvalidArgument.
 absl::Status CheckTileScheduleCapacity(const PagedBatch& batch, const TileSchedule& map);
 absl::Status CheckTileScheduleCapacity(const RaggedBatch& batch, const TileSchedule& map);
 
@@ -66,10 +67,11 @@ absl::StatusOr<BatchSchedule> LaunchTileSchedule(const RaggedBatch& batch,
                                                  const LayerWindow& window, const TileSchedule& map,
                                                  CUstream_st* stream);
 
-// Checks the schedule's capacity, and that `work` is the work of a batch with the same bounds and
-// with a window at least as wide, so that its items fit the call. With RowAssignment::kByRow, any
-// batch within the capacity may use a schedule. PagedAttention() calls it on CUDA. Errors:
-// InvalidArgument.
+// Calls CheckTileScheduleCapacity(). With RowAssignment::kByBatch, also checks that `work` has the
+// batch's number of rows, that the batch's bounds assign its rows to the same schedules, and that
+// `work` was built for a window at least as wide. With kByRow, the caller must ensure that `work`
+// was built for these rows and for a window at least as wide. PagedAttention() calls it on CUDA.
+// Errors: InvalidArgument.
 absl::Status CheckBatchSchedule(const PagedBatch& batch, const LayerWindow& window,
                                 const BatchSchedule& work);
 absl::Status CheckBatchSchedule(const RaggedBatch& batch, const LayerWindow& window,

@@ -2,10 +2,11 @@
 // (attention/tile_schedule/tile_schedule_builder.h), the ways to split, and their costs. Arithmetic
 // for host and device. attention/tile_schedule/tile_schedule.h has the terms and a worked example.
 //
-// Cost. A Q tile with n KV tiles costs n * kStepCost + t. CutCosts::tile is t: the cost of the Q
-// tile's queries, block table and result.
+// Cost. A Q tile with n KV tiles costs n * kStepCost + t; in deterministic mode, t for each split.
+// CutCosts::tile is t: the cost of the Q tile's queries, block table and result.
 //
-// Two ways to split. The schedule takes the way that ends first by the estimates below.
+// Two ways to split in balanced mode. The schedule takes the way that ends first by the estimates
+// below.
 //
 //   Stream-K  Queues are w whole KV tiles wide. Queue c takes the costs [c * w, (c + 1) * w) *
 //             kStepCost. A Q tile is split at the first KV tile that begins at or after a border. A
@@ -13,7 +14,8 @@
 //             8 rows of 16 KV tiles over 49 queues make queues of 3 KV tiles, not some of 3 and
 //             some of 2. Identifiers call this way `filled`.
 //   even      Each Q tile has splits of one size, and each queue has the same number of splits
-//             (EvenCut). Q tiles of similar length have fewer splits to combine than with Stream-K.
+//             (EvenCut) or, at the end, fewer. Q tiles of similar length have fewer splits to
+//             combine than with Stream-K.
 //
 // Estimates. An estimate is the cost at which the last CTA ends. EndOfFilled() is the estimate for
 // Stream-K. The even ways are:
@@ -22,7 +24,7 @@
 //                splits are combined through DSMEM, which saves CutCosts::merge.
 //   unsplit      One split per Q tile, and the same number of Q tiles per queue. A CTA that is
 //                alone on its SM takes CutCosts::lone_percent of the time for a KV tile.
-//   splits       One split per available queue for each Q tile, combined through global memory.
+//   splits       At most one split per queue, combined through global memory.
 //   round-robin  Unsplit Q tiles, ordered by length: EndOfDealt(). Saves CutCosts::merge.
 //
 // Unsplit Q tiles save a combine as well, but some CTAs are then idle and do not read. The
@@ -125,8 +127,8 @@ inline TileScheduleSumsOf SumsOf(const KernelSchedule& map) {
 
 // Whether all CTAs that have splits of a Q tile combine them cooperatively
 // (attention/cuda/decode/cooperative_combine.h). The builder decides, because a decision in the
-// kernel would delay the arrival after a split's last key. REQUIRES: the Q tile has partials, and
-// no shared item covers it.
+// kernel would delay the arrival after a split's last key. `num_keys`: keys of the Q tile.
+// REQUIRES: the Q tile has partials, and no shared item covers it.
 REPRISE_HOST_DEVICE inline bool CombinesCooperatively(const KernelSchedule& map, int num_queries,
                                                       int num_splits, int num_keys) {
   if (map.min_joint_queries == 0 || num_splits > kMaxJointSplits) return false;

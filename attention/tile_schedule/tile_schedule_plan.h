@@ -30,10 +30,10 @@
 //   kTaken         SharedTiles selects the tile size. Q tiles also end at multiples of q tokens,
 //                  there are ceil(T / q) additional shared Q tiles, and every item writes partials.
 //
-// A Q tile of at most kWorkStepKeys keys is never split. A partial belongs to one query; a split
+// A Q tile whose keys are in one KV tile is never split. A partial belongs to one query; a split
 // has one partial per query.
 //
-// A plan is a value. Thread safety: const data. Planning does not allocate.
+// A plan is a value. Thread safety: const data. Planning does not allocate device memory.
 
 #ifndef REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_PLAN_H_
 #define REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_PLAN_H_
@@ -59,7 +59,7 @@ enum class SharedPrefix : int8_t {
 // How many queries read a common prefix together.
 enum class SharedTiles : int8_t {
   kLarge,  // the largest kernel tile: reads the prefix least often
-  kSmall,  // the decode tile: reads the rows' own keys fastest
+  kSmall,  // the tile for max_query_len, e.g. the decode tile: reads the rows' own keys fastest
 };
 
 struct TileScheduleOptions {
@@ -100,8 +100,8 @@ struct TileSchedulePlan {
   int64_t partial_bytes = 0;    // partial results of split rows; unused after a layer's kernel
 };
 
-// Errors: InvalidArgument, naming the option; Unimplemented for a dtype or head dim that no CUDA
-// kernel supports.
+// Errors: InvalidArgument, naming the option; Unimplemented if no CUDA kernel supports the dtype,
+// head dims and products on this card.
 absl::StatusOr<TileSchedulePlan> PlanTileSchedule(const TileScheduleOptions& options);
 
 // The schedule over `workspace`: plan.workspace_bytes of device memory (for TileScheduleOnHost():
@@ -111,7 +111,7 @@ TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* workspace);
 
 // As above, over two allocations: plan.map_bytes and plan.partial_bytes. Schedules whose kernels
 // never run concurrently, for example those of all layer classes of a step, can share the second
-// allocation, which is the larger one.
+// allocation, which is usually the larger one.
 TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* map_memory, void* partial_memory);
 
 }  // namespace reprise
