@@ -10,17 +10,18 @@
 //       .layer = layer, .kv = ContiguousKv(layer, k, v), .q = q, .output = output};
 //   RaggedAttentionOnHost(ragged, ragged_batch, {.run = run_shares, .count = 8});
 //
-// The functions read the arrays of the batch during the call. They use two of its host fields,
-// num_rows and causal, so a call may be recorded and replayed. On processors of one kind, results
-// are bitwise independent of the number of threads and the other rows in the batch.
+// The functions read the arrays of the batch during the call. Of its host fields they use only
+// num_rows, causal, block_table_stride and key_positions, so a call may be recorded and replayed.
+// On processors of one kind, results are bitwise independent of the number of threads and the other
+// rows in the batch.
 //
 // REQUIRES: the checks of CheckAttentionParams(), CheckBatchFields(), CheckKvLayer() and
 // CheckBatchArrays() (attention/checks.h) pass.
-// Thread safety: concurrent calls are safe. Allocates only if a call needs more memory than all
-// earlier calls on its threads.
+// Thread safety: concurrent calls with different outputs are safe. Allocates only if a call needs
+// more memory than all earlier calls on its threads.
 //
-// Cost: loads K and V of each row once per kMaxTileRows rows of q and per KV head
-// (attention/cpu/tile.h). 2 * (head_dim_qk + head_dim_v) multiply-adds per query, q head and key.
+// Cost: loads K and V of each row once per tile: per KV head and at most kMaxTileRows rows of q
+// (attention/cpu/tile.h). head_dim_qk + head_dim_v multiply-adds per query, q head and key.
 
 #ifndef REPRISE_ATTENTION_CPU_HOST_ATTENTION_H_
 #define REPRISE_ATTENTION_CPU_HOST_ATTENTION_H_

@@ -33,7 +33,7 @@ class KeyBlock {
 
   int num_keys() const { return num_keys_; }
 
-  // Whether every row of the tile sees every selected key. If not, seen(row) is the mask.
+  // If true, every row of the tile sees every selected key. If not, seen(row) is the mask.
   bool all_seen() const { return all_seen_; }
   const uint8_t* seen(int tile_row) const { return &seen_[tile_row * kKeyBlockLen]; }
 
@@ -44,8 +44,8 @@ class KeyBlock {
   // Loads K and V. If the layer has rotary embedding, rotates K by its position.
   void Load(const HostCall& call, const HostTile& tile, const HostRotary& rotary);
 
-  // Vectors of the padded head dims. The list is padded to a multiple of VectorKernels::kKeyGroup
-  // keys.
+  // Vectors of the padded head dims. keys() is padded to a multiple of VectorKernels::kKeyGroup
+  // keys; values() is not.
   const float* const* keys() const { return keys_.data(); }
   const float* const* values() const { return values_.data(); }
 
@@ -57,8 +57,8 @@ class KeyBlock {
   int num_keys_ = 0;
   bool all_seen_ = false;
   std::array<int, kKeyBlockLen> locals_;         // the selected keys
-  std::array<int64_t, kKeyBlockLen> positions_;  // positions of the selected keys, if the layer has
-                                                 // rotary embedding or ALiBi
+  std::array<int64_t, kKeyBlockLen> positions_;  // positions of the selected keys; set if the layer
+                                                 // has rotary embedding or ALiBi
   std::array<uint8_t, kMaxTileRows * kKeyBlockLen> seen_;
   std::array<float, kMaxTileRows * kKeyBlockLen> distances_;
   std::array<const float*, kKeyBlockLen> keys_;

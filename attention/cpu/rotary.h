@@ -15,7 +15,8 @@ namespace reprise {
 
 class HostRotary {
  public:
-  // Caches the frequencies for the last parameters. Allocates only if head_dim grows.
+  // Caches the frequencies for the last parameters. Allocates only if the number of rotated dims
+  // grows.
   void Prepare(const RotaryParams& params, int head_dim);
 
   // Rotates x [head_dim] by `position`. REQUIRES: Prepare() has been called.

@@ -62,7 +62,7 @@ struct HostCall {
 struct HostTile {
   BatchRow row;
   const int32_t* blocks = nullptr;  // the row's block table
-  int64_t first_token = 0;          // token of local key 0, counted from the start of the table row
+  int64_t first_token = 0;          // token of local key 0, from the start of the table row or of k
   int query_begin = 0;
   int query_end = 0;
   int head_begin = 0;  // q heads, all of the same kv_head

@@ -44,7 +44,7 @@ class TileWorker {
                      const TilePartial& partial);
 
   // Combines num_segments partials in order, and writes out and lse. `storage` holds the partials
-  // one after another; their contents are destroyed.
+  // one after another.
   void Finish(const HostCall& call, const HostTile& tile, float* storage, int num_segments);
 
  private:

@@ -9,7 +9,8 @@
 //         1    5 | #### ##
 //
 // A column is a key of the row, starting at key_start, with a gap after each block. The heading has
-// the position of the first key of each block. # is a visible key, and a dot is an invisible key.
+// the position of the first key of each block, or of every fifth key if block_size is 1, where
+// there is room. # is a visible key, and a dot is an invisible key.
 // In a row with a tail, positions depend on the query: columns are still in the order of the table,
 // and a visible key of the tail is drawn as the last digit of its position. A table entry that no
 // query reads is drawn as a dash. Rows without queries are omitted. For rows without keys, a line

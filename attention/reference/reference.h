@@ -5,10 +5,10 @@
 //   // expected.out[(t * num_q_heads + h) * head_dim_v + d], expected.lse[t * num_q_heads + h]
 //
 // Supports every field of PagedBatch, RaggedBatch, AttentionParams and KvLayer, for any dtype and
-// layout. Reads an element only if a query sees it. All sums, products and functions are computed
-// in T. With float64 the result counts as exact. With float32 it gives the error of that precision
-// on the same inputs, and tests derive their tolerance from that error. Results are not rounded to
-// the dtype of q.
+// layout. Reads a key or value only if a query sees it. All sums, products and functions are
+// computed in T. With float64 the result counts as exact. With float32 it gives the error of that
+// precision on the same inputs, and tests derive their tolerance from that error. Results are not
+// rounded to the dtype of q.
 //
 // The operands of MMAs are rounded to `product_dtype`, as in tensor-core kernels: q and k after
 // rotary embedding, q after the multiplication by the ratio of KvLayer::rope_scale, and softmax

@@ -2,8 +2,8 @@
 // warp follows the path node by node, and the lanes search the children of a node
 // (attention/speculation/accept_drafts_args.h).
 //
-// Bound: latency of a chain of dependent loads per row, about 3 us: slot and lengths, choices and
-// drafts, and the slot's state. Each further node of a path is read from the L1.
+// Bound: latency of a chain of dependent loads per row: slot and lengths, choices and drafts, and
+// the slot's state. Each further node of a path is read from the L1.
 
 #include <cuda_runtime.h>
 

@@ -26,8 +26,9 @@
 //   chosen   6  .  .  .  .   new token 6
 //
 // If several children of a node have the same token, only the first child can be accepted. A tree
-// with parents -1 0 1 .. gives the same results as a chain. A row without drafts has one new token.
-// The new tokens equal the tokens of decoding without drafts.
+// with parents -1 0 1 .. gives the same results as a chain. A row without drafts has one new token,
+// unless it is kNanRow. The new tokens equal the tokens of decoding without drafts, if the target
+// model's choices do not depend on the other tokens of the batch.
 //
 // Any sampler may write `chosen`. A rejection sampler, for example, writes for each node the token
 // of the child that it accepts, or another token.
@@ -51,8 +52,8 @@
 // slot_mapping, and without state, plans the moves in the draft model's cache.
 //
 // Ring of outputs. If output_stride is not 0, `output` selects on the device the output that
-// receives the results. If it selects no output, no state changes. A captured graph may therefore
-// end with this call.
+// receives the results. If it selects no output, no state changes, and there are no moves. A
+// captured graph may therefore end with this call.
 //
 // Invalid input. A row does not sample (kNotSampled), and no state changes, if its slot is outside
 // [0, num_slots), or if its tokens, its context_len or its indices of `chosen` are out of bounds.
@@ -61,7 +62,7 @@
 // REQUIRES: different rows have different slots.
 //
 // Thread safety: not thread-safe; writes the state. Cost: linear in accepted drafts for chains; for
-// trees, linear in accepted drafts times the nodes of the row. Does not allocate.
+// trees, linear in accepted drafts times the nodes of the row. Does not allocate without an error.
 
 #ifndef REPRISE_ATTENTION_SPECULATION_ACCEPT_DRAFTS_H_
 #define REPRISE_ATTENTION_SPECULATION_ACCEPT_DRAFTS_H_

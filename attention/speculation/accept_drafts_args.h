@@ -53,7 +53,8 @@ struct AcceptDraftsArgs {
   int num_rows = 0;
   int num_tokens = 0;
   int num_logits = 0;
-  int max_drafts = 0;  // maximum number of accepted drafts per row, 0 to 63
+  // Maximum number of drafts per row, 0 to 63. Further drafts of a row are not accepted.
+  int max_drafts = 0;
   AcceptedSlots slots = {};
   PlaceTokens place_tokens = {};  // receives the same tokens as slots.history; tokens may be null
 

@@ -2,7 +2,7 @@
 // threads (attention/speculation/advance_step_args.h).
 //
 // Bound: latency. Each thread loads its row's length, table row and token together, then the table
-// entry. A prefix sum counts the live rows. 40 bytes per row. About 2 us for 256 rows.
+// entry. A prefix sum counts the live rows. 40 bytes per row.
 //
 // In place: a round reads its rows before its first barrier and writes them after that barrier. The
 // tokens of a row are written at or before the row's index, so no unread row is overwritten.

@@ -39,14 +39,16 @@
 //
 // Rows of a pass. Every array of the pass is written up to its padded size: padded rows and tokens
 // are inert (attention/metadata/batch_arrays.h). Tokens are packed: a row's tokens follow the
-// tokens of the previous row. A row is inert if it gets no drafts, if the draft model chose no
-// token for it, or if its tokens would exceed its table. An inert row keeps the drafts that were
-// stored before. Its further drafts keep the token ids of the step's builder: 0 from refill
-// (runner/slots/step_arrays.h). row_faults, if present, reports kNoBlock for a missing block,
-// kLength for a negative length, and kTree for a node that does not follow a node of an earlier
-// level, including cycles. A row whose slot or tokens are out of bounds gets no drafts.
+// tokens of the previous row. A row is inert if it gets no drafts or no further drafts, if the
+// draft model chose no token for it, or if its tokens would exceed its table or the context limit,
+// as is a row with a fault. An inert row keeps the drafts that were stored before. Its further
+// drafts keep the token ids of the step's builder: 0 from refill (runner/slots/step_arrays.h).
+// row_faults, if present, reports kNoBlock for a missing block, kLength for a negative length,
+// kNoRoom if the tokens exceed num_tokens, and kTree for a node that does not follow a node of an
+// earlier level, including cycles. A row whose slot or tokens are out of bounds gets no drafts.
 //
-// Each pass adds the keys of the previous pass to drafted_len.
+// Each pass after the first adds the keys of the previous pass to drafted_len; for a level of a
+// tree, one key.
 //
 // Thread safety: not thread-safe; one caller at a time for the same slots. Cost: linear in rows and
 // tokens, times the depth for trees; no allocation.

@@ -26,8 +26,9 @@ struct CUstream_st;
 namespace reprise {
 
 // Returns arguments with the fields of the layers set. The caller sets the moves.
-// Errors: InvalidArgument if there are no layers or more than kMaxMoveLayers, or if a layer differs
-// from the first in dtype, sizes or strides: such layers need a separate launch.
+// Errors: InvalidArgument if there are no layers or more than kMaxMoveLayers, if the rope part's
+// elements differ in size from the other elements, or if a layer differs from the first in dtype,
+// sizes or strides: such layers need a separate launch.
 absl::StatusOr<MoveKvArgs> MakeMoveKvArgs(absl::Span<const KvLayer> layers);
 
 // Checks sizes, strides and the presence of arrays, but not the content of arrays.

@@ -13,7 +13,7 @@ namespace reprise {
 // limited to 4 KB.
 inline constexpr int kMaxMoveLayers = 160;
 
-// The layout of K or V, which all layers share, and the head dim.
+// The layout of K, V or the rope part, which all layers share, and its dims.
 struct MovePart {
   KvView view = {};  // data is not used
   int head_dim = 0;

@@ -23,7 +23,7 @@ struct TreeBatchArgs {
   // [num_tables] token of node 0, by table row. Absent: `tokens` includes node 0.
   const int32_t* first_token = nullptr;
   // [num_rows, token_stride] tokens of the nodes, without node 0 if first_token is given. Read only
-  // if arrays.token_ids is present. Absent: all ids are 0.
+  // if arrays.token_ids is present. Absent: their ids are 0.
   const int32_t* tokens = nullptr;
   int64_t token_stride = 0;
 

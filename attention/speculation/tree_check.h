@@ -22,7 +22,8 @@ absl::Status CheckTree(absl::Span<const int32_t> parents);
 // Like CheckTree(), for any positive number of nodes.
 absl::Status CheckParents(absl::Span<const int32_t> parents);
 
-// Checks that the trees of different rows do not overlap, unless all rows have the same tree.
+// Checks that the trees of different rows do not overlap, unless all rows have the same tree or the
+// parents are by token.
 // `max_nodes` is the maximum number of nodes per row. REQUIRES: parents.has_trees().
 // Errors: InvalidArgument for parents.row_stride.
 absl::Status CheckParentStride(const TreeParents& parents, int max_nodes, int num_rows);

@@ -48,7 +48,7 @@ inline at::TensorOptions Of(const at::Device& device, DType dtype) {
   return at::TensorOptions(device).dtype(ToScalarType(dtype));
 }
 
-// Returns a number in (-1, 1) that depends only on the arguments and is exact in float32.
+// Returns a number in [-1, 1) that depends only on the arguments and is exact in float32.
 inline double Content(uint64_t kind, uint64_t row, uint64_t place, uint64_t at) {
   uint64_t bits = (kind * 1000003 + row) * 1000003 + place;
   bits = (bits * 1000003 + at) * 0x9e3779b97f4a7c15;
@@ -176,7 +176,8 @@ class Attended {
     }
   }
 
-  // Copies the written keys to the device, and poisons the results and the tile schedule.
+  // Copies the written keys to the device, and poisons the results and, if the plan has one, the
+  // tile schedule.
   void Upload() {
     k_.copy_(host_k_.to(k_.scalar_type()));
     v_.copy_(host_v_.to(v_.scalar_type()));
@@ -206,7 +207,7 @@ class Attended {
     plan_ = device_.plan(layer, batch, q_, kv, out_, lse_);
   }
 
-  // Builds the tile schedule and computes the attention. May be captured.
+  // Builds the tile schedule, if any, and computes the attention. May be captured on a GPU.
   absl::Status Run() { return plan_.run(); }
 
   at::Tensor& out() { return out_; }
@@ -246,7 +247,7 @@ class Sinks {
   at::Tensor device_;
 };
 
-// Returns an empty string if both agree within the limits: a few float32 roundings. If q is narrower
+// Returns an empty string if both agree within the limits: 2e-5 if q is float32. If q is narrower
 // than float32, the limits are 8e-3 for out, because of 16-bit softmax weights, and 2e-3 for lse.
 inline std::string Difference(const DraftAttentionTypes& types, const at::Tensor& out,
                               const at::Tensor& lse, const Dense& expected) {

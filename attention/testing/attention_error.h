@@ -27,7 +27,7 @@ struct AttentionValues {
 struct AttentionError {
   // The largest error and its limit. The limit is twice the largest error of the same arithmetic,
   // plus a floor, because that error may be 0 in small fixtures. The floor is a few roundings of
-  // the largest out, or for lse of the largest lse.
+  // the largest out, or for lse of the largest lse, at least 1. Not set if `wrong` is not empty.
   double out = 0;
   double out_limit = 0;
   double lse = 0;
@@ -62,7 +62,7 @@ struct ProductRounding {
 };
 
 // Compares `got` with `exact`. `own` is the float32 reference with MMAs in this precision; its out
-// is rounded here.
+// is rounded here, as `rounding` describes.
 AttentionError ErrorOf(const AttentionValues& got, const ReferenceResult<double>& exact,
                        const ReferenceResult<float>& own, int head_dim_v,
                        const ProductRounding& products, const OutputRounding& rounding);
@@ -71,7 +71,8 @@ class ErrorTotals {
  public:
   void Add(const AttentionError& error);
 
-  // Returns the root mean square of the kernel's errors, divided by that of the same arithmetic.
+  // Returns the root mean square of the kernel's errors, divided by that of the same arithmetic; 0
+  // if the latter is 0.
   double OutRatio() const;
 
  private:

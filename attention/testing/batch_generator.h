@@ -8,8 +8,8 @@
 // On a device: the same calls with a Placement that copies and returns the address of the copy
 //
 // Hostile contents:
-// - Block tables are shuffled, and hold invalid IDs in all entries that the contract forbids to
-//   read.
+// - Block tables are shuffled, rows may share blocks, and all entries that the contract forbids to
+//   read hold invalid IDs.
 // - NaN fills K and V that no query sees, q of padded rows and inert tokens, and all gaps
 //   between strides.
 // - Padded rows hold garbage in all arrays except query_start_loc and seq_lens (0).
@@ -45,7 +45,7 @@ struct PagedFixture {
   std::optional<KvMemory> kv;
   TokenArray q;
   TokenArray new_k;  // empty without kNewKeys
-  TokenArray new_v;  // empty if V is the first columns of K
+  TokenArray new_v;  // also empty if V is the first columns of K
 
   PagedBatch capacities;  // host fields; pointers null
   std::vector<int32_t> query_start_loc;

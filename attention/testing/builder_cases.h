@@ -5,7 +5,7 @@
 //   SCOPED_TRACE(drawn.description);
 //   // run drawn.paged (or drawn.ragged) on the CPU or the GPU, and compare with drawn.dense
 //
-// K and V are NaN except for keys that some query sees by definition.
+// In paged cases, K and V are NaN except for keys that some query sees by definition.
 //
 // Thread safety: const data after construction.
 

@@ -45,9 +45,9 @@ class ContiguousCase {
  public:
   explicit ContiguousCase(const ContiguousCaseOptions& options);
 
-  // Writes new queries, keys, values and scales in place. Fills out and the keys after num_keys
-  // with NaN. Waits. REQUIRES: 1 <= num_queries <= max_query_len; num_queries <= num_keys <=
-  // capacity.
+  // Writes new queries, keys, values and, for fp8 keys, scales in place. Fills out and the keys and
+  // values after num_keys with NaN. REQUIRES: 1 <= num_queries <= max_query_len; num_queries <=
+  // num_keys <= capacity.
   void Write(int num_keys, int num_queries);
 
   // Runs the call, with the same arguments each time.

@@ -8,8 +8,8 @@
 //
 // Hostility is the probability that a value is invalid: a table row or block out of range, a length
 // that is negative or huge, a parent that is not a node. With hostility 0, every row can be served.
-// Table entries after the blocks of a row's new tokens are always invalid. Padded rows occur
-// between live rows and after them.
+// Table entries after the blocks of a row's new tokens are always invalid or null. Padded rows
+// occur between live rows and after them.
 //
 // Thread safety: pure functions of their arguments.
 
@@ -44,8 +44,8 @@ struct DraftShape {
 
 std::ostream& operator<<(std::ostream& out, const DraftShape& shape);
 
-// Block sizes from 1 to 32, sequences of up to 300 tokens, trees of up to 64 nodes, chains of 1 +
-// 8. The context limit is below, at, or above the capacity of the table.
+// Block sizes from 1 to 32, sequences of up to 300 tokens, chains and trees of up to 64 tokens. The
+// context limit is below, at, or above the capacity of the table.
 DraftShape DrawDraftShape(Random& random);
 
 // Returns block * block_size + offset, without checks.

@@ -85,7 +85,8 @@ struct FixtureOptions {
   uint64_t seed = 0;
   // kNewKeys must be requested: callers that do not read the new keys would read NaN.
   FeatureSet allowed = FeatureSet::All().Without({Feature::kNewKeys});
-  FeatureSet required = {};  // always drawn, unless another feature excludes it
+  // Always drawn, unless another required feature or the shape excludes it.
+  FeatureSet required = {};
   int max_rows = 6;
   int max_query_len = 12;
   int min_seq_len = 1;  // minimum number of keys of a row with keys

@@ -66,7 +66,8 @@ class GpuAttention {
   // Builds the tile schedule and computes the attention, on the current stream. Does not wait.
   absl::Status Run();
 
-  // Captures the work of Run(), schedule and attention, on a separate stream. Waits.
+  // Captures the work of Run(), schedule and attention, on a separate stream. Waits for all earlier
+  // work.
   // Errors: errors of Run() and of the capture.
   absl::Status Capture();
 
@@ -82,15 +83,16 @@ class GpuAttention {
   // REQUIRES: Capture() has returned OK.
   absl::Status Replay();
 
-  // The bytes of all results. DifferenceFrom() returns "out", "lse" or "out_block_scales" if two
-  // runs over the same contents differ, and an empty string otherwise. Both functions wait.
+  // The bytes of all results: of out for the batch's tokens, of lse and block scales for all.
+  // DifferenceFrom() returns the name of the first that differs, "out", "lse" or
+  // "out_block_scales", and an empty string if all are equal. DifferenceFrom() waits.
   struct Bits {
     at::Tensor out, lse, block_scales;
   };
   Bits CopyBits() const;
   std::string DifferenceFrom(const Bits& bits) const;
 
-  // Returns the name of the kernel that runs.
+  // Returns the name of the kernel that runs, or the names of two, joined by " + ".
   absl::StatusOr<std::string> KernelName();
 
   // Returns out, times its scales, and lse for the batch's tokens. Waits.

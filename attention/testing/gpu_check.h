@@ -51,7 +51,7 @@ struct GpuOutcome {
   // `replayed` for the second contents, replayed.
   AttentionError eager;
   AttentionError replayed;
-  // Maximum number of KV splits of a Q tile in each run (MaxSplits() of gpu_memory.h).
+  // Maximum number of KV splits of a Q tile in each run; 0: no Q tile is split.
   int eager_splits = 0;
   int replayed_splits = 0;
   // Empty, or a description of the fault: an error beyond its limit, NaN, a result for a query
@@ -63,8 +63,9 @@ struct GpuOutcome {
 // Runs the first contents eagerly, and captures the tile schedule and the attention in one graph.
 // Then overwrites every array, q, the keys and a scale of out in memory with the second contents,
 // and replays. Finally writes the first contents again and replays; the result must be bitwise
-// identical to the eager run. All runs use poisoned schedules and results.
-// Errors: errors of PagedAttention().
+// identical to the eager run. All runs use poisoned schedules and results. Stops at the first
+// fault. Errors: errors of the schedule's builder, of PagedAttentionCuda() or
+// RaggedAttentionCuda(), and of the capture.
 template <typename Fixture>
 absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
                                     const CrossProductCase& c);

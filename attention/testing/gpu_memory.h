@@ -24,7 +24,7 @@
 
 namespace reprise {
 
-// Whether this machine has a GPU. GPU tests are skipped if it has none.
+// Whether this machine has a GPU that CUDA can use. GPU tests are skipped if it has none.
 bool HasGpu();
 
 // Returns the compute capability of the current GPU; 90 is 9.0.

@@ -41,7 +41,7 @@ class HostMemory {
   }
 
   // Makes the following copies overwrite the existing copies in order, at the same addresses.
-  // CHECK-fails if a copy differs in size.
+  // Copy() CHECK-fails if a copy differs in size.
   void Rewind() { num_placed_ = 0; }
 
  private:

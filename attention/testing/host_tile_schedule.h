@@ -31,14 +31,15 @@ class HostTileSchedule {
   const TileSchedule& map() const { return map_; }
   const TileSchedulePlan& plan() const { return plan_; }
 
-  // Fills the workspace with bytes that give huge counts and NaN.
+  // Fills the workspace with bytes that give huge counts and floats.
   void Poison();
 
   // Returns true if the memory before the workspace and after the schedule's part of it is
   // unchanged.
   bool IsGuardIntact() const;
 
-  // Returns the number of KV tiles of each queue of map().main, to measure the balance.
+  // Returns the number of KV tiles of each queue of map().main, to measure the balance. REQUIRES:
+  // the schedule has been built.
   std::vector<int64_t> QueueSteps() const;
 
  private:
@@ -49,7 +50,7 @@ class HostTileSchedule {
   TileSchedule map_;
 };
 
-// Returns the options of a plan for this batch only.
+// Returns the options of a plan for this batch only, with the costs of an H200.
 TileScheduleOptions OptionsFor(const PagedBatch& batch, const AttentionParams& layer, DType dtype);
 
 }  // namespace reprise

@@ -61,8 +61,8 @@ struct KvMemoryOptions {
   int head_dim_v = 0;
   int k_chunk = 0;    // kKPacked: contiguous dims of K (x); 0: 16 bytes
   int block_gap = 0;  // unused elements between two blocks
-  // Unused elements after each head and token. For NHD, HND, their packed forms, diffkv and
-  // kMlaParts.
+  // Unused elements after each head and token. For NHD, HND, their packed forms and diffkv; for
+  // kMlaParts, token_gap only.
   int head_gap = 0;
   int token_gap = 0;
   // Number of layers that share each block, like vLLM's num_layers dimension: after the block, or

@@ -64,8 +64,8 @@ struct LayerFixture {
 
 // Two fixtures for the same captured graph. Everything that a graph freezes is equal: features,
 // strides, host parameters, capacities, and the size of every array. Everything that a graph reads
-// from memory differs. Both have the capacities of the larger fixture, so each may have padding in
-// rows, tokens, tables and blocks.
+// from memory is drawn separately. Both have the larger of the two fixtures' capacities, so each
+// may have padding in rows, tokens, tables and blocks.
 template <typename Fixture>
 struct FixturePair {
   Fixture first;
@@ -97,7 +97,7 @@ FixtureShape DrawShape(const FixtureOptions& options, const FeatureSet& features
 LayerFixture DrawLayer(const FixtureShape& shape, const FeatureSet& features, int num_table_rows,
                        int max_position, Random& random);
 
-// Returns an array of NaN with the strides that `features` requires.
+// Returns an array of NaN. Its strides have gaps if `features` has kStridedQ.
 TokenArray MakeTokenArray(DType dtype, int num_tokens, int num_heads, int head_dim,
                           const FeatureSet& features, Random& random);
 

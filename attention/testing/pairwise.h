@@ -1,7 +1,7 @@
 // Covering arrays: few rows of choices that cover every pair of choices of any two fields.
 //
 //   Random random(seed);
-//   // Three fields with 2, 3 and 4 choices: 12 rows or slightly more, instead of 24.
+//   // Three fields with 2, 3 and 4 choices: at least 12 rows, instead of 24.
 //   for (const std::vector<int>& row : PairwiseRows({2, 3, 4}, random)) ...
 //
 // Pairs of fields reveal most defects of combinations (Kuhn et al. 2004). Greedy, like AETG (Cohen

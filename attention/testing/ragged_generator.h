@@ -1,8 +1,8 @@
 // Random hostile ragged batches from a seed: attention/testing/batch_generator.h without a cache.
 //
 // Omits features that need block tables, tails or ranks. k and v have the dtype of q, or, with
-// FixtureOptions::quantised_ragged, may be fp8 with scales by row (layer.k_scale, layer.v_scale).
-// Keys that no query sees are NaN.
+// FixtureOptions::quantised_ragged, may be fp8 with scales (layer.k_scale, layer.v_scale). Keys
+// that no query sees are NaN.
 
 #ifndef REPRISE_ATTENTION_TESTING_RAGGED_GENERATOR_H_
 #define REPRISE_ATTENTION_TESTING_RAGGED_GENERATOR_H_

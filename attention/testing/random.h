@@ -19,7 +19,7 @@ class Random {
 
   uint64_t Bits() { return engine_(); }
 
-  // Uniform in [low, high], both included. REQUIRES: low <= high.
+  // Almost uniform in [low, high], both included. REQUIRES: low <= high.
   int Int(int low, int high) {
     const auto width = static_cast<uint64_t>(static_cast<int64_t>(high) - low + 1);
     return static_cast<int>(low + static_cast<int64_t>(Bits() % width));

@@ -48,8 +48,8 @@ class DefinitionTwins {
   Args& args() { return memory_.args(); }
 
   // Copies the arrays, runs the operation over args() and the definition over the copy. Returns the
-  // first difference, such as "seq_lens[3]", or an empty string if they are equal. The operation
-  // must not allocate.
+  // first difference, such as "seq_lens[3]", or an empty string if they are equal. Expects that the
+  // operation does not allocate.
   template <typename Operation, typename Definition>
   std::string Compare(const Operation& operation, const Definition& definition) {
     std::copy_n(memory_.base(), memory_.num_bytes(), expected_.base());

@@ -1,5 +1,5 @@
 // Random steps of a scheduler: sequences with lengths, and a shuffled block table with invalid IDs
-// in all entries that must not be read. Input for tests of batch builders.
+// after the blocks of each sequence. Input for tests of batch builders.
 //
 //   Random random(seed);
 //   const Schedule schedule = DrawSchedule({.max_seq_len = 300}, random);
@@ -26,7 +26,7 @@ namespace reprise {
 struct ScheduleOptions {
   int max_rows = 8;
   int max_seq_len = 300;   // bound for all sequences; most are shorter
-  int max_query_len = 40;  // bound of new tokens; some sequences consist of new tokens only
+  int max_query_len = 40;  // of new tokens; some sequences consist of any number of new tokens
   int max_block_size = 32;
 };
 
@@ -54,8 +54,8 @@ struct Schedule {
   std::string Description() const;
 };
 
-// Draws a schedule. Some sequences have no query, and some have look-ahead blocks. All other table
-// entries are invalid IDs.
+// Draws a schedule. Some sequences have no query, and some have look-ahead blocks. All table
+// entries after the blocks of a sequence are invalid IDs.
 Schedule DrawSchedule(const ScheduleOptions& options, Random& random);
 
 // Returns the pairs for which `sees` is true, for token i of each sequence, at position

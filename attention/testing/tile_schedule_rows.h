@@ -50,7 +50,7 @@ struct Rows {
   PagedBatch batch;  // points to these arrays
 };
 
-// Returns a plan whose bounds equal the batch's, for groups of 4 q heads with 128 dims.
+// Returns options whose bounds equal the batch's, for groups of 4 q heads with 128 dims.
 inline TileScheduleOptions OptionsFor(const PagedBatch& batch, int num_kv_heads = 8) {
   const AttentionParams layer = {.num_q_heads = 4 * num_kv_heads,
                                  .num_kv_heads = num_kv_heads,

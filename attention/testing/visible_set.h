@@ -1,5 +1,5 @@
 // Computes the keys that each query of a batch sees, from the batch's arrays and block table.
-// Used to check all batch builders.
+// Used to check batch builders.
 //
 //   absl::StatusOr<PagedBatch> local = BuildLocalVirtualBatch(batch, 4, buffers);
 //   EXPECT_EQ(VisibleSet(layer, *local, block_size),
@@ -50,7 +50,7 @@ VisiblePairs VisibleSet(const AttentionParams& layer, const RaggedBatch& batch);
 // Returns a layer with one head and no window: visibility depends only on the batch.
 AttentionParams PlainLayer();
 
-// Returns an empty string if both are equal. Otherwise describes the first difference, because
+// Returns an empty string if both are equal. Otherwise describes only the first difference, because
 // 10,000 printed pairs would be unreadable.
 std::string DifferenceOf(const VisiblePairs& got, const VisiblePairs& expected);
 
