@@ -37,14 +37,14 @@
 //
 // Errors: FailedPrecondition for a call that the state does not allow, for host arrays under
 // capture, and for a call that an existing graph forbids. InvalidArgument naming the argument. The
-// errors of PagedAttention(). The content of device arrays is not checked by Plan(): a row of a
-// packed table whose lengths are out of range becomes an empty row. On a GPU, other lengths beyond
-// their capacity are undefined behaviour.
+// errors of PagedAttention(). Plan() does not check the content of device arrays: a row of a packed
+// table that is invalid or has too many blocks becomes an empty row, and other lengths beyond their
+// capacity are undefined behaviour.
 //
 // Thread safety: none; one owner. Ownership: shares ownership of the workspaces; must outlive the
 // graphs that have captured a call. Several objects that never run concurrently may share one
-// partial workspace. Cost: Plan() copies each input and, on a GPU, launches up to three kernels,
-// without synchronisation; Run() has the cost of PagedAttention().
+// partial workspace. Cost: Plan() copies each input and, on a GPU, launches a few kernels, without
+// synchronisation; Run() has the cost of PagedAttention().
 
 #ifndef REPRISE_ATTENTION_PLANNED_ATTENTION_H_
 #define REPRISE_ATTENTION_PLANNED_ATTENTION_H_

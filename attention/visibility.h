@@ -41,9 +41,9 @@ struct BatchRow {
   bool causal = true;
 };
 
-// Reads the arrays of the batch at `row`. For a row without keys, a paged batch's other arrays are
-// not read (their elements may be garbage), and the result has defaults. REQUIRES: 0 <= row <
-// num_rows; host pointers.
+// Reads the arrays of the batch at `row`. For a row without keys in a paged batch, only
+// query_start_loc and seq_lens are read (other elements may be garbage), and the other fields have
+// defaults. REQUIRES: 0 <= row < num_rows; host pointers.
 BatchRow RowOf(const PagedBatch& batch, int row);
 BatchRow RowOf(const RaggedBatch& batch, int row);
 

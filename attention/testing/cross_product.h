@@ -7,10 +7,10 @@
 //     ...
 //   }
 //
-// Each call returns a covering array of a space: every pair of choices of any two fields occurs in
+// Each call draws a covering array of a space: every pair of choices of any two fields occurs in
 // some case. Fields are features, types, layout, sizes, form of the output, kind of tile schedule,
-// and tier. Choices that the contract excludes are dropped. Values are drawn from seeds, which the
-// fixtures' descriptions contain.
+// and tier. Choices that the contract excludes, or that would take too long, are then replaced.
+// Values are drawn from seeds, which the fixtures' descriptions contain.
 //
 // Less than 1 % of all cases need no conversion. Cases without conversion, and cases with float32
 // MMAs, therefore have separate spaces.
@@ -66,7 +66,7 @@ struct CrossProductCase {
   OutputRounding second_out() const;
 };
 
-// Returns 100 to 150 cases. Equal seeds give equal cases.
+// Returns more than 100 cases. Equal seeds give equal cases.
 std::vector<CrossProductCase> CrossProductCases(uint64_t seed, CrossProductSpace space);
 
 }  // namespace reprise

@@ -278,8 +278,8 @@ struct KernelSchedule {
   // wide_queues queues. 0: there is no such kernel. IsWide().
   int max_wide_rows = 0;
   int wide_queues = 0;
-  // The grid of the kernels: heads_per_queue * num_queues, or, if items may be round-robin, all
-  // CTAs that can be resident at once.
+  // The grid of the kernels, without clusters or wide CTAs: heads_per_queue * num_queues, or, if
+  // items may be round-robin, all CTAs that can be resident at once.
   int num_ctas = 0;
   TileScheduleMode mode = TileScheduleMode::kBalanced;
   int max_splits = kMaxDeterministicSplits;  // deterministic mode only
