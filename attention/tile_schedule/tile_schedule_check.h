@@ -3,11 +3,11 @@
 //   ASSERT_TRUE(CheckTileSchedule(map, batch, window).ok());
 //
 // Checks invariants 1 to 5 and 7 of attention/tile_schedule/tile_schedule.h for every query and
-// key, by the rules of attention/visibility.h. The schedule and the arrays of the batch are on the
-// host.
+// key, by the rules of attention/visibility.h, except that custom masks show every key in the
+// window, as in the builder. The schedule and the arrays of the batch are on the host.
 //
-// Errors: Internal, naming the invariant and the item. Cost: O(queries * keys); less if the first
-// and last visible keys are near the ends.
+// Errors: Internal, naming the invariant and, for example, the item. Cost: O(queries * keys); less
+// if the first and last visible keys are near the ends.
 
 #ifndef REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_CHECK_H_
 #define REPRISE_ATTENTION_TILE_SCHEDULE_TILE_SCHEDULE_CHECK_H_

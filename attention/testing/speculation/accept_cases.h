@@ -49,7 +49,7 @@ struct AcceptShape {
 
 std::ostream& operator<<(std::ostream& out, const AcceptShape& shape);
 
-// Few rows or several hundred rows, with chains or with trees of up to 64 nodes.
+// Up to 9 rows, or up to 300, with chains or with trees of up to 64 nodes, without max_extra.
 AcceptShape DrawAcceptShape(Random& random);
 
 AcceptDraftsArgs CarveAcceptDrafts(const AcceptShape& shape, ArrayCarver& carver);

@@ -56,7 +56,7 @@ struct DraftRowsShape {
 
 std::ostream& operator<<(std::ostream& out, const DraftRowsShape& shape);
 
-// Draws a pass of chains, with few rows or several hundred rows.
+// Draws a pass of chains, with up to 9 rows or up to 300.
 DraftRowsShape DrawDraftRowsShape(Random& random);
 
 // Draws a pass of trees with up to 64 nodes.

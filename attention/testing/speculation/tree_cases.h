@@ -40,7 +40,7 @@ struct TreeShape {
 
 std::ostream& operator<<(std::ostream& out, const TreeShape& shape);
 
-// Draws few rows or several hundred rows, with trees of up to 64 nodes.
+// Draws up to 9 rows, or up to 300, with trees of up to 64 nodes.
 TreeShape DrawTreeShape(Random& random);
 
 TreeTokensArgs CarveTreeTokens(const TreeShape& shape, ArrayCarver& carver);
