@@ -34,8 +34,8 @@ struct CUstream_st;
 namespace reprise {
 
 // Checks sizes, dtypes and the presence of arrays. Errors: InvalidArgument for no parts or more
-// than kMaxMergeParts, for a missing address, for a negative number of tokens, and for less than
-// one head or dim. Unimplemented for an unsupported dtype; the message lists the supported ones.
+// than kMaxMergeParts, for a missing address, for a negative num_tokens, and for a num_heads or
+// head_dim below 1. Unimplemented for an unsupported dtype; the message lists the supported ones.
 absl::Status CheckMergeStates(const MergeStatesArgs& args);
 
 // The host form: like LaunchMergeStates(), over host memory. REQUIRES: CheckMergeStates(args) is

@@ -26,7 +26,7 @@ namespace reprise {
 struct ScheduleOptions {
   int max_rows = 8;
   int max_seq_len = 300;   // bound for all sequences; most are shorter
-  int max_query_len = 40;  // of new tokens; some sequences consist of any number of new tokens
+  int max_query_len = 40;  // most new tokens; sequences of new tokens only may be longer
   int max_block_size = 32;
 };
 
