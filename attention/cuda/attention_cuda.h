@@ -2,20 +2,23 @@
 // and batches to kernel parameters and launches the kernel on LibTorch's current stream.
 //
 // A call launches one kernel, or two kernels if the batch may have both short and long rows with
-// separate tile schedules (attention/tile_schedule/tile_schedule.h). It neither synchronises nor allocates, so it may be
-// captured. All pointers of batch, layer, kv and work are on the device of q.
+// separate tile schedules (attention/tile_schedule/tile_schedule.h). It neither synchronises nor
+// allocates device memory, so it may be captured. All pointers of batch, layer, kv and work are on
+// the device of q.
 //
 // REQUIRES: the checks of PagedAttention() have passed (shapes, last strides of 1, devices, ranges
-// of options). The schedule of `work` was planned for a layer with these heads and head dims and
-// for q's dtype, and was built earlier on the stream by LaunchTileSchedule(), which returned
-// `work`. No other kernel uses the schedule at the same time.
+// of options). The schedule of `work` was built earlier on the stream by LaunchTileSchedule(),
+// which returned `work`. No other kernel uses the schedule at the same time.
 //
 // Errors. All but Internal are returned before anything is launched:
-//   InvalidArgument  The schedule was not made, or was planned for other sizes; or `work` belongs
-//                    to another batch or to a narrower window (CheckBatchSchedule()).
-//   Unimplemented    No kernel serves the dtypes and head dims; the message gives the supported
-//                    ones (attention/cuda/attention_dispatch.h). Also in builds without CUDA.
-//   Internal         A launch fails.
+//   InvalidArgument  The schedule was not made, or was planned for other heads, head dims, bounds
+//                    or dtype of q; CheckBatchSchedule() fails: with RowAssignment::kByBatch,
+//                    `work` belongs to another batch or to a narrower window; or new_k has the
+//                    wrong dtype.
+//   Unimplemented    No kernel serves the call, for example its dtypes and head dims; the message
+//                    gives the supported options (attention/cuda/attention_dispatch.h). Also in
+//                    builds without CUDA.
+//   Internal         A CUDA call fails.
 
 #ifndef REPRISE_ATTENTION_CUDA_ATTENTION_CUDA_H_
 #define REPRISE_ATTENTION_CUDA_ATTENTION_CUDA_H_
@@ -48,7 +51,7 @@ absl::Status RaggedAttentionCuda(const AttentionParams& layer, const RaggedBatch
                                  const ContiguousKeys& keys, const AttentionOutput& output,
                                  const AttentionExtras& extras = {});
 
-// Returns the name of the kernel that these calls would launch, such as
+// Returns the name of the kernel that the call would launch, such as
 // "bfloat16.d128.rows128.warpgroup", or both names, joined by " + ". For logs, benchmarks and
 // tests. Launches nothing. Errors: as above.
 absl::StatusOr<std::string> PagedAttentionKernelName(const AttentionParams& layer,

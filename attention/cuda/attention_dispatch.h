@@ -11,7 +11,7 @@
 // FindAttentionKernel() takes the kernel with the smallest tile that holds
 // AttentionKernelKey::rows, or the largest tile if no tile holds them. Among kernels with equal
 // rows it takes the first in kAttentionKernels (attention/cuda/tiles.h). A kernel that converts
-// (KvLoading::kConverted) serves every call that another kernel with the same tile serves.
+// (KvLoading::kConverted) serves every call that a tier 1 kDirect kernel with the same tile serves.
 //
 // No CUDA: kernel_launch.h launches the kernel. Thread safety: const data.
 
@@ -37,12 +37,12 @@ struct AttentionKernelKey {
   // Whether `rows` is KernelSchedule::tile_rows of a planned tile schedule. If true, smaller tiles
   // are excluded.
   bool is_planned = false;
-  ValueSource values = ValueSource::kOwn;  // whether V is the first columns of K
+  ValueSource values = ValueSource::kOwn;  // source of V in the cache
   KvLoading loading = KvLoading::kDirect;  // the cheapest loading that the call allows
   bool has_rotary = false;                 // rotary embedding inside the kernel
   std::optional<DType> rope_dtype = {};    // KvLayer::rope_dtype, if the layer has a rope tensor
   bool is_general = false;                 // custom mask, scales per q head, slopes per sequence
-  std::optional<DType> products = {};      // MMA type; absent: derived from q
+  std::optional<DType> products = {};      // MMA type; absent: derived from q and KV
   int max_shared_bytes = 0;                // DeviceLimits::max_shared_bytes
   // DeviceLimits::compute_capability. 0 excludes all tuned kernels.
   int compute_capability = 0;
@@ -58,7 +58,8 @@ absl::StatusOr<const AttentionKernelEntry*> FindAttentionKernel(const AttentionK
 //   tier 1  bfloat16.d128.rows16.direct  head dims <= 128, 128  16 rows  1 x 1 x 4 warps ...
 std::string AttentionKernelTable();
 
-// Returns one line per kernel: its name, and "serves" or the rule that excludes it.
+// Returns a line with the key, and one line per kernel: its name, and "serves" or the first rule
+// that excludes it.
 std::string ExplainAttentionKernels(const AttentionKernelKey& key);
 
 }  // namespace reprise

@@ -1,6 +1,6 @@
 // Tests Q tiles with more splits than kMaxSplitsAtOnce, eagerly and in a graph that is replayed
 // over different contents, against the float64 reference. Decode kernels combine up to
-// kMaxJointSplits splits cooperatively. All other combines have two levels
+// kMaxJointSplits splits cooperatively. All other combines of these tests have two levels
 // (attention/cuda/general/partial_combine.cuh). Each test checks the number of splits.
 
 #include <cstdint>

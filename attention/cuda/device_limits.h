@@ -7,13 +7,13 @@
 
 namespace reprise {
 
-// The defaults describe an H100 and an H200.
+// The defaults describe an H100 SXM and an H200, without a limit of shared memory.
 struct DeviceLimits {
   // Number of SMs. Results are correct with any number; the actual number of the card is fastest.
   int num_sms = 132;
   // Maximum shared memory per CTA, in bytes. 0: no limit. Compute capability 8.6 and 8.9 have 99
-  // KB. The large tiles for head dims beyond 256 need more, so all rows use decode tiles on these
-  // cards.
+  // KB. For head dims beyond 256, only 16-row tiles with 16-bit MMA types fit, so all rows use
+  // these tiles, and no kernel serves float32.
   int max_shared_bytes = 0;
   // 90 means 9.0. Must be the value of the card: attention may reject a schedule that was planned
   // for kernels of another card.

@@ -24,16 +24,17 @@ struct CallForm {
   bool has_new_keys = false;  // AttentionExtras::new_k
 };
 
-// Returns the key, without the limits of the card and without `rows`. A ragged batch passes all
-// keys as one block in `kv`.
+// Returns the key, without the limits of the card, `rows` and `is_planned`. A ragged batch passes
+// all keys as one block in `kv`.
 AttentionKernelKey KernelKeyOf(const AttentionParams& layer, const KvLayer& kv,
                                const CallForm& form, const KernelChoice& kernels);
 
-// Whether only general kernels serve calls with this key. Plan their schedule with
-// KernelChoice::max_tier 1.
+// Whether a custom mask, an option of the layer or the conversion of keys excludes tuned kernels
+// (tier 2). If so, plan the schedule with KernelChoice::max_tier 1.
 bool NeedsGeneralKernels(const AttentionKernelKey& key);
 
-// Returns `kernels`, with max_tier 1 if all calls of the layer need general kernels.
+// Returns `kernels`, with max_tier 1 if the layer's own options exclude tuned kernels in all calls:
+// rotary embedding, scales per q head, slopes per sequence.
 KernelChoice KernelsFor(const AttentionParams& layer, const KernelChoice& kernels);
 
 }  // namespace reprise

@@ -3,20 +3,20 @@
 // instantiations of the kernels use this table.
 //
 // A tile is `rows` query rows (queries times the q heads of a KV head) that are processed against
-// KV tiles of `keys` keys. Its CTA has warps_m x warps_d x warps_n warps of 16 rows each. The
-// warps_m x warps_d warps of a warp group share a KV tile, and the warps_n warp groups process
-// alternate KV tiles. The warps_d warps with the same rows divide the dims of Q K^T and the columns
-// of P V among them.
+// KV tiles of `keys` keys. In tier 1, its CTA has warps_m x warps_d x warps_n warps of 16 rows
+// each. The warps_m x warps_d warps of a warp group share a KV tile, and the warps_n warp groups
+// process alternate KV tiles. The warps_d warps with the same rows divide the dims of Q K^T and the
+// columns of P V among them. With 16-bit MMA types:
 //
 //   decode:  1 x 1 x 4 warps, 16 keys per warp, or 32 for head_dim 64 or fp8: every warp loads
-//            separate keys, and the loop has no barrier. 1 x 1 x 2 warps for head dims to 256
+//            separate keys, and the loop has no CTA barrier. 1 x 1 x 2 warps for head dims to 256
 //   verify:  2 x 1 x 2 warps, for 17 to 32 rows: verification of drafts (5 queries of 4 heads per
 //            group are 20 rows), short last chunks of prompts, decodes with more than 16 heads per
 //            group. A tile of 128 rows would be nearly empty, and its single CTA per SM cannot
 //            read the cache at full speed; two CTAs can. A tile of 64 rows without wgmma would be
 //            compute bound, and read half the bytes per second.
-//   prefill: 8 x 1 x 1 warps, 48 or 64 keys per CTA: each key is loaded once for 128 rows.
-//            4 x 1 x 1 warps for head dims to 256
+//   prefill: 8 x 1 x 1 warps, 48 or 64 keys per CTA, or twice that for fp8: each key is loaded
+//            once for 128 rows. 4 x 1 x 1 warps for head dims to 256
 //   MLA, and head dims to 512: 1 x 4 x 1 and 4 x 2 x 1 warps, because one warp cannot hold 512
 //            columns of out
 //
@@ -79,7 +79,7 @@ struct AttentionTile {
 
 // The template that a kernel is an instance of.
 enum class KernelFamily : int8_t {
-  kGeneral,    // attention/cuda/general: every combination
+  kGeneral,    // attention/cuda/general: every combination of features
   kDecode,     // attention/cuda/decode: a few rows, with a PDL prologue prefetch
   kWarpgroup,  // attention/cuda/hopper: wgmma
   kMla,        // attention/cuda/mla: absorbed MLA with wgmma
@@ -107,8 +107,8 @@ struct AttentionKernelEntry {
   AttentionTile tile;
   KvLoading loading = KvLoading::kDirect;
   KernelFamily family = KernelFamily::kGeneral;
-  // Upper bound of the kernel's shared memory per CTA, in KB. Every card has at least 99 KB per
-  // CTA, compute capability 8.0 has 163 KB, and 9.0 has 227 KB.
+  // Upper bound of the kernel's shared memory per CTA, in KB. Every card of compute capability 8.0
+  // or later has at least 99 KB per CTA, 8.0 has 163 KB, and 9.0 has 227 KB.
   int shared_kilobytes = 99;
 
   // 2 for kernels that are tuned for one card, otherwise 1.
@@ -119,16 +119,16 @@ struct AttentionKernelEntry {
   }
   constexpr int shared_bytes() const { return shared_kilobytes * 1024; }
   // Whether a CTA prepares its first unit before the previous kernel has ended
-  // (attention/cuda/general/first_keys.cuh). Such kernels also combine splits in clusters and
-  // cooperatively, and may have wide CTAs.
+  // (attention/cuda/general/first_keys.cuh). Such kernels may also combine splits cooperatively,
+  // and, with 16 rows, in clusters. The tile for kHeadDimOfWideTiles may have wide CTAs.
   constexpr bool prefetches_in_prologue() const { return family == KernelFamily::kDecode; }
   // Whether the kernel supports round-robin schedules (attention/tile_schedule/cta_units.h).
   constexpr bool may_be_dealt() const {
     return tile.rows() == kWarpgroupRows && tile.head_dim_qk <= 128;
   }
   // Whether the kernel triggers its dependents only after GridDependencySync()
-  // (base/dependent_launch.cuh). The co-scheduled kernel for a call's other rows then need not wait
-  // for the end of this kernel.
+  // (base/dependent_launch.cuh). The co-scheduled kernel for a call's other rows then waits for the
+  // end of this kernel only before its own end.
   constexpr bool lets_sibling_in() const { return family == KernelFamily::kWarpgroup; }
 
   // "bfloat16.d128.rows16.direct", "bfloat16.d128.rows128.warpgroup",
@@ -151,11 +151,11 @@ inline constexpr KernelFamily kMla = KernelFamily::kMla;
 
 // The kernels with MMA type float16. bfloat16 has the same kernels, except for the fp8 kernels.
 //
-// Shared memory holds two stages of K and V, 64 KB for a decode. A KV tile of fp8 keys has twice
-// the keys of a 16-bit KV tile, but at most one key per thread of the warp group. On an H200, two
-// decode CTAs per SM read as fast as three, and produce fewer splits to combine. The warpgroup
-// kernels for head_dim_v > 128 have KV tiles of 64 keys, because the logits of 128 keys do not fit
-// into the registers.
+// Shared memory holds two stages of K and V, 64 KB for a decode. In tier 1, a KV tile of fp8 keys
+// has twice the keys of a 16-bit KV tile, but at most one key per thread of the warp group. Wide
+// CTAs (kHeadDimOfWideTiles) have three stages. On an H200, two decode CTAs per SM read as fast as
+// three, and produce fewer splits to combine. The warpgroup kernels for head_dim_v > 128 have KV
+// tiles of 64 keys, because the logits of 128 keys do not fit into the registers.
 inline constexpr AttentionKernelEntry kOf16Bits[] = {
     {{kHalf, 64, 64, 8, 1, 1, 128, 1}, kDirect, kWarpgroup, 227},
     {{kHalf, 64, 64, 8, 1, 1, 128, 1}, kFp8, kWarpgroup, 227},
@@ -242,9 +242,10 @@ constexpr std::array<AttentionKernelEntry, kNumKernels> All() {
 
 }  // namespace kernel_rows
 
-// All kernels, in order of preference among kernels with equal rows. Tuned kernels come first,
-// smaller head dims come before larger head dims, and kernels that do not convert come before
-// kernels that convert.
+// All kernels. Among kernels with the same MMA type and equal rows, the order is that of
+// preference: tuned kernels come first, smaller head dims come before larger head dims (except that
+// V in K comes before head dims to 512), and kernels that do not convert come before kernels that
+// convert.
 inline constexpr std::array<AttentionKernelEntry, kernel_rows::kNumKernels> kAttentionKernels =
     kernel_rows::All();
 

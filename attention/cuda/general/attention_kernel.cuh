@@ -3,17 +3,17 @@
 // attention/attention_extras.h).
 //
 // Algorithm. FlashAttention-2's loop over KV tiles with online softmax (Dao 2023), applied to the
-// items of a tile schedule (attention/tile_schedule/tile_schedule.h). Items are split over keys as
-// in Flash-Decoding, with equal work per CTA as in Stream-K (Osama et al. 2023). The grid is fixed;
-// attention/tile_schedule/cta_units.h assigns units to CTAs. The rows of a tile are the item's
-// queries times the q heads of one KV head, so each key is loaded once for the whole group of q
-// heads. A KV tile is called a step in identifiers.
+// items of a tile schedule (attention/tile_schedule/tile_schedule.h). Items may be split over keys
+// as in Flash-Decoding, with nearly equal work per CTA as in Stream-K (Osama et al. 2023). The plan
+// fixes the grid; attention/tile_schedule/cta_units.h assigns units to CTAs. The rows of a tile are
+// the item's queries times the q heads of one KV head, so each key is loaded once for all q heads
+// in the tile. A KV tile is called a step in identifiers.
 //
-// Bound. Decode: memory. Each K and V element is read once, for 2 x group_size x queries FLOP. Each
-// CTA has about 64 KB of K and V buffers, two KV tiles per warp group, and two or three CTAs run
-// per SM. Prefill: tensor cores through mma.sync, with 128 rows per tile, or 64 rows if head_dim >
-// 128. Absorbed MLA: K is loaded once and is also V; with 128 heads, 242 FLOP per byte. float32:
-// FFMA and shared memory.
+// Bound. Decode: memory. Each tile reads each K and V element once, for 2 x group_size x queries
+// FLOP. For 16-bit types, each CTA has about 64 KB of K and V buffers, two KV tiles per warp group,
+// and two or three CTAs run per SM. Prefill: tensor cores through mma.sync, with 128 rows per tile,
+// or 64 rows if head_dim > 128. Absorbed MLA: K is also V; with 128 heads, 242 FLOP per byte of the
+// cache. float32: FFMA and shared memory.
 //
 // The kernel has five independent mechanisms, each in its own files:
 //   work        assigns queries and keys to CTAs         work_unit.cuh, tile_schedule.h
@@ -24,10 +24,11 @@
 //   visibility  keys that a query sees, key positions    logits.cuh, MaskLogits
 //   store       out, lse, partials, combine              unit_results.cuh, partial_combine.cuh
 //
-// A KV tile that is fully visible to every row of a warp takes a path without masks. A warp skips a
-// KV tile without tail keys whose positions are all before or all after the positions that its rows
-// may see (ViewStep()). In all other KV tiles, logits of unseen keys become -inf, and V rows that
-// no row of the warp sees count as zeros. Memory that no query sees may therefore hold NaN.
+// Without ALiBi, no mask is applied to a KV tile that is fully visible to every row of a warp. A
+// warp skips a KV tile without tail keys whose positions are all before or all after the positions
+// that its rows may see (ViewStep()). In all other KV tiles, logits of unseen keys become -inf, and
+// V rows that no row of the warp sees count as zeros. Memory that no query sees may therefore hold
+// NaN.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
@@ -110,10 +111,10 @@ __device__ __forceinline__ void AttendStep(const TileContext<Traits>& tile,
   tile.products.template Accumulate<true>(s, keys.v, seen, tile.softmax.out);
 }
 
-// Attends to one KV tile on the fast path, which has few instructions. Nearly all KV tiles take it.
-// REQUIRES: each key of the KV tile that belongs to the item is seen by at least one row of the
-// warp; logits are dot products times a positive scale (AreOnlyScaled()). Keys past the item's last
-// key are zeros in shared memory.
+// Attends to one KV tile on the fast path, which has few instructions. In most batches, nearly all
+// KV tiles take it. REQUIRES: each key of the KV tile that belongs to the item is seen by at least
+// one row of the warp; logits are dot products times a positive scale (AreOnlyScaled()). Keys past
+// the item's last key are zeros in shared memory.
 template <typename Traits>
 __device__ __forceinline__ void AttendPlainStep(const TileContext<Traits>& tile,
                                                 const WarpKeys& seen, const float (&scale)[2],
@@ -236,9 +237,9 @@ __device__ __forceinline__ void AttendSteps(const TileContext<Traits>& tile,
 // CTA's first unit; `are_noted` is false for later units.
 //
 // The latency of the first keys is a chain of loads: item, block table, keys. No other load is on
-// this chain. q is requested while the block table entries are loading, or, in kernels with a PDL
-// prologue, after the first KV tile. The wait for q comes after the copies to all stages have been
-// started.
+// this chain, except scales in device memory. q is requested while the block table entries are
+// loading; in kernels with a PDL prologue, after the first KV tile; in fp8 kernels, after all
+// stages. The wait for q comes after the copies to all stages have been started.
 template <typename Traits>
 __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const WorkUnit& unit,
                                            const FirstKeys<Traits>& noted,
@@ -324,7 +325,7 @@ __device__ __forceinline__ void AttendKeys(const AttentionKernelParams& p, const
 
 // Number of passes over a KV tile. With rotary embedding, a key of the tree mask region (the tail)
 // may have a different position for each query that sees it. A KV tile with such keys takes one
-// pass per query; other KV tiles take one pass.
+// pass per query of the item; other KV tiles take one pass.
 template <typename Traits>
 __device__ __forceinline__ int NumPasses(const AttentionKernelParams& p, const WorkItem& item,
                                          int first) {
@@ -356,11 +357,13 @@ __device__ __forceinline__ void RotateStep(const TileContext<Traits>& tile,
 
 // AttendKeys() for KvLoading::kConverted. Unconverted keys arrive in a buffer, and each thread
 // converts its own copies into a single KV tile. `depth` KV tiles are in flight. Iteration i:
-// 1. Each thread waits for its own copies of KV tile i and converts them into the tile.
+// 1. Each thread waits for its own copies of KV tile i and converts them into the tile. Heads that
+//    are not in whole chunks are loaded here instead.
 // 2. Group barrier: the tile is complete, and the addresses of KV tiles i + 1 and i + 2 are
 //    visible.
 // 3. Each thread starts its copies of KV tile i + depth.
-// 4. Keys from other tensors (rope parts, new keys) are added, each followed by a group barrier.
+// 4. Rope parts and new keys, which come from other tensors, are written into the tile, each
+//    followed by a group barrier.
 // 5. Each warp attends to the tile, once per pass (NumPasses()).
 // 6. Group barrier: no warp reads the tile any longer. Each thread records the address of its key
 //    in KV tile i + 3.
@@ -455,8 +458,8 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
   }
 }
 
-// Sets out to 0 and lse to -inf for tokens `first` and later, which belong to no row. Also writes
-// the block scales of these tokens.
+// Sets out to 0 and lse, if there is one, to -inf for tokens `first` and later, which belong to no
+// row. Also writes the block scales of these tokens. The CTAs of the grid divide the tokens.
 template <typename Traits>
 __device__ __noinline__ void ClearTokens(const AttentionKernelParams& p, int first) {
   const int64_t cta = blockIdx.y * gridDim.x + blockIdx.x;
@@ -497,7 +500,7 @@ __device__ __forceinline__ void LeaveUnit(const AttentionKernelParams& p, const 
   WriteUnit<Traits>(p, unit, shared.results);
 }
 
-// LeaveUnit(), followed by the combine of the partials if this CTA is the last to arrive.
+// LeaveUnit(), followed by the combine of the unit's partials if this CTA is the last to arrive.
 template <typename Traits>
 __device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams& p, WorkUnit& unit,
                                                     const OnlineSoftmax<Traits>& softmax,
@@ -507,7 +510,7 @@ __device__ __forceinline__ void FinishThroughShared(const AttentionKernelParams&
 }
 
 // Iterates over the units of a CTA in the order of its CTA queue. The grid has heads_per_queue
-// CTAs per queue, one per head; CTAs of the same queue are adjacent.
+// CTAs per queue, each with every heads_per_queue-th head; CTAs of the same queue are adjacent.
 class QueueWalk {
  public:
   static dim3 GridOf(const KernelSchedule& work) {
@@ -576,8 +579,8 @@ struct GeneralFinish {
   __device__ __forceinline__ void End() {}
 };
 
-// Prepares the CTA's first unit (first_keys.cuh), and then waits for the previous kernel. REQUIRES:
-// the copy of the unit's item has been committed.
+// Prepares the CTA's first unit (first_keys.cuh), and then waits until all work before the call has
+// ended. REQUIRES: the copy of the unit's item has been committed.
 template <typename Traits>
 __device__ __forceinline__ FirstKeys<Traits> BeginUnits(const AttentionKernelParams& p,
                                                         const UnitWalk<Traits>& walk,

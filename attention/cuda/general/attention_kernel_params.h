@@ -16,8 +16,8 @@ namespace reprise {
 // Absent arrays are null. Fields are named as in PagedBatch and AttentionParams unless a comment
 // states otherwise.
 struct AttentionKernelParams {
-  // Batch. The items of the tile schedule contain most per-row values. Kernels read the per-row
-  // arrays for shared items, which have queries of several rows.
+  // Batch. The items of the tile schedule contain most per-row values. Kernels read
+  // query_start_loc, seq_lens and table_row for shared items, which have queries of several rows.
   const int32_t* query_start_loc;
   const int32_t* seq_lens;
   const int32_t* key_start;

@@ -129,7 +129,8 @@ __device__ __forceinline__ QueryRow LoadQueryRow(const AttentionKernelParams& p,
   return LoadOrdinaryRow(p, unit, tile_row);
 }
 
-// Positions visible to the rows of a warp: to all rows, and to at least one row.
+// Positions visible to all rows of a warp, and the range of the positions that are visible to at
+// least one row.
 struct WarpView {
   bool has_rows;
   int first_seen_by_all, last_seen_by_all;
@@ -171,12 +172,12 @@ __device__ __forceinline__ SeenKeys KeysAtPositions(const WorkUnit& unit, int fi
   return {max(first, origin) - origin, min(max(last, origin - 1), origin + end - 1) - origin + 1};
 }
 
-// Keys that the rows of a warp see, if visibility depends on positions only. Otherwise all ranges
-// are empty.
+// Keys before the tail that the rows of a warp see. All ranges are empty if the warp has no rows,
+// or if the batch has context parallelism, custom masks or a sparse pattern.
 struct WarpKeys {
   SeenKeys by_all;     // seen by every row; nearly all keys in most batches
-  SeenKeys by_any;     // seen by at least one row; empty if not a single range
-  SeenKeys of_row[2];  // seen by each of the lane's rows
+  SeenKeys by_any;     // seen by at least one row; may be empty if that is not a single range
+  SeenKeys of_row[2];  // seen by each of the lane's rows; all keys for an absent row
 };
 
 __device__ __forceinline__ WarpKeys KeysOfWarp(const AttentionKernelParams& p, const WorkUnit& unit,
@@ -234,7 +235,8 @@ __device__ __forceinline__ void HideUnseen(const SeenKeys (&seen)[2], int first,
 
 enum class StepView { kNothing, kSome, kAll };
 
-// Returns whether the rows of a warp see all, some or none of the keys [first, first + num_keys).
+// Returns kAll or kNothing if every row of the warp is known to see all or none of the keys [first,
+// first + num_keys). Otherwise returns kSome.
 __device__ __forceinline__ StepView ViewStep(const AttentionKernelParams& p, const WorkUnit& unit,
                                              const WarpView& view, int first, int num_keys) {
   if (!view.has_rows) return StepView::kNothing;
@@ -311,6 +313,7 @@ __device__ __forceinline__ void ScaleNewKeys(const AttentionKernelParams& p, con
 }
 
 // Returns the position of key `key` for a row that sees it, or INT_MIN if the row does not see it.
+// Ignores custom masks.
 __device__ __forceinline__ int PositionSeen(const AttentionKernelParams& p, const WorkUnit& unit,
                                             const QueryRow& row, int key) {
   if (row.token < 0 || key >= unit.item.key_end) return INT_MIN;
@@ -347,8 +350,8 @@ __device__ __forceinline__ float SlopeOf(const AttentionKernelParams& p, const W
   return p.alibi_slopes[row.q_head] * kLog2E;
 }
 
-// Computes the ALiBi terms of a lane's logits [n * 4 + e]: -inf for keys that the row does not see.
-// Neither unrolled nor inlined, because few batches need it, and only for a few of their KV tiles.
+// Computes the ALiBi terms of a lane's logits [n * 4 + e]: -inf for keys that the row does not see,
+// custom masks aside. Neither unrolled nor inlined, because few batches need it.
 template <typename Traits>
 __device__ __noinline__ void FindTerms(const AttentionKernelParams& p, const WorkUnit& unit,
                                        const QueryRow& row0, const QueryRow& row1, int first,
@@ -367,8 +370,9 @@ __device__ __noinline__ void FindTerms(const AttentionKernelParams& p, const Wor
   }
 }
 
-// Adds ALiBi, and sets the logits of keys that a row does not see to -inf. REQUIRES: key positions
-// are consecutive, and there is no sparse pattern. This is nearly always the case.
+// Adds ALiBi, and sets the logits of keys outside the row's positions to -inf. REQUIRES: key
+// positions are consecutive, and there is no tail and no sparse pattern. This is nearly always the
+// case.
 template <typename Traits>
 __device__ __forceinline__ void MaskInterval(const AttentionKernelParams& p, const WorkUnit& unit,
                                              const QueryRow& row, int first, int r,
@@ -394,8 +398,8 @@ __device__ __forceinline__ void MaskInterval(const AttentionKernelParams& p, con
 }
 
 // The bits of the custom mask for one of a lane's rows and a KV tile: bit n * 2 + j is the lane's
-// column n * 8 + l % 4 * 2 + j. Does not read bytes past the bits of the item's keys. Not inlined,
-// because few batches have a custom mask.
+// column n * 8 + l % 4 * 2 + j. All ones if the row has no mask. Does not read bytes past the bits
+// of the item's keys. Not inlined, because few batches have a custom mask.
 template <typename Traits>
 __device__ __noinline__ uint32_t CustomMaskOf(const AttentionKernelParams& p, const WorkUnit& unit,
                                               int token, int first) {

@@ -20,9 +20,11 @@ struct __align__(16) WorkUnit {
   int kv_head;
   int first_row;      // first row of the tile among the item's rows (queries x group heads)
   int num_rows;       // number of rows in the tile
-  float logit_scale;  // all factors of the dot product; in a shared item only p.scale
-  float v_scale;
-  // Factors for the logits and weights of new keys, to which the cache's scales do not apply.
+  // The factors of the dot product that all rows have in common; in a shared item only p.scale.
+  float logit_scale;
+  float v_scale;  // 1 in a shared item
+  // Factors for the logits and weights of new keys, to which the cache's scales do not apply. Only
+  // kernels of KvLoading::kConverted use them.
   float new_k_factor, new_v_factor;
 };
 
@@ -58,7 +60,7 @@ __device__ __forceinline__ void CompleteUnit(const AttentionKernelParams& p, int
   unit.logit_scale = p.scale;
   unit.v_scale = 1.0f;
   unit.new_k_factor = unit.new_v_factor = 1.0f;
-  if (unit.item.row == kSharedRow) return;  // each of its rows has different scales
+  if (unit.item.row == kSharedRow) return;  // its rows may have different scales
   // An item without keys may belong to a padded row, whose other fields are unspecified.
   if (unit.item.key_begin == unit.item.key_end && unit.item.num_shared_partials == 0) return;
   const int table_row = unit.item.table_row;
