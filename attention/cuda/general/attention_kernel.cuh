@@ -3,11 +3,11 @@
 // attention/attention_extras.h).
 //
 // Algorithm. FlashAttention-2's loop over KV tiles with online softmax (Dao 2023), applied to the
-// items of a tile schedule (attention/tile_schedule/tile_schedule.h). Items may be split over keys
-// as in Flash-Decoding, with nearly equal work per CTA as in Stream-K (Osama et al. 2023). The plan
-// fixes the grid; attention/tile_schedule/cta_units.h assigns units to CTAs. The rows of a tile are
-// the item's queries times the q heads of one KV head, so each key is loaded once for all q heads
-// in the tile. A KV tile is called a step in identifiers.
+// items of a tile schedule (attention/tile_schedule/tile_schedule.h). Q tiles may be split over
+// keys as in Flash-Decoding, with nearly equal work per CTA as in Stream-K (Osama et al. 2023). The
+// plan fixes the grid; attention/tile_schedule/cta_units.h assigns units to CTAs. The rows of a
+// tile are the item's queries times the q heads of one KV head, so each key is loaded once for all
+// q heads in the tile. A KV tile is called a step in identifiers.
 //
 // Bound. Decode: memory. Each tile reads each K and V element once, for 2 x group_size x queries
 // FLOP. For 16-bit types, each CTA has about 64 KB of K and V buffers, two KV tiles per warp group,

@@ -1,11 +1,11 @@
 // Loads KV tiles into shared memory through a conversion (KvLoading::kConverted).
 //
 //   Start()    copies 16-byte chunks from the cache asynchronously, without converting them. A
-//              thread converts only its own copies, so no thread waits for another.
+//              thread converts only its own copies, so no thread waits for another's copies.
 //   Fill()     converts the copied chunks into the KV tile. Gathers heads that are not in whole
 //              chunks element by element.
 //   TakeRope() writes the keys' last dims into the KV tile, if they are in a separate tensor
-//   TakeNew()  writes the row's new keys, which come from tensors, into the KV tile
+//   TakeNew()  writes the row's new keys and values, which come from tensors, into the KV tile
 //
 // The arrival buffer is as large as the KV tile. It holds two KV tiles if the cache's type is at
 // most half as wide as the MMA type, and one KV tile otherwise. Keys past the item and dims past
@@ -25,7 +25,7 @@
 
 namespace reprise {
 
-// K or V of one kv head, and its tile.
+// K or V of one KV head in the cache.
 struct LoadSource {
   const char* head;  // element (0, 0) of the kv head
   KvView view;
@@ -157,7 +157,7 @@ class ConvertingLoader {
            unit_.kv_head * view.head_stride * SizeOf(p_.kv_dtype);
   }
 
-  // Calls body.operator()<kSource>() for the cache's type, if Element can hold its values.
+  // Calls body.operator()<kSource>() for the cache's type. REQUIRES: Element holds its values.
   template <typename Body>
   __device__ __forceinline__ void WithSource(const Body& body) const {
     switch (p_.kv_dtype) {

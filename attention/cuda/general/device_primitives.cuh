@@ -56,8 +56,9 @@ __device__ __forceinline__ void NamedBarrierSync(int index, int num_threads) {
 }
 
 // Increments the counter, which wraps to 0 after `last`. Returns the previous value. Acquires and
-// releases: if the CTA's threads write and then reach a barrier with this thread, every thread that
-// synchronises with a reader of the new value sees these writes.
+// releases: if the CTA's threads write and then reach a barrier with this thread, these writes are
+// visible to threads that acquire the new or a later value, and to threads that synchronise with
+// them afterwards.
 __device__ __forceinline__ uint32_t IncrementAcquireRelease(uint32_t* counter, uint32_t last) {
   uint32_t before;
   asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;\n"
@@ -168,7 +169,7 @@ __device__ __forceinline__ uint32_t Pack<__nv_bfloat16>(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Error of a few ulp, also near 0. tanhf() takes many more instructions.
+// Relative error below 1e-6, also near 0. tanhf() takes many more instructions.
 __device__ __forceinline__ float Tanh(float x) {
   const float square = x * x;
   const float cubic = fmaf(square, fmaf(square, -17.0f / 315.0f, 2.0f / 15.0f), -1.0f / 3.0f);

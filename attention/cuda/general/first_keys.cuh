@@ -1,7 +1,7 @@
-// The PDL prologue prefetch of kernels that begin ahead
-// (AttentionKernelEntry::prefetches_in_prologue()): a CTA prepares its first unit before the
-// previous kernel has ended (base/dependent_launch.cuh). A call with few keys would otherwise spend
-// a third of its time on this chain of loads: the item, the blocks of its keys, the keys.
+// The PDL prologue prefetch (AttentionKernelEntry::prefetches_in_prologue()): a CTA prepares its
+// first unit before the previous kernel has ended (base/dependent_launch.cuh). A call with few keys
+// would otherwise spend much of its time on this chain of loads: the item, the blocks of its keys,
+// the keys. Calls with scales in device memory prepare nothing.
 //
 // Before GridDependencySync(), a CTA
 // 1. reads the tile schedule, which is complete: the kernel that builds schedules triggers its
@@ -12,8 +12,9 @@
 // 3. prefetches the first keys into the L2 cache, at most 26 MB per launch on an H200. It does not
 //    read them, and later writes update the L2 cache.
 //
-// All other reads come after GridDependencySync(), and so do reads of the block table through the
-// L1 cache.
+// All other reads come after all earlier work has ended, and so do reads of the block table through
+// the L1 cache. A kernel that follows its co-scheduled kernel starts after that work
+// (AttentionKernelParams::follows_sibling), so it calls GridDependencySync() only before its end.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_FIRST_KEYS_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_FIRST_KEYS_CUH_
@@ -55,8 +56,8 @@ __device__ __forceinline__ int LoadEntryOfNow(const int32_t* entry) {
 }
 
 // Records the key addresses of the unit's first KV tiles from the current block table entries, and
-// prefetches these keys into the L2 cache. REQUIRES: all fields of the unit are set; its scales
-// need not be valid.
+// prefetches these keys into the L2 cache; if dims are in chunks, only the first chunk. REQUIRES:
+// all fields of the unit are set; its scales need not be valid.
 template <typename Traits>
 __device__ __forceinline__ FirstKeys<Traits> NoteFirstKeys(const AttentionKernelParams& p,
                                                            const WorkUnit& unit,

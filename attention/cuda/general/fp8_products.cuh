@@ -3,13 +3,13 @@
 // cores. float16 holds every value of e4m3 and e5m2.
 //
 // A matrix load treats a pair of fp8 elements as one 16-bit element.
-// - For K, a lane gets four adjacent dims in a register. The tensor cores expect dims j * 2 + {0,
-//   1} and j * 2 + 8 + {0, 1} of 16 dims. The dims of a dot product may come in any order, so q's
+// - For K, lane l gets four adjacent dims in a register. The tensor cores expect dims j * 2 + {0,
+//   1} and j * 2 + 8 + {0, 1} of 16 dims, where j is l % 4. The dims of a dot product may come in any order, so q's
 //   dims are permuted in the same way (LoadScaledQueries() of query_loader.cuh).
 // - For V, a lane gets two adjacent columns of two keys: the even and the odd columns of 16
 //   columns. They take two MMAs, whose result columns interleave in out.
 //
-// Bound, for a KV tile of 16 keys and 128 dims: 4 KB of memory, against 64 conversions, 16
+// Bound, for 16 keys and 128 dims: 4 KB of memory, against 64 conversions of pairs, 16
 // permutations, 8 matrix loads and 32 MMAs per warp.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_FP8_PRODUCTS_CUH_

@@ -74,7 +74,8 @@ class KeyLoader {
   // Number of key addresses read at a time: a read waits for copies that were started before it.
   static constexpr int kBatch = kPasses % 4 == 0 ? 4 : kPasses % 2 == 0 ? 2 : 1;
 
-  // The dims of long rows are contiguous, so one pointer serves all chunks of a thread.
+  // Only tiles with V in K have more than two chunk passes. Their dims are contiguous, so one
+  // pointer serves all chunks of a thread.
   static constexpr bool kOnePointer = Traits::kChunkPasses > 2;
   static constexpr int kPointers = kOnePointer ? 1 : Traits::kChunkPasses;
 

@@ -40,7 +40,7 @@ __device__ __forceinline__ float Reference(float max) { return max == -INFINITY 
 
 template <typename Traits>
 struct OnlineSoftmax {
-  float max[2] = {-INFINITY, -INFINITY};  // maximum of the row, minus kWeightBits
+  float max[2] = {-INFINITY, -INFINITY};  // maximum logit of the row, minus kWeightBits
   float sum[2] = {0.0f, 0.0f};  // sum of the lane's columns; QuadSum() returns the row's sum
   float out[Traits::kOutTiles][4] = {};
 
@@ -57,7 +57,8 @@ struct OnlineSoftmax {
     WeighScaled(s, scale, rescale);
   }
 
-  // Weigh() for logits that must still be multiplied by each row's `scale`. REQUIRES: scale > 0.
+  // Weigh() for logits that must still be multiplied by each row's `scale`. REQUIRES: scale > 0, or
+  // scale is 0 and all logits of the row are finite.
   __device__ __forceinline__ void WeighScaled(float (&s)[Traits::kKeyTiles][4],
                                               const float (&scale)[2], float (&rescale)[2]) {
 #pragma unroll

@@ -2,8 +2,8 @@
 // batches, in a single block of all keys.
 //
 // One thread per key reads the block table (Find) and records the key's address in shared memory
-// (Note) for the loaders. Find() runs one KV tile earlier than Note(), so no thread waits for the
-// block table. A group barrier separates Note() from the copies.
+// (Note) for the loaders. In the loop over KV tiles, Find() runs one KV tile earlier than Note(),
+// which hides the latency of the block table. A group barrier separates Note() from the copies.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_PAGE_LOOKUP_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_PAGE_LOOKUP_CUH_
@@ -28,7 +28,7 @@ struct KeyAddress {
   int token;  // within the block
 };
 
-// The first local key of the row that comes from new_k and new_v.
+// The first local key of the row that comes from new_k and new_v; INT_MAX if there is none.
 __device__ __forceinline__ int FirstNewKey(const AttentionKernelParams& p, const WorkItem& item) {
   if (p.new_k == nullptr || item.row == kSharedRow) return INT_MAX;
   return item.prefix_len + item.tail_len - item.query_len;
@@ -49,6 +49,7 @@ class PageLookup {
   __device__ __forceinline__ int end() const { return end_; }
 
   // Looks up the location of this thread's key in the KV tile that begins at local key `first`.
+  // Returns {0, 0} without a read if the thread has no key before end().
   __device__ __forceinline__ KeyAddress Find(int first) const {
     const int key = first + thread_;
     if (thread_ >= Traits::kKeys || key >= end_) return {0, 0};

@@ -1,16 +1,16 @@
 // The combine of KV splits: adds up the partials of a row's splits in key order. The order does not
 // depend on which CTA arrives last, so results are bitwise identical from run to run.
 //
-// The last CTA to arrive performs the combine. A Q tile with more than kMaxSplitsAtOnce splits is
-// combined in two levels (attention/tile_schedule/tile_schedule.h), so that several CTAs share the
-// work:
+// The last CTA to arrive performs the combine (decode/ has two other ways). A Q tile with more than
+// kMaxSplitsAtOnce splits is combined in two levels (attention/tile_schedule/tile_schedule.h), so
+// that several CTAs divide the work:
 // 1. The last CTA to arrive at a group of kCombineGroup splits writes the group's sum over the
 //    group's first partial.
 // 2. The last group to arrive adds up the sums of the groups.
 //
 // Bound: the latency of the L2 cache, then 64 bytes per cycle and SM. The partials in flight
-// (cp.async) fill the memory that held the keys, up to 32 partials. Each thread adds up the 4
-// columns that it copied itself, so no thread waits for another.
+// (cp.async) fill the memory that held the keys, with up to 32 partials of a row at a time. Each
+// thread adds up the 4 columns that it copied itself, so no thread waits for another's copies.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_COMBINE_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_COMBINE_CUH_
@@ -67,7 +67,7 @@ struct RowRange {
   int end;
 };
 
-// The arrival counter of the CTAs that have partials of the item's queries. REQUIRES: the item has
+// The arrival counter of the splits and shared items of the item's queries. REQUIRES: the item has
 // a combine entry.
 __device__ __forceinline__ uint32_t* ArrivalsAt(const AttentionKernelParams& p,
                                                 const WorkUnit& unit) {
@@ -110,8 +110,8 @@ __device__ __forceinline__ CombinePoint GroupCombine(const AttentionKernelParams
   return point;
 }
 
-// Returns whether this CTA is the last to arrive. In the last CTA, everything that the other CTAs
-// wrote before they arrived is visible. Called by all threads.
+// Arrives, and returns whether this CTA is the last to arrive. In the last CTA, everything that the
+// other CTAs wrote before they arrived is visible. Called by all threads that compute.
 template <typename Traits>
 __device__ __forceinline__ bool IsLastArrival(uint32_t* arrivals, uint32_t num_arrivals,
                                               int& is_last) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ bool IsLastArrival(uint32_t* arrivals, uint32_t num_a
   return is_last;
 }
 
-// Arrives at the combine of all splits of the unit's queries.
+// Arrives at the combine of all splits of the unit's queries, in one level.
 template <typename Traits>
 __device__ __forceinline__ bool ArriveAtCombine(const AttentionKernelParams& p,
                                                 const WorkUnit& unit, int& is_last) {
@@ -138,10 +138,10 @@ template <typename Traits>
 inline constexpr int kRowsOfWarp = Traits::kHeadDimV < 128 ? 128 / Traits::kHeadDimV : 1;
 
 // Adds up the partials of some rows of a combine. A thread has 4 columns of one row at a time, and
-// reads the row's partials in rounds. If half of the buffer holds all partials of a row, loads are
-// double-buffered: the partials of the thread's next row are in flight while it sums the current
-// row. Otherwise each round uses the whole buffer. `kHasShared`: whether the combine may have
-// partials of shared items.
+// reads the row's partials in rounds of at most 32. If half of the buffer holds all partials of a
+// row (each list of them, if there are shared ones), loads are double-buffered: the thread's next
+// round is in flight while it sums the current round. Otherwise each round uses the whole buffer.
+// `kHasShared`: whether the combine may have partials of shared items.
 template <typename Traits, bool kHasShared>
 class PartialAdder {
  public:

@@ -1,7 +1,7 @@
 // The two MMAs of attention for 16 rows and a KV tile, by one warp: logits = Q K^T, and out += P V.
 // 16-bit types use tensor cores with float32 sums. float32 uses FFMA in full precision.
 //
-// Both classes have the same layout of logits (logits.cuh). In out, lane l holds the columns
+// All classes have the same layout of logits (logits.cuh). In out, lane l holds the columns
 // OutColumn(n) + {0, 1} of the warp's part, for row l / 4 (o[n][0], o[n][1]) and row l / 4 + 8
 // (o[n][2], o[n][3]).
 //
@@ -114,8 +114,8 @@ class TensorCoreProducts {
     LoadMatrices(a, q + Traits::DimsChunkAt(row, WarpPart<Traits>(), d, lane / 16));
   }
 
-  // Returns the address 2 * d chunks after `chunk` in a swizzled row. REQUIRES: `chunk` is the
-  // first or second of eight chunks; rows begin at multiples of 8 chunks.
+  // Returns the address 2 * d chunks after `chunk` in a swizzled row. REQUIRES: the unswizzled
+  // index of `chunk` and 2 * (d % 4) have no bit in common; rows begin at multiples of 8 chunks.
   static __device__ __forceinline__ uint32_t StepChunk(uint32_t chunk, int d) {
     return (chunk ^ d % 4 * 32) + d / 4 * 128;
   }

@@ -1,12 +1,12 @@
 // Loads a tile's query rows into shared memory. Rows past the last and dims past the head dim
 // become zeros without a read.
 //
-//   LoadQueries()        loads q in the MMA type, or converts it to the MMA type
+//   LoadQueries()        loads q in the MMA type. Kernels that convert keys also convert q
 //   LoadScaledQueries()  loads q as float16, for MMA with fp8 keys (KvLoading::kFp8). Each row is
 //                        multiplied by a power of two that makes its largest absolute value at
-//                        least 2^14 and below 2^15, so a bfloat16 row loses only bits 2^38 times
-//                        smaller than that value. Each 16 dims are in the order of the keys in
-//                        Fp8Products.
+//                        least 2^14 and below 2^15 (less for values below 2^-112), so a bfloat16
+//                        row loses only bits at least 2^38 times smaller than that value. Each 16
+//                        dims are in the order of the keys in Fp8Products.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_QUERY_LOADER_CUH_
@@ -39,7 +39,8 @@ inline __device__ __noinline__ float RopeFactor(const AttentionKernelParams& p,
          ScaleAt(p.k_scale, table_row, unit.kv_head);
 }
 
-// Called by `kThreads` threads; `thread` is this thread's index. Some copies are asynchronous.
+// Called by `kThreads` threads; `thread` is this thread's index. The copies are asynchronous if
+// p.q_is_aligned.
 template <typename Traits, int kThreads = Traits::kThreads>
 __device__ __forceinline__ void LoadQueries(const AttentionKernelParams& p, const WorkUnit& unit,
                                             uint4* to, int thread = threadIdx.x) {

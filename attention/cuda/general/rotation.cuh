@@ -2,9 +2,9 @@
 // RotaryParams (attention/attention_params.h).
 //
 // Angles are fractions of a circle, in units of 2^-64 ("turns" in identifiers). The angle at a
-// position is the position times the angle per position, in 64-bit arithmetic that wraps around. It
-// is exact to 2^-30 of a circle at any position, without float64 in the loop. (In float32, the
-// angle at position 10^5 would have an error of 0.004 rad.)
+// position is the position times the angle per position, in 64-bit arithmetic that wraps around.
+// Its error is about 2^-25 of a circle, also at positions beyond 10^6, without float64 in the loop.
+// (In float32, the angle at position 10^5 would have an error of 0.004 rad.)
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_ROTATION_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_ROTATION_CUH_
@@ -80,9 +80,9 @@ __device__ __noinline__ void RotateQueries(const AttentionKernelParams& p, const
 }
 
 // Rotates rows [first, end) to consecutive positions that begin at `position`. Called by kLanes
-// threads; `lane` is this thread's index. Each thread rotates two adjacent pairs of all rows, and
-// derives each row's angle from the previous row's angle. The result is accurate to 2^-18 over the
-// keys of a KV tile.
+// threads; `lane` is this thread's index. Each thread rotates two adjacent pairs of all rows at a
+// time, and derives the cosine and sine of each row from the previous row. The result is accurate
+// to about 2^-18 over the keys of a KV tile. REQUIRES: rotary_dim is a multiple of 4.
 template <typename Traits, int kLanes>
 __device__ __forceinline__ void RotateRun(const AttentionKernelParams& p, const uint64_t* turns,
                                           uint4* rows, int first, int end, int position, int lane) {

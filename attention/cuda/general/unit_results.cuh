@@ -1,7 +1,7 @@
 // The epilogue of a unit. Adds up the sums of the CTA's warp groups, and writes the result to out
 // and lse, or stores it as a partial, which is combined later with the partials of other splits
-// (partial_combine.cuh). First one thread per row computes the rescale factors. Then all threads
-// process 4 columns of a row at a time.
+// (partial_combine.cuh). First one thread per row computes the rescale factors. Then each thread
+// processes 4 columns of a row at a time.
 //
 // This code runs once or twice per unit, and most of its instructions must be fetched first. It is
 // therefore written for few instructions rather than few operations, and rarely used parts are not
@@ -112,7 +112,8 @@ __device__ __forceinline__ float BlockScale(const AttentionKernelParams& p, floa
   return fmaxf(largest, 1e-10f) / LargestOf(p.out_dtype);
 }
 
-// Adds the sink, writes lse, and returns the factor of a sum that is relative to total.max.
+// Adds the sink, writes lse, and returns the factor of a sum that is relative to total.max. The
+// factor includes the scales of V and out, but not block scales.
 __device__ __forceinline__ float FinishRow(const AttentionKernelParams& p, const WorkUnit& unit,
                                            const TileRow& row, const RowTotal& total) {
   float factor = 0.0f;
