@@ -1,13 +1,13 @@
 // The DSMEM reduction: the CTAs of a cluster, which have the KV splits of one Q tile, combine the
 // splits by reading each other's shared memory (attention/tile_schedule/tile_schedule.h,
 // "Clusters"). A combine through global memory takes a store, an atomic and a load in sequence,
-// each with the latency of the L2 cache, and a single CTA performs it. A cluster synchronises in a
-// fraction of that time, and each of its CTAs combines a part of the columns.
+// each with the latency of the L2 cache, and often a single CTA performs it. A cluster synchronises
+// in a fraction of that time, and each of its CTAs combines a part of the Q tile's out.
 //
-// Protocol of FinishInCluster():
+// Protocol of FinishInCluster(). A CTA without a split takes part in the barriers only.
 // 1. Each CTA writes its split's out and lse to its shared memory.
 // 2. Cluster barrier: all CTAs arrive and wait. The splits are visible to the cluster.
-// 3. Each CTA reads its part of the columns from all splits, combines them and writes them to out.
+// 3. Each CTA reads its part of out from all splits, combines it and writes it, and lse.
 // 4. Cluster barrier: all CTAs arrive after their reads and wait. No CTA ends or overwrites its
 //    shared memory while another CTA reads it.
 //
@@ -45,8 +45,9 @@ __device__ __forceinline__ void LeaveSplit(const AttentionKernelParams& p, const
   });
 }
 
-// Combines this CTA's part of the columns of all splits of the Q tile, and writes it to out. The
-// CTA of cluster rank n has split n. Called by all threads, after the cluster barrier.
+// Combines this CTA's part of out (groups of 4 columns of a row) over all splits of the Q tile, and
+// writes it. The CTA of cluster rank n has split n. Called by all threads, after the cluster
+// barrier.
 template <typename Traits>
 __device__ __forceinline__ void AddSplits(
     const AttentionKernelParams& p, const WorkUnit& unit,
@@ -96,9 +97,9 @@ __device__ __forceinline__ void AddSplits(
   }
 }
 
-// The epilogue of a unit in a cluster, instead of FinishThroughShared(). Each CTA calls it once,
-// with all threads. REQUIRES: Q tiles have clusters (KernelSchedule::counts); out has no block
-// scales.
+// The epilogue of a unit in a cluster, instead of FinishThroughShared(). Each CTA calls it at most
+// once, with all threads; a CTA without a unit calls SyncClusterWithoutUnit(). REQUIRES: Q tiles
+// have clusters (KernelSchedule::counts); out has no block scales.
 template <typename Traits>
 __device__ __forceinline__ void FinishInCluster(const AttentionKernelParams& p,
                                                 const WorkUnit& unit,

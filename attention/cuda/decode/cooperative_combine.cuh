@@ -1,8 +1,9 @@
 // The cooperative combine: the CTAs that have the KV splits of a Q tile synchronise through global
-// memory, and each CTA adds up the partials of a slice of the rows. If a single CTA combined the
-// splits (attention/cuda/general/partial_combine.cuh), it would read 260 KB through one SM for 16
-// rows in 32 splits. Both ways produce bitwise identical results for up to kMaxSplitsAtOnce splits.
-// For more splits, a single CTA would combine in two levels, whose results may differ in rounding.
+// memory, and up to kMaxShares of them each add up the partials of a slice of the rows. If a single
+// CTA combined the splits (attention/cuda/general/partial_combine.cuh), it would read 260 KB
+// through one SM for 16 rows of head_dim 128 in 32 splits. Both ways produce bitwise identical
+// results for up to kMaxSplitsAtOnce splits. For more splits, a single CTA would combine in two
+// levels, whose results may differ in rounding.
 //
 // Bound: the latency of an atomic, a poll of the counter, and a read of the partials.
 
@@ -21,7 +22,7 @@
 namespace reprise {
 
 // Maximum number of polls before a CTA hands its slice over: about 150 us. Splits that have not
-// arrived by then belong to CTAs that have not started.
+// arrived by then usually belong to CTAs that have not started.
 inline constexpr int kMaxLooks = 256;
 
 // The slices of a Q tile. Each slice has adjacent rows, a multiple of kRowsOfWarp except for the
@@ -55,8 +56,8 @@ class MergeCounter {
 };
 
 // The cooperative counterpart of ArriveAndCombine(). `waits`: whether the CTA may wait for other
-// CTAs. Called by all threads, after the partial has been written. REQUIRES: unit.item.is_joint,
-// and out has no block scales.
+// CTAs, up to kMaxLooks polls. Called by all threads, after the partial has been written. REQUIRES:
+// unit.item.is_joint, and out has no block scales.
 template <typename Traits>
 __device__ __forceinline__ void ArriveAndCombineCooperatively(const AttentionKernelParams& p,
                                                               const WorkUnit& unit, bool waits,

@@ -2,20 +2,20 @@
 // assigns slices of a Q tile's rows to the CTAs that have its KV splits. (In identifiers, "joint"
 // means cooperative, and "share" means slice.)
 //
-// Split n has slice n, or no slice if there are fewer slices than splits. The protocol of one Q
-// tile:
+// Split n has slice n if there are more than n slices, and otherwise no slice. The protocol of one
+// Q tile:
 // 1. Each CTA writes its partial and arrives at the counter. A CTA without a slice, or with more
 //    units to process, does not wait: it hands its slice, if any, over to the last arriver.
 // 2. A CTA that waits polls the counter until all splits have arrived. If its polls run out, it
-//    hands its slice over, unless the last split arrives before it does. Polls run out if the card
-//    runs fewer CTAs at a time than the plan assumed.
+//    hands its slice over, unless the last split arrives before it does. Polls run out if, for
+//    example, the card runs fewer CTAs at a time than the plan assumed.
 // 3. When all splits have arrived, each CTA that has not handed its slice over combines it. The
 //    last arriver combines its slice and all slices that were handed over. All partials are visible
 //    to them.
 // 4. The last CTA to leave the counter resets it to 0.
 //
 // No CTA depends on another CTA to make progress. Each slice is combined exactly once, after all
-// splits have arrived, in any order and timing. The fields of the counter:
+// splits have arrived, for any order and timing of arrivals. The fields of the counter:
 //
 //   bits 0 to 7    number of splits that have arrived
 //   bits 8 to 15   number of splits that have left: their CTAs do not access the counter again. The
@@ -52,9 +52,10 @@ REPRISE_HOST_DEVICE inline bool IsLastToGo(const JointArrival& arrival, int num_
   return (arrival.counter_before >> 8 & 0xff) + 1 == static_cast<uint32_t>(num_splits);
 }
 
-// Arrives. Returns when all splits have arrived, or earlier without slices. `own_share`: the bit of
-// the CTA's slice, or 0. `looks`: maximum number of polls; 0: does not wait. Writes of the CTA
-// before this call are visible to all CTAs that get slices. REQUIRES: 1 to kMaxJointSplits splits.
+// Arrives, and leaves the counter. Returns when all splits have arrived, or earlier without slices.
+// `own_share`: the bit of the CTA's slice, or 0. `looks`: maximum number of polls; 0: does not
+// wait. Writes of the CTA before this call are visible to all CTAs that get slices. REQUIRES: 1 to
+// kMaxJointSplits splits.
 template <typename Counter>
 REPRISE_HOST_DEVICE inline JointArrival ArriveJointly(Counter& counter, int num_splits,
                                                       uint32_t own_share, int looks) {

@@ -2,15 +2,17 @@
 // the general kernel (attention/cuda/general/attention_kernel.cuh) with a PDL prologue prefetch
 // (first_keys.cuh) and two additional ways to combine partials.
 //
-// Bound: memory, and for few rows also the combine of partials. For 16 query rows, a CTA has four
-// warps, and each warp loads different keys. For 17 to 32 query rows, a CTA has two groups of two
-// warps. Both warps of a group read the same KV tile from shared memory: 64 keys for head_dim 64 or
-// fp8, and 32 keys otherwise. The groups synchronise only at the end of a unit.
+// Bound: memory, and for few rows also the combine of partials. For up to 16 query rows, a CTA has
+// four warps (WideTraits: eight), and each warp loads different keys. For 17 to 32 query rows, a
+// CTA has two groups of two warps. Both warps of a group read the same KV tile from shared memory:
+// 64 keys for head_dim 64 or fp8, and 32 keys otherwise. The groups do not synchronise in the loop
+// over KV tiles.
 //
 // Launches for few rows may have clusters. If the tile schedule assigns clusters to Q tiles, the
 // CTAs of a cluster combine the splits through DSMEM (cluster_combine.cuh). Outside clusters, a Q
 // tile with many query rows, many splits or long splits (CombinesCooperatively()) is combined by
-// all CTAs that have its splits (cooperative_combine.cuh).
+// the CTAs that have its splits (cooperative_combine.cuh). If out has block scales, partials are
+// combined only as in the general kernel.
 
 #ifndef REPRISE_ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_DECODE_DECODE_KERNEL_CUH_
@@ -63,8 +65,8 @@ __device__ __forceinline__ bool CombinesInCluster(const AttentionKernelParams& p
   return ClusterSize() > 1 && p.out_block_scales == nullptr && p.work.counts[4] != 0;
 }
 
-// The epilogue of a unit, with the interface of GeneralFinish. If the schedule uses clusters, the
-// CTA's first unit is combined in its cluster. The splits of all other units may be combined
+// The epilogue of a unit, with the interface of GeneralFinish. If CombinesInCluster(), the CTA's
+// first unit is combined in its cluster. The splits of all other units may be combined
 // cooperatively.
 template <typename Traits>
 class FewRowsFinish {

@@ -4,8 +4,8 @@
 //
 // A matrix load treats a pair of fp8 elements as one 16-bit element.
 // - For K, lane l gets four adjacent dims in a register. The tensor cores expect dims j * 2 + {0,
-//   1} and j * 2 + 8 + {0, 1} of 16 dims, where j is l % 4. The dims of a dot product may come in any order, so q's
-//   dims are permuted in the same way (LoadScaledQueries() of query_loader.cuh).
+//   1} and j * 2 + 8 + {0, 1} of 16 dims, where j is l % 4. The dims of a dot product may come in
+//   any order, so q's dims are permuted in the same way (LoadScaledQueries() of query_loader.cuh).
 // - For V, a lane gets two adjacent columns of two keys: the even and the odd columns of 16
 //   columns. They take two MMAs, whose result columns interleave in out.
 //
