@@ -114,7 +114,8 @@ class WarpgroupAttention {
     if (OwnFirstRow() >= num_rows || begin == end) return Accompany(begin, end);
 
     // Special units have no ping-pong order: to zero values, the two warpgroups wait for each other
-    // (TakeValues()), and one of them could be waiting for its round.
+    // (TakeValues()), and one of them could be waiting for its round. Units with a softcap use the
+    // same loop.
     const PingPongOrder<Traits> turns(warpgroup_, kPlain && num_rows > Traits::kRows / 2);
     TakeQueryScales(n);
     float s[Traits::kKeyTiles][4];
@@ -292,8 +293,8 @@ class WarpgroupAttention {
     if (is_masked) NoteSeen<Traits::kKeys>(seen, shared_.seen[step % 3]);
   }
 
-  // Waits for the values of a KV tile. In special units whose KV tile is masked, then zeroes the
-  // values that no row of the tile sees:
+  // Waits for the values of a KV tile. If the unit is special and the KV tile is masked, then
+  // zeroes the values that no row of the tile sees:
   // 1. Each warp has recorded the keys that its rows see (MaskSpecial()).
   // 2. Barrier of the consumers: the bits of all warps are visible.
   // 3. The threads zero unseen values and issue a proxy fence.

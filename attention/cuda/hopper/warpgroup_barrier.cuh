@@ -80,10 +80,11 @@ class Barrier {
 // and an empty barrier, free(n):
 // 1. The producer waits at the empty barrier until the consumers have released fill n - kStages.
 //    The first kStages fills do not wait.
-// 2. The producer threads write the stage, and each arrives at the full barrier when its part is
-//    complete.
+// 2. The producer threads write the stage. Each thread, or each warp for its threads, arrives at
+//    the full barrier when its part is complete.
 // 3. The consumers wait at the full barrier. Afterwards the fill is visible to them.
-// 4. The consumers use the stage, and each warp arrives at the empty barrier.
+// 4. The consumers use the stage, and each warp arrives at the empty barrier when it no longer
+//    does.
 template <int kStages>
 class BarrierRing {
  public:

@@ -4,8 +4,7 @@
 // - bfloat16 queries to float16, scaled by a power of two per row as in LoadScaledQueries()
 //   (query_loader.cuh).
 //
-// The threads that copied the data convert it after their copies have arrived, warp by warp
-// (warpgroup_rows.cuh).
+// The warps that copied the data convert it after their copies have arrived (warpgroup_rows.cuh).
 //
 // Bound, for a KV tile of 128 keys and head_dim 128: 16,384 conversions of pairs (128 per thread),
 // and 96 KB of shared memory reads and writes, within the 3,100 cycles of the tile's MMAs and

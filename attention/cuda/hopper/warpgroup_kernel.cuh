@@ -4,22 +4,24 @@
 // Algorithm. The algorithm of attention_kernel.cuh over the same items, with three warpgroups per
 // CTA as in FlashAttention-3 (Shah et al. 2024). One producer warpgroup copies
 // (warpgroup_loader.cuh). Two consumer warpgroups compute 64 rows of the tile each
-// (warpgroup_attend.cuh), and start their MMAs in ping-pong order. Otherwise the warpgroups
-// synchronise only through the barriers of rings of stages (warpgroup_barrier.cuh), so copies run
-// ahead across units: the next unit's keys arrive while the last keys of a unit are in use and its
-// results are written. The producer also converts fp8 data (warpgroup_conversion.cuh), because it
-// would otherwise be idle while copies are in flight.
+// (warpgroup_attend.cuh), and start the MMAs of plain units in ping-pong order. In the loop over
+// the KV tiles of plain units, the warpgroups otherwise synchronise only through the barriers of
+// rings of stages (warpgroup_barrier.cuh). Copies run ahead across units: the next unit's keys
+// arrive while the last keys of a unit are in use and its results are written from registers. With
+// fp8 K and V, the producer also converts to float16 (warpgroup_conversion.cuh), because it would
+// otherwise be idle while copies are in flight.
 //
 // Bound. Tensor cores: 4 x rows x keys x head_dim FLOP, with one tile of 128 rows per SM at a time.
 //
-// Each type and head dim has two kernels: a kernel for every unit, and a kernel for calls that have
-// only plain units (HasOnlyPlainUnits()), which are most calls. Without the code for other units,
-// the second kernel does not spill registers. A spill would have to wait for the copies in flight.
+// Each entry of kAttentionKernels has two kernels: a kernel for every unit, and a kernel for calls
+// that have only plain units (HasOnlyPlainUnits()), which are most calls. Without the code for
+// other units, the second kernel does not spill registers. A spill would have to wait for the
+// copies in flight.
 //
-// A KV tile is masked if some row does not see all of its keys. If keys that no row of the tile
-// sees may be between visible keys (trees, sparse patterns, queries at arbitrary positions), their
-// V rows are zeroed before the MMA, so memory that no query sees may hold NaN. In all other units
-// such keys are not loaded.
+// A KV tile is masked if some row does not see all of its keys. In special units
+// (warpgroup_unit.cuh), keys that no row of the tile sees may be between visible keys. Their V rows
+// are zeroed before the MMA, so memory that no query sees may hold NaN. In other units such keys
+// are not loaded.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_KERNEL_CUH_

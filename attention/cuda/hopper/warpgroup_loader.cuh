@@ -6,10 +6,11 @@
 // per lane, and stores them for the lanes that copy the chunks of those rows.
 //
 // Loads to registers would wait for the copies in flight, thousands of cycles, and so would reloads
-// of spilled registers. Everything else that the producer reads therefore also comes by cp.async: a
-// lane's block table entries two KV tiles ahead, and a unit's item one unit ahead. Data requested
-// before a tile's copies has arrived when the copies of the next tile have been started
-// (EndCopy()).
+// of spilled registers. In most calls, everything else that the producer reads therefore also comes
+// by cp.async: a lane's block table entries at least one KV tile ahead, and a unit's item one unit
+// ahead. (Exceptions: scales and positions in device memory, and q that is not in whole chunks.)
+// Data requested before a tile's copies has arrived when the copies of the next tile have been
+// started (EndCopy()).
 //
 // The protocol of one tile of a ring (keys, values or queries):
 // 1. AwaitRoom(): the producer waits until the stage is empty. If it has to wait, it first
@@ -127,8 +128,8 @@ class WarpgroupLoader {
     return &shared_.blocks[i < 2 ? i : 2 + i % 2][thread_];
   }
 
-  // Starts copying this lane's block table entry for KV tile i of a unit. `first`: the KV tile's
-  // first local key.
+  // Starts copying this lane's block table entry for KV tile i of a unit, if the lane has a key in
+  // it. `first`: the KV tile's first local key.
   __device__ __forceinline__ void FetchBlock(const RowLookup& places, int i, int first) const {
     const int row = OwnRow<KeyRows>(thread_);
     const int key = first + row;
@@ -229,7 +230,7 @@ class WarpgroupLoader {
     copied_ = nullptr;
   }
 
-  // Converts this thread's part of the arrived tile to float16.
+  // Converts this thread's part of the arrived tile to float16, unless it is float16 already.
   __device__ __forceinline__ void ConvertCopied() const {
     if (copied_queries_ < 0) {
       Fp8RowsToHalves<KeyRows>(p_.kv_dtype, copied_tile_, thread_);
@@ -304,7 +305,7 @@ class WarpgroupLoader {
         (is_narrow ? 1 : 2);
   }
 
-  // Copies the query rows. REQUIRES: q's elements have the size of Rows' elements.
+  // Copies the query rows. REQUIRES: p.q_is_aligned; q's elements have the size of Rows' elements.
   template <typename Rows>
   __device__ __forceinline__ void CopyQueryRows(const WorkUnit& unit, int n) const {
     constexpr int kBytes = 16 / Rows::kElements;
@@ -360,9 +361,10 @@ class WarpgroupLoader {
   }
 
   // Copies the queries, keys and values of unit n. `step`: the unit's first KV tile, counted over
-  // all units. Prepares the next unit after the first copies fill the stages, or after the last
-  // copy. If there is a single query stage, the previous unit occupies it until its results are
-  // written; then the first keys and values are copied before the queries.
+  // all units. Prepares the next unit after the copies of two KV tiles of keys and one of values,
+  // or after the last copy if the unit has a single KV tile. If there is a single query stage, the
+  // previous unit occupies it until its results are written; then these keys and values are copied
+  // before the queries.
   __device__ __forceinline__ void LoadUnit(const CtaUnits& units, int n, int step) {
     const WorkUnit& unit = shared_.unit(n).unit;
     const RowLookup places = PlacesOf(unit.item);

@@ -6,9 +6,10 @@
 // in row l / 4 + 8.
 //
 // wgmma is asynchronous: the registers that it reads or writes must not be touched between
-// WgmmaFence() and WgmmaWait() for its group. Tiles in shared memory have rows of 128
-// bytes (64 elements), aligned to 1024 bytes. The eight 16-byte chunks of a row are swizzled by the
-// row index: chunk c of row r is at c ^ r % 8. (PTX ISA, "Matrix Descriptor", 128-byte swizzle.)
+// WgmmaFence() and WgmmaWait() for its group. Tiles in shared memory are aligned to 1024 bytes, and
+// their rows have 128 bytes (64 elements) per panel. The eight 16-byte chunks of a row are swizzled
+// by the row index: chunk c of row r is at c ^ r % 8. (PTX ISA, "Matrix Descriptor", 128-byte
+// swizzle.)
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_PRODUCTS_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_PRODUCTS_CUH_

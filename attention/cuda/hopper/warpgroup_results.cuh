@@ -1,7 +1,8 @@
 // The register epilogue of the warpgroup kernels. Writes a tile's accumulators from registers to
 // out and lse, or to a partial. The last CTA to arrive at a combine combines the partials and
-// writes out and lse. Does not need the memory of keys and values, in contrast to unit_results.cuh.
-// REQUIRES: the accumulators of a row are in the four lanes of a quad, and out has no block scales.
+// writes out and lse. Collects out in the memory of the unit's queries, and does not need the
+// memory of keys and values, in contrast to unit_results.cuh. REQUIRES: the accumulators of a row
+// are in the four lanes of a quad; WritesDirectly() (warpgroup_unit.cuh).
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_RESULTS_CUH_
@@ -87,7 +88,7 @@ __device__ __forceinline__ void FinishRows(const AttentionKernelParams& p,
 }
 
 // Writes out and lse. Runs once per unit, so it is optimised for latency: independent operations
-// are adjacent, and there are no branches.
+// are adjacent, and the common case has few branches.
 // 1. The lanes compute the factors of their rows.
 // 2. Barrier of the warpgroup: no warp of it reads the unit's queries `q` any more.
 // 3. Each warp collects its rows of out in the memory of `q`, and then writes whole rows to out.
@@ -173,8 +174,8 @@ __device__ __forceinline__ void WritePartial(const AttentionKernelParams& p,
   }
 }
 
-// Combines the partials of the unit's queries and writes out. Adds in key order, which does not
-// depend on the order of arrival.
+// Combines the partials of the unit's queries, in one level, and writes out and lse. Adds in key
+// order, which does not depend on the order of arrival.
 template <typename Traits>
 __device__ __forceinline__ void CombineRows(const AttentionKernelParams& p,
                                             const PreparedUnit<Traits>& prepared) {
@@ -220,7 +221,8 @@ __device__ __forceinline__ void CombineRows(const AttentionKernelParams& p,
   }
 }
 
-// Writes the results of unit n. Called by all consumer threads.
+// Writes the results of unit n, and combines them with other splits if this CTA is the last to
+// arrive. Called by all consumer threads.
 template <typename Traits>
 __device__ __forceinline__ void FinishWarpgroupUnit(const AttentionKernelParams& p,
                                                     PreparedUnit<Traits>& prepared,

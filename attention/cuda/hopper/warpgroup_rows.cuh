@@ -1,8 +1,9 @@
 // Assigns the 16-byte chunks of a tile's rows to the 128 threads of a warpgroup that copy them, and
 // computes the offset of a chunk in the tile, on arrival and for the MMA.
 //
-// Each warp has the same few whole rows in every pass over the tile. It therefore looks up their
-// page addresses itself, and converts arrived rows in place without synchronising with other warps.
+// Each warp has a few whole rows in every pass, and the same rows in every tile. It therefore looks
+// up their page addresses itself, and converts rows that it copied in place without synchronising
+// with other warps.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ROWS_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_ROWS_CUH_

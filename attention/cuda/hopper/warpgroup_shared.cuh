@@ -53,8 +53,8 @@ struct WarpgroupShared {
   Barrier results_are_out;
 
   // Special units (warpgroup_attend.cuh): the combined view of all rows of the tile, and the keys
-  // of a KV tile that some row sees. Three KV tiles are kept, because the warpgroups may be up to
-  // three KV tiles apart.
+  // of a KV tile that some row sees. The keys of three KV tiles are kept, because one warpgroup may
+  // be two KV tiles ahead of the other.
   WarpView view;
   WarpView warp_views[Traits::kWarpsM];
   uint32_t seen[3][Traits::kKeys / 32];

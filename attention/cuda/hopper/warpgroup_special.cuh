@@ -1,4 +1,4 @@
-// Code of the tier 2 kernels for special units. They may have keys that no row of the tile sees
+// Code of the tier 2 kernels for special units, which may have keys that no row of the tile sees
 // between visible keys. Combines the views of all warps, and zeroes values that no row sees.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_SPECIAL_CUH_

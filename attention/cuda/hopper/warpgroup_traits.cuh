@@ -88,8 +88,8 @@ struct WarpgroupTraits {
   using ValueRows = std::conditional_t<kArrivesAsFp8, NarrowRows<kKeys, kValueChunks / 2>,
                                        WideRows<kKeys, kValueChunks, kRowLanes>>;
 
-  // The producer warpgroup. It needs few registers, and more if it converts or if a thread copies
-  // several chunks of a row.
+  // The producer warpgroup. It needs few registers, and more if it converts, if a thread copies
+  // several chunks of a row, or for head_dim_v 96.
   static constexpr int kLoaderThreads = 128;
   static constexpr bool kLoadsMore = kArrivesAsFp8 || KeyRows::kChunkPasses > 1;
   static constexpr bool kLoadsMost =

@@ -1,10 +1,10 @@
 // The units of a CTA of a warpgroup kernel, and the values that the loader computes for them in
 // advance.
 //
-// A unit is special (IsSpecial()) in one of these cases: the keys that a row sees may not be one
-// interval of its local keys; the call has ALiBi or context parallelism; the rows of a shared item
-// have different scales; the scale is not positive. Special units use the general code of
-// logits.cuh. All other units are plain, unless the call has a softcap.
+// A unit is special (IsSpecial()) in one of these cases: its call has query positions or a sparse
+// pattern, or its row has a tail (MayHaveHoles()); the call has ALiBi or context parallelism; the
+// rows of a shared item may have different scales; the scale is not positive. Special units use the
+// general code of logits.cuh. All other units are plain, unless the call has a softcap.
 
 #ifndef REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_UNIT_CUH_
 #define REPRISE_ATTENTION_CUDA_HOPPER_WARPGROUP_UNIT_CUH_
@@ -60,7 +60,7 @@ __device__ __forceinline__ bool WritesDirectly(const AttentionKernelParams& p,
 }
 
 // Whether all units of the call are plain and use the register epilogue. Returns false if the
-// answer depends on device data: scales per sequence or head, trees, shared prefixes.
+// answer depends on device data: scales in device memory, trees, shared prefixes.
 template <typename Traits>
 bool HasOnlyPlainUnits(const AttentionKernelParams& p) {
   const bool is_scaled_up = p.q_scale.data == nullptr && p.k_scale.data == nullptr &&
@@ -78,7 +78,7 @@ __device__ __forceinline__ SeenKeys KeysSeenBy(const WorkUnit& unit, const Query
 
 // One row of the tile.
 struct alignas(16) PreparedRow {
-  SeenKeys seen;  // in units that are neither special nor shared
+  SeenKeys seen;  // valid in units that are neither special nor shared
   int token;      // -1: the tile has no such row
   int q_head;
 };

@@ -1,5 +1,5 @@
 // The wgmma instruction, Hopper's MMA by the four warps of a warpgroup: D[64 x kColumns] += A[64 x
-// 16] B[16 x kColumns], in float16 or bfloat16 with float32 sums in registers.
+// 16] B[16 x kColumns], or D = A B, in float16 or bfloat16 with float32 sums in registers.
 // warpgroup_products.cuh describes the layout of D, the descriptors of tiles and the required
 // waits. Compute capability 9.0 exactly ("90a").
 //
@@ -18,7 +18,7 @@
 #include <cstdint>
 #include <type_traits>
 
-// Lists of the operands 0 to 31, 0 to 47, 0 to 63 and 0 to 127.
+// Lists of the operands %0 to %31, %47, %63 and %127.
 #define REPRISE_FIRST_32                                                                       \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
   "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"

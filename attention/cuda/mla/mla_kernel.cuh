@@ -23,23 +23,22 @@
 // 4. Each accumulation warpgroup arrives at the empty barrier of its part. The producer refills
 //    part 0 first, so P(i), which is in part 1, is not overwritten while either warpgroup reads it.
 //
-// In step 3 the second accumulation warpgroup first waits for the logits of KV tile i + 1, if its
-// keys have arrived. This keeps the tensor cores busy while the softmax warpgroup computes P(i +
-// 1). (DeepSeek's FlashMLA has no separate softmax warpgroup: its two warpgroups compute the
-// weights of alternate KV tiles. "A Deep-Dive Into the New Flash MLA Kernel", 2025.)
+// In step 3 the second accumulation warpgroup first waits for the logits of the unit's KV tile i +
+// 1, if its keys have arrived. This keeps the tensor cores busy while the softmax warpgroup
+// computes P(i + 1). (DeepSeek's FlashMLA has no separate softmax warpgroup: its two warpgroups
+// compute the weights of alternate KV tiles. "A Deep-Dive Into the New Flash MLA Kernel", 2025.)
 //
 // The accumulation warpgroups write results and combine partials while the other warpgroups process
-// the next unit.
+// the next unit, unless the results go through the memory of the keys (WritesDirectly()).
 //
 // Bound. Tensor cores, 2 x rows x keys x (576 + 512) FLOP: 2,176 cycles per KV tile. Two other
 // limits are close. MMAs read 224 KB of shared memory per KV tile at 128 bytes per cycle, in
-// addition to 72 KB of copies into it. Each SM reads 72 KB per KV tile from the L2 cache, because a
-// token's 128 heads form two tiles, which read the same keys on two SMs. Measured:
-// docs/performance.md.
+// addition to 72 KB of copies into it. Each SM reads 72 KB per KV tile from the L2 cache: the two
+// tiles of a token's 128 heads read the same keys on two SMs. Measured: docs/performance.md.
 //
 // Masks are as in warpgroup_kernel.cuh: a row usually sees an interval of the keys. In special
-// units, keys that no row of the tile sees are zeroed after Q K^T, so memory that no query sees may
-// hold NaN.
+// units, values of keys that no row of the tile sees are zeroed after Q K^T, so memory that no
+// query sees may hold NaN.
 
 #ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_MLA_MLA_KERNEL_CUH_

@@ -4,10 +4,11 @@
 // Pages may be as small as one token, so each thread copies 16-byte chunks (cp.async) from the
 // addresses that the block table gives, as in warpgroup_loader.cuh. It makes the chunks visible to
 // the tensor cores after waiting for them. A warp copies the same 16 keys of every KV tile. Its
-// lanes look up the addresses of these keys and exchange them; the block table is read one KV tile
-// ahead. A KV tile arrives in two parts, each a set of 64-dim panels. Each part is copied as soon
-// as the accumulation warpgroup of that part has released the previous contents. A part is
-// announced when the next two parts are in flight, or immediately if no stage is empty.
+// lanes look up the addresses of these keys and exchange them; the block table is read two KV tiles
+// ahead. A KV tile arrives in two parts, each a set of 64-dim panels. The parts are copied in
+// order, each as soon as the accumulation warpgroup of that part has released the previous
+// contents. A part is announced when the next two copies are in flight, or earlier if the producer
+// has to wait for an empty stage.
 
 #ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_LOADER_CUH_
 #define REPRISE_ATTENTION_CUDA_MLA_MLA_LOADER_CUH_

@@ -1,7 +1,7 @@
 // The register epilogue of the absorbed MLA kernel: writes accumulators to out and lse, or to a
 // partial, and combines partials. Two things differ from warpgroup_results.cuh. The columns of a
-// row are in two warps. A partial has 128 KB, so several CTAs combine a large number of splits in
-// two levels.
+// row are in two warps. The partials of a tile's split have 128 KB, so several CTAs combine a large
+// number of splits in two levels.
 
 #ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_RESULTS_CUH_
 #define REPRISE_ATTENTION_CUDA_MLA_MLA_RESULTS_CUH_
@@ -195,7 +195,8 @@ __device__ __forceinline__ void FinishMlaThroughShared(const AttentionKernelPara
   if (work.item.partial >= 0) ArriveAndCombine<Traits>(p, work, shared);
 }
 
-// Writes the results of a unit. Called by all threads of the accumulation warpgroups.
+// Writes the results of a unit, and combines them with other splits if this CTA is the last to
+// arrive. Called by all threads of the accumulation warpgroups.
 // `num_indirect`: number of earlier units that do not use the register epilogue.
 template <typename Traits>
 __device__ __forceinline__ void FinishMlaUnit(const AttentionKernelParams& p, MlaUnit<Traits>& unit,

@@ -1,6 +1,6 @@
 // The two accumulation warpgroups: each accumulates half of the columns of out for 64 rows, from
-// the weights and the first columns of the keys. They also write the results, while the other
-// warpgroups process the next unit.
+// the weights and the first columns of the keys. They also write the results, usually while the
+// other warpgroups process the next unit.
 
 #ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_SUMS_CUH_
 #define REPRISE_ATTENTION_CUDA_MLA_MLA_SUMS_CUH_
@@ -55,9 +55,9 @@ __device__ __forceinline__ void AddStep(const uint4* stage, MlaSums<Traits>& sum
   WgmmaWait<0>();
 }
 
-// Waits for the logits of the next KV tile, if its keys have arrived. Otherwise both warpgroups
-// would accumulate at the same time, and the tensor cores would idle while the next weights are
-// computed.
+// Waits for the logits of the next KV tile, if its keys have arrived. Without this wait, both
+// warpgroups would accumulate at the same time, and the tensor cores would idle while the next
+// weights are computed.
 template <typename Traits>
 __device__ __forceinline__ void AwaitNextLogits(MlaShared<Traits>& shared, int step) {
   const int last_part = (step + 2) * Traits::kParts - 1;

@@ -4,9 +4,9 @@
 //   KV tile i   S = Q K(i)^T, part by part as the keys arrive; logits, mask, P(i)
 //               P(i) overwrites the last panel of K(i), which is not V
 //
-// In special units (warpgroup_unit.cuh), the softmax warpgroup zeroes keys that no row of the tile
-// sees. They may be NaN, and would be accumulated with a weight of 0. In other units such keys are
-// not loaded.
+// In special units (warpgroup_unit.cuh), the softmax warpgroup zeroes the values of keys that no
+// row of the tile sees. They may be NaN, and would be accumulated with a weight of 0. In other
+// units such keys are not loaded.
 
 #ifndef REPRISE_ATTENTION_CUDA_MLA_MLA_WEIGHTS_CUH_
 #define REPRISE_ATTENTION_CUDA_MLA_MLA_WEIGHTS_CUH_
@@ -200,10 +200,11 @@ class MlaSoftmaxWeights {
     Sync();
   }
 
-  // Masks a KV tile, and zeroes its keys that no row of the tile sees:
+  // Applies ALiBi and masks. If some row does not see all keys of the KV tile, zeroes the values
+  // that no row of the tile sees:
   // 1. Each warp records the keys that its rows see.
   // 2. Barrier of the warpgroup: the bits of all warps are visible.
-  // 3. The threads zero unseen keys.
+  // 3. The threads zero unseen values.
   // 4. Barrier of the warpgroup: all threads have read the bits. The first threads clear them. A
   //    barrier in Weigh() separates this from the next KV tile.
   __device__ __forceinline__ void MaskSpecial(const QueryRow (&rows)[2], int first, int step,
