@@ -11,10 +11,10 @@
 // which returned `work`. No other kernel uses the schedule at the same time.
 //
 // Errors. All but Internal are returned before anything is launched:
-//   InvalidArgument  The schedule was not made, or was planned for other heads, head dims, bounds
-//                    or dtype of q; CheckBatchSchedule() fails: with RowAssignment::kByBatch,
-//                    `work` belongs to another batch or to a narrower window; or new_k has the
-//                    wrong dtype.
+//   InvalidArgument  The schedule was not made, or was planned for other heads, head dims or dtype
+//                    of q, or for smaller bounds. With RowAssignment::kByBatch: `work` belongs to
+//                    another batch or to a narrower window (CheckBatchSchedule()). The dtype of q,
+//                    or that of new_k and new_v, is wrong.
 //   Unimplemented    No kernel serves the call, for example its dtypes and head dims; the message
 //                    gives the supported options (attention/cuda/attention_dispatch.h). Also in
 //                    builds without CUDA.

@@ -1,6 +1,6 @@
 // Tests fp8 caches with bfloat16 queries, which are multiplied in float16: queries beyond the range
 // of float16, weights below its range, and NaN must not be lost. Tests single queries and prompts,
-// which different kernels serve, and queries of every type.
+// which different kernels serve, and queries of every 16-bit and 8-bit type.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

@@ -43,14 +43,14 @@ enum class ValueSource : int8_t {
 
 // The way in which keys and values are loaded for the MMA.
 enum class KvLoading : int8_t {
-  // Unconverted. K, V and q have the MMA type, and heads are whole 16-byte chunks.
+  // Unconverted. K, V and q have the MMA type, and heads of K and V are whole 16-byte chunks.
   kDirect,
   // Through a conversion. Serves any type whose values the MMA type holds exactly, any strides,
-  // rotary embedding, and new keys from tensors.
+  // rotary embedding, separate rope parts, and new keys from tensors.
   kConverted,
-  // Unconverted. K and V are fp8, and heads are whole 16-byte chunks. The MMA type is float16,
-  // which holds every value of fp8. 16-bit or fp8 queries are scaled by a power of two per row to
-  // fit.
+  // As stored. K and V are fp8, and heads of K and V are whole 16-byte chunks. The MMA type is
+  // float16, which holds every value of fp8. q is 16-bit or fp8; bfloat16 rows are scaled by a
+  // power of two to fit.
   kFp8,
 };
 

@@ -3,7 +3,8 @@
 // separate function, so that each folder instantiates its own kernels
 // (attention/cuda/instances.bzl). attention/cuda/kernel_launch.h selects the function.
 //
-// REQUIRES: the kernel belongs to the family; its tile has at least params.work.tile_rows rows.
+// REQUIRES: the kernel belongs to the family and serves the call; its tile has at least
+// params.work.tile_rows rows.
 // Torch-free.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_LAUNCHERS_H_
