@@ -242,10 +242,9 @@ constexpr std::array<AttentionKernelEntry, kNumKernels> All() {
 
 }  // namespace kernel_rows
 
-// All kernels. Among kernels with the same MMA type and equal rows, the order is that of
-// preference: tuned kernels come first, smaller head dims come before larger head dims (except that
-// V in K comes before head dims to 512), and kernels that do not convert come before kernels that
-// convert.
+// All kernels, in order of preference among kernels with the same MMA type and equal rows. Tuned
+// kernels come first. Smaller head dims come before larger head dims, but V in K comes before head
+// dims to 512. Kernels that do not convert come before kernels that convert.
 inline constexpr std::array<AttentionKernelEntry, kernel_rows::kNumKernels> kAttentionKernels =
     kernel_rows::All();
 
