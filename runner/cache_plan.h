@@ -1,14 +1,14 @@
 // The memory layout of a model's KV cache, and the number of cache blocks.
 //
 //   REPRISE_ASSIGN_OR_RETURN(CachePlan plan, CachePlan::Create(options, spec, classes));
-//   REPRISE_ASSIGN_OR_RETURN(int num_blocks, plan.ChooseNumBlocks(free_bytes, graph_bytes));
-//   REPRISE_ASSIGN_OR_RETURN(KvCache cache, plan.Allocate(num_blocks));
-//   std::vector<KvLayer> kv = plan.LayersOf(cache);   // one per layer of the model
+//   REPRISE_ASSIGN_OR_RETURN(int num_blocks, plan.ChooseNumBlocks(free_bytes, other_bytes));
+//   REPRISE_ASSIGN_OR_RETURN(KvCache cache, plan.Allocate(num_blocks, device));
+//   std::vector<KvLayer> kv = plan.LayersOf(cache);   // one per layer of the spec
 //
-// If all layers are identical and in one KV group, each layer has its own tensor, which holds all
-// blocks of the layer contiguously (cache/storage/kv_layout.h). Otherwise (several groups,
-// different numbers of heads or head sizes, layers that share keys, layers without a cache) all
-// layers share one pool of pages (cache/storage/kv_page_layout.h).
+// If all layers are identical, in one KV group and with separate keys, each layer has its own
+// tensors, which hold all blocks of the layer contiguously (cache/storage/kv_layout.h). Otherwise
+// (several groups, different numbers of heads or head sizes, layers that share keys, layers without
+// a cache) all layers share one pool of pages (cache/storage/kv_page_layout.h).
 //
 // A value; thread safety: const.
 
@@ -39,10 +39,11 @@ class CachePlan {
   static absl::StatusOr<CachePlan> Create(const ModelRunnerOptions& options, const ModelSpec& spec,
                                           const LayerClasses& classes);
 
-  // Returns the number of blocks of the cache. `free_bytes`: free memory of the device; nullopt if
-  // no limit is known. `other_bytes`: the part of free_bytes that graphs and eager steps will take.
-  // Errors: InvalidArgument if the requested memory is too small for the null block and one more
-  // block; ResourceExhausted if the free memory is.
+  // Returns CacheOptions::size as a number of blocks, or its default. `free_bytes`: free memory of
+  // the device; nullopt if no limit is known. `other_bytes`: the part of free_bytes that graphs and
+  // eager steps will take. Errors: InvalidArgument if NumBytes is too small for the null block and
+  // one more block; ResourceExhausted if the default is limited by free memory that is too small
+  // for both.
   absl::StatusOr<int> ChooseNumBlocks(std::optional<int64_t> free_bytes, int64_t other_bytes) const;
 
   // Allocates a cache with undefined content. Errors: as KvCache::Create().
@@ -60,7 +61,7 @@ class CachePlan {
 
  private:
   CachePlan() = default;
-  // Returns the number of blocks of one sequence at full length, over all groups.
+  // Returns the maximum number of blocks of one sequence, over all groups.
   int64_t BlocksOfSequence() const;
 
   ModelRunnerOptions options_;

@@ -6,8 +6,9 @@
 //
 // For MLA, V is the first columns of K: set the same values in k and v.
 //
-// The initial values come from the layer's spec (LayerSpec::k_scale, v_scale). A caller may
-// overwrite scales between steps, on the runner's stream: captured graphs read them at each replay.
+// The initial values come from the layer's spec (LayerSpec::k_scale, v_scale); 1 if unset. A caller
+// may overwrite scales between steps, on the runner's stream: captured graphs read them at each
+// replay.
 // Cached keys are then also read with the new scales. Change scales only while no sequence has
 // cached keys, or together with the content of the cache.
 //

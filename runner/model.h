@@ -28,10 +28,11 @@
 //     }
 //     // in Forward(): step.Attend(self_layer, q, k, v), then step.Attend(cross_layer, q)
 //
-// Forward() runs during graph capture: for decode steps and, unless GraphOptions::mixed is off, for
-// steps with several tokens per row. It must enqueue the same work for every step of a shape. It
-// may use the sizes of the step's tensors, but no host value that changes between steps and no
-// value read back from the device, and it must not synchronise. ReplayCheck detects violations.
+// Forward() runs during graph capture: for decode steps, for steps with drafts and, unless
+// GraphOptions::mixed is off, for mixed steps. It must enqueue the same work for every step of a
+// shape. It may use the sizes of the step's tensors, but no host value that changes between steps
+// and no value read back from the device, and it must not synchronise. ReplayCheck helps to find
+// violations.
 //
 // Streams: Forward() and Encode() are called with the runner's stream and device current, and must
 // enqueue their work there. LibTorch's ops do this by default. Work that was enqueued on the
@@ -39,7 +40,8 @@
 // first.
 //
 // Errors: an error or an exception of Forward() or Encode() fails only the rows of that step
-// (ModelRunner::Await()).
+// (ModelRunner::Await()). If the model is sharded over ranks, it may also stop the other ranks
+// (runner/rank_session.h).
 //
 // Thread safety: called by one thread. The model must outlive its runner, and its weights must keep
 // their addresses.
@@ -91,9 +93,9 @@ struct ModelSpec {
   // elements have type `dtype`. 0: draft heads cannot read the model.
   int hidden_dim = 0;
   // Set by a model that shards its logits over ranks and can write its shard to
-  // Step::sharded_logits(). If the parameters of all rows allow it, sampling then gathers
-  // candidates instead of logits (runner/ranks/shard_sampler.h). Null: logits are whole. Must live
-  // as long as the model.
+  // Step::sharded_logits(). With DebugOptions::sample_shards, sampling gathers candidates instead
+  // of logits if the parameters of all rows allow it (runner/ranks/shard_sampler.h). Null: logits
+  // are whole. Must live as long as the model.
   ShardedLogits* sharded_logits = nullptr;
   // A GPU without an index: the GPU that is current in ModelRunner::Create().
   c10::Device device = c10::kCPU;

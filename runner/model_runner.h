@@ -1,5 +1,5 @@
 // Runs the steps of a model on one device. A step refills the state of the slots, runs the model's
-// forward pass (as a replayed graph or eagerly), and samples a token for each row.
+// forward pass (as a replayed graph or eagerly), and samples the tokens of its rows.
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto runner, ModelRunner::Create(&model, {.max_num_seqs = 64}));
 //   REPRISE_ASSIGN_OR_RETURN(StepBuilder steps, StepBuilder::Create(*runner));
@@ -19,10 +19,10 @@
 //   const ScheduledRow decode[] = {{.slot = SlotId(0)}};
 //   REPRISE_ASSIGN_OR_RETURN(StepResult second, runner->Step({.rows = decode}));
 //
-// Ownership. The runner owns all memory that a captured graph reads: slot state, step arrays, KV
-// cache, logits, tile schedules. Scheduler chooses the sequences of a step, and BlockManager
-// chooses their blocks; the batch contains both. shape() has the sizes that Scheduler and
-// BlockManager need.
+// Ownership. The runner owns the memory that a captured graph reads, except the model's weights:
+// slot state, step arrays, KV cache, logits, tile schedules. Scheduler chooses the sequences of a
+// step, and BlockManager chooses their blocks; the batch contains both. shape() has the sizes that
+// Scheduler and BlockManager need.
 //
 // Steps in flight. Launch() returns when the step is enqueued; Await() returns when its tokens are
 // known. Up to shape().max_steps_in_flight steps may be launched before the oldest is awaited,
@@ -35,8 +35,9 @@
 //   Await() returns an error    the step failed (the model's forward pass, memory, a faulty row, a
 //                               replay that ReplayCheck finds wrong): the keys and tokens of its
 //                               rows are undefined, so their sequences must leave. Other sequences
-//                               are not affected
-//   status() is an error        the device has failed: no sequence can continue
+//                               are not affected, unless status() is an error
+//   status() is an error        the device has failed, or the slots on the device differ from the
+//                               host's mirror: no sequence can continue
 //
 // A batch may also contain the following; see each field (runner/slots/scheduled_batch.h):
 //
@@ -93,11 +94,11 @@ namespace reprise {
 
 // Memory use of the device, as measured by ModelRunner::Create().
 struct MemoryUse {
-  int64_t step_bytes = 0;   // slots, step arrays, logits
+  int64_t step_bytes = 0;   // slots, step arrays, logits, parts of the runner
   int64_t eager_bytes = 0;  // maximum size of the tensors of the largest step; 0 on the CPU
   int64_t graph_bytes = 0;  // estimate for all graphs; 0 on the CPU
-  // Free memory before the cache was allocated, when only step_bytes of the above were in use;
-  // nullopt on the CPU.
+  // Free memory after the allocation of slots, step arrays and logits, and before the allocation of
+  // the cache; nullopt on the CPU.
   std::optional<int64_t> free_bytes = {};
   int64_t cache_bytes = 0;
   int64_t swap_bytes = 0;  // host memory
@@ -105,10 +106,11 @@ struct MemoryUse {
 
 class ModelRunner final : public StepRunner {
  public:
-  // Allocates, measures the memory of the largest step, sizes the cache and, with
+  // Allocates, measures the memory of the largest step (on a GPU), sizes the cache and, with
   // GraphSetOptions::Mode::kEager, captures. `driver`: a driver of the model's device; null:
-  // MakeDeviceDriver() creates it. Errors: InvalidArgument naming the option or the field of the
-  // spec; ResourceExhausted if memory does not suffice; errors of the model's forward pass.
+  // MakeDeviceDriver() creates it. Errors: InvalidArgument or Unimplemented naming the option or
+  // the field of the spec; ResourceExhausted if memory does not suffice; errors of the model's
+  // forward pass; errors of other ranks.
   static absl::StatusOr<std::unique_ptr<ModelRunner>> Create(
       Model* model, const ModelRunnerOptions& options,
       std::unique_ptr<DeviceDriver> driver = nullptr);
@@ -116,12 +118,12 @@ class ModelRunner final : public StepRunner {
 
   const RunnerShape& shape() const override { return shape_; }
 
-  // Enqueues a step. An empty batch is valid. Changes nothing on failure.
-  // Errors: InvalidArgument if the batch does not fit: slots out of range or duplicate; more rows,
-  // tokens, updates or earlier logits than the options allow; a sequence longer than max_seq_len; a
-  // position without a block in one of the groups; token ids outside the vocabulary; or embeddings
-  // or positions that the model does not accept. FailedPrecondition if shape().max_steps_in_flight
-  // steps are in flight, or if the device has failed.
+  // Enqueues a step. An empty batch is valid. Changes nothing on failure. Errors: InvalidArgument
+  // if the batch does not fit, for example: slots out of range or duplicate; more tokens, updates
+  // or earlier logits than the options allow; a sequence longer than max_seq_len; a position
+  // without a block in one of the groups; token ids outside the vocabulary; or embeddings or
+  // positions that the model does not accept. FailedPrecondition if shape().max_steps_in_flight
+  // steps are in flight, or if status() is an error.
   absl::StatusOr<int64_t> Launch(const ScheduledBatch& batch) override;
 
   // Blocks until the step's tokens are known. Steps must be awaited in the order of their launch.
@@ -164,16 +166,16 @@ class ModelRunner final : public StepRunner {
   const GraphReport& graph_report() const override { return graphs_->report(); }
   // Decides whether steps read common prefixes once, and counts the reasons; null if no step does.
   const StepCascade* cascade() const { return cascade_.has_value() ? &*cascade_ : nullptr; }
-  // Whether tokens are sampled from sharded logits (DebugOptions::sample_shards).
+  // Whether tokens may be sampled from sharded logits (DebugOptions::sample_shards).
   bool samples_shards() const { return samples_shards_; }
   // The cache, for reading, or for overwriting blocks between steps on stream(). Captured steps
-  // contain its addresses and scales, so these must not change.
+  // contain the addresses of the cache and of its scales, so these must not change.
   const KvCache& kv_cache() const { return memory_->kv_cache(); }
   const MemoryUse& memory_use() const { return memory_use_; }
   // Measured if the runner can swap, because preemption compares both costs; otherwise nullopt.
   std::optional<StepTimes> step_times() const override { return step_times_; }
-  // The scales of each layer of the model, for reading, or for overwriting on stream(). Null if the
-  // cache is not quantised.
+  // The scales of each layer, including a drafter's layers, for reading, or for overwriting on
+  // stream(). Null if the cache is not quantised.
   const KvScales* kv_scales() const { return memory_->kv_scales(); }
   // The current values that captured graphs contain: addresses and sizes. In debug builds and with
   // ReplayCheck::kEveryReplay, a replay is rejected if a value has changed since the capture.

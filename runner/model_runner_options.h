@@ -61,7 +61,7 @@ struct CacheOptions {
   int block_size = 16;
   // Size of the cache. NumBlocks includes the null block, and is at least 2. Default: enough for
   // max_num_seqs sequences of maximum length, but on a GPU at most 9/10 of the memory that graphs
-  // leave free.
+  // and eager steps leave free.
   BlockMemory size = {};
   // Host memory for the blocks of sequences that are swapped out (ScheduledBatch::swap_outs);
   // pinned on a GPU. NumBlocks includes host block 0, which is never used, so it must be at least
@@ -81,9 +81,8 @@ struct CacheOptions {
   bool swaps() const { return !std::holds_alternative<std::monostate>(swap); }
 };
 
-// Whether mixed steps, which have prefill chunks in some rows and decodes in other rows, are
-// replayed from graphs like decode steps. If graphs are off, steps are padded as if they were
-// replayed.
+// Whether mixed steps, which have prefill chunks in some or all rows, are replayed from graphs like
+// decode steps. If graphs are off, steps are padded as if they were replayed.
 enum class MixedGraphs : int8_t {
   kOff,  // mixed steps run eagerly, without padding
   // Steps with at most mixed_tokens.back() tokens are padded to the next captured number of tokens.
@@ -144,10 +143,10 @@ enum class BatchInvariance : int8_t {
 // Whether decode steps whose rows share a prefix of blocks read the prefix once for all rows.
 enum class CascadeMode : int8_t {
   kOff,
-  // Reads the prefix once if attention/merge/cascade_rule.h estimates that this is faster. Steps
-  // without a shared prefix run as with kOff. Steps with a shared prefix use additional graphs,
-  // captured for the numbers of rows for which reading once can be faster. These graphs take
-  // capture time and memory.
+  // Reads the prefix once if attention/merge/cascade_rule.h estimates that this is faster. All
+  // other steps run as with kOff. Steps that read a prefix once use additional graphs, captured for
+  // the numbers of rows for which reading once can be faster. These graphs take capture time and
+  // memory.
   kAuto,
 };
 
@@ -162,7 +161,8 @@ struct DeviceOptions {
   std::string linear_choices_file = {};
   BatchInvariance batch_invariance = BatchInvariance::kOff;
   // nullopt: kAuto on a GPU for 16-bit models, for which the costs are measured, unless
-  // batch_invariance is on; otherwise kOff. The CPU always reads a prefix for each row.
+  // batch_invariance is on or ranks shard the keys; otherwise kOff. The CPU always reads a prefix
+  // for each row.
   std::optional<CascadeMode> cascade = {};
   // Measured costs of the GPU. nullopt: ProfileOf() the device's limits. Affects speed; with
   // cascade on, or batch_invariance off, also rounding. With cascade on, all ranks must have the
@@ -236,9 +236,9 @@ struct ModelRunnerOptions {
   DebugOptions debug = {};
 };
 
-// Returns the options with all defaults that depend on the model, except the size of the cache.
-// Errors: InvalidArgument naming the option or the field of the spec, or of the draft model's spec,
-// that is not valid.
+// Returns the options with the defaults that depend on the model, except the size of the cache.
+// Errors: InvalidArgument or Unimplemented, naming the option or the field of the spec, or of the
+// draft model's spec, that is not valid.
 absl::StatusOr<ModelRunnerOptions> ResolveRunnerOptions(const ModelRunnerOptions& options,
                                                         const ModelSpec& spec);
 

@@ -1,5 +1,5 @@
 // Coordinates one rank's runner with the other ranks of a sharded model, and reports its failures
-// to them. With a single rank, all calls do nothing.
+// to them. With a single rank, Telling() and SetUp() only run their `work`.
 //
 // Thread safety: none; one owner.
 
@@ -27,8 +27,8 @@ class RankSession {
 
   Collectives* collectives() const { return collectives_; }
 
-  // Runs `work`. If it fails, fails the Collectives so that the other ranks stop waiting. Do not
-  // use for errors that all ranks detect.
+  // Runs `work`, and converts its exceptions to errors. If it fails, fails the Collectives so that
+  // the other ranks stop waiting. Do not use for errors that all ranks detect.
   absl::Status Telling(absl::FunctionRef<absl::Status()> work);
 
   // Fails the Collectives if `result` is an error that may have occurred on this rank only. Ignores
@@ -39,8 +39,8 @@ class RankSession {
   // Runs the set-up of the runner, during which the host may wait for device work of all ranks.
   absl::Status SetUp(absl::FunctionRef<absl::Status()> work);
 
-  // Waits until the GPU work of all ranks has completed. Collectives must not run on one rank while
-  // another rank captures them.
+  // Waits until the GPU work of all ranks has completed; does nothing on the CPU. Collectives must
+  // not run on one rank while another rank captures them.
   absl::Status MeetBeforeCapture(DeviceDriver& driver);
 
   // Returns a function that tells whether any rank exceeds its budget of graph memory; null with a

@@ -9,12 +9,11 @@
 //   // Internal: the replay of 4 seqs x 1, tokens is not the step that it was captured from:
 //   // expected 'layer 1 out' at [2, 0, 17] 0.5 as in the eager run, got 0.25
 //
-// The checker owns the memory of the copies. Graphs write it, and it does not move during the
-// checker's lifetime. All keys share this memory, so only the tensors of the latest replay can be
-// compared.
+// The checker owns the memory of the copies, and graphs write it. Keys share this memory, so only
+// the tensors of the latest replay can be compared.
 //
 // Thread safety: none; one owner. Must outlive the graphs that were captured with its watches.
-// Cost: the graph copies every tensor, and each comparison waits for the device.
+// Cost: the graph copies every watched tensor, and each comparison waits for the device.
 
 #ifndef REPRISE_RUNNER_REPLAY_CHECK_H_
 #define REPRISE_RUNNER_REPLAY_CHECK_H_
@@ -41,12 +40,13 @@ class KeptTensors : public StepWatch {
     at::Tensor tensor;  // a copy, contiguous
   };
 
-  // memory[i] holds the i-th tensor of all keys, and grows to the largest of them. `memory` must
-  // outlive this object.
+  // memory[i] holds the i-th tensor of each key. If a key needs more memory than earlier keys,
+  // memory[i] is replaced for this key and later keys. `memory` must outlive this object.
   explicit KeptTensors(std::vector<at::Tensor>* memory) : memory_(memory) {}
 
-  // The first pass allocates, so it must not be captured: use a graph's warm-up. Later passes must
-  // watch the same names and shapes; otherwise End() returns Internal.
+  // The first pass allocates, so it must not be captured: use a graph's warm-up. Passes after the
+  // first successful pass must watch the same names, shapes and dtypes; otherwise End() returns
+  // Internal.
   void Begin() override;
   void See(std::string_view name, const at::Tensor& tensor, WatchedRows rows) override;
   absl::Status End() override;
@@ -71,7 +71,8 @@ class ReplayComparison : public StepWatch {
 
   void Begin() override;
   void See(std::string_view name, const at::Tensor& tensor, WatchedRows rows) override;
-  // Errors: Internal naming the first tensor that differs, and the index.
+  // Errors: Internal naming the first tensor that differs, and the index; InvalidArgument if a
+  // tensor lacks the rows that `rows` states.
   absl::Status End() override;
 
  private:

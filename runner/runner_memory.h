@@ -1,7 +1,7 @@
 // The memory of a runner that captured graphs read: slots, step arrays, logits, metadata and the KV
 // cache. Addresses are constant once graphs are captured.
 //
-//   REPRISE_ASSIGN_OR_RETURN(auto memory, RunnerMemory::Create(options));
+//   REPRISE_ASSIGN_OR_RETURN(auto memory, RunnerMemory::Create(options, std::move(driver)));
 //   REPRISE_RETURN_IF_ERROR(memory->AllocateCache(plan, num_blocks));   // call again to resize
 //
 // Thread safety: none; one owner.
@@ -33,7 +33,7 @@
 namespace reprise {
 
 struct RunnerMemoryOptions {
-  ModelSpec spec;  // its layers are the layers of the model, then the layers of the draft model
+  ModelSpec spec;  // its layers are the layers of the model, then the layers of a drafter
   int num_model_layers = 0;  // number of the model's layers
   LayerClasses classes;      // of all layers
   int block_size = 0;
@@ -53,7 +53,7 @@ class RunnerMemory {
   // Frees the cache, then allocates a cache with `num_blocks` blocks. Errors: as
   // CachePlan::Allocate(); ResourceExhausted.
   absl::Status AllocateCache(const CachePlan& plan, int num_blocks);
-  // Frees the cache's tensors, to measure the free memory without them.
+  // Drops the cache. Its tensors are freed when block_store() releases them in AllocateCache().
   void FreeCache() { kv_cache_.reset(); }
 
   DeviceDriver& driver() const { return *driver_; }
@@ -63,11 +63,11 @@ class RunnerMemory {
   const StepMemory& steps() const { return *steps_; }
   StepMemory& steps() { return *steps_; }
   const StepMetadata& metadata() const { return *metadata_; }
-  // The classes of the model's layers, without the layers of a draft model.
+  // The classes of the model's layers, without a drafter's layers.
   absl::Span<const int> model_classes() const { return model_classes_; }
   const KvCache& kv_cache() const { return *kv_cache_; }
   const KvScales* kv_scales() const { return kv_scales_.has_value() ? &*kv_scales_ : nullptr; }
-  // One entry per layer. layers() includes the layers of a draft model, model_layers() does not.
+  // One entry per layer. layers() includes a drafter's layers, model_layers() does not.
   absl::Span<const KvLayer> layers() const { return layers_; }
   absl::Span<const KvLayer> model_layers() const {
     return layers().first(options_.num_model_layers);

@@ -34,7 +34,7 @@ class RunnerSetup {
   absl::StatusOr<std::unique_ptr<ModelRunner>> Run(std::unique_ptr<DeviceDriver> driver);
 
  private:
-  // Sets options_: all defaults filled in, and equal on all ranks.
+  // Sets options_, with all defaults. Fails on all ranks if their options differ.
   absl::Status ResolveOptions();
   // Returns the model's spec, followed by a drafter's layers. Among ranks that shard the keys, only
   // the first has sinks.
@@ -64,10 +64,12 @@ class RunnerSetup {
   bool attention_in_graphs() const {
     return options_.debug.attention == AttentionLaunch::kInGraphs;
   }
-  // Runs a step of max_num_tokens tokens, after an encoder pass of max_encoder_step_tokens.
+  // Runs a step of at most max_num_tokens tokens, after an encoder pass of at most
+  // max_encoder_step_tokens.
   absl::Status RunLargestStep();
-  // Runs a step of `num_tokens` tokens in rows of maximum length; all their blocks are the null
-  // block. Records marks 0 and 1 of `timer` before and after it, unless the timer is null.
+  // Runs a step of at most `num_tokens` tokens in `num_rows` rows, the first of them as long as
+  // possible; all their blocks are the null block. Records marks 0 and 1 of `timer` before and
+  // after it, unless the timer is null.
   absl::Status RunStepOf(int num_rows, int num_tokens, DeviceTimer* timer);
   absl::StatusOr<double> TimeStepOf(int num_rows, int num_tokens, DeviceTimer* timer);
   absl::Status TimeSteps();

@@ -63,7 +63,8 @@ struct AttendOptions {
   // Which k and v the queries read for this step's tokens: the cached values, rounded to the
   // cache's dtype, or the exact arguments.
   enum class NewKeys : int8_t { kCached, kExact } new_keys = NewKeys::kCached;
-  // Scales of a quantised `out`, and the choice of kernel. new_keys determines new_k and new_v.
+  // Scales of a quantised `out`, and the choice of kernel. Calls with k and v set new_k and new_v
+  // if new_keys is kExact.
   AttentionExtras extras = {};
 };
 
@@ -166,8 +167,9 @@ class Step {
   // num_q_heads, head_dim_qk] of the model's dtype, or of LayerSpec::q_dtype if set. k:
   // [num_tokens, num_kv_heads, head_dim_qk], v: [num_tokens, num_kv_heads, head_dim_v]; any
   // strides, but contiguous in the last dimension. Returns out [num_tokens, num_q_heads,
-  // head_dim_v] of q's dtype, unless AttendOptions specify another. Errors: InvalidArgument if the
-  // table above requires another call for the layer, or if q has the wrong dtype; as WriteKv() and
+  // head_dim_v] of q's dtype, unless AttendOptions specify another or q is fp8. Errors:
+  // InvalidArgument if the table above requires another call for the layer, if q has the wrong
+  // dtype, or if ranks shard the keys and options.lse is undefined; as WriteKv() and
   // PagedAttention().
   absl::StatusOr<at::Tensor> Attend(int layer, const at::Tensor& q, const at::Tensor& k,
                                     const at::Tensor& v, const AttendOptions& options = {}) const;
@@ -203,9 +205,9 @@ class Step {
   absl::Status Write(int layer, const at::Tensor& k, const at::Tensor& v) const;
   absl::Status Write(int layer, const at::Tensor& latent) const;
 
-  // Rotates q and k by positions(), then writes k and v as above. One launch (RotaryWriteKv()); two
-  // if the step calibrates the cache's scales or its tensors are watched. The contents of k are
-  // unspecified afterwards. Errors: as above, and as RotaryWriteKv().
+  // Rotates q and k by positions(), then writes k and v as above. One launch (RotaryWriteKv());
+  // several if the step calibrates the cache's scales or its tensors are watched. The contents of k
+  // are unspecified afterwards. Errors: as above, and as RotaryWriteKv().
   absl::Status Write(int layer, const at::Tensor& k, const at::Tensor& v,
                      const RotaryWrite& rotary) const;
 
