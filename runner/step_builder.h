@@ -1,5 +1,5 @@
 // A decode loop around a StepRunner for callers with their own queue: sequences join and leave, and
-// each Run() computes one step of all of them.
+// each Run() returns the tokens of one step.
 //
 //   REPRISE_ASSIGN_OR_RETURN(StepBuilder steps, StepBuilder::Create(*runner));
 //   REPRISE_ASSIGN_OR_RETURN(const SlotId slot,
@@ -26,22 +26,24 @@
 // step call Launch() and Await() instead. Tokens of a sequence that has left are dropped.
 //
 // Sequences. A sequence occupies its slot from Join() or Fork() to Leave(). Its states:
-//   computing   each step has a row of it; prompts wait while other rows use up max_num_tokens
-//   paused      from Pause() to Append(); no step has a row of it
+//   computing   each step has a row of it. Prompts wait while other rows use up max_num_tokens, and
+//               appended tokens wait for the sequence's steps in flight
+//   paused      from Pause() to Append(); no new step has a row of it
 //   complete    max_length() of its tokens are cached; its last NewToken had `is_last`
 //   failed      its step failed, or its logits left no token to choose; see failed_slots()
 // Complete and failed sequences get no rows and must leave.
 //
 // Errors change nothing, except as stated at Launch() and Await():
-//   InvalidArgument     the call can never succeed: the prompt is empty or too long, an id is
-//                       outside the vocabulary, or the runner rejects the request
+//   InvalidArgument     the call cannot succeed: the prompt is empty or too long, an id is outside
+//                       the vocabulary, the runner rejects the request, or the parent of a fork is
+//                       complete
 //   ResourceExhausted   all slots are taken, or the pool has too few blocks now; retry after a
 //                       Leave()
 //   NotFound            the slot has no sequence
 //   FailedPrecondition  the sequence has failed; or too many steps or no step are in flight
 //
 // Thread safety: none; one owner. Lifetime: the runner must outlive the builder, and no other
-// caller may launch steps on it. Cost: O(rows) host work per step. Join(), Fork() and Append()
+// caller may launch steps on it. Cost: O(sequences) host work per step. Join(), Fork() and Append()
 // allocate; steps that only decode do not.
 
 #ifndef REPRISE_RUNNER_STEP_BUILDER_H_
@@ -100,7 +102,7 @@ struct NewToken {
 
 class StepBuilder {
  public:
-  // Errors: InvalidArgument if `max_chunk` is negative.
+  // Errors: InvalidArgument if `max_chunk` is negative; as BlockManager::Create().
   static absl::StatusOr<StepBuilder> Create(StepRunner& runner,
                                             const StepBuilderOptions& options = {});
 
@@ -126,8 +128,8 @@ class StepBuilder {
   // tokens.
   absl::Status Pause(SlotId slot);
 
-  // Removes a sequence, and releases its blocks and its slot. Later prompts can reuse its computed
-  // tokens from the prefix cache.
+  // Removes a sequence, and releases its blocks and its slot. With PrefixReuse::kOn, later prompts
+  // can reuse its computed tokens from the prefix cache.
   absl::Status Leave(SlotId slot);
 
   // Calls Leave() for all failed_slots().
@@ -136,16 +138,16 @@ class StepBuilder {
   // ---- Steps.
 
   // Launches until the runner is full, then awaits the oldest step and returns its new tokens.
-  // Returns an empty span for a step with only prompt chunks, or if no sequence has tokens to
+  // Returns an empty span for a step that samples no token, or if no sequence has tokens to
   // compute. Valid until the next call of Run() or Await(). Errors: as Launch() if no step is in
   // flight; as Await().
   absl::StatusOr<absl::Span<const NewToken>> Run();
 
-  // Launches a step with one row per computing sequence. Returns false, and launches nothing, if no
-  // sequence has tokens to compute. Errors: ResourceExhausted if the pool has too few blocks for
-  // the step; call Leave() for any sequence. If the runner returns an error, the step is rejected,
-  // and the next Launch() builds it again. However, sequences that need a copy of a block in this
-  // step fail (only with PartialHits::kCopied or after Fork()).
+  // Launches a step with one row per computing sequence, as max_num_tokens allows. Returns false,
+  // and launches nothing, if no sequence has tokens to compute. Errors: ResourceExhausted if the
+  // pool has too few blocks for the step; call Leave() for any sequence. If the runner returns an
+  // error, the step is rejected, and the next Launch() builds it again. However, sequences that
+  // need a copy of a block in this step fail (only with PartialHits::kCopied or after Fork()).
   absl::StatusOr<bool> Launch();
 
   // Blocks until the oldest step has been computed, and returns its new tokens. Valid until the
@@ -170,10 +172,11 @@ class StepBuilder {
   int num_sequences() const { return static_cast<int>(running_.size()); }
   // Returns the sequences that have failed and not left. Valid until the next call.
   absl::Span<const SlotId> failed_slots() const { return failed_; }
-  // Returns the prompt, appended and generated tokens that are known, in order. Valid until the
-  // next call of Run(), Await(), Append() or Leave(). REQUIRES: contains(slot).
+  // Returns the prompt, appended and generated tokens that are known, in order, without appended
+  // tokens that wait for steps in flight. Valid until the next call of Run(), Await(), Append() or
+  // Leave(). REQUIRES: contains(slot).
   absl::Span<const int32_t> tokens(SlotId slot) const;
-  // Returns the number of the prompt's tokens that Join() found in the cache. REQUIRES:
+  // Returns the number of tokens that Join() found in the cache, or that Fork() shares. REQUIRES:
   // contains(slot).
   int num_cached_tokens(SlotId slot) const;
   // Returns the maximum number of tokens per prompt, and of cached tokens per sequence: the

@@ -7,14 +7,15 @@
 //   const StepCascade::Decision decision = cascade.Decide(batch, mirror);
 //   LOG(INFO) << decision.rule;   // "cascade: 5200.0 us flat, 1600.0 us with the prefix apart"
 //
-// A step may use cascade attention if all its rows are decodes with one query and their block
-// tables begin with the same blocks: sequences with a common prompt from the prefix cache, or
-// forks. Only whole blocks before the rows' own queries count, in the tables of all KV groups whose
-// layers read the whole sequence. attention/merge/cascade_rule.h decides whether cascade attention
-// is faster over all these layers. Layers with windows or chunks are not affected.
+// A step may use cascade attention if it has at least two rows, all of them decodes with one query,
+// and their block tables begin with the same blocks: sequences with a common prompt from the prefix
+// cache, or forks. Only whole blocks before the rows' own queries count, in the tables of all KV
+// groups whose layers read the whole sequence. attention/merge/cascade_rule.h estimates whether
+// cascade attention is faster over all these layers. Layers with windows or chunks are not
+// affected.
 //
-// Thread safety: none; one owner. Cost per step: a few operations per row, and the cost of the
-// block table updates (runner/common_blocks.h). Does not allocate after construction.
+// Thread safety: none; one owner. Cost per step: a few operations per row and group, and the cost
+// of the block table updates (runner/common_blocks.h). Does not allocate after construction.
 
 #ifndef REPRISE_RUNNER_STEP_CASCADE_H_
 #define REPRISE_RUNNER_STEP_CASCADE_H_

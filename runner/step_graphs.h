@@ -1,8 +1,8 @@
 // Runs the forward pass of a runner's steps: as replayed graphs, or eagerly.
 //
 // The work of a step at a key, in this order: Before() of all stages, the metadata of attention,
-// Model::Forward(), After() of all stages. Each stage may change what the model's step reads and
-// writes (StepStage::Fill()).
+// Model::Forward() and the copy of its logits, After() of all stages. Each stage may change what
+// the model's step reads and writes (StepStage::Fill()).
 //
 // The fingerprint of all values that graphs contain is collected from all parts. Replays compare it
 // in debug builds, and with ReplayCheck::kEveryReplay in all builds.
@@ -60,8 +60,9 @@ class StepGraphs {
   // Returns the work of a step at `key`.
   StepStage::Work MakeStep(const GraphKey& key, const StepVariant& variant) const;
 
-  // Set-up, to be called in this order. EstimateBytes() estimates the memory of graphs, with a
-  // minimal cache; TimeProducts() times the GEMMs of all keys; Capture() captures the graphs.
+  // Set-up, in this order; a runner skips the calls that do not apply. EstimateBytes() estimates
+  // the memory of graphs, with a minimal cache; TimeProducts() runs the steps of all keys, which
+  // times their GEMMs; Capture() captures the graphs if the mode is kEager.
   absl::StatusOr<int64_t> EstimateBytes();
   absl::Status TimeProducts();
   absl::Status Capture();

@@ -69,10 +69,11 @@ class StepMemory {
   // or with several dimensions [num_position_dims, num_tokens].
   at::Tensor ModelPositions(int64_t num_tokens) const;
 
-  // Fills the arrays as refill does for prompt rows in slots 0, 1, ..., but without slots for their
-  // keys. For a step that only measures time and memory. `query_start_loc`: [rows + 1]; `seq_lens`:
-  // [rows]; `positions`: [tokens]; each row has `encoder_len` keys of an encoder. Zero() resets
-  // slots and arrays to zero. Both use LibTorch's current stream.
+  // Fills the arrays that attention, the model and its logits read as refill does for prompt rows
+  // in slots 0, 1, ..., but without slots for their keys. For a step that only measures time and
+  // memory. `query_start_loc`: [rows + 1]; `seq_lens`: [rows]; `positions`: [tokens]; each row has
+  // `encoder_len` keys of an encoder. Zero() resets slots and arrays to zero. Both use LibTorch's
+  // current stream.
   void FillLiveRows(absl::Span<const int32_t> query_start_loc, absl::Span<const int32_t> seq_lens,
                     absl::Span<const int32_t> positions, int encoder_len);
   void Zero();

@@ -24,7 +24,7 @@
 // If drafts may be trees (StepArrays::has_trees()), the batches of steps with drafts have tree mask
 // regions. Layers with chunks, and attention within a step, are then not supported.
 //
-// With SharedPrefix::kTaken, decodes have a third kind of schedule for classes that read all keys
+// With SharedPrefix::kTaken, decodes have one more kind of schedule for classes that read all keys
 // of a sequence: in a cascade step (GraphKey::cascade), they read StepArrays::common_prefix_len
 // keys once for all rows. Other classes are not affected.
 //
@@ -111,8 +111,9 @@ class StepMetadata {
                         const SlotState& slots) const;
 
   // Enqueues the computation of virtual rows and tile schedules from the step's rows, only for
-  // these classes; always includes the schedules of attention within steps. May be captured. Steps
-  // share the memory of schedules: the schedules of one step are valid until the next Build().
+  // these classes, and of the schedules of attention within steps, if `batches` have any. May be
+  // captured. Steps share the memory of schedules: the schedules of one step are valid until the
+  // next Build().
   absl::Status Build(const StepBatches& batches, absl::Span<const int> classes) const;
 
   // Returns the classes of layers [begin, end), each once.

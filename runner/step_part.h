@@ -7,9 +7,9 @@
 //   StepStage    with the step's graph: captured with it      no
 //   TokenChooser after the step's graph                       no
 //
-// To add an optional feature, write one file with a StepPart and add one line to
-// RunnerSetup::AddParts(). The list then counts its device memory, and compares the values that
-// captured graphs contain at replays.
+// To add an optional feature, write one file with a StepPart and add it to RunnerSetup::AddParts().
+// The runner then counts its device memory, and compares the values that captured graphs contain at
+// replays.
 
 #ifndef REPRISE_RUNNER_STEP_PART_H_
 #define REPRISE_RUNNER_STEP_PART_H_
@@ -51,8 +51,9 @@ struct StepVariant {
   bool verifies_drafts = false;  // verifies drafts at the end of the step if refill names an output
 };
 
-// Work that is part of the step. The methods are called only when a graph is captured and for eager
-// steps; the work that they return runs in each step, on the step's stream, with the step's memory.
+// Work that is part of the step. Fill(), Before() and After() are called only when a graph is
+// captured and for eager steps; the work that they return runs in each step, on the step's stream,
+// with the step's memory.
 class StepStage {
  public:
   using Work = std::function<absl::Status()>;
@@ -67,7 +68,7 @@ class StepStage {
   virtual Work After(const GraphKey&, const StepVariant&) { return nullptr; }
 
   // Returns the reason why this step must run eagerly; kNone if it may be replayed. Called before
-  // the step runs.
+  // the step runs, possibly several times.
   virtual EagerReason EagerReasonFor(const StepPlan&) const { return EagerReason::kNone; }
   // Called after the step has run, or was enqueued, eagerly for this reason.
   virtual void RanFor(EagerReason) {}

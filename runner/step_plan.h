@@ -15,7 +15,7 @@ namespace reprise {
 struct StepPlan {
   int64_t step = 0;  // the step's number
   int output = 0;    // index of the step's output in the ring (StepOutputs)
-  int num_rows = 0;  // rows of the batch; 0 for an idle step, whose shape has one inert row
+  int num_rows = 0;  // rows of the batch; 0 for an idle step, even if its shape has one inert row
   StepShape shape = {};
   // How the step runs, and at which key. The forward pass updates the decision to the one that was
   // taken: a replay becomes eager if the step calibrates, or if a lazy capture exceeds the budget.

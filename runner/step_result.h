@@ -30,7 +30,7 @@ struct StepResult {
   RowLogProbsView log_probs = {};
   // Log-probabilities for the tokens before the last of each row, at the indices of
   // FirstEarlierLogits(): each entry belongs to the token that follows in its row. Undefined for
-  // rows with drafts.
+  // rows with drafts, and for rows whose sequence did not request them.
   RowLogProbsView earlier_log_probs = {};
   GraphDecision decision = {};
   int64_t step = -1;  // the step's number, as returned by Launch()

@@ -7,10 +7,10 @@
 // Up to shape().max_steps_in_flight steps may be launched before the oldest is awaited. Steps must
 // be awaited in the order of their launch.
 //
-// Errors. An error of Launch() rejects the batch: nothing has changed. An error of Await() means
-// that one step failed: the sequences of its rows must leave, and all other sequences continue. An
-// error of status() means that no further step can run. An engine treats an exception of these
-// calls as an error.
+// Errors. An error of Launch() rejects the batch: nothing has changed. An error of Await() for the
+// oldest step means that this step failed: the sequences of its rows must leave, and all other
+// sequences continue. An error of status() means that no further step can run. An engine treats an
+// exception of these calls as an error.
 //
 // Thread safety: none; one owner.
 
