@@ -10,15 +10,16 @@
 //   REPRISE_ASSIGN_OR_RETURN(const ScheduledBatch* same, reader.Read(received));
 //   runner->Launch(*same);
 //
-// Tokens are not transferred. A batch does not refer to device memory, and sampling depends only on
-// seeds. Runners that launch the same batches therefore have the same slots and choose the same
-// tokens.
+// Sampled tokens are not transferred. Except for embeddings, a batch does not refer to device
+// memory, and sampling depends only on logits, parameters and seeds. Runners of the same model that
+// launch the same batches therefore have the same slots and choose the same tokens.
 //
 // Embeddings in host memory are copied. Embeddings on a GPU are not: they arrive without data, and
 // Launch() rejects them.
 //
 // Only processes of the same build can exchange these bytes, because structs are copied from
-// memory. The bytes begin with a mark that differs between builds and byte orders.
+// memory. The bytes begin with a mark that differs between byte orders, and between builds in which
+// some of these structs have different sizes.
 
 #ifndef REPRISE_RUNNER_SLOTS_BATCH_BYTES_H_
 #define REPRISE_RUNNER_SLOTS_BATCH_BYTES_H_
@@ -45,8 +46,8 @@ class BatchReader {
   // until the next call, and while `bytes` lives. Does not check whether a runner can serve the
   // batch: ModelRunner::Launch() does.
   // REQUIRES: bytes.data() is aligned to 8 bytes.
-  // Errors: InvalidArgument if WriteBatch() did not write `bytes`. Arbitrary bytes are safe to
-  // read.
+  // Errors: InvalidArgument if `bytes` do not have the format of WriteBatch(). Arbitrary bytes are
+  // safe to read.
   absl::StatusOr<const ScheduledBatch*> Read(absl::Span<const std::byte> bytes);
 
  private:

@@ -52,8 +52,9 @@ struct EmbeddingFormat {
   int gpu = kHostMemory;  // the runner's GPU; rows in host memory are always accepted
 };
 
-// Checks that `rows` have this format, are not empty, and are in host memory or on format.gpu.
-// Errors: InvalidArgument that begins with `argument`: "embeddings[3]: dim ...".
+// Checks that `rows` have this format, are not empty, have data and a valid stride, and are in host
+// memory or on format.gpu. Errors: InvalidArgument that begins with `argument`: "embeddings[3]: dim
+// ...".
 absl::Status CheckEmbeddingRows(std::string_view argument, const EmbeddingRows& rows,
                                 const EmbeddingFormat& format);
 

@@ -3,15 +3,15 @@
 // Almost all of its time is the latency of a dependent chain, so more CTAs would not be faster: the
 // delta over PCIe (one round trip: counts, rows and the first updates are requested together), then
 // for each row its slot's length, its table entry, a prefix sum, and stores. One thread handles a
-// row with one token, and one thread per KV group the row's block and slot mapping. All threads share
-// rows with several tokens, which occur in steps that take milliseconds.
+// row with one token, and one thread per KV group the row's block and slot mapping. All threads
+// share the tokens of rows with several tokens.
 //
 // Phases, with a barrier between them:
-//   fetch    counts, rows and the first updates are copied into shared memory
+//   fetch    counts, rows and the first leaves and updates are copied into shared memory
 //   leaves   the whole CTA clears each slot and its table row
 //   joins    of several joins of a slot, the join with the largest index wins
 //   updates  warp 0, 32 at a time in order; of updates of the same entry, the highest lane wins
-//   rows     the first row that names a slot takes it; thread r checks row r
+//   rows     the first row that names a slot takes it; one thread checks each row
 //   blocks   one thread checks the blocks of one row in one group; one warp checks each row that
 //            spans many blocks
 //   place    exclusive prefix sums of the served rows' query_len; rows beyond the end are faulty.
@@ -19,8 +19,8 @@
 //   arrays   rows, then tokens, then the padding of both
 //
 // Bound: latency of the launch, the PCIe round trip, three dependent loads, scans, and the write to
-// the host. The bytes do not matter: 256 rows read 10 KB over PCIe and write 16 KB (2 KB more per
-// further group). docs/performance.md has the measured times.
+// the host. The bytes do not matter: 256 decodes read about 9 KB over PCIe and write about 12 KB (2
+// KB more per further group). docs/performance.md has the measured times.
 
 #include <climits>
 

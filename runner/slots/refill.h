@@ -15,8 +15,8 @@
 //            reset, and all entries of its block tables are null blocks. Does not clear history and
 //            drafted_len.
 //   joins    sets the slot's lengths, position_delta, sample_index and sampling. last_token becomes
-//            0, and the history of tokens with cached keys becomes -1. drafted_len becomes
-//            seq_len - num_undrafted.
+//            0. The history of tokens with cached keys becomes -1, and drafted_len becomes
+//            seq_len - num_undrafted, if these arrays exist.
 //   updates  sets entries of the groups' block tables. Block 0 clears an entry.
 //   rows     seq_len of the row's slot grows by query_len (with drafts, by 1): work that follows on
 //            the stream treats the step's keys as cached. The arrays are filled as described in
@@ -67,8 +67,8 @@ void RefillOnHost(const RefillArgs& args);
 
 // Runs the refill on the GPU, in one launch. Pointers are device addresses; the delta and
 // num_faults may be in mapped host memory. May be captured. Errors: as CheckRefill(); Internal if
-// the launch fails, or if num_slots and padded_num_rows need more shared memory than an SM has
-// (limit: about 8000 each).
+// the launch fails, or if num_slots and padded_num_rows need more shared memory than a CTA can have
+// (on Hopper, about 5600 each).
 absl::Status LaunchRefill(const RefillArgs& args, CUstream_st* stream);
 
 }  // namespace reprise

@@ -182,7 +182,7 @@ REPRISE_HOST_DEVICE constexpr void AdvanceSlot(const RefillArgs& args, const Ste
   if (drafted_len >= context_len) drafted_len = context_len + row.query_len;
 }
 
-// The delta's counts, clamped to the capacities.
+// The delta's counts, clamped to the capacities, except that num_updates has no capacity.
 struct RefillCounts {
   int num_leaves = 0;
   int num_joins = 0;

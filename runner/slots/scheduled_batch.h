@@ -106,11 +106,11 @@ struct ScheduledRow {
   int32_t next_token = -1;
   // Requires `tokens`.
   RowPositions positions = {};
-  // Drafts: tokens that may follow the slot's last token, verified in this step. The drafts that
-  // the sequence would have chosen itself, up to the first that differs, are accepted, so the
-  // output equals plain decoding (docs/speculation.md). Requires a row without `tokens` and
-  // allowed_tokens, RowOutput::kToken, RowLogits::kLast, and a sequence without a LogitsRequest. At
-  // most SpeculationOptions::max_drafts.
+  // Drafts: tokens that may follow the slot's last token, verified in this step. With
+  // DraftAcceptance::kSameText, the drafts that the sequence would have chosen itself, up to the
+  // first that differs, are accepted, so the output equals plain decoding (docs/speculation.md).
+  // Requires a row without `tokens` and allowed_tokens, RowOutput::kToken, RowLogits::kLast, and a
+  // sequence without a LogitsRequest. At most SpeculationOptions::max_drafts.
   //
   // Set either num_drafts, the number of drafts that the runner's drafter proposes, or `drafts`.
   int num_drafts = 0;
@@ -166,8 +166,8 @@ enum class IdleStep : int8_t {
 
 // The scheduler owns the memory of the spans. ModelRunner::Launch() reads it before it returns,
 // except for the memory of `embeddings`' rows, which is read later (runner/slots/embedding_rows.h).
-// The fields are applied in this order, on the stream of the steps, after all steps that were
-// launched before.
+// The fields take effect as if they were applied in this order, on the stream of the steps, after
+// all steps that were launched before.
 struct ScheduledBatch {
   absl::Span<const SlotId> leaves = {};
   absl::Span<const SlotJoin> joins = {};

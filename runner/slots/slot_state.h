@@ -3,11 +3,12 @@
 // A sequence occupies a slot from its join to its leave. Its block-table rows, one per KV group
 // (cache/kv_group.h), its length and its last token stay on the device: a sampled token is the
 // input of the next step without the host. The host changes the state only through a StepDelta
-// (runner/slots/step_delta.h), which refill applies. Sampling advances last_token and sample_index.
-// The state is zero-filled at creation.
+// (runner/slots/step_delta.h), which refill applies. Sampling advances last_token and sample_index;
+// the verification of drafts also advances seq_len. The state is zero-filled at creation.
 //
 // These are views into storage that ModelRunner owns; on the CPU, the "device" is host memory.
-// Refill and sampling write it in stream order. The host does not write it after creation.
+// Refill, sampling, drafters and verification write it in stream order. The host does not write it
+// after creation.
 
 #ifndef REPRISE_RUNNER_SLOTS_SLOT_STATE_H_
 #define REPRISE_RUNNER_SLOTS_SLOT_STATE_H_
@@ -36,8 +37,8 @@ struct SlotState {
   SamplingParams* sampling = nullptr;  // [num_slots]
   // The tokens of each sequence, for drafters. Null if no drafter reads them.
   TokenHistory history = {};
-  // [num_slots] tokens that a draft model has processed: the cache has their keys for its layers.
-  // Null without a draft model.
+  // [num_slots] tokens that a drafter with a KV cache has processed: the cache has their keys for
+  // its layers. Null without such a drafter.
   int32_t* drafted_len = nullptr;
   int num_slots = 0;
   int max_blocks = 0;

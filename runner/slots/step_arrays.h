@@ -2,7 +2,8 @@
 // captured graphs can read them.
 //
 // Each step, refill writes them from the delta and the slots, up to the padded size. Entries after
-// the live rows and tokens are reset too, so no values of an earlier step remain.
+// the live rows and tokens are reset too, unless stated otherwise below, so that no values of an
+// earlier step remain.
 //
 //   array            live                                             padded
 //   token_ids        the row's tokens                                 0
@@ -31,15 +32,16 @@
 // then 0 for padding.
 //
 // Two arrays have one entry for each entry of logits_indices. They serve log-probabilities of known
-// tokens, and are written only in steps that have such rows or rows whose next token is known:
+// tokens, and are written only with RefillArgs::has_scored_rows (for rows with drafts, as -1):
 //
 //   array            rows                      earlier tokens         none, padded
 //   scored_slot      the slot, if the next     the row's slot         -1
 //                    token is known
 //   scored_token     that token                the row's next token   -1
-//
-// Two more arrays serve the verification of drafts, and are written only in steps with drafts.
-// sample_slot is one of them, and then also has entries after the entries of the padded rows:
+// sample_offset, first_verified and num_proposed serve the verification of drafts, and are written
+// only in steps with drafts. In these steps, sample_slot and sample_offset have one entry for each
+// entry of logits_indices:
+// steps with drafts also has entries after the entries of the padded rows:
 //
 //   array            rows                      tokens before a draft  other, padded
 //   sample_slot      the slot, or -1           the row's slot         -1

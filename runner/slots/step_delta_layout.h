@@ -28,9 +28,9 @@ int64_t StepDeltaBytes(const StepDeltaCapacity& capacity);
 // address for refill. REQUIRES: base is aligned to 256 bytes.
 StepDelta StepDeltaAt(const StepDeltaCapacity& capacity, std::byte* base);
 
-// Writes `batch`, whose rows share `common_prefix_len` leading keys. Writes scores only if a row is
-// scored (ScheduledRow::is_scored()). REQUIRES: the batch fits into `capacity`, which must be the
-// capacity that `delta` was laid out with.
+// Writes `batch`, whose rows share `common_prefix_len` leading keys. Writes scores only if a row
+// has earlier logits or a known next token. REQUIRES: the batch fits into `capacity`, which must be
+// the capacity that `delta` was laid out with.
 void WriteStepDelta(const ScheduledBatch& batch, int common_prefix_len,
                     const StepDeltaCapacity& capacity, const StepDelta& delta);
 
