@@ -2,15 +2,15 @@
 // step outside the model.
 //
 // The CPU driver executes each call synchronously. The CUDA driver enqueues it on one long-lived
-// non-default stream, which is also used for warm-up, capture and replay. ModelRunner depends on no
-// other difference between devices.
+// non-default stream, which is also used for warm-up, capture and replay.
 //
 //   absl::StatusOr<std::unique_ptr<DeviceDriver>> driver = MakeDeviceDriver(c10::kCPU, {});
 //   (*driver)->OnStream([&] { return model.Forward(step).status(); });
 //
-// Streams. All work runs on stream(), in the order of the calls. It runs after all work that had
-// been enqueued on the caller's current stream of the device (for example, a model's weights) when
-// the driver was created. Allocate and fill tensors that the driver's work uses inside OnStream().
+// Streams. All work runs on stream(), in the order of the calls, except within InLanes(). It runs
+// after all work that had been enqueued on the caller's current stream of the device (for example,
+// a model's weights) when the driver was created. Allocate and fill tensors that the driver's work
+// uses inside OnStream().
 //
 // Devices. Any device may be current when a method is called, and is current again afterwards.
 //
@@ -130,17 +130,20 @@ class DeviceDriver {
   virtual GraphBackend& graphs() = 0;
   virtual LinearContext& linears() = 0;
 
-  // Number of bytes that can still be allocated; nullopt on the CPU, where no limit is known.
+  // Number of bytes that can still be allocated, after LibTorch's unused cached memory is freed; 0
+  // if CUDA fails. nullopt on the CPU, where no limit is known.
   virtual std::optional<int64_t> free_bytes() = 0;
 
-  // Runs `work` as OnStream() does, and waits for it. Returns the maximum number of bytes of
-  // tensors during `work`, beyond the bytes allocated before; 0 on the CPU. Errors: as `work`.
+  // Runs `work` as OnStream() does, and waits for it. Returns the maximum number of bytes that
+  // LibTorch reserved on the device during `work`, beyond the bytes reserved before; 0 on the CPU.
+  // Errors: as `work`.
   virtual absl::StatusOr<int64_t> MeasurePeakBytes(absl::FunctionRef<absl::Status()> work) = 0;
 };
 
 // Creates the driver of a device. A GPU without an index is the current GPU. Errors: Unimplemented
 // if the device is neither a CPU nor a GPU, or for a GPU in a build without CUDA; InvalidArgument
-// if the stream cannot be captured; Internal if the GPU does not respond.
+// if the GPU does not exist, or if the stream cannot be captured; Internal if the GPU does not
+// respond.
 absl::StatusOr<std::unique_ptr<DeviceDriver>> MakeDeviceDriver(c10::Device device,
                                                                const DeviceDriverOptions& options);
 

@@ -1,6 +1,6 @@
 // Measures when a device did its work, by marks in a stream.
 //
-//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceTimer> timer, driver.MakeTimer(/*num_marks=*/2));
+//   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<DeviceTimer> timer, driver.MakeTimer(2));
 //   timer->Mark(0);
 //   ... work is enqueued ...
 //   timer->Mark(1);
@@ -24,11 +24,12 @@ class DeviceTimer {
   virtual ~DeviceTimer() = default;
 
   // Sets the mark after all work that has been enqueued so far, and replaces its previous position.
-  // NsBetween() reports errors of this call. REQUIRES: mark is in [0, num_marks).
+  // If this call fails, NsBetween() treats the mark as never set. REQUIRES: mark is in [0,
+  // num_marks).
   virtual void Mark(int mark) = 0;
 
   // Returns the time between two marks in nanoseconds of the device's clock. REQUIRES: both are in
-  // [0, num_marks). Errors: FailedPrecondition if a mark was never set, or if the device has not
+  // [0, num_marks). Errors: FailedPrecondition if a mark is not set, or if the device has not
   // reached it; Internal if CUDA fails.
   virtual absl::StatusOr<double> NsBetween(int from, int to) = 0;
 };

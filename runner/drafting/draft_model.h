@@ -19,8 +19,8 @@
 // without drafts: at most 1 + num_drafts tokens per step. Until it has caught up, it proposes no
 // drafts for the sequence.
 //
-// Thread safety: none; one owner. The objects that it is given must outlive the functions that it
-// returns.
+// Thread safety: none; one owner. This object and the objects that it is given must outlive the
+// functions that it returns.
 
 #ifndef REPRISE_RUNNER_DRAFTING_DRAFT_MODEL_H_
 #define REPRISE_RUNNER_DRAFTING_DRAFT_MODEL_H_
@@ -85,7 +85,8 @@ absl::StatusOr<LayerClasses> CollectClassesWithDrafter(absl::Span<const LayerSpe
 
 class DraftModel {
  public:
-  // Allocates the logits. Errors: ResourceExhausted if the device has too little memory.
+  // Allocates the logits and the sampled tokens. Errors: ResourceExhausted if the device has too
+  // little memory.
   static absl::StatusOr<std::unique_ptr<DraftModel>> Create(const DraftModelOptions& options);
 
   // Returns the work that writes the drafts of a step at `key` into its token_ids. `kv`: one entry

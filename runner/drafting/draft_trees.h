@@ -40,7 +40,7 @@ struct DraftTreesOptions {
 
 class DraftTrees {
  public:
-  // Allocates on the driver's stream. Errors: ResourceExhausted if the device has too little
+  // Allocates on LibTorch's current stream. Errors: ResourceExhausted if the device has too little
   // memory.
   static absl::StatusOr<std::unique_ptr<DraftTrees>> Create(const DraftTreesOptions& options);
 

@@ -59,7 +59,8 @@ class DraftVerification {
       const DraftVerificationOptions& options);
 
   // Verifies the drafts of the step at `key`. REQUIRES: the step's logits have been computed. May
-  // be captured; a replay for which refill names no output has no effect.
+  // be captured; a replay for which refill names no output verifies nothing, and must be followed
+  // by a call outside of the graph.
   absl::Status Run(const GraphKey& key, const VerifiedOutput& output,
                    SamplingFeatures features = SamplingFeatures::kGeneral) const;
 

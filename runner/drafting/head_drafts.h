@@ -2,13 +2,13 @@
 // the model's forward pass. Stores their input: for each slot, the hidden state that its newest
 // token was sampled from.
 //
-//   auto heads = *HeadDrafts::Create({.heads = speculation.heads, ...});
+//   auto heads = *HeadDrafts::Create({.heads = speculation.heads(), ...});
 //   heads->Passes(key, trees)();           // writes the drafts of a step into its token_ids
 //   heads->Take(key, step, hidden);        // the model's argument of Step::KeepHidden()
 //   heads->KeepVerified(key);              // after the verification of a step with drafts
 //
-// Thread safety: none; one owner. The objects that it is given must outlive the functions that it
-// returns.
+// Thread safety: none; one owner. This object and the objects that it is given must outlive the
+// functions that it returns.
 
 #ifndef REPRISE_RUNNER_DRAFTING_HEAD_DRAFTS_H_
 #define REPRISE_RUNNER_DRAFTING_HEAD_DRAFTS_H_

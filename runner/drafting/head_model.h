@@ -2,7 +2,7 @@
 // the model's layers, and DraftModel runs them. This class keeps their second input: the hidden
 // states of each slot's last tokens.
 //
-//   auto heads = *HeadModel::Create({.heads = speculation.heads, .of = &model->spec(), ...});
+//   auto heads = *HeadModel::Create({.heads = speculation.heads(), .of = &model->spec(), ...});
 //   auto passes = *DraftModel::Create({.model = heads.get(), .heads = heads.get(), ...});
 //   heads->Take(key, hidden);        // in each step: the model's argument of Step::KeepHidden()
 //   passes->PromptPass(...)();       // if the step has prefill chunks

@@ -81,8 +81,9 @@ class SpeculationPart final : public StepPart,
   absl::Status AllocateHeads(int max_logits, std::optional<DType> kept_logits_dtype);
   absl::Status AllocateDraftModel(std::optional<DType> kept_logits_dtype);
 
-  // BatchInput: restores the token history of sequences that join, if the drafter has not processed
-  // all of their tokens.
+  // BatchInput: restores the token history of joining sequences with cached tokens, unless the
+  // drafter has processed all of these tokens. Marks the heads' hidden states of joining slots as
+  // unknown.
   absl::Status Apply(const ScheduledBatch& batch, const StepPlan& plan) override;
 
   // StepStage.

@@ -1,13 +1,13 @@
 // Runs a model's encoder over the inputs of new sequences, and writes their keys into the cross
-// groups: once per sequence, before its first row, outside of graphs.
+// groups: at most once per sequence, before its first row, outside of graphs.
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto pass, EncoderPass::Create(options, &driver));
 //   pass->Follow(batch.updates);                                   // for each step
 //   REPRISE_RETURN_IF_ERROR(pass->Run(batch.encodes, model, kv));  // after the step's refill
 //
 // The inputs are written to a ring of mapped memory, and copied to the device with one copy. No
-// call waits. The host computes the slot mapping of the keys from its own copy of the cross groups'
-// tables.
+// call waits as long as at most num_passes_in_flight passes are in flight. The host computes the
+// slot mapping of the keys from its own copy of the cross groups' tables.
 //
 // Thread safety: none; one owner. The driver must outlive it.
 

@@ -81,8 +81,7 @@ class EmbeddingPart final : public StepPart, private BatchInput, private StepSta
   std::unique_ptr<StepEmbeddings> embeddings_;
 };
 
-// Makes the scales of a quantised cache available to graphs. If the options require it, the first
-// step with rows computes the scales.
+// Computes the scales of a quantised cache in the first step with rows, if the options require it.
 class ScalePart final : public StepPart, private StepStage {
  public:
   ScalePart(const RunnerMemory* memory, bool calibrates)

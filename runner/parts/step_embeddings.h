@@ -3,7 +3,7 @@
 //
 //   REPRISE_ASSIGN_OR_RETURN(auto embeddings, StepEmbeddings::Allocate(512, format, device));
 //   REPRISE_RETURN_IF_ERROR(embeddings->Write(batch));  // then replay
-//   REPRISE_RETURN_IF_ERROR(embeddings->Clear());       // before a step without embeddings
+//   REPRISE_RETURN_IF_ERROR(embeddings->Clear());       // before a replay without embeddings
 //
 // Memory: max_tokens * (dim elements + 1 byte).
 //
@@ -35,7 +35,8 @@ class StepEmbeddings {
                                                                   c10::Device device);
 
   // Copies the batch's ranges to the rows of their tokens, and marks only these tokens. Enqueues
-  // one copy per range on LibTorch's current stream. REQUIRES: SlotMirror has accepted the batch.
+  // one copy and one fill per range on LibTorch's current stream. REQUIRES: SlotMirror has accepted
+  // the batch.
   absl::Status Write(const ScheduledBatch& batch);
 
   // Unmarks all tokens. Enqueues nothing if no token is marked.

@@ -6,7 +6,7 @@
 //   REPRISE_RETURN_IF_ERROR(choice->Choose(plan));        // after the forward pass is enqueued
 //
 // The first chooser that serves a step chooses its tokens. In all other steps, a PlainChooser
-// samples each row from its logits.
+// samples each row that samples from its logits.
 //
 // Thread safety: none; one owner.
 
@@ -29,7 +29,7 @@
 
 namespace reprise {
 
-// Samples each row from its logits.
+// Samples each row that samples from its logits.
 class PlainChooser final : public TokenChooser {
  public:
   explicit PlainChooser(DeviceDriver* driver) : driver_(*driver) {}

@@ -69,8 +69,8 @@ absl::Status CopyFromFirstRank(Collectives* context, const at::Tensor& tensor);
 absl::StatusOr<at::Tensor> OfFirstRank(Collectives* collectives, at::Tensor tensor);
 
 // Checks a model's options. Errors: InvalidArgument if weights and keys are sharded over the same
-// ranks. Ranks that shard keys must have the same heads, as in the columns of a grid
-// (distributed/rank_grid.h).
+// Collectives of several ranks. Ranks that shard keys must have the same heads, as in the columns
+// of a grid (distributed/rank_grid.h).
 absl::Status CheckShardings(const Collectives* weights, const Collectives* context);
 
 }  // namespace reprise

@@ -1,7 +1,7 @@
 // Converts the steps of a runner to the view of one rank if the keys of each sequence are sharded
 // over ranks (decode context parallelism, docs/distributed.md).
 //
-//   ContextRows context(options);                        // with the memory of the steps
+//   ContextRows context(options);
 //   // Once per captured shape:
 //   StepBatches batches = metadata->BatchesAt(key, context.ArraysOf(arrays), slots);
 //   context.Place(arrays, batches);

@@ -8,10 +8,11 @@
 //
 //   const ShardedVocabulary vocabulary(vocab_size, collectives);
 //   REPRISE_RETURN_IF_ERROR(vocabulary.Embed(embedding, step.token_ids(), hidden));
-//   REPRISE_RETURN_IF_ERROR(vocabulary.Logits(lm_head, step.linears(), last, step.logits()));
+//   const LogitsOut logits = {step.logits(), step.sharded_logits()};
+//   REPRISE_RETURN_IF_ERROR(vocabulary.Logits(lm_head, step.linears(), last, logits));
 //   // To transform each rank's logits before they are gathered:
 //   REPRISE_RETURN_IF_ERROR(vocabulary.Logits(
-//       lm_head, step.linears(), last, step.logits(),
+//       lm_head, step.linears(), last, logits,
 //       [&](const at::Tensor& own) { return Softcap(own, cap); }));
 //
 // With one rank, or without Collectives (null), each function is the plain operation. Every rank
@@ -51,7 +52,7 @@ absl::Status SumOverRanks(Collectives* collectives, const at::Tensor& tensor);
 absl::Status SumOverRanks(Collectives* collectives, const LinearContext& context,
                           const at::Tensor& tensor);
 
-// Returns whether SumOverRanks() with this context calls AllReduce().
+// Returns whether SumOverRanks() with this context calls AllReduce() if there are several ranks.
 bool AreSummedByAllReduce(int world, const LinearContext& context);
 
 // A buffer for rows that a forward pass computes and then sums over ranks. If the rows fit into the
@@ -59,8 +60,8 @@ bool AreSummedByAllReduce(int world, const LinearContext& context);
 // new memory.
 //
 // The first call of Rows() allocates the buffer. All ranks must make this call, outside of a
-// capture: a runner runs such a step before it captures. All calls return the same memory, so one
-// object serves one tensor of one step at a time.
+// capture: a runner runs such a step before it captures. All calls whose rows fit return the same
+// memory, so one object serves one tensor of one step at a time.
 class SumBuffer {
  public:
   // A row has row_size elements with the dtype and device of `options`. `collectives` must outlive

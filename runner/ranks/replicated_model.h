@@ -3,9 +3,9 @@
 //
 //   std::unique_ptr<Model> draft = ReplicateOverRanks(std::move(model), collectives);
 //
-// Every rank computes the same results, but ranks may round differently, because GEMM algorithms
-// are chosen by timing, and would then choose different tokens. All ranks therefore use the logits
-// and the hidden states of rank 0.
+// Every rank computes all results, but ranks may round differently, because GEMM algorithms are
+// chosen by timing, and would then choose different tokens. All ranks therefore use the logits and
+// the hidden states of rank 0.
 //
 // Thread safety: as Model.
 

@@ -16,8 +16,8 @@
 // Every rank must make the same calls for the same batches. The tokens are bitwise identical to
 // Sample() over the whole logits.
 //
-// Thread safety: none; one owner. Does not synchronise with a GPU. Only Create() allocates device
-// memory.
+// Thread safety: none; one owner. Does not synchronise with a GPU. Only Create() and WarmUp()
+// allocate device memory.
 
 #ifndef REPRISE_RUNNER_RANKS_SHARD_SAMPLER_H_
 #define REPRISE_RUNNER_RANKS_SHARD_SAMPLER_H_

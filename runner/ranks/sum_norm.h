@@ -7,9 +7,10 @@
 //
 // The result is bitwise identical to SumOverRanks(delta) followed by AddRmsNorm(delta, residual,
 // weight, eps, out, form). On GPUs whose ranks push their sums (Collectives::PushAllReduce()), the
-// norm's kernel also computes the sum: each row's CTA adds the summands of all ranks as they
-// arrive. The sum is then never stored, which saves a kernel, and `delta` keeps this rank's
-// summands. If `out` is `delta`, two kernels are used.
+// norm's kernel also computes the sum if it supports the arguments (CanSumInNorm()): each row's CTA
+// adds the summands of all ranks as they arrive. The sum is then never stored, which saves a
+// kernel, and `delta` keeps this rank's summands. Otherwise, for example if `out` is `delta`, two
+// kernels are used.
 //
 // Every rank must make the same calls with the same sizes. May be captured if the Collectives can
 // be captured.

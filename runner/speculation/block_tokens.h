@@ -17,7 +17,7 @@
 // group of another kind, tokens that have left the window or chunk are unknown: Recall() writes -1
 // for them.
 //
-// Thread safety: one owner.
+// Thread safety: none; one owner.
 
 #ifndef REPRISE_RUNNER_SPECULATION_BLOCK_TOKENS_H_
 #define REPRISE_RUNNER_SPECULATION_BLOCK_TOKENS_H_

@@ -15,21 +15,23 @@
 // the capture rules of Model::Forward() (runner/model.h). A step runs one pass per draft of its
 // graph key, even if its rows request fewer drafts.
 //
-// For a tree (SpeculationOptions::tree), each pass proposes one level: the most likely token, then
-// the most likely of the remaining tokens, and so on, one token per child index. All nodes of the
-// previous level get the same children. The next pass receives only the first of these tokens.
-// Heads with layers propose chains.
+// For a tree (SpeculationOptions::tree), each pass proposes one level. It samples one token per
+// child index, each without the tokens sampled before. All nodes of the previous level get the same
+// children. The next pass receives only the first of these tokens. Heads with layers propose
+// chains.
 //
-// The model must pass its hidden states to Step::KeepHidden() (ModelSpec::hidden_dim). The runner
-// keeps one state per slot. Cost: a copy of hidden_dim elements per row and step.
+// The model must pass its hidden states to Step::KeepHidden() (ModelSpec::hidden_dim). For heads
+// without layers, the runner keeps one state per slot. Cost: copies of hidden_dim elements per row
+// of logits and step.
 //
 // Heads with layers() attend over a sequence as a draft model does. Their KV layers follow the
 // model's layers in the cache, so prefix hits, forks and swaps include their keys. The input of a
 // token is the token and the hidden state of the previous token, which it was sampled from. The
 // state is zeros if it is unknown, which is the case for:
-//  - the first token of a sequence
-//  - the first token after a prefix that another sequence computed
-//  - older tokens, if more tokens were decoded without drafts than states are kept
+//   - the first token of a sequence
+//   - the first token after a prefix that another sequence computed
+//   - cached tokens of which a joining sequence lacks the heads' keys (SlotJoin::num_undrafted)
+//   - older tokens, if more tokens were decoded without drafts than states are kept
 //
 //   pass -1  a step with prefill chunks: processes all tokens and writes their keys
 //   pass 0   processes the tokens of a row whose keys were not yet computed from the model's

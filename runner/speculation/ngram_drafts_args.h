@@ -53,8 +53,8 @@ REPRISE_HOST_DEVICE constexpr NgramText NgramTextOf(const NgramDraftsArgs& args,
 }
 
 // Returns the length of the longest common suffix of text[0, end] and the whole text, at most
-// max_ngram. suffix[i] is the i-th token from the end of the text; entries 0 to `end` must be
-// valid.
+// max_ngram. suffix[i] is the i-th token from the end of the text; its first min(max_ngram, end +
+// 1) entries must be valid.
 REPRISE_HOST_DEVICE constexpr int MatchLength(const NgramText& text, const int32_t* suffix,
                                               int32_t end, int max_ngram) {
   int length = 0;

@@ -22,7 +22,8 @@
 // the random numbers of Sample(), because these have no other use at positions with drafts.
 //
 // `chosen` does not change for greedy rows, for positions without a draft or with a draft outside
-// the vocabulary, and for positions for which Sample() returned no token.
+// the vocabulary, for positions for which Sample() returned no token, and if p - q is nowhere large
+// enough to be sampled from.
 //
 // The host and device forms return the same tokens: masses are integers, and a probability is the
 // float64 quotient of two masses.

@@ -15,9 +15,10 @@ class DraftHeads;
 class Drafter;
 class Model;
 
-// Maximum number of drafts of a chain, and maximum depth of a proposed tree.
+// Maximum number of drafts per row with DraftShape::kChain, and maximum depth of a proposed tree.
 inline constexpr int kMaxDrafts = 16;
-// Maximum number of drafts per row if rows may be trees: 64 nodes including the slot's last token.
+// Maximum number of drafts per row with DraftShape::kTree: 64 nodes including the slot's last
+// token.
 inline constexpr int kMaxTreeDrafts = 63;
 
 // The possible shapes of a row's drafts.

@@ -13,7 +13,8 @@
 // Times are read after the step was awaited, so no call waits for the device.
 //
 // The clocks of the device and the host differ. Steps keep the relative times of the device. Each
-// step is shifted to lie between its launch and its completion on the host's clock.
+// step is shifted to begin after its launch and after the previous step, and to end before its
+// completion on the host's clock as far as this permits.
 //
 // Thread safety: none; one owner. Begin(), End() and Collect() allocate nothing.
 

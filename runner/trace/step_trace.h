@@ -5,7 +5,7 @@
 //   ... steps ...
 //   trace.WriteJson(file);
 //
-// A runner adds for each step:
+// A runner adds for each step that it launches:
 //   launch                 ModelRunner::Launch(), which contains
 //     plan                 the check of the batch, and the graph decision
 //     refill               copies of blocks, and the delta to the slots
@@ -29,7 +29,7 @@
 //
 // On a GPU, the host's span of a replay only covers the launch.
 //
-// Keeps the newest `capacity` events. Allocates only at construction. Thread safety: none; one
+// Keeps the newest `capacity` events. Adding events does not allocate. Thread safety: none; one
 // owner, who writes the trace between steps.
 
 #ifndef REPRISE_RUNNER_TRACE_STEP_TRACE_H_

@@ -25,7 +25,7 @@ class StepTracer {
   // Returns a host span that ends with its destruction. `name` must be a literal.
   StepTrace::Span Span(const char* name, int64_t step) const { return {trace_, name, step}; }
 
-  // Begins the device's spans of a step. REQUIRES: the plan is complete.
+  // Adds the counts of a step, and begins its spans on the device. REQUIRES: the plan is complete.
   void Begin(const StepPlan& plan);
   // Marks the end of `part` of the step on the device's stream.
   void End(const StepPlan& plan, DevicePart part);
