@@ -95,7 +95,7 @@ namespace reprise {
 // Memory use of the device, as measured by ModelRunner::Create().
 struct MemoryUse {
   int64_t step_bytes = 0;   // slots, step arrays, logits, parts of the runner
-  int64_t eager_bytes = 0;  // maximum size of the tensors of the largest step; 0 on the CPU
+  int64_t eager_bytes = 0;  // memory for the tensors of the largest step; 0 on the CPU
   int64_t graph_bytes = 0;  // estimate for all graphs; 0 on the CPU
   // Free memory after the allocation of slots, step arrays and logits, and before the allocation of
   // the cache; nullopt on the CPU.

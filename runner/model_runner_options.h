@@ -48,9 +48,10 @@ using BlockMemory = std::variant<std::monostate, NumBlocks, NumBytes>;
 // Whether the scales of a quantised cache are computed from data.
 enum class KvCalibration : int8_t {
   kOff,
-  // The first step with rows runs eagerly and sets the scales of each layer, per layer or per head.
-  // The largest key and the largest value of that step then map to the largest number of the
-  // cache's dtype. For models that write keys with Step::Attend() or Step::Write().
+  // The first step with rows runs eagerly and sets the scales of each layer that writes keys in
+  // this step, per layer or per head. The largest key and the largest value of that step then map
+  // to the largest number of the cache's dtype. For models that write keys with Step::Attend() or
+  // Step::Write().
   kFirstStep,
 };
 
@@ -201,10 +202,10 @@ struct DebugOptions {
   // Captured numbers of rows of mixed steps, strictly ascending, at most max_num_seqs. Empty:
   // DefaultMixedSizes(max_num_seqs).
   std::vector<int> mixed_graph_sizes = {};
-  // Whether ranks sample from sharded logits: they then gather candidates instead of logits if the
-  // parameters of all rows allow it. For models with sharded logits
-  // (runner/ranks/sharded_logits.h). nullopt: yes on the CPU, no on a GPU, whose graphs contain the
-  // gather.
+  // Whether ranks sample from sharded logits: they then gather candidates instead of logits in
+  // steps whose logits the caller cannot read (StepLogits), if the parameters of all rows allow it.
+  // For models with sharded logits (runner/ranks/sharded_logits.h). Off with ReplayCheck. nullopt:
+  // yes on the CPU, no on a GPU, whose graphs contain the gather.
   std::optional<bool> sample_shards = {};
   // If ranks shard the keys: number of consecutive tokens that one rank stores; at least 1.
   int context_interleave = 1;

@@ -138,7 +138,7 @@ class Step {
   const at::Tensor& logits() const { return parts_.logits; }
 
   // If defined, a model with ModelSpec::sharded_logits must write its shard of the logits here, and
-  // not gather logits(). If undefined, the model returns whole logits.
+  // return logits() without writing it. If undefined, the model returns whole logits.
   const at::Tensor& sharded_logits() const { return parts_.sharded_logits; }
 
   // Passes the step's hidden states to draft heads. hidden: [num_tokens, hidden_dim] of the model's

@@ -81,7 +81,8 @@ class DeviceDriver {
   // Runs `work` with the driver's stream current. The calls below use that stream automatically.
   virtual absl::Status OnStream(absl::FunctionRef<absl::Status()> work) = 0;
 
-  // Allocates memory that the host reads and writes, and that the device accesses at device_data().
+  // Allocates memory that the host reads and writes, and that the device accesses at
+  // MappedBuffer::device().
   virtual absl::StatusOr<MappedBuffer> AllocateMapped(int64_t bytes) = 0;
 
   // Returns a fence that completes after all work that was enqueued before the fence is armed.

@@ -36,8 +36,9 @@ class ContextPart final : public StepPart, private StepStage {
   const RunnerMemory& memory_;
 };
 
-// Keeps the logits of a step sharded over ranks, and samples tokens from the shards if the
-// parameters of all rows allow it. Otherwise gathers whole logits.
+// Keeps the logits of a step without drafts sharded over ranks. Samples tokens from the shards if
+// the parameters of all rows allow it and no other code reads the logits. Otherwise gathers whole
+// logits.
 class ShardPart final : public StepPart,
                         private BatchInput,
                         private StepStage,

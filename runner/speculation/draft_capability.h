@@ -34,7 +34,8 @@ struct DraftCapability {
   DrafterKeys keys = DrafterKeys::kNone;
   DraftAcceptance acceptance = DraftAcceptance::kSameText;
 
-  // Maximum number of tree levels per row; for chains, maximum number of drafts.
+  // Maximum number of levels that a scheduler plans per row: the levels of the proposed tree, or
+  // without one max_drafts, at most kMaxDrafts.
   int max_levels() const;
 };
 

@@ -68,7 +68,7 @@ class Step;
 struct HeadsStep {
   at::Tensor hidden;     // [num_rows, hidden_dim] of the model's dtype
   at::Tensor token_ids;  // [num_rows] int32 the newest token, or the previous pass's draft
-  int pass = 0;          // 0 to num_drafts - 1; with layers() also -1
+  int pass = 0;          // 0, 1, ... as described above; with layers() also -1
   LinearContext* linears = nullptr;  // for GEMMs (runner/ops/linear.h)
   // With layers(): attention, positions, and the tokens whose logits are needed. Otherwise null.
   const Step* step = nullptr;
