@@ -6,7 +6,7 @@
 //   REPRISE_RETURN_IF_ERROR(choice->Choose(plan));        // after the forward pass is enqueued
 //
 // The first chooser that serves a step chooses its tokens. In all other steps, a PlainChooser
-// samples each row that samples from its logits.
+// samples the rows' tokens from their logits.
 //
 // Thread safety: none; one owner.
 
@@ -29,7 +29,7 @@
 
 namespace reprise {
 
-// Samples each row that samples from its logits.
+// Samples the tokens of all rows that need one from their logits.
 class PlainChooser final : public TokenChooser {
  public:
   explicit PlainChooser(DeviceDriver* driver) : driver_(*driver) {}

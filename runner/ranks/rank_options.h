@@ -20,10 +20,10 @@
 namespace reprise {
 
 // Returns a line `name=value` for each option and each field of the spec that affects which steps
-// are run, captured or sampled, or their precision. Names are the names of the fields. Excludes
-// values that may differ between ranks: the device index, the rank's share of the heads, sinks, the
-// cache size (ranks use the smallest), the stream, the trace and the file of choices. REQUIRES:
-// `options` are resolved (ResolveRunnerOptions()).
+// are run, captured or sampled, or the dtypes of their data. Excludes values that may differ
+// between ranks: the device index, the costs of tile schedules, the rank's share of the heads,
+// sinks, the cache size (ranks use the smallest), the stream, the trace and the file of choices.
+// REQUIRES: `options` are resolved (ResolveRunnerOptions()).
 std::string RankOptionsText(const ModelRunnerOptions& options, const ModelSpec& spec);
 
 // Returns `cascade`, or kOff on all ranks if the numbers of heads differ between ranks. The number
