@@ -177,8 +177,9 @@ class ModelRunner final : public StepRunner {
   // The scales of each layer, including a drafter's layers, for reading, or for overwriting on
   // stream(). Null if the cache is not quantised.
   const KvScales* kv_scales() const { return memory_->kv_scales(); }
-  // The current values that captured graphs contain: addresses and sizes. In debug builds and with
-  // ReplayCheck::kEveryReplay, a replay is rejected if a value has changed since the capture.
+  // The current values of addresses and sizes that captured graphs contain. In debug builds and
+  // with ReplayCheck::kEveryReplay, a replay is rejected if one of them has changed since the
+  // capture.
   Fingerprint fingerprint() const { return graphs_->fingerprint(); }
 
  private:

@@ -86,9 +86,9 @@ struct CacheOptions {
 // decode steps. If graphs are off, steps are padded as if they were replayed.
 enum class MixedGraphs : int8_t {
   kOff,  // mixed steps run eagerly, without padding
-  // Steps with at most mixed_tokens.back() tokens are padded to the next captured number of tokens.
-  // Model::Forward() is then also captured with rows of several tokens. These graphs take capture
-  // time and memory.
+  // Mixed steps with at most mixed_tokens.back() tokens are padded to the next captured number of
+  // tokens. Model::Forward() is then also captured with rows of several tokens. These graphs take
+  // capture time and memory.
   kOn,
 };
 

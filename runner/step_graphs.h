@@ -4,8 +4,9 @@
 // Model::Forward() and the copy of its logits, After() of all stages. Each stage may change what
 // the model's step reads and writes (StepStage::Fill()).
 //
-// The fingerprint of all values that graphs contain is collected from all parts. Replays compare it
-// in debug builds, and with ReplayCheck::kEveryReplay in all builds.
+// A fingerprint of addresses and sizes that graphs contain is collected from the runner's memory
+// and from all parts. Replays compare it in debug builds, and with ReplayCheck::kEveryReplay in all
+// builds.
 //
 // Thread safety: none; one owner.
 
