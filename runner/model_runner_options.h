@@ -135,9 +135,9 @@ struct RankOptions {
 // Whether rounding may make a row's tokens depend on the other rows of its step.
 enum class BatchInvariance : int8_t {
   kOff,
-  // A row's logits are bitwise identical in all batches: the KV splits of a row depend only on the
-  // row, and GEMMs use the same algorithm for all numbers of rows. Slower. For models whose GEMMs
-  // use Step::linears().
+  // A row's logits are bitwise independent of the other rows of its step: the KV splits of a row
+  // depend only on the row, and GEMMs use the same algorithm for all numbers of rows. Slower. For
+  // models whose GEMMs use Step::linears().
   kOn,
 };
 

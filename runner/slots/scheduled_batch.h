@@ -108,9 +108,10 @@ struct ScheduledRow {
   RowPositions positions = {};
   // Drafts: tokens that may follow the slot's last token, verified in this step. With
   // DraftAcceptance::kSameText, the drafts that the sequence would have chosen itself, up to the
-  // first that differs, are accepted, so the output equals plain decoding (docs/speculation.md).
-  // Requires a row without `tokens` and allowed_tokens, RowOutput::kToken, RowLogits::kLast, and a
-  // sequence without a LogitsRequest. At most SpeculationOptions::max_drafts.
+  // first that differs, are accepted, so the output equals plain decoding except for rounding
+  // (docs/speculation.md). Requires a row without `tokens` and allowed_tokens, RowOutput::kToken,
+  // RowLogits::kLast, and a sequence without a LogitsRequest. At most
+  // SpeculationOptions::max_drafts.
   //
   // Set either num_drafts, the number of drafts that the runner's drafter proposes, or `drafts`.
   int num_drafts = 0;

@@ -31,7 +31,7 @@ enum class DraftShape : int8_t {
 // The rule by which a draft is accepted.
 enum class DraftAcceptance : int8_t {
   // Accepts a draft if it is the token that the sequence would have sampled without it. The output
-  // equals the output of plain decoding.
+  // equals the output of plain decoding, except for rounding (docs/speculation.md).
   kSameText,
   // Accepts a draft with probability min(1, p / q), where p and q are its probabilities in the
   // sequence's and the drafter's distribution. A rejected draft is replaced by a sample from max(0,
