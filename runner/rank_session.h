@@ -32,8 +32,8 @@ class RankSession {
   absl::Status Telling(absl::FunctionRef<absl::Status()> work);
 
   // Fails the Collectives if `result` is an error that may have occurred on this rank only. Ignores
-  // OK and errors of the batch (InvalidArgument, FailedPrecondition, Unimplemented), which all
-  // ranks detect.
+  // OK and errors with the codes of a wrong batch (InvalidArgument, FailedPrecondition,
+  // Unimplemented): assumes that all ranks detect these.
   void TellOfStep(const absl::Status& result);
 
   // Runs the set-up of the runner, during which the host may wait for device work of all ranks.
