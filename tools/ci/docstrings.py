@@ -42,7 +42,6 @@ WAITING = {
     "cache/storage/kv_layout.h": {"KvForm"},
     "engine/request.h": {"TokenLogProbs::Candidate"},
     "graphs/graph_backend.h": {"CapturedGraph"},
-    "graphs/graph_key.h": {"GraphDecision::Kind"},
     "runner/sampling/logits_params.h": {"LogitBias", "HasPenalties"},
 }
 # What needs no words: what it does is said by its name everywhere in C++.
