@@ -1,6 +1,5 @@
 #include "reprise/engine/create_engine.h"
 
-#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -96,11 +95,17 @@ absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at:
   REPRISE_RETURN_IF_ERROR(dims.Check("rows", rows, {"tokens", "dim"}));
   REPRISE_RETURN_IF_ERROR(CheckLastStrideIsOne("rows", rows));
   REPRISE_RETURN_IF_ERROR(CheckDType("rows", rows, {at::kFloat, at::kHalf, at::kBFloat16}));
+  // LibTorch allows any stride of a single row.
+  const int64_t row_stride = rows.size(0) > 1 ? rows.stride(0) : rows.size(1);
+  if (row_stride < rows.size(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rows must not overlap: expected a stride of at least ", rows.size(1),
+                     " elements, got ", row_stride));
+  }
   const bool is_on_gpu = rows.is_cuda();
   return RequestEmbeddings{.first_token = first_token,
                            .rows = {.data = rows.data_ptr(),
-                                    // LibTorch allows any stride of a single row.
-                                    .row_stride = std::max(rows.stride(0), rows.size(1)),
+                                    .row_stride = row_stride,
                                     .num_rows = static_cast<int>(rows.size(0)),
                                     .dim = static_cast<int>(rows.size(1)),
                                     .dtype = *FromScalarType(rows.scalar_type()),

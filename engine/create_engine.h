@@ -56,7 +56,7 @@ absl::StatusOr<at::Tensor> LogitsOf(const Engine& engine, const TokenEvent& even
 // be on the host or on the model's GPU. The result keeps the memory alive. If another stream writes
 // the rows, it must have finished before Engine::Add(). Errors: InvalidArgument if the tensor is
 // undefined, does not have two dimensions, has an unsupported dtype, or has rows that are not
-// contiguous.
+// contiguous or that overlap, as those of Tensor::expand() do.
 absl::StatusOr<RequestEmbeddings> RequestEmbeddingsOf(int first_token, const at::Tensor& rows,
                                                       std::string content = {});
 

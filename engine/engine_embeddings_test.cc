@@ -203,6 +203,10 @@ TEST(EngineEmbeddingsTest, RejectsUnsupportedEmbeddingRows) {
   EXPECT_FALSE(RequestEmbeddingsOf(0, rows.t()).ok());
   EXPECT_FALSE(RequestEmbeddingsOf(0, rows.to(at::kInt)).ok());
   EXPECT_FALSE(RequestEmbeddingsOf(0, at::Tensor()).ok());
+  // All rows of an expanded tensor are the same memory: reading them with a stride would leave it.
+  EXPECT_THAT(RequestEmbeddingsOf(0, rows[0].unsqueeze(0).expand({4, -1})).status().message(),
+              HasSubstr("rows must not overlap"));
+  EXPECT_TRUE(RequestEmbeddingsOf(0, rows[0].unsqueeze(0).expand({1, -1})).ok());
 }
 
 }  // namespace
