@@ -85,7 +85,7 @@ absl::Status LinesDiffer(const std::string& first, const std::string& other, int
     return at < lines.size() ? lines[at].substr(0, lines[at].find('=')) : std::string();
   };
   const std::string name = name_of(expected, line);
-  if (name == name_of(got, line)) {
+  if (line < expected.size() && line < got.size() && name == name_of(got, line)) {
     const size_t begin = std::min(name.size() + 1, expected[line].size());
     return absl::FailedPreconditionError(
         absl::StrCat(name, " must be the same on all ranks: ",

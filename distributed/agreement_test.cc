@@ -117,6 +117,14 @@ TEST(AgreementTest, NamesTheFirstDifferingLine) {
   EXPECT_EQ(ToldOfTexts("a=1\nb=2", "a=1"),
             absl::FailedPreconditionError("ranks must have the same options: expected b=2 as on "
                                           "rank 0, got nothing on rank 1"));
+  // The next line of the longer text is empty.
+  EXPECT_EQ(
+      ToldOfTexts("a=1", "a=1\n"),
+      absl::FailedPreconditionError("ranks must have the same options: expected nothing as on "
+                                    "rank 0, got  on rank 1"));
+  EXPECT_EQ(ToldOfTexts("a=1\n", "a=1"),
+            absl::FailedPreconditionError("ranks must have the same options: expected  as on "
+                                          "rank 0, got nothing on rank 1"));
   EXPECT_EQ(ToldOfTexts("a=1", "b=1\na=1"),
             absl::FailedPreconditionError("ranks must have the same options: expected a=1 as on "
                                           "rank 0, got b=1 on rank 1"));
