@@ -438,8 +438,8 @@ absl::Status SlotMirror::ApplyEarlierLogits(const ScheduledRow& row, StepDemand&
   int& num_earlier_logits = demand.shape.num_earlier_logits;
   num_earlier_logits += row.num_earlier_logits();
   if (num_earlier_logits <= shape_.max_earlier_logits) return absl::OkStatus();
-  return Refusal("rows: slot ", row.slot.value(),
-                 " requests logits of too many tokens before the last of their rows for ",
+  return Refusal("rows: the rows up to that of slot ", row.slot.value(),
+                 " request logits of too many tokens before the last of their rows for ",
                  "max_earlier_logits: expected at most ", shape_.max_earlier_logits, ", got ",
                  num_earlier_logits, " or more");
 }
