@@ -132,9 +132,12 @@ TEST_F(ChoiceFileTest, DamageIsDetectedWarnedAboutOnceAndRepaired) {
 
 TEST_F(ChoiceFileTest, RejectsTextsWithTabsOrLineEndsAndInvalidPaths) {
   ChoiceFile file(Path());
-  EXPECT_THAT(file.Put("a\tb", "1").status().message(), HasSubstr("key must be a text"));
-  EXPECT_THAT(file.Put("a", "1\n").status().message(), HasSubstr("choice must be a text"));
-  EXPECT_THAT(file.Put("", "1").status().message(), HasSubstr("key must be a text"));
+  EXPECT_THAT(file.Put("a\tb", "1").status().message(),
+              HasSubstr("key must not be empty or contain tabs"));
+  EXPECT_THAT(file.Put("a", "1\n").status().message(),
+              HasSubstr("choice must not be empty or contain tabs"));
+  EXPECT_THAT(file.Put("", "1").status().message(),
+              HasSubstr("key must not be empty or contain tabs"));
   EXPECT_FALSE(std::filesystem::exists(Path()));
 
   Write("");
