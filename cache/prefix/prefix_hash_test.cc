@@ -228,7 +228,7 @@ TEST(PrefixHashDeathTest, DiesOnAChainLongerThanItsTokens) {
   const PrefixHasher hasher(kSeed);
   std::vector<PrefixHash> hashes(3);
   EXPECT_DEATH(hasher.Chain(hasher.Root(), TokensFrom(0, 47), 16, absl::MakeSpan(hashes)),
-               "tokens of 16 a block");
+               "too few tokens for blocks of 16 tokens");
   EXPECT_DEATH(hasher.Chain(hasher.Root(), TokensFrom(0, 47), 0, absl::MakeSpan(hashes)),
                "block_size > 0");
 }
