@@ -24,7 +24,8 @@ struct ModelPositions {
 
 struct TreeTokensArgs {
   // The batch, whose rows are chains. Read: query_start_loc, seq_lens, table_row. Written:
-  // positions, tail_len, tail_mask; for a row with a fault, all entries of the row.
+  // positions, tail_len, tail_mask; for a row with a fault, all entries of the row, and with
+  // RowFault::kTree also all entries of its tokens.
   BatchArrays arrays = {};
   int num_groups = 1;  // KV groups of arrays.slot_mapping
   TreeParents parents = {};

@@ -55,7 +55,7 @@ struct PrefixSeed {
   uint64_t low = 0;
   uint64_t high = 0;
 
-  // Returns a seed from the operating system's random source.
+  // Returns a seed from std::random_device.
   static PrefixSeed Random();
 };
 

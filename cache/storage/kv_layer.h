@@ -74,7 +74,7 @@ struct KvLayer {
   Scale v_scale = {};
   // For MLA with the latent and the rope part in two tensors. The last rope_dim dims of a key are
   // dims [0, rope_dim) of `rope`, which has a separate dtype and scale. The other dims are in k,
-  // and v is a prefix of k. In an absorbed latent, k_scale and v_scale are equal.
+  // and v is a prefix of k. In an absorbed latent, k_scale and v_scale must be equal.
   int rope_dim = 0;  // 0: k has all dims
   DType rope_dtype = DType::kFloat32;
   KvView rope = {};
