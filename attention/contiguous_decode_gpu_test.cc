@@ -39,7 +39,7 @@ void DecodeInAGraph(ContiguousCaseOptions options) {
     const c10::cuda::CUDAStreamGuard guard(
         c10::cuda::getStreamFromExternal(stream, c10::cuda::current_device()));
     const absl::StatusOr<BatchSchedule> built =
-        LaunchTileSchedule(decode.batch(), WindowOf(decode.layer()), work.map(), stream);
+        LaunchTileSchedule(decode.batch(), WindowOf(decode.layer()), work.schedule(), stream);
     ASSERT_TRUE(built.ok()) << built.status();
     ASSERT_EQ(decode.Run(*built), absl::OkStatus());
   });

@@ -129,7 +129,7 @@ struct DeviceProfile {
   // For a single launch: decodes with a tile schedule that was planned for a shared prefix in small
   // tiles (SharedPrefix::kTaken, SharedTiles::kSmall of
   // attention/tile_schedule/tile_schedule_plan.h).
-  CascadeCosts cascade_map;
+  CascadeCosts cascade_costs;
 };
 
 // Measured on one H200. docs/performance.md has the measurements.
@@ -172,13 +172,13 @@ constexpr DeviceProfile H200Profile() {
                            .prefix_us = 24,
                            .merge_us = 2.6,
                            .merge_us_per_token = 0.01},
-      .cascade_map = {.read_tb_per_s = 4.6,
-                      .reread_tb_per_s = 8.4,
-                      .tile_reread_tb_per_s = 4.4,
-                      .suffix_tb_per_s = 3.8,
-                      .call_us = 8,
-                      .prefix_us = 7.5,
-                      .merge_us_per_token = 0.145},
+      .cascade_costs = {.read_tb_per_s = 4.6,
+                        .reread_tb_per_s = 8.4,
+                        .tile_reread_tb_per_s = 4.4,
+                        .suffix_tb_per_s = 3.8,
+                        .call_us = 8,
+                        .prefix_us = 7.5,
+                        .merge_us_per_token = 0.145},
   };
 }
 

@@ -103,7 +103,7 @@ PlannedAttention::PlannedAttention(const PlannedAttentionOptions& options,
                .block_size = options.block_size,
                .max_block_indices = options.max_block_indices,
                .max_custom_mask_bytes = options.max_custom_mask_bytes}),
-      map_bytes_(inputs_.num_bytes() + plan.map_bytes) {}
+      schedule_bytes_(inputs_.num_bytes() + plan.schedule_bytes) {}
 
 PlannedAttention::~PlannedAttention() {
   // Read only once: CUDA releases the pins of a destroyed graph on a separate thread.
@@ -126,10 +126,10 @@ absl::Status PlannedAttention::CheckReplaceable(const char* name, const at::Tens
                                                  alignment, " bytes, got ", beyond, " beyond one"));
 }
 
-absl::Status PlannedAttention::SetMapWorkspace(at::Tensor workspace) {
+absl::Status PlannedAttention::SetScheduleWorkspace(at::Tensor workspace) {
   return CatchTorch([&]() -> absl::Status {
-    REPRISE_RETURN_IF_ERROR(CheckReplaceable("map_workspace", workspace, map_bytes_));
-    map_workspace_ = std::move(workspace);
+    REPRISE_RETURN_IF_ERROR(CheckReplaceable("schedule_workspace", workspace, schedule_bytes_));
+    schedule_workspace_ = std::move(workspace);
     MakeMap();
     return absl::OkStatus();
   });
@@ -147,7 +147,7 @@ absl::Status PlannedAttention::SetPartialWorkspace(at::Tensor workspace) {
 absl::Status PlannedAttention::Reset() {
   return CatchTorch([&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(pins_.CheckNone("workspaces"));
-    map_workspace_ = partial_workspace_ = at::Tensor();
+    schedule_workspace_ = partial_workspace_ = at::Tensor();
     MakeMap();
     return absl::OkStatus();
   });
@@ -156,20 +156,20 @@ absl::Status PlannedAttention::Reset() {
 // Also invalidates the plan, which is in the old workspaces.
 void PlannedAttention::MakeMap() {
   planned_.reset();
-  map_ = {};
+  schedule_ = {};
   work_ = {};
   if (options_.device.is_cpu() || !CheckIsSet().ok()) return;
-  auto* const base = static_cast<std::byte*>(map_workspace_.mutable_data_ptr());
-  map_ =
+  auto* const base = static_cast<std::byte*>(schedule_workspace_.mutable_data_ptr());
+  schedule_ =
       MakeTileSchedule(plan_, base + inputs_.num_bytes(),
                        plan_.partial_bytes > 0 ? partial_workspace_.mutable_data_ptr() : nullptr);
 }
 
 absl::Status PlannedAttention::CheckIsSet() const {
-  if (!map_workspace_.defined()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("SetMapWorkspace() must be called before Plan(): expected a workspace of ",
-                     map_bytes_, " bytes, got none"));
+  if (!schedule_workspace_.defined()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "SetScheduleWorkspace() must be called before Plan(): expected a workspace of ",
+        schedule_bytes_, " bytes, got none"));
   }
   if (partial_workspace_.defined() || plan_.partial_bytes == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -205,12 +205,13 @@ absl::Status PlannedAttention::Plan(const PlanInputs& inputs) {
     // If the copy fails, no plan is valid.
     if (lone_run_pins_.count() == 0) planned_.reset();
     CUstream_st* const stream = CurrentStream(options_.device);
-    REPRISE_RETURN_IF_ERROR(inputs_.Copy(inputs, shape, map_workspace_, stream));
+    REPRISE_RETURN_IF_ERROR(inputs_.Copy(inputs, shape, schedule_workspace_, stream));
 #ifdef REPRISE_WITH_CUDA
     if (!options_.device.is_cpu()) {
-      PagedBatch batch = inputs_.BatchOf(shape, map_workspace_);
+      PagedBatch batch = inputs_.BatchOf(shape, schedule_workspace_);
       batch.causal = options_.causal;
-      REPRISE_ASSIGN_OR_RETURN(work_, LaunchTileSchedule(batch, options_.window, map_, stream));
+      REPRISE_ASSIGN_OR_RETURN(work_,
+                               LaunchTileSchedule(batch, options_.window, schedule_, stream));
     }
 #endif
     planned_ = shape;
@@ -247,7 +248,7 @@ absl::Status PlannedAttention::Run(const AttentionParams& layer, const at::Tenso
     if (capture != 0 && plan_capture_ == 0) {
       REPRISE_RETURN_IF_ERROR(PinIfCaptured(lone_run_pins_).status());
     }
-    PagedBatch batch = inputs_.BatchOf(*planned_, map_workspace_);
+    PagedBatch batch = inputs_.BatchOf(*planned_, schedule_workspace_);
     batch.causal = options_.causal;
     return PagedAttention(layer, batch, work_, q, kv, output, extras);
   });

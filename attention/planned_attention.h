@@ -5,16 +5,16 @@
 //
 //   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<PlannedAttention> attention,
 //                            PlannedAttention::Create({.work = ..., .device = at::kCUDA}));
-//   // Once, with the sizes from map_bytes() and partial_bytes():
-//   attention->SetMapWorkspace(at::empty({attention->map_bytes()}, bytes));
+//   // Once, with the sizes from schedule_bytes() and partial_bytes():
+//   attention->SetScheduleWorkspace(at::empty({attention->schedule_bytes()}, bytes));
 //   attention->SetPartialWorkspace(at::empty({attention->partial_bytes()}, bytes));
 //   // Each step: lengths and tables, on the host or on the device
 //   REPRISE_RETURN_IF_ERROR(attention->Plan({.seq_lens = seq_lens, .block_table = table}));
 //   for (...) REPRISE_RETURN_IF_ERROR(attention->Run(layer, q, kv, {out, &lse}));
 //
-// Plan() copies its inputs into the map workspace and builds the tile schedule there. Host arrays
-// may be overwritten after Plan() returns: they are copied through LibTorch's pinned memory, which
-// is not reused before it has been read. Device arrays are read in stream order.
+// Plan() copies its inputs into the schedule workspace and builds the tile schedule there. Host
+// arrays may be overwritten after Plan() returns: they are copied through LibTorch's pinned memory,
+// which is not reused before it has been read. Device arrays are read in stream order.
 //
 // There are two ways to capture:
 //   - Capture only Run(), and call Plan() before each replay, from host or device arrays. The plan
@@ -32,8 +32,8 @@
 // Run() uses the preceding Plan(), which must be eager or in the same capture. Graphs of several
 // sizes may share one PlannedAttention if each of them has captured its own Plan().
 //
-// The CPU has no tile schedule: the map workspace holds the inputs, and no partial workspace is
-// needed. The same holds for plans without partials: partial_bytes() is 0.
+// The CPU has no tile schedule: the schedule workspace holds the inputs, and no partial workspace
+// is needed. The same holds for plans without partials: partial_bytes() is 0.
 //
 // Errors: FailedPrecondition for a call that the state does not allow, for host arrays under
 // capture, and for a call that an existing graph forbids. InvalidArgument naming the argument. The
@@ -97,14 +97,14 @@ class PlannedAttention {
   PlannedAttention& operator=(const PlannedAttention&) = delete;
   ~PlannedAttention();
 
-  // Minimum size of each workspace in bytes: the map workspace holds the schedule and the plan's
-  // inputs; the partial workspace holds the partial results of split rows.
-  int64_t map_bytes() const { return map_bytes_; }
+  // Minimum size of each workspace in bytes: the schedule workspace holds the schedule and the
+  // plan's inputs; the partial workspace holds the partial results of split rows.
+  int64_t schedule_bytes() const { return schedule_bytes_; }
   int64_t partial_bytes() const { return plan_.partial_bytes; }
 
   // Sets or replaces a workspace: [any size from the minimum] uint8, contiguous, on the device,
   // aligned to 256 bytes (4 on the CPU), with any content. Discards the plan.
-  absl::Status SetMapWorkspace(at::Tensor workspace);
+  absl::Status SetScheduleWorkspace(at::Tensor workspace);
   absl::Status SetPartialWorkspace(at::Tensor workspace);
   // Releases both workspaces, and discards the plan.
   absl::Status Reset();
@@ -132,10 +132,10 @@ class PlannedAttention {
   const PlannedAttentionOptions options_;
   const TileSchedulePlan plan_;  // has no bytes on the CPU
   const PlanInputSpace inputs_;
-  int64_t map_bytes_ = 0;
-  at::Tensor map_workspace_;      // [>= map_bytes] uint8: the inputs, then the schedule
-  at::Tensor partial_workspace_;  // [>= partial_bytes] uint8
-  TileSchedule map_;
+  int64_t schedule_bytes_ = 0;
+  at::Tensor schedule_workspace_;  // [>= schedule_bytes] uint8: the inputs, then the schedule
+  at::Tensor partial_workspace_;   // [>= partial_bytes] uint8
+  TileSchedule schedule_;
   BatchSchedule work_;  // set by Plan()
 
   std::optional<PlanShape> planned_;

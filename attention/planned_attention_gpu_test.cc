@@ -115,7 +115,7 @@ class PlannedAttentionGpuTest : public ::testing::Test {
 
   static void SetWorkspaces(PlannedAttention& attention) {
     EXPECT_GT(attention.partial_bytes(), 0);
-    EXPECT_TRUE(attention.SetMapWorkspace(Poison(attention.map_bytes())).ok());
+    EXPECT_TRUE(attention.SetScheduleWorkspace(Poison(attention.schedule_bytes())).ok());
     EXPECT_TRUE(attention.SetPartialWorkspace(Poison(attention.partial_bytes())).ok());
   }
   static at::Tensor Poison(int64_t bytes) { return at::full({bytes}, 0x7f, Gpu(at::kByte)); }
@@ -365,9 +365,10 @@ TEST_F(PlannedAttentionGpuTest, RejectsReplacingWorkspacesWhileAGraphExists) {
   ASSERT_TRUE(attention_->Plan(rows.Padded(at::kCPU)).ok());
   const cudaGraphExec_t exec = Capture([&] { return Run(*attention_); });
   const at::Tensor expected = Replay(exec);
-  EXPECT_EQ(attention_->SetMapWorkspace(Poison(attention_->map_bytes())),
-            absl::FailedPreconditionError(
-                "map_workspace must stay while captured graphs use it: expected 0 graphs, got 1"));
+  EXPECT_EQ(
+      attention_->SetScheduleWorkspace(Poison(attention_->schedule_bytes())),
+      absl::FailedPreconditionError(
+          "schedule_workspace must stay while captured graphs use it: expected 0 graphs, got 1"));
   EXPECT_EQ(attention_->SetPartialWorkspace(Poison(attention_->partial_bytes())).code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(attention_->Reset().code(), absl::StatusCode::kFailedPrecondition);
@@ -378,11 +379,12 @@ TEST_F(PlannedAttentionGpuTest, RejectsReplacingWorkspacesWhileAGraphExists) {
 
 TEST_F(PlannedAttentionGpuTest, RejectsWorkspacesOnAnotherDeviceOrUnaligned) {
   const std::unique_ptr<PlannedAttention> attention = Make();
-  const int64_t bytes = attention->map_bytes();
-  EXPECT_THAT(std::string(attention->SetMapWorkspace(at::zeros({bytes}, at::kByte)).message()),
-              HasSubstr("map_workspace has the wrong device: expected cuda:0, got cpu"));
-  EXPECT_THAT(std::string(attention->SetMapWorkspace(Poison(bytes + 256).slice(0, 16)).message()),
-              HasSubstr("map_workspace must be aligned: expected a multiple of 256 bytes, got 16"));
+  const int64_t bytes = attention->schedule_bytes();
+  EXPECT_THAT(std::string(attention->SetScheduleWorkspace(at::zeros({bytes}, at::kByte)).message()),
+              HasSubstr("schedule_workspace has the wrong device: expected cuda:0, got cpu"));
+  EXPECT_THAT(
+      std::string(attention->SetScheduleWorkspace(Poison(bytes + 256).slice(0, 16)).message()),
+      HasSubstr("schedule_workspace must be aligned: expected a multiple of 256 bytes, got 16"));
 }
 
 // Layers of two classes, one after the other, share one workspace of partial results.

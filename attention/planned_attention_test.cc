@@ -63,7 +63,7 @@ class PlannedAttentionTest : public ::testing::Test {
 
   static std::unique_ptr<PlannedAttention> MakeSet() {
     std::unique_ptr<PlannedAttention> made = Make();
-    EXPECT_TRUE(made->SetMapWorkspace(Bytes(made->map_bytes())).ok());
+    EXPECT_TRUE(made->SetScheduleWorkspace(Bytes(made->schedule_bytes())).ok());
     return made;
   }
 
@@ -134,7 +134,7 @@ TEST_F(PlannedAttentionTest, RunUsesTheCustomMasksOfItsPlan) {
   options.max_custom_mask_bytes = 8;
   absl::StatusOr<std::unique_ptr<PlannedAttention>> attention = PlannedAttention::Create(options);
   ASSERT_TRUE(attention.ok()) << attention.status();
-  ASSERT_TRUE((*attention)->SetMapWorkspace(Bytes((*attention)->map_bytes())).ok());
+  ASSERT_TRUE((*attention)->SetScheduleWorkspace(Bytes((*attention)->schedule_bytes())).ok());
   AttentionParams layer = Layer();
   layer.window_left.reset();
   const auto run = [&](std::optional<at::Tensor> mask, std::optional<at::Tensor> offset) {
@@ -163,8 +163,8 @@ TEST_F(PlannedAttentionTest, RequiresWorkspacesThenPlanThenRun) {
   const std::unique_ptr<PlannedAttention> attention = Make();
   EXPECT_EQ(attention->partial_bytes(), 0);
   EXPECT_THAT(std::string(attention->Plan(Inputs()).message()),
-              HasSubstr("SetMapWorkspace() must be called before Plan()"));
-  ASSERT_TRUE(attention->SetMapWorkspace(Bytes(attention->map_bytes())).ok());
+              HasSubstr("SetScheduleWorkspace() must be called before Plan()"));
+  ASSERT_TRUE(attention->SetScheduleWorkspace(Bytes(attention->schedule_bytes())).ok());
   EXPECT_EQ(Run(*attention), absl::FailedPreconditionError(
                                  "Plan() must be called before Run(): expected a plan, got none"));
   ASSERT_TRUE(attention->Plan(Inputs()).ok());
@@ -174,7 +174,7 @@ TEST_F(PlannedAttentionTest, RequiresWorkspacesThenPlanThenRun) {
 TEST_F(PlannedAttentionTest, NewWorkspaceInvalidatesThePlan) {
   const std::unique_ptr<PlannedAttention> attention = MakeSet();
   ASSERT_TRUE(attention->Plan(Inputs()).ok());
-  ASSERT_TRUE(attention->SetMapWorkspace(Bytes(attention->map_bytes() + 100)).ok());
+  ASSERT_TRUE(attention->SetScheduleWorkspace(Bytes(attention->schedule_bytes() + 100)).ok());
   EXPECT_EQ(Run(*attention).code(), absl::StatusCode::kFailedPrecondition);
   ASSERT_TRUE(attention->Plan(Inputs()).ok());
   EXPECT_TRUE(Run(*attention).ok());
@@ -184,14 +184,15 @@ TEST_F(PlannedAttentionTest, NewWorkspaceInvalidatesThePlan) {
 
 TEST_F(PlannedAttentionTest, RejectsWorkspacesOfWrongSizeOrType) {
   const std::unique_ptr<PlannedAttention> attention = Make();
-  const int64_t bytes = attention->map_bytes();
-  EXPECT_THAT(std::string(attention->SetMapWorkspace(Bytes(bytes - 1)).message()),
+  const int64_t bytes = attention->schedule_bytes();
+  EXPECT_THAT(std::string(attention->SetScheduleWorkspace(Bytes(bytes - 1)).message()),
               HasSubstr("expected [>= " + std::to_string(bytes) + "], got [" +
                         std::to_string(bytes - 1) + "]"));
-  EXPECT_THAT(std::string(attention->SetMapWorkspace(at::empty({bytes})).message()),
-              HasSubstr("map_workspace must be"));
+  EXPECT_THAT(std::string(attention->SetScheduleWorkspace(at::empty({bytes})).message()),
+              HasSubstr("schedule_workspace must be"));
   EXPECT_THAT(
-      std::string(attention->SetMapWorkspace(Bytes(2 * bytes).slice(0, 0, 2 * bytes, 2)).message()),
+      std::string(
+          attention->SetScheduleWorkspace(Bytes(2 * bytes).slice(0, 0, 2 * bytes, 2)).message()),
       HasSubstr("stride 1"));
 }
 
@@ -202,9 +203,10 @@ TEST_F(PlannedAttentionTest, RejectsReplacingWorkspacesWhileAGraphExists) {
   std::function<absl::Status()> graph = [&, pin = attention->pins().Take()] {
     return Run(*attention);
   };
-  EXPECT_EQ(attention->SetMapWorkspace(Bytes(attention->map_bytes())),
-            absl::FailedPreconditionError(
-                "map_workspace must stay while captured graphs use it: expected 0 graphs, got 1"));
+  EXPECT_EQ(
+      attention->SetScheduleWorkspace(Bytes(attention->schedule_bytes())),
+      absl::FailedPreconditionError(
+          "schedule_workspace must stay while captured graphs use it: expected 0 graphs, got 1"));
   EXPECT_EQ(attention->SetPartialWorkspace(Bytes(0)).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(attention->Reset().code(), absl::StatusCode::kFailedPrecondition);
   // These rejected calls have no side effects: the plan is still valid.

@@ -167,7 +167,7 @@ struct DeviceOptions {
   std::optional<CascadeMode> cascade = {};
   // Measured costs of the GPU. nullopt: ProfileOf() the device's limits. Affects speed; with
   // cascade on, or batch_invariance off, also rounding. With cascade on, all ranks must have the
-  // same cascade_map.
+  // same cascade_costs.
   std::optional<DeviceProfile> profile = {};
 };
 

@@ -327,7 +327,7 @@ void RunnerSetup::AddCascade() {
   const RunnerMemory& memory = *runner_->memory_;
   const RunnerShape& shape = runner_->shape_;
   const LayerClasses& classes = memory.classes();
-  StepCascadeOptions options = {.costs = options_.device.profile->cascade_map,
+  StepCascadeOptions options = {.costs = options_.device.profile->cascade_costs,
                                 .num_slots = shape.max_num_seqs,
                                 .max_blocks = shape.max_blocks(),
                                 .block_size = shape.block_size,
@@ -343,7 +343,7 @@ void RunnerSetup::AddCascade() {
                    .head_dim_v = layer.params.head_dim_v,
                    .v_in_k = layer.v_in_k,
                    .bytes_per_element = static_cast<int>(SizeOf(*options_.cache.dtype)),
-                   .tile_queries = memory.metadata().cascade_map(i).main.tile_queries},
+                   .tile_queries = memory.metadata().cascade_schedule(i).main.tile_queries},
          .num_layers = static_cast<int>(absl::c_count(classes.class_of_layer, i))});
     if (!absl::c_linear_search(options.groups, *layer_class.kv_group)) {
       options.groups.push_back(*layer_class.kv_group);

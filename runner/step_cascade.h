@@ -2,7 +2,7 @@
 // D3), and the length of that prefix. No other code makes this decision.
 //
 //   StepCascade cascade({.classes = {{.layer = {.num_q_heads = 32, ...}, .num_layers = 32}},
-//                        .costs = H200Profile().cascade_map, .num_slots = 64, ...});
+//                        .costs = H200Profile().cascade_costs, .num_slots = 64, ...});
 //   // For each batch, after the slot mirror has advanced by it:
 //   const StepCascade::Decision decision = cascade.Decide(batch, mirror);
 //   LOG(INFO) << decision.rule;   // "cascade: 5200.0 us flat, 1600.0 us with the prefix apart"

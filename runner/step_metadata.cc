@@ -28,13 +28,13 @@ StepMetadata::StepMetadata(const StepMetadataOptions& options, DeviceDriver* dri
     : options_(options),
       driver_(driver),
       tile_schedules_(options.classes.num_classes()),
-      decode_maps_(options.classes.num_classes()),
-      draft_maps_(options.classes.num_classes()),
-      cascade_maps_(options.classes.num_classes()),
+      decode_schedules_(options.classes.num_classes()),
+      draft_schedules_(options.classes.num_classes()),
+      cascade_schedules_(options.classes.num_classes()),
       local_rows_(options.classes.num_classes()) {}
 
-TileScheduleOptions StepMetadata::MapOptions(const AttentionParams& params, DType q_dtype,
-                                             const KernelChoice& kernels) const {
+TileScheduleOptions StepMetadata::ScheduleOptionsOf(const AttentionParams& params, DType q_dtype,
+                                                    const KernelChoice& kernels) const {
   return {.dtype = q_dtype,
           .num_q_heads = params.num_q_heads,
           .num_kv_heads = params.num_kv_heads,
@@ -50,7 +50,7 @@ TileScheduleOptions StepMetadata::MapOptions(const AttentionParams& params, DTyp
           .costs = options_.costs};
 }
 
-absl::StatusOr<TileSchedule> StepMetadata::NewMap(const TileScheduleOptions& options) {
+absl::StatusOr<TileSchedule> StepMetadata::NewSchedule(const TileScheduleOptions& options) {
   REPRISE_ASSIGN_OR_RETURN(const TileSchedulePlan plan, driver_->PlanWork(options));
   memory_.push_back(
       at::empty({plan.workspace_bytes}, at::TensorOptions(options_.device).dtype(at::kByte)));
@@ -58,17 +58,18 @@ absl::StatusOr<TileSchedule> StepMetadata::NewMap(const TileScheduleOptions& opt
 }
 
 absl::Status StepMetadata::AllocateWithin() {
-  before_maps_.resize(tile_schedules_.size());
+  before_schedules_.resize(tile_schedules_.size());
   for (size_t i = 0; i < tile_schedules_.size(); ++i) {
     const LayerClass& layer_class = options_.classes.classes[i];
     if (layer_class.batch != ClassBatch::kRows) continue;
-    REPRISE_ASSIGN_OR_RETURN(before_maps_[i],
-                             NewMap(MapOptions(options_.layers[layer_class.first_layer])));
+    REPRISE_ASSIGN_OR_RETURN(
+        before_schedules_[i],
+        NewSchedule(ScheduleOptionsOf(options_.layers[layer_class.first_layer])));
   }
   for (const AttentionParams& params : options_.within) {
-    TileScheduleOptions plan = MapOptions(params, options_.dtype, {});
+    TileScheduleOptions plan = ScheduleOptionsOf(params, options_.dtype, {});
     plan.max_seq_len = options_.max_tokens;
-    REPRISE_ASSIGN_OR_RETURN(within_maps_.emplace_back(), NewMap(plan));
+    REPRISE_ASSIGN_OR_RETURN(within_schedules_.emplace_back(), NewSchedule(plan));
   }
   return absl::OkStatus();
 }
@@ -76,7 +77,7 @@ absl::Status StepMetadata::AllocateWithin() {
 TileScheduleOptions StepMetadata::ClassMapOptions(int index, int max_tokens,
                                                   int max_query_len) const {
   const LayerClass& layer_class = options_.classes.classes[index];
-  TileScheduleOptions plan = MapOptions(options_.layers[layer_class.first_layer]);
+  TileScheduleOptions plan = ScheduleOptionsOf(options_.layers[layer_class.first_layer]);
   plan.max_tokens = max_tokens;
   plan.max_query_len = max_query_len;
   if (layer_class.batch == ClassBatch::kLocalRows) {
@@ -124,10 +125,10 @@ absl::Status StepMetadata::Allocate(int index) {
                                   draft_plan.workspace_bytes, cascade_plan.workspace_bytes});
   memory_.push_back(at::empty({bytes}, at::TensorOptions(options_.device).dtype(at::kByte)));
   tile_schedules_[index] = MakeTileSchedule(plan, memory_.back().data_ptr());
-  decode_maps_[index] = MakeTileSchedule(decode_plan, memory_.back().data_ptr());
-  draft_maps_[index] = MakeTileSchedule(draft_plan, memory_.back().data_ptr());
+  decode_schedules_[index] = MakeTileSchedule(decode_plan, memory_.back().data_ptr());
+  draft_schedules_[index] = MakeTileSchedule(draft_plan, memory_.back().data_ptr());
   if (TakesPrefix(index)) {
-    cascade_maps_[index] = MakeTileSchedule(cascade_plan, memory_.back().data_ptr());
+    cascade_schedules_[index] = MakeTileSchedule(cascade_plan, memory_.back().data_ptr());
   }
   return absl::OkStatus();
 }
@@ -194,14 +195,14 @@ StepBatches StepMetadata::BatchesAt(const GraphKey& key, const StepArrays& array
   // The decode schedules hold one token per row.
   const bool is_decode = key.max_query_len <= 1 && key.padded_num_tokens <= options_.max_rows;
   const bool is_drafts = key.num_drafts > 0 && key.max_query_len <= 1 + options_.max_drafts;
-  const std::vector<TileSchedule>& maps = is_decode   ? decode_maps_
-                                          : is_drafts ? draft_maps_
-                                                      : tile_schedules_;
+  const std::vector<TileSchedule>& schedules = is_decode   ? decode_schedules_
+                                               : is_drafts ? draft_schedules_
+                                                           : tile_schedules_;
   for (int i = 0; i < options_.classes.num_classes(); ++i) {
     const bool takes_prefix = key.cascade && is_decode && TakesPrefix(i);
     if (takes_prefix) batches.of_class[i].common_prefix_len = arrays.common_prefix_len;
-    batches.work.push_back(
-        WorkOf(batches.of_class[i], WindowOfClass(i), takes_prefix ? cascade_maps_[i] : maps[i]));
+    batches.work.push_back(WorkOf(batches.of_class[i], WindowOfClass(i),
+                                  takes_prefix ? cascade_schedules_[i] : schedules[i]));
   }
   if (!options_.within.empty() && key.max_query_len > 1) AddWithin(arrays, batches);
   return batches;
@@ -217,7 +218,7 @@ void StepMetadata::AddWithin(const StepArrays& arrays, StepBatches& batches) con
       before.causal = false;                      // all keys precede the queries
     }
     batches.before.push_back(before);
-    batches.before_work.push_back(WorkOf(before, WindowOfClass(i), before_maps_[i]));
+    batches.before_work.push_back(WorkOf(before, WindowOfClass(i), before_schedules_[i]));
   }
   batches.within = {.query_start_loc = batches.rows.query_start_loc,
                     .key_start_loc = batches.rows.query_start_loc,
@@ -226,9 +227,9 @@ void StepMetadata::AddWithin(const StepArrays& arrays, StepBatches& batches) con
                     .num_keys = batches.rows.num_tokens,
                     .max_query_len = batches.rows.max_query_len,
                     .max_seq_len = batches.rows.max_query_len};
-  for (size_t i = 0; i < within_maps_.size(); ++i) {
+  for (size_t i = 0; i < within_schedules_.size(); ++i) {
     batches.within_work.push_back(
-        WorkOf(batches.within, WindowOf(options_.within[i]), within_maps_[i]));
+        WorkOf(batches.within, WindowOf(options_.within[i]), within_schedules_[i]));
   }
 }
 
@@ -247,11 +248,11 @@ std::vector<int> StepMetadata::ClassesOf(int begin, int end) const {
 absl::Status StepMetadata::Build(const StepBatches& batches, absl::Span<const int> classes) const {
   // Each class occupies one CTA for a few microseconds, so classes run concurrently.
   const int num_classes = static_cast<int>(classes.size());
-  const int num_within = batches.has_within() ? static_cast<int>(within_maps_.size()) : 0;
+  const int num_within = batches.has_within() ? static_cast<int>(within_schedules_.size()) : 0;
   return driver_->InLanes(num_classes + num_within, [&](int lane) -> absl::Status {
     if (lane < num_classes) return BuildClass(batches, classes[lane]);
     const int i = lane - num_classes;
-    return driver_->BuildWork(options_.within[i], batches.within, within_maps_[i]);
+    return driver_->BuildWork(options_.within[i], batches.within, within_schedules_[i]);
   });
 }
 
@@ -265,9 +266,9 @@ absl::Status StepMetadata::BuildClass(const StepBatches& batches, int index) con
                                                      .buffers = local_rows_[index]}));
   }
   REPRISE_RETURN_IF_ERROR(
-      driver_->BuildWork(params, batches.of_class[index], batches.work[index].map));
+      driver_->BuildWork(params, batches.of_class[index], batches.work[index].schedule));
   if (!batches.has_within() || layer_class.batch != ClassBatch::kRows) return absl::OkStatus();
-  return driver_->BuildWork(params, batches.before[index], before_maps_[index]);
+  return driver_->BuildWork(params, batches.before[index], before_schedules_[index]);
 }
 
 void StepMetadata::AddTo(Fingerprint& fingerprint) const {

@@ -125,7 +125,7 @@ class StepMetadata {
   // Returns whether the class reads a common prefix once in cascade steps, and its schedule for
   // these steps.
   bool TakesPrefix(int index) const;
-  const TileSchedule& cascade_map(int index) const { return cascade_maps_[index]; }
+  const TileSchedule& cascade_schedule(int index) const { return cascade_schedules_[index]; }
 
   void AddTo(Fingerprint& fingerprint) const;
 
@@ -137,12 +137,12 @@ class StepMetadata {
   TileScheduleOptions ClassMapOptions(int index, int max_tokens, int max_query_len) const;
   absl::Status AllocateWithin();
   // Allocates memory for a schedule, and returns the schedule over it.
-  absl::StatusOr<TileSchedule> NewMap(const TileScheduleOptions& options);
+  absl::StatusOr<TileSchedule> NewSchedule(const TileScheduleOptions& options);
   // Returns the options of the schedule for the largest step.
-  TileScheduleOptions MapOptions(const AttentionParams& params, DType q_dtype,
-                                 const KernelChoice& kernels) const;
-  TileScheduleOptions MapOptions(const LayerSpec& layer) const {
-    return MapOptions(layer.params, layer.q_dtype.value_or(options_.dtype), layer.kernels);
+  TileScheduleOptions ScheduleOptionsOf(const AttentionParams& params, DType q_dtype,
+                                        const KernelChoice& kernels) const;
+  TileScheduleOptions ScheduleOptionsOf(const LayerSpec& layer) const {
+    return ScheduleOptionsOf(layer.params, layer.q_dtype.value_or(options_.dtype), layer.kernels);
   }
   LayerWindow WindowOfClass(int index) const;
   void AllocateLocalRows(int index, int max_rows);
@@ -151,14 +151,15 @@ class StepMetadata {
 
   StepMetadataOptions options_;
   DeviceDriver* driver_;
-  std::vector<TileSchedule> before_maps_;      // one per class; empty without `within`
-  std::vector<TileSchedule> within_maps_;      // one per entry of `within`
-  std::vector<TileSchedule> tile_schedules_;   // one per class
-  std::vector<TileSchedule> decode_maps_;      // one per class; share the memory of tile_schedules_
-  std::vector<TileSchedule> draft_maps_;       // one per class; share the same memory
-  std::vector<TileSchedule> cascade_maps_;     // one per class; share the same memory
-  std::vector<LocalBatchBuffers> local_rows_;  // one per class; empty except for chunks
-  std::vector<at::Tensor> memory_;             // owns the memory of the members above
+  std::vector<TileSchedule> before_schedules_;  // one per class; empty without `within`
+  std::vector<TileSchedule> within_schedules_;  // one per entry of `within`
+  std::vector<TileSchedule> tile_schedules_;    // one per class
+  std::vector<TileSchedule>
+      decode_schedules_;                       // one per class; share the memory of tile_schedules_
+  std::vector<TileSchedule> draft_schedules_;  // one per class; share the same memory
+  std::vector<TileSchedule> cascade_schedules_;  // one per class; share the same memory
+  std::vector<LocalBatchBuffers> local_rows_;    // one per class; empty except for chunks
+  std::vector<at::Tensor> memory_;               // owns the memory of the members above
 };
 
 }  // namespace reprise

@@ -30,14 +30,14 @@ class PlanningDriver : public ForwardingDriver {
     return PlanTileSchedule(options);
   }
   absl::Status BuildWork(const AttentionParams& layer, const PagedBatch& batch,
-                         const TileSchedule& map) override {
-    absl::Status status = TileScheduleOnHost(batch, WindowOf(layer), map).status();
-    status.Update(CheckTileSchedule(map, batch, WindowOf(layer)));
+                         const TileSchedule& schedule) override {
+    absl::Status status = TileScheduleOnHost(batch, WindowOf(layer), schedule).status();
+    status.Update(CheckTileSchedule(schedule, batch, WindowOf(layer)));
     return status;
   }
   absl::Status BuildWork(const AttentionParams& layer, const RaggedBatch& batch,
-                         const TileSchedule& map) override {
-    return TileScheduleOnHost(batch, WindowOf(layer), map).status();
+                         const TileSchedule& schedule) override {
+    return TileScheduleOnHost(batch, WindowOf(layer), schedule).status();
   }
 };
 
@@ -117,7 +117,7 @@ TEST_F(StepMetadataTest, StepsWithDraftsHaveTilesOfTheirSize) {
       const StepBatches batches = Refilled(key, live, 5);
       const absl::Status built = Build(batches);
       ASSERT_TRUE(built.ok()) << built;
-      for (const BatchSchedule& work : batches.work) EXPECT_EQ(work.map.main.max_query_len, 5);
+      for (const BatchSchedule& work : batches.work) EXPECT_EQ(work.schedule.main.max_query_len, 5);
     }
   }
 }
@@ -144,11 +144,11 @@ TEST_F(StepMetadataTest, DecodesHaveSeparateSchedulesForEveryClass) {
       built = Build(decode);
       ASSERT_TRUE(built.ok()) << built;
       for (int c = 0; c < 4; ++c) {
-        EXPECT_EQ(decode.work[c].map.main.max_query_len, 1);
+        EXPECT_EQ(decode.work[c].schedule.main.max_query_len, 1);
         // 4 q heads of one KV head, instead of a prompt's queries.
-        EXPECT_LT(decode.work[c].map.main.tile_rows, prefill.work[c].map.main.tile_rows)
+        EXPECT_LT(decode.work[c].schedule.main.tile_rows, prefill.work[c].schedule.main.tile_rows)
             << "class " << c;
-        EXPECT_EQ(decode.work[c].map.main.tile_queries, 1);
+        EXPECT_EQ(decode.work[c].schedule.main.tile_queries, 1);
       }
     }
   }
@@ -157,9 +157,9 @@ TEST_F(StepMetadataTest, DecodesHaveSeparateSchedulesForEveryClass) {
   EXPECT_TRUE(built.ok()) << built;
 }
 
-int NumSharedItems(const TileSchedule& map) {
+int NumSharedItems(const TileSchedule& schedule) {
   return static_cast<int>(
-      std::count_if(map.main.items, map.main.items + map.main.counts[0],
+      std::count_if(schedule.main.items, schedule.main.items + schedule.main.counts[0],
                     [](const WorkItem& item) { return item.row == kSharedRow; }));
 }
 
@@ -178,11 +178,11 @@ TEST_F(StepMetadataTest, CascadeStepsReadAPrefixOnceIfAllKeysAreRead) {
       // Classes: without a window; with a window, with chunks, over the encoder's keys.
       EXPECT_EQ(batches.of_class[0].common_prefix_len,
                 cascade ? memory_->arrays().common_prefix_len : nullptr);
-      EXPECT_EQ(NumSharedItems(batches.work[0].map) > 0, cascade && prefix >= kWorkStepKeys);
+      EXPECT_EQ(NumSharedItems(batches.work[0].schedule) > 0, cascade && prefix >= kWorkStepKeys);
       for (int c = 1; c < 4; ++c) {
         EXPECT_FALSE(metadata_->TakesPrefix(c));
         EXPECT_EQ(batches.of_class[c].common_prefix_len, nullptr);
-        EXPECT_EQ(NumSharedItems(batches.work[c].map), 0);
+        EXPECT_EQ(NumSharedItems(batches.work[c].schedule), 0);
       }
     }
   }
@@ -196,8 +196,8 @@ TEST_F(StepMetadataTest, InvariantModeSplitsAllStepsEqually) {
   const StepBatches prefill =
       Refilled({.padded_num_seqs = 4, .padded_num_tokens = kTokens, .max_query_len = 128}, 4, 128);
   for (int c = 0; c < 4; ++c) {
-    EXPECT_EQ(decode.work[c].map.main.tile_rows, prefill.work[c].map.main.tile_rows);
-    EXPECT_EQ(decode.work[c].map.main.items, prefill.work[c].map.main.items);
+    EXPECT_EQ(decode.work[c].schedule.main.tile_rows, prefill.work[c].schedule.main.tile_rows);
+    EXPECT_EQ(decode.work[c].schedule.main.items, prefill.work[c].schedule.main.items);
   }
 }
 
@@ -208,10 +208,10 @@ TEST_F(StepMetadataTest, InvariantModeSplitsDraftsLikeDecodes) {
   const absl::Status built = Build(drafts);
   ASSERT_TRUE(built.ok()) << built;
   for (int c = 0; c < 4; ++c) {
-    const KernelSchedule& map = drafts.work[c].map.short_rows;
-    EXPECT_GE(map.counts[0], 20) << "class " << c;
-    for (int i = 0; i < map.counts[0]; ++i) {
-      EXPECT_EQ(map.items[i].query_end - map.items[i].query_begin, 1);
+    const KernelSchedule& schedule = drafts.work[c].schedule.short_rows;
+    EXPECT_GE(schedule.counts[0], 20) << "class " << c;
+    for (int i = 0; i < schedule.counts[0]; ++i) {
+      EXPECT_EQ(schedule.items[i].query_end - schedule.items[i].query_begin, 1);
     }
   }
 }

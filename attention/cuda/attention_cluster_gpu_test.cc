@@ -33,10 +33,10 @@ class AttentionClusterSmallGpuTest : public ::testing::Test {
     const PagedBatch batch = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
     HostTileSchedule work(OptionsFor(batch, layer, q_dtype));
-    EXPECT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.map()).ok());
-    const KernelSchedule& map = work.map().main;
-    if (map.counts[1] == 0 || map.counts[4] == 0) return 1;
-    return ClusterOf(map, batch.num_rows, layer.window_left.value_or(-1));
+    EXPECT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.schedule()).ok());
+    const KernelSchedule& schedule = work.schedule().main;
+    if (schedule.counts[1] == 0 || schedule.counts[4] == 0) return 1;
+    return ClusterOf(schedule, batch.num_rows, layer.window_left.value_or(-1));
   }
 
   // Runs a case eagerly and in a replayed graph, and compares both with the reference.

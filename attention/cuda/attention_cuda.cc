@@ -213,9 +213,9 @@ absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
     const AttentionKernelKey& key, const AttentionKernelParams& params, const Batch& batch,
     const BatchSchedule& work, const AttentionExtras& extras) {
   absl::InlinedVector<ChosenKernel, 2> chosen;
-  const auto add = [&](const KernelSchedule& map, const LaunchForm& form) -> absl::Status {
+  const auto add = [&](const KernelSchedule& schedule, const LaunchForm& form) -> absl::Status {
     ChosenKernel& added = chosen.emplace_back(ChosenKernel{nullptr, params});
-    added.params.work = map;
+    added.params.work = schedule;
     added.params.cluster = form.cluster;
     added.params.is_wide = form.is_wide;
     // Only the first kernel clears the tokens that belong to no row.
@@ -225,10 +225,10 @@ absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
     return absl::OkStatus();
   };
   if (work.longest_short_row == 0 || batch.max_query_len > work.longest_short_row) {
-    REPRISE_RETURN_IF_ERROR(add(work.map.main, work.main_form));
+    REPRISE_RETURN_IF_ERROR(add(work.schedule.main, work.main_form));
   }
   if (work.longest_short_row > 0) {
-    REPRISE_RETURN_IF_ERROR(add(work.map.short_rows, work.short_form));
+    REPRISE_RETURN_IF_ERROR(add(work.schedule.short_rows, work.short_form));
   }
   return chosen;
 }
@@ -242,7 +242,7 @@ absl::StatusOr<AttentionKernelKey> KeyOf(const AttentionParams& layer, const Bat
                                        {.q_dtype = *FromScalarType(q.scalar_type()),
                                         .has_custom_mask = batch.custom_mask != nullptr,
                                         .has_new_keys = extras.new_k != nullptr},
-                                       work.map.kernels);
+                                       work.schedule.kernels);
   key.max_shared_bytes = limits.max_shared_bytes;
   key.compute_capability = limits.compute_capability;
   return key;
@@ -283,7 +283,7 @@ absl::Status CheckWork(const AttentionParams& layer, const Batch& batch, const B
                        const at::Tensor& q) {
   REPRISE_RETURN_IF_ERROR(CheckBatchSchedule(batch, WindowOf(layer), work));
   REPRISE_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(q));
-  return CheckLayer(layer, work.map.main, dtype);
+  return CheckLayer(layer, work.schedule.main, dtype);
 }
 
 void TakeBatch(const PagedBatch& batch, AttentionKernelParams& params) {
@@ -382,7 +382,7 @@ absl::StatusOr<std::string> RaggedAttentionKernelName(const AttentionParams& lay
 absl::Status PagedAttentionCuda(const AttentionParams&, const PagedBatch& batch,
                                 const BatchSchedule& work, const at::Tensor&, const KvLayer&,
                                 const AttentionOutput&, const AttentionExtras&) {
-  REPRISE_RETURN_IF_ERROR(CheckTileScheduleCapacity(batch, work.map));
+  REPRISE_RETURN_IF_ERROR(CheckTileScheduleCapacity(batch, work.schedule));
   return absl::UnimplementedError("PagedAttentionCuda: this build has no CUDA");
 }
 
@@ -390,7 +390,7 @@ absl::Status RaggedAttentionCuda(const AttentionParams&, const RaggedBatch& batc
                                  const BatchSchedule& work, const at::Tensor&,
                                  const ContiguousKeys&, const AttentionOutput&,
                                  const AttentionExtras&) {
-  REPRISE_RETURN_IF_ERROR(CheckTileScheduleCapacity(batch, work.map));
+  REPRISE_RETURN_IF_ERROR(CheckTileScheduleCapacity(batch, work.schedule));
   return absl::UnimplementedError("RaggedAttentionCuda: this build has no CUDA");
 }
 

@@ -95,8 +95,8 @@ at::Tensor Attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                         .device = {.num_sms = options.num_sms},
                         .kernels = {.max_tier = options.max_tier}});
   work.Poison();
-  const absl::StatusOr<BatchSchedule> built =
-      LaunchTileSchedule(batch, WindowOf(layer), work.map(), c10::cuda::getCurrentCUDAStream());
+  const absl::StatusOr<BatchSchedule> built = LaunchTileSchedule(
+      batch, WindowOf(layer), work.schedule(), c10::cuda::getCurrentCUDAStream());
   EXPECT_TRUE(built.ok()) << built.status();
   at::Tensor out = at::full({num_queries, kHeads, head_dim}, NAN, q.options().dtype(at::kFloat));
   const absl::Status status = PagedAttention(layer, batch, *built, q, kv, {out});

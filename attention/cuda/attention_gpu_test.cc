@@ -77,9 +77,9 @@ CrossProductCase DrawCase(const FixtureOptions& options, Random& random) {
   c.out_gap = random.Pick({0, 0, 4, 3});
   c.num_sms = random.Pick({1, 3, 132});
   c.out.dtype = random.OneIn(3) ? DType::kFloat32 : c.products;
-  const int map = random.Int(0, 3);
-  if (map == 0) c.mode = TileScheduleMode::kDeterministic;
-  if (map == 1) c.shared_prefix = SharedPrefix::kTaken;
+  const int schedule = random.Int(0, 3);
+  if (schedule == 0) c.mode = TileScheduleMode::kDeterministic;
+  if (schedule == 1) c.shared_prefix = SharedPrefix::kTaken;
   c.max_tier = random.Pick({1, 2, 2});
   return c;
 }
@@ -339,7 +339,7 @@ TEST_F(AttentionSmallGpuTest, CacheWithoutBlocksServesRowsWithoutKeys) {
         const c10::cuda::CUDAStreamGuard guard(
             c10::cuda::getStreamFromExternal(stream, c10::cuda::current_device()));
         const absl::StatusOr<BatchSchedule> work =
-            LaunchTileSchedule(batch, WindowOf(layer), gpu.work().map(), stream);
+            LaunchTileSchedule(batch, WindowOf(layer), gpu.work().schedule(), stream);
         ASSERT_TRUE(work.ok()) << work.status();
         ASSERT_EQ(PagedAttentionCuda(layer, batch, *work, q, kv, {out, &lse}), absl::OkStatus());
       });
@@ -371,24 +371,24 @@ TEST_F(AttentionSmallGpuTest, RejectsUnsupportedCallsBeforeAnyLaunch) {
                                 layer.head_dim_qk);
   GpuAttention gpu(fixture, {});
   at::Tensor out = gpu.out();
-  const auto message = [&](const TileSchedule& map) {
-    const BatchSchedule work = WorkOf(batch, WindowOf(layer), map);
+  const auto message = [&](const TileSchedule& schedule) {
+    const BatchSchedule work = WorkOf(batch, WindowOf(layer), schedule);
     return std::string(PagedAttentionCuda(layer, batch, work, q, kv, {out}).message());
   };
   EXPECT_THAT(message(TileSchedule{}), HasSubstr("make one with PlanTileSchedule()"));
-  TileSchedule other = gpu.work().map();
+  TileSchedule other = gpu.work().schedule();
   other.main.num_q_heads += 1;
   EXPECT_THAT(message(other), HasSubstr("num_q_heads"));
-  other = gpu.work().map();
+  other = gpu.work().schedule();
   other.main.max_rows = batch.num_rows - 1;
   EXPECT_THAT(message(other), HasSubstr("num_rows"));
   PagedBatch fewer = batch;
   --fewer.num_rows;
-  const BatchSchedule work = WorkOf(batch, WindowOf(layer), gpu.work().map());
+  const BatchSchedule work = WorkOf(batch, WindowOf(layer), gpu.work().schedule());
   const absl::Status refused = PagedAttentionCuda(layer, fewer, work, q, kv, {out});
   EXPECT_THAT(std::string(refused.message()), HasSubstr("work is for another batch"));
   kv.dtype = DType::kFloat16;
-  EXPECT_THAT(message(gpu.work().map()), HasSubstr("supported are KV in q's type, in fp8"));
+  EXPECT_THAT(message(gpu.work().schedule()), HasSubstr("supported are KV in q's type, in fp8"));
 }
 
 }  // namespace

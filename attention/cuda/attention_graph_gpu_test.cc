@@ -127,8 +127,8 @@ class Step {
 
   // Whether the schedule of the shortest rows has partial slots per CTA queue.
   bool HasPartialsByQueue() const {
-    const TileSchedule& map = work_.map();
-    return (map.has_short_rows() ? map.short_rows : map.main).queue_partials > 0;
+    const TileSchedule& schedule = work_.schedule();
+    return (schedule.has_short_rows() ? schedule.short_rows : schedule.main).queue_partials > 0;
   }
 
   void Poison() {
@@ -142,17 +142,17 @@ class Step {
   void Abort(const std::vector<int>& seq_lens, const std::vector<int>& query_lens) {
     SetRows(seq_lens, query_lens);
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-    ASSERT_TRUE(LaunchTileSchedule(Batch(), WindowOf(layer_), work_.map(), stream).ok());
-    for (const KernelSchedule& map : {work_.map().main, work_.map().short_rows}) {
-      std::vector<uint32_t> arrivals(int64_t{map.max_merges} * map.num_head_tiles);
+    ASSERT_TRUE(LaunchTileSchedule(Batch(), WindowOf(layer_), work_.schedule(), stream).ok());
+    for (const KernelSchedule& schedule : {work_.schedule().main, work_.schedule().short_rows}) {
+      std::vector<uint32_t> arrivals(int64_t{schedule.max_merges} * schedule.num_head_tiles);
       for (uint32_t& arrival : arrivals) arrival = random_.Int(0, 40);
-      ASSERT_EQ(cudaMemcpy(map.arrivals, arrivals.data(), arrivals.size() * sizeof(uint32_t),
+      ASSERT_EQ(cudaMemcpy(schedule.arrivals, arrivals.data(), arrivals.size() * sizeof(uint32_t),
                            cudaMemcpyHostToDevice),
                 cudaSuccess);
-      arrivals.resize(int64_t{map.max_partials} * map.num_head_tiles);
+      arrivals.resize(int64_t{schedule.max_partials} * schedule.num_head_tiles);
       for (uint32_t& arrival : arrivals) arrival = random_.Int(0, 16);
-      ASSERT_EQ(cudaMemcpy(map.group_arrivals, arrivals.data(), arrivals.size() * sizeof(uint32_t),
-                           cudaMemcpyHostToDevice),
+      ASSERT_EQ(cudaMemcpy(schedule.group_arrivals, arrivals.data(),
+                           arrivals.size() * sizeof(uint32_t), cudaMemcpyHostToDevice),
                 cudaSuccess);
     }
   }
@@ -160,17 +160,17 @@ class Step {
   absl::Status Launch() {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     const absl::Status built =
-        LaunchTileSchedule(Batch(), WindowOf(layer_), work_.map(), stream).status();
+        LaunchTileSchedule(Batch(), WindowOf(layer_), work_.schedule(), stream).status();
     return built.ok() ? Attend() : built;
   }
 
   // Runs attention with the existing schedule.
   absl::Status Attend() {
-    return PagedAttentionCuda(layer_, Batch(), WorkOf(Batch(), WindowOf(layer_), work_.map()), q_,
-                              Kv(), {out_, &lse_});
+    return PagedAttentionCuda(layer_, Batch(), WorkOf(Batch(), WindowOf(layer_), work_.schedule()),
+                              q_, Kv(), {out_, &lse_});
   }
 
-  const TileSchedule& map() const { return work_.map(); }
+  const TileSchedule& schedule() const { return work_.schedule(); }
   at::Tensor q() { return q_; }
   at::Tensor out() { return out_; }
   const at::Tensor& lse() const { return lse_; }
@@ -425,7 +425,7 @@ TEST_F(AttentionGraphGpuTest, ShortAndLongRowsReplayInOneStep) {
 TEST_F(AttentionGraphGpuTest, ShortRowsReplayInTheKernelForLongRows) {
   for (int max_seq_len : {700, 1900}) {
     Step step({.max_rows = 24, .max_query_len = 150, .max_seq_len = max_seq_len});
-    ASSERT_GE(step.map().max_joined_steps, 24 * (max_seq_len / kWorkStepKeys + 1));
+    ASSERT_GE(step.schedule().max_joined_steps, 24 * (max_seq_len / kWorkStepKeys + 1));
     CapturedStep captured(step);
     for (int round = 0; round < 12; ++round) {
       std::vector<int> seq_lens, query_lens;
@@ -590,7 +590,7 @@ TEST_F(AttentionGraphGpuTest, CombinesOfManySplitsAreBitwiseIdenticalInEveryRun)
     CapturedStep captured(step);
     step.SetRows(seq_lens, query_lens);
     captured.Replay();
-    EXPECT_GT(MaxSplits(step.map().main), kMaxSplitsAtOnce);
+    EXPECT_GT(MaxSplits(step.schedule().main), kMaxSplitsAtOnce);
     const at::Tensor out = step.out().clone();
     const at::Tensor lse = step.lse().clone();
     for (int run = 0; run < 50; ++run) {
@@ -606,7 +606,7 @@ TEST_F(AttentionGraphGpuTest, CombinesOfManySplitsAreBitwiseIdenticalInEveryRun)
     Step deterministic(options);
     deterministic.SetRows(seq_lens, query_lens);
     ASSERT_TRUE(deterministic.Launch().ok());
-    ASSERT_LE(MaxSplits(deterministic.map().main), kMaxDeterministicSplits);
+    ASSERT_LE(MaxSplits(deterministic.schedule().main), kMaxDeterministicSplits);
     EXPECT_TRUE(at::allclose(step.out(), deterministic.out(), 1e-2, 2e-4));
     EXPECT_TRUE(at::allclose(step.lse(), deterministic.lse(), 1e-5, 1e-5));
   }

@@ -51,25 +51,25 @@ class AttentionJointSmallGpuTest : public ::testing::Test {
     options.device.num_sms = c.num_sms;
     options.mode = c.mode;
     HostTileSchedule work(options);
-    ASSERT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.map()).ok());
-    Count(work.map().main);
-    if (work.map().has_short_rows()) Count(work.map().short_rows);
+    ASSERT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.schedule()).ok());
+    Count(work.schedule().main);
+    if (work.schedule().has_short_rows()) Count(work.schedule().short_rows);
   }
 
-  void Count(const KernelSchedule& map) {
+  void Count(const KernelSchedule& schedule) {
     int num_queues = 0;
-    for (int column = 0; column < map.num_queues; ++column) {
-      const int begin = map.queue_items[column];
-      const int end = map.queue_items[column + 1];
+    for (int column = 0; column < schedule.num_queues; ++column) {
+      const int begin = schedule.queue_items[column];
+      const int end = schedule.queue_items[column + 1];
       num_queues += begin < end;
       for (int i = begin; i < end; ++i) {
-        const WorkItem& item = map.items[i];
+        const WorkItem& item = schedule.items[i];
         if (item.is_joint == 0) continue;
         ++num_splits_;
         if (i + 1 < end) ++num_that_do_not_wait_;
       }
     }
-    max_ctas_ = std::max(max_ctas_, num_queues * map.heads_per_queue);
+    max_ctas_ = std::max(max_ctas_, num_queues * schedule.heads_per_queue);
   }
 
   // Runs cases eagerly and in a replayed graph, and compares both with the reference.

@@ -110,7 +110,7 @@ class Layer {
                           .kernels = {.max_tier = max_tier}});
     work.Poison();
     const absl::StatusOr<BatchSchedule> built = LaunchTileSchedule(
-        batch_, WindowOf(layer), work.map(), c10::cuda::getCurrentCUDAStream().stream());
+        batch_, WindowOf(layer), work.schedule(), c10::cuda::getCurrentCUDAStream().stream());
     EXPECT_TRUE(built.ok()) << built.status();
     const int64_t pitch = call_.head_dim_v() + head_gap;
     const at::Tensor memory = at::full({batch_.num_tokens * kHeads * pitch}, NAN, q_.options());

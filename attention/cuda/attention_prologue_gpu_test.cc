@@ -76,7 +76,7 @@ class Layer {
                                       .max_query_len = query_len,
                                       .max_seq_len = longest});
     work_->Poison();
-    EXPECT_TRUE(LaunchTileSchedule(batch_, WindowOf(layer_), work_->map(), Stream()).ok());
+    EXPECT_TRUE(LaunchTileSchedule(batch_, WindowOf(layer_), work_->schedule(), Stream()).ok());
   }
 
   static cudaStream_t Stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
@@ -92,7 +92,7 @@ class Layer {
                         .head_dim_qk = kHeadDim,
                         .head_dim_v = kHeadDim};
     const absl::Status status = PagedAttention(
-        layer_, batch_, WorkOf(batch_, WindowOf(layer_), work_->map()), q, kv, {out});
+        layer_, batch_, WorkOf(batch_, WindowOf(layer_), work_->schedule()), q, kv, {out});
     EXPECT_TRUE(status.ok()) << status;
   }
 

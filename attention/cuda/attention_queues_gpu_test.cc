@@ -131,14 +131,14 @@ class Layer {
         at::full({batch_.num_tokens, heads_.q_heads(), heads_.head_dim_v()}, NAN, Gpu(heads_.q));
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
     const absl::StatusOr<BatchSchedule> built =
-        LaunchTileSchedule(batch_, WindowOf(layer), work.map(), stream);
+        LaunchTileSchedule(batch_, WindowOf(layer), work.schedule(), stream);
     EXPECT_TRUE(built.ok()) << built.status();
     const absl::Status status = PagedAttention(layer, batch_, *built, q_, kv, {out});
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     return {.out = out,
-            .short_by_queue = work.map().short_rows.queue_partials > 0,
-            .main_by_queue = work.map().main.queue_partials > 0};
+            .short_by_queue = work.schedule().short_rows.queue_partials > 0,
+            .main_by_queue = work.schedule().main.queue_partials > 0};
   }
 
  private:

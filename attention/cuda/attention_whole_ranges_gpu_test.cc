@@ -43,10 +43,10 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
     TileScheduleOptions options = OptionsOf(fixture, c);
     const auto num_merges = [&] {
       HostTileSchedule work(options);
-      EXPECT_TRUE(
-          TileScheduleOnHost(fixture.Batch(OnHost), WindowOf(fixture.Layer(OnHost)), work.map())
-              .ok());
-      return work.map().main.counts[1];
+      EXPECT_TRUE(TileScheduleOnHost(fixture.Batch(OnHost), WindowOf(fixture.Layer(OnHost)),
+                                     work.schedule())
+                      .ok());
+      return work.schedule().main.counts[1];
     };
     if (num_merges() > 0) return false;
     options.costs->border = options.costs->border_percent = 0;
@@ -58,13 +58,14 @@ class AttentionWholeRangesSmallGpuTest : public ::testing::Test {
     const PagedBatch batch = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
     HostTileSchedule work(OptionsOf(fixture, c));
-    EXPECT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.map()).ok());
-    const KernelSchedule& map = work.map().main;
+    EXPECT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.schedule()).ok());
+    const KernelSchedule& schedule = work.schedule().main;
     const int window_left = layer.window_left.value_or(-1);
-    const int cluster = ClusterOf(map, batch.num_rows, window_left);
-    if (!IsWide(map, cluster, batch.num_rows, window_left)) return 0;
+    const int cluster = ClusterOf(schedule, batch.num_rows, window_left);
+    if (!IsWide(schedule, cluster, batch.num_rows, window_left)) return 0;
     int most = 1;
-    for (int m = 0; m < map.counts[1]; ++m) most = std::max(most, map.merges[m].num_partials);
+    for (int m = 0; m < schedule.counts[1]; ++m)
+      most = std::max(most, schedule.merges[m].num_partials);
     return most;
   }
 

@@ -119,7 +119,7 @@ TEST(CascadeRuleTest, ChoosesTheFasterFormOnAnH200) {
   }
   for (const Measured& measured : kOneLaunch) {
     const CascadeDecision decision =
-        DecideOnAnH200(measured, /*tile_queries=*/4, H200Profile().cascade_map);
+        DecideOnAnH200(measured, /*tile_queries=*/4, H200Profile().cascade_costs);
     EXPECT_EQ(decision.use(), measured.cascade_us < measured.flat_us)
         << measured.num_rows << " rows, prefix " << measured.prefix << ", suffix "
         << measured.suffix << ": " << decision;
@@ -143,7 +143,7 @@ TEST(CascadeRuleTest, LosesAtMostFivePercentOnHeldOutTimes) {
   int num_used = 0;
   for (const Measured& measured : kHeldOut) {
     const CascadeDecision decision =
-        DecideOnAnH200(measured, /*tile_queries=*/4, H200Profile().cascade_map);
+        DecideOnAnH200(measured, /*tile_queries=*/4, H200Profile().cascade_costs);
     const double chosen = decision.use() ? measured.cascade_us : measured.flat_us;
     EXPECT_LE(chosen, 1.05 * std::min(measured.cascade_us, measured.flat_us))
         << measured.num_rows << " rows, prefix " << measured.prefix << ": " << decision;
@@ -154,7 +154,7 @@ TEST(CascadeRuleTest, LosesAtMostFivePercentOnHeldOutTimes) {
 
 // Two rows with 16,384 common keys: a single launch saved 8 of 41 us, but the rule chooses flat.
 TEST(CascadeRuleTest, TwoRowsStayFlatOnAnH200) {
-  EXPECT_FALSE(DecideOnAnH200({2, 16384, 128, 41.3, 33.3}, 4, H200Profile().cascade_map).use());
+  EXPECT_FALSE(DecideOnAnH200({2, 16384, 128, 41.3, 33.3}, 4, H200Profile().cascade_costs).use());
 }
 
 TEST(CascadeRuleTest, FlatDecisionsHaveAReason) {

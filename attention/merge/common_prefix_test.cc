@@ -201,11 +201,12 @@ TEST(CommonPrefixTest, TileScheduleSharesWholeKvTilesOfThePrefix) {
     options.shared_prefix = SharedPrefix::kTaken;
     options.shared_tiles = random.Pick({SharedTiles::kLarge, SharedTiles::kSmall});
     HostTileSchedule work(options);
-    ASSERT_EQ(TileScheduleOnHost(batch, WindowOf(layer), work.map()).status(), absl::OkStatus());
-    ASSERT_EQ(CheckTileSchedule(work.map(), batch, WindowOf(layer)), absl::OkStatus());
+    ASSERT_EQ(TileScheduleOnHost(batch, WindowOf(layer), work.schedule()).status(),
+              absl::OkStatus());
+    ASSERT_EQ(CheckTileSchedule(work.schedule(), batch, WindowOf(layer)), absl::OkStatus());
     int shared_keys = 0;
-    for (int i = 0; i < work.map().main.counts[0]; ++i) {
-      const WorkItem& item = work.map().main.items[i];
+    for (int i = 0; i < work.schedule().main.counts[0]; ++i) {
+      const WorkItem& item = work.schedule().main.items[i];
       if (item.row == kSharedRow) shared_keys = std::max(shared_keys, item.key_end);
     }
     const bool is_read_flat = layer.window_left || batch.num_tokens < 2 || len < kWorkStepKeys;

@@ -57,7 +57,7 @@ AttendPlan PlanFor(const AttentionParams& layer, const Batch& batch, const at::T
       .shared_prefix = shared_prefix});
   return {.run = [=]() -> absl::Status {
             const absl::StatusOr<BatchSchedule> built =
-                LaunchTileSchedule(batch, WindowOf(layer), work->map(), Stream());
+                LaunchTileSchedule(batch, WindowOf(layer), work->schedule(), Stream());
             return built.ok() ? run(*built) : built.status();
           },
           .poison = [work] { work->Poison(); }};

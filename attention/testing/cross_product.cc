@@ -27,7 +27,7 @@ enum Field {
   kSeqLen,
   kOut,
   kOutGap,
-  kMap,
+  kSchedule,
   kSms,
   kKeys,
   kTier,
@@ -74,9 +74,9 @@ constexpr Out kOuts[] = {Out::kProducts,     Out::kFloat32,     Out::kE4M3,
                          Out::kE5M2Scaled,   Out::kE4M3Blocks,  Out::kE5M2Blocks,
                          Out::kE4M3InMemory, Out::kE5M2InMemory};
 constexpr int kOutGaps[] = {0, 4, 3};
-enum class Map { kBalanced, kDeterministic, kShared, kSharedInSmallTiles };
-constexpr Map kMaps[] = {Map::kBalanced, Map::kDeterministic, Map::kShared,
-                         Map::kSharedInSmallTiles};
+enum class Schedule { kBalanced, kDeterministic, kShared, kSharedInSmallTiles };
+constexpr Schedule kSchedules[] = {Schedule::kBalanced, Schedule::kDeterministic, Schedule::kShared,
+                                   Schedule::kSharedInSmallTiles};
 constexpr int kSmCounts[] = {1, 3, 132};
 constexpr KeySource kKeySources[] = {KeySource::kPaged, KeySource::kPaged, KeySource::kRagged};
 
@@ -107,7 +107,7 @@ class FieldChoices {
     Take(kSeqLen, kSeqLens, [](int len) { return len < 500; });
     Take(kOut, kOuts, any);
     Take(kOutGap, kOutGaps, any);
-    Take(kMap, kMaps, any);
+    Take(kSchedule, kSchedules, any);
     Take(kSms, kSmCounts, any);
     Take(kKeys, kKeySources, any);
     Take(kTier, kTiers, [](int tier) { return tier == 2; });
@@ -339,15 +339,16 @@ CrossProductCase CaseOf(const Row& row, CrossProductSpace space, Random& random)
   made.num_extra_tokens = random.Pick({0, 0, 3});
   made.out_gap = row.Of(kOutGap, kOutGaps);
   made.num_sms = row.Of(kSms, kSmCounts);
-  const Map map = favours_tuned && random.OneIn(2) ? Map::kBalanced : row.Of(kMap, kMaps);
-  if (map == Map::kDeterministic) {
+  const Schedule schedule =
+      favours_tuned && random.OneIn(2) ? Schedule::kBalanced : row.Of(kSchedule, kSchedules);
+  if (schedule == Schedule::kDeterministic) {
     made.mode = TileScheduleMode::kDeterministic;
     made.max_splits = random.Pick({1, 2, 5, kMaxDeterministicSplits});
   }
-  if (map == Map::kShared || map == Map::kSharedInSmallTiles) {
+  if (schedule == Schedule::kShared || schedule == Schedule::kSharedInSmallTiles) {
     made.shared_prefix = SharedPrefix::kTaken;
   }
-  if (map == Map::kSharedInSmallTiles) made.shared_tiles = SharedTiles::kSmall;
+  if (schedule == Schedule::kSharedInSmallTiles) made.shared_tiles = SharedTiles::kSmall;
   return made;
 }
 

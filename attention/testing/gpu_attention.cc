@@ -162,24 +162,24 @@ absl::Status GpuAttention::Run() {
   const LayerWindow window = WindowOf(layer_);
   if (const auto* paged = std::get_if<PagedBatch>(&batch_)) {
     REPRISE_ASSIGN_OR_RETURN(const BatchSchedule work,
-                             LaunchTileSchedule(*paged, window, work_->map(), stream));
+                             LaunchTileSchedule(*paged, window, work_->schedule(), stream));
     return PagedAttentionCuda(layer_, *paged, work, q_, kv_, {out_, &lse_}, extras_);
   }
   const auto& ragged = std::get<RaggedBatch>(batch_);
   REPRISE_ASSIGN_OR_RETURN(const BatchSchedule work,
-                           LaunchTileSchedule(ragged, window, work_->map(), stream));
+                           LaunchTileSchedule(ragged, window, work_->schedule(), stream));
   return RaggedAttentionCuda(layer_, ragged, work, q_, Keys(), {out_, &lse_}, extras_);
 }
 
 absl::StatusOr<std::string> GpuAttention::KernelName() {
   const LayerWindow window = WindowOf(layer_);
   if (const auto* paged = std::get_if<PagedBatch>(&batch_)) {
-    return PagedAttentionKernelName(layer_, *paged, WorkOf(*paged, window, work_->map()), q_, kv_,
-                                    out_, extras_);
+    return PagedAttentionKernelName(layer_, *paged, WorkOf(*paged, window, work_->schedule()), q_,
+                                    kv_, out_, extras_);
   }
   const auto& ragged = std::get<RaggedBatch>(batch_);
-  return RaggedAttentionKernelName(layer_, ragged, WorkOf(ragged, window, work_->map()), q_, Keys(),
-                                   out_, extras_);
+  return RaggedAttentionKernelName(layer_, ragged, WorkOf(ragged, window, work_->schedule()), q_,
+                                   Keys(), out_, extras_);
 }
 
 absl::Status GpuAttention::Capture() {

@@ -105,7 +105,7 @@ absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
   REPRISE_ASSIGN_OR_RETURN(outcome.kernel, gpu.KernelName());
   REPRISE_RETURN_IF_ERROR(gpu.Run());
   if (fails("run eagerly", FaultOf(gpu, expected.first, c, c.out, outcome.eager))) return outcome;
-  outcome.eager_splits = MaxSplits(gpu.work().map());
+  outcome.eager_splits = MaxSplits(gpu.work().schedule());
   const GpuAttention::Bits bits = gpu.CopyBits();
   REPRISE_RETURN_IF_ERROR(gpu.Capture());
   gpu.Write(expected.second.fixture);
@@ -115,7 +115,7 @@ absl::StatusOr<GpuOutcome> RunOnGpu(const ExpectedPair<Fixture>& expected,
             FaultOf(gpu, expected.second, c, c.second_out(), outcome.replayed))) {
     return outcome;
   }
-  outcome.replayed_splits = MaxSplits(gpu.work().map());
+  outcome.replayed_splits = MaxSplits(gpu.work().schedule());
   gpu.Write(first);
   if (c.second_out_scale) gpu.WriteOutScale(static_cast<float>(c.out.scale));
   REPRISE_RETURN_IF_ERROR(gpu.Replay());

@@ -61,7 +61,7 @@ GpuTileSchedule::GpuTileSchedule(const TileScheduleOptions& options) {
   CHECK(plan.ok()) << plan.status();
   plan_ = *plan;
   workspace_ = BytesOnGpu(plan_.workspace_bytes);
-  map_ = MakeTileSchedule(plan_, workspace_.data_ptr());
+  schedule_ = MakeTileSchedule(plan_, workspace_.data_ptr());
   Poison();
 }
 
@@ -71,24 +71,24 @@ void GpuTileSchedule::Poison() {
   CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
 }
 
-int MaxSplits(const KernelSchedule& map) {
+int MaxSplits(const KernelSchedule& schedule) {
   const auto read = [](const auto* from, int count, auto* to) {
     const cudaError_t error = cudaMemcpy(to, from, count * sizeof(*to), cudaMemcpyDeviceToHost);
     CHECK_EQ(error, cudaSuccess) << cudaGetErrorString(error);
   };
   int32_t num_merges = 0;
-  read(map.counts + 1, 1, &num_merges);
-  if (num_merges < 0 || num_merges > map.max_merges) return 0;
+  read(schedule.counts + 1, 1, &num_merges);
+  if (num_merges < 0 || num_merges > schedule.max_merges) return 0;
   std::vector<TileCombine> merges(num_merges);
-  if (num_merges > 0) read(map.merges, num_merges, merges.data());
+  if (num_merges > 0) read(schedule.merges, num_merges, merges.data());
   int most = 0;
   for (const TileCombine& merge : merges) most = std::max(most, merge.num_partials);
   return most;
 }
 
-int MaxSplits(const TileSchedule& map) {
-  const int most = MaxSplits(map.main);
-  return map.has_short_rows() ? std::max(most, MaxSplits(map.short_rows)) : most;
+int MaxSplits(const TileSchedule& schedule) {
+  const int most = MaxSplits(schedule.main);
+  return schedule.has_short_rows() ? std::max(most, MaxSplits(schedule.short_rows)) : most;
 }
 
 }  // namespace reprise

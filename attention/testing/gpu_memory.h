@@ -4,7 +4,7 @@
 //   PagedBatch batch = fixture.Batch(memory.Placement());   // on the current device
 //   GpuTileSchedule work(options);
 //   work.Poison();
-//   ASSERT_TRUE(LaunchTileSchedule(batch, window, work.map(), stream).ok());
+//   ASSERT_TRUE(LaunchTileSchedule(batch, window, work.schedule(), stream).ok());
 //
 // Thread safety: not thread-safe; one owner. Destroying an object frees its memory after the
 // pending work of LibTorch's current stream.
@@ -57,7 +57,7 @@ class GpuTileSchedule {
   // CHECK-fails if the options cannot be planned.
   explicit GpuTileSchedule(const TileScheduleOptions& options);
 
-  const TileSchedule& map() const { return map_; }
+  const TileSchedule& schedule() const { return schedule_; }
   const TileSchedulePlan& plan() const { return plan_; }
 
   // Fills the workspace with bytes that give huge counts and floats, on the current stream.
@@ -66,14 +66,14 @@ class GpuTileSchedule {
  private:
   TileSchedulePlan plan_;
   at::Tensor workspace_;  // [bytes] uint8
-  TileSchedule map_;
+  TileSchedule schedule_;
 };
 
 // Returns the maximum number of KV splits of a Q tile in a schedule in device memory. Returns 0 if
 // no tile is split, or if the schedule was not built since it was poisoned. Waits.
-int MaxSplits(const KernelSchedule& map);
-// Returns the maximum over both schedules of `map`.
-int MaxSplits(const TileSchedule& map);
+int MaxSplits(const KernelSchedule& schedule);
+// Returns the maximum over both schedules of `schedule`.
+int MaxSplits(const TileSchedule& schedule);
 
 }  // namespace reprise
 

@@ -25,7 +25,7 @@ HostTileSchedule::HostTileSchedule(const TileScheduleOptions& options) {
   memory_.assign(workspace_bytes_ + kAlignment + kGuardBytes, kGuard);
   const auto address = reinterpret_cast<uintptr_t>(memory_.data());
   workspace_begin_ = static_cast<int64_t>(-address % kAlignment);
-  map_ = MakeTileSchedule(plan_, memory_.data() + workspace_begin_);
+  schedule_ = MakeTileSchedule(plan_, memory_.data() + workspace_begin_);
   Poison();
 }
 
@@ -41,11 +41,11 @@ bool HostTileSchedule::IsGuardIntact() const {
 }
 
 std::vector<int64_t> HostTileSchedule::QueueSteps() const {
-  const KernelSchedule& map = map_.main;
-  std::vector<int64_t> steps(map.num_queues, 0);
-  for (int column = 0; column < map.num_queues; ++column) {
-    for (int i = map.queue_items[column]; i < map.queue_items[column + 1]; ++i) {
-      const WorkItem& item = map.items[i];
+  const KernelSchedule& schedule = schedule_.main;
+  std::vector<int64_t> steps(schedule.num_queues, 0);
+  for (int column = 0; column < schedule.num_queues; ++column) {
+    for (int i = schedule.queue_items[column]; i < schedule.queue_items[column + 1]; ++i) {
+      const WorkItem& item = schedule.items[i];
       steps[column] += (item.key_end - item.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
     }
   }

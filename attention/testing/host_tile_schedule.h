@@ -1,7 +1,7 @@
 // A tile schedule on the host with poisoned memory, for tests.
 //
 //   HostTileSchedule work({.num_q_heads = 8, .num_kv_heads = 2, ...});
-//   ASSERT_TRUE(TileScheduleOnHost(batch, {}, work.map()).ok());
+//   ASSERT_TRUE(TileScheduleOnHost(batch, {}, work.schedule()).ok());
 //   EXPECT_TRUE(work.IsGuardIntact());
 //
 // Does not allocate the partials' memory, which the builder does not access, so that large plans
@@ -28,7 +28,7 @@ class HostTileSchedule {
   // CHECK-fails if the options cannot be planned.
   explicit HostTileSchedule(const TileScheduleOptions& options);
 
-  const TileSchedule& map() const { return map_; }
+  const TileSchedule& schedule() const { return schedule_; }
   const TileSchedulePlan& plan() const { return plan_; }
 
   // Fills the workspace with bytes that give huge counts and floats.
@@ -38,8 +38,8 @@ class HostTileSchedule {
   // unchanged.
   bool IsGuardIntact() const;
 
-  // Returns the number of KV tiles of each queue of map().main, to measure the balance. REQUIRES:
-  // the schedule has been built.
+  // Returns the number of KV tiles of each queue of schedule().main, to measure the balance.
+  // REQUIRES: the schedule has been built.
   std::vector<int64_t> QueueSteps() const;
 
  private:
@@ -47,7 +47,7 @@ class HostTileSchedule {
   std::vector<uint8_t> memory_;
   int64_t workspace_begin_ = 0;
   int64_t workspace_bytes_ = 0;  // size up to the partials
-  TileSchedule map_;
+  TileSchedule schedule_;
 };
 
 // Returns the options of a plan for this batch only, with the costs of an H200.

@@ -2,8 +2,8 @@
 //
 //   const Rows rows({500, 64, 1000});  // decode rows with these numbers of keys
 //   HostTileSchedule work(OptionsFor(rows.batch));
-//   ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-//   EXPECT_THAT(ItemsOf(work.map().main), Contains(KeysOfRow(1, 0, 64)));
+//   ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+//   EXPECT_THAT(ItemsOf(work.schedule().main), Contains(KeysOfRow(1, 0, 64)));
 
 #ifndef REPRISE_ATTENTION_TESTING_TILE_SCHEDULE_ROWS_H_
 #define REPRISE_ATTENTION_TESTING_TILE_SCHEDULE_ROWS_H_
@@ -59,8 +59,8 @@ inline TileScheduleOptions OptionsFor(const PagedBatch& batch, int num_kv_heads 
   return OptionsFor(batch, layer, DType::kBFloat16);
 }
 
-inline std::vector<WorkItem> ItemsOf(const KernelSchedule& map) {
-  return {map.items, map.items + map.counts[0]};
+inline std::vector<WorkItem> ItemsOf(const KernelSchedule& schedule) {
+  return {schedule.items, schedule.items + schedule.counts[0]};
 }
 
 // Matches an item with keys [begin, end) of the row.

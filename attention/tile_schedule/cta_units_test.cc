@@ -23,8 +23,8 @@ namespace {
 using ::testing::ElementsAre;
 using Place = std::pair<int, int>;  // item, head
 
-std::vector<Place> PlacesOf(const KernelSchedule& map, int cta) {
-  const CtaUnits units(map, cta);
+std::vector<Place> PlacesOf(const KernelSchedule& schedule, int cta) {
+  const CtaUnits units(schedule, cta);
   std::vector<Place> places;
   for (int n = 0; n < units.count(); ++n) places.emplace_back(units.ItemOf(n), units.HeadOf(n));
   return places;
@@ -70,59 +70,59 @@ class CtaUnitsTest : public ::testing::Test {
                            .max_query_len = batch.max_query_len,
                            .max_seq_len = batch.max_seq_len,
                            .costs = CostsWithoutSplit()});
-    EXPECT_TRUE(TileScheduleOnHost(batch, {}, work.map()).ok());
+    EXPECT_TRUE(TileScheduleOnHost(batch, {}, work.schedule()).ok());
     EXPECT_TRUE(work.IsGuardIntact());
-    const absl::Status check = CheckTileSchedule(work.map(), batch, {});
+    const absl::Status check = CheckTileSchedule(work.schedule(), batch, {});
     EXPECT_TRUE(check.ok()) << check;
-    const KernelSchedule& map = work.map().main;
-    EXPECT_EQ(map.counts[2] > 0, is_dealt);
+    const KernelSchedule& schedule = work.schedule().main;
+    EXPECT_EQ(schedule.counts[2] > 0, is_dealt);
     std::set<Place> seen;
-    std::vector<int64_t> steps(map.num_ctas, 0);
-    for (int cta = 0; cta < map.num_ctas; ++cta) {
-      for (const Place& place : PlacesOf(map, cta)) {
+    std::vector<int64_t> steps(schedule.num_ctas, 0);
+    for (int cta = 0; cta < schedule.num_ctas; ++cta) {
+      for (const Place& place : PlacesOf(schedule, cta)) {
         EXPECT_TRUE(seen.insert(place).second) << "item " << place.first << " of " << cta;
-        const WorkItem& item = map.items[place.first];
+        const WorkItem& item = schedule.items[place.first];
         steps[cta] += (item.key_end - item.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
       }
     }
-    EXPECT_EQ(seen.size(), static_cast<size_t>(map.counts[0]) * map.num_head_tiles);
-    if (is_dealt) ExpectLongestFirst(map);
-    EXPECT_EQ(map.counts[3], prompts.are_both_ways);
+    EXPECT_EQ(seen.size(), static_cast<size_t>(schedule.counts[0]) * schedule.num_head_tiles);
+    if (is_dealt) ExpectLongestFirst(schedule);
+    EXPECT_EQ(schedule.counts[3], prompts.are_both_ways);
     const bool are_decodes_longest = prompts.lens.back() >= prompts.lens.front();
-    if (prompts.are_both_ways && are_decodes_longest) ExpectBothKindsUnderWay(map);
+    if (prompts.are_both_ways && are_decodes_longest) ExpectBothKindsUnderWay(schedule);
     return steps;
   }
 
   // About half of the CTAs begin with a short row, and the other half end with one.
-  static void ExpectBothKindsUnderWay(const KernelSchedule& map) {
+  static void ExpectBothKindsUnderWay(const KernelSchedule& schedule) {
     int num_begin = 0;
     int num_end = 0;
-    for (int cta = 0; cta < map.num_ctas; ++cta) {
-      const CtaUnits units(map, cta);
+    for (int cta = 0; cta < schedule.num_ctas; ++cta) {
+      const CtaUnits units(schedule, cta);
       ASSERT_GE(units.count(), 2) << cta;
-      const auto is_short = [&](int n) { return map.items[units.ItemOf(n)].query_len == 1; };
-      EXPECT_EQ(units.FirstItem()->row, map.items[units.ItemOf(0)].row) << cta;
+      const auto is_short = [&](int n) { return schedule.items[units.ItemOf(n)].query_len == 1; };
+      EXPECT_EQ(units.FirstItem()->row, schedule.items[units.ItemOf(0)].row) << cta;
       num_begin += is_short(0);
       num_end += is_short(units.count() - 1);
     }
-    EXPECT_NEAR(num_begin, map.num_ctas / 2, map.num_ctas / 10);
-    EXPECT_NEAR(num_end, map.num_ctas / 2, map.num_ctas / 10);
+    EXPECT_NEAR(num_begin, schedule.num_ctas / 2, schedule.num_ctas / 10);
+    EXPECT_NEAR(num_end, schedule.num_ctas / 2, schedule.num_ctas / 10);
   }
 
   // Lengths are compared in KV tiles or, if the longest exceeds 255 KV tiles, in units of 1/128 to
   // 1/256 of its length. Items of equal length are in item order.
-  static void ExpectLongestFirst(const KernelSchedule& map) {
+  static void ExpectLongestFirst(const KernelSchedule& schedule) {
     const auto steps_of = [&](int item) {
-      const WorkItem& range = map.items[item];
+      const WorkItem& range = schedule.items[item];
       return (range.key_end - range.key_begin + kWorkStepKeys - 1) / kWorkStepKeys;
     };
     int longest = 0;
-    for (int i = 0; i < map.counts[2]; ++i) longest = std::max(longest, steps_of(i));
+    for (int i = 0; i < schedule.counts[2]; ++i) longest = std::max(longest, steps_of(i));
     int unit = 1;
     while (longest / unit > 255) unit *= 2;
-    for (int rank = 1; rank < map.counts[2]; ++rank) {
-      const int item = map.deal_order[rank - 1];
-      const int next = map.deal_order[rank];
+    for (int rank = 1; rank < schedule.counts[2]; ++rank) {
+      const int item = schedule.deal_order[rank - 1];
+      const int next = schedule.deal_order[rank];
       const std::pair<int, int> at = {(longest - steps_of(item)) / unit, item};
       const std::pair<int, int> at_next = {(longest - steps_of(next)) / unit, next};
       EXPECT_LT(at, at_next) << "rank " << rank;
@@ -133,17 +133,17 @@ class CtaUnitsTest : public ::testing::Test {
 TEST_F(CtaUnitsTest, RoundRobinAlternatesItsDirection) {
   int32_t counts[4] = {4, 0, 4, 0};
   int32_t order[4] = {2, 0, 3, 1};
-  KernelSchedule map;
-  map.counts = counts;
-  map.deal_order = order;
-  map.num_head_tiles = 2;
-  map.heads_per_queue = 2;
-  map.num_queues = 1;
-  map.num_ctas = 3;
-  map.may_be_dealt = true;
-  EXPECT_THAT(PlacesOf(map, 0), ElementsAre(Place(2, 0), Place(3, 1), Place(1, 0)));
-  EXPECT_THAT(PlacesOf(map, 1), ElementsAre(Place(2, 1), Place(3, 0), Place(1, 1)));
-  EXPECT_THAT(PlacesOf(map, 2), ElementsAre(Place(0, 0), Place(0, 1)));
+  KernelSchedule schedule;
+  schedule.counts = counts;
+  schedule.deal_order = order;
+  schedule.num_head_tiles = 2;
+  schedule.heads_per_queue = 2;
+  schedule.num_queues = 1;
+  schedule.num_ctas = 3;
+  schedule.may_be_dealt = true;
+  EXPECT_THAT(PlacesOf(schedule, 0), ElementsAre(Place(2, 0), Place(3, 1), Place(1, 0)));
+  EXPECT_THAT(PlacesOf(schedule, 1), ElementsAre(Place(2, 1), Place(3, 0), Place(1, 1)));
+  EXPECT_THAT(PlacesOf(schedule, 2), ElementsAre(Place(0, 0), Place(0, 1)));
 }
 
 TEST_F(CtaUnitsTest, OddCtasReverseTheirUnitsIfTheCountsRequestIt) {
@@ -151,40 +151,40 @@ TEST_F(CtaUnitsTest, OddCtasReverseTheirUnitsIfTheCountsRequestIt) {
   int32_t order[4] = {2, 0, 3, 1};
   WorkItem items[4];
   WorkItem first[4];
-  KernelSchedule map;
-  map.counts = counts;
-  map.deal_order = order;
-  map.items = items;
-  map.queue_first = first;
-  map.num_head_tiles = 2;
-  map.heads_per_queue = 2;
-  map.num_queues = 1;
-  map.num_ctas = 3;
-  map.may_be_dealt = true;
-  EXPECT_THAT(PlacesOf(map, 0), ElementsAre(Place(2, 0), Place(3, 1), Place(1, 0)));
-  EXPECT_EQ(CtaUnits(map, 0).FirstItem(), first);
-  EXPECT_THAT(PlacesOf(map, 1), ElementsAre(Place(1, 1), Place(3, 0), Place(2, 1)));
-  EXPECT_EQ(CtaUnits(map, 1).FirstItem(), items + 1);
-  EXPECT_THAT(PlacesOf(map, 2), ElementsAre(Place(0, 0), Place(0, 1)));
-  EXPECT_EQ(CtaUnits(map, 2).FirstItem(), first + 1);
+  KernelSchedule schedule;
+  schedule.counts = counts;
+  schedule.deal_order = order;
+  schedule.items = items;
+  schedule.queue_first = first;
+  schedule.num_head_tiles = 2;
+  schedule.heads_per_queue = 2;
+  schedule.num_queues = 1;
+  schedule.num_ctas = 3;
+  schedule.may_be_dealt = true;
+  EXPECT_THAT(PlacesOf(schedule, 0), ElementsAre(Place(2, 0), Place(3, 1), Place(1, 0)));
+  EXPECT_EQ(CtaUnits(schedule, 0).FirstItem(), first);
+  EXPECT_THAT(PlacesOf(schedule, 1), ElementsAre(Place(1, 1), Place(3, 0), Place(2, 1)));
+  EXPECT_EQ(CtaUnits(schedule, 1).FirstItem(), items + 1);
+  EXPECT_THAT(PlacesOf(schedule, 2), ElementsAre(Place(0, 0), Place(0, 1)));
+  EXPECT_EQ(CtaUnits(schedule, 2).FirstItem(), first + 1);
   counts[3] = false;
-  EXPECT_THAT(PlacesOf(map, 1), ElementsAre(Place(2, 1), Place(3, 0), Place(1, 1)));
+  EXPECT_THAT(PlacesOf(schedule, 1), ElementsAre(Place(2, 1), Place(3, 0), Place(1, 1)));
 }
 
 TEST_F(CtaUnitsTest, CtasWithoutAQueueHaveNoUnits) {
   int32_t counts[4] = {3, 0, 0, 0};
   int32_t queue_items[3] = {0, 1, 3};
-  KernelSchedule map;
-  map.counts = counts;
-  map.queue_items = queue_items;
-  map.num_head_tiles = 2;
-  map.heads_per_queue = 2;
-  map.num_queues = 2;
-  map.num_ctas = 5;
-  map.may_be_dealt = true;
-  EXPECT_THAT(PlacesOf(map, 1), ElementsAre(Place(0, 1)));
-  EXPECT_THAT(PlacesOf(map, 2), ElementsAre(Place(1, 0), Place(2, 0)));
-  EXPECT_THAT(PlacesOf(map, 4), ElementsAre());
+  KernelSchedule schedule;
+  schedule.counts = counts;
+  schedule.queue_items = queue_items;
+  schedule.num_head_tiles = 2;
+  schedule.heads_per_queue = 2;
+  schedule.num_queues = 2;
+  schedule.num_ctas = 5;
+  schedule.may_be_dealt = true;
+  EXPECT_THAT(PlacesOf(schedule, 1), ElementsAre(Place(0, 1)));
+  EXPECT_THAT(PlacesOf(schedule, 2), ElementsAre(Place(1, 0), Place(2, 0)));
+  EXPECT_THAT(PlacesOf(schedule, 4), ElementsAre());
 }
 
 TEST_F(CtaUnitsTest, RoundRobinBalancesPrompts) {

@@ -9,8 +9,8 @@
 // are combined in a cluster (see below). A combine entry (TileCombine) lists the partials of each
 // query. Either the last CTA to finish combines them, or all contributing CTAs do so together.
 //
-// In identifiers, `map` means schedule, `dealt` means round-robin, `step` means KV tile, `cut`
-// means split, `range` means Q tile, and `merge` means combine.
+// In identifiers, `dealt` means round-robin, `step` means KV tile, `cut` means split, `range` means Q
+// tile, and `merge` means combine.
 //
 // Worked example: decode of five rows, with one KV head and four queues. A Q tile costs 4.
 //
@@ -299,9 +299,10 @@ inline constexpr int kStepsUnderWay = 2;
 
 // Maximum number of keys that a Q tile of a causal batch may see, by the plan's bounds and the
 // window.
-inline int MaxKeys(const KernelSchedule& map, int window_left) {
-  if (window_left < 0 || window_left >= map.max_seq_len - map.max_query_len) return map.max_seq_len;
-  return window_left + map.max_query_len;
+inline int MaxKeys(const KernelSchedule& schedule, int window_left) {
+  if (window_left < 0 || window_left >= schedule.max_seq_len - schedule.max_query_len)
+    return schedule.max_seq_len;
+  return window_left + schedule.max_query_len;
 }
 
 // The number of queues that form a cluster in the kernel for a batch of `num_rows` rows; 1: the
@@ -309,9 +310,9 @@ inline int MaxKeys(const KernelSchedule& map, int window_left) {
 // split that is combined through global memory. Clusters of more than 2 leave some queues unused,
 // so they only serve rows with few keys (CutCosts::cluster_steps). Clusters of 2 use all queues, or
 // all but one.
-inline int ClusterOf(const KernelSchedule& map, int num_rows, int window_left) {
-  if (num_rows < 1 || num_rows > map.clusters_of[2]) return 1;
-  const int keys = MaxKeys(map, window_left);
+inline int ClusterOf(const KernelSchedule& schedule, int num_rows, int window_left) {
+  if (num_rows < 1 || num_rows > schedule.clusters_of[2]) return 1;
+  const int keys = MaxKeys(schedule, window_left);
   const int steps = (keys + kWorkStepKeys - 1) / kWorkStepKeys;
   if (steps <= kStepsUnderWay) return 1;
   const auto split = [](int steps, int queues) {
@@ -319,13 +320,14 @@ inline int ClusterOf(const KernelSchedule& map, int num_rows, int window_left) {
     return even > kStepsUnderWay ? even : kStepsUnderWay;
   };
   // A window may begin within a KV tile.
-  const int touched = steps + (keys < map.max_seq_len ? 1 : 0);
+  const int touched = steps + (keys < schedule.max_seq_len ? 1 : 0);
   int best = 1;
-  int64_t end = int64_t{split(steps, map.num_queues / num_rows)} * kStepCost + map.costs.merge;
+  int64_t end =
+      int64_t{split(steps, schedule.num_queues / num_rows)} * kStepCost + schedule.costs.merge;
   for (int cluster = 2; cluster <= kMaxClusterQueues; ++cluster) {
     const int longest = split(touched, cluster);
-    if (num_rows > map.clusters_of[cluster] || int64_t{longest} * kStepCost > end) continue;
-    if (cluster > 2 && longest > map.costs.cluster_steps) continue;
+    if (num_rows > schedule.clusters_of[cluster] || int64_t{longest} * kStepCost > end) continue;
+    if (cluster > 2 && longest > schedule.costs.cluster_steps) continue;
     best = cluster;
     end = int64_t{longest} * kStepCost - 1;  // a larger cluster must be better
   }
@@ -333,16 +335,16 @@ inline int ClusterOf(const KernelSchedule& map, int num_rows, int window_left) {
 }
 
 // The queues of the clusters of this size that are resident at once; without clusters, all queues.
-REPRISE_HOST_DEVICE inline int QueuesInUse(const KernelSchedule& map, int cluster) {
-  return cluster > 1 ? cluster * map.clusters_of[cluster] : map.num_queues;
+REPRISE_HOST_DEVICE inline int QueuesInUse(const KernelSchedule& schedule, int cluster) {
+  return cluster > 1 ? cluster * schedule.clusters_of[cluster] : schedule.num_queues;
 }
 
 // Whether to launch wide CTAs. A wide CTA keeps three times the keys in flight, at half the
 // occupancy. Used without clusters, for few rows (max_wide_rows) whose Q tiles may have more than
 // CutCosts::wide_keys keys. `cluster`: ClusterOf().
-inline bool IsWide(const KernelSchedule& map, int cluster, int num_rows, int window_left) {
-  return cluster == 1 && num_rows > 0 && num_rows <= map.max_wide_rows &&
-         MaxKeys(map, window_left) > map.costs.wide_keys;
+inline bool IsWide(const KernelSchedule& schedule, int cluster, int num_rows, int window_left) {
+  return cluster == 1 && num_rows > 0 && num_rows <= schedule.max_wide_rows &&
+         MaxKeys(schedule, window_left) > schedule.costs.wide_keys;
 }
 
 // How the kernel for a KernelSchedule is launched: queues per cluster (ClusterOf()), and whether
@@ -353,8 +355,8 @@ struct LaunchForm {
 };
 
 // The queues that have items if the kernel is launched in this form.
-REPRISE_HOST_DEVICE inline int QueuesOf(const KernelSchedule& map, const LaunchForm& form) {
-  return form.is_wide ? map.wide_queues : QueuesInUse(map, form.cluster);
+REPRISE_HOST_DEVICE inline int QueuesOf(const KernelSchedule& schedule, const LaunchForm& form) {
+  return form.is_wide ? schedule.wide_queues : QueuesInUse(schedule, form.cluster);
 }
 
 // Made by MakeTileSchedule() (attention/tile_schedule/tile_schedule_plan.h) from a plan and a
@@ -382,11 +384,11 @@ struct TileSchedule {
 // its capture. A schedule holds the work of one batch at a time: a value is valid from its build to
 // the next build of the same schedule. The CPU needs no work: pass BatchSchedule{}.
 struct BatchSchedule {
-  TileSchedule map;
-  LaunchForm main_form = {};   // launches the kernel for map.main
-  LaunchForm short_form = {};  // launches the kernel for map.short_rows
+  TileSchedule schedule;
+  LaunchForm main_form = {};   // launches the kernel for schedule.main
+  LaunchForm short_form = {};  // launches the kernel for schedule.short_rows
   int num_rows = 0;
-  // Rows of at most this many queries are in map.short_rows. 0: all rows are in map.main.
+  // Rows of at most this many queries are in schedule.short_rows. 0: all rows are in schedule.main.
   int longest_short_row = 0;
   int window_left = -1;  // the window of the build; -1: none
   int window_right = -1;

@@ -29,11 +29,11 @@ namespace {
 // The kernel's parameter. A TileSchedule has one or two KernelSchedules.
 struct TileScheduleJob {
   TileScheduleRows rows = {};
-  KernelSchedule maps[2] = {};
+  KernelSchedule schedules[2] = {};
   LaunchForm forms[2] = {};
   QueryLens lens[2] = {};
   TileScheduleSums sums[2] = {};  // set by LaunchKernel()
-  int num_maps = 0;
+  int num_schedules = 0;
 };
 
 constexpr int kThreads = 256;
@@ -312,18 +312,19 @@ template <typename Cutter, typename Sum, Rows kRows, Scratch kScratch>
 __device__ __forceinline__ void Build(const TileScheduleJob& job, int index,
                                       unsigned char* shared_scratch, ScanMemory& scan_memory) {
   TileScheduleRows rows = job.rows;
-  KernelSchedule map = job.maps[index];
+  KernelSchedule schedule = job.schedules[index];
   if constexpr (kRows == Rows::kPlain) {
     rows.query_positions = nullptr;
     rows.tail_len = nullptr;
     rows.tail_mask = nullptr;
     rows.key_positions = KeyPositions{};
-    map.max_shared_tiles = 0;
+    schedule.max_shared_tiles = 0;
   }
-  void* const memory = kScratch == Scratch::kShared ? shared_scratch : map.scratch;
+  void* const memory = kScratch == Scratch::kShared ? shared_scratch : schedule.scratch;
   CtaTeam team(scan_memory);
-  TileScheduleBuilder<CtaTeam, Cutter, Sum>(team, rows, job.lens[index], job.sums[index], map,
-                                            job.forms[index], TileScheduleScratch::At(memory, map))
+  TileScheduleBuilder<CtaTeam, Cutter, Sum>(team, rows, job.lens[index], job.sums[index], schedule,
+                                            job.forms[index],
+                                            TileScheduleScratch::At(memory, schedule))
       .Run();
 }
 
@@ -365,19 +366,19 @@ cudaError_t LaunchKernel(TileScheduleJob job, cudaStream_t stream) {
   bool is_narrow = true;
   int64_t scratch_bytes = 0;
   int max_items = 0;
-  for (int i = 0; i < job.num_maps; ++i) {
-    const KernelSchedule& map = job.maps[i];
-    const TileScheduleSumsOf sums = SumsOf(map);
+  for (int i = 0; i < job.num_schedules; ++i) {
+    const KernelSchedule& schedule = job.schedules[i];
+    const TileScheduleSumsOf sums = SumsOf(schedule);
     job.sums[i] = sums.sums;
     is_narrow = is_narrow && sums.is_narrow;
-    is_plain = is_plain && map.max_shared_tiles == 0;
-    scratch_bytes = std::max(scratch_bytes, TileScheduleScratch::Bytes(map));
-    max_items = std::max(max_items, map.max_items);
+    is_plain = is_plain && schedule.max_shared_tiles == 0;
+    scratch_bytes = std::max(scratch_bytes, TileScheduleScratch::Bytes(schedule));
+    max_items = std::max(max_items, schedule.max_items);
   }
   const bool is_shared = scratch_bytes <= kMaxSharedScratch;
   // Scratch in global memory supports only one CTA.
   const int ctas = is_shared ? std::clamp(max_items / 32, 1, kMaxCtas) : 1;
-  const auto kernel = job.maps[0].mode == TileScheduleMode::kDeterministic
+  const auto kernel = job.schedules[0].mode == TileScheduleMode::kDeterministic
                           ? ChooseKernel<DeterministicCut>(is_narrow, is_plain, is_shared)
                           : ChooseKernel<BalancedCut>(is_narrow, is_plain, is_shared);
   if (is_shared && scratch_bytes > kFreeSharedScratch) {
@@ -386,20 +387,20 @@ cudaError_t LaunchKernel(TileScheduleJob job, cudaStream_t stream) {
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMaxSharedScratch));
     if (error != cudaSuccess) return error;
   }
-  kernel<<<dim3(ctas, job.num_maps), kThreads, is_shared ? scratch_bytes : 0, stream>>>(job);
+  kernel<<<dim3(ctas, job.num_schedules), kThreads, is_shared ? scratch_bytes : 0, stream>>>(job);
   return cudaGetLastError();
 }
 
 template <typename Batch>
 absl::StatusOr<BatchSchedule> Launch(const Batch& batch, const LayerWindow& window,
-                                     const TileSchedule& map, CUstream_st* stream) {
-  if (absl::Status status = CheckTileScheduleCapacity(batch, map); !status.ok()) return status;
-  const BatchSchedule work = WorkOf(batch, window, map);
+                                     const TileSchedule& schedule, CUstream_st* stream) {
+  if (absl::Status status = CheckTileScheduleCapacity(batch, schedule); !status.ok()) return status;
+  const BatchSchedule work = WorkOf(batch, window, schedule);
   TileScheduleJob job = {.rows = RowsOf(batch, window)};
   for (const WorkPart& part : PartsOf(work)) {
-    job.maps[job.num_maps] = part.map;
-    job.forms[job.num_maps] = part.form;
-    job.lens[job.num_maps++] = part.lens;
+    job.schedules[job.num_schedules] = part.schedule;
+    job.forms[job.num_schedules] = part.form;
+    job.lens[job.num_schedules++] = part.lens;
   }
   if (absl::Status status = CudaStatus(LaunchKernel(job, stream), "LaunchTileSchedule");
       !status.ok()) {
@@ -411,14 +412,16 @@ absl::StatusOr<BatchSchedule> Launch(const Batch& batch, const LayerWindow& wind
 }  // namespace
 
 absl::StatusOr<BatchSchedule> LaunchTileSchedule(const PagedBatch& batch, const LayerWindow& window,
-                                                 const TileSchedule& map, CUstream_st* stream) {
-  return Launch(batch, window, map, stream);
+                                                 const TileSchedule& schedule,
+                                                 CUstream_st* stream) {
+  return Launch(batch, window, schedule, stream);
 }
 
 absl::StatusOr<BatchSchedule> LaunchTileSchedule(const RaggedBatch& batch,
-                                                 const LayerWindow& window, const TileSchedule& map,
+                                                 const LayerWindow& window,
+                                                 const TileSchedule& schedule,
                                                  CUstream_st* stream) {
-  return Launch(batch, window, map, stream);
+  return Launch(batch, window, schedule, stream);
 }
 
 }  // namespace reprise

@@ -3,14 +3,14 @@
 //
 //   // On the device: one small kernel.
 //   REPRISE_ASSIGN_OR_RETURN(const BatchSchedule work,
-//                            LaunchTileSchedule(batch, WindowOf(layer), map, stream));
+//                            LaunchTileSchedule(batch, WindowOf(layer), schedule, stream));
 //   // then each layer: PagedAttention(layer, batch, work, ...)
 //
 //   // On the host, for tests and for inspecting a schedule.
 //   std::vector<char> workspace(plan.workspace_bytes + 256);   // aligned to 256 bytes
-//   TileSchedule map = MakeTileSchedule(plan, aligned);
-//   REPRISE_RETURN_IF_ERROR(TileScheduleOnHost(batch, WindowOf(layer), map).status());
-//   // map.main.items[0 .. map.main.counts[0]) ...
+//   TileSchedule schedule = MakeTileSchedule(plan, aligned);
+//   REPRISE_RETURN_IF_ERROR(TileScheduleOnHost(batch, WindowOf(layer), schedule).status());
+//   // schedule.main.items[0 .. schedule.main.counts[0]) ...
 //
 // Both forms run the same code (attention/tile_schedule/tile_schedule_builder.h) and build the same
 // schedule. Pointers of the batch and the schedule are on the host, or on the device of `stream`.
@@ -43,29 +43,31 @@ struct CUstream_st;
 
 namespace reprise {
 
-// Checks that `map` has memory from MakeTileSchedule(), that the host upper bounds of the batch are
-// within the schedule's capacity, and that tail_len has a tail_mask. Both builders call it. Errors:
-// InvalidArgument.
-absl::Status CheckTileScheduleCapacity(const PagedBatch& batch, const TileSchedule& map);
-absl::Status CheckTileScheduleCapacity(const RaggedBatch& batch, const TileSchedule& map);
+// Checks that `schedule` has memory from MakeTileSchedule(), that the host upper bounds of the
+// batch are within the schedule's capacity, and that tail_len has a tail_mask. Both builders call
+// it. Errors: InvalidArgument.
+absl::Status CheckTileScheduleCapacity(const PagedBatch& batch, const TileSchedule& schedule);
+absl::Status CheckTileScheduleCapacity(const RaggedBatch& batch, const TileSchedule& schedule);
 
 // The value that the builders return, without building. It depends only on the bounds of the batch,
 // the window and the plan.
-BatchSchedule WorkOf(const PagedBatch& batch, const LayerWindow& window, const TileSchedule& map);
-BatchSchedule WorkOf(const RaggedBatch& batch, const LayerWindow& window, const TileSchedule& map);
+BatchSchedule WorkOf(const PagedBatch& batch, const LayerWindow& window,
+                     const TileSchedule& schedule);
+BatchSchedule WorkOf(const RaggedBatch& batch, const LayerWindow& window,
+                     const TileSchedule& schedule);
 
 absl::StatusOr<BatchSchedule> TileScheduleOnHost(const PagedBatch& batch, const LayerWindow& window,
-                                                 const TileSchedule& map);
+                                                 const TileSchedule& schedule);
 absl::StatusOr<BatchSchedule> TileScheduleOnHost(const RaggedBatch& batch,
                                                  const LayerWindow& window,
-                                                 const TileSchedule& map);
+                                                 const TileSchedule& schedule);
 
 // `stream` is a cudaStream_t. Only in builds with CUDA: target tile_schedule_build_cuda.
 absl::StatusOr<BatchSchedule> LaunchTileSchedule(const PagedBatch& batch, const LayerWindow& window,
-                                                 const TileSchedule& map, CUstream_st* stream);
+                                                 const TileSchedule& schedule, CUstream_st* stream);
 absl::StatusOr<BatchSchedule> LaunchTileSchedule(const RaggedBatch& batch,
-                                                 const LayerWindow& window, const TileSchedule& map,
-                                                 CUstream_st* stream);
+                                                 const LayerWindow& window,
+                                                 const TileSchedule& schedule, CUstream_st* stream);
 
 // Calls CheckTileScheduleCapacity(). With RowAssignment::kByBatch, also checks that `work` has the
 // batch's number of rows, that the batch's bounds assign its rows to the same schedules, and that
@@ -79,7 +81,7 @@ absl::Status CheckBatchSchedule(const RaggedBatch& batch, const LayerWindow& win
 
 // One schedule of a BatchSchedule, how its kernel is launched, and the rows that it contains.
 struct WorkPart {
-  KernelSchedule map;
+  KernelSchedule schedule;
   LaunchForm form;
   QueryLens lens;
 };

@@ -44,22 +44,23 @@ TEST(TileScheduleBuildTest, MatchesTheWorkedExampleOfTheHeader) {
                                                     .combines_per_step = 5,
                                                     .joint_rows = 8,
                                                     .joint_splits = 16}});
-  const KernelSchedule& map = work.map().main;
-  ASSERT_EQ(map.num_queues, 4);
-  ASSERT_EQ(map.costs.tile, 4);
+  const KernelSchedule& schedule = work.schedule().main;
+  ASSERT_EQ(schedule.num_queues, 4);
+  ASSERT_EQ(schedule.costs.tile, 4);
   ASSERT_EQ(kWorkStepKeys, 64);
   ASSERT_EQ(kStepCost, 8);
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
 
-  const TileScheduleScratch scratch = TileScheduleScratch::At(map.scratch, map);
+  const TileScheduleScratch scratch = TileScheduleScratch::At(schedule.scratch, schedule);
   constexpr int kSteps[] = {8, 1, 16, 2, 5};
   constexpr int kCostBefore[] = {0, 68, 80, 212, 232};
   for (int r = 0; r < 5; ++r) {
     EXPECT_EQ(NumSteps(scratch.tiles[r]), kSteps[r]);
     EXPECT_EQ(scratch.tiles[r].cost_begin, kCostBefore[r]);
   }
-  EXPECT_EQ(kCostBefore[4] + kSteps[4] * kStepCost + map.costs.tile, 276);
-  const Queues<int32_t> queues(/*total_cost=*/276, /*min_steps=*/1, map.num_queues, map.costs.tile);
+  EXPECT_EQ(kCostBefore[4] + kSteps[4] * kStepCost + schedule.costs.tile, 276);
+  const Queues<int32_t> queues(/*total_cost=*/276, /*min_steps=*/1, schedule.num_queues,
+                               schedule.costs.tile);
   EXPECT_EQ(queues.steps(), 9);
   EXPECT_EQ(queues.Border(1), 72);
   EXPECT_EQ(queues.Border(3), 216);
@@ -67,16 +68,16 @@ TEST(TileScheduleBuildTest, MatchesTheWorkedExampleOfTheHeader) {
   const auto item = [](int row, int key_begin, int key_end, int partial) {
     return AllOf(KeysOfRow(row, key_begin, key_end), Field(&WorkItem::partial, partial));
   };
-  EXPECT_THAT(ItemsOf(map),
+  EXPECT_THAT(ItemsOf(schedule),
               ElementsAre(item(0, 0, 500, -1), item(1, 0, 64, -1), item(2, 0, 512, 0),
                           item(2, 512, 1000, 1), item(3, 0, 100, -1), item(4, 0, 300, -1)));
-  EXPECT_THAT(std::vector<int32_t>(map.queue_items, map.queue_items + 5),
+  EXPECT_THAT(std::vector<int32_t>(schedule.queue_items, schedule.queue_items + 5),
               ElementsAre(0, 1, 3, 4, 6));
-  ASSERT_EQ(map.counts[1], 1);
-  EXPECT_EQ(map.merges[0].row, 2);
-  EXPECT_EQ(map.merges[0].first_partial, 0);
-  EXPECT_EQ(map.merges[0].num_partials, 2);
-  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
+  ASSERT_EQ(schedule.counts[1], 1);
+  EXPECT_EQ(schedule.merges[0].row, 2);
+  EXPECT_EQ(schedule.merges[0].first_partial, 0);
+  EXPECT_EQ(schedule.merges[0].num_partials, 2);
+  EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
 }
 
 TEST(TileScheduleBuildTest, SplitsTilesAtQueueBorders) {
@@ -85,18 +86,19 @@ TEST(TileScheduleBuildTest, SplitsTilesAtQueueBorders) {
   TileScheduleOptions options = OptionsFor(rows.batch, /*num_kv_heads=*/2);
   options.device.num_sms = 3;  // 6 CTAs
   HostTileSchedule work(options);
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
   // Row 1 costs from 2 1/2 to 19. Its KV tiles begin at 3, so its KV tiles 4 and 11 are at the
   // borders.
-  EXPECT_THAT(ItemsOf(work.map().main),
+  EXPECT_THAT(ItemsOf(work.schedule().main),
               ElementsAre(KeysOfRow(0, 0, 128), KeysOfRow(1, 0, 256), KeysOfRow(1, 256, 704),
                           KeysOfRow(1, 704, 1000), KeysOfRow(2, 0, 10)));
-  EXPECT_THAT(std::vector<int32_t>(work.map().main.queue_items, work.map().main.queue_items + 4),
-              ElementsAre(0, 2, 3, 5));
-  ASSERT_EQ(work.map().main.counts[1], 1);
-  EXPECT_EQ(work.map().main.merges[0].row, 1);
-  EXPECT_EQ(work.map().main.merges[0].num_partials, 3);
-  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
+  EXPECT_THAT(
+      std::vector<int32_t>(work.schedule().main.queue_items, work.schedule().main.queue_items + 4),
+      ElementsAre(0, 2, 3, 5));
+  ASSERT_EQ(work.schedule().main.counts[1], 1);
+  EXPECT_EQ(work.schedule().main.merges[0].row, 1);
+  EXPECT_EQ(work.schedule().main.merges[0].num_partials, 3);
+  EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
 }
 
 // Large Q tiles have a higher cost without their keys: a queue of short Q tiles gets fewer keys.
@@ -110,27 +112,30 @@ TEST(TileScheduleBuildTest, LargeTilesHaveAHigherFixedCost) {
   options.costs->tile = 3 * kStepCost;
   options.device.num_sms = 2;  // one CTA each
   HostTileSchedule work(options);
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 0, 32), KeysOfRow(0, 0, 64),
-                                                    KeysOfRow(0, 0, 96), KeysOfRow(0, 0, 128)));
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+  EXPECT_THAT(ItemsOf(work.schedule().main),
+              ElementsAre(KeysOfRow(0, 0, 32), KeysOfRow(0, 0, 64), KeysOfRow(0, 0, 96),
+                          KeysOfRow(0, 0, 128)));
   // The third Q tile's KV tiles begin at 8 + 3, after the border.
-  EXPECT_THAT(std::vector<int32_t>(work.map().main.queue_items, work.map().main.queue_items + 3),
-              ElementsAre(0, 2, 4));
-  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
+  EXPECT_THAT(
+      std::vector<int32_t>(work.schedule().main.queue_items, work.schedule().main.queue_items + 3),
+      ElementsAre(0, 2, 4));
+  EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
 }
 
 TEST(TileScheduleBuildTest, KeysLeftOfTheWindowAreSkipped) {
   Rows rows({1000, 50});
   HostTileSchedule work(OptionsFor(rows.batch, /*num_kv_heads=*/500));  // one queue: no splits
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {.left = 99}, work.map()).ok());
-  EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 900, 1000), KeysOfRow(1, 0, 50)));
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {.left = 99}, work.schedule()).ok());
+  EXPECT_THAT(ItemsOf(work.schedule().main),
+              ElementsAre(KeysOfRow(0, 900, 1000), KeysOfRow(1, 0, 50)));
 }
 
 TEST(TileScheduleBuildTest, KeysRightOfTheLastQueryOfARangeAreSkipped) {
   Rows rows({80}, /*query_len=*/80);  // prefill in Q tiles of 32 queries
   HostTileSchedule work(OptionsFor(rows.batch, /*num_kv_heads=*/500));
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_THAT(ItemsOf(work.map().main),
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+  EXPECT_THAT(ItemsOf(work.schedule().main),
               ElementsAre(KeysOfRow(0, 0, 32), KeysOfRow(0, 0, 64), KeysOfRow(0, 0, 80)));
 }
 
@@ -143,12 +148,12 @@ TEST(TileScheduleBuildTest, WindowDoesNotClipTheTail) {
   rows.batch.tail_mask = &tail_mask;
   rows.batch.query_positions = &position;
   HostTileSchedule work(OptionsFor(rows.batch));
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
-  EXPECT_EQ(work.map().main.items[work.map().main.counts[0] - 1].key_end, 100);
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
+  EXPECT_EQ(work.schedule().main.items[work.schedule().main.counts[0] - 1].key_end, 100);
   // The keys of the path are at positions 70 and 71: a window of one key leaves only the last slot.
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {.left = 0}, work.map()).ok());
-  EXPECT_THAT(ItemsOf(work.map().main), ElementsAre(KeysOfRow(0, 99, 100)));
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {.left = 0}, work.schedule()).ok());
+  EXPECT_THAT(ItemsOf(work.schedule().main), ElementsAre(KeysOfRow(0, 99, 100)));
 }
 
 TEST(TileScheduleBuildTest, PaddedRowsGetItemsWithoutKeysAndEmptyRowsGetNoItems) {
@@ -156,19 +161,19 @@ TEST(TileScheduleBuildTest, PaddedRowsGetItemsWithoutKeysAndEmptyRowsGetNoItems)
   rows.query_start_loc = {0, 1, 2, 2, 3};  // row 2 has no query
   rows.batch.num_tokens = 3;
   HostTileSchedule work(OptionsFor(rows.batch));
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_THAT(ItemsOf(work.map().main),
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+  EXPECT_THAT(ItemsOf(work.schedule().main),
               ElementsAre(KeysOfRow(0, 0, 0), KeysOfRow(1, 0, 64), KeysOfRow(3, 0, 0)));
-  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
 }
 
 TEST(TileScheduleBuildTest, BatchWithoutQueriesMakesAnEmptySchedule) {
   Rows rows({0, 0});
   rows.query_start_loc = {0, 0, 0};
   HostTileSchedule work(OptionsFor(rows.batch));
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_EQ(work.map().main.counts[0], 0);
-  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+  EXPECT_EQ(work.schedule().main.counts[0], 0);
+  EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
 }
 
 TEST(TileScheduleBuildTest, RebuildClearsALargerSchedule) {
@@ -176,9 +181,9 @@ TEST(TileScheduleBuildTest, RebuildClearsALargerSchedule) {
   Rows small(std::vector<int32_t>(64, 0));
   small.seq_lens[7] = 100;
   HostTileSchedule work(OptionsFor(large.batch));
-  ASSERT_TRUE(TileScheduleOnHost(large.batch, {}, work.map()).ok());
-  ASSERT_TRUE(TileScheduleOnHost(small.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckTileSchedule(work.map(), small.batch, {}).ok());
+  ASSERT_TRUE(TileScheduleOnHost(large.batch, {}, work.schedule()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(small.batch, {}, work.schedule()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.schedule(), small.batch, {}).ok());
 }
 
 // KV tiles per queue in use. Small batches leave some queues empty, to have fewer partials.
@@ -205,8 +210,8 @@ TEST(TileScheduleBuildTest, QueuesAreBalancedForAnyLengths) {
     for (int num_kv_heads : {1, 4, 8}) {
       Rows rows(lens);
       HostTileSchedule work(OptionsFor(rows.batch, num_kv_heads));
-      ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-      EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
+      ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+      EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
       const std::vector<int64_t> steps = UsedSteps(work);
       const double mean = std::accumulate(steps.begin(), steps.end(), 0.0) / steps.size();
       // A short queue can be one KV tile too long.
@@ -221,20 +226,20 @@ TEST(TileScheduleBuildTest, LargeBatchesUseTheFewestQueuesOfMinimumLength) {
        {std::vector<int32_t>(8, 1024), std::vector<int32_t>(64, 1024), Skewed(31, false)}) {
     Rows rows(lens);
     HostTileSchedule work(OptionsFor(rows.batch));
-    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
     const std::vector<int64_t> steps = UsedSteps(work);
     const int64_t used = static_cast<int64_t>(steps.size());
     const int64_t most = *std::max_element(steps.begin(), steps.end());
     const int64_t all = std::accumulate(steps.begin(), steps.end(), int64_t{0});
     const int64_t tiles = static_cast<int64_t>(lens.size() + 1) / 2;  // half a KV tile each
-    EXPECT_LT((most - 1) * work.map().main.num_queues, all + tiles);
+    EXPECT_LT((most - 1) * work.schedule().main.num_queues, all + tiles);
     EXPECT_LT((used - 1) * most, all + tiles);
   }
 }
 
-std::vector<int> CutsOf(const KernelSchedule& map) {
+std::vector<int> CutsOf(const KernelSchedule& schedule) {
   std::vector<int> cuts;
-  for (const WorkItem& item : ItemsOf(map)) {
+  for (const WorkItem& item : ItemsOf(schedule)) {
     if (item.key_begin > 0) cuts.push_back(item.key_begin);
   }
   return cuts;
@@ -253,13 +258,13 @@ TEST(TileScheduleBuildTest, SmallBatchesOfEqualRowsGetEvenSplits) {
         std::tuple{32, 4096, 4096}, std::tuple{30, 1024, 1024}}) {
     Rows rows(std::vector<int32_t>(num_rows, len));
     HostTileSchedule work(WithoutClusters(OptionsFor(rows.batch)));
-    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-    EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+    EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
     std::vector<int> expected;
     for (int r = 0; r < num_rows; ++r) {
       for (int cut = split; cut < len; cut += split) expected.push_back(cut);
     }
-    EXPECT_EQ(CutsOf(work.map().main), expected) << num_rows << " x " << len;
+    EXPECT_EQ(CutsOf(work.schedule().main), expected) << num_rows << " x " << len;
     for (const int64_t steps : UsedSteps(work)) EXPECT_LE(steps, split / kWorkStepKeys);
   }
 }
@@ -270,15 +275,15 @@ TEST(TileScheduleBuildTest, ShortRowsThatFillHalfTheQueuesAreNotSplit) {
        {std::tuple{1024, 0}, std::tuple{1536, 0}, std::tuple{1792, 16}}) {
     Rows rows(std::vector<int32_t>(16, len));
     HostTileSchedule work(WithoutClusters(OptionsFor(rows.batch)));
-    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-    EXPECT_EQ(CutsOf(work.map().main).size(), static_cast<size_t>(num_cuts)) << len;
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+    EXPECT_EQ(CutsOf(work.schedule().main).size(), static_cast<size_t>(num_cuts)) << len;
   }
   // One Q tile is longer than the others: Stream-K queues.
   Rows rows({1024, 1024, 1024, 1024, 1024, 1024, 1100, 1024, 1024, 1024, 1024, 1024});
   HostTileSchedule work(WithoutClusters(OptionsFor(rows.batch)));
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
-  EXPECT_FALSE(CutsOf(work.map().main).empty());
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
+  EXPECT_FALSE(CutsOf(work.schedule().main).empty());
 }
 
 TEST(TileScheduleBuildTest, PaddedRowsDoNotPreventEvenSplits) {
@@ -286,40 +291,40 @@ TEST(TileScheduleBuildTest, PaddedRowsDoNotPreventEvenSplits) {
   std::fill_n(lens.begin(), 8, 4096);
   Rows rows(lens);
   HostTileSchedule work(WithoutClusters(OptionsFor(rows.batch)));
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
   // 8 rows of 4 splits have the first 32 queues; rows without keys share the last queue.
-  const KernelSchedule& map = work.map().main;
-  ASSERT_EQ(map.counts[0], 32 + 8);
+  const KernelSchedule& schedule = work.schedule().main;
+  ASSERT_EQ(schedule.counts[0], 32 + 8);
   for (int queue = 0; queue < 32; ++queue) {
-    EXPECT_EQ(map.queue_items[queue], queue);
-    EXPECT_EQ(map.items[queue].key_end - map.items[queue].key_begin, 1024);
+    EXPECT_EQ(schedule.queue_items[queue], queue);
+    EXPECT_EQ(schedule.items[queue].key_end - schedule.items[queue].key_begin, 1024);
   }
-  EXPECT_EQ(map.queue_items[32], 32);
-  EXPECT_EQ(map.queue_items[33], 40);
+  EXPECT_EQ(schedule.queue_items[32], 32);
+  EXPECT_EQ(schedule.queue_items[33], 40);
 }
 
 TEST(TileScheduleBuildTest, SingleShortRowGetsSplitsOfSeveralKvTiles) {
   Rows rows({1024});
   HostTileSchedule work(OptionsFor(rows.batch));
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
   // 16 KV tiles, and the cost of half a KV tile: 8 queues of 2
-  EXPECT_EQ(work.map().main.counts[0], 8);
+  EXPECT_EQ(work.schedule().main.counts[0], 8);
 }
 
 TEST(TileScheduleBuildTest, GroupArrivalCountersBeginAtZero) {
   Rows rows({20000, 50, 9000});
   HostTileSchedule work(OptionsFor(rows.batch, 2));
   work.Poison();
-  const KernelSchedule& map = work.map().main;
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+  const KernelSchedule& schedule = work.schedule().main;
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
   int num_groups = 0;
-  for (const WorkItem& item : ItemsOf(map)) {
+  for (const WorkItem& item : ItemsOf(schedule)) {
     if (item.num_partials <= kMaxSplitsAtOnce) continue;
     if ((item.partial - item.first_partial) % kCombineGroup != 0) continue;
     ++num_groups;
-    for (int head = 0; head < map.num_head_tiles; ++head) {
-      EXPECT_EQ(map.group_arrivals[item.partial * map.num_head_tiles + head], 0u);
+    for (int head = 0; head < schedule.num_head_tiles; ++head) {
+      EXPECT_EQ(schedule.group_arrivals[item.partial * schedule.num_head_tiles + head], 0u);
     }
   }
   EXPECT_GT(num_groups, 2);
@@ -331,10 +336,10 @@ TEST(TileScheduleBuildTest, OnlySplitTilesWithoutSharedItemsCombineCooperatively
     options.shared_prefix = shared_prefix;
     options.shared_tiles = SharedTiles::kSmall;
     HostTileSchedule work(options);
-    EXPECT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-    const absl::Status check = CheckTileSchedule(work.map(), rows.batch, {});
+    EXPECT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+    const absl::Status check = CheckTileSchedule(work.schedule(), rows.batch, {});
     EXPECT_TRUE(check.ok()) << check;
-    const std::vector<WorkItem> items = ItemsOf(work.map().main);
+    const std::vector<WorkItem> items = ItemsOf(work.schedule().main);
     for (const WorkItem& item : items) EXPECT_TRUE(item.is_joint == 0 || item.partial >= 0);
     return std::pair<int, int>(std::count_if(items.begin(), items.end(),
                                              [](const WorkItem& item) { return item.is_joint; }),
@@ -360,10 +365,10 @@ TEST(TileScheduleBuildTest, DeterministicSplitsDoNotDependOnOtherRows) {
     TileScheduleOptions options = OptionsFor(rows.batch);
     options.mode = TileScheduleMode::kDeterministic;
     HostTileSchedule work(options);
-    EXPECT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-    EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
+    EXPECT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+    EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
     std::vector<int> cuts;
-    for (const WorkItem& item : ItemsOf(work.map().main)) {
+    for (const WorkItem& item : ItemsOf(work.schedule().main)) {
       if (item.row == row) cuts.push_back(item.key_end);
     }
     return cuts;
@@ -384,10 +389,10 @@ TEST(TileScheduleBuildTest, DeterministicModeLimitsSplitsToMaxSplits) {
     options.mode = TileScheduleMode::kDeterministic;
     options.max_splits = max_splits;
     HostTileSchedule work(options);
-    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-    EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+    EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
     std::array<int, 3> splits = {};
-    for (const WorkItem& item : ItemsOf(work.map().main)) ++splits[item.row];
+    for (const WorkItem& item : ItemsOf(work.schedule().main)) ++splits[item.row];
     // 11 and 79 KV tiles; at most one split per 8, rounded up.
     EXPECT_THAT(splits, ElementsAre(max_splits, std::min(max_splits, 2), std::min(max_splits, 10)));
   }
@@ -396,12 +401,12 @@ TEST(TileScheduleBuildTest, DeterministicModeLimitsSplitsToMaxSplits) {
 // The splits of query `query` of row `row`: key ranges, and the other fields that affect rounding.
 std::vector<std::array<int, 6>> SplitsOf(const TileSchedule& work, int row, int query) {
   std::vector<std::array<int, 6>> splits;
-  for (const KernelSchedule* map : {&work.main, &work.short_rows}) {
-    if (map->num_ctas == 0) continue;
-    for (const WorkItem& item : ItemsOf(*map)) {
+  for (const KernelSchedule* schedule : {&work.main, &work.short_rows}) {
+    if (schedule->num_ctas == 0) continue;
+    for (const WorkItem& item : ItemsOf(*schedule)) {
       if (item.row != row || query < item.query_begin || query >= item.query_end) continue;
       splits.push_back({item.key_begin, item.key_end, item.num_partials, item.first_position,
-                        item.query_end - item.query_begin, map->tile_rows});
+                        item.query_end - item.query_begin, schedule->tile_rows});
     }
   }
   return splits;
@@ -434,22 +439,23 @@ TEST(TileScheduleBuildTest, DeterministicDraftQueriesAreSplitLikeDecodes) {
       options.decode_query_len = kMaxQueries;
       HostTileSchedule work(options);
       const LayerWindow layer_window = {.left = window};
-      ASSERT_TRUE(TileScheduleOnHost(rows.batch, layer_window, work.map()).ok());
-      const absl::Status checked = CheckTileSchedule(work.map(), rows.batch, layer_window);
+      ASSERT_TRUE(TileScheduleOnHost(rows.batch, layer_window, work.schedule()).ok());
+      const absl::Status checked = CheckTileSchedule(work.schedule(), rows.batch, layer_window);
       ASSERT_TRUE(checked.ok()) << checked;
       for (int r = 0; r < 4; ++r) {
         const int query_len = rows.query_start_loc[r + 1] - rows.query_start_loc[r];
         for (int i = 0; i < query_len; ++i) {
           Rows alone({rows.seq_lens[r] - (query_len - 1 - i)});
-          ASSERT_TRUE(TileScheduleOnHost(alone.batch, layer_window, plain.map()).ok());
-          EXPECT_EQ(SplitsOf(work.map(), r, i), SplitsOf(plain.map(), 0, 0))
+          ASSERT_TRUE(TileScheduleOnHost(alone.batch, layer_window, plain.schedule()).ok());
+          EXPECT_EQ(SplitsOf(work.schedule(), r, i), SplitsOf(plain.schedule(), 0, 0))
               << "row " << r << " query " << i << " window " << window.value_or(-1) << " group "
               << heads.group;
         }
       }
       // decode_query_len does not change the splits of longer rows.
-      ASSERT_TRUE(TileScheduleOnHost(rows.batch, layer_window, plain.map()).ok());
-      for (const int r : {4, 5}) EXPECT_EQ(SplitsOf(work.map(), r, 0), SplitsOf(plain.map(), r, 0));
+      ASSERT_TRUE(TileScheduleOnHost(rows.batch, layer_window, plain.schedule()).ok());
+      for (const int r : {4, 5})
+        EXPECT_EQ(SplitsOf(work.schedule(), r, 0), SplitsOf(plain.schedule(), r, 0));
     }
   }
 }
@@ -468,30 +474,30 @@ TEST(TileScheduleBuildTest, LargeDeterministicBatchesSharePartialsWithinAQueue) 
     options.decode_query_len = kQueries;
     options.device.num_sms = num_sms;
     HostTileSchedule work(options);
-    const KernelSchedule& map =
-        work.map().has_short_rows() ? work.map().short_rows : work.map().main;
-    ASSERT_EQ(map.queue_partials, 6);
-    ASSERT_EQ(map.max_partials, 2 * map.num_queues * 6);
-    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-    const absl::Status checked = CheckTileSchedule(work.map(), rows.batch, {});
+    const KernelSchedule& schedule =
+        work.schedule().has_short_rows() ? work.schedule().short_rows : work.schedule().main;
+    ASSERT_EQ(schedule.queue_partials, 6);
+    ASSERT_EQ(schedule.max_partials, 2 * schedule.num_queues * 6);
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+    const absl::Status checked = CheckTileSchedule(work.schedule(), rows.batch, {});
     ASSERT_TRUE(checked.ok()) << checked;
-    ASSERT_EQ(map.counts[0], 60 * kQueries * 6);
+    ASSERT_EQ(schedule.counts[0], 60 * kQueries * 6);
     std::set<int> firsts;
     int num_going_on = 0;
-    for (int i = 0; i < map.counts[0]; i += 6) {
-      const int32_t* const begin = map.queue_items;
+    for (int i = 0; i < schedule.counts[0]; i += 6) {
+      const int32_t* const begin = schedule.queue_items;
       const auto queue_of = [&](int item) {
-        return std::upper_bound(begin, begin + map.num_queues, item) - begin - 1;
+        return std::upper_bound(begin, begin + schedule.num_queues, item) - begin - 1;
       };
       const bool goes_on = queue_of(i) != queue_of(i + 5);
       num_going_on += goes_on;
-      EXPECT_EQ(map.items[i].partial, (2 * queue_of(i) + goes_on) * 6) << "item " << i;
-      firsts.insert(map.items[i].partial);
+      EXPECT_EQ(schedule.items[i].partial, (2 * queue_of(i) + goes_on) * 6) << "item " << i;
+      firsts.insert(schedule.items[i].partial);
     }
     // There are more Q tiles than sets of partials, and both kinds of Q tiles.
     EXPECT_LT(firsts.size(), size_t{60 * kQueries});
     EXPECT_GT(num_going_on, 0);
-    EXPECT_LT(num_going_on, map.num_queues);
+    EXPECT_LT(num_going_on, schedule.num_queues);
   }
 }
 
@@ -504,9 +510,9 @@ Rows DecodesAndAPrompt() {
   return rows;
 }
 
-std::vector<int> RowsOf(const KernelSchedule& map) {
+std::vector<int> RowsOf(const KernelSchedule& schedule) {
   std::vector<int> rows;
-  for (const WorkItem& item : ItemsOf(map)) {
+  for (const WorkItem& item : ItemsOf(schedule)) {
     if (rows.empty() || rows.back() != item.row) rows.push_back(item.row);
   }
   return rows;
@@ -519,13 +525,13 @@ TEST(TileScheduleBuildTest, ShortAndLongRowsHaveSeparateSchedules) {
     options.row_assignment = row_assignment;
     options.costs->joined_steps = options.costs->joined_steps_beside_prompts = 0;
     HostTileSchedule work(options);
-    EXPECT_EQ(WorkOf(rows.batch, {}, work.map()).longest_short_row, 4);
-    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-    EXPECT_TRUE(CheckTileSchedule(work.map(), rows.batch, {}).ok());
-    EXPECT_THAT(RowsOf(work.map().main), ElementsAre(2));
-    EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre(0, 1, 3, 5));
-    EXPECT_EQ(work.map().short_rows.items[0].first_token, 0);
-    EXPECT_EQ(work.map().main.items[0].first_token, 5);
+    EXPECT_EQ(WorkOf(rows.batch, {}, work.schedule()).longest_short_row, 4);
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+    EXPECT_TRUE(CheckTileSchedule(work.schedule(), rows.batch, {}).ok());
+    EXPECT_THAT(RowsOf(work.schedule().main), ElementsAre(2));
+    EXPECT_THAT(RowsOf(work.schedule().short_rows), ElementsAre(0, 1, 3, 5));
+    EXPECT_EQ(work.schedule().short_rows.items[0].first_token, 0);
+    EXPECT_EQ(work.schedule().main.items[0].first_token, 5);
   }
 }
 
@@ -535,15 +541,15 @@ TEST(TileScheduleBuildTest, ShortRowsJoinLongRowsIfBothHaveShortSequences) {
   options.costs->joined_steps = 12;                      // 132 CTAs, 8 heads: 198 KV tiles
   options.costs->joined_steps_beside_prompts = 0;
   const auto longest_short_row = [&] {
-    return WorkOf(rows.batch, {}, HostTileSchedule(options).map()).longest_short_row;
+    return WorkOf(rows.batch, {}, HostTileSchedule(options).schedule()).longest_short_row;
   };
   EXPECT_EQ(longest_short_row(), 0);
   HostTileSchedule work(options);
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
-  const absl::Status check = CheckTileSchedule(work.map(), rows.batch, {});
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
+  const absl::Status check = CheckTileSchedule(work.schedule(), rows.batch, {});
   EXPECT_TRUE(check.ok()) << check;
-  EXPECT_THAT(RowsOf(work.map().main), ElementsAre(0, 1, 2, 3, 5));
-  EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre());
+  EXPECT_THAT(RowsOf(work.schedule().main), ElementsAre(0, 1, 2, 3, 5));
+  EXPECT_THAT(RowsOf(work.schedule().short_rows), ElementsAre());
   options.row_assignment = RowAssignment::kByRow;
   EXPECT_EQ(longest_short_row(), 4);
   options.row_assignment = RowAssignment::kByBatch;
@@ -568,7 +574,7 @@ TEST(TileScheduleBuildTest, ShortRowsJoinLongRowsOfComparableCost) {
     options.num_q_heads = num_q_heads;
     options.num_kv_heads = num_kv_heads;
     options.head_dim_qk = options.head_dim_v = head_dim;
-    return WorkOf(batch, {}, HostTileSchedule(options).map()).longest_short_row == 0;
+    return WorkOf(batch, {}, HostTileSchedule(options).schedule()).longest_short_row == 0;
   };
   EXPECT_TRUE(join(64, 1024, 4096));
   EXPECT_TRUE(join(32, 2048, 2048));
@@ -583,12 +589,12 @@ TEST(TileScheduleBuildTest, ShortRowsJoinLongRowsOfComparableCost) {
 TEST(TileScheduleBuildTest, DecodeStepWithAPrefillPlanHasOnlyShortRows) {
   Rows rows = DecodesAndAPrompt();
   HostTileSchedule work(OptionsFor(rows.batch));
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
   Rows decodes({100, 200, 300, 400});
-  ASSERT_TRUE(TileScheduleOnHost(decodes.batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckTileSchedule(work.map(), decodes.batch, {}).ok());
-  EXPECT_THAT(RowsOf(work.map().main), ElementsAre());
-  EXPECT_THAT(RowsOf(work.map().short_rows), ElementsAre(0, 1, 2, 3));
+  ASSERT_TRUE(TileScheduleOnHost(decodes.batch, {}, work.schedule()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.schedule(), decodes.batch, {}).ok());
+  EXPECT_THAT(RowsOf(work.schedule().main), ElementsAre());
+  EXPECT_THAT(RowsOf(work.schedule().short_rows), ElementsAre(0, 1, 2, 3));
 }
 
 TEST(TileScheduleBuildTest, UsesOneScheduleIfTheBoundsShowRowsOfOneKind) {
@@ -597,7 +603,7 @@ TEST(TileScheduleBuildTest, UsesOneScheduleIfTheBoundsShowRowsOfOneKind) {
     TileScheduleOptions options = OptionsFor(longest.batch);
     options.row_assignment = row_assignment;
     options.costs->joined_steps = options.costs->joined_steps_beside_prompts = 0;
-    return WorkOf(batch, {}, HostTileSchedule(options).map()).longest_short_row;
+    return WorkOf(batch, {}, HostTileSchedule(options).schedule()).longest_short_row;
   };
   // The maximum number of tokens: no row is short.
   EXPECT_EQ(longest_short_row(longest.batch, RowAssignment::kByBatch), 0);
@@ -626,10 +632,10 @@ TEST(TileScheduleBuildTest, LengthsBeyondThePlanStayWithinTheWorkspace) {
     HostTileSchedule work(options);
     const int32_t huge = std::numeric_limits<int32_t>::max();
     std::fill(rows.seq_lens.begin(), rows.seq_lens.end(), huge);
-    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
     EXPECT_TRUE(work.IsGuardIntact());
     rows.query_start_loc = {0, 1000000, 2000000, 3000000, huge - 2, huge - 1, huge};
-    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.map()).ok());
+    ASSERT_TRUE(TileScheduleOnHost(rows.batch, {}, work.schedule()).ok());
     EXPECT_TRUE(work.IsGuardIntact());
   }
 }
@@ -646,7 +652,7 @@ TEST(TileScheduleBuildTest, RejectsTailsWithoutMasks) {
   HostTileSchedule work(OptionsFor(rows.batch));
   const std::vector<int32_t> tail_len = {3, 3};
   rows.batch.tail_len = tail_len.data();
-  EXPECT_EQ(TileScheduleOnHost(rows.batch, {}, work.map()).status(),
+  EXPECT_EQ(TileScheduleOnHost(rows.batch, {}, work.schedule()).status(),
             absl::InvalidArgumentError("tail_mask, with tail_len: expected an array, got none"));
 }
 
@@ -657,7 +663,7 @@ TEST(TileScheduleBuildTest, RejectsBatchesWhoseBoundsExceedThePlan) {
     HostTileSchedule work(OptionsFor(rows.batch));
     PagedBatch larger = rows.batch;
     ++(larger.*field);
-    EXPECT_EQ(TileScheduleOnHost(larger, {}, work.map()).status().code(),
+    EXPECT_EQ(TileScheduleOnHost(larger, {}, work.schedule()).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
 }

@@ -268,31 +268,32 @@ class TileScheduleBuilder {
   // `lens` selects the rows of the schedule. REQUIRES: it selects all rows if prefixes are shared.
   REPRISE_HOST_DEVICE TileScheduleBuilder(Team& team, const TileScheduleRows& rows,
                                           const QueryLens& lens, const TileScheduleSums& sums,
-                                          const KernelSchedule& map, const LaunchForm& form,
+                                          const KernelSchedule& schedule, const LaunchForm& form,
                                           const TileScheduleScratch& scratch)
       : team_(team),
         rows_(rows),
         lens_(lens),
         sums_(sums),
-        map_(map),
+        schedule_(schedule),
         tiles_(scratch.tiles),
         row_(scratch.rows),
         tile_of_item_(scratch.tile_of_item),
         cluster_(form.cluster),
-        num_queues_(QueuesOf(map, form)),
-        rows_are_tiles_(map.max_query_len <= map.tile_queries && map.decode_query_len == 1) {}
+        num_queues_(QueuesOf(schedule, form)),
+        rows_are_tiles_(schedule.max_query_len <= schedule.tile_queries &&
+                        schedule.decode_query_len == 1) {}
 
   // Builds the schedule. Called by all threads of the team.
   REPRISE_HOST_DEVICE void Run() {
-    if (!rows_are_tiles_ || map_.max_shared_tiles > 0) {
+    if (!rows_are_tiles_ || schedule_.max_shared_tiles > 0) {
       team_.Fill(rows_.num_rows, [&](int r) { row_[r] = LoadRow(rows_, r); });
       rows_are_loaded_ = true;
     }
     FindSharedKeys();
     const int num_tiles = FindTiles();
     const Sum total_cost = FindKeys(num_tiles);
-    const int least = MinWidth<Sum>(total_cost, num_tiles, map_.costs);
-    Queues<Sum> queues(total_cost, least, num_queues_, map_.costs.tile);
+    const int least = MinWidth<Sum>(total_cost, num_tiles, schedule_.costs);
+    Queues<Sum> queues(total_cost, least, num_queues_, schedule_.costs.tile);
     ChooseCut(total_cost, num_tiles, least, queues);
     const WorkCounts counts = CutTiles(num_tiles, queues);
     if (is_dealt_) RankTiles(num_tiles, queues.even().split_steps);
@@ -313,12 +314,12 @@ class TileScheduleBuilder {
 
   // Whether each query of the row is split like a row of one query.
   REPRISE_HOST_DEVICE bool IsOfDecodes(const TileScheduleRow& row) const {
-    return map_.decode_query_len > 1 && row.query_len <= map_.decode_query_len;
+    return schedule_.decode_query_len > 1 && row.query_len <= schedule_.decode_query_len;
   }
 
   // Maximum number of queries per Q tile of the row.
   REPRISE_HOST_DEVICE int RangeQueries(const TileScheduleRow& row) const {
-    return IsOfDecodes(row) ? 1 : map_.tile_queries;
+    return IsOfDecodes(row) ? 1 : schedule_.tile_queries;
   }
 
   // The number of Q tiles of a row. If prefixes are shared, a row's Q tiles also end at the ends of
@@ -328,14 +329,15 @@ class TileScheduleBuilder {
     if (rows_are_tiles_) return 1;
     const int begin = row.first_token;
     const int end = begin + row.query_len;
-    if (shared_keys_ > 0) return (end - 1) / map_.tile_queries - begin / map_.tile_queries + 1;
+    if (shared_keys_ > 0)
+      return (end - 1) / schedule_.tile_queries - begin / schedule_.tile_queries + 1;
     const int size = RangeQueries(row);
     return (row.query_len + size - 1) / size;
   }
 
   // Decides whether and how many keys are shared, and which row's block table addresses them.
   REPRISE_HOST_DEVICE void FindSharedKeys() {
-    if (map_.max_shared_tiles == 0 || rows_.common_prefix_len == nullptr) return;
+    if (schedule_.max_shared_tiles == 0 || rows_.common_prefix_len == nullptr) return;
     if (rows_.window_left >= 0 || rows_.key_positions.world > 1) return;
     const int hint = *rows_.common_prefix_len;
     if (hint < kWorkStepKeys) return;
@@ -349,20 +351,20 @@ class TileScheduleBuilder {
         team_.Least(rows_.num_rows, [&](int r) -> int { return is_live(r) ? r : rows_.num_rows; });
     if (steps <= 0 || shared_from_row_ >= rows_.num_rows) return;
     const int num_tokens = rows_.query_start_loc[rows_.num_rows];
-    const int tiles = (num_tokens + map_.tile_queries - 1) / map_.tile_queries;
-    if (num_tokens < 2 || tiles > map_.max_shared_tiles) return;
+    const int tiles = (num_tokens + schedule_.tile_queries - 1) / schedule_.tile_queries;
+    if (num_tokens < 2 || tiles > schedule_.max_shared_tiles) return;
     shared_keys_ = steps * kWorkStepKeys;
     num_shared_tiles_ = tiles;
-    rows_are_tiles_ = map_.max_query_len == 1;
+    rows_are_tiles_ = schedule_.max_query_len == 1;
   }
 
   // If rows have at most one Q tile, row r has Q tile num_shared_tiles_ + r, and no items if it has
   // no queries.
   REPRISE_HOST_DEVICE int FindTiles() {
-    const int most = map_.max_tiles;
+    const int most = schedule_.max_tiles;
     if (rows_are_tiles_) {
       if (num_shared_tiles_ > 0) team_.Sync();
-      return AtMost(num_shared_tiles_ + AtMost(rows_.num_rows, map_.max_rows), most);
+      return AtMost(num_shared_tiles_ + AtMost(rows_.num_rows, schedule_.max_rows), most);
     }
     const Sum tiles = team_.Scan(
         rows_.num_rows, [&](int r) -> Sum { return RowTiles(row_[r]); },
@@ -399,7 +401,7 @@ class TileScheduleBuilder {
     const int row =
         LastAtOrBefore(token, rows_.num_rows, [&](int r) { return row_[r].first_token; });
     if (rows_are_tiles_) return num_shared_tiles_ + row;
-    const int n = token / map_.tile_queries - row_[row].first_token / map_.tile_queries;
+    const int n = token / schedule_.tile_queries - row_[row].first_token / schedule_.tile_queries;
     return num_shared_tiles_ + row_[row].first_tile + n;
   }
 
@@ -408,11 +410,11 @@ class TileScheduleBuilder {
     Sum cost = 0;
     if (shared_keys_ > 0 && t < num_shared_tiles_) {
       tile.row = kSharedRow;
-      tile.query_end =
-          AtMost(map_.tile_queries, rows_.query_start_loc[rows_.num_rows] - t * map_.tile_queries);
+      tile.query_end = AtMost(schedule_.tile_queries,
+                              rows_.query_start_loc[rows_.num_rows] - t * schedule_.tile_queries);
       tile.key_end = shared_keys_;
       tile.num_splits = 1;
-      cost = Cutter::template CostOf<Sum>(map_.max_splits, map_.costs.tile, tile);
+      cost = Cutter::template CostOf<Sum>(schedule_.max_splits, schedule_.costs.tile, tile);
     } else {
       tile.row = RowOfTile(t);
       const TileScheduleRow row = rows_are_loaded_ ? row_[tile.row] : LoadRow(rows_, tile.row);
@@ -422,11 +424,11 @@ class TileScheduleBuilder {
         const KeyHull keys = KeysSeen(rows_, row, tile.query_begin, tile.query_end);
         tile.key_begin = keys.begin > shared_keys_ ? keys.begin : shared_keys_;
         // Lengths beyond the plan must not make sums overflow.
-        tile.key_end = AtMost(keys.end, map_.max_seq_len);
+        tile.key_end = AtMost(keys.end, schedule_.max_seq_len);
         if (tile.key_end < tile.key_begin) tile.key_end = tile.key_begin;
         tile.num_splits = 1;
-        const int max_splits = map_.max_splits / (IsOfDecodes(row) ? 1 : RowTiles(row));
-        cost = Cutter::template CostOf<Sum>(max_splits, map_.costs.tile, tile);
+        const int max_splits = schedule_.max_splits / (IsOfDecodes(row) ? 1 : RowTiles(row));
+        cost = Cutter::template CostOf<Sum>(max_splits, schedule_.costs.tile, tile);
       }
     }
     tiles_[t] = tile;
@@ -446,7 +448,7 @@ class TileScheduleBuilder {
   }
   // The distance from a query's partial to the query's next partial, in partials.
   REPRISE_HOST_DEVICE int PartialStride(const WorkTile& tile) const {
-    return IsShared(tile) ? map_.tile_queries : tile.query_end - tile.query_begin;
+    return IsShared(tile) ? schedule_.tile_queries : tile.query_end - tile.query_begin;
   }
 
   // Items, partials and combines of the Q tile, packed so that one scan sums them.
@@ -458,7 +460,7 @@ class TileScheduleBuilder {
     tiles_[t].cut = tile.cut;
     const Sum splits = tile.num_splits;
     if (!IsMerged(tile)) return splits << sums_.item_shift;
-    const Sum partials = map_.queue_partials > 0 ? 0 : splits * PartialStride(tile);
+    const Sum partials = schedule_.queue_partials > 0 ? 0 : splits * PartialStride(tile);
     return splits << sums_.item_shift | partials << sums_.partial_shift | (IsShared(tile) ? 0 : 1);
   }
 
@@ -467,7 +469,7 @@ class TileScheduleBuilder {
                                          int t) const {
     const int begin = Cutter::QueueOf(queues, tile, t, 0);
     const bool goes_on = Cutter::QueueOf(queues, tile, t, tile.num_splits - 1) > begin;
-    return (2 * begin + (goes_on ? 1 : 0)) * map_.queue_partials;
+    return (2 * begin + (goes_on ? 1 : 0)) * schedule_.queue_partials;
   }
 
   REPRISE_HOST_DEVICE WorkCounts Unpack(Sum packed) const {
@@ -501,7 +503,7 @@ class TileScheduleBuilder {
   // Whether round-robin unsplit Q tiles end before Stream-K queues.
   REPRISE_HOST_DEVICE bool DealtEndFirst(Sum total_cost, int num_tiles, const RangeTotals& ranges,
                                          int64_t filled_end) {
-    if (!map_.may_be_dealt || num_tiles > map_.max_items) return false;
+    if (!schedule_.may_be_dealt || num_tiles > schedule_.max_items) return false;
     const int64_t longest = ranges.longest_steps;
     const int both = team_.Total(num_tiles, [&](int t) -> int {
       const int64_t steps = NumSteps(tiles_[t]);
@@ -511,8 +513,8 @@ class TileScheduleBuilder {
                                     .num_near_longest = both >> kCountBits};
     // A queue's cost is for one head, and its CTAs have several heads if there are more heads than
     // CTAs.
-    return EndOfDealt(total_cost, ranges, long_ranges, map_) * map_.heads_per_queue <=
-           (filled_end + map_.costs.merge) * map_.num_head_tiles;
+    return EndOfDealt(total_cost, ranges, long_ranges, schedule_) * schedule_.heads_per_queue <=
+           (filled_end + schedule_.costs.merge) * schedule_.num_head_tiles;
   }
 
   // Whether clusters, one per Q tile, end before Stream-K queues.
@@ -520,7 +522,7 @@ class TileScheduleBuilder {
                                             int64_t filled_end) const {
     if (cluster_ == 1 || !rows_are_tiles_ || num_tiles * cluster_ > num_queues_) return false;
     const int longest = CeilOf(ranges.longest_steps, cluster_);
-    return EndOfSplits(longest) <= filled_end + map_.costs.merge;
+    return EndOfSplits(longest) <= filled_end + schedule_.costs.merge;
   }
 
   // Whether queues of `of_queue` unsplit Q tiles each end before Stream-K queues.
@@ -549,16 +551,17 @@ class TileScheduleBuilder {
   // queue for each Q tile.
   REPRISE_HOST_DEVICE EvenCut ChooseSplits(Sum total_cost, int num_tiles, const RangeTotals& ranges,
                                            int min_steps, int64_t filled_end) {
-    const Sum of_tiles = static_cast<Sum>(ranges.count()) * map_.costs.tile;
+    const Sum of_tiles = static_cast<Sum>(ranges.count()) * schedule_.costs.tile;
     const int queues_of_range = (num_queues_ - ranges.places_without_keys()) / ranges.with_keys;
     const int even = CeilOf(static_cast<int>(DivideBy<Sum>(total_cost - of_tiles, kStepCost)),
                             ranges.with_keys * queues_of_range);
     const int steps = even > min_steps ? even : min_steps;
-    const int64_t whole_end = EndOfWholeRanges(ranges, num_queues_, map_.costs);
+    const int64_t whole_end = EndOfWholeRanges(ranges, num_queues_, schedule_.costs);
     const bool may_be_whole = whole_end <= filled_end;
-    const bool may_be_cut = steps < ranges.longest_steps && EndOfSplits(steps) <= filled_end &&
-                            !(may_be_whole && whole_end <= EndOfSplits(steps) + map_.costs.merge) &&
-                            FitQueues(num_tiles, ranges, steps);
+    const bool may_be_cut =
+        steps < ranges.longest_steps && EndOfSplits(steps) <= filled_end &&
+        !(may_be_whole && whole_end <= EndOfSplits(steps) + schedule_.costs.merge) &&
+        FitQueues(num_tiles, ranges, steps);
     if (may_be_cut) return {.split_steps = steps};
     return may_be_whole ? EvenCut{.split_steps = ranges.longest_steps} : EvenCut{};
   }
@@ -570,7 +573,7 @@ class TileScheduleBuilder {
     const RangeTotals ranges = TotalsOf(num_tiles);
     if (ranges.with_keys == 0) return;
     const int of_queue = CeilOf(ranges.to_place, num_queues_);
-    const int64_t filled_end = EndOfFilled(queues.width(), of_queue, map_.costs);
+    const int64_t filled_end = EndOfFilled(queues.width(), of_queue, schedule_.costs);
     if (DealtEndFirst(total_cost, num_tiles, ranges, filled_end)) {
       is_dealt_ = true;
       queues.CutEvenly({.split_steps = ranges.longest_steps});
@@ -580,7 +583,7 @@ class TileScheduleBuilder {
           {.split_steps = CeilOf(ranges.longest_steps, cluster_), .cluster = cluster_});
     } else if (of_queue == 1) {
       queues.CutEvenly(ChooseSplits(total_cost, num_tiles, ranges, min_steps, filled_end));
-    } else if (map_.costs.is_bound_by_reading &&
+    } else if (schedule_.costs.is_bound_by_reading &&
                WholeRangesEndFirst(total_cost, num_tiles, of_queue, filled_end)) {
       queues.CutEvenly({.split_steps = ranges.longest_steps, .splits_of_queue = of_queue});
     }
@@ -592,18 +595,18 @@ class TileScheduleBuilder {
         [&](int t, Sum packed) {
           const WorkCounts before = Unpack(packed);
           tiles_[t].first_item = before.items;
-          tiles_[t].first_partial = map_.queue_partials > 0 && tiles_[t].num_splits > 0
+          tiles_[t].first_partial = schedule_.queue_partials > 0 && tiles_[t].num_splits > 0
                                         ? PartialOfQueue(queues, tiles_[t], t)
                                         : before.partials;
           tiles_[t].merge = before.merges;
         }));
-    counts.items = AtMost(counts.items, map_.max_items);
-    counts.merges = AtMost(counts.merges, map_.max_merges);
+    counts.items = AtMost(counts.items, schedule_.max_items);
+    counts.merges = AtMost(counts.merges, schedule_.max_merges);
     return counts;
   }
 
   REPRISE_HOST_DEVICE bool IsOfShortRow(const WorkTile& tile) const {
-    return reprise::IsOfShortRow(tile, row_[tile.row].query_len, map_);
+    return reprise::IsOfShortRow(tile, row_[tile.row].query_len, schedule_);
   }
 
   // Orders the round-robin Q tiles, longest first.
@@ -618,7 +621,7 @@ class TileScheduleBuilder {
     };
     const int of_short_rows = max_steps(true);
     are_both_ways_ =
-        of_short_rows > 0 && AreDealtBothWays(of_short_rows, max_steps(false), map_.costs);
+        of_short_rows > 0 && AreDealtBothWays(of_short_rows, max_steps(false), schedule_.costs);
     team_.RankByBucket(
         num_tiles,
         [&](int t) -> int {
@@ -636,7 +639,7 @@ class TileScheduleBuilder {
           return ItemSpan{tiles_[t].first_item, tiles_[t].num_splits};
         },
         [&](int t, int item) {
-          if (item < map_.max_items) tile_of_item_[item] = t;
+          if (item < schedule_.max_items) tile_of_item_[item] = t;
         });
     team_.Sync();
   }
@@ -666,8 +669,8 @@ class TileScheduleBuilder {
     item.key_begin = KeyAt(queues, tile, split);
     item.key_end = KeyAt(queues, tile, split + 1);
     // Always holds for batches within the plan. Larger batches must not write past the workspace.
-    const bool is_cut = IsMerged(tile) && (IsShared(tile) || tile.merge < map_.max_merges) &&
-                        tile.first_partial + tile.num_splits * stride <= map_.max_partials;
+    const bool is_cut = IsMerged(tile) && (IsShared(tile) || tile.merge < schedule_.max_merges) &&
+                        tile.first_partial + tile.num_splits * stride <= schedule_.max_partials;
     item.partial = is_cut ? tile.first_partial + split * stride : -1;
     item.merge = is_cut && !IsShared(tile) ? tile.merge : -1;
     item.first_partial = is_cut ? tile.first_partial : -1;
@@ -680,7 +683,7 @@ class TileScheduleBuilder {
                                             int num_items) const {
     const TileScheduleRow row = row_[shared_from_row_];
     WorkItem item = SplitOf(tile, split, queues);
-    item.first_token = t * map_.tile_queries;
+    item.first_token = t * schedule_.tile_queries;
     item.key_start = row.key_start;
     item.first_key = row.key_start;
     item.table_row = row.table_row;
@@ -690,7 +693,7 @@ class TileScheduleBuilder {
       return own < num_tiles ? tiles_[own].first_item : num_items;
     };
     item.first_child = first_item(item.first_token);
-    item.end_child = first_item(item.first_token + map_.tile_queries);
+    item.end_child = first_item(item.first_token + schedule_.tile_queries);
     return item;
   }
 
@@ -701,12 +704,12 @@ class TileScheduleBuilder {
     item.first_token = row.first_token + item.query_begin;
     item.query_len = row.query_len;
     if (shared_keys_ > 0) {
-      const int shared = item.first_token / map_.tile_queries;
+      const int shared = item.first_token / schedule_.tile_queries;
       item.first_shared_partial =
-          tiles_[shared].first_partial + item.first_token - shared * map_.tile_queries;
+          tiles_[shared].first_partial + item.first_token - shared * schedule_.tile_queries;
       item.num_shared_partials = tiles_[shared].num_splits;
     } else if (item.partial >= 0) {
-      item.is_joint = CombinesCooperatively(map_, tile.query_end - tile.query_begin,
+      item.is_joint = CombinesCooperatively(schedule_, tile.query_end - tile.query_begin,
                                             tile.num_splits, tile.key_end - tile.key_begin);
     }
     // The other fields of a padded row may hold anything.
@@ -729,24 +732,24 @@ class TileScheduleBuilder {
     const WorkItem item = IsShared(tile)
                               ? SharedItemOf(t, tile, split, queues, num_tiles, num_items)
                               : ItemOf(tile, split, queues);
-    map_.items[i] = item;
+    schedule_.items[i] = item;
     if (item.partial >= 0 && tile.num_splits > kMaxSplitsAtOnce && split % kCombineGroup == 0) {
       uint32_t* arrivals =
-          map_.group_arrivals + static_cast<int64_t>(item.partial) * map_.num_head_tiles;
-      for (int head = 0; head < map_.num_head_tiles; ++head) arrivals[head] = 0;
+          schedule_.group_arrivals + static_cast<int64_t>(item.partial) * schedule_.num_head_tiles;
+      for (int head = 0; head < schedule_.num_head_tiles; ++head) arrivals[head] = 0;
     }
     const int queue = Cutter::QueueOf(queues, tile, t, split);
     const int before = QueueOfItem(queues, i - 1);
-    for (int c = before + 1; c <= queue; ++c) map_.queue_items[c] = i;
+    for (int c = before + 1; c <= queue; ++c) schedule_.queue_items[c] = i;
     if (is_dealt_) {
-      map_.deal_order[tile.cut] = i;
-      if (tile.cut <= map_.num_queues) map_.queue_first[tile.cut] = item;
+      schedule_.deal_order[tile.cut] = i;
+      if (tile.cut <= schedule_.num_queues) schedule_.queue_first[tile.cut] = item;
     } else if (before < queue) {
-      map_.queue_first[queue] = item;
+      schedule_.queue_first[queue] = item;
     }
     if (split == 0 && item.merge >= 0) {
-      map_.merges[item.merge] = {item.row, item.query_begin, item.query_end, item.first_partial,
-                                 item.num_partials};
+      schedule_.merges[item.merge] = {item.row, item.query_begin, item.query_end,
+                                      item.first_partial, item.num_partials};
     }
   }
 
@@ -754,17 +757,17 @@ class TileScheduleBuilder {
                                       const Queues<Sum>& queues) {
     team_.ForEach(counts.items, [&](int i) { WriteItem(i, num_tiles, counts.items, queues); });
     // Queues after the last item, the counts, and the arrival counters.
-    const int num_queues = map_.num_queues;
-    const int num_arrivals = counts.merges * map_.num_head_tiles;
+    const int num_queues = schedule_.num_queues;
+    const int num_arrivals = counts.merges * schedule_.num_head_tiles;
     team_.ForEachAside(num_arrivals > num_queues ? num_arrivals : num_queues + 1, [&](int i) {
-      if (i < num_arrivals) map_.arrivals[i] = 0;
+      if (i < num_arrivals) schedule_.arrivals[i] = 0;
       if (i > num_queues) return;
-      if (i > QueueOfItem(queues, counts.items - 1)) map_.queue_items[i] = counts.items;
-      if (i == 0) map_.counts[0] = counts.items;
-      if (i == 1) map_.counts[1] = counts.merges;
-      if (i == 1) map_.counts[2] = is_dealt_ ? counts.items : 0;
-      if (i == 1) map_.counts[3] = are_both_ways_;
-      if (i == 1) map_.counts[4] = have_clusters_;
+      if (i > QueueOfItem(queues, counts.items - 1)) schedule_.queue_items[i] = counts.items;
+      if (i == 0) schedule_.counts[0] = counts.items;
+      if (i == 1) schedule_.counts[1] = counts.merges;
+      if (i == 1) schedule_.counts[2] = is_dealt_ ? counts.items : 0;
+      if (i == 1) schedule_.counts[3] = are_both_ways_;
+      if (i == 1) schedule_.counts[4] = have_clusters_;
     });
   }
 
@@ -772,7 +775,7 @@ class TileScheduleBuilder {
   const TileScheduleRows& rows_;
   const QueryLens lens_;
   const TileScheduleSums sums_;
-  const KernelSchedule& map_;
+  const KernelSchedule& schedule_;
   WorkTile* const tiles_;
   TileScheduleRow* const row_;
   int32_t* const tile_of_item_;

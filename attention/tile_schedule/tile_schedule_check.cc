@@ -45,12 +45,12 @@ int StepsOf(const WorkItem& item) {
 class Checker {
  public:
   Checker(const WorkPart& part, const LayerWindow& window)
-      : map_(part.map),
+      : schedule_(part.schedule),
         form_(part.form),
         lens_(part.lens),
-        num_items_(part.map.counts[0]),
-        num_merges_(part.map.counts[1]),
-        partial_user_(part.map.max_partials, kNoUser) {
+        num_items_(part.schedule.counts[0]),
+        num_merges_(part.schedule.counts[1]),
+        partial_user_(part.schedule.max_partials, kNoUser) {
     layer_.num_q_heads = layer_.num_kv_heads = 1;
     layer_.window_left = window.left;
     layer_.window_right = window.right;
@@ -59,12 +59,12 @@ class Checker {
   template <typename Batch>
   absl::Status Check(const Batch& batch) {
     num_rows_ = batch.num_rows;
-    if (num_items_ < 0 || num_items_ > map_.max_items || num_merges_ < 0 ||
-        num_merges_ > map_.max_merges) {
-      return Broken(3, num_items_, " items of ", map_.max_items, ", ", num_merges_, " merges of ",
-                    map_.max_merges);
+    if (num_items_ < 0 || num_items_ > schedule_.max_items || num_merges_ < 0 ||
+        num_merges_ > schedule_.max_merges) {
+      return Broken(3, num_items_, " items of ", schedule_.max_items, ", ", num_merges_,
+                    " merges of ", schedule_.max_merges);
     }
-    while (next_item_ < num_items_ && map_.items[next_item_].row == kSharedRow) {
+    while (next_item_ < num_items_ && schedule_.items[next_item_].row == kSharedRow) {
       REPRISE_RETURN_IF_ERROR(CheckSharedRange(batch.query_start_loc[batch.num_rows]));
     }
     for (int r = 0; r < batch.num_rows; ++r) {
@@ -92,40 +92,42 @@ class Checker {
   static constexpr int kOneRange = -2;
 
   absl::Status CheckQueues() const {
-    if (map_.queue_items[0] != 0 || map_.queue_items[map_.num_queues] != num_items_) {
-      return Broken(5, "queues hold items ", map_.queue_items[0], " to ",
-                    map_.queue_items[map_.num_queues], " of ", num_items_);
+    if (schedule_.queue_items[0] != 0 ||
+        schedule_.queue_items[schedule_.num_queues] != num_items_) {
+      return Broken(5, "queues hold items ", schedule_.queue_items[0], " to ",
+                    schedule_.queue_items[schedule_.num_queues], " of ", num_items_);
     }
-    for (int queue = 0; queue < map_.num_queues; ++queue) {
-      const int begin = map_.queue_items[queue];
-      const int end = map_.queue_items[queue + 1];
+    for (int queue = 0; queue < schedule_.num_queues; ++queue) {
+      const int begin = schedule_.queue_items[queue];
+      const int end = schedule_.queue_items[queue + 1];
       if (end < begin) return Broken(5, "queue ", queue, " ends at ", end);
-      const bool begins_so = map_.counts[2] > 0 || map_.queue_first[queue] == map_.items[begin];
+      const bool begins_so =
+          schedule_.counts[2] > 0 || schedule_.queue_first[queue] == schedule_.items[begin];
       if (begin < end && !begins_so) {
         return Broken(5, "queue ", queue, " does not begin with item ", begin);
       }
     }
-    if (map_.counts[2] > 0) return CheckDeal();
-    if (form_.is_wide && map_.queue_items[map_.wide_queues] != num_items_) {
-      return Broken(7, "the ", map_.wide_queues, " queues of wide CTAs hold ",
-                    map_.queue_items[map_.wide_queues], " of ", num_items_, " items");
+    if (schedule_.counts[2] > 0) return CheckDeal();
+    if (form_.is_wide && schedule_.queue_items[schedule_.wide_queues] != num_items_) {
+      return Broken(7, "the ", schedule_.wide_queues, " queues of wide CTAs hold ",
+                    schedule_.queue_items[schedule_.wide_queues], " of ", num_items_, " items");
     }
-    return map_.counts[4] == 0 ? absl::OkStatus() : CheckClusters();
+    return schedule_.counts[4] == 0 ? absl::OkStatus() : CheckClusters();
   }
 
   // The splits of a Q tile are the only items in the adjacent queues of one cluster.
   absl::Status CheckClusters() const {
     const int cluster = form_.cluster;
     if (cluster == 1) return Broken(7, "Q tiles have clusters, but the kernel has none");
-    for (int queue = 0; queue < map_.num_queues; ++queue) {
-      const int i = map_.queue_items[queue];
-      const int num_items = map_.queue_items[queue + 1] - i;
+    for (int queue = 0; queue < schedule_.num_queues; ++queue) {
+      const int i = schedule_.queue_items[queue];
+      const int num_items = schedule_.queue_items[queue + 1] - i;
       if (num_items == 0) continue;
-      const WorkItem& item = map_.items[i];
+      const WorkItem& item = schedule_.items[i];
       const int split = item.partial < 0 ? 0
                                          : (item.partial - item.first_partial) /
                                                (item.query_end - item.query_begin);
-      if (num_items > 1 || queue >= QueuesInUse(map_, cluster) || queue % cluster != split) {
+      if (num_items > 1 || queue >= QueuesInUse(schedule_, cluster) || queue % cluster != split) {
         return Broken(7, "queue ", queue, " of clusters of ", cluster, " has ", num_items,
                       " items, the first is split ", split);
       }
@@ -136,36 +138,38 @@ class Checker {
   // Round-robin items are unsplit Q tiles, in the order of DealBucket() (longest first), then of
   // item index. queue_first must hold the first item of every CTA.
   absl::Status CheckDeal() const {
-    if (!map_.may_be_dealt || map_.counts[2] != num_items_ || num_merges_ != 0) {
-      return Broken(5, map_.counts[2], " of ", num_items_, " items are round-robin, with ",
+    if (!schedule_.may_be_dealt || schedule_.counts[2] != num_items_ || num_merges_ != 0) {
+      return Broken(5, schedule_.counts[2], " of ", num_items_, " items are round-robin, with ",
                     num_merges_, " merges");
     }
     std::vector<bool> is_dealt(num_items_, false);
     int longest = 0;
-    for (int i = 0; i < num_items_; ++i) longest = std::max(longest, StepsOf(map_.items[i]));
+    for (int i = 0; i < num_items_; ++i) longest = std::max(longest, StepsOf(schedule_.items[i]));
     int longest_of[2] = {0, 0};  // other rows, short rows
     for (int i = 0; i < num_items_; ++i) {
-      const WorkItem& item = map_.items[i];
-      int& most = longest_of[IsOfShortRow(item, item.query_len, map_)];
+      const WorkItem& item = schedule_.items[i];
+      int& most = longest_of[IsOfShortRow(item, item.query_len, schedule_)];
       most = std::max(most, StepsOf(item));
     }
-    if ((map_.counts[3] != 0) != AreDealtBothWays(longest_of[1], longest_of[0], map_.costs)) {
-      return Broken(5, "reversed order in odd CTAs: ", map_.counts[3], ", short rows have up to ",
-                    longest_of[1], " steps, the others ", longest_of[0]);
+    if ((schedule_.counts[3] != 0) !=
+        AreDealtBothWays(longest_of[1], longest_of[0], schedule_.costs)) {
+      return Broken(5, "reversed order in odd CTAs: ", schedule_.counts[3],
+                    ", short rows have up to ", longest_of[1], " steps, the others ",
+                    longest_of[0]);
     }
     std::pair<int, int> before = {-1, -1};  // bucket, item
     for (int rank = 0; rank < num_items_; ++rank) {
-      const int i = map_.deal_order[rank];
+      const int i = schedule_.deal_order[rank];
       if (i < 0 || i >= num_items_ || is_dealt[i]) {
         return Broken(5, "item ", i, " is in deal_order at ", rank);
       }
       is_dealt[i] = true;
-      const std::pair<int, int> at = {DealBucket(StepsOf(map_.items[i]), longest), i};
+      const std::pair<int, int> at = {DealBucket(StepsOf(schedule_.items[i]), longest), i};
       if (at < before)
         return Broken(5, "item ", i, " must precede the item before it in deal_order");
       before = at;
-      const bool is_first = rank <= (map_.num_ctas - 1) / map_.heads_per_queue;
-      if (is_first && !(map_.queue_first[rank] == map_.items[i])) {
+      const bool is_first = rank <= (schedule_.num_ctas - 1) / schedule_.heads_per_queue;
+      if (is_first && !(schedule_.queue_first[rank] == schedule_.items[i])) {
         return Broken(5, "a CTA must begin with item ", i, ", which is in deal_order at ", rank);
       }
     }
@@ -175,25 +179,25 @@ class Checker {
   // Checks the shared items over the next tile_queries tokens.
   absl::Status CheckSharedRange(int num_tokens) {
     const int first_item = next_item_;
-    const WorkItem& first = map_.items[first_item];
-    const int token = static_cast<int>(shared_.size()) * map_.tile_queries;
-    const int queries = std::min(map_.tile_queries, num_tokens - token);
+    const WorkItem& first = schedule_.items[first_item];
+    const int token = static_cast<int>(shared_.size()) * schedule_.tile_queries;
+    const int queries = std::min(schedule_.tile_queries, num_tokens - token);
     if (first.first_token != token || first.query_begin != 0 || first.query_end != queries) {
       return Broken(2, "shared item ", first_item, " begins at token ", first.first_token, " of ",
                     first.query_end, " queries, next is ", token, " of ", queries);
     }
     int key = 0;
-    for (; next_item_ < num_items_ && map_.items[next_item_].row == kSharedRow &&
-           map_.items[next_item_].first_token == token;
+    for (; next_item_ < num_items_ && schedule_.items[next_item_].row == kSharedRow &&
+           schedule_.items[next_item_].first_token == token;
          ++next_item_) {
-      const WorkItem& item = map_.items[next_item_];
+      const WorkItem& item = schedule_.items[next_item_];
       if (item.key_begin != key || item.key_end <= key || item.merge != -1) {
         return Broken(1, "shared item ", next_item_, " has keys ", item.key_begin, " to ",
                       item.key_end, ", next is ", key);
       }
       if (item.is_joint != 0)
         return Broken(4, "shared item ", next_item_, " is combined cooperatively");
-      REPRISE_RETURN_IF_ERROR(CheckPartials(next_item_, first_item, map_.tile_queries));
+      REPRISE_RETURN_IF_ERROR(CheckPartials(next_item_, first_item, schedule_.tile_queries));
       key = item.key_end;
     }
     if (first.num_partials != next_item_ - first_item) {
@@ -226,9 +230,9 @@ class Checker {
   absl::Status CheckChildren() const {
     int next_child = 0;
     for (size_t i = 0; i < shared_.size(); ++i) {
-      const WorkItem& first = map_.items[shared_[i]];
+      const WorkItem& first = schedule_.items[shared_[i]];
       for (int n = 0; n < first.num_partials; ++n) {
-        const WorkItem& item = map_.items[shared_[i] + n];
+        const WorkItem& item = schedule_.items[shared_[i] + n];
         if (item.first_child != first.first_child || item.end_child != first.end_child) {
           return Broken(4, "shared item ", shared_[i] + n,
                         " must have the same children as the first split of its Q tile");
@@ -239,8 +243,8 @@ class Checker {
       }
       next_child = first.end_child;
       for (int child = first.first_child; child < first.end_child; ++child) {
-        const int token = map_.items[child].first_token;
-        if (token / map_.tile_queries != static_cast<int>(i)) {
+        const int token = schedule_.items[child].first_token;
+        if (token / schedule_.tile_queries != static_cast<int>(i)) {
           return Broken(4, "item ", child, " of token ", token, " is a child of shared item ",
                         shared_[i]);
         }
@@ -256,9 +260,9 @@ class Checker {
   absl::Status CheckRange(int r, const BatchRow& row, int& query) {
     if (next_item_ >= num_items_) return Broken(2, "row ", r, " query ", query, " has no item");
     const int first_item = next_item_;
-    const WorkItem& first = map_.items[first_item];
+    const WorkItem& first = schedule_.items[first_item];
     if (first.row != r || first.query_begin != query || first.query_end <= query ||
-        first.query_end > row.query_len || first.query_end - query > map_.tile_queries) {
+        first.query_end > row.query_len || first.query_end - query > schedule_.tile_queries) {
       return Broken(2, "item ", first_item, " is row ", first.row, " queries ", first.query_begin,
                     " to ", first.query_end, ", next is row ", r, " query ", query, " of ",
                     row.query_len);
@@ -271,7 +275,7 @@ class Checker {
     hull.end = std::max(hull.begin, hull.end);
     int key = hull.begin;
     do {
-      const WorkItem& item = map_.items[next_item_];
+      const WorkItem& item = schedule_.items[next_item_];
       if (item.row != r || item.query_begin != query || item.query_end != first.query_end) {
         return Broken(1, "row ", r, " query ", query, " ends at key ", key, " of ", hull.end);
       }
@@ -280,7 +284,7 @@ class Checker {
                       ", next is ", key, " of ", hull.end);
       }
       const bool is_joint = item.partial >= 0 && shared_keys_ == 0 &&
-                            CombinesCooperatively(map_, item.query_end - item.query_begin,
+                            CombinesCooperatively(schedule_, item.query_end - item.query_begin,
                                                   item.num_partials, hull.end - hull.begin);
       if ((item.is_joint != 0) != is_joint) {
         return Broken(4, "item ", next_item_, is_joint ? " is not" : " is",
@@ -302,10 +306,10 @@ class Checker {
       if (item.num_shared_partials == 0) return absl::OkStatus();
       return Broken(4, "row ", item.row, " has shared partials, but no prefix is shared");
     }
-    const int i = item.first_token / map_.tile_queries;
-    const WorkItem& shared = map_.items[shared_[i]];
-    const int query = item.first_token - i * map_.tile_queries;
-    if (query + item.query_end - item.query_begin <= map_.tile_queries &&
+    const int i = item.first_token / schedule_.tile_queries;
+    const WorkItem& shared = schedule_.items[shared_[i]];
+    const int query = item.first_token - i * schedule_.tile_queries;
+    if (query + item.query_end - item.query_begin <= schedule_.tile_queries &&
         item.first_shared_partial == shared.partial + query &&
         item.num_shared_partials == shared.num_partials) {
       return absl::OkStatus();
@@ -317,19 +321,19 @@ class Checker {
   // Item i of the Q tile that begins with item `begin` has the expected partials, and no other Q
   // tile uses them, except within the same queue. `user`: as in partial_user_.
   absl::Status CheckPartials(int i, int begin, int stride, int user = kOneRange) {
-    const WorkItem& item = map_.items[i];
-    const WorkItem& first = map_.items[begin];
+    const WorkItem& item = schedule_.items[i];
+    const WorkItem& first = schedule_.items[begin];
     if (item.partial != first.first_partial + (i - begin) * stride ||
         item.first_partial != first.first_partial || item.num_partials != first.num_partials) {
       return Broken(4, "item ", i, " has partial ", item.partial);
     }
     for (int n = 0; n < item.query_end - item.query_begin; ++n) {
       const int partial = item.partial + n;
-      const bool is_free = partial >= 0 && partial < map_.max_partials &&
+      const bool is_free = partial >= 0 && partial < schedule_.max_partials &&
                            (partial_user_[partial] == kNoUser ||
                             (user != kOneRange && partial_user_[partial] == user));
       if (!is_free) {
-        return Broken(3, "item ", i, " has partial ", partial, " of ", map_.max_partials);
+        return Broken(3, "item ", i, " has partial ", partial, " of ", schedule_.max_partials);
       }
       partial_user_[partial] = user;
     }
@@ -337,26 +341,28 @@ class Checker {
   }
 
   int QueueOf(int item) const {
-    const int32_t* const begin = map_.queue_items;
-    return static_cast<int>(std::upper_bound(begin, begin + map_.num_queues, item) - begin) - 1;
+    const int32_t* const begin = schedule_.queue_items;
+    return static_cast<int>(std::upper_bound(begin, begin + schedule_.num_queues, item) - begin) -
+           1;
   }
 
   // The user of the partials of items [begin, end): their queue if partials are by queue and the
   // items are in one queue, otherwise kOneRange.
   int UserOf(int begin, int end) const {
     const int queue = QueueOf(begin);
-    return map_.queue_partials > 0 && queue == QueueOf(end - 1) ? queue : kOneRange;
+    return schedule_.queue_partials > 0 && queue == QueueOf(end - 1) ? queue : kOneRange;
   }
 
   absl::Status CheckMerge(int begin, int end) {
     if (end - begin == 1 && shared_keys_ == 0) {
-      if (map_.items[begin].partial < 0 && map_.items[begin].merge < 0) return absl::OkStatus();
+      if (schedule_.items[begin].partial < 0 && schedule_.items[begin].merge < 0)
+        return absl::OkStatus();
       return Broken(4, "item ", begin, " is not split, but has partial ",
-                    map_.items[begin].partial);
+                    schedule_.items[begin].partial);
     }
     if (next_merge_ >= num_merges_) return Broken(4, "item ", begin, " has no merge");
-    const TileCombine& merge = map_.merges[next_merge_];
-    const WorkItem& first = map_.items[begin];
+    const TileCombine& merge = schedule_.merges[next_merge_];
+    const WorkItem& first = schedule_.items[begin];
     if (merge.row != first.row || merge.query_begin != first.query_begin ||
         merge.query_end != first.query_end || merge.num_partials != end - begin ||
         merge.first_partial != first.first_partial || merge.num_partials != first.num_partials) {
@@ -365,7 +371,7 @@ class Checker {
     }
     const int user = UserOf(begin, end);
     for (int i = begin; i < end; ++i) {
-      if (map_.items[i].merge != next_merge_)
+      if (schedule_.items[i].merge != next_merge_)
         return Broken(4, "item ", i, " must have the same merge as its Q tile");
       REPRISE_RETURN_IF_ERROR(CheckPartials(i, begin, first.query_end - first.query_begin, user));
     }
@@ -373,7 +379,7 @@ class Checker {
     return absl::OkStatus();
   }
 
-  const KernelSchedule& map_;
+  const KernelSchedule& schedule_;
   const LaunchForm form_;
   const QueryLens lens_;
   AttentionParams layer_;  // only its window is set
@@ -389,8 +395,8 @@ class Checker {
 };
 
 template <typename Batch>
-absl::Status Check(const TileSchedule& map, const Batch& batch, const LayerWindow& window) {
-  for (const WorkPart& part : PartsOf(WorkOf(batch, window, map))) {
+absl::Status Check(const TileSchedule& schedule, const Batch& batch, const LayerWindow& window) {
+  for (const WorkPart& part : PartsOf(WorkOf(batch, window, schedule))) {
     REPRISE_RETURN_IF_ERROR(Checker(part, window).Check(batch));
   }
   return absl::OkStatus();
@@ -398,14 +404,14 @@ absl::Status Check(const TileSchedule& map, const Batch& batch, const LayerWindo
 
 }  // namespace
 
-absl::Status CheckTileSchedule(const TileSchedule& map, const PagedBatch& batch,
+absl::Status CheckTileSchedule(const TileSchedule& schedule, const PagedBatch& batch,
                                const LayerWindow& window) {
-  return Check(map, batch, window);
+  return Check(schedule, batch, window);
 }
 
-absl::Status CheckTileSchedule(const TileSchedule& map, const RaggedBatch& batch,
+absl::Status CheckTileSchedule(const TileSchedule& schedule, const RaggedBatch& batch,
                                const LayerWindow& window) {
-  return Check(map, batch, window);
+  return Check(schedule, batch, window);
 }
 
 }  // namespace reprise

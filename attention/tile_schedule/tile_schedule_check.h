@@ -1,6 +1,6 @@
 // Checks the invariants of a tile schedule against its batch. For tests.
 //
-//   ASSERT_TRUE(CheckTileSchedule(map, batch, window).ok());
+//   ASSERT_TRUE(CheckTileSchedule(schedule, batch, window).ok());
 //
 // Checks invariants 1 to 5 and 7 of attention/tile_schedule/tile_schedule.h for every query and
 // key, by the rules of attention/visibility.h, except that custom masks show every key in the
@@ -20,9 +20,9 @@
 
 namespace reprise {
 
-absl::Status CheckTileSchedule(const TileSchedule& map, const PagedBatch& batch,
+absl::Status CheckTileSchedule(const TileSchedule& schedule, const PagedBatch& batch,
                                const LayerWindow& window);
-absl::Status CheckTileSchedule(const TileSchedule& map, const RaggedBatch& batch,
+absl::Status CheckTileSchedule(const TileSchedule& schedule, const RaggedBatch& batch,
                                const LayerWindow& window);
 
 }  // namespace reprise

@@ -29,17 +29,17 @@ std::string VerdictOn(const std::vector<int32_t>& seq_lens, int num_sms,
                          .max_tokens = 2,
                          .max_seq_len = seq_lens[0],
                          .device = {.num_sms = num_sms}});
-  EXPECT_TRUE(TileScheduleOnHost(batch, {}, work.map()).ok());
-  EXPECT_TRUE(CheckTileSchedule(work.map(), batch, {}).ok());
-  harm(work.map().main);
-  return std::string(CheckTileSchedule(work.map(), batch, {}).message());
+  EXPECT_TRUE(TileScheduleOnHost(batch, {}, work.schedule()).ok());
+  EXPECT_TRUE(CheckTileSchedule(work.schedule(), batch, {}).ok());
+  harm(work.schedule().main);
+  return std::string(CheckTileSchedule(work.schedule(), batch, {}).message());
 }
 
 // Row 0 in three splits, row 1 unsplit: costs 11 + 2, in queues of 4 or 5.
 std::string VerdictAfter(const std::function<void(const KernelSchedule&)>& harm) {
-  return VerdictOn({640, 64}, /*num_sms=*/3, [&harm](const KernelSchedule& map) {
-    EXPECT_EQ(map.counts[0], 4);
-    harm(map);
+  return VerdictOn({640, 64}, /*num_sms=*/3, [&harm](const KernelSchedule& schedule) {
+    EXPECT_EQ(schedule.counts[0], 4);
+    harm(schedule);
   });
 }
 
@@ -75,39 +75,39 @@ TEST(TileScheduleCheckTest, FindsPartialsSharedByConcurrentTiles) {
                          .max_seq_len = 1024,
                          .device = {.num_sms = 5},
                          .mode = TileScheduleMode::kDeterministic});
-  const KernelSchedule& map = work.map().main;
-  ASSERT_EQ(map.queue_partials, 2);
-  ASSERT_TRUE(TileScheduleOnHost(batch, {}, work.map()).ok());
-  ASSERT_TRUE(CheckTileSchedule(work.map(), batch, {}).ok());
-  ASSERT_EQ(map.counts[0], 2 * kRows);
+  const KernelSchedule& schedule = work.schedule().main;
+  ASSERT_EQ(schedule.queue_partials, 2);
+  ASSERT_TRUE(TileScheduleOnHost(batch, {}, work.schedule()).ok());
+  ASSERT_TRUE(CheckTileSchedule(work.schedule(), batch, {}).ok());
+  ASSERT_EQ(schedule.counts[0], 2 * kRows);
   // Q tiles that end in queue 0 may share partials, and do.
-  ASSERT_GE(map.queue_items[1], 4);
-  EXPECT_EQ(map.items[0].partial, map.items[2].partial);
+  ASSERT_GE(schedule.queue_items[1], 4);
+  EXPECT_EQ(schedule.items[0].partial, schedule.items[2].partial);
   const auto move = [&](int range, int partial) {
-    map.merges[range].first_partial = partial;
+    schedule.merges[range].first_partial = partial;
     for (int split = 0; split < 2; ++split) {
-      WorkItem& item = map.items[2 * range + split];
+      WorkItem& item = schedule.items[2 * range + split];
       item.first_partial = partial;
       item.partial = partial + split;
-      for (int c = 0; c < map.num_queues; ++c) {
-        if (map.queue_items[c] == 2 * range + split) map.queue_first[c] = item;
+      for (int c = 0; c < schedule.num_queues; ++c) {
+        if (schedule.queue_items[c] == 2 * range + split) schedule.queue_first[c] = item;
       }
     }
   };
   // Moves the partials of the last Q tile, in the last queue, to those of the first Q tile.
-  const int own = map.items[2 * kRows - 2].partial;
-  move(kRows - 1, map.items[0].partial);
-  EXPECT_THAT(std::string(CheckTileSchedule(work.map(), batch, {}).message()),
+  const int own = schedule.items[2 * kRows - 2].partial;
+  move(kRows - 1, schedule.items[0].partial);
+  EXPECT_THAT(std::string(CheckTileSchedule(work.schedule(), batch, {}).message()),
               HasSubstr("invariant 3"));
   move(kRows - 1, own);
-  ASSERT_TRUE(CheckTileSchedule(work.map(), batch, {}).ok());
+  ASSERT_TRUE(CheckTileSchedule(work.schedule(), batch, {}).ok());
   // Moves the partials of a Q tile that continues in the next queue to the slots of Q tiles that
   // end in its first queue.
   for (int range = 0; range < kRows; ++range) {
-    const int partial = map.items[2 * range].partial;
-    if (partial / map.queue_partials % 2 == 0) continue;
-    move(range, partial - map.queue_partials);
-    EXPECT_THAT(std::string(CheckTileSchedule(work.map(), batch, {}).message()),
+    const int partial = schedule.items[2 * range].partial;
+    if (partial / schedule.queue_partials % 2 == 0) continue;
+    move(range, partial - schedule.queue_partials);
+    EXPECT_THAT(std::string(CheckTileSchedule(work.schedule(), batch, {}).message()),
                 HasSubstr("invariant 3"));
     return;
   }
@@ -116,9 +116,9 @@ TEST(TileScheduleCheckTest, FindsPartialsSharedByConcurrentTiles) {
 
 // Row 0 in queues 0 to 3, row 1 in queue 4.
 std::string VerdictOnClustersAfter(const std::function<void(const KernelSchedule&)>& harm) {
-  return VerdictOn({500, 64}, /*num_sms=*/132, [&harm](const KernelSchedule& map) {
-    EXPECT_EQ(map.counts[4], 1);
-    harm(map);
+  return VerdictOn({500, 64}, /*num_sms=*/132, [&harm](const KernelSchedule& schedule) {
+    EXPECT_EQ(schedule.counts[4], 1);
+    harm(schedule);
   });
 }
 

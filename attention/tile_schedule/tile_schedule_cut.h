@@ -80,16 +80,16 @@ struct TileScheduleScratch {
   TileScheduleRow* rows;  // [max_rows]
   int32_t* tile_of_item;  // [max_items]
 
-  static constexpr int64_t Bytes(const KernelSchedule& map) {
-    return map.max_tiles * static_cast<int64_t>(sizeof(WorkTile)) +
-           map.max_rows * static_cast<int64_t>(sizeof(TileScheduleRow)) +
-           map.max_items * static_cast<int64_t>(sizeof(int32_t));
+  static constexpr int64_t Bytes(const KernelSchedule& schedule) {
+    return schedule.max_tiles * static_cast<int64_t>(sizeof(WorkTile)) +
+           schedule.max_rows * static_cast<int64_t>(sizeof(TileScheduleRow)) +
+           schedule.max_items * static_cast<int64_t>(sizeof(int32_t));
   }
 
-  REPRISE_HOST_DEVICE static TileScheduleScratch At(void* memory, const KernelSchedule& map) {
+  REPRISE_HOST_DEVICE static TileScheduleScratch At(void* memory, const KernelSchedule& schedule) {
     WorkTile* tiles = static_cast<WorkTile*>(memory);
-    TileScheduleRow* rows = reinterpret_cast<TileScheduleRow*>(tiles + map.max_tiles);
-    return {tiles, rows, reinterpret_cast<int32_t*>(rows + map.max_rows)};
+    TileScheduleRow* rows = reinterpret_cast<TileScheduleRow*>(tiles + schedule.max_tiles);
+    return {tiles, rows, reinterpret_cast<int32_t*>(rows + schedule.max_rows)};
   }
 };
 
@@ -107,17 +107,17 @@ struct TileScheduleSumsOf {
 };
 
 // Computed from the capacities of the schedule.
-inline TileScheduleSumsOf SumsOf(const KernelSchedule& map) {
-  const int64_t tiles = map.max_tiles;
-  const int64_t steps = map.max_seq_len / kWorkStepKeys + 1;
-  const bool is_balanced = map.mode == TileScheduleMode::kBalanced;
+inline TileScheduleSumsOf SumsOf(const KernelSchedule& schedule) {
+  const int64_t tiles = schedule.max_tiles;
+  const int64_t steps = schedule.max_seq_len / kWorkStepKeys + 1;
+  const bool is_balanced = schedule.mode == TileScheduleMode::kBalanced;
   // Splits beyond the first of each Q tile.
-  const int64_t cuts = is_balanced ? map.num_queues : tiles * (kMaxDeterministicSplits - 1);
-  const int64_t max_cost =
-      tiles * (steps * kStepCost + map.costs.tile) + (cuts + map.num_queues) * map.costs.tile;
+  const int64_t cuts = is_balanced ? schedule.num_queues : tiles * (kMaxDeterministicSplits - 1);
+  const int64_t max_cost = tiles * (steps * kStepCost + schedule.costs.tile) +
+                           (cuts + schedule.num_queues) * schedule.costs.tile;
   // If prefixes are shared, every Q tile writes partials.
-  const int64_t merges = is_balanced && map.max_shared_tiles == 0 ? cuts : tiles;
-  const int64_t partials = (cuts + merges) * map.tile_queries;
+  const int64_t merges = is_balanced && schedule.max_shared_tiles == 0 ? cuts : tiles;
+  const int64_t partials = (cuts + merges) * schedule.tile_queries;
   const auto bits = [](int64_t most) { return std::bit_width(static_cast<uint64_t>(most)); };
   const int partial_shift = bits(merges);
   const int item_shift = partial_shift + bits(partials);
@@ -129,11 +129,13 @@ inline TileScheduleSumsOf SumsOf(const KernelSchedule& map) {
 // (attention/cuda/decode/cooperative_combine.h). The builder decides, because a decision in the
 // kernel would delay the arrival after a split's last key. `num_keys`: keys of the Q tile.
 // REQUIRES: the Q tile has partials, and no shared item covers it.
-REPRISE_HOST_DEVICE inline bool CombinesCooperatively(const KernelSchedule& map, int num_queries,
-                                                      int num_splits, int num_keys) {
-  if (map.min_joint_queries == 0 || num_splits > kMaxJointSplits) return false;
-  return num_queries >= map.min_joint_queries || num_splits > kMaxSplitsAtOnce ||
-         (num_splits >= map.costs.joint_splits && num_keys >= num_splits * map.costs.joint_keys);
+REPRISE_HOST_DEVICE inline bool CombinesCooperatively(const KernelSchedule& schedule,
+                                                      int num_queries, int num_splits,
+                                                      int num_keys) {
+  if (schedule.min_joint_queries == 0 || num_splits > kMaxJointSplits) return false;
+  return num_queries >= schedule.min_joint_queries || num_splits > kMaxSplitsAtOnce ||
+         (num_splits >= schedule.costs.joint_splits &&
+          num_keys >= num_splits * schedule.costs.joint_keys);
 }
 
 // `Sum` is the type of costs: int32_t if the plan's costs fit. Costs are not negative.
@@ -401,9 +403,9 @@ REPRISE_HOST_DEVICE inline int DealBucket(int steps, int longest_steps) {
 // verify. The time of such a Q tile is mostly that of reading its keys.
 template <typename Range>
 REPRISE_HOST_DEVICE bool IsOfShortRow(const Range& range, int row_queries,
-                                      const KernelSchedule& map) {
+                                      const KernelSchedule& schedule) {
   return range.query_begin == 0 && range.query_end == row_queries &&
-         row_queries * map.num_q_heads <= kDecodeRows * map.num_kv_heads;
+         row_queries * schedule.num_q_heads <= kDecodeRows * schedule.num_kv_heads;
 }
 
 // Whether odd CTAs process their round-robin list of units in reverse, given the maximum number of
@@ -429,10 +431,10 @@ struct LongRanges {
 // head. REQUIRES: ranges.count() > 0.
 REPRISE_HOST_DEVICE inline int64_t EndOfDealt(int64_t total_cost, const RangeTotals& ranges,
                                               const LongRanges& long_ranges,
-                                              const KernelSchedule& map) {
-  const int64_t ctas = map.num_ctas;
-  const int64_t heads = map.num_head_tiles;
-  const int64_t longest = int64_t{ranges.longest_steps} * kStepCost + map.costs.tile;
+                                              const KernelSchedule& schedule) {
+  const int64_t ctas = schedule.num_ctas;
+  const int64_t heads = schedule.num_head_tiles;
+  const int64_t longest = int64_t{ranges.longest_steps} * kStepCost + schedule.costs.tile;
   const int64_t half_turns = (long_ranges.num_over_half * heads + ctas - 1) / ctas;
   const int64_t long_turns = (long_ranges.num_near_longest * heads + ctas - 1) / ctas;
   int64_t end = longest;

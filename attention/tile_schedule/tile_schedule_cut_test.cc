@@ -37,39 +37,40 @@ TEST(TileScheduleCutTest, LargeCostsOrItemCountsNeed64BitSums) {
 TEST(TileScheduleCutTest, PackedCountsHoldThePlanCapacities) {
   for (int max_rows : {1, 100, 256}) {
     for (int max_query_len : {1, 4, 60}) {
-      const KernelSchedule map = PlanTileSchedule({.num_q_heads = 32,
-                                                   .num_kv_heads = 8,
-                                                   .head_dim_qk = 128,
-                                                   .head_dim_v = 128,
-                                                   .max_rows = max_rows,
-                                                   .max_tokens = max_rows * max_query_len,
-                                                   .max_query_len = max_query_len,
-                                                   .max_seq_len = 100000})
-                                     ->shape.main;
-      const TileScheduleSumsOf sums = SumsOf(map);
+      const KernelSchedule schedule = PlanTileSchedule({.num_q_heads = 32,
+                                                        .num_kv_heads = 8,
+                                                        .head_dim_qk = 128,
+                                                        .head_dim_v = 128,
+                                                        .max_rows = max_rows,
+                                                        .max_tokens = max_rows * max_query_len,
+                                                        .max_query_len = max_query_len,
+                                                        .max_seq_len = 100000})
+                                          ->shape.main;
+      const TileScheduleSumsOf sums = SumsOf(schedule);
       ASSERT_TRUE(sums.is_narrow);
-      EXPECT_LT(map.max_merges, int64_t{1} << sums.sums.partial_shift);
-      EXPECT_LT(map.max_partials, int64_t{1} << (sums.sums.item_shift - sums.sums.partial_shift));
-      EXPECT_LT(map.max_items, int64_t{1} << (31 - sums.sums.item_shift));
+      EXPECT_LT(schedule.max_merges, int64_t{1} << sums.sums.partial_shift);
+      EXPECT_LT(schedule.max_partials,
+                int64_t{1} << (sums.sums.item_shift - sums.sums.partial_shift));
+      EXPECT_LT(schedule.max_items, int64_t{1} << (31 - sums.sums.item_shift));
     }
   }
 }
 
 TEST(TileScheduleCutTest, LargeTilesAndTilesWithLongOrNumerousSplitsCombineCooperatively) {
-  KernelSchedule map;
-  map.min_joint_queries = 2;
-  map.costs = {.joint_splits = 16, .joint_keys = 384};
-  EXPECT_TRUE(CombinesCooperatively(map, 2, 2, 128));
-  EXPECT_FALSE(CombinesCooperatively(map, 1, 2, 128));
-  EXPECT_FALSE(CombinesCooperatively(map, 1, kMaxSplitsAtOnce, 4096));
-  EXPECT_TRUE(CombinesCooperatively(map, 1, kMaxSplitsAtOnce + 1, 4096));
-  EXPECT_TRUE(CombinesCooperatively(map, 1, 16, 16 * 384));
-  EXPECT_FALSE(CombinesCooperatively(map, 1, 16, 16 * 384 - 1));
-  EXPECT_FALSE(CombinesCooperatively(map, 1, 15, 1 << 20));
-  EXPECT_TRUE(CombinesCooperatively(map, 4, kMaxJointSplits, 1 << 20));
-  EXPECT_FALSE(CombinesCooperatively(map, 4, kMaxJointSplits + 1, 1 << 20));
-  map.min_joint_queries = 0;
-  EXPECT_FALSE(CombinesCooperatively(map, 4, 16, 1 << 20));
+  KernelSchedule schedule;
+  schedule.min_joint_queries = 2;
+  schedule.costs = {.joint_splits = 16, .joint_keys = 384};
+  EXPECT_TRUE(CombinesCooperatively(schedule, 2, 2, 128));
+  EXPECT_FALSE(CombinesCooperatively(schedule, 1, 2, 128));
+  EXPECT_FALSE(CombinesCooperatively(schedule, 1, kMaxSplitsAtOnce, 4096));
+  EXPECT_TRUE(CombinesCooperatively(schedule, 1, kMaxSplitsAtOnce + 1, 4096));
+  EXPECT_TRUE(CombinesCooperatively(schedule, 1, 16, 16 * 384));
+  EXPECT_FALSE(CombinesCooperatively(schedule, 1, 16, 16 * 384 - 1));
+  EXPECT_FALSE(CombinesCooperatively(schedule, 1, 15, 1 << 20));
+  EXPECT_TRUE(CombinesCooperatively(schedule, 4, kMaxJointSplits, 1 << 20));
+  EXPECT_FALSE(CombinesCooperatively(schedule, 4, kMaxJointSplits + 1, 1 << 20));
+  schedule.min_joint_queries = 0;
+  EXPECT_FALSE(CombinesCooperatively(schedule, 4, 16, 1 << 20));
 }
 
 TEST(TileScheduleCutTest, DecodeKernelsCombineTilesOfEightRowsCooperatively) {
@@ -153,13 +154,13 @@ TEST(TileScheduleCutTest, LoneCtaOfAnSmIsFaster) {
 
 // 132 CTAs, 8 heads.
 TEST(TileScheduleCutTest, RoundRobinEndIsTheMaximumOfThreeCosts) {
-  KernelSchedule map;
-  map.num_ctas = 132;
-  map.num_head_tiles = 8;
-  map.costs.tile = 24;
+  KernelSchedule schedule;
+  schedule.num_ctas = 132;
+  schedule.num_head_tiles = 8;
+  schedule.costs.tile = 24;
   const auto end = [&](int64_t steps, int count, int longest, const LongRanges& long_ranges) {
     const RangeTotals ranges = {.with_keys = count, .to_place = count, .longest_steps = longest};
-    return EndOfDealt(steps * kStepCost + int64_t{count} * 24, ranges, long_ranges, map);
+    return EndOfDealt(steps * kStepCost + int64_t{count} * 24, ranges, long_ranges, schedule);
   };
   // Fewer units than CTAs.
   EXPECT_EQ(end(10 * 20, 10, 20, {10, 10}), 20 * 8 + 24);

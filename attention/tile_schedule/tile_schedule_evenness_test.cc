@@ -103,13 +103,13 @@ std::vector<Workload> Workloads() {
 }
 
 // Keys of each CTA that has keys.
-std::vector<int64_t> KeysOfCtas(const KernelSchedule& map) {
+std::vector<int64_t> KeysOfCtas(const KernelSchedule& schedule) {
   std::vector<int64_t> keys;
-  for (int cta = 0; cta < map.num_ctas; ++cta) {
-    const CtaUnits units(map, cta);
+  for (int cta = 0; cta < schedule.num_ctas; ++cta) {
+    const CtaUnits units(schedule, cta);
     int64_t sum = 0;
     for (int n = 0; n < units.count(); ++n) {
-      const WorkItem& item = map.items[units.ItemOf(n)];
+      const WorkItem& item = schedule.items[units.ItemOf(n)];
       sum += item.key_end - item.key_begin;
     }
     if (sum > 0) keys.push_back(sum);
@@ -117,14 +117,14 @@ std::vector<int64_t> KeysOfCtas(const KernelSchedule& map) {
   return keys;
 }
 
-void ExpectEven(const std::string& name, const KernelSchedule& map) {
-  const std::vector<int64_t> keys = KeysOfCtas(map);
+void ExpectEven(const std::string& name, const KernelSchedule& schedule) {
+  const std::vector<int64_t> keys = KeysOfCtas(schedule);
   if (keys.empty()) return;  // all rows belong to the other schedule
   const double mean = static_cast<double>(std::accumulate(keys.begin(), keys.end(), int64_t{0})) /
                       static_cast<double>(keys.size());
   const double most = static_cast<double>(*std::max_element(keys.begin(), keys.end()));
   const double max_expected =
-      map.counts[4] == 0 ? 1.1 * mean : std::max(1.1 * mean, mean + kWorkStepKeys);
+      schedule.counts[4] == 0 ? 1.1 * mean : std::max(1.1 * mean, mean + kWorkStepKeys);
   EXPECT_LE(most, max_expected) << name << ": " << most / mean << " in " << keys.size() << " CTAs";
 }
 
@@ -154,9 +154,10 @@ TEST(TileScheduleEvennessTest, LargestCtaExceedsTheMeanByAtMostTenPercent) {
                            .max_tokens = batch.num_tokens,
                            .max_query_len = batch.max_query_len,
                            .max_seq_len = batch.max_seq_len});
-    ASSERT_TRUE(TileScheduleOnHost(batch, {}, work.map()).ok()) << w.name;
-    ExpectEven(w.name, work.map().main);
-    if (work.map().has_short_rows()) ExpectEven(w.name + ", short rows", work.map().short_rows);
+    ASSERT_TRUE(TileScheduleOnHost(batch, {}, work.schedule()).ok()) << w.name;
+    ExpectEven(w.name, work.schedule().main);
+    if (work.schedule().has_short_rows())
+      ExpectEven(w.name + ", short rows", work.schedule().short_rows);
   }
 }
 

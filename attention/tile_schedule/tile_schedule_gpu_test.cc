@@ -92,13 +92,14 @@ void CompareTwins(const Batch& host_batch, const Batch& gpu_batch, const Attenti
   HostTileSchedule host(options);
   GpuTileSchedule gpu(options);
   const LayerWindow window = WindowOf(layer);
-  ASSERT_TRUE(TileScheduleOnHost(host_batch, window, host.map()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(host_batch, window, host.schedule()).ok());
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  ASSERT_TRUE(LaunchTileSchedule(gpu_batch, window, gpu.map(), stream).ok());
+  ASSERT_TRUE(LaunchTileSchedule(gpu_batch, window, gpu.schedule(), stream).ok());
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-  ExpectSameMap(gpu.map().main, host.map().main);
-  ASSERT_EQ(gpu.map().has_short_rows(), host.map().has_short_rows());
-  if (host.map().has_short_rows()) ExpectSameMap(gpu.map().short_rows, host.map().short_rows);
+  ExpectSameMap(gpu.schedule().main, host.schedule().main);
+  ASSERT_EQ(gpu.schedule().has_short_rows(), host.schedule().has_short_rows());
+  if (host.schedule().has_short_rows())
+    ExpectSameMap(gpu.schedule().short_rows, host.schedule().short_rows);
 }
 
 void ComparePaged(uint64_t seed, Random& random) {
@@ -186,11 +187,11 @@ void ExpectTheMapOfTheHost(const PagedBatch& host, const TileScheduleOptions& op
                            HostTileSchedule& of_host) {
   GpuMemory memory;
   GpuTileSchedule of_gpu(options);
-  ASSERT_TRUE(TileScheduleOnHost(host, {}, of_host.map()).ok());
+  ASSERT_TRUE(TileScheduleOnHost(host, {}, of_host.schedule()).ok());
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  ASSERT_TRUE(LaunchTileSchedule(OnGpu(host, memory), {}, of_gpu.map(), stream).ok());
+  ASSERT_TRUE(LaunchTileSchedule(OnGpu(host, memory), {}, of_gpu.schedule(), stream).ok());
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-  ExpectSameMap(of_gpu.map().main, of_host.map().main);
+  ExpectSameMap(of_gpu.schedule().main, of_host.schedule().main);
 }
 
 // Queues of unsplit Q tiles: rows of similar lengths, and padded rows, in one round of the CTA's
@@ -223,8 +224,8 @@ TEST_F(TileScheduleGpuTest, UnsplitTilesMatchTheHostSchedule) {
                                            .max_seq_len = longest};
       HostTileSchedule of_host(options);
       ASSERT_NO_FATAL_FAILURE(ExpectTheMapOfTheHost(host, options, of_host));
-      const KernelSchedule& map = of_host.map().main;
-      num_whole += num_rows > map.num_queues && map.counts[1] == 0;
+      const KernelSchedule& schedule = of_host.schedule().main;
+      num_whole += num_rows > schedule.num_queues && schedule.counts[1] == 0;
     }
   }
   EXPECT_GE(num_whole, 8);
@@ -271,8 +272,8 @@ TEST_F(TileScheduleGpuTest, RoundRobinTilesMatchTheHostSchedule) {
                                          .costs = costs};
     HostTileSchedule of_host(options);
     ASSERT_NO_FATAL_FAILURE(ExpectTheMapOfTheHost(host, options, of_host));
-    num_dealt += of_host.map().main.counts[2] > 0;
-    num_both_ways += of_host.map().main.counts[3];
+    num_dealt += of_host.schedule().main.counts[2] > 0;
+    num_both_ways += of_host.schedule().main.counts[3];
   }
   EXPECT_GE(num_dealt, 20);
   EXPECT_GE(num_both_ways, 1);

@@ -134,19 +134,21 @@ Bounds WithDecodes(const Bounds& bounds, int64_t decodes, int64_t steps, int64_t
 // Maximum number of partials per Q tile, if they may be by queue; otherwise 0. The Q tiles of a
 // queue can share partial slots, because a Q tile of several queries needs only one kernel tile per
 // KV head: the slots of a CTA's heads do not depend on the number of queries.
-int64_t QueuePartials(const TileScheduleOptions& options, const KernelSchedule& map,
+int64_t QueuePartials(const TileScheduleOptions& options, const KernelSchedule& schedule,
                       int64_t steps) {
-  const int64_t queries = options.max_query_len <= map.decode_query_len ? 1 : map.tile_queries;
+  const int64_t queries =
+      options.max_query_len <= schedule.decode_query_len ? 1 : schedule.tile_queries;
   if (options.mode != TileScheduleMode::kDeterministic) return 0;
   return std::min<int64_t>(options.max_splits, CeilDiv(steps, kMinDeterministicSteps)) * queries;
 }
 
 // Every Q tile of a row is combined. Partials are counted per query: one for each token, and at
 // most tile_queries for each split beyond the first and for each shared Q tile.
-Bounds SharedBounds(int64_t tiles, int64_t shared_tiles, const KernelSchedule& map, int64_t steps) {
-  const Bounds bounds = BalancedBounds(tiles + shared_tiles, map.num_queues, steps);
+Bounds SharedBounds(int64_t tiles, int64_t shared_tiles, const KernelSchedule& schedule,
+                    int64_t steps) {
+  const Bounds bounds = BalancedBounds(tiles + shared_tiles, schedule.num_queues, steps);
   const int64_t cuts = bounds.items - tiles - shared_tiles;
-  return {bounds.items, tiles, map.max_tokens + (cuts + shared_tiles) * map.tile_queries};
+  return {bounds.items, tiles, schedule.max_tokens + (cuts + shared_tiles) * schedule.tile_queries};
 }
 
 // Allocates parts of a workspace. If the workspace is null, only counts the bytes.
@@ -167,37 +169,37 @@ class Allotter {
   int64_t bytes_ = 0;
 };
 
-void LayOutItems(KernelSchedule& map, Allotter& allotter) {
-  allotter.Give(map.counts, kNumMapCounts);
-  allotter.Give(map.queue_items, map.num_queues + 1);
-  allotter.Give(map.queue_first, map.num_queues + 1);
-  if (map.may_be_dealt) allotter.Give(map.deal_order, map.max_tiles);
-  allotter.Give(map.items, map.max_items);
-  allotter.Give(map.merges, map.max_merges);
-  allotter.Give(map.arrivals, int64_t{map.max_merges} * map.num_head_tiles);
-  allotter.Give(map.group_arrivals, int64_t{map.max_partials} * map.num_head_tiles);
+void LayOutItems(KernelSchedule& schedule, Allotter& allotter) {
+  allotter.Give(schedule.counts, kNumMapCounts);
+  allotter.Give(schedule.queue_items, schedule.num_queues + 1);
+  allotter.Give(schedule.queue_first, schedule.num_queues + 1);
+  if (schedule.may_be_dealt) allotter.Give(schedule.deal_order, schedule.max_tiles);
+  allotter.Give(schedule.items, schedule.max_items);
+  allotter.Give(schedule.merges, schedule.max_merges);
+  allotter.Give(schedule.arrivals, int64_t{schedule.max_merges} * schedule.num_head_tiles);
+  allotter.Give(schedule.group_arrivals, int64_t{schedule.max_partials} * schedule.num_head_tiles);
   std::byte* scratch = nullptr;
-  allotter.Give(scratch, TileScheduleScratch::Bytes(map));
-  map.scratch = scratch;
+  allotter.Give(scratch, TileScheduleScratch::Bytes(schedule));
+  schedule.scratch = scratch;
 }
 
-void LayOutPartials(KernelSchedule& map, Allotter& allotter) {
-  const int64_t partials = int64_t{map.max_partials} * map.num_q_heads;
-  allotter.Give(map.partial_lse, partials);
-  allotter.Give(map.partial_out, partials * PartialPitch(map.head_dim_v));
+void LayOutPartials(KernelSchedule& schedule, Allotter& allotter) {
+  const int64_t partials = int64_t{schedule.max_partials} * schedule.num_q_heads;
+  allotter.Give(schedule.partial_lse, partials);
+  allotter.Give(schedule.partial_out, partials * PartialPitch(schedule.head_dim_v));
 }
 
-int64_t LayOutMap(void* memory, TileSchedule& map) {
+int64_t LayOutMap(void* memory, TileSchedule& schedule) {
   Allotter allotter(memory);
-  LayOutItems(map.main, allotter);
-  if (map.has_short_rows()) LayOutItems(map.short_rows, allotter);
+  LayOutItems(schedule.main, allotter);
+  if (schedule.has_short_rows()) LayOutItems(schedule.short_rows, allotter);
   return allotter.bytes();
 }
 
-int64_t LayOutPartials(void* memory, TileSchedule& map) {
+int64_t LayOutPartials(void* memory, TileSchedule& schedule) {
   Allotter allotter(memory);
-  LayOutPartials(map.main, allotter);
-  if (map.has_short_rows()) LayOutPartials(map.short_rows, allotter);
+  LayOutPartials(schedule.main, allotter);
+  if (schedule.has_short_rows()) LayOutPartials(schedule.short_rows, allotter);
   return allotter.bytes();
 }
 
@@ -284,25 +286,26 @@ bool MayHaveWarpgroups(const TileScheduleOptions& options) {
 // Adds clusters and wide CTAs. Skips deterministic mode, where results must not depend on the
 // number of rows.
 void PlanFewRows(const TileScheduleOptions& options, const AttentionKernelEntry& kernel,
-                 KernelSchedule& map) {
+                 KernelSchedule& schedule) {
   const bool may_merge = options.mode == TileScheduleMode::kBalanced &&
                          options.row_assignment == RowAssignment::kByBatch &&
                          options.shared_prefix != SharedPrefix::kTaken;
   if (!kernel.prefetches_in_prologue() || kernel.tile.rows() != kDecodeRows || !may_merge ||
-      !MayHaveWarpgroups(options) || map.heads_per_queue < map.num_head_tiles) {
+      !MayHaveWarpgroups(options) || schedule.heads_per_queue < schedule.num_head_tiles) {
     return;
   }
   static_assert(std::tuple_size_v<decltype(TileScheduleCosts::clusters_of)> ==
                 kMaxClusterQueues + 1);
   for (int n = 2; n <= kMaxClusterQueues; ++n) {
-    map.clusters_of[n] =
-        std::min({options.costs->clusters_of[n] / map.heads_per_queue, map.num_queues / n,
-                  n > 2 ? map.clusters_of[2] : map.num_queues});
+    schedule.clusters_of[n] =
+        std::min({options.costs->clusters_of[n] / schedule.heads_per_queue, schedule.num_queues / n,
+                  n > 2 ? schedule.clusters_of[2] : schedule.num_queues});
   }
   if (kernel.tile.head_dim_qk == kHeadDimOfWideTiles && options.costs->sms_of_wide_range > 0) {
     const int ranges = options.device.num_sms / options.costs->sms_of_wide_range;
-    map.max_wide_rows = ranges / map.heads_per_queue;
-    map.wide_queues = std::min(options.device.num_sms / map.heads_per_queue, map.num_queues);
+    schedule.max_wide_rows = ranges / schedule.heads_per_queue;
+    schedule.wide_queues =
+        std::min(options.device.num_sms / schedule.heads_per_queue, schedule.num_queues);
   }
 }
 
@@ -311,70 +314,70 @@ absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
                                          const AttentionKernelEntry& kernel) {
   const AttentionTile& tile = kernel.tile;
   const int group_size = options.num_q_heads / options.num_kv_heads;
-  KernelSchedule map;
-  map.max_rows = options.max_rows;
-  map.max_tokens = options.max_tokens;
-  map.max_query_len = options.max_query_len;
-  map.max_seq_len = options.max_seq_len;
-  map.dtype = options.dtype;
-  map.num_q_heads = options.num_q_heads;
-  map.num_kv_heads = options.num_kv_heads;
-  map.head_dim_qk = options.head_dim_qk;
-  map.head_dim_v = options.head_dim_v;
-  map.mode = options.mode;
-  map.max_splits = options.max_splits;
+  KernelSchedule schedule;
+  schedule.max_rows = options.max_rows;
+  schedule.max_tokens = options.max_tokens;
+  schedule.max_query_len = options.max_query_len;
+  schedule.max_seq_len = options.max_seq_len;
+  schedule.dtype = options.dtype;
+  schedule.num_q_heads = options.num_q_heads;
+  schedule.num_kv_heads = options.num_kv_heads;
+  schedule.head_dim_qk = options.head_dim_qk;
+  schedule.head_dim_v = options.head_dim_v;
+  schedule.mode = options.mode;
+  schedule.max_splits = options.max_splits;
   if (options.mode == TileScheduleMode::kDeterministic) {
-    map.decode_query_len = std::min(options.decode_query_len, options.max_query_len);
+    schedule.decode_query_len = std::min(options.decode_query_len, options.max_query_len);
   }
 
-  map.tile_rows = tile.rows();
-  map.tile_queries = std::clamp(tile.rows() / group_size, 1, MaxQueries(options));
-  const int64_t head_tiles = CeilDiv(int64_t{map.tile_queries} * group_size, tile.rows());
-  map.num_head_tiles = static_cast<int>(options.num_kv_heads * head_tiles);
-  map.costs =
-      CutCostsOf(kernel, std::min(tile.rows(), map.tile_queries * group_size), *options.costs);
+  schedule.tile_rows = tile.rows();
+  schedule.tile_queries = std::clamp(tile.rows() / group_size, 1, MaxQueries(options));
+  const int64_t head_tiles = CeilDiv(int64_t{schedule.tile_queries} * group_size, tile.rows());
+  schedule.num_head_tiles = static_cast<int>(options.num_kv_heads * head_tiles);
+  schedule.costs =
+      CutCostsOf(kernel, std::min(tile.rows(), schedule.tile_queries * group_size), *options.costs);
   const int ctas = options.device.num_sms * tile.ctas_per_sm;
-  map.heads_per_queue = std::min(map.num_head_tiles, ctas);
-  map.num_queues = std::min(ctas / map.heads_per_queue, kMaxQueues);
-  PlanFewRows(options, kernel, map);
-  map.may_be_dealt = kernel.may_be_dealt() && options.mode == TileScheduleMode::kBalanced &&
-                     options.shared_prefix != SharedPrefix::kTaken;
-  map.num_ctas = map.may_be_dealt ? ctas : map.heads_per_queue * map.num_queues;
+  schedule.heads_per_queue = std::min(schedule.num_head_tiles, ctas);
+  schedule.num_queues = std::min(ctas / schedule.heads_per_queue, kMaxQueues);
+  PlanFewRows(options, kernel, schedule);
+  schedule.may_be_dealt = kernel.may_be_dealt() && options.mode == TileScheduleMode::kBalanced &&
+                          options.shared_prefix != SharedPrefix::kTaken;
+  schedule.num_ctas = schedule.may_be_dealt ? ctas : schedule.heads_per_queue * schedule.num_queues;
   if (kernel.prefetches_in_prologue()) {
-    map.min_joint_queries = static_cast<int>(CeilDiv(options.costs->joint_rows, group_size));
+    schedule.min_joint_queries = static_cast<int>(CeilDiv(options.costs->joint_rows, group_size));
   }
 
   const bool shares = options.shared_prefix == SharedPrefix::kTaken;
   const int64_t rows = std::min(options.max_rows, options.max_tokens);
-  const int64_t max_row_tiles = CeilDiv(options.max_query_len, map.tile_queries);
-  const int64_t shared_tiles = shares ? CeilDiv(options.max_tokens, map.tile_queries) : 0;
+  const int64_t max_row_tiles = CeilDiv(options.max_query_len, schedule.tile_queries);
+  const int64_t shared_tiles = shares ? CeilDiv(options.max_tokens, schedule.tile_queries) : 0;
   int64_t tiles = shares && options.max_query_len > 1
                       ? rows + shared_tiles
-                      : rows + std::min((options.max_tokens - rows) / map.tile_queries,
+                      : rows + std::min((options.max_tokens - rows) / schedule.tile_queries,
                                         rows * (max_row_tiles - 1));
   const int64_t steps = CeilDiv(options.max_seq_len, kWorkStepKeys);
   Bounds bounds = options.mode == TileScheduleMode::kBalanced
-                      ? BalancedBounds(tiles, map.num_queues, steps)
+                      ? BalancedBounds(tiles, schedule.num_queues, steps)
                       : DeterministicBounds(tiles, rows, max_row_tiles, steps, options.max_splits);
-  bounds.partials *= std::min(map.tile_queries, options.max_query_len);
-  if (map.decode_query_len > 1) {
-    const int64_t decodes = std::min<int64_t>(options.max_tokens, rows * map.decode_query_len);
+  bounds.partials *= std::min(schedule.tile_queries, options.max_query_len);
+  if (schedule.decode_query_len > 1) {
+    const int64_t decodes = std::min<int64_t>(options.max_tokens, rows * schedule.decode_query_len);
     // If no row may be longer, all rows are split by query.
-    if (options.max_query_len <= map.decode_query_len) {
+    if (options.max_query_len <= schedule.decode_query_len) {
       tiles = 0;
       bounds = {};
     }
     tiles += decodes;
     bounds = WithDecodes(bounds, decodes, steps, options.max_splits);
   }
-  const int64_t queue_partials = QueuePartials(options, map, steps);
-  const int64_t of_queues = 2 * int64_t{map.num_queues} * queue_partials;
+  const int64_t queue_partials = QueuePartials(options, schedule, steps);
+  const int64_t of_queues = 2 * int64_t{schedule.num_queues} * queue_partials;
   if (queue_partials > 0 && of_queues < bounds.partials) {
-    map.queue_partials = static_cast<int>(queue_partials);
+    schedule.queue_partials = static_cast<int>(queue_partials);
     bounds.partials = of_queues;
   }
   if (shares) {
-    const Bounds shared = SharedBounds(tiles, shared_tiles, map, steps);
+    const Bounds shared = SharedBounds(tiles, shared_tiles, schedule, steps);
     bounds = {std::max(bounds.items, shared.items), std::max(bounds.merges, shared.merges),
               std::max(bounds.partials, shared.partials)};
   }
@@ -385,12 +388,12 @@ absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
                      bounds.items, ", ", bounds.partials, " and ", bounds.merges));
   }
   // The builder also keeps a Q tile for each row without queries.
-  map.max_shared_tiles = static_cast<int>(shared_tiles);
-  map.max_tiles = static_cast<int>(shared_tiles + std::max(tiles, int64_t{options.max_rows}));
-  map.max_items = static_cast<int>(bounds.items);
-  map.max_merges = static_cast<int>(bounds.merges);
-  map.max_partials = static_cast<int>(bounds.partials);
-  return map;
+  schedule.max_shared_tiles = static_cast<int>(shared_tiles);
+  schedule.max_tiles = static_cast<int>(shared_tiles + std::max(tiles, int64_t{options.max_rows}));
+  schedule.max_items = static_cast<int>(bounds.items);
+  schedule.max_merges = static_cast<int>(bounds.merges);
+  schedule.max_partials = static_cast<int>(bounds.partials);
+  return schedule;
 }
 
 // Maximum length of the rows in the second schedule, which has the tile `least` (the tile for a row
@@ -404,16 +407,17 @@ int ShortRowsOf(const TileScheduleOptions& options, const AttentionTile& tile,
 }
 
 // Sets the limits up to which all rows join the schedule of long rows.
-void PlanJoins(const TileScheduleOptions& options, TileSchedule& map) {
-  map.joined_short_rows = options.costs->joined_short_rows;
-  if (!map.main.may_be_dealt || !MayHaveWarpgroups(options)) return;
+void PlanJoins(const TileScheduleOptions& options, TileSchedule& schedule) {
+  schedule.joined_short_rows = options.costs->joined_short_rows;
+  if (!schedule.main.may_be_dealt || !MayHaveWarpgroups(options)) return;
   const auto of_all_ctas = [&](int64_t steps) {
-    return steps * map.main.num_ctas / map.main.num_head_tiles;
+    return steps * schedule.main.num_ctas / schedule.main.num_head_tiles;
   };
-  map.max_joined_steps = of_all_ctas(options.costs->joined_steps);
+  schedule.max_joined_steps = of_all_ctas(options.costs->joined_steps);
   // A KV tile of smaller heads has the same softmax time, but half the read time.
   if (std::min(options.head_dim_qk, options.head_dim_v) > 64) {
-    map.max_joined_steps_beside_prompts = of_all_ctas(options.costs->joined_steps_beside_prompts);
+    schedule.max_joined_steps_beside_prompts =
+        of_all_ctas(options.costs->joined_steps_beside_prompts);
   }
 }
 
@@ -439,38 +443,40 @@ absl::StatusOr<TileSchedulePlan> PlanTileSchedule(const TileScheduleOptions& giv
                            KernelFor(options, std::max(1, QueriesToHold(options))));
   REPRISE_ASSIGN_OR_RETURN(const AttentionKernelEntry* const least, KernelFor(options, 1));
   TileSchedulePlan plan;
-  TileSchedule& map = plan.shape;
-  map.row_assignment = options.mode == TileScheduleMode::kDeterministic ? RowAssignment::kByRow
-                                                                        : options.row_assignment;
-  map.kernels = options.kernels;
+  TileSchedule& schedule = plan.shape;
+  schedule.row_assignment = options.mode == TileScheduleMode::kDeterministic
+                                ? RowAssignment::kByRow
+                                : options.row_assignment;
+  schedule.kernels = options.kernels;
   const int longest = ShortRowsOf(options, kernel->tile, least->tile);
   TileScheduleOptions main = options;
   if (longest > 0) main.decode_query_len = 1;  // the decode rows are in short_rows
-  REPRISE_ASSIGN_OR_RETURN(map.main, PlanTiles(main, *kernel));
+  REPRISE_ASSIGN_OR_RETURN(schedule.main, PlanTiles(main, *kernel));
   if (longest > 0) {
     TileScheduleOptions short_rows = options;
     short_rows.max_query_len = longest;
     short_rows.max_tokens = static_cast<int>(
         std::min<int64_t>(options.max_tokens, int64_t{options.max_rows} * longest));
-    REPRISE_ASSIGN_OR_RETURN(map.short_rows, PlanTiles(short_rows, *least));
-    PlanJoins(options, map);
+    REPRISE_ASSIGN_OR_RETURN(schedule.short_rows, PlanTiles(short_rows, *least));
+    PlanJoins(options, schedule);
   }
-  plan.map_bytes = LayOutMap(nullptr, map);
-  plan.partial_bytes = LayOutPartials(nullptr, map);
-  plan.workspace_bytes = plan.map_bytes + plan.partial_bytes;
+  plan.schedule_bytes = LayOutMap(nullptr, schedule);
+  plan.partial_bytes = LayOutPartials(nullptr, schedule);
+  plan.workspace_bytes = plan.schedule_bytes + plan.partial_bytes;
   return plan;
 }
 
 TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* workspace) {
-  return MakeTileSchedule(plan, workspace, static_cast<std::byte*>(workspace) + plan.map_bytes);
+  return MakeTileSchedule(plan, workspace,
+                          static_cast<std::byte*>(workspace) + plan.schedule_bytes);
 }
 
-TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* map_memory,
+TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* schedule_memory,
                               void* partial_memory) {
-  TileSchedule map = plan.shape;
-  LayOutMap(map_memory, map);
-  LayOutPartials(partial_memory, map);
-  return map;
+  TileSchedule schedule = plan.shape;
+  LayOutMap(schedule_memory, schedule);
+  LayOutPartials(partial_memory, schedule);
+  return schedule;
 }
 
 }  // namespace reprise

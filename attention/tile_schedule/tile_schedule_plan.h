@@ -8,8 +8,9 @@
 //                    .max_query_len = 1, .max_seq_len = 8192, .device = limits}));
 //   // Allocate plan.workspace_bytes on the device, once. Plans whose schedules are never used
 //   // concurrently can share the largest workspace.
-//   TileSchedule map = MakeTileSchedule(plan, workspace);
-//   // then in each step, before the first layer: LaunchTileSchedule(batch, window, map, stream)
+//   TileSchedule schedule = MakeTileSchedule(plan, workspace);
+//   // then in each step, before the first layer: LaunchTileSchedule(batch, window, schedule,
+//   stream)
 //
 // Two schedules. If the smallest kernel tile holds at least one query but fewer than max_query_len,
 // the rows that fit into it get a separate schedule with that tile (TileSchedule::short_rows):
@@ -95,8 +96,8 @@ struct TileScheduleOptions {
 
 struct TileSchedulePlan {
   TileSchedule shape;           // capacities and sizes; pointers are null
-  int64_t workspace_bytes = 0;  // map_bytes + partial_bytes
-  int64_t map_bytes = 0;        // the schedule itself, read by all layers of the step
+  int64_t workspace_bytes = 0;  // schedule_bytes + partial_bytes
+  int64_t schedule_bytes = 0;   // the schedule itself, read by all layers of the step
   int64_t partial_bytes = 0;    // partial results of split rows; unused after a layer's kernel
 };
 
@@ -109,10 +110,11 @@ absl::StatusOr<TileSchedulePlan> PlanTileSchedule(const TileScheduleOptions& opt
 // graphs that use the schedule.
 TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* workspace);
 
-// As above, over two allocations: plan.map_bytes and plan.partial_bytes. Schedules whose kernels
-// never run concurrently, for example those of all layer classes of a step, can share the second
-// allocation, which is usually the larger one.
-TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* map_memory, void* partial_memory);
+// As above, over two allocations: plan.schedule_bytes and plan.partial_bytes. Schedules whose
+// kernels never run concurrently, for example those of all layer classes of a step, can share the
+// second allocation, which is usually the larger one.
+TileSchedule MakeTileSchedule(const TileSchedulePlan& plan, void* schedule_memory,
+                              void* partial_memory);
 
 }  // namespace reprise
 

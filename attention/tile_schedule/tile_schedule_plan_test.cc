@@ -46,16 +46,16 @@ TEST(TileSchedulePlanTest, TileFollowsTheRequestedMmaType) {
 
 TEST(TileSchedulePlanTest, SeparateAllocationsNeedTheSameTotalMemory) {
   const TileSchedulePlan plan = *PlanTileSchedule(LlamaDecode());
-  EXPECT_GT(plan.map_bytes, 0);
-  EXPECT_GT(plan.partial_bytes, plan.map_bytes);
-  EXPECT_EQ(plan.map_bytes + plan.partial_bytes, plan.workspace_bytes);
+  EXPECT_GT(plan.schedule_bytes, 0);
+  EXPECT_GT(plan.partial_bytes, plan.schedule_bytes);
+  EXPECT_EQ(plan.schedule_bytes + plan.partial_bytes, plan.workspace_bytes);
   const auto place = [](intptr_t address) { return reinterpret_cast<void*>(address); };
   const KernelSchedule together = MakeTileSchedule(plan, place(1 << 20)).main;
   const KernelSchedule apart = MakeTileSchedule(plan, place(1 << 20), place(1 << 30)).main;
   EXPECT_EQ(apart.items, together.items);
   EXPECT_EQ(apart.arrivals, together.arrivals);
   const auto of = [](const float* partials) { return reinterpret_cast<intptr_t>(partials); };
-  EXPECT_EQ(of(together.partial_lse), (1 << 20) + plan.map_bytes);
+  EXPECT_EQ(of(together.partial_lse), (1 << 20) + plan.schedule_bytes);
   EXPECT_EQ(of(apart.partial_lse), 1 << 30);
   EXPECT_EQ(of(apart.partial_out) - of(apart.partial_lse),
             of(together.partial_out) - of(together.partial_lse));
@@ -99,13 +99,13 @@ TEST(TileSchedulePlanTest, TileSizeFollowsTheNumberOfDrafts) {
   TileScheduleOptions options = LlamaDecode();
   options.max_query_len = 5;  // 20 query rows
   options.max_tokens = 320;
-  const TileSchedule map = PlanTileSchedule(options)->shape;
-  EXPECT_EQ(map.main.tile_rows, 32);
-  EXPECT_EQ(map.main.tile_queries, 5);
-  EXPECT_EQ(map.main.num_head_tiles, 8);
-  EXPECT_EQ(map.main.num_ctas, 264);  // two per SM, as in a decode
-  EXPECT_FALSE(map.main.may_be_dealt);
-  EXPECT_EQ(map.short_rows.tile_rows, 16);
+  const TileSchedule schedule = PlanTileSchedule(options)->shape;
+  EXPECT_EQ(schedule.main.tile_rows, 32);
+  EXPECT_EQ(schedule.main.tile_queries, 5);
+  EXPECT_EQ(schedule.main.num_head_tiles, 8);
+  EXPECT_EQ(schedule.main.num_ctas, 264);  // two per SM, as in a decode
+  EXPECT_FALSE(schedule.main.may_be_dealt);
+  EXPECT_EQ(schedule.short_rows.tile_rows, 16);
   options.max_query_len = 8;  // 32
   EXPECT_EQ(ShapeOf(options).tile_rows, 32);
   options.max_query_len = 9;  // 36
@@ -115,10 +115,10 @@ TEST(TileSchedulePlanTest, TileSizeFollowsTheNumberOfDrafts) {
 TEST(TileSchedulePlanTest, DecodeTileFollowsTheGroupSize) {
   TileScheduleOptions options = LlamaDecode();
   options.num_kv_heads = 1;  // a group of 32
-  const TileSchedule map = PlanTileSchedule(options)->shape;
-  EXPECT_EQ(map.main.tile_rows, 32);
-  EXPECT_EQ(map.main.num_head_tiles, 1);
-  EXPECT_FALSE(map.has_short_rows());
+  const TileSchedule schedule = PlanTileSchedule(options)->shape;
+  EXPECT_EQ(schedule.main.tile_rows, 32);
+  EXPECT_EQ(schedule.main.num_head_tiles, 1);
+  EXPECT_FALSE(schedule.has_short_rows());
   options.max_query_len = options.max_tokens = 500;
   const TileSchedule mixed = PlanTileSchedule(options)->shape;
   EXPECT_EQ(mixed.main.tile_rows, 128);
@@ -200,14 +200,16 @@ TEST(TileSchedulePlanTest, SchedulesOfShortAndLongRowsDoNotOverlap) {
   options.max_tokens = 2048;
   options.max_query_len = 2048;
   const TileSchedulePlan plan = *PlanTileSchedule(options);
-  const TileSchedule map = MakeTileSchedule(plan, reinterpret_cast<void*>(intptr_t{1} << 20));
+  const TileSchedule schedule = MakeTileSchedule(plan, reinterpret_cast<void*>(intptr_t{1} << 20));
   const auto of = [](const void* part) { return reinterpret_cast<intptr_t>(part); };
-  EXPECT_GE(of(map.short_rows.counts), of(map.main.scratch) + TileScheduleScratch::Bytes(map.main));
-  EXPECT_GE(of(map.main.partial_lse),
-            of(map.short_rows.scratch) + TileScheduleScratch::Bytes(map.short_rows));
-  EXPECT_GE(of(map.short_rows.partial_lse),
-            of(map.main.partial_out) + int64_t{map.main.max_partials} * 32 * 128 * 4);
-  EXPECT_LE(of(map.short_rows.partial_out) + int64_t{map.short_rows.max_partials} * 32 * 128 * 4,
+  EXPECT_GE(of(schedule.short_rows.counts),
+            of(schedule.main.scratch) + TileScheduleScratch::Bytes(schedule.main));
+  EXPECT_GE(of(schedule.main.partial_lse),
+            of(schedule.short_rows.scratch) + TileScheduleScratch::Bytes(schedule.short_rows));
+  EXPECT_GE(of(schedule.short_rows.partial_lse),
+            of(schedule.main.partial_out) + int64_t{schedule.main.max_partials} * 32 * 128 * 4);
+  EXPECT_LE(of(schedule.short_rows.partial_out) +
+                int64_t{schedule.short_rows.max_partials} * 32 * 128 * 4,
             (intptr_t{1} << 20) + plan.workspace_bytes);
 }
 
@@ -326,16 +328,16 @@ TEST(TileSchedulePlanTest, LargeHeadsUseTheDecodeTileOnCardsWithLittleSharedMemo
     options.max_query_len = 512;
     for (const int enough : {0, kA100}) {
       options.device.max_shared_bytes = enough;
-      const TileSchedule map = PlanTileSchedule(options)->shape;
-      EXPECT_EQ(map.main.tile_rows, 64);
-      EXPECT_EQ(map.short_rows.tile_rows, 16);
+      const TileSchedule schedule = PlanTileSchedule(options)->shape;
+      EXPECT_EQ(schedule.main.tile_rows, 64);
+      EXPECT_EQ(schedule.short_rows.tile_rows, 16);
     }
     options.device.max_shared_bytes = kSmallCard;
-    const TileSchedule map = PlanTileSchedule(options)->shape;
-    EXPECT_EQ(map.main.tile_rows, 16);
-    EXPECT_EQ(map.main.tile_queries, 4);
-    EXPECT_EQ(map.main.max_query_len, 512);
-    EXPECT_EQ(map.short_rows.max_items, 0);
+    const TileSchedule schedule = PlanTileSchedule(options)->shape;
+    EXPECT_EQ(schedule.main.tile_rows, 16);
+    EXPECT_EQ(schedule.main.tile_queries, 4);
+    EXPECT_EQ(schedule.main.max_query_len, 512);
+    EXPECT_EQ(schedule.short_rows.max_items, 0);
   }
   // Smaller heads have large tiles on every card.
   TileScheduleOptions options = LlamaDecode();
@@ -395,12 +397,12 @@ TEST(TileSchedulePlanTest, DraftRowsAddTheSplitsOfTheirQueries) {
   options.mode = TileScheduleMode::kDeterministic;
   options.max_tokens = options.max_query_len = 8192;
   options.decode_query_len = 17;
-  const TileSchedule map = PlanTileSchedule(options)->shape;
-  EXPECT_EQ(map.main.decode_query_len, 1);
-  EXPECT_EQ(map.short_rows.max_query_len, 17);
-  EXPECT_EQ(map.short_rows.decode_query_len, 17);
-  EXPECT_EQ(map.short_rows.tile_rows, 16);
-  EXPECT_EQ(map.short_rows.max_partials, 2 * map.short_rows.num_queues * 16);
+  const TileSchedule schedule = PlanTileSchedule(options)->shape;
+  EXPECT_EQ(schedule.main.decode_query_len, 1);
+  EXPECT_EQ(schedule.short_rows.max_query_len, 17);
+  EXPECT_EQ(schedule.short_rows.decode_query_len, 17);
+  EXPECT_EQ(schedule.short_rows.tile_rows, 16);
+  EXPECT_EQ(schedule.short_rows.max_partials, 2 * schedule.short_rows.num_queues * 16);
   options.dtype = DType::kFloat32;  // one tile for all rows
   const TileSchedule one = PlanTileSchedule(options)->shape;
   EXPECT_FALSE(one.has_short_rows());
@@ -423,13 +425,13 @@ TEST(TileSchedulePlanTest, PartialsOfDraftsAreCappedPerQueue) {
   const TileSchedulePlan plain = *PlanTileSchedule(options);
   options.decode_query_len = 5;
   const TileSchedulePlan drafts = *PlanTileSchedule(options);
-  const KernelSchedule& map = drafts.shape.main;  // a kernel tile holds half of the heads
+  const KernelSchedule& schedule = drafts.shape.main;  // a kernel tile holds half of the heads
   EXPECT_FALSE(drafts.shape.has_short_rows());
-  EXPECT_EQ(map.queue_partials, 16);
-  EXPECT_EQ(map.max_partials, 2 * map.num_queues * 16);
+  EXPECT_EQ(schedule.queue_partials, 16);
+  EXPECT_EQ(schedule.max_partials, 2 * schedule.num_queues * 16);
   EXPECT_EQ(drafts.partial_bytes, plain.partial_bytes);
   // Separate partials for each Q tile would be more than 256 * 5 * 16 partials.
-  EXPECT_EQ(map.max_partials, 2112);
+  EXPECT_EQ(schedule.max_partials, 2112);
   EXPECT_EQ(drafts.partial_bytes, int64_t{2112} * 128 * (512 + 1) * 4);
   // If rows need fewer partials, Q tiles do not share them.
   options.max_rows = 1;
@@ -448,10 +450,10 @@ TEST(TileSchedulePlanTest, PartialsAreCappedPerQueueForEveryHeadDim) {
   options.device.num_sms = 4;
   for (const int head_dim : {64, 128, 192, 256, 512}) {
     options.head_dim_qk = options.head_dim_v = head_dim;
-    const KernelSchedule map = PlanTileSchedule(options)->shape.main;
-    EXPECT_EQ(map.num_head_tiles, map.num_kv_heads);
-    EXPECT_EQ(map.queue_partials, 16 * map.tile_queries);
-    EXPECT_EQ(map.max_partials, 2 * map.num_queues * 16 * map.tile_queries);
+    const KernelSchedule schedule = PlanTileSchedule(options)->shape.main;
+    EXPECT_EQ(schedule.num_head_tiles, schedule.num_kv_heads);
+    EXPECT_EQ(schedule.queue_partials, 16 * schedule.tile_queries);
+    EXPECT_EQ(schedule.max_partials, 2 * schedule.num_queues * 16 * schedule.tile_queries);
   }
 }
 
@@ -459,14 +461,14 @@ TEST(TileSchedulePlanTest, WorkspaceLayoutMatchesItsSize) {
   const absl::StatusOr<TileSchedulePlan> plan = PlanTileSchedule(LlamaDecode());
   ASSERT_TRUE(plan.ok());
   auto* const base = reinterpret_cast<char*>(uintptr_t{1} << 20);
-  const KernelSchedule map = MakeTileSchedule(*plan, base).main;
+  const KernelSchedule schedule = MakeTileSchedule(*plan, base).main;
   // The out partials come last: 64 partials x 32 heads x 128 floats.
-  EXPECT_EQ(reinterpret_cast<char*>(map.partial_out) + int64_t{64} * 32 * 128 * 4,
+  EXPECT_EQ(reinterpret_cast<char*>(schedule.partial_out) + int64_t{64} * 32 * 128 * 4,
             base + plan->workspace_bytes);
-  EXPECT_EQ(reinterpret_cast<char*>(map.counts), base);
+  EXPECT_EQ(reinterpret_cast<char*>(schedule.counts), base);
   for (const void* part :
-       {static_cast<const void*>(map.items), static_cast<const void*>(map.scratch),
-        static_cast<const void*>(map.partial_out)}) {
+       {static_cast<const void*>(schedule.items), static_cast<const void*>(schedule.scratch),
+        static_cast<const void*>(schedule.partial_out)}) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(part) % 256, 0u);
   }
 }
@@ -587,22 +589,22 @@ TEST(TileSchedulePlanTest, CostTableNamesEachFieldOnce) {
 
 // The profile's clusters_of, divided by 8 heads.
 TEST(TileSchedulePlanTest, HeadsDivideTheResidentClusters) {
-  const KernelSchedule map = ShapeOf(LlamaDecode());
-  EXPECT_THAT(map.clusters_of, ::testing::ElementsAre(0, 0, 16, 10, 7, 5, 4, 3, 3));
-  EXPECT_EQ(QueuesInUse(map, 1), 33);
-  EXPECT_EQ(QueuesInUse(map, 2), 32);
-  EXPECT_EQ(QueuesInUse(map, 4), 28);
-  EXPECT_EQ(QueuesInUse(map, 6), 24);
-  EXPECT_EQ(QueuesInUse(map, 8), 24);
+  const KernelSchedule schedule = ShapeOf(LlamaDecode());
+  EXPECT_THAT(schedule.clusters_of, ::testing::ElementsAre(0, 0, 16, 10, 7, 5, 4, 3, 3));
+  EXPECT_EQ(QueuesInUse(schedule, 1), 33);
+  EXPECT_EQ(QueuesInUse(schedule, 2), 32);
+  EXPECT_EQ(QueuesInUse(schedule, 4), 28);
+  EXPECT_EQ(QueuesInUse(schedule, 6), 24);
+  EXPECT_EQ(QueuesInUse(schedule, 8), 24);
   // 17 rows do not have two queues each. 11 rows have three.
-  EXPECT_EQ(ClusterOf(map, 17, -1), 1);
-  EXPECT_EQ(ClusterOf(map, 16, -1), 2);
-  EXPECT_EQ(ClusterOf(map, 12, -1), 2);
-  EXPECT_EQ(ClusterOf(map, 11, -1), 1);
+  EXPECT_EQ(ClusterOf(schedule, 17, -1), 1);
+  EXPECT_EQ(ClusterOf(schedule, 16, -1), 2);
+  EXPECT_EQ(ClusterOf(schedule, 12, -1), 2);
+  EXPECT_EQ(ClusterOf(schedule, 11, -1), 1);
   // A split of two KV tiles is not split further.
-  EXPECT_EQ(ClusterOf(map, 8, 127), 1);
-  EXPECT_EQ(ClusterOf(map, 8, 128), 2);
-  EXPECT_EQ(ClusterOf(map, 0, -1), 1);
+  EXPECT_EQ(ClusterOf(schedule, 8, 127), 1);
+  EXPECT_EQ(ClusterOf(schedule, 8, 128), 2);
+  EXPECT_EQ(ClusterOf(schedule, 0, -1), 1);
   // Fewer SMs have fewer queues.
   TileScheduleOptions small = LlamaDecode();
   small.device.num_sms = 20;

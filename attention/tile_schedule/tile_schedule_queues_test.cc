@@ -29,17 +29,17 @@ using ::testing::Field;
 
 void Build(const Rows& rows, HostTileSchedule& work, const LayerWindow& window = {}) {
   work.Poison();
-  ASSERT_TRUE(TileScheduleOnHost(rows.batch, window, work.map()).ok());
-  const absl::Status checked = CheckTileSchedule(work.map(), rows.batch, window);
+  ASSERT_TRUE(TileScheduleOnHost(rows.batch, window, work.schedule()).ok());
+  const absl::Status checked = CheckTileSchedule(work.schedule(), rows.batch, window);
   ASSERT_TRUE(checked.ok()) << checked;
   EXPECT_TRUE(work.IsGuardIntact());
 }
 
 // Items per non-empty queue.
-std::vector<int> ItemsOfQueues(const KernelSchedule& map) {
+std::vector<int> ItemsOfQueues(const KernelSchedule& schedule) {
   std::vector<int> counts;
-  for (int queue = 0; queue < map.num_queues; ++queue) {
-    const int count = map.queue_items[queue + 1] - map.queue_items[queue];
+  for (int queue = 0; queue < schedule.num_queues; ++queue) {
+    const int count = schedule.queue_items[queue + 1] - schedule.queue_items[queue];
     if (count > 0) counts.push_back(count);
   }
   return counts;
@@ -48,7 +48,7 @@ std::vector<int> ItemsOfQueues(const KernelSchedule& map) {
 int NumMerges(const Rows& rows, const TileScheduleOptions& options) {
   HostTileSchedule work(options);
   Build(rows, work);
-  return work.map().main.counts[1];
+  return work.schedule().main.counts[1];
 }
 
 // 33 queues.
@@ -61,10 +61,10 @@ TEST(TileScheduleWholeTest, EqualRowsThatNearlyFillTheQueuesAreNotSplit) {
       const Rows rows(std::vector<int32_t>(num_rows, len));
       HostTileSchedule work(OptionsFor(rows.batch));
       Build(rows, work);
-      const KernelSchedule& map = work.map().main;
-      EXPECT_EQ(map.counts[0], num_rows);
-      EXPECT_EQ(map.counts[1], 0);
-      const std::vector<int> counts = ItemsOfQueues(map);
+      const KernelSchedule& schedule = work.schedule().main;
+      EXPECT_EQ(schedule.counts[0], num_rows);
+      EXPECT_EQ(schedule.counts[1], 0);
+      const std::vector<int> counts = ItemsOfQueues(schedule);
       for (size_t c = 0; c + 1 < counts.size(); ++c) EXPECT_EQ(counts[c], of_queue) << c;
       TileScheduleOptions filled = OptionsFor(rows.batch);
       filled.costs->border = filled.costs->border_percent = 0;
@@ -166,7 +166,7 @@ TEST(TileScheduleWholeTest, RowsWithoutKeysBetweenLiveRowsOccupyAPlace) {
   const Rows rows(lens);
   HostTileSchedule work(OptionsFor(rows.batch));
   Build(rows, work);
-  EXPECT_GT(work.map().main.counts[1], 0);
+  EXPECT_GT(work.schedule().main.counts[1], 0);
   for (const int64_t steps : work.QueueSteps()) EXPECT_LE(steps, 65);
 }
 
@@ -177,11 +177,11 @@ TEST(TileScheduleWholeTest, PaddedRowsOccupyNoPlace) {
     const Rows rows(lens);
     HostTileSchedule work(OptionsFor(rows.batch));
     Build(rows, work);
-    const KernelSchedule& map = work.map().main;
-    EXPECT_EQ(map.counts[1], 0) << live;
-    EXPECT_EQ(map.counts[0], live + live / 4);
+    const KernelSchedule& schedule = work.schedule().main;
+    EXPECT_EQ(schedule.counts[1], 0) << live;
+    EXPECT_EQ(schedule.counts[0], live + live / 4);
     for (int queue = 0; queue < 32; ++queue) {
-      EXPECT_EQ(map.queue_items[queue + 1] - map.queue_items[queue], live / 32) << live;
+      EXPECT_EQ(schedule.queue_items[queue + 1] - schedule.queue_items[queue], live / 32) << live;
     }
   }
   // All rows are padded.
@@ -206,18 +206,18 @@ TEST(TileScheduleWholeTest, LengthsMayChangeUnderOnePlan) {
         rows.seq_lens[r] = r < live ? std::clamp(len - random.Int(0, spread), 1, 5000) : 0;
       }
       Build(rows, work);
-      const KernelSchedule& map = work.map().main;
-      num_whole += live > map.num_queues && map.counts[1] == 0;
+      const KernelSchedule& schedule = work.schedule().main;
+      num_whole += live > schedule.num_queues && schedule.counts[1] == 0;
     }
     EXPECT_GE(num_whole, 2) << num_kv_heads;
   }
 }
 
 // The queues of the items, row by row. Each item must be the only one in its queue.
-std::vector<int> QueuesOf(const KernelSchedule& map) {
+std::vector<int> QueuesOf(const KernelSchedule& schedule) {
   std::vector<int> queues;
-  for (int queue = 0; queue < map.num_queues; ++queue) {
-    const int count = map.queue_items[queue + 1] - map.queue_items[queue];
+  for (int queue = 0; queue < schedule.num_queues; ++queue) {
+    const int count = schedule.queue_items[queue + 1] - schedule.queue_items[queue];
     EXPECT_LE(count, 1) << queue;
     if (count > 0) queues.push_back(queue);
   }
@@ -232,13 +232,13 @@ TEST(TileScheduleClusterTest, RowsWithTwoQueuesAreHalvedWithinACluster) {
   const Rows rows(lens);
   HostTileSchedule work(OptionsFor(rows.batch));
   Build(rows, work);
-  const KernelSchedule& map = work.map().main;
-  ASSERT_EQ(ClusterOf(map, 14, -1), 2);
-  ASSERT_EQ(map.counts[4], 1);
+  const KernelSchedule& schedule = work.schedule().main;
+  ASSERT_EQ(ClusterOf(schedule, 14, -1), 2);
+  ASSERT_EQ(schedule.counts[4], 1);
   std::vector<int> expected = {0, 1, 2, 3, 4, 6};
   for (int queue = 8; queue < 28; ++queue) expected.push_back(queue);
-  EXPECT_EQ(QueuesOf(map), expected);
-  EXPECT_THAT(std::vector<WorkItem>(map.items, map.items + 6),
+  EXPECT_EQ(QueuesOf(schedule), expected);
+  EXPECT_THAT(std::vector<WorkItem>(schedule.items, schedule.items + 6),
               ElementsAre(KeysOfRow(0, 0, 512), KeysOfRow(0, 512, 1024), KeysOfRow(1, 0, 512),
                           KeysOfRow(1, 512, 900), KeysOfRow(2, 0, 64), KeysOfRow(3, 0, 0)));
 }
@@ -249,10 +249,10 @@ TEST(TileScheduleClusterTest, RowsOfDifferentLengthsUseStreamKOverTheClusterQueu
   const Rows rows(lens);
   HostTileSchedule work(OptionsFor(rows.batch));
   Build(rows, work);
-  const KernelSchedule& map = work.map().main;
-  ASSERT_EQ(ClusterOf(map, 16, -1), 2);
-  EXPECT_EQ(map.counts[4], 0);
-  EXPECT_EQ(map.queue_items[32], map.counts[0]);  // the last of 33 queues is unused
+  const KernelSchedule& schedule = work.schedule().main;
+  ASSERT_EQ(ClusterOf(schedule, 16, -1), 2);
+  EXPECT_EQ(schedule.counts[4], 0);
+  EXPECT_EQ(schedule.queue_items[32], schedule.counts[0]);  // the last of 33 queues is unused
 }
 
 TEST(TileScheduleClusterTest, PaddedRowsLeaveTheirQueuesToLiveRows) {
@@ -262,8 +262,8 @@ TEST(TileScheduleClusterTest, PaddedRowsLeaveTheirQueuesToLiveRows) {
   HostTileSchedule work(OptionsFor(rows.batch));
   Build(rows, work);
   // In a cluster of two, each row would have two queues for the work of 16 queues.
-  EXPECT_EQ(work.map().main.counts[4], 0);
-  EXPECT_EQ(work.map().main.counts[0], 8 * 4 + 8);
+  EXPECT_EQ(work.schedule().main.counts[4], 0);
+  EXPECT_EQ(work.schedule().main.counts[0], 8 * 4 + 8);
 }
 
 // Resident clusters with 8 heads, for cluster sizes 2 to 8: 16, 10, 7, 5, 4, 3 and 3.
@@ -286,10 +286,10 @@ TEST(TileScheduleClusterTest, ClusterSizeFollowsTheNumberOfKeys) {
     const Rows rows(std::vector<int32_t>(c.num_rows, c.len));
     HostTileSchedule work(OptionsFor(rows.batch));
     Build(rows, work);
-    const KernelSchedule& map = work.map().main;
-    EXPECT_EQ(ClusterOf(map, c.num_rows, -1), c.cluster);
-    EXPECT_EQ(map.counts[4], 1);
-    for (const WorkItem& item : ItemsOf(map)) {
+    const KernelSchedule& schedule = work.schedule().main;
+    EXPECT_EQ(ClusterOf(schedule, c.num_rows, -1), c.cluster);
+    EXPECT_EQ(schedule.counts[4], 1);
+    for (const WorkItem& item : ItemsOf(schedule)) {
       EXPECT_LE(item.key_end - item.key_begin, c.steps * kWorkStepKeys);
     }
   }
@@ -305,8 +305,8 @@ TEST(TileScheduleClusterTest, LongRowsAndLargeBatchesHaveNoClusters) {
     const Rows rows(std::vector<int32_t>(num_rows, len));
     HostTileSchedule work(OptionsFor(rows.batch));
     Build(rows, work);
-    EXPECT_EQ(ClusterOf(work.map().main, num_rows, -1), 1);
-    EXPECT_EQ(work.map().main.counts[4], 0);
+    EXPECT_EQ(ClusterOf(work.schedule().main, num_rows, -1), 1);
+    EXPECT_EQ(work.schedule().main.counts[4], 0);
   }
 }
 
@@ -321,7 +321,7 @@ TEST(TileScheduleClusterTest, LengthsMayChangeWithinTheBounds) {
       for (int32_t& l : rows.seq_lens) l = random.Pick({0, 1, 64, len, random.Int(1, len)});
       Build(rows, work);
       const bool have_keys = *std::max_element(rows.seq_lens.begin(), rows.seq_lens.end()) > 0;
-      EXPECT_EQ(work.map().main.counts[4], have_keys) << num_rows << " rows";
+      EXPECT_EQ(work.schedule().main.counts[4], have_keys) << num_rows << " rows";
     }
   }
 }
@@ -338,11 +338,11 @@ TEST(TileScheduleClusterTest, ClustersStayWithinTheQueuesForAnyShape) {
     options.device.num_sms = random.Pick({132, 132, 20});
     HostTileSchedule work(options);
     Build(rows, work);
-    const KernelSchedule& map = work.map().main;
-    const int cluster = ClusterOf(map, rows.batch.num_rows, -1);
-    EXPECT_LE(QueuesInUse(map, cluster), map.num_queues);
-    EXPECT_EQ(QueuesInUse(map, cluster) % cluster, 0);
-    if (map.counts[4] != 0) ++num_of_cluster[cluster];
+    const KernelSchedule& schedule = work.schedule().main;
+    const int cluster = ClusterOf(schedule, rows.batch.num_rows, -1);
+    EXPECT_LE(QueuesInUse(schedule, cluster), schedule.num_queues);
+    EXPECT_EQ(QueuesInUse(schedule, cluster) % cluster, 0);
+    if (schedule.counts[4] != 0) ++num_of_cluster[cluster];
   }
   for (int n = 2; n <= kMaxClusterQueues; ++n) EXPECT_GE(num_of_cluster[n], 2) << n;
 }
@@ -352,18 +352,18 @@ TEST(TileScheduleClusterTest, WindowEnablesClusters) {
   HostTileSchedule work(OptionsFor(rows.batch));
   const LayerWindow window = {.left = 600};
   Build(rows, work, window);
-  const KernelSchedule& map = work.map().main;
-  EXPECT_EQ(ClusterOf(map, 2, -1), 1);
+  const KernelSchedule& schedule = work.schedule().main;
+  EXPECT_EQ(ClusterOf(schedule, 2, -1), 1);
   // 601 keys touch 11 KV tiles if the first key is inside a KV tile.
-  EXPECT_EQ(ClusterOf(map, 2, 600), 6);
-  EXPECT_EQ(map.counts[4], 1);
-  EXPECT_EQ(map.items[0].key_begin, 30000 - 601);
+  EXPECT_EQ(ClusterOf(schedule, 2, 600), 6);
+  EXPECT_EQ(schedule.counts[4], 1);
+  EXPECT_EQ(schedule.items[0].key_begin, 30000 - 601);
 }
 
 bool HasWideCtas(const HostTileSchedule& work, const Rows& rows, int window_left = -1) {
-  const KernelSchedule& map = work.map().main;
+  const KernelSchedule& schedule = work.schedule().main;
   const int num_rows = rows.batch.num_rows;
-  return IsWide(map, ClusterOf(map, num_rows, window_left), num_rows, window_left);
+  return IsWide(schedule, ClusterOf(schedule, num_rows, window_left), num_rows, window_left);
 }
 
 // 132 SMs are at least 32 for each of four Q tiles.
@@ -383,11 +383,11 @@ TEST(TileScheduleWideTest, SmallBatchesOfLongRowsHaveWideCtas) {
     HostTileSchedule work(OptionsFor(rows.batch, c.num_kv_heads));
     Build(rows, work);
     EXPECT_EQ(HasWideCtas(work, rows), c.is_wide);
-    const KernelSchedule& map = work.map().main;
+    const KernelSchedule& schedule = work.schedule().main;
     if (!c.is_wide) continue;
-    EXPECT_EQ(map.wide_queues, 132 / c.num_kv_heads);
-    EXPECT_EQ(map.queue_items[map.wide_queues], map.counts[0]);
-    EXPECT_TRUE(c.len != 8192 || map.counts[0] == c.num_rows * 32);  // four KV tiles per split
+    EXPECT_EQ(schedule.wide_queues, 132 / c.num_kv_heads);
+    EXPECT_EQ(schedule.queue_items[schedule.wide_queues], schedule.counts[0]);
+    EXPECT_TRUE(c.len != 8192 || schedule.counts[0] == c.num_rows * 32);  // four KV tiles per split
   }
 }
 
@@ -395,7 +395,7 @@ TEST(TileScheduleWideTest, EmptyBatchesHaveNoWideCtas) {
   for (const int num_kv_heads : {1, 8}) {
     Rows rows({8192});
     HostTileSchedule work(OptionsFor(rows.batch, num_kv_heads));
-    EXPECT_FALSE(IsWide(work.map().main, 1, 0, -1));
+    EXPECT_FALSE(IsWide(work.schedule().main, 1, 0, -1));
   }
 }
 

@@ -46,9 +46,9 @@ void BuildAndCheck(const Batch& batch, const AttentionParams& layer, TileSchedul
   HostTileSchedule work(options);
   // the second round builds over the content of the first
   for (int round = 0; round < 2; ++round) {
-    const absl::Status built = TileScheduleOnHost(batch, WindowOf(layer), work.map()).status();
+    const absl::Status built = TileScheduleOnHost(batch, WindowOf(layer), work.schedule()).status();
     ASSERT_TRUE(built.ok()) << built;
-    const absl::Status checked = CheckTileSchedule(work.map(), batch, WindowOf(layer));
+    const absl::Status checked = CheckTileSchedule(work.schedule(), batch, WindowOf(layer));
     EXPECT_TRUE(checked.ok()) << checked;
     EXPECT_TRUE(work.IsGuardIntact());
   }
@@ -96,12 +96,12 @@ int BuildAndCheckShared(const PagedFixture& fixture, Random& random) {
   options.max_query_len = std::max(1, batch.max_query_len);
   options.max_seq_len = batch.max_seq_len;
   HostTileSchedule work(options);
-  EXPECT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.map()).ok());
-  const absl::Status checked = CheckTileSchedule(work.map(), batch, WindowOf(layer));
+  EXPECT_TRUE(TileScheduleOnHost(batch, WindowOf(layer), work.schedule()).ok());
+  const absl::Status checked = CheckTileSchedule(work.schedule(), batch, WindowOf(layer));
   EXPECT_TRUE(checked.ok()) << checked;
   int shared_keys = 0;
-  for (int i = 0; i < work.map().main.counts[0]; ++i) {
-    const WorkItem& item = work.map().main.items[i];
+  for (int i = 0; i < work.schedule().main.counts[0]; ++i) {
+    const WorkItem& item = work.schedule().main.items[i];
     if (item.row == kSharedRow) shared_keys = std::max(shared_keys, item.key_end);
   }
   return shared_keys;

@@ -22,11 +22,11 @@ namespace {
 
 template <typename Batch>
 absl::StatusOr<BatchSchedule> BuildOn(const Batch& batch, const LayerWindow& window,
-                                      const TileSchedule& map, at::Device device) {
-  if (device.is_cpu()) return TileScheduleOnHost(batch, window, map);
+                                      const TileSchedule& schedule, at::Device device) {
+  if (device.is_cpu()) return TileScheduleOnHost(batch, window, schedule);
 #ifdef REPRISE_WITH_CUDA
   const c10::cuda::CUDAGuard guard(device);
-  return LaunchTileSchedule(batch, window, map,
+  return LaunchTileSchedule(batch, window, schedule,
                             c10::cuda::getCurrentCUDAStream(device.index()).stream());
 #else
   return absl::UnimplementedError(
@@ -51,11 +51,11 @@ absl::StatusOr<BatchSchedule> WorkForCall(const WorkTensors& work, const KernelC
         work.plan ? "plan" : "workspace"));
   }
   if (work.plan) {
-    REPRISE_ASSIGN_OR_RETURN(TileSchedule map,
+    REPRISE_ASSIGN_OR_RETURN(TileSchedule schedule,
                              TileScheduleOver(*work.plan, *work.workspace, q.device()));
-    if (kernels.products) map.kernels.products = kernels.products;
-    map.kernels.max_tier = std::min(map.kernels.max_tier, kernels.max_tier);
-    return WorkOf(batch, WindowOf(layer), map);
+    if (kernels.products) schedule.kernels.products = kernels.products;
+    schedule.kernels.max_tier = std::min(schedule.kernels.max_tier, kernels.max_tier);
+    return WorkOf(batch, WindowOf(layer), schedule);
   }
   if (q.is_cpu()) return BatchSchedule{};
   // The schedule is built before the call checks the following.
@@ -80,10 +80,10 @@ absl::StatusOr<BatchSchedule> WorkForCall(const WorkTensors& work, const KernelC
                                                  : TileScheduleMode::kBalanced,
                       .kernels = kernels}));
   REPRISE_ASSIGN_OR_RETURN(keep_alive, AllocateWorkspace(plan, q.device()));
-  REPRISE_ASSIGN_OR_RETURN(TileSchedule map, TileScheduleOver(plan, keep_alive, q.device()));
+  REPRISE_ASSIGN_OR_RETURN(TileSchedule schedule, TileScheduleOver(plan, keep_alive, q.device()));
   // The schedule is built and used with the same batch.
-  if (!work.deterministic) map.row_assignment = RowAssignment::kByBatch;
-  return BuildOn(batch, WindowOf(layer), map, q.device());
+  if (!work.deterministic) schedule.row_assignment = RowAssignment::kByBatch;
+  return BuildOn(batch, WindowOf(layer), schedule, q.device());
 }
 
 }  // namespace
@@ -98,17 +98,17 @@ absl::StatusOr<DeviceLimits> LimitsOf(at::Device device) {
   return DeviceLimits{};
 }
 
-absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const TileSchedule& map,
-                       at::Device device) {
+absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window,
+                       const TileSchedule& schedule, at::Device device) {
   REPRISE_RETURN_IF_ERROR(
       CheckBatchFields({.window_left = window.left, .window_right = window.right}, batch));
-  return BuildOn(batch, window, map, device).status();
+  return BuildOn(batch, window, schedule, device).status();
 }
 
-absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, const TileSchedule& map,
-                       at::Device device) {
+absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window,
+                       const TileSchedule& schedule, at::Device device) {
   REPRISE_RETURN_IF_ERROR(CheckBatchFields(batch));
-  return BuildOn(batch, window, map, device).status();
+  return BuildOn(batch, window, schedule, device).status();
 }
 
 absl::StatusOr<BatchSchedule> WorkFor(const WorkTensors& work, const KernelChoice& kernels,

@@ -24,11 +24,11 @@ namespace reprise {
 // for the CPU.
 absl::StatusOr<DeviceLimits> LimitsOf(at::Device device);
 
-// Fills `map` from the batch, on the device of the batch.
-absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window, const TileSchedule& map,
-                       at::Device device);
-absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window, const TileSchedule& map,
-                       at::Device device);
+// Fills `schedule` from the batch, on the device of the batch.
+absl::Status BuildWork(const PagedBatch& batch, const LayerWindow& window,
+                       const TileSchedule& schedule, at::Device device);
+absl::Status BuildWork(const RaggedBatch& batch, const LayerWindow& window,
+                       const TileSchedule& schedule, at::Device device);
 
 // The caller's plan and workspace. Either both are given or neither.
 struct WorkTensors {

@@ -72,13 +72,13 @@ absl::Status TileSchedulePlanOp(OperatorCall& call) {
   return absl::OkStatus();
 }
 
-struct MapRequest {
+struct ScheduleRequest {
   at::Tensor plan;
   std::optional<int64_t> num_tokens;
   LayerWindow window;
 };
 
-absl::Status ReadWindow(OperatorCall& call, MapRequest& request) {
+absl::Status ReadWindow(OperatorCall& call, ScheduleRequest& request) {
   request.num_tokens = call.MaybeInt("num_tokens");
   const auto read = [&call](const char* name, std::optional<int>& side) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(side, WindowArgument(name, call.MaybeInt(name)));
@@ -90,14 +90,14 @@ absl::Status ReadWindow(OperatorCall& call, MapRequest& request) {
 
 // Builds the schedule in the caller's workspace, or in a new workspace.
 template <typename Batch>
-absl::StatusOr<at::Tensor> Build(const MapRequest& request, const Batch& batch, at::Device device,
-                                 std::optional<at::Tensor> workspace) {
+absl::StatusOr<at::Tensor> Build(const ScheduleRequest& request, const Batch& batch,
+                                 at::Device device, std::optional<at::Tensor> workspace) {
   if (!workspace) {
     REPRISE_ASSIGN_OR_RETURN(workspace, AllocateWorkspace(request.plan, device));
   }
-  REPRISE_ASSIGN_OR_RETURN(const TileSchedule map,
+  REPRISE_ASSIGN_OR_RETURN(const TileSchedule schedule,
                            TileScheduleOver(request.plan, *workspace, device));
-  REPRISE_RETURN_IF_ERROR(BuildWork(batch, request.window, map, device));
+  REPRISE_RETURN_IF_ERROR(BuildWork(batch, request.window, schedule, device));
   return *workspace;
 }
 
@@ -114,7 +114,7 @@ enum class Form { kFunctional, kOut };
 template <Form form>
 absl::Status TileScheduleOp(OperatorCall& call) {
   BatchArguments arguments;
-  MapRequest request;
+  ScheduleRequest request;
   ReadBatchArguments(call, arguments);
   request.plan = call.Tensor("plan");
   ReadBatchOptions(call, arguments);
@@ -129,15 +129,15 @@ absl::Status TileScheduleOp(OperatorCall& call) {
       const PagedBatch batch,
       MakePagedBatch(arguments, request.num_tokens.value_or(options.max_tokens),
                      /*block_size=*/1, device));
-  REPRISE_ASSIGN_OR_RETURN(const at::Tensor map, Build(request, batch, device, workspace));
-  call.Return({map});
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor schedule, Build(request, batch, device, workspace));
+  call.Return({schedule});
   return absl::OkStatus();
 }
 
 template <Form form>
 absl::Status RaggedTileScheduleOp(OperatorCall& call) {
   RaggedBatchArguments arguments;
-  MapRequest request;
+  ScheduleRequest request;
   arguments.query_start_loc = call.Tensor("query_start_loc");
   arguments.key_start_loc = call.Tensor("key_start_loc");
   request.plan = call.Tensor("plan");
@@ -158,8 +158,8 @@ absl::Status RaggedTileScheduleOp(OperatorCall& call) {
       const RaggedBatch batch,
       MakeRaggedBatch(arguments, request.num_tokens.value_or(options.max_tokens),
                       /*num_keys=*/0, device));
-  REPRISE_ASSIGN_OR_RETURN(const at::Tensor map, Build(request, batch, device, workspace));
-  call.Return({map});
+  REPRISE_ASSIGN_OR_RETURN(const at::Tensor schedule, Build(request, batch, device, workspace));
+  call.Return({schedule});
   return absl::OkStatus();
 }
 

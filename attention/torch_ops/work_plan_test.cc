@@ -53,9 +53,9 @@ TEST(WorkPlanTest, AllocatedWorkspaceServesAMap) {
   const at::Tensor plan = *MakePlanTensor(Options());
   for (int i = 0; i < 8; ++i) {
     const at::Tensor workspace = *AllocateWorkspace(plan, at::kCPU);
-    const TileSchedule map = *TileScheduleOver(plan, workspace, at::kCPU);
-    EXPECT_EQ(map.main.max_rows, 5);
-    EXPECT_NE(map.main.items, nullptr);
+    const TileSchedule schedule = *TileScheduleOver(plan, workspace, at::kCPU);
+    EXPECT_EQ(schedule.main.max_rows, 5);
+    EXPECT_NE(schedule.main.items, nullptr);
   }
 }
 

@@ -168,7 +168,7 @@ class OwnRunner {
                                                  .block_size = kBlockSize,
                                                  .device = device_}));
     const auto bytes = at::device(device_).dtype(at::kByte);
-    Check(attention_->SetMapWorkspace(at::empty({attention_->map_bytes()}, bytes)));
+    Check(attention_->SetScheduleWorkspace(at::empty({attention_->schedule_bytes()}, bytes)));
     Check(attention_->SetPartialWorkspace(at::empty({attention_->partial_bytes()}, bytes)));
   }
 

@@ -93,7 +93,7 @@ int main() {
                                                .block_size = kBlockSize,
                                                .device = device}));
   const auto bytes = options.dtype(at::kByte);
-  Check(attention->SetMapWorkspace(at::empty({attention->map_bytes()}, bytes)));
+  Check(attention->SetScheduleWorkspace(at::empty({attention->schedule_bytes()}, bytes)));
   Check(attention->SetPartialWorkspace(at::empty({attention->partial_bytes()}, bytes)));
 
   for (int step = 0; step < 8; ++step) {

@@ -89,9 +89,9 @@ void AddGraphs(const ModelRunnerOptions& options, OptionLines& lines) {
   lines.AddName("debug.replay_check", options.debug.replay_check, {"off", "every_replay"});
   lines.AddName("device.cascade", *options.device.cascade, {"off", "auto"});
   if (*options.device.cascade == CascadeMode::kOff) return;
-  const CascadeCosts& costs = options.device.profile->cascade_map;
+  const CascadeCosts& costs = options.device.profile->cascade_costs;
   lines.Add(
-      "device.profile.cascade_map",
+      "device.profile.cascade_costs",
       absl::StrJoin({costs.read_tb_per_s, costs.reread_tb_per_s, costs.tile_reread_tb_per_s,
                      costs.suffix_tb_per_s, costs.products_tflops, costs.call_us, costs.prefix_us,
                      costs.merge_us, costs.merge_us_per_token, costs.min_gain},

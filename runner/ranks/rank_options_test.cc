@@ -44,7 +44,7 @@ TEST(RankOptionsTest, ValuesAreWords) {
         "debug.attention=in_graphs\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
-  EXPECT_THAT(text, Not(HasSubstr("cascade_map")));  // the cascade is off
+  EXPECT_THAT(text, Not(HasSubstr("cascade_costs")));  // the cascade is off
 }
 
 TEST(RankOptionsTest, ExcludesOptionsThatMayDifferBetweenRanks) {

@@ -21,7 +21,7 @@ namespace reprise {
 // read once.
 constexpr DeviceProfile ProfileWithCascade(const CascadeCosts& costs) {
   DeviceProfile profile = H200Profile();
-  profile.cascade_map = costs;
+  profile.cascade_costs = costs;
   return profile;
 }
 

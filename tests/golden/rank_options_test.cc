@@ -67,10 +67,10 @@ const std::vector<Row>& Rows() {
       {"debug.replay_check",
        [](auto& options) { options.debug.replay_check = ReplayCheck::kEveryReplay; }},
       {"device.cascade", [](auto& options) { options.device.cascade = CascadeMode::kAuto; }},
-      {"device.profile.cascade_map",
+      {"device.profile.cascade_costs",
        [](auto& options) {
          options.device.profile = H200Profile();
-         options.device.profile->cascade_map.call_us += 1;
+         options.device.profile->cascade_costs.call_us += 1;
        },
        [](auto& options) { options.device.cascade = CascadeMode::kAuto; }},
       {"max_steps_in_flight", [](auto& options) { options.max_steps_in_flight = 3; }},

@@ -218,10 +218,10 @@ absl::StatusOr<AttentionResult> MeasureAttention(const AttentionCase& c) {
                                                .costs = c.costs}));
     const at::Tensor workspace =
         at::empty({plan.workspace_bytes}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
-    const TileSchedule map = MakeTileSchedule(plan, workspace.mutable_data_ptr());
-    const BatchSchedule work = WorkOf(made.batch, WindowOf(params), map);
+    const TileSchedule schedule = MakeTileSchedule(plan, workspace.mutable_data_ptr());
+    const BatchSchedule work = WorkOf(made.batch, WindowOf(params), schedule);
     const auto build = [&] {
-      return LaunchTileSchedule(made.batch, WindowOf(params), map,
+      return LaunchTileSchedule(made.batch, WindowOf(params), schedule,
                                 c10::cuda::getCurrentCUDAStream().stream())
           .status();
     };

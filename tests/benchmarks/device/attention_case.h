@@ -2,7 +2,7 @@
 //
 // A call is timed as in a step: as one of many layers that share a tile schedule, in a replayed
 // graph. Each layer has its own cache, queries and outputs, together larger than the L2, so every
-// call finds cold memory. Block tables are shuffled. The map is timed separately.
+// call finds cold memory. Block tables are shuffled. The schedule is timed separately.
 
 #ifndef TESTS_BENCHMARKS_DEVICE_ATTENTION_CASE_H_
 #define TESTS_BENCHMARKS_DEVICE_ATTENTION_CASE_H_
@@ -36,7 +36,7 @@ struct AttentionCase {
   // Number of first keys in blocks that all rows share; a multiple of block_size, at most the
   // smallest of lens.
   int shared_len = 0;
-  // kTaken: those keys are read once for all rows if the map shares them.
+  // kTaken: those keys are read once for all rows if the schedule shares them.
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
   SharedTiles shared_tiles = SharedTiles::kSmall;
   TileScheduleCosts costs = H200Profile().tile_schedule;

@@ -6,7 +6,7 @@
 // For rows of one query each, with `prefix` keys in the same blocks and 128 of their own:
 //
 //   flat     one call: every row reads the prefix
-//   once     one call, through a tile schedule planned for a shared prefix; and its map
+//   once     one call, through a tile schedule planned for a shared prefix
 //   prefix   all rows' queries over the prefix, read once: one row of that many queries
 //   suffix   each row's own keys
 //   merge    of the two, by MergeStates()
@@ -166,9 +166,9 @@ absl::Status Run() {
         std::printf(" %8.1f %8.1f %6.1f %8.1f", prefix_us, suffix_us, merge_us,
                     prefix_us + suffix_us + merge_us);
       }
-      std::printf("  %s",
-                  ToString(Rule(num_rows, prefix, suffix, kTileQueries, H200Profile().cascade_map))
-                      .c_str());
+      std::printf("  %s", ToString(Rule(num_rows, prefix, suffix, kTileQueries,
+                                        H200Profile().cascade_costs))
+                              .c_str());
       if (three_launches) {
         std::printf("; %s", ToString(Rule(num_rows, prefix, suffix, /*tile_queries=*/0,
                                           H200Profile().cascade_launches))
