@@ -43,9 +43,10 @@ struct AttentionExtras {
   // at the largest value. The scale is a host float, or one float on the device of q.
   Scale out_scale = {};
   // Alternatively, each `block` columns of a head get their own scale, which maps their largest
-  // absolute value to the largest value of out's type. The scales are written to this tensor: [>=
-  // num_tokens, num_q_heads, head_dim_v / block] float32, last stride 1. head_dim_v and block must
-  // be multiples of 4. Maxima below 1e-10 count as 1e-10. Excludes out_scale.
+  // absolute value to the largest value of out's type. The scales of all tokens of out are
+  // written to this tensor: [>= tokens of out, num_q_heads, head_dim_v / block] float32, last
+  // stride 1. head_dim_v and block must be multiples of 4. Maxima below 1e-10 count as 1e-10.
+  // Excludes out_scale.
   at::Tensor* out_block_scales = nullptr;
 };
 

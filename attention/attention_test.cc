@@ -170,6 +170,13 @@ TEST(AttentionTest, ClearsRowsOfOutAndLseAfterTheBatch) {
   EXPECT_FLOAT_EQ((*call.lse)[1][0].item<float>(), std::log(3.0f));
 }
 
+TEST(AttentionTest, LseMayHaveMoreTokensThanOut) {
+  PagedCall call;
+  call.lse = Poisoned({5, 2}, at::kFloat);
+  ASSERT_TRUE(call.Run().ok());
+  EXPECT_TRUE(at::equal(call.lse->slice(0, 2), at::full({3, 2}, -kInf)));
+}
+
 TEST(AttentionTest, QMayBeASliceOfAFusedProjectionAndOutOfALargerTensor) {
   PagedCall call;
   const at::Tensor fused = Poisoned({2, 2 * 4 + 8}, at::kFloat);

@@ -175,7 +175,9 @@ AttentionKernelParams LayerAndTensors(const AttentionParams& layer, const at::Te
     params.lse = lse->mutable_data_ptr<float>();
     params.lse_token_stride = lse->stride(0);
     params.lse_head_stride = lse->stride(1);
+    params.num_lse_tokens = lse->size(0);
   }
+  params.num_clearable_tokens = std::max(params.num_out_tokens, params.num_lse_tokens);
   return params;
 }
 
@@ -219,7 +221,7 @@ absl::StatusOr<absl::InlinedVector<ChosenKernel, 2>> ChooseKernels(
     added.params.cluster = form.cluster;
     added.params.is_wide = form.is_wide;
     // Only the first kernel clears the tokens that belong to no row.
-    if (chosen.size() > 1) added.params.num_out_tokens = 0;
+    if (chosen.size() > 1) added.params.num_clearable_tokens = 0;
     REPRISE_ASSIGN_OR_RETURN(added.kernel, ChooseKernel(key, extras, added.params));
     added.params.follows_sibling = chosen.size() > 1 && chosen[0].kernel->lets_sibling_in();
     return absl::OkStatus();

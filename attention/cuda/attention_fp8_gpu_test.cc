@@ -184,20 +184,24 @@ TEST_P(AttentionFp8SmallGpuTest, ZeroQueriesWeighVisibleKeysEqually) {
   const at::Tensor k = Stored(at::randn({300, 128}, Floats()));
   const at::Tensor v = Stored(at::randn({300, 128}, Floats()));
   for (const double scale : {1e-9, 1.0 / 128}) {
-    ExpectClose(Attend(q, k, v, scale), Expected(q, k, v, scale));
+    for (const int max_tier : {1, 2}) {
+      ExpectClose(Attend(q, k, v, scale, {.max_tier = max_tier}), Expected(q, k, v, scale));
+    }
   }
 }
 
 TEST_P(AttentionFp8SmallGpuTest, QueriesOfEveryTypeAgreeWithTheDefinition) {
-  const at::Tensor k = Stored(at::randn({300, 64}, Floats()));
-  const at::Tensor v = Stored(at::randn({300, 64}, Floats()));
-  for (const at::ScalarType type :
-       {at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
-    // Rows that are adjacent in memory, and rows at addresses that are not multiples of 16 bytes.
-    for (const int pitch : {64, 67}) {
-      const at::Tensor memory = at::randn({70, kHeads, pitch}, Floats()).to(type);
-      const at::Tensor q = memory.slice(2, 0, 64);
-      ExpectClose(Attend(q, k, v, 0.125), Expected(q, k, v, 0.125));
+  for (const int head_dim : {64, 256}) {
+    const at::Tensor k = Stored(at::randn({300, head_dim}, Floats()));
+    const at::Tensor v = Stored(at::randn({300, head_dim}, Floats()));
+    for (const at::ScalarType type :
+         {at::kHalf, at::kBFloat16, at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+      // Rows that are adjacent in memory, and rows at addresses that are not multiples of 16 bytes.
+      for (const int pitch : {head_dim, head_dim + 3}) {
+        const at::Tensor memory = at::randn({70, kHeads, pitch}, Floats()).to(type);
+        const at::Tensor q = memory.slice(2, 0, head_dim);
+        ExpectClose(Attend(q, k, v, 0.0625), Expected(q, k, v, 0.0625));
+      }
     }
   }
 }

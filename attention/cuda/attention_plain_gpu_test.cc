@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <numeric>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -91,6 +92,16 @@ class Layer {
   // `head_gap`: elements of out between heads. `q_scale`: if in device memory, the host cannot
   // decide that all units are plain.
   at::Tensor Attend(int head_gap, const Scale& q_scale, int max_tier = 2) const {
+    const int64_t pitch = call_.head_dim_v() + head_gap;
+    const at::Tensor memory = at::full({batch_.num_tokens * kHeads * pitch}, NAN, q_.options());
+    at::Tensor out = at::as_strided(memory, {batch_.num_tokens, kHeads, call_.head_dim_v()},
+                                    {kHeads * pitch, pitch, 1});
+    AttendInto({out}, q_scale, max_tier);
+    return out.contiguous();
+  }
+
+  // Writes the tokens of the batch first.
+  void AttendInto(const AttentionOutput& output, const Scale& q_scale, int max_tier) const {
     const AttentionParams layer = {.num_q_heads = kHeads,
                                    .num_kv_heads = kKvHeads,
                                    .head_dim_qk = call_.head_dim,
@@ -112,14 +123,11 @@ class Layer {
     const absl::StatusOr<BatchSchedule> built = LaunchTileSchedule(
         batch_, WindowOf(layer), work.schedule(), c10::cuda::getCurrentCUDAStream().stream());
     EXPECT_TRUE(built.ok()) << built.status();
-    const int64_t pitch = call_.head_dim_v() + head_gap;
-    const at::Tensor memory = at::full({batch_.num_tokens * kHeads * pitch}, NAN, q_.options());
-    at::Tensor out = at::as_strided(memory, {batch_.num_tokens, kHeads, call_.head_dim_v()},
-                                    {kHeads * pitch, pitch, 1});
-    const absl::Status status = PagedAttention(layer, batch_, *built, q_, kv_, {out});
+    const absl::Status status = PagedAttention(layer, batch_, *built, q_, kv_, output);
     EXPECT_TRUE(status.ok()) << status;
-    return out.contiguous();
   }
+
+  int num_tokens() const { return batch_.num_tokens; }
 
  private:
   KvView ViewOf(const at::Tensor& tensor) const {
@@ -186,6 +194,36 @@ TEST_F(AttentionPlainSmallGpuTest, RowsOfOutMayBeAlignedTo8Bytes) {
     const Layer layer(call);
     EXPECT_TRUE(layer.Attend(0, {}).equal(layer.Attend(4, {})))
         << call.head_dim << ", " << call.query_lens.size() << " rows";
+  }
+}
+
+// out and lse may have different numbers of tokens after those of the batch. Each is cleared to its
+// own end, and no memory behind it is written.
+TEST_F(AttentionPlainSmallGpuTest, ClearsEachOutputUpToItsOwnNumberOfTokens) {
+  constexpr int kGuard = 4;  // tokens behind the end of out and of lse
+  const at::TensorOptions floats = at::TensorOptions(at::kCUDA).dtype(at::kFloat);
+  for (const int head_dim : {64, 128, 256}) {
+    const Layer layer({{100, 1}, {700, 90}, head_dim});
+    const int num_tokens = layer.num_tokens();
+    for (const auto& [out_past, lse_past] : {std::pair(5, 0), std::pair(0, 5)}) {
+      for (const int max_tier : {1, 2}) {
+        SCOPED_TRACE(testing::Message() << head_dim << ", tier " << max_tier << ", out " << out_past
+                                        << " and lse " << lse_past << " tokens longer");
+        const int out_end = num_tokens + out_past, lse_end = num_tokens + lse_past;
+        const at::Tensor out_memory =
+            at::full({out_end + kGuard, kHeads, head_dim}, 3, floats.dtype(at::kBFloat16));
+        const at::Tensor lse_memory = at::full({lse_end + kGuard, kHeads}, 3, floats);
+        at::Tensor out = out_memory.slice(0, 0, out_end);
+        at::Tensor lse = lse_memory.slice(0, 0, lse_end);
+        layer.AttendInto({out, &lse}, {}, max_tier);
+        EXPECT_TRUE(out.slice(0, num_tokens).eq(0).all().item<bool>());
+        EXPECT_TRUE(lse.slice(0, num_tokens).eq(-INFINITY).all().item<bool>());
+        EXPECT_TRUE(out_memory.slice(0, out_end).eq(3).all().item<bool>());
+        EXPECT_TRUE(lse_memory.slice(0, lse_end).eq(3).all().item<bool>());
+        EXPECT_FALSE(out.isnan().any().item<bool>());
+        EXPECT_TRUE(lse.slice(0, 0, num_tokens).isfinite().all().item<bool>());
+      }
+    }
   }
 }
 

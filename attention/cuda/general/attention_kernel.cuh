@@ -35,6 +35,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -178,8 +179,12 @@ template <typename Traits>
 __device__ __forceinline__ void SetScales(const AttentionShared<Traits>& shared, LaneRows& lane,
                                           StepTerms& terms) {
   UnscaleRows(shared, lane);
-  terms.scale[0] = lane.rows[0].logit_scale * kLog2E;
-  terms.scale[1] = lane.rows[1].logit_scale * kLog2E;
+  for (int r = 0; r < 2; ++r) {
+    terms.scale[r] = lane.rows[r].logit_scale * kLog2E;
+    // The scale of a row of zeros may have become 0, and 0 times the logit of an unseen key, -inf,
+    // is NaN. Scales are positive where `scale` is used (is_plain).
+    if constexpr (Traits::kFp8) terms.scale[r] = fmaxf(terms.scale[r], FLT_MIN);
+  }
 }
 
 // Processes the KV tiles of a warp group (KvLoading::kDirect, kFp8), in a pipeline of kStages
@@ -459,17 +464,19 @@ __device__ __forceinline__ void AttendConvertedKeys(const AttentionKernelParams&
 }
 
 // Sets out to 0 and lse, if there is one, to -inf for tokens `first` and later, which belong to no
-// row. Also writes the block scales of these tokens. The CTAs of the grid divide the tokens.
+// row; out and lse have their own numbers of tokens. Also writes the block scales of the tokens of
+// out. The CTAs of the grid divide the tokens.
 template <typename Traits>
 __device__ __noinline__ void ClearTokens(const AttentionKernelParams& p, int first) {
   const int64_t cta = blockIdx.y * gridDim.x + blockIdx.x;
   const int64_t num_ctas = gridDim.x * gridDim.y;
-  for (int64_t token = first + cta; token < p.num_out_tokens; token += num_ctas) {
+  for (int64_t token = first + cta; token < p.num_clearable_tokens; token += num_ctas) {
     for (int q_head = threadIdx.x / 32; q_head < p.num_q_heads; q_head += Traits::kThreads / 32) {
       const TileRow row{0, static_cast<int>(token), q_head};
-      if (p.lse && threadIdx.x % 32 == 0) {
+      if (token < p.num_lse_tokens && threadIdx.x % 32 == 0) {
         p.lse[token * p.lse_token_stride + q_head * p.lse_head_stride] = -INFINITY;
       }
+      if (token >= p.num_out_tokens) continue;
       for (int column = threadIdx.x % 32 * 4; column < p.head_dim_v; column += 128) {
         StoreColumnsAs<Traits>(p, OutAt(p, row), column, {0.0f, 0.0f, 0.0f, 0.0f});
       }
@@ -485,7 +492,7 @@ __device__ __noinline__ void ClearTokens(const AttentionKernelParams& p, int fir
 template <typename Traits>
 __device__ __forceinline__ void ClearInertTokens(const AttentionKernelParams& p) {
   const int first = p.query_start_loc[p.num_rows];
-  if (first < p.num_out_tokens) ClearTokens<Traits>(p, first);
+  if (first < p.num_clearable_tokens) ClearTokens<Traits>(p, first);
 }
 
 // Writes the accumulators of a unit through shared memory to out or to a partial. Called by all
@@ -660,7 +667,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kTile.ctas_per_sm)
   WaitForCopies<0>();  // first_inert_token, and the unused item of a CTA without units
   __syncthreads();
   const int first_inert_token = shared.first_inert_token;
-  if (first_inert_token < p.num_out_tokens) ClearTokens<Traits>(p, first_inert_token);
+  if (first_inert_token < p.num_clearable_tokens) ClearTokens<Traits>(p, first_inert_token);
   if (p.follows_sibling) GridDependencySync();
 }
 

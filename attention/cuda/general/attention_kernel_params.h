@@ -77,7 +77,9 @@ struct AttentionKernelParams {
   int32_t out_block;
   float* lse;  // or null
   int64_t lse_token_stride, lse_head_stride;
-  int64_t num_out_tokens;  // tokens past the last live one are cleared
+  // Tokens of out and of lse (0: no lse); those past the last live one are cleared.
+  int64_t num_out_tokens, num_lse_tokens;
+  int64_t num_clearable_tokens;  // the larger of the two, or 0 if another kernel of the call clears
 
   // Whether addresses, strides and head dims allow 16-byte loads.
   int32_t q_is_aligned, new_is_aligned;

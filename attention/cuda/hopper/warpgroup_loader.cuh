@@ -334,6 +334,8 @@ class WarpgroupLoader {
       CopyQueryRows<QueryRows>(unit, n);
     } else {
       LoadQueries<Traits, kThreads>(p_, unit, shared_.q(n), thread_);  // 16-bit, unconverted
+      // ConvertCopied() converts rows that other warps have loaded.
+      if constexpr (Traits::kArrivesAsFp8) Sync();
     }
   }
 
