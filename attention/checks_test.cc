@@ -37,7 +37,7 @@ std::string RefusalOf(const Change& change) {
 TEST(ParamsCheckTest, AcceptsValidParameters) {
   AttentionParams params = GoodParams();
   EXPECT_TRUE(CheckAttentionParams(params).ok());
-  params.num_q_heads = 14;  // any ratio
+  params.num_q_heads = 14;  // 7 per KV head: any whole number
   params.head_dim_v = 1;
   params.window_left = 0;
   params.softcap = 30.0f;

@@ -40,8 +40,7 @@ TEST(HeadDimsTest, CpuSupportsAnySize) {
   EXPECT_EQ(SupportedHeadDims(AttentionDevice::kCpu, DType::kBFloat16), "any head dims");
 }
 
-// The limits match those of PlanTileSchedule(): the next larger size is rejected with
-// SupportedHeadDims().
+// PlanTileSchedule() accepts the same head dims, and its error contains SupportedHeadDims().
 TEST(HeadDimsTest, CudaLimitsMatchPlanTileSchedule) {
   for (const DType q_dtype : kQTypes) {
     const auto plan = [&](int head_dim_qk, int head_dim_v) {

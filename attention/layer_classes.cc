@@ -44,7 +44,8 @@ bool HasCache(const LayerSpec& layer) {
   return layer.kind == AttentionKind::kDecoder || layer.kind == AttentionKind::kEncoderDecoder;
 }
 
-// The keys that the layer can see. REQUIRES: HasCache(layer).
+// The retention that keeps every key that the layer can see. Of a window and a chunk, the chunk
+// counts. REQUIRES: HasCache(layer).
 KvGroupSpec RetentionOf(const LayerSpec& layer) {
   if (layer.kind == AttentionKind::kEncoderDecoder) return {.retention = KvRetention::kCross};
   if (layer.chunk_size) {
@@ -119,7 +120,7 @@ absl::Status CheckAlone(int index, const LayerSpec& layer) {
   return absl::OkStatus();
 }
 
-// The contents of one block of the layer's cache.
+// The shape of the layer's cache, except its blocks.
 auto CacheShape(const LayerSpec& layer) {
   return std::tuple(layer.params.num_kv_heads, layer.params.head_dim_qk, layer.params.head_dim_v,
                     layer.v_in_k);

@@ -79,7 +79,7 @@ TEST(LayerClassesTest, ALayerThatSharesACacheIsInItsOwnersGroup) {
   const LayerClasses classes = ClassesOf(layers);
   EXPECT_THAT(classes.group_of_layer, ElementsAre(0, 0, 1));
   EXPECT_THAT(classes.cache_of_layer, ElementsAre(0, 0, 2));
-  // The classes differ only in the block table.
+  // The last two classes differ only in the block table.
   EXPECT_THAT(classes.class_of_layer, ElementsAre(0, 1, 2));
 }
 

@@ -19,7 +19,7 @@ struct Item {
   int segment = -1;         // -1: the whole tile
   int64_t partial_at = 0;   // offset in the storage of partials; segments only
   int num_segments = 0;     // number of segments of the tile; set for its first segment only
-  int64_t work_before = 0;  // total of all earlier items, in multiply-adds
+  int64_t work_before = 0;  // total work of all earlier items, about one unit per multiply-add
 };
 
 // Memory that the calling thread keeps between calls, so that the steady state does not allocate.
@@ -114,8 +114,8 @@ void RunItems(const HostCall& call, Plan& plan, const HostThreads& threads) {
     work = SumWork(call, *items);
   }
 
-  // Each share contains the items that begin within its part of the work. The assignment is fixed,
-  // and neighbouring items are in the same share.
+  // Each share contains the items that begin within its part of the work, which are consecutive.
+  // The assignment is fixed.
   const int padded_dim_v = call.PaddedDim(call.layer.head_dim_v);
   float* partials = plan.partials.data();
   const auto run_share = [&](int share) {
@@ -143,7 +143,8 @@ void RunItems(const HostCall& call, Plan& plan, const HostThreads& threads) {
   }
 }
 
-// Writes out = 0 and lse = -infinity for tokens that belong to no row.
+// Writes out = 0 and lse = -infinity for the tokens after those of the rows. If out has block
+// scales, writes the scale of zeros.
 void ClearInertTokens(const HostCall& call, int64_t num_live_tokens) {
   const HostOutput& output = call.output;
   const int element_size = SizeOf(output.out.dtype);

@@ -53,7 +53,7 @@ class Output {
   }
 
   // Prepares the memory for a call: sets the scale of `rounding`, whose other fields must be
-  // unchanged, and fills the results with bytes that are NaN in every type.
+  // unchanged, and fills the results with NaN.
   void Prepare(const OutputRounding& rounding) {
     rounding_.scale = rounding.scale;
     scale_ = static_cast<float>(rounding.scale);
@@ -223,7 +223,7 @@ TEST(HostAttentionCrossProductTest, EveryPairOfChoicesMatchesTheReferenceInRepea
       if (HasFatalFailure()) return;
     }
   }
-  // Longer rows, and caches that need no conversion.
+  // The spaces of the tuned kernels also have longer rows.
   for (CrossProductSpace space : {CrossProductSpace::kDirect, CrossProductSpace::kFp8}) {
     for (const CrossProductCase& c : CrossProductCases(0, space)) {
       c.keys == KeySource::kPaged ? CheckPaged(c) : CheckRagged(c);

@@ -36,7 +36,7 @@ void RunInTurn(int num_shares, absl::FunctionRef<void(int)> run_share) {
   for (int share = 0; share < num_shares; ++share) run_share(share);
 }
 
-// Random q, k and v per token of several sequences, and a cache that holds the keys.
+// Random q for each token of several sequences, and a cache with their random keys and values.
 class World {
  public:
   World(int num_sequences, int block_size, KvMemoryLayout layout, uint64_t seed)
@@ -279,7 +279,7 @@ TEST(HostAttentionPropertyTest, PartsOfTheKeysMergeByLse) {
 }
 
 TEST(HostAttentionPropertyTest, RanksOfContextParallelismMergeByLse) {
-  // Two ranks with separate tokens: sequence 6, read through key positions.
+  // The tokens of sequence 6 are divided between two ranks.
   const World world(8, 1, KvMemoryLayout::kNhd, /*seed=*/1);  // so that a table can name any token
   const World::Result whole = world.Step({{6, 299, 2}});
   BatchBuilder builder = *BatchBuilder::Create({.max_rows = 1, .max_tokens = 2});

@@ -14,8 +14,8 @@ namespace {
 static_assert(kKeyBlockLen % VectorKernels::kKeyGroup == 0);
 static_assert(kKeyBlockLen % VectorKernels::kMaxLanes == 0);
 
-// Looks up the addresses of the keys `locals`, in ascending order: places[j] is dim 0 of key j.
-// Divides once per block.
+// Looks up the addresses of the keys `locals`, which ascend: places[j] is the address of dim 0 of
+// key locals[j]. Divides once per block.
 void FindPlaces(const HostCall& call, const HostTile& tile, const KvView& view, DType dtype,
                 absl::Span<const int> locals, const void** places) {
   const int64_t element_size = SizeOf(dtype);
@@ -57,7 +57,7 @@ float ValueOf(const Scale& scale, int64_t table_row, int64_t kv_head) {
                     : scale.value;
 }
 
-// Loads the vectors of new keys. Divides them by the scale that later multiplies all keys of the
+// Loads the vectors of new keys. Divides them by the scale that later multiplies all vectors of the
 // row.
 void LoadNew(const HostCall& call, const HostTile& tile, const VectorSource& source,
              absl::Span<const int> locals, float* out) {
@@ -74,8 +74,9 @@ void LoadNew(const HostCall& call, const HostTile& tile, const VectorSource& sou
   }
 }
 
-// Sets vectors[j] to the floats of key j. They point into the cache if it has the required form and
-// the caller does not modify the vectors. Otherwise they point into `storage`.
+// Sets vectors[j] to the floats of key locals[j]. They point into the cache if its vectors have the
+// required form, no key is new and the caller does not modify the vectors. Otherwise they point
+// into `storage`.
 void LoadVectors(const HostCall& call, const HostTile& tile, const VectorSource& source,
                  absl::Span<const int> locals, const void** places, std::vector<float>& storage,
                  const float** vectors) {

@@ -43,7 +43,7 @@ TEST_P(VectorKernelsTest, LoadsEveryBitPatternExactly) {
       std::memcpy(&memory[bits * SizeOf(dtype)], &bits, SizeOf(dtype));
     }
     std::vector<float> loaded(num_patterns);
-    // Uses chunks of odd length, two rows at a time, so that every remainder path runs.
+    // Uses chunks of odd length, two rows at a time, so that remainders are loaded too.
     for (int first = 0; first < num_patterns; first += 37) {
       const void* row = &memory[first * SizeOf(dtype)];
       const void* rows[2] = {memory.data(), row};
@@ -104,7 +104,7 @@ TEST_P(VectorKernelsTest, DotsAreCorrectAndIndependentOfThePosition) {
           double expected = 0;
           for (int d = 0; d < dim; ++d) expected += double{q[i * dim + d]} * k[j * dim + d];
           ASSERT_NEAR(scores[i * 16 + j], expected, 1e-5 * dim);
-          // A single key, at a different position of its group.
+          // The same key beside other keys, at position 1 of its group.
           const float* others[4] = {keys[0], keys[j], keys[0], keys[0]};
           float alone[4];
           kernels_.dots(&q[i * dim], 1, others, 4, dim, alone, 4);

@@ -92,7 +92,7 @@ constexpr Measured kThreeLaunches[] = {
     {256, 256, 128, 84.2, 88.8},    {256, 1024, 128, 191.7, 105.7},
     {256, 4096, 128, 603.5, 158.0}, {256, 16384, 128, 2617.0, 399.0}};
 
-// A single launch, in tiles of 4 queries.
+// The same on one H200 with a single launch, in tiles of 4 queries.
 constexpr Measured kOneLaunch[] = {
     {2, 256, 128, 7.9, 13.7},          {2, 1024, 128, 10.3, 15.1},
     {2, 4096, 128, 15.8, 21.6},        {8, 256, 128, 12.7, 22.5},
@@ -126,8 +126,8 @@ TEST(CascadeRuleTest, ChoosesTheFasterFormOnAnH200) {
   }
 }
 
-// A later run with faster kernels (the second pairs of docs/performance.md): a single launch, in
-// tiles of 4 queries. No cost is fitted to these shapes and times.
+// A later run with faster kernels (docs/performance.md, "A shared prefix", rows with 128 own keys):
+// a single launch, in tiles of 4 queries. No cost is fitted to these times.
 constexpr Measured kHeldOut[] = {
     {2, 256, 128, 8.1, 14.1},    {2, 1024, 128, 9.4, 14.6},    {2, 4096, 128, 14.8, 18.4},
     {2, 16384, 128, 28.0, 34.1}, {8, 256, 128, 9.5, 22.2},     {8, 1024, 128, 12.8, 23.4},
@@ -152,7 +152,8 @@ TEST(CascadeRuleTest, LosesAtMostFivePercentOnHeldOutTimes) {
   EXPECT_GT(num_used, 8);  // cascade was faster for 12
 }
 
-// Two rows with 16,384 common keys: a single launch saved 8 of 41 us, but the rule chooses flat.
+// Two rows with 16,384 common keys: in one run a single launch saved 8 of 41 us, but the rule
+// chooses flat.
 TEST(CascadeRuleTest, TwoRowsStayFlatOnAnH200) {
   EXPECT_FALSE(DecideOnAnH200({2, 16384, 128, 41.3, 33.3}, 4, H200Profile().cascade_costs).use());
 }

@@ -72,8 +72,8 @@ __device__ int FirstDifference(const int32_t* a, const int32_t* b, int begin, in
   return end;
 }
 
-// Length of the prefix common to this warp's row and the first live row; kLongest if the row is
-// ignored.
+// Length of the prefix common to this warp's row and the first live row, up to the longest possible
+// prefix of all rows; kLongest if the row is ignored.
 constexpr int kLongest = INT_MAX;
 
 __device__ int CommonWithFirst(const CommonPrefixArgs& args, const Limits& limits) {

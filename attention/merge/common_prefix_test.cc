@@ -21,7 +21,8 @@
 namespace reprise {
 namespace {
 
-// Rows with the blocks {7, 2, 9}, {7, 2, 4} and {8, 2, 9}, block_size 16, one query each.
+// Two rows with one query each, and tables with the blocks {7, 2, 9}, {7, 2, 4} and {8, 2, 9}.
+// block_size is 16, and row r uses table r.
 class PrefixOfTwo : public ::testing::Test {
  protected:
   PrefixOfTwo() {
@@ -131,7 +132,8 @@ TEST_F(PrefixOfTwo, RejectsInvalidArgumentsByNameInBothForms) {
 #endif
 }
 
-// The largest len for which the first len keys of every row are in the same slots.
+// The largest len that ends at a block boundary, and for which the first len keys before the queries
+// of every row are in the same slots.
 int PrefixByDefinition(const CommonPrefixArgs& args) {
   const PagedBatch& batch = args.batch;
   std::optional<std::vector<int64_t>> common;
@@ -175,7 +177,7 @@ TEST(CommonPrefixTest, MatchesTheDefinitionOnRandomBatches) {
 }
 
 // Cascade: each row's keys are the keys of the prefix, in shared items, followed by its own keys
-// (invariant 1 of a tile schedule), for the prefix that was found or a shorter one.
+// (invariant 1 of a tile schedule), for the prefix that was found, a shorter one or none.
 TEST(CommonPrefixTest, TileScheduleSharesWholeKvTilesOfThePrefix) {
   int num_shared = 0;
   for (uint64_t seed = 0; seed < 5000; ++seed) {

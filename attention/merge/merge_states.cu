@@ -2,8 +2,8 @@
 // parts, to compute the weights, and then the dims, to compute the sums. Each lane moves four dims
 // at a time if alignment allows.
 //
-// Bound: memory. The out and lse of each part are read once, and out is written once: 4 parts of
-// 256 tokens with 32 heads of 128 dims in float32 are 17 MB.
+// Bound: memory. The out and lse of each part are read at most once, and out is written once: 4
+// parts of 256 tokens with 32 heads of 128 dims in float32 are 17 MB.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
