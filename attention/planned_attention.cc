@@ -44,7 +44,7 @@ absl::StatusOr<bool> IsCapturing(at::Device device) {
   return false;
 }
 
-// Returns the device with its index, and sets work.device to its limits.
+// Returns the device. For a CUDA device, adds its index and sets work.device to its limits.
 absl::StatusOr<at::Device> ResolveDevice(at::Device device, TileScheduleOptions& work) {
   if (device.is_cpu()) return at::Device(at::kCPU);
 #ifdef REPRISE_WITH_CUDA
@@ -153,7 +153,7 @@ absl::Status PlannedAttention::Reset() {
   });
 }
 
-// Also invalidates the plan, which is in the old workspaces.
+// Also invalidates the plan. On a GPU, views the schedule in the workspaces once all are set.
 void PlannedAttention::MakeMap() {
   planned_.reset();
   schedule_ = {};
@@ -202,7 +202,8 @@ absl::Status PlannedAttention::Plan(const PlanInputs& inputs) {
                        options_.device.str(), ", got cpu"));
     }
     REPRISE_ASSIGN_OR_RETURN(const uint64_t capture, PinIfCaptured(pins_));
-    // If the copy fails, no plan is valid.
+    // If the copy fails, no plan is valid. But while graphs with a lone Run() exist, the planned size
+    // stays, because later plans must match it.
     if (lone_run_pins_.count() == 0) planned_.reset();
     CUstream_st* const stream = CurrentStream(options_.device);
     REPRISE_RETURN_IF_ERROR(inputs_.Copy(inputs, shape, schedule_workspace_, stream));

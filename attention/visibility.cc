@@ -54,7 +54,7 @@ bool InCustomMask(const BatchRow& row, int query, int key) {
   return (row.custom_mask[bit / 8] >> (bit % 8) & 1) != 0;
 }
 
-// Whether a query sees only keys up to its own position.
+// Whether causality limits the keys of the row's queries.
 bool IsCausal(const BatchRow& row) { return row.causal && row.tail_len == 0 && !row.custom_mask; }
 
 }  // namespace

@@ -92,7 +92,7 @@ constexpr Measured kThreeLaunches[] = {
     {256, 256, 128, 84.2, 88.8},    {256, 1024, 128, 191.7, 105.7},
     {256, 4096, 128, 603.5, 158.0}, {256, 16384, 128, 2617.0, 399.0}};
 
-// The same on one H200 with a single launch, in tiles of 4 queries.
+// Measured like kThreeLaunches: a single launch, in tiles of 4 queries.
 constexpr Measured kOneLaunch[] = {
     {2, 256, 128, 7.9, 13.7},          {2, 1024, 128, 10.3, 15.1},
     {2, 4096, 128, 15.8, 21.6},        {8, 256, 128, 12.7, 22.5},

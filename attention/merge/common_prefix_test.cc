@@ -132,8 +132,8 @@ TEST_F(PrefixOfTwo, RejectsInvalidArgumentsByNameInBothForms) {
 #endif
 }
 
-// The largest len that ends at a block boundary, and for which the first len keys before the queries
-// of every row are in the same slots.
+// The largest len that ends at a block boundary, and for which the first len keys of every row are
+// before its queries and in the same slots.
 int PrefixByDefinition(const CommonPrefixArgs& args) {
   const PagedBatch& batch = args.batch;
   std::optional<std::vector<int64_t>> common;

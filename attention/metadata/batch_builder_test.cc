@@ -344,7 +344,7 @@ TEST(BatchBuilderTest, WindowsMatchTheDefinitionOverNullBlocks) {
     PagedBatch batch = memory.built.batch;
     batch.causal = causal;
     ASSERT_EQ(DifferenceOf(VisibleSet(layer, batch, schedule.block_size), expected), "");
-    // Every new token is within the window, so every new token has a slot.
+    // No block of a new token was replaced, so every new token has a slot.
     for (int64_t slot : memory.built.slot_mapping) ASSERT_GE(slot, schedule.block_size);
   }
   EXPECT_GT(num_dropped, 10000);

@@ -2,8 +2,8 @@
 // process the row's tokens (attention/metadata/batch_gather_args.h).
 //
 // Bound: latency. Each row has a chain of dependent loads (table row, length, table entry). The
-// chain runs twice: once to compute the first tokens of the rows, once to write the rows. A token
-// takes about 20 bytes.
+// first two are loaded twice: once to compute the first tokens of the rows and prefetch the table
+// entries, once to write the rows. A token takes about 20 bytes.
 
 #include <cuda_runtime.h>
 

@@ -86,7 +86,7 @@ TEST_F(TwoChains, SequenceAtTheLimitBecomesAnEmptyRowWithoutFault) {
 }
 
 TEST_F(TwoChains, GlobalPositionsAreClippedToInt32) {
-  // 4096 blocks of 2^20 tokens: two ranks together have room for more tokens than int32 can count.
+  // 4096 blocks of 2^20 tokens: the table has room for more tokens than int32 can count.
   std::vector<int32_t> wide_table(2 * 4096, 1);
   args.table = {wide_table.data(), 4096, 2, 4096, 1 << 20, 2};
   args.max_seq_len = INT32_MAX;
@@ -240,7 +240,7 @@ TEST(GatheredChainsTest, RanksMatchTheDefinition) {
     AttentionParams layer = PlainLayer();
     if (random.OneIn(3)) layer.window_left = random.Int(0, 40);
     const KeyPart part = random.OneIn(3) ? KeyPart::kContext : KeyPart::kAll;
-    // All ranks have the same global lengths. The block tables of the ranks differ.
+    // All ranks have the same global lengths. Each rank draws its own block table.
     Memory first([&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
     DrawChainBatch(random, shape, 0, first.args());
     using Key = std::pair<int, int64_t>;  // (token, position of the key)
@@ -249,7 +249,7 @@ TEST(GatheredChainsTest, RanksMatchTheDefinition) {
       Memory memory([&](ArrayCarver& carver) { return CarveChainBatch(shape, carver); });
       std::copy_n(first.base(), first.num_bytes(), memory.base());
       BatchGatherArgs& args = memory.args();
-      // Each rank gets different blocks.
+      // Each rank gets its own blocks.
       auto* entries = const_cast<int32_t*>(args.table.entries);
       const int shift = random.Int(0, shape.num_blocks());
       for (int64_t at = 0; at < shape.num_tables * args.table.row_stride; ++at) {

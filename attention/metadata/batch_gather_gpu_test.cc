@@ -209,7 +209,8 @@ TEST_F(BatchGatherGpuTest, ReplayedGraphMatchesTheHost) {
   }
 }
 
-// More rows and tokens than threads per CTA, rows with many blocks, and tokens beyond num_tokens.
+// Includes more rows and tokens than threads per CTA, rows with many blocks, and tokens beyond
+// num_tokens.
 TEST_F(BatchGatherGpuTest, MatchesTheHostForAnyNumberOfRows) {
   Random random(5);
   for (int num_rows : {1, 256, 1023, 1024, 1025, 3000}) {

@@ -102,7 +102,7 @@ TEST_F(BatchTablesTest, RejectsSmallOutputsWithoutWriting) {
   EXPECT_THAT(narrow.entries, Each(77));
   Tables few(2, 3, 5);
   EXPECT_EQ(few.Convert(batch_).message(), "out.table.num_tables: expected at least 3, got 2");
-  // Rows that share blocks may need more indices than the number of blocks.
+  // The rows need 4 indices.
   Tables small(3, 3, 3);
   EXPECT_THAT(std::string(small.Convert(batch_).message()),
               HasSubstr("rows[2]: its tokens pass the capacity of the result: seq_len 8, table row "

@@ -118,8 +118,8 @@ TEST(RankRowsTest, SlotsMatchTheRanksTable) {
 struct Arrays {
   std::vector<int32_t> seq_lens = {5, 0, 8};
   std::vector<int32_t> context_lens = {4, 0, 5};
-  // Groups 0 and 1 with block_size 4. Some slots of group 1 are null, as in a window. The fourth
-  // token is padded. 99 is between the groups.
+  // Groups 0 and 1 with block_size 4. One slot of group 1 is null, as in a window. The fourth token
+  // is padded. 99 follows the tokens of each group.
   std::vector<int64_t> slots = {4 * 7, 4 * 2 + 1, 4 * 2 + 2, -1, 99, 4 * 5 + 3, -1, 4 * 9, -1, 99};
   std::vector<int32_t> rank_seq_lens = {77, 77, 77};
   std::vector<int32_t> rank_context_lens = {77, 77, 77};

@@ -1,4 +1,4 @@
-// Gathers the encoder length of each row, with one thread per row. Bound: latency of three
+// Gathers the encoder length of each row, with one thread per row. Bound: latency of up to three
 // dependent loads.
 
 #include <cuda_runtime.h>

@@ -155,7 +155,7 @@ TEST(CrossBatchTest, EveryQueryAttendsToAllKeysOfTheSequencesEncoder) {
   EXPECT_GT(num_pairs, 1000000);
 }
 
-// A batch of BuildPagedBatch() gives the slots of the encoder's tokens.
+// A batch of BatchBuilder gives the slots of the encoder's tokens.
 TEST(CrossBatchTest, EncoderTokensGetSlotsFromAPagedBatch) {
   const int32_t entries[] = {4, 9, 8, 6};
   const BlockTableView table = {

@@ -195,7 +195,7 @@ TEST_F(LocalVirtualBatchGpuTest, ReplayedGraphMatchesTheHost) {
   }
 }
 
-// More rows and virtual rows than threads per CTA.
+// Includes more rows and virtual rows than threads per CTA.
 TEST_F(LocalVirtualBatchGpuTest, MatchesTheHostForAnyNumberOfRows) {
   Random random(4);
   for (int num_rows : {1, 31, 32, 33, 256, 1023, 1024, 1025, 3000}) {
@@ -286,8 +286,8 @@ TEST_F(LocalVirtualBatchGpuTest, ConvertedTablesMatchTheHost) {
   }
 }
 
-// BuildLocalVirtualBatch() rejects these arrays. The host form and the device form write the same
-// values, and do not write outside their buffers.
+// Arrays of random values, which BuildLocalVirtualBatch() would reject. The host form and the device
+// form write the same values.
 TEST_F(LocalVirtualBatchGpuTest, InvalidArraysDoNotCauseWritesOutsideTheBuffers) {
   Random random(5);
   for (int round = 0; round < 300; ++round) {

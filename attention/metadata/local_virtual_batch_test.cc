@@ -132,7 +132,8 @@ TEST(LocalVirtualBatchTest, ChunksFollowPositionsRatherThanLocalKeys) {
   EXPECT_THAT(Ints(local->seq_lens, 2), ElementsAre(3, 2));
 }
 
-// If a batch had more virtual rows than the bound, the builder would write beyond its buffers.
+// If a valid batch had more virtual rows than the bound, the builder would remove the keys of rows
+// (kNoRoom).
 TEST(LocalVirtualBatchTest, NoBatchHasMoreVirtualRowsThanTheBound) {
   for (int chunk_size = 1; chunk_size <= 9; ++chunk_size) {
     for (int query_len = 0; query_len <= 40; ++query_len) {
@@ -201,8 +202,8 @@ TEST(LocalVirtualBatchTest, RejectsInvalidRows) {
 }
 
 TEST(LocalVirtualBatchTest, InvalidRowsHaveNoKeysAndAFault) {
-  // Rows: more queries than keys; valid; negative seq_len, no queries; positions beyond int32;
-  // valid.
+  // Rows: more queries than keys; valid; negative seq_len, no queries; key_start + seq_len beyond
+  // int32; valid.
   Rows rows({3, 2, 0, 2, 1}, {2, 6, -1, 9, 3});
   const int32_t key_start[] = {0, 0, 0, INT32_MAX - 8, 0};
   PagedBatch batch = rows.Batch();

@@ -1,5 +1,6 @@
-// Assigns the rows of a batch to the warps of a grid, one warp per row, and computes the first
-// token of each row. For builder kernels with different numbers of tokens per row.
+// Assigns the rows of a batch to the warps of a grid, one warp per row (several with SlicedLanes),
+// and computes the first token of each row. For builder kernels with different numbers of tokens
+// per row.
 //
 // Every CTA sums the token counts of all rows, so that one launch is enough and no CTA waits for
 // another CTA. For 256 rows, each thread reads one count, from the L2 after the first CTA.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kIndent[] = "  ";
 
-// Keys [begin, end) of a row, with a gap after each block.
+// Keys [begin, end) of a row, with a gap between blocks if they have more than one key.
 struct Columns {
   int begin = 0;
   int end = 0;
@@ -33,8 +33,8 @@ char MarkOf(const AttentionParams& layer, const BatchRow& row, int query, int ke
   return in_tail ? static_cast<char>('0' + *position % 10) : '#';
 }
 
-// Returns the heading: the position of the first key of each block, above the key's column.
-// Positions without room are omitted.
+// Returns the heading: the position of the first key of each block, above the key's column. With
+// blocks of one key, the position of every fifth key. Positions without room are omitted.
 std::string Heading(const Columns& columns, const BatchRow& row) {
   std::string line;
   size_t at = 0;

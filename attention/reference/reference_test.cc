@@ -313,7 +313,8 @@ TEST(ReferenceTest, PagedMatchesRaggedOnTheSameKeys) {
     SCOPED_TRACE(fixture.description);
     const RaggedBatch ragged = fixture.Batch(OnHost);
     const AttentionParams layer = fixture.Layer(OnHost);
-    // Skips layers that depend on table rows or positions, which differ in the paged batch below.
+    // Skips layers whose parameters depend on the table row or on positions, which differ in the
+    // paged batch below.
     if (layer.q_scale.row_stride > 0 || layer.rotary || layer.sparse) continue;
     if (layer.alibi_row_stride > 0) continue;
     const TokenView k = fixture.k.View(OnHost);
