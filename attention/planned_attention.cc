@@ -202,7 +202,7 @@ absl::Status PlannedAttention::Plan(const PlanInputs& inputs) {
                        options_.device.str(), ", got cpu"));
     }
     REPRISE_ASSIGN_OR_RETURN(const uint64_t capture, PinIfCaptured(pins_));
-    // If the copy fails, no plan is valid. But while graphs with a lone Run() exist, the planned size
+    // If the copy fails, no plan is valid. While graphs with a lone Run() exist, the planned size
     // stays, because later plans must match it.
     if (lone_run_pins_.count() == 0) planned_.reset();
     CUstream_st* const stream = CurrentStream(options_.device);

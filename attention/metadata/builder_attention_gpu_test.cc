@@ -19,8 +19,8 @@ class BuilderAttentionGpuTest : public ::testing::TestWithParam<BuilderKind> {
   }
 };
 
-// The type to which the kernel rounds the softmax weights before the second MMA; kFloat64 if it does
-// not round them.
+// The type to which the kernel rounds the softmax weights before the second MMA; kFloat64 if it
+// does not round them.
 DType WeightType(DType dtype) { return dtype == DType::kFloat32 ? DType::kFloat64 : dtype; }
 
 ReferenceResult<float> SameMaths(const PagedFixture& fixture) {

@@ -5,8 +5,8 @@
 // of its virtual row by bisection of the prefix sums, so that all threads share the work of a long
 // prefill. At the end the unused virtual rows are padded.
 //
-// Bound: latency. A round loads the row's lengths, scans the numbers of virtual rows (two barriers),
-// and writes each virtual row after up to ten steps of bisection in shared memory.
+// Bound: latency. A round loads the row's lengths, scans the numbers of virtual rows (two
+// barriers), and writes each virtual row after up to ten steps of bisection in shared memory.
 
 #include <cuda_runtime.h>
 

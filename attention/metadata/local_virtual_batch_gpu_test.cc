@@ -286,8 +286,8 @@ TEST_F(LocalVirtualBatchGpuTest, ConvertedTablesMatchTheHost) {
   }
 }
 
-// Arrays of random values, which BuildLocalVirtualBatch() would reject. The host form and the device
-// form write the same values.
+// Arrays of random values, which BuildLocalVirtualBatch() would reject. The host form and the
+// device form write the same values.
 TEST_F(LocalVirtualBatchGpuTest, InvalidArraysDoNotCauseWritesOutsideTheBuffers) {
   Random random(5);
   for (int round = 0; round < 300; ++round) {

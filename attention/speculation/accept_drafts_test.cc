@@ -471,7 +471,7 @@ struct Twins : DefinitionTwins<AcceptDraftsArgs> {
   }
 };
 
-// Returns the number of accepted drafts of a batch.
+// Returns the number of accepted drafts of a batch, without the last one of a row that ends in NaN.
 int64_t NumAccepted(const AcceptDraftsArgs& args) {
   int64_t count = 0;
   if (!HasOutput(args)) return 0;

@@ -2,13 +2,13 @@
 // threads (attention/speculation/advance_step_args.h).
 //
 // Bound: latency. Each thread loads its row's length, table row and token together, then the table
-// entry. A prefix sum counts the live rows. 40 bytes per row.
+// entry. A prefix sum counts the live rows. About 50 bytes per row.
 //
 // In place: a round reads its rows before its first barrier and writes them after that barrier. The
 // tokens of a row are written at or before the row's index, so no unread row is overwritten.
 //
-// With a packed table, each round has two more barriers to count the blocks of the rows. Then each
-// warp copies the blocks of its rows, one entry per lane.
+// With a packed table, each round has three more barriers to count the blocks of the rows (five if
+// a row has no room). Then each warp copies the blocks of its rows, one entry per lane.
 
 #include <cuda_runtime.h>
 

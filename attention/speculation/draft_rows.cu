@@ -1,8 +1,8 @@
 // Builds the rows of a draft model's pass with one warp per row. The lanes process the row's tokens
 // (attention/speculation/draft_rows_args.h).
 //
-// Bound: latency. Each row has a chain of dependent loads (slot, lengths, table entry). The slot and
-// the lengths are loaded twice: once to compute the first tokens of the rows and prefetch the table
+// Bound: latency. Each row has a chain of dependent loads (slot, lengths, table entry). The first
+// two are loaded twice: once to compute the first tokens of the rows and prefetch the table
 // entries, once to write the rows. A token takes about 20 bytes.
 
 #include <cuda_runtime.h>

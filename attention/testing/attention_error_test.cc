@@ -25,7 +25,7 @@ class AttentionErrorTest : public ::testing::Test {
       const bool is_empty = i / kHeadDim == 1;
       const double value = is_empty ? 0.0 : std::sin(1.0 + i);
       exact_.out.push_back(value);
-      own_.out.push_back(static_cast<float>(value) * (1 + 0x1p-9f));  // half a bfloat16 unit
+      own_.out.push_back(static_cast<float>(value) * (1 + 0x1p-9f));  // half a bfloat16 rounding
     }
     exact_.lse = {1.5, -kInf, -0.75};
     own_.lse = {1.5f, -INFINITY, -0.75f};

@@ -227,7 +227,7 @@ PagedFixture MakeFixture(const FixtureOptions& options, const PagedFixture* like
   const FeatureSet& features = fixture.features;
   fixture.shape = like ? like->shape : DrawShape(options, features, random);
   const FixtureShape& shape = fixture.shape;
-  // New keys are not supported in two parts.
+  // New keys are not supported if keys are in two parts.
   if (shape.layout == KvMemoryLayout::kMlaParts) fixture.features.Remove(Feature::kNewKeys);
   const RowLengths lengths = DrawRowLengths(options, features, shape.block_size, random);
   const int num_rows = static_cast<int>(lengths.seq_lens.size());

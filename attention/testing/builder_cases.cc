@@ -38,8 +38,8 @@ LayerFixture DrawBuilderLayer(Random& random) {
   return layer;
 }
 
-// Computes softmax(scale * q k) v over the pairs, in float64, from the values k_of(slot, head, dim)
-// and v_of(slot, head, dim).
+// Computes softmax(scale * q k) v over the pairs, with the layer's softcap and slopes, in float64,
+// from the values k_of(slot, head, dim) and v_of(slot, head, dim).
 template <typename KOf, typename VOf>
 ReferenceResult<double> Dense(const LayerFixture& layer, const TokenView& q, int num_tokens,
                               const VisiblePairs& pairs, KOf k_of, VOf v_of) {

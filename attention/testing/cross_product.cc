@@ -51,7 +51,8 @@ constexpr KvMemoryLayout kLayouts[] = {
 constexpr int kBlockSizes[] = {1, 3, 8, 16, 32, 64};
 constexpr int kKvHeadCounts[] = {1, 2, 3};
 constexpr int kGroups[] = {1, 4, 5, 7, 16, 70};
-// The head dims of vLLM's PagedAttention, odd head dims, and K and V of different sizes.
+// The head dims of vLLM's PagedAttention, head dims that are no multiple of 8, large head dims, and
+// K and V of different sizes.
 constexpr Dims kDimChoices[] = {{32, 32},   {64, 64},   {80, 80},   {96, 96},   {112, 112},
                                 {120, 120}, {128, 128}, {192, 192}, {256, 256}, {192, 128},
                                 {64, 128},  {34, 34},   {20, 5},    {512, 512}, {320, 320},
@@ -141,7 +142,8 @@ class FieldChoices {
     }
   }
 
-  // Restricts the case to copies without conversion, in chunks of `size` elements.
+  // Restricts the space to keys and values that can be copied in chunks of `size` elements. Adds
+  // tier 1 and longer rows.
   void KeepChunks(int size) {
     Fix(Feature::kNewKeys);
     Fix(Feature::kRotary);

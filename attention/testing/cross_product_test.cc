@@ -34,7 +34,7 @@ FeatureSet FeaturesOf(const CrossProductCase& c) {
                                      : MakeRaggedFixture(c.fixture).features;
 }
 
-// Returns the choices of a case except its features, as strings.
+// Returns choices of a case as strings, without its features and most sizes.
 std::vector<std::string> TraitsOf(const CrossProductCase& c) {
   std::vector<std::string> traits;
   const auto add = [&](const char* name, auto value) {
@@ -113,7 +113,7 @@ TEST(CrossProductTest, CoversPairsOfFeaturesAndFeaturesWithTraits) {
           << ToString({static_cast<Feature>(b)}) << " with " << ToString({static_cast<Feature>(a)});
     }
     for (const std::string& trait : all_traits) {
-      // New keys are not supported in two parts.
+      // New keys are not supported if keys are in two parts.
       if (static_cast<Feature>(a) == Feature::kNewKeys && trait == parts) continue;
       EXPECT_TRUE(traits_of[a].contains(trait))
           << ToString({static_cast<Feature>(a)}) << " with " << trait;

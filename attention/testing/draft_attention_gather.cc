@@ -119,7 +119,8 @@ Drawn DrawGather(Random& random, const GatherShape& shape, GatherStepArgs& args)
   }
   set(args.gather.num_live_rows, 0, num_live);
 
-  // Shuffled blocks. Entries after the blocks with keys are garbage.
+  // Shuffled blocks. Entries after the blocks with keys are garbage. If the input is a token table,
+  // the step writes the block table.
   std::vector<int32_t> blocks(shape.num_blocks() - 1);
   std::iota(blocks.begin(), blocks.end(), 1);
   random.Shuffle(blocks);

@@ -14,7 +14,8 @@ constexpr std::string_view kFeatureNames[] = {
     "alibi_rows",   "q_head_scales", "custom_mask"};
 static_assert(std::size(kFeatureNames) == static_cast<size_t>(Feature::kNumFeatures));
 
-// If both features are present, drops one: the one that is not required, or the second if both are.
+// If both features are present, drops one: the first if only the second is required, otherwise the
+// second.
 void Exclude(FeatureSet& features, const FeatureSet& required, Feature first, Feature second) {
   if (!features.Has(first) || !features.Has(second)) return;
   const bool keep_second = required.Has(second) && !required.Has(first);

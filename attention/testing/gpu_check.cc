@@ -56,7 +56,7 @@ ExpectedPair<Fixture> ExpectedOfBoth(FixturePair<Fixture> pair, const CrossProdu
           .second = ExpectedOfOne(std::move(pair.second), c)};
 }
 
-// Compares the results on the GPU. Returns a description of the fault.
+// Compares the results on the GPU. Returns a description of the fault, or an empty string.
 template <typename Fixture>
 std::string FaultOf(const GpuAttention& gpu, const ExpectedAttention<Fixture>& expected,
                     const CrossProductCase& c, const OutputRounding& out, AttentionError& error) {

@@ -226,7 +226,7 @@ LayerFixture DrawLayer(const FixtureShape& shape, const FeatureSet& features, in
       layer.q_head_scales.push_back(static_cast<float>(random.Real(0.25, 2.0)));
     }
   }
-  // Rotary embedding does not apply to a whole MLA head.
+  // Rotary embedding is not drawn for large heads, and not supported if keys are in two parts.
   if (features.Has(Feature::kRotary) && shape.head_dim_qk % 2 == 0 && shape.head_dim_qk <= 512 &&
       shape.layout != KvMemoryLayout::kMlaParts) {
     params.rotary =

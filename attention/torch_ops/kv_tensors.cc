@@ -42,7 +42,7 @@ absl::StatusOr<DType> CacheDType(const KvTensors& tensors) {
                    c10::toString(type)));
 }
 
-// Transposes the tensors to the dimension order of KvLayout.
+// Transposes HND tensors to the dimension order of KvLayout.
 absl::StatusOr<KvForm> PutInOrder(const std::string& layout, at::Tensor& k, at::Tensor& v) {
   if (layout == "K-packed") return KvForm::kKPacked;
   REPRISE_ASSIGN_OR_RETURN(const KvOrder order, ParseKvOrder(layout));

@@ -73,8 +73,8 @@ absl::Status LocalVirtualBatchesOp(OperatorCall& call) {
   return absl::OkStatus();
 }
 
-// Uses the number of rows of the worst case, a formula of sizes. While tracing, sizes may be
-// unknown.
+// The outputs have the maximum number of virtual rows, which depends on sizes only. A symbolic
+// num_rows is fixed to its value.
 absl::Status TraceLocalVirtualBatches(OperatorCall& call) {
   BatchArguments arguments;
   ReadBatchArguments(call, arguments);

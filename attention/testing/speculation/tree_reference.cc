@@ -7,7 +7,7 @@ namespace reprise {
 namespace {
 
 // Returns the path from `node` to the root. Returns an empty path if a parent does not precede its
-// child.
+// child or is less than -1.
 std::vector<int> PathUp(const std::vector<int32_t>& parents, int node) {
   std::vector<int> path;
   while (node >= 0) {
