@@ -6,8 +6,8 @@
 // maximum of (kLongest - prefix length) over the CTAs, so that its initial value can be 0. The last
 // CTA to arrive writes the result and resets the scratch to 0.
 //
-// Bound: latency, then rows times columns of the table, each read once: 256 rows of 256 columns are
-// 256 KB, divided among 32 CTAs.
+// Bound: latency, then rows times columns of the table, each read at most once except for the first
+// live row: 256 rows of 256 columns are 256 KB, divided among 32 CTAs.
 
 #include <cuda_runtime.h>
 
