@@ -2,9 +2,9 @@
 // in order. An element that one move reads and another move writes therefore belongs to one thread,
 // and no thread waits for another thread.
 //
-// Grid: x is the row, y the layer, z K or V (or the rope part). The threads of a CTA are distributed
-// over the elements of a token, with 16 bytes per thread if strides and addresses allow it, and one
-// element otherwise.
+// Grid: x is the row, y the layer, z K or V (or the rope part). The threads of a CTA are
+// distributed over the elements of a token, with 16 bytes per thread if strides and addresses allow
+// it, and one element otherwise.
 //
 // Bound: latency of a load and a store per move, and bytes: 256 rows with 4 moves of 4 KB in 32
 // layers are 2 * 134 MB. A row without a move only reads its move list.
