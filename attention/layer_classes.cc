@@ -44,8 +44,8 @@ bool HasCache(const LayerSpec& layer) {
   return layer.kind == AttentionKind::kDecoder || layer.kind == AttentionKind::kEncoderDecoder;
 }
 
-// The retention that keeps every key that the layer can see. Of a window and a chunk, the chunk
-// counts. REQUIRES: HasCache(layer).
+// The retention that keeps every key that the layer can see. If the layer has a chunk and a window,
+// the chunk counts. REQUIRES: HasCache(layer).
 KvGroupSpec RetentionOf(const LayerSpec& layer) {
   if (layer.kind == AttentionKind::kEncoderDecoder) return {.retention = KvRetention::kCross};
   if (layer.chunk_size) {
