@@ -93,7 +93,7 @@ class CtaUnitsTest : public ::testing::Test {
     return steps;
   }
 
-  // About half of the CTAs begin with a short row, and the other half end with one.
+  // About half of the CTAs begin with a short row, and about half end with a short row.
   static void ExpectBothKindsUnderWay(const KernelSchedule& schedule) {
     int num_begin = 0;
     int num_end = 0;

@@ -2,13 +2,13 @@
 // schedule, with one thread per row, then one thread per Q tile. If there are more rows or Q tiles
 // than threads, each CTA processes them in rounds. Every CTA processes all rows and Q tiles, which
 // it holds in shared memory, and writes its part of the items. If they do not fit there, a single
-// CTA holds them in global memory.
+// CTA per schedule holds them in global memory.
 //
 // Bound: latency, 2.2 us beyond the launch for one row and 2.4 us for 256 rows on an H200. A load
 // from global memory takes 0.3 us of that; the rest are dependent instructions of about five cycles
-// each. Each row is loaded once, and the loads are concurrent. Two scans (three, if rows have
-// several Q tiles) take a few shuffles and one barrier each. Several SMs divide the writing of
-// about 100 bytes per item.
+// each. Each CTA loads each row once, and a round's loads are concurrent. Two scans (three, if rows
+// may have several Q tiles) take a few shuffles and one barrier per round. Several SMs divide the
+// writing of about 100 bytes per item.
 
 #include <cuda_runtime.h>
 
@@ -39,13 +39,14 @@ struct TileScheduleJob {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kMaxCtas = 8;  // per schedule
-// Dynamic shared memory that a CTA may have on every card (the limit minus the static part), and
-// the amount that needs no opt-in.
+// Dynamic shared memory that a CTA may have on every card of compute capability 8.0 or later (the
+// limit minus the static part), and the amount that needs no opt-in.
 constexpr int64_t kMaxSharedScratch = 94 * 1024;
 constexpr int64_t kFreeSharedScratch = 43 * 1024;
 
 struct ScanMemory {
-  // Even and odd rounds use different rows, so one barrier per round suffices.
+  // Even and odd rounds use different rows, here and in the next two arrays, so one barrier per
+  // round suffices.
   int of_warps[2][kWarps];
   Tally tallies[2][kWarps];
   alignas(16) int64_t warp_sums[2][kWarps];
@@ -178,8 +179,8 @@ class CtaTeam {
     const int begin = warp * share;
     const int end = min(begin + share, n);
     uint16_t* const of_warp = memory_.in_buckets[warp];
-    // Calls visit(i, entry of i's bucket + number of lower lanes with the same bucket), then adds
-    // the number of lanes to the entry.
+    // Calls visit(i, entry of i's bucket + number of lower lanes with the same bucket), and adds
+    // the number of lanes with the bucket to the entry.
     const auto for_each = [&](auto visit) {
       for (int first = begin; first < end; first += 32) {
         const int i = first + lane;
@@ -216,7 +217,7 @@ class CtaTeam {
 #endif
   }
 
-  // A thread processes its first kAlone indices itself; the warp divides the rest.
+  // A thread processes the first kAlone indices of its span itself; the warp divides the rest.
   template <typename SpanOf, typename Body>
   REPRISE_HOST_DEVICE void Spread(int n, SpanOf span_of, Body body) {
 #if defined(__CUDA_ARCH__)
@@ -376,7 +377,7 @@ cudaError_t LaunchKernel(TileScheduleJob job, cudaStream_t stream) {
     max_items = std::max(max_items, schedule.max_items);
   }
   const bool is_shared = scratch_bytes <= kMaxSharedScratch;
-  // Scratch in global memory supports only one CTA.
+  // Scratch in global memory supports only one CTA per schedule.
   const int ctas = is_shared ? std::clamp(max_items / 32, 1, kMaxCtas) : 1;
   const auto kernel = job.schedules[0].mode == TileScheduleMode::kDeterministic
                           ? ChooseKernel<DeterministicCut>(is_narrow, is_plain, is_shared)

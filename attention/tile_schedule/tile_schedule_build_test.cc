@@ -412,9 +412,9 @@ std::vector<std::array<int, 6>> SplitsOf(const TileSchedule& work, int row, int 
   return splits;
 }
 
-// In rows of several queries, each query has the splits of a row of one query: with small tiles
-// next to larger ones, with the only tile of float32, and with groups of more heads than a tile has
-// rows.
+// In rows of up to decode_query_len queries, each query is split like a row of one query: with small
+// tiles next to larger ones, with the only tile of float32, and with groups of more heads than a
+// tile has rows.
 TEST(TileScheduleBuildTest, DeterministicDraftQueriesAreSplitLikeDecodes) {
   struct Heads {
     DType dtype;
@@ -501,7 +501,7 @@ TEST(TileScheduleBuildTest, LargeDeterministicBatchesSharePartialsWithinAQueue) 
   }
 }
 
-// Two decodes, a prompt, a padded row, a row without queries and another decode.
+// A decode, four drafts, a prompt, a padded row, a row without queries and another decode.
 Rows DecodesAndAPrompt() {
   Rows rows({1000, 2000, 300, 0, 500, 700});
   rows.query_start_loc = {0, 1, 5, 205, 206, 206, 207};
@@ -582,7 +582,7 @@ TEST(TileScheduleBuildTest, ShortRowsJoinLongRowsOfComparableCost) {
   EXPECT_FALSE(join(128, 256, 2304));
   EXPECT_FALSE(join(46, 115, 8055, 24));
   EXPECT_FALSE(join(64, 700, 4096));        // 21 Q tiles
-  EXPECT_FALSE(join(64, 1024, 4096 + 64));  // 257 KV tiles per CTA
+  EXPECT_FALSE(join(64, 1024, 4096 + 64));  // over 256 KV tiles per CTA
   EXPECT_FALSE(join(64, 1024, 4096, 32, 8, 64));
 }
 

@@ -115,7 +115,7 @@ class Checker {
     return schedule_.counts[4] == 0 ? absl::OkStatus() : CheckClusters();
   }
 
-  // The splits of a Q tile are the only items in the adjacent queues of one cluster.
+  // Each queue has at most one item, which is split s of its Q tile in the s-th queue of a cluster.
   absl::Status CheckClusters() const {
     const int cluster = form_.cluster;
     if (cluster == 1) return Broken(7, "Q tiles have clusters, but the kernel has none");
@@ -136,7 +136,7 @@ class Checker {
   }
 
   // Round-robin items are unsplit Q tiles, in the order of DealBucket() (longest first), then of
-  // item index. queue_first must hold the first item of every CTA.
+  // item index. queue_first must hold the first item of every CTA that is not reversed.
   absl::Status CheckDeal() const {
     if (!schedule_.may_be_dealt || schedule_.counts[2] != num_items_ || num_merges_ != 0) {
       return Broken(5, schedule_.counts[2], " of ", num_items_, " items are round-robin, with ",
@@ -382,7 +382,7 @@ class Checker {
   const KernelSchedule& schedule_;
   const LaunchForm form_;
   const QueryLens lens_;
-  AttentionParams layer_;  // only its window is set
+  AttentionParams layer_;  // one head, and the window
   const int num_items_;
   const int num_merges_;
   int num_rows_ = 0;

@@ -35,7 +35,7 @@ std::string VerdictOn(const std::vector<int32_t>& seq_lens, int num_sms,
   return std::string(CheckTileSchedule(work.schedule(), batch, {}).message());
 }
 
-// Row 0 in three splits, row 1 unsplit: costs 11 + 2, in queues of 4 or 5.
+// Row 0 in three splits, row 1 unsplit: costs of 10 1/2 and 1 1/2 KV tiles, in queues of 4.
 std::string VerdictAfter(const std::function<void(const KernelSchedule&)>& harm) {
   return VerdictOn({640, 64}, /*num_sms=*/3, [&harm](const KernelSchedule& schedule) {
     EXPECT_EQ(schedule.counts[0], 4);

@@ -1,7 +1,7 @@
 // How balanced a schedule in balanced mode is: for realistic workloads, in queues or round-robin,
 // the maximum number of keys per CTA is at most 1.1 times the mean over the CTAs that have keys. In
-// clusters, where a small number of splits saves a combine through global memory, it may be one KV
-// tile higher.
+// clusters, which save a combine through global memory, the maximum may also be up to one KV tile
+// above the mean.
 
 #include <gtest/gtest.h>
 

@@ -27,7 +27,7 @@ constexpr int64_t kMaxMerges = int64_t{1} << 19;
 // The queues are a dimension of the grid.
 constexpr int kMaxQueues = 65535;
 
-// Cards with at least this much shared memory per CTA have clusters and warpgroup kernels.
+// Clusters and warpgroup kernels are used only on cards with this much shared memory per CTA.
 constexpr int kSharedBytesOfWarpgroups = 227 * 1024;
 
 absl::Status CheckAtLeast(absl::string_view name, int least, int got) {
@@ -36,7 +36,7 @@ absl::Status CheckAtLeast(absl::string_view name, int least, int got) {
       absl::StrCat(name, " of TileScheduleOptions: expected >= ", least, ", got ", got));
 }
 
-// Products of costs stay within int32.
+// Products of a cost and a constant, or a number of splits, stay within int32.
 constexpr int kMaxCost = 1 << 16;
 
 absl::Status CheckCost(absl::string_view name, int least, int got) {
@@ -111,7 +111,7 @@ Bounds BalancedBounds(int64_t tiles, int64_t queues, int64_t steps) {
 Bounds DeterministicBounds(int64_t tiles, int64_t rows, int64_t max_row_tiles, int64_t steps,
                            int64_t max_splits) {
   const int64_t longest = CeilDiv(steps, kMinDeterministicSteps);
-  Bounds a_row;  // per row, beyond one item per Q tile
+  Bounds a_row;  // per row; items beyond one per Q tile
   max_row_tiles = std::min<int64_t>(max_row_tiles, max_splits / 2);
   for (int64_t row_tiles = 1; row_tiles <= max_row_tiles; ++row_tiles) {
     const int64_t splits = std::min(max_splits / row_tiles, longest);
@@ -205,12 +205,12 @@ int64_t LayOutPartials(void* memory, TileSchedule& schedule) {
 
 constexpr int kFewRows = 8;
 
-// Kernel tiles of at most this many rows are memory bound.
+// Kernel tiles of at most this many rows are memory bound, unless their MMA type is float32.
 constexpr int kMaxRowsOfReading = 32;
 
 // The value of CutCosts::combines_per_step. `rows`: live rows of the kernel tile. Tiles of up to
-// kFewRows rows have small partials. Larger partials are combined by several CTAs, or by more
-// warps.
+// kFewRows rows have small partials. Decode kernels may combine larger partials in several CTAs,
+// and tiles of kWarpgroupRows rows have more warps for them.
 int CombinesPerStep(const AttentionKernelEntry& kernel, int rows, const TileScheduleCosts& costs) {
   const int of_few = costs.combines_per_step_few_rows * kStepCost;
   if (rows <= kFewRows) return of_few;
@@ -248,7 +248,7 @@ CutCosts CutCostsOf(const AttentionKernelEntry& kernel, int rows, const TileSche
   return of_tile;
 }
 
-// Maximum number of queries in a kernel tile, of one row or of several rows.
+// Upper bound of the number of queries in a Q tile, of one row or of several rows.
 int MaxQueries(const TileScheduleOptions& options) {
   return options.shared_prefix == SharedPrefix::kTaken
              ? std::max(options.max_tokens, options.max_query_len)
@@ -277,14 +277,14 @@ int QueriesToHold(const TileScheduleOptions& options) {
   return options.shared_tiles == SharedTiles::kSmall ? options.max_query_len : MaxQueries(options);
 }
 
-// Whether the card has clusters and warpgroup kernels.
+// Whether the card's shared memory allows clusters and warpgroup kernels.
 bool MayHaveWarpgroups(const TileScheduleOptions& options) {
   return options.device.max_shared_bytes == 0 ||
          options.device.max_shared_bytes >= kSharedBytesOfWarpgroups;
 }
 
-// Adds clusters and wide CTAs. Skips deterministic mode, where results must not depend on the
-// number of rows.
+// Adds clusters and wide CTAs if the kernel, the card and the options allow them. Deterministic
+// mode has none, because its results must not depend on the number of rows.
 void PlanFewRows(const TileScheduleOptions& options, const AttentionKernelEntry& kernel,
                  KernelSchedule& schedule) {
   const bool may_merge = options.mode == TileScheduleMode::kBalanced &&
@@ -387,7 +387,7 @@ absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
                      " items, ", kMaxPartials, " partials and ", kMaxMerges, " merges, got ",
                      bounds.items, ", ", bounds.partials, " and ", bounds.merges));
   }
-  // The builder also keeps a Q tile for each row without queries.
+  // If rows have at most one Q tile, the builder also keeps a Q tile for each row without queries.
   schedule.max_shared_tiles = static_cast<int>(shared_tiles);
   schedule.max_tiles = static_cast<int>(shared_tiles + std::max(tiles, int64_t{options.max_rows}));
   schedule.max_items = static_cast<int>(bounds.items);
@@ -396,8 +396,8 @@ absl::StatusOr<KernelSchedule> PlanTiles(const TileScheduleOptions& options,
   return schedule;
 }
 
-// Maximum length of the rows in the second schedule, which has the tile `least` (the tile for a row
-// of one query). 0: the plan has one schedule.
+// Maximum number of queries per row of the second schedule, which has the tile `least` (the tile
+// for a row of one query). 0: the plan has one schedule.
 int ShortRowsOf(const TileScheduleOptions& options, const AttentionTile& tile,
                 const AttentionTile& least) {
   if (least.rows() >= tile.rows() || options.shared_prefix == SharedPrefix::kTaken) return 0;
@@ -414,7 +414,7 @@ void PlanJoins(const TileScheduleOptions& options, TileSchedule& schedule) {
     return steps * schedule.main.num_ctas / schedule.main.num_head_tiles;
   };
   schedule.max_joined_steps = of_all_ctas(options.costs->joined_steps);
-  // A KV tile of smaller heads has the same softmax time, but half the read time.
+  // A KV tile of smaller heads has the same softmax time, but at most half the read time.
   if (std::min(options.head_dim_qk, options.head_dim_v) > 64) {
     schedule.max_joined_steps_beside_prompts =
         of_all_ctas(options.costs->joined_steps_beside_prompts);

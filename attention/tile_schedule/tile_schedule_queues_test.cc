@@ -151,7 +151,7 @@ TEST(TileScheduleWholeTest, CostsDecideWhetherRowsOfTwoQueuesAreSplit) {
   costs.lone_loss_percent = 100;  // A lone CTA is no faster than one of two.
   EXPECT_EQ(num_merges(1024, costs), 16);
   costs = H200Profile().tile_schedule;
-  // Unsplit Q tiles of 16 KV tiles, at 56 %, end later than Stream-K queues of 8 1/2 KV tiles.
+  // Unsplit Q tiles of 16 KV tiles, at 56 %, end later than Stream-K queues of 8 KV tiles.
   costs.border = costs.border_percent = 0;
   EXPECT_EQ(num_merges(1024, costs), 16);
 }
@@ -261,7 +261,7 @@ TEST(TileScheduleClusterTest, PaddedRowsLeaveTheirQueuesToLiveRows) {
   const Rows rows(lens);
   HostTileSchedule work(OptionsFor(rows.batch));
   Build(rows, work);
-  // In a cluster of two, each row would have two queues for the work of 16 queues.
+  // In clusters of two, the live rows would use only 16 of the 32 queues.
   EXPECT_EQ(work.schedule().main.counts[4], 0);
   EXPECT_EQ(work.schedule().main.counts[0], 8 * 4 + 8);
 }
@@ -310,7 +310,7 @@ TEST(TileScheduleClusterTest, LongRowsAndLargeBatchesHaveNoClusters) {
   }
 }
 
-// Q tiles keep their clusters for any lengths within the bounds, even if other rows get few queues.
+// In these batches, Q tiles have clusters for any lengths within the bounds, if any row has keys.
 TEST(TileScheduleClusterTest, LengthsMayChangeWithinTheBounds) {
   Random random(4);
   for (const auto& [num_rows, len] : {std::pair{4, 1536}, std::pair{7, 1024}, std::pair{3, 2048},
