@@ -116,14 +116,14 @@ class CrossProductGpuTest : public ::testing::Test {
   std::map<DType, ErrorTotals> of_dtype_;
 };
 
-// Covers every pair of choices of every two fields, in over 5,000 cases with two sets of contents
-// each.
+// Covers every pair of choices of every two fields, by default in at least 5,000 cases with two
+// sets of contents each.
 TEST_F(CrossProductGpuTest, EveryPairOfOptionsMatchesTheReferenceEagerlyAndReplayed) {
   const int64_t least = FromEnvironment("REPRISE_CROSS_PRODUCT_CASES", 5000);
   const uint64_t first = FromEnvironment("REPRISE_CROSS_PRODUCT_SEED", 0);
   uint64_t seed = first;
-  // Adds covering arrays until every kernel has served enough cases. Only a few cases qualify for
-  // tier 2.
+  // Adds covering arrays until every kernel has served enough cases, or there are 3 * least cases.
+  // Only a few cases qualify for tier 2.
   for (; num_cases_ < least || (MinServed() < least / 1000 && num_cases_ < 3 * least); ++seed) {
     for (CrossProductSpace space : kSpaces) CheckArray(seed, space);
     if (HasFailure()) return;

@@ -166,7 +166,7 @@ std::string AttentionKernelTable() {
     const AttentionTile& tile = kernel.tile;
     absl::StrAppendFormat(&table, "tier %d  %-35s head dims <= %3d, %3d  %3d rows  ", kernel.tier(),
                           kernel.name(), tile.head_dim_qk, tile.head_dim_v, tile.rows());
-    // The sizes in `tile` do not describe the warpgroup kernels.
+    // The numbers of warps in `tile` do not describe the warpgroup kernels.
     if (kernel.tier() > 1) {
       absl::StrAppendFormat(&table, "%-36s", "whole warpgroups");
     } else {

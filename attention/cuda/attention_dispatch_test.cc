@@ -285,14 +285,14 @@ TEST(AttentionDispatchTest, HeadDimsTo512HaveKernelsForSeparateValues) {
   key.loading = KvLoading::kFp8;
   EXPECT_EQ(NameFor(key), "float16.d512.rows64.fp8");
   key = KeyOf(DType::kBFloat16, DType::kBFloat16, 512, 16);
-  key.max_shared_bytes = 99 * 1024;  // a card of compute capability 8.6: decodes only
+  key.max_shared_bytes = 99 * 1024;  // a card of compute capability 8.6
   EXPECT_EQ(NameFor(key), "bfloat16.d512.rows16.direct");
   key.rows = 64;
   EXPECT_THAT(NameFor(key), HasSubstr("cards with the shared memory"));
 }
 
-// In a plan for such a card (TileScheduleOptions::max_shared_bytes), prefills also have tiles of 16
-// rows.
+// In a plan for such a card (DeviceLimits::max_shared_bytes), prefills with head dims beyond 256
+// also have tiles of 16 rows.
 TEST(AttentionDispatchTest, CardsWith99KbServeEveryHeadDimIn16Bits) {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     for (const int head_dim : {64, 128, 256, 300, 512}) {

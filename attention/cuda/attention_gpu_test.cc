@@ -50,7 +50,7 @@ class AttentionGpuTest : public ::testing::Test {
 // Small cases, for compute-sanitizer.
 class AttentionSmallGpuTest : public AttentionGpuTest {};
 
-// The MMA type of the kernels.
+// The MMA type of the kernels, except fp8 kernels.
 DType ProductsOf(DType q_dtype, DType kv_dtype) {
   if (IsFp8(q_dtype)) return kv_dtype == DType::kFloat16 ? kv_dtype : DType::kBFloat16;
   return q_dtype;

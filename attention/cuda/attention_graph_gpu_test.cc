@@ -65,8 +65,8 @@ struct StepOptions {
   int max_tier = 2;
 };
 
-// Persistent buffers of the maximum size, as for a captured step. The rows of a batch are separate
-// sequences, and each has all the blocks that it may ever need.
+// Persistent buffers of the maximum size, as for a captured step. Each row has all the blocks that
+// it may ever need. Rows share only the blocks of a common prefix.
 class Step {
  public:
   explicit Step(const StepOptions& options)
@@ -109,7 +109,7 @@ class Step {
     }
   }
 
-  // Sets the lengths of the next run; the remaining rows are padded.
+  // Sets the lengths of the next run; the remaining rows have no queries.
   void SetRows(const std::vector<int>& seq_lens, const std::vector<int>& query_lens) {
     std::vector<int32_t> loc(options_.max_rows + 1, 0);
     std::vector<int32_t> lens(options_.max_rows, 0);
@@ -501,7 +501,7 @@ TEST_F(AttentionGraphGpuTest, SharedPrefixesReplayAsWell) {
   }
 }
 
-// One step for every kernel that combines splits.
+// Steps for all kinds of kernels that combine splits.
 std::vector<StepOptions> StepsThatMerge() {
   return {
       {.max_rows = 8},

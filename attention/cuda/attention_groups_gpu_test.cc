@@ -23,7 +23,7 @@ namespace {
 using ::testing::StartsWith;
 
 // One or two rows of at least 15,000 keys over the CTA queues of 132 SMs. The seed is chosen so
-// that the rows of all rounds have enough splits, before and after the replay.
+// that the rows of all rounds have enough splits, in the eager run and in the replay.
 struct Rows {
   std::string kernel;  // prefix of the kernel's name
   uint64_t seed = 0;
@@ -41,8 +41,8 @@ struct Rows {
   SharedPrefix shared_prefix = SharedPrefix::kIgnored;
 };
 
-// All features, except features that leave a row only few keys, and features that require a
-// converting kernel.
+// All features, except rows.without, features that leave a row only few keys, and features that may
+// select another kernel.
 FeatureSet AllowedOf(const Rows& rows) {
   FeatureSet allowed = FeatureSet::All().Without(
       {Feature::kWindow, Feature::kCustomMask, Feature::kNewKeys, Feature::kPaddedRows,

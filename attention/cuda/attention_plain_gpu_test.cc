@@ -1,6 +1,7 @@
-// Tests the two warpgroup kernels of each type and head dim: for plain units only, and for all
-// units (attention/cuda/hopper/warpgroup_kernel.cuh). Their results for the same call are bitwise
-// identical, and close to the results of the general kernels. out may be aligned to 16 or 8 bytes.
+// Tests the two warpgroup kernels of each 16-bit type and head dim: for plain units only, and for
+// all units (attention/cuda/hopper/warpgroup_kernel.cuh). Their results for the same call are
+// bitwise identical, and close to the results of the general kernels. out may be aligned to 16 or 8
+// bytes.
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
@@ -150,8 +151,8 @@ class AttentionPlainSmallGpuTest : public ::testing::Test {
     if (!HasGpu()) GTEST_SKIP() << "no GPU on this machine";
   }
 
-  // Prompts in round-robin schedules, and a few that are split and combined; lengths at the ends of
-  // KV tiles, blocks and Q tiles.
+  // Prompts in round-robin schedules (head dims to 128), and a few that are split and combined. All
+  // lengths end within KV tiles and Q tiles.
   static std::vector<Call> Calls() {
     std::vector<Call> calls;
     for (const int head_dim : {64, 96, 128, 192, 256}) {

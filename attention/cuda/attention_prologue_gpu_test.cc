@@ -144,8 +144,7 @@ class AttentionPrologueSmallGpuTest : public ::testing::TestWithParam<int> {
   }
 };
 
-// Rows in one, a few and many splits; short items, whose keys are prefetched, and long items;
-// clusters of 2, 4, 6 and 8, and clusters of 2 for rows with many keys.
+// Rows in one, a few and many splits; short and long items; clusters of 2, 4, 6 and 8.
 const std::vector<int32_t> kLens[] = {
     {5000},     {4000, 3000, 4001, 17},       {100}, {500, 33, 1}, {900, 1000},
     {760, 700}, std::vector<int32_t>(50, 600)};
@@ -172,7 +171,7 @@ TEST_P(AttentionPrologueSmallGpuTest, PreviousKernelMayChangeQueriesAndKeysUntil
   }
 }
 
-// Number of queries per row: 1 uses the decode tile, 6 the tile for verification of drafts.
+// Maximum number of queries per row: 1 uses the decode tile, 6 the tile for verification of drafts.
 INSTANTIATE_TEST_SUITE_P(QueryLens, AttentionPrologueSmallGpuTest, ::testing::Values(1, 6));
 
 }  // namespace

@@ -412,9 +412,9 @@ std::vector<std::array<int, 6>> SplitsOf(const TileSchedule& work, int row, int 
   return splits;
 }
 
-// In rows of up to decode_query_len queries, each query is split like a row of one query: with small
-// tiles next to larger ones, with the only tile of float32, and with groups of more heads than a
-// tile has rows.
+// In rows of up to decode_query_len queries, each query is split like a row of one query: with
+// small tiles next to larger ones, with the only tile of float32, and with groups of more heads
+// than a tile has rows.
 TEST(TileScheduleBuildTest, DeterministicDraftQueriesAreSplitLikeDecodes) {
   struct Heads {
     DType dtype;

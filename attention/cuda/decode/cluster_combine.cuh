@@ -2,9 +2,10 @@
 // splits by reading each other's shared memory (attention/tile_schedule/tile_schedule.h,
 // "Clusters"). A combine through global memory takes a store, an atomic and a load in sequence,
 // each with the latency of the L2 cache, and often a single CTA performs it. A cluster synchronises
-// in a fraction of that time, and each of its CTAs combines a part of the Q tile's out.
+// in a fraction of that time, and each CTA with a split combines a part of the Q tile's out.
 //
-// Protocol of FinishInCluster(). A CTA without a split takes part in the barriers only.
+// Protocol of FinishInCluster(). A CTA without a unit takes part in the barriers only, and a CTA
+// with an unsplit Q tile writes its result before the first barrier.
 // 1. Each CTA writes its split's out and lse to its shared memory.
 // 2. Cluster barrier: all CTAs arrive and wait. The splits are visible to the cluster.
 // 3. Each CTA reads its part of out from all splits, combines it and writes it, and lse.

@@ -5,9 +5,9 @@
 // Algorithm. FlashAttention-2's loop over KV tiles with online softmax (Dao 2023), applied to the
 // items of a tile schedule (attention/tile_schedule/tile_schedule.h). Q tiles may be split over
 // keys as in Flash-Decoding, with nearly equal work per CTA as in Stream-K (Osama et al. 2023). The
-// plan fixes the grid; attention/tile_schedule/cta_units.h assigns units to CTAs. The rows of a
-// tile are the item's queries times the q heads of one KV head, so each key is loaded once for all
-// q heads in the tile. A KV tile is called a step in identifiers.
+// plan fixes the grid; attention/tile_schedule/cta_units.h describes the units of each CTA. The
+// rows of a tile are the item's queries times the q heads of one KV head, so each key is loaded
+// once for all q heads in the tile. A KV tile is called a step in identifiers.
 //
 // Bound. Decode: memory. Each tile reads each K and V element once, for 2 x group_size x queries
 // FLOP. For 16-bit types, each CTA has about 64 KB of K and V buffers, two KV tiles per warp group,
@@ -15,7 +15,7 @@
 // or 64 rows if head_dim > 128. Absorbed MLA: K is also V; with 128 heads, 242 FLOP per byte of the
 // cache. float32: FFMA and shared memory.
 //
-// The kernel has five independent mechanisms, each in its own files:
+// The kernel has five independent mechanisms:
 //   work        assigns queries and keys to CTAs         work_unit.cuh, tile_schedule.h
 //   loader      copies Q, K and V to shared memory,      page_lookup.cuh, query_loader.cuh,
 //               unconverted or through a conversion,     key_loader.cuh, converting_loader.cuh,
@@ -24,11 +24,11 @@
 //   visibility  keys that a query sees, key positions    logits.cuh, MaskLogits
 //   store       out, lse, partials, combine              unit_results.cuh, partial_combine.cuh
 //
-// Without ALiBi, no mask is applied to a KV tile that is fully visible to every row of a warp. A
-// warp skips a KV tile without tail keys whose positions are all before or all after the positions
-// that its rows may see (ViewStep()). In all other KV tiles, logits of unseen keys become -inf, and
-// V rows that no row of the warp sees count as zeros. Memory that no query sees may therefore hold
-// NaN.
+// Without ALiBi, no mask is applied to a KV tile that is known to be fully visible to every row of
+// a warp. A warp skips a KV tile without tail keys whose positions are all before or all after the
+// positions that its rows may see (ViewStep()). In all other KV tiles, logits of unseen keys become
+// -inf, and V rows that no row of the warp sees count as zeros. Memory that no query sees may
+// therefore hold NaN.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
 #define REPRISE_ATTENTION_CUDA_GENERAL_ATTENTION_KERNEL_CUH_
@@ -112,10 +112,10 @@ __device__ __forceinline__ void AttendStep(const TileContext<Traits>& tile,
   tile.products.template Accumulate<true>(s, keys.v, seen, tile.softmax.out);
 }
 
-// Attends to one KV tile on the fast path, which has few instructions. In most batches, nearly all
-// KV tiles take it. REQUIRES: each key of the KV tile that belongs to the item is seen by at least
-// one row of the warp; logits are dot products times a positive scale (AreOnlyScaled()). Keys past
-// the item's last key are zeros in shared memory.
+// Attends to one KV tile on the fast path, which has few instructions. In kernels that do not
+// convert keys, nearly all KV tiles of most batches take it. REQUIRES: each key of the KV tile that
+// belongs to the item is seen by at least one row of the warp; logits are dot products times a
+// positive scale (AreOnlyScaled()). Keys past the item's last key are zeros in shared memory.
 template <typename Traits>
 __device__ __forceinline__ void AttendPlainStep(const TileContext<Traits>& tile,
                                                 const WarpKeys& seen, const float (&scale)[2],
@@ -238,8 +238,8 @@ __device__ __forceinline__ void AttendSteps(const TileContext<Traits>& tile,
   }
 }
 
-// Processes the warp group's KV tiles of an item. `noted`: the result of NoteFirstKeys() for the
-// CTA's first unit; `are_noted` is false for later units.
+// Processes the warp group's KV tiles of an item. `noted`: the result of BeginUnits() for the CTA's
+// first unit; `are_noted` is false for later units.
 //
 // The latency of the first keys is a chain of loads: item, block table, keys. No other load is on
 // this chain, except scales in device memory. q is requested while the block table entries are

@@ -129,8 +129,8 @@ __device__ __forceinline__ QueryRow LoadQueryRow(const AttentionKernelParams& p,
   return LoadOrdinaryRow(p, unit, tile_row);
 }
 
-// Positions visible to all rows of a warp, and the range of the positions that are visible to at
-// least one row.
+// The positions visible to all rows of a warp, and the range from the first to the last position
+// that is visible to at least one row.
 struct WarpView {
   bool has_rows;
   int first_seen_by_all, last_seen_by_all;
@@ -444,9 +444,9 @@ __device__ __forceinline__ void HideKeys(const AttentionKernelParams& p, const W
   }
 }
 
-// Adds ALiBi, and sets the logits of keys that a row does not see to -inf. Serves any batch.
-// Returns a bit mask: bit n * 2 + j is set if some row of the warp sees the lane's column n * 8 + l
-// % 4 * 2 + j.
+// Adds ALiBi, and sets the logits of keys that a row does not see to -inf. Serves any batch, with
+// custom masks only if kServesRareTerms<Traits>. Returns a bit mask: bit n * 2 + j is set if some
+// row of the warp sees the lane's column n * 8 + l % 4 * 2 + j.
 template <typename Traits>
 __device__ __forceinline__ uint32_t MaskLogits(const AttentionKernelParams& p, const WorkUnit& unit,
                                                const QueryRow (&rows)[2], int first,

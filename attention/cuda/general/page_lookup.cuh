@@ -45,7 +45,8 @@ class PageLookup {
     if constexpr (Traits::kConverts) end_ = min(end_, FirstNewKey(p, item));
   }
 
-  // The end of the item's local keys that are read from the cache. The keys after it are new keys.
+  // The end of the item's local keys that are read from the cache. The item's keys after it are new
+  // keys.
   __device__ __forceinline__ int end() const { return end_; }
 
   // Looks up the location of this thread's key in the KV tile that begins at local key `first`.

@@ -9,7 +9,7 @@
 // 2. The last group to arrive adds up the sums of the groups.
 //
 // Bound: the latency of the L2 cache, then 64 bytes per cycle and SM. The partials in flight
-// (cp.async) fill the memory that held the keys, with up to 32 partials of a row at a time. Each
+// (cp.async) are in the memory that held the keys, with up to 32 partials of a row at a time. Each
 // thread adds up the 4 columns that it copied itself, so no thread waits for another's copies.
 
 #ifndef REPRISE_ATTENTION_CUDA_GENERAL_PARTIAL_COMBINE_CUH_
@@ -138,10 +138,10 @@ template <typename Traits>
 inline constexpr int kRowsOfWarp = Traits::kHeadDimV < 128 ? 128 / Traits::kHeadDimV : 1;
 
 // Adds up the partials of some rows of a combine. A thread has 4 columns of one row at a time, and
-// reads the row's partials in rounds of at most 32. If half of the buffer holds all partials of a
-// row (each list of them, if there are shared ones), loads are double-buffered: the thread's next
-// round is in flight while it sums the current round. Otherwise each round uses the whole buffer.
-// `kHasShared`: whether the combine may have partials of shared items.
+// reads the row's partials in rounds of at most kLanes (16 or 32). If half of the buffer holds all
+// partials of a row (each list of them, if there are shared ones), loads are double-buffered: the
+// thread's next round is in flight while it sums the current round. Otherwise a round may use the
+// whole buffer. `kHasShared`: whether the combine may have partials of shared items.
 template <typename Traits, bool kHasShared>
 class PartialAdder {
  public:

@@ -4,21 +4,21 @@
 // Algorithm. The algorithm of attention_kernel.cuh over the same items, with three warpgroups per
 // CTA as in FlashAttention-3 (Shah et al. 2024). One producer warpgroup copies
 // (warpgroup_loader.cuh). Two consumer warpgroups compute 64 rows of the tile each
-// (warpgroup_attend.cuh), and start the MMAs of plain units in ping-pong order. In the loop over
-// the KV tiles of plain units, the warpgroups otherwise synchronise only through the barriers of
-// rings of stages (warpgroup_barrier.cuh). Copies run ahead across units: the next unit's keys
+// (warpgroup_attend.cuh), and usually start the MMAs of plain units in ping-pong order. In the loop
+// over the KV tiles of plain units, the warpgroups otherwise synchronise only through the barriers
+// of rings of stages (warpgroup_barrier.cuh). Copies run ahead across units: the next unit's keys
 // arrive while the last keys of a unit are in use and its results are written from registers. With
 // fp8 K and V, the producer also converts to float16 (warpgroup_conversion.cuh), because it would
 // otherwise be idle while copies are in flight.
 //
 // Bound. Tensor cores: 4 x rows x keys x head_dim FLOP, with one tile of 128 rows per SM at a time.
 //
-// Each entry of kAttentionKernels has two kernels: a kernel for every unit, and a kernel for calls
+// Each entry of this family has two kernels: a kernel for every unit, and a kernel for calls
 // that have only plain units (HasOnlyPlainUnits()), which are most calls. Without the code for
 // other units, the second kernel does not spill registers. A spill would have to wait for the
 // copies in flight.
 //
-// A KV tile is masked if some row does not see all of its keys. In special units
+// A KV tile is masked only if some row does not see all of its keys. In special units
 // (warpgroup_unit.cuh), keys that no row of the tile sees may be between visible keys. Their V rows
 // are zeroed before the MMA, so memory that no query sees may hold NaN. In other units such keys
 // are not loaded.

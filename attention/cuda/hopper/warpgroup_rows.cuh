@@ -42,8 +42,7 @@ struct WideRows {
 };
 
 // Rows that arrive as kRowChunks chunks of fp8 and are converted to twice that number of 16-bit
-// chunks. They arrive in the first panels of the tile, each row in the first half of its final
-// memory.
+// chunks. They arrive in the first panels of the tile, each row in half of its final memory.
 //
 // Every 8 lanes have 4 chunks of each of two adjacent rows, so that both the fp8 chunks and the
 // 16-bit chunks are in different banks.
