@@ -127,7 +127,7 @@ TEST_F(CudaFenceTest, FenceArmedInsideACaptureCompletesAndStaysUsable) {
 }
 
 // Detects a staging buffer that is overwritten before the copy of its step has run. Each step
-// stages its index, and a copy with a random delay reads it.
+// stages different numbers, and a copy on the stream reads them.
 class StagingHammer {
  public:
   static constexpr int kNumSlots = 3;

@@ -123,7 +123,7 @@ TEST(StagingRingTest, RejectsMemoryThatDoesNotDivideIntoSlots) {
       HasSubstr("got null at 0"));
 }
 
-// A consumer that runs submitted work in order, with a delay, on a separate thread.
+// A consumer that runs submitted work in order on a separate thread, after Start().
 class DelayedStream {
  public:
   DelayedStream() : thread_([this] { Run(); }) {}
@@ -164,7 +164,7 @@ class DelayedStream {
     }
   }
 
-  std::mutex mutex_;  // guards all members below
+  std::mutex mutex_;  // guards started_ and queue_
   std::condition_variable changed_;
   bool started_ = false;
   std::queue<std::function<void()>> queue_;
@@ -192,8 +192,8 @@ class NoFence : public Fence {
   absl::Status Wait() override { return absl::OkStatus(); }
 };
 
-// Sends the numbers 0..num_steps-1 through a ring of 3 slots to a stream that reads them late.
-// Returns the numbers that the stream read.
+// Sends the numbers 0..num_steps-1 through a ring of 3 slots to `stream`. Returns the numbers that
+// the stream read, with -1 for a slot that was partly overwritten.
 template <typename MakeFence>
 std::vector<int> SendThroughRing(int num_steps, DelayedStream& stream, MakeFence make_fence,
                                  std::function<void(int)> before_step) {

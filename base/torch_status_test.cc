@@ -34,7 +34,7 @@ TEST(CatchTorchTest, AnErrorOfAnOperatorBecomesInternalWithoutABacktrace) {
 
 TEST(CatchTorchTest, MemoryThatRunsOutIsResourceExhausted) {
   absl::Status status = CatchTorch([] {
-    at::empty({int64_t{1} << 58});  // 2^60 bytes: larger than any address space
+    at::empty({int64_t{1} << 58});  // 2^60 bytes: more than a process can map
     return absl::OkStatus();
   });
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;

@@ -3,7 +3,7 @@
 namespace reprise {
 
 AllReduceWay ChooseAllReduce(const AllReduceCase& sum) {
-  // The kernels move 16 bytes at a time.
+  // LibTorch's kernels move 16 bytes at a time.
   if (!sum.has_kernel || sum.bytes % 16 != 0 || sum.bytes > sum.limits.max_symmetric_bytes) {
     return AllReduceWay::kNccl;
   }

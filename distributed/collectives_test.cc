@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Rank 1 of three. Records the calls that pass the argument checks.
+// Rank 1 of three. Records the calls that reach the implementation.
 class Recorded final : public Collectives {
  public:
   Recorded() : Collectives({.rank = 1, .world = 3}) {}

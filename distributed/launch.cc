@@ -137,7 +137,7 @@ absl::Status Unpacked(std::string_view bytes) {
 
 struct Child {
   pid_t pid = -1;
-  int pipe = -1;         // open until the child has ended
+  int pipe = -1;         // open until the child has closed its end
   std::string received;  // bytes of its Status
 };
 
@@ -158,8 +158,7 @@ struct Child {
     if (n <= 0) break;
     written += n;
   }
-  // Skips the destructors of static objects: they could wait for threads that the fork did not
-  // copy.
+  // Skips the destructors of static objects: they could wait for other threads.
   _exit(status.ok() ? 0 : 1);
 }
 
@@ -282,8 +281,8 @@ class Children {
     }
   }
 
-  // Reads from the pipes until a child closes its pipe (at the latest when it ends), or until the
-  // deadline.
+  // Waits until a pipe is readable or the deadline has passed, and reads each readable pipe once.
+  // Closes a pipe whose child has closed it (at the latest when the child ends).
   void PollPipes(absl::Time deadline) {
     std::vector<pollfd> polled;
     std::vector<Child*> owners;

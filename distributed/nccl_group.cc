@@ -38,10 +38,11 @@ namespace {
 namespace nccl = torch::cuda::nccl;
 namespace symmetric = c10d::symmetric_memory;
 
-// Maximum length of the text of cudaDeviceGetPCIBusId().
+// Buffer size for the text of cudaDeviceGetPCIBusId(), in bytes.
 constexpr int kBusIdBytes = 16;
 
-// After a failure, device work is released for this long, including work that is launched later.
+// Maximum time after a failure for which work in symmetric memory is released, including work that
+// is launched within this time.
 constexpr absl::Duration kReleaseLimit = absl::Seconds(30);
 
 at::Tensor Flat(const at::Tensor& tensor) { return tensor.view({-1}); }
@@ -251,8 +252,7 @@ NcclGroup::~NcclGroup() {
   watch_.reset();
   const bool failed = had_failed || is_released_;  // the watch may have failed since
   if (failed) {
-    // Leaks the symmetric memory: freeing it would synchronise the device, which may wait for a
-    // failed rank.
+    // Leaks this memory: freeing it would synchronise the device, which may wait for a failed rank.
     new std::vector<at::Tensor>(std::move(buffers_));
     new at::Tensor(std::move(scratch_));
     new at::Tensor(std::move(inbox_));
@@ -260,8 +260,8 @@ NcclGroup::~NcclGroup() {
   }
   if (members_) c10d::unregister_process_group(symmetric_group_);
   if (communicator_ == nullptr) return;
-  // After a failure, comm_destroy() would wait for failed peers, and Release() has already aborted
-  // the communicator.
+  // After a failure, comm_destroy() would wait for failed peers. If the group had been connected,
+  // Release() has already started to abort the communicator.
   if (failed) return;
   CatchTorch([&] {
     nccl::comm_destroy(communicator_);

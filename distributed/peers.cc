@@ -86,7 +86,7 @@ std::array<std::string, 2> StateAndStart(pid_t pid) {
   return result;
 }
 
-// Returns the name of this machine and its PID namespace.
+// Returns the name of this machine and the PID namespace of this process.
 std::string Host() {
   char name[HOST_NAME_MAX + 1] = {};
   gethostname(name, sizeof(name) - 1);
@@ -410,7 +410,7 @@ absl::Status Peers::FindCulprit(const std::string& what, const std::string& erro
 }
 
 void Peers::Fail(const absl::Status& why) {
-  // If the store has ended, the ranks that would read the report have ended, too.
+  // If the store has ended, no rank can read the report.
   Ask([&] {
     store_->set(Key("gave_up", ranks_.rank), Packed(why));
     store_->set(Key("failed", ranks_.rank), "giving up");

@@ -1,4 +1,5 @@
-// Tests that the other ranks return a Status that names the failed rank, in time.
+// Tests of failing ranks: the other ranks return an error in time, and its text names the failed
+// rank if one rank is at fault.
 
 #include <ATen/ops/ones.h>
 #include <arpa/inet.h>
@@ -125,8 +126,8 @@ TEST_P(FaultTest, OtherRanksNameARankThatHangs) {
   }
 }
 
-// The failed rank's process, and the store with it, may end immediately. The other ranks do not
-// wait for their timeout.
+// The failed rank's process ends after Fail() has returned. The other ranks do not wait for their
+// timeout.
 TEST_P(FaultTest, OtherRanksReturnTheReasonOfFail) {
   for (const int victim : {0, 1}) {
     SCOPED_TRACE(absl::StrCat("rank ", victim));

@@ -1,6 +1,6 @@
 // Bound: latency. A thread processes one or a few lines: it writes them to all peers, then polls
 // its inbox. 8 KB over NVLink cost the launch, which is mostly hidden (base/dependent_launch.cuh),
-// one transfer over the link, and one poll.
+// one transfer over the link, and the polls.
 
 #include <cuda_runtime.h>
 

@@ -123,7 +123,7 @@ class PushAllReduce {
   __device__ uint32_t flag() const { return num_sums_ + 1; }
 
   // Returns the address of line `i` from `sender` in the inbox of `owner`, which has two slots per
-  // message.
+  // sender.
   __device__ std::byte* Place(int owner, int sender, int64_t i) const {
     const int64_t message_bytes = args_.max_bytes / kPushDataBytes * kPushLineBytes;
     const int64_t turn = num_sums_ % 2;

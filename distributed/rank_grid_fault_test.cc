@@ -130,8 +130,8 @@ class RankGridFaultTest : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Stores, RankGridFaultTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Tcp" : "File"; });
 
-// Includes the rank that shares only the group of all ranks with the victim. All fail long before
-// the timeout.
+// Includes the rank that shares only the group of all ranks with the victim. All fail before the
+// timeout.
 TEST_P(RankGridFaultTest, AllRanksNameAKilledRank) {
   for (const int victim : {1, 3}) {
     SCOPED_TRACE(absl::StrCat("rank ", victim));

@@ -12,8 +12,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// Calls check(rank, share of the rank) for each rank. Expects that each share begins where the
-// previous one ends.
+// Returns the shares of all ranks. Expects that each share begins where the previous one ends, and
+// that they cover the dimension.
 template <typename Function>
 std::vector<Share> SharesOf(int64_t size, int world, const Function& share_of) {
   std::vector<Share> shares;

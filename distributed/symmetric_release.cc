@@ -31,8 +31,8 @@ absl::StatusOr<std::unique_ptr<SymmetricRelease>> SymmetricRelease::Create(const
   REPRISE_RETURN_IF_ERROR(
       CudaStatus(cudaStreamCreateWithFlags(&release->stream_, cudaStreamNonBlocking),
                  "cudaStreamCreateWithFlags"));
-  // Copies from pinned host memory use a copy engine. Device-to-device copies use a kernel, which
-  // could not start while waiting CTAs occupy all SMs.
+  // Copies from pinned host memory use a copy engine. Device-to-device copies may use a kernel,
+  // which could not start while waiting CTAs occupy all SMs.
   const auto ints = at::TensorOptions().dtype(at::kInt).pinned_memory(true);
   const auto channels = static_cast<int64_t>(release->num_channels());
   release->sent_ = at::ones({channels}, ints);

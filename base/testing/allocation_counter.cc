@@ -33,7 +33,7 @@ int64_t AllocationCounter::count() const { return num_allocations - start_; }
 
 }  // namespace reprise
 
-// Replaces all forms, because a sanitizer defines the forms that are missing.
+// Replaces every form of new, because a sanitizer defines the forms that are missing.
 void* operator new(std::size_t size) { return reprise::Allocate(size, 1); }
 void* operator new[](std::size_t size) { return reprise::Allocate(size, 1); }
 void* operator new(std::size_t size, std::align_val_t alignment) {

@@ -25,8 +25,8 @@ constexpr at::ScalarType kSummed[] = {at::kFloat, at::kBFloat16, at::kHalf, at::
 constexpr at::ScalarType kMoved[] = {at::kFloat, at::kBFloat16,      at::kHalf, at::kInt,
                                      at::kLong,  at::kFloat8_e4m3fn, at::kByte, at::kBool};
 
-// Returns small integers on the host that differ by rank and position. Sums of a few of them are
-// exact in every dtype.
+// Returns small integers on the host that depend on rank and position. Sums of a few of them are
+// exact in every dtype of kSummed.
 at::Tensor Values(at::IntArrayRef sizes, int rank) {
   int64_t count = 1;
   for (int64_t size : sizes) count *= size;
@@ -141,7 +141,7 @@ absl::Status ExpectEqualBitsOnAllRanks(Collectives& ranks, at::Device device) {
       for (int other = 0; other < world; ++other) {
         EXPECT_TRUE(all[other].equal(tensor)) << "rank " << other << " has a different sum";
       }
-      // Each of world - 1 roundings is at most epsilon / 2 of a partial sum.
+      // There are at most world - 1 roundings, each of at most epsilon / 2 of a partial sum.
       const double epsilon = dtype == at::kFloat ? 1.2e-7 : dtype == at::kHalf ? 9.8e-4 : 7.9e-3;
       const at::Tensor error = (tensor.cpu().to(at::kDouble) - sum).abs();
       EXPECT_TRUE((error <= largest * (epsilon / 2 * world)).all().item<bool>());

@@ -3,7 +3,8 @@
 //   RankReports reports(3, [](const RankPlace& place) { return Connect(place).status(); });
 //   EXPECT_EQ(reports.of(1).code(), absl::StatusCode::kUnavailable);
 //
-// The test fails if the expectations of a rank fail, or if a rank takes longer than `limit`.
+// The test fails if the first rank that fails does so because its expectations fail, or because it
+// takes longer than `limit`. A later failure does not fail the test.
 
 #ifndef REPRISE_DISTRIBUTED_TESTING_RANK_REPORTS_H_
 #define REPRISE_DISTRIBUTED_TESTING_RANK_REPORTS_H_
@@ -21,8 +22,7 @@ namespace reprise {
 
 class RankReports {
  public:
-  // Runs `body` as ranks 0 to world - 1, and waits for all of them. Adds a failure to the test for
-  // each rank whose expectations fail.
+  // Runs `body` as ranks 0 to world - 1, and waits for all of them.
   RankReports(int world, absl::FunctionRef<absl::Status(const RankPlace&)> body,
               absl::Duration limit = absl::Seconds(60));
 

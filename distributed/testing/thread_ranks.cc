@@ -52,8 +52,8 @@ class Group {
     changed_.notify_all();
   }
 
-  // Publishes this rank's tensor, waits for all ranks, passes the tensors of all ranks to `read`,
-  // and waits again.
+  // Publishes this rank's tensor, waits for all ranks, calls `read`, which may use tensors(), and
+  // waits again.
   absl::Status Exchange(int rank, const at::Tensor& own, absl::FunctionRef<void()> read) {
     tensors_[rank] = own;
     REPRISE_RETURN_IF_ERROR(Meet());
