@@ -85,7 +85,7 @@ struct Executable {
   GraphBytes bytes;
 };
 
-// Captures a step as one or more graphs.
+// Captures a step as graphs and the work between them.
 class Recording {
  public:
   // `stream` and `pool` must outlive the recording.

@@ -188,7 +188,7 @@ TEST_F(CudaGraphTest, WorkBetweenGraphsRunsOnTheHostAtEachReplay) {
   const Graph graph = Captured([&]() -> absl::Status {
     const at::Tensor hidden = at::mm(net.in, net.w1);  // allocated from the pool
     const at::Tensor rectified = at::empty_like(hidden);
-    // The step's tensors are destroyed before the work runs, but their memory stays in the pool.
+    // The step's tensors no longer exist at a replay, but their memory stays in the pool.
     const auto view = [](const at::Tensor& x) {
       return at::from_blob(x.data_ptr(), x.sizes(), x.options());
     };

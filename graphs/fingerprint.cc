@@ -20,7 +20,7 @@ uint64_t Mix(uint64_t x) {
   return x;
 }
 
-// The result depends on the order of the words: `hash` is mixed before `word` is added.
+// The result depends on the order of the words: `hash` is mixed again for each word.
 uint64_t Combine(uint64_t hash, uint64_t word) {
   return Mix(hash + 0x9e3779b97f4a7c15ULL) ^ Mix(word);
 }

@@ -21,8 +21,7 @@ GraphKey KeyOf(int num_seqs, int query_len, StepInput input, bool cascade) {
           .cascade = cascade};
 }
 
-// With drafts, the key has the maximum number of logits for tokens that are not the last of their
-// row.
+// With drafts, the key has enough logits for the drafts of all rows.
 GraphKey MixedKeyOf(int num_seqs, int num_tokens, StepInput input, int num_drafts) {
   const int num_rows = std::min(num_seqs, num_tokens);  // a row has at least one token
   return {.padded_num_seqs = num_rows,
@@ -51,7 +50,8 @@ bool ComesFirst(const GraphKey& a, const GraphKey& b) {
   return order(a) < order(b);
 }
 
-// The largest captured draft count, the only one that mixed graphs use. 0: no drafts are captured.
+// The largest captured draft count, which all mixed graphs with drafts use. 0: no drafts are
+// captured.
 int MaxDrafts(const GraphSetOptions& options) {
   return options.num_drafts.empty() ? 0 : options.num_drafts.back();
 }

@@ -14,7 +14,8 @@
 namespace reprise {
 namespace {
 
-// For all options and shapes, a replayed graph holds the step, and no smaller graph does.
+// For random options and shapes, a replayed graph holds the step, and no smaller graph of its form
+// does.
 TEST(GraphSetRandomTest, SmallestGraphThatHoldsARandomShapeServesTheShape) {
   const uint32_t seed = TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));

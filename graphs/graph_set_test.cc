@@ -39,8 +39,8 @@ GraphKey Key(int num_seqs, int query_len = 1) {
           .max_query_len = query_len};
 }
 
-// A backend that keeps the call of each capture, records the calls, and reports costs set by the
-// test.
+// A backend that keeps the call of each capture, counts the existing graphs, and reports costs set
+// by the test.
 class PricedBackend : public GraphBackend {
  public:
   absl::StatusOr<std::unique_ptr<CapturedGraph>> Capture(
@@ -96,7 +96,7 @@ class GraphSetTest : public ::testing::Test {
     runs_.clear();
   }
 
-  // Decides, runs and counts a step, like a runner.
+  // Decides and counts a step, like a runner. Replays the step if it has a graph.
   GraphDecision Step(const StepShape& shape) {
     GraphDecision decision = set_->Decide(shape);
     if (decision.kind == Kind::kReplay) {
@@ -229,7 +229,8 @@ TEST_F(GraphSetTest, AnInputWithoutAGraphIsNotCaptured) {
   EXPECT_EQ(ReasonOf(shape), EagerReason::kNotCaptured);
 }
 
-// If a text is passed as the embeddings of its tokens, results are bitwise identical.
+// Equal padding keeps results bitwise identical if a text is passed as the embeddings of its
+// tokens.
 TEST_F(GraphSetTest, EmbeddingsArePaddedLikeTokensWhetherTheyHaveGraphsOrNot) {
   for (const Mode mode : {Mode::kEager, Mode::kLazy, Mode::kOff}) {
     GraphSetOptions options = Options(mode);
